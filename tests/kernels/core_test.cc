@@ -1,0 +1,47 @@
+// Status, StatusOr and the 16-bit float conversions.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "kernels/core/dtype.h"
+#include "kernels/core/status.h"
+
+namespace tramontane {
+namespace {
+
+TEST(StatusTest, PrintsCodeAndMessage) {
+  EXPECT_EQ(InvalidArgument("top_p is 2, the limit is 1").ToString(), "INVALID_ARGUMENT: top_p is 2, the limit is 1");
+  EXPECT_TRUE(Status::Ok().ok());
+}
+
+TEST(StatusTest, StatusOrReturnsItsErrorThroughTheMacro) {
+  auto fails = []() -> StatusOr<int> { return NotFound("no such model"); };
+  auto caller = [&]() -> StatusOr<int> {
+    TM_ASSIGN_OR_RETURN(const int value, fails());
+    return value + 1;
+  };
+  EXPECT_EQ(caller().status().code(), StatusCode::kNotFound);
+}
+
+TEST(DTypeTest, EveryHalfRoundTripsThroughFloat) {
+  for (uint32_t bits = 0; bits < 0x10000u; ++bits) {
+    const auto half = static_cast<uint16_t>(bits);
+    const float value = F16ToFloat(half);
+    if (std::isnan(value)) {
+      EXPECT_TRUE(std::isnan(F16ToFloat(FloatToF16(value))));
+      continue;
+    }
+    ASSERT_EQ(FloatToF16(value), half);
+  }
+}
+
+TEST(DTypeTest, Bf16RoundsToNearestEven) {
+  EXPECT_EQ(RoundToBf16(1.0f + 0x1p-8f), 1.0f);             // tie, even below
+  EXPECT_EQ(RoundToBf16(1.0f + 0x3p-8f), 1.0f + 0x1p-6f);   // tie, even above
+  EXPECT_EQ(RoundToBf16(1.0f + 0x1.2p-8f), 1.0f + 0x1p-7f);  // above the tie
+  EXPECT_TRUE(std::isnan(RoundToBf16(std::numeric_limits<float>::quiet_NaN())));
+}
+
+}  // namespace
+}  // namespace tramontane
