@@ -1,0 +1,26 @@
+// The CPU backend's one public face: its maker. A product, and the semantics that other backends are held to.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "kernels/core/status.h"
+
+namespace tramontane {
+
+using BackendPtr = std::unique_ptr<Backend, BackendDeleter>;
+
+struct CpuBackendOptions {
+  int32_t threads = 0;   // compute threads, the caller's included; 0: one per core this process may use
+  std::string variant;   // "" picks the best this machine has; else one of CpuVariants()
+};
+
+// Names of the variants this machine can run, best first: avx512_bf16, avx512, avx2, portable.
+std::vector<std::string> CpuVariants();
+
+// An unknown or unavailable variant is an InvalidArgument that lists what there is.
+StatusOr<BackendPtr> MakeCpuBackend(const CpuBackendOptions& options);
+
+}  // namespace tramontane

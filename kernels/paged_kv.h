@@ -1,0 +1,101 @@
+// Pages of keys and values: the only place that turns (page, layer, head, offset) into an address, and an index
+// in a page table into an absolute position. Both backends and the page tables of engine/ include this.
+// Any thread; plain values, they cross the library border of a backend.
+//
+// One pool serves every layer group. A page holds `page_size` consecutive tokens of *all* layers of its group:
+//
+//   page p:  | layer 0: K [kv_heads, page_size, head_dim] | layer 0: V ... | layer 1: K | layer 1: V | ...
+//
+// That is HND order; NHD (page_size before kv_heads) is the same view with other strides. A layer is named by
+// its index *within its group*, so groups of equal layer count have pages of equal bytes.
+//
+// A sequence's table for one group lists pages oldest first. Index k of the table is absolute position
+// kv_base + k; kv_base is a multiple of page_size and grows as pages leave the window. (A later `sink_pages`
+// would list pages from position 0 in front of them; only this file would change.)
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/core/dtype.h"
+
+namespace tramontane {
+
+enum class KvOrder : int32_t { kHnd = 0, kNhd = 1 };
+
+// The shape of one layer's part of a page.
+struct KvFormat {
+  DType dtype = DType::kBf16;
+  int32_t kv_heads = 0;
+  int32_t head_dim = 0;
+  int32_t page_size = 16;  // tokens
+  KvOrder order = KvOrder::kHnd;
+
+  // K or V of one layer in one page.
+  constexpr int64_t HalfLayerBytes() const {
+    return int64_t{kv_heads} * page_size * head_dim * static_cast<int64_t>(DTypeBytes(dtype));
+  }
+  constexpr int64_t LayerBytes() const { return 2 * HalfLayerBytes(); }
+  constexpr int64_t PageBytes(int32_t layers) const { return layers * LayerBytes(); }
+  // Elements between the same element of neighbouring heads and neighbouring tokens.
+  constexpr int64_t HeadStride() const {
+    return order == KvOrder::kHnd ? int64_t{page_size} * head_dim : head_dim;
+  }
+  constexpr int64_t TokenStride() const {
+    return order == KvOrder::kHnd ? head_dim : int64_t{kv_heads} * head_dim;
+  }
+};
+
+// The pages of one layer: where a (page, head, offset) lies.
+struct KvLayerView {
+  std::byte* pool = nullptr;
+  int64_t page_bytes = 0;    // from one page to the next
+  int64_t layer_offset = 0;  // bytes from a page's start to this layer's K; V follows HalfLayerBytes() later
+  KvFormat format;
+
+  // The head_dim elements of one key (value) vector.
+  std::byte* Key(int64_t page, int32_t kv_head, int32_t offset) const {
+    return pool + page * page_bytes + layer_offset +
+           (kv_head * format.HeadStride() + offset * format.TokenStride()) *
+               static_cast<int64_t>(DTypeBytes(format.dtype));
+  }
+  std::byte* Value(int64_t page, int32_t kv_head, int32_t offset) const {
+    return Key(page, kv_head, offset) + format.HalfLayerBytes();
+  }
+};
+
+// Page tables of a batch for one layer group, in compressed rows (FlashInfer's vocabulary). Device memory.
+struct PageTableView {
+  const int32_t* kv_indptr = nullptr;      // [batch + 1] first entry of each sequence in page_indices
+  const int32_t* page_indices = nullptr;   // [kv_indptr[batch]] page ids, oldest first
+  const int32_t* last_page_len = nullptr;  // [batch] tokens in the last page, 1..page_size; 0 when no page
+  const int32_t* kv_base = nullptr;        // [batch] absolute position of the first listed token
+  // Where each token of the step is written: page * page_size + offset, or -1 for a padded row (write nothing).
+  const int64_t* slots = nullptr;  // [tokens]
+};
+
+// Position of the token after the last one in sequence b's table: kv_base + listed tokens.
+inline int64_t KvEnd(const PageTableView& table, int32_t b, int32_t page_size) {
+  const int32_t pages = table.kv_indptr[b + 1] - table.kv_indptr[b];
+  return pages == 0 ? table.kv_base[b]
+                    : int64_t{table.kv_base[b]} + int64_t{pages - 1} * page_size + table.last_page_len[b];
+}
+
+// Index of a position's page in its table, and its offset in that page.
+inline int64_t PageOf(int64_t position, int64_t kv_base, int32_t page_size) {
+  return (position - kv_base) / page_size;
+}
+inline int32_t OffsetInPage(int64_t position, int32_t page_size) {
+  return static_cast<int32_t>(position % page_size);
+}
+inline int64_t SlotOf(int64_t page, int64_t position, int32_t page_size) {
+  return page * page_size + OffsetInPage(position, page_size);
+}
+constexpr int64_t PagesFor(int64_t tokens, int32_t page_size) { return (tokens + page_size - 1) / page_size; }
+
+// First position that a query at `position` may see: the window counts the query itself. No window: 0.
+constexpr int64_t FirstVisible(int64_t position, int32_t window) {
+  return window <= 0 || position < window ? 0 : position - window + 1;
+}
+
+}  // namespace tramontane
