@@ -1,0 +1,75 @@
+// Engine: requests in, tokens out. Step() is the whole of it, in verbs.
+//
+// Threads: Submit, Abort, Load from any thread; Step from one thread (EngineThread's); results leave through the
+// output thread, which the engine owns. No mutex can be reached from Step.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "engine/clock.h"
+#include "engine/limits.h"
+#include "engine/model_runner.h"
+#include "engine/request.h"
+#include "engine/scheduler.h"
+#include "engine/token_stream.h"
+#include "kernels/core/status.h"
+#include "models/kv_layout.h"
+#include "models/tokenizer/tokenizer.h"
+
+namespace tramontane {
+
+// What the engine must know of the model.
+struct EngineModel {
+  int32_t vocab_size = 0;
+  std::vector<int32_t> eos_ids;
+  KvLayout kv_layout;
+};
+
+// One consistent picture for GetLoad and metrics, published after every step.
+struct EngineLoad {
+  int64_t waiting = 0;  // requests accepted and not yet admitted
+  int64_t running = 0;  // sequences in prefill or decode
+  int64_t total_pages = 0, free_pages = 0, held_pages = 0, cached_pages = 0;
+  int64_t steps = 0, prefill_steps = 0, decode_steps = 0;
+  int64_t prompt_tokens = 0, output_tokens = 0;  // computed since the start
+  int64_t preemptions = 0;
+  int64_t finished_requests = 0, cancelled_requests = 0, failed_rows = 0;
+};
+
+class Engine {
+ public:
+  // `tokenizer` may be null: then there is no text and no stop strings (benchmarks). All borrowed, outlive it.
+  Engine(const EngineLimits& limits, const EngineModel& model, ModelRunner& runner, const Tokenizer* tokenizer,
+         const Clock& clock);
+  ~Engine();
+
+  // Checks the request against the limits and puts it in the inbox. Errors name the field, the value and the
+  // limit: INVALID_ARGUMENT, RESOURCE_EXHAUSTED (queue full), UNAVAILABLE (draining).
+  StatusOr<std::shared_ptr<TokenStream>> Submit(Request request, std::function<void()> on_ready);
+
+  // True when a request of that id was known and is now being cancelled.
+  bool Abort(const std::string& request_id);
+
+  // One step: Drain, Reap, Plan, Forward, Sample, Collect, Apply, Publish. False when there was nothing to do.
+  bool Step();
+
+  // Blocks until there may be work (a submission, a cancellation, a wake-up) or the time is over.
+  void WaitForWork(int64_t timeout_ns);
+  void Wake();
+
+  // New requests get UNAVAILABLE from now on; what runs goes on.
+  void StartDraining();
+  bool idle() const;  // nothing queued, running or undelivered
+
+  EngineLoad Load() const;
+  const EngineLimits& limits() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tramontane

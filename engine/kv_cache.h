@@ -1,0 +1,63 @@
+// KvCache: the page tables of sequences over one pool, one table per layer group; paged and rolling.
+// Engine thread only.
+//
+// A PageTable covers positions [kv_base, end): its pages, oldest first. In a windowed group, pages whose every
+// position has left the window of all positions still to come are released, and kv_base moves up; cached keys
+// are never moved or rotated again. Pages may be shared (choices of one prompt; later a prefix cache): a table
+// that must write into a page it shares gets a copy first.
+//
+// Always: a windowed table holds at most ceil((window - 1 + ahead) / page_size) + 1 pages, where `ahead` is the
+// tokens written beyond the accepted length (chunk x steps in flight).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/page_pool.h"
+#include "models/kv_layout.h"
+
+namespace tramontane {
+
+struct PageTable {
+  std::vector<PageId> pages;  // oldest first
+  int64_t kv_base = 0;        // absolute position of pages[0]'s first token; a multiple of the page size
+};
+
+// A page to be copied before the step that writes to it runs.
+struct PageCopy {
+  PageId from = 0;
+  PageId to = 0;
+};
+
+class KvCache {
+ public:
+  KvCache(const KvLayout& layout, int64_t pool_pages);
+
+  const KvLayout& layout() const { return layout_; }
+  PagePool& pool() { return pool_; }
+  const PagePool& pool() const { return pool_; }
+
+  std::vector<PageTable> NewTables() const;  // [groups], empty
+
+  // Pages that Extend would take so that positions [written, end) can be written.
+  int64_t PagesNeeded(const std::vector<PageTable>& tables, int64_t written, int64_t end) const;
+
+  // Makes room for positions [written, end): new pages, and a copy of a shared page that would be written to
+  // (appended to `copies`). REQUIRES: the pool has PagesNeeded() free pages.
+  void Extend(std::vector<PageTable>& tables, int64_t written, int64_t end, std::vector<PageCopy>* copies);
+
+  // Releases pages of windowed groups that no position >= accepted can see.
+  void Roll(std::vector<PageTable>& tables, int64_t accepted);
+
+  // A second owner of the same pages.
+  std::vector<PageTable> Fork(const std::vector<PageTable>& tables);
+
+  // Releases everything. The only other place that frees a page is Roll.
+  void Clear(std::vector<PageTable>& tables);
+
+ private:
+  KvLayout layout_;
+  PagePool pool_;
+};
+
+}  // namespace tramontane

@@ -1,0 +1,59 @@
+// ModelRunner: turns a StepPlan into one upload, one forward pass, one sampling pass and one small download.
+// It alone knows that the device is asynchronous. Engine thread only.
+//
+// The four verbs are apart so that step n+1's Forward can be queued before step n is collected:
+//   Forward(plan) -> ticket;  Sample(ticket, ...);  Collect(ticket) -> what each row asked for.
+// Tickets are sampled and collected in the order of their Forward calls.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/step_plan.h"
+#include "kernels/core/status.h"
+#include "kernels/sampling.h"
+
+namespace tramontane {
+
+struct StepTicket {
+  int64_t id = 0;
+};
+
+// How to draw one choice: built by the engine from the request and its history, just before Sample.
+struct ChoiceSampling {
+  SamplingRow row;                   // adjust_begin, adjust_end and mask_row are filled in by the runner
+  std::vector<LogitAdjust> adjusts;  // sorted by token
+  // later: a grammar mask
+};
+
+// In the order of the plan's rows, RowAsk::samples entries for each row.
+struct SampleInputs {
+  std::vector<ChoiceSampling> choices;
+};
+
+struct ScoredToken {
+  TokenLogprob token;  // id -1: the row failed, its logits were not finite
+  int32_t rank = 0;
+  std::vector<TokenLogprob> top;
+};
+
+struct RowResult {
+  std::vector<ScoredToken> samples;  // [RowAsk::samples]
+  std::vector<ScoredToken> scores;   // [score_end - score_begin]
+};
+
+struct StepResult {
+  std::vector<RowResult> rows;  // in the order of the plan's rows
+};
+
+class ModelRunner {
+ public:
+  virtual ~ModelRunner() = default;
+
+  // An error is a lost device: every stream ends with INTERNAL and the server stops.
+  virtual StatusOr<StepTicket> Forward(const StepPlan& plan) = 0;
+  virtual Status Sample(StepTicket ticket, const SampleInputs& inputs) = 0;
+  virtual StatusOr<StepResult> Collect(StepTicket ticket) = 0;
+};
+
+}  // namespace tramontane

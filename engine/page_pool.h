@@ -1,0 +1,36 @@
+// PagePool: ids of the pages of one pool, with reference counts.
+// Engine thread only.
+// Always: free_pages() + held_pages() + cached_pages() == capacity(), each page counted once; a page is free
+// exactly when its count is 0. (cached: counted pages that only a prefix cache refers to; 0 until there is one.)
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace tramontane {
+
+using PageId = int32_t;
+
+class PagePool {
+ public:
+  explicit PagePool(int64_t capacity);
+
+  int64_t capacity() const { return static_cast<int64_t>(references_.size()); }
+  int64_t free_pages() const { return static_cast<int64_t>(free_.size()); }
+  int64_t held_pages() const { return capacity() - free_pages(); }
+  int64_t cached_pages() const { return 0; }
+
+  PageId Take();               // with one reference. REQUIRES: free_pages() > 0
+  void AddReference(PageId page);  // REQUIRES: the page is held
+  void Release(PageId page);   // drops one reference; the last one frees the page
+  int32_t references(PageId page) const { return references_[static_cast<size_t>(page)]; }
+
+  // Aborts when an invariant is broken.
+  void CheckAccounting() const;
+
+ private:
+  std::vector<PageId> free_;         // last in, first out: a page just freed is warm in the caches
+  std::vector<int32_t> references_;  // [capacity]
+};
+
+}  // namespace tramontane

@@ -1,0 +1,81 @@
+// What was asked: immutable once submitted. Built by an RPC's worker, moved to the engine.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tramontane {
+
+struct SamplingParams {
+  float temperature = 1.0f;  // 0: greedy
+  float top_p = 1.0f;
+  int32_t top_k = 0;  // 0: all
+  float min_p = 0.0f;
+  float repetition_penalty = 1.0f;
+  float presence_penalty = 0.0f;
+  float frequency_penalty = 0.0f;
+  std::optional<uint64_t> seed;  // unset: drawn at admission and reported in Started
+  std::vector<std::pair<int32_t, float>> logit_bias;  // (token id, added)
+};
+
+struct StoppingParams {
+  std::optional<int64_t> max_tokens;  // unset: the rest of the context; 0: score the prompt only
+  int64_t min_tokens = 0;             // eos and stop token ids are banned, stop strings unmatched, until then
+  std::vector<std::string> stop;      // UTF-8
+  std::vector<int32_t> stop_token_ids;
+  bool include_stop = false;  // the matched stop string stays in the text
+  bool ignore_eos = false;
+  int64_t time_limit_ns = 0;  // from admission's clock `received_ns`; 0: none. Ends with kTimeLimit and OK
+};
+
+struct OutputParams {
+  int32_t logprobs = -1;         // -1: none; N: the chosen token's and the N highest
+  int32_t prompt_logprobs = -1;  // the same for every prompt token but the first
+  bool skip_special_tokens = true;
+};
+
+struct Request {
+  std::string id;
+  std::vector<int32_t> prompt;  // token ids, at least one
+  SamplingParams sampling;
+  StoppingParams stopping;
+  OutputParams output;
+  int32_t choices = 1;      // n
+  int64_t deadline_ns = 0;  // on the engine's clock; past it: DEADLINE_EXCEEDED. 0: none
+  int64_t received_ns = 0;
+  int64_t tokenized_ns = 0;
+};
+
+// When things happened to one choice, on the engine's clock in nanoseconds; 0: did not happen.
+struct Timings {
+  int64_t received_ns = 0;
+  int64_t tokenized_ns = 0;
+  int64_t admitted_ns = 0;     // left the queue, has a slot
+  int64_t first_chunk_ns = 0;  // first prefill step planned
+  int64_t last_chunk_ns = 0;   // last prefill step planned
+  int64_t first_token_ns = 0;  // first token collected
+  int64_t finished_ns = 0;
+};
+
+struct Usage {
+  int64_t prompt_tokens = 0;
+  int64_t cached_tokens = 0;      // prompt tokens whose pages were found, not computed
+  int64_t completion_tokens = 0;  // as delivered: up to and with the token that completed a stop
+  int32_t prefill_chunks = 0;
+  int32_t preemptions = 0;
+};
+
+enum class FinishReason : int32_t {
+  kStop = 0,          // eos
+  kLength = 1,        // max_tokens or the context
+  kStopSequence = 2,  // a stop string or a stop token id
+  kTimeLimit = 3,
+  kCancelled = 4,
+  kError = 5,  // the choice's Status says what
+};
+const char* FinishReasonName(FinishReason reason);  // "stop", "length", ...
+
+}  // namespace tramontane

@@ -1,0 +1,44 @@
+// Sequence: one choice of a request in progress.
+// Engine thread only. Owned by the Engine; the Scheduler and step plans borrow it.
+//
+//   positions   0 ............ accepted_len ............ scheduled_len ......... tokens known
+//               results applied | planned, in flight     | not planned yet
+//
+// Always: accepted_len <= scheduled_len. `Plan` advances scheduled_len, `Apply` advances accepted_len. A decode
+// row's input token may still be in flight (scheduled_len == tokens.size()): the device has it.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/kv_cache.h"
+#include "engine/request.h"
+
+namespace tramontane {
+
+enum class SequenceState : int32_t { kWaiting, kPrefill, kDecode, kFinished };
+const char* SequenceStateName(SequenceState state);
+
+struct Sequence {
+  const Request* request = nullptr;  // outlives the sequence
+  int32_t choice = 0;
+  int64_t arrival = 0;  // order of submission over all requests, then choice: who is older
+
+  SequenceState state = SequenceState::kWaiting;
+  std::vector<int32_t> tokens;   // prompt, then accepted output
+  int64_t prefill_len = 0;       // tokens to prefill: the prompt, or after preemption prompt + output
+  int64_t scheduled_len = 0;     // positions planned
+  int64_t accepted_len = 0;      // positions applied
+  int64_t max_len = 0;           // prompt + max_tokens, at most the context
+  std::vector<PageTable> tables;  // [groups]
+  int32_t steps_in_flight = 0;   // plans that mention this sequence and are not applied
+
+  Timings timings;
+  Usage usage;
+
+  int64_t prompt_tokens() const { return static_cast<int64_t>(request->prompt.size()); }
+  int64_t output_tokens() const { return static_cast<int64_t>(tokens.size()) - prompt_tokens(); }
+  bool releasable() const { return state == SequenceState::kFinished && steps_in_flight == 0; }
+};
+
+}  // namespace tramontane

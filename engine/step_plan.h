@@ -1,0 +1,51 @@
+// StepPlan: what one step computes. A printable value; made by Scheduler::Plan, read by the ModelRunner, handed
+// back to Scheduler::Apply.
+// Engine thread only.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/sequence.h"
+
+namespace tramontane {
+
+enum class Lane : int32_t { kIdle = 0, kPrefill = 1, kDecode = 2 };
+const char* LaneName(Lane lane);
+
+// What a row wants back.
+struct RowAsk {
+  enum class Kind : int32_t {
+    kNone = 0,    // a chunk that is not the last: nothing
+    kSample = 1,  // `samples` tokens drawn from the logits of the row's last position
+    kScore = 2,   // logprobs of the prompt tokens that follow positions [score_begin, score_end); then as `samples`
+    kVerify = 3,  // later: logits of the last k positions against drafted tokens
+    kHidden = 4,  // later: hidden states
+  };
+  Kind kind = Kind::kNone;
+  int32_t samples = 0;      // choices drawn: n at a prompt's last chunk, 1 in decode, 0 for none
+  int64_t score_begin = 0;  // absolute positions within this row
+  int64_t score_end = 0;
+};
+
+struct StepRow {
+  Sequence* sequence = nullptr;
+  int64_t start = 0;  // first position computed
+  int32_t count = 0;  // positions computed
+  RowAsk ask;
+};
+
+struct StepPlan {
+  int64_t step = 0;  // 1, 2, 3, ...
+  Lane lane = Lane::kIdle;
+  std::vector<StepRow> rows;
+  std::vector<PageCopy> copies;  // before anything else of the step
+  int64_t tokens = 0;            // sum of counts
+  int64_t cost = 0;              // token equivalents (EngineLimits::attended_keys_per_token)
+
+  // "step 7 prefill cost 96: r1.0[0,64) r2.0[0,32)*"  (* samples)
+  std::string ToString() const;
+};
+
+}  // namespace tramontane

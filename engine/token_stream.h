@@ -1,0 +1,100 @@
+// TokenStream: a request's outside handle. The output thread puts updates in; one reader (an RPC) takes them out.
+//
+// Threads: Take, Cancel from the reader's side, any thread; Put* from the output thread only; the engine thread
+// touches nothing here but the atomics of `StreamControl`.
+// A slow reader is never waited for: what it has not taken is joined (texts and ids of a choice are concatenated),
+// so a stream holds at most one Delta per choice, bounded by the request's own max_tokens.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/request.h"
+#include "kernels/core/status.h"
+#include "kernels/sampling.h"
+
+namespace tramontane {
+
+struct TokenInfo {
+  int32_t token = -1;
+  float logprob = 0.0f;
+  int32_t rank = 0;
+  std::vector<TokenLogprob> top;  // highest first
+};
+
+// Once per request, when its prefill begins to give results (with the first Delta or Finished at the latest).
+struct StreamStarted {
+  int64_t prompt_tokens = 0;
+  int64_t cached_tokens = 0;
+  uint64_t seed = 0;                          // given or drawn
+  std::vector<TokenInfo> prompt_logprobs;     // [prompt_tokens - 1] when asked for; entry i is of prompt token i+1
+};
+
+struct StreamDelta {
+  int32_t choice = 0;
+  std::vector<int32_t> token_ids;
+  std::string text;                 // whole code points only
+  std::vector<TokenInfo> logprobs;  // one per token id when asked for
+  int64_t completion_tokens = 0;    // of the choice so far
+};
+
+struct StreamFinished {
+  int32_t choice = 0;
+  FinishReason reason = FinishReason::kStop;
+  Status status;                 // not OK only with kError
+  int32_t stop_token_id = -1;    // with kStop, or kStopSequence by id
+  std::string stop_string;       // with kStopSequence by text
+  Usage usage;
+  Timings timings;
+};
+
+struct StreamUpdate {
+  std::optional<StreamStarted> started;
+  std::vector<StreamDelta> deltas;  // at most one per choice, by choice
+  std::vector<StreamFinished> finished;
+  bool done = false;  // nothing will follow; `status` is the request's outcome
+  Status status;      // OK, CANCELLED, DEADLINE_EXCEEDED, INTERNAL, UNAVAILABLE
+
+  bool empty() const { return !started && deltas.empty() && finished.empty() && !done; }
+};
+
+class TokenStream {
+ public:
+  // `on_ready` is called on the output thread each time the stream goes from empty to not empty; it must not
+  // block. May be null for readers that poll.
+  TokenStream(std::string request_id, int32_t choices, std::function<void()> on_ready);
+
+  const std::string& request_id() const { return request_id_; }
+
+  // ---- reader --------------------------------------------------------------------------------------------------
+  // Everything pending, joined; empty() when there is nothing.
+  StreamUpdate Take();
+  // Asks the engine to end the request within one step; the stream then finishes with CANCELLED.
+  void Cancel() { cancelled_.store(true, std::memory_order_release); }
+
+  // ---- engine thread -------------------------------------------------------------------------------------------
+  bool cancelled() const { return cancelled_.load(std::memory_order_acquire); }
+
+  // ---- output thread -------------------------------------------------------------------------------------------
+  void PutStarted(StreamStarted started);
+  void PutDelta(StreamDelta delta);
+  void PutFinished(StreamFinished finished);
+  void PutDone(Status status);
+
+ private:
+  void Notify(bool was_empty);
+
+  const std::string request_id_;
+  const std::function<void()> on_ready_;
+  std::atomic<bool> cancelled_{false};
+  std::mutex mutex_;      // guards pending_; taken by the output thread and the reader only
+  StreamUpdate pending_;
+};
+
+}  // namespace tramontane
