@@ -1,0 +1,139 @@
+#include "models/tokenizer/load.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <filesystem>
+#include <optional>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "models/tokenizer/sentencepiece.h"
+#include "models/tokenizer/sentencepiece_model.h"
+
+namespace tramontane {
+namespace {
+
+// A file of the folder that its name makes a tokenizer.
+struct TokenizerFile {
+  std::string path;
+  int suffix_version = -1;  // N of ".vN"; -1 without one
+};
+
+using Loader = StatusOr<std::unique_ptr<const Tokenizer>> (*)(const TokenizerFile& file);
+
+// A kind of tokenizer file: its name before any ".vN", and what reads it. The first kind that a folder holds
+// is used.
+struct TokenizerFormat {
+  const char* file_name;
+  bool may_have_suffix;
+  Loader load;
+};
+
+StatusOr<std::unique_ptr<const Tokenizer>> LoadSentencePiece(const TokenizerFile& file);
+StatusOr<std::unique_ptr<const Tokenizer>> RefuseTekken(const TokenizerFile& file);
+
+constexpr TokenizerFormat kFormats[] = {
+    {"tokenizer.model", true, LoadSentencePiece},
+    {"tekken.json", false, RefuseTekken},
+};
+
+// The ".vN" that follows the format's name, also ".vNmM" (with images); -1 for no suffix, none for other
+// names.
+std::optional<int> SuffixVersion(std::string_view name, const TokenizerFormat& format) {
+  if (!name.starts_with(format.file_name)) return std::nullopt;
+  std::string_view suffix = name.substr(std::string_view(format.file_name).size());
+  if (suffix.empty()) return -1;
+  if (!format.may_have_suffix || !suffix.starts_with(".v")) return std::nullopt;
+  suffix.remove_prefix(2);
+  int version = 0;
+  const char* const end = suffix.data() + suffix.size();
+  auto [at, error] = std::from_chars(suffix.data(), end, version);
+  if (error != std::errc() || version < 0) return std::nullopt;
+  if (at == end) return version;
+  int images = 0;
+  if (*at != 'm' || std::from_chars(at + 1, end, images).ptr != end || images < 1) return std::nullopt;
+  return version;
+}
+
+StatusOr<std::string> ReadFile(const std::string& path, size_t max_bytes) {
+  std::FILE* file = std::fopen(path.c_str(), "rb");
+  if (file == nullptr) return NotFound(path + ": cannot be opened");
+  std::string bytes;
+  char buffer[1 << 16];
+  size_t count;
+  while ((count = std::fread(buffer, 1, sizeof(buffer), file)) > 0 && bytes.size() <= max_bytes) {
+    bytes.append(buffer, count);
+  }
+  const bool failed = std::ferror(file) != 0;
+  std::fclose(file);
+  if (failed) return DataLoss(path + ": cannot be read");
+  if (bytes.size() > max_bytes)
+    return DataLoss(path + ": longer than " + std::to_string(max_bytes) + " bytes");
+  return bytes;
+}
+
+// For files whose name does not say: the versions differ in where they keep their control pieces.
+TokenizerVersion VersionFromPieces(const SentencePieceModel& model) {
+  const auto control_at = [&](size_t id, std::string_view text) {
+    return id < model.pieces.size() && model.pieces[id].text == text &&
+           model.pieces[id].type == SentencePieceModel::Type::kControl;
+  };
+  const bool has_instructions = std::any_of(model.pieces.begin(), model.pieces.end(), [](const auto& piece) {
+    return piece.text == "[INST]" && piece.type == SentencePieceModel::Type::kControl;
+  });
+  if (!has_instructions) return TokenizerVersion::kV1;
+  if (control_at(16, "[SYSTEM_PROMPT]")) return TokenizerVersion::kV7;
+  if (control_at(10, "[IMG]")) return TokenizerVersion::kV3;
+  return TokenizerVersion::kV2;
+}
+
+StatusOr<TokenizerVersion> VersionFromSuffix(const TokenizerFile& file) {
+  for (const TokenizerVersion version :
+       {TokenizerVersion::kV1, TokenizerVersion::kV2, TokenizerVersion::kV3, TokenizerVersion::kV7}) {
+    if (static_cast<int>(version) == file.suffix_version) return version;
+  }
+  return Unimplemented(file.path + ": tokenizer version " + std::to_string(file.suffix_version) +
+                       " is not one of 1, 2, 3, 7");
+}
+
+StatusOr<std::unique_ptr<const Tokenizer>> LoadSentencePiece(const TokenizerFile& file) {
+  TM_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(file.path, SentencePieceModel::kMaxFileBytes));
+  TM_ASSIGN_OR_RETURN(SentencePieceModel model, ParseSentencePieceModel(bytes, file.path));
+  TokenizerVersion version = VersionFromPieces(model);
+  if (file.suffix_version >= 0) {
+    TM_ASSIGN_OR_RETURN(version, VersionFromSuffix(file));
+  }
+  return std::unique_ptr<const Tokenizer>(new SentencePieceTokenizer(std::move(model), version));
+}
+
+StatusOr<std::unique_ptr<const Tokenizer>> RefuseTekken(const TokenizerFile& file) {
+  return Unimplemented(file.path + ": tekken tokenizers are not supported");
+}
+
+}  // namespace
+
+StatusOr<std::unique_ptr<const Tokenizer>> LoadTokenizer(const std::string& dir) {
+  std::error_code error;
+  std::vector<std::string> names;
+  for (std::filesystem::directory_iterator entry(dir, error), end; !error && entry != end;
+       entry.increment(error)) {
+    names.push_back(entry->path().filename().string());
+  }
+  if (error) return NotFound(dir + ": " + error.message());
+  std::sort(names.begin(), names.end());  // a folder has no order of its own
+  for (const TokenizerFormat& format : kFormats) {
+    std::optional<TokenizerFile> best;
+    for (const std::string& name : names) {
+      const std::optional<int> version = SuffixVersion(name, format);
+      if (!version || (best && *version <= best->suffix_version)) continue;
+      best = TokenizerFile{(std::filesystem::path(dir) / name).string(), *version};
+    }
+    if (best) return format.load(*best);
+  }
+  return NotFound(dir + ": no tokenizer.model, tokenizer.model.vN or tekken.json");
+}
+
+}  // namespace tramontane

@@ -1,0 +1,18 @@
+// Finds and loads the tokenizer of a model's folder.
+//
+// Any thread; reads files.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "kernels/core/status.h"
+#include "models/tokenizer/tokenizer.h"
+
+namespace tramontane {
+
+// Loads `tokenizer.model` or `tokenizer.model.vN` from `dir`; of several, the one with the highest N, which
+// is then the version. Without a suffix the version comes from the control pieces. Errors name the file.
+StatusOr<std::unique_ptr<const Tokenizer>> LoadTokenizer(const std::string& dir);
+
+}  // namespace tramontane

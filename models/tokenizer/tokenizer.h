@@ -1,0 +1,88 @@
+// Tokenizer: text to token ids and back, for one vocabulary file.
+//
+// Any thread: a Tokenizer does not change after it is loaded (load.h).
+// Always: Encode() never yields a control token, whatever the text says; control tokens come from
+// ControlId().
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/core/status.h"
+
+namespace tramontane {
+
+// Mistral's numbering of tokenizer files. It decides the chat format (chat.h), not how text is split.
+enum class TokenizerVersion { kV1 = 1, kV2 = 2, kV3 = 3, kV7 = 7 };
+
+const char* TokenizerVersionName(TokenizerVersion version);  // "v3"
+
+enum class PieceKind {
+  kText,     // a piece of text
+  kByte,     // one raw byte, possibly part of a character: <0x0A>
+  kControl,  // structure, no text: <s>, [INST]
+  kUnknown,  // stands for text that the vocabulary cannot spell
+};
+
+// What becomes of the spaces with which the text of a message starts: encoders put one there that nobody
+// typed.
+enum class LeadingSpace {
+  kKept,
+  kFirstDropped,  // exactly one, if the first text piece starts with it
+  kAllDropped,    // one from each piece until some text has come out
+};
+
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+
+  // The ids of one segment of text, alone: no bos, no eos. Empty text has no ids; any other text gets the
+  // vocabulary's own dummy space where it has one. Text that is not UTF-8 is an error naming the byte.
+  virtual StatusOr<std::vector<int32_t>> Encode(std::string_view text) const = 0;
+
+  virtual TokenizerVersion version() const = 0;
+  virtual int32_t vocab_size() const = 0;
+  // -1 where the vocabulary has none.
+  virtual int32_t bos_id() const = 0;
+  virtual int32_t eos_id() const = 0;
+  virtual int32_t unk_id() const = 0;
+  virtual LeadingSpace leading_space() const = 0;
+
+  // An id outside the vocabulary (a model's output may have more rows than the vocabulary) is a control token
+  // without a name, so it adds no text.
+  virtual PieceKind Kind(int32_t id) const = 0;
+  // The bytes that `id` adds to text: spaces as ' ', a byte piece as its byte, a control piece as nothing.
+  virtual std::string_view PieceBytes(int32_t id) const = 0;
+  // The piece as the file spells it, for people: "▁the", "<0x0A>", "[INST]".
+  virtual std::string_view Piece(int32_t id) const = 0;
+  // The id of a control piece by its spelling, "[INST]"; none if this vocabulary lacks it.
+  virtual std::optional<int32_t> ControlId(std::string_view piece) const = 0;
+
+  bool IsControl(int32_t id) const { return Kind(id) == PieceKind::kControl; }
+
+  // The text of all of a message's ids at once; bytes that are not UTF-8 become U+FFFD as in utf8.h. An id
+  // outside the vocabulary is an error naming its index. For ids that come one by one: detokenizer.h.
+  StatusOr<std::string> Decode(std::span<const int32_t> ids) const;
+};
+
+// Applies a tokenizer's LeadingSpace rule to the ids of one message, in order.
+// One thread. The tokenizer outlives it.
+class MessageBytes {
+ public:
+  explicit MessageBytes(const Tokenizer& tokenizer)
+      : tokenizer_(&tokenizer), at_start_(tokenizer.leading_space() != LeadingSpace::kKept) {}
+
+  // The bytes that `id` adds at this place of the message.
+  std::string_view Next(int32_t id);
+
+ private:
+  const Tokenizer* tokenizer_;
+  bool at_start_;  // a leading space may still be dropped
+};
+
+}  // namespace tramontane

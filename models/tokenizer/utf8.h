@@ -1,0 +1,40 @@
+// UTF-8, strictly: no overlong forms, no surrogates, nothing above U+10FFFF.
+//
+// Any thread. Pure functions.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace tramontane {
+
+enum class Utf8Kind {
+  kValid,      // one whole code point
+  kInvalid,    // can never become one: to be shown as one U+FFFD
+  kTruncated,  // the start of one, and the text ends there
+};
+
+struct Utf8Unit {
+  Utf8Kind kind;
+  size_t bytes;  // how many bytes it takes, 1 to 4
+};
+
+// What `text` starts with. An invalid unit is the longest start of a code point that the next byte breaks, or
+// one byte: the division that Unicode recommends and Python's errors='replace' uses. REQUIRES: not empty.
+Utf8Unit NextUtf8(std::string_view text);
+
+// The offset of the first byte that is not part of a whole code point; none if `text` is UTF-8.
+std::optional<size_t> FirstInvalidUtf8(std::string_view text);
+
+// `text` with each invalid or truncated unit as one U+FFFD: Python's text.decode("utf-8", errors="replace").
+std::string ReplaceInvalidUtf8(std::string_view text);
+
+// Appends a code point below 0x110000. A surrogate gets the three bytes of its number, which are not UTF-8.
+void AppendUtf8(uint32_t code_point, std::string* text);
+
+inline constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";
+
+}  // namespace tramontane
