@@ -1,0 +1,180 @@
+#include "tests/support/paged_kv_fixture.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <random>
+
+#include "kernels/core/check.h"
+
+namespace tramontane {
+namespace {
+
+constexpr int kNanByte = 0xff;  // a run of these is NaN as f32, bf16 and f16
+
+int64_t RoundUp(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+}  // namespace
+
+PagedKvFixture::PagedKvFixture(const PagedKvShape& shape, std::vector<PagedSpan> sequences)
+    : shape_(shape), sequences_(std::move(sequences)), kv_indptr_{0} {
+  const int64_t os_page = sysconf(_SC_PAGESIZE);
+  page_bytes_ = shape_.layers * LayerBytes();
+  if (shape_.whole_os_pages) page_bytes_ = RoundUp(page_bytes_, os_page);
+
+  int32_t used_pages = 0;
+  for (const PagedSpan& span : sequences_) {
+    TM_CHECK(span.kv_base % shape_.page_size == 0 && span.kv_end >= span.kv_base, "bad span of a sequence");
+    const int64_t tokens = span.kv_end - span.kv_base;
+    used_pages += static_cast<int32_t>((tokens + shape_.page_size - 1) / shape_.page_size);
+    kv_indptr_.push_back(used_pages);
+    last_page_len_.push_back(tokens == 0 ? 0 : static_cast<int32_t>((tokens - 1) % shape_.page_size + 1));
+    kv_base_.push_back(static_cast<int32_t>(span.kv_base));
+  }
+  page_indices_.resize(Index(used_pages + shape_.spare_pages));
+  std::iota(page_indices_.begin(), page_indices_.end(), 0);
+  std::shuffle(page_indices_.begin(), page_indices_.end(), std::mt19937_64(shape_.seed));
+  page_indices_.resize(Index(used_pages));
+
+  pool_bytes_ = RoundUp((used_pages + shape_.spare_pages) * page_bytes_, os_page);
+  void* memory =
+      mmap(nullptr, Index(pool_bytes_), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  TM_CHECK(memory != MAP_FAILED, "no memory for a pool of %lld bytes", static_cast<long long>(pool_bytes_));
+  pool_ = static_cast<std::byte*>(memory);
+  std::memset(pool_, kNanByte, Index(pool_bytes_));
+  SetQueries(std::vector<int32_t>(sequences_.size(), 0));
+}
+
+PagedKvFixture::~PagedKvFixture() { munmap(pool_, Index(pool_bytes_)); }
+
+void PagedKvFixture::SetQueries(const std::vector<int32_t>& counts) {
+  TM_CHECK(counts.size() == sequences_.size(), "%zu counts for %zu sequences", counts.size(),
+           sequences_.size());
+  qo_indptr_ = {0};
+  slots_.clear();
+  for (size_t b = 0; b < counts.size(); ++b) {
+    qo_indptr_.push_back(qo_indptr_.back() + counts[b]);
+    for (int64_t position = sequences_[b].kv_end - counts[b]; position < sequences_[b].kv_end; ++position) {
+      slots_.push_back(Slot(static_cast<int32_t>(b), position));
+    }
+  }
+}
+
+void PagedKvFixture::FillRandom(uint64_t seed) {
+  for (int32_t b = 0; b < batch(); ++b) {
+    for (int64_t position = sequences_[Index(b)].kv_base; position < sequences_[Index(b)].kv_end;
+         ++position) {
+      std::mt19937_64 random(seed * 1000003 + Index(b) * 1000000007 + Index(position));
+      std::normal_distribution<double> normal;
+      for (int32_t head = 0; head < shape_.kv_heads; ++head) {
+        for (int32_t d = 0; d < shape_.head_dim; ++d) {
+          Set(KvHalf::kKey, b, position, head, d, normal(random));
+          Set(KvHalf::kValue, b, position, head, d, normal(random));
+        }
+      }
+    }
+  }
+}
+
+void PagedKvFixture::Set(KvHalf half, int32_t b, int64_t position, int32_t head, int32_t d, double value) {
+  std::byte* element = pool_ + VectorByte(half, b, position, head) + d * ElementBytes();
+  const float single = static_cast<float>(value);
+  if (shape_.dtype == DType::kF32) {
+    std::memcpy(element, &single, sizeof(single));
+    return;
+  }
+  const uint16_t bits = shape_.dtype == DType::kBf16 ? FloatToBf16(single) : FloatToF16(single);
+  std::memcpy(element, &bits, sizeof(bits));
+}
+
+double PagedKvFixture::Get(KvHalf half, int32_t b, int64_t position, int32_t head, int32_t d) const {
+  const std::byte* element = pool_ + VectorByte(half, b, position, head) + d * ElementBytes();
+  if (shape_.dtype == DType::kF32) {
+    float single;
+    std::memcpy(&single, element, sizeof(single));
+    return single;
+  }
+  uint16_t bits;
+  std::memcpy(&bits, element, sizeof(bits));
+  return shape_.dtype == DType::kBf16 ? Bf16ToFloat(bits) : F16ToFloat(bits);
+}
+
+std::vector<double> PagedKvFixture::All(KvHalf half, int32_t b, int64_t from) const {
+  std::vector<double> all;
+  for (int64_t position = from; position < sequences_[Index(b)].kv_end; ++position) {
+    for (int32_t head = 0; head < shape_.kv_heads; ++head) {
+      for (int32_t d = 0; d < shape_.head_dim; ++d) all.push_back(Get(half, b, position, head, d));
+    }
+  }
+  return all;
+}
+
+void PagedKvFixture::ForbidAllBut(const std::vector<int64_t>& first) {
+  const int64_t os_page = sysconf(_SC_PAGESIZE);
+  std::vector<bool> live(Index(pool_bytes_ / os_page), false);
+  for (int32_t b = 0; b < batch(); ++b) {
+    for (int64_t position = first[Index(b)]; position < sequences_[Index(b)].kv_end; ++position) {
+      for (int32_t head = 0; head < shape_.kv_heads; ++head) {
+        for (const KvHalf half : {KvHalf::kKey, KvHalf::kValue}) {
+          const int64_t begin = VectorByte(half, b, position, head);
+          const int64_t end = begin + shape_.head_dim * ElementBytes();
+          for (int64_t page = begin / os_page; page * os_page < end; ++page) live[Index(page)] = true;
+        }
+      }
+    }
+  }
+  for (size_t page = 0; page < live.size(); ++page) {
+    if (live[page]) continue;
+    const int result = mprotect(pool_ + static_cast<int64_t>(page) * os_page, Index(os_page), PROT_NONE);
+    TM_CHECK(result == 0, "mprotect of the pool failed");
+    forbidden_bytes_ += os_page;
+  }
+}
+
+KvLayerView PagedKvFixture::View() const {
+  KvLayerView view;
+  view.pool = pool_;
+  view.page_bytes = page_bytes_;
+  view.layer_offset = shape_.layer * LayerBytes();
+  view.format = {shape_.dtype, shape_.kv_heads, shape_.head_dim, shape_.page_size, shape_.order};
+  return view;
+}
+
+PageTableView PagedKvFixture::Table() const {
+  PageTableView table;
+  table.kv_indptr = kv_indptr_.data();
+  table.page_indices = page_indices_.data();
+  table.last_page_len = last_page_len_.data();
+  table.kv_base = kv_base_.data();
+  table.slots = slots_.data();
+  return table;
+}
+
+int64_t PagedKvFixture::Slot(int32_t b, int64_t position) const {
+  const int64_t listed = position - sequences_[Index(b)].kv_base;
+  const int32_t page = page_indices_[Index(kv_indptr_[Index(b)] + listed / shape_.page_size)];
+  return int64_t{page} * shape_.page_size + listed % shape_.page_size;
+}
+
+int64_t PagedKvFixture::LayerBytes() const {
+  return int64_t{2} * shape_.kv_heads * shape_.page_size * shape_.head_dim * ElementBytes();
+}
+
+int64_t PagedKvFixture::VectorByte(KvHalf half, int32_t b, int64_t position, int32_t head) const {
+  const PagedSpan& span = sequences_[Index(b)];
+  TM_CHECK(position >= span.kv_base && position < span.kv_end, "position %lld is not held",
+           static_cast<long long>(position));
+  const int64_t slot = Slot(b, position);
+  const int64_t page = slot / shape_.page_size;
+  const int64_t offset = slot % shape_.page_size;
+  const int64_t vector =
+      shape_.order == KvOrder::kHnd ? head * shape_.page_size + offset : offset * shape_.kv_heads + head;
+  const int64_t half_bytes = half == KvHalf::kKey ? 0 : LayerBytes() / 2;
+  return page * page_bytes_ + shape_.layer * LayerBytes() + half_bytes +
+         vector * shape_.head_dim * ElementBytes();
+}
+
+}  // namespace tramontane

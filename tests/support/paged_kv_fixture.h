@@ -1,0 +1,90 @@
+// Paged keys and values for op tests: every address by this file's own arithmetic, pages scattered at random,
+// and everything that no sequence holds poisoned: NaN, and on demand memory that cannot be touched at all.
+// One thread.
+//
+//   PagedKvFixture kv({.kv_heads = 2, .head_dim = 64}, {{.kv_base = 0, .kv_end = 33}});
+//   kv.FillRandom(seed);
+//   kv.SetQueries({1});  // the last token of the sequence is this step's
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "kernels/paged_kv.h"
+
+namespace tramontane {
+
+struct PagedKvShape {
+  DType dtype = DType::kBf16;
+  int32_t kv_heads = 1;
+  int32_t head_dim = 8;
+  int32_t page_size = 16;
+  KvOrder order = KvOrder::kHnd;
+  int32_t layers = 2;           // in a page
+  int32_t layer = 1;            // the one under test; the others stay NaN
+  int32_t spare_pages = 5;      // in the pool, held by nobody
+  uint64_t seed = 1;            // of the page permutation
+  bool whole_os_pages = false;  // round a page up to whole pages of the operating system (for ForbidAllBut)
+};
+
+// Positions [kv_base, kv_end) of one sequence are listed in its table. kv_base is a multiple of page_size.
+struct PagedSpan {
+  int64_t kv_base = 0;
+  int64_t kv_end = 0;
+};
+
+enum class KvHalf { kKey, kValue };
+
+class PagedKvFixture {
+ public:
+  PagedKvFixture(const PagedKvShape& shape, std::vector<PagedSpan> sequences);
+  ~PagedKvFixture();
+  PagedKvFixture(const PagedKvFixture&) = delete;
+  PagedKvFixture& operator=(const PagedKvFixture&) = delete;
+
+  // The last counts[b] tokens of each sequence are the queries of the step, in order of b.
+  void SetQueries(const std::vector<int32_t>& counts);
+
+  // Standard normal keys and values (rounded to the page's dtype) that depend on (seed, sequence, position)
+  // only: not on where the pages lie, nor on dtype, page size or order but for the rounding.
+  void FillRandom(uint64_t seed);
+  void Set(KvHalf half, int32_t b, int64_t position, int32_t head, int32_t d, double value);
+  double Get(KvHalf half, int32_t b, int64_t position, int32_t head, int32_t d) const;
+  // [kv_end - from, kv_heads, head_dim] from position `from` on.
+  std::vector<double> All(KvHalf half, int32_t b, int64_t from) const;
+
+  // Makes every page of the operating system that holds no part of the slots [first[b], kv_end) of a sequence
+  // unreadable: a load from it ends the test program.
+  void ForbidAllBut(const std::vector<int64_t>& first);
+  int64_t forbidden_bytes() const { return forbidden_bytes_; }
+
+  KvLayerView View() const;
+  PageTableView Table() const;  // lives as long as the fixture, until SetQueries
+  const int32_t* qo_indptr() const { return qo_indptr_.data(); }
+  int32_t batch() const { return static_cast<int32_t>(sequences_.size()); }
+  int32_t tokens() const { return qo_indptr_.back(); }
+  int32_t QueryCount(int32_t b) const { return qo_indptr_[Index(b) + 1] - qo_indptr_[Index(b)]; }
+  int64_t QueryBegin(int32_t b) const { return sequences_[Index(b)].kv_end - QueryCount(b); }
+  int64_t Slot(int32_t b, int64_t position) const;
+  const std::byte* pool() const { return pool_; }
+  int64_t pool_bytes() const { return pool_bytes_; }
+
+ private:
+  static size_t Index(int64_t i) { return static_cast<size_t>(i); }
+  int64_t ElementBytes() const { return shape_.dtype == DType::kF32 ? 4 : 2; }
+  int64_t LayerBytes() const;
+  // Byte in the pool of the first element of a vector.
+  int64_t VectorByte(KvHalf half, int32_t b, int64_t position, int32_t head) const;
+
+  PagedKvShape shape_;
+  std::vector<PagedSpan> sequences_;
+  int64_t page_bytes_ = 0;
+  int64_t pool_bytes_ = 0;
+  int64_t forbidden_bytes_ = 0;
+  std::byte* pool_ = nullptr;
+  std::vector<int32_t> kv_indptr_, page_indices_, last_page_len_, kv_base_, qo_indptr_;
+  std::vector<int64_t> slots_;
+};
+
+}  // namespace tramontane
