@@ -1,7 +1,7 @@
 // Engine: requests in, tokens out. Step() is the whole of it, in verbs.
 //
-// Threads: Submit, Abort, Load from any thread; Step from one thread (EngineThread's); results leave through the
-// output thread, which the engine owns. No mutex can be reached from Step.
+// Threads: Submit, Abort, Load from any thread; Step from one thread (EngineThread's); results leave through
+// the output thread, which the engine owns. No mutex can be reached from Step.
 #pragma once
 
 #include <cstdint>
@@ -41,9 +41,10 @@ struct EngineLoad {
 
 class Engine {
  public:
-  // `tokenizer` may be null: then there is no text and no stop strings (benchmarks). All borrowed, outlive it.
-  Engine(const EngineLimits& limits, const EngineModel& model, ModelRunner& runner, const Tokenizer* tokenizer,
-         const Clock& clock);
+  // `tokenizer` may be null: then there is no text and no stop strings (benchmarks). All borrowed, outlive
+  // it.
+  Engine(const EngineLimits& limits, const EngineModel& model, ModelRunner& runner,
+         const Tokenizer* tokenizer, const Clock& clock);
   ~Engine();
 
   // Checks the request against the limits and puts it in the inbox. Errors name the field, the value and the
@@ -53,7 +54,8 @@ class Engine {
   // True when a request of that id was known and is now being cancelled.
   bool Abort(const std::string& request_id);
 
-  // One step: Drain, Reap, Plan, Forward, Sample, Collect, Apply, Publish. False when there was nothing to do.
+  // One step: Drain, Reap, Plan, Forward, Sample, Collect, Apply, Publish. False when there was nothing to
+  // do.
   bool Step();
 
   // Blocks until there may be work (a submission, a cancellation, a wake-up) or the time is over.

@@ -1,13 +1,13 @@
 // KvCache: the page tables of sequences over one pool, one table per layer group; paged and rolling.
 // Engine thread only.
 //
-// A PageTable covers positions [kv_base, end): its pages, oldest first. In a windowed group, pages whose every
-// position has left the window of all positions still to come are released, and kv_base moves up; cached keys
-// are never moved or rotated again. Pages may be shared (choices of one prompt; later a prefix cache): a table
-// that must write into a page it shares gets a copy first.
+// A PageTable covers positions [kv_base, end): its pages, oldest first. In a windowed group, pages whose
+// every position has left the window of all positions still to come are released, and kv_base moves up;
+// cached keys are never moved or rotated again. Pages may be shared (choices of one prompt; later a prefix
+// cache): a table that must write into a page it shares gets a copy first.
 //
-// Always: a windowed table holds at most ceil((window - 1 + ahead) / page_size) + 1 pages, where `ahead` is the
-// tokens written beyond the accepted length (chunk x steps in flight).
+// Always: a windowed table holds at most ceil((window - 1 + ahead) / page_size) + 1 pages, where `ahead` is
+// the tokens written beyond the accepted length (chunk x steps in flight).
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,8 @@
 // PagePool: ids of the pages of one pool, with reference counts.
 // Engine thread only.
 // Always: free_pages() + held_pages() + cached_pages() == capacity(), each page counted once; a page is free
-// exactly when its count is 0. (cached: counted pages that only a prefix cache refers to; 0 until there is one.)
+// exactly when its count is 0. (cached: counted pages that only a prefix cache refers to; 0 until there is
+// one.)
 #pragma once
 
 #include <cstdint>
@@ -20,9 +21,9 @@ class PagePool {
   int64_t held_pages() const { return capacity() - free_pages(); }
   int64_t cached_pages() const { return 0; }
 
-  PageId Take();               // with one reference. REQUIRES: free_pages() > 0
+  PageId Take();                   // with one reference. REQUIRES: free_pages() > 0
   void AddReference(PageId page);  // REQUIRES: the page is held
-  void Release(PageId page);   // drops one reference; the last one frees the page
+  void Release(PageId page);       // drops one reference; the last one frees the page
   int32_t references(PageId page) const { return references_[static_cast<size_t>(page)]; }
 
   // Aborts when an invariant is broken.

@@ -17,7 +17,7 @@ struct SamplingParams {
   float repetition_penalty = 1.0f;
   float presence_penalty = 0.0f;
   float frequency_penalty = 0.0f;
-  std::optional<uint64_t> seed;  // unset: drawn at admission and reported in Started
+  std::optional<uint64_t> seed;                       // unset: drawn at admission and reported in Started
   std::vector<std::pair<int32_t, float>> logit_bias;  // (token id, added)
 };
 

@@ -1,6 +1,6 @@
-// Scheduler: decides what each step computes. A pure function of the sequences, the limits, the free pages and
-// the times it is given: no clock, no device, no stream.
-// Engine thread only. Borrows the sequences; owns their pages through the KvCache.
+// Scheduler: decides what each step computes. A pure function of the sequences, the limits, the free pages
+// and the times it is given: no clock, no device, no stream. Engine thread only. Borrows the sequences; owns
+// their pages through the KvCache.
 //
 // Two lanes: a step is one ragged batch of prefill chunks or one batch of decode tokens, never both.
 // engine/README.md states the sharing rule, the lane policy and the bounds that follow, as formulas.
@@ -42,8 +42,8 @@ class Scheduler {
   // REQUIRES: `parent` has just sampled the prompt's first token; a slot was reserved at admission.
   void Fork(const Sequence& parent, Sequence* sequence);
 
-  // No more steps for this sequence, in whatever state it is. Its pages go back at once, or when the last step
-  // in flight that mentions it is applied.
+  // No more steps for this sequence, in whatever state it is. Its pages go back at once, or when the last
+  // step in flight that mentions it is applied.
   void Finish(Sequence* sequence);
 
   const KvCache& cache() const { return cache_; }

@@ -4,8 +4,8 @@
 //   positions   0 ............ accepted_len ............ scheduled_len ......... tokens known
 //               results applied | planned, in flight     | not planned yet
 //
-// Always: accepted_len <= scheduled_len. `Plan` advances scheduled_len, `Apply` advances accepted_len. A decode
-// row's input token may still be in flight (scheduled_len == tokens.size()): the device has it.
+// Always: accepted_len <= scheduled_len. `Plan` advances scheduled_len, `Apply` advances accepted_len. A
+// decode row's input token may still be in flight (scheduled_len == tokens.size()): the device has it.
 #pragma once
 
 #include <cstdint>
@@ -25,13 +25,13 @@ struct Sequence {
   int64_t arrival = 0;  // order of submission over all requests, then choice: who is older
 
   SequenceState state = SequenceState::kWaiting;
-  std::vector<int32_t> tokens;   // prompt, then accepted output
-  int64_t prefill_len = 0;       // tokens to prefill: the prompt, or after preemption prompt + output
-  int64_t scheduled_len = 0;     // positions planned
-  int64_t accepted_len = 0;      // positions applied
-  int64_t max_len = 0;           // prompt + max_tokens, at most the context
+  std::vector<int32_t> tokens;    // prompt, then accepted output
+  int64_t prefill_len = 0;        // tokens to prefill: the prompt, or after preemption prompt + output
+  int64_t scheduled_len = 0;      // positions planned
+  int64_t accepted_len = 0;       // positions applied
+  int64_t max_len = 0;            // prompt + max_tokens, at most the context
   std::vector<PageTable> tables;  // [groups]
-  int32_t steps_in_flight = 0;   // plans that mention this sequence and are not applied
+  int32_t steps_in_flight = 0;    // plans that mention this sequence and are not applied
 
   Timings timings;
   Usage usage;

@@ -1,6 +1,5 @@
-// StepPlan: what one step computes. A printable value; made by Scheduler::Plan, read by the ModelRunner, handed
-// back to Scheduler::Apply.
-// Engine thread only.
+// StepPlan: what one step computes. A printable value; made by Scheduler::Plan, read by the ModelRunner,
+// handed back to Scheduler::Apply. Engine thread only.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +18,8 @@ struct RowAsk {
   enum class Kind : int32_t {
     kNone = 0,    // a chunk that is not the last: nothing
     kSample = 1,  // `samples` tokens drawn from the logits of the row's last position
-    kScore = 2,   // logprobs of the prompt tokens that follow positions [score_begin, score_end); then as `samples`
+    kScore =
+        2,  // logprobs of the prompt tokens that follow positions [score_begin, score_end); then as `samples`
     kVerify = 3,  // later: logits of the last k positions against drafted tokens
     kHidden = 4,  // later: hidden states
   };

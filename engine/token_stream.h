@@ -1,9 +1,10 @@
-// TokenStream: a request's outside handle. The output thread puts updates in; one reader (an RPC) takes them out.
+// TokenStream: a request's outside handle. The output thread puts updates in; one reader (an RPC) takes them
+// out.
 //
-// Threads: Take, Cancel from the reader's side, any thread; Put* from the output thread only; the engine thread
-// touches nothing here but the atomics of `StreamControl`.
-// A slow reader is never waited for: what it has not taken is joined (texts and ids of a choice are concatenated),
-// so a stream holds at most one Delta per choice, bounded by the request's own max_tokens.
+// Threads: Take, Cancel from the reader's side, any thread; Put* from the output thread only; the engine
+// thread touches nothing here but the atomics of `StreamControl`. A slow reader is never waited for: what it
+// has not taken is joined (texts and ids of a choice are concatenated), so a stream holds at most one Delta
+// per choice, bounded by the request's own max_tokens.
 #pragma once
 
 #include <atomic>
@@ -32,8 +33,9 @@ struct TokenInfo {
 struct StreamStarted {
   int64_t prompt_tokens = 0;
   int64_t cached_tokens = 0;
-  uint64_t seed = 0;                          // given or drawn
-  std::vector<TokenInfo> prompt_logprobs;     // [prompt_tokens - 1] when asked for; entry i is of prompt token i+1
+  uint64_t seed = 0;  // given or drawn
+  std::vector<TokenInfo>
+      prompt_logprobs;  // [prompt_tokens - 1] when asked for; entry i is of prompt token i+1
 };
 
 struct StreamDelta {
@@ -47,9 +49,9 @@ struct StreamDelta {
 struct StreamFinished {
   int32_t choice = 0;
   FinishReason reason = FinishReason::kStop;
-  Status status;                 // not OK only with kError
-  int32_t stop_token_id = -1;    // with kStop, or kStopSequence by id
-  std::string stop_string;       // with kStopSequence by text
+  Status status;               // not OK only with kError
+  int32_t stop_token_id = -1;  // with kStop, or kStopSequence by id
+  std::string stop_string;     // with kStopSequence by text
   Usage usage;
   Timings timings;
 };
@@ -72,16 +74,19 @@ class TokenStream {
 
   const std::string& request_id() const { return request_id_; }
 
-  // ---- reader --------------------------------------------------------------------------------------------------
+  // ---- reader
+  // --------------------------------------------------------------------------------------------------
   // Everything pending, joined; empty() when there is nothing.
   StreamUpdate Take();
   // Asks the engine to end the request within one step; the stream then finishes with CANCELLED.
   void Cancel() { cancelled_.store(true, std::memory_order_release); }
 
-  // ---- engine thread -------------------------------------------------------------------------------------------
+  // ---- engine thread
+  // -------------------------------------------------------------------------------------------
   bool cancelled() const { return cancelled_.load(std::memory_order_acquire); }
 
-  // ---- output thread -------------------------------------------------------------------------------------------
+  // ---- output thread
+  // -------------------------------------------------------------------------------------------
   void PutStarted(StreamStarted started);
   void PutDelta(StreamDelta delta);
   void PutFinished(StreamFinished finished);
@@ -93,7 +98,7 @@ class TokenStream {
   const std::string request_id_;
   const std::function<void()> on_ready_;
   std::atomic<bool> cancelled_{false};
-  std::mutex mutex_;      // guards pending_; taken by the output thread and the reader only
+  std::mutex mutex_;  // guards pending_; taken by the output thread and the reader only
   StreamUpdate pending_;
 };
 

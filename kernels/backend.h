@@ -1,14 +1,15 @@
 // Backend: the ops and the memory of one device. This page is the table of contents of kernels/.
 //
 // Owner: the engine thread (the loading thread before it starts). No method may be called from two threads at
-// once. A backend may live in its own shared library: only plain structs, pointers and OpCode cross this border,
-// no exception and no standard-library type.
+// once. A backend may live in its own shared library: only plain structs, pointers and OpCode cross this
+// border, no exception and no standard-library type.
 //
-// Device and host: pointers inside params structs are device memory (from Allocate) unless a comment says host.
-// Ops are queued in order and may run later; nothing returns data to the host but Download, and its bytes may be
-// read only after WaitFence on a fence recorded behind it. The CPU backend runs each op before it returns.
-// No op allocates: Reserve() takes what the largest step needs. Sizes passed by value are maxima of the batch
-// (what a captured graph would fix); rows beyond the live ones are padding and harmless: slot -1, no token.
+// Device and host: pointers inside params structs are device memory (from Allocate) unless a comment says
+// host. Ops are queued in order and may run later; nothing returns data to the host but Download, and its
+// bytes may be read only after WaitFence on a fence recorded behind it. The CPU backend runs each op before
+// it returns. No op allocates: Reserve() takes what the largest step needs. Sizes passed by value are maxima
+// of the batch (what a captured graph would fix); rows beyond the live ones are padding and harmless: slot
+// -1, no token.
 //
 // Numerics: kernels/README.md is the contract; tests hold every backend to tests/reference.
 #pragma once
@@ -29,14 +30,14 @@ inline constexpr uint32_t kBackendAbiVersion = 1;
 
 enum class OpCode : int32_t {
   kOk = 0,
-  kOutOfMemory = 1,   // the caller asked for more than there is
-  kUnsupported = 2,   // a shape or dtype this backend has no kernel for: said at load, never in a step
-  kDeviceFault = 3,   // the device is lost; the process must end its streams and stop
+  kOutOfMemory = 1,  // the caller asked for more than there is
+  kUnsupported = 2,  // a shape or dtype this backend has no kernel for: said at load, never in a step
+  kDeviceFault = 3,  // the device is lost; the process must end its streams and stop
 };
 
 struct BackendInfo {
-  const char* name = "";               // "cpu"
-  const char* variant = "";            // "avx2", "avx512", "avx512_bf16", "portable"
+  const char* name = "";                 // "cpu"
+  const char* variant = "";              // "avx2", "avx512", "avx512_bf16", "portable"
   DType activation_dtype = DType::kF32;  // of the residual stream and every activation
   int32_t threads = 1;
   int64_t memory_bytes = 0;  // of the device
@@ -44,10 +45,10 @@ struct BackendInfo {
 
 // The largest step that ops will be asked for.
 struct StepMaxima {
-  int32_t tokens = 0;        // rows of Embed, Linear, RopeAppend
-  int32_t sequences = 0;     // batch of Attention
-  int32_t logit_rows = 0;    // rows of Sample
-  int32_t hidden = 0;        // widest in_features of any Linear
+  int32_t tokens = 0;      // rows of Embed, Linear, RopeAppend
+  int32_t sequences = 0;   // batch of Attention
+  int32_t logit_rows = 0;  // rows of Sample
+  int32_t hidden = 0;      // widest in_features of any Linear
   int32_t query_heads = 0;
   int32_t kv_heads = 0;
   int32_t head_dim = 0;
@@ -71,9 +72,9 @@ enum class Epilogue : int32_t {
 
 // out = epilogue(prologue(x) W^T).
 struct LinearParams {
-  Tensor x;                           // [rows of x, in_features]
-  const int32_t* x_rows = nullptr;    // [rows] which rows of x to read; null: 0..rows-1
-  int32_t rows = 0;                   // rows of out
+  Tensor x;                         // [rows of x, in_features]
+  const int32_t* x_rows = nullptr;  // [rows] which rows of x to read; null: 0..rows-1
+  int32_t rows = 0;                 // rows of out
   Prologue prologue = Prologue::kNone;
   const float* norm_weight = nullptr;  // [in_features] f32, for kRmsNorm
   float norm_epsilon = 0.0f;
@@ -89,13 +90,14 @@ enum class RotaryStyle : int32_t {
   kInterleaved = 1,  // (2i, 2i + 1): Mistral's own files
 };
 
-// cos and sin of position * inverse_frequency, once per step and used by every layer. Angles in double precision.
+// cos and sin of position * inverse_frequency, once per step and used by every layer. Angles in double
+// precision.
 struct RopeTableParams {
-  const int32_t* positions = nullptr;          // [tokens]
+  const int32_t* positions = nullptr;  // [tokens]
   int32_t tokens = 0;
-  const double* inverse_frequency = nullptr;   // [head_dim / 2]
-  int32_t half_dim = 0;                        // head_dim / 2
-  float* cos_sin = nullptr;                    // [tokens, half_dim, 2] out
+  const double* inverse_frequency = nullptr;  // [head_dim / 2]
+  int32_t half_dim = 0;                       // head_dim / 2
+  float* cos_sin = nullptr;                   // [tokens, half_dim, 2] out
 };
 
 // Rotates q in place and k, and writes k and v into their pages.
@@ -121,7 +123,8 @@ class Backend {
   // The reason of the last OpCode that was not kOk; "" when there is none. Valid until the next call.
   virtual const char* last_error() const = 0;
 
-  // ---- memory ----------------------------------------------------------------------------------------------
+  // ---- memory
+  // ----------------------------------------------------------------------------------------------
   // Zero-filled, 64-byte aligned; null when there is not enough.
   virtual void* Allocate(int64_t bytes) = 0;
   virtual void Free(void* memory) = 0;
@@ -135,8 +138,9 @@ class Backend {
   virtual uint64_t RecordFence() = 0;
   virtual OpCode WaitFence(uint64_t fence) = 0;
 
-  // ---- before the first step ---------------------------------------------------------------------------------
-  // Bytes that PackLinear will take for such a source (its data pointers are not read). Pure.
+  // ---- before the first step
+  // --------------------------------------------------------------------------------- Bytes that PackLinear
+  // will take for such a source (its data pointers are not read). Pure.
   virtual int64_t PackedBytes(const LinearSource& source) const = 0;
   virtual OpCode PackLinear(const LinearSource& source, WeightHandle* out) = 0;
   virtual void FreeWeight(WeightHandle weight) = 0;
@@ -144,7 +148,8 @@ class Backend {
   virtual int64_t WorkspaceBytes(const StepMaxima& maxima) const = 0;
   virtual OpCode Reserve(const StepMaxima& maxima) = 0;
 
-  // ---- a step: about six calls a layer -----------------------------------------------------------------------
+  // ---- a step: about six calls a layer
+  // -----------------------------------------------------------------------
   virtual OpCode Embed(const EmbedParams& params) = 0;
   virtual OpCode RopeTable(const RopeTableParams& params) = 0;
   virtual OpCode Linear(const LinearParams& params) = 0;

@@ -1,8 +1,9 @@
-// Pages of keys and values: the only place that turns (page, layer, head, offset) into an address, and an index
-// in a page table into an absolute position. Both backends and the page tables of engine/ include this.
+// Pages of keys and values: the only place that turns (page, layer, head, offset) into an address, and an
+// index in a page table into an absolute position. Both backends and the page tables of engine/ include this.
 // Any thread; plain values, they cross the library border of a backend.
 //
-// One pool serves every layer group. A page holds `page_size` consecutive tokens of *all* layers of its group:
+// One pool serves every layer group. A page holds `page_size` consecutive tokens of *all* layers of its
+// group:
 //
 //   page p:  | layer 0: K [kv_heads, page_size, head_dim] | layer 0: V ... | layer 1: K | layer 1: V | ...
 //
@@ -70,7 +71,8 @@ struct PageTableView {
   const int32_t* page_indices = nullptr;   // [kv_indptr[batch]] page ids, oldest first
   const int32_t* last_page_len = nullptr;  // [batch] tokens in the last page, 1..page_size; 0 when no page
   const int32_t* kv_base = nullptr;        // [batch] absolute position of the first listed token
-  // Where each token of the step is written: page * page_size + offset, or -1 for a padded row (write nothing).
+  // Where each token of the step is written: page * page_size + offset, or -1 for a padded row (write
+  // nothing).
   const int64_t* slots = nullptr;  // [tokens]
 };
 

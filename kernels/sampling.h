@@ -1,18 +1,17 @@
 // What a sampling call is given: one record per row of logits, and what comes back.
 //
-// A token is the winner of an exponential race: among the candidates left by the filters, the one with the least
-// E_t / w_t, where w_t = exp((logit_t - max) / temperature) and E_t is an exponential random number that depends
-// on (seed, choice, position, token id) only (RaceUniform below). Token t wins with probability
+// A token is the winner of an exponential race: among the candidates left by the filters, the one with the
+// least E_t / w_t, where w_t = exp((logit_t - max) / temperature) and E_t is an exponential random number
+// that depends on (seed, choice, position, token id) only (RaceUniform below). Token t wins with probability
 // proportional to w_t (Gumbel's trick), needs no sorted cumulative sum, and is the same in any order of
 // evaluation. Ties go to the lower token id.
 //
 // Order of the steps: logprobs are taken from the raw logits (log softmax, before anything below); then for
-// every LogitAdjust of the row: repetition penalty (in_context), minus frequency * output_count, minus presence
-// if output_count > 0, plus bias; then the grammar mask; then temperature (0: the highest logit wins, no race);
-// then the filters top_k, top_p (over what top_k left, the crossing token stays), min_p (against the highest
-// probability).
-// A token with logit -inf is never chosen. A row with a NaN or +inf logit, or with no candidate left, chooses
-// nothing and is flagged.
+// every LogitAdjust of the row: repetition penalty (in_context), minus frequency * output_count, minus
+// presence if output_count > 0, plus bias; then the grammar mask; then temperature (0: the highest logit
+// wins, no race); then the filters top_k, top_p (over what top_k left, the crossing token stays), min_p
+// (against the highest probability). A token with logit -inf is never chosen. A row with a NaN or +inf logit,
+// or with no candidate left, chooses nothing and is flagged.
 //
 // Plain structs; they cross the library border of a backend.
 #pragma once
@@ -66,17 +65,17 @@ struct SampleRecord {
 };
 
 struct SampleParams {
-  Tensor logits;                          // [rows, vocab] f32; left as they were
-  const SamplingRow* rows = nullptr;      // [rows]
-  const LogitAdjust* adjusts = nullptr;   // see SamplingRow::adjust_begin
-  const uint32_t* masks = nullptr;        // [mask rows, ceil(vocab / 32)] bit set: allowed
-  SampleRecord* records = nullptr;        // [rows]
-  TokenLogprob* top = nullptr;            // [rows, kMaxTopLogprobs] highest first; null when no row asks
+  Tensor logits;                         // [rows, vocab] f32; left as they were
+  const SamplingRow* rows = nullptr;     // [rows]
+  const LogitAdjust* adjusts = nullptr;  // see SamplingRow::adjust_begin
+  const uint32_t* masks = nullptr;       // [mask rows, ceil(vocab / 32)] bit set: allowed
+  SampleRecord* records = nullptr;       // [rows]
+  TokenLogprob* top = nullptr;           // [rows, kMaxTopLogprobs] highest first; null when no row asks
 };
 
 // Philox-style counter hash: 64 bits that depend on the key only.
-// Source of the idea: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011); mixing constants of
-// splitmix64 (Steele, Lea, Flood 2014).
+// Source of the idea: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011); mixing constants
+// of splitmix64 (Steele, Lea, Flood 2014).
 constexpr uint64_t RaceBits(uint64_t seed, int32_t choice, int64_t position, int32_t token) {
   auto mix = [](uint64_t z) {
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
@@ -84,13 +83,13 @@ constexpr uint64_t RaceBits(uint64_t seed, int32_t choice, int64_t position, int
     return z ^ (z >> 31);
   };
   uint64_t state = mix(seed + 0x9e3779b97f4a7c15ull);
-  state = mix(state ^ (static_cast<uint64_t>(position) * 0x9e3779b97f4a7c15ull +
-                       static_cast<uint32_t>(choice)));
+  state =
+      mix(state ^ (static_cast<uint64_t>(position) * 0x9e3779b97f4a7c15ull + static_cast<uint32_t>(choice)));
   return mix(state ^ (static_cast<uint64_t>(static_cast<uint32_t>(token)) * 0xd1342543de82ef95ull + 1));
 }
 
-// v in (0, 1), uniform, exact in double. The token's exponential is E = -log1p(-v). Since E >= v, a token with
-// v / w above the best E / w so far cannot win and needs no logarithm.
+// v in (0, 1), uniform, exact in double. The token's exponential is E = -log1p(-v). Since E >= v, a token
+// with v / w above the best E / w so far cannot win and needs no logarithm.
 constexpr double RaceUniform(uint64_t seed, int32_t choice, int64_t position, int32_t token) {
   return (static_cast<double>(RaceBits(seed, choice, position, token) >> 12) + 0.5) * 0x1p-52;
 }

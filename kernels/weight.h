@@ -8,8 +8,8 @@
 
 namespace tramontane {
 
-// Part of a matrix in a file: [rows, in_features], row-major. A slice for tensor parallelism is another pointer,
-// row count or stride.
+// Part of a matrix in a file: [rows, in_features], row-major. A slice for tensor parallelism is another
+// pointer, row count or stride.
 struct WeightRows {
   const void* data = nullptr;
   DType dtype = DType::kBf16;

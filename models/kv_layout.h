@@ -1,9 +1,9 @@
 // Which layers share a page table: layers with the same window form a KvGroup.
 //
-// One pool of equal pages serves all groups. Where window classes have different layer counts, a class is split
-// into several groups of as many layers as the smallest class has (9 full + 27 windowed layers: 1 + 3 groups of
-// 9). Where the counts do not divide, the last group of a class is padded; if that would make too many groups
-// (more than kMaxKvGroups) larger groups with more padding are taken.
+// One pool of equal pages serves all groups. Where window classes have different layer counts, a class is
+// split into several groups of as many layers as the smallest class has (9 full + 27 windowed layers: 1 + 3
+// groups of 9). Where the counts do not divide, the last group of a class is padded; if that would make too
+// many groups (more than kMaxKvGroups) larger groups with more padding are taken.
 //
 // Any thread; a plain value. Always: every layer is in exactly one group.
 #pragma once

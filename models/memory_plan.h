@@ -1,5 +1,5 @@
-// The memory a server will take, exactly, before anything is allocated: from the config and file headers alone.
-// Any thread; pure.
+// The memory a server will take, exactly, before anything is allocated: from the config and file headers
+// alone. Any thread; pure.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@ namespace tramontane {
 
 // The sizes that decide activations and workspace.
 struct PlanLimits {
-  int32_t max_tokens = 0;      // of one step
-  int32_t max_sequences = 0;   // of one step
+  int32_t max_tokens = 0;     // of one step
+  int32_t max_sequences = 0;  // of one step
   int32_t max_logit_rows = 0;
 };
 
@@ -25,14 +25,14 @@ struct MemoryPlan {
   int64_t kv_budget_bytes = 0;  // what is left of the memory for pages
   int64_t page_bytes = 0;
   int64_t pool_pages = 0;
-  int64_t pool_tokens = 0;       // tokens of one endless sequence of full layers the pool holds
+  int64_t pool_tokens = 0;           // tokens of one endless sequence of full layers the pool holds
   int64_t sequences_at_context = 0;  // sequences of the model's full context that fit at once
-  int64_t weight_count = 0;      // parameters
+  int64_t weight_count = 0;          // parameters
 };
 
-// Plans for a folder under `memory_bytes` in all (weights + workspace + pages). The weights' dtype is read from
-// the file headers when the weights are there; when they are absent, from the config (torch_dtype; bf16 without).
-// Too little memory for one page per group is a ResourceExhausted naming what is needed.
+// Plans for a folder under `memory_bytes` in all (weights + workspace + pages). The weights' dtype is read
+// from the file headers when the weights are there; when they are absent, from the config (torch_dtype; bf16
+// without). Too little memory for one page per group is a ResourceExhausted naming what is needed.
 StatusOr<MemoryPlan> PlanMemory(const std::string& folder, const ModelConfig& config, const KvLayout& layout,
                                 const Backend& backend, const PlanLimits& limits, int64_t memory_bytes);
 

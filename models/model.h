@@ -14,14 +14,16 @@
 
 namespace tramontane {
 
-// One step's input, all pointers device memory (one packed upload). The order of tokens is sequence by sequence.
+// One step's input, all pointers device memory (one packed upload). The order of tokens is sequence by
+// sequence.
 struct ForwardBatch {
-  int32_t tokens = 0;     // T, padded rows included
-  int32_t sequences = 0;  // B
+  int32_t tokens = 0;                  // T, padded rows included
+  int32_t sequences = 0;               // B
   const int32_t* token_ids = nullptr;  // [T]
   const int32_t* positions = nullptr;  // [T] absolute
   const int32_t* qo_indptr = nullptr;  // [B + 1]
-  const PageTableView* groups = nullptr;  // host array [KvLayout::groups]; the views' pointers are device memory
+  const PageTableView* groups =
+      nullptr;  // host array [KvLayout::groups]; the views' pointers are device memory
 };
 
 class Model {
@@ -31,7 +33,8 @@ class Model {
   virtual const ModelConfig& config() const = 0;
   virtual const KvLayout& kv_layout() const = 0;
 
-  // Takes the activation buffers and the backend's workspace for steps up to these maxima. Once, before Forward.
+  // Takes the activation buffers and the backend's workspace for steps up to these maxima. Once, before
+  // Forward.
   virtual Status Reserve(int32_t max_tokens, int32_t max_sequences, int32_t max_logit_rows) = 0;
 
   // Runs every layer over the batch and appends its keys and values to the pages of `pool`.

@@ -1,7 +1,7 @@
 // What a model is, read from its folder's config files and checked: dimensions, windows, rotary convention.
 // Any thread once loaded; a plain value.
-// Always: every field is in range, every layer has a window entry, heads % kv_heads == 0, and no key that would
-// change the computation was passed over (LoadModelConfig refuses such keys by name).
+// Always: every field is in range, every layer has a window entry, heads % kv_heads == 0, and no key that
+// would change the computation was passed over (LoadModelConfig refuses such keys by name).
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,10 @@
 
 namespace tramontane {
 
-enum class FolderLayout { kHuggingFace, kMistral };  // config.json, or params.json + consolidated*.safetensors
+enum class FolderLayout {
+  kHuggingFace,
+  kMistral
+};  // config.json, or params.json + consolidated*.safetensors
 
 struct ModelConfig {
   std::string architecture;  // "MistralForCausalLM", "LlamaForCausalLM"
@@ -23,14 +26,14 @@ struct ModelConfig {
   int32_t layers = 0;
   int32_t heads = 0;
   int32_t kv_heads = 0;
-  int32_t head_dim = 0;          // its own number: never hidden_size / heads unless the file leaves it out
+  int32_t head_dim = 0;  // its own number: never hidden_size / heads unless the file leaves it out
   int32_t intermediate_size = 0;
   float rms_epsilon = 0.0f;
   double rope_theta = 0.0;
   RotaryStyle rotary_style = RotaryStyle::kHalfSplit;
   bool tied_embeddings = false;
-  int64_t context = 0;                // positions the model was made for
-  std::vector<int32_t> window;        // [layers] keys a query sees, itself included; 0: all
+  int64_t context = 0;          // positions the model was made for
+  std::vector<int32_t> window;  // [layers] keys a query sees, itself included; 0: all
   int32_t bos_id = 1;
   std::vector<int32_t> eos_ids;       // generation ends at any of these
   std::vector<std::string> warnings;  // unknown or doubtful keys, one sentence each

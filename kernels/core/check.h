@@ -1,5 +1,5 @@
-// TM_CHECK: for our own bugs only. Prints where and what, then aborts. Never for bad input (that is a Status).
-// Any thread.
+// TM_CHECK: for our own bugs only. Prints where and what, then aborts. Never for bad input (that is a
+// Status). Any thread.
 #pragma once
 
 namespace tramontane {
@@ -10,10 +10,10 @@ namespace tramontane {
 }  // namespace tramontane
 
 // TM_CHECK(rows > 0, "rows is %d", rows): on in every build.
-#define TM_CHECK(condition, ...)                                                                  \
-  do {                                                                                            \
-    if (!(condition)) [[unlikely]]                                                                \
-      ::tramontane::CheckFailed(__FILE__, __LINE__, #condition, __VA_ARGS__);                     \
+#define TM_CHECK(condition, ...)                                              \
+  do {                                                                        \
+    if (!(condition)) [[unlikely]]                                            \
+      ::tramontane::CheckFailed(__FILE__, __LINE__, #condition, __VA_ARGS__); \
   } while (false)
 
 // For conditions too dear for a release build's inner loops.

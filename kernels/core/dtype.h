@@ -1,5 +1,5 @@
-// Element types of tensors and how wide they are, and the one definition of bf16 and f16 rounding on the host.
-// Any thread; pure functions.
+// Element types of tensors and how wide they are, and the one definition of bf16 and f16 rounding on the
+// host. Any thread; pure functions.
 #pragma once
 
 #include <bit>

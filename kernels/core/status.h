@@ -2,8 +2,8 @@
 //
 // Any thread. Values; no hidden state.
 // A Status is either OK or a code with a message that names the thing asked, the value and the limit. Codes
-// carry gRPC's and Abseil's names, so server/ maps them one to one. Our own bugs are TM_CHECK (check.h), never
-// a Status.
+// carry gRPC's and Abseil's names, so server/ maps them one to one. Our own bugs are TM_CHECK (check.h),
+// never a Status.
 #pragma once
 
 #include <optional>
@@ -117,10 +117,10 @@ class [[nodiscard]] StatusOr {
   std::optional<T> value_;
 };
 
-#define TM_RETURN_IF_ERROR(expression)                           \
-  do {                                                           \
-    ::tramontane::Status tm_status = (expression);               \
-    if (!tm_status.ok()) return tm_status;                       \
+#define TM_RETURN_IF_ERROR(expression)             \
+  do {                                             \
+    ::tramontane::Status tm_status = (expression); \
+    if (!tm_status.ok()) return tm_status;         \
   } while (false)
 
 #define TM_CONCAT_INNER(a, b) a##b

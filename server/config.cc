@@ -1,0 +1,287 @@
+#include "server/config.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+namespace tramontane {
+
+using Json = nlohmann::ordered_json;
+
+namespace {
+
+std::string Quoted(std::string_view text) {
+  return Json(std::string(text)).dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+template <typename Number>
+bool ParseNumber(std::string_view text, Number* out) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *out);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+// ---- makers of settings, one per kind of value
+// ------------------------------------------------------------------
+
+Setting Text(const char* key, std::string ServeConfig::* member, const char* metavar, const char* help) {
+  return {key, help, metavar,
+          [member](ServeConfig& config, std::string_view text) {
+            config.*member = std::string(text);
+            return std::string();
+          },
+          [member](const ServeConfig& config) { return Quoted(config.*member); }};
+}
+
+Setting OneOf(const char* key, std::string ServeConfig::* member, std::vector<std::string> allowed,
+              const char* metavar, const char* help) {
+  return {key, help, metavar,
+          [member, allowed](ServeConfig& config, std::string_view text) {
+            config.*member = std::string(text);
+            if (std::find(allowed.begin(), allowed.end(), text) != allowed.end()) return std::string();
+            std::string list;
+            for (const std::string& word : allowed) list += (list.empty() ? "" : ", ") + Quoted(word);
+            return "is " + Quoted(text) + ", it must be one of " + list;
+          },
+          [member](const ServeConfig& config) { return Quoted(config.*member); }};
+}
+
+Setting Integer(const char* key, int64_t ServeConfig::* member, int64_t least, int64_t most,
+                const char* metavar, const char* help) {
+  return {key, help, metavar,
+          [=](ServeConfig& config, std::string_view text) -> std::string {
+            int64_t value = 0;
+            if (!ParseNumber(text, &value)) return "is " + Quoted(text) + ", it must be a whole number";
+            if (value < least) {
+              return "is " + std::to_string(value) + ", the least is " + std::to_string(least);
+            }
+            if (value > most) return "is " + std::to_string(value) + ", the most is " + std::to_string(most);
+            config.*member = value;
+            return {};
+          },
+          [member](const ServeConfig& config) { return std::to_string(config.*member); }};
+}
+
+Setting Seconds(const char* key, double ServeConfig::* member, double most, const char* help) {
+  return {key, help, "SECONDS",
+          [=](ServeConfig& config, std::string_view text) -> std::string {
+            double value = 0;
+            if (!ParseNumber(text, &value) || !std::isfinite(value)) {
+              return "is " + Quoted(text) + ", it must be a number of seconds";
+            }
+            if (value < 0 || value > most) {
+              return "is " + std::string(text) + ", it must lie in 0 .. " + Json(most).dump();
+            }
+            config.*member = value;
+            return {};
+          },
+          [member](const ServeConfig& config) { return Json(config.*member).dump(); }};
+}
+
+Setting Bytes(const char* key, int64_t ServeConfig::* member, const char* help) {
+  return {key, help, "BYTES",
+          [=](ServeConfig& config, std::string_view text) -> std::string {
+            const StatusOr<int64_t> bytes = ParseBytes(text);
+            if (!bytes.ok()) return bytes.status().message();
+            config.*member = *bytes;
+            return {};
+          },
+          [member](const ServeConfig& config) { return std::to_string(config.*member); }};
+}
+
+// A comma-separated flag, a JSON list of strings or one string.
+Setting Names(const char* key, std::vector<std::string> ServeConfig::* member, const char* help) {
+  return {key, help, "NAME[,NAME]",
+          [=](ServeConfig& config, std::string_view text) -> std::string {
+            std::vector<std::string> names;
+            while (!text.empty()) {
+              const size_t comma = std::min(text.find(','), text.size());
+              if (comma == 0) return "has an empty name";
+              names.emplace_back(text.substr(0, comma));
+              text.remove_prefix(std::min(comma + 1, text.size()));
+            }
+            config.*member = names;
+            return {};
+          },
+          [member](const ServeConfig& config) { return Json(config.*member).dump(); }};
+}
+
+// Edit distance, to name the nearest known key.
+size_t Distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t above = row[j];
+      row[j] = std::min({above + 1, row[j - 1] + 1, diagonal + (a[i - 1] == b[j - 1] ? 0u : 1u)});
+      diagonal = above;
+    }
+  }
+  return row[b.size()];
+}
+
+const Setting& NearestSetting(std::string_view key) {
+  const std::vector<Setting>& settings = ServeSettings();
+  return *std::min_element(settings.begin(), settings.end(), [key](const Setting& a, const Setting& b) {
+    return Distance(key, a.key) < Distance(key, b.key);
+  });
+}
+
+// The text a setting is set from, or false for a JSON value of the wrong kind.
+bool TextOf(const Json& value, std::string* text) {
+  if (value.is_string()) {
+    *text = value.get<std::string>();
+    return true;
+  }
+  if (value.is_number()) {
+    *text = value.dump();
+    return true;
+  }
+  if (value.is_array()) {
+    text->clear();
+    for (const Json& element : value) {
+      if (!element.is_string() || element.get<std::string>().find(',') != std::string::npos) return false;
+      *text += (text->empty() ? "" : ",") + element.get<std::string>();
+    }
+    return true;
+  }
+  return false;
+}
+
+// A string where a number belongs is a mistake worth naming; memory may be "4GiB" or a number.
+bool KindFits(const Setting& setting, const Json& value) {
+  const std::string kind = setting.metavar;
+  if (kind == "N" || kind == "SECONDS") return value.is_number();
+  if (kind == "BYTES") return value.is_number() || value.is_string();
+  if (kind == "NAME[,NAME]") return value.is_array() || value.is_string();
+  return value.is_string();
+}
+
+}  // namespace
+
+const std::vector<Setting>& ServeSettings() {
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  using C = ServeConfig;
+  static const std::vector<Setting>* settings = new std::vector<Setting>{
+      Text("model", &C::model, "MODEL_DIR", "folder of the model; empty: the embedded model (breeze)"),
+      Names("served_model_names", &C::served_model_names,
+            "names requests may ask for; empty: breeze, or the folder's base name"),
+      Text("grpc_address", &C::grpc_address, "HOST:PORT", "where gRPC listens; port 0 picks a free one"),
+      OneOf("device", &C::device, {"auto", "cpu"}, "auto|cpu", "where the model runs"),
+      OneOf("cpu_variant", &C::cpu_variant, {"", "portable", "avx2", "avx512", "avx512_bf16"}, "NAME",
+            "instruction set of the CPU kernels; empty: the best this machine has"),
+      Integer("threads", &C::threads, 0, 1024, "N", "compute threads; 0: one per core"),
+      Bytes("memory", &C::memory,
+            "weights, workspace and KV pages together, as 4GiB or bytes; 0: what the limits can use, at most "
+            "70 % "
+            "of the free memory"),
+      OneOf("kv_dtype", &C::kv_dtype, {"bf16", "f32"}, "bf16|f32", "type of cached keys and values"),
+      Integer("page_size", &C::page_size, 1, 256, "N", "tokens of one KV page"),
+      Integer("context", &C::context, 0, kMost, "N", "longest prompt + output in tokens; 0: the model's"),
+      Integer("max_sequences", &C::max_sequences, 1, 4096, "N", "choices running at once; later ones wait"),
+      Integer("max_queued_requests", &C::max_queued_requests, 1, 1 << 20, "N",
+              "requests waiting to run; one more is refused with RESOURCE_EXHAUSTED"),
+      Integer("max_choices", &C::max_choices, 1, 128, "N", "choices (n) of one request"),
+      Integer("max_step_tokens", &C::max_step_tokens, 1, 65536, "N", "tokens of one prefill step"),
+      Integer("max_partial_prefills", &C::max_partial_prefills, 1, 1024, "N",
+              "prompts part-way through prefill at once"),
+      Integer("max_prefill_steps", &C::max_prefill_steps, 1, 1024, "N",
+              "prefill steps between two decode steps while something decodes"),
+      Integer("worker_threads", &C::worker_threads, 1, 256, "N", "threads that tokenise and render chats"),
+      Integer("max_queued_work", &C::max_queued_work, 1, 1 << 20, "N",
+              "requests waiting for those threads; one more is refused with RESOURCE_EXHAUSTED"),
+      Seconds("drain_timeout", &C::drain_timeout, 86400.0,
+              "how long a stopping server lets running requests finish"),
+      OneOf("log_level", &C::log_level, {"trace", "debug", "info", "warn", "error", "off"}, "LEVEL",
+            "least level that is logged"),
+      OneOf("log_format", &C::log_format, {"text", "json"}, "text|json", "text, or one JSON object a line"),
+  };
+  return *settings;
+}
+
+std::vector<std::string> ApplyConfigJson(std::string_view json_text, ServeConfig* config) {
+  std::vector<std::string> problems;
+  Json document;
+  std::vector<std::string> keys;  // of the top level, to find repeated ones
+  try {
+    document = Json::parse(json_text, [&](int depth, Json::parse_event_t event, Json& parsed) {
+      if (depth == 1 && event == Json::parse_event_t::key) keys.push_back(parsed.get<std::string>());
+      return depth <= 8;
+    });
+  } catch (const nlohmann::json::exception& error) {
+    return {std::string("not valid JSON: ") + error.what()};
+  }
+  if (!document.is_object()) return {"the document must be a JSON object of settings"};
+  std::sort(keys.begin(), keys.end());
+  for (size_t i = 1; i < keys.size(); ++i) {
+    if (keys[i] == keys[i - 1] && (i < 2 || keys[i] != keys[i - 2])) {
+      problems.push_back(Quoted(keys[i]) + " is given more than once");
+    }
+  }
+  for (const auto& [key, value] : document.items()) {
+    const std::vector<Setting>& settings = ServeSettings();
+    const auto setting = std::find_if(settings.begin(), settings.end(),
+                                      [&key = key](const Setting& s) { return key == s.key; });
+    if (setting == settings.end()) {
+      problems.push_back(Quoted(key) + " is not a setting; the nearest is " +
+                         Quoted(NearestSetting(key).key));
+      continue;
+    }
+    std::string text;
+    if (!KindFits(*setting, value) || !TextOf(value, &text)) {
+      problems.push_back(Quoted(key) + " is " + value.dump(-1, ' ', false, Json::error_handler_t::replace) +
+                         ", it must be of the kind " + setting->metavar);
+      continue;
+    }
+    const std::string problem = setting->set(*config, text);
+    if (!problem.empty()) problems.push_back(Quoted(key) + " " + problem);
+  }
+  return problems;
+}
+
+std::string PrintConfig(const ServeConfig& config) {
+  std::string out = "{\n";
+  const std::vector<Setting>& settings = ServeSettings();
+  for (size_t i = 0; i < settings.size(); ++i) {
+    out += "  " + Quoted(settings[i].key) + ": " + settings[i].json(config);
+    out += i + 1 < settings.size() ? ",\n" : "\n";
+  }
+  return out + "}\n";
+}
+
+StatusOr<int64_t> ParseBytes(std::string_view text) {
+  struct Unit {
+    const char* name;
+    int64_t bytes;
+  };
+  constexpr Unit kUnits[] = {{"", 1},
+                             {"B", 1},
+                             {"KB", 1000},
+                             {"MB", 1000 * 1000},
+                             {"GB", 1000 * 1000 * 1000},
+                             {"KiB", 1ll << 10},
+                             {"MiB", 1ll << 20},
+                             {"GiB", 1ll << 30},
+                             {"TiB", 1ll << 40}};
+  const Status bad =
+      InvalidArgument("is " + Quoted(text) +
+                      ", it must be a number of bytes with an optional unit: B, KB, MB, GB, KiB, "
+                      "MiB, GiB, TiB");
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || !std::isfinite(number) || number < 0) return bad;
+  std::string_view unit(end, static_cast<size_t>(text.data() + text.size() - end));
+  while (!unit.empty() && unit.front() == ' ') unit.remove_prefix(1);
+  for (const Unit& known : kUnits) {
+    if (unit != known.name) continue;
+    const double bytes = number * static_cast<double>(known.bytes);
+    if (bytes > 0x1p60) return InvalidArgument("is " + Quoted(text) + ", the most is 1048576TiB");
+    return static_cast<int64_t>(bytes);
+  }
+  return bad;
+}
+
+}  // namespace tramontane

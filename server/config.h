@@ -1,0 +1,61 @@
+// What `tramontane serve` can be told: one table of settings that the JSON file, the flags, --print-config
+// and the documentation are all made from. Main thread, before the server starts; a plain value afterwards.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/core/status.h"
+
+namespace tramontane {
+
+struct ServeConfig {
+  std::string model;                            // folder; "": the embedded model
+  std::vector<std::string> served_model_names;  // empty: "breeze", or the folder's base name
+  std::string grpc_address = "127.0.0.1:50051";
+  std::string device = "auto";  // auto, cpu
+  std::string cpu_variant;      // "": the best this machine has
+  int64_t threads = 0;          // compute threads; 0: one per core
+  int64_t memory = 0;  // bytes in all; 0: what the limits below can use, at most 70 % of what is free
+  std::string kv_dtype = "bf16";  // bf16, f32
+  int64_t page_size = 16;
+  int64_t context = 0;  // 0: the model's
+  int64_t max_sequences = 64;
+  int64_t max_queued_requests = 256;
+  int64_t max_choices = 16;
+  int64_t max_step_tokens = 512;
+  int64_t max_partial_prefills = 4;
+  int64_t max_prefill_steps = 1;
+  int64_t worker_threads = 2;
+  int64_t max_queued_work = 256;
+  double drain_timeout = 30.0;  // seconds
+  std::string log_level = "info";
+  std::string log_format = "text";
+};
+
+// One setting: its JSON key (its flag is the same with dashes), what it means, and how to read and print it.
+struct Setting {
+  const char* key;
+  const char* help;     // meaning, unit, limits
+  const char* metavar;  // "BYTES", "N", "ADDRESS"
+  // Sets from text (a flag, or a JSON scalar's text). "" when fine, else what is wrong: "is 0, the least is
+  // 1".
+  std::function<std::string(ServeConfig&, std::string_view text)> set;
+  std::function<std::string(const ServeConfig&)> json;  // the value as JSON text
+};
+const std::vector<Setting>& ServeSettings();
+
+// Applies a JSON document. Every problem is found before this returns, one line each: key, value, limit, and
+// for an unknown key the nearest known one.
+std::vector<std::string> ApplyConfigJson(std::string_view json_text, ServeConfig* config);
+
+// The effective settings as a JSON document that ApplyConfigJson accepts.
+std::string PrintConfig(const ServeConfig& config);
+
+// "4GiB", "512 MB", "1073741824" -> bytes.
+StatusOr<int64_t> ParseBytes(std::string_view text);
+
+}  // namespace tramontane

@@ -1,0 +1,92 @@
+// Settings of `serve`: every problem is reported at once, each naming key, value and limit.
+#include "server/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <sstream>
+
+namespace tramontane {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+TEST(ConfigTest, SetsEveryKindOfValue) {
+  ServeConfig config;
+  EXPECT_THAT(ApplyConfigJson(R"({"model": "/models/7b", "served_model_names": ["a", "b"], "memory": "4GiB",
+                                  "max_sequences": 8, "drain_timeout": 1.5, "kv_dtype": "f32"})",
+                              &config),
+              IsEmpty());
+  EXPECT_EQ(config.model, "/models/7b");
+  EXPECT_THAT(config.served_model_names, ElementsAre("a", "b"));
+  EXPECT_EQ(config.memory, 4ll << 30);
+  EXPECT_EQ(config.max_sequences, 8);
+  EXPECT_EQ(config.drain_timeout, 1.5);
+  EXPECT_EQ(config.kv_dtype, "f32");
+}
+
+TEST(ConfigTest, ReportsEveryProblemAtOnceWithKeyValueAndLimit) {
+  ServeConfig config;
+  EXPECT_THAT(ApplyConfigJson(R"({"max_sequences": 0, "max_sequence": 4, "kv_dtype": "fp8", "page_size": "16",
+                          "memory": "4 parsecs", "threads": 1.5, "drain_timeout": -1, "model": null})",
+                              &config),
+              ElementsAre(R"("max_sequences" is 0, the least is 1)",
+                          R"("max_sequence" is not a setting; the nearest is "max_sequences")",
+                          R"("kv_dtype" is "fp8", it must be one of "bf16", "f32")",
+                          R"("page_size" is "16", it must be of the kind N)",
+                          AllOf(HasSubstr(R"("memory" is "4 parsecs")"), HasSubstr("GiB")),
+                          R"("threads" is "1.5", it must be a whole number)",
+                          R"("drain_timeout" is -1, it must lie in 0 .. 86400.0)",
+                          R"("model" is null, it must be of the kind MODEL_DIR)"));
+}
+
+TEST(ConfigTest, NamesRepeatedKeysAndMalformedDocuments) {
+  ServeConfig config;
+  EXPECT_THAT(ApplyConfigJson(R"({"threads": 1, "threads": 2})", &config),
+              ElementsAre(R"("threads" is given more than once)"));
+  EXPECT_THAT(ApplyConfigJson("{\"threads\": ", &config), ElementsAre(HasSubstr("not valid JSON")));
+  EXPECT_THAT(ApplyConfigJson("[1, 2]", &config), ElementsAre(HasSubstr("must be a JSON object")));
+  EXPECT_THAT(ApplyConfigJson("{\"model\": \"\xff\"}", &config), ElementsAre(HasSubstr("not valid JSON")));
+}
+
+TEST(ConfigTest, PrintedConfigReadsBackAsItself) {
+  ServeConfig config;
+  config.model = "a \"quoted\" folder";
+  config.served_model_names = {"x", "y"};
+  config.memory = 123456789;
+  config.drain_timeout = 2.25;
+  ServeConfig copy;
+  ASSERT_THAT(ApplyConfigJson(PrintConfig(config), &copy), IsEmpty());
+  EXPECT_EQ(PrintConfig(copy), PrintConfig(config));
+}
+
+TEST(ConfigTest, EveryDefaultIsWithinItsOwnLimits) {
+  ServeConfig config;
+  EXPECT_THAT(ApplyConfigJson(PrintConfig(config), &config), IsEmpty());
+}
+
+TEST(ConfigTest, ExamplesInConfigsAreSound) {
+  for (const char* name : {"breeze.json", "mistral-7b.json"}) {
+    std::ifstream file(std::string(TRAMONTANE_SOURCE_DIR "/configs/") + name);
+    ASSERT_TRUE(file) << name;
+    std::stringstream text;
+    text << file.rdbuf();
+    ServeConfig config;
+    EXPECT_THAT(ApplyConfigJson(text.str(), &config), IsEmpty()) << name;
+  }
+}
+
+TEST(ConfigTest, BytesTakeUnits) {
+  EXPECT_EQ(*ParseBytes("1.5 KiB"), 1536);
+  EXPECT_EQ(*ParseBytes("2GB"), 2'000'000'000);
+  EXPECT_EQ(*ParseBytes("77"), 77);
+  for (const char* bad : {"", "-1", "1e400", "4 GiBs", "nan", "GiB", "9999999TiB"}) {
+    EXPECT_EQ(ParseBytes(bad).status().code(), StatusCode::kInvalidArgument) << bad;
+  }
+}
+
+}  // namespace
+}  // namespace tramontane
