@@ -13,8 +13,8 @@ namespace tramontane {
 using BackendPtr = std::unique_ptr<Backend, BackendDeleter>;
 
 struct CpuBackendOptions {
-  int32_t threads = 0;   // compute threads, the caller's included; 0: one per core this process may use
-  std::string variant;   // "" picks the best this machine has; else one of CpuVariants()
+  int32_t threads = 0;  // compute threads, the caller's included; 0: one per core this process may use
+  std::string variant;  // "" picks the best this machine has; else one of CpuVariants()
 };
 
 // Names of the variants this machine can run, best first: avx512_bf16, avx512, avx2, portable.

@@ -1,0 +1,43 @@
+// Linear: weights packed into panels, and out = epilogue(prologue(x) W^T) over them.
+// Loading thread for packing, engine thread for RunLinear; UnpackRow is pure.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "kernels/backend.h"
+#include "kernels/cpu/context.h"
+
+namespace tramontane {
+
+// What a WeightHandle of the CPU backend points at. Output features stand in panels of `panel_width`, the
+// last one filled up with zeros.
+struct PackedWeight {
+  DType dtype = DType::kBf16;  // as in the file
+  LinearLayout layout = LinearLayout::kStacked;
+  int32_t panel_width = 0;
+  int64_t out_features = 0;  // rows of the source, in its order
+  int64_t in_features = 0;
+  std::byte* panels = nullptr;
+  int64_t bytes = 0;  // of panels
+};
+
+// "" when a source can be packed, else what is wrong with it.
+std::string WhyNotPackable(const LinearSource& source);
+
+// Bytes of the panels. Pure; reads no weights.
+int64_t PackedLinearBytes(const LinearSource& source, const CpuKernels& kernels);
+
+// Fills `panels`, PackedLinearBytes of zeros.
+PackedWeight PackLinearInto(const LinearSource& source, const CpuKernels& kernels, std::byte* panels);
+
+// One row of the source matrix as it was, in f32: what Embed gathers from a table that is also the LM head.
+void UnpackRow(const PackedWeight& weight, int64_t row, float* out);  // out [in_features]
+
+// Scratch that the largest Linear of such steps needs. Pure.
+int64_t LinearWorkspaceBytes(const StepMaxima& maxima, const CpuKernels& kernels, int32_t threads);
+
+void RunLinear(const LinearParams& params, const CpuContext& context);
+
+}  // namespace tramontane

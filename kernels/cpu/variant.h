@@ -1,0 +1,44 @@
+// CpuKernels: the table of everything that is compiled once per instruction set. One constant table per
+// variant. Any thread; constant data.
+//
+// How a variant is made. variant_<name>.cc first includes every shared header, then switches the compiler's
+// target (TM_TARGET_BEGIN below), includes simd.h and the *_impl.h bodies, switches back, and fills one
+// CpuKernels. What stands between the two switches must be in an anonymous namespace: those functions carry
+// the instruction set and stay local to their file. Inline functions of shared headers keep the base
+// instruction set, because they were declared before the switch; so no object file hands the linker a copy of
+// std::min that needs AVX-512, which flags for a whole file would do. Code outside these files is compiled
+// for the base instruction set.
+//
+// To add an op: write op_impl.h over simd.h, include it in each variant_<name>.cc, add a field here.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cpu/linear_kernels.h"
+
+namespace tramontane {
+
+struct CpuKernels {
+  const char* name;
+  LinearKernels linear;
+};
+
+// The tables; whether this machine can run one is isa.h's question.
+extern const CpuKernels kPortableKernels;
+extern const CpuKernels kAvx2Kernels;
+extern const CpuKernels kAvx512Kernels;
+extern const CpuKernels kAvx512Bf16Kernels;
+
+}  // namespace tramontane
+
+// TM_TARGET_BEGIN("avx2,fma,f16c") ... TM_TARGET_END: functions in between are compiled for that instruction
+// set.
+#define TM_PRAGMA(text) _Pragma(#text)
+#ifdef __clang__
+#define TM_TARGET_BEGIN(features) \
+  TM_PRAGMA(clang attribute push(__attribute__((target(features))), apply_to = function))
+#define TM_TARGET_END TM_PRAGMA(clang attribute pop)
+#else
+#define TM_TARGET_BEGIN(features) TM_PRAGMA(GCC push_options) TM_PRAGMA(GCC target(features))
+#define TM_TARGET_END TM_PRAGMA(GCC pop_options)
+#endif

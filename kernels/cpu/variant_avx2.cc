@@ -1,0 +1,21 @@
+// AVX2 with FMA and F16C: x86-64-v3, any server or desktop since about 2015.
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#include "kernels/core/dtype.h"
+#include "kernels/cpu/variant.h"
+
+#define TM_SIMD_WIDTH 8
+TM_TARGET_BEGIN("avx2,fma,f16c")
+#include "kernels/cpu/simd.h"
+TM_TARGET_END
+
+namespace tramontane {
+
+const CpuKernels kAvx2Kernels = {
+    .name = "avx2",
+    .linear = {.panel_width = 2 * kWidth, .tile_rows = 6},
+};
+
+}  // namespace tramontane
+#endif
