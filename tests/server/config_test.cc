@@ -79,6 +79,16 @@ TEST(ConfigTest, ExamplesInConfigsAreSound) {
   }
 }
 
+TEST(ConfigTest, DocumentationNamesEverySettingAndNoOther) {
+  std::ifstream file(TRAMONTANE_SOURCE_DIR "/docs/configuration.md");
+  std::vector<std::string> documented, known;
+  for (std::string line; std::getline(file, line);) {
+    if (line.rfind("| `", 0) == 0) documented.push_back(line.substr(3, line.find('`', 3) - 3));
+  }
+  for (const Setting& setting : ServeSettings()) known.push_back(setting.key);
+  EXPECT_THAT(documented, testing::UnorderedElementsAreArray(known));
+}
+
 TEST(ConfigTest, BytesTakeUnits) {
   EXPECT_EQ(*ParseBytes("1.5 KiB"), 1536);
   EXPECT_EQ(*ParseBytes("2GB"), 2'000'000'000);
