@@ -93,4 +93,15 @@ void AppendUtf8(uint32_t code_point, std::string* text) {
   }
 }
 
+std::string Excerpt(std::string_view text) {
+  constexpr size_t kMaxBytes = 80;
+  size_t bytes = 0;
+  while (bytes < text.size()) {
+    const size_t next = bytes + NextUtf8(text.substr(bytes)).bytes;
+    if (next > kMaxBytes) return std::string(text.substr(0, bytes)) + "...";
+    bytes = next;
+  }
+  return std::string(text);
+}
+
 }  // namespace tramontane

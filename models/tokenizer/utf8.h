@@ -35,6 +35,10 @@ std::string ReplaceInvalidUtf8(std::string_view text);
 // Appends a code point below 0x110000. A surrogate gets the three bytes of its number, which are not UTF-8.
 void AppendUtf8(uint32_t code_point, std::string* text);
 
+// At most the first 80 bytes of `text`, cut between code points, with "..." if more follows: for error
+// messages.
+std::string Excerpt(std::string_view text);
+
 inline constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";
 
 }  // namespace tramontane

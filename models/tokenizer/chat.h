@@ -1,0 +1,64 @@
+// Chat messages to a prompt: token ids in the format that Mistral's instruct models were trained on.
+//
+// Any thread. Plain structs and one pure function.
+//
+// The formats v1, v2, v3 and v7 follow mistral-common, id for id: its checks in serving mode, its merging of
+// messages, its segments. Structure is control ids; what people type is encoded as text and stays text,
+// "[INST]" included.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/core/status.h"
+#include "models/tokenizer/tokenizer.h"
+
+namespace tramontane {
+
+enum class ChatRole { kSystem, kUser, kAssistant, kTool };
+
+const char* ChatRoleName(ChatRole role);  // "assistant"
+// The role of that name, or an error naming what there is.
+StatusOr<ChatRole> ParseChatRole(std::string_view name);
+
+struct ToolCall {
+  std::string id;  // from v3 on nine letters or digits
+  std::string name;
+  std::string arguments_json;  // "" counts as "{}"; what is not JSON is passed on as a string
+};
+
+struct ChatMessage {
+  ChatRole role = ChatRole::kUser;
+  std::optional<std::string> content;       // required unless the role is assistant
+  std::vector<ToolCall> tool_calls;         // assistant only
+  std::optional<std::string> tool_call_id;  // tool only; required from v3 on
+  std::optional<std::string> name;          // tool: the function's name; other roles: ignored
+  bool prefix = false;                      // assistant, last message only: the answer goes on from here
+};
+
+struct ToolDefinition {
+  std::string name;
+  std::string description;
+  std::string parameters_json;  // a JSON Schema (draft 7), an object; "" counts as "{}"
+};
+
+struct ChatOptions {
+  std::optional<TokenizerVersion> format;  // the tokenizer's version where none is given
+  bool continue_final_message = false;     // the same as `prefix` of the last message
+};
+
+struct RenderedChat {
+  std::vector<int32_t> ids;  // the prompt, bos included
+  std::string text;  // the pieces of `ids` as the vocabulary spells them, for people: "<s>[INST]▁Hi[/INST]"
+};
+
+// A chat that the format cannot hold is INVALID_ARGUMENT naming the message ("messages[2]: ...") or the tool
+// ("tools[0].name: ..."). A vocabulary without the format's control tokens is FAILED_PRECONDITION.
+StatusOr<RenderedChat> RenderChat(const Tokenizer& tokenizer, std::span<const ChatMessage> messages,
+                                  std::span<const ToolDefinition> tools, const ChatOptions& options = {});
+
+}  // namespace tramontane
