@@ -1,9 +1,15 @@
 // Which layers share a page table: layers with the same window form a KvGroup.
 //
-// One pool of equal pages serves all groups. Where window classes have different layer counts, a class is
-// split into several groups of as many layers as the smallest class has (9 full + 27 windowed layers: 1 + 3
-// groups of 9). Where the counts do not divide, the last group of a class is padded; if that would make too
-// many groups (more than kMaxKvGroups) larger groups with more padding are taken.
+// One pool of equal pages serves all groups, so every group has the same number of layers per page. Where
+// window classes have different layer counts, a class is split into several groups (9 full + 27 windowed
+// layers: 1 + 3 groups of 9), and where the counts do not divide, the last group of a class is padded. Layers
+// per page are chosen for the least padding, then for the fewest groups, and never make more than
+// kMaxKvGroups:
+//
+//   layers full + windowed    9 + 27    4 + 6    9 + 10        1 + 31
+//   layers per page                9        2        10             4
+//   groups                     1 + 3    2 + 3     1 + 1         1 + 8
+//   padded layers                  0        0         1         3 + 1
 //
 // Any thread; a plain value. Always: every layer is in exactly one group.
 #pragma once
@@ -34,12 +40,19 @@ struct KvLayout {
   std::vector<Place> places;  // [model layers]
 
   int64_t page_bytes() const { return format.PageBytes(layers_per_page); }
-  // Pages one sequence of `tokens` tokens holds over all groups, when up to `chunk` tokens (of all steps in
-  // flight together) may be written ahead of the window.
+  // Pages that one sequence of `tokens` tokens may hold in one group, when up to `chunk` tokens (of all steps
+  // in flight together) may be written ahead of the window: with a window never more than ceil((W - 1 +
+  // chunk) / page) + 1.
+  int64_t PagesForGroup(int32_t group, int64_t tokens, int64_t chunk) const;
+  // The same over all groups.
   int64_t PagesForSequence(int64_t tokens, int64_t chunk) const;
+  // Where layer `layer_in_group` lies in every page of `pool`.
+  KvLayerView LayerView(std::byte* pool, int32_t layer_in_group) const {
+    return {pool, page_bytes(), layer_in_group * format.LayerBytes(), format};
+  }
 };
 
-// windows: [layers], 0 for none.
+// windows: [layers], 0 for none; at most kMaxKvGroups different ones.
 KvLayout MakeKvLayout(const std::vector<int32_t>& windows, const KvFormat& format);
 
 }  // namespace tramontane

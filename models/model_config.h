@@ -1,11 +1,12 @@
 // What a model is, read from its folder's config files and checked: dimensions, windows, rotary convention.
 // Any thread once loaded; a plain value.
-// Always: every field is in range, every layer has a window entry, heads % kv_heads == 0, and no key that
-// would change the computation was passed over (LoadModelConfig refuses such keys by name).
+// Always: every field is in range, every layer has a window entry, heads % kv_heads == 0, head_dim is even,
+// and no key that would change the computation was passed over (such keys are refused by name).
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/backend.h"
@@ -14,12 +15,12 @@
 namespace tramontane {
 
 enum class FolderLayout {
-  kHuggingFace,
-  kMistral
-};  // config.json, or params.json + consolidated*.safetensors
+  kHuggingFace,  // config.json + model*.safetensors
+  kMistral,      // params.json + consolidated*.safetensors
+};
 
 struct ModelConfig {
-  std::string architecture;  // "MistralForCausalLM", "LlamaForCausalLM"
+  std::string architecture;  // a row of the table in model_config.cc: "MistralForCausalLM", ...
   FolderLayout layout = FolderLayout::kHuggingFace;
   int32_t vocab_size = 0;
   int32_t hidden_size = 0;
@@ -32,8 +33,9 @@ struct ModelConfig {
   double rope_theta = 0.0;
   RotaryStyle rotary_style = RotaryStyle::kHalfSplit;
   bool tied_embeddings = false;
-  int64_t context = 0;          // positions the model was made for
-  std::vector<int32_t> window;  // [layers] keys a query sees, itself included; 0: all
+  int64_t context = 0;                // positions the model was made for
+  std::vector<int32_t> window;        // [layers] keys a query sees, itself included; 0: all
+  DType weight_dtype = DType::kBf16;  // what the config says of its weights; the file headers decide
   int32_t bos_id = 1;
   std::vector<int32_t> eos_ids;       // generation ends at any of these
   std::vector<std::string> warnings;  // unknown or doubtful keys, one sentence each
@@ -43,11 +45,17 @@ struct ModelConfig {
     bool has_temperature = false, has_top_p = false, has_top_k = false;
     float temperature = 1.0f;
     float top_p = 1.0f;
-    int32_t top_k = 0;
+    int32_t top_k = 0;  // 0: all
   } defaults;
 };
 
-// Reads config.json (+ generation_config.json) or params.json. Errors name the file, the key and the value.
+// Reads config.json (+ generation_config.json) or params.json, whichever model_folder.h chooses. Errors name
+// the file, the key and the value.
 StatusOr<ModelConfig> LoadModelConfig(const std::string& folder);
+
+// The same from text. `file` names the source in messages; an empty generation_config means there is none.
+StatusOr<ModelConfig> ParseHuggingFaceConfig(std::string_view text, std::string_view generation_config,
+                                             const std::string& file, const std::string& generation_file);
+StatusOr<ModelConfig> ParseMistralParams(std::string_view text, const std::string& file);
 
 }  // namespace tramontane

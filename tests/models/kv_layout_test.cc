@@ -1,0 +1,156 @@
+#include "models/kv_layout.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+namespace tramontane {
+namespace {
+
+KvFormat Format(int32_t page_size = 16) { return {DType::kBf16, 2, 32, page_size, KvOrder::kHnd}; }
+
+std::vector<int32_t> Windows(std::initializer_list<std::pair<int32_t, int32_t>> count_and_window) {
+  std::vector<int32_t> windows;
+  for (const auto& [count, window] : count_and_window) windows.insert(windows.end(), count, window);
+  return windows;
+}
+
+int64_t PaddedLayers(const KvLayout& layout) {
+  int64_t padded = 0;
+  for (const KvGroupSpec& group : layout.groups)
+    padded += layout.layers_per_page - static_cast<int64_t>(group.layers.size());
+  return padded;
+}
+
+// What must hold for every layout.
+void ExpectConsistent(const KvLayout& layout, const std::vector<int32_t>& windows) {
+  ASSERT_EQ(layout.places.size(), windows.size());
+  ASSERT_LE(layout.groups.size(), static_cast<size_t>(kMaxKvGroups));
+  std::set<int32_t> placed;
+  for (size_t g = 0; g < layout.groups.size(); ++g) {
+    const KvGroupSpec& group = layout.groups[g];
+    ASSERT_FALSE(group.layers.empty());
+    ASSERT_LE(group.layers.size(), static_cast<size_t>(layout.layers_per_page));
+    for (size_t i = 0; i < group.layers.size(); ++i) {
+      const int32_t layer = group.layers[i];
+      EXPECT_EQ(group.window, windows[layer]);
+      EXPECT_EQ(layout.places[layer].group, static_cast<int32_t>(g));
+      EXPECT_EQ(layout.places[layer].layer_in_group, static_cast<int32_t>(i));
+      EXPECT_TRUE(placed.insert(layer).second) << "layer " << layer << " stands in two groups";
+    }
+  }
+  EXPECT_EQ(placed.size(), windows.size());
+}
+
+struct Shape {
+  const char* name;
+  std::vector<int32_t> windows;
+  size_t groups;
+  int32_t layers_per_page;
+  int64_t padded;
+};
+
+class KvLayoutOf : public testing::TestWithParam<Shape> {};
+
+TEST_P(KvLayoutOf, HasTheGroupsThatTheRuleGives) {
+  const KvLayout layout = MakeKvLayout(GetParam().windows, Format());
+  ExpectConsistent(layout, GetParam().windows);
+  EXPECT_EQ(layout.groups.size(), GetParam().groups);
+  EXPECT_EQ(layout.layers_per_page, GetParam().layers_per_page);
+  EXPECT_EQ(PaddedLayers(layout), GetParam().padded);
+  EXPECT_EQ(layout.page_bytes(), GetParam().layers_per_page * Format().LayerBytes());
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Classes, KvLayoutOf,
+    testing::Values(Shape{"OneLayer", {0}, 1, 1, 0},                                       //
+                    Shape{"AllFull", Windows({{32, 0}}), 1, 32, 0},                        //
+                    Shape{"AllWindowed", Windows({{32, 4096}}), 1, 32, 0},                 //
+                    Shape{"OneFullThreeWindowed", {0, 64, 64, 64}, 4, 1, 0},               //
+                    Shape{"NineFull27Windowed", Windows({{9, 0}, {27, 32768}}), 4, 9, 0},  //
+                    Shape{"FourAndSixSplitByTwo", Windows({{4, 0}, {6, 8}}), 5, 2, 0},     //
+                    Shape{"NineAndTenPadOneLayer", Windows({{9, 0}, {10, 8}}), 2, 10, 1},  //
+                    Shape{"OneAnd31WouldMakeTooManyGroups", Windows({{1, 0}, {31, 8}}), 9, 4, 4},
+                    Shape{
+                        "SixteenWindows", {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}, 16, 1, 0}),
+    [](const auto& info) { return info.param.name; });
+
+TEST(KvLayout, InterleavedWindowsKeepTheModelsLayerOrderWithinAGroup) {
+  std::vector<int32_t> windows;
+  for (int i = 0; i < 9; ++i) windows.insert(windows.end(), {0, 32768, 32768, 32768});
+  const KvLayout layout = MakeKvLayout(windows, Format());
+  ExpectConsistent(layout, windows);
+  ASSERT_EQ(layout.groups.size(), 4u);
+  EXPECT_EQ(layout.groups[0].window, 0);
+  EXPECT_EQ(layout.groups[0].layers, (std::vector<int32_t>{0, 4, 8, 12, 16, 20, 24, 28, 32}));
+  EXPECT_EQ(layout.groups[1].layers, (std::vector<int32_t>{1, 2, 3, 5, 6, 7, 9, 10, 11}));
+}
+
+TEST(KvLayout, NeverMakesMoreGroupsThanTheLimitForAnyTwoClasses) {
+  for (int32_t full = 1; full <= 40; ++full) {
+    for (int32_t windowed = 1; windowed <= 40; ++windowed) {
+      const std::vector<int32_t> windows = Windows({{full, 0}, {windowed, 8}});
+      const KvLayout layout = MakeKvLayout(windows, Format());
+      ExpectConsistent(layout, windows);
+      // One group per class is always possible, so no choice pads more than that.
+      EXPECT_LE(PaddedLayers(layout), std::abs(full - windowed)) << full << " + " << windowed;
+    }
+  }
+}
+
+TEST(KvLayout, LayerViewsTileThePage) {
+  const KvLayout layout = MakeKvLayout({0, 0, 0}, Format());
+  std::byte pool[1];
+  for (int32_t i = 0; i < 3; ++i) {
+    const KvLayerView view = layout.LayerView(pool, i);
+    EXPECT_EQ(view.layer_offset, i * Format().LayerBytes());
+    EXPECT_EQ(view.page_bytes, 3 * Format().LayerBytes());
+  }
+}
+
+TEST(KvLayout, FullLayersTakePagesForEveryToken) {
+  const KvLayout layout = MakeKvLayout({0}, Format(16));
+  EXPECT_EQ(layout.PagesForSequence(0, 8), 0);
+  EXPECT_EQ(layout.PagesForSequence(1, 8), 1);
+  EXPECT_EQ(layout.PagesForSequence(16, 8), 1);
+  EXPECT_EQ(layout.PagesForSequence(17, 8), 2);
+  EXPECT_EQ(layout.PagesForSequence(100'000, 8), 6250);
+}
+
+TEST(KvLayout, WindowedLayersStopGrowingAtTheBound) {
+  const KvLayout layout = MakeKvLayout({64}, Format(16));
+  // ceil((64 - 1 + 32) / 16) + 1 = 7
+  EXPECT_EQ(layout.PagesForSequence(16, 32), 1);
+  EXPECT_EQ(layout.PagesForSequence(112, 32), 7);
+  EXPECT_EQ(layout.PagesForSequence(113, 32), 7);
+  EXPECT_EQ(layout.PagesForSequence(1'000'000, 32), 7);
+}
+
+// The bound against the definition: the pages that hold any key that a query of the chunk sees.
+TEST(KvLayout, WindowedBoundHoldsForEveryPositionOfEveryChunk) {
+  for (const int32_t page_size : {1, 4, 16}) {
+    for (const int32_t window : {1, 2, 15, 16, 17, 64}) {
+      const KvLayout layout = MakeKvLayout({window}, Format(page_size));
+      for (const int64_t chunk : {1, 2, 16, 33}) {
+        int64_t most = 0;
+        for (int64_t begin = 0; begin < 300; ++begin) {
+          const int64_t first_page = FirstVisible(begin, window) / page_size;
+          const int64_t pages = (begin + chunk - 1) / page_size - first_page + 1;
+          EXPECT_LE(pages, layout.PagesForSequence(begin + chunk, chunk))
+              << "page " << page_size << " window " << window << " chunk " << chunk << " at " << begin;
+          most = std::max(most, pages);
+        }
+        // At most one page is given away by the formula.
+        EXPECT_GE(most + 1, layout.PagesForSequence(100'000, chunk));
+      }
+    }
+  }
+}
+
+TEST(KvLayout, PagesOfASequenceAreTheSumOverGroups) {
+  const KvLayout layout = MakeKvLayout({0, 64, 64, 64}, Format(16));
+  EXPECT_EQ(layout.PagesForSequence(10'000, 32), 625 + 3 * 7);
+}
+
+}  // namespace
+}  // namespace tramontane

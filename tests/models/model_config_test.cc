@@ -1,0 +1,548 @@
+#include "models/model_config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "models/model_folder.h"
+#include "tests/support/temp_folder.h"
+
+namespace tramontane {
+namespace {
+
+using nlohmann::json;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+json MistralJson() {
+  return json::parse(R"({
+    "architectures": ["MistralForCausalLM"], "model_type": "mistral", "vocab_size": 512, "hidden_size": 64,
+    "intermediate_size": 172, "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 2,
+    "head_dim": 16, "hidden_act": "silu", "max_position_embeddings": 2048, "rms_norm_eps": 1e-5,
+    "rope_theta": 1e6, "sliding_window": null, "tie_word_embeddings": false, "torch_dtype": "bfloat16",
+    "bos_token_id": 1, "eos_token_id": 2, "use_cache": true, "initializer_range": 0.02,
+    "attention_dropout": 0.0, "transformers_version": "4.40.0", "_name_or_path": "x", "pad_token_id": null})");
+}
+
+json LlamaJson() {
+  json config = MistralJson();
+  config["architectures"] = {"LlamaForCausalLM"};
+  config["model_type"] = "llama";
+  config.erase("sliding_window");
+  config["attention_bias"] = false;
+  config["mlp_bias"] = false;
+  config["pretraining_tp"] = 1;
+  config["rope_scaling"] = nullptr;
+  return config;
+}
+
+json ParamsJson() {
+  return json::parse(
+      R"({"dim": 64, "n_layers": 4, "head_dim": 16, "hidden_dim": 172, "n_heads": 8, "n_kv_heads": 2,
+    "norm_eps": 1e-5, "vocab_size": 512, "rope_theta": 1e6, "max_seq_len": 2048})");
+}
+
+StatusOr<ModelConfig> Parse(const json& config, const std::string& generation = "") {
+  return ParseHuggingFaceConfig(config.dump(), generation, "config.json", "generation_config.json");
+}
+StatusOr<ModelConfig> ParseParams(const json& params) {
+  return ParseMistralParams(params.dump(), "params.json");
+}
+
+TEST(ModelConfig, ReadsAHuggingFaceConfigWithoutWarnings) {
+  const auto config = Parse(MistralJson());
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->architecture, "MistralForCausalLM");
+  EXPECT_EQ(config->layout, FolderLayout::kHuggingFace);
+  EXPECT_EQ(config->rotary_style, RotaryStyle::kHalfSplit);
+  EXPECT_EQ(config->vocab_size, 512);
+  EXPECT_EQ(config->hidden_size, 64);
+  EXPECT_EQ(config->layers, 4);
+  EXPECT_EQ(config->heads, 8);
+  EXPECT_EQ(config->kv_heads, 2);
+  EXPECT_EQ(config->head_dim, 16);
+  EXPECT_EQ(config->intermediate_size, 172);
+  EXPECT_FLOAT_EQ(config->rms_epsilon, 1e-5f);
+  EXPECT_EQ(config->rope_theta, 1e6);
+  EXPECT_FALSE(config->tied_embeddings);
+  EXPECT_EQ(config->context, 2048);
+  EXPECT_THAT(config->window, ElementsAre(0, 0, 0, 0));
+  EXPECT_EQ(config->weight_dtype, DType::kBf16);
+  EXPECT_EQ(config->bos_id, 1);
+  EXPECT_THAT(config->eos_ids, ElementsAre(2));
+  EXPECT_THAT(config->warnings, IsEmpty());
+}
+
+TEST(ModelConfig, ReadsLlamaAndMinistralAndMistralsOwnParamsWithoutWarnings) {
+  const auto llama = Parse(LlamaJson());
+  ASSERT_TRUE(llama.ok()) << llama.status();
+  EXPECT_EQ(llama->architecture, "LlamaForCausalLM");
+  EXPECT_THAT(llama->warnings, IsEmpty());
+
+  json ministral = MistralJson();
+  ministral["architectures"] = {"MinistralForCausalLM"};
+  ministral["model_type"] = "ministral";
+  EXPECT_TRUE(Parse(ministral).ok());
+
+  const auto params = ParseParams(ParamsJson());
+  ASSERT_TRUE(params.ok()) << params.status();
+  EXPECT_EQ(params->architecture, "MistralForCausalLM");
+  EXPECT_EQ(params->layout, FolderLayout::kMistral);
+  EXPECT_EQ(params->rotary_style, RotaryStyle::kInterleaved);
+  EXPECT_EQ(params->hidden_size, 64);
+  EXPECT_EQ(params->intermediate_size, 172);
+  EXPECT_EQ(params->context, 2048);
+  EXPECT_THAT(params->eos_ids, ElementsAre(2));
+  EXPECT_EQ(params->bos_id, 1);
+  EXPECT_THAT(params->warnings, IsEmpty());
+}
+
+TEST(ModelConfig, ReadsTheKeysOfNewerReleases) {
+  json config = MistralJson();
+  config.erase("rope_theta");
+  config.erase("torch_dtype");
+  config["dtype"] = "float32";
+  config["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 12345.0}};
+  const auto parsed = Parse(config);
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(parsed->rope_theta, 12345.0);
+  EXPECT_EQ(parsed->weight_dtype, DType::kF32);
+  EXPECT_THAT(parsed->warnings, IsEmpty());
+}
+
+TEST(ModelConfig, RopeThetaGivenTwiceMustAgree) {
+  json config = MistralJson();
+  config["rope_parameters"] = {{"rope_theta", 1e6}};
+  EXPECT_TRUE(Parse(config).ok());
+  config["rope_parameters"] = {{"rope_theta", 1e4}};
+  EXPECT_THAT(Parse(config).status().message(), AllOf(HasSubstr("rope_theta"), HasSubstr("rope_parameters")));
+}
+
+TEST(ModelConfig, DefaultRopeScalingIsNoScaling) {
+  for (const char* scaling : {"null", "{}", R"({"type": "default"})", R"({"rope_type": "default"})"}) {
+    json config = MistralJson();
+    config["rope_scaling"] = json::parse(scaling);
+    EXPECT_TRUE(Parse(config).ok()) << scaling << ": " << Parse(config).status();
+  }
+}
+
+TEST(ModelConfig, MissingHeadDimIsHiddenOverHeadsIfThatIsWhole) {
+  json config = MistralJson();
+  config["head_dim"] = nullptr;
+  EXPECT_EQ(Parse(config)->head_dim, 8);
+  config.erase("head_dim");
+  EXPECT_EQ(Parse(config)->head_dim, 8);
+  config["hidden_size"] = 68;
+  EXPECT_THAT(Parse(config).status().message(), HasSubstr("head_dim"));
+}
+
+TEST(ModelConfig, MissingRopeThetaIsTakenFromTheFormatAndWarned) {
+  json config = MistralJson();
+  config.erase("rope_theta");
+  EXPECT_EQ(Parse(config)->rope_theta, 1e4);
+  EXPECT_THAT(Parse(config)->warnings, ElementsAre(HasSubstr("rope_theta is missing")));
+
+  json params = ParamsJson();
+  params.erase("rope_theta");
+  EXPECT_EQ(ParseParams(params)->rope_theta, 1e6);
+  EXPECT_THAT(ParseParams(params)->warnings, ElementsAre(HasSubstr("rope_theta is missing")));
+  params["sliding_window"] = 256;
+  EXPECT_EQ(ParseParams(params)->rope_theta, 1e4);
+}
+
+// ---- windows
+// ---------------------------------------------------------------------------------------------------
+
+TEST(ModelConfig, SlidingWindowHoldsForAllLayersOrNone) {
+  json config = MistralJson();
+  config["sliding_window"] = 256;
+  EXPECT_THAT(Parse(config)->window, ElementsAre(256, 256, 256, 256));
+  config["use_sliding_window"] = false;
+  EXPECT_THAT(Parse(config)->window, ElementsAre(0, 0, 0, 0));
+  config.erase("use_sliding_window");
+  config.erase("sliding_window");
+  EXPECT_THAT(Parse(config)->window, ElementsAre(0, 0, 0, 0));
+}
+
+TEST(ModelConfig, LayerTypesGiveAWindowPerLayer) {
+  json config = MistralJson();
+  config["sliding_window"] = 256;
+  config["layer_types"] = {"full_attention", "sliding_attention", "sliding_attention", "sliding_attention"};
+  EXPECT_THAT(Parse(config)->window, ElementsAre(0, 256, 256, 256));
+
+  config["layer_types"] = {"full_attention"};
+  EXPECT_THAT(Parse(config).status().message(), AllOf(HasSubstr("layer_types"), HasSubstr("= 4")));
+  config["layer_types"] = {"full_attention", "chunked_attention", "full_attention", "full_attention"};
+  EXPECT_THAT(Parse(config).status().message(),
+              AllOf(HasSubstr("layer_types"), HasSubstr("chunked_attention")));
+  config["layer_types"] = {"full_attention", "sliding_attention", "full_attention", "full_attention"};
+  config["sliding_window"] = nullptr;
+  EXPECT_THAT(Parse(config).status().message(), HasSubstr("sliding_window is missing"));
+}
+
+TEST(ModelConfig, LlamaHasNoWindowAndSaysSo) {
+  json config = LlamaJson();
+  config["sliding_window"] = 4096;
+  const auto parsed = Parse(config);
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_THAT(parsed->window, ElementsAre(0, 0, 0, 0));
+  EXPECT_THAT(parsed->warnings, ElementsAre(AllOf(HasSubstr("sliding_window"), HasSubstr("4096"))));
+  config["layer_types"] = {"full_attention", "sliding_attention", "full_attention", "full_attention"};
+  EXPECT_THAT(Parse(config).status().message(), HasSubstr("layer_types"));
+}
+
+TEST(ModelConfig, MistralsOwnWindowIsANumberATextOrARepeatedList) {
+  json params = ParamsJson();
+  params["sliding_window"] = 256;
+  EXPECT_THAT(ParseParams(params)->window, ElementsAre(256, 256, 256, 256));
+  params["sliding_window"] = "256";
+  EXPECT_THAT(ParseParams(params)->window, ElementsAre(256, 256, 256, 256));
+  params["sliding_window"] = {nullptr, 256};
+  EXPECT_THAT(ParseParams(params)->window, ElementsAre(0, 256, 0, 256));
+  params["sliding_window"] = nullptr;
+  params["_sliding_window"] = {nullptr, 8, 8, 16};
+  EXPECT_THAT(ParseParams(params)->window, ElementsAre(0, 8, 8, 16));
+  params["sliding_window"] = 256;
+  EXPECT_THAT(ParseParams(params).status().message(), HasSubstr("_sliding_window"));
+}
+
+TEST(ModelConfig, MistralsOwnWindowListMustFitTheLayers) {
+  for (const char* wrong :
+       {"[1, 2, 3]", "[]", "[0]", "[-4]", "[1.5]", "\"4k\"", "\"\"", "\"-1\"", "true", "{}", "0"}) {
+    json params = ParamsJson();
+    params["sliding_window"] = json::parse(wrong);
+    EXPECT_THAT(ParseParams(params).status().message(), HasSubstr("sliding_window")) << wrong;
+  }
+}
+
+TEST(ModelConfig, MoreDifferentWindowsThanGroupsAreRefused) {
+  json params = ParamsJson();
+  params["n_layers"] = 17;
+  for (int i = 1; i <= 17; ++i) params["sliding_window"].push_back(i);
+  EXPECT_THAT(ParseParams(params).status().message(), AllOf(HasSubstr("17"), HasSubstr("16")));
+}
+
+// ---- special ids and defaults
+// ------------------------------------------------------------------------------------
+
+TEST(ModelConfig, EndOfSequenceIsANumberOrAListAndGenerationConfigWins) {
+  json config = MistralJson();
+  config["eos_token_id"] = {2, 7};
+  EXPECT_THAT(Parse(config)->eos_ids, ElementsAre(2, 7));
+  EXPECT_THAT(Parse(config, R"({"eos_token_id": 9, "bos_token_id": 3})")->eos_ids, ElementsAre(9));
+  EXPECT_EQ(Parse(config, R"({"eos_token_id": 9, "bos_token_id": 3})")->bos_id, 3);
+  config["eos_token_id"] = nullptr;
+  EXPECT_THAT(Parse(config)->eos_ids, IsEmpty());
+  for (const char* wrong : {"512", "-1", "[2, 512]", "\"2\"", "2.5", "true", "{}"}) {
+    config["eos_token_id"] = json::parse(wrong);
+    EXPECT_THAT(Parse(config).status().message(), HasSubstr("eos_token_id")) << wrong;
+  }
+}
+
+TEST(ModelConfig, SamplingDefaultsComeFromGenerationConfig) {
+  const auto config =
+      Parse(MistralJson(), R"({"temperature": 0.7, "top_p": 0.9, "top_k": 50, "do_sample": true})");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_TRUE(config->defaults.has_temperature);
+  EXPECT_FLOAT_EQ(config->defaults.temperature, 0.7f);
+  EXPECT_FLOAT_EQ(config->defaults.top_p, 0.9f);
+  EXPECT_EQ(config->defaults.top_k, 50);
+  EXPECT_FALSE(Parse(MistralJson())->defaults.has_temperature);
+  for (const char* wrong : {R"({"temperature": -1})", R"({"temperature": "hot"})", R"({"top_p": 0})",
+                            R"({"top_p": 1.5})", R"({"top_k": -1})", R"({"top_k": 1.5})", "[]", "{"}) {
+    EXPECT_THAT(Parse(MistralJson(), wrong).status().message(), HasSubstr("generation_config.json")) << wrong;
+  }
+}
+
+// ---- refusals
+// ------------------------------------------------------------------------------------------------------
+
+struct Refused {
+  const char* key;
+  const char* value;
+  const char* named;  // what the message must name
+};
+std::ostream& operator<<(std::ostream& out, const Refused& r) { return out << r.key << " = " << r.value; }
+
+class KeyThatChangesTheComputation : public testing::TestWithParam<Refused> {};
+
+TEST_P(KeyThatChangesTheComputation, IsRefusedByNameAndValue) {
+  for (json config : {MistralJson(), LlamaJson()}) {
+    config[GetParam().key] = json::parse(GetParam().value);
+    const auto parsed = Parse(config);
+    ASSERT_FALSE(parsed.ok());
+    EXPECT_EQ(parsed.status().code(), StatusCode::kUnimplemented) << parsed.status();
+    EXPECT_THAT(parsed.status().message(),
+                AllOf(HasSubstr("config.json"), HasSubstr(GetParam().key), HasSubstr(GetParam().named)));
+  }
+}
+
+TEST_P(KeyThatChangesTheComputation, IsSilentWhenNull) {
+  json config = MistralJson();
+  config[GetParam().key] = nullptr;
+  if (std::string(GetParam().key) == "architectures") config["architectures"] = {"MistralForCausalLM"};
+  const auto parsed = Parse(config);
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  const bool listed = std::string(GetParam().key).find("made_up") == std::string::npos;
+  EXPECT_EQ(parsed->warnings.size(), listed ? 0u : 1u);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    HuggingFace, KeyThatChangesTheComputation,
+    testing::Values(
+        Refused{"rope_scaling", R"({"type": "linear", "factor": 2.0})", "rope_scaling."},
+        Refused{"rope_scaling", R"({"rope_type": "llama3", "factor": 8.0})", "rope_scaling."},
+        Refused{"rope_scaling", R"({"rope_type": "dynamic"})", "dynamic"},
+        Refused{"rope_scaling", R"({"factor": 4.0})", "rope_scaling.factor"},
+        Refused{"rope_parameters", R"({"rope_type": "yarn", "rope_theta": 1e6})", "yarn"},
+        Refused{"rope_parameters", R"({"rope_theta": 1e6, "factor": 16.0})", "rope_parameters.factor"},
+        Refused{"rope_parameters", R"({"rope_theta": 1e6, "llama_4_scaling_beta": 0.1})",
+                "llama_4_scaling_beta"},
+        Refused{"rope_parameters", R"({"rope_theta": 1e6, "partial_rotary_factor": 0.5})",
+                "partial_rotary_factor"},
+        Refused{"rope_parameters", R"({"full_attention": {"rope_theta": 1e6}})", "full_attention"},
+        Refused{"architectures", R"(["MixtralForCausalLM"])", "Mixtral"},
+        Refused{"architectures", R"(["Mistral3ForConditionalGeneration"])",
+                "Mistral3ForConditionalGeneration"},
+        Refused{"architectures", R"(["MambaForCausalLM"])", "Mamba"},
+        Refused{"model_type", "\"mixtral\"", "mixtral"}, Refused{"attention_bias", "true", "true"},
+        Refused{"mlp_bias", "true", "true"}, Refused{"use_bias", "true", "true"},
+        Refused{"use_biases", "true", "true"}, Refused{"bias", "true", "true"},
+        Refused{"qkv_bias", "true", "true"}, Refused{"lm_head_bias", "true", "true"},
+        Refused{"hidden_act", "\"gelu\"", "gelu"},
+        Refused{"hidden_activation", "\"gelu_pytorch_tanh\"", "gelu"},
+        Refused{"activation", "\"relu\"", "relu"}, Refused{"activation_function", "\"gelu_new\"", "gelu_new"},
+        Refused{"use_qk_norm", "true", "true"}, Refused{"qk_norm", "true", "true"},
+        Refused{"qk_layernorm", "true", "true"}, Refused{"norm_type", "\"layer_norm\"", "layer_norm"},
+        Refused{"ada_rms_norm_t_cond", "true", "true"}, Refused{"partial_rotary_factor", "0.5", "0.5"},
+        Refused{"rotary_pct", "0.25", "0.25"}, Refused{"rotary_dim", "8", "8"},
+        Refused{"rope_interleave", "true", "true"}, Refused{"rope_interleaved", "true", "true"},
+        Refused{"rope_local_base_freq", "10000.0", "10000"},
+        Refused{"original_max_position_embeddings", "8192", "8192"},
+        Refused{"yarn", R"({"factor": 16})", "16"}, Refused{"llama_4_scaling", R"({"beta": 0.1})", "beta"},
+        Refused{"llama_4_scaling_beta", "0.1", "0.1"}, Refused{"attn_temperature_tuning", "true", "true"},
+        Refused{"no_rope_layers", "[1, 0]", "[1,0]"}, Refused{"no_rope_layer_interval", "4", "4"},
+        Refused{"position_embedding_type", "\"alibi\"", "alibi"}, Refused{"alibi", "true", "true"},
+        Refused{"attention_chunk_size", "8192", "8192"}, Refused{"attention_sink_size", "4", "4"},
+        Refused{"max_window_layers", "28", "28"}, Refused{"causal", "false", "false"},
+        Refused{"is_causal", "false", "false"}, Refused{"prefix_lm", "true", "true"}),
+    [](const auto& info) { return std::to_string(info.index); });
+
+INSTANTIATE_TEST_SUITE_P(
+    HuggingFaceMore, KeyThatChangesTheComputation,
+    testing::Values(
+        Refused{"pretraining_tp", "2", "2"}, Refused{"attn_logit_softcapping", "50.0", "50"},
+        Refused{"final_logit_softcapping", "30.0", "30"}, Refused{"logit_scale", "0.0625", "0.0625"},
+        Refused{"logits_scaling", "8.0", "8"}, Refused{"attention_multiplier", "0.1", "0.1"},
+        Refused{"embedding_multiplier", "12.0", "12"}, Refused{"residual_multiplier", "0.22", "0.22"},
+        Refused{"query_pre_attn_scalar", "256", "256"}, Refused{"scale_embeddings", "true", "true"},
+        Refused{"scale_depth", "1.4", "1.4"}, Refused{"scale_emb", "12", "12"},
+        Refused{"parallel_attn", "true", "true"}, Refused{"use_parallel_residual", "true", "true"},
+        Refused{"quantization_config", R"({"quant_method": "fp8"})", "fp8"},
+        Refused{"quantization", R"({"qformat_weight": "fp8_e4m3"})", "fp8_e4m3"},
+        Refused{"compression_config", R"({"format": "pack"})", "pack"},
+        Refused{"lora", R"({"rank": 64})", "64"}, Refused{"adapters", R"(["a"])", "a"},
+        Refused{"moe", R"({"num_experts": 8})", "8"}, Refused{"num_experts", "8", "8"},
+        Refused{"num_local_experts", "8", "8"}, Refused{"n_routed_experts", "128", "128"},
+        Refused{"n_shared_experts", "1", "1"}, Refused{"num_experts_per_tok", "2", "2"},
+        Refused{"moe_intermediate_size", "2048", "2048"}, Refused{"first_k_dense_replace", "3", "3"},
+        Refused{"num_nextn_predict_layers", "1", "1"}, Refused{"q_lora_rank", "1536", "1536"},
+        Refused{"kv_lora_rank", "512", "512"}, Refused{"qk_nope_head_dim", "128", "128"},
+        Refused{"qk_rope_head_dim", "64", "64"}, Refused{"v_head_dim", "128", "128"},
+        Refused{"mamba_d_state", "16", "16"}, Refused{"mamba_d_conv", "4", "4"},
+        Refused{"ssm_cfg", R"({"layer": "Mamba2"})", "Mamba2"}, Refused{"state_size", "128", "128"},
+        Refused{"attn_layer_indices", "[3]", "[3]"}, Refused{"text_config", R"({"hidden_size": 64})", "64"},
+        Refused{"vision_config", R"({"image_size": 1540})", "1540"},
+        Refused{"vision_encoder", R"({"dim": 1})", "dim"}, Refused{"audio_config", R"({"dim": 1})", "dim"},
+        Refused{"multimodal", R"({"dim": 1})", "dim"}, Refused{"whisper_model_args", R"({"dim": 1})", "dim"},
+        Refused{"is_encoder_decoder", "true", "true"}, Refused{"add_cross_attention", "true", "true"},
+        Refused{"cross_attention_hidden_size", "64", "64"}, Refused{"pruned_heads", R"({"0": [1]})", "[1]"},
+        // Not in any list, refused for what the name says.
+        Refused{"made_up_rope_twist", "2", "2"}, Refused{"made_up_norm", "true", "true"}),
+    [](const auto& info) { return std::to_string(info.index); });
+
+TEST(ModelConfig, MistralsOwnParamsRefuseTheSameKeys) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"moe", R"({"num_experts": 8, "num_experts_per_tok": 2})"},
+      {"yarn", R"({"factor": 16, "original_max_position_embeddings": 16384})"},
+      {"llama_4_scaling", R"({"beta": 0.1})"},
+      {"quantization", R"({"qformat_weight": "fp8_e4m3"})"},
+      {"vision_encoder", R"({"hidden_size": 1024})"},
+      {"model_type", "\"mamba\""},
+      {"use_biases", "true"},
+      {"causal", "false"},
+      {"activation", "\"gelu\""},
+      {"lora", R"({"rank": 64, "scaling": 2.0})"},
+      {"q_lora_rank", "1536"}};
+  for (const auto& [key, value] : cases) {
+    json params = ParamsJson();
+    params[key] = json::parse(value);
+    const auto parsed = ParseParams(params);
+    EXPECT_EQ(parsed.status().code(), StatusCode::kUnimplemented) << key;
+    EXPECT_THAT(parsed.status().message(), AllOf(HasSubstr("params.json"), HasSubstr(key)));
+  }
+}
+
+TEST(ModelConfig, OtherUnknownKeysAreWarningsThatNameThem) {
+  json config = MistralJson();
+  config["favourite_colour"] = "blue";
+  const auto parsed = Parse(config);
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_THAT(parsed->warnings, ElementsAre(AllOf(HasSubstr("favourite_colour"), HasSubstr("blue"))));
+}
+
+// ---- ranges, types, malformed text
+// ---------------------------------------------------------------------------------
+
+TEST(ModelConfig, EveryNumberIsCheckedAndNamed) {
+  const char* keys[] = {"vocab_size",          "hidden_size", "num_hidden_layers", "num_attention_heads",
+                        "num_key_value_heads", "head_dim",    "intermediate_size", "max_position_embeddings"};
+  const char* values[] = {
+      "0",    "-1", "1.5", "\"64\"", "true", "[64]", "{}", "9223372036854775807", "18446744073709551615",
+      "1e300"};
+  for (const char* key : keys) {
+    for (const char* value : values) {
+      json config = MistralJson();
+      config[key] = json::parse(value);
+      const auto parsed = Parse(config);
+      ASSERT_FALSE(parsed.ok()) << key << " = " << value;
+      EXPECT_THAT(parsed.status().message(), AllOf(HasSubstr("config.json"), HasSubstr(key)));
+    }
+  }
+  for (const char* key : {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
+                          "intermediate_size", "max_position_embeddings", "rms_norm_eps"}) {
+    json config = MistralJson();
+    config.erase(key);
+    EXPECT_THAT(Parse(config).status().message(), AllOf(HasSubstr(key), HasSubstr("is missing")));
+  }
+  for (const char* key : {"rms_norm_eps", "rope_theta"}) {
+    for (const char* value : {"0", "-1e-5", "1e30", "\"1e-5\"", "true"}) {
+      json config = MistralJson();
+      config[key] = json::parse(value);
+      EXPECT_THAT(Parse(config).status().message(), HasSubstr(key)) << value;
+    }
+  }
+  for (const char* key :
+       {"dim", "n_layers", "n_heads", "n_kv_heads", "hidden_dim", "vocab_size", "max_seq_len", "norm_eps"}) {
+    json params = ParamsJson();
+    params[key] = -3;
+    EXPECT_THAT(ParseParams(params).status().message(),
+                AllOf(HasSubstr("params.json"), HasSubstr(key), HasSubstr("-3")));
+  }
+}
+
+TEST(ModelConfig, HeadsMustBeAMultipleOfKeyValueHeadsAndHeadDimEven) {
+  json config = MistralJson();
+  config["num_key_value_heads"] = 3;
+  EXPECT_THAT(Parse(config).status().message(), AllOf(HasSubstr("8"), HasSubstr("3")));
+  config = MistralJson();
+  config["head_dim"] = 15;
+  EXPECT_THAT(Parse(config).status().message(), AllOf(HasSubstr("head_dim is 15"), HasSubstr("even")));
+}
+
+TEST(ModelConfig, MalformedTextIsRefusedWithTheFileNamed) {
+  const std::string deep = R"({"a": )" + std::string(100'000, '[') + std::string(100'000, ']') + "}";
+  const std::string invalid_utf8 = "{\"vocab_size\xff\": 1}";
+  for (const std::string& text :
+       {std::string(), std::string("{"), std::string("[]"), std::string("null"), std::string("{\"a\": NaN}"),
+        std::string("{\"a\": 1e999}"), std::string("{} {}"), std::string(R"({"a": 1, "a": 2})"), deep,
+        invalid_utf8, std::string("{\"a\": \"\0\"}", 10)}) {
+    const auto parsed = ParseHuggingFaceConfig(text, "", "config.json", "generation_config.json");
+    ASSERT_FALSE(parsed.ok());
+    EXPECT_EQ(parsed.status().code(), StatusCode::kInvalidArgument);
+    EXPECT_THAT(parsed.status().message(), HasSubstr("config.json"));
+  }
+}
+
+TEST(ModelConfig, DuplicateKeysAreRefusedAtAnyDepth) {
+  const auto parsed = ParseHuggingFaceConfig(R"({"rope_parameters": {"rope_theta": 1, "rope_theta": 2}})", "",
+                                             "config.json", "");
+  EXPECT_THAT(parsed.status().message(), AllOf(HasSubstr("rope_theta"), HasSubstr("twice")));
+}
+
+// ---- folders
+// ---------------------------------------------------------------------------------------------------------
+
+TEST(ModelFolder, MissingFolderAndMissingConfigsAreNamed) {
+  const auto missing = LoadModelConfig("/nonexistent/model");
+  EXPECT_EQ(missing.status().code(), StatusCode::kNotFound);
+  EXPECT_THAT(missing.status().message(), HasSubstr("/nonexistent/model"));
+  const TempFolder folder;
+  EXPECT_THAT(LoadModelConfig(folder.path()).status().message(),
+              AllOf(HasSubstr("config.json"), HasSubstr("params.json")));
+}
+
+TEST(ModelFolder, ConfigsAloneAreEnoughForAConfig) {
+  const TempFolder folder;
+  folder.Write("config.json", MistralJson().dump());
+  folder.Write("generation_config.json", R"({"temperature": 0.5})");
+  const auto config = LoadModelConfig(folder.path() + "/");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_FLOAT_EQ(config->defaults.temperature, 0.5f);
+}
+
+TEST(ModelFolder, HuggingFaceLayoutWinsWhereBothAreComplete) {
+  const TempFolder folder;
+  folder.Write("config.json", MistralJson().dump());
+  folder.Write("params.json", ParamsJson().dump());
+  folder.Write("consolidated.safetensors", "");
+  EXPECT_EQ(FindModelFiles(folder.path())->layout, FolderLayout::kMistral);
+  folder.Write("model-00001-of-00002.safetensors", "");
+  folder.Write("model-00002-of-00002.safetensors", "");
+  const auto files = FindModelFiles(folder.path());
+  EXPECT_EQ(files->layout, FolderLayout::kHuggingFace);
+  EXPECT_THAT(files->weight_files,
+              ElementsAre("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"));
+  folder.Write("model.safetensors", "");
+  EXPECT_THAT(FindModelFiles(folder.path())->weight_files, ElementsAre("model.safetensors"));
+}
+
+TEST(ModelFolder, IndexNamesTheFiles) {
+  const TempFolder folder;
+  folder.Write("config.json", MistralJson().dump());
+  folder.Write("model-a.safetensors", "");
+  folder.Write("model-b.safetensors", "");
+  folder.Write("model.safetensors.index.json",
+               R"({"metadata": {}, "weight_map": {"x": "model-b.safetensors"}})");
+  const auto files = FindModelFiles(folder.path());
+  ASSERT_TRUE(files.ok()) << files.status();
+  EXPECT_THAT(files->weight_files, ElementsAre("model-b.safetensors"));
+  EXPECT_EQ(files->index.at("x"), "model-b.safetensors");
+}
+
+TEST(ModelFolder, IndexMustNotLeadOutOfTheFolder) {
+  for (const char* map :
+       {R"({"x": "../secret.safetensors"})", R"({"x": "/etc/passwd"})", R"({"x": 7})", "{}", "[]", "null"}) {
+    const TempFolder folder;
+    folder.Write("config.json", MistralJson().dump());
+    folder.Write("model-a.safetensors", "");
+    folder.Write("model.safetensors.index.json", std::string(R"({"weight_map": )") + map + "}");
+    EXPECT_THAT(FindModelFiles(folder.path()).status().message(),
+                AllOf(HasSubstr("model.safetensors.index.json"), HasSubstr("weight_map")))
+        << map;
+  }
+}
+
+TEST(ModelFolder, OversizedAndEmptyFilesAreRefused) {
+  const TempFolder folder;
+  folder.Write("config.json", std::string((1 << 20) + 1, ' '));
+  EXPECT_THAT(LoadModelConfig(folder.path()).status().message(), HasSubstr("1048576"));
+  folder.Write("config.json", MistralJson().dump());
+  folder.Write("generation_config.json", "");
+  EXPECT_THAT(LoadModelConfig(folder.path()).status().message(), HasSubstr("generation_config.json"));
+}
+
+TEST(ModelFolder, ReadsTheEmbeddedModel) {
+  const auto config = LoadModelConfig(TRAMONTANE_SOURCE_DIR "/models/breeze/weights");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->context, 32768);
+  EXPECT_THAT(config->window, testing::Each(256));
+  EXPECT_THAT(config->warnings, IsEmpty());
+  EXPECT_FLOAT_EQ(config->defaults.temperature, 0.7f);
+}
+
+}  // namespace
+}  // namespace tramontane
