@@ -1,0 +1,299 @@
+#include "tests/tidy/house_rules.h"
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <optional>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+namespace tramontane::tidy {
+namespace {
+
+constexpr size_t kMaxFileBytes = 13'000'000;
+
+bool EndsWithAny(std::string_view path, std::initializer_list<std::string_view> endings) {
+  return std::any_of(endings.begin(), endings.end(), [&](std::string_view e) { return path.ends_with(e); });
+}
+
+bool IsHeader(std::string_view path) { return EndsWithAny(path, {".h", ".cuh"}); }
+bool IsTranslationUnit(std::string_view path) { return EndsWithAny(path, {".cc", ".cu"}); }
+bool IsCode(std::string_view path) { return IsHeader(path) || IsTranslationUnit(path); }
+
+bool IsUnder(std::string_view path, std::string_view folder) {
+  return path.size() > folder.size() && path.starts_with(folder) && path[folder.size()] == '/';
+}
+
+std::string Parent(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  return slash == std::string::npos ? "" : path.substr(0, slash);
+}
+
+std::string TopLevelName(const std::string& path) { return path.substr(0, path.find('/')); }
+
+void ForEachLine(const File& file, const std::function<void(int64_t, const std::string&)>& visit) {
+  std::istringstream lines(file.text);
+  std::string line;
+  for (int64_t number = 1; std::getline(lines, line); ++number) visit(number, line);
+}
+
+// The path in `#include "path"` or `#include <path>`.
+std::optional<std::string> IncludedPath(const std::string& line) {
+  static const std::regex pattern(R"re(^\s*#\s*include\s*["<]([^">]+)[">])re");
+  std::smatch match;
+  if (!std::regex_search(line, match, pattern)) return std::nullopt;
+  return match[1].str();
+}
+
+// ---- layers
+// -------------------------------------------------------------------------------------------------
+
+// A folder of sources and the folders whose headers it may include besides its own.
+struct Layer {
+  std::string_view folder;
+  std::vector<std::string_view> lower;
+};
+
+const std::array<Layer, 8>& Layers() {
+  static const std::array<Layer, 8> layers = {{
+      {"kernels/core", {}},
+      {"kernels/cpu", {"kernels", "kernels/core"}},
+      {"kernels/cuda", {"kernels", "kernels/core"}},
+      {"kernels", {"kernels/core"}},
+      {"models", {"kernels", "kernels/core"}},
+      {"engine", {"models", "kernels", "kernels/core"}},
+      {"server/gateway", {}},
+      {"server", {"server/gateway", "engine", "models", "kernels", "kernels/core"}},
+  }};
+  return layers;
+}
+
+// Headers that anybody above may include although their folder is closed.
+constexpr std::array<std::string_view, 3> kDoors = {
+    "kernels/cpu/cpu_backend.h",
+    "kernels/cuda/cuda_backend.h",
+    "server/inference_client.h",
+};
+
+// The innermost layer a path lies in; tests and benchmarks are in none and may include anything.
+const Layer* LayerOf(std::string_view path) {
+  const Layer* innermost = nullptr;
+  for (const Layer& layer : Layers()) {
+    const bool inside = IsUnder(path, layer.folder);
+    if (inside && (innermost == nullptr || layer.folder.size() > innermost->folder.size()))
+      innermost = &layer;
+  }
+  return innermost;
+}
+
+bool MayInclude(const Layer& from, const std::string& header) {
+  const Layer* to = LayerOf(header);
+  if (to == nullptr || to == &from) return true;
+  const bool is_door = std::find(kDoors.begin(), kDoors.end(), header) != kDoors.end();
+  if (is_door) return from.folder.starts_with("server");
+  return std::find(from.lower.begin(), from.lower.end(), to->folder) != from.lower.end();
+}
+
+// ---- sources and CMake
+// --------------------------------------------------------------------------------------
+
+// Whether a CMakeLists.txt names a source by its path from there, as a word of its own.
+bool Names(const std::string& cmake_text, const std::string& relative_path) {
+  static constexpr std::string_view kEdges = " \t\n()\"/";
+  for (size_t at = cmake_text.find(relative_path); at != std::string::npos;
+       at = cmake_text.find(relative_path, at + 1)) {
+    const size_t end = at + relative_path.size();
+    const bool starts = at == 0 || kEdges.find(cmake_text[at - 1]) != std::string_view::npos;
+    const bool ends = end == cmake_text.size() || kEdges.find(cmake_text[end]) != std::string_view::npos;
+    if (starts && ends) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+Tree LoadTree(const std::filesystem::path& root, const std::vector<std::string>& paths) {
+  Tree tree;
+  for (const std::string& path : paths) {
+    std::ifstream stream(root / path, std::ios::binary);
+    std::error_code gone;
+    const auto status = std::filesystem::status(root / path, gone);
+    if (!stream || gone || !std::filesystem::is_regular_file(status)) continue;
+    const bool executable =
+        (status.permissions() & std::filesystem::perms::owner_exec) != std::filesystem::perms::none;
+    tree.push_back({path,
+                    std::string(std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()),
+                    executable});
+  }
+  return tree;
+}
+
+Findings LayersIncludeOnlyLowerOnes(const Tree& tree) {
+  Findings findings;
+  for (const File& file : tree) {
+    const Layer* layer = LayerOf(file.path);
+    if (layer == nullptr || !IsCode(file.path)) continue;
+    ForEachLine(file, [&](int64_t number, const std::string& line) {
+      const auto header = IncludedPath(line);
+      if (header && !MayInclude(*layer, *header)) {
+        findings.push_back({file.path, number, std::string(layer->folder) + " must not see " + *header});
+      }
+    });
+  }
+  return findings;
+}
+
+Findings NothingBelowTheServerKnowsTheWire(const Tree& tree) {
+  static const std::regex wire(R"(^(absl/|grpc|google/protobuf|.*\.pb\.h$))");
+  Findings findings;
+  for (const File& file : tree) {
+    const bool below =
+        IsUnder(file.path, "kernels") || IsUnder(file.path, "models") || IsUnder(file.path, "engine");
+    if (!below || !IsCode(file.path)) continue;
+    ForEachLine(file, [&](int64_t number, const std::string& line) {
+      const auto header = IncludedPath(line);
+      if (!header) return;
+      const bool logs = header->starts_with("spdlog/") && !file.path.starts_with("engine/engine_thread.");
+      if (logs || std::regex_search(*header, wire)) {
+        findings.push_back({file.path, number, *header + " is for server/"});
+      }
+    });
+  }
+  return findings;
+}
+
+Findings EverySourceIsBuilt(const Tree& tree) {
+  Findings findings;
+  for (const File& source : tree) {
+    if (!IsTranslationUnit(source.path)) continue;
+    const bool named = std::any_of(tree.begin(), tree.end(), [&](const File& file) {
+      if (!file.path.ends_with("/CMakeLists.txt")) return false;
+      const std::string folder = Parent(file.path);
+      return IsUnder(source.path, folder) && Names(file.text, source.path.substr(folder.size() + 1));
+    });
+    if (!named) findings.push_back({source.path, 0, "named in no CMakeLists.txt of its folder or one above"});
+  }
+  return findings;
+}
+
+Findings AssemblyHasOneFile(const Tree& tree) {
+  static const std::regex assembly(R"((^|[^\w])(asm|__asm|__asm__)\s*(volatile|__volatile__)?\s*\()");
+  Findings findings;
+  for (const File& file : tree) {
+    if (!IsCode(file.path) || file.path == "kernels/cuda/primitives.cuh" || IsUnder(file.path, "tests/tidy"))
+      continue;
+    ForEachLine(file, [&](int64_t number, const std::string& line) {
+      if (std::regex_search(line, assembly)) {
+        findings.push_back({file.path, number, "inline assembly outside kernels/cuda/primitives.cuh"});
+      }
+    });
+  }
+  return findings;
+}
+
+Findings FewFilesTurnPositionsIntoPages(const Tree& tree) {
+  static const std::set<std::string_view> allowed = {
+      "kernels/paged_kv.h",     // (page, offset) -> address: the formula
+      "engine/kv_cache.cc",     // how many pages a range of positions takes
+      "models/memory_plan.cc",  // how many positions a memory holds
+  };
+  static const std::regex by_page_size(R"([/%]=?\s*[\w.>()-]*page_size)");
+  Findings findings;
+  for (const File& file : tree) {
+    if (LayerOf(file.path) == nullptr || !IsCode(file.path) || allowed.count(file.path) != 0) continue;
+    ForEachLine(file, [&](int64_t number, const std::string& line) {
+      const std::string code = line.substr(0, line.find("//"));
+      if (std::regex_search(code, by_page_size)) {
+        findings.push_back({file.path, number, "position arithmetic by page size: " + line});
+      }
+    });
+  }
+  return findings;
+}
+
+Findings NothingIsLeftUnfinished(const Tree& tree) {
+  static const std::regex mark(R"(\b(TODO|FIXME|XXX)\b)");
+  Findings findings;
+  for (const File& file : tree) {
+    const bool text =
+        IsCode(file.path) || EndsWithAny(file.path, {".md", ".txt", ".py", ".sh", ".proto", ".json"});
+    if (!text || IsUnder(file.path, "tests/tidy")) continue;
+    ForEachLine(file, [&](int64_t number, const std::string& line) {
+      if (std::regex_search(line, mark)) findings.push_back({file.path, number, "a mark of unfinished work"});
+    });
+  }
+  return findings;
+}
+
+Findings HeadersSayWhatTheyAre(const Tree& tree) {
+  Findings findings;
+  for (const File& file : tree) {
+    if (!IsHeader(file.path)) continue;
+    if (!file.text.starts_with("//")) findings.push_back({file.path, 1, "a header opens with what it is"});
+    if (file.text.find("\n#pragma once\n") == std::string::npos) {
+      findings.push_back({file.path, 0, "no #pragma once"});
+    }
+  }
+  return findings;
+}
+
+Findings TopLevelIsTheOwnersLayout(const Tree& tree) {
+  static const std::set<std::string> layout = {
+      "server",    "engine",          "kernels", "proto", "models",         "configs",
+      "tests",     "docker",          "bench",   "docs",  "CMakeLists.txt", "CMakePresets.json",
+      "README.md", "CONTRIBUTING.md", "LICENSE", "run",   "check",
+  };
+  std::set<std::string> strangers;
+  for (const File& file : tree) {
+    const std::string name = TopLevelName(file.path);
+    if (name.front() != '.' && layout.count(name) == 0) strangers.insert(name);
+  }
+  Findings findings;
+  for (const std::string& name : strangers)
+    findings.push_back({name, 0, "not a name of the top level's layout"});
+  return findings;
+}
+
+Findings FoldersHaveReadmes(const Tree& tree) {
+  static const std::set<std::string> libraries = {"kernels", "models", "engine", "server"};
+  std::set<std::string> wanted, present;
+  for (const File& file : tree) {
+    const std::string folder = Parent(file.path);
+    const std::string top = TopLevelName(file.path);
+    if (folder.empty() || top.front() == '.') continue;
+    wanted.insert(top);
+    // The parts of a library are folders with a meaning of their own: models/tokenizer, kernels/cpu.
+    const bool is_part = Parent(folder) == top && libraries.count(top) != 0;
+    if (is_part) wanted.insert(folder);
+    if (file.path.ends_with("/README.md")) present.insert(folder);
+  }
+  Findings findings;
+  for (const std::string& folder : wanted) {
+    if (present.count(folder) == 0) findings.push_back({folder, 0, "no README.md"});
+  }
+  return findings;
+}
+
+Findings FilesFitInGit(const Tree& tree) {
+  Findings findings;
+  for (const File& file : tree) {
+    if (file.text.size() >= kMaxFileBytes) findings.push_back({file.path, 0, "13 MB or more"});
+  }
+  return findings;
+}
+
+Findings ScriptsCanBeRun(const Tree& tree) {
+  Findings findings;
+  for (const File& file : tree) {
+    if (file.text.starts_with("#!") && !file.executable) findings.push_back({file.path, 0, "no run bit"});
+  }
+  return findings;
+}
+
+}  // namespace tramontane::tidy

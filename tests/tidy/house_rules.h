@@ -1,0 +1,57 @@
+// The project's own rules about its source tree, each a function from a tree to what breaks the rule.
+// Any thread; pure, but for LoadTree.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace tramontane::tidy {
+
+struct File {
+  std::string path;  // from the root, with '/'
+  std::string text;  // as it is on disk
+  bool executable = false;
+};
+using Tree = std::vector<File>;
+
+// One place that breaks a rule; line 0 means the file as a whole.
+struct Finding {
+  std::string path;
+  int64_t line = 0;
+  std::string what;
+
+  friend bool operator==(const Finding&, const Finding&) = default;
+};
+using Findings = std::vector<Finding>;
+
+// Reads the files named, skipping those that are gone from the disk.
+Tree LoadTree(const std::filesystem::path& root, const std::vector<std::string>& paths);
+
+// kernels/core <- kernels <- models <- engine <- server by #include; kernels/cpu and kernels/cuda are leaves
+// of which others see only the maker of the backend; server/gateway sees proto and the client seam, nothing
+// else of ours.
+Findings LayersIncludeOnlyLowerOnes(const Tree& tree);
+
+// Nothing below server/ knows absl, gRPC or protobuf; logging stops at the engine's thread.
+Findings NothingBelowTheServerKnowsTheWire(const Tree& tree);
+
+// Every .cc and .cu is named in the CMakeLists.txt of its folder or of one above: a test that is not built
+// cannot fail.
+Findings EverySourceIsBuilt(const Tree& tree);
+
+// Inline assembly and PTX live in kernels/cuda/primitives.cuh.
+Findings AssemblyHasOneFile(const Tree& tree);
+
+// Dividing by the page size, or taking the rest, is how a position becomes a place; few files may do it.
+Findings FewFilesTurnPositionsIntoPages(const Tree& tree);
+
+Findings NothingIsLeftUnfinished(const Tree& tree);
+Findings HeadersSayWhatTheyAre(const Tree& tree);  // a comment first, and #pragma once
+Findings TopLevelIsTheOwnersLayout(const Tree& tree);
+Findings FoldersHaveReadmes(const Tree& tree);
+Findings FilesFitInGit(const Tree& tree);  // below 13 MB
+Findings ScriptsCanBeRun(const Tree& tree);
+
+}  // namespace tramontane::tidy

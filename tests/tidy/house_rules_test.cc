@@ -1,0 +1,227 @@
+// The house rules over this repository, and for each rule a small tree that breaks it.
+#include "tests/tidy/house_rules.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <vector>
+
+namespace tramontane::tidy {
+
+void PrintTo(const Finding& finding, std::ostream* out) {
+  *out << finding.path << ":" << finding.line << ": " << finding.what;
+}
+
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::Field;
+using ::testing::IsEmpty;
+
+// What git tracks; empty where there is no git or this is no checkout.
+std::vector<std::string> TrackedPaths() {
+  std::vector<std::string> paths;
+  const std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen("git ls-files -z 2>/dev/null", "r"), pclose);
+  std::string path;
+  for (int c = pipe ? std::fgetc(pipe.get()) : EOF; c != EOF; c = std::fgetc(pipe.get())) {
+    if (c != '\0') {
+      path.push_back(static_cast<char>(c));
+      continue;
+    }
+    paths.push_back(path);
+    path.clear();
+  }
+  return paths;
+}
+
+class HouseRules : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    tree_ = LoadTree(TRAMONTANE_SOURCE_DIR, TrackedPaths());
+    if (tree_.empty())
+      GTEST_SKIP() << "git does not say which files belong to the project; no rule was looked at";
+  }
+
+  Tree tree_;
+};
+
+TEST_F(HouseRules, LayersIncludeOnlyLowerOnes) { EXPECT_THAT(LayersIncludeOnlyLowerOnes(tree_), IsEmpty()); }
+TEST_F(HouseRules, NothingBelowTheServerKnowsTheWire) {
+  EXPECT_THAT(NothingBelowTheServerKnowsTheWire(tree_), IsEmpty());
+}
+TEST_F(HouseRules, EverySourceIsBuilt) { EXPECT_THAT(EverySourceIsBuilt(tree_), IsEmpty()); }
+TEST_F(HouseRules, AssemblyHasOneFile) { EXPECT_THAT(AssemblyHasOneFile(tree_), IsEmpty()); }
+TEST_F(HouseRules, FewFilesTurnPositionsIntoPages) {
+  EXPECT_THAT(FewFilesTurnPositionsIntoPages(tree_), IsEmpty());
+}
+TEST_F(HouseRules, NothingIsLeftUnfinished) { EXPECT_THAT(NothingIsLeftUnfinished(tree_), IsEmpty()); }
+TEST_F(HouseRules, HeadersSayWhatTheyAre) { EXPECT_THAT(HeadersSayWhatTheyAre(tree_), IsEmpty()); }
+TEST_F(HouseRules, TopLevelIsTheOwnersLayout) { EXPECT_THAT(TopLevelIsTheOwnersLayout(tree_), IsEmpty()); }
+TEST_F(HouseRules, FoldersHaveReadmes) { EXPECT_THAT(FoldersHaveReadmes(tree_), IsEmpty()); }
+TEST_F(HouseRules, FilesFitInGit) { EXPECT_THAT(FilesFitInGit(tree_), IsEmpty()); }
+TEST_F(HouseRules, ScriptsCanBeRun) { EXPECT_THAT(ScriptsCanBeRun(tree_), IsEmpty()); }
+
+// ---- planted violations
+// -------------------------------------------------------------------------------------
+
+// Matches findings in exactly these files, in this order.
+template <typename... Paths>
+auto FoundIn(Paths... paths) {
+  return ElementsAre(Field(&Finding::path, paths)...);
+}
+
+TEST(PlantedViolation, AnUpwardIncludeIsFound) {
+  const Tree tree = {
+      {"kernels/core/status.h", "#include \"kernels/backend.h\"\n"},
+      {"kernels/backend.h", "#include \"kernels/core/status.h\"\n#include \"models/model.h\"\n"},
+      {"models/model.cc", "#include \"kernels/backend.h\"\n#include \"models/model.h\"\n"},
+      {"models/mistral.cc", "#  include \"engine/request.h\"\n"},
+      {"engine/engine.cc", "#include \"models/model.h\"\n#include \"server/config.h\"\n"},
+      {"server/main.cc", "#include \"engine/engine.h\"\n"},
+  };
+  EXPECT_THAT(LayersIncludeOnlyLowerOnes(tree),
+              ElementsAre(Finding{"kernels/core/status.h", 1, "kernels/core must not see kernels/backend.h"},
+                          Finding{"kernels/backend.h", 2, "kernels must not see models/model.h"},
+                          Finding{"models/mistral.cc", 1, "models must not see engine/request.h"},
+                          Finding{"engine/engine.cc", 2, "engine must not see server/config.h"}));
+}
+
+TEST(PlantedViolation, ALeafSeenFromOutsideIsFound) {
+  const Tree tree = {
+      {"kernels/cpu/linear.cc", "#include \"kernels/cpu/linear.h\"\n#include \"kernels/backend.h\"\n"},
+      {"kernels/cuda/attention.cu", "#include \"kernels/cpu/linear.h\"\n"},
+      {"models/mistral.cc", "#include \"kernels/cpu/cpu_backend.h\"\n"},
+      {"server/main.cc", "#include \"kernels/cpu/cpu_backend.h\"\n#include \"kernels/cpu/linear.h\"\n"},
+      {"tests/kernels/linear_test.cc", "#include \"kernels/cpu/linear.h\"\n"},
+  };
+  EXPECT_THAT(LayersIncludeOnlyLowerOnes(tree),
+              FoundIn("kernels/cuda/attention.cu", "models/mistral.cc", "server/main.cc"));
+}
+
+TEST(PlantedViolation, AGatewayThatSeesTheEngineIsFound) {
+  const Tree tree = {
+      {"server/gateway/http.cc",
+       "#include \"server/inference_client.h\"\n#include \"server/gateway/sse.h\"\n"},
+      {"server/gateway/sse.cc", "#include \"engine/request.h\"\n"},
+      {"server/gateway/json.cc", "#include \"server/config.h\"\n#include \"kernels/core/status.h\"\n"},
+  };
+  EXPECT_THAT(LayersIncludeOnlyLowerOnes(tree),
+              FoundIn("server/gateway/sse.cc", "server/gateway/json.cc", "server/gateway/json.cc"));
+}
+
+TEST(PlantedViolation, TheWireBelowTheServerIsFound) {
+  const Tree tree = {
+      {"engine/engine.cc", "#include <grpcpp/grpcpp.h>\n"},
+      {"models/config.cc", "#include \"absl/strings/string_view.h\"\n"},
+      {"kernels/backend.h", "#include <google/protobuf/message.h>\n"},
+      {"engine/request.h", "#include \"proto/tramontane/v1/inference.pb.h\"\n"},
+      {"models/weights.cc", "#include <spdlog/spdlog.h>\n"},
+      {"engine/engine_thread.cc", "#include <spdlog/spdlog.h>\n"},
+      {"server/service.cc", "#include <grpcpp/grpcpp.h>\n"},
+  };
+  EXPECT_THAT(NothingBelowTheServerKnowsTheWire(tree),
+              FoundIn("engine/engine.cc", "models/config.cc", "kernels/backend.h", "engine/request.h",
+                      "models/weights.cc"));
+}
+
+TEST(PlantedViolation, ASourceThatNobodyBuildsIsFound) {
+  const Tree tree = {
+      {"tests/CMakeLists.txt",
+       "add_subdirectory(engine)\ntramontane_test(NAME a SOURCES support/a_test.cc)\n"},
+      {"tests/engine/CMakeLists.txt", "tramontane_test(NAME storm SOURCES storm_test.cc LIBRARIES x)\n"},
+      {"tests/support/a_test.cc", ""},
+      {"tests/engine/storm_test.cc", ""},
+      {"tests/engine/m_test.cc", ""},  // the end of storm_test.cc, but another file
+      {"engine/storm_test.cc", ""},    // named, but not by a CMakeLists.txt above it
+  };
+  EXPECT_THAT(EverySourceIsBuilt(tree), FoundIn("tests/engine/m_test.cc", "engine/storm_test.cc"));
+}
+
+TEST(PlantedViolation, AssemblyInAnotherFileIsFound) {
+  const Tree tree = {
+      {"kernels/cuda/primitives.cuh", "asm volatile(\"mma.sync\");\n"},
+      {"kernels/cuda/attention.cu", "  asm volatile(\"mma.sync\");\n"},
+      {"kernels/cpu/pause.cc", "  __asm__ (\"pause\");\n"},
+      {"kernels/cpu/words.cc", "int plasm(int);\n"},
+  };
+  EXPECT_THAT(AssemblyHasOneFile(tree), FoundIn("kernels/cuda/attention.cu", "kernels/cpu/pause.cc"));
+}
+
+TEST(PlantedViolation, PageArithmeticInAnotherFileIsFound) {
+  const Tree tree = {
+      {"kernels/paged_kv.h", "return position / page_size;\n"},
+      {"engine/scheduler.cc", "pages = (tokens + page_size - 1) / page_size;\n"},
+      {"kernels/cpu/attention.cc", "offset = position % kv.page_size;\n"},
+      {"models/mistral.cc", "// position / page_size is not for us\nint64_t page_size = 16;\n"},
+      {"tests/engine/kv_test.cc", "EXPECT_EQ(pages, tokens / page_size);\n"},
+  };
+  EXPECT_THAT(FewFilesTurnPositionsIntoPages(tree),
+              FoundIn("engine/scheduler.cc", "kernels/cpu/attention.cc"));
+}
+
+TEST(PlantedViolation, AMarkOfUnfinishedWorkIsFound) {
+  const Tree tree = {
+      {"engine/engine.cc", "int x;  // TODO: y\n"},
+      {"docs/use.md", "FIXME\n"},
+      {"engine/other.cc", "int todo_list;\n"},
+  };
+  EXPECT_THAT(NothingIsLeftUnfinished(tree), FoundIn("engine/engine.cc", "docs/use.md"));
+}
+
+TEST(PlantedViolation, ASilentHeaderIsFound) {
+  const Tree tree = {
+      {"engine/good.h", "// What it is.\n#pragma once\n"},
+      {"engine/silent.h", "#pragma once\n// late\n"},
+      {"engine/twice.h", "// What it is.\nint x;\n"},
+  };
+  // "#pragma once" on the first line has no comment before it; the rule asks for a line above it.
+  EXPECT_THAT(HeadersSayWhatTheyAre(tree), FoundIn("engine/silent.h", "engine/silent.h", "engine/twice.h"));
+}
+
+TEST(PlantedViolation, AStrangerAtTheTopLevelIsFound) {
+  const Tree tree = {
+      {"notes.txt", ""}, {"scripts/a.sh", ""}, {"engine/a.h", ""}, {".ci/run", ""}, {"run", ""}};
+  EXPECT_THAT(TopLevelIsTheOwnersLayout(tree), FoundIn("notes.txt", "scripts"));
+}
+
+TEST(PlantedViolation, AFolderWithoutReadmeIsFound) {
+  const Tree tree = {
+      {"engine/a.h", ""},       {"kernels/README.md", ""}, {"kernels/cpu/a.cc", ""},
+      {"tests/README.md", ""},  {"tests/engine/a.cc", ""}, {"models/tokenizer/README.md", ""},
+      {"models/README.md", ""}, {".ci/run", ""},
+  };
+  EXPECT_THAT(FoldersHaveReadmes(tree), FoundIn("engine", "kernels/cpu"));
+}
+
+TEST(PlantedViolation, AHugeFileIsFound) {
+  const Tree tree = {{"models/big.safetensors", std::string(13'000'000, 'x')}, {"models/small", "x"}};
+  EXPECT_THAT(FilesFitInGit(tree), FoundIn("models/big.safetensors"));
+}
+
+TEST(PlantedViolation, AScriptWithoutRunBitIsFound) {
+  const Tree tree = {{"run", "#!/usr/bin/env bash\n", true}, {"check", "#!/usr/bin/env bash\n", false}};
+  EXPECT_THAT(ScriptsCanBeRun(tree), FoundIn("check"));
+}
+
+TEST(LoadTree, ReadsTextAndRunBitAndSkipsWhatIsGone) {
+  const std::filesystem::path root = std::filesystem::path(::testing::TempDir()) / "house_rules_tree";
+  std::filesystem::create_directories(root / "engine");
+  std::ofstream(root / "engine/a.h") << "// A.\n";
+  std::ofstream(root / "run") << "#!/bin/sh\n";
+  std::filesystem::permissions(root / "run", std::filesystem::perms::owner_all);
+  const Tree tree = LoadTree(root, {"engine/a.h", "run", "engine/gone.h"});
+  std::filesystem::remove_all(root);
+  ASSERT_EQ(tree.size(), 2u);
+  EXPECT_EQ(tree[0].text, "// A.\n");
+  EXPECT_FALSE(tree[0].executable);
+  EXPECT_TRUE(tree[1].executable);
+}
+
+}  // namespace
+}  // namespace tramontane::tidy
