@@ -8,6 +8,7 @@
 // Always: an operation does to each lane the same thing, so a value does not depend on the lane it stands in;
 // a load or store of the first n lanes touches no memory beyond them, and the other lanes of such a load are
 // zero. Portable code has no fused multiply-add: its Fma rounds twice.
+#pragma once
 
 namespace tramontane {
 namespace {
