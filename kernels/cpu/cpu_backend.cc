@@ -59,7 +59,6 @@ class CpuBackend final : public Backend {
   }
 
   // ---- before the first step
-  // -------------------------------------------------------------------------------
   int64_t PackedBytes(const LinearSource& source) const override {
     return PackedLinearBytes(source, kernels_);
   }
@@ -69,7 +68,6 @@ class CpuBackend final : public Backend {
   OpCode Reserve(const StepMaxima& maxima) override;
 
   // ---- a step
-  // ----------------------------------------------------------------------------------------------
   OpCode Embed(const EmbedParams& params) override { return Done(RunEmbed, params); }
   OpCode RopeTable(const RopeTableParams& params) override { return Done(RunRopeTable, params); }
   OpCode Linear(const LinearParams& params) override { return Done(RunLinear, params); }
@@ -114,7 +112,7 @@ OpCode CpuBackend::PackLinear(const LinearSource& source, WeightHandle* out) {
   if (panels == nullptr) {
     return Fail(OpCode::kOutOfMemory, "no memory for a packed weight of " + std::to_string(bytes) + " bytes");
   }
-  auto* weight = new PackedWeight(PackLinearInto(source, kernels_, static_cast<std::byte*>(panels)));
+  auto* weight = new PackedWeight(PackLinearInto(source, kernels_, pool_, static_cast<std::byte*>(panels)));
   weights_.insert(weight);
   out->impl = weight;
   return OpCode::kOk;

@@ -30,7 +30,8 @@ std::string WhyNotPackable(const LinearSource& source);
 int64_t PackedLinearBytes(const LinearSource& source, const CpuKernels& kernels);
 
 // Fills `panels`, PackedLinearBytes of zeros.
-PackedWeight PackLinearInto(const LinearSource& source, const CpuKernels& kernels, std::byte* panels);
+PackedWeight PackLinearInto(const LinearSource& source, const CpuKernels& kernels, ThreadPool& pool,
+                            std::byte* panels);
 
 // One row of the source matrix as it was, in f32: what Embed gathers from a table that is also the LM head.
 void UnpackRow(const PackedWeight& weight, int64_t row, float* out);  // out [in_features]

@@ -1,13 +1,61 @@
-// The pieces of Linear that are compiled once per instruction set; linear.h tells what they are for.
+// The pieces of Linear that are compiled once per instruction set (linear_impl.h), and the job they work on.
+// linear.cc cuts a job into tiles of rows and blocks of output panels and hands them to the threads.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+
+#include "kernels/backend.h"
 
 namespace tramontane {
 
-struct LinearKernels {
-  int32_t panel_width;  // outputs that lie side by side in a packed weight: two vectors
-  int32_t tile_rows;    // most rows of x that one pass over a panel multiplies
+// One Linear call with everything resolved; the same for all threads, constant while they run.
+struct LinearJob {
+  const float* x = nullptr;         // [.., in_features]
+  int64_t x_stride = 0;             // elements from one row to the next
+  const int32_t* x_rows = nullptr;  // [rows] rows of x; null: 0..rows-1
+  int64_t rows = 0;
+  int64_t in_features = 0;
+  const float* norm_weight = nullptr;  // [in_features]; null: rows are taken as they are
+  float norm_epsilon = 0.0f;
+
+  DType weight_dtype = DType::kBf16;
+  const std::byte* panels = nullptr;
+  int64_t panel_bytes = 0;  // from one panel to the next
+  int64_t panel_count = 0;
+
+  Epilogue epilogue = Epilogue::kNone;
+  float* out = nullptr;  // [rows, out_columns]
+  int64_t out_stride = 0;
+  int64_t out_columns = 0;
+
+  int64_t tiles = 0;              // row tiles; tile t is rows [TileBegin(t), TileBegin(t + 1))
+  std::byte* packed_x = nullptr;  // [tiles][padded in_features][rows of the tile], written by pack_tile
+
+  int64_t TileBegin(int64_t tile) const { return tile * rows / tiles; }
 };
+
+// Part of a job: some tiles of rows times some panels.
+struct LinearBlock {
+  int64_t tile_begin = 0;
+  int64_t tile_end = 0;
+  int64_t panel_begin = 0;
+  int64_t panel_end = 0;
+};
+
+struct LinearKernels {
+  int32_t panel_width;    // outputs side by side in a packed weight: two vectors
+  int32_t tile_rows;      // most rows in a tile
+  int32_t block_tiles;    // most tiles in a block
+  int32_t block_panels;   // most panels in a block of more than one tile
+  int64_t scratch_bytes;  // of one thread, for multiply
+  // Gathers, normalises and interleaves the rows of one tile. row_scratch: [in_features].
+  void (*pack_tile)(const LinearJob& job, int64_t tile, float* row_scratch);
+  // Multiplies packed rows with panels and finishes their outputs. scratch: scratch_bytes, 64-byte aligned.
+  void (*multiply)(const LinearJob& job, const LinearBlock& block, std::byte* scratch);
+};
+
+// Input features are padded to an even count: bf16 weights are packed in pairs.
+constexpr int64_t PaddedInFeatures(int64_t in_features) { return (in_features + 1) / 2 * 2; }
 
 }  // namespace tramontane

@@ -1,9 +1,9 @@
 // A vector of kWidth floats and the few operations our kernels are written in, for the variant that includes
 // this.
 //
-// Included only by variant_<name>.cc, between TM_TARGET_BEGIN and TM_TARGET_END, after <immintrin.h>, with
-// TM_SIMD_WIDTH defined as 16 (AVX-512), 8 (AVX2, FMA, F16C) or 4 (portable). Everything is in an anonymous
-// namespace: every variant has its own copy (see variant.h).
+// Included only by the *_impl.h bodies, and these only by variant_<name>.cc, between TM_TARGET_BEGIN and
+// TM_TARGET_END, after intrinsics.h, with TM_SIMD_WIDTH defined as 16 (AVX-512), 8 (AVX2, FMA, F16C) or 4
+// (portable). Everything is in an anonymous namespace: every variant has its own copy (see variant.h).
 //
 // Always: an operation does to each lane the same thing, so a value does not depend on the lane it stands in;
 // a load or store of the first n lanes touches no memory beyond them, and the other lanes of such a load are

@@ -2,12 +2,12 @@
 // variant. Any thread; constant data.
 //
 // How a variant is made. variant_<name>.cc first includes every shared header, then switches the compiler's
-// target (TM_TARGET_BEGIN below), includes simd.h and the *_impl.h bodies, switches back, and fills one
-// CpuKernels. What stands between the two switches must be in an anonymous namespace: those functions carry
-// the instruction set and stay local to their file. Inline functions of shared headers keep the base
-// instruction set, because they were declared before the switch; so no object file hands the linker a copy of
-// std::min that needs AVX-512, which flags for a whole file would do. Code outside these files is compiled
-// for the base instruction set.
+// target (TM_TARGET_BEGIN below), includes the *_impl.h bodies (written over simd.h), switches back, and
+// fills one CpuKernels. What stands between the two switches must be in an anonymous namespace: those
+// functions carry the instruction set and stay local to their file. Inline functions of shared headers keep
+// the base instruction set, because they were declared before the switch; so no object file hands the linker
+// a copy of std::min that needs AVX-512, which flags for a whole file would do. Code outside these files is
+// compiled for the base instruction set.
 //
 // To add an op: write op_impl.h over simd.h, include it in each variant_<name>.cc, add a field here.
 #pragma once

@@ -1,0 +1,9 @@
+// The processor's intrinsics, for variant_<name>.cc.
+#pragma once
+
+// GCC 12 takes the "undefined" source operands of its own AVX-512 header for uninitialised variables.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#include <immintrin.h>
+#pragma GCC diagnostic pop

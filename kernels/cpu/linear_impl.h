@@ -1,0 +1,407 @@
+// Linear, for the variant that includes this (variant.h tells how).
+//
+// One output is one lane of one accumulator. It starts at zero and takes its products in the order k = 0, 1,
+// 2, ...; nothing else is ever added. So its bits do not depend on how many rows or panels go through
+// together, on blocks or on threads. Between two blocks of k an accumulator rests in memory as the f32 it is.
+//
+//   x tile   [k][rows]           W panel  [k][kPanelWidth]   (bf16: [k / 2][kPanelWidth][2])
+//
+//   per k: load the panel's vectors once, broadcast each row's x, rows * vectors fused multiply-adds.
+//
+// One tile of rows (decode): panels are streamed once from memory and widened in registers. The bound is the
+// weight's bytes over the memory's bandwidth.
+//
+// More tiles (prefill): blocks of kBlockK are widened once to f32 scratch that stays in the second-level
+// cache and serve all tiles of the block. The bound is the multiply-adds.
+//
+// With TM_BF16_PRODUCTS bf16 weights are not widened: rows of x are rounded to bf16 when they are packed, and
+// one instruction adds the products of two k to an f32 lane.
+#pragma once
+
+#include "kernels/cpu/simd.h"
+
+namespace tramontane {
+namespace {
+
+constexpr int kPanelWidth = 2 * kWidth;
+constexpr int kTileRows = kWidth == 16 ? 14 : 6;  // accumulators: 28 of 32 registers, or 12 of 16
+constexpr int kBlockK = 256;
+constexpr int kBlockPanels = 128 / kPanelWidth;
+constexpr int kBlockTiles = 256 / kTileRows;
+constexpr int64_t kPrefetchBytes = 2048;  // ahead in a panel; hardware prefetchers stop at a page's end
+
+// ---- the four kinds of weights
+//
+// Element: a packed weight, or a pair of them. kPerElement: values of k in an Element. kParts:
+// multiplications that an Element takes. Input: what MultiplyAdd takes of x, of kPerInput values of k.
+// Weights(at, part): a vector of weights. Spread: an x in all lanes. MultiplyAdd: sum + w * x.
+
+struct WidenedSums {
+  using Input = float;
+  static constexpr int kPerInput = 1;
+  static Vf Spread(float x) { return Splat(x); }
+  static Vf MultiplyAdd(Vf w, Vf x, Vf sum) { return Fma(w, x, sum); }
+};
+struct F32Panels : WidenedSums {
+  using Element = float;
+  static constexpr int kPerElement = 1;
+  static constexpr int kParts = 1;
+  static Vf Weights(const float* at, int) { return Load(at); }
+};
+struct F16Panels : WidenedSums {
+  using Element = uint16_t;
+  static constexpr int kPerElement = 1;
+  static constexpr int kParts = 1;
+  static Vf Weights(const uint16_t* at, int) { return LoadF16(at); }
+};
+struct Bf16Panels : WidenedSums {
+  using Element = uint32_t;  // k even in the low half, k odd in the high half
+  static constexpr int kPerElement = 2;
+  static constexpr int kParts = 2;
+  static Vf Weights(const uint32_t* at, int part) {
+    Vi pairs;
+    __builtin_memcpy(&pairs, at, sizeof pairs);
+    return BitsToFloat(part == 0 ? pairs << 16 : pairs & static_cast<int32_t>(0xffff0000u));
+  }
+};
+#ifdef TM_BF16_PRODUCTS
+struct Bf16Products {
+  using Element = uint32_t;
+  using Input = uint32_t;  // a pair of bf16, as in Element
+  static constexpr int kPerInput = 2;
+  static constexpr int kPerElement = 2;
+  static constexpr int kParts = 1;
+  static __m512bh Weights(const uint32_t* at, int) {
+    return reinterpret_cast<__m512bh>(_mm512_loadu_si512(at));
+  }
+  static __m512bh Spread(uint32_t x) {
+    return reinterpret_cast<__m512bh>(_mm512_set1_epi32(static_cast<int32_t>(x)));
+  }
+  static Vf MultiplyAdd(__m512bh w, __m512bh x, Vf sum) { return _mm512_dpbf16_ps(sum, w, x); }
+};
+#else
+using Bf16Products = Bf16Panels;
+#endif
+constexpr bool kBf16Products = !std::is_same_v<Bf16Products, Bf16Panels>;
+
+// ---- finishing outputs
+
+inline Vf Silu(Vf x) { return x / (Exp(-x) + 1.0f); }
+
+inline void StoreColumns(float* to, Vf value, int64_t columns) {
+  if (columns >= kWidth) {
+    Store(to, value);
+  } else if (columns > 0) {
+    StoreFirst(to, value, static_cast<int>(columns));
+  }
+}
+inline Vf LoadColumns(const float* from, int64_t columns) {
+  return columns >= kWidth ? Load(from) : columns > 0 ? LoadFirst(from, static_cast<int>(columns)) : Vf{};
+}
+
+// The two vectors of one row and one panel, whole sums, to where they belong in out.
+inline void FinishPanel(const LinearJob& job, int64_t row, int64_t panel, Vf first, Vf second) {
+  float* const out = job.out + row * job.out_stride;
+  if (job.epilogue == Epilogue::kSwiGlu) {  // a panel is kWidth gates, then their ups
+    const int64_t column = panel * kWidth;
+    StoreColumns(out + column, Silu(first) * second, job.out_columns - column);
+    return;
+  }
+  const int64_t column = panel * kPanelWidth;
+  const int64_t left = job.out_columns - column;
+  if (job.epilogue == Epilogue::kAddResidual) {
+    first += LoadColumns(out + column, left);
+    second += LoadColumns(out + column + kWidth, left - kWidth);
+  }
+  StoreColumns(out + column, first, left);
+  StoreColumns(out + column + kWidth, second, left - kWidth);
+}
+
+// ---- one tile times some panels
+
+struct TilePass {
+  const LinearJob& job;
+  int64_t row;               // of the tile's first row
+  const void* x;             // [steps][parts][rows of the tile]
+  const std::byte* weights;  // panel_begin at this pass's first k
+  int64_t weight_stride;     // bytes from one panel to the next
+  int64_t panel_begin;
+  int64_t panel_end;
+  int64_t steps;   // elements along k
+  float* partial;  // [panels][rows of the tile][kPanelWidth] sums between passes; null: one pass does all k
+  bool first;      // sums start at zero
+  bool last;       // sums are whole after this pass
+};
+
+template <typename Kind, int kRows, int kPanels>
+inline void MultiplyPanels(const TilePass& pass, int64_t panel) {
+  using Element = typename Kind::Element;
+  constexpr int kVectors = 2 * kPanels;
+  Vf sums[kRows][kVectors];
+  float* const partial = pass.partial + (panel - pass.panel_begin) * kRows * kPanelWidth;
+  const auto rest = [&](int r, int v) {
+    return partial + (v / 2 * kRows + r) * kPanelWidth + v % 2 * kWidth;
+  };
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 16
+    for (int v = 0; v < kVectors; ++v) sums[r][v] = pass.first ? Vf{} : Load(rest(r, v));
+  }
+
+  const auto* x = static_cast<const typename Kind::Input*>(pass.x);
+  const Element* at[kPanels];
+#pragma GCC unroll 16
+  for (int p = 0; p < kPanels; ++p) {
+    at[p] =
+        reinterpret_cast<const Element*>(pass.weights + (panel - pass.panel_begin + p) * pass.weight_stride);
+  }
+  for (int64_t step = 0; step < pass.steps; ++step) {
+#pragma GCC unroll 16
+    for (int p = 0; p < kPanels; ++p) {
+#pragma GCC unroll 16
+      for (int line = 0; line < kPanelWidth * int{sizeof(Element)}; line += 64) {
+        __builtin_prefetch(reinterpret_cast<const std::byte*>(at[p]) + kPrefetchBytes + line);
+      }
+    }
+#pragma GCC unroll 2
+    for (int part = 0; part < Kind::kParts; ++part) {
+      decltype(Kind::Weights(nullptr, 0)) w[kVectors];
+#pragma GCC unroll 16
+      for (int v = 0; v < kVectors; ++v) w[v] = Kind::Weights(at[v / 2] + v % 2 * kWidth, part);
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) {
+        const auto spread = Kind::Spread(x[r]);
+#pragma GCC unroll 16
+        for (int v = 0; v < kVectors; ++v) sums[r][v] = Kind::MultiplyAdd(w[v], spread, sums[r][v]);
+      }
+      x += kRows;
+    }
+#pragma GCC unroll 16
+    for (int p = 0; p < kPanels; ++p) at[p] += kPanelWidth;
+  }
+
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 16
+    for (int v = 0; v < kVectors; v += 2) {
+      if (pass.last) {
+        FinishPanel(pass.job, pass.row + r, panel + v / 2, sums[r][v], sums[r][v + 1]);
+      } else {
+        Store(rest(r, v), sums[r][v]);
+        Store(rest(r, v + 1), sums[r][v + 1]);
+      }
+    }
+  }
+}
+
+// Few rows leave registers free: several panels at once keep the multiply-add units busy in spite of their
+// latency.
+constexpr int PanelsAtOnce(int rows) { return rows == 1 ? 4 : rows <= kTileRows / 2 ? 2 : 1; }
+
+template <typename Kind, int kRows>
+void MultiplyTile(const TilePass& pass) {
+  constexpr int kPanels = PanelsAtOnce(kRows);
+  int64_t panel = pass.panel_begin;
+  for (; panel + kPanels <= pass.panel_end; panel += kPanels)
+    MultiplyPanels<Kind, kRows, kPanels>(pass, panel);
+  for (; panel < pass.panel_end; ++panel) MultiplyPanels<Kind, kRows, 1>(pass, panel);
+}
+
+using TileFunction = void (*)(const TilePass& pass);
+
+template <typename Kind, int... kRowsMinusOne>
+constexpr std::array<TileFunction, sizeof...(kRowsMinusOne)> TileFunctions(
+    std::integer_sequence<int, kRowsMinusOne...>) {
+  return {&MultiplyTile<Kind, kRowsMinusOne + 1>...};
+}
+// [rows - 1]
+template <typename Kind>
+constexpr auto kTileFunctions = TileFunctions<Kind>(std::make_integer_sequence<int, kTileRows>());
+
+// ---- blocks
+
+// The packed tile that begins at `row`. Every row takes the same room, whatever tile it stands in.
+template <typename Kind>
+typename Kind::Input* PackedTile(const LinearJob& job, int64_t row) {
+  return reinterpret_cast<typename Kind::Input*>(job.packed_x) +
+         row * PaddedInFeatures(job.in_features) / Kind::kPerInput;
+}
+
+// All k in one pass over the panels as they are packed.
+template <typename Kind>
+void StreamBlock(const LinearJob& job, const LinearBlock& block) {
+  for (int64_t tile = block.tile_begin; tile < block.tile_end; ++tile) {
+    const int64_t row = job.TileBegin(tile);
+    const int64_t rows = job.TileBegin(tile + 1) - row;
+    kTileFunctions<Kind>[static_cast<size_t>(rows - 1)]({
+        .job = job,
+        .row = row,
+        .x = PackedTile<Kind>(job, row),
+        .weights = job.panels + block.panel_begin * job.panel_bytes,
+        .weight_stride = job.panel_bytes,
+        .panel_begin = block.panel_begin,
+        .panel_end = block.panel_end,
+        .steps = PaddedInFeatures(job.in_features) / Kind::kPerElement,
+        .partial = nullptr,
+        .first = true,
+        .last = true,
+    });
+  }
+}
+
+// `steps` elements along k of one panel, as f32 [k][kPanelWidth].
+template <typename Kind>
+void WidenPanel(const typename Kind::Element* from, int64_t steps, float* to) {
+  for (int64_t step = 0; step < steps; ++step, from += kPanelWidth) {
+    for (int part = 0; part < Kind::kParts; ++part, to += kPanelWidth) {
+      Store(to, Kind::Weights(from, part));
+      Store(to + kWidth, Kind::Weights(from + kWidth, part));
+    }
+  }
+}
+
+struct BlockScratch {
+  alignas(64) float weights[kBlockPanels * kBlockK * kPanelWidth];  // widened
+  alignas(
+      64) float partial[kBlockTiles * kTileRows * kBlockPanels * kPanelWidth];  // sums between blocks of k
+};
+
+// Block by block along k. Kind: how weights are packed; MultiplyKind: how they are multiplied, Kind itself or
+// widened.
+template <typename Kind, typename MultiplyKind>
+void MultiplyBlockedAlongK(const LinearJob& job, const LinearBlock& block, BlockScratch& scratch) {
+  constexpr bool kWiden = !std::is_same_v<Kind, MultiplyKind>;
+  constexpr int64_t kStepBytes = kPanelWidth * sizeof(typename Kind::Element);
+  const int64_t padded_k = PaddedInFeatures(job.in_features);
+  const int64_t first_row = job.TileBegin(block.tile_begin);
+  const int64_t panels = block.panel_end - block.panel_begin;
+  for (int64_t k = 0; k < padded_k; k += kBlockK) {
+    const int64_t count = std::min<int64_t>(kBlockK, padded_k - k);
+    const std::byte* weights =
+        job.panels + block.panel_begin * job.panel_bytes + k / Kind::kPerElement * kStepBytes;
+    int64_t weight_stride = job.panel_bytes;
+    if constexpr (kWiden) {
+      for (int64_t p = 0; p < panels; ++p) {
+        WidenPanel<Kind>(reinterpret_cast<const typename Kind::Element*>(weights + p * weight_stride),
+                         count / Kind::kPerElement, scratch.weights + p * count * kPanelWidth);
+      }
+      weights = reinterpret_cast<const std::byte*>(scratch.weights);
+      weight_stride = count * kPanelWidth * int64_t{sizeof(float)};
+    }
+    for (int64_t tile = block.tile_begin; tile < block.tile_end; ++tile) {
+      const int64_t row = job.TileBegin(tile);
+      const int64_t rows = job.TileBegin(tile + 1) - row;
+      kTileFunctions<MultiplyKind>[static_cast<size_t>(rows - 1)]({
+          .job = job,
+          .row = row,
+          .x = PackedTile<MultiplyKind>(job, row) + k / MultiplyKind::kPerInput * rows,
+          .weights = weights,
+          .weight_stride = weight_stride,
+          .panel_begin = block.panel_begin,
+          .panel_end = block.panel_end,
+          .steps = count / MultiplyKind::kPerElement,
+          .partial = scratch.partial + (row - first_row) * panels * kPanelWidth,
+          .first = k == 0,
+          .last = k + count == padded_k,
+      });
+    }
+  }
+}
+
+template <typename Kind, typename MultiplyKind>
+void MultiplyAs(const LinearJob& job, const LinearBlock& block, std::byte* scratch) {
+  if (job.tiles == 1) {
+    StreamBlock<Kind>(job, block);
+  } else {
+    MultiplyBlockedAlongK<Kind, MultiplyKind>(job, block, *reinterpret_cast<BlockScratch*>(scratch));
+  }
+}
+
+void Multiply(const LinearJob& job, const LinearBlock& block, std::byte* scratch) {
+  switch (job.weight_dtype) {
+    case DType::kF32:
+      return MultiplyAs<F32Panels, F32Panels>(job, block, scratch);
+    case DType::kF16:
+      return MultiplyAs<F16Panels, F32Panels>(job, block, scratch);
+    case DType::kBf16:
+      return kBf16Products ? MultiplyAs<Bf16Products, Bf16Products>(job, block, scratch)
+                           : MultiplyAs<Bf16Panels, F32Panels>(job, block, scratch);
+  }
+}
+
+// ---- rows of x
+
+// x / sqrt(mean of squares + epsilon) * weight. Four running sums per lane, then one order over them.
+void NormalizeRow(const LinearJob& job, const float* x, float* out) {
+  const int64_t n = job.in_features;
+  Vf squares[4] = {};
+  int64_t k = 0;
+  for (; k + 4 * kWidth <= n; k += 4 * kWidth) {
+    for (int i = 0; i < 4; ++i) {
+      const Vf value = Load(x + k + i * kWidth);
+      squares[i] = Fma(value, value, squares[i]);
+    }
+  }
+  for (; k < n; k += kWidth) {
+    const Vf value = LoadColumns(x + k, n - k);
+    squares[0] = Fma(value, value, squares[0]);
+  }
+  const float sum = SumLanes((squares[0] + squares[1]) + (squares[2] + squares[3]));
+  const float scale = 1.0f / std::sqrt(sum / static_cast<float>(n) + job.norm_epsilon);
+  for (k = 0; k < n; k += kWidth) {
+    const Vf value = LoadColumns(x + k, n - k) * scale * LoadColumns(job.norm_weight + k, n - k);
+    StoreColumns(out + k, value, n - k);
+  }
+}
+
+// Row r of a tile of `rows`, interleaved with the others.
+void InterleaveFloats(const float* x, int64_t n, int64_t r, int64_t rows, float* tile) {
+  for (int64_t k = 0; k < n; ++k) tile[k * rows + r] = x[k];
+  if (n % 2 != 0) tile[n * rows + r] = 0.0f;
+}
+
+#ifdef TM_BF16_PRODUCTS
+void InterleaveBf16Pairs(const float* x, int64_t n, int64_t r, int64_t rows, uint32_t* tile) {
+  int64_t k = 0;
+  for (; k < n; k += kWidth) {
+    // A vector of floats becomes half a vector of bf16: pairs stand as they are needed.
+    const __m256i halves = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(LoadColumns(x + k, n - k)));
+    alignas(32) uint32_t pairs[kWidth / 2];
+    _mm256_store_si256(reinterpret_cast<__m256i*>(pairs), halves);
+    const int64_t count = std::min<int64_t>(kWidth / 2, (n - k + 1) / 2);
+    for (int64_t i = 0; i < count; ++i) tile[(k / 2 + i) * rows + r] = pairs[i];
+  }
+}
+#endif
+
+void PackTile(const LinearJob& job, int64_t tile, float* row_scratch) {
+  const int64_t begin = job.TileBegin(tile);
+  const int64_t rows = job.TileBegin(tile + 1) - begin;
+  for (int64_t r = 0; r < rows; ++r) {
+    const float* x = job.x + (job.x_rows == nullptr ? begin + r : job.x_rows[begin + r]) * job.x_stride;
+    if (job.norm_weight != nullptr) {
+      NormalizeRow(job, x, row_scratch);
+      x = row_scratch;
+    }
+#ifdef TM_BF16_PRODUCTS
+    if (job.weight_dtype == DType::kBf16) {
+      InterleaveBf16Pairs(x, job.in_features, r, rows, PackedTile<Bf16Products>(job, begin));
+      continue;
+    }
+#endif
+    InterleaveFloats(x, job.in_features, r, rows, PackedTile<F32Panels>(job, begin));
+  }
+}
+
+constexpr LinearKernels kLinearKernels = {
+    .panel_width = kPanelWidth,
+    .tile_rows = kTileRows,
+    .block_tiles = kBlockTiles,
+    .block_panels = kBlockPanels,
+    .scratch_bytes = sizeof(BlockScratch),
+    .pack_tile = PackTile,
+    .multiply = Multiply,
+};
+
+}  // namespace
+}  // namespace tramontane
