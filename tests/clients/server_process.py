@@ -1,0 +1,44 @@
+"""A server of its own for a test: starts it on a free port, waits for its ready line, stops it."""
+
+import json
+import select
+import signal
+import subprocess
+import tempfile
+
+READY_SECONDS = 60
+
+
+class ServerProcess:
+    """`tramontane serve` with the embedded model; `addresses` is what its ready line says."""
+
+    def __init__(self, binary: str, *arguments: str):
+        self.log = tempfile.TemporaryFile("w+")
+        command = [binary, "serve", "--grpc-address", "127.0.0.1:0", *arguments]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log, text=True)
+        readable, _, _ = select.select([self.process.stdout], [], [], READY_SECONDS)
+        line = self.process.stdout.readline() if readable else ""
+        word, _, rest = line.partition(" ")
+        if word != "ready":
+            self.process.kill()
+            raise RuntimeError(f"no ready line but {line!r}; the server said:\n{self.said()}")
+        self.addresses = json.loads(rest)
+
+    def said(self) -> str:
+        """What the server has logged so far."""
+        self.log.seek(0)
+        return self.log.read()
+
+    def terminate(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+
+    def stop(self) -> int:
+        """Ends the server if it still runs; its exit status."""
+        if self.process.poll() is None:
+            self.terminate()
+        try:
+            return self.process.wait(60)
+        finally:
+            self.process.kill()
+            self.process.stdout.close()
+            self.log.close()
