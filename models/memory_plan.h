@@ -1,5 +1,11 @@
 // The memory a server will take, exactly, before anything is allocated: from the config and file headers
 // alone. Any thread; pure.
+//
+//   memory = weights + workspace + pages
+//
+//   weights     every packed matrix and norm vector
+//   workspace   activations of the largest step, its logits, and what the backend reserves for itself
+//   pages       the pool: what is left, in whole pages
 #pragma once
 
 #include <cstdint>
@@ -25,15 +31,19 @@ struct MemoryPlan {
   int64_t kv_budget_bytes = 0;  // what is left of the memory for pages
   int64_t page_bytes = 0;
   int64_t pool_pages = 0;
-  int64_t pool_tokens = 0;           // tokens of one endless sequence of full layers the pool holds
+  int64_t pool_tokens = 0;  // longest sequence that the pool holds alone, at most the model's context
   int64_t sequences_at_context = 0;  // sequences of the model's full context that fit at once
-  int64_t weight_count = 0;          // parameters
+  int64_t weight_count = 0;          // parameters; a tied embedding counts once
+  bool weights_present = false;      // else dtypes are the config's word
 };
 
-// Plans for a folder under `memory_bytes` in all (weights + workspace + pages). The weights' dtype is read
-// from the file headers when the weights are there; when they are absent, from the config (torch_dtype; bf16
-// without). Too little memory for one page per group is a ResourceExhausted naming what is needed.
+// Plans for a folder under `memory_bytes` in all. The weights' dtype is read from the file headers when the
+// weights are there; when they are absent, from the config (torch_dtype; bf16 without). Too little memory for
+// one page per group is a ResourceExhausted naming what is needed.
 StatusOr<MemoryPlan> PlanMemory(const std::string& folder, const ModelConfig& config, const KvLayout& layout,
                                 const Backend& backend, const PlanLimits& limits, int64_t memory_bytes);
+
+// What the backend is told of the largest step.
+StepMaxima MaximaOf(const ModelConfig& config, const PlanLimits& limits);
 
 }  // namespace tramontane

@@ -1,0 +1,211 @@
+#include "models/safetensors.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "models/json_file.h"
+
+namespace tramontane {
+namespace {
+
+using nlohmann::json;
+
+struct FileDType {
+  const char* name;
+  int64_t bytes;
+  std::optional<DType> dtype;
+};
+constexpr FileDType kFileDTypes[] = {
+    {"F32", 4, DType::kF32},      {"BF16", 2, DType::kBf16},    {"F16", 2, DType::kF16},
+    {"F64", 8, std::nullopt},     {"I64", 8, std::nullopt},     {"I32", 4, std::nullopt},
+    {"I16", 2, std::nullopt},     {"I8", 1, std::nullopt},      {"U64", 8, std::nullopt},
+    {"U32", 4, std::nullopt},     {"U16", 2, std::nullopt},     {"U8", 1, std::nullopt},
+    {"BOOL", 1, std::nullopt},    {"F8_E4M3", 1, std::nullopt}, {"F8_E5M2", 1, std::nullopt},
+    {"F8_E8M0", 1, std::nullopt}, {"C64", 8, std::nullopt},
+};
+
+// A list of whole numbers from 0 on, at most `most` of them.
+bool ReadSizes(const json& list, size_t most, std::vector<int64_t>& out) {
+  if (!list.is_array() || list.size() > most) return false;
+  for (const json& value : list) {
+    if (!value.is_number_unsigned() || value.get<uint64_t>() > uint64_t{INT64_MAX}) return false;
+    out.push_back(value.get<int64_t>());
+  }
+  return true;
+}
+
+// Bytes of a tensor of that shape, or none when the product leaves int64.
+std::optional<int64_t> TensorBytes(const std::vector<int64_t>& shape, int64_t element_bytes) {
+  int64_t bytes = element_bytes;
+  for (const int64_t size : shape) {
+    if (__builtin_mul_overflow(bytes, size, &bytes)) return std::nullopt;
+  }
+  return bytes;
+}
+
+StatusOr<TensorInfo> ReadTensor(const json& entry, int64_t data_begin, int64_t data_bytes,
+                                const std::string& where) {
+  constexpr size_t kMaxDimensions = 8;
+  if (!entry.is_object()) return InvalidArgument(where + ": its header entry is not an object");
+  TensorInfo tensor;
+
+  const json dtype = entry.value("dtype", json());
+  const auto* known = std::find_if(std::begin(kFileDTypes), std::end(kFileDTypes),
+                                   [&](const FileDType& candidate) { return dtype == candidate.name; });
+  if (known == std::end(kFileDTypes))
+    return InvalidArgument(where + ": dtype " + JsonText(dtype) + " is not known");
+  tensor.dtype_name = known->name;
+  tensor.dtype = known->dtype;
+
+  const json shape = entry.value("shape", json());
+  if (!ReadSizes(shape, kMaxDimensions, tensor.shape)) {
+    return InvalidArgument(where + ": shape " + JsonText(shape) + " is not a list of at most 8 sizes");
+  }
+  const json offsets = entry.value("data_offsets", json());
+  std::vector<int64_t> range;
+  if (!ReadSizes(offsets, 2, range) || range.size() != 2 || range[0] > range[1]) {
+    return InvalidArgument(where + ": data_offsets " + JsonText(offsets) + " is not a range of bytes");
+  }
+  if (range[1] > data_bytes) {
+    return DataLoss(where + ": its bytes end at " + std::to_string(range[1]) + " but the file holds " +
+                    std::to_string(data_bytes) + " bytes of tensors: is it truncated?");
+  }
+  const std::optional<int64_t> bytes = TensorBytes(tensor.shape, known->bytes);
+  if (bytes != range[1] - range[0]) {
+    return InvalidArgument(where + ": " + ShapeText(tensor.shape) + " of " + known->name +
+                           " does not fill its " + std::to_string(range[1] - range[0]) + " bytes");
+  }
+  tensor.begin = data_begin + range[0];
+  tensor.end = data_begin + range[1];
+  return tensor;
+}
+
+// Tensors must follow each other without overlap or gap, up to the end of the file.
+Status CheckCoverage(const TensorMap& tensors, int64_t data_begin, int64_t file_bytes,
+                     const std::string& file) {
+  std::vector<const TensorMap::value_type*> by_place;
+  for (const auto& tensor : tensors) by_place.push_back(&tensor);
+  std::sort(by_place.begin(), by_place.end(), [](const auto* a, const auto* b) {
+    return std::pair(a->second.begin, a->second.end) < std::pair(b->second.begin, b->second.end);
+  });
+  int64_t reached = data_begin;
+  std::string last = "the header";
+  for (const auto* tensor : by_place) {
+    const std::string name = JsonText(tensor->first);
+    if (tensor->second.begin < reached)
+      return InvalidArgument(file + ": tensor " + name + " overlaps " + last);
+    if (tensor->second.begin > reached) {
+      return InvalidArgument(file + ": bytes between " + last + " and tensor " + name +
+                             " belong to no tensor");
+    }
+    reached = tensor->second.end;
+    last = "tensor " + name;
+  }
+  if (reached != file_bytes) {
+    return InvalidArgument(file + ": " + std::to_string(file_bytes - reached) + " bytes after " + last +
+                           " belong to no tensor");
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+std::string ShapeText(const std::vector<int64_t>& shape) {
+  std::string text = "[";
+  for (size_t i = 0; i < shape.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
+  return text + "]";
+}
+
+StatusOr<TensorMap> ParseSafetensors(std::string_view bytes, const std::string& file) {
+  constexpr int64_t kLengthBytes = 8;
+  const auto file_bytes = static_cast<int64_t>(bytes.size());
+  if (file_bytes < kLengthBytes) {
+    return DataLoss(file + ": " + std::to_string(file_bytes) + " bytes, too short for a safetensors file");
+  }
+  uint64_t header_bytes = 0;
+  for (int i = kLengthBytes - 1; i >= 0; --i)
+    header_bytes = header_bytes << 8 | static_cast<unsigned char>(bytes[i]);
+  if (header_bytes > uint64_t{kMaxSafetensorsHeaderBytes}) {
+    return InvalidArgument(file + ": header of " + std::to_string(header_bytes) + " bytes, the limit is " +
+                           std::to_string(kMaxSafetensorsHeaderBytes) + ": is this a safetensors file?");
+  }
+  const int64_t data_begin = kLengthBytes + static_cast<int64_t>(header_bytes);
+  if (data_begin > file_bytes) {
+    return DataLoss(file + ": the header alone needs " + std::to_string(data_begin) +
+                    " bytes, the file has " + std::to_string(file_bytes) + ": is it truncated?");
+  }
+  TM_ASSIGN_OR_RETURN(const json header, ParseJsonObject(bytes.substr(kLengthBytes, header_bytes), file));
+
+  TensorMap tensors;
+  for (const auto& [name, entry] : header.items()) {
+    if (name == "__metadata__") continue;
+    TM_ASSIGN_OR_RETURN(tensors[name], ReadTensor(entry, data_begin, file_bytes - data_begin,
+                                                  file + ": tensor " + JsonText(name)));
+  }
+  TM_RETURN_IF_ERROR(CheckCoverage(tensors, data_begin, file_bytes, file));
+  return tensors;
+}
+
+StatusOr<SafetensorsFile> SafetensorsFile::Open(const std::string& path) {
+  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) return NotFound(path + ": cannot be opened: " + std::strerror(errno));
+  struct stat info{};
+  const bool regular = fstat(descriptor, &info) == 0 && S_ISREG(info.st_mode);
+  void* mapping = MAP_FAILED;
+  if (regular && info.st_size > 0) {
+    mapping = mmap(nullptr, static_cast<size_t>(info.st_size), PROT_READ, MAP_PRIVATE, descriptor, 0);
+  }
+  const int mmap_error = errno;
+  close(descriptor);
+  if (!regular) return InvalidArgument(path + ": not a regular file");
+  if (info.st_size == 0) return DataLoss(path + ": the file is empty");
+  if (mapping == MAP_FAILED)
+    return ResourceExhausted(path + ": cannot be mapped: " + std::strerror(mmap_error));
+
+  SafetensorsFile file;
+  file.path_ = path;
+  file.mapping_ = static_cast<const char*>(mapping);
+  file.bytes_ = static_cast<size_t>(info.st_size);
+  TM_ASSIGN_OR_RETURN(file.tensors_, ParseSafetensors({file.mapping_, file.bytes_}, path));
+  return file;
+}
+
+SafetensorsFile::SafetensorsFile(SafetensorsFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      mapping_(std::exchange(other.mapping_, nullptr)),
+      bytes_(std::exchange(other.bytes_, 0)),
+      tensors_(std::move(other.tensors_)) {}
+
+SafetensorsFile::~SafetensorsFile() {
+  if (mapping_ != nullptr) munmap(const_cast<char*>(mapping_), bytes_);
+}
+
+namespace {
+
+// Advice about the pages of [begin, end). Only a hint, so its failure means nothing.
+void Advise(const char* mapping, int64_t begin, int64_t end, int advice) {
+  const auto page = static_cast<int64_t>(sysconf(_SC_PAGESIZE));
+  const int64_t first = begin / page * page;
+  if (end > first)
+    (void)madvise(const_cast<char*>(mapping) + first, static_cast<size_t>(end - first), advice);
+}
+
+}  // namespace
+
+const std::byte* SafetensorsFile::Data(const TensorInfo& tensor) const {
+  Advise(mapping_, tensor.begin, tensor.end, MADV_WILLNEED);
+  return reinterpret_cast<const std::byte*>(mapping_ + tensor.begin);
+}
+
+void SafetensorsFile::Release(const TensorInfo& tensor) const {
+  Advise(mapping_, tensor.begin, tensor.end, MADV_DONTNEED);
+}
+
+}  // namespace tramontane

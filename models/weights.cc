@@ -1,0 +1,359 @@
+#include "models/weights.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <set>
+
+#include "models/op_status.h"
+
+namespace tramontane {
+namespace {
+
+// Tensor names of a file layout. A layer's tensor is layer_prefix + number + suffix.
+struct TensorNames {
+  const char* embedding;
+  const char* final_norm;
+  const char* lm_head;
+  const char* layer_prefix;
+  const char* attention_norm;
+  const char* q;
+  const char* k;
+  const char* v;
+  const char* attention_out;
+  const char* mlp_norm;
+  const char* gate;
+  const char* up;
+  const char* down;
+};
+constexpr TensorNames kHuggingFaceNames = {
+    "model.embed_tokens.weight",
+    "model.norm.weight",
+    "lm_head.weight",
+    "model.layers.",
+    ".input_layernorm.weight",
+    ".self_attn.q_proj.weight",
+    ".self_attn.k_proj.weight",
+    ".self_attn.v_proj.weight",
+    ".self_attn.o_proj.weight",
+    ".post_attention_layernorm.weight",
+    ".mlp.gate_proj.weight",
+    ".mlp.up_proj.weight",
+    ".mlp.down_proj.weight",
+};
+constexpr TensorNames kMistralNames = {
+    "tok_embeddings.weight",   "norm.weight",          "output.weight",           "layers.",
+    ".attention_norm.weight",  ".attention.wq.weight", ".attention.wk.weight",    ".attention.wv.weight",
+    ".attention.wo.weight",    ".ffn_norm.weight",     ".feed_forward.w1.weight", ".feed_forward.w3.weight",
+    ".feed_forward.w2.weight",
+};
+
+const TensorNames& NamesOf(const ModelConfig& config) {
+  return config.layout == FolderLayout::kHuggingFace ? kHuggingFaceNames : kMistralNames;
+}
+
+TensorSpec Matrix(std::string name, int64_t rows, int64_t columns) {
+  return {std::move(name), rows, columns, {0, 0, rows}};
+}
+
+// Width of one norm vector in the shared allocation: rows stay 64-byte aligned.
+int64_t NormStride(int64_t length) { return (length + 15) / 16 * 16; }
+
+int64_t InFeatures(const TensorSpec& spec) {
+  return spec.slice.dim == 1 ? spec.slice.end - spec.slice.begin : spec.columns;
+}
+
+void ToFloat(const std::byte* data, DType dtype, int64_t count, float* out) {
+  if (dtype == DType::kF32) {
+    std::memcpy(out, data, static_cast<size_t>(count) * sizeof(float));
+    return;
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    uint16_t bits = 0;
+    std::memcpy(&bits, data + 2 * i, sizeof(bits));
+    out[i] = dtype == DType::kBf16 ? Bf16ToFloat(bits) : F16ToFloat(bits);
+  }
+}
+
+// A tensor's elements as `dtype`, aligned for it: in the mapping itself if they are so already, else in
+// `copy`.
+const void* Elements(const std::byte* data, DType from, DType dtype, int64_t count,
+                     std::vector<float>& copy) {
+  const bool aligned = reinterpret_cast<uintptr_t>(data) % DTypeBytes(dtype) == 0;
+  if (from == dtype && aligned) return data;
+  const auto bytes = count * static_cast<int64_t>(DTypeBytes(dtype));
+  copy.resize(static_cast<size_t>((bytes + 3) / 4));
+  if (from == dtype) {
+    std::memcpy(copy.data(), data, static_cast<size_t>(bytes));
+  } else {
+    TM_CHECK(dtype == DType::kF32, "weights are only ever widened to f32");
+    ToFloat(data, from, count, copy.data());
+  }
+  return copy.data();
+}
+
+class Loader {
+ public:
+  Loader(const WeightFiles& files, Backend& backend, const LoadProgress& progress)
+      : files_(files), backend_(backend), progress_(progress) {}
+
+  Status Load(const std::vector<WeightSpec>& specs, float* norms, int64_t norm_stride);
+  const std::set<std::string>& used() const { return used_; }
+
+ private:
+  Status Pack(const WeightSpec& spec);
+  Status CopyNorm(const WeightSpec& spec, float* host, const float* device);
+  void Done(const std::string& name, const WeightFiles::Found& found);
+
+  const WeightFiles& files_;
+  Backend& backend_;
+  const LoadProgress& progress_;
+  std::set<std::string> used_;
+  int64_t done_bytes_ = 0;
+  int64_t total_bytes_ = 0;
+};
+
+Status Loader::Load(const std::vector<WeightSpec>& specs, float* norms, int64_t norm_stride) {
+  // Everything is found and checked before anything is packed: a bad file costs no time.
+  int64_t norm_count = 0;
+  for (const WeightSpec& spec : specs) {
+    norm_count += spec.norm != nullptr;
+    for (const TensorSpec& part : spec.parts) {
+      TM_ASSIGN_OR_RETURN(const WeightFiles::Found found, files_.Find(part));
+      total_bytes_ += found.tensor->end - found.tensor->begin;
+    }
+  }
+  std::vector<float> host(static_cast<size_t>(norm_count * norm_stride));
+  int64_t norm = 0;
+  for (const WeightSpec& spec : specs) {
+    if (spec.norm != nullptr) {
+      TM_RETURN_IF_ERROR(CopyNorm(spec, host.data() + norm * norm_stride, norms + norm * norm_stride));
+      ++norm;
+    } else {
+      TM_RETURN_IF_ERROR(Pack(spec));
+    }
+  }
+  TM_RETURN_IF_ERROR(
+      OpStatus(backend_.Upload(norms, host.data(), static_cast<int64_t>(host.size() * sizeof(float))),
+               backend_, "copying the norm vectors to the device"));
+  return OpStatus(backend_.WaitFence(backend_.RecordFence()), backend_,
+                  "copying the norm vectors to the device");
+}
+
+Status Loader::Pack(const WeightSpec& spec) {
+  std::vector<WeightFiles::Found> found;
+  std::vector<DType> dtypes;
+  for (const TensorSpec& part : spec.parts) {
+    TM_ASSIGN_OR_RETURN(found.emplace_back(), files_.Find(part));
+    dtypes.push_back(*found.back().tensor->dtype);
+  }
+  const DType dtype = CommonDType(dtypes);
+  std::vector<std::vector<float>> copies(spec.parts.size());
+  std::vector<WeightRows> parts;
+  for (size_t i = 0; i < spec.parts.size(); ++i) {
+    const TensorSpec& part = spec.parts[i];
+    const void* whole = Elements(found[i].file->Data(*found[i].tensor), dtypes[i], dtype,
+                                 part.rows * part.columns, copies[i]);
+    parts.push_back(TakeSlice(whole, dtype, part));
+  }
+  const LinearSource source = {parts.data(), static_cast<int32_t>(parts.size()), InFeatures(spec.parts[0]),
+                               spec.layout};
+  TM_RETURN_IF_ERROR(
+      OpStatus(backend_.PackLinear(source, spec.matrix), backend_,
+               found[0].file->path() + ": tensor " + spec.parts[0].name + " cannot be packed"));
+  for (size_t i = 0; i < spec.parts.size(); ++i) Done(spec.parts[i].name, found[i]);
+  return Status::Ok();
+}
+
+Status Loader::CopyNorm(const WeightSpec& spec, float* host, const float* device) {
+  TM_ASSIGN_OR_RETURN(const WeightFiles::Found found, files_.Find(spec.parts[0]));
+  ToFloat(found.file->Data(*found.tensor), *found.tensor->dtype, spec.parts[0].rows, host);
+  *spec.norm = device;
+  Done(spec.parts[0].name, found);
+  return Status::Ok();
+}
+
+void Loader::Done(const std::string& name, const WeightFiles::Found& found) {
+  found.file->Release(*found.tensor);
+  used_.insert(name);
+  done_bytes_ += found.tensor->end - found.tensor->begin;
+  if (progress_) progress_(done_bytes_, total_bytes_);
+}
+
+// Whether `name` lies in a layer that the model runs.
+bool InsideALayer(const std::string& name, const ModelConfig& config) {
+  const std::string_view prefix = NamesOf(config).layer_prefix;
+  if (!name.starts_with(prefix)) return false;
+  int32_t layer = -1;
+  std::from_chars(name.data() + prefix.size(), name.data() + name.size(), layer);
+  return layer >= 0 && layer < config.layers;
+}
+
+Status CheckLeftOver(const WeightFiles& files, const std::set<std::string>& used, ModelConfig& config) {
+  constexpr size_t kMaxWarnings = 8;
+  size_t left_over = 0;
+  for (const auto& [name, found] : files.all()) {
+    // Rotary frequencies that old releases stored follow from rope_theta.
+    if (used.count(name) != 0 || name.ends_with(".inv_freq") || name == "rope.freqs") continue;
+    if (config.tied_embeddings && name == NamesOf(config).lm_head) continue;
+    if (InsideALayer(name, config)) {
+      return Unimplemented(found.file->path() + ": tensor " + name +
+                           " is no part of this architecture: leaving it out would change the computation");
+    }
+    if (++left_over <= kMaxWarnings) {
+      config.warnings.push_back(found.file->path() + ": tensor " + name + " is not used");
+    }
+  }
+  if (left_over > kMaxWarnings) {
+    config.warnings.push_back("and " + std::to_string(left_over - kMaxWarnings) +
+                              " more tensors are not used");
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+ModelWeights::~ModelWeights() {
+  if (lm_head.impl != nullptr && lm_head.impl != embedding.impl) backend_->FreeWeight(lm_head);
+  if (embedding.impl != nullptr) backend_->FreeWeight(embedding);
+  for (const LayerWeights& layer : layers) {
+    for (const WeightHandle handle : {layer.qkv, layer.attention_out, layer.gate_up, layer.down}) {
+      if (handle.impl != nullptr) backend_->FreeWeight(handle);
+    }
+  }
+  if (norms_ != nullptr) backend_->Free(norms_);
+}
+
+std::vector<WeightSpec> ListWeights(const ModelConfig& config, WeightTable& into) {
+  const TensorNames& names = NamesOf(config);
+  const int64_t hidden = config.hidden_size;
+  const int64_t queries = int64_t{config.heads} * config.head_dim;
+  const int64_t keys = int64_t{config.kv_heads} * config.head_dim;
+  const int64_t intermediate = config.intermediate_size;
+  std::vector<WeightSpec> specs;
+  const auto matrix = [&](std::vector<TensorSpec> parts, WeightHandle* to,
+                          LinearLayout layout = LinearLayout::kStacked) {
+    specs.push_back({std::move(parts), layout, to, nullptr});
+  };
+  const auto norm = [&](std::string name, const float** to) {
+    specs.push_back({{{std::move(name), hidden, 0, {0, 0, hidden}}}, LinearLayout::kStacked, nullptr, to});
+  };
+
+  matrix({Matrix(names.embedding, config.vocab_size, hidden)}, &into.embedding);
+  into.layers.resize(static_cast<size_t>(config.layers));
+  for (int32_t i = 0; i < config.layers; ++i) {
+    LayerWeights& layer = into.layers[i];
+    const auto name = [&](const char* suffix) { return names.layer_prefix + std::to_string(i) + suffix; };
+    norm(name(names.attention_norm), &layer.attention_norm);
+    matrix({Matrix(name(names.q), queries, hidden), Matrix(name(names.k), keys, hidden),
+            Matrix(name(names.v), keys, hidden)},
+           &layer.qkv);
+    matrix({Matrix(name(names.attention_out), hidden, queries)}, &layer.attention_out);
+    norm(name(names.mlp_norm), &layer.mlp_norm);
+    matrix({Matrix(name(names.gate), intermediate, hidden), Matrix(name(names.up), intermediate, hidden)},
+           &layer.gate_up, LinearLayout::kGateUp);
+    matrix({Matrix(name(names.down), hidden, intermediate)}, &layer.down);
+  }
+  norm(names.final_norm, &into.final_norm);
+  if (!config.tied_embeddings) matrix({Matrix(names.lm_head, config.vocab_size, hidden)}, &into.lm_head);
+  return specs;
+}
+
+WeightRows TakeSlice(const void* whole, DType dtype, const TensorSpec& spec) {
+  const Slice& slice = spec.slice;
+  const int64_t rows = slice.dim == 0 ? slice.end - slice.begin : spec.rows;
+  const int64_t first = slice.dim == 0 ? slice.begin * spec.columns : slice.begin;  // element
+  const auto* data = static_cast<const std::byte*>(whole);
+  if (data != nullptr) data += first * static_cast<int64_t>(DTypeBytes(dtype));
+  return {data, dtype, rows, spec.columns};
+}
+
+StatusOr<WeightFiles> WeightFiles::Open(const ModelFolder& folder) {
+  if (folder.weight_files.empty()) {
+    std::string message =
+        folder.path + ": no " +
+        (folder.layout == FolderLayout::kHuggingFace ? "model*.safetensors" : "consolidated*.safetensors") +
+        " is there";
+    if (!folder.unreadable_weights.empty()) {
+      message += "; " + folder.unreadable_weights[0] + " cannot be read: only safetensors files can";
+    }
+    return NotFound(message);
+  }
+  WeightFiles opened;
+  opened.where_ = folder.weight_files.size() == 1 ? folder.PathOf(folder.weight_files[0]) : folder.path;
+  for (const std::string& name : folder.weight_files) {
+    TM_ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::Open(folder.PathOf(name)));
+    opened.files_.push_back(std::move(file));
+  }
+  for (const SafetensorsFile& file : opened.files_) {
+    for (const auto& [name, tensor] : file.tensors()) {
+      const auto [other, added] = opened.all_.insert({name, {&file, &tensor}});
+      if (!added) {
+        return InvalidArgument(file.path() + ": tensor " + name + " also stands in " +
+                               other->second.file->path());
+      }
+    }
+  }
+  for (const auto& [name, file] : folder.index) {
+    const auto found = opened.all_.find(name);
+    if (found == opened.all_.end() || found->second.file->path() != folder.PathOf(file)) {
+      return InvalidArgument(folder.PathOf(file) + ": tensor " + name +
+                             " is not there, though the index says so");
+    }
+  }
+  return opened;
+}
+
+StatusOr<WeightFiles::Found> WeightFiles::Find(const TensorSpec& spec) const {
+  const auto entry = all_.find(spec.name);
+  if (entry == all_.end()) return NotFound(where_ + ": tensor " + spec.name + " is missing");
+  const Found& found = entry->second;
+  std::vector<int64_t> shape = {spec.rows};
+  if (spec.columns != 0) shape.push_back(spec.columns);
+  const std::string where = found.file->path() + ": tensor " + spec.name;
+  if (found.tensor->shape != shape) {
+    return InvalidArgument(where + " has shape " + ShapeText(found.tensor->shape) +
+                           "; by the config it must be " + ShapeText(shape));
+  }
+  if (!found.tensor->dtype) {
+    return Unimplemented(where + " has dtype " + found.tensor->dtype_name +
+                         "; F32, BF16 and F16 can be read");
+  }
+  return found;
+}
+
+DType CommonDType(const std::vector<DType>& dtypes) {
+  const bool same =
+      std::all_of(dtypes.begin(), dtypes.end(), [&](DType dtype) { return dtype == dtypes[0]; });
+  return same ? dtypes[0] : DType::kF32;
+}
+
+int64_t WeightBytes(const WeightSpec& spec, DType dtype, const Backend& backend) {
+  if (spec.norm != nullptr) return NormStride(spec.parts[0].rows) * static_cast<int64_t>(sizeof(float));
+  std::vector<WeightRows> parts;
+  for (const TensorSpec& part : spec.parts) parts.push_back(TakeSlice(nullptr, dtype, part));
+  return backend.PackedBytes(
+      {parts.data(), static_cast<int32_t>(parts.size()), InFeatures(spec.parts[0]), spec.layout});
+}
+
+Status LoadWeights(const ModelFolder& folder, ModelConfig& config, const LoadProgress& progress,
+                   ModelWeights& into) {
+  TM_ASSIGN_OR_RETURN(const WeightFiles files, WeightFiles::Open(folder));
+  Backend& backend = *into.backend_;
+  const std::vector<WeightSpec> specs = ListWeights(config, into);
+  const int64_t norm_count =
+      std::count_if(specs.begin(), specs.end(), [](const auto& s) { return s.norm != nullptr; });
+  const int64_t stride = NormStride(config.hidden_size);
+  const int64_t norm_bytes = norm_count * stride * static_cast<int64_t>(sizeof(float));
+  into.norms_ = backend.Allocate(norm_bytes);
+  if (into.norms_ == nullptr) {
+    return ResourceExhausted(folder.path + ": no memory for " + std::to_string(norm_bytes) +
+                             " bytes of norm vectors");
+  }
+  Loader loader(files, backend, progress);
+  TM_RETURN_IF_ERROR(loader.Load(specs, static_cast<float*>(into.norms_), stride));
+  if (config.tied_embeddings) into.lm_head = into.embedding;
+  return CheckLeftOver(files, loader.used(), config);
+}
+
+}  // namespace tramontane
