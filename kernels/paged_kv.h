@@ -55,12 +55,12 @@ struct KvLayerView {
   KvFormat format;
 
   // The head_dim elements of one key (value) vector.
-  std::byte* Key(int64_t page, int32_t kv_head, int32_t offset) const {
+  constexpr std::byte* Key(int64_t page, int32_t kv_head, int32_t offset) const {
     return pool + page * page_bytes + layer_offset +
            (kv_head * format.HeadStride() + offset * format.TokenStride()) *
                static_cast<int64_t>(DTypeBytes(format.dtype));
   }
-  std::byte* Value(int64_t page, int32_t kv_head, int32_t offset) const {
+  constexpr std::byte* Value(int64_t page, int32_t kv_head, int32_t offset) const {
     return Key(page, kv_head, offset) + format.HalfLayerBytes();
   }
 };

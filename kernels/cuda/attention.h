@@ -1,0 +1,101 @@
+// Attention on the device: its parameters, its work list, and the launches. Host side; any CUDA stream.
+// One family serves prefill, decode and mixtures: see attention.cu for the grid, the bytes and the limits.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/attention.h"
+
+namespace tramontane::cuda {
+
+inline constexpr int kKeyTile = 64;           // keys that a block works on at once
+inline constexpr int kMinSplitTiles = 4;      // a split has at least this many key tiles
+inline constexpr int kMaxAttentionRows = 64;  // rows (tokens x group) of the large tile
+
+// One block column's work: rows [row_begin, row_begin + tile rows) of a sequence (row = token * group + head
+// in group) against the keys at absolute positions [key_begin, key_end).
+struct AttentionItem {
+  int32_t sequence;
+  int32_t row_begin;
+  int32_t key_begin;  // a multiple of kKeyTile
+  int32_t key_end;
+  int32_t partial;  // slot of partial results; -1: the item is whole and writes its output
+};
+
+// Rows whose keys were split: partial slots [partial_begin, partial_begin + splits), in key order.
+struct AttentionMerge {
+  int32_t sequence;
+  int32_t row_begin;
+  int32_t partial_begin;
+  int32_t splits;
+};
+
+struct AttentionWork {
+  int32_t items;
+  int32_t merges;
+  int32_t partials;
+  int32_t split_tiles;  // key tiles of one split
+};
+
+// What the plan is made from. Device pointers for the kernel, host pointers for its host twin.
+struct AttentionPlanParams {
+  const int32_t* kv_indptr;
+  const int32_t* last_page_len;
+  const int32_t* kv_base;
+  const int32_t* qo_indptr;
+  int32_t batch;
+  int32_t page_size;
+  int32_t window;     // 0: none
+  int32_t group;      // query heads of a kv head
+  int32_t tile_rows;  // 16 or 64
+  int32_t kv_heads;
+  int32_t target_blocks;   // blocks that fill the device about twice
+  int32_t max_items;       // capacity of the lists: AttentionItemBound
+  AttentionItem* items;    // [max_items]
+  AttentionMerge* merges;  // [max_items]
+  AttentionWork* work;     // [1]
+};
+
+// Items that can never be exceeded for these maxima: every tile of rows whole, and target_blocks splits more.
+constexpr int32_t AttentionItemBound(int32_t tokens, int32_t sequences, int32_t group, int32_t tile_rows,
+                                     int32_t target_blocks) {
+  return (tokens * group + tile_rows - 1) / tile_rows + sequences + target_blocks;
+}
+
+// The host twin of the plan kernel: the same lists, from host pointers.
+void PlanAttentionOnHost(const AttentionPlanParams& params);
+
+struct AttentionRunParams {
+  const void* query;  // [tokens, query_heads * head_dim], rows query_stride apart
+  void* out;          // [tokens, query_heads * head_dim], rows out_stride apart
+  int64_t query_stride;
+  int64_t out_stride;
+  KvLayerView kv;
+  const int32_t* kv_indptr;
+  const int32_t* page_indices;
+  const int32_t* last_page_len;
+  const int32_t* kv_base;
+  const int32_t* qo_indptr;
+  const AttentionItem* items;
+  const AttentionMerge* merges;
+  const AttentionWork* work;
+  float* partial_out;  // [partials, kv_heads, tile_rows, head_dim] f32, normalised
+  float* partial_lse;  // [partials, kv_heads, tile_rows] base 2
+  float* lse;          // [tokens, query_heads] base 2, or null
+  int32_t window;
+  int32_t group;
+  int32_t tile_rows;
+  int32_t max_items;
+  float scale;
+};
+
+// Queue the launches on `stream` (a cudaStream_t). 0 or the runtime's error. REQUIRES: AttentionSupported.
+int PlanAttention(const AttentionPlanParams& params, void* stream);
+int RunAttention(const AttentionRunParams& params, void* stream);
+
+constexpr bool AttentionSupported(DType dtype, int32_t head_dim, int32_t group) {
+  return dtype != DType::kF32 && (head_dim == 32 || head_dim == 64 || head_dim == 96 || head_dim == 128) &&
+         group >= 1 && group <= 16;
+}
+
+}  // namespace tramontane::cuda

@@ -1,0 +1,89 @@
+// The work list of an attention call, made on the device, so that the host need not know the lengths.
+//
+// Shapes:   reads 4 integers a sequence, writes AttentionItem [items] and AttentionMerge [merges].
+// Grid:     one block of 256 threads; a thread takes every 256th sequence; one prefix sum over threads.
+// Bytes:    4 reads of 4 bytes a sequence, twice, and 20 bytes an item. Microseconds; run once a step per
+// window. Limits:   batch of any size; lists bounded by AttentionItemBound. Idea:     FlashAttention-3's
+// device-side split planner, counting keys inside the window only.
+//
+// The plan: rows of a sequence fall into tiles of tile_rows; a tile sees the keys from the first visible to
+// its last row's own position. All tiles share one split length, the least (in key tiles, at least
+// kMinSplitTiles) for which all blocks together number at most target_blocks; so the list depends on the
+// lengths alone.
+#include "kernels/cuda/attention_plan.cuh"
+
+namespace tramontane::cuda {
+
+namespace {
+
+constexpr int kPlanThreads = 256;
+
+}  // namespace
+
+TM_KERNEL void PlanAttentionKernel(AttentionPlanParams p) {
+  auto* shared = reinterpret_cast<Totals*>(SharedBytes());  // [kPlanThreads]
+  const int thread = ThreadX();
+
+  // All key tiles, for the split length.
+  Totals mine;
+  for (int b = thread; b < p.batch; b += kPlanThreads)
+    mine.tiles += CountSequence<DeviceMemory>(p, b, 1).tiles;
+  shared[thread] = mine;
+  SyncThreads();
+  int all_tiles = 0;
+  for (int i = 0; i < kPlanThreads; ++i) all_tiles += shared[i].tiles;
+  SyncThreads();
+  const int split_tiles = SplitLength(p, all_tiles);
+
+  // A thread owns a run of neighbouring sequences, so that the lists are in the order of the batch.
+  const int run = (p.batch + kPlanThreads - 1) / kPlanThreads;
+  const int begin = Smaller(thread * run, p.batch), end = Smaller(begin + run, p.batch);
+  mine = {};
+  for (int b = begin; b < end; ++b) {
+    const Totals t = CountSequence<DeviceMemory>(p, b, split_tiles);
+    mine.items += t.items;
+    mine.merges += t.merges;
+    mine.partials += t.partials;
+  }
+  shared[thread] = mine;
+  SyncThreads();
+  Totals at;
+  for (int i = 0; i < thread; ++i) {
+    at.items += shared[i].items;
+    at.merges += shared[i].merges;
+    at.partials += shared[i].partials;
+  }
+  if (thread == kPlanThreads - 1) {
+    StoreGlobal(p.work, AttentionWork{at.items + mine.items, at.merges + mine.merges,
+                                      at.partials + mine.partials, split_tiles});
+  }
+  for (int b = begin; b < end; ++b) {
+    const Totals t = CountSequence<DeviceMemory>(p, b, split_tiles);
+    FillSequence<DeviceMemory>(p, b, split_tiles, at);
+    at.items += t.items;
+    at.merges += t.merges;
+    at.partials += t.partials;
+  }
+}
+
+int PlanAttention(const AttentionPlanParams& params, void* stream) {
+  return TM_LAUNCH(PlanAttentionKernel, Dim3(), Dim3{kPlanThreads}, kPlanThreads * sizeof(Totals),
+                   static_cast<Stream>(stream), params);
+}
+
+void PlanAttentionOnHost(const AttentionPlanParams& params) {
+  int tiles = 0;
+  for (int b = 0; b < params.batch; ++b) tiles += CountSequence<HostMemory>(params, b, 1).tiles;
+  const int split_tiles = SplitLength(params, tiles);
+  Totals at;
+  for (int b = 0; b < params.batch; ++b) {
+    const Totals own = CountSequence<HostMemory>(params, b, split_tiles);
+    FillSequence<HostMemory>(params, b, split_tiles, at);
+    at.items += own.items;
+    at.merges += own.merges;
+    at.partials += own.partials;
+  }
+  *params.work = {at.items, at.merges, at.partials, split_tiles};
+}
+
+}  // namespace tramontane::cuda

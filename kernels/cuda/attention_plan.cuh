@@ -1,0 +1,108 @@
+// What one sequence adds to the work list of an attention call: the arithmetic of attention_plan.cu, written
+// once for the kernel and its host twin. `Memory` says how integers are read and entries written.
+#pragma once
+
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/primitives.cuh"
+
+namespace tramontane::cuda {
+
+// On the device: the counted primitives. On the host: plain memory.
+struct DeviceMemory {
+  template <typename T>
+  TM_DEVICE static T Load(const T* address) {
+    return LoadGlobal(address);
+  }
+  template <typename T>
+  TM_DEVICE static void Store(T* address, const T& value) {
+    StoreGlobal(address, value);
+  }
+};
+struct HostMemory {
+  template <typename T>
+  TM_HOST_DEVICE static T Load(const T* address) {
+    return *address;
+  }
+  template <typename T>
+  TM_HOST_DEVICE static void Store(T* address, const T& value) {
+    *address = value;
+  }
+};
+
+TM_HOST_DEVICE int Smaller(int a, int b) { return a < b ? a : b; }
+TM_HOST_DEVICE int Larger(int a, int b) { return a > b ? a : b; }
+
+// The lengths of one sequence.
+struct PlanRow {
+  int kv_end;  // position after its last key
+  int tokens;  // queries: the last ones before kv_end
+};
+
+template <typename Memory>
+TM_HOST_DEVICE PlanRow ReadRow(const AttentionPlanParams& p, int b) {
+  const int pages = Memory::Load(p.kv_indptr + b + 1) - Memory::Load(p.kv_indptr + b);
+  const int listed = pages == 0 ? 0 : (pages - 1) * p.page_size + Memory::Load(p.last_page_len + b);
+  return {Memory::Load(p.kv_base + b) + listed,
+          Memory::Load(p.qo_indptr + b + 1) - Memory::Load(p.qo_indptr + b)};
+}
+
+// The keys that rows [row_begin, row_begin + tile_rows) see: [begin, end), begin rounded down to a key tile.
+struct KeyRange {
+  int begin, end;
+};
+
+TM_HOST_DEVICE KeyRange KeysOf(const AttentionPlanParams& p, const PlanRow& row, int row_begin) {
+  const int first_token = row_begin / p.group;
+  const int last_token = Smaller(row_begin + p.tile_rows, row.tokens * p.group) - 1;
+  const int first_position = row.kv_end - row.tokens + first_token;
+  const int begin = p.window > 0 ? Larger(0, first_position - p.window + 1) : 0;
+  return {begin / kKeyTile * kKeyTile, row.kv_end - row.tokens + last_token / p.group + 1};
+}
+
+TM_HOST_DEVICE int TilesOf(const KeyRange& keys) { return (keys.end - keys.begin + kKeyTile - 1) / kKeyTile; }
+TM_HOST_DEVICE int SplitsOf(int tiles, int split_tiles) { return (tiles + split_tiles - 1) / split_tiles; }
+
+// Key tiles, items, merges and partials of one sequence under a split length.
+struct Totals {
+  int tiles = 0, items = 0, merges = 0, partials = 0;
+};
+
+template <typename Memory>
+TM_HOST_DEVICE Totals CountSequence(const AttentionPlanParams& p, int b, int split_tiles) {
+  Totals totals;
+  const PlanRow row = ReadRow<Memory>(p, b);
+  for (int r = 0; r < row.tokens * p.group; r += p.tile_rows) {
+    const int tiles = TilesOf(KeysOf(p, row, r));
+    const int splits = SplitsOf(tiles, split_tiles);
+    totals.tiles += tiles;
+    totals.items += splits;
+    totals.merges += splits > 1 ? 1 : 0;
+    totals.partials += splits > 1 ? splits : 0;
+  }
+  return totals;
+}
+
+// Writes the items of one sequence behind those of the sequences before it.
+template <typename Memory>
+TM_HOST_DEVICE void FillSequence(const AttentionPlanParams& p, int b, int split_tiles, Totals at) {
+  const PlanRow row = ReadRow<Memory>(p, b);
+  for (int r = 0; r < row.tokens * p.group; r += p.tile_rows) {
+    const KeyRange keys = KeysOf(p, row, r);
+    const int splits = SplitsOf(TilesOf(keys), split_tiles);
+    if (splits > 1) Memory::Store(p.merges + at.merges++, AttentionMerge{b, r, at.partials, splits});
+    for (int s = 0; s < splits; ++s) {
+      const int begin = keys.begin + s * split_tiles * kKeyTile;
+      Memory::Store(p.items + at.items++,
+                    AttentionItem{b, r, begin, Smaller(begin + split_tiles * kKeyTile, keys.end),
+                                  splits > 1 ? at.partials++ : -1});
+    }
+  }
+}
+
+// The split length for so many key tiles in all (of one kv head).
+TM_HOST_DEVICE int SplitLength(const AttentionPlanParams& p, int all_tiles) {
+  const int blocks = Larger(1, p.target_blocks / p.kv_heads);
+  return Larger(kMinSplitTiles, (all_tiles + blocks - 1) / blocks);
+}
+
+}  // namespace tramontane::cuda

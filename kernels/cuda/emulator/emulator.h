@@ -1,0 +1,92 @@
+// Emulator: runs a CUDA kernel's own source on the host, one fiber per CUDA thread. Tests only.
+//
+// What it models: blocks one after another; threads of a block in a chosen order, switched at barriers and
+// warp collectives; shared memory poisoned with 0xFF (NaN) before each block; asynchronous copies that land
+// only when waited for; warp collectives that check mask and call site; exact bank conflicts of ldmatrix;
+// bytes moved through the global load and store primitives. What it cannot model: the weak memory model
+// between blocks, registers, occupancy, time. See ../README.md.
+//
+// One launch at a time per host thread. A broken rule (deadlock, lanes in different collectives, a wrong
+// mask) prints where and aborts.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+namespace tramontane::emulator {
+
+inline constexpr int kWarp = 32;
+
+struct Dim3 {
+  unsigned x = 1, y = 1, z = 1;
+};
+
+// The order in which threads of a block get their turn.
+enum class LaneOrder { kForward, kReverse, kRandom };
+
+struct Settings {
+  LaneOrder order = LaneOrder::kForward;
+  uint64_t seed = 1;          // of kRandom
+  bool eager_copies = false;  // asynchronous copies land at once (what hides a missing wait)
+};
+
+struct LaunchStats {
+  int64_t global_read_bytes = 0;
+  int64_t global_written_bytes = 0;
+  int64_t barriers = 0;        // __syncthreads, per block
+  int64_t matrix_loads = 0;    // ldmatrix, per warp
+  int64_t bank_conflicts = 0;  // extra shared-memory passes of those loads
+};
+
+// Where a thread is in the kernel's source.
+struct Site {
+  const char* file = "";
+  int line = 0;
+};
+
+struct Launch {
+  Dim3 grid, block;
+  size_t shared_bytes = 0;
+  std::function<void()> kernel;  // run once per thread
+};
+
+LaunchStats Run(const Launch& launch, const Settings& settings);
+
+// The settings that launches through TM_LAUNCH use, and the sum of their stats. This host thread only.
+Settings& CurrentSettings();
+LaunchStats& TotalStats();
+
+// ---- called by a running thread, through primitives_host.h
+// -------------------------------------------------------
+
+struct AsyncCopy {
+  std::byte* to = nullptr;
+  const std::byte* from = nullptr;
+  size_t bytes = 0;       // read from `from`
+  size_t zero_bytes = 0;  // written as zero behind them
+};
+
+Dim3 ThreadIndex();
+Dim3 BlockIndex();
+Dim3 BlockDimension();
+Dim3 GridDimension();
+int Lane();
+std::byte* SharedMemory();
+
+void SyncThreads(Site site);
+void CountRead(int64_t bytes);
+void CountWritten(int64_t bytes);
+void IssueCopy(const AsyncCopy& copy);
+void CommitCopies();
+void WaitCopies(int groups_left);  // until at most `groups_left` of the thread's latest groups are under way
+
+// All lanes of `mask` meet; `operand` [operand_bytes] of each is handed to `combine`, called once with the
+// operands of every lane (null for lanes outside the mask). What combine writes to an operand, its lane gets.
+void WarpCollective(unsigned mask, Site site, void* operand, size_t operand_bytes,
+                    void (*combine)(void* const operands[kWarp], unsigned mask));
+// Counts one ldmatrix over rows at these shared-memory addresses.
+void CountMatrixLoad(const void* const rows[kWarp], int row_count);
+
+}  // namespace tramontane::emulator

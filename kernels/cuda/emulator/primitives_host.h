@@ -1,0 +1,257 @@
+// The host side of primitives.cuh: what each wrapped instruction does, in terms of the emulator. Tests only.
+// Included by primitives.cuh when no CUDA compiler is at work. Includes no toolkit header.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/core/dtype.h"
+#include "kernels/cuda/emulator/emulator.h"
+
+#define TM_KERNEL
+#define TM_DEVICE inline
+#define TM_HOST_DEVICE inline
+#define TM_UNROLL
+
+// TM_LAUNCH(kernel, grid, block, shared_bytes, stream, arguments...): a checked launch; here, a run to the
+// end.
+#define TM_LAUNCH(kernel, grid, block, shared_bytes, stream, ...) \
+  ((void)(stream), ::tramontane::cuda::RunEmulated(               \
+                       {(grid), (block), static_cast<size_t>(shared_bytes), [&] { kernel(__VA_ARGS__); }}))
+
+namespace tramontane::cuda {
+
+using Stream = void*;
+using Dim3 = emulator::Dim3;
+
+// 0: launched; else the runtime's error.
+inline int RunEmulated(const emulator::Launch& launch) {
+  const emulator::LaunchStats stats = emulator::Run(launch, emulator::CurrentSettings());
+  emulator::LaunchStats& total = emulator::TotalStats();
+  total.global_read_bytes += stats.global_read_bytes;
+  total.global_written_bytes += stats.global_written_bytes;
+  total.barriers += stats.barriers;
+  total.matrix_loads += stats.matrix_loads;
+  total.bank_conflicts += stats.bank_conflicts;
+  return 0;
+}
+
+// Lets a kernel be launched with so much shared memory; sm_90 has 227 KiB a block. 0 or the runtime's error.
+template <typename Kernel>
+int AllowSharedBytes(Kernel, int bytes) {
+  return bytes <= 227 * 1024 ? 0 : 1;
+}
+
+// ---- element types
+// -----------------------------------------------------------------------------------------------
+
+struct Bf16 {
+  uint16_t bits;
+};
+struct F16 {
+  uint16_t bits;
+};
+
+inline float ToFloat(Bf16 x) { return Bf16ToFloat(x.bits); }
+inline float ToFloat(F16 x) { return F16ToFloat(x.bits); }
+inline float ToFloat(float x) { return x; }
+template <typename T>
+T FromFloat(float x);
+template <>
+inline Bf16 FromFloat<Bf16>(float x) {
+  return {FloatToBf16(x)};
+}
+template <>
+inline F16 FromFloat<F16>(float x) {
+  return {FloatToF16(x)};
+}
+template <>
+inline float FromFloat<float>(float x) {
+  return x;
+}
+// Two neighbours in one register, the first in the low half.
+template <typename T>
+uint32_t PackPair(float low, float high) {
+  return uint32_t{FromFloat<T>(low).bits} | uint32_t{FromFloat<T>(high).bits} << 16;
+}
+
+struct alignas(16) Vector16 {
+  uint32_t word[4];
+};
+
+// ---- where a thread is
+// ---------------------------------------------------------------------------------------------
+
+inline int ThreadX() { return static_cast<int>(emulator::ThreadIndex().x); }
+inline int BlockX() { return static_cast<int>(emulator::BlockIndex().x); }
+inline int BlockY() { return static_cast<int>(emulator::BlockIndex().y); }
+inline int GridX() { return static_cast<int>(emulator::GridDimension().x); }
+inline int BlockSizeX() { return static_cast<int>(emulator::BlockDimension().x); }
+inline int LaneId() { return emulator::Lane(); }
+inline std::byte* SharedBytes() { return emulator::SharedMemory(); }
+
+inline void SyncThreads(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  emulator::SyncThreads({file, line});
+}
+
+// ---- global memory: counted
+// -------------------------------------------------------------------------------------
+
+template <typename T>
+T LoadGlobal(const T* address) {
+  emulator::CountRead(sizeof(T));
+  return *address;
+}
+template <typename T>
+void StoreGlobal(T* address, T value) {
+  emulator::CountWritten(sizeof(T));
+  *address = value;
+}
+inline Vector16 LoadGlobal16(const void* address) {
+  emulator::CountRead(16);
+  Vector16 value;
+  std::memcpy(&value, address, 16);
+  return value;
+}
+inline void StoreGlobal16(void* address, const Vector16& value) {
+  emulator::CountWritten(16);
+  std::memcpy(address, &value, 16);
+}
+
+// ---- asynchronous copies to shared memory: 16 bytes, of which the first `bytes` are read, the rest zero
+// ------------
+
+inline void CopyAsync16(void* shared, const void* global, int bytes) {
+  emulator::IssueCopy({static_cast<std::byte*>(shared), static_cast<const std::byte*>(global),
+                       static_cast<size_t>(bytes), static_cast<size_t>(16 - bytes)});
+}
+inline void CopyCommit() { emulator::CommitCopies(); }
+template <int kGroupsLeft>
+void CopyWait() {
+  emulator::WaitCopies(kGroupsLeft);
+}
+
+// ---- warp collectives
+// --------------------------------------------------------------------------------------------
+
+inline float ShuffleXor(float value, int lane_mask, const char* file = __builtin_FILE(),
+                        int line = __builtin_LINE()) {
+  struct Operand {
+    float value;
+    int lane_mask;
+  } operand{value, lane_mask};
+  emulator::WarpCollective(0xffffffffu, {file, line}, &operand, sizeof(operand),
+                           [](void* const operands[32], unsigned) {
+                             float values[32];
+                             for (int i = 0; i < 32; ++i)
+                               values[i] = static_cast<Operand*>(operands[i])->value;
+                             for (int i = 0; i < 32; ++i) {
+                               auto* own = static_cast<Operand*>(operands[i]);
+                               own->value = values[i ^ own->lane_mask];
+                             }
+                           });
+  return operand.value;
+}
+
+// Four 8x8 matrices of 16-bit elements. Lane l gives the address of row l % 8 of matrix l / 8 (16 bytes);
+// register j of lane l gets elements (l / 4, 2 * (l % 4)) and the next of matrix j; transposed: elements (2 *
+// (l % 4), l / 4) and the one below.
+namespace host {
+struct MatrixOperand {
+  const void* address;
+  uint16_t row[8];
+  uint32_t out[4];
+};
+template <bool kTransposed>
+void LoadMatrices(uint32_t out[4], const void* row, const char* file, int line) {
+  MatrixOperand operand;
+  operand.address = row;
+  std::memcpy(operand.row, row, 16);
+  emulator::WarpCollective(0xffffffffu, {file, line}, &operand, sizeof(operand),
+                           [](void* const operands[32], unsigned) {
+                             const void* rows[32];
+                             for (int i = 0; i < 32; ++i)
+                               rows[i] = static_cast<MatrixOperand*>(operands[i])->address;
+                             emulator::CountMatrixLoad(rows, 32);
+                             auto element = [&](int matrix, int r, int c) {
+                               return uint32_t{static_cast<MatrixOperand*>(operands[matrix * 8 + r])->row[c]};
+                             };
+                             for (int lane = 0; lane < 32; ++lane) {
+                               for (int j = 0; j < 4; ++j) {
+                                 const int a = lane / 4, b = 2 * (lane % 4);
+                                 static_cast<MatrixOperand*>(operands[lane])->out[j] =
+                                     kTransposed ? element(j, b, a) | element(j, b + 1, a) << 16
+                                                 : element(j, a, b) | element(j, a, b + 1) << 16;
+                               }
+                             }
+                           });
+  std::memcpy(out, operand.out, 16);
+}
+}  // namespace host
+
+inline void LoadMatrix4(uint32_t out[4], const void* row, const char* file = __builtin_FILE(),
+                        int line = __builtin_LINE()) {
+  host::LoadMatrices<false>(out, row, file, line);
+}
+inline void LoadMatrix4Transposed(uint32_t out[4], const void* row, const char* file = __builtin_FILE(),
+                                  int line = __builtin_LINE()) {
+  host::LoadMatrices<true>(out, row, file, line);
+}
+
+// c [16, 8] f32 += a [16, 16] * b [16, 8], T elements. With g = lane / 4 and t = lane % 4:
+//   a: (g, 2t..) (g+8, 2t..) (g, 2t+8..) (g+8, 2t+8..)   b: (2t.., g) (2t+8.., g)   c: (g, 2t..) (g+8, 2t..)
+template <typename T>
+void Mma16816(float c[4], const uint32_t a[4], const uint32_t b[2], const char* file = __builtin_FILE(),
+              int line = __builtin_LINE()) {
+  struct Operand {
+    uint32_t a[4];
+    uint32_t b[2];
+    float c[4];
+  } operand;
+  std::memcpy(operand.a, a, sizeof(operand.a));
+  std::memcpy(operand.b, b, sizeof(operand.b));
+  std::memcpy(operand.c, c, sizeof(operand.c));
+  emulator::WarpCollective(0xffffffffu, {file, line}, &operand, sizeof(operand),
+                           [](void* const operands[32], unsigned) {
+                             float a_full[16][16], b_full[16][8];
+                             auto half = [](uint32_t word, int which) {
+                               return ToFloat(T{static_cast<uint16_t>(which == 0 ? word : word >> 16)});
+                             };
+                             for (int lane = 0; lane < 32; ++lane) {
+                               const auto* o = static_cast<Operand*>(operands[lane]);
+                               const int g = lane / 4, t = lane % 4;
+                               for (int h = 0; h < 2; ++h) {
+                                 a_full[g][2 * t + h] = half(o->a[0], h);
+                                 a_full[g + 8][2 * t + h] = half(o->a[1], h);
+                                 a_full[g][2 * t + 8 + h] = half(o->a[2], h);
+                                 a_full[g + 8][2 * t + 8 + h] = half(o->a[3], h);
+                                 b_full[2 * t + h][g] = half(o->b[0], h);
+                                 b_full[2 * t + 8 + h][g] = half(o->b[1], h);
+                               }
+                             }
+                             for (int lane = 0; lane < 32; ++lane) {
+                               auto* o = static_cast<Operand*>(operands[lane]);
+                               const int g = lane / 4, t = lane % 4;
+                               for (int i = 0; i < 4; ++i) {
+                                 const int row = g + (i / 2) * 8, column = 2 * t + i % 2;
+                                 float sum = o->c[i];
+                                 for (int k = 0; k < 16; ++k) sum += a_full[row][k] * b_full[k][column];
+                                 o->c[i] = sum;
+                               }
+                             }
+                           });
+  std::memcpy(c, operand.c, sizeof(operand.c));
+}
+
+// ---- arithmetic
+// --------------------------------------------------------------------------------------------------
+
+inline float Exp2(float x) { return std::exp2(x); }
+inline float Log2(float x) { return std::log2(x); }
+inline float Max(float a, float b) { return std::fmax(a, b); }
+
+}  // namespace tramontane::cuda

@@ -1,0 +1,181 @@
+// The vocabulary of the kernels: every machine instruction they use beyond plain C++, under one name each.
+// The only file with inline PTX. Compiled by nvcc it is the instructions; compiled as host C++ it is the
+// emulator's model of them (emulator/primitives_host.h states what each one does).
+//
+// Rules for kernel sources: nothing but this header and plain C++; shared memory through SharedBytes();
+// launches through TM_LAUNCH; no reliance on lanes running in step without a collective. Source: PTX ISA 9.0,
+// sections on mma.m16n8k16, ldmatrix and cp.async.
+#pragma once
+
+#ifndef __CUDACC__
+#include "kernels/cuda/emulator/primitives_host.h"
+#else
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#define TM_KERNEL __global__
+#define TM_DEVICE __device__ __forceinline__
+#define TM_HOST_DEVICE __host__ __device__ inline
+#define TM_UNROLL _Pragma("unroll")
+
+#define TM_LAUNCH(kernel, grid, block, shared_bytes, stream, ...) \
+  (kernel<<<(grid), (block), (shared_bytes), (stream)>>>(__VA_ARGS__), static_cast<int>(cudaGetLastError()))
+
+namespace tramontane::cuda {
+
+using Stream = cudaStream_t;
+using Dim3 = dim3;
+
+// Lets a kernel be launched with so much shared memory. 0 or the runtime's error.
+template <typename Kernel>
+int AllowSharedBytes(Kernel kernel, int bytes) {
+  return static_cast<int>(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+}
+
+struct Bf16 {
+  uint16_t bits;
+};
+struct F16 {
+  uint16_t bits;
+};
+
+TM_DEVICE float ToFloat(Bf16 x) { return __uint_as_float(uint32_t{x.bits} << 16); }
+TM_DEVICE float ToFloat(F16 x) {
+  float out;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(out) : "h"(x.bits));
+  return out;
+}
+TM_DEVICE float ToFloat(float x) { return x; }
+template <typename T>
+TM_DEVICE T FromFloat(float x);
+template <>
+TM_DEVICE Bf16 FromFloat<Bf16>(float x) {
+  Bf16 out;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(out.bits) : "f"(x));
+  return out;
+}
+template <>
+TM_DEVICE F16 FromFloat<F16>(float x) {
+  F16 out;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(out.bits) : "f"(x));
+  return out;
+}
+template <>
+TM_DEVICE float FromFloat<float>(float x) {
+  return x;
+}
+template <typename T>
+TM_DEVICE uint32_t PackPair(float low, float high);
+template <>
+TM_DEVICE uint32_t PackPair<Bf16>(float low, float high) {
+  uint32_t out;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));
+  return out;
+}
+template <>
+TM_DEVICE uint32_t PackPair<F16>(float low, float high) {
+  uint32_t out;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));
+  return out;
+}
+
+struct alignas(16) Vector16 {
+  uint32_t word[4];
+};
+
+TM_DEVICE int ThreadX() { return static_cast<int>(threadIdx.x); }
+TM_DEVICE int BlockX() { return static_cast<int>(blockIdx.x); }
+TM_DEVICE int BlockY() { return static_cast<int>(blockIdx.y); }
+TM_DEVICE int GridX() { return static_cast<int>(gridDim.x); }
+TM_DEVICE int BlockSizeX() { return static_cast<int>(blockDim.x); }
+TM_DEVICE int LaneId() { return static_cast<int>(threadIdx.x % 32); }
+TM_DEVICE std::byte* SharedBytes() {
+  extern __shared__ uint4 tramontane_shared[];
+  return reinterpret_cast<std::byte*>(tramontane_shared);
+}
+TM_DEVICE void SyncThreads() { __syncthreads(); }
+
+template <typename T>
+TM_DEVICE T LoadGlobal(const T* address) {
+  return *address;
+}
+template <typename T>
+TM_DEVICE void StoreGlobal(T* address, T value) {
+  *address = value;
+}
+TM_DEVICE Vector16 LoadGlobal16(const void* address) { return *static_cast<const Vector16*>(address); }
+TM_DEVICE void StoreGlobal16(void* address, const Vector16& value) {
+  *static_cast<Vector16*>(address) = value;
+}
+
+TM_DEVICE uint32_t SharedAddress(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+TM_DEVICE void CopyAsync16(void* shared, const void* global, int bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(SharedAddress(shared)), "l"(global),
+               "r"(bytes)
+               : "memory");
+}
+TM_DEVICE void CopyCommit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int kGroupsLeft>
+TM_DEVICE void CopyWait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kGroupsLeft) : "memory");
+}
+
+TM_DEVICE float ShuffleXor(float value, int lane_mask) {
+  return __shfl_xor_sync(0xffffffffu, value, lane_mask);
+}
+
+TM_DEVICE void LoadMatrix4(uint32_t out[4], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
+               : "r"(SharedAddress(row))
+               : "memory");
+}
+TM_DEVICE void LoadMatrix4Transposed(uint32_t out[4], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
+               : "r"(SharedAddress(row))
+               : "memory");
+}
+
+template <typename T>
+TM_DEVICE void Mma16816(float c[4], const uint32_t a[4], const uint32_t b[2]);
+template <>
+TM_DEVICE void Mma16816<Bf16>(float c[4], const uint32_t a[4], const uint32_t b[2]) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, "
+      "%2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+template <>
+TM_DEVICE void Mma16816<F16>(float c[4], const uint32_t a[4], const uint32_t b[2]) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, "
+      "%1, "
+      "%2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+TM_DEVICE float Exp2(float x) {
+  float out;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(out) : "f"(x));
+  return out;
+}
+TM_DEVICE float Log2(float x) {
+  float out;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(out) : "f"(x));
+  return out;
+}
+TM_DEVICE float Max(float a, float b) { return fmaxf(a, b); }
+
+}  // namespace tramontane::cuda
+
+#endif
