@@ -77,20 +77,20 @@ struct PageTableView {
 };
 
 // Position of the token after the last one in sequence b's table: kv_base + listed tokens.
-inline int64_t KvEnd(const PageTableView& table, int32_t b, int32_t page_size) {
+constexpr int64_t KvEnd(const PageTableView& table, int32_t b, int32_t page_size) {
   const int32_t pages = table.kv_indptr[b + 1] - table.kv_indptr[b];
   return pages == 0 ? table.kv_base[b]
                     : int64_t{table.kv_base[b]} + int64_t{pages - 1} * page_size + table.last_page_len[b];
 }
 
 // Index of a position's page in its table, and its offset in that page.
-inline int64_t PageOf(int64_t position, int64_t kv_base, int32_t page_size) {
+constexpr int64_t PageOf(int64_t position, int64_t kv_base, int32_t page_size) {
   return (position - kv_base) / page_size;
 }
-inline int32_t OffsetInPage(int64_t position, int32_t page_size) {
+constexpr int32_t OffsetInPage(int64_t position, int32_t page_size) {
   return static_cast<int32_t>(position % page_size);
 }
-inline int64_t SlotOf(int64_t page, int64_t position, int32_t page_size) {
+constexpr int64_t SlotOf(int64_t page, int64_t position, int32_t page_size) {
   return page * page_size + OffsetInPage(position, page_size);
 }
 constexpr int64_t PagesFor(int64_t tokens, int32_t page_size) { return (tokens + page_size - 1) / page_size; }

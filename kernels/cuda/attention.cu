@@ -71,9 +71,8 @@ TM_DEVICE void LoadKeys(const AttentionRunParams& p, int sequence, int kv_head, 
     const bool live = position >= begin && position < end;
     const std::byte* key = p.kv.pool;  // a valid address for a copy of no bytes
     if (live) {
-      const int index = position - kv_base;
-      const int page = LoadGlobal(p.page_indices + first_page + index / page_size);
-      key = p.kv.Key(page, kv_head, index % page_size) + chunk * 16;
+      const int page = LoadGlobal(p.page_indices + first_page + PageOf(position, kv_base, page_size));
+      key = p.kv.Key(page, kv_head, OffsetInPage(position, page_size)) + chunk * 16;
     }
     const int at = Shape::Swizzle(row, chunk);
     CopyAsync16(keys + at, key, live ? 16 : 0);
