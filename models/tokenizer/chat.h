@@ -33,11 +33,11 @@ struct ToolCall {
 
 struct ChatMessage {
   ChatRole role = ChatRole::kUser;
-  std::optional<std::string> content;       // required unless the role is assistant
-  std::vector<ToolCall> tool_calls;         // assistant only
-  std::optional<std::string> tool_call_id;  // tool only; required from v3 on
-  std::optional<std::string> name;          // tool: the function's name; other roles: ignored
-  bool prefix = false;                      // assistant, last message only: the answer goes on from here
+  std::optional<std::string> content = {};       // required unless the role is assistant
+  std::vector<ToolCall> tool_calls = {};         // assistant only
+  std::optional<std::string> tool_call_id = {};  // tool only; required from v3 on
+  std::optional<std::string> name = {};          // tool: the function's name; other roles: ignored
+  bool prefix = false;                           // assistant, last message only: the answer goes on from here
 };
 
 struct ToolDefinition {
@@ -47,8 +47,8 @@ struct ToolDefinition {
 };
 
 struct ChatOptions {
-  std::optional<TokenizerVersion> format;  // the tokenizer's version where none is given
-  bool continue_final_message = false;     // the same as `prefix` of the last message
+  std::optional<TokenizerVersion> format = {};  // the tokenizer's version where none is given
+  bool continue_final_message = false;          // the same as `prefix` of the last message
 };
 
 struct RenderedChat {

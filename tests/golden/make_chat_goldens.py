@@ -1,0 +1,242 @@
+"""Writes what mistral-common makes of random chats: chat_v1.json, chat_v2.json, chat_v3.json, chat_v7.json.
+
+Usage: python tests/golden/make_chat_goldens.py      (needs `pip install mistral-common protobuf`)
+
+The tests read the files alone; this script is only for writing them anew. Every format is rendered with Breeze's
+vocabulary, whose control pieces serve v1 to v3. For v7 the script also writes chat_v7_tokenizer/tokenizer.model.v7: the same
+vocabulary with the control pieces of v7 at their ids and a few user-defined pieces, as Mistral's own file has them.
+
+A case is {"messages", "tools"} with either {"ids", "text"} or {"rejected": true}; mistral-common runs in serving mode.
+Each file starts with the name of the tokenizer's folder.
+"""
+
+import json
+import random
+import shutil
+import tempfile
+import warnings
+from pathlib import Path
+
+from mistral_common.protocol.instruct.messages import AssistantMessage, SystemMessage, ToolMessage, UserMessage
+from mistral_common.protocol.instruct.request import ChatCompletionRequest
+from mistral_common.protocol.instruct.tool_calls import Function, FunctionCall, Tool, ToolCall
+from mistral_common.protocol.instruct.validator import ValidationMode
+from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
+from sentencepiece import sentencepiece_model_pb2
+
+SEED = 20250
+ACCEPTED = 60
+REJECTED = 30
+
+GOLDEN = Path(__file__).resolve().parent
+BREEZE = GOLDEN.parent.parent / "models/breeze/weights/tokenizer.model.v3"
+V7_CONTROLS = [
+    "[IMG]", "[PREFIX]", "[MIDDLE]", "[SUFFIX]", "[IMG_BREAK]", "[IMG_END]",
+    "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[TOOL_CONTENT]",
+]  # fmt: skip
+V7_USER_DEFINED = ["[/REF]", "[REF]", "[REFERENCE_DOC_1]", "[REFERENCE_DOC_10]"]
+
+TEXTS = [
+    "Hi", "a", "  two leading", "two trailing  ", " ", "", "[INST] x [/INST]", "</s><s>", "café 你好 🙂", "x\n\ny\t",
+    "\n", "▁▁", "[REF]1[/REF] [REFERENCE_DOC_10]2", '"quoted"', "\u007f\u00a0",
+]  # fmt: skip
+JSON_TEXTS = [
+    "", "{}", "[]", "22", "-0", "-0.0", "1e20", "1.50", "1E-7", "0.0001", "1e16", "123456789012345678901234567890",
+    "1e400", "NaN", "[-Infinity]", "null", '{"a": 1.0, "b": [true, null], "a": 2}', '  {"x" : [ ] }  ', '{"a":1,}',
+    '"\\ud83d\\ude00 \\u00e9\\/\\n"', '"\\u0001\\u007f"', '"\\ud800"', "not json {", "01", "1.", "tru", "\ufeff{}",
+    '{"city":"Zürich","n":1e3}', "[5e-324, 1.7976931348623157e308, 123456.789e3]",
+]  # fmt: skip
+SCHEMAS = [
+    "{}",
+    '{"type":"object","properties":{"city":{"type":"string","description":"Stadt ü"}},"required":["city"]}',
+    '{"maximum":1e20,"type":["string","null"],"minItems":2.0,"anyOf":[true,{"not":{}}]}',
+]
+BAD_SCHEMAS = [
+    '{"type":"objekt"}', '{"required":["a","a"]}', '{"items":[]}', '{"properties":{"a":1}}', '{"minLength":-1}',
+    '{"multipleOf":0}', '{"minItems":2.5}', '{"dependencies":{"a":["b","b"]}}', '{"description":1}',
+]  # fmt: skip
+FOLLOWERS = {
+    "system": ["user", "assistant", "system"],
+    "user": ["assistant", "assistant", "user", "system"],
+    "assistant": ["user", "user", "tool", "assistant"],
+    "tool": ["assistant", "user", "tool"],
+}
+
+
+def call_id(rng: random.Random) -> str:
+    if rng.random() < 0.97:
+        return rng.choice(["aB3dE5gH7", "123456789"])
+    return rng.choice(["", "null", "call_1", "12345678", "abcdefghi\n", "äbcdefghi"])
+
+
+def function_name(rng: random.Random) -> str:
+    if rng.random() < 0.97:
+        return rng.choice(["f", "get_weather", "a-b_9", "x" * 64])
+    return rng.choice(["", "a b", "x" * 65, "f\n", "é"])
+
+
+def assistant(rng: random.Random, is_last: bool) -> dict:
+    message: dict = {"role": "assistant"}
+    calls = [
+        {"id": call_id(rng), "name": function_name(rng), "arguments": rng.choice(JSON_TEXTS)}
+        for _ in range(rng.choice([1, 1, 2]))
+    ]
+    kind = rng.random()
+    if kind < 0.55:
+        message["content"] = rng.choice(TEXTS) or "ok  "
+    elif kind < 0.93:
+        message["tool_calls"] = calls
+    elif kind < 0.97:
+        message["content"] = "both"
+        message["tool_calls"] = calls
+    else:
+        message["content"] = rng.choice([None, ""])
+    if rng.random() < (0.85 if is_last else 0.02):
+        message["prefix"] = True
+    return message
+
+
+def message_of(rng: random.Random, role: str, is_last: bool) -> dict:
+    if role == "assistant":
+        return assistant(rng, is_last)
+    if role != "tool":
+        return {"role": role, "content": rng.choice(TEXTS + JSON_TEXTS[:4])}
+    message = {"role": "tool", "content": rng.choice(JSON_TEXTS + TEXTS)}
+    if rng.random() < 0.98:
+        message["tool_call_id"] = call_id(rng)
+    if rng.random() < 0.5:
+        message["name"] = function_name(rng)
+    return message
+
+
+def conversation(rng: random.Random) -> dict:
+    """A chat that is mostly legal: calls mostly get their results."""
+    length = rng.choice([1, 2, 3, 3, 4, 5, 6, 7])
+    role = rng.choice(["user", "user", "system", "assistant"])
+    messages: list[dict] = []
+    open_calls = 0
+    while len(messages) < length:
+        if open_calls > 0 and rng.random() < 0.95:
+            role = "tool"
+        elif role == "tool" and rng.random() < 0.9:
+            role = "user"
+        message = message_of(rng, role, len(messages) + 1 >= length)
+        if role == "tool":
+            open_calls = max(0, open_calls - 1)
+        elif messages:
+            open_calls += len(message.get("tool_calls", []))
+        messages.append(message)
+        role = rng.choice(FOLLOWERS[role]) if rng.random() < 0.97 else rng.choice(list(FOLLOWERS))
+    messages += [message_of(rng, "tool", False) for _ in range(open_calls)]
+    chat: dict = {"messages": messages}
+    if rng.random() < 0.4:
+        chat["tools"] = [
+            {
+                "name": function_name(rng),
+                "description": rng.choice(["", 'Wetter für "heute"\n']),
+                "parameters": rng.choice(SCHEMAS) if rng.random() < 0.9 else rng.choice(BAD_SCHEMAS),
+            }
+            for _ in range(rng.choice([1, 2]))
+        ]
+    return chat
+
+
+def to_request(chat: dict) -> ChatCompletionRequest:
+    messages: list = []
+    for message in chat["messages"]:
+        match message["role"]:
+            case "user":
+                messages.append(UserMessage(content=message["content"]))
+            case "system":
+                messages.append(SystemMessage(content=message["content"]))
+            case "assistant":
+                calls = [
+                    ToolCall(id=call["id"], function=FunctionCall(name=call["name"], arguments=call["arguments"]))
+                    for call in message.get("tool_calls", [])
+                ]
+                messages.append(
+                    AssistantMessage(
+                        content=message.get("content"), tool_calls=calls or None, prefix=message.get("prefix", False)
+                    )
+                )
+            case "tool":
+                messages.append(
+                    ToolMessage(
+                        content=message["content"],
+                        tool_call_id=message.get("tool_call_id"),
+                        name=message.get("name"),
+                    )
+                )
+    tools = [
+        Tool(
+            function=Function(
+                name=tool["name"], description=tool["description"], parameters=json.loads(tool["parameters"])
+            )
+        )
+        for tool in chat.get("tools", [])
+    ]
+    return ChatCompletionRequest(model="breeze", messages=messages, tools=tools or None)
+
+
+def render(tokenizer: MistralTokenizer, chat: dict) -> dict:
+    try:
+        result = tokenizer.encode_chat_completion(to_request(chat))
+    except Exception:  # its rejections have many types: pydantic's, its own, and pybind's for half a surrogate pair
+        return {"rejected": True}
+    return {"ids": result.tokens, "text": result.text}
+
+
+def write_goldens(version: int, tokenizer_file: Path) -> None:
+    rng = random.Random(SEED + version)
+    with tempfile.TemporaryDirectory() as folder:
+        named = Path(folder) / f"tokenizer.model.v{version}"  # the name is what decides the version
+        shutil.copy(tokenizer_file, named)
+        tokenizer = MistralTokenizer.from_file(named, mode=ValidationMode.serving)
+        wanted = {True: ACCEPTED, False: REJECTED}
+        cases = []
+        while any(wanted.values()):
+            chat = conversation(rng)
+            result = render(tokenizer, chat)
+            accepted = "ids" in result
+            if wanted[accepted] > 0:
+                wanted[accepted] -= 1
+                cases.append({**chat, **result})
+    lines = ",\n".join(json.dumps(case, ensure_ascii=False, separators=(",", ":")) for case in cases)
+    folder_name = tokenizer_file.parent.relative_to(GOLDEN.parent.parent).as_posix()
+    header = json.dumps(folder_name)
+    (GOLDEN / f"chat_v{version}.json").write_text(
+        f'{{"tokenizer":{header},"version":{version},"cases":[\n{lines}\n]}}\n', encoding="utf-8"
+    )
+
+
+def write_v7_tokenizer(path: Path) -> None:
+    source = sentencepiece_model_pb2.ModelProto()
+    source.ParseFromString(BREEZE.read_bytes())
+    pieces = list(source.pieces)
+    first_byte = next(i for i, piece in enumerate(pieces) if piece.type == piece.BYTE)
+    control = sentencepiece_model_pb2.ModelProto.SentencePiece.CONTROL
+    user_defined = sentencepiece_model_pb2.ModelProto.SentencePiece.USER_DEFINED
+    model = sentencepiece_model_pb2.ModelProto()
+    model.CopyFrom(source)
+    del model.pieces[:]
+    model.pieces.extend(pieces[:first_byte])
+    for text in V7_CONTROLS:
+        model.pieces.add(piece=text, type=control, score=0)
+    model.pieces.extend(pieces[first_byte:])
+    for text in V7_USER_DEFINED:
+        model.pieces.add(piece=text, type=user_defined, score=0)
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(model.SerializeToString(deterministic=True))
+
+
+def main() -> None:
+    warnings.filterwarnings("ignore")
+    for version in (1, 2, 3):
+        write_goldens(version, BREEZE)
+    v7_tokenizer = GOLDEN / "chat_v7_tokenizer" / "tokenizer.model.v7"
+    write_v7_tokenizer(v7_tokenizer)
+    write_goldens(7, v7_tokenizer)
+
+
+if __name__ == "__main__":
+    main()

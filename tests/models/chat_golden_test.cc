@@ -1,0 +1,74 @@
+// Chats against mistral-common: tests/golden/chat_v*.json, written by tests/golden/make_chat_goldens.py.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "models/tokenizer/chat.h"
+#include "models/tokenizer/load.h"
+#include "tests/models/tokenizer_test_model.h"
+
+namespace tramontane {
+namespace {
+
+using nlohmann::ordered_json;
+
+std::optional<std::string> OptionalString(const ordered_json& object, const char* key) {
+  if (!object.contains(key) || object[key].is_null()) return std::nullopt;
+  return object[key].get<std::string>();
+}
+
+ChatMessage MessageFrom(const ordered_json& json) {
+  ChatMessage message;
+  message.role = ParseChatRole(json["role"].get<std::string>()).value();
+  message.content = OptionalString(json, "content");
+  message.tool_call_id = OptionalString(json, "tool_call_id");
+  message.name = OptionalString(json, "name");
+  message.prefix = json.value("prefix", false);
+  for (const ordered_json& call : json.value("tool_calls", ordered_json::array())) {
+    message.tool_calls.push_back({call["id"], call["name"], call["arguments"]});
+  }
+  return message;
+}
+
+class ChatGoldenTest : public ::testing::TestWithParam<int> {};
+
+TEST_P(ChatGoldenTest, IdsTextAndRefusalsEqualMistralCommon) {
+  const std::string root = TRAMONTANE_SOURCE_DIR;
+  const std::string file = root + "/tests/golden/chat_v" + std::to_string(GetParam()) + ".json";
+  const ordered_json golden = ordered_json::parse(ReadBinaryFile(file));
+  const auto tokenizer = LoadTokenizer(root + "/" + golden["tokenizer"].get<std::string>());
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  const ChatOptions options = {.format = static_cast<TokenizerVersion>(GetParam())};
+  int accepted = 0;
+  int refused = 0;
+  for (const ordered_json& c : golden["cases"]) {
+    std::vector<ChatMessage> messages;
+    for (const ordered_json& message : c["messages"]) messages.push_back(MessageFrom(message));
+    std::vector<ToolDefinition> tools;
+    for (const ordered_json& tool : c.value("tools", ordered_json::array())) {
+      tools.push_back({tool["name"], tool["description"], tool["parameters"]});
+    }
+    const StatusOr<RenderedChat> chat = RenderChat(**tokenizer, messages, tools, options);
+    if (c.contains("rejected")) {
+      ++refused;
+      EXPECT_EQ(chat.status().code(), StatusCode::kInvalidArgument) << c;
+      EXPECT_THAT(chat.status().message(), ::testing::ContainsRegex("^(messages|tools)\\[[0-9]+\\]")) << c;
+      continue;
+    }
+    ++accepted;
+    ASSERT_TRUE(chat.ok()) << chat.status() << "\n" << c;
+    EXPECT_EQ(chat->ids, c["ids"].get<std::vector<int32_t>>()) << c;
+    EXPECT_EQ(chat->text, c["text"].get<std::string>()) << c;
+  }
+  EXPECT_GE(accepted, 50);
+  EXPECT_GE(refused, 20);
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, ChatGoldenTest, ::testing::Values(1, 2, 3, 7),
+                         [](const auto& version) { return "V" + std::to_string(version.param); });
+
+}  // namespace
+}  // namespace tramontane

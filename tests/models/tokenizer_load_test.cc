@@ -1,0 +1,135 @@
+// Which file of a folder becomes the tokenizer, and of which version.
+#include "models/tokenizer/load.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <utility>
+
+#include "tests/models/tokenizer_test_model.h"
+
+namespace tramontane {
+namespace {
+
+using ::testing::HasSubstr;
+using Type = SentencePieceModel::Type;
+
+// A folder of its own for each test.
+class LoadTokenizerTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ =
+        std::filesystem::path(::testing::TempDir()) /
+        (std::string("tokenizer_load_") + ::testing::UnitTest::GetInstance()->current_test_info()->name());
+    std::filesystem::remove_all(folder_);
+    std::filesystem::create_directories(folder_);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  void Write(const std::string& name, std::string_view bytes) {
+    std::ofstream(folder_ / name, std::ios::binary) << bytes;
+  }
+  // A vocabulary whose size tells files apart.
+  void WriteModel(const std::string& name, int extra_pieces) {
+    std::vector<SentencePieceModel::Piece> pieces;
+    for (int i = 0; i < extra_pieces; ++i) pieces.push_back({"p" + std::to_string(i), 0});
+    Write(name, ModelFile(SmallModel(pieces)));
+  }
+  StatusOr<std::unique_ptr<const Tokenizer>> Load() { return LoadTokenizer(folder_.string()); }
+
+  std::filesystem::path folder_;
+};
+
+constexpr int kSmallVocabulary = 5 + 256;
+
+TEST_F(LoadTokenizerTest, TheHighestSuffixWinsAndIsTheVersion) {
+  WriteModel("tokenizer.model", 1);
+  WriteModel("tokenizer.model.v1", 2);
+  WriteModel("tokenizer.model.v3", 3);
+  WriteModel("tokenizer.model.v2", 4);
+  const auto tokenizer = Load();
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_EQ((*tokenizer)->version(), TokenizerVersion::kV3);
+  EXPECT_EQ((*tokenizer)->vocab_size(), kSmallVocabulary + 3);
+}
+
+TEST_F(LoadTokenizerTest, ASuffixMayEndInItsImageVersion) {
+  WriteModel("tokenizer.model.v7m1", 0);
+  EXPECT_EQ(Load().value()->version(), TokenizerVersion::kV7);
+}
+
+TEST_F(LoadTokenizerTest, OtherNamesAreNotTokenizers) {
+  WriteModel("tokenizer.model.v3.bak", 0);
+  WriteModel("tokenizer.model.vx", 0);
+  WriteModel("tokenizer.model.v3m", 0);
+  WriteModel("my_tokenizer.model", 0);
+  EXPECT_EQ(Load().status().code(), StatusCode::kNotFound);
+  WriteModel("tokenizer.model.v1", 0);
+  EXPECT_EQ(Load().value()->version(), TokenizerVersion::kV1);
+}
+
+TEST_F(LoadTokenizerTest, WithoutASuffixTheControlPiecesTellTheVersion) {
+  // The places at which Mistral's own files keep their control pieces.
+  const auto with_controls = [](std::vector<std::pair<size_t, std::string>> controls) {
+    SentencePieceModel model = SmallModel({});
+    model.pieces.resize(3);  // <unk> <s> </s>
+    while (model.pieces.size() < 20) {
+      const size_t id = model.pieces.size();
+      std::string text = "[control_" + std::to_string(id) + "]";
+      for (const auto& [place, name] : controls) {
+        if (place == id) text = name;
+      }
+      model.pieces.push_back({text, 0, Type::kControl});
+    }
+    model.byte_fallback = false;
+    return ModelFile(model);
+  };
+  Write("tokenizer.model", with_controls({}));
+  EXPECT_EQ(Load().value()->version(), TokenizerVersion::kV1);
+  Write("tokenizer.model", with_controls({{3, "[INST]"}}));
+  EXPECT_EQ(Load().value()->version(), TokenizerVersion::kV2);
+  Write("tokenizer.model", with_controls({{3, "[INST]"}, {10, "[IMG]"}}));
+  EXPECT_EQ(Load().value()->version(), TokenizerVersion::kV3);
+  Write("tokenizer.model", with_controls({{3, "[INST]"}, {10, "[IMG]"}, {16, "[SYSTEM_PROMPT]"}}));
+  EXPECT_EQ(Load().value()->version(), TokenizerVersion::kV7);
+}
+
+TEST_F(LoadTokenizerTest, AnUnknownVersionIsRefusedByFile) {
+  WriteModel("tokenizer.model.v11", 0);
+  EXPECT_EQ(Load().status().code(), StatusCode::kUnimplemented);
+  EXPECT_THAT(Load().status().message(), HasSubstr("tokenizer.model.v11: tokenizer version 11"));
+}
+
+TEST_F(LoadTokenizerTest, TekkenAloneIsRefusedByFile) {
+  Write("tekken.json", "{}");
+  EXPECT_EQ(Load().status().code(), StatusCode::kUnimplemented);
+  EXPECT_THAT(Load().status().message(), HasSubstr("tekken.json: tekken tokenizers are not supported"));
+}
+
+TEST_F(LoadTokenizerTest, ABrokenFileIsNamed) {
+  Write("tokenizer.model.v3", "\x0a\x7f");
+  EXPECT_EQ(Load().status().code(), StatusCode::kDataLoss);
+  EXPECT_THAT(Load().status().message(), HasSubstr("tokenizer.model.v3: byte 0"));
+}
+
+TEST_F(LoadTokenizerTest, AnEmptyOrMissingFolderIsNotFound) {
+  EXPECT_EQ(Load().status().code(), StatusCode::kNotFound);
+  EXPECT_EQ(LoadTokenizer((folder_ / "missing").string()).status().code(), StatusCode::kNotFound);
+}
+
+TEST(LoadBreezeTest, BreezeIsAVersion3Vocabulary) {
+  EXPECT_EQ(Breeze().version(), TokenizerVersion::kV3);
+  EXPECT_EQ(Breeze().vocab_size(), 2048);
+  EXPECT_EQ(Breeze().unk_id(), 0);
+  EXPECT_EQ(Breeze().bos_id(), 1);
+  EXPECT_EQ(Breeze().eos_id(), 2);
+  EXPECT_EQ(Breeze().ControlId("[INST]"), 3);
+  EXPECT_EQ(Breeze().ControlId("[/TOOL_RESULTS]"), 9);
+  EXPECT_EQ(Breeze().ControlId("the"), std::nullopt);
+}
+
+}  // namespace
+}  // namespace tramontane
