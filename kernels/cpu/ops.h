@@ -10,8 +10,9 @@
 
 namespace tramontane {
 
-// Scratch that the largest of these ops needs for such steps. Pure.
-int64_t OpsWorkspaceBytes(const StepMaxima& maxima, int32_t threads);
+// Scratch that an op needs for the largest of such steps; the others need none. Pure.
+int64_t AttentionWorkspaceBytes(const StepMaxima& maxima, int32_t threads);
+int64_t SampleWorkspaceBytes(const StepMaxima& maxima, int32_t threads);
 
 void RunEmbed(const EmbedParams& params, const CpuContext& context);
 void RunRopeTable(const RopeTableParams& params, const CpuContext& context);

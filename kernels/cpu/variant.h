@@ -14,6 +14,7 @@
 
 #include <cstdint>
 
+#include "kernels/cpu/attention_kernels.h"
 #include "kernels/cpu/linear_kernels.h"
 
 namespace tramontane {
@@ -21,6 +22,7 @@ namespace tramontane {
 struct CpuKernels {
   const char* name;
   LinearKernels linear;
+  AttentionKernels attention;
 };
 
 // The tables; whether this machine can run one is isa.h's question.

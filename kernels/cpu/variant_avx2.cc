@@ -12,6 +12,7 @@
 
 #define TM_SIMD_WIDTH 8
 TM_TARGET_BEGIN("avx2,fma,f16c")
+#include "kernels/cpu/attention_impl.h"
 #include "kernels/cpu/linear_impl.h"
 TM_TARGET_END
 
@@ -20,6 +21,7 @@ namespace tramontane {
 const CpuKernels kAvx2Kernels = {
     .name = "avx2",
     .linear = kLinearKernels,
+    .attention = kAttentionKernels,
 };
 
 }  // namespace tramontane

@@ -12,6 +12,7 @@
 
 #define TM_SIMD_WIDTH 16
 TM_TARGET_BEGIN("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")
+#include "kernels/cpu/attention_impl.h"
 #include "kernels/cpu/linear_impl.h"
 TM_TARGET_END
 
@@ -20,6 +21,7 @@ namespace tramontane {
 const CpuKernels kAvx512Kernels = {
     .name = "avx512",
     .linear = kLinearKernels,
+    .attention = kAttentionKernels,
 };
 
 }  // namespace tramontane

@@ -13,6 +13,7 @@
 #define TM_SIMD_WIDTH 16
 #define TM_BF16_PRODUCTS
 TM_TARGET_BEGIN("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")
+#include "kernels/cpu/attention_impl.h"
 #include "kernels/cpu/linear_impl.h"
 TM_TARGET_END
 
@@ -21,6 +22,7 @@ namespace tramontane {
 const CpuKernels kAvx512Bf16Kernels = {
     .name = "avx512_bf16",
     .linear = kLinearKernels,
+    .attention = kAttentionKernels,
 };
 
 }  // namespace tramontane

@@ -9,6 +9,7 @@
 #include "kernels/cpu/variant.h"
 
 #define TM_SIMD_WIDTH 4
+#include "kernels/cpu/attention_impl.h"
 #include "kernels/cpu/linear_impl.h"
 
 namespace tramontane {
@@ -16,6 +17,7 @@ namespace tramontane {
 const CpuKernels kPortableKernels = {
     .name = "portable",
     .linear = kLinearKernels,
+    .attention = kAttentionKernels,
 };
 
 }  // namespace tramontane

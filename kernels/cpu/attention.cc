@@ -1,0 +1,237 @@
+// Attention's plan: which thread does which part. The arithmetic is in attention_impl.h.
+//
+// The rows of a (sequence, kv head) are cut into tiles; a tile walks its keys segment by segment and merges
+// each segment's softmax into its total, in ascending order. Usually a tile is one thread's work. A decode
+// step with fewer tiles than threads could use gives out the segments instead, keeps each one's state, and
+// merges them afterwards: the same states in the same order, so the same bits.
+#include <algorithm>
+#include <limits>
+
+#include "kernels/core/check.h"
+#include "kernels/cpu/ops.h"
+
+namespace tramontane {
+namespace {
+
+// A decode step is split where it has fewer tiles than this for each thread.
+constexpr int64_t kTilesPerThread = 4;
+// Segments whose states are kept when a step is split; a step that would need more is not split.
+constexpr int64_t kMaxPartialStates = 4096;
+
+constexpr int64_t AlignFloats(int64_t floats) { return (floats + 15) / 16 * 16; }
+constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+int64_t FloatsPerThread(int64_t rows, int32_t head_dim) {
+  return AlignFloats(int64_t{head_dim} * kAttentionBlockKeys) +
+         kAttentionBlockKeys * PaddedHeadDim(head_dim) + rows * kAttentionBlockKeys +
+         2 * AttentionState::Floats(rows, head_dim);
+}
+
+int64_t MaxPartialStates(int32_t threads, int64_t context) {
+  if (threads == 1) return 0;
+  const int64_t segments = CeilDiv(context, kAttentionSegmentKeys) + 1;
+  return std::min(kMaxPartialStates, kTilesPerThread * threads * segments);
+}
+
+// Segments [begin, end) that some row of the tile sees.
+struct SegmentRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
+SegmentRange SegmentsOf(const AttentionTile& tile) {
+  const int64_t last = tile.LastPosition();
+  if (last < 0) return {};
+  return {FirstVisible(tile.FirstPosition(), tile.params->window) / kAttentionSegmentKeys,
+          last / kAttentionSegmentKeys + 1};
+}
+
+// One call of the op over the reserved workspace.
+class AttentionCall {
+ public:
+  AttentionCall(const AttentionParams& params, const CpuContext& context);
+  void Run();
+
+ private:
+  struct ThreadMemory {
+    AttentionScratch scratch;
+    AttentionState segment;
+    AttentionState total;
+  };
+
+  int64_t QueryCount(int32_t b) const { return params_.qo_indptr[b + 1] - params_.qo_indptr[b]; }
+  int64_t TilesPerHead(int32_t b) const { return CeilDiv(QueryCount(b) * group_, kAttentionTileRows); }
+  AttentionTile TileOf(int64_t item) const;
+  ThreadMemory MemoryOf(int32_t thread) const;
+  AttentionState PartialState(int64_t part) const;
+  void ClearTotal(const AttentionState& total, int32_t rows) const;
+
+  bool PlanSplit();
+  void RunTile(int64_t item, int32_t thread) const;
+  void RunPart(int64_t part, int32_t thread) const;
+  void MergeParts(int64_t item, int32_t thread) const;
+
+  const AttentionParams& params_;
+  const CpuContext& context_;
+  const AttentionKernels& kernels_;
+  const int32_t head_dim_;
+  const int32_t group_;
+  int64_t max_rows_ = 0;  // of a tile in this call
+  int64_t items_ = 0;     // tiles
+  int64_t parts_ = 0;     // segments of all tiles, when the step is split
+
+  // The workspace.
+  int64_t* item_begin_ = nullptr;  // [batch + 1] first tile of each sequence
+  int64_t* part_begin_ = nullptr;  // [kTilesPerThread * threads + 1] first part of each tile
+  float* thread_memory_ = nullptr;
+  float* partial_states_ = nullptr;
+  int64_t max_parts_ = 0;
+};
+
+AttentionCall::AttentionCall(const AttentionParams& params, const CpuContext& context)
+    : params_(params),
+      context_(context),
+      kernels_(context.kernels.attention),
+      head_dim_(params.kv.format.head_dim),
+      group_(params.query_heads / params.kv.format.kv_heads) {
+  const int32_t threads = context.pool.threads();
+  item_begin_ = reinterpret_cast<int64_t*>(context.workspace.data);
+  part_begin_ = item_begin_ + params.batch + 1;
+  int64_t longest = 0;
+  for (int32_t b = 0; b < params.batch; ++b) {
+    item_begin_[b] = items_;
+    items_ += TilesPerHead(b) * params.kv.format.kv_heads;
+    longest = std::max(longest, QueryCount(b));
+    TM_CHECK(
+        QueryCount(b) == 0 || FirstVisible(KvEnd(params.table, b, params.kv.format.page_size) - QueryCount(b),
+                                           params.window) >= params.table.kv_base[b],
+        "sequence %d: a visible key is before kv_base %d", b, params.table.kv_base[b]);
+  }
+  item_begin_[params.batch] = items_;
+  max_rows_ = std::min<int64_t>(longest * group_, kAttentionTileRows);
+
+  const int64_t index_floats = AlignFloats(2 * (params.batch + 2 + kTilesPerThread * threads));
+  thread_memory_ = reinterpret_cast<float*>(context.workspace.data) + index_floats;
+  partial_states_ = thread_memory_ + threads * FloatsPerThread(max_rows_, head_dim_);
+  const int64_t left =
+      reinterpret_cast<float*>(context.workspace.data + context.workspace.bytes) - partial_states_;
+  TM_CHECK(left >= 0, "attention of %d sequences with %lld rows in a tile was not reserved for", params.batch,
+           static_cast<long long>(max_rows_));
+  max_parts_ = max_rows_ == 0 ? 0 : left / AttentionState::Floats(max_rows_, head_dim_);
+}
+
+void AttentionCall::Run() {
+  ThreadPool& pool = context_.pool;
+  if (PlanSplit()) {
+    pool.ParallelFor(parts_, [this](int64_t part, int32_t thread) { RunPart(part, thread); });
+    pool.ParallelFor(items_, [this](int64_t item, int32_t thread) { MergeParts(item, thread); });
+  } else {
+    pool.ParallelFor(items_, [this](int64_t item, int32_t thread) { RunTile(item, thread); });
+  }
+}
+
+// Whether to give out segments: in a small step of one query a sequence that has more segments than tiles.
+bool AttentionCall::PlanSplit() {
+  const int32_t threads = context_.pool.threads();
+  if (threads == 1 || items_ >= kTilesPerThread * threads || max_rows_ > group_) return false;
+  parts_ = 0;
+  for (int64_t item = 0; item < items_; ++item) {
+    const SegmentRange segments = SegmentsOf(TileOf(item));
+    part_begin_[item] = parts_;
+    parts_ += segments.end - segments.begin;
+  }
+  part_begin_[items_] = parts_;
+  return parts_ > items_ && parts_ <= max_parts_;
+}
+
+void AttentionCall::RunTile(int64_t item, int32_t thread) const {
+  const AttentionTile tile = TileOf(item);
+  const ThreadMemory memory = MemoryOf(thread);
+  ClearTotal(memory.total, tile.rows());
+  const SegmentRange segments = SegmentsOf(tile);
+  for (int64_t segment = segments.begin; segment < segments.end; ++segment) {
+    kernels_.attend_segment(tile, segment, memory.scratch, memory.segment);
+    kernels_.merge(memory.total, memory.segment, tile.rows(), head_dim_);
+  }
+  kernels_.finish(tile, memory.total);
+}
+
+void AttentionCall::RunPart(int64_t part, int32_t thread) const {
+  const int64_t item = std::upper_bound(part_begin_, part_begin_ + items_, part) - part_begin_ - 1;
+  const AttentionTile tile = TileOf(item);
+  const int64_t segment = SegmentsOf(tile).begin + part - part_begin_[item];
+  kernels_.attend_segment(tile, segment, MemoryOf(thread).scratch, PartialState(part));
+}
+
+void AttentionCall::MergeParts(int64_t item, int32_t thread) const {
+  const AttentionTile tile = TileOf(item);
+  const AttentionState total = MemoryOf(thread).total;
+  ClearTotal(total, tile.rows());
+  for (int64_t part = part_begin_[item]; part < part_begin_[item + 1]; ++part) {
+    kernels_.merge(total, PartialState(part), tile.rows(), head_dim_);
+  }
+  kernels_.finish(tile, total);
+}
+
+// Items of a sequence run from its last tile to its first: the one with most keys begins first.
+AttentionTile AttentionCall::TileOf(int64_t item) const {
+  const int64_t* begin = item_begin_;
+  const auto b = static_cast<int32_t>(std::upper_bound(begin, begin + params_.batch, item) - begin - 1);
+  const int64_t kv_heads = params_.kv.format.kv_heads;
+  const int64_t local = item - item_begin_[b];
+  const int64_t tile = TilesPerHead(b) - 1 - local / kv_heads;
+  const int64_t row_begin = tile * kAttentionTileRows;
+  return {.params = &params_,
+          .sequence = b,
+          .kv_head = static_cast<int32_t>(local % kv_heads),
+          .row_begin = row_begin,
+          .row_end = std::min(row_begin + kAttentionTileRows, QueryCount(b) * group_)};
+}
+
+AttentionCall::ThreadMemory AttentionCall::MemoryOf(int32_t thread) const {
+  float* memory = thread_memory_ + thread * FloatsPerThread(max_rows_, head_dim_);
+  ThreadMemory parts;
+  parts.scratch.keys = memory;
+  memory += AlignFloats(int64_t{head_dim_} * kAttentionBlockKeys);
+  parts.scratch.values = memory;
+  memory += kAttentionBlockKeys * PaddedHeadDim(head_dim_);
+  parts.scratch.scores = memory;
+  memory += max_rows_ * kAttentionBlockKeys;
+  parts.segment = AttentionState::At(memory, max_rows_);
+  memory += AttentionState::Floats(max_rows_, head_dim_);
+  parts.total = AttentionState::At(memory, max_rows_);
+  return parts;
+}
+
+AttentionState AttentionCall::PartialState(int64_t part) const {
+  return AttentionState::At(partial_states_ + part * AttentionState::Floats(max_rows_, head_dim_), max_rows_);
+}
+
+void AttentionCall::ClearTotal(const AttentionState& total, int32_t rows) const {
+  std::fill_n(total.highest, rows, -std::numeric_limits<float>::infinity());
+  std::fill_n(total.sum, rows, 0.0f);
+  std::fill_n(total.weighted, rows * PaddedHeadDim(head_dim_), 0.0f);
+}
+
+}  // namespace
+
+int64_t AttentionWorkspaceBytes(const StepMaxima& maxima, int32_t threads) {
+  if (maxima.kv_heads == 0) return 0;
+  const int64_t group = maxima.query_heads / maxima.kv_heads;
+  const int64_t rows = std::min<int64_t>(maxima.tokens * group, kAttentionTileRows);
+  const int64_t index_floats = AlignFloats(2 * (maxima.sequences + 2 + kTilesPerThread * threads));
+  const int64_t partial_rows = std::min<int64_t>(group, kAttentionTileRows);
+  const int64_t floats =
+      index_floats + threads * FloatsPerThread(rows, maxima.head_dim) +
+      MaxPartialStates(threads, maxima.context) * AttentionState::Floats(partial_rows, maxima.head_dim);
+  return floats * static_cast<int64_t>(sizeof(float));
+}
+
+void RunAttention(const AttentionParams& params, const CpuContext& context) {
+  TM_CHECK(params.query.dtype == DType::kF32 && params.out.dtype == DType::kF32, "attention speaks f32");
+  TM_CHECK(params.kv.format.kv_heads > 0 && params.query_heads % params.kv.format.kv_heads == 0,
+           "%d query heads over %d kv heads", params.query_heads, params.kv.format.kv_heads);
+  if (params.batch > 0) AttentionCall(params, context).Run();
+}
+
+}  // namespace tramontane

@@ -1,0 +1,419 @@
+// Attention kernels of one variant. Included by each variant_<name>.cc, like simd.h.
+//
+// A block of keys is widened to f32 and transposed once, a block of values widened once; then every row of
+// the tile is served from the cache:
+//
+//   scores [rows, 64]    = query [rows, head_dim] x keys [head_dim, 64]       lanes are keys
+//   weights              = exp(scores - highest), after the running softmax's update
+//   weighted [rows, dim] = weighted * carry + weights [rows, 64] x values     lanes are dimensions
+//
+// Each score and each weighted value is one chain of fused multiply-adds over head_dim or over the keys in
+// ascending order, so neither the rows beside it nor the variant's vector width has a part in it. A key that
+// a row does not see has weight exactly zero there, and zero times a value changes no sum. Bytes: each
+// visible key and value is read once per tile. A decode step's tile is the whole group of a kv head, so it
+// reads the KV once and is bound by memory; a prefill tile has 128 rows and is bound by multiply-adds.
+#pragma once
+
+#include "kernels/cpu/simd.h"
+
+namespace tramontane {
+namespace {
+
+// Accumulators of a tile product, with the operands beside them, fill the register file.
+constexpr int kProductRows = kWidth == 4 ? 4 : 6;
+constexpr int kProductVectors = kWidth == 16 ? 4 : 2;
+
+constexpr float kMinusInfinity = -__builtin_inff();
+
+// Loads of head elements for each page dtype.
+struct F32Elements {
+  static Vf At(const std::byte* row, int d) { return Load(reinterpret_cast<const float*>(row) + d); }
+  static Vf FirstAt(const std::byte* row, int d, int n) {
+    return LoadFirst(reinterpret_cast<const float*>(row) + d, n);
+  }
+};
+struct Bf16Elements {
+  static Vf At(const std::byte* row, int d) { return LoadBf16(reinterpret_cast<const uint16_t*>(row) + d); }
+  static Vf FirstAt(const std::byte* row, int d, int n) {
+    return LoadBf16First(reinterpret_cast<const uint16_t*>(row) + d, n);
+  }
+};
+struct F16Elements {
+  static Vf At(const std::byte* row, int d) { return LoadF16(reinterpret_cast<const uint16_t*>(row) + d); }
+  static Vf FirstAt(const std::byte* row, int d, int n) {
+    return LoadF16First(reinterpret_cast<const uint16_t*>(row) + d, n);
+  }
+};
+
+// A block of keys as the rows of a tile see it: positions [begin, begin + kAttentionBlockKeys).
+struct KeyBlock {
+  int64_t begin = 0;
+  int32_t first = 0;  // keys [first, end) of the block are seen by some row; no other is read
+  int32_t end = 0;
+  const std::byte* keys[kAttentionBlockKeys];    // [first, end) filled
+  const std::byte* values[kAttentionBlockKeys];  // [first, end) filled
+};
+
+// Rows [begin, end) of a tile.
+struct RowRange {
+  int32_t begin = 0;
+  int32_t end = 0;
+};
+
+// Keys [first, end) of a block that the query at `position` sees.
+struct VisibleKeys {
+  int32_t first = 0;
+  int32_t end = 0;
+};
+
+inline int64_t ClampTo(int64_t value, int64_t low, int64_t high) {
+  return value < low ? low : value > high ? high : value;
+}
+
+inline VisibleKeys KeysSeen(int64_t position, int32_t window, int64_t block_begin) {
+  return {static_cast<int32_t>(ClampTo(FirstVisible(position, window) - block_begin, 0, kAttentionBlockKeys)),
+          static_cast<int32_t>(ClampTo(position + 1 - block_begin, 0, kAttentionBlockKeys))};
+}
+
+inline KeyBlock FindBlock(const AttentionTile& tile, int64_t block_begin) {
+  const AttentionParams& params = *tile.params;
+  const KvFormat& format = params.kv.format;
+  KeyBlock block;
+  block.begin = block_begin;
+  block.first = KeysSeen(tile.FirstPosition(), params.window, block_begin).first;
+  block.end = KeysSeen(tile.LastPosition(), params.window, block_begin).end;
+
+  const int64_t kv_base = params.table.kv_base[tile.sequence];
+  const int32_t* pages = params.table.page_indices + params.table.kv_indptr[tile.sequence];
+  const int64_t token_bytes = format.TokenStride() * static_cast<int64_t>(DTypeBytes(format.dtype));
+  for (int32_t k = block.first; k < block.end;) {
+    const int64_t position = block_begin + k;
+    int32_t offset = OffsetInPage(position, format.page_size);
+    const std::byte* key =
+        params.kv.Key(pages[PageOf(position, kv_base, format.page_size)], tile.kv_head, offset);
+    for (; k < block.end && offset < format.page_size; ++k, ++offset, key += token_bytes) {
+      block.keys[k] = key;
+      block.values[k] = key + format.HalfLayerBytes();
+    }
+  }
+  return block;
+}
+
+// The rows of the tile that see a key of the block: positions ascend, so they are neighbours.
+inline RowRange RowsSeeing(const AttentionTile& tile, int64_t block_begin) {
+  const int32_t group = tile.group();
+  const int64_t first_query = tile.row_begin / group;
+  const int64_t position_of_query_zero = tile.Position(0);
+  int64_t begin = block_begin - position_of_query_zero;  // the first query at or after the block's first key
+  begin = begin < first_query ? first_query : begin;
+  int64_t end = (tile.row_end + group - 1) / group;
+  if (tile.params->window > 0) {
+    // Query at p sees p - window + 1; the last key of the block is block_begin + kAttentionBlockKeys - 1.
+    const int64_t past = block_begin + kAttentionBlockKeys + tile.params->window - 1 - position_of_query_zero;
+    end = end < past ? end : past;
+  }
+  const int64_t rows = tile.rows();
+  const int64_t row_begin = ClampTo(begin * group - tile.row_begin, 0, rows);
+  const int64_t row_end = ClampTo(end * group - tile.row_begin, row_begin, rows);
+  return {static_cast<int32_t>(row_begin), static_cast<int32_t>(row_end)};
+}
+
+// Lanes of a and b in turn: first halves, second halves.
+#if TM_SIMD_WIDTH == 16
+inline Vf InterleaveLow(Vf a, Vf b) {
+  return __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+}
+inline Vf InterleaveHigh(Vf a, Vf b) {
+  return __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+}
+#elif TM_SIMD_WIDTH == 8
+inline Vf InterleaveLow(Vf a, Vf b) { return __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11); }
+inline Vf InterleaveHigh(Vf a, Vf b) { return __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15); }
+#else
+inline Vf InterleaveLow(Vf a, Vf b) { return __builtin_shufflevector(a, b, 0, 4, 1, 5); }
+inline Vf InterleaveHigh(Vf a, Vf b) { return __builtin_shufflevector(a, b, 2, 6, 3, 7); }
+#endif
+
+// Rows become columns: each round interleaves the upper half of the rows with the lower one.
+inline void Transpose(Vf (&rows)[kWidth]) {
+#pragma GCC unroll 4
+  for (int round = 1; round < kWidth; round *= 2) {
+    Vf next[kWidth];
+#pragma GCC unroll 8
+    for (int i = 0; i < kWidth / 2; ++i) {
+      next[2 * i] = InterleaveLow(rows[i], rows[i + kWidth / 2]);
+      next[2 * i + 1] = InterleaveHigh(rows[i], rows[i + kWidth / 2]);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < kWidth; ++i) rows[i] = next[i];
+  }
+}
+
+// Columns of keys that are not in [first, end) hold copies of others; the scores there are never used.
+template <typename Elements>
+void PackKeys(const KeyBlock& block, int32_t head_dim, float* keys) {
+  for (int32_t k = block.first / kWidth * kWidth; k < block.end; k += kWidth) {
+    const std::byte* from[kWidth];
+    for (int32_t i = 0; i < kWidth; ++i) {
+      from[i] = block.keys[ClampTo(k + i, block.first, block.end - 1)];
+    }
+    Vf rows[kWidth];
+    int32_t d = 0;
+    for (; d + kWidth <= head_dim; d += kWidth) {
+#pragma GCC unroll 16
+      for (int i = 0; i < kWidth; ++i) rows[i] = Elements::At(from[i], d);
+      Transpose(rows);
+#pragma GCC unroll 16
+      for (int i = 0; i < kWidth; ++i) Store(keys + (d + i) * kAttentionBlockKeys + k, rows[i]);
+    }
+    if (d == head_dim) continue;
+    for (int i = 0; i < kWidth; ++i) rows[i] = Elements::FirstAt(from[i], d, head_dim - d);
+    Transpose(rows);
+    for (int i = 0; d + i < head_dim; ++i) Store(keys + (d + i) * kAttentionBlockKeys + k, rows[i]);
+  }
+}
+
+template <typename Elements>
+void PackValues(const KeyBlock& block, int32_t head_dim, float* values) {
+  const int64_t stride = PaddedHeadDim(head_dim);
+  for (int32_t k = block.first; k < block.end; ++k) {
+    const std::byte* from = block.values[k];
+    float* to = values + k * stride;
+    int32_t d = 0;
+    for (; d + kWidth <= head_dim; d += kWidth) Store(to + d, Elements::At(from, d));
+    if (d == head_dim) continue;
+    Store(to + d, Elements::FirstAt(from, d, head_dim - d));
+    for (d += kWidth; d < stride; d += kWidth) Store(to + d, Vf{});
+  }
+}
+
+void Pack(const KeyBlock& block, const KvFormat& format, const AttentionScratch& scratch) {
+  switch (format.dtype) {
+    case DType::kF32:
+      PackKeys<F32Elements>(block, format.head_dim, scratch.keys);
+      PackValues<F32Elements>(block, format.head_dim, scratch.values);
+      return;
+    case DType::kBf16:
+      PackKeys<Bf16Elements>(block, format.head_dim, scratch.keys);
+      PackValues<Bf16Elements>(block, format.head_dim, scratch.values);
+      return;
+    case DType::kF16:
+      PackKeys<F16Elements>(block, format.head_dim, scratch.keys);
+      PackValues<F16Elements>(block, format.head_dim, scratch.values);
+      return;
+  }
+}
+
+// out [rows, columns] = out * carry + a [rows, depth] x b [depth, columns]. Row strides in floats; columns
+// are whole vectors.
+struct Product {
+  const float* const* a = nullptr;  // [rows] where each row's depth elements begin
+  int32_t depth = 0;
+  const float* b = nullptr;
+  int64_t b_stride = 0;
+  const float* carry = nullptr;  // [rows]; null: as zeros
+  float* out = nullptr;
+  int64_t out_stride = 0;
+};
+
+template <int kRows, int kVectors>
+void MultiplyTile(const Product& p, int32_t row, int32_t column) {
+  Vf sums[kRows][kVectors];
+  const float* a[kRows];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+    a[r] = p.a[row + r];
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      sums[r][v] = p.carry == nullptr
+                       ? Vf{}
+                       : Load(p.out + (row + r) * p.out_stride + column + v * kWidth) * p.carry[row + r];
+    }
+  }
+  const float* b = p.b + column;
+  for (int32_t k = 0; k < p.depth; ++k, b += p.b_stride) {
+    Vf shared[kVectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) shared[v] = Load(b + v * kWidth);
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      const Vf own = Splat(a[r][k]);
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) sums[r][v] = Fma(own, shared[v], sums[r][v]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      Store(p.out + (row + r) * p.out_stride + column + v * kWidth, sums[r][v]);
+    }
+  }
+}
+
+template <int kRows>
+void MultiplyRows(const Product& p, int32_t row, int32_t columns) {
+  int32_t column = 0;
+  for (; column + kProductVectors * kWidth <= columns; column += kProductVectors * kWidth) {
+    MultiplyTile<kRows, kProductVectors>(p, row, column);
+  }
+  for (; column < columns; column += kWidth) MultiplyTile<kRows, 1>(p, row, column);
+}
+
+void Multiply(const Product& p, int32_t rows, int32_t columns) {
+  int32_t row = 0;
+  for (; row + kProductRows <= rows; row += kProductRows) MultiplyRows<kProductRows>(p, row, columns);
+  switch (rows - row) {
+    case 5:
+      return MultiplyRows<5>(p, row, columns);
+    case 4:
+      return MultiplyRows<4>(p, row, columns);
+    case 3:
+      return MultiplyRows<3>(p, row, columns);
+    case 2:
+      return MultiplyRows<2>(p, row, columns);
+    case 1:
+      return MultiplyRows<1>(p, row, columns);
+    default:
+      return;
+  }
+}
+
+inline float ExpOne(float x) { return Exp(Splat(x))[0]; }
+
+// Turns one row's scores [0, vectors * kWidth) into weights against the new highest score. Returns the factor
+// that brings what the row gathered before to that score.
+inline float UpdateSoftmax(float* scores, int32_t vectors, float scale, float* highest, float* sum) {
+  Vf block_highest = Splat(kMinusInfinity);
+  for (int32_t v = 0; v < vectors; ++v) {
+    const Vf scaled = Load(scores + v * kWidth) * scale;
+    Store(scores + v * kWidth, scaled);
+    block_highest = Max(scaled, block_highest);
+  }
+  const float before = *highest;
+  const float block_top = MaxLanes(block_highest);
+  const float now = block_top > before ? block_top : before;
+
+  Vf block_sum = {};
+  for (int32_t v = 0; v < vectors; ++v) {
+    const Vf weight = Exp(Load(scores + v * kWidth) - now);
+    Store(scores + v * kWidth, weight);
+    block_sum += weight;
+  }
+  const float carry = now == before ? 1.0f : ExpOne(before - now);
+  *highest = now;
+  *sum = *sum * carry + SumLanes(block_sum);
+  return carry;
+}
+
+// Hides from each row the keys it does not see, then updates its softmax.
+inline void SoftmaxRows(const AttentionTile& tile, const KeyBlock& block, RowRange rows, float* scores,
+                        const AttentionState& state, float* carry) {
+  const int32_t vectors = (block.end + kWidth - 1) / kWidth;
+  const int32_t group = tile.group();
+  const int64_t position_of_query_zero = tile.Position(0);
+  for (int32_t r = rows.begin; r < rows.end; ++r) {
+    float* row = scores + int64_t{r} * kAttentionBlockKeys;
+    const int64_t position = position_of_query_zero + (tile.row_begin + r) / group;
+    const VisibleKeys seen = KeysSeen(position, tile.params->window, block.begin);
+    for (int32_t k = 0; k < seen.first; ++k) row[k] = kMinusInfinity;
+    for (int32_t k = seen.end; k < vectors * kWidth; ++k) row[k] = kMinusInfinity;
+    carry[r] = UpdateSoftmax(row, vectors, tile.params->scale, &state.highest[r], &state.sum[r]);
+  }
+}
+
+void AttendSegment(const AttentionTile& tile, int64_t segment, const AttentionScratch& scratch,
+                   const AttentionState& state) {
+  const AttentionParams& params = *tile.params;
+  const int32_t head_dim = params.kv.format.head_dim;
+  const int64_t padded_dim = PaddedHeadDim(head_dim);
+  const int32_t group = tile.group();
+
+  const float* queries[kAttentionTileRows];
+  const float* weights[kAttentionTileRows];
+  float carry[kAttentionTileRows];
+  for (int32_t r = 0; r < tile.rows(); ++r) {
+    const int64_t row = tile.row_begin + r;
+    const int64_t token = params.qo_indptr[tile.sequence] + row / group;
+    const int64_t head = int64_t{tile.kv_head} * group + row % group;
+    queries[r] =
+        static_cast<const float*>(params.query.data) + token * params.query.row_stride + head * head_dim;
+    state.highest[r] = kMinusInfinity;
+    state.sum[r] = 0.0f;
+  }
+  __builtin_memset(state.weighted, 0, static_cast<size_t>(tile.rows() * padded_dim) * sizeof(float));
+
+  const int64_t segment_begin = segment * kAttentionSegmentKeys;
+  for (int64_t begin = segment_begin; begin < segment_begin + kAttentionSegmentKeys;
+       begin += kAttentionBlockKeys) {
+    const RowRange rows = RowsSeeing(tile, begin);
+    if (rows.begin == rows.end) continue;
+    const KeyBlock block = FindBlock(tile, begin);
+    Pack(block, params.kv.format, scratch);
+
+    float* scores = scratch.scores + int64_t{rows.begin} * kAttentionBlockKeys;
+    const int32_t score_columns = (block.end + kWidth - 1) / kWidth * kWidth;
+    Multiply({.a = queries + rows.begin,
+              .depth = head_dim,
+              .b = scratch.keys,
+              .b_stride = kAttentionBlockKeys,
+              .carry = nullptr,
+              .out = scores,
+              .out_stride = kAttentionBlockKeys},
+             rows.end - rows.begin, score_columns);
+    SoftmaxRows(tile, block, rows, scratch.scores, state, carry);
+    for (int32_t r = rows.begin; r < rows.end; ++r) {
+      weights[r] = scratch.scores + int64_t{r} * kAttentionBlockKeys + block.first;
+    }
+    Multiply({.a = weights + rows.begin,
+              .depth = block.end - block.first,
+              .b = scratch.values + block.first * padded_dim,
+              .b_stride = padded_dim,
+              .carry = carry + rows.begin,
+              .out = state.weighted + rows.begin * padded_dim,
+              .out_stride = padded_dim},
+             rows.end - rows.begin, static_cast<int32_t>(padded_dim));
+  }
+}
+
+void MergeStates(const AttentionState& total, const AttentionState& part, int32_t rows, int32_t head_dim) {
+  const int64_t padded_dim = PaddedHeadDim(head_dim);
+  for (int32_t r = 0; r < rows; ++r) {
+    if (part.highest[r] == kMinusInfinity && part.sum[r] == 0.0f) continue;
+    const float highest = part.highest[r] > total.highest[r] ? part.highest[r] : total.highest[r];
+    const float total_factor = ExpOne(total.highest[r] - highest);
+    const float part_factor = ExpOne(part.highest[r] - highest);
+    total.highest[r] = highest;
+    total.sum[r] = total.sum[r] * total_factor + part.sum[r] * part_factor;
+    float* to = total.weighted + r * padded_dim;
+    const float* from = part.weighted + r * padded_dim;
+    for (int64_t d = 0; d < padded_dim; d += kWidth) {
+      Store(to + d, Load(to + d) * total_factor + Load(from + d) * part_factor);
+    }
+  }
+}
+
+void FinishTile(const AttentionTile& tile, const AttentionState& total) {
+  const AttentionParams& params = *tile.params;
+  const int32_t head_dim = params.kv.format.head_dim;
+  const int64_t padded_dim = PaddedHeadDim(head_dim);
+  const int32_t group = tile.group();
+  for (int32_t r = 0; r < tile.rows(); ++r) {
+    const int64_t row = tile.row_begin + r;
+    const int64_t token = params.qo_indptr[tile.sequence] + row / group;
+    const int64_t head = int64_t{tile.kv_head} * group + row % group;
+    float* out = static_cast<float*>(params.out.data) + token * params.out.row_stride + head * head_dim;
+    const float* weighted = total.weighted + r * padded_dim;
+    const float sum = total.sum[r] == 0.0f ? 1.0f : total.sum[r];
+    // Adding zero turns -0 (a product too small for f32) into the 0 that a masked key after it would have
+    // made.
+    int32_t d = 0;
+    for (; d + kWidth <= head_dim; d += kWidth) Store(out + d, Load(weighted + d) / sum + 0.0f);
+    if (d < head_dim) StoreFirst(out + d, Load(weighted + d) / sum + 0.0f, head_dim - d);
+  }
+}
+
+constexpr AttentionKernels kAttentionKernels = {AttendSegment, MergeStates, FinishTile};
+
+}  // namespace
+}  // namespace tramontane

@@ -1,0 +1,76 @@
+// The pieces of attention that are compiled once per instruction set; attention.cc tells how they fit
+// together. Any thread; each call writes its own scratch, state and rows of out only.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/attention.h"
+
+namespace tramontane {
+
+// Constants of the numerics contract: change one and bits change.
+inline constexpr int32_t kAttentionBlockKeys = 64;     // keys scored at once, from absolute multiples
+inline constexpr int32_t kAttentionSegmentKeys = 512;  // keys of one softmax state, from absolute multiples
+static_assert(kAttentionSegmentKeys % kAttentionBlockKeys == 0);
+
+// Rows of query that share a pass over the keys. Any value gives the same bits.
+inline constexpr int32_t kAttentionTileRows = 128;
+
+// Head dimensions are filled up to whole vectors of the widest variant.
+constexpr int64_t PaddedHeadDim(int32_t head_dim) { return (int64_t{head_dim} + 15) / 16 * 16; }
+
+// Some of the rows of one sequence and kv head. Row r is head r % group of the group that reads this kv head,
+// of query r / group of the sequence, where group = query_heads / kv_heads.
+struct AttentionTile {
+  const AttentionParams* params = nullptr;
+  int32_t sequence = 0;
+  int32_t kv_head = 0;
+  int64_t row_begin = 0;
+  int64_t row_end = 0;  // at most kAttentionTileRows after row_begin
+
+  int32_t group() const { return params->query_heads / params->kv.format.kv_heads; }
+  int32_t rows() const { return static_cast<int32_t>(row_end - row_begin); }
+  // Absolute position of the sequence's query i.
+  int64_t Position(int64_t query) const {
+    const int64_t count = params->qo_indptr[sequence + 1] - params->qo_indptr[sequence];
+    return KvEnd(params->table, sequence, params->kv.format.page_size) - count + query;
+  }
+  int64_t FirstPosition() const { return Position(row_begin / group()); }
+  int64_t LastPosition() const { return Position((row_end - 1) / group()); }
+};
+
+// A softmax in progress for each row: of the keys seen so far, the highest score, the sum of
+// exp(score - highest), and the values weighted by it.
+struct AttentionState {
+  float* highest = nullptr;   // [rows] -inf: no key seen
+  float* sum = nullptr;       // [rows]
+  float* weighted = nullptr;  // [rows, PaddedHeadDim]
+
+  static constexpr int64_t Floats(int64_t rows, int32_t head_dim) {
+    return (rows + 15) / 16 * 16 * 2 + rows * PaddedHeadDim(head_dim);
+  }
+  static AttentionState At(float* memory, int64_t rows) {
+    const int64_t padded_rows = (rows + 15) / 16 * 16;
+    return {memory, memory + padded_rows, memory + 2 * padded_rows};
+  }
+};
+
+// One thread's scratch.
+struct AttentionScratch {
+  float* keys = nullptr;    // [head_dim, kAttentionBlockKeys] a block of keys, transposed
+  float* values = nullptr;  // [kAttentionBlockKeys, PaddedHeadDim]
+  float* scores = nullptr;  // [rows, kAttentionBlockKeys]
+};
+
+struct AttentionKernels {
+  // state = the softmax over the keys of one segment that the tile's rows see.
+  void (*attend_segment)(const AttentionTile& tile, int64_t segment, const AttentionScratch& scratch,
+                         const AttentionState& state);
+  // total = the softmax over the keys of total and part, for rows [0, rows). A row without keys in part keeps
+  // its total as it is.
+  void (*merge)(const AttentionState& total, const AttentionState& part, int32_t rows, int32_t head_dim);
+  // Writes the tile's rows of out; zeros for a row that saw no key.
+  void (*finish)(const AttentionTile& tile, const AttentionState& total);
+};
+
+}  // namespace tramontane

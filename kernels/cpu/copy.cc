@@ -1,0 +1,17 @@
+// CopyPages: whole pages, all layers at once.
+#include <cstring>
+
+#include "kernels/cpu/ops.h"
+
+namespace tramontane {
+
+void RunCopyPages(const CopyPagesParams& params, const CpuContext& context) {
+  context.pool.ParallelFor(params.count, [&](int64_t pair, int32_t) {
+    const int64_t from = params.pairs[2 * pair];
+    const int64_t to = params.pairs[2 * pair + 1];
+    std::memcpy(params.pool + to * params.page_bytes, params.pool + from * params.page_bytes,
+                static_cast<size_t>(params.page_bytes));
+  });
+}
+
+}  // namespace tramontane

@@ -1,0 +1,101 @@
+// RopeTable and RopeAppend. Plain code, compiled once: no sum is taken here, so every variant has the same
+// bits.
+#include <cmath>
+#include <cstring>
+
+#include "kernels/core/check.h"
+#include "kernels/cpu/ops.h"
+
+namespace tramontane {
+namespace {
+
+// Tokens that one claim of a thread takes: enough work to pay for the claim.
+constexpr int64_t kTokensPerItem = 8;
+
+// Calls body(token) for every token, shared among the threads.
+template <typename Body>
+void ForEachToken(ThreadPool& pool, int64_t tokens, Body&& body) {
+  pool.ParallelFor((tokens + kTokensPerItem - 1) / kTokensPerItem, [&](int64_t item, int32_t) {
+    const int64_t end = std::min(tokens, (item + 1) * kTokensPerItem);
+    for (int64_t token = item * kTokensPerItem; token < end; ++token) body(token);
+  });
+}
+
+// head [head_dim], cos_sin [half, 2].
+void RotateHead(RotaryStyle style, const float* __restrict cos_sin, int32_t half, float* __restrict head) {
+  const int32_t step = style == RotaryStyle::kHalfSplit ? 1 : 2;
+  float* const first = head;
+  float* const second = style == RotaryStyle::kHalfSplit ? head + half : head + 1;
+  for (int32_t i = 0; i < half; ++i) {
+    const float cosine = cos_sin[2 * i];
+    const float sine = cos_sin[2 * i + 1];
+    const float x = first[i * step];
+    const float y = second[i * step];
+    first[i * step] = x * cosine - y * sine;
+    second[i * step] = x * sine + y * cosine;
+  }
+}
+
+// One vector of a page: each element rounded once.
+void StoreRounded(DType dtype, const float* __restrict from, int32_t count, std::byte* __restrict to) {
+  if (dtype == DType::kF32) {
+    std::memcpy(to, from, static_cast<size_t>(count) * sizeof(float));
+    return;
+  }
+  auto* halves = reinterpret_cast<uint16_t*>(to);
+  if (dtype == DType::kBf16) {
+    for (int32_t d = 0; d < count; ++d) halves[d] = FloatToBf16(from[d]);
+  } else {
+    for (int32_t d = 0; d < count; ++d) halves[d] = FloatToF16(from[d]);
+  }
+}
+
+void AppendToken(const RopeAppendParams& params, int64_t token) {
+  const KvFormat& format = params.kv.format;
+  const int32_t head_dim = format.head_dim;
+  const int32_t half = head_dim / 2;
+  const float* cos_sin = params.cos_sin + token * head_dim;
+  float* const query = static_cast<float*>(params.qkv.data) + token * params.qkv.row_stride;
+  float* const key = query + int64_t{params.query_heads} * head_dim;
+  const float* const value = key + int64_t{format.kv_heads} * head_dim;
+
+  for (int32_t head = 0; head < params.query_heads; ++head) {
+    RotateHead(params.style, cos_sin, half, query + int64_t{head} * head_dim);
+  }
+  for (int32_t head = 0; head < format.kv_heads; ++head) {
+    RotateHead(params.style, cos_sin, half, key + int64_t{head} * head_dim);
+  }
+  const int64_t slot = params.slots[token];
+  if (slot < 0) return;
+  const int64_t page = slot / format.page_size;
+  const auto offset = static_cast<int32_t>(slot % format.page_size);
+  for (int32_t head = 0; head < format.kv_heads; ++head) {
+    StoreRounded(format.dtype, key + int64_t{head} * head_dim, head_dim, params.kv.Key(page, head, offset));
+    StoreRounded(format.dtype, value + int64_t{head} * head_dim, head_dim,
+                 params.kv.Value(page, head, offset));
+  }
+}
+
+}  // namespace
+
+void RunRopeTable(const RopeTableParams& params, const CpuContext& context) {
+  ForEachToken(context.pool, params.tokens, [&](int64_t token) {
+    float* cos_sin = params.cos_sin + token * params.half_dim * 2;
+    for (int32_t i = 0; i < params.half_dim; ++i) {
+      const double angle = static_cast<double>(params.positions[token]) * params.inverse_frequency[i];
+      cos_sin[2 * i] = static_cast<float>(std::cos(angle));
+      cos_sin[2 * i + 1] = static_cast<float>(std::sin(angle));
+    }
+  });
+}
+
+void RunRopeAppend(const RopeAppendParams& params, const CpuContext& context) {
+  const KvFormat& format = params.kv.format;
+  TM_CHECK(params.qkv.dtype == DType::kF32, "qkv is %s, not f32", DTypeName(params.qkv.dtype));
+  TM_CHECK(format.head_dim % 2 == 0, "head_dim %d is odd", format.head_dim);
+  TM_CHECK(params.qkv.columns == int64_t{params.query_heads + 2 * format.kv_heads} * format.head_dim,
+           "qkv has %lld columns", static_cast<long long>(params.qkv.columns));
+  ForEachToken(context.pool, params.qkv.rows, [&](int64_t token) { AppendToken(params, token); });
+}
+
+}  // namespace tramontane
