@@ -22,6 +22,13 @@ inline bool MachineHasVariant(const std::string& variant) {
   return std::find(available.begin(), available.end(), variant) != available.end();
 }
 
+// A backend of the machine's best variant unless one is named, without scratch.
+inline BackendPtr CpuBackendWith(int32_t threads, const std::string& variant = "") {
+  StatusOr<BackendPtr> backend = MakeCpuBackend({.threads = threads, .variant = variant});
+  TM_CHECK(backend.ok(), "%s", backend.status().ToString().c_str());
+  return std::move(backend).value();
+}
+
 // A test over one variant by name.
 class CpuVariantTest : public testing::TestWithParam<std::string> {
  protected:
@@ -31,11 +38,10 @@ class CpuVariantTest : public testing::TestWithParam<std::string> {
 
   // A backend with scratch for such steps.
   static BackendPtr MakeBackend(const std::string& variant, int32_t threads, const StepMaxima& maxima) {
-    StatusOr<BackendPtr> backend = MakeCpuBackend({.threads = threads, .variant = variant});
-    TM_CHECK(backend.ok(), "%s", backend.status().ToString().c_str());
-    const OpCode code = (*backend)->Reserve(maxima);
-    TM_CHECK(code == OpCode::kOk, "%s", (*backend)->last_error());
-    return std::move(backend).value();
+    BackendPtr backend = CpuBackendWith(threads, variant);
+    const OpCode code = backend->Reserve(maxima);
+    TM_CHECK(code == OpCode::kOk, "%s", backend->last_error());
+    return backend;
   }
 };
 
