@@ -1,19 +1,20 @@
 // Engine: requests in, tokens out. Step() is the whole of it, in verbs.
 //
-// Threads: Submit, Abort, Load from any thread; Step from one thread (EngineThread's); results leave through
-// the output thread, which the engine owns. No mutex can be reached from Step.
+// Threads: Submit, Abort, Load and the rest from any thread; Step and WaitForWork from one thread
+// (EngineThread's); results leave through the output thread, which the engine owns. No mutex can be reached
+// from Step. Always: an accepted request ends its stream exactly once, whatever happens.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "engine/clock.h"
 #include "engine/limits.h"
 #include "engine/model_runner.h"
 #include "engine/request.h"
-#include "engine/scheduler.h"
 #include "engine/token_stream.h"
 #include "kernels/core/status.h"
 #include "models/kv_layout.h"
@@ -30,11 +31,11 @@ struct EngineModel {
 
 // One consistent picture for GetLoad and metrics, published after every step.
 struct EngineLoad {
-  int64_t waiting = 0;  // requests accepted and not yet admitted
+  int64_t waiting = 0;  // requests accepted and not yet running
   int64_t running = 0;  // sequences in prefill or decode
   int64_t total_pages = 0, free_pages = 0, held_pages = 0, cached_pages = 0;
   int64_t steps = 0, prefill_steps = 0, decode_steps = 0;
-  int64_t prompt_tokens = 0, output_tokens = 0;  // computed since the start
+  int64_t prompt_tokens = 0, output_tokens = 0;  // computed since the start; prompts again after preemption
   int64_t preemptions = 0;
   int64_t finished_requests = 0, cancelled_requests = 0, failed_rows = 0;
 };
@@ -42,35 +43,40 @@ struct EngineLoad {
 class Engine {
  public:
   // `tokenizer` may be null: then there is no text and no stop strings (benchmarks). All borrowed, outlive
-  // it.
+  // it. REQUIRES: limits.Validate() is OK.
   Engine(const EngineLimits& limits, const EngineModel& model, ModelRunner& runner,
          const Tokenizer* tokenizer, const Clock& clock);
-  ~Engine();
+  ~Engine();  // streams still open end with UNAVAILABLE. REQUIRES: nobody steps
 
   // Checks the request against the limits and puts it in the inbox. Errors name the field, the value and the
-  // limit: INVALID_ARGUMENT, RESOURCE_EXHAUSTED (queue full), UNAVAILABLE (draining).
+  // limit: INVALID_ARGUMENT, ALREADY_EXISTS (the id is alive), RESOURCE_EXHAUSTED (queue full), UNAVAILABLE
+  // (draining), INTERNAL (the device is lost).
   StatusOr<std::shared_ptr<TokenStream>> Submit(Request request, std::function<void()> on_ready);
 
-  // True when a request of that id was known and is now being cancelled.
+  // True when a request of that id was alive; it is being cancelled.
   bool Abort(const std::string& request_id);
 
   // One step: Drain, Reap, Plan, Forward, Sample, Collect, Apply, Publish. False when there was nothing to
-  // do.
+  // do, or no room in the output queue.
   bool Step();
 
-  // Blocks until there may be work (a submission, a cancellation, a wake-up) or the time is over.
+  // Blocks until there may be work (a submission, room in the output queue, Wake) or the time is over; a time
+  // below 0 never is.
   void WaitForWork(int64_t timeout_ns);
   void Wake();
 
   // New requests get UNAVAILABLE from now on; what runs goes on.
   void StartDraining();
-  bool idle() const;  // nothing queued, running or undelivered
+  // Every accepted request's stream is done (its reader may not have taken the end yet).
+  bool idle() const;
+  // Not OK once the device is lost: every stream has ended with this, and no request is taken any more.
+  Status fatal() const;
 
   EngineLoad Load() const;
   const EngineLimits& limits() const;
 
  private:
-  struct Impl;
+  class Impl;
   std::unique_ptr<Impl> impl_;
 };
 

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "engine/step_plan.h"
@@ -21,8 +22,8 @@ struct StepTicket {
 
 // How to draw one choice: built by the engine from the request and its history, just before Sample.
 struct ChoiceSampling {
-  SamplingRow row;                   // adjust_begin, adjust_end and mask_row are filled in by the runner
-  std::vector<LogitAdjust> adjusts;  // sorted by token
+  SamplingRow row;                       // adjust_begin, adjust_end and mask_row are filled in by the runner
+  std::span<const LogitAdjust> adjusts;  // sorted by token; read before Sample returns
   // later: a grammar mask
 };
 

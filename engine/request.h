@@ -7,12 +7,16 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/core/status.h"
+
 namespace tramontane {
+
+struct EngineLimits;
 
 struct SamplingParams {
   float temperature = 1.0f;  // 0: greedy
   float top_p = 1.0f;
-  int32_t top_k = 0;  // 0: all
+  int32_t top_k = 0;  // 0 and -1: all
   float min_p = 0.0f;
   float repetition_penalty = 1.0f;
   float presence_penalty = 0.0f;
@@ -48,6 +52,10 @@ struct Request {
   int64_t received_ns = 0;
   int64_t tokenized_ns = 0;
 };
+
+// The door: an INVALID_ARGUMENT that names the first field at fault, its value and the limit. A prompt that
+// leaves no room for one token, and a max_tokens beyond the rest of the context, are refused, never cut.
+Status ValidateRequest(const Request& request, const EngineLimits& limits, int32_t vocab_size);
 
 // When things happened to one choice, on the engine's clock in nanoseconds; 0: did not happen.
 struct Timings {

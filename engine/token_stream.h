@@ -26,7 +26,7 @@ struct TokenInfo {
   int32_t token = -1;
   float logprob = 0.0f;
   int32_t rank = 0;
-  std::vector<TokenLogprob> top;  // highest first
+  std::vector<TokenLogprob> top = {};  // highest first
 };
 
 // Once per request, when its prefill begins to give results (with the first Delta or Finished at the latest).
@@ -70,7 +70,7 @@ class TokenStream {
  public:
   // `on_ready` is called on the output thread each time the stream goes from empty to not empty; it must not
   // block. May be null for readers that poll.
-  TokenStream(std::string request_id, int32_t choices, std::function<void()> on_ready);
+  TokenStream(std::string request_id, std::function<void()> on_ready);
 
   const std::string& request_id() const { return request_id_; }
 
@@ -93,7 +93,8 @@ class TokenStream {
   void PutDone(Status status);
 
  private:
-  void Notify(bool was_empty);
+  template <typename Change>
+  void Put(Change change);
 
   const std::string request_id_;
   const std::function<void()> on_ready_;

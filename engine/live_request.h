@@ -1,0 +1,42 @@
+// LiveRequest: one accepted request for as long as it lives, shared by the engine thread and the output
+// thread. Each field says who may touch it. Made by Submit; freed by the last of the two threads that lets go
+// of it.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "engine/choice_text.h"
+#include "engine/request.h"
+#include "engine/sampling_history.h"
+#include "engine/token_stream.h"
+#include "models/tokenizer/tokenizer.h"
+
+namespace tramontane {
+
+struct LiveRequest {
+  // `tokenizer` may be null: then there is no text.
+  LiveRequest(Request asked, std::shared_ptr<TokenStream> to, const Tokenizer* tokenizer,
+              const std::vector<int32_t>& eos_ids)
+      : request(std::move(asked)),
+        stream(std::move(to)),
+        history_after_prompt(request, eos_ids),
+        stopped_by_text(static_cast<size_t>(request.choices)) {
+    texts.reserve(static_cast<size_t>(request.choices));
+    for (int32_t c = 0; c < request.choices; ++c) texts.emplace_back(request, tokenizer);
+  }
+
+  const Request request;                       // any thread
+  const std::shared_ptr<TokenStream> stream;   // engine thread: its cancel flag; output thread: the rest
+  const SamplingHistory history_after_prompt;  // engine thread: what each choice's own history starts from
+
+  // [choices] "stop here": a stop string is complete. Set by the output thread, read by the engine thread.
+  std::vector<std::atomic<bool>> stopped_by_text;
+
+  std::vector<ChoiceText> texts;  // [choices] output thread only
+  int32_t choices_finished = 0;   // output thread only
+  Status outcome;                 // output thread only: the first that was not OK
+};
+
+}  // namespace tramontane

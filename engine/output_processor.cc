@@ -1,0 +1,103 @@
+#include "engine/output_processor.h"
+
+#include <string>
+#include <utility>
+
+namespace tramontane {
+
+OutputProcessor::OutputProcessor(int32_t queue_steps, Signal& engine_wake,
+                                 std::function<void(const LiveRequest&)> on_done)
+    : engine_wake_(engine_wake),
+      on_done_(std::move(on_done)),
+      ring_(static_cast<size_t>(queue_steps)),
+      thread_([this] { Run(); }) {}
+
+OutputProcessor::~OutputProcessor() {
+  stopping_.store(true, std::memory_order_release);
+  wake_.Notify();
+  thread_.join();
+}
+
+void OutputProcessor::Push() {
+  ring_.Push();
+  wake_.Notify();
+}
+
+void OutputProcessor::Run() {
+  while (true) {
+    const bool stopping = stopping_.load(std::memory_order_acquire);  // before the last look at the ring
+    StepOutput* step = ring_.Front();
+    if (step == nullptr) {
+      if (stopping) return;
+      wake_.Wait(Signal::kForever);
+      continue;
+    }
+    for (ChoiceOutput& output : *step) Deliver(output);
+    step->clear();
+    ring_.Pop();
+    engine_wake_.Notify();
+  }
+}
+
+void OutputProcessor::Deliver(ChoiceOutput& output) {
+  if (output.started) output.request->stream->PutStarted(*std::move(output.started));
+  ChoiceText& text = output.request->texts[static_cast<size_t>(output.choice)];
+  if (text.finished()) return;  // computed beyond a stop string
+  const std::string* stop = output.token ? DeliverToken(output, text) : nullptr;
+  if (stop != nullptr || output.end) FinishChoice(output, text, stop);
+}
+
+const std::string* OutputProcessor::DeliverToken(ChoiceOutput& output, ChoiceText& text) {
+  const Request& request = output.request->request;
+  // An ending token has no text; a stop token's own is kept by include_stop, eos never is.
+  const bool ends_by_id = output.end && output.end->stop_token_id >= 0;
+  const bool shown =
+      !ends_by_id || (request.stopping.include_stop && output.end->reason != FinishReason::kStop);
+  StreamDelta delta;
+  delta.choice = output.choice;
+  delta.token_ids = {output.token->token};
+  const std::string* stop = text.Append(
+      output.token->token, shown ? ChoiceText::Spelling::kShown : ChoiceText::Spelling::kHidden, &delta.text);
+  if (stop == nullptr && output.end) text.Flush(&delta.text);
+  if (request.output.logprobs >= 0) delta.logprobs.push_back(*std::move(output.token));
+  delta.completion_tokens = text.tokens();
+  output.request->stream->PutDelta(std::move(delta));
+  return stop;
+}
+
+void OutputProcessor::FinishChoice(const ChoiceOutput& output, ChoiceText& text, const std::string* stop) {
+  LiveRequest& request = *output.request;
+  text.set_finished();
+
+  StreamFinished finished;
+  finished.choice = output.choice;
+  finished.usage = output.usage;
+  finished.usage.completion_tokens = text.tokens();
+  finished.timings = output.timings;
+  if (stop != nullptr) {
+    finished.reason = FinishReason::kStopSequence;
+    finished.stop_string = *stop;
+    request.stopped_by_text[static_cast<size_t>(output.choice)].store(true, std::memory_order_release);
+  } else {
+    finished.reason = output.end->reason;
+    finished.stop_token_id = output.end->stop_token_id;
+    if (finished.reason == FinishReason::kError) finished.status = output.end->status;
+    if (request.outcome.ok()) request.outcome = output.end->status;
+    if (!output.token) FlushHeldText(output, text);
+  }
+  request.stream->PutFinished(std::move(finished));
+
+  if (++request.choices_finished < request.request.choices) return;
+  on_done_(request);
+  request.stream->PutDone(request.outcome);
+}
+
+void OutputProcessor::FlushHeldText(const ChoiceOutput& output, ChoiceText& text) {
+  StreamDelta delta;
+  delta.choice = output.choice;
+  delta.completion_tokens = text.tokens();
+  text.Flush(&delta.text);
+  if (!delta.text.empty()) output.request->stream->PutDelta(std::move(delta));
+}
+
+}  // namespace tramontane

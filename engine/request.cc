@@ -1,0 +1,172 @@
+#include "engine/request.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "engine/limits.h"
+#include "kernels/sampling.h"
+#include "models/tokenizer/utf8.h"
+
+namespace tramontane {
+namespace {
+
+constexpr float kMaxTemperature = 100.0f;
+constexpr float kMaxPenalty = 2.0f;  // presence and frequency, either sign
+constexpr float kMaxRepetitionPenalty = 100.0f;
+constexpr float kMaxLogitBias = 100.0f;
+
+std::string Text(float value) {
+  std::string text = std::to_string(value);  // "nan", "-inf", "1.500000"
+  if (text.find('.') != std::string::npos) text.erase(text.find_last_not_of('0') + 1);
+  if (text.back() == '.') text.pop_back();
+  return text;
+}
+
+Status Refuse(std::string field, const std::string& what) {
+  return InvalidArgument(field + " " + what).WithField(field);
+}
+
+// NaN is in no interval.
+Status CheckInterval(const char* field, float value, float least, float most) {
+  if (value >= least && value <= most) return {};
+  return Refuse(field, "is " + Text(value) + "; it must be from " + Text(least) + " to " + Text(most));
+}
+
+Status CheckPositiveUpTo(const char* field, float value, float most) {
+  if (value > 0.0f && value <= most) return {};
+  return Refuse(field, "is " + Text(value) + "; it must be above 0 and at most " + Text(most));
+}
+
+Status CheckRange(const char* field, int64_t value, int64_t least, int64_t most) {
+  if (value >= least && value <= most) return {};
+  return Refuse(field, "is " + std::to_string(value) + "; it must be from " + std::to_string(least) + " to " +
+                           std::to_string(most));
+}
+
+Status CheckCount(const char* field, size_t count, int32_t most) {
+  if (count <= static_cast<size_t>(most)) return {};
+  return Refuse(
+      field, "has " + std::to_string(count) + " entries; at most " + std::to_string(most) + " are allowed");
+}
+
+Status CheckToken(const char* field, size_t index, int32_t token, int32_t vocab_size) {
+  if (token >= 0 && token < vocab_size) return {};
+  return Refuse(field, "has the id " + std::to_string(token) + " at index " + std::to_string(index) +
+                           "; the vocabulary has the ids 0 to " + std::to_string(vocab_size - 1));
+}
+
+Status CheckPrompt(const Request& request, const EngineLimits& limits, int32_t vocab_size) {
+  if (request.prompt.empty()) return Refuse("prompt", "is empty; it must hold at least one token");
+  const auto tokens = static_cast<int64_t>(request.prompt.size());
+  const int64_t output = request.stopping.max_tokens.value_or(1);  // unset: at least one must fit
+  if (tokens > limits.context || (output > 0 && tokens == limits.context)) {
+    return Refuse("prompt", "has " + std::to_string(tokens) + " tokens; the context holds " +
+                                std::to_string(limits.context) + ", output included");
+  }
+  for (size_t i = 0; i < request.prompt.size(); ++i) {
+    TM_RETURN_IF_ERROR(CheckToken("prompt", i, request.prompt[i], vocab_size));
+  }
+  return {};
+}
+
+Status CheckSampling(const SamplingParams& sampling, const EngineLimits& limits, int32_t vocab_size) {
+  TM_RETURN_IF_ERROR(CheckInterval("sampling.temperature", sampling.temperature, 0.0f, kMaxTemperature));
+  TM_RETURN_IF_ERROR(CheckPositiveUpTo("sampling.top_p", sampling.top_p, 1.0f));
+  TM_RETURN_IF_ERROR(CheckRange("sampling.top_k", sampling.top_k, -1, std::numeric_limits<int32_t>::max()));
+  TM_RETURN_IF_ERROR(CheckInterval("sampling.min_p", sampling.min_p, 0.0f, 1.0f));
+  TM_RETURN_IF_ERROR(
+      CheckPositiveUpTo("sampling.repetition_penalty", sampling.repetition_penalty, kMaxRepetitionPenalty));
+  TM_RETURN_IF_ERROR(
+      CheckInterval("sampling.presence_penalty", sampling.presence_penalty, -kMaxPenalty, kMaxPenalty));
+  TM_RETURN_IF_ERROR(
+      CheckInterval("sampling.frequency_penalty", sampling.frequency_penalty, -kMaxPenalty, kMaxPenalty));
+  TM_RETURN_IF_ERROR(CheckCount("sampling.logit_bias", sampling.logit_bias.size(), limits.max_logit_bias));
+  std::vector<int32_t> biased;
+  for (size_t i = 0; i < sampling.logit_bias.size(); ++i) {
+    const auto& [token, bias] = sampling.logit_bias[i];
+    TM_RETURN_IF_ERROR(CheckToken("sampling.logit_bias", i, token, vocab_size));
+    TM_RETURN_IF_ERROR(CheckInterval("sampling.logit_bias", bias, -kMaxLogitBias, kMaxLogitBias));
+    biased.push_back(token);
+  }
+  std::sort(biased.begin(), biased.end());
+  const auto twice = std::adjacent_find(biased.begin(), biased.end());
+  if (twice != biased.end()) {
+    return Refuse("sampling.logit_bias", "names the id " + std::to_string(*twice) + " twice");
+  }
+  return {};
+}
+
+Status CheckLengths(const Request& request, const EngineLimits& limits) {
+  const StoppingParams& stopping = request.stopping;
+  const int64_t room = limits.context - static_cast<int64_t>(request.prompt.size());
+  const int64_t max_tokens = stopping.max_tokens.value_or(room);
+  if (max_tokens < 0) return Refuse("stopping.max_tokens", "is " + std::to_string(max_tokens) + ", below 0");
+  if (max_tokens > room) {
+    return Refuse("stopping.max_tokens", "is " + std::to_string(max_tokens) + " after a prompt of " +
+                                             std::to_string(request.prompt.size()) +
+                                             " tokens; the context holds " + std::to_string(limits.context) +
+                                             " in all");
+  }
+  return CheckRange("stopping.min_tokens", stopping.min_tokens, 0, max_tokens);
+}
+
+Status CheckStops(const StoppingParams& stopping, const EngineLimits& limits, int32_t vocab_size) {
+  TM_RETURN_IF_ERROR(CheckCount("stopping.stop", stopping.stop.size(), limits.max_stop_strings));
+  for (size_t i = 0; i < stopping.stop.size(); ++i) {
+    const std::string& stop = stopping.stop[i];
+    const std::string which = "has at index " + std::to_string(i) + " a string ";
+    if (stop.empty()) return Refuse("stopping.stop", which + "that is empty");
+    if (stop.size() > static_cast<size_t>(limits.max_stop_bytes)) {
+      return Refuse("stopping.stop", which + "of " + std::to_string(stop.size()) + " bytes; at most " +
+                                         std::to_string(limits.max_stop_bytes) + " are allowed");
+    }
+    if (FirstInvalidUtf8(stop)) return Refuse("stopping.stop", which + "that is not UTF-8");
+  }
+  TM_RETURN_IF_ERROR(
+      CheckCount("stopping.stop_token_ids", stopping.stop_token_ids.size(), limits.max_stop_token_ids));
+  for (size_t i = 0; i < stopping.stop_token_ids.size(); ++i) {
+    TM_RETURN_IF_ERROR(CheckToken("stopping.stop_token_ids", i, stopping.stop_token_ids[i], vocab_size));
+  }
+  if (stopping.time_limit_ns < 0) {
+    return Refuse("stopping.time_limit", "is " + std::to_string(stopping.time_limit_ns) + " ns, below 0");
+  }
+  return {};
+}
+
+Status CheckOutput(const OutputParams& output) {
+  TM_RETURN_IF_ERROR(CheckRange("output.logprobs", output.logprobs, -1, kMaxTopLogprobs));
+  return CheckRange("output.prompt_logprobs", output.prompt_logprobs, -1, kMaxTopLogprobs);
+}
+
+}  // namespace
+
+Status ValidateRequest(const Request& request, const EngineLimits& limits, int32_t vocab_size) {
+  if (request.id.empty()) return Refuse("request_id", "is empty");
+  TM_RETURN_IF_ERROR(
+      CheckRange("choices", request.choices, 1, std::min(limits.max_choices, limits.max_sequences)));
+  TM_RETURN_IF_ERROR(CheckPrompt(request, limits, vocab_size));
+  TM_RETURN_IF_ERROR(CheckSampling(request.sampling, limits, vocab_size));
+  TM_RETURN_IF_ERROR(CheckLengths(request, limits));
+  TM_RETURN_IF_ERROR(CheckStops(request.stopping, limits, vocab_size));
+  return CheckOutput(request.output);
+}
+
+const char* FinishReasonName(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kStopSequence:
+      return "stop_sequence";
+    case FinishReason::kTimeLimit:
+      return "time_limit";
+    case FinishReason::kCancelled:
+      return "cancelled";
+    case FinishReason::kError:
+      return "error";
+  }
+  return "unknown";
+}
+
+}  // namespace tramontane

@@ -1,0 +1,46 @@
+// SamplingHistory: what earlier tokens and the request's own wishes change in the logits of one choice's next
+// token: penalties, logit bias, and the ban of ending tokens before min_tokens.
+//
+// Made by Submit with the prompt in it (the one long piece of work, off the engine thread), then copied per
+// choice and kept by the engine thread: one token costs one entry, never another look at the prompt. Always:
+// adjusts() is sorted by token and names each token once.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/request.h"
+#include "kernels/sampling.h"
+
+namespace tramontane {
+
+class SamplingHistory {
+ public:
+  // After the prompt, before the first output token.
+  SamplingHistory(const Request& request, const std::vector<int32_t>& eos_ids);
+
+  // One more output token.
+  void Append(int32_t token);
+
+  // For the next token. Valid until Append.
+  std::span<const LogitAdjust> adjusts() const { return adjusts_; }
+
+ private:
+  LogitAdjust& Entry(int32_t token);  // made where there is none
+  void AddPrompt(const Request& request);
+  void BanEndings(const Request& request, const std::vector<int32_t>& eos_ids);
+  void LiftBans();
+
+  struct Ban {
+    int32_t token = 0;
+    float bias = 0.0f;  // of the request, to be put back
+  };
+
+  bool counts_output_;           // some penalty looks at the output
+  int64_t tokens_until_lifted_;  // output tokens still to come before the bans end
+  std::vector<Ban> bans_;
+  std::vector<LogitAdjust> adjusts_;  // at most one per token of the vocabulary
+};
+
+}  // namespace tramontane

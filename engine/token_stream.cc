@@ -1,0 +1,64 @@
+#include "engine/token_stream.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+namespace tramontane {
+namespace {
+
+// Appends `delta` to what the reader has not taken of the same choice.
+void Join(StreamDelta delta, std::vector<StreamDelta>* deltas) {
+  auto at = std::lower_bound(deltas->begin(), deltas->end(), delta.choice,
+                             [](const StreamDelta& d, int32_t choice) { return d.choice < choice; });
+  if (at == deltas->end() || at->choice != delta.choice) {
+    deltas->insert(at, std::move(delta));
+    return;
+  }
+  at->token_ids.insert(at->token_ids.end(), delta.token_ids.begin(), delta.token_ids.end());
+  at->text += delta.text;
+  std::move(delta.logprobs.begin(), delta.logprobs.end(), std::back_inserter(at->logprobs));
+  at->completion_tokens = delta.completion_tokens;
+}
+
+}  // namespace
+
+TokenStream::TokenStream(std::string request_id, std::function<void()> on_ready)
+    : request_id_(std::move(request_id)), on_ready_(std::move(on_ready)) {}
+
+StreamUpdate TokenStream::Take() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return std::exchange(pending_, StreamUpdate{});
+}
+
+void TokenStream::PutStarted(StreamStarted started) {
+  Put([&](StreamUpdate& pending) { pending.started = std::move(started); });
+}
+
+void TokenStream::PutDelta(StreamDelta delta) {
+  Put([&](StreamUpdate& pending) { Join(std::move(delta), &pending.deltas); });
+}
+
+void TokenStream::PutFinished(StreamFinished finished) {
+  Put([&](StreamUpdate& pending) { pending.finished.push_back(std::move(finished)); });
+}
+
+void TokenStream::PutDone(Status status) {
+  Put([&](StreamUpdate& pending) {
+    pending.done = true;
+    pending.status = std::move(status);
+  });
+}
+
+template <typename Change>
+void TokenStream::Put(Change change) {
+  bool was_empty;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    was_empty = pending_.empty();
+    change(pending_);
+  }
+  if (was_empty && on_ready_) on_ready_();
+}
+
+}  // namespace tramontane

@@ -1,0 +1,94 @@
+#include "engine/inbox.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace tramontane {
+namespace {
+
+std::shared_ptr<LiveRequest> MakeLive(const std::string& id) {
+  Request request;
+  request.id = id;
+  request.prompt = {1};
+  return std::make_shared<LiveRequest>(request, std::make_shared<TokenStream>(id, nullptr), nullptr,
+                                       std::vector<int32_t>{});
+}
+
+std::vector<std::string> IdsOf(const std::vector<std::shared_ptr<LiveRequest>>& requests) {
+  std::vector<std::string> ids;
+  for (const auto& live : requests) ids.push_back(live->request.id);
+  return ids;
+}
+
+TEST(Inbox, GivesRequestsInTheOrderOfTheirPushes) {
+  Inbox inbox(8);
+  EXPECT_TRUE(inbox.TakeAll().empty());
+  for (const char* id : {"a", "b", "c"}) ASSERT_TRUE(inbox.Push(MakeLive(id)));
+  EXPECT_EQ(IdsOf(inbox.TakeAll()), (std::vector<std::string>{"a", "b", "c"}));
+  EXPECT_TRUE(inbox.TakeAll().empty());
+}
+
+TEST(Inbox, CountsARequestUntilItLeavesTheQueue) {
+  Inbox inbox(2);
+  ASSERT_TRUE(inbox.Push(MakeLive("a")));
+  ASSERT_TRUE(inbox.Push(MakeLive("b")));
+  EXPECT_FALSE(inbox.Push(MakeLive("c")));
+  EXPECT_EQ(inbox.TakeAll().size(), 2u);
+  EXPECT_FALSE(inbox.Push(MakeLive("c"))) << "taken, but both still wait";
+  inbox.LeaveQueue();
+  EXPECT_TRUE(inbox.Push(MakeLive("c")));
+  EXPECT_EQ(inbox.queued(), 2);
+}
+
+TEST(Inbox, FreesWhatWasNeverTaken) {
+  std::weak_ptr<LiveRequest> watched;
+  {
+    Inbox inbox(2);
+    auto live = MakeLive("a");
+    watched = live;
+    ASSERT_TRUE(inbox.Push(std::move(live)));
+  }
+  EXPECT_TRUE(watched.expired());
+}
+
+TEST(Inbox, LosesNothingAndNeverExceedsItsCapacityUnderManyThreads) {
+  constexpr int kThreads = 4, kPushes = 500, kCapacity = 16;
+  Inbox inbox(kCapacity);
+  std::atomic<int> refused{0}, accepted{0}, running{kThreads};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < kPushes; ++i) {
+        // The order within one thread can be checked from the number in the id.
+        ++(inbox.Push(MakeLive(std::to_string(t) + ":" + std::to_string(i))) ? accepted : refused);
+      }
+      --running;
+    });
+  }
+  int taken = 0;
+  std::vector<int> last(kThreads, -1);
+  while (true) {
+    const bool last_round = running == 0;
+    EXPECT_LE(inbox.queued(), kCapacity);
+    for (const auto& live : inbox.TakeAll()) {
+      const std::string& id = live->request.id;
+      const int thread = id[0] - '0', number = std::stoi(id.substr(2));
+      EXPECT_GT(number, last[thread]);
+      last[thread] = number;
+      ++taken;
+      inbox.LeaveQueue();
+    }
+    if (last_round) break;
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(taken, accepted);
+  EXPECT_EQ(accepted + refused, kThreads * kPushes);
+  EXPECT_EQ(inbox.queued(), 0);
+}
+
+}  // namespace
+}  // namespace tramontane

@@ -1,0 +1,298 @@
+#include "engine/output_processor.h"
+
+#include <gtest/gtest.h>
+
+#include <future>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tests/support/piece_tokenizer.h"
+
+namespace tramontane {
+namespace {
+
+// ---- StopMatcher --------------------------------------------------------------------------------
+
+struct Cut {
+  std::string shown;
+  std::string stop;  // "" for none
+};
+
+Cut MatchInPieces(const std::vector<std::string>& stops, const std::vector<std::string>& pieces,
+                  StopMatcher::Matched matched = StopMatcher::Matched::kDropped) {
+  StopMatcher matcher(stops, matched);
+  Cut cut;
+  for (const std::string& piece : pieces) {
+    if (const std::string* stop = matcher.Append(piece, &cut.shown)) {
+      cut.stop = *stop;
+      return cut;
+    }
+  }
+  matcher.Flush(&cut.shown);
+  return cut;
+}
+
+TEST(StopMatcher, FindsAStopSplitOverPieces) {
+  const Cut cut = MatchInPieces({"STOP"}, {"one S", "T", "OP two"});
+  EXPECT_EQ(cut.shown, "one ");
+  EXPECT_EQ(cut.stop, "STOP");
+  EXPECT_EQ(MatchInPieces({"STOP"}, {"one S", "T", "OP two"}, StopMatcher::Matched::kShown).shown,
+            "one STOP");
+}
+
+TEST(StopMatcher, HoldsBackOnlyTheLongestEndThatBeginsAStop) {
+  const std::vector<std::string> stops = {"\n\n", "aab"};
+  StopMatcher matcher(stops, StopMatcher::Matched::kDropped);
+  std::string shown;
+  matcher.Append("x\n", &shown);
+  EXPECT_EQ(shown, "x");
+  matcher.Append("aaa", &shown);
+  EXPECT_EQ(shown, "x\na") << "'aa' may still become 'aab'";
+  EXPECT_EQ(*matcher.Append("b", &shown), "aab");
+  EXPECT_EQ(shown, "x\na");
+}
+
+TEST(StopMatcher, OfTwoThatEndTogetherTheLongerWins) {
+  EXPECT_EQ(MatchInPieces({"end", "the end"}, {"this is the end."}).shown, "this is ");
+}
+
+TEST(StopMatcher, TextThatDoesNotCountYetMayStillBeginAStop) {
+  const std::vector<std::string> stops = {"ab"};
+  StopMatcher matcher(stops, StopMatcher::Matched::kDropped);
+  std::string shown;
+  matcher.AppendUnmatched("xaba", &shown);
+  EXPECT_EQ(shown, "xab");
+  ASSERT_NE(matcher.Append("b", &shown), nullptr);
+  EXPECT_EQ(shown, "xab");
+}
+
+TEST(StopMatcher, WhereTheTextIsCutMakesNoDifference) {
+  const unsigned seed = 20240611;
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937 random(seed);
+  for (int round = 0; round < 2000; ++round) {
+    // Two letters, so that partial matches overlap all the time.
+    auto letters = [&](int most) {
+      std::string text;
+      for (int n = 1 + static_cast<int>(random() % most); n > 0; --n) text += random() % 2 ? 'a' : 'b';
+      return text;
+    };
+    std::vector<std::string> stops;
+    for (int n = 1 + static_cast<int>(random() % 3); n > 0; --n) stops.push_back(letters(6));
+    const std::string text = letters(40);
+    std::vector<std::string> bytes, pieces;
+    for (const char byte : text) bytes.emplace_back(1, byte);
+    for (size_t at = 0; at < text.size();) {
+      pieces.push_back(text.substr(at, 1 + random() % 7));
+      at += pieces.back().size();
+    }
+    const Cut by_byte = MatchInPieces(stops, bytes), by_piece = MatchInPieces(stops, pieces);
+    ASSERT_EQ(by_byte.shown, by_piece.shown) << text;
+    ASSERT_EQ(by_byte.stop, by_piece.stop) << text;
+  }
+}
+
+// ---- OutputProcessor ----------------------------------------------------------------------------
+
+enum Id : int32_t { kBos, kEos, kHello, kWorld, kSt, kOp, kDot };
+const PieceTokenizer& Pieces() {
+  static const PieceTokenizer tokenizer({"<s>", "</s>", " Hello", " world", " ST", "OP", "."});
+  return tokenizer;
+}
+
+struct Reader {
+  std::string text;
+  std::vector<int32_t> ids;
+  std::vector<TokenInfo> logprobs;
+  std::vector<StreamFinished> finished;
+  bool done = false;
+  Status status;
+
+  void Take(TokenStream& stream) {
+    StreamUpdate update = stream.Take();
+    for (StreamDelta& delta : update.deltas) {
+      text += delta.text;
+      ids.insert(ids.end(), delta.token_ids.begin(), delta.token_ids.end());
+      logprobs.insert(logprobs.end(), delta.logprobs.begin(), delta.logprobs.end());
+    }
+    finished.insert(finished.end(), update.finished.begin(), update.finished.end());
+    done = done || update.done;
+    if (update.done) status = update.status;
+  }
+};
+
+// Plays the engine's part for one request of one choice.
+class Script {
+ public:
+  explicit Script(Request request, std::function<void()> on_ready = nullptr) {
+    request.id = "r";
+    if (request.prompt.empty()) request.prompt = {kBos};
+    live_ = std::make_shared<LiveRequest>(request, std::make_shared<TokenStream>("r", std::move(on_ready)),
+                                          &Pieces(), std::vector<int32_t>{kEos});
+  }
+
+  ChoiceOutput Token(int32_t id, std::optional<ChoiceEnd> end = std::nullopt) {
+    ChoiceOutput output;
+    output.request = live_;
+    output.token = TokenInfo{.token = id, .logprob = -1.0f};
+    output.end = std::move(end);
+    output.timings.finished_ns = ++time_ns_;
+    return output;
+  }
+  ChoiceOutput End(ChoiceEnd end) {
+    ChoiceOutput output = Token(0, std::move(end));
+    output.token.reset();
+    return output;
+  }
+
+  // Delivers all of it, one step each, and reads what came of it.
+  Reader Deliver(std::vector<ChoiceOutput> outputs) {
+    Signal engine_wake;
+    {
+      OutputProcessor processor(64, engine_wake, [](const LiveRequest&) {});
+      for (ChoiceOutput& output : outputs) {
+        processor.Back()->push_back(std::move(output));
+        processor.Push();
+      }
+    }
+    Reader reader;
+    reader.Take(*live_->stream);
+    return reader;
+  }
+
+  LiveRequest& live() { return *live_; }
+
+ private:
+  std::shared_ptr<LiveRequest> live_;
+  int64_t time_ns_ = 0;
+};
+
+TEST(OutputProcessor, TextIdsLogprobsAndUsageEndAtTheTokenThatCompletesAStop) {
+  Request request;
+  request.stopping.stop = {"STOP"};
+  request.output.logprobs = 0;
+  Script script(request);
+  std::vector<ChoiceOutput> outputs = {script.Token(kHello), script.Token(kSt), script.Token(kOp)};
+  for (int surplus = 0; surplus < 12; ++surplus) outputs.push_back(script.Token(kWorld));
+  outputs.push_back(script.End({FinishReason::kStopSequence}));
+  const Reader reader = script.Deliver(std::move(outputs));
+  EXPECT_EQ(reader.text, "Hello ");
+  EXPECT_EQ(reader.ids, (std::vector<int32_t>{kHello, kSt, kOp}));
+  EXPECT_EQ(reader.logprobs.size(), 3u);
+  ASSERT_EQ(reader.finished.size(), 1u);
+  EXPECT_EQ(reader.finished[0].reason, FinishReason::kStopSequence);
+  EXPECT_EQ(reader.finished[0].stop_string, "STOP");
+  EXPECT_EQ(reader.finished[0].usage.completion_tokens, 3);
+  EXPECT_EQ(reader.finished[0].timings.finished_ns, 3) << "the time of the token that completed the stop";
+  EXPECT_TRUE(reader.done);
+  EXPECT_TRUE(script.live().stopped_by_text[0]);
+}
+
+TEST(OutputProcessor, ACancellationBehindACompletedStopChangesNothing) {
+  Request request;
+  request.stopping.stop = {"Hello"};
+  Script script(request);
+  const Reader reader =
+      script.Deliver({script.Token(kHello),
+                      script.End({FinishReason::kCancelled, Status(StatusCode::kCancelled, "cancelled")})});
+  EXPECT_EQ(reader.finished[0].reason, FinishReason::kStopSequence);
+  EXPECT_TRUE(reader.status.ok());
+}
+
+TEST(OutputProcessor, EosIsAmongTheIdsButNeverInTheText) {
+  for (const bool include_stop : {false, true}) {
+    Request request;
+    request.stopping.include_stop = include_stop;
+    request.output.skip_special_tokens = false;
+    Script script(request);
+    const Reader reader =
+        script.Deliver({script.Token(kHello), script.Token(kEos, ChoiceEnd{FinishReason::kStop, {}, kEos})});
+    EXPECT_EQ(reader.text, "Hello");
+    EXPECT_EQ(reader.ids, (std::vector<int32_t>{kHello, kEos}));
+    EXPECT_EQ(reader.finished[0].usage.completion_tokens, 2);
+    EXPECT_EQ(reader.finished[0].stop_token_id, kEos);
+  }
+}
+
+TEST(OutputProcessor, AStopTokensTextIsKeptByIncludeStop) {
+  for (const bool include_stop : {false, true}) {
+    Request request;
+    request.stopping.include_stop = include_stop;
+    Script script(request);
+    const Reader reader = script.Deliver(
+        {script.Token(kHello), script.Token(kDot, ChoiceEnd{FinishReason::kStopSequence, {}, kDot})});
+    EXPECT_EQ(reader.text, include_stop ? "Hello." : "Hello");
+  }
+}
+
+TEST(OutputProcessor, HeldBackTextComesOutWhenTheChoiceEndsOtherwise) {
+  Request request;
+  request.stopping.stop = {"STOP"};
+  {
+    Script script(request);
+    const Reader reader = script.Deliver({script.Token(kSt), script.End({FinishReason::kTimeLimit})});
+    EXPECT_EQ(reader.text, "ST");
+  }
+  {
+    Script script(request);
+    const Reader reader = script.Deliver({script.Token(kSt, ChoiceEnd{FinishReason::kLength})});
+    EXPECT_EQ(reader.text, "ST");
+  }
+}
+
+TEST(OutputProcessor, StopStringsAreNotMatchedBeforeMinTokens) {
+  Request request;
+  request.stopping.stop = {"STOP"};
+  request.stopping.min_tokens = 3;
+  Script script(request);
+  const Reader reader =
+      script.Deliver({script.Token(kSt), script.Token(kOp), script.Token(kSt), script.Token(kOp)});
+  EXPECT_EQ(reader.text, "STOP ");
+  EXPECT_EQ(reader.finished[0].usage.completion_tokens, 4);
+}
+
+TEST(OutputProcessor, AfterTextTheOutputKeepsItsFirstSpaceAndAfterAControlTokenItDoesNot) {
+  Request after_text;
+  after_text.prompt = {kBos, kHello};
+  Script continued(after_text);
+  EXPECT_EQ(continued.Deliver({continued.Token(kWorld, ChoiceEnd{FinishReason::kLength})}).text, " world");
+  Script fresh{Request{}};
+  EXPECT_EQ(fresh.Deliver({fresh.Token(kWorld, ChoiceEnd{FinishReason::kLength})}).text, "world");
+}
+
+TEST(OutputProcessor, TheRequestsOutcomeIsItsFirstFailure) {
+  Request request;
+  request.choices = 2;
+  Script script(request);
+  ChoiceOutput failed = script.End({FinishReason::kError, Internal("not finite")});
+  failed.choice = 1;
+  const Reader reader =
+      script.Deliver({std::move(failed), script.Token(kHello, ChoiceEnd{FinishReason::kLength})});
+  EXPECT_EQ(reader.text, "Hello") << "the other choice goes on";
+  EXPECT_EQ(reader.finished[0].status.code(), StatusCode::kInternal);
+  EXPECT_TRUE(reader.finished[1].status.ok());
+  EXPECT_EQ(reader.status.code(), StatusCode::kInternal);
+}
+
+TEST(OutputProcessor, AFullQueueGivesNoSlotUntilTheOutputThreadMovesOn) {
+  std::promise<void> stalled, go_on;
+  Script script(Request{}, [&] {
+    stalled.set_value();
+    go_on.get_future().wait();
+  });
+  Signal engine_wake;
+  OutputProcessor processor(2, engine_wake, [](const LiveRequest&) {});
+  for (int step = 0; step < 2; ++step) {
+    ASSERT_NE(processor.Back(), nullptr);
+    processor.Back()->push_back(script.Token(kHello));
+    processor.Push();
+  }
+  stalled.get_future().wait();
+  EXPECT_EQ(processor.Back(), nullptr);
+  go_on.set_value();
+  while (processor.Back() == nullptr) engine_wake.Wait(Signal::kForever);
+}
+
+}  // namespace
+}  // namespace tramontane

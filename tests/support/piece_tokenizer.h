@@ -1,0 +1,43 @@
+// PieceTokenizer: a vocabulary spelled out in the test: id i is the i-th piece. Control pieces are "<...>".
+// Any thread.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "models/tokenizer/tokenizer.h"
+
+namespace tramontane {
+
+class PieceTokenizer final : public Tokenizer {
+ public:
+  explicit PieceTokenizer(std::vector<std::string> pieces) : pieces_(std::move(pieces)) {}
+
+  StatusOr<std::vector<int32_t>> Encode(std::string_view) const override {
+    return Unimplemented("tests name ids themselves");
+  }
+  TokenizerVersion version() const override { return TokenizerVersion::kV1; }
+  int32_t vocab_size() const override { return static_cast<int32_t>(pieces_.size()); }
+  int32_t bos_id() const override { return -1; }
+  int32_t eos_id() const override { return -1; }
+  int32_t unk_id() const override { return -1; }
+  LeadingSpace leading_space() const override { return LeadingSpace::kFirstDropped; }
+  PieceKind Kind(int32_t id) const override {
+    if (id < 0 || id >= vocab_size()) return PieceKind::kControl;
+    const std::string& piece = pieces_[static_cast<size_t>(id)];
+    return piece.size() > 2 && piece.front() == '<' && piece.back() == '>' ? PieceKind::kControl
+                                                                           : PieceKind::kText;
+  }
+  std::string_view PieceBytes(int32_t id) const override { return IsControl(id) ? "" : Piece(id); }
+  std::string_view Piece(int32_t id) const override {
+    return id < 0 || id >= vocab_size() ? std::string_view() : pieces_[static_cast<size_t>(id)];
+  }
+  std::optional<int32_t> ControlId(std::string_view) const override { return std::nullopt; }
+
+ private:
+  std::vector<std::string> pieces_;
+};
+
+}  // namespace tramontane
