@@ -6,6 +6,13 @@
 // cached keys are never moved or rotated again. Pages may be shared (choices of one prompt; later a prefix
 // cache): a table that must write into a page it shares gets a copy first.
 //
+//   window 6, page 4, accepted 13, written 15:   the query at 13 sees 8..13, so pages [0,4) and [4,8) are
+//   gone
+//
+//   released     released     page 2       page 3
+//   |0  1  2  3 |4  5  6  7  |8  9 10 11  |12 13 14 --|
+//                             ^ kv_base       ^ accepted_len
+//
 // Always: a windowed table holds at most ceil((window - 1 + ahead) / page_size) + 1 pages, where `ahead` is
 // the tokens written beyond the accepted length (chunk x steps in flight).
 #pragma once
@@ -13,6 +20,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "engine/limits.h"
 #include "engine/page_pool.h"
 #include "models/kv_layout.h"
 
@@ -23,7 +31,8 @@ struct PageTable {
   int64_t kv_base = 0;        // absolute position of pages[0]'s first token; a multiple of the page size
 };
 
-// A page to be copied before the step that writes to it runs.
+// A page to be copied before the step that writes to it runs. Within one step no page is both `from` and
+// `to`.
 struct PageCopy {
   PageId from = 0;
   PageId to = 0;
@@ -34,6 +43,7 @@ class KvCache {
   KvCache(const KvLayout& layout, int64_t pool_pages);
 
   const KvLayout& layout() const { return layout_; }
+  int32_t page_size() const { return layout_.format.page_size; }
   PagePool& pool() { return pool_; }
   const PagePool& pool() const { return pool_; }
 
@@ -42,6 +52,10 @@ class KvCache {
   // Pages that Extend would take so that positions [written, end) can be written.
   int64_t PagesNeeded(const std::vector<PageTable>& tables, int64_t written, int64_t end) const;
 
+  // Pages the tables still lack on their way to `end` tokens, window pages returning as they go and at most
+  // `ahead` tokens written beyond the window at a time.
+  int64_t PagesToReach(const std::vector<PageTable>& tables, int64_t end, int64_t ahead) const;
+
   // Makes room for positions [written, end): new pages, and a copy of a shared page that would be written to
   // (appended to `copies`). REQUIRES: the pool has PagesNeeded() free pages.
   void Extend(std::vector<PageTable>& tables, int64_t written, int64_t end, std::vector<PageCopy>* copies);
@@ -49,15 +63,23 @@ class KvCache {
   // Releases pages of windowed groups that no position >= accepted can see.
   void Roll(std::vector<PageTable>& tables, int64_t accepted);
 
-  // A second owner of the same pages.
-  std::vector<PageTable> Fork(const std::vector<PageTable>& tables);
+  // A second owner of the pages that hold positions below `end`.
+  std::vector<PageTable> Fork(const std::vector<PageTable>& tables, int64_t end);
 
-  // Releases everything. The only other place that frees a page is Roll.
+  // Releases everything. The only other places that drop a page are Roll, and Extend for a page it copies.
   void Clear(std::vector<PageTable>& tables);
 
  private:
   KvLayout layout_;
   PagePool pool_;
 };
+
+// The largest context one sequence can reach when it has the whole pool: windowed groups at their bound with
+// a chunk of one page, the least that a lone sequence is ever given. Chunks only shrink to that where the
+// pool is short. At most kMaxContext; 0 when the pool holds nothing.
+int64_t ContextThatFits(const KvLayout& layout, int64_t pool_pages, const EngineLimits& limits);
+
+// The `ahead` of ContextThatFits.
+int64_t LeastChunk(const KvLayout& layout, const EngineLimits& limits);
 
 }  // namespace tramontane

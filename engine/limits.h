@@ -32,7 +32,7 @@ struct EngineLimits {
   int32_t max_step_tokens = 512;  // tokens of one prefill step
   int64_t max_step_cost = 0;      // cost of one prefill step, in token equivalents; 0: 2 * max_step_tokens
   int64_t attended_keys_per_token = 4096;  // kappa: cost of a chunk = tokens + attended keys / kappa
-  int32_t max_partial_prefills = 4;        // prompts part-way through prefill; the rest wait in order
+  int32_t max_partial_prefills = 4;        // prompts part-way through prefill between steps; the rest wait
   int32_t max_prefill_steps = 1;           // consecutive prefill steps while a decode sequence waits
 
   // ---- output
@@ -41,9 +41,14 @@ struct EngineLimits {
   int32_t output_queue_steps =
       64;  // steps whose results may wait for the output thread; full: the engine waits
 
+  int64_t step_cost() const { return max_step_cost > 0 ? max_step_cost : int64_t{2} * max_step_tokens; }
+
   // Every breach at once, one line each; OK when sound.
   Status Validate() const;
   std::string ToString() const;  // one "name = value: what happens when it is reached" line per bound
 };
+
+// Positions are at most this: page tables on a device hold them in 32 bits, and a prompt's cost fits 64 bits.
+inline constexpr int64_t kMaxContext = int64_t{1} << 26;
 
 }  // namespace tramontane

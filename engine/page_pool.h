@@ -5,6 +5,7 @@
 // one.)
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -26,7 +27,7 @@ class PagePool {
   void Release(PageId page);       // drops one reference; the last one frees the page
   int32_t references(PageId page) const { return references_[static_cast<size_t>(page)]; }
 
-  // Aborts when an invariant is broken.
+  // Aborts when an invariant is broken. Reads every page: for tests, debug builds and idle moments.
   void CheckAccounting() const;
 
  private:

@@ -4,6 +4,13 @@
 //
 // Two lanes: a step is one ragged batch of prefill chunks or one batch of decode tokens, never both.
 // engine/README.md states the sharing rule, the lane policy and the bounds that follow, as formulas.
+//
+//   Admit -> queue --slots, in order--> ready --a place and pages, by age--> prefill -> decode -> Finish
+//                                         ^-------------- preempted -----------'---------'
+//
+// Always: a sequence is in one of those four lists or in none (finished, or not yet forked); ready, prefill
+// and decode together hold at most max_sequences slots; pages are held only in prefill and decode, and by
+// finished sequences that a step in flight still mentions.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +19,7 @@
 
 #include "engine/kv_cache.h"
 #include "engine/limits.h"
+#include "engine/prefill_cost.h"
 #include "engine/sequence.h"
 #include "engine/step_plan.h"
 
@@ -24,35 +32,105 @@ struct RowOutcome {
 
 class Scheduler {
  public:
+  // REQUIRES: limits.Validate() is OK and limits.context is at most ContextThatFits.
   Scheduler(const EngineLimits& limits, const KvLayout& layout);
 
-  // Puts a sequence at the end of the queue (or, preempted before, at its place by age).
+  // Puts choice 0 of a request at the end of the queue, in order of arrival. Slots for all its choices are
+  // reserved together. REQUIRES: the engine's fields of the sequence are set, request->choices <=
+  // max_sequences.
   void Admit(Sequence* sequence);
 
-  // The next step; kIdle when nothing can run. Advances scheduled_len, takes pages, may preempt: a preempted
-  // sequence (never one in flight, never the oldest) gives its pages back and waits again by age.
-  // May be called again before the last plan is applied, up to EngineLimits::steps_in_flight.
+  // The next step; kIdle (step 0, nothing to apply) when nothing can run. Advances scheduled_len, takes
+  // pages, may preempt: a preempted sequence (never one in flight, never the oldest) gives its pages back and
+  // waits again by age. May be called again before the last plan is applied, up to
+  // EngineLimits::steps_in_flight.
   StepPlan Plan(int64_t now_ns);
 
-  // Ends a plan. Advances accepted_len and rolls windows. The engine has appended sampled tokens to
-  // Sequence::tokens first, and marked sequences that are done with Finish.
-  void Apply(const StepPlan& plan, const std::vector<RowOutcome>& outcomes, int64_t now_ns);
+  // `sequence` starts in decode, sharing the prompt's pages with `parent` (the choices of one prompt).
+  // REQUIRES: `parent` has just sampled the prompt's first tokens and that step is not yet applied;
+  // `sequence` gets its own first token before the next plan. The parent may be finished already.
+  void Fork(Sequence& parent, Sequence* sequence);
 
-  // `sequence` starts in decode, sharing every page of `parent` (the choices of one prompt).
-  // REQUIRES: `parent` has just sampled the prompt's first token; a slot was reserved at admission.
-  void Fork(const Sequence& parent, Sequence* sequence);
-
-  // No more steps for this sequence, in whatever state it is. Its pages go back at once, or when the last
-  // step in flight that mentions it is applied.
+  // No more steps for this sequence, in whatever state it is. Its pages and slots go back at once, or when
+  // the last step in flight that mentions it is applied.
   void Finish(Sequence* sequence);
 
+  // Ends the oldest plan in flight. Advances accepted_len and rolls windows. The engine has appended sampled
+  // tokens to Sequence::tokens first, forked the choices of a prompt, and marked sequences that are done with
+  // Finish. Positions that are not accepted are planned again. REQUIRES for those: nothing else in flight
+  // mentions the sequence.
+  void Apply(const StepPlan& plan, const std::vector<RowOutcome>& outcomes);
+
   const KvCache& cache() const { return cache_; }
-  int64_t waiting() const;  // sequences in the queue
-  int64_t running() const;  // in prefill or decode
+  int64_t waiting() const { return static_cast<int64_t>(queue_.size() + ready_.size()); }  // without pages
+  int64_t running() const { return static_cast<int64_t>(prefill_.size() + decode_.size()); }
+  int32_t free_slots() const { return free_slots_; }
+  int32_t steps_in_flight() const { return static_cast<int32_t>(planned_steps_ - applied_steps_); }
+  int64_t preemptions() const { return preemptions_; }
 
  private:
-  EngineLimits limits_;
+  struct Budget {
+    int64_t tokens = 0;
+    int64_t parts = 0;  // of PrefillCost
+  };
+  // Where pages ran short during one Plan.
+  struct Shortage {
+    const Sequence* starved = nullptr;  // got no page: nothing younger may take one in this plan
+    const Sequence* victim = nullptr;   // is in flight: sits this plan out, so that it can be preempted next
+  };
+
+  // ---- lanes
+  // ----------------------------------------------------------------------------------------------------
+  void GiveSlots(int64_t now_ns);
+  bool DecodeWaits() const;
+  void PlanDecode(StepPlan* plan);
+  void PlanPrefill(StepPlan* plan, int64_t now_ns);
+
+  // ---- prefill: who gets how much
+  // ---------------------------------------------------------------------------------
+  void GiveOldest(Budget* left, StepPlan* plan);
+  Sequence* OldestPrompt(const Budget& share) const;
+  void GiveShortPrompts(Budget* left, StepPlan* plan);
+  void GiveShortestRemaining(Budget* left, StepPlan* plan);
+  int64_t Give(Sequence* sequence, const Budget& share, Budget* left, StepPlan* plan);
+  int64_t ChunkThatFits(const Sequence& sequence, const Budget& share) const;
+  void FinishPrefillRows(StepPlan* plan, int64_t now_ns);
+  static RowAsk AskOf(const Sequence& sequence, int64_t start, int64_t end);
+
+  // ---- prefill: who may start
+  // -----------------------------------------------------------------------------------
+  bool MayStart(const Sequence& sequence, const Budget& share) const;
+  bool HasPlace(const Sequence& sequence) const;
+  bool HasPagesToStart(const Sequence& sequence) const;
+  int64_t RemainingParts(const Sequence& sequence) const;
+
+  // ---- pages
+  // ----------------------------------------------------------------------------------------------------
+  int64_t PagesAvailable(const Sequence& sequence) const;
+  bool StarvedBefore(const Sequence& sequence) const;
+  bool SitsOut(const Sequence& sequence) const;
+  bool PreemptYoungerThan(const Sequence& sequence);
+  void Preempt(Sequence* sequence);
+  void MakeReady(Sequence* sequence);
+  void Release(Sequence* sequence);
+
+  const EngineLimits limits_;
+  const PrefillCost cost_;
+  const int64_t least_chunk_;  // tokens
   KvCache cache_;
+
+  std::deque<Sequence*> queue_;   // no slots yet, in order of arrival; the engine bounds it
+  std::vector<Sequence*> ready_;  // slots but no pages, oldest first; with the next two at most max_sequences
+  std::vector<Sequence*> prefill_;  // part-way, oldest first; at most max_partial_prefills between plans
+  std::vector<Sequence*> decode_;   // every prefill position planned, oldest first
+  std::vector<Sequence*> shares_;   // scratch of GiveShortestRemaining
+
+  int32_t free_slots_ = 0;
+  int32_t prefill_run_ = 0;  // prefill steps since the last decode step, while decode waits
+  Shortage shortage_;
+  int64_t planned_steps_ = 0;
+  int64_t applied_steps_ = 0;
+  int64_t preemptions_ = 0;
 };
 
 }  // namespace tramontane

@@ -16,23 +16,34 @@
 
 namespace tramontane {
 
+//   kWaiting -> kPrefill -> kDecode -> kFinished     Finish leads to kFinished from everywhere
+//      ^___________|___________|                     preemption leads back
 enum class SequenceState : int32_t { kWaiting, kPrefill, kDecode, kFinished };
 const char* SequenceStateName(SequenceState state);
 
 struct Sequence {
+  // ---- set by the engine
+  // ----------------------------------------------------------------------------------------
   const Request* request = nullptr;  // outlives the sequence
   int32_t choice = 0;
-  int64_t arrival = 0;  // order of submission over all requests, then choice: who is older
+  int64_t arrival = 0;          // order of submission over all requests: who is older (then by choice)
+  std::vector<int32_t> tokens;  // prompt, then accepted output
+  int64_t max_len = 0;          // prompt + max_tokens, at most the context
 
+  // ---- kept by the scheduler
+  // ------------------------------------------------------------------------------------
   SequenceState state = SequenceState::kWaiting;
-  std::vector<int32_t> tokens;    // prompt, then accepted output
-  int64_t prefill_len = 0;        // tokens to prefill: the prompt, or after preemption prompt + output
-  int64_t scheduled_len = 0;      // positions planned
-  int64_t accepted_len = 0;       // positions applied
-  int64_t max_len = 0;            // prompt + max_tokens, at most the context
+  int32_t slots = 0;            // of EngineLimits::max_sequences: its own and those of choices not yet forked
+  int64_t prefill_len = 0;      // tokens to prefill: the prompt, or after preemption prompt + output
+  bool fits_one_chunk = false;  // its prefill fits the half of a step that the oldest prompt leaves
+  int64_t scheduled_len = 0;    // positions planned
+  int64_t accepted_len = 0;     // positions applied
+  int64_t scored_len = 0;       // prompt positions whose scores were asked for
   std::vector<PageTable> tables;  // [groups]
   int32_t steps_in_flight = 0;    // plans that mention this sequence and are not applied
 
+  // ---- both
+  // -----------------------------------------------------------------------------------------------------
   Timings timings;
   Usage usage;
 
@@ -40,5 +51,9 @@ struct Sequence {
   int64_t output_tokens() const { return static_cast<int64_t>(tokens.size()) - prompt_tokens(); }
   bool releasable() const { return state == SequenceState::kFinished && steps_in_flight == 0; }
 };
+
+inline bool Older(const Sequence& a, const Sequence& b) {
+  return a.arrival != b.arrival ? a.arrival < b.arrival : a.choice < b.choice;
+}
 
 }  // namespace tramontane

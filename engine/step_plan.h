@@ -37,14 +37,16 @@ struct StepRow {
 };
 
 struct StepPlan {
-  int64_t step = 0;  // 1, 2, 3, ...
+  int64_t step = 0;  // 1, 2, 3, ...; 0 when idle
   Lane lane = Lane::kIdle;
   std::vector<StepRow> rows;
   std::vector<PageCopy> copies;  // before anything else of the step
   int64_t tokens = 0;            // sum of counts
   int64_t cost = 0;              // token equivalents (EngineLimits::attended_keys_per_token)
 
-  // "step 7 prefill cost 96: r1.0[0,64) r2.0[0,32)*"  (* samples)
+  // "step 7 prefill cost 97: r1.0[0,64) r2.0[0,32)*": request id, choice, positions. * samples, *3 samples
+  // three choices, ?[0,31) scores what follows those positions; "copies 2" after the cost when pages are
+  // copied.
   std::string ToString() const;
 };
 

@@ -1,0 +1,70 @@
+#include "engine/limits.h"
+
+#include <vector>
+
+namespace tramontane {
+namespace {
+
+struct Bound {
+  const char* name;
+  int64_t value;
+  int64_t least;
+  int64_t most;
+  const char* when_reached;
+};
+
+// The table behind Validate and ToString.
+std::vector<Bound> Bounds(const EngineLimits& limits) {
+  return {
+      {"max_queued_requests", limits.max_queued_requests, 1, 1 << 20,
+       "one more is refused, RESOURCE_EXHAUSTED"},
+      {"context", limits.context, 1, kMaxContext, "a longer prompt is refused; output ends with `length`"},
+      {"max_choices", limits.max_choices, 1, 1 << 10, "a larger n is refused, INVALID_ARGUMENT"},
+      {"max_stop_strings", limits.max_stop_strings, 0, 1 << 10, "more are refused, INVALID_ARGUMENT"},
+      {"max_stop_bytes", limits.max_stop_bytes, 1, 1 << 16,
+       "a longer stop string is refused, INVALID_ARGUMENT"},
+      {"max_stop_token_ids", limits.max_stop_token_ids, 0, 1 << 20, "more are refused, INVALID_ARGUMENT"},
+      {"max_logit_bias", limits.max_logit_bias, 0, 1 << 20, "more entries are refused, INVALID_ARGUMENT"},
+      {"max_sequences", limits.max_sequences, 1, 1 << 16, "later requests wait in order"},
+      {"page_size", limits.page_size, 1, 1 << 10, "a sequence takes another page"},
+      {"pool_pages", limits.pool_pages, 1, INT32_MAX, "the youngest sequence is preempted and recomputed"},
+      {"steps_in_flight", limits.steps_in_flight, 1, 8, "the next plan waits for the oldest step"},
+      {"max_step_tokens", limits.max_step_tokens, 1, 1 << 20, "the rest of a prompt waits for the next step"},
+      {"max_step_cost", limits.max_step_cost, 0, 1 << 30,
+       "the rest of a prompt waits for the next step (0: twice max_step_tokens)"},
+      {"attended_keys_per_token", limits.attended_keys_per_token, 1, 1 << 24,
+       "that many attended keys cost as much as a token"},
+      {"max_partial_prefills", limits.max_partial_prefills, 1, 1 << 10,
+       "later prompts wait, one place is kept for prompts that fit one chunk"},
+      {"max_prefill_steps", limits.max_prefill_steps, 1, 1 << 10, "a decode step comes next"},
+      {"max_logit_rows", limits.max_logit_rows, 1, 1 << 16, "prompts are scored in slices of it"},
+      {"output_queue_steps", limits.output_queue_steps, 1, 1 << 16, "the engine waits for the output thread"},
+  };
+}
+
+}  // namespace
+
+Status EngineLimits::Validate() const {
+  std::string problems;
+  const auto add = [&](const std::string& problem) { problems += (problems.empty() ? "" : "\n") + problem; };
+  for (const Bound& bound : Bounds(*this)) {
+    if (bound.value >= bound.least && bound.value <= bound.most) continue;
+    add(std::string(bound.name) + " is " + std::to_string(bound.value) + ", the limits are " +
+        std::to_string(bound.least) + " to " + std::to_string(bound.most));
+  }
+  if (max_choices > max_sequences) {
+    add("max_choices is " + std::to_string(max_choices) + ", more than max_sequences, which is " +
+        std::to_string(max_sequences) + ": such a request would wait for ever");
+  }
+  return problems.empty() ? Status::Ok() : InvalidArgument(std::move(problems));
+}
+
+std::string EngineLimits::ToString() const {
+  std::string text;
+  for (const Bound& bound : Bounds(*this)) {
+    text += std::string(bound.name) + " = " + std::to_string(bound.value) + ": " + bound.when_reached + "\n";
+  }
+  return text;
+}
+
+}  // namespace tramontane

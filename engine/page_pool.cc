@@ -1,0 +1,42 @@
+#include "engine/page_pool.h"
+
+#include "kernels/core/check.h"
+
+namespace tramontane {
+
+PagePool::PagePool(int64_t capacity) : references_(static_cast<size_t>(capacity), 0) {
+  free_.reserve(references_.size());
+  for (int64_t page = capacity - 1; page >= 0; --page) free_.push_back(static_cast<PageId>(page));
+}
+
+PageId PagePool::Take() {
+  TM_CHECK(!free_.empty(), "the pool of %zu pages is empty", references_.size());
+  const PageId page = free_.back();
+  free_.pop_back();
+  references_[page] = 1;
+  return page;
+}
+
+void PagePool::AddReference(PageId page) {
+  TM_CHECK(references_[page] > 0, "page %d is free", page);
+  ++references_[page];
+}
+
+void PagePool::Release(PageId page) {
+  TM_CHECK(references_[page] > 0, "page %d is released once too often", page);
+  if (--references_[page] == 0) free_.push_back(page);
+}
+
+void PagePool::CheckAccounting() const {
+  std::vector<bool> is_free(references_.size(), false);
+  for (PageId page : free_) {
+    TM_CHECK(references_[page] == 0, "page %d is free with %d references", page, references_[page]);
+    TM_CHECK(!is_free[page], "page %d is free twice", page);
+    is_free[page] = true;
+  }
+  for (size_t page = 0; page < references_.size(); ++page) {
+    TM_CHECK(is_free[page] || references_[page] > 0, "page %zu is neither free nor held", page);
+  }
+}
+
+}  // namespace tramontane

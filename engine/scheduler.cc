@@ -1,0 +1,445 @@
+#include "engine/scheduler.h"
+
+#include <algorithm>
+
+#include "kernels/core/check.h"
+
+namespace tramontane {
+namespace {
+
+void InsertByAge(std::vector<Sequence*>& list, Sequence* sequence) {
+  const auto older = [](const Sequence* a, const Sequence* b) { return Older(*a, *b); };
+  list.insert(std::upper_bound(list.begin(), list.end(), sequence, older), sequence);
+}
+
+template <typename List>
+bool Remove(List& list, const Sequence* sequence) {
+  const auto at = std::find(list.begin(), list.end(), sequence);
+  if (at == list.end()) return false;
+  list.erase(at);
+  return true;
+}
+
+int64_t PrefillLeft(const Sequence& sequence) { return sequence.prefill_len - sequence.scheduled_len; }
+
+// The token at max_len - 1 is the last one, and it is never fed back.
+bool HasDecodeLeft(const Sequence& sequence) { return sequence.scheduled_len < sequence.max_len - 1; }
+
+StepRow* FindRow(StepPlan* plan, const Sequence* sequence) {
+  for (StepRow& row : plan->rows) {
+    if (row.sequence == sequence) return &row;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+Scheduler::Scheduler(const EngineLimits& limits, const KvLayout& layout)
+    : limits_(limits),
+      cost_(layout, limits.attended_keys_per_token),
+      least_chunk_(LeastChunk(layout, limits)),
+      cache_(layout, limits.pool_pages),
+      free_slots_(limits.max_sequences) {
+  TM_CHECK(limits.context <= ContextThatFits(layout, limits.pool_pages, limits),
+           "a context of %lld tokens does not fit %lld pages", static_cast<long long>(limits.context),
+           static_cast<long long>(limits.pool_pages));
+}
+
+void Scheduler::Admit(Sequence* sequence) {
+  TM_CHECK(sequence->state == SequenceState::kWaiting && sequence->slots == 0 && sequence->choice == 0,
+           "request %s is admitted twice", sequence->request->id.c_str());
+  TM_CHECK(sequence->request->choices <= limits_.max_sequences, "%d choices", sequence->request->choices);
+  TM_CHECK(sequence->max_len <= limits_.context && !sequence->tokens.empty(), "a sequence of %lld tokens",
+           static_cast<long long>(sequence->max_len));
+  TM_CHECK(queue_.empty() || Older(*queue_.back(), *sequence), "request %s is admitted out of order",
+           sequence->request->id.c_str());
+  sequence->tables = cache_.NewTables();
+  queue_.push_back(sequence);
+}
+
+// ---- lanes
+// --------------------------------------------------------------------------------------------------------
+
+StepPlan Scheduler::Plan(int64_t now_ns) {
+  TM_CHECK(steps_in_flight() < limits_.steps_in_flight, "%d steps are in flight", steps_in_flight());
+  GiveSlots(now_ns);
+  shortage_ = {};
+  StepPlan plan;
+  plan.step = planned_steps_ + 1;
+  const bool decode_waits = DecodeWaits();
+  const bool decode_due = decode_waits && prefill_run_ >= limits_.max_prefill_steps;
+  if (decode_due) PlanDecode(&plan);
+  if (plan.rows.empty()) PlanPrefill(&plan, now_ns);
+  if (plan.rows.empty() && decode_waits && !decode_due) PlanDecode(&plan);
+  if (plan.rows.empty()) {
+    TM_CHECK(
+        steps_in_flight() > 0 || (prefill_.empty() && !decode_waits && (ready_.empty() || !decode_.empty())),
+        "gridlock: %zu part-way, %zu in decode, %zu ready, %lld pages free", prefill_.size(), decode_.size(),
+        ready_.size(), static_cast<long long>(cache_.pool().free_pages()));
+    return {};
+  }
+  prefill_run_ = plan.lane == Lane::kPrefill && decode_waits ? prefill_run_ + 1 : 0;
+  ++planned_steps_;
+  for (const StepRow& row : plan.rows) {
+    ++row.sequence->steps_in_flight;
+    plan.tokens += row.count;
+  }
+  return plan;
+}
+
+// In order of arrival and never around a request that needs more slots than are free: so nothing starves it.
+void Scheduler::GiveSlots(int64_t now_ns) {
+  while (!queue_.empty() && queue_.front()->request->choices <= free_slots_) {
+    Sequence* sequence = queue_.front();
+    queue_.pop_front();
+    sequence->slots = sequence->request->choices;
+    free_slots_ -= sequence->slots;
+    sequence->timings.admitted_ns = now_ns;
+    MakeReady(sequence);
+  }
+}
+
+bool Scheduler::DecodeWaits() const {
+  return std::any_of(decode_.begin(), decode_.end(), [](const Sequence* s) { return HasDecodeLeft(*s); });
+}
+
+// One token for every sequence in decode, oldest first. Who goes is settled before any page is taken, so that
+// no page given back by preemption becomes the target of a copy in the same step that copies from it.
+void Scheduler::PlanDecode(StepPlan* plan) {
+  plan->rows.reserve(decode_.size());
+  int64_t promised = 0;
+  for (size_t i = 0; i < decode_.size(); ++i) {  // preemption shortens the list behind i
+    Sequence* sequence = decode_[i];
+    if (!HasDecodeLeft(*sequence) || SitsOut(*sequence)) continue;
+    const int64_t position = sequence->scheduled_len;
+    const auto needed = [&] { return cache_.PagesNeeded(sequence->tables, position, position + 1); };
+    int64_t pages = needed();
+    if (pages > 0 && StarvedBefore(*sequence)) continue;
+    while (promised + pages > cache_.pool().free_pages() && PreemptYoungerThan(*sequence)) {
+      pages = needed();  // less, when the preempted one shared the page to be written
+    }
+    if (promised + pages > cache_.pool().free_pages()) {
+      shortage_.starved = sequence;
+      continue;
+    }
+    promised += pages;
+    plan->rows.push_back({.sequence = sequence,
+                          .start = position,
+                          .count = 1,
+                          .ask = {.kind = RowAsk::Kind::kSample, .samples = 1}});
+  }
+  if (plan->rows.empty()) return;
+  plan->lane = Lane::kDecode;
+  plan->cost = static_cast<int64_t>(plan->rows.size());
+  for (const StepRow& row : plan->rows) {
+    cache_.Extend(row.sequence->tables, row.start, row.start + 1, &plan->copies);
+    ++row.sequence->scheduled_len;
+  }
+}
+
+// The sharing rule: half of the budget for the oldest prompt; the rest for prompts that fit into it whole, in
+// order; what they leave goes to the shortest remaining, the oldest among them.
+void Scheduler::PlanPrefill(StepPlan* plan, int64_t now_ns) {
+  if (prefill_.empty() && ready_.empty()) return;
+  const Budget budget = {limits_.max_step_tokens, limits_.step_cost() * cost_.parts_per_token()};
+  Budget left = budget;
+  GiveOldest(&left, plan);
+  GiveShortPrompts(&left, plan);
+  GiveShortestRemaining(&left, plan);
+  if (plan->rows.empty()) return;
+  plan->lane = Lane::kPrefill;
+  plan->cost = cost_.TokenEquivalents(budget.parts - left.parts);
+  FinishPrefillRows(plan, now_ns);
+}
+
+// ---- prefill: who gets how much
+// -----------------------------------------------------------------------------------
+
+// Half of the budget, rounded up, and at least one token, whatever it costs. For want of pages the oldest
+// preempts.
+void Scheduler::GiveOldest(Budget* left, StepPlan* plan) {
+  Budget half = {left->tokens - left->tokens / 2, left->parts - left->parts / 2};
+  Sequence* oldest = OldestPrompt(half);
+  if (oldest == nullptr || SitsOut(*oldest)) return;
+  half.parts = std::max(half.parts, cost_.Parts(oldest->scheduled_len, oldest->scheduled_len + 1));
+  while (Give(oldest, half, left, plan) == 0) {
+    if (PreemptYoungerThan(*oldest)) continue;
+    shortage_.starved = oldest;
+    return;
+  }
+}
+
+// The oldest of all prompts that are part-way or may start with this share; null when there is none.
+Sequence* Scheduler::OldestPrompt(const Budget& share) const {
+  Sequence* part_way = prefill_.empty() ? nullptr : prefill_.front();
+  Sequence* waiting = ready_.empty() ? nullptr : ready_.front();
+  const bool waiting_is_older = waiting != nullptr && (part_way == nullptr || Older(*waiting, *part_way));
+  return waiting_is_older && MayStart(*waiting, share) ? waiting : part_way;
+}
+
+// In order of age: those that have begun, then those that wait. Each is done in this step unless the budget
+// or the pages end, so at most one of them is left part-way.
+void Scheduler::GiveShortPrompts(Budget* left, StepPlan* plan) {
+  for (Sequence* sequence : prefill_) {
+    if (sequence->fits_one_chunk) Give(sequence, *left, left, plan);
+  }
+  for (size_t i = 0; i < ready_.size() && left->tokens > 0;) {
+    Sequence* sequence = ready_[i];
+    if (!sequence->fits_one_chunk) {
+      ++i;
+      continue;
+    }
+    if (!MayStart(*sequence, *left) || Give(sequence, *left, left, plan) == 0)
+      return;  // leaves ready_ otherwise
+  }
+}
+
+void Scheduler::GiveShortestRemaining(Budget* left, StepPlan* plan) {
+  if (left->tokens == 0) return;
+  shares_.assign(prefill_.begin(), prefill_.end());
+  int32_t places = limits_.max_partial_prefills;
+  for (size_t i = 0; i < ready_.size() && places > 0; ++i) {
+    if (ready_[i]->fits_one_chunk) continue;
+    shares_.push_back(ready_[i]);
+    --places;
+  }
+  std::stable_sort(shares_.begin(), shares_.end(), [this](const Sequence* a, const Sequence* b) {
+    const int64_t a_left = RemainingParts(*a);
+    const int64_t b_left = RemainingParts(*b);
+    return a_left != b_left ? a_left < b_left : Older(*a, *b);
+  });
+  for (Sequence* sequence : shares_) {
+    if (sequence->state == SequenceState::kWaiting && !MayStart(*sequence, *left)) continue;
+    Give(sequence, *left, left, plan);
+  }
+}
+
+// As much of the share as the sequence can use, with the pages for it; returns the tokens. A waiting sequence
+// that gets any has started.
+int64_t Scheduler::Give(Sequence* sequence, const Budget& share, Budget* left, StepPlan* plan) {
+  const int64_t count = SitsOut(*sequence) ? 0 : ChunkThatFits(*sequence, share);
+  if (count == 0) return 0;
+  const int64_t start = sequence->scheduled_len;
+  cache_.Extend(sequence->tables, start, start + count, &plan->copies);
+  sequence->scheduled_len += count;
+  left->tokens -= count;
+  left->parts -= cost_.Parts(start, start + count);
+  if (StepRow* row = FindRow(plan, sequence)) {
+    row->count += static_cast<int32_t>(count);
+  } else {
+    plan->rows.push_back(
+        {.sequence = sequence, .start = start, .count = static_cast<int32_t>(count), .ask = {}});
+  }
+  if (sequence->state == SequenceState::kWaiting) {
+    Remove(ready_, sequence);
+    sequence->state = SequenceState::kPrefill;
+    InsertByAge(prefill_, sequence);
+  }
+  return count;
+}
+
+// The longest next chunk within the share and the pages at hand: where pages are short the chunk shrinks.
+int64_t Scheduler::ChunkThatFits(const Sequence& sequence, const Budget& share) const {
+  const int64_t start = sequence.scheduled_len;
+  const int64_t pages = PagesAvailable(sequence);
+  const auto fits = [&](int64_t count) {
+    return cost_.Parts(start, start + count) <= share.parts &&
+           cache_.PagesNeeded(sequence.tables, start, start + count) <= pages;
+  };
+  int64_t most = std::min(PrefillLeft(sequence), share.tokens);
+  if (most <= 0 || fits(most)) return std::max<int64_t>(most, 0);
+  int64_t count = 0;
+  while (most - count > 1) {
+    const int64_t middle = count + (most - count) / 2;
+    (fits(middle) ? count : most) = middle;
+  }
+  return count;
+}
+
+void Scheduler::FinishPrefillRows(StepPlan* plan, int64_t now_ns) {
+  for (StepRow& row : plan->rows) {
+    Sequence* sequence = row.sequence;
+    row.ask = AskOf(*sequence, row.start, row.start + row.count);
+    sequence->scored_len = std::max(sequence->scored_len, row.ask.score_end);
+    ++sequence->usage.prefill_chunks;
+    if (sequence->timings.first_chunk_ns == 0) sequence->timings.first_chunk_ns = now_ns;
+    if (PrefillLeft(*sequence) > 0) continue;
+    if (sequence->output_tokens() == 0) sequence->timings.last_chunk_ns = now_ns;
+    sequence->state = SequenceState::kDecode;
+    Remove(prefill_, sequence);
+    InsertByAge(decode_, sequence);
+  }
+}
+
+RowAsk Scheduler::AskOf(const Sequence& sequence, int64_t start, int64_t end) {
+  RowAsk ask;
+  if (end == sequence.prefill_len && end < sequence.max_len) {
+    ask.kind = RowAsk::Kind::kSample;
+    ask.samples = sequence.output_tokens() == 0 ? sequence.request->choices : 1;
+  }
+  // Each prompt token is scored once: not again after preemption, nor for the choices that share the prompt.
+  const int64_t score_begin = std::max(start, sequence.scored_len);
+  const int64_t score_end = std::min(end, sequence.prompt_tokens() - 1);
+  if (sequence.request->output.prompt_logprobs >= 0 && sequence.choice == 0 && score_begin < score_end) {
+    ask.kind = RowAsk::Kind::kScore;
+    ask.score_begin = score_begin;
+    ask.score_end = score_end;
+  }
+  return ask;
+}
+
+// ---- prefill: who may start
+// ---------------------------------------------------------------------------------------
+
+// Where the pool is too small for the oldest that waits, nobody starts in front of it.
+bool Scheduler::MayStart(const Sequence& sequence, const Budget& share) const {
+  if (shortage_.starved != nullptr) return false;
+  const bool done_at_once = ChunkThatFits(sequence, share) == sequence.prefill_len;
+  if (!done_at_once && !HasPlace(sequence)) return false;
+  return HasPagesToStart(*ready_.front()) && (&sequence == ready_.front() || HasPagesToStart(sequence));
+}
+
+// One place is kept for prompts that fit one chunk.
+bool Scheduler::HasPlace(const Sequence& sequence) const {
+  int32_t part_way = 0;
+  int32_t long_part_way = 0;
+  for (const Sequence* other : prefill_) {
+    if (PrefillLeft(*other) == 0) continue;
+    ++part_way;
+    if (!other->fits_one_chunk) ++long_part_way;
+  }
+  if (part_way >= limits_.max_partial_prefills) return false;
+  return sequence.fits_one_chunk || long_part_way < std::max(1, limits_.max_partial_prefills - 1);
+}
+
+// The pool holds what every prompt part-way still needs, one more page per group for every sequence in
+// decode, and this sequence's whole prefill.
+bool Scheduler::HasPagesToStart(const Sequence& sequence) const {
+  int64_t pages = cache_.PagesToReach(sequence.tables, sequence.prefill_len, least_chunk_);
+  for (const Sequence* other : prefill_) {
+    pages += cache_.PagesToReach(other->tables, other->prefill_len, least_chunk_);
+  }
+  pages += static_cast<int64_t>(decode_.size() * cache_.layout().groups.size());
+  return pages <= cache_.pool().free_pages();
+}
+
+int64_t Scheduler::RemainingParts(const Sequence& sequence) const {
+  return cost_.Parts(sequence.scheduled_len, sequence.prefill_len);
+}
+
+// ---- pages
+// --------------------------------------------------------------------------------------------------------
+
+// Free pages that no older prompt part-way still needs.
+int64_t Scheduler::PagesAvailable(const Sequence& sequence) const {
+  if (StarvedBefore(sequence)) return 0;
+  int64_t pages = cache_.pool().free_pages();
+  for (const Sequence* other : prefill_) {
+    if (!Older(*other, sequence)) break;
+    pages -= cache_.PagesToReach(other->tables, other->prefill_len, least_chunk_);
+  }
+  return pages;
+}
+
+bool Scheduler::StarvedBefore(const Sequence& sequence) const {
+  return shortage_.starved != nullptr && Older(*shortage_.starved, sequence);
+}
+
+bool Scheduler::SitsOut(const Sequence& sequence) const { return shortage_.victim == &sequence; }
+
+// Preempts the youngest sequence with pages, if it is younger than this one. False when there is none, or
+// when it is in flight: then it sits this plan out, and is preempted once its steps are applied.
+bool Scheduler::PreemptYoungerThan(const Sequence& sequence) {
+  Sequence* youngest = nullptr;
+  for (const auto* list : {&prefill_, &decode_}) {
+    if (!list->empty() && (youngest == nullptr || Older(*youngest, *list->back()))) youngest = list->back();
+  }
+  if (youngest == nullptr || !Older(sequence, *youngest)) return false;
+  if (youngest->steps_in_flight > 0) {
+    shortage_.victim = youngest;
+    return false;
+  }
+  Preempt(youngest);
+  return true;
+}
+
+void Scheduler::Preempt(Sequence* sequence) {
+  Remove(sequence->state == SequenceState::kPrefill ? prefill_ : decode_, sequence);
+  cache_.Clear(sequence->tables);
+  sequence->state = SequenceState::kWaiting;
+  sequence->scheduled_len = 0;
+  sequence->accepted_len = 0;
+  ++sequence->usage.preemptions;
+  ++preemptions_;
+  MakeReady(sequence);
+}
+
+// By age: what was preempted comes before everything that arrived later.
+void Scheduler::MakeReady(Sequence* sequence) {
+  sequence->prefill_len = static_cast<int64_t>(sequence->tokens.size());
+  sequence->fits_one_chunk = sequence->prefill_len <= limits_.max_step_tokens / 2 &&
+                             RemainingParts(*sequence) <= limits_.step_cost() * cost_.parts_per_token() / 2;
+  InsertByAge(ready_, sequence);
+}
+
+// ---- results
+// ------------------------------------------------------------------------------------------------------
+
+void Scheduler::Fork(Sequence& parent, Sequence* sequence) {
+  TM_CHECK(parent.slots > 1 && sequence->state == SequenceState::kWaiting && sequence->slots == 0,
+           "choice %d of request %s has no slot, or is there already", sequence->choice,
+           parent.request->id.c_str());
+  --parent.slots;
+  sequence->slots = 1;
+  sequence->state = SequenceState::kDecode;
+  sequence->prefill_len = parent.prompt_tokens();
+  sequence->scheduled_len = sequence->prefill_len;
+  sequence->accepted_len = sequence->prefill_len;
+  sequence->tables = cache_.Fork(parent.tables, sequence->prefill_len);
+  cache_.Roll(sequence->tables, sequence->accepted_len);
+  sequence->timings = parent.timings;
+  InsertByAge(decode_, sequence);
+}
+
+void Scheduler::Finish(Sequence* sequence) {
+  const SequenceState state = sequence->state;
+  if (state == SequenceState::kFinished) return;
+  sequence->state = SequenceState::kFinished;
+  if (state == SequenceState::kPrefill) Remove(prefill_, sequence);
+  if (state == SequenceState::kDecode) Remove(decode_, sequence);
+  if (state == SequenceState::kWaiting && !Remove(ready_, sequence)) Remove(queue_, sequence);
+  if (sequence->steps_in_flight == 0) Release(sequence);
+}
+
+void Scheduler::Apply(const StepPlan& plan, const std::vector<RowOutcome>& outcomes) {
+  TM_CHECK(plan.step == applied_steps_ + 1, "step %lld is applied after step %lld",
+           static_cast<long long>(plan.step), static_cast<long long>(applied_steps_));
+  TM_CHECK(outcomes.size() == plan.rows.size(), "%zu outcomes for %zu rows", outcomes.size(),
+           plan.rows.size());
+  ++applied_steps_;
+  for (size_t i = 0; i < plan.rows.size(); ++i) {
+    const StepRow& row = plan.rows[i];
+    Sequence* sequence = row.sequence;
+    --sequence->steps_in_flight;
+    if (sequence->state == SequenceState::kFinished) {
+      if (sequence->steps_in_flight == 0) Release(sequence);
+      continue;
+    }
+    const int32_t refused = row.count - outcomes[i].accepted;
+    TM_CHECK(refused == 0 || (refused > 0 && sequence->steps_in_flight == 0 && plan.lane == Lane::kDecode),
+             "step %lld: %d of %d positions are accepted", static_cast<long long>(plan.step),
+             outcomes[i].accepted, row.count);
+    sequence->scheduled_len -= refused;
+    sequence->accepted_len += outcomes[i].accepted;
+    cache_.Roll(sequence->tables, sequence->accepted_len);
+  }
+}
+
+// The one place where a finished sequence's pages and slots go back.
+void Scheduler::Release(Sequence* sequence) {
+  cache_.Clear(sequence->tables);
+  free_slots_ += sequence->slots;
+  sequence->slots = 0;
+}
+
+}  // namespace tramontane

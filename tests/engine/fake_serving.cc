@@ -1,0 +1,275 @@
+#include "tests/engine/fake_serving.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "kernels/paged_kv.h"
+
+namespace tramontane {
+
+KvLayout TestLayout(const std::vector<int32_t>& windows, int32_t page_size) {
+  return MakeKvLayout(windows, {.kv_heads = 1, .head_dim = 8, .page_size = page_size});
+}
+
+EngineLimits TestLimits(const KvLayout& layout, int64_t pool_pages) {
+  EngineLimits limits;
+  limits.page_size = layout.format.page_size;
+  limits.pool_pages = pool_pages;
+  limits.max_choices = 1;
+  limits.attended_keys_per_token = 1 << 24;
+  limits.context = ContextThatFits(layout, pool_pages, limits);
+  return limits;
+}
+
+FakeServing::FakeServing(const EngineLimits& limits, const KvLayout& layout)
+    : limits_(limits),
+      layout_(layout),
+      cost_(layout, limits.attended_keys_per_token),
+      scheduler_(limits, layout),
+      memory_(static_cast<size_t>(limits.pool_pages * layout.format.page_size)) {
+  EXPECT_EQ(limits.Validate(), Status::Ok());
+}
+
+void FakeServing::Submit(const Ask& ask) {
+  auto live = std::make_unique<Live>();
+  live->request.id = ask.id;
+  live->request.prompt.assign(static_cast<size_t>(ask.prompt_tokens), 7);
+  live->request.choices = ask.choices;
+  live->request.stopping.max_tokens = ask.max_tokens;
+  if (ask.prompt_logprobs) live->request.output.prompt_logprobs = 0;
+  live->stops_after = ask.stops_after;
+  live->number = requests_++;
+  live->choices.resize(static_cast<size_t>(ask.choices));
+  live->forked.resize(static_cast<size_t>(ask.choices));
+  for (int32_t c = 0; c < ask.choices; ++c) {
+    Sequence& sequence = live->choices[c];
+    sequence.request = &live->request;
+    sequence.choice = c;
+    sequence.arrival = live->number;
+    sequence.tokens = live->request.prompt;
+    sequence.max_len = ask.prompt_tokens + ask.max_tokens;
+    live_of_[&sequence] = live.get();
+  }
+  ASSERT_LE(live->choices[0].max_len, limits_.context) << "request " << ask.id;
+  live->forked[0] = true;
+  scheduler_.Admit(&live->choices[0]);
+  live_.push_back(std::move(live));
+}
+
+void FakeServing::Cancel(const std::string& id) {
+  for (auto& live : live_) {
+    if (live->request.id != id) continue;
+    live->cancelled = true;
+    for (Sequence& sequence : live->choices) scheduler_.Finish(&sequence);
+  }
+}
+
+bool FakeServing::Step() {
+  last_plan_.clear();
+  if (static_cast<int32_t>(in_flight_.size()) < limits_.steps_in_flight) {
+    StepPlan plan = scheduler_.Plan(clock_.NowNs());
+    if (plan.lane != Lane::kIdle) {
+      last_plan_ = plan.ToString();
+      if (on_plan) on_plan(plan);
+      CheckPlan(plan);
+      Run(plan);
+      clock_.Advance(plan.cost);
+      in_flight_.push_back(std::move(plan));
+    }
+  }
+  CheckPages();
+  const bool full = static_cast<int32_t>(in_flight_.size()) == limits_.steps_in_flight;
+  if (!in_flight_.empty() && (full || last_plan_.empty())) {
+    Collect(in_flight_.front());
+    in_flight_.pop_front();
+    CheckPages();
+    Retire();
+    return true;
+  }
+  Retire();
+  return !last_plan_.empty();
+}
+
+void FakeServing::RunUntilIdle(int64_t most_steps) {
+  for (int64_t step = 0; Step(); ++step) {
+    ASSERT_LT(step, most_steps) << "still running: " << last_plan_;
+    if (::testing::Test::HasFailure()) return;
+  }
+  EXPECT_TRUE(live_.empty()) << live_.size() << " requests never finished";
+  EXPECT_EQ(scheduler_.cache().pool().free_pages(), limits_.pool_pages);
+  EXPECT_EQ(scheduler_.free_slots(), limits_.max_sequences);
+}
+
+std::vector<std::string> FakeServing::Steps(int count) {
+  std::vector<std::string> plans;
+  for (int i = 0; i < count; ++i) {
+    Step();
+    plans.push_back(last_plan_);
+  }
+  return plans;
+}
+
+FakeServing::Live& FakeServing::LiveOf(const Sequence* sequence) { return *live_of_.at(sequence); }
+
+FakeServing::Key FakeServing::KeyAt(const Live& live, const Sequence& sequence, int64_t position) const {
+  const bool of_prompt = position < sequence.prompt_tokens();
+  return {live.number, of_prompt ? -1 : sequence.choice, position};
+}
+
+// Copies first, then what the rows write, then what their queries see.
+void FakeServing::Run(const StepPlan& plan) {
+  const int32_t page_size = layout_.format.page_size;
+  std::set<PageId> sources;
+  for (const PageCopy& copy : plan.copies) sources.insert(copy.from);
+  for (const PageCopy& copy : plan.copies) {
+    EXPECT_EQ(sources.count(copy.to), 0u) << "page " << copy.to << " is copied from and to in " << last_plan_;
+    std::copy_n(memory_.begin() + int64_t{copy.from} * page_size, page_size,
+                memory_.begin() + int64_t{copy.to} * page_size);
+  }
+  const auto key = [&](const PageTable& table, int64_t position) -> Key& {
+    const PageId page = table.pages.at(static_cast<size_t>(PageOf(position, table.kv_base, page_size)));
+    return memory_[SlotOf(page, position, page_size)];
+  };
+  for (const StepRow& row : plan.rows) {
+    const Live& live = LiveOf(row.sequence);
+    for (const PageTable& table : row.sequence->tables) {
+      for (int64_t p = row.start; p < row.start + row.count; ++p)
+        key(table, p) = KeyAt(live, *row.sequence, p);
+    }
+  }
+  for (const StepRow& row : plan.rows) {
+    const Live& live = LiveOf(row.sequence);
+    for (size_t group = 0; group < layout_.groups.size(); ++group) {
+      const PageTable& table = row.sequence->tables[group];
+      int64_t first = FirstVisible(row.start, layout_.groups[group].window);
+      ASSERT_LE(table.kv_base, first) << "a visible page is gone: " << last_plan_;
+      if (row.start % 64 != 0) first = std::max(first, row.start - always_check_keys);
+      for (int64_t p = first; p < row.start + row.count; ++p) {
+        const Key& found = key(table, p);
+        ASSERT_EQ(found, KeyAt(live, *row.sequence, p))
+            << "group " << group << " position " << p << " holds request " << found.request << " choice "
+            << found.choice << " position " << found.position << " in " << last_plan_;
+      }
+    }
+  }
+}
+
+void FakeServing::CheckPlan(const StepPlan& plan) const {
+  ASSERT_FALSE(plan.rows.empty());
+  int64_t tokens = 0;
+  int64_t parts = 0;
+  std::set<const Sequence*> seen;
+  for (const StepRow& row : plan.rows) {
+    const Sequence& sequence = *row.sequence;
+    EXPECT_TRUE(seen.insert(&sequence).second) << "twice in " << last_plan_;
+    EXPECT_GT(row.count, 0) << last_plan_;
+    EXPECT_EQ(sequence.scheduled_len, row.start + row.count) << last_plan_;
+    EXPECT_LT(row.start + row.count, sequence.max_len + (sequence.request->stopping.max_tokens == 0 ? 1 : 0));
+    if (plan.lane == Lane::kDecode) {
+      EXPECT_EQ(row.count, 1) << last_plan_;
+      EXPECT_GE(row.start, sequence.prefill_len) << last_plan_;
+    } else {
+      EXPECT_LE(row.start + row.count, sequence.prefill_len) << last_plan_;
+      // Before it is in flight a prompt's tokens are all known, also after preemption.
+      EXPECT_LE(sequence.prefill_len, static_cast<int64_t>(sequence.tokens.size())) << last_plan_;
+    }
+    tokens += row.count;
+    parts += cost_.Parts(row.start, row.start + row.count);
+  }
+  EXPECT_EQ(plan.tokens, tokens) << last_plan_;
+  if (plan.lane != Lane::kPrefill) return;
+  EXPECT_LE(tokens, limits_.max_step_tokens) << last_plan_;
+  EXPECT_EQ(plan.cost, cost_.TokenEquivalents(parts)) << last_plan_;
+  if (tokens > 1) {
+    EXPECT_LE(plan.cost, limits_.step_cost()) << last_plan_;
+  }
+  int32_t part_way = 0;
+  for (const auto& live : live_) {
+    for (const Sequence& sequence : live->choices) part_way += sequence.state == SequenceState::kPrefill;
+  }
+  EXPECT_LE(part_way, limits_.max_partial_prefills) << last_plan_;
+}
+
+void FakeServing::CheckPages() const {
+  const PagePool& pool = scheduler_.cache().pool();
+  const int32_t page_size = layout_.format.page_size;
+  pool.CheckAccounting();
+  EXPECT_EQ(pool.free_pages() + pool.held_pages() + pool.cached_pages(), pool.capacity());
+  std::vector<int32_t> owners(static_cast<size_t>(pool.capacity()), 0);
+  for (const auto& live : live_) {
+    for (const Sequence& sequence : live->choices) {
+      EXPECT_LE(sequence.accepted_len, sequence.scheduled_len);
+      for (size_t group = 0; group < sequence.tables.size(); ++group) {
+        const PageTable& table = sequence.tables[group];
+        for (PageId page : table.pages) ++owners[page];
+        EXPECT_EQ(table.kv_base % page_size, 0);
+        const int32_t window = layout_.groups[group].window;
+        const int64_t held = static_cast<int64_t>(table.pages.size());
+        if (window > 0) {
+          const int64_t ahead = int64_t{limits_.max_step_tokens} * limits_.steps_in_flight;
+          EXPECT_LE(held, PagesFor(window - 1 + ahead, page_size) + 1) << live->request.id;
+          // Sharper: by what really is ahead. (Finished sequences roll no more.)
+          if (sequence.state != SequenceState::kFinished) {
+            EXPECT_LE(held,
+                      PagesFor(window - 1 + sequence.scheduled_len - sequence.accepted_len, page_size) + 1)
+                << live->request.id;
+          }
+        } else {
+          EXPECT_LE(held, PagesFor(sequence.scheduled_len, page_size));
+        }
+      }
+    }
+  }
+  for (PageId page = 0; page < pool.capacity(); ++page) {
+    ASSERT_EQ(pool.references(page), owners[page]) << "page " << page << " after " << last_plan_;
+  }
+}
+
+void FakeServing::Collect(const StepPlan& plan) {
+  std::vector<RowOutcome> outcomes;
+  for (const StepRow& row : plan.rows) {
+    Live& live = LiveOf(row.sequence);
+    outcomes.push_back({.accepted = row.count});
+    if (row.sequence->state == SequenceState::kFinished) continue;
+    if (row.ask.kind == RowAsk::Kind::kScore) live.scored_tokens += row.ask.score_end - row.ask.score_begin;
+    for (int32_t s = 1; s < row.ask.samples; ++s) {
+      scheduler_.Fork(*row.sequence, &live.choices[s]);
+      live.forked[s] = true;
+    }
+    for (int32_t s = 0; s < row.ask.samples; ++s) AcceptToken(live, live.choices[row.sequence->choice + s]);
+    if (row.ask.samples == 0 && row.start + row.count == row.sequence->max_len) {
+      for (Sequence& sequence : live.choices) scheduler_.Finish(&sequence);
+    }
+  }
+  scheduler_.Apply(plan, outcomes);
+}
+
+void FakeServing::AcceptToken(Live& live, Sequence& sequence) {
+  if (sequence.timings.first_token_ns == 0) sequence.timings.first_token_ns = clock_.NowNs();
+  sequence.tokens.push_back(static_cast<int32_t>(sequence.tokens.size()));
+  const bool stops = live.stops_after >= 0 && sequence.output_tokens() >= live.stops_after;
+  if (stops || static_cast<int64_t>(sequence.tokens.size()) == sequence.max_len) scheduler_.Finish(&sequence);
+}
+
+void FakeServing::Retire() {
+  std::erase_if(live_, [this](const std::unique_ptr<Live>& live) {
+    for (Sequence& sequence : live->choices) {
+      if (!sequence.releasable()) return false;
+    }
+    Ended& ended = ended_[live->request.id];
+    for (const Sequence& sequence : live->choices) {
+      ended.completion_tokens.push_back(sequence.output_tokens());
+      ended.usage.push_back(sequence.usage);
+      ended.timings.push_back(sequence.timings);
+      live_of_.erase(&sequence);
+      EXPECT_EQ(sequence.slots, 0);
+    }
+    ended.scored_tokens = live->scored_tokens;
+    ended.cancelled = live->cancelled;
+    return true;
+  });
+}
+
+}  // namespace tramontane
