@@ -1,0 +1,169 @@
+// What the emulator is for: small kernels with planted faults, each of which it must catch, beside the same
+// kernels without the fault, which must pass.
+#include "kernels/cuda/emulator/emulator.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "kernels/cuda/primitives.cuh"
+
+namespace tramontane::cuda {
+namespace {
+
+using emulator::LaneOrder;
+
+constexpr int kThreads = 64;
+constexpr LaneOrder kOrders[] = {LaneOrder::kForward, LaneOrder::kReverse, LaneOrder::kRandom};
+
+// Runs kernel(arguments...) on one block in the given order.
+template <typename Kernel, typename... Arguments>
+emulator::LaunchStats RunIn(LaneOrder order, Kernel kernel, Arguments... arguments) {
+  emulator::CurrentSettings() = {.order = order, .seed = 5};
+  emulator::TotalStats() = {};
+  EXPECT_EQ(TM_LAUNCH(kernel, Dim3(), Dim3{kThreads}, kThreads * sizeof(float), nullptr, arguments...), 0);
+  return emulator::TotalStats();
+}
+
+// Every thread puts its number into shared memory and reads that of its mirror image.
+template <bool kBarrier>
+TM_KERNEL void Mirror(float* out) {
+  auto* shared = reinterpret_cast<float*>(SharedBytes());
+  shared[ThreadX()] = static_cast<float>(ThreadX());
+  if (kBarrier) SyncThreads();
+  StoreGlobal(out + ThreadX(), shared[kThreads - 1 - ThreadX()]);
+}
+
+int CountWrong(const std::vector<float>& out) {
+  int wrong = 0;
+  for (int i = 0; i < kThreads; ++i) {
+    wrong += out[static_cast<size_t>(i)] == static_cast<float>(kThreads - 1 - i) ? 0 : 1;
+  }
+  return wrong;
+}
+
+TEST(EmulatorTest, ExchangeThroughSharedMemoryWorksWithItsBarrier) {
+  for (const LaneOrder order : kOrders) {
+    std::vector<float> out(kThreads);
+    const emulator::LaunchStats stats = RunIn(order, Mirror<true>, out.data());
+    EXPECT_EQ(CountWrong(out), 0);
+    EXPECT_EQ(stats.barriers, 1);
+    EXPECT_EQ(stats.global_written_bytes, kThreads * 4);
+  }
+}
+
+TEST(EmulatorTest, MissingBarrierShowsInEveryOrder) {
+  for (const LaneOrder order : kOrders) {
+    std::vector<float> out(kThreads);
+    RunIn(order, Mirror<false>, out.data());
+    EXPECT_GT(CountWrong(out), 0);
+  }
+}
+
+// Copies 16 bytes a thread into shared memory in two groups and reads the first, waiting for all but kLeft
+// groups.
+template <int kLeft>
+TM_KERNEL void ReadFirstGroup(const float* in, float* out) {
+  auto* shared = reinterpret_cast<float*>(SharedBytes());
+  if (ThreadX() < 4) CopyAsync16(shared + ThreadX() * 4, in + ThreadX() * 4, 16);
+  CopyCommit();
+  if (ThreadX() < 4) CopyAsync16(shared + 16 + ThreadX() * 4, in + 16 + ThreadX() * 4, 16);
+  CopyCommit();
+  CopyWait<kLeft>();
+  SyncThreads();
+  if (ThreadX() < 16) StoreGlobal(out + ThreadX(), shared[ThreadX()]);
+  SyncThreads();
+  CopyWait<0>();
+}
+
+TEST(EmulatorTest, WaitCountOneTooHighShowsInEveryOrderUnlessCopiesAreEager) {
+  std::vector<float> in(32);
+  for (size_t i = 0; i < in.size(); ++i) in[i] = static_cast<float>(i);
+  for (const LaneOrder order : kOrders) {
+    std::vector<float> right(16), wrong(16);
+    RunIn(order, ReadFirstGroup<1>, static_cast<const float*>(in.data()), right.data());
+    RunIn(order, ReadFirstGroup<2>, static_cast<const float*>(in.data()), wrong.data());
+    for (size_t i = 0; i < 16; ++i) {
+      EXPECT_EQ(right[i], in[i]);
+      EXPECT_TRUE(std::isnan(wrong[i])) << wrong[i];
+    }
+  }
+}
+
+TM_KERNEL void HalfTheWarpShuffles(float* out) {
+  if (LaneId() < 16) StoreGlobal(out + ThreadX(), ShuffleXor(1.0f, 1));
+}
+
+TEST(EmulatorDeathTest, LanesThatNeverArriveAreADeadlock) {
+  std::vector<float> out(kThreads);
+  EXPECT_DEATH(RunIn(LaneOrder::kForward, HalfTheWarpShuffles, out.data()),
+               "deadlock.*(\n.*)*warp collective");
+}
+
+TM_KERNEL void LanesShuffleAtDifferentLines(float* out) {
+  float value = 1.0f;
+  if (LaneId() < 16) {
+    value = ShuffleXor(value, 1);
+  } else {
+    value = ShuffleXor(value, 2);
+  }
+  StoreGlobal(out + ThreadX(), value);
+}
+
+TEST(EmulatorDeathTest, LanesInDifferentCollectivesAreCaught) {
+  std::vector<float> out(kThreads);
+  EXPECT_DEATH(RunIn(LaneOrder::kForward, LanesShuffleAtDifferentLines, out.data()),
+               "lanes of a warp meet in different collectives.*emulator_test.cc");
+}
+
+TM_KERNEL void OneThreadSkipsTheBarrier(float* out) {
+  if (ThreadX() != 7) SyncThreads();
+  StoreGlobal(out + ThreadX(), ShuffleXor(1.0f, 1));
+}
+
+TEST(EmulatorDeathTest, ABarrierThatOneThreadSkipsIsADeadlock) {
+  std::vector<float> out(kThreads);
+  EXPECT_DEATH(RunIn(LaneOrder::kForward, OneThreadSkipsTheBarrier, out.data()), "deadlock.*(\n.*)*barrier");
+}
+
+TM_KERNEL void MaskLeavesTheCallerOut(float* out) {
+  float value = 1.0f;
+  emulator::WarpCollective(0xfffffffeu, {"emulator_test.cc", 1}, &value, sizeof(value),
+                           [](void* const*, unsigned) {});
+  StoreGlobal(out + ThreadX(), value);
+}
+
+TEST(EmulatorDeathTest, AMaskWithoutItsCallerIsCaught) {
+  std::vector<float> out(kThreads);
+  EXPECT_DEATH(RunIn(LaneOrder::kForward, MaskLeavesTheCallerOut, out.data()), "whose mask leaves it out");
+}
+
+TM_KERNEL void LoadsRowsAtAStride(int row_bytes, float* out) {
+  uint32_t fragment[4];
+  LoadMatrix4(fragment, SharedBytes() + (LaneId() % 8) * row_bytes);
+  StoreGlobal(out + ThreadX(), static_cast<float>(fragment[0] & 1u));
+}
+
+TEST(EmulatorTest, BankConflictsOfMatrixLoadsAreCounted) {
+  std::vector<float> out(kThreads);
+  emulator::CurrentSettings() = {};
+  for (const auto& [row_bytes, conflicts] : {std::pair{16, 0}, {32, 1}, {64, 3}, {128, 7}, {144, 0}}) {
+    emulator::TotalStats() = {};
+    EXPECT_EQ(TM_LAUNCH(LoadsRowsAtAStride, Dim3(), Dim3{32}, 2048, nullptr, row_bytes, out.data()), 0);
+    EXPECT_EQ(emulator::TotalStats().matrix_loads, 1);
+    EXPECT_EQ(emulator::TotalStats().bank_conflicts, 4 * conflicts) << row_bytes;
+  }
+}
+
+TEST(EmulatorTest, SharedMemoryStartsAsNaN) {
+  std::vector<float> out(kThreads);
+  RunIn(
+      LaneOrder::kForward,
+      +[](float* to) { StoreGlobal(to + ThreadX(), reinterpret_cast<float*>(SharedBytes())[ThreadX()]); },
+      out.data());
+  for (const float value : out) EXPECT_TRUE(std::isnan(value));
+}
+
+}  // namespace
+}  // namespace tramontane::cuda
