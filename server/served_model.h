@@ -1,0 +1,25 @@
+// ServedModel: what the server serves, put together by whoever starts it and borrowed by the service.
+// A plain value; does not change once the server serves it. Any thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/clock.h"
+#include "engine/engine.h"
+#include "models/model_config.h"
+#include "models/tokenizer/tokenizer.h"
+
+namespace tramontane {
+
+struct ServedModel {
+  std::vector<std::string> names;        // what requests may call it; the first is its name; at least one
+  ModelConfig config;                    // eos ids and defaults included
+  std::string device;                    // for people: "cpu (avx2, 2 threads)"
+  Engine* engine = nullptr;              // running, warmed up; outlives the server
+  const Tokenizer* tokenizer = nullptr;  // outlives the server
+  const Clock* clock = nullptr;          // the engine's
+};
+
+}  // namespace tramontane

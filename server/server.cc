@@ -1,0 +1,162 @@
+#include "server/server.h"
+
+#include <google/protobuf/stubs/logging.h>
+#include <grpc/support/log.h>
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/health_check_service_interface.h>
+#include <netdb.h>
+#include <spdlog/spdlog.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <mutex>
+#include <utility>
+
+#include "kernels/core/check.h"
+#include "server/inference_service.h"
+
+namespace tramontane {
+namespace {
+
+constexpr char kServiceName[] = "tramontane.v1.Inference";
+
+constexpr int kSecondMs = 1000;
+constexpr int kMinuteMs = 60 * kSecondMs;
+constexpr int kMaxMetadataBytes = 16 << 10;
+
+// What gRPC and protobuf would print on their own goes where our logs go.
+void RouteLibraryLogs() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    gpr_set_log_function([](gpr_log_func_args* args) {
+      const auto level =
+          args->severity == GPR_LOG_SEVERITY_ERROR ? spdlog::level::warn : spdlog::level::debug;
+      spdlog::log(level, "grpc: {}", args->message);
+    });
+    // protobuf reports here what a caller sent; the caller gets the error, the log need not.
+    google::protobuf::SetLogHandler([](google::protobuf::LogLevel level, const char*, int,
+                                       const std::string& text) {
+      spdlog::log(level == google::protobuf::LOGLEVEL_FATAL ? spdlog::level::critical : spdlog::level::debug,
+                  "protobuf: {}", text);
+    });
+  });
+}
+
+// Clients behind load balancers ping while idle; left at its defaults gRPC would hang up on them. Connections
+// end after an hour, with time to finish what they carry, so that balanced clients look for new servers.
+void SetConnectionArguments(grpc::ServerBuilder* builder) {
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 60 * kSecondMs);
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20 * kSecondMs);
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10 * kSecondMs);
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, 30 * kMinuteMs);
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, 60 * kMinuteMs);
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, 120 * kMinuteMs);
+  builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
+  // Two servers on one port would share its callers; a taken port is an error.
+  builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+}
+
+struct HostPort {
+  std::string host;
+  std::string port;
+};
+
+// "127.0.0.1:50051", "[::1]:0". Without a port the second is empty.
+HostPort SplitAddress(const std::string& address) {
+  const size_t colon = address.rfind(':');
+  if (colon == std::string::npos) return {address, ""};
+  return {address.substr(0, colon), address.substr(colon + 1)};
+}
+
+// gRPC only says that it could not listen; the system, asked for the same address, says why.
+std::string ListenFault(const std::string& address) {
+  HostPort parts = SplitAddress(address);
+  if (parts.host.size() >= 2 && parts.host.front() == '[')
+    parts.host = parts.host.substr(1, parts.host.size() - 2);
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE;
+  addrinfo* found = nullptr;
+  const int resolved = getaddrinfo(parts.host.c_str(), parts.port.c_str(), &hints, &found);
+  if (resolved != 0) return gai_strerror(resolved);
+  std::string fault = "gRPC refused it";
+  const int fd = socket(found->ai_family, SOCK_STREAM, 0);
+  if (fd < 0 || bind(fd, found->ai_addr, found->ai_addrlen) != 0) fault = std::strerror(errno);
+  if (fd >= 0) close(fd);
+  freeaddrinfo(found);
+  return fault;
+}
+
+bool IsUnixSocket(const std::string& address) { return address.rfind("unix:", 0) == 0; }
+
+}  // namespace
+
+struct Server::Impl {
+  explicit Impl(const ServerOptions& options) : service(options) {}
+
+  InferenceService service;  // outlives `grpc`
+  std::unique_ptr<grpc::Server> grpc;
+  std::string address;
+
+  void SetServing(bool serving) { grpc->GetHealthCheckService()->SetServingStatus(kServiceName, serving); }
+};
+
+StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
+  RouteLibraryLogs();
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+
+  const HostPort parts = SplitAddress(options.grpc_address);
+  if (!IsUnixSocket(options.grpc_address) && (parts.host.empty() || parts.port.empty())) {
+    return InvalidArgument("grpc_address: \"" + options.grpc_address + "\" is not HOST:PORT");
+  }
+  auto impl = std::make_unique<Impl>(options);
+  grpc::ServerBuilder builder;
+  SetConnectionArguments(&builder);
+  builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  builder.SetMaxSendMessageSize(-1);
+  builder.RegisterService(impl->service.grpc_service());
+  int port = 0;
+  builder.AddListeningPort(options.grpc_address, grpc::InsecureServerCredentials(), &port);
+  impl->grpc = builder.BuildAndStart();
+  if (impl->grpc == nullptr) {
+    return Unavailable("grpc_address: cannot listen on " + options.grpc_address + ": " +
+                       ListenFault(options.grpc_address));
+  }
+  impl->address =
+      IsUnixSocket(options.grpc_address) ? options.grpc_address : parts.host + ":" + std::to_string(port);
+  impl->SetServing(false);
+  return std::unique_ptr<Server>(new Server(std::move(impl)));
+}
+
+Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+Server::~Server() { Stop(); }
+
+void Server::Serve(const ServedModel& model) {
+  impl_->service.Serve(model);
+  impl_->SetServing(true);
+}
+
+const std::string& Server::grpc_address() const { return impl_->address; }
+
+bool Server::Drain(int64_t timeout_ns) {
+  impl_->SetServing(false);
+  impl_->service.StartDraining();
+  return impl_->service.WaitForStreams(timeout_ns);
+}
+
+void Server::Stop() {
+  if (impl_->grpc == nullptr) return;
+  impl_->SetServing(false);
+  impl_->service.StartDraining();
+  impl_->grpc->Shutdown(std::chrono::system_clock::now());  // cancels what is open and waits for it to end
+  impl_->grpc = nullptr;
+}
+
+}  // namespace tramontane

@@ -1,0 +1,51 @@
+// Server: the gRPC front of one engine. Binds first, so that a taken port is known before weights load;
+// serves once it is given a model; drains; stops.
+//
+// Start, Serve, Drain and Stop from one thread, in this order; the rest from any thread.
+// Always: until Serve, requests get UNAVAILABLE and health is NOT_SERVING; the engine must run (step) until
+// Stop has returned, for what is open ends through it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "kernels/core/status.h"
+#include "server/served_model.h"
+
+namespace tramontane {
+
+struct ServerOptions {
+  std::string grpc_address = "127.0.0.1:50051";  // HOST:PORT; port 0 takes a free one. Also "unix:PATH"
+  int32_t worker_threads = 2;                    // tokenising, chat rendering, detokenising
+  int32_t max_queued_work = 256;                 // inputs waiting for them; one more: RESOURCE_EXHAUSTED
+  int32_t writer_threads = 1;                    // hand results to gRPC
+  int32_t max_streams = 2048;                    // Generate calls open at once; one more: RESOURCE_EXHAUSTED
+};
+
+class Server {
+ public:
+  // Listens. UNAVAILABLE naming the address and the cause when that fails.
+  static StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options);
+  ~Server();  // as Stop
+
+  // Requests are answered and health is SERVING from now on.
+  void Serve(const ServedModel& model);
+
+  // "127.0.0.1:50051", with the port that was really taken.
+  const std::string& grpc_address() const;
+
+  // New requests get UNAVAILABLE and health is NOT_SERVING from now on; waits until what was accepted has
+  // finished, at most `timeout_ns`. False when something still runs then.
+  bool Drain(int64_t timeout_ns);
+
+  // Cancels what still runs, waits for it to end, closes every connection.
+  void Stop();
+
+ private:
+  struct Impl;
+  explicit Server(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tramontane
