@@ -10,8 +10,9 @@
 // every LogitAdjust of the row: repetition penalty (in_context), minus frequency * output_count, minus
 // presence if output_count > 0, plus bias; then the grammar mask; then temperature (0: the highest logit
 // wins, no race); then the filters top_k, top_p (over what top_k left, the crossing token stays), min_p
-// (against the highest probability). A token with logit -inf is never chosen. A row with a NaN or +inf logit,
-// or with no candidate left, chooses nothing and is flagged.
+// (against the highest probability). Adjusted logits are f32, rounded after each step. The filters sort by
+// adjusted logit, equal ones by token id, so top_k leaves exactly k. A token with logit -inf is never chosen.
+// A row with a NaN or +inf logit, or with no candidate left, chooses nothing and is flagged.
 //
 // Plain structs; they cross the library border of a backend.
 #pragma once

@@ -127,7 +127,8 @@ void CpuBackend::FreeWeight(WeightHandle weight) {
 
 int64_t CpuBackend::WorkspaceBytes(const StepMaxima& maxima) const {
   return std::max({LinearWorkspaceBytes(maxima, kernels_, info_.threads),
-                   AttentionWorkspaceBytes(maxima, info_.threads), SampleWorkspaceBytes(maxima, info_.threads)});
+                   AttentionWorkspaceBytes(maxima, info_.threads),
+                   SampleWorkspaceBytes(maxima, info_.threads)});
 }
 
 OpCode CpuBackend::Reserve(const StepMaxima& maxima) {

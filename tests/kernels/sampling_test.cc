@@ -1,0 +1,508 @@
+// Sample on the CPU backend: against the definition, at the ends of every parameter, as a distribution, and
+// that a row's answer depends on that row alone.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <numeric>
+#include <optional>
+#include <random>
+
+#include "kernels/backend.h"
+#include "tests/reference/sampling.h"
+#include "tests/support/cpu_variants.h"
+#include "tests/support/test_scale.h"
+
+namespace tramontane {
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+// One row of a call: what is asked, in the kernel's words.
+struct Row {
+  std::vector<float> logits;
+  SamplingRow row;
+  std::vector<LogitAdjust> adjusts;
+  std::vector<bool> allowed;  // empty: no mask
+};
+
+struct Answers {
+  std::vector<SampleRecord> records;
+  std::vector<TokenLogprob> top;  // [rows, kMaxTopLogprobs]
+};
+
+// All rows have the same vocabulary.
+Answers RunSample(Backend& backend, const std::vector<Row>& rows) {
+  const size_t vocab = rows.front().logits.size();
+  const size_t stride = vocab + 3;
+  const size_t words = (vocab + 31) / 32;
+  std::vector<float> logits;
+  std::vector<SamplingRow> sampling_rows;
+  std::vector<LogitAdjust> adjusts;
+  std::vector<uint32_t> masks;
+  for (const Row& row : rows) {
+    logits.insert(logits.end(), row.logits.begin(), row.logits.end());
+    logits.resize(logits.size() + stride - vocab, kNan);
+    SamplingRow sampling = row.row;
+    sampling.adjust_begin = static_cast<int32_t>(adjusts.size());
+    adjusts.insert(adjusts.end(), row.adjusts.begin(), row.adjusts.end());
+    sampling.adjust_end = static_cast<int32_t>(adjusts.size());
+    if (!row.allowed.empty()) {
+      sampling.mask_row = static_cast<int32_t>(masks.size() / words);
+      masks.resize(masks.size() + words, 0);
+      uint32_t* mask = &masks[masks.size() - words];
+      for (size_t t = 0; t < vocab; ++t) mask[t / 32] |= row.allowed[t] ? 1u << (t % 32) : 0u;
+    }
+    sampling_rows.push_back(sampling);
+  }
+  const std::vector<float> logits_before = logits;
+
+  Answers answers;
+  answers.records.resize(rows.size());
+  answers.top.resize(rows.size() * kMaxTopLogprobs);
+  SampleParams params;
+  params.logits = {logits.data(), DType::kF32, static_cast<int64_t>(rows.size()), static_cast<int64_t>(vocab),
+                   static_cast<int64_t>(stride)};
+  params.rows = sampling_rows.data();
+  params.adjusts = adjusts.data();
+  params.masks = masks.data();
+  params.records = answers.records.data();
+  params.top = answers.top.data();
+  EXPECT_EQ(backend.Sample(params), OpCode::kOk);
+  EXPECT_EQ(std::memcmp(logits.data(), logits_before.data(), logits.size() * sizeof(float)), 0)
+      << "logits changed";
+  return answers;
+}
+
+reference::SamplingAnswer ReferenceAnswer(const Row& row) {
+  reference::SamplingProblem problem;
+  problem.logits = row.logits;
+  problem.temperature = row.row.temperature;
+  problem.top_p = row.row.top_p;
+  problem.min_p = row.row.min_p;
+  problem.top_k = row.row.top_k;
+  problem.repetition_penalty = row.row.repetition_penalty;
+  problem.presence_penalty = row.row.presence_penalty;
+  problem.frequency_penalty = row.row.frequency_penalty;
+  for (const LogitAdjust& a : row.adjusts) {
+    problem.adjustments.push_back({a.token, a.bias, a.output_count, a.in_context != 0});
+  }
+  problem.allowed = row.allowed;
+  problem.forced_token = row.row.forced_token;
+  problem.top_logprobs = row.row.top_logprobs;
+  problem.exponential = [&row](int32_t token) {
+    return -std::log1p(-RaceUniform(row.row.seed, row.row.choice, row.row.position, token));
+  };
+  return reference::Sample(problem);
+}
+
+// Logprobs are computed in f64 and rounded once to f32.
+double LogprobTolerance(double logprob) {
+  return std::isinf(logprob) ? 0 : 0x1p-24 * std::abs(logprob) + 1e-12;
+}
+
+void ExpectLogprob(float actual, double expected) {
+  if (std::isinf(expected)) {
+    EXPECT_EQ(actual, static_cast<float>(expected));
+  } else {
+    EXPECT_NEAR(actual, expected, LogprobTolerance(expected));
+  }
+}
+
+void ExpectSameAnswer(const Row& row, const SampleRecord& record, const TokenLogprob* top) {
+  const reference::SamplingAnswer expected = ReferenceAnswer(row);
+  ASSERT_EQ(record.failed, expected.failed ? 1 : 0);
+  ASSERT_EQ(record.token, expected.token);
+  if (expected.failed) return;
+  ExpectLogprob(record.logprob, expected.logprob);
+  EXPECT_EQ(record.rank, expected.rank);
+  ASSERT_EQ(record.top_count, static_cast<int32_t>(expected.top.size()));
+  for (size_t i = 0; i < expected.top.size(); ++i) {
+    EXPECT_EQ(top[i].token, expected.top[i].first);
+    ExpectLogprob(top[i].logprob, expected.top[i].second);
+  }
+}
+
+class SampleTest : public CpuVariantTest {
+ protected:
+  static constexpr int32_t kMaxVocab = 131072;
+
+  void SetUp() override {
+    CpuVariantTest::SetUp();
+    if (!IsSkipped()) backend_ = MakeBackend(GetParam(), 2, {.logit_rows = 64, .vocab = kMaxVocab});
+  }
+  SampleRecord One(const Row& row) { return RunSample(*backend_, {row}).records[0]; }
+  void ExpectMatchesDefinition(const std::vector<Row>& rows) {
+    const Answers answers = RunSample(*backend_, rows);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      SCOPED_TRACE(testing::Message() << "row " << i);
+      ExpectSameAnswer(rows[i], answers.records[i], &answers.top[i * kMaxTopLogprobs]);
+    }
+  }
+  BackendPtr backend_;
+};
+TM_INSTANTIATE_FOR_CPU_VARIANTS(SampleTest);
+
+std::vector<float> RandomLogits(size_t vocab, uint64_t seed, float spread = 3.0f) {
+  std::mt19937_64 random(seed);
+  std::normal_distribution<float> normal(0.0f, spread);
+  std::vector<float> logits(vocab);
+  for (float& logit : logits) logit = normal(random);
+  return logits;
+}
+
+// Logits on a coarse grid, so that many are equal.
+std::vector<float> TiedLogits(size_t vocab, uint64_t seed) {
+  std::vector<float> logits = RandomLogits(vocab, seed);
+  for (float& logit : logits) logit = std::round(logit);
+  return logits;
+}
+
+SamplingRow Greedy() {
+  SamplingRow row;
+  row.temperature = 0.0f;
+  return row;
+}
+
+Row RandomRow(size_t vocab, std::mt19937_64& random) {
+  auto one_of = [&](std::initializer_list<float> choices) {
+    return *(choices.begin() + random() % choices.size());
+  };
+  Row row;
+  row.logits = random() % 2 == 0 ? RandomLogits(vocab, random(), one_of({0.1f, 3.0f, 30.0f}))
+                                 : TiedLogits(vocab, random());
+  row.row.temperature = one_of({0.0f, 1e-6f, 0.3f, 1.0f, 1.0f, 1.7f, 100.0f});
+  row.row.top_k = static_cast<int32_t>(one_of({0, 0, 1, 2, 5, 40, 1000, 200000}));
+  row.row.top_p = one_of({1.0f, 1.0f, 0.95f, 0.5f, 0.1f, 1e-6f, 0.99999994f});
+  row.row.min_p = one_of({0.0f, 0.0f, 0.05f, 0.5f, 1.0f});
+  row.row.repetition_penalty = one_of({1.0f, 1.3f, 0.7f});
+  row.row.presence_penalty = one_of({0.0f, 1.5f, -2.0f});
+  row.row.frequency_penalty = one_of({0.0f, 0.25f, -1.0f});
+  row.row.seed = random();
+  row.row.choice = static_cast<int32_t>(random() % 3);
+  row.row.position = static_cast<int64_t>(random() % 100000);
+  row.row.top_logprobs = static_cast<int32_t>(random() % (kMaxTopLogprobs + 1));
+  if (random() % 4 == 0) row.row.forced_token = static_cast<int32_t>(random() % vocab);
+  if (random() % 2 == 0) {
+    for (size_t t = random() % 7; t < vocab; t += 1 + random() % (1 + vocab / 8)) {
+      row.adjusts.push_back({static_cast<int32_t>(t), one_of({0.0f, 0.5f, 100.0f, -100.0f, -kInf}),
+                             static_cast<int32_t>(random() % 4), static_cast<int32_t>(random() % 2)});
+    }
+  }
+  if (random() % 3 == 0) {
+    row.allowed.resize(vocab);
+    for (size_t t = 0; t < vocab; ++t) row.allowed[t] = random() % 3 == 0;
+  }
+  for (size_t t = 0; t < vocab; ++t) {
+    if (random() % 50 == 0) row.logits[t] = -kInf;
+  }
+  return row;
+}
+
+TEST_P(SampleTest, RandomRowsMatchTheDefinition) {
+  constexpr uint64_t kSeed = 20240607;
+  SCOPED_TRACE(testing::Message() << "seed " << kSeed);
+  std::mt19937_64 random(kSeed);
+  for (const size_t vocab : {1, 2, 7, 8, 33, 500, 32000}) {
+    SCOPED_TRACE(testing::Message() << "vocabulary " << vocab);
+    const int64_t calls = ScaledCount(vocab > 1000 ? 1 : 20);
+    for (int64_t call = 0; call < calls; ++call) {
+      std::vector<Row> rows;
+      for (int i = 0; i < 24; ++i) rows.push_back(RandomRow(vocab, random));
+      ExpectMatchesDefinition(rows);
+    }
+  }
+}
+
+TEST_P(SampleTest, AVocabularyOf131072MatchesTheDefinition) {
+  std::vector<Row> rows(6);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    rows[i].logits = RandomLogits(kMaxVocab, i);
+    rows[i].row.seed = 5 + i;
+    rows[i].row.top_logprobs = 20;
+  }
+  rows[1].row.top_p = 0.9f;
+  rows[2].row.top_k = 50;
+  rows[3].row.temperature = 100.0f;
+  rows[3].row.top_p = 0.5f;
+  std::fill(rows[4].logits.begin(), rows[4].logits.end(), 1.5f);  // all equal
+  rows[4].row.top_p = 0.25f;
+  rows[5].row.top_k = 100000;
+  rows[5].row.top_p = 0.999f;
+  rows[5].row.min_p = 1e-4f;
+  ExpectMatchesDefinition(rows);
+}
+
+// ---- ends of the parameters
+// --------------------------------------------------------------------------------------
+
+TEST_P(SampleTest, GreedyTakesTheLowestIdOfTheHighestLogit) {
+  EXPECT_EQ(One({{1.0f, 3.0f, 3.0f, -kInf}, Greedy(), {}, {}}).token, 1);
+  EXPECT_EQ(One({{-0.0f, 0.0f}, Greedy(), {}, {}}).token, 0);
+  EXPECT_EQ(One({{-kInf, -kInf, -5.0f}, Greedy(), {}, {}}).token, 2);
+}
+
+// Runs the race for many positions and counts who wins.
+std::vector<int64_t> Winners(Backend& backend, const std::vector<float>& logits, SamplingRow sampling,
+                             int64_t draws) {
+  std::vector<int64_t> wins(logits.size(), 0);
+  constexpr int64_t kRowsPerCall = 64;
+  for (int64_t draw = 0; draw < draws; draw += kRowsPerCall) {
+    std::vector<Row> rows;
+    for (int64_t i = 0; i < kRowsPerCall; ++i) {
+      sampling.position = draw + i;
+      rows.push_back({logits, sampling, {}, {}});
+    }
+    for (const SampleRecord& record : RunSample(backend, rows).records)
+      ++wins[static_cast<size_t>(record.token)];
+  }
+  return wins;
+}
+
+std::vector<size_t> TokensThatWon(const std::vector<int64_t>& wins) {
+  std::vector<size_t> tokens;
+  for (size_t t = 0; t < wins.size(); ++t) {
+    if (wins[t] > 0) tokens.push_back(t);
+  }
+  return tokens;
+}
+
+TEST_P(SampleTest, FiltersLeaveWhatTheySay) {
+  const std::vector<float> logits = {2.0f, 1.0f, 2.0f, 0.0f, -kInf, 1.0f};
+  struct Case {
+    const char* what;
+    float top_p, min_p;
+    int32_t top_k;
+    std::vector<size_t> left;
+  };
+  // Probabilities: 0.34 each for tokens 0 and 2, 0.13 each for 1 and 5, 0.05 for 3.
+  const std::vector<Case> cases = {
+      {"nothing set", 1.0f, 0.0f, 0, {0, 1, 2, 3, 5}},
+      {"top_k beyond the vocabulary", 1.0f, 0.0f, 1000, {0, 1, 2, 3, 5}},
+      {"top_k 3 takes the lower id of two equal logits", 1.0f, 0.0f, 3, {0, 1, 2}},
+      {"top_k 1", 1.0f, 0.0f, 1, {0}},
+      {"a tiny top_p keeps one", 1e-30f, 0.0f, 0, {0}},
+      {"top_p keeps the token that crosses", 0.5f, 0.0f, 0, {0, 2}},
+      {"top_p counts over what top_k left", 0.9f, 0.0f, 3, {0, 1, 2}},
+      {"min_p 1 keeps all that equal the highest", 1.0f, 1.0f, 0, {0, 2}},
+      {"min_p against the highest, not against one", 1.0f, 0.3f, 0, {0, 1, 2, 5}},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.what);
+    SamplingRow row;
+    row.top_p = c.top_p;
+    row.min_p = c.min_p;
+    row.top_k = c.top_k;
+    row.seed = 17;
+    // The least likely token that is left has probability 0.05: 640 draws miss it with probability e^-32.
+    EXPECT_EQ(TokensThatWon(Winners(*backend_, logits, row, 640)), c.left);
+  }
+}
+
+TEST_P(SampleTest, EqualCandidatesAreAllDrawnAndTopPKeepsTheLowestIds) {
+  SamplingRow row;
+  EXPECT_EQ(TokensThatWon(Winners(*backend_, {5, 5, 5, 5}, row, 640)), (std::vector<size_t>{0, 1, 2, 3}));
+  row.top_p = 0.5f;
+  EXPECT_EQ(TokensThatWon(Winners(*backend_, {5, 5, 5, 5}, row, 640)), (std::vector<size_t>{0, 1}));
+}
+
+TEST_P(SampleTest, ExtremeTemperaturesDoNotOverflow) {
+  SamplingRow row;
+  row.temperature = 1e-6f;
+  EXPECT_EQ(TokensThatWon(Winners(*backend_, {-3e38f, 3e38f, 0.0f}, row, 128)), (std::vector<size_t>{1}));
+  row.temperature = std::numeric_limits<float>::denorm_min();
+  EXPECT_EQ(TokensThatWon(Winners(*backend_, {1.0f, 1.0000001f, 0.0f}, row, 128)), (std::vector<size_t>{1}));
+  row.temperature = 100.0f;  // nearly uniform
+  EXPECT_EQ(TokensThatWon(Winners(*backend_, {0.0f, 1.0f, 2.0f}, row, 640)), (std::vector<size_t>{0, 1, 2}));
+  row.temperature = std::numeric_limits<float>::max();
+  EXPECT_EQ(TokensThatWon(Winners(*backend_, {-3e38f, 0.0f, 3e38f}, row, 640)),
+            (std::vector<size_t>{0, 1, 2}));
+}
+
+TEST_P(SampleTest, BiasesPenaltiesAndMaskDecideButLogprobsStayRaw) {
+  Row row = {{1.0f, 2.0f, 0.0f}, Greedy(), {{1, -100.0f, 0, 0}}, {}};
+  SampleRecord record = One(row);
+  EXPECT_EQ(record.token, 0);
+  EXPECT_EQ(record.rank, 2);
+  ExpectLogprob(record.logprob, 1.0 - std::log(std::exp(1.0) + std::exp(2.0) + 1.0));
+
+  row.adjusts = {{2, 100.0f, 0, 0}};
+  EXPECT_EQ(One(row).token, 2);
+  row.adjusts = {{0, 0.0f, 0, 0}, {1, -kInf, 0, 0}};
+  EXPECT_EQ(One(row).token, 0);
+  row.adjusts = {{1, 0.0f, 2, 0}};
+  row.row.frequency_penalty = 0.6f;  // 2 - 2 * 0.6 < 1
+  EXPECT_EQ(One(row).token, 0);
+  row.row.frequency_penalty = 0.0f;
+  row.row.presence_penalty = 1.1f;
+  EXPECT_EQ(One(row).token, 0);
+  row.adjusts = {{1, 0.0f, 0, 1}};  // in the prompt only: the presence penalty does not count it
+  EXPECT_EQ(One(row).token, 1);
+  row.row.repetition_penalty = 2.5f;
+  EXPECT_EQ(One(row).token, 0);
+  row.adjusts.clear();
+  row.allowed = {false, false, true};
+  EXPECT_EQ(One(row).token, 2);
+}
+
+TEST_P(SampleTest, APenaltyPushesNegativeLogitsDown) {
+  Row row = {{-1.0f, -1.5f}, Greedy(), {{0, 0.0f, 0, 1}}, {}};
+  row.row.repetition_penalty = 2.0f;
+  EXPECT_EQ(One(row).token, 1);
+}
+
+TEST_P(SampleTest, ForcedTokenIsReportedWhateverTheRowWouldChoose) {
+  Row row = {{1.0f, 5.0f, -kInf, 5.0f}, {}, {}, {false, true, false, false}};
+  row.row.forced_token = 0;
+  row.row.top_logprobs = 2;
+  const Answers answers = RunSample(*backend_, {row});
+  EXPECT_EQ(answers.records[0].token, 0);
+  EXPECT_EQ(answers.records[0].rank, 3);
+  EXPECT_EQ(answers.records[0].top_count, 2);
+  EXPECT_EQ(answers.top[0].token, 1);
+  EXPECT_EQ(answers.top[1].token, 3);
+  row.row.forced_token = 2;
+  const SampleRecord record = One(row);
+  EXPECT_EQ(record.failed, 0);
+  EXPECT_EQ(record.logprob, -kInf);
+  EXPECT_EQ(record.rank, 4);
+}
+
+TEST_P(SampleTest, TopLogprobsStopAtTheVocabulary) {
+  Row row = {{0.5f, 0.5f, 1.0f}, Greedy(), {}, {}};
+  row.row.top_logprobs = kMaxTopLogprobs;
+  const Answers answers = RunSample(*backend_, {row});
+  ASSERT_EQ(answers.records[0].top_count, 3);
+  EXPECT_EQ(answers.top[0].token, 2);
+  EXPECT_EQ(answers.top[1].token, 0);
+  EXPECT_EQ(answers.top[2].token, 1);
+}
+
+TEST_P(SampleTest, ABrokenRowFailsAloneAndItsNeighboursAreUntouched) {
+  std::vector<Row> healthy;
+  for (uint64_t i = 0; i < 9; ++i) {
+    Row row = {RandomLogits(100, i), {}, {}, {}};
+    row.row.seed = i;
+    row.row.top_logprobs = 5;
+    healthy.push_back(row);
+  }
+  const Answers clean = RunSample(*backend_, healthy);
+
+  std::vector<Row> rows = healthy;
+  rows[1].logits[40] = kNan;
+  rows[3].logits[99] = kInf;
+  std::fill(rows[4].logits.begin(), rows[4].logits.end(), -kInf);
+  rows[6].allowed.assign(100, false);
+  rows[7].logits[0] = kNan;
+  rows[7].row.forced_token = 3;
+  const Answers answers = RunSample(*backend_, rows);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const bool broken = i == 1 || i == 3 || i == 4 || i == 6 || i == 7;
+    EXPECT_EQ(answers.records[i].failed, broken ? 1 : 0) << i;
+    if (broken) {
+      EXPECT_EQ(answers.records[i].token, -1);
+      EXPECT_EQ(answers.records[i].top_count, 0);
+    } else {
+      EXPECT_EQ(std::memcmp(&answers.records[i], &clean.records[i], sizeof(SampleRecord)), 0);
+    }
+  }
+}
+
+// ---- the race
+// ----------------------------------------------------------------------------------------------------
+
+TEST_P(SampleTest, WinnersFollowTheSoftmax) {
+  // Chi-square over 8 tokens with every expected count above 5: 7 degrees of freedom, whose 99.9 % quantile
+  // is 24.32.
+  constexpr uint64_t kSeed = 4242;
+  constexpr double kCritical = 24.32;
+  SCOPED_TRACE(testing::Message() << "seed " << kSeed);
+  const std::vector<float> logits = {0.0f, 1.0f, -1.0f, 2.0f, 0.5f, -2.0f, 1.5f, 0.0f};
+  const int64_t draws = 64 * ScaledCount(300, 30);
+  for (const float temperature : {1.0f, 0.6f, 2.0f}) {
+    SCOPED_TRACE(testing::Message() << "temperature " << temperature);
+    SamplingRow row;
+    row.seed = kSeed;
+    row.temperature = temperature;
+    const std::vector<int64_t> wins = Winners(*backend_, logits, row, draws);
+    double total = 0;
+    for (const float logit : logits) total += std::exp(double{logit} / temperature);
+    double chi_square = 0;
+    for (size_t t = 0; t < logits.size(); ++t) {
+      const double expected = static_cast<double>(draws) * std::exp(double{logits[t]} / temperature) / total;
+      const double difference = static_cast<double>(wins[t]) - expected;
+      chi_square += difference * difference / expected;
+    }
+    EXPECT_LT(chi_square, kCritical);
+  }
+}
+
+TEST_P(SampleTest, SeedChoiceAndPositionEachChangeTheDraw) {
+  const std::vector<float> logits(1000, 0.0f);
+  SamplingRow row;
+  row.seed = 1;
+  row.choice = 2;
+  row.position = 3;
+  const int32_t token = One({logits, row, {}, {}}).token;
+  EXPECT_EQ(One({logits, row, {}, {}}).token, token);
+  for (int change = 0; change < 3; ++change) {
+    SamplingRow other = row;
+    if (change == 0) ++other.seed;
+    if (change == 1) ++other.choice;
+    if (change == 2) ++other.position;
+    EXPECT_NE(One({logits, other, {}, {}}).token, token) << change;  // equal by chance once in 1,000
+  }
+}
+
+TEST(RaceTest, BitsNeverChange) {
+  // A seed that a user wrote down must draw the same tokens in a year.
+  EXPECT_EQ(RaceBits(0, 0, 0, 0), 0x2aea2ec8299df491u);
+  EXPECT_EQ(RaceBits(1, 2, 3, 4), 0x137baad33c3bcaf9u);
+  EXPECT_EQ(RaceBits(~0ull, -1, -1, 131071), 0x4d2a9e74e35fc093u);
+  EXPECT_GT(RaceUniform(1, 2, 3, 4), 0.0);
+  EXPECT_LT(RaceUniform(1, 2, 3, 4), 1.0);
+}
+
+// ---- one answer, wherever the row stands
+// -------------------------------------------------------------------------
+
+TEST_P(SampleTest, ARowsAnswerDoesNotDependOnThreadsOrNeighbours) {
+  constexpr uint64_t kSeed = 77;
+  SCOPED_TRACE(testing::Message() << "seed " << kSeed);
+  std::mt19937_64 random(kSeed);
+  std::vector<Row> rows;
+  for (int i = 0; i < 40; ++i) rows.push_back(RandomRow(3000, random));
+  const Answers together = RunSample(*backend_, rows);
+  for (const int32_t threads : {1, 3, 4}) {
+    const BackendPtr other = MakeBackend(GetParam(), threads, {.vocab = 3000});
+    std::vector<size_t> order(rows.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::shuffle(order.begin(), order.end(), random);
+    std::vector<Row> shuffled;
+    for (const size_t i : order) shuffled.push_back(rows[i]);
+    const Answers answers = RunSample(*other, shuffled);
+    for (size_t i = 0; i < order.size(); ++i) {
+      EXPECT_EQ(std::memcmp(&answers.records[i], &together.records[order[i]], sizeof(SampleRecord)), 0);
+    }
+  }
+}
+
+TEST(SampleVariantsTest, EveryVariantGivesTheSameRecords) {
+  std::mt19937_64 random(78);
+  std::vector<Row> rows;
+  for (int i = 0; i < 40; ++i) rows.push_back(RandomRow(2000, random));
+  std::optional<Answers> first;
+  for (const std::string& variant : CpuVariants()) {
+    const BackendPtr backend = CpuBackendWith(1, variant);
+    ASSERT_EQ(backend->Reserve({.vocab = 2000}), OpCode::kOk);
+    const Answers answers = RunSample(*backend, rows);
+    if (!first) first = answers;
+    EXPECT_EQ(std::memcmp(answers.records.data(), first->records.data(), rows.size() * sizeof(SampleRecord)),
+              0);
+  }
+}
+
+}  // namespace
+}  // namespace tramontane
