@@ -8,6 +8,7 @@
 #include <optional>
 #include <system_error>
 #include <unordered_map>
+#include <utility>
 
 #include "models/tokenizer/utf8.h"
 
@@ -169,9 +170,9 @@ Status Parser::Object(JsonValue* value, int depth) {
     TM_RETURN_IF_ERROR(Value(&member, depth));
     const auto [place, is_new] = places.emplace(key, value->members.size());
     if (is_new) {
-      value->members.emplace_back(std::move(key), std::move(member));
+      value->members.push_back({std::move(key), std::move(member)});
     } else {
-      value->members[place->second].second = std::move(member);
+      value->members[place->second].value = std::move(member);
     }
     SkipSpace();
     if (Take("}")) return Status::Ok();

@@ -11,12 +11,13 @@
 #include <cstddef>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "kernels/core/status.h"
 
 namespace tramontane {
+
+struct JsonMember;
 
 struct JsonValue {
   enum class Kind { kNull, kBool, kNumber, kString, kArray, kObject };
@@ -26,7 +27,12 @@ struct JsonValue {
   double number = 0;  // of an integer, the nearest double
   std::string text;   // kString: the string; kNumber: its print
   std::vector<JsonValue> items;
-  std::vector<std::pair<std::string, JsonValue>> members;  // distinct keys, in order
+  std::vector<JsonMember> members;  // distinct keys, in order
+};
+
+struct JsonMember {
+  std::string key;
+  JsonValue value;
 };
 
 // Arrays and objects inside each other; Python itself gives up near 1000.

@@ -2,7 +2,7 @@
 // package `sentencepiece`).
 #include <gtest/gtest.h>
 
-#include <array>
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -23,9 +23,11 @@ namespace {
 
 constexpr uint32_t kSeed = 23;
 
+// A vocabulary of the repository, or one of its siblings by a changed setting.
 struct Vocabulary {
   const char* name;
   std::string file;  // may be absent
+  void (*change)(SentencePieceModel* model);
 };
 
 std::string SharedFolder() {
@@ -33,11 +35,30 @@ std::string SharedFolder() {
   return folder != nullptr ? folder : std::string(TRAMONTANE_SOURCE_DIR) + "/../shared";
 }
 
+void KeepAsIs(SentencePieceModel*) {}
+void RemoveExtraWhitespace(SentencePieceModel* model) { model->remove_extra_whitespaces = true; }
+void AddNoDummyPrefix(SentencePieceModel* model) { model->add_dummy_prefix = false; }
+void DropBytePieces(SentencePieceModel* model) {
+  model->byte_fallback = false;
+  std::erase_if(model->pieces,
+                [](const auto& piece) { return piece.type == SentencePieceModel::Type::kByte; });
+}
+// Pieces across spaces, so that words cannot be encoded one by one.
+void AddPiecesAcrossSpaces(SentencePieceModel* model) {
+  for (const char* text : {"e▁", "e▁t", "a▁", "▁a▁", "n▁▁"}) model->pieces.push_back({text, -0.5f});
+}
+
 std::vector<Vocabulary> Vocabularies() {
-  return {{"Breeze", kBreezeFolder + "/tokenizer.model.v3"},
-          {"UserDefinedPieces",
-           std::string(TRAMONTANE_SOURCE_DIR) + "/tests/golden/chat_v7_tokenizer/tokenizer.model.v7"},
-          {"ExtraWhitespaceRemoved", SharedFolder() + "/data/stories260k/tok512.model"}};
+  const std::string breeze = kBreezeFolder + "/tokenizer.model.v3";
+  const std::string with_user_defined =
+      std::string(TRAMONTANE_SOURCE_DIR) + "/tests/golden/chat_v7_tokenizer/tokenizer.model.v7";
+  return {{"Breeze", breeze, KeepAsIs},
+          {"BreezeExtraWhitespaceRemoved", breeze, RemoveExtraWhitespace},
+          {"BreezeNoDummyPrefix", breeze, AddNoDummyPrefix},
+          {"BreezeNoBytes", breeze, DropBytePieces},
+          {"BreezeAcrossSpaces", breeze, AddPiecesAcrossSpaces},
+          {"UserDefinedPieces", with_user_defined, KeepAsIs},
+          {"Stories260K", SharedFolder() + "/data/stories260k/tok512.model", KeepAsIs}};
 }
 
 class SpmToolsTest : public ::testing::TestWithParam<Vocabulary> {
@@ -53,27 +74,36 @@ class SpmToolsTest : public ::testing::TestWithParam<Vocabulary> {
     }
     auto model = ParseSentencePieceModel(ReadBinaryFile(GetParam().file), GetParam().file);
     ASSERT_TRUE(model.ok()) << model.status();
+    GetParam().change(&*model);
+    const std::filesystem::path folder = ::testing::TempDir();
+    // Of this test alone: CTest runs several at once.
+    stem_ =
+        (folder / (std::string(::testing::UnitTest::GetInstance()->current_test_info()->name()))).string();
+    std::replace(stem_.begin() + static_cast<ptrdiff_t>(folder.string().size()) + 1, stem_.end(), '/', '_');
+    std::ofstream(stem_ + ".model", std::ios::binary) << ModelFile(*model);
     tokenizer_ = std::make_unique<SentencePieceTokenizer>(std::move(*model), TokenizerVersion::kV3);
+  }
+  void TearDown() override {
+    if (stem_.empty()) return;
+    for (const char* suffix : {".model", ".in", ".out", ".err"}) std::filesystem::remove(stem_ + suffix);
   }
 
   // The lines that `tool` answers to `lines`.
   std::vector<std::string> Run(const std::string& tool, const std::vector<std::string>& lines) {
-    const std::filesystem::path folder = ::testing::TempDir();
-    const std::string stem = (folder / (std::string("spm_") + GetParam().name)).string();
     {
-      std::ofstream input(stem + ".in", std::ios::binary);
+      std::ofstream input(stem_ + ".in", std::ios::binary);
       for (const std::string& line : lines) input << line << '\n';
     }
-    const std::string command = tool + " --model='" + GetParam().file + "' <'" + stem + ".in' >'" + stem +
-                                ".out' 2>'" + stem + ".err'";
-    EXPECT_EQ(std::system(command.c_str()), 0) << command << "\n" << ReadBinaryFile(stem + ".err");
+    const std::string command = tool + " --model='" + stem_ + ".model' <'" + stem_ + ".in' >'" + stem_ +
+                                ".out' 2>'" + stem_ + ".err'";
+    EXPECT_EQ(std::system(command.c_str()), 0) << command << "\n" << ReadBinaryFile(stem_ + ".err");
     std::vector<std::string> answers;
-    std::ifstream output(stem + ".out", std::ios::binary);
+    std::ifstream output(stem_ + ".out", std::ios::binary);
     for (std::string line; std::getline(output, line);) answers.push_back(line);
-    for (const char* suffix : {".in", ".out", ".err"}) std::filesystem::remove(stem + suffix);
     return answers;
   }
 
+  std::string stem_;  // of the files that the tools read and write
   std::unique_ptr<const SentencePieceTokenizer> tokenizer_;
 };
 

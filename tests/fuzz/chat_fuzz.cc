@@ -1,0 +1,99 @@
+// Any chat in any format: an error naming a message, or a prompt that starts with bos. And any JSON: printing
+// is final.
+//
+// The input is cut at bytes 0x1E into fields; each group of four is a message (kind, content, id or name,
+// arguments), and a group whose kind has bit 3 set is a tool.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "kernels/core/check.h"
+#include "models/tokenizer/chat.h"
+#include "models/tokenizer/json_schema.h"
+#include "models/tokenizer/python_json.h"
+#include "tests/fuzz/small_vocabulary.h"
+
+namespace tramontane {
+namespace {
+
+constexpr char kFieldEnd = '\x1E';
+
+class Fields {
+ public:
+  explicit Fields(std::string_view input) : rest_(input) {}
+  bool empty() const { return rest_.empty(); }
+  std::string Next() {
+    const size_t end = std::min(rest_.find(kFieldEnd), rest_.size());
+    std::string field(rest_.substr(0, end));
+    rest_.remove_prefix(std::min(end + 1, rest_.size()));
+    return field;
+  }
+
+ private:
+  std::string_view rest_;
+};
+
+ChatMessage MessageOf(uint8_t kind, std::string content, std::string id, std::string arguments) {
+  ChatMessage message;
+  message.role = static_cast<ChatRole>(kind & 3);
+  if ((kind & 4) == 0) message.content = std::move(content);
+  message.prefix = (kind & 16) != 0;
+  if ((kind & 32) != 0) message.tool_calls.push_back({id, "f", std::move(arguments)});
+  if ((kind & 64) != 0) message.tool_call_id = id;
+  if ((kind & 128) != 0) message.name = id;
+  return message;
+}
+
+void CheckChat(std::string_view input) {
+  std::vector<ChatMessage> messages;
+  std::vector<ToolDefinition> tools;
+  for (Fields fields(input); !fields.empty();) {
+    const std::string kind_field = fields.Next();
+    const uint8_t kind = kind_field.empty() ? 0 : static_cast<uint8_t>(kind_field[0]);
+    std::string content = fields.Next();
+    std::string id = fields.Next();
+    std::string arguments = fields.Next();
+    if ((kind & 8) != 0) {
+      tools.push_back({std::move(id), std::move(content), std::move(arguments)});
+    } else {
+      messages.push_back(MessageOf(kind, std::move(content), std::move(id), std::move(arguments)));
+    }
+  }
+  const SentencePieceTokenizer& tokenizer = SmallVocabulary();
+  for (const auto format :
+       {TokenizerVersion::kV1, TokenizerVersion::kV2, TokenizerVersion::kV3, TokenizerVersion::kV7}) {
+    const StatusOr<RenderedChat> chat = RenderChat(tokenizer, messages, tools, {.format = format});
+    if (chat.ok()) {
+      TM_CHECK(chat->ids.front() == tokenizer.bos_id(), "the prompt does not start with bos");
+    } else {
+      TM_CHECK(chat.status().code() == StatusCode::kInvalidArgument, "%s", chat.status().message().c_str());
+    }
+  }
+}
+
+void CheckJson(std::string_view text) {
+  const StatusOr<JsonValue> value = ParsePythonJson(text);
+  if (!value.ok()) return;
+  std::string print;
+  AppendPythonJson(*value, &print);
+  const StatusOr<JsonValue> again = ParsePythonJson(print);
+  TM_CHECK(again.ok(), "its own print is refused: %s", again.status().message().c_str());
+  std::string second_print;
+  AppendPythonJson(*again, &second_print);
+  TM_CHECK(print == second_print, "printing twice gives another text");
+  TM_CHECK(CheckJsonSchema(*value) == CheckJsonSchema(*again), "a schema's soundness changed in print");
+}
+
+}  // namespace
+}  // namespace tramontane
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const std::string_view input(reinterpret_cast<const char*>(data), size);
+  tramontane::CheckChat(input);
+  tramontane::CheckJson(input);
+  return 0;
+}
