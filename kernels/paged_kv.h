@@ -93,6 +93,10 @@ constexpr int32_t OffsetInPage(int64_t position, int32_t page_size) {
 constexpr int64_t SlotOf(int64_t page, int64_t position, int32_t page_size) {
   return page * page_size + OffsetInPage(position, page_size);
 }
+constexpr int64_t PageOfSlot(int64_t slot, int32_t page_size) { return slot / page_size; }
+constexpr int32_t OffsetOfSlot(int64_t slot, int32_t page_size) {
+  return static_cast<int32_t>(slot % page_size);
+}
 constexpr int64_t PagesFor(int64_t tokens, int32_t page_size) { return (tokens + page_size - 1) / page_size; }
 
 // First position that a query at `position` may see: the window counts the query itself. No window: 0.

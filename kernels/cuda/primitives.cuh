@@ -89,6 +89,7 @@ struct alignas(16) Vector16 {
 TM_DEVICE int ThreadX() { return static_cast<int>(threadIdx.x); }
 TM_DEVICE int BlockX() { return static_cast<int>(blockIdx.x); }
 TM_DEVICE int BlockY() { return static_cast<int>(blockIdx.y); }
+TM_DEVICE int GridY() { return static_cast<int>(gridDim.y); }
 TM_DEVICE int GridX() { return static_cast<int>(gridDim.x); }
 TM_DEVICE int BlockSizeX() { return static_cast<int>(blockDim.x); }
 TM_DEVICE int LaneId() { return static_cast<int>(threadIdx.x % 32); }
@@ -108,6 +109,19 @@ TM_DEVICE void StoreGlobal(T* address, T value) {
 }
 TM_DEVICE Vector16 LoadGlobal16(const void* address) { return *static_cast<const Vector16*>(address); }
 TM_DEVICE void StoreGlobal16(void* address, const Vector16& value) {
+  *static_cast<Vector16*>(address) = value;
+}
+
+// For data that is read once: does not push anything out of the L1 cache.
+TM_DEVICE Vector16 LoadGlobal16Once(const void* address) {
+  Vector16 out;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(out.word[0]), "=r"(out.word[1]), "=r"(out.word[2]), "=r"(out.word[3])
+               : "l"(address));
+  return out;
+}
+TM_DEVICE Vector16 LoadShared16(const void* address) { return *static_cast<const Vector16*>(address); }
+TM_DEVICE void StoreShared16(void* address, const Vector16& value) {
   *static_cast<Vector16*>(address) = value;
 }
 
@@ -174,6 +188,8 @@ TM_DEVICE float Log2(float x) {
   asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(out) : "f"(x));
   return out;
 }
+TM_DEVICE float ReciprocalSqrt(float x) { return rsqrtf(x); }
+TM_DEVICE void SineCosine(double x, double* sine, double* cosine) { sincos(x, sine, cosine); }
 TM_DEVICE float Max(float a, float b) { return fmaxf(a, b); }
 
 }  // namespace tramontane::cuda

@@ -89,6 +89,7 @@ struct alignas(16) Vector16 {
 inline int ThreadX() { return static_cast<int>(emulator::ThreadIndex().x); }
 inline int BlockX() { return static_cast<int>(emulator::BlockIndex().x); }
 inline int BlockY() { return static_cast<int>(emulator::BlockIndex().y); }
+inline int GridY() { return static_cast<int>(emulator::GridDimension().y); }
 inline int GridX() { return static_cast<int>(emulator::GridDimension().x); }
 inline int BlockSizeX() { return static_cast<int>(emulator::BlockDimension().x); }
 inline int LaneId() { return emulator::Lane(); }
@@ -121,6 +122,14 @@ inline void StoreGlobal16(void* address, const Vector16& value) {
   emulator::CountWritten(16);
   std::memcpy(address, &value, 16);
 }
+
+inline Vector16 LoadGlobal16Once(const void* address) { return LoadGlobal16(address); }
+inline Vector16 LoadShared16(const void* address) {
+  Vector16 value;
+  std::memcpy(&value, address, 16);
+  return value;
+}
+inline void StoreShared16(void* address, const Vector16& value) { std::memcpy(address, &value, 16); }
 
 // ---- asynchronous copies to shared memory: 16 bytes, of which the first `bytes` are read, the rest zero
 // ------------
@@ -252,6 +261,11 @@ void Mma16816(float c[4], const uint32_t a[4], const uint32_t b[2], const char* 
 
 inline float Exp2(float x) { return std::exp2(x); }
 inline float Log2(float x) { return std::log2(x); }
+inline float ReciprocalSqrt(float x) { return 1.0f / std::sqrt(x); }
+inline void SineCosine(double x, double* sine, double* cosine) {
+  *sine = std::sin(x);
+  *cosine = std::cos(x);
+}
 inline float Max(float a, float b) { return std::fmax(a, b); }
 
 }  // namespace tramontane::cuda

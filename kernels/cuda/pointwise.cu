@@ -1,0 +1,203 @@
+// The small kernels of a step: embedding, RMSNorm, SwiGLU, rotary table, rotary embedding with append, page
+// copies.
+//
+// All are bound by memory or, in decode, by their launch. 16-byte loads and stores wherever rows allow. Bytes
+// are stated at each kernel. Sums in f32 in a fixed order; one rounding to bf16 per output.
+#include "kernels/cuda/pointwise.h"
+
+#include "kernels/cuda/primitives.cuh"
+
+namespace tramontane::cuda {
+
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int kPiece = 8;  // 16-bit elements of a 16-byte piece
+
+struct Floats8 {
+  float value[kPiece];
+};
+
+template <typename T>
+TM_DEVICE Floats8 Unpack(const Vector16& piece) {
+  Floats8 out;
+  TM_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    out.value[2 * i] = ToFloat(T{static_cast<uint16_t>(piece.word[i])});
+    out.value[2 * i + 1] = ToFloat(T{static_cast<uint16_t>(piece.word[i] >> 16)});
+  }
+  return out;
+}
+
+template <typename T>
+TM_DEVICE Vector16 Pack(const Floats8& in) {
+  Vector16 out;
+  TM_UNROLL
+  for (int i = 0; i < 4; ++i) out.word[i] = PackPair<T>(in.value[2 * i], in.value[2 * i + 1]);
+  return out;
+}
+
+TM_DEVICE float Silu(float x) { return x / (1.0f + Exp2(-1.4426950408889634f * x)); }
+
+}  // namespace
+
+// Grid: (tokens). Bytes: read tokens * (width * 2 + 4), written tokens * width * 2.
+TM_KERNEL void EmbedKernel(EmbedKernelParams p) {
+  const int64_t row = LoadGlobal(p.token_ids + BlockX());
+  const auto* from = static_cast<const Bf16*>(p.table) + row * p.width;
+  auto* to = static_cast<Bf16*>(p.out) + int64_t{BlockX()} * p.width;
+  for (int i = ThreadX() * kPiece; i < p.width; i += kThreads * kPiece)
+    StoreGlobal16(to + i, LoadGlobal16(from + i));
+}
+
+// Grid: (rows). A row is read twice, the second time from the cache.
+// Bytes: read rows * width * (2 * 2 + 4) (+ 4 a row when gathered), written rows * width * 2.
+TM_KERNEL void RmsNormKernel(RmsNormKernelParams p) {
+  auto* sums = reinterpret_cast<float*>(SharedBytes());  // [kThreads / 32]
+  const int64_t row = p.x_rows == nullptr ? BlockX() : LoadGlobal(p.x_rows + BlockX());
+  const auto* x = static_cast<const Bf16*>(p.x) + row * p.x_stride;
+  auto* y = static_cast<Bf16*>(p.y) + int64_t{BlockX()} * p.width;
+  float sum = 0.0f;
+  for (int i = ThreadX() * kPiece; i < p.width; i += kThreads * kPiece) {
+    const Floats8 v = Unpack<Bf16>(LoadGlobal16(x + i));
+    TM_UNROLL
+    for (int j = 0; j < kPiece; ++j) sum += v.value[j] * v.value[j];
+  }
+  TM_UNROLL
+  for (int mask = 16; mask > 0; mask /= 2) sum += ShuffleXor(sum, mask);
+  if (LaneId() == 0) sums[ThreadX() / 32] = sum;
+  SyncThreads();
+  sum = 0.0f;
+  TM_UNROLL
+  for (int w = 0; w < kThreads / 32; ++w) sum += sums[w];
+  const float scale = ReciprocalSqrt(sum / static_cast<float>(p.width) + p.epsilon);
+  for (int i = ThreadX() * kPiece; i < p.width; i += kThreads * kPiece) {
+    Floats8 v = Unpack<Bf16>(LoadGlobal16(x + i));
+    TM_UNROLL
+    for (int j = 0; j < kPiece; ++j) v.value[j] *= scale * LoadGlobal(p.weight + i + j);
+    StoreGlobal16(y + i, Pack<Bf16>(v));
+  }
+}
+
+// Grid: (rows). Bytes: read rows * width * 4, written rows * width * 2.
+TM_KERNEL void SwiGluKernel(SwiGluKernelParams p) {
+  const auto* from = static_cast<const Bf16*>(p.gate_up) + int64_t{BlockX()} * 2 * p.width;
+  auto* to = static_cast<Bf16*>(p.h) + BlockX() * p.h_stride;
+  for (int i = ThreadX() * kPiece; i < p.width; i += kThreads * kPiece) {
+    Floats8 gate = Unpack<Bf16>(LoadGlobal16(from + 2 * i));
+    const Floats8 up = Unpack<Bf16>(LoadGlobal16(from + 2 * i + kPiece));
+    TM_UNROLL
+    for (int j = 0; j < kPiece; ++j) gate.value[j] = Silu(gate.value[j]) * up.value[j];
+    StoreGlobal16(to + i, Pack<Bf16>(gate));
+  }
+}
+
+// Grid: (tokens). Angles in f64: positions reach hundreds of thousands of radians.
+// Bytes: read tokens * (4 + half_dim * 8), written tokens * half_dim * 8.
+TM_KERNEL void RopeTableKernel(RopeTableParams p) {
+  const double position = LoadGlobal(p.positions + BlockX());
+  for (int i = ThreadX(); i < p.half_dim; i += kThreads) {
+    double sine, cosine;
+    SineCosine(position * LoadGlobal(p.inverse_frequency + i), &sine, &cosine);
+    float* out = p.cos_sin + (int64_t{BlockX()} * p.half_dim + i) * 2;
+    StoreGlobal(out, static_cast<float>(cosine));
+    StoreGlobal(out + 1, static_cast<float>(sine));
+  }
+}
+
+namespace {
+
+// The two elements of pair i of a head, and where they lie.
+TM_DEVICE int FirstOfPair(RotaryStyle style, int i) { return style == RotaryStyle::kHalfSplit ? i : 2 * i; }
+TM_DEVICE int SecondOfPair(RotaryStyle style, int i, int half) {
+  return style == RotaryStyle::kHalfSplit ? i + half : 2 * i + 1;
+}
+
+// Pages may hold T where activations are bf16.
+template <typename T>
+TM_DEVICE void AppendPair(std::byte* vector, int at, float value) {
+  StoreGlobal(reinterpret_cast<T*>(vector) + at, FromFloat<T>(value));
+}
+
+}  // namespace
+
+// Grid: (tokens). A thread takes pairs of query and key heads, then elements of value heads.
+// Bytes: read tokens * ((query_heads + 2 kv_heads) * head_dim * 2 + table rows), written tokens * (query + 2
+// kv) * 2 * d.
+template <typename T>
+TM_KERNEL void RopeAppendKernel(RopeAppendParams p) {
+  const int head_dim = p.kv.format.head_dim, half = head_dim / 2;
+  const int kv_heads = p.kv.format.kv_heads;
+  auto* row = static_cast<Bf16*>(p.qkv.data) + BlockX() * p.qkv.row_stride;
+  const float* cos_sin = p.cos_sin + int64_t{BlockX()} * half * 2;
+  const int64_t slot = LoadGlobal(p.slots + BlockX());
+  const int64_t page = slot < 0 ? 0 : PageOfSlot(slot, p.kv.format.page_size);
+  const int32_t offset = slot < 0 ? 0 : OffsetOfSlot(slot, p.kv.format.page_size);
+
+  for (int piece = ThreadX(); piece < (p.query_heads + kv_heads) * half; piece += kThreads) {
+    const int head = piece / half, i = piece % half;
+    const bool is_key = head >= p.query_heads;
+    if (is_key && slot < 0) break;
+    Bf16* vector = row + head * head_dim;
+    const int first = FirstOfPair(p.style, i), second = SecondOfPair(p.style, i, half);
+    const float a = ToFloat(LoadGlobal(vector + first)), b = ToFloat(LoadGlobal(vector + second));
+    const float cosine = LoadGlobal(cos_sin + 2 * i), sine = LoadGlobal(cos_sin + 2 * i + 1);
+    const float x = a * cosine - b * sine, y = b * cosine + a * sine;
+    if (is_key) {
+      std::byte* key = p.kv.Key(page, head - p.query_heads, offset);
+      AppendPair<T>(key, first, x);
+      AppendPair<T>(key, second, y);
+    } else {
+      StoreGlobal(vector + first, FromFloat<Bf16>(x));
+      StoreGlobal(vector + second, FromFloat<Bf16>(y));
+    }
+  }
+  if (slot < 0) return;
+  const Bf16* values = row + (p.query_heads + kv_heads) * head_dim;
+  for (int piece = ThreadX(); piece < kv_heads * head_dim; piece += kThreads) {
+    const int head = piece / head_dim, d = piece % head_dim;
+    AppendPair<T>(p.kv.Value(page, head, offset), d, ToFloat(LoadGlobal(values + piece)));
+  }
+}
+
+// Grid: (pairs, 16). Bytes: read and written count * page_bytes each (+ 8 a block).
+TM_KERNEL void CopyPagesKernel(CopyPagesParams p) {
+  const int64_t from = LoadGlobal(p.pairs + 2 * BlockX()), to = LoadGlobal(p.pairs + 2 * BlockX() + 1);
+  const int64_t stride = int64_t{GridY()} * kThreads * 16;
+  for (int64_t i = (int64_t{BlockY()} * kThreads + ThreadX()) * 16; i < p.page_bytes; i += stride) {
+    StoreGlobal16(p.pool + to * p.page_bytes + i, LoadGlobal16(p.pool + from * p.page_bytes + i));
+  }
+}
+
+namespace {
+Dim3 GridOf(int32_t x, int32_t y = 1) { return {static_cast<unsigned>(x), static_cast<unsigned>(y), 1}; }
+}  // namespace
+
+int LaunchEmbed(const EmbedKernelParams& params, void* stream) {
+  return TM_LAUNCH(EmbedKernel, GridOf(params.tokens), Dim3{kThreads}, 0, static_cast<Stream>(stream),
+                   params);
+}
+int LaunchRmsNorm(const RmsNormKernelParams& params, void* stream) {
+  return TM_LAUNCH(RmsNormKernel, GridOf(params.rows), Dim3{kThreads}, kThreads / 32 * sizeof(float),
+                   static_cast<Stream>(stream), params);
+}
+int LaunchSwiGlu(const SwiGluKernelParams& params, void* stream) {
+  return TM_LAUNCH(SwiGluKernel, GridOf(params.rows), Dim3{kThreads}, 0, static_cast<Stream>(stream), params);
+}
+int LaunchRopeTable(const RopeTableParams& params, void* stream) {
+  return TM_LAUNCH(RopeTableKernel, GridOf(params.tokens), Dim3{kThreads}, 0, static_cast<Stream>(stream),
+                   params);
+}
+int LaunchRopeAppend(const RopeAppendParams& params, void* stream) {
+  const Dim3 grid = GridOf(static_cast<int32_t>(params.qkv.rows));
+  if (params.kv.format.dtype == DType::kF16) {
+    return TM_LAUNCH(RopeAppendKernel<F16>, grid, Dim3{kThreads}, 0, static_cast<Stream>(stream), params);
+  }
+  return TM_LAUNCH(RopeAppendKernel<Bf16>, grid, Dim3{kThreads}, 0, static_cast<Stream>(stream), params);
+}
+int LaunchCopyPages(const CopyPagesParams& params, void* stream) {
+  return TM_LAUNCH(CopyPagesKernel, GridOf(params.count, 16), Dim3{kThreads}, 0, static_cast<Stream>(stream),
+                   params);
+}
+
+}  // namespace tramontane::cuda

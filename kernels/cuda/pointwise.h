@@ -1,0 +1,49 @@
+// The small kernels of a step: their parameters and launches. Host side; any CUDA stream.
+// Every launch returns 0 or the runtime's error.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/backend.h"
+
+namespace tramontane::cuda {
+
+// out[t] = table[token_ids[t]]; bf16 [tokens, width]. width a multiple of 8.
+struct EmbedKernelParams {
+  const int32_t* token_ids;
+  const void* table;  // [vocab, width] bf16
+  void* out;          // [tokens, width] bf16
+  int32_t tokens;
+  int32_t width;
+};
+
+// y[r] = bf16(x[rows[r]] * rsqrt(mean square + epsilon) * weight); the sum and the product in f32.
+struct RmsNormKernelParams {
+  const void* x;          // [.., width] bf16, rows x_stride apart
+  const int32_t* x_rows;  // [rows], or null for 0..rows-1
+  const float* weight;    // [width]
+  void* y;                // [rows, width] bf16
+  int64_t x_stride;
+  int32_t rows;
+  int32_t width;  // a multiple of 8
+  float epsilon;
+};
+
+// h = bf16(silu(gate) * up) from a product with interleaved rows: every 16 columns are 8 of gate, then the 8
+// of up.
+struct SwiGluKernelParams {
+  const void* gate_up;  // [rows, 2 * width] bf16
+  void* h;              // [rows, width] bf16, rows h_stride apart
+  int64_t h_stride;
+  int32_t rows;
+  int32_t width;  // a multiple of 8
+};
+
+int LaunchEmbed(const EmbedKernelParams& params, void* stream);
+int LaunchRmsNorm(const RmsNormKernelParams& params, void* stream);
+int LaunchSwiGlu(const SwiGluKernelParams& params, void* stream);
+int LaunchRopeTable(const RopeTableParams& params, void* stream);
+int LaunchRopeAppend(const RopeAppendParams& params, void* stream);  // bf16 qkv; pages bf16 or f16
+int LaunchCopyPages(const CopyPagesParams& params, void* stream);
+
+}  // namespace tramontane::cuda

@@ -1,0 +1,285 @@
+// The small CUDA kernels and the small-batch linear layers, run on the emulator, against their definitions in
+// double precision. bf16 carries 8 bits: a rounding is a relative error of at most u = 2^-9.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "kernels/cuda/emulator/emulator.h"
+#include "kernels/cuda/linear_small.h"
+#include "kernels/cuda/pointwise.h"
+#include "tests/reference/linear.h"
+#include "tests/reference/rope.h"
+
+namespace tramontane {
+namespace {
+
+constexpr double kUnit = 0x1p-8;
+
+struct Bf16Matrix {
+  int64_t rows, columns;
+  std::vector<uint16_t> bits;
+
+  Bf16Matrix(int64_t r, int64_t c, uint64_t seed, float scale = 1.0f)
+      : rows(r), columns(c), bits(static_cast<size_t>(r * c)) {
+    std::mt19937_64 random(seed);
+    std::normal_distribution<float> normal(0.0f, scale);
+    for (uint16_t& b : bits) b = FloatToBf16(normal(random));
+  }
+  double At(int64_t r, int64_t c) const { return Bf16ToFloat(bits[static_cast<size_t>(r * columns + c)]); }
+  reference::Matrix Exact() const {
+    reference::Matrix out(rows, columns);
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t c = 0; c < columns; ++c) out.At(r, c) = At(r, c);
+    }
+    return out;
+  }
+};
+
+class CudaOpsTest : public testing::TestWithParam<emulator::LaneOrder> {
+ protected:
+  void SetUp() override {
+    emulator::CurrentSettings() = {.order = GetParam(), .seed = 3};
+    emulator::TotalStats() = {};
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Orders, CudaOpsTest,
+                         testing::Values(emulator::LaneOrder::kForward, emulator::LaneOrder::kReverse,
+                                         emulator::LaneOrder::kRandom),
+                         [](const auto& info) { return "Order" + std::to_string(info.index); });
+
+// The rounded, normalised rows, and how far one of them may be from its definition: the f32 sum of K squares
+// errs by less than K * 2^-24 relative, which is below u / 8 for the K here; then one rounding.
+TEST_P(CudaOpsTest, RmsNormOfGatheredRowsAgreesWithItsDefinition) {
+  const Bf16Matrix x(5, 264, 1, 3.0f);
+  std::vector<float> weight(264);
+  std::vector<double> exact_weight(264);
+  for (size_t i = 0; i < weight.size(); ++i)
+    exact_weight[i] = weight[i] = 0.5f + static_cast<float>(i) / 264.0f;
+  const std::vector<int32_t> rows = {4, 0, 4};
+  std::vector<uint16_t> y(3 * 264, 0x7FFF);
+  ASSERT_EQ(
+      cuda::LaunchRmsNorm({x.bits.data(), rows.data(), weight.data(), y.data(), 264, 3, 264, 1e-5f}, nullptr),
+      0);
+  const reference::Matrix expected = reference::RmsNorm(x.Exact(), exact_weight, 1e-5f);
+  for (size_t r = 0; r < rows.size(); ++r) {
+    for (int64_t c = 0; c < 264; ++c) {
+      const double want = expected.At(rows[r], c);
+      EXPECT_NEAR(Bf16ToFloat(y[r * 264 + static_cast<size_t>(c)]), want, 1.25 * kUnit * std::fabs(want));
+    }
+  }
+  // Bytes as the head of the kernel states them: rows * width * (2 * 2 + 4) + 4 a gathered row.
+  EXPECT_EQ(emulator::TotalStats().global_read_bytes, 3 * 264 * (2 * 2 + 4) + 3 * 4 * 128);
+  EXPECT_EQ(emulator::TotalStats().global_written_bytes, 3 * 264 * 2);
+}
+
+TEST_P(CudaOpsTest, SwiGluReadsInterleavedColumns) {
+  const Bf16Matrix gate_up(3, 2 * 24, 2, 2.0f);
+  std::vector<uint16_t> h(3 * 24, 0x7FFF);
+  ASSERT_EQ(cuda::LaunchSwiGlu({gate_up.bits.data(), h.data(), 24, 3, 24}, nullptr), 0);
+  for (int64_t r = 0; r < 3; ++r) {
+    for (int64_t i = 0; i < 24; ++i) {
+      const int64_t column = i / 8 * 16 + i % 8;
+      const double want = reference::Silu(gate_up.At(r, column)) * gate_up.At(r, column + 8);
+      EXPECT_NEAR(Bf16ToFloat(h[static_cast<size_t>(r * 24 + i)]), want,
+                  1.25 * kUnit * std::fabs(want) + 1e-30);
+    }
+  }
+}
+
+TEST_P(CudaOpsTest, EmbedCopiesRowsBitForBit) {
+  const Bf16Matrix table(7, 40, 3);
+  const std::vector<int32_t> ids = {6, 0, 6, 3};
+  std::vector<uint16_t> out(4 * 40);
+  ASSERT_EQ(cuda::LaunchEmbed({ids.data(), table.bits.data(), out.data(), 4, 40}, nullptr), 0);
+  for (size_t t = 0; t < ids.size(); ++t) {
+    for (size_t c = 0; c < 40; ++c)
+      EXPECT_EQ(out[t * 40 + c], table.bits[static_cast<size_t>(ids[t]) * 40 + c]);
+  }
+}
+
+TEST_P(CudaOpsTest, CopyPagesCopiesWholePagesAndNothingElse) {
+  std::vector<uint8_t> pool(5 * 4096 + 16, 1);
+  for (size_t i = 0; i < 4096; ++i) pool[2 * 4096 + i] = static_cast<uint8_t>(i * 7);
+  const std::vector<uint8_t> before = pool;
+  const std::vector<int32_t> pairs = {2, 4, 2, 0};
+  ASSERT_EQ(
+      cuda::LaunchCopyPages({reinterpret_cast<std::byte*>(pool.data()), 4096, pairs.data(), 2}, nullptr), 0);
+  for (size_t i = 0; i < pool.size(); ++i) {
+    const size_t page = i / 4096;
+    EXPECT_EQ(pool[i],
+              page == 4 || page == 0 ? before[i < 4 * 4096 ? i + 2 * 4096 : i - 2 * 4096] : before[i])
+        << i;
+  }
+}
+
+class CudaRopeTest : public testing::TestWithParam<std::tuple<RotaryStyle, KvOrder>> {};
+
+INSTANTIATE_TEST_SUITE_P(Styles, CudaRopeTest,
+                         testing::Combine(testing::Values(RotaryStyle::kHalfSplit, RotaryStyle::kInterleaved),
+                                          testing::Values(KvOrder::kHnd, KvOrder::kNhd)),
+                         [](const auto& info) {
+                           return std::string(std::get<0>(info.param) == RotaryStyle::kHalfSplit ? "Half"
+                                                                                                 : "Pairs") +
+                                  (std::get<1>(info.param) == KvOrder::kHnd ? "Hnd" : "Nhd");
+                         });
+
+// A rotated element is a cos - b sin in f32, rounded once: error u |result| and f32 noise below u / 64 (|a| +
+// |b|).
+TEST_P(CudaRopeTest, RotatesQueriesInPlaceAndWritesKeysAndValuesToTheirSlots) {
+  const auto [style, order] = GetParam();
+  emulator::CurrentSettings() = {};
+  constexpr int kQuery = 6, kKv = 2, kDim = 16, kTokens = 3;
+  KvLayerView kv;
+  kv.format = {.dtype = DType::kBf16, .kv_heads = kKv, .head_dim = kDim, .page_size = 4, .order = order};
+  kv.page_bytes = kv.format.PageBytes(2);
+  kv.layer_offset = kv.format.LayerBytes();
+  std::vector<uint16_t> pool(static_cast<size_t>(3 * kv.page_bytes / 2), 0x7FFF);
+  const std::vector<uint16_t> untouched = pool;
+  kv.pool = reinterpret_cast<std::byte*>(pool.data());
+  Bf16Matrix qkv(kTokens, (kQuery + 2 * kKv) * kDim, 5);
+  const Bf16Matrix before = qkv;
+  const std::vector<int32_t> positions = {100000, 7, 8};
+  const std::vector<int64_t> slots = {2 * 4 + 3, -1, 0 * 4 + 1};  // the second is padding
+  const std::vector<double> frequency = reference::InverseFrequencies(10000.0, kDim);
+  std::vector<float> cos_sin(kTokens * kDim);
+  ASSERT_EQ(
+      cuda::LaunchRopeTable({positions.data(), kTokens, frequency.data(), kDim / 2, cos_sin.data()}, nullptr),
+      0);
+  ASSERT_EQ(cuda::LaunchRopeAppend({MakeTensor(qkv.bits.data(), DType::kBf16, kTokens, qkv.columns),
+                                    cos_sin.data(), style, kQuery, kv, slots.data()},
+                                   nullptr),
+            0);
+  const auto pairs = style == RotaryStyle::kHalfSplit ? reference::RotaryPairs::kHalfSplit
+                                                      : reference::RotaryPairs::kInterleaved;
+  size_t written = 0;
+  for (int t = 0; t < kTokens; ++t) {
+    for (int head = 0; head < kQuery + 2 * kKv; ++head) {
+      std::vector<double> vector(kDim);
+      for (int d = 0; d < kDim; ++d) vector[static_cast<size_t>(d)] = before.At(t, head * kDim + d);
+      const bool is_value = head >= kQuery + kKv;
+      const std::vector<double> want =
+          is_value ? vector : reference::Rotate(vector, positions[static_cast<size_t>(t)], frequency, pairs);
+      for (int d = 0; d < kDim; ++d) {
+        double got = qkv.At(t, head * kDim + d);
+        const int64_t slot = slots[static_cast<size_t>(t)];
+        if (head >= kQuery) {
+          if (slot < 0) continue;
+          const int kv_head = (head - kQuery) % kKv;
+          const std::byte* at = is_value ? kv.Value(slot / 4, kv_head, static_cast<int32_t>(slot % 4))
+                                         : kv.Key(slot / 4, kv_head, static_cast<int32_t>(slot % 4));
+          got = Bf16ToFloat(reinterpret_cast<const uint16_t*>(at)[d]);
+          ++written;
+        }
+        EXPECT_NEAR(got, want[static_cast<size_t>(d)],
+                    1.1 * kUnit * std::fabs(want[static_cast<size_t>(d)]) + 1e-4)
+            << t << " " << head << " " << d;
+      }
+    }
+  }
+  size_t changed = 0;
+  for (size_t i = 0; i < pool.size(); ++i) changed += pool[i] != untouched[i] ? 1 : 0;
+  EXPECT_EQ(changed, written);
+}
+
+struct LinearCase {
+  const char* name;
+  int32_t rows, in, out;
+  Prologue prologue;
+  Epilogue epilogue;
+  DType out_dtype = DType::kBf16;
+};
+
+class CudaSmallLinearTest : public testing::TestWithParam<LinearCase> {};
+
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, CudaSmallLinearTest,
+    testing::Values(LinearCase{"OneRow", 1, 1056, 40, Prologue::kNone, Epilogue::kNone},
+                    LinearCase{"OneRowShortK", 1, 32, 16, Prologue::kNone, Epilogue::kNone},
+                    LinearCase{"Logits", 3, 256, 50, Prologue::kRmsNorm, Epilogue::kNone, DType::kF32},
+                    LinearCase{"EightRowsResidual", 8, 704, 32, Prologue::kNone, Epilogue::kAddResidual},
+                    LinearCase{"NineRows", 9, 256, 24, Prologue::kRmsNorm, Epilogue::kNone},
+                    LinearCase{"SixteenRowsSwiGlu", 16, 288, 64, Prologue::kRmsNorm, Epilogue::kSwiGlu},
+                    LinearCase{"SevenRowsSwiGlu", 7, 2304, 32, Prologue::kNone, Epilogue::kSwiGlu}),
+    [](const auto& info) { return info.param.name; });
+
+// Tolerance: products of bf16 are exact in f32; a sum of K of them errs by at most K 2^-24 of the sum of
+// magnitudes (K <= 2304: below u / 14). The normalised input is rounded once: u of the magnitudes. Then the
+// output's rounding. SwiGLU rounds gate and up before, each passed on with a slope of at most 1.1 (silu) or
+// |up|, |silu(gate)|.
+TEST_P(CudaSmallLinearTest, AgreesWithItsDefinitionInEveryOrder) {
+  const LinearCase c = GetParam();
+  const Bf16Matrix x(20, c.in, 11), w(c.out, c.in, 12, 1.0f / std::sqrt(static_cast<float>(c.in)));
+  std::vector<float> norm(static_cast<size_t>(c.in));
+  std::vector<double> exact_norm(norm.size());
+  for (size_t i = 0; i < norm.size(); ++i) exact_norm[i] = norm[i] = 1.0f + 0.25f * static_cast<float>(i % 3);
+  std::vector<int32_t> x_rows;
+  for (int32_t r = 0; r < c.rows; ++r) x_rows.push_back((r * 7 + 3) % 20);
+
+  reference::Matrix input(c.rows, c.in);
+  const reference::Matrix all =
+      c.prologue == Prologue::kRmsNorm ? reference::RmsNorm(x.Exact(), exact_norm, 1e-5f) : x.Exact();
+  for (int32_t r = 0; r < c.rows; ++r) {
+    for (int32_t k = 0; k < c.in; ++k) input.At(r, k) = all.At(x_rows[static_cast<size_t>(r)], k);
+  }
+  const reference::Matrix product = reference::MultiplyTransposed(input, w.Exact());
+  const reference::Matrix magnitude = reference::Magnitude(input, w.Exact());
+  const double input_unit = (c.prologue == Prologue::kRmsNorm ? 1.25 * kUnit : 0.0) + c.in * 0x1p-24;
+
+  const bool swiglu = c.epilogue == Epilogue::kSwiGlu;
+  const int32_t width = swiglu ? c.out / 2 : c.out;
+  const Bf16Matrix residual(c.rows, width, 13);
+  for (const emulator::LaneOrder order :
+       {emulator::LaneOrder::kForward, emulator::LaneOrder::kReverse, emulator::LaneOrder::kRandom}) {
+    emulator::CurrentSettings() = {.order = order, .seed = 9};
+    emulator::TotalStats() = {};
+    std::vector<uint16_t> out = residual.bits;
+    std::vector<float> wide(out.size(), std::nanf(""));
+    cuda::SmallLinearParams p{};
+    p.x = x.bits.data();
+    p.x_rows = x_rows.data();
+    p.norm_weight = norm.data();
+    p.weight = w.bits.data();
+    p.out = c.out_dtype == DType::kF32 ? static_cast<void*>(wide.data()) : out.data();
+    p.x_stride = c.in;
+    p.out_stride = width;
+    p.rows = c.rows;
+    p.in_features = c.in;
+    p.out_features = c.out;
+    p.epsilon = 1e-5f;
+    p.prologue = c.prologue;
+    p.epilogue = c.epilogue;
+    p.out_dtype = c.out_dtype;
+    ASSERT_TRUE(cuda::SmallLinearSupported(p));
+    ASSERT_EQ(cuda::LaunchSmallLinear(p, nullptr), 0);
+    for (int32_t r = 0; r < c.rows; ++r) {
+      for (int32_t n = 0; n < width; ++n) {
+        const auto at = static_cast<size_t>(r * width + n);
+        const double got = c.out_dtype == DType::kF32 ? wide[at] : Bf16ToFloat(out[at]);
+        double want = 0, allowed = 0;
+        if (swiglu) {
+          const int32_t gate = n / 8 * 16 + n % 8, up = gate + 8;
+          const double g = product.At(r, gate), u = product.At(r, up);
+          const double g_error = input_unit * magnitude.At(r, gate) + kUnit * std::fabs(g);
+          const double u_error = input_unit * magnitude.At(r, up) + kUnit * std::fabs(u);
+          want = reference::Silu(g) * u;
+          allowed = 1.1 * g_error * (std::fabs(u) + u_error) + std::fabs(reference::Silu(g)) * u_error +
+                    1.1 * kUnit * std::fabs(want);
+        } else {
+          want = product.At(r, n) + (c.epilogue == Epilogue::kAddResidual ? residual.At(r, n) : 0.0);
+          allowed =
+              input_unit * magnitude.At(r, n) +
+              (c.out_dtype == DType::kF32 ? 0.0
+                                          : kUnit * (std::fabs(want) + input_unit * magnitude.At(r, n)));
+        }
+        ASSERT_NEAR(got, want, allowed) << "row " << r << " output " << n;
+      }
+    }
+    // Every weight is read once.
+    EXPECT_GE(emulator::TotalStats().global_read_bytes, int64_t{c.out} * c.in * 2);
+  }
+}
+
+}  // namespace
+}  // namespace tramontane
