@@ -9,6 +9,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "models/tokenizer/python_regex.h"
 #include "models/tokenizer/utf8.h"
 
 namespace tramontane {
@@ -19,6 +20,7 @@ using Kind = JsonValue::Kind;
 // What a keyword's value must be.
 enum class Shape {
   kString,
+  kPattern,  // a string that is a regular expression
   kBoolean,
   kNumber,
   kPositiveNumber,
@@ -28,6 +30,7 @@ enum class Shape {
   kSchemaArray,       // one schema or more
   kSchemaOrArray,     // either
   kSchemaMap,         // an object whose values are schemas
+  kPatternMap,        // the same, with regular expressions as keys
   kSchemaOrNamesMap,  // an object whose values are schemas or lists of names
   kNames,             // distinct strings
   kTypes,             // a type's name, or distinct ones, at least one
@@ -53,7 +56,7 @@ constexpr Keyword kKeywords[] = {
     {"title", Shape::kString, "a string"},
     {"description", Shape::kString, "a string"},
     {"format", Shape::kString, "a string"},
-    {"pattern", Shape::kString, "a string"},
+    {"pattern", Shape::kPattern, "a regular expression (of Python's kind)"},
     {"contentMediaType", Shape::kString, "a string"},
     {"contentEncoding", Shape::kString, "a string"},
     {"readOnly", Shape::kBoolean, "a boolean"},
@@ -87,7 +90,8 @@ constexpr Keyword kKeywords[] = {
     {"oneOf", Shape::kSchemaArray, kWantsSchemas},
     {"definitions", Shape::kSchemaMap, kWantsSchemaMap},
     {"properties", Shape::kSchemaMap, kWantsSchemaMap},
-    {"patternProperties", Shape::kSchemaMap, kWantsSchemaMap},
+    {"patternProperties", Shape::kPatternMap,
+     "an object of schemas by regular expression (of Python's kind)"},
     {"dependencies", Shape::kSchemaOrNamesMap, "an object of schemas or arrays of distinct strings"},
 };
 
@@ -155,6 +159,8 @@ std::optional<Fault> CheckKeyword(const Keyword& keyword, const JsonValue& value
   switch (keyword.shape) {
     case Shape::kString:
       return unless(value.kind == Kind::kString);
+    case Shape::kPattern:
+      return unless(value.kind == Kind::kString && IsPythonRegex(value.text));
     case Shape::kBoolean:
       return unless(value.kind == Kind::kBool);
     case Shape::kNumber:
@@ -175,6 +181,11 @@ std::optional<Fault> CheckKeyword(const Keyword& keyword, const JsonValue& value
       return value.kind == Kind::kArray ? CheckItems(value, keyword.wants) : unless(false);
     case Shape::kSchemaOrArray:
       return value.kind == Kind::kArray ? CheckItems(value, keyword.wants) : Check(value);
+    case Shape::kPatternMap:
+      for (const auto& [pattern, member] : value.members) {
+        if (!IsPythonRegex(pattern)) return unless(false);
+      }
+      [[fallthrough]];
     case Shape::kSchemaMap:
     case Shape::kSchemaOrNamesMap:
       if (value.kind != Kind::kObject) return unless(false);

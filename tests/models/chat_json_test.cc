@@ -6,6 +6,7 @@
 
 #include "models/tokenizer/json_schema.h"
 #include "models/tokenizer/python_json.h"
+#include "models/tokenizer/python_regex.h"
 
 namespace tramontane {
 namespace {
@@ -98,6 +99,36 @@ TEST(PythonJsonTest, DepthAndDigitsHaveLimits) {
   EXPECT_EQ(Reprint(digits + "7.0"), "Infinity") << "the limit is for integers";
 }
 
+// Each as re.compile() of CPython 3.11 has it.
+TEST(PythonRegexTest, CompilesWhatPythonCompiles) {
+  // clang-format off
+  constexpr const char* kPatterns[] = {
+      "", "^\\d{4}-\\d{2}$", "a|b|", "[]a]", "[^]]", "[a-z\\d-]", "[\\b]", "a{", "a{,}", "a{2}", "{",
+      "{a}", "a{1,3}?b*+c??", "(a)(?P<n>b)\\1(?P=n)", "(?:^)*", "(?i)a", "(?i)(?m)a", "(?s-i:a)",
+      "(?#note)a", "(?=a)*", "(?<=ab|cd)e", "(?<=(?:ab){2})", "(a)?(?(1)b|c)", "(?(1)a)(b)",
+      "\\x41\\u00e9\\U0001F600", "\\0\\012\\377", "(?>a+)b", "\\-\\é", "é{2}", "[é-ü]", "(?x)( # )\n)"};
+  // clang-format on
+  for (const char* pattern : kPatterns) {
+    EXPECT_TRUE(IsPythonRegex(pattern)) << pattern;
+  }
+}
+
+TEST(PythonRegexTest, RefusesWhatPythonRefuses) {
+  // clang-format off
+  constexpr const char* kPatterns[] = {
+      "[", "[]", "[^]", "(", ")", "a)", "(a", "*", "a|*", "(*a)", "^*", "\\b+", "a**", "a{2}{3}",
+      "a{2,1}", "a{4294967295}", "\\", "\\p{L}", "\\k", "[\\A]", "[\\8]", "[z-a]", "[a-\\d]", "[\\d-z]",
+      "\\1", "(\\1)", "\\400", "\\8", "\\x4", "\\u12", "\\U00110000", "(?<n>a)", "(?P<1>a)",
+      "(?P<n>a)(?P<n>b)", "(?P=n)", "(?Pn)", "(?", "(?z)", "a(?i)", "(a(?i))", "(?i-i:a)", "(?-:a)",
+      "(?au)a", "(?<=a*)", "(?<=a|bc)", "(?#", "(?(2)a)(b)", "(?(0)a)", "(?(n)a)", "(a)(?(1)b|c|d)",
+      "[ü-é]", "\\N", "\\N{}"};
+  // clang-format on
+  for (const char* pattern : kPatterns) {
+    EXPECT_FALSE(IsPythonRegex(pattern)) << pattern;
+  }
+  EXPECT_FALSE(IsPythonRegex(std::string(100'000, '('))) << "nesting has a limit";
+}
+
 Status SchemaStatus(std::string_view schema) { return CheckJsonSchema(ParsePythonJson(schema).value()); }
 
 TEST(JsonSchemaTest, SoundSchemasPass) {
@@ -136,6 +167,10 @@ TEST(JsonSchemaTest, AFaultIsNamedByItsPlace) {
       {R"({"multipleOf":0})", ".multipleOf is not a number above 0"},
       {R"({"uniqueItems":1})", ".uniqueItems is not a boolean"},
       {R"({"description":1})", ".description is not a string"},
+      {R"({"pattern":"["})", ".pattern is not a regular expression"},
+      {R"({"pattern":1})", ".pattern is not a regular expression"},
+      {R"({"patternProperties":{"a**":{}}})", ".patternProperties is not an object of schemas by regular"},
+      {R"({"patternProperties":[]})", ".patternProperties is not"},
       {R"({"enum":{}})", ".enum is not an array"},
       {R"({"maximum":"1"})", ".maximum is not a number"},
       {R"({"dependencies":{"a":["b","b"]}})", ".dependencies.a is not"},
