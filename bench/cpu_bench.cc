@@ -1,0 +1,324 @@
+// cpu_bench: how near the CPU backend comes to its bounds, as ratios measured in one run.
+//
+//   cpu_bench [--variant NAME] [--threads N] [--dtype bf16|f16|f32] [--rounds N]
+//
+// Decode (1 row) reads every weight once: its bound is the memory's read bandwidth. Prefill multiplies: its
+// bound is a BLAS's sgemm. Both bounds are measured in the same rounds as what is compared with them, one
+// after the other, best of all rounds each, because a shared machine is not the same from minute to minute.
+#include <sys/types.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "bench/sgemm.h"
+#include "kernels/core/check.h"
+#include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/thread_pool.h"
+
+namespace tramontane {
+namespace {
+
+struct Options {
+  CpuBackendOptions backend;
+  DType dtype = DType::kBf16;
+  int rounds = 7;
+};
+
+struct Shape {
+  const char* name;
+  int64_t out_features;
+  int64_t in_features;
+  Epilogue epilogue;
+};
+
+// A model's Linears: one layer's, how many layers, and the head.
+struct ModelShape {
+  const char* name;
+  std::vector<Shape> layer;
+  int32_t layers;
+  Shape head;
+};
+
+const std::vector<ModelShape>& Models() {
+  static const std::vector<ModelShape> models = {
+      {"breeze",
+       {{"qkv", 384, 256, Epilogue::kNone},
+        {"attention out", 256, 256, Epilogue::kAddResidual},
+        {"gate-up", 1408, 256, Epilogue::kSwiGlu},
+        {"down", 256, 704, Epilogue::kAddResidual}},
+       6,
+       {"head", 2048, 256, Epilogue::kNone}},
+      {"135M",
+       {{"qkv", 960, 576, Epilogue::kNone},
+        {"attention out", 576, 576, Epilogue::kAddResidual},
+        {"gate-up", 3072, 576, Epilogue::kSwiGlu},
+        {"down", 576, 1536, Epilogue::kAddResidual}},
+       30,
+       {"head", 49152, 576, Epilogue::kNone}},
+  };
+  return models;
+}
+
+// Weights that no cache holds.
+constexpr Shape kLong = {"long", 4096, 4096, Epilogue::kNone};
+constexpr int64_t kBeyondCaches = int64_t{1} << 30;
+constexpr int32_t kMaxRows = 512;
+
+double Seconds(const std::function<void()>& body) {
+  const auto begin = std::chrono::steady_clock::now();
+  body();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+// Bodies take turns, `rounds` times, each as often as fits some ms; the best seconds of one call of each.
+std::vector<double> BestSeconds(int rounds, const std::vector<std::function<void()>>& bodies) {
+  constexpr double kTurnSeconds = 0.02;
+  std::vector<double> best(bodies.size(), 1e30);
+  for (int round = 0; round < rounds; ++round) {
+    for (size_t i = 0; i < bodies.size(); ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(40));  // a BLAS's workers spin for a while
+      double spent = 0.0;
+      while (spent < kTurnSeconds) {
+        const double seconds = Seconds(bodies[i]);
+        spent += seconds;
+        best[i] = std::min(best[i], seconds);
+      }
+    }
+  }
+  return best;
+}
+
+class Bench {
+ public:
+  explicit Bench(const Options& options)
+      : options_(options),
+        backend_(std::move(MakeCpuBackend(options.backend)).value()),
+        pool_(backend_->info().threads) {
+    TM_CHECK(backend_->Reserve({.tokens = kMaxRows, .hidden = 4096}) == OpCode::kOk, "%s",
+             backend_->last_error());
+    x_ = Random(int64_t{kMaxRows} * 4096);
+    norm_weight_ = Random(4096);
+    out_.resize(size_t{kMaxRows} * 49152);
+    SgemmSetThreads(backend_->info().threads);
+  }
+
+  void Run() {
+    PrintMachine();
+    std::printf("\nDecode: 1 row. GB/s of weights, of GB/s that the same threads read from memory.\n");
+    DecodeLong();
+    for (const ModelShape& model : Models()) DecodeModel(model);
+    std::printf("\nPrefill: GFLOP/s, of GFLOP/s of sgemm.\n");
+    std::printf("  %-8s %-14s %6s %6s %5s %9s %9s %7s\n", "model", "linear", "n", "k", "rows", "ours",
+                "sgemm", "ratio");
+    Prefill("-", kLong);
+    for (const ModelShape& model : Models()) {
+      for (const Shape& shape : model.layer) Prefill(model.name, shape);
+    }
+  }
+
+ private:
+  struct Weight {
+    Shape shape;
+    WeightHandle handle;
+    int64_t bytes;
+  };
+
+  static std::vector<float> Random(int64_t count) {
+    std::mt19937 random(1);
+    std::uniform_real_distribution<float> uniform(-1.0f, 1.0f);
+    std::vector<float> values(static_cast<size_t>(count));
+    for (float& value : values) value = uniform(random);
+    return values;
+  }
+
+  void PrintMachine() const {
+    std::string line, model = "unknown processor";
+    std::ifstream cpuinfo("/proc/cpuinfo");
+    while (std::getline(cpuinfo, line)) {
+      if (line.rfind("model name", 0) == 0) model = line.substr(line.find(':') + 2);
+    }
+    const BackendInfo& info = backend_->info();
+    std::printf("machine: %s, %d usable cores\nvariant: %s, weights %s, threads %d\nsgemm: %s\n",
+                model.c_str(), UsableCores(), info.variant, DTypeName(options_.dtype), info.threads,
+                SgemmName()[0] == '\0' ? "absent" : SgemmName());
+  }
+
+  Weight Pack(const Shape& shape) {
+    const std::vector<float> floats = Random(shape.out_features * shape.in_features);
+    std::vector<uint16_t> halves;  // the same as bf16 or f16
+    if (options_.dtype != DType::kF32) {
+      for (const float value : floats) {
+        halves.push_back(options_.dtype == DType::kBf16 ? FloatToBf16(value) : FloatToF16(value));
+      }
+    }
+    const auto* data =
+        options_.dtype == DType::kF32 ? static_cast<const void*>(floats.data()) : halves.data();
+    const bool gate_up = shape.epilogue == Epilogue::kSwiGlu;
+    const int64_t part_rows = gate_up ? shape.out_features / 2 : shape.out_features;
+    const int64_t part_bytes =
+        part_rows * shape.in_features * static_cast<int64_t>(DTypeBytes(options_.dtype));
+    const WeightRows parts[] = {
+        {.data = data, .dtype = options_.dtype, .rows = part_rows, .row_stride = shape.in_features},
+        {.data = static_cast<const std::byte*>(data) + part_bytes,
+         .dtype = options_.dtype,
+         .rows = part_rows,
+         .row_stride = shape.in_features}};
+    const LinearSource source = {.parts = parts,
+                                 .part_count = gate_up ? 2 : 1,
+                                 .in_features = shape.in_features,
+                                 .layout = gate_up ? LinearLayout::kGateUp : LinearLayout::kStacked};
+    Weight weight = {.shape = shape, .handle = {}, .bytes = backend_->PackedBytes(source)};
+    TM_CHECK(backend_->PackLinear(source, &weight.handle) == OpCode::kOk, "%s", backend_->last_error());
+    return weight;
+  }
+
+  void Multiply(const Weight& weight, int32_t rows) {
+    const Shape& shape = weight.shape;
+    const int64_t columns = shape.epilogue == Epilogue::kSwiGlu ? shape.out_features / 2 : shape.out_features;
+    const LinearParams params = {
+        .x = MakeTensor(x_.data(), DType::kF32, kMaxRows, shape.in_features),
+        .rows = rows,
+        .prologue = shape.epilogue == Epilogue::kAddResidual ? Prologue::kNone : Prologue::kRmsNorm,
+        .norm_weight = norm_weight_.data(),
+        .norm_epsilon = 1e-5f,
+        .weight = weight.handle,
+        .epilogue = shape.epilogue,
+        .out = MakeTensor(out_.data(), DType::kF32, kMaxRows, columns),
+    };
+    TM_CHECK(backend_->Linear(params) == OpCode::kOk, "%s", backend_->last_error());
+  }
+
+  // Reads `bytes` of `memory` once with all threads.
+  void Read(const std::byte* memory, int64_t bytes) {
+    constexpr int64_t kPiece = 1 << 18;
+    using Vector = int64_t __attribute__((vector_size(16)));
+    pool_.ParallelFor((bytes + kPiece - 1) / kPiece, [&](int64_t piece, int32_t) {
+      const auto* at = reinterpret_cast<const Vector*>(memory + piece * kPiece);
+      const auto* end =
+          reinterpret_cast<const Vector*>(memory + std::min((piece + 1) * kPiece, bytes / 128 * 128));
+      Vector sums[8] = {};
+      for (; at < end; at += 8) {
+        __builtin_prefetch(reinterpret_cast<const std::byte*>(at) + 2048);
+        __builtin_prefetch(reinterpret_cast<const std::byte*>(at) + 2048 + 64);
+        for (int i = 0; i < 8; ++i) sums[i] ^= at[i];
+      }
+      for (int i = 1; i < 8; ++i) sums[0] ^= sums[i];
+      asm volatile("" : : "x"(sums[0]));  // the sum is wanted
+    });
+  }
+
+  // Decodes through all weights, against reading as many bytes.
+  void Decode(const char* name, const std::vector<Weight>& weights) {
+    int64_t bytes = 0;
+    for (const Weight& weight : weights) bytes += weight.bytes;
+    auto* memory = static_cast<std::byte*>(backend_->Allocate(bytes));
+    TM_CHECK(memory != nullptr, "no memory");
+    std::memset(memory, 1, static_cast<size_t>(bytes));
+    const std::vector<double> seconds =
+        BestSeconds(options_.rounds, {
+                                         [&] { Read(memory, bytes); },
+                                         [&] {
+                                           for (const Weight& weight : weights) Multiply(weight, 1);
+                                         },
+                                     });
+    const double gigabytes = static_cast<double>(bytes) * 1e-9;
+    std::printf("  %-8s %8.1f MB %7.2f of %7.2f GB/s: %3.0f %%   (%.3f ms a pass)\n", name, gigabytes * 1e3,
+                gigabytes / seconds[1], gigabytes / seconds[0], 100.0 * seconds[0] / seconds[1],
+                seconds[1] * 1e3);
+    backend_->Free(memory);
+  }
+
+  void DecodeLong() {
+    std::vector<Weight> weights;
+    for (int64_t bytes = 0; bytes < kBeyondCaches; bytes += weights.back().bytes)
+      weights.push_back(Pack(kLong));
+    Decode(kLong.name, weights);
+    for (const Weight& weight : weights) backend_->FreeWeight(weight.handle);
+  }
+
+  void DecodeModel(const ModelShape& model) {
+    std::vector<Weight> weights;
+    for (int32_t layer = 0; layer < model.layers; ++layer) {
+      for (const Shape& shape : model.layer) weights.push_back(Pack(shape));
+    }
+    weights.push_back(Pack(model.head));
+    Decode(model.name, weights);
+    for (const Weight& weight : weights) backend_->FreeWeight(weight.handle);
+  }
+
+  void Prefill(const char* model, const Shape& shape) {
+    const Weight weight = Pack(shape);
+    const std::vector<float> w = Random(shape.out_features * shape.in_features);
+    for (const int32_t rows : {16, 64, kMaxRows}) {
+      const SgemmShape sgemm = {.m = rows,
+                                .n = static_cast<int32_t>(shape.out_features),
+                                .k = static_cast<int32_t>(shape.in_features)};
+      std::vector<std::function<void()>> bodies = {[&] { Multiply(weight, rows); }};
+      if (SgemmName()[0] != '\0')
+        bodies.emplace_back([&] { Sgemm(sgemm, x_.data(), w.data(), out_.data()); });
+      const std::vector<double> seconds = BestSeconds(options_.rounds, bodies);
+      const double gigaflop = 2e-9 * rows * static_cast<double>(shape.out_features * shape.in_features);
+      std::printf("  %-8s %-14s %6lld %6lld %5d %9.1f", model, shape.name,
+                  static_cast<long long>(shape.out_features), static_cast<long long>(shape.in_features), rows,
+                  gigaflop / seconds[0]);
+      if (seconds.size() > 1) {
+        std::printf(" %9.1f %6.0f %%\n", gigaflop / seconds[1], 100.0 * seconds[1] / seconds[0]);
+      } else {
+        std::printf(" %9s\n", "absent");
+      }
+    }
+    backend_->FreeWeight(weight.handle);
+  }
+
+  Options options_;
+  BackendPtr backend_;
+  ThreadPool pool_;  // reads memory with as many threads
+  std::vector<float> x_, norm_weight_, out_;
+};
+
+bool Parse(int argc, char** argv, Options& options) {
+  for (int i = 1; i < argc; i += 2) {
+    const std::string flag = argv[i];
+    if (i + 1 == argc) return false;
+    const std::string value = argv[i + 1];
+    if (flag == "--variant") {
+      options.backend.variant = value;
+    } else if (flag == "--threads") {
+      options.backend.threads = std::atoi(value.c_str());
+    } else if (flag == "--rounds") {
+      options.rounds = std::max(1, std::atoi(value.c_str()));
+    } else if (flag == "--dtype" && (value == "bf16" || value == "f16" || value == "f32")) {
+      options.dtype = value == "bf16" ? DType::kBf16 : value == "f16" ? DType::kF16 : DType::kF32;
+    } else {
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+}  // namespace tramontane
+
+int main(int argc, char** argv) {
+  tramontane::Options options;
+  if (!tramontane::Parse(argc, argv, options)) {
+    std::fprintf(stderr,
+                 "usage: cpu_bench [--variant NAME] [--threads N] [--dtype bf16|f16|f32] [--rounds N]\n");
+    return 2;
+  }
+  if (const auto backend = tramontane::MakeCpuBackend(options.backend); !backend.ok()) {
+    std::fprintf(stderr, "%s\n", backend.status().ToString().c_str());
+    return 2;
+  }
+  tramontane::Bench(options).Run();
+  return 0;
+}
