@@ -194,16 +194,12 @@ void Scheduler::GiveShortPrompts(Budget* left, StepPlan* plan) {
   }
 }
 
+// Among those part-way and the first that waits, then those behind it: they start in order of age.
 void Scheduler::GiveShortestRemaining(Budget* left, StepPlan* plan) {
   if (left->tokens == 0) return;
   shares_.assign(prefill_.begin(), prefill_.end());
-  int32_t places = limits_.max_partial_prefills;
-  for (size_t i = 0; i < ready_.size() && places > 0; ++i) {
-    if (ready_[i]->fits_one_chunk) continue;
-    shares_.push_back(ready_[i]);
-    --places;
-  }
-  std::stable_sort(shares_.begin(), shares_.end(), [this](const Sequence* a, const Sequence* b) {
+  if (Sequence* waiting = FirstLongPrompt()) shares_.push_back(waiting);
+  std::sort(shares_.begin(), shares_.end(), [this](const Sequence* a, const Sequence* b) {
     const int64_t a_left = RemainingParts(*a);
     const int64_t b_left = RemainingParts(*b);
     return a_left != b_left ? a_left < b_left : Older(*a, *b);
@@ -212,6 +208,17 @@ void Scheduler::GiveShortestRemaining(Budget* left, StepPlan* plan) {
     if (sequence->state == SequenceState::kWaiting && !MayStart(*sequence, *left)) continue;
     Give(sequence, *left, left, plan);
   }
+  while (left->tokens > 0) {
+    Sequence* waiting = FirstLongPrompt();
+    if (waiting == nullptr || !MayStart(*waiting, *left) || Give(waiting, *left, left, plan) == 0) return;
+  }
+}
+
+// The oldest that waits and does not fit one chunk; null when there is none.
+Sequence* Scheduler::FirstLongPrompt() const {
+  const auto first = std::find_if(ready_.begin(), ready_.end(),
+                                  [](const Sequence* sequence) { return !sequence->fits_one_chunk; });
+  return first == ready_.end() ? nullptr : *first;
 }
 
 // As much of the share as the sequence can use, with the pages for it; returns the tokens. A waiting sequence
@@ -299,7 +306,8 @@ bool Scheduler::MayStart(const Sequence& sequence, const Budget& share) const {
   return HasPagesToStart(*ready_.front()) && (&sequence == ready_.front() || HasPagesToStart(sequence));
 }
 
-// One place is kept for prompts that fit one chunk.
+// One place is kept for prompts that fit one chunk. Where there is only one it goes by age, so that they
+// cannot hold it for ever.
 bool Scheduler::HasPlace(const Sequence& sequence) const {
   int32_t part_way = 0;
   int32_t long_part_way = 0;
@@ -308,8 +316,10 @@ bool Scheduler::HasPlace(const Sequence& sequence) const {
     ++part_way;
     if (!other->fits_one_chunk) ++long_part_way;
   }
-  if (part_way >= limits_.max_partial_prefills) return false;
-  return sequence.fits_one_chunk || long_part_way < std::max(1, limits_.max_partial_prefills - 1);
+  const int32_t places = limits_.max_partial_prefills;
+  if (part_way >= places) return false;
+  if (places == 1) return &sequence == ready_.front();
+  return sequence.fits_one_chunk || long_part_way < places - 1;
 }
 
 // The pool holds what every prompt part-way still needs, one more page per group for every sequence in

@@ -92,6 +92,7 @@ class Scheduler {
   Sequence* OldestPrompt(const Budget& share) const;
   void GiveShortPrompts(Budget* left, StepPlan* plan);
   void GiveShortestRemaining(Budget* left, StepPlan* plan);
+  Sequence* FirstLongPrompt() const;
   int64_t Give(Sequence* sequence, const Budget& share, Budget* left, StepPlan* plan);
   int64_t ChunkThatFits(const Sequence& sequence, const Budget& share) const;
   void FinishPrefillRows(StepPlan* plan, int64_t now_ns);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <set>
 
 #include "kernels/paged_kv.h"
@@ -69,7 +70,7 @@ void FakeServing::Cancel(const std::string& id) {
 bool FakeServing::Step() {
   last_plan_.clear();
   if (static_cast<int32_t>(in_flight_.size()) < limits_.steps_in_flight) {
-    StepPlan plan = scheduler_.Plan(clock_.NowNs());
+    StepPlan plan = PlanAndWatchPreemption();
     if (plan.lane != Lane::kIdle) {
       last_plan_ = plan.ToString();
       if (on_plan) on_plan(plan);
@@ -109,6 +110,46 @@ std::vector<std::string> FakeServing::Steps(int count) {
     plans.push_back(last_plan_);
   }
   return plans;
+}
+
+const Sequence& FakeServing::sequence(const std::string& id, int32_t choice) const {
+  for (const auto& live : live_) {
+    if (live->request.id == id) return live->choices[choice];
+  }
+  ADD_FAILURE() << "request " << id << " has ended";
+  std::abort();
+}
+
+StepPlan FakeServing::PlanAndWatchPreemption() {
+  struct Before {
+    const Sequence* sequence;
+    int32_t preemptions;
+  };
+  std::vector<Before> holders;  // of pages, oldest first
+  for (const auto& live : live_) {
+    for (const Sequence& sequence : live->choices) {
+      if (sequence.state == SequenceState::kPrefill || sequence.state == SequenceState::kDecode) {
+        holders.push_back({&sequence, sequence.usage.preemptions});
+      }
+    }
+  }
+  StepPlan plan = scheduler_.Plan(clock_.NowNs());
+  bool preempted_younger = true;
+  for (size_t i = holders.size(); i-- > 0;) {
+    const Sequence& sequence = *holders[i].sequence;
+    const bool preempted = sequence.usage.preemptions > holders[i].preemptions;
+    if (!preempted) {
+      preempted_younger = false;
+      continue;
+    }
+    const std::string name = sequence.request->id + "." + std::to_string(sequence.choice);
+    EXPECT_TRUE(preempted_younger) << name << " is preempted before a younger one";
+    EXPECT_GT(i, 0u) << name << " is the oldest, and preempted";
+    for (const StepPlan& in_flight : in_flight_) {
+      for (const StepRow& row : in_flight.rows) EXPECT_NE(row.sequence, &sequence) << name << " is in flight";
+    }
+  }
+  return plan;
 }
 
 FakeServing::Live& FakeServing::LiveOf(const Sequence* sequence) { return *live_of_.at(sequence); }
@@ -192,7 +233,9 @@ void FakeServing::CheckPlan(const StepPlan& plan) const {
   EXPECT_LE(part_way, limits_.max_partial_prefills) << last_plan_;
 }
 
-void FakeServing::CheckPages() const {
+void FakeServing::CheckPages() {
+  // Each check reads every page: with large pools at every 64th only.
+  if (limits_.pool_pages > 2000 && ++page_checks_ % 64 != 0) return;
   const PagePool& pool = scheduler_.cache().pool();
   const int32_t page_size = layout_.format.page_size;
   pool.CheckAccounting();

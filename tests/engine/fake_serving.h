@@ -49,6 +49,9 @@ class FakeServing {
   // Steps until nothing is left; fails the test after `most_steps`.
   void RunUntilIdle(int64_t most_steps);
 
+  // A choice of a request that has not ended.
+  const Sequence& sequence(const std::string& id, int32_t choice = 0) const;
+
   const std::string& last_plan() const { return last_plan_; }  // "" when the last Step planned nothing
   std::vector<std::string> Steps(int count);                   // plans of that many Steps
   FakeClock& clock() { return clock_; }
@@ -90,8 +93,9 @@ class FakeServing {
   };
 
   void Run(const StepPlan& plan);
+  StepPlan PlanAndWatchPreemption();
   void CheckPlan(const StepPlan& plan) const;
-  void CheckPages() const;
+  void CheckPages();
   void Collect(const StepPlan& plan);
   void AcceptToken(Live& live, Sequence& sequence);
   void Retire();
@@ -109,6 +113,7 @@ class FakeServing {
   std::deque<StepPlan> in_flight_;
   std::vector<Key> memory_;  // [pages, page_size]
   int64_t requests_ = 0;
+  int64_t page_checks_ = 0;
   std::string last_plan_;
 };
 

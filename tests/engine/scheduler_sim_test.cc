@@ -1,5 +1,9 @@
+// Random and adversarial arrivals over many steps: nothing is lost, everything finishes, and the bounds that
+// engine/README.md states hold.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <map>
 #include <random>
 
 #include "tests/engine/fake_serving.h"
@@ -9,51 +13,280 @@
 namespace tramontane {
 namespace {
 
+class Random {
+ public:
+  explicit Random(uint32_t seed) : engine_(seed) {}
+  int64_t From(int64_t low, int64_t high) {  // both included
+    return std::uniform_int_distribution<int64_t>(low, high)(engine_);
+  }
+  bool OneIn(int64_t n) { return From(1, n) == 1; }
+
+ private:
+  std::mt19937 engine_;
+};
+
+// ---- bounds
+// ---------------------------------------------------------------------------------------------------------
+
+// The bounds of engine/README.md, computed from the definition, token by token. They hold where the pool and
+// the slots suffice and a token costs at most half a step.
+class BoundWatch {
+ public:
+  BoundWatch(FakeServing& serving, const EngineLimits& limits, const KvLayout& layout)
+      : serving_(serving), limits_(limits), layout_(layout) {
+    serving_.on_plan = [this](const StepPlan& plan) { See(plan); };
+  }
+
+  // Call right after Submit.
+  void Watch(const Ask& ask) {
+    Waiting waiting;
+    const bool fits_one_chunk = Chunks(ask.prompt_tokens, limits_.max_step_tokens / 2, Half(false)) == 1;
+    int64_t in_front = 0;
+    int64_t short_in_front = 0;
+    for (const auto& [id, prompt] : prompts_) {
+      in_front += prompt.chunks;
+      short_in_front += prompt.fits_one_chunk;
+    }
+    const int64_t half_tokens = limits_.max_step_tokens - limits_.max_step_tokens / 2;
+    prompts_[ask.id] = {ask.prompt_tokens, Chunks(ask.prompt_tokens, half_tokens, Half(true)),
+                        fits_one_chunk};
+    waiting.prefill_steps = 1 + in_front;
+    if (fits_one_chunk) waiting.prefill_steps = std::min(waiting.prefill_steps, 1 + short_in_front);
+    waiting.steps = waiting.prefill_steps +
+                    (waiting.prefill_steps + limits_.max_prefill_steps - 1) / limits_.max_prefill_steps;
+    waiting_[ask.id] = waiting;
+  }
+
+  int64_t longest_gap() const { return longest_gap_; }
+
+ private:
+  struct Prompt {
+    int64_t tokens;
+    int64_t chunks;  // of half a step
+    bool fits_one_chunk;
+  };
+  struct Waiting {
+    int64_t prefill_steps = 0;  // until its first chunk, at most
+    int64_t steps = 0;
+  };
+
+  double Half(bool rounded_up) const {
+    // The cost is split in parts of a token equivalent, where rounding is below the doubles' care.
+    return static_cast<double>(limits_.step_cost()) / 2 + (rounded_up ? 1e-9 : -1e-9);
+  }
+
+  // Greedy chunks of at most `tokens` tokens and `cost`.
+  int64_t Chunks(int64_t prompt_tokens, int64_t tokens, double cost) const {
+    int64_t layers = 0;
+    for (const KvGroupSpec& group : layout_.groups) layers += static_cast<int64_t>(group.layers.size());
+    int64_t chunks = 1;
+    int64_t chunk_tokens = 0;
+    double chunk_cost = 0;
+    for (int64_t p = 0; p < prompt_tokens; ++p) {
+      double keys = 0;
+      for (const KvGroupSpec& group : layout_.groups) {
+        const int64_t seen = group.window == 0 ? p + 1 : std::min<int64_t>(p + 1, group.window);
+        keys += static_cast<double>(seen * static_cast<int64_t>(group.layers.size())) /
+                static_cast<double>(layers);
+      }
+      const double token_cost = 1 + keys / static_cast<double>(limits_.attended_keys_per_token);
+      if (chunk_tokens + 1 > tokens || chunk_cost + token_cost > cost + 1e-6) {
+        ++chunks;
+        chunk_tokens = 0;
+        chunk_cost = 0;
+      }
+      ++chunk_tokens;
+      chunk_cost += token_cost;
+    }
+    return chunks;
+  }
+
+  void See(const StepPlan& plan) {
+    for (auto& [id, waiting] : waiting_) {
+      if (plan.lane == Lane::kPrefill) --waiting.prefill_steps;
+      --waiting.steps;
+    }
+    for (const StepRow& row : plan.rows) {
+      const std::string& id = row.sequence->request->id;
+      if (plan.lane == Lane::kPrefill && row.start + row.count == row.sequence->prefill_len)
+        prompts_.erase(id);
+      const auto first_chunk = waiting_.find(id);
+      if (first_chunk == waiting_.end()) continue;
+      EXPECT_GE(first_chunk->second.prefill_steps, 0) << id << " starts too late, in " << plan.ToString();
+      EXPECT_GE(first_chunk->second.steps, 0) << id << " starts too late, in " << plan.ToString();
+      waiting_.erase(first_chunk);
+    }
+    for (const auto& [id, waiting] : waiting_) {
+      EXPECT_GT(waiting.prefill_steps, 0) << id << " still waits in " << plan.ToString();
+    }
+    // The gap between two decode steps, while a sequence that was in decode before waits.
+    if (plan.lane == Lane::kDecode || !decode_waited_) {
+      gap_ = 0;
+    } else {
+      ++gap_;
+    }
+    longest_gap_ = std::max(longest_gap_, gap_);
+    EXPECT_LE(gap_, limits_.max_prefill_steps) << plan.ToString();
+    for (const StepRow& row : plan.rows) {
+      const int64_t end = row.start + row.count;
+      if (end >= row.sequence->prefill_len && end < row.sequence->max_len - 1) {
+        decoding_[row.sequence] = true;
+      } else {
+        decoding_.erase(row.sequence);
+      }
+    }
+    decode_waited_ = !decoding_.empty();
+  }
+
+  FakeServing& serving_;
+  const EngineLimits limits_;
+  const KvLayout layout_;
+  std::map<std::string, Prompt> prompts_;  // not fully prefilled
+  std::map<std::string, Waiting> waiting_;
+  std::map<const Sequence*, bool> decoding_;
+  bool decode_waited_ = false;
+  int64_t gap_ = 0;
+  int64_t longest_gap_ = 0;
+};
+
+EngineLimits Plenty(const KvLayout& layout) {
+  EngineLimits limits = TestLimits(layout, 40000);
+  limits.max_sequences = 1000;
+  limits.max_step_tokens = 32;
+  limits.context = 4096;
+  return limits;
+}
+
+TEST(SchedulerBoundsTest, HoldForRandomArrivals) {
+  const uint32_t seed = TestSeed();
+  SCOPED_TRACE("TRAMONTANE_TEST_SEED=" + std::to_string(seed));
+  Random random(seed);
+  const int64_t rounds = ScaledCount(60, 6);
+  int64_t gaps = 0;
+  for (int64_t round = 0; round < rounds; ++round) {
+    const KvLayout layout =
+        TestLayout(random.OneIn(2) ? std::vector<int32_t>{0} : std::vector<int32_t>{0, 24, 24}, 16);
+    EngineLimits limits = Plenty(layout);
+    limits.max_partial_prefills = static_cast<int32_t>(random.From(1, 5));
+    limits.max_prefill_steps = static_cast<int32_t>(random.From(1, 4));
+    limits.max_step_tokens = static_cast<int32_t>(random.From(2, 48));
+    // A token at position 600 costs at most half a step: 1 + 600 / kappa <= max_step_tokens.
+    limits.attended_keys_per_token = random.OneIn(2) ? 4096 : random.From(601, 1200);
+    SCOPED_TRACE("round " + std::to_string(round) + "\n" + limits.ToString());
+    FakeServing serving(limits, layout);
+    BoundWatch watch(serving, limits, layout);
+    const int64_t requests = random.From(5, 60);
+    const int64_t patience = random.From(1, 6);  // steps between arrivals, in the mean
+    for (int64_t submitted = 0; submitted < requests || serving.unfinished() > 0;) {
+      while (submitted < requests && random.OneIn(patience)) {
+        const int64_t longest = random.OneIn(3) ? 600 : 20;
+        const Ask ask = {.id = "r" + std::to_string(submitted++),
+                         .prompt_tokens = random.From(1, longest),
+                         .max_tokens = random.From(1, 20)};
+        serving.Submit(ask);
+        watch.Watch(ask);
+      }
+      serving.Step();
+      if (HasFailure()) return;
+    }
+    EXPECT_EQ(serving.scheduler().preemptions(), 0);
+    gaps += watch.longest_gap();
+  }
+  EXPECT_GT(gaps, rounds) << "decode never had to wait";
+}
+
+// Each pattern is played for a few hundred steps before and while the others are there.
+TEST(SchedulerBoundsTest, HoldForAdversarialArrivals) {
+  struct Pattern {
+    const char* name;
+    int64_t every;       // steps between arrivals
+    int64_t at_once;     // requests each time
+    int64_t prompt;      // tokens
+    int64_t odd_every;   // every so many arrivals ...
+    int64_t odd_prompt;  // ... one of these
+  };
+  const Pattern patterns[] = {
+      {"short prompts against a long one", 1, 2, 16, 40, 2000},
+      {"short prompts just too long for half a step", 2, 1, 17, 40, 500},
+      {"long prompts against short ones", 4, 1, 1500, 3, 5},
+      {"equal long prompts", 30, 4, 400, 1000, 1},
+      {"everything at once", 1000, 60, 90, 7, 700},
+      {"single tokens", 1, 6, 1, 9, 300},
+  };
+  for (const Pattern& pattern : patterns) {
+    for (int32_t partial : {1, 2, 4}) {
+      SCOPED_TRACE(std::string(pattern.name) + ", max_partial_prefills " + std::to_string(partial));
+      const KvLayout layout = TestLayout({0, 24}, 16);
+      EngineLimits limits = Plenty(layout);
+      limits.max_partial_prefills = partial;
+      limits.max_prefill_steps = 2;
+      FakeServing serving(limits, layout);
+      BoundWatch watch(serving, limits, layout);
+      int64_t arrivals = 0;
+      for (int64_t step = 0; step < 160; ++step) {
+        for (int64_t i = 0; step % pattern.every == 0 && i < pattern.at_once; ++i, ++arrivals) {
+          const bool odd = arrivals % pattern.odd_every == pattern.odd_every - 1;
+          const Ask ask = {.id = "r" + std::to_string(arrivals),
+                           .prompt_tokens = odd ? pattern.odd_prompt : pattern.prompt,
+                           .max_tokens = 5};
+          serving.Submit(ask);
+          watch.Watch(ask);
+        }
+        serving.Step();
+        if (HasFailure()) return;
+      }
+      serving.RunUntilIdle(20000);
+    }
+  }
+}
+
+// ---- storms
+// ---------------------------------------------------------------------------------------------------------
+
+// Tiny pools, small chunks, up to three steps in flight, choices, cancellations at any moment: everything
+// finishes, every page and slot comes back, and FakeServing checks every key of every step on the way.
 TEST(SchedulerSimTest, EverythingFinishesInAStormOverTinyPools) {
   const uint32_t seed = TestSeed();
   SCOPED_TRACE("TRAMONTANE_TEST_SEED=" + std::to_string(seed));
-  std::mt19937 random(seed);
-  const auto from = [&](int64_t low, int64_t high) {
-    return std::uniform_int_distribution<int64_t>(low, high)(random);
-  };
+  Random random(seed);
   const std::vector<std::vector<int32_t>> models = {{0}, {24}, {0, 24}, {0, 16, 16, 16}, {0, 24, 7}};
-  const int64_t storms = ScaledCount(200, 20);
+  const int64_t storms = ScaledCount(300, 20);
   int64_t preemptions = 0;
   for (int64_t storm = 0; storm < storms; ++storm) {
-    SCOPED_TRACE("storm " + std::to_string(storm));
     const KvLayout layout =
-        TestLayout(models[from(0, models.size() - 1)], static_cast<int32_t>(1 << from(0, 4)));
-    const auto page = layout.format.page_size;
-    const int64_t least = layout.PagesForSequence(40, page);
-    EngineLimits limits = TestLimits(layout, from(least, least * 4));
-    limits.context = std::min<int64_t>(limits.context, 200);
-    limits.steps_in_flight = static_cast<int32_t>(from(1, 3));
-    limits.max_step_tokens = static_cast<int32_t>(from(1, 64));
-    limits.context = std::min(limits.context, ContextThatFits(layout, limits.pool_pages, limits));
-    limits.max_sequences = static_cast<int32_t>(from(3, 12));
+        TestLayout(models[random.From(0, 4)], static_cast<int32_t>(1 << random.From(0, 4)));
+    const int64_t least_pages = layout.PagesForSequence(40, layout.format.page_size);
+    EngineLimits limits = TestLimits(layout, random.From(least_pages, least_pages * 4));
+    limits.steps_in_flight = static_cast<int32_t>(random.From(1, 3));
+    limits.max_step_tokens = static_cast<int32_t>(random.From(1, 64));
+    limits.context = std::min<int64_t>(200, ContextThatFits(layout, limits.pool_pages, limits));
+    limits.max_sequences = static_cast<int32_t>(random.From(3, 12));
     limits.max_choices = 3;
-    limits.max_partial_prefills = static_cast<int32_t>(from(1, 4));
-    limits.max_prefill_steps = static_cast<int32_t>(from(1, 3));
-    limits.attended_keys_per_token = from(1, 200);
-    limits.max_step_cost = from(0, 2) * from(1, 200);
+    limits.max_partial_prefills = static_cast<int32_t>(random.From(1, 4));
+    limits.max_prefill_steps = static_cast<int32_t>(random.From(1, 3));
+    limits.attended_keys_per_token = random.From(1, 200);
+    limits.max_step_cost = random.From(0, 2) * random.From(1, 200);
+    SCOPED_TRACE("storm " + std::to_string(storm) + "\n" + limits.ToString());
     FakeServing serving(limits, layout);
-    const int64_t requests = from(1, 30);
+    const int64_t requests = random.From(1, 30);
     int64_t submitted = 0;
     for (int64_t step = 0; submitted < requests || serving.unfinished() > 0; ++step) {
-      ASSERT_LT(step, 100000) << serving.last_plan();
-      while (submitted < requests && from(0, 4) == 0) {
-        const int64_t prompt = from(0, 1) == 0 ? from(1, limits.context - 1)
-                                               : from(1, std::min<int64_t>(10, limits.context - 1));
-        const int64_t output = from(0, std::min<int64_t>(30, limits.context - prompt));
-        serving.Submit({.id = "r" + std::to_string(submitted),
+      ASSERT_LT(step, 100000) << "still running: " << serving.last_plan();
+      while (submitted < requests && random.OneIn(5)) {
+        const int64_t longest = limits.context - 1;
+        const int64_t prompt = random.From(1, random.OneIn(2) ? longest : std::min<int64_t>(10, longest));
+        const int64_t output = random.OneIn(8)
+                                   ? limits.context - prompt
+                                   : random.From(0, std::min<int64_t>(30, limits.context - prompt));
+        serving.Submit({.id = "r" + std::to_string(submitted++),
                         .prompt_tokens = prompt,
                         .max_tokens = output,
-                        .choices = static_cast<int32_t>(from(1, 3)),
-                        .prompt_logprobs = from(0, 3) == 0,
-                        .stops_after = from(0, 2) == 0 ? from(1, 20) : -1});
-        ++submitted;
+                        .choices = static_cast<int32_t>(random.From(1, 3)),
+                        .prompt_logprobs = random.OneIn(4),
+                        .stops_after = random.OneIn(3) ? random.From(1, 20) : -1});
       }
-      if (submitted > 0 && from(0, 40) == 0) serving.Cancel("r" + std::to_string(from(0, submitted - 1)));
+      if (submitted > 0 && random.OneIn(40))
+        serving.Cancel("r" + std::to_string(random.From(0, submitted - 1)));
       serving.Step();
       if (HasFailure()) return;
     }
@@ -61,6 +294,61 @@ TEST(SchedulerSimTest, EverythingFinishesInAStormOverTinyPools) {
     preemptions += serving.scheduler().preemptions();
   }
   EXPECT_GT(preemptions, storms) << "the pools were not tiny";
+}
+
+// What preemption costs when four times more wants to run than the pool holds: no more than half of the
+// computed positions are computed again.
+TEST(SchedulerSimTest, AnOverloadedPoolDoesNotThrash) {
+  const KvLayout layout = TestLayout({0}, 16);
+  EngineLimits limits = TestLimits(layout, 64);  // 1,024 tokens
+  limits.max_step_tokens = 128;
+  FakeServing serving(limits, layout);
+  int64_t computed = 0;
+  serving.on_plan = [&](const StepPlan& plan) { computed += plan.tokens; };
+  int64_t asked = 0;
+  for (int i = 0; i < 40; ++i) {
+    const Ask ask = {.id = "r" + std::to_string(i), .prompt_tokens = 40 + 3 * i, .max_tokens = 100};
+    asked += ask.prompt_tokens + ask.max_tokens - 1;
+    serving.Submit(ask);
+  }
+  serving.RunUntilIdle(20000);
+  EXPECT_GT(serving.scheduler().preemptions(), 0);
+  RecordProperty("computed_per_asked_percent", static_cast<int>(100 * computed / asked));
+  EXPECT_LT(computed, 2 * asked);
+}
+
+// ---- long runs
+// ------------------------------------------------------------------------------------------------------
+
+// 20,000 tokens of decode on a mixed model, window 64: the windowed groups stay at ceil(64 / 16) + 1 pages
+// while the full one grows. FakeServing checks the bound and the visible keys at every step.
+TEST(SchedulerSimTest, AWindowedGroupHoldsTheSamePagesAfterTwentyThousandTokens) {
+  const int64_t tokens = ScaledCount(20000, 1000);
+  const KvLayout layout = TestLayout({0, 64, 64, 64}, 16);
+  ASSERT_EQ(layout.groups.size(), 4u);
+  for (int32_t steps_in_flight : {1, 2}) {
+    EngineLimits limits = TestLimits(layout, layout.PagesForSequence(tokens + 100, 128) + 1);
+    limits.max_step_tokens = 32;
+    limits.steps_in_flight = steps_in_flight;
+    FakeServing serving(limits, layout);
+    serving.always_check_keys = 256;
+    serving.Submit({.id = "a", .prompt_tokens = 100, .max_tokens = tokens});
+    int64_t most = 0;
+    for (int64_t step = 0; serving.unfinished() > 0; ++step) {
+      ASSERT_LT(step, tokens + 100);
+      serving.Step();
+      if (HasFailure()) return;
+      if (serving.unfinished() == 0) break;
+      const Sequence& sequence = serving.sequence("a");
+      if (sequence.state != SequenceState::kDecode || sequence.accepted_len < 101) continue;
+      for (int group = 1; group < 4; ++group) {
+        most = std::max(most, static_cast<int64_t>(sequence.tables[group].pages.size()));
+      }
+    }
+    EXPECT_EQ(most, 5) << steps_in_flight << " steps in flight";
+    EXPECT_EQ(serving.ended("a").completion_tokens[0], tokens);
+    EXPECT_EQ(serving.scheduler().cache().pool().free_pages(), limits.pool_pages);
+  }
 }
 
 }  // namespace

@@ -1,0 +1,247 @@
+// What the scheduler asks of each row, who gets slots, and what becomes of sequences that end.
+#include "engine/scheduler.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/engine/fake_serving.h"
+
+namespace tramontane {
+namespace {
+
+using ::testing::ElementsAre;
+
+// A pool of plenty, 8 tokens a step.
+EngineLimits SmallSteps(const KvLayout& layout) {
+  EngineLimits limits = TestLimits(layout, 1000);
+  limits.max_step_tokens = 8;
+  limits.max_choices = 4;
+  return limits;
+}
+
+TEST(SchedulerTest, OnlyTheLastChunkOfAPromptSamples) {
+  const KvLayout layout = TestLayout({0}, 4);
+  FakeServing serving(SmallSteps(layout), layout);
+  serving.Submit({.id = "a", .prompt_tokens = 20, .max_tokens = 3});
+  EXPECT_THAT(serving.Steps(6),
+              ElementsAre("step 1 prefill cost 9: a.0[0,8)", "step 2 prefill cost 9: a.0[8,16)",
+                          "step 3 prefill cost 5: a.0[16,20)*", "step 4 decode cost 1: a.0[20,21)*",
+                          "step 5 decode cost 1: a.0[21,22)*", ""));
+  EXPECT_EQ(serving.ended("a").completion_tokens[0], 3);
+  EXPECT_EQ(serving.ended("a").usage[0].prefill_chunks, 3);
+}
+
+TEST(SchedulerTest, PromptLogprobsScoreEveryPromptTokenButTheFirst) {
+  const KvLayout layout = TestLayout({0}, 4);
+  FakeServing serving(SmallSteps(layout), layout);
+  serving.Submit({.id = "a", .prompt_tokens = 17, .max_tokens = 1, .prompt_logprobs = true});
+  EXPECT_THAT(serving.Steps(3),
+              ElementsAre("step 1 prefill cost 9: a.0[0,8)?[0,8)", "step 2 prefill cost 9: a.0[8,16)?[8,16)",
+                          "step 3 prefill cost 2: a.0[16,17)*"))
+      << "position 15 scores the last prompt token, 16";
+  EXPECT_EQ(serving.ended("a").scored_tokens, 16);
+
+  serving.Submit({.id = "b", .prompt_tokens = 5, .max_tokens = 1, .prompt_logprobs = true});
+  EXPECT_THAT(serving.Steps(1), ElementsAre("step 4 prefill cost 6: b.0[0,5)?[0,4)*"));
+}
+
+TEST(SchedulerTest, NoTokensAskedForMeansThePromptIsOnlyScored) {
+  const KvLayout layout = TestLayout({0}, 4);
+  FakeServing serving(SmallSteps(layout), layout);
+  serving.Submit({.id = "a", .prompt_tokens = 10, .max_tokens = 0, .choices = 2, .prompt_logprobs = true});
+  EXPECT_THAT(serving.Steps(3), ElementsAre("step 1 prefill cost 9: a.0[0,8)?[0,8)",
+                                            "step 2 prefill cost 3: a.0[8,10)?[8,9)", ""));
+  EXPECT_EQ(serving.ended("a").scored_tokens, 9);
+  EXPECT_THAT(serving.ended("a").completion_tokens, ElementsAre(0, 0));
+}
+
+// Three choices of a prompt of 6 with page 4: page [4, 8) is shared by three when decode begins. Two of them
+// copy it before they write position 6; the last owner keeps it.
+TEST(SchedulerTest, ChoicesShareThePromptAndCopyItsLastPageOnly) {
+  const KvLayout layout = TestLayout({0}, 4);
+  FakeServing serving(SmallSteps(layout), layout);
+  serving.Submit({.id = "a", .prompt_tokens = 6, .max_tokens = 6, .choices = 3});
+  EXPECT_THAT(serving.Steps(1), ElementsAre("step 1 prefill cost 7: a.0[0,6)*3"));
+  EXPECT_EQ(serving.scheduler().cache().pool().held_pages(), 2) << "one prompt";
+  EXPECT_THAT(serving.Steps(3), ElementsAre("step 2 decode cost 3 copies 2: a.0[6,7)* a.1[6,7)* a.2[6,7)*",
+                                            "step 3 decode cost 3: a.0[7,8)* a.1[7,8)* a.2[7,8)*",
+                                            "step 4 decode cost 3: a.0[8,9)* a.1[8,9)* a.2[8,9)*"));
+  EXPECT_EQ(serving.scheduler().cache().pool().held_pages(), 1 + 3 * 2);
+  serving.RunUntilIdle(10);
+  EXPECT_THAT(serving.ended("a").completion_tokens, ElementsAre(6, 6, 6));
+}
+
+// slots 4:   a holds 1, b holds 2, c wants 3 and waits; d wants 1 and must not pass c
+TEST(SchedulerTest, ARequestThatNeedsMoreSlotsThanAreFreeWaitsAndNobodyPassesIt) {
+  const KvLayout layout = TestLayout({0}, 4);
+  EngineLimits limits = SmallSteps(layout);
+  limits.max_sequences = 4;
+  FakeServing serving(limits, layout);
+  serving.Submit({.id = "a", .prompt_tokens = 1, .max_tokens = 3});
+  serving.Submit({.id = "b", .prompt_tokens = 1, .max_tokens = 4, .choices = 2});
+  serving.Submit({.id = "c", .prompt_tokens = 1, .max_tokens = 2, .choices = 3});
+  serving.Submit({.id = "d", .prompt_tokens = 1, .max_tokens = 2});
+  EXPECT_THAT(
+      serving.Steps(4),
+      ElementsAre("step 1 prefill cost 3: a.0[0,1)* b.0[0,1)*2",
+                  "step 2 decode cost 3 copies 1: a.0[1,2)* b.0[1,2)* b.1[1,2)*",
+                  "step 3 decode cost 3: a.0[2,3)* b.0[2,3)* b.1[2,3)*",  // a ends: 2 slots, c needs 3
+                  "step 4 decode cost 2: b.0[3,4)* b.1[3,4)*"));
+  EXPECT_EQ(serving.scheduler().free_slots(), 4);
+  EXPECT_THAT(serving.Steps(1), ElementsAre("step 5 prefill cost 3: c.0[0,1)*3 d.0[0,1)*"));
+  serving.RunUntilIdle(10);
+}
+
+TEST(SchedulerTest, ASlotReservedForAChoiceComesBackWhenTheRequestIsCancelledBeforeItForks) {
+  const KvLayout layout = TestLayout({0}, 4);
+  EngineLimits limits = SmallSteps(layout);
+  limits.max_sequences = 4;
+  FakeServing serving(limits, layout);
+  serving.Submit({.id = "a", .prompt_tokens = 20, .max_tokens = 4, .choices = 4});
+  serving.Steps(1);
+  EXPECT_EQ(serving.scheduler().free_slots(), 0);
+  serving.Cancel("a");
+  serving.Steps(1);
+  EXPECT_EQ(serving.scheduler().free_slots(), 4);
+  EXPECT_EQ(serving.scheduler().cache().pool().held_pages(), 0);
+}
+
+// Cancelled while it waits for slots, for a place, part-way, in decode, and finished already.
+TEST(SchedulerTest, CancellationInEveryStateGivesEverythingBackWithinTheStep) {
+  const KvLayout layout = TestLayout({0, 8}, 4);
+  EngineLimits limits = SmallSteps(layout);
+  limits.max_sequences = 3;
+  limits.max_choices = 1;
+  limits.max_partial_prefills = 1;
+  FakeServing serving(limits, layout);
+  serving.Submit({.id = "decode", .prompt_tokens = 1, .max_tokens = 50});
+  serving.Steps(1);
+  serving.Submit({.id = "part", .prompt_tokens = 50, .max_tokens = 5});
+  serving.Submit({.id = "ready", .prompt_tokens = 50, .max_tokens = 5});
+  serving.Submit({.id = "queue", .prompt_tokens = 50, .max_tokens = 5});
+  serving.Steps(2);
+  EXPECT_EQ(serving.sequence("decode").state, SequenceState::kDecode);
+  EXPECT_EQ(serving.sequence("part").state, SequenceState::kPrefill);
+  EXPECT_EQ(serving.sequence("ready").state, SequenceState::kWaiting);
+  EXPECT_EQ(serving.sequence("ready").slots, 1);
+  EXPECT_EQ(serving.sequence("queue").state, SequenceState::kWaiting);
+  EXPECT_EQ(serving.sequence("queue").slots, 0);
+  for (const char* id : {"queue", "ready", "decode", "part", "part"}) serving.Cancel(id);
+  EXPECT_EQ(serving.scheduler().cache().pool().held_pages(), 0);
+  EXPECT_EQ(serving.scheduler().free_slots(), 3);
+  EXPECT_EQ(serving.scheduler().waiting() + serving.scheduler().running(), 0);
+  EXPECT_THAT(serving.Steps(1), ElementsAre(""));
+}
+
+TEST(SchedulerTest, AFinishedSequenceKeepsItsPagesWhileAStepInFlightMentionsIt) {
+  const KvLayout layout = TestLayout({0}, 4);
+  EngineLimits limits = SmallSteps(layout);
+  limits.steps_in_flight = 2;
+  Scheduler scheduler(limits, layout);
+  Request request;
+  request.id = "a";
+  request.prompt = {1, 2, 3};
+  Sequence sequence;
+  sequence.request = &request;
+  sequence.tokens = request.prompt;
+  sequence.max_len = 20;
+  scheduler.Admit(&sequence);
+  const StepPlan prefill = scheduler.Plan(1);
+  const StepPlan decode = scheduler.Plan(2);
+  EXPECT_EQ(decode.ToString(), "step 2 decode cost 1: a.0[3,4)*") << "its token is still on the device";
+
+  scheduler.Finish(&sequence);
+  EXPECT_FALSE(sequence.releasable());
+  EXPECT_EQ(scheduler.cache().pool().held_pages(), 1);
+  scheduler.Apply(prefill, {{.accepted = 3}});
+  EXPECT_FALSE(sequence.releasable());
+  scheduler.Apply(decode, {{.accepted = 1}});
+  EXPECT_TRUE(sequence.releasable());
+  EXPECT_EQ(scheduler.cache().pool().held_pages(), 0);
+  EXPECT_EQ(scheduler.free_slots(), limits.max_sequences);
+}
+
+TEST(SchedulerTest, PositionsThatAreNotAcceptedArePlannedAgain) {
+  const KvLayout layout = TestLayout({0, 4}, 4);
+  Scheduler scheduler(SmallSteps(layout), layout);
+  Request request;
+  request.id = "a";
+  request.prompt = {1, 2, 3};
+  Sequence sequence;
+  sequence.request = &request;
+  sequence.tokens = request.prompt;
+  sequence.max_len = 20;
+  scheduler.Admit(&sequence);
+  scheduler.Apply(scheduler.Plan(1), {{.accepted = 3}});
+  sequence.tokens.push_back(4);
+  scheduler.Apply(scheduler.Plan(2), {{.accepted = 0}});
+  EXPECT_EQ(sequence.accepted_len, 3);
+  EXPECT_EQ(scheduler.Plan(3).ToString(), "step 3 decode cost 1: a.0[3,4)*");
+}
+
+TEST(SchedulerTest, TimesAndCountsAreStampedOnTheWay) {
+  const KvLayout layout = TestLayout({0}, 4);
+  EngineLimits limits = SmallSteps(layout);
+  limits.max_sequences = 4;
+  FakeServing serving(limits, layout);
+  serving.Submit({.id = "a", .prompt_tokens = 20, .max_tokens = 2});
+  serving.Steps(5);  // clock: 1, cost 9 -> 10, cost 9 -> 19, cost 5 -> 24, cost 1 -> 25
+  const Timings& timings = serving.ended("a").timings[0];
+  EXPECT_EQ(timings.admitted_ns, 1);
+  EXPECT_EQ(timings.first_chunk_ns, 1);
+  EXPECT_EQ(timings.last_chunk_ns, 19);
+  EXPECT_EQ(timings.first_token_ns, 24);
+}
+
+TEST(SchedulerDeathTest, RefusesAContextThatThePoolCannotHold) {
+  const KvLayout layout = TestLayout({0}, 4);
+  EngineLimits limits = SmallSteps(layout);
+  limits.context = 4001;
+  EXPECT_DEATH(Scheduler(limits, layout), "does not fit 1000 pages");
+}
+
+TEST(EngineLimitsTest, NamesEveryBreachAtOnce) {
+  EngineLimits limits = SmallSteps(TestLayout({0}, 4));
+  EXPECT_TRUE(limits.Validate().ok());
+  limits.max_step_tokens = 0;
+  limits.page_size = -3;
+  limits.max_sequences = 2;
+  const Status status = limits.Validate();
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(status.message(), ::testing::HasSubstr("page_size is -3, the limits are 1 to 1024"));
+  EXPECT_THAT(status.message(), ::testing::HasSubstr("max_step_tokens is 0"));
+  EXPECT_THAT(status.message(),
+              ::testing::HasSubstr("max_choices is 4, more than max_sequences, which is 2"));
+}
+
+TEST(EngineLimitsTest, PrintsEveryBoundWithWhatHappensThere) {
+  const EngineLimits limits = SmallSteps(TestLayout({0}, 4));
+  const std::string text = limits.ToString();
+  EXPECT_THAT(text,
+              ::testing::HasSubstr("pool_pages = 1000: the youngest sequence is preempted and recomputed\n"));
+  EXPECT_THAT(text, ::testing::HasSubstr("max_sequences = 64: later requests wait in order\n"));
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 18);
+}
+
+// Costs against the definition, token by token.
+TEST(PrefillCostTest, CountsTheKeysThatEachTokenSees) {
+  for (const std::vector<int32_t>& windows :
+       std::vector<std::vector<int32_t>>{{0}, {7}, {0, 7, 7, 7}, {1, 0}, {5, 9}}) {
+    const PrefillCost cost(TestLayout(windows, 4), 10);
+    for (int64_t begin : {0, 1, 5, 6, 7, 8, 30}) {
+      for (int64_t end : {begin, begin + 1, begin + 2, begin + 9, begin + 40}) {
+        int64_t parts = 0;
+        for (int64_t p = begin; p < end; ++p) {
+          for (int32_t window : windows)
+            parts += 10 + (window == 0 ? p + 1 : std::min<int64_t>(p + 1, window));
+        }
+        ASSERT_EQ(cost.Parts(begin, end), parts) << begin << " to " << end;
+      }
+    }
+    EXPECT_EQ(cost.parts_per_token(), 10 * static_cast<int64_t>(windows.size()));
+    EXPECT_EQ(cost.TokenEquivalents(cost.parts_per_token() + 1), 2);
+  }
+}
+
+}  // namespace
+}  // namespace tramontane

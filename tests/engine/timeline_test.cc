@@ -1,0 +1,329 @@
+// The scheduler's bounds as timelines under a fake clock: each test draws what should happen, then compares
+// plans.
+//
+// Costs count each attended key as almost nothing here, so a chunk of c tokens costs c + 1 (rounded up), and
+// decode one a row. Steps are of 8 tokens, so half a step, what the oldest prompt is sure of, is 4.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/engine/fake_serving.h"
+
+namespace tramontane {
+namespace {
+
+using ::testing::ElementsAre;
+
+EngineLimits EightTokenSteps(const KvLayout& layout, int64_t pool_pages = 1000) {
+  EngineLimits limits = TestLimits(layout, pool_pages);
+  limits.max_step_tokens = 8;
+  limits.context = ContextThatFits(layout, pool_pages, limits);
+  limits.max_choices = 4;
+  return limits;
+}
+
+// a decodes when b arrives with 24 tokens:
+//
+//   step     1  2  3  4  5  6  7  8
+//   prefill  a     b     b     b
+//   decode      a     a     a     ab      gap: one prefill step
+TEST(TimelineTest, DecodeWaitsForOnePrefillStepAtATime) {
+  const KvLayout layout = TestLayout({0}, 4);
+  FakeServing serving(EightTokenSteps(layout), layout);
+  serving.Submit({.id = "a", .prompt_tokens = 1, .max_tokens = 20});
+  EXPECT_THAT(serving.Steps(2),
+              ElementsAre("step 1 prefill cost 2: a.0[0,1)*", "step 2 decode cost 1: a.0[1,2)*"));
+  serving.Submit({.id = "b", .prompt_tokens = 24, .max_tokens = 5});
+  EXPECT_THAT(
+      serving.Steps(6),
+      ElementsAre("step 3 prefill cost 9: b.0[0,8)", "step 4 decode cost 1: a.0[2,3)*",
+                  "step 5 prefill cost 9: b.0[8,16)", "step 6 decode cost 1: a.0[3,4)*",
+                  "step 7 prefill cost 9: b.0[16,24)*", "step 8 decode cost 2: a.0[4,5)* b.0[24,25)*"));
+}
+
+// The same with max_prefill_steps = 2:
+//
+//   step     3  4  5  6  7
+//   prefill  b  b     b
+//   decode         a     ab               gap: two prefill steps
+TEST(TimelineTest, DecodeWaitsForAsManyPrefillStepsAsConfigured) {
+  const KvLayout layout = TestLayout({0}, 4);
+  EngineLimits limits = EightTokenSteps(layout);
+  limits.max_prefill_steps = 2;
+  FakeServing serving(limits, layout);
+  serving.Submit({.id = "a", .prompt_tokens = 1, .max_tokens = 20});
+  serving.Steps(2);
+  serving.Submit({.id = "b", .prompt_tokens = 24, .max_tokens = 5});
+  EXPECT_THAT(serving.Steps(5),
+              ElementsAre("step 3 prefill cost 9: b.0[0,8)", "step 4 prefill cost 9: b.0[8,16)",
+                          "step 5 decode cost 1: a.0[2,3)*", "step 6 prefill cost 9: b.0[16,24)*",
+                          "step 7 decode cost 2: a.0[3,4)* b.0[24,25)*"));
+}
+
+// A prompt of 40 is part-way when one of 3 arrives: it is done in the next step, and what it leaves goes
+// back.
+//
+//   step     1      2            3
+//   prefill  L 8    L 4+1  s 3   L 8
+TEST(TimelineTest, AShortPromptBehindALongOneIsDoneInTheNextStep) {
+  const KvLayout layout = TestLayout({0}, 4);
+  FakeServing serving(EightTokenSteps(layout), layout);
+  serving.Submit({.id = "L", .prompt_tokens = 40, .max_tokens = 1});
+  serving.Steps(1);
+  serving.Submit({.id = "s", .prompt_tokens = 3, .max_tokens = 1});
+  EXPECT_THAT(serving.Steps(2),
+              ElementsAre("step 2 prefill cost 9: L.0[8,13) s.0[0,3)*", "step 3 prefill cost 9: L.0[13,21)"));
+}
+
+// Three equal prompts of 16 at once. Sharing equally would end all of them after 6 steps; in order they end
+// after 2, 4 and 6: the last no later, the mean 4 instead of 6.
+//
+//   step     1    2    3    4    5    6
+//   prefill  a 8  a 8* b 8  b 8* c 8  c 8*
+TEST(TimelineTest, EqualPromptsAreDoneOneAfterAnother) {
+  const KvLayout layout = TestLayout({0}, 4);
+  FakeServing serving(EightTokenSteps(layout), layout);
+  for (const char* id : {"a", "b", "c"}) serving.Submit({.id = id, .prompt_tokens = 16, .max_tokens = 1});
+  EXPECT_THAT(serving.Steps(6),
+              ElementsAre("step 1 prefill cost 9: a.0[0,8)", "step 2 prefill cost 9: a.0[8,16)*",
+                          "step 3 prefill cost 9: b.0[0,8)", "step 4 prefill cost 9: b.0[8,16)*",
+                          "step 5 prefill cost 9: c.0[0,8)", "step 6 prefill cost 9: c.0[8,16)*"));
+}
+
+// L of 40 is the oldest, m of 12 arrives in step 2: neither fits half a step, so the shortest remaining gets
+// the rest.
+//
+//   step     1    2        3        4        5
+//   prefill  L 8  L 4 m 4  L 4 m 4  L 4 m 4* L 8
+TEST(TimelineTest, TheShortestRemainingGetsWhatTheOldestLeaves) {
+  const KvLayout layout = TestLayout({0}, 4);
+  FakeServing serving(EightTokenSteps(layout), layout);
+  serving.Submit({.id = "L", .prompt_tokens = 40, .max_tokens = 1});
+  serving.Steps(1);
+  serving.Submit({.id = "m", .prompt_tokens = 12, .max_tokens = 1});
+  EXPECT_THAT(
+      serving.Steps(4),
+      ElementsAre("step 2 prefill cost 9: L.0[8,12) m.0[0,4)", "step 3 prefill cost 9: L.0[12,16) m.0[4,8)",
+                  "step 4 prefill cost 9: L.0[16,20) m.0[8,12)*", "step 5 prefill cost 9: L.0[20,28)"));
+}
+
+// A new short prompt of 4 before every step, for ever: the long one of 16 still gets half of each step.
+//
+//   step     1         2         3         4          5
+//   prefill  L 4 s0 4* L 4 s1 4* L 4 s2 4* L 4* s3 4* s4 4*
+TEST(TimelineTest, AStreamOfShortPromptsCannotHoldUpALongOne) {
+  const KvLayout layout = TestLayout({0}, 4);
+  FakeServing serving(EightTokenSteps(layout), layout);
+  serving.Submit({.id = "L", .prompt_tokens = 16, .max_tokens = 1});
+  std::vector<std::string> plans;
+  for (int i = 0; i < 5; ++i) {
+    serving.Submit({.id = "s" + std::to_string(i), .prompt_tokens = 4, .max_tokens = 1});
+    plans.push_back(serving.Steps(1)[0]);
+  }
+  EXPECT_THAT(
+      plans,
+      ElementsAre("step 1 prefill cost 9: L.0[0,4) s0.0[0,4)*", "step 2 prefill cost 9: L.0[4,8) s1.0[0,4)*",
+                  "step 3 prefill cost 9: L.0[8,12) s2.0[0,4)*",
+                  "step 4 prefill cost 9: L.0[12,16)* s3.0[0,4)*", "step 5 prefill cost 5: s4.0[0,4)*"));
+}
+
+// Long prompts before every step, two places of three taken: the short one uses the place that is kept.
+//
+//   step     1       2       3       4            5
+//   prefill  L0 8    L0 8    L0 8    L0 4+1 s 3*  L0 3* L1 5
+TEST(TimelineTest, AStreamOfLongPromptsCannotHoldUpAShortOne) {
+  const KvLayout layout = TestLayout({0}, 4);
+  EngineLimits limits = EightTokenSteps(layout);
+  limits.max_partial_prefills = 3;
+  FakeServing serving(limits, layout);
+  std::vector<std::string> plans;
+  for (int i = 0; i < 5; ++i) {
+    serving.Submit({.id = "L" + std::to_string(i), .prompt_tokens = 32, .max_tokens = 1});
+    if (i == 3) serving.Submit({.id = "s", .prompt_tokens = 3, .max_tokens = 1});
+    plans.push_back(serving.Steps(1)[0]);
+  }
+  EXPECT_THAT(
+      plans, ElementsAre("step 1 prefill cost 9: L0.0[0,8)", "step 2 prefill cost 9: L0.0[8,16)",
+                         "step 3 prefill cost 9: L0.0[16,24)", "step 4 prefill cost 9: L0.0[24,29) s.0[0,3)*",
+                         "step 5 prefill cost 9: L0.0[29,32)* L1.0[0,5)"));
+}
+
+// One long, then six of 3, all at once, one decode sequence d: the i-th short one starts in the i-th prefill
+// step at the latest, and every second step is d's.
+//
+//   step     1   2                3  4                 5  6                 7  8            9
+//   prefill  d   L 4 s0* s1 1        L 4 s1* s2 2         L 4 s2* s3*          L 4 s4* s5 1
+//   decode                        d                    ...
+TEST(TimelineTest, AllAtOnceShortPromptsFollowEachOtherInOrder) {
+  const KvLayout layout = TestLayout({0}, 4);
+  FakeServing serving(EightTokenSteps(layout), layout);
+  serving.Submit({.id = "d", .prompt_tokens = 1, .max_tokens = 50});
+  serving.Steps(1);
+  serving.Submit({.id = "L", .prompt_tokens = 40, .max_tokens = 1});
+  for (int i = 0; i < 6; ++i) {
+    serving.Submit({.id = "s" + std::to_string(i), .prompt_tokens = 3, .max_tokens = 1});
+  }
+  EXPECT_THAT(
+      serving.Steps(8),
+      ElementsAre("step 2 prefill cost 9: L.0[0,4) s0.0[0,3)* s1.0[0,1)", "step 3 decode cost 1: d.0[1,2)*",
+                  "step 4 prefill cost 9: L.0[4,8) s1.0[1,3)* s2.0[0,2)", "step 5 decode cost 1: d.0[2,3)*",
+                  "step 6 prefill cost 9: L.0[8,12) s2.0[2,3)* s3.0[0,3)*", "step 7 decode cost 1: d.0[3,4)*",
+                  "step 8 prefill cost 9: L.0[12,16) s4.0[0,3)* s5.0[0,1)",
+                  "step 9 decode cost 1: d.0[4,5)*"));
+}
+
+// Prompts that end within a step need no place: any number of them goes at once.
+TEST(TimelineTest, TinyPromptsShareOneStepWhateverTheNumberOfPlaces) {
+  const KvLayout layout = TestLayout({0}, 4);
+  EngineLimits limits = EightTokenSteps(layout);
+  limits.max_partial_prefills = 1;
+  FakeServing serving(limits, layout);
+  for (const char* id : {"a", "b", "c", "d"}) serving.Submit({.id = id, .prompt_tokens = 2, .max_tokens = 1});
+  EXPECT_THAT(serving.Steps(1),
+              ElementsAre("step 1 prefill cost 9: a.0[0,2)* b.0[0,2)* c.0[0,2)* d.0[0,2)*"));
+}
+
+// A pool of 10 pages of 4. Prompts a and b need 7 each: b would end up with a in a gridlock, so it does not
+// start, and c, which would fit, does not pass it for want of pages.
+//
+//   step     1    2    3    4              5    6
+//   prefill  a 8  a 8  a 8  a 4* (ends)    b 4+.. c
+TEST(TimelineTest, APromptStartsOnlyWhenThePoolHoldsWhatAllPartWayPromptsNeed) {
+  const KvLayout layout = TestLayout({0}, 4);
+  FakeServing serving(EightTokenSteps(layout, 10), layout);
+  for (const char* id : {"a", "b"}) serving.Submit({.id = id, .prompt_tokens = 28, .max_tokens = 1});
+  serving.Submit({.id = "c", .prompt_tokens = 4, .max_tokens = 1});
+  EXPECT_THAT(serving.Steps(8),
+              ElementsAre("step 1 prefill cost 9: a.0[0,8)", "step 2 prefill cost 9: a.0[8,16)",
+                          "step 3 prefill cost 9: a.0[16,24)", "step 4 prefill cost 5: a.0[24,28)*",
+                          "step 5 prefill cost 9: b.0[0,4) c.0[0,4)*", "step 6 prefill cost 9: b.0[4,12)",
+                          "step 7 prefill cost 9: b.0[12,20)", "step 8 prefill cost 9: b.0[20,28)*"));
+}
+
+// Pages of 4, a pool of 4: both prompts fit, then both grow until the pool is full.
+//
+//   step     1   2   3   4   5   6   7   8   9   10
+//   a        p   d   d   d   d   d   d                   at step 6 it needs a third page: b gives both of its
+//   own b        p   d   d   d   d           p   p*  d       its prompt and the 5 tokens it had are computed
+//   again
+TEST(TimelineTest, TheYoungestIsPreemptedAndComputedAgain) {
+  const KvLayout layout = TestLayout({0}, 4);
+  FakeServing serving(EightTokenSteps(layout, 4), layout);
+  serving.Submit({.id = "a", .prompt_tokens = 4, .max_tokens = 7});
+  serving.Submit({.id = "b", .prompt_tokens = 4, .max_tokens = 7});
+  EXPECT_THAT(
+      serving.Steps(12),
+      ElementsAre("step 1 prefill cost 9: a.0[0,4)* b.0[0,4)*", "step 2 decode cost 2: a.0[4,5)* b.0[4,5)*",
+                  "step 3 decode cost 2: a.0[5,6)* b.0[5,6)*", "step 4 decode cost 2: a.0[6,7)* b.0[6,7)*",
+                  "step 5 decode cost 2: a.0[7,8)* b.0[7,8)*",  // 5 tokens of output each
+                  "step 6 decode cost 1: a.0[8,9)*",            // b gives its pages
+                  "step 7 decode cost 1: a.0[9,10)*",           // a ends with 7 tokens
+                  "step 8 prefill cost 9: b.0[0,8)", "step 9 prefill cost 2: b.0[8,9)*",
+                  "step 10 decode cost 1: b.0[9,10)*", "", ""));
+  EXPECT_EQ(serving.ended("a").usage[0].preemptions, 0);
+  EXPECT_EQ(serving.ended("b").usage[0].preemptions, 1);
+  EXPECT_EQ(serving.ended("b").usage[0].prefill_chunks, 3);
+  EXPECT_EQ(serving.ended("b").completion_tokens[0], 7);
+}
+
+// A group with window 5, pages of 4 and chunks of 7: a full chunk can need ceil(11 / 4) + 1 = 4 pages, the
+// pool has 3. The chunk shrinks to what fits, and nobody waits.
+//
+//   pages    |0..3|4..7|8..11|12..15|16..19|20..23|
+//   step 1    ....... 0..6
+//   step 2    ^ the query at 7 sees 3..7: both pages stay, one is free: 7..11
+//   step 3              ^ the query at 12 sees 8..12, two are free: 12..18
+//   step 4                    ^ the query at 19 sees 15..19, one is free: 19..23
+TEST(TimelineTest, ChunksShrinkWhereThePoolIsShortOfPages) {
+  const KvLayout layout = TestLayout({5}, 4);
+  EngineLimits limits = EightTokenSteps(layout, 3);
+  limits.max_step_tokens = 7;
+  FakeServing serving(limits, layout);
+  serving.Submit({.id = "a", .prompt_tokens = 26, .max_tokens = 1});
+  EXPECT_THAT(serving.Steps(5),
+              ElementsAre("step 1 prefill cost 8: a.0[0,7)", "step 2 prefill cost 6: a.0[7,12)",
+                          "step 3 prefill cost 8: a.0[12,19)", "step 4 prefill cost 6: a.0[19,24)",
+                          "step 5 prefill cost 3: a.0[24,26)*"));
+}
+
+// Costs: kappa 4 and a step of cost 16. A token at position p costs 1 + (p + 1) / 4, so chunks shrink as the
+// prompt grows: positions 0..7 cost 8 + 36/4 = 17, so 0..6 go; 7..11 cost 5 + 50/4 = 17.5, so 7..10 go; and
+// so on. One token always goes.
+TEST(TimelineTest, ChunksShrinkAsTheirTokensAttendMoreKeys) {
+  const KvLayout layout = TestLayout({0}, 4);
+  EngineLimits limits = EightTokenSteps(layout);
+  limits.attended_keys_per_token = 4;
+  limits.max_step_cost = 16;
+  FakeServing serving(limits, layout);
+  serving.Submit({.id = "a", .prompt_tokens = 80, .max_tokens = 1});
+  EXPECT_THAT(serving.Steps(4),
+              ElementsAre("step 1 prefill cost 14: a.0[0,7)", "step 2 prefill cost 14: a.0[7,11)",
+                          "step 3 prefill cost 13: a.0[11,14)", "step 4 prefill cost 15: a.0[14,17)"));
+  while (serving.sequence("a").scheduled_len < 79) serving.Steps(1);
+  EXPECT_THAT(serving.last_plan(), ::testing::HasSubstr("cost 21: a.0[78,79)"))
+      << "one token, over the budget";
+}
+
+// Two steps in flight: each decode step is planned before the token of the one before is known, and the
+// prompt's second chunk before the first is applied.
+//
+//   plan     1  2  |3  |4  |5  |6     the bar: the step before last is applied
+TEST(TimelineTest, PlansRunTwoStepsAhead) {
+  const KvLayout layout = TestLayout({0, 4}, 4);
+  EngineLimits limits = EightTokenSteps(layout);
+  limits.steps_in_flight = 2;
+  FakeServing serving(limits, layout);
+  serving.Submit({.id = "a", .prompt_tokens = 12, .max_tokens = 4, .stops_after = 2});
+  EXPECT_THAT(serving.Steps(2),
+              ElementsAre("step 1 prefill cost 9: a.0[0,8)", "step 2 prefill cost 5: a.0[8,12)*"));
+  EXPECT_EQ(serving.sequence("a").accepted_len, 8);
+  EXPECT_EQ(serving.sequence("a").scheduled_len, 12);
+  EXPECT_EQ(serving.sequence("a").tables[1].kv_base, 4) << "the window rolls by what is accepted";
+  EXPECT_THAT(serving.Steps(2),
+              ElementsAre("step 3 decode cost 1: a.0[12,13)*", "step 4 decode cost 1: a.0[13,14)*"));
+  // Step 3 is applied: its token, the second, was a stop, and step 4 has run for nothing.
+  EXPECT_EQ(serving.sequence("a").state, SequenceState::kFinished);
+  EXPECT_GT(serving.scheduler().cache().pool().held_pages(), 0) << "step 4 is still in flight";
+  EXPECT_THAT(serving.Steps(1), ElementsAre(""));
+  EXPECT_EQ(serving.ended("a").completion_tokens[0], 2);
+  EXPECT_EQ(serving.scheduler().cache().pool().held_pages(), 0);
+}
+
+// The choices of a prompt are known one step late, when the parent's first decode step is in flight already
+// and has written into the page that they share.
+TEST(TimelineTest, ChoicesForkBehindAParentThatIsAStepAhead) {
+  const KvLayout layout = TestLayout({0}, 4);
+  EngineLimits limits = EightTokenSteps(layout);
+  limits.steps_in_flight = 2;
+  FakeServing serving(limits, layout);
+  serving.Submit({.id = "a", .prompt_tokens = 6, .max_tokens = 4, .choices = 2});
+  EXPECT_THAT(serving.Steps(4),
+              ElementsAre("step 1 prefill cost 7: a.0[0,6)*2", "step 2 decode cost 1: a.0[6,7)*",
+                          "step 3 decode cost 2 copies 1: a.0[7,8)* a.1[6,7)*",
+                          "step 4 decode cost 2: a.0[8,9)* a.1[7,8)*"));
+  serving.RunUntilIdle(10);
+  EXPECT_THAT(serving.ended("a").completion_tokens, ElementsAre(4, 4));
+}
+
+// The youngest is in flight when the older one needs its page: it sits out the next plan, and is preempted
+// once its step is applied.
+//
+//   pages of 1, pool 7: a and b of 2 tokens each, two steps in flight
+TEST(TimelineTest, AVictimInFlightSitsOutUntilItsStepIsApplied) {
+  const KvLayout layout = TestLayout({0}, 1);
+  EngineLimits limits = EightTokenSteps(layout, 7);
+  limits.steps_in_flight = 2;
+  FakeServing serving(limits, layout);
+  serving.Submit({.id = "a", .prompt_tokens = 2, .max_tokens = 5});
+  serving.Submit({.id = "b", .prompt_tokens = 2, .max_tokens = 5});
+  EXPECT_THAT(serving.Steps(2), ElementsAre("step 1 prefill cost 5: a.0[0,2)* b.0[0,2)*",
+                                            "step 2 decode cost 2: a.0[2,3)* b.0[2,3)*"));
+  EXPECT_THAT(serving.Steps(4),
+              ElementsAre("step 3 decode cost 1: a.0[3,4)*",  // the seventh page; b gets none
+                          "step 4 decode cost 1: a.0[4,5)*",  // step 2 is applied, b is preempted
+                          "step 5 decode cost 1: a.0[5,6)*", ""));
+  serving.RunUntilIdle(20);
+  EXPECT_EQ(serving.ended("b").usage[0].preemptions, 1);
+}
+
+}  // namespace
+}  // namespace tramontane
