@@ -34,7 +34,7 @@ class Published {
       after = version_.load(std::memory_order_relaxed);
     } while (before != after || before % 2 != 0);
     T value;
-    std::memcpy(&value, words.data(), sizeof(T));
+    std::memcpy(static_cast<void*>(&value), words.data(), sizeof(T));
     return value;
   }
 

@@ -70,7 +70,7 @@ StatusOr<MemoryPlan> PlanMemory(const std::string& folder, const ModelConfig& co
   plan.workspace_bytes =
       maker->activation_bytes(config, backend.info().activation_dtype, limits.max_tokens) +
       int64_t{limits.max_logit_rows} * config.vocab_size * static_cast<int64_t>(sizeof(float)) +
-      backend.WorkspaceBytes(MaximaOf(config, limits));
+      limits.step_buffer_bytes + backend.WorkspaceBytes(MaximaOf(config, limits));
   plan.page_bytes = layout.page_bytes();
 
   const auto groups = static_cast<int64_t>(layout.groups.size());

@@ -4,7 +4,7 @@
 //   memory = weights + workspace + pages
 //
 //   weights     every packed matrix and norm vector
-//   workspace   activations of the largest step, its logits, and what the backend reserves for itself
+//   workspace   activations of the largest step, its logits and step buffers, and what the backend reserves
 //   pages       the pool: what is left, in whole pages
 #pragma once
 
@@ -23,11 +23,12 @@ struct PlanLimits {
   int32_t max_tokens = 0;     // of one step
   int32_t max_sequences = 0;  // of one step
   int32_t max_logit_rows = 0;
+  int64_t step_buffer_bytes = 0;  // page tables, token ids and records: what the engine's runner takes
 };
 
 struct MemoryPlan {
   int64_t weight_bytes = 0;     // packed
-  int64_t workspace_bytes = 0;  // activations, logits and the backend's own
+  int64_t workspace_bytes = 0;  // activations, logits, step buffers and the backend's own
   int64_t kv_budget_bytes = 0;  // what is left of the memory for pages
   int64_t page_bytes = 0;
   int64_t pool_pages = 0;

@@ -1,0 +1,537 @@
+#include "engine/engine.h"
+
+#include <algorithm>
+#include <atomic>
+#include <optional>
+#include <random>
+#include <utility>
+
+#include "engine/inbox.h"
+#include "engine/live_request.h"
+#include "engine/output_processor.h"
+#include "engine/published.h"
+#include "engine/sampling_history.h"
+#include "engine/scheduler.h"
+#include "engine/sequence.h"
+#include "engine/signal.h"
+#include "engine/step_plan.h"
+#include "engine/stream_registry.h"
+
+namespace tramontane {
+namespace {
+
+struct ActiveRequest;
+
+// A Sequence as the engine made it: every Sequence in a plan is the base of one of these.
+struct Choice : Sequence {
+  ActiveRequest* owner = nullptr;
+  std::optional<SamplingHistory> history;  // from the first sample on
+  bool ended = false;                      // its end was given to the output thread
+};
+
+Choice& ChoiceOf(Sequence* sequence) { return *static_cast<Choice*>(sequence); }
+
+// The engine thread's side of one request.
+struct ActiveRequest {
+  std::shared_ptr<LiveRequest> live;
+  uint64_t seed = 0;
+  bool queued = true;                      // counts in the inbox
+  bool started = false;                    // its Started was given to the output thread
+  std::vector<Choice> choices;             // [n], never resized: the scheduler holds their addresses
+  std::vector<TokenInfo> prompt_logprobs;  // [prompt - 1] when asked for, filled chunk by chunk
+
+  const Request& request() const { return live->request; }
+};
+
+SamplingRow RowFor(const ActiveRequest& active, int32_t choice, int64_t position) {
+  const SamplingParams& sampling = active.request().sampling;
+  SamplingRow row;
+  row.temperature = sampling.temperature;
+  row.top_p = sampling.top_p;
+  row.min_p = sampling.min_p;
+  row.top_k = std::max(sampling.top_k, 0);
+  row.repetition_penalty = sampling.repetition_penalty;
+  row.presence_penalty = sampling.presence_penalty;
+  row.frequency_penalty = sampling.frequency_penalty;
+  row.choice = choice;
+  row.seed = active.seed;
+  row.position = position;
+  row.top_logprobs = std::max(active.request().output.logprobs, 0);
+  return row;
+}
+
+TokenInfo InfoOf(ScoredToken scored) {
+  return {scored.token.token, scored.token.logprob, scored.rank, std::move(scored.top)};
+}
+
+Status NotFinite() { return Internal("the model's logits are not finite"); }
+
+uint64_t TrulyRandom() {
+  std::random_device device;
+  return uint64_t{device()} << 32 | device();
+}
+
+bool Contains(const std::vector<int32_t>& ids, int32_t id) {
+  return std::find(ids.begin(), ids.end(), id) != ids.end();
+}
+
+}  // namespace
+
+class Engine::Impl {
+ public:
+  Impl(const EngineLimits& limits, const EngineModel& model, ModelRunner& runner, const Tokenizer* tokenizer,
+       const Clock& clock);
+  ~Impl();
+
+  // ---- any thread -------------------------------------------------------------------------------
+  StatusOr<std::shared_ptr<TokenStream>> Submit(Request request, std::function<void()> on_ready);
+  bool Abort(const std::string& request_id);
+  void Wake() { wake_.Notify(); }
+  void StartDraining() { draining_.store(true, std::memory_order_release); }
+  bool idle() const { return unfinished_.load(std::memory_order_acquire) == 0; }
+  Status fatal() const { return lost_.load(std::memory_order_acquire) ? fatal_ : Status::Ok(); }
+  EngineLoad Load() const;
+  const EngineLimits& limits() const { return limits_; }
+
+  // ---- engine thread ----------------------------------------------------------------------------
+  bool Step();
+  void WaitForWork(int64_t timeout_ns) { wake_.Wait(timeout_ns); }
+
+ private:
+  // The verbs, in the order of a step.
+  void Drain();
+  void Reap();
+  StepPlan Plan();
+  StatusOr<StepTicket> Forward(const StepPlan& plan) { return runner_.Forward(plan); }
+  Status Sample(StepTicket ticket, const StepPlan& plan);
+  StatusOr<StepResult> Collect(StepTicket ticket) { return runner_.Collect(ticket); }
+  void Apply(const StepPlan& plan, StepResult result);
+  bool Publish();
+
+  // Forward, Sample, Collect and Apply of one plan, one after the other. An error is a lost device.
+  Status Run(const StepPlan& plan);
+
+  void Begin(std::shared_ptr<LiveRequest> live);
+  void ReapRequest(ActiveRequest& active);
+  void LeaveQueueOnceRunning(ActiveRequest& active);
+  bool Releasable(const ActiveRequest& active) const;
+
+  void ApplyScores(ActiveRequest& active, const StepRow& row, std::vector<ScoredToken> scores);
+  void ApplySamples(const StepRow& row, std::vector<ScoredToken> samples);
+  void ForkSiblings(Choice& parent);
+  void AcceptToken(Choice& choice, ScoredToken scored);
+  // How this token ends its choice, if it does.
+  std::optional<ChoiceEnd> EndByToken(const Choice& choice, int32_t token) const;
+
+  void EndRequest(ActiveRequest& active, const ChoiceEnd& end);
+  void EndChoice(Choice& choice, ChoiceEnd end, std::optional<TokenInfo> last_token);
+  void EndEverything(const Status& status);
+  void LoseDevice(const Status& status);
+  ChoiceOutput& Emit(Choice& choice);
+  StreamStarted Started(ActiveRequest& active);
+  void Forget(const LiveRequest& live);
+
+  const EngineLimits limits_;
+  const EngineModel model_;
+  ModelRunner& runner_;
+  const Tokenizer* const tokenizer_;
+  const Clock& clock_;
+
+  // ---- shared -----------------------------------------------------------------------------------
+  Signal wake_;
+  Inbox inbox_;
+  StreamRegistry registry_;
+  std::atomic<bool> draining_{false};
+  std::atomic<int64_t> unfinished_{0};  // accepted, stream not done
+  Status fatal_;                        // written once, before lost_
+  std::atomic<bool> lost_{false};
+  Published<EngineLoad> load_;
+  OutputProcessor output_;
+
+  // ---- engine thread ----------------------------------------------------------------------------
+  Scheduler scheduler_;
+  std::vector<std::unique_ptr<ActiveRequest>> active_;  // oldest first
+  std::mt19937_64 seeds_{TrulyRandom()};                // of requests that bring none
+  int64_t arrivals_ = 0;
+  int64_t now_ns_ = 0;                 // of this step
+  StepOutput* step_output_ = nullptr;  // of this step
+  SampleInputs sample_inputs_;         // of this step; kept for its memory
+  EngineLoad counters_;                // what is counted, not looked up
+};
+
+Engine::Impl::Impl(const EngineLimits& limits, const EngineModel& model, ModelRunner& runner,
+                   const Tokenizer* tokenizer, const Clock& clock)
+    : limits_(limits),
+      model_(model),
+      runner_(runner),
+      tokenizer_(tokenizer),
+      clock_(clock),
+      inbox_(limits.max_queued_requests),
+      output_(limits.output_queue_steps, wake_, [this](const LiveRequest& live) { Forget(live); }),
+      scheduler_(limits, model.kv_layout) {
+  Publish();
+}
+
+Engine::Impl::~Impl() {
+  while ((step_output_ = output_.Back()) == nullptr) wake_.Wait(Signal::kForever);
+  now_ns_ = clock_.NowNs();
+  Drain();
+  EndEverything(Unavailable("the engine is shutting down"));
+  Publish();
+}
+
+// ---- any thread ---------------------------------------------------------------------------------
+
+StatusOr<std::shared_ptr<TokenStream>> Engine::Impl::Submit(Request request, std::function<void()> on_ready) {
+  TM_RETURN_IF_ERROR(fatal());
+  if (draining_.load(std::memory_order_acquire)) return Unavailable("the server is shutting down");
+  TM_RETURN_IF_ERROR(ValidateRequest(request, limits_, model_.vocab_size));
+  if (tokenizer_ == nullptr && !request.stopping.stop.empty()) {
+    return InvalidArgument("stopping.stop needs a tokenizer, and this model has none")
+        .WithField("stopping.stop");
+  }
+  if (request.received_ns == 0) request.received_ns = clock_.NowNs();
+  auto stream = std::make_shared<TokenStream>(request.id, std::move(on_ready));
+  auto live = std::make_shared<LiveRequest>(std::move(request), stream, tokenizer_, model_.eos_ids);
+  if (!registry_.Add(stream)) {
+    return Status(StatusCode::kAlreadyExists,
+                  "a request with the id '" + stream->request_id() + "' is running")
+        .WithField("request_id");
+  }
+  unfinished_.fetch_add(1, std::memory_order_relaxed);
+  if (!inbox_.Push(std::move(live))) {
+    registry_.Remove(stream->request_id());
+    unfinished_.fetch_sub(1, std::memory_order_release);
+    return ResourceExhausted("the queue is full: " + std::to_string(limits_.max_queued_requests) +
+                             " requests are waiting");
+  }
+  wake_.Notify();
+  return stream;
+}
+
+bool Engine::Impl::Abort(const std::string& request_id) {
+  const std::shared_ptr<TokenStream> stream = registry_.Find(request_id);
+  if (stream == nullptr) return false;
+  stream->Cancel();
+  return true;
+}
+
+EngineLoad Engine::Impl::Load() const {
+  EngineLoad load = load_.Get();
+  load.waiting = inbox_.queued();
+  return load;
+}
+
+// Output thread: the request's stream is about to be done.
+void Engine::Impl::Forget(const LiveRequest& live) {
+  registry_.Remove(live.request.id);
+  unfinished_.fetch_sub(1, std::memory_order_release);
+}
+
+// ---- the step -----------------------------------------------------------------------------------
+
+bool Engine::Impl::Step() {
+  step_output_ = output_.Back();
+  if (step_output_ == nullptr) return false;
+  now_ns_ = clock_.NowNs();
+  Drain();
+  Reap();
+  if (lost_.load(std::memory_order_relaxed)) return Publish();
+  const StepPlan plan = Plan();
+  const Status status = Run(plan);
+  if (!status.ok()) LoseDevice(status);
+  return Publish() || plan.lane != Lane::kIdle;
+}
+
+// The plain synchronous loop. With steps in flight, Sample and Collect of the step before would come between.
+Status Engine::Impl::Run(const StepPlan& plan) {
+  if (plan.lane == Lane::kIdle) return {};
+  TM_ASSIGN_OR_RETURN(const StepTicket ticket, Forward(plan));
+  TM_RETURN_IF_ERROR(Sample(ticket, plan));
+  TM_ASSIGN_OR_RETURN(StepResult result, Collect(ticket));
+  Apply(plan, std::move(result));
+  return {};
+}
+
+void Engine::Impl::Drain() {
+  for (std::shared_ptr<LiveRequest>& live : inbox_.TakeAll()) Begin(std::move(live));
+}
+
+void Engine::Impl::Reap() {
+  if (lost_.load(std::memory_order_relaxed)) EndEverything(fatal_);
+  for (const auto& active : active_) ReapRequest(*active);
+  std::erase_if(active_, [this](const auto& active) { return Releasable(*active); });
+}
+
+StepPlan Engine::Impl::Plan() {
+  StepPlan plan = scheduler_.Plan(now_ns_);
+  TM_CHECK(plan.lane != Lane::kIdle || active_.empty(), "%zu requests are alive and none can run",
+           active_.size());
+  for (const auto& active : active_) LeaveQueueOnceRunning(*active);
+  return plan;
+}
+
+Status Engine::Impl::Sample(StepTicket ticket, const StepPlan& plan) {
+  sample_inputs_.choices.clear();
+  for (const StepRow& row : plan.rows) {
+    ActiveRequest& active = *ChoiceOf(row.sequence).owner;
+    for (int32_t s = 0; s < row.ask.samples; ++s) {
+      Choice& choice = active.choices[static_cast<size_t>(row.sequence->choice + s)];
+      if (!choice.history) choice.history = active.live->history_after_prompt;
+      sample_inputs_.choices.push_back(
+          {RowFor(active, choice.choice, row.start + row.count), choice.history->adjusts()});
+    }
+  }
+  return runner_.Sample(ticket, sample_inputs_);
+}
+
+void Engine::Impl::Apply(const StepPlan& plan, StepResult result) {
+  now_ns_ = clock_.NowNs();
+  std::vector<RowOutcome> outcomes;
+  outcomes.reserve(plan.rows.size());
+  for (size_t r = 0; r < plan.rows.size(); ++r) {
+    const StepRow& row = plan.rows[r];
+    ApplyScores(*ChoiceOf(row.sequence).owner, row, std::move(result.rows[r].scores));
+    ApplySamples(row, std::move(result.rows[r].samples));
+    outcomes.push_back({.accepted = row.count});
+  }
+  scheduler_.Apply(plan, outcomes);
+
+  ++counters_.steps;
+  if (plan.lane == Lane::kPrefill) {
+    ++counters_.prefill_steps;
+    counters_.prompt_tokens += plan.tokens;
+  } else {
+    ++counters_.decode_steps;
+  }
+}
+
+// True when there was something to tell.
+bool Engine::Impl::Publish() {
+  const PagePool& pool = scheduler_.cache().pool();
+  EngineLoad load = counters_;
+  load.running = scheduler_.running();
+  load.preemptions = scheduler_.preemptions();
+  load.total_pages = pool.capacity();
+  load.free_pages = pool.free_pages();
+  load.held_pages = pool.held_pages();
+  load.cached_pages = pool.cached_pages();
+  load_.Set(load);
+  if (step_output_ == nullptr || step_output_->empty()) return false;
+  output_.Push();
+  return true;
+}
+
+// ---- Drain --------------------------------------------------------------------------------------
+
+void Engine::Impl::Begin(std::shared_ptr<LiveRequest> live) {
+  auto active = std::make_unique<ActiveRequest>();
+  const Request& request = live->request;
+  active->live = std::move(live);
+  active->seed = request.sampling.seed ? *request.sampling.seed : seeds_();
+  const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
+  active->choices.resize(static_cast<size_t>(request.choices));
+  for (int32_t c = 0; c < request.choices; ++c) {
+    Choice& choice = active->choices[static_cast<size_t>(c)];
+    choice.owner = active.get();
+    choice.request = &request;
+    choice.choice = c;
+    choice.arrival = arrivals_;
+    choice.tokens = request.prompt;
+    choice.max_len = prompt_tokens + request.stopping.max_tokens.value_or(limits_.context - prompt_tokens);
+    choice.timings.received_ns = request.received_ns;
+    choice.timings.tokenized_ns = request.tokenized_ns;
+    choice.usage.prompt_tokens = prompt_tokens;
+  }
+  if (request.output.prompt_logprobs >= 0) active->prompt_logprobs.resize(request.prompt.size() - 1);
+  ++arrivals_;
+  scheduler_.Admit(&active->choices[0]);
+  active_.push_back(std::move(active));
+}
+
+// ---- Reap ---------------------------------------------------------------------------------------
+
+void Engine::Impl::ReapRequest(ActiveRequest& active) {
+  const Request& request = active.request();
+  if (active.live->stream->cancelled()) {
+    EndRequest(active,
+               {FinishReason::kCancelled, Status(StatusCode::kCancelled, "the request was cancelled")});
+  }
+  if (request.deadline_ns > 0 && now_ns_ >= request.deadline_ns) {
+    EndRequest(active, {FinishReason::kError, Status(StatusCode::kDeadlineExceeded,
+                                                     "the deadline passed before the request was finished")});
+  }
+  if (request.stopping.time_limit_ns > 0 && now_ns_ - request.received_ns >= request.stopping.time_limit_ns) {
+    EndRequest(active, {FinishReason::kTimeLimit});
+  }
+  for (Choice& choice : active.choices) {
+    const auto c = static_cast<size_t>(choice.choice);
+    if (!choice.ended && active.live->stopped_by_text[c].load(std::memory_order_acquire)) {
+      EndChoice(choice, {FinishReason::kStopSequence}, std::nullopt);
+    }
+  }
+}
+
+bool Engine::Impl::Releasable(const ActiveRequest& active) const {
+  return std::all_of(active.choices.begin(), active.choices.end(),
+                     [](const Choice& choice) { return choice.ended && choice.steps_in_flight == 0; });
+}
+
+// ---- Plan ---------------------------------------------------------------------------------------
+
+void Engine::Impl::LeaveQueueOnceRunning(ActiveRequest& active) {
+  if (!active.queued || active.choices[0].state == SequenceState::kWaiting) return;
+  active.queued = false;
+  inbox_.LeaveQueue();
+}
+
+// ---- Apply --------------------------------------------------------------------------------------
+
+void Engine::Impl::ApplyScores(ActiveRequest& active, const StepRow& row, std::vector<ScoredToken> scores) {
+  // Position p's logits score prompt token p + 1, which is entry p.
+  for (size_t i = 0; i < scores.size(); ++i) {
+    if (scores[i].token.token < 0) {
+      ++counters_.failed_rows;
+      return EndRequest(active, {FinishReason::kError, NotFinite()});
+    }
+    active.prompt_logprobs[static_cast<size_t>(row.ask.score_begin) + i] = InfoOf(std::move(scores[i]));
+  }
+}
+
+void Engine::Impl::ApplySamples(const StepRow& row, std::vector<ScoredToken> samples) {
+  Choice& first = ChoiceOf(row.sequence);
+  if (first.ended) return;
+  const bool scored_to_the_end = row.start + row.count == first.prompt_tokens();
+  if (samples.empty()) {
+    // max_tokens 0: nothing to sample, done once the whole prompt is computed.
+    if (scored_to_the_end && first.max_len == first.prompt_tokens()) {
+      EndRequest(*first.owner, {FinishReason::kLength});
+    }
+    return;
+  }
+  if (samples.size() > 1) ForkSiblings(first);
+  for (size_t s = 0; s < samples.size(); ++s) {
+    AcceptToken(first.owner->choices[static_cast<size_t>(first.choice) + s], std::move(samples[s]));
+  }
+}
+
+void Engine::Impl::ForkSiblings(Choice& parent) {
+  for (size_t c = 1; c < parent.owner->choices.size(); ++c) {
+    Choice& sibling = parent.owner->choices[c];
+    sibling.usage = parent.usage;
+    scheduler_.Fork(parent, &sibling);
+  }
+}
+
+void Engine::Impl::AcceptToken(Choice& choice, ScoredToken scored) {
+  const int32_t token = scored.token.token;
+  if (token < 0) {
+    ++counters_.failed_rows;
+    EndChoice(choice, {FinishReason::kError, NotFinite()}, std::nullopt);
+    return;
+  }
+  ++counters_.output_tokens;
+  if (choice.timings.first_token_ns == 0) choice.timings.first_token_ns = now_ns_;
+  choice.tokens.push_back(token);
+  choice.history->Append(token);
+  std::optional<ChoiceEnd> end = EndByToken(choice, token);
+  if (end) {
+    EndChoice(choice, *std::move(end), InfoOf(std::move(scored)));
+  } else {
+    Emit(choice).token = InfoOf(std::move(scored));
+  }
+}
+
+std::optional<ChoiceEnd> Engine::Impl::EndByToken(const Choice& choice, int32_t token) const {
+  const StoppingParams& stopping = choice.request->stopping;
+  if (!stopping.ignore_eos && Contains(model_.eos_ids, token)) {
+    return ChoiceEnd{FinishReason::kStop, {}, token};
+  }
+  if (Contains(stopping.stop_token_ids, token)) return ChoiceEnd{FinishReason::kStopSequence, {}, token};
+  if (static_cast<int64_t>(choice.tokens.size()) >= choice.max_len) return ChoiceEnd{FinishReason::kLength};
+  return std::nullopt;
+}
+
+// ---- ends ---------------------------------------------------------------------------------------
+
+void Engine::Impl::EndRequest(ActiveRequest& active, const ChoiceEnd& end) {
+  for (Choice& choice : active.choices) {
+    if (!choice.ended) EndChoice(choice, end, std::nullopt);
+  }
+}
+
+// The one way a choice ends for the engine thread.
+void Engine::Impl::EndChoice(Choice& choice, ChoiceEnd end, std::optional<TokenInfo> last_token) {
+  ActiveRequest& active = *choice.owner;
+  choice.ended = true;
+  choice.timings.finished_ns = now_ns_;
+  scheduler_.Finish(&choice);
+
+  ChoiceOutput& output = Emit(choice);
+  output.token = std::move(last_token);
+  output.end = std::move(end);
+
+  const bool all_ended = std::all_of(active.choices.begin(), active.choices.end(),
+                                     [](const Choice& other) { return other.ended; });
+  if (!all_ended) return;
+  ++counters_.finished_requests;
+  if (output.end->reason == FinishReason::kCancelled) ++counters_.cancelled_requests;
+  if (active.queued) inbox_.LeaveQueue();
+  active.queued = false;
+}
+
+void Engine::Impl::EndEverything(const Status& status) {
+  for (const auto& active : active_) EndRequest(*active, {FinishReason::kError, status});
+}
+
+void Engine::Impl::LoseDevice(const Status& status) {
+  fatal_ = Internal("the device is lost: " + status.message());
+  lost_.store(true, std::memory_order_release);
+  EndEverything(fatal_);
+}
+
+ChoiceOutput& Engine::Impl::Emit(Choice& choice) {
+  ActiveRequest& active = *choice.owner;
+  ChoiceOutput& output = step_output_->emplace_back();
+  output.request = active.live;
+  output.choice = choice.choice;
+  output.usage = choice.usage;
+  output.timings = choice.timings;
+  output.timings.finished_ns = now_ns_;
+  if (!active.started) output.started = Started(active);
+  return output;
+}
+
+StreamStarted Engine::Impl::Started(ActiveRequest& active) {
+  active.started = true;
+  StreamStarted started;
+  started.prompt_tokens = active.choices[0].usage.prompt_tokens;
+  started.cached_tokens = active.choices[0].usage.cached_tokens;
+  started.seed = active.seed;
+  const bool scored = std::all_of(active.prompt_logprobs.begin(), active.prompt_logprobs.end(),
+                                  [](const TokenInfo& info) { return info.token >= 0; });
+  if (scored) started.prompt_logprobs = std::move(active.prompt_logprobs);
+  return started;
+}
+
+// ---- the public face ----------------------------------------------------------------------------
+
+Engine::Engine(const EngineLimits& limits, const EngineModel& model, ModelRunner& runner,
+               const Tokenizer* tokenizer, const Clock& clock)
+    : impl_(std::make_unique<Impl>(limits, model, runner, tokenizer, clock)) {}
+Engine::~Engine() = default;
+
+StatusOr<std::shared_ptr<TokenStream>> Engine::Submit(Request request, std::function<void()> on_ready) {
+  return impl_->Submit(std::move(request), std::move(on_ready));
+}
+bool Engine::Abort(const std::string& request_id) { return impl_->Abort(request_id); }
+bool Engine::Step() { return impl_->Step(); }
+void Engine::WaitForWork(int64_t timeout_ns) { impl_->WaitForWork(timeout_ns); }
+void Engine::Wake() { impl_->Wake(); }
+void Engine::StartDraining() { impl_->StartDraining(); }
+bool Engine::idle() const { return impl_->idle(); }
+Status Engine::fatal() const { return impl_->fatal(); }
+EngineLoad Engine::Load() const { return impl_->Load(); }
+const EngineLimits& Engine::limits() const { return impl_->limits(); }
+
+}  // namespace tramontane

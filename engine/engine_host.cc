@@ -1,0 +1,127 @@
+#include "engine/engine_host.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/backend_model_runner.h"
+#include "engine/engine_thread.h"
+#include "engine/kv_cache.h"
+#include "models/tokenizer/load.h"
+
+namespace tramontane {
+namespace {
+
+constexpr int64_t kWarmUpPromptTokens = 16;
+
+struct FreePool {
+  Backend* backend;
+  void operator()(std::byte* pool) const { backend->Free(pool); }
+};
+using PoolMemory = std::unique_ptr<std::byte, FreePool>;
+
+StatusOr<PoolMemory> AllocatePool(Backend& backend, const EngineHostPlan& plan) {
+  const int64_t bytes = plan.limits.pool_pages * plan.layout.page_bytes();
+  PoolMemory pool(static_cast<std::byte*>(backend.Allocate(bytes)), FreePool{&backend});
+  if (pool == nullptr) {
+    return ResourceExhausted("no memory for " + std::to_string(plan.limits.pool_pages) + " pages, " +
+                             std::to_string(bytes) + " bytes");
+  }
+  return pool;
+}
+
+EngineModel ModelFor(const Model& model) {
+  return {model.config().vocab_size, model.config().eos_ids, model.kv_layout()};
+}
+
+// One prefill and one decode through an engine of their own, so that the first user's first token pays for
+// nothing and no counter has seen them.
+Status WarmUp(const EngineLimits& limits, const EngineModel& model, ModelRunner& runner, const Clock& clock) {
+  Engine engine(limits, model, runner, nullptr, clock);
+  Request request;
+  request.id = "warm-up";
+  request.prompt.assign(static_cast<size_t>(std::clamp<int64_t>(limits.context - 2, 1, kWarmUpPromptTokens)),
+                        0);
+  request.stopping.max_tokens =
+      std::min<int64_t>(2, limits.context - static_cast<int64_t>(request.prompt.size()));
+  request.stopping.ignore_eos = true;
+  TM_ASSIGN_OR_RETURN(const std::shared_ptr<TokenStream> stream, engine.Submit(std::move(request), nullptr));
+  while (engine.Step()) {
+  }
+  return engine.fatal();
+}
+
+}  // namespace
+
+StatusOr<EngineHostPlan> PlanEngineHost(const std::string& folder, const ModelConfig& config,
+                                        const Backend& backend, const EngineHostOptions& options) {
+  EngineHostPlan plan;
+  plan.limits = options.limits;
+  KvFormat format;
+  format.dtype = options.kv_dtype;
+  format.kv_heads = config.kv_heads;
+  format.head_dim = config.head_dim;
+  format.page_size = options.limits.page_size;
+  plan.layout = MakeKvLayout(config.window, format);
+  PlanLimits sizes;
+  sizes.max_tokens = std::max(options.limits.max_step_tokens, options.limits.max_sequences);
+  sizes.max_sequences = options.limits.max_sequences;
+  sizes.max_logit_rows = options.limits.max_logit_rows;
+  sizes.step_buffer_bytes = BackendModelRunner::BufferBytes(plan.layout, options.limits, config);
+  TM_ASSIGN_OR_RETURN(plan.memory,
+                      PlanMemory(folder, config, plan.layout, backend, sizes, options.memory_bytes));
+
+  const auto at_most = [](int64_t asked, int64_t most) { return asked > 0 ? std::min(asked, most) : most; };
+  plan.limits.pool_pages = at_most(plan.limits.pool_pages, plan.memory.pool_pages);
+  const int64_t fits = ContextThatFits(plan.layout, plan.limits.pool_pages, plan.limits);
+  plan.limits.context = at_most(plan.limits.context, std::min(config.context, fits));
+  TM_RETURN_IF_ERROR(plan.limits.Validate());
+  return plan;
+}
+
+// In the order in which the parts are made: the thread stops first, the pool goes last.
+struct EngineHost::Impl {
+  Impl(EngineHostPlan the_plan, std::unique_ptr<Model> the_model,
+       std::unique_ptr<const Tokenizer> the_tokenizer, PoolMemory the_pool,
+       std::unique_ptr<BackendModelRunner> the_runner, const Clock& clock)
+      : plan(std::move(the_plan)),
+        model(std::move(the_model)),
+        tokenizer(std::move(the_tokenizer)),
+        pool(std::move(the_pool)),
+        runner(std::move(the_runner)),
+        engine(plan.limits, ModelFor(*model), *runner, tokenizer.get(), clock),
+        thread(engine) {}
+
+  const EngineHostPlan plan;
+  const std::unique_ptr<Model> model;
+  const std::unique_ptr<const Tokenizer> tokenizer;
+  const PoolMemory pool;
+  const std::unique_ptr<BackendModelRunner> runner;
+  Engine engine;
+  EngineThread thread;
+};
+
+StatusOr<std::unique_ptr<EngineHost>> EngineHost::Start(const std::string& folder, Backend& backend,
+                                                        const EngineHostOptions& options,
+                                                        const Clock& clock) {
+  TM_ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(folder));
+  TM_ASSIGN_OR_RETURN(EngineHostPlan plan, PlanEngineHost(folder, config, backend, options));
+  TM_ASSIGN_OR_RETURN(std::unique_ptr<const Tokenizer> tokenizer, LoadTokenizer(folder));
+  TM_ASSIGN_OR_RETURN(std::unique_ptr<Model> model,
+                      LoadModel(folder, backend, {plan.layout.format, options.progress}));
+  TM_ASSIGN_OR_RETURN(PoolMemory pool, AllocatePool(backend, plan));
+  TM_ASSIGN_OR_RETURN(std::unique_ptr<BackendModelRunner> runner,
+                      BackendModelRunner::Create(backend, *model, plan.limits, pool.get()));
+  TM_RETURN_IF_ERROR(WarmUp(plan.limits, ModelFor(*model), *runner, clock));
+  return std::unique_ptr<EngineHost>(new EngineHost(std::make_unique<Impl>(
+      std::move(plan), std::move(model), std::move(tokenizer), std::move(pool), std::move(runner), clock)));
+}
+
+EngineHost::EngineHost(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+EngineHost::~EngineHost() = default;
+
+Engine& EngineHost::engine() { return impl_->engine; }
+const Model& EngineHost::model() const { return *impl_->model; }
+const Tokenizer& EngineHost::tokenizer() const { return *impl_->tokenizer; }
+const EngineHostPlan& EngineHost::plan() const { return impl_->plan; }
+
+}  // namespace tramontane

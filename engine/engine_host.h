@@ -1,0 +1,60 @@
+// EngineHost: a model folder brought to life: weights, page pool, runner, engine and its thread, in one
+// owner. What `serve`, `generate --local`, tests and benchmarks start. Create and destroy on one thread; the
+// engine and the accessors may then be used from any.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "engine/clock.h"
+#include "engine/engine.h"
+#include "engine/limits.h"
+#include "kernels/backend.h"
+#include "kernels/core/status.h"
+#include "models/kv_layout.h"
+#include "models/memory_plan.h"
+#include "models/model.h"
+#include "models/model_config.h"
+#include "models/tokenizer/tokenizer.h"
+
+namespace tramontane {
+
+struct EngineHostOptions {
+  int64_t memory_bytes = 0;  // weights, workspace and pages together
+  DType kv_dtype = DType::kBf16;
+  EngineLimits limits;    // context and pool_pages 0: as much as the memory holds; else at most that
+  LoadProgress progress;  // may be null
+};
+
+// The memory and the limits a host would run with.
+struct EngineHostPlan {
+  KvLayout layout;
+  MemoryPlan memory;
+  EngineLimits limits;  // context and pool_pages decided
+};
+
+// Before anything is allocated: from the config and file headers alone.
+StatusOr<EngineHostPlan> PlanEngineHost(const std::string& folder, const ModelConfig& config,
+                                        const Backend& backend, const EngineHostOptions& options);
+
+class EngineHost {
+ public:
+  // Loads, plans, allocates, warms up (one prefill and one decode) and starts the engine thread. `backend`
+  // and `clock` are borrowed.
+  static StatusOr<std::unique_ptr<EngineHost>> Start(const std::string& folder, Backend& backend,
+                                                     const EngineHostOptions& options, const Clock& clock);
+  ~EngineHost();  // ends what still runs with UNAVAILABLE
+
+  Engine& engine();
+  const Model& model() const;
+  const Tokenizer& tokenizer() const;
+  const EngineHostPlan& plan() const;
+
+ private:
+  struct Impl;
+  explicit EngineHost(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tramontane

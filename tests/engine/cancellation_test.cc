@@ -1,0 +1,140 @@
+// A cancellation, a deadline or a time limit takes effect within one step of its being known, from every
+// state a request can be in, and gives every page and every place back.
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "tests/support/in_process_engine.h"
+
+namespace tramontane {
+namespace {
+
+// Pages of 4 and steps of 16 tokens; one slot, so that a second request waits.
+EngineLimits OneSlot() {
+  EngineLimits limits = SmallLimits(64);
+  limits.max_sequences = 1;
+  limits.max_choices = 1;
+  return limits;
+}
+
+struct State {
+  const char* name;
+  bool behind_another;  // the one slot is taken by an older request
+  int64_t prompt_tokens;
+  int steps;  // until the state is reached
+};
+
+const std::vector<State> kStates = {
+    {"in the inbox", false, 5, 0},
+    {"waiting for a slot", true, 5, 2},
+    {"in prefill", false, 40, 1},
+    {"in decode", false, 5, 4},
+};
+
+// Brings a request into each state, ends it from outside by `strike`, and looks at it one step later.
+void EndFromEveryState(const std::function<void(Request&)>& prepare,
+                       const std::function<void(SteppedEngine&, StreamReader&)>& strike,
+                       const std::function<void(StreamReader&)>& expect) {
+  for (const State& state : kStates) {
+    SCOPED_TRACE(state.name);
+    SteppedEngine test(OneSlot());
+    std::unique_ptr<StreamReader> other;
+    if (state.behind_another) other = test.Submit(MakeRequest("other", 5, 40));
+    Request request = MakeRequest("r", state.prompt_tokens, 20);
+    prepare(request);
+    auto reader = test.Submit(request);
+    ASSERT_TRUE(reader->refused().ok()) << reader->refused();
+    for (int step = 0; step < state.steps; ++step) test.Step();
+    strike(test, *reader);
+    test.Step();
+    reader->WaitToEnd();
+    ASSERT_EQ(reader->choice().finished.size(), 1u);
+    ASSERT_EQ(reader->started().size(), 1u);
+    EXPECT_EQ(reader->choice().end().usage.completion_tokens,
+              static_cast<int64_t>(reader->choice().ids.size()));
+    expect(*reader);
+    EXPECT_EQ(test.engine().Load().waiting, 0);
+    EXPECT_EQ(test.engine().Load().running, other ? 1 : 0);
+    if (other) {
+      other->stream().Cancel();
+      test.Step();
+      other->WaitToEnd();
+    }
+    EXPECT_EQ(test.engine().Load().held_pages, 0);
+    EXPECT_TRUE(test.engine().idle());
+  }
+}
+
+TEST(Cancellation, EndsARequestWithinOneStepFromEveryState) {
+  EndFromEveryState([](Request&) {}, [](SteppedEngine&, StreamReader& reader) { reader.stream().Cancel(); },
+                    [](StreamReader& reader) {
+                      EXPECT_EQ(reader.status().code(), StatusCode::kCancelled);
+                      EXPECT_EQ(reader.choice().end().reason, FinishReason::kCancelled);
+                    });
+}
+
+TEST(Cancellation, AbortByIdDoesTheSame) {
+  EndFromEveryState([](Request&) {},
+                    [](SteppedEngine& test, StreamReader&) { EXPECT_TRUE(test.engine().Abort("r")); },
+                    [](StreamReader& reader) { EXPECT_EQ(reader.status().code(), StatusCode::kCancelled); });
+}
+
+TEST(Cancellation, APassedDeadlineEndsARequestFromEveryState) {
+  EndFromEveryState([](Request& request) { request.deadline_ns = 1'000'000'000; },
+                    [](SteppedEngine& test, StreamReader&) { test.clock().Advance(1'000'000'000); },
+                    [](StreamReader& reader) {
+                      EXPECT_EQ(reader.status().code(), StatusCode::kDeadlineExceeded);
+                      EXPECT_EQ(reader.choice().end().status.code(), StatusCode::kDeadlineExceeded);
+                    });
+}
+
+TEST(Cancellation, ATimeLimitEndsARequestWithOkFromEveryState) {
+  EndFromEveryState([](Request& request) { request.stopping.time_limit_ns = 1'000'000'000; },
+                    [](SteppedEngine& test, StreamReader&) { test.clock().Advance(1'000'000'000); },
+                    [](StreamReader& reader) {
+                      EXPECT_TRUE(reader.status().ok());
+                      EXPECT_EQ(reader.choice().end().reason, FinishReason::kTimeLimit);
+                    });
+}
+
+TEST(Cancellation, OfAFinishedButUndeliveredRequestChangesNothing) {
+  SteppedEngine test(OneSlot());
+  auto reader = test.Submit(MakeRequest("r", 5, 3));
+  test.RunToEnd({});
+  reader->stream().Cancel();
+  EXPECT_FALSE(test.engine().Abort("r")) << "no longer alive";
+  test.Step();
+  reader->WaitToEnd();
+  EXPECT_TRUE(reader->status().ok());
+  EXPECT_EQ(reader->choice().ids.size(), 3u);
+}
+
+TEST(Cancellation, OfChoicesThatWereNotForkedYetEndsThemAll) {
+  SteppedEngine test(SmallLimits(64));
+  Request request = MakeRequest("r", 40, 20);
+  request.choices = 3;
+  auto reader = test.Submit(request);
+  test.Step();
+  reader->stream().Cancel();
+  test.Step();
+  reader->WaitToEnd();
+  for (int32_t c = 0; c < 3; ++c) EXPECT_EQ(reader->choice(c).finished.size(), 1u);
+  EXPECT_EQ(test.engine().Load().held_pages, 0);
+  // Their slots are free again: a request as wide as the engine starts at once.
+  auto next = test.Submit(request);
+  test.RunToEnd({next.get()});
+  EXPECT_TRUE(next->status().ok());
+}
+
+TEST(Cancellation, AbortOfAnUnknownIdIsFalse) {
+  SteppedEngine test(OneSlot());
+  EXPECT_FALSE(test.engine().Abort("nobody"));
+}
+
+}  // namespace
+}  // namespace tramontane

@@ -1,0 +1,136 @@
+#include "tests/support/fake_model_runner.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "kernels/core/check.h"
+#include "kernels/paged_kv.h"
+#include "tests/reference/sampling.h"
+
+namespace tramontane {
+namespace {
+
+uint64_t Mix(uint64_t hash, uint64_t value) {
+  hash = (hash ^ value) * 0xbf58476d1ce4e5b9ull;
+  return hash ^ (hash >> 29);
+}
+
+int64_t PageAt(const PageTable& table, int64_t position, int32_t page_size) {
+  return table.pages.at(static_cast<size_t>(PageOf(position, table.kv_base, page_size)));
+}
+
+}  // namespace
+
+FakeModelRunner::FakeModelRunner(const KvLayout& layout, int64_t pool_pages, int32_t vocab_size)
+    : layout_(layout),
+      vocab_size_(vocab_size),
+      slots_(static_cast<size_t>(pool_pages * layout.format.page_size), -1) {}
+
+StatusOr<StepTicket> FakeModelRunner::Forward(const StepPlan& plan) {
+  if (on_forward) on_forward(plan);
+  const int32_t page_size = layout_.format.page_size;
+  for (const PageCopy& copy : plan.copies) {
+    std::copy_n(slots_.begin() + int64_t{copy.from} * page_size, page_size,
+                slots_.begin() + int64_t{copy.to} * page_size);
+  }
+  for (const StepRow& row : plan.rows) Write(row);
+  rows_.clear();
+  for (const StepRow& row : plan.rows) {
+    rows_.push_back({row, {}});
+    if (row.ask.samples > 0) rows_.back().logits.push_back(LogitsAfter(row, row.start + row.count - 1));
+    for (int64_t p = row.ask.score_begin; p < row.ask.score_end; ++p) {
+      rows_.back().logits.push_back(LogitsAfter(row, p));
+    }
+  }
+  ticket_ = {plan.step};
+  return ticket_;
+}
+
+Status FakeModelRunner::Sample(StepTicket ticket, const SampleInputs& inputs) {
+  TM_CHECK(ticket.id == ticket_.id, "ticket %lld", static_cast<long long>(ticket.id));
+  result_.rows.assign(rows_.size(), {});
+  auto choice = inputs.choices.begin();
+  for (size_t r = 0; r < rows_.size(); ++r) {
+    const StepRow& row = rows_[r].row;
+    const Request& request = *row.sequence->request;
+    for (int32_t s = 0; s < row.ask.samples; ++s, ++choice) {
+      ChoiceSampling sampling = *choice;
+      if (forced) sampling.row.forced_token = forced(request.id, sampling.row.choice, sampling.row.position);
+      const bool fails = not_finite && not_finite(request.id, sampling.row.choice, sampling.row.position);
+      result_.rows[r].samples.push_back(fails ? ScoredToken{} : Choose(rows_[r].logits[0], sampling));
+    }
+    for (int64_t p = row.ask.score_begin; p < row.ask.score_end; ++p) {
+      ChoiceSampling sampling;
+      sampling.row.forced_token = request.prompt[static_cast<size_t>(p) + 1];
+      sampling.row.top_logprobs = request.output.prompt_logprobs;
+      const size_t at = static_cast<size_t>(p - row.ask.score_begin) + (row.ask.samples > 0 ? 1 : 0);
+      result_.rows[r].scores.push_back(Choose(rows_[r].logits[at], sampling));
+    }
+  }
+  TM_CHECK(choice == inputs.choices.end(), "%zu choices were given", inputs.choices.size());
+  return {};
+}
+
+StatusOr<StepResult> FakeModelRunner::Collect(StepTicket ticket) {
+  TM_CHECK(ticket.id == ticket_.id, "ticket %lld", static_cast<long long>(ticket.id));
+  if (device_lost) return Internal("the fake device is lost");
+  return std::move(result_);
+}
+
+void FakeModelRunner::Write(const StepRow& row) {
+  const int32_t page_size = layout_.format.page_size;
+  for (const PageTable& table : row.sequence->tables) {
+    for (int64_t p = row.start; p < row.start + row.count; ++p) {
+      const int32_t token = row.sequence->tokens.at(static_cast<size_t>(p));
+      slots_[static_cast<size_t>(SlotOf(PageAt(table, p, page_size), p, page_size))] =
+          p * vocab_size_ + token;
+    }
+  }
+}
+
+std::vector<float> FakeModelRunner::LogitsAfter(const StepRow& row, int64_t position) const {
+  const int32_t page_size = layout_.format.page_size;
+  uint64_t hash = 1;
+  for (size_t g = 0; g < layout_.groups.size(); ++g) {
+    const PageTable& table = row.sequence->tables[g];
+    for (int64_t p = FirstVisible(position, layout_.groups[g].window); p <= position; ++p) {
+      const size_t slot = static_cast<size_t>(SlotOf(PageAt(table, p, page_size), p, page_size));
+      hash = Mix(hash, static_cast<uint64_t>(slots_[slot]) + 2);
+    }
+  }
+  std::vector<float> logits(static_cast<size_t>(vocab_size_));
+  for (size_t t = 0; t < logits.size(); ++t) {
+    logits[t] = static_cast<float>(Mix(Mix(hash, t + 1), 7) >> 40) * 0x1p-21f;  // 0 to 8
+  }
+  return logits;
+}
+
+ScoredToken FakeModelRunner::Choose(const std::vector<float>& logits, const ChoiceSampling& choice) const {
+  const SamplingRow& row = choice.row;
+  reference::SamplingProblem problem;
+  problem.logits = logits;
+  problem.temperature = row.temperature;
+  problem.top_p = row.top_p;
+  problem.min_p = row.min_p;
+  problem.top_k = row.top_k;
+  problem.repetition_penalty = row.repetition_penalty;
+  problem.presence_penalty = row.presence_penalty;
+  problem.frequency_penalty = row.frequency_penalty;
+  for (const LogitAdjust& adjust : choice.adjusts) {
+    problem.adjustments.push_back({adjust.token, adjust.bias, adjust.output_count, adjust.in_context != 0});
+  }
+  problem.forced_token = row.forced_token;
+  problem.top_logprobs = row.top_logprobs;
+  problem.exponential = [&row](int32_t token) {
+    return -std::log1p(-RaceUniform(row.seed, row.choice, row.position, token));
+  };
+  const reference::SamplingAnswer answer = reference::Sample(problem);
+  ScoredToken scored;
+  scored.token = {answer.failed ? -1 : answer.token, static_cast<float>(answer.logprob)};
+  scored.rank = answer.rank;
+  for (const auto& [token, logprob] : answer.top) scored.top.push_back({token, static_cast<float>(logprob)});
+  return scored;
+}
+
+}  // namespace tramontane

@@ -1,0 +1,53 @@
+// FakeModelRunner: a ModelRunner without a model or a device, for tests of the engine.
+//
+// It keeps, for every slot of every page, the token that was written there, and makes a row's logits from a
+// hash of all the slots that its query may see in every group. So the next token depends on exactly what
+// attention would read: a page released too early, shared without a copy or listed in the wrong order changes
+// the output. Tokens are then chosen by the rules of tests/reference. The thread that steps the engine.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "engine/model_runner.h"
+#include "models/kv_layout.h"
+
+namespace tramontane {
+
+class FakeModelRunner final : public ModelRunner {
+ public:
+  FakeModelRunner(const KvLayout& layout, int64_t pool_pages, int32_t vocab_size);
+
+  StatusOr<StepTicket> Forward(const StepPlan& plan) override;
+  Status Sample(StepTicket ticket, const SampleInputs& inputs) override;
+  StatusOr<StepResult> Collect(StepTicket ticket) override;
+
+  // ---- what a test may set ------------------------------------------------------------------------------
+  std::function<void(const StepPlan&)> on_forward;
+  // Makes logits non-finite where it returns true, for the token at `position` of `choice`.
+  std::function<bool(const std::string& request_id, int32_t choice, int64_t position)> not_finite;
+  // Chooses the token itself; -1 leaves it to the logits.
+  std::function<int32_t(const std::string& request_id, int32_t choice, int64_t position)> forced;
+  bool device_lost = false;  // Collect fails from now on
+
+ private:
+  struct Row {
+    StepRow row;
+    std::vector<std::vector<float>> logits;  // after the last position, then after each scored one; [vocab]
+  };
+
+  void Write(const StepRow& row);
+  std::vector<float> LogitsAfter(const StepRow& row, int64_t position) const;
+  ScoredToken Choose(const std::vector<float>& logits, const ChoiceSampling& choice) const;
+
+  const KvLayout layout_;
+  const int32_t vocab_size_;
+  std::vector<int64_t> slots_;  // [pages, page_size] position * vocab + token; -1: never written
+  StepTicket ticket_;
+  std::vector<Row> rows_;
+  StepResult result_;
+};
+
+}  // namespace tramontane

@@ -1,0 +1,92 @@
+#include "tests/support/in_process_engine.h"
+
+#include <thread>
+
+namespace tramontane {
+namespace {
+
+KvLayout SmallLayout(const std::vector<int32_t>& windows, int32_t page_size) {
+  KvFormat format;
+  format.kv_heads = 1;
+  format.head_dim = 1;
+  format.page_size = page_size;
+  return MakeKvLayout(windows, format);
+}
+
+}  // namespace
+
+StreamReader::StreamReader(Engine& engine, Request request)
+    : choices_(static_cast<size_t>(request.choices > 0 ? request.choices : 0)) {
+  auto submitted = engine.Submit(std::move(request), [ready = ready_] { ready->Notify(); });
+  if (submitted.ok()) {
+    stream_ = *std::move(submitted);
+  } else {
+    refused_ = submitted.status();
+  }
+}
+
+void StreamReader::Poll() {
+  StreamUpdate update = stream_->Take();
+  if (!update.empty()) ++updates_;
+  if (update.started) started_.push_back(*std::move(update.started));
+  for (StreamDelta& delta : update.deltas) {
+    ChoiceReading& choice = choices_.at(static_cast<size_t>(delta.choice));
+    choice.text += delta.text;
+    choice.ids.insert(choice.ids.end(), delta.token_ids.begin(), delta.token_ids.end());
+    choice.logprobs.insert(choice.logprobs.end(), delta.logprobs.begin(), delta.logprobs.end());
+    choice.completion_tokens = delta.completion_tokens;
+  }
+  for (StreamFinished& finished : update.finished) {
+    choices_.at(static_cast<size_t>(finished.choice)).finished.push_back(std::move(finished));
+  }
+  if (update.done) {
+    done_ = true;
+    status_ = update.status;
+  }
+}
+
+void StreamReader::WaitToEnd() {
+  for (Poll(); !done_; Poll()) ready_->Wait(Signal::kForever);
+}
+
+SteppedEngine::SteppedEngine(const EngineLimits& limits, const std::vector<int32_t>& windows,
+                             const Tokenizer* tokenizer)
+    : layout_(SmallLayout(windows, limits.page_size)),
+      runner_(layout_, limits.pool_pages, kVocab),
+      engine_(limits, {kVocab, {kEos}, layout_}, runner_, tokenizer, clock_) {}
+
+void SteppedEngine::RunToEnd(const std::vector<StreamReader*>& readers) {
+  while (!engine_.idle()) {
+    Step();
+    std::this_thread::yield();  // the output thread has its own pace
+  }
+  for (StreamReader* reader : readers) reader->WaitToEnd();
+}
+
+EngineLimits SmallLimits(int64_t pool_pages) {
+  EngineLimits limits;
+  limits.context = 64;
+  limits.max_choices = 4;
+  limits.max_sequences = 8;
+  limits.max_queued_requests = 64;
+  limits.page_size = 4;
+  limits.pool_pages = pool_pages;
+  limits.max_step_tokens = 16;
+  limits.max_logit_rows = 4;
+  return limits;
+}
+
+Request MakeRequest(const std::string& id, int64_t prompt_tokens, int64_t max_tokens, uint32_t salt) {
+  Request request;
+  request.id = id;
+  for (int64_t i = 0; i < prompt_tokens; ++i) {
+    const uint64_t hash = RaceBits(salt, 0, i, 0);
+    request.prompt.push_back(static_cast<int32_t>(3 + hash % (SteppedEngine::kVocab - 3)));
+  }
+  request.sampling.temperature = 0.0f;
+  request.stopping.max_tokens = max_tokens;
+  request.stopping.ignore_eos = true;
+  return request;
+}
+
+}  // namespace tramontane

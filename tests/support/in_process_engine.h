@@ -1,0 +1,95 @@
+// What tests need around an Engine: a reader that gathers a whole stream, and an engine over the fake model
+// that the test steps by hand.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/engine.h"
+#include "engine/signal.h"
+#include "tests/support/fake_clock.h"
+#include "tests/support/fake_model_runner.h"
+
+namespace tramontane {
+
+// Everything one choice gave.
+struct ChoiceReading {
+  std::string text;
+  std::vector<int32_t> ids;
+  std::vector<TokenInfo> logprobs;
+  std::vector<StreamFinished> finished;  // one when all is well
+  int64_t completion_tokens = 0;         // as the last delta said
+
+  const StreamFinished& end() const { return finished.at(0); }
+};
+
+// One thread reads; the engine's output thread may be another.
+class StreamReader {
+ public:
+  // `submit` is given the on_ready callback of the stream.
+  StreamReader(Engine& engine, Request request);
+
+  const Status& refused() const { return refused_; }  // of Submit
+  TokenStream& stream() { return *stream_; }
+
+  void Poll();       // takes what is there
+  void WaitToEnd();  // until the stream is done; somebody else steps the engine
+
+  bool done() const { return done_; }
+  const Status& status() const { return status_; }
+  const std::vector<StreamStarted>& started() const { return started_; }
+  const ChoiceReading& choice(int32_t c = 0) const { return choices_.at(static_cast<size_t>(c)); }
+  int32_t updates() const { return updates_; }
+
+ private:
+  // Shared with the callback, which may outlive the reader.
+  std::shared_ptr<Signal> ready_ = std::make_shared<Signal>();
+  std::shared_ptr<TokenStream> stream_;
+  Status refused_;
+  std::vector<StreamStarted> started_;
+  std::vector<ChoiceReading> choices_;
+  bool done_ = false;
+  Status status_;
+  int32_t updates_ = 0;
+};
+
+// An engine over the fake model and a fake clock, stepped by the test.
+class SteppedEngine {
+ public:
+  static constexpr int32_t kVocab = 64;
+  static constexpr int32_t kEos = 2;
+
+  explicit SteppedEngine(const EngineLimits& limits, const std::vector<int32_t>& windows = {0},
+                         const Tokenizer* tokenizer = nullptr);
+
+  std::unique_ptr<StreamReader> Submit(Request request) {
+    return std::make_unique<StreamReader>(engine_, std::move(request));
+  }
+  // Steps until every stream is done, and reads `readers`; each step takes a millisecond.
+  void RunToEnd(const std::vector<StreamReader*>& readers);
+  void Step() {
+    clock_.Advance(1'000'000);
+    engine_.Step();
+  }
+
+  Engine& engine() { return engine_; }
+  FakeModelRunner& runner() { return runner_; }
+  FakeClock& clock() { return clock_; }
+
+ private:
+  FakeClock clock_;
+  const KvLayout layout_;
+  FakeModelRunner runner_;
+  Engine engine_;
+};
+
+// Small limits for the fake model: pages of 4 tokens, steps of 16.
+EngineLimits SmallLimits(int64_t pool_pages);
+
+// `prompt_tokens` ids that depend on `salt`, greedy, no eos.
+Request MakeRequest(const std::string& id, int64_t prompt_tokens, int64_t max_tokens, uint32_t salt = 0);
+
+}  // namespace tramontane
