@@ -1,0 +1,247 @@
+#!/usr/bin/env python3
+"""Writes the tiny random-weight models of tests/golden/ and what Hugging Face transformers computes with them.
+
+Each model is a folder as users have them (config, safetensors) plus golden.json: prompts, the greedy continuation,
+log-probabilities of prompt and continuation, the five most likely tokens of each step, and how far the best token led.
+tests/models/golden_test.cc compares the server's forward pass with these files; nothing here runs during a test.
+
+    pip install torch transformers safetensors numpy
+    tests/golden/make_model_goldens.py            # rewrites tests/golden/*/
+
+The reference is the unchanged model class of transformers with eager attention, its weights rounded to the dtype of
+the file and then computed with in float64 on the CPU (RMSNorm, softmax and rotary angles stay float32: the class
+casts there). Weights are scaled so that attention is peaked and logits are spread; seeds are tried in order until
+every greedy choice leads by at least MARGIN and the window matters, so that a test can tell a wrong token from a
+rounding error. The same versions give the same files.
+"""
+
+import json
+import pathlib
+import shutil
+
+import numpy as np
+import torch
+import transformers
+from safetensors.torch import save_file
+
+HERE = pathlib.Path(__file__).resolve().parent
+MARGIN = 0.03  # smallest lead of a greedy choice, in logits
+STEPS = 32
+TOP = 5
+EOS = 2
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+# name -> transformers class, config, dtype of the files, prompt lengths.
+MODELS = {
+    # A window shorter than every prompt, on all layers.
+    "window16": dict(
+        kind="Mistral", dtype=torch.bfloat16, prompts=[40, 57, 70],
+        config=dict(vocab_size=320, hidden_size=64, intermediate_size=112, num_hidden_layers=3,
+                    num_attention_heads=4, num_key_value_heads=2, head_dim=16, sliding_window=16,
+                    rope_theta=1e4)),
+    # One full layer, then three with a window; matrices bf16, norms f32, keys of every second layer f32.
+    "layer_types": dict(
+        kind="Ministral", dtype="mixed", prompts=[41, 64],
+        config=dict(vocab_size=288, hidden_size=48, intermediate_size=96, num_hidden_layers=4,
+                    num_attention_heads=6, num_key_value_heads=2, head_dim=16, sliding_window=12,
+                    layer_types=[FULL, SLIDING, SLIDING, SLIDING], rope_theta=5e5)),
+    # head_dim * heads is twice the hidden size; four query heads share a key head; two files and an index.
+    "head_dim": dict(
+        kind="Mistral", dtype=torch.bfloat16, prompts=[1, 33, 48], shard="120KB",
+        config=dict(vocab_size=320, hidden_size=48, intermediate_size=80, num_hidden_layers=3,
+                    num_attention_heads=4, num_key_value_heads=1, head_dim=24, sliding_window=None,
+                    rope_theta=1e6)),
+    # No output matrix of its own.
+    "tied": dict(
+        kind="Mistral", dtype=torch.float32, prompts=[25, 52],
+        config=dict(vocab_size=256, hidden_size=32, intermediate_size=96, num_hidden_layers=3,
+                    num_attention_heads=4, num_key_value_heads=2, head_dim=8, sliding_window=20,
+                    tie_word_embeddings=True, rope_theta=1e4)),
+    # The other architecture: a key head per query head, f16.
+    "llama": dict(
+        kind="Llama", dtype=torch.float16, prompts=[17, 60],
+        config=dict(vocab_size=304, hidden_size=48, intermediate_size=128, num_hidden_layers=3,
+                    num_attention_heads=3, num_key_value_heads=3, head_dim=16, rope_theta=1e5)),
+}
+# Written a second time in Mistral's own layout: other names, rotated pairs side by side, windows as a list.
+NATIVE_OF = {"layer_types_native": "layer_types"}
+
+
+def make_model(spec, seed):
+    config = dict(spec["config"])
+    theta = config.pop("rope_theta")
+    config_class = getattr(transformers, spec["kind"] + "Config")
+    model_class = getattr(transformers, spec["kind"] + "ForCausalLM")
+    model = model_class(config_class(
+        **config, rope_parameters={"rope_type": "default", "rope_theta": theta}, rms_norm_eps=1e-5,
+        max_position_embeddings=2048, bos_token_id=1, eos_token_id=EOS, attn_implementation="eager"))
+    generator = torch.Generator().manual_seed(seed)
+    tied = model.config.tie_word_embeddings
+    # Standard deviation of a weight, times sqrt(inputs).
+    scale = {"q_proj": 1.6, "k_proj": 1.6, "v_proj": 1.0, "o_proj": 1.4 if tied else 1.0, "gate_proj": 1.2,
+             "up_proj": 1.0, "down_proj": 1.4 if tied else 1.0, "lm_head": 4.0}
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            noise = torch.randn(weight.shape, generator=generator)
+            part = name.split(".")[-2]
+            if "norm" in part:
+                weight.copy_(1.0 + 0.2 * noise)
+            elif part == "embed_tokens":
+                weight.copy_((0.5 if tied else 1.0) * noise)
+            else:
+                weight.copy_(scale[part] * noise / weight.shape[1] ** 0.5)
+            weight.copy_(weight.to(file_dtype(spec, name)))
+    return model.double().eval()
+
+
+def file_dtype(spec, name):
+    if spec["dtype"] != "mixed":
+        return spec["dtype"]
+    if "norm" in name or ("k_proj" in name and int(name.split(".")[2]) % 2 == 1):
+        return torch.float32
+    return torch.bfloat16
+
+
+def make_prompts(spec, seed):
+    random = np.random.default_rng(seed)
+    return [[1] + random.integers(3, spec["config"]["vocab_size"], length - 1).tolist() for length in spec["prompts"]]
+
+
+def logits_of(model, tokens):
+    with torch.no_grad():
+        return model(torch.tensor([tokens]), use_cache=False).logits[0]
+
+
+def run(model, prompt):
+    """Greedy continuation, or None where a choice is too close or ends the text."""
+    tokens = list(prompt)
+    out = dict(prompt=prompt, tokens=[], logprobs=[], margins=[], top=[])
+    for _ in range(STEPS):
+        logits = logits_of(model, tokens)[-1]
+        logprobs = torch.log_softmax(logits, -1)
+        best = torch.topk(logprobs, TOP)
+        margin = float(best.values[0] - best.values[1])
+        token = int(best.indices[0])
+        if margin < MARGIN or token == EOS:
+            return None
+        tokens.append(token)
+        out["tokens"].append(token)
+        out["logprobs"].append(round(float(best.values[0]), 6))
+        out["margins"].append(round(margin, 6))
+        out["top"].append([[int(i), round(float(v), 6)] for v, i in zip(best.values, best.indices)])
+    # Log-probability of each prompt token but the first, given those before it.
+    logprobs = torch.log_softmax(logits_of(model, prompt), -1)
+    out["prompt_logprobs"] = [round(float(logprobs[i, prompt[i + 1]]), 6) for i in range(len(prompt) - 1)]
+    out["min_margin"] = min(out["margins"])
+    return out
+
+
+def window_effect(model, tokens):
+    """Largest change of a logit if every window were one key wider: what a test must be able to see."""
+    window = getattr(model.config, "sliding_window", None)
+    if window is None:
+        return None
+    right = logits_of(model, tokens)
+    model.config.sliding_window = window + 1
+    wrong = logits_of(model, tokens)
+    model.config.sliding_window = window
+    return round(float((right - wrong).abs().max()), 6)
+
+
+def search(name, spec):
+    for seed in range(10_000):
+        model = make_model(spec, seed)
+        runs = []
+        for prompt in make_prompts(spec, seed):
+            runs.append(run(model, prompt))
+            if runs[-1] is None:
+                break
+        if runs[-1] is not None:
+            effect = window_effect(model, runs[-1]["prompt"] + runs[-1]["tokens"])
+            print(f"{name}: seed {seed}, smallest margin {min(r['min_margin'] for r in runs)}, window effect {effect}")
+            golden = dict(transformers=transformers.__version__, torch=torch.__version__.split("+")[0], seed=seed,
+                          one_wider_window_changes_a_logit_by=effect, runs=runs)
+            return model, golden
+    raise SystemExit(f"{name}: no seed gives margins of {MARGIN}")
+
+
+def write_json(path, value):
+    text = json.dumps(value, indent=1)
+    # Lists of numbers on one line.
+    import re
+    text = re.sub(r"\[[\s\d.,eE+-]*\]", lambda m: re.sub(r"\s+", "", m.group()).replace(",", ", "), text)
+    path.write_text(text + "\n")
+
+
+def write_hugging_face(folder, model, spec):
+    if spec["dtype"] == "mixed":
+        # As older releases wrote it.
+        config = model.config.to_dict()
+        keep = ["architectures", "model_type", "hidden_act", "max_position_embeddings", "rms_norm_eps", "bos_token_id",
+                "eos_token_id", "tie_word_embeddings", "use_cache"] + [k for k in spec["config"] if k != "rope_theta"]
+        old = {k: config[k] for k in keep} | {"rope_theta": spec["config"]["rope_theta"], "torch_dtype": "bfloat16"}
+        old["architectures"] = [type(model).__name__]
+        write_json(folder / "config.json", old)
+        tensors = {n: w.detach().to(file_dtype(spec, n)).contiguous() for n, w in model.state_dict().items()}
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+        return
+    model.to(spec["dtype"]).save_pretrained(folder, max_shard_size=spec.get("shard", "10GB"))
+    model.double()
+
+
+def write_native(folder, model, spec):
+    config = model.config
+    half = config.head_dim // 2
+
+    def pairs_side_by_side(weight, heads):  # rows (i, half + i) of a head become (2i, 2i + 1)
+        return weight.view(heads, 2, half, -1).transpose(1, 2).reshape(weight.shape)
+
+    rename = {"model.embed_tokens": "tok_embeddings", "model.norm": "norm", "lm_head": "output",
+              "self_attn.q_proj": "attention.wq", "self_attn.k_proj": "attention.wk", "self_attn.v_proj": "attention.wv",
+              "self_attn.o_proj": "attention.wo", "input_layernorm": "attention_norm",
+              "post_attention_layernorm": "ffn_norm", "mlp.gate_proj": "feed_forward.w1",
+              "mlp.down_proj": "feed_forward.w2", "mlp.up_proj": "feed_forward.w3", "model.layers": "layers"}
+    tensors = {}
+    for name, weight in model.state_dict().items():
+        weight = weight.to(file_dtype(spec, name))
+        if "q_proj" in name:
+            weight = pairs_side_by_side(weight, config.num_attention_heads)
+        if "k_proj" in name:
+            weight = pairs_side_by_side(weight, config.num_key_value_heads)
+        for theirs, native in rename.items():
+            name = name.replace(theirs, native)
+        tensors[name] = weight.contiguous()
+    save_file(tensors, folder / "consolidated.safetensors")
+    windows = [config.sliding_window if kind == SLIDING else None for kind in config.layer_types]
+    write_json(folder / "params.json", dict(
+        dim=config.hidden_size, n_layers=config.num_hidden_layers, head_dim=config.head_dim,
+        hidden_dim=config.intermediate_size, n_heads=config.num_attention_heads, n_kv_heads=config.num_key_value_heads,
+        norm_eps=config.rms_norm_eps, vocab_size=config.vocab_size, rope_theta=spec["config"]["rope_theta"],
+        sliding_window=windows, max_seq_len=config.max_position_embeddings))
+
+
+def fresh(name):
+    folder = HERE / name
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    return folder
+
+
+def main():
+    torch.set_num_threads(1)
+    done = {}
+    for name, spec in MODELS.items():
+        model, golden = done[name] = search(name, spec)
+        folder = fresh(name)
+        write_json(folder / "golden.json", golden)
+        write_hugging_face(folder, model, spec)
+    for name, source in NATIVE_OF.items():
+        model, golden = done[source]
+        folder = fresh(name)
+        write_json(folder / "golden.json", golden)
+        write_native(folder, model, MODELS[source])
+
+
+if __name__ == "__main__":
+    main()
