@@ -50,7 +50,7 @@ using LoadProgress = std::function<void(int64_t done_bytes, int64_t total_bytes)
 
 struct LoadOptions {
   KvFormat kv;  // dtype, page_size and order; kv_heads and head_dim are filled in from the config
-  LoadProgress progress;
+  LoadProgress progress = nullptr;
 };
 
 // Opens a model folder: config, weights (mapped, checked, packed, unmapped). Errors name file and tensor.

@@ -1,0 +1,190 @@
+// The plan against what loading and reserving really take, counted by a backend that forwards to the CPU's.
+#include "models/memory_plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "kernels/cpu/cpu_backend.h"
+#include "models/model.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/tiny_model.h"
+
+namespace tramontane {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+constexpr int64_t kMiB = 1 << 20;
+
+// Adds up what is asked of it.
+class CountingBackend final : public Backend {
+ public:
+  explicit CountingBackend(Backend& inner) : inner_(inner) {}
+  ~CountingBackend() = default;
+
+  int64_t allocated = 0;
+  int64_t packed = 0;
+  int64_t reserved = 0;
+
+  const BackendInfo& info() const override { return inner_.info(); }
+  const char* last_error() const override { return inner_.last_error(); }
+  void* Allocate(int64_t bytes) override {
+    allocated += bytes;
+    return inner_.Allocate(bytes);
+  }
+  void Free(void* memory) override { inner_.Free(memory); }
+  void* AllocateHost(int64_t bytes) override { return inner_.AllocateHost(bytes); }
+  void FreeHost(void* memory) override { inner_.FreeHost(memory); }
+  OpCode Upload(void* device, const void* host, int64_t bytes) override {
+    return inner_.Upload(device, host, bytes);
+  }
+  OpCode Download(void* host, const void* device, int64_t bytes) override {
+    return inner_.Download(host, device, bytes);
+  }
+  uint64_t RecordFence() override { return inner_.RecordFence(); }
+  OpCode WaitFence(uint64_t fence) override { return inner_.WaitFence(fence); }
+  int64_t PackedBytes(const LinearSource& source) const override { return inner_.PackedBytes(source); }
+  OpCode PackLinear(const LinearSource& source, WeightHandle* out) override {
+    packed += inner_.PackedBytes(source);
+    return inner_.PackLinear(source, out);
+  }
+  void FreeWeight(WeightHandle weight) override { inner_.FreeWeight(weight); }
+  int64_t WorkspaceBytes(const StepMaxima& maxima) const override { return inner_.WorkspaceBytes(maxima); }
+  OpCode Reserve(const StepMaxima& maxima) override {
+    reserved += inner_.WorkspaceBytes(maxima);
+    return inner_.Reserve(maxima);
+  }
+  OpCode Embed(const EmbedParams& params) override { return inner_.Embed(params); }
+  OpCode RopeTable(const RopeTableParams& params) override { return inner_.RopeTable(params); }
+  OpCode Linear(const LinearParams& params) override { return inner_.Linear(params); }
+  OpCode RopeAppend(const RopeAppendParams& params) override { return inner_.RopeAppend(params); }
+  OpCode Attention(const AttentionParams& params) override { return inner_.Attention(params); }
+  OpCode Sample(const SampleParams& params) override { return inner_.Sample(params); }
+  OpCode CopyPages(const CopyPagesParams& params) override { return inner_.CopyPages(params); }
+  void Destroy() override {}
+
+ private:
+  Backend& inner_;
+};
+
+class MemoryPlanTest : public testing::Test {
+ protected:
+  MemoryPlanTest() : backend_(MakeCpuBackend({.threads = 1, .variant = ""}).value()) {
+    model_.window = {0, 12};
+    model_.Randomise(1);
+  }
+
+  StatusOr<MemoryPlan> Plan(const TempFolder& folder, int64_t memory_bytes = 64 * kMiB) {
+    const auto config = LoadModelConfig(folder.path());
+    EXPECT_TRUE(config.ok()) << config.status();
+    const KvFormat kv = {DType::kBf16, config->kv_heads, config->head_dim, 16};
+    return PlanMemory(folder.path(), *config, MakeKvLayout(config->window, kv), *backend_, limits_,
+                      memory_bytes);
+  }
+
+  TinyModel model_;
+  BackendPtr backend_;
+  PlanLimits limits_ = {.max_tokens = 64, .max_sequences = 8, .max_logit_rows = 8};
+};
+
+TEST_F(MemoryPlanTest, EqualsWhatLoadingAndReservingTake) {
+  for (const bool tied : {false, true}) {
+    for (const DType dtype : {DType::kF32, DType::kBf16}) {
+      model_.tied = tied;
+      model_.Randomise(1);
+      for (auto& [name, tensor] : model_.tensors) tensor.dtype = dtype;
+      model_.tensors["layers.0.attention.wq.weight"].dtype = DType::kF16;  // one matrix of mixed dtypes
+      const TempFolder folder;
+      model_.WriteMistral(folder);
+      const auto plan = Plan(folder);
+      ASSERT_TRUE(plan.ok()) << plan.status();
+
+      CountingBackend counting(*backend_);
+      auto model = LoadModel(folder.path(), counting, {});
+      ASSERT_TRUE(model.ok()) << model.status();
+      EXPECT_EQ(plan->weight_bytes, counting.packed + counting.allocated);
+      EXPECT_TRUE(plan->weights_present);
+      counting.allocated = 0;
+      ASSERT_TRUE((*model)->Reserve(limits_.max_tokens, limits_.max_sequences, limits_.max_logit_rows).ok());
+      const int64_t logits =
+          int64_t{limits_.max_logit_rows} * model_.vocab * 4;  // whoever calls Logits holds them
+      EXPECT_EQ(plan->workspace_bytes, counting.reserved + counting.allocated + logits);
+
+      int64_t parameters = 0;
+      for (const auto& [name, tensor] : model_.tensors)
+        parameters += static_cast<int64_t>(tensor.values.size());
+      EXPECT_EQ(plan->weight_count, parameters);
+    }
+  }
+}
+
+TEST_F(MemoryPlanTest, WorksWithoutWeightsByTheConfigsWord) {
+  for (auto& [name, tensor] : model_.tensors) tensor.dtype = DType::kBf16;
+  const TempFolder with, without;
+  model_.WriteHuggingFace(with);
+  without.Write("config.json", model_.HuggingFaceConfig().dump());
+  const auto expected = Plan(with), plan = Plan(without);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_FALSE(plan->weights_present);
+  EXPECT_EQ(plan->weight_bytes, expected->weight_bytes);
+  EXPECT_EQ(plan->weight_count, expected->weight_count);
+
+  nlohmann::json f32 = model_.HuggingFaceConfig();
+  f32["torch_dtype"] = "float32";
+  without.Write("config.json", f32.dump());
+  EXPECT_GT(Plan(without)->weight_bytes, plan->weight_bytes);
+}
+
+TEST_F(MemoryPlanTest, EveryByteHasAPlace) {
+  const TempFolder folder;
+  model_.WriteMistral(folder);
+  const auto plan = Plan(folder);
+  ASSERT_TRUE(plan.ok());
+  EXPECT_EQ(plan->weight_bytes + plan->workspace_bytes + plan->kv_budget_bytes, 64 * kMiB);
+  EXPECT_EQ(plan->page_bytes,
+            2 * 2 * 16 * 8 * 2);  // K and V, 2 heads, 16 tokens, 8 dims, bf16; 1 layer a page
+  EXPECT_EQ(plan->pool_pages, plan->kv_budget_bytes / plan->page_bytes);
+}
+
+TEST_F(MemoryPlanTest, CountsSequencesAndTheLongestOneByTheirPages) {
+  const TempFolder folder;
+  model_.WriteMistral(folder);
+  const auto roomy = Plan(folder);
+  ASSERT_TRUE(roomy.ok());
+  EXPECT_EQ(roomy->pool_tokens, model_.context) << "never more than the model's context";
+  // Context 512: 32 pages of the full layer, ceil((12 - 1 + 64) / 16) + 1 = 6 of the other.
+  EXPECT_EQ(roomy->sequences_at_context, roomy->pool_pages / 38);
+
+  // Exactly 20 pages: 14 of the full layer beside those 6, 224 tokens.
+  const int64_t fixed = roomy->weight_bytes + roomy->workspace_bytes;
+  const auto tight = Plan(folder, fixed + 20 * roomy->page_bytes);
+  ASSERT_TRUE(tight.ok()) << tight.status();
+  EXPECT_EQ(tight->pool_pages, 20);
+  EXPECT_EQ(tight->pool_tokens, 224);
+  EXPECT_EQ(tight->sequences_at_context, 0);
+}
+
+TEST_F(MemoryPlanTest, TooLittleMemorySaysWhatIsNeeded) {
+  const TempFolder folder;
+  model_.WriteMistral(folder);
+  const auto plan = Plan(folder);
+  const int64_t least = plan->weight_bytes + plan->workspace_bytes + 2 * plan->page_bytes;
+  EXPECT_TRUE(Plan(folder, least).ok());
+  for (const int64_t memory : {least - 1, int64_t{1000}, int64_t{0}, int64_t{-5}}) {
+    const auto refused = Plan(folder, memory);
+    EXPECT_EQ(refused.status().code(), StatusCode::kResourceExhausted);
+    EXPECT_THAT(refused.status().message(),
+                AllOf(HasSubstr(std::to_string(memory)), HasSubstr(std::to_string(least))));
+  }
+}
+
+TEST_F(MemoryPlanTest, WrongWeightFilesAreErrorsOfThePlanToo) {
+  const TempFolder folder;
+  model_.tensors.erase("norm.weight");
+  model_.WriteMistral(folder);
+  EXPECT_THAT(Plan(folder).status().message(), HasSubstr("norm.weight"));
+}
+
+}  // namespace
+}  // namespace tramontane

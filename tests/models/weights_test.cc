@@ -1,0 +1,308 @@
+// Loading: every way in which weight files can be wrong is one error that names file and tensor; right ones
+// load whatever their dtypes, layout and number of files.
+#include "models/weights.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "kernels/cpu/cpu_backend.h"
+#include "tests/support/model_driver.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/tiny_model.h"
+
+namespace tramontane {
+namespace {
+
+using nlohmann::json;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+constexpr char kWq[] = "layers.1.attention.wq.weight";
+
+class WeightsTest : public testing::Test {
+ protected:
+  WeightsTest() : backend_(MakeCpuBackend({.threads = 1, .variant = "portable"}).value()) {
+    model_.Randomise(1);
+  }
+
+  StatusOr<std::unique_ptr<Model>> Load(LoadProgress progress = nullptr) {
+    LoadOptions options;
+    options.kv.dtype = DType::kF32;
+    options.progress = std::move(progress);
+    return LoadModel(folder_.path(), *backend_, options);
+  }
+  // The error of loading, after the folder was written.
+  std::string Error() { return Load().status().message(); }
+
+  // Logits of some fixed tokens.
+  std::vector<std::vector<float>> Logits() {
+    auto model = Load();
+    EXPECT_TRUE(model.ok()) << model.status();
+    ModelDriver driver(**model, *backend_, {});
+    std::vector<int32_t> tokens;
+    for (int32_t i = 0; i < 40; ++i) tokens.push_back(i * 7 % model_.vocab);
+    return driver.Step({{driver.AddSequence(), tokens}});
+  }
+
+  TinyModel model_;
+  TempFolder folder_;
+  BackendPtr backend_;
+};
+
+double LargestDifference(const std::vector<std::vector<float>>& a, const std::vector<std::vector<float>>& b) {
+  double largest = 0.0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    for (size_t j = 0; j < a[i].size(); ++j) largest = std::max(largest, std::abs(double{a[i][j]} - b[i][j]));
+  }
+  return largest;
+}
+
+// Both round the same sums in another order: 2 layers, logits of size 10, relative roundings of 6e-8 that
+// peaked attention makes up to 30 times larger: 10 * 30 * 6e-8 * sqrt(16) < 1e-4.
+constexpr double kReorderedTolerance = 1e-4;
+
+TEST_F(WeightsTest, TheSameWeightsInBothLayoutsGiveTheSameLogits) {
+  model_.window = {0, 12};
+  model_.WriteMistral(folder_);
+  const auto interleaved = Logits();
+
+  const TempFolder other;
+  model_.WriteHuggingFace(other);
+  const auto loaded = LoadModel(other.path(), *backend_, {.kv = {.dtype = DType::kF32}});
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  EXPECT_EQ((*loaded)->config().rotary_style, RotaryStyle::kHalfSplit);
+  EXPECT_THAT((*loaded)->config().window, ElementsAre(0, 12));
+  ModelDriver driver(**loaded, *backend_, {});
+  std::vector<int32_t> tokens;
+  for (int32_t i = 0; i < 40; ++i) tokens.push_back(i * 7 % model_.vocab);
+  const auto half_split = driver.Step({{driver.AddSequence(), tokens}});
+  EXPECT_LT(LargestDifference(interleaved, half_split), kReorderedTolerance);
+}
+
+TEST_F(WeightsTest, RowOrderOfTheOtherLayoutWouldShow) {
+  model_.WriteMistral(folder_);
+  const auto right = Logits();
+  // Half-split rows under Mistral's names: what loading with the wrong convention computes.
+  TinyModel swapped = model_;
+  for (auto& [name, tensor] : swapped.tensors) {
+    if (!name.ends_with("wq.weight") && !name.ends_with("wk.weight")) continue;
+    const TinyTensor before = tensor;
+    for (int64_t row = 0; row < tensor.shape[0]; ++row) {
+      const int64_t head = row / model_.head_dim, r = row % model_.head_dim;
+      const int64_t from = head * model_.head_dim + (r % 2) * (model_.head_dim / 2) + r / 2;
+      std::copy_n(before.values.begin() + from * tensor.shape[1], tensor.shape[1],
+                  tensor.values.begin() + row * tensor.shape[1]);
+    }
+  }
+  swapped.WriteMistral(folder_);
+  EXPECT_GT(LargestDifference(right, Logits()), 0.1);
+}
+
+TEST_F(WeightsTest, MixedDTypesWithinOnePackedMatrixAreWidenedExactly) {
+  for (auto& [name, tensor] : model_.tensors) {
+    for (float& value : tensor.values) value = RoundToBf16(value);
+  }
+  model_.WriteMistral(folder_);
+  const auto all_f32 = Logits();
+  for (auto& [name, tensor] : model_.tensors) {
+    if (name.ends_with("wk.weight") || name.ends_with("w3.weight") || name.ends_with("norm.weight")) {
+      tensor.dtype = DType::kBf16;
+    }
+  }
+  model_.WriteMistral(folder_);
+  const auto mixed = Logits();
+  EXPECT_EQ(LargestDifference(all_f32, mixed), 0.0) << "bf16 parts beside f32 parts hold the same numbers";
+}
+
+TEST_F(WeightsTest, TiedEmbeddingsAreTheOutputMatrix) {
+  model_.tied = true;
+  model_.Randomise(2);
+  model_.WriteMistral(folder_);
+  const auto tied = Logits();
+  TinyModel apart = model_;
+  apart.tied = false;
+  apart.tensors["output.weight"] = apart.tensors["tok_embeddings.weight"];
+  apart.WriteMistral(folder_);
+  EXPECT_EQ(LargestDifference(tied, Logits()), 0.0);
+}
+
+TEST_F(WeightsTest, ShardsWithAndWithoutAnIndexLoadTheSame) {
+  model_.WriteHuggingFace(folder_);
+  const auto whole = Logits();
+  std::filesystem::remove(folder_.PathOf("model.safetensors"));
+
+  SafetensorsWriter shards[2];
+  json weight_map = json::object();
+  int i = 0;
+  SafetensorsWriter all = model_.HuggingFaceTensors();
+  for (const auto& [name, entry] : all.header().items()) {
+    const int shard = i++ % 2;
+    const auto [begin, end] = entry["data_offsets"].get<std::pair<size_t, size_t>>();
+    shards[shard].AddRaw(name, entry["dtype"], entry["shape"], all.data().substr(begin, end - begin));
+    weight_map[name] = "model-0000" + std::to_string(shard + 1) + "-of-00002.safetensors";
+  }
+  folder_.Write("model-00001-of-00002.safetensors", shards[0].File());
+  folder_.Write("model-00002-of-00002.safetensors", shards[1].File());
+  EXPECT_EQ(LargestDifference(whole, Logits()), 0.0);
+  folder_.Write("model.safetensors.index.json", json{{"weight_map", weight_map}}.dump());
+  EXPECT_EQ(LargestDifference(whole, Logits()), 0.0);
+
+  weight_map["lm_head.weight"] = weight_map["lm_head.weight"] == "model-00001-of-00002.safetensors"
+                                     ? "model-00002-of-00002.safetensors"
+                                     : "model-00001-of-00002.safetensors";
+  folder_.Write("model.safetensors.index.json", json{{"weight_map", weight_map}}.dump());
+  EXPECT_THAT(Error(), AllOf(HasSubstr("lm_head.weight"), HasSubstr("index")));
+
+  std::filesystem::remove(folder_.PathOf("model.safetensors.index.json"));
+  folder_.Write("model-00003-of-00002.safetensors", shards[0].File());
+  EXPECT_THAT(Error(),
+              AllOf(HasSubstr("model-00001-of-00002"), HasSubstr("model-00003-of-00002"), HasSubstr("also")));
+
+  folder_.Write("model.safetensors.index.json",
+                json{{"weight_map", {{"x", "model-00009-of-00002.safetensors"}}}}.dump());
+  EXPECT_THAT(Error(), HasSubstr("model-00009-of-00002.safetensors"));
+}
+
+TEST_F(WeightsTest, EveryMissingTensorIsNamedWithItsFile) {
+  const TinyModel complete = model_;
+  for (const auto& [name, tensor] : complete.tensors) {
+    model_ = complete;
+    model_.tensors.erase(name);
+    model_.WriteMistral(folder_);
+    EXPECT_THAT(Error(), AllOf(HasSubstr(name), HasSubstr("consolidated.safetensors"), HasSubstr("missing")));
+  }
+}
+
+TEST_F(WeightsTest, EveryMisshapenTensorIsNamedWithBothShapes) {
+  const TinyModel complete = model_;
+  for (const auto& [name, tensor] : complete.tensors) {
+    model_ = complete;
+    TinyTensor& wrong = model_.tensors[name];
+    wrong.shape[0] += 1;
+    wrong.values.resize(wrong.values.size() + (wrong.shape.size() == 2 ? wrong.shape[1] : 1));
+    model_.WriteMistral(folder_);
+    EXPECT_THAT(Error(), AllOf(HasSubstr(name), HasSubstr("consolidated.safetensors"),
+                               HasSubstr(ShapeText(wrong.shape)), HasSubstr(ShapeText(tensor.shape))));
+  }
+  model_ = complete;
+  std::swap(model_.tensors[kWq].shape[0], model_.tensors[kWq].shape[1]);
+  model_.tensors[kWq].shape.push_back(1);
+  model_.WriteMistral(folder_);
+  EXPECT_THAT(Error(), HasSubstr(kWq));
+}
+
+TEST_F(WeightsTest, DTypesThatWeightsCannotHaveAreNamed) {
+  for (const char* dtype : {"F8_E4M3", "I8"}) {
+    SafetensorsWriter writer = model_.MistralTensors();
+    json& header = writer.header();
+    // The last tensor by place, so that the file stays without holes.
+    const std::string last = "tok_embeddings.weight";
+    ASSERT_EQ(header[last]["data_offsets"][1], writer.data().size());
+    const size_t begin = header[last]["data_offsets"][0];
+    header[last]["dtype"] = dtype;
+    header[last]["data_offsets"][1] = begin + model_.tensors[last].values.size();
+    writer.data().resize(begin + model_.tensors[last].values.size());
+    folder_.Write("params.json", model_.MistralParams().dump());
+    folder_.Write("consolidated.safetensors", writer.File());
+    EXPECT_THAT(Error(), AllOf(HasSubstr(last), HasSubstr(dtype), HasSubstr("BF16")));
+  }
+}
+
+TEST_F(WeightsTest, TruncatedFilesAreNamed) {
+  model_.WriteMistral(folder_);
+  const std::string file = model_.MistralTensors().File();
+  for (const size_t bytes : {size_t{0}, size_t{7}, size_t{100}, file.size() / 2, file.size() - 1}) {
+    folder_.Write("consolidated.safetensors", file.substr(0, bytes));
+    EXPECT_THAT(Error(), HasSubstr("consolidated.safetensors")) << bytes;
+  }
+}
+
+TEST_F(WeightsTest, UnusedTensorsWarnAndRotaryFrequenciesAreSilent) {
+  model_.tensors["vision_encoder.weight"] = {{2}, {1, 2}};
+  model_.tensors["layers.2.attention_norm.weight"] = {{2}, {1, 2}};
+  model_.tensors["rope.freqs"] = {{2}, {1, 2}};
+  model_.tensors["layers.0.attention.inner_attention.rope.inv_freq"] = {{2}, {1, 2}};
+  model_.WriteMistral(folder_);
+  const auto loaded = Load();
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  EXPECT_THAT((*loaded)->config().warnings,
+              ElementsAre(HasSubstr("layers.2.attention_norm.weight"), HasSubstr("vision_encoder.weight")));
+}
+
+TEST_F(WeightsTest, UnusedTensorsInsideALayerAreRefused) {
+  for (const char* name : {"layers.0.attention.wq.bias", "layers.1.attention.q_norm.weight",
+                           "layers.1.feed_forward.w1.qscale_weight", "layers.0.feed_forward.gate.weight"}) {
+    TinyModel extra = model_;
+    extra.tensors[name] = {{2}, {1, 2}};
+    extra.WriteMistral(folder_);
+    EXPECT_THAT(Error(), AllOf(HasSubstr(name), HasSubstr("consolidated.safetensors")));
+  }
+}
+
+TEST_F(WeightsTest, ManyUnusedTensorsAreCounted) {
+  for (int i = 0; i < 20; ++i) model_.tensors["extra." + std::to_string(i)] = {{1}, {1}};
+  model_.WriteMistral(folder_);
+  const auto loaded = Load();
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  EXPECT_EQ((*loaded)->config().warnings.size(), 9u);
+  EXPECT_THAT((*loaded)->config().warnings.back(), HasSubstr("12 more"));
+}
+
+TEST_F(WeightsTest, PickledWeightsAreRefusedByName) {
+  folder_.Write("params.json", model_.MistralParams().dump());
+  EXPECT_THAT(Error(), AllOf(HasSubstr(folder_.path()), HasSubstr("consolidated*.safetensors")));
+  folder_.Write("consolidated.00.pth", "x");
+  EXPECT_THAT(Error(), AllOf(HasSubstr("consolidated.00.pth"), HasSubstr("only safetensors")));
+
+  const TempFolder other;
+  other.Write("config.json", model_.HuggingFaceConfig().dump());
+  other.Write("pytorch_model.bin", "x");
+  EXPECT_THAT(LoadModel(other.path(), *backend_, {}).status().message(), HasSubstr("pytorch_model.bin"));
+}
+
+TEST_F(WeightsTest, ProgressGrowsToTheTotal) {
+  model_.WriteMistral(folder_);
+  int64_t last = 0, total = 0;
+  int calls = 0;
+  ASSERT_TRUE(Load([&](int64_t done, int64_t of) {
+                EXPECT_GT(done, last);
+                last = done;
+                total = of;
+                ++calls;
+              }).ok());
+  EXPECT_EQ(last, total);
+  EXPECT_EQ(static_cast<size_t>(total), model_.MistralTensors().data().size());
+  EXPECT_GE(calls, 10);
+}
+
+TEST_F(WeightsTest, MisalignedTensorsLoadTheSame) {
+  model_.WriteMistral(folder_);
+  const auto aligned = Logits();
+  SafetensorsWriter writer = model_.MistralTensors();
+  for (int pad = 1; pad < 4; ++pad) {
+    folder_.Write("consolidated.safetensors",
+                  SafetensorsWriter::FileOf(writer.header().dump() + std::string(pad, ' '), writer.data()));
+    EXPECT_EQ(LargestDifference(aligned, Logits()), 0.0) << pad;
+  }
+}
+
+TEST(TakeSlice, NamesRowsOrColumnsOfTheWhole) {
+  std::vector<float> matrix(6 * 4);
+  for (size_t i = 0; i < matrix.size(); ++i) matrix[i] = static_cast<float>(i);
+  const WeightRows rows = TakeSlice(matrix.data(), DType::kF32, {"w", 6, 4, {0, 2, 5}});
+  EXPECT_EQ(rows.rows, 3);
+  EXPECT_EQ(rows.row_stride, 4);
+  EXPECT_EQ(static_cast<const float*>(rows.data)[0], 8.0f);
+  const WeightRows columns = TakeSlice(matrix.data(), DType::kF32, {"w", 6, 4, {1, 1, 3}});
+  EXPECT_EQ(columns.rows, 6);
+  EXPECT_EQ(columns.row_stride, 4);
+  EXPECT_EQ(static_cast<const float*>(columns.data)[0], 1.0f);
+}
+
+}  // namespace
+}  // namespace tramontane
