@@ -1,0 +1,78 @@
+#include "models/inspect.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/temp_folder.h"
+#include "tests/support/tiny_model.h"
+
+namespace tramontane {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+TEST(WindowText, SaysManyLayersInFewWords) {
+  EXPECT_EQ(WindowText({0, 0}), "none");
+  EXPECT_EQ(WindowText({256, 256, 256}), "256 on all 3 layers");
+  EXPECT_EQ(WindowText({0, 64, 64, 64, 0, 64, 64, 64}), "none on 2 layers (0, 4), 64 on 6 layers (1-3, 5-7)");
+  std::vector<int32_t> many;
+  for (int i = 0; i < 10; ++i) many.insert(many.end(), {0, 8});
+  EXPECT_EQ(WindowText(many), "none on 10 layers (0, 2, 4, 6, ...), 8 on 10 layers (1, 3, 5, 7, ...)");
+}
+
+TEST(DescribeModel, NamesEveryDimensionTheTokenizerAndTheFiles) {
+  const TempFolder folder;
+  TinyModel model;
+  model.window = {0, 12};
+  model.Randomise(1);
+  model.WriteHuggingFace(folder);
+  folder.Write("tokenizer.model.v3", "");
+  const auto config = LoadModelConfig(folder.path());
+  ASSERT_TRUE(config.ok()) << config.status();
+  const auto text = DescribeModel(folder.path(), *config);
+  ASSERT_TRUE(text.ok()) << text.status();
+  for (const char* part : {"MistralForCausalLM, Hugging Face layout", "2, hidden 32, feed-forward 48",
+                           "4 of 8, 2 for keys and values", "none on 1 layers (0), 12 on 1 layers (1)",
+                           "512 tokens, rope theta 10000", "96, bos 1, eos 2",
+                           "tokenizer.model.v3 (SentencePiece)", "model.safetensors"}) {
+    EXPECT_THAT(*text, HasSubstr(part));
+  }
+}
+
+TEST(DescribeModel, SaysWhatIsAbsentAndRepeatsWarnings) {
+  const TempFolder folder;
+  nlohmann::json params = TinyModel().MistralParams();
+  params["favourite_colour"] = "blue";
+  folder.Write("params.json", params.dump());
+  folder.Write("consolidated.00.pth", "");
+  folder.Write("tekken.json", "");
+  const auto config = LoadModelConfig(folder.path());
+  const auto text = DescribeModel(folder.path(), *config);
+  ASSERT_TRUE(text.ok()) << text.status();
+  EXPECT_THAT(*text, AllOf(HasSubstr("Mistral's own layout"), HasSubstr("consolidated.00.pth cannot be read"),
+                           HasSubstr("Tekken"), HasSubstr("favourite_colour")));
+}
+
+TEST(DescribePlan, SaysWhereTheMemoryGoesGroupByGroup) {
+  const KvLayout layout = MakeKvLayout({0, 64, 64, 64}, {DType::kBf16, 2, 8, 16});
+  MemoryPlan plan;
+  plan.weight_count = 1234567;
+  plan.weight_bytes = 2469134;
+  plan.workspace_bytes = 1000;
+  plan.page_bytes = layout.page_bytes();
+  plan.pool_pages = 4321;
+  plan.pool_tokens = 32768;
+  plan.sequences_at_context = 7;
+  const std::string text = DescribePlan(layout, plan, 123456789);
+  // 2 halves of 2 heads of 8 bf16: 64 bytes a token and layer, one layer a page.
+  for (const char* part :
+       {"1,234,567", "123,456,789 bytes", "2,469,134 bytes (by the config's dtype)",
+        "4,321 of 1,024 bytes: 16 tokens, 1 layers, bf16", "64 bytes per token: layers 0, window none",
+        "64 bytes per token: layers 3, window 64", "one sequence of 32,768 tokens, or 7 "}) {
+    EXPECT_THAT(text, HasSubstr(part));
+  }
+}
+
+}  // namespace
+}  // namespace tramontane
