@@ -21,6 +21,7 @@ struct ChatFormat {
   bool nine_character_ids;    // tool calls and results carry ids of nine letters or digits
   bool content_beside_calls;  // an assistant message may have both, or neither
   bool system_turns;          // system messages keep their place; else one prompt, inside a user turn
+  bool json_results;          // a tool's result is shown as the JSON it is, or as a JSON string
   Status (*render)(const Chat& chat, Prompt* prompt);
 };
 
@@ -30,10 +31,30 @@ Status RenderV3(const Chat& chat, Prompt* prompt);
 Status RenderV7(const Chat& chat, Prompt* prompt);
 
 constexpr ChatFormat kFormats[] = {
-    {TokenizerVersion::kV1, false, false, false, RenderV1},
-    {TokenizerVersion::kV2, false, false, false, RenderV2},
-    {TokenizerVersion::kV3, true, false, false, RenderV3},
-    {TokenizerVersion::kV7, true, true, true, RenderV7},
+    {.version = TokenizerVersion::kV1,
+     .nine_character_ids = false,
+     .content_beside_calls = false,
+     .system_turns = false,
+     .json_results = true,
+     .render = RenderV1},
+    {.version = TokenizerVersion::kV2,
+     .nine_character_ids = false,
+     .content_beside_calls = false,
+     .system_turns = false,
+     .json_results = true,
+     .render = RenderV2},
+    {.version = TokenizerVersion::kV3,
+     .nine_character_ids = true,
+     .content_beside_calls = false,
+     .system_turns = false,
+     .json_results = true,
+     .render = RenderV3},
+    {.version = TokenizerVersion::kV7,
+     .nine_character_ids = true,
+     .content_beside_calls = true,
+     .system_turns = true,
+     .json_results = false,
+     .render = RenderV7},
 };
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -236,11 +257,9 @@ Status MergeInto(const ChatFormat& format, const ChatMessage& message, size_t in
   if (message.role == ChatRole::kTool) {
     turn->name = message.name;
     turn->call_id = message.tool_call_id.value_or("");
-    if (format.version >= TokenizerVersion::kV7) {
-      turn->content = *message.content;
-    } else {
-      TM_ASSIGN_OR_RETURN(turn->content, JsonOrString(turn->label + ".content", *message.content));
-    }
+    turn->content = *message.content;
+    if (!format.json_results) return Status::Ok();
+    TM_ASSIGN_OR_RETURN(turn->content, JsonOrString(turn->label + ".content", *message.content));
     return Status::Ok();
   }
   if (message.content) AppendParagraph(*message.content, &turn->content);
