@@ -1,0 +1,152 @@
+// A real server, engine and gRPC included, over a model that says a known text at the pace the test sets; and
+// the client's side of it.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/clock.h"
+#include "engine/engine.h"
+#include "engine/engine_thread.h"
+#include "engine/model_runner.h"
+#include "models/tokenizer/tokenizer.h"
+#include "server/grpc_client.h"
+#include "server/server.h"
+#include "tramontane/v1/inference.grpc.pb.h"
+
+namespace tramontane {
+
+// Says script[p % size] at absolute position p, whatever was asked.
+class ScriptedModel final : public ModelRunner {
+ public:
+  explicit ScriptedModel(std::vector<int32_t> script) : script_(std::move(script)) {}
+
+  // ---- test ----
+  int32_t TokenAt(int64_t position) const { return script_[static_cast<size_t>(position) % script_.size()]; }
+  // Steps wait from now on, but for as many as are allowed.
+  void Hold();
+  void AllowSteps(int64_t steps);
+  void Release();
+  // At least so long does each step take.
+  void SetStepTime(int64_t microseconds);
+  // The row that says the token at this position has logits that are not finite. -1: none.
+  void FailAt(int64_t position);
+
+  // ---- engine thread ----
+  StatusOr<StepTicket> Forward(const StepPlan& plan) override;
+  Status Sample(StepTicket, const SampleInputs& inputs) override;
+  StatusOr<StepResult> Collect(StepTicket) override;
+
+ private:
+  ScoredToken Scored(int32_t token, int32_t top) const;
+
+  const std::vector<int32_t> script_;
+  std::mutex mutex_;  // guards the next four
+  std::condition_variable changed_;
+  int64_t allowed_steps_ = INT64_MAX;
+  int64_t step_time_us_ = 0;
+  int64_t fail_at_ = -1;
+  StepResult result_;
+};
+
+struct ScriptedServerOptions {
+  EngineLimits limits;  // context and pool_pages 0: 32768 and enough
+  ServerOptions server;
+  bool serve = true;
+};
+
+class ScriptedServer {
+ public:
+  explicit ScriptedServer(ScriptedServerOptions options = {});
+  ~ScriptedServer();
+
+  // What the model says from position `begin` on, after a prompt that ends in text: `count` ids, and their
+  // text.
+  std::vector<int32_t> IdsSaid(int64_t begin, int64_t count) const;
+  std::string TextSaid(int64_t begin, int64_t count) const;
+
+  ScriptedModel& model() { return *model_; }
+  Server& server() { return *server_; }
+  Engine& engine() { return *engine_; }
+  const Tokenizer& tokenizer() const { return *tokenizer_; }
+  const std::string& address() const { return server_->grpc_address(); }
+  const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
+  v1::Inference::Stub& stub() { return *stub_; }
+  GrpcClient& client() { return *client_; }
+
+  void Serve();  // where the options said not to at once
+  // Polls GetLoad until `holds` of it; fails the test after a minute.
+  template <typename Condition>
+  void WaitForLoad(const Condition& holds);
+
+ private:
+  void CheckWaited(int64_t polls) const;
+
+  SteadyClock clock_;
+  std::unique_ptr<const Tokenizer> tokenizer_;
+  std::unique_ptr<ScriptedModel> model_;
+  std::unique_ptr<Engine> engine_;
+  std::optional<EngineThread> thread_;
+  std::unique_ptr<Server> server_;
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<v1::Inference::Stub> stub_;
+  std::unique_ptr<GrpcClient> client_;
+};
+
+// One Generate call, read when the test says so.
+class Stream {
+ public:
+  Stream(v1::Inference::Stub& stub, const v1::GenerateRequest& request)
+      : reader_(stub.Generate(&context_, request)) {}
+  Stream(v1::Inference::Stub& stub, const v1::GenerateRequest& request,
+         const std::vector<std::pair<std::string, std::string>>& metadata);
+
+  // The next event; nothing at the end.
+  std::optional<v1::GenerateResponse> Next();
+  // Reads to the end; true when the status is OK.
+  grpc::Status ReadAll();
+  void Cancel() { context_.TryCancel(); }
+  void WaitForInitialMetadata() { reader_->WaitForInitialMetadata(); }
+  // "" where the server sent no such key.
+  std::string InitialMetadata(const std::string& key) const;
+  std::string TrailingMetadata(const std::string& key) const;
+
+  // What was read so far.
+  const std::vector<v1::GenerateResponse>& events() const { return events_; }
+  std::string text(int32_t choice = 0) const;
+  std::vector<int32_t> token_ids(int32_t choice = 0) const;
+  const v1::Finished& finished(int32_t choice = 0) const;
+  int64_t deltas() const;
+
+ private:
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> reader_;
+  std::vector<v1::GenerateResponse> events_;
+};
+
+v1::GenerateRequest RequestOfIds(std::vector<int32_t> ids, int64_t max_tokens);
+
+// Sends bytes to a method by name, as no generated client would; `response` gets the bytes that come back.
+grpc::Status RawCall(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
+                     const std::string& bytes, std::string* response = nullptr);
+
+// SERVING is 1, NOT_SERVING 2; -1 where the call failed.
+int HealthOf(const std::shared_ptr<grpc::Channel>& channel, const std::string& service);
+
+template <typename Condition>
+void ScriptedServer::WaitForLoad(const Condition& holds) {
+  for (int64_t polls = 0;; ++polls) {
+    const StatusOr<v1::GetLoadResponse> load = client_->GetLoad();
+    if (load.ok() && holds(*load)) return;
+    CheckWaited(polls);
+  }
+}
+
+}  // namespace tramontane
