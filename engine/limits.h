@@ -10,8 +10,7 @@
 namespace tramontane {
 
 struct EngineLimits {
-  // ---- the door (any breach is refused at once, naming the field)
-  // ---------------------------------------------
+  // ---- the door (any breach is refused at once, naming the field) -------------------------------
   int32_t max_queued_requests = 256;  // not yet running; one more: RESOURCE_EXHAUSTED
   int64_t context = 0;       // prompt + output of one sequence: min(the model's, what the pool holds)
   int32_t max_choices = 16;  // `n` of one request: INVALID_ARGUMENT
@@ -20,23 +19,20 @@ struct EngineLimits {
   int32_t max_stop_token_ids = 64;
   int32_t max_logit_bias = 1024;  // entries
 
-  // ---- running
-  // ------------------------------------------------------------------------------------------------
+  // ---- running ----------------------------------------------------------------------------------
   int32_t max_sequences = 64;  // choices running at once; later requests wait in order
   int32_t page_size = 16;      // tokens
   int64_t pool_pages = 0;      // of all groups; none free: the youngest sequence is preempted and recomputed
   int32_t steps_in_flight = 1;
 
-  // ---- the two lanes (engine/README.md states the bounds that follow from these)
-  // --------------------------------
+  // ---- the two lanes (engine/README.md states the bounds that follow from these) ----------------
   int32_t max_step_tokens = 512;  // tokens of one prefill step
   int64_t max_step_cost = 0;      // cost of one prefill step, in token equivalents; 0: 2 * max_step_tokens
   int64_t attended_keys_per_token = 4096;  // kappa: cost of a chunk = tokens + attended keys / kappa
   int32_t max_partial_prefills = 4;        // prompts part-way through prefill between steps; the rest wait
   int32_t max_prefill_steps = 1;           // consecutive prefill steps while a decode sequence waits
 
-  // ---- output
-  // ---------------------------------------------------------------------------------------------------
+  // ---- output -----------------------------------------------------------------------------------
   int32_t max_logit_rows = 64;  // rows of logits held at once; prompt scoring runs in slices of it
   int32_t output_queue_steps =
       64;  // steps whose results may wait for the output thread; full: the engine waits

@@ -57,13 +57,12 @@ void Scheduler::Admit(Sequence* sequence) {
   queue_.push_back(sequence);
 }
 
-// ---- lanes
-// --------------------------------------------------------------------------------------------------------
+// ---- lanes --------------------------------------------------------------------------------------
 
 StepPlan Scheduler::Plan(int64_t now_ns) {
   TM_CHECK(steps_in_flight() < limits_.steps_in_flight, "%d steps are in flight", steps_in_flight());
   GiveSlots(now_ns);
-  shortage_ = {};
+  victim_in_flight_ = nullptr;
   StepPlan plan;
   plan.step = planned_steps_ + 1;
   const bool decode_waits = DecodeWaits();
@@ -114,14 +113,10 @@ void Scheduler::PlanDecode(StepPlan* plan) {
     const int64_t position = sequence->scheduled_len;
     const auto needed = [&] { return cache_.PagesNeeded(sequence->tables, position, position + 1); };
     int64_t pages = needed();
-    if (pages > 0 && StarvedBefore(*sequence)) continue;
     while (promised + pages > cache_.pool().free_pages() && PreemptYoungerThan(*sequence)) {
       pages = needed();  // less, when the preempted one shared the page to be written
     }
-    if (promised + pages > cache_.pool().free_pages()) {
-      shortage_.starved = sequence;
-      continue;
-    }
+    if (promised + pages > cache_.pool().free_pages()) continue;
     promised += pages;
     plan->rows.push_back({.sequence = sequence,
                           .start = position,
@@ -152,8 +147,7 @@ void Scheduler::PlanPrefill(StepPlan* plan, int64_t now_ns) {
   FinishPrefillRows(plan, now_ns);
 }
 
-// ---- prefill: who gets how much
-// -----------------------------------------------------------------------------------
+// ---- prefill: who gets how much -----------------------------------------------------------------
 
 // Half of the budget, rounded up, and at least one token, whatever it costs. For want of pages the oldest
 // preempts.
@@ -162,10 +156,7 @@ void Scheduler::GiveOldest(Budget* left, StepPlan* plan) {
   Sequence* oldest = OldestPrompt(half);
   if (oldest == nullptr || SitsOut(*oldest)) return;
   half.parts = std::max(half.parts, cost_.Parts(oldest->scheduled_len, oldest->scheduled_len + 1));
-  while (Give(oldest, half, left, plan) == 0) {
-    if (PreemptYoungerThan(*oldest)) continue;
-    shortage_.starved = oldest;
-    return;
+  while (Give(oldest, half, left, plan) == 0 && PreemptYoungerThan(*oldest)) {
   }
 }
 
@@ -295,12 +286,10 @@ RowAsk Scheduler::AskOf(const Sequence& sequence, int64_t start, int64_t end) {
   return ask;
 }
 
-// ---- prefill: who may start
-// ---------------------------------------------------------------------------------------
+// ---- prefill: who may start ---------------------------------------------------------------------
 
 // Where the pool is too small for the oldest that waits, nobody starts in front of it.
 bool Scheduler::MayStart(const Sequence& sequence, const Budget& share) const {
-  if (shortage_.starved != nullptr) return false;
   const bool done_at_once = ChunkThatFits(sequence, share) == sequence.prefill_len;
   if (!done_at_once && !HasPlace(sequence)) return false;
   return HasPagesToStart(*ready_.front()) && (&sequence == ready_.front() || HasPagesToStart(sequence));
@@ -337,12 +326,10 @@ int64_t Scheduler::RemainingParts(const Sequence& sequence) const {
   return cost_.Parts(sequence.scheduled_len, sequence.prefill_len);
 }
 
-// ---- pages
-// --------------------------------------------------------------------------------------------------------
+// ---- pages --------------------------------------------------------------------------------------
 
 // Free pages that no older prompt part-way still needs.
 int64_t Scheduler::PagesAvailable(const Sequence& sequence) const {
-  if (StarvedBefore(sequence)) return 0;
   int64_t pages = cache_.pool().free_pages();
   for (const Sequence* other : prefill_) {
     if (!Older(*other, sequence)) break;
@@ -351,11 +338,7 @@ int64_t Scheduler::PagesAvailable(const Sequence& sequence) const {
   return pages;
 }
 
-bool Scheduler::StarvedBefore(const Sequence& sequence) const {
-  return shortage_.starved != nullptr && Older(*shortage_.starved, sequence);
-}
-
-bool Scheduler::SitsOut(const Sequence& sequence) const { return shortage_.victim == &sequence; }
+bool Scheduler::SitsOut(const Sequence& sequence) const { return victim_in_flight_ == &sequence; }
 
 // Preempts the youngest sequence with pages, if it is younger than this one. False when there is none, or
 // when it is in flight: then it sits this plan out, and is preempted once its steps are applied.
@@ -366,7 +349,7 @@ bool Scheduler::PreemptYoungerThan(const Sequence& sequence) {
   }
   if (youngest == nullptr || !Older(sequence, *youngest)) return false;
   if (youngest->steps_in_flight > 0) {
-    shortage_.victim = youngest;
+    victim_in_flight_ = youngest;
     return false;
   }
   Preempt(youngest);
@@ -392,8 +375,7 @@ void Scheduler::MakeReady(Sequence* sequence) {
   InsertByAge(ready_, sequence);
 }
 
-// ---- results
-// ------------------------------------------------------------------------------------------------------
+// ---- results ------------------------------------------------------------------------------------
 
 void Scheduler::Fork(Sequence& parent, Sequence* sequence) {
   TM_CHECK(parent.slots > 1 && sequence->state == SequenceState::kWaiting && sequence->slots == 0,

@@ -73,21 +73,14 @@ class Scheduler {
     int64_t tokens = 0;
     int64_t parts = 0;  // of PrefillCost
   };
-  // Where pages ran short during one Plan.
-  struct Shortage {
-    const Sequence* starved = nullptr;  // got no page: nothing younger may take one in this plan
-    const Sequence* victim = nullptr;   // is in flight: sits this plan out, so that it can be preempted next
-  };
 
-  // ---- lanes
-  // ----------------------------------------------------------------------------------------------------
+  // ---- lanes ------------------------------------------------------------------------------------
   void GiveSlots(int64_t now_ns);
   bool DecodeWaits() const;
   void PlanDecode(StepPlan* plan);
   void PlanPrefill(StepPlan* plan, int64_t now_ns);
 
-  // ---- prefill: who gets how much
-  // ---------------------------------------------------------------------------------
+  // ---- prefill: who gets how much ---------------------------------------------------------------
   void GiveOldest(Budget* left, StepPlan* plan);
   Sequence* OldestPrompt(const Budget& share) const;
   void GiveShortPrompts(Budget* left, StepPlan* plan);
@@ -98,17 +91,14 @@ class Scheduler {
   void FinishPrefillRows(StepPlan* plan, int64_t now_ns);
   static RowAsk AskOf(const Sequence& sequence, int64_t start, int64_t end);
 
-  // ---- prefill: who may start
-  // -----------------------------------------------------------------------------------
+  // ---- prefill: who may start -------------------------------------------------------------------
   bool MayStart(const Sequence& sequence, const Budget& share) const;
   bool HasPlace(const Sequence& sequence) const;
   bool HasPagesToStart(const Sequence& sequence) const;
   int64_t RemainingParts(const Sequence& sequence) const;
 
-  // ---- pages
-  // ----------------------------------------------------------------------------------------------------
+  // ---- pages ------------------------------------------------------------------------------------
   int64_t PagesAvailable(const Sequence& sequence) const;
-  bool StarvedBefore(const Sequence& sequence) const;
   bool SitsOut(const Sequence& sequence) const;
   bool PreemptYoungerThan(const Sequence& sequence);
   void Preempt(Sequence* sequence);
@@ -128,7 +118,7 @@ class Scheduler {
 
   int32_t free_slots_ = 0;
   int32_t prefill_run_ = 0;  // prefill steps since the last decode step, while decode waits
-  Shortage shortage_;
+  const Sequence* victim_in_flight_ = nullptr;  // sits the current plan out, to be preempted later
   int64_t planned_steps_ = 0;
   int64_t applied_steps_ = 0;
   int64_t preemptions_ = 0;

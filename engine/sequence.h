@@ -22,16 +22,14 @@ enum class SequenceState : int32_t { kWaiting, kPrefill, kDecode, kFinished };
 const char* SequenceStateName(SequenceState state);
 
 struct Sequence {
-  // ---- set by the engine
-  // ----------------------------------------------------------------------------------------
+  // ---- set by the engine ------------------------------------------------------------------------
   const Request* request = nullptr;  // outlives the sequence
   int32_t choice = 0;
   int64_t arrival = 0;          // order of submission over all requests: who is older (then by choice)
   std::vector<int32_t> tokens;  // prompt, then accepted output
   int64_t max_len = 0;          // prompt + max_tokens, at most the context
 
-  // ---- kept by the scheduler
-  // ------------------------------------------------------------------------------------
+  // ---- kept by the scheduler --------------------------------------------------------------------
   SequenceState state = SequenceState::kWaiting;
   int32_t slots = 0;            // of EngineLimits::max_sequences: its own and those of choices not yet forked
   int64_t prefill_len = 0;      // tokens to prefill: the prompt, or after preemption prompt + output
@@ -42,8 +40,7 @@ struct Sequence {
   std::vector<PageTable> tables;  // [groups]
   int32_t steps_in_flight = 0;    // plans that mention this sequence and are not applied
 
-  // ---- both
-  // -----------------------------------------------------------------------------------------------------
+  // ---- both -------------------------------------------------------------------------------------
   Timings timings;
   Usage usage;
 

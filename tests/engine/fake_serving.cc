@@ -309,6 +309,9 @@ void FakeServing::Retire() {
       live_of_.erase(&sequence);
       EXPECT_EQ(sequence.slots, 0);
     }
+    if (live->request.output.prompt_logprobs >= 0 && !live->cancelled) {
+      EXPECT_EQ(live->scored_tokens, live->choices[0].prompt_tokens() - 1) << live->request.id;
+    }
     ended.scored_tokens = live->scored_tokens;
     ended.cancelled = live->cancelled;
     return true;

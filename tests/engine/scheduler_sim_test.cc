@@ -25,8 +25,7 @@ class Random {
   std::mt19937 engine_;
 };
 
-// ---- bounds
-// ---------------------------------------------------------------------------------------------------------
+// ---- bounds -------------------------------------------------------------------------------------
 
 // The bounds of engine/README.md, computed from the definition, token by token. They hold where the pool and
 // the slots suffice and a token costs at most half a step.
@@ -240,8 +239,7 @@ TEST(SchedulerBoundsTest, HoldForAdversarialArrivals) {
   }
 }
 
-// ---- storms
-// ---------------------------------------------------------------------------------------------------------
+// ---- storms -------------------------------------------------------------------------------------
 
 // Tiny pools, small chunks, up to three steps in flight, choices, cancellations at any moment: everything
 // finishes, every page and slot comes back, and FakeServing checks every key of every step on the way.
@@ -317,8 +315,7 @@ TEST(SchedulerSimTest, AnOverloadedPoolDoesNotThrash) {
   EXPECT_LT(computed, 2 * asked);
 }
 
-// ---- long runs
-// ------------------------------------------------------------------------------------------------------
+// ---- long runs ----------------------------------------------------------------------------------
 
 // 20,000 tokens of decode on a mixed model, window 64: the windowed groups stay at ceil(64 / 16) + 1 pages
 // while the full one grows. FakeServing checks the bound and the visible keys at every step.

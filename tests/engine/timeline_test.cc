@@ -182,6 +182,25 @@ TEST(TimelineTest, TinyPromptsShareOneStepWhateverTheNumberOfPlaces) {
               ElementsAre("step 1 prefill cost 9: a.0[0,2)* b.0[0,2)* c.0[0,2)* d.0[0,2)*"));
 }
 
+// Two places: one for L, one kept. m, which does not fit one chunk, waits for L; s0 is done at once, s1
+// begins.
+//
+//   step     1    2    3               4
+//   prefill  L 8  L 8  L 4 s0 3* s1 1  L 6 s1 2*
+TEST(TimelineTest, OnePlaceIsKeptForPromptsThatFitOneChunk) {
+  const KvLayout layout = TestLayout({0}, 4);
+  EngineLimits limits = EightTokenSteps(layout);
+  limits.max_partial_prefills = 2;
+  FakeServing serving(limits, layout);
+  serving.Submit({.id = "L", .prompt_tokens = 40, .max_tokens = 1});
+  serving.Steps(1);
+  serving.Submit({.id = "m", .prompt_tokens = 12, .max_tokens = 1});
+  EXPECT_THAT(serving.Steps(1), ElementsAre("step 2 prefill cost 9: L.0[8,16)"));
+  for (const char* id : {"s0", "s1"}) serving.Submit({.id = id, .prompt_tokens = 3, .max_tokens = 1});
+  EXPECT_THAT(serving.Steps(2), ElementsAre("step 3 prefill cost 9: L.0[16,20) s0.0[0,3)* s1.0[0,1)",
+                                            "step 4 prefill cost 9: L.0[20,26) s1.0[1,3)*"));
+}
+
 // A pool of 10 pages of 4. Prompts a and b need 7 each: b would end up with a in a gridlock, so it does not
 // start, and c, which would fit, does not pass it for want of pages.
 //
@@ -197,6 +216,26 @@ TEST(TimelineTest, APromptStartsOnlyWhenThePoolHoldsWhatAllPartWayPromptsNeed) {
                           "step 3 prefill cost 9: a.0[16,24)", "step 4 prefill cost 5: a.0[24,28)*",
                           "step 5 prefill cost 9: b.0[0,4) c.0[0,4)*", "step 6 prefill cost 9: b.0[4,12)",
                           "step 7 prefill cost 9: b.0[12,20)", "step 8 prefill cost 9: b.0[20,28)*"));
+}
+
+// Pages of 1 and a pool of 42: d has one and takes another with each decode step, a and b need 28 and 12.
+// When b begins its last 4 tokens, d has taken a page too many: b gets 3, because a still needs the others.
+//
+//   step     1  2        3  4        5  6          free before step 6: 23, of which a needs 20
+//   prefill  d  a 4 b 4     a 4 b 4     a 4+1 b 3
+//   decode               d           d
+TEST(TimelineTest, AYoungerPromptLeavesThePagesThatAnOlderOneNeeds) {
+  const KvLayout layout = TestLayout({0}, 1);
+  FakeServing serving(EightTokenSteps(layout, 42), layout);
+  serving.Submit({.id = "d", .prompt_tokens = 1, .max_tokens = 30});
+  serving.Steps(1);
+  serving.Submit({.id = "a", .prompt_tokens = 28, .max_tokens = 1});
+  serving.Submit({.id = "b", .prompt_tokens = 12, .max_tokens = 1});
+  EXPECT_THAT(serving.Steps(5),
+              ElementsAre("step 2 prefill cost 9: a.0[0,4) b.0[0,4)", "step 3 decode cost 1: d.0[1,2)*",
+                          "step 4 prefill cost 9: a.0[4,8) b.0[4,8)", "step 5 decode cost 1: d.0[2,3)*",
+                          "step 6 prefill cost 9: a.0[8,13) b.0[8,11)"));
+  serving.RunUntilIdle(100);
 }
 
 // Pages of 4, a pool of 4: both prompts fit, then both grow until the pool is full.
@@ -304,23 +343,23 @@ TEST(TimelineTest, ChoicesForkBehindAParentThatIsAStepAhead) {
   EXPECT_THAT(serving.ended("a").completion_tokens, ElementsAre(4, 4));
 }
 
-// The youngest is in flight when the older one needs its page: it sits out the next plan, and is preempted
-// once its step is applied.
+// The youngest is in flight when the older one needs its page: it sits out, although it could go on in its
+// own page, and is preempted once its step is applied.
 //
-//   pages of 1, pool 7: a and b of 2 tokens each, two steps in flight
+//   pages of 4, pool 2, two steps in flight
+//   plan     1  2  -        3      the third plan is idle: a has no page, b sits out
+//   a        p  d           d
+//   b        p  d           preempted
 TEST(TimelineTest, AVictimInFlightSitsOutUntilItsStepIsApplied) {
-  const KvLayout layout = TestLayout({0}, 1);
-  EngineLimits limits = EightTokenSteps(layout, 7);
+  const KvLayout layout = TestLayout({0}, 4);
+  EngineLimits limits = EightTokenSteps(layout, 2);
   limits.steps_in_flight = 2;
   FakeServing serving(limits, layout);
-  serving.Submit({.id = "a", .prompt_tokens = 2, .max_tokens = 5});
-  serving.Submit({.id = "b", .prompt_tokens = 2, .max_tokens = 5});
-  EXPECT_THAT(serving.Steps(2), ElementsAre("step 1 prefill cost 5: a.0[0,2)* b.0[0,2)*",
-                                            "step 2 decode cost 2: a.0[2,3)* b.0[2,3)*"));
-  EXPECT_THAT(serving.Steps(4),
-              ElementsAre("step 3 decode cost 1: a.0[3,4)*",  // the seventh page; b gets none
-                          "step 4 decode cost 1: a.0[4,5)*",  // step 2 is applied, b is preempted
-                          "step 5 decode cost 1: a.0[5,6)*", ""));
+  serving.Submit({.id = "a", .prompt_tokens = 3, .max_tokens = 3});
+  serving.Submit({.id = "b", .prompt_tokens = 1, .max_tokens = 5});
+  EXPECT_THAT(serving.Steps(4), ElementsAre("step 1 prefill cost 5: a.0[0,3)* b.0[0,1)*",
+                                            "step 2 decode cost 2: a.0[3,4)* b.0[1,2)*", "",
+                                            "step 3 decode cost 1: a.0[4,5)*"));
   serving.RunUntilIdle(20);
   EXPECT_EQ(serving.ended("b").usage[0].preemptions, 1);
 }
