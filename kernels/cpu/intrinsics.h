@@ -2,8 +2,12 @@
 #pragma once
 
 // GCC 12 takes the "undefined" source operands of its own AVX-512 header for uninitialised variables.
+#ifndef __clang__
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
 #include <immintrin.h>
+#ifndef __clang__
 #pragma GCC diagnostic pop
+#endif

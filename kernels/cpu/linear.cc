@@ -77,16 +77,14 @@ void FillLane(const std::byte* row, int64_t in_features, DType dtype, int32_t pa
 
 // ---- scratch
 
-//   | packed x, all rows | thread 0: row, block scratch | thread 1: ... |
+//   | packed x, all rows | block scratch of thread 0 | of thread 1 | ...
 struct WorkspacePlan {
   int64_t packed_x_bytes;
-  int64_t row_bytes;
   int64_t thread_bytes;
 
-  WorkspacePlan(int64_t rows, int64_t in_features, const CpuKernels& kernels)
-      : packed_x_bytes(RoundUp(rows * PaddedInFeatures(in_features) * int64_t{sizeof(float)}, kAlignment)),
-        row_bytes(RoundUp(in_features * int64_t{sizeof(float)}, kAlignment)),
-        thread_bytes(row_bytes + RoundUp(kernels.linear.scratch_bytes, kAlignment)) {}
+  WorkspacePlan(int64_t rows, int64_t in_features, const LinearKernels& kernels)
+      : packed_x_bytes(rows * RoundUp(in_features, kernels.block_k) * int64_t{sizeof(float)}),
+        thread_bytes(RoundUp(kernels.scratch_bytes, kAlignment)) {}
 
   int64_t Bytes(int32_t threads) const { return packed_x_bytes + threads * thread_bytes; }
   std::byte* ThreadScratch(const CpuWorkspace& workspace, int32_t thread) const {
@@ -238,7 +236,8 @@ void UnpackRow(const PackedWeight& weight, int64_t row, float* out) {
 }
 
 int64_t LinearWorkspaceBytes(const StepMaxima& maxima, const CpuKernels& kernels, int32_t threads) {
-  return WorkspacePlan(std::max(maxima.tokens, maxima.logit_rows), maxima.hidden, kernels).Bytes(threads);
+  return WorkspacePlan(std::max(maxima.tokens, maxima.logit_rows), maxima.hidden, kernels.linear)
+      .Bytes(threads);
 }
 
 void RunLinear(const LinearParams& params, const CpuContext& context) {
@@ -246,14 +245,14 @@ void RunLinear(const LinearParams& params, const CpuContext& context) {
   const LinearKernels& kernels = context.kernels.linear;
   CheckLinear(params, weight, context.kernels);
   if (params.rows == 0) return;
-  const WorkspacePlan plan(params.rows, weight.in_features, context.kernels);
+  const WorkspacePlan plan(params.rows, weight.in_features, kernels);
   TM_CHECK(plan.Bytes(context.pool.threads()) <= context.workspace.bytes,
            "Linear of %d rows of %lld needs %lld bytes of workspace, reserved are %lld", params.rows,
            static_cast<long long>(weight.in_features),
            static_cast<long long>(plan.Bytes(context.pool.threads())),
            static_cast<long long>(context.workspace.bytes));
 
-  LinearJob job = {
+  const LinearJob job = {
       .x = static_cast<const float*>(params.x.data),
       .x_stride = params.x.row_stride,
       .x_rows = params.x_rows,
@@ -272,13 +271,10 @@ void RunLinear(const LinearParams& params, const CpuContext& context) {
       .tiles = CeilDiv(params.rows, kernels.tile_rows),
       .packed_x = context.workspace.data,
   };
-  context.pool.ParallelFor(job.tiles, [&](int64_t tile, int32_t thread) {
-    kernels.pack_tile(job, tile, reinterpret_cast<float*>(plan.ThreadScratch(context.workspace, thread)));
-  });
+  context.pool.ParallelFor(job.tiles, [&](int64_t tile, int32_t) { kernels.pack_tile(job, tile); });
   const Cut cut(job, kernels, context.pool.threads());
   context.pool.ParallelFor(cut.Blocks(), [&](int64_t block, int32_t thread) {
-    kernels.multiply(job, cut.Block(job, block),
-                     plan.ThreadScratch(context.workspace, thread) + plan.row_bytes);
+    kernels.multiply(job, cut.Block(job, block), plan.ThreadScratch(context.workspace, thread));
   });
 }
 

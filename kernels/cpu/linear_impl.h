@@ -4,7 +4,8 @@
 // 2, ...; nothing else is ever added. So its bits do not depend on how many rows or panels go through
 // together, on blocks or on threads. Between two blocks of k an accumulator rests in memory as the f32 it is.
 //
-//   x tile   [k][rows]           W panel  [k][kPanelWidth]   (bf16: [k / 2][kPanelWidth][2])
+//   W panel  [k][kPanelWidth]              (bf16: [k / 2][kPanelWidth][2])
+//   x tile   [k / kBlockK][rows][kBlockK]  rows stand a constant apart, so one register addresses them all
 //
 //   per k: load the panel's vectors once, broadcast each row's x, rows * vectors fused multiply-adds.
 //
@@ -14,8 +15,8 @@
 // More tiles (prefill): blocks of kBlockK are widened once to f32 scratch that stays in the second-level
 // cache and serve all tiles of the block. The bound is the multiply-adds.
 //
-// With TM_BF16_PRODUCTS bf16 weights are not widened: rows of x are rounded to bf16 when they are packed, and
-// one instruction adds the products of two k to an f32 lane.
+// With TM_BF16_PRODUCTS rows of x that meet a bf16 weight are rounded to bf16 when they are packed, and one
+// instruction adds the products of a pair of k to an f32 lane: see Bf16Products.
 #pragma once
 
 #include "kernels/cpu/simd.h"
@@ -79,10 +80,33 @@ struct Bf16Products {
   }
   static Vf MultiplyAdd(__m512bh w, __m512bh x, Vf sum) { return _mm512_dpbf16_ps(sum, w, x); }
 };
-#else
-using Bf16Products = Bf16Panels;
+
+// The same bits without the instruction: Intel's manual defines it as two fused multiply-adds, the odd k of a
+// pair before the even one, with subnormal numbers taken as zero and rounded to zero.
+struct Bf16ProductsWidened : WidenedSums {
+  using Element = uint32_t;
+  static constexpr int kPerElement = 2;
+  static constexpr int kParts = 2;
+  static Vf Weights(const uint32_t* at, int part) { return Bf16Panels::Weights(at, 1 - part); }
+};
+
+// Intel's processors do half as many products per cycle by that instruction as by fused multiply-adds
+// (Sapphire Rapids: one in two cycles), so blocks, which the multiplications bound, are widened there. Other
+// makers' are faster by it, and whether they round between the two additions is not documented.
+inline bool WidensBf16Blocks() { return __builtin_cpu_is("intel"); }
+
+// Subnormal numbers are zero while this lives, as they always are to Bf16Products.
+class FlushSubnormals {
+ public:
+  FlushSubnormals() : before_(_mm_getcsr()) { _mm_setcsr(before_ | 0x8040u); }
+  ~FlushSubnormals() { _mm_setcsr(before_); }
+  FlushSubnormals(const FlushSubnormals&) = delete;
+  FlushSubnormals& operator=(const FlushSubnormals&) = delete;
+
+ private:
+  const unsigned before_;
+};
 #endif
-constexpr bool kBf16Products = !std::is_same_v<Bf16Products, Bf16Panels>;
 
 // ---- finishing outputs
 
@@ -122,16 +146,20 @@ inline void FinishPanel(const LinearJob& job, int64_t row, int64_t panel, Vf fir
 struct TilePass {
   const LinearJob& job;
   int64_t row;               // of the tile's first row
-  const void* x;             // [steps][parts][rows of the tile]
+  const void* x;             // the tile's packed rows at this pass's first k
   const std::byte* weights;  // panel_begin at this pass's first k
   int64_t weight_stride;     // bytes from one panel to the next
   int64_t panel_begin;
   int64_t panel_end;
-  int64_t steps;   // elements along k
+  int64_t steps;   // Elements along k
   float* partial;  // [panels][rows of the tile][kPanelWidth] sums between passes; null: one pass does all k
   bool first;      // sums start at zero
   bool last;       // sums are whole after this pass
 };
+
+// Inputs from one row of a packed tile to the next.
+template <typename Kind>
+constexpr int kRowStride = kBlockK / Kind::kPerInput;
 
 template <typename Kind, int kRows, int kPanels>
 inline void MultiplyPanels(const TilePass& pass, int64_t panel) {
@@ -148,36 +176,41 @@ inline void MultiplyPanels(const TilePass& pass, int64_t panel) {
     for (int v = 0; v < kVectors; ++v) sums[r][v] = pass.first ? Vf{} : Load(rest(r, v));
   }
 
-  const auto* x = static_cast<const typename Kind::Input*>(pass.x);
+  const auto* x_block = static_cast<const typename Kind::Input*>(pass.x);
   const Element* at[kPanels];
 #pragma GCC unroll 16
   for (int p = 0; p < kPanels; ++p) {
     at[p] =
         reinterpret_cast<const Element*>(pass.weights + (panel - pass.panel_begin + p) * pass.weight_stride);
   }
-  for (int64_t step = 0; step < pass.steps; ++step) {
+  for (int64_t left = pass.steps; left > 0; left -= kBlockK / Kind::kPerElement) {
+    const auto* x = x_block;
+    const int64_t steps = std::min<int64_t>(left, kBlockK / Kind::kPerElement);
+    for (int64_t step = 0; step < steps; ++step) {
 #pragma GCC unroll 16
-    for (int p = 0; p < kPanels; ++p) {
+      for (int p = 0; p < kPanels; ++p) {
 #pragma GCC unroll 16
-      for (int line = 0; line < kPanelWidth * int{sizeof(Element)}; line += 64) {
-        __builtin_prefetch(reinterpret_cast<const std::byte*>(at[p]) + kPrefetchBytes + line);
+        for (int line = 0; line < kPanelWidth * int{sizeof(Element)}; line += 64) {
+          __builtin_prefetch(reinterpret_cast<const std::byte*>(at[p]) + kPrefetchBytes + line);
+        }
       }
-    }
 #pragma GCC unroll 2
-    for (int part = 0; part < Kind::kParts; ++part) {
-      decltype(Kind::Weights(nullptr, 0)) w[kVectors];
+      for (int part = 0; part < Kind::kParts; ++part) {
+        decltype(Kind::Weights(nullptr, 0)) w[kVectors];
 #pragma GCC unroll 16
-      for (int v = 0; v < kVectors; ++v) w[v] = Kind::Weights(at[v / 2] + v % 2 * kWidth, part);
+        for (int v = 0; v < kVectors; ++v) w[v] = Kind::Weights(at[v / 2] + v % 2 * kWidth, part);
 #pragma GCC unroll 16
-      for (int r = 0; r < kRows; ++r) {
-        const auto spread = Kind::Spread(x[r]);
+        for (int r = 0; r < kRows; ++r) {
+          const auto spread = Kind::Spread(x[r * kRowStride<Kind> + part]);
 #pragma GCC unroll 16
-        for (int v = 0; v < kVectors; ++v) sums[r][v] = Kind::MultiplyAdd(w[v], spread, sums[r][v]);
+          for (int v = 0; v < kVectors; ++v) sums[r][v] = Kind::MultiplyAdd(w[v], spread, sums[r][v]);
+        }
       }
-      x += kRows;
-    }
+      x += Kind::kParts;
 #pragma GCC unroll 16
-    for (int p = 0; p < kPanels; ++p) at[p] += kPanelWidth;
+      for (int p = 0; p < kPanels; ++p) at[p] += kPanelWidth;
+    }
+    x_block += kRows * kRowStride<Kind>;
   }
 
 #pragma GCC unroll 16
@@ -223,8 +256,8 @@ constexpr auto kTileFunctions = TileFunctions<Kind>(std::make_integer_sequence<i
 // The packed tile that begins at `row`. Every row takes the same room, whatever tile it stands in.
 template <typename Kind>
 typename Kind::Input* PackedTile(const LinearJob& job, int64_t row) {
-  return reinterpret_cast<typename Kind::Input*>(job.packed_x) +
-         row * PaddedInFeatures(job.in_features) / Kind::kPerInput;
+  const int64_t blocks = (job.in_features + kBlockK - 1) / kBlockK;
+  return reinterpret_cast<typename Kind::Input*>(job.packed_x) + row * blocks * kRowStride<Kind>;
 }
 
 // All k in one pass over the panels as they are packed.
@@ -294,7 +327,7 @@ void MultiplyBlockedAlongK(const LinearJob& job, const LinearBlock& block, Block
       kTileFunctions<MultiplyKind>[static_cast<size_t>(rows - 1)]({
           .job = job,
           .row = row,
-          .x = PackedTile<MultiplyKind>(job, row) + k / MultiplyKind::kPerInput * rows,
+          .x = PackedTile<MultiplyKind>(job, row) + k / kBlockK * rows * kRowStride<MultiplyKind>,
           .weights = weights,
           .weight_stride = weight_stride,
           .panel_begin = block.panel_begin,
@@ -317,6 +350,19 @@ void MultiplyAs(const LinearJob& job, const LinearBlock& block, std::byte* scrat
   }
 }
 
+void MultiplyBf16(const LinearJob& job, const LinearBlock& block, std::byte* scratch) {
+#ifdef TM_BF16_PRODUCTS
+  const FlushSubnormals flush;
+  if (job.tiles == 1 || !WidensBf16Blocks()) {
+    MultiplyAs<Bf16Products, Bf16Products>(job, block, scratch);
+  } else {
+    MultiplyAs<Bf16ProductsWidened, F32Panels>(job, block, scratch);
+  }
+#else
+  MultiplyAs<Bf16Panels, F32Panels>(job, block, scratch);
+#endif
+}
+
 void Multiply(const LinearJob& job, const LinearBlock& block, std::byte* scratch) {
   switch (job.weight_dtype) {
     case DType::kF32:
@@ -324,16 +370,14 @@ void Multiply(const LinearJob& job, const LinearBlock& block, std::byte* scratch
     case DType::kF16:
       return MultiplyAs<F16Panels, F32Panels>(job, block, scratch);
     case DType::kBf16:
-      return kBf16Products ? MultiplyAs<Bf16Products, Bf16Products>(job, block, scratch)
-                           : MultiplyAs<Bf16Panels, F32Panels>(job, block, scratch);
+      return MultiplyBf16(job, block, scratch);
   }
 }
 
 // ---- rows of x
 
-// x / sqrt(mean of squares + epsilon) * weight. Four running sums per lane, then one order over them.
-void NormalizeRow(const LinearJob& job, const float* x, float* out) {
-  const int64_t n = job.in_features;
+// 1 / sqrt(mean of squares + epsilon). Four running sums per lane, then one order over them.
+float NormScale(const float* x, int64_t n, float epsilon) {
   Vf squares[4] = {};
   int64_t k = 0;
   for (; k + 4 * kWidth <= n; k += 4 * kWidth) {
@@ -347,50 +391,57 @@ void NormalizeRow(const LinearJob& job, const float* x, float* out) {
     squares[0] = Fma(value, value, squares[0]);
   }
   const float sum = SumLanes((squares[0] + squares[1]) + (squares[2] + squares[3]));
-  const float scale = 1.0f / std::sqrt(sum / static_cast<float>(n) + job.norm_epsilon);
-  for (k = 0; k < n; k += kWidth) {
-    const Vf value = LoadColumns(x + k, n - k) * scale * LoadColumns(job.norm_weight + k, n - k);
-    StoreColumns(out + k, value, n - k);
-  }
+  return 1.0f / std::sqrt(sum / static_cast<float>(n) + epsilon);
 }
 
-// Row r of a tile of `rows`, interleaved with the others.
-void InterleaveFloats(const float* x, int64_t n, int64_t r, int64_t rows, float* tile) {
-  for (int64_t k = 0; k < n; ++k) tile[k * rows + r] = x[k];
-  if (n % 2 != 0) tile[n * rows + r] = 0.0f;
-}
-
+// How a vector of x is stored for each kind. `to` is where its first k stands.
+struct PackFloats {
+  using Kind = F32Panels;
+  static void Put(float* to, Vf value) { Store(to, value); }
+};
 #ifdef TM_BF16_PRODUCTS
-void InterleaveBf16Pairs(const float* x, int64_t n, int64_t r, int64_t rows, uint32_t* tile) {
-  int64_t k = 0;
-  for (; k < n; k += kWidth) {
-    // A vector of floats becomes half a vector of bf16: pairs stand as they are needed.
-    const __m256i halves = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(LoadColumns(x + k, n - k)));
-    alignas(32) uint32_t pairs[kWidth / 2];
-    _mm256_store_si256(reinterpret_cast<__m256i*>(pairs), halves);
-    const int64_t count = std::min<int64_t>(kWidth / 2, (n - k + 1) / 2);
-    for (int64_t i = 0; i < count; ++i) tile[(k / 2 + i) * rows + r] = pairs[i];
+struct PackBf16Pairs {
+  using Kind = Bf16Products;
+  static void Put(uint32_t* to, Vf value) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(value)));
   }
-}
+};
+struct PackRoundedFloats {  // for Bf16ProductsWidened: odd k before even ones
+  using Kind = F32Panels;
+  static void Put(float* to, Vf value) {
+    const Vf rounded = WidenBf16(reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(value)));
+    Store(to, _mm512_permute_ps(rounded, 0xb1));
+  }
+};
 #endif
 
-void PackTile(const LinearJob& job, int64_t tile, float* row_scratch) {
+// Lanes beyond in_features are stored as zeros: the weights' padding meets zeros.
+template <typename Pack>
+void PackTileAs(const LinearJob& job, int64_t tile) {
+  using Kind = typename Pack::Kind;
   const int64_t begin = job.TileBegin(tile);
   const int64_t rows = job.TileBegin(tile + 1) - begin;
+  const int64_t n = job.in_features;
+  auto* const packed = PackedTile<Kind>(job, begin);
   for (int64_t r = 0; r < rows; ++r) {
     const float* x = job.x + (job.x_rows == nullptr ? begin + r : job.x_rows[begin + r]) * job.x_stride;
-    if (job.norm_weight != nullptr) {
-      NormalizeRow(job, x, row_scratch);
-      x = row_scratch;
+    const float scale = job.norm_weight == nullptr ? 1.0f : NormScale(x, n, job.norm_epsilon);
+    for (int64_t k = 0; k < n; k += kWidth) {
+      Vf value = LoadColumns(x + k, n - k);
+      if (job.norm_weight != nullptr) value = value * scale * LoadColumns(job.norm_weight + k, n - k);
+      Pack::Put(packed + (k / kBlockK * rows + r) * kRowStride<Kind> + k % kBlockK / Kind::kPerInput, value);
     }
-#ifdef TM_BF16_PRODUCTS
-    if (job.weight_dtype == DType::kBf16) {
-      InterleaveBf16Pairs(x, job.in_features, r, rows, PackedTile<Bf16Products>(job, begin));
-      continue;
-    }
-#endif
-    InterleaveFloats(x, job.in_features, r, rows, PackedTile<F32Panels>(job, begin));
   }
+}
+
+void PackTile(const LinearJob& job, int64_t tile) {
+#ifdef TM_BF16_PRODUCTS
+  if (job.weight_dtype == DType::kBf16) {
+    return job.tiles == 1 || !WidensBf16Blocks() ? PackTileAs<PackBf16Pairs>(job, tile)
+                                                 : PackTileAs<PackRoundedFloats>(job, tile);
+  }
+#endif
+  PackTileAs<PackFloats>(job, tile);
 }
 
 constexpr LinearKernels kLinearKernels = {
@@ -398,6 +449,7 @@ constexpr LinearKernels kLinearKernels = {
     .tile_rows = kTileRows,
     .block_tiles = kBlockTiles,
     .block_panels = kBlockPanels,
+    .block_k = kBlockK,
     .scratch_bytes = sizeof(BlockScratch),
     .pack_tile = PackTile,
     .multiply = Multiply,

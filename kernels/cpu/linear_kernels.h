@@ -30,7 +30,7 @@ struct LinearJob {
   int64_t out_columns = 0;
 
   int64_t tiles = 0;              // row tiles; tile t is rows [TileBegin(t), TileBegin(t + 1))
-  std::byte* packed_x = nullptr;  // [tiles][padded in_features][rows of the tile], written by pack_tile
+  std::byte* packed_x = nullptr;  // [rows, in_features padded to block_k] f32 or less, written by pack_tile
 
   int64_t TileBegin(int64_t tile) const { return tile * rows / tiles; }
 };
@@ -48,9 +48,10 @@ struct LinearKernels {
   int32_t tile_rows;      // most rows in a tile
   int32_t block_tiles;    // most tiles in a block
   int32_t block_panels;   // most panels in a block of more than one tile
+  int32_t block_k;        // packed rows of x are padded to a multiple of it
   int64_t scratch_bytes;  // of one thread, for multiply
-  // Gathers, normalises and interleaves the rows of one tile. row_scratch: [in_features].
-  void (*pack_tile)(const LinearJob& job, int64_t tile, float* row_scratch);
+  // Gathers, normalises and packs the rows of one tile.
+  void (*pack_tile)(const LinearJob& job, int64_t tile);
   // Multiplies packed rows with panels and finishes their outputs. scratch: scratch_bytes, 64-byte aligned.
   void (*multiply)(const LinearJob& job, const LinearBlock& block, std::byte* scratch);
 };

@@ -326,6 +326,27 @@ TEST_P(LinearTest, OutputsHaveTheSameBitsAtAnyRowCountThreadCountAndPlace) {
   }
 }
 
+// Where subnormal numbers count as zero they do so at every row count.
+TEST_P(LinearTest, OutputsHaveTheSameBitsWhereNumbersAreSubnormal) {
+  constexpr int64_t kInFeatures = 61, kOutFeatures = 40, kRows = 29;
+  FileMatrix weight(Dtype(), kOutFeatures, kInFeatures, 19);
+  const float tiny = Dtype() == DType::kF16 ? 1e-6f : 1e-38f;
+  for (int64_t row = 0; row < kOutFeatures; ++row) {
+    for (int64_t k = row % 3; k < kInFeatures; k += 3)
+      weight.Put(row, k, tiny * static_cast<float>(k - 30) / 30.0f);
+  }
+  std::vector<float> x = RandomFloats(kRows * kInFeatures, 20);
+  for (size_t i = 0; i < x.size(); i += 2) x[i] *= 3e-38f;
+  Fixture fixture(Variant(), 1, weight, LinearLayout::kStacked, kRows);
+  const std::vector<float> all = fixture.Run({}, x, {});
+  for (int32_t row = 0; row < kRows; ++row) {
+    const Call call = {.prologue = Prologue::kNone, .epilogue = Epilogue::kNone, .x_rows = {row}};
+    const std::vector<float> alone = fixture.Run(call, x, {});
+    ASSERT_EQ(std::memcmp(alone.data(), all.data() + row * kOutFeatures, alone.size() * sizeof(float)), 0)
+        << row;
+  }
+}
+
 TEST_P(LinearTest, ARowOfNansLeavesItsNeighboursAlone) {
   constexpr int64_t kInFeatures = 300, kRows = 33;
   const FileMatrix weight(Dtype(), 100, kInFeatures, 13);
