@@ -202,6 +202,12 @@ const std::vector<Setting>& ServeSettings() {
   return *settings;
 }
 
+std::string FlagOf(const Setting& setting) {
+  std::string flag = std::string("--") + setting.key;
+  std::replace(flag.begin(), flag.end(), '_', '-');
+  return flag;
+}
+
 std::vector<std::string> ApplyConfigJson(std::string_view json_text, ServeConfig* config) {
   std::vector<std::string> problems;
   Json document;

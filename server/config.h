@@ -48,6 +48,9 @@ struct Setting {
 };
 const std::vector<Setting>& ServeSettings();
 
+// "--max-sequences" for max_sequences.
+std::string FlagOf(const Setting& setting);
+
 // Applies a JSON document. Every problem is found before this returns, one line each: key, value, limit, and
 // for an unknown key the nearest known one.
 std::vector<std::string> ApplyConfigJson(std::string_view json_text, ServeConfig* config);

@@ -1,0 +1,70 @@
+// inspect MODEL_DIR: what a model is and what would fit in memory, from its config and file headers alone.
+#include <algorithm>
+#include <cstdio>
+
+#include "models/inspect.h"
+#include "server/commands/commands.h"
+#include "server/host_options.h"
+#include "server/model_source.h"
+
+namespace tramontane {
+
+namespace {
+
+struct InspectArguments {
+  std::string model;
+  ServeConfig config;
+  std::vector<std::string> problems;
+};
+
+Status Inspect(const InspectArguments& arguments) {
+  TM_ASSIGN_OR_RETURN(const ModelSource source, FindModel(arguments.model));
+  TM_ASSIGN_OR_RETURN(const ModelConfig model, LoadModelConfig(source.folder));
+  TM_ASSIGN_OR_RETURN(const std::string description, DescribeModel(source.folder, model));
+  std::fputs(description.c_str(), stdout);
+  std::fflush(stdout);  // what is known of the model stands even where the plan fails
+  TM_ASSIGN_OR_RETURN(const BackendPtr backend, MakeBackend(arguments.config));
+  TM_ASSIGN_OR_RETURN(const EngineHostOptions options,
+                      MakeHostOptions(arguments.config, source.folder, model, *backend));
+  TM_ASSIGN_OR_RETURN(const EngineHostPlan plan, PlanEngineHost(source.folder, model, *backend, options));
+  std::fputs(DescribePlan(plan.layout, plan.memory, options.memory_bytes).c_str(), stdout);
+  return std::fflush(stdout) == 0 ? Status::Ok() : Internal("standard output cannot be written");
+}
+
+int Run(const InspectArguments& arguments) {
+  for (const std::string& problem : arguments.problems) {
+    std::fprintf(stderr, "tramontane inspect: %s\n", problem.c_str());
+  }
+  if (!arguments.problems.empty()) return 2;
+  const Status status = Inspect(arguments);
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "tramontane inspect: %s\n", status.ToString().c_str());
+  return 1;
+}
+
+}  // namespace
+
+void AddInspectCommand(CLI::App& app, RunCommand* run) {
+  auto arguments = std::make_shared<InspectArguments>();
+  CLI::App* command =
+      app.add_subcommand("inspect", "Print what a model is and what fits in memory, without loading it");
+  command->add_option("MODEL_DIR", arguments->model, "folder of the model; none: the embedded model, breeze");
+  // The settings of serve that decide the plan, under the same names.
+  const std::vector<std::string> deciding = {"memory",        "kv_dtype",        "page_size",   "context",
+                                             "max_sequences", "max_step_tokens", "cpu_variant", "threads"};
+  for (const Setting& setting : ServeSettings()) {
+    if (std::find(deciding.begin(), deciding.end(), setting.key) == deciding.end()) continue;
+    command
+        ->add_option_function<std::string>(
+            FlagOf(setting),
+            [arguments, &setting](const std::string& text) {
+              const std::string problem = setting.set(arguments->config, text);
+              if (!problem.empty()) arguments->problems.push_back(FlagOf(setting) + " " + problem);
+            },
+            setting.help)
+        ->type_name(setting.metavar);
+  }
+  command->callback([arguments, run] { *run = [arguments] { return Run(*arguments); }; });
+}
+
+}  // namespace tramontane

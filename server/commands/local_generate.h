@@ -1,0 +1,17 @@
+// One request without a server: the same conversion, engine and events as over gRPC, in this process.
+// Main thread; returns when the request has ended.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "kernels/core/status.h"
+#include "tramontane/v1/inference.pb.h"
+
+namespace tramontane {
+
+// `on_event` is called on this thread; false from it cancels the request. folder "": the embedded model.
+Status GenerateLocally(const std::string& folder, const v1::GenerateRequest& request,
+                       const std::function<bool(const v1::GenerateResponse&)>& on_event);
+
+}  // namespace tramontane

@@ -1,0 +1,14 @@
+// tramontane: one binary, four subcommands.
+#include "server/commands/commands.h"
+
+int main(int argc, char** argv) {
+  CLI::App app("Tramontane: an inference server for Mistral-style models", "tramontane");
+  app.require_subcommand(1);
+  tramontane::RunCommand run;
+  tramontane::AddServeCommand(app, &run);
+  tramontane::AddGenerateCommand(app, &run);
+  tramontane::AddInspectCommand(app, &run);
+  tramontane::AddVersionCommand(app, &run);
+  CLI11_PARSE(app, argc, argv);
+  return run();
+}
