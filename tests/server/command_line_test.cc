@@ -1,0 +1,269 @@
+// The binary itself, as a user starts it: what it prints where, how it ends, and how it refuses.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/support/temp_folder.h"
+
+namespace tramontane {
+namespace {
+
+using testing::ContainsRegex;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+std::string Binary() {
+  const char* path = std::getenv("TRAMONTANE_BINARY");
+  return path == nullptr ? "build/release/bin/tramontane" : path;
+}
+
+// A run of the binary, its output gathered through pipes.
+class Program {
+ public:
+  explicit Program(std::vector<std::string> arguments) {
+    int out[2], err[2];
+    if (pipe(out) != 0 || pipe(err) != 0) std::abort();
+    arguments.insert(arguments.begin(), Binary());
+    std::vector<char*> argv;
+    for (std::string& argument : arguments) argv.push_back(argument.data());
+    argv.push_back(nullptr);
+    child_ = fork();
+    if (child_ == 0) {
+      dup2(out[1], STDOUT_FILENO);
+      dup2(err[1], STDERR_FILENO);
+      for (const int fd : {out[0], out[1], err[0], err[1]}) close(fd);
+      execv(argv[0], argv.data());
+      _exit(127);
+    }
+    close(out[1]);
+    close(err[1]);
+    out_ = out[0];
+    err_ = err[0];
+  }
+  ~Program() {
+    if (!ended_) {
+      kill(child_, SIGKILL);
+      Wait();
+    }
+    close(out_);
+    close(err_);
+  }
+
+  // Reads until standard output holds a whole line, or the program has ended.
+  std::string FirstLine() {
+    while (stdout_.find('\n') == std::string::npos && ReadSome()) {
+    }
+    return stdout_.substr(0, stdout_.find('\n'));
+  }
+  // Waits until there is any output.
+  bool HasBegun() {
+    while (stdout_.empty() && ReadSome()) {
+    }
+    return !stdout_.empty();
+  }
+  void Signal(int signal) { kill(child_, signal); }
+  // The exit status; -signal when a signal ended it.
+  int Wait() {
+    while (ReadSome()) {
+    }
+    int status = 0;
+    waitpid(child_, &status, 0);
+    ended_ = true;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  }
+  const std::string& out() const { return stdout_; }
+  const std::string& err() const { return stderr_; }
+
+ private:
+  bool ReadSome() {
+    pollfd fds[2] = {{out_open_ ? out_ : -1, POLLIN, 0}, {err_open_ ? err_ : -1, POLLIN, 0}};
+    if ((!out_open_ && !err_open_) || poll(fds, 2, -1) <= 0) return false;
+    char buffer[4096];
+    if (fds[0].revents != 0) {
+      const ssize_t n = read(out_, buffer, sizeof(buffer));
+      out_open_ = n > 0;
+      if (n > 0) stdout_.append(buffer, static_cast<size_t>(n));
+    }
+    if (fds[1].revents != 0) {
+      const ssize_t n = read(err_, buffer, sizeof(buffer));
+      err_open_ = n > 0;
+      if (n > 0) stderr_.append(buffer, static_cast<size_t>(n));
+    }
+    return true;
+  }
+
+  pid_t child_ = -1;
+  int out_ = -1, err_ = -1;
+  bool out_open_ = true, err_open_ = true, ended_ = false;
+  std::string stdout_, stderr_;
+};
+
+// A server with the embedded model on a free port, and its address.
+struct Served {
+  Program program;
+  std::string address;
+
+  explicit Served(std::vector<std::string> more = {}) : program(Arguments(std::move(more))) {
+    const std::string line = program.FirstLine();
+    EXPECT_THAT(line, StartsWith("ready {"));
+    const auto json = nlohmann::json::parse(line.substr(std::string("ready ").size()), nullptr, false);
+    if (json.is_object()) address = json.value("grpc", "");
+  }
+  static std::vector<std::string> Arguments(std::vector<std::string> more) {
+    std::vector<std::string> all = {"serve", "--grpc-address", "127.0.0.1:0"};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+};
+
+TEST(CommandLineTest, ServePrintsExactlyOneReadyLineAndDrainsOnSigterm) {
+  Served served;
+  EXPECT_THAT(served.address, ContainsRegex("^127\\.0\\.0\\.1:[1-9][0-9]*$"));
+  Program generate({"generate", "What is the KV cache?", "--address", served.address, "--temperature", "0"});
+  EXPECT_EQ(generate.Wait(), 0) << generate.err();
+  EXPECT_THAT(generate.out(), HasSubstr("keys and values"));
+  served.program.Signal(SIGTERM);
+  EXPECT_EQ(served.program.Wait(), 0) << served.program.err();
+  EXPECT_EQ(std::count(served.program.out().begin(), served.program.out().end(), '\n'), 1)
+      << served.program.out();
+}
+
+TEST(CommandLineTest, WhatRunsFinishesWhileDraining) {
+  Served served;
+  Program generate({"generate", "Tell me a story", "--address", served.address, "--max-tokens", "3000",
+                    "--ignore-eos", "--seed", "1", "--stats"});
+  EXPECT_TRUE(generate.HasBegun());
+  served.program.Signal(SIGINT);
+  EXPECT_EQ(served.program.Wait(), 0);
+  EXPECT_EQ(generate.Wait(), 0) << generate.err();
+  EXPECT_THAT(generate.err(), HasSubstr("3000 tokens"));
+}
+
+TEST(CommandLineTest, DrainingIsBoundedByItsTimeout) {
+  Served served({"--drain-timeout", "0"});
+  Program generate(
+      {"generate", "Tell me a story", "--address", served.address, "--max-tokens", "30000", "--ignore-eos"});
+  EXPECT_TRUE(generate.HasBegun());
+  served.program.Signal(SIGTERM);
+  EXPECT_EQ(served.program.Wait(), 0);
+  EXPECT_EQ(generate.Wait(), 1);
+  EXPECT_THAT(generate.err(), ContainsRegex("UNAVAILABLE|CANCELLED"));
+}
+
+TEST(CommandLineTest, ASecondSignalEndsTheServerAtOnce) {
+  Served served({"--drain-timeout", "3600"});
+  Program generate(
+      {"generate", "Tell me a story", "--address", served.address, "--max-tokens", "32000", "--ignore-eos"});
+  EXPECT_TRUE(generate.HasBegun());
+  served.program.Signal(SIGTERM);
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // two signals sent together may arrive as one
+  served.program.Signal(SIGTERM);
+  EXPECT_EQ(served.program.Wait(), 1);
+  generate.Wait();
+}
+
+TEST(CommandLineTest, ATakenPortIsNamed) {
+  Served served;
+  Program second({"serve", "--grpc-address", served.address});
+  EXPECT_EQ(second.Wait(), 1);
+  EXPECT_EQ(second.out(), "");
+  EXPECT_THAT(second.err(), HasSubstr(served.address));
+}
+
+TEST(CommandLineTest, EveryProblemOfTheSettingsIsReportedAtOnce) {
+  TempFolder folder;
+  const std::string file = folder.path() + "/config.json";
+  std::ofstream(file) << R"({"max_sequence": 3, "page_size": 0})";
+  Program serve({"serve", "--config", file, "--kv-dtype", "int3", "--threads", "-1"});
+  EXPECT_EQ(serve.Wait(), 2);
+  EXPECT_THAT(serve.err(), HasSubstr(R"("max_sequence" is not a setting; the nearest is "max_sequences")"));
+  EXPECT_THAT(serve.err(), HasSubstr(R"("page_size" is 0, the least is 1)"));
+  EXPECT_THAT(serve.err(), HasSubstr(R"(--kv-dtype is "int3")"));
+  EXPECT_THAT(serve.err(), HasSubstr("--threads is -1, the least is 0"));
+}
+
+TEST(CommandLineTest, FlagsOverrideTheFileInPrintConfig) {
+  TempFolder folder;
+  const std::string file = folder.path() + "/config.json";
+  std::ofstream(file) << R"({"max_sequences": 3, "page_size": 8})";
+  Program serve({"serve", "--config", file, "--page-size", "32", "--print-config"});
+  EXPECT_EQ(serve.Wait(), 0) << serve.err();
+  const auto json = nlohmann::json::parse(serve.out(), nullptr, false);
+  ASSERT_TRUE(json.is_object()) << serve.out();
+  EXPECT_EQ(json["max_sequences"], 3);
+  EXPECT_EQ(json["page_size"], 32);
+}
+
+TEST(CommandLineTest, LogsCanBeJsonLines) {
+  Served served({"--log-format", "json"});
+  served.program.Signal(SIGTERM);
+  EXPECT_EQ(served.program.Wait(), 0);
+  std::istringstream lines(served.program.err());
+  int count = 0;
+  for (std::string line; std::getline(lines, line); ++count) {
+    const auto json = nlohmann::json::parse(line, nullptr, false);
+    ASSERT_TRUE(json.is_object() && json.contains("message") && json.contains("level")) << line;
+  }
+  EXPECT_GT(count, 3);
+}
+
+TEST(CommandLineTest, GenerateInProcessEqualsGenerateOverTheWire) {
+  Served served;
+  const std::vector<std::string> prompt = {
+      "generate", "Tell me a story about a fox", "--seed", "7", "--max-tokens", "60"};
+  auto remote_arguments = prompt, local_arguments = prompt;
+  remote_arguments.insert(remote_arguments.end(), {"--address", served.address});
+  local_arguments.insert(local_arguments.end(), {"--local", "models/breeze/weights"});
+  Program remote(remote_arguments), local(local_arguments);
+  EXPECT_EQ(remote.Wait(), 0) << remote.err();
+  EXPECT_EQ(local.Wait(), 0) << local.err();
+  EXPECT_NE(remote.out(), "");
+  EXPECT_EQ(remote.out(), local.out());
+}
+
+TEST(CommandLineTest, GenerateWithoutAServerSaysSo) {
+  Program generate({"generate", "hello", "--address", "127.0.0.1:1"});
+  EXPECT_EQ(generate.Wait(), 1);
+  EXPECT_THAT(generate.err(), HasSubstr("Is a server running at 127.0.0.1:1?"));
+}
+
+TEST(CommandLineTest, InspectNeedsNoWeights) {
+  TempFolder folder;
+  std::filesystem::copy("models/breeze/weights/config.json", folder.path() + "/config.json");
+  Program inspect({"inspect", folder.path(), "--memory", "1GiB"});
+  EXPECT_EQ(inspect.Wait(), 0) << inspect.err();
+  EXPECT_THAT(inspect.out(), ContainsRegex("parameters +5,278,976"));
+  EXPECT_THAT(inspect.out(), ContainsRegex("weights +10,564,608 bytes"));
+  EXPECT_THAT(inspect.out(), ContainsRegex("window +256 on all 6 layers"));
+}
+
+TEST(CommandLineTest, AMissingFolderIsNamed) {
+  for (const char* command : {"serve", "inspect"}) {
+    Program program({command, "/no/such/model"});
+    EXPECT_EQ(program.Wait(), 1);
+    EXPECT_THAT(program.err(), HasSubstr("/no/such/model"));
+  }
+}
+
+TEST(CommandLineTest, StandardOutputThatIsFullIsAnError) {
+  if (access("/dev/full", W_OK) != 0)
+    GTEST_SKIP() << "no /dev/full here: what happens on a full disk is not shown";
+  const std::string command = Binary() + " serve --print-config > /dev/full 2> /dev/null";
+  EXPECT_NE(std::system(command.c_str()), 0);
+}
+
+}  // namespace
+}  // namespace tramontane
