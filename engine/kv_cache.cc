@@ -17,6 +17,7 @@ int64_t TableEnd(const PageTable& table, int32_t page_size) {
 template <typename Visit>
 void ForEachSharedPage(const PagePool& pool, const PageTable& table, int32_t page_size, int64_t written,
                        int64_t end, const Visit& visit) {
+  if (pool.shared_references() == 0) return;  // the usual case: no page to look at
   end = std::min(end, TableEnd(table, page_size));
   for (int64_t at = written; at < end; at = (at / page_size + 1) * page_size) {
     const int64_t index = PageOf(at, table.kv_base, page_size);

@@ -20,11 +20,16 @@ PageId PagePool::Take() {
 void PagePool::AddReference(PageId page) {
   TM_CHECK(references_[page] > 0, "page %d is free", page);
   ++references_[page];
+  ++shared_references_;
 }
 
 void PagePool::Release(PageId page) {
   TM_CHECK(references_[page] > 0, "page %d is released once too often", page);
-  if (--references_[page] == 0) free_.push_back(page);
+  if (--references_[page] == 0) {
+    free_.push_back(page);
+  } else {
+    --shared_references_;
+  }
 }
 
 void PagePool::CheckAccounting() const {
@@ -34,9 +39,13 @@ void PagePool::CheckAccounting() const {
     TM_CHECK(!is_free[page], "page %d is free twice", page);
     is_free[page] = true;
   }
+  int64_t shared = 0;
   for (size_t page = 0; page < references_.size(); ++page) {
     TM_CHECK(is_free[page] || references_[page] > 0, "page %zu is neither free nor held", page);
+    if (references_[page] > 1) shared += references_[page] - 1;
   }
+  TM_CHECK(shared == shared_references_, "%lld references are shared, not %lld",
+           static_cast<long long>(shared), static_cast<long long>(shared_references_));
 }
 
 }  // namespace tramontane

@@ -21,6 +21,8 @@ class PagePool {
   int64_t free_pages() const { return static_cast<int64_t>(free_.size()); }
   int64_t held_pages() const { return capacity() - free_pages(); }
   int64_t cached_pages() const { return 0; }
+  // References beyond the first of each page: 0 when no page is shared.
+  int64_t shared_references() const { return shared_references_; }
 
   PageId Take();                   // with one reference. REQUIRES: free_pages() > 0
   void AddReference(PageId page);  // REQUIRES: the page is held
@@ -33,6 +35,7 @@ class PagePool {
  private:
   std::vector<PageId> free_;         // last in, first out: a page just freed is warm in the caches
   std::vector<int32_t> references_;  // [capacity]
+  int64_t shared_references_ = 0;
 };
 
 }  // namespace tramontane

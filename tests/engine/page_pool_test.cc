@@ -27,9 +27,12 @@ TEST(PagePoolTest, APageIsFreeOnlyWhenItsLastOwnerReleasesIt) {
   pool.AddReference(page);
   pool.AddReference(page);
   EXPECT_EQ(pool.references(page), 3);
+  EXPECT_EQ(pool.shared_references(), 2);
+  pool.CheckAccounting();
   pool.Release(page);
   pool.Release(page);
   EXPECT_EQ(pool.free_pages(), 1);
+  EXPECT_EQ(pool.shared_references(), 0);
   pool.Release(page);
   EXPECT_EQ(pool.free_pages(), 2);
   EXPECT_EQ(pool.references(page), 0);

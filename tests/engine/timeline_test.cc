@@ -238,12 +238,29 @@ TEST(TimelineTest, AYoungerPromptLeavesThePagesThatAnOlderOneNeeds) {
   serving.RunUntilIdle(100);
 }
 
-// Pages of 4, a pool of 4: both prompts fit, then both grow until the pool is full.
+// A pool of 4 pages: d holds one and may need another, so a, which needs the other three, waits until d has
+// ended.
+//
+//   step     1  2  3  4
+//   prefill  d        a 8
+//   decode      d  d*
+TEST(TimelineTest, APromptLeavesAPageForEverySequenceInDecode) {
+  const KvLayout layout = TestLayout({0}, 4);
+  FakeServing serving(EightTokenSteps(layout, 4), layout);
+  serving.Submit({.id = "d", .prompt_tokens = 1, .max_tokens = 3});
+  serving.Steps(1);
+  serving.Submit({.id = "a", .prompt_tokens = 12, .max_tokens = 1});
+  EXPECT_THAT(serving.Steps(3),
+              ElementsAre("step 2 decode cost 1: d.0[1,2)*", "step 3 decode cost 1: d.0[2,3)*",
+                          "step 4 prefill cost 9: a.0[0,8)"));
+}
+
+// Pages of 4, a pool of 4: both prompts fit, then both grow until the pool is full. At step 6 a needs a third
+// page and b gives both of its own; its prompt and the 5 tokens it had are computed again.
 //
 //   step     1   2   3   4   5   6   7   8   9   10
-//   a        p   d   d   d   d   d   d                   at step 6 it needs a third page: b gives both of its
-//   own b        p   d   d   d   d           p   p*  d       its prompt and the 5 tokens it had are computed
-//   again
+//   a        p   d   d   d   d   d   d
+//   b        p   d   d   d   d           p   p*  d
 TEST(TimelineTest, TheYoungestIsPreemptedAndComputedAgain) {
   const KvLayout layout = TestLayout({0}, 4);
   FakeServing serving(EightTokenSteps(layout, 4), layout);
