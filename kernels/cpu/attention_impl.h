@@ -8,10 +8,13 @@
 //   weighted [rows, dim] = weighted * carry + weights [rows, 64] x values     lanes are dimensions
 //
 // Each score and each weighted value is one chain of fused multiply-adds over head_dim or over the keys in
-// ascending order, so neither the rows beside it nor the variant's vector width has a part in it. A key that
-// a row does not see has weight exactly zero there, and zero times a value changes no sum. Bytes: each
-// visible key and value is read once per tile. A decode step's tile is the whole group of a kv head, so it
-// reads the KV once and is bound by memory; a prefill tile has 128 rows and is bound by multiply-adds.
+// ascending order, so neither the rows beside it nor the vector width has a part in it. A key that a row does
+// not see has weight exactly zero there, and zero times a value changes no sum.
+//
+// Bytes: each visible key and value is read once per tile. A decode step's tile is the whole group of a kv
+// head, so it reads the KV once and is bound by memory; as pages lie scattered, no hardware prefetcher runs
+// ahead of a block, so packing one half of a block asks for the half that is packed next. A prefill tile has
+// 128 rows and is bound by multiply-adds.
 #pragma once
 
 #include "kernels/cpu/simd.h"
@@ -27,18 +30,21 @@ constexpr float kMinusInfinity = -__builtin_inff();
 
 // Loads of head elements for each page dtype.
 struct F32Elements {
+  static constexpr int64_t kBytes = 4;
   static Vf At(const std::byte* row, int d) { return Load(reinterpret_cast<const float*>(row) + d); }
   static Vf FirstAt(const std::byte* row, int d, int n) {
     return LoadFirst(reinterpret_cast<const float*>(row) + d, n);
   }
 };
 struct Bf16Elements {
+  static constexpr int64_t kBytes = 2;
   static Vf At(const std::byte* row, int d) { return LoadBf16(reinterpret_cast<const uint16_t*>(row) + d); }
   static Vf FirstAt(const std::byte* row, int d, int n) {
     return LoadBf16First(reinterpret_cast<const uint16_t*>(row) + d, n);
   }
 };
 struct F16Elements {
+  static constexpr int64_t kBytes = 2;
   static Vf At(const std::byte* row, int d) { return LoadF16(reinterpret_cast<const uint16_t*>(row) + d); }
   static Vf FirstAt(const std::byte* row, int d, int n) {
     return LoadF16First(reinterpret_cast<const uint16_t*>(row) + d, n);
@@ -149,9 +155,11 @@ inline void Transpose(Vf (&rows)[kWidth]) {
   }
 }
 
-// Columns of keys that are not in [first, end) hold copies of others; the scores there are never used.
+// Columns of keys that are not in [first, end) hold copies of others; the scores there are never used. Asks
+// the memory for the block's values.
 template <typename Elements>
 void PackKeys(const KeyBlock& block, int32_t head_dim, float* keys) {
+  const int64_t value_offset = block.values[block.first] - block.keys[block.first];
   for (int32_t k = block.first / kWidth * kWidth; k < block.end; k += kWidth) {
     const std::byte* from[kWidth];
     for (int32_t i = 0; i < kWidth; ++i) {
@@ -162,6 +170,8 @@ void PackKeys(const KeyBlock& block, int32_t head_dim, float* keys) {
     for (; d + kWidth <= head_dim; d += kWidth) {
 #pragma GCC unroll 16
       for (int i = 0; i < kWidth; ++i) rows[i] = Elements::At(from[i], d);
+#pragma GCC unroll 16
+      for (int i = 0; i < kWidth; ++i) __builtin_prefetch(from[i] + value_offset + d * Elements::kBytes);
       Transpose(rows);
 #pragma GCC unroll 16
       for (int i = 0; i < kWidth; ++i) Store(keys + (d + i) * kAttentionBlockKeys + k, rows[i]);
@@ -173,34 +183,22 @@ void PackKeys(const KeyBlock& block, int32_t head_dim, float* keys) {
   }
 }
 
+// Asks the memory for the next block's keys.
 template <typename Elements>
-void PackValues(const KeyBlock& block, int32_t head_dim, float* values) {
+void PackValues(const KeyBlock& block, const KeyBlock& next, int32_t head_dim, float* values) {
   const int64_t stride = PaddedHeadDim(head_dim);
   for (int32_t k = block.first; k < block.end; ++k) {
     const std::byte* from = block.values[k];
+    const std::byte* ahead = next.keys[ClampTo(k, next.first, next.end - 1)];
     float* to = values + k * stride;
     int32_t d = 0;
-    for (; d + kWidth <= head_dim; d += kWidth) Store(to + d, Elements::At(from, d));
+    for (; d + kWidth <= head_dim; d += kWidth) {
+      Store(to + d, Elements::At(from, d));
+      __builtin_prefetch(ahead + d * Elements::kBytes);
+    }
     if (d == head_dim) continue;
     Store(to + d, Elements::FirstAt(from, d, head_dim - d));
     for (d += kWidth; d < stride; d += kWidth) Store(to + d, Vf{});
-  }
-}
-
-void Pack(const KeyBlock& block, const KvFormat& format, const AttentionScratch& scratch) {
-  switch (format.dtype) {
-    case DType::kF32:
-      PackKeys<F32Elements>(block, format.head_dim, scratch.keys);
-      PackValues<F32Elements>(block, format.head_dim, scratch.values);
-      return;
-    case DType::kBf16:
-      PackKeys<Bf16Elements>(block, format.head_dim, scratch.keys);
-      PackValues<Bf16Elements>(block, format.head_dim, scratch.values);
-      return;
-    case DType::kF16:
-      PackKeys<F16Elements>(block, format.head_dim, scratch.keys);
-      PackValues<F16Elements>(block, format.head_dim, scratch.values);
-      return;
   }
 }
 
@@ -279,56 +277,78 @@ void Multiply(const Product& p, int32_t rows, int32_t columns) {
   }
 }
 
-inline float ExpOne(float x) { return Exp(Splat(x))[0]; }
+// e^x for x <= 0 within 2 units in the last place: exactly 1 at 0, exactly 0 below -87 (no subnormals), NaN
+// for NaN. Like Exp, which has to do with more.
+inline Vf ExpOfNonPositive(Vf x) {
+  constexpr float kLowest = -87.0f;
+  const Vf clamped = x < Splat(kLowest) ? Splat(kLowest) : x;
+  constexpr float kRounder = 12582912.0f;  // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
+  const Vf shifted = Fma(clamped, Splat(1.44269504f), Splat(kRounder));
+  const Vf n = shifted - kRounder;
+  Vf r = Fma(n, Splat(-0.693359375f), clamped);  // ln 2 in two parts; n times the first is exact
+  r = Fma(n, Splat(2.12194440e-4f), r);
+  Vf p = Splat(1.0f / 5040.0f);
+  p = Fma(p, r, Splat(1.0f / 720.0f));
+  p = Fma(p, r, Splat(1.0f / 120.0f));
+  p = Fma(p, r, Splat(1.0f / 24.0f));
+  p = Fma(p, r, Splat(1.0f / 6.0f));
+  p = Fma(p, r, Splat(0.5f));
+  p = Fma(p, r, Splat(1.0f));
+  p = Fma(p, r, Splat(1.0f));
+  const Vf power = BitsToFloat((FloatToBits(shifted) << 23) + FloatToBits(Splat(1.0f)));  // n >= -126: normal
+  return x < Splat(kLowest) ? Vf{} : p * power;
+}
+inline float ExpOfNonPositive(float x) { return ExpOfNonPositive(Splat(x))[0]; }
 
-// Turns one row's scores [0, vectors * kWidth) into weights against the new highest score. Returns the factor
-// that brings what the row gathered before to that score.
-inline float UpdateSoftmax(float* scores, int32_t vectors, float scale, float* highest, float* sum) {
+// Turns one row's scores into weights against the new highest score. Returns the factor that brings what the
+// row gathered before to that score.
+inline float UpdateSoftmax(float* scores, float scale, float* highest, float* sum) {
+  constexpr int kVectors = kAttentionBlockKeys / kWidth;
+  Vf weights[kVectors];
   Vf block_highest = Splat(kMinusInfinity);
-  for (int32_t v = 0; v < vectors; ++v) {
-    const Vf scaled = Load(scores + v * kWidth) * scale;
-    Store(scores + v * kWidth, scaled);
-    block_highest = Max(scaled, block_highest);
+#pragma GCC unroll 16
+  for (int v = 0; v < kVectors; ++v) {
+    weights[v] = Load(scores + v * kWidth) * scale;
+    block_highest = Max(weights[v], block_highest);
   }
   const float before = *highest;
   const float block_top = MaxLanes(block_highest);
   const float now = block_top > before ? block_top : before;
 
   Vf block_sum = {};
-  for (int32_t v = 0; v < vectors; ++v) {
-    const Vf weight = Exp(Load(scores + v * kWidth) - now);
-    Store(scores + v * kWidth, weight);
-    block_sum += weight;
+#pragma GCC unroll 16
+  for (int v = 0; v < kVectors; ++v) {
+    weights[v] = ExpOfNonPositive(weights[v] - now);
+    Store(scores + v * kWidth, weights[v]);
+    block_sum += weights[v];
   }
-  const float carry = now == before ? 1.0f : ExpOne(before - now);
+  const float carry = now == before ? 1.0f : ExpOfNonPositive(before - now);
   *highest = now;
   *sum = *sum * carry + SumLanes(block_sum);
   return carry;
 }
 
 // Hides from each row the keys it does not see, then updates its softmax.
-inline void SoftmaxRows(const AttentionTile& tile, const KeyBlock& block, RowRange rows, float* scores,
-                        const AttentionState& state, float* carry) {
-  const int32_t vectors = (block.end + kWidth - 1) / kWidth;
-  const int32_t group = tile.group();
-  const int64_t position_of_query_zero = tile.Position(0);
+inline void SoftmaxRows(const AttentionParams& params, const int64_t* positions, const KeyBlock& block,
+                        RowRange rows, float* scores, const AttentionState& state, float* carry) {
   for (int32_t r = rows.begin; r < rows.end; ++r) {
     float* row = scores + int64_t{r} * kAttentionBlockKeys;
-    const int64_t position = position_of_query_zero + (tile.row_begin + r) / group;
-    const VisibleKeys seen = KeysSeen(position, tile.params->window, block.begin);
+    const VisibleKeys seen = KeysSeen(positions[r], params.window, block.begin);
     for (int32_t k = 0; k < seen.first; ++k) row[k] = kMinusInfinity;
-    for (int32_t k = seen.end; k < vectors * kWidth; ++k) row[k] = kMinusInfinity;
-    carry[r] = UpdateSoftmax(row, vectors, tile.params->scale, &state.highest[r], &state.sum[r]);
+    for (int32_t k = seen.end; k < kAttentionBlockKeys; ++k) row[k] = kMinusInfinity;
+    carry[r] = UpdateSoftmax(row, params.scale, &state.highest[r], &state.sum[r]);
   }
 }
 
-void AttendSegment(const AttentionTile& tile, int64_t segment, const AttentionScratch& scratch,
-                   const AttentionState& state) {
+template <typename Elements>
+void AttendSegmentOf(const AttentionTile& tile, int64_t segment, const AttentionScratch& scratch,
+                     const AttentionState& state) {
   const AttentionParams& params = *tile.params;
   const int32_t head_dim = params.kv.format.head_dim;
   const int64_t padded_dim = PaddedHeadDim(head_dim);
   const int32_t group = tile.group();
 
+  int64_t positions[kAttentionTileRows];
   const float* queries[kAttentionTileRows];
   const float* weights[kAttentionTileRows];
   float carry[kAttentionTileRows];
@@ -338,6 +358,7 @@ void AttendSegment(const AttentionTile& tile, int64_t segment, const AttentionSc
     const int64_t head = int64_t{tile.kv_head} * group + row % group;
     queries[r] =
         static_cast<const float*>(params.query.data) + token * params.query.row_stride + head * head_dim;
+    positions[r] = tile.Position(row / group);
     state.highest[r] = kMinusInfinity;
     state.sum[r] = 0.0f;
   }
@@ -349,8 +370,10 @@ void AttendSegment(const AttentionTile& tile, int64_t segment, const AttentionSc
     const RowRange rows = RowsSeeing(tile, begin);
     if (rows.begin == rows.end) continue;
     const KeyBlock block = FindBlock(tile, begin);
-    Pack(block, params.kv.format, scratch);
+    const int64_t next_begin = begin + kAttentionBlockKeys;
+    const KeyBlock next = FindBlock(tile, next_begin <= tile.LastPosition() ? next_begin : begin);
 
+    PackKeys<Elements>(block, head_dim, scratch.keys);
     float* scores = scratch.scores + int64_t{rows.begin} * kAttentionBlockKeys;
     const int32_t score_columns = (block.end + kWidth - 1) / kWidth * kWidth;
     Multiply({.a = queries + rows.begin,
@@ -361,7 +384,9 @@ void AttendSegment(const AttentionTile& tile, int64_t segment, const AttentionSc
               .out = scores,
               .out_stride = kAttentionBlockKeys},
              rows.end - rows.begin, score_columns);
-    SoftmaxRows(tile, block, rows, scratch.scores, state, carry);
+    SoftmaxRows(params, positions, block, rows, scratch.scores, state, carry);
+
+    PackValues<Elements>(block, next, head_dim, scratch.values);
     for (int32_t r = rows.begin; r < rows.end; ++r) {
       weights[r] = scratch.scores + int64_t{r} * kAttentionBlockKeys + block.first;
     }
@@ -376,13 +401,25 @@ void AttendSegment(const AttentionTile& tile, int64_t segment, const AttentionSc
   }
 }
 
+void AttendSegment(const AttentionTile& tile, int64_t segment, const AttentionScratch& scratch,
+                   const AttentionState& state) {
+  switch (tile.params->kv.format.dtype) {
+    case DType::kF32:
+      return AttendSegmentOf<F32Elements>(tile, segment, scratch, state);
+    case DType::kBf16:
+      return AttendSegmentOf<Bf16Elements>(tile, segment, scratch, state);
+    case DType::kF16:
+      return AttendSegmentOf<F16Elements>(tile, segment, scratch, state);
+  }
+}
+
 void MergeStates(const AttentionState& total, const AttentionState& part, int32_t rows, int32_t head_dim) {
   const int64_t padded_dim = PaddedHeadDim(head_dim);
   for (int32_t r = 0; r < rows; ++r) {
     if (part.highest[r] == kMinusInfinity && part.sum[r] == 0.0f) continue;
     const float highest = part.highest[r] > total.highest[r] ? part.highest[r] : total.highest[r];
-    const float total_factor = ExpOne(total.highest[r] - highest);
-    const float part_factor = ExpOne(part.highest[r] - highest);
+    const float total_factor = ExpOfNonPositive(total.highest[r] - highest);
+    const float part_factor = ExpOfNonPositive(part.highest[r] - highest);
     total.highest[r] = highest;
     total.sum[r] = total.sum[r] * total_factor + part.sum[r] * part_factor;
     float* to = total.weighted + r * padded_dim;

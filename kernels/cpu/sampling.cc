@@ -1,15 +1,11 @@
-// Sample: one row of logits, one thread. Plain code, compiled once: every variant draws the same token.
+// Sample: one row of logits, one thread. Every variant draws the same token.
 //
 // A row of V logits costs a few passes over it, in order of dearness:
-//   weights   exp in f64 for the log-sum-exp, and again where the row's weights differ from it   ~1 ns a
-//   token race      a hash for each candidate; a logarithm only for the few whose v / w could still win
+//   weights   exp in f64 for the log-sum-exp, and again where the row's weights differ from it
+//   race      a hash for each candidate; a logarithm only for the few whose v / w could still win
 //   filters   a histogram of logits finds where top_k or top_p cuts; only the bucket that is cut is sorted
-// Sums in f64 run in eight chains by token id modulo 8, added in one order: they depend on nothing but the
-// row.
 #include <algorithm>
-#include <bit>
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 #include "kernels/core/check.h"
@@ -19,7 +15,6 @@ namespace tramontane {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr int32_t kChains = 8;
 constexpr int32_t kCutBuckets = 2048;
 constexpr double kBucketsPerNat = 64;  // so that buckets reach 32 nats below the highest logit
 
@@ -46,69 +41,6 @@ SampleScratch ScratchOf(const CpuContext& context, int32_t thread, int64_t vocab
   scratch.adjusted = reinterpret_cast<float*>(scratch.histogram + kCutBuckets);
   scratch.bucket = reinterpret_cast<int32_t*>(scratch.adjusted + PaddedVocab(vocab));
   return scratch;
-}
-
-// e^x for x <= 0 within 2 units in the last place; 0 below -708 (no subnormals); exactly 1 at 0. Without
-// branches and calls, so that a loop over it becomes vector code.
-inline double ExpOfNonPositive(double x) {
-  const double clamped = x < -708.0 ? -708.0 : x;
-  constexpr double kRounder = 0x1.8p52;  // adding it leaves the nearest integer in the low bits
-  const double shifted = clamped * 0x1.71547652b82fep0 + kRounder;
-  const double n = shifted - kRounder;
-  const double r = (clamped - n * 0x1.62e42fefa3800p-1) - n * 0x1.ef35793c76730p-45;  // ln 2 in two parts
-  double p = 1.0 / 6227020800.0;
-  p = p * r + 1.0 / 479001600.0;
-  p = p * r + 1.0 / 39916800.0;
-  p = p * r + 1.0 / 3628800.0;
-  p = p * r + 1.0 / 362880.0;
-  p = p * r + 1.0 / 40320.0;
-  p = p * r + 1.0 / 5040.0;
-  p = p * r + 1.0 / 720.0;
-  p = p * r + 1.0 / 120.0;
-  p = p * r + 1.0 / 24.0;
-  p = p * r + 1.0 / 6.0;
-  p = p * r + 0.5;
-  p = p * r + 1.0;
-  p = p * r + 1.0;
-  const double power = std::bit_cast<double>((std::bit_cast<uint64_t>(shifted) + 1023) << 52);
-  return x < -708.0 ? 0.0 : p * power;
-}
-
-// weights[t] = exp((logits[t] - highest) * inverse_temperature); returns their sum.
-double ExpWeights(const float* __restrict logits, int64_t vocab, float highest, double inverse_temperature,
-                  double* __restrict weights) {
-  double chains[kChains] = {};
-  const double shift = highest;
-  int64_t t = 0;
-  for (; t + kChains <= vocab; t += kChains) {
-    for (int32_t c = 0; c < kChains; ++c) {
-      const double weight = ExpOfNonPositive((logits[t + c] - shift) * inverse_temperature);
-      weights[t + c] = weight;
-      chains[c] += weight;
-    }
-  }
-  for (int32_t c = 0; t < vocab; ++t, ++c) {
-    weights[t] = ExpOfNonPositive((logits[t] - shift) * inverse_temperature);
-    chains[c] += weights[t];
-  }
-  return ((chains[0] + chains[4]) + (chains[2] + chains[6])) +
-         ((chains[1] + chains[5]) + (chains[3] + chains[7]));
-}
-
-struct LogitScan {
-  bool usable = true;  // no NaN, no +inf
-  float highest = -kInfinity;
-};
-
-LogitScan Scan(const float* logits, int64_t vocab) {
-  LogitScan scan;
-  int32_t bad = 0;
-  for (int64_t t = 0; t < vocab; ++t) {
-    bad |= logits[t] < kInfinity ? 0 : 1;
-    scan.highest = logits[t] > scan.highest ? logits[t] : scan.highest;
-  }
-  scan.usable = bad == 0;
-  return scan;
 }
 
 // Where a filter cuts the tokens sorted by logit, highest first, equal ones by id: this token is the last to
@@ -241,11 +173,11 @@ const float* AdjustedLogits(const SampleParams& params, const SamplingRow& row, 
 
 // The row's token, -1 when there is no candidate.
 int32_t ChooseToken(const SampleParams& params, const SamplingRow& row, const float* logits,
-                    double raw_weight_sum, const SampleScratch& scratch) {
+                    double raw_weight_sum, const SamplingKernels& kernels, const SampleScratch& scratch) {
   Candidates candidates;
   candidates.vocab = params.logits.columns;
   candidates.logits = AdjustedLogits(params, row, logits, candidates.vocab, scratch);
-  const LogitScan scan = Scan(candidates.logits, candidates.vocab);
+  const LogitScan scan = kernels.scan(candidates.logits, candidates.vocab);
   if (!scan.usable || scan.highest == -kInfinity) return -1;
   candidates.highest = scan.highest;
   if (row.temperature == 0.0f) {
@@ -256,8 +188,8 @@ int32_t ChooseToken(const SampleParams& params, const SamplingRow& row, const fl
   const bool weights_are_raw = candidates.logits == logits && row.temperature == 1.0f;
   candidates.weight_sum = weights_are_raw
                               ? raw_weight_sum
-                              : ExpWeights(candidates.logits, candidates.vocab, candidates.highest,
-                                           1.0 / row.temperature, scratch.weights);
+                              : kernels.exp_weights(candidates.logits, candidates.vocab, candidates.highest,
+                                                    1.0 / row.temperature, scratch.weights);
   ApplyFilters(row, scratch, &candidates);
   return RunRace(row, candidates);
 }
@@ -276,30 +208,29 @@ int32_t WriteTop(const float* logits, int64_t vocab, int32_t count, double log_t
   return filled;
 }
 
-SampleRecord SampleRow(const SampleParams& params, int64_t index, const SampleScratch& scratch) {
+SampleRecord SampleRow(const SampleParams& params, int64_t index, const SamplingKernels& kernels,
+                       const SampleScratch& scratch) {
   const SamplingRow& row = params.rows[index];
   const int64_t vocab = params.logits.columns;
   const float* logits = static_cast<const float*>(params.logits.data) + index * params.logits.row_stride;
 
   SampleRecord record;
   record.failed = 1;
-  const LogitScan scan = Scan(logits, vocab);
+  const LogitScan scan = kernels.scan(logits, vocab);
   if (!scan.usable || scan.highest == -kInfinity) return record;
-  const double weight_sum = ExpWeights(logits, vocab, scan.highest, 1.0, scratch.weights);
+  const double weight_sum = kernels.exp_weights(logits, vocab, scan.highest, 1.0, scratch.weights);
   const double log_total = scan.highest + std::log(weight_sum);
 
   TM_CHECK(row.forced_token < vocab, "forced token %d of %lld", row.forced_token,
            static_cast<long long>(vocab));
-  const int32_t token =
-      row.forced_token >= 0 ? row.forced_token : ChooseToken(params, row, logits, weight_sum, scratch);
+  const int32_t token = row.forced_token >= 0
+                            ? row.forced_token
+                            : ChooseToken(params, row, logits, weight_sum, kernels, scratch);
   if (token < 0) return record;
   record.failed = 0;
   record.token = token;
   record.logprob = static_cast<float>(logits[token] - log_total);
-  const float own = logits[token];
-  int32_t higher = 0;
-  for (int64_t t = 0; t < vocab; ++t) higher += logits[t] > own ? 1 : 0;
-  record.rank = higher + 1;
+  record.rank = 1 + kernels.count_higher(logits, vocab, logits[token]);
   if (row.top_logprobs > 0) {
     const int32_t count = std::min(row.top_logprobs, kMaxTopLogprobs);
     record.top_count = WriteTop(logits, vocab, count, log_total, params.top + index * kMaxTopLogprobs);
@@ -319,7 +250,7 @@ void RunSample(const SampleParams& params, const CpuContext& context) {
   TM_CHECK(context.pool.threads() * ScratchBytesPerThread(vocab) <= context.workspace.bytes,
            "sampling over %lld tokens was not reserved for", static_cast<long long>(vocab));
   context.pool.ParallelFor(params.logits.rows, [&](int64_t row, int32_t thread) {
-    params.records[row] = SampleRow(params, row, ScratchOf(context, thread, vocab));
+    params.records[row] = SampleRow(params, row, context.kernels.sampling, ScratchOf(context, thread, vocab));
   });
 }
 

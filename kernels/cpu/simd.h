@@ -106,22 +106,35 @@ inline Vf LoadF16First(const uint16_t* from, int n) {
   return LoadF16(halves);
 }
 
+// Lane i gets lane i ^ kMask.
+template <int kMask>
+inline Vf Crossed(Vf a) {
+#if TM_SIMD_WIDTH == 16
+  return __builtin_shufflevector(a, a, 0 ^ kMask, 1 ^ kMask, 2 ^ kMask, 3 ^ kMask, 4 ^ kMask, 5 ^ kMask,
+                                 6 ^ kMask, 7 ^ kMask, 8 ^ kMask, 9 ^ kMask, 10 ^ kMask, 11 ^ kMask,
+                                 12 ^ kMask, 13 ^ kMask, 14 ^ kMask, 15 ^ kMask);
+#elif TM_SIMD_WIDTH == 8
+  return __builtin_shufflevector(a, a, 0 ^ kMask, 1 ^ kMask, 2 ^ kMask, 3 ^ kMask, 4 ^ kMask, 5 ^ kMask,
+                                 6 ^ kMask, 7 ^ kMask);
+#else
+  return __builtin_shufflevector(a, a, 0 ^ kMask, 1 ^ kMask, 2 ^ kMask, 3 ^ kMask);
+#endif
+}
+
 // Sum and maximum of all lanes, by halves: one fixed order.
 inline float SumLanes(Vf value) {
-  float lanes[kWidth];
-  Store(lanes, value);
-  for (int half = kWidth / 2; half > 0; half /= 2) {
-    for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
-  }
-  return lanes[0];
+  if constexpr (kWidth == 16) value += Crossed<8 % kWidth>(value);
+  if constexpr (kWidth >= 8) value += Crossed<4 % kWidth>(value);
+  value += Crossed<2>(value);
+  value += Crossed<1>(value);
+  return value[0];
 }
 inline float MaxLanes(Vf value) {
-  float lanes[kWidth];
-  Store(lanes, value);
-  for (int half = kWidth / 2; half > 0; half /= 2) {
-    for (int i = 0; i < half; ++i) lanes[i] = lanes[i] > lanes[i + half] ? lanes[i] : lanes[i + half];
-  }
-  return lanes[0];
+  if constexpr (kWidth == 16) value = Max(value, Crossed<8 % kWidth>(value));
+  if constexpr (kWidth >= 8) value = Max(value, Crossed<4 % kWidth>(value));
+  value = Max(value, Crossed<2>(value));
+  value = Max(value, Crossed<1>(value));
+  return value[0];
 }
 
 // e^x within 2 units in the last place; 0 below -87.3 (no subnormals), infinity above 88.7, NaN for NaN.

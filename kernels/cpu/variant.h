@@ -16,6 +16,7 @@
 
 #include "kernels/cpu/attention_kernels.h"
 #include "kernels/cpu/linear_kernels.h"
+#include "kernels/cpu/sampling_kernels.h"
 
 namespace tramontane {
 
@@ -23,6 +24,7 @@ struct CpuKernels {
   const char* name;
   LinearKernels linear;
   AttentionKernels attention;
+  SamplingKernels sampling;
 };
 
 // The tables; whether this machine can run one is isa.h's question.

@@ -14,6 +14,7 @@
 TM_TARGET_BEGIN("avx2,fma,f16c")
 #include "kernels/cpu/attention_impl.h"
 #include "kernels/cpu/linear_impl.h"
+#include "kernels/cpu/sampling_impl.h"
 TM_TARGET_END
 
 namespace tramontane {
@@ -22,6 +23,7 @@ const CpuKernels kAvx2Kernels = {
     .name = "avx2",
     .linear = kLinearKernels,
     .attention = kAttentionKernels,
+    .sampling = kSamplingKernels,
 };
 
 }  // namespace tramontane

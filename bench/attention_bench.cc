@@ -1,0 +1,274 @@
+// attention_bench: how near attention comes to its bounds, and what sampling costs.
+//
+//   attention_bench [--variant NAME] [--threads N] [--rounds N]
+//
+// Decode reads the keys and values once: its bound is the memory's read bandwidth. Prefill multiplies: its
+// bound is the fused multiply-adds that the same threads can issue. Bounds and ops take turns in every round,
+// best of all rounds each, because a shared machine is not the same from minute to minute.
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/core/check.h"
+#include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/thread_pool.h"
+
+namespace tramontane {
+namespace {
+
+struct Options {
+  CpuBackendOptions backend;
+  int rounds = 5;
+};
+
+struct HeadShape {
+  const char* name;
+  int32_t query_heads, kv_heads, head_dim;
+};
+
+constexpr HeadShape kShapes[] = {{"breeze", 8, 2, 32}, {"135M", 9, 3, 64}, {"7B", 32, 8, 128}};
+constexpr int32_t kPageSize = 16;
+
+double Seconds(const std::function<void()>& body) {
+  const auto begin = std::chrono::steady_clock::now();
+  body();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+// Bodies take turns; the best seconds of each.
+std::vector<double> BestSeconds(int rounds, const std::vector<std::function<void()>>& bodies) {
+  std::vector<double> best(bodies.size(), 1e30);
+  for (int round = 0; round < rounds; ++round) {
+    for (size_t i = 0; i < bodies.size(); ++i) best[i] = std::min(best[i], Seconds(bodies[i]));
+  }
+  return best;
+}
+
+// Reads all of a buffer with every thread of a pool.
+class MemoryReader {
+ public:
+  MemoryReader(ThreadPool& pool, const std::byte* data, int64_t bytes)
+      : pool_(pool), data_(data), bytes_(bytes) {}
+
+  void Read() {
+    constexpr int64_t kChunk = int64_t{1} << 20;
+    pool_.ParallelFor(bytes_ / kChunk, [&](int64_t item, int32_t) {
+      const std::byte* from = data_ + item * kChunk;
+      uint64_t sums[8] = {};
+      for (int64_t at = 0; at < kChunk; at += 64) {
+        uint64_t words[8];
+        std::memcpy(words, from + at, sizeof words);
+        for (int i = 0; i < 8; ++i) sums[i] ^= words[i];
+      }
+      uint64_t all = 0;
+      for (const uint64_t sum : sums) all ^= sum;
+      if (all == 0x5eed) std::printf(" ");  // so that the sums are wanted
+    });
+  }
+
+ private:
+  ThreadPool& pool_;
+  const std::byte* data_;
+  int64_t bytes_;
+};
+
+// Sequences of one length over shuffled pages, in as many layers as fill `pool_bytes`.
+class KvBench {
+ public:
+  KvBench(Backend& backend, const HeadShape& shape, int32_t sequences, int32_t context, int64_t pool_bytes)
+      : backend_(backend), shape_(shape), sequences_(sequences), context_(context) {
+    KvFormat format = {DType::kBf16, shape.kv_heads, shape.head_dim, kPageSize, KvOrder::kHnd};
+    const int32_t pages_each = static_cast<int32_t>(PagesFor(context, kPageSize));
+    const int32_t pages = pages_each * sequences;
+    layers_ = static_cast<int32_t>(std::max<int64_t>(1, pool_bytes / (pages * format.LayerBytes())));
+    view_.page_bytes = format.PageBytes(layers_);
+    view_.format = format;
+    pool_bytes_ = pages * view_.page_bytes;
+    view_.pool = static_cast<std::byte*>(backend.Allocate(pool_bytes_));
+    TM_CHECK(view_.pool != nullptr, "no memory for %lld bytes", static_cast<long long>(pool_bytes_));
+    auto* halves = reinterpret_cast<uint16_t*>(view_.pool);
+    for (int64_t i = 0; i < pool_bytes_ / 2; ++i) halves[i] = static_cast<uint16_t>(0x3c00 + i * 37 % 512);
+    for (int32_t p = 0; p < pages; ++p) page_indices_.push_back(p);
+    std::shuffle(page_indices_.begin(), page_indices_.end(), std::mt19937(1));
+    for (int32_t b = 0; b <= sequences; ++b) kv_indptr_.push_back(b * pages_each);
+    last_page_len_.assign(static_cast<size_t>(sequences), (context - 1) % kPageSize + 1);
+    kv_base_.assign(static_cast<size_t>(sequences), 0);
+  }
+  ~KvBench() { backend_.Free(view_.pool); }
+  KvBench(const KvBench&) = delete;
+  KvBench& operator=(const KvBench&) = delete;
+
+  // The last `queries` tokens of every sequence attend, in every layer.
+  void Attend(int32_t queries, int32_t window) {
+    const int64_t columns = int64_t{shape_.query_heads} * shape_.head_dim;
+    const size_t elements = static_cast<size_t>(sequences_ * queries * columns);
+    if (query_.size() < elements) {
+      query_.assign(elements, 0.25f);
+      out_.assign(elements, 0.0f);
+    }
+    qo_indptr_.clear();
+    for (int32_t b = 0; b <= sequences_; ++b) qo_indptr_.push_back(b * queries);
+    AttentionParams params;
+    params.query = MakeTensor(query_.data(), DType::kF32, sequences_ * queries, columns);
+    params.out = MakeTensor(out_.data(), DType::kF32, sequences_ * queries, columns);
+    params.kv = view_;
+    params.table = {kv_indptr_.data(), page_indices_.data(), last_page_len_.data(), kv_base_.data(), nullptr};
+    params.qo_indptr = qo_indptr_.data();
+    params.batch = sequences_;
+    params.query_heads = shape_.query_heads;
+    params.window = window;
+    params.scale = 1.0f / std::sqrt(static_cast<float>(shape_.head_dim));
+    for (int32_t layer = 0; layer < layers_; ++layer) {
+      params.kv.layer_offset = layer * view_.format.LayerBytes();
+      TM_CHECK(backend_.Attention(params) == OpCode::kOk, "%s", backend_.last_error());
+    }
+  }
+
+  int32_t layers() const { return layers_; }
+  const std::byte* pool() const { return view_.pool; }
+  int64_t pool_bytes() const { return pool_bytes_; }
+  // Bytes of the keys that one query a sequence sees, all layers.
+  double DecodeBytes(int32_t window) const {
+    const int32_t keys = window > 0 ? std::min(window, context_) : context_;
+    return 1.0 * sequences_ * keys * layers_ * view_.format.LayerBytes() / kPageSize;
+  }
+  // Multiply-adds count twice; a query at p has p + 1 keys, or the window.
+  double PrefillFlops(int32_t queries, int32_t window) const {
+    double keys = 0;
+    for (int64_t p = context_ - queries; p < context_; ++p)
+      keys += static_cast<double>(p + 1 - FirstVisible(p, window));
+    return 4.0 * shape_.query_heads * shape_.head_dim * keys * sequences_ * layers_;
+  }
+
+ private:
+  Backend& backend_;
+  const HeadShape shape_;
+  const int32_t sequences_, context_;
+  int32_t layers_ = 0;
+  int64_t pool_bytes_ = 0;
+  KvLayerView view_;
+  std::vector<int32_t> kv_indptr_, page_indices_, last_page_len_, kv_base_, qo_indptr_;
+  std::vector<float> query_, out_;
+};
+
+class Bench {
+ public:
+  explicit Bench(const Options& options)
+      : options_(options),
+        backend_(std::move(MakeCpuBackend(options.backend)).value()),
+        pool_(backend_->info().threads) {
+    StepMaxima maxima;
+    maxima.tokens = 512;
+    maxima.sequences = 64;
+    maxima.logit_rows = 64;
+    maxima.query_heads = 32;
+    maxima.kv_heads = 3;  // so that the largest group is reserved for
+    maxima.head_dim = 128;
+    maxima.vocab = 131072;
+    maxima.context = 65536;
+    TM_CHECK(backend_->Reserve(maxima) == OpCode::kOk, "%s", backend_->last_error());
+  }
+
+  void Run() {
+    std::printf("%s, %d threads\n", backend_->info().variant, backend_->info().threads);
+    std::printf("\nDecode: one query a sequence. GB/s of keys and values, of GB/s that the threads read.\n");
+    std::printf("  %-8s %9s %9s %9s %9s %7s\n", "heads", "sequences", "context", "GB/s", "of GB/s", "share");
+    for (const HeadShape& shape : kShapes) {
+      Decode(shape, 1, 65536, 0);
+      Decode(shape, 1, 2048, 0);
+      Decode(shape, 16, 2048, 0);
+      Decode(shape, 64, 256, 0);
+    }
+    std::printf("\nPrefill: a chunk of 512. GFLOP/s of visible keys, and ms a layer.\n");
+    std::printf("  %-8s %9s %9s %9s %9s\n", "heads", "context", "window", "GFLOP/s", "ms");
+    for (const HeadShape& shape : kShapes) {
+      Prefill(shape, 512, 0);
+      Prefill(shape, 2048, 0);
+      Prefill(shape, 8192, 0);
+      Prefill(shape, 8192, 256);
+    }
+    std::printf("\nSampling: us a row of 131,072 logits on one thread.\n");
+    Sampling();
+  }
+
+ private:
+  void Decode(const HeadShape& shape, int32_t sequences, int32_t context, int32_t window) {
+    KvBench kv(*backend_, shape, sequences, context, int64_t{768} << 20);
+    MemoryReader reader(pool_, kv.pool(), kv.pool_bytes());
+    const std::vector<double> best =
+        BestSeconds(options_.rounds, {[&] { kv.Attend(1, window); }, [&] { reader.Read(); }});
+    const double ours = kv.DecodeBytes(window) / best[0] / 1e9;
+    const double bound = static_cast<double>(kv.pool_bytes()) / best[1] / 1e9;
+    std::printf("  %-8s %9d %9d %9.2f %9.2f %6.0f%%\n", shape.name, sequences, context, ours, bound,
+                100 * ours / bound);
+  }
+
+  void Prefill(const HeadShape& shape, int32_t context, int32_t window) {
+    KvBench kv(*backend_, shape, 1, context, 0);
+    const double best = BestSeconds(options_.rounds * 4, {[&] { kv.Attend(512, window); }})[0];
+    std::printf("  %-8s %9d %9d %9.1f %9.3f\n", shape.name, context, window,
+                kv.PrefillFlops(512, window) / best / 1e9, best * 1e3 / kv.layers());
+  }
+
+  void Sampling() {
+    constexpr int32_t kVocab = 131072;
+    std::mt19937 random(1);
+    std::normal_distribution<float> normal(0.0f, 3.0f);
+    std::vector<float> logits(kVocab);
+    for (float& logit : logits) logit = normal(random);
+    SamplingRow plain;
+    SamplingRow greedy = plain, cool = plain, top_k = plain, top_p = plain, top = plain;
+    greedy.temperature = 0.0f;
+    cool.temperature = 0.7f;
+    top_k.top_k = 40;
+    top_p.top_p = 0.9f;
+    top.top_logprobs = 20;
+    const std::pair<const char*, SamplingRow> cases[] = {{"greedy", greedy},       {"temperature 1", plain},
+                                                         {"temperature .7", cool}, {"top_k 40", top_k},
+                                                         {"top_p 0.9", top_p},     {"20 logprobs", top}};
+    for (const auto& [name, row] : cases) {
+      SampleRecord record;
+      TokenLogprob top_logprobs[kMaxTopLogprobs];
+      SampleParams params;
+      params.logits = MakeTensor(logits.data(), DType::kF32, 1, kVocab);
+      params.rows = &row;
+      params.records = &record;
+      params.top = top_logprobs;
+      const double best = BestSeconds(options_.rounds * 4, {[&] { backend_->Sample(params); }})[0];
+      std::printf("  %-16s %9.0f\n", name, best * 1e6);
+    }
+  }
+
+  const Options options_;
+  BackendPtr backend_;
+  ThreadPool pool_;
+};
+
+}  // namespace
+}  // namespace tramontane
+
+int main(int argc, char** argv) {
+  tramontane::Options options;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string flag = argv[i];
+    if (flag == "--variant") {
+      options.backend.variant = argv[i + 1];
+    } else if (flag == "--threads") {
+      options.backend.threads = std::atoi(argv[i + 1]);
+    } else if (flag == "--rounds") {
+      options.rounds = std::atoi(argv[i + 1]);
+    } else {
+      std::fprintf(stderr, "usage: attention_bench [--variant NAME] [--threads N] [--rounds N]\n");
+      return 2;
+    }
+  }
+  tramontane::Bench(options).Run();
+  return 0;
+}

@@ -1,0 +1,108 @@
+// Sampling kernels of one variant. Included by each variant_<name>.cc, like simd.h.
+#pragma once
+
+#include "kernels/cpu/simd.h"
+
+namespace tramontane {
+namespace {
+
+// Doubles in a register, and as many floats.
+constexpr int kDoubles = kWidth / 2;
+using Vd = double __attribute__((vector_size(8 * kDoubles)));
+using Vl = int64_t __attribute__((vector_size(8 * kDoubles)));
+using HalfVf = float __attribute__((vector_size(4 * kDoubles)));
+
+// Sums in f64 run in eight chains, by token id modulo 8.
+constexpr int kSumChains = 8;
+
+// e^x for x <= 0 within 2 units in the last place; 0 below -708 (no subnormals); exactly 1 at 0. Products and
+// sums are rounded apart, so that every variant has the same bits.
+inline Vd ExpOfNonPositive(Vd x) {
+  const Vd clamped = x < -708.0 ? Vd{} - 708.0 : x;
+  constexpr double kRounder = 0x1.8p52;  // adding it leaves the nearest integer in the low bits
+  const Vd shifted = clamped * 0x1.71547652b82fep0 + kRounder;
+  const Vd n = shifted - kRounder;
+  const Vd r = (clamped - n * 0x1.62e42fefa3800p-1) - n * 0x1.ef35793c76730p-45;  // ln 2 in two parts
+  Vd p = r * (1.0 / 6227020800.0) + 1.0 / 479001600.0;
+  p = p * r + 1.0 / 39916800.0;
+  p = p * r + 1.0 / 3628800.0;
+  p = p * r + 1.0 / 362880.0;
+  p = p * r + 1.0 / 40320.0;
+  p = p * r + 1.0 / 5040.0;
+  p = p * r + 1.0 / 720.0;
+  p = p * r + 1.0 / 120.0;
+  p = p * r + 1.0 / 24.0;
+  p = p * r + 1.0 / 6.0;
+  p = p * r + 0.5;
+  p = p * r + 1.0;
+  p = p * r + 1.0;
+  const Vd power = reinterpret_cast<Vd>((reinterpret_cast<Vl>(shifted) + 1023) << 52);
+  return x < -708.0 ? Vd{} : p * power;
+}
+
+// Eight tokens: one link of every chain.
+inline void ExpOfEight(const float* logits, double highest, double inverse_temperature, double* weights,
+                       Vd (&chains)[kSumChains / kDoubles]) {
+  for (int i = 0; i < kSumChains / kDoubles; ++i) {
+    HalfVf singles;
+    __builtin_memcpy(&singles, logits + i * kDoubles, sizeof singles);
+    const Vd weight =
+        ExpOfNonPositive((__builtin_convertvector(singles, Vd) - highest) * inverse_temperature);
+    __builtin_memcpy(weights + i * kDoubles, &weight, sizeof weight);
+    chains[i] += weight;
+  }
+}
+
+double ExpWeights(const float* logits, int64_t vocab, float highest, double inverse_temperature,
+                  double* weights) {
+  Vd chains[kSumChains / kDoubles] = {};
+  int64_t t = 0;
+  for (; t + kSumChains <= vocab; t += kSumChains) {
+    ExpOfEight(logits + t, highest, inverse_temperature, weights + t, chains);
+  }
+  if (t < vocab) {
+    float last[kSumChains];
+    double last_weights[kSumChains];
+    for (int i = 0; i < kSumChains; ++i) last[i] = t + i < vocab ? logits[t + i] : -__builtin_inff();
+    ExpOfEight(last, highest, inverse_temperature, last_weights, chains);
+    for (int i = 0; t + i < vocab; ++i) weights[t + i] = last_weights[i];
+  }
+  double sums[kSumChains];
+  __builtin_memcpy(sums, chains, sizeof sums);
+  return ((sums[0] + sums[4]) + (sums[2] + sums[6])) + ((sums[1] + sums[5]) + (sums[3] + sums[7]));
+}
+
+LogitScan ScanLogits(const float* logits, int64_t vocab) {
+  constexpr float kInfinity = __builtin_inff();
+  Vf highest = Splat(-kInfinity);
+  Vi below_infinity = SplatInt(-1);  // all ones while true
+  int64_t t = 0;
+  for (; t + kWidth <= vocab; t += kWidth) {
+    const Vf logit = Load(logits + t);
+    below_infinity &= logit < Splat(kInfinity);
+    highest = Max(logit, highest);
+  }
+  LogitScan scan;
+  for (int i = 0; i < kWidth; ++i) scan.usable &= below_infinity[i] != 0;
+  scan.highest = MaxLanes(highest);
+  for (; t < vocab; ++t) {
+    scan.usable &= logits[t] < kInfinity;
+    scan.highest = logits[t] > scan.highest ? logits[t] : scan.highest;
+  }
+  return scan;
+}
+
+int32_t CountHigher(const float* logits, int64_t vocab, float than) {
+  Vi counts = {};
+  int64_t t = 0;
+  for (; t + kWidth <= vocab; t += kWidth) counts -= Load(logits + t) > Splat(than);  // true is -1
+  int32_t count = 0;
+  for (int i = 0; i < kWidth; ++i) count += counts[i];
+  for (; t < vocab; ++t) count += logits[t] > than ? 1 : 0;
+  return count;
+}
+
+constexpr SamplingKernels kSamplingKernels = {ScanLogits, ExpWeights, CountHigher};
+
+}  // namespace
+}  // namespace tramontane
