@@ -178,7 +178,8 @@ const std::vector<Setting>& ServeSettings() {
             "weights, workspace and KV pages together, as 4GiB or bytes; 0: what the limits can use, at most "
             "70 % "
             "of the free memory"),
-      OneOf("kv_dtype", &C::kv_dtype, {"bf16", "f32"}, "bf16|f32", "type of cached keys and values"),
+      OneOf("kv_dtype", &C::kv_dtype, {"bf16", "f32"}, "bf16|f32",
+            "type of cached keys and values; f32 also keeps every other rounding to bf16 away"),
       Integer("page_size", &C::page_size, 1, 256, "N", "tokens of one KV page"),
       Integer("context", &C::context, 0, kMost, "N", "longest prompt + output in tokens; 0: the model's"),
       Integer("max_sequences", &C::max_sequences, 1, 4096, "N", "choices running at once; later ones wait"),

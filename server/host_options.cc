@@ -31,7 +31,14 @@ int64_t MemAvailable() {
 }  // namespace
 
 StatusOr<BackendPtr> MakeBackend(const ServeConfig& config) {
-  return MakeCpuBackend({.threads = static_cast<int32_t>(config.threads), .variant = config.cpu_variant});
+  std::string variant = config.cpu_variant;
+  if (variant.empty() && config.kv_dtype == "f32") {
+    // Whoever asks for exact keys and values gets the best variant that rounds no inputs either.
+    for (const std::string& name : CpuVariants()) {
+      if (variant.empty() && name != kRoundingCpuVariant) variant = name;
+    }
+  }
+  return MakeCpuBackend({.threads = static_cast<int32_t>(config.threads), .variant = variant});
 }
 
 std::string DescribeDevice(const BackendInfo& info) {

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/backend.h"
@@ -19,6 +20,9 @@ struct CpuBackendOptions {
 
 // Names of the variants this machine can run, best first: avx512_bf16, avx512, avx2, portable.
 std::vector<std::string> CpuVariants();
+
+// The one variant that rounds the inputs of bf16 weights to bf16.
+inline constexpr std::string_view kRoundingCpuVariant = "avx512_bf16";
 
 // An unknown or unavailable variant is an InvalidArgument that lists what there is.
 StatusOr<BackendPtr> MakeCpuBackend(const CpuBackendOptions& options);

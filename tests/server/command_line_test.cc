@@ -250,6 +250,14 @@ TEST(CommandLineTest, InspectNeedsNoWeights) {
   EXPECT_THAT(inspect.out(), ContainsRegex("window +256 on all 6 layers"));
 }
 
+TEST(CommandLineTest, ExactKeysAndValuesPickNoVariantThatRounds) {
+  Served served({"--kv-dtype", "f32"});
+  served.program.Signal(SIGTERM);
+  EXPECT_EQ(served.program.Wait(), 0);
+  EXPECT_THAT(served.program.err(), HasSubstr("on cpu ("));
+  EXPECT_THAT(served.program.err(), testing::Not(HasSubstr("avx512_bf16")));
+}
+
 TEST(CommandLineTest, AMissingFolderIsNamed) {
   for (const char* command : {"serve", "inspect"}) {
     Program program({command, "/no/such/model"});
