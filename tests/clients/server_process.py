@@ -13,6 +13,7 @@ class ServerProcess:
     """`tramontane serve` with the embedded model; `addresses` is what its ready line says."""
 
     def __init__(self, binary: str, *arguments: str):
+        self.terminated = False
         self.log = tempfile.TemporaryFile("w+")
         command = [binary, "serve", "--grpc-address", "127.0.0.1:0", *arguments]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log, text=True)
@@ -30,12 +31,14 @@ class ServerProcess:
         return self.log.read()
 
     def terminate(self) -> None:
-        self.process.send_signal(signal.SIGTERM)
+        """Asks the server to finish what runs and end. Once: a second signal would end it at once."""
+        if not self.terminated:
+            self.process.send_signal(signal.SIGTERM)
+        self.terminated = True
 
     def stop(self) -> int:
         """Ends the server if it still runs; its exit status."""
-        if self.process.poll() is None:
-            self.terminate()
+        self.terminate()
         try:
             return self.process.wait(60)
         finally:

@@ -4,12 +4,15 @@
 //
 // Tolerances. A token's lead over the second is compared with the error of two logits, so a token must be the
 // same where its lead exceeds twice the tolerance; from the first closer call on an answer is free to differ.
-//   exact: f32 arithmetic and f32 keys and values against f32 in PyTorch. check_parity.py measures 3.7e-5
-//   between two such programs over 640 tokens; the limit is ten times that. served: what a user gets. bf16
-//   keys and values (relative rounding 2^-9, averaged over the 32 elements of a head and over the keys
-//   attended to, in 6 layers), and on some machines bf16 inputs of Linear (2^-9 again, 7 matrices a layer):
-//   logits of size 20 move by about 20 * 2^-9 * sqrt(6 * 8) / sqrt(32) = 0.05; the limit is four deviations
-//   of it.
+//
+// exact: f32 arithmetic and f32 keys and values, against f32 in PyTorch. check_parity.py measures 3.7e-5
+// between two such programs over 640 tokens; the limit is four times that. No lead in the files is below
+// it, so every token of every answer is compared, and the numbers of right answers are equal.
+//
+// served: what a user gets. bf16 keys and values (relative rounding 2^-9, averaged over the 32 elements of a
+// head and over the keys attended to, in 6 layers), and on some machines bf16 inputs of Linear (2^-9 again,
+// 7 matrices a layer): logits of size 20 move by about 20 * 2^-9 * sqrt(6 * 8) / sqrt(32) = 0.05; the limit
+// is four deviations of it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -177,7 +180,7 @@ TEST_P(BreezeCard, GoldenAnswersAreTheSameAlsoBeyondTheWindow) {
     longest_answer = std::max(longest_answer, CertainTokens(row, GetParam().tolerance));
   }
   EXPECT_GT(longest_prompt, 256u);
-  if (GetParam().exact) {
+  if (GetParam().exact) {  // the other arithmetic meets a close call before
     EXPECT_GT(longest_answer, 4 * 256u);
   }
 }
@@ -205,6 +208,9 @@ TEST_P(BreezeCard, AccuracyIsThatOfTheCommittedProblems) {
       doubtful += CertainTokens(problem, GetParam().tolerance) < problem["answer"].size() ? 1 : 0;
     }
     // Only an answer with a close call may be right here and wrong there.
+    if (GetParam().exact) {
+      EXPECT_EQ(doubtful, 0) << name;
+    }
     EXPECT_LE(std::abs(right - expected), doubtful)
         << name << ": " << right << " right, expected " << expected;
     std::printf("%-40s %2d of %2zu right, expected %2d, %d with a close call\n", name.c_str(), right, count,
@@ -213,7 +219,7 @@ TEST_P(BreezeCard, AccuracyIsThatOfTheCommittedProblems) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Arithmetics, BreezeCard,
-                         ::testing::Values(Arithmetic{"exact", DType::kF32, true, 4e-4},
+                         ::testing::Values(Arithmetic{"exact", DType::kF32, true, 1.5e-4},
                                            Arithmetic{"served", DType::kBf16, false, 0.2}),
                          [](const auto& info) { return info.param.name; });
 
