@@ -303,10 +303,9 @@ class GenerateCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   bool reader_gone_ = false;
   bool write_in_flight_ = false;
   bool ended_ = false;
-  grpc::ByteBuffer writing_;  // owned by gRPC while write_in_flight_
-  std::deque<grpc::ByteBuffer>
-      outbox_;                     // of one update: at most Started and a Delta and Finished for each choice
-  std::optional<Status> outcome_;  // set by the stream's last update
+  grpc::ByteBuffer writing_;             // owned by gRPC while write_in_flight_
+  std::deque<grpc::ByteBuffer> outbox_;  // what one update of the stream became
+  std::optional<Status> outcome_;        // set by the stream's last update
   Summary summary_;
 };
 
@@ -484,7 +483,9 @@ void GenerateCall::TakeUpdate() {
   if (!reader_gone_) {
     if (update.started) outbox_.push_back(Serialize(converter.StartedToProto(*update.started, request_id_)));
     for (StreamDelta& delta : update.deltas) {
-      outbox_.push_back(Serialize(converter.DeltaToProto(std::move(delta), parts_)));
+      for (const auto& response : converter.DeltaToProto(std::move(delta), parts_)) {
+        outbox_.push_back(Serialize(response));
+      }
     }
   }
   for (const StreamFinished& finished : update.finished) {

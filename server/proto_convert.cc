@@ -27,6 +27,7 @@ namespace {
 
 constexpr size_t kMaxQuotedBytes = 64;  // of a user's own text in an error
 constexpr size_t kMaxExplainedBytes = 16 << 20;
+constexpr size_t kMaxDeltaTokens = 1024;  // of one message; with 20 logprobs each about half a megabyte
 constexpr int64_t kMaxTimeLimitMs = 24LL * 3600 * 1000;
 
 std::string Quoted(std::string_view text) {
@@ -393,15 +394,27 @@ v1::GenerateResponse ProtoConverter::StartedToProto(const StreamStarted& started
   return response;
 }
 
-v1::GenerateResponse ProtoConverter::DeltaToProto(StreamDelta delta, const DeltaParts& parts) const {
-  v1::GenerateResponse response;
-  v1::Delta* proto = response.mutable_delta();
-  proto->set_choice(delta.choice);
-  if (parts.text) proto->set_text(std::move(delta.text));
-  if (parts.token_ids) proto->mutable_token_ids()->Add(delta.token_ids.begin(), delta.token_ids.end());
-  for (const TokenInfo& info : delta.logprobs) TokenInfoToProto(info, proto->add_logprobs());
-  proto->set_completion_tokens(delta.completion_tokens);
-  return response;
+std::vector<v1::GenerateResponse> ProtoConverter::DeltaToProto(StreamDelta delta,
+                                                               const DeltaParts& parts) const {
+  std::vector<v1::GenerateResponse> responses;
+  const size_t tokens = delta.token_ids.size();
+  size_t begin = 0;
+  do {
+    const size_t end = std::min(begin + kMaxDeltaTokens, tokens);
+    v1::Delta* proto = responses.emplace_back().mutable_delta();
+    proto->set_choice(delta.choice);
+    if (parts.text && end == tokens) proto->set_text(std::move(delta.text));
+    if (parts.token_ids) {
+      proto->mutable_token_ids()->Add(delta.token_ids.begin() + static_cast<ptrdiff_t>(begin),
+                                      delta.token_ids.begin() + static_cast<ptrdiff_t>(end));
+    }
+    for (size_t i = begin; i < std::min(end, delta.logprobs.size()); ++i) {
+      TokenInfoToProto(delta.logprobs[i], proto->add_logprobs());
+    }
+    proto->set_completion_tokens(delta.completion_tokens - static_cast<int64_t>(tokens - end));
+    begin = end;
+  } while (begin < tokens);
+  return responses;
 }
 
 void ProtoConverter::TokenInfoToProto(const TokenInfo& info, v1::TokenLogprob* proto) const {

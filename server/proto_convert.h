@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "engine/request.h"
 #include "engine/token_stream.h"
@@ -38,7 +39,9 @@ class ProtoConverter {
     bool text = true;
     bool token_ids = true;
   };
-  v1::GenerateResponse DeltaToProto(StreamDelta delta, const DeltaParts& parts) const;
+  // One message, or several where a slow reader left much to be joined: clients refuse messages above 4 MiB.
+  // The text is in the last.
+  std::vector<v1::GenerateResponse> DeltaToProto(StreamDelta delta, const DeltaParts& parts) const;
   static v1::GenerateResponse FinishedToProto(const StreamFinished& finished);
   static void LoadToProto(const EngineLoad& load, v1::GetLoadResponse* response);
 

@@ -75,7 +75,9 @@ Status GenerateLocally(const std::string& folder, const v1::GenerateRequest& pro
     bell.Wait();
     StreamUpdate update = stream->Take();
     if (update.started) deliver(converter.StartedToProto(*update.started, stream->request_id()));
-    for (StreamDelta& delta : update.deltas) deliver(converter.DeltaToProto(std::move(delta), {}));
+    for (StreamDelta& delta : update.deltas) {
+      for (const auto& event : converter.DeltaToProto(std::move(delta), {})) deliver(event);
+    }
     for (const StreamFinished& finished : update.finished) deliver(ProtoConverter::FinishedToProto(finished));
     if (update.done) return wanted ? update.status : Status::Ok();
   }

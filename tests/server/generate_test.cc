@@ -2,10 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cmath>
+#include <chrono>
 #include <future>
-#include <thread>
 
 #include "tests/server/scripted_server.h"
 #include "tests/support/test_scale.h"
@@ -245,22 +243,28 @@ TEST(Generate, TimeLimitEndsWithWhatThereIs) {
 TEST(Generate, AStalledReaderGetsJoinedDeltasAndHoldsUpNobody) {
   ScriptedServer server;
   const int64_t tokens = 8000;
+  // A client that buffers no more than 64 KiB for a stream, instead of what it deems good for the connection.
+  grpc::ChannelArguments small_window;
+  small_window.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  small_window.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 64 << 10);
+  const auto stub = v1::Inference::NewStub(
+      grpc::CreateCustomChannel(server.address(), grpc::InsecureChannelCredentials(), small_window));
   v1::GenerateRequest request = RequestOfIds(kPrompt, tokens);
-  request.mutable_output()->set_logprobs(5);  // large messages: the connection's window fills early
-  Stream stalled(server.stub(), request);
+  request.mutable_output()->set_logprobs(20);  // large messages: the window fills early
+  Stream stalled(*stub, request);
   stalled.WaitForInitialMetadata();
   Stream lively(server.stub(), RequestOfIds(kPrompt, 100));
   ASSERT_TRUE(lively.ReadAll().ok());
   EXPECT_THAT(lively.token_ids(), ElementsAreArray(server.IdsSaid(kPromptTokens, 100)));
   server.WaitForLoad([&](const v1::GetLoadResponse& load) {
-    return load.finished_requests() == 2 && load.running_sequences() == 0;
+    return load.finished_requests() == 2 && load.running_sequences() == 0 && load.open_streams() == 1;
   });
-  EXPECT_EQ(server.client().GetLoad()->open_streams(), 1);
 
   ASSERT_TRUE(stalled.ReadAll().ok());
   EXPECT_TRUE(stalled.token_ids() == server.IdsSaid(kPromptTokens, tokens));
   EXPECT_TRUE(stalled.text() == server.TextSaid(kPromptTokens, tokens));
   EXPECT_LT(stalled.deltas(), tokens / 2);
+  for (const auto& event : stalled.events()) EXPECT_LE(event.ByteSizeLong(), 1u << 20);
 }
 
 TEST(Generate, AbortFreesPagesWithinOneStep) {
@@ -327,14 +331,18 @@ TEST(Generate, TheDeadlineHoldsInTheQueueAndWhileRunning) {
   options.limits.max_choices = 1;
   ScriptedServer narrow(options);
   narrow.model().Hold();
-  Stream running(narrow.stub(), RequestOfIds(kPrompt, 3));
+  Stream running(narrow.stub(), RequestOfIds(kPrompt, 20000));
   running.WaitForInitialMetadata();
   EXPECT_EQ(narrow.client().Generate(RequestOfIds(kPrompt, 3), ignore, 150).code(),
             StatusCode::kDeadlineExceeded);
+  narrow.WaitForLoad([&](const v1::GetLoadResponse& load) {
+    narrow.model().AllowSteps(1);  // the late one leaves while the other still has the only place
+    return load.waiting_requests() == 0;
+  });
   narrow.model().Release();
   EXPECT_TRUE(running.ReadAll().ok());
   narrow.WaitForLoad(Idle);
-  EXPECT_EQ(narrow.client().GetLoad()->output_tokens(), 3);  // the late one computed nothing
+  EXPECT_EQ(narrow.client().GetLoad()->output_tokens(), 20000);  // the late one computed nothing
 }
 
 TEST(Generate, ARowWithoutFiniteLogitsEndsItsRequestAlone) {
@@ -381,7 +389,8 @@ TEST(Generate, StreamsKeepFlowingWhileFourMegabytesAreTokenised) {
   for (int i = 0; i < 10; ++i) ASSERT_TRUE(running.Next());
   Stream fresh(server.stub(), RequestOfIds(kPrompt, 5));
   ASSERT_TRUE(fresh.ReadAll().ok());
-  EXPECT_EQ(server.client().GetLoad()->queued_work(), 1) << "the text was done before the streams moved";
+  EXPECT_EQ(tokenised.wait_for(std::chrono::seconds(0)), std::future_status::timeout)
+      << "the text was done before the streams moved";
 
   const StatusOr<v1::TokenizeResponse> response = tokenised.get();
   ASSERT_TRUE(response.ok()) << response.status();

@@ -88,7 +88,7 @@ StatusOr<StepResult> ScriptedModel::Collect(StepTicket) { return std::move(resul
 // ---- ScriptedServer --------------------------------------------------------------------------------
 
 ScriptedServer::ScriptedServer(ScriptedServerOptions options) {
-  spdlog::set_level(spdlog::level::warn);  // not a line for each request
+  QuietLogs();
   auto tokenizer = LoadTokenizer(std::string(TRAMONTANE_SOURCE_DIR) + "/models/breeze/weights");
   TM_CHECK(tokenizer.ok(), "%s", tokenizer.status().message().c_str());
   tokenizer_ = std::move(tokenizer).value();
@@ -156,6 +156,8 @@ void ScriptedServer::CheckWaited(int64_t polls) const {
   TM_CHECK(polls < kMostPolls, "the load never became what the test waits for");
   std::this_thread::sleep_for(std::chrono::milliseconds(kPollMs));
 }
+
+void QuietLogs() { spdlog::set_level(spdlog::level::warn); }
 
 // ---- Stream ----------------------------------------------------------------------------------------
 

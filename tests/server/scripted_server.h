@@ -100,6 +100,9 @@ class ScriptedServer {
   std::unique_ptr<GrpcClient> client_;
 };
 
+// No log line for each request.
+void QuietLogs();
+
 // One Generate call, read when the test says so.
 class Stream {
  public:

@@ -1,0 +1,215 @@
+// The whole way with the embedded model: gRPC, tokenizer, engine, CPU backend, and back.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <future>
+#include <nlohmann/json.hpp>
+
+#include "engine/engine_host.h"
+#include "kernels/cpu/cpu_backend.h"
+#include "tests/server/scripted_server.h"
+
+namespace tramontane {
+namespace {
+
+using ::testing::ElementsAreArray;
+
+const std::string kFolder = std::string(TRAMONTANE_SOURCE_DIR) + "/models/breeze/";
+
+class Breeze : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    QuietLogs();
+    auto backend = MakeCpuBackend({.threads = 2, .variant = ""});
+    ASSERT_TRUE(backend.ok()) << backend.status();
+    backend_ = std::move(backend).value();
+    EngineHostOptions options;
+    options.memory_bytes = int64_t{256} << 20;
+    options.limits.context = 4096;
+    auto host = EngineHost::Start(kFolder + "weights", *backend_, options, clock_);
+    ASSERT_TRUE(host.ok()) << host.status();
+    host_ = std::move(host).value();
+
+    auto server = Server::Start({.grpc_address = "127.0.0.1:0"});
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = std::move(server).value();
+    ServedModel served;
+    served.names = {"breeze"};
+    served.config = host_->model().config();
+    served.device = "cpu";
+    served.engine = &host_->engine();
+    served.tokenizer = &host_->tokenizer();
+    served.clock = &clock_;
+    server_->Serve(served);
+    client_ = std::make_unique<GrpcClient>(server_->grpc_address());
+    stub_ = v1::Inference::NewStub(
+        grpc::CreateChannel(server_->grpc_address(), grpc::InsecureChannelCredentials()));
+  }
+  static void TearDownTestSuite() {
+    stub_.reset();
+    client_.reset();
+    server_.reset();
+    host_.reset();
+    backend_.reset();
+  }
+
+  static v1::GenerateRequest Greedy(const std::vector<int32_t>& prompt, int64_t max_tokens) {
+    v1::GenerateRequest request = RequestOfIds(prompt, max_tokens);
+    request.mutable_sampling()->set_temperature(0);
+    return request;
+  }
+  static v1::GenerateRequest Story(uint64_t seed, int64_t max_tokens) {
+    v1::GenerateRequest request;
+    request.set_text("Once upon a time");
+    request.mutable_sampling()->set_temperature(1);
+    request.mutable_sampling()->set_seed(seed);
+    request.mutable_stopping()->set_max_tokens(max_tokens);
+    return request;
+  }
+  static std::vector<int32_t> IdsOf(const v1::GenerateRequest& request) {
+    Stream stream(*stub_, request);
+    const grpc::Status status = stream.ReadAll();
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return stream.token_ids();
+  }
+
+  static inline SteadyClock clock_;
+  static inline BackendPtr backend_;
+  static inline std::unique_ptr<EngineHost> host_;
+  static inline std::unique_ptr<Server> server_;
+  static inline std::unique_ptr<GrpcClient> client_;
+  static inline std::unique_ptr<v1::Inference::Stub> stub_;
+};
+
+// PyTorch's greedy answers, those in which no token was a close call.
+TEST_F(Breeze, GreedyAnswersEqualThoseOfPyTorch) {
+  std::ifstream file(kFolder + "evaluation/goldens.json");
+  const nlohmann::json goldens = nlohmann::json::parse(file);
+  int compared = 0;
+  for (const auto& golden : goldens["goldens"]) {
+    if (!golden["close"].empty()) continue;
+    const auto answer = golden["answer"].get<std::vector<int32_t>>();
+    EXPECT_THAT(IdsOf(Greedy(golden["prompt"], golden["max_tokens"])), ElementsAreArray(answer))
+        << golden["name"];
+    ++compared;
+  }
+  EXPECT_GE(compared, 5);
+}
+
+TEST_F(Breeze, AnswersAGreetingInTheChatFormat) {
+  v1::GenerateRequest request;
+  v1::ChatMessage* message = request.mutable_chat()->add_messages();
+  message->set_role(v1::ROLE_USER);
+  message->set_content("Hi!");
+  request.mutable_sampling()->set_temperature(0);
+  Stream stream(*stub_, request);
+  ASSERT_TRUE(stream.ReadAll().ok());
+  EXPECT_EQ(stream.text(), "Hello! I am Breeze. How can I help you?");
+  EXPECT_EQ(stream.finished().reason(), v1::FINISH_REASON_STOP);
+  EXPECT_EQ(stream.finished().stop_token_id(), 2);
+}
+
+TEST_F(Breeze, ASeedGivesTheSameTokensAloneAndInACrowd) {
+  const std::vector<int32_t> alone = IdsOf(Story(7, 60));
+  EXPECT_NE(alone, IdsOf(Story(8, 60)));
+  std::vector<std::future<std::vector<int32_t>>> crowd;
+  for (uint64_t i = 0; i < 24; ++i) {
+    crowd.push_back(
+        std::async(std::launch::async, [i] { return IdsOf(Story(i % 3 == 0 ? 7 : 100 + i, 60)); }));
+  }
+  for (size_t i = 0; i < crowd.size(); ++i) {
+    const std::vector<int32_t> ids = crowd[i].get();
+    if (i % 3 == 0) {
+      EXPECT_THAT(ids, ElementsAreArray(alone)) << i;
+    }
+  }
+}
+
+TEST_F(Breeze, ADrawnSeedIsReportedAndRepeatsTheRequest) {
+  v1::GenerateRequest request = Story(0, 40);
+  request.mutable_sampling()->clear_seed();
+  Stream first(*stub_, request);
+  ASSERT_TRUE(first.ReadAll().ok());
+  request.mutable_sampling()->set_seed(first.events().front().started().seed());
+  EXPECT_THAT(IdsOf(request), ElementsAreArray(first.token_ids()));
+}
+
+TEST_F(Breeze, ChoicesDifferAndRepeat) {
+  v1::GenerateRequest request = Story(11, 40);
+  request.set_choices(4);
+  Stream first(*stub_, request);
+  Stream second(*stub_, request);
+  ASSERT_TRUE(first.ReadAll().ok());
+  ASSERT_TRUE(second.ReadAll().ok());
+  for (int32_t choice = 0; choice < 4; ++choice) {
+    EXPECT_THAT(first.token_ids(choice), ElementsAreArray(second.token_ids(choice))) << choice;
+    for (int32_t other = 0; other < choice; ++other) {
+      EXPECT_NE(first.token_ids(choice), first.token_ids(other)) << choice << " and " << other;
+    }
+  }
+}
+
+// What a token's logprob was when it was generated, it is when the whole is scored as a prompt, to the bit:
+// on the CPU chunks and batches do not change a logit.
+TEST_F(Breeze, ScoringAnAnswerGivesTheLogprobsItWasGeneratedWith) {
+  const std::vector<int32_t> prompt = {1, 450, 700, 31, 1200, 88};
+  v1::GenerateRequest request = Greedy(prompt, 30);
+  request.mutable_stopping()->set_ignore_eos(true);
+  request.mutable_output()->set_logprobs(5);
+  Stream generated(*stub_, request);
+  ASSERT_TRUE(generated.ReadAll().ok());
+  std::vector<v1::TokenLogprob> said;
+  for (const auto& event : generated.events()) {
+    said.insert(said.end(), event.delta().logprobs().begin(), event.delta().logprobs().end());
+  }
+  ASSERT_EQ(said.size(), 30u);
+
+  std::vector<int32_t> whole = prompt;
+  for (const v1::TokenLogprob& token : said) {
+    whole.push_back(token.token_id());
+    EXPECT_EQ(token.rank(), 1);  // greedy
+    ASSERT_EQ(token.top_size(), 5);
+    EXPECT_EQ(token.top(0).token_id(), token.token_id());
+    double share = 0;
+    for (const auto& top : token.top()) share += std::exp(static_cast<double>(top.logprob()));
+    EXPECT_LE(share, 1.0 + 1e-5);  // five f32 logarithms, each good to about 1e-6
+  }
+  v1::GenerateRequest scoring = RequestOfIds(whole, 0);
+  scoring.mutable_output()->set_prompt_logprobs(5);
+  Stream scored(*stub_, scoring);
+  ASSERT_TRUE(scored.ReadAll().ok());
+  const auto& logprobs = scored.events().front().started().prompt_logprobs();
+  ASSERT_EQ(logprobs.size(), static_cast<int>(whole.size()) - 1);
+  for (size_t i = 0; i < said.size(); ++i) {
+    const v1::TokenLogprob& score = logprobs[static_cast<int>(prompt.size() - 1 + i)];
+    EXPECT_EQ(score.SerializeAsString(), said[i].SerializeAsString()) << i;
+  }
+}
+
+TEST_F(Breeze, AStopTextIsCutFromTheText) {
+  v1::GenerateRequest request = Story(7, 200);
+  request.mutable_stopping()->set_ignore_eos(true);
+  Stream whole(*stub_, request);
+  ASSERT_TRUE(whole.ReadAll().ok());
+  const std::string stop = whole.text().substr(40, 7);  // somewhere, with no regard for tokens
+  request.mutable_stopping()->add_stop(stop);
+  Stream stopped(*stub_, request);
+  ASSERT_TRUE(stopped.ReadAll().ok());
+  EXPECT_EQ(stopped.text(), whole.text().substr(0, whole.text().find(stop)));
+  EXPECT_EQ(stopped.finished().stop(), stop);
+}
+
+TEST_F(Breeze, TheModelTellsItsWindow) {
+  const StatusOr<v1::GetModelResponse> model = client_->GetModel();
+  ASSERT_TRUE(model.ok());
+  ASSERT_EQ(model->windows_size(), 1);
+  EXPECT_EQ(model->windows(0).window(), 256);
+  EXPECT_EQ(model->windows(0).layers(), model->layers());
+  EXPECT_EQ(model->context(), 4096);
+  EXPECT_EQ(model->model_context(), 32768);
+}
+
+}  // namespace
+}  // namespace tramontane
