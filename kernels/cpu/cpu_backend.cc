@@ -100,7 +100,6 @@ class CpuBackend final : public Backend {
   std::string last_error_;
   uint64_t last_fence_ = 0;
   CpuWorkspace workspace_;
-  WeightArena weight_arena_;
   std::unordered_set<PackedWeight*> weights_;  // live handles
 };
 
@@ -109,7 +108,7 @@ OpCode CpuBackend::PackLinear(const LinearSource& source, WeightHandle* out) {
     return Fail(OpCode::kUnsupported, std::move(reason));
   }
   const int64_t bytes = PackedBytes(source);
-  void* panels = weight_arena_.Allocate(bytes);
+  void* panels = AllocateZeroed(bytes);
   if (panels == nullptr) {
     return Fail(OpCode::kOutOfMemory, "no memory for a packed weight of " + std::to_string(bytes) + " bytes");
   }
@@ -122,7 +121,7 @@ OpCode CpuBackend::PackLinear(const LinearSource& source, WeightHandle* out) {
 void CpuBackend::FreeWeight(WeightHandle weight) {
   auto* packed = static_cast<PackedWeight*>(weight.impl);
   TM_CHECK(weights_.erase(packed) == 1, "a weight handle that is not live");
-  weight_arena_.Free(packed->panels);
+  FreeZeroed(packed->panels);
   delete packed;
 }
 

@@ -123,8 +123,11 @@ inline Vf LoadColumns(const float* from, int64_t columns) {
   return columns >= kWidth ? Load(from) : columns > 0 ? LoadFirst(from, static_cast<int>(columns)) : Vf{};
 }
 
-// The two vectors of one row and one panel, whole sums, to where they belong in out.
-inline void FinishPanel(const LinearJob& job, int64_t row, int64_t panel, Vf first, Vf second) {
+// The two vectors of one row and one panel, whole sums, to where they belong in out. Always inlined: as a
+// function that takes wide vectors it would return with the upper halves of the registers in use, and every
+// SSE instruction of the thread (libm's, the sampler's) would wait for them from then on.
+[[gnu::always_inline]] inline void FinishPanel(const LinearJob& job, int64_t row, int64_t panel, Vf first,
+                                               Vf second) {
   float* const out = job.out + row * job.out_stride;
   if (job.epilogue == Epilogue::kSwiGlu) {  // a panel is kWidth gates, then their ups
     const int64_t column = panel * kWidth;
