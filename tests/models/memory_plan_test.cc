@@ -6,6 +6,7 @@
 
 #include "kernels/cpu/cpu_backend.h"
 #include "models/model.h"
+#include "tests/support/counting_backend.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/tiny_model.h"
 
@@ -16,57 +17,6 @@ using testing::AllOf;
 using testing::HasSubstr;
 
 constexpr int64_t kMiB = 1 << 20;
-
-// Adds up what is asked of it.
-class CountingBackend final : public Backend {
- public:
-  explicit CountingBackend(Backend& inner) : inner_(inner) {}
-  ~CountingBackend() = default;
-
-  int64_t allocated = 0;
-  int64_t packed = 0;
-  int64_t reserved = 0;
-
-  const BackendInfo& info() const override { return inner_.info(); }
-  const char* last_error() const override { return inner_.last_error(); }
-  void* Allocate(int64_t bytes) override {
-    allocated += bytes;
-    return inner_.Allocate(bytes);
-  }
-  void Free(void* memory) override { inner_.Free(memory); }
-  void* AllocateHost(int64_t bytes) override { return inner_.AllocateHost(bytes); }
-  void FreeHost(void* memory) override { inner_.FreeHost(memory); }
-  OpCode Upload(void* device, const void* host, int64_t bytes) override {
-    return inner_.Upload(device, host, bytes);
-  }
-  OpCode Download(void* host, const void* device, int64_t bytes) override {
-    return inner_.Download(host, device, bytes);
-  }
-  uint64_t RecordFence() override { return inner_.RecordFence(); }
-  OpCode WaitFence(uint64_t fence) override { return inner_.WaitFence(fence); }
-  int64_t PackedBytes(const LinearSource& source) const override { return inner_.PackedBytes(source); }
-  OpCode PackLinear(const LinearSource& source, WeightHandle* out) override {
-    packed += inner_.PackedBytes(source);
-    return inner_.PackLinear(source, out);
-  }
-  void FreeWeight(WeightHandle weight) override { inner_.FreeWeight(weight); }
-  int64_t WorkspaceBytes(const StepMaxima& maxima) const override { return inner_.WorkspaceBytes(maxima); }
-  OpCode Reserve(const StepMaxima& maxima) override {
-    reserved += inner_.WorkspaceBytes(maxima);
-    return inner_.Reserve(maxima);
-  }
-  OpCode Embed(const EmbedParams& params) override { return inner_.Embed(params); }
-  OpCode RopeTable(const RopeTableParams& params) override { return inner_.RopeTable(params); }
-  OpCode Linear(const LinearParams& params) override { return inner_.Linear(params); }
-  OpCode RopeAppend(const RopeAppendParams& params) override { return inner_.RopeAppend(params); }
-  OpCode Attention(const AttentionParams& params) override { return inner_.Attention(params); }
-  OpCode Sample(const SampleParams& params) override { return inner_.Sample(params); }
-  OpCode CopyPages(const CopyPagesParams& params) override { return inner_.CopyPages(params); }
-  void Destroy() override {}
-
- private:
-  Backend& inner_;
-};
 
 class MemoryPlanTest : public testing::Test {
  protected:

@@ -2,6 +2,8 @@
 
 #include <thread>
 
+#include "kernels/core/check.h"
+
 namespace tramontane {
 namespace {
 
@@ -49,18 +51,36 @@ void StreamReader::WaitToEnd() {
   for (Poll(); !done_; Poll()) ready_->Wait(Signal::kForever);
 }
 
-SteppedEngine::SteppedEngine(const EngineLimits& limits, const std::vector<int32_t>& windows,
-                             const Tokenizer* tokenizer)
-    : layout_(SmallLayout(windows, limits.page_size)),
-      runner_(layout_, limits.pool_pages, kVocab),
-      engine_(limits, {kVocab, {kEos}, layout_}, runner_, tokenizer, clock_) {}
-
-void SteppedEngine::RunToEnd(const std::vector<StreamReader*>& readers) {
-  while (!engine_.idle()) {
+void EngineUnderTest::RunToEnd(const std::vector<StreamReader*>& readers) {
+  while (!engine().idle()) {
     Step();
     std::this_thread::yield();  // the output thread has its own pace
   }
   for (StreamReader* reader : readers) reader->WaitToEnd();
+}
+
+SteppedEngine::SteppedEngine(const EngineLimits& limits, const std::vector<int32_t>& windows,
+                             const Tokenizer* tokenizer)
+    : layout_(SmallLayout(windows, limits.page_size)),
+      runner_(layout_, limits.pool_pages, kVocab),
+      engine_(limits, {kVocab, {kEos}, layout_}, runner_, tokenizer, clock()) {}
+
+CpuEngine::CpuEngine(const std::string& folder, const Options& options)
+    : backend_(MakeCpuBackend({.threads = options.threads, .variant = options.variant}).value()) {
+  LoadOptions load;
+  load.kv.dtype = options.kv_dtype;
+  load.kv.page_size = options.limits.page_size;
+  auto model = LoadModel(folder, *backend_, load);
+  TM_CHECK(model.ok(), "%s", model.status().ToString().c_str());
+  model_ = *std::move(model);
+  if (options.wrap_model) model_ = options.wrap_model(std::move(model_));
+  const int64_t pool_bytes = options.limits.pool_pages * layout().page_bytes();
+  pool_ = {static_cast<std::byte*>(backend_->Allocate(pool_bytes)),
+           [backend = backend_.get()](std::byte* pool) { backend->Free(pool); }};
+  runner_ = BackendModelRunner::Create(*backend_, *model_, options.limits, pool_.get()).value();
+  engine_ = std::make_unique<Engine>(
+      options.limits, EngineModel{model_->config().vocab_size, model_->config().eos_ids, layout()}, *runner_,
+      options.tokenizer, clock());
 }
 
 EngineLimits SmallLimits(int64_t pool_pages) {

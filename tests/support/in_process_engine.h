@@ -2,14 +2,19 @@
 // that the test steps by hand.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "engine/backend_model_runner.h"
 #include "engine/engine.h"
 #include "engine/signal.h"
+#include "kernels/cpu/cpu_backend.h"
+#include "models/model.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/fake_model_runner.h"
 
@@ -56,8 +61,31 @@ class StreamReader {
   int32_t updates_ = 0;
 };
 
-// An engine over the fake model and a fake clock, stepped by the test.
-class SteppedEngine {
+// An engine that the test steps by hand, on a clock that it moves by hand.
+class EngineUnderTest {
+ public:
+  virtual ~EngineUnderTest() = default;
+  virtual Engine& engine() = 0;
+
+  std::unique_ptr<StreamReader> Submit(Request request) {
+    return std::make_unique<StreamReader>(engine(), std::move(request));
+  }
+  // One step; it takes a millisecond.
+  bool Step() {
+    clock_.Advance(1'000'000);
+    return engine().Step();
+  }
+  // Steps until every stream is done, and reads `readers`.
+  void RunToEnd(const std::vector<StreamReader*>& readers);
+
+  FakeClock& clock() { return clock_; }
+
+ private:
+  FakeClock clock_;
+};
+
+// Over the fake model.
+class SteppedEngine final : public EngineUnderTest {
  public:
   static constexpr int32_t kVocab = 64;
   static constexpr int32_t kEos = 2;
@@ -65,25 +93,38 @@ class SteppedEngine {
   explicit SteppedEngine(const EngineLimits& limits, const std::vector<int32_t>& windows = {0},
                          const Tokenizer* tokenizer = nullptr);
 
-  std::unique_ptr<StreamReader> Submit(Request request) {
-    return std::make_unique<StreamReader>(engine_, std::move(request));
-  }
-  // Steps until every stream is done, and reads `readers`; each step takes a millisecond.
-  void RunToEnd(const std::vector<StreamReader*>& readers);
-  void Step() {
-    clock_.Advance(1'000'000);
-    engine_.Step();
-  }
-
-  Engine& engine() { return engine_; }
+  Engine& engine() override { return engine_; }
   FakeModelRunner& runner() { return runner_; }
-  FakeClock& clock() { return clock_; }
 
  private:
-  FakeClock clock_;
   const KvLayout layout_;
   FakeModelRunner runner_;
   Engine engine_;
+};
+
+// Over a model folder and the CPU backend.
+class CpuEngine final : public EngineUnderTest {
+ public:
+  struct Options {
+    EngineLimits limits;  // page_size, pool_pages and context are taken as they are
+    int32_t threads = 1;
+    std::string variant;  // "": the machine's best
+    DType kv_dtype = DType::kBf16;
+    const Tokenizer* tokenizer = nullptr;
+    // Puts something between the runner and the model; null: nothing.
+    std::function<std::unique_ptr<Model>(std::unique_ptr<Model>)> wrap_model;
+  };
+  CpuEngine(const std::string& folder, const Options& options);
+
+  Engine& engine() override { return *engine_; }
+  const KvLayout& layout() const { return model_->kv_layout(); }
+
+ private:
+  BackendPtr backend_;
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<std::byte, std::function<void(std::byte*)>> pool_;
+  std::unique_ptr<BackendModelRunner> runner_;
+  std::unique_ptr<Engine> engine_;
 };
 
 // Small limits for the fake model: pages of 4 tokens, steps of 16.

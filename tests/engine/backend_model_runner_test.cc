@@ -1,0 +1,137 @@
+#include "engine/backend_model_runner.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <vector>
+
+#include "engine/engine_host.h"
+#include "kernels/cpu/cpu_backend.h"
+#include "models/memory_plan.h"
+#include "tests/support/counting_backend.h"
+#include "tests/support/in_process_engine.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/tiny_model.h"
+
+namespace tramontane {
+namespace {
+
+constexpr int64_t kMiB = 1 << 20;
+
+// Every token of the vocabulary adjusted in every row: more than one upload can carry.
+TEST(BackendModelRunner, AdjustedLogitsOfMoreRowsThanOneUploadCarriesGiveTheSameTokens) {
+  TinyModel model;
+  model.vocab = 2000;
+  model.Randomise(2);
+  const TempFolder folder;
+  model.WriteMistral(folder);
+  CpuEngine::Options options;
+  options.limits = SmallLimits(400);
+  options.limits.max_logit_rows = 1;  // room for 2000 adjusted logits: one row
+  options.limits.max_logit_bias = 2000;
+  Request request = MakeRequest("r", 10, 12);
+  for (int32_t t = 0; t < model.vocab; ++t)
+    request.sampling.logit_bias.push_back({t, t % 3 == 0 ? 1.0f : 0.0f});
+
+  std::vector<std::vector<int32_t>> alone;
+  CpuEngine one(folder.path(), options);
+  CpuEngine crowd(folder.path(), options);
+  std::vector<std::unique_ptr<StreamReader>> readers;
+  std::vector<StreamReader*> all;
+  for (int i = 0; i < 5; ++i) {
+    request.id = "r" + std::to_string(i);
+    request.prompt[0] = 3 + i;
+    auto reader = one.Submit(request);
+    one.RunToEnd({reader.get()});
+    alone.push_back(reader->choice().ids);
+    readers.push_back(crowd.Submit(request));
+    all.push_back(readers.back().get());
+  }
+  crowd.RunToEnd(all);
+  for (size_t i = 0; i < alone.size(); ++i) EXPECT_EQ(all[i]->choice().ids, alone[i]);
+}
+
+TEST(BackendModelRunner, PromptScoresInSlicesEqualScoresAtOnce) {
+  TinyModel model;
+  model.window = {0, 12};
+  model.Randomise(4);
+  const TempFolder folder;
+  model.WriteMistral(folder);
+  Request request = MakeRequest("r", 50, 3);
+  request.output.prompt_logprobs = 20;
+  request.output.logprobs = 20;
+  std::vector<std::vector<TokenInfo>> scores;
+  for (const int32_t rows : {64, 7, 1}) {
+    CpuEngine::Options options;
+    options.limits = SmallLimits(400);
+    options.limits.max_logit_rows = rows;
+    options.limits.max_step_tokens = 64;
+    CpuEngine test(folder.path(), options);
+    auto reader = test.Submit(request);
+    test.RunToEnd({reader.get()});
+    scores.push_back(reader->started().at(0).prompt_logprobs);
+  }
+  ASSERT_EQ(scores[0].size(), 49u);
+  for (const auto& sliced : scores) {
+    ASSERT_EQ(sliced.size(), scores[0].size());
+    for (size_t i = 0; i < sliced.size(); ++i) {
+      EXPECT_EQ(sliced[i].token, request.prompt[i + 1]);
+      EXPECT_EQ(sliced[i].logprob, scores[0][i].logprob);
+      EXPECT_EQ(sliced[i].rank, scores[0][i].rank);
+      ASSERT_EQ(sliced[i].top.size(), 20u);
+      EXPECT_EQ(sliced[i].top[19].logprob, scores[0][i].top[19].logprob);
+    }
+  }
+}
+
+TEST(EngineHostPlan, EqualsTheMemoryThatAServerTakes) {
+  TinyModel tiny;
+  tiny.window = {0, 12};
+  tiny.Randomise(1);
+  const TempFolder folder;
+  tiny.WriteMistral(folder);
+  const BackendPtr cpu = MakeCpuBackend({.threads = 1, .variant = ""}).value();
+  CountingBackend counting(*cpu);
+  EngineHostOptions options;
+  options.memory_bytes = 16 * kMiB;
+  options.limits = SmallLimits(0);
+  options.limits.context = 0;
+
+  const ModelConfig config = LoadModelConfig(folder.path()).value();
+  const EngineHostPlan plan = PlanEngineHost(folder.path(), config, counting, options).value();
+  EXPECT_EQ(counting.allocated + counting.packed + counting.reserved, 0) << "a plan allocates nothing";
+  EXPECT_EQ(plan.limits.pool_pages, plan.memory.pool_pages);
+  EXPECT_EQ(plan.limits.context, tiny.context);
+
+  LoadOptions load;
+  load.kv = plan.layout.format;
+  const std::unique_ptr<Model> model = LoadModel(folder.path(), counting, load).value();
+  EXPECT_EQ(counting.allocated + counting.packed, plan.memory.weight_bytes);
+  auto* pool = static_cast<std::byte*>(counting.Allocate(plan.limits.pool_pages * plan.layout.page_bytes()));
+  const auto runner = BackendModelRunner::Create(counting, *model, plan.limits, pool);
+  ASSERT_TRUE(runner.ok()) << runner.status();
+  const int64_t taken = counting.allocated + counting.packed + counting.reserved;
+  EXPECT_EQ(taken, plan.memory.weight_bytes + plan.memory.workspace_bytes +
+                       plan.memory.pool_pages * plan.memory.page_bytes);
+  EXPECT_LE(taken, options.memory_bytes);
+  EXPECT_GT(taken, options.memory_bytes - plan.memory.page_bytes) << "no page's worth is left lying";
+  counting.Free(pool);
+}
+
+TEST(EngineHostPlan, ASmallPoolBoundsTheContext) {
+  TinyModel tiny;  // no windows: 32 pages of 16 tokens are its context of 512
+  tiny.Randomise(1);
+  const TempFolder folder;
+  tiny.WriteMistral(folder);
+  const BackendPtr cpu = MakeCpuBackend({.threads = 1, .variant = ""}).value();
+  const ModelConfig config = LoadModelConfig(folder.path()).value();
+  EngineHostOptions options;
+  options.memory_bytes = 64 * kMiB;
+  options.limits.pool_pages = 10;
+  EXPECT_EQ(PlanEngineHost(folder.path(), config, *cpu, options).value().limits.context, 160);
+  options.limits.context = 100;
+  EXPECT_EQ(PlanEngineHost(folder.path(), config, *cpu, options).value().limits.context, 100);
+}
+
+}  // namespace
+}  // namespace tramontane

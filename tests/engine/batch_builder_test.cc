@@ -1,0 +1,170 @@
+#include "engine/batch_builder.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <string>
+#include <vector>
+
+#include "engine/kv_cache.h"
+#include "kernels/paged_kv.h"
+#include "tests/support/test_seed.h"
+
+namespace tramontane {
+namespace {
+
+constexpr int32_t kPageSize = 4;
+
+KvLayout Layout(const std::vector<int32_t>& windows) {
+  KvFormat format;
+  format.kv_heads = format.head_dim = 1;
+  format.page_size = kPageSize;
+  return MakeKvLayout(windows, format);
+}
+
+EngineLimits Limits() {
+  EngineLimits limits;
+  limits.max_step_tokens = 32;
+  limits.max_sequences = 6;
+  return limits;
+}
+
+// A plan whose sequences hold real page tables.
+struct Scene {
+  explicit Scene(const KvLayout& layout) : cache(layout, 1000) {}
+
+  // Positions below `start` are there already, `count` are computed now; `beyond` more pages are held
+  // already, as with another step in flight.
+  void AddRow(int64_t start, int32_t count, int64_t beyond = 0) {
+    auto request = std::make_unique<Request>();
+    request->id = "r" + std::to_string(sequences.size());
+    auto sequence = std::make_unique<Sequence>();
+    sequence->request = request.get();
+    for (int64_t i = 0; i < start + count; ++i) {
+      sequence->tokens.push_back(static_cast<int32_t>(1000 * sequences.size() + i));
+    }
+    request->prompt = sequence->tokens;
+    sequence->tables = cache.NewTables();
+    cache.Extend(sequence->tables, 0, start, &plan.copies);
+    cache.Roll(sequence->tables, start);
+    cache.Extend(sequence->tables, start, start + count + beyond * kPageSize, &plan.copies);
+    plan.rows.push_back({.sequence = sequence.get(), .start = start, .count = count, .ask = {}});
+    plan.tokens += count;
+    requests.push_back(std::move(request));
+    sequences.push_back(std::move(sequence));
+  }
+
+  KvCache cache;
+  StepPlan plan;
+  std::vector<std::unique_ptr<Request>> requests;
+  std::vector<std::unique_ptr<Sequence>> sequences;
+};
+
+// The block as the device would hold it: host and device are the same memory here.
+void ExpectDescribes(const PackedBatch& packed, const Scene& scene) {
+  const std::vector<StepRow>& rows = scene.plan.rows;
+  const ForwardBatch& batch = packed.forward;
+  ASSERT_EQ(batch.sequences, static_cast<int32_t>(rows.size()));
+  ASSERT_EQ(batch.tokens, scene.plan.tokens);
+  for (int32_t r = 0; r < batch.sequences; ++r) {
+    const StepRow& row = rows[static_cast<size_t>(r)];
+    ASSERT_EQ(batch.qo_indptr[r + 1] - batch.qo_indptr[r], row.count);
+    for (size_t g = 0; g < row.sequence->tables.size(); ++g) {
+      EXPECT_EQ(KvEnd(batch.groups[g], r, kPageSize), row.start + row.count) << "row " << r << " group " << g;
+    }
+    for (int32_t i = 0; i < row.count; ++i) {
+      const int32_t t = batch.qo_indptr[r] + i;
+      const int64_t position = row.start + i;
+      EXPECT_EQ(batch.positions[t], position);
+      EXPECT_EQ(batch.token_ids[t], row.sequence->tokens[static_cast<size_t>(position)]);
+      for (size_t g = 0; g < row.sequence->tables.size(); ++g) {
+        const PageTableView& view = batch.groups[g];
+        const int64_t entry = view.kv_indptr[r] + PageOf(position, view.kv_base[r], kPageSize);
+        ASSERT_LT(entry, view.kv_indptr[r + 1]);
+        EXPECT_EQ(view.slots[t], SlotOf(view.page_indices[entry], position, kPageSize));
+      }
+    }
+    for (size_t g = 0; g < row.sequence->tables.size(); ++g) {
+      const PageTable& table = row.sequence->tables[g];
+      const PageTableView& view = batch.groups[g];
+      EXPECT_EQ(view.kv_base[r], table.kv_base);
+      for (int32_t e = view.kv_indptr[r]; e < view.kv_indptr[r + 1]; ++e) {
+        EXPECT_EQ(view.page_indices[e], table.pages[static_cast<size_t>(e - view.kv_indptr[r])]);
+      }
+    }
+  }
+}
+
+PackedBatch Build(BatchBuilder& builder, const StepPlan& plan, std::vector<std::byte>& block) {
+  block.assign(static_cast<size_t>(builder.max_bytes()), std::byte{0xee});
+  return builder.Build(plan, block.data(), block.data());
+}
+
+TEST(BatchBuilder, PacksDecodeRowsAtEveryPlaceOfAPage) {
+  const KvLayout layout = Layout({0, 6});
+  Scene scene(layout);
+  for (const int64_t start : {0, 3, 4, 5, 17, 60}) scene.AddRow(start, 1);
+  BatchBuilder builder(layout, Limits(), 64);
+  std::vector<std::byte> block;
+  ExpectDescribes(Build(builder, scene.plan, block), scene);
+}
+
+TEST(BatchBuilder, PacksRaggedChunksOfAnySplit) {
+  const uint32_t seed = TestSeed();
+  SCOPED_TRACE("TRAMONTANE_TEST_SEED=" + std::to_string(seed));
+  std::mt19937 random(seed);
+  const KvLayout layout = Layout({0, 6, 6, 9});
+  BatchBuilder builder(layout, Limits(), 64);
+  for (int round = 0; round < 200; ++round) {
+    Scene scene(layout);
+    int64_t left = Limits().max_step_tokens;
+    for (int r = 0; r < Limits().max_sequences && left > 0; ++r) {
+      const auto count = static_cast<int32_t>(1 + random() % std::min<int64_t>(left, 12));
+      left -= count;
+      scene.AddRow(random() % (64 - count + 1), count);
+    }
+    std::vector<std::byte> block;
+    ExpectDescribes(Build(builder, scene.plan, block), scene);
+    if (HasFatalFailure() || HasNonfatalFailure()) return;
+  }
+}
+
+TEST(BatchBuilder, ListsNoPageBeyondTheRowsEnd) {
+  const KvLayout layout = Layout({0});
+  Scene scene(layout);
+  scene.AddRow(7, 1, /*beyond=*/2);
+  BatchBuilder builder(layout, Limits(), 64);
+  std::vector<std::byte> block;
+  const PackedBatch packed = Build(builder, scene.plan, block);
+  EXPECT_EQ(packed.forward.groups[0].kv_indptr[1], 2) << "8 tokens are 2 pages, though 4 are held";
+}
+
+TEST(BatchBuilder, PacksCopies) {
+  const KvLayout layout = Layout({0});
+  Scene scene(layout);
+  scene.AddRow(1, 1);
+  scene.plan.copies = {{5, 9}, {7, 11}};
+  BatchBuilder builder(layout, Limits(), 64);
+  std::vector<std::byte> block;
+  const PackedBatch packed = Build(builder, scene.plan, block);
+  ASSERT_EQ(packed.copy_count, 2);
+  EXPECT_EQ(std::vector<int32_t>(packed.copy_pairs, packed.copy_pairs + 4),
+            (std::vector<int32_t>{5, 9, 7, 11}));
+  EXPECT_LE(packed.bytes, builder.max_bytes());
+}
+
+TEST(BatchBuilder, TheFullestStepFitsItsBound) {
+  // Every slot taken by a sequence of the whole context, in both lanes.
+  const KvLayout layout = Layout({0, 6});
+  BatchBuilder builder(layout, Limits(), 64);
+  for (const int32_t count : {1, 5}) {
+    Scene scene(layout);
+    for (int r = 0; r < Limits().max_sequences; ++r) scene.AddRow(64 - count, count);
+    for (int32_t i = 0; i < 2 * Limits().max_sequences; ++i) scene.plan.copies.push_back({i, i + 100});
+    std::vector<std::byte> block;
+    ExpectDescribes(Build(builder, scene.plan, block), scene);
+  }
+}
+
+}  // namespace
+}  // namespace tramontane

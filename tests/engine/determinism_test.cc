@@ -1,0 +1,148 @@
+// On the CPU a request's bytes depend on the request and the model only: not on its neighbours, on how its
+// prompt is cut, on preemption, on the number of threads. Logprobs are compared bit by bit, so this is about
+// logits, not only about which token won.
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/support/cpu_variants.h"
+#include "tests/support/in_process_engine.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/tiny_model.h"
+
+namespace tramontane {
+namespace {
+
+struct Bytes {
+  std::vector<int32_t> ids;
+  std::vector<uint32_t> logprob_bits;
+  bool operator==(const Bytes&) const = default;
+};
+
+Bytes BytesOf(const StreamReader& reader, int32_t choice = 0) {
+  Bytes bytes{reader.choice(choice).ids, {}};
+  const auto add = [&bytes](float logprob) {
+    bytes.logprob_bits.push_back(std::bit_cast<uint32_t>(logprob));
+  };
+  for (const TokenInfo& info : reader.started().at(0).prompt_logprobs) add(info.logprob);
+  for (const TokenInfo& info : reader.choice(choice).logprobs) {
+    add(info.logprob);
+    for (const TokenLogprob& top : info.top) add(top.logprob);
+  }
+  return bytes;
+}
+
+std::vector<Request> SomeRequests() {
+  std::vector<Request> requests;
+  for (int32_t i = 0; i < 7; ++i) {
+    Request request = MakeRequest("r" + std::to_string(i), 2 + 6 * i, 24, static_cast<uint32_t>(i));
+    request.sampling.temperature = i == 0 ? 0.0f : 0.9f;
+    request.sampling.seed = static_cast<uint64_t>(i);
+    request.sampling.top_p = 0.95f;
+    request.sampling.repetition_penalty = i % 2 == 0 ? 1.0f : 1.2f;
+    request.output.logprobs = 3;
+    request.output.prompt_logprobs = 0;
+    requests.push_back(request);
+  }
+  return requests;
+}
+
+class Determinism : public CpuVariantTest {
+ protected:
+  Determinism() {
+    TinyModel model;
+    model.layers = 3;
+    model.window = {12, 0, 12};  // shorter than most prompts
+    model.Randomise(5);
+    for (auto& [name, tensor] : model.tensors) tensor.dtype = DType::kBf16;
+    model.WriteMistral(folder_);
+  }
+
+  CpuEngine::Options Roomy() const {
+    CpuEngine::Options options;
+    options.limits = SmallLimits(/*pool_pages=*/400);
+    options.limits.max_step_tokens = 64;
+    options.variant = GetParam();
+    return options;
+  }
+
+  std::vector<Bytes> RunTogether(const CpuEngine::Options& options, int64_t* preemptions = nullptr) const {
+    CpuEngine test(folder_.path(), options);
+    std::vector<std::unique_ptr<StreamReader>> readers;
+    std::vector<StreamReader*> all;
+    for (const Request& request : SomeRequests()) {
+      readers.push_back(test.Submit(request));
+      all.push_back(readers.back().get());
+    }
+    test.RunToEnd(all);
+    std::vector<Bytes> bytes;
+    for (const StreamReader* reader : all) bytes.push_back(BytesOf(*reader));
+    if (preemptions != nullptr) *preemptions = test.engine().Load().preemptions;
+    EXPECT_EQ(test.engine().Load().held_pages, 0);
+    return bytes;
+  }
+
+  std::vector<Bytes> RunAlone() const {
+    std::vector<Bytes> bytes;
+    CpuEngine test(folder_.path(), Roomy());
+    for (const Request& request : SomeRequests()) {
+      auto reader = test.Submit(request);
+      test.RunToEnd({reader.get()});
+      bytes.push_back(BytesOf(*reader));
+    }
+    return bytes;
+  }
+
+  const TempFolder folder_;
+};
+
+TEST_P(Determinism, ACrowdChangesNoBit) { EXPECT_EQ(RunTogether(Roomy()), RunAlone()); }
+
+TEST_P(Determinism, HowPromptsAreCutChangesNoBit) {
+  const std::vector<Bytes> alone = RunAlone();
+  for (const int32_t step_tokens : {1, 5, 13}) {
+    CpuEngine::Options options = Roomy();
+    options.limits.max_step_tokens = step_tokens;
+    EXPECT_EQ(RunTogether(options), alone) << "steps of " << step_tokens;
+  }
+}
+
+TEST_P(Determinism, PreemptionChangesNoBit) {
+  CpuEngine::Options options = Roomy();
+  options.limits.pool_pages = 40;
+  int64_t preemptions = 0;
+  const std::vector<Bytes> squeezed = RunTogether(options, &preemptions);
+  EXPECT_GT(preemptions, 0) << "the pool was meant to be too small";
+  EXPECT_EQ(squeezed, RunAlone());
+}
+
+TEST_P(Determinism, ThreadsAndSlicesOfLogitsChangeNoBit) {
+  CpuEngine::Options options = Roomy();
+  options.threads = 2;
+  options.limits.max_logit_rows = 1;
+  EXPECT_EQ(RunTogether(options), RunAlone());
+}
+
+TEST_P(Determinism, AChoiceOfSeveralIsTheSameFromASharedPrompt) {
+  // Choice c draws with its own key; the first of three is the only one of one.
+  CpuEngine test(folder_.path(), Roomy());
+  Request request = SomeRequests()[3];
+  request.choices = 3;
+  auto three = test.Submit(request);
+  test.RunToEnd({three.get()});
+  EXPECT_EQ(BytesOf(*three, 0), RunAlone()[3]);
+  EXPECT_NE(BytesOf(*three, 1).ids, BytesOf(*three, 0).ids);
+  auto again = test.Submit(request);
+  auto neighbour = test.Submit(SomeRequests()[5]);
+  test.RunToEnd({again.get(), neighbour.get()});
+  for (int32_t c = 0; c < 3; ++c) EXPECT_EQ(BytesOf(*again, c), BytesOf(*three, c));
+}
+
+TM_INSTANTIATE_FOR_CPU_VARIANTS(Determinism);
+
+}  // namespace
+}  // namespace tramontane

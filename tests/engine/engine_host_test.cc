@@ -1,0 +1,89 @@
+// The whole way with the embedded model: folder, memory plan, warm-up, thread, text.
+
+#include "engine/engine_host.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/cpu/cpu_backend.h"
+#include "tests/support/in_process_engine.h"
+
+namespace tramontane {
+namespace {
+
+const char kBreeze[] = TRAMONTANE_SOURCE_DIR "/models/breeze/weights";
+constexpr int64_t kMiB = 1 << 20;
+
+class BreezeHost : public testing::Test {
+ protected:
+  BreezeHost() : backend_(MakeCpuBackend({.threads = 2, .variant = ""}).value()) {
+    options_.memory_bytes = 256 * kMiB;
+    auto host = EngineHost::Start(kBreeze, *backend_, options_, clock_);
+    TM_CHECK(host.ok(), "%s", host.status().ToString().c_str());
+    host_ = *std::move(host);
+  }
+
+  Request Prompt(const std::string& id, const std::string& text, int64_t max_tokens) {
+    Request request;
+    request.id = id;
+    request.prompt = {host_->tokenizer().bos_id()};
+    const std::vector<int32_t> ids = host_->tokenizer().Encode(text).value();
+    request.prompt.insert(request.prompt.end(), ids.begin(), ids.end());
+    request.sampling.temperature = 0.0f;
+    request.stopping.max_tokens = max_tokens;
+    return request;
+  }
+
+  const SteadyClock clock_;
+  BackendPtr backend_;
+  EngineHostOptions options_;
+  std::unique_ptr<EngineHost> host_;
+};
+
+TEST_F(BreezeHost, StreamsTextAndCountsNothingOfItsWarmUp) {
+  EXPECT_EQ(host_->engine().Load().steps, 0);
+  StreamReader reader(host_->engine(), Prompt("r", "Once upon a", 40));
+  ASSERT_TRUE(reader.refused().ok()) << reader.refused();
+  reader.WaitToEnd();
+  ASSERT_TRUE(reader.status().ok()) << reader.status();
+  const std::string text = reader.choice().text;
+  EXPECT_EQ(text.front(), ' ') << "it goes on with the prompt's text: " << text;
+  EXPECT_GT(text.size(), 40u);
+  // The pieces that came one by one are the text of the ids together with the prompt's.
+  std::vector<int32_t> ids = Prompt("r", "Once upon a", 1).prompt;
+  ids.insert(ids.end(), reader.choice().ids.begin(), reader.choice().ids.end());
+  EXPECT_EQ(host_->tokenizer().Decode(ids).value(), "Once upon a" + text);
+}
+
+TEST_F(BreezeHost, AStopStringCutsTheTextThatItWouldHaveGiven) {
+  StreamReader whole(host_->engine(), Prompt("whole", "Once upon a time", 60));
+  whole.WaitToEnd();
+  const std::string text = whole.choice().text;
+  const std::string stop = text.substr(text.size() / 2, 5);
+  Request request = Prompt("cut", "Once upon a time", 60);
+  request.stopping.stop = {stop};
+  StreamReader cut(host_->engine(), request);
+  cut.WaitToEnd();
+  EXPECT_EQ(cut.choice().text, text.substr(0, text.find(stop)));
+  EXPECT_EQ(cut.choice().end().reason, FinishReason::kStopSequence);
+  EXPECT_LT(cut.choice().ids.size(), whole.choice().ids.size());
+}
+
+TEST_F(BreezeHost, TooLittleMemoryIsRefusedWithWhatIsNeeded) {
+  options_.memory_bytes = kMiB;
+  const auto refused = EngineHost::Start(kBreeze, *backend_, options_, clock_);
+  EXPECT_EQ(refused.status().code(), StatusCode::kResourceExhausted);
+}
+
+TEST_F(BreezeHost, EndsWhatRunsWhenItIsDestroyed) {
+  StreamReader reader(host_->engine(), Prompt("r", "Once upon a time", 4000));
+  host_.reset();
+  reader.WaitToEnd();
+  EXPECT_EQ(reader.status().code(), StatusCode::kUnavailable);
+}
+
+}  // namespace
+}  // namespace tramontane

@@ -1,0 +1,195 @@
+// The storm: random requests arrive, are cancelled, run out of time, are read slowly or not at all, in a pool
+// that is far too small for them; and still each gives what it gives alone, and every page comes back.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tests/support/in_process_engine.h"
+#include "tests/support/piece_tokenizer.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/test_scale.h"
+#include "tests/support/test_seed.h"
+#include "tests/support/tiny_model.h"
+
+namespace tramontane {
+namespace {
+
+// Ids 3 to 95 spell a, b or c, so that short stop strings are met often.
+const PieceTokenizer& ThreeLetters() {
+  static const PieceTokenizer tokenizer([] {
+    std::vector<std::string> pieces = {"<unk>", "<s>", "</s>"};
+    while (pieces.size() < 96) pieces.emplace_back(1, char('a' + pieces.size() % 3));
+    return pieces;
+  }());
+  return tokenizer;
+}
+
+class Storm {
+ public:
+  Storm(EngineUnderTest& storm, EngineUnderTest& calm, uint32_t seed)
+      : storm_(storm), calm_(calm), random_(seed) {}
+
+  void Run(int64_t requests) {
+    while (static_cast<int64_t>(readers_.size()) < requests) {
+      if (Chance(0.4)) SubmitOne();
+      if (Chance(0.05)) Pick().stream().Cancel();
+      if (Chance(0.03)) storm_.engine().Abort("r" + std::to_string(random_() % (readers_.size() + 1)));
+      if (Chance(0.3)) Pick().Poll();  // the others stall
+      if (Chance(0.01)) storm_.clock().Advance(30'000'000);
+      storm_.Step();
+      const EngineLoad load = storm_.engine().Load();
+      ASSERT_EQ(load.free_pages + load.held_pages + load.cached_pages, load.total_pages);
+    }
+    std::vector<StreamReader*> all;
+    for (const auto& reader : readers_) all.push_back(reader.get());
+    storm_.RunToEnd(all);
+    storm_.Step();  // sees the last stop strings
+    EXPECT_EQ(storm_.engine().Load().held_pages, 0);
+    EXPECT_EQ(storm_.engine().Load().running, 0);
+    EXPECT_EQ(storm_.engine().Load().waiting, 0);
+    for (size_t i = 0; i < readers_.size(); ++i) {
+      SCOPED_TRACE(requests_[i].id);
+      ExpectAsInCalm(requests_[i], *readers_[i]);
+    }
+  }
+
+  // How many of each kind there were.
+  const std::map<std::string, int64_t>& ends() const { return ends_; }
+
+ private:
+  bool Chance(double probability) { return std::uniform_real_distribution<>()(random_) < probability; }
+  int64_t Number(int64_t least, int64_t most) {
+    return std::uniform_int_distribution<int64_t>(least, most)(random_);
+  }
+
+  StreamReader& Pick() {
+    if (readers_.empty()) SubmitOne();
+    return *readers_[random_() % readers_.size()];
+  }
+
+  void SubmitOne() {
+    const size_t number = requests_.size();
+    Request request = MakeRequest("r" + std::to_string(number), Number(1, 40), Number(0, 20),
+                                  static_cast<uint32_t>(random_()));
+    request.choices = Chance(0.2) ? static_cast<int32_t>(Number(2, 3)) : 1;
+    request.sampling.temperature = Chance(0.3) ? 0.0f : 0.9f;
+    request.sampling.seed = random_();
+    if (Chance(0.2)) request.sampling.repetition_penalty = 1.2f;
+    if (Chance(0.2)) request.sampling.top_k = 5;
+    if (Chance(0.3)) request.stopping.stop = {"ab", "caca", "bbb"};
+    if (Chance(0.3)) request.stopping.stop_token_ids = {5, 6, 7, 8};
+    if (Chance(0.2)) request.stopping.min_tokens = std::min<int64_t>(4, *request.stopping.max_tokens);
+    request.stopping.ignore_eos = Chance(0.5);
+    request.stopping.include_stop = Chance(0.5);
+    if (Chance(0.3)) request.output.logprobs = 2;
+    if (Chance(0.2)) request.output.prompt_logprobs = 1;
+    if (Chance(0.1)) request.deadline_ns = storm_.clock().NowNs() + Number(1, 60) * 1'000'000;
+    if (Chance(0.1)) request.stopping.time_limit_ns = Number(1, 60) * 1'000'000;
+    auto reader = storm_.Submit(request);
+    if (!reader->refused().ok()) {
+      EXPECT_EQ(reader->refused().code(), StatusCode::kResourceExhausted) << reader->refused();
+      return;
+    }
+    requests_.push_back(std::move(request));
+    readers_.push_back(std::move(reader));
+  }
+
+  void ExpectAsInCalm(Request request, const StreamReader& stormy) {
+    request.deadline_ns = 0;
+    request.stopping.time_limit_ns = 0;
+    auto calm = calm_.Submit(request);
+    ASSERT_TRUE(calm->refused().ok()) << calm->refused();
+    calm_.RunToEnd({calm.get()});
+    ASSERT_EQ(stormy.started().size(), 1u);
+    for (int32_t c = 0; c < request.choices; ++c) {
+      SCOPED_TRACE("choice " + std::to_string(c));
+      const ChoiceReading& got = stormy.choice(c);
+      const ChoiceReading& alone = calm->choice(c);
+      ASSERT_EQ(got.finished.size(), 1u);
+      EXPECT_EQ(got.end().usage.completion_tokens, static_cast<int64_t>(got.ids.size()));
+      EXPECT_EQ(got.logprobs.size(), request.output.logprobs >= 0 ? got.ids.size() : 0);
+      ++ends_[FinishReasonName(got.end().reason)];
+      const FinishReason reason = got.end().reason;
+      if (reason == FinishReason::kCancelled || reason == FinishReason::kError ||
+          reason == FinishReason::kTimeLimit) {
+        // Cut off from outside: what came is the beginning of what would have come.
+        ASSERT_LE(got.ids.size(), alone.ids.size());
+        EXPECT_TRUE(std::equal(got.ids.begin(), got.ids.end(), alone.ids.begin()));
+        continue;
+      }
+      EXPECT_EQ(got.ids, alone.ids);
+      EXPECT_EQ(got.text, alone.text);
+      EXPECT_EQ(reason, alone.end().reason);
+      EXPECT_EQ(got.end().stop_string, alone.end().stop_string);
+      EXPECT_EQ(got.end().stop_token_id, alone.end().stop_token_id);
+      for (size_t i = 0; i < got.logprobs.size(); ++i)
+        EXPECT_EQ(got.logprobs[i].logprob, alone.logprobs[i].logprob);
+    }
+  }
+
+  EngineUnderTest& storm_;
+  EngineUnderTest& calm_;
+  std::mt19937 random_;
+  std::vector<Request> requests_;
+  std::vector<std::unique_ptr<StreamReader>> readers_;
+  std::map<std::string, int64_t> ends_;
+};
+
+EngineLimits Stormy() {
+  EngineLimits limits = SmallLimits(/*pool_pages=*/48);  // one sequence of the context needs about 30
+  limits.max_queued_requests = 12;
+  limits.max_partial_prefills = 3;
+  limits.output_queue_steps = 3;
+  return limits;
+}
+
+EngineLimits Calm() {
+  EngineLimits limits = SmallLimits(/*pool_pages=*/500);
+  limits.max_step_tokens = 64;
+  return limits;
+}
+
+TEST(StormTest, EachRequestGivesWhatItGivesAloneOverTheFakeModel) {
+  const uint32_t seed = TestSeed();
+  SCOPED_TRACE("TRAMONTANE_TEST_SEED=" + std::to_string(seed));
+  const std::vector<int32_t> windows = {0, 8, 8, 13};
+  SteppedEngine stormy(Stormy(), windows, &ThreeLetters());
+  SteppedEngine calm(Calm(), windows, &ThreeLetters());
+  Storm storm(stormy, calm, seed);
+  storm.Run(ScaledCount(1500, 100));
+  for (const char* end : {"length", "stop_sequence", "cancelled"}) {
+    EXPECT_GT(storm.ends().count(end), 0u) << "the storm was meant to see " << end;
+  }
+  EXPECT_GT(stormy.engine().Load().preemptions, 0);
+}
+
+TEST(StormTest, EachRequestGivesTheSameBitsAloneOnTheCpu) {
+  const uint32_t seed = TestSeed();
+  SCOPED_TRACE("TRAMONTANE_TEST_SEED=" + std::to_string(seed));
+  TinyModel model;
+  model.layers = 4;
+  model.window = {0, 8, 8, 13};
+  model.Randomise(9);
+  const TempFolder folder;
+  model.WriteMistral(folder);
+  CpuEngine::Options options;
+  options.tokenizer = &ThreeLetters();
+  options.threads = 2;
+  options.limits = Stormy();
+  CpuEngine stormy(folder.path(), options);
+  options.threads = 1;
+  options.limits = Calm();
+  CpuEngine calm(folder.path(), options);
+  Storm storm(stormy, calm, seed);
+  storm.Run(ScaledCount(300, 40));
+  EXPECT_GT(stormy.engine().Load().preemptions, 0);
+}
+
+}  // namespace
+}  // namespace tramontane
