@@ -3,9 +3,12 @@
 //   cpu_bench [--variant NAME] [--threads N] [--dtype bf16|f16|f32] [--rounds N]
 //
 // Decode (1 row) reads every weight once: its bound is the memory's read bandwidth. Prefill multiplies: its
-// bound is a BLAS's sgemm. Both bounds are measured in the same rounds as what is compared with them, one
-// after the other, best of all rounds each, because a shared machine is not the same from minute to minute.
-#include <sys/types.h>
+// bound is a BLAS's sgemm on the same shapes. Both bounds are measured in turns with what is compared with
+// them, best of all turns each, because a shared machine is not the same from minute to minute.
+//
+// Three tables: Linear at 1 row, Linear at 16 to 512 rows, and whole models (embedding, attention and logits
+// included) with Breeze's weights and with random ones in the shape of a 135M model.
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -14,6 +17,8 @@
 #include <cstring>
 #include <fstream>
 #include <functional>
+#include <memory>
+#include <numeric>
 #include <random>
 #include <string>
 #include <thread>
@@ -23,6 +28,9 @@
 #include "kernels/core/check.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/thread_pool.h"
+#include "models/model.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/tiny_model.h"
 
 namespace tramontane {
 namespace {
@@ -48,25 +56,20 @@ struct ModelShape {
   Shape head;
 };
 
-const std::vector<ModelShape>& Models() {
-  static const std::vector<ModelShape> models = {
-      {"breeze",
-       {{"qkv", 384, 256, Epilogue::kNone},
-        {"attention out", 256, 256, Epilogue::kAddResidual},
-        {"gate-up", 1408, 256, Epilogue::kSwiGlu},
-        {"down", 256, 704, Epilogue::kAddResidual}},
-       6,
-       {"head", 2048, 256, Epilogue::kNone}},
-      {"135M",
-       {{"qkv", 960, 576, Epilogue::kNone},
-        {"attention out", 576, 576, Epilogue::kAddResidual},
-        {"gate-up", 3072, 576, Epilogue::kSwiGlu},
-        {"down", 576, 1536, Epilogue::kAddResidual}},
-       30,
-       {"head", 49152, 576, Epilogue::kNone}},
-  };
-  return models;
-}
+const ModelShape kBreeze = {"breeze",
+                            {{"qkv", 384, 256, Epilogue::kNone},
+                             {"attention out", 256, 256, Epilogue::kAddResidual},
+                             {"gate-up", 1408, 256, Epilogue::kSwiGlu},
+                             {"down", 256, 704, Epilogue::kAddResidual}},
+                            6,
+                            {"head", 2048, 256, Epilogue::kNone}};
+const ModelShape k135M = {"135M",
+                          {{"qkv", 960, 576, Epilogue::kNone},
+                           {"attention out", 576, 576, Epilogue::kAddResidual},
+                           {"gate-up", 3072, 576, Epilogue::kSwiGlu},
+                           {"down", 576, 1536, Epilogue::kAddResidual}},
+                          30,
+                          {"head", 49152, 576, Epilogue::kNone}};
 
 // Weights that no cache holds.
 constexpr Shape kLong = {"long", 4096, 4096, Epilogue::kNone};
@@ -97,6 +100,71 @@ std::vector<double> BestSeconds(int rounds, const std::vector<std::function<void
   return best;
 }
 
+// Steps of one sequence through a model on the CPU backend, whose device memory is the host's.
+class OneSequence {
+ public:
+  OneSequence(Model& model, Backend& backend) : model_(model), backend_(backend) {
+    const Status status = model.Reserve(kMaxRows, 1, 1);
+    TM_CHECK(status.ok(), "%s", status.ToString().c_str());
+    const int64_t pages = PagesFor(kMaxRows + 1, PageSize());
+    const auto groups = static_cast<int64_t>(model.kv_layout().groups.size());
+    pool_ = static_cast<std::byte*>(backend.Allocate(groups * pages * model.kv_layout().page_bytes()));
+    TM_CHECK(pool_ != nullptr, "no memory");
+    logits_.resize(static_cast<size_t>(model.config().vocab_size));
+    page_indices_.resize(static_cast<size_t>(groups * pages));
+    std::iota(page_indices_.begin(), page_indices_.end(), 0);
+  }
+  ~OneSequence() { backend_.Free(pool_); }
+  OneSequence(const OneSequence&) = delete;
+  OneSequence& operator=(const OneSequence&) = delete;
+
+  // Tokens at [position, position + count), and the logits of the last. May be repeated.
+  void Step(int32_t position, int32_t count) {
+    const KvLayout& layout = model_.kv_layout();
+    const int64_t pages = PagesFor(kMaxRows + 1, PageSize());
+    const auto used = static_cast<int32_t>(PagesFor(position + count, PageSize()));
+    const std::vector<int32_t> token_ids(static_cast<size_t>(count), 100);
+    std::vector<int32_t> positions(static_cast<size_t>(count));
+    std::iota(positions.begin(), positions.end(), position);
+    const int32_t qo_indptr[] = {0, count};
+    const int32_t kv_indptr[] = {0, used};
+    const int32_t kv_base = 0;
+    const int32_t last_page_len = OffsetInPage(position + count - 1, PageSize()) + 1;
+    std::vector<std::vector<int64_t>> slots(layout.groups.size());
+    std::vector<PageTableView> tables(layout.groups.size());
+    for (size_t group = 0; group < tables.size(); ++group) {
+      const int64_t first_page = static_cast<int64_t>(group) * pages;
+      for (const int32_t at : positions) {
+        slots[group].push_back(SlotOf(first_page + PageOf(at, kv_base, PageSize()), at, PageSize()));
+      }
+      tables[group] = {.kv_indptr = kv_indptr,
+                       .page_indices = page_indices_.data() + first_page,
+                       .last_page_len = &last_page_len,
+                       .kv_base = &kv_base,
+                       .slots = slots[group].data()};
+    }
+    const ForwardBatch batch = {.tokens = count,
+                                .sequences = 1,
+                                .token_ids = token_ids.data(),
+                                .positions = positions.data(),
+                                .qo_indptr = qo_indptr,
+                                .groups = tables.data()};
+    const int32_t last_row = count - 1;
+    const Tensor logits = MakeTensor(logits_.data(), DType::kF32, 1, static_cast<int64_t>(logits_.size()));
+    TM_CHECK(model_.Forward(batch, pool_) == OpCode::kOk, "%s", backend_.last_error());
+    TM_CHECK(model_.Logits(&last_row, 1, logits) == OpCode::kOk, "%s", backend_.last_error());
+  }
+
+ private:
+  int32_t PageSize() const { return model_.kv_layout().format.page_size; }
+
+  Model& model_;
+  Backend& backend_;
+  std::byte* pool_;
+  std::vector<int32_t> page_indices_;  // [groups, pages]
+  std::vector<float> logits_;
+};
+
 class Bench {
  public:
   explicit Bench(const Options& options)
@@ -113,16 +181,21 @@ class Bench {
 
   void Run() {
     PrintMachine();
-    std::printf("\nDecode: 1 row. GB/s of weights, of GB/s that the same threads read from memory.\n");
+    std::printf("\nLinear, 1 row: GB/s of weights, of GB/s that the same threads read from memory.\n");
     DecodeLong();
-    for (const ModelShape& model : Models()) DecodeModel(model);
-    std::printf("\nPrefill: GFLOP/s, of GFLOP/s of sgemm.\n");
+    for (const ModelShape* model : {&kBreeze, &k135M}) DecodeModel(*model);
+    std::printf("\nLinear, more rows: GFLOP/s, of GFLOP/s of sgemm.\n");
     std::printf("  %-8s %-14s %6s %6s %5s %9s %9s %7s\n", "model", "linear", "n", "k", "rows", "ours",
                 "sgemm", "ratio");
     Prefill("-", kLong);
-    for (const ModelShape& model : Models()) {
-      for (const Shape& shape : model.layer) Prefill(model.name, shape);
+    for (const ModelShape* model : {&kBreeze, &k135M}) {
+      for (const Shape& shape : model->layer) Prefill(model->name, shape);
     }
+    std::printf("\nWhole models: tokens/s, of tokens/s if nothing but the bound took time.\n");
+    RunModel(kBreeze, "models/breeze/weights");
+    const TempFolder folder;
+    Write135M(folder);
+    RunModel(k135M, folder.path());
   }
 
  private:
@@ -216,32 +289,32 @@ class Bench {
     });
   }
 
-  // Decodes through all weights, against reading as many bytes.
-  void Decode(const char* name, const std::vector<Weight>& weights) {
+  void PrintDecode(const char* name, const std::vector<Weight>& weights) {
     int64_t bytes = 0;
     for (const Weight& weight : weights) bytes += weight.bytes;
+    const std::vector<double> seconds = AgainstReading(bytes, [&] {
+      for (const Weight& weight : weights) Multiply(weight, 1);
+    });
+    const double gigabytes = static_cast<double>(bytes) * 1e-9;
+    std::printf("  %-8s %8.1f MB %7.2f of %7.2f GB/s: %3.0f %%\n", name, gigabytes * 1e3,
+                gigabytes / seconds[0], gigabytes / seconds[1], 100.0 * seconds[1] / seconds[0]);
+  }
+
+  // Best seconds of `body`, and of reading `bytes` from memory.
+  std::vector<double> AgainstReading(int64_t bytes, const std::function<void()>& body) {
     auto* memory = static_cast<std::byte*>(backend_->Allocate(bytes));
     TM_CHECK(memory != nullptr, "no memory");
     std::memset(memory, 1, static_cast<size_t>(bytes));
-    const std::vector<double> seconds =
-        BestSeconds(options_.rounds, {
-                                         [&] { Read(memory, bytes); },
-                                         [&] {
-                                           for (const Weight& weight : weights) Multiply(weight, 1);
-                                         },
-                                     });
-    const double gigabytes = static_cast<double>(bytes) * 1e-9;
-    std::printf("  %-8s %8.1f MB %7.2f of %7.2f GB/s: %3.0f %%   (%.3f ms a pass)\n", name, gigabytes * 1e3,
-                gigabytes / seconds[1], gigabytes / seconds[0], 100.0 * seconds[0] / seconds[1],
-                seconds[1] * 1e3);
+    const std::vector<double> seconds = BestSeconds(options_.rounds, {body, [&] { Read(memory, bytes); }});
     backend_->Free(memory);
+    return seconds;
   }
 
   void DecodeLong() {
     std::vector<Weight> weights;
     for (int64_t bytes = 0; bytes < kBeyondCaches; bytes += weights.back().bytes)
       weights.push_back(Pack(kLong));
-    Decode(kLong.name, weights);
+    PrintDecode(kLong.name, weights);
     for (const Weight& weight : weights) backend_->FreeWeight(weight.handle);
   }
 
@@ -251,7 +324,7 @@ class Bench {
       for (const Shape& shape : model.layer) weights.push_back(Pack(shape));
     }
     weights.push_back(Pack(model.head));
-    Decode(model.name, weights);
+    PrintDecode(model.name, weights);
     for (const Weight& weight : weights) backend_->FreeWeight(weight.handle);
   }
 
@@ -259,24 +332,81 @@ class Bench {
     const Weight weight = Pack(shape);
     const std::vector<float> w = Random(shape.out_features * shape.in_features);
     for (const int32_t rows : {16, 64, kMaxRows}) {
-      const SgemmShape sgemm = {.m = rows,
-                                .n = static_cast<int32_t>(shape.out_features),
-                                .k = static_cast<int32_t>(shape.in_features)};
       std::vector<std::function<void()>> bodies = {[&] { Multiply(weight, rows); }};
-      if (SgemmName()[0] != '\0')
-        bodies.emplace_back([&] { Sgemm(sgemm, x_.data(), w.data(), out_.data()); });
+      if (HasSgemm())
+        bodies.emplace_back([&] { Sgemm(SgemmOf(shape, rows), x_.data(), w.data(), out_.data()); });
       const std::vector<double> seconds = BestSeconds(options_.rounds, bodies);
       const double gigaflop = 2e-9 * rows * static_cast<double>(shape.out_features * shape.in_features);
       std::printf("  %-8s %-14s %6lld %6lld %5d %9.1f", model, shape.name,
                   static_cast<long long>(shape.out_features), static_cast<long long>(shape.in_features), rows,
                   gigaflop / seconds[0]);
-      if (seconds.size() > 1) {
+      if (HasSgemm()) {
         std::printf(" %9.1f %6.0f %%\n", gigaflop / seconds[1], 100.0 * seconds[1] / seconds[0]);
       } else {
         std::printf(" %9s\n", "absent");
       }
     }
     backend_->FreeWeight(weight.handle);
+  }
+
+  static bool HasSgemm() { return SgemmName()[0] != '\0'; }
+  static SgemmShape SgemmOf(const Shape& shape, int32_t rows) {
+    return {.m = rows,
+            .n = static_cast<int32_t>(shape.out_features),
+            .k = static_cast<int32_t>(shape.in_features)};
+  }
+
+  static int64_t Bf16Bytes(const Shape& shape) { return 2 * shape.out_features * shape.in_features; }
+
+  // Weights are bf16, as models are released.
+  static void Write135M(const TempFolder& folder) {
+    TinyModel model;
+    model.vocab = 49152;
+    model.hidden = 576;
+    model.layers = 30;
+    model.heads = 9;
+    model.kv_heads = 3;
+    model.head_dim = 64;
+    model.intermediate = 1536;
+    model.context = 2048;
+    model.tied = true;
+    model.Randomise(1);
+    for (auto& [name, tensor] : model.tensors) tensor.dtype = DType::kBf16;
+    model.WriteMistral(folder);
+  }
+
+  // One sequence: a prompt of kMaxRows tokens in one step, and the token after it.
+  void RunModel(const ModelShape& shape, const std::string& folder) {
+    auto model = LoadModel(folder, *backend_, {.kv = {}});
+    if (!model.ok()) {
+      std::printf("  %-8s %s\n", shape.name, model.status().ToString().c_str());
+      return;
+    }
+    OneSequence sequence(**model, *backend_);
+    const auto prefill = [&] { sequence.Step(0, kMaxRows); };
+    const auto decode = [&] { sequence.Step(kMaxRows, 1); };
+    prefill();
+
+    int64_t bytes = Bf16Bytes(shape.head);
+    for (const Shape& linear : shape.layer) bytes += shape.layers * Bf16Bytes(linear);
+    const std::vector<double> decoded = AgainstReading(bytes, decode);
+    std::printf("  %-8s decode  %9.1f of %9.1f tokens/s: %3.0f %%\n", shape.name, 1.0 / decoded[0],
+                1.0 / decoded[1], 100.0 * decoded[1] / decoded[0]);
+    if (!HasSgemm()) {
+      std::printf("  %-8s prefill %9.1f tokens/s, sgemm absent\n", shape.name,
+                  kMaxRows / BestSeconds(options_.rounds, {prefill})[0]);
+      return;
+    }
+    const std::vector<float> w = Random(3072 * 1536);
+    const std::vector<double> prefilled = BestSeconds(
+        options_.rounds, {prefill, [&] {
+                            for (int32_t layer = 0; layer < shape.layers; ++layer) {
+                              for (const Shape& linear : shape.layer)
+                                Sgemm(SgemmOf(linear, kMaxRows), x_.data(), w.data(), out_.data());
+                            }
+                          }});
+    std::printf("  %-8s prefill %9.1f of %9.1f tokens/s: %3.0f %%\n", shape.name, kMaxRows / prefilled[0],
+                kMaxRows / prefilled[1], 100.0 * prefilled[1] / prefilled[0]);
   }
 
   Options options_;
@@ -305,6 +435,15 @@ bool Parse(int argc, char** argv, Options& options) {
   return true;
 }
 
+// OpenBLAS takes its kernels by processor, or by this variable when it is loaded: start again with the
+// variant's.
+void ChooseSgemmCore(const std::string& variant, char** argv) {
+  constexpr const char* kCore = "OPENBLAS_CORETYPE";
+  if (variant.rfind("avx512", 0) == 0 || std::getenv(kCore) != nullptr) return;
+  setenv(kCore, variant == "avx2" ? "Haswell" : "Nehalem", 1);
+  execv("/proc/self/exe", argv);
+}
+
 }  // namespace
 }  // namespace tramontane
 
@@ -315,10 +454,12 @@ int main(int argc, char** argv) {
                  "usage: cpu_bench [--variant NAME] [--threads N] [--dtype bf16|f16|f32] [--rounds N]\n");
     return 2;
   }
-  if (const auto backend = tramontane::MakeCpuBackend(options.backend); !backend.ok()) {
+  const auto backend = tramontane::MakeCpuBackend(options.backend);
+  if (!backend.ok()) {
     std::fprintf(stderr, "%s\n", backend.status().ToString().c_str());
     return 2;
   }
+  tramontane::ChooseSgemmCore((*backend)->info().variant, argv);
   tramontane::Bench(options).Run();
   return 0;
 }
