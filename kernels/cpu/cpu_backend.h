@@ -18,7 +18,7 @@ struct CpuBackendOptions {
   std::string variant;  // "" picks the best this machine has; else one of CpuVariants()
 };
 
-// Names of the variants this machine can run, best first: avx512_bf16, avx512, avx2, portable.
+// Names of the variants this machine can run, best first; among avx512_bf16, avx512, avx2, portable.
 std::vector<std::string> CpuVariants();
 
 // The one variant that rounds the inputs of bf16 weights to bf16.

@@ -5,11 +5,16 @@
 namespace tramontane {
 
 const std::vector<const CpuKernels*>& AllVariants() {
-  static const std::vector<const CpuKernels*> variants = {
 #if defined(__x86_64__)
-      &kAvx512Bf16Kernels, &kAvx512Kernels, &kAvx2Kernels,
+  // Where dot products of bf16 are no faster than fused multiply-adds (linear_impl.h), exact inputs cost
+  // nothing.
+  static const bool exact_first = __builtin_cpu_is("intel");
+  static const std::vector<const CpuKernels*> variants = {exact_first ? &kAvx512Kernels : &kAvx512Bf16Kernels,
+                                                          exact_first ? &kAvx512Bf16Kernels : &kAvx512Kernels,
+                                                          &kAvx2Kernels, &kPortableKernels};
+#else
+  static const std::vector<const CpuKernels*> variants = {&kPortableKernels};
 #endif
-      &kPortableKernels};
   return variants;
 }
 

@@ -15,6 +15,7 @@
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/linear.h"
 #include "tests/reference/linear.h"
+#include "tests/support/test_scale.h"
 
 namespace tramontane {
 namespace {
@@ -241,10 +242,11 @@ TEST_P(LinearTest, MatchesTheDefinitionForEveryPrologueAndEpilogue) {
   struct Shape {
     int64_t out_features, in_features, rows;
   };
-  // Ends of vectors, panels, tiles, blocks and K blocks, one less and one more.
-  const Shape shapes[] = {{2, 1, 1},      {6, 2, 2},      {30, 17, 3},     {32, 64, 5},
-                          {34, 63, 6},    {64, 65, 7},    {66, 256, 13},   {130, 255, 14},
-                          {126, 257, 15}, {258, 513, 29}, {386, 300, 259}, {1000, 40, 64}};
+  // Ends of vectors, panels, tiles, blocks and K blocks, one less and one more; the dearest last.
+  std::vector<Shape> shapes = {{2, 1, 1},      {6, 2, 2},      {30, 17, 3},    {32, 64, 5},
+                               {34, 63, 6},    {64, 65, 7},    {66, 256, 13},  {130, 255, 14},
+                               {126, 257, 15}, {1000, 40, 64}, {258, 513, 29}, {386, 300, 259}};
+  shapes.resize(static_cast<size_t>(ScaledCount(static_cast<int64_t>(shapes.size()), 9)));
   for (const Shape& shape : shapes) {
     const FileMatrix weight(Dtype(), shape.out_features, shape.in_features, 1);
     const std::vector<float> x = RandomFloats(shape.rows * shape.in_features, 2);
@@ -289,10 +291,13 @@ TEST_P(LinearTest, NoRowsIsNoWork) {
 
 // K odd and beyond several blocks, N beyond several blocks of panels, rows beyond a block of tiles.
 TEST_P(LinearTest, OutputsHaveTheSameBitsAtAnyRowCountThreadCountAndPlace) {
-  constexpr int64_t kInFeatures = 1031, kOutFeatures = 838, kRows = 300;
-  const FileMatrix weight(Dtype(), kOutFeatures, kInFeatures, 9);
-  const std::vector<float> x = RandomFloats(kRows * kInFeatures, 10);
-  const std::vector<float> norm_weight = RandomFloats(kInFeatures, 11);
+  // Scaled down, still two blocks of K and of panels, and more than two tiles.
+  const int64_t in_features = ScaledCount(1031, 261);
+  const int64_t out_features = ScaledCount(419, 140) * 2;
+  const int64_t row_count = ScaledCount(300, 31);
+  const FileMatrix weight(Dtype(), out_features, in_features, 9);
+  const std::vector<float> x = RandomFloats(row_count * in_features, 10);
+  const std::vector<float> norm_weight = RandomFloats(in_features, 11);
   for (const Epilogue epilogue : {Epilogue::kNone, Epilogue::kAddResidual, Epilogue::kSwiGlu}) {
     const LinearLayout layout =
         epilogue == Epilogue::kSwiGlu ? LinearLayout::kGateUp : LinearLayout::kStacked;
@@ -300,7 +305,7 @@ TEST_P(LinearTest, OutputsHaveTheSameBitsAtAnyRowCountThreadCountAndPlace) {
     Fixture alone(Variant(), 1, weight, layout, 1);
     const int64_t columns = alone.out_columns();
     std::vector<float> residual;
-    if (epilogue == Epilogue::kAddResidual) residual = RandomFloats(kRows * columns, 12);
+    if (epilogue == Epilogue::kAddResidual) residual = RandomFloats(row_count * columns, 12);
     const auto slice = [](const std::vector<float>& from, int64_t begin, int64_t count, int64_t width) {
       return from.empty()
                  ? from
@@ -308,16 +313,17 @@ TEST_P(LinearTest, OutputsHaveTheSameBitsAtAnyRowCountThreadCountAndPlace) {
     };
 
     std::vector<float> row_by_row;
-    for (int64_t row = 0; row < kRows; ++row) {
+    for (int64_t row = 0; row < row_count; ++row) {
       const std::vector<float> out =
-          alone.Run(call, slice(x, row, 1, kInFeatures), norm_weight, slice(residual, row, 1, columns));
+          alone.Run(call, slice(x, row, 1, in_features), norm_weight, slice(residual, row, 1, columns));
       row_by_row.insert(row_by_row.end(), out.begin(), out.end());
     }
     for (int32_t threads = 1; threads <= 4; ++threads) {
-      Fixture fixture(Variant(), threads, weight, layout, kRows);
+      Fixture fixture(Variant(), threads, weight, layout, static_cast<int32_t>(row_count));
       for (const int64_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 14, 15, 16, 17, 28, 29, 64, 257, 300}) {
-        const int64_t first = (kRows - rows) / 2;  // another place than row_by_row's
-        const std::vector<float> out = fixture.Run(call, slice(x, first, rows, kInFeatures), norm_weight,
+        if (rows > row_count) continue;
+        const int64_t first = (row_count - rows) / 2;  // another place than row_by_row's
+        const std::vector<float> out = fixture.Run(call, slice(x, first, rows, in_features), norm_weight,
                                                    slice(residual, first, rows, columns));
         ASSERT_EQ(std::memcmp(out.data(), row_by_row.data() + first * columns, out.size() * sizeof(float)), 0)
             << rows << " rows, " << threads << " threads, epilogue " << static_cast<int>(epilogue);
