@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "kernels/cpu/cpu_backend.h"
+#include "tests/support/counting_backend.h"
 #include "tests/support/model_driver.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/tiny_model.h"
@@ -67,21 +68,28 @@ double LargestDifference(const std::vector<std::vector<float>>& a, const std::ve
 constexpr double kReorderedTolerance = 1e-4;
 
 TEST_F(WeightsTest, TheSameWeightsInBothLayoutsGiveTheSameLogits) {
-  model_.window = {0, 12};
-  model_.WriteMistral(folder_);
-  const auto interleaved = Logits();
+  const TinyModel even;
+  TinyModel odd;  // no size is a multiple of a vector register
+  odd.vocab = 37;
+  odd.hidden = 21;
+  odd.heads = 3;
+  odd.kv_heads = 1;
+  odd.head_dim = 6;
+  odd.intermediate = 29;
+  for (const TinyModel& shape : {even, odd}) {
+    model_ = shape;
+    model_.window = {0, 12};
+    model_.Randomise(1);
+    model_.WriteMistral(folder_);
+    const auto interleaved = Logits();
+    std::filesystem::remove(folder_.PathOf("params.json"));
 
-  const TempFolder other;
-  model_.WriteHuggingFace(other);
-  const auto loaded = LoadModel(other.path(), *backend_, {.kv = {.dtype = DType::kF32}});
-  ASSERT_TRUE(loaded.ok()) << loaded.status();
-  EXPECT_EQ((*loaded)->config().rotary_style, RotaryStyle::kHalfSplit);
-  EXPECT_THAT((*loaded)->config().window, ElementsAre(0, 12));
-  ModelDriver driver(**loaded, *backend_, {});
-  std::vector<int32_t> tokens;
-  for (int32_t i = 0; i < 40; ++i) tokens.push_back(i * 7 % model_.vocab);
-  const auto half_split = driver.Step({{driver.AddSequence(), tokens}});
-  EXPECT_LT(LargestDifference(interleaved, half_split), kReorderedTolerance);
+    model_.WriteHuggingFace(folder_);
+    EXPECT_EQ(Load().value()->config().rotary_style, RotaryStyle::kHalfSplit);
+    EXPECT_THAT(Load().value()->config().window, ElementsAre(0, 12));
+    EXPECT_LT(LargestDifference(interleaved, Logits()), kReorderedTolerance);
+    std::filesystem::remove(folder_.PathOf("config.json"));
+  }
 }
 
 TEST_F(WeightsTest, RowOrderOfTheOtherLayoutWouldShow) {
@@ -289,6 +297,51 @@ TEST_F(WeightsTest, MisalignedTensorsLoadTheSame) {
                   SafetensorsWriter::FileOf(writer.header().dump() + std::string(pad, ' '), writer.data()));
     EXPECT_EQ(LargestDifference(aligned, Logits()), 0.0) << pad;
   }
+}
+
+TEST_F(WeightsTest, APackThatFailsIsOneErrorAndGivesEverythingBack) {
+  model_.WriteMistral(folder_);
+  for (const int32_t pack : {0, 1, 5, 9}) {  // the embedding, two in the layers, the output matrix
+    CountingBackend counting(*backend_);
+    counting.refused_pack = pack;
+    const auto loaded = LoadModel(folder_.path(), counting, {});
+    EXPECT_EQ(loaded.status().code(), StatusCode::kResourceExhausted);
+    EXPECT_THAT(loaded.status().message(),
+                AllOf(HasSubstr("consolidated.safetensors: tensor "), HasSubstr("refused by the test")));
+    EXPECT_EQ(counting.live_weights, 0);
+    EXPECT_EQ(counting.live_allocations, 0);
+  }
+}
+
+TEST_F(WeightsTest, AModelGivesEverythingBackAtItsEnd) {
+  for (const bool tied : {false, true}) {
+    model_.tied = tied;
+    model_.Randomise(1);
+    model_.WriteMistral(folder_);
+    CountingBackend counting(*backend_);
+    {
+      auto loaded = LoadModel(folder_.path(), counting, {});
+      ASSERT_TRUE(loaded.ok()) << loaded.status();
+      ASSERT_TRUE((*loaded)->Reserve(8, 2, 2).ok());
+      EXPECT_EQ(counting.live_weights, 4 * model_.layers + (tied ? 1 : 2));
+    }
+    EXPECT_EQ(counting.live_weights, 0);
+    EXPECT_EQ(counting.live_allocations, 0);
+  }
+}
+
+TEST_F(WeightsTest, AForwardPassIsSixOpsALayer) {
+  model_.WriteMistral(folder_);
+  CountingBackend counting(*backend_);
+  auto loaded = LoadModel(folder_.path(), counting, {});
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  ModelDriver driver(**loaded, counting, {});
+  driver.Step({{driver.AddSequence(), {1, 2, 3}}});
+  EXPECT_EQ(counting.embeds, 1);
+  EXPECT_EQ(counting.rope_tables, 1);
+  EXPECT_EQ(counting.linears, 4 * model_.layers + 1) << "and the logits";
+  EXPECT_EQ(counting.rope_appends, model_.layers);
+  EXPECT_EQ(counting.attentions, model_.layers);
 }
 
 TEST(TakeSlice, NamesRowsOrColumnsOfTheWhole) {

@@ -1,4 +1,4 @@
-// CountingBackend: forwards to another backend and adds up the memory that is asked of it.
+// CountingBackend: forwards to another backend, counts what is asked of it, and can refuse to pack.
 // One thread. Borrows the other backend.
 #pragma once
 
@@ -13,17 +13,29 @@ class CountingBackend final : public Backend {
   explicit CountingBackend(Backend& inner) : inner_(inner) {}
   ~CountingBackend() = default;
 
+  // Bytes asked for so far.
   int64_t allocated = 0;
   int64_t packed = 0;
   int64_t reserved = 0;
+  // What is held now.
+  int64_t live_allocations = 0;
+  int64_t live_weights = 0;
+  // Ops of the forward pass so far.
+  int32_t embeds = 0, rope_tables = 0, linears = 0, rope_appends = 0, attentions = 0;
+  // The pack that is refused, counted from 0; -1: none.
+  int32_t refused_pack = -1;
 
   const BackendInfo& info() const override { return inner_.info(); }
-  const char* last_error() const override { return inner_.last_error(); }
+  const char* last_error() const override { return refused_ ? "refused by the test" : inner_.last_error(); }
   void* Allocate(int64_t bytes) override {
     allocated += bytes;
+    ++live_allocations;
     return inner_.Allocate(bytes);
   }
-  void Free(void* memory) override { inner_.Free(memory); }
+  void Free(void* memory) override {
+    live_allocations -= memory != nullptr;
+    inner_.Free(memory);
+  }
   void* AllocateHost(int64_t bytes) override { return inner_.AllocateHost(bytes); }
   void FreeHost(void* memory) override { inner_.FreeHost(memory); }
   OpCode Upload(void* device, const void* host, int64_t bytes) override {
@@ -36,26 +48,49 @@ class CountingBackend final : public Backend {
   OpCode WaitFence(uint64_t fence) override { return inner_.WaitFence(fence); }
   int64_t PackedBytes(const LinearSource& source) const override { return inner_.PackedBytes(source); }
   OpCode PackLinear(const LinearSource& source, WeightHandle* out) override {
+    refused_ = packs_++ == refused_pack;
+    if (refused_) return OpCode::kOutOfMemory;
     packed += inner_.PackedBytes(source);
+    ++live_weights;
     return inner_.PackLinear(source, out);
   }
-  void FreeWeight(WeightHandle weight) override { inner_.FreeWeight(weight); }
+  void FreeWeight(WeightHandle weight) override {
+    --live_weights;
+    inner_.FreeWeight(weight);
+  }
   int64_t WorkspaceBytes(const StepMaxima& maxima) const override { return inner_.WorkspaceBytes(maxima); }
   OpCode Reserve(const StepMaxima& maxima) override {
     reserved += inner_.WorkspaceBytes(maxima);
     return inner_.Reserve(maxima);
   }
-  OpCode Embed(const EmbedParams& params) override { return inner_.Embed(params); }
-  OpCode RopeTable(const RopeTableParams& params) override { return inner_.RopeTable(params); }
-  OpCode Linear(const LinearParams& params) override { return inner_.Linear(params); }
-  OpCode RopeAppend(const RopeAppendParams& params) override { return inner_.RopeAppend(params); }
-  OpCode Attention(const AttentionParams& params) override { return inner_.Attention(params); }
+  OpCode Embed(const EmbedParams& params) override {
+    ++embeds;
+    return inner_.Embed(params);
+  }
+  OpCode RopeTable(const RopeTableParams& params) override {
+    ++rope_tables;
+    return inner_.RopeTable(params);
+  }
+  OpCode Linear(const LinearParams& params) override {
+    ++linears;
+    return inner_.Linear(params);
+  }
+  OpCode RopeAppend(const RopeAppendParams& params) override {
+    ++rope_appends;
+    return inner_.RopeAppend(params);
+  }
+  OpCode Attention(const AttentionParams& params) override {
+    ++attentions;
+    return inner_.Attention(params);
+  }
   OpCode Sample(const SampleParams& params) override { return inner_.Sample(params); }
   OpCode CopyPages(const CopyPagesParams& params) override { return inner_.CopyPages(params); }
   void Destroy() override {}
 
  private:
   Backend& inner_;
+  int32_t packs_ = 0;
+  bool refused_ = false;
 };
 
 }  // namespace tramontane
