@@ -24,7 +24,8 @@
 namespace tramontane {
 namespace {
 
-constexpr size_t kMaxControlBytes = 1 << 20;  // of a request that is answered on gRPC's own thread
+constexpr size_t kMaxControlBytes = 1 << 20;    // of a request that is answered on gRPC's own thread
+constexpr size_t kLargeMessageBytes = 1 << 20;  // above: looked over before it is parsed
 constexpr int kMaxAbortIds = 1024;
 constexpr char kRequestIdKey[] = "x-request-id";
 constexpr char kCorrelationIdKey[] = "x-correlation-id";
@@ -36,17 +37,24 @@ struct Serving {
   const ProtoConverter converter;
 };
 
+std::string Flat(const grpc::ByteBuffer& bytes) {
+  std::vector<grpc::Slice> slices;
+  std::string flat;
+  if (!bytes.Dump(&slices).ok()) return flat;
+  for (const grpc::Slice& slice : slices) {
+    flat.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
+  }
+  return flat;
+}
+
 RpcError Parse(const grpc::ByteBuffer& bytes, google::protobuf::Message* message) {
+  if (bytes.Length() > kLargeMessageBytes) {
+    if (RpcError error = CheckWireFields(*message->GetDescriptor(), Flat(bytes)); !error.ok()) return error;
+  }
   grpc::ByteBuffer consumed(bytes);  // shares the slices
   grpc::ProtoBufferReader reader(&consumed);
   if (message->ParseFromZeroCopyStream(&reader)) return {};
-  std::vector<grpc::Slice> slices;
-  std::string flat;
-  if (bytes.Dump(&slices).ok()) {
-    for (const grpc::Slice& slice : slices)
-      flat.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
-  }
-  return ExplainParseFailure(*message->GetDescriptor(), flat);
+  return ExplainParseFailure(*message->GetDescriptor(), Flat(bytes));
 }
 
 grpc::ByteBuffer Serialize(const google::protobuf::Message& message) {

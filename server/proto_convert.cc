@@ -1,7 +1,7 @@
 #include "server/proto_convert.h"
 
 #include <google/protobuf/descriptor.h>
-#include <google/protobuf/unknown_field_set.h>
+#include <google/protobuf/io/coded_stream.h>
 
 #include <algorithm>
 #include <map>
@@ -25,9 +25,9 @@ static_assert(static_cast<int>(FinishReason::kError) + 1 == v1::FINISH_REASON_ER
 
 namespace {
 
-constexpr size_t kMaxQuotedBytes = 64;  // of a user's own text in an error
-constexpr size_t kMaxExplainedBytes = 16 << 20;
-constexpr size_t kMaxDeltaTokens = 1024;  // of one message; with 20 logprobs each about half a megabyte
+constexpr size_t kMaxQuotedBytes = 64;       // of a user's own text in an error
+constexpr int64_t kMaxWireFields = 1 << 20;  // of a message, nested ones included; a packed list is one
+constexpr size_t kMaxDeltaTokens = 1024;     // of one message; with 20 logprobs each about half a megabyte
 constexpr int64_t kMaxTimeLimitMs = 24LL * 3600 * 1000;
 
 std::string Quoted(std::string_view text) {
@@ -497,46 +497,91 @@ std::string RequestIdFault(std::string_view id) {
 
 namespace {
 
-// The path of the first string field of `fields`, read as a `type`, that is not UTF-8, and its first bad
-// byte. Depth is bounded by the types, none of which contains itself.
-bool FindInvalidUtf8(const google::protobuf::Descriptor& type,
-                     const google::protobuf::UnknownFieldSet& fields, const std::string& prefix,
-                     RpcError* error) {
+// Walks the wire form of a message without building it. Depth is bounded by the types, none of which contains
+// itself.
+class WireWalk {
+ public:
+  // False at the first fault: error() says which, and is OK where `bytes` are simply no `type`.
+  bool Walk(const google::protobuf::Descriptor& type, std::string_view bytes, const std::string& prefix);
+  const RpcError& error() const { return error_; }
+
+ private:
+  bool WalkLengthDelimited(const google::protobuf::FieldDescriptor& field, std::string_view bytes,
+                           const std::string& path);
+
+  int64_t fields_ = 0;
+  RpcError error_;
+};
+
+bool WireWalk::Walk(const google::protobuf::Descriptor& type, std::string_view bytes,
+                    const std::string& prefix) {
+  enum WireType { kVarint = 0, kFixed64 = 1, kLengthDelimited = 2, kFixed32 = 5 };
+  google::protobuf::io::CodedInputStream in(reinterpret_cast<const uint8_t*>(bytes.data()),
+                                            static_cast<int>(bytes.size()));
   std::map<int, int64_t> seen;  // field number -> entries so far
-  for (int i = 0; i < fields.field_count(); ++i) {
-    const google::protobuf::UnknownField& field = fields.field(i);
-    const google::protobuf::FieldDescriptor* known = type.FindFieldByNumber(field.number());
-    if (known == nullptr || field.type() != google::protobuf::UnknownField::TYPE_LENGTH_DELIMITED) continue;
-    const int64_t index = seen[field.number()]++;
-    const std::string path =
-        known->is_repeated() ? Indexed(prefix + known->name(), index) : prefix + known->name();
-    if (known->type() == google::protobuf::FieldDescriptor::TYPE_STRING) {
-      if (const std::optional<size_t> bad = FirstInvalidUtf8(field.length_delimited())) {
-        *error = FieldError(path, "is not UTF-8 at byte " + std::to_string(*bad));
-        error->reason = "INVALID_UTF8";
-        return true;
+  while (const uint32_t tag = in.ReadTag()) {
+    if (++fields_ > kMaxWireFields) {
+      error_ = ToRpcError(
+          InvalidArgument("the request has more than " + std::to_string(kMaxWireFields) + " fields"));
+      return false;
+    }
+    uint64_t varint = 0;
+    uint32_t size = 0;
+    switch (tag & 7) {
+      case kVarint:
+        if (!in.ReadVarint64(&varint)) return false;
+        break;
+      case kFixed64:
+        if (!in.Skip(8)) return false;
+        break;
+      case kFixed32:
+        if (!in.Skip(4)) return false;
+        break;
+      case kLengthDelimited: {
+        if (!in.ReadVarint32(&size)) return false;
+        const std::string_view content = bytes.substr(static_cast<size_t>(in.CurrentPosition()), size);
+        if (content.size() < size || !in.Skip(static_cast<int>(size))) return false;
+        const auto* field = type.FindFieldByNumber(static_cast<int>(tag >> 3));
+        if (field == nullptr) break;
+        const std::string path = prefix + field->name();
+        const int64_t index = seen[field->number()]++;
+        if (!WalkLengthDelimited(*field, content, field->is_repeated() ? Indexed(path, index) : path))
+          return false;
+        break;
       }
-    } else if (known->type() == google::protobuf::FieldDescriptor::TYPE_MESSAGE) {
-      google::protobuf::UnknownFieldSet inner;
-      if (inner.ParseFromString(field.length_delimited()) &&
-          FindInvalidUtf8(*known->message_type(), inner, path + ".", error)) {
-        return true;
-      }
+      default:
+        return false;  // groups: none of our messages has any
     }
   }
+  return in.ConsumedEntireMessage();
+}
+
+bool WireWalk::WalkLengthDelimited(const google::protobuf::FieldDescriptor& field, std::string_view bytes,
+                                   const std::string& path) {
+  if (field.type() == google::protobuf::FieldDescriptor::TYPE_MESSAGE) {
+    return Walk(*field.message_type(), bytes, path + ".");
+  }
+  if (field.type() != google::protobuf::FieldDescriptor::TYPE_STRING) return true;
+  const std::optional<size_t> bad = FirstInvalidUtf8(bytes);
+  if (!bad) return true;
+  error_ = FieldError(path, "is not UTF-8 at byte " + std::to_string(*bad));
+  error_.reason = "INVALID_UTF8";
   return false;
 }
 
 }  // namespace
 
+RpcError CheckWireFields(const google::protobuf::Descriptor& type, const std::string& bytes) {
+  WireWalk walk;
+  walk.Walk(type, bytes, "");
+  return walk.error();
+}
+
 RpcError ExplainParseFailure(const google::protobuf::Descriptor& type, const std::string& bytes) {
+  WireWalk walk;
+  walk.Walk(type, bytes, "");
+  if (!walk.error().ok()) return walk.error();
   RpcError error;
-  google::protobuf::UnknownFieldSet fields;
-  // Beyond the bound millions of tiny fields would take more memory than the sender deserves.
-  if (bytes.size() <= kMaxExplainedBytes && fields.ParseFromString(bytes) &&
-      FindInvalidUtf8(type, fields, "", &error)) {
-    return error;
-  }
   error.code = StatusCode::kInvalidArgument;
   error.message =
       "the " + std::to_string(bytes.size()) + " bytes of the request are not a " + type.full_name();

@@ -24,6 +24,9 @@ namespace {
 
 constexpr char kServiceName[] = "tramontane.v1.Inference";
 
+using namespace std::chrono_literals;
+
+constexpr std::chrono::milliseconds kShutdownGrace = 1s;
 constexpr int kSecondMs = 1000;
 constexpr int kMinuteMs = 60 * kSecondMs;
 constexpr int kMaxMetadataBytes = 16 << 10;
@@ -155,7 +158,9 @@ void Server::Stop() {
   if (impl_->grpc == nullptr) return;
   impl_->SetServing(false);
   impl_->service.StartDraining();
-  impl_->grpc->Shutdown(std::chrono::system_clock::now());  // cancels what is open and waits for it to end
+  // What is still open then is cancelled, and waited for. After a drain that is a short call or none.
+  const bool drained = impl_->service.WaitForStreams(0);
+  impl_->grpc->Shutdown(std::chrono::system_clock::now() + (drained ? kShutdownGrace : 0ms));
   impl_->grpc = nullptr;
 }
 

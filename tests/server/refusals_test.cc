@@ -245,6 +245,19 @@ TEST_F(Refusals, BytesThatAreNoMessageAreRefusedWithAReason) {
   ExpectStillServing();
 }
 
+TEST_F(Refusals, MillionsOfTinyFieldsAreRefusedBeforeTheyTakeMemory) {
+  std::string messages;  // messages (1), empty, two bytes each
+  for (int i = 0; i < 2'000'000; ++i) messages += std::string("\x0a\x00", 2);
+  std::string chat("\x2a");  // chat (5)
+  for (size_t size = messages.size(); size > 0; size >>= 7) {
+    chat += static_cast<char>((size & 0x7f) | (size > 0x7f ? 0x80 : 0));
+  }
+  const grpc::Status status = RawCall(server_->channel(), kGenerate, chat + messages);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(status.error_message(), HasSubstr("fields"));
+  ExpectStillServing();
+}
+
 TEST_F(Refusals, HugeMetadataAndMessagesAreRefused) {
   Stream stream(server_->stub(), RequestOfIds({1}, 1), {{"x-big", std::string(100'000, 'x')}});
   EXPECT_EQ(stream.ReadAll().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
