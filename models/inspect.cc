@@ -132,9 +132,9 @@ std::string DescribePlan(const KvLayout& layout, const MemoryPlan& plan, int64_t
                               DTypeName(layout.format.dtype));
   for (size_t g = 0; g < layout.groups.size(); ++g) {
     const KvGroupSpec& group = layout.groups[g];
-    text += Line("  group " + std::to_string(g), Grouped(layout.page_bytes() / layout.format.page_size) +
-                                                     " bytes per token: layers " + Ranges(group.layers) +
-                                                     ", window " + WidthText(group.window));
+    text += Line("  group " + std::to_string(g), Grouped(layout.token_bytes()) + " bytes per token: layers " +
+                                                     Ranges(group.layers) + ", window " +
+                                                     WidthText(group.window));
   }
   text += Line("fits", "one sequence of " + Grouped(plan.pool_tokens) + " tokens, or " +
                            Grouped(plan.sequences_at_context) + " of the whole context");

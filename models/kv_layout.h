@@ -40,6 +40,11 @@ struct KvLayout {
   std::vector<Place> places;  // [model layers]
 
   int64_t page_bytes() const { return format.PageBytes(layers_per_page); }
+  // What one token costs in any group.
+  int64_t token_bytes() const {
+    return 2 * int64_t{layers_per_page} * format.kv_heads * format.head_dim *
+           static_cast<int64_t>(DTypeBytes(format.dtype));
+  }
   // Pages that one sequence of `tokens` tokens may hold in one group, when up to `chunk` tokens (of all steps
   // in flight together) may be written ahead of the window: with a window never more than ceil((W - 1 +
   // chunk) / page) + 1.

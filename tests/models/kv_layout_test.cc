@@ -59,6 +59,7 @@ TEST_P(KvLayoutOf, HasTheGroupsThatTheRuleGives) {
   EXPECT_EQ(layout.layers_per_page, GetParam().layers_per_page);
   EXPECT_EQ(PaddedLayers(layout), GetParam().padded);
   EXPECT_EQ(layout.page_bytes(), GetParam().layers_per_page * Format().LayerBytes());
+  EXPECT_EQ(layout.page_bytes(), layout.token_bytes() * Format().page_size);
 }
 
 INSTANTIATE_TEST_SUITE_P(
