@@ -278,7 +278,7 @@ class GenerateCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   void OnDone() override { self_.reset(); }
 
   RpcError Admit(const grpc::ByteBuffer& bytes);  // worker
-  RpcError TakeRequestId(std::string id_field);
+  RpcError TakeRequestId(const std::string& id_field);
   RpcError CheckCallerIsThere() const;
   void SendInitialMetadata();
   void CancelStream();
@@ -351,7 +351,7 @@ RpcError GenerateCall::Admit(const grpc::ByteBuffer& bytes) {
 
   v1::GenerateRequest proto;
   if (RpcError error = Parse(bytes, &proto); !error.ok()) return error;
-  if (RpcError error = TakeRequestId(std::move(*proto.mutable_request_id())); !error.ok()) return error;
+  if (RpcError error = TakeRequestId(proto.request_id()); !error.ok()) return error;
   Request request;
   if (RpcError error = serving_->converter.Generate(proto, &request); !error.ok()) return error;
   request.id = request_id_;
@@ -380,9 +380,8 @@ RpcError GenerateCall::Admit(const grpc::ByteBuffer& bytes) {
   return {};
 }
 
-// The request's name: its own field, else the metadata's, else drawn. Then it is taken until the request
-// ends.
-RpcError GenerateCall::TakeRequestId(std::string id_field) {
+// The request's name: its own field, else the metadata's, else drawn. It is taken until the request ends.
+RpcError GenerateCall::TakeRequestId(const std::string& id_field) {
   correlation_id_ = ClientMetadata(*context_, kCorrelationIdKey);
   if (correlation_id_) {
     const std::string fault = RequestIdFault(*correlation_id_);
@@ -394,7 +393,7 @@ RpcError GenerateCall::TakeRequestId(std::string id_field) {
   const std::optional<std::string> from_metadata = ClientMetadata(*context_, kRequestIdKey);
   const bool from_field = !id_field.empty();
   if (from_field || from_metadata) {
-    std::string id = from_field ? std::move(id_field) : *from_metadata;
+    std::string id = from_field ? id_field : *from_metadata;
     if (const std::string fault = RequestIdFault(id); !fault.empty()) {
       return FieldError(from_field ? "request_id" : kRequestIdKey, fault);
     }
@@ -468,7 +467,7 @@ void GenerateCall::WriteNext() {
 
   const bool has_message = !outbox_.empty();
   if (has_message) {
-    writing_ = std::move(outbox_.front());
+    writing_.Swap(&outbox_.front());
     outbox_.pop_front();
     write_in_flight_ = true;
   }
