@@ -115,6 +115,7 @@ class Engine::Impl {
   void ReapRequest(ActiveRequest& active);
   void LeaveQueueOnceRunning(ActiveRequest& active);
   bool Releasable(const ActiveRequest& active) const;
+  void CheckPages() const;
 
   void ApplyScores(ActiveRequest& active, const StepRow& row, std::vector<ScoredToken> scores);
   void ApplySamples(const StepRow& row, std::vector<ScoredToken> samples);
@@ -260,7 +261,8 @@ void Engine::Impl::Drain() {
 void Engine::Impl::Reap() {
   if (lost_.load(std::memory_order_relaxed)) EndEverything(fatal_);
   for (const auto& active : active_) ReapRequest(*active);
-  std::erase_if(active_, [this](const auto& active) { return Releasable(*active); });
+  const size_t released = std::erase_if(active_, [this](const auto& active) { return Releasable(*active); });
+  if (released > 0 && active_.empty()) CheckPages();
 }
 
 StepPlan Engine::Impl::Plan() {
@@ -309,6 +311,7 @@ void Engine::Impl::Apply(const StepPlan& plan, StepResult result) {
 // True when there was something to tell.
 bool Engine::Impl::Publish() {
   const PagePool& pool = scheduler_.cache().pool();
+  TM_DCHECK((pool.CheckAccounting(), true), "it aborts by itself");
   EngineLoad load = counters_;
   load.running = scheduler_.running();
   load.preemptions = scheduler_.preemptions();
@@ -375,6 +378,14 @@ void Engine::Impl::ReapRequest(ActiveRequest& active) {
 bool Engine::Impl::Releasable(const ActiveRequest& active) const {
   return std::all_of(active.choices.begin(), active.choices.end(),
                      [](const Choice& choice) { return choice.ended && choice.steps_in_flight == 0; });
+}
+
+// Everything came back. (In debug builds the accounting is looked at after every step.)
+void Engine::Impl::CheckPages() const {
+  const PagePool& pool = scheduler_.cache().pool();
+  pool.CheckAccounting();
+  TM_CHECK(pool.held_pages() == 0, "%lld pages are held and no request is alive",
+           static_cast<long long>(pool.held_pages()));
 }
 
 // ---- Plan ---------------------------------------------------------------------------------------
