@@ -11,7 +11,8 @@ namespace tramontane {
 namespace {
 
 TEST(StatusTest, PrintsCodeAndMessage) {
-  EXPECT_EQ(InvalidArgument("top_p is 2, the limit is 1").ToString(), "INVALID_ARGUMENT: top_p is 2, the limit is 1");
+  EXPECT_EQ(InvalidArgument("top_p is 2, the limit is 1").ToString(),
+            "INVALID_ARGUMENT: top_p is 2, the limit is 1");
   EXPECT_TRUE(Status::Ok().ok());
 }
 
@@ -37,8 +38,8 @@ TEST(DTypeTest, EveryHalfRoundTripsThroughFloat) {
 }
 
 TEST(DTypeTest, Bf16RoundsToNearestEven) {
-  EXPECT_EQ(RoundToBf16(1.0f + 0x1p-8f), 1.0f);             // tie, even below
-  EXPECT_EQ(RoundToBf16(1.0f + 0x3p-8f), 1.0f + 0x1p-6f);   // tie, even above
+  EXPECT_EQ(RoundToBf16(1.0f + 0x1p-8f), 1.0f);              // tie, even below
+  EXPECT_EQ(RoundToBf16(1.0f + 0x3p-8f), 1.0f + 0x1p-6f);    // tie, even above
   EXPECT_EQ(RoundToBf16(1.0f + 0x1.2p-8f), 1.0f + 0x1p-7f);  // above the tie
   EXPECT_TRUE(std::isnan(RoundToBf16(std::numeric_limits<float>::quiet_NaN())));
 }
