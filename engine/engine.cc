@@ -278,7 +278,7 @@ Status Engine::Impl::Sample(StepTicket ticket, const StepPlan& plan) {
   for (const StepRow& row : plan.rows) {
     ActiveRequest& active = *ChoiceOf(row.sequence).owner;
     for (int32_t s = 0; s < row.ask.samples; ++s) {
-      Choice& choice = active.choices[static_cast<size_t>(row.sequence->choice + s)];
+      Choice& choice = active.choices[static_cast<size_t>(row.sequence->choice) + static_cast<size_t>(s)];
       if (!choice.history) choice.history = active.live->history_after_prompt;
       sample_inputs_.choices.push_back(
           {RowFor(active, choice.choice, row.start + row.count), choice.history->adjusts()});

@@ -22,7 +22,7 @@ std::string Text(float value) {
   return text;
 }
 
-Status Refuse(std::string field, const std::string& what) {
+Status Refuse(const std::string& field, const std::string& what) {
   return InvalidArgument(field + " " + what).WithField(field);
 }
 

@@ -20,7 +20,9 @@ void SamplingHistory::Append(int32_t token) {
     ++entry.output_count;
     entry.in_context = 1;
   }
-  if (tokens_until_lifted_ > 0 && --tokens_until_lifted_ == 0) LiftBans();
+  if (tokens_until_lifted_ == 0) return;
+  --tokens_until_lifted_;
+  if (tokens_until_lifted_ == 0) LiftBans();
 }
 
 LogitAdjust& SamplingHistory::Entry(int32_t token) {

@@ -1,13 +1,10 @@
 #include "engine/stream_registry.h"
 
-#include <utility>
-
 namespace tramontane {
 
-bool StreamRegistry::Add(std::shared_ptr<TokenStream> stream) {
+bool StreamRegistry::Add(const std::shared_ptr<TokenStream>& stream) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  std::string id = stream->request_id();
-  return streams_.try_emplace(std::move(id), std::move(stream)).second;
+  return streams_.try_emplace(stream->request_id(), stream).second;
 }
 
 void StreamRegistry::Remove(const std::string& request_id) {

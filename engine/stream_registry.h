@@ -14,7 +14,7 @@ namespace tramontane {
 class StreamRegistry {
  public:
   // False when a request of that id is alive.
-  bool Add(std::shared_ptr<TokenStream> stream);
+  bool Add(const std::shared_ptr<TokenStream>& stream);
   void Remove(const std::string& request_id);
   std::shared_ptr<TokenStream> Find(const std::string& request_id) const;  // null when there is none
 
