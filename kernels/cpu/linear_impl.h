@@ -5,7 +5,7 @@
 // together, on blocks or on threads. Between two blocks of k an accumulator rests in memory as the f32 it is.
 //
 //   W panel  [k][kPanelWidth]              (bf16: [k / 2][kPanelWidth][2])
-//   x tile   [k / kBlockK][rows][kBlockK]  rows stand a constant apart, so one register addresses them all
+//   x        [k / kBlockK][rows][kBlockK]  rows stand a constant apart, so one register addresses a tile
 //
 //   per k: load the panel's vectors once, broadcast each row's x, rows * vectors fused multiply-adds.
 //
@@ -256,11 +256,11 @@ constexpr auto kTileFunctions = TileFunctions<Kind>(std::make_integer_sequence<i
 
 // ---- blocks
 
-// The packed tile that begins at `row`. Every row takes the same room, whatever tile it stands in.
+// Packed rows from `row` on, at the block of k that begins at `k`.
 template <typename Kind>
-typename Kind::Input* PackedTile(const LinearJob& job, int64_t row) {
-  const int64_t blocks = (job.in_features + kBlockK - 1) / kBlockK;
-  return reinterpret_cast<typename Kind::Input*>(job.packed_x) + row * blocks * kRowStride<Kind>;
+typename Kind::Input* PackedRows(const LinearJob& job, int64_t row, int64_t k) {
+  return reinterpret_cast<typename Kind::Input*>(job.packed_x) +
+         (k / kBlockK * job.rows + row) * kRowStride<Kind>;
 }
 
 // All k in one pass over the panels as they are packed.
@@ -272,7 +272,7 @@ void StreamBlock(const LinearJob& job, const LinearBlock& block) {
     kTileFunctions<Kind>[static_cast<size_t>(rows - 1)]({
         .job = job,
         .row = row,
-        .x = PackedTile<Kind>(job, row),
+        .x = PackedRows<Kind>(job, row, 0),
         .weights = job.panels + block.panel_begin * job.panel_bytes,
         .weight_stride = job.panel_bytes,
         .panel_begin = block.panel_begin,
@@ -330,7 +330,7 @@ void MultiplyBlockedAlongK(const LinearJob& job, const LinearBlock& block, Block
       kTileFunctions<MultiplyKind>[static_cast<size_t>(rows - 1)]({
           .job = job,
           .row = row,
-          .x = PackedTile<MultiplyKind>(job, row) + k / kBlockK * rows * kRowStride<MultiplyKind>,
+          .x = PackedRows<MultiplyKind>(job, row, k),
           .weights = weights,
           .weight_stride = weight_stride,
           .panel_begin = block.panel_begin,
@@ -425,14 +425,13 @@ void PackTileAs(const LinearJob& job, int64_t tile) {
   const int64_t begin = job.TileBegin(tile);
   const int64_t rows = job.TileBegin(tile + 1) - begin;
   const int64_t n = job.in_features;
-  auto* const packed = PackedTile<Kind>(job, begin);
   for (int64_t r = 0; r < rows; ++r) {
     const float* x = job.x + (job.x_rows == nullptr ? begin + r : job.x_rows[begin + r]) * job.x_stride;
     const float scale = job.norm_weight == nullptr ? 1.0f : NormScale(x, n, job.norm_epsilon);
     for (int64_t k = 0; k < n; k += kWidth) {
       Vf value = LoadColumns(x + k, n - k);
       if (job.norm_weight != nullptr) value = value * scale * LoadColumns(job.norm_weight + k, n - k);
-      Pack::Put(packed + (k / kBlockK * rows + r) * kRowStride<Kind> + k % kBlockK / Kind::kPerInput, value);
+      Pack::Put(PackedRows<Kind>(job, begin + r, k) + k % kBlockK / Kind::kPerInput, value);
     }
   }
 }

@@ -29,8 +29,9 @@ struct LinearJob {
   int64_t out_stride = 0;
   int64_t out_columns = 0;
 
-  int64_t tiles = 0;              // row tiles; tile t is rows [TileBegin(t), TileBegin(t + 1))
-  std::byte* packed_x = nullptr;  // [rows, in_features padded to block_k] f32 or less, written by pack_tile
+  int64_t tiles = 0;  // row tiles; tile t is rows [TileBegin(t), TileBegin(t + 1))
+  std::byte* packed_x =
+      nullptr;  // [in_features / block_k][rows][block_k] f32 or bf16 pairs, written by pack_tile
 
   int64_t TileBegin(int64_t tile) const { return tile * rows / tiles; }
 };
