@@ -95,8 +95,7 @@ Status BackendModelRunner::AllocateBuffer(int64_t bytes, Buffer* buffer) {
   return ResourceExhausted("no memory for " + std::to_string(bytes) + " bytes of step buffers");
 }
 
-// ---- Forward
-// -----------------------------------------------------------------------------------------------
+// ---- Forward ------------------------------------------------------------------------------------
 
 StatusOr<StepTicket> BackendModelRunner::Forward(const StepPlan& plan) {
   TM_CHECK(rows_.empty(), "step %lld is in flight", static_cast<long long>(step_));
@@ -122,8 +121,7 @@ StatusOr<StepTicket> BackendModelRunner::Forward(const StepPlan& plan) {
   return StepTicket{plan.step};
 }
 
-// ---- Sample
-// ------------------------------------------------------------------------------------------------
+// ---- Sample -------------------------------------------------------------------------------------
 
 Status BackendModelRunner::Sample(StepTicket ticket, const SampleInputs& inputs) {
   TM_CHECK(ticket.id == step_, "step %lld is sampled during step %lld", static_cast<long long>(ticket.id),
@@ -216,8 +214,7 @@ int64_t BackendModelRunner::TopOffset() const {
   return PackedBlock::Bytes<SampleRecord>(static_cast<int64_t>(logit_rows_.size()));
 }
 
-// ---- Collect
-// -----------------------------------------------------------------------------------------------
+// ---- Collect ------------------------------------------------------------------------------------
 
 StatusOr<StepResult> BackendModelRunner::Collect(StepTicket ticket) {
   TM_CHECK(ticket.id == step_, "step %lld is collected during step %lld", static_cast<long long>(ticket.id),

@@ -74,19 +74,19 @@ class TokenStream {
 
   const std::string& request_id() const { return request_id_; }
 
-  // ---- reader
-  // --------------------------------------------------------------------------------------------------
+  // ---- reader -----------------------------------------------------------------------------------
+
   // Everything pending, joined; empty() when there is nothing.
   StreamUpdate Take();
   // Asks the engine to end the request within one step; the stream then finishes with CANCELLED.
   void Cancel() { cancelled_.store(true, std::memory_order_release); }
 
-  // ---- engine thread
-  // -------------------------------------------------------------------------------------------
+  // ---- engine thread ----------------------------------------------------------------------------
+
   bool cancelled() const { return cancelled_.load(std::memory_order_acquire); }
 
-  // ---- output thread
-  // -------------------------------------------------------------------------------------------
+  // ---- output thread ----------------------------------------------------------------------------
+
   void PutStarted(StreamStarted started);
   void PutDelta(StreamDelta delta);
   void PutFinished(StreamFinished finished);

@@ -123,8 +123,8 @@ class Backend {
   // The reason of the last OpCode that was not kOk; "" when there is none. Valid until the next call.
   virtual const char* last_error() const = 0;
 
-  // ---- memory
-  // ----------------------------------------------------------------------------------------------
+  // ---- memory -----------------------------------------------------------------------------------
+
   // Zero-filled, 64-byte aligned; null when there is not enough.
   virtual void* Allocate(int64_t bytes) = 0;
   virtual void Free(void* memory) = 0;
@@ -138,9 +138,9 @@ class Backend {
   virtual uint64_t RecordFence() = 0;
   virtual OpCode WaitFence(uint64_t fence) = 0;
 
-  // ---- before the first step
-  // --------------------------------------------------------------------------------- Bytes that PackLinear
-  // will take for such a source (its data pointers are not read). Pure.
+  // ---- before the first step --------------------------------------------------------------------
+
+  // Bytes that PackLinear will take for such a source (its data pointers are not read). Pure.
   virtual int64_t PackedBytes(const LinearSource& source) const = 0;
   virtual OpCode PackLinear(const LinearSource& source, WeightHandle* out) = 0;
   virtual void FreeWeight(WeightHandle weight) = 0;
@@ -148,8 +148,8 @@ class Backend {
   virtual int64_t WorkspaceBytes(const StepMaxima& maxima) const = 0;
   virtual OpCode Reserve(const StepMaxima& maxima) = 0;
 
-  // ---- a step: about six calls a layer
-  // -----------------------------------------------------------------------
+  // ---- a step: about six calls a layer ----------------------------------------------------------
+
   virtual OpCode Embed(const EmbedParams& params) = 0;
   virtual OpCode RopeTable(const RopeTableParams& params) = 0;
   virtual OpCode Linear(const LinearParams& params) = 0;

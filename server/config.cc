@@ -22,8 +22,7 @@ bool ParseNumber(std::string_view text, Number* out) {
   return error == std::errc() && end == text.data() + text.size();
 }
 
-// ---- makers of settings, one per kind of value
-// ------------------------------------------------------------------
+// ---- makers of settings, one per kind of value --------------------------------------------------
 
 Setting Text(const char* key, std::string ServeConfig::* member, const char* metavar, const char* help) {
   return {key, help, metavar,

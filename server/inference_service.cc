@@ -542,8 +542,7 @@ grpc::Status GenerateCall::PrepareEnd(const RpcError& error) {
 
 }  // namespace
 
-// ---- InferenceService::Impl
-// ------------------------------------------------------------------------------------
+// ---- InferenceService::Impl ---------------------------------------------------------------------
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Impl::Generate(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
@@ -676,8 +675,7 @@ RpcError InferenceService::Impl::AnswerGetLoad(const Serving& serving, const v1:
   return {};
 }
 
-// ---- InferenceService
-// ------------------------------------------------------------------------------------------
+// ---- InferenceService ---------------------------------------------------------------------------
 
 InferenceService::InferenceService(const ServerOptions& options) : impl_(std::make_unique<Impl>(options)) {}
 InferenceService::~InferenceService() = default;

@@ -22,8 +22,7 @@ namespace tramontane {
 
 namespace {
 
-// ---- settings
-// ----------------------------------------------------------------------------------------------------
+// ---- settings -----------------------------------------------------------------------------------
 
 struct ServeArguments {
   std::string model;        // positional
@@ -56,8 +55,7 @@ std::vector<std::string> EffectiveConfig(const ServeArguments& arguments, ServeC
   return problems;
 }
 
-// ---- stopping
-// ----------------------------------------------------------------------------------------------------
+// ---- stopping -----------------------------------------------------------------------------------
 
 int stop_pipe[2] = {-1, -1};  // a signal writes a byte; the main thread waits for it
 
@@ -92,8 +90,7 @@ Status WaitForStop(const Engine& engine) {
   }
 }
 
-// ---- serving
-// -----------------------------------------------------------------------------------------------------
+// ---- serving ------------------------------------------------------------------------------------
 
 // At most one line a second, and the last one.
 LoadProgress LogProgress(const Clock& clock) {

@@ -120,9 +120,10 @@ int64_t PagesHeld(const KvLayout& layout, int64_t tokens) {
   return pages;
 }
 
-// Every product and sum is f32 (2^-24 relative); keys are f32 here. A dot product of 32 terms is good to about 1e-6
-// of its magnitude (a few units), a score likewise, which moves a weight by as much, three layers deep, into logits
-// that are four times wider than their inputs: 1e-5 to 1e-4. (Measured over 20,000 steps: 1.1e-5.)
+// Every product and sum is f32 (2^-24 relative); keys are f32 here. A dot product of 32 terms is good to
+// about 1e-6 of its magnitude (a few units), a score likewise, which moves a weight by as much, three layers
+// deep, into logits that are four times wider than their inputs: 1e-5 to 1e-4. (Measured over 20,000
+// steps: 1.1e-5.)
 constexpr double kTolerance = 1e-4;
 
 TEST(RollingCache, TwentyThousandTokensThroughAWindowOf64MatchACacheThatForgetsNothing) {

@@ -287,8 +287,7 @@ TEST_P(AttentionTest, WindowForgetsExactlyTheTokenBeyondIt) {
   EXPECT_NE(RunAttention(*backend, problem, *kv), before);
 }
 
-// ---- the same bits, however the work is cut
-// ----------------------------------------------------------------------
+// ---- the same bits, however the work is cut -----------------------------------------------------
 
 constexpr int64_t kInvariantLength = 1100;  // two segments and a bit
 
@@ -366,8 +365,7 @@ TEST_P(AttentionInvarianceTest, DecodeGivesTheBitsOfPrefill) {
   }
 }
 
-// ---- numbers at the edge
-// -----------------------------------------------------------------------------------------
+// ---- numbers at the edge ------------------------------------------------------------------------
 
 TEST_P(AttentionTest, HugeScoresPickTheHighestKeyWithoutOverflow) {
   Problem problem;
@@ -404,8 +402,7 @@ TEST_P(AttentionTest, NanStaysInItsOwnSequence) {
   }
 }
 
-// ---- golden masks
-// ------------------------------------------------------------------------------------------------
+// ---- golden masks -------------------------------------------------------------------------------
 
 // One forward of a batch with window 3. Columns are keys by position, `|` between sequences (for decode steps
 // in the order of a ring of 3 slots, where `-` is an empty one); 1: may attend.

@@ -235,8 +235,7 @@ TEST_P(SampleTest, AVocabularyOf131072MatchesTheDefinition) {
   ExpectMatchesDefinition(rows);
 }
 
-// ---- ends of the parameters
-// --------------------------------------------------------------------------------------
+// ---- ends of the parameters ---------------------------------------------------------------------
 
 TEST_P(SampleTest, GreedyTakesTheLowestIdOfTheHighestLogit) {
   EXPECT_EQ(One({{1.0f, 3.0f, 3.0f, -kInf}, Greedy(), {}, {}}).token, 1);
@@ -410,8 +409,7 @@ TEST_P(SampleTest, ABrokenRowFailsAloneAndItsNeighboursAreUntouched) {
   }
 }
 
-// ---- the race
-// ----------------------------------------------------------------------------------------------------
+// ---- the race -----------------------------------------------------------------------------------
 
 TEST_P(SampleTest, WinnersFollowTheSoftmax) {
   // Chi-square over 8 tokens with every expected count above 5: 7 degrees of freedom, whose 99.9 % quantile
@@ -465,8 +463,7 @@ TEST(RaceTest, BitsNeverChange) {
   EXPECT_LT(RaceUniform(1, 2, 3, 4), 1.0);
 }
 
-// ---- one answer, wherever the row stands
-// -------------------------------------------------------------------------
+// ---- one answer, wherever the row stands --------------------------------------------------------
 
 TEST_P(SampleTest, ARowsAnswerDoesNotDependOnThreadsOrNeighbours) {
   constexpr uint64_t kSeed = 77;

@@ -223,8 +223,7 @@ INSTANTIATE_TEST_SUITE_P(Arithmetics, BreezeCard,
                                            Arithmetic{"served", DType::kBf16, false, 0.2}),
                          [](const auto& info) { return info.param.name; });
 
-// ---- the files themselves
-// -------------------------------------------------------------------------------------
+// ---- the files themselves -----------------------------------------------------------------------
 
 TEST(BreezeCardFiles, CardQuotesTheMeasuredAccuracies) {
   const json accuracy = ReadJson(kBreeze + "evaluation/accuracy.json");

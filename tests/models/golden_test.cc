@@ -160,8 +160,7 @@ TEST(GoldenFiles, TolerancesAreFarBelowAWindowThatIsOneKeyTooWide) {
   EXPECT_EQ(windowed, 4);
 }
 
-// ---- chunked = whole
-// ------------------------------------------------------------------------------------------------
+// ---- chunked = whole ----------------------------------------------------------------------------
 
 // Bit for bit, for every variant: how a prompt is cut, what page size it has, which pages it gets and who
 // shares its steps must not show in its logits.
@@ -213,8 +212,7 @@ TEST(GoldenModelBits, DoNotDependOnChunksPagesOrNeighbours) {
   }
 }
 
-// ---- rolling
-// ---------------------------------------------------------------------------------------------------------
+// ---- rolling ------------------------------------------------------------------------------------
 
 TEST(GoldenModelPages, StopGrowingAtTheWindowWhileFullLayersGrow) {
   const Loaded loaded = Load("layer_types", CpuVariants().front(), DType::kBf16, 4);

@@ -153,8 +153,7 @@ TEST(ModelConfig, MissingRopeThetaIsTakenFromTheFormatAndWarned) {
   EXPECT_EQ(ParseParams(params)->rope_theta, 1e4);
 }
 
-// ---- windows
-// ---------------------------------------------------------------------------------------------------
+// ---- windows ------------------------------------------------------------------------------------
 
 TEST(ModelConfig, SlidingWindowHoldsForAllLayersOrNone) {
   json config = MistralJson();
@@ -225,8 +224,7 @@ TEST(ModelConfig, MoreDifferentWindowsThanGroupsAreRefused) {
   EXPECT_THAT(ParseParams(params).status().message(), AllOf(HasSubstr("17"), HasSubstr("16")));
 }
 
-// ---- special ids and defaults
-// ------------------------------------------------------------------------------------
+// ---- special ids and defaults -------------------------------------------------------------------
 
 TEST(ModelConfig, EndOfSequenceIsANumberOrAListAndGenerationConfigWins) {
   json config = MistralJson();
@@ -257,8 +255,7 @@ TEST(ModelConfig, SamplingDefaultsComeFromGenerationConfig) {
   }
 }
 
-// ---- refusals
-// ------------------------------------------------------------------------------------------------------
+// ---- refusals -----------------------------------------------------------------------------------
 
 struct Refused {
   const char* key;
@@ -394,8 +391,7 @@ TEST(ModelConfig, OtherUnknownKeysAreWarningsThatNameThem) {
   EXPECT_THAT(parsed->warnings, ElementsAre(AllOf(HasSubstr("favourite_colour"), HasSubstr("blue"))));
 }
 
-// ---- ranges, types, malformed text
-// ---------------------------------------------------------------------------------
+// ---- ranges, types, malformed text --------------------------------------------------------------
 
 TEST(ModelConfig, EveryNumberIsCheckedAndNamed) {
   const char* keys[] = {"vocab_size",          "hidden_size", "num_hidden_layers", "num_attention_heads",
@@ -463,8 +459,7 @@ TEST(ModelConfig, DuplicateKeysAreRefusedAtAnyDepth) {
   EXPECT_THAT(parsed.status().message(), AllOf(HasSubstr("rope_theta"), HasSubstr("twice")));
 }
 
-// ---- folders
-// ---------------------------------------------------------------------------------------------------------
+// ---- folders ------------------------------------------------------------------------------------
 
 TEST(ModelFolder, MissingFolderAndMissingConfigsAreNamed) {
   const auto missing = LoadModelConfig("/nonexistent/model");

@@ -58,8 +58,7 @@ LaunchStats Run(const Launch& launch, const Settings& settings);
 Settings& CurrentSettings();
 LaunchStats& TotalStats();
 
-// ---- called by a running thread, through primitives_host.h
-// -------------------------------------------------------
+// ---- called by a running thread, through primitives_host.h --------------------------------------
 
 struct AsyncCopy {
   std::byte* to = nullptr;

@@ -46,8 +46,7 @@ int AllowSharedBytes(Kernel, int bytes) {
   return bytes <= 227 * 1024 ? 0 : 1;
 }
 
-// ---- element types
-// -----------------------------------------------------------------------------------------------
+// ---- element types ------------------------------------------------------------------------------
 
 struct Bf16 {
   uint16_t bits;
@@ -83,8 +82,7 @@ struct alignas(16) Vector16 {
   uint32_t word[4];
 };
 
-// ---- where a thread is
-// ---------------------------------------------------------------------------------------------
+// ---- where a thread is --------------------------------------------------------------------------
 
 inline int ThreadX() { return static_cast<int>(emulator::ThreadIndex().x); }
 inline int BlockX() { return static_cast<int>(emulator::BlockIndex().x); }
@@ -99,8 +97,7 @@ inline void SyncThreads(const char* file = __builtin_FILE(), int line = __builti
   emulator::SyncThreads({file, line});
 }
 
-// ---- global memory: counted
-// -------------------------------------------------------------------------------------
+// ---- global memory: counted ---------------------------------------------------------------------
 
 template <typename T>
 T LoadGlobal(const T* address) {
@@ -132,7 +129,6 @@ inline Vector16 LoadShared16(const void* address) {
 inline void StoreShared16(void* address, const Vector16& value) { std::memcpy(address, &value, 16); }
 
 // ---- asynchronous copies to shared memory: 16 bytes, of which the first `bytes` are read, the rest zero
-// ------------
 
 inline void CopyAsync16(void* shared, const void* global, int bytes) {
   emulator::IssueCopy({static_cast<std::byte*>(shared), static_cast<const std::byte*>(global),
@@ -144,8 +140,7 @@ void CopyWait() {
   emulator::WaitCopies(kGroupsLeft);
 }
 
-// ---- warp collectives
-// --------------------------------------------------------------------------------------------
+// ---- warp collectives ---------------------------------------------------------------------------
 
 inline float ShuffleXor(float value, int lane_mask, const char* file = __builtin_FILE(),
                         int line = __builtin_LINE()) {
@@ -256,8 +251,7 @@ void Mma16816(float c[4], const uint32_t a[4], const uint32_t b[2], const char* 
   std::memcpy(c, operand.c, sizeof(operand.c));
 }
 
-// ---- arithmetic
-// --------------------------------------------------------------------------------------------------
+// ---- arithmetic ---------------------------------------------------------------------------------
 
 inline float Exp2(float x) { return std::exp2(x); }
 inline float Log2(float x) { return std::log2(x); }
