@@ -100,6 +100,7 @@ class CpuBackend final : public Backend {
   std::string last_error_;
   uint64_t last_fence_ = 0;
   CpuWorkspace workspace_;
+  WeightArena weight_arena_;
   std::unordered_set<PackedWeight*> weights_;  // live handles
 };
 
@@ -108,7 +109,7 @@ OpCode CpuBackend::PackLinear(const LinearSource& source, WeightHandle* out) {
     return Fail(OpCode::kUnsupported, std::move(reason));
   }
   const int64_t bytes = PackedBytes(source);
-  void* panels = AllocateZeroed(bytes);
+  void* panels = weight_arena_.Allocate(bytes);
   if (panels == nullptr) {
     return Fail(OpCode::kOutOfMemory, "no memory for a packed weight of " + std::to_string(bytes) + " bytes");
   }
@@ -121,7 +122,7 @@ OpCode CpuBackend::PackLinear(const LinearSource& source, WeightHandle* out) {
 void CpuBackend::FreeWeight(WeightHandle weight) {
   auto* packed = static_cast<PackedWeight*>(weight.impl);
   TM_CHECK(weights_.erase(packed) == 1, "a weight handle that is not live");
-  FreeZeroed(packed->panels);
+  weight_arena_.Free(packed->panels);
   delete packed;
 }
 
