@@ -193,7 +193,7 @@ class ShutdownTest(unittest.TestCase):
                 return refusal.code()
 
     def test_what_runs_finishes_and_new_requests_are_refused(self):
-        server = ServerProcess(SERVER_BINARY)
+        server = ServerProcess(SERVER_BINARY, "--drain-timeout", "250")
         with grpc.insecure_channel(server.addresses["grpc"]) as channel:
             stub = pb_grpc.InferenceStub(channel)
             stream = stub.Generate(greedy([1], 8000, ignore_eos=True))

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "tests/support/temp_folder.h"
+#include "tests/support/test_scale.h"
 
 namespace tramontane {
 namespace {
@@ -142,14 +143,15 @@ TEST(CommandLineTest, ServePrintsExactlyOneReadyLineAndDrainsOnSigterm) {
 }
 
 TEST(CommandLineTest, WhatRunsFinishesWhileDraining) {
-  Served served;
-  Program generate({"generate", "Tell me a story", "--address", served.address, "--max-tokens", "3000",
+  Served served({"--drain-timeout", "250"});  // longer than the answer takes, under a sanitizer too
+  const std::string tokens = std::to_string(ScaledCount(3000));
+  Program generate({"generate", "Tell me a story", "--address", served.address, "--max-tokens", tokens,
                     "--ignore-eos", "--seed", "1", "--stats"});
   EXPECT_TRUE(generate.HasBegun());
   served.program.Signal(SIGINT);
   EXPECT_EQ(served.program.Wait(), 0);
   EXPECT_EQ(generate.Wait(), 0) << generate.err();
-  EXPECT_THAT(generate.err(), HasSubstr("3000 tokens"));
+  EXPECT_THAT(generate.err(), HasSubstr(tokens + " tokens"));
 }
 
 TEST(CommandLineTest, DrainingIsBoundedByItsTimeout) {
