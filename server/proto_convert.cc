@@ -140,6 +140,10 @@ RpcError ProtoConverter::Generate(const v1::GenerateRequest& proto, Request* req
   if (proto.has_add_bos() && proto.prompt_case() != v1::GenerateRequest::kText) {
     return FieldError("add_bos", "goes with text prompts only");
   }
+  if (proto.has_constraint()) {
+    return ToRpcError(
+        Unimplemented("constraint: this server has no structured output").WithField("constraint"));
+  }
   if (proto.has_choices()) request->choices = proto.choices();
   request->sampling = ConvertSampling(proto.sampling());
   if (RpcError error = ConvertStopping(proto.stopping(), &request->stopping); !error.ok()) return error;
