@@ -16,6 +16,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include "kernels/attention.h"
 #include "kernels/core/tensor.h"
@@ -40,7 +41,7 @@ struct BackendInfo {
   const char* variant = "";              // "avx2", "avx512", "avx512_bf16", "portable"
   DType activation_dtype = DType::kF32;  // of the residual stream and every activation
   int32_t threads = 1;
-  int64_t memory_bytes = 0;  // of the device
+  int64_t memory_bytes = 0;  // of the device, as much as this process may use
 };
 
 // The largest step that ops will be asked for.
@@ -170,5 +171,7 @@ struct BackendDeleter {
     if (backend != nullptr) backend->Destroy();
   }
 };
+// What owns a backend, on the caller's side of the border.
+using BackendPtr = std::unique_ptr<Backend, BackendDeleter>;
 
 }  // namespace tramontane

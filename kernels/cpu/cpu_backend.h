@@ -1,7 +1,6 @@
 // The CPU backend's one public face: its maker. A product, and the semantics that other backends are held to.
 #pragma once
 
-#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -10,8 +9,6 @@
 #include "kernels/core/status.h"
 
 namespace tramontane {
-
-using BackendPtr = std::unique_ptr<Backend, BackendDeleter>;
 
 struct CpuBackendOptions {
   int32_t threads = 0;  // compute threads, the caller's included; 0: one per core this process may use
