@@ -30,8 +30,8 @@ using Findings = std::vector<Finding>;
 Tree LoadTree(const std::filesystem::path& root, const std::vector<std::string>& paths);
 
 // kernels/core <- kernels <- models <- engine <- server by #include; kernels/cpu and kernels/cuda are leaves
-// of which others see only the maker of the backend; server/gateway sees proto and the client seam, nothing
-// else of ours.
+// of which others see only the maker of the backend; server/gateway sees proto, kernels/core and the client
+// seam, nothing else of ours.
 Findings LayersIncludeOnlyLowerOnes(const Tree& tree);
 
 // Nothing below server/ knows absl, gRPC or protobuf; logging stops at the engine's thread.

@@ -107,9 +107,10 @@ TEST(PlantedViolation, ALeafSeenFromOutsideIsFound) {
 TEST(PlantedViolation, AGatewayThatSeesTheEngineIsFound) {
   const Tree tree = {
       {"server/gateway/http.cc",
-       "#include \"server/inference_client.h\"\n#include \"server/gateway/sse.h\"\n"},
+       "#include \"server/inference_client.h\"\n#include \"server/rpc_error.h\"\n#include "
+       "\"kernels/core/status.h\"\n"},
       {"server/gateway/sse.cc", "#include \"engine/request.h\"\n"},
-      {"server/gateway/json.cc", "#include \"server/config.h\"\n#include \"kernels/core/status.h\"\n"},
+      {"server/gateway/json.cc", "#include \"server/config.h\"\n#include \"kernels/backend.h\"\n"},
   };
   EXPECT_THAT(LayersIncludeOnlyLowerOnes(tree),
               FoundIn("server/gateway/sse.cc", "server/gateway/json.cc", "server/gateway/json.cc"));

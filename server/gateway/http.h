@@ -1,0 +1,77 @@
+// HTTP as the endpoints see it: a request, a response, and the exchange that joins them. No socket in here.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace tramontane {
+
+// A field: name in lower case, value without the blanks around it.
+using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
+
+struct HttpRequest {
+  std::string method;  // "POST"
+  // As the router compares it: decoded, without query, "/v1", doubled and trailing slashes.
+  // "/chat/completions".
+  std::string path;
+  std::string query;  // what followed '?', as sent
+  std::string tail;   // what '*' of the route stands for: the id in /models/*
+  HttpHeaders headers;
+  std::string body;
+  std::string request_id;  // x-request-id, or drawn
+
+  // The first of that name (in lower case); null: none.
+  const std::string* Header(std::string_view name) const;
+};
+
+struct HttpResponse {
+  int status = 200;
+  std::string content_type = "application/json";
+  HttpHeaders headers = {};  // besides those that the connection writes itself
+  std::string body = {};
+};
+
+// Told what happens to a body that is sent as it comes. On the connection's thread; must not block.
+class HttpListener {
+ public:
+  virtual ~HttpListener() = default;
+  // The client has hung up: nothing that is written from now on arrives. At most once, and never after the
+  // end of the answer.
+  virtual void OnHangUp() = 0;
+  // Everything written so far has been handed to the system: room for the next write.
+  virtual void OnWritten() {}
+  // A stream was started and nothing has been written for HttpLimits::silence_ms.
+  virtual void OnSilence() {}
+};
+
+// One request and the way to answer it: either Respond, or StartStream, Writes and End.
+// Any thread, also after the client hung up (then they do nothing). What one thread calls happens in its
+// order. Letting go of an exchange without an answer answers 500.
+class HttpExchange {
+ public:
+  virtual ~HttpExchange() = default;
+
+  virtual const HttpRequest& request() const = 0;
+
+  virtual void Respond(HttpResponse response) = 0;
+
+  // The header, and `head.body`, leave in one write.
+  virtual void StartStream(HttpResponse head) = 0;
+  // One write to the socket. While the one before is still on its way, bytes are kept and joined into the
+  // next: who wants that bounded waits for OnWritten.
+  virtual void Write(std::string bytes) = 0;
+  virtual void End(std::string last_bytes) = 0;
+
+  // Who is told. At most once per exchange; kept until the answer has ended or the client has hung up.
+  virtual void Listen(std::shared_ptr<HttpListener> listener) = 0;
+
+  // Runs `work` on the connection's thread, where listeners are called, soon.
+  virtual void Post(std::function<void()> work) = 0;
+};
+
+}  // namespace tramontane
