@@ -27,7 +27,7 @@
 namespace tramontane {
 
 // Raised whenever a struct or a method of this border changes.
-inline constexpr uint32_t kBackendAbiVersion = 1;
+inline constexpr uint32_t kBackendAbiVersion = 2;
 
 enum class OpCode : int32_t {
   kOk = 0,
@@ -42,6 +42,8 @@ struct BackendInfo {
   DType activation_dtype = DType::kF32;  // of the residual stream and every activation
   int32_t threads = 1;
   int64_t memory_bytes = 0;  // of the device, as much as this process may use
+  // 1: ops run after they return, so a step can be queued while the one before it runs.
+  int32_t asynchronous = 0;
 };
 
 // The largest step that ops will be asked for.
@@ -157,6 +159,7 @@ class Backend {
   virtual OpCode RopeAppend(const RopeAppendParams& params) = 0;
   virtual OpCode Attention(const AttentionParams& params) = 0;
   virtual OpCode Sample(const SampleParams& params) = 0;
+  virtual OpCode Advance(const AdvanceParams& params) = 0;
   virtual OpCode CopyPages(const CopyPagesParams& params) = 0;
 
   // Ends the backend and everything it owns. Callers hold it in a BackendPtr.

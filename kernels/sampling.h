@@ -74,6 +74,15 @@ struct SampleParams {
   TokenLogprob* top = nullptr;           // [rows, kMaxTopLogprobs] highest first; null when no row asks
 };
 
+// Hands tokens that were just sampled to the next step, before the host has seen them.
+struct AdvanceParams {
+  const SampleRecord* records = nullptr;  // of the step before
+  // [count, 2] (from, to): token_ids[to] = records[from].token, or 0 where that row failed. No `to` twice.
+  const int32_t* pairs = nullptr;
+  int32_t count = 0;
+  int32_t* token_ids = nullptr;
+};
+
 // Philox-style counter hash: 64 bits that depend on the key only.
 // Source of the idea: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011); mixing constants
 // of splitmix64 (Steele, Lea, Flood 2014).

@@ -74,6 +74,7 @@ class CpuBackend final : public Backend {
   OpCode RopeAppend(const RopeAppendParams& params) override { return Done(RunRopeAppend, params); }
   OpCode Attention(const AttentionParams& params) override { return Done(RunAttention, params); }
   OpCode Sample(const SampleParams& params) override { return Done(RunSample, params); }
+  OpCode Advance(const AdvanceParams& params) override { return Done(RunAdvance, params); }
   OpCode CopyPages(const CopyPagesParams& params) override { return Done(RunCopyPages, params); }
 
   void Destroy() override { delete this; }

@@ -19,6 +19,7 @@ void RunRopeTable(const RopeTableParams& params, const CpuContext& context);
 void RunRopeAppend(const RopeAppendParams& params, const CpuContext& context);
 void RunAttention(const AttentionParams& params, const CpuContext& context);
 void RunSample(const SampleParams& params, const CpuContext& context);
+void RunAdvance(const AdvanceParams& params, const CpuContext& context);
 void RunCopyPages(const CopyPagesParams& params, const CpuContext& context);
 
 }  // namespace tramontane

@@ -1,4 +1,4 @@
-// Sample: one row of logits, one thread. Every variant draws the same token.
+// Sample: one row of logits, one thread. Every variant draws the same token. Advance: the tokens drawn.
 //
 // A row of V logits costs a few passes over it, in order of dearness:
 //   weights   exp in f64 for the log-sum-exp, and again where the row's weights differ from it
@@ -242,6 +242,14 @@ SampleRecord SampleRow(const SampleParams& params, int64_t index, const Sampling
 
 int64_t SampleWorkspaceBytes(const StepMaxima& maxima, int32_t threads) {
   return threads * ScratchBytesPerThread(maxima.vocab);
+}
+
+void RunAdvance(const AdvanceParams& params, const CpuContext&) {
+  for (int32_t i = 0; i < params.count; ++i) {
+    const int32_t from = params.pairs[2 * i];
+    const int32_t to = params.pairs[2 * i + 1];
+    params.token_ids[to] = std::max(params.records[from].token, 0);
+  }
 }
 
 void RunSample(const SampleParams& params, const CpuContext& context) {

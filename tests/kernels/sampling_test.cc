@@ -409,6 +409,15 @@ TEST_P(SampleTest, ABrokenRowFailsAloneAndItsNeighboursAreUntouched) {
   }
 }
 
+TEST(AdvanceTest, TokensGoWhereThePairsSayAndAFailedRowGivesZero) {
+  const std::vector<SampleRecord> records = {{.token = 7}, {.token = -1, .failed = 1}, {.token = 9}};
+  const std::vector<int32_t> pairs = {2, 0, 1, 3, 0, 1};
+  std::vector<int32_t> token_ids = {50, 51, 52, 53};
+  const BackendPtr backend = CpuBackendWith(1);
+  EXPECT_EQ(backend->Advance({records.data(), pairs.data(), 3, token_ids.data()}), OpCode::kOk);
+  EXPECT_EQ(token_ids, (std::vector<int32_t>{9, 7, 52, 0}));
+}
+
 // ---- the race -----------------------------------------------------------------------------------
 
 TEST_P(SampleTest, WinnersFollowTheSoftmax) {

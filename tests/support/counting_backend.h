@@ -84,6 +84,7 @@ class CountingBackend final : public Backend {
     return inner_.Attention(params);
   }
   OpCode Sample(const SampleParams& params) override { return inner_.Sample(params); }
+  OpCode Advance(const AdvanceParams& params) override { return inner_.Advance(params); }
   OpCode CopyPages(const CopyPagesParams& params) override { return inner_.CopyPages(params); }
   void Destroy() override {}
 
