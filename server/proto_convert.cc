@@ -401,10 +401,11 @@ v1::GenerateResponse ProtoConverter::StartedToProto(const StreamStarted& started
   proto->set_cached_tokens(started.cached_tokens);
   proto->set_seed(started.seed);
   for (const TokenInfo& info : started.prompt_logprobs) TokenInfoToProto(info, proto->add_prompt_logprobs());
+  MessageBytes message(*model_.tokenizer);
   for (const int32_t id : started.prompt) {
     v1::PromptToken* token = proto->add_prompt();
     token->set_token_id(id);
-    token->set_token_bytes(TokenBytes(id));
+    token->set_token_bytes(std::string(message.Next(id)));
   }
   return response;
 }
