@@ -10,6 +10,7 @@ ChoiceText::ChoiceText(const Request& request, const Tokenizer* tokenizer)
       skip_special_tokens_(request.output.skip_special_tokens) {
   if (tokenizer == nullptr) return;
   detokenizer_.emplace(*tokenizer);
+  tool_calls_id_ = tokenizer->ControlId("[TOOL_CALLS]").value_or(-1);
   // After a control token a message starts, whose first space nobody typed; after text the output goes on
   // with it.
   const int32_t last = request.prompt.back();
@@ -19,32 +20,58 @@ ChoiceText::ChoiceText(const Request& request, const Tokenizer* tokenizer)
   detokenizer_->Flush(&prompt_text);
 }
 
-const std::string* ChoiceText::Append(int32_t token, Spelling spelling, std::string* text) {
+const std::string* ChoiceText::Append(int32_t token, Spelling spelling, Shown* shown) {
   ++tokens_;
   if (!detokenizer_ || spelling == Spelling::kHidden) return nullptr;
   const std::string piece = Spell(token);
-  if (tokens_ >= min_tokens_) return matcher_.Append(piece, text);
-  matcher_.AppendUnmatched(piece, text);
-  return nullptr;
+  spelled_bytes_ += piece.size();
+  if (token == tool_calls_id_ && !wrote_tool_calls_) {
+    wrote_tool_calls_ = true;
+    tool_calls_begin_ = spelled_bytes_;
+  }
+  const size_t old_bytes = shown->text.size();
+  const std::string* stop = nullptr;
+  if (tokens_ >= min_tokens_) {
+    stop = matcher_.Append(piece, &shown->text);
+  } else {
+    matcher_.AppendUnmatched(piece, &shown->text);
+  }
+  CountShown(old_bytes, shown);
+  return stop;
 }
 
-void ChoiceText::Flush(std::string* text) {
+void ChoiceText::Flush(Shown* shown) {
   if (!detokenizer_) return;
+  const size_t old_bytes = shown->text.size();
   std::string rest;
   detokenizer_->Flush(&rest);
-  matcher_.Flush(text);
-  *text += rest;
+  matcher_.Flush(&shown->text);
+  shown->text += rest;
+  CountShown(old_bytes, shown);
 }
 
 std::string ChoiceText::Spell(int32_t token) {
   std::string piece;
-  if (!skip_special_tokens_ && tokenizer_->IsControl(token)) {
-    detokenizer_->Flush(&piece);
+  const bool spelled_out = !skip_special_tokens_ && tokenizer_->IsControl(token);
+  // No character goes on across a control token that the reader is told of.
+  if (spelled_out || token == tool_calls_id_) detokenizer_->Flush(&piece);
+  if (spelled_out) {
     piece += tokenizer_->Piece(token);
   } else {
     detokenizer_->Append(token, &piece);
   }
   return piece;
+}
+
+// Before a stop string is complete, what is shown is the beginning of what was spelled, so a place in the one
+// is the same place in the other. A stop string that began before the tool calls cuts them off: they never
+// show.
+void ChoiceText::CountShown(size_t old_bytes, Shown* shown) {
+  const size_t old_shown_bytes = shown_bytes_;
+  shown_bytes_ += shown->text.size() - old_bytes;
+  if (!tool_calls_begin_ || shown_bytes_ < *tool_calls_begin_) return;
+  shown->tool_calls_at = static_cast<int32_t>(old_bytes + (*tool_calls_begin_ - old_shown_bytes));
+  tool_calls_begin_.reset();
 }
 
 }  // namespace tramontane

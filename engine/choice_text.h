@@ -1,8 +1,9 @@
-// ChoiceText: the text of one choice from its token ids: detokenised, cut at stop strings.
-// Output thread only (made by Submit). The request and the tokenizer outlive it.
-// Always: tokens() counts the tokens delivered; a choice that is finished() takes no more of them.
+// ChoiceText: the text of one choice from its token ids: detokenised, cut at stop strings, and where in it
+// tool calls begin. Output thread only (made by Submit). The request and the tokenizer outlive it. Always:
+// tokens() counts the tokens delivered; a choice that is finished() takes no more of them.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -21,12 +22,19 @@ class ChoiceText {
   // `tokenizer` may be null: then no token has text.
   ChoiceText(const Request& request, const Tokenizer* tokenizer);
 
-  // Appends to `text` what this token lets the reader see: whole code points, and nothing that may become a
+  // What the reader gets to see.
+  struct Shown {
+    std::string text;
+    // The byte of `text` from which on the choice's text is tool calls; in one Shown of a choice at most.
+    std::optional<int32_t> tool_calls_at;
+  };
+
+  // Appends to `shown` what this token lets the reader see: whole code points, and nothing that may become a
   // stop string. Returns the stop string it completes, or null.
-  const std::string* Append(int32_t token, Spelling spelling, std::string* text);
+  const std::string* Append(int32_t token, Spelling spelling, Shown* shown);
 
   // The text ends here: appends what was held back.
-  void Flush(std::string* text);
+  void Flush(Shown* shown);
 
   int64_t tokens() const { return tokens_; }
   bool finished() const { return finished_; }
@@ -34,13 +42,21 @@ class ChoiceText {
 
  private:
   std::string Spell(int32_t token);
+  // `shown` has grown to what the reader sees now, from `old_bytes`.
+  void CountShown(size_t old_bytes, Shown* shown);
 
   const Tokenizer* tokenizer_;
   std::optional<Detokenizer> detokenizer_;
   StopMatcher matcher_;
   int64_t min_tokens_;
   bool skip_special_tokens_;
+  int32_t tool_calls_id_ = -1;  // the token before tool calls; -1: the vocabulary has none
   int64_t tokens_ = 0;
+  // In bytes of the choice's text.
+  size_t spelled_bytes_ = 0;  // of the tokens so far, held back or not
+  size_t shown_bytes_ = 0;
+  std::optional<size_t> tool_calls_begin_;  // not shown yet
+  bool wrote_tool_calls_ = false;
   bool finished_ = false;
 };
 

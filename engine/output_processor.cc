@@ -56,9 +56,12 @@ const std::string* OutputProcessor::DeliverToken(ChoiceOutput& output, ChoiceTex
   StreamDelta delta;
   delta.choice = output.choice;
   delta.token_ids = {output.token->token};
+  ChoiceText::Shown gain;
   const std::string* stop = text.Append(
-      output.token->token, shown ? ChoiceText::Spelling::kShown : ChoiceText::Spelling::kHidden, &delta.text);
-  if (stop == nullptr && output.end) text.Flush(&delta.text);
+      output.token->token, shown ? ChoiceText::Spelling::kShown : ChoiceText::Spelling::kHidden, &gain);
+  if (stop == nullptr && output.end) text.Flush(&gain);
+  delta.text = std::move(gain.text);
+  delta.tool_calls_at = gain.tool_calls_at;
   if (request.output.logprobs >= 0) delta.logprobs.push_back(*std::move(output.token));
   delta.completion_tokens = text.tokens();
   output.request->stream->PutDelta(std::move(delta));
@@ -93,11 +96,15 @@ void OutputProcessor::FinishChoice(const ChoiceOutput& output, ChoiceText& text,
 }
 
 void OutputProcessor::FlushHeldText(const ChoiceOutput& output, ChoiceText& text) {
+  ChoiceText::Shown held;
+  text.Flush(&held);
+  if (held.text.empty()) return;
   StreamDelta delta;
   delta.choice = output.choice;
+  delta.text = std::move(held.text);
+  delta.tool_calls_at = held.tool_calls_at;
   delta.completion_tokens = text.tokens();
-  text.Flush(&delta.text);
-  if (!delta.text.empty()) output.request->stream->PutDelta(std::move(delta));
+  output.request->stream->PutDelta(std::move(delta));
 }
 
 }  // namespace tramontane

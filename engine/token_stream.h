@@ -35,8 +35,7 @@ struct StreamStarted {
   int64_t cached_tokens = 0;
   uint64_t seed = 0;  // given or drawn
   std::vector<TokenInfo>
-      prompt_logprobs;          // [prompt_tokens - 1] when asked for; entry i is of prompt token i+1
-  std::vector<int32_t> prompt;  // token ids, when asked for
+      prompt_logprobs;  // [prompt_tokens - 1] when asked for; entry i is of prompt token i+1
 };
 
 struct StreamDelta {
@@ -45,6 +44,8 @@ struct StreamDelta {
   std::string text;                 // whole code points only
   std::vector<TokenInfo> logprobs;  // one per token id when asked for
   int64_t completion_tokens = 0;    // of the choice so far
+  // The byte of `text` from which on the choice's text is tool calls; in one delta of a choice at most.
+  std::optional<int32_t> tool_calls_at;
 };
 
 struct StreamFinished {

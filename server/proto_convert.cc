@@ -13,6 +13,7 @@
 #include "kernels/sampling.h"
 #include "models/tokenizer/chat.h"
 #include "models/tokenizer/utf8.h"
+#include "server/tool_choice.h"
 
 namespace tramontane {
 
@@ -96,8 +97,10 @@ RpcError RenderChatProto(const Tokenizer& tokenizer, const v1::Chat& proto, Rend
     }
     messages.push_back(MessageFromProto(proto.messages(i), *role));
   }
+  if (RpcError error = CheckToolChoice(proto); !error.ok()) return error;
   std::vector<ToolDefinition> tools;
   for (const v1::Tool& tool : proto.tools()) {
+    if (proto.tool_choice().mode() == v1::TOOL_CHOICE_MODE_NONE) break;
     tools.push_back({tool.name(), tool.description(), tool.parameters_json()});
   }
   StatusOr<RenderedChat> result = tramontane::RenderChat(tokenizer, messages, tools);
@@ -143,6 +146,12 @@ RpcError ProtoConverter::Generate(const v1::GenerateRequest& proto, Request* req
   if (proto.has_constraint()) {
     return ToRpcError(
         Unimplemented("constraint: this server has no structured output").WithField("constraint"));
+  }
+  if (MustCallTools(proto.chat())) {
+    return ToRpcError(
+        Unimplemented("chat.tool_choice: this server has no structured output, so it cannot make the "
+                      "model call")
+            .WithField("chat.tool_choice"));
   }
   if (proto.has_choices()) request->choices = proto.choices();
   request->sampling = ConvertSampling(proto.sampling());
@@ -271,7 +280,6 @@ RpcError ProtoConverter::ConvertOutput(const v1::Output& proto, OutputParams* ou
   if (proto.has_logprobs()) output->logprobs = proto.logprobs();
   if (proto.has_prompt_logprobs()) output->prompt_logprobs = proto.prompt_logprobs();
   if (proto.has_skip_special_tokens()) output->skip_special_tokens = proto.skip_special_tokens();
-  output->prompt_tokens = proto.prompt_tokens();
   if (proto.logprobs() < 0) {
     return FieldError("output.logprobs", "is " + std::to_string(proto.logprobs()) + ", below 0");
   }
@@ -303,9 +311,6 @@ RpcError ProtoConverter::Tokenize(const v1::TokenizeRequest& proto, v1::Tokenize
       return FieldError("input", "is missing: exactly one of text and chat is needed");
   }
   response->mutable_token_ids()->Add(ids.begin(), ids.end());
-  if (proto.pieces()) {
-    for (const int32_t id : ids) response->add_pieces(PieceText(id));
-  }
   return {};
 }
 
@@ -370,8 +375,6 @@ RpcError ProtoConverter::GetModel(const v1::GetModelRequest& proto, v1::GetModel
   response->set_default_temperature(config.defaults.temperature);
   response->set_default_top_p(config.defaults.top_p);
   response->set_default_top_k(config.defaults.top_k);
-  if (tokenizer.bos_id() >= 0) response->set_bos_piece(PieceText(tokenizer.bos_id()));
-  if (tokenizer.eos_id() >= 0) response->set_eos_piece(PieceText(tokenizer.eos_id()));
   return {};
 }
 
@@ -401,12 +404,6 @@ v1::GenerateResponse ProtoConverter::StartedToProto(const StreamStarted& started
   proto->set_cached_tokens(started.cached_tokens);
   proto->set_seed(started.seed);
   for (const TokenInfo& info : started.prompt_logprobs) TokenInfoToProto(info, proto->add_prompt_logprobs());
-  MessageBytes message(*model_.tokenizer);
-  for (const int32_t id : started.prompt) {
-    v1::PromptToken* token = proto->add_prompt();
-    token->set_token_id(id);
-    token->set_token_bytes(std::string(message.Next(id)));
-  }
   return response;
 }
 
@@ -419,7 +416,10 @@ std::vector<v1::GenerateResponse> ProtoConverter::DeltaToProto(StreamDelta delta
     const size_t end = std::min(begin + kMaxDeltaTokens, tokens);
     v1::Delta* proto = responses.emplace_back().mutable_delta();
     proto->set_choice(delta.choice);
-    if (parts.text && end == tokens) proto->set_text(std::move(delta.text));
+    if (parts.text && end == tokens) {
+      proto->set_text(std::move(delta.text));
+      if (delta.tool_calls_at) proto->set_tool_calls_at(*delta.tool_calls_at);
+    }
     if (parts.token_ids) {
       proto->mutable_token_ids()->Add(delta.token_ids.begin() + static_cast<ptrdiff_t>(begin),
                                       delta.token_ids.begin() + static_cast<ptrdiff_t>(end));
@@ -448,11 +448,6 @@ void ProtoConverter::TokenInfoToProto(const TokenInfo& info, v1::TokenLogprob* p
 
 std::string ProtoConverter::TokenBytes(int32_t id) const {
   return std::string(model_.tokenizer->PieceBytes(id));
-}
-
-// A piece that is not UTF-8 (a model file may hold any bytes) still has to travel as text.
-std::string ProtoConverter::PieceText(int32_t id) const {
-  return ReplaceInvalidUtf8(model_.tokenizer->Piece(id));
 }
 
 v1::GenerateResponse ProtoConverter::FinishedToProto(const StreamFinished& finished) {

@@ -12,8 +12,7 @@ namespace tramontane::cuda {
 struct EmbedKernelParams {
   const int32_t* token_ids;
   const void* table;  // [vocab, width] bf16
-  void* out;          // [tokens, width] bf16, rows out_stride apart
-  int64_t out_stride;
+  void* out;          // [tokens, width] bf16
   int32_t tokens;
   int32_t width;
 };

@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "tests/support/piece_tokenizer.h"
+#include "tests/support/test_scale.h"
+#include "tests/support/test_seed.h"
 
 namespace tramontane {
 namespace {
@@ -90,6 +92,74 @@ TEST(StopMatcher, WhereTheTextIsCutMakesNoDifference) {
     const Cut by_byte = MatchInPieces(stops, bytes), by_piece = MatchInPieces(stops, pieces);
     ASSERT_EQ(by_byte.shown, by_piece.shown) << text;
     ASSERT_EQ(by_byte.stop, by_piece.stop) << text;
+  }
+}
+
+// ---- ChoiceText ---------------------------------------------------------------------------------
+
+TEST(ChoiceText, ToolCallsBeginAtTheExactByteHoweverTextIsHeldBackAndJoined) {
+  const uint32_t seed = TestSeed();
+  SCOPED_TRACE("TRAMONTANE_TEST_SEED=" + std::to_string(seed));
+  std::mt19937 random(seed);
+  // Halves of characters and of stop strings, so that much is held back.
+  const PieceTokenizer tokenizer({"<s>", "[TOOL_CALLS]", " a", "S", "T", "\xC3", "\xA9", "[{"});
+  constexpr int32_t kToolCalls = 1;
+  for (int64_t round = 0; round < ScaledCount(5000); ++round) {
+    Request request;
+    request.prompt = {0};
+    request.stopping.stop = {"STS", "S[{"};
+    request.stopping.include_stop = random() % 2 == 0;
+    request.stopping.min_tokens = static_cast<int64_t>(random() % 4);
+    request.output.skip_special_tokens = random() % 2 == 0;
+    std::vector<int32_t> ids;
+    for (size_t n = random() % 12; n > 0; --n) ids.push_back(2 + static_cast<int32_t>(random() % 6));
+    const size_t begin = random() % (ids.size() + 1);
+    ids.insert(ids.begin() + static_cast<ptrdiff_t>(begin), kToolCalls);
+    if (random() % 4 == 0) ids.push_back(kToolCalls);  // only the first counts
+
+    // What comes before, and the control token where it is spelled, as if it were all there is.
+    Request unstopped = request;
+    unstopped.stopping.stop.clear();
+    ChoiceText before(unstopped, &tokenizer);
+    ChoiceText::Shown shown_before;
+    for (size_t i = 0; i <= begin; ++i) before.Append(ids[i], ChoiceText::Spelling::kShown, &shown_before);
+    const size_t want = shown_before.text.size();
+
+    ChoiceText text(request, &tokenizer);
+    TokenStream stream("r", nullptr);
+    std::string read;
+    std::vector<size_t> told;
+    const auto take = [&] {
+      for (const StreamDelta& delta : stream.Take().deltas) {
+        if (delta.tool_calls_at) told.push_back(read.size() + static_cast<size_t>(*delta.tool_calls_at));
+        read += delta.text;
+      }
+    };
+    const auto put = [&](ChoiceText::Shown shown) {
+      StreamDelta delta;
+      delta.text = std::move(shown.text);
+      delta.tool_calls_at = shown.tool_calls_at;
+      stream.PutDelta(std::move(delta));
+    };
+    const std::string* stop = nullptr;
+    size_t appended = 0;
+    for (; appended < ids.size() && stop == nullptr; ++appended) {
+      ChoiceText::Shown shown;
+      stop = text.Append(ids[appended], ChoiceText::Spelling::kShown, &shown);
+      put(std::move(shown));
+      if (random() % 3 == 0) take();
+    }
+    if (stop == nullptr) {
+      ChoiceText::Shown rest;
+      text.Flush(&rest);
+      put(std::move(rest));
+    }
+    take();
+    if (appended > begin && read.size() >= want) {
+      ASSERT_EQ(told, std::vector<size_t>{want}) << read;
+    } else {
+      ASSERT_TRUE(told.empty()) << "a stop string in front of the calls cut them off: " << read;
+    }
   }
 }
 

@@ -1,4 +1,5 @@
-// PieceTokenizer: a vocabulary spelled out in the test: id i is the i-th piece. Control pieces are "<...>".
+// PieceTokenizer: a vocabulary spelled out in the test: id i is the i-th piece. Control pieces are "<...>" and
+// "[TOOL_CALLS]".
 // Any thread.
 #pragma once
 
@@ -27,14 +28,19 @@ class PieceTokenizer final : public Tokenizer {
   PieceKind Kind(int32_t id) const override {
     if (id < 0 || id >= vocab_size()) return PieceKind::kControl;
     const std::string& piece = pieces_[static_cast<size_t>(id)];
-    return piece.size() > 2 && piece.front() == '<' && piece.back() == '>' ? PieceKind::kControl
-                                                                           : PieceKind::kText;
+    const bool bracketed = piece.size() > 2 && piece.front() == '<' && piece.back() == '>';
+    return bracketed || piece == "[TOOL_CALLS]" ? PieceKind::kControl : PieceKind::kText;
   }
   std::string_view PieceBytes(int32_t id) const override { return IsControl(id) ? "" : Piece(id); }
   std::string_view Piece(int32_t id) const override {
     return id < 0 || id >= vocab_size() ? std::string_view() : pieces_[static_cast<size_t>(id)];
   }
-  std::optional<int32_t> ControlId(std::string_view) const override { return std::nullopt; }
+  std::optional<int32_t> ControlId(std::string_view piece) const override {
+    for (int32_t id = 0; id < vocab_size(); ++id) {
+      if (Piece(id) == piece && IsControl(id)) return id;
+    }
+    return std::nullopt;
+  }
 
  private:
   std::vector<std::string> pieces_;

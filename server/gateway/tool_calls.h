@@ -1,0 +1,92 @@
+// Tool calls: the JSON that Mistral models write after [TOOL_CALLS], taken apart as it comes.
+//
+// One thread at a time. No exceptions leave it.
+//
+// What counts as a call: an object in a list, or alone, with a function's `name` and `arguments` that are an
+// object (or a string that holds one; absent: {}), perhaps with an `id` or `type`, which are not used: models
+// repeat ids. Everything else is text and stays text.
+//
+// A call is shown when it is whole and sound, never before: a half call could not be taken back from a client
+// that was sent its beginning. So a model that writes broken JSON, or is cut off in the middle of a call,
+// gives the calls before it and then the rest as text.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tramontane {
+
+struct ParsedToolCall {
+  std::string id;         // nine letters and digits
+  std::string name;       // 1 to 64 letters, digits, underscores and dashes
+  std::string arguments;  // one JSON object, as the model wrote it
+};
+
+// The text and the calls of one choice.
+// Always: text + calls + the punctuation around sound calls = what was appended, wherever it was cut into
+// pieces. The text may lag, by what may yet become a call.
+class ToolCallParser {
+ public:
+  struct Output {
+    std::string text;
+    std::vector<ParsedToolCall> calls;
+  };
+
+  // The ids of the calls are made of `id_seed`, which no other choice of any request shares. Calls beyond
+  // `max_calls` are dropped.
+  explicit ToolCallParser(std::string id_seed, size_t max_calls = std::numeric_limits<size_t>::max());
+
+  // The next text of the choice; `tool_calls_at` as in Delta.
+  Output Append(std::string_view text, std::optional<int32_t> tool_calls_at);
+  // The choice has ended.
+  Output Finish();
+
+  size_t calls() const { return calls_; }  // shown so far
+
+ private:
+  enum class State {
+    kAnswer,  // before [TOOL_CALLS]
+    kOpening,
+    kBeforeCall,  // in a list, behind '[' or ','
+    kCall,        // in an object
+    kAfterCall,   // in a list
+    kClosed,
+    kBroken,
+  };
+
+  void Step(char c, Output* output);
+  void StepInCall(char c, Output* output);
+
+  const std::string id_seed_;
+  const size_t max_calls_;
+  State state_ = State::kAnswer;
+  size_t calls_ = 0;
+  std::string unclaimed_;  // what was read since the last call: text, should it be broken
+  // Of the object being read:
+  size_t call_begin_ = 0;  // in unclaimed_
+  int64_t depth_ = 0;      // of braces and brackets
+  bool in_list_ = false;
+  bool in_string_ = false;
+  bool escaped_ = false;
+};
+
+// Nine letters and digits, always the same for the same seed.
+std::string NineCharacterId(std::string_view seed);
+// The id of a call, or of what a result belongs to, as Mistral's formats take it: ids of other servers
+// ("call_...") become nine characters, the same each time; those that fit stay.
+std::string MistralCallId(std::string_view id);
+
+// The calls as message.tool_calls of a chat completion.
+nlohmann::ordered_json ToolCallsJson(const std::vector<ParsedToolCall>& calls);
+// The calls as delta.tool_calls of a stream, one list a chunk: of each call first its id and name, then its
+// arguments. `first_index` counts the calls that were sent before.
+std::vector<nlohmann::ordered_json> ToolCallDeltas(const std::vector<ParsedToolCall>& calls,
+                                                   size_t first_index);
+
+}  // namespace tramontane

@@ -1,0 +1,97 @@
+#include "server/tool_choice.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/support/piece_tokenizer.h"
+
+namespace tramontane {
+namespace {
+
+using nlohmann::json;
+
+v1::Chat ChatWith(v1::ToolChoiceMode mode, const std::string& name = "") {
+  v1::Chat chat;
+  v1::Tool* weather = chat.add_tools();
+  weather->set_name("get_weather");
+  weather->set_parameters_json(R"({"type": "object", "properties": {"city": {"type": "string"}}})");
+  chat.add_tools()->set_name("ping");
+  chat.mutable_tool_choice()->set_mode(mode);
+  chat.mutable_tool_choice()->set_name(name);
+  return chat;
+}
+
+json SchemaOf(const v1::Chat& chat) {
+  const PieceTokenizer tokenizer({"<s>", "</s>", "[TOOL_CALLS]"});
+  v1::Constraint constraint;
+  EXPECT_TRUE(ToolCallConstraint(chat, tokenizer, &constraint).ok());
+  EXPECT_EQ(constraint.forced_prefix_ids_size(), 1);
+  EXPECT_EQ(constraint.forced_prefix_ids(0), 2);
+  return json::parse(constraint.json_schema());
+}
+
+TEST(ToolChoice, RequiredIsAListOfCallsOfAnyTool) {
+  const json schema = SchemaOf(ChatWith(v1::TOOL_CHOICE_MODE_REQUIRED));
+  EXPECT_EQ(schema["type"], "array");
+  EXPECT_EQ(schema["minItems"], 1);
+  EXPECT_FALSE(schema.contains("maxItems"));
+  ASSERT_EQ(schema["items"]["anyOf"].size(), 2u);
+  const json& call = schema["items"]["anyOf"][0];
+  EXPECT_EQ(call["properties"]["name"]["const"], "get_weather");
+  EXPECT_EQ(call["properties"]["arguments"]["$ref"], "#/$defs/arguments_of_get_weather");
+  EXPECT_EQ(call["required"], json({"name", "arguments"}));
+  EXPECT_EQ(call["additionalProperties"], false);
+  EXPECT_EQ(schema["$defs"]["arguments_of_get_weather"]["properties"]["city"]["type"], "string");
+  EXPECT_EQ(schema["$defs"]["arguments_of_ping"], json({{"type", "object"}}));
+}
+
+TEST(ToolChoice, WithoutParallelCallsItIsOneCall) {
+  v1::Chat chat = ChatWith(v1::TOOL_CHOICE_MODE_REQUIRED);
+  chat.set_parallel_tool_calls(false);
+  EXPECT_EQ(SchemaOf(chat)["maxItems"], 1);
+}
+
+TEST(ToolChoice, NamedIsOneCallOfThatTool) {
+  const json schema = SchemaOf(ChatWith(v1::TOOL_CHOICE_MODE_NAMED, "ping"));
+  EXPECT_EQ(schema["maxItems"], 1);
+  EXPECT_EQ(schema["items"]["properties"]["name"]["const"], "ping");
+  EXPECT_EQ(schema["$defs"].size(), 1u);
+}
+
+TEST(ToolChoice, ReferencesMoveWithTheirSchema) {
+  v1::Chat chat = ChatWith(v1::TOOL_CHOICE_MODE_NAMED, "get_weather");
+  chat.mutable_tools(0)->set_parameters_json(R"({"type": "object", "$defs": {"City": {"type": "string"}},
+      "properties": {"city": {"$ref": "#/$defs/City"}, "again": {"items": {"$ref": "#"}},
+                     "$ref": {"const": {"$ref": "#"}}}})");
+  const json arguments = SchemaOf(chat)["$defs"]["arguments_of_get_weather"];
+  EXPECT_EQ(arguments["properties"]["city"]["$ref"], "#/$defs/arguments_of_get_weather/$defs/City");
+  EXPECT_EQ(arguments["properties"]["again"]["items"]["$ref"], "#/$defs/arguments_of_get_weather");
+  EXPECT_EQ(arguments["properties"]["$ref"]["const"]["$ref"], "#") << "data, not a reference";
+}
+
+TEST(ToolChoice, AVocabularyWithoutToolCallsCannot) {
+  const PieceTokenizer tokenizer({"<s>"});
+  v1::Constraint constraint;
+  EXPECT_EQ(ToolCallConstraint(ChatWith(v1::TOOL_CHOICE_MODE_REQUIRED), tokenizer, &constraint).code,
+            StatusCode::kFailedPrecondition);
+}
+
+TEST(ToolChoice, FaultsNameTheField) {
+  const auto field = [](const v1::Chat& chat) {
+    const RpcError error = CheckToolChoice(chat);
+    return error.ok() ? "" : error.violations.at(0).field;
+  };
+  EXPECT_EQ(field(v1::Chat()), "");
+  EXPECT_EQ(field(ChatWith(v1::TOOL_CHOICE_MODE_NONE)), "");
+  EXPECT_EQ(field(ChatWith(v1::TOOL_CHOICE_MODE_NAMED, "ping")), "");
+  EXPECT_EQ(field(ChatWith(v1::TOOL_CHOICE_MODE_NAMED, "pong")), "chat.tool_choice.name");
+  EXPECT_EQ(field(ChatWith(v1::TOOL_CHOICE_MODE_AUTO, "ping")), "chat.tool_choice.name");
+  EXPECT_EQ(field(ChatWith(static_cast<v1::ToolChoiceMode>(9))), "chat.tool_choice.mode");
+  v1::Chat no_tools;
+  no_tools.mutable_tool_choice()->set_mode(v1::TOOL_CHOICE_MODE_REQUIRED);
+  EXPECT_EQ(field(no_tools), "chat.tool_choice");
+}
+
+}  // namespace
+}  // namespace tramontane
