@@ -100,8 +100,9 @@ constexpr uint64_t RaceBits(uint64_t seed, int32_t choice, int64_t position, int
 
 // v in (0, 1), uniform, exact in double. The token's exponential is E = -log1p(-v). Since E >= v, a token
 // with v / w above the best E / w so far cannot win and needs no logarithm.
+constexpr double UniformOfBits(uint64_t bits) { return (static_cast<double>(bits >> 12) + 0.5) * 0x1p-52; }
 constexpr double RaceUniform(uint64_t seed, int32_t choice, int64_t position, int32_t token) {
-  return (static_cast<double>(RaceBits(seed, choice, position, token) >> 12) + 0.5) * 0x1p-52;
+  return UniformOfBits(RaceBits(seed, choice, position, token));
 }
 
 }  // namespace tramontane

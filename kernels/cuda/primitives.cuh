@@ -144,6 +144,25 @@ TM_DEVICE float ShuffleXor(float value, int lane_mask) {
   return __shfl_xor_sync(0xffffffffu, value, lane_mask);
 }
 
+TM_DEVICE uint64_t ShuffleXor(uint64_t value, int lane_mask) {
+  return __shfl_xor_sync(0xffffffffu, value, lane_mask);
+}
+// From the lane `delta` below; the lowest lanes keep their own.
+TM_DEVICE uint64_t ShuffleUp(uint64_t value, int delta) {
+  return __shfl_up_sync(0xffffffffu, value, static_cast<unsigned>(delta));
+}
+
+// Atomics on shared memory, on integers only: their result does not depend on the order.
+TM_DEVICE int32_t AtomicAddShared(int32_t* address, int32_t value) { return atomicAdd(address, value); }
+TM_DEVICE void AtomicAddShared(uint64_t* address, uint64_t value) {
+  atomicAdd(reinterpret_cast<unsigned long long*>(address), static_cast<unsigned long long>(value));
+}
+TM_DEVICE void AtomicMinShared(uint32_t* address, uint32_t value) { atomicMin(address, value); }
+// What other threads lower with AtomicMinShared meanwhile: some value that it has had.
+TM_DEVICE uint32_t ReadSharedNow(const uint32_t* address) {
+  return *static_cast<const volatile uint32_t*>(address);
+}
+
 TM_DEVICE void LoadMatrix4(uint32_t out[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
@@ -191,6 +210,13 @@ TM_DEVICE float Log2(float x) {
 TM_DEVICE float ReciprocalSqrt(float x) { return rsqrtf(x); }
 TM_DEVICE void SineCosine(double x, double* sine, double* cosine) { sincos(x, sine, cosine); }
 TM_DEVICE float Max(float a, float b) { return fmaxf(a, b); }
+TM_DEVICE double Log(double x) { return log(x); }
+TM_DEVICE double Log1p(double x) { return log1p(x); }
+TM_DEVICE float MultiplyUnfused(float a, float b) { return __fmul_rn(a, b); }
+TM_DEVICE uint32_t BitsOf(float x) { return __float_as_uint(x); }
+TM_DEVICE float FloatOf(uint32_t bits) { return __uint_as_float(bits); }
+TM_DEVICE uint64_t BitsOf(double x) { return static_cast<uint64_t>(__double_as_longlong(x)); }
+TM_DEVICE double DoubleOf(uint64_t bits) { return __longlong_as_double(static_cast<long long>(bits)); }
 
 }  // namespace tramontane::cuda
 

@@ -10,119 +10,19 @@
 #include <random>
 
 #include "kernels/backend.h"
-#include "tests/reference/sampling.h"
 #include "tests/support/cpu_variants.h"
+#include "tests/support/sampling_rows.h"
 #include "tests/support/test_scale.h"
 
 namespace tramontane {
 namespace {
 
-constexpr float kInf = std::numeric_limits<float>::infinity();
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+// The row's name in this file's stories.
+using Row = SampledRow;
+using Answers = SampleAnswers;
 
-// One row of a call: what is asked, in the kernel's words.
-struct Row {
-  std::vector<float> logits;
-  SamplingRow row;
-  std::vector<LogitAdjust> adjusts;
-  std::vector<bool> allowed;  // empty: no mask
-};
-
-struct Answers {
-  std::vector<SampleRecord> records;
-  std::vector<TokenLogprob> top;  // [rows, kMaxTopLogprobs]
-};
-
-// All rows have the same vocabulary.
 Answers RunSample(Backend& backend, const std::vector<Row>& rows) {
-  const size_t vocab = rows.front().logits.size();
-  const size_t stride = vocab + 3;
-  const size_t words = (vocab + 31) / 32;
-  std::vector<float> logits;
-  std::vector<SamplingRow> sampling_rows;
-  std::vector<LogitAdjust> adjusts;
-  std::vector<uint32_t> masks;
-  for (const Row& row : rows) {
-    logits.insert(logits.end(), row.logits.begin(), row.logits.end());
-    logits.resize(logits.size() + stride - vocab, kNan);
-    SamplingRow sampling = row.row;
-    sampling.adjust_begin = static_cast<int32_t>(adjusts.size());
-    adjusts.insert(adjusts.end(), row.adjusts.begin(), row.adjusts.end());
-    sampling.adjust_end = static_cast<int32_t>(adjusts.size());
-    if (!row.allowed.empty()) {
-      sampling.mask_row = static_cast<int32_t>(masks.size() / words);
-      masks.resize(masks.size() + words, 0);
-      uint32_t* mask = &masks[masks.size() - words];
-      for (size_t t = 0; t < vocab; ++t) mask[t / 32] |= row.allowed[t] ? 1u << (t % 32) : 0u;
-    }
-    sampling_rows.push_back(sampling);
-  }
-  const std::vector<float> logits_before = logits;
-
-  Answers answers;
-  answers.records.resize(rows.size());
-  answers.top.resize(rows.size() * kMaxTopLogprobs);
-  SampleParams params;
-  params.logits = {logits.data(), DType::kF32, static_cast<int64_t>(rows.size()), static_cast<int64_t>(vocab),
-                   static_cast<int64_t>(stride)};
-  params.rows = sampling_rows.data();
-  params.adjusts = adjusts.data();
-  params.masks = masks.data();
-  params.records = answers.records.data();
-  params.top = answers.top.data();
-  EXPECT_EQ(backend.Sample(params), OpCode::kOk);
-  EXPECT_EQ(std::memcmp(logits.data(), logits_before.data(), logits.size() * sizeof(float)), 0)
-      << "logits changed";
-  return answers;
-}
-
-reference::SamplingAnswer ReferenceAnswer(const Row& row) {
-  reference::SamplingProblem problem;
-  problem.logits = row.logits;
-  problem.temperature = row.row.temperature;
-  problem.top_p = row.row.top_p;
-  problem.min_p = row.row.min_p;
-  problem.top_k = row.row.top_k;
-  problem.repetition_penalty = row.row.repetition_penalty;
-  problem.presence_penalty = row.row.presence_penalty;
-  problem.frequency_penalty = row.row.frequency_penalty;
-  for (const LogitAdjust& a : row.adjusts) {
-    problem.adjustments.push_back({a.token, a.bias, a.output_count, a.in_context != 0});
-  }
-  problem.allowed = row.allowed;
-  problem.forced_token = row.row.forced_token;
-  problem.top_logprobs = row.row.top_logprobs;
-  problem.exponential = [&row](int32_t token) {
-    return -std::log1p(-RaceUniform(row.row.seed, row.row.choice, row.row.position, token));
-  };
-  return reference::Sample(problem);
-}
-
-// Logprobs are computed in f64 and rounded once to f32.
-double LogprobTolerance(double logprob) {
-  return std::isinf(logprob) ? 0 : 0x1p-24 * std::abs(logprob) + 1e-12;
-}
-
-void ExpectLogprob(float actual, double expected) {
-  if (std::isinf(expected)) {
-    EXPECT_EQ(actual, static_cast<float>(expected));
-  } else {
-    EXPECT_NEAR(actual, expected, LogprobTolerance(expected));
-  }
-}
-
-void ExpectSameAnswer(const Row& row, const SampleRecord& record, const TokenLogprob* top) {
-  const reference::SamplingAnswer expected = ReferenceAnswer(row);
-  ASSERT_EQ(record.failed, expected.failed ? 1 : 0);
-  ASSERT_EQ(record.token, expected.token);
-  if (expected.failed) return;
-  ExpectLogprob(record.logprob, expected.logprob);
-  EXPECT_EQ(record.rank, expected.rank);
-  ASSERT_EQ(record.top_count, static_cast<int32_t>(expected.top.size()));
-  for (size_t i = 0; i < expected.top.size(); ++i) {
-    EXPECT_EQ(top[i].token, expected.top[i].first);
-    ExpectLogprob(top[i].logprob, expected.top[i].second);
-  }
+  return RunSample([&](const SampleParams& params) { EXPECT_EQ(backend.Sample(params), OpCode::kOk); }, rows);
 }
 
 class SampleTest : public CpuVariantTest {
@@ -135,71 +35,11 @@ class SampleTest : public CpuVariantTest {
   }
   SampleRecord One(const Row& row) { return RunSample(*backend_, {row}).records[0]; }
   void ExpectMatchesDefinition(const std::vector<Row>& rows) {
-    const Answers answers = RunSample(*backend_, rows);
-    for (size_t i = 0; i < rows.size(); ++i) {
-      SCOPED_TRACE(testing::Message() << "row " << i);
-      ExpectSameAnswer(rows[i], answers.records[i], &answers.top[i * kMaxTopLogprobs]);
-    }
+    ExpectAnswersOfTheDefinition(rows, RunSample(*backend_, rows));
   }
   BackendPtr backend_;
 };
 TM_INSTANTIATE_FOR_CPU_VARIANTS(SampleTest);
-
-std::vector<float> RandomLogits(size_t vocab, uint64_t seed, float spread = 3.0f) {
-  std::mt19937_64 random(seed);
-  std::normal_distribution<float> normal(0.0f, spread);
-  std::vector<float> logits(vocab);
-  for (float& logit : logits) logit = normal(random);
-  return logits;
-}
-
-// Logits on a coarse grid, so that many are equal.
-std::vector<float> TiedLogits(size_t vocab, uint64_t seed) {
-  std::vector<float> logits = RandomLogits(vocab, seed);
-  for (float& logit : logits) logit = std::round(logit);
-  return logits;
-}
-
-SamplingRow Greedy() {
-  SamplingRow row;
-  row.temperature = 0.0f;
-  return row;
-}
-
-Row RandomRow(size_t vocab, std::mt19937_64& random) {
-  auto one_of = [&](std::initializer_list<float> choices) {
-    return *(choices.begin() + random() % choices.size());
-  };
-  Row row;
-  row.logits = random() % 2 == 0 ? RandomLogits(vocab, random(), one_of({0.1f, 3.0f, 30.0f}))
-                                 : TiedLogits(vocab, random());
-  row.row.temperature = one_of({0.0f, 1e-6f, 0.3f, 1.0f, 1.0f, 1.7f, 100.0f});
-  row.row.top_k = static_cast<int32_t>(one_of({0, 0, 1, 2, 5, 40, 1000, 200000}));
-  row.row.top_p = one_of({1.0f, 1.0f, 0.95f, 0.5f, 0.1f, 1e-6f, 0.99999994f});
-  row.row.min_p = one_of({0.0f, 0.0f, 0.05f, 0.5f, 1.0f});
-  row.row.repetition_penalty = one_of({1.0f, 1.3f, 0.7f});
-  row.row.presence_penalty = one_of({0.0f, 1.5f, -2.0f});
-  row.row.frequency_penalty = one_of({0.0f, 0.25f, -1.0f});
-  row.row.seed = random();
-  row.row.choice = static_cast<int32_t>(random() % 3);
-  row.row.position = static_cast<int64_t>(random() % 100000);
-  row.row.top_logprobs = static_cast<int32_t>(random() % (kMaxTopLogprobs + 1));
-  if (random() % 4 == 0) row.row.forced_token = static_cast<int32_t>(random() % vocab);
-  if (random() % 2 == 0) {
-    for (size_t t = random() % 7; t < vocab; t += 1 + random() % (1 + vocab / 8)) {
-      row.adjusts.push_back({static_cast<int32_t>(t), one_of({0.0f, 0.5f, 100.0f, -100.0f, -kInf}),
-                             static_cast<int32_t>(random() % 4), static_cast<int32_t>(random() % 2)});
-    }
-  }
-  if (random() % 3 == 0) {
-    row.allowed.resize(vocab);
-    for (size_t t = 0; t < vocab; ++t) row.allowed[t] = random() % 3 == 0;
-  }
-  for (size_t t = 0; t < vocab; ++t) {
-    if (random() % 50 == 0) row.logits[t] = -kInf;
-  }
-  return row;
-}
 
 TEST_P(SampleTest, RandomRowsMatchTheDefinition) {
   constexpr uint64_t kSeed = 20240607;

@@ -142,24 +142,56 @@ void CopyWait() {
 
 // ---- warp collectives ---------------------------------------------------------------------------
 
-inline float ShuffleXor(float value, int lane_mask, const char* file = __builtin_FILE(),
-                        int line = __builtin_LINE()) {
+namespace host {
+// Every lane gets the value of lane source(own lane, operand).
+template <typename T, int (*kSource)(int lane, int operand)>
+T Shuffle(T value, int which, const char* file, int line) {
   struct Operand {
-    float value;
-    int lane_mask;
-  } operand{value, lane_mask};
+    T value;
+    int which;
+  } operand{value, which};
   emulator::WarpCollective(0xffffffffu, {file, line}, &operand, sizeof(operand),
                            [](void* const operands[32], unsigned) {
-                             float values[32];
+                             T values[32];
                              for (int i = 0; i < 32; ++i)
                                values[i] = static_cast<Operand*>(operands[i])->value;
                              for (int i = 0; i < 32; ++i) {
                                auto* own = static_cast<Operand*>(operands[i]);
-                               own->value = values[i ^ own->lane_mask];
+                               own->value = values[kSource(i, own->which)];
                              }
                            });
   return operand.value;
 }
+inline int LaneXor(int lane, int mask) { return lane ^ mask; }
+inline int LaneBelow(int lane, int delta) { return lane >= delta ? lane - delta : lane; }
+}  // namespace host
+
+inline float ShuffleXor(float value, int lane_mask, const char* file = __builtin_FILE(),
+                        int line = __builtin_LINE()) {
+  return host::Shuffle<float, host::LaneXor>(value, lane_mask, file, line);
+}
+inline uint64_t ShuffleXor(uint64_t value, int lane_mask, const char* file = __builtin_FILE(),
+                           int line = __builtin_LINE()) {
+  return host::Shuffle<uint64_t, host::LaneXor>(value, lane_mask, file, line);
+}
+inline uint64_t ShuffleUp(uint64_t value, int delta, const char* file = __builtin_FILE(),
+                          int line = __builtin_LINE()) {
+  return host::Shuffle<uint64_t, host::LaneBelow>(value, delta, file, line);
+}
+
+// ---- atomics on shared memory -------------------------------------------------------------------
+
+inline int32_t AtomicAddShared(int32_t* address, int32_t value) {
+  return __atomic_fetch_add(address, value, __ATOMIC_RELAXED);
+}
+inline void AtomicAddShared(uint64_t* address, uint64_t value) {
+  __atomic_fetch_add(address, value, __ATOMIC_RELAXED);
+}
+inline void AtomicMinShared(uint32_t* address, uint32_t value) {
+  // Threads of a block take turns, so nothing comes between.
+  if (value < __atomic_load_n(address, __ATOMIC_RELAXED)) __atomic_store_n(address, value, __ATOMIC_RELAXED);
+}
+inline uint32_t ReadSharedNow(const uint32_t* address) { return __atomic_load_n(address, __ATOMIC_RELAXED); }
 
 // Four 8x8 matrices of 16-bit elements. Lane l gives the address of row l % 8 of matrix l / 8 (16 bytes);
 // register j of lane l gets elements (l / 4, 2 * (l % 4)) and the next of matrix j; transposed: elements (2 *
@@ -261,5 +293,16 @@ inline void SineCosine(double x, double* sine, double* cosine) {
   *cosine = std::cos(x);
 }
 inline float Max(float a, float b) { return std::fmax(a, b); }
+inline double Log(double x) { return std::log(x); }
+inline double Log1p(double x) { return std::log1p(x); }
+// A product that is rounded before anything is added to it.
+inline float MultiplyUnfused(float a, float b) {
+  volatile float product = a * b;
+  return product;
+}
+inline uint32_t BitsOf(float x) { return std::bit_cast<uint32_t>(x); }
+inline float FloatOf(uint32_t bits) { return std::bit_cast<float>(bits); }
+inline uint64_t BitsOf(double x) { return std::bit_cast<uint64_t>(x); }
+inline double DoubleOf(uint64_t bits) { return std::bit_cast<double>(bits); }
 
 }  // namespace tramontane::cuda

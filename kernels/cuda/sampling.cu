@@ -1,0 +1,507 @@
+// Sampling without a sort, and handing the sampled tokens on.
+//
+// Shapes:   logits [rows, vocab] f32; per row one SamplingRow in, one SampleRecord and up to 20 TokenLogprobs
+//           out.
+// Grid:     (rows) blocks of 512 threads; thread i takes tokens i, i + 512, ...
+// Passes:   a pass reads the row once, 4 * vocab bytes; after the first it comes from the L2 cache.
+//             every row      3: highest logit and whether all are finite; log-sum-exp; rank
+//             adjusted       2: copied with mask and adjustments (4 * vocab bytes written), looked at again
+//             temperature    1: the race
+//             top_k, top_p   2 each: a histogram, and the tokens of the bucket that the filter cuts
+//             top_logprobs   3: the same, and the tokens that are left
+// Bytes:    read passes * 4 * vocab, 80 for the SamplingRow, mask words of vocab / 8; adjustments 16 + 4
+// each. Bound:    double-precision arithmetic and the hash of the race on one SM a row (about 20 operations a
+// token
+//           each), not memory.
+// Limits:   vocab below 2^31; sm_80 and later.
+// Math:     as on the CPU: logits f32, weights, sums and race in f64. A filter adds up weights as integers
+// (of
+//           weight 2^-k, k = 62 less the bits of vocab), so its sums are exact and no order of threads
+//           changes them; it differs from a sum in f64 only where the two sides of the cut are within 2^-40
+//           or so.
+// Ideas:    radix selection by histograms instead of a sort (RadiK, AIR top-k; here the first digit is the
+//           distance from the highest logit, which spreads logits evenly); the exponential race (Gumbel-max).
+//
+// Order: a token's sort key is smaller the higher its logit, then the lower its id. All keys differ; a filter
+// is the last key that stays.
+#include "kernels/cuda/sampling.h"
+
+#include "kernels/cuda/primitives.cuh"
+
+namespace tramontane::cuda {
+
+namespace {
+
+constexpr int kThreads = 512;
+constexpr int kWarps = kThreads / 32;
+constexpr int kAhead = 8;  // loads of a thread in flight
+constexpr int kBuckets = 2048;
+constexpr int kThreadBuckets = kBuckets / kThreads;
+constexpr int kListed = kBuckets / 2;    // tokens that fit the memory of the histogram
+constexpr float kBucketsPerNat = 64.0f;  // so the buckets reach 32 nats below the highest logit
+constexpr float kMinusInfinity = -__builtin_huge_valf();
+constexpr float kLargest = 3.402823466e+38f;
+constexpr double kLeastWeight = 2.2250738585072014e-308;  // a weight that underflowed never wins
+constexpr double kForever = __builtin_huge_val();
+
+struct Listed {
+  uint64_t key;
+  uint64_t measure;
+};
+
+// Shared memory of a block.
+struct Shared {
+  union {
+    uint64_t histogram[kBuckets];
+    Listed list[kListed];
+  };
+  uint64_t warp_words[kWarps];  // of Reduce and PrefixSum
+  uint64_t before;              // of FindBucket
+  uint64_t cut;                 // of FindCut
+  SamplingRow row;
+  int32_t bucket;       // of FindBucket
+  int32_t listed;       // of ListTokens; may exceed kListed, then only that many are there
+  uint32_t race_bound;  // of RunRace: the order of log2 of a time that was reached
+};
+
+// ---- order --------------------------------------------------------------------------------------
+
+// Ascending with x; -0 and 0 are equal. No NaN.
+TM_DEVICE uint32_t OrderOf(float x) {
+  const uint32_t bits = BitsOf(x + 0.0f);
+  return (bits >> 31) != 0 ? ~bits : bits | 0x80000000u;
+}
+TM_DEVICE float OfOrder(uint32_t order) { return FloatOf((order >> 31) != 0 ? order & 0x7fffffffu : ~order); }
+
+constexpr uint64_t kFailedKey = 0;                                      // before all keys of numbers
+constexpr uint64_t kLastCandidate = (uint64_t{0xff800000u} << 32) - 1;  // before those of logits -inf
+constexpr uint64_t kLastKey = ~uint64_t{0};
+
+TM_DEVICE uint64_t KeyOf(float logit, int token) {
+  return uint64_t{~OrderOf(logit)} << 32 | static_cast<uint32_t>(token);
+}
+TM_DEVICE float LogitOf(uint64_t key) { return OfOrder(~static_cast<uint32_t>(key >> 32)); }
+TM_DEVICE int32_t TokenOf(uint64_t key) { return static_cast<int32_t>(static_cast<uint32_t>(key)); }
+
+// ---- a block's work on one row ------------------------------------------------------------------
+
+struct Logits {
+  const float* data;  // [vocab]
+  int vocab;
+};
+
+// visit(token, logit) for every token of this thread, in ascending order.
+template <typename Visit>
+TM_DEVICE void ForEachToken(const Logits& logits, const Visit& visit) {
+  for (int begin = ThreadX(); begin < logits.vocab; begin += kAhead * kThreads) {
+    float ahead[kAhead];
+    TM_UNROLL
+    for (int i = 0; i < kAhead; ++i) {
+      const int token = begin + i * kThreads;
+      ahead[i] = token < logits.vocab ? LoadGlobal(logits.data + token) : 0.0f;
+    }
+    TM_UNROLL
+    for (int i = 0; i < kAhead; ++i) {
+      const int token = begin + i * kThreads;
+      if (token < logits.vocab) visit(token, ahead[i]);
+    }
+  }
+}
+
+// combine() over the words of all threads, for every thread, in one fixed order.
+template <typename Combine>
+TM_DEVICE uint64_t Reduce(Shared* s, uint64_t word, const Combine& combine) {
+  TM_UNROLL
+  for (int mask = 16; mask > 0; mask /= 2) word = combine(word, ShuffleXor(word, mask));
+  SyncThreads();  // the words of the time before are read
+  if (LaneId() == 0) s->warp_words[ThreadX() / 32] = word;
+  SyncThreads();
+  word = s->warp_words[0];
+  TM_UNROLL
+  for (int w = 1; w < kWarps; ++w) word = combine(word, s->warp_words[w]);
+  return word;
+}
+TM_DEVICE uint64_t Least(Shared* s, uint64_t word) {
+  return Reduce(s, word, [](uint64_t a, uint64_t b) { return a < b ? a : b; });
+}
+TM_DEVICE uint64_t Most(Shared* s, uint64_t word) {
+  return Reduce(s, word, [](uint64_t a, uint64_t b) { return a > b ? a : b; });
+}
+TM_DEVICE uint64_t Sum(Shared* s, uint64_t word) {
+  return Reduce(s, word, [](uint64_t a, uint64_t b) { return a + b; });
+}
+TM_DEVICE double Sum(Shared* s, double value) {
+  return DoubleOf(
+      Reduce(s, BitsOf(value), [](uint64_t a, uint64_t b) { return BitsOf(DoubleOf(a) + DoubleOf(b)); }));
+}
+
+// The sum of the words of lower threads; *total: of all.
+TM_DEVICE uint64_t PrefixSum(Shared* s, uint64_t word, uint64_t* total) {
+  uint64_t sum = word;
+  TM_UNROLL
+  for (int delta = 1; delta < 32; delta *= 2) {
+    const uint64_t below = ShuffleUp(sum, delta);
+    if (LaneId() >= delta) sum += below;
+  }
+  SyncThreads();
+  if (LaneId() == 31) s->warp_words[ThreadX() / 32] = sum;
+  SyncThreads();
+  uint64_t before = sum - word;
+  *total = 0;
+  TM_UNROLL
+  for (int w = 0; w < kWarps; ++w) {
+    if (w < ThreadX() / 32) before += s->warp_words[w];
+    *total += s->warp_words[w];
+  }
+  return before;
+}
+
+// The key of the highest logit; kFailedKey where a logit is NaN or +inf.
+TM_DEVICE uint64_t FirstKey(Shared* s, const Logits& logits) {
+  uint64_t first = kLastKey;
+  ForEachToken(logits, [&](int token, float logit) {
+    const uint64_t key = logit <= kLargest ? KeyOf(logit, token) : kFailedKey;
+    first = key < first ? key : first;
+  });
+  return Least(s, first);
+}
+TM_DEVICE bool IsCandidate(uint64_t key) { return key != kFailedKey && key <= kLastCandidate; }
+
+// e^x for x <= 0 within a few units in the last place; 0 below -708 (no subnormals); exactly 1 at 0.
+TM_DEVICE double ExpOfNonPositive(double x) {
+  if (x < -708.0) return 0.0;
+  constexpr double kRounder = 0x1.8p52;  // adding it leaves the nearest integer in the low bits
+  const double shifted = x * 0x1.71547652b82fep0 + kRounder;
+  const double n = shifted - kRounder;
+  const double r = (x - n * 0x1.62e42fefa3800p-1) - n * 0x1.ef35793c76730p-45;  // ln 2 in two parts
+  double p = r * (1.0 / 6227020800.0) + 1.0 / 479001600.0;
+  p = p * r + 1.0 / 39916800.0;
+  p = p * r + 1.0 / 3628800.0;
+  p = p * r + 1.0 / 362880.0;
+  p = p * r + 1.0 / 40320.0;
+  p = p * r + 1.0 / 5040.0;
+  p = p * r + 1.0 / 720.0;
+  p = p * r + 1.0 / 120.0;
+  p = p * r + 1.0 / 24.0;
+  p = p * r + 1.0 / 6.0;
+  p = p * r + 0.5;
+  p = p * r + 1.0;
+  p = p * r + 1.0;
+  return p * DoubleOf((BitsOf(shifted) + 1023) << 52);
+}
+
+// ---- filters ------------------------------------------------------------------------------------
+
+TM_DEVICE int DistanceBucket(float highest, float logit) {
+  // Neither the subtraction nor the product changes an order, so a bucket's tokens all sort before the next
+  // bucket's.
+  const float distance = (highest - logit) * kBucketsPerNat;
+  return distance < kBuckets - 1 ? static_cast<int>(distance) : kBuckets - 1;
+}
+
+// Lists the tokens that wanted(logit, key) says, in no order, with what each measures. Returns how many there
+// are; where that is more than kListed the list is of no use.
+template <typename Wanted, typename Measure>
+TM_DEVICE int ListTokens(Shared* s, const Logits& logits, const Wanted& wanted, const Measure& measure) {
+  SyncThreads();  // histogram and list are read
+  if (ThreadX() == 0) s->listed = 0;
+  SyncThreads();
+  ForEachToken(logits, [&](int token, float logit) {
+    const uint64_t key = KeyOf(logit, token);
+    if (!wanted(logit, key)) return;
+    const int at = AtomicAddShared(&s->listed, 1);
+    if (at < kListed) s->list[at] = {key, measure(logit)};
+  });
+  SyncThreads();
+  return s->listed;
+}
+
+// Adds up histogram buckets on top of `reached` until they come to limit_of(their total): s->bucket is where
+// they do (kBuckets: never), s->before the sum in front of it. Returns the limit.
+template <typename LimitOf>
+TM_DEVICE double FindBucket(Shared* s, uint64_t reached, const LimitOf& limit_of) {
+  if (ThreadX() == 0) s->bucket = kBuckets;
+  const uint64_t* own = s->histogram + ThreadX() * kThreadBuckets;
+  uint64_t sum = 0;
+  TM_UNROLL
+  for (int i = 0; i < kThreadBuckets; ++i) sum += own[i];
+  uint64_t total;
+  uint64_t before = reached + PrefixSum(s, sum, &total);
+  const double limit = limit_of(total);
+  TM_UNROLL
+  for (int i = 0; i < kThreadBuckets; ++i) {
+    const uint64_t after = before + own[i];
+    if (static_cast<double>(before) < limit && static_cast<double>(after) >= limit) {
+      s->bucket = ThreadX() * kThreadBuckets + i;
+      s->before = before;
+    }
+    before = after;
+  }
+  SyncThreads();
+  return limit;
+}
+
+// The listed token at which the measures, added up in the order of the keys on top of `reached`, come to the
+// limit. It is there.
+TM_DEVICE uint64_t FindInList(Shared* s, int count, uint64_t reached, double limit) {
+  for (int i = ThreadX(); i < count; i += kThreads) {
+    const Listed own = s->list[i];
+    uint64_t before = reached;
+    for (int j = 0; j < count; ++j) before += s->list[j].key < own.key ? s->list[j].measure : 0;
+    if (static_cast<double>(before) < limit && static_cast<double>(before + own.measure) >= limit) {
+      s->cut = own.key;
+    }
+  }
+  SyncThreads();
+  return s->cut;
+}
+
+// The last key of the shortest head of the tokens up to key `last` whose measure reaches limit_of(measure of
+// them all); `last` where they never reach it.
+template <typename Measure, typename LimitOf>
+TM_DEVICE uint64_t FindCut(Shared* s, const Logits& logits, float highest, uint64_t last,
+                           const Measure& measure, const LimitOf& limit_of) {
+  // Looked at are the keys in [first, end]: at first all of them, in buckets by distance; then those of the
+  // bucket that is cut, in equal parts of what they span, until they fit the list.
+  uint64_t first = 0, end = last;
+  int shift = -1;
+  const auto bucket_of = [&](float logit, uint64_t key) {
+    return shift < 0 ? DistanceBucket(highest, logit) : static_cast<int>((key - first) >> shift);
+  };
+  uint64_t reached = 0;
+  double limit = 0;
+  while (true) {
+    SyncThreads();  // the list is read
+    for (int i = ThreadX(); i < kBuckets; i += kThreads) s->histogram[i] = 0;
+    SyncThreads();
+    ForEachToken(logits, [&](int token, float logit) {
+      const uint64_t key = KeyOf(logit, token);
+      if (key >= first && key <= end) AtomicAddShared(&s->histogram[bucket_of(logit, key)], measure(logit));
+    });
+    SyncThreads();
+    limit = shift < 0 ? FindBucket(s, reached, limit_of)
+                      : FindBucket(s, reached, [limit](uint64_t) { return limit; });
+    const int bucket = s->bucket;
+    if (bucket == kBuckets) return last;
+    reached = s->before;
+    const auto in_bucket = [&](float logit, uint64_t key) {
+      return key >= first && key <= end && bucket_of(logit, key) == bucket;
+    };
+    const int count = ListTokens(s, logits, in_bucket, measure);
+    if (count <= kListed) return FindInList(s, count, reached, limit);
+
+    uint64_t least = kLastKey, most = 0;
+    ForEachToken(logits, [&](int token, float logit) {
+      const uint64_t key = KeyOf(logit, token);
+      if (!in_bucket(logit, key)) return;
+      least = key < least ? key : least;
+      most = key > most ? key : most;
+    });
+    first = Least(s, least);
+    end = Most(s, most);
+    shift = 0;
+    while ((end - first) >> shift >= kBuckets) ++shift;
+  }
+}
+
+// ---- the token ----------------------------------------------------------------------------------
+
+// Rounded after each step.
+TM_DEVICE float Adjust(const SamplingRow& row, const LogitAdjust& adjust, float logit) {
+  if (adjust.in_context != 0) {
+    logit = logit > 0.0f ? logit / row.repetition_penalty : MultiplyUnfused(logit, row.repetition_penalty);
+  }
+  logit -= MultiplyUnfused(row.frequency_penalty, static_cast<float>(adjust.output_count));
+  if (adjust.output_count > 0) logit -= row.presence_penalty;
+  return logit + adjust.bias;
+}
+
+// The row after its adjustments and mask, in scratch; the row itself where there is neither.
+TM_DEVICE Logits AdjustedLogits(const SampleKernelParams& p, const SamplingRow& row, const Logits& raw) {
+  if (row.adjust_begin == row.adjust_end && row.mask_row < 0) return raw;
+  float* out = p.adjusted + int64_t{BlockX()} * raw.vocab;
+  const uint32_t* mask =
+      row.mask_row < 0 ? nullptr : p.call.masks + int64_t{row.mask_row} * ((raw.vocab + 31) / 32);
+  const auto allowed = [mask](int token) {
+    return mask == nullptr || (LoadGlobal(mask + token / 32) >> (token % 32) & 1u) != 0;
+  };
+  ForEachToken(raw, [&](int token, float logit) {
+    StoreGlobal(out + token, allowed(token) ? logit : kMinusInfinity);
+  });
+  SyncThreads();
+  for (int i = row.adjust_begin + ThreadX(); i < row.adjust_end; i += kThreads) {
+    const LogitAdjust adjust = LoadGlobal(p.call.adjusts + i);
+    if (!allowed(adjust.token)) continue;
+    StoreGlobal(out + adjust.token, Adjust(row, adjust, LoadGlobal(raw.data + adjust.token)));
+  }
+  SyncThreads();
+  return {out, raw.vocab};
+}
+
+// exp((logit - highest) / temperature).
+struct Weights {
+  double highest;
+  double inverse_temperature;
+  TM_DEVICE double Of(float logit) const {
+    return ExpOfNonPositive((static_cast<double>(logit) - highest) * inverse_temperature);
+  }
+};
+
+// The last key that top_k and top_p leave.
+TM_DEVICE uint64_t ApplyFilters(Shared* s, const Logits& logits, float highest, const Weights& weights) {
+  const SamplingRow& row = s->row;
+  uint64_t last = kLastCandidate;
+  if (row.top_k > 0 && row.top_k < logits.vocab) {
+    const double count = row.top_k;
+    last = FindCut(
+        s, logits, highest, last, [](float) { return uint64_t{1}; }, [count](uint64_t) { return count; });
+  }
+  if (row.top_p < 1.0f) {
+    int bits = 62;
+    while (logits.vocab >> (62 - bits) != 0) --bits;  // so that no sum of weights passes 2^62
+    const auto one = static_cast<double>(uint64_t{1} << bits);
+    const double share = row.top_p;
+    last = FindCut(
+        s, logits, highest, last,
+        [&](float logit) { return static_cast<uint64_t>(weights.Of(logit) * one + 0.5); },
+        [share](uint64_t total) { return share * static_cast<double>(total); });
+  }
+  return last;
+}
+
+// The candidate up to key `last` with the least E / w; -1 where there is none.
+//
+// Before any double-precision work a token is compared with the best time reached so far by anyone, in f32
+// and log2: v / w <= E / w, and v / w is taken too low by more than all roundings here (2^-24 of each factor,
+// 2^-20 in Log2). Which tokens are passed over so depends on the order of threads; the winner does not.
+TM_DEVICE int32_t RunRace(Shared* s, const Logits& logits, float highest, const Weights& weights,
+                          uint64_t last) {
+  constexpr float kSlack = 0x1p-8f;
+  const SamplingRow& row = s->row;
+  const double least_weight = row.min_p > kLeastWeight ? row.min_p : kLeastWeight;
+  const float nats_to_log2 =
+      static_cast<float>(1.4426950408889634 * (1.0 - 0x1p-20) * weights.inverse_temperature);
+  const uint64_t seed = row.seed;
+  const int64_t position = row.position;
+  const int32_t choice = row.choice;
+  if (ThreadX() == 0) s->race_bound = OrderOf(-kMinusInfinity);
+  SyncThreads();
+  double best = kForever;
+  uint64_t winner = kLastKey;
+  ForEachToken(logits, [&](int token, float logit) {
+    if (KeyOf(logit, token) > last) return;
+    const uint64_t bits = RaceBits(seed, choice, position, token);
+    const float distance = highest - logit < kLargest ? highest - logit : kLargest;
+    const float least_log =
+        Log2(static_cast<float>(bits >> 40)) - 24.0f + distance * nats_to_log2 - kSlack;  // of E / w
+    if (least_log > OfOrder(ReadSharedNow(&s->race_bound))) return;
+    const double weight = weights.Of(logit);
+    if (weight < least_weight) return;
+    const double time = -Log1p(-UniformOfBits(bits)) / weight;
+    if (!(time < best)) return;
+    best = time;
+    winner = static_cast<uint64_t>(token);
+    AtomicMinShared(&s->race_bound, OrderOf(Log2(static_cast<float>(time)) + kSlack));
+  });
+  const uint64_t first = Least(s, BitsOf(best));  // times are positive: their bits ascend with them
+  if (first == BitsOf(kForever)) return -1;
+  return static_cast<int32_t>(Least(s, BitsOf(best) == first ? winner : kLastKey));
+}
+
+TM_DEVICE int32_t ChooseToken(Shared* s, const SampleKernelParams& p, const Logits& raw, uint64_t first_raw) {
+  const Logits logits = AdjustedLogits(p, s->row, raw);
+  const uint64_t first = logits.data == raw.data ? first_raw : FirstKey(s, logits);
+  if (!IsCandidate(first)) return -1;
+  if (s->row.temperature == 0.0f) return TokenOf(first);
+  const float highest = LogitOf(first);
+  const Weights weights = {highest, 1.0 / static_cast<double>(s->row.temperature)};
+  const uint64_t last = ApplyFilters(s, logits, highest, weights);
+  return RunRace(s, logits, highest, weights, last);
+}
+
+// ---- what is reported ---------------------------------------------------------------------------
+
+// The `count` highest raw logits, equal ones by id. Returns how many there are.
+TM_DEVICE int WriteTop(Shared* s, const Logits& raw, float highest, int count, double log_total,
+                       TokenLogprob* top) {
+  const auto one = [](float) { return uint64_t{1}; };
+  uint64_t last = kLastKey;
+  if (count < raw.vocab) {
+    last = FindCut(s, raw, highest, last, one, [count](uint64_t) { return static_cast<double>(count); });
+  }
+  const int listed = ListTokens(s, raw, [last](float, uint64_t key) { return key <= last; }, one);
+  if (ThreadX() < listed) {
+    const uint64_t key = s->list[ThreadX()].key;
+    int place = 0;
+    for (int i = 0; i < listed; ++i) place += s->list[i].key < key ? 1 : 0;
+    StoreGlobal(top + place, TokenLogprob{TokenOf(key), static_cast<float>(LogitOf(key) - log_total)});
+  }
+  return listed;
+}
+
+TM_DEVICE SampleRecord Report(Shared* s, const SampleKernelParams& p, const Logits& raw, float highest,
+                              int32_t token, double log_total) {
+  const float logit = LoadGlobal(raw.data + token);
+  uint64_t higher = 0;
+  ForEachToken(raw, [&](int, float other) { higher += other > logit ? 1 : 0; });
+  SampleRecord record;
+  record.token = token;
+  record.logprob = static_cast<float>(logit - log_total);
+  record.rank = 1 + static_cast<int32_t>(Sum(s, higher));
+  const int asked = s->row.top_logprobs < kMaxTopLogprobs ? s->row.top_logprobs : kMaxTopLogprobs;
+  if (asked > 0) {
+    TokenLogprob* top = p.call.top + int64_t{BlockX()} * kMaxTopLogprobs;
+    record.top_count = WriteTop(s, raw, highest, asked, log_total, top);
+  }
+  return record;
+}
+
+}  // namespace
+
+TM_KERNEL void SampleKernel(SampleKernelParams p) {
+  auto* s = reinterpret_cast<Shared*>(SharedBytes());
+  const auto* data = static_cast<const float*>(p.call.logits.data) + BlockX() * p.call.logits.row_stride;
+  const Logits raw = {data, static_cast<int>(p.call.logits.columns)};
+  if (ThreadX() == 0) s->row = LoadGlobal(p.call.rows + BlockX());
+  SyncThreads();
+
+  SampleRecord record;
+  record.failed = 1;
+  const uint64_t first = FirstKey(s, raw);
+  if (IsCandidate(first)) {
+    const float highest = LogitOf(first);
+    double sum = 0;
+    ForEachToken(raw, [&](int, float logit) {
+      sum += ExpOfNonPositive(static_cast<double>(logit) - static_cast<double>(highest));
+    });
+    const double log_total = highest + Log(Sum(s, sum));
+    const int32_t token = s->row.forced_token >= 0 ? s->row.forced_token : ChooseToken(s, p, raw, first);
+    if (token >= 0) record = Report(s, p, raw, highest, token, log_total);
+  }
+  if (ThreadX() == 0) StoreGlobal(p.call.records + BlockX(), record);
+}
+
+// Grid: (count / 128). Bytes: read count * (8 + 4), written count * 4.
+TM_KERNEL void AdvanceKernel(AdvanceParams p) {
+  const int i = BlockX() * BlockSizeX() + ThreadX();
+  if (i >= p.count) return;
+  const int32_t from = LoadGlobal(p.pairs + 2 * i), to = LoadGlobal(p.pairs + 2 * i + 1);
+  const int32_t token = LoadGlobal(&p.records[from].token);
+  StoreGlobal(p.token_ids + to, token < 0 ? 0 : token);
+}
+
+int LaunchSample(const SampleKernelParams& params, void* stream) {
+  if (params.call.logits.rows == 0) return 0;
+  return TM_LAUNCH(SampleKernel, Dim3{static_cast<unsigned>(params.call.logits.rows)}, Dim3{kThreads},
+                   sizeof(Shared), static_cast<Stream>(stream), params);
+}
+
+int LaunchAdvance(const AdvanceParams& params, void* stream) {
+  constexpr int kAdvanceThreads = 128;
+  if (params.count == 0) return 0;
+  const auto blocks = static_cast<unsigned>((params.count + kAdvanceThreads - 1) / kAdvanceThreads);
+  return TM_LAUNCH(AdvanceKernel, Dim3{blocks}, Dim3{kAdvanceThreads}, 0, static_cast<Stream>(stream),
+                   params);
+}
+
+}  // namespace tramontane::cuda

@@ -1,0 +1,222 @@
+// Sampling on the device, run on the emulator in three orders of threads: the same rows, and the same
+// answers, as on the CPU, which is to say those of tests/reference.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "kernels/cuda/emulator/emulator.h"
+#include "kernels/cuda/sampling.h"
+#include "tests/support/sampling_rows.h"
+#include "tests/support/test_scale.h"
+
+namespace tramontane {
+namespace {
+
+class CudaSamplingTest : public testing::TestWithParam<emulator::LaneOrder> {
+ protected:
+  void SetUp() override {
+    emulator::CurrentSettings() = {.order = GetParam(), .seed = 5};
+    emulator::TotalStats() = {};
+  }
+  SampleAnswers Run(const std::vector<SampledRow>& rows) {
+    // NaN wherever a row does not write first.
+    std::vector<float> adjusted(rows.size() * rows.front().logits.size(), kNan);
+    return RunSample(
+        [&](const SampleParams& params) {
+          EXPECT_EQ(cuda::LaunchSample({params, adjusted.data()}, nullptr), 0);
+        },
+        rows);
+  }
+  SampleRecord One(const SampledRow& row) { return Run({row}).records[0]; }
+  void ExpectMatchesDefinition(const std::vector<SampledRow>& rows) {
+    ExpectAnswersOfTheDefinition(rows, Run(rows));
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Orders, CudaSamplingTest,
+                         testing::Values(emulator::LaneOrder::kForward, emulator::LaneOrder::kReverse,
+                                         emulator::LaneOrder::kRandom),
+                         [](const auto& info) { return "Order" + std::to_string(info.index); });
+
+TEST_P(CudaSamplingTest, RandomRowsMatchTheDefinition) {
+  constexpr uint64_t kSeed = 20240608;
+  SCOPED_TRACE(testing::Message() << "seed " << kSeed);
+  std::mt19937_64 random(kSeed);
+  for (const size_t vocab : {1, 2, 7, 33, 511, 512, 513, 5003}) {
+    SCOPED_TRACE(testing::Message() << "vocabulary " << vocab);
+    std::vector<SampledRow> rows;
+    for (int64_t i = 0; i < ScaledCount(20, 4); ++i) rows.push_back(RandomRow(vocab, random));
+    ExpectMatchesDefinition(rows);
+  }
+}
+
+TEST_P(CudaSamplingTest, ALargeVocabularyMatchesTheDefinition) {
+  constexpr size_t kVocab = 131072;
+  std::vector<SampledRow> rows(3);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    rows[i].logits = RandomLogits(kVocab, i);
+    rows[i].row.seed = 5 + i;
+    rows[i].row.top_logprobs = 20;
+  }
+  rows[1].row.top_p = 0.9f;
+  rows[2].row.top_k = 100000;
+  rows[2].row.top_p = 0.999f;
+  rows[2].row.min_p = 1e-4f;
+  ExpectMatchesDefinition(rows);
+}
+
+// More equal logits than a list holds: the filter must cut among them by id.
+TEST_P(CudaSamplingTest, FiltersCutAmongThousandsOfEqualLogits) {
+  constexpr size_t kVocab = 9001;
+  std::vector<SampledRow> rows(6);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    rows[i].logits.assign(kVocab, 1.5f);
+    rows[i].row.seed = i;
+  }
+  rows[0].row.top_p = 0.25f;
+  rows[1].row.top_k = 4000;
+  rows[2].row.top_k = 7000;
+  rows[2].row.top_p = 0.5f;
+  rows[3].row.top_p = 1e-30f;
+  rows[4].row.top_k = static_cast<int32_t>(kVocab) - 1;
+  rows[5].row.top_k = static_cast<int32_t>(kVocab);
+  for (SampledRow& row : rows) row.row.top_logprobs = 20;
+  for (size_t t = 0; t < kVocab; ++t) rows[4].logits[t] = t % 2 == 0 ? -0.0f : 0.0f;  // these are equal too
+  ExpectMatchesDefinition(rows);
+}
+
+// All logits beyond the first 32 nats fall into one bucket of the first histogram.
+TEST_P(CudaSamplingTest, FiltersCutFarBelowTheHighestLogit) {
+  constexpr size_t kVocab = 6000;
+  std::vector<SampledRow> rows(3);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    rows[i].logits = RandomLogits(kVocab, i, 3.0f);
+    for (size_t t = 1; t < kVocab; ++t) rows[i].logits[t] -= 200.0f;
+    rows[i].row.temperature = 60.0f;
+    rows[i].row.seed = 70 + i;
+  }
+  rows[0].row.top_k = 2500;
+  rows[1].row.top_p = 0.6f;
+  rows[2].row.top_k = 5000;
+  rows[2].row.top_p = 0.999f;
+  ExpectMatchesDefinition(rows);
+}
+
+TEST_P(CudaSamplingTest, EndsOfTheParametersMatchTheDefinition) {
+  const std::vector<float> logits = {2.0f, 1.0f, 2.0f, 0.0f, -kInf, 1.0f, -3e38f};
+  std::vector<SampledRow> rows;
+  for (const float temperature : {0.0f, std::numeric_limits<float>::denorm_min(), 1e-6f, 1.0f, 100.0f,
+                                  std::numeric_limits<float>::max()}) {
+    for (const float top_p : {1e-30f, 0.5f, 0.99999994f, 1.0f}) {
+      for (const float min_p : {0.0f, 0.3f, 1.0f}) {
+        for (const int32_t top_k : {0, 1, 3}) {
+          SampledRow row = {logits, {}, {}, {}};
+          row.row.temperature = temperature;
+          row.row.top_p = top_p;
+          row.row.min_p = min_p;
+          row.row.top_k = top_k;
+          row.row.seed = rows.size();
+          if (rows.size() % 3 == 0) row.logits[3] = 3e38f;
+          rows.push_back(row);
+        }
+      }
+    }
+  }
+  ExpectMatchesDefinition(rows);
+}
+
+TEST_P(CudaSamplingTest, BiasPenaltiesAndMaskDecideButLogprobsStayRaw) {
+  SampledRow base = {{1.0f, 2.0f, 0.0f}, Greedy(), {{1, -100.0f, 0, 0}}, {}};
+  base.row.top_logprobs = 2;
+  std::vector<SampledRow> rows(8, base);
+  rows[1].adjusts = {{2, 100.0f, 0, 0}};
+  rows[2].adjusts = {{0, 0.0f, 0, 0}, {1, -kInf, 0, 0}};
+  rows[3].adjusts = {{1, 0.0f, 2, 0}};
+  rows[3].row.frequency_penalty = 0.6f;
+  rows[4].adjusts = {{1, 0.0f, 0, 1}};
+  rows[4].row.repetition_penalty = 2.5f;
+  rows[5].adjusts = {{0, 0.0f, 1, 1}, {2, 5.0f, 0, 0}};
+  rows[5].allowed = {true, false, false};  // a mask wins over any bias
+  rows[6].allowed = {false, false, true};
+  rows[7].adjusts = {{1, 3e38f, 0, 0}};
+  ExpectMatchesDefinition(rows);
+  EXPECT_EQ(One(rows[5]).token, 0);
+  EXPECT_EQ(One(rows[6]).token, 2);
+}
+
+TEST_P(CudaSamplingTest, ABrokenRowFailsAloneAndItsNeighboursAreUntouched) {
+  std::vector<SampledRow> healthy;
+  for (uint64_t i = 0; i < 9; ++i) {
+    healthy.push_back({RandomLogits(100, i), {}, {}, {}});
+    healthy.back().row.seed = i;
+    healthy.back().row.top_logprobs = 5;
+  }
+  const SampleAnswers clean = Run(healthy);
+
+  std::vector<SampledRow> rows = healthy;
+  rows[1].logits[40] = kNan;
+  rows[3].logits[99] = kInf;
+  std::fill(rows[4].logits.begin(), rows[4].logits.end(), -kInf);
+  rows[6].allowed.assign(100, false);
+  rows[7].logits[0] = kNan;
+  rows[7].row.forced_token = 3;
+  rows[8].adjusts = {{5, kInf, 0, 0}};
+  const SampleAnswers answers = Run(rows);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const bool broken = i == 1 || i == 3 || i == 4 || i >= 6;
+    EXPECT_EQ(answers.records[i].failed, broken ? 1 : 0) << i;
+    if (broken) {
+      EXPECT_EQ(answers.records[i].token, -1);
+      EXPECT_EQ(answers.records[i].top_count, 0);
+    } else {
+      EXPECT_EQ(std::memcmp(&answers.records[i], &clean.records[i], sizeof(SampleRecord)), 0);
+    }
+  }
+}
+
+// The passes that the head of sampling.cu states, row by row: 4 bytes a token and pass.
+TEST_P(CudaSamplingTest, EveryPassOverTheRowIsStated) {
+  constexpr int64_t kVocab = 3001;
+  struct Case {
+    const char* what;
+    SamplingRow row;
+    int64_t passes;
+  };
+  const Case cases[] = {{"greedy", Greedy(), 3},
+                        {"sampled", {}, 4},
+                        {"top_p", {.top_p = 0.9f}, 6},
+                        {"top_p and top_k", {.top_p = 0.9f, .top_k = 40}, 8},
+                        {"scored", {.forced_token = 3}, 3},
+                        {"scored with alternatives", {.forced_token = 3, .top_logprobs = 20}, 6}};
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.what);
+    emulator::TotalStats() = {};
+    Run({{RandomLogits(kVocab, 3), c.row, {}, {}}});
+    const int64_t besides = static_cast<int64_t>(sizeof(SamplingRow)) + 512 * 4;  // the chosen token's logit
+    EXPECT_EQ(emulator::TotalStats().global_read_bytes, c.passes * 4 * kVocab + besides);
+    EXPECT_EQ(emulator::TotalStats().global_written_bytes,
+              static_cast<int64_t>(sizeof(SampleRecord)) +
+                  c.row.top_logprobs * static_cast<int64_t>(sizeof(TokenLogprob)));
+  }
+}
+
+TEST_P(CudaSamplingTest, AdvanceHandsTokensOnAndAFailedRowGivesZero) {
+  std::vector<SampleRecord> records(200);
+  std::vector<int32_t> pairs, token_ids(300, -5), expected = token_ids;
+  for (int32_t i = 0; i < 200; ++i) {
+    records[static_cast<size_t>(i)].token = i % 7 == 0 ? -1 : 1000 + i;
+    pairs.insert(pairs.end(), {i, 299 - i});
+    expected[static_cast<size_t>(299 - i)] = i % 7 == 0 ? 0 : 1000 + i;
+  }
+  ASSERT_EQ(cuda::LaunchAdvance({records.data(), pairs.data(), 200, token_ids.data()}, nullptr), 0);
+  EXPECT_EQ(token_ids, expected);
+  ASSERT_EQ(cuda::LaunchAdvance({}, nullptr), 0);
+  EXPECT_EQ(emulator::TotalStats().global_read_bytes, 200 * 12);
+  EXPECT_EQ(emulator::TotalStats().global_written_bytes, 200 * 4);
+}
+
+}  // namespace
+}  // namespace tramontane

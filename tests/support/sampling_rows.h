@@ -1,0 +1,47 @@
+// Rows for Sample, one at a time in the test's words, and what the definition answers to them: the same rows
+// for every backend. Any thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "kernels/backend.h"
+
+namespace tramontane {
+
+inline constexpr float kInf = std::numeric_limits<float>::infinity();
+inline constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+// One row of a call: what is asked, in the kernel's words.
+struct SampledRow {
+  std::vector<float> logits;
+  SamplingRow row;
+  std::vector<LogitAdjust> adjusts;
+  std::vector<bool> allowed;  // empty: no mask
+};
+
+struct SampleAnswers {
+  std::vector<SampleRecord> records;
+  std::vector<TokenLogprob> top;  // [rows, kMaxTopLogprobs]
+};
+
+// Runs one call over the rows, all of the same vocabulary. `sample` is the backend's op. Fails the test when
+// the logits were changed.
+using SampleFunction = std::function<void(const SampleParams&)>;
+SampleAnswers RunSample(const SampleFunction& sample, const std::vector<SampledRow>& rows);
+
+// Fails the test where a record is not what the definition in tests/reference says.
+void ExpectSameAnswer(const SampledRow& row, const SampleRecord& record, const TokenLogprob* top);
+void ExpectAnswersOfTheDefinition(const std::vector<SampledRow>& rows, const SampleAnswers& answers);
+void ExpectLogprob(float actual, double expected);
+
+std::vector<float> RandomLogits(size_t vocab, uint64_t seed, float spread = 3.0f);
+std::vector<float> TiedLogits(size_t vocab, uint64_t seed);  // on a coarse grid, so that many are equal
+SamplingRow Greedy();
+// Any mixture of what a row can ask for.
+SampledRow RandomRow(size_t vocab, std::mt19937_64& random);
+
+}  // namespace tramontane
