@@ -522,6 +522,7 @@ StreamStarted Engine::Impl::Started(ActiveRequest& active) {
   const bool scored = std::all_of(active.prompt_logprobs.begin(), active.prompt_logprobs.end(),
                                   [](const TokenInfo& info) { return info.token >= 0; });
   if (scored) started.prompt_logprobs = std::move(active.prompt_logprobs);
+  if (active.request().output.prompt_tokens) started.prompt = active.request().prompt;
   return started;
 }
 

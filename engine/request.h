@@ -39,6 +39,7 @@ struct OutputParams {
   int32_t logprobs = -1;         // -1: none; N: the chosen token's and the N highest
   int32_t prompt_logprobs = -1;  // the same for every prompt token but the first
   bool skip_special_tokens = true;
+  bool prompt_tokens = false;  // the prompt's ids in Started
 };
 
 struct Request {

@@ -280,6 +280,7 @@ RpcError ProtoConverter::ConvertOutput(const v1::Output& proto, OutputParams* ou
   if (proto.has_logprobs()) output->logprobs = proto.logprobs();
   if (proto.has_prompt_logprobs()) output->prompt_logprobs = proto.prompt_logprobs();
   if (proto.has_skip_special_tokens()) output->skip_special_tokens = proto.skip_special_tokens();
+  output->prompt_tokens = proto.prompt_tokens();
   if (proto.logprobs() < 0) {
     return FieldError("output.logprobs", "is " + std::to_string(proto.logprobs()) + ", below 0");
   }
@@ -311,6 +312,9 @@ RpcError ProtoConverter::Tokenize(const v1::TokenizeRequest& proto, v1::Tokenize
       return FieldError("input", "is missing: exactly one of text and chat is needed");
   }
   response->mutable_token_ids()->Add(ids.begin(), ids.end());
+  if (proto.pieces()) {
+    for (const int32_t id : ids) response->add_pieces(PieceText(id));
+  }
   return {};
 }
 
@@ -375,6 +379,8 @@ RpcError ProtoConverter::GetModel(const v1::GetModelRequest& proto, v1::GetModel
   response->set_default_temperature(config.defaults.temperature);
   response->set_default_top_p(config.defaults.top_p);
   response->set_default_top_k(config.defaults.top_k);
+  if (tokenizer.bos_id() >= 0) response->set_bos_piece(PieceText(tokenizer.bos_id()));
+  if (tokenizer.eos_id() >= 0) response->set_eos_piece(PieceText(tokenizer.eos_id()));
   return {};
 }
 
@@ -404,6 +410,12 @@ v1::GenerateResponse ProtoConverter::StartedToProto(const StreamStarted& started
   proto->set_cached_tokens(started.cached_tokens);
   proto->set_seed(started.seed);
   for (const TokenInfo& info : started.prompt_logprobs) TokenInfoToProto(info, proto->add_prompt_logprobs());
+  MessageBytes message(*model_.tokenizer);
+  for (const int32_t id : started.prompt) {
+    v1::PromptToken* token = proto->add_prompt();
+    token->set_token_id(id);
+    token->set_token_bytes(std::string(message.Next(id)));
+  }
   return response;
 }
 
@@ -448,6 +460,11 @@ void ProtoConverter::TokenInfoToProto(const TokenInfo& info, v1::TokenLogprob* p
 
 std::string ProtoConverter::TokenBytes(int32_t id) const {
   return std::string(model_.tokenizer->PieceBytes(id));
+}
+
+// A piece that is not UTF-8 (a model file may hold any bytes) still has to travel as text.
+std::string ProtoConverter::PieceText(int32_t id) const {
+  return ReplaceInvalidUtf8(model_.tokenizer->Piece(id));
 }
 
 v1::GenerateResponse ProtoConverter::FinishedToProto(const StreamFinished& finished) {

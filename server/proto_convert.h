@@ -55,6 +55,7 @@ class ProtoConverter {
   static RpcError ConvertStopping(const v1::Stopping& proto, StoppingParams* stopping);
   static RpcError ConvertOutput(const v1::Output& proto, OutputParams* output);
   std::string TokenBytes(int32_t id) const;
+  std::string PieceText(int32_t id) const;
   void TokenInfoToProto(const TokenInfo& info, v1::TokenLogprob* proto) const;
 
   const ServedModel& model_;

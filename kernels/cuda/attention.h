@@ -62,6 +62,14 @@ constexpr int32_t AttentionItemBound(int32_t tokens, int32_t sequences, int32_t 
   return (tokens * group + tile_rows - 1) / tile_rows + sequences + target_blocks;
 }
 
+// Partial slots that can never be exceeded: splits are as long as all key tiles over target_blocks / kv_heads
+// blocks, and a tile of rows that is split at all has fewer than two splits for each such length of its own
+// keys.
+constexpr int32_t AttentionPartialBound(int32_t kv_heads, int32_t target_blocks) {
+  const int32_t blocks = target_blocks / kv_heads;
+  return 2 * (blocks > 1 ? blocks : 1);
+}
+
 // The host twin of the plan kernel: the same lists, from host pointers.
 void PlanAttentionOnHost(const AttentionPlanParams& params);
 

@@ -45,7 +45,7 @@ TM_DEVICE float Silu(float x) { return x / (1.0f + Exp2(-1.4426950408889634f * x
 TM_KERNEL void EmbedKernel(EmbedKernelParams p) {
   const int64_t row = LoadGlobal(p.token_ids + BlockX());
   const auto* from = static_cast<const Bf16*>(p.table) + row * p.width;
-  auto* to = static_cast<Bf16*>(p.out) + int64_t{BlockX()} * p.width;
+  auto* to = static_cast<Bf16*>(p.out) + BlockX() * p.out_stride;
   for (int i = ThreadX() * kPiece; i < p.width; i += kThreads * kPiece)
     StoreGlobal16(to + i, LoadGlobal16(from + i));
 }

@@ -12,7 +12,8 @@ namespace tramontane::cuda {
 struct EmbedKernelParams {
   const int32_t* token_ids;
   const void* table;  // [vocab, width] bf16
-  void* out;          // [tokens, width] bf16
+  void* out;          // [tokens, width] bf16, rows out_stride apart
+  int64_t out_stride;
   int32_t tokens;
   int32_t width;
 };

@@ -4,10 +4,13 @@
 // or calls. Any thread may call RunGeneration.
 #pragma once
 
+#include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "server/gateway/api_error.h"
 #include "server/gateway/http.h"
 #include "server/inference_client.h"
 
@@ -26,9 +29,16 @@ class ResponseWriter {
   // body.
   virtual std::string Finish() = 0;
 
-  // A call failed when part of the stream was out already. Returns the end of the stream: as OpenAI's clients
-  // want it, an error event and [DONE].
-  virtual std::string Fail(const RpcError& error);
+  // Asked before Finish where nothing is streamed: why there is no answer although every call ended well,
+  // because a choice ended with an error. (A stream has said so by itself.)
+  virtual std::optional<ApiError> Fault() const { return std::nullopt; }
+
+  // Call `call` failed with `error`: in the words of the request, with the names of its fields.
+  virtual ApiError Explain(size_t call, const RpcError& error) const = 0;
+
+  // The stream cannot go on when part of it was out already. Returns its end: as OpenAI's clients want it, an
+  // error event and [DONE].
+  virtual std::string Fail(const ApiError& error) = 0;
 };
 
 struct GenerationPlan {

@@ -92,7 +92,7 @@ TEST_P(CudaOpsTest, EmbedCopiesRowsBitForBit) {
   const Bf16Matrix table(7, 40, 3);
   const std::vector<int32_t> ids = {6, 0, 6, 3};
   std::vector<uint16_t> out(4 * 40);
-  ASSERT_EQ(cuda::LaunchEmbed({ids.data(), table.bits.data(), out.data(), 4, 40}, nullptr), 0);
+  ASSERT_EQ(cuda::LaunchEmbed({ids.data(), table.bits.data(), out.data(), 40, 4, 40}, nullptr), 0);
   for (size_t t = 0; t < ids.size(); ++t) {
     for (size_t c = 0; c < 40; ++c)
       EXPECT_EQ(out[t * 40 + c], table.bits[static_cast<size_t>(ids[t]) * 40 + c]);

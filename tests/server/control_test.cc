@@ -128,6 +128,8 @@ TEST(Information, OfTheModel) {
   EXPECT_EQ(model->windows(1).layers(), 1);
   EXPECT_EQ(model->default_temperature(), 1.0f);
   EXPECT_EQ(model->default_top_p(), 1.0f);
+  EXPECT_EQ(model->bos_piece(), "<s>");
+  EXPECT_EQ(model->eos_piece(), "</s>");
 }
 
 TEST(Information, OfTheServer) {
@@ -174,6 +176,15 @@ TEST(Text, TokensAndBack) {
   EXPECT_EQ(server.client().Detokenize(back)->text(), text);
   back.set_skip_special_tokens(false);
   EXPECT_THAT(server.client().Detokenize(back)->text(), ::testing::StartsWith("<s>"));
+
+  EXPECT_EQ(tokens->pieces_size(), 0);
+  request.set_pieces(true);
+  tokens = server.client().Tokenize(request);
+  ASSERT_EQ(tokens->pieces_size(), tokens->token_ids_size());
+  EXPECT_EQ(tokens->pieces(0), "<s>");
+  for (int i = 0; i < tokens->pieces_size(); ++i) {
+    EXPECT_EQ(tokens->pieces(i), server.tokenizer().Piece(tokens->token_ids(i)));
+  }
 
   request.set_add_bos(false);
   const StatusOr<v1::TokenizeResponse> without = server.client().Tokenize(request);

@@ -177,6 +177,28 @@ TEST(Generate, LogprobsGoWithTheirTokens) {
   }
 }
 
+TEST(Generate, ThePromptComesBackTokenByTokenWhereAskedFor) {
+  ScriptedServer server;
+  v1::GenerateRequest request;
+  request.set_text("Once upon a time, 北風");
+  request.mutable_stopping()->set_max_tokens(1);
+  request.mutable_output()->set_prompt_tokens(true);
+  Stream stream(server.stub(), request);
+  ASSERT_TRUE(stream.ReadAll().ok());
+  const v1::Started& started = stream.events().front().started();
+  ASSERT_EQ(started.prompt_size(), started.prompt_tokens());
+  EXPECT_EQ(started.prompt(0).token_id(), 1);
+  EXPECT_EQ(started.prompt(0).token_bytes(), "");
+  std::string text;
+  for (const v1::PromptToken& token : started.prompt()) text += token.token_bytes();
+  EXPECT_EQ(text, request.text());
+
+  request.mutable_output()->set_prompt_tokens(false);
+  Stream without(server.stub(), request);
+  ASSERT_TRUE(without.ReadAll().ok());
+  EXPECT_EQ(without.events().front().started().prompt_size(), 0);
+}
+
 TEST(Generate, MaxTokensOfNoneAndOne) {
   ScriptedServer server;
   v1::GenerateRequest scoring = RequestOfIds(kPrompt, 0);

@@ -160,6 +160,14 @@ void LandCopy(const AsyncCopy& copy) {
 
 }  // namespace
 
+void LaunchStats::Add(const LaunchStats& other) {
+  global_read_bytes += other.global_read_bytes;
+  global_written_bytes += other.global_written_bytes;
+  barriers += other.barriers;
+  matrix_loads += other.matrix_loads;
+  bank_conflicts += other.bank_conflicts;
+}
+
 LaunchStats Run(const Launch& launch, const Settings& settings) {
   TM_CHECK(current_block == nullptr, "a launch from inside a kernel");
   const size_t count = size_t{launch.block.x} * launch.block.y * launch.block.z;

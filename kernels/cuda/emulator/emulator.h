@@ -38,6 +38,8 @@ struct LaunchStats {
   int64_t barriers = 0;        // __syncthreads, per block
   int64_t matrix_loads = 0;    // ldmatrix, per warp
   int64_t bank_conflicts = 0;  // extra shared-memory passes of those loads
+
+  void Add(const LaunchStats& other);
 };
 
 // Where a thread is in the kernel's source.

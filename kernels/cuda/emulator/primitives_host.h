@@ -8,8 +8,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #include "kernels/core/dtype.h"
+#include "kernels/cuda/emulator/command_queue.h"
 #include "kernels/cuda/emulator/emulator.h"
 
 #define TM_KERNEL
@@ -17,26 +19,29 @@
 #define TM_HOST_DEVICE inline
 #define TM_UNROLL
 
-// TM_LAUNCH(kernel, grid, block, shared_bytes, stream, arguments...): a checked launch; here, a run to the
-// end.
-#define TM_LAUNCH(kernel, grid, block, shared_bytes, stream, ...) \
-  ((void)(stream), ::tramontane::cuda::RunEmulated(               \
-                       {(grid), (block), static_cast<size_t>(shared_bytes), [&] { kernel(__VA_ARGS__); }}))
+// TM_LAUNCH(kernel, grid, block, shared_bytes, stream, arguments...): a checked launch, with copies of the
+// arguments; queued on the stream, or without one (null) run to the end here.
+#define TM_LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                   \
+  (::tramontane::cuda::LaunchEmulated((stream), (grid), (block), static_cast<size_t>(shared_bytes), \
+                                      kernel __VA_OPT__(, ) __VA_ARGS__))
 
 namespace tramontane::cuda {
 
-using Stream = void*;
+using Stream = emulator::CommandQueue*;
 using Dim3 = emulator::Dim3;
 
 // 0: launched; else the runtime's error.
-inline int RunEmulated(const emulator::Launch& launch) {
-  const emulator::LaunchStats stats = emulator::Run(launch, emulator::CurrentSettings());
-  emulator::LaunchStats& total = emulator::TotalStats();
-  total.global_read_bytes += stats.global_read_bytes;
-  total.global_written_bytes += stats.global_written_bytes;
-  total.barriers += stats.barriers;
-  total.matrix_loads += stats.matrix_loads;
-  total.bank_conflicts += stats.bank_conflicts;
+template <typename Kernel, typename... Arguments>
+int LaunchEmulated(Stream stream, Dim3 grid, Dim3 block, size_t shared_bytes, Kernel kernel,
+                   Arguments... arguments) {
+  auto run = [launch = emulator::Launch{grid, block, shared_bytes, [=] { kernel(arguments...); }}] {
+    emulator::TotalStats().Add(emulator::Run(launch, emulator::CurrentSettings()));
+  };
+  if (stream == nullptr) {
+    run();
+  } else {
+    stream->Push(std::move(run));
+  }
   return 0;
 }
 

@@ -1,0 +1,564 @@
+#include "kernels/cuda/cuda_backend.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "kernels/core/check.h"
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/linear_small.h"
+#include "kernels/cuda/pointwise.h"
+#include "kernels/cuda/weight_packing.h"
+
+namespace tramontane::cuda {
+namespace {
+
+constexpr int64_t kAlignment = 256;
+constexpr int64_t kStagingBytes = int64_t{16} << 20;  // of host memory through which weights pass
+constexpr int32_t kBlocksPerMultiprocessor = 2;       // that attention's splits aim for
+constexpr int32_t kSmallTileRows = 16;
+constexpr size_t kPlanSlots =
+    8;  // more (table, window) pairs than that in a step: the oldest plan is made again
+
+constexpr int64_t RoundUp(int64_t value, int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+// ---- large products: families of row counts that share a plan: 1-16, 17-32, 33-64, ...
+
+constexpr int32_t kFirstRows = 16;
+
+size_t FamilyOf(int32_t rows) {
+  size_t family = 0;
+  for (int64_t most = kFirstRows; most < rows; most *= 2) ++family;
+  return family;
+}
+MatmulShape FamilyShape(size_t family, int64_t in_features, int64_t out_features, MatmulOut out) {
+  const int32_t most = kFirstRows << family;
+  return {family == 0 ? 1 : most / 2 + 1, most, in_features, out_features, out};
+}
+
+constexpr int kNotPlanned = -1;
+// Plans of every weight of one shape: [MatmulOut][family].
+using PlanTable = std::array<std::vector<int>, 3>;
+
+// What a WeightHandle of this backend points at.
+struct PackedWeight {
+  LinearLayout layout = LinearLayout::kStacked;
+  int64_t out_features = 0;  // gate and up together
+  int64_t in_features = 0;
+  void* data = nullptr;  // [out_features, in_features] bf16: weight_packing.h
+  const PlanTable* plans = nullptr;
+};
+
+// ---- scratch
+
+// Where each buffer lies in the workspace. T: tokens of the largest step, L: its rows of logits.
+struct WorkspaceMap {
+  int64_t normalised = 0;   // [max(T, L), hidden] bf16
+  int64_t gate_up = 0;      // [T, 2 * hidden] bf16: no model's intermediate size exceeds maxima.hidden
+  int64_t partial_out = 0;  // [partials, kv_heads, tile rows, head_dim] f32
+  int64_t partial_lse = 0;  // [partials, kv_heads, tile rows] f32
+  int64_t plans = 0;        // [kPlanSlots] plan_bytes each: items, merges, work
+  int64_t plan_merges = 0;  // within a plan
+  int64_t plan_work = 0;
+  int64_t plan_bytes = 0;
+  int32_t plan_items = 0;  // capacity of a plan
+  int64_t bytes = 0;
+};
+
+int32_t TargetBlocks(const DeviceProperties& device) {
+  return kBlocksPerMultiprocessor * device.multiprocessors;
+}
+
+WorkspaceMap MapWorkspace(const StepMaxima& maxima, const DeviceProperties& device) {
+  WorkspaceMap map;
+  const auto take = [](int64_t bytes, int64_t* total) {
+    return std::exchange(*total, *total + RoundUp(bytes, kAlignment));
+  };
+  const int64_t rows = std::max(maxima.tokens, maxima.logit_rows);
+  const int64_t state_rows = int64_t{AttentionPartialBound(maxima.kv_heads, TargetBlocks(device))} *
+                             maxima.kv_heads * kMaxAttentionRows;
+  map.normalised = take(rows * maxima.hidden * 2, &map.bytes);
+  map.gate_up = take(int64_t{maxima.tokens} * maxima.hidden * 2 * 2, &map.bytes);
+  map.partial_out = take(state_rows * maxima.head_dim * int64_t{sizeof(float)}, &map.bytes);
+  map.partial_lse = take(state_rows * int64_t{sizeof(float)}, &map.bytes);
+  map.plan_items = AttentionItemBound(maxima.tokens, maxima.sequences, maxima.query_heads / maxima.kv_heads,
+                                      kSmallTileRows, TargetBlocks(device));
+  take(map.plan_items * int64_t{sizeof(AttentionItem)}, &map.plan_bytes);
+  map.plan_merges = take(map.plan_items * int64_t{sizeof(AttentionMerge)}, &map.plan_bytes);
+  map.plan_work = take(sizeof(AttentionWork), &map.plan_bytes);
+  map.plans = take(int64_t{kPlanSlots} * map.plan_bytes, &map.bytes);
+  return map;
+}
+
+// A work list that attention calls of one step share, and what it was made for.
+struct AttentionPlan {
+  const int32_t* kv_indptr = nullptr;
+  const int32_t* qo_indptr = nullptr;
+  int32_t window = 0;
+  int32_t batch = 0;
+  int32_t tokens = 0;
+  int32_t tile_rows = 0;
+  int32_t max_items = 0;
+  AttentionItem* items = nullptr;
+  AttentionMerge* merges = nullptr;
+  AttentionWork* work = nullptr;
+
+  bool Serves(const AttentionParams& p) const {
+    return kv_indptr == p.table.kv_indptr && qo_indptr == p.qo_indptr && window == p.window &&
+           batch == p.batch && tokens == p.query.rows;
+  }
+};
+
+class CudaBackend final : public Backend {
+ public:
+  explicit CudaBackend(std::unique_ptr<Runtime> runtime) : runtime_(std::move(runtime)) {
+    info_.name = "cuda";
+    info_.variant = runtime_->properties().name.c_str();
+    info_.activation_dtype = DType::kBf16;
+    info_.memory_bytes = runtime_->properties().memory_bytes;
+    info_.asynchronous = 1;
+  }
+
+  const BackendInfo& info() const noexcept override { return info_; }
+  const char* last_error() const noexcept override { return last_error_.c_str(); }
+
+  // ---- memory
+  void* Allocate(int64_t bytes) noexcept override { return runtime_->Allocate(std::max<int64_t>(bytes, 1)); }
+  void Free(void* memory) noexcept override { runtime_->Free(memory); }
+  void* AllocateHost(int64_t bytes) noexcept override {
+    return runtime_->AllocateHost(std::max<int64_t>(bytes, 1));
+  }
+  void FreeHost(void* memory) noexcept override { runtime_->FreeHost(memory); }
+  OpCode Upload(void* device, const void* host, int64_t bytes) noexcept override;
+  OpCode Download(void* host, const void* device, int64_t bytes) noexcept override;
+  uint64_t RecordFence() noexcept override;
+  OpCode WaitFence(uint64_t fence) noexcept override;
+
+  // ---- before the first step
+  int64_t PackedBytes(const LinearSource& source) const noexcept override;
+  OpCode PackLinear(const LinearSource& source, WeightHandle* out) noexcept override;
+  void FreeWeight(WeightHandle weight) noexcept override;
+  int64_t WorkspaceBytes(const StepMaxima& maxima) const noexcept override;
+  OpCode Reserve(const StepMaxima& maxima) noexcept override;
+
+  // ---- a step
+  OpCode Embed(const EmbedParams& params) noexcept override;
+  OpCode RopeTable(const RopeTableParams& params) noexcept override;
+  OpCode Linear(const LinearParams& params) noexcept override;
+  OpCode RopeAppend(const RopeAppendParams& params) noexcept override;
+  OpCode Attention(const AttentionParams& params) noexcept override;
+  OpCode Sample(const SampleParams& params) noexcept override;
+  OpCode Advance(const AdvanceParams& params) noexcept override;
+  OpCode CopyPages(const CopyPagesParams& params) noexcept override;
+
+  void Destroy() noexcept override { delete this; }
+
+ private:
+  ~CudaBackend();
+
+  OpCode Fail(OpCode code, std::string reason);
+  // What a launch or another call of the runtime said.
+  OpCode Queued(int error, const char* what);
+  OpCode CopyRows(const LinearSource& source, void* data);
+  OpCode PlanProducts(int64_t in_features, int64_t out_features);
+  OpCode LargeLinear(const LinearParams& params, const PackedWeight& weight);
+  OpCode Multiply(const LinearParams& params, const PackedWeight& weight, const Tensor& out);
+  OpCode PlanFor(const AttentionParams& params, const AttentionPlan** plan);
+
+  const std::unique_ptr<Runtime> runtime_;
+  BackendInfo info_;
+  std::string last_error_;
+  uint64_t last_fence_ = 0;
+  int fence_error_ = 0;  // of RecordFence, told by the next WaitFence
+
+  std::unordered_set<PackedWeight*> weights_;                  // live handles
+  std::map<std::pair<int64_t, int64_t>, PlanTable> products_;  // by (in_features, out_features)
+  void* staging_ = nullptr;  // host [kStagingBytes]; while weights are loaded
+
+  StepMaxima maxima_;
+  WorkspaceMap map_;
+  std::byte* workspace_ = nullptr;
+
+  // Of the step that is being queued: an upload or the rotary table begins another.
+  std::vector<AttentionPlan> plans_;  // plan i lies in slot i % kPlanSlots
+};
+
+CudaBackend::~CudaBackend() {
+  while (!weights_.empty()) FreeWeight({*weights_.begin()});
+  runtime_->FreeHost(staging_);
+  runtime_->Free(workspace_);
+}
+
+OpCode CudaBackend::Fail(OpCode code, std::string reason) {
+  last_error_ = std::move(reason);
+  return code;
+}
+
+OpCode CudaBackend::Queued(int error, const char* what) {
+  if (error == 0) return OpCode::kOk;
+  return Fail(OpCode::kDeviceFault, std::string(what) + ": " + runtime_->ErrorText(error));
+}
+
+// ---- memory -------------------------------------------------------------------------------------
+
+OpCode CudaBackend::Upload(void* device, const void* host, int64_t bytes) noexcept {
+  plans_.clear();  // page tables may have changed
+  if (bytes == 0) return OpCode::kOk;
+  return Queued(runtime_->CopyToDevice(device, host, bytes), "an upload");
+}
+
+OpCode CudaBackend::Download(void* host, const void* device, int64_t bytes) noexcept {
+  if (bytes == 0) return OpCode::kOk;
+  return Queued(runtime_->CopyToHost(host, device, bytes), "a download");
+}
+
+uint64_t CudaBackend::RecordFence() noexcept {
+  ++last_fence_;
+  const int error = runtime_->RecordEvent(static_cast<int>(last_fence_ % Runtime::kEvents));
+  if (error != 0) fence_error_ = error;
+  return last_fence_;
+}
+
+// An event is recorded anew for every kEvents-th fence; waiting for the later one is waiting for both.
+OpCode CudaBackend::WaitFence(uint64_t fence) noexcept {
+  TM_CHECK(fence <= last_fence_, "fence %llu of %llu", static_cast<unsigned long long>(fence),
+           static_cast<unsigned long long>(last_fence_));
+  if (const int error = std::exchange(fence_error_, 0)) return Queued(error, "a fence");
+  if (fence == 0) return OpCode::kOk;
+  return Queued(runtime_->WaitEvent(static_cast<int>(fence % Runtime::kEvents)), "the device");
+}
+
+// ---- weights ------------------------------------------------------------------------------------
+
+int64_t CudaBackend::PackedBytes(const LinearSource& source) const noexcept {
+  return RoundUp(PackedRows(source) * source.in_features * 2, kAlignment);
+}
+
+OpCode CudaBackend::PackLinear(const LinearSource& source, WeightHandle* out) noexcept {
+  if (std::string reason = WhyNotPackable(source); !reason.empty()) {
+    return Fail(OpCode::kUnsupported, std::move(reason));
+  }
+  const int64_t bytes = PackedBytes(source);
+  void* data = runtime_->Allocate(bytes);
+  if (data == nullptr) {
+    return Fail(OpCode::kOutOfMemory, "no device memory for a weight of " + std::to_string(bytes) + " bytes");
+  }
+  const int64_t out_features = PackedRows(source);
+  OpCode code = CopyRows(source, data);
+  if (code == OpCode::kOk) code = PlanProducts(source.in_features, out_features);
+  if (code != OpCode::kOk) {
+    runtime_->Free(data);
+    return code;
+  }
+  auto* weight = new PackedWeight{source.layout, out_features, source.in_features, data,
+                                  &products_[{source.in_features, out_features}]};
+  weights_.insert(weight);
+  out->impl = weight;
+  return OpCode::kOk;
+}
+
+// As many rows at a time as the staging memory holds.
+OpCode CudaBackend::CopyRows(const LinearSource& source, void* data) {
+  if (staging_ == nullptr) staging_ = runtime_->AllocateHost(kStagingBytes);
+  const int64_t row_bytes = source.in_features * 2;
+  const int64_t rows_at_once = kStagingBytes / row_bytes;
+  if (staging_ == nullptr || rows_at_once == 0) {
+    return Fail(OpCode::kOutOfMemory, "no host memory for rows of " + std::to_string(row_bytes) + " bytes");
+  }
+  const int64_t rows = PackedRows(source);
+  for (int64_t row = 0; row < rows; row += rows_at_once) {
+    const int64_t count = std::min(rows_at_once, rows - row);
+    PackRows(source, row, count, static_cast<uint16_t*>(staging_));
+    OpCode code = Upload(static_cast<std::byte*>(data) + row * row_bytes, staging_, count * row_bytes);
+    if (code == OpCode::kOk) code = WaitFence(RecordFence());
+    if (code != OpCode::kOk) return code;
+  }
+  return OpCode::kOk;
+}
+
+void CudaBackend::FreeWeight(WeightHandle handle) noexcept {
+  auto* weight = static_cast<PackedWeight*>(handle.impl);
+  TM_CHECK(weights_.erase(weight) == 1, "a weight handle that is not live");
+  runtime_->Free(weight->data);
+  delete weight;
+}
+
+// Plans for every way in which a weight of this shape can be used and for all rows of a step, as far as they
+// are known: packing and Reserve may come in either order.
+OpCode CudaBackend::PlanProducts(int64_t in_features, int64_t out_features) {
+  SmallLinearParams small{};
+  small.rows = kSmallLinearRows;
+  small.in_features = static_cast<int32_t>(in_features);
+  small.out_features = static_cast<int32_t>(out_features);
+  const size_t first = SmallLinearSupported(small) ? 1 : 0;  // few rows never come here, or always
+  PlanTable& table = products_[{in_features, out_features}];
+  const size_t families = FamilyOf(std::max(maxima_.tokens, maxima_.logit_rows)) + 1;
+  for (const MatmulOut out : {MatmulOut::kBf16, MatmulOut::kBf16Add, MatmulOut::kF32}) {
+    std::vector<int>& plans = table[static_cast<size_t>(out)];
+    plans.resize(std::max(plans.size(), families), kNotPlanned);
+    for (size_t family = first; family < families; ++family) {
+      if (plans[family] != kNotPlanned) continue;
+      plans[family] = runtime_->PlanMatmul(FamilyShape(family, in_features, out_features, out));
+      if (plans[family] == kNotPlanned) {
+        return Fail(OpCode::kUnsupported, "no matrix product of " + std::to_string(out_features) + " by " +
+                                              std::to_string(in_features) + " for up to " +
+                                              std::to_string(kFirstRows << family) + " rows");
+      }
+    }
+  }
+  return OpCode::kOk;
+}
+
+// ---- workspace ----------------------------------------------------------------------------------
+
+int64_t CudaBackend::WorkspaceBytes(const StepMaxima& maxima) const noexcept {
+  return MapWorkspace(maxima, runtime_->properties()).bytes;
+}
+
+OpCode CudaBackend::Reserve(const StepMaxima& maxima) noexcept {
+  if (!AttentionSupported(DType::kBf16, maxima.head_dim, maxima.query_heads / maxima.kv_heads)) {
+    return Fail(OpCode::kUnsupported,
+                "attention with heads of " + std::to_string(maxima.head_dim) + " and " +
+                    std::to_string(maxima.query_heads / maxima.kv_heads) +
+                    " query heads a kv head; the CUDA backend has 32, 64, 96 and 128, and 1 to 16");
+  }
+  runtime_->FreeHost(std::exchange(staging_, nullptr));
+  runtime_->Free(std::exchange(workspace_, nullptr));
+  maxima_ = maxima;
+  map_ = MapWorkspace(maxima, runtime_->properties());
+  workspace_ = static_cast<std::byte*>(runtime_->Allocate(map_.bytes));
+  if (workspace_ == nullptr) {
+    return Fail(OpCode::kOutOfMemory,
+                "no device memory for a workspace of " + std::to_string(map_.bytes) + " bytes");
+  }
+  for (const auto& [shape, table] : products_) {
+    if (const OpCode code = PlanProducts(shape.first, shape.second); code != OpCode::kOk) return code;
+  }
+  return OpCode::kOk;
+}
+
+// ---- a step -------------------------------------------------------------------------------------
+
+OpCode CudaBackend::Embed(const EmbedParams& p) noexcept {
+  const auto& table = *static_cast<const PackedWeight*>(p.table.impl);
+  TM_CHECK(p.out.dtype == DType::kBf16 && p.out.columns == table.in_features,
+           "out [.., %lld] %s of a table of %lld", static_cast<long long>(p.out.columns),
+           DTypeName(p.out.dtype), static_cast<long long>(table.in_features));
+  if (p.tokens == 0) return OpCode::kOk;
+  const EmbedKernelParams kernel = {.token_ids = p.token_ids,
+                                    .table = table.data,
+                                    .out = p.out.data,
+                                    .out_stride = p.out.row_stride,
+                                    .tokens = p.tokens,
+                                    .width = static_cast<int32_t>(table.in_features)};
+  return Queued(LaunchEmbed(kernel, runtime_->stream()), "the embedding");
+}
+
+OpCode CudaBackend::RopeTable(const RopeTableParams& p) noexcept {
+  plans_.clear();
+  if (p.tokens == 0) return OpCode::kOk;
+  return Queued(LaunchRopeTable(p, runtime_->stream()), "the rotary table");
+}
+
+OpCode CudaBackend::RopeAppend(const RopeAppendParams& p) noexcept {
+  TM_CHECK(p.qkv.dtype == DType::kBf16 && p.kv.format.dtype == DType::kBf16, "qkv is %s, pages are %s",
+           DTypeName(p.qkv.dtype), DTypeName(p.kv.format.dtype));
+  if (p.qkv.rows == 0) return OpCode::kOk;
+  return Queued(LaunchRopeAppend(p, runtime_->stream()), "the rotary embedding");
+}
+
+OpCode CudaBackend::CopyPages(const CopyPagesParams& p) noexcept {
+  if (p.count == 0) return OpCode::kOk;
+  return Queued(LaunchCopyPages(p, runtime_->stream()), "copying pages");
+}
+
+OpCode CudaBackend::Sample(const SampleParams&) noexcept {
+  return Fail(OpCode::kUnsupported, "the CUDA backend does not sample");
+}
+
+OpCode CudaBackend::Advance(const AdvanceParams&) noexcept {
+  return Fail(OpCode::kUnsupported, "the CUDA backend does not sample");
+}
+
+// ---- linear layers: 1 to 16 rows by our own kernel, more by a large product between small kernels
+
+void CheckLinear(const LinearParams& p, const PackedWeight& weight) {
+  const bool swiglu = p.epilogue == Epilogue::kSwiGlu;
+  const int64_t columns = swiglu ? weight.out_features / 2 : weight.out_features;
+  TM_CHECK(p.x.dtype == DType::kBf16 && p.x.columns == weight.in_features,
+           "x [.., %lld] %s, the weight takes %lld", static_cast<long long>(p.x.columns),
+           DTypeName(p.x.dtype), static_cast<long long>(weight.in_features));
+  TM_CHECK(p.out.columns == columns && p.rows <= p.out.rows, "out [%lld, %lld] for %d rows of %lld",
+           static_cast<long long>(p.out.rows), static_cast<long long>(p.out.columns), p.rows,
+           static_cast<long long>(columns));
+  TM_CHECK(p.out.dtype == DType::kBf16 || (p.out.dtype == DType::kF32 && p.epilogue == Epilogue::kNone),
+           "%s out with an epilogue", DTypeName(p.out.dtype));
+  TM_CHECK(swiglu == (weight.layout == LinearLayout::kGateUp), "SwiGLU and the gate-up layout go together");
+  TM_CHECK(p.adapter_index == nullptr, "there are no adapters");
+}
+
+OpCode CudaBackend::Linear(const LinearParams& p) noexcept {
+  const auto& weight = *static_cast<const PackedWeight*>(p.weight.impl);
+  CheckLinear(p, weight);
+  if (p.rows == 0) return OpCode::kOk;
+  const SmallLinearParams small = {.x = p.x.data,
+                                   .x_rows = p.x_rows,
+                                   .norm_weight = p.norm_weight,
+                                   .weight = weight.data,
+                                   .out = p.out.data,
+                                   .x_stride = p.x.row_stride,
+                                   .out_stride = p.out.row_stride,
+                                   .rows = p.rows,
+                                   .in_features = static_cast<int32_t>(weight.in_features),
+                                   .out_features = static_cast<int32_t>(weight.out_features),
+                                   .epsilon = p.norm_epsilon,
+                                   .prologue = p.prologue,
+                                   .epilogue = p.epilogue,
+                                   .out_dtype = p.out.dtype};
+  if (SmallLinearSupported(small))
+    return Queued(LaunchSmallLinear(small, runtime_->stream()), "a linear layer");
+  if (p.prologue == Prologue::kNone) return LargeLinear(p, weight);
+
+  // The norm first, by a kernel of its own.
+  TM_CHECK(p.rows <= std::max(maxima_.tokens, maxima_.logit_rows) && weight.in_features <= maxima_.hidden,
+           "%d rows of %lld to normalise, beyond what was reserved", p.rows,
+           static_cast<long long>(weight.in_features));
+  std::byte* normalised = workspace_ + map_.normalised;
+  const RmsNormKernelParams norm = {.x = p.x.data,
+                                    .x_rows = p.x_rows,
+                                    .weight = p.norm_weight,
+                                    .y = normalised,
+                                    .x_stride = p.x.row_stride,
+                                    .rows = p.rows,
+                                    .width = static_cast<int32_t>(weight.in_features),
+                                    .epsilon = p.norm_epsilon};
+  if (const OpCode code = Queued(LaunchRmsNorm(norm, runtime_->stream()), "a norm"); code != OpCode::kOk)
+    return code;
+  LinearParams plain = p;
+  plain.x = MakeTensor(normalised, DType::kBf16, p.rows, weight.in_features);
+  plain.x_rows = nullptr;
+  plain.prologue = Prologue::kNone;
+  return Linear(plain);
+}
+
+OpCode CudaBackend::LargeLinear(const LinearParams& p, const PackedWeight& weight) {
+  TM_CHECK(p.x_rows == nullptr, "rows are gathered by the norm");
+  if (p.epilogue != Epilogue::kSwiGlu) return Multiply(p, weight, p.out);
+  TM_CHECK(p.rows <= maxima_.tokens && p.out.columns <= maxima_.hidden,
+           "%d rows of SwiGLU, beyond what was reserved", p.rows);
+  const Tensor gate_up = MakeTensor(workspace_ + map_.gate_up, DType::kBf16, p.rows, weight.out_features);
+  if (const OpCode code = Multiply(p, weight, gate_up); code != OpCode::kOk) return code;
+  const SwiGluKernelParams swiglu = {.gate_up = gate_up.data,
+                                     .h = p.out.data,
+                                     .h_stride = p.out.row_stride,
+                                     .rows = p.rows,
+                                     .width = static_cast<int32_t>(p.out.columns)};
+  return Queued(LaunchSwiGlu(swiglu, runtime_->stream()), "SwiGLU");
+}
+
+OpCode CudaBackend::Multiply(const LinearParams& p, const PackedWeight& weight, const Tensor& out) {
+  const MatmulOut kind = out.dtype == DType::kF32               ? MatmulOut::kF32
+                         : p.epilogue == Epilogue::kAddResidual ? MatmulOut::kBf16Add
+                                                                : MatmulOut::kBf16;
+  const std::vector<int>& plans = (*weight.plans)[static_cast<size_t>(kind)];
+  const size_t family = FamilyOf(p.rows);
+  TM_CHECK(family < plans.size() && plans[family] != kNotPlanned,
+           "a product of %d rows, beyond what was reserved", p.rows);
+  const MatmulParams params = {.x = p.x.data,
+                               .weight = weight.data,
+                               .out = out.data,
+                               .x_stride = p.x.row_stride,
+                               .out_stride = out.row_stride,
+                               .rows = p.rows};
+  return Queued(runtime_->Matmul(plans[family], params), "a matrix product");
+}
+
+// ---- attention: the work list of a (table, window) is made once a step
+
+OpCode CudaBackend::PlanFor(const AttentionParams& p, const AttentionPlan** out) {
+  const size_t kept = std::min(plans_.size(), kPlanSlots);
+  for (size_t i = plans_.size() - kept; i < plans_.size(); ++i) {
+    *out = &plans_[i];
+    if (plans_[i].Serves(p)) return OpCode::kOk;
+  }
+  const int32_t kv_heads = p.kv.format.kv_heads, group = p.query_heads / kv_heads;
+  const auto tokens = static_cast<int32_t>(p.query.rows);
+  TM_CHECK(tokens <= maxima_.tokens && p.batch <= maxima_.sequences && kv_heads <= maxima_.kv_heads,
+           "attention over %d tokens of %d sequences, beyond what was reserved", tokens, p.batch);
+  const int32_t target_blocks = TargetBlocks(runtime_->properties());
+  std::byte* slot =
+      workspace_ + map_.plans + static_cast<int64_t>(plans_.size() % kPlanSlots) * map_.plan_bytes;
+  AttentionPlan plan;
+  plan.kv_indptr = p.table.kv_indptr;
+  plan.qo_indptr = p.qo_indptr;
+  plan.window = p.window;
+  plan.batch = p.batch;
+  plan.tokens = tokens;
+  plan.tile_rows =
+      int64_t{tokens} * group <= int64_t{kSmallTileRows} * p.batch ? kSmallTileRows : kMaxAttentionRows;
+  plan.max_items = AttentionItemBound(tokens, p.batch, group, plan.tile_rows, target_blocks);
+  plan.items = reinterpret_cast<AttentionItem*>(slot);
+  plan.merges = reinterpret_cast<AttentionMerge*>(slot + map_.plan_merges);
+  plan.work = reinterpret_cast<AttentionWork*>(slot + map_.plan_work);
+  const AttentionPlanParams params = {.kv_indptr = p.table.kv_indptr,
+                                      .last_page_len = p.table.last_page_len,
+                                      .kv_base = p.table.kv_base,
+                                      .qo_indptr = p.qo_indptr,
+                                      .batch = p.batch,
+                                      .page_size = p.kv.format.page_size,
+                                      .window = p.window,
+                                      .group = group,
+                                      .tile_rows = plan.tile_rows,
+                                      .kv_heads = kv_heads,
+                                      .target_blocks = target_blocks,
+                                      .max_items = plan.max_items,
+                                      .items = plan.items,
+                                      .merges = plan.merges,
+                                      .work = plan.work};
+  plans_.push_back(plan);
+  *out = &plans_.back();
+  return Queued(PlanAttention(params, runtime_->stream()), "planning attention");
+}
+
+OpCode CudaBackend::Attention(const AttentionParams& p) noexcept {
+  TM_CHECK(p.query.dtype == DType::kBf16 && p.out.dtype == DType::kBf16 && p.kv.format.dtype == DType::kBf16,
+           "attention of %s queries over %s pages", DTypeName(p.query.dtype), DTypeName(p.kv.format.dtype));
+  if (p.query.rows == 0 || p.batch == 0) return OpCode::kOk;
+  const AttentionPlan* plan = nullptr;
+  if (const OpCode code = PlanFor(p, &plan); code != OpCode::kOk) return code;
+  const AttentionRunParams run = {.query = p.query.data,
+                                  .out = p.out.data,
+                                  .query_stride = p.query.row_stride,
+                                  .out_stride = p.out.row_stride,
+                                  .kv = p.kv,
+                                  .kv_indptr = p.table.kv_indptr,
+                                  .page_indices = p.table.page_indices,
+                                  .last_page_len = p.table.last_page_len,
+                                  .kv_base = p.table.kv_base,
+                                  .qo_indptr = p.qo_indptr,
+                                  .items = plan->items,
+                                  .merges = plan->merges,
+                                  .work = plan->work,
+                                  .partial_out = reinterpret_cast<float*>(workspace_ + map_.partial_out),
+                                  .partial_lse = reinterpret_cast<float*>(workspace_ + map_.partial_lse),
+                                  .lse = nullptr,
+                                  .window = p.window,
+                                  .group = p.query_heads / p.kv.format.kv_heads,
+                                  .tile_rows = plan->tile_rows,
+                                  .max_items = plan->max_items,
+                                  .scale = p.scale};
+  return Queued(RunAttention(run, runtime_->stream()), "attention");
+}
+
+}  // namespace
+
+BackendPtr MakeCudaBackend(std::unique_ptr<Runtime> runtime) {
+  return BackendPtr(new CudaBackend(std::move(runtime)));
+}
+
+}  // namespace tramontane::cuda

@@ -1,0 +1,17 @@
+// The CUDA backend: kernels/backend.h over the kernels of this folder and a Runtime, which is a GPU or the
+// emulator. Threads as backend.h says. Nothing throws across it.
+//
+// Activations are bf16; weights are packed as bf16 whatever the file holds; keys and values are bf16. Where
+// each rounding happens: kernels/README.md.
+#pragma once
+
+#include <memory>
+
+#include "kernels/backend.h"
+#include "kernels/cuda/runtime.h"
+
+namespace tramontane::cuda {
+
+BackendPtr MakeCudaBackend(std::unique_ptr<Runtime> runtime);
+
+}  // namespace tramontane::cuda

@@ -1,0 +1,134 @@
+#include "kernels/cuda/emulator/emulated_runtime.h"
+
+#include <cstdlib>
+#include <cstring>
+
+#include "kernels/core/check.h"
+
+namespace tramontane::emulator {
+namespace {
+
+using cuda::MatmulOut;
+using cuda::MatmulParams;
+using cuda::MatmulShape;
+
+constexpr size_t kAlignment = 256;
+
+// cuBLASLt's twin: every output is one f32 sum over ascending k and one rounding.
+void Multiply(const MatmulShape& shape, const MatmulParams& p) {
+  const auto* weight = static_cast<const uint16_t*>(p.weight);
+  const auto* x = static_cast<const uint16_t*>(p.x);
+  const int64_t k_count = shape.in_features;
+  std::vector<float> x_row(static_cast<size_t>(k_count));
+  for (int64_t r = 0; r < p.rows; ++r) {
+    for (int64_t k = 0; k < k_count; ++k) x_row[static_cast<size_t>(k)] = Bf16ToFloat(x[r * p.x_stride + k]);
+    for (int64_t n = 0; n < shape.out_features; ++n) {
+      float sum = 0.0f;
+      for (int64_t k = 0; k < k_count; ++k)
+        sum += x_row[static_cast<size_t>(k)] * Bf16ToFloat(weight[n * k_count + k]);
+      const int64_t at = r * p.out_stride + n;
+      if (shape.out == MatmulOut::kF32) {
+        static_cast<float*>(p.out)[at] = sum;
+        continue;
+      }
+      uint16_t& place = static_cast<uint16_t*>(p.out)[at];
+      if (shape.out == MatmulOut::kBf16Add) sum += Bf16ToFloat(place);
+      place = FloatToBf16(sum);
+    }
+  }
+}
+
+}  // namespace
+
+EmulatedRuntime::EmulatedRuntime() {
+  properties_.name = "emulated";
+  properties_.memory_bytes = int64_t{1} << 30;
+  properties_.multiprocessors = 4;  // a small device: few empty blocks to run
+}
+
+EmulatedRuntime::~EmulatedRuntime() {
+  TM_CHECK(live_allocations_ == 0, "%lld allocations were never freed",
+           static_cast<long long>(live_allocations_));
+}
+
+std::string EmulatedRuntime::ErrorText(int error) const {
+  return error == kRefusedWhileRecording ? "not allowed while a step is recorded"
+                                         : "error " + std::to_string(error);
+}
+
+void* EmulatedRuntime::Allocate(int64_t bytes) {
+  void* memory = nullptr;
+  if (queue_.recording() || bytes > properties_.memory_bytes ||
+      posix_memalign(&memory, kAlignment, static_cast<size_t>(bytes)) != 0) {
+    return nullptr;
+  }
+  std::memset(memory, 0, static_cast<size_t>(bytes));
+  ++live_allocations_;
+  return memory;
+}
+
+void EmulatedRuntime::Free(void* memory) {
+  if (memory == nullptr) return;
+  TM_CHECK(!queue_.recording(), "memory is freed while a step is recorded");
+  queue_.RunUntil(queue_.queued());
+  std::free(memory);
+  --live_allocations_;
+}
+
+int EmulatedRuntime::PlanMatmul(const MatmulShape& shape) {
+  plans_.push_back(shape);
+  return static_cast<int>(plans_.size()) - 1;
+}
+
+int EmulatedRuntime::CopyToDevice(void* device, const void* host, int64_t bytes) {
+  queue_.Push([=] { std::memcpy(device, host, static_cast<size_t>(bytes)); });
+  return 0;
+}
+
+int EmulatedRuntime::CopyToHost(void* host, const void* device, int64_t bytes) {
+  queue_.Push([=] { std::memcpy(host, device, static_cast<size_t>(bytes)); });
+  return 0;
+}
+
+int EmulatedRuntime::Matmul(int plan, const MatmulParams& params) {
+  const MatmulShape shape = plans_.at(static_cast<size_t>(plan));
+  TM_CHECK(params.rows >= shape.min_rows && params.rows <= shape.max_rows,
+           "%d rows, the plan is for %d to %d", params.rows, shape.min_rows, shape.max_rows);
+  queue_.Push([=] { Multiply(shape, params); });
+  return 0;
+}
+
+int EmulatedRuntime::RecordEvent(int event) {
+  if (queue_.recording()) return kRefusedWhileRecording;
+  event_marks_.at(static_cast<size_t>(event)) = queue_.queued();
+  return 0;
+}
+
+int EmulatedRuntime::WaitEvent(int event) {
+  if (queue_.recording()) return kRefusedWhileRecording;
+  queue_.RunUntil(event_marks_.at(static_cast<size_t>(event)));
+  return 0;
+}
+
+int EmulatedRuntime::BeginRecording() {
+  if (queue_.recording()) return kRefusedWhileRecording;
+  queue_.BeginRecording();
+  return 0;
+}
+
+int EmulatedRuntime::EndRecording(void** recording) {
+  auto commands = std::make_unique<Recording>(queue_.EndRecording());
+  *recording = commands.get();
+  recordings_[*recording] = std::move(commands);
+  return 0;
+}
+
+int EmulatedRuntime::Replay(void* recording) {
+  if (queue_.recording()) return kRefusedWhileRecording;
+  for (const CommandQueue::Command& command : *recordings_.at(recording)) queue_.Push(command);
+  return 0;
+}
+
+void EmulatedRuntime::FreeRecording(void* recording) { recordings_.erase(recording); }
+
+}  // namespace tramontane::emulator

@@ -1,0 +1,60 @@
+// EmulatedRuntime: the CUDA backend's Runtime on the host. Device memory is host memory, of the exact size
+// asked for (an address sanitizer sees what lies beyond); nothing queued runs before somebody waits for it;
+// what the CUDA runtime forbids while a step is recorded (waiting, allocating) is refused here too. Tests
+// only. One thread.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "kernels/cuda/emulator/command_queue.h"
+#include "kernels/cuda/runtime.h"
+
+namespace tramontane::emulator {
+
+class EmulatedRuntime final : public cuda::Runtime {
+ public:
+  static constexpr int kRefusedWhileRecording = 1;
+
+  EmulatedRuntime();
+  ~EmulatedRuntime() override;
+
+  const cuda::DeviceProperties& properties() const override { return properties_; }
+  std::string ErrorText(int error) const override;
+
+  void* Allocate(int64_t bytes) override;
+  void Free(void* memory) override;
+  void* AllocateHost(int64_t bytes) override { return Allocate(bytes); }
+  void FreeHost(void* memory) override { Free(memory); }
+  int PlanMatmul(const cuda::MatmulShape& shape) override;
+
+  void* stream() override { return &queue_; }
+  int CopyToDevice(void* device, const void* host, int64_t bytes) override;
+  int CopyToHost(void* host, const void* device, int64_t bytes) override;
+  int Matmul(int plan, const cuda::MatmulParams& params) override;
+  int RecordEvent(int event) override;
+  int WaitEvent(int event) override;
+
+  int BeginRecording() override;
+  int EndRecording(void** recording) override;
+  int Replay(void* recording) override;
+  void FreeRecording(void* recording) override;
+
+  int64_t live_allocations() const { return live_allocations_; }
+
+ private:
+  using Recording = std::vector<CommandQueue::Command>;
+
+  cuda::DeviceProperties properties_;
+  CommandQueue queue_;
+  std::array<int64_t, kEvents> event_marks_{};
+  std::vector<cuda::MatmulShape> plans_;
+  std::unordered_map<void*, std::unique_ptr<Recording>> recordings_;
+  int64_t live_allocations_ = 0;
+};
+
+}  // namespace tramontane::emulator

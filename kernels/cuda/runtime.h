@@ -1,0 +1,83 @@
+// Runtime: what the CUDA backend asks of a device beyond its own kernels: memory, copies, fences, recorded
+// steps and large matrix products. Two of them: cuda_runtime.cc (the CUDA runtime and cuBLASLt) and
+// emulator/emulated_runtime.cc (the host), so that one CudaBackend is proved on machines without a GPU.
+//
+// One thread at a time, like the backend. There is one stream; what is queued on it runs in order and perhaps
+// later. An int result is 0 or an error that ErrorText explains.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "kernels/core/dtype.h"
+
+namespace tramontane::cuda {
+
+struct DeviceProperties {
+  std::string name;
+  int64_t memory_bytes = 0;  // free when the runtime was made
+  int32_t multiprocessors = 0;
+};
+
+// What a matrix product does with its result: f32 sums, one rounding at the end.
+enum class MatmulOut : int32_t {
+  kBf16 = 0,     // out = y
+  kBf16Add = 1,  // out += y, rounded once after the addition
+  kF32 = 2,      // out = y, not rounded
+};
+
+// A family of products y [rows, out_features] = x [rows, in_features] W^T with W [out_features, in_features],
+// all row-major bf16, for every row count in [min_rows, max_rows].
+struct MatmulShape {
+  int32_t min_rows = 0;
+  int32_t max_rows = 0;
+  int64_t in_features = 0;   // a multiple of 8
+  int64_t out_features = 0;  // any
+  MatmulOut out = MatmulOut::kBf16;
+};
+
+struct MatmulParams {
+  const void* x = nullptr;       // [rows, in_features] bf16, rows x_stride elements apart, 16-byte aligned
+  const void* weight = nullptr;  // [out_features, in_features] bf16
+  void* out = nullptr;           // [rows, out_features], rows out_stride elements apart
+  int64_t x_stride = 0;
+  int64_t out_stride = 0;
+  int32_t rows = 0;
+};
+
+class Runtime {
+ public:
+  static constexpr int kEvents = 64;
+
+  virtual ~Runtime() = default;
+  virtual const DeviceProperties& properties() const = 0;
+  virtual std::string ErrorText(int error) const = 0;
+
+  // ---- outside of steps: null when there is not enough, or while a step is recorded
+  virtual void* Allocate(int64_t bytes) = 0;  // device memory, zero-filled, 256-byte aligned
+  virtual void Free(void* memory) = 0;        // waits for what is queued
+  virtual void* AllocateHost(int64_t bytes) = 0;
+  virtual void FreeHost(void* memory) = 0;
+
+  // Settles how products of this family run; no device work. A plan's number, or -1 where there is no kernel
+  // for it.
+  virtual int PlanMatmul(const MatmulShape& shape) = 0;
+
+  // ---- queued on the stream
+  virtual void* stream() = 0;  // what launches are given
+  virtual int CopyToDevice(void* device, const void* host, int64_t bytes) = 0;
+  virtual int CopyToHost(void* host, const void* device, int64_t bytes) = 0;
+  virtual int Matmul(int plan, const MatmulParams& params) = 0;
+  virtual int RecordEvent(int event) = 0;  // 0..kEvents-1
+
+  // ---- waiting: refused while a step is recorded
+  virtual int WaitEvent(int event) = 0;  // until everything queued before its latest RecordEvent is done
+
+  // ---- recorded steps: what is queued between Begin and End is kept instead of run
+  virtual int BeginRecording() = 0;
+  virtual int EndRecording(void** recording) = 0;
+  virtual int Replay(void* recording) = 0;  // queues it
+  virtual void FreeRecording(void* recording) = 0;
+};
+
+}  // namespace tramontane::cuda

@@ -1,0 +1,414 @@
+// The CUDA backend over the emulated runtime: what it is beyond its kernels. Weights in one packed form for
+// both ways of a linear layer, work lists made once a step, and steps that can be recorded: replayed over
+// changed buffers they give what the step itself would give, which no step does that looks at device memory
+// from the host.
+#include "kernels/cuda/cuda_backend.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include "kernels/cuda/emulator/emulated_runtime.h"
+#include "tests/reference/linear.h"
+
+namespace tramontane {
+namespace {
+
+using cuda::MakeCudaBackend;
+using emulator::EmulatedRuntime;
+
+constexpr double kUnit = 0x1p-8;  // twice the relative error of one rounding to bf16
+
+// A backend, its runtime, and memory that goes with the test.
+struct Device {
+  EmulatedRuntime* runtime = new EmulatedRuntime;
+  BackendPtr backend = MakeCudaBackend(std::unique_ptr<cuda::Runtime>(runtime));
+  std::vector<void*> memory;
+
+  ~Device() {
+    for (void* block : memory) backend->Free(block);
+  }
+  template <typename T>
+  T* Allocate(size_t count) {
+    memory.push_back(backend->Allocate(static_cast<int64_t>(count * sizeof(T))));
+    return static_cast<T*>(memory.back());
+  }
+  void Wait() { ASSERT_EQ(backend->WaitFence(backend->RecordFence()), OpCode::kOk) << backend->last_error(); }
+  template <typename T>
+  void Write(T* to, const std::vector<T>& values) {
+    ASSERT_EQ(backend->Upload(to, values.data(), static_cast<int64_t>(values.size() * sizeof(T))),
+              OpCode::kOk);
+    Wait();
+  }
+  template <typename T>
+  T* Upload(const std::vector<T>& values) {
+    T* to = Allocate<T>(values.size());
+    Write(to, values);
+    return to;
+  }
+  template <typename T>
+  std::vector<T> Read(const T* from, size_t count) {
+    std::vector<T> values(count);
+    EXPECT_EQ(backend->Download(values.data(), from, static_cast<int64_t>(count * sizeof(T))), OpCode::kOk);
+    Wait();
+    return values;
+  }
+};
+
+std::vector<uint16_t> RandomBf16(int64_t count, uint64_t seed, float scale) {
+  std::mt19937_64 random(seed);
+  std::normal_distribution<float> normal(0.0f, scale);
+  std::vector<uint16_t> bits(static_cast<size_t>(count));
+  for (uint16_t& b : bits) b = FloatToBf16(normal(random));
+  return bits;
+}
+
+reference::Matrix Exact(const std::vector<uint16_t>& bits, int64_t rows, int64_t columns) {
+  reference::Matrix matrix(rows, columns);
+  for (size_t i = 0; i < bits.size(); ++i) matrix.data[i] = Bf16ToFloat(bits[i]);
+  return matrix;
+}
+
+StepMaxima SmallMaxima() {
+  return {.tokens = 48,
+          .sequences = 8,
+          .logit_rows = 48,
+          .hidden = 256,
+          .query_heads = 4,
+          .kv_heads = 2,
+          .head_dim = 32,
+          .vocab = 64,
+          .context = 256};
+}
+
+// ---- linear layers ------------------------------------------------------------------------------
+
+struct LinearCase {
+  const char* name;
+  int32_t rows;
+  int64_t in;
+  int64_t part_rows;  // of each of two parts
+  Prologue prologue;
+  Epilogue epilogue;
+  DType out_dtype = DType::kBf16;
+  DType weight_dtype = DType::kBf16;
+};
+
+class CudaLinear : public testing::TestWithParam<LinearCase> {};
+
+INSTANTIATE_TEST_SUITE_P(
+    Cases, CudaLinear,
+    testing::Values(LinearCase{"FewRows", 5, 96, 20, Prologue::kRmsNorm, Epilogue::kNone},
+                    LinearCase{"FewRowsResidual", 16, 96, 20, Prologue::kNone, Epilogue::kAddResidual},
+                    LinearCase{"FewRowsSwiGlu", 3, 96, 24, Prologue::kRmsNorm, Epilogue::kSwiGlu},
+                    LinearCase{"FewRowsOfAnOddWidth", 3, 72, 24, Prologue::kRmsNorm, Epilogue::kSwiGlu},
+                    LinearCase{"ManyRows", 17, 96, 20, Prologue::kRmsNorm, Epilogue::kNone},
+                    LinearCase{"ManyRowsPlain", 33, 96, 20, Prologue::kNone, Epilogue::kNone},
+                    LinearCase{"ManyRowsResidual", 48, 96, 20, Prologue::kNone, Epilogue::kAddResidual},
+                    LinearCase{"ManyRowsSwiGlu", 48, 96, 24, Prologue::kRmsNorm, Epilogue::kSwiGlu},
+                    LinearCase{"ManyRowsSwiGluOfAnOddWidth", 20, 72, 40, Prologue::kNone, Epilogue::kSwiGlu},
+                    LinearCase{"FewLogits", 2, 96, 33, Prologue::kRmsNorm, Epilogue::kNone, DType::kF32},
+                    LinearCase{"ManyLogits", 40, 96, 33, Prologue::kRmsNorm, Epilogue::kNone, DType::kF32},
+                    LinearCase{"WeightsInF32", 20, 96, 16, Prologue::kNone, Epilogue::kNone, DType::kBf16,
+                               DType::kF32},
+                    LinearCase{"WeightsInF16", 20, 96, 16, Prologue::kNone, Epilogue::kSwiGlu, DType::kBf16,
+                               DType::kF16}),
+    [](const auto& info) { return info.param.name; });
+
+// Source memory of the case's dtype with exactly the values of `bits`, and a little added to f32 values that
+// rounding to bf16 must drop.
+std::vector<std::byte> WeightMemory(DType dtype, const std::vector<uint16_t>& bits) {
+  std::vector<std::byte> memory(bits.size() * DTypeBytes(dtype));
+  for (size_t i = 0; i < bits.size(); ++i) {
+    const float value = Bf16ToFloat(bits[i]);
+    if (dtype == DType::kF32) {
+      const float nudged = value * (1.0f + 0x1p-12f);
+      std::memcpy(memory.data() + 4 * i, &nudged, 4);
+    } else {
+      const uint16_t element = dtype == DType::kF16 ? FloatToF16(value) : bits[i];
+      std::memcpy(memory.data() + 2 * i, &element, 2);
+    }
+  }
+  return memory;
+}
+
+// As CudaSmallLinearTest derives it: the normalised input's rounding and f32 sums scale with the magnitudes,
+// the output's rounding with the value; SwiGLU rounds gate and up before, each passed on with slope 1.1 or
+// |the other|.
+TEST_P(CudaLinear, AgreesWithItsDefinition) {
+  const LinearCase c = GetParam();
+  Device device;
+  Backend& backend = *device.backend;
+  ASSERT_EQ(backend.Reserve(SmallMaxima()), OpCode::kOk) << backend.last_error();
+  const bool swiglu = c.epilogue == Epilogue::kSwiGlu;
+  const bool norm = c.prologue == Prologue::kRmsNorm;
+  const int64_t out_features = 2 * c.part_rows, width = swiglu ? c.part_rows : out_features;
+
+  // Values that f16 holds exactly: bf16 of moderate size.
+  const std::vector<uint16_t> weight_bits = RandomBf16(out_features * c.in, 1, 0.1f);
+  const std::vector<std::byte> source_memory = WeightMemory(c.weight_dtype, weight_bits);
+  const WeightRows parts[] = {
+      {source_memory.data(), c.weight_dtype, c.part_rows, c.in},
+      {source_memory.data() + c.part_rows * c.in * static_cast<int64_t>(DTypeBytes(c.weight_dtype)),
+       c.weight_dtype, c.part_rows, c.in}};
+  WeightHandle weight;
+  ASSERT_EQ(
+      backend.PackLinear({parts, 2, c.in, swiglu ? LinearLayout::kGateUp : LinearLayout::kStacked}, &weight),
+      OpCode::kOk)
+      << backend.last_error();
+
+  const int64_t x_rows_count = c.rows + 4;
+  const std::vector<uint16_t> x = RandomBf16(x_rows_count * c.in, 2, 1.0f);
+  std::vector<int32_t> gathered;
+  for (int32_t r = 0; r < c.rows; ++r)
+    gathered.push_back(norm ? (r * 3 + 1) % static_cast<int32_t>(x_rows_count) : r);
+  std::vector<float> norm_weight(static_cast<size_t>(c.in));
+  for (size_t i = 0; i < norm_weight.size(); ++i) norm_weight[i] = 1.0f + 0.25f * static_cast<float>(i % 3);
+  const std::vector<uint16_t> residual = RandomBf16(c.rows * width, 3, 1.0f);
+  uint16_t* out = device.Upload(residual);
+  float* logits = device.Allocate<float>(static_cast<size_t>(c.rows * width));
+  const bool wide = c.out_dtype == DType::kF32;
+
+  LinearParams params;
+  params.x = MakeTensor(device.Upload(x), DType::kBf16, x_rows_count, c.in);
+  params.x_rows = norm ? device.Upload(gathered) : nullptr;
+  params.rows = c.rows;
+  params.prologue = c.prologue;
+  params.norm_weight = device.Upload(norm_weight);
+  params.norm_epsilon = 1e-5f;
+  params.weight = weight;
+  params.epilogue = c.epilogue;
+  params.out = MakeTensor(wide ? static_cast<void*>(logits) : out, c.out_dtype, c.rows, width);
+  ASSERT_EQ(backend.Linear(params), OpCode::kOk) << backend.last_error();
+  const std::vector<uint16_t> got_bits = device.Read(out, residual.size());
+  const std::vector<float> got_logits = device.Read(logits, residual.size());
+
+  reference::Matrix input(c.rows, c.in);
+  const reference::Matrix exact_x = Exact(x, x_rows_count, c.in);
+  const reference::Matrix all =
+      norm ? reference::RmsNorm(exact_x, {norm_weight.begin(), norm_weight.end()}, 1e-5f) : exact_x;
+  for (int32_t r = 0; r < c.rows; ++r) {
+    for (int64_t k = 0; k < c.in; ++k) input.At(r, k) = all.At(gathered[static_cast<size_t>(r)], k);
+  }
+  const reference::Matrix w = Exact(weight_bits, out_features, c.in);
+  const reference::Matrix product = reference::MultiplyTransposed(input, w);
+  const reference::Matrix magnitude = reference::Magnitude(input, w);
+  const double input_unit = (norm ? 1.25 * kUnit : 0.0) + static_cast<double>(c.in) * 0x1p-24;
+  for (int64_t r = 0; r < c.rows; ++r) {
+    for (int64_t n = 0; n < width; ++n) {
+      const auto at = static_cast<size_t>(r * width + n);
+      double want = product.At(r, n), allowed = input_unit * magnitude.At(r, n);
+      if (swiglu) {
+        const double gate = product.At(r, n), up = product.At(r, c.part_rows + n);
+        const double gate_error = input_unit * magnitude.At(r, n) + kUnit * std::fabs(gate);
+        const double up_error = input_unit * magnitude.At(r, c.part_rows + n) + kUnit * std::fabs(up);
+        want = reference::Silu(gate) * up;
+        allowed = 1.1 * gate_error * (std::fabs(up) + up_error) + std::fabs(reference::Silu(gate)) * up_error;
+      } else if (c.epilogue == Epilogue::kAddResidual) {
+        want += Bf16ToFloat(residual[at]);
+      }
+      if (!wide) allowed += kUnit * (std::fabs(want) + allowed);
+      ASSERT_NEAR(wide ? got_logits[at] : Bf16ToFloat(got_bits[at]), want, allowed)
+          << "row " << r << " output " << n;
+    }
+  }
+}
+
+TEST(CudaWeights, ThatCannotBePackedAreRefusedWithTheReason) {
+  Device device;
+  WeightHandle weight;
+  const std::vector<float> memory(64 * 64);
+  const WeightRows odd[] = {{memory.data(), DType::kF32, 12, 64}, {memory.data(), DType::kF32, 12, 64}};
+  EXPECT_EQ(device.backend->PackLinear({odd, 2, 64, LinearLayout::kGateUp}, &weight), OpCode::kUnsupported);
+  EXPECT_STREQ(device.backend->last_error(), "12 gate rows; the CUDA backend takes multiples of 8");
+  EXPECT_EQ(device.backend->PackLinear({odd, 1, 36, LinearLayout::kStacked}, &weight), OpCode::kUnsupported);
+  EXPECT_STREQ(device.backend->last_error(), "36 input features; the CUDA backend takes multiples of 8");
+  EXPECT_EQ(weight.impl, nullptr);
+}
+
+TEST(CudaReserve, RefusesHeadsThatAttentionDoesNotHave) {
+  Device device;
+  StepMaxima maxima = SmallMaxima();
+  maxima.head_dim = 48;
+  EXPECT_EQ(device.backend->Reserve(maxima), OpCode::kUnsupported);
+}
+
+// ---- recorded steps -----------------------------------------------------------------------------
+
+TEST(CudaRecording, RefusesToWaitOrToTakeMemory) {
+  Device device;
+  ASSERT_EQ(device.runtime->BeginRecording(), 0);
+  EXPECT_EQ(device.backend->Allocate(64), nullptr);
+  EXPECT_EQ(device.backend->WaitFence(device.backend->RecordFence()), OpCode::kDeviceFault);
+  void* recording = nullptr;
+  ASSERT_EQ(device.runtime->EndRecording(&recording), 0);
+  EXPECT_EQ(device.backend->WaitFence(device.backend->RecordFence()), OpCode::kOk);
+}
+
+// One decode step of two sequences over one windowed layer: embedding, qkv, rotary append, attention, output.
+class SmallStep {
+ public:
+  static constexpr int32_t kHidden = 64, kHeads = 4, kKvHeads = 2, kHeadDim = 32, kVocab = 24, kPageSize = 4;
+  static constexpr int32_t kQkv = (kHeads + 2 * kKvHeads) * kHeadDim;
+  static constexpr int32_t kPages = 8;
+
+  explicit SmallStep(Device& device) : device_(device), backend_(*device.backend) {
+    EXPECT_EQ(backend_.Reserve(SmallMaxima()), OpCode::kOk) << backend_.last_error();
+    table_ = Pack(kVocab, kHidden, 11);
+    qkv_ = Pack(kQkv, kHidden, 12);
+    out_ = Pack(kHidden, kHeads * kHeadDim, 13);
+    kv_.format = {.dtype = DType::kBf16, .kv_heads = kKvHeads, .head_dim = kHeadDim, .page_size = kPageSize};
+    kv_.page_bytes = kv_.format.PageBytes(1);
+    const std::vector<uint16_t> pool = RandomBf16(kPages * kv_.page_bytes / 2, 14, 1.0f);
+    pool_ = device.Upload(pool);
+    kv_.pool = reinterpret_cast<std::byte*>(pool_);
+    hidden_ = device.Allocate<uint16_t>(2 * kHidden);
+    qkv_rows_ = device.Allocate<uint16_t>(2 * kQkv);
+    attention_ = device.Allocate<uint16_t>(2 * kHeads * kHeadDim);
+    cos_sin_ = device.Allocate<float>(2 * kHeadDim);
+    std::vector<double> frequency;
+    for (int i = 0; i < kHeadDim / 2; ++i) frequency.push_back(std::pow(1e4, -2.0 * i / kHeadDim));
+    frequency_ = device.Upload(frequency);
+    token_ids = device.Allocate<int32_t>(2);
+    positions_ = device.Allocate<int32_t>(2);
+    kv_indptr_ = device.Allocate<int32_t>(3);
+    page_indices_ = device.Allocate<int32_t>(kPages);
+    last_page_len_ = device.Allocate<int32_t>(2);
+    kv_base_ = device.Upload(std::vector<int32_t>{0, 0});
+    slots_ = device.Allocate<int64_t>(2);
+    qo_indptr_ = device.Upload(std::vector<int32_t>{0, 1, 2});
+  }
+
+  // Two sequences, of which `lengths` tokens are in their pages once the step has run.
+  void SetBatch(const std::vector<int32_t>& ids, const std::vector<int32_t>& lengths) {
+    std::vector<int32_t> indptr = {0}, pages, last, positions;
+    std::vector<int64_t> slots;
+    for (int32_t s = 0; s < 2; ++s) {
+      const int32_t length = lengths[static_cast<size_t>(s)];
+      const auto count = static_cast<int32_t>(PagesFor(length, kPageSize));
+      for (int32_t i = 0; i < count; ++i) pages.push_back((5 * s + 3 * i + 1) % kPages);
+      indptr.push_back(static_cast<int32_t>(pages.size()));
+      last.push_back(OffsetInPage(length - 1, kPageSize) + 1);
+      positions.push_back(length - 1);
+      slots.push_back(SlotOf(pages.back(), length - 1, kPageSize));
+    }
+    device_.Write(token_ids, ids);
+    device_.Write(positions_, positions);
+    device_.Write(kv_indptr_, indptr);
+    device_.Write(page_indices_, pages);
+    device_.Write(last_page_len_, last);
+    device_.Write(slots_, slots);
+  }
+
+  void Queue() {
+    const Tensor hidden = MakeTensor(hidden_, DType::kBf16, 2, kHidden);
+    const Tensor qkv = MakeTensor(qkv_rows_, DType::kBf16, 2, kQkv);
+    const Tensor attention = MakeTensor(attention_, DType::kBf16, 2, kHeads * kHeadDim);
+    const PageTableView table = {kv_indptr_, page_indices_, last_page_len_, kv_base_, slots_};
+    Expect(backend_.Embed({.token_ids = token_ids, .tokens = 2, .table = table_, .out = hidden}));
+    Expect(backend_.RopeTable({positions_, 2, frequency_, kHeadDim / 2, cos_sin_}));
+    Expect(backend_.Linear({.x = hidden, .rows = 2, .weight = qkv_, .out = qkv}));
+    Expect(backend_.RopeAppend({qkv, cos_sin_, RotaryStyle::kHalfSplit, kHeads, kv_, slots_}));
+    const Tensor query = {qkv.data, qkv.dtype, qkv.rows, kHeads * kHeadDim, qkv.row_stride};
+    Expect(backend_.Attention({query, attention, kv_, table, qo_indptr_, 2, kHeads, /*window=*/6, 0.18f}));
+    Expect(backend_.Linear(
+        {.x = attention, .rows = 2, .weight = out_, .epilogue = Epilogue::kAddResidual, .out = hidden}));
+  }
+
+  // The same with the embedding fetched by a host that looks the token ids up itself: the planted fault.
+  void QueueReadingOnTheHost() {
+    const int32_t first = token_ids[0];
+    const int32_t second = token_ids[1];
+    Queue();
+    const Tensor hidden = MakeTensor(hidden_, DType::kBf16, 2, kHidden);
+    const std::vector<int32_t> baked = {first, second};
+    host_ids_ = baked;
+    Expect(backend_.Upload(token_ids, host_ids_.data(), 8));
+    Expect(backend_.Embed({.token_ids = token_ids, .tokens = 2, .table = table_, .out = hidden}));
+  }
+
+  std::vector<uint16_t> Hidden() { return device_.Read(hidden_, 2 * kHidden); }
+
+  int32_t* token_ids;
+
+ private:
+  WeightHandle Pack(int64_t rows, int64_t columns, uint64_t seed) {
+    const std::vector<uint16_t> bits = RandomBf16(rows * columns, seed, 0.2f);
+    const WeightRows part = {bits.data(), DType::kBf16, rows, columns};
+    WeightHandle weight;
+    Expect(backend_.PackLinear({&part, 1, columns, LinearLayout::kStacked}, &weight));
+    return weight;
+  }
+  void Expect(OpCode code) { EXPECT_EQ(code, OpCode::kOk) << backend_.last_error(); }
+
+  Device& device_;
+  Backend& backend_;
+  WeightHandle table_, qkv_, out_;
+  KvLayerView kv_;
+  uint16_t *pool_, *hidden_, *qkv_rows_, *attention_;
+  float* cos_sin_;
+  double* frequency_;
+  int32_t *positions_, *kv_indptr_, *page_indices_, *last_page_len_, *kv_base_, *qo_indptr_;
+  int64_t* slots_;
+  std::vector<int32_t> host_ids_;
+};
+
+struct Replayed {
+  std::vector<uint16_t> by_replay, by_itself;
+};
+
+// A step is recorded over one batch; then over another batch it is replayed, and run as it is.
+template <typename Queue>
+Replayed ReplayOverAnotherBatch(Queue queue) {
+  Replayed result;
+  {
+    Device device;
+    SmallStep step(device);
+    step.SetBatch({3, 7}, {5, 9});
+    EXPECT_EQ(device.runtime->BeginRecording(), 0);
+    queue(step);
+    void* recording = nullptr;
+    EXPECT_EQ(device.runtime->EndRecording(&recording), 0);
+    step.SetBatch({20, 1}, {14, 3});  // the window of 6 has left pages behind in the first
+    EXPECT_EQ(device.runtime->Replay(recording), 0);
+    result.by_replay = step.Hidden();
+    device.runtime->FreeRecording(recording);
+  }
+  Device device;
+  SmallStep step(device);
+  step.SetBatch({20, 1}, {14, 3});
+  queue(step);
+  result.by_itself = step.Hidden();
+  return result;
+}
+
+TEST(CudaRecording, ReplayedOverChangedBuffersAStepIsTheStep) {
+  const Replayed result = ReplayOverAnotherBatch([](SmallStep& step) { step.Queue(); });
+  EXPECT_EQ(result.by_replay, result.by_itself);
+}
+
+TEST(CudaRecording, AHostThatReadsDeviceMemoryInsideAStepIsFoundOut) {
+  const Replayed result = ReplayOverAnotherBatch([](SmallStep& step) { step.QueueReadingOnTheHost(); });
+  EXPECT_NE(result.by_replay, result.by_itself);
+}
+
+// Even without a recording: nothing has run when a step is queued.
+TEST(CudaQueue, RunsNothingBeforeSomebodyWaits) {
+  Device device;
+  int32_t* memory = device.Upload(std::vector<int32_t>{1});
+  const std::vector<int32_t> two = {2};
+  ASSERT_EQ(device.backend->Upload(memory, two.data(), 4), OpCode::kOk);
+  const uint64_t first = device.backend->RecordFence();
+  const std::vector<int32_t> three = {3};
+  ASSERT_EQ(device.backend->Upload(memory, three.data(), 4), OpCode::kOk);
+  EXPECT_EQ(*memory, 1);
+  ASSERT_EQ(device.backend->WaitFence(first), OpCode::kOk);
+  EXPECT_EQ(*memory, 2) << "what stands behind the fence need not run for it";
+  device.Wait();
+  EXPECT_EQ(*memory, 3);
+}
+
+}  // namespace
+}  // namespace tramontane
