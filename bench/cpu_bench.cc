@@ -439,8 +439,9 @@ bool Parse(int argc, char** argv, Options& options) {
 // variant's.
 void ChooseSgemmCore(const std::string& variant, char** argv) {
   constexpr const char* kCore = "OPENBLAS_CORETYPE";
-  if (variant.rfind("avx512", 0) == 0 || std::getenv(kCore) != nullptr) return;
-  setenv(kCore, variant == "avx2" ? "Haswell" : "Nehalem", 1);
+  if (std::getenv(kCore) != nullptr) return;
+  const bool avx512 = variant.rfind("avx512", 0) == 0 || variant == "amx_bf16";
+  setenv(kCore, avx512 ? "SkylakeX" : variant == "avx2" ? "Haswell" : "Nehalem", 1);
   execv("/proc/self/exe", argv);
 }
 

@@ -38,7 +38,7 @@ enum class OpCode : int32_t {
 
 struct BackendInfo {
   const char* name = "";                 // "cpu"
-  const char* variant = "";              // "avx2", "avx512", "avx512_bf16", "portable"
+  const char* variant = "";              // "avx2", "avx512", "amx_bf16", "portable", ...
   DType activation_dtype = DType::kF32;  // of the residual stream and every activation
   int32_t threads = 1;
   int64_t memory_bytes = 0;  // of the device, as much as this process may use

@@ -170,7 +170,7 @@ const std::vector<Setting>& ServeSettings() {
             "names requests may ask for; empty: breeze, or the folder's base name"),
       Text("grpc_address", &C::grpc_address, "HOST:PORT", "where gRPC listens; port 0 picks a free one"),
       OneOf("device", &C::device, {"auto", "cpu"}, "auto|cpu", "where the model runs"),
-      OneOf("cpu_variant", &C::cpu_variant, {"", "portable", "avx2", "avx512", "avx512_bf16"}, "NAME",
+      OneOf("cpu_variant", &C::cpu_variant, {"", "portable", "avx2", "avx512", "avx512_bf16", "amx_bf16"}, "NAME",
             "instruction set of the CPU kernels; empty: the best this machine has"),
       Integer("threads", &C::threads, 0, 1024, "N", "compute threads; 0: one per core"),
       Bytes("memory", &C::memory,

@@ -35,7 +35,7 @@ StatusOr<BackendPtr> MakeBackend(const ServeConfig& config) {
   if (variant.empty() && config.kv_dtype == "f32") {
     // Whoever asks for exact keys and values gets the best variant that rounds no inputs either.
     for (const std::string& name : CpuVariants()) {
-      if (variant.empty() && name != kRoundingCpuVariant) variant = name;
+      if (variant.empty() && !RoundsInputs(name)) variant = name;
     }
   }
   return MakeCpuBackend({.threads = static_cast<int32_t>(config.threads), .variant = variant});

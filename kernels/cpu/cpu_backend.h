@@ -15,11 +15,14 @@ struct CpuBackendOptions {
   std::string variant;  // "" picks the best this machine has; else one of CpuVariants()
 };
 
-// Names of the variants this machine can run, best first; among avx512_bf16, avx512, avx2, portable.
+// Names of the variants this machine can run, best first; among amx_bf16, avx512_bf16, avx512,
+// avx2, portable.
 std::vector<std::string> CpuVariants();
 
-// The one variant that rounds the inputs of bf16 weights to bf16.
-inline constexpr std::string_view kRoundingCpuVariant = "avx512_bf16";
+// Whether a variant rounds the inputs of bf16 weights to bf16.
+inline bool RoundsInputs(std::string_view variant) {
+  return variant == "amx_bf16" || variant == "avx512_bf16";
+}
 
 // An unknown or unavailable variant is an InvalidArgument that lists what there is.
 StatusOr<BackendPtr> MakeCpuBackend(const CpuBackendOptions& options);

@@ -2,16 +2,42 @@
 
 #include "kernels/cpu/cpu_backend.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 namespace tramontane {
+
+#if defined(__x86_64__)
+namespace {
+
+// The registers of tiles are large, so Linux saves them only for a process that has asked for it: once, for
+// all its threads.
+bool HasAmxTiles() {
+  static const bool has = [] {
+    unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+    if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) return false;
+    constexpr unsigned kAmxBf16 = 1u << 22, kAmxTile = 1u << 24;
+    constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+    return (edx & kAmxBf16) != 0 && (edx & kAmxTile) != 0 &&
+           syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+  }();
+  return has;
+}
+
+}  // namespace
+#endif
 
 const std::vector<const CpuKernels*>& AllVariants() {
 #if defined(__x86_64__)
   // Where dot products of bf16 are no faster than fused multiply-adds (linear_impl.h), exact inputs cost
   // nothing.
   static const bool exact_first = __builtin_cpu_is("intel");
-  static const std::vector<const CpuKernels*> variants = {exact_first ? &kAvx512Kernels : &kAvx512Bf16Kernels,
-                                                          exact_first ? &kAvx512Bf16Kernels : &kAvx512Kernels,
-                                                          &kAvx2Kernels, &kPortableKernels};
+  static const std::vector<const CpuKernels*> variants = {
+      &kAmxBf16Kernels, exact_first ? &kAvx512Kernels : &kAvx512Bf16Kernels,
+      exact_first ? &kAvx512Bf16Kernels : &kAvx512Kernels, &kAvx2Kernels, &kPortableKernels};
 #else
   static const std::vector<const CpuKernels*> variants = {&kPortableKernels};
 #endif
@@ -27,7 +53,9 @@ bool MachineRuns(const CpuKernels& kernels) {
                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
   if (&kernels == &kAvx2Kernels) return avx2;
   if (&kernels == &kAvx512Kernels) return avx512;
-  if (&kernels == &kAvx512Bf16Kernels) return avx512 && __builtin_cpu_supports("avx512bf16");
+  const bool bf16 = avx512 && __builtin_cpu_supports("avx512bf16");
+  if (&kernels == &kAvx512Bf16Kernels) return bf16;
+  if (&kernels == &kAmxBf16Kernels) return bf16 && HasAmxTiles();
 #endif
   return &kernels == &kPortableKernels;
 }

@@ -164,7 +164,7 @@ class LinearTest : public testing::TestWithParam<std::tuple<const char*, DType>>
   }
   static std::string Variant() { return std::get<0>(GetParam()); }
   static DType Dtype() { return std::get<1>(GetParam()); }
-  static bool RoundsInputs() { return Variant() == "avx512_bf16" && Dtype() == DType::kBf16; }
+  static bool RoundsInputs() { return tramontane::RoundsInputs(Variant()) && Dtype() == DType::kBf16; }
 };
 
 Matrix ToMatrix(const std::vector<float>& values, int64_t columns) {
@@ -429,7 +429,8 @@ TEST_P(LinearTest, PackedBytesIsWhatPackingTakesAndNeverWidens) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Variants, LinearTest,
-                         testing::Combine(testing::Values("portable", "avx2", "avx512", "avx512_bf16"),
+                         testing::Combine(testing::Values("portable", "avx2", "avx512", "avx512_bf16",
+                                                          "amx_bf16"),
                                           testing::Values(DType::kF32, DType::kBf16, DType::kF16)),
                          [](const auto& info) {
                            return std::string(std::get<0>(info.param)) + "_" +

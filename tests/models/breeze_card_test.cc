@@ -64,7 +64,7 @@ void PrintTo(const Arithmetic& arithmetic, std::ostream* out) { *out << arithmet
 std::string VariantFor(const Arithmetic& arithmetic) {
   const std::vector<std::string> variants = CpuVariants();
   if (!arithmetic.exact) return variants.front();
-  return *std::find_if(variants.begin(), variants.end(), [](const auto& v) { return v != "avx512_bf16"; });
+  return *std::find_if(variants.begin(), variants.end(), [](const auto& v) { return !RoundsInputs(v); });
 }
 
 // How many tokens of an answer must be the same: those before the first close call.

@@ -257,7 +257,7 @@ TEST(CommandLineTest, ExactKeysAndValuesPickNoVariantThatRounds) {
   served.program.Signal(SIGTERM);
   EXPECT_EQ(served.program.Wait(), 0);
   EXPECT_THAT(served.program.err(), HasSubstr("on cpu ("));
-  EXPECT_THAT(served.program.err(), testing::Not(HasSubstr("avx512_bf16")));
+  EXPECT_THAT(served.program.err(), testing::Not(HasSubstr("_bf16")));
 }
 
 TEST(CommandLineTest, AMissingFolderIsNamed) {

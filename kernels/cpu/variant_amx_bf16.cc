@@ -1,0 +1,34 @@
+// AVX-512 with AMX tiles of bf16: the rows of x that meet a bf16 weight are rounded to bf16.
+#if defined(__x86_64__)
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <type_traits>
+#include <utility>
+
+#include "kernels/core/dtype.h"
+#include "kernels/cpu/intrinsics.h"
+#include "kernels/cpu/variant.h"
+
+#define TM_SIMD_WIDTH 16
+#define TM_BF16_PRODUCTS
+TM_TARGET_BEGIN("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,amx-tile,amx-bf16")
+#include "kernels/cpu/attention_impl.h"
+#include "kernels/cpu/linear_impl.h"
+#include "kernels/cpu/sampling_impl.h"
+// After the bodies that it builds on.
+#include "kernels/cpu/linear_amx_impl.h"
+TM_TARGET_END
+
+namespace tramontane {
+
+const CpuKernels kAmxBf16Kernels = {
+    .name = "amx_bf16",
+    .linear = AmxLinearKernels(),
+    .attention = kAttentionKernels,
+    .sampling = kSamplingKernels,
+};
+
+}  // namespace tramontane
+#endif
