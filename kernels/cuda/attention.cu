@@ -1,24 +1,27 @@
 // Paged grouped-query attention with a sliding window: prefill, decode and mixtures, one family.
 //
-// Shapes:   query, out [tokens, query_heads * head_dim] T; pages of T (KvLayerView); tables in compressed
-// rows. Grid:     (items, kv_heads) blocks of 4 warps. A block takes one AttentionItem for one kv head: a
-// tile of rows
-//           (row = token * group + head in group, so that all query heads of a kv head share each key)
-//           against the keys [key_begin, key_end), 64 at a time. Two tiles:
-//             64 rows (prefill): warp w takes rows 16w..16w+15 and all 64 keys;
-//             16 rows (decode):  every warp takes all rows and 16 of the 64 keys; the warps' softmax states
-//             are
-//                                joined in warp order at the end.
-// Bytes:    per item and kv head: keys read = those of [key_begin, key_end) that some row of the tile sees;
-//           read  = 2 * keys * head_dim * sizeof(T) + rows * head_dim * sizeof(T) (+ table entries)
-//           write = rows * head_dim * sizeof(T), or rows * (head_dim + 1) * 4 for a partial.
-//           So decode reads min(context, window) keys rounded to nothing: tiles outside the window do not
-//           exist.
-// Limits:   head_dim 32, 64, 96, 128; group 1..16; T bf16 or f16; any page size; sm_80 and later (mma.sync).
-// Math:     scores in f32, softmax in base 2, P rounded to T before the second product, f32 sums.
-// Ideas:    FlashAttention-2 (online softmax over key tiles, P in registers), FlashInfer (rows = tokens x
-// group in
-//           the tile's M dimension; CSR page tables; partial states as an algebra), PagedAttention (pages).
+// Shapes: query, out [tokens, query_heads * head_dim] T; pages of T (KvLayerView); tables in compressed rows.
+// Grid:   AttentionKernel (max_items, kv_heads) blocks of 4 warps. A block takes one AttentionItem for one kv
+//         head: a tile of rows (row = token * group + head in group, so that all query heads of a kv head
+//         share each key) against the keys [key_begin, key_end), 64 at a time. Two tiles:
+//           64 rows (prefill): warp w takes rows 16w..16w+15 and all 64 keys;
+//           16 rows (decode):  every warp takes all rows and 16 of the 64 keys; the warps' softmax states are
+//                              joined in warp order at the end.
+//         MergeKernel (max_items, kv_heads): a block joins the splits of one AttentionMerge for one kv head.
+// Bytes:  d = head_dim; rows = live rows of the tile; keys = those of the item's range that some row sees.
+//         an item and kv head reads    48 + rows * 2d + keys * (4d + d / 2): its lengths, the query, keys and
+//                                      values, and a page number for each 16 bytes of a key
+//                             writes   rows * 2d (+ rows * 4 with lse), or rows * (4d + 4) when it is a part
+//         a merge and kv head reads    28 + rows * splits * 8d: parts, and their lse twice for each pair of
+//                                      elements (the caches' bytes, not the memory's)
+//                             writes   rows * 2d (+ rows * 4 with lse)
+//         every other block of the two grids reads 4.
+//         So decode reads the keys inside the window, whatever the context: tiles outside do not exist, and
+//         keys of an edge tile that no row sees are not fetched.
+// Limits: head_dim 32, 64, 96, 128; group 1..16; T bf16 or f16; any page size; sm_80 and later (mma.sync).
+// Math:   scores in f32, softmax in base 2, P rounded to T before the second product, f32 sums.
+// Ideas:  FlashAttention-2 (online softmax over key tiles, P in registers), FlashInfer (rows = tokens x group
+//         in the tile's M dimension; CSR page tables; partial states as an algebra), PagedAttention (pages).
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/primitives.cuh"
 
@@ -57,13 +60,11 @@ struct Tile {
   }
 };
 
-// Copies the keys (or values) at absolute positions [tile, tile + 64) into a tile; zero where not in [begin,
+// Copies the keys and values at absolute positions [tile, tile + 64) into a tile; zero where not in [begin,
 // end).
 template <typename Shape>
-TM_DEVICE void LoadKeys(const AttentionRunParams& p, int sequence, int kv_head, int tile, int begin, int end,
-                        std::byte* keys, std::byte* values) {
-  const int first_page = LoadGlobal(p.kv_indptr + sequence);
-  const int kv_base = LoadGlobal(p.kv_base + sequence);
+TM_DEVICE void LoadKeys(const AttentionRunParams& p, const int32_t* pages, int kv_base, int kv_head, int tile,
+                        int begin, int end, std::byte* keys, std::byte* values) {
   const int page_size = p.kv.format.page_size;
   for (int piece = ThreadX(); piece < kKeyTile * Shape::kChunks; piece += kThreads) {
     const int row = piece / Shape::kChunks, chunk = piece % Shape::kChunks;
@@ -71,7 +72,7 @@ TM_DEVICE void LoadKeys(const AttentionRunParams& p, int sequence, int kv_head, 
     const bool live = position >= begin && position < end;
     const std::byte* key = p.kv.pool;  // a valid address for a copy of no bytes
     if (live) {
-      const int page = LoadGlobal(p.page_indices + first_page + PageOf(position, kv_base, page_size));
+      const int page = LoadGlobal(pages + PageOf(position, kv_base, page_size));
       key = p.kv.Key(page, kv_head, OffsetInPage(position, page_size)) + chunk * 16;
     }
     const int at = Shape::Swizzle(row, chunk);
@@ -85,20 +86,22 @@ TM_DEVICE void LoadKeys(const AttentionRunParams& p, int sequence, int kv_head, 
 template <typename T, int kHeadDim, int kTileRows>
 TM_KERNEL void AttentionKernel(AttentionRunParams p) {
   using Shape = Tile<T, kHeadDim, kTileRows>;
-  if (BlockX() >= LoadGlobal(&p.work->items)) return;
-  const AttentionItem item = LoadGlobal(p.items + BlockX());
+  if (BlockX() >= LoadUniform(&p.work->items)) return;
+  const AttentionItem item = LoadUniform(p.items + BlockX());
   const int kv_head = BlockY();
   const int lane = LaneId(), warp = ThreadX() / 32;
   const int row_warp = warp % Shape::kRowWarps, key_warp = warp / Shape::kRowWarps;
   const int group_lane = lane / 4, pair = lane % 4;  // the fragment's row and column pair of this lane
 
   // The sequence's lengths: its queries are its last tokens.
-  const int first_token = LoadGlobal(p.qo_indptr + item.sequence);
-  const int tokens = LoadGlobal(p.qo_indptr + item.sequence + 1) - first_token;
+  const int first_token = LoadUniform(p.qo_indptr + item.sequence);
+  const int tokens = LoadUniform(p.qo_indptr + item.sequence + 1) - first_token;
   const int rows = tokens * p.group;
-  const int pages = LoadGlobal(p.kv_indptr + item.sequence + 1) - LoadGlobal(p.kv_indptr + item.sequence);
-  const int kv_end = LoadGlobal(p.kv_base + item.sequence) + (pages - 1) * p.kv.format.page_size +
-                     LoadGlobal(p.last_page_len + item.sequence);
+  const int first_page = LoadUniform(p.kv_indptr + item.sequence);
+  const int pages = LoadUniform(p.kv_indptr + item.sequence + 1) - first_page;
+  const int kv_base = LoadUniform(p.kv_base + item.sequence);
+  const int kv_end =
+      kv_base + (pages - 1) * p.kv.format.page_size + LoadUniform(p.last_page_len + item.sequence);
   const int first_position = kv_end - tokens;
   const int tile_first =
       first_position + item.row_begin / p.group;  // positions of the tile's first and last rows
@@ -124,7 +127,9 @@ TM_KERNEL void AttentionKernel(AttentionRunParams p) {
     }
     CopyAsync16(query_tile + Shape::Swizzle(row, chunk), source, r < rows ? 16 : 0);
   }
-  LoadKeys<Shape>(p, item.sequence, kv_head, item.key_begin, key_begin, item.key_end, key_tiles, value_tiles);
+  const int32_t* page_table = p.page_indices + first_page;
+  LoadKeys<Shape>(p, page_table, kv_base, kv_head, item.key_begin, key_begin, item.key_end, key_tiles,
+                  value_tiles);
   CopyCommit();
 
   // The two rows of this lane: fragment rows group_lane and group_lane + 8.
@@ -144,8 +149,9 @@ TM_KERNEL void AttentionKernel(AttentionRunParams p) {
     const int stage = t % kStages;
     if (t + 1 < tiles) {
       const int next = (t + 1) % kStages;
-      LoadKeys<Shape>(p, item.sequence, kv_head, item.key_begin + (t + 1) * kKeyTile, key_begin, item.key_end,
-                      key_tiles + next * Shape::kKeyBytes, value_tiles + next * Shape::kKeyBytes);
+      LoadKeys<Shape>(p, page_table, kv_base, kv_head, item.key_begin + (t + 1) * kKeyTile, key_begin,
+                      item.key_end, key_tiles + next * Shape::kKeyBytes,
+                      value_tiles + next * Shape::kKeyBytes);
     }
     CopyCommit();
     CopyWait<1>();  // all but the next tile
@@ -327,11 +333,11 @@ TM_KERNEL void AttentionKernel(AttentionRunParams p) {
 // elements).
 template <typename T, int kHeadDim>
 TM_KERNEL void MergeKernel(AttentionRunParams p) {
-  if (BlockX() >= LoadGlobal(&p.work->merges)) return;
-  const AttentionMerge merge = LoadGlobal(p.merges + BlockX());
+  if (BlockX() >= LoadUniform(&p.work->merges)) return;
+  const AttentionMerge merge = LoadUniform(p.merges + BlockX());
   const int kv_head = BlockY();
-  const int first_token = LoadGlobal(p.qo_indptr + merge.sequence);
-  const int rows = (LoadGlobal(p.qo_indptr + merge.sequence + 1) - first_token) * p.group;
+  const int first_token = LoadUniform(p.qo_indptr + merge.sequence);
+  const int rows = (LoadUniform(p.qo_indptr + merge.sequence + 1) - first_token) * p.group;
   for (int piece = ThreadX(); piece < p.tile_rows * kHeadDim / 2; piece += BlockSizeX()) {
     const int tile_row = piece / (kHeadDim / 2), d = piece % (kHeadDim / 2) * 2;
     const int r = merge.row_begin + tile_row;

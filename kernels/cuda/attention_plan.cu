@@ -1,14 +1,17 @@
 // The work list of an attention call, made on the device, so that the host need not know the lengths.
 //
-// Shapes:   reads 4 integers a sequence, writes AttentionItem [items] and AttentionMerge [merges].
-// Grid:     one block of 256 threads; a thread takes every 256th sequence; one prefix sum over threads.
-// Bytes:    4 reads of 4 bytes a sequence, twice, and 20 bytes an item. Microseconds; run once a step per
-// window. Limits:   batch of any size; lists bounded by AttentionItemBound. Idea:     FlashAttention-3's
-// device-side split planner, counting keys inside the window only.
+// Shapes: reads 6 integers a sequence, writes AttentionItem [items], AttentionMerge [merges], AttentionWork
+// [1]. Grid:   one block of 256 threads. For the split length a thread takes every 256th sequence; for the
+// lists it
+//         owns a run of neighbouring ones, placed by a prefix sum over the threads.
+// Bytes:  read 24 a sequence (20 where it has no page), four times; written 20 an item, 16 a merge, 16 once.
+//         Microseconds; run once a step per window, used by all its layers.
+// Limits: any batch; lists bounded by AttentionItemBound.
+// Idea:   FlashAttention-3's device-side split planner, but counting only keys inside the window.
 //
 // The plan: rows of a sequence fall into tiles of tile_rows; a tile sees the keys from the first visible to
 // its last row's own position. All tiles share one split length, the least (in key tiles, at least
-// kMinSplitTiles) for which all blocks together number at most target_blocks; so the list depends on the
+// kMinSplitTiles) for which all blocks together number about target_blocks; so the list depends on the
 // lengths alone.
 #include "kernels/cuda/attention_plan.cuh"
 

@@ -1,18 +1,18 @@
 // Linear layers for 1 to 16 rows: y = x W^T with W read exactly once, straight into tensor-core fragments.
 //
-// Shapes:   x [rows, K] bf16; W [N, K] bf16 row-major; out [rows, N] bf16 or f32 (N / 2 for SwiGLU).
-// Grid:     (ceil(N / 16)) blocks of 8 warps. A block makes 16 outputs for all rows; warp w takes every
-// eighth block
-//           of 32 along K (w, w + 8, ...). The eight partial sums are added in warp order.
-// Bytes:    per block 16 * K * 2 of W (the bound: N * K * 2 in all), rows * K * 2 of x from the caches
-//           (fused norm: rows * K * 2, twice, + K * 4), written rows * 16 * size of an output; kAddResidual
-//           reads as much as it writes.
-// Limits:   rows 1..16, K a multiple of 32; N any, for SwiGLU a multiple of 16; sm_80 and later.
-// Math:     products of bf16 in f32 sums; gate and up rounded to bf16 before silu, as the large path does.
-// Ideas:    weights as the M operand so that few rows waste little (swapped operands, as skinny GEMMs of
-// TensorRT-LLM
-//           do); the order of k inside an mma is free, so a lane takes 8 neighbours of a row in one 16-byte
-//           load.
+// Shapes: x [rows, K] bf16; W [N, K] bf16 row-major; out [rows, N] bf16 or f32 (N / 2 for SwiGLU).
+// Grid:   (ceil(N / 16)) blocks of 8 warps. A block makes 16 outputs for all rows; warp w takes every eighth
+//         block of 32 along K (w, w + 8, ...). The eight partial sums are added in warp order.
+// Bytes:  in all N * K * 2 of W: the bound. Each block besides
+//         reads   rows * K * 2 of x, or for a fused norm rows * K * (2 + 2 + 4): x twice and norm_weight;
+//                 rows * 128 where rows are gathered (each of 32 threads reads a row's number);
+//                 for kAddResidual what it writes; all of it from the caches but once;
+//         writes  rows * 16 outputs (8 for SwiGLU) of 2 or 4 bytes, fewer in the last block.
+// Limits: rows 1..16, K a multiple of 32; N any, for SwiGLU a multiple of 16; sm_80 and later.
+// Math:   products of bf16 in f32 sums; gate and up rounded to bf16 before silu, as the large path does.
+// Ideas:  weights as the M operand so that few rows waste little (swapped operands, as skinny GEMMs of
+//         TensorRT-LLM do); the order of k inside an mma is free, so a lane takes 8 neighbours of a row in
+//         one 16-byte load.
 //
 // How k is dealt: a block of 32 feeds two mma. Lane (g, t) loads k = 8t .. 8t+7 of W's rows g and g+8 and of
 // x's row g: words 0 and 1 are the fragments' low and high halves of the first mma, words 2 and 3 of the

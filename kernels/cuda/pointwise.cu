@@ -1,8 +1,13 @@
 // The small kernels of a step: embedding, RMSNorm, SwiGLU, rotary table, rotary embedding with append, page
-// copies.
+// copies. Shapes: pointwise.h.
 //
-// All are bound by memory or, in decode, by their launch. 16-byte loads and stores wherever rows allow. Bytes
-// are stated at each kernel. Sums in f32 in a fixed order; one rounding to bf16 per output.
+// Grid:   stated at each kernel, as are the bytes; 128 threads a block.
+// Limits: widths a multiple of 8; bf16 activations; all are bound by memory or, in decode, by their launch.
+// Math:   sums in f32 in a fixed order; one rounding to bf16 per output; angles in f64.
+// Ideas:  16-byte loads and stores wherever rows allow (llm.c); rotation and append in one pass over qkv,
+// with
+//         negative slots for padding (FlashInfer, vLLM); gate and up interleaved so that one product makes
+//         both.
 #include "kernels/cuda/pointwise.h"
 
 #include "kernels/cuda/primitives.cuh"
@@ -43,7 +48,7 @@ TM_DEVICE float Silu(float x) { return x / (1.0f + Exp2(-1.4426950408889634f * x
 
 // Grid: (tokens). Bytes: read tokens * (width * 2 + 4), written tokens * width * 2.
 TM_KERNEL void EmbedKernel(EmbedKernelParams p) {
-  const int64_t row = LoadGlobal(p.token_ids + BlockX());
+  const int64_t row = LoadUniform(p.token_ids + BlockX());
   const auto* from = static_cast<const Bf16*>(p.table) + row * p.width;
   auto* to = static_cast<Bf16*>(p.out) + BlockX() * p.out_stride;
   for (int i = ThreadX() * kPiece; i < p.width; i += kThreads * kPiece)
@@ -54,7 +59,7 @@ TM_KERNEL void EmbedKernel(EmbedKernelParams p) {
 // Bytes: read rows * width * (2 * 2 + 4) (+ 4 a row when gathered), written rows * width * 2.
 TM_KERNEL void RmsNormKernel(RmsNormKernelParams p) {
   auto* sums = reinterpret_cast<float*>(SharedBytes());  // [kThreads / 32]
-  const int64_t row = p.x_rows == nullptr ? BlockX() : LoadGlobal(p.x_rows + BlockX());
+  const int64_t row = p.x_rows == nullptr ? BlockX() : LoadUniform(p.x_rows + BlockX());
   const auto* x = static_cast<const Bf16*>(p.x) + row * p.x_stride;
   auto* y = static_cast<Bf16*>(p.y) + int64_t{BlockX()} * p.width;
   float sum = 0.0f;
@@ -95,7 +100,7 @@ TM_KERNEL void SwiGluKernel(SwiGluKernelParams p) {
 // Grid: (tokens). Angles in f64: positions reach hundreds of thousands of radians.
 // Bytes: read tokens * (4 + half_dim * 8), written tokens * half_dim * 8.
 TM_KERNEL void RopeTableKernel(RopeTableParams p) {
-  const double position = LoadGlobal(p.positions + BlockX());
+  const double position = LoadUniform(p.positions + BlockX());
   for (int i = ThreadX(); i < p.half_dim; i += kThreads) {
     double sine, cosine;
     SineCosine(position * LoadGlobal(p.inverse_frequency + i), &sine, &cosine);
@@ -122,15 +127,15 @@ TM_DEVICE void AppendPair(std::byte* vector, int at, float value) {
 }  // namespace
 
 // Grid: (tokens). A thread takes pairs of query and key heads, then elements of value heads.
-// Bytes: read tokens * ((query_heads + 2 kv_heads) * head_dim * 2 + table rows), written tokens * (query + 2
-// kv) * 2 * d.
+// Bytes, d = head_dim: a token reads 8 + (query_heads + kv_heads) * 6d (elements, and cos and sin for each
+// pair) + kv_heads * 2d and writes (query_heads + 2 kv_heads) * 2d; a padded one (slot < 0) its queries only.
 template <typename T>
 TM_KERNEL void RopeAppendKernel(RopeAppendParams p) {
   const int head_dim = p.kv.format.head_dim, half = head_dim / 2;
   const int kv_heads = p.kv.format.kv_heads;
   auto* row = static_cast<Bf16*>(p.qkv.data) + BlockX() * p.qkv.row_stride;
   const float* cos_sin = p.cos_sin + int64_t{BlockX()} * half * 2;
-  const int64_t slot = LoadGlobal(p.slots + BlockX());
+  const int64_t slot = LoadUniform(p.slots + BlockX());
   const int64_t page = slot < 0 ? 0 : PageOfSlot(slot, p.kv.format.page_size);
   const int32_t offset = slot < 0 ? 0 : OffsetOfSlot(slot, p.kv.format.page_size);
 
@@ -160,9 +165,9 @@ TM_KERNEL void RopeAppendKernel(RopeAppendParams p) {
   }
 }
 
-// Grid: (pairs, 16). Bytes: read and written count * page_bytes each (+ 8 a block).
+// Grid: (pairs, 16). Bytes: read and written count * page_bytes each (+ 8 read by a block).
 TM_KERNEL void CopyPagesKernel(CopyPagesParams p) {
-  const int64_t from = LoadGlobal(p.pairs + 2 * BlockX()), to = LoadGlobal(p.pairs + 2 * BlockX() + 1);
+  const int64_t from = LoadUniform(p.pairs + 2 * BlockX()), to = LoadUniform(p.pairs + 2 * BlockX() + 1);
   const int64_t stride = int64_t{GridY()} * kThreads * 16;
   for (int64_t i = (int64_t{BlockY()} * kThreads + ThreadX()) * 16; i < p.page_bytes; i += stride) {
     StoreGlobal16(p.pool + to * p.page_bytes + i, LoadGlobal16(p.pool + from * p.page_bytes + i));

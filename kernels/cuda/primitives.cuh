@@ -107,6 +107,11 @@ template <typename T>
 TM_DEVICE void StoreGlobal(T* address, T value) {
   *address = value;
 }
+// What every thread of the block reads from the same address: one fetch, counted once a block.
+template <typename T>
+TM_DEVICE T LoadUniform(const T* address) {
+  return *address;
+}
 TM_DEVICE Vector16 LoadGlobal16(const void* address) { return *static_cast<const Vector16*>(address); }
 TM_DEVICE void StoreGlobal16(void* address, const Vector16& value) {
   *static_cast<Vector16*>(address) = value;

@@ -33,6 +33,7 @@ struct Settings {
 };
 
 struct LaunchStats {
+  int64_t shared_bytes = 0;  // of a block; of several launches the most
   int64_t global_read_bytes = 0;
   int64_t global_written_bytes = 0;
   int64_t barriers = 0;        // __syncthreads, per block

@@ -114,6 +114,12 @@ void StoreGlobal(T* address, T value) {
   emulator::CountWritten(sizeof(T));
   *address = value;
 }
+// What every thread of the block reads from the same address: counted for thread 0 alone.
+template <typename T>
+T LoadUniform(const T* address) {
+  if (ThreadX() == 0) emulator::CountRead(sizeof(T));
+  return *address;
+}
 inline Vector16 LoadGlobal16(const void* address) {
   emulator::CountRead(16);
   Vector16 value;

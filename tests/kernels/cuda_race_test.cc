@@ -1,0 +1,224 @@
+// Races inside a block: every CUDA thread of the emulator is a fiber of ThreadSanitizer, and only barriers
+// order what threads of a block do, so a missing barrier is reported whatever order the threads happened to
+// run in. Built with ThreadSanitizer only; shapes are tiny, since it slows everything by a factor of thirty.
+// Values are checked elsewhere.
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/emulator/emulator.h"
+#include "kernels/cuda/linear_small.h"
+#include "kernels/cuda/pointwise.h"
+#include "kernels/cuda/primitives.cuh"
+
+extern "C" const char* __tsan_default_options() { return "halt_on_error=1"; }
+
+namespace tramontane::cuda {
+namespace {
+
+using emulator::LaneOrder;
+constexpr LaneOrder kOrders[] = {LaneOrder::kForward, LaneOrder::kReverse, LaneOrder::kRandom};
+
+void InOrder(LaneOrder order) { emulator::CurrentSettings() = {.order = order, .seed = 5}; }
+
+// ---- what must be reported
+// -------------------------------------------------------------------------------------
+
+// The thread before writes what the thread behind reads.
+template <bool kBarrier>
+TM_KERNEL void PassOn(float* out) {
+  auto* shared = reinterpret_cast<float*>(SharedBytes());
+  shared[ThreadX()] = static_cast<float>(ThreadX());
+  if (kBarrier) SyncThreads();
+  if (ThreadX() > 0) StoreGlobal(out + ThreadX(), shared[ThreadX() - 1]);
+}
+
+// Two tiles through one buffer, without a barrier before the second overwrites the first.
+template <bool kBarrier>
+TM_KERNEL void Refill(const float* in, float* out) {
+  auto* shared = reinterpret_cast<float*>(SharedBytes());
+  float sum = 0.0f;
+  for (int tile = 0; tile < 2; ++tile) {
+    if (ThreadX() < 16) CopyAsync16(shared + ThreadX() * 4, in + tile * 64 + ThreadX() * 4, 16);
+    CopyCommit();
+    CopyWait<0>();
+    SyncThreads();
+    sum += shared[63 - ThreadX()];
+    if (kBarrier) SyncThreads();
+  }
+  StoreGlobal(out + ThreadX(), sum);
+}
+
+// A shuffle moves values between lanes, and orders no memory.
+TM_KERNEL void OrderedByAShuffleOnly(float* out) {
+  auto* shared = reinterpret_cast<float*>(SharedBytes());
+  shared[LaneId()] = 1.0f;
+  const float value = ShuffleXor(2.0f, 1);
+  StoreGlobal(out + ThreadX(), value + shared[LaneId() ^ 1]);
+}
+
+template <typename Kernel, typename... Arguments>
+void Launch64(LaneOrder order, Kernel kernel, Arguments... arguments) {
+  InOrder(order);
+  EXPECT_EQ(TM_LAUNCH(kernel, Dim3(), Dim3{64}, 64 * sizeof(float), nullptr, arguments...), 0);
+}
+
+// A fork of a process with fibers would be blind: the detector stops looking there. So the planted faults
+// start anew.
+class CudaRaceDeathTest : public testing::Test {
+ protected:
+  void SetUp() override { testing::FLAGS_gtest_death_test_style = "threadsafe"; }
+};
+
+TEST_F(CudaRaceDeathTest, AMissingBarrierIsReportedInEveryOrder) {
+  std::vector<float> out(64);
+  for (const LaneOrder order : kOrders) {
+    Launch64(order, PassOn<true>, out.data());
+    EXPECT_DEATH(Launch64(order, PassOn<false>, out.data()), "data race(.|\n)*PassOn");
+  }
+}
+
+TEST_F(CudaRaceDeathTest, ATileOverwrittenWhileOthersReadItIsReported) {
+  const std::vector<float> in(128, 1.0f);
+  std::vector<float> out(64);
+  for (const LaneOrder order : kOrders) {
+    Launch64(order, Refill<true>, in.data(), out.data());
+    EXPECT_DEATH(Launch64(order, Refill<false>, in.data(), out.data()), "data race(.|\n)*Refill");
+  }
+}
+
+TEST_F(CudaRaceDeathTest, AShuffleIsNoBarrier) {
+  std::vector<float> out(64);
+  EXPECT_DEATH(
+      {
+        InOrder(LaneOrder::kForward);
+        (void)TM_LAUNCH(OrderedByAShuffleOnly, Dim3(), Dim3{32}, 32 * sizeof(float), nullptr, out.data());
+      },
+      "data race(.|\n)*OrderedByAShuffleOnly");
+}
+
+// ---- what must be silent: every kernel
+// -------------------------------------------------------------------------
+
+class CudaRaceTest : public testing::TestWithParam<LaneOrder> {
+ protected:
+  void SetUp() override { InOrder(GetParam()); }
+};
+
+INSTANTIATE_TEST_SUITE_P(Orders, CudaRaceTest, testing::ValuesIn(kOrders),
+                         [](const auto& info) { return "Order" + std::to_string(info.index); });
+
+// Two sequences: one whose keys are split, one short; `tokens` queries each.
+void RunAttentionOf(int32_t tokens, int32_t tile_rows, int32_t window) {
+  constexpr int32_t kPage = 16, kDim = 32, kGroup = 2, kKeys = 272, kPages = kKeys / kPage + 1;
+  KvLayerView kv;
+  kv.format = {.dtype = DType::kBf16, .kv_heads = 1, .head_dim = kDim, .page_size = kPage};
+  kv.page_bytes = kv.format.PageBytes(1);
+  std::vector<std::byte> pool(static_cast<size_t>(kPages * kv.page_bytes));
+  kv.pool = pool.data();
+  std::vector<int32_t> page_indices(kPages);
+  for (int32_t i = 0; i < kPages; ++i) page_indices[static_cast<size_t>(i)] = kPages - 1 - i;
+  const std::vector<int32_t> kv_indptr = {0, kPages - 1, kPages}, last_page_len = {kPage, 9},
+                             kv_base = {0, 0}, qo_indptr = {0, tokens, 2 * tokens};
+  constexpr int32_t kTarget = 8;
+  const int32_t bound = AttentionItemBound(2 * tokens, 2, kGroup, tile_rows, kTarget);
+  std::vector<AttentionItem> items(static_cast<size_t>(bound));
+  std::vector<AttentionMerge> merges(items.size());
+  AttentionWork work{};
+  ASSERT_EQ(PlanAttention({kv_indptr.data(), last_page_len.data(), kv_base.data(), qo_indptr.data(), 2, kPage,
+                           window, kGroup, tile_rows, 1, kTarget, bound, items.data(), merges.data(), &work},
+                          nullptr),
+            0);
+  ASSERT_EQ(work.merges > 0, window == 0);
+  const std::vector<uint16_t> query(static_cast<size_t>(2 * tokens * kGroup * kDim));
+  std::vector<uint16_t> out(query.size());
+  const auto slots = static_cast<size_t>(work.partials * tile_rows);
+  std::vector<float> partial_out(slots * kDim), partial_lse(slots),
+      lse(static_cast<size_t>(2 * tokens * kGroup));
+  AttentionRunParams run{};
+  run.query = query.data();
+  run.out = out.data();
+  run.query_stride = run.out_stride = kGroup * kDim;
+  run.kv = kv;
+  run.kv_indptr = kv_indptr.data();
+  run.page_indices = page_indices.data();
+  run.last_page_len = last_page_len.data();
+  run.kv_base = kv_base.data();
+  run.qo_indptr = qo_indptr.data();
+  run.items = items.data();
+  run.merges = merges.data();
+  run.work = &work;
+  run.partial_out = partial_out.data();
+  run.partial_lse = partial_lse.data();
+  run.lse = lse.data();
+  run.window = window;
+  run.group = kGroup;
+  run.tile_rows = tile_rows;
+  run.max_items = bound;
+  run.scale = 0.2f;
+  ASSERT_EQ(RunAttention(run, nullptr), 0);
+}
+
+TEST_P(CudaRaceTest, AttentionIsSilent) {
+  RunAttentionOf(1, 16, 0);
+  RunAttentionOf(1, 16, 20);
+  RunAttentionOf(9, 64, 0);
+}
+
+TEST_P(CudaRaceTest, SmallLinearIsSilent) {
+  constexpr int32_t kIn = 288, kOut = 16;
+  const std::vector<uint16_t> x(16 * kIn), weight(kOut * kIn);
+  const std::vector<float> norm(kIn, 1.0f);
+  std::vector<uint16_t> out(16 * kOut);
+  for (const int32_t rows : {3, 16}) {
+    for (const auto& [prologue, epilogue] :
+         {std::pair{Prologue::kNone, Epilogue::kAddResidual}, {Prologue::kRmsNorm, Epilogue::kSwiGlu}}) {
+      SmallLinearParams p{};
+      p.x = x.data();
+      p.norm_weight = norm.data();
+      p.weight = weight.data();
+      p.out = out.data();
+      p.x_stride = kIn;
+      p.out_stride = kOut;
+      p.rows = rows;
+      p.in_features = kIn;
+      p.out_features = kOut;
+      p.prologue = prologue;
+      p.epilogue = epilogue;
+      p.out_dtype = DType::kBf16;
+      ASSERT_EQ(LaunchSmallLinear(p, nullptr), 0);
+    }
+  }
+}
+
+TEST_P(CudaRaceTest, PointwiseKernelsAreSilent) {
+  constexpr int32_t kWidth = 264, kHeadDim = 8;
+  const std::vector<uint16_t> x(2 * kWidth);
+  std::vector<uint16_t> y(2 * kWidth);
+  const std::vector<float> weight(kWidth);
+  const std::vector<int32_t> ids = {1, 0}, positions = {5, 6}, pairs = {0, 1};
+  ASSERT_EQ(LaunchEmbed({ids.data(), x.data(), y.data(), kWidth, 2, kWidth}, nullptr), 0);
+  ASSERT_EQ(LaunchRmsNorm({x.data(), nullptr, weight.data(), y.data(), kWidth, 2, kWidth, 1e-5f}, nullptr),
+            0);
+  ASSERT_EQ(LaunchSwiGlu({x.data(), y.data(), kWidth, 1, kWidth}, nullptr), 0);
+  const std::vector<double> frequency(kHeadDim / 2, 0.5);
+  std::vector<float> cos_sin(2 * kHeadDim);
+  ASSERT_EQ(LaunchRopeTable({positions.data(), 2, frequency.data(), kHeadDim / 2, cos_sin.data()}, nullptr),
+            0);
+  KvLayerView kv;
+  kv.format = {.dtype = DType::kBf16, .kv_heads = 2, .head_dim = kHeadDim, .page_size = 4};
+  kv.page_bytes = kv.format.PageBytes(1);
+  std::vector<std::byte> pool(static_cast<size_t>(2 * kv.page_bytes));
+  kv.pool = pool.data();
+  std::vector<uint16_t> qkv(2 * 8 * kHeadDim);
+  const std::vector<int64_t> slots = {3, -1};
+  ASSERT_EQ(LaunchRopeAppend({MakeTensor(qkv.data(), DType::kBf16, 2, 8 * kHeadDim), cos_sin.data(),
+                              RotaryStyle::kHalfSplit, 4, kv, slots.data()},
+                             nullptr),
+            0);
+  ASSERT_EQ(LaunchCopyPages({pool.data(), kv.page_bytes, pairs.data(), 1}, nullptr), 0);
+}
+
+}  // namespace
+}  // namespace tramontane::cuda

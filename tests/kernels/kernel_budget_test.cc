@@ -1,0 +1,303 @@
+// What the CUDA kernels take of a multiprocessor stays within kernels/cuda/budget.txt: registers, spilled
+// bytes, stack and static shared memory as ptxas reported them while the library was compiled, and the
+// dynamic shared memory of launches, measured on the emulator.
+//
+// A change that takes more fails here. If the change is worth it, write the budget anew and look at what git
+// shows:
+//   TRAMONTANE_WRITE_BUDGET=1 build/release/bin/kernel_budget_test
+#include <cxxabi.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <regex>
+#include <sstream>
+
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/emulator/emulator.h"
+#include "kernels/cuda/linear_small.h"
+#include "kernels/cuda/pointwise.h"
+
+namespace tramontane {
+namespace {
+
+constexpr const char* kBudgetFile = TRAMONTANE_SOURCE_DIR "/kernels/cuda/budget.txt";
+
+// Per kernel and architecture.
+struct Usage {
+  int registers = 0;  // of a thread
+  int spilled = 0;    // bytes stored and loaded
+  int stack = 0;      // bytes of a thread
+  int shared = 0;     // static bytes of a block
+};
+using KernelOnArchitecture =
+    std::pair<std::string, std::string>;  // ("AttentionKernel<Bf16, 64, 16>", "sm_80")
+using Usages = std::map<KernelOnArchitecture, Usage>;
+using DynamicShared = std::map<std::string, int64_t>;  // bytes of a block, by kernel
+
+struct Budget {
+  std::string nvcc;  // "13.0": other versions allocate registers otherwise
+  Usages usage;
+  DynamicShared dynamic;
+};
+
+// "_ZN...AttentionKernel..." to "AttentionKernel<Bf16, 64, 16>": no namespaces, return type or parameters.
+std::string KernelName(const std::string& mangled) {
+  int status = 0;
+  char* demangled = abi::__cxa_demangle(mangled.c_str(), nullptr, nullptr, &status);
+  std::string name = status == 0 ? demangled : mangled;
+  std::free(demangled);
+  for (const char* dropped : {"tramontane::", "cuda::", "(anonymous namespace)::"}) {
+    for (size_t at = name.find(dropped); at != std::string::npos; at = name.find(dropped)) {
+      name.erase(at, std::string(dropped).size());
+    }
+  }
+  if (name.starts_with("void ")) name.erase(0, 5);
+  return name.substr(0, name.find('('));
+}
+
+// What `ptxas -v` wrote.
+void AddUsages(std::istream& log, Usages* usages) {
+  static const std::regex entry("Compiling entry function '(\\w+)' for '(\\w+)'");
+  static const std::regex frame(
+      "(\\d+) bytes stack frame, (\\d+) bytes spill stores, (\\d+) bytes spill loads");
+  static const std::regex used("Used (\\d+) registers.*");
+  static const std::regex shared(", (\\d+) bytes smem");
+  Usage* current = nullptr;
+  std::smatch match;
+  for (std::string line; std::getline(log, line);) {
+    if (std::regex_search(line, match, entry)) {
+      current = &(*usages)[{KernelName(match[1]), match[2]}];
+    } else if (current != nullptr && std::regex_search(line, match, frame)) {
+      current->stack = std::stoi(match[1]);
+      current->spilled = std::stoi(match[2]) + std::stoi(match[3]);
+    } else if (current != nullptr && std::regex_search(line, match, used)) {
+      current->registers = std::stoi(match[1]);
+      if (std::regex_search(line, match, shared)) current->shared = std::stoi(match[1]);
+    }
+  }
+}
+
+Usages CompiledUsages() {
+  Usages usages;
+  std::istringstream logs(TRAMONTANE_PTXAS_LOGS);
+  for (std::string path; std::getline(logs, path, ':');) {
+    std::ifstream log(path);
+    EXPECT_TRUE(log) << path;
+    AddUsages(log, &usages);
+  }
+  return usages;
+}
+
+std::string FirstUsageBeyond(const Usages& used, const Usages& allowed) {
+  for (const auto& [kernel, u] : used) {
+    const std::string name = kernel.first + " on " + kernel.second;
+    const auto found = allowed.find(kernel);
+    if (found == allowed.end()) return name + " has no budget";
+    const Usage& a = found->second;
+    auto beyond = [&](const char* what, int value, int limit) {
+      return name + ": " + std::to_string(value) + " " + what + ", the budget is " + std::to_string(limit);
+    };
+    if (u.registers > a.registers) return beyond("registers", u.registers, a.registers);
+    if (u.spilled > a.spilled) return beyond("spilled bytes", u.spilled, a.spilled);
+    if (u.stack > a.stack) return beyond("bytes of stack", u.stack, a.stack);
+    if (u.shared > a.shared) return beyond("bytes of static shared memory", u.shared, a.shared);
+  }
+  return "";
+}
+
+// Lines: "nvcc 13.0", "sm_80 REGISTERS SPILLED STACK SHARED KERNEL", "dynamic BYTES KERNEL"; '#' begins a
+// comment.
+Budget ReadBudget(std::istream& file) {
+  Budget budget;
+  for (std::string line; std::getline(file, line);) {
+    if (line.empty() || line.front() == '#') continue;
+    std::istringstream words(line);
+    std::string first, kernel;
+    words >> first;
+    if (first == "nvcc") {
+      words >> budget.nvcc;
+    } else if (first == "dynamic") {
+      int64_t bytes = 0;
+      words >> bytes >> std::ws;
+      std::getline(words, kernel);
+      budget.dynamic[kernel] = bytes;
+    } else {
+      Usage u;
+      words >> u.registers >> u.spilled >> u.stack >> u.shared >> std::ws;
+      std::getline(words, kernel);
+      budget.usage[{kernel, first}] = u;
+    }
+    EXPECT_TRUE(words) << line;
+  }
+  return budget;
+}
+
+void WriteBudget(const Budget& budget) {
+  std::ofstream file(kBudgetFile);
+  file << "# What the kernels may take; tests/kernels/kernel_budget_test.cc reads this and says how to write "
+          "it.\n"
+          "nvcc "
+       << budget.nvcc
+       << "\n\n# architecture, registers, spilled bytes, stack, static shared memory, kernel\n";
+  for (const auto& [kernel, u] : budget.usage) {
+    file << kernel.second << ' ' << u.registers << ' ' << u.spilled << ' ' << u.stack << ' ' << u.shared
+         << ' ' << kernel.first << '\n';
+  }
+  file << "\n# most dynamic shared memory of a block, kernel\n";
+  for (const auto& [kernel, bytes] : budget.dynamic) file << "dynamic " << bytes << ' ' << kernel << '\n';
+}
+
+// ---- launches with as much shared memory as each kernel ever takes
+// ---------------------------------------------
+
+int64_t SharedBytesOf(const std::function<int()>& launch) {
+  emulator::CurrentSettings() = {};
+  emulator::TotalStats() = {};
+  EXPECT_EQ(launch(), 0);
+  return emulator::TotalStats().shared_bytes;
+}
+
+int64_t AttentionSharedBytes(DType dtype, int32_t head_dim, int32_t tile_rows) {
+  const cuda::AttentionWork nothing{};
+  cuda::AttentionRunParams p{};
+  p.kv.format = {.dtype = dtype, .kv_heads = 1, .head_dim = head_dim};
+  p.work = &nothing;
+  p.tile_rows = tile_rows;
+  p.max_items = 1;
+  return SharedBytesOf([&] { return cuda::RunAttention(p, nullptr); });
+}
+
+// The longest rows that a launch of so many takes, times 16 outputs.
+int64_t SmallLinearSharedBytes(int32_t rows, Prologue prologue) {
+  cuda::SmallLinearParams p{};
+  p.rows = rows;
+  p.prologue = prologue;
+  p.epilogue = Epilogue::kNone;
+  p.out_features = 16;
+  p.out_dtype = DType::kBf16;
+  p.in_features = 32;
+  cuda::SmallLinearParams longer = p;
+  while (longer.in_features < 8192 && cuda::SmallLinearSupported(longer)) {
+    p = longer;
+    longer.in_features += 32;
+  }
+  const auto k = static_cast<size_t>(p.in_features);
+  const std::vector<uint16_t> x(static_cast<size_t>(rows) * k), weight(16 * k);
+  const std::vector<float> norm(k, 1.0f);
+  std::vector<uint16_t> out(static_cast<size_t>(rows) * 16);
+  p.x = x.data();
+  p.x_stride = p.in_features;
+  p.weight = weight.data();
+  p.norm_weight = norm.data();
+  p.out = out.data();
+  p.out_stride = 16;
+  return SharedBytesOf([&] { return cuda::LaunchSmallLinear(p, nullptr); });
+}
+
+DynamicShared MeasuredDynamicShared() {
+  DynamicShared bytes;
+  for (const auto& [dtype, type_name] : {std::pair{DType::kBf16, "Bf16"}, {DType::kF16, "F16"}}) {
+    for (const int32_t head_dim : {32, 64, 96, 128}) {
+      for (const int32_t rows : {16, 64}) {
+        std::ostringstream name;
+        name << "AttentionKernel<" << type_name << ", " << head_dim << ", " << rows << ">";
+        bytes[name.str()] = AttentionSharedBytes(dtype, head_dim, rows);
+      }
+    }
+  }
+  bytes["SmallLinearKernel<1, false>"] = SmallLinearSharedBytes(8, Prologue::kNone);
+  bytes["SmallLinearKernel<2, false>"] = SmallLinearSharedBytes(16, Prologue::kNone);
+  bytes["SmallLinearKernel<1, true>"] = SmallLinearSharedBytes(8, Prologue::kRmsNorm);
+  bytes["SmallLinearKernel<2, true>"] = SmallLinearSharedBytes(16, Prologue::kRmsNorm);
+  cuda::AttentionWork work{};
+  cuda::AttentionPlanParams plan{};
+  plan.kv_heads = 1;
+  plan.work = &work;
+  bytes["PlanAttentionKernel"] = SharedBytesOf([&] { return cuda::PlanAttention(plan, nullptr); });
+  const std::vector<uint16_t> x(8);
+  std::vector<uint16_t> y(8);
+  const std::vector<float> weight(8);
+  const cuda::RmsNormKernelParams norm{x.data(), nullptr, weight.data(), y.data(), 8, 1, 8, 1e-5f};
+  bytes["RmsNormKernel"] = SharedBytesOf([&] { return cuda::LaunchRmsNorm(norm, nullptr); });
+  return bytes;
+}
+
+Budget CommittedBudget() {
+  std::ifstream file(kBudgetFile);
+  EXPECT_TRUE(file) << kBudgetFile;
+  return ReadBudget(file);
+}
+
+// Why there is nothing from ptxas to compare; empty where there is.
+std::string WhyNotCompiled(const Budget& budget) {
+  const std::string version = TRAMONTANE_NVCC_VERSION;
+  if (version.empty()) {
+    return std::string(TRAMONTANE_NVCC_MISSING) +
+           ": the kernels were not compiled for sm_80, sm_89 and sm_90a, nor their registers and spills "
+           "checked";
+  }
+  if (version != budget.nvcc && std::getenv("TRAMONTANE_WRITE_BUDGET") == nullptr) {
+    return "the kernels compile; the budget is for nvcc " + budget.nvcc + ", this is " + version;
+  }
+  return "";
+}
+
+TEST(KernelBudgetTest, EveryKernelStaysWithinItsRegistersSpillsAndStaticSharedMemory) {
+  Budget budget = CommittedBudget();
+  if (const std::string reason = WhyNotCompiled(budget); !reason.empty()) GTEST_SKIP() << reason;
+  const Usages used = CompiledUsages();
+  ASSERT_FALSE(used.empty());
+  if (std::getenv("TRAMONTANE_WRITE_BUDGET") != nullptr) {
+    WriteBudget({TRAMONTANE_NVCC_VERSION, used, MeasuredDynamicShared()});
+    budget = CommittedBudget();
+  }
+  EXPECT_EQ(FirstUsageBeyond(used, budget.usage), "");
+  for (const auto& [kernel, allowed] : budget.usage) {
+    EXPECT_TRUE(used.count(kernel)) << kernel.first << " on " << kernel.second
+                                    << " has a budget but does not exist";
+  }
+}
+
+TEST(KernelBudgetTest, LaunchesTakeTheDynamicSharedMemoryThatTheBudgetSays) {
+  EXPECT_EQ(MeasuredDynamicShared(), CommittedBudget().dynamic);
+}
+
+// CUDA Programming Guide, table of technical specifications: the most shared memory of one block.
+TEST(KernelBudgetTest, SharedMemoryOfEveryKernelFitsItsArchitecture) {
+  const std::map<std::string, int64_t> limit = {
+      {"sm_80", 163 * 1024}, {"sm_89", 99 * 1024}, {"sm_90a", 227 * 1024}};
+  const Budget budget = CommittedBudget();
+  for (const auto& [kernel, usage] : budget.usage) {
+    const auto dynamic = budget.dynamic.find(kernel.first);
+    const int64_t bytes = usage.shared + (dynamic == budget.dynamic.end() ? 0 : dynamic->second);
+    EXPECT_LE(bytes, limit.at(kernel.second)) << kernel.first << " on " << kernel.second;
+  }
+}
+
+TEST(KernelBudgetTest, AKernelThatTakesMoreThanItsBudgetIsNamed) {
+  std::istringstream log(
+      "ptxas info    : Compiling entry function '_ZN10tramontane4cuda11EmbedKernelENS0_17EmbedKernelParamsE' "
+      "for "
+      "'sm_80'\n"
+      "ptxas info    : Function properties for _ZN10tramontane4cuda11EmbedKernelENS0_17EmbedKernelParamsE\n"
+      "    8 bytes stack frame, 4 bytes spill stores, 4 bytes spill loads\n"
+      "ptxas info    : Used 33 registers, used 1 barriers, 16 bytes smem, 384 bytes cmem[0]\n");
+  Usages used;
+  AddUsages(log, &used);
+  const KernelOnArchitecture kernel = {"EmbedKernel", "sm_80"};
+  ASSERT_TRUE(used.count(kernel));
+  const Usage whole = {33, 8, 8, 16};
+  EXPECT_EQ(FirstUsageBeyond(used, {{kernel, whole}}), "");
+  for (int Usage::* field : {&Usage::registers, &Usage::spilled, &Usage::stack, &Usage::shared}) {
+    Usage less = whole;
+    less.*field -= 1;
+    EXPECT_NE(FirstUsageBeyond(used, {{kernel, less}}).find("EmbedKernel on sm_80: "), std::string::npos);
+  }
+  EXPECT_EQ(FirstUsageBeyond(used, {}), "EmbedKernel on sm_80 has no budget");
+}
+
+}  // namespace
+}  // namespace tramontane
