@@ -45,7 +45,7 @@ class HttpListener {
   virtual void OnHangUp() = 0;
   // Everything written so far has been handed to the system: room for the next write.
   virtual void OnWritten() {}
-  // A stream was started and nothing has been written for HttpLimits::silence_ms.
+  // Nothing has been written for HttpLimits::silence_ms.
   virtual void OnSilence() {}
 };
 

@@ -1,0 +1,53 @@
+// HttpRequestParser: the bytes of a connection to one HTTP/1 request. Boost.Beast does the reading; this is
+// all of it that the rest sees. No sockets: fuzzed as it is. One thread at a time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "server/gateway/api_error.h"
+#include "server/gateway/gateway.h"
+#include "server/gateway/http.h"
+
+namespace tramontane {
+
+class HttpRequestParser {
+ public:
+  explicit HttpRequestParser(const HttpLimits& limits);
+  ~HttpRequestParser();
+  HttpRequestParser(HttpRequestParser&&) noexcept;
+  HttpRequestParser& operator=(HttpRequestParser&&) noexcept;
+
+  // Takes what it can use from the front of `bytes` and says how many those were. A header is taken only as a
+  // whole: bytes of a part of it have to come again, with more behind them. Takes nothing after done() or
+  // failed().
+  size_t Feed(std::string_view bytes);
+
+  bool header_done() const;
+  bool done() const;    // a whole request: Take() it
+  bool failed() const;  // and always will: answer error(), close
+  const ApiError& error() const;
+
+  // After the header.
+  bool expects_continue() const;  // the client sends its body when it has seen "100 Continue"
+  bool keep_alive() const;        // the connection may carry another request
+  bool is_http_1_1() const;       // knows chunked bodies
+  int64_t body_bytes() const;     // announced, or come so far where that is more
+
+  // REQUIRES: done(). Once.
+  HttpRequest Take();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// "/v1//chat/completions/?a=b" and "http://host/chat/completions" -> "/chat/completions": percent-decoded,
+// one slash where there are several, none at the end, without "/v1" (or several of it) in front. The query is
+// left out.
+std::string NormalizedPath(std::string_view target);
+
+}  // namespace tramontane

@@ -1,0 +1,50 @@
+// HttpServer: sockets. Accepts connections, reads requests, hands each to the handler as an HttpExchange and
+// writes its answer. Boost.Asio is behind this page. What is asked for, and by whom it is answered, is
+// gateway.cc's matter.
+//
+// Threads: one acceptor; each connection belongs to one of the io threads for life, and everything that
+// happens to it happens there. Handlers run on threads of their own. Always: a connection answers one request
+// at a time, in order; what a client sends meanwhile is read ahead up to a bound and kept.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "kernels/core/status.h"
+#include "server/gateway/gateway.h"
+#include "server/gateway/http.h"
+
+namespace tramontane {
+
+struct HttpServerOptions {
+  std::string address = "127.0.0.1:0";  // HOST:PORT
+  int32_t io_threads = 1;
+  int32_t handler_threads = 1;
+  HttpLimits limits = {};
+  HttpHeaders headers = {};  // in every answer
+};
+
+class HttpServer {
+ public:
+  using Handler = std::function<void(std::shared_ptr<HttpExchange>)>;
+
+  static StatusOr<std::unique_ptr<HttpServer>> Start(const HttpServerOptions& options, Handler handler);
+  ~HttpServer();  // as Stop
+
+  const std::string& address() const;
+
+  // Connections close when they have answered what they have begun to read; new ones too.
+  void CloseWhenAnswered();
+  int64_t open_exchanges() const;
+
+  void Stop();
+
+ private:
+  struct Impl;
+  explicit HttpServer(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tramontane

@@ -1,0 +1,58 @@
+#include "server/gateway/status_endpoints.h"
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+
+#include "server/gateway/api_error.h"
+
+namespace tramontane {
+namespace {
+
+HttpResponse JsonResponse(const nlohmann::ordered_json& body) {
+  HttpResponse response;
+  response.body = body.dump();
+  return response;
+}
+
+}  // namespace
+
+void AnswerHealth(const GatewayContext&, std::shared_ptr<HttpExchange> exchange) {
+  HttpResponse response;
+  response.content_type = "";
+  exchange->Respond(std::move(response));
+}
+
+void AnswerReady(const GatewayContext& context, std::shared_ptr<HttpExchange> exchange) {
+  if (context.client.ready()) return AnswerHealth(context, std::move(exchange));
+  ApiError error;
+  error.status = 503;
+  error.type = "service_unavailable";
+  error.code = "not_ready";
+  error.message = "no request is taken now: the model is loading or the server is draining";
+  exchange->Respond(ErrorResponse(error));
+}
+
+void AnswerVersion(const GatewayContext& context, std::shared_ptr<HttpExchange> exchange) {
+  exchange->Respond(JsonResponse({{"version", context.options.version}}));
+}
+
+void AnswerLoad(const GatewayContext& context, std::shared_ptr<HttpExchange> exchange) {
+  context.client.GetLoad([exchange](const RpcError& error, const v1::GetLoadResponse& load) {
+    if (!error.ok()) return exchange->Respond(ErrorResponse(ToApiError(error)));
+    exchange->Respond(JsonResponse({{"server_load", load.open_streams()}}));
+  });
+}
+
+void AnswerMetrics(const GatewayContext& context, std::shared_ptr<HttpExchange> exchange) {
+  ApiError error;
+  error.status = 404;
+  error.message = "this server keeps no metrics";
+  if (context.options.metrics == nullptr) return exchange->Respond(ErrorResponse(error));
+  HttpResponse response;
+  response.content_type = "text/plain; version=0.0.4; charset=utf-8";
+  response.body = context.options.metrics();
+  exchange->Respond(std::move(response));
+}
+
+}  // namespace tramontane

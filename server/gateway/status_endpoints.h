@@ -1,0 +1,21 @@
+// Endpoints about the server itself. See Endpoint in gateway.h for their thread.
+#pragma once
+
+#include <memory>
+
+#include "server/gateway/gateway.h"
+
+namespace tramontane {
+
+// The process answers: 200 without a body.
+void AnswerHealth(const GatewayContext& context, std::shared_ptr<HttpExchange> exchange);
+// A request would be taken now: 200, else 503.
+void AnswerReady(const GatewayContext& context, std::shared_ptr<HttpExchange> exchange);
+// {"version": "0.1.0"}
+void AnswerVersion(const GatewayContext& context, std::shared_ptr<HttpExchange> exchange);
+// {"server_load": requests in progress}
+void AnswerLoad(const GatewayContext& context, std::shared_ptr<HttpExchange> exchange);
+// Prometheus text.
+void AnswerMetrics(const GatewayContext& context, std::shared_ptr<HttpExchange> exchange);
+
+}  // namespace tramontane
