@@ -281,22 +281,10 @@ void Multiply(const Product& p, int32_t rows, int32_t columns) {
 // for NaN. Like Exp, which has to do with more.
 inline Vf ExpOfNonPositive(Vf x) {
   constexpr float kLowest = -87.0f;
-  const Vf clamped = x < Splat(kLowest) ? Splat(kLowest) : x;
-  constexpr float kRounder = 12582912.0f;  // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
-  const Vf shifted = Fma(clamped, Splat(1.44269504f), Splat(kRounder));
-  const Vf n = shifted - kRounder;
-  Vf r = Fma(n, Splat(-0.693359375f), clamped);  // ln 2 in two parts; n times the first is exact
-  r = Fma(n, Splat(2.12194440e-4f), r);
-  Vf p = Splat(1.0f / 5040.0f);
-  p = Fma(p, r, Splat(1.0f / 720.0f));
-  p = Fma(p, r, Splat(1.0f / 120.0f));
-  p = Fma(p, r, Splat(1.0f / 24.0f));
-  p = Fma(p, r, Splat(1.0f / 6.0f));
-  p = Fma(p, r, Splat(0.5f));
-  p = Fma(p, r, Splat(1.0f));
-  p = Fma(p, r, Splat(1.0f));
-  const Vf power = BitsToFloat((FloatToBits(shifted) << 23) + FloatToBits(Splat(1.0f)));  // n >= -126: normal
-  return x < Splat(kLowest) ? Vf{} : p * power;
+  const ExpParts parts = SplitExp(x < Splat(kLowest) ? Splat(kLowest) : x);
+  // 2^n, n >= -126: normal.
+  const Vf scale = BitsToFloat((FloatToBits(parts.exponent) << 23) + FloatToBits(Splat(1.0f)));
+  return x < Splat(kLowest) ? Vf{} : parts.power * scale;
 }
 inline float ExpOfNonPositive(float x) { return ExpOfNonPositive(Splat(x))[0]; }
 

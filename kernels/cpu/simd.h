@@ -137,16 +137,18 @@ inline float MaxLanes(Vf value) {
   return value[0];
 }
 
-// e^x within 2 units in the last place; 0 below -87.3 (no subnormals), infinity above 88.7, NaN for NaN.
-// x = n ln 2 + r with |r| <= ln 2 / 2, then a polynomial in r times 2^n.
-inline Vf Exp(Vf x) {
-  constexpr float kLowest = -87.336544f, kHighest = 88.722839f;
-  const Vf clamped = Min(Max(x, Splat(kLowest)), Splat(kHighest));
-  // Adding 1.5 * 2^23 leaves the nearest integer in the low bits.
-  constexpr float kRounder = 12582912.0f;
-  const Vf shifted = Fma(clamped, Splat(1.44269504f), Splat(kRounder));
-  const Vf n = shifted - kRounder;
-  Vf r = Fma(n, Splat(-0.693359375f), clamped);  // ln 2 in two parts; n times the first is exact
+// The parts of e^x for x within a float's exponents: x = n ln 2 + r with |r| <= ln 2 / 2, e^x = 2^n e^r.
+struct ExpParts {
+  Vf power;     // e^r, a polynomial in r: within 2 units in the last place
+  Vf exponent;  // n + kExpRounder: n stands in the low bits
+};
+constexpr float kExpRounder =
+    12582912.0f;  // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
+
+[[gnu::always_inline]] inline ExpParts SplitExp(Vf x) {
+  const Vf shifted = Fma(x, Splat(1.44269504f), Splat(kExpRounder));
+  const Vf n = shifted - kExpRounder;
+  Vf r = Fma(n, Splat(-0.693359375f), x);  // ln 2 in two parts; n times the first is exact
   r = Fma(n, Splat(2.12194440e-4f), r);
   Vf p = Splat(1.0f / 5040.0f);
   p = Fma(p, r, Splat(1.0f / 720.0f));
@@ -156,10 +158,17 @@ inline Vf Exp(Vf x) {
   p = Fma(p, r, Splat(0.5f));
   p = Fma(p, r, Splat(1.0f));
   p = Fma(p, r, Splat(1.0f));
-  // 2^n as two factors: n = 128 is beyond a float's exponents where p * 2^n is not.
-  const Vi power = FloatToBits(shifted) - FloatToBits(Splat(kRounder));
-  const Vi half = power >> 1;
-  const Vf value = p * BitsToFloat((half + 127) << 23) * BitsToFloat((power - half + 127) << 23);
+  return {.power = p, .exponent = shifted};
+}
+
+// e^x within 2 units in the last place; 0 below -87.3 (no subnormals), infinity above 88.7, NaN for NaN.
+inline Vf Exp(Vf x) {
+  constexpr float kLowest = -87.336544f, kHighest = 88.722839f;
+  const ExpParts parts = SplitExp(Min(Max(x, Splat(kLowest)), Splat(kHighest)));
+  // 2^n as two factors: n = 128 is beyond a float's exponents where e^r 2^n is not.
+  const Vi n = FloatToBits(parts.exponent) - FloatToBits(Splat(kExpRounder));
+  const Vi half = n >> 1;
+  const Vf value = parts.power * BitsToFloat((half + 127) << 23) * BitsToFloat((n - half + 127) << 23);
   const Vf bounded = x < Splat(kLowest) ? Vf{} : x > Splat(kHighest) ? Splat(__builtin_inff()) : value;
   return x != x ? x : bounded;
 }
