@@ -1,0 +1,327 @@
+#include "server/gateway/openai_shape.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+namespace tramontane {
+
+// ---- making them
+// -------------------------------------------------------------------------------------------
+
+Shape Anything() { return {}; }
+Shape Boolean() { return {.kind = Shape::Kind::kBoolean}; }
+Shape Integer(double minimum, double maximum) {
+  return {.kind = Shape::Kind::kInteger, .minimum = minimum, .maximum = maximum};
+}
+Shape Number(double minimum, double maximum) {
+  return {.kind = Shape::Kind::kNumber, .minimum = minimum, .maximum = maximum};
+}
+Shape NumberAbove(double minimum, double maximum) {
+  Shape shape = Number(minimum, maximum);
+  shape.above_minimum = true;
+  return shape;
+}
+Shape String(int64_t min_bytes, int64_t max_bytes) {
+  return {.kind = Shape::Kind::kString, .min_size = min_bytes, .max_size = max_bytes};
+}
+Shape ArrayOf(Shape entries, int64_t min_size, int64_t max_size) {
+  Shape shape = {.kind = Shape::Kind::kArray, .min_size = min_size, .max_size = max_size};
+  shape.parts.push_back(std::move(entries));
+  return shape;
+}
+Shape Object(std::vector<Field> fields) {
+  Shape shape = {.kind = Shape::Kind::kObject};
+  shape.fields = std::move(fields);
+  return shape;
+}
+Shape MapOf(Shape values) {
+  Shape shape = {.kind = Shape::Kind::kObject};
+  shape.parts.push_back(std::move(values));
+  return shape;
+}
+Shape AnyOf(std::vector<Shape> alternatives) {
+  Shape shape = {.kind = Shape::Kind::kAnyOf};
+  shape.parts = std::move(alternatives);
+  return shape;
+}
+Shape OneOfStrings(std::vector<std::string> values) {
+  Shape shape = {.kind = Shape::Kind::kOnly};
+  shape.only.assign(values.begin(), values.end());
+  return shape;
+}
+Shape Only(std::vector<Json> values, std::string why) {
+  Shape shape = {.kind = Shape::Kind::kOnly};
+  shape.only = std::move(values);
+  shape.why = std::move(why);
+  return shape;
+}
+
+// ---- checking
+// ----------------------------------------------------------------------------------------------
+
+namespace {
+
+constexpr size_t kMaxQuotedBytes = 64;
+
+std::string NumberText(double number) {
+  return PrintJson(std::trunc(number) == number && std::abs(number) < 1e16
+                       ? Json(static_cast<int64_t>(number))
+                       : Json(number));
+}
+
+// A value for an error: short ones in full, long ones by their kind.
+std::string Shown(const Json& value) {
+  switch (value.type()) {
+    case Json::value_t::null:
+      return "null";
+    case Json::value_t::object:
+      return "an object";
+    case Json::value_t::array:
+      return "an array";
+    case Json::value_t::string: {
+      const std::string& text = value.get_ref<const std::string&>();
+      if (text.size() <= kMaxQuotedBytes) return PrintJson(value);
+      size_t cut = kMaxQuotedBytes;
+      cut -= TruncatedUtf8Bytes(std::string_view(text).substr(0, cut));
+      return JsonString(text.substr(0, cut) + "...");
+    }
+    default:
+      return PrintJson(value);
+  }
+}
+
+std::string Range(const Shape& shape) {
+  return "from " + NumberText(shape.minimum) + (shape.above_minimum ? " (itself excluded)" : "") + " to " +
+         NumberText(shape.maximum);
+}
+
+// "a string", "an integer from 0 to 20": what a value should have been.
+std::string Wanted(const Shape& shape) {
+  switch (shape.kind) {
+    case Shape::Kind::kAnything:
+      return "anything";
+    case Shape::Kind::kBoolean:
+      return "true or false";
+    case Shape::Kind::kInteger:
+      return "an integer " + Range(shape);
+    case Shape::Kind::kNumber:
+      return "a number " + Range(shape);
+    case Shape::Kind::kString:
+      return shape.min_size > 0 ? "a string that is not empty" : "a string";
+    case Shape::Kind::kObject:
+      return "an object";
+    case Shape::Kind::kArray:
+      return "an array, each entry " + Wanted(shape.parts[0]);
+    case Shape::Kind::kAnyOf: {
+      std::string text;
+      for (const Shape& part : shape.parts) text += (text.empty() ? "" : "; or ") + Wanted(part);
+      return text;
+    }
+    case Shape::Kind::kOnly: {
+      std::string text;
+      for (const Json& value : shape.only) text += (text.empty() ? "" : ", ") + PrintJson(value);
+      return shape.only.size() == 1 ? text : "one of " + text;
+    }
+  }
+  return "";
+}
+
+ShapeFault WrongKind(const Shape& shape, const Json& value, const std::string& path) {
+  return {path, "is " + Shown(value) + "; it must be " + Wanted(shape)};
+}
+
+// Whether a value is of the kind, whatever its size or content.
+bool HasKind(const Shape& shape, const Json& value) {
+  switch (shape.kind) {
+    case Shape::Kind::kBoolean:
+      return value.is_boolean();
+    case Shape::Kind::kInteger:  // 16.0 is an integer, as in JSON Schema
+      return value.is_number_integer() ||
+             (value.is_number_float() && std::trunc(value.get<double>()) == value.get<double>());
+    case Shape::Kind::kNumber:
+      return value.is_number();
+    case Shape::Kind::kString:
+      return value.is_string();
+    case Shape::Kind::kArray:
+      return value.is_array();
+    case Shape::Kind::kObject:
+      return value.is_object();
+    default:
+      return true;
+  }
+}
+
+// An array is told apart by its first entry too: [1, "a"] is meant as ids, and "a" is what is wrong.
+bool LooksLike(const Shape& shape, const Json& value) {
+  if (!HasKind(shape, value)) return false;
+  if (shape.kind != Shape::Kind::kArray || value.empty()) return true;
+  return LooksLike(shape.parts[0], value[0]);
+}
+
+std::optional<ShapeFault> CheckSize(const Shape& shape, const Json& value, const std::string& path) {
+  const bool is_string = value.is_string();
+  const auto size =
+      static_cast<int64_t>(is_string ? value.get_ref<const std::string&>().size() : value.size());
+  const std::string unit = is_string ? " bytes" : " entries";
+  if (size < shape.min_size) {
+    if (size == 0) return ShapeFault{path, "is empty"};
+    return ShapeFault{
+        path, "has " + std::to_string(size) + unit + ", the least is " + std::to_string(shape.min_size)};
+  }
+  if (size > shape.max_size) {
+    return ShapeFault{
+        path, "has " + std::to_string(size) + unit + ", the most is " + std::to_string(shape.max_size)};
+  }
+  return std::nullopt;
+}
+
+std::optional<ShapeFault> CheckRange(const Shape& shape, const Json& value, const std::string& path) {
+  const double number = value.get<double>();
+  const bool too_small = shape.above_minimum ? number <= shape.minimum : number < shape.minimum;
+  if (!too_small && number <= shape.maximum) return std::nullopt;
+  return ShapeFault{path, "is " + Shown(value) + "; the range is " + Range(shape)};
+}
+
+std::optional<ShapeFault> CheckObject(const Shape& shape, const Json& value, const std::string& path) {
+  const std::string prefix = path.empty() ? "" : path + ".";
+  for (const Field& field : shape.fields) {
+    const Json* member = Find(value, field.name);
+    if (member == nullptr) {
+      if (field.required) return ShapeFault{prefix + field.name, "is missing"};
+      continue;
+    }
+    if (auto fault = FindFault(field.shape, *member, prefix + field.name)) return fault;
+  }
+  if (shape.parts.empty()) return std::nullopt;
+  for (const auto& [key, member] : value.items()) {
+    if (auto fault = FindFault(shape.parts[0], member, path + "[" + JsonString(key) + "]")) return fault;
+  }
+  return std::nullopt;
+}
+
+// Of several alternatives, the fault is that of the one which was meant.
+std::optional<ShapeFault> CheckAlternatives(const Shape& shape, const Json& value, const std::string& path) {
+  const Shape* meant = nullptr;
+  for (const Shape& part : shape.parts) {
+    if (!LooksLike(part, value)) continue;
+    if (!FindFault(part, value, path)) return std::nullopt;
+    if (meant == nullptr) meant = &part;
+  }
+  return meant == nullptr ? WrongKind(shape, value, path) : FindFault(*meant, value, path);
+}
+
+}  // namespace
+
+std::optional<ShapeFault> FindFault(const Shape& shape, const Json& value, const std::string& path) {
+  if (!HasKind(shape, value)) return WrongKind(shape, value, path);
+  switch (shape.kind) {
+    case Shape::Kind::kAnything:
+    case Shape::Kind::kBoolean:
+      return std::nullopt;
+    case Shape::Kind::kInteger:
+    case Shape::Kind::kNumber:
+      return CheckRange(shape, value, path);
+    case Shape::Kind::kString:
+      return CheckSize(shape, value, path);
+    case Shape::Kind::kArray: {
+      if (auto fault = CheckSize(shape, value, path)) return fault;
+      for (size_t i = 0; i < value.size(); ++i) {
+        if (auto fault = FindFault(shape.parts[0], value[i], "")) {
+          fault->path = path + "[" + std::to_string(i) + "]" +
+                        (fault->path.empty() || fault->path[0] == '[' ? "" : ".") + fault->path;
+          return fault;
+        }
+      }
+      return std::nullopt;
+    }
+    case Shape::Kind::kObject:
+      return CheckObject(shape, value, path);
+    case Shape::Kind::kAnyOf:
+      return CheckAlternatives(shape, value, path);
+    case Shape::Kind::kOnly:
+      if (std::find(shape.only.begin(), shape.only.end(), value) != shape.only.end()) return std::nullopt;
+      if (shape.why.empty()) return WrongKind(shape, value, path);
+      return ShapeFault{path, "is " + Shown(value) + "; " + shape.why};
+  }
+  return std::nullopt;
+}
+
+const Json* Find(const Json& object, const std::string& key) {
+  const auto found = object.find(key);
+  return found == object.end() || found->is_null() ? nullptr : &*found;
+}
+
+// ---- printing
+// ----------------------------------------------------------------------------------------------
+
+namespace {
+
+// A bound as an integer where it is one: 0, not 0.0.
+Json Bound(double number) { return Json::parse(NumberText(number)); }
+
+Json ObjectSchema(const Shape& shape) {
+  Json schema = {{"type", "object"}};
+  Json required = Json::array();
+  for (const Field& field : shape.fields) {
+    Json property = JsonSchema(field.shape);
+    if (!field.required) {
+      // "type" takes a list; what has none takes an alternative.
+      if (property.contains("enum")) {
+        property["enum"].push_back(nullptr);
+      } else if (property.contains("type")) {
+        property["type"] = Json::array({property["type"], "null"});
+      } else if (property.contains("anyOf")) {
+        property["anyOf"].push_back({{"type", "null"}});
+      }
+    }
+    if (!field.doc.empty()) property["description"] = field.doc;
+    if (field.required) required.push_back(field.name);
+    schema["properties"][field.name] = std::move(property);
+  }
+  if (!required.empty()) schema["required"] = std::move(required);
+  if (!shape.parts.empty()) schema["additionalProperties"] = JsonSchema(shape.parts[0]);
+  return schema;
+}
+
+}  // namespace
+
+Json JsonSchema(const Shape& shape) {
+  Json schema = Json::object();
+  switch (shape.kind) {
+    case Shape::Kind::kAnything:
+      return schema;
+    case Shape::Kind::kBoolean:
+      schema["type"] = "boolean";
+      return schema;
+    case Shape::Kind::kInteger:
+    case Shape::Kind::kNumber:
+      schema["type"] = shape.kind == Shape::Kind::kInteger ? "integer" : "number";
+      schema[shape.above_minimum ? "exclusiveMinimum" : "minimum"] = Bound(shape.minimum);
+      schema["maximum"] = Bound(shape.maximum);
+      return schema;
+    case Shape::Kind::kString:
+      schema["type"] = "string";
+      if (shape.min_size > 0) schema["minLength"] = shape.min_size;
+      if (shape.max_size != std::numeric_limits<int64_t>::max()) schema["maxLength"] = shape.max_size;
+      return schema;
+    case Shape::Kind::kArray:
+      schema["type"] = "array";
+      schema["items"] = JsonSchema(shape.parts[0]);
+      if (shape.min_size > 0) schema["minItems"] = shape.min_size;
+      if (shape.max_size != std::numeric_limits<int64_t>::max()) schema["maxItems"] = shape.max_size;
+      return schema;
+    case Shape::Kind::kObject:
+      return ObjectSchema(shape);
+    case Shape::Kind::kAnyOf:
+      schema["anyOf"] = Json::array();
+      for (const Shape& part : shape.parts) schema["anyOf"].push_back(JsonSchema(part));
+      return schema;
+    case Shape::Kind::kOnly:
+      schema["enum"] = shape.only;
+      return schema;
+  }
+  return schema;
+}
+
+}  // namespace tramontane
