@@ -1,0 +1,631 @@
+#include "server/gateway/openai_responses.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/core/check.h"
+#include "server/gateway/openai_fields.h"
+#include "server/gateway/tool_calls.h"
+
+namespace tramontane {
+
+// ---- fields
+// ------------------------------------------------------------------------------------------------
+
+namespace {
+
+constexpr char kStateless[] = "this server keeps no responses: send the whole conversation as `input`";
+
+// A row that means here what it means in a chat completion.
+Field ChatRow(std::string_view name) {
+  const std::vector<Field>& rows = ChatCompletionShape().fields;
+  const auto row =
+      std::find_if(rows.begin(), rows.end(), [name](const Field& field) { return field.name == name; });
+  TM_CHECK(row != rows.end(), "chat completions have no field %s", std::string(name).c_str());
+  return *row;
+}
+
+Field Ignored(std::string name) {
+  return {.name = std::move(name), .shape = Anything(), .doc = "Accepted; changes nothing."};
+}
+
+Field Refused(std::string name, std::vector<Json> harmless, std::string why) {
+  return {.name = std::move(name), .shape = Only(std::move(harmless), why), .doc = why};
+}
+
+Shape TextPartsShape() {
+  return ArrayOf(Object({
+      {.name = "type",
+       .shape = Only({"input_text", "output_text", "text"},
+                     "only text is supported: no images, files or refusals"),
+       .required = true},
+      {.name = "text", .shape = String(), .required = true},
+  }));
+}
+
+Shape ItemShape() {
+  return Object({
+      {.name = "type",
+       .shape = Only({"message", "function_call", "function_call_output", "reasoning"},
+                     "items are messages, function calls, their outputs, and reasoning, which is left out"),
+       .doc = "Default message."},
+      {.name = "role",
+       .shape = OneOfStrings({"user", "assistant", "system", "developer"}),
+       .doc = "Of a message."},
+      {.name = "content",
+       .shape = AnyOf({String(), TextPartsShape(), ArrayOf(Object({}))}),
+       .doc = "Of a message: text."},
+      {.name = "call_id", .shape = String(), .doc = "Of a function call and its output: what joins them."},
+      {.name = "name", .shape = String(1), .doc = "Of a function call."},
+      {.name = "arguments", .shape = String(), .doc = "Of a function call: a JSON object as text."},
+      {.name = "output", .shape = AnyOf({String(), TextPartsShape()}), .doc = "Of a function call's output."},
+  });
+}
+
+Shape FunctionToolShape() {
+  return Object({
+      {.name = "type",
+       .shape = Only({"function"}, "only functions are supported, which the caller runs"),
+       .required = true},
+      {.name = "name", .shape = String(1), .required = true},
+      {.name = "description", .shape = String()},
+      {.name = "parameters", .shape = Object({}), .doc = "JSON Schema of the arguments. Default: any."},
+      {.name = "strict",
+       .shape = Boolean(),
+       .doc = "Changes nothing: calls that must be made are held to the schema."},
+  });
+}
+
+Shape TextFormatShape() {
+  return Object({
+      {.name = "type", .shape = OneOfStrings({"text", "json_object", "json_schema"}), .required = true},
+      {.name = "name", .shape = String(), .doc = "Changes nothing."},
+      {.name = "description", .shape = String(), .doc = "Changes nothing."},
+      {.name = "schema", .shape = Object({}), .doc = "With the type json_schema."},
+      {.name = "strict", .shape = Boolean(), .doc = "Schemas are always enforced."},
+  });
+}
+
+std::vector<Field> Fields() {
+  std::vector<Field> fields = {
+      {.name = "input",
+       .shape = AnyOf({String(), ArrayOf(ItemShape(), 1)}),
+       .doc = "The conversation: a user's message, or all of its items.",
+       .required = true},
+      {.name = "instructions", .shape = String(), .doc = "A system message in front of the conversation."},
+      {.name = "max_output_tokens",
+       .shape = Integer(1),
+       .doc = "Tokens to generate at most. Default: what the context leaves.",
+       .path = "stopping.max_tokens",
+       .apply =
+           [](const Json& value, v1::GenerateRequest* request) {
+             request->mutable_stopping()->set_max_tokens(value.get<int64_t>());
+           }},
+      {.name = "tools",
+       .shape = ArrayOf(FunctionToolShape()),
+       .doc = "Functions that the model may call.",
+       .path = "chat.tools"},
+      {.name = "tool_choice",
+       .shape = AnyOf({OneOfStrings({"none", "auto", "required"}),
+                       Object({{.name = "type",
+                                .shape = Only({"function"}, "only functions can be named"),
+                                .required = true},
+                               {.name = "name", .shape = String(1), .required = true}})}),
+       .doc = "none: no call; auto: the model decides; required: at least one call; or the function to call. "
+              "Default auto.",
+       .path = "chat.tool_choice"},
+      {.name = "text",
+       .shape = Object({{.name = "format",
+                         .shape = TextFormatShape(),
+                         .doc = "What the text must be. Default: anything."},
+                        Ignored("verbosity")}),
+       .doc = "The form of the answer."},
+      {.name = "metadata", .shape = MapOf(String()), .doc = "Comes back with the answer."},
+      {.name = "reasoning",
+       .shape = Object({Refused("effort", {"none"}, "this model's chat format has no place for reasoning"),
+                        Ignored("summary")})},
+      Refused("previous_response_id", {}, kStateless),
+      Refused("conversation", {}, kStateless),
+      Refused("background", {false}, kStateless),
+      Refused("prompt", {}, "this server keeps no prompts"),
+      Refused("truncation", {"disabled"}, "a conversation is never cut: shorten it before it is sent"),
+      Refused("top_logprobs", {0}, "log probabilities are in /v1/chat/completions"),
+      {.name = "include",
+       .shape = ArrayOf(String()),
+       .doc = "Accepted; what it asks for (encrypted reasoning, search results) never exists here."},
+      Ignored("store"),
+      Ignored("stream_options"),
+      Ignored("max_tool_calls"),
+      Ignored("context_management"),
+      Ignored("moderation"),
+  };
+  for (const char* name : {"model",
+                           "temperature",
+                           "top_p",
+                           "top_k",
+                           "min_p",
+                           "repetition_penalty",
+                           "presence_penalty",
+                           "frequency_penalty",
+                           "seed",
+                           "stop",
+                           "min_tokens",
+                           "ignore_eos",
+                           "stream",
+                           "parallel_tool_calls",
+                           "user",
+                           "safety_identifier",
+                           "prompt_cache_key",
+                           "prompt_cache_retention",
+                           "prompt_cache_options",
+                           "service_tier"}) {
+    fields.push_back(ChatRow(name));
+  }
+  return fields;
+}
+
+}  // namespace
+
+const Shape& ResponsesShape() {
+  static const Shape shape = Object(Fields());
+  return shape;
+}
+
+// ---- requests
+// ----------------------------------------------------------------------------------------------
+
+namespace {
+
+ApiError Fault(const std::string& field, const std::string& text) {
+  return BadRequest(field, field + ": " + text);
+}
+
+// Parts are paragraphs, as in chats.
+std::string TextOf(const Json& content) {
+  if (content.is_string()) return content.get<std::string>();
+  std::string text;
+  for (const Json& part : content) {
+    if (&part != &content.front()) text += "\n\n";
+    text += part["text"].get_ref<const std::string&>();
+  }
+  return text;
+}
+
+v1::Role RoleOf(const std::string& role) {
+  if (role == "user") return v1::ROLE_USER;
+  if (role == "assistant") return v1::ROLE_ASSISTANT;
+  return v1::ROLE_SYSTEM;  // or developer
+}
+
+std::string TypeOf(const Json& item) {
+  const Json* type = Find(item, "type");
+  return type == nullptr ? "message" : type->get<std::string>();
+}
+
+// Items to messages, one each, but for calls in a row, which are one message.
+class Conversation {
+ public:
+  Conversation(v1::Chat* chat, FieldNames* names) : chat_(chat), names_(names) {}
+
+  void AddText(v1::Role role, std::string text, const std::string& path) {
+    v1::ChatMessage* message = Add(path);
+    message->set_role(role);
+    message->set_content(std::move(text));
+  }
+
+  std::optional<ApiError> AddItem(const Json& item, const std::string& path) {
+    const std::string type = TypeOf(item);
+    const auto missing = [&](const char* key) -> std::optional<ApiError> {
+      if (Find(item, key) != nullptr) return std::nullopt;
+      return Fault(path + "." + key, "is missing");
+    };
+    if (type == "message") {
+      if (auto fault = missing("role")) return fault;
+      if (auto fault = missing("content")) return fault;
+      const Json& content = *Find(item, "content");
+      if (auto part = FindFault(AnyOf({String(), TextPartsShape()}), content, path + ".content")) {
+        return Fault(part->path, part->text);
+      }
+      AddText(RoleOf(item["role"].get<std::string>()), TextOf(content), path);
+    } else if (type == "function_call") {
+      for (const char* key : {"call_id", "name", "arguments"}) {
+        if (auto fault = missing(key)) return fault;
+      }
+      AddCall(item, path);
+      return std::nullopt;
+    } else if (type == "function_call_output") {
+      for (const char* key : {"call_id", "output"}) {
+        if (auto fault = missing(key)) return fault;
+      }
+      v1::ChatMessage* message = Add(path);
+      message->set_role(v1::ROLE_TOOL);
+      message->set_tool_call_id(MistralCallId(item["call_id"].get<std::string>()));
+      message->set_content(TextOf(item["output"]));
+    }
+    calls_ = nullptr;  // reasoning ends a row of calls too
+    return std::nullopt;
+  }
+
+ private:
+  v1::ChatMessage* Add(const std::string& path) {
+    names_->Rename("chat.messages[" + std::to_string(chat_->messages_size()) + "]", path);
+    return chat_->add_messages();
+  }
+
+  void AddCall(const Json& item, const std::string& path) {
+    if (calls_ == nullptr) {
+      calls_ = Add(path);
+      calls_->set_role(v1::ROLE_ASSISTANT);
+    }
+    v1::ToolCall* call = calls_->add_tool_calls();
+    call->set_id(MistralCallId(item["call_id"].get<std::string>()));
+    call->set_name(item["name"].get<std::string>());
+    call->set_arguments_json(item["arguments"].get<std::string>());
+  }
+
+  v1::Chat* chat_;
+  FieldNames* names_;
+  v1::ChatMessage* calls_ = nullptr;  // the message that the last item, a call, went to
+};
+
+std::optional<ApiError> ConvertInput(const Json& json, v1::Chat* chat, FieldNames* names) {
+  Conversation conversation(chat, names);
+  if (const Json* instructions = Find(json, "instructions")) {
+    conversation.AddText(v1::ROLE_SYSTEM, instructions->get<std::string>(), "instructions");
+  }
+  const Json& input = json["input"];
+  if (input.is_string()) {
+    conversation.AddText(v1::ROLE_USER, input.get<std::string>(), "input");
+    return std::nullopt;
+  }
+  for (size_t i = 0; i < input.size(); ++i) {
+    if (auto fault = conversation.AddItem(input[i], "input[" + std::to_string(i) + "]")) return fault;
+  }
+  return std::nullopt;
+}
+
+std::optional<ApiError> ConvertTools(const Json& json, v1::Chat* chat) {
+  if (const Json* tools = Find(json, "tools")) {
+    for (const Json& tool : *tools) {
+      v1::Tool* proto = chat->add_tools();
+      proto->set_name(tool["name"].get<std::string>());
+      if (const Json* description = Find(tool, "description"))
+        proto->set_description(description->get<std::string>());
+      if (const Json* parameters = Find(tool, "parameters"))
+        proto->set_parameters_json(PrintJson(*parameters));
+    }
+  }
+  if (const Json* parallel = Find(json, "parallel_tool_calls"))
+    chat->set_parallel_tool_calls(parallel->get<bool>());
+  const Json* choice = Find(json, "tool_choice");
+  if (choice == nullptr || *choice == "auto") return std::nullopt;
+  if (*choice == "none") {
+    chat->mutable_tool_choice()->set_mode(v1::TOOL_CHOICE_MODE_NONE);
+    return std::nullopt;
+  }
+  if (chat->tools().empty()) return Fault("tool_choice", "asks for a call, but there are no tools");
+  chat->mutable_tool_choice()->set_mode(choice->is_object() ? v1::TOOL_CHOICE_MODE_NAMED
+                                                            : v1::TOOL_CHOICE_MODE_REQUIRED);
+  if (choice->is_object()) chat->mutable_tool_choice()->set_name((*choice)["name"].get<std::string>());
+  return std::nullopt;
+}
+
+std::optional<ApiError> ConvertTextFormat(const Json& json, v1::GenerateRequest* call, FieldNames* names) {
+  const Json* text = Find(json, "text");
+  const Json* format = text == nullptr ? nullptr : Find(*text, "format");
+  if (format == nullptr || (*format)["type"] == "text") return std::nullopt;
+  const v1::ToolChoiceMode mode = call->chat().tool_choice().mode();
+  const bool must_call = mode == v1::TOOL_CHOICE_MODE_REQUIRED || mode == v1::TOOL_CHOICE_MODE_NAMED;
+  if (must_call) return std::nullopt;  // the answer is calls; there will be no text
+  if ((*format)["type"] == "json_object") {
+    call->mutable_constraint()->set_json_object(true);
+  } else {
+    const Json* schema = Find(*format, "schema");
+    if (schema == nullptr) return Fault("text.format.schema", "is missing");
+    call->mutable_constraint()->set_json_schema(PrintJson(*schema));
+    names->Rename("constraint.json_schema", "text.format.schema");
+  }
+  names->Rename("constraint", "text.format");
+  return std::nullopt;
+}
+
+// What the answer says of the request, with the defaults of what was left out.
+Json Echo(const Json& json) {
+  const auto given = [&json](const char* key, Json otherwise) {
+    const Json* value = Find(json, key);
+    return value == nullptr ? std::move(otherwise) : *value;
+  };
+  Json echo = Json::object();
+  for (const char* key : {"instructions", "max_output_tokens"}) echo[key] = given(key, nullptr);
+  echo["metadata"] = given("metadata", Json::object());
+  echo["parallel_tool_calls"] = given("parallel_tool_calls", true);
+  echo["previous_response_id"] = nullptr;
+  echo["store"] = false;
+  for (const char* key : {"temperature", "top_p"}) echo[key] = given(key, nullptr);
+  echo["text"] = given("text", {{"format", {{"type", "text"}}}});
+  echo["tool_choice"] = given("tool_choice", "auto");
+  echo["tools"] = given("tools", Json::array());
+  echo["truncation"] = "disabled";
+  return echo;
+}
+
+}  // namespace
+
+std::optional<ApiError> ParseResponses(std::string_view body, const RequestContext& context,
+                                       ResponsesRequest* request) {
+  Json json;
+  if (auto fault = ParseBody(body, ResponsesShape(), &json)) return fault;
+  v1::GenerateRequest& call = request->call;
+  ApplyFields(ResponsesShape(), json, &call);
+  call.set_request_id(context.id);
+  call.mutable_output()->set_token_ids(false);
+  request->answer.id = context.id;
+  request->answer.created_s = context.created_s;
+  if (const Json* model = Find(json, "model")) request->answer.model = model->get<std::string>();
+  if (!context.any_model) call.set_model(request->answer.model);
+  if (const Json* stream = Find(json, "stream")) request->answer.stream = stream->get<bool>();
+
+  v1::Chat* chat = call.mutable_chat();
+  if (auto fault = ConvertInput(json, chat, &request->names)) return fault;
+  if (auto fault = ConvertTools(json, chat)) return fault;
+  if (auto fault = ConvertTextFormat(json, &call, &request->names)) return fault;
+  request->names.Rename("prompt", "input");
+  request->names.Rename("chat", "input");
+  request->answer.tools = !chat->tools().empty() && chat->tool_choice().mode() != v1::TOOL_CHOICE_MODE_NONE;
+  request->answer.one_tool_call = chat->has_parallel_tool_calls() && !chat->parallel_tool_calls();
+  request->echo = Echo(json);
+  return std::nullopt;
+}
+
+// ---- answers
+// -----------------------------------------------------------------------------------------------
+
+namespace {
+
+Json TextPart(const std::string& text) {
+  return {
+      {"type", "output_text"}, {"text", text}, {"annotations", Json::array()}, {"logprobs", Json::array()}};
+}
+
+class ResponsesWriter final : public ResponseWriter {
+ public:
+  explicit ResponsesWriter(const ResponsesRequest& request)
+      : names_(request.names),
+        answer_(request.answer),
+        echo_(request.echo),
+        model_(request.answer.model),
+        parser_(request.answer.id, request.answer.one_tool_call ? 1 : kNoLimit) {}
+
+  std::string OnEvents(size_t, std::vector<v1::GenerateResponse> events) override {
+    for (const v1::GenerateResponse& event : events) {
+      switch (event.event_case()) {
+        case v1::GenerateResponse::kStarted:
+          Start(event.started());
+          break;
+        case v1::GenerateResponse::kDelta:
+          AddDelta(event.delta());
+          break;
+        case v1::GenerateResponse::kFinished:
+          End(event.finished());
+          break;
+        case v1::GenerateResponse::EVENT_NOT_SET:
+          break;
+      }
+    }
+    return std::exchange(out_, {});
+  }
+
+  std::string Finish() override {
+    if (answer_.stream) return std::exchange(out_, {});
+    return PrintJson(Response());
+  }
+
+  std::optional<ApiError> Fault() const override {
+    if (error_.empty()) return std::nullopt;
+    return ApiError{.status = 500, .message = error_, .type = "server_error"};
+  }
+
+  ApiError Explain(size_t, const RpcError& error) const override { return names_.Explain(error); }
+
+  std::string Fail(const ApiError& error) override {
+    Json event = {{"type", "error"},
+                  {"code", error.code.empty() ? error.type : error.code},
+                  {"message", error.message},
+                  {"param", error.param.empty() ? Json() : Json(error.param)}};
+    Send(std::move(event));
+    error_ = error.message;
+    status_ = "failed";
+    SendResponse("response.failed");
+    return std::exchange(out_, {});
+  }
+
+ private:
+  static constexpr size_t kNoLimit = std::numeric_limits<size_t>::max();
+
+  // ---- what happens ----
+
+  void Start(const v1::Started& started) {
+    if (model_.empty()) model_ = started.model();
+    SendResponse("response.created");
+    SendResponse("response.in_progress");
+  }
+
+  void AddDelta(const v1::Delta& delta) {
+    if (!answer_.tools) return AddText(delta.text());
+    Add(parser_.Append(delta.text(),
+                       delta.has_tool_calls_at() ? std::optional(delta.tool_calls_at()) : std::nullopt));
+  }
+
+  void Add(const ToolCallParser::Output& output) {
+    AddText(output.text);
+    for (const ParsedToolCall& call : output.calls) AddCall(call);
+  }
+
+  void End(const v1::Finished& finished) {
+    if (finished.reason() == v1::FINISH_REASON_CANCELLED) return;  // the call fails: Fail says it
+    Add(parser_.Finish());
+    usage_ = finished.usage();
+    switch (finished.reason()) {
+      case v1::FINISH_REASON_STOP:
+      case v1::FINISH_REASON_STOP_SEQUENCE:
+        status_ = "completed";
+        break;
+      case v1::FINISH_REASON_ERROR:
+        status_ = "failed";
+        error_ = finished.error_message();
+        break;
+      default:
+        status_ = "incomplete";
+    }
+    if (output_.empty()) OpenMessage();  // an empty answer is a message too
+    CloseMessage();
+    SendResponse("response." + status_);
+  }
+
+  // ---- items ----
+
+  void AddText(const std::string& text) {
+    if (text.empty()) return;
+    OpenMessage();
+    text_ += text;
+    if (!answer_.stream) return;
+    // Once a token: written without building it.
+    std::string json = R"({"type":"response.output_text.delta","item_id":)";
+    AppendJsonString(output_.back()["id"].get_ref<const std::string&>(), &json);
+    json += R"(,"output_index":)";
+    AppendJsonInteger(static_cast<int64_t>(output_.size() - 1), &json);
+    json += R"(,"content_index":0,"delta":)";
+    AppendJsonString(text, &json);
+    json += R"(,"logprobs":[],"sequence_number":)";
+    AppendJsonInteger(sequence_number_++, &json);
+    json += '}';
+    SendLine("response.output_text.delta", json);
+  }
+
+  void OpenMessage() {
+    if (message_is_open_) return;
+    message_is_open_ = true;
+    output_.push_back({{"type", "message"},
+                       {"id", ItemId("msg_")},
+                       {"status", "in_progress"},
+                       {"role", "assistant"},
+                       {"content", Json::array()}});
+    SendItem("response.output_item.added");
+    SendOfItem("response.content_part.added", {{"content_index", 0}, {"part", TextPart("")}});
+  }
+
+  void CloseMessage() {
+    if (!message_is_open_) return;
+    message_is_open_ = false;
+    const std::string text = std::exchange(text_, {});
+    Json done = {{"content_index", 0}, {"text", text}, {"logprobs", Json::array()}};
+    SendOfItem("response.output_text.done", std::move(done));
+    SendOfItem("response.content_part.done", {{"content_index", 0}, {"part", TextPart(text)}});
+    output_.back()["content"].push_back(TextPart(text));
+    output_.back()["status"] =
+        status_ == "in_progress" || status_ == "completed" ? "completed" : "incomplete";
+    SendItem("response.output_item.done");
+  }
+
+  void AddCall(const ParsedToolCall& call) {
+    CloseMessage();
+    output_.push_back({{"type", "function_call"},
+                       {"id", ItemId("fc_")},
+                       {"call_id", call.id},
+                       {"name", call.name},
+                       {"arguments", ""},
+                       {"status", "in_progress"}});
+    SendItem("response.output_item.added");
+    SendOfItem("response.function_call_arguments.delta", {{"delta", call.arguments}});
+    SendOfItem("response.function_call_arguments.done", {{"name", call.name}, {"arguments", call.arguments}});
+    output_.back()["arguments"] = call.arguments;
+    output_.back()["status"] = "completed";
+    SendItem("response.output_item.done");
+  }
+
+  std::string ItemId(const char* kind) const {
+    return kind + answer_.id + "-" + std::to_string(output_.size());
+  }
+
+  // ---- events ----
+
+  void SendLine(const std::string& type, const std::string& json) {
+    out_ += "event: " + type + "\ndata: " + json + "\n\n";
+  }
+
+  void Send(Json event) {
+    if (!answer_.stream) return;
+    event["sequence_number"] = sequence_number_++;
+    SendLine(event["type"].get<std::string>(), PrintJson(event));
+  }
+  void SendResponse(const std::string& type) {
+    if (answer_.stream) Send({{"type", type}, {"response", Response()}});
+  }
+  // The last item as a whole.
+  void SendItem(const char* type) {
+    if (answer_.stream)
+      Send({{"type", type}, {"output_index", output_.size() - 1}, {"item", output_.back()}});
+  }
+  // Something of the last item.
+  void SendOfItem(const char* type, Json more) {
+    if (!answer_.stream) return;
+    Json event = {{"type", type}, {"item_id", output_.back()["id"]}, {"output_index", output_.size() - 1}};
+    event.update(more);
+    Send(std::move(event));
+  }
+
+  // The response as it stands.
+  Json Response() const {
+    const bool has_ended = status_ != "in_progress";
+    Json response = {{"id", "resp_" + answer_.id},
+                     {"object", "response"},
+                     {"created_at", answer_.created_s},
+                     {"status", status_},
+                     {"background", false},
+                     {"error", nullptr},
+                     {"incomplete_details", nullptr},
+                     {"model", model_},
+                     {"output", has_ended ? Json(output_) : Json::array()},
+                     {"usage", nullptr}};
+    if (status_ == "failed") response["error"] = {{"code", "server_error"}, {"message", error_}};
+    if (status_ == "incomplete") response["incomplete_details"] = {{"reason", "max_output_tokens"}};
+    if (has_ended) response["usage"] = UsageJson();
+    response.update(echo_);
+    return response;
+  }
+
+  Json UsageJson() const {
+    return {{"input_tokens", usage_.prompt_tokens()},
+            {"input_tokens_details", {{"cached_tokens", usage_.cached_tokens()}, {"cache_write_tokens", 0}}},
+            {"output_tokens", usage_.completion_tokens()},
+            {"output_tokens_details", {{"reasoning_tokens", 0}}},
+            {"total_tokens", usage_.prompt_tokens() + usage_.completion_tokens()}};
+  }
+
+  const FieldNames names_;
+  const AnswerOptions answer_;
+  const Json echo_;
+  std::string model_;
+  ToolCallParser parser_;
+
+  std::string status_ = "in_progress";
+  std::string error_;         // why it failed
+  std::vector<Json> output_;  // the items so far; only the last may be unfinished
+  bool message_is_open_ = false;
+  std::string text_;  // of the open message
+  v1::Usage usage_;
+  int64_t sequence_number_ = 0;
+  std::string out_;  // events not yet returned
+};
+
+}  // namespace
+
+std::unique_ptr<ResponseWriter> MakeResponsesWriter(const ResponsesRequest& request) {
+  return std::make_unique<ResponsesWriter>(request);
+}
+
+}  // namespace tramontane

@@ -1,0 +1,35 @@
+// POST /v1/responses: OpenAI's newer way to ask for an answer, without its memory. Nothing is kept between
+// requests: what refers to an earlier response is refused, and the whole conversation comes with each
+// request. Pure functions and plain values; any thread. A writer: one thread at a time.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string_view>
+
+#include "server/gateway/api_error.h"
+#include "server/gateway/generation.h"
+#include "server/gateway/openai_request.h"
+#include "server/gateway/openai_shape.h"
+#include "tramontane/v1/inference.pb.h"
+
+namespace tramontane {
+
+// The fields of the body, as in openai_fields.h.
+const Shape& ResponsesShape();
+
+struct ResponsesRequest {
+  v1::GenerateRequest call;
+  AnswerOptions answer;
+  FieldNames names{ResponsesShape()};
+  Json echo;  // what the answer repeats of the request, in the order of its keys
+};
+
+// The fault of the body, if it has one.
+std::optional<ApiError> ParseResponses(std::string_view body, const RequestContext& context,
+                                       ResponsesRequest* request);
+
+// The answer: one JSON object, or its events as they come.
+std::unique_ptr<ResponseWriter> MakeResponsesWriter(const ResponsesRequest& request);
+
+}  // namespace tramontane
