@@ -169,14 +169,14 @@ const std::vector<Setting>& ServeSettings() {
       Names("served_model_names", &C::served_model_names,
             "names requests may ask for; empty: breeze, or the folder's base name"),
       Text("grpc_address", &C::grpc_address, "HOST:PORT", "where gRPC listens; port 0 picks a free one"),
-      OneOf("device", &C::device, {"auto", "cpu"}, "auto|cpu", "where the model runs"),
+      OneOf("device", &C::device, {"auto", "cpu", "cuda"}, "auto|cpu|cuda",
+            "where the model runs; auto: on a GPU where there is one, else on the CPU"),
       OneOf("cpu_variant", &C::cpu_variant, {"", "portable", "avx2", "avx512", "avx512_bf16", "amx_bf16"}, "NAME",
             "instruction set of the CPU kernels; empty: the best this machine has"),
       Integer("threads", &C::threads, 0, 1024, "N", "compute threads; 0: one per core"),
       Bytes("memory", &C::memory,
             "weights, workspace and KV pages together, as 4GiB or bytes; 0: what the limits can use, at most "
-            "70 % "
-            "of the free memory"),
+            "70 % of the free memory (90 % of a GPU's)"),
       OneOf("kv_dtype", &C::kv_dtype, {"bf16", "f32"}, "bf16|f32",
             "type of cached keys and values; f32 also keeps every other rounding to bf16 away"),
       Integer("page_size", &C::page_size, 1, 256, "N", "tokens of one KV page"),

@@ -16,7 +16,7 @@ struct ServeConfig {
   std::string model;                            // folder; "": the embedded model
   std::vector<std::string> served_model_names;  // empty: "breeze", or the folder's base name
   std::string grpc_address = "127.0.0.1:50051";
-  std::string device = "auto";  // auto, cpu
+  std::string device = "auto";  // auto, cpu, cuda
   std::string cpu_variant;      // "": the best this machine has
   int64_t threads = 0;          // compute threads; 0: one per core
   int64_t memory = 0;  // bytes in all; 0: what the limits below can use, at most 70 % of what is free

@@ -7,6 +7,10 @@
 #include <fstream>
 #include <limits>
 #include <sstream>
+#include <string_view>
+#include <utility>
+
+#include "server/cuda_loader.h"
 
 namespace tramontane {
 
@@ -28,9 +32,7 @@ int64_t MemAvailable() {
   return int64_t{1} << 30;
 }
 
-}  // namespace
-
-StatusOr<BackendPtr> MakeBackend(const ServeConfig& config) {
+StatusOr<BackendPtr> MakeCpu(const ServeConfig& config) {
   std::string variant = config.cpu_variant;
   if (variant.empty() && config.kv_dtype == "f32") {
     // Whoever asks for exact keys and values gets the best variant that rounds no inputs either.
@@ -41,9 +43,44 @@ StatusOr<BackendPtr> MakeBackend(const ServeConfig& config) {
   return MakeCpuBackend({.threads = static_cast<int32_t>(config.threads), .variant = variant});
 }
 
+// Settings that only the CPU has are asked about before the library is opened.
+StatusOr<BackendPtr> MakeCuda(const ServeConfig& config) {
+  if (!config.cpu_variant.empty())
+    return InvalidArgument("cpu_variant is " + config.cpu_variant + ", which only the CPU has");
+  if (config.kv_dtype != "bf16") {
+    return InvalidArgument("kv_dtype is " + config.kv_dtype + ", CUDA keeps keys and values in bf16");
+  }
+  return OpenCudaBackend(CudaLibraryPath());
+}
+
+bool IsCuda(const BackendInfo& info) { return std::string_view(info.name) == "cuda"; }
+
+// As much as a server may take by itself.
+int64_t DefaultMemory(const BackendInfo& info) {
+  return IsCuda(info) ? info.memory_bytes / 10 * 9 : FreeMemoryBytes() / 10 * 7;
+}
+
+}  // namespace
+
+StatusOr<Device> MakeDevice(const ServeConfig& config) {
+  Device device;
+  if (config.device != "cpu") {
+    StatusOr<BackendPtr> cuda = MakeCuda(config);
+    if (cuda.ok()) {
+      device.backend = *std::move(cuda);
+      return device;
+    }
+    if (config.device == "cuda") return cuda.status();
+    device.why_not_cuda = cuda.status().message();
+  }
+  TM_ASSIGN_OR_RETURN(device.backend, MakeCpu(config));
+  return device;
+}
+
 std::string DescribeDevice(const BackendInfo& info) {
-  return std::string(info.name) + " (" + info.variant + ", " + std::to_string(info.threads) +
-         (info.threads == 1 ? " thread)" : " threads)");
+  const std::string kind = std::string(info.name) + " (" + info.variant;
+  if (IsCuda(info)) return kind + ")";
+  return kind + ", " + std::to_string(info.threads) + (info.threads == 1 ? " thread)" : " threads)");
 }
 
 int64_t FreeMemoryBytes() {
@@ -69,7 +106,7 @@ StatusOr<EngineHostOptions> MakeHostOptions(const ServeConfig& config, const std
   limits.max_prefill_steps = static_cast<int32_t>(config.max_prefill_steps);
   options.memory_bytes = config.memory;
   if (config.memory == 0) {
-    const int64_t most = FreeMemoryBytes() / 10 * 7;
+    const int64_t most = DefaultMemory(backend.info());
     options.memory_bytes = most;
     TM_ASSIGN_OR_RETURN(const EngineHostPlan plan, PlanEngineHost(folder, model, backend, options));
     const int64_t context =

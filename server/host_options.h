@@ -11,14 +11,20 @@
 
 namespace tramontane {
 
-// The backend that `device`, `cpu_variant` and `threads` ask for.
-StatusOr<BackendPtr> MakeBackend(const ServeConfig& config);
+struct Device {
+  BackendPtr backend;
+  std::string why_not_cuda;  // with device "auto" on the CPU, a sentence; else empty
+};
 
-// "cpu (avx512, 2 threads)"
+// The backend that `device`, `cpu_variant`, `threads` and `kv_dtype` ask for. "auto" takes the GPU where
+// there is one.
+StatusOr<Device> MakeDevice(const ServeConfig& config);
+
+// "cpu (avx512, 2 threads)", "cuda (NVIDIA H200)"
 std::string DescribeDevice(const BackendInfo& info);
 
 // The engine's limits and memory. With `memory` 0: what max_sequences sequences of the full context need, at
-// most 70 % of the memory that is free now.
+// most 70 % of the memory that is free now, or 90 % of a GPU's.
 StatusOr<EngineHostOptions> MakeHostOptions(const ServeConfig& config, const std::string& folder,
                                             const ModelConfig& model, const Backend& backend);
 

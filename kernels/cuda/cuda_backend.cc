@@ -11,6 +11,7 @@
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/linear_small.h"
 #include "kernels/cuda/pointwise.h"
+#include "kernels/cuda/sampling.h"
 #include "kernels/cuda/weight_packing.h"
 
 namespace tramontane::cuda {
@@ -60,6 +61,7 @@ struct PackedWeight {
 struct WorkspaceMap {
   int64_t normalised = 0;   // [max(T, L), hidden] bf16
   int64_t gate_up = 0;      // [T, 2 * hidden] bf16: no model's intermediate size exceeds maxima.hidden
+  int64_t adjusted = 0;     // [L, vocab] f32
   int64_t partial_out = 0;  // [partials, kv_heads, tile rows, head_dim] f32
   int64_t partial_lse = 0;  // [partials, kv_heads, tile rows] f32
   int64_t plans = 0;        // [kPlanSlots] plan_bytes each: items, merges, work
@@ -84,6 +86,7 @@ WorkspaceMap MapWorkspace(const StepMaxima& maxima, const DeviceProperties& devi
                              maxima.kv_heads * kMaxAttentionRows;
   map.normalised = take(rows * maxima.hidden * 2, &map.bytes);
   map.gate_up = take(int64_t{maxima.tokens} * maxima.hidden * 2 * 2, &map.bytes);
+  map.adjusted = take(SampleScratchBytes(maxima.logit_rows, maxima.vocab), &map.bytes);
   map.partial_out = take(state_rows * maxima.head_dim * int64_t{sizeof(float)}, &map.bytes);
   map.partial_lse = take(state_rows * int64_t{sizeof(float)}, &map.bytes);
   map.plan_items = AttentionItemBound(maxima.tokens, maxima.sequences, maxima.query_heads / maxima.kv_heads,
@@ -377,12 +380,20 @@ OpCode CudaBackend::CopyPages(const CopyPagesParams& p) noexcept {
   return Queued(LaunchCopyPages(p, runtime_->stream()), "copying pages");
 }
 
-OpCode CudaBackend::Sample(const SampleParams&) noexcept {
-  return Fail(OpCode::kUnsupported, "the CUDA backend does not sample");
+OpCode CudaBackend::Sample(const SampleParams& p) noexcept {
+  TM_CHECK(p.logits.dtype == DType::kF32, "logits are %s", DTypeName(p.logits.dtype));
+  TM_CHECK(p.logits.rows <= maxima_.logit_rows && p.logits.columns <= maxima_.vocab,
+           "logits [%lld, %lld], beyond what was reserved", static_cast<long long>(p.logits.rows),
+           static_cast<long long>(p.logits.columns));
+  if (p.logits.rows == 0) return OpCode::kOk;
+  const SampleKernelParams kernel = {.call = p,
+                                     .adjusted = reinterpret_cast<float*>(workspace_ + map_.adjusted)};
+  return Queued(LaunchSample(kernel, runtime_->stream()), "sampling");
 }
 
-OpCode CudaBackend::Advance(const AdvanceParams&) noexcept {
-  return Fail(OpCode::kUnsupported, "the CUDA backend does not sample");
+OpCode CudaBackend::Advance(const AdvanceParams& p) noexcept {
+  if (p.count == 0) return OpCode::kOk;
+  return Queued(LaunchAdvance(p, runtime_->stream()), "handing tokens to the next step");
 }
 
 // ---- linear layers: 1 to 16 rows by our own kernel, more by a large product between small kernels

@@ -23,10 +23,11 @@ Status Inspect(const InspectArguments& arguments) {
   TM_ASSIGN_OR_RETURN(const std::string description, DescribeModel(source.folder, model));
   std::fputs(description.c_str(), stdout);
   std::fflush(stdout);  // what is known of the model stands even where the plan fails
-  TM_ASSIGN_OR_RETURN(const BackendPtr backend, MakeBackend(arguments.config));
+  TM_ASSIGN_OR_RETURN(const Device device, MakeDevice(arguments.config));
+  const Backend& backend = *device.backend;
   TM_ASSIGN_OR_RETURN(const EngineHostOptions options,
-                      MakeHostOptions(arguments.config, source.folder, model, *backend));
-  TM_ASSIGN_OR_RETURN(const EngineHostPlan plan, PlanEngineHost(source.folder, model, *backend, options));
+                      MakeHostOptions(arguments.config, source.folder, model, backend));
+  TM_ASSIGN_OR_RETURN(const EngineHostPlan plan, PlanEngineHost(source.folder, model, backend, options));
   std::fputs(DescribePlan(plan.layout, plan.memory, options.memory_bytes).c_str(), stdout);
   return std::fflush(stdout) == 0 ? Status::Ok() : Internal("standard output cannot be written");
 }
@@ -50,8 +51,9 @@ void AddInspectCommand(CLI::App& app, RunCommand* run) {
       app.add_subcommand("inspect", "Print what a model is and what fits in memory, without loading it");
   command->add_option("MODEL_DIR", arguments->model, "folder of the model; none: the embedded model, breeze");
   // The settings of serve that decide the plan, under the same names.
-  const std::vector<std::string> deciding = {"memory",        "kv_dtype",        "page_size",   "context",
-                                             "max_sequences", "max_step_tokens", "cpu_variant", "threads"};
+  const std::vector<std::string> deciding = {"memory",  "kv_dtype",      "page_size",
+                                             "context", "max_sequences", "max_step_tokens",
+                                             "device",  "cpu_variant",   "threads"};
   for (const Setting& setting : ServeSettings()) {
     if (std::find(deciding.begin(), deciding.end(), setting.key) == deciding.end()) continue;
     command

@@ -40,7 +40,8 @@ Status GenerateLocally(const std::string& folder, const v1::GenerateRequest& pro
   config.max_sequences = std::max<int64_t>(1, proto.choices());
   TM_ASSIGN_OR_RETURN(const ModelSource source, FindModel(folder));
   TM_ASSIGN_OR_RETURN(const ModelConfig model_config, LoadModelConfig(source.folder));
-  TM_ASSIGN_OR_RETURN(const BackendPtr backend, MakeBackend(config));
+  TM_ASSIGN_OR_RETURN(const Device device, MakeDevice(config));
+  const BackendPtr& backend = device.backend;
   TM_ASSIGN_OR_RETURN(const EngineHostOptions options,
                       MakeHostOptions(config, source.folder, model_config, *backend));
   const SteadyClock clock;

@@ -121,7 +121,9 @@ Status Serve(const ServeConfig& config) {
   TM_ASSIGN_OR_RETURN(const ModelSource source, FindModel(config.model));
   TM_ASSIGN_OR_RETURN(const ModelConfig model_config, LoadModelConfig(source.folder));
   for (const std::string& warning : model_config.warnings) spdlog::warn("{}: {}", source.folder, warning);
-  TM_ASSIGN_OR_RETURN(const BackendPtr backend, MakeBackend(config));
+  TM_ASSIGN_OR_RETURN(const Device device, MakeDevice(config));
+  const BackendPtr& backend = device.backend;
+  if (!device.why_not_cuda.empty()) spdlog::info("running on the CPU: {}", device.why_not_cuda);
   TM_ASSIGN_OR_RETURN(EngineHostOptions options,
                       MakeHostOptions(config, source.folder, model_config, *backend));
   TM_ASSIGN_OR_RETURN(const std::unique_ptr<Server> server, Server::Start(server_options));

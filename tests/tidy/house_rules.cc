@@ -77,7 +77,7 @@ const std::array<Layer, 8>& Layers() {
 // Headers that anybody above may include although their folder is closed.
 constexpr std::array<std::string_view, 4> kDoors = {
     "kernels/cpu/cpu_backend.h",
-    "kernels/cuda/cuda_backend.h",
+    "kernels/cuda/cuda_library.h",
     "server/inference_client.h",
     "server/rpc_error.h",
 };

@@ -1,0 +1,25 @@
+// The one C entry point of libtramontane_cuda.so, which a server opens at run time where it is there. No
+// exception and no standard-library type crosses it: integers, characters and a Backend, whose methods keep
+// the same rule.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/backend.h"
+
+namespace tramontane {
+
+inline constexpr char kCudaLibraryEntry[] = "TramontaneMakeCudaBackend";
+
+enum CudaLibraryResult : int32_t {
+  kCudaLibraryOk = 0,
+  kCudaLibraryOtherAbi = 1,  // it was built with another kBackendAbiVersion
+  kCudaLibraryNoDevice = 2,  // the driver or the GPU is missing or too old
+};
+
+// abi_version: the caller's kBackendAbiVersion. On success `backend` is the caller's to Destroy. Otherwise
+// `reason` [reason_bytes] gets a sentence of what is missing, cut to its size and ended by 0.
+using MakeCudaBackendEntry = int32_t (*)(uint32_t abi_version, Backend** backend, char* reason,
+                                         int64_t reason_bytes);
+
+}  // namespace tramontane

@@ -1,0 +1,264 @@
+#include "kernels/cuda/cuda_runtime.h"
+
+#include <cublasLt.h>
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+#include <vector>
+
+#include "kernels/core/check.h"
+
+namespace tramontane::cuda {
+namespace {
+
+constexpr int kBlasErrors = 100'000;  // errors from here on are cuBLASLt's, below the CUDA runtime's
+constexpr size_t kBlasWorkspaceBytes = size_t{32} << 20;
+constexpr uint32_t kBlasAlignment = 16;  // of every operand
+constexpr int kCandidates = 16;          // that cuBLASLt is asked for
+constexpr int kLeastCapability = 80;     // mma.sync of bf16, cp.async
+
+int BlasError(cublasStatus_t status) { return status == CUBLAS_STATUS_SUCCESS ? 0 : kBlasErrors + status; }
+
+// cuBLASLt counts columns first: a row-major [rows, columns] matrix is its [columns, rows] one. So the
+// product it is asked for is y^T [out_features, rows] = W x^T.
+struct MatmulLayouts {
+  cublasLtMatrixLayoutOpaque_t weight, x, out;
+
+  MatmulLayouts(const MatmulShape& shape, int64_t rows, int64_t x_stride, int64_t out_stride) {
+    const auto in = static_cast<uint64_t>(shape.in_features),
+               out_features = static_cast<uint64_t>(shape.out_features);
+    const cudaDataType_t out_type = shape.out == MatmulOut::kF32 ? CUDA_R_32F : CUDA_R_16BF;
+    cublasLtMatrixLayoutInit(&weight, CUDA_R_16BF, in, out_features, shape.in_features);
+    cublasLtMatrixLayoutInit(&x, CUDA_R_16BF, in, static_cast<uint64_t>(rows), x_stride);
+    cublasLtMatrixLayoutInit(&out, out_type, out_features, static_cast<uint64_t>(rows), out_stride);
+  }
+};
+
+class CudaRuntime final : public Runtime {
+ public:
+  ~CudaRuntime() override;
+  // "" or what went wrong.
+  std::string Start(const cudaDeviceProp& device);
+
+  const DeviceProperties& properties() const override { return properties_; }
+  std::string ErrorText(int error) const override;
+
+  void* Allocate(int64_t bytes) override;
+  void Free(void* memory) override { cudaFree(memory); }
+  void* AllocateHost(int64_t bytes) override;
+  void FreeHost(void* memory) override { cudaFreeHost(memory); }
+  int PlanMatmul(const MatmulShape& shape) override;
+
+  void* stream() override { return stream_; }
+  int CopyToDevice(void* device, const void* host, int64_t bytes) override {
+    return cudaMemcpyAsync(device, host, static_cast<size_t>(bytes), cudaMemcpyHostToDevice, stream_);
+  }
+  int CopyToHost(void* host, const void* device, int64_t bytes) override {
+    return cudaMemcpyAsync(host, device, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost, stream_);
+  }
+  int Matmul(int plan, const MatmulParams& params) override;
+  int RecordEvent(int event) override {
+    return cudaEventRecord(events_.at(static_cast<size_t>(event)), stream_);
+  }
+  int WaitEvent(int event) override { return cudaEventSynchronize(events_.at(static_cast<size_t>(event))); }
+
+  int BeginRecording() override { return cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal); }
+  int EndRecording(void** recording) override;
+  int Replay(void* recording) override {
+    return cudaGraphLaunch(static_cast<cudaGraphExec_t>(recording), stream_);
+  }
+  void FreeRecording(void* recording) override {
+    cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(recording));
+  }
+
+ private:
+  struct Plan {
+    MatmulShape shape;
+    cublasLtMatmulAlgo_t algorithm;
+  };
+
+  bool ServesAllRows(const MatmulShape& shape, const cublasLtMatmulAlgo_t& algorithm);
+
+  DeviceProperties properties_;
+  cudaStream_t stream_ = nullptr;
+  std::array<cudaEvent_t, kEvents> events_{};
+  cublasLtHandle_t blas_ = nullptr;
+  cublasLtMatmulDescOpaque_t operation_{};  // W transposed, x as it is, f32 sums
+  void* blas_workspace_ = nullptr;
+  std::vector<Plan> plans_;
+};
+
+std::string CudaRuntime::Start(const cudaDeviceProp& device) {
+  properties_.name = device.name;
+  properties_.multiprocessors = device.multiProcessorCount;
+  size_t free_bytes = 0, total_bytes = 0;
+  int error = cudaMemGetInfo(&free_bytes, &total_bytes);
+  properties_.memory_bytes = static_cast<int64_t>(free_bytes);
+  if (error == 0) error = cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking);
+  for (cudaEvent_t& event : events_) {
+    if (error == 0) error = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+  }
+  if (error == 0) error = cudaMalloc(&blas_workspace_, kBlasWorkspaceBytes);
+  if (error == 0) error = BlasError(cublasLtCreate(&blas_));
+  if (error == 0) error = BlasError(cublasLtMatmulDescInit(&operation_, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+  const cublasOperation_t transposed = CUBLAS_OP_T;
+  if (error == 0) {
+    error = BlasError(cublasLtMatmulDescSetAttribute(&operation_, CUBLASLT_MATMUL_DESC_TRANSA, &transposed,
+                                                     sizeof(transposed)));
+  }
+  return error == 0 ? "" : ErrorText(error);
+}
+
+CudaRuntime::~CudaRuntime() {
+  if (blas_ != nullptr) cublasLtDestroy(blas_);
+  cudaFree(blas_workspace_);
+  for (cudaEvent_t event : events_) {
+    if (event != nullptr) cudaEventDestroy(event);
+  }
+  if (stream_ != nullptr) cudaStreamDestroy(stream_);
+}
+
+std::string CudaRuntime::ErrorText(int error) const {
+  const std::string number = " (" + std::to_string(error % kBlasErrors) + ")";
+  if (error >= kBlasErrors) {
+    return "cuBLASLt: " +
+           std::string(cublasLtGetStatusString(static_cast<cublasStatus_t>(error - kBlasErrors))) + number;
+  }
+  return std::string(cudaGetErrorString(static_cast<cudaError_t>(error))) + number;
+}
+
+// ---- memory
+
+void* CudaRuntime::Allocate(int64_t bytes) {
+  void* memory = nullptr;
+  if (cudaMalloc(&memory, static_cast<size_t>(bytes)) != cudaSuccess) {
+    cudaGetLastError();  // forgotten: the caller is told by null
+    return nullptr;
+  }
+  if (cudaMemsetAsync(memory, 0, static_cast<size_t>(bytes), stream_) != cudaSuccess) {
+    cudaGetLastError();
+    cudaFree(memory);
+    return nullptr;
+  }
+  return memory;
+}
+
+void* CudaRuntime::AllocateHost(int64_t bytes) {
+  void* memory = nullptr;
+  if (cudaMallocHost(&memory, static_cast<size_t>(bytes)) != cudaSuccess) {
+    cudaGetLastError();
+    return nullptr;
+  }
+  std::fill_n(static_cast<std::byte*>(memory), bytes, std::byte{0});
+  return memory;
+}
+
+// ---- matrix products
+
+bool CudaRuntime::ServesAllRows(const MatmulShape& shape, const cublasLtMatmulAlgo_t& algorithm) {
+  for (const int32_t rows : {shape.min_rows, shape.max_rows}) {
+    MatmulLayouts layouts(shape, rows, shape.in_features, shape.out_features);
+    cublasLtMatmulHeuristicResult_t result{};
+    const cublasStatus_t status = cublasLtMatmulAlgoCheck(blas_, &operation_, &layouts.weight, &layouts.x,
+                                                          &layouts.out, &layouts.out, &algorithm, &result);
+    if (status != CUBLAS_STATUS_SUCCESS || result.workspaceSize > kBlasWorkspaceBytes) return false;
+  }
+  return true;
+}
+
+// The first of cuBLASLt's candidates for the most rows that serves the fewest too.
+int CudaRuntime::PlanMatmul(const MatmulShape& shape) {
+  cublasLtMatmulPreferenceOpaque_t preference;
+  cublasLtMatmulPreferenceInit(&preference);
+  cublasLtMatmulPreferenceSetAttribute(&preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                       &kBlasWorkspaceBytes, sizeof(kBlasWorkspaceBytes));
+  for (const auto attribute :
+       {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
+    cublasLtMatmulPreferenceSetAttribute(&preference, attribute, &kBlasAlignment, sizeof(kBlasAlignment));
+  }
+  MatmulLayouts layouts(shape, shape.max_rows, shape.in_features, shape.out_features);
+  std::array<cublasLtMatmulHeuristicResult_t, kCandidates> candidates{};
+  int found = 0;
+  if (cublasLtMatmulAlgoGetHeuristic(blas_, &operation_, &layouts.weight, &layouts.x, &layouts.out,
+                                     &layouts.out, &preference, kCandidates, candidates.data(),
+                                     &found) != CUBLAS_STATUS_SUCCESS) {
+    return -1;
+  }
+  for (int i = 0; i < found; ++i) {
+    const cublasLtMatmulHeuristicResult_t& candidate = candidates[static_cast<size_t>(i)];
+    if (candidate.state != CUBLAS_STATUS_SUCCESS || !ServesAllRows(shape, candidate.algo)) continue;
+    plans_.push_back({shape, candidate.algo});
+    return static_cast<int>(plans_.size()) - 1;
+  }
+  return -1;
+}
+
+int CudaRuntime::Matmul(int plan, const MatmulParams& params) {
+  const Plan& p = plans_.at(static_cast<size_t>(plan));
+  TM_CHECK(params.rows >= p.shape.min_rows && params.rows <= p.shape.max_rows,
+           "%d rows, the plan is for %d to %d", params.rows, p.shape.min_rows, p.shape.max_rows);
+  MatmulLayouts layouts(p.shape, params.rows, params.x_stride, params.out_stride);
+  const float one = 1.0f;
+  const float kept = p.shape.out == MatmulOut::kBf16Add ? 1.0f : 0.0f;
+  return BlasError(cublasLtMatmul(blas_, &operation_, &one, params.weight, &layouts.weight, params.x,
+                                  &layouts.x, &kept, params.out, &layouts.out, params.out, &layouts.out,
+                                  &p.algorithm, blas_workspace_, kBlasWorkspaceBytes, stream_));
+}
+
+// ---- recorded steps
+
+int CudaRuntime::EndRecording(void** recording) {
+  cudaGraph_t graph = nullptr;
+  if (const int error = cudaStreamEndCapture(stream_, &graph)) return error;
+  cudaGraphExec_t executable = nullptr;
+  const int error = cudaGraphInstantiate(&executable, graph, 0);
+  cudaGraphDestroy(graph);
+  *recording = executable;
+  return error;
+}
+
+// "12.4" of the 12040 that the runtime speaks in.
+std::string VersionText(int version) {
+  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
+
+std::string WhyNoDevice(cudaError_t error) {
+  int driver = 0, library = 0;
+  cudaDriverGetVersion(&driver);
+  cudaRuntimeGetVersion(&library);
+  if (error == cudaErrorNoDevice) return "the driver sees no GPU";
+  if (driver == 0) return "there is no NVIDIA driver";
+  if (error == cudaErrorInsufficientDriver) {
+    return "the NVIDIA driver is for CUDA " + VersionText(driver) + ", this build needs " +
+           VersionText(library);
+  }
+  return "the NVIDIA driver says: " + std::string(cudaGetErrorString(error));
+}
+
+}  // namespace
+
+std::unique_ptr<Runtime> MakeCudaRuntime(std::string* why_not) {
+  int devices = 0;
+  cudaError_t error = cudaGetDeviceCount(&devices);
+  if (error == cudaSuccess && devices == 0) error = cudaErrorNoDevice;
+  cudaDeviceProp device{};
+  if (error == cudaSuccess) error = cudaGetDeviceProperties(&device, 0);
+  if (error != cudaSuccess) {
+    *why_not = WhyNoDevice(error);
+    return nullptr;
+  }
+  if (device.major * 10 + device.minor < kLeastCapability) {
+    *why_not = std::string(device.name) + " has compute capability " + std::to_string(device.major) + "." +
+               std::to_string(device.minor) + ", the least is 8.0";
+    return nullptr;
+  }
+  auto runtime = std::make_unique<CudaRuntime>();
+  *why_not = runtime->Start(device);
+  if (!why_not->empty()) return nullptr;
+  return runtime;
+}
+
+}  // namespace tramontane::cuda

@@ -1,0 +1,2 @@
+// Linked with, but never where the dynamic linker looks.
+extern "C" int FromAnAbsentLibrary() { return 1; }
