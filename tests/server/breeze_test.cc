@@ -111,6 +111,49 @@ TEST_F(Breeze, AnswersAGreetingInTheChatFormat) {
   EXPECT_EQ(stream.finished().stop_token_id(), 2);
 }
 
+v1::GenerateRequest WeatherRequest(v1::ToolChoiceMode mode) {
+  v1::GenerateRequest request;
+  v1::ChatMessage* message = request.mutable_chat()->add_messages();
+  message->set_role(v1::ROLE_USER);
+  message->set_content("What's the weather in Toulouse?");
+  v1::Tool* tool = request.mutable_chat()->add_tools();
+  tool->set_name("get_weather");
+  tool->set_description("Get the current weather in a city");
+  tool->set_parameters_json(
+      R"({"type": "object", "properties": {"city": {"type": "string", "description": "The city"}}, "required": ["city"]})");
+  request.mutable_chat()->mutable_tool_choice()->set_mode(mode);
+  request.mutable_sampling()->set_temperature(0);
+  return request;
+}
+
+TEST_F(Breeze, SaysWhereItsToolCallsBegin) {
+  Stream stream(*stub_, WeatherRequest(v1::TOOL_CHOICE_MODE_AUTO));
+  ASSERT_TRUE(stream.ReadAll().ok());
+  std::string text, calls;
+  bool begun = false;
+  for (const v1::GenerateResponse& event : stream.events()) {
+    std::string piece = event.delta().text();
+    if (event.delta().has_tool_calls_at()) {
+      EXPECT_FALSE(begun) << "calls begin once";
+      begun = true;
+      text += piece.substr(0, static_cast<size_t>(event.delta().tool_calls_at()));
+      piece.erase(0, static_cast<size_t>(event.delta().tool_calls_at()));
+    }
+    (begun ? calls : text) += piece;
+  }
+  EXPECT_EQ(text, "");
+  EXPECT_EQ(nlohmann::json::parse(calls),
+            nlohmann::json::parse(R"([{"name": "get_weather", "arguments": {"city": "Toulouse"}}])"));
+}
+
+TEST_F(Breeze, DoesNotSeeToolsThatItMayNotCall) {
+  const v1::GenerateRequest with_tools = WeatherRequest(v1::TOOL_CHOICE_MODE_NONE);
+  v1::GenerateRequest without_tools = with_tools;
+  without_tools.mutable_chat()->clear_tools();
+  without_tools.mutable_chat()->clear_tool_choice();
+  EXPECT_THAT(IdsOf(with_tools), ElementsAreArray(IdsOf(without_tools)));
+}
+
 TEST_F(Breeze, ASeedGivesTheSameTokensAloneAndInACrowd) {
   const std::vector<int32_t> alone = IdsOf(Story(7, 60));
   EXPECT_NE(alone, IdsOf(Story(8, 60)));
