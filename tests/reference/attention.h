@@ -22,5 +22,7 @@ struct AttentionProblem {
 
 // [queries, query_heads, head_dim]. A query without a visible key gives zeros.
 std::vector<double> Attention(const AttentionProblem& problem);
+// [queries, query_heads] log2 of the sum of e^score over the visible keys; -inf where there is none.
+std::vector<double> AttentionLse(const AttentionProblem& problem);
 
 }  // namespace tramontane::reference

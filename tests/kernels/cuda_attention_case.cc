@@ -1,0 +1,150 @@
+#include "tests/kernels/cuda_attention_case.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include "tests/support/cuda_device.h"
+
+namespace tramontane {
+namespace {
+
+template <typename T>
+bool SameBytes(const std::vector<T>& a, const std::vector<T>& b, int32_t count) {
+  return std::memcmp(a.data(), b.data(), sizeof(T) * static_cast<size_t>(count)) == 0;
+}
+
+std::vector<int32_t> Copied(const int32_t* values, int32_t count) { return {values, values + count}; }
+
+AttentionOutcome Run(const AttentionCase& c, const PagedKvFixture& kv, const std::vector<uint16_t>& query,
+                     KvLayerView view) {
+  const int32_t width = c.heads() * c.kv.head_dim, batch = kv.batch();
+  const PageTableView table = kv.Table();
+  const DeviceArray<int32_t> kv_indptr(Copied(table.kv_indptr, batch + 1)),
+      page_indices(Copied(table.page_indices, table.kv_indptr[batch])),
+      last_page_len(Copied(table.last_page_len, batch)), kv_base(Copied(table.kv_base, batch)),
+      qo_indptr(Copied(kv.qo_indptr(), batch + 1));
+
+  AttentionOutcome outcome;
+  outcome.max_items = cuda::AttentionItemBound(kv.tokens(), batch, c.group, c.tile_rows, c.target_blocks);
+  const auto bound = static_cast<size_t>(outcome.max_items);
+  const DeviceArray<cuda::AttentionItem> items{std::vector<cuda::AttentionItem>(bound)};
+  const DeviceArray<cuda::AttentionMerge> merges{std::vector<cuda::AttentionMerge>(bound)};
+  const DeviceArray<cuda::AttentionWork> work{std::vector<cuda::AttentionWork>(1)};
+  cuda::AttentionPlanParams plan{kv_indptr.data(),
+                                 last_page_len.data(),
+                                 kv_base.data(),
+                                 qo_indptr.data(),
+                                 batch,
+                                 c.kv.page_size,
+                                 c.window,
+                                 c.group,
+                                 c.tile_rows,
+                                 c.kv.kv_heads,
+                                 c.target_blocks,
+                                 outcome.max_items,
+                                 items.data(),
+                                 merges.data(),
+                                 work.data()};
+  EXPECT_EQ(cuda::PlanAttention(plan, nullptr), 0);
+  outcome.work = work.Get().front();
+  outcome.items = items.Get();
+  outcome.merges = merges.Get();
+
+  // The host twin gives identical lists.
+  cuda::AttentionWork twin{};
+  std::vector<cuda::AttentionItem> twin_items(bound);
+  std::vector<cuda::AttentionMerge> twin_merges(bound);
+  plan.kv_indptr = table.kv_indptr;
+  plan.last_page_len = table.last_page_len;
+  plan.kv_base = table.kv_base;
+  plan.qo_indptr = kv.qo_indptr();
+  plan.items = twin_items.data();
+  plan.merges = twin_merges.data();
+  plan.work = &twin;
+  cuda::PlanAttentionOnHost(plan);
+  EXPECT_EQ(std::memcmp(&twin, &outcome.work, sizeof(twin)), 0);
+  EXPECT_LE(twin.items, outcome.max_items);
+  EXPECT_TRUE(SameBytes(outcome.items, twin_items, twin.items));
+  EXPECT_TRUE(SameBytes(outcome.merges, twin_merges, twin.merges));
+  outcome.items.resize(static_cast<size_t>(twin.items));
+  outcome.merges.resize(static_cast<size_t>(twin.merges));
+
+  const float nan = std::nanf("");
+  const auto slots = static_cast<size_t>(twin.partials) * static_cast<size_t>(c.kv.kv_heads * c.tile_rows);
+  const auto tokens = static_cast<size_t>(kv.tokens());
+  const DeviceArray<uint16_t> device_query(query),
+      out(std::vector<uint16_t>(tokens * static_cast<size_t>(width), 0x7FFF));
+  const DeviceArray<float> partial_out(std::vector<float>(slots * static_cast<size_t>(c.kv.head_dim), nan)),
+      partial_lse(std::vector<float>(slots, nan)),
+      lse(std::vector<float>(tokens * static_cast<size_t>(c.heads()), nan));
+  cuda::AttentionRunParams run{};
+  run.query = device_query.data();
+  run.out = out.data();
+  run.query_stride = run.out_stride = width;
+  run.kv = view;
+  run.kv_indptr = kv_indptr.data();
+  run.page_indices = page_indices.data();
+  run.last_page_len = last_page_len.data();
+  run.kv_base = kv_base.data();
+  run.qo_indptr = qo_indptr.data();
+  run.items = items.data();
+  run.merges = merges.data();
+  run.work = work.data();
+  run.partial_out = partial_out.data();
+  run.partial_lse = partial_lse.data();
+  run.lse = lse.data();
+  run.window = c.window;
+  run.group = c.group;
+  run.tile_rows = c.tile_rows;
+  run.max_items = outcome.max_items;
+  run.scale = 1.0f / std::sqrt(static_cast<float>(c.kv.head_dim));
+  EXPECT_EQ(cuda::RunAttention(run, nullptr), 0);
+  outcome.out = out.Get();
+  outcome.lse = lse.Get();
+  return outcome;
+}
+
+}  // namespace
+
+double AttentionDouble(DType dtype, uint16_t bits) {
+  return dtype == DType::kBf16 ? Bf16ToFloat(bits) : F16ToFloat(bits);
+}
+
+std::vector<uint16_t> RandomQuery(const AttentionCase& c, int32_t tokens) {
+  std::mt19937_64 random(7);
+  std::normal_distribution<float> normal;
+  std::vector<uint16_t> query(static_cast<size_t>(tokens) * static_cast<size_t>(c.heads() * c.kv.head_dim));
+  for (uint16_t& bits : query) {
+    const float value = normal(random);
+    bits = c.kv.dtype == DType::kBf16 ? FloatToBf16(value) : FloatToF16(value);
+  }
+  return query;
+}
+
+AttentionOutcome RunAttentionCase(const AttentionCase& c, const PagedKvFixture& kv,
+                                  const std::vector<uint16_t>& query) {
+  const DeviceArray<std::byte> pool(std::vector<std::byte>(kv.pool(), kv.pool() + kv.pool_bytes()));
+  KvLayerView view = kv.View();
+  view.pool = pool.data();
+  return Run(c, kv, query, view);
+}
+
+AttentionOutcome RunAttentionInPlace(const AttentionCase& c, const PagedKvFixture& kv,
+                                     const std::vector<uint16_t>& query) {
+  return Run(c, kv, query, kv.View());
+}
+
+PagedKvShape KvOf(int32_t kv_heads, int32_t head_dim, int32_t page_size, DType dtype, KvOrder order) {
+  PagedKvShape shape;
+  shape.dtype = dtype;
+  shape.kv_heads = kv_heads;
+  shape.head_dim = head_dim;
+  shape.page_size = page_size;
+  shape.order = order;
+  return shape;
+}
+
+}  // namespace tramontane

@@ -1,0 +1,51 @@
+// One call of the CUDA attention kernels, from plan to output, on the device of tests/support/cuda_device.h;
+// for tests of values and of bytes. One thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/attention.h"
+#include "tests/support/paged_kv_fixture.h"
+
+namespace tramontane {
+
+struct AttentionCase {
+  std::string name;
+  PagedKvShape kv;
+  std::vector<PagedSpan> spans;
+  std::vector<int32_t> queries;  // the last tokens of each sequence
+  int32_t group = 4;
+  int32_t window = 0;
+  int32_t tile_rows = 16;
+  int32_t target_blocks = 8;
+
+  int32_t heads() const { return group * kv.kv_heads; }
+};
+
+struct AttentionOutcome {
+  std::vector<uint16_t> out;  // [tokens, heads * head_dim] bits
+  std::vector<float> lse;     // [tokens, heads] base 2
+  // The work list; that of the host twin was the same.
+  cuda::AttentionWork work;
+  std::vector<cuda::AttentionItem> items;
+  std::vector<cuda::AttentionMerge> merges;
+  int32_t max_items = 0;
+};
+
+double AttentionDouble(DType dtype, uint16_t bits);
+// Standard normal, rounded to the case's dtype: [tokens, heads * head_dim].
+std::vector<uint16_t> RandomQuery(const AttentionCase& c, int32_t tokens);
+
+// Plans and runs. Output, lse and partial results are NaN before. The pool is copied to the device.
+AttentionOutcome RunAttentionCase(const AttentionCase& c, const PagedKvFixture& kv,
+                                  const std::vector<uint16_t>& query);
+// The same over pages where they lie, for pools that cannot be read whole. Emulator only.
+AttentionOutcome RunAttentionInPlace(const AttentionCase& c, const PagedKvFixture& kv,
+                                     const std::vector<uint16_t>& query);
+
+PagedKvShape KvOf(int32_t kv_heads, int32_t head_dim, int32_t page_size, DType dtype = DType::kBf16,
+                  KvOrder order = KvOrder::kHnd);
+
+}  // namespace tramontane

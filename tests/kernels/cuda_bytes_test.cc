@@ -1,0 +1,307 @@
+// Global bytes of each launch, counted by the emulator, equal the formula at the head of its .cu file: the
+// same words as there, in C++. A loop that fetches what it should not fails here, and where pages cannot be
+// touched, at once.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "kernels/cuda/emulator/emulator.h"
+#include "kernels/cuda/linear_small.h"
+#include "kernels/cuda/pointwise.h"
+#include "tests/kernels/cuda_attention_case.h"
+
+namespace tramontane {
+namespace {
+
+struct Bytes {
+  int64_t read = 0;
+  int64_t written = 0;
+  friend bool operator==(const Bytes&, const Bytes&) = default;
+  friend Bytes operator+(const Bytes& a, const Bytes& b) { return {a.read + b.read, a.written + b.written}; }
+  friend std::ostream& operator<<(std::ostream& out, const Bytes& b) {
+    return out << b.read << " bytes read, " << b.written << " written";
+  }
+};
+
+void ForgetCounts() {
+  emulator::CurrentSettings() = {};
+  emulator::TotalStats() = {};
+}
+Bytes Counted() {
+  return {emulator::TotalStats().global_read_bytes, emulator::TotalStats().global_written_bytes};
+}
+
+// ---- attention: attention_plan.cu and attention.cu
+// ----------------------------------------------------------------
+
+Bytes PlanBytes(const PagedKvFixture& kv, const AttentionOutcome& outcome) {
+  Bytes bytes;
+  for (int32_t b = 0; b < kv.batch(); ++b) {
+    const bool has_pages = kv.Table().kv_indptr[b + 1] > kv.Table().kv_indptr[b];
+    bytes.read += 4 * (has_pages ? 24 : 20);
+  }
+  bytes.written = 20 * outcome.work.items + 16 * outcome.work.merges + 16;
+  return bytes;
+}
+
+// `window` is the one whose keys may be read.
+Bytes AttentionBytes(const AttentionCase& c, const PagedKvFixture& kv, const AttentionOutcome& outcome,
+                     int32_t window) {
+  const int64_t d = c.kv.head_dim;
+  auto rows_of = [&](int32_t sequence, int32_t row_begin) {
+    return std::min<int64_t>(c.tile_rows, int64_t{kv.QueryCount(sequence)} * c.group - row_begin);
+  };
+  Bytes of_a_head;
+  for (const cuda::AttentionItem& item : outcome.items) {
+    const int64_t rows = rows_of(item.sequence, item.row_begin);
+    const int64_t first_query = kv.QueryBegin(item.sequence) + item.row_begin / c.group;
+    const int64_t keys = item.key_end - std::max<int64_t>(item.key_begin, FirstVisible(first_query, window));
+    of_a_head.read += 48 + rows * 2 * d + keys * (4 * d + d / 2);
+    of_a_head.written += item.partial < 0 ? rows * 2 * d + rows * 4 : rows * (4 * d + 4);
+  }
+  for (const cuda::AttentionMerge& merge : outcome.merges) {
+    const int64_t rows = rows_of(merge.sequence, merge.row_begin);
+    of_a_head.read += 28 + rows * merge.splits * 8 * d;
+    of_a_head.written += rows * 2 * d + rows * 4;
+  }
+  const int64_t idle = 2 * int64_t{outcome.max_items} - outcome.work.items - outcome.work.merges;
+  of_a_head.read += 4 * idle;
+  return {of_a_head.read * c.kv.kv_heads, of_a_head.written * c.kv.kv_heads};
+}
+
+struct CountedRun {
+  PagedKvFixture kv;
+  AttentionOutcome outcome;
+  Bytes bytes;
+
+  explicit CountedRun(const AttentionCase& c) : kv(c.kv, c.spans) {
+    kv.FillRandom(3);
+    kv.SetQueries(c.queries);
+    ForgetCounts();
+    outcome = RunAttentionCase(c, kv, RandomQuery(c, kv.tokens()));
+    bytes = Counted();
+  }
+};
+
+const AttentionCase kCases[] = {
+    {"Decode", KvOf(2, 64, 16), {{0, 1}, {0, 77}, {0, 0}, {0, 300}}, {1, 1, 0, 1}, 4, 0},
+    {"DecodeWindow", KvOf(2, 128, 16), {{0, 31}, {0, 33}, {96, 420}}, {1, 1, 1}, 4, 32},
+    {"DecodeWindowAcrossTiles", KvOf(1, 32, 16), {{0, 700}}, {1}, 8, 150},
+    {"DecodeSplit", KvOf(2, 64, 16), {{0, 1100}, {0, 40}}, {1, 1}, 4, 0, 16, 32},
+    {"DecodeSplitWindow", KvOf(1, 32, 16), {{0, 2000}}, {1}, 3, 900, 16, 16},
+    {"Prefill", KvOf(1, 64, 32), {{0, 100}, {0, 30}}, {100, 30}, 3, 0, 64},
+    {"PrefillChunkInWindow", KvOf(2, 32, 16), {{64, 250}}, {50}, 4, 48, 64},
+    {"PrefillSplit", KvOf(1, 32, 16), {{0, 900}}, {20}, 4, 0, 64, 16},
+    {"Mixture", KvOf(1, 64, 16, DType::kF16, KvOrder::kNhd), {{0, 70}, {0, 200}}, {9, 1}, 4, 60, 16}};
+
+TEST(CudaAttentionBytesTest, EqualTheFormulaAtTheHeadOfTheKernel) {
+  for (const AttentionCase& c : kCases) {
+    const CountedRun run(c);
+    EXPECT_EQ(run.bytes, PlanBytes(run.kv, run.outcome) + AttentionBytes(c, run.kv, run.outcome, c.window))
+        << c.name;
+  }
+}
+
+// The planted fault: the loop goes over all keys, as if there were no window, where the window's bytes are
+// allowed.
+TEST(CudaAttentionBytesTest, ALoopThatIgnoresTheWindowDoesNotEqualIt) {
+  AttentionCase c = {"", KvOf(1, 64, 16), {{0, 420}}, {1}, 4, 32};
+  const CountedRun right(c);
+  EXPECT_EQ(right.bytes, PlanBytes(right.kv, right.outcome) + AttentionBytes(c, right.kv, right.outcome, 32));
+  c.window = 0;
+  const CountedRun faulty(c);
+  EXPECT_GT(faulty.bytes.read,
+            (PlanBytes(faulty.kv, faulty.outcome) + AttentionBytes(c, faulty.kv, faulty.outcome, 32)).read);
+}
+
+TEST(CudaAttentionBytesTest, ReadByDecodeDoNotDependOnTheContextBeyondTheWindow) {
+  auto bytes_at = [](int64_t context) {
+    return CountedRun({"", KvOf(2, 64, 16), {{0, context}}, {1}, 4, 200}).bytes;
+  };
+  EXPECT_EQ(bytes_at(4 * 64 + 200), bytes_at(30 * 64 + 200));
+}
+
+// Pages that no query sees are memory that cannot be touched; dead slots of the others are NaN.
+AttentionCase Forbidden(int32_t window) {
+  AttentionCase c = {"", KvOf(1, 64, 16), {{0, 333}, {0, 900}}, {1, 30}, 4, window, 16};
+  c.kv.whole_os_pages = true;
+  return c;
+}
+
+void RunOverForbiddenPages(const AttentionCase& c) {
+  PagedKvFixture kv(c.kv, c.spans);
+  kv.FillRandom(3);
+  kv.SetQueries(c.queries);
+  std::vector<int64_t> first;
+  for (int32_t b = 0; b < kv.batch(); ++b) first.push_back(FirstVisible(kv.QueryBegin(b), 48));
+  kv.ForbidAllBut(first);
+  EXPECT_GT(kv.forbidden_bytes(), 0);
+  emulator::CurrentSettings() = {};
+  const AttentionOutcome outcome = RunAttentionInPlace(c, kv, RandomQuery(c, kv.tokens()));
+  for (const uint16_t bits : outcome.out) ASSERT_FALSE(std::isnan(AttentionDouble(c.kv.dtype, bits)));
+}
+
+TEST(CudaAttentionWindowTest, PagesOutsideTheWindowAreNeverTouched) { RunOverForbiddenPages(Forbidden(48)); }
+
+TEST(CudaAttentionWindowDeathTest, ALoopOverPagesOutsideTheWindowDies) {
+  EXPECT_DEATH(RunOverForbiddenPages(Forbidden(0)), "");
+}
+
+// Splits count keys inside the window: a long context makes no more of them than a short one.
+TEST(CudaAttentionWindowTest, SplitsKnowTheWindow) {
+  auto work_at = [](int64_t context, int32_t window) {
+    return CountedRun({"", KvOf(1, 32, 16), {{0, context}}, {1}, 4, window, 16, 16}).outcome.work;
+  };
+  const cuda::AttentionWork near = work_at(640, 512), far = work_at(64 * 64 + 640, 512),
+                            none = work_at(64 * 64 + 640, 0);
+  EXPECT_GT(near.items, 1);
+  EXPECT_EQ(near.items, far.items);
+  EXPECT_EQ(near.split_tiles, far.split_tiles);
+  EXPECT_GT(none.items, far.items);
+}
+
+TEST(CudaAttentionBanksTest, MatricesAreLoadedWithoutConflicts) {
+  for (const int32_t head_dim : {32, 64, 96, 128}) {
+    for (const int32_t rows : {16, 64}) {
+      const CountedRun run({"", KvOf(1, head_dim, 16), {{0, 100}}, {5}, 4, 0, rows});
+      EXPECT_GT(emulator::TotalStats().matrix_loads, 0);
+      EXPECT_EQ(emulator::TotalStats().bank_conflicts, 0) << head_dim << " " << rows;
+    }
+  }
+}
+
+// ---- linear_small.cu
+// ---------------------------------------------------------------------------------------------
+
+struct LinearCase {
+  int32_t rows, in, out;
+  Prologue prologue;
+  Epilogue epilogue;
+  DType out_dtype;
+  bool gathered;
+};
+
+TEST(CudaSmallLinearBytesTest, EqualTheFormulaAtTheHeadOfTheKernel) {
+  for (const LinearCase& c :
+       {LinearCase{1, 1056, 40, Prologue::kNone, Epilogue::kNone, DType::kBf16, false},
+        LinearCase{8, 704, 32, Prologue::kNone, Epilogue::kAddResidual, DType::kBf16, true},
+        LinearCase{3, 256, 50, Prologue::kRmsNorm, Epilogue::kNone, DType::kF32, true},
+        LinearCase{16, 288, 64, Prologue::kRmsNorm, Epilogue::kSwiGlu, DType::kBf16, false},
+        LinearCase{9, 96, 48, Prologue::kNone, Epilogue::kSwiGlu, DType::kBf16, true}}) {
+    const std::vector<uint16_t> x(static_cast<size_t>(c.rows * c.in)),
+        weight(static_cast<size_t>(c.out * c.in));
+    const std::vector<float> norm(static_cast<size_t>(c.in));
+    std::vector<int32_t> x_rows(static_cast<size_t>(c.rows));
+    std::iota(x_rows.begin(), x_rows.end(), 0);
+    std::vector<float> out(static_cast<size_t>(c.rows * c.out));
+    cuda::SmallLinearParams p{};
+    p.x = x.data();
+    p.x_rows = c.gathered ? x_rows.data() : nullptr;
+    p.norm_weight = norm.data();
+    p.weight = weight.data();
+    p.out = out.data();
+    p.x_stride = c.in;
+    p.out_stride = c.out;
+    p.rows = c.rows;
+    p.in_features = c.in;
+    p.out_features = c.out;
+    p.prologue = c.prologue;
+    p.epilogue = c.epilogue;
+    p.out_dtype = c.out_dtype;
+    ForgetCounts();
+    ASSERT_EQ(cuda::LaunchSmallLinear(p, nullptr), 0);
+
+    const int64_t k = c.in, rows = c.rows, blocks = (c.out + 15) / 16;
+    const int64_t outputs = c.epilogue == Epilogue::kSwiGlu ? c.out / 2 : c.out;
+    Bytes bytes;
+    bytes.written = rows * outputs * (c.out_dtype == DType::kF32 ? 4 : 2);
+    bytes.read = c.out * k * 2 + blocks * rows * k * (c.prologue == Prologue::kRmsNorm ? 8 : 2) +
+                 (c.gathered ? blocks * rows * 128 : 0) +
+                 (c.epilogue == Epilogue::kAddResidual ? bytes.written : 0);
+    EXPECT_EQ(Counted(), bytes) << c.rows << " rows of " << c.in << " to " << c.out;
+  }
+}
+
+// ---- pointwise.cu
+// --------------------------------------------------------------------------------------------------
+
+TEST(CudaPointwiseBytesTest, OfEmbeddingNormAndSwiGluEqualTheirFormulas) {
+  constexpr int64_t kRows = 3, kWidth = 264;
+  const std::vector<uint16_t> x(kRows * 2 * kWidth);
+  std::vector<uint16_t> y(kRows * kWidth);
+  const std::vector<float> weight(kWidth);
+  const std::vector<int32_t> ids = {2, 0, 1};
+  cuda::EmbedKernelParams embed{};
+  embed.token_ids = ids.data();
+  embed.table = x.data();
+  embed.out = y.data();
+  embed.out_stride = kWidth;
+  embed.tokens = kRows;
+  embed.width = kWidth;
+  ForgetCounts();
+  ASSERT_EQ(cuda::LaunchEmbed(embed, nullptr), 0);
+  EXPECT_EQ(Counted(), (Bytes{kRows * (kWidth * 2 + 4), kRows * kWidth * 2}));
+
+  cuda::RmsNormKernelParams norm{};
+  norm.x = x.data();
+  norm.weight = weight.data();
+  norm.y = y.data();
+  norm.x_stride = kWidth;
+  norm.rows = kRows;
+  norm.width = kWidth;
+  ForgetCounts();
+  ASSERT_EQ(cuda::LaunchRmsNorm(norm, nullptr), 0);
+  EXPECT_EQ(Counted(), (Bytes{kRows * kWidth * (2 * 2 + 4), kRows * kWidth * 2}));
+  norm.x_rows = ids.data();
+  ForgetCounts();
+  ASSERT_EQ(cuda::LaunchRmsNorm(norm, nullptr), 0);
+  EXPECT_EQ(Counted(), (Bytes{kRows * kWidth * (2 * 2 + 4) + kRows * 4, kRows * kWidth * 2}));
+
+  cuda::SwiGluKernelParams swiglu{};
+  swiglu.gate_up = x.data();
+  swiglu.h = y.data();
+  swiglu.h_stride = kWidth;
+  swiglu.rows = kRows;
+  swiglu.width = kWidth;
+  ForgetCounts();
+  ASSERT_EQ(cuda::LaunchSwiGlu(swiglu, nullptr), 0);
+  EXPECT_EQ(Counted(), (Bytes{kRows * kWidth * 4, kRows * kWidth * 2}));
+}
+
+TEST(CudaPointwiseBytesTest, OfRopeAndPageCopiesEqualTheirFormulas) {
+  constexpr int64_t kTokens = 3, kQuery = 6, kKv = 2, kDim = 16;
+  const std::vector<int32_t> positions(kTokens, 9);
+  const std::vector<double> frequency(kDim / 2);
+  std::vector<float> cos_sin(kTokens * kDim);
+  ForgetCounts();
+  ASSERT_EQ(
+      cuda::LaunchRopeTable({positions.data(), kTokens, frequency.data(), kDim / 2, cos_sin.data()}, nullptr),
+      0);
+  EXPECT_EQ(Counted(), (Bytes{kTokens * (4 + kDim / 2 * 8), kTokens * kDim / 2 * 8}));
+
+  KvLayerView kv;
+  kv.format = {.dtype = DType::kBf16, .kv_heads = kKv, .head_dim = kDim, .page_size = 4};
+  kv.page_bytes = kv.format.PageBytes(1);
+  std::vector<std::byte> pool(static_cast<size_t>(4 * kv.page_bytes));
+  kv.pool = pool.data();
+  std::vector<uint16_t> qkv(kTokens * (kQuery + 2 * kKv) * kDim);
+  const std::vector<int64_t> slots = {3, -1, 7};  // the second is padding: its queries only
+  ForgetCounts();
+  ASSERT_EQ(cuda::LaunchRopeAppend({MakeTensor(qkv.data(), DType::kBf16, kTokens, (kQuery + 2 * kKv) * kDim),
+                                    cos_sin.data(), RotaryStyle::kHalfSplit, kQuery, kv, slots.data()},
+                                   nullptr),
+            0);
+  const Bytes token = {8 + (kQuery + kKv) * 6 * kDim + kKv * 2 * kDim, (kQuery + 2 * kKv) * 2 * kDim};
+  const Bytes padded = {8 + kQuery * 6 * kDim, kQuery * 2 * kDim};
+  EXPECT_EQ(Counted(), token + token + padded);
+
+  const std::vector<int32_t> pairs = {0, 2, 1, 3};
+  ForgetCounts();
+  ASSERT_EQ(cuda::LaunchCopyPages({pool.data(), kv.page_bytes, pairs.data(), 2}, nullptr), 0);
+  EXPECT_EQ(Counted(), (Bytes{2 * kv.page_bytes + 2 * 16 * 8, 2 * kv.page_bytes}));
+}
+
+}  // namespace
+}  // namespace tramontane

@@ -1,0 +1,51 @@
+// Where tests of the CUDA kernels put their data and run their launches: the emulator, or a GPU. The same
+// tests are linked with cuda_device_emulated.cc in every build, and with cuda_device_gpu.cc for
+// bench/gpu_check. Launches go to the null stream. One thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+namespace tramontane {
+
+// Uninitialised memory that kernels can address, of the exact size. A device that fails ends the program.
+void* AllocateOnDevice(size_t bytes);
+void FreeOnDevice(void* memory);
+void CopyToDevice(void* device, const void* host, size_t bytes);
+// After everything launched before has run.
+void CopyFromDevice(void* host, const void* device, size_t bytes);
+
+// The orders in which the emulator runs a block's threads. A GPU has its own: there kForward alone stands for
+// it.
+enum class ThreadOrder { kForward, kReverse, kRandom };
+std::vector<ThreadOrder> ThreadOrders();
+void UseThreadOrder(ThreadOrder order);
+
+// Device memory with a copy of host values.
+template <typename T>
+class DeviceArray {
+ public:
+  explicit DeviceArray(const std::vector<T>& values)
+      : size_(values.size()), data_(static_cast<T*>(AllocateOnDevice(size_ * sizeof(T)))) {
+    CopyToDevice(data_, values.data(), size_ * sizeof(T));
+  }
+  ~DeviceArray() { FreeOnDevice(data_); }
+  DeviceArray(const DeviceArray&) = delete;
+  DeviceArray& operator=(const DeviceArray&) = delete;
+
+  T* data() const { return data_; }
+  std::vector<T> Get() const {
+    std::vector<T> values(size_);
+    CopyFromDevice(values.data(), data_, size_ * sizeof(T));
+    return values;
+  }
+
+ private:
+  size_t size_;
+  T* data_;
+};
+
+}  // namespace tramontane

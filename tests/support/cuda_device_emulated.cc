@@ -1,0 +1,30 @@
+#include <cstdlib>
+
+#include "kernels/cuda/emulator/emulator.h"
+#include "tests/support/cuda_device.h"
+
+namespace tramontane {
+
+// The exact size, so that an address sanitizer sees what lies beyond; 16-byte accesses need no more
+// alignment.
+void* AllocateOnDevice(size_t bytes) { return std::malloc(bytes > 0 ? bytes : 1); }
+void FreeOnDevice(void* memory) { std::free(memory); }
+void CopyToDevice(void* device, const void* host, size_t bytes) {
+  if (bytes > 0) std::memcpy(device, host, bytes);
+}
+void CopyFromDevice(void* host, const void* device, size_t bytes) {
+  if (bytes > 0) std::memcpy(host, device, bytes);
+}
+
+std::vector<ThreadOrder> ThreadOrders() {
+  return {ThreadOrder::kForward, ThreadOrder::kReverse, ThreadOrder::kRandom};
+}
+
+void UseThreadOrder(ThreadOrder order) {
+  emulator::CurrentSettings() = {.order = order == ThreadOrder::kForward   ? emulator::LaneOrder::kForward
+                                          : order == ThreadOrder::kReverse ? emulator::LaneOrder::kReverse
+                                                                           : emulator::LaneOrder::kRandom,
+                                 .seed = 11};
+}
+
+}  // namespace tramontane

@@ -1,0 +1,36 @@
+#include <cuda_runtime_api.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "tests/support/cuda_device.h"
+
+namespace tramontane {
+namespace {
+
+void Check(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return;
+  std::fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(error));
+  std::exit(1);
+}
+
+}  // namespace
+
+void* AllocateOnDevice(size_t bytes) {
+  void* memory = nullptr;
+  Check(cudaMalloc(&memory, bytes > 0 ? bytes : 1), "cudaMalloc");
+  return memory;
+}
+void FreeOnDevice(void* memory) { Check(cudaFree(memory), "cudaFree"); }
+void CopyToDevice(void* device, const void* host, size_t bytes) {
+  Check(cudaMemcpy(device, host, bytes, cudaMemcpyHostToDevice), "copy to the device");
+}
+void CopyFromDevice(void* host, const void* device, size_t bytes) {
+  Check(cudaDeviceSynchronize(), "a kernel");
+  Check(cudaMemcpy(host, device, bytes, cudaMemcpyDeviceToHost), "copy from the device");
+}
+
+std::vector<ThreadOrder> ThreadOrders() { return {ThreadOrder::kForward}; }
+void UseThreadOrder(ThreadOrder) {}
+
+}  // namespace tramontane
