@@ -1,0 +1,564 @@
+// Bodies of requests to the messages of the .proto, field by field; and errors back to the fields.
+#include "server/gateway/openai_request.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "server/gateway/openai_fields.h"
+#include "server/gateway/openai_json.h"
+
+namespace tramontane {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Pair;
+using ::testing::UnorderedElementsAre;
+
+const RequestContext kContext = {.id = "r1", .created_s = 1700000000};
+const char kUser[] = R"("messages":[{"role":"user","content":"Hi"}])";
+
+std::string ChatBody(const std::string& fields) {
+  return std::string("{") + kUser + (fields.empty() ? "" : ",") + fields + "}";
+}
+std::string CompletionBody(const std::string& fields) {
+  return std::string(R"({"prompt":"Hi")") + (fields.empty() ? "" : ",") + fields + "}";
+}
+
+GenerationRequest Chat(const std::string& body) {
+  GenerationRequest request;
+  const auto fault = ParseChatCompletion(body, kContext, &request);
+  EXPECT_FALSE(fault) << fault->message << " in " << body;
+  return request;
+}
+GenerationRequest ChatWith(const std::string& fields) { return Chat(ChatBody(fields)); }
+
+GenerationRequest Completion(const std::string& body) {
+  GenerationRequest request;
+  const auto fault = ParseCompletion(body, kContext, &request);
+  EXPECT_FALSE(fault) << fault->message << " in " << body;
+  return request;
+}
+GenerationRequest CompletionWith(const std::string& fields) { return Completion(CompletionBody(fields)); }
+
+ApiError ChatFault(const std::string& body) {
+  GenerationRequest request;
+  const auto fault = ParseChatCompletion(body, kContext, &request);
+  EXPECT_TRUE(fault) << body;
+  return fault.value_or(ApiError{});
+}
+ApiError ChatFaultWith(const std::string& fields) { return ChatFault(ChatBody(fields)); }
+ApiError CompletionFault(const std::string& body) {
+  GenerationRequest request;
+  const auto fault = ParseCompletion(body, kContext, &request);
+  EXPECT_TRUE(fault) << body;
+  return fault.value_or(ApiError{});
+}
+
+// ---- bodies
+// --------------------------------------------------------------------------------------------------
+
+TEST(Body, WhatIsNoJsonObjectIsA400) {
+  EXPECT_THAT(ChatFault("").message, HasSubstr("not JSON at byte"));
+  EXPECT_THAT(ChatFault("[]").message, HasSubstr("not a JSON object"));
+  EXPECT_THAT(ChatFault(std::string(100'000, '[')).message, HasSubstr("64 brackets"));
+  EXPECT_EQ(ChatFault("{").status, 400);
+  EXPECT_EQ(ChatFault("{").type, "invalid_request_error");
+}
+
+TEST(Body, UnknownFieldsAreAccepted) {
+  ChatWith(R"("ignore_eos":true,"never_heard_of":{"a":[1,2]},"user":"me","metadata":{"k":"v"},"store":true)");
+  CompletionWith(R"("never_heard_of":1)");
+}
+
+TEST(Body, NullIsUnsetForEveryField) {
+  const GenerationRequest plain = ChatWith("");
+  for (const Field& field : ChatCompletionShape().fields) {
+    if (field.required) continue;
+    const GenerationRequest request = ChatWith("\"" + field.name + "\":null");
+    EXPECT_EQ(request.calls[0].SerializeAsString(), plain.calls[0].SerializeAsString()) << field.name;
+  }
+  const GenerationRequest completion = CompletionWith("");
+  for (const Field& field : CompletionShape().fields) {
+    if (field.required) continue;
+    const GenerationRequest request = CompletionWith("\"" + field.name + "\":null");
+    EXPECT_EQ(request.calls[0].SerializeAsString(), completion.calls[0].SerializeAsString()) << field.name;
+  }
+}
+
+// Every row of both tables refuses some value by its name; rows that take anything have no wrong value.
+TEST(Body, AWrongTypeIsA400ThatNamesTheField) {
+  for (const Shape* shape : {&ChatCompletionShape(), &CompletionShape()}) {
+    for (const Field& field : shape->fields) {
+      if (field.shape.kind == Shape::Kind::kAnything) continue;
+      std::optional<ShapeFault> fault;
+      for (const char* wrong : {"\"\"", "{}", "[{\"x\":1}]", "true", "-3.5"}) {
+        const Json body = *ParseJson("{\"" + field.name + "\":" + wrong + "}");
+        for (const Field& each : shape->fields) {
+          if (each.name == field.name) fault = FindFault(each.shape, body[field.name], field.name);
+        }
+        if (fault) break;
+      }
+      ASSERT_TRUE(fault) << field.name;
+      EXPECT_THAT(fault->path, HasSubstr(field.name));
+    }
+  }
+}
+
+TEST(Body, ARangeIsNamedWithValueAndLimit) {
+  const ApiError fault = ChatFaultWith(R"("top_p":1.5)");
+  EXPECT_EQ(fault.status, 400);
+  EXPECT_EQ(fault.param, "top_p");
+  EXPECT_EQ(fault.message, "top_p: is 1.5; the range is from 0 (itself excluded) to 1");
+  EXPECT_EQ(ChatFaultWith(R"("temperature":"0.7")").message,
+            "temperature: is \"0.7\"; it must be a number from 0 to 100");
+  EXPECT_EQ(ChatFaultWith(R"("top_logprobs":21,"logprobs":true)").message,
+            "top_logprobs: is 21; the range is from 0 to 20");
+  EXPECT_EQ(ChatFaultWith(R"("n":0)").message, "n: is 0; the range is from 1 to 128");
+  EXPECT_EQ(ChatFaultWith(R"("stream_options":{"include_usage":1})").param, "stream_options.include_usage");
+}
+
+TEST(Body, IntegersServeAsNumbersAndWholeNumbersAsIntegers) {
+  const GenerationRequest request = ChatWith(R"("temperature":1,"max_tokens":16.0,"top_k":5e0)");
+  EXPECT_EQ(request.calls[0].sampling().temperature(), 1.0f);
+  EXPECT_EQ(request.calls[0].stopping().max_tokens(), 16);
+  EXPECT_EQ(request.calls[0].sampling().top_k(), 5);
+  EXPECT_EQ(ChatFaultWith(R"("max_tokens":1.5)").param, "max_tokens");
+  EXPECT_EQ(ChatFaultWith(R"("max_tokens":true)").param, "max_tokens");
+}
+
+TEST(Body, WhatThisServerCannotDoIsRefusedByName) {
+  for (const char* fields :
+       {R"("use_beam_search":true)", R"("audio":{"voice":"x"})", R"("modalities":["text","audio"])",
+        R"("functions":[{}])", R"("reasoning_effort":"high")", R"("chat_template":"{{ x }}")",
+        R"("truncate_prompt_tokens":5)", R"("bad_words":["x"])", R"("allowed_token_ids":[1])",
+        R"("echo":true)", R"("documents":[{}])"}) {
+    const ApiError fault = ChatFaultWith(fields);
+    EXPECT_EQ(fault.status, 400) << fields;
+    EXPECT_THAT(std::string(fields), HasSubstr(fault.param.substr(0, fault.param.find('['))))
+        << fault.message;
+  }
+  EXPECT_EQ(CompletionFault(CompletionBody(R"("suffix":"end")")).message,
+            "suffix: is \"end\"; this model cannot fill in the middle");
+}
+
+TEST(Body, WhatOthersAskForWithoutEffectIsAccepted) {
+  ChatWith(R"("use_beam_search":false,"modalities":["text"],"functions":[],"bad_words":[],"echo":false)");
+  CompletionWith(R"("suffix":"","best_of":1,"use_beam_search":false)");
+}
+
+// ---- sampling, stopping, output
+// --------------------------------------------------------------------------------
+
+TEST(Fields, EverySamplingFieldArrives) {
+  const GenerationRequest request = ChatWith(
+      R"("temperature":0.5,"top_p":0.9,"top_k":40,"min_p":0.05,"repetition_penalty":1.1,"presence_penalty":-1,)"
+      R"("frequency_penalty":2,"seed":7,"logit_bias":{"15":-100,"2":1.5})");
+  const v1::Sampling& sampling = request.calls[0].sampling();
+  EXPECT_EQ(sampling.temperature(), 0.5f);
+  EXPECT_EQ(sampling.top_p(), 0.9f);
+  EXPECT_EQ(sampling.top_k(), 40);
+  EXPECT_EQ(sampling.min_p(), 0.05f);
+  EXPECT_EQ(sampling.repetition_penalty(), 1.1f);
+  EXPECT_EQ(sampling.presence_penalty(), -1.0f);
+  EXPECT_EQ(sampling.frequency_penalty(), 2.0f);
+  EXPECT_EQ(sampling.seed(), 7u);
+  EXPECT_THAT(sampling.logit_bias(), UnorderedElementsAre(Pair(15, -100.0f), Pair(2, 1.5f)));
+}
+
+TEST(Fields, WhatIsNotGivenIsNotSent) {
+  const v1::GenerateRequest& call = ChatWith("").calls[0];
+  EXPECT_FALSE(call.has_sampling());
+  EXPECT_FALSE(call.stopping().has_max_tokens());  // the server's default: the rest of the context
+  EXPECT_FALSE(call.has_choices());
+  EXPECT_FALSE(call.has_constraint());
+}
+
+TEST(Fields, SeedsAreSignedAndMistralCallsThemRandom) {
+  EXPECT_EQ(ChatWith(R"("seed":-1)").calls[0].sampling().seed(), ~uint64_t{0});
+  EXPECT_EQ(ChatWith(R"("random_seed":9)").calls[0].sampling().seed(), 9u);
+  EXPECT_EQ(ChatFaultWith(R"("seed":18446744073709551615)").param, "seed");
+}
+
+TEST(Fields, LogitBiasKeysAreTokenIds) {
+  EXPECT_EQ(ChatFaultWith(R"("logit_bias":{"x":1})").message,
+            "logit_bias: has the key \"x\", which is no token id");
+  EXPECT_EQ(ChatFaultWith(R"("logit_bias":{"-1":1})").param, "logit_bias");
+  EXPECT_EQ(ChatFaultWith(R"("logit_bias":{"1":101})").param, "logit_bias[\"1\"]");
+}
+
+TEST(Fields, StopIsATextOrSeveral) {
+  EXPECT_THAT(ChatWith(R"("stop":"end")").calls[0].stopping().stop(), ElementsAre("end"));
+  EXPECT_THAT(ChatWith(R"("stop":["a","b"])").calls[0].stopping().stop(), ElementsAre("a", "b"));
+  EXPECT_THAT(ChatWith(R"("stop":[])").calls[0].stopping().stop(), ElementsAre());
+  EXPECT_THAT(ChatWith(R"("stop":null)").calls[0].stopping().stop(), ElementsAre());
+  EXPECT_EQ(ChatFaultWith(R"("stop":["a",1])").param, "stop[1]");
+  EXPECT_EQ(ChatFaultWith(R"("stop":"")").message, "stop: is empty");
+}
+
+TEST(Fields, StoppingFieldsArrive) {
+  const v1::Stopping stopping =
+      ChatWith(R"("min_tokens":3,"ignore_eos":true,"include_stop_str_in_output":true,"stop_token_ids":[5,6])")
+          .calls[0]
+          .stopping();
+  EXPECT_EQ(stopping.min_tokens(), 3);
+  EXPECT_TRUE(stopping.ignore_eos());
+  EXPECT_TRUE(stopping.include_stop());
+  EXPECT_THAT(stopping.stop_token_ids(), ElementsAre(5, 6));
+}
+
+TEST(Fields, TheNewerNameOfMaxTokensWins) {
+  EXPECT_EQ(ChatWith(R"("max_tokens":5,"max_completion_tokens":7)").calls[0].stopping().max_tokens(), 7);
+  EXPECT_EQ(ChatWith(R"("max_tokens":5,"max_completion_tokens":null)").calls[0].stopping().max_tokens(), 5);
+  EXPECT_EQ(ChatWith(R"("max_tokens":0)").calls[0].stopping().max_tokens(), 0);
+  EXPECT_TRUE(ChatWith(R"("max_tokens":0)").calls[0].stopping().has_max_tokens());
+}
+
+TEST(Fields, ChatLogprobsAreAFlagAndANumber) {
+  EXPECT_FALSE(ChatWith(R"("logprobs":false)").calls[0].output().has_logprobs());
+  EXPECT_EQ(ChatWith(R"("logprobs":true)").calls[0].output().logprobs(), 0);
+  EXPECT_TRUE(ChatWith(R"("logprobs":true)").calls[0].output().has_logprobs());
+  EXPECT_EQ(ChatWith(R"("logprobs":true,"top_logprobs":3)").calls[0].output().logprobs(), 3);
+  ChatWith(R"("top_logprobs":0)");
+  EXPECT_EQ(ChatFaultWith(R"("top_logprobs":3)").param, "top_logprobs");
+}
+
+TEST(Fields, StreamOptionsAreReadAndHarmlessWithoutStream) {
+  const GenerationRequest request =
+      ChatWith(R"("stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true})");
+  EXPECT_TRUE(request.answer.stream);
+  EXPECT_TRUE(request.answer.usage_chunk);
+  EXPECT_TRUE(request.answer.usage_in_every_chunk);
+  EXPECT_FALSE(ChatWith(R"("stream_options":{"include_usage":true})").answer.stream);
+}
+
+TEST(Fields, IdentityOfTheAnswer) {
+  const GenerationRequest given = ChatWith(R"("model":"m","request_id":"mine","n":2)");
+  EXPECT_EQ(given.calls[0].request_id(), "mine");
+  EXPECT_EQ(given.answer.id, "mine");
+  EXPECT_EQ(given.answer.model, "m");
+  EXPECT_EQ(given.answer.choices, 2);
+  EXPECT_EQ(given.calls[0].model(), "m");
+  EXPECT_EQ(given.calls[0].choices(), 2);
+  EXPECT_EQ(ChatWith("").calls[0].request_id(), "r1");
+  RequestContext any = kContext;
+  any.any_model = true;
+  GenerationRequest request;
+  ASSERT_FALSE(ParseChatCompletion(ChatBody(R"("model":"gpt-4o")"), any, &request));
+  EXPECT_EQ(request.calls[0].model(), "");
+  EXPECT_EQ(request.answer.model, "gpt-4o");
+}
+
+TEST(Fields, TokenIdsTravelOnlyWhereTheyAreReturned) {
+  EXPECT_FALSE(ChatWith("").calls[0].output().token_ids());
+  const v1::Output output = ChatWith(R"("return_token_ids":true)").calls[0].output();
+  EXPECT_TRUE(output.token_ids());
+  EXPECT_TRUE(output.prompt_tokens());
+}
+
+TEST(Fields, PromptLogprobsDoNotStream) {
+  EXPECT_EQ(ChatWith(R"("prompt_logprobs":2)").calls[0].output().prompt_logprobs(), 2);
+  EXPECT_EQ(ChatFaultWith(R"("prompt_logprobs":2,"stream":true)").param, "prompt_logprobs");
+}
+
+// ---- messages
+// --------------------------------------------------------------------------------------------------
+
+TEST(Messages, RolesAndContents) {
+  const v1::Chat chat = Chat(R"({"messages":[{"role":"developer","content":"Be brief."},
+      {"role":"system","content":""},
+      {"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}],"name":"me"},
+      {"role":"assistant","content":"c"},{"role":"user","content":[]}]})")
+                            .calls[0]
+                            .chat();
+  ASSERT_EQ(chat.messages_size(), 5);
+  EXPECT_EQ(chat.messages(0).role(), v1::ROLE_SYSTEM);
+  EXPECT_EQ(chat.messages(1).role(), v1::ROLE_SYSTEM);
+  EXPECT_TRUE(chat.messages(1).has_content());
+  EXPECT_EQ(chat.messages(2).content(), "a\n\nb");
+  EXPECT_FALSE(chat.messages(2).has_name());  // only a tool's means something
+  EXPECT_EQ(chat.messages(3).role(), v1::ROLE_ASSISTANT);
+  EXPECT_EQ(chat.messages(4).content(), "");
+}
+
+TEST(Messages, ContentIsMissingOnlyWhereAnAssistantCallsTools) {
+  Chat(R"({"messages":[{"role":"user","content":"x"},
+      {"role":"assistant","content":null,"tool_calls":[{"id":"123456789","function":{"name":"f"}}]},
+      {"role":"tool","tool_call_id":"123456789","content":"1"}]})");
+  for (const char* message :
+       {R"({"role":"user","content":null})", R"({"role":"user"})", R"({"role":"assistant","content":null})",
+        R"({"role":"assistant","tool_calls":[]})", R"({"role":"system"})",
+        R"({"role":"tool","tool_call_id":"x"})"}) {
+    const ApiError fault =
+        ChatFault(std::string(R"({"messages":[{"role":"user","content":"x"},)") + message + "]}");
+    EXPECT_EQ(fault.param, "messages[1].content") << message;
+  }
+}
+
+TEST(Messages, FaultsNameTheMessage) {
+  EXPECT_EQ(ChatFault("{}").message, "messages: is missing");
+  EXPECT_EQ(ChatFault(R"({"messages":[]})").message, "messages: is empty");
+  EXPECT_EQ(ChatFault(R"({"messages":"Hi"})").param, "messages");
+  EXPECT_EQ(
+      ChatFault(R"({"messages":[{"role":"user","content":"x"},{"role":"tol","content":"x"}]})").message,
+      "messages[1].role: is \"tol\"; it must be one of \"system\", \"developer\", \"user\", \"assistant\", "
+      "\"tool\"");
+  EXPECT_EQ(ChatFault(R"({"messages":[{"content":"x"}]})").param, "messages[0].role");
+  EXPECT_EQ(ChatFault(R"({"messages":[{"role":"user","content":7}]})").param, "messages[0].content");
+}
+
+TEST(Messages, ImagesAndThinkingAreRefused) {
+  for (const char* part : {R"({"type":"image_url","image_url":{"url":"data:"}})", R"({"type":"input_audio"})",
+                           R"({"type":"thinking","thinking":[]})"}) {
+    const ApiError fault =
+        ChatFault(std::string(R"({"messages":[{"role":"user","content":[)") + part + "]}]}");
+    EXPECT_EQ(fault.param, "messages[0].content[0].type");
+    EXPECT_THAT(fault.message, HasSubstr("only parts of the type"));
+  }
+  EXPECT_EQ(ChatFault(R"({"messages":[{"role":"assistant","content":"x","reasoning_content":"hm"}]})").param,
+            "messages[0].reasoning_content");
+}
+
+TEST(Messages, PrefixAndContinueFinalMessageAreTheSame) {
+  const std::string messages =
+      R"("messages":[{"role":"user","content":"x"},{"role":"assistant","content":"y")";
+  EXPECT_TRUE(Chat("{" + messages + R"(,"prefix":true}]})").calls[0].chat().messages(1).prefix());
+  EXPECT_TRUE(
+      Chat("{" + messages + R"(}],"continue_final_message":true})").calls[0].chat().messages(1).prefix());
+  EXPECT_EQ(ChatFaultWith(R"("continue_final_message":true)").param, "continue_final_message");
+}
+
+TEST(Messages, ToolsAndTheirHistoryArrive) {
+  const v1::Chat chat = Chat(R"({"messages":[{"role":"user","content":"x"},
+      {"role":"assistant","content":"","tool_calls":[{"index":0,"id":"call_abcdefghijkl","type":"function",
+        "function":{"name":"f","arguments":"{\"a\":1}"}},
+        {"id":"call_2","type":"function","function":{"name":"g","arguments":{"z":1,"a":2}}}]},
+      {"role":"tool","name":"f","tool_call_id":"call_abcdefghijkl","content":"1"},
+      {"role":"tool","tool_call_id":"call_2","content":[{"type":"text","text":"2"}]}],
+      "tools":[{"type":"function","function":{"name":"f","description":"d","strict":true,
+        "parameters":{"type":"object","properties":{"z":{},"a":{}}}}},{"function":{"name":"g"}}],
+      "tool_choice":"required","parallel_tool_calls":false})")
+                            .calls[0]
+                            .chat();
+  const v1::ToolCall& call = chat.messages(1).tool_calls(0);
+  EXPECT_EQ(call.id().size(), 9u);  // as Mistral's formats have them
+  EXPECT_EQ(chat.messages(2).tool_call_id(), call.id());
+  EXPECT_EQ(chat.messages(2).name(), "f");
+  EXPECT_EQ(call.arguments_json(), "{\"a\":1}");
+  EXPECT_EQ(chat.messages(1).tool_calls(1).arguments_json(), "{\"z\":1,\"a\":2}");
+  EXPECT_NE(chat.messages(1).tool_calls(1).id(), call.id());
+  EXPECT_EQ(chat.messages(3).content(), "2");
+  EXPECT_EQ(chat.tools(0).parameters_json(), R"({"type":"object","properties":{"z":{},"a":{}}})");
+  EXPECT_EQ(chat.tools(1).parameters_json(), "");
+  EXPECT_EQ(chat.tool_choice().mode(), v1::TOOL_CHOICE_MODE_REQUIRED);
+  EXPECT_FALSE(chat.parallel_tool_calls());
+}
+
+TEST(Messages, ToolChoice) {
+  const std::string tools = R"("tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":)";
+  const auto choice = [&](const char* value) {
+    return ChatWith(tools + value).calls[0].chat().tool_choice();
+  };
+  EXPECT_EQ(choice("\"auto\"").mode(), v1::TOOL_CHOICE_MODE_AUTO);
+  EXPECT_EQ(choice("\"none\"").mode(), v1::TOOL_CHOICE_MODE_NONE);
+  EXPECT_EQ(choice("\"any\"").mode(), v1::TOOL_CHOICE_MODE_REQUIRED);
+  const v1::ToolChoice named = choice(R"({"type":"function","function":{"name":"f"}})");
+  EXPECT_EQ(named.mode(), v1::TOOL_CHOICE_MODE_NAMED);
+  EXPECT_EQ(named.name(), "f");
+  EXPECT_EQ(ChatFaultWith(tools + "\"maybe\"").param, "tool_choice");
+  EXPECT_EQ(ChatFaultWith(R"("tool_choice":"required")").param, "tool_choice");  // no tools
+  EXPECT_FALSE(ChatWith(R"("tool_choice":"none")").calls[0].chat().has_tool_choice());
+  EXPECT_TRUE(ChatWith(tools + "\"auto\"").answer.tools);
+  EXPECT_FALSE(ChatWith(tools + "\"none\"").answer.tools);
+}
+
+// ---- constraints
+// -----------------------------------------------------------------------------------------------
+
+TEST(Constraints, ResponseFormat) {
+  EXPECT_FALSE(ChatWith(R"("response_format":{"type":"text"})").calls[0].has_constraint());
+  EXPECT_TRUE(ChatWith(R"("response_format":{"type":"json_object"})").calls[0].constraint().json_object());
+  const char* schema = R"("response_format":{"type":"json_schema","json_schema":{"name":"n","strict":true,)"
+                       R"("schema":{"type":"object","properties":{"z":{},"a":{}}}}})";
+  EXPECT_EQ(ChatWith(schema).calls[0].constraint().json_schema(),
+            R"({"type":"object","properties":{"z":{},"a":{}}})");
+  EXPECT_EQ(ChatFaultWith(R"("response_format":{"type":"json_schema"})").param,
+            "response_format.json_schema");
+  EXPECT_EQ(ChatFaultWith(R"("response_format":{"type":"xml"})").param, "response_format.type");
+}
+
+TEST(Constraints, StructuredOutputsAndTheirOlderNames) {
+  const auto constraint = [](const char* fields) { return CompletionWith(fields).calls[0].constraint(); };
+  EXPECT_EQ(constraint(R"("structured_outputs":{"regex":"a+"})").regex(), "a+");
+  EXPECT_EQ(constraint(R"("structured_outputs":{"grammar":"root ::= \"a\""})").grammar(), "root ::= \"a\"");
+  EXPECT_EQ(constraint(R"("structured_outputs":{"json":"{}"})").json_schema(), "{}");
+  EXPECT_EQ(constraint(R"("structured_outputs":{"json":{"type":"object"}})").json_schema(),
+            R"({"type":"object"})");
+  EXPECT_TRUE(constraint(R"("structured_outputs":{"json_object":true})").json_object());
+  EXPECT_THAT(constraint(R"("structured_outputs":{"choice":["a","b"]})").choice().texts(),
+              ElementsAre("a", "b"));
+  EXPECT_EQ(constraint(R"("guided_regex":"a+")").regex(), "a+");
+  EXPECT_THAT(constraint(R"("guided_choice":["a"])").choice().texts(), ElementsAre("a"));
+  EXPECT_EQ(constraint(R"("guided_json":{"a":1})").json_schema(), "{\"a\":1}");
+  EXPECT_EQ(constraint(R"("guided_grammar":"g")").grammar(), "g");
+}
+
+TEST(Constraints, ExactlyOne) {
+  EXPECT_EQ(ChatFaultWith(R"("structured_outputs":{})").param, "structured_outputs");
+  EXPECT_EQ(ChatFaultWith(R"("structured_outputs":{"regex":"a","choice":["b"]})").param,
+            "structured_outputs.choice");
+  EXPECT_EQ(ChatFaultWith(R"("guided_regex":"a","response_format":{"type":"json_object"})").param,
+            "guided_regex");
+}
+
+// ---- completions
+// -----------------------------------------------------------------------------------------------
+
+TEST(Completions, PromptsAreTextsOrIdsOneOrSeveral) {
+  EXPECT_EQ(Completion(R"({"prompt":"a"})").calls[0].text(), "a");
+  EXPECT_EQ(Completion(R"({"prompt":""})").calls[0].prompt_case(), v1::GenerateRequest::kText);
+  EXPECT_THAT(Completion(R"({"prompt":[1,2]})").calls[0].token_ids().ids(), ElementsAre(1, 2));
+  const GenerationRequest texts = Completion(R"({"prompt":["a","b"],"n":2,"temperature":0})");
+  ASSERT_EQ(texts.calls.size(), 2u);
+  EXPECT_EQ(texts.calls[0].text(), "a");
+  EXPECT_EQ(texts.calls[1].text(), "b");
+  EXPECT_EQ(texts.calls[0].request_id(), "r1-0");
+  EXPECT_EQ(texts.calls[1].request_id(), "r1-1");
+  EXPECT_EQ(texts.calls[1].choices(), 2);
+  const GenerationRequest ids = Completion(R"({"prompt":[[1],[2,3]]})");
+  EXPECT_THAT(ids.calls[1].token_ids().ids(), ElementsAre(2, 3));
+}
+
+TEST(Completions, PromptFaultsNameTheEntry) {
+  EXPECT_EQ(CompletionFault("{}").message, "prompt: is missing");
+  EXPECT_EQ(CompletionFault(R"({"prompt":[]})").message, "prompt: is empty");
+  EXPECT_EQ(CompletionFault(R"({"prompt":[1,"a"]})").param, "prompt[1]");
+  EXPECT_EQ(CompletionFault(R"({"prompt":[[1],[]]})").param, "prompt[1]");
+  EXPECT_EQ(CompletionFault(R"({"prompt":[-1]})").param, "prompt[0]");
+  EXPECT_EQ(CompletionFault(R"({"prompt":{}})").param, "prompt");
+  EXPECT_EQ(CompletionFault(R"({"prompt":[3000000000]})").param, "prompt[0]");
+  std::string many = "{\"prompt\":[\"a\"";
+  for (int i = 0; i < kMaxPrompts; ++i) many += ",\"a\"";
+  EXPECT_EQ(CompletionFault(many + "]}").message, "prompt: has 257 entries, the most is 256");
+}
+
+TEST(Completions, SixteenTokensUnlessOtherwiseSaid) {
+  EXPECT_EQ(CompletionWith("").calls[0].stopping().max_tokens(), 16);
+  EXPECT_EQ(CompletionWith(R"("max_tokens":0)").calls[0].stopping().max_tokens(), 0);
+  EXPECT_EQ(CompletionWith(R"("max_tokens":1)").calls[0].stopping().max_tokens(), 1);
+}
+
+TEST(Completions, EchoAsksForThePromptAndItsScores) {
+  const v1::Output plain = CompletionWith(R"("echo":true)").calls[0].output();
+  EXPECT_TRUE(plain.prompt_tokens());
+  EXPECT_FALSE(plain.has_prompt_logprobs());
+  const v1::Output scored = CompletionWith(R"("echo":true,"logprobs":1)").calls[0].output();
+  EXPECT_EQ(scored.logprobs(), 1);
+  EXPECT_EQ(scored.prompt_logprobs(), 1);
+  EXPECT_FALSE(CompletionWith(R"("logprobs":1)").calls[0].output().has_prompt_logprobs());
+}
+
+TEST(Completions, AddSpecialTokensIsForTexts) {
+  EXPECT_FALSE(CompletionWith(R"("add_special_tokens":false)").calls[0].add_bos());
+  EXPECT_FALSE(CompletionWith("").calls[0].has_add_bos());
+  EXPECT_FALSE(Completion(R"({"prompt":[1],"add_special_tokens":false})").calls[0].has_add_bos());
+}
+
+TEST(Completions, BestOfIsNOrRefused) {
+  CompletionWith(R"("best_of":2,"n":2)");
+  EXPECT_EQ(CompletionFault(CompletionBody(R"("best_of":3,"n":2)")).param, "best_of");
+}
+
+// ---- tokenize, detokenize
+// --------------------------------------------------------------------------------------
+
+TEST(Tokenize, TextOrChat) {
+  TokenizeBody text;
+  ASSERT_FALSE(
+      ParseTokenize(R"({"prompt":"","add_special_tokens":false,"return_token_strs":true})", kContext, &text));
+  EXPECT_EQ(text.request.input_case(), v1::TokenizeRequest::kText);
+  EXPECT_FALSE(text.request.add_bos());
+  EXPECT_TRUE(text.request.has_add_bos());
+  EXPECT_TRUE(text.token_strings);
+  TokenizeBody alias;
+  ASSERT_FALSE(ParseTokenize(R"({"content":"a"})", kContext, &alias));
+  EXPECT_EQ(alias.request.text(), "a");
+  TokenizeBody chat;
+  ASSERT_FALSE(ParseTokenize(std::string("{\"model\":\"m\",\"add_generation_prompt\":true,") + kUser + "}",
+                             kContext, &chat));
+  EXPECT_EQ(chat.request.chat().messages_size(), 1);
+  EXPECT_EQ(chat.request.model(), "m");
+  TokenizeBody neither;
+  EXPECT_EQ(ParseTokenize("{}", kContext, &neither)->param, "prompt");
+  TokenizeBody both;
+  EXPECT_EQ(ParseTokenize(std::string("{\"prompt\":\"a\",") + kUser + "}", kContext, &both)->param, "prompt");
+}
+
+TEST(Tokenize, AndBack) {
+  v1::DetokenizeRequest request;
+  ASSERT_FALSE(ParseDetokenize(R"({"tokens":[]})", kContext, &request));
+  EXPECT_EQ(request.token_ids_size(), 0);
+  ASSERT_FALSE(ParseDetokenize(R"({"tokens":[1,2]})", kContext, &request));
+  EXPECT_THAT(request.token_ids(), ElementsAre(1, 2));
+  EXPECT_EQ(ParseDetokenize(R"({"tokens":[1,-2]})", kContext, &request)->param, "tokens[1]");
+}
+
+// ---- errors of the server
+// ----------------------------------------------------------------------------------------
+
+TEST(Errors, PathsOfTheProtoBecomeNamesOfTheBody) {
+  const GenerationRequest chat = ChatWith(R"("max_tokens":5,"n":2,"random_seed":1)");
+  const auto name = [&](const char* path) { return chat.names[0].NameOf(path); };
+  EXPECT_EQ(name("sampling.top_p"), "top_p");
+  EXPECT_EQ(name("sampling.seed"), "random_seed");
+  EXPECT_EQ(name("choices"), "n");
+  EXPECT_EQ(name("stopping.max_tokens"), "max_tokens");
+  EXPECT_EQ(name("stopping.stop"), "stop");
+  EXPECT_EQ(name("output.logprobs"), "top_logprobs");
+  EXPECT_EQ(name("chat"), "messages");
+  EXPECT_EQ(name("prompt"), "messages");
+  EXPECT_EQ(name("chat.messages[2].content"), "messages[2].content");
+  EXPECT_EQ(name("chat.messages[1].tool_calls[0].arguments"), "messages[1].tool_calls[0].function.arguments");
+  EXPECT_EQ(name("chat.tools[0].parameters"), "tools[0].function.parameters");
+  EXPECT_EQ(name("chat.tools[0]"), "tools[0]");
+  EXPECT_EQ(name("something.else"), "something.else");
+  EXPECT_EQ(ChatWith(R"("max_completion_tokens":5)").names[0].NameOf("stopping.max_tokens"),
+            "max_completion_tokens");
+}
+
+TEST(Errors, OfOnePromptOfSeveralNameIt) {
+  const GenerationRequest texts = Completion(R"({"prompt":["a","b"]})");
+  EXPECT_EQ(texts.names[1].NameOf("text"), "prompt[1]");
+  const GenerationRequest ids = Completion(R"({"prompt":[[1],[2,3]]})");
+  EXPECT_EQ(ids.names[1].NameOf("token_ids.ids[1]"), "prompt[1][1]");
+  EXPECT_EQ(Completion(R"({"prompt":[1,2]})").names[0].NameOf("token_ids.ids[1]"), "prompt[1]");
+}
+
+TEST(Errors, OfAConstraintNameWhereItWasGiven) {
+  EXPECT_EQ(ChatWith(R"("structured_outputs":{"regex":"a"})").names[0].NameOf("constraint.regex"),
+            "structured_outputs.regex");
+  EXPECT_EQ(ChatWith(R"("response_format":{"type":"json_schema","json_schema":{"schema":{}}})")
+                .names[0]
+                .NameOf("constraint.json_schema"),
+            "response_format.json_schema.schema");
+}
+
+TEST(Errors, MessagesAreRewordedToo) {
+  const GenerationRequest chat = ChatWith("");
+  const ApiError error =
+      chat.names[0].Explain(FieldError("chat.messages[0]", "a user message needs content"));
+  EXPECT_EQ(error.status, 400);
+  EXPECT_EQ(error.param, "messages[0]");
+  EXPECT_EQ(error.message, "messages[0]: a user message needs content");
+  const ApiError busy = chat.names[0].Explain(BusyError("QUEUE_FULL", "256 requests wait"));
+  EXPECT_EQ(busy.status, 429);
+  EXPECT_EQ(busy.code, "queue_full");
+  EXPECT_GT(busy.retry_after_ms, 0);
+}
+
+}  // namespace
+}  // namespace tramontane
