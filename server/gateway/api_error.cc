@@ -21,7 +21,7 @@ constexpr Mapping kMappings[] = {
     {StatusCode::kAlreadyExists, 409, "invalid_request_error"},
     {StatusCode::kAborted, 409, "invalid_request_error"},
     {StatusCode::kResourceExhausted, 429, "rate_limit_error"},
-    {StatusCode::kUnimplemented, 501, "invalid_request_error"},
+    {StatusCode::kUnimplemented, 400, "invalid_request_error"},  // not 501, which clients would try again
     {StatusCode::kUnavailable, 503, "service_unavailable"},
     {StatusCode::kDeadlineExceeded, 504, "server_error"},
 };

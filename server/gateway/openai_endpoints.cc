@@ -11,6 +11,7 @@
 #include "server/gateway/generation.h"
 #include "server/gateway/openai_fields.h"
 #include "server/gateway/openai_json.h"
+#include "server/gateway/openai_responses.h"
 #include "server/gateway/openai_writer.h"
 
 namespace tramontane {
@@ -66,6 +67,18 @@ void AnswerChatCompletions(const GatewayContext& context, std::shared_ptr<HttpEx
 
 void AnswerCompletions(const GatewayContext& context, std::shared_ptr<HttpExchange> exchange) {
   Generate(context, std::move(exchange), ParseCompletion, MakeCompletionWriter);
+}
+
+void AnswerResponses(const GatewayContext& context, std::shared_ptr<HttpExchange> exchange) {
+  ResponsesRequest request;
+  if (auto fault = ParseResponses(exchange->request().body, RequestContextOf(context, *exchange), &request)) {
+    return exchange->Respond(ErrorResponse(*fault));
+  }
+  GenerationPlan plan;
+  plan.stream = request.answer.stream;
+  plan.writer = MakeResponsesWriter(request);
+  plan.requests.push_back(std::move(request.call));
+  RunGeneration(context.client, std::move(plan), std::move(exchange));
 }
 
 // ---- rendering

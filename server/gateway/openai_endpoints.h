@@ -11,6 +11,7 @@ namespace tramontane {
 
 void AnswerChatCompletions(const GatewayContext& context, std::shared_ptr<HttpExchange> exchange);
 void AnswerCompletions(const GatewayContext& context, std::shared_ptr<HttpExchange> exchange);
+void AnswerResponses(const GatewayContext& context, std::shared_ptr<HttpExchange> exchange);
 // The prompts of such requests as token ids; nothing is generated.
 void AnswerRenderChat(const GatewayContext& context, std::shared_ptr<HttpExchange> exchange);
 void AnswerRenderCompletions(const GatewayContext& context, std::shared_ptr<HttpExchange> exchange);

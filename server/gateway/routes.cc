@@ -11,6 +11,7 @@ const std::vector<Route>& Routes() {
       {"POST", "/chat/completions/render", AnswerRenderChat},
       {"POST", "/completions", AnswerCompletions},
       {"POST", "/completions/render", AnswerRenderCompletions},
+      {"POST", "/responses", AnswerResponses},
       {"POST", "/tokenize", AnswerTokenize},
       {"POST", "/detokenize", AnswerDetokenize},
       {"GET", "/models", AnswerModels},
