@@ -21,7 +21,7 @@ struct GrpcClient::Impl {
     grpc::ClientContext context;
     ResponseProto response;
     const grpc::Status status = (stub.get()->*method)(&context, request, &response);
-    if (!status.ok()) return FromGrpcStatus(status);
+    if (!status.ok()) return ShortFromGrpcStatus(status);
     return response;
   }
 };
@@ -48,7 +48,7 @@ Status GrpcClient::Generate(const v1::GenerateRequest& request, const OnEvent& o
     wanted = on_event(event);
     if (!wanted) context.TryCancel();
   }
-  return FromGrpcStatus(reader->Finish());
+  return ShortFromGrpcStatus(reader->Finish());
 }
 
 StatusOr<v1::TokenizeResponse> GrpcClient::Tokenize(const v1::TokenizeRequest& request) {

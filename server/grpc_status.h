@@ -11,7 +11,9 @@ namespace tramontane {
 
 grpc::Status ToGrpcStatus(const RpcError& error);
 
-// What a client makes of it; the field is the first one that the details name.
-Status FromGrpcStatus(const grpc::Status& status);
+// What a client makes of it.
+RpcError FromGrpcStatus(const grpc::Status& status);
+// The same in short: the field is the first one that the details name.
+Status ShortFromGrpcStatus(const grpc::Status& status);
 
 }  // namespace tramontane

@@ -26,7 +26,7 @@ struct InferenceEvents {
   RpcError outcome;   // with `done`; ok() when every choice has its Finished
 };
 
-// One Generate in progress. Letting go of it does not end it: Cancel does.
+// One Generate in progress. Letting go of it before its end cancels it.
 class InferenceCall {
  public:
   virtual ~InferenceCall() = default;

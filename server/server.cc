@@ -17,6 +17,8 @@
 #include <utility>
 
 #include "kernels/core/check.h"
+#include "server/engine_client.h"
+#include "server/inference_core.h"
 #include "server/inference_service.h"
 
 namespace tramontane {
@@ -100,8 +102,10 @@ bool IsUnixSocket(const std::string& address) { return address.rfind("unix:", 0)
 }  // namespace
 
 struct Server::Impl {
-  explicit Impl(const ServerOptions& options) : service(options) {}
+  explicit Impl(const ServerOptions& options) : core(options), client(core), service(options, core) {}
 
+  InferenceCore core;
+  EngineClient client;
   InferenceService service;  // outlives `grpc`
   std::unique_ptr<grpc::Server> grpc;
   std::string address;
@@ -142,24 +146,26 @@ Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Server::~Server() { Stop(); }
 
 void Server::Serve(const ServedModel& model) {
-  impl_->service.Serve(model);
+  impl_->core.Serve(model);
   impl_->SetServing(true);
 }
 
 const std::string& Server::grpc_address() const { return impl_->address; }
 
+InferenceClient& Server::client() { return impl_->client; }
+
 bool Server::Drain(int64_t timeout_ns) {
   impl_->SetServing(false);
-  impl_->service.StartDraining();
-  return impl_->service.WaitForStreams(timeout_ns);
+  impl_->core.StartDraining();
+  return impl_->core.WaitForStreams(timeout_ns);
 }
 
 void Server::Stop() {
   if (impl_->grpc == nullptr) return;
   impl_->SetServing(false);
-  impl_->service.StartDraining();
+  impl_->core.StartDraining();
   // What is still open then is cancelled, and waited for. After a drain that is a short call or none.
-  const bool drained = impl_->service.WaitForStreams(0);
+  const bool drained = impl_->core.WaitForStreams(0);
   impl_->grpc->Shutdown(std::chrono::system_clock::now() + (drained ? kShutdownGrace : 0ms));
   impl_->grpc = nullptr;
 }

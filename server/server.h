@@ -11,6 +11,7 @@
 #include <string>
 
 #include "kernels/core/status.h"
+#include "server/inference_client.h"
 #include "server/served_model.h"
 
 namespace tramontane {
@@ -34,6 +35,10 @@ class Server {
 
   // "127.0.0.1:50051", with the port that was really taken.
   const std::string& grpc_address() const;
+
+  // Calls from within this process, behind the same checks and limits as gRPC. Until Stop. Calls that are
+  // open then are the caller's to cancel.
+  InferenceClient& client();
 
   // New requests get UNAVAILABLE and health is NOT_SERVING from now on; waits until what was accepted has
   // finished, at most `timeout_ns`. False when something still runs then.

@@ -1,0 +1,142 @@
+#include "server/engine_client.h"
+
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "server/generation.h"
+
+namespace tramontane {
+namespace {
+
+constexpr int64_t kNanosecondsPerMillisecond = 1'000'000;
+
+Caller CallerOf(const InferenceCallOptions& options) {
+  Caller caller;
+  if (!options.correlation_id.empty()) caller.correlation_id = options.correlation_id;
+  if (options.timeout_ms > 0) caller.timeout_ns = options.timeout_ms * kNanosecondsPerMillisecond;
+  return caller;
+}
+
+// One Generate of the gateway.
+//
+//   waiting for a worker -> admitted, or refused -> ended (the outcome was known to Take)
+class EngineCall final : public InferenceCall, public std::enable_shared_from_this<EngineCall> {
+ public:
+  EngineCall(InferenceCore& core, const InferenceCallOptions& options, std::function<void()> on_ready)
+      : on_ready_(std::move(on_ready)), generation_(core, CallerOf(options)) {}
+
+  InferenceEvents Take() override;
+  void Cancel() override { generation_.Cancel(); }
+
+  RpcError Open() { return generation_.Open(); }
+  void Admit(const v1::GenerateRequest& request);  // worker
+  void End(const RpcError& refusal) { generation_.End(refusal); }
+
+ private:
+  const std::function<void()> on_ready_;
+  Generation generation_;
+
+  std::mutex mutex_;  // guards the next two, and one Take against another
+  bool admitted_ = false;
+  std::optional<RpcError> outcome_;
+};
+
+// The engine may have called `on_ready` before there was anything to take here, so the reader is told again.
+void EngineCall::Admit(const v1::GenerateRequest& request) {
+  RpcError error = generation_.CheckIsWanted();
+  if (error.ok()) {
+    error = generation_.Admit(request, [weak = weak_from_this()] {
+      if (const std::shared_ptr<EngineCall> call = weak.lock()) call->on_ready_();
+    });
+  }
+  {
+    std::lock_guard lock(mutex_);
+    admitted_ = error.ok();
+    if (!admitted_) {
+      generation_.End(error);
+      outcome_ = error;
+    }
+  }
+  on_ready_();
+}
+
+InferenceEvents EngineCall::Take() {
+  std::lock_guard lock(mutex_);
+  if (outcome_) return {.events = {}, .done = true, .outcome = *outcome_};
+  if (!admitted_) return {};
+  InferenceEvents taken = generation_.Take();
+  if (taken.done) {
+    outcome_ = taken.outcome;
+    generation_.End(taken.outcome);
+  }
+  return taken;
+}
+
+}  // namespace
+
+std::shared_ptr<InferenceCall> EngineClient::Generate(v1::GenerateRequest request,
+                                                      const InferenceCallOptions& options,
+                                                      std::function<void()> on_ready, RpcError* refusal) {
+  auto call = std::make_shared<EngineCall>(core_, options, std::move(on_ready));
+  *refusal = call->Open();
+  if (refusal->ok()) {
+    const auto bytes = static_cast<int64_t>(request.ByteSizeLong());
+    const bool taken =
+        core_.workers().TrySubmit(bytes, [call, request = std::move(request)] { call->Admit(request); });
+    if (taken) return call;
+    *refusal = core_.WorkersBusyError();
+  }
+  call->End(*refusal);
+  return nullptr;
+}
+
+void EngineClient::Tokenize(v1::TokenizeRequest request, Done<v1::TokenizeResponse> done) {
+  OnWorker(std::move(request), std::move(done), &ProtoConverter::Tokenize);
+}
+
+void EngineClient::Detokenize(v1::DetokenizeRequest request, Done<v1::DetokenizeResponse> done) {
+  OnWorker(std::move(request), std::move(done), &ProtoConverter::Detokenize);
+}
+
+void EngineClient::RenderChat(v1::RenderChatRequest request, Done<v1::RenderChatResponse> done) {
+  OnWorker(std::move(request), std::move(done), &ProtoConverter::RenderChat);
+}
+
+void EngineClient::GetModel(v1::GetModelRequest request, Done<v1::GetModelResponse> done) {
+  AtOnce(done, [&](const Serving& serving, auto* response) {
+    return serving.converter.GetModel(request, response);
+  });
+}
+
+void EngineClient::GetServerInfo(Done<v1::GetServerInfoResponse> done) {
+  AtOnce(done,
+         [&](const Serving& serving, auto* response) { return core_.GetServerInfo(serving, response); });
+}
+
+void EngineClient::GetLoad(Done<v1::GetLoadResponse> done) {
+  AtOnce(done, [&](const Serving& serving, auto* response) { return core_.GetLoad(serving, response); });
+}
+
+template <typename Request, typename Response>
+void EngineClient::OnWorker(Request request, Done<Response> done, Converter<Request, Response> convert) {
+  const Serving* serving = core_.serving();
+  if (serving == nullptr) return done(InferenceCore::LoadingError(), {});
+  const auto bytes = static_cast<int64_t>(request.ByteSizeLong());
+  const bool taken = core_.workers().TrySubmit(bytes, [=, request = std::move(request)] {
+    Response response;
+    const RpcError error = (serving->converter.*convert)(request, &response);
+    done(error, response);
+  });
+  if (!taken) done(core_.WorkersBusyError(), {});
+}
+
+template <typename Response, typename Answer>
+void EngineClient::AtOnce(const Done<Response>& done, const Answer& answer) const {
+  const Serving* serving = core_.serving();
+  Response response;
+  const RpcError error = serving == nullptr ? InferenceCore::LoadingError() : answer(*serving, &response);
+  done(error, response);
+}
+
+}  // namespace tramontane

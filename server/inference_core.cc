@@ -1,0 +1,102 @@
+#include "server/inference_core.h"
+
+#include "server/generation.h"
+
+namespace tramontane {
+namespace {
+
+constexpr int kMaxAbortIds = 1024;
+
+}  // namespace
+
+InferenceCore::InferenceCore(const ServerOptions& options)
+    : max_streams_(options.max_streams),
+      workers_({.threads = options.worker_threads, .max_queued = options.max_queued_work}) {}
+
+InferenceCore::~InferenceCore() = default;
+
+void InferenceCore::Serve(const ServedModel& model) {
+  serving_owner_ = std::make_unique<Serving>(model);
+  serving_.store(serving_owner_.get(), std::memory_order_release);
+}
+
+bool InferenceCore::WaitForStreams(int64_t timeout_ns) {
+  std::unique_lock lock(streams_mutex_);
+  return streams_changed_.wait_for(lock, std::chrono::nanoseconds(timeout_ns),
+                                   [this] { return open_streams_ == 0; });
+}
+
+RpcError InferenceCore::WorkersBusyError() const {
+  const WorkerPoolOptions& options = workers_.options();
+  return BusyError("INPUT_QUEUE_FULL", "too much input waits to be tokenised: at most " +
+                                           std::to_string(options.max_queued) +
+                                           " requests (max_queued_work) and " +
+                                           std::to_string(options.max_queued_bytes) + " bytes");
+}
+
+RpcError InferenceCore::LoadingError() { return UnavailableError("LOADING", "the model is still loading"); }
+
+RpcError InferenceCore::Abort(const v1::AbortRequest& request, v1::AbortResponse* response) {
+  if (request.request_ids_size() > kMaxAbortIds) {
+    return FieldError("request_ids", "has " + std::to_string(request.request_ids_size()) +
+                                         " entries, the most is " + std::to_string(kMaxAbortIds));
+  }
+  for (const std::string& id : request.request_ids()) {
+    std::lock_guard lock(ids_mutex_);  // keeps the generation from ending meanwhile
+    const auto found = by_id_.find(id);
+    if (found == by_id_.end()) continue;
+    found->second->Cancel();
+    response->add_found(id);
+  }
+  return {};
+}
+
+RpcError InferenceCore::GetServerInfo(const Serving& serving, v1::GetServerInfoResponse* response) const {
+  const auto uptime = std::chrono::steady_clock::now() - start_;
+  response->set_version(TRAMONTANE_VERSION);
+  response->set_uptime_ms(std::chrono::duration_cast<std::chrono::milliseconds>(uptime).count());
+  response->set_device(serving.model.device);
+  response->set_draining(draining_);
+  v1::Limits* limits = response->mutable_limits();
+  serving.converter.EngineLimitsToProto(limits);
+  limits->set_max_message_bytes(kMaxMessageBytes);
+  limits->set_max_queued_work(workers_.options().max_queued);
+  limits->set_max_queued_work_bytes(workers_.options().max_queued_bytes);
+  limits->set_max_streams(max_streams_);
+  return {};
+}
+
+RpcError InferenceCore::GetLoad(const Serving& serving, v1::GetLoadResponse* response) const {
+  ProtoConverter::LoadToProto(serving.model.engine->Load(), response);
+  response->set_queued_work(workers_.pending());
+  std::lock_guard lock(streams_mutex_);
+  response->set_open_streams(open_streams_);
+  return {};
+}
+
+RpcError InferenceCore::AddStream() {
+  std::lock_guard lock(streams_mutex_);
+  if (open_streams_ >= max_streams_) {
+    return BusyError("TOO_MANY_STREAMS", "the server has " + std::to_string(max_streams_) +
+                                             " open streams, its limit (max_streams)");
+  }
+  ++open_streams_;
+  return {};
+}
+
+void InferenceCore::RemoveStream() {
+  std::lock_guard lock(streams_mutex_);
+  if (--open_streams_ == 0) streams_changed_.notify_all();
+}
+
+bool InferenceCore::RegisterId(const std::string& id, Generation* generation) {
+  std::lock_guard lock(ids_mutex_);
+  return by_id_.emplace(id, generation).second;
+}
+
+void InferenceCore::UnregisterId(const std::string& id) {
+  std::lock_guard lock(ids_mutex_);
+  by_id_.erase(id);
+}
+
+}  // namespace tramontane

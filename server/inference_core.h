@@ -1,0 +1,90 @@
+// InferenceCore: what gRPC and HTTP share, so that a limit, a request id, a drain and a log line mean the
+// same behind either door: the served model, the worker pool, the count of open streams, the ids in use.
+//
+// Any thread. Outlives every Generation and every piece of work that it was given.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+
+#include "server/proto_convert.h"
+#include "server/rpc_error.h"
+#include "server/served_model.h"
+#include "server/server.h"
+#include "server/worker_pool.h"
+#include "tramontane/v1/inference.pb.h"
+
+namespace tramontane {
+
+inline constexpr int64_t kMaxMessageBytes = int64_t{64} << 20;  // of a request
+
+class Generation;
+
+// What calls need once there is a model.
+struct Serving {
+  explicit Serving(const ServedModel& served) : model(served), converter(model) {}
+  const ServedModel model;
+  const ProtoConverter converter;
+};
+
+class InferenceCore {
+ public:
+  explicit InferenceCore(const ServerOptions& options);
+  ~InferenceCore();  // does what the worker pool still holds
+
+  // ---- the server's life ----
+
+  // Every call is refused with LoadingError until this. Once.
+  void Serve(const ServedModel& model);
+  // Generate calls that arrive from now on are refused with UNAVAILABLE.
+  void StartDraining() { draining_ = true; }
+  // True once no Generate call is open; false when that took longer than the timeout.
+  bool WaitForStreams(int64_t timeout_ns);
+
+  const Serving* serving() const { return serving_.load(std::memory_order_acquire); }  // null: still loading
+  bool draining() const { return draining_; }
+
+  // Where everything that takes time in proportion to its input runs.
+  WorkerPool& workers() { return workers_; }
+  // Its queue is full.
+  RpcError WorkersBusyError() const;
+  static RpcError LoadingError();
+
+  // ---- short calls, answered on the caller's thread ----
+
+  RpcError Abort(const v1::AbortRequest& request, v1::AbortResponse* response);
+  RpcError GetServerInfo(const Serving& serving, v1::GetServerInfoResponse* response) const;
+  RpcError GetLoad(const Serving& serving, v1::GetLoadResponse* response) const;
+
+  // ---- for Generation ----
+
+  RpcError AddStream();  // not OK: as many are open as may be
+  void RemoveStream();
+  bool RegisterId(const std::string& id, Generation* generation);  // false: taken
+  void UnregisterId(const std::string& id);                        // before the generation ends
+
+ private:
+  const int32_t max_streams_;
+  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+
+  std::unique_ptr<Serving> serving_owner_;
+  std::atomic<const Serving*> serving_{nullptr};
+  std::atomic<bool> draining_{false};
+
+  mutable std::mutex streams_mutex_;  // guards the next two
+  std::condition_variable streams_changed_;
+  int32_t open_streams_ = 0;
+
+  std::mutex ids_mutex_;  // guards by_id_; a generation is in it only while it lives
+  std::unordered_map<std::string, Generation*> by_id_;
+
+  WorkerPool workers_;  // last: its work uses all of the above
+};
+
+}  // namespace tramontane

@@ -1,0 +1,373 @@
+// What the gateway calls: in this process, and over gRPC. Both keep the same promises, and the one in this
+// process shares every limit with gRPC.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <thread>
+
+#include "server/remote_client.h"
+#include "tests/server/call_reader.h"
+#include "tests/server/scripted_server.h"
+
+namespace tramontane {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int64_t kMinuteMs = 60'000;
+constexpr int64_t kMinuteNs = kMinuteMs * 1'000'000;
+
+// Fails the test after a minute.
+void WaitFor(const std::function<bool()>& holds) {
+  for (int64_t waited_ms = 0; !holds(); ++waited_ms) {
+    ASSERT_LT(waited_ms, kMinuteMs);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+// ---- the promises of both -------------------------------------------------------------------------
+
+enum class Path { kInProcess, kOverGrpc };
+
+class Client : public ::testing::TestWithParam<Path> {
+ protected:
+  InferenceClient& client() {
+    if (GetParam() == Path::kInProcess) return server_.server().client();
+    if (remote_ == nullptr) {
+      remote_ = std::make_unique<RemoteClient>(RemoteClientOptions{.backends = {server_.address()}});
+      EXPECT_TRUE(remote_->WaitUntilReady(kMinuteMs));
+    }
+    return *remote_;
+  }
+  void WaitForNothingHeld() {
+    server_.WaitForLoad(
+        [](const v1::GetLoadResponse& load) { return load.open_streams() == 0 && load.held_pages() == 0; });
+  }
+
+  ScriptedServer server_;
+  std::unique_ptr<RemoteClient> remote_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Both, Client, ::testing::Values(Path::kInProcess, Path::kOverGrpc),
+                         [](const auto& path) {
+                           return path.param == Path::kInProcess ? "InProcess" : "OverGrpc";
+                         });
+
+TEST_P(Client, SaysWhatGrpcSays) {
+  v1::GenerateRequest request = RequestOfIds({1, 2, 3}, 40);
+  request.set_choices(3);
+  request.mutable_sampling()->set_seed(7);
+  request.mutable_output()->set_logprobs(2);
+  request.mutable_output()->set_prompt_logprobs(1);
+  Stream over_grpc(server_.stub(), request);
+  ASSERT_TRUE(over_grpc.ReadAll().ok());
+
+  CallReader call(client(), request);
+  ASSERT_FALSE(call.refused()) << call.refusal().message;
+  ASSERT_TRUE(call.ReadAll().ok());
+  ASSERT_TRUE(call.events()[0].has_started());
+  v1::Started started = call.events()[0].started();
+  started.set_request_id(over_grpc.events()[0].started().request_id());  // drawn
+  EXPECT_EQ(started.SerializeAsString(), over_grpc.events()[0].started().SerializeAsString());
+  for (int32_t choice = 0; choice < 3; ++choice) {
+    EXPECT_EQ(call.text(choice), over_grpc.text(choice));
+    EXPECT_EQ(call.token_ids(choice), over_grpc.token_ids(choice));
+    EXPECT_EQ(call.logprobs(choice).size(), 40u);
+    EXPECT_EQ(call.finished(choice).usage().completion_tokens(), 40);
+  }
+}
+
+TEST_P(Client, AReaderThatComesLateFindsOneDelta) {
+  const v1::GenerateRequest request = RequestOfIds({1, 400, 401}, 300);
+  CallReader call(client(), request);
+  server_.WaitForLoad(
+      [](const v1::GetLoadResponse& load) { return load.output_tokens() == 300 && load.held_pages() == 0; });
+  WaitFor([this] { return remote_ == nullptr || remote_->backends()[0].open_calls == 0; });
+  ASSERT_TRUE(call.ReadAll().ok());
+  EXPECT_EQ(call.token_ids(), server_.IdsSaid(3, 300));
+  EXPECT_EQ(call.text(), server_.TextSaid(3, 300));
+  EXPECT_LE(call.deltas(), 2);  // the first may have come alone
+}
+
+TEST_P(Client, ACancelledCallEndsSoAndGivesItsPagesBack) {
+  server_.model().SetStepTime(1000);
+  CallReader call(client(), RequestOfIds({1}, 30000));
+  ASSERT_TRUE(call.Next());
+  call.Cancel();
+  call.Cancel();
+  EXPECT_EQ(call.ReadAll().code, StatusCode::kCancelled);
+  EXPECT_LT(call.token_ids().size(), 30000u);
+  call.DropCall();
+  WaitForNothingHeld();
+}
+
+TEST_P(Client, ACallThatIsLetGoOfIsCancelled) {
+  server_.model().SetStepTime(1000);
+  CallReader call(client(), RequestOfIds({1}, 30000));
+  ASSERT_TRUE(call.Next());
+  call.DropCall();
+  WaitForNothingHeld();
+}
+
+TEST_P(Client, AFaultOfTheRequestIsTheOutcomeInFull) {
+  v1::GenerateRequest request = RequestOfIds({1}, 5);
+  request.mutable_sampling()->set_top_p(1.5f);
+  CallReader call(client(), request);
+  ASSERT_FALSE(call.refused());
+  const RpcError error = call.ReadAll();
+  EXPECT_EQ(error.code, StatusCode::kInvalidArgument);
+  ASSERT_EQ(error.violations.size(), 1u);
+  EXPECT_EQ(error.violations[0].field, "sampling.top_p");
+  EXPECT_THAT(error.violations[0].description, HasSubstr("1.5"));
+  EXPECT_EQ(error.reason, "INVALID_FIELD");
+  EXPECT_TRUE(call.events().empty());
+
+  request = RequestOfIds({1}, 5);
+  request.set_model("nobody");
+  CallReader unknown(client(), request);
+  const RpcError missing = unknown.ReadAll();
+  EXPECT_EQ(missing.code, StatusCode::kNotFound);
+  EXPECT_EQ(missing.missing_model, "nobody");
+}
+
+TEST_P(Client, TheTimeoutCountsFromTheCall) {
+  server_.model().SetStepTime(1000);
+  CallReader call(client(), RequestOfIds({1}, 30000), {.correlation_id = "c-1", .timeout_ms = 50});
+  EXPECT_EQ(call.ReadAll().code, StatusCode::kDeadlineExceeded);
+  call.DropCall();
+  WaitForNothingHeld();
+}
+
+TEST_P(Client, ShortCallsAnswer) {
+  v1::TokenizeRequest text;
+  text.set_text("the river");
+  const auto tokens = Await<v1::TokenizeResponse>([&](auto done) { client().Tokenize(text, done); });
+  ASSERT_TRUE(tokens.error.ok());
+  v1::DetokenizeRequest ids;
+  *ids.mutable_token_ids() = tokens.response.token_ids();
+  EXPECT_EQ(Await<v1::DetokenizeResponse>([&](auto done) { client().Detokenize(ids, done); }).response.text(),
+            "the river");
+  EXPECT_EQ(Await<v1::GetModelResponse>([&](auto done) { client().GetModel({}, done); }).response.name(),
+            "scripted");
+  EXPECT_EQ(Await<v1::GetServerInfoResponse>([&](auto done) { client().GetServerInfo(done); })
+                .response.limits()
+                .context(),
+            32768);
+  v1::GetModelRequest unknown;
+  unknown.set_model("nobody");
+  EXPECT_EQ(Await<v1::GetModelResponse>([&](auto done) { client().GetModel(unknown, done); }).error.code,
+            StatusCode::kNotFound);
+  v1::RenderChatRequest chat;
+  chat.mutable_chat()->add_messages()->set_content("no role");
+  EXPECT_EQ(Await<v1::RenderChatResponse>([&](auto done) { client().RenderChat(chat, done); }).error.code,
+            StatusCode::kInvalidArgument);
+}
+
+// ---- one door and the other -----------------------------------------------------------------------
+
+TEST(BothDoors, ShareTheLimitOnStreams) {
+  ScriptedServerOptions options;
+  options.server.max_streams = 2;
+  ScriptedServer server(options);
+  server.model().Hold();
+  Stream over_grpc(server.stub(), RequestOfIds({1}, 5));
+  over_grpc.WaitForInitialMetadata();
+  CallReader in_process(server.server().client(), RequestOfIds({1}, 5));
+  ASSERT_FALSE(in_process.refused());
+
+  CallReader third(server.server().client(), RequestOfIds({1}, 5));
+  ASSERT_TRUE(third.refused());
+  EXPECT_EQ(third.refusal().reason, "TOO_MANY_STREAMS");
+  Stream fourth(server.stub(), RequestOfIds({1}, 5));
+  EXPECT_EQ(fourth.ReadAll().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+
+  server.model().Release();
+  EXPECT_TRUE(over_grpc.ReadAll().ok());
+  EXPECT_TRUE(in_process.ReadAll().ok());
+}
+
+TEST(BothDoors, ShareRequestIds) {
+  ScriptedServer server;
+  server.model().SetStepTime(1000);
+  v1::GenerateRequest request = RequestOfIds({1}, 30000);
+  request.set_request_id("mine");
+  CallReader in_process(server.server().client(), request);
+  ASSERT_TRUE(in_process.Next());
+  Stream twin(server.stub(), request);
+  EXPECT_EQ(twin.ReadAll().error_code(), grpc::StatusCode::ALREADY_EXISTS);
+
+  v1::AbortRequest abort;
+  abort.add_request_ids("mine");
+  EXPECT_THAT(server.client().Abort(abort)->found(), ::testing::ElementsAre("mine"));
+  EXPECT_EQ(in_process.ReadAll().code, StatusCode::kCancelled);
+}
+
+TEST(BothDoors, DrainTogether) {
+  ScriptedServer server;
+  EXPECT_TRUE(server.server().client().ready());
+  server.model().Hold();
+  CallReader running(server.server().client(), RequestOfIds({1}, 50));
+  server.WaitForLoad([](const v1::GetLoadResponse& load) { return load.open_streams() == 1; });
+  EXPECT_FALSE(server.server().Drain(0));  // it still runs
+  EXPECT_FALSE(server.server().client().ready());
+  CallReader refused(server.server().client(), RequestOfIds({1}, 50));
+  ASSERT_TRUE(refused.refused());
+  EXPECT_EQ(refused.refusal().reason, "DRAINING");
+
+  auto drained = std::async(std::launch::async, [&] { return server.server().Drain(kMinuteNs); });
+  server.model().Release();
+  EXPECT_TRUE(running.ReadAll().ok());
+  running.DropCall();
+  EXPECT_TRUE(drained.get());
+}
+
+TEST(InProcess, NothingIsServedBeforeTheModelIsThere) {
+  ScriptedServerOptions options;
+  options.serve = false;
+  ScriptedServer server(options);
+  InferenceClient& client = server.server().client();
+  EXPECT_FALSE(client.ready());
+  CallReader early(client, RequestOfIds({1}, 1));
+  ASSERT_TRUE(early.refused());
+  EXPECT_EQ(early.refusal().reason, "LOADING");
+  EXPECT_EQ(Await<v1::GetModelResponse>([&](auto done) { client.GetModel({}, done); }).error.reason,
+            "LOADING");
+  EXPECT_EQ(Await<v1::TokenizeResponse>([&](auto done) { client.Tokenize({}, done); }).error.reason,
+            "LOADING");
+}
+
+TEST(InProcess, ACallCancelledBeforeAWorkerHasItNeverReachesTheEngine) {
+  ScriptedServerOptions options;
+  options.server.worker_threads = 1;
+  ScriptedServer server(options);
+  // The worker is busy with a long text; then the call's turn comes.
+  v1::TokenizeRequest longest;
+  longest.set_text(std::string(1 << 20, 'x'));
+  server.server().client().Tokenize(longest, [](const RpcError&, const v1::TokenizeResponse&) {});
+  CallReader call(server.server().client(), RequestOfIds({1}, 5));
+  call.Cancel();
+  EXPECT_EQ(call.ReadAll().code, StatusCode::kCancelled);
+  EXPECT_EQ(server.engine().Load().prompt_tokens, 0);
+}
+
+// ---- several servers ------------------------------------------------------------------------------
+
+class Servers : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    for (const auto& server : servers_) server->model().Hold();
+    client_ = std::make_unique<RemoteClient>(
+        RemoteClientOptions{.backends = {a().address(), b().address()}, .poll_interval_ms = 50});
+    WaitFor([this] { return client_->backends()[0].up && client_->backends()[1].up; });
+  }
+  ScriptedServer& a() { return *servers_[0]; }
+  ScriptedServer& b() { return *servers_[1]; }
+
+  const std::array<std::unique_ptr<ScriptedServer>, 2> servers_ = {std::make_unique<ScriptedServer>(),
+                                                                   std::make_unique<ScriptedServer>()};
+  std::unique_ptr<RemoteClient> client_;
+};
+
+TEST_F(Servers, CallsGoWhereTheLeastIsOpen) {
+  std::vector<std::unique_ptr<CallReader>> calls;
+  for (int i = 0; i < 10; ++i) {
+    calls.push_back(std::make_unique<CallReader>(*client_, RequestOfIds({1}, 5)));
+  }
+  EXPECT_EQ(client_->backends()[0].open_calls, 5);
+  EXPECT_EQ(client_->backends()[1].open_calls, 5);
+  a().model().Release();
+  b().model().Release();
+  for (const auto& call : calls) EXPECT_TRUE(call->ReadAll().ok());
+  WaitFor([this] { return client_->backends()[0].open_calls + client_->backends()[1].open_calls == 0; });
+}
+
+TEST_F(Servers, CallsOfOthersCount) {
+  std::vector<std::unique_ptr<Stream>> others;
+  for (int i = 0; i < 4; ++i) others.push_back(std::make_unique<Stream>(a().stub(), RequestOfIds({1}, 5)));
+  WaitFor([this] { return client_->backends()[0].others_calls == 4; });
+  std::vector<std::unique_ptr<CallReader>> calls;
+  for (int i = 0; i < 4; ++i) {
+    calls.push_back(std::make_unique<CallReader>(*client_, RequestOfIds({1}, 5)));
+  }
+  EXPECT_EQ(client_->backends()[1].started_calls, 4);
+  a().model().Release();
+  b().model().Release();
+  for (const auto& other : others) EXPECT_TRUE(other->ReadAll().ok());
+  for (const auto& call : calls) EXPECT_TRUE(call->ReadAll().ok());
+}
+
+TEST_F(Servers, ADrainingServerGetsNothingNewAndFinishesWhatItHas) {
+  std::array<std::optional<CallReader>, 2> running;
+  for (auto& call : running) call.emplace(*client_, RequestOfIds({1}, 50));
+  a().WaitForLoad([](const v1::GetLoadResponse& load) { return load.open_streams() == 1; });
+  EXPECT_FALSE(a().server().Drain(0));
+  WaitFor([this] { return !client_->backends()[0].up; });
+  EXPECT_TRUE(client_->ready());
+  const int64_t before = client_->backends()[0].started_calls;
+  a().model().Release();
+  b().model().Release();
+  for (int i = 0; i < 4; ++i) {
+    CallReader call(*client_, RequestOfIds({1}, 5));
+    EXPECT_TRUE(call.ReadAll().ok());
+  }
+  for (auto& call : running) EXPECT_TRUE(call->ReadAll().ok());
+  EXPECT_EQ(client_->backends()[0].started_calls, before);
+}
+
+TEST_F(Servers, ACallRefusedBeforeItsFirstEventMovesToAnotherServer) {
+  ScriptedServerOptions options;
+  options.server.max_streams = 1;
+  ScriptedServer full(options);
+  full.model().Hold();
+  Stream fills(full.stub(), RequestOfIds({1}, 5));
+  std::vector<std::unique_ptr<Stream>> others;  // so that the full one looks like the better one
+  for (int i = 0; i < 3; ++i) others.push_back(std::make_unique<Stream>(b().stub(), RequestOfIds({1}, 5)));
+  RemoteClient client({.backends = {full.address(), b().address()}, .poll_interval_ms = 50});
+  WaitFor([&] { return client.backends()[0].others_calls == 1 && client.backends()[1].others_calls == 3; });
+
+  CallReader call(client, RequestOfIds({1}, 5));
+  b().model().Release();
+  EXPECT_TRUE(call.ReadAll().ok());
+  EXPECT_EQ(client.backends()[0].started_calls, 1);
+  EXPECT_EQ(client.backends()[1].started_calls, 1);
+
+  // With nowhere else to go, the refusal is the outcome.
+  RemoteClient alone({.backends = {full.address()}});
+  ASSERT_TRUE(alone.WaitUntilReady(kMinuteMs));
+  CallReader refused(alone, RequestOfIds({1}, 5));
+  const RpcError outcome = refused.ReadAll();
+  EXPECT_EQ(outcome.reason, "TOO_MANY_STREAMS");
+  EXPECT_GT(outcome.retry_after_ms, 0);
+  full.model().Release();
+}
+
+TEST_F(Servers, AStreamThatHasBegunIsNotMoved) {
+  for (const auto& server : servers_) server->model().SetStepTime(1000);
+  for (const auto& server : servers_) server->model().Release();
+  CallReader call(*client_, RequestOfIds({1}, 30000));
+  ASSERT_TRUE(call.Next());
+  const bool on_a = client_->backends()[0].open_calls == 1;
+  (on_a ? a() : b()).server().Stop();
+  EXPECT_FALSE(call.ReadAll().ok());
+  EXPECT_EQ(client_->backends()[0].started_calls + client_->backends()[1].started_calls, 1);
+}
+
+TEST_F(Servers, WithNoServerUpTheCallIsRefusedAndNamesThem) {
+  a().server().Stop();
+  b().server().Stop();
+  WaitFor([this] { return !client_->ready(); });
+  CallReader call(*client_, RequestOfIds({1}, 5));
+  ASSERT_TRUE(call.refused());
+  EXPECT_EQ(call.refusal().code, StatusCode::kUnavailable);
+  EXPECT_EQ(call.refusal().reason, "NO_BACKEND");
+  EXPECT_THAT(call.refusal().message, HasSubstr(a().address()));
+  EXPECT_EQ(Await<v1::GetModelResponse>([&](auto done) { client_->GetModel({}, done); }).error.reason,
+            "NO_BACKEND");
+}
+
+}  // namespace
+}  // namespace tramontane
