@@ -66,7 +66,11 @@ SteppedEngine::SteppedEngine(const EngineLimits& limits, const std::vector<int32
       engine_(limits, {kVocab, {kEos}, layout_}, runner_, tokenizer, clock()) {}
 
 CpuEngine::CpuEngine(const std::string& folder, const Options& options)
-    : backend_(MakeCpuBackend({.threads = options.threads, .variant = options.variant}).value()) {
+    : BackendEngine(MakeCpuBackend({.threads = options.threads, .variant = options.variant}).value(), folder,
+                    options) {}
+
+BackendEngine::BackendEngine(BackendPtr backend, const std::string& folder, const Options& options)
+    : backend_(std::move(backend)) {
   LoadOptions load;
   load.kv.dtype = options.kv_dtype;
   load.kv.page_size = options.limits.page_size;

@@ -102,19 +102,19 @@ class SteppedEngine final : public EngineUnderTest {
   Engine engine_;
 };
 
-// Over a model folder and the CPU backend.
-class CpuEngine final : public EngineUnderTest {
+// Over a model folder and a backend.
+class BackendEngine : public EngineUnderTest {
  public:
   struct Options {
     EngineLimits limits;  // page_size, pool_pages and context are taken as they are
-    int32_t threads = 1;
-    std::string variant;  // "": the machine's best
+    int32_t threads = 1;  // of the CPU backend
+    std::string variant;  // of the CPU backend; "": the machine's best
     DType kv_dtype = DType::kBf16;
     const Tokenizer* tokenizer = nullptr;
     // Puts something between the runner and the model; null: nothing.
     std::function<std::unique_ptr<Model>(std::unique_ptr<Model>)> wrap_model;
   };
-  CpuEngine(const std::string& folder, const Options& options);
+  BackendEngine(BackendPtr backend, const std::string& folder, const Options& options);
 
   Engine& engine() override { return *engine_; }
   const KvLayout& layout() const { return model_->kv_layout(); }
@@ -125,6 +125,12 @@ class CpuEngine final : public EngineUnderTest {
   std::unique_ptr<std::byte, std::function<void(std::byte*)>> pool_;
   std::unique_ptr<BackendModelRunner> runner_;
   std::unique_ptr<Engine> engine_;
+};
+
+// Over a model folder and the CPU backend.
+class CpuEngine final : public BackendEngine {
+ public:
+  CpuEngine(const std::string& folder, const Options& options);
 };
 
 // Small limits for the fake model: pages of 4 tokens, steps of 16.

@@ -1,0 +1,277 @@
+// The whole engine over the CUDA backend on the emulator, against the CPU backend: logits of given tokens,
+// and what requests get while pages leave windows, sequences are preempted and streams cancelled.
+//
+// Tolerance. Both read the same bf16 weights and keep bf16 keys; what differs is that activations are rounded
+// to bf16, a relative error of u = 2^-9 each, uniform and independent. A layer rounds some 14 times on the
+// way of an element: two norms, qkv, the rotated query, the weights P, attention's output, gate, up, their
+// product, and twice the residual stream, of which those inside a branch reach it through a sum over the
+// branch that passes them on as they are, up to attention, where a score's error moves the weights (factor 2
+// for the models here, whose queries and keys are 1.5 wide). So the final hidden state is off by a relative 2
+// sqrt(14 layers + 2) u / sqrt(3), and a logit, a sum over it with random signs, by as much of the spread of
+// logits. Tens of thousands of logits stay within 5 of such deviations.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iostream>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "kernels/cpu/cpu_backend.h"
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/emulator/emulated_runtime.h"
+#include "tests/support/in_process_engine.h"
+#include "tests/support/model_driver.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/tiny_model.h"
+
+namespace tramontane {
+namespace {
+
+using Logits = std::vector<std::vector<float>>;  // [tokens][vocab]
+
+BackendPtr MakeEmulated() { return cuda::MakeCudaBackend(std::make_unique<emulator::EmulatedRuntime>()); }
+
+// f32 sums over the same weights, and no rounding of inputs.
+BackendPtr MakeExactCpu() {
+  for (const std::string& name : CpuVariants()) {
+    if (RoundsInputs(name)) continue;
+    return MakeCpuBackend({.threads = 2, .variant = name}).value();
+  }
+  return nullptr;
+}
+
+struct Loaded {
+  BackendPtr backend;
+  std::unique_ptr<Model> model;
+
+  Loaded(BackendPtr made, const std::string& folder, int32_t page_size) : backend(std::move(made)) {
+    LoadOptions options;
+    options.kv.page_size = page_size;
+    auto loaded = LoadModel(folder, *backend, options);
+    EXPECT_TRUE(loaded.ok()) << loaded.status();
+    model = *std::move(loaded);
+  }
+};
+
+// A window of 16 in two layers of three, a group of 4 query heads, bf16 weights.
+TinyModel WindowedModel() {
+  TinyModel model;
+  model.hidden = 64;
+  model.layers = 3;
+  model.heads = 4;
+  model.kv_heads = 1;
+  model.head_dim = 32;
+  model.intermediate = 96;
+  model.window = {16, 0, 16};
+  model.Randomise(5);
+  for (auto& [name, tensor] : model.tensors) tensor.dtype = DType::kBf16;
+  return model;
+}
+
+double Spread(const Logits& logits) {
+  double sum = 0, squares = 0, count = 0;
+  for (const std::vector<float>& row : logits) {
+    for (const float logit : row) {
+      sum += logit;
+      squares += double{logit} * logit;
+      ++count;
+    }
+  }
+  return std::sqrt(squares / count - sum / count * (sum / count));
+}
+
+// See the head of this file.
+double Tolerance(int32_t layers, double spread) {
+  return 5.0 * 2 * std::sqrt(14.0 * layers + 2) * 0x1p-9 / std::sqrt(3.0) * spread;
+}
+
+std::vector<double> LogSoftmax(const std::vector<float>& logits) {
+  const double max = *std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp(logit - max);
+  std::vector<double> logprobs;
+  for (const float logit : logits) logprobs.push_back(logit - max - std::log(sum));
+  return logprobs;
+}
+
+int32_t Best(const std::vector<float>& logits) {
+  return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+}
+// By how much the best leads.
+double Margin(std::vector<float> logits) {
+  std::nth_element(logits.begin(), logits.begin() + 1, logits.end(), std::greater<>());
+  return double{logits[0]} - logits[1];
+}
+
+struct Comparison {
+  double worst = 0;
+  int tokens = 0, clear = 0;  // of those, whose best leads by more than twice the tolerance
+
+  void Add(const Logits& got, const Logits& want, double tolerance) {
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t t = 0; t < want.size(); ++t) {
+      ++tokens;
+      for (size_t v = 0; v < want[t].size(); ++v) {
+        worst = std::max(worst, std::abs(double{got[t][v]} - want[t][v]));
+        ASSERT_NEAR(got[t][v], want[t][v], tolerance) << "token " << t << " logit " << v;
+      }
+      if (Margin(want[t]) <= 2 * tolerance) continue;
+      ++clear;
+      EXPECT_EQ(Best(got[t]), Best(want[t])) << "token " << t;
+    }
+  }
+};
+
+// ---- logits of given tokens ---------------------------------------------------------------------
+
+// Chunks of every kind: whole prompts, many rows (large products), few rows, single tokens, two sequences at
+// once; 60 positions roll the window of 16 far over pages of 8.
+TEST(CudaModel, TeacherForcedLogitsAgreeWithTheCpu) {
+  const TempFolder folder;
+  WindowedModel().WriteMistral(folder);
+  Loaded cuda(MakeEmulated(), folder.path(), 8), cpu(MakeExactCpu(), folder.path(), 8);
+  ModelDriver on_cuda(*cuda.model, *cuda.backend, {}), on_cpu(*cpu.model, *cpu.backend, {});
+  std::mt19937 random(7);
+  const auto some = [&random](int count) {
+    std::vector<int32_t> tokens;
+    for (int i = 0; i < count; ++i) tokens.push_back(static_cast<int32_t>(random() % 96));
+    return tokens;
+  };
+  const int first = on_cuda.AddSequence(), second = on_cuda.AddSequence();
+  ASSERT_EQ(on_cpu.AddSequence(), first);
+  ASSERT_EQ(on_cpu.AddSequence(), second);
+  std::vector<std::vector<ModelDriver::Row>> steps = {
+      {{first, some(21)}}, {{second, some(7)}}, {{first, some(19)}, {second, some(5)}}, {{second, some(33)}}};
+  for (int i = 0; i < 8; ++i) steps.push_back({{first, some(1)}, {second, some(1)}});
+  steps.push_back({{first, some(12)}});
+  Comparison all;
+  double tolerance = 0;
+  for (const auto& rows : steps) {
+    const Logits want = on_cpu.Step(rows);
+    if (tolerance == 0) tolerance = Tolerance(3, Spread(want));
+    all.Add(on_cuda.Step(rows), want, tolerance);
+  }
+  std::cout << "worst difference " << all.worst << " of " << tolerance << " allowed; " << all.clear << " of "
+            << all.tokens << " tokens are clear\n";
+  EXPECT_GT(all.clear, all.tokens / 4);
+}
+
+// ---- the engine ---------------------------------------------------------------------------------
+
+// What a greedy request was given, against the CPU fed with the same tokens. A logprob is a logit minus a
+// mean of logits, so it is off by at most twice as much.
+void CompareWithTheCpu(Loaded& cpu, ModelDriver& on_cpu, const Request& request, const ChoiceReading& reading,
+                       double* tolerance, Comparison* all) {
+  std::vector<int32_t> tokens = request.prompt;
+  tokens.insert(tokens.end(), reading.ids.begin(), reading.ids.end());
+  const int sequence = on_cpu.AddSequence();
+  Logits want = on_cpu.Step({{sequence, tokens}});
+  on_cpu.EndSequence(sequence);
+  if (*tolerance == 0) *tolerance = Tolerance(cpu.model->config().layers, Spread(want));
+  ASSERT_EQ(reading.logprobs.size(), reading.ids.size());
+  for (size_t i = 0; i < reading.ids.size(); ++i) {
+    const std::vector<float>& logits = want[request.prompt.size() - 1 + i];
+    const std::vector<double> logprobs = LogSoftmax(logits);
+    const auto compare = [&](int32_t token, float logprob) {
+      const double difference = std::abs(logprob - logprobs[static_cast<size_t>(token)]);
+      all->worst = std::max(all->worst, difference);
+      ASSERT_LE(difference, 2 * *tolerance) << "output " << i << " token " << token;
+    };
+    compare(reading.ids[i], reading.logprobs[i].logprob);
+    for (const TokenLogprob& top : reading.logprobs[i].top) compare(top.token, top.logprob);
+    ++all->tokens;
+    if (Margin(logits) <= 2 * *tolerance) continue;
+    ++all->clear;
+    EXPECT_EQ(reading.ids[i], Best(logits)) << "output " << i;
+  }
+}
+
+void Report(const Comparison& all, double tolerance) {
+  std::cout << "worst difference of a logprob " << all.worst << " of " << 2 * tolerance << " allowed; "
+            << all.clear << " of " << all.tokens << " tokens are clear\n";
+}
+
+TEST(CudaEngine, GivesWhatTheCpuGivesWhileWindowsRollAndSequencesArePreempted) {
+  const TempFolder folder;
+  WindowedModel().WriteMistral(folder);
+  BackendEngine::Options options;
+  options.limits = SmallLimits(/*pool_pages=*/48);  // one sequence of the context takes about 30
+  options.limits.max_step_tokens = 24;              // more than 16 rows: large products too
+  BackendEngine test(MakeEmulated(), folder.path(), options);
+
+  std::vector<Request> requests;
+  std::vector<std::unique_ptr<StreamReader>> readers;
+  std::vector<StreamReader*> all_readers;
+  for (int32_t i = 0; i < 10; ++i) {
+    Request request = MakeRequest("r" + std::to_string(i), 1 + 4 * i, 22, static_cast<uint32_t>(i));
+    request.output.logprobs = 3;
+    requests.push_back(request);
+    readers.push_back(test.Submit(request));
+    ASSERT_TRUE(readers.back()->refused().ok()) << readers.back()->refused();
+    all_readers.push_back(readers.back().get());
+  }
+  for (int step = 0; step < 12; ++step) test.Step();
+  readers[2]->stream().Cancel();
+  readers[7]->stream().Cancel();
+  test.RunToEnd(all_readers);
+  EXPECT_GT(test.engine().Load().preemptions, 0);
+  EXPECT_EQ(test.engine().Load().held_pages, 0) << "every page came back";
+
+  Loaded cpu(MakeExactCpu(), folder.path(), 8);
+  ModelDriver on_cpu(*cpu.model, *cpu.backend, {});
+  Comparison all;
+  double tolerance = 0;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    SCOPED_TRACE(requests[i].id);
+    const ChoiceReading& reading = readers[i]->choice();
+    const bool cancelled = reading.end().reason == FinishReason::kCancelled;
+    EXPECT_EQ(cancelled, i == 2 || i == 7);
+    EXPECT_TRUE(cancelled || reading.ids.size() == 22);
+    CompareWithTheCpu(cpu, on_cpu, requests[i], reading, &tolerance, &all);
+  }
+  Report(all, tolerance);
+  EXPECT_GT(all.clear, all.tokens / 4);
+}
+
+// The embedded model; a prompt longer than its window of 256, so that pages leave it. A minute without
+// optimisation.
+TEST(CudaEngine, GivesWhatTheCpuGivesWithBreeze) {
+#ifndef NDEBUG
+  GTEST_SKIP() << "the emulator is too slow in builds without NDEBUG";
+#endif
+  const std::string folder = std::string(TRAMONTANE_SOURCE_DIR) + "/models/breeze/weights";
+  BackendEngine::Options options;
+  options.limits = SmallLimits(/*pool_pages=*/60);
+  options.limits.page_size = 16;
+  options.limits.context = 512;
+  options.limits.max_step_tokens = 128;
+  BackendEngine test(MakeEmulated(), folder, options);
+  std::vector<Request> requests;
+  std::vector<std::unique_ptr<StreamReader>> readers;
+  std::vector<StreamReader*> all_readers;
+  for (const int64_t prompt : {250, 9}) {
+    Request request = MakeRequest("prompt of " + std::to_string(prompt), prompt, 32, 1);
+    for (int32_t& token : request.prompt) token = 300 + token * 20;  // of the vocabulary's words
+    request.output.logprobs = 3;
+    requests.push_back(request);
+    readers.push_back(test.Submit(request));
+    ASSERT_TRUE(readers.back()->refused().ok()) << readers.back()->refused();
+    all_readers.push_back(readers.back().get());
+  }
+  test.RunToEnd(all_readers);
+  Loaded cpu(MakeExactCpu(), folder, 16);
+  ModelDriver on_cpu(*cpu.model, *cpu.backend, {.max_tokens = 512});
+  Comparison all;
+  double tolerance = 0;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    EXPECT_EQ(readers[i]->choice().ids.size(), 32u);
+    CompareWithTheCpu(cpu, on_cpu, requests[i], readers[i]->choice(), &tolerance, &all);
+  }
+  Report(all, tolerance);
+  EXPECT_GT(all.clear, all.tokens / 4);
+}
+
+}  // namespace
+}  // namespace tramontane
