@@ -41,8 +41,7 @@ class ChatChoice {
   std::optional<ToolCallParser> parser_;
 };
 
-// ---- streamed
-// ----------------------------------------------------------------------------------------------
+// ---- streamed -----------------------------------------------------------------------------------
 
 class ChatStreamWriter final : public ChunkWriter {
  public:
@@ -96,8 +95,7 @@ void ChatStreamWriter::Begin(size_t index, std::string* out) {
   if (std::exchange(streams_[index].begun, true)) return;
   OpenChunk(index, out);
   *out += ",\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,\"finish_reason\":null";
-  if (options().token_ids) *out += ",\"prompt_token_ids\":[" + prompt_ids_ + "]";
-  CloseChunk(out);
+  CloseChunk(out, options().token_ids ? ",\"prompt_token_ids\":[" + prompt_ids_ + "]" : "");
 }
 
 // `delta` is where the text came from, for what goes with its tokens; null: what was held back at the end.
@@ -138,8 +136,7 @@ void ChatStreamWriter::AppendToolCalls(size_t index, const std::vector<ParsedToo
   }
 }
 
-// ---- whole
-// -------------------------------------------------------------------------------------------------
+// ---- whole --------------------------------------------------------------------------------------
 
 class ChatWholeWriter final : public AnswerWriter {
  public:

@@ -20,8 +20,7 @@ std::string EchoPrompt(const v1::Started& started, CompletionLogprobs* logprobs)
   return text;
 }
 
-// ---- streamed
-// ----------------------------------------------------------------------------------------------
+// ---- streamed -----------------------------------------------------------------------------------
 
 class CompletionStreamWriter final : public ChunkWriter {
  public:
@@ -96,8 +95,7 @@ void CompletionStreamWriter::OpenTextChunk(size_t index, std::string_view text, 
   logprobs.Clear();
 }
 
-// ---- whole
-// -------------------------------------------------------------------------------------------------
+// ---- whole --------------------------------------------------------------------------------------
 
 class CompletionWholeWriter final : public AnswerWriter {
  public:

@@ -37,8 +37,7 @@ RequestContext RequestContextOf(const GatewayContext& context, const HttpExchang
           .system_fingerprint = "tramontane-" + context.options.version};
 }
 
-// ---- generating
-// --------------------------------------------------------------------------------------------
+// ---- generating ---------------------------------------------------------------------------------
 
 namespace {
 
@@ -81,8 +80,7 @@ void AnswerResponses(const GatewayContext& context, std::shared_ptr<HttpExchange
   RunGeneration(context.client, std::move(plan), std::move(exchange));
 }
 
-// ---- rendering
-// ---------------------------------------------------------------------------------------------
+// ---- rendering ----------------------------------------------------------------------------------
 
 namespace {
 
@@ -164,8 +162,7 @@ void AnswerRenderCompletions(const GatewayContext& context, std::shared_ptr<Http
   }
 }
 
-// ---- models
-// ------------------------------------------------------------------------------------------------
+// ---- models -------------------------------------------------------------------------------------
 
 namespace {
 
@@ -211,8 +208,7 @@ void AnswerModel(const GatewayContext& context, std::shared_ptr<HttpExchange> ex
   });
 }
 
-// ---- text and ids
-// ------------------------------------------------------------------------------------------
+// ---- text and ids -------------------------------------------------------------------------------
 
 void AnswerTokenize(const GatewayContext& context, std::shared_ptr<HttpExchange> exchange) {
   TokenizeBody body;

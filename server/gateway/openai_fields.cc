@@ -60,8 +60,7 @@ std::vector<Field> operator+(std::vector<Field> fields, std::vector<Field> more)
   return fields;
 }
 
-// ---- generating
-// --------------------------------------------------------------------------------------------
+// ---- generating ---------------------------------------------------------------------------------
 
 Field Model() {
   return {.name = "model",
@@ -265,8 +264,7 @@ std::vector<Field> GenerationFields() {
   return SamplingFields() + StoppingFields() + OutputFields() + ConstraintFields() + ForeignFields();
 }
 
-// ---- chats
-// -------------------------------------------------------------------------------------------------
+// ---- chats --------------------------------------------------------------------------------------
 
 const char kNoThinking[] = "this model's chat format has no place for reasoning";
 
@@ -389,8 +387,7 @@ std::vector<Field> ChatOutputFields() {
   };
 }
 
-// ---- completions
-// -------------------------------------------------------------------------------------------
+// ---- completions --------------------------------------------------------------------------------
 
 std::vector<Field> CompletionFields() {
   const Shape ids = ArrayOf(Integer(0, kMaxInt32), 1);

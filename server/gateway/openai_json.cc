@@ -87,8 +87,7 @@ std::string PrintJson(const Json& value) {
   return value.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-// ---- strings
-// -----------------------------------------------------------------------------------------------
+// ---- strings ------------------------------------------------------------------------------------
 
 namespace {
 
@@ -221,8 +220,7 @@ size_t TruncatedUtf8Bytes(std::string_view bytes) {
   return 0;
 }
 
-// ---- numbers
-// -----------------------------------------------------------------------------------------------
+// ---- numbers ------------------------------------------------------------------------------------
 
 void AppendJsonInteger(int64_t value, std::string* out) {
   char text[24];

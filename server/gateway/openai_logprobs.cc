@@ -31,8 +31,7 @@ std::string NameOf(const AnswerOptions& options, int32_t id, const std::string& 
   return IsUtf8(bytes) ? bytes : BytesName(bytes);
 }
 
-// ---- chats
-// ---------------------------------------------------------------------------------------------------
+// ---- chats --------------------------------------------------------------------------------------
 
 // "token": ..., "logprob": ..., "bytes": ... of an object that is open.
 void AppendScored(int32_t id, const std::string& bytes, float logprob, const AnswerOptions& options,
@@ -79,8 +78,7 @@ void AppendChatLogprobs(const google::protobuf::RepeatedPtrField<v1::TokenLogpro
   }
 }
 
-// ---- completions
-// ---------------------------------------------------------------------------------------------
+// ---- completions --------------------------------------------------------------------------------
 
 namespace {
 
@@ -165,8 +163,7 @@ void CompletionLogprobs::Clear() {
   for (std::string* list : {&tokens_, &logprobs_, &top_, &offsets_}) list->clear();
 }
 
-// ---- prompts
-// -------------------------------------------------------------------------------------------------
+// ---- prompts ------------------------------------------------------------------------------------
 
 namespace {
 

@@ -32,8 +32,7 @@ std::string Indexed(const std::string& path, size_t index) {
 
 }  // namespace
 
-// ---- bodies
-// ------------------------------------------------------------------------------------------------
+// ---- bodies -------------------------------------------------------------------------------------
 
 std::optional<ApiError> ParseBody(std::string_view body, const Shape& shape, Json* json) {
   StatusOr<Json> parsed = ParseJson(body);
@@ -63,8 +62,7 @@ std::optional<ApiError> ConvertPrompts(const Json& json, GenerationRequest* requ
 
 }  // namespace
 
-// ---- /v1/chat/completions
-// ----------------------------------------------------------------------------------
+// ---- /v1/chat/completions -----------------------------------------------------------------------
 
 std::optional<ApiError> ParseChatCompletion(std::string_view body, const RequestContext& context,
                                             GenerationRequest* request) {
@@ -191,8 +189,7 @@ std::optional<ApiError> ConvertChat(const Json& json, v1::Chat* chat) {
   return std::nullopt;
 }
 
-// ---- /v1/completions
-// ---------------------------------------------------------------------------------------
+// ---- /v1/completions ----------------------------------------------------------------------------
 
 std::optional<ApiError> ParseCompletion(std::string_view body, const RequestContext& context,
                                         GenerationRequest* request) {
@@ -252,8 +249,7 @@ std::optional<ApiError> ConvertPrompts(const Json& json, GenerationRequest* requ
   return std::nullopt;
 }
 
-// ---- what both have
-// ----------------------------------------------------------------------------------------
+// ---- what both have -----------------------------------------------------------------------------
 
 std::optional<ApiError> ParseGeneration(std::string_view body, const Shape& shape,
                                         const RequestContext& context, Json* json,
@@ -318,8 +314,7 @@ std::optional<ApiError> ConvertLogprobs(const Json& json, GenerationRequest* req
 
 }  // namespace
 
-// ---- constraints
-// -------------------------------------------------------------------------------------------
+// ---- constraints --------------------------------------------------------------------------------
 
 namespace {
 
@@ -405,8 +400,7 @@ std::optional<ApiError> ConvertConstraint(const Json& json, v1::GenerateRequest*
   return std::nullopt;
 }
 
-// ---- /tokenize, /detokenize
-// --------------------------------------------------------------------------------
+// ---- /tokenize, /detokenize ---------------------------------------------------------------------
 
 std::optional<ApiError> ParseTokenize(std::string_view body, const RequestContext& context,
                                       TokenizeBody* parsed) {
@@ -436,8 +430,7 @@ std::optional<ApiError> ParseDetokenize(std::string_view body, const RequestCont
   return std::nullopt;
 }
 
-// ---- names
-// -------------------------------------------------------------------------------------------------
+// ---- names --------------------------------------------------------------------------------------
 
 namespace {
 

@@ -87,7 +87,7 @@ std::optional<ApiError> ParseTokenize(std::string_view body, const RequestContex
 std::optional<ApiError> ParseDetokenize(std::string_view body, const RequestContext& context,
                                         v1::DetokenizeRequest* request);
 
-// ---- pieces, for other endpoints ----
+// ---- pieces, for other endpoints ----------------------------------------------------------------
 
 // The JSON of a body that has the shape, or what is wrong with it.
 std::optional<ApiError> ParseBody(std::string_view body, const Shape& shape, Json* json);

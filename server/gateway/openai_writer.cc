@@ -70,8 +70,7 @@ void AnswerWriter::AppendUsage(std::string* out) const {
   *out += "},\"completion_tokens_details\":{\"reasoning_tokens\":0}}";
 }
 
-// ---- streams
-// -----------------------------------------------------------------------------------------------
+// ---- streams ------------------------------------------------------------------------------------
 
 void ChunkWriter::OpenChunk(size_t index, std::string* out) {
   if (head_.empty()) head_ = "data: " + Head(id_prefix_, object_) + ",\"choices\":[{\"index\":";
@@ -79,8 +78,9 @@ void ChunkWriter::OpenChunk(size_t index, std::string* out) {
   AppendJsonInteger(static_cast<int64_t>(index), out);
 }
 
-void ChunkWriter::CloseChunk(std::string* out) const {
+void ChunkWriter::CloseChunk(std::string* out, std::string_view more) const {
   *out += "}]";
+  *out += more;
   if (options().usage_in_every_chunk) {
     *out += ",\"usage\":";
     AppendUsage(out);
@@ -100,8 +100,7 @@ std::string ChunkWriter::Finish() {
   return out + kDoneEvent;
 }
 
-// ---- pieces
-// ------------------------------------------------------------------------------------------------
+// ---- pieces -------------------------------------------------------------------------------------
 
 void AppendFinish(const v1::Finished& finished, std::string_view reason, std::string* out) {
   *out += ",\"finish_reason\":\"";

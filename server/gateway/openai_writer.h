@@ -21,7 +21,7 @@ namespace tramontane {
 std::unique_ptr<ResponseWriter> MakeChatWriter(AnswerOptions options, std::vector<FieldNames> names);
 std::unique_ptr<ResponseWriter> MakeCompletionWriter(AnswerOptions options, std::vector<FieldNames> names);
 
-// ---- what they are made of, for writers of other endpoints ----
+// ---- what they are made of, for writers of other endpoints --------------------------------------
 
 // What every answer has: it counts tokens, knows which choice an event belongs to, and says what went wrong.
 // Choices of one answer are numbered through: those of its first call, then those of its second.
@@ -75,8 +75,8 @@ class ChunkWriter : public AnswerWriter {
  protected:
   // data: {..., "choices":[{"index":0     The caller appends the rest of the choice.
   void OpenChunk(size_t index, std::string* out);
-  // }], "usage": ...}
-  void CloseChunk(std::string* out) const;
+  // }], "usage": ...}     `more` is what the chunk has beside its choice.
+  void CloseChunk(std::string* out, std::string_view more = {}) const;
 
  private:
   const std::string id_prefix_;

@@ -59,8 +59,7 @@ ApiError CompletionFault(const std::string& body) {
   return fault.value_or(ApiError{});
 }
 
-// ---- bodies
-// --------------------------------------------------------------------------------------------------
+// ---- bodies -------------------------------------------------------------------------------------
 
 TEST(Body, WhatIsNoJsonObjectIsA400) {
   EXPECT_THAT(ChatFault("").message, HasSubstr("not JSON at byte"));
@@ -151,8 +150,7 @@ TEST(Body, WhatOthersAskForWithoutEffectIsAccepted) {
   CompletionWith(R"("suffix":"","best_of":1,"use_beam_search":false)");
 }
 
-// ---- sampling, stopping, output
-// --------------------------------------------------------------------------------
+// ---- sampling, stopping, output -----------------------------------------------------------------
 
 TEST(Fields, EverySamplingFieldArrives) {
   const GenerationRequest request = ChatWith(
@@ -265,8 +263,7 @@ TEST(Fields, PromptLogprobsDoNotStream) {
   EXPECT_EQ(ChatFaultWith(R"("prompt_logprobs":2,"stream":true)").param, "prompt_logprobs");
 }
 
-// ---- messages
-// --------------------------------------------------------------------------------------------------
+// ---- messages -----------------------------------------------------------------------------------
 
 TEST(Messages, RolesAndContents) {
   const v1::Chat chat = Chat(R"({"messages":[{"role":"developer","content":"Be brief."},
@@ -376,8 +373,7 @@ TEST(Messages, ToolChoice) {
   EXPECT_FALSE(ChatWith(tools + "\"none\"").answer.tools);
 }
 
-// ---- constraints
-// -----------------------------------------------------------------------------------------------
+// ---- constraints --------------------------------------------------------------------------------
 
 TEST(Constraints, ResponseFormat) {
   EXPECT_FALSE(ChatWith(R"("response_format":{"type":"text"})").calls[0].has_constraint());
@@ -415,8 +411,7 @@ TEST(Constraints, ExactlyOne) {
             "guided_regex");
 }
 
-// ---- completions
-// -----------------------------------------------------------------------------------------------
+// ---- completions --------------------------------------------------------------------------------
 
 TEST(Completions, PromptsAreTextsOrIdsOneOrSeveral) {
   EXPECT_EQ(Completion(R"({"prompt":"a"})").calls[0].text(), "a");
@@ -473,8 +468,7 @@ TEST(Completions, BestOfIsNOrRefused) {
   EXPECT_EQ(CompletionFault(CompletionBody(R"("best_of":3,"n":2)")).param, "best_of");
 }
 
-// ---- tokenize, detokenize
-// --------------------------------------------------------------------------------------
+// ---- tokenize, detokenize -----------------------------------------------------------------------
 
 TEST(Tokenize, TextOrChat) {
   TokenizeBody text;
@@ -507,8 +501,7 @@ TEST(Tokenize, AndBack) {
   EXPECT_EQ(ParseDetokenize(R"({"tokens":[1,-2]})", kContext, &request)->param, "tokens[1]");
 }
 
-// ---- errors of the server
-// ----------------------------------------------------------------------------------------
+// ---- errors of the server -----------------------------------------------------------------------
 
 TEST(Errors, PathsOfTheProtoBecomeNamesOfTheBody) {
   const GenerationRequest chat = ChatWith(R"("max_tokens":5,"n":2,"random_seed":1)");
