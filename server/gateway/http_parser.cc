@@ -84,7 +84,7 @@ struct HttpRequestParser::Impl {
   explicit Impl(const HttpLimits& limits) : limits(limits) {
     parser.header_limit(static_cast<uint32_t>(limits.max_header_bytes));
     parser.body_limit(static_cast<uint64_t>(limits.max_body_bytes));
-    parser.eager(true);
+    parser.eager(false);  // until the header is done, so that its length is known
   }
 
   void Fail(ApiError why) {
@@ -95,6 +95,7 @@ struct HttpRequestParser::Impl {
 
   const HttpLimits limits;
   http::request_parser<http::string_body> parser;
+  int64_t header_bytes = 0;
   bool checked = false;  // CheckHeader ran
   bool failed = false;
   ApiError error;
@@ -112,6 +113,7 @@ size_t HttpRequestParser::Feed(std::string_view bytes) {
     const size_t used =
         impl_->parser.put(boost::asio::const_buffer(bytes.data() + taken, bytes.size() - taken), fault);
     taken += used;
+    if (!impl_->checked) impl_->header_bytes += static_cast<int64_t>(used);
     if (fault && fault != http::error::need_more) {
       impl_->Fail(ErrorOf(fault, impl_->limits));
       break;
@@ -125,6 +127,9 @@ size_t HttpRequestParser::Feed(std::string_view bytes) {
 // What Beast leaves to the server.
 void HttpRequestParser::Impl::CheckHeader() {
   checked = true;
+  parser.eager(true);
+  // Beast holds the request line and the fields to the limit one by one.
+  if (header_bytes > limits.max_header_bytes) return Fail(ErrorOf(http::error::header_limit, limits));
   const auto& header = parser.get();
   if (header.version() >= 11 && header.count(http::field::host) == 0) {
     return Fail(Refusal(400, "an HTTP/1.1 request needs a Host"));

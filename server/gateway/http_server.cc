@@ -452,7 +452,9 @@ void Connection::OnInput(std::string_view bytes) {
 // worth computing for somebody who is probably gone; anything else is answered.
 void Connection::OnInputEnd() {
   input_ended_ = true;
-  if (phase_ != Phase::kAnswering || listener_ != nullptr) Close();
+  const bool has_read_ahead = phase_ == Phase::kIdle && !input_.empty();
+  if (has_read_ahead || (phase_ == Phase::kAnswering && listener_ == nullptr)) return;
+  Close();
 }
 
 void Connection::ParseInput(std::string_view bytes) {

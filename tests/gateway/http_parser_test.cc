@@ -1,0 +1,143 @@
+#include "server/gateway/http_parser.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+
+namespace tramontane {
+namespace {
+
+// Feeds as a connection does: what was not taken comes again with more behind it, `step` bytes at a time.
+size_t FeedInSteps(HttpRequestParser& parser, std::string_view bytes, size_t step) {
+  size_t taken = 0, available = 0;
+  while (available < bytes.size() && !parser.done() && !parser.failed()) {
+    available = std::min(bytes.size(), available + step);
+    taken += parser.Feed(bytes.substr(taken, available - taken));
+  }
+  return taken;
+}
+
+constexpr std::string_view kPost =
+    "POST /v1/completions?a=b HTTP/1.1\r\nHost: x\r\nX-Request-ID: r-1\r\nContent-Length: 5\r\n\r\nhello";
+
+TEST(HttpParser, ReadsARequestCutAnywhere) {
+  for (size_t step = 1; step <= kPost.size(); ++step) {
+    HttpRequestParser parser({});
+    EXPECT_EQ(FeedInSteps(parser, kPost, step), kPost.size()) << "step " << step;
+    ASSERT_TRUE(parser.done()) << "step " << step;
+    EXPECT_TRUE(parser.keep_alive());
+    const HttpRequest request = parser.Take();
+    EXPECT_EQ(request.method, "POST");
+    EXPECT_EQ(request.path, "/completions");
+    EXPECT_EQ(request.query, "a=b");
+    EXPECT_EQ(request.body, "hello");
+    ASSERT_NE(request.Header("x-request-id"), nullptr);
+    EXPECT_EQ(*request.Header("x-request-id"), "r-1");
+    EXPECT_EQ(request.Header("x-absent"), nullptr);
+  }
+}
+
+TEST(HttpParser, LeavesWhatFollowsARequest) {
+  HttpRequestParser parser({});
+  const std::string two = std::string(kPost) + "GET / HTTP/1.1\r\n";
+  EXPECT_EQ(parser.Feed(two), kPost.size());
+  EXPECT_TRUE(parser.done());
+  EXPECT_EQ(parser.Feed("more"), 0u);
+}
+
+TEST(HttpParser, JoinsChunks) {
+  HttpRequestParser parser({});
+  const std::string request =
+      "POST /x HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: "
+      "chunked\r\n\r\n3;name=value\r\nhel\r\n2\r\nlo\r\n0\r\nTrailer: "
+      "t\r\n\r\n";
+  EXPECT_EQ(FeedInSteps(parser, request, 7), request.size());
+  ASSERT_TRUE(parser.done());
+  EXPECT_EQ(parser.Take().body, "hello");
+}
+
+TEST(HttpParser, TellsThatAClientWaitsForContinue) {
+  HttpRequestParser parser({});
+  parser.Feed("POST /x HTTP/1.1\r\nHost: x\r\nExpect: 100-Continue\r\nContent-Length: 2\r\n\r\n");
+  EXPECT_TRUE(parser.header_done());
+  EXPECT_FALSE(parser.done());
+  EXPECT_TRUE(parser.expects_continue());
+  EXPECT_EQ(parser.body_bytes(), 2);
+}
+
+struct Refused {
+  const char* name;
+  std::string request;
+  int status;
+  const char* word;  // in the message
+};
+
+class HttpParserRefuses : public ::testing::TestWithParam<Refused> {};
+
+TEST_P(HttpParserRefuses, WithAStatusAndAReason) {
+  HttpLimits limits;
+  limits.max_header_bytes = 1000;
+  limits.max_body_bytes = 100;
+  HttpRequestParser parser(limits);
+  FeedInSteps(parser, GetParam().request, 10);
+  ASSERT_TRUE(parser.failed());
+  EXPECT_FALSE(parser.done());
+  EXPECT_EQ(parser.error().status, GetParam().status) << parser.error().message;
+  EXPECT_NE(parser.error().message.find(GetParam().word), std::string::npos) << parser.error().message;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Requests, HttpParserRefuses,
+    ::testing::Values(
+        Refused{"NoHttp", "hello there\r\n\r\n", 400, "not an HTTP request"},
+        Refused{"Tls",
+                std::string("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 11) + std::string(1100, 'x'), 400,
+                "not an HTTP request"},
+        Refused{"Http2", "GET / HTTP/2.0\r\nHost: x\r\n\r\n", 505, "HTTP/1.1"},
+        Refused{"NoHost", "GET / HTTP/1.1\r\n\r\n", 400, "Host"},
+        Refused{"LongTarget", "GET /" + std::string(1100, 'a') + " HTTP/1.1\r\nHost: x\r\n\r\n", 431, "1000"},
+        Refused{"LongHeader", "GET / HTTP/1.1\r\nHost: x\r\nA: " + std::string(1100, 'a') + "\r\n\r\n", 431,
+                "1000"},
+        Refused{"EndlessHeader", "GET / HTTP/1.1\r\nHost: x\r\nA: " + std::string(5000, 'a'), 431, "1000"},
+        Refused{"AnnouncedBody", "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 101\r\n\r\n", 413, "100"},
+        Refused{
+            "ChunkedBody",
+            "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n65\r\n" + std::string(101, 'a'),
+            413, "100"},
+        Refused{"NoChunkSize", "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400,
+                "HTTP"},
+        Refused{"TwoLengths", "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+                400, "HTTP"},
+        Refused{"LengthAndChunks",
+                "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n", 400,
+                "HTTP"},
+        Refused{"NegativeLength", "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n", 400, "HTTP"},
+        Refused{"OtherEncoding", "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n", 501,
+                "chunked"},
+        Refused{"OtherExpectation", "POST / HTTP/1.1\r\nHost: x\r\nExpect: tea\r\nContent-Length: 1\r\n\r\n",
+                417, "100-continue"}),
+    [](const auto& info) { return info.param.name; });
+
+TEST(NormalizedPath, IsTheSameForEverySpellingOfAUrl) {
+  for (const char* target :
+       {"/chat/completions", "/v1/chat/completions", "/v1/chat/completions/", "//v1//chat/completions",
+        "/v1/v1/chat/completions", "/v1/chat/completions?x=/v1/", "/v1/chat%2Fcompletions",
+        "http://host:80/v1/chat/completions", "/v1/chat/completions#part"}) {
+    EXPECT_EQ(NormalizedPath(target), "/chat/completions") << target;
+  }
+}
+
+TEST(NormalizedPath, KeepsWhatItDoesNotKnow) {
+  EXPECT_EQ(NormalizedPath("/"), "/");
+  EXPECT_EQ(NormalizedPath("///"), "/");
+  EXPECT_EQ(NormalizedPath("*"), "*");
+  EXPECT_EQ(NormalizedPath("/v1"), "/v1");
+  EXPECT_EQ(NormalizedPath("/v10/models"), "/v10/models");
+  EXPECT_EQ(NormalizedPath("/models/a%20b%zz%4"), "/models/a b%zz%4");
+  EXPECT_EQ(NormalizedPath("http://host"), "/");
+}
+
+}  // namespace
+}  // namespace tramontane

@@ -1,0 +1,165 @@
+#include "tests/support/http_test_client.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+namespace tramontane {
+namespace {
+
+constexpr int kPatienceSeconds = 60;
+
+}  // namespace
+
+std::string HttpReply::Header(const std::string& name) const {
+  for (const auto& [field, value] : headers) {
+    if (field == name) return value;
+  }
+  return "";
+}
+
+HttpTestClient::HttpTestClient(const std::string& address, const Options& options) {
+  const size_t colon = address.rfind(':');
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_port = htons(static_cast<uint16_t>(std::atoi(address.c_str() + colon + 1)));
+  inet_pton(AF_INET, address.substr(0, colon).c_str(), &to.sin_addr);
+  fd_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd_ < 0) return;
+  if (options.receive_buffer_bytes > 0) {
+    setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &options.receive_buffer_bytes,
+               sizeof(options.receive_buffer_bytes));
+  }
+  const timeval patience{kPatienceSeconds, 0};
+  setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+  setsockopt(fd_, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
+  if (connect(fd_, reinterpret_cast<const sockaddr*>(&to), sizeof(to)) != 0) Close();
+}
+
+HttpTestClient::~HttpTestClient() { Close(); }
+
+bool HttpTestClient::Send(std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t sent = send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (sent <= 0) return false;
+    bytes.remove_prefix(static_cast<size_t>(sent));
+  }
+  return true;
+}
+
+bool HttpTestClient::Fill() {
+  char bytes[16384];
+  const ssize_t got = recv(fd_, bytes, sizeof(bytes), 0);
+  if (got <= 0) return false;
+  buffer_.append(bytes, static_cast<size_t>(got));
+  return true;
+}
+
+// Without its end; "" also when the connection ends.
+std::string HttpTestClient::TakeLine() {
+  size_t end = buffer_.find("\r\n");
+  while (end == std::string::npos && Fill()) end = buffer_.find("\r\n");
+  if (end == std::string::npos) return "";
+  std::string line = buffer_.substr(0, end);
+  buffer_.erase(0, end + 2);
+  return line;
+}
+
+HttpReply HttpTestClient::Read(bool to_head) {
+  HttpReply reply;
+  const std::string status_line = TakeLine();
+  if (status_line.size() < 12) return reply;
+  const int status = std::atoi(status_line.c_str() + 9);
+  for (std::string line = TakeLine(); !line.empty(); line = TakeLine()) {
+    const size_t colon = line.find(": ");
+    if (colon == std::string::npos) return reply;
+    reply.headers.emplace_back(line.substr(0, colon), line.substr(colon + 2));
+  }
+  const bool no_body = to_head || status < 200 || status == 204;
+  if (!no_body && reply.Header("transfer-encoding") == "chunked") {
+    for (;;) {
+      const std::string size_line = TakeLine();
+      if (size_line.empty()) return reply;  // the connection ended
+      const size_t size = std::strtoul(size_line.c_str(), nullptr, 16);
+      while (buffer_.size() < size + 2) {
+        if (!Fill()) return reply;
+      }
+      reply.body.append(buffer_, 0, size);
+      buffer_.erase(0, size + 2);
+      if (size == 0) break;
+      ++reply.chunks;
+    }
+  } else if (!no_body && !reply.Header("content-length").empty()) {
+    const size_t size = std::strtoul(reply.Header("content-length").c_str(), nullptr, 10);
+    while (buffer_.size() < size) {
+      if (!Fill()) return reply;
+    }
+    reply.body = buffer_.substr(0, size);
+    buffer_.erase(0, size);
+  } else if (!no_body) {
+    reply.body = ReadToEnd();
+  }
+  reply.status = status;
+  return reply;
+}
+
+std::string HttpTestClient::ReadUntil(std::string_view text) {
+  size_t at = buffer_.find(text);
+  while (at == std::string::npos && Fill()) at = buffer_.find(text);
+  const size_t end = at == std::string::npos ? buffer_.size() : at + text.size();
+  std::string read = buffer_.substr(0, end);
+  buffer_.erase(0, end);
+  return read;
+}
+
+std::string HttpTestClient::ReadToEnd() {
+  while (Fill()) {
+  }
+  std::string read;
+  read.swap(buffer_);
+  return read;
+}
+
+void HttpTestClient::ShutdownSend() { shutdown(fd_, SHUT_WR); }
+
+void HttpTestClient::Close() {
+  if (fd_ >= 0) close(fd_);
+  fd_ = -1;
+}
+
+void HttpTestClient::Reset() {
+  const linger at_once{1, 0};
+  setsockopt(fd_, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
+  Close();
+}
+
+std::string HttpGet(const std::string& path, const std::vector<std::string>& headers) {
+  std::string request = "GET " + path + " HTTP/1.1\r\nHost: test\r\n";
+  for (const std::string& header : headers) request += header + "\r\n";
+  return request + "\r\n";
+}
+
+std::string HttpPost(const std::string& path, const std::string& body,
+                     const std::vector<std::string>& headers) {
+  std::string request = "POST " + path + " HTTP/1.1\r\nHost: test\r\n";
+  bool has_type = false;
+  for (const std::string& header : headers) {
+    request += header + "\r\n";
+    has_type = has_type || header.rfind("Content-Type", 0) == 0;
+  }
+  if (!has_type) request += "Content-Type: application/json\r\n";
+  return request + "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
+}
+
+HttpReply Fetch(const std::string& address, const std::string& request) {
+  HttpTestClient client(address);
+  client.Send(request);
+  return client.Read(request.rfind("HEAD ", 0) == 0);
+}
+
+}  // namespace tramontane
