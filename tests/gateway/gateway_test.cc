@@ -1,0 +1,181 @@
+// The gateway as a client meets it: paths, methods, media types, the endpoints about the server itself.
+#include "server/gateway/gateway.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+
+#include "tests/support/fake_inference_client.h"
+#include "tests/support/http_test_client.h"
+
+namespace tramontane {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr char kCompletion[] = R"({"prompt": "hi", "max_tokens": 2})";
+
+class GatewayTest : public ::testing::Test {
+ protected:
+  GatewayTest() {
+    options_.address = "127.0.0.1:0";
+    options_.version = "1.2.3";
+    client_.on_generate = [](FakeInferenceCall& call) { SayTokens(call, 2); };
+  }
+
+  HttpReply Ask(const std::string& request) {
+    if (gateway_ == nullptr) {
+      auto started = Gateway::Start(options_, client_);
+      EXPECT_TRUE(started.ok()) << started.status();
+      gateway_ = std::move(*started);
+    }
+    return Fetch(gateway_->address(), request);
+  }
+  // What an OpenAI client would make of a refusal.
+  Json ErrorOf(const HttpReply& reply) {
+    const Json body = Json::parse(reply.body, nullptr, false);
+    for (const char* key : {"message", "type", "param", "code"}) {
+      EXPECT_TRUE(body.contains("error") && body["error"].contains(key)) << reply.body;
+    }
+    return body.value("error", Json::object());
+  }
+
+  GatewayOptions options_;
+  FakeInferenceClient client_;
+  std::unique_ptr<Gateway> gateway_;
+};
+
+TEST_F(GatewayTest, EverySpellingOfABaseUrlFindsAnEndpoint) {
+  for (const char* path : {"/v1/completions", "/completions", "/v1/completions/", "//v1//completions",
+                           "/v1/v1/completions", "/v1/completions?timeout=5", "http://x/v1/completions"}) {
+    EXPECT_EQ(Ask(HttpPost(path, kCompletion)).status, 200) << path;
+  }
+}
+
+TEST_F(GatewayTest, AnUnknownPathIsNamed) {
+  const HttpReply reply = Ask(HttpPost("/v1/embeddings", "{}"));
+  EXPECT_EQ(reply.status, 404);
+  const Json error = ErrorOf(reply);
+  EXPECT_EQ(error["code"], "unknown_url");
+  EXPECT_NE(error["message"].get<std::string>().find("/embeddings"), std::string::npos);
+}
+
+TEST_F(GatewayTest, APathThatIsNotUtf8IsRefusedInUtf8) {
+  const HttpReply reply = Ask(HttpGet("/%ff%00%0d%0a"));
+  EXPECT_EQ(reply.status, 404);
+  ErrorOf(reply);
+}
+
+TEST_F(GatewayTest, AWrongMethodIsToldTheRightOnes) {
+  const HttpReply reply = Ask(HttpGet("/v1/completions"));
+  EXPECT_EQ(reply.status, 405);
+  EXPECT_EQ(reply.Header("allow"), "POST");
+  EXPECT_EQ(ErrorOf(reply)["code"], "method_not_allowed");
+  EXPECT_EQ(Ask(HttpPost("/health", "{}")).status, 405);
+  EXPECT_EQ(Ask("BREW /health HTTP/1.1\r\nHost: x\r\n\r\n").status, 405);
+}
+
+TEST_F(GatewayTest, OnlyJsonIsRead) {
+  for (const char* type : {"application/json", "application/json; charset=utf-8", "Application/JSON"}) {
+    EXPECT_EQ(Ask(HttpPost("/v1/completions", kCompletion, {std::string("Content-Type: ") + type})).status,
+              200)
+        << type;
+  }
+  EXPECT_EQ(Ask("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}").status, 400)
+      << "without a type it is taken for JSON, and this one has no prompt";
+  for (const char* type :
+       {"text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"}) {
+    const HttpReply reply =
+        Ask(HttpPost("/v1/completions", kCompletion, {std::string("Content-Type: ") + type}));
+    EXPECT_EQ(reply.status, 415) << type;
+    EXPECT_EQ(ErrorOf(reply)["code"], "unsupported_media_type");
+  }
+  EXPECT_EQ(Ask(HttpPost("/v1/completions", kCompletion, {"Content-Encoding: gzip"})).status, 415);
+  EXPECT_EQ(Ask(HttpPost("/v1/completions", kCompletion, {"Content-Encoding: identity"})).status, 200);
+}
+
+TEST_F(GatewayTest, BodiesThatAreNoJsonAre400) {
+  std::string deep(200'000, '[');
+  for (const std::string& body :
+       {std::string(""), std::string("{"), std::string("\xff\xfe{}"),
+        std::string("{\"prompt\": \"\xc3\x28\"}"), deep, deep + std::string(200'000, ']'),
+        std::string("{\"prompt\":") + deep, std::string(1, '\0'), std::string("[1,2]"), std::string("nul"),
+        std::string("{\"prompt\": 1e999}")}) {
+    const HttpReply reply = Ask(HttpPost("/v1/completions", body));
+    EXPECT_EQ(reply.status, 400) << body.substr(0, 30);
+    ErrorOf(reply);
+  }
+}
+
+TEST_F(GatewayTest, HealthIsAliveAndReadyIsTheClients) {
+  EXPECT_EQ(Ask(HttpGet("/health")).status, 200);
+  EXPECT_EQ(Ask(HttpGet("/health")).body, "");
+  EXPECT_EQ(Ask("HEAD /health HTTP/1.1\r\nHost: x\r\n\r\n").status, 200);
+  EXPECT_EQ(Ask(HttpGet("/ready")).status, 200);
+  EXPECT_EQ(Ask(HttpGet("/ping")).status, 200);
+  EXPECT_EQ(Ask(HttpPost("/ping", "")).status, 200);
+  client_.is_ready = false;
+  EXPECT_EQ(Ask(HttpGet("/health")).status, 200);
+  EXPECT_EQ(Ask(HttpGet("/ready")).status, 503);
+}
+
+TEST_F(GatewayTest, VersionLoadAndMetricsAreTold) {
+  client_.load.set_open_streams(17);
+  options_.metrics = [] { return std::string("a_metric 1\n"); };
+  EXPECT_EQ(Json::parse(Ask(HttpGet("/version")).body), Json({{"version", "1.2.3"}}));
+  EXPECT_EQ(Json::parse(Ask(HttpGet("/load")).body), Json({{"server_load", 17}}));
+  const HttpReply metrics = Ask(HttpGet("/metrics"));
+  EXPECT_EQ(metrics.body, "a_metric 1\n");
+  EXPECT_EQ(metrics.Header("content-type"), "text/plain; version=0.0.4; charset=utf-8");
+  client_.unary_error = UnavailableError("DRAINING", "no");
+  EXPECT_EQ(Ask(HttpGet("/load")).status, 503);
+}
+
+TEST_F(GatewayTest, BrowsersOfOtherSitesAreLetInWhereThatIsWanted) {
+  const std::string preflight =
+      "OPTIONS /v1/chat/completions HTTP/1.1\r\nHost: x\r\nOrigin: "
+      "http://a\r\nAccess-Control-Request-Method: "
+      "POST\r\nAccess-Control-Request-Headers: authorization,x-stainless-os\r\n\r\n";
+  HttpReply reply = Ask(preflight);
+  EXPECT_EQ(reply.status, 204);
+  EXPECT_EQ(reply.Header("allow"), "POST, OPTIONS");
+  EXPECT_EQ(reply.Header("access-control-allow-origin"), "") << "off by default";
+
+  gateway_ = nullptr;
+  options_.cors_origin = "*";
+  reply = Ask(preflight);
+  EXPECT_EQ(reply.status, 204);
+  EXPECT_EQ(reply.Header("access-control-allow-origin"), "*");
+  EXPECT_EQ(reply.Header("access-control-allow-methods"), "POST, OPTIONS");
+  EXPECT_EQ(reply.Header("access-control-allow-headers"), "authorization,x-stainless-os");
+  EXPECT_EQ(Ask(HttpGet("/health")).Header("access-control-allow-origin"), "*");
+  EXPECT_EQ(Ask(HttpGet("/nowhere")).Header("access-control-allow-origin"), "*")
+      << "so that a page can read why";
+}
+
+TEST_F(GatewayTest, DrainingRefusesNewWorkAndWaitsForWhatRuns) {
+  client_.on_generate = nullptr;
+  Ask(HttpGet("/health"));
+  HttpTestClient running(gateway_->address());
+  running.Send(HttpPost("/v1/completions", kCompletion));
+  const auto call = client_.WaitForCall(0);
+  EXPECT_FALSE(gateway_->Drain(0));
+  const HttpReply refused = Ask(HttpPost("/v1/completions", kCompletion));
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_EQ(ErrorOf(refused)["code"], "draining");
+  EXPECT_EQ(refused.Header("connection"), "close");
+  EXPECT_EQ(Ask(HttpGet("/health")).status, 200) << "probes are answered";
+  SayTokens(*call, 2);
+  EXPECT_TRUE(gateway_->Drain(int64_t{60} * 1'000'000'000));
+  const HttpReply reply = running.Read();
+  EXPECT_EQ(reply.status, 200);
+  EXPECT_EQ(reply.Header("connection"), "close");
+  gateway_->Stop();
+}
+
+}  // namespace
+}  // namespace tramontane
