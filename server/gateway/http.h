@@ -23,7 +23,8 @@ struct HttpRequest {
   std::string tail;   // what '*' of the route stands for: the id in /models/*
   HttpHeaders headers;
   std::string body;
-  std::string request_id;  // x-request-id, or drawn
+  std::string id;          // drawn: no other request of this process has it
+  std::string request_id;  // x-request-id, which clients may use again; else `id`
 
   // The first of that name (in lower case); null: none.
   const std::string* Header(std::string_view name) const;

@@ -496,8 +496,9 @@ void Connection::Dispatch() {
   const bool is_http_1_1 = parser_.is_http_1_1();
   keep_alive_ = parser_.keep_alive();
   HttpRequest request = parser_.Take();
-  const std::string* id = request.Header("x-request-id");
-  request.request_id = id != nullptr && IsUsableRequestId(*id) ? *id : DrawRequestId();
+  const std::string* given = request.Header("x-request-id");
+  request.id = DrawRequestId();
+  request.request_id = given != nullptr && IsUsableRequestId(*given) ? *given : request.id;
   request_id_ = request.request_id;
   is_head_ = request.method == "HEAD";
   is_chunked_ = is_http_1_1;

@@ -31,7 +31,7 @@ void RespondWith(HttpExchange& exchange, const Json& body) {
 }  // namespace
 
 RequestContext RequestContextOf(const GatewayContext& context, const HttpExchange& exchange) {
-  return {.id = exchange.request().request_id,
+  return {.id = exchange.request().id,
           .created_s = SecondsSince1970(),
           .any_model = context.options.any_model,
           .system_fingerprint = "tramontane-" + context.options.version};

@@ -135,6 +135,22 @@ TEST_F(GatewayTest, VersionLoadAndMetricsAreTold) {
   EXPECT_EQ(Ask(HttpGet("/load")).status, 503);
 }
 
+TEST_F(GatewayTest, RequestsThatShareAnXRequestIdDoNotMeet) {
+  client_.on_generate = nullptr;
+  Ask(HttpGet("/health"));
+  HttpTestClient one(gateway_->address()), two(gateway_->address());
+  one.Send(HttpPost("/v1/completions", kCompletion, {"X-Request-Id: same"}));
+  two.Send(HttpPost("/v1/completions", kCompletion, {"X-Request-Id: same"}));
+  const auto first = client_.WaitForCall(0), second = client_.WaitForCall(1);
+  EXPECT_NE(first->request().request_id(), second->request().request_id());
+  EXPECT_EQ(first->options().correlation_id, "same");
+  EXPECT_EQ(second->options().correlation_id, "same");
+  SayTokens(*first, 2);
+  SayTokens(*second, 2);
+  EXPECT_EQ(one.Read().Header("x-request-id"), "same");
+  EXPECT_EQ(two.Read().Header("x-request-id"), "same");
+}
+
 TEST_F(GatewayTest, BrowsersOfOtherSitesAreLetInWhereThatIsWanted) {
   const std::string preflight =
       "OPTIONS /v1/chat/completions HTTP/1.1\r\nHost: x\r\nOrigin: "
