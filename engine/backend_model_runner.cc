@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <unordered_map>
 
 #include "engine/packed_block.h"
 #include "kernels/core/check.h"
@@ -41,6 +42,10 @@ int64_t LogitBytes(const EngineLimits& limits, int32_t vocab_size) {
   return int64_t{limits.max_logit_rows} * vocab_size * static_cast<int64_t>(sizeof(float));
 }
 
+Status NoStepBuffer(int64_t bytes) {
+  return ResourceExhausted("no memory for " + std::to_string(bytes) + " bytes of step buffers");
+}
+
 }  // namespace
 
 int64_t BackendModelRunner::BufferBytes(const KvLayout& layout, const EngineLimits& limits,
@@ -52,7 +57,6 @@ int64_t BackendModelRunner::BufferBytes(const KvLayout& layout, const EngineLimi
 StatusOr<std::unique_ptr<BackendModelRunner>> BackendModelRunner::Create(Backend& backend, Model& model,
                                                                          const EngineLimits& limits,
                                                                          std::byte* pool) {
-  TM_CHECK(limits.steps_in_flight == 1, "%d steps in flight", limits.steps_in_flight);
   std::unique_ptr<BackendModelRunner> runner(new BackendModelRunner(backend, model, limits, pool));
   TM_RETURN_IF_ERROR(runner->Allocate());
   return runner;
@@ -64,20 +68,29 @@ BackendModelRunner::BackendModelRunner(Backend& backend, Model& model, const Eng
       model_(model),
       limits_(limits),
       pool_(pool),
-      builder_(model.kv_layout(), limits, model.config().context) {}
+      builder_(model.kv_layout(), limits, model.config().context),
+      steps_(static_cast<size_t>(limits.steps_in_flight)) {}
 
 BackendModelRunner::~BackendModelRunner() {
-  for (const Buffer& buffer : {batch_, sampling_, records_}) {
+  backend_.WaitFence(backend_.RecordFence());  // an engine may end with a step in flight
+  for (const Buffer& buffer : {sampling_, records_}) {
     backend_.FreeHost(buffer.host);
     backend_.Free(buffer.device);
   }
+  for (const OpenStep& step : steps_) backend_.FreeHost(step.packed_host);
+  backend_.Free(batch_);
   backend_.Free(logits_);
 }
 
 Status BackendModelRunner::Allocate() {
   const int32_t vocab_size = model_.config().vocab_size;
   TM_RETURN_IF_ERROR(model_.Reserve(MaxTokens(limits_), limits_.max_sequences, limits_.max_logit_rows));
-  TM_RETURN_IF_ERROR(AllocateBuffer(builder_.max_bytes(), &batch_));
+  batch_ = static_cast<std::byte*>(backend_.Allocate(builder_.max_bytes()));
+  if (batch_ == nullptr) return NoStepBuffer(builder_.max_bytes());
+  for (OpenStep& step : steps_) {
+    step.packed_host = static_cast<std::byte*>(backend_.AllocateHost(builder_.max_bytes()));
+    if (step.packed_host == nullptr) return NoStepBuffer(builder_.max_bytes());
+  }
   TM_RETURN_IF_ERROR(AllocateBuffer(SamplingBytes(limits_, vocab_size), &sampling_));
   TM_RETURN_IF_ERROR(AllocateBuffer(RecordBytes(limits_), &records_));
   const int64_t logit_bytes = LogitBytes(limits_, vocab_size);
@@ -92,24 +105,27 @@ Status BackendModelRunner::AllocateBuffer(int64_t bytes, Buffer* buffer) {
   buffer->host = static_cast<std::byte*>(backend_.AllocateHost(bytes));
   buffer->device = static_cast<std::byte*>(backend_.Allocate(bytes));
   if (buffer->host != nullptr && buffer->device != nullptr) return {};
-  return ResourceExhausted("no memory for " + std::to_string(bytes) + " bytes of step buffers");
+  return NoStepBuffer(bytes);
 }
 
 // ---- Forward ------------------------------------------------------------------------------------
 
 StatusOr<StepTicket> BackendModelRunner::Forward(const StepPlan& plan) {
-  TM_CHECK(rows_.empty(), "step %lld is in flight", static_cast<long long>(step_));
-  step_ = plan.step;
-  rows_ = plan.rows;
-  first_hidden_.clear();
+  OpenStep& step = PlaceOf(plan.step);
+  TM_CHECK(step.id == 0, "step %lld is in flight", static_cast<long long>(step.id));
+  ListRecordsInFlight(plan);
+  step.id = plan.step;
+  step.rows = plan.rows;
+  step.sampled = false;
+  step.first_hidden.clear();
   int32_t tokens = 0;
-  for (const StepRow& row : rows_) {
-    first_hidden_.push_back(tokens);
+  for (const StepRow& row : step.rows) {
+    step.first_hidden.push_back(tokens);
     tokens += row.count;
   }
   const std::string what = "step " + std::to_string(plan.step);
-  const PackedBatch packed = builder_.Build(plan, batch_.host, batch_.device);
-  TM_RETURN_IF_ERROR(OpStatus(backend_.Upload(batch_.device, batch_.host, packed.bytes), backend_, what));
+  const PackedBatch packed = builder_.Build(plan, records_in_flight_, step.packed_host, batch_);
+  TM_RETURN_IF_ERROR(OpStatus(backend_.Upload(batch_, step.packed_host, packed.bytes), backend_, what));
   if (packed.copy_count > 0) {
     const CopyPagesParams copies = {.pool = pool_,
                                     .page_bytes = model_.kv_layout().page_bytes(),
@@ -117,62 +133,99 @@ StatusOr<StepTicket> BackendModelRunner::Forward(const StepPlan& plan) {
                                     .count = packed.copy_count};
     TM_RETURN_IF_ERROR(OpStatus(backend_.CopyPages(copies), backend_, what));
   }
+  if (packed.advance.count > 0) {
+    AdvanceParams advance = packed.advance;
+    advance.records = DeviceRecords();
+    TM_RETURN_IF_ERROR(OpStatus(backend_.Advance(advance), backend_, what));
+  }
   TM_RETURN_IF_ERROR(OpStatus(model_.Forward(packed.forward, pool_), backend_, what));
   return StepTicket{plan.step};
+}
+
+// Which record of the step before holds the token that a row begins with: its sequence's first sample there.
+void BackendModelRunner::ListRecordsInFlight(const StepPlan& plan) {
+  records_in_flight_.clear();
+  const OpenStep& before = PlaceOf(plan.step - 1);
+  if (before.id == 0) return;
+  TM_CHECK(before.id == plan.step - 1 && before.sampled, "step %lld begins before step %lld is sampled",
+           static_cast<long long>(plan.step), static_cast<long long>(before.id));
+  records_in_flight_.assign(plan.rows.size(), -1);
+  std::unordered_map<const Sequence*, int32_t> record_of;
+  int32_t record = 0;
+  for (const StepRow& row : before.rows) {
+    if (row.ask.samples > 0) record_of[row.sequence] = record;
+    record += row.ask.samples + static_cast<int32_t>(row.ask.score_end - row.ask.score_begin);
+  }
+  for (size_t r = 0; r < plan.rows.size(); ++r) {
+    const auto at = record_of.find(plan.rows[r].sequence);
+    if (at != record_of.end()) records_in_flight_[r] = at->second;
+  }
+}
+
+BackendModelRunner::OpenStep& BackendModelRunner::Find(StepTicket ticket, const char* verb) {
+  OpenStep& step = PlaceOf(ticket.id);
+  TM_CHECK(step.id == ticket.id, "step %lld is %s, and is not open", static_cast<long long>(ticket.id), verb);
+  return step;
 }
 
 // ---- Sample -------------------------------------------------------------------------------------
 
 Status BackendModelRunner::Sample(StepTicket ticket, const SampleInputs& inputs) {
-  TM_CHECK(ticket.id == step_, "step %lld is sampled during step %lld", static_cast<long long>(ticket.id),
-           static_cast<long long>(step_));
-  ListLogitRows(inputs);
-  for (size_t begin = 0, end = 0; begin < logit_rows_.size(); begin = end) {
-    end = RoundEnd(begin);
-    TM_RETURN_IF_ERROR(SampleRound(begin, end));
+  OpenStep& step = Find(ticket, "sampled");
+  for (const OpenStep& other : steps_) {
+    TM_CHECK(other.id == 0 || other.id >= step.id, "step %lld is sampled before step %lld is collected",
+             static_cast<long long>(step.id), static_cast<long long>(other.id));
   }
-  return {};
+  ListLogitRows(inputs, step);
+  for (size_t begin = 0, end = 0; begin < step.logit_rows.size(); begin = end) {
+    end = RoundEnd(step, begin);
+    TM_RETURN_IF_ERROR(SampleRound(step, begin, end));
+  }
+  return QueueDownload(step);
 }
 
-void BackendModelRunner::ListLogitRows(const SampleInputs& inputs) {
-  logit_rows_.clear();
-  wants_top_ = false;
+void BackendModelRunner::ListLogitRows(const SampleInputs& inputs, OpenStep& step) const {
+  step.logit_rows.clear();
+  step.wants_top = false;
   auto choice = inputs.choices.begin();
-  for (size_t r = 0; r < rows_.size(); ++r) {
-    const StepRow& row = rows_[r];
+  for (size_t r = 0; r < step.rows.size(); ++r) {
+    const StepRow& row = step.rows[r];
     for (int32_t s = 0; s < row.ask.samples; ++s, ++choice) {
-      logit_rows_.push_back({first_hidden_[r] + row.count - 1, choice->row, choice->adjusts});
+      step.logit_rows.push_back({step.first_hidden[r] + row.count - 1, choice->row, choice->adjusts});
     }
     const Request& request = *row.sequence->request;
     for (int64_t position = row.ask.score_begin; position < row.ask.score_end; ++position) {
       LogitRow scored;
-      scored.hidden_row = first_hidden_[r] + static_cast<int32_t>(position - row.start);
+      scored.hidden_row = step.first_hidden[r] + static_cast<int32_t>(position - row.start);
       scored.sampling.forced_token = request.prompt[static_cast<size_t>(position) + 1];
       scored.sampling.top_logprobs = request.output.prompt_logprobs;
-      logit_rows_.push_back(scored);
+      step.logit_rows.push_back(scored);
     }
   }
   TM_CHECK(choice == inputs.choices.end(), "%zu choices for step %lld", inputs.choices.size(),
-           static_cast<long long>(step_));
-  for (const LogitRow& row : logit_rows_) wants_top_ = wants_top_ || row.sampling.top_logprobs > 0;
+           static_cast<long long>(step.id));
+  for (const LogitRow& row : step.logit_rows)
+    step.wants_top = step.wants_top || row.sampling.top_logprobs > 0;
 }
 
 // As many rows as one upload can carry the adjusted logits of: usually all.
-size_t BackendModelRunner::RoundEnd(size_t begin) const {
+size_t BackendModelRunner::RoundEnd(const OpenStep& step, size_t begin) const {
   int64_t room = MaxAdjusts(limits_, model_.config().vocab_size);
   size_t end = begin;
-  while (end < logit_rows_.size() && static_cast<int64_t>(logit_rows_[end].adjusts.size()) <= room) {
-    room -= static_cast<int64_t>(logit_rows_[end].adjusts.size());
+  while (end < step.logit_rows.size() && static_cast<int64_t>(step.logit_rows[end].adjusts.size()) <= room) {
+    room -= static_cast<int64_t>(step.logit_rows[end].adjusts.size());
     ++end;
   }
   return end;
 }
 
-Status BackendModelRunner::SampleRound(size_t begin, size_t end) {
-  const std::string what = "sampling step " + std::to_string(step_);
+Status BackendModelRunner::SampleRound(const OpenStep& step, size_t begin, size_t end) {
+  const std::string what = "sampling step " + std::to_string(step.id);
   const auto count = static_cast<int64_t>(end - begin);
   int64_t adjust_count = 0;
-  for (size_t i = begin; i < end; ++i) adjust_count += static_cast<int64_t>(logit_rows_[i].adjusts.size());
+  for (size_t i = begin; i < end; ++i) {
+    adjust_count += static_cast<int64_t>(step.logit_rows[i].adjusts.size());
+  }
   // The round before may still be copying from the same memory.
   if (begin > 0) TM_RETURN_IF_ERROR(OpStatus(backend_.WaitFence(backend_.RecordFence()), backend_, what));
 
@@ -182,7 +235,7 @@ Status BackendModelRunner::SampleRound(size_t begin, size_t end) {
   const PackedArray<LogitAdjust> adjusts = block.Take<LogitAdjust>(adjust_count);
   int32_t adjust = 0;
   for (int64_t i = 0; i < count; ++i) {
-    const LogitRow& row = logit_rows_[begin + static_cast<size_t>(i)];
+    const LogitRow& row = step.logit_rows[begin + static_cast<size_t>(i)];
     hidden_rows.host[i] = row.hidden_row;
     rows.host[i] = row.sampling;
     rows.host[i].adjust_begin = adjust;
@@ -194,7 +247,7 @@ Status BackendModelRunner::SampleRound(size_t begin, size_t end) {
       OpStatus(backend_.Upload(sampling_.device, sampling_.host, block.bytes()), backend_, what));
 
   const int32_t vocab_size = model_.config().vocab_size;
-  auto* top = wants_top_ ? reinterpret_cast<TokenLogprob*>(records_.device + TopOffset()) : nullptr;
+  auto* top = step.wants_top ? reinterpret_cast<TokenLogprob*>(records_.device + TopOffset(step)) : nullptr;
   for (int64_t at = 0; at < count; at += limits_.max_logit_rows) {
     const auto slice = static_cast<int32_t>(std::min<int64_t>(limits_.max_logit_rows, count - at));
     const int64_t record = static_cast<int64_t>(begin) + at;
@@ -210,43 +263,52 @@ Status BackendModelRunner::SampleRound(size_t begin, size_t end) {
   return {};
 }
 
-int64_t BackendModelRunner::TopOffset() const {
-  return PackedBlock::Bytes<SampleRecord>(static_cast<int64_t>(logit_rows_.size()));
+Status BackendModelRunner::QueueDownload(OpenStep& step) {
+  const auto rows = static_cast<int64_t>(step.logit_rows.size());
+  if (rows > 0) {
+    const int64_t bytes =
+        TopOffset(step) + (step.wants_top ? PackedBlock::Bytes<TokenLogprob>(rows * kMaxTopLogprobs) : 0);
+    TM_RETURN_IF_ERROR(OpStatus(backend_.Download(records_.host, records_.device, bytes), backend_,
+                                "sampling step " + std::to_string(step.id)));
+  }
+  step.fence = backend_.RecordFence();
+  step.sampled = true;
+  return {};
+}
+
+int64_t BackendModelRunner::TopOffset(const OpenStep& step) {
+  return PackedBlock::Bytes<SampleRecord>(static_cast<int64_t>(step.logit_rows.size()));
 }
 
 // ---- Collect ------------------------------------------------------------------------------------
 
 StatusOr<StepResult> BackendModelRunner::Collect(StepTicket ticket) {
-  TM_CHECK(ticket.id == step_, "step %lld is collected during step %lld", static_cast<long long>(ticket.id),
-           static_cast<long long>(step_));
-  const std::string what = "collecting step " + std::to_string(step_);
-  const auto rows = static_cast<int64_t>(logit_rows_.size());
-  if (rows > 0) {
-    const int64_t bytes =
-        TopOffset() + (wants_top_ ? PackedBlock::Bytes<TokenLogprob>(rows * kMaxTopLogprobs) : 0);
-    TM_RETURN_IF_ERROR(OpStatus(backend_.Download(records_.host, records_.device, bytes), backend_, what));
-  }
-  TM_RETURN_IF_ERROR(OpStatus(backend_.WaitFence(backend_.RecordFence()), backend_, what));
-  StepResult result = ResultOfRecords();
-  rows_.clear();
+  OpenStep& step = Find(ticket, "collected");
+  TM_CHECK(step.sampled, "step %lld is collected before it is sampled", static_cast<long long>(step.id));
+  TM_RETURN_IF_ERROR(
+      OpStatus(backend_.WaitFence(step.fence), backend_, "collecting step " + std::to_string(step.id)));
+  StepResult result = ResultOfRecords(step);
+  step.id = 0;
   return result;
 }
 
-StepResult BackendModelRunner::ResultOfRecords() const {
+StepResult BackendModelRunner::ResultOfRecords(const OpenStep& step) const {
   StepResult result;
-  result.rows.resize(rows_.size());
+  result.rows.resize(step.rows.size());
   size_t record = 0;
-  for (size_t r = 0; r < rows_.size(); ++r) {
-    const RowAsk& ask = rows_[r].ask;
-    for (int32_t s = 0; s < ask.samples; ++s) result.rows[r].samples.push_back(ScoredTokenAt(record++));
+  for (size_t r = 0; r < step.rows.size(); ++r) {
+    const RowAsk& ask = step.rows[r].ask;
+    for (int32_t s = 0; s < ask.samples; ++s) {
+      result.rows[r].samples.push_back(ScoredTokenAt(step, record++));
+    }
     for (int64_t p = ask.score_begin; p < ask.score_end; ++p) {
-      result.rows[r].scores.push_back(ScoredTokenAt(record++));
+      result.rows[r].scores.push_back(ScoredTokenAt(step, record++));
     }
   }
   return result;
 }
 
-ScoredToken BackendModelRunner::ScoredTokenAt(size_t row) const {
+ScoredToken BackendModelRunner::ScoredTokenAt(const OpenStep& step, size_t row) const {
   const SampleRecord& record = reinterpret_cast<const SampleRecord*>(records_.host)[row];
   ScoredToken scored;
   if (record.failed != 0) return scored;
@@ -254,7 +316,7 @@ ScoredToken BackendModelRunner::ScoredTokenAt(size_t row) const {
   scored.rank = record.rank;
   if (record.top_count > 0) {
     const auto* top =
-        reinterpret_cast<const TokenLogprob*>(records_.host + TopOffset()) + row * kMaxTopLogprobs;
+        reinterpret_cast<const TokenLogprob*>(records_.host + TopOffset(step)) + row * kMaxTopLogprobs;
     scored.top.assign(top, top + record.top_count);
   }
   return scored;

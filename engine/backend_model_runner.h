@@ -1,6 +1,9 @@
 // BackendModelRunner: a ModelRunner over a Model and its Backend. One upload per step for Forward, one for
-// Sample, one small download for Collect. Engine thread only, after Create. One step at a time:
-// limits.steps_in_flight is 1.
+// Sample, one small download for Collect. Engine thread only, after Create.
+//
+// Two steps may be open (limits.steps_in_flight), over one set of device buffers: ops run in order, so each
+// buffer is free when the op that writes it next runs. The host's side of the packed plan is there twice; the
+// rest of it is written and read between Collect of one step and Sample of the next.
 //
 // Rows that want logits (choices to be sampled, prompt tokens to be scored) go through the LM head in slices
 // of at most max_logit_rows, so a long prompt's logprobs take no more memory than a decode step.
@@ -47,22 +50,38 @@ class BackendModelRunner final : public ModelRunner {
     std::byte* host = nullptr;
     std::byte* device = nullptr;
   };
+  struct OpenStep {
+    int64_t id = 0;                     // 0: none
+    std::vector<StepRow> rows;          // of its plan
+    std::vector<int32_t> first_hidden;  // [rows] where each row's hidden states begin
+    std::vector<LogitRow> logit_rows;   // by row of the plan: its samples, then its scores
+    bool wants_top = false;
+    bool sampled = false;
+    uint64_t fence = 0;                // behind everything of the step, once sampled
+    std::byte* packed_host = nullptr;  // the packed plan; kept from step to step
+  };
 
   BackendModelRunner(Backend& backend, Model& model, const EngineLimits& limits, std::byte* pool);
 
   Status Allocate();
   Status AllocateBuffer(int64_t bytes, Buffer* buffer);
+  OpenStep& PlaceOf(int64_t step) { return steps_[static_cast<size_t>(step) % steps_.size()]; }
+  OpenStep& Find(StepTicket ticket, const char* verb);
 
+  // Forward.
+  void ListRecordsInFlight(const StepPlan& plan);
   // Sample, in call order.
-  void ListLogitRows(const SampleInputs& inputs);
-  size_t RoundEnd(size_t begin) const;
-  Status SampleRound(size_t begin, size_t end);
+  void ListLogitRows(const SampleInputs& inputs, OpenStep& step) const;
+  size_t RoundEnd(const OpenStep& step, size_t begin) const;
+  Status SampleRound(const OpenStep& step, size_t begin, size_t end);
+  Status QueueDownload(OpenStep& step);
   // Collect.
-  StepResult ResultOfRecords() const;
-  ScoredToken ScoredTokenAt(size_t row) const;
+  StepResult ResultOfRecords(const OpenStep& step) const;
+  ScoredToken ScoredTokenAt(const OpenStep& step, size_t row) const;
 
   SampleRecord* DeviceRecords() const { return reinterpret_cast<SampleRecord*>(records_.device); }
-  int64_t TopOffset() const;  // bytes from the records to the top logprobs, of this step
+  // Bytes from the records to the top logprobs.
+  static int64_t TopOffset(const OpenStep& step);
 
   Backend& backend_;
   Model& model_;
@@ -70,17 +89,13 @@ class BackendModelRunner final : public ModelRunner {
   std::byte* const pool_;
   BatchBuilder builder_;
 
-  Buffer batch_;                 // the packed plan
+  std::byte* batch_ = nullptr;   // device: the packed plan
   Buffer sampling_;              // hidden row indices, SamplingRows, LogitAdjusts
   Buffer records_;               // SampleRecord [rows], then TokenLogprob [rows, kMaxTopLogprobs] if wanted
   std::byte* logits_ = nullptr;  // device [max_logit_rows, vocab] f32
 
-  // ---- the step in flight -------------------------------------------------------------------------------
-  int64_t step_ = 0;
-  std::vector<StepRow> rows_;          // of its plan
-  std::vector<int32_t> first_hidden_;  // [rows] where each row's hidden states begin
-  std::vector<LogitRow> logit_rows_;   // by row of the plan: its samples, then its scores
-  bool wants_top_ = false;
+  std::vector<OpenStep> steps_;             // [steps_in_flight] step n has place n % steps_in_flight
+  std::vector<int32_t> records_in_flight_;  // [rows] of the plan that is being packed
 };
 
 }  // namespace tramontane

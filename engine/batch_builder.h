@@ -3,11 +3,13 @@
 //
 //   block:  token_ids | positions | qo_indptr | per group: kv_indptr, page_indices, last_page_len, kv_base,
 //   slots
-//           | page copies            each part at a multiple of 64 bytes, as long as this step needs it
+//           | page copies | tokens in flight     each part at a multiple of 64 bytes, as long as this step
+//           needs it
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "engine/limits.h"
@@ -23,6 +25,7 @@ struct PackedBatch {
   ForwardBatch forward;                 // forward.groups belongs to the builder, until its next Build
   const int32_t* copy_pairs = nullptr;  // [copy_count, 2] (from, to)
   int32_t copy_count = 0;
+  AdvanceParams advance;  // of the tokens in flight; its records are filled in by the runner
 };
 
 class BatchBuilder {
@@ -34,7 +37,10 @@ class BatchBuilder {
   int64_t max_bytes() const { return max_bytes_; }
 
   // Writes the block to `host`, to be copied to `device` before the result is used. Both have max_bytes().
-  PackedBatch Build(const StepPlan& plan, std::byte* host, const std::byte* device);
+  // A row whose token was sampled by the step before and is not known yet (start == tokens.size()) takes it
+  // from records_in_flight[row], a record of that step. Where every token is known the list may be empty.
+  PackedBatch Build(const StepPlan& plan, std::span<const int32_t> records_in_flight, std::byte* host,
+                    std::byte* device);
 
  private:
   const KvLayout layout_;

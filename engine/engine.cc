@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <deque>
 #include <optional>
 #include <random>
 #include <utility>
@@ -108,8 +109,9 @@ class Engine::Impl {
   void Apply(const StepPlan& plan, StepResult result);
   bool Publish();
 
-  // Forward, Sample, Collect and Apply of one plan, one after the other. An error is a lost device.
-  Status Run(const StepPlan& plan);
+  // Forward, Sample, Collect and Apply of plans in flight, in their order. An error is a lost device.
+  Status Run(StepPlan plan);
+  Status CollectOldest();
 
   void Begin(std::shared_ptr<LiveRequest> live);
   void ReapRequest(ActiveRequest& active);
@@ -153,6 +155,11 @@ class Engine::Impl {
   Scheduler scheduler_;
   std::vector<std::unique_ptr<ActiveRequest>> active_;  // oldest first
   std::mt19937_64 seeds_{TrulyRandom()};                // of requests that bring none
+  struct InFlight {
+    StepTicket ticket;
+    StepPlan plan;
+  };
+  std::deque<InFlight> in_flight_;  // forwarded, not applied; at most limits_.steps_in_flight
   int64_t arrivals_ = 0;
   int64_t now_ns_ = 0;                 // of this step
   StepOutput* step_output_ = nullptr;  // of this step
@@ -238,19 +245,31 @@ bool Engine::Impl::Step() {
   Drain();
   Reap();
   if (lost_.load(std::memory_order_relaxed)) return Publish();
-  const StepPlan plan = Plan();
-  const Status status = Run(plan);
+  StepPlan plan = Plan();
+  const bool worked = plan.lane != Lane::kIdle || !in_flight_.empty();
+  const Status status = Run(std::move(plan));
   if (!status.ok()) LoseDevice(status);
-  return Publish() || plan.lane != Lane::kIdle;
+  return Publish() || worked;
 }
 
-// The plain synchronous loop. With steps in flight, Sample and Collect of the step before would come between.
-Status Engine::Impl::Run(const StepPlan& plan) {
-  if (plan.lane == Lane::kIdle) return {};
-  TM_ASSIGN_OR_RETURN(const StepTicket ticket, Forward(plan));
-  TM_RETURN_IF_ERROR(Sample(ticket, plan));
-  TM_ASSIGN_OR_RETURN(StepResult result, Collect(ticket));
-  Apply(plan, std::move(result));
+// One step in flight: Forward, Sample, Collect, Apply of the plan. Two: while the device computes the plan,
+// the step before it is collected and applied; so the plan is sampled knowing every token before it.
+Status Engine::Impl::Run(StepPlan plan) {
+  const bool idle = plan.lane == Lane::kIdle;
+  if (!idle) {
+    TM_ASSIGN_OR_RETURN(const StepTicket ticket, Forward(plan));
+    in_flight_.push_back({ticket, std::move(plan)});
+  }
+  while (in_flight_.size() > (idle ? 0u : 1u)) TM_RETURN_IF_ERROR(CollectOldest());
+  if (idle) return {};
+  TM_RETURN_IF_ERROR(Sample(in_flight_.back().ticket, in_flight_.back().plan));
+  return limits_.steps_in_flight == 1 ? CollectOldest() : Status::Ok();
+}
+
+Status Engine::Impl::CollectOldest() {
+  TM_ASSIGN_OR_RETURN(StepResult result, Collect(in_flight_.front().ticket));
+  Apply(in_flight_.front().plan, std::move(result));
+  in_flight_.pop_front();
   return {};
 }
 
@@ -267,8 +286,8 @@ void Engine::Impl::Reap() {
 
 StepPlan Engine::Impl::Plan() {
   StepPlan plan = scheduler_.Plan(now_ns_);
-  TM_CHECK(plan.lane != Lane::kIdle || active_.empty(), "%zu requests are alive and none can run",
-           active_.size());
+  TM_CHECK(plan.lane != Lane::kIdle || active_.empty() || !in_flight_.empty(),
+           "%zu requests are alive and none can run", active_.size());
   for (const auto& active : active_) LeaveQueueOnceRunning(*active);
   return plan;
 }
@@ -293,9 +312,10 @@ void Engine::Impl::Apply(const StepPlan& plan, StepResult result) {
   outcomes.reserve(plan.rows.size());
   for (size_t r = 0; r < plan.rows.size(); ++r) {
     const StepRow& row = plan.rows[r];
+    outcomes.push_back({.accepted = row.count});
+    if (ChoiceOf(row.sequence).ended) continue;  // meanwhile, with the step in flight
     ApplyScores(*ChoiceOf(row.sequence).owner, row, std::move(result.rows[r].scores));
     ApplySamples(row, std::move(result.rows[r].samples));
-    outcomes.push_back({.accepted = row.count});
   }
   scheduler_.Apply(plan, outcomes);
 

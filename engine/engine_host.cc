@@ -56,6 +56,7 @@ StatusOr<EngineHostPlan> PlanEngineHost(const std::string& folder, const ModelCo
                                         const Backend& backend, const EngineHostOptions& options) {
   EngineHostPlan plan;
   plan.limits = options.limits;
+  plan.limits.steps_in_flight = backend.info().asynchronous != 0 ? 2 : 1;
   KvFormat format;
   format.dtype = options.kv_dtype;
   format.kv_heads = config.kv_heads;
@@ -66,7 +67,7 @@ StatusOr<EngineHostPlan> PlanEngineHost(const std::string& folder, const ModelCo
   sizes.max_tokens = std::max(options.limits.max_step_tokens, options.limits.max_sequences);
   sizes.max_sequences = options.limits.max_sequences;
   sizes.max_logit_rows = options.limits.max_logit_rows;
-  sizes.step_buffer_bytes = BackendModelRunner::BufferBytes(plan.layout, options.limits, config);
+  sizes.step_buffer_bytes = BackendModelRunner::BufferBytes(plan.layout, plan.limits, config);
   TM_ASSIGN_OR_RETURN(plan.memory,
                       PlanMemory(folder, config, plan.layout, backend, sizes, options.memory_bytes));
 

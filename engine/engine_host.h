@@ -23,7 +23,9 @@ namespace tramontane {
 struct EngineHostOptions {
   int64_t memory_bytes = 0;  // weights, workspace and pages together
   DType kv_dtype = DType::kBf16;
-  EngineLimits limits;    // context and pool_pages 0: as much as the memory holds; else at most that
+  // context and pool_pages 0: as much as the memory holds; else at most that. steps_in_flight is the
+  // backend's.
+  EngineLimits limits;
   LoadProgress progress;  // may be null
 };
 

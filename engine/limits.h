@@ -20,10 +20,10 @@ struct EngineLimits {
   int32_t max_logit_bias = 1024;  // entries
 
   // ---- running ----------------------------------------------------------------------------------
-  int32_t max_sequences = 64;  // choices running at once; later requests wait in order
-  int32_t page_size = 16;      // tokens
-  int64_t pool_pages = 0;      // of all groups; none free: the youngest sequence is preempted and recomputed
-  int32_t steps_in_flight = 1;
+  int32_t max_sequences = 64;   // choices running at once; later requests wait in order
+  int32_t page_size = 16;       // tokens
+  int64_t pool_pages = 0;       // of all groups; none free: the youngest sequence is preempted and recomputed
+  int32_t steps_in_flight = 1;  // 2: a step is computed while the one before it is read and applied
 
   // ---- the two lanes (engine/README.md states the bounds that follow from these) ----------------
   int32_t max_step_tokens = 512;  // tokens of one prefill step

@@ -1,9 +1,13 @@
 // ModelRunner: turns a StepPlan into one upload, one forward pass, one sampling pass and one small download.
 // It alone knows that the device is asynchronous. Engine thread only.
 //
-// The four verbs are apart so that step n+1's Forward can be queued before step n is collected:
-//   Forward(plan) -> ticket;  Sample(ticket, ...);  Collect(ticket) -> what each row asked for.
-// Tickets are sampled and collected in the order of their Forward calls.
+// The verbs are apart so that step n+1 is computed while step n is read, and sampled knowing its tokens:
+//
+//   Forward(n)  Sample(n)  Forward(n+1)  Collect(n)  Sample(n+1)  Forward(n+2)  Collect(n+1)  ...
+//
+// Forward(plan) -> ticket;  Sample(ticket, ...);  Collect(ticket) -> what each row asked for. In that order
+// for each ticket; Sample of one comes after Collect of the one before, so at most two are open. A decode row
+// of n+1 may begin at a token that step n has sampled and nobody has read.
 #pragma once
 
 #include <cstdint>

@@ -12,12 +12,12 @@ namespace tramontane {
 template <typename T>
 struct PackedArray {
   T* host = nullptr;
-  const T* device = nullptr;
+  T* device = nullptr;
 };
 
 class PackedBlock {
  public:
-  PackedBlock(std::byte* host, const std::byte* device, int64_t capacity)
+  PackedBlock(std::byte* host, std::byte* device, int64_t capacity)
       : host_(host), device_(device), capacity_(capacity) {}
 
   template <typename T>
@@ -26,7 +26,7 @@ class PackedBlock {
     bytes_ += Bytes<T>(count);
     TM_CHECK(bytes_ <= capacity_, "%lld bytes packed into %lld", static_cast<long long>(bytes_),
              static_cast<long long>(capacity_));
-    return {reinterpret_cast<T*>(host_ + at), reinterpret_cast<const T*>(device_ + at)};
+    return {reinterpret_cast<T*>(host_ + at), reinterpret_cast<T*>(device_ + at)};
   }
   int64_t bytes() const { return bytes_; }
 
@@ -38,7 +38,7 @@ class PackedBlock {
 
  private:
   std::byte* host_;
-  const std::byte* device_;
+  std::byte* device_;
   int64_t capacity_;
   int64_t bytes_ = 0;
 };

@@ -97,7 +97,7 @@ void ExpectDescribes(const PackedBatch& packed, const Scene& scene) {
 
 PackedBatch Build(BatchBuilder& builder, const StepPlan& plan, std::vector<std::byte>& block) {
   block.assign(static_cast<size_t>(builder.max_bytes()), std::byte{0xee});
-  return builder.Build(plan, block.data(), block.data());
+  return builder.Build(plan, {}, block.data(), block.data());
 }
 
 TEST(BatchBuilder, PacksDecodeRowsAtEveryPlaceOfAPage) {
@@ -151,6 +151,26 @@ TEST(BatchBuilder, PacksCopies) {
   EXPECT_EQ(std::vector<int32_t>(packed.copy_pairs, packed.copy_pairs + 4),
             (std::vector<int32_t>{5, 9, 7, 11}));
   EXPECT_LE(packed.bytes, builder.max_bytes());
+}
+
+TEST(BatchBuilder, TokensInFlightAreTakenFromRecordsOfTheStepBefore) {
+  const KvLayout layout = Layout({0});
+  Scene scene(layout);
+  scene.AddRow(0, 3);
+  scene.AddRow(9, 1);
+  scene.AddRow(5, 1);
+  scene.AddRow(8, 1);
+  for (const size_t r : {1u, 3u}) scene.sequences[r]->tokens.pop_back();  // sampled, and not read yet
+  BatchBuilder builder(layout, Limits(), 64);
+  std::vector<std::byte> block(static_cast<size_t>(builder.max_bytes()));
+  const std::vector<int32_t> records = {-1, 4, 7, 2};  // row 2's token is known meanwhile
+  const PackedBatch packed = builder.Build(scene.plan, records, block.data(), block.data());
+  ASSERT_EQ(packed.advance.count, 2);
+  EXPECT_EQ(std::vector<int32_t>(packed.advance.pairs, packed.advance.pairs + 4),
+            (std::vector<int32_t>{4, 3, 2, 5}));
+  EXPECT_EQ(packed.advance.token_ids, packed.forward.token_ids);
+  EXPECT_EQ(packed.forward.positions[5], 8);
+  EXPECT_EQ(packed.forward.token_ids[4], scene.sequences[2]->tokens[5]);
 }
 
 TEST(BatchBuilder, TheFullestStepFitsItsBound) {

@@ -36,13 +36,24 @@ const std::vector<State> kStates = {
     {"in decode", false, 5, 4},
 };
 
-// Brings a request into each state, ends it from outside by `strike`, and looks at it one step later.
+std::vector<std::pair<State, int32_t>> EveryStateAndStepsInFlight() {
+  std::vector<std::pair<State, int32_t>> cases;
+  for (const State& state : kStates) {
+    for (const int32_t steps : {1, 2}) cases.emplace_back(state, steps);
+  }
+  return cases;
+}
+
+// Brings a request into each state, with one and with two steps in flight, ends it from outside by `strike`,
+// and looks at it one step later.
 void EndFromEveryState(const std::function<void(Request&)>& prepare,
                        const std::function<void(SteppedEngine&, StreamReader&)>& strike,
                        const std::function<void(StreamReader&)>& expect) {
-  for (const State& state : kStates) {
-    SCOPED_TRACE(state.name);
-    SteppedEngine test(OneSlot());
+  for (const auto& [state, steps_in_flight] : EveryStateAndStepsInFlight()) {
+    SCOPED_TRACE(std::string(state.name) + ", steps in flight: " + std::to_string(steps_in_flight));
+    EngineLimits limits = OneSlot();
+    limits.steps_in_flight = steps_in_flight;
+    SteppedEngine test(limits);
     std::unique_ptr<StreamReader> other;
     if (state.behind_another) other = test.Submit(MakeRequest("other", 5, 40));
     Request request = MakeRequest("r", state.prompt_tokens, 20);

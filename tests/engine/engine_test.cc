@@ -287,9 +287,53 @@ TEST(Engine, RowsThatAreNotFiniteEndAlone) {
   EXPECT_EQ(test.engine().Load().held_pages, 0);
 }
 
-TEST(Engine, ALostDeviceEndsEveryStreamAndRefusesWhatComesLater) {
+class EngineWithStepsInFlight : public testing::TestWithParam<int32_t> {};
+INSTANTIATE_TEST_SUITE_P(StepsInFlight, EngineWithStepsInFlight, testing::Values(1, 2));
+
+// The plan that the device gets knows the token it begins with (one step in flight), or leaves it to the
+// device.
+TEST_P(EngineWithStepsInFlight, ADecodeStepIsForwardedBeforeItsTokenIsKnownOrAfter) {
+  EngineLimits limits = SmallLimits(64);
+  limits.steps_in_flight = GetParam();
+  SteppedEngine test(limits);
+  std::vector<int64_t> unknown;  // rows of each decode step
+  test.runner().on_forward = [&](const StepPlan& plan) {
+    if (plan.lane != Lane::kDecode) return;
+    unknown.push_back(std::count_if(plan.rows.begin(), plan.rows.end(), [](const StepRow& row) {
+      return row.start == static_cast<int64_t>(row.sequence->tokens.size());
+    }));
+  };
+  auto a = test.Submit(MakeRequest("a", 5, 6, 1));
+  auto b = test.Submit(MakeRequest("b", 7, 6, 2));
+  test.RunToEnd({a.get(), b.get()});
+  EXPECT_EQ(unknown, std::vector<int64_t>(5, GetParam() == 2 ? 2 : 0)) << "both in each of five steps";
+  EXPECT_EQ(a->choice().ids, IdsAlone(MakeRequest("a", 5, 6, 1)));
+  EXPECT_EQ(b->choice().ids, IdsAlone(MakeRequest("b", 7, 6, 2)));
+}
+
+// What a token changes in the logits of the next one is known when that is sampled.
+TEST_P(EngineWithStepsInFlight, PenaltiesAndMinTokensSeeEveryTokenBefore) {
+  EngineLimits limits = SmallLimits(64);
+  limits.steps_in_flight = GetParam();
+  SteppedEngine test(limits);
+  Request request = MakeRequest("r", 5, 12);
+  request.sampling.frequency_penalty = 2.0f;
+  request.sampling.repetition_penalty = 1.5f;
+  request.sampling.logit_bias = {{SteppedEngine::kEos, 100.0f}};
+  request.stopping.min_tokens = 7;
+  request.stopping.ignore_eos = false;
+  auto reader = test.Submit(request);
+  test.RunToEnd({reader.get()});
+  EXPECT_EQ(reader->choice().ids, IdsAlone(request));
+  EXPECT_EQ(reader->choice().ids.size(), 8u) << "eos as soon as its ban is lifted";
+  test.Step();  // drops the step that was ahead
+  EXPECT_EQ(test.engine().Load().held_pages, 0);
+}
+
+TEST_P(EngineWithStepsInFlight, ALostDeviceEndsEveryStreamAndRefusesWhatComesLater) {
   EngineLimits limits = SmallLimits(64);
   limits.max_sequences = 4;
+  limits.steps_in_flight = GetParam();
   SteppedEngine test(limits);
   std::vector<std::unique_ptr<StreamReader>> readers;
   std::vector<StreamReader*> all;

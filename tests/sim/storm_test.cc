@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -155,11 +156,16 @@ EngineLimits Calm() {
   return limits;
 }
 
-TEST(StormTest, EachRequestGivesWhatItGivesAloneOverTheFakeModel) {
+class StormOverTheFakeModel : public testing::TestWithParam<int32_t> {};  // steps in flight
+INSTANTIATE_TEST_SUITE_P(StepsInFlight, StormOverTheFakeModel, testing::Values(1, 2));
+
+TEST_P(StormOverTheFakeModel, EachRequestGivesWhatItGivesAlone) {
   const uint32_t seed = TestSeed();
   SCOPED_TRACE("TRAMONTANE_TEST_SEED=" + std::to_string(seed));
   const std::vector<int32_t> windows = {0, 8, 8, 13};
-  SteppedEngine stormy(Stormy(), windows, &ThreeLetters());
+  EngineLimits limits = Stormy();
+  limits.steps_in_flight = GetParam();
+  SteppedEngine stormy(limits, windows, &ThreeLetters());
   SteppedEngine calm(Calm(), windows, &ThreeLetters());
   Storm storm(stormy, calm, seed);
   storm.Run(ScaledCount(1500, 100));
@@ -169,7 +175,19 @@ TEST(StormTest, EachRequestGivesWhatItGivesAloneOverTheFakeModel) {
   EXPECT_GT(stormy.engine().Load().preemptions, 0);
 }
 
-TEST(StormTest, EachRequestGivesTheSameBitsAloneOnTheCpu) {
+// On the CPU as it is; and as an asynchronous device, two steps in flight.
+struct Device {
+  const char* name;
+  std::optional<DelayedBackend::Runs> delayed;
+};
+class StormOnTheCpu : public testing::TestWithParam<Device> {};
+INSTANTIATE_TEST_SUITE_P(Devices, StormOnTheCpu,
+                         testing::Values(Device{"AtOnce", std::nullopt},
+                                         Device{"Late", DelayedBackend::Runs::kWhenWaitedFor},
+                                         Device{"Threaded", DelayedBackend::Runs::kOnItsOwnThread}),
+                         [](const auto& info) { return info.param.name; });
+
+TEST_P(StormOnTheCpu, EachRequestGivesTheSameBitsAlone) {
   const uint32_t seed = TestSeed();
   SCOPED_TRACE("TRAMONTANE_TEST_SEED=" + std::to_string(seed));
   TinyModel model;
@@ -182,9 +200,12 @@ TEST(StormTest, EachRequestGivesTheSameBitsAloneOnTheCpu) {
   options.tokenizer = &ThreeLetters();
   options.threads = 2;
   options.limits = Stormy();
+  options.delayed = GetParam().delayed;
+  options.limits.steps_in_flight = options.delayed ? 2 : 1;
   CpuEngine stormy(folder.path(), options);
   options.threads = 1;
   options.limits = Calm();
+  options.delayed = std::nullopt;
   CpuEngine calm(folder.path(), options);
   Storm storm(stormy, calm, seed);
   int64_t requests = ScaledCount(300, 40);

@@ -34,38 +34,48 @@ StatusOr<StepTicket> FakeModelRunner::Forward(const StepPlan& plan) {
     std::copy_n(slots_.begin() + int64_t{copy.from} * page_size, page_size,
                 slots_.begin() + int64_t{copy.to} * page_size);
   }
+  TM_CHECK(open_.empty() || open_.back().sampled, "step %lld begins before the last one is sampled",
+           static_cast<long long>(plan.step));
   for (const StepRow& row : plan.rows) Write(row);
-  rows_.clear();
+  OpenStep& step = open_.emplace_back();
   for (const StepRow& row : plan.rows) {
-    rows_.push_back({row, {}});
-    if (row.ask.samples > 0) rows_.back().logits.push_back(LogitsAfter(row, row.start + row.count - 1));
+    Row& asked = step.rows.emplace_back(Row{row, {}});
+    if (row.ask.samples > 0) asked.logits.push_back(LogitsAfter(row, row.start + row.count - 1));
     for (int64_t p = row.ask.score_begin; p < row.ask.score_end; ++p) {
-      rows_.back().logits.push_back(LogitsAfter(row, p));
+      asked.logits.push_back(LogitsAfter(row, p));
     }
   }
-  ticket_ = {plan.step};
-  return ticket_;
+  step.ticket = {plan.step};
+  return step.ticket;
 }
 
 Status FakeModelRunner::Sample(StepTicket ticket, const SampleInputs& inputs) {
-  TM_CHECK(ticket.id == ticket_.id, "ticket %lld", static_cast<long long>(ticket.id));
-  result_.rows.assign(rows_.size(), {});
+  TM_CHECK(open_.size() == 1 && open_[0].ticket.id == ticket.id && !open_[0].sampled,
+           "step %lld is sampled before the last one is collected", static_cast<long long>(ticket.id));
+  const std::vector<Row>& rows = open_[0].rows;
+  StepResult& result = open_[0].result;
+  open_[0].sampled = true;
+  result.rows.assign(rows.size(), {});
+  last_sampled_.clear();
   auto choice = inputs.choices.begin();
-  for (size_t r = 0; r < rows_.size(); ++r) {
-    const StepRow& row = rows_[r].row;
+  for (size_t r = 0; r < rows.size(); ++r) {
+    const StepRow& row = rows[r].row;
     const Request& request = *row.sequence->request;
     for (int32_t s = 0; s < row.ask.samples; ++s, ++choice) {
       ChoiceSampling sampling = *choice;
       if (forced) sampling.row.forced_token = forced(request.id, sampling.row.choice, sampling.row.position);
       const bool fails = not_finite && not_finite(request.id, sampling.row.choice, sampling.row.position);
-      result_.rows[r].samples.push_back(fails ? ScoredToken{} : Choose(rows_[r].logits[0], sampling));
+      result.rows[r].samples.push_back(fails ? ScoredToken{} : Choose(rows[r].logits[0], sampling));
+    }
+    if (row.ask.samples > 0) {
+      last_sampled_[row.sequence] = std::max(result.rows[r].samples[0].token.token, 0);
     }
     for (int64_t p = row.ask.score_begin; p < row.ask.score_end; ++p) {
       ChoiceSampling sampling;
       sampling.row.forced_token = request.prompt[static_cast<size_t>(p) + 1];
       sampling.row.top_logprobs = request.output.prompt_logprobs;
       const size_t at = static_cast<size_t>(p - row.ask.score_begin) + (row.ask.samples > 0 ? 1 : 0);
-      result_.rows[r].scores.push_back(Choose(rows_[r].logits[at], sampling));
+      result.rows[r].scores.push_back(Choose(rows[r].logits[at], sampling));
     }
   }
   TM_CHECK(choice == inputs.choices.end(), "%zu choices were given", inputs.choices.size());
@@ -73,16 +83,21 @@ Status FakeModelRunner::Sample(StepTicket ticket, const SampleInputs& inputs) {
 }
 
 StatusOr<StepResult> FakeModelRunner::Collect(StepTicket ticket) {
-  TM_CHECK(ticket.id == ticket_.id, "ticket %lld", static_cast<long long>(ticket.id));
+  TM_CHECK(!open_.empty() && open_[0].ticket.id == ticket.id && open_[0].sampled, "ticket %lld",
+           static_cast<long long>(ticket.id));
   if (device_lost) return Internal("the fake device is lost");
-  return std::move(result_);
+  StepResult result = std::move(open_[0].result);
+  open_.pop_front();
+  return result;
 }
 
 void FakeModelRunner::Write(const StepRow& row) {
   const int32_t page_size = layout_.format.page_size;
   for (const PageTable& table : row.sequence->tables) {
     for (int64_t p = row.start; p < row.start + row.count; ++p) {
-      const int32_t token = row.sequence->tokens.at(static_cast<size_t>(p));
+      const std::vector<int32_t>& tokens = row.sequence->tokens;
+      const bool in_flight = p == static_cast<int64_t>(tokens.size());
+      const int32_t token = in_flight ? last_sampled_.at(row.sequence) : tokens.at(static_cast<size_t>(p));
       slots_[static_cast<size_t>(SlotOf(PageAt(table, p, page_size), p, page_size))] =
           p * vocab_size_ + token;
     }

@@ -7,7 +7,9 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -45,9 +47,15 @@ class FakeModelRunner final : public ModelRunner {
   const KvLayout layout_;
   const int32_t vocab_size_;
   std::vector<int64_t> slots_;  // [pages, page_size] position * vocab + token; -1: never written
-  StepTicket ticket_;
-  std::vector<Row> rows_;
-  StepResult result_;
+  struct OpenStep {
+    StepTicket ticket;
+    std::vector<Row> rows;
+    bool sampled = false;
+    StepResult result;
+  };
+  std::deque<OpenStep> open_;  // at most two
+  // The first token that the last sampled step drew for each row, as the device would hold it.
+  std::map<const Sequence*, int32_t> last_sampled_;
 };
 
 }  // namespace tramontane

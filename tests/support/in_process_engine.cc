@@ -70,7 +70,8 @@ CpuEngine::CpuEngine(const std::string& folder, const Options& options)
                     options) {}
 
 BackendEngine::BackendEngine(BackendPtr backend, const std::string& folder, const Options& options)
-    : backend_(std::move(backend)) {
+    : backend_(options.delayed ? MakeDelayedBackend(std::move(backend), *options.delayed)
+                               : std::move(backend)) {
   LoadOptions load;
   load.kv.dtype = options.kv_dtype;
   load.kv.page_size = options.limits.page_size;

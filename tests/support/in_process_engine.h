@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "engine/signal.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "models/model.h"
+#include "tests/support/delayed_backend.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/fake_model_runner.h"
 
@@ -111,6 +113,8 @@ class BackendEngine : public EngineUnderTest {
     std::string variant;  // of the CPU backend; "": the machine's best
     DType kv_dtype = DType::kBf16;
     const Tokenizer* tokenizer = nullptr;
+    // Makes the backend run its ops later; limits.steps_in_flight may then be 2.
+    std::optional<DelayedBackend::Runs> delayed;
     // Puts something between the runner and the model; null: nothing.
     std::function<std::unique_ptr<Model>(std::unique_ptr<Model>)> wrap_model;
   };

@@ -1,0 +1,159 @@
+// DelayedBackend: an asynchronous backend made of another one. The ops of a step are queued, and run later:
+// on a thread of its own, or as late as the contract of kernels/backend.h allows, when somebody waits for a
+// fence.
+//
+// What breaks that contract fails: the target of a download holds 0xFF until the copy has run, and a source
+// of an upload must not change before. One thread, as every backend; owns the other one. Memory and
+// weights are the other backend's, with nothing queued.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "kernels/core/check.h"
+
+namespace tramontane {
+
+class DelayedBackend final : public Backend {
+ public:
+  enum class Runs { kWhenWaitedFor, kOnItsOwnThread };
+
+  DelayedBackend(BackendPtr inner, Runs runs)
+      : owned_(std::move(inner)), inner_(*owned_), info_(inner_.info()), runs_(runs) {
+    info_.asynchronous = 1;
+    if (runs == Runs::kOnItsOwnThread) thread_ = std::thread([this] { RunThread(); });
+  }
+  const BackendInfo& info() const override { return info_; }
+  const char* last_error() const override { return inner_.last_error(); }
+
+  void* Allocate(int64_t bytes) override { return Idle().Allocate(bytes); }
+  void Free(void* memory) override { Idle().Free(memory); }
+  void* AllocateHost(int64_t bytes) override { return Idle().AllocateHost(bytes); }
+  void FreeHost(void* memory) override { Idle().FreeHost(memory); }
+
+  OpCode Upload(void* device, const void* host, int64_t bytes) override {
+    const auto* from = static_cast<const std::byte*>(host);
+    return Queue([this, device, from, bytes, seen = std::vector<std::byte>(from, from + bytes)] {
+      TM_CHECK(std::memcmp(from, seen.data(), seen.size()) == 0, "an upload of %lld bytes was changed",
+               static_cast<long long>(bytes));
+      return inner_.Upload(device, from, bytes);
+    });
+  }
+  OpCode Download(void* host, const void* device, int64_t bytes) override {
+    std::memset(host, 0xFF, static_cast<size_t>(bytes));
+    return Queue([this, host, device, bytes] { return inner_.Download(host, device, bytes); });
+  }
+  uint64_t RecordFence() override {
+    Queue([this] {
+      const OpCode code = inner_.WaitFence(inner_.RecordFence());
+      const std::lock_guard lock(mutex_);
+      ++passed_fence_;
+      return code;
+    });
+    return ++last_fence_;
+  }
+  OpCode WaitFence(uint64_t fence) override {
+    TM_CHECK(fence <= last_fence_, "fence %llu was never recorded", static_cast<unsigned long long>(fence));
+    std::unique_lock lock(mutex_);
+    while (passed_fence_ < fence) {
+      if (runs_ == Runs::kOnItsOwnThread) {
+        changed_.wait(lock);
+      } else {
+        RunOldest(lock);
+      }
+    }
+    return OpCode::kOk;
+  }
+
+  int64_t PackedBytes(const LinearSource& source) const override { return inner_.PackedBytes(source); }
+  OpCode PackLinear(const LinearSource& source, WeightHandle* out) override {
+    return Idle().PackLinear(source, out);
+  }
+  void FreeWeight(WeightHandle weight) override { Idle().FreeWeight(weight); }
+  int64_t WorkspaceBytes(const StepMaxima& maxima) const override { return inner_.WorkspaceBytes(maxima); }
+  OpCode Reserve(const StepMaxima& maxima) override { return Idle().Reserve(maxima); }
+
+  OpCode Embed(const EmbedParams& params) override { return QueueOp(&Backend::Embed, params); }
+  OpCode RopeTable(const RopeTableParams& params) override { return QueueOp(&Backend::RopeTable, params); }
+  OpCode Linear(const LinearParams& params) override { return QueueOp(&Backend::Linear, params); }
+  OpCode RopeAppend(const RopeAppendParams& params) override { return QueueOp(&Backend::RopeAppend, params); }
+  OpCode Attention(const AttentionParams& params) override { return QueueOp(&Backend::Attention, params); }
+  OpCode Sample(const SampleParams& params) override { return QueueOp(&Backend::Sample, params); }
+  OpCode Advance(const AdvanceParams& params) override { return QueueOp(&Backend::Advance, params); }
+  OpCode CopyPages(const CopyPagesParams& params) override { return QueueOp(&Backend::CopyPages, params); }
+
+  void Destroy() override { delete this; }
+
+ private:
+  ~DelayedBackend() {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    changed_.notify_all();
+    if (thread_.joinable()) thread_.join();
+  }
+
+  using Op = std::function<OpCode()>;
+
+  template <typename Params>
+  OpCode QueueOp(OpCode (Backend::*op)(const Params&), const Params& params) {
+    return Queue([this, op, params] { return (inner_.*op)(params); });
+  }
+  OpCode Queue(Op op) {
+    {
+      const std::lock_guard lock(mutex_);
+      ops_.push_back(std::move(op));
+    }
+    changed_.notify_all();
+    return OpCode::kOk;
+  }
+  // The other backend, with nothing queued.
+  Backend& Idle() {
+    WaitFence(RecordFence());
+    return inner_;
+  }
+  void RunThread() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      changed_.wait(lock, [this] { return stopping_ || !ops_.empty(); });
+      if (ops_.empty()) return;
+      RunOldest(lock);
+      changed_.notify_all();
+    }
+  }
+  void RunOldest(std::unique_lock<std::mutex>& lock) {
+    const Op op = std::move(ops_.front());
+    ops_.pop_front();
+    lock.unlock();
+    TM_CHECK(op() == OpCode::kOk, "%s", inner_.last_error());
+    lock.lock();
+  }
+
+  const BackendPtr owned_;
+  Backend& inner_;
+  BackendInfo info_;
+  const Runs runs_;
+  uint64_t last_fence_ = 0;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Op> ops_;
+  uint64_t passed_fence_ = 0;
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+inline BackendPtr MakeDelayedBackend(BackendPtr inner, DelayedBackend::Runs runs) {
+  return BackendPtr(new DelayedBackend(std::move(inner), runs));
+}
+
+}  // namespace tramontane
