@@ -193,12 +193,16 @@ void Report(const Comparison& all, double tolerance) {
             << all.clear << " of " << all.tokens << " tokens are clear\n";
 }
 
-TEST(CudaEngine, GivesWhatTheCpuGivesWhileWindowsRollAndSequencesArePreempted) {
+class CudaEngine : public testing::TestWithParam<int32_t> {};  // steps in flight
+INSTANTIATE_TEST_SUITE_P(StepsInFlight, CudaEngine, testing::Values(1, 2));
+
+TEST_P(CudaEngine, GivesWhatTheCpuGivesWhileWindowsRollAndSequencesArePreempted) {
   const TempFolder folder;
   WindowedModel().WriteMistral(folder);
   BackendEngine::Options options;
   options.limits = SmallLimits(/*pool_pages=*/48);  // one sequence of the context takes about 30
   options.limits.max_step_tokens = 24;              // more than 16 rows: large products too
+  options.limits.steps_in_flight = GetParam();
   BackendEngine test(MakeEmulated(), folder.path(), options);
 
   std::vector<Request> requests;
@@ -216,6 +220,7 @@ TEST(CudaEngine, GivesWhatTheCpuGivesWhileWindowsRollAndSequencesArePreempted) {
   readers[2]->stream().Cancel();
   readers[7]->stream().Cancel();
   test.RunToEnd(all_readers);
+  test.Step();  // a step may have run ahead
   EXPECT_GT(test.engine().Load().preemptions, 0);
   EXPECT_EQ(test.engine().Load().held_pages, 0) << "every page came back";
 
@@ -235,9 +240,42 @@ TEST(CudaEngine, GivesWhatTheCpuGivesWhileWindowsRollAndSequencesArePreempted) {
   EXPECT_GT(all.clear, all.tokens / 4);
 }
 
+// A request alone has the same batch shapes with one step in flight and with two, and so the same bits,
+// whatever of the last token the host has to know: penalties, a token that ends it.
+TEST(CudaOverlap, ARequestAloneGivesTheSameBitsWithTwoStepsInFlight) {
+  const TempFolder folder;
+  WindowedModel().WriteMistral(folder);
+  Request request = MakeRequest("r", 21, 30);
+  request.sampling.temperature = 0.9f;
+  request.sampling.seed = 11;
+  request.sampling.top_p = 0.9f;
+  request.sampling.repetition_penalty = 1.2f;
+  request.output.logprobs = 2;
+  request.output.prompt_logprobs = 1;
+  std::vector<ChoiceReading> readings;
+  for (const int32_t steps : {1, 2}) {
+    BackendEngine::Options options;
+    options.limits = SmallLimits(/*pool_pages=*/48);
+    options.limits.steps_in_flight = steps;
+    BackendEngine test(MakeEmulated(), folder.path(), options);
+    auto reader = test.Submit(request);
+    test.RunToEnd({reader.get()});
+    ASSERT_TRUE(reader->status().ok()) << reader->status();
+    readings.push_back(reader->choice());
+    if (steps == 1) request.stopping.stop_token_ids = {readings[0].ids[17]};  // known on the host only
+  }
+  const auto ends = std::find(readings[0].ids.begin(), readings[0].ids.end(), readings[0].ids[17]);
+  const auto kept = static_cast<size_t>(ends - readings[0].ids.begin()) + 1;
+  ASSERT_EQ(readings[1].ids.size(), kept);
+  for (size_t i = 0; i < kept; ++i) {
+    EXPECT_EQ(readings[1].ids[i], readings[0].ids[i]);
+    EXPECT_EQ(readings[1].logprobs[i].logprob, readings[0].logprobs[i].logprob) << i;
+  }
+}
+
 // The embedded model; a prompt longer than its window of 256, so that pages leave it. A minute without
 // optimisation.
-TEST(CudaEngine, GivesWhatTheCpuGivesWithBreeze) {
+TEST(CudaOverlap, GivesWhatTheCpuGivesWithBreeze) {
 #ifndef NDEBUG
   GTEST_SKIP() << "the emulator is too slow in builds without NDEBUG";
 #endif
@@ -247,6 +285,7 @@ TEST(CudaEngine, GivesWhatTheCpuGivesWithBreeze) {
   options.limits.page_size = 16;
   options.limits.context = 512;
   options.limits.max_step_tokens = 128;
+  options.limits.steps_in_flight = 2;
   BackendEngine test(MakeEmulated(), folder, options);
   std::vector<Request> requests;
   std::vector<std::unique_ptr<StreamReader>> readers;
