@@ -12,6 +12,7 @@
 #include "server/gateway/openai_fields.h"
 #include "server/gateway/openai_json.h"
 #include "server/gateway/openai_responses.h"
+#include "server/gateway/openai_spec.h"
 #include "server/gateway/openai_writer.h"
 
 namespace tramontane {
@@ -246,6 +247,12 @@ void AnswerDetokenize(const GatewayContext& context, std::shared_ptr<HttpExchang
         }
         RespondWith(*exchange, {{"prompt", text.text()}});
       });
+}
+
+void AnswerOpenApi(const GatewayContext& context, std::shared_ptr<HttpExchange> exchange) {
+  HttpResponse response;
+  response.body = OpenApiJson(context.options.version);
+  exchange->Respond(std::move(response));
 }
 
 void AnswerTokenizerInfo(const GatewayContext& context, std::shared_ptr<HttpExchange> exchange) {

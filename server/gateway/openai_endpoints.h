@@ -20,6 +20,7 @@ void AnswerModels(const GatewayContext& context, std::shared_ptr<HttpExchange> e
 void AnswerModel(const GatewayContext& context, std::shared_ptr<HttpExchange> exchange);  // of /models/*
 void AnswerTokenize(const GatewayContext& context, std::shared_ptr<HttpExchange> exchange);
 void AnswerDetokenize(const GatewayContext& context, std::shared_ptr<HttpExchange> exchange);
+void AnswerOpenApi(const GatewayContext& context, std::shared_ptr<HttpExchange> exchange);
 void AnswerTokenizerInfo(const GatewayContext& context, std::shared_ptr<HttpExchange> exchange);
 
 // For endpoints elsewhere.

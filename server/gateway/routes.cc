@@ -17,6 +17,7 @@ const std::vector<Route>& Routes() {
       {"GET", "/models", AnswerModels},
       {"GET", "/models/*", AnswerModel},
       {"GET", "/tokenizer_info", AnswerTokenizerInfo},
+      {"GET", "/openapi.json", AnswerOpenApi},
       {"GET", "/health", AnswerHealth},
       {"GET", "/ready", AnswerReady},
       {"GET", "/ping", AnswerHealth},
