@@ -2,17 +2,27 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <unistd.h>
 
-#include <algorithm>
+#include <array>
 #include <cstdlib>
+#include <ctime>
+#include <memory>
 
 namespace tramontane {
 namespace {
 
 constexpr int kPatienceSeconds = 60;
+constexpr char kLastChunk[] = "\r\n0\r\n\r\n";
+
+int64_t ThreadCpuNs() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return time.tv_sec * int64_t{1'000'000'000} + time.tv_nsec;
+}
 
 }  // namespace
 
@@ -160,6 +170,50 @@ HttpReply Fetch(const std::string& address, const std::string& request) {
   HttpTestClient client(address);
   client.Send(request);
   return client.Read(request.rfind("HEAD ", 0) == 0);
+}
+
+HttpReply ParseReply(std::string bytes) {
+  HttpTestClient client;
+  client.buffer_ = std::move(bytes);
+  return client.Read();
+}
+
+SwarmResult RunSwarm(const SwarmOptions& options) {
+  const int64_t cpu_before = ThreadCpuNs();
+  const int epoll = epoll_create1(EPOLL_CLOEXEC);
+  std::vector<std::unique_ptr<HttpTestClient>> clients;
+  SwarmResult result;
+  result.replies.resize(static_cast<size_t>(options.streams));
+  size_t open = 0;
+  for (size_t i = 0; i < result.replies.size(); ++i) {
+    const auto& client = clients.emplace_back(std::make_unique<HttpTestClient>(options.address));
+    if (!client->connected() || !client->Send(options.request)) continue;
+    epoll_event interest{};
+    interest.events = EPOLLIN;
+    interest.data.u64 = i;
+    epoll_ctl(epoll, EPOLL_CTL_ADD, client->fd(), &interest);
+    ++open;
+  }
+  if (options.before_reading) options.before_reading();
+  std::array<epoll_event, 256> ready;
+  std::array<char, 65536> bytes;
+  while (open > 0) {
+    const int count =
+        epoll_wait(epoll, ready.data(), static_cast<int>(ready.size()), kPatienceSeconds * 1000);
+    if (count <= 0) break;
+    for (int i = 0; i < count; ++i) {
+      const size_t stream = ready[static_cast<size_t>(i)].data.u64;
+      const ssize_t got = recv(clients[stream]->fd(), bytes.data(), bytes.size(), 0);
+      std::string& reply = result.replies[stream];
+      if (got > 0) reply.append(bytes.data(), static_cast<size_t>(got));
+      if (got > 0 && !reply.ends_with(kLastChunk)) continue;
+      clients[stream]->Close();
+      --open;
+    }
+  }
+  close(epoll);
+  result.cpu_ns = ThreadCpuNs() - cpu_before;
+  return result;
 }
 
 }  // namespace tramontane

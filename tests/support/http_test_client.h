@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -49,6 +50,9 @@ class HttpTestClient {
   void Reset();
 
  private:
+  friend HttpReply ParseReply(std::string bytes);
+  HttpTestClient() = default;
+
   bool Fill();  // reads more into buffer_
   std::string TakeLine();
 
@@ -63,5 +67,21 @@ std::string HttpPost(const std::string& path, const std::string& body,
                      const std::vector<std::string>& headers = {});
 // One request on a connection of its own.
 HttpReply Fetch(const std::string& address, const std::string& request);
+// All the bytes of a reply.
+HttpReply ParseReply(std::string bytes);
+
+// Very many streams at once, read by one thread.
+struct SwarmOptions {
+  std::string address;
+  int64_t streams = 0;
+  std::string request;  // whose answer is chunked; each stream sends it once
+  // Called when all have sent; until it returns nobody reads. May be null.
+  std::function<void()> before_reading = {};
+};
+struct SwarmResult {
+  std::vector<std::string> replies;  // bytes, for ParseReply; cut short where a connection ended early
+  int64_t cpu_ns = 0;                // of the reading thread
+};
+SwarmResult RunSwarm(const SwarmOptions& options);
 
 }  // namespace tramontane
