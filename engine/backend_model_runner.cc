@@ -30,7 +30,8 @@ int64_t MaxLogitRows(const EngineLimits& limits) {
 int64_t SamplingBytes(const EngineLimits& limits, int32_t vocab_size) {
   return PackedBlock::Bytes<int32_t>(MaxLogitRows(limits)) +
          PackedBlock::Bytes<SamplingRow>(MaxLogitRows(limits)) +
-         PackedBlock::Bytes<LogitAdjust>(MaxAdjusts(limits, vocab_size));
+         PackedBlock::Bytes<LogitAdjust>(MaxAdjusts(limits, vocab_size)) +
+         PackedBlock::Bytes<uint32_t>(limits.max_sequences * static_cast<int64_t>(MaskWords(vocab_size)));
 }
 
 int64_t RecordBytes(const EngineLimits& limits) {
@@ -191,7 +192,8 @@ void BackendModelRunner::ListLogitRows(const SampleInputs& inputs, OpenStep& ste
   for (size_t r = 0; r < step.rows.size(); ++r) {
     const StepRow& row = step.rows[r];
     for (int32_t s = 0; s < row.ask.samples; ++s, ++choice) {
-      step.logit_rows.push_back({step.first_hidden[r] + row.count - 1, choice->row, choice->adjusts});
+      step.logit_rows.push_back(
+          {step.first_hidden[r] + row.count - 1, choice->row, choice->adjusts, choice->mask});
     }
     const Request& request = *row.sequence->request;
     for (int64_t position = row.ask.score_begin; position < row.ask.score_end; ++position) {
@@ -223,8 +225,10 @@ Status BackendModelRunner::SampleRound(const OpenStep& step, size_t begin, size_
   const std::string what = "sampling step " + std::to_string(step.id);
   const auto count = static_cast<int64_t>(end - begin);
   int64_t adjust_count = 0;
+  int64_t mask_count = 0;
   for (size_t i = begin; i < end; ++i) {
     adjust_count += static_cast<int64_t>(step.logit_rows[i].adjusts.size());
+    mask_count += step.logit_rows[i].mask.empty() ? 0 : 1;
   }
   // The round before may still be copying from the same memory.
   if (begin > 0) TM_RETURN_IF_ERROR(OpStatus(backend_.WaitFence(backend_.RecordFence()), backend_, what));
@@ -233,7 +237,10 @@ Status BackendModelRunner::SampleRound(const OpenStep& step, size_t begin, size_
   const PackedArray<int32_t> hidden_rows = block.Take<int32_t>(count);
   const PackedArray<SamplingRow> rows = block.Take<SamplingRow>(count);
   const PackedArray<LogitAdjust> adjusts = block.Take<LogitAdjust>(adjust_count);
+  const auto mask_words = static_cast<int64_t>(MaskWords(model_.config().vocab_size));
+  const PackedArray<uint32_t> masks = block.Take<uint32_t>(mask_count * mask_words);
   int32_t adjust = 0;
+  int32_t mask = 0;
   for (int64_t i = 0; i < count; ++i) {
     const LogitRow& row = step.logit_rows[begin + static_cast<size_t>(i)];
     hidden_rows.host[i] = row.hidden_row;
@@ -242,6 +249,9 @@ Status BackendModelRunner::SampleRound(const OpenStep& step, size_t begin, size_
     std::copy(row.adjusts.begin(), row.adjusts.end(), adjusts.host + adjust);
     adjust += static_cast<int32_t>(row.adjusts.size());
     rows.host[i].adjust_end = adjust;
+    if (row.mask.empty()) continue;
+    std::copy(row.mask.begin(), row.mask.end(), masks.host + mask * mask_words);
+    rows.host[i].mask_row = mask++;
   }
   TM_RETURN_IF_ERROR(
       OpStatus(backend_.Upload(sampling_.device, sampling_.host, block.bytes()), backend_, what));
@@ -256,6 +266,7 @@ Status BackendModelRunner::SampleRound(const OpenStep& step, size_t begin, size_
     const SampleParams params = {.logits = logits,
                                  .rows = rows.device + at,
                                  .adjusts = adjusts.device,
+                                 .masks = masks.device,
                                  .records = DeviceRecords() + record,
                                  .top = top == nullptr ? nullptr : top + record * kMaxTopLogprobs};
     TM_RETURN_IF_ERROR(OpStatus(backend_.Sample(params), backend_, what));

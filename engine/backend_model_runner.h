@@ -45,6 +45,7 @@ class BackendModelRunner final : public ModelRunner {
     int32_t hidden_row = 0;  // of the step's hidden states
     SamplingRow sampling;
     std::span<const LogitAdjust> adjusts;
+    std::span<const uint32_t> mask;
   };
   struct Buffer {
     std::byte* host = nullptr;

@@ -2,13 +2,17 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <deque>
+#include <limits>
 #include <optional>
 #include <random>
+#include <span>
 #include <utility>
 
 #include "engine/inbox.h"
 #include "engine/live_request.h"
+#include "engine/output_constraint.h"
 #include "engine/output_processor.h"
 #include "engine/published.h"
 #include "engine/sampling_history.h"
@@ -27,7 +31,10 @@ struct ActiveRequest;
 struct Choice : Sequence {
   ActiveRequest* owner = nullptr;
   std::optional<SamplingHistory> history;  // from the first sample on
-  bool ended = false;                      // its end was given to the output thread
+  std::optional<OutputConstraint> constraint;
+  std::span<const uint32_t> mask;  // of the step, where there is a constraint
+  int64_t constraint_ns = 0;       // that the constraint took for the step's token
+  bool ended = false;              // its end was given to the output thread
 };
 
 Choice& ChoiceOf(Sequence* sequence) { return *static_cast<Choice*>(sequence); }
@@ -63,6 +70,17 @@ SamplingRow RowFor(const ActiveRequest& active, int32_t choice, int64_t position
 
 TokenInfo InfoOf(ScoredToken scored) {
   return {scored.token.token, scored.token.logprob, scored.rank, std::move(scored.top)};
+}
+
+// Whether a token is allowed that the adjustments do not ban.
+bool AllowsAny(std::span<const uint32_t> mask, std::span<const LogitAdjust> adjusts) {
+  int64_t allowed = 0;
+  for (const uint32_t word : mask) allowed += std::popcount(word);
+  for (const LogitAdjust& adjust : adjusts) {
+    const bool banned = adjust.bias == -std::numeric_limits<float>::infinity();
+    if (banned && MaskAllows(mask, adjust.token)) --allowed;
+  }
+  return allowed > 0;
 }
 
 Status NotFinite() { return Internal("the model's logits are not finite"); }
@@ -123,6 +141,11 @@ class Engine::Impl {
   void ApplySamples(const StepRow& row, std::vector<ScoredToken> samples);
   void ForkSiblings(Choice& parent);
   void AcceptToken(Choice& choice, ScoredToken scored);
+  // The mask for the choice's next token, in the n-th place of the step's masks; empty without a constraint.
+  std::span<const uint32_t> FillMask(Choice& choice, size_t n);
+  // What the constraint says to the choice's new token; an error ends the choice.
+  Status FollowConstraint(Choice& choice, int32_t token);
+  Status WhyNoToken(const Choice& choice) const;
   // How this token ends its choice, if it does.
   std::optional<ChoiceEnd> EndByToken(const Choice& choice, int32_t token) const;
 
@@ -164,6 +187,7 @@ class Engine::Impl {
   int64_t now_ns_ = 0;                 // of this step
   StepOutput* step_output_ = nullptr;  // of this step
   SampleInputs sample_inputs_;         // of this step; kept for its memory
+  std::vector<uint32_t> masks_;        // [max_sequences, MaskWords(vocab)] of this step
   EngineLoad counters_;                // what is counted, not looked up
 };
 
@@ -176,7 +200,8 @@ Engine::Impl::Impl(const EngineLimits& limits, const EngineModel& model, ModelRu
       clock_(clock),
       inbox_(limits.max_queued_requests),
       output_(limits.output_queue_steps, wake_, [this](const LiveRequest& live) { Forget(live); }),
-      scheduler_(limits, model.kv_layout) {
+      scheduler_(limits, model.kv_layout),
+      masks_(static_cast<size_t>(limits.max_sequences) * MaskWords(model.vocab_size)) {
   Publish();
 }
 
@@ -197,6 +222,19 @@ StatusOr<std::shared_ptr<TokenStream>> Engine::Impl::Submit(Request request, std
   if (tokenizer_ == nullptr && !request.stopping.stop.empty()) {
     return InvalidArgument("stopping.stop needs a tokenizer, and this model has none")
         .WithField("stopping.stop");
+  }
+  if (request.constraint.grammar != nullptr) {
+    TM_CHECK(tokenizer_ != nullptr, "a grammar without a tokenizer");
+    if (model_.eos_ids.empty()) {
+      return FailedPrecondition("constraint needs a token that ends a text, and this model has none")
+          .WithField("constraint");
+    }
+    for (const int32_t token : request.constraint.forced_prefix) {
+      if (!Contains(model_.eos_ids, token)) continue;
+      return InvalidArgument("constraint.forced_prefix_ids has the id " + std::to_string(token) +
+                             ", which ends the text")
+          .WithField("constraint.forced_prefix_ids");
+    }
   }
   if (request.received_ns == 0) request.received_ns = clock_.NowNs();
   auto stream = std::make_shared<TokenStream>(request.id, std::move(on_ready));
@@ -299,8 +337,9 @@ Status Engine::Impl::Sample(StepTicket ticket, const StepPlan& plan) {
     for (int32_t s = 0; s < row.ask.samples; ++s) {
       Choice& choice = active.choices[static_cast<size_t>(row.sequence->choice) + static_cast<size_t>(s)];
       if (!choice.history) choice.history = active.live->history_after_prompt;
+      const std::span<const uint32_t> mask = FillMask(choice, sample_inputs_.choices.size());
       sample_inputs_.choices.push_back(
-          {RowFor(active, choice.choice, row.start + row.count), choice.history->adjusts()});
+          {RowFor(active, choice.choice, row.start + row.count), choice.history->adjusts(), mask});
     }
   }
   return runner_.Sample(ticket, sample_inputs_);
@@ -365,6 +404,7 @@ void Engine::Impl::Begin(std::shared_ptr<LiveRequest> live) {
     choice.timings.received_ns = request.received_ns;
     choice.timings.tokenized_ns = request.tokenized_ns;
     choice.usage.prompt_tokens = prompt_tokens;
+    if (request.constraint.grammar != nullptr) choice.constraint.emplace(request, *tokenizer_);
   }
   if (request.output.prompt_logprobs >= 0) active->prompt_logprobs.resize(request.prompt.size() - 1);
   ++arrivals_;
@@ -458,7 +498,7 @@ void Engine::Impl::AcceptToken(Choice& choice, ScoredToken scored) {
   const int32_t token = scored.token.token;
   if (token < 0) {
     ++counters_.failed_rows;
-    EndChoice(choice, {FinishReason::kError, NotFinite()}, std::nullopt);
+    EndChoice(choice, {FinishReason::kError, WhyNoToken(choice)}, std::nullopt);
     return;
   }
   ++counters_.output_tokens;
@@ -466,6 +506,10 @@ void Engine::Impl::AcceptToken(Choice& choice, ScoredToken scored) {
   choice.tokens.push_back(token);
   choice.history->Append(token);
   std::optional<ChoiceEnd> end = EndByToken(choice, token);
+  if (!end && choice.constraint) {
+    Status status = FollowConstraint(choice, token);
+    if (!status.ok()) end = ChoiceEnd{FinishReason::kError, std::move(status)};
+  }
   if (end) {
     EndChoice(choice, *std::move(end), InfoOf(std::move(scored)));
   } else {
@@ -481,6 +525,40 @@ std::optional<ChoiceEnd> Engine::Impl::EndByToken(const Choice& choice, int32_t 
   if (Contains(stopping.stop_token_ids, token)) return ChoiceEnd{FinishReason::kStopSequence, {}, token};
   if (static_cast<int64_t>(choice.tokens.size()) >= choice.max_len) return ChoiceEnd{FinishReason::kLength};
   return std::nullopt;
+}
+
+// ---- constraints --------------------------------------------------------------------------------
+
+// Where the device is asynchronous it computes the step meanwhile.
+std::span<const uint32_t> Engine::Impl::FillMask(Choice& choice, size_t n) {
+  if (!choice.constraint || choice.ended) return {};
+  const size_t words = MaskWords(model_.vocab_size);
+  const std::span<uint32_t> mask(masks_.data() + n * words, words);
+  const int64_t start_ns = clock_.NowNs();
+  choice.constraint->FillMask(mask);
+  choice.constraint_ns = clock_.NowNs() - start_ns;
+  choice.mask = mask;
+  return mask;
+}
+
+Status Engine::Impl::FollowConstraint(Choice& choice, int32_t token) {
+  const int64_t start_ns = clock_.NowNs();
+  const bool allowed = choice.constraint->Accept(token);
+  choice.constraint_ns += clock_.NowNs() - start_ns;
+  ++counters_.constrained_tokens;
+  counters_.constraint_ns += choice.constraint_ns;
+  if (!allowed) return Internal("the constraint does not take a token that it allowed");
+  if (choice.constraint_ns <= limits_.max_constraint_step_ns) return {};
+  return ResourceExhausted(
+      "the constraint took " + std::to_string(choice.constraint_ns / 1000) + " us for one token; at most " +
+      std::to_string(limits_.max_constraint_step_ns / 1000) + " are allowed (max_constraint_step_us)");
+}
+
+Status Engine::Impl::WhyNoToken(const Choice& choice) const {
+  if (!choice.constraint || AllowsAny(choice.mask, choice.history->adjusts())) return NotFinite();
+  return InvalidArgument(
+      "the constraint allows no token here: the text is whole before stopping.min_tokens, or "
+      "the vocabulary cannot go on with it");
 }
 
 // ---- ends ---------------------------------------------------------------------------------------

@@ -37,6 +37,8 @@ struct EngineLoad {
   int64_t steps = 0, prefill_steps = 0, decode_steps = 0;
   int64_t prompt_tokens = 0, output_tokens = 0;  // computed since the start; prompts again after preemption
   int64_t preemptions = 0;
+  int64_t constrained_tokens = 0,
+          constraint_ns = 0;  // tokens chosen under a constraint; engine time for that
   int64_t finished_requests = 0, cancelled_requests = 0, failed_rows = 0;
 };
 

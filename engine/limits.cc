@@ -25,6 +25,8 @@ std::vector<Bound> Bounds(const EngineLimits& limits) {
        "a longer stop string is refused, INVALID_ARGUMENT"},
       {"max_stop_token_ids", limits.max_stop_token_ids, 0, 1 << 20, "more are refused, INVALID_ARGUMENT"},
       {"max_logit_bias", limits.max_logit_bias, 0, 1 << 20, "more entries are refused, INVALID_ARGUMENT"},
+      {"max_forced_prefix_ids", limits.max_forced_prefix_ids, 0, 1 << 10,
+       "more are refused, INVALID_ARGUMENT"},
       {"max_sequences", limits.max_sequences, 1, 1 << 16, "later requests wait in order"},
       {"page_size", limits.page_size, 1, 1 << 10, "a sequence takes another page"},
       {"pool_pages", limits.pool_pages, 1, INT32_MAX, "the youngest sequence is preempted and recomputed"},
@@ -37,6 +39,8 @@ std::vector<Bound> Bounds(const EngineLimits& limits) {
       {"max_partial_prefills", limits.max_partial_prefills, 1, 1 << 10,
        "later prompts wait, one place is kept for prompts that fit one chunk"},
       {"max_prefill_steps", limits.max_prefill_steps, 1, 1 << 10, "a decode step comes next"},
+      {"max_constraint_step_ns", limits.max_constraint_step_ns, 1, int64_t{1} << 40,
+       "a choice whose next token takes longer to constrain ends with an error"},
       {"max_logit_rows", limits.max_logit_rows, 1, 1 << 16, "prompts are scored in slices of it"},
       {"output_queue_steps", limits.output_queue_steps, 1, 1 << 16, "the engine waits for the output thread"},
   };

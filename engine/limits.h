@@ -18,6 +18,7 @@ struct EngineLimits {
   int32_t max_stop_bytes = 256;  // of one stop string
   int32_t max_stop_token_ids = 64;
   int32_t max_logit_bias = 1024;  // entries
+  int32_t max_forced_prefix_ids = 16;
 
   // ---- running ----------------------------------------------------------------------------------
   int32_t max_sequences = 64;   // choices running at once; later requests wait in order
@@ -31,6 +32,10 @@ struct EngineLimits {
   int64_t attended_keys_per_token = 4096;  // kappa: cost of a chunk = tokens + attended keys / kappa
   int32_t max_partial_prefills = 4;        // prompts part-way through prefill between steps; the rest wait
   int32_t max_prefill_steps = 1;           // consecutive prefill steps while a decode sequence waits
+
+  // ---- constraints ------------------------------------------------------------------------------
+  int64_t max_constraint_step_ns =
+      100'000'000;  // engine time for one token; more: that choice ends with an error
 
   // ---- output -----------------------------------------------------------------------------------
   int32_t max_logit_rows = 64;  // rows of logits held at once; prompt scoring runs in slices of it

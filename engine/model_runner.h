@@ -28,7 +28,7 @@ struct StepTicket {
 struct ChoiceSampling {
   SamplingRow row;                       // adjust_begin, adjust_end and mask_row are filled in by the runner
   std::span<const LogitAdjust> adjusts;  // sorted by token; read before Sample returns
-  // later: a grammar mask
+  std::span<const uint32_t> mask;  // [MaskWords(vocab)] set: allowed; empty: all. Read before it returns
 };
 
 // In the order of the plan's rows, RowAsk::samples entries for each row.

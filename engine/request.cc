@@ -133,6 +133,18 @@ Status CheckStops(const StoppingParams& stopping, const EngineLimits& limits, in
   return {};
 }
 
+Status CheckConstraint(const ConstraintParams& constraint, const EngineLimits& limits, int32_t vocab_size) {
+  const std::vector<int32_t>& forced = constraint.forced_prefix;
+  if (!forced.empty() && constraint.grammar == nullptr) {
+    return Refuse("constraint.forced_prefix_ids", "needs a grammar behind it");
+  }
+  TM_RETURN_IF_ERROR(CheckCount("constraint.forced_prefix_ids", forced.size(), limits.max_forced_prefix_ids));
+  for (size_t i = 0; i < forced.size(); ++i) {
+    TM_RETURN_IF_ERROR(CheckToken("constraint.forced_prefix_ids", i, forced[i], vocab_size));
+  }
+  return {};
+}
+
 Status CheckOutput(const OutputParams& output) {
   TM_RETURN_IF_ERROR(CheckRange("output.logprobs", output.logprobs, -1, kMaxTopLogprobs));
   return CheckRange("output.prompt_logprobs", output.prompt_logprobs, -1, kMaxTopLogprobs);
@@ -148,6 +160,7 @@ Status ValidateRequest(const Request& request, const EngineLimits& limits, int32
   TM_RETURN_IF_ERROR(CheckSampling(request.sampling, limits, vocab_size));
   TM_RETURN_IF_ERROR(CheckLengths(request, limits));
   TM_RETURN_IF_ERROR(CheckStops(request.stopping, limits, vocab_size));
+  TM_RETURN_IF_ERROR(CheckConstraint(request.constraint, limits, vocab_size));
   return CheckOutput(request.output);
 }
 

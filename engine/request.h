@@ -2,12 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "kernels/core/status.h"
+#include "models/grammar/grammar.h"
 
 namespace tramontane {
 
@@ -42,12 +44,19 @@ struct OutputParams {
   bool prompt_tokens = false;  // the prompt's ids in Started
 };
 
+// What the text of each choice must be.
+struct ConstraintParams {
+  std::shared_ptr<const Grammar> grammar;  // of this model's vocabulary; null: anything
+  std::vector<int32_t> forced_prefix;  // tokens that the output begins with, in front of the grammar's text
+};
+
 struct Request {
   std::string id;
   std::vector<int32_t> prompt;  // token ids, at least one
   SamplingParams sampling;
   StoppingParams stopping;
   OutputParams output;
+  ConstraintParams constraint;
   int32_t choices = 1;      // n
   int64_t deadline_ns = 0;  // on the engine's clock; past it: DEADLINE_EXCEEDED. 0: none
   int64_t received_ns = 0;

@@ -80,9 +80,12 @@ class MessageBytes {
   // The bytes that `id` adds at this place of the message.
   std::string_view Next(int32_t id);
 
+  // A leading space may still be dropped.
+  bool at_start() const { return at_start_; }
+
  private:
   const Tokenizer* tokenizer_;
-  bool at_start_;  // a leading space may still be dropped
+  bool at_start_;
 };
 
 }  // namespace tramontane

@@ -10,7 +10,9 @@
 #include <vector>
 
 #include "tests/support/cpu_variants.h"
+#include "tests/support/fake_grammar.h"
 #include "tests/support/in_process_engine.h"
+#include "tests/support/piece_tokenizer.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/tiny_model.h"
 
@@ -36,6 +38,22 @@ Bytes BytesOf(const StreamReader& reader, int32_t choice = 0) {
   return bytes;
 }
 
+// A third of the vocabulary may come next, another third after each token.
+std::shared_ptr<const Grammar> EveryThird(int32_t vocab_size) {
+  return std::make_shared<FakeGrammar>([vocab_size](const std::vector<int32_t>& output) {
+    std::vector<int32_t> allowed;
+    for (int32_t t = (output.empty() ? 0 : output.back() * 7) % 3; t < vocab_size; t += 3)
+      allowed.push_back(t);
+    return allowed;
+  });
+}
+
+const PieceTokenizer& Pieces() {
+  static const PieceTokenizer tokenizer(
+      std::vector<std::string>(static_cast<size_t>(TinyModel().vocab), "a"));
+  return tokenizer;
+}
+
 std::vector<Request> SomeRequests() {
   std::vector<Request> requests;
   for (int32_t i = 0; i < 7; ++i) {
@@ -46,6 +64,7 @@ std::vector<Request> SomeRequests() {
     request.sampling.repetition_penalty = i % 2 == 0 ? 1.0f : 1.2f;
     request.output.logprobs = 3;
     request.output.prompt_logprobs = 0;
+    if (i % 3 == 1) request.constraint.grammar = EveryThird(TinyModel().vocab);
     requests.push_back(request);
   }
   return requests;
@@ -67,6 +86,7 @@ class Determinism : public CpuVariantTest {
     options.limits = SmallLimits(/*pool_pages=*/400);
     options.limits.max_step_tokens = 64;
     options.variant = GetParam();
+    options.tokenizer = &Pieces();
     return options;
   }
 

@@ -135,6 +135,9 @@ ScoredToken FakeModelRunner::Choose(const std::vector<float>& logits, const Choi
   for (const LogitAdjust& adjust : choice.adjusts) {
     problem.adjustments.push_back({adjust.token, adjust.bias, adjust.output_count, adjust.in_context != 0});
   }
+  for (int32_t t = 0; !choice.mask.empty() && t < vocab_size_; ++t) {
+    problem.allowed.push_back(MaskAllows(choice.mask, t));
+  }
   problem.forced_token = row.forced_token;
   problem.top_logprobs = row.top_logprobs;
   problem.exponential = [&row](int32_t token) {

@@ -1,0 +1,33 @@
+// What a caller may ask of an output's text, and the bounds of that. Plain values; any thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tramontane {
+
+struct ConstraintSpec {
+  enum class Kind {
+    kJsonSchema,  // `text` is the schema
+    kJsonObject,  // any JSON object
+    kRegex,       // `text` is the regular expression; it matches the output as a whole
+    kGrammar,     // `text` is the grammar, in EBNF; its first rule is called root
+    kChoice,      // the output is one of `choices`
+  };
+  Kind kind = Kind::kJsonObject;
+  std::string text;                  // UTF-8
+  std::vector<std::string> choices;  // UTF-8
+};
+
+// A breach of one of the first five is refused, INVALID_ARGUMENT, before anything slow begins.
+struct ConstraintLimits {
+  int32_t max_bytes = 64 << 10;  // of `text`, or of all choices together
+  int32_t max_depth = 64;        // brackets, or schemas, inside each other
+  int32_t max_repeats = 1024;    // {m,n}, minLength, maxItems and their like
+  int32_t max_size = 16384;      // symbols of the grammar, every repetition written out
+  int32_t max_choices = 1024;
+  int64_t max_cache_bytes = int64_t{64} << 20;  // of compiled grammars kept; the least recently used go first
+};
+
+}  // namespace tramontane

@@ -1,0 +1,131 @@
+#include "models/grammar/constraint_compiler.h"
+
+#include <utility>
+#include <vector>
+
+#include "kernels/core/check.h"
+#include "models/grammar/ebnf.h"
+#include "models/grammar/ebnf_check.h"
+#include "models/grammar/json_schema_grammar.h"
+#include "models/grammar/regex_grammar.h"
+#include "models/tokenizer/utf8.h"
+
+namespace tramontane {
+namespace {
+
+// Different specs have different keys.
+std::string KeyOf(const ConstraintSpec& spec) {
+  std::string key = std::to_string(static_cast<int>(spec.kind)) + ' ' + spec.text;
+  for (const std::string& choice : spec.choices) key += std::to_string(choice.size()) + ' ' + choice;
+  return key;
+}
+
+}  // namespace
+
+std::unique_ptr<ConstraintCompiler> ConstraintCompiler::Create(const Tokenizer& tokenizer, int32_t vocab_size,
+                                                               const std::vector<int32_t>& eos_ids,
+                                                               const ConstraintLimits& limits) {
+  std::unique_ptr<GrammarBackend> backend =
+      MakeGrammarBackend(MakeGrammarVocabulary(tokenizer, vocab_size, eos_ids));
+  if (backend == nullptr) return nullptr;
+  return std::make_unique<ConstraintCompiler>(std::move(backend), limits);
+}
+
+ConstraintCompiler::ConstraintCompiler(std::unique_ptr<GrammarBackend> backend,
+                                       const ConstraintLimits& limits)
+    : backend_(std::move(backend)), limits_(limits) {}
+
+StatusOr<std::shared_ptr<const Grammar>> ConstraintCompiler::Compile(const ConstraintSpec& spec) {
+  TM_RETURN_IF_ERROR(CheckSize(spec));
+  const std::string key = KeyOf(spec);
+  {
+    std::unique_lock lock(mutex_);
+    compiled_one_.wait(lock, [&] { return !compiling_.contains(key); });
+    if (std::shared_ptr<const Grammar> grammar = Find(key)) return grammar;
+    compiling_.insert(key);
+  }
+  StatusOr<std::shared_ptr<const Grammar>> grammar = [&]() -> StatusOr<std::shared_ptr<const Grammar>> {
+    TM_ASSIGN_OR_RETURN(const std::string ebnf, ToEbnf(spec));
+    return backend_->Compile(ebnf);
+  }();
+  {
+    std::lock_guard lock(mutex_);
+    compiling_.erase(key);
+    if (grammar.ok()) Keep(key, *grammar);
+  }
+  compiled_one_.notify_all();
+  return grammar;
+}
+
+bool ConstraintCompiler::Knows(const ConstraintSpec& spec) const {
+  std::lock_guard lock(mutex_);
+  return by_key_.contains(KeyOf(spec));
+}
+
+ConstraintStats ConstraintCompiler::stats() const {
+  std::lock_guard lock(mutex_);
+  return stats_;
+}
+
+Status ConstraintCompiler::CheckSize(const ConstraintSpec& spec) const {
+  size_t bytes = spec.text.size();
+  for (const std::string& choice : spec.choices) bytes += choice.size();
+  if (bytes <= static_cast<size_t>(limits_.max_bytes)) return {};
+  return InvalidArgument("has " + std::to_string(bytes) + " bytes; at most " +
+                         std::to_string(limits_.max_bytes) + " are allowed");
+}
+
+StatusOr<std::string> ConstraintCompiler::ToEbnf(const ConstraintSpec& spec) const {
+  switch (spec.kind) {
+    case ConstraintSpec::Kind::kJsonSchema:
+      return JsonSchemaGrammar(spec.text, limits_);
+    case ConstraintSpec::Kind::kJsonObject:
+      return JsonObjectGrammar();
+    case ConstraintSpec::Kind::kRegex: {
+      TM_ASSIGN_OR_RETURN(const Pattern pattern, RegexToPattern(spec.text, {}, limits_));
+      return EbnfRule("root", EbnfPattern(pattern));
+    }
+    case ConstraintSpec::Kind::kGrammar:
+      TM_RETURN_IF_ERROR(CheckEbnf(spec.text, limits_));
+      return spec.text;
+    case ConstraintSpec::Kind::kChoice: {
+      if (spec.choices.empty()) return InvalidArgument("has no texts; at least one is needed");
+      if (spec.choices.size() > static_cast<size_t>(limits_.max_choices)) {
+        return InvalidArgument("has " + std::to_string(spec.choices.size()) + " texts; at most " +
+                               std::to_string(limits_.max_choices) + " are allowed");
+      }
+      std::vector<Pattern> alternatives;
+      for (size_t i = 0; i < spec.choices.size(); ++i) {
+        if (spec.choices[i].empty())
+          return InvalidArgument("has an empty text at index " + std::to_string(i));
+        alternatives.push_back(PatternLiteral(spec.choices[i]));
+      }
+      return EbnfRule("root", EbnfPattern(PatternChoice(alternatives)));
+    }
+  }
+  return Internal("a constraint of no kind");
+}
+
+std::shared_ptr<const Grammar> ConstraintCompiler::Find(const std::string& key) {
+  const auto found = by_key_.find(key);
+  if (found == by_key_.end()) return nullptr;
+  kept_.splice(kept_.begin(), kept_, found->second);
+  return found->second->grammar;
+}
+
+void ConstraintCompiler::Keep(const std::string& key, const std::shared_ptr<const Grammar>& grammar) {
+  ++stats_.compiled;
+  const int64_t bytes = grammar->memory_bytes() + static_cast<int64_t>(key.size());
+  if (bytes > limits_.max_cache_bytes) return;
+  kept_.push_front({key, grammar, bytes});
+  by_key_[key] = kept_.begin();
+  stats_.cached_bytes += bytes;
+  while (stats_.cached_bytes > limits_.max_cache_bytes) {
+    stats_.cached_bytes -= kept_.back().bytes;
+    by_key_.erase(kept_.back().key);
+    kept_.pop_back();
+  }
+  stats_.cached = static_cast<int64_t>(kept_.size());
+}
+
+}  // namespace tramontane

@@ -1,0 +1,72 @@
+// ConstraintCompiler: from what a caller asked to a Grammar of this model's vocabulary; keeps what it
+// compiled.
+//
+// Any thread; Compile takes milliseconds to seconds and belongs on a worker. Always: what is kept takes at
+// most max_cache_bytes; one constraint is compiled once at a time, others that want it wait for it.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "kernels/core/status.h"
+#include "models/grammar/constraint.h"
+#include "models/grammar/grammar.h"
+#include "models/grammar/grammar_backend.h"
+#include "models/tokenizer/tokenizer.h"
+
+namespace tramontane {
+
+struct ConstraintStats {
+  int64_t compiled = 0;  // since the start
+  int64_t cached = 0;
+  int64_t cached_bytes = 0;
+};
+
+class ConstraintCompiler {
+ public:
+  // Null: this build has no structured output. `vocab_size` is that of the model's logits.
+  static std::unique_ptr<ConstraintCompiler> Create(const Tokenizer& tokenizer, int32_t vocab_size,
+                                                    const std::vector<int32_t>& eos_ids,
+                                                    const ConstraintLimits& limits);
+  ConstraintCompiler(std::unique_ptr<GrammarBackend> backend, const ConstraintLimits& limits);
+
+  // INVALID_ARGUMENT says what is wrong, without naming the request's field.
+  StatusOr<std::shared_ptr<const Grammar>> Compile(const ConstraintSpec& spec);
+
+  // True when Compile would find it made: then it is quick.
+  bool Knows(const ConstraintSpec& spec) const;
+
+  ConstraintStats stats() const;
+  const ConstraintLimits& limits() const { return limits_; }
+
+ private:
+  struct Kept {
+    std::string key;
+    std::shared_ptr<const Grammar> grammar;
+    int64_t bytes = 0;
+  };
+
+  StatusOr<std::string> ToEbnf(const ConstraintSpec& spec) const;
+  Status CheckSize(const ConstraintSpec& spec) const;
+  std::shared_ptr<const Grammar> Find(const std::string& key);                       // holds mutex_
+  void Keep(const std::string& key, const std::shared_ptr<const Grammar>& grammar);  // holds mutex_
+
+  const std::unique_ptr<GrammarBackend> backend_;
+  const ConstraintLimits limits_;
+
+  mutable std::mutex mutex_;  // guards everything below
+  std::condition_variable compiled_one_;
+  std::unordered_set<std::string> compiling_;
+  std::list<Kept> kept_;  // the most recently used first
+  std::unordered_map<std::string, std::list<Kept>::iterator> by_key_;
+  ConstraintStats stats_;
+};
+
+}  // namespace tramontane

@@ -1,0 +1,45 @@
+// Grammar: what the text of an output must be, compiled for one vocabulary; GrammarMatcher: how far one
+// output has come in it.
+//
+// A Grammar does not change: any thread. A GrammarMatcher belongs to one choice: one thread at a time, the
+// engine's. Neither throws. Always: what a matcher accepted is the beginning of a text of its grammar, and
+// eos is among the allowed tokens exactly where that text is whole.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+namespace tramontane {
+
+// Words of a mask over `vocab_size` tokens.
+constexpr size_t MaskWords(int32_t vocab_size) { return (static_cast<size_t>(vocab_size) + 31) / 32; }
+
+inline bool MaskAllows(std::span<const uint32_t> mask, int32_t token) {
+  return (mask[static_cast<size_t>(token) / 32] >> (token % 32) & 1u) != 0;
+}
+
+class GrammarMatcher {
+ public:
+  virtual ~GrammarMatcher() = default;
+
+  // Sets bit t exactly if token t may come next. All clear: nothing may. mask: [MaskWords(vocab_size)]
+  virtual void FillMask(std::span<uint32_t> mask) = 0;
+
+  // The output goes on with `token`. False: it may not, and nothing has changed.
+  virtual bool Accept(int32_t token) = 0;
+};
+
+// Where the text of an output starts: at the start of a message the space that encoders put in front of its
+// first word is no part of it (tokenizer.h, MessageBytes).
+enum class TextStart { kOfMessage, kWithinMessage };
+
+class Grammar {
+ public:
+  virtual ~Grammar() = default;
+  virtual std::unique_ptr<GrammarMatcher> NewMatcher(TextStart start) const = 0;
+  virtual int64_t memory_bytes() const = 0;
+};
+
+}  // namespace tramontane

@@ -1,0 +1,127 @@
+#include "models/grammar/pattern.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "kernels/core/check.h"
+
+namespace tramontane {
+namespace {
+
+constexpr int64_t kManyCharacters = 256;
+constexpr int64_t kSizeOfMany =
+    12;  // of a class of many characters, in symbols: most tokens have to be tried there
+constexpr int64_t kMostAtOnce = 100;  // the library unrolls repetitions up to a bound not far above
+
+// Letters and digits stand for themselves, the rest is spelled by number.
+std::string Escaped(uint32_t code_point) {
+  const bool plain = (code_point >= '0' && code_point <= '9') || (code_point >= 'A' && code_point <= 'Z') ||
+                     (code_point >= 'a' && code_point <= 'z');
+  if (plain) return std::string(1, static_cast<char>(code_point));
+  char text[16];
+  std::snprintf(text, sizeof text, "\\u{%X}", code_point);
+  return text;
+}
+
+int64_t Sum(int64_t a, int64_t b) { return std::min(kMostGrammarSize, a + b); }
+
+int64_t Product(int64_t size, int64_t times) {
+  return size > 0 && times > kMostGrammarSize / size ? kMostGrammarSize : size * times;
+}
+
+std::string Element(const Pattern& part) { return part.is_element ? part.text : '(' + part.text + ')'; }
+
+Pattern WithCount(const Pattern& part, int64_t least, int64_t most) {
+  if (most == 0) return {};
+  if (least == 1 && most == 1) return part;
+  const std::string count =
+      least == most ? std::to_string(least) : std::to_string(least) + ',' + std::to_string(most);
+  return {Element(part) + '{' + count + '}', Product(part.size, most), false};
+}
+
+// Up to `most`, in runs that the library unrolls, one inside the other so that there is one way through.
+Pattern UpTo(const Pattern& part, int64_t most) {
+  if (most <= kMostAtOnce) return WithCount(part, 0, most);
+  return PatternChoice(
+      {WithCount(part, 0, kMostAtOnce - 1),
+       PatternSequence({WithCount(part, kMostAtOnce, kMostAtOnce), UpTo(part, most - kMostAtOnce)})});
+}
+
+}  // namespace
+
+Pattern PatternLiteral(std::string_view utf8) {
+  Pattern result;
+  for (const uint32_t code_point : CodePointsOf(utf8)) {
+    result.text += Escaped(code_point);
+    ++result.size;
+  }
+  result.is_element = result.size == 1;
+  return result;
+}
+
+Pattern PatternClass(const CodePoints& characters) {
+  TM_CHECK(!characters.empty(), "a class of no characters");
+  Pattern result{"[", characters.count() < kManyCharacters ? 1 : kSizeOfMany, true};
+  for (const CodePointRange& range : characters.ranges()) {
+    result.text += Escaped(range.first);
+    if (range.last > range.first) result.text += '-' + Escaped(range.last);
+  }
+  result.text += ']';
+  return result;
+}
+
+Pattern PatternSequence(const std::vector<Pattern>& parts) {
+  if (parts.size() == 1) return parts[0];
+  Pattern result;
+  for (const Pattern& part : parts) {
+    result.text += part.text;
+    result.size = Sum(result.size, part.size);
+  }
+  return result;
+}
+
+Pattern PatternChoice(const std::vector<Pattern>& alternatives) {
+  TM_CHECK(!alternatives.empty(), "a choice of nothing");
+  if (alternatives.size() == 1) return alternatives[0];
+  Pattern result{"(", 0, true};
+  bool may_be_empty = false;
+  for (const Pattern& alternative : alternatives) {
+    if (alternative.text.empty()) {
+      may_be_empty = true;
+      continue;
+    }
+    if (result.size > 0) result.text += '|';
+    result.text += alternative.text;
+    result.size = Sum(result.size, alternative.size);
+  }
+  result.text += ')';
+  if (result.size == 0) return {};
+  return may_be_empty ? PatternOptional(result) : result;
+}
+
+Pattern PatternRepeat(const Pattern& part, int64_t least, int64_t most) {
+  TM_CHECK(least >= 0 && (most == kUnbounded || most >= least), "{%lld,%lld}", static_cast<long long>(least),
+           static_cast<long long>(most));
+  if (part.text.empty() || most == 0) return {};
+  std::vector<Pattern> parts;
+  for (int64_t left = least; left > 0; left -= std::min(left, kMostAtOnce)) {
+    const int64_t run = std::min(left, kMostAtOnce);
+    parts.push_back(WithCount(part, run, run));
+  }
+  if (most == kUnbounded) {
+    parts.push_back({Element(part) + '*', part.size, false});
+  } else if (most == least + 1) {
+    parts.push_back(PatternOptional(part));
+  } else if (most > least) {
+    parts.push_back(UpTo(part, most - least));
+  }
+  return PatternSequence(parts);
+}
+
+Pattern PatternOptional(const Pattern& part) {
+  if (part.text.empty()) return part;
+  // Not "?": the library makes of (xy*)? an automaton that also takes y. Counts are right.
+  return {Element(part) + "{0,1}", part.size, false};
+}
+
+}  // namespace tramontane

@@ -1,0 +1,497 @@
+#include "models/grammar/regex_grammar.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "models/tokenizer/utf8.h"
+
+namespace tramontane {
+namespace {
+
+// The characters of an escape like \d: those that every reading has, and those that any has. A complement has
+// what no reading of its set has.
+struct Readings {
+  CodePoints surely;
+  CodePoints maybe;
+};
+
+Readings Negated(const Readings& readings) {
+  return {readings.maybe.Complement(), readings.surely.Complement()};
+}
+
+const CodePoints& NotAscii() {
+  static const CodePoints set = {{0x80, CodePoints::kMost}};
+  return set;
+}
+
+Readings Digits() {
+  Readings readings{{{'0', '9'}}, {{'0', '9'}}};
+  readings.maybe.Add(NotAscii());
+  return readings;
+}
+
+Readings WordCharacters() {
+  Readings readings{{{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}}, {}};
+  readings.maybe = readings.surely;
+  readings.maybe.Add(NotAscii());
+  return readings;
+}
+
+Readings Spaces() {
+  return {{{'\t', '\r'}, {' ', ' '}},
+          {{'\t', '\r'},
+           {0x1C, 0x20},
+           {0x85, 0x85},
+           {0xA0, 0xA0},
+           {0x1680, 0x1680},
+           {0x180E, 0x180E},
+           {0x2000, 0x200B},
+           {0x2028, 0x2029},
+           {0x202F, 0x202F},
+           {0x205F, 0x205F},
+           {0x3000, 0x3000},
+           {0xFEFF, 0xFEFF}}};
+}
+
+CodePoints AnyButLineEnds() { return CodePoints{{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}}.Complement(); }
+
+// The set that \d, \W and so on stand for; none if the letter is none of theirs.
+std::optional<Readings> SetOfEscape(char letter) {
+  switch (letter) {
+    case 'd':
+      return Digits();
+    case 'D':
+      return Negated(Digits());
+    case 'w':
+      return WordCharacters();
+    case 'W':
+      return Negated(WordCharacters());
+    case 's':
+      return Spaces();
+    case 'S':
+      return Negated(Spaces());
+    default:
+      return std::nullopt;
+  }
+}
+
+bool IsDigit(char c) { return c >= '0' && c <= '9'; }
+
+std::optional<uint32_t> HexDigit(char c) {
+  if (IsDigit(c)) return static_cast<uint32_t>(c - '0');
+  if (c >= 'a' && c <= 'f') return static_cast<uint32_t>(c - 'a' + 10);
+  if (c >= 'A' && c <= 'F') return static_cast<uint32_t>(c - 'A' + 10);
+  return std::nullopt;
+}
+
+class RegexParser {
+ public:
+  RegexParser(std::string_view pattern, const RegexReading& reading, const ConstraintLimits& limits)
+      : pattern_(pattern), reading_(reading), limits_(limits) {}
+
+  StatusOr<Pattern> Parse();
+
+ private:
+  struct Count {
+    int64_t least = 1;
+    int64_t most = 1;
+  };
+
+  StatusOr<Pattern> Alternatives(int32_t depth);
+  StatusOr<Pattern> Sequence(int32_t depth);
+  StatusOr<Pattern> Element(int32_t depth);
+  StatusOr<Pattern> Group(int32_t depth);
+  StatusOr<Pattern> Class();
+  StatusOr<Readings> ClassItem();
+  StatusOr<uint32_t> EscapedCharacter();
+  StatusOr<uint32_t> HexCharacter(size_t digits);
+  StatusOr<Count> Quantifier();
+  std::optional<Count> CountInBraces();  // and steps over it
+
+  StatusOr<Pattern> OneOf(const CodePoints& characters, size_t at) const;
+  Pattern Anything() const;
+  uint32_t NextCharacter();
+
+  Status CheckSize(int64_t size) const;
+  bool AtEnd() const { return at_ == pattern_.size(); }
+  char Peek() const { return AtEnd() ? '\0' : pattern_[at_]; }
+  bool LooksAt(std::string_view text) const { return pattern_.substr(at_).starts_with(text); }
+  bool AtEndOfAlternative() const { return AtEnd() || Peek() == '|' || Peek() == ')'; }
+  bool AtQuantifier();
+  Status Unsupported(const std::string& what) const { return Fault(what + " is not supported"); }
+  Status Fault(const std::string& what) const { return FaultAt(at_, what); }
+  static Status FaultAt(size_t at, const std::string& what) {
+    return InvalidArgument("at byte " + std::to_string(at) + ": " + what);
+  }
+
+  const std::string_view pattern_;
+  const RegexReading reading_;
+  const ConstraintLimits& limits_;
+  size_t at_ = 0;
+};
+
+StatusOr<Pattern> RegexParser::Parse() {
+  TM_ASSIGN_OR_RETURN(Pattern whole, Alternatives(0));
+  if (!AtEnd()) return Fault("a ) without its (");
+  TM_RETURN_IF_ERROR(CheckSize(whole.size));
+  return whole;
+}
+
+// Before a repetition is written out, and of the whole.
+Status RegexParser::CheckSize(int64_t size) const {
+  if (size <= limits_.max_size) return {};
+  return Fault("comes to " + std::to_string(size) + " symbols with its repetitions written out; at most " +
+               std::to_string(limits_.max_size) + " are supported");
+}
+
+StatusOr<Pattern> RegexParser::Alternatives(int32_t depth) {
+  if (depth > limits_.max_depth) {
+    return Fault("more than " + std::to_string(limits_.max_depth) + " brackets inside each other");
+  }
+  std::vector<Pattern> alternatives;
+  while (true) {
+    TM_ASSIGN_OR_RETURN(Pattern alternative, Sequence(depth));
+    alternatives.push_back(std::move(alternative));
+    if (Peek() != '|') break;
+    ++at_;
+  }
+  return PatternChoice(alternatives);
+}
+
+// One alternative. Only outside of all groups may it begin with ^ and end with $.
+StatusOr<Pattern> RegexParser::Sequence(int32_t depth) {
+  std::vector<Pattern> parts;
+  const bool searches = depth == 0 && reading_.match == RegexReading::Match::kAnywhere;
+  bool starts = false;
+  bool ends = false;
+  if (depth == 0 && Peek() == '^') {
+    starts = true;
+    ++at_;
+  }
+  if (searches && !starts) parts.push_back(PatternRepeat(Anything(), 0, kUnbounded));
+  while (!AtEndOfAlternative()) {
+    if (depth == 0 && Peek() == '$') {
+      ends = true;
+      ++at_;
+      if (!AtEndOfAlternative()) return Fault("$ in front of more text is not supported");
+      break;
+    }
+    TM_ASSIGN_OR_RETURN(Pattern element, Element(depth));
+    if (AtQuantifier()) {
+      TM_ASSIGN_OR_RETURN(const Count count, Quantifier());
+      TM_RETURN_IF_ERROR(CheckSize(element.size * std::max<int64_t>({1, count.least, count.most})));
+      element = PatternRepeat(element, count.least, count.most);
+    }
+    parts.push_back(std::move(element));
+  }
+  if (searches && !ends) parts.push_back(PatternRepeat(Anything(), 0, kUnbounded));
+  return PatternSequence(parts);
+}
+
+StatusOr<Pattern> RegexParser::Element(int32_t depth) {
+  const size_t start = at_;
+  switch (Peek()) {
+    case '(':
+      return Group(depth);
+    case '[':
+      return Class();
+    case '.':
+      ++at_;
+      return OneOf(AnyButLineEnds(), start);
+    case '^':
+    case '$':
+      return Unsupported(std::string("an anchor (") + Peek() + ") anywhere but at the edge of the pattern");
+    case '*':
+    case '+':
+    case '?':
+      return Fault(std::string("nothing to repeat in front of ") + Peek());
+    case '\\': {
+      if (at_ + 1 < pattern_.size()) {
+        if (const auto set = SetOfEscape(pattern_[at_ + 1])) {
+          at_ += 2;
+          return OneOf(set->surely, start);
+        }
+      }
+      TM_ASSIGN_OR_RETURN(const uint32_t character, EscapedCharacter());
+      return OneOf({{character, character}}, start);
+    }
+    default: {
+      if (AtQuantifier()) return Fault("nothing to repeat in front of {");
+      const uint32_t character = NextCharacter();
+      return OneOf({{character, character}}, start);
+    }
+  }
+}
+
+StatusOr<Pattern> RegexParser::Group(int32_t depth) {
+  const size_t start = at_;
+  ++at_;
+  if (Peek() == '?') {
+    if (LooksAt("?=") || LooksAt("?!"))
+      return Unsupported("lookahead, (" + std::string(pattern_.substr(at_, 2)) + ",");
+    if (LooksAt("?<=") || LooksAt("?<!")) {
+      return Unsupported("lookbehind, (" + std::string(pattern_.substr(at_, 3)) + ",");
+    }
+    if (LooksAt("?:")) {
+      at_ += 2;
+    } else if (LooksAt("?P<") || LooksAt("?<")) {
+      const size_t close = pattern_.find('>', at_);
+      if (close == std::string_view::npos) return Fault("a group's name without its >");
+      at_ = close + 1;
+    } else {
+      return Unsupported("a group of the kind (" + Excerpt(pattern_.substr(at_, 3)));
+    }
+  }
+  TM_ASSIGN_OR_RETURN(Pattern inner, Alternatives(depth + 1));
+  if (Peek() != ')') return FaultAt(start, "a ( without its )");
+  ++at_;
+  return inner;
+}
+
+// ---- classes ------------------------------------------------------------------------------------
+
+StatusOr<Pattern> RegexParser::Class() {
+  const size_t start = at_;
+  ++at_;
+  const bool negated = Peek() == '^';
+  if (negated) ++at_;
+  if (Peek() == ']') return Unsupported("a class that begins with ]");
+  Readings all;
+  while (Peek() != ']') {
+    if (AtEnd()) return FaultAt(start, "a [ without its ]");
+    if (LooksAt("[:")) return Unsupported("a named class, [:");
+    TM_ASSIGN_OR_RETURN(const Readings item, ClassItem());
+    all.surely.Add(item.surely);
+    all.maybe.Add(item.maybe);
+  }
+  ++at_;
+  return OneOf(negated ? Negated(all).surely : all.surely, start);
+}
+
+// A character, an escaped set, or a range.
+StatusOr<Readings> RegexParser::ClassItem() {
+  if (Peek() == '\\' && at_ + 1 < pattern_.size()) {
+    if (const auto set = SetOfEscape(pattern_[at_ + 1])) {
+      at_ += 2;
+      if (Peek() == '-' && !LooksAt("-]")) return Fault("a range cannot begin with a set");
+      return *set;
+    }
+  }
+  const auto character = [this]() -> StatusOr<uint32_t> {
+    if (Peek() != '\\') return NextCharacter();
+    if (LooksAt("\\b")) {  // inside a class it is the backspace
+      at_ += 2;
+      return uint32_t{'\b'};
+    }
+    return EscapedCharacter();
+  };
+  TM_ASSIGN_OR_RETURN(const uint32_t first, character());
+  uint32_t last = first;
+  if (Peek() == '-' && !LooksAt("-]") && at_ + 1 < pattern_.size()) {
+    ++at_;
+    const bool is_set = Peek() == '\\' && at_ + 1 < pattern_.size() && SetOfEscape(pattern_[at_ + 1]);
+    if (is_set) return Fault("a range cannot end with a set");
+    TM_ASSIGN_OR_RETURN(last, character());
+    if (last < first) return Fault("a range whose end comes before its start");
+  }
+  return Readings{{{first, last}}, {{first, last}}};
+}
+
+// ---- escapes ------------------------------------------------------------------------------------
+
+StatusOr<uint32_t> RegexParser::EscapedCharacter() {
+  if (at_ + 1 == pattern_.size()) return Fault("a \\ with nothing behind it");
+  const char letter = pattern_[at_ + 1];
+  const auto named = [this](char character) {
+    at_ += 2;
+    return static_cast<uint32_t>(character);
+  };
+  switch (letter) {
+    case 'n':
+      return named('\n');
+    case 'r':
+      return named('\r');
+    case 't':
+      return named('\t');
+    case 'f':
+      return named('\f');
+    case 'v':
+      return named('\v');
+    case 'x':
+      return HexCharacter(2);
+    case 'u':
+      return HexCharacter(4);
+    case 'b':
+    case 'B':
+      return Unsupported(std::string("a word boundary, \\") + letter + ",");
+    case 'p':
+    case 'P':
+      return Unsupported(std::string("a Unicode property, \\") + letter + ",");
+    case 'k':
+      return Unsupported("a backreference, \\k,");
+    default:
+      break;
+  }
+  if (letter >= '1' && letter <= '9') return Unsupported(std::string("a backreference, \\") + letter + ",");
+  const bool is_letter =
+      IsDigit(letter) || (letter >= 'A' && letter <= 'Z') || (letter >= 'a' && letter <= 'z');
+  if (is_letter) return Unsupported(std::string("the escape \\") + letter);
+  ++at_;
+  return NextCharacter();
+}
+
+StatusOr<uint32_t> RegexParser::HexCharacter(size_t digits) {
+  uint32_t value = 0;
+  for (size_t i = 0; i < digits; ++i) {
+    const size_t at = at_ + 2 + i;
+    const std::optional<uint32_t> digit = at < pattern_.size() ? HexDigit(pattern_[at]) : std::nullopt;
+    if (!digit) {
+      return Fault(std::string("\\") + pattern_[at_ + 1] + " without " + std::to_string(digits) +
+                   " hexadecimal digits");
+    }
+    value = value * 16 + *digit;
+  }
+  if (value >= 0xD800 && value <= 0xDFFF) return Unsupported("half of a surrogate pair");
+  at_ += 2 + digits;
+  return value;
+}
+
+// ---- repetition ---------------------------------------------------------------------------------
+
+bool RegexParser::AtQuantifier() {
+  if (Peek() == '*' || Peek() == '+' || Peek() == '?') return true;
+  const size_t start = at_;
+  const bool counts = CountInBraces().has_value();
+  at_ = start;
+  return counts;
+}
+
+StatusOr<RegexParser::Count> RegexParser::Quantifier() {
+  const size_t start = at_;
+  Count count;
+  switch (Peek()) {
+    case '*':
+      count = {0, kUnbounded};
+      ++at_;
+      break;
+    case '+':
+      count = {1, kUnbounded};
+      ++at_;
+      break;
+    case '?':
+      count = {0, 1};
+      ++at_;
+      break;
+    default:
+      count = *CountInBraces();
+  }
+  if (count.least > limits_.max_repeats || count.most > limits_.max_repeats) {
+    return FaultAt(start, "a repetition of more than " + std::to_string(limits_.max_repeats));
+  }
+  if (count.most != kUnbounded && count.most < count.least) {
+    return FaultAt(start, "a repetition whose most is less than its least");
+  }
+  if (Peek() == '?') {
+    ++at_;  // not greedy: the same texts
+  } else if (Peek() == '+') {
+    return Unsupported("a possessive repetition");
+  }
+  if (AtQuantifier()) return Fault("a repetition of a repetition");
+  return count;
+}
+
+// {m}, {m,} and {m,n}; anything else in braces is text.
+std::optional<RegexParser::Count> RegexParser::CountInBraces() {
+  if (Peek() != '{') return std::nullopt;
+  size_t at = at_ + 1;
+  const auto number = [&]() -> std::optional<int64_t> {
+    if (at == pattern_.size() || !IsDigit(pattern_[at])) return std::nullopt;
+    int64_t value = 0;
+    for (; at < pattern_.size() && IsDigit(pattern_[at]); ++at) {
+      value = std::min<int64_t>(INT32_MAX, value * 10 + (pattern_[at] - '0'));
+    }
+    return value;
+  };
+  const std::optional<int64_t> least = number();
+  if (!least) return std::nullopt;
+  Count count{*least, *least};
+  if (at < pattern_.size() && pattern_[at] == ',') {
+    ++at;
+    count.most = number().value_or(kUnbounded);
+  }
+  if (at == pattern_.size() || pattern_[at] != '}') return std::nullopt;
+  at_ = at + 1;
+  return count;
+}
+
+// ---- characters ---------------------------------------------------------------------------------
+
+StatusOr<Pattern> RegexParser::OneOf(const CodePoints& characters, size_t at) const {
+  if (characters.empty()) return FaultAt(at, "a class that no character is in");
+  if (reading_.spelling == RegexReading::Spelling::kInJsonString) return JsonCharacterPattern(characters);
+  return PatternClass(characters);
+}
+
+Pattern RegexParser::Anything() const {
+  return reading_.spelling == RegexReading::Spelling::kInJsonString ? JsonCharacterPattern(CodePoints::All())
+                                                                    : PatternClass(CodePoints::All());
+}
+
+uint32_t RegexParser::NextCharacter() {
+  const Utf8Unit unit = NextUtf8(pattern_.substr(at_));
+  const uint32_t character = CodePointsOf(pattern_.substr(at_, unit.bytes))[0];
+  at_ += unit.bytes;
+  return character;
+}
+
+// What must be escaped inside a JSON string.
+const CodePoints& Unsafe() {
+  static const CodePoints set = {{0, 0x1F}, {'"', '"'}, {'\\', '\\'}};
+  return set;
+}
+
+struct ShortEscape {
+  uint32_t character;
+  uint32_t letter;
+};
+constexpr ShortEscape kShortEscapes[] = {{'"', '"'},  {'\\', '\\'}, {'\b', 'b'}, {'\f', 'f'},
+                                         {'\n', 'n'}, {'\r', 'r'},  {'\t', 't'}};
+
+}  // namespace
+
+StatusOr<Pattern> RegexToPattern(std::string_view pattern, const RegexReading& reading,
+                                 const ConstraintLimits& limits) {
+  return RegexParser(pattern, reading, limits).Parse();
+}
+
+Pattern JsonCharacterPattern(const CodePoints& characters) {
+  constexpr int64_t kFewCharacters = 32;
+  std::vector<Pattern> alternatives;
+  const CodePoints plain = characters.Without(Unsafe());
+  if (!plain.empty()) alternatives.push_back(PatternClass(plain));
+  CodePoints letters;
+  CodePoints rest = characters.Within(Unsafe());
+  for (const ShortEscape& escape : kShortEscapes) {
+    if (!characters.Contains(escape.character)) continue;
+    letters.Add({{escape.letter, escape.letter}});
+    rest = rest.Without({{escape.character, escape.character}});
+  }
+  if (!letters.empty())
+    alternatives.push_back(PatternSequence({PatternLiteral("\\"), PatternClass(letters)}));
+  if (characters.count() <= kFewCharacters) {
+    for (const CodePointRange& range : rest.ranges()) {
+      for (uint32_t c = range.first; c <= range.last; ++c) {
+        char text[8];
+        std::snprintf(text, sizeof text, "\\u%04x", c);
+        alternatives.push_back(PatternLiteral(text));
+      }
+    }
+  }
+  return PatternChoice(alternatives);
+}
+
+}  // namespace tramontane
