@@ -27,7 +27,7 @@
 namespace tramontane {
 
 // Raised whenever a struct or a method of this border changes.
-inline constexpr uint32_t kBackendAbiVersion = 2;
+inline constexpr uint32_t kBackendAbiVersion = 3;
 
 enum class OpCode : int32_t {
   kOk = 0,
@@ -44,6 +44,12 @@ struct BackendInfo {
   int64_t memory_bytes = 0;  // of the device, as much as this process may use
   // 1: ops run after they return, so a step can be queued while the one before it runs.
   int32_t asynchronous = 0;
+  int32_t records_steps = 0;  // 1: BeginRecording and its kin work
+};
+
+// A recorded step, owned by the backend until Backend::FreeRecording. Opaque outside the backend.
+struct RecordingHandle {
+  void* impl = nullptr;
 };
 
 // The largest step that ops will be asked for.
@@ -161,6 +167,18 @@ class Backend {
   virtual OpCode Sample(const SampleParams& params) = 0;
   virtual OpCode Advance(const AdvanceParams& params) = 0;
   virtual OpCode CopyPages(const CopyPagesParams& params) = 0;
+
+  // ---- recorded steps: where info().records_steps is 1, else kUnsupported -------------------------
+
+  // Ops between BeginRecording and EndRecording are kept instead of run, with the sizes and pointers they are
+  // given; Replay queues them again in one call, over what the buffers hold by then. Ops of a step only:
+  // nothing is allocated, waited for or copied to or from the host meanwhile. Each must have run before with
+  // these sizes, since a device may load kernels when it first runs them. Buffers, weights and the workspace
+  // outlive the recording.
+  virtual OpCode BeginRecording() { return OpCode::kUnsupported; }
+  virtual OpCode EndRecording(RecordingHandle*) { return OpCode::kUnsupported; }
+  virtual OpCode Replay(RecordingHandle) { return OpCode::kUnsupported; }
+  virtual void FreeRecording(RecordingHandle) {}
 
   // Ends the backend and everything it owns. Callers hold it in a BackendPtr.
   virtual void Destroy() = 0;

@@ -85,6 +85,7 @@ TM_DEVICE void LoadKeys(const AttentionRunParams& p, const int32_t* pages, int k
 
 template <typename T, int kHeadDim, int kTileRows>
 TM_KERNEL void AttentionKernel(AttentionRunParams p) {
+  AwaitPriorKernels();
   using Shape = Tile<T, kHeadDim, kTileRows>;
   if (BlockX() >= LoadUniform(&p.work->items)) return;
   const AttentionItem item = LoadUniform(p.items + BlockX());
@@ -333,6 +334,7 @@ TM_KERNEL void AttentionKernel(AttentionRunParams p) {
 // elements).
 template <typename T, int kHeadDim>
 TM_KERNEL void MergeKernel(AttentionRunParams p) {
+  AwaitPriorKernels();
   if (BlockX() >= LoadUniform(&p.work->merges)) return;
   const AttentionMerge merge = LoadUniform(p.merges + BlockX());
   const int kv_head = BlockY();

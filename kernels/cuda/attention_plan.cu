@@ -24,6 +24,7 @@ constexpr int kPlanThreads = 256;
 }  // namespace
 
 TM_KERNEL void PlanAttentionKernel(AttentionPlanParams p) {
+  AwaitPriorKernels();
   auto* shared = reinterpret_cast<Totals*>(SharedBytes());  // [kPlanThreads]
   const int thread = ThreadX();
 

@@ -125,6 +125,7 @@ class CudaBackend final : public Backend {
     info_.activation_dtype = DType::kBf16;
     info_.memory_bytes = runtime_->properties().memory_bytes;
     info_.asynchronous = 1;
+    info_.records_steps = 1;
   }
 
   const BackendInfo& info() const noexcept override { return info_; }
@@ -159,6 +160,12 @@ class CudaBackend final : public Backend {
   OpCode Advance(const AdvanceParams& params) noexcept override;
   OpCode CopyPages(const CopyPagesParams& params) noexcept override;
 
+  // ---- recorded steps
+  OpCode BeginRecording() noexcept override;
+  OpCode EndRecording(RecordingHandle* out) noexcept override;
+  OpCode Replay(RecordingHandle recording) noexcept override;
+  void FreeRecording(RecordingHandle recording) noexcept override { runtime_->FreeRecording(recording.impl); }
+
   void Destroy() noexcept override { delete this; }
 
  private:
@@ -187,7 +194,7 @@ class CudaBackend final : public Backend {
   WorkspaceMap map_;
   std::byte* workspace_ = nullptr;
 
-  // Of the step that is being queued: an upload or the rotary table begins another.
+  // Of the step that is being queued: an upload, a recording or the rotary table begins another.
   std::vector<AttentionPlan> plans_;  // plan i lies in slot i % kPlanSlots
 };
 
@@ -394,6 +401,23 @@ OpCode CudaBackend::Sample(const SampleParams& p) noexcept {
 OpCode CudaBackend::Advance(const AdvanceParams& p) noexcept {
   if (p.count == 0) return OpCode::kOk;
   return Queued(LaunchAdvance(p, runtime_->stream()), "handing tokens to the next step");
+}
+
+// ---- recorded steps: the work lists that a recording reads are made inside it
+
+OpCode CudaBackend::BeginRecording() noexcept {
+  plans_.clear();
+  return Queued(runtime_->BeginRecording(), "recording a step");
+}
+
+OpCode CudaBackend::EndRecording(RecordingHandle* out) noexcept {
+  plans_.clear();
+  return Queued(runtime_->EndRecording(&out->impl), "recording a step");
+}
+
+OpCode CudaBackend::Replay(RecordingHandle recording) noexcept {
+  plans_.clear();
+  return Queued(runtime_->Replay(recording.impl), "a recorded step");
 }
 
 // ---- linear layers: 1 to 16 rows by our own kernel, more by a large product between small kernels

@@ -72,6 +72,16 @@ TM_DEVICE void NormaliseRows(const SmallLinearParams& p, std::byte* shared) {
   }
 }
 
+// The first two blocks of W that each warp reads, while other kernels still run.
+TM_DEVICE void PrefetchFirstBlocks(const SmallLinearParams& p, int first_out) {
+  const int warp = ThreadX() / 32, lane = LaneId();
+  const int64_t out = first_out + lane % kTileOut;
+  const int k = (warp + lane / kTileOut * kWarps) * kBlockK;
+  if (out < p.out_features && k < p.in_features) {
+    PrefetchConstant(static_cast<const Bf16*>(p.weight) + out * p.in_features + k);
+  }
+}
+
 }  // namespace
 
 // kRowTiles: groups of eight rows of x. kNorm: x is normalised into shared memory first.
@@ -79,6 +89,8 @@ template <int kRowTiles, bool kNorm>
 TM_KERNEL void SmallLinearKernel(SmallLinearParams p) {
   const int warp = ThreadX() / 32, lane = LaneId(), g = lane / 4, t = lane % 4;
   const int first_out = BlockX() * kTileOut;
+  PrefetchFirstBlocks(p, first_out);
+  AwaitPriorKernels();
   std::byte* normalised = SharedBytes();
   if (kNorm) {
     NormaliseRows(p, normalised);

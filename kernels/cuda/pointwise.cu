@@ -48,6 +48,7 @@ TM_DEVICE float Silu(float x) { return x / (1.0f + Exp2(-1.4426950408889634f * x
 
 // Grid: (tokens). Bytes: read tokens * (width * 2 + 4), written tokens * width * 2.
 TM_KERNEL void EmbedKernel(EmbedKernelParams p) {
+  AwaitPriorKernels();
   const int64_t row = LoadUniform(p.token_ids + BlockX());
   const auto* from = static_cast<const Bf16*>(p.table) + row * p.width;
   auto* to = static_cast<Bf16*>(p.out) + BlockX() * p.out_stride;
@@ -58,6 +59,7 @@ TM_KERNEL void EmbedKernel(EmbedKernelParams p) {
 // Grid: (rows). A row is read twice, the second time from the cache.
 // Bytes: read rows * width * (2 * 2 + 4) (+ 4 a row when gathered), written rows * width * 2.
 TM_KERNEL void RmsNormKernel(RmsNormKernelParams p) {
+  AwaitPriorKernels();
   auto* sums = reinterpret_cast<float*>(SharedBytes());  // [kThreads / 32]
   const int64_t row = p.x_rows == nullptr ? BlockX() : LoadUniform(p.x_rows + BlockX());
   const auto* x = static_cast<const Bf16*>(p.x) + row * p.x_stride;
@@ -86,6 +88,7 @@ TM_KERNEL void RmsNormKernel(RmsNormKernelParams p) {
 
 // Grid: (rows). Bytes: read rows * width * 4, written rows * width * 2.
 TM_KERNEL void SwiGluKernel(SwiGluKernelParams p) {
+  AwaitPriorKernels();
   const auto* from = static_cast<const Bf16*>(p.gate_up) + int64_t{BlockX()} * 2 * p.width;
   auto* to = static_cast<Bf16*>(p.h) + BlockX() * p.h_stride;
   for (int i = ThreadX() * kPiece; i < p.width; i += kThreads * kPiece) {
@@ -100,6 +103,7 @@ TM_KERNEL void SwiGluKernel(SwiGluKernelParams p) {
 // Grid: (tokens). Angles in f64: positions reach hundreds of thousands of radians.
 // Bytes: read tokens * (4 + half_dim * 8), written tokens * half_dim * 8.
 TM_KERNEL void RopeTableKernel(RopeTableParams p) {
+  AwaitPriorKernels();
   const double position = LoadUniform(p.positions + BlockX());
   for (int i = ThreadX(); i < p.half_dim; i += kThreads) {
     double sine, cosine;
@@ -131,6 +135,7 @@ TM_DEVICE void AppendPair(std::byte* vector, int at, float value) {
 // pair) + kv_heads * 2d and writes (query_heads + 2 kv_heads) * 2d; a padded one (slot < 0) its queries only.
 template <typename T>
 TM_KERNEL void RopeAppendKernel(RopeAppendParams p) {
+  AwaitPriorKernels();
   const int head_dim = p.kv.format.head_dim, half = head_dim / 2;
   const int kv_heads = p.kv.format.kv_heads;
   auto* row = static_cast<Bf16*>(p.qkv.data) + BlockX() * p.qkv.row_stride;
@@ -167,6 +172,7 @@ TM_KERNEL void RopeAppendKernel(RopeAppendParams p) {
 
 // Grid: (pairs, 16). Bytes: read and written count * page_bytes each (+ 8 read by a block).
 TM_KERNEL void CopyPagesKernel(CopyPagesParams p) {
+  AwaitPriorKernels();
   const int64_t from = LoadUniform(p.pairs + 2 * BlockX()), to = LoadUniform(p.pairs + 2 * BlockX() + 1);
   const int64_t stride = int64_t{GridY()} * kThreads * 16;
   for (int64_t i = (int64_t{BlockY()} * kThreads + ThreadX()) * 16; i < p.page_bytes; i += stride) {

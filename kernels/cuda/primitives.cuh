@@ -22,12 +22,38 @@
 #define TM_UNROLL _Pragma("unroll")
 
 #define TM_LAUNCH(kernel, grid, block, shared_bytes, stream, ...) \
-  (kernel<<<(grid), (block), (shared_bytes), (stream)>>>(__VA_ARGS__), static_cast<int>(cudaGetLastError()))
+  (::tramontane::cuda::Launch((stream), (grid), (block), (shared_bytes), kernel __VA_OPT__(, ) __VA_ARGS__))
 
 namespace tramontane::cuda {
 
 using Stream = cudaStream_t;
 using Dim3 = dim3;
+
+// Whether a kernel may begin while the one before it still runs (sm_90 and later).
+inline bool DeviceOverlapsKernels() {
+  static const bool overlaps = [] {
+    int major = 0;
+    return cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0) == cudaSuccess && major >= 9;
+  }();
+  return overlaps;
+}
+
+// 0 or the runtime's error.
+template <typename... Parameters, typename... Arguments>
+int Launch(Stream stream, Dim3 grid, Dim3 block, size_t shared_bytes, void (*kernel)(Parameters...),
+           const Arguments&... arguments) {
+  cudaLaunchAttribute overlap{};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  config.attrs = &overlap;
+  config.numAttrs = DeviceOverlapsKernels() ? 1 : 0;
+  return static_cast<int>(cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...));
+}
 
 // Lets a kernel be launched with so much shared memory. 0 or the runtime's error.
 template <typename Kernel>
@@ -98,6 +124,19 @@ TM_DEVICE std::byte* SharedBytes() {
   return reinterpret_cast<std::byte*>(tramontane_shared);
 }
 TM_DEVICE void SyncThreads() { __syncthreads(); }
+
+// In every thread of every kernel, before it touches memory that another kernel writes or reads: lets the
+// next kernel of the stream begin, and waits until the ones before are done.
+TM_DEVICE void AwaitPriorKernels() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+// Brings the line at an address, which no kernel writes, into the L2 cache. Allowed before AwaitPriorKernels.
+TM_DEVICE void PrefetchConstant(const void* address) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
+}
 
 template <typename T>
 TM_DEVICE T LoadGlobal(const T* address) {

@@ -459,6 +459,7 @@ TM_DEVICE SampleRecord Report(Shared* s, const SampleKernelParams& p, const Logi
 }  // namespace
 
 TM_KERNEL void SampleKernel(SampleKernelParams p) {
+  AwaitPriorKernels();
   auto* s = reinterpret_cast<Shared*>(SharedBytes());
   const auto* data = static_cast<const float*>(p.call.logits.data) + BlockX() * p.call.logits.row_stride;
   const Logits raw = {data, static_cast<int>(p.call.logits.columns)};
@@ -483,6 +484,7 @@ TM_KERNEL void SampleKernel(SampleKernelParams p) {
 
 // Grid: (count / 128). Bytes: read count * (8 + 4), written count * 4.
 TM_KERNEL void AdvanceKernel(AdvanceParams p) {
+  AwaitPriorKernels();
   const int i = BlockX() * BlockSizeX() + ThreadX();
   if (i >= p.count) return;
   const int32_t from = LoadGlobal(p.pairs + 2 * i), to = LoadGlobal(p.pairs + 2 * i + 1);

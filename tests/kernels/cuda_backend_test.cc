@@ -239,11 +239,12 @@ TEST(CudaReserve, RefusesHeadsThatAttentionDoesNotHave) {
 
 TEST(CudaRecording, RefusesToWaitOrToTakeMemory) {
   Device device;
-  ASSERT_EQ(device.runtime->BeginRecording(), 0);
+  ASSERT_EQ(device.backend->BeginRecording(), OpCode::kOk);
   EXPECT_EQ(device.backend->Allocate(64), nullptr);
   EXPECT_EQ(device.backend->WaitFence(device.backend->RecordFence()), OpCode::kDeviceFault);
-  void* recording = nullptr;
-  ASSERT_EQ(device.runtime->EndRecording(&recording), 0);
+  RecordingHandle recording;
+  ASSERT_EQ(device.backend->EndRecording(&recording), OpCode::kOk);
+  device.backend->FreeRecording(recording);
   EXPECT_EQ(device.backend->WaitFence(device.backend->RecordFence()), OpCode::kOk);
 }
 
@@ -367,14 +368,14 @@ Replayed ReplayOverAnotherBatch(Queue queue) {
     Device device;
     SmallStep step(device);
     step.SetBatch({3, 7}, {5, 9});
-    EXPECT_EQ(device.runtime->BeginRecording(), 0);
+    EXPECT_EQ(device.backend->BeginRecording(), OpCode::kOk);
     queue(step);
-    void* recording = nullptr;
-    EXPECT_EQ(device.runtime->EndRecording(&recording), 0);
+    RecordingHandle recording;
+    EXPECT_EQ(device.backend->EndRecording(&recording), OpCode::kOk);
     step.SetBatch({20, 1}, {14, 3});  // the window of 6 has left pages behind in the first
-    EXPECT_EQ(device.runtime->Replay(recording), 0);
+    EXPECT_EQ(device.backend->Replay(recording), OpCode::kOk);
     result.by_replay = step.Hidden();
-    device.runtime->FreeRecording(recording);
+    device.backend->FreeRecording(recording);
   }
   Device device;
   SmallStep step(device);

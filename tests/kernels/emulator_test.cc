@@ -134,6 +134,24 @@ TM_KERNEL void MaskLeavesTheCallerOut(float* out) {
   StoreGlobal(out + ThreadX(), value);
 }
 
+template <bool kAwaits>
+TM_KERNEL void StoresOne(float* out) {
+  if (kAwaits) AwaitPriorKernels();
+  StoreGlobal(out, 1.0f);
+}
+
+// On a stream a kernel may begin while the one before it runs.
+TEST(EmulatorDeathTest, AKernelThatDoesNotAwaitTheOnesBeforeIsCaught) {
+  emulator::CommandQueue stream;
+  float out = 0;
+  EXPECT_EQ(TM_LAUNCH(StoresOne<true>, Dim3(), Dim3{32}, 0, &stream, &out), 0);
+  EXPECT_EQ(out, 0) << "a launch only queues";
+  stream.RunUntil(stream.queued());
+  EXPECT_EQ(out, 1);
+  EXPECT_EQ(TM_LAUNCH(StoresOne<false>, Dim3(), Dim3{32}, 0, &stream, &out), 0);
+  EXPECT_DEATH(stream.RunUntil(stream.queued()), "before AwaitPriorKernels");
+}
+
 TEST(EmulatorDeathTest, AMaskWithoutItsCallerIsCaught) {
   std::vector<float> out(kThreads);
   EXPECT_DEATH(RunIn(LaneOrder::kForward, MaskLeavesTheCallerOut, out.data()), "whose mask leaves it out");

@@ -65,6 +65,7 @@ struct Thread {
   int lane = 0;
   int warp = 0;
   Waiting waiting = Waiting::kNo;
+  bool awaited = false;  // the kernels before this one
   Site site;
   std::vector<std::vector<AsyncCopy>> copy_groups;  // committed, oldest first
   std::vector<AsyncCopy> open_copies;
@@ -153,6 +154,7 @@ void RunBlock(Block& block, std::mt19937_64& random) {
   }
   for (Thread& thread : threads) {
     thread.waiting = Waiting::kNo;
+    thread.awaited = false;
     thread.fiber->Start(&RunThread, &thread);
   }
   block.alive = static_cast<int>(threads.size());
@@ -169,6 +171,12 @@ void RunBlock(Block& block, std::mt19937_64& random) {
     }
     if (!progress) Deadlock(block);
   }
+}
+
+// A kernel may begin before the ones it depends on are done.
+void CheckAwaited() {
+  if (current_block->launch->must_await && !current_thread->awaited)
+    Broken("global memory is touched before AwaitPriorKernels", current_thread->site);
 }
 
 void LandCopy(const AsyncCopy& copy) {
@@ -270,12 +278,19 @@ void SyncThreads(Site site) {
   ReceiveOrder(order);
 }
 
+void AwaitPriorKernels() {
+  const Bookkeeping bookkeeping;
+  current_thread->awaited = true;
+}
+
 void CountRead(int64_t bytes) {
   const Bookkeeping bookkeeping;
+  CheckAwaited();
   current_block->stats.global_read_bytes += bytes;
 }
 void CountWritten(int64_t bytes) {
   const Bookkeeping bookkeeping;
+  CheckAwaited();
   current_block->stats.global_written_bytes += bytes;
 }
 

@@ -53,6 +53,7 @@ struct Launch {
   Dim3 grid, block;
   size_t shared_bytes = 0;
   std::function<void()> kernel;  // run once per thread
+  bool must_await = false;       // a thread calls AwaitPriorKernels before it touches global memory
 };
 
 LaunchStats Run(const Launch& launch, const Settings& settings);
@@ -77,6 +78,7 @@ Dim3 GridDimension();
 int Lane();
 std::byte* SharedMemory();
 
+void AwaitPriorKernels();
 void SyncThreads(Site site);
 void CountRead(int64_t bytes);
 void CountWritten(int64_t bytes);

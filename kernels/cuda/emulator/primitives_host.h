@@ -34,7 +34,9 @@ using Dim3 = emulator::Dim3;
 template <typename Kernel, typename... Arguments>
 int LaunchEmulated(Stream stream, Dim3 grid, Dim3 block, size_t shared_bytes, Kernel kernel,
                    Arguments... arguments) {
-  auto run = [launch = emulator::Launch{grid, block, shared_bytes, [=] { kernel(arguments...); }}] {
+  emulator::Launch launch{grid, block, shared_bytes, [=] { kernel(arguments...); }};
+  launch.must_await = stream != nullptr;
+  auto run = [launch = std::move(launch)] {
     emulator::TotalStats().Add(emulator::Run(launch, emulator::CurrentSettings()));
   };
   if (stream == nullptr) {
@@ -101,6 +103,11 @@ inline std::byte* SharedBytes() { return emulator::SharedMemory(); }
 inline void SyncThreads(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
   emulator::SyncThreads({file, line});
 }
+
+// Waits for nothing here, where kernels run one after the other; but on a stream a thread that touches global
+// memory before it is a broken rule.
+inline void AwaitPriorKernels() { emulator::AwaitPriorKernels(); }
+inline void PrefetchConstant(const void*) {}
 
 // ---- global memory: counted ---------------------------------------------------------------------
 
