@@ -7,6 +7,7 @@
 namespace tramontane {
 namespace {
 
+constexpr int kConnectTimeoutMs = 2000;
 constexpr int kFirstReconnectMs = 200;
 constexpr int kLongestReconnectMs = 2000;
 constexpr int kKeepaliveMs = 30'000;
@@ -23,7 +24,7 @@ std::shared_ptr<grpc::Channel> ChannelTo(const std::string& address) {
   arguments.SetMaxReceiveMessageSize(-1);  // prompt logprobs and tokenised texts can be long
   arguments.SetServiceConfigJSON(kServiceConfig);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kFirstReconnectMs);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kFirstReconnectMs);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kConnectTimeoutMs);  // it is the connect timeout, too
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kLongestReconnectMs);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
@@ -77,9 +78,12 @@ struct Backend::LoadQuestion {
   v1::GetLoadResponse response;
 };
 
+// Also of a server that is down, waiting for it: gRPC connects and watches health only while some call of
+// this process keeps its threads busy.
 void Backend::Poll(OpenCalls& open, int64_t timeout_ms) {
-  if (!up() || polling_.exchange(true)) return;
+  if (polling_.exchange(true)) return;
   auto question = std::make_shared<LoadQuestion>();
+  question->context.set_wait_for_ready(true);
   question->context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(timeout_ms));
   if (!open.Add(&question->context)) return;
   stub_->async()->GetLoad(&question->context, &question->request, &question->response,

@@ -47,7 +47,7 @@ class Backend {
   void CallStarted();
   void CallEnded(bool lost);
 
-  // Asks for the load in the background, unless that is still going on or it is down.
+  // Asks for the load in the background, unless that is still going on.
   void Poll(OpenCalls& open, int64_t timeout_ms);
 
   BackendState state() const;

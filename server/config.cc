@@ -12,6 +12,8 @@ using Json = nlohmann::ordered_json;
 
 namespace {
 
+constexpr char kSwitch[] = "true|false";
+
 std::string Quoted(std::string_view text) {
   return Json(std::string(text)).dump(-1, ' ', false, Json::error_handler_t::replace);
 }
@@ -60,6 +62,16 @@ Setting Integer(const char* key, int64_t ServeConfig::* member, int64_t least, i
             return {};
           },
           [member](const ServeConfig& config) { return std::to_string(config.*member); }};
+}
+
+Setting Switch(const char* key, bool ServeConfig::* member, const char* help) {
+  return {key, help, kSwitch,
+          [member](ServeConfig& config, std::string_view text) -> std::string {
+            if (text != "true" && text != "false") return "is " + Quoted(text) + ", it must be true or false";
+            config.*member = text == "true";
+            return {};
+          },
+          [member](const ServeConfig& config) { return config.*member ? "true" : "false"; }};
 }
 
 Setting Seconds(const char* key, double ServeConfig::* member, double most, const char* help) {
@@ -135,7 +147,7 @@ bool TextOf(const Json& value, std::string* text) {
     *text = value.get<std::string>();
     return true;
   }
-  if (value.is_number()) {
+  if (value.is_number() || value.is_boolean()) {
     *text = value.dump();
     return true;
   }
@@ -153,6 +165,7 @@ bool TextOf(const Json& value, std::string* text) {
 // A string where a number belongs is a mistake worth naming; memory may be "4GiB" or a number.
 bool KindFits(const Setting& setting, const Json& value) {
   const std::string kind = setting.metavar;
+  if (kind == kSwitch) return value.is_boolean();
   if (kind == "N" || kind == "SECONDS") return value.is_number();
   if (kind == "BYTES") return value.is_number() || value.is_string();
   if (kind == "NAME[,NAME]") return value.is_array() || value.is_string();
@@ -169,10 +182,15 @@ const std::vector<Setting>& ServeSettings() {
       Names("served_model_names", &C::served_model_names,
             "names requests may ask for; empty: breeze, or the folder's base name"),
       Text("grpc_address", &C::grpc_address, "HOST:PORT", "where gRPC listens; port 0 picks a free one"),
+      Text("http_address", &C::http_address, "HOST:PORT",
+           "where the OpenAI-style HTTP API listens; port 0 picks a free one; off: nowhere"),
+      Text("http_cors_origin", &C::http_cors_origin, "ORIGIN",
+           "origin whose web pages may call the HTTP API, * for any; empty: none"),
+      Switch("any_model", &C::any_model, "HTTP takes any model's name for the one that is served"),
       OneOf("device", &C::device, {"auto", "cpu", "cuda"}, "auto|cpu|cuda",
             "where the model runs; auto: on a GPU where there is one, else on the CPU"),
-      OneOf("cpu_variant", &C::cpu_variant, {"", "portable", "avx2", "avx512", "avx512_bf16", "amx_bf16"}, "NAME",
-            "instruction set of the CPU kernels; empty: the best this machine has"),
+      OneOf("cpu_variant", &C::cpu_variant, {"", "portable", "avx2", "avx512", "avx512_bf16", "amx_bf16"},
+            "NAME", "instruction set of the CPU kernels; empty: the best this machine has"),
       Integer("threads", &C::threads, 0, 1024, "N", "compute threads; 0: one per core"),
       Bytes("memory", &C::memory,
             "weights, workspace and KV pages together, as 4GiB or bytes; 0: what the limits can use, at most "

@@ -16,6 +16,9 @@ struct ServeConfig {
   std::string model;                            // folder; "": the embedded model
   std::vector<std::string> served_model_names;  // empty: "breeze", or the folder's base name
   std::string grpc_address = "127.0.0.1:50051";
+  std::string http_address = "127.0.0.1:8000";  // "off": no HTTP
+  std::string http_cors_origin;                 // "": none
+  bool any_model = false;
   std::string device = "auto";  // auto, cpu, cuda
   std::string cpu_variant;      // "": the best this machine has
   int64_t threads = 0;          // compute threads; 0: one per core
@@ -40,7 +43,7 @@ struct ServeConfig {
 struct Setting {
   const char* key;
   const char* help;     // meaning, unit, limits
-  const char* metavar;  // "BYTES", "N", "ADDRESS"
+  const char* metavar;  // "BYTES", "N", "HOST:PORT"; "true|false": the flag stands alone and means true
   // Sets from text (a flag, or a JSON scalar's text). "" when fine, else what is wrong: "is 0, the least is
   // 1".
   std::function<std::string(ServeConfig&, std::string_view text)> set;

@@ -4,7 +4,7 @@
 #include <optional>
 #include <utility>
 
-#include "server/generation.h"
+#include "server/served_call.h"
 
 namespace tramontane {
 namespace {
@@ -24,29 +24,29 @@ Caller CallerOf(const InferenceCallOptions& options) {
 class EngineCall final : public InferenceCall, public std::enable_shared_from_this<EngineCall> {
  public:
   EngineCall(InferenceCore& core, const InferenceCallOptions& options, std::function<void()> on_ready)
-      : on_ready_(std::move(on_ready)), generation_(core, CallerOf(options)) {}
+      : on_ready_(std::move(on_ready)), served_(core, CallerOf(options)) {}
 
   InferenceEvents Take() override;
-  void Cancel() override { generation_.Cancel(); }
+  void Cancel() override { served_.Cancel(); }
 
-  RpcError Open() { return generation_.Open(); }
+  RpcError Open() { return served_.Open(); }
   void Admit(const v1::GenerateRequest& request);  // worker
-  void End(const RpcError& refusal) { generation_.End(refusal); }
+  void End(const RpcError& refusal) { served_.End(refusal); }
 
  private:
   const std::function<void()> on_ready_;
-  Generation generation_;
+  ServedCall served_;
 
   std::mutex mutex_;  // guards the next two, and one Take against another
   bool admitted_ = false;
-  std::optional<RpcError> outcome_;
+  std::optional<RpcError> refusal_;  // until it is taken
 };
 
 // The engine may have called `on_ready` before there was anything to take here, so the reader is told again.
 void EngineCall::Admit(const v1::GenerateRequest& request) {
-  RpcError error = generation_.CheckIsWanted();
+  RpcError error = served_.CheckIsWanted();
   if (error.ok()) {
-    error = generation_.Admit(request, [weak = weak_from_this()] {
+    error = served_.Admit(request, [weak = weak_from_this()] {
       if (const std::shared_ptr<EngineCall> call = weak.lock()) call->on_ready_();
     });
   }
@@ -54,8 +54,8 @@ void EngineCall::Admit(const v1::GenerateRequest& request) {
     std::lock_guard lock(mutex_);
     admitted_ = error.ok();
     if (!admitted_) {
-      generation_.End(error);
-      outcome_ = error;
+      served_.End(error);
+      refusal_ = error;
     }
   }
   on_ready_();
@@ -63,13 +63,10 @@ void EngineCall::Admit(const v1::GenerateRequest& request) {
 
 InferenceEvents EngineCall::Take() {
   std::lock_guard lock(mutex_);
-  if (outcome_) return {.events = {}, .done = true, .outcome = *outcome_};
+  if (refusal_) return {.events = {}, .done = true, .outcome = *std::exchange(refusal_, std::nullopt)};
   if (!admitted_) return {};
-  InferenceEvents taken = generation_.Take();
-  if (taken.done) {
-    outcome_ = taken.outcome;
-    generation_.End(taken.outcome);
-  }
+  InferenceEvents taken = served_.Take();
+  if (taken.done) served_.End(taken.outcome);
   return taken;
 }
 

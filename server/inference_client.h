@@ -22,7 +22,7 @@ struct InferenceEvents {
   // In the order of docs/grpc.md: Started, then Deltas and one Finished for each choice. What its reader did
   // not take in time is joined: at most a few Deltas per choice, however long it waited.
   std::vector<v1::GenerateResponse> events;
-  bool done = false;  // nothing will follow
+  bool done = false;  // nothing will follow; told once
   RpcError outcome;   // with `done`; ok() when every choice has its Finished
 };
 

@@ -1,6 +1,6 @@
 #include "server/inference_core.h"
 
-#include "server/generation.h"
+#include "server/served_call.h"
 
 namespace tramontane {
 namespace {
@@ -42,7 +42,7 @@ RpcError InferenceCore::Abort(const v1::AbortRequest& request, v1::AbortResponse
                                          " entries, the most is " + std::to_string(kMaxAbortIds));
   }
   for (const std::string& id : request.request_ids()) {
-    std::lock_guard lock(ids_mutex_);  // keeps the generation from ending meanwhile
+    std::lock_guard lock(ids_mutex_);  // keeps the call from ending meanwhile
     const auto found = by_id_.find(id);
     if (found == by_id_.end()) continue;
     found->second->Cancel();
@@ -89,9 +89,9 @@ void InferenceCore::RemoveStream() {
   if (--open_streams_ == 0) streams_changed_.notify_all();
 }
 
-bool InferenceCore::RegisterId(const std::string& id, Generation* generation) {
+bool InferenceCore::RegisterId(const std::string& id, ServedCall* call) {
   std::lock_guard lock(ids_mutex_);
-  return by_id_.emplace(id, generation).second;
+  return by_id_.emplace(id, call).second;
 }
 
 void InferenceCore::UnregisterId(const std::string& id) {

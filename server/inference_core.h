@@ -1,7 +1,7 @@
 // InferenceCore: what gRPC and HTTP share, so that a limit, a request id, a drain and a log line mean the
 // same behind either door: the served model, the worker pool, the count of open streams, the ids in use.
 //
-// Any thread. Outlives every Generation and every piece of work that it was given.
+// Any thread. Outlives every ServedCall and every piece of work that it was given.
 #pragma once
 
 #include <atomic>
@@ -24,7 +24,7 @@ namespace tramontane {
 
 inline constexpr int64_t kMaxMessageBytes = int64_t{64} << 20;  // of a request
 
-class Generation;
+class ServedCall;
 
 // What calls need once there is a model.
 struct Serving {
@@ -62,12 +62,12 @@ class InferenceCore {
   RpcError GetServerInfo(const Serving& serving, v1::GetServerInfoResponse* response) const;
   RpcError GetLoad(const Serving& serving, v1::GetLoadResponse* response) const;
 
-  // ---- for Generation ----
+  // ---- for ServedCall ----
 
   RpcError AddStream();  // not OK: as many are open as may be
   void RemoveStream();
-  bool RegisterId(const std::string& id, Generation* generation);  // false: taken
-  void UnregisterId(const std::string& id);                        // before the generation ends
+  bool RegisterId(const std::string& id, ServedCall* call);  // false: taken
+  void UnregisterId(const std::string& id);                  // before the call ends
 
  private:
   const int32_t max_streams_;
@@ -81,8 +81,8 @@ class InferenceCore {
   std::condition_variable streams_changed_;
   int32_t open_streams_ = 0;
 
-  std::mutex ids_mutex_;  // guards by_id_; a generation is in it only while it lives
-  std::unordered_map<std::string, Generation*> by_id_;
+  std::mutex ids_mutex_;  // guards by_id_; a call is in it only while it lives
+  std::unordered_map<std::string, ServedCall*> by_id_;
 
   WorkerPool workers_;  // last: its work uses all of the above
 };

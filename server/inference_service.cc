@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "kernels/core/check.h"
-#include "server/generation.h"
 #include "server/grpc_status.h"
 #include "server/proto_convert.h"
+#include "server/served_call.h"
 #include "server/worker_pool.h"
 #include "tramontane/v1/inference.grpc.pb.h"
 
@@ -172,14 +172,14 @@ class GenerateCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   GenerateCall(InferenceService::Impl& service, grpc::CallbackServerContext* context)
       : service_(service),
         context_(context),
-        generation_(service.core(), {.request_id = ClientMetadata(*context, kRequestIdKey),
-                                     .correlation_id = ClientMetadata(*context, kCorrelationIdKey),
-                                     .timeout_ns = TimeoutNs(*context)}) {}
+        served_(service.core(), {.request_id = ClientMetadata(*context, kRequestIdKey),
+                                 .correlation_id = ClientMetadata(*context, kCorrelationIdKey),
+                                 .timeout_ns = TimeoutNs(*context)}) {}
 
   void Start(const grpc::ByteBuffer& request);  // gRPC's thread
 
  private:
-  void OnCancel() override { generation_.Cancel(); }
+  void OnCancel() override { served_.Cancel(); }
   void OnWriteDone(bool ok) override;
   void OnDone() override { self_.reset(); }
 
@@ -194,7 +194,7 @@ class GenerateCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
 
   InferenceService::Impl& service_;
   grpc::CallbackServerContext* const context_;  // until the status was given to gRPC
-  Generation generation_;
+  ServedCall served_;
   std::shared_ptr<GenerateCall> self_;
 
   std::atomic<bool> write_scheduled_{false};
@@ -210,7 +210,7 @@ class GenerateCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
 
 void GenerateCall::Start(const grpc::ByteBuffer& request) {
   self_ = shared_from_this();
-  if (const RpcError error = generation_.Open(); !error.ok()) return EndRefused(error);
+  if (const RpcError error = served_.Open(); !error.ok()) return EndRefused(error);
   InferenceCore& core = service_.core();
   const bool taken = core.workers().TrySubmit(static_cast<int64_t>(request.Length()),
                                               [self = shared_from_this(), bytes = request] {
@@ -221,17 +221,17 @@ void GenerateCall::Start(const grpc::ByteBuffer& request) {
 }
 
 RpcError GenerateCall::Admit(const grpc::ByteBuffer& bytes) {
-  if (RpcError error = generation_.CheckIsWanted(); !error.ok()) return error;
+  if (RpcError error = served_.CheckIsWanted(); !error.ok()) return error;
   v1::GenerateRequest proto;
   if (RpcError error = Parse(bytes, &proto); !error.ok()) return error;
-  RpcError error = generation_.Admit(proto, [weak = weak_from_this()] {
+  RpcError error = served_.Admit(proto, [weak = weak_from_this()] {
     if (const std::shared_ptr<GenerateCall> call = weak.lock()) call->ScheduleWrite();
   });
   if (!error.ok()) return error;
 
   // At once on admission, so that a client can tell being accepted from the first token.
   AddIdsToInitialMetadata();
-  context_->AddInitialMetadata("x-served-model", MetadataText(generation_.serving()->model.names[0]));
+  context_->AddInitialMetadata("x-served-model", MetadataText(served_.serving()->model.names[0]));
   context_->AddInitialMetadata("x-server-version", TRAMONTANE_VERSION);
   StartSendInitialMetadata();
   {
@@ -243,8 +243,8 @@ RpcError GenerateCall::Admit(const grpc::ByteBuffer& bytes) {
 }
 
 void GenerateCall::AddIdsToInitialMetadata() {
-  const std::string& id = generation_.request_id();
-  const std::string& correlation_id = generation_.correlation_id();
+  const std::string& id = served_.request_id();
+  const std::string& correlation_id = served_.correlation_id();
   if (!id.empty()) context_->AddInitialMetadata(kRequestIdKey, id);
   if (!correlation_id.empty()) context_->AddInitialMetadata(kCorrelationIdKey, correlation_id);
 }
@@ -267,7 +267,7 @@ void GenerateCall::OnWriteDone(bool ok) {
     if (!ok) {
       reader_gone_ = true;
       outbox_.clear();
-      generation_.Cancel();
+      served_.Cancel();
     }
   }
   WriteNext();
@@ -300,7 +300,7 @@ void GenerateCall::WriteNext() {
 }
 
 void GenerateCall::TakeEvents() {
-  const InferenceEvents taken = generation_.Take();
+  const InferenceEvents taken = served_.Take();
   if (!reader_gone_) {
     for (const v1::GenerateResponse& event : taken.events) outbox_.push_back(Serialize(event));
   }
@@ -317,8 +317,8 @@ void GenerateCall::EndRefused(const RpcError& error) {
 }
 
 grpc::Status GenerateCall::PrepareEnd(const RpcError& error) {
-  generation_.End(error);
-  const Generation::Summary& summary = generation_.summary();
+  served_.End(error);
+  const ServedCall::Summary& summary = served_.summary();
   if (summary.finished_choices > 0) {
     const Timings& times = summary.timings;
     context_->AddTrailingMetadata("x-prompt-tokens", std::to_string(summary.prompt_tokens));

@@ -1,4 +1,4 @@
-// tramontane: one binary, four subcommands.
+// tramontane: one binary, five subcommands.
 #include "server/commands/commands.h"
 
 int main(int argc, char** argv) {
@@ -6,6 +6,7 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   tramontane::RunCommand run;
   tramontane::AddServeCommand(app, &run);
+  tramontane::AddGatewayCommand(app, &run);
   tramontane::AddGenerateCommand(app, &run);
   tramontane::AddInspectCommand(app, &run);
   tramontane::AddVersionCommand(app, &run);

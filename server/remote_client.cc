@@ -117,7 +117,7 @@ class RemoteGeneration : public std::enable_shared_from_this<RemoteGeneration> {
   bool said_something_ = false;  // an event came: no other server is tried
   bool paused_ = false;          // the attempt waits for Take before it reads on
   bool cancelled_ = false;
-  std::optional<RpcError> outcome_;
+  std::optional<RpcError> outcome_;  // until it is taken
 };
 
 // One call to one server. Owns itself until gRPC is done with it.
@@ -227,7 +227,7 @@ InferenceEvents RemoteGeneration::Take() {
     std::lock_guard lock(mutex_);
     taken.events = held_.Take();
     taken.done = outcome_.has_value();
-    if (outcome_) taken.outcome = *outcome_;
+    if (outcome_) taken.outcome = *std::exchange(outcome_, std::nullopt);
     if (std::exchange(paused_, false)) paused = attempt_;
   }
   if (paused != nullptr) paused->Read();

@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -18,6 +19,7 @@
 
 #include "kernels/core/check.h"
 #include "server/engine_client.h"
+#include "server/gateway/gateway.h"
 #include "server/inference_core.h"
 #include "server/inference_service.h"
 
@@ -109,11 +111,21 @@ struct Server::Impl {
   InferenceService service;  // outlives `grpc`
   std::unique_ptr<grpc::Server> grpc;
   std::string address;
+  std::unique_ptr<Gateway> gateway;  // null: no HTTP
 
+  Status StartGrpc(const ServerOptions& options);
+  Status StartHttp(const ServerOptions& options);
   void SetServing(bool serving) { grpc->GetHealthCheckService()->SetServingStatus(kServiceName, serving); }
 };
 
 StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
+  auto impl = std::make_unique<Impl>(options);
+  TM_RETURN_IF_ERROR(impl->StartGrpc(options));
+  if (!options.http_address.empty()) TM_RETURN_IF_ERROR(impl->StartHttp(options));
+  return std::unique_ptr<Server>(new Server(std::move(impl)));
+}
+
+Status Server::Impl::StartGrpc(const ServerOptions& options) {
   RouteLibraryLogs();
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
@@ -122,23 +134,34 @@ StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
   if (!IsUnixSocket(options.grpc_address) && (parts.host.empty() || parts.port.empty())) {
     return InvalidArgument("grpc_address: \"" + options.grpc_address + "\" is not HOST:PORT");
   }
-  auto impl = std::make_unique<Impl>(options);
   grpc::ServerBuilder builder;
   SetConnectionArguments(&builder);
   builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
   builder.SetMaxSendMessageSize(-1);
-  builder.RegisterService(impl->service.grpc_service());
+  builder.RegisterService(service.grpc_service());
   int port = 0;
   builder.AddListeningPort(options.grpc_address, grpc::InsecureServerCredentials(), &port);
-  impl->grpc = builder.BuildAndStart();
-  if (impl->grpc == nullptr) {
+  grpc = builder.BuildAndStart();
+  if (grpc == nullptr) {
     return Unavailable("grpc_address: cannot listen on " + options.grpc_address + ": " +
                        ListenFault(options.grpc_address));
   }
-  impl->address =
+  address =
       IsUnixSocket(options.grpc_address) ? options.grpc_address : parts.host + ":" + std::to_string(port);
-  impl->SetServing(false);
-  return std::unique_ptr<Server>(new Server(std::move(impl)));
+  SetServing(false);
+  return {};
+}
+
+Status Server::Impl::StartHttp(const ServerOptions& options) {
+  GatewayOptions gateway_options;
+  gateway_options.address = options.http_address;
+  gateway_options.version = TRAMONTANE_VERSION;
+  gateway_options.cors_origin = options.http_cors_origin;
+  gateway_options.any_model = options.any_model;
+  auto started = Gateway::Start(std::move(gateway_options), client);
+  if (!started.ok()) return {started.status().code(), "http_address: " + started.status().message()};
+  gateway = std::move(started).value();
+  return {};
 }
 
 Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -152,18 +175,27 @@ void Server::Serve(const ServedModel& model) {
 
 const std::string& Server::grpc_address() const { return impl_->address; }
 
+std::string Server::http_address() const {
+  return impl_->gateway == nullptr ? "" : impl_->gateway->address();
+}
+
 InferenceClient& Server::client() { return impl_->client; }
 
+// The doors drain together: what came over HTTP counts as open until its last byte is written.
 bool Server::Drain(int64_t timeout_ns) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::nanoseconds(timeout_ns);
   impl_->SetServing(false);
   impl_->core.StartDraining();
-  return impl_->core.WaitForStreams(timeout_ns);
+  const bool http_drained = impl_->gateway == nullptr || impl_->gateway->Drain(timeout_ns);
+  const std::chrono::nanoseconds left = std::max(0ns, end - std::chrono::steady_clock::now());
+  return impl_->core.WaitForStreams(left.count()) && http_drained;
 }
 
 void Server::Stop() {
   if (impl_->grpc == nullptr) return;
   impl_->SetServing(false);
   impl_->core.StartDraining();
+  if (impl_->gateway != nullptr) impl_->gateway->Stop();
   // What is still open then is cancelled, and waited for. After a drain that is a short call or none.
   const bool drained = impl_->core.WaitForStreams(0);
   impl_->grpc->Shutdown(std::chrono::system_clock::now() + (drained ? kShutdownGrace : 0ms));

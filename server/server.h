@@ -1,5 +1,5 @@
-// Server: the gRPC front of one engine. Binds first, so that a taken port is known before weights load;
-// serves once it is given a model; drains; stops.
+// Server: the front of one engine, gRPC and HTTP. Binds first, so that a taken port is known before weights
+// load; serves once it is given a model; drains; stops.
 //
 // Start, Serve, Drain and Stop from one thread, in this order; the rest from any thread.
 // Always: until Serve, requests get UNAVAILABLE and health is NOT_SERVING; the engine must run (step) until
@@ -18,6 +18,9 @@ namespace tramontane {
 
 struct ServerOptions {
   std::string grpc_address = "127.0.0.1:50051";  // HOST:PORT; port 0 takes a free one. Also "unix:PATH"
+  std::string http_address = {};                 // the same for HTTP; "": no HTTP
+  std::string http_cors_origin = {};             // browsers of this origin may call, "*": of any; "": of none
+  bool any_model = false;                        // HTTP takes every model's name for the one that is served
   int32_t worker_threads = 2;                    // tokenising, chat rendering, detokenising
   int32_t max_queued_work = 256;                 // inputs waiting for them; one more: RESOURCE_EXHAUSTED
   int32_t writer_threads = 1;                    // hand results to gRPC
@@ -26,7 +29,7 @@ struct ServerOptions {
 
 class Server {
  public:
-  // Listens. UNAVAILABLE naming the address and the cause when that fails.
+  // Listens. UNAVAILABLE naming the setting, the address and the cause when that fails.
   static StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options);
   ~Server();  // as Stop
 
@@ -35,6 +38,7 @@ class Server {
 
   // "127.0.0.1:50051", with the port that was really taken.
   const std::string& grpc_address() const;
+  std::string http_address() const;  // "": no HTTP
 
   // Calls from within this process, behind the same checks and limits as gRPC. Until Stop. Calls that are
   // open then are the caller's to cancel.

@@ -10,6 +10,7 @@ namespace tramontane {
 using RunCommand = std::function<int()>;
 
 void AddServeCommand(CLI::App& app, RunCommand* run);
+void AddGatewayCommand(CLI::App& app, RunCommand* run);
 void AddGenerateCommand(CLI::App& app, RunCommand* run);
 void AddInspectCommand(CLI::App& app, RunCommand* run);
 void AddVersionCommand(CLI::App& app, RunCommand* run);

@@ -1,17 +1,13 @@
-// serve [MODEL_DIR]: loads a model and answers over gRPC until told to stop.
-#include <fcntl.h>
-#include <poll.h>
-#include <signal.h>
+// serve [MODEL_DIR]: loads a model and answers over gRPC and HTTP until told to stop.
 #include <spdlog/spdlog.h>
-#include <unistd.h>
 
 #include <cstdio>
-#include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "server/commands/commands.h"
+#include "server/commands/stop_signals.h"
 #include "server/config.h"
 #include "server/host_options.h"
 #include "server/logging.h"
@@ -55,31 +51,7 @@ std::vector<std::string> EffectiveConfig(const ServeArguments& arguments, ServeC
   return problems;
 }
 
-// ---- stopping -----------------------------------------------------------------------------------
-
-int stop_pipe[2] = {-1, -1};  // a signal writes a byte; the main thread waits for it
-
-extern "C" void OnStopSignal(int) {
-  static volatile sig_atomic_t received = 0;
-  if (received != 0) _exit(1);  // the second one does not wait for anybody
-  received = 1;
-  const char byte = 0;
-  [[maybe_unused]] const ssize_t written = write(stop_pipe[1], &byte, 1);
-}
-
-bool InstallStopSignals() {
-  if (pipe2(stop_pipe, O_CLOEXEC) != 0) return false;
-  struct sigaction action = {};
-  action.sa_handler = OnStopSignal;
-  signal(SIGPIPE, SIG_IGN);
-  return sigaction(SIGTERM, &action, nullptr) == 0 && sigaction(SIGINT, &action, nullptr) == 0;
-}
-
-// True when a stop signal came within the time.
-bool StopRequested(int timeout_ms) {
-  pollfd descriptor = {stop_pipe[0], POLLIN, 0};
-  return poll(&descriptor, 1, timeout_ms) > 0;
-}
+// ---- serving ------------------------------------------------------------------------------------
 
 // Returns when a signal came (OK) or the engine has lost its device.
 Status WaitForStop(const Engine& engine) {
@@ -89,8 +61,6 @@ Status WaitForStop(const Engine& engine) {
     TM_RETURN_IF_ERROR(engine.fatal());
   }
 }
-
-// ---- serving ------------------------------------------------------------------------------------
 
 // At most one line a second, and the last one.
 LoadProgress LogProgress(const Clock& clock) {
@@ -114,6 +84,9 @@ void LogPlan(const EngineHostPlan& plan) {
 Status Serve(const ServeConfig& config) {
   ServerOptions server_options;
   server_options.grpc_address = config.grpc_address;
+  if (config.http_address != "off") server_options.http_address = config.http_address;
+  server_options.http_cors_origin = config.http_cors_origin;
+  server_options.any_model = config.any_model;
   server_options.worker_threads = static_cast<int32_t>(config.worker_threads);
   server_options.max_queued_work = static_cast<int32_t>(config.max_queued_work);
 
@@ -144,7 +117,8 @@ Status Serve(const ServeConfig& config) {
   model.tokenizer = &host->tokenizer();
   model.clock = &clock;
   server->Serve(model);
-  const nlohmann::json ready = {{"grpc", server->grpc_address()}};
+  nlohmann::json ready = {{"grpc", server->grpc_address()}};
+  if (!server->http_address().empty()) ready["http"] = server->http_address();
   std::printf("ready %s\n", ready.dump().c_str());
   std::fflush(stdout);
 
@@ -177,27 +151,42 @@ int RunServe(const ServeArguments& arguments) {
   const Status status = Serve(config);
   if (status.ok()) return 0;
   spdlog::error("{}", status.ToString());
-  std::fprintf(stderr, "tramontane serve: %s\n", status.ToString().c_str());
   return 1;
+}
+
+// By its metavar a setting is one value, a list that may also be given name by name, or a flag alone.
+void AddFlag(const Setting& setting, const std::shared_ptr<ServeArguments>& arguments, CLI::App* command) {
+  const std::string flag = FlagOf(setting);
+  const std::string metavar = setting.metavar;
+  const auto set = [arguments, &setting](const std::string& text) {
+    arguments->flags.emplace_back(&setting, text);
+  };
+  if (metavar == "true|false") {
+    command->add_flag_callback(flag, [set] { set("true"); }, setting.help);
+  } else if (metavar == "NAME[,NAME]") {
+    const std::string singular = flag.substr(0, flag.size() - 1);
+    const auto set_joined = [set](const std::vector<std::string>& names) {
+      set(CLI::detail::join(names, ","));
+    };
+    command->add_option_function<std::vector<std::string>>(flag + "," + singular, set_joined, setting.help)
+        ->allow_extra_args(false)  // what follows a name is another argument
+        ->type_name(metavar);
+  } else {
+    command->add_option_function<std::string>(flag, set, setting.help)->type_name(metavar)->take_last();
+  }
 }
 
 }  // namespace
 
 void AddServeCommand(CLI::App& app, RunCommand* run) {
   auto arguments = std::make_shared<ServeArguments>();
-  CLI::App* command = app.add_subcommand("serve", "Load a model and answer over gRPC");
+  CLI::App* command = app.add_subcommand("serve", "Load a model and answer over gRPC and HTTP");
   command->add_option("MODEL_DIR", arguments->model, "folder of the model; none: the embedded model, breeze");
   command->add_option("--config", arguments->config_file, "JSON file of settings; flags override it");
   command->add_flag("--print-config", arguments->print_config,
                     "print the effective settings as JSON and end");
   for (const Setting& setting : ServeSettings()) {
-    if (std::string(setting.key) == "model") continue;  // MODEL_DIR
-    command
-        ->add_option_function<std::string>(
-            FlagOf(setting),
-            [arguments, &setting](const std::string& text) { arguments->flags.emplace_back(&setting, text); },
-            setting.help)
-        ->type_name(setting.metavar);
+    if (std::string(setting.key) != "model") AddFlag(setting, arguments, command);  // that is MODEL_DIR
   }
   command->callback([arguments, run] { *run = [arguments] { return RunServe(*arguments); }; });
 }

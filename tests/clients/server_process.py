@@ -15,7 +15,8 @@ class ServerProcess:
     def __init__(self, binary: str, *arguments: str):
         self.terminated = False
         self.log = tempfile.TemporaryFile("w+")
-        command = [binary, "serve", "--grpc-address", "127.0.0.1:0", *arguments]
+        free = "127.0.0.1:0"
+        command = [binary, "serve", "--grpc-address", free, "--http-address", free, *arguments]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log, text=True)
         readable, _, _ = select.select([self.process.stdout], [], [], READY_SECONDS)
         line = self.process.stdout.readline() if readable else ""

@@ -115,16 +115,20 @@ class Program {
 // A server with the embedded model on a free port, and its address.
 struct Served {
   Program program;
-  std::string address;
+  std::string address;  // of gRPC
+  std::string http;
 
   explicit Served(std::vector<std::string> more = {}) : program(Arguments(std::move(more))) {
     const std::string line = program.FirstLine();
     EXPECT_THAT(line, StartsWith("ready {"));
     const auto json = nlohmann::json::parse(line.substr(std::string("ready ").size()), nullptr, false);
-    if (json.is_object()) address = json.value("grpc", "");
+    if (!json.is_object()) return;
+    address = json.value("grpc", "");
+    http = json.value("http", "");
   }
   static std::vector<std::string> Arguments(std::vector<std::string> more) {
-    std::vector<std::string> all = {"serve", "--grpc-address", "127.0.0.1:0"};
+    std::vector<std::string> all = {"serve", "--grpc-address", "127.0.0.1:0", "--http-address",
+                                    "127.0.0.1:0"};
     all.insert(all.end(), more.begin(), more.end());
     return all;
   }
@@ -132,7 +136,9 @@ struct Served {
 
 TEST(CommandLineTest, ServePrintsExactlyOneReadyLineAndDrainsOnSigterm) {
   Served served;
-  EXPECT_THAT(served.address, ContainsRegex("^127\\.0\\.0\\.1:[1-9][0-9]*$"));
+  for (const std::string& address : {served.address, served.http}) {
+    EXPECT_THAT(address, ContainsRegex("^127\\.0\\.0\\.1:[1-9][0-9]*$"));
+  }
   Program generate({"generate", "What is the KV cache?", "--address", served.address, "--temperature", "0"});
   EXPECT_EQ(generate.Wait(), 0) << generate.err();
   EXPECT_THAT(generate.out(), HasSubstr("keys and values"));
@@ -179,10 +185,34 @@ TEST(CommandLineTest, ASecondSignalEndsTheServerAtOnce) {
 
 TEST(CommandLineTest, ATakenPortIsNamed) {
   Served served;
-  Program second({"serve", "--grpc-address", served.address});
+  Program second({"serve", "--grpc-address", served.address, "--http-address", "off"});
   EXPECT_EQ(second.Wait(), 1);
   EXPECT_EQ(second.out(), "");
-  EXPECT_THAT(second.err(), HasSubstr(served.address));
+  EXPECT_THAT(second.err(), HasSubstr("grpc_address: cannot listen on " + served.address));
+  Program third({"serve", "--grpc-address", "127.0.0.1:0", "--http-address", served.http});
+  EXPECT_EQ(third.Wait(), 1);
+  EXPECT_EQ(third.out(), "");
+  EXPECT_THAT(third.err(), HasSubstr("http_address: "));
+  EXPECT_THAT(third.err(), HasSubstr(served.http));
+  EXPECT_THAT(third.err(), HasSubstr("already in use"));
+}
+
+TEST(CommandLineTest, HttpCanBeOff) {
+  Served served({"--http-address", "off"});
+  EXPECT_EQ(served.http, "");
+  EXPECT_NE(served.address, "");
+}
+
+TEST(CommandLineTest, TheGatewayServesWhatAServerElsewhereDoes) {
+  Served served({"--http-address", "off", "--served-model-name", "one", "--served-model-name", "two"});
+  Program gateway({"gateway", "--backend", served.address, "--http-address", "127.0.0.1:0"});
+  EXPECT_THAT(gateway.FirstLine(), ContainsRegex(R"(^ready \{"http":"127\.0\.0\.1:[1-9][0-9]*"\}$)"));
+  gateway.Signal(SIGTERM);
+  EXPECT_EQ(gateway.Wait(), 0) << gateway.err();
+  EXPECT_THAT(gateway.err(), HasSubstr(served.address + " is up"));
+  Program nowhere({"gateway"});
+  EXPECT_NE(nowhere.Wait(), 0);
+  EXPECT_THAT(nowhere.err(), HasSubstr("--backend"));
 }
 
 TEST(CommandLineTest, EveryProblemOfTheSettingsIsReportedAtOnce) {

@@ -17,10 +17,11 @@ using testing::IsEmpty;
 TEST(ConfigTest, SetsEveryKindOfValue) {
   ServeConfig config;
   EXPECT_THAT(ApplyConfigJson(R"({"model": "/models/7b", "served_model_names": ["a", "b"], "memory": "4GiB",
-                                  "max_sequences": 8, "drain_timeout": 1.5, "kv_dtype": "f32"})",
+                                  "max_sequences": 8, "drain_timeout": 1.5, "kv_dtype": "f32", "any_model": true})",
                               &config),
               IsEmpty());
   EXPECT_EQ(config.model, "/models/7b");
+  EXPECT_TRUE(config.any_model);
   EXPECT_THAT(config.served_model_names, ElementsAre("a", "b"));
   EXPECT_EQ(config.memory, 4ll << 30);
   EXPECT_EQ(config.max_sequences, 8);
@@ -31,7 +32,7 @@ TEST(ConfigTest, SetsEveryKindOfValue) {
 TEST(ConfigTest, ReportsEveryProblemAtOnceWithKeyValueAndLimit) {
   ServeConfig config;
   EXPECT_THAT(ApplyConfigJson(R"({"max_sequences": 0, "max_sequence": 4, "kv_dtype": "fp8", "page_size": "16",
-                          "memory": "4 parsecs", "threads": 1.5, "drain_timeout": -1, "model": null})",
+                          "memory": "4 parsecs", "threads": 1.5, "drain_timeout": -1, "model": null, "any_model": "true"})",
                               &config),
               ElementsAre(R"("max_sequences" is 0, the least is 1)",
                           R"("max_sequence" is not a setting; the nearest is "max_sequences")",
@@ -40,7 +41,8 @@ TEST(ConfigTest, ReportsEveryProblemAtOnceWithKeyValueAndLimit) {
                           AllOf(HasSubstr(R"("memory" is "4 parsecs")"), HasSubstr("GiB")),
                           R"("threads" is "1.5", it must be a whole number)",
                           R"("drain_timeout" is -1, it must lie in 0 .. 86400.0)",
-                          R"("model" is null, it must be of the kind MODEL_DIR)"));
+                          R"("model" is null, it must be of the kind MODEL_DIR)",
+                          R"("any_model" is "true", it must be of the kind true|false)"));
 }
 
 TEST(ConfigTest, NamesRepeatedKeysAndMalformedDocuments) {

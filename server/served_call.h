@@ -1,4 +1,4 @@
-// Generation: one Generate call without its transport: admission, the request's id, its events as messages,
+// ServedCall: one Generate call without its transport: admission, the request's id, its events as messages,
 // its end and the log line. gRPC's call and the gateway's each hold one.
 //
 //   made -> Open -> Admit -> Take ... Take -> End            after a refusal: straight to End
@@ -27,13 +27,13 @@ struct Caller {
   std::optional<int64_t> timeout_ns;          // from Open on; the queue counts
 };
 
-class Generation {
+class ServedCall {
  public:
-  Generation(InferenceCore& core, Caller caller) : core_(core), caller_(std::move(caller)) {}
+  ServedCall(InferenceCore& core, Caller caller) : core_(core), caller_(std::move(caller)) {}
   // What has not ended then is cancelled: nobody could take its events.
-  ~Generation();
-  Generation(const Generation&) = delete;
-  Generation& operator=(const Generation&) = delete;
+  ~ServedCall();
+  ServedCall(const ServedCall&) = delete;
+  ServedCall& operator=(const ServedCall&) = delete;
 
   // Not OK: loading, draining, or too many streams. Quick.
   RpcError Open();

@@ -1,4 +1,4 @@
-#include "server/generation.h"
+#include "server/served_call.h"
 
 #include <spdlog/spdlog.h>
 
@@ -47,7 +47,7 @@ RpcError DuplicateIdError(const std::string& id) {
 
 }  // namespace
 
-Generation::~Generation() {
+ServedCall::~ServedCall() {
   if (!ended_ && stream_ != nullptr) {
     stream_->Cancel();
     End(ToRpcError(Status(StatusCode::kCancelled, "the call was dropped")));
@@ -55,7 +55,7 @@ Generation::~Generation() {
   if (counted_) core_.RemoveStream();
 }
 
-RpcError Generation::Open() {
+RpcError ServedCall::Open() {
   serving_ = core_.serving();
   if (serving_ == nullptr) return InferenceCore::LoadingError();
   received_ns_ = serving_->model.clock->NowNs();
@@ -68,7 +68,7 @@ RpcError Generation::Open() {
   return error;
 }
 
-RpcError Generation::Admit(const v1::GenerateRequest& proto, std::function<void()> on_ready) {
+RpcError ServedCall::Admit(const v1::GenerateRequest& proto, std::function<void()> on_ready) {
   if (RpcError error = TakeRequestId(proto.request_id()); !error.ok()) return error;
   Request request;
   if (RpcError error = serving_->converter.Generate(proto, &request); !error.ok()) return error;
@@ -91,7 +91,7 @@ RpcError Generation::Admit(const v1::GenerateRequest& proto, std::function<void(
 }
 
 // The request's name: its own field, else the transport's, else drawn.
-RpcError Generation::TakeRequestId(const std::string& id_field) {
+RpcError ServedCall::TakeRequestId(const std::string& id_field) {
   if (caller_.correlation_id) {
     if (const std::string fault = RequestIdFault(*caller_.correlation_id); !fault.empty()) {
       return FieldError(kCorrelationIdKey, fault);
@@ -112,7 +112,7 @@ RpcError Generation::TakeRequestId(const std::string& id_field) {
   return registered_ ? RpcError() : DuplicateIdError(request_id_);
 }
 
-RpcError Generation::CheckIsWanted() {
+RpcError ServedCall::CheckIsWanted() {
   {
     std::lock_guard lock(mutex_);
     if (cancelled_) return ToRpcError(Status(StatusCode::kCancelled, "the request was cancelled"));
@@ -123,13 +123,13 @@ RpcError Generation::CheckIsWanted() {
   return {};
 }
 
-void Generation::Cancel() {
+void ServedCall::Cancel() {
   std::lock_guard lock(mutex_);
   cancelled_ = true;
   if (stream_ != nullptr) stream_->Cancel();
 }
 
-InferenceEvents Generation::Take() {
+InferenceEvents ServedCall::Take() {
   StreamUpdate update = stream_->Take();
   const ProtoConverter& converter = serving_->converter;
   InferenceEvents taken;
@@ -147,13 +147,13 @@ InferenceEvents Generation::Take() {
   return taken;
 }
 
-void Generation::End(const RpcError& outcome) {
+void ServedCall::End(const RpcError& outcome) {
   ended_ = true;
   if (registered_) core_.UnregisterId(request_id_);
   spdlog::info("{}", LogLine(outcome));
 }
 
-std::string Generation::LogLine(const RpcError& outcome) const {
+std::string ServedCall::LogLine(const RpcError& outcome) const {
   const Timings& times = summary_.timings;
   const int64_t now_ns = serving_ == nullptr ? 0 : serving_->model.clock->NowNs();
   return fmt::format(
@@ -168,7 +168,7 @@ std::string Generation::LogLine(const RpcError& outcome) const {
       LogText(outcome.message));
 }
 
-void Generation::Summary::Add(const StreamFinished& finished) {
+void ServedCall::Summary::Add(const StreamFinished& finished) {
   prompt_tokens = finished.usage.prompt_tokens;
   cached_tokens = finished.usage.cached_tokens;
   completion_tokens += finished.usage.completion_tokens;
