@@ -20,26 +20,18 @@ add_library(tramontane_nvcc_facts INTERFACE)
 target_compile_definitions(tramontane_nvcc_facts INTERFACE TRAMONTANE_NVCC_VERSION="${nvcc_version}"
                                                            TRAMONTANE_NVCC_MISSING="${TRAMONTANE_NVCC_MISSING}")
 
-# Machine code for the three generations that the kernels are made for, and PTX for those that come after.
-set(TRAMONTANE_CUDA_ARCHITECTURES 80-real 89-real 90a-real 90-virtual)
-
 # tramontane_nvcc_library(NAME a.cu b.cu ...): a static library of device code and its launches. What ptxas said of
 # a.cu lies in a.cu.ptxas beside the object; the library's property PTXAS_LOGS lists them, from the checkout's root.
 function(tramontane_nvcc_library name)
+  # Machine code for the three generations that the kernels are made for, and PTX for those that come after: that of
+  # 90a runs on nothing later, that of 90 does.
+  set(architectures -gencode=arch=compute_80,code=sm_80 -gencode=arch=compute_89,code=sm_89
+                    -gencode=arch=compute_90a,code=sm_90a -gencode=arch=compute_90,code=compute_90)
   set(flags -std=c++20 -O3 --expt-relaxed-constexpr -Xptxas=-v -Werror=all-warnings -Xcompiler=-fPIC,-Wall,-Wextra,-fno-strict-aliasing
-            -I${CMAKE_SOURCE_DIR} --compiler-bindir=${CMAKE_CXX_COMPILER})
+            -I${CMAKE_SOURCE_DIR} --compiler-bindir=${CMAKE_CXX_COMPILER} ${architectures})
   if(TRAMONTANE_WERROR)
     list(APPEND flags -Xcompiler=-Werror)
   endif()
-  foreach(architecture ${TRAMONTANE_CUDA_ARCHITECTURES})
-    string(REGEX MATCH "^([0-9a-z]+)-(real|virtual)$" matched ${architecture})
-    set(number ${CMAKE_MATCH_1})
-    if(CMAKE_MATCH_2 STREQUAL "real")
-      list(APPEND flags -gencode=arch=compute_${number},code=sm_${number})
-    else()
-      list(APPEND flags -gencode=arch=compute_${number},code=compute_${number})
-    endif()
-  endforeach()
   foreach(source ${ARGN})
     set(object ${CMAKE_CURRENT_BINARY_DIR}/${name}/${source}.o)
     set(log ${CMAKE_CURRENT_BINARY_DIR}/${name}/${source}.ptxas)

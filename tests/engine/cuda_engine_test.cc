@@ -1,5 +1,6 @@
-// The whole engine over the CUDA backend on the emulator, against the CPU backend: logits of given tokens,
-// and what requests get while pages leave windows, sequences are preempted and streams cancelled.
+// The whole engine over the CUDA backend, on the emulator or in bench/gpu_check on a GPU, against the CPU
+// backend: logits of given tokens, and what requests get while pages leave windows, sequences are preempted
+// and streams cancelled.
 //
 // Tolerance. Both read the same bf16 weights and keep bf16 keys; what differs is that activations are rounded
 // to bf16, a relative error of u = 2^-9 each, uniform and independent. A layer rounds some 14 times on the
@@ -19,8 +20,7 @@
 #include <vector>
 
 #include "kernels/cpu/cpu_backend.h"
-#include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/emulator/emulated_runtime.h"
+#include "tests/support/cuda_device.h"
 #include "tests/support/in_process_engine.h"
 #include "tests/support/model_driver.h"
 #include "tests/support/temp_folder.h"
@@ -30,8 +30,6 @@ namespace tramontane {
 namespace {
 
 using Logits = std::vector<std::vector<float>>;  // [tokens][vocab]
-
-BackendPtr MakeEmulated() { return cuda::MakeCudaBackend(std::make_unique<emulator::EmulatedRuntime>()); }
 
 // f32 sums over the same weights, and no rounding of inputs.
 BackendPtr MakeExactCpu() {
@@ -131,7 +129,7 @@ struct Comparison {
 TEST(CudaModel, TeacherForcedLogitsAgreeWithTheCpu) {
   const TempFolder folder;
   WindowedModel().WriteMistral(folder);
-  Loaded cuda(MakeEmulated(), folder.path(), 8), cpu(MakeExactCpu(), folder.path(), 8);
+  Loaded cuda(MakeCudaTestBackend(), folder.path(), 8), cpu(MakeExactCpu(), folder.path(), 8);
   ModelDriver on_cuda(*cuda.model, *cuda.backend, {}), on_cpu(*cpu.model, *cpu.backend, {});
   std::mt19937 random(7);
   const auto some = [&random](int count) {
@@ -203,7 +201,7 @@ TEST_P(CudaEngine, GivesWhatTheCpuGivesWhileWindowsRollAndSequencesArePreempted)
   options.limits = SmallLimits(/*pool_pages=*/48);  // one sequence of the context takes about 30
   options.limits.max_step_tokens = 24;              // more than 16 rows: large products too
   options.limits.steps_in_flight = GetParam();
-  BackendEngine test(MakeEmulated(), folder.path(), options);
+  BackendEngine test(MakeCudaTestBackend(), folder.path(), options);
 
   std::vector<Request> requests;
   std::vector<std::unique_ptr<StreamReader>> readers;
@@ -257,7 +255,7 @@ TEST(CudaOverlap, ARequestAloneGivesTheSameBitsWithTwoStepsInFlight) {
     BackendEngine::Options options;
     options.limits = SmallLimits(/*pool_pages=*/48);
     options.limits.steps_in_flight = steps;
-    BackendEngine test(MakeEmulated(), folder.path(), options);
+    BackendEngine test(MakeCudaTestBackend(), folder.path(), options);
     auto reader = test.Submit(request);
     test.RunToEnd({reader.get()});
     ASSERT_TRUE(reader->status().ok()) << reader->status();
@@ -286,7 +284,7 @@ TEST(CudaOverlap, GivesWhatTheCpuGivesWithBreeze) {
   options.limits.context = 512;
   options.limits.max_step_tokens = 128;
   options.limits.steps_in_flight = 2;
-  BackendEngine test(MakeEmulated(), folder, options);
+  BackendEngine test(MakeCudaTestBackend(), folder, options);
   std::vector<Request> requests;
   std::vector<std::unique_ptr<StreamReader>> readers;
   std::vector<StreamReader*> all_readers;

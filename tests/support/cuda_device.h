@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/backend.h"
+
 namespace tramontane {
 
 // Uninitialised memory that kernels can address, of the exact size. A device that fails ends the program.
@@ -23,6 +25,9 @@ void CopyFromDevice(void* host, const void* device, size_t bytes);
 enum class ThreadOrder { kForward, kReverse, kRandom };
 std::vector<ThreadOrder> ThreadOrders();
 void UseThreadOrder(ThreadOrder order);
+
+// The CUDA backend on that device.
+BackendPtr MakeCudaTestBackend();
 
 // Device memory with a copy of host values.
 template <typename T>

@@ -1,5 +1,7 @@
 #include <cstdlib>
 
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/emulator/emulated_runtime.h"
 #include "kernels/cuda/emulator/emulator.h"
 #include "tests/support/cuda_device.h"
 
@@ -25,6 +27,10 @@ void UseThreadOrder(ThreadOrder order) {
                                           : order == ThreadOrder::kReverse ? emulator::LaneOrder::kReverse
                                                                            : emulator::LaneOrder::kRandom,
                                  .seed = 11};
+}
+
+BackendPtr MakeCudaTestBackend() {
+  return cuda::MakeCudaBackend(std::make_unique<emulator::EmulatedRuntime>());
 }
 
 }  // namespace tramontane

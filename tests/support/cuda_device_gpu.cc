@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "server/cuda_loader.h"
 #include "tests/support/cuda_device.h"
 
 namespace tramontane {
@@ -32,5 +33,12 @@ void CopyFromDevice(void* host, const void* device, size_t bytes) {
 
 std::vector<ThreadOrder> ThreadOrders() { return {ThreadOrder::kForward}; }
 void UseThreadOrder(ThreadOrder) {}
+
+BackendPtr MakeCudaTestBackend() {
+  auto backend = OpenCudaBackend(CudaLibraryPath());
+  if (backend.ok()) return *std::move(backend);
+  std::fprintf(stderr, "%s\n", backend.status().ToString().c_str());
+  std::exit(1);
+}
 
 }  // namespace tramontane

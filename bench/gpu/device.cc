@@ -1,0 +1,172 @@
+#include "bench/gpu/device.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+
+#include "kernels/core/dtype.h"
+
+namespace tramontane::gpu {
+namespace {
+
+constexpr int kReplays = 25;
+constexpr int kWarmUps = 3;
+constexpr int64_t kCopyBytes = int64_t{2} << 30;
+constexpr int64_t kRandomBlockBytes = int64_t{64} << 20;
+
+int Attribute(cudaDeviceAttr attribute) {
+  int value = 0;
+  Check(cudaDeviceGetAttribute(&value, attribute, 0), "cudaDeviceGetAttribute");
+  return value;
+}
+
+// Dense bf16 operations of one multiprocessor a clock, from the architectures' white papers; 0 where unknown.
+int TensorFlopsPerClock(int capability) {
+  switch (capability) {
+    case 80:
+      return 2048;
+    case 86:
+    case 89:
+      return 1024;
+    case 90:
+    case 100:
+      return capability == 90 ? 4096 : 8192;
+    default:
+      return 0;
+  }
+}
+
+std::string Megahertz(int kilohertz) { return std::to_string(kilohertz / 1000) + " MHz"; }
+
+}  // namespace
+
+void Check(int error, const char* what) {
+  if (error == 0) return;
+  std::fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(static_cast<cudaError_t>(error)));
+  std::exit(1);
+}
+
+std::unique_ptr<Device> Device::Open(std::string* why_not) {
+  int count = 0;
+  if (const cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess || count == 0) {
+    *why_not = error == cudaSuccess ? "the driver shows none" : cudaGetErrorString(error);
+    return nullptr;
+  }
+  std::unique_ptr<Device> device(new Device);
+  Check(cudaSetDevice(0), "cudaSetDevice");
+  Check(cudaStreamCreateWithFlags(&device->stream_, cudaStreamNonBlocking), "cudaStreamCreate");
+  device->ReadFacts();
+  return device;
+}
+
+Device::~Device() {
+  FreeAll();
+  cudaStreamDestroy(stream_);
+}
+
+void Device::ReadFacts() {
+  cudaDeviceProp properties;
+  Check(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties");
+  multiprocessors_ = properties.multiProcessorCount;
+  l2_bytes_ = properties.l2CacheSize;
+  int driver = 0, runtime = 0;
+  Check(cudaDriverGetVersion(&driver), "cudaDriverGetVersion");
+  Check(cudaRuntimeGetVersion(&runtime), "cudaRuntimeGetVersion");
+  const int clock_khz = Attribute(cudaDevAttrClockRate), memory_khz = Attribute(cudaDevAttrMemoryClockRate);
+  const int bus_bits = Attribute(cudaDevAttrGlobalMemoryBusWidth);
+  const int capability = properties.major * 10 + properties.minor;
+  peak_flops_ = double{1e3} * clock_khz * multiprocessors_ * TensorFlopsPerClock(capability);
+  const double peak_bytes = 2.0 * 1e3 * memory_khz * bus_bits / 8;  // two transfers a clock
+
+  // The copy rate is the yardstick of everything that memory bounds: what this device really does, today.
+  const int64_t copied = std::min(kCopyBytes, static_cast<int64_t>(properties.totalGlobalMem / 8));
+  void* from = AllocateRandom(copied);
+  void* to = Allocate(copied);
+  const double seconds = MedianSeconds(1, [&](int, cudaStream_t stream) {
+    return cudaMemcpyAsync(to, from, static_cast<size_t>(copied), cudaMemcpyDeviceToDevice, stream);
+  });
+  copy_bytes_per_second_ = 2.0 * static_cast<double>(copied) / seconds;
+  FreeAll();
+
+  auto number = [](double value, const char* unit) {
+    char text[64];
+    std::snprintf(text, sizeof(text), "%.0f %s", value, unit);
+    return std::string(text);
+  };
+  facts_ = {{"device", properties.name},
+            {"compute capability", std::to_string(properties.major) + "." + std::to_string(properties.minor)},
+            {"multiprocessors", std::to_string(multiprocessors_)},
+            {"memory", number(static_cast<double>(properties.totalGlobalMem) / (1 << 20), "MiB")},
+            {"L2 cache", number(static_cast<double>(l2_bytes_) / (1 << 20), "MiB")},
+            {"CUDA of the driver", std::to_string(driver / 1000) + "." + std::to_string(driver % 1000 / 10)},
+            {"CUDA runtime", std::to_string(runtime / 1000) + "." + std::to_string(runtime % 1000 / 10)},
+            {"highest clock", Megahertz(clock_khz)},
+            {"memory clock", Megahertz(memory_khz)},
+            {"peak of memory, by its attributes", number(peak_bytes / 1e9, "GB/s")},
+            {"copy within the device, measured", number(copy_bytes_per_second_ / 1e9, "GB/s")},
+            {"peak of dense bf16, by its attributes", number(peak_flops_ / 1e12, "TFLOP/s")}};
+}
+
+void* Device::Allocate(int64_t bytes) {
+  void* memory = nullptr;
+  Check(cudaMalloc(&memory, static_cast<size_t>(std::max<int64_t>(bytes, 16))), "cudaMalloc");
+  memory_.push_back(memory);
+  return memory;
+}
+
+void* Device::AllocateRandom(int64_t bytes, float scale) {
+  std::vector<uint16_t> block(static_cast<size_t>(std::min(bytes, kRandomBlockBytes) / 2));
+  std::mt19937_64 random(17);
+  std::normal_distribution<float> normal(0.0f, scale);
+  std::vector<uint16_t> some(1 << 16);
+  for (uint16_t& bits : some) bits = FloatToBf16(normal(random));
+  for (uint16_t& bits : block) bits = some[random() % some.size()];
+  auto* memory = static_cast<std::byte*>(Allocate(bytes));
+  const auto block_bytes = static_cast<int64_t>(block.size() * 2);
+  for (int64_t done = 0; done < bytes; done += block_bytes) {
+    Check(cudaMemcpy(memory + done, block.data(), static_cast<size_t>(std::min(block_bytes, bytes - done)),
+                     cudaMemcpyHostToDevice),
+          "upload of random numbers");
+  }
+  return memory;
+}
+
+void Device::FreeAll() {
+  for (void* memory : memory_) Check(cudaFree(memory), "cudaFree");
+  memory_.clear();
+}
+
+int Device::CopiesBeyondCache(int64_t bytes) const {
+  return static_cast<int>(std::clamp<int64_t>(4 * l2_bytes_ / std::max<int64_t>(bytes, 1) + 1, 1, 64));
+}
+
+double Device::MedianSeconds(int calls, const Call& call) {
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  Check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+  for (int i = 0; i < calls; ++i) Check(call(i, stream_), "a measured call");
+  Check(cudaStreamEndCapture(stream_, &graph), "cudaStreamEndCapture");
+  Check(cudaGraphInstantiate(&executable, graph, 0), "cudaGraphInstantiate");
+  cudaEvent_t begin = nullptr, end = nullptr;
+  Check(cudaEventCreate(&begin), "cudaEventCreate");
+  Check(cudaEventCreate(&end), "cudaEventCreate");
+  std::vector<double> seconds;
+  for (int replay = 0; replay < kWarmUps + kReplays; ++replay) {
+    Check(cudaEventRecord(begin, stream_), "cudaEventRecord");
+    Check(cudaGraphLaunch(executable, stream_), "cudaGraphLaunch");
+    Check(cudaEventRecord(end, stream_), "cudaEventRecord");
+    Check(cudaEventSynchronize(end), "a replay");
+    float milliseconds = 0;
+    Check(cudaEventElapsedTime(&milliseconds, begin, end), "cudaEventElapsedTime");
+    if (replay >= kWarmUps) seconds.push_back(milliseconds * 1e-3 / calls);
+  }
+  cudaEventDestroy(begin);
+  cudaEventDestroy(end);
+  cudaGraphExecDestroy(executable);
+  cudaGraphDestroy(graph);
+  std::nth_element(seconds.begin(), seconds.begin() + kReplays / 2, seconds.end());
+  return seconds[kReplays / 2];
+}
+
+}  // namespace tramontane::gpu

@@ -1,0 +1,70 @@
+// The GPU of this program: what it is, what it does at most, memory with random contents, and how long calls
+// take on it. A CUDA call that fails ends the program and says which. One thread.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace tramontane::gpu {
+
+void Check(int error, const char* what);
+
+class Device {
+ public:
+  // Null where there is none, and in `why_not` what the driver says.
+  static std::unique_ptr<Device> Open(std::string* why_not);
+  ~Device();
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  cudaStream_t stream() const { return stream_; }
+  int32_t multiprocessors() const { return multiprocessors_; }
+  int64_t l2_bytes() const { return l2_bytes_; }
+  // Name, driver, clocks and the peaks that follow from the device's attributes.
+  const std::map<std::string, std::string>& facts() const { return facts_; }
+
+  // Bytes read plus written a second by a large copy within the device: the bound of everything that memory
+  // limits. Measured once.
+  double copy_bytes_per_second() const { return copy_bytes_per_second_; }
+  // Dense bf16 products with f32 sums: multiprocessors * clock * what one does a clock.
+  double peak_flops() const { return peak_flops_; }
+
+  // Freed with the device. Random: bf16 numbers of a standard normal distribution, scaled.
+  void* Allocate(int64_t bytes);
+  void* AllocateRandom(int64_t bytes, float scale = 1.0f);
+  template <typename T>
+  T* Upload(const std::vector<T>& values) {
+    void* memory = Allocate(static_cast<int64_t>(values.size() * sizeof(T)));
+    Check(cudaMemcpy(memory, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice), "upload");
+    return static_cast<T*>(memory);
+  }
+  void FreeAll();
+
+  // How many copies of `bytes` together are several times the L2 cache, so that none is found there again.
+  int CopiesBeyondCache(int64_t bytes) const;
+
+  // Median seconds of one call: `calls` of them are captured in a graph, one behind the other, which is
+  // replayed. call(i) queues the i-th on the stream given.
+  using Call = std::function<int(int i, cudaStream_t stream)>;
+  double MedianSeconds(int calls, const Call& call);
+
+ private:
+  Device() = default;
+  void ReadFacts();
+
+  cudaStream_t stream_ = nullptr;
+  int32_t multiprocessors_ = 0;
+  int64_t l2_bytes_ = 0;
+  double copy_bytes_per_second_ = 0;
+  double peak_flops_ = 0;
+  std::map<std::string, std::string> facts_;
+  std::vector<void*> memory_;
+};
+
+}  // namespace tramontane::gpu

@@ -1,0 +1,53 @@
+// What gpu_tables found, as one JSON and one Markdown file: every row has its bytes or FLOPs, the bound, and
+// the share of the bound it reached. One thread.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+namespace tramontane::gpu {
+
+// What limits a row: the amount of it that the work must move or compute, and how much of it the device does
+// a second.
+struct Bound {
+  double amount = 0;      // bytes or floating-point operations
+  double per_second = 0;  // of the device
+  const char* unit = "";  // "bytes" or "FLOP"
+};
+
+inline Bound MemoryBound(double bytes, double bytes_per_second) { return {bytes, bytes_per_second, "bytes"}; }
+inline Bound ArithmeticBound(double flops, double flops_per_second) {
+  return {flops, flops_per_second, "FLOP"};
+}
+
+struct Row {
+  std::string name;  // unique in its table; peers are matched by (table, name)
+  double seconds = 0;
+  Bound bound;
+
+  double share() const { return bound.amount / bound.per_second / seconds; }
+};
+
+struct Table {
+  std::string name;
+  std::string note;  // how it was measured
+  std::vector<Row> rows;
+};
+
+// Seconds of other programs for the same rows: peers[table][row][peer].
+using Peers = std::map<std::string, std::map<std::string, std::map<std::string, double>>>;
+
+struct Report {
+  std::map<std::string, std::string> facts;  // device, driver, clocks, commit, ...
+  std::vector<std::string> checks;           // "op tests: passed", "racecheck: not on this machine"
+  std::vector<Table> tables;
+  Peers peers;
+};
+
+// The file that peers.py wrote; none where there is no such file.
+Peers ReadPeers(const std::string& path);
+// Writes folder/gpu_check.json and folder/gpu_check.md. False where that failed.
+bool WriteReport(const Report& report, const std::string& folder);
+
+}  // namespace tramontane::gpu

@@ -1,0 +1,21 @@
+// The tables of gpu_tables. Each measures on a device and frees what it took; names of tables and rows are
+// also those of peers.py.
+#pragma once
+
+#include <string>
+
+#include "bench/gpu/device.h"
+#include "bench/gpu/report.h"
+
+namespace tramontane::gpu {
+
+Table DecodeAttentionTable(Device& device);
+Table PrefillAttentionTable(Device& device);
+Table SmallLinearTable(Device& device);
+Table PointwiseTable(Device& device);
+
+// A model of Mistral 7B's exact shape with random weights, through the whole engine over
+// libtramontane_cuda.so at `library`. On failure no rows, and the note says why.
+Table EndToEndTable(Device& device, const std::string& library);
+
+}  // namespace tramontane::gpu
