@@ -11,7 +11,9 @@
 #include <random>
 
 #include "kernels/cuda/emulator/emulated_runtime.h"
+#include "tests/reference/attention.h"
 #include "tests/reference/linear.h"
+#include "tests/support/paged_kv_fixture.h"
 
 namespace tramontane {
 namespace {
@@ -233,6 +235,87 @@ TEST(CudaReserve, RefusesHeadsThatAttentionDoesNotHave) {
   StepMaxima maxima = SmallMaxima();
   maxima.head_dim = 48;
   EXPECT_EQ(device.backend->Reserve(maxima), OpCode::kUnsupported);
+}
+
+// ---- attention ----------------------------------------------------------------------------------
+
+// The work lists of a step are made once for each (table, window), shared by its layers, and kept in a ring:
+// more windows than the ring holds, in the order of layers that come back to them, and then other lengths in
+// the same buffers. Tolerance: weights P and the output are rounded once each, and values are of size 1: 4
+// units of 1.
+TEST(CudaAttention, LayersOfManyWindowsShareAStepAndTheNextStepHasListsOfItsOwn) {
+  constexpr int32_t kHeads = 4, kKvHeads = 2, kHeadDim = 32, kPageSize = 16;
+  constexpr int32_t kWidth = kHeads * kHeadDim;
+  const std::vector<int32_t> windows = {50, 3, 5, 7, 9, 11, 13, 17, 19, 40};
+  Device device;
+  Backend& backend = *device.backend;
+  ASSERT_EQ(backend.Reserve(SmallMaxima()), OpCode::kOk) << backend.last_error();
+  int32_t* kv_indptr = device.Allocate<int32_t>(3);
+  int32_t* page_indices = device.Allocate<int32_t>(64);
+  int32_t* last_page_len = device.Allocate<int32_t>(2);
+  int32_t* kv_base = device.Allocate<int32_t>(2);
+  int32_t* qo_indptr = device.Allocate<int32_t>(3);
+  uint16_t* query = device.Allocate<uint16_t>(48 * kWidth);
+  uint16_t* out = device.Allocate<uint16_t>(48 * kWidth);
+
+  struct Step {
+    std::vector<PagedSpan> spans;
+    std::vector<int32_t> queries;
+  };
+  const std::vector<Step> steps = {{{{0, 35}, {16, 90}}, {20, 3}}, {{{0, 70}, {0, 4}}, {20, 3}}};
+  for (const Step& step : steps) {
+    PagedKvFixture kv({.kv_heads = kKvHeads, .head_dim = kHeadDim, .page_size = kPageSize}, step.spans);
+    kv.FillRandom(5);
+    kv.SetQueries(step.queries);
+    const PageTableView table = kv.Table();
+    KvLayerView view = kv.View();
+    view.pool = device.Upload(std::vector<std::byte>(kv.pool(), kv.pool() + kv.pool_bytes()));
+    device.Write(kv_indptr, std::vector<int32_t>(table.kv_indptr, table.kv_indptr + 3));
+    device.Write(page_indices,
+                 std::vector<int32_t>(table.page_indices, table.page_indices + table.kv_indptr[2]));
+    device.Write(last_page_len, std::vector<int32_t>(table.last_page_len, table.last_page_len + 2));
+    device.Write(kv_base, std::vector<int32_t>(table.kv_base, table.kv_base + 2));
+    device.Write(qo_indptr, std::vector<int32_t>(kv.qo_indptr(), kv.qo_indptr() + 3));
+    const std::vector<uint16_t> queries = RandomBf16(kv.tokens() * kWidth, 9, 1.0f);
+    device.Write(query, queries);
+    for (size_t layer = 0; layer < 2 * windows.size(); ++layer) {
+      const int32_t window = windows[layer % windows.size()];
+      SCOPED_TRACE("layer " + std::to_string(layer) + " window " + std::to_string(window));
+      AttentionParams params;
+      params.query = MakeTensor(query, DType::kBf16, kv.tokens(), kWidth);
+      params.out = MakeTensor(out, DType::kBf16, kv.tokens(), kWidth);
+      params.kv = view;
+      params.table = {kv_indptr, page_indices, last_page_len, kv_base, nullptr};
+      params.qo_indptr = qo_indptr;
+      params.batch = 2;
+      params.query_heads = kHeads;
+      params.window = window;
+      params.scale = 0.2f;
+      ASSERT_EQ(backend.Attention(params), OpCode::kOk) << backend.last_error();
+      const std::vector<uint16_t> got = device.Read(out, queries.size());
+      size_t at = 0;
+      for (int32_t b = 0; b < 2; ++b) {
+        const int64_t from = step.spans[static_cast<size_t>(b)].kv_base;
+        reference::AttentionProblem problem;
+        problem.query_heads = kHeads;
+        problem.kv_heads = kKvHeads;
+        problem.head_dim = kHeadDim;
+        problem.window = window;
+        problem.scale = 0.2f;
+        problem.query_begin = kv.QueryBegin(b);
+        problem.key_begin = from;
+        problem.keys = kv.All(KvHalf::kKey, b, from);
+        problem.values = kv.All(KvHalf::kValue, b, from);
+        for (size_t i = 0; i < static_cast<size_t>(kv.QueryCount(b)) * kWidth; ++i) {
+          problem.query.push_back(Bf16ToFloat(queries[at + i]));
+        }
+        for (const double want : reference::Attention(problem)) {
+          ASSERT_NEAR(Bf16ToFloat(got[at]), want, 4 * kUnit) << "sequence " << b << " element " << at;
+          ++at;
+        }
+      }
+    }
+  }
 }
 
 // ---- recorded steps -----------------------------------------------------------------------------
