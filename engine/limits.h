@@ -34,8 +34,9 @@ struct EngineLimits {
   int32_t max_prefill_steps = 1;           // consecutive prefill steps while a decode sequence waits
 
   // ---- constraints ------------------------------------------------------------------------------
-  int64_t max_constraint_step_ns =
-      100'000'000;  // engine time for one token; more: that choice ends with an error
+  // Engine time for one token; more: that choice ends with an error. Wide, for a busy machine may take the
+  // engine's thread away for a while.
+  int64_t max_constraint_step_ns = 2'000'000'000;
 
   // ---- output -----------------------------------------------------------------------------------
   int32_t max_logit_rows = 64;  // rows of logits held at once; prompt scoring runs in slices of it
