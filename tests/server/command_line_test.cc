@@ -290,6 +290,30 @@ TEST(CommandLineTest, ExactKeysAndValuesPickNoVariantThatRounds) {
   EXPECT_THAT(served.program.err(), testing::Not(HasSubstr("_bf16")));
 }
 
+// Where there is a GPU both commands use it; elsewhere the one that asks for it by name ends with what is
+// missing, and the one that does not says once why it goes on without.
+TEST(CommandLineTest, WithoutAGpuTheServerSaysWhatIsMissing) {
+  Program inspect({"inspect", "--device", "cuda"});
+  const bool has_gpu = inspect.Wait() == 0;
+  if (!has_gpu) {
+    EXPECT_THAT(inspect.err(), ContainsRegex("UNAVAILABLE: (there is no|the CUDA library cannot be opened)"));
+  }
+  Served served;
+  served.program.Signal(SIGTERM);
+  EXPECT_EQ(served.program.Wait(), 0);
+  const std::string& log = served.program.err();
+  const size_t said = log.find("running on the CPU: ");
+  EXPECT_EQ(said == std::string::npos, has_gpu) << log;
+  EXPECT_EQ(log.find("running on the CPU: ", said + 1), std::string::npos) << log;
+  EXPECT_THAT(log, HasSubstr(has_gpu ? "on cuda (" : "on cpu ("));
+}
+
+TEST(CommandLineTest, ExactKeysAndValuesNeedTheCpu) {
+  Program program({"inspect", "--device", "cuda", "--kv-dtype", "f32"});
+  EXPECT_EQ(program.Wait(), 1);
+  EXPECT_THAT(program.err(), HasSubstr("kv_dtype is f32"));
+}
+
 TEST(CommandLineTest, AMissingFolderIsNamed) {
   for (const char* command : {"serve", "inspect"}) {
     Program program({command, "/no/such/model"});
