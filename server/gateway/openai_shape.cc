@@ -8,49 +8,69 @@ namespace tramontane {
 
 // ---- making them --------------------------------------------------------------------------------
 
+namespace {
+
+Shape Of(Shape::Kind kind) {
+  Shape shape;
+  shape.kind = kind;
+  return shape;
+}
+
+Shape Numeric(Shape::Kind kind, double minimum, double maximum) {
+  Shape shape = Of(kind);
+  shape.minimum = minimum;
+  shape.maximum = maximum;
+  return shape;
+}
+
+Shape Sized(Shape::Kind kind, int64_t min_size, int64_t max_size) {
+  Shape shape = Of(kind);
+  shape.min_size = min_size;
+  shape.max_size = max_size;
+  return shape;
+}
+
+}  // namespace
+
 Shape Anything() { return {}; }
-Shape Boolean() { return {.kind = Shape::Kind::kBoolean}; }
-Shape Integer(double minimum, double maximum) {
-  return {.kind = Shape::Kind::kInteger, .minimum = minimum, .maximum = maximum};
-}
-Shape Number(double minimum, double maximum) {
-  return {.kind = Shape::Kind::kNumber, .minimum = minimum, .maximum = maximum};
-}
+Shape Boolean() { return Of(Shape::Kind::kBoolean); }
+Shape Integer(double minimum, double maximum) { return Numeric(Shape::Kind::kInteger, minimum, maximum); }
+Shape Number(double minimum, double maximum) { return Numeric(Shape::Kind::kNumber, minimum, maximum); }
 Shape NumberAbove(double minimum, double maximum) {
   Shape shape = Number(minimum, maximum);
   shape.above_minimum = true;
   return shape;
 }
 Shape String(int64_t min_bytes, int64_t max_bytes) {
-  return {.kind = Shape::Kind::kString, .min_size = min_bytes, .max_size = max_bytes};
+  return Sized(Shape::Kind::kString, min_bytes, max_bytes);
 }
 Shape ArrayOf(Shape entries, int64_t min_size, int64_t max_size) {
-  Shape shape = {.kind = Shape::Kind::kArray, .min_size = min_size, .max_size = max_size};
+  Shape shape = Sized(Shape::Kind::kArray, min_size, max_size);
   shape.parts.push_back(std::move(entries));
   return shape;
 }
 Shape Object(std::vector<Field> fields) {
-  Shape shape = {.kind = Shape::Kind::kObject};
+  Shape shape = Of(Shape::Kind::kObject);
   shape.fields = std::move(fields);
   return shape;
 }
 Shape MapOf(Shape values) {
-  Shape shape = {.kind = Shape::Kind::kObject};
+  Shape shape = Of(Shape::Kind::kObject);
   shape.parts.push_back(std::move(values));
   return shape;
 }
 Shape AnyOf(std::vector<Shape> alternatives) {
-  Shape shape = {.kind = Shape::Kind::kAnyOf};
+  Shape shape = Of(Shape::Kind::kAnyOf);
   shape.parts = std::move(alternatives);
   return shape;
 }
 Shape OneOfStrings(std::vector<std::string> values) {
-  Shape shape = {.kind = Shape::Kind::kOnly};
+  Shape shape = Of(Shape::Kind::kOnly);
   shape.only.assign(values.begin(), values.end());
   return shape;
 }
 Shape Only(std::vector<Json> values, std::string why) {
-  Shape shape = {.kind = Shape::Kind::kOnly};
+  Shape shape = Of(Shape::Kind::kOnly);
   shape.only = std::move(values);
   shape.why = std::move(why);
   return shape;

@@ -26,11 +26,11 @@ struct Shape {
   int64_t min_size = 0;        // bytes of a string, entries of an array
   int64_t max_size = std::numeric_limits<int64_t>::max();
 
-  std::vector<Shape> parts = {};   // kArray: of its entries, one; kAnyOf: the alternatives;
-                                   // kObject: of values under other keys, one or none (then anything)
-  std::vector<Field> fields = {};  // kObject: the keys it knows; others are accepted
-  std::vector<Json> only = {};     // kOnly: the values
-  std::string why = {};            // kOnly: what to say of every other value
+  std::vector<Shape> parts;   // kArray: of its entries, one; kAnyOf: the alternatives;
+                              // kObject: of values under other keys, one or none (then anything)
+  std::vector<Field> fields;  // kObject: the keys it knows; others are accepted
+  std::vector<Json> only;     // kOnly: the values
+  std::string why;            // kOnly: what to say of every other value
 };
 
 Shape Anything();
