@@ -551,7 +551,7 @@ Status Engine::Impl::FollowConstraint(Choice& choice, int32_t token) {
   if (choice.constraint_ns <= limits_.max_constraint_step_ns) return {};
   return ResourceExhausted(
       "the constraint took " + std::to_string(choice.constraint_ns / 1000) + " us for one token; at most " +
-      std::to_string(limits_.max_constraint_step_ns / 1000) + " are allowed (max_constraint_step_ns)");
+      std::to_string(limits_.max_constraint_step_ns / 1000) + " are allowed (max_constraint_step_us)");
 }
 
 Status Engine::Impl::WhyNoToken(const Choice& choice) const {
