@@ -25,13 +25,10 @@ ApiError Refusal(int status, std::string type, std::string code, std::string mes
   return error;
 }
 
-// Whether `path` is the route's; then `tail` is what its "*" stands for.
-bool Matches(const Route& route, std::string_view path, std::string* tail) {
+bool Matches(const Route& route, std::string_view path) {
   if (!route.path.ends_with('*')) return route.path == path;
   const std::string_view fixed = route.path.substr(0, route.path.size() - 1);
-  if (!path.starts_with(fixed) || path.size() == fixed.size()) return false;
-  *tail = std::string(path.substr(fixed.size()));
-  return true;
+  return path.starts_with(fixed) && path.size() > fixed.size();
 }
 
 std::string_view WithoutBlanks(std::string_view text) {
@@ -96,10 +93,10 @@ struct Gateway::Impl {
 void Gateway::Impl::Handle(std::shared_ptr<HttpExchange> exchange) {
   const HttpRequest& request = exchange->request();
   const std::string_view method = request.method == "HEAD" ? "GET" : std::string_view(request.method);
-  std::string tail, methods;
+  std::string methods;
   const Route* found = nullptr;
   for (const Route& route : Routes()) {
-    if (!Matches(route, request.path, &tail)) continue;
+    if (!Matches(route, request.path)) continue;
     methods.append(methods.empty() ? "" : ", ").append(route.method);
     if (route.method == method) found = &route;
   }

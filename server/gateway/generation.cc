@@ -53,6 +53,7 @@ class Generation : public HttpListener, public std::enable_shared_from_this<Gene
   std::shared_ptr<HttpExchange> exchange_;  // null when answered
   std::vector<std::shared_ptr<InferenceCall>> calls_;
   std::vector<size_t> ready_;        // calls that said so and were not taken from since
+  std::vector<bool> ended_;          // [calls]
   size_t done_ = 0;                  // calls that ended well
   std::optional<ApiError> failure_;  // of the first call that did not
   bool started_ = false;             // the header is out
@@ -137,10 +138,13 @@ void Generation::Pump() {
 
 std::string Generation::TakeReady() {
   std::string bytes;
+  ended_.resize(calls_.size());
   for (const size_t call : std::exchange(ready_, {})) {
+    if (ended_[call]) continue;  // a call may be called ready once more than it has something to say
     InferenceEvents taken = calls_[call]->Take();
     if (!taken.events.empty()) bytes += plan_.writer->OnEvents(call, std::move(taken.events));
     if (!taken.done) continue;
+    ended_[call] = true;
     if (taken.outcome.ok()) {
       ++done_;
     } else if (!failure_) {

@@ -20,7 +20,6 @@ struct HttpRequest {
   // "/chat/completions".
   std::string path;
   std::string query;  // what followed '?', as sent
-  std::string tail;   // what '*' of the route stands for: the id in /models/*
   HttpHeaders headers;
   std::string body;
   std::string id;          // drawn: no other request of this process has it

@@ -201,12 +201,14 @@ void AnswerModels(const GatewayContext& context, std::shared_ptr<HttpExchange> e
 }
 
 void AnswerModel(const GatewayContext& context, std::shared_ptr<HttpExchange> exchange) {
+  const std::string name = exchange->request().path.substr(std::string_view("/models/").size());
   v1::GetModelRequest request;
-  request.set_model(exchange->request().tail);
-  context.client.GetModel(request, [exchange](const RpcError& error, const v1::GetModelResponse& model) {
-    if (!error.ok()) return exchange->Respond(ErrorResponse(ToApiError(error)));
-    RespondWith(*exchange, ModelJson(exchange->request().tail, model));
-  });
+  request.set_model(name);
+  context.client.GetModel(request,
+                          [exchange, name](const RpcError& error, const v1::GetModelResponse& model) {
+                            if (!error.ok()) return exchange->Respond(ErrorResponse(ToApiError(error)));
+                            RespondWith(*exchange, ModelJson(name, model));
+                          });
 }
 
 // ---- text and ids -------------------------------------------------------------------------------

@@ -360,8 +360,8 @@ std::vector<Field> ToolChoiceFields() {
                             .required = true},
                        })}),
        .doc = "none: no call; auto: the model decides; required or any: at least one call; or the function "
-              "to call. "
-              "Default auto."},
+              "to call. Default auto.",
+       .path = "chat.tool_choice"},
       {.name = "parallel_tool_calls", .shape = Boolean(), .doc = "False: at most one call. Default true."},
   };
 }

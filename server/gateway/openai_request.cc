@@ -80,6 +80,7 @@ std::optional<ApiError> ParseChatCompletion(std::string_view body, const Request
   }
   request->names[0].Rename("prompt", "messages");
   request->names[0].Rename("chat", "messages");
+  if (MustCall(call.chat())) call.clear_constraint();  // there will be no text that it could hold
   const bool may_call = call.chat().tool_choice().mode() != v1::TOOL_CHOICE_MODE_NONE;
   request->answer.tools = call.chat().tools_size() > 0 && may_call;
   request->answer.one_tool_call = call.chat().has_parallel_tool_calls() && !call.chat().parallel_tool_calls();
@@ -164,6 +165,11 @@ std::optional<ApiError> ConvertToolChoice(const Json& choice, v1::Chat* chat) {
 }
 
 }  // namespace
+
+bool MustCall(const v1::Chat& chat) {
+  const v1::ToolChoiceMode mode = chat.tool_choice().mode();
+  return mode == v1::TOOL_CHOICE_MODE_REQUIRED || mode == v1::TOOL_CHOICE_MODE_NAMED;
+}
 
 std::optional<ApiError> ConvertChat(const Json& json, v1::Chat* chat) {
   const Json& messages = json["messages"];

@@ -95,6 +95,8 @@ std::optional<ApiError> ParseBody(std::string_view body, const Shape& shape, Jso
 void ApplyFields(const Shape& shape, const Json& json, v1::GenerateRequest* request);
 // "messages", "tools", "tool_choice", "parallel_tool_calls" and "continue_final_message" of a checked body.
 std::optional<ApiError> ConvertChat(const Json& json, v1::Chat* chat);
+// Whether the answer has to be tool calls.
+bool MustCall(const v1::Chat& chat);
 // What the output must be, and where the body says so.
 std::optional<ApiError> ConvertConstraint(const Json& json, v1::GenerateRequest* request, FieldNames* names);
 

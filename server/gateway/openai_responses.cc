@@ -318,9 +318,7 @@ std::optional<ApiError> ConvertTextFormat(const Json& json, v1::GenerateRequest*
   const Json* text = Find(json, "text");
   const Json* format = text == nullptr ? nullptr : Find(*text, "format");
   if (format == nullptr || (*format)["type"] == "text") return std::nullopt;
-  const v1::ToolChoiceMode mode = call->chat().tool_choice().mode();
-  const bool must_call = mode == v1::TOOL_CHOICE_MODE_REQUIRED || mode == v1::TOOL_CHOICE_MODE_NAMED;
-  if (must_call) return std::nullopt;  // the answer is calls; there will be no text
+  if (MustCall(call->chat())) return std::nullopt;  // there will be no text that it could hold
   if ((*format)["type"] == "json_object") {
     call->mutable_constraint()->set_json_object(true);
   } else {

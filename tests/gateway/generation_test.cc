@@ -120,6 +120,18 @@ TEST_F(GenerationTest, WhatACallSaysInsideGenerateIsNotLost) {
   }
 }
 
+TEST_F(GenerationTest, ACallThatIsReadyOnceTooOftenEndsItsAnswerOnce) {
+  client_.on_generate = [](FakeInferenceCall& call) {
+    SayTokens(call, 20);
+    call.SayReady();
+  };
+  StartServer();
+  for (const char* path : {"/stream/1", "/whole/1"}) {
+    Post(path);
+    EXPECT_EQ(http_->Read().body, "0:" + TokensText(20) + " end") << path;
+  }
+}
+
 TEST_F(GenerationTest, SeveralCallsShareAnAnswer) {
   StartServer();
   Post("/stream/3");

@@ -28,7 +28,6 @@ class FakeExchange final : public HttpExchange {
     request_.body = std::move(body);
     request_.id = "r1";
   }
-  HttpRequest& mutable_request() { return request_; }
 
   const HttpRequest& request() const override { return request_; }
   void Respond(HttpResponse response) override { Answer(std::move(response)); }
@@ -62,9 +61,8 @@ class Endpoints : public ::testing::Test {
   }
 
   std::shared_ptr<FakeExchange> Ask(Endpoint endpoint, const std::string& body,
-                                    const std::string& tail = "") {
-    auto exchange = std::make_shared<FakeExchange>("/", body);
-    exchange->mutable_request().tail = tail;
+                                    const std::string& path = "/") {
+    auto exchange = std::make_shared<FakeExchange>(path, body);
     endpoint({client_, options_}, exchange);
     EXPECT_TRUE(exchange->answered());
     return exchange;
@@ -145,7 +143,7 @@ TEST_F(Endpoints, ModelsHaveWhatEveryClientLooksFor) {
   EXPECT_EQ(model["type"], "base");  // mistralai refuses the list without
   EXPECT_TRUE(model["capabilities"].is_object());
   EXPECT_TRUE(model.contains("owned_by") && model.contains("created") && model.contains("parent"));
-  EXPECT_EQ(Ask(AnswerModel, "", "fake")->json()["id"], "fake");
+  EXPECT_EQ(Ask(AnswerModel, "", "/models/fake")->json()["id"], "fake");
 }
 
 TEST_F(Endpoints, AModelThatIsNotServedIsA404) {
@@ -154,7 +152,7 @@ TEST_F(Endpoints, AModelThatIsNotServedIsA404) {
   missing.message = "model: \"other\" is not served here";
   missing.missing_model = "other";
   client_.unary_error = missing;
-  const auto exchange = Ask(AnswerModel, "", "other");
+  const auto exchange = Ask(AnswerModel, "", "/models/other");
   EXPECT_EQ(exchange->response().status, 404);
   EXPECT_EQ(exchange->json()["error"]["code"], "model_not_found");
 }

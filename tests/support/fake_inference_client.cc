@@ -19,6 +19,9 @@ bool Join(std::vector<v1::GenerateResponse>* events, const v1::GenerateResponse&
   for (auto event = events->rbegin(); event != events->rend(); ++event) {
     if (!event->has_delta() || event->delta().choice() != more.delta().choice()) continue;
     v1::Delta* delta = event->mutable_delta();
+    if (more.delta().has_tool_calls_at()) {
+      delta->set_tool_calls_at(static_cast<int32_t>(delta->text().size()) + more.delta().tool_calls_at());
+    }
     delta->mutable_text()->append(more.delta().text());
     delta->mutable_token_ids()->MergeFrom(more.delta().token_ids());
     delta->mutable_logprobs()->MergeFrom(more.delta().logprobs());
@@ -86,7 +89,10 @@ FakeInferenceCall::FakeInferenceCall(v1::GenerateRequest request, InferenceCallO
 
 InferenceEvents FakeInferenceCall::Take() {
   std::lock_guard lock(mutex_);
-  return std::exchange(pending_, {});
+  InferenceEvents taken = std::exchange(pending_, {});
+  pending_.done = taken.done;  // the end is said to everybody who asks
+  pending_.outcome = taken.outcome;
+  return taken;
 }
 
 void FakeInferenceCall::Cancel() {

@@ -37,6 +37,8 @@ class FakeInferenceCall final : public InferenceCall {
   // Deltas of one choice that nobody took are joined, as the seam promises.
   void Put(v1::GenerateResponse event);
   void End(RpcError outcome = {});
+  // Calls the gateway once more, as the seam allows, with nothing new to take.
+  void SayReady() { on_ready_(); }
   bool cancelled() const;
   bool open() const;  // neither ended nor cancelled
   int64_t pending_events() const;
