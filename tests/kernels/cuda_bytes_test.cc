@@ -10,7 +10,9 @@
 #include "kernels/cuda/emulator/emulator.h"
 #include "kernels/cuda/linear_small.h"
 #include "kernels/cuda/pointwise.h"
+#include "kernels/cuda/sampling.h"
 #include "tests/kernels/cuda_attention_case.h"
+#include "tests/support/sampling_rows.h"
 
 namespace tramontane {
 namespace {
@@ -301,6 +303,65 @@ TEST(CudaPointwiseBytesTest, OfRopeAndPageCopiesEqualTheirFormulas) {
   ForgetCounts();
   ASSERT_EQ(cuda::LaunchCopyPages({pool.data(), kv.page_bytes, pairs.data(), 2}, nullptr), 0);
   EXPECT_EQ(Counted(), (Bytes{2 * kv.page_bytes + 2 * 16 * 8, 2 * kv.page_bytes}));
+}
+
+// ---- sampling.cu ---------------------------------------------------------------------------------
+
+struct SamplingCase {
+  const char* name;
+  int passes;
+  void (*ask)(SampledRow*);
+};
+
+TEST(CudaSamplingBytesTest, EqualTheFormulaAtTheHeadOfTheKernel) {
+  constexpr int64_t kVocab = 1500;
+  const SamplingCase cases[] = {{"greedy", 3, [](SampledRow* r) { r->row.temperature = 0.0f; }},
+                                {"temperature", 4, [](SampledRow*) {}},
+                                {"top_k", 6, [](SampledRow* r) { r->row.top_k = 40; }},
+                                {"top_p", 6, [](SampledRow* r) { r->row.top_p = 0.9f; }},
+                                {"both", 8,
+                                 [](SampledRow* r) {
+                                   r->row.top_k = 40;
+                                   r->row.top_p = 0.9f;
+                                 }},
+                                {"top_logprobs", 6,
+                                 [](SampledRow* r) {
+                                   r->row.temperature = 0.0f;
+                                   r->row.top_logprobs = 5;
+                                 }},
+                                {"adjusted", 6,
+                                 [](SampledRow* r) {
+                                   r->row.presence_penalty = 0.5f;
+                                   r->adjusts = {{.token = 7, .bias = 1.0f},
+                                                 {.token = 90, .output_count = 2}};
+                                 }},
+                                {"masked", 6, [](SampledRow* r) { r->allowed.assign(kVocab, true); }}};
+  for (const SamplingCase& c : cases) {
+    SampledRow row;
+    row.logits = RandomLogits(kVocab, 3);
+    row.row.seed = 9;
+    c.ask(&row);
+    std::vector<float> adjusted(kVocab);
+    ForgetCounts();
+    RunSample([&](const SampleParams& p) { EXPECT_EQ(cuda::LaunchSample({p, adjusted.data()}, nullptr), 0); },
+              {row});
+
+    const auto adjusts = static_cast<int64_t>(row.adjusts.size());
+    const bool copied = adjusts > 0 || !row.allowed.empty();
+    Bytes bytes;
+    bytes.read = c.passes * 4 * kVocab + 72 + 4 + (row.allowed.empty() ? 0 : 4 * kVocab) + 20 * adjusts;
+    bytes.written = 20 + 8 * row.row.top_logprobs + (copied ? 4 * kVocab + 4 * adjusts : 0);
+    EXPECT_EQ(Counted(), bytes) << c.name;
+  }
+}
+
+TEST(CudaSamplingBytesTest, OfAdvanceEqualTheirFormula) {
+  const std::vector<SampleRecord> records(3);
+  const std::vector<int32_t> pairs = {0, 1, 2, 0};
+  std::vector<int32_t> token_ids(2);
+  ForgetCounts();
+  ASSERT_EQ(cuda::LaunchAdvance({records.data(), pairs.data(), 2, token_ids.data()}, nullptr), 0);
+  EXPECT_EQ(Counted(), (Bytes{2 * (8 + 4), 2 * 4}));
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "kernels/cuda/linear_small.h"
 #include "kernels/cuda/pointwise.h"
 #include "kernels/cuda/primitives.cuh"
+#include "kernels/cuda/sampling.h"
 
 extern "C" const char* __tsan_default_options() { return "halt_on_error=1"; }
 
@@ -218,6 +219,36 @@ TEST_P(CudaRaceTest, PointwiseKernelsAreSilent) {
                              nullptr),
             0);
   ASSERT_EQ(LaunchCopyPages({pool.data(), kv.page_bytes, pairs.data(), 1}, nullptr), 0);
+}
+
+// A greedy row, one with every filter, mask and adjustment, and then their tokens handed on.
+TEST_P(CudaRaceTest, SamplingIsSilent) {
+  constexpr int32_t kVocab = 700;
+  std::vector<float> logits(2 * kVocab), adjusted(logits.size());
+  for (size_t i = 0; i < logits.size(); ++i) logits[i] = static_cast<float>(i * 7919 % 101) * 0.1f;
+  std::vector<SamplingRow> rows(2);
+  rows[0].temperature = 0.0f;
+  rows[1].top_k = 50;
+  rows[1].top_p = 0.8f;
+  rows[1].min_p = 0.01f;
+  rows[1].top_logprobs = 3;
+  rows[1].adjust_end = 1;
+  rows[1].mask_row = 0;
+  const std::vector<LogitAdjust> adjusts = {{.token = 5, .bias = 1.0f}};
+  const std::vector<uint32_t> masks((kVocab + 31) / 32, 0xfffffff0u);
+  std::vector<SampleRecord> records(2);
+  std::vector<TokenLogprob> top(2 * kMaxTopLogprobs);
+  SampleParams call;
+  call.logits = MakeTensor(logits.data(), DType::kF32, 2, kVocab);
+  call.rows = rows.data();
+  call.adjusts = adjusts.data();
+  call.masks = masks.data();
+  call.records = records.data();
+  call.top = top.data();
+  ASSERT_EQ(LaunchSample({call, adjusted.data()}, nullptr), 0);
+  const std::vector<int32_t> pairs = {0, 1, 1, 0};
+  std::vector<int32_t> token_ids(2);
+  ASSERT_EQ(LaunchAdvance({records.data(), pairs.data(), 2, token_ids.data()}, nullptr), 0);
 }
 
 }  // namespace

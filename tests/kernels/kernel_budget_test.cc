@@ -19,6 +19,7 @@
 #include "kernels/cuda/emulator/emulator.h"
 #include "kernels/cuda/linear_small.h"
 #include "kernels/cuda/pointwise.h"
+#include "kernels/cuda/sampling.h"
 
 namespace tramontane {
 namespace {
@@ -222,6 +223,14 @@ DynamicShared MeasuredDynamicShared() {
   const std::vector<float> weight(8);
   const cuda::RmsNormKernelParams norm{x.data(), nullptr, weight.data(), y.data(), 8, 1, 8, 1e-5f};
   bytes["RmsNormKernel"] = SharedBytesOf([&] { return cuda::LaunchRmsNorm(norm, nullptr); });
+  float logit = 0.0f;
+  const SamplingRow row;
+  SampleRecord record;
+  cuda::SampleKernelParams sample{};
+  sample.call.logits = MakeTensor(&logit, DType::kF32, 1, 1);
+  sample.call.rows = &row;
+  sample.call.records = &record;
+  bytes["SampleKernel"] = SharedBytesOf([&] { return cuda::LaunchSample(sample, nullptr); });
   return bytes;
 }
 
