@@ -30,8 +30,11 @@ int64_t MaxLogitRows(const EngineLimits& limits) {
 int64_t SamplingBytes(const EngineLimits& limits, int32_t vocab_size) {
   return PackedBlock::Bytes<int32_t>(MaxLogitRows(limits)) +
          PackedBlock::Bytes<SamplingRow>(MaxLogitRows(limits)) +
-         PackedBlock::Bytes<LogitAdjust>(MaxAdjusts(limits, vocab_size)) +
-         PackedBlock::Bytes<uint32_t>(limits.max_sequences * static_cast<int64_t>(MaskWords(vocab_size)));
+         PackedBlock::Bytes<LogitAdjust>(MaxAdjusts(limits, vocab_size));
+}
+
+int64_t MaskBytes(const EngineLimits& limits, int32_t vocab_size) {
+  return PackedBlock::Bytes<uint32_t>(limits.max_sequences * static_cast<int64_t>(MaskWords(vocab_size)));
 }
 
 int64_t RecordBytes(const EngineLimits& limits) {
@@ -52,7 +55,7 @@ Status NoStepBuffer(int64_t bytes) {
 int64_t BackendModelRunner::BufferBytes(const KvLayout& layout, const EngineLimits& limits,
                                         const ModelConfig& config) {
   return BatchBuilder(layout, limits, config.context).max_bytes() + SamplingBytes(limits, config.vocab_size) +
-         RecordBytes(limits);
+         MaskBytes(limits, config.vocab_size) + RecordBytes(limits);
 }
 
 StatusOr<std::unique_ptr<BackendModelRunner>> BackendModelRunner::Create(Backend& backend, Model& model,
@@ -74,9 +77,13 @@ BackendModelRunner::BackendModelRunner(Backend& backend, Model& model, const Eng
 
 BackendModelRunner::~BackendModelRunner() {
   backend_.WaitFence(backend_.RecordFence());  // an engine may end with a step in flight
-  for (const Buffer& buffer : {sampling_, records_}) {
+  for (const Buffer& buffer : {sampling_, masks_, records_}) {
     backend_.FreeHost(buffer.host);
     backend_.Free(buffer.device);
+  }
+  for (const RecordedStep& recorded : recorded_) {
+    backend_.FreeRecording(recorded.forward);
+    backend_.FreeRecording(recorded.sampling);
   }
   for (const OpenStep& step : steps_) backend_.FreeHost(step.packed_host);
   backend_.Free(batch_);
@@ -93,6 +100,7 @@ Status BackendModelRunner::Allocate() {
     if (step.packed_host == nullptr) return NoStepBuffer(builder_.max_bytes());
   }
   TM_RETURN_IF_ERROR(AllocateBuffer(SamplingBytes(limits_, vocab_size), &sampling_));
+  TM_RETURN_IF_ERROR(AllocateBuffer(MaskBytes(limits_, vocab_size), &masks_));
   TM_RETURN_IF_ERROR(AllocateBuffer(RecordBytes(limits_), &records_));
   const int64_t logit_bytes = LogitBytes(limits_, vocab_size);
   logits_ = static_cast<std::byte*>(backend_.Allocate(logit_bytes));
@@ -107,6 +115,47 @@ Status BackendModelRunner::AllocateBuffer(int64_t bytes, Buffer* buffer) {
   buffer->device = static_cast<std::byte*>(backend_.Allocate(bytes));
   if (buffer->host != nullptr && buffer->device != nullptr) return {};
   return NoStepBuffer(bytes);
+}
+
+// ---- recorded decode steps ----------------------------------------------------------------------
+
+Status BackendModelRunner::RecordDecodeSteps() {
+  if (backend_.info().records_steps == 0) return {};
+  for (int32_t rows = 1;; rows = std::min(2 * rows, limits_.max_sequences)) {
+    TM_RETURN_IF_ERROR(RecordDecodeStep(rows));
+    if (rows == limits_.max_sequences) return {};
+  }
+}
+
+// A step that is padding only: it has the places and sizes of every step of so many rows.
+Status BackendModelRunner::RecordDecodeStep(int32_t rows) {
+  OpenStep& step = steps_[0];
+  const PackedBatch packed = builder_.BuildPadded({}, {}, rows, step.packed_host, batch_);
+  TM_RETURN_IF_ERROR(UploadBatch(packed, step.packed_host));
+  step.logit_rows.assign(static_cast<size_t>(rows), PaddingRow());
+  TM_ASSIGN_OR_RETURN(const PackedRound round, PackRound(step, 0, step.logit_rows.size()));
+
+  RecordedStep& recorded = recorded_.emplace_back();
+  recorded.rows = rows;
+  TM_RETURN_IF_ERROR(Record([&] { return model_.Forward(packed.forward, pool_); }, &recorded.forward));
+  TM_RETURN_IF_ERROR(Record([&] { return SampleRound(round); }, &recorded.sampling));
+  return OpStatus(backend_.WaitFence(backend_.RecordFence()), backend_, "recording a decode step");
+}
+
+// The ops run once before they are recorded: see Backend::BeginRecording.
+Status BackendModelRunner::Record(const std::function<OpCode()>& ops, RecordingHandle* recording) {
+  const std::string what = "recording a decode step";
+  TM_RETURN_IF_ERROR(OpStatus(ops(), backend_, what));
+  TM_RETURN_IF_ERROR(OpStatus(backend_.BeginRecording(), backend_, what));
+  TM_RETURN_IF_ERROR(OpStatus(ops(), backend_, what));
+  return OpStatus(backend_.EndRecording(recording), backend_, what);
+}
+
+// Sampled greedily, and read by nobody.
+BackendModelRunner::LogitRow BackendModelRunner::PaddingRow() {
+  LogitRow padding;
+  padding.sampling.temperature = 0.0f;
+  return padding;
 }
 
 // ---- Forward ------------------------------------------------------------------------------------
@@ -125,8 +174,12 @@ StatusOr<StepTicket> BackendModelRunner::Forward(const StepPlan& plan) {
     tokens += row.count;
   }
   const std::string what = "step " + std::to_string(plan.step);
-  const PackedBatch packed = builder_.Build(plan, records_in_flight_, step.packed_host, batch_);
-  TM_RETURN_IF_ERROR(OpStatus(backend_.Upload(batch_, step.packed_host, packed.bytes), backend_, what));
+  step.recorded = FindRecorded(plan);
+  const PackedBatch packed =
+      step.recorded == nullptr
+          ? builder_.Build(plan, records_in_flight_, step.packed_host, batch_)
+          : builder_.BuildPadded(plan, records_in_flight_, step.recorded->rows, step.packed_host, batch_);
+  TM_RETURN_IF_ERROR(UploadBatch(packed, step.packed_host));
   if (packed.copy_count > 0) {
     const CopyPagesParams copies = {.pool = pool_,
                                     .page_bytes = model_.kv_layout().page_bytes(),
@@ -136,11 +189,30 @@ StatusOr<StepTicket> BackendModelRunner::Forward(const StepPlan& plan) {
   }
   if (packed.advance.count > 0) {
     AdvanceParams advance = packed.advance;
-    advance.records = DeviceRecords();
+    advance.records = reinterpret_cast<const SampleRecord*>(records_.device);
     TM_RETURN_IF_ERROR(OpStatus(backend_.Advance(advance), backend_, what));
   }
-  TM_RETURN_IF_ERROR(OpStatus(model_.Forward(packed.forward, pool_), backend_, what));
+  const OpCode forward = step.recorded == nullptr ? model_.Forward(packed.forward, pool_)
+                                                  : backend_.Replay(step.recorded->forward);
+  TM_RETURN_IF_ERROR(OpStatus(forward, backend_, what));
   return StepTicket{plan.step};
+}
+
+// The smallest that is wide enough; null where the step is not recorded.
+const BackendModelRunner::RecordedStep* BackendModelRunner::FindRecorded(const StepPlan& plan) const {
+  if (plan.lane != Lane::kDecode) return nullptr;
+  for (const RecordedStep& recorded : recorded_) {
+    if (static_cast<int64_t>(plan.rows.size()) <= recorded.rows) return &recorded;
+  }
+  return nullptr;
+}
+
+Status BackendModelRunner::UploadBatch(const PackedBatch& packed, const std::byte* host) {
+  for (const PackedBatch::Piece& piece : packed.pieces) {
+    TM_RETURN_IF_ERROR(OpStatus(backend_.Upload(batch_ + piece.offset, host + piece.offset, piece.bytes),
+                                backend_, "copying a step to the device"));
+  }
+  return {};
 }
 
 // Which record of the step before holds the token that a row begins with: its sequence's first sample there.
@@ -178,9 +250,19 @@ Status BackendModelRunner::Sample(StepTicket ticket, const SampleInputs& inputs)
              static_cast<long long>(step.id), static_cast<long long>(other.id));
   }
   ListLogitRows(inputs, step);
+  const std::string what = "sampling step " + std::to_string(step.id);
+  if (step.recorded != nullptr && RoundEnd(step, 0) == step.logit_rows.size()) {
+    step.logit_rows.resize(static_cast<size_t>(step.recorded->rows), PaddingRow());
+    TM_RETURN_IF_ERROR(PackRound(step, 0, step.logit_rows.size()).status());
+    TM_RETURN_IF_ERROR(OpStatus(backend_.Replay(step.recorded->sampling), backend_, what));
+    return QueueDownload(step);
+  }
   for (size_t begin = 0, end = 0; begin < step.logit_rows.size(); begin = end) {
     end = RoundEnd(step, begin);
-    TM_RETURN_IF_ERROR(SampleRound(step, begin, end));
+    // The round before may still be copying from the same memory.
+    if (begin > 0) TM_RETURN_IF_ERROR(OpStatus(backend_.WaitFence(backend_.RecordFence()), backend_, what));
+    TM_ASSIGN_OR_RETURN(const PackedRound round, PackRound(step, begin, end));
+    TM_RETURN_IF_ERROR(OpStatus(SampleRound(round), backend_, what));
   }
   return QueueDownload(step);
 }
@@ -221,26 +303,22 @@ size_t BackendModelRunner::RoundEnd(const OpenStep& step, size_t begin) const {
   return end;
 }
 
-Status BackendModelRunner::SampleRound(const OpenStep& step, size_t begin, size_t end) {
-  const std::string what = "sampling step " + std::to_string(step.id);
+// Writes the rows [begin, end) and queues their upload.
+StatusOr<BackendModelRunner::PackedRound> BackendModelRunner::PackRound(const OpenStep& step, size_t begin,
+                                                                        size_t end) {
   const auto count = static_cast<int64_t>(end - begin);
   int64_t adjust_count = 0;
-  int64_t mask_count = 0;
   for (size_t i = begin; i < end; ++i) {
     adjust_count += static_cast<int64_t>(step.logit_rows[i].adjusts.size());
-    mask_count += step.logit_rows[i].mask.empty() ? 0 : 1;
   }
-  // The round before may still be copying from the same memory.
-  if (begin > 0) TM_RETURN_IF_ERROR(OpStatus(backend_.WaitFence(backend_.RecordFence()), backend_, what));
-
   PackedBlock block(sampling_.host, sampling_.device, SamplingBytes(limits_, model_.config().vocab_size));
   const PackedArray<int32_t> hidden_rows = block.Take<int32_t>(count);
   const PackedArray<SamplingRow> rows = block.Take<SamplingRow>(count);
   const PackedArray<LogitAdjust> adjusts = block.Take<LogitAdjust>(adjust_count);
   const auto mask_words = static_cast<int64_t>(MaskWords(model_.config().vocab_size));
-  const PackedArray<uint32_t> masks = block.Take<uint32_t>(mask_count * mask_words);
   int32_t adjust = 0;
-  int32_t mask = 0;
+  auto* masks = reinterpret_cast<uint32_t*>(masks_.host);
+  int32_t mask_count = 0;
   for (int64_t i = 0; i < count; ++i) {
     const LogitRow& row = step.logit_rows[begin + static_cast<size_t>(i)];
     hidden_rows.host[i] = row.hidden_row;
@@ -250,28 +328,41 @@ Status BackendModelRunner::SampleRound(const OpenStep& step, size_t begin, size_
     adjust += static_cast<int32_t>(row.adjusts.size());
     rows.host[i].adjust_end = adjust;
     if (row.mask.empty()) continue;
-    std::copy(row.mask.begin(), row.mask.end(), masks.host + mask * mask_words);
-    rows.host[i].mask_row = mask++;
+    std::copy(row.mask.begin(), row.mask.end(), masks + mask_count * mask_words);
+    rows.host[i].mask_row = mask_count++;
   }
+  const std::string what = "sampling step " + std::to_string(step.id);
   TM_RETURN_IF_ERROR(
       OpStatus(backend_.Upload(sampling_.device, sampling_.host, block.bytes()), backend_, what));
-
-  const int32_t vocab_size = model_.config().vocab_size;
-  auto* top = step.wants_top ? reinterpret_cast<TokenLogprob*>(records_.device + TopOffset(step)) : nullptr;
-  for (int64_t at = 0; at < count; at += limits_.max_logit_rows) {
-    const auto slice = static_cast<int32_t>(std::min<int64_t>(limits_.max_logit_rows, count - at));
-    const int64_t record = static_cast<int64_t>(begin) + at;
-    const Tensor logits = MakeTensor(logits_, DType::kF32, slice, vocab_size);
-    TM_RETURN_IF_ERROR(OpStatus(model_.Logits(hidden_rows.device + at, slice, logits), backend_, what));
-    const SampleParams params = {.logits = logits,
-                                 .rows = rows.device + at,
-                                 .adjusts = adjusts.device,
-                                 .masks = masks.device,
-                                 .records = DeviceRecords() + record,
-                                 .top = top == nullptr ? nullptr : top + record * kMaxTopLogprobs};
-    TM_RETURN_IF_ERROR(OpStatus(backend_.Sample(params), backend_, what));
+  if (mask_count > 0) {
+    const int64_t bytes = mask_count * mask_words * static_cast<int64_t>(sizeof(uint32_t));
+    TM_RETURN_IF_ERROR(OpStatus(backend_.Upload(masks_.device, masks_.host, bytes), backend_, what));
   }
-  return {};
+  const int64_t record = static_cast<int64_t>(begin);
+  return PackedRound{
+      .hidden_rows = hidden_rows.device,
+      .rows = rows.device,
+      .adjusts = adjusts.device,
+      .count = count,
+      .records = reinterpret_cast<SampleRecord*>(records_.device) + record,
+      .top = reinterpret_cast<TokenLogprob*>(records_.device + TopOffset(step)) + record * kMaxTopLogprobs};
+}
+
+OpCode BackendModelRunner::SampleRound(const PackedRound& round) {
+  for (int64_t at = 0; at < round.count; at += limits_.max_logit_rows) {
+    const auto slice = static_cast<int32_t>(std::min<int64_t>(limits_.max_logit_rows, round.count - at));
+    const Tensor logits = MakeTensor(logits_, DType::kF32, slice, model_.config().vocab_size);
+    OpCode code = model_.Logits(round.hidden_rows + at, slice, logits);
+    if (code != OpCode::kOk) return code;
+    code = backend_.Sample({.logits = logits,
+                            .rows = round.rows + at,
+                            .adjusts = round.adjusts,
+                            .masks = reinterpret_cast<const uint32_t*>(masks_.device),
+                            .records = round.records + at,
+                            .top = round.top + at * kMaxTopLogprobs});
+    if (code != OpCode::kOk) return code;
+  }
+  return OpCode::kOk;
 }
 
 Status BackendModelRunner::QueueDownload(OpenStep& step) {

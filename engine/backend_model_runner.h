@@ -5,12 +5,16 @@
 // buffer is free when the op that writes it next runs. The host's side of the packed plan is there twice; the
 // rest of it is written and read between Collect of one step and Sample of the next.
 //
+// A decode step may be recorded once per count of rows (1, 2, 4, ... max_sequences), its forward pass and its
+// sampling apart, and replayed with padding from then on: two calls instead of some hundred launches.
+//
 // Rows that want logits (choices to be sampled, prompt tokens to be scored) go through the LM head in slices
 // of at most max_logit_rows, so a long prompt's logprobs take no more memory than a decode step.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -35,6 +39,9 @@ class BackendModelRunner final : public ModelRunner {
                                                               const EngineLimits& limits, std::byte* pool);
   ~BackendModelRunner() override;
 
+  // Where the backend records steps: from now on decode steps are replayed. Before the first step.
+  Status RecordDecodeSteps();
+
   StatusOr<StepTicket> Forward(const StepPlan& plan) override;
   Status Sample(StepTicket ticket, const SampleInputs& inputs) override;
   StatusOr<StepResult> Collect(StepTicket ticket) override;
@@ -51,12 +58,27 @@ class BackendModelRunner final : public ModelRunner {
     std::byte* host = nullptr;
     std::byte* device = nullptr;
   };
+  struct RecordedStep {
+    int32_t rows = 0;
+    RecordingHandle forward;
+    RecordingHandle sampling;
+  };
+  // Rows of logits whose inputs were uploaded together: where they lie on the device.
+  struct PackedRound {
+    const int32_t* hidden_rows = nullptr;
+    const SamplingRow* rows = nullptr;
+    const LogitAdjust* adjusts = nullptr;
+    int64_t count = 0;
+    SampleRecord* records = nullptr;
+    TokenLogprob* top = nullptr;
+  };
   struct OpenStep {
     int64_t id = 0;                     // 0: none
     std::vector<StepRow> rows;          // of its plan
     std::vector<int32_t> first_hidden;  // [rows] where each row's hidden states begin
-    std::vector<LogitRow> logit_rows;   // by row of the plan: its samples, then its scores
+    std::vector<LogitRow> logit_rows;   // by row of the plan: its samples, then its scores; then padding
     bool wants_top = false;
+    const RecordedStep* recorded = nullptr;  // what it replays; null: it is queued op by op
     bool sampled = false;
     uint64_t fence = 0;                // behind everything of the step, once sampled
     std::byte* packed_host = nullptr;  // the packed plan; kept from step to step
@@ -69,18 +91,24 @@ class BackendModelRunner final : public ModelRunner {
   OpenStep& PlaceOf(int64_t step) { return steps_[static_cast<size_t>(step) % steps_.size()]; }
   OpenStep& Find(StepTicket ticket, const char* verb);
 
+  Status RecordDecodeStep(int32_t rows);
+  Status Record(const std::function<OpCode()>& ops, RecordingHandle* recording);
+  static LogitRow PaddingRow();
+
   // Forward.
   void ListRecordsInFlight(const StepPlan& plan);
+  const RecordedStep* FindRecorded(const StepPlan& plan) const;
+  Status UploadBatch(const PackedBatch& packed, const std::byte* host);
   // Sample, in call order.
   void ListLogitRows(const SampleInputs& inputs, OpenStep& step) const;
   size_t RoundEnd(const OpenStep& step, size_t begin) const;
-  Status SampleRound(const OpenStep& step, size_t begin, size_t end);
+  StatusOr<PackedRound> PackRound(const OpenStep& step, size_t begin, size_t end);
+  OpCode SampleRound(const PackedRound& round);
   Status QueueDownload(OpenStep& step);
   // Collect.
   StepResult ResultOfRecords(const OpenStep& step) const;
   ScoredToken ScoredTokenAt(const OpenStep& step, size_t row) const;
 
-  SampleRecord* DeviceRecords() const { return reinterpret_cast<SampleRecord*>(records_.device); }
   // Bytes from the records to the top logprobs.
   static int64_t TopOffset(const OpenStep& step);
 
@@ -92,9 +120,11 @@ class BackendModelRunner final : public ModelRunner {
 
   std::byte* batch_ = nullptr;   // device: the packed plan
   Buffer sampling_;              // hidden row indices, SamplingRows, LogitAdjusts
+  Buffer masks_;                 // uint32_t [masked rows, MaskWords(vocab)]
   Buffer records_;               // SampleRecord [rows], then TokenLogprob [rows, kMaxTopLogprobs] if wanted
   std::byte* logits_ = nullptr;  // device [max_logit_rows, vocab] f32
 
+  std::vector<RecordedStep> recorded_;      // by rows
   std::vector<OpenStep> steps_;             // [steps_in_flight] step n has place n % steps_in_flight
   std::vector<int32_t> records_in_flight_;  // [rows] of the plan that is being packed
 };

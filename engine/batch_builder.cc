@@ -1,28 +1,49 @@
 #include "engine/batch_builder.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "engine/packed_block.h"
 #include "kernels/core/check.h"
 #include "kernels/paged_kv.h"
 
 namespace tramontane {
+
+// How much room the parts of a step get.
+struct BatchBuilder::Room {
+  int64_t rows = 0;
+  int64_t tokens = 0;
+  int64_t copies = 0;
+  int64_t in_flight = 0;
+  std::vector<int64_t> pages = {};  // [groups]
+};
+
 namespace {
 
-int64_t MaxBytes(const KvLayout& layout, const EngineLimits& limits, int64_t context) {
-  const int64_t tokens = std::max(limits.max_step_tokens, limits.max_sequences);
-  const int64_t sequences = limits.max_sequences;
+using Room = BatchBuilder::Room;
+
+// A sequence copies at most the page it writes next, one in each group, and has one token in flight.
+Room RoomFor(int64_t rows, int64_t tokens, const KvLayout& layout, int64_t context, int64_t ahead) {
+  Room room = {.rows = rows, .tokens = tokens, .in_flight = rows};
   const auto groups = static_cast<int32_t>(layout.groups.size());
-  const int64_t ahead = tokens * limits.steps_in_flight;
-  int64_t bytes = 2 * PackedBlock::Bytes<int32_t>(tokens) + PackedBlock::Bytes<int32_t>(sequences + 1);
-  for (int32_t g = 0; g < groups; ++g) {
-    bytes += PackedBlock::Bytes<int32_t>(sequences + 1) +
-             PackedBlock::Bytes<int32_t>(sequences * layout.PagesForGroup(g, context, ahead)) +
-             2 * PackedBlock::Bytes<int32_t>(sequences) + PackedBlock::Bytes<int64_t>(tokens);
+  room.copies = rows * groups;
+  for (int32_t g = 0; g < groups; ++g) room.pages.push_back(rows * layout.PagesForGroup(g, context, ahead));
+  return room;
+}
+
+int64_t BytesOf(const Room& room) {
+  int64_t bytes = 2 * PackedBlock::Bytes<int32_t>(room.tokens) + PackedBlock::Bytes<int32_t>(room.rows + 1) +
+                  PackedBlock::Bytes<int32_t>(2 * room.copies) +
+                  PackedBlock::Bytes<int32_t>(2 * room.in_flight);
+  for (const int64_t pages : room.pages) {
+    bytes += PackedBlock::Bytes<int32_t>(room.rows + 1) + PackedBlock::Bytes<int32_t>(pages) +
+             2 * PackedBlock::Bytes<int32_t>(room.rows) + PackedBlock::Bytes<int64_t>(room.tokens);
   }
-  // A sequence copies at most the page it writes next, one in each group, and has one token in flight.
-  return bytes + PackedBlock::Bytes<int32_t>(2 * sequences * groups) +
-         PackedBlock::Bytes<int32_t>(2 * sequences);
+  return bytes;
+}
+
+int32_t MaxTokens(const EngineLimits& limits) {
+  return std::max(limits.max_step_tokens, limits.max_sequences);
 }
 
 // Position after the row's last one, and the table entries that hold positions below it. (With steps in
@@ -36,14 +57,30 @@ bool StartsInFlight(const StepRow& row) {
   return row.start == static_cast<int64_t>(row.sequence->tokens.size());
 }
 
+// No more than the plan needs.
+Room RoomOf(const StepPlan& plan, const KvLayout& layout) {
+  Room room = {.rows = static_cast<int64_t>(plan.rows.size()),
+               .tokens = plan.tokens,
+               .copies = static_cast<int64_t>(plan.copies.size())};
+  room.in_flight = std::count_if(plan.rows.begin(), plan.rows.end(), StartsInFlight);
+  for (size_t g = 0; g < layout.groups.size(); ++g) {
+    int64_t& pages = room.pages.emplace_back(0);
+    for (const StepRow& row : plan.rows) {
+      pages += EntriesOf(row, row.sequence->tables[g], layout.format.page_size);
+    }
+  }
+  return room;
+}
+
+// Rows and tokens beyond the plan's are padding: no sequence has the tokens, and nothing is written for them.
 // Returns where the device has the token ids.
-int32_t* PackTokens(const StepPlan& plan, PackedBlock& block, ForwardBatch& batch) {
-  const PackedArray<int32_t> token_ids = block.Take<int32_t>(plan.tokens);
-  const PackedArray<int32_t> positions = block.Take<int32_t>(plan.tokens);
-  const PackedArray<int32_t> qo_indptr = block.Take<int32_t>(batch.sequences + 1);
+int32_t* PackTokens(const StepPlan& plan, const Room& room, PackedBlock& block, ForwardBatch& batch) {
+  const PackedArray<int32_t> token_ids = block.Take<int32_t>(room.tokens);
+  const PackedArray<int32_t> positions = block.Take<int32_t>(room.tokens);
+  const PackedArray<int32_t> qo_indptr = block.Take<int32_t>(room.rows + 1);
   int32_t token = 0;
-  for (int32_t r = 0; r < batch.sequences; ++r) {
-    const StepRow& row = plan.rows[static_cast<size_t>(r)];
+  for (size_t r = 0; r < plan.rows.size(); ++r) {
+    const StepRow& row = plan.rows[r];
     const int64_t known = static_cast<int64_t>(row.sequence->tokens.size()) + (StartsInFlight(row) ? 1 : 0);
     TM_CHECK(EndOf(row) <= known, "request %s: position %lld is planned before its token is known",
              row.sequence->request->id.c_str(), static_cast<long long>(EndOf(row) - 1));
@@ -53,51 +90,66 @@ int32_t* PackTokens(const StepPlan& plan, PackedBlock& block, ForwardBatch& batc
       positions.host[token] = static_cast<int32_t>(position);
     }
   }
-  qo_indptr.host[batch.sequences] = token;
-  batch.tokens = token;
+  std::fill(qo_indptr.host + plan.rows.size(), qo_indptr.host + room.rows + 1, token);
+  std::fill(token_ids.host + token, token_ids.host + room.tokens, 0);
+  std::fill(positions.host + token, positions.host + room.tokens, 0);
+  batch.sequences = static_cast<int32_t>(room.rows);
+  batch.tokens = static_cast<int32_t>(room.tokens);
   batch.token_ids = token_ids.device;
   batch.positions = positions.device;
   batch.qo_indptr = qo_indptr.device;
   return token_ids.device;
 }
 
-PageTableView PackGroup(const StepPlan& plan, size_t group, int32_t page_size, PackedBlock& block) {
-  const auto rows = static_cast<int64_t>(plan.rows.size());
-  int64_t entries = 0;
-  for (const StepRow& row : plan.rows) entries += EntriesOf(row, row.sequence->tables[group], page_size);
+// One layer group's page tables, but for the pages.
+struct GroupArrays {
+  PackedArray<int32_t> kv_indptr, last_page_len, kv_base;
+  PackedArray<int64_t> slots;
+};
 
-  const PackedArray<int32_t> kv_indptr = block.Take<int32_t>(rows + 1);
-  const PackedArray<int32_t> page_indices = block.Take<int32_t>(entries);
-  const PackedArray<int32_t> last_page_len = block.Take<int32_t>(rows);
-  const PackedArray<int32_t> kv_base = block.Take<int32_t>(rows);
-  const PackedArray<int64_t> slots = block.Take<int64_t>(plan.tokens);
+GroupArrays PackGroup(const StepPlan& plan, size_t group, int32_t page_size, const Room& room,
+                      PackedBlock& block) {
+  const GroupArrays packed = {
+      .kv_indptr = block.Take<int32_t>(room.rows + 1),
+      .last_page_len = block.Take<int32_t>(room.rows),
+      .kv_base = block.Take<int32_t>(room.rows),
+      .slots = block.Take<int64_t>(room.tokens),
+  };
   int32_t entry = 0;
   int64_t token = 0;
-  for (int64_t r = 0; r < rows; ++r) {
-    const StepRow& row = plan.rows[static_cast<size_t>(r)];
+  for (size_t r = 0; r < plan.rows.size(); ++r) {
+    const StepRow& row = plan.rows[r];
     const PageTable& table = row.sequence->tables[group];
-    const int64_t listed = EntriesOf(row, table, page_size);
-    kv_indptr.host[r] = entry;
-    std::copy_n(table.pages.begin(), listed, page_indices.host + entry);
-    entry += static_cast<int32_t>(listed);
-    last_page_len.host[r] = OffsetInPage(EndOf(row) - 1, page_size) + 1;
-    kv_base.host[r] = static_cast<int32_t>(table.kv_base);
+    packed.kv_indptr.host[r] = entry;
+    entry += static_cast<int32_t>(EntriesOf(row, table, page_size));
+    packed.last_page_len.host[r] = OffsetInPage(EndOf(row) - 1, page_size) + 1;
+    packed.kv_base.host[r] = static_cast<int32_t>(table.kv_base);
     for (int64_t position = row.start; position < EndOf(row); ++position, ++token) {
       const PageId page = table.pages[static_cast<size_t>(PageOf(position, table.kv_base, page_size))];
-      slots.host[token] = SlotOf(page, position, page_size);
+      packed.slots.host[token] = SlotOf(page, position, page_size);
     }
   }
-  kv_indptr.host[rows] = entry;
-  return {.kv_indptr = kv_indptr.device,
-          .page_indices = page_indices.device,
-          .last_page_len = last_page_len.device,
-          .kv_base = kv_base.device,
-          .slots = slots.device};
+  const auto rows = static_cast<int64_t>(plan.rows.size());
+  std::fill(packed.kv_indptr.host + rows, packed.kv_indptr.host + room.rows + 1, entry);
+  std::fill(packed.last_page_len.host + rows, packed.last_page_len.host + room.rows, 0);
+  std::fill(packed.kv_base.host + rows, packed.kv_base.host + room.rows, 0);
+  std::fill(packed.slots.host + token, packed.slots.host + room.tokens, -1);
+  return packed;
 }
 
-void PackCopies(const StepPlan& plan, PackedBlock& block, PackedBatch& packed) {
+// Returns the entries written.
+int64_t PackPages(const StepPlan& plan, size_t group, int32_t page_size, int32_t* entries) {
+  int32_t* entry = entries;
+  for (const StepRow& row : plan.rows) {
+    const PageTable& table = row.sequence->tables[group];
+    entry = std::copy_n(table.pages.begin(), EntriesOf(row, table, page_size), entry);
+  }
+  return entry - entries;
+}
+
+void PackCopies(const StepPlan& plan, const Room& room, PackedBlock& block, PackedBatch& packed) {
   packed.copy_count = static_cast<int32_t>(plan.copies.size());
-  const PackedArray<int32_t> pairs = block.Take<int32_t>(2 * int64_t{packed.copy_count});
+  const PackedArray<int32_t> pairs = block.Take<int32_t>(2 * room.copies);
   for (int32_t i = 0; i < packed.copy_count; ++i) {
     pairs.host[2 * i] = plan.copies[static_cast<size_t>(i)].from;
     pairs.host[2 * i + 1] = plan.copies[static_cast<size_t>(i)].to;
@@ -105,11 +157,10 @@ void PackCopies(const StepPlan& plan, PackedBlock& block, PackedBatch& packed) {
   packed.copy_pairs = pairs.device;
 }
 
-AdvanceParams PackAdvance(const StepPlan& plan, std::span<const int32_t> records_in_flight,
+AdvanceParams PackAdvance(const StepPlan& plan, std::span<const int32_t> records_in_flight, const Room& room,
                           PackedBlock& block, int32_t* token_ids) {
-  const auto rows = static_cast<int32_t>(std::count_if(plan.rows.begin(), plan.rows.end(), StartsInFlight));
-  const PackedArray<int32_t> pairs = block.Take<int32_t>(2 * int64_t{rows});
-  int32_t pair = 0;
+  const PackedArray<int32_t> pairs = block.Take<int32_t>(2 * room.in_flight);
+  int32_t count = 0;
   int32_t token = 0;
   for (size_t r = 0; r < plan.rows.size(); ++r) {
     const StepRow& row = plan.rows[r];
@@ -117,33 +168,65 @@ AdvanceParams PackAdvance(const StepPlan& plan, std::span<const int32_t> records
       TM_CHECK(r < records_in_flight.size() && records_in_flight[r] >= 0,
                "request %s: the token at %lld is in flight in no step", row.sequence->request->id.c_str(),
                static_cast<long long>(row.start));
-      pairs.host[2 * pair] = records_in_flight[r];
-      pairs.host[2 * pair + 1] = token;
-      ++pair;
+      pairs.host[2 * count] = records_in_flight[r];
+      pairs.host[2 * count + 1] = token;
+      ++count;
     }
     token += row.count;
   }
-  return {.pairs = pairs.device, .count = rows, .token_ids = token_ids};
+  return {.pairs = pairs.device, .count = count, .token_ids = token_ids};
 }
 
 }  // namespace
 
 BatchBuilder::BatchBuilder(const KvLayout& layout, const EngineLimits& limits, int64_t context)
-    : layout_(layout), max_bytes_(MaxBytes(layout, limits, context)), groups_(layout.groups.size()) {}
+    : layout_(layout),
+      context_(context),
+      ahead_(int64_t{MaxTokens(limits)} * limits.steps_in_flight),
+      max_bytes_(BytesOf(RoomFor(limits.max_sequences, MaxTokens(limits), layout, context, ahead_))),
+      groups_(layout.groups.size()) {}
 
 PackedBatch BatchBuilder::Build(const StepPlan& plan, std::span<const int32_t> records_in_flight,
                                 std::byte* host, std::byte* device) {
+  return Pack(plan, records_in_flight, RoomOf(plan, layout_), host, device);
+}
+
+PackedBatch BatchBuilder::BuildPadded(const StepPlan& plan, std::span<const int32_t> records_in_flight,
+                                      int32_t rows, std::byte* host, std::byte* device) {
+  TM_CHECK(static_cast<int64_t>(plan.rows.size()) <= rows && plan.tokens <= rows, "%zu rows padded to %d",
+           plan.rows.size(), rows);
+  return Pack(plan, records_in_flight, RoomFor(rows, rows, layout_, context_, ahead_), host, device);
+}
+
+PackedBatch BatchBuilder::Pack(const StepPlan& plan, std::span<const int32_t> records_in_flight,
+                               const Room& room, std::byte* host, std::byte* device) {
   PackedBlock block(host, device, max_bytes_);
   PackedBatch packed;
-  packed.forward.sequences = static_cast<int32_t>(plan.rows.size());
-  int32_t* token_ids = PackTokens(plan, block, packed.forward);
+  const int32_t page_size = layout_.format.page_size;
+  int32_t* token_ids = PackTokens(plan, room, block, packed.forward);
   for (size_t g = 0; g < groups_.size(); ++g) {
-    groups_[g] = PackGroup(plan, g, layout_.format.page_size, block);
+    const GroupArrays arrays = PackGroup(plan, g, page_size, room, block);
+    groups_[g] = {.kv_indptr = arrays.kv_indptr.device,
+                  .last_page_len = arrays.last_page_len.device,
+                  .kv_base = arrays.kv_base.device,
+                  .slots = arrays.slots.device};
   }
   packed.forward.groups = groups_.data();
-  PackCopies(plan, block, packed);
-  packed.advance = PackAdvance(plan, records_in_flight, block, token_ids);
-  packed.bytes = block.bytes();
+  PackCopies(plan, room, block, packed);
+  packed.advance = PackAdvance(plan, records_in_flight, room, block, token_ids);
+  // Of the pages' room only what is written is uploaded, with what lies in front of it.
+  pieces_.clear();
+  int64_t begin = 0;
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    const int64_t at = block.bytes();
+    const PackedArray<int32_t> pages = block.Take<int32_t>(room.pages[g]);
+    groups_[g].page_indices = pages.device;
+    const int64_t end = at + PackedBlock::Bytes<int32_t>(PackPages(plan, g, page_size, pages.host));
+    if (end == block.bytes() && g + 1 < groups_.size()) continue;  // the next one begins right behind
+    if (end > begin) pieces_.push_back({begin, end - begin});
+    begin = block.bytes();
+  }
+  packed.pieces = pieces_;
   return packed;
 }
 

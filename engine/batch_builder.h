@@ -1,10 +1,12 @@
 // BatchBuilder: packs a StepPlan into one block of host memory, which the runner copies to the device as it
 // is. Engine thread only. Reads the plan's sequences and their page tables; changes nothing.
 //
-//   block:  token_ids | positions | qo_indptr | per group: kv_indptr, page_indices, last_page_len, kv_base,
-//   slots
-//           | page copies | tokens in flight     each part at a multiple of 64 bytes, as long as this step
-//           needs it
+//   block:  token_ids | positions | qo_indptr | per group: kv_indptr, last_page_len, kv_base, slots
+//           | page copies | tokens in flight | per group: page_indices
+//
+// Each part starts at a multiple of 64 bytes. Its room is what the step needs, or, padded, what any decode
+// step of that many rows may need: then every part lies where it lay the last time, as a recorded step
+// requires.
 #pragma once
 
 #include <cstddef>
@@ -21,8 +23,14 @@ namespace tramontane {
 
 // Where the parts of a packed step lie on the device.
 struct PackedBatch {
-  int64_t bytes = 0;                    // of the block that are used
-  ForwardBatch forward;                 // forward.groups belongs to the builder, until its next Build
+  // Bytes [offset, offset + bytes) of the block that are to be copied: one piece, or padded one per group.
+  struct Piece {
+    int64_t offset = 0;
+    int64_t bytes = 0;
+  };
+  // These and forward.groups belong to the builder, until its next Build.
+  std::span<const Piece> pieces;
+  ForwardBatch forward;
   const int32_t* copy_pairs = nullptr;  // [copy_count, 2] (from, to)
   int32_t copy_count = 0;
   AdvanceParams advance;  // of the tokens in flight; its records are filled in by the runner
@@ -41,11 +49,23 @@ class BatchBuilder {
   // from records_in_flight[row], a record of that step. Where every token is known the list may be empty.
   PackedBatch Build(const StepPlan& plan, std::span<const int32_t> records_in_flight, std::byte* host,
                     std::byte* device);
+  // The same for a decode step of at most `rows` rows, with room for as many. The rest is padding: no token
+  // of it is attended, and no key is written.
+  PackedBatch BuildPadded(const StepPlan& plan, std::span<const int32_t> records_in_flight, int32_t rows,
+                          std::byte* host, std::byte* device);
+
+  struct Room;
 
  private:
+  PackedBatch Pack(const StepPlan& plan, std::span<const int32_t> records_in_flight, const Room& room,
+                   std::byte* host, std::byte* device);
+
   const KvLayout layout_;
+  const int64_t context_;
+  const int64_t ahead_;  // positions that may be planned and not yet applied, per sequence
   const int64_t max_bytes_;
   std::vector<PageTableView> groups_;  // [groups] of the last Build
+  std::vector<PackedBatch::Piece> pieces_;
 };
 
 }  // namespace tramontane

@@ -112,6 +112,7 @@ StatusOr<std::unique_ptr<EngineHost>> EngineHost::Start(const std::string& folde
   TM_ASSIGN_OR_RETURN(PoolMemory pool, AllocatePool(backend, plan));
   TM_ASSIGN_OR_RETURN(std::unique_ptr<BackendModelRunner> runner,
                       BackendModelRunner::Create(backend, *model, plan.limits, pool.get()));
+  TM_RETURN_IF_ERROR(runner->RecordDecodeSteps());
   TM_RETURN_IF_ERROR(WarmUp(plan.limits, ModelFor(*model), *runner, clock));
   return std::unique_ptr<EngineHost>(new EngineHost(std::make_unique<Impl>(
       std::move(plan), std::move(model), std::move(tokenizer), std::move(pool), std::move(runner), clock)));

@@ -84,14 +84,12 @@ class Mistral final : public Model {
   Backend& backend_;
   ModelWeights weights_;
   int32_t max_tokens_ = 0;
-  int32_t forward_tokens_ = 0;  // rows of the residual stream that are valid
   ActivationMap map_;
   std::byte* activations_ = nullptr;  // device
 };
 
 OpCode Mistral::Forward(const ForwardBatch& batch, std::byte* pool) {
   TM_CHECK(batch.tokens <= max_tokens_, "a step of %d tokens, reserved are %d", batch.tokens, max_tokens_);
-  forward_tokens_ = batch.tokens;
   if (batch.tokens == 0) return OpCode::kOk;
   RETURN_IF_FAILED(backend_.Embed({.token_ids = batch.token_ids,
                                    .tokens = batch.tokens,
@@ -168,7 +166,7 @@ OpCode Mistral::FeedForward(int32_t tokens, int32_t layer) {
 }
 
 OpCode Mistral::Logits(const int32_t* rows, int32_t count, const Tensor& logits) {
-  return backend_.Linear({.x = Hidden(forward_tokens_),
+  return backend_.Linear({.x = Hidden(max_tokens_),
                           .x_rows = rows,
                           .rows = count,
                           .prologue = Prologue::kRmsNorm,

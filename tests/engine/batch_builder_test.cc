@@ -150,7 +150,7 @@ TEST(BatchBuilder, PacksCopies) {
   ASSERT_EQ(packed.copy_count, 2);
   EXPECT_EQ(std::vector<int32_t>(packed.copy_pairs, packed.copy_pairs + 4),
             (std::vector<int32_t>{5, 9, 7, 11}));
-  EXPECT_LE(packed.bytes, builder.max_bytes());
+  EXPECT_LE(packed.pieces.back().offset + packed.pieces.back().bytes, builder.max_bytes());
 }
 
 TEST(BatchBuilder, TokensInFlightAreTakenFromRecordsOfTheStepBefore) {
@@ -171,6 +171,59 @@ TEST(BatchBuilder, TokensInFlightAreTakenFromRecordsOfTheStepBefore) {
   EXPECT_EQ(packed.advance.token_ids, packed.forward.token_ids);
   EXPECT_EQ(packed.forward.positions[5], 8);
   EXPECT_EQ(packed.forward.token_ids[4], scene.sequences[2]->tokens[5]);
+}
+
+// A recorded step reads the same places whatever is planned, and padding has no tokens, no pages and no
+// slots.
+TEST(BatchBuilder, PaddedStepsOfAnyPlanHaveTheirPartsInTheSamePlaces) {
+  const KvLayout layout = Layout({0, 6});
+  BatchBuilder builder(layout, Limits(), 64);
+  std::vector<std::byte> first, block;
+  const auto build = [&](const Scene& scene, std::vector<std::byte>& host) {
+    first.resize(static_cast<size_t>(builder.max_bytes()));
+    host.assign(static_cast<size_t>(builder.max_bytes()), std::byte{0xee});
+    std::vector<std::byte> device(host.size(), std::byte{0xdd});
+    const PackedBatch packed = builder.BuildPadded(scene.plan, {}, 4, host.data(), first.data());
+    // What the device gets is complete: the pieces, and nothing else, are copied.
+    for (const PackedBatch::Piece& piece : packed.pieces) {
+      std::copy_n(host.begin() + piece.offset, piece.bytes, device.begin() + piece.offset);
+    }
+    std::copy(device.begin(), device.end(), first.begin());
+    return packed;
+  };
+  Scene none(layout), some(layout), full(layout);
+  for (const int64_t start : {5, 60}) some.AddRow(start, 1);
+  for (const int64_t start : {0, 3, 17, 63}) full.AddRow(start, 1);
+  std::vector<const void*> places;
+  for (const Scene* scene : {&none, &some, &full}) {
+    const PackedBatch packed = build(*scene, block);
+    ASSERT_EQ(packed.forward.sequences, 4);
+    ASSERT_EQ(packed.forward.tokens, 4);
+    const auto rows = static_cast<int32_t>(scene->plan.rows.size());
+    std::vector<const void*> found = {packed.forward.token_ids, packed.forward.positions,
+                                      packed.forward.qo_indptr};
+    for (size_t g = 0; g < 2; ++g) {
+      const PageTableView& view = packed.forward.groups[g];
+      found.insert(found.end(),
+                   {view.kv_indptr, view.page_indices, view.last_page_len, view.kv_base, view.slots});
+      for (int32_t r = 0; r < rows; ++r) {
+        const StepRow& row = scene->plan.rows[static_cast<size_t>(r)];
+        EXPECT_EQ(KvEnd(view, r, kPageSize), row.start + 1);
+        const PageTable& table = row.sequence->tables[g];
+        for (int32_t e = view.kv_indptr[r]; e < view.kv_indptr[r + 1]; ++e) {
+          EXPECT_EQ(view.page_indices[e], table.pages[static_cast<size_t>(e - view.kv_indptr[r])]);
+        }
+        EXPECT_GE(view.slots[r], 0);
+      }
+      for (int32_t r = rows; r < 4; ++r) {
+        EXPECT_EQ(packed.forward.qo_indptr[r + 1], rows);
+        EXPECT_EQ(KvEnd(view, r, kPageSize), 0);
+        EXPECT_EQ(view.slots[r], -1);
+      }
+    }
+    if (places.empty()) places = found;
+    EXPECT_EQ(found, places);
+  }
 }
 
 TEST(BatchBuilder, TheFullestStepFitsItsBound) {

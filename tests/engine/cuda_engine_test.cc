@@ -191,8 +191,15 @@ void Report(const Comparison& all, double tolerance) {
             << all.clear << " of " << all.tokens << " tokens are clear\n";
 }
 
-class CudaEngine : public testing::TestWithParam<int32_t> {};  // steps in flight
-INSTANTIATE_TEST_SUITE_P(StepsInFlight, CudaEngine, testing::Values(1, 2));
+struct Manner {
+  const char* name;
+  int32_t steps_in_flight;
+  bool recorded;  // decode steps are replayed
+};
+class CudaEngine : public testing::TestWithParam<Manner> {};
+INSTANTIATE_TEST_SUITE_P(Manners, CudaEngine,
+                         testing::Values(Manner{"OneStepInFlight", 1, false}, Manner{"TwoRecorded", 2, true}),
+                         [](const auto& info) { return info.param.name; });
 
 TEST_P(CudaEngine, GivesWhatTheCpuGivesWhileWindowsRollAndSequencesArePreempted) {
   const TempFolder folder;
@@ -200,7 +207,8 @@ TEST_P(CudaEngine, GivesWhatTheCpuGivesWhileWindowsRollAndSequencesArePreempted)
   BackendEngine::Options options;
   options.limits = SmallLimits(/*pool_pages=*/48);  // one sequence of the context takes about 30
   options.limits.max_step_tokens = 24;              // more than 16 rows: large products too
-  options.limits.steps_in_flight = GetParam();
+  options.limits.steps_in_flight = GetParam().steps_in_flight;
+  options.recorded = GetParam().recorded;
   BackendEngine test(MakeCudaTestBackend(), folder.path(), options);
 
   std::vector<Request> requests;
@@ -238,9 +246,9 @@ TEST_P(CudaEngine, GivesWhatTheCpuGivesWhileWindowsRollAndSequencesArePreempted)
   EXPECT_GT(all.clear, all.tokens / 4);
 }
 
-// A request alone has the same batch shapes with one step in flight and with two, and so the same bits,
-// whatever of the last token the host has to know: penalties, a token that ends it.
-TEST(CudaOverlap, ARequestAloneGivesTheSameBitsWithTwoStepsInFlight) {
+// A request alone has the same batch shapes with one step in flight and with two, recorded or not, and so the
+// same bits, whatever of the last token the host has to know: penalties, a token that ends it.
+TEST(CudaOverlap, ARequestAloneGivesTheSameBitsWithTwoRecordedStepsInFlight) {
   const TempFolder folder;
   WindowedModel().WriteMistral(folder);
   Request request = MakeRequest("r", 21, 30);
@@ -255,6 +263,7 @@ TEST(CudaOverlap, ARequestAloneGivesTheSameBitsWithTwoStepsInFlight) {
     BackendEngine::Options options;
     options.limits = SmallLimits(/*pool_pages=*/48);
     options.limits.steps_in_flight = steps;
+    options.recorded = steps == 2;
     BackendEngine test(MakeCudaTestBackend(), folder.path(), options);
     auto reader = test.Submit(request);
     test.RunToEnd({reader.get()});

@@ -179,13 +179,16 @@ TEST_P(StormOverTheFakeModel, EachRequestGivesWhatItGivesAlone) {
 struct Device {
   const char* name;
   std::optional<DelayedBackend::Runs> delayed;
+  bool recorded = false;
 };
 class StormOnTheCpu : public testing::TestWithParam<Device> {};
-INSTANTIATE_TEST_SUITE_P(Devices, StormOnTheCpu,
-                         testing::Values(Device{"AtOnce", std::nullopt},
-                                         Device{"Late", DelayedBackend::Runs::kWhenWaitedFor},
-                                         Device{"Threaded", DelayedBackend::Runs::kOnItsOwnThread}),
-                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Devices, StormOnTheCpu,
+    testing::Values(Device{"AtOnce", std::nullopt}, Device{"Late", DelayedBackend::Runs::kWhenWaitedFor},
+                    Device{"Threaded", DelayedBackend::Runs::kOnItsOwnThread},
+                    Device{"LateAndRecorded", DelayedBackend::Runs::kWhenWaitedFor, true},
+                    Device{"ThreadedAndRecorded", DelayedBackend::Runs::kOnItsOwnThread, true}),
+    [](const auto& info) { return info.param.name; });
 
 TEST_P(StormOnTheCpu, EachRequestGivesTheSameBitsAlone) {
   const uint32_t seed = TestSeed();
@@ -201,6 +204,7 @@ TEST_P(StormOnTheCpu, EachRequestGivesTheSameBitsAlone) {
   options.threads = 2;
   options.limits = Stormy();
   options.delayed = GetParam().delayed;
+  options.recorded = GetParam().recorded;
   options.limits.steps_in_flight = options.delayed ? 2 : 1;
   CpuEngine stormy(folder.path(), options);
   options.threads = 1;

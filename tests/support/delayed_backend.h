@@ -12,6 +12,7 @@
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -29,6 +30,7 @@ class DelayedBackend final : public Backend {
   DelayedBackend(BackendPtr inner, Runs runs)
       : owned_(std::move(inner)), inner_(*owned_), info_(inner_.info()), runs_(runs) {
     info_.asynchronous = 1;
+    info_.records_steps = 1;
     if (runs == Runs::kOnItsOwnThread) thread_ = std::thread([this] { RunThread(); });
   }
   const BackendInfo& info() const override { return info_; }
@@ -90,6 +92,20 @@ class DelayedBackend final : public Backend {
   OpCode Advance(const AdvanceParams& params) override { return QueueOp(&Backend::Advance, params); }
   OpCode CopyPages(const CopyPagesParams& params) override { return QueueOp(&Backend::CopyPages, params); }
 
+  OpCode BeginRecording() override {
+    recording_ = std::make_unique<Recording>();
+    return OpCode::kOk;
+  }
+  OpCode EndRecording(RecordingHandle* out) override {
+    out->impl = recording_.release();
+    return OpCode::kOk;
+  }
+  OpCode Replay(RecordingHandle recording) override {
+    for (const Op& op : *static_cast<Recording*>(recording.impl)) Queue(op);
+    return OpCode::kOk;
+  }
+  void FreeRecording(RecordingHandle recording) override { delete static_cast<Recording*>(recording.impl); }
+
   void Destroy() override { delete this; }
 
  private:
@@ -103,12 +119,17 @@ class DelayedBackend final : public Backend {
   }
 
   using Op = std::function<OpCode()>;
+  using Recording = std::vector<Op>;
 
   template <typename Params>
   OpCode QueueOp(OpCode (Backend::*op)(const Params&), const Params& params) {
-    return Queue([this, op, params] { return (inner_.*op)(params); });
+    Op run = [this, op, params] { return (inner_.*op)(params); };
+    if (recording_ == nullptr) return Queue(std::move(run));
+    recording_->push_back(std::move(run));
+    return OpCode::kOk;
   }
   OpCode Queue(Op op) {
+    TM_CHECK(recording_ == nullptr, "a copy or a fence is recorded");
     {
       const std::lock_guard lock(mutex_);
       ops_.push_back(std::move(op));
@@ -143,6 +164,7 @@ class DelayedBackend final : public Backend {
   BackendInfo info_;
   const Runs runs_;
   uint64_t last_fence_ = 0;
+  std::unique_ptr<Recording> recording_;  // between BeginRecording and EndRecording
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -83,6 +83,7 @@ BackendEngine::BackendEngine(BackendPtr backend, const std::string& folder, cons
   pool_ = {static_cast<std::byte*>(backend_->Allocate(pool_bytes)),
            [backend = backend_.get()](std::byte* pool) { backend->Free(pool); }};
   runner_ = BackendModelRunner::Create(*backend_, *model_, options.limits, pool_.get()).value();
+  if (options.recorded) TM_CHECK(runner_->RecordDecodeSteps().ok(), "recording failed");
   engine_ = std::make_unique<Engine>(
       options.limits, EngineModel{model_->config().vocab_size, model_->config().eos_ids, layout()}, *runner_,
       options.tokenizer, clock());

@@ -115,6 +115,7 @@ class BackendEngine : public EngineUnderTest {
     const Tokenizer* tokenizer = nullptr;
     // Makes the backend run its ops later; limits.steps_in_flight may then be 2.
     std::optional<DelayedBackend::Runs> delayed;
+    bool recorded = false;  // decode steps are replayed, where the backend can
     // Puts something between the runner and the model; null: nothing.
     std::function<std::unique_ptr<Model>(std::unique_ptr<Model>)> wrap_model;
   };
