@@ -61,7 +61,8 @@ class Problem {
     run_.window = shape.window;
     run_.group = kGroup;
     run_.tile_rows = shape.queries * kGroup > 16 ? 64 : 16;
-    run_.max_items = cuda::AttentionItemBound(tokens, shape.batch, kGroup, run_.tile_rows, target_blocks);
+    run_.max_items =
+        cuda::AttentionItemBound(tokens, shape.batch, kGroup, run_.tile_rows, kKvHeads, target_blocks);
     run_.query = device.AllocateRandom(int64_t{tokens} * kWidth * 2);
     run_.out = device.Allocate(int64_t{tokens} * kWidth * 2);
     run_.query_stride = run_.out_stride = kWidth;

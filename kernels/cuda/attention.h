@@ -56,18 +56,22 @@ struct AttentionPlanParams {
   AttentionWork* work;     // [1]
 };
 
-// Items that can never be exceeded for these maxima: every tile of rows whole, and target_blocks splits more.
-constexpr int32_t AttentionItemBound(int32_t tokens, int32_t sequences, int32_t group, int32_t tile_rows,
-                                     int32_t target_blocks) {
-  return (tokens * group + tile_rows - 1) / tile_rows + sequences + target_blocks;
+// Blocks of one kv head that splits aim for.
+constexpr int32_t AttentionBlocks(int32_t kv_heads, int32_t target_blocks) {
+  return target_blocks > kv_heads ? target_blocks / kv_heads : 1;
 }
 
-// Partial slots that can never be exceeded: splits are as long as all key tiles over target_blocks / kv_heads
-// blocks, and a tile of rows that is split at all has fewer than two splits for each such length of its own
-// keys.
+// Items that can never be exceeded for these maxima: every tile of rows has one, and since a split is as long
+// as all key tiles over AttentionBlocks, there are at most as many splits more.
+constexpr int32_t AttentionItemBound(int32_t tokens, int32_t sequences, int32_t group, int32_t tile_rows,
+                                     int32_t kv_heads, int32_t target_blocks) {
+  return (tokens * group + tile_rows - 1) / tile_rows + sequences + AttentionBlocks(kv_heads, target_blocks);
+}
+
+// Partial slots that can never be exceeded: a tile of rows that is split at all has fewer than two splits for
+// each such length of its keys.
 constexpr int32_t AttentionPartialBound(int32_t kv_heads, int32_t target_blocks) {
-  const int32_t blocks = target_blocks / kv_heads;
-  return 2 * (blocks > 1 ? blocks : 1);
+  return 2 * AttentionBlocks(kv_heads, target_blocks);
 }
 
 // The host twin of the plan kernel: the same lists, from host pointers.

@@ -101,7 +101,7 @@ TM_HOST_DEVICE void FillSequence(const AttentionPlanParams& p, int b, int split_
 
 // The split length for so many key tiles in all (of one kv head).
 TM_HOST_DEVICE int SplitLength(const AttentionPlanParams& p, int all_tiles) {
-  const int blocks = Larger(1, p.target_blocks / p.kv_heads);
+  const int blocks = AttentionBlocks(p.kv_heads, p.target_blocks);
   return Larger(kMinSplitTiles, (all_tiles + blocks - 1) / blocks);
 }
 

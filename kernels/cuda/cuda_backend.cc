@@ -90,7 +90,7 @@ WorkspaceMap MapWorkspace(const StepMaxima& maxima, const DeviceProperties& devi
   map.partial_out = take(state_rows * maxima.head_dim * int64_t{sizeof(float)}, &map.bytes);
   map.partial_lse = take(state_rows * int64_t{sizeof(float)}, &map.bytes);
   map.plan_items = AttentionItemBound(maxima.tokens, maxima.sequences, maxima.query_heads / maxima.kv_heads,
-                                      kSmallTileRows, TargetBlocks(device));
+                                      kSmallTileRows, maxima.kv_heads, TargetBlocks(device));
   take(map.plan_items * int64_t{sizeof(AttentionItem)}, &map.plan_bytes);
   map.plan_merges = take(map.plan_items * int64_t{sizeof(AttentionMerge)}, &map.plan_bytes);
   map.plan_work = take(sizeof(AttentionWork), &map.plan_bytes);
@@ -536,7 +536,7 @@ OpCode CudaBackend::PlanFor(const AttentionParams& p, const AttentionPlan** out)
   plan.tokens = tokens;
   plan.tile_rows =
       int64_t{tokens} * group <= int64_t{kSmallTileRows} * p.batch ? kSmallTileRows : kMaxAttentionRows;
-  plan.max_items = AttentionItemBound(tokens, p.batch, group, plan.tile_rows, target_blocks);
+  plan.max_items = AttentionItemBound(tokens, p.batch, group, plan.tile_rows, kv_heads, target_blocks);
   plan.items = reinterpret_cast<AttentionItem*>(slot);
   plan.merges = reinterpret_cast<AttentionMerge*>(slot + map_.plan_merges);
   plan.work = reinterpret_cast<AttentionWork*>(slot + map_.plan_work);

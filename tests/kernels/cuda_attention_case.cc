@@ -28,7 +28,8 @@ AttentionOutcome Run(const AttentionCase& c, const PagedKvFixture& kv, const std
       qo_indptr(Copied(kv.qo_indptr(), batch + 1));
 
   AttentionOutcome outcome;
-  outcome.max_items = cuda::AttentionItemBound(kv.tokens(), batch, c.group, c.tile_rows, c.target_blocks);
+  outcome.max_items =
+      cuda::AttentionItemBound(kv.tokens(), batch, c.group, c.tile_rows, c.kv.kv_heads, c.target_blocks);
   const auto bound = static_cast<size_t>(outcome.max_items);
   const DeviceArray<cuda::AttentionItem> items{std::vector<cuda::AttentionItem>(bound)};
   const DeviceArray<cuda::AttentionMerge> merges{std::vector<cuda::AttentionMerge>(bound)};

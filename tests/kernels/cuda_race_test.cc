@@ -123,7 +123,7 @@ void RunAttentionOf(int32_t tokens, int32_t tile_rows, int32_t window) {
   const std::vector<int32_t> kv_indptr = {0, kPages - 1, kPages}, last_page_len = {kPage, 9},
                              kv_base = {0, 0}, qo_indptr = {0, tokens, 2 * tokens};
   constexpr int32_t kTarget = 8;
-  const int32_t bound = AttentionItemBound(2 * tokens, 2, kGroup, tile_rows, kTarget);
+  const int32_t bound = AttentionItemBound(2 * tokens, 2, kGroup, tile_rows, 1, kTarget);
   std::vector<AttentionItem> items(static_cast<size_t>(bound));
   std::vector<AttentionMerge> merges(items.size());
   AttentionWork work{};
