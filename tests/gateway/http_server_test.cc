@@ -234,6 +234,14 @@ TEST_F(HttpServerTest, StreamsToAClientOfHttp10UntilItCloses) {
   EXPECT_TRUE(all.ends_with("\r\n\r\none two")) << all;
 }
 
+TEST_F(HttpServerTest, AStreamThatIsLetGoEndsWithTheConnection) {
+  StartServer([](ExchangePtr exchange) { exchange->StartStream(Text("begun")); });
+  HttpTestClient client(address());
+  client.Send(HttpGet("/x"));
+  const std::string all = client.ReadToEnd();
+  EXPECT_TRUE(all.ends_with("begun\r\n")) << "without the chunk that would say that it is whole: " << all;
+}
+
 TEST_F(HttpServerTest, WritesFromManyThreadsArriveWholeAndInTheOrderOfEach) {
   Given<ExchangePtr> given;
   StartServer([&](ExchangePtr exchange) {
