@@ -78,7 +78,7 @@ std::shared_ptr<InferenceCall> EngineClient::Generate(v1::GenerateRequest reques
   auto call = std::make_shared<EngineCall>(core_, options, std::move(on_ready));
   *refusal = call->Open();
   if (refusal->ok()) {
-    const auto bytes = static_cast<int64_t>(request.ByteSizeLong());
+    const int64_t bytes = core_.WorkBytes(request);
     const bool taken =
         core_.workers().TrySubmit(bytes, [call, request = std::move(request)] { call->Admit(request); });
     if (taken) return call;

@@ -1,6 +1,9 @@
 #include "server/inference_core.h"
 
+#include <algorithm>
+
 #include "server/served_call.h"
+#include "server/tool_choice.h"
 
 namespace tramontane {
 namespace {
@@ -32,6 +35,12 @@ RpcError InferenceCore::WorkersBusyError() const {
                                            std::to_string(options.max_queued) +
                                            " requests (max_queued_work) and " +
                                            std::to_string(options.max_queued_bytes) + " bytes");
+}
+
+int64_t InferenceCore::WorkBytes(const v1::GenerateRequest& request) const {
+  const auto bytes = static_cast<int64_t>(request.ByteSizeLong());
+  const bool may_compile = request.has_constraint() || MustCallTools(request.chat());
+  return may_compile ? std::max(bytes, workers_.options().long_bytes) : bytes;
 }
 
 RpcError InferenceCore::LoadingError() { return UnavailableError("LOADING", "the model is still loading"); }
@@ -68,6 +77,12 @@ RpcError InferenceCore::GetServerInfo(const Serving& serving, v1::GetServerInfoR
 
 RpcError InferenceCore::GetLoad(const Serving& serving, v1::GetLoadResponse* response) const {
   ProtoConverter::LoadToProto(serving.model.engine->Load(), response);
+  if (ConstraintCompiler* constraints = serving.model.constraints) {
+    const ConstraintStats stats = constraints->stats();
+    response->set_compiled_constraints(stats.compiled);
+    response->set_cached_constraints(stats.cached);
+    response->set_cached_constraint_bytes(stats.cached_bytes);
+  }
   response->set_queued_work(workers_.pending());
   std::lock_guard lock(streams_mutex_);
   response->set_open_streams(open_streams_);

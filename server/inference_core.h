@@ -52,6 +52,9 @@ class InferenceCore {
 
   // Where everything that takes time in proportion to its input runs.
   WorkerPool& workers() { return workers_; }
+  // What to submit a call's work as. A constraint may have to be compiled, which takes long however short it
+  // is.
+  int64_t WorkBytes(const v1::GenerateRequest& request) const;
   // Its queue is full.
   RpcError WorkersBusyError() const;
   static RpcError LoadingError();

@@ -183,7 +183,8 @@ class GenerateCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   void OnWriteDone(bool ok) override;
   void OnDone() override { self_.reset(); }
 
-  RpcError Admit(const grpc::ByteBuffer& bytes);  // worker
+  RpcError Read(const grpc::ByteBuffer& bytes);      // worker
+  RpcError Admit(const v1::GenerateRequest& proto);  // worker
   void AddIdsToInitialMetadata();
 
   void ScheduleWrite();  // output thread
@@ -214,16 +215,30 @@ void GenerateCall::Start(const grpc::ByteBuffer& request) {
   InferenceCore& core = service_.core();
   const bool taken = core.workers().TrySubmit(static_cast<int64_t>(request.Length()),
                                               [self = shared_from_this(), bytes = request] {
-                                                if (const RpcError error = self->Admit(bytes); !error.ok())
+                                                if (const RpcError error = self->Read(bytes); !error.ok())
                                                   self->EndRefused(error);
                                               });
   if (!taken) EndRefused(core.WorkersBusyError());
 }
 
-RpcError GenerateCall::Admit(const grpc::ByteBuffer& bytes) {
+// Only now it is known what kind of work this is: what may take long in spite of its size queues once more,
+// as that.
+RpcError GenerateCall::Read(const grpc::ByteBuffer& bytes) {
   if (RpcError error = served_.CheckIsWanted(); !error.ok()) return error;
   v1::GenerateRequest proto;
   if (RpcError error = Parse(bytes, &proto); !error.ok()) return error;
+  WorkerPool& workers = service_.core().workers();
+  const int64_t work_bytes = service_.core().WorkBytes(proto);
+  const int64_t long_bytes = workers.options().long_bytes;
+  if (work_bytes < long_bytes || static_cast<int64_t>(bytes.Length()) >= long_bytes) return Admit(proto);
+  const bool taken = workers.TrySubmit(work_bytes, [self = shared_from_this(), proto = std::move(proto)] {
+    if (const RpcError error = self->Admit(proto); !error.ok()) self->EndRefused(error);
+  });
+  return taken ? RpcError() : service_.core().WorkersBusyError();
+}
+
+RpcError GenerateCall::Admit(const v1::GenerateRequest& proto) {
+  if (RpcError error = served_.CheckIsWanted(); !error.ok()) return error;
   RpcError error = served_.Admit(proto, [weak = weak_from_this()] {
     if (const std::shared_ptr<GenerateCall> call = weak.lock()) call->ScheduleWrite();
   });

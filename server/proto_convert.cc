@@ -13,6 +13,7 @@
 #include "kernels/sampling.h"
 #include "models/tokenizer/chat.h"
 #include "models/tokenizer/utf8.h"
+#include "server/constraint_convert.h"
 #include "server/tool_choice.h"
 
 namespace tramontane {
@@ -143,22 +144,27 @@ RpcError ProtoConverter::Generate(const v1::GenerateRequest& proto, Request* req
   if (proto.has_add_bos() && proto.prompt_case() != v1::GenerateRequest::kText) {
     return FieldError("add_bos", "goes with text prompts only");
   }
-  if (proto.has_constraint()) {
-    return ToRpcError(
-        Unimplemented("constraint: this server has no structured output").WithField("constraint"));
-  }
-  if (MustCallTools(proto.chat())) {
-    return ToRpcError(
-        Unimplemented("chat.tool_choice: this server has no structured output, so it cannot make the "
-                      "model call")
-            .WithField("chat.tool_choice"));
-  }
   if (proto.has_choices()) request->choices = proto.choices();
   request->sampling = ConvertSampling(proto.sampling());
   if (RpcError error = ConvertStopping(proto.stopping(), &request->stopping); !error.ok()) return error;
   if (RpcError error = ConvertOutput(proto.output(), &request->output); !error.ok()) return error;
   const bool scores_only = request->stopping.max_tokens == 0;
-  return PromptIds(proto, scores_only, &request->prompt);
+  if (RpcError error = PromptIds(proto, scores_only, &request->prompt); !error.ok()) return error;
+  return ConstrainOutput(proto, &request->constraint);
+}
+
+RpcError ProtoConverter::ConstrainOutput(const v1::GenerateRequest& proto,
+                                         ConstraintParams* constraint) const {
+  if (!MustCallTools(proto.chat())) {
+    return proto.has_constraint() ? ConvertConstraint(model_, "constraint", proto.constraint(), constraint)
+                                  : RpcError();
+  }
+  if (proto.has_constraint()) {
+    return FieldError("constraint", "does not go with a tool_choice that makes the model call");
+  }
+  v1::Constraint calls;
+  if (RpcError error = ToolCallConstraint(proto.chat(), *model_.tokenizer, &calls); !error.ok()) return error;
+  return ConvertConstraint(model_, "chat.tool_choice", calls, constraint);
 }
 
 RpcError ProtoConverter::CheckModelName(const std::string& name) const {
@@ -396,6 +402,15 @@ void ProtoConverter::EngineLimitsToProto(v1::Limits* proto) const {
   proto->set_max_queued_requests(limits.max_queued_requests);
   proto->set_max_sequences(limits.max_sequences);
   proto->set_max_step_tokens(limits.max_step_tokens);
+  if (model_.constraints == nullptr) return;
+  const ConstraintLimits& constraints = model_.constraints->limits();
+  proto->set_max_constraint_bytes(constraints.max_bytes);
+  proto->set_max_constraint_depth(constraints.max_depth);
+  proto->set_max_constraint_repeats(constraints.max_repeats);
+  proto->set_max_constraint_size(constraints.max_size);
+  proto->set_max_constraint_choices(constraints.max_choices);
+  proto->set_max_forced_prefix_ids(limits.max_forced_prefix_ids);
+  proto->set_max_constraint_step_us(limits.max_constraint_step_ns / 1000);
 }
 
 // ---- events -------------------------------------------------------------------------------------
@@ -511,6 +526,8 @@ void ProtoConverter::LoadToProto(const EngineLoad& load, v1::GetLoadResponse* re
   response->set_finished_requests(load.finished_requests);
   response->set_cancelled_requests(load.cancelled_requests);
   response->set_failed_rows(load.failed_rows);
+  response->set_constrained_tokens(load.constrained_tokens);
+  response->set_constraint_us(load.constraint_ns / 1000);
 }
 
 // ---- bytes --------------------------------------------------------------------------------------

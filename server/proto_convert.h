@@ -47,6 +47,7 @@ class ProtoConverter {
 
  private:
   RpcError CheckModelName(const std::string& name) const;
+  RpcError ConstrainOutput(const v1::GenerateRequest& proto, ConstraintParams* constraint) const;
   RpcError PromptIds(const v1::GenerateRequest& proto, bool scores_only, std::vector<int32_t>* ids) const;
   RpcError TextIds(const std::string& text, bool add_bos, std::vector<int32_t>* ids) const;
   RpcError CheckIds(const std::string& path, const google::protobuf::RepeatedField<int32_t>& ids) const;

@@ -8,6 +8,7 @@
 
 #include "engine/clock.h"
 #include "engine/engine.h"
+#include "models/grammar/constraint_compiler.h"
 #include "models/model_config.h"
 #include "models/tokenizer/tokenizer.h"
 
@@ -20,6 +21,7 @@ struct ServedModel {
   Engine* engine = nullptr;              // running, warmed up; outlives the server
   const Tokenizer* tokenizer = nullptr;  // outlives the server
   const Clock* clock = nullptr;          // the engine's
+  ConstraintCompiler* constraints = nullptr;  // null: no structured output; outlives the server
 };
 
 }  // namespace tramontane

@@ -57,11 +57,6 @@ StatusOr<std::shared_ptr<const Grammar>> ConstraintCompiler::Compile(const Const
   return grammar;
 }
 
-bool ConstraintCompiler::Knows(const ConstraintSpec& spec) const {
-  std::lock_guard lock(mutex_);
-  return by_key_.contains(KeyOf(spec));
-}
-
 ConstraintStats ConstraintCompiler::stats() const {
   std::lock_guard lock(mutex_);
   return stats_;

@@ -40,9 +40,6 @@ class ConstraintCompiler {
   // INVALID_ARGUMENT says what is wrong, without naming the request's field.
   StatusOr<std::shared_ptr<const Grammar>> Compile(const ConstraintSpec& spec);
 
-  // True when Compile would find it made: then it is quick.
-  bool Knows(const ConstraintSpec& spec) const;
-
   ConstraintStats stats() const;
   const ConstraintLimits& limits() const { return limits_; }
 

@@ -116,6 +116,10 @@ Status Serve(const ServeConfig& config) {
   model.engine = &host->engine();
   model.tokenizer = &host->tokenizer();
   model.clock = &clock;
+  const std::unique_ptr<ConstraintCompiler> constraints =
+      ConstraintCompiler::Create(host->tokenizer(), model.config.vocab_size, model.config.eos_ids, {});
+  model.constraints = constraints.get();
+  spdlog::info("structured output: {}", constraints != nullptr ? "yes" : "not in this build");
   server->Serve(model);
   nlohmann::json ready = {{"grpc", server->grpc_address()}};
   if (!server->http_address().empty()) ready["http"] = server->http_address();

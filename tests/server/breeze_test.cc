@@ -42,6 +42,9 @@ class Breeze : public ::testing::Test {
     served.engine = &host_->engine();
     served.tokenizer = &host_->tokenizer();
     served.clock = &clock_;
+    constraints_ =
+        ConstraintCompiler::Create(host_->tokenizer(), served.config.vocab_size, served.config.eos_ids, {});
+    served.constraints = constraints_.get();
     server_->Serve(served);
     client_ = std::make_unique<GrpcClient>(server_->grpc_address());
     stub_ = v1::Inference::NewStub(
@@ -51,6 +54,7 @@ class Breeze : public ::testing::Test {
     stub_.reset();
     client_.reset();
     server_.reset();
+    constraints_.reset();
     host_.reset();
     backend_.reset();
   }
@@ -78,6 +82,7 @@ class Breeze : public ::testing::Test {
   static inline SteadyClock clock_;
   static inline BackendPtr backend_;
   static inline std::unique_ptr<EngineHost> host_;
+  static inline std::unique_ptr<ConstraintCompiler> constraints_;  // null in a build without
   static inline std::unique_ptr<Server> server_;
   static inline std::unique_ptr<GrpcClient> client_;
   static inline std::unique_ptr<v1::Inference::Stub> stub_;
@@ -144,6 +149,118 @@ TEST_F(Breeze, SaysWhereItsToolCallsBegin) {
   EXPECT_EQ(text, "");
   EXPECT_EQ(nlohmann::json::parse(calls),
             nlohmann::json::parse(R"([{"name": "get_weather", "arguments": {"city": "Toulouse"}}])"));
+}
+
+// ---- structured output --------------------------------------------------------------------------
+
+#define SKIP_WITHOUT_STRUCTURED_OUTPUT() \
+  if (constraints_ == nullptr) GTEST_SKIP() << "this build has no structured output (TRAMONTANE_STRUCTURED)"
+
+v1::GenerateRequest AskForAPerson() {
+  v1::GenerateRequest request;
+  v1::ChatMessage* message = request.mutable_chat()->add_messages();
+  message->set_role(v1::ROLE_USER);
+  message->set_content("Who are you?");
+  request.mutable_sampling()->set_temperature(1.5);
+  request.mutable_sampling()->set_seed(3);
+  request.mutable_stopping()->set_max_tokens(400);
+  request.mutable_constraint()->set_json_schema(
+      R"({"type": "object", "properties": {"name": {"type": "string", "maxLength": 20},
+          "age": {"type": "integer", "minimum": 1, "maximum": 120}}, "required": ["name", "age"]})");
+  return request;
+}
+
+TEST_F(Breeze, AnswersInTheSchemaAskedForHoweverHot) {
+  SKIP_WITHOUT_STRUCTURED_OUTPUT();
+  v1::GenerateRequest request = AskForAPerson();
+  request.set_choices(8);
+  Stream stream(*stub_, request);
+  const grpc::Status status = stream.ReadAll();
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  for (int32_t choice = 0; choice < 8; ++choice) {
+    EXPECT_EQ(stream.finished(choice).reason(), v1::FINISH_REASON_STOP);
+    const nlohmann::json answer = nlohmann::json::parse(stream.text(choice), nullptr, false);
+    ASSERT_TRUE(answer.is_object()) << stream.text(choice);
+    EXPECT_EQ(answer.size(), 2u);
+    EXPECT_TRUE(answer["name"].is_string());
+    EXPECT_GE(answer["age"].get<int>(), 1);
+    EXPECT_LE(answer["age"].get<int>(), 120);
+  }
+}
+
+TEST_F(Breeze, CallsAToolWhereItMust) {
+  SKIP_WITHOUT_STRUCTURED_OUTPUT();
+  v1::GenerateRequest request = WeatherRequest(v1::TOOL_CHOICE_MODE_REQUIRED);
+  request.mutable_chat()->mutable_messages(0)->set_content("Hi!");  // asked freely it greets
+  Stream stream(*stub_, request);
+  const grpc::Status status = stream.ReadAll();
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(stream.finished().reason(), v1::FINISH_REASON_STOP);
+  const nlohmann::json calls = nlohmann::json::parse(stream.text(), nullptr, false);
+  ASSERT_TRUE(calls.is_array() && !calls.empty()) << stream.text();
+  EXPECT_EQ(calls[0]["name"], "get_weather");
+  EXPECT_TRUE(calls[0]["arguments"]["city"].is_string());
+}
+
+TEST_F(Breeze, AnswersWithOneOfTheChoicesOrTheExpression) {
+  SKIP_WITHOUT_STRUCTURED_OUTPUT();
+  v1::GenerateRequest request = AskForAPerson();
+  request.mutable_constraint()->mutable_choice()->add_texts("fox");
+  request.mutable_constraint()->mutable_choice()->add_texts("badger");
+  Stream choice(*stub_, request);
+  ASSERT_TRUE(choice.ReadAll().ok());
+  EXPECT_THAT(choice.text(), ::testing::AnyOf("fox", "badger"));
+  request.mutable_constraint()->set_regex("[a-f]{4}-[0-9]{2}");
+  Stream expression(*stub_, request);
+  ASSERT_TRUE(expression.ReadAll().ok());
+  EXPECT_THAT(expression.text(), ::testing::MatchesRegex("[a-f]{4}-[0-9]{2}"));
+  request.mutable_constraint()->set_grammar("root ::= \"I am \" name\nname ::= \"Breeze\" | \"a model\"");
+  Stream grammar(*stub_, request);
+  ASSERT_TRUE(grammar.ReadAll().ok());
+  EXPECT_THAT(grammar.text(), ::testing::AnyOf("I am Breeze", "I am a model"));
+}
+
+TEST_F(Breeze, ATextCutByLengthSaysSo) {
+  SKIP_WITHOUT_STRUCTURED_OUTPUT();
+  v1::GenerateRequest request = AskForAPerson();
+  request.mutable_stopping()->set_max_tokens(3);
+  Stream stream(*stub_, request);
+  ASSERT_TRUE(stream.ReadAll().ok());
+  EXPECT_EQ(stream.finished().reason(), v1::FINISH_REASON_LENGTH);
+}
+
+TEST_F(Breeze, WhatIsNotSupportedIsRefusedByFieldAndName) {
+  SKIP_WITHOUT_STRUCTURED_OUTPUT();
+  v1::GenerateRequest request = AskForAPerson();
+  const auto refusal = [&] {
+    Stream stream(*stub_, request);
+    const grpc::Status status = stream.ReadAll();
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    return status.error_message();
+  };
+  request.mutable_constraint()->set_json_schema(
+      R"({"properties": {"a": {"type": "array", "uniqueItems": true}}})");
+  EXPECT_EQ(refusal(), "constraint.json_schema: .properties.a.uniqueItems: is not supported");
+  request.mutable_constraint()->set_regex("a(?=b)");
+  EXPECT_EQ(refusal(), "constraint.regex: at byte 2: lookahead, (?=, is not supported");
+  request.mutable_constraint()->set_json_object(false);
+  EXPECT_THAT(refusal(), ::testing::StartsWith("constraint.json_object: "));
+  request.mutable_constraint()->set_grammar("root ::= missing");
+  EXPECT_THAT(refusal(), ::testing::StartsWith("constraint.grammar: "));
+  request.mutable_constraint()->clear_kind();
+  EXPECT_THAT(refusal(), ::testing::StartsWith("constraint: is empty"));
+}
+
+TEST_F(Breeze, CountsWhatConstraintsCost) {
+  SKIP_WITHOUT_STRUCTURED_OUTPUT();
+  Stream stream(*stub_, AskForAPerson());
+  ASSERT_TRUE(stream.ReadAll().ok());
+  grpc::ClientContext context;
+  v1::GetLoadResponse load;
+  ASSERT_TRUE(stub_->GetLoad(&context, {}, &load).ok());
+  EXPECT_GT(load.constrained_tokens(), 0);
+  EXPECT_GT(load.compiled_constraints(), 0);
+  EXPECT_GT(load.cached_constraint_bytes(), 0);
 }
 
 TEST_F(Breeze, DoesNotSeeToolsThatItMayNotCall) {

@@ -1,0 +1,19 @@
+// A request's constraint as the engine takes it: checked, and compiled for the served model.
+//
+// Any thread; compiling takes milliseconds to seconds, so it belongs on a worker.
+#pragma once
+
+#include <string>
+
+#include "engine/request.h"
+#include "server/rpc_error.h"
+#include "server/served_model.h"
+#include "tramontane/v1/inference.pb.h"
+
+namespace tramontane {
+
+// `path` names the constraint in errors: "constraint". UNIMPLEMENTED: this server has no structured output.
+RpcError ConvertConstraint(const ServedModel& model, const std::string& path, const v1::Constraint& proto,
+                           ConstraintParams* constraint);
+
+}  // namespace tramontane
