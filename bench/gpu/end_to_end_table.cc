@@ -138,8 +138,7 @@ double SecondsOfDecodeStep(BackendEngine& engine, int sequences) {
     reading.push_back(readers.back().get());
   }
   const int64_t before = engine.engine().Load().output_tokens;
-  while (engine.engine().Load().output_tokens - before < sequences * 8)
-    engine.Step();  // all decode, graphs are made
+  while (engine.engine().Load().output_tokens - before < sequences * 8) engine.Step();  // until all decode
   std::vector<double> seconds;
   for (int64_t step = 0; step < kSteps / 8; ++step) {
     const auto begin = std::chrono::steady_clock::now();
@@ -191,6 +190,7 @@ Table EndToEndTable(Device& device, const std::string& library) {
   options.limits.max_sequences = 128;
   options.limits.max_logit_rows = 128;
   options.limits.steps_in_flight = (*backend)->info().asynchronous != 0 ? 2 : 1;
+  options.recorded = true;
   const int64_t page_bytes = static_cast<int64_t>(kKeyBytes) * options.limits.page_size;
   const int64_t pool_bytes = std::min<int64_t>(
       memory_bytes * 9 / 10 - static_cast<int64_t>(kWeightBytes) - kVocab * kHidden * 2 - (int64_t{4} << 30),

@@ -53,6 +53,7 @@ int Run(const std::map<std::string, std::string>& options, bool device_only) {
   add(PrefillAttentionTable(*device));
   add(SmallLinearTable(*device));
   add(PointwiseTable(*device));
+  add(SamplingTable(*device));
   add(EndToEndTable(*device, CudaLibraryPath()));
   if (!WriteReport(report, option("out"))) {
     std::fprintf(stderr, "cannot write to the folder '%s'\n", option("out").c_str());

@@ -13,6 +13,7 @@ Table DecodeAttentionTable(Device& device);
 Table PrefillAttentionTable(Device& device);
 Table SmallLinearTable(Device& device);
 Table PointwiseTable(Device& device);
+Table SamplingTable(Device& device);
 
 // A model of Mistral 7B's exact shape with random weights, through the whole engine over
 // libtramontane_cuda.so at `library`. On failure no rows, and the note says why.

@@ -1,23 +1,30 @@
 // Sampling without a sort, and handing the sampled tokens on.
 //
-// Shapes: logits [rows, vocab] f32; per row one SamplingRow in, one SampleRecord and up to 20 TokenLogprobs
-// out. Grid:   (rows) blocks of 512 threads; thread i takes tokens i, i + 512, ... Passes: a pass reads the
-// row once, 4 * vocab bytes; after the first it comes from the L2 cache.
+// Shapes: logits [rows, vocab] f32; a row: one SamplingRow in, a SampleRecord and up to 20 TokenLogprobs out.
+//
+// Grid:   (rows) blocks of 512 threads; thread i takes tokens i, i + 512, ...
+//
+// Passes: a pass reads the row once, 4 * vocab bytes; after the first it comes from the L2 cache.
 //           every row      3: highest logit and whether all are finite; log-sum-exp; rank
 //           adjusted       2: copied with mask and adjustments, looked at again
 //           temperature    1: the race
 //           top_k, top_p   2 each: a histogram, and the tokens of the bucket that the filter cuts
 //           top_logprobs   3: the same, and the tokens that are left
-// Bytes:  a row reads passes * 4 * vocab + 72 (its SamplingRow) + 4 (the chosen token's logit); with a mask 4
-// *
-//         vocab more (each token its word, from the caches), and 20 an adjustment; it writes 20 (its record)
-//         + 8 a TokenLogprob; adjusted rows 4 * vocab + 4 an adjustment.
+//         A filter adds 3 for each time that more than 1,024 tokens share the bucket that is cut.
+//
+// Bytes:  a row reads passes * 4 * vocab, 72 (its SamplingRow) and 4 (the chosen token's logit); with a mask
+//         4 * vocab more (each token its word, from the caches), and 20 an adjustment. It writes 20 (its
+//         record), 8 a TokenLogprob; adjusted rows 4 * vocab, and 4 an adjustment.
+//
 // Bound:  double-precision arithmetic and the hash of the race on one SM a row (about 20 operations a token
 //         each), not memory.
+//
 // Limits: vocab below 2^31; sm_80 and later.
+//
 // Math:   as on the CPU: logits f32, weights, sums and race in f64. A filter adds up weights as integers (of
 //         weight 2^-k, k = 62 less the bits of vocab), so its sums are exact and no order of threads changes
 //         them; it differs from a sum in f64 only where the two sides of the cut are within 2^-40 or so.
+//
 // Ideas:  radix selection by histograms instead of a sort (RadiK, AIR top-k; here the first digit is the
 //         distance from the highest logit, which spreads logits evenly); the exponential race (Gumbel-max).
 //

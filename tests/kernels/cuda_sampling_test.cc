@@ -1,34 +1,47 @@
-// Sampling on the device, run on the emulator in three orders of threads: the same rows, and the same
-// answers, as on the CPU, which is to say those of tests/reference.
+// Sampling on the device: the same rows, and the same answers, as on the CPU, which is to say those of
+// tests/reference. On the emulator in three orders of threads in every build, on a GPU in bench/gpu_check.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <random>
 #include <vector>
 
-#include "kernels/cuda/emulator/emulator.h"
 #include "kernels/cuda/sampling.h"
+#include "tests/support/cuda_device.h"
 #include "tests/support/sampling_rows.h"
 #include "tests/support/test_scale.h"
 
 namespace tramontane {
 namespace {
 
-class CudaSamplingTest : public testing::TestWithParam<emulator::LaneOrder> {
+class CudaSamplingTest : public testing::TestWithParam<ThreadOrder> {
  protected:
-  void SetUp() override {
-    emulator::CurrentSettings() = {.order = GetParam(), .seed = 5};
-    emulator::TotalStats() = {};
-  }
+  void SetUp() override { UseThreadOrder(GetParam()); }
   SampleAnswers Run(const std::vector<SampledRow>& rows) {
-    // NaN wherever a row does not write first.
-    std::vector<float> adjusted(rows.size() * rows.front().logits.size(), kNan);
-    return RunSample(
-        [&](const SampleParams& params) {
-          EXPECT_EQ(cuda::LaunchSample({params, adjusted.data()}, nullptr), 0);
-        },
-        rows);
+    const auto launch = [](SampleCall& call) {
+      const DeviceArray logits(call.logits);
+      const DeviceArray sampling_rows(call.rows);
+      const DeviceArray adjusts(call.adjusts);
+      const DeviceArray masks(call.masks);
+      const DeviceArray records(call.records);
+      const DeviceArray top(call.top);
+      const DeviceArray adjusted(
+          std::vector<float>(call.rows.size() * static_cast<size_t>(call.vocab), kNan));
+      SampleParams params = call.OnHost();
+      params.logits.data = logits.data();
+      params.rows = sampling_rows.data();
+      params.adjusts = adjusts.data();
+      params.masks = masks.data();
+      params.records = records.data();
+      params.top = top.data();
+      EXPECT_EQ(cuda::LaunchSample({params, adjusted.data()}, nullptr), 0);
+      call.logits = logits.Get();
+      call.records = records.Get();
+      call.top = top.Get();
+    };
+    return RunSample(std::function<void(SampleCall&)>(launch), rows);
   }
   SampleRecord One(const SampledRow& row) { return Run({row}).records[0]; }
   void ExpectMatchesDefinition(const std::vector<SampledRow>& rows) {
@@ -36,9 +49,7 @@ class CudaSamplingTest : public testing::TestWithParam<emulator::LaneOrder> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Orders, CudaSamplingTest,
-                         testing::Values(emulator::LaneOrder::kForward, emulator::LaneOrder::kReverse,
-                                         emulator::LaneOrder::kRandom),
+INSTANTIATE_TEST_SUITE_P(Orders, CudaSamplingTest, testing::ValuesIn(ThreadOrders()),
                          [](const auto& info) { return "Order" + std::to_string(info.index); });
 
 TEST_P(CudaSamplingTest, RandomRowsMatchTheDefinition) {
@@ -177,32 +188,6 @@ TEST_P(CudaSamplingTest, ABrokenRowFailsAloneAndItsNeighboursAreUntouched) {
   }
 }
 
-// The passes that the head of sampling.cu states, row by row: 4 bytes a token and pass.
-TEST_P(CudaSamplingTest, EveryPassOverTheRowIsStated) {
-  constexpr int64_t kVocab = 3001;
-  struct Case {
-    const char* what;
-    SamplingRow row;
-    int64_t passes;
-  };
-  const Case cases[] = {{"greedy", Greedy(), 3},
-                        {"sampled", {}, 4},
-                        {"top_p", {.top_p = 0.9f}, 6},
-                        {"top_p and top_k", {.top_p = 0.9f, .top_k = 40}, 8},
-                        {"scored", {.forced_token = 3}, 3},
-                        {"scored with alternatives", {.forced_token = 3, .top_logprobs = 20}, 6}};
-  for (const Case& c : cases) {
-    SCOPED_TRACE(c.what);
-    emulator::TotalStats() = {};
-    Run({{RandomLogits(kVocab, 3), c.row, {}, {}}});
-    const int64_t besides = static_cast<int64_t>(sizeof(SamplingRow)) + 512 * 4;  // the chosen token's logit
-    EXPECT_EQ(emulator::TotalStats().global_read_bytes, c.passes * 4 * kVocab + besides);
-    EXPECT_EQ(emulator::TotalStats().global_written_bytes,
-              static_cast<int64_t>(sizeof(SampleRecord)) +
-                  c.row.top_logprobs * static_cast<int64_t>(sizeof(TokenLogprob)));
-  }
-}
-
 TEST_P(CudaSamplingTest, AdvanceHandsTokensOnAndAFailedRowGivesZero) {
   std::vector<SampleRecord> records(200);
   std::vector<int32_t> pairs, token_ids(300, -5), expected = token_ids;
@@ -211,11 +196,12 @@ TEST_P(CudaSamplingTest, AdvanceHandsTokensOnAndAFailedRowGivesZero) {
     pairs.insert(pairs.end(), {i, 299 - i});
     expected[static_cast<size_t>(299 - i)] = i % 7 == 0 ? 0 : 1000 + i;
   }
-  ASSERT_EQ(cuda::LaunchAdvance({records.data(), pairs.data(), 200, token_ids.data()}, nullptr), 0);
-  EXPECT_EQ(token_ids, expected);
-  ASSERT_EQ(cuda::LaunchAdvance({}, nullptr), 0);
-  EXPECT_EQ(emulator::TotalStats().global_read_bytes, 200 * 12);
-  EXPECT_EQ(emulator::TotalStats().global_written_bytes, 200 * 4);
+  const DeviceArray device_records(records);
+  const DeviceArray device_pairs(pairs), device_ids(token_ids);
+  ASSERT_EQ(
+      cuda::LaunchAdvance({device_records.data(), device_pairs.data(), 200, device_ids.data()}, nullptr), 0);
+  EXPECT_EQ(device_ids.Get(), expected);
+  EXPECT_EQ(cuda::LaunchAdvance({}, nullptr), 0) << "nothing to do";
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "tests/reference/sampling.h"
 
@@ -40,46 +41,48 @@ double LogprobTolerance(double logprob) {
 
 }  // namespace
 
-SampleAnswers RunSample(const SampleFunction& sample, const std::vector<SampledRow>& rows) {
+SampleParams SampleCall::OnHost() {
+  return {.logits = {logits.data(), DType::kF32, static_cast<int64_t>(rows.size()), vocab, stride},
+          .rows = rows.data(),
+          .adjusts = adjusts.data(),
+          .masks = masks.data(),
+          .records = records.data(),
+          .top = top.data()};
+}
+
+SampleAnswers RunSample(const std::function<void(const SampleParams&)>& sample,
+                        const std::vector<SampledRow>& rows) {
+  return RunSample(std::function<void(SampleCall&)>([&](SampleCall& call) { sample(call.OnHost()); }), rows);
+}
+
+SampleAnswers RunSample(const std::function<void(SampleCall&)>& sample, const std::vector<SampledRow>& rows) {
   const size_t vocab = rows.front().logits.size();
-  const size_t stride = vocab + 3;
   const size_t words = (vocab + 31) / 32;
-  std::vector<float> logits;
-  std::vector<SamplingRow> sampling_rows;
-  std::vector<LogitAdjust> adjusts;
-  std::vector<uint32_t> masks;
+  SampleCall call;
+  call.vocab = static_cast<int64_t>(vocab);
+  call.stride = call.vocab + 3;
   for (const SampledRow& row : rows) {
-    logits.insert(logits.end(), row.logits.begin(), row.logits.end());
-    logits.resize(logits.size() + stride - vocab, kNan);
+    call.logits.insert(call.logits.end(), row.logits.begin(), row.logits.end());
+    call.logits.resize(call.logits.size() + 3, kNan);
     SamplingRow sampling = row.row;
-    sampling.adjust_begin = static_cast<int32_t>(adjusts.size());
-    adjusts.insert(adjusts.end(), row.adjusts.begin(), row.adjusts.end());
-    sampling.adjust_end = static_cast<int32_t>(adjusts.size());
+    sampling.adjust_begin = static_cast<int32_t>(call.adjusts.size());
+    call.adjusts.insert(call.adjusts.end(), row.adjusts.begin(), row.adjusts.end());
+    sampling.adjust_end = static_cast<int32_t>(call.adjusts.size());
     if (!row.allowed.empty()) {
-      sampling.mask_row = static_cast<int32_t>(masks.size() / words);
-      masks.resize(masks.size() + words, 0);
-      uint32_t* mask = &masks[masks.size() - words];
+      sampling.mask_row = static_cast<int32_t>(call.masks.size() / words);
+      call.masks.resize(call.masks.size() + words, 0);
+      uint32_t* mask = &call.masks[call.masks.size() - words];
       for (size_t t = 0; t < vocab; ++t) mask[t / 32] |= row.allowed[t] ? 1u << (t % 32) : 0u;
     }
-    sampling_rows.push_back(sampling);
+    call.rows.push_back(sampling);
   }
-  const std::vector<float> logits_before = logits;
-
-  SampleAnswers answers;
-  answers.records.resize(rows.size());
-  answers.top.resize(rows.size() * kMaxTopLogprobs);
-  SampleParams params;
-  params.logits = {logits.data(), DType::kF32, static_cast<int64_t>(rows.size()), static_cast<int64_t>(vocab),
-                   static_cast<int64_t>(stride)};
-  params.rows = sampling_rows.data();
-  params.adjusts = adjusts.data();
-  params.masks = masks.data();
-  params.records = answers.records.data();
-  params.top = answers.top.data();
-  sample(params);
-  EXPECT_EQ(std::memcmp(logits.data(), logits_before.data(), logits.size() * sizeof(float)), 0)
+  call.records.resize(rows.size());
+  call.top.resize(rows.size() * kMaxTopLogprobs);
+  const std::vector<float> before = call.logits;
+  sample(call);
+  EXPECT_EQ(std::memcmp(call.logits.data(), before.data(), before.size() * sizeof(float)), 0)
       << "logits changed";
-  return answers;
+  return {std::move(call.records), std::move(call.top)};
 }
 
 void ExpectLogprob(float actual, double expected) {

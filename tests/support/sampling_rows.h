@@ -28,10 +28,25 @@ struct SampleAnswers {
   std::vector<TokenLogprob> top;  // [rows, kMaxTopLogprobs]
 };
 
-// Runs one call over the rows, all of the same vocabulary. `sample` is the backend's op. Fails the test when
-// the logits were changed.
-using SampleFunction = std::function<void(const SampleParams&)>;
-SampleAnswers RunSample(const SampleFunction& sample, const std::vector<SampledRow>& rows);
+// One call of the op, as a backend is given it but in host memory.
+struct SampleCall {
+  std::vector<float> logits;  // [rows, stride]
+  int64_t vocab = 0;
+  int64_t stride = 0;
+  std::vector<SamplingRow> rows;
+  std::vector<LogitAdjust> adjusts;
+  std::vector<uint32_t> masks;
+  std::vector<SampleRecord> records;  // [rows] out
+  std::vector<TokenLogprob> top;      // [rows, kMaxTopLogprobs] out
+
+  SampleParams OnHost();
+};
+
+// Runs one call over the rows, all of the same vocabulary. Fails the test when the logits were changed.
+SampleAnswers RunSample(const std::function<void(SampleCall&)>& sample, const std::vector<SampledRow>& rows);
+// The same for a backend whose device memory is the host's.
+SampleAnswers RunSample(const std::function<void(const SampleParams&)>& sample,
+                        const std::vector<SampledRow>& rows);
 
 // Fails the test where a record is not what the definition in tests/reference says.
 void ExpectSameAnswer(const SampledRow& row, const SampleRecord& record, const TokenLogprob* top);

@@ -1,0 +1,57 @@
+// Choosing tokens on the device, for the vocabularies of Mistral 7B and Nemo.
+#include <cmath>
+#include <random>
+
+#include "bench/gpu/tables.h"
+#include "kernels/cuda/sampling.h"
+
+namespace tramontane::gpu {
+namespace {
+
+constexpr int kCalls = 16;
+
+struct Choice {
+  const char* name;
+  SamplingRow row;
+};
+
+}  // namespace
+
+Table SamplingTable(Device& device) {
+  Table table;
+  table.name = "Sampling";
+  table.note =
+      "Rows of logits x vocabulary, one block a row. The bound is one read of the logits at the rate of a "
+      "copy; "
+      "in a step they come from the cache.";
+  const Choice choices[] = {{"greedy", {.temperature = 0.0f}},
+                            {"sampled", {}},
+                            {"top_p 0.9", {.top_p = 0.9f}},
+                            {"top_k 50, top_p 0.9", {.top_p = 0.9f, .top_k = 50}}};
+  for (const int32_t vocab : {32768, 131072}) {
+    for (const int32_t rows : {1, 32, 128}) {
+      std::mt19937_64 random(7);
+      std::normal_distribution<float> normal(0.0f, 3.0f);
+      std::vector<float> logits(static_cast<size_t>(rows) * static_cast<size_t>(vocab));
+      for (float& logit : logits) logit = normal(random);
+      cuda::SampleKernelParams params{};
+      params.call.logits = MakeTensor(device.Upload(logits), DType::kF32, rows, vocab);
+      params.call.records = static_cast<SampleRecord*>(device.Allocate(rows * int64_t{sizeof(SampleRecord)}));
+      params.adjusted = static_cast<float*>(device.Allocate(cuda::SampleScratchBytes(rows, vocab)));
+      for (const Choice& choice : choices) {
+        std::vector<SamplingRow> sampling(static_cast<size_t>(rows), choice.row);
+        for (size_t r = 0; r < sampling.size(); ++r) sampling[r].seed = r;
+        params.call.rows = device.Upload(sampling);
+        table.rows.push_back(
+            {std::string(choice.name) + ", " + std::to_string(rows) + " x " + std::to_string(vocab),
+             device.MedianSeconds(
+                 kCalls, [&](int, cudaStream_t stream) { return cuda::LaunchSample(params, stream); }),
+             MemoryBound(4.0 * rows * vocab, device.copy_bytes_per_second())});
+      }
+      device.FreeAll();
+    }
+  }
+  return table;
+}
+
+}  // namespace tramontane::gpu
