@@ -21,6 +21,10 @@ constexpr int64_t kAlignment = 256;
 constexpr int64_t kStagingBytes = int64_t{16} << 20;  // of host memory through which weights pass
 constexpr int32_t kBlocksPerMultiprocessor = 2;       // that attention's splits aim for
 constexpr int32_t kSmallTileRows = 16;
+// A fused norm saves a launch, but every block normalises all rows again, for its 16 outputs: with more rows
+// than this that reads a quarter of the weight's bytes once more and takes the shared memory of other blocks.
+// By reckoning; not measured.
+constexpr int32_t kFusedNormRows = 4;
 constexpr size_t kPlanSlots =
     8;  // more (table, window) pairs than that in a step: the oldest plan is made again
 
@@ -455,7 +459,8 @@ OpCode CudaBackend::Linear(const LinearParams& p) noexcept {
                                    .prologue = p.prologue,
                                    .epilogue = p.epilogue,
                                    .out_dtype = p.out.dtype};
-  if (SmallLinearSupported(small))
+  const bool fuses = p.prologue == Prologue::kNone || p.rows <= kFusedNormRows;
+  if (fuses && SmallLinearSupported(small))
     return Queued(LaunchSmallLinear(small, runtime_->stream()), "a linear layer");
   if (p.prologue == Prologue::kNone) return LargeLinear(p, weight);
 

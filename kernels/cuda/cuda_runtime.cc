@@ -93,10 +93,7 @@ class CudaRuntime final : public Runtime {
 std::string CudaRuntime::Start(const cudaDeviceProp& device) {
   properties_.name = device.name;
   properties_.multiprocessors = device.multiProcessorCount;
-  size_t free_bytes = 0, total_bytes = 0;
-  int error = cudaMemGetInfo(&free_bytes, &total_bytes);
-  properties_.memory_bytes = static_cast<int64_t>(free_bytes);
-  if (error == 0) error = cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking);
+  int error = cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking);
   for (cudaEvent_t& event : events_) {
     if (error == 0) error = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
   }
@@ -108,6 +105,9 @@ std::string CudaRuntime::Start(const cudaDeviceProp& device) {
     error = BlasError(cublasLtMatmulDescSetAttribute(&operation_, CUBLASLT_MATMUL_DESC_TRANSA, &transposed,
                                                      sizeof(transposed)));
   }
+  size_t free_bytes = 0, total_bytes = 0;
+  if (error == 0) error = cudaMemGetInfo(&free_bytes, &total_bytes);
+  properties_.memory_bytes = static_cast<int64_t>(free_bytes);
   return error == 0 ? "" : ErrorText(error);
 }
 
