@@ -22,6 +22,8 @@ constexpr Mapping kMappings[] = {
     {StatusCode::kAborted, 409, "invalid_request_error"},
     {StatusCode::kResourceExhausted, 429, "rate_limit_error"},
     {StatusCode::kUnimplemented, 400, "invalid_request_error"},  // not 501, which clients would try again
+    {StatusCode::kCancelled, 499,
+     "invalid_request_error"},  // by its id, from elsewhere; not to be tried again
     {StatusCode::kUnavailable, 503, "service_unavailable"},
     {StatusCode::kDeadlineExceeded, 504, "server_error"},
 };

@@ -87,7 +87,9 @@ namespace {
 
 template <typename Ids>
 Json RenderedJson(const v1::GenerateRequest& call, const Ids& ids) {
-  return {{"request_id", call.request_id()}, {"model", call.model()}, {"token_ids", ids}};
+  Json json = {{"request_id", call.request_id()}, {"token_ids", ids}};
+  if (!call.model().empty()) json["model"] = call.model();
+  return json;
 }
 
 // Several prompts, each tokenized by a call of its own, in any order; the last one to come answers.

@@ -90,7 +90,7 @@ Shape CompletionChoiceShape() {
 }
 
 const Shape& RenderedShape() {
-  static const Shape shape = Object({Always("request_id", String()), Always("model", String()),
+  static const Shape shape = Object({Always("request_id", String()), Maybe("model", String()),
                                      Always("token_ids", TokenIds()), Maybe("text", String())});
   return shape;
 }

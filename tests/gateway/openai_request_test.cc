@@ -540,6 +540,21 @@ TEST(Errors, OfAConstraintNameWhereItWasGiven) {
             "response_format.json_schema.schema");
 }
 
+TEST(Errors, EveryStatusOfTheServerHasOneOfHttp) {
+  const auto status = [](StatusCode code) { return ToApiError(ToRpcError(Status(code, "x"))).status; };
+  EXPECT_EQ(status(StatusCode::kInvalidArgument), 400);
+  EXPECT_EQ(status(StatusCode::kFailedPrecondition), 400);
+  EXPECT_EQ(status(StatusCode::kUnimplemented), 400);  // clients try a 501 again
+  EXPECT_EQ(status(StatusCode::kNotFound), 404);
+  EXPECT_EQ(status(StatusCode::kAlreadyExists), 409);
+  EXPECT_EQ(status(StatusCode::kResourceExhausted), 429);
+  EXPECT_EQ(status(StatusCode::kCancelled), 499);
+  EXPECT_EQ(status(StatusCode::kInternal), 500);
+  EXPECT_EQ(status(StatusCode::kDataLoss), 500);
+  EXPECT_EQ(status(StatusCode::kUnavailable), 503);
+  EXPECT_EQ(status(StatusCode::kDeadlineExceeded), 504);
+}
+
 TEST(Errors, MessagesAreRewordedToo) {
   const GenerationRequest chat = ChatWith("");
   const ApiError error =
