@@ -458,16 +458,15 @@ std::string WithFunction(std::string name) {
 }  // namespace
 
 std::string FieldNames::NameOf(const std::string& path) const {
-  for (const auto& [outer, name] : renamed_) {
-    const bool is_whole = outer == "chat";  // what lies inside has rows of its own
-    if (is_whole ? path == outer : LiesIn(path, outer)) return name + path.substr(outer.size());
-  }
-  for (const Field& field : body_->fields) {
-    if (!field.path.empty() && LiesIn(path, field.path)) {
-      return WithFunction(field.name + path.substr(field.path.size()));
-    }
-  }
-  return path;
+  std::string_view outer, name;  // the closest around `path`, and what it is called
+  const auto consider = [&](std::string_view other_path, std::string_view other_name) {
+    if (other_path.size() <= outer.size() || !LiesIn(path, other_path)) return;
+    outer = other_path;
+    name = other_name;
+  };
+  for (const auto& [renamed_path, new_name] : renamed_) consider(renamed_path, new_name);
+  for (const Field& field : body_->fields) consider(field.path, field.name);
+  return outer.empty() ? path : WithFunction(std::string(name) + path.substr(outer.size()));
 }
 
 ApiError FieldNames::Explain(const RpcError& error) const {

@@ -12,7 +12,8 @@ namespace tramontane {
 
 namespace {
 
-constexpr double kMaxLogprob = 9999.0;
+constexpr double kLeastLogprob = -9999.0;  // in the place of minus infinity
+constexpr double kMostLogprob = 0.001;     // 0, and what rounding may add
 
 // A key that is always there, and never null.
 Field Always(std::string name, Shape shape, std::string doc = "") {
@@ -25,7 +26,7 @@ Field Maybe(std::string name, Shape shape, std::string doc = "") {
 
 Shape Count() { return Integer(0); }
 Shape TokenIds() { return ArrayOf(Integer(0)); }
-Shape Logprob() { return Number(-kMaxLogprob, 0); }
+Shape Logprob() { return Number(kLeastLogprob, kMostLogprob); }
 
 Shape UsageShape() {
   return Object({Always("prompt_tokens", Count()), Always("completion_tokens", Count()),
