@@ -222,22 +222,27 @@ std::vector<Pattern> FractionsAtMost(const SizeBound& bound) {
   return choices;
 }
 
-// The whole parts are equal: all six digits are written, as one whole number between two.
+// The whole parts are equal: for each number of digits, one whole number between two.
 std::vector<Pattern> FractionsBetween(const SizeBound& least, const SizeBound& most) {
-  const auto padded = [](std::string digits) {
+  const auto millionths = [](std::string digits) {
     digits.resize(kBoundedFractionDigits, '0');
     return std::stoll(digits);
   };
-  const int64_t low = padded(least.size.fraction) + (least.exclusive ? 1 : 0);
-  const int64_t high = padded(most.size.fraction) - (most.exclusive ? 1 : 0);
-  if (low > high) return {};
+  const int64_t low = millionths(least.size.fraction) + (least.exclusive ? 1 : 0);
+  const int64_t high = millionths(most.size.fraction) - (most.exclusive ? 1 : 0);
   std::vector<Pattern> choices;
-  if (low == 0) choices.push_back(Pattern{});
-  const auto six = [](int64_t value) {
-    const std::string digits = std::to_string(value);
-    return std::string(kBoundedFractionDigits - digits.size(), '0') + digits;
-  };
-  choices.push_back(Point(SameLengthBetween(six(low), six(high))));
+  if (low == 0 && high >= 0) choices.push_back(Pattern{});
+  int64_t unit = 1;  // of the last digit, in millionths
+  for (size_t digits = kBoundedFractionDigits; digits > 0; --digits, unit *= 10) {
+    const int64_t first = (low + unit - 1) / unit;
+    const int64_t last = high / unit;
+    if (high < 0 || first > last) continue;
+    const auto padded = [digits](int64_t value) {
+      const std::string text = std::to_string(value);
+      return std::string(digits - text.size(), '0') + text;
+    };
+    choices.push_back(Point(SameLengthBetween(padded(first), padded(last))));
+  }
   return choices;
 }
 

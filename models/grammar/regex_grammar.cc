@@ -263,7 +263,7 @@ StatusOr<Pattern> RegexParser::Class() {
   Readings all;
   while (Peek() != ']') {
     if (AtEnd()) return FaultAt(start, "a [ without its ]");
-    if (LooksAt("[:")) return Unsupported("a named class, [:");
+    if (LooksAt("[:")) return Unsupported("a named class, [:,");
     TM_ASSIGN_OR_RETURN(const Readings item, ClassItem());
     all.surely.Add(item.surely);
     all.maybe.Add(item.maybe);
