@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "engine/engine_host.h"
@@ -82,6 +83,30 @@ TEST(BackendModelRunner, PromptScoresInSlicesEqualScoresAtOnce) {
       EXPECT_EQ(sliced[i].top[19].logprob, scores[0][i].top[19].logprob);
     }
   }
+}
+
+TEST(BackendModelRunner, ARecordedDecodeStepIsTwoReplays) {
+  TinyModel model;
+  model.window = {0, 12};
+  model.Randomise(4);
+  const TempFolder folder;
+  model.WriteMistral(folder);
+  std::vector<std::vector<int32_t>> ids;
+  for (const bool recorded : {false, true}) {
+    BackendEngine::Options options;
+    options.limits = SmallLimits(400);
+    options.limits.steps_in_flight = 2;
+    options.recorded = recorded;
+    BackendPtr made = MakeDelayedBackend(MakeCpuBackend({.threads = 1, .variant = ""}).value(),
+                                         DelayedBackend::Runs::kWhenWaitedFor);
+    const auto& backend = *static_cast<DelayedBackend*>(made.get());
+    BackendEngine test(std::move(made), folder.path(), options);
+    auto reader = test.Submit(MakeRequest("r", 30, 11));
+    test.RunToEnd({reader.get()});
+    ids.push_back(reader->choice().ids);
+    EXPECT_EQ(backend.replays, recorded ? 2 * 10 : 0) << "the first token comes with the prompt";
+  }
+  EXPECT_EQ(ids[0], ids[1]);
 }
 
 TEST(EngineHostPlan, EqualsTheMemoryThatAServerTakes) {

@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/cpu/cpu_backend.h"
@@ -19,7 +20,8 @@ constexpr int64_t kMiB = 1 << 20;
 
 class BreezeHost : public testing::Test {
  protected:
-  BreezeHost() : backend_(MakeCpuBackend({.threads = 2, .variant = ""}).value()) {
+  BreezeHost() : BreezeHost(MakeCpuBackend({.threads = 2, .variant = ""}).value()) {}
+  explicit BreezeHost(BackendPtr backend) : backend_(std::move(backend)) {
     options_.memory_bytes = 256 * kMiB;
     auto host = EngineHost::Start(kBreeze, *backend_, options_, clock_);
     TM_CHECK(host.ok(), "%s", host.status().ToString().c_str());
@@ -56,6 +58,37 @@ TEST_F(BreezeHost, StreamsTextAndCountsNothingOfItsWarmUp) {
   std::vector<int32_t> ids = Prompt("r", "Once upon a", 1).prompt;
   ids.insert(ids.end(), reader.choice().ids.begin(), reader.choice().ids.end());
   EXPECT_EQ(host_->tokenizer().Decode(ids).value(), "Once upon a" + text);
+}
+
+// The CPU as an asynchronous device that records steps: what a host makes of such a backend, to the same
+// text.
+class BreezeHostOnALateDevice : public BreezeHost {
+ protected:
+  BreezeHostOnALateDevice()
+      : BreezeHost(MakeDelayedBackend(MakeCpuBackend({.threads = 2, .variant = ""}).value(),
+                                      DelayedBackend::Runs::kOnItsOwnThread)) {}
+};
+
+TEST_F(BreezeHostOnALateDevice, TwoStepsAreInFlightAndTheTextIsTheSame) {
+  EXPECT_EQ(host_->plan().limits.steps_in_flight, 2);
+  EXPECT_EQ(host_->engine().Load().steps, 0);
+  const BackendPtr cpu = MakeCpuBackend({.threads = 2, .variant = ""}).value();
+  auto at_once = EngineHost::Start(kBreeze, *cpu, options_, clock_);
+  ASSERT_TRUE(at_once.ok()) << at_once.status();
+  EXPECT_EQ((*at_once)->plan().limits.steps_in_flight, 1);
+  Request request = Prompt("r", "Once upon a time", 60);
+  request.sampling.temperature = 0.8f;
+  request.sampling.seed = 3;
+  request.sampling.frequency_penalty = 0.3f;
+  request.choices = 3;
+  StreamReader late(host_->engine(), request);
+  StreamReader early((*at_once)->engine(), request);
+  late.WaitToEnd();
+  early.WaitToEnd();
+  for (int32_t c = 0; c < 3; ++c) {
+    EXPECT_EQ(late.choice(c).text, early.choice(c).text);
+    EXPECT_EQ(late.choice(c).ids, early.choice(c).ids);
+  }
 }
 
 TEST_F(BreezeHost, AStopStringCutsTheTextThatItWouldHaveGiven) {

@@ -33,6 +33,8 @@ class DelayedBackend final : public Backend {
     info_.records_steps = 1;
     if (runs == Runs::kOnItsOwnThread) thread_ = std::thread([this] { RunThread(); });
   }
+  int64_t replays = 0;  // so far
+
   const BackendInfo& info() const override { return info_; }
   const char* last_error() const override { return inner_.last_error(); }
 
@@ -101,6 +103,7 @@ class DelayedBackend final : public Backend {
     return OpCode::kOk;
   }
   OpCode Replay(RecordingHandle recording) override {
+    ++replays;
     for (const Op& op : *static_cast<Recording*>(recording.impl)) Queue(op);
     return OpCode::kOk;
   }
