@@ -15,8 +15,9 @@
 
 namespace tramontane {
 
-// The fields of the body, as in openai_fields.h.
+// The fields of the body, as in openai_fields.h, and of an answer that is not streamed.
 const Shape& ResponsesShape();
+const Shape& ResponsesAnswerShape();
 
 struct ResponsesRequest {
   v1::GenerateRequest call;

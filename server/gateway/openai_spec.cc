@@ -193,7 +193,7 @@ const std::vector<Operation>& Operations() {
        .path = "/v1/responses",
        .summary = "The model's answer, in the form of OpenAI's newer interface. Nothing is kept.",
        .request = ResponsesShape,
-       .response = AnyObjectShape,
+       .response = ResponsesAnswerShape,
        .streams = true},
       {.method = "get", .path = "/v1/models", .summary = "The served names.", .response = ModelListShape},
       {.method = "get", .path = "/v1/models/{model}", .summary = "One of them.", .response = ModelShape},

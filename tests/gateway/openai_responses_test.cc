@@ -197,6 +197,8 @@ TEST(ResponsesAnswer, WholeIsOpenAisObject) {
   const Json answer =
       Json::parse(Answer(R"({"input": "Hi", "metadata": {"a": "b"}})",
                          {Started(), Delta("Hel"), Delta("lo"), Finished(v1::FINISH_REASON_STOP)}));
+  const auto fault = FindFault(ResponsesAnswerShape(), answer, "");
+  EXPECT_FALSE(fault) << fault->path << " " << fault->text;
   EXPECT_EQ(answer["id"], "resp_1");
   EXPECT_EQ(answer["object"], "response");
   EXPECT_EQ(answer["created_at"], 1700000000);
