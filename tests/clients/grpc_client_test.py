@@ -4,36 +4,17 @@ import concurrent.futures
 import json
 import math
 import sys
-import tempfile
 import time
 import unittest
-from pathlib import Path
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
-from grpc_tools import protoc
+from grpc_stubs import ROOT, import_stubs
 from server_process import ServerProcess
 
-ROOT = Path(__file__).resolve().parents[2]
-PROTO = "proto/tramontane/v1/inference.proto"
 SERVICE = "tramontane.v1.Inference"
 SERVER_BINARY = ""
-
-
-def import_stubs():
-    """Compiles the .proto as any user would and imports what comes out."""
-    folder = tempfile.mkdtemp(prefix="tramontane-stubs-")
-    status = protoc.main(
-        ["protoc", f"-I{ROOT}", f"--python_out={folder}", f"--grpc_python_out={folder}", str(ROOT / PROTO)]
-    )
-    if status != 0:
-        raise RuntimeError(f"protoc failed with {status}")
-    sys.path.insert(0, folder)
-    from proto.tramontane.v1 import inference_pb2, inference_pb2_grpc
-
-    return inference_pb2, inference_pb2_grpc
-
 
 pb, pb_grpc = import_stubs()
 

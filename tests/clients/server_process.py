@@ -10,7 +10,7 @@ READY_SECONDS = 60
 
 
 class ServerProcess:
-    """`tramontane serve` with the embedded model; `addresses` is what its ready line says."""
+    """`tramontane serve` with the embedded model; `addresses` is what its ready line says: of "grpc" and "http"."""
 
     def __init__(self, binary: str, *arguments: str):
         self.terminated = False
@@ -25,6 +25,11 @@ class ServerProcess:
             self.process.kill()
             raise RuntimeError(f"no ready line but {line!r}; the server said:\n{self.said()}")
         self.addresses = json.loads(rest)
+
+    @property
+    def url(self) -> str:
+        """Where the HTTP API begins, without "/v1"."""
+        return "http://" + self.addresses["http"]
 
     def said(self) -> str:
         """What the server has logged so far."""
