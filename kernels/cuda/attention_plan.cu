@@ -1,9 +1,8 @@
 // The work list of an attention call, made on the device, so that the host need not know the lengths.
 //
-// Shapes: reads 6 integers a sequence, writes AttentionItem [items], AttentionMerge [merges], AttentionWork
-// [1]. Grid:   one block of 256 threads. For the split length a thread takes every 256th sequence; for the
-// lists it
-//         owns a run of neighbouring ones, placed by a prefix sum over the threads.
+// Shapes: 6 integers a sequence in; AttentionItem [items], AttentionMerge [merges], AttentionWork [1] out.
+// Grid:   one block of 256 threads. For the split length a thread takes every 256th sequence; for the lists
+//         it owns a run of neighbouring ones, placed by a prefix sum over the threads.
 // Bytes:  read 24 a sequence (20 where it has no page), four times; written 20 an item, 16 a merge, 16 once.
 //         Microseconds; run once a step per window, used by all its layers.
 // Limits: any batch; lists bounded by AttentionItemBound.

@@ -4,9 +4,8 @@
 // Grid:   stated at each kernel, as are the bytes; 128 threads a block.
 // Limits: widths a multiple of 8; bf16 activations; all are bound by memory or, in decode, by their launch.
 // Math:   sums in f32 in a fixed order; one rounding to bf16 per output; angles in f64.
-// Ideas:  16-byte loads and stores wherever rows allow (llm.c); rotation and append in one pass over qkv,
-// with
-//         negative slots for padding (FlashInfer, vLLM); gate and up interleaved so that one product makes
+// Ideas:  16-byte loads and stores wherever rows allow (llm.c); rotation and append in one pass over qkv;
+//         negative slots for padding (FlashInfer, vLLM); gate and up interleaved, so that one product makes
 //         both.
 #include "kernels/cuda/pointwise.h"
 
