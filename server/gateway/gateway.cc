@@ -54,10 +54,6 @@ std::string MediaTypeFault(const HttpRequest& request) {
       return "Content-Type: \"" + *type + "\" is not understood, only application/json";
     }
   }
-  const std::string* encoding = request.Header("content-encoding");
-  if (encoding != nullptr && !EqualsIgnoringCase(*encoding, "identity")) {
-    return "Content-Encoding: \"" + *encoding + "\" is not understood; send the body as it is";
-  }
   return "";
 }
 

@@ -1,6 +1,7 @@
 #include "server/gateway/http_connection.h"
 
 #include <poll.h>
+#include <strings.h>
 
 #include <algorithm>
 #include <boost/asio/buffer.hpp>
@@ -9,9 +10,11 @@
 #include <chrono>
 #include <ctime>
 #include <latch>
+#include <optional>
 #include <random>
 
 #include "server/gateway/api_error.h"
+#include "server/gateway/gzip.h"
 
 namespace tramontane {
 namespace {
@@ -123,6 +126,9 @@ class Exchange : public HttpExchange {
 
   const HttpRequest& request() const override { return request_; }
 
+  // On a handler thread, before anybody else sees the exchange. False: refused.
+  bool DecodeBody(int64_t max_bytes);
+
   void Respond(HttpResponse response) override {
     state_ = State::kAnswered;
     Do([connection = connection_, number = number_, response = std::move(response)]() mutable {
@@ -169,9 +175,31 @@ class Exchange : public HttpExchange {
 
   const std::shared_ptr<Connection> connection_;
   const int64_t number_;
-  const HttpRequest request_;
+  HttpRequest request_;  // constant, once it is decoded
   std::atomic<State> state_{State::kOpen};
 };
+
+bool Exchange::DecodeBody(int64_t max_bytes) {
+  const std::string* encoding = request_.Header("content-encoding");
+  if (encoding == nullptr || request_.body.empty() || strcasecmp(encoding->c_str(), "identity") == 0)
+    return true;
+  std::string decoded;
+  std::optional<ApiError> fault;
+  if (strcasecmp(encoding->c_str(), "gzip") == 0) {
+    fault = Gunzip(request_.body, max_bytes, &decoded);
+  } else {
+    fault = Refusal(415, "invalid_request_error",
+                    "Content-Encoding: \"" + *encoding + "\" is not understood, only gzip and identity");
+  }
+  if (fault) {
+    Respond(ErrorResponse(*fault));
+    return false;
+  }
+  const auto more = static_cast<int64_t>(decoded.size()) - static_cast<int64_t>(request_.body.size());
+  request_.body = std::move(decoded);
+  Do([connection = connection_, number = number_, more] { connection->HoldMore(number, more); });
+  return true;
+}
 
 }  // namespace
 
@@ -364,6 +392,7 @@ void Connection::Dispatch() {
   parser_ = HttpRequestParser(limits());
   auto exchange = std::make_shared<Exchange>(shared_from_this(), ++exchange_, std::move(request));
   asio::post(shared_->handlers, [shared = shared_, exchange = std::move(exchange)]() mutable {
+    if (!exchange->DecodeBody(shared->options.limits.max_body_bytes)) return;
     shared->handler(std::move(exchange));
   });
 }
@@ -440,6 +469,12 @@ void Connection::Listen(int64_t exchange, std::shared_ptr<HttpListener> listener
 
 void Connection::Abandon(int64_t exchange) {
   if (exchange == exchange_ && phase_ == Phase::kAnswering && !answered_) Close();
+}
+
+void Connection::HoldMore(int64_t exchange, int64_t bytes) {
+  if (exchange != exchange_ || phase_ != Phase::kAnswering) return;
+  held_body_bytes_ += bytes;
+  shared_->held_body_bytes += bytes;
 }
 
 void Connection::Append(std::string_view chunk) {

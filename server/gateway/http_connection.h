@@ -121,6 +121,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void Listen(int64_t exchange, std::shared_ptr<HttpListener> listener);
   // Nobody will end its stream.
   void Abandon(int64_t exchange);
+  // Its body holds so many bytes more than were sent.
+  void HoldMore(int64_t exchange, int64_t bytes);
 
  private:
   enum class Phase {

@@ -94,7 +94,7 @@ TEST_F(GatewayTest, OnlyJsonIsRead) {
     EXPECT_EQ(reply.status, 415) << type;
     EXPECT_EQ(ErrorOf(reply)["code"], "unsupported_media_type");
   }
-  EXPECT_EQ(Ask(HttpPost("/v1/completions", kCompletion, {"Content-Encoding: gzip"})).status, 415);
+  EXPECT_EQ(Ask(HttpPost("/v1/completions", kCompletion, {"Content-Encoding: br"})).status, 415);
   EXPECT_EQ(Ask(HttpPost("/v1/completions", kCompletion, {"Content-Encoding: identity"})).status, 200);
 }
 

@@ -156,6 +156,28 @@ TEST_F(HttpServerTest, ReadsAChunkedUpload) {
   EXPECT_EQ(client.Read().body, expected);
 }
 
+TEST_F(HttpServerTest, ReadsACompressedBody) {
+  StartServer();
+  const std::string bytes(  // {"prompt":"hi"}
+      "\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03\xab\x56\x2a\x28\xca\xcf\x2d\x28\x51\xb2\x52\xca\xc8\x54\xaa"
+      "\x05"
+      "\x00\x56\x05\x28\x18\x0f\x00\x00\x00",
+      35);
+  HttpTestClient client(address());
+  for (const char* encoding : {"gzip", "GZip"}) {
+    client.Send(HttpPost("/x", bytes, {std::string("Content-Encoding: ") + encoding}));
+    EXPECT_EQ(client.Read().body, R"(POST /x {"prompt":"hi"})");
+  }
+  client.Send(HttpPost("/x", "plain", {"Content-Encoding: identity"}));
+  EXPECT_EQ(client.Read().body, "POST /x plain");
+  client.Send(HttpPost("/x", "plain", {"Content-Encoding: gzip"}));
+  EXPECT_EQ(client.Read().status, 400);
+  client.Send(HttpPost("/x", "plain", {"Content-Encoding: br"}));
+  EXPECT_EQ(client.Read().status, 415);
+  client.Send(HttpPost("/x", "next"));
+  EXPECT_EQ(client.Read().body, "POST /x next") << "the connection goes on";
+}
+
 TEST_F(HttpServerTest, SendsNoBodyToHead) {
   StartServer();
   HttpTestClient client(address());

@@ -1,0 +1,92 @@
+#include "server/gateway/gzip.h"
+
+#include <algorithm>
+#include <boost/beast/zlib/inflate_stream.hpp>
+#include <boost/crc.hpp>
+#include <utility>
+
+namespace tramontane {
+namespace {
+
+namespace zlib = boost::beast::zlib;
+
+constexpr size_t kHeaderBytes = 10;
+constexpr size_t kTrailerBytes = 8;  // CRC-32 and length of the text
+constexpr size_t kStepBytes = 64 << 10;
+constexpr int kWindowBits = 15;  // the largest there is
+
+// Flags of the header: which optional parts follow it.
+constexpr unsigned kHasHeaderCrc = 2, kHasExtra = 4, kHasName = 8, kHasComment = 16, kReserved = 0xe0;
+
+unsigned ByteAt(std::string_view bytes, size_t at) { return static_cast<unsigned char>(bytes[at]); }
+
+uint32_t Word(std::string_view bytes) {  // little-endian
+  return ByteAt(bytes, 0) | ByteAt(bytes, 1) << 8 | ByteAt(bytes, 2) << 16 | ByteAt(bytes, 3) << 24;
+}
+
+ApiError Fault(std::string what) { return BadRequest("", "the body is not gzip: " + std::move(what)); }
+
+// Takes `count` bytes from the front. False: there are fewer.
+bool Skip(std::string_view* bytes, size_t count) {
+  if (bytes->size() < count) return false;
+  bytes->remove_prefix(count);
+  return true;
+}
+
+bool SkipText(std::string_view* bytes) {
+  const size_t end = bytes->find('\0');
+  return end != std::string_view::npos && Skip(bytes, end + 1);
+}
+
+bool SkipHeader(std::string_view* bytes) {
+  if (bytes->size() < kHeaderBytes || !bytes->starts_with("\x1f\x8b\x08")) return false;
+  const unsigned flags = ByteAt(*bytes, 3);
+  bytes->remove_prefix(kHeaderBytes);
+  if ((flags & kReserved) != 0) return false;
+  if ((flags & kHasExtra) != 0) {
+    if (bytes->size() < 2 || !Skip(bytes, 2 + ByteAt(*bytes, 0) + (ByteAt(*bytes, 1) << 8))) return false;
+  }
+  if ((flags & kHasName) != 0 && !SkipText(bytes)) return false;
+  if ((flags & kHasComment) != 0 && !SkipText(bytes)) return false;
+  return (flags & kHasHeaderCrc) == 0 || Skip(bytes, 2);
+}
+
+}  // namespace
+
+std::optional<ApiError> Gunzip(std::string_view bytes, int64_t max_bytes, std::string* text) {
+  if (!SkipHeader(&bytes)) return Fault("its header is damaged");
+  zlib::inflate_stream inflate;
+  inflate.reset(kWindowBits);
+  zlib::z_params at{};
+  at.next_in = bytes.data();
+  at.avail_in = bytes.size();
+  boost::beast::error_code state;
+  text->clear();
+  while (state != zlib::error::end_of_stream) {
+    const size_t before = text->size();
+    text->resize(before + kStepBytes);
+    at.next_out = text->data() + before;
+    at.avail_out = kStepBytes;
+    inflate.write(at, zlib::Flush::sync, state);
+    text->resize(before + kStepBytes - at.avail_out);
+    if (static_cast<int64_t>(text->size()) > max_bytes) {
+      ApiError error;
+      error.status = 413;
+      error.message =
+          "the body is longer than " + std::to_string(max_bytes) + " bytes when it is decompressed";
+      return error;
+    }
+    const bool goes_on = !state && text->size() > before;
+    if (!goes_on && state != zlib::error::end_of_stream) return Fault("it is damaged or cut short");
+  }
+  bytes.remove_prefix(bytes.size() - at.avail_in);
+  if (bytes.size() != kTrailerBytes) return Fault("it is cut short, or something follows it");
+  boost::crc_32_type crc;
+  crc.process_bytes(text->data(), text->size());
+  if (crc.checksum() != Word(bytes) || static_cast<uint32_t>(text->size()) != Word(bytes.substr(4))) {
+    return Fault("its checksum is another one");
+  }
+  return std::nullopt;
+}
+
+}  // namespace tramontane
