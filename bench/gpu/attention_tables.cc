@@ -144,8 +144,7 @@ Table DecodeAttentionTable(Device& device) {
   table.name = "Decode attention";
   table.note =
       "One layer, one new token a sequence (sequences x context). The bound is its keys and values, read "
-      "once, at the "
-      "rate of a copy; with a window the time must not grow with the context.";
+      "once, at the rate of a copy; with a window the time must not grow with the context.";
   constexpr int32_t k = 1024;
   for (const Shape& shape : {Shape{1, k, 1, 0},
                              {1, 4 * k, 1, 0},
@@ -179,8 +178,7 @@ Table PrefillAttentionTable(Device& device) {
   table.name = "Prefill attention";
   table.note =
       "One layer, causal. FLOPs are those of the (query, key) pairs that see each other; the bound is the "
-      "peak of dense "
-      "bf16 by the device's attributes.";
+      "peak of dense bf16 by the device's attributes.";
   constexpr int32_t k = 1024;
   for (const Shape& shape : {Shape{1, 512, 512, 0},
                              {1, 2 * k, 2 * k, 0},

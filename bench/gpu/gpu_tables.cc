@@ -44,18 +44,17 @@ int Run(const std::map<std::string, std::string>& options, bool device_only) {
   std::ifstream checks(option("checks"));
   for (std::string line; std::getline(checks, line);) report.checks.push_back(line);
   report.peers = ReadPeers(option("peers"));
-  auto add = [&report](Table table) {
+  // Written after each table: one that fails takes none of those before it along.
+  auto add = [&](Table table) {
     std::printf("%s: %zu rows\n", table.name.c_str(), table.rows.size());
     std::fflush(stdout);
     report.tables.push_back(std::move(table));
+    return WriteReport(report, option("out"));
   };
-  add(DecodeAttentionTable(*device));
-  add(PrefillAttentionTable(*device));
-  add(SmallLinearTable(*device));
-  add(PointwiseTable(*device));
-  add(SamplingTable(*device));
-  add(EndToEndTable(*device, CudaLibraryPath()));
-  if (!WriteReport(report, option("out"))) {
+  const bool written = add(DecodeAttentionTable(*device)) && add(PrefillAttentionTable(*device)) &&
+                       add(SmallLinearTable(*device)) && add(PointwiseTable(*device)) &&
+                       add(SamplingTable(*device)) && add(EndToEndTable(*device, CudaLibraryPath()));
+  if (!written) {
     std::fprintf(stderr, "cannot write to the folder '%s'\n", option("out").c_str());
     return 1;
   }

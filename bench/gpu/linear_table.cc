@@ -13,7 +13,7 @@ struct Product {
   DType out_dtype;
 };
 
-// A norm is fused as long as its rows fit in shared memory.
+// As the backend calls it: with more rows the norm is a kernel of its own.
 cuda::SmallLinearParams ParamsOf(const Product& product, int32_t rows) {
   cuda::SmallLinearParams p{};
   p.rows = rows;
@@ -22,10 +22,9 @@ cuda::SmallLinearParams ParamsOf(const Product& product, int32_t rows) {
   p.x_stride = product.in;
   p.out_stride = product.epilogue == Epilogue::kSwiGlu ? product.out / 2 : product.out;
   p.epsilon = 1e-5f;
-  p.prologue = product.prologue;
+  p.prologue = rows <= cuda::kFusedNormRows ? product.prologue : Prologue::kNone;
   p.epilogue = product.epilogue;
   p.out_dtype = product.out_dtype;
-  if (!cuda::SmallLinearSupported(p)) p.prologue = Prologue::kNone;
   return p;
 }
 
@@ -35,9 +34,8 @@ Table SmallLinearTable(Device& device) {
   Table table;
   table.name = "Linear layers, few rows";
   table.note =
-      "Our own kernel, with norm, residual or SwiGLU fused as in a step. The bound is the weight, read once, "
-      "at the rate "
-      "of a copy; the weights rotate, so none is found in the cache.";
+      "Our own kernel, with norm, residual or SwiGLU fused as in a step. The bound is the weight, read "
+      "once, at the rate of a copy; the weights rotate, so none is found in the cache.";
   const Product products[] = {
       {"qkv", 4096, 6144, Prologue::kRmsNorm, Epilogue::kNone, DType::kBf16},
       {"attention out", 4096, 4096, Prologue::kNone, Epilogue::kAddResidual, DType::kBf16},

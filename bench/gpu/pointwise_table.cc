@@ -15,9 +15,8 @@ Table PointwiseTable(Device& device) {
   Table table;
   table.name = "Small kernels";
   table.note =
-      "The bound is what each reads and writes, once, at the rate of a copy. With few tokens a launch costs "
-      "more than "
-      "the bytes.";
+      "The bound is what each reads and writes, once, at the rate of a copy. With few tokens a launch "
+      "costs more than the bytes.";
   for (const int32_t tokens : {1, 32, 512, 4096}) {
     auto add = [&](const char* name, double bytes, const Device::Call& call) {
       table.rows.push_back({std::string(name) + ", " + std::to_string(tokens),

@@ -22,8 +22,7 @@ Table SamplingTable(Device& device) {
   table.name = "Sampling";
   table.note =
       "Rows of logits x vocabulary, one block a row. The bound is one read of the logits at the rate of a "
-      "copy; "
-      "in a step they come from the cache.";
+      "copy; in a step they come from the cache.";
   const Choice choices[] = {{"greedy", {.temperature = 0.0f}},
                             {"sampled", {}},
                             {"top_p 0.9", {.top_p = 0.9f}},

@@ -21,10 +21,6 @@ constexpr int64_t kAlignment = 256;
 constexpr int64_t kStagingBytes = int64_t{16} << 20;  // of host memory through which weights pass
 constexpr int32_t kBlocksPerMultiprocessor = 2;       // that attention's splits aim for
 constexpr int32_t kSmallTileRows = 16;
-// A fused norm saves a launch, but every block normalises all rows again, for its 16 outputs: with more rows
-// than this that reads a quarter of the weight's bytes once more and takes the shared memory of other blocks.
-// By reckoning; not measured.
-constexpr int32_t kFusedNormRows = 4;
 constexpr size_t kPlanSlots =
     8;  // more (table, window) pairs than that in a step: the oldest plan is made again
 

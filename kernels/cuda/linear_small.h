@@ -8,6 +8,10 @@
 namespace tramontane::cuda {
 
 inline constexpr int kSmallLinearRows = 16;
+// A fused norm saves a launch, but every block normalises all rows again, for its 16 outputs: with more rows
+// than this that reads a quarter of the weight's bytes once more and takes the shared memory of other blocks.
+// By reckoning; not measured.
+inline constexpr int32_t kFusedNormRows = 4;
 
 // out = epilogue(prologue(x) W^T); see LinearParams for what prologue and epilogue mean.
 struct SmallLinearParams {
