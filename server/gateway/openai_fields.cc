@@ -45,16 +45,6 @@ void ApplyReturnTokenIds(const Json& value, Request* request) {
   request->mutable_output()->set_token_ids(value.get<bool>());
 }
 
-// A field that other servers have and whose value changes nothing here.
-Field Ignored(std::string name) {
-  return {.name = std::move(name), .shape = Anything(), .doc = "Accepted; changes nothing."};
-}
-
-// A field that other servers have; what would change the answer is refused.
-Field Refused(std::string name, std::vector<Json> harmless, std::string why) {
-  return {.name = std::move(name), .shape = Only(std::move(harmless), why), .doc = why};
-}
-
 std::vector<Field> operator+(std::vector<Field> fields, std::vector<Field> more) {
   fields.insert(fields.end(), more.begin(), more.end());
   return fields;
@@ -420,6 +410,14 @@ std::vector<Field> CompletionFields() {
 }
 
 }  // namespace
+
+Field Ignored(std::string name) {
+  return {.name = std::move(name), .shape = Anything(), .doc = "Accepted; changes nothing."};
+}
+
+Field Refused(std::string name, std::vector<Json> harmless, const std::string& why) {
+  return {.name = std::move(name), .shape = Only(std::move(harmless), why), .doc = why};
+}
 
 Shape MessagesShape() {
   return ArrayOf(Object({

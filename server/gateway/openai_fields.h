@@ -4,6 +4,8 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "server/gateway/openai_shape.h"
 
@@ -16,6 +18,11 @@ const Shape& ChatCompletionShape();  // POST /v1/chat/completions, and its /rend
 const Shape& CompletionShape();      // POST /v1/completions, and its /render
 const Shape& TokenizeShape();        // POST /tokenize
 const Shape& DetokenizeShape();      // POST /detokenize
+
+// A field that other servers have and whose value changes nothing here.
+Field Ignored(std::string name);
+// A field that other servers have; null and the `harmless` values are accepted, `why` is said of the rest.
+Field Refused(std::string name, std::vector<Json> harmless, const std::string& why);
 
 // Of a chat; for other endpoints that take messages or function tools.
 Shape MessagesShape();

@@ -27,14 +27,6 @@ Field ChatRow(std::string_view name) {
   return *row;
 }
 
-Field Ignored(std::string name) {
-  return {.name = std::move(name), .shape = Anything(), .doc = "Accepted; changes nothing."};
-}
-
-Field Refused(std::string name, std::vector<Json> harmless, std::string why) {
-  return {.name = std::move(name), .shape = Only(std::move(harmless), why), .doc = why};
-}
-
 Shape TextPartsShape() {
   return ArrayOf(Object({
       {.name = "type",
