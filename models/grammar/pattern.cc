@@ -59,14 +59,26 @@ Pattern PatternLiteral(std::string_view utf8) {
   return result;
 }
 
+// One class for each length that UTF-8 writes its characters in: of a range across, the library would take
+// overlong forms too.
 Pattern PatternClass(const CodePoints& characters) {
   TM_CHECK(!characters.empty(), "a class of no characters");
-  Pattern result{"[", characters.count() < kManyCharacters ? 1 : kSizeOfMany, true};
-  for (const CodePointRange& range : characters.ranges()) {
-    result.text += Escaped(range.first);
-    if (range.last > range.first) result.text += '-' + Escaped(range.last);
+  std::vector<std::string> classes;
+  constexpr CodePointRange kLengths[] = {
+      {0, 0x7F}, {0x80, 0x7FF}, {0x800, 0xFFFF}, {0x10000, CodePoints::kMost}};
+  for (const CodePointRange& length : kLengths) {
+    const CodePoints part = characters.Within({length});
+    if (part.empty()) continue;
+    std::string& text = classes.emplace_back("[");
+    for (const CodePointRange& range : part.ranges()) {
+      text += Escaped(range.first);
+      if (range.last > range.first) text += '-' + Escaped(range.last);
+    }
+    text += ']';
   }
-  result.text += ']';
+  Pattern result{classes[0], characters.count() < kManyCharacters ? 1 : kSizeOfMany, true};
+  for (size_t i = 1; i < classes.size(); ++i) result.text += '|' + classes[i];
+  if (classes.size() > 1) result.text = '(' + result.text + ')';
   return result;
 }
 

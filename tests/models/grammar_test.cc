@@ -90,6 +90,23 @@ TEST_F(RegexGrammar, ClassesAndTheirComplements) {
   Matches("[\\b]", {"\b"}, {"b"});
 }
 
+TEST_F(RegexGrammar, TextIsUtf8) {
+  const std::vector<std::string> broken = {
+      "\xC0\x80",         "\xE0\x80\x80",     "\xE0\x9F\xBF",     "\xED\xA0\x80",
+      "\xF0\x80\x80\x80", "\xF0\x8F\xBF\xBF", "\xF4\x90\x80\x80", "\x80"};
+  const Texts sound = {"\x7F",         "\xC2\x80",     "\xDF\xBF",         "\xE0\xA0\x80",    "\xED\x9F\xBF",
+                       "\xEE\x80\x80", "\xEF\xBF\xBF", "\xF0\x90\x80\x80", "\xF4\x8F\xBF\xBF"};
+  for (const char* pattern : {".", "[^a]", "[^x\"]", "[\\u0041-\\uffff]|[^\\u0041-\\uffff]"}) {
+    Matches(pattern, sound, broken);
+  }
+  Texts in_quotes, broken_in_quotes;
+  for (const std::string& text : sound) in_quotes.push_back('"' + text + '"');
+  for (const std::string& text : broken) broken_in_quotes.push_back('"' + text + '"');
+  for (const char* schema : {R"({"type": "string"})", R"({"type": "string", "maxLength": 2})"}) {
+    Expect(Kind::kJsonSchema, schema, in_quotes, broken_in_quotes);
+  }
+}
+
 // Python's \d takes digits of all scripts, ECMAScript's \W takes é: the grammar writes what both take.
 TEST_F(RegexGrammar, WhatReadersDisagreeAboutIsNotWritten) {
   Matches("\\d", {"5"}, {"٣"});
