@@ -151,6 +151,22 @@ TEST(CudaAttentionWindowDeathTest, ALoopOverPagesOutsideTheWindowDies) {
   EXPECT_DEATH(RunOverForbiddenPages(Forbidden(0)), "");
 }
 
+// The planted fault: a page table that names a page of nobody.
+void RunOverAStrangePage() {
+  const AttentionCase c = Forbidden(48);
+  PagedKvFixture kv(c.kv, c.spans);
+  kv.FillRandom(3);
+  kv.SetQueries(c.queries);
+  kv.ForbidAllBut({FirstVisible(kv.QueryBegin(0), 48), FirstVisible(kv.QueryBegin(1), 48)});
+  kv.ListStrangePage(1, 890);
+  RunAttentionInPlace(c, kv, RandomQuery(c, kv.tokens()));
+}
+
+TEST(CudaAttentionWindowDeathTest, APageThatNobodyHoldsIsNotReadUnseen) {
+  emulator::CurrentSettings() = {};
+  EXPECT_DEATH(RunOverAStrangePage(), "");
+}
+
 // Splits count keys inside the window: a long context makes no more of them than a short one.
 TEST(CudaAttentionWindowTest, SplitsKnowTheWindow) {
   auto work_at = [](int64_t context, int32_t window) {

@@ -112,6 +112,13 @@ std::vector<double> PagedKvFixture::All(KvHalf half, int32_t b, int64_t from) co
   return all;
 }
 
+void PagedKvFixture::ListStrangePage(int32_t b, int64_t position) {
+  int32_t strange = 0;
+  while (std::count(page_indices_.begin(), page_indices_.end(), strange) > 0) ++strange;
+  const int64_t listed = (position - sequences_[Index(b)].kv_base) / shape_.page_size;
+  page_indices_[Index(kv_indptr_[Index(b)] + listed)] = strange;
+}
+
 void PagedKvFixture::ForbidAllBut(const std::vector<int64_t>& first) {
   const int64_t os_page = sysconf(_SC_PAGESIZE);
   std::vector<bool> live(Index(pool_bytes_ / os_page), false);

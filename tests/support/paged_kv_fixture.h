@@ -54,6 +54,9 @@ class PagedKvFixture {
   // [kv_end - from, kv_heads, head_dim] from position `from` on.
   std::vector<double> All(KvHalf half, int32_t b, int64_t from) const;
 
+  // A fault to plant: the page of this position becomes one that nobody holds.
+  void ListStrangePage(int32_t b, int64_t position);
+
   // Makes every page of the operating system that holds no part of the slots [first[b], kv_end) of a sequence
   // unreadable: a load from it ends the test program.
   void ForbidAllBut(const std::vector<int64_t>& first);
