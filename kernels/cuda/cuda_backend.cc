@@ -265,10 +265,10 @@ OpCode CudaBackend::PackLinear(const LinearSource& source, WeightHandle* out) no
     runtime_->Free(data);
     return code;
   }
-  auto* weight = new PackedWeight{source.layout, out_features, source.in_features, data,
-                                  &products_[{source.in_features, out_features}]};
-  weights_.insert(weight);
-  out->impl = weight;
+  const PlanTable* plans = &products_[{source.in_features, out_features}];
+  auto weight = std::make_unique<PackedWeight>(source.layout, out_features, source.in_features, data, plans);
+  weights_.insert(weight.get());
+  out->impl = weight.release();
   return OpCode::kOk;
 }
 

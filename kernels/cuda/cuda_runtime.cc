@@ -123,8 +123,10 @@ CudaRuntime::~CudaRuntime() {
 std::string CudaRuntime::ErrorText(int error) const {
   const std::string number = " (" + std::to_string(error % kBlasErrors) + ")";
   if (error >= kBlasErrors) {
-    return "cuBLASLt: " +
-           std::string(cublasLtGetStatusString(static_cast<cublasStatus_t>(error - kBlasErrors))) + number;
+    // Whatever the library returned, known to this header or not.
+    // NOLINTNEXTLINE(clang-analyzer-optin.core.EnumCastOutOfRange)
+    const auto status = static_cast<cublasStatus_t>(error - kBlasErrors);
+    return "cuBLASLt: " + std::string(cublasLtGetStatusString(status)) + number;
   }
   return std::string(cudaGetErrorString(static_cast<cudaError_t>(error))) + number;
 }
