@@ -477,8 +477,9 @@ const Shape& TokenizeShape() {
       {.name = "tools", .shape = ToolsShape(), .doc = "Of the chat.", .path = "chat.tools"},
       {.name = "add_special_tokens",
        .shape = Boolean(),
-       .doc =
-           "Begin a prompt with the beginning-of-sequence token. Default true. A chat always begins with it.",
+       .doc = "Begin a prompt with the beginning-of-sequence token. Default true, but for an empty one. A "
+              "chat always "
+              "begins with it.",
        .path = "add_bos"},
       {.name = "return_token_strs", .shape = Boolean(), .doc = "Also each token as text. Default false."},
       AddGenerationPrompt(),

@@ -423,7 +423,11 @@ std::optional<ApiError> ParseTokenize(std::string_view body, const RequestContex
   if (is_chat) return ConvertChat(json, parsed->request.mutable_chat());
   parsed->request.set_text(text->get<std::string>());
   const Json* add_special = Find(json, "add_special_tokens");
-  if (add_special != nullptr) parsed->request.set_add_bos(add_special->get<bool>());
+  if (add_special != nullptr) {
+    parsed->request.set_add_bos(add_special->get<bool>());
+  } else if (parsed->request.text().empty()) {
+    parsed->request.set_add_bos(false);  // nothing is no tokens
+  }
   return std::nullopt;
 }
 

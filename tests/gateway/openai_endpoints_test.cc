@@ -162,8 +162,9 @@ TEST_F(Endpoints, TokenizeAndBack) {
   EXPECT_EQ(tokens["tokens"], Json::array({1, 'a' + 3, 'b' + 3}));
   EXPECT_EQ(tokens["count"], 3);
   EXPECT_EQ(tokens["max_model_len"], 4096);
-  const auto nothing = Ask(AnswerTokenize, R"({"prompt":"","add_special_tokens":false})");
-  EXPECT_EQ(nothing->json()["tokens"], Json::array());
+  EXPECT_EQ(Ask(AnswerTokenize, R"({"prompt":""})")->json()["tokens"], Json::array());
+  const auto begun = Ask(AnswerTokenize, R"({"prompt":"","add_special_tokens":true})");
+  EXPECT_EQ(begun->json()["tokens"], Json::array({1}));
   EXPECT_EQ(Ask(AnswerDetokenize, R"({"tokens":[]})")->json()["prompt"], "");
   EXPECT_EQ(Ask(AnswerDetokenize, "{\"tokens\":[100,101]}")->json()["prompt"], "ab");
 }
