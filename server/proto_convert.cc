@@ -164,7 +164,7 @@ RpcError ProtoConverter::ConstrainOutput(const v1::GenerateRequest& proto,
   }
   v1::Constraint calls;
   if (RpcError error = ToolCallConstraint(proto.chat(), *model_.tokenizer, &calls); !error.ok()) return error;
-  return ConvertConstraint(model_, "chat.tool_choice", calls, constraint);
+  return ToolSchemaError(proto.chat(), ConvertConstraint(model_, "chat.tool_choice", calls, constraint));
 }
 
 RpcError ProtoConverter::CheckModelName(const std::string& name) const {

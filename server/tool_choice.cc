@@ -1,9 +1,11 @@
 #include "server/tool_choice.h"
 
 #include <algorithm>
+#include <charconv>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 namespace tramontane {
@@ -108,6 +110,27 @@ RpcError ToolCallConstraint(const v1::Chat& chat, const Tokenizer& tokenizer, v1
   constraint->set_json_schema(schema.dump());
   constraint->add_forced_prefix_ids(*tool_calls);
   return {};
+}
+
+// The compiler names the place in the schema of the calls: ".items.anyOf[1].properties.arguments.$ref.type:
+// ...".
+RpcError ToolSchemaError(const v1::Chat& chat, RpcError error) {
+  constexpr std::string_view kOption = ".items.anyOf[";
+  constexpr std::string_view kArguments = ".properties.arguments.$ref";
+  const size_t arguments = error.message.find(kArguments);
+  if (error.code != StatusCode::kInvalidArgument || arguments == std::string::npos) return error;
+  const size_t option = error.message.find(kOption);
+  int tool = 0;
+  if (option < arguments) {
+    std::from_chars(error.message.data() + option + kOption.size(), error.message.data() + arguments, tool);
+  } else {  // the only one that may be called
+    while (chat.tool_choice().mode() == v1::TOOL_CHOICE_MODE_NAMED &&
+           chat.tools(tool).name() != chat.tool_choice().name()) {
+      ++tool;
+    }
+  }
+  return FieldError("chat.tools[" + std::to_string(tool) + "].parameters",
+                    error.message.substr(arguments + kArguments.size()));
 }
 
 }  // namespace tramontane

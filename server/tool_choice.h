@@ -19,4 +19,7 @@ bool MustCallTools(const v1::Chat& chat);
 // JSON.
 RpcError ToolCallConstraint(const v1::Chat& chat, const Tokenizer& tokenizer, v1::Constraint* constraint);
 
+// A fault of that constraint, as a fault of the tool whose schema has it: "chat.tools[1].parameters".
+RpcError ToolSchemaError(const v1::Chat& chat, RpcError error);
+
 }  // namespace tramontane

@@ -129,6 +129,7 @@ TEST(ResponsesRequest, TheServersFaultsAreSaidInItsWords) {
   EXPECT_EQ(request.names.NameOf("chat.messages[1].content"), "input[0].content");
   EXPECT_EQ(request.names.NameOf("stopping.max_tokens"), "max_output_tokens");
   EXPECT_EQ(request.names.NameOf("chat.tool_choice"), "tool_choice");
+  EXPECT_EQ(request.names.NameOf("chat.tools[0].parameters"), "tools[0].parameters");
 }
 
 // ---- answers ------------------------------------------------------------------------------------

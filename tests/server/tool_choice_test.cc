@@ -77,6 +77,21 @@ TEST(ToolChoice, AVocabularyWithoutToolCallsCannot) {
             StatusCode::kFailedPrecondition);
 }
 
+TEST(ToolChoice, AFaultOfASchemaIsThatOfItsTool) {
+  const auto field = [](const v1::Chat& chat, const std::string& place) {
+    const RpcError error =
+        ToolSchemaError(chat, FieldError("chat.tool_choice.json_schema", place + ".type: is not supported"));
+    EXPECT_TRUE(error.message.ends_with(".type: is not supported")) << error.message;
+    return error.violations.at(0).field;
+  };
+  const std::string arguments = ".properties.arguments.$ref.properties.x";
+  const v1::Chat required = ChatWith(v1::TOOL_CHOICE_MODE_REQUIRED);
+  EXPECT_EQ(field(required, ".items.anyOf[1]" + arguments), "chat.tools[1].parameters");
+  EXPECT_EQ(field(required, ".items"), "chat.tool_choice.json_schema") << "of no tool";
+  EXPECT_EQ(field(ChatWith(v1::TOOL_CHOICE_MODE_NAMED, "ping"), ".items" + arguments),
+            "chat.tools[1].parameters");
+}
+
 TEST(ToolChoice, FaultsNameTheField) {
   const auto field = [](const v1::Chat& chat) {
     const RpcError error = CheckToolChoice(chat);
