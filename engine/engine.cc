@@ -20,7 +20,6 @@
 #include "engine/sequence.h"
 #include "engine/signal.h"
 #include "engine/step_plan.h"
-#include "engine/stream_registry.h"
 
 namespace tramontane {
 namespace {
@@ -104,13 +103,13 @@ class Engine::Impl {
 
   // ---- any thread -------------------------------------------------------------------------------
   StatusOr<std::shared_ptr<TokenStream>> Submit(Request request, std::function<void()> on_ready);
-  bool Abort(const std::string& request_id);
   void Wake() { wake_.Notify(); }
-  void StartDraining() { draining_.store(true, std::memory_order_release); }
   bool idle() const { return unfinished_.load(std::memory_order_acquire) == 0; }
   Status fatal() const { return lost_.load(std::memory_order_acquire) ? fatal_ : Status::Ok(); }
   EngineLoad Load() const;
+  const OutputMetrics& output_metrics() const { return output_.metrics(); }
   const EngineLimits& limits() const { return limits_; }
+  const KvLayout& kv_layout() const { return model_.kv_layout; }
 
   // ---- engine thread ----------------------------------------------------------------------------
   bool Step();
@@ -155,7 +154,6 @@ class Engine::Impl {
   void LoseDevice(const Status& status);
   ChoiceOutput& Emit(Choice& choice);
   StreamStarted Started(ActiveRequest& active);
-  void Forget(const LiveRequest& live);
 
   const EngineLimits limits_;
   const EngineModel model_;
@@ -166,8 +164,6 @@ class Engine::Impl {
   // ---- shared -----------------------------------------------------------------------------------
   Signal wake_;
   Inbox inbox_;
-  StreamRegistry registry_;
-  std::atomic<bool> draining_{false};
   std::atomic<int64_t> unfinished_{0};  // accepted, stream not done
   Status fatal_;                        // written once, before lost_
   std::atomic<bool> lost_{false};
@@ -199,7 +195,8 @@ Engine::Impl::Impl(const EngineLimits& limits, const EngineModel& model, ModelRu
       tokenizer_(tokenizer),
       clock_(clock),
       inbox_(limits.max_queued_requests),
-      output_(limits.output_queue_steps, wake_, [this](const LiveRequest& live) { Forget(live); }),
+      output_(limits.output_queue_steps, wake_,
+              [this](const LiveRequest&) { unfinished_.fetch_sub(1, std::memory_order_release); }),
       scheduler_(limits, model.kv_layout),
       masks_(static_cast<size_t>(limits.max_sequences) * MaskWords(model.vocab_size)) {
   Publish();
@@ -217,7 +214,6 @@ Engine::Impl::~Impl() {
 
 StatusOr<std::shared_ptr<TokenStream>> Engine::Impl::Submit(Request request, std::function<void()> on_ready) {
   TM_RETURN_IF_ERROR(fatal());
-  if (draining_.load(std::memory_order_acquire)) return Unavailable("the server is shutting down");
   TM_RETURN_IF_ERROR(ValidateRequest(request, limits_, model_.vocab_size));
   if (tokenizer_ == nullptr && !request.stopping.stop.empty()) {
     return InvalidArgument("stopping.stop needs a tokenizer, and this model has none")
@@ -239,14 +235,8 @@ StatusOr<std::shared_ptr<TokenStream>> Engine::Impl::Submit(Request request, std
   if (request.received_ns == 0) request.received_ns = clock_.NowNs();
   auto stream = std::make_shared<TokenStream>(request.id, std::move(on_ready));
   auto live = std::make_shared<LiveRequest>(std::move(request), stream, tokenizer_, model_.eos_ids);
-  if (!registry_.Add(stream)) {
-    return Status(StatusCode::kAlreadyExists,
-                  "a request with the id '" + stream->request_id() + "' is running")
-        .WithField("request_id");
-  }
   unfinished_.fetch_add(1, std::memory_order_relaxed);
   if (!inbox_.Push(std::move(live))) {
-    registry_.Remove(stream->request_id());
     unfinished_.fetch_sub(1, std::memory_order_release);
     return ResourceExhausted("the queue is full: " + std::to_string(limits_.max_queued_requests) +
                              " requests are waiting");
@@ -255,23 +245,10 @@ StatusOr<std::shared_ptr<TokenStream>> Engine::Impl::Submit(Request request, std
   return stream;
 }
 
-bool Engine::Impl::Abort(const std::string& request_id) {
-  const std::shared_ptr<TokenStream> stream = registry_.Find(request_id);
-  if (stream == nullptr) return false;
-  stream->Cancel();
-  return true;
-}
-
 EngineLoad Engine::Impl::Load() const {
   EngineLoad load = load_.Get();
   load.waiting = inbox_.queued();
   return load;
-}
-
-// Output thread: the request's stream is about to be done.
-void Engine::Impl::Forget(const LiveRequest& live) {
-  registry_.Remove(live.request.id);
-  unfinished_.fetch_sub(1, std::memory_order_release);
 }
 
 // ---- the step -----------------------------------------------------------------------------------
@@ -378,6 +355,8 @@ bool Engine::Impl::Publish() {
   load.free_pages = pool.free_pages();
   load.held_pages = pool.held_pages();
   load.cached_pages = pool.cached_pages();
+  const std::vector<int64_t>& held_of_group = scheduler_.cache().held_pages_of_group();
+  std::copy(held_of_group.begin(), held_of_group.end(), load.held_pages_of_group.begin());
   load_.Set(load);
   if (step_output_ == nullptr || step_output_->empty()) return false;
   output_.Push();
@@ -634,14 +613,14 @@ Engine::~Engine() = default;
 StatusOr<std::shared_ptr<TokenStream>> Engine::Submit(Request request, std::function<void()> on_ready) {
   return impl_->Submit(std::move(request), std::move(on_ready));
 }
-bool Engine::Abort(const std::string& request_id) { return impl_->Abort(request_id); }
 bool Engine::Step() { return impl_->Step(); }
 void Engine::WaitForWork(int64_t timeout_ns) { impl_->WaitForWork(timeout_ns); }
 void Engine::Wake() { impl_->Wake(); }
-void Engine::StartDraining() { impl_->StartDraining(); }
 bool Engine::idle() const { return impl_->idle(); }
 Status Engine::fatal() const { return impl_->fatal(); }
 EngineLoad Engine::Load() const { return impl_->Load(); }
 const EngineLimits& Engine::limits() const { return impl_->limits(); }
+const OutputMetrics& Engine::output_metrics() const { return impl_->output_metrics(); }
+const KvLayout& Engine::kv_layout() const { return impl_->kv_layout(); }
 
 }  // namespace tramontane

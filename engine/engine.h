@@ -1,10 +1,11 @@
 // Engine: requests in, tokens out. Step() is the whole of it, in verbs.
 //
-// Threads: Submit, Abort, Load and the rest from any thread; Step and WaitForWork from one thread
+// Threads: Submit, Load and the rest from any thread; Step and WaitForWork from one thread
 // (EngineThread's); results leave through the output thread, which the engine owns. No mutex can be reached
 // from Step. Always: an accepted request ends its stream exactly once, whatever happens.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -14,6 +15,7 @@
 #include "engine/clock.h"
 #include "engine/limits.h"
 #include "engine/model_runner.h"
+#include "engine/output_metrics.h"
 #include "engine/request.h"
 #include "engine/token_stream.h"
 #include "kernels/core/status.h"
@@ -34,6 +36,8 @@ struct EngineLoad {
   int64_t waiting = 0;  // requests accepted and not yet running
   int64_t running = 0;  // sequences in prefill or decode
   int64_t total_pages = 0, free_pages = 0, held_pages = 0, cached_pages = 0;
+  std::array<int64_t, kMaxKvGroups> held_pages_of_group =
+      {};  // of kv_layout().groups; their sum is held_pages
   int64_t steps = 0, prefill_steps = 0, decode_steps = 0;
   int64_t prompt_tokens = 0, output_tokens = 0;  // computed since the start; prompts again after preemption
   int64_t preemptions = 0;
@@ -51,12 +55,9 @@ class Engine {
   ~Engine();  // streams still open end with UNAVAILABLE. REQUIRES: nobody steps
 
   // Checks the request against the limits and puts it in the inbox. Errors name the field, the value and the
-  // limit: INVALID_ARGUMENT, ALREADY_EXISTS (the id is alive), RESOURCE_EXHAUSTED (queue full), UNAVAILABLE
-  // (draining), INTERNAL (the device is lost).
+  // limit: INVALID_ARGUMENT, RESOURCE_EXHAUSTED (queue full), INTERNAL (the device is lost). Ids are only
+  // told on; whoever cares keeps them distinct.
   StatusOr<std::shared_ptr<TokenStream>> Submit(Request request, std::function<void()> on_ready);
-
-  // True when a request of that id was alive; it is being cancelled.
-  bool Abort(const std::string& request_id);
 
   // One step: Drain, Reap, Plan, Forward, Sample, Collect, Apply, Publish. False when there was nothing to
   // do, or no room in the output queue.
@@ -67,15 +68,15 @@ class Engine {
   void WaitForWork(int64_t timeout_ns);
   void Wake();
 
-  // New requests get UNAVAILABLE from now on; what runs goes on.
-  void StartDraining();
   // Every accepted request's stream is done (its reader may not have taken the end yet).
   bool idle() const;
   // Not OK once the device is lost: every stream has ended with this, and no request is taken any more.
   Status fatal() const;
 
   EngineLoad Load() const;
+  const OutputMetrics& output_metrics() const;
   const EngineLimits& limits() const;
+  const KvLayout& kv_layout() const;
 
  private:
   class Impl;

@@ -27,7 +27,8 @@ void ForEachSharedPage(const PagePool& pool, const PageTable& table, int32_t pag
 
 }  // namespace
 
-KvCache::KvCache(const KvLayout& layout, int64_t pool_pages) : layout_(layout), pool_(pool_pages) {
+KvCache::KvCache(const KvLayout& layout, int64_t pool_pages)
+    : layout_(layout), pool_(pool_pages), held_pages_of_group_(layout.groups.size()) {
   TM_CHECK(page_size() > 0, "page size is %d", page_size());
 }
 
@@ -54,19 +55,20 @@ int64_t KvCache::PagesToReach(const std::vector<PageTable>& tables, int64_t end,
 
 void KvCache::Extend(std::vector<PageTable>& tables, int64_t written, int64_t end,
                      std::vector<PageCopy>* copies) {
-  for (PageTable& table : tables) {
+  for (size_t group = 0; group < tables.size(); ++group) {
+    PageTable& table = tables[group];
     TM_CHECK(written >= table.kv_base && written <= TableEnd(table, page_size()),
              "position %lld is outside a table that starts at %lld", static_cast<long long>(written),
              static_cast<long long>(table.kv_base));
     ForEachSharedPage(pool_, table, page_size(), written, end, [&](int64_t index) {
       const PageId shared = table.pages[index];
-      const PageId own = pool_.Take();
+      const PageId own = Take(group);
       const int64_t first_position = table.kv_base + index * page_size();
       if (first_position < written) copies->push_back({.from = shared, .to = own});
       table.pages[index] = own;
-      pool_.Release(shared);
+      Release(group, shared);
     });
-    while (TableEnd(table, page_size()) < end) table.pages.push_back(pool_.Take());
+    while (TableEnd(table, page_size()) < end) table.pages.push_back(Take(group));
   }
 }
 
@@ -77,7 +79,7 @@ void KvCache::Roll(std::vector<PageTable>& tables, int64_t accepted) {
     const int64_t drop =
         std::min(PageOf(first_visible, table.kv_base, page_size()), static_cast<int64_t>(table.pages.size()));
     if (drop <= 0) continue;
-    for (int64_t index = 0; index < drop; ++index) pool_.Release(table.pages[index]);
+    for (int64_t index = 0; index < drop; ++index) Release(group, table.pages[index]);
     table.pages.erase(table.pages.begin(), table.pages.begin() + drop);
     table.kv_base += drop * page_size();
   }
@@ -99,11 +101,21 @@ std::vector<PageTable> KvCache::Fork(const std::vector<PageTable>& tables, int64
 }
 
 void KvCache::Clear(std::vector<PageTable>& tables) {
-  for (PageTable& table : tables) {
-    for (PageId page : table.pages) pool_.Release(page);
+  for (size_t group = 0; group < tables.size(); ++group) {
+    PageTable& table = tables[group];
+    for (PageId page : table.pages) Release(group, page);
     table.pages.clear();
     table.kv_base = 0;
   }
+}
+
+PageId KvCache::Take(size_t group) {
+  ++held_pages_of_group_[group];
+  return pool_.Take();
+}
+
+void KvCache::Release(size_t group, PageId page) {
+  if (pool_.Release(page)) --held_pages_of_group_[group];
 }
 
 int64_t ContextThatFits(const KvLayout& layout, int64_t pool_pages, const EngineLimits& limits) {

@@ -46,6 +46,8 @@ class KvCache {
   int32_t page_size() const { return layout_.format.page_size; }
   PagePool& pool() { return pool_; }
   const PagePool& pool() const { return pool_; }
+  // [groups] pages that tables of each group hold, a shared one counted once: together the pool's held pages.
+  const std::vector<int64_t>& held_pages_of_group() const { return held_pages_of_group_; }
 
   std::vector<PageTable> NewTables() const;  // [groups], empty
 
@@ -70,8 +72,12 @@ class KvCache {
   void Clear(std::vector<PageTable>& tables);
 
  private:
+  PageId Take(size_t group);
+  void Release(size_t group, PageId page);
+
   KvLayout layout_;
   PagePool pool_;
+  std::vector<int64_t> held_pages_of_group_;
 };
 
 // The largest context one sequence can reach when it has the whole pool: windowed groups at their bound with

@@ -22,7 +22,8 @@ struct LiveRequest {
       : request(std::move(asked)),
         stream(std::move(to)),
         history_after_prompt(request, eos_ids),
-        stopped_by_text(static_cast<size_t>(request.choices)) {
+        stopped_by_text(static_cast<size_t>(request.choices)),
+        last_token_ns(static_cast<size_t>(request.choices)) {
     texts.reserve(static_cast<size_t>(request.choices));
     for (int32_t c = 0; c < request.choices; ++c) texts.emplace_back(request, tokenizer);
   }
@@ -35,8 +36,10 @@ struct LiveRequest {
   std::vector<std::atomic<bool>> stopped_by_text;
 
   std::vector<ChoiceText> texts;  // [choices] output thread only
-  int32_t choices_finished = 0;   // output thread only
-  Status outcome;                 // output thread only: the first that was not OK
+  std::vector<int64_t>
+      last_token_ns;             // [choices] output thread only: when its last token was computed; 0: none
+  int32_t choices_finished = 0;  // output thread only
+  Status outcome;                // output thread only: the first that was not OK
 };
 
 }  // namespace tramontane

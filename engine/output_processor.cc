@@ -53,6 +53,10 @@ const std::string* OutputProcessor::DeliverToken(ChoiceOutput& output, ChoiceTex
   const bool ends_by_id = output.end && output.end->stop_token_id >= 0;
   const bool shown =
       !ends_by_id || (request.stopping.include_stop && output.end->reason != FinishReason::kStop);
+  int64_t& last_token_ns = output.request->last_token_ns[static_cast<size_t>(output.choice)];
+  const int64_t token_ns = output.timings.finished_ns;  // of the step that computed it
+  metrics_.OnToken(output.timings, token_ns, std::exchange(last_token_ns, token_ns));
+
   StreamDelta delta;
   delta.choice = output.choice;
   delta.token_ids = {output.token->token};
@@ -88,6 +92,7 @@ void OutputProcessor::FinishChoice(const ChoiceOutput& output, ChoiceText& text,
     if (request.outcome.ok()) request.outcome = output.end->status;
     if (!output.token) FlushHeldText(output, text);
   }
+  metrics_.OnFinished(finished.reason);
   request.stream->PutFinished(std::move(finished));
 
   if (++request.choices_finished < request.request.choices) return;

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "engine/live_request.h"
+#include "engine/output_metrics.h"
 #include "engine/request.h"
 #include "engine/signal.h"
 #include "engine/spsc_ring.h"
@@ -56,6 +57,8 @@ class OutputProcessor {
   StepOutput* Back() { return ring_.Back(); }
   void Push();
 
+  const OutputMetrics& metrics() const { return metrics_; }  // any thread
+
  private:
   void Run();
   void Deliver(ChoiceOutput& output);
@@ -67,6 +70,7 @@ class OutputProcessor {
 
   Signal& engine_wake_;
   const std::function<void(const LiveRequest&)> on_done_;
+  OutputMetrics metrics_;
   SpscRing<StepOutput> ring_;
   Signal wake_;
   std::atomic<bool> stopping_{false};

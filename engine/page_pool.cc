@@ -23,13 +23,14 @@ void PagePool::AddReference(PageId page) {
   ++shared_references_;
 }
 
-void PagePool::Release(PageId page) {
+bool PagePool::Release(PageId page) {
   TM_CHECK(references_[page] > 0, "page %d is released once too often", page);
-  if (--references_[page] == 0) {
-    free_.push_back(page);
-  } else {
+  if (--references_[page] > 0) {
     --shared_references_;
+    return false;
   }
+  free_.push_back(page);
+  return true;
 }
 
 void PagePool::CheckAccounting() const {

@@ -26,7 +26,7 @@ class PagePool {
 
   PageId Take();                   // with one reference. REQUIRES: free_pages() > 0
   void AddReference(PageId page);  // REQUIRES: the page is held
-  void Release(PageId page);       // drops one reference; the last one frees the page
+  bool Release(PageId page);       // drops one reference; true: it was the last one, and the page is free
   int32_t references(PageId page) const { return references_[static_cast<size_t>(page)]; }
 
   // Aborts when an invariant is broken. Reads every page: for tests, debug builds and idle moments.

@@ -94,6 +94,7 @@ enum class FinishReason : int32_t {
   kCancelled = 4,
   kError = 5,  // the choice's Status says what
 };
+inline constexpr size_t kFinishReasons = 6;
 const char* FinishReasonName(FinishReason reason);  // "stop", "length", ...
 
 }  // namespace tramontane

@@ -22,6 +22,7 @@
 #include "server/gateway/gateway.h"
 #include "server/inference_core.h"
 #include "server/inference_service.h"
+#include "server/metrics.h"
 
 namespace tramontane {
 namespace {
@@ -158,6 +159,10 @@ Status Server::Impl::StartHttp(const ServerOptions& options) {
   gateway_options.version = TRAMONTANE_VERSION;
   gateway_options.cors_origin = options.http_cors_origin;
   gateway_options.any_model = options.any_model;
+  gateway_options.metrics = [this] {
+    const Serving* serving = core.serving();
+    return serving == nullptr ? "" : ServerMetricsText(serving->model);
+  };
   auto started = Gateway::Start(std::move(gateway_options), client);
   if (!started.ok()) return {started.status().code(), "http_address: " + started.status().message()};
   gateway = std::move(started).value();

@@ -6,12 +6,14 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "server/commands/commands.h"
 #include "server/commands/stop_signals.h"
 #include "server/gateway/gateway.h"
 #include "server/logging.h"
+#include "server/metrics.h"
 #include "server/remote_client.h"
 
 namespace tramontane {
@@ -29,7 +31,9 @@ struct GatewayArguments {
 
 Status RunUntilStopped(const GatewayArguments& arguments) {
   RemoteClient client({.backends = arguments.backends});
-  TM_ASSIGN_OR_RETURN(const std::unique_ptr<Gateway> gateway, Gateway::Start(arguments.gateway, client));
+  GatewayOptions options = arguments.gateway;
+  options.metrics = [&client] { return GatewayMetricsText(client.backends()); };
+  TM_ASSIGN_OR_RETURN(const std::unique_ptr<Gateway> gateway, Gateway::Start(std::move(options), client));
   // A server may also come later: until then /ready says 503.
   if (!client.WaitUntilReady(kWaitForBackendMs)) spdlog::warn("no server is up yet");
   for (const BackendState& backend : client.backends()) {

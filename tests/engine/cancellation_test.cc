@@ -89,12 +89,6 @@ TEST(Cancellation, EndsARequestWithinOneStepFromEveryState) {
                     });
 }
 
-TEST(Cancellation, AbortByIdDoesTheSame) {
-  EndFromEveryState([](Request&) {},
-                    [](SteppedEngine& test, StreamReader&) { EXPECT_TRUE(test.engine().Abort("r")); },
-                    [](StreamReader& reader) { EXPECT_EQ(reader.status().code(), StatusCode::kCancelled); });
-}
-
 TEST(Cancellation, APassedDeadlineEndsARequestFromEveryState) {
   EndFromEveryState([](Request& request) { request.deadline_ns = 1'000'000'000; },
                     [](SteppedEngine& test, StreamReader&) { test.clock().Advance(1'000'000'000); },
@@ -118,7 +112,6 @@ TEST(Cancellation, OfAFinishedButUndeliveredRequestChangesNothing) {
   auto reader = test.Submit(MakeRequest("r", 5, 3));
   test.RunToEnd({});
   reader->stream().Cancel();
-  EXPECT_FALSE(test.engine().Abort("r")) << "no longer alive";
   test.Step();
   reader->WaitToEnd();
   EXPECT_TRUE(reader->status().ok());
@@ -140,11 +133,6 @@ TEST(Cancellation, OfChoicesThatWereNotForkedYetEndsThemAll) {
   auto next = test.Submit(request);
   test.RunToEnd({next.get()});
   EXPECT_TRUE(next->status().ok());
-}
-
-TEST(Cancellation, AbortOfAnUnknownIdIsFalse) {
-  SteppedEngine test(OneSlot());
-  EXPECT_FALSE(test.engine().Abort("nobody"));
 }
 
 }  // namespace

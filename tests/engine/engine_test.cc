@@ -379,27 +379,6 @@ TEST(Engine, RefusesWhenTheQueueIsFullWaitingRequestsIncluded) {
   test.RunToEnd({third.get()});
 }
 
-TEST(Engine, RefusesAnIdThatIsAliveAndTakesItAgainAfterwards) {
-  SteppedEngine test(SmallLimits(64));
-  auto first = test.Submit(MakeRequest("same", 5, 3));
-  EXPECT_EQ(test.Submit(MakeRequest("same", 5, 3))->refused().code(), StatusCode::kAlreadyExists);
-  test.RunToEnd({first.get()});
-  auto again = test.Submit(MakeRequest("same", 5, 3));
-  EXPECT_TRUE(again->refused().ok());
-  test.RunToEnd({again.get()});
-}
-
-TEST(Engine, DrainingRefusesNewRequestsAndFinishesTheOthers) {
-  SteppedEngine test(SmallLimits(64));
-  auto running = test.Submit(MakeRequest("running", 5, 5));
-  test.engine().StartDraining();
-  EXPECT_EQ(test.Submit(MakeRequest("late", 5, 5))->refused().code(), StatusCode::kUnavailable);
-  EXPECT_FALSE(test.engine().idle());
-  test.RunToEnd({running.get()});
-  EXPECT_EQ(running->choice().ids.size(), 5u);
-  EXPECT_TRUE(test.engine().idle());
-}
-
 TEST(Engine, StopStringsWithoutATokenizerAreRefused) {
   SteppedEngine test(SmallLimits(64));
   Request request = MakeRequest("r", 5, 5);

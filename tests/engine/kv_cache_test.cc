@@ -117,6 +117,22 @@ TEST(KvCacheTest, AForkSharesEveryPageAndCopiesTheOneItWrites) {
   EXPECT_EQ(cache.pool().held_pages(), 0);
 }
 
+TEST(KvCacheTest, HeldPagesAreCountedByGroupAndSharedOnesOnce) {
+  KvCache cache(TestLayout({0, 8}, 4), 100);
+  std::vector<PageTable> parent = cache.NewTables();
+  Extend(cache, parent, 0, 20);
+  EXPECT_EQ(cache.held_pages_of_group(), (std::vector<int64_t>{5, 5}));
+  cache.Roll(parent, 20);  // the query at 20 sees 13..20
+  EXPECT_EQ(cache.held_pages_of_group(), (std::vector<int64_t>{5, 2}));
+  std::vector<PageTable> child = cache.Fork(parent, 20);
+  EXPECT_EQ(cache.held_pages_of_group(), (std::vector<int64_t>{5, 2}));
+  Extend(cache, child, 19, 20);  // a copy of the last page in each
+  EXPECT_EQ(cache.held_pages_of_group(), (std::vector<int64_t>{6, 3}));
+  cache.Clear(parent);
+  cache.Clear(child);
+  EXPECT_EQ(cache.held_pages_of_group(), (std::vector<int64_t>{0, 0}));
+}
+
 TEST(KvCacheTest, AForkAtAPageBorderNeedsNoCopy) {
   KvCache cache(TestLayout({0}, 4), 100);
   std::vector<PageTable> parent = cache.NewTables();

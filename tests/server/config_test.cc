@@ -71,7 +71,7 @@ TEST(ConfigTest, EveryDefaultIsWithinItsOwnLimits) {
 }
 
 TEST(ConfigTest, ExamplesInConfigsAreSound) {
-  for (const char* name : {"breeze.json", "mistral-7b.json"}) {
+  for (const char* name : {"behind-gateway.json", "breeze.json", "mistral-7b.json"}) {
     std::ifstream file(std::string(TRAMONTANE_SOURCE_DIR "/configs/") + name);
     ASSERT_TRUE(file) << name;
     std::stringstream text;

@@ -123,7 +123,9 @@ ScriptedServer::~ScriptedServer() {
   thread_.reset();
 }
 
-void ScriptedServer::Serve() {
+void ScriptedServer::Serve() { server_->Serve(served()); }
+
+ServedModel ScriptedServer::served() const {
   ServedModel served;
   served.names = {"scripted", "also-scripted"};
   served.config.architecture = "ScriptedForTests";
@@ -136,7 +138,7 @@ void ScriptedServer::Serve() {
   served.engine = engine_.get();
   served.tokenizer = tokenizer_.get();
   served.clock = &clock_;
-  server_->Serve(served);
+  return served;
 }
 
 std::vector<int32_t> ScriptedServer::IdsSaid(int64_t begin, int64_t count) const {

@@ -74,6 +74,7 @@ class ScriptedServer {
 
   ScriptedModel& model() { return *model_; }
   Server& server() { return *server_; }
+  ServedModel served() const;
   Engine& engine() { return *engine_; }
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   const std::string& address() const { return server_->grpc_address(); }

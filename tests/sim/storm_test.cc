@@ -39,8 +39,7 @@ class Storm {
   void Run(int64_t requests) {
     while (static_cast<int64_t>(readers_.size()) < requests) {
       if (Chance(0.4)) SubmitOne();
-      if (Chance(0.05)) Pick().stream().Cancel();
-      if (Chance(0.03)) storm_.engine().Abort("r" + std::to_string(random_() % (readers_.size() + 1)));
+      if (Chance(0.08)) Pick().stream().Cancel();
       if (Chance(0.3)) Pick().Poll();  // the others stall
       if (Chance(0.01)) storm_.clock().Advance(30'000'000);
       storm_.Step();

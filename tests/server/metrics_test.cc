@@ -1,0 +1,90 @@
+// The text of GET /metrics: names and labels that others read, and that it counts the requests of both doors.
+#include "server/metrics.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "tests/server/call_reader.h"
+#include "tests/server/scripted_server.h"
+
+namespace tramontane {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string Text(const ScriptedServer& server) { return ServerMetricsText(server.served()); }
+
+TEST(Metrics, CountTheRequestsOfBothDoors) {
+  ScriptedServer server;
+  Stream over_grpc(server.stub(), RequestOfIds({1, 2, 3}, 8));
+  ASSERT_TRUE(over_grpc.ReadAll().ok());
+  CallReader in_process(server.server().client(), RequestOfIds({1, 2}, 4));
+  ASSERT_TRUE(in_process.ReadAll().ok());
+  server.WaitForLoad([](const v1::GetLoadResponse& load) { return load.held_pages() == 0; });
+
+  const std::string text = Text(server);
+  const std::string model = R"(model_name="scripted")";
+  for (const std::string& line : {
+           "# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running{" + model + "} 0\n",
+           "vllm:num_requests_waiting{" + model + "} 0\n",
+           "vllm:kv_cache_usage_perc{" + model + "} 0\n",
+           "# TYPE vllm:prompt_tokens_total counter\nvllm:prompt_tokens_total{" + model + "} 5\n",
+           "vllm:generation_tokens_total{" + model + "} 12\n",
+           "vllm:request_success_total{" + model + R"(,finished_reason="length"} 2)",
+           "vllm:request_success_total{" + model + R"(,finished_reason="stop"} 0)",
+           "vllm:request_success_total{" + model + R"(,finished_reason="abort"} 0)",
+           "vllm:time_to_first_token_seconds_count{" + model + "} 2\n",
+           "vllm:time_to_first_token_seconds_bucket{" + model + R"(,le="0.001"})",
+           "vllm:time_to_first_token_seconds_bucket{" + model + R"(,le="2560"} 2)",
+           "vllm:time_to_first_token_seconds_bucket{" + model + R"(,le="+Inf"} 2)",
+           "vllm:inter_token_latency_seconds_count{" + model + "} 10\n",
+           "vllm:inter_token_latency_seconds_bucket{" + model + R"(,le="0.025"})",
+       }) {
+    EXPECT_THAT(text, HasSubstr(line));
+  }
+}
+
+TEST(Metrics, PagesAreToldByGroupAndNoneIsHeldAfterTheLastRequest) {
+  ScriptedServer server;
+  server.model().Hold();
+  Stream stream(server.stub(), RequestOfIds(std::vector<int32_t>(40, 1), 20));
+  stream.WaitForInitialMetadata();
+  server.model().AllowSteps(2);
+  server.WaitForLoad([](const v1::GetLoadResponse& load) { return load.held_pages() > 0; });
+  const EngineLoad load = server.engine().Load();  // its steps are used up: it stays as it is
+  EXPECT_EQ(load.held_pages_of_group[0], load.held_pages);
+  const std::string held = R"(tramontane_kv_pages{model_name="scripted",group="window-64",state="held"} )";
+  EXPECT_THAT(Text(server), HasSubstr(held + std::to_string(load.held_pages) + "\n"));
+
+  server.model().Release();
+  ASSERT_TRUE(stream.ReadAll().ok());
+  server.WaitForLoad([](const v1::GetLoadResponse& now) { return now.held_pages() == 0; });
+  const std::string text = Text(server);
+  EXPECT_THAT(text, HasSubstr(held + "0\n"));
+  EXPECT_THAT(text, HasSubstr(R"(tramontane_kv_pages{model_name="scripted",group="any",state="free"} )" +
+                              std::to_string(load.total_pages) + "\n"));
+}
+
+TEST(Metrics, OfTheGatewayTellItsServers) {
+  const std::string text = GatewayMetricsText({{.address = "a:1",
+                                                .up = true,
+                                                .open_calls = 3,
+                                                .others_calls = 2,
+                                                .started_calls = 9,
+                                                .lost_calls = 1},
+                                               {.address = "b:1"}});
+  for (const char* line : {
+           "tramontane_backend_up{backend=\"a:1\"} 1\n",
+           "tramontane_backend_up{backend=\"b:1\"} 0\n",
+           "tramontane_backend_open_calls{backend=\"a:1\"} 3\n",
+           "# TYPE tramontane_backend_lost_calls_total counter\n",
+           "tramontane_backend_lost_calls_total{backend=\"a:1\"} 1\n",
+       }) {
+    EXPECT_THAT(text, HasSubstr(line));
+  }
+}
+
+}  // namespace
+}  // namespace tramontane
