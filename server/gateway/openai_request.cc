@@ -450,7 +450,7 @@ bool LiesIn(std::string_view path, std::string_view outer) {
   return path.size() == outer.size() || path[outer.size()] == '.' || path[outer.size()] == '[';
 }
 
-// In OpenAI's requests, what a tool or a call says of its function is in an object of its own.
+// In OpenAI's chats, what a tool or a call says of its function is in an object of its own.
 std::string WithFunction(std::string name) {
   if (name.find("tools[") == std::string::npos && name.find("tool_calls[") == std::string::npos) return name;
   for (const std::string_view key : {".name", ".description", ".parameters", ".arguments"}) {
@@ -470,7 +470,11 @@ std::string FieldNames::NameOf(const std::string& path) const {
   };
   for (const auto& [renamed_path, new_name] : renamed_) consider(renamed_path, new_name);
   for (const Field& field : body_->fields) consider(field.path, field.name);
-  return outer.empty() ? path : WithFunction(std::string(name) + path.substr(outer.size()));
+  if (outer.empty()) return path;
+  std::string renamed = std::string(name) + path.substr(outer.size());
+  const bool is_chat = std::any_of(body_->fields.begin(), body_->fields.end(),
+                                   [](const Field& field) { return field.name == "messages"; });
+  return is_chat ? WithFunction(std::move(renamed)) : renamed;
 }
 
 ApiError FieldNames::Explain(const RpcError& error) const {

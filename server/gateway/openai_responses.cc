@@ -426,7 +426,6 @@ std::optional<ApiError> ParseResponses(std::string_view body, const RequestConte
   if (auto fault = ConvertTextFormat(json, &call, &request->names)) return fault;
   request->names.Rename("prompt", "input");
   request->names.Rename("chat", "input");
-  request->names.Rename("chat.tools", "tools");
   request->answer.tools = !chat->tools().empty() && chat->tool_choice().mode() != v1::TOOL_CHOICE_MODE_NONE;
   request->answer.one_tool_call = chat->has_parallel_tool_calls() && !chat->parallel_tool_calls();
   request->echo = Echo(json);
