@@ -188,6 +188,22 @@ TEST_F(Breeze, AnswersInTheSchemaAskedForHoweverHot) {
   }
 }
 
+TEST_F(Breeze, AConstraintThatItKeepsAnywayChangesNoToken) {
+  SKIP_WITHOUT_STRUCTURED_OUTPUT();
+  v1::GenerateRequest request = AskForAPerson();
+  request.mutable_chat()->mutable_messages(0)->set_content(
+      "Answer in JSON: name and city: Bob lives in Paris");
+  request.mutable_sampling()->set_temperature(0);
+  request.clear_constraint();
+  const std::vector<int32_t> freely = IdsOf(request);
+  request.mutable_constraint()->set_json_object(true);
+  EXPECT_THAT(IdsOf(request), ElementsAreArray(freely));
+  request.mutable_constraint()->set_json_schema(
+      R"({"type": "object", "properties": {"name": {"type": "string"}, "city": {"enum": ["Paris", "Rome"]}},
+          "required": ["name", "city"]})");
+  EXPECT_THAT(IdsOf(request), ElementsAreArray(freely));
+}
+
 TEST_F(Breeze, CallsAToolWhereItMust) {
   SKIP_WITHOUT_STRUCTURED_OUTPUT();
   v1::GenerateRequest request = WeatherRequest(v1::TOOL_CHOICE_MODE_REQUIRED);
@@ -261,6 +277,12 @@ TEST_F(Breeze, CountsWhatConstraintsCost) {
   EXPECT_GT(load.constrained_tokens(), 0);
   EXPECT_GT(load.compiled_constraints(), 0);
   EXPECT_GT(load.cached_constraint_bytes(), 0);
+  grpc::ClientContext info_context;
+  v1::GetServerInfoResponse info;
+  ASSERT_TRUE(stub_->GetServerInfo(&info_context, {}, &info).ok());
+  EXPECT_EQ(info.limits().max_constraint_bytes(), ConstraintLimits().max_bytes);
+  EXPECT_EQ(info.limits().max_constraint_size(), ConstraintLimits().max_size);
+  EXPECT_EQ(info.limits().max_constraint_step_us(), EngineLimits().max_constraint_step_ns / 1000);
 }
 
 TEST_F(Breeze, DoesNotSeeToolsThatItMayNotCall) {
