@@ -16,6 +16,7 @@ from http_case import (
     user,
 )
 from pydantic import BaseModel
+from server_process import GatewayProcess
 
 MODEL = "breeze"
 
@@ -218,6 +219,23 @@ class ToolTest(OpenAiCase):
                 self.assertEqual(choice.finish_reason, "tool_calls")
                 [call] = choice.message.tool_calls
                 self.assertIsInstance(json.loads(call.function.arguments)["city"], str)
+
+
+class ToolThroughGatewayTest(ToolTest):
+    """The same with `tramontane gateway` between the client and the server."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.gateway = GatewayProcess(cls.binary, cls.server.addresses["grpc"])
+        cls.client.close()
+        cls.client = openai.OpenAI(base_url=cls.gateway.url + "/v1", api_key="k", max_retries=0)
+
+    @classmethod
+    def tearDownClass(cls):
+        status = cls.gateway.stop()
+        super().tearDownClass()
+        assert status == 0, f"the gateway ended with {status}"
 
 
 class CompletionTest(OpenAiCase):

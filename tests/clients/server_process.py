@@ -1,4 +1,4 @@
-"""A server of its own for a test: starts it on a free port, waits for its ready line, stops it."""
+"""Servers of its own for a test: started on free ports, ready, stopped."""
 
 import json
 import select
@@ -7,16 +7,15 @@ import subprocess
 import tempfile
 
 READY_SECONDS = 60
+FREE = "127.0.0.1:0"
 
 
-class ServerProcess:
-    """`tramontane serve` with the embedded model; `addresses` is what its ready line says: of "grpc" and "http"."""
+class ReadyProcess:
+    """A command that says where it listens; `addresses` is what its ready line says."""
 
-    def __init__(self, binary: str, *arguments: str):
+    def __init__(self, *command: str):
         self.terminated = False
         self.log = tempfile.TemporaryFile("w+")
-        free = "127.0.0.1:0"
-        command = [binary, "serve", "--grpc-address", free, "--http-address", free, *arguments]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log, text=True)
         readable, _, _ = select.select([self.process.stdout], [], [], READY_SECONDS)
         line = self.process.stdout.readline() if readable else ""
@@ -51,3 +50,17 @@ class ServerProcess:
             self.process.kill()
             self.process.stdout.close()
             self.log.close()
+
+
+class ServerProcess(ReadyProcess):
+    """`tramontane serve` with the embedded model; `addresses` has "grpc" and "http"."""
+
+    def __init__(self, binary: str, *arguments: str):
+        super().__init__(binary, "serve", "--grpc-address", FREE, "--http-address", FREE, *arguments)
+
+
+class GatewayProcess(ReadyProcess):
+    """`tramontane gateway` in front of a server; `addresses` has "http"."""
+
+    def __init__(self, binary: str, backend: str):
+        super().__init__(binary, "gateway", "--backend", backend, "--http-address", FREE)
