@@ -49,7 +49,10 @@ RpcError ToSpec(const v1::Constraint& proto, ConstraintSpec* spec, std::string* 
 RpcError ConvertConstraint(const ServedModel& model, const std::string& path, const v1::Constraint& proto,
                            ConstraintParams* constraint) {
   if (model.constraints == nullptr) {
-    return ToRpcError(Unimplemented(path + ": this server has no structured output").WithField(path));
+    RpcError error =
+        ToRpcError(Unimplemented(path + ": this server has no structured output").WithField(path));
+    error.reason = "NO_STRUCTURED_OUTPUT";
+    return error;
   }
   ConstraintSpec spec;
   std::string kind_path = path;

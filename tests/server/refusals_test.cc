@@ -193,6 +193,15 @@ TEST_F(Refusals, AnUnknownModelIsNotFound) {
   EXPECT_EQ(server_->client().GetModel(get_model).status().code(), StatusCode::kNotFound);
 }
 
+// (The scripted server has none.)
+TEST_F(Refusals, AConstraintIsUnimplementedWhereThereIsNoStructuredOutput) {
+  v1::GenerateRequest request = RequestOfIds({1}, 1);
+  request.mutable_constraint()->set_regex("a");
+  ExpectRefused(Send(request), "constraint", grpc::StatusCode::UNIMPLEMENTED);
+  EXPECT_EQ(server_->client().GetServerInfo()->limits().max_constraint_bytes(), 0);
+  ExpectStillServing();
+}
+
 TEST_F(Refusals, MetadataThatCannotNameARequestIsRefusedByItsKey) {
   for (const char* key : {"x-request-id", "x-correlation-id"}) {
     Stream stream(server_->stub(), RequestOfIds({1}, 1), {{key, "two words"}});
