@@ -24,6 +24,7 @@
 #include "tests/support/in_process_engine.h"
 #include "tests/support/model_driver.h"
 #include "tests/support/temp_folder.h"
+#include "tests/support/test_scale.h"
 #include "tests/support/tiny_model.h"
 
 namespace tramontane {
@@ -142,7 +143,7 @@ TEST(CudaModel, TeacherForcedLogitsAgreeWithTheCpu) {
   ASSERT_EQ(on_cpu.AddSequence(), second);
   std::vector<std::vector<ModelDriver::Row>> steps = {
       {{first, some(21)}}, {{second, some(7)}}, {{first, some(19)}, {second, some(5)}}, {{second, some(33)}}};
-  for (int i = 0; i < 8; ++i) steps.push_back({{first, some(1)}, {second, some(1)}});
+  for (int64_t i = 0; i < ScaledCount(8, 2); ++i) steps.push_back({{first, some(1)}, {second, some(1)}});
   steps.push_back({{first, some(12)}});
   Comparison all;
   double tolerance = 0;
@@ -211,11 +212,12 @@ TEST_P(CudaEngine, GivesWhatTheCpuGivesWhileWindowsRollAndSequencesArePreempted)
   options.recorded = GetParam().recorded;
   BackendEngine test(MakeCudaTestBackend(), folder.path(), options);
 
+  const int64_t outputs = ScaledCount(22, 12);  // with 12 the pool still fills
   std::vector<Request> requests;
   std::vector<std::unique_ptr<StreamReader>> readers;
   std::vector<StreamReader*> all_readers;
   for (int32_t i = 0; i < 10; ++i) {
-    Request request = MakeRequest("r" + std::to_string(i), 1 + 4 * i, 22, static_cast<uint32_t>(i));
+    Request request = MakeRequest("r" + std::to_string(i), 1 + 4 * i, outputs, static_cast<uint32_t>(i));
     request.output.logprobs = 3;
     requests.push_back(request);
     readers.push_back(test.Submit(request));
@@ -239,7 +241,7 @@ TEST_P(CudaEngine, GivesWhatTheCpuGivesWhileWindowsRollAndSequencesArePreempted)
     const ChoiceReading& reading = readers[i]->choice();
     const bool cancelled = reading.end().reason == FinishReason::kCancelled;
     EXPECT_EQ(cancelled, i == 2 || i == 7);
-    EXPECT_TRUE(cancelled || reading.ids.size() == 22);
+    EXPECT_TRUE(cancelled || reading.ids.size() == static_cast<size_t>(outputs));
     CompareWithTheCpu(cpu, on_cpu, requests[i], reading, &tolerance, &all);
   }
   Report(all, tolerance);
@@ -251,7 +253,9 @@ TEST_P(CudaEngine, GivesWhatTheCpuGivesWhileWindowsRollAndSequencesArePreempted)
 TEST(CudaOverlap, ARequestAloneGivesTheSameBitsWithTwoRecordedStepsInFlight) {
   const TempFolder folder;
   WindowedModel().WriteMistral(folder);
-  Request request = MakeRequest("r", 21, 30);
+  const int64_t outputs = ScaledCount(30, 8);
+  const auto last = static_cast<size_t>(outputs / 2 + 2);
+  Request request = MakeRequest("r", 21, outputs);
   request.sampling.temperature = 0.9f;
   request.sampling.seed = 11;
   request.sampling.top_p = 0.9f;
@@ -269,9 +273,9 @@ TEST(CudaOverlap, ARequestAloneGivesTheSameBitsWithTwoRecordedStepsInFlight) {
     test.RunToEnd({reader.get()});
     ASSERT_TRUE(reader->status().ok()) << reader->status();
     readings.push_back(reader->choice());
-    if (steps == 1) request.stopping.stop_token_ids = {readings[0].ids[17]};  // known on the host only
+    if (steps == 1) request.stopping.stop_token_ids = {readings[0].ids[last]};  // known on the host only
   }
-  const auto ends = std::find(readings[0].ids.begin(), readings[0].ids.end(), readings[0].ids[17]);
+  const auto ends = std::find(readings[0].ids.begin(), readings[0].ids.end(), readings[0].ids[last]);
   const auto kept = static_cast<size_t>(ends - readings[0].ids.begin()) + 1;
   ASSERT_EQ(readings[1].ids.size(), kept);
   for (size_t i = 0; i < kept; ++i) {
