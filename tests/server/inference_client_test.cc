@@ -254,6 +254,44 @@ TEST(InProcess, ACallCancelledBeforeAWorkerHasItNeverReachesTheEngine) {
   EXPECT_EQ(server.engine().Load().prompt_tokens, 0);
 }
 
+// About 400 bytes a token, so that 2,000 of them are more than the client holds.
+v1::GenerateRequest Bulky() {
+  v1::GenerateRequest request = RequestOfIds({1}, 2000);
+  request.mutable_output()->set_logprobs(20);
+  return request;
+}
+
+class OverGrpc : public ::testing::Test {
+ protected:
+  void SetUp() override { ASSERT_TRUE(client_.WaitUntilReady(kMinuteMs)); }
+  // The engine has said everything; the call is not at its end, for its client does not read on.
+  void WaitUntilSaid() {
+    server_.WaitForLoad([](const v1::GetLoadResponse& load) {
+      return load.output_tokens() == 2000 && load.held_pages() == 0;
+    });
+    EXPECT_EQ(client_.backends()[0].open_calls, 1);
+  }
+
+  ScriptedServer server_;
+  RemoteClient client_{{.backends = {server_.address()}}};
+};
+
+TEST_F(OverGrpc, AReaderThatTakesNothingStopsTheReadingAndLosesNothing) {
+  CallReader call(client_, Bulky());
+  WaitUntilSaid();
+  ASSERT_TRUE(call.ReadAll().ok());
+  EXPECT_EQ(call.token_ids(), server_.IdsSaid(1, 2000));
+  EXPECT_EQ(call.logprobs().size(), 2000u);
+}
+
+TEST_F(OverGrpc, ACallThatReadsNoFurtherCanBeCancelled) {
+  CallReader call(client_, Bulky());
+  WaitUntilSaid();
+  call.Cancel();
+  call.ReadAll();  // ends
+  WaitFor([this] { return client_.backends()[0].open_calls == 0; });
+}
+
 // ---- several servers ------------------------------------------------------------------------------
 
 class Servers : public ::testing::Test {
