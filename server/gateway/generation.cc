@@ -39,7 +39,7 @@ class Generation : public HttpListener, public std::enable_shared_from_this<Gene
   void OnSilence() override;
 
  private:
-  void Adopt(std::vector<std::shared_ptr<InferenceCall>> calls, RpcError refusal);
+  void Adopt(std::vector<std::shared_ptr<InferenceCall>> calls, const RpcError& refusal);
   void OnReady(size_t call);
   void Pump();
   // Takes what the ready calls have. Returns what to send.
@@ -85,14 +85,12 @@ void Generation::Start(InferenceClient& client) {
       calls.push_back(std::move(call));
     }
   }
-  exchange->Post(
-      [self = shared_from_this(), calls = std::move(calls), refusal = std::move(refusal)]() mutable {
-        self->Adopt(std::move(calls), std::move(refusal));
-      });
+  exchange->Post([self = shared_from_this(), calls = std::move(calls),
+                  refusal = std::move(refusal)]() mutable { self->Adopt(std::move(calls), refusal); });
 }
 
 // Ready calls may have come before their calls.
-void Generation::Adopt(std::vector<std::shared_ptr<InferenceCall>> calls, RpcError refusal) {
+void Generation::Adopt(std::vector<std::shared_ptr<InferenceCall>> calls, const RpcError& refusal) {
   calls_ = std::move(calls);
   if (exchange_ == nullptr) return End();  // the client was faster
   if (!refusal.ok()) return Fail(plan_.writer->Explain(calls_.size(), refusal), {});

@@ -21,9 +21,8 @@ class HttpRequestParser {
   HttpRequestParser(HttpRequestParser&&) noexcept;
   HttpRequestParser& operator=(HttpRequestParser&&) noexcept;
 
-  // Takes what it can use from the front of `bytes` and says how many those were. A header is taken only as a
-  // whole: bytes of a part of it have to come again, with more behind them. Takes nothing after done() or
-  // failed().
+  // Takes what it can use from the front of `bytes` and says how many those were; the rest, part of a line of
+  // the header, has to come again with more behind it. Takes nothing after done() or failed().
   size_t Feed(std::string_view bytes);
 
   bool header_done() const;

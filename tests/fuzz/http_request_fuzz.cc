@@ -1,4 +1,4 @@
-// Any bytes as a connection's input: requests or a refusal, and the same ones however the bytes are cut.
+// Any bytes as a connection's input: requests or a refusal, and the same requests however the bytes are cut.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -14,7 +14,9 @@ namespace {
 
 constexpr HttpLimits kLimits = {.max_header_bytes = 2000, .max_body_bytes = 1000};
 
-// The requests of a connection that reads `step` bytes at a time; "refused" after the last one where one was.
+// The requests of a connection that reads `step` bytes at a time, up to the first that is refused. (When that
+// is found out may depend on how the bytes are cut: a damaged line is refused at once, or with the end of its
+// header.)
 std::vector<std::string> RequestsOf(std::string_view bytes, size_t step) {
   std::vector<std::string> requests;
   HttpRequestParser parser(kLimits);
@@ -25,7 +27,6 @@ std::vector<std::string> RequestsOf(std::string_view bytes, size_t step) {
     taken += used;
     if (parser.failed()) {
       TM_CHECK(parser.error().status >= 400 && !parser.error().message.empty(), "refused without a reason");
-      requests.emplace_back("refused");
       return requests;
     }
     if (parser.done()) {
