@@ -469,23 +469,24 @@ const Shape& CompletionShape() {
 }
 
 const Shape& TokenizeShape() {
-  static const Shape shape = Object({
-      Model(),
-      {.name = "prompt", .shape = String(), .doc = "Exactly one of this and `messages`.", .path = "text"},
-      {.name = "content", .shape = String(), .doc = "Another name of `prompt`."},
-      {.name = "messages", .shape = MessagesShape(), .doc = "A chat.", .path = "chat.messages"},
-      {.name = "tools", .shape = ToolsShape(), .doc = "Of the chat.", .path = "chat.tools"},
-      {.name = "add_special_tokens",
-       .shape = Boolean(),
-       .doc = "Begin a prompt with the beginning-of-sequence token. Default true, but for an empty one. A "
-              "chat always "
-              "begins with it.",
-       .path = "add_bos"},
-      {.name = "return_token_strs", .shape = Boolean(), .doc = "Also each token as text. Default false."},
-      AddGenerationPrompt(),
-      ContinueFinalMessage(),
-      Refused("chat_template", {}, "chats are always rendered in the model's own format"),
-  });
+  static const Shape shape = Object(
+      std::vector<Field>{
+          Model(),
+          {.name = "prompt", .shape = String(), .doc = "Exactly one of this and `messages`.", .path = "text"},
+          {.name = "content", .shape = String(), .doc = "Another name of `prompt`."},
+          {.name = "messages", .shape = MessagesShape(), .doc = "A chat.", .path = "chat.messages"},
+          {.name = "tools", .shape = ToolsShape(), .doc = "Of the chat.", .path = "chat.tools"},
+          {.name = "add_special_tokens",
+           .shape = Boolean(),
+           .doc = "Begin a prompt with the beginning-of-sequence token. Default true, but for an empty "
+                  "one. A chat always begins with it.",
+           .path = "add_bos"},
+          {.name = "return_token_strs", .shape = Boolean(), .doc = "Also each token as text. Default false."},
+          AddGenerationPrompt(),
+          ContinueFinalMessage(),
+          Refused("chat_template", {}, "chats are always rendered in the model's own format"),
+      } +
+      ToolChoiceFields());
   return shape;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string_view>
 #include <utility>
 
 namespace tramontane {
@@ -172,6 +173,11 @@ bool HasKind(const Shape& shape, const Json& value) {
 
 // An array is told apart by its first entry too: [1, "a"] is meant as ids, and "a" is what is wrong.
 bool LooksLike(const Shape& shape, const Json& value) {
+  if (shape.kind == Shape::Kind::kOnly) {
+    return std::any_of(shape.only.begin(), shape.only.end(), [&](const Json& only) {
+      return std::string_view(only.type_name()) == value.type_name();
+    });
+  }
   if (!HasKind(shape, value)) return false;
   if (shape.kind != Shape::Kind::kArray || value.empty()) return true;
   return LooksLike(shape.parts[0], value[0]);

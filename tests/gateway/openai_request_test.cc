@@ -492,6 +492,18 @@ TEST(Tokenize, TextOrChat) {
   EXPECT_EQ(ParseTokenize(std::string("{\"prompt\":\"a\",") + kUser + "}", kContext, &both)->param, "prompt");
 }
 
+// What is read of a chat is checked here too, as for a completion.
+TEST(Tokenize, AToolChoiceThatIsNoneIsRefused) {
+  TokenizeBody parsed;
+  const auto fault = [&](const std::string& fields) {
+    return ParseTokenize(ChatBody(fields), kContext, &parsed).value_or(ApiError{}).param;
+  };
+  EXPECT_EQ(fault(R"("tool_choice":{})"), "tool_choice.function");
+  EXPECT_EQ(fault(R"("tool_choice":7)"), "tool_choice");
+  EXPECT_EQ(fault(R"("parallel_tool_calls":"no")"), "parallel_tool_calls");
+  EXPECT_EQ(fault(R"("continue_final_message":1)"), "continue_final_message");
+}
+
 TEST(Tokenize, AndBack) {
   v1::DetokenizeRequest request;
   ASSERT_FALSE(ParseDetokenize(R"({"tokens":[]})", kContext, &request));
