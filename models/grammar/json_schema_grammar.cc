@@ -139,19 +139,21 @@ constexpr Format kFormats[] = {
 constexpr std::array<std::string_view, 7> kTypes = {"null",   "boolean", "integer", "number",
                                                     "string", "array",   "object"};
 
-// The rules that any grammar of JSON shares.
+// The rules that any grammar of JSON shares. White space: enough to print JSON prettily, and not so much that
+// a model can go on with it for ever.
 constexpr const char* kSharedRules =
     R"EBNF(value ::= object | array | string | number | "true" | "false" | "null"
-object ::= "{" [ \n\t]* (member ([ \n\t]* "," [ \n\t]* member)* [ \n\t]*)? "}"
-member ::= string [ \n\t]* ":" [ \n\t]* value
-array ::= "[" [ \n\t]* (value ([ \n\t]* "," [ \n\t]* value)* [ \n\t]*)? "]"
+object ::= "{" space (member (space "," space member)* space)? "}"
+member ::= string space ":" space value
+array ::= "[" space (value (space "," space value)* space)? "]"
 string ::= Regex("\"([\\u{20}-\\u{21}\\u{23}-\\u{5B}\\u{5D}-\\u{7F}]|[\\u{80}-\\u{7FF}]|[\\u{800}-\\u{D7FF}\\u{E000}-\\u{FFFF}]|[\\u{10000}-\\u{10FFFF}]|\\\\([\"\\\\/bfnrt]|u([0-9A-CEFa-cef][0-9A-Fa-f]{3}|[Dd][0-7][0-9A-Fa-f]{2})))*\"")
+space ::= [ \n\t]{0,16}
 integer ::= Regex("[\\-]{0,1}(0|[1-9][0-9]{0,17})")
 number ::= Regex("[\\-]{0,1}(0|[1-9][0-9]{0,17})(\\.[0-9]{1,17}){0,1}([Ee][+\\-]{0,1}[0-9]{1,2}){0,1}")
 )EBNF";
 
-// Between the tokens of JSON: anything goes.
-Ebnf Space() { return {R"([ \n\t]*)", 1}; }
+// Between the tokens of JSON.
+Ebnf Space() { return EbnfName("space"); }
 
 const Keyword* FindKeyword(std::string_view name) {
   const auto* found = std::find_if(std::begin(kKeywords), std::end(kKeywords),

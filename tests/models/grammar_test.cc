@@ -310,6 +310,14 @@ TEST_F(JsonSchemaGrammarTest, Arrays) {
   Valid(R"({"type": "array"})", {"[]", "[1, \"a\", {}]"}, {"{}"});
 }
 
+TEST_F(JsonSchemaGrammarTest, WhiteSpaceIsFreeWithinABound) {
+  const std::string most(16, ' ');
+  Valid("{\"type\": \"array\", \"items\": {\"type\": \"null\"}}",
+        {"[null]", "[\n\tnull\n]", "[" + most + "null" + most + "]"},
+        {"[" + most + " null]", "[null" + most + " ]"});
+  Valid("true", {"{" + most + "}"}, {"{" + most + " }"});
+}
+
 TEST_F(JsonSchemaGrammarTest, AlternativesAndReferences) {
   Valid(R"({"anyOf": [{"type": "integer"}, {"type": "null"}]})", {"1", "null"}, {"true"});
   Valid(R"({"oneOf": [{"type": "integer"}, {"type": "string"}]})", {"1", R"("a")"}, {"null"});
