@@ -76,7 +76,7 @@ HttpServerOptions ServerOptionsOf(const GatewayOptions& options) {
 struct Gateway::Impl {
   Impl(GatewayOptions given, InferenceClient& client) : options(std::move(given)), context{client, options} {}
 
-  void Handle(std::shared_ptr<HttpExchange> exchange);
+  void Handle(const std::shared_ptr<HttpExchange>& exchange);
   void AnswerOptions(HttpExchange& exchange, const std::string& methods);
 
   const GatewayOptions options;
@@ -86,7 +86,7 @@ struct Gateway::Impl {
 };
 
 // On a handler thread.
-void Gateway::Impl::Handle(std::shared_ptr<HttpExchange> exchange) {
+void Gateway::Impl::Handle(const std::shared_ptr<HttpExchange>& exchange) {
   const HttpRequest& request = exchange->request();
   const std::string_view method = request.method == "HEAD" ? "GET" : std::string_view(request.method);
   std::string methods;
@@ -146,8 +146,8 @@ StatusOr<std::unique_ptr<Gateway>> Gateway::Start(GatewayOptions options, Infere
   auto impl = std::make_unique<Impl>(std::move(options), client);
   TM_ASSIGN_OR_RETURN(impl->server,
                       HttpServer::Start(ServerOptionsOf(impl->options),
-                                        [impl = impl.get()](std::shared_ptr<HttpExchange> exchange) {
-                                          impl->Handle(std::move(exchange));
+                                        [impl = impl.get()](const std::shared_ptr<HttpExchange>& exchange) {
+                                          impl->Handle(exchange);
                                         }));
   return std::unique_ptr<Gateway>(new Gateway(std::move(impl)));
 }

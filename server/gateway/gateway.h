@@ -51,7 +51,7 @@ struct GatewayContext {
 
 // An endpoint. On a handler thread; may answer later, from any thread. A std::exception that leaves it is a
 // 500.
-using Endpoint = void (*)(const GatewayContext& context, std::shared_ptr<HttpExchange> exchange);
+using Endpoint = void (*)(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange);
 
 class Gateway {
  public:

@@ -46,8 +46,8 @@ using ParseGeneration = std::optional<ApiError> (*)(std::string_view, const Requ
                                                     GenerationRequest*);
 using MakeWriter = std::unique_ptr<ResponseWriter> (*)(AnswerOptions, std::vector<FieldNames>);
 
-void Generate(const GatewayContext& context, std::shared_ptr<HttpExchange> exchange, ParseGeneration parse,
-              MakeWriter make_writer) {
+void Generate(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange,
+              ParseGeneration parse, MakeWriter make_writer) {
   GenerationRequest request;
   if (auto fault = parse(exchange->request().body, RequestContextOf(context, *exchange), &request)) {
     return exchange->Respond(ErrorResponse(*fault));
@@ -56,20 +56,20 @@ void Generate(const GatewayContext& context, std::shared_ptr<HttpExchange> excha
   plan.requests = std::move(request.calls);
   plan.stream = request.answer.stream;
   plan.writer = make_writer(std::move(request.answer), std::move(request.names));
-  RunGeneration(context.client, std::move(plan), std::move(exchange));
+  RunGeneration(context.client, std::move(plan), exchange);
 }
 
 }  // namespace
 
-void AnswerChatCompletions(const GatewayContext& context, std::shared_ptr<HttpExchange> exchange) {
-  Generate(context, std::move(exchange), ParseChatCompletion, MakeChatWriter);
+void AnswerChatCompletions(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange) {
+  Generate(context, exchange, ParseChatCompletion, MakeChatWriter);
 }
 
-void AnswerCompletions(const GatewayContext& context, std::shared_ptr<HttpExchange> exchange) {
-  Generate(context, std::move(exchange), ParseCompletion, MakeCompletionWriter);
+void AnswerCompletions(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange) {
+  Generate(context, exchange, ParseCompletion, MakeCompletionWriter);
 }
 
-void AnswerResponses(const GatewayContext& context, std::shared_ptr<HttpExchange> exchange) {
+void AnswerResponses(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange) {
   ResponsesRequest request;
   if (auto fault = ParseResponses(exchange->request().body, RequestContextOf(context, *exchange), &request)) {
     return exchange->Respond(ErrorResponse(*fault));
@@ -78,7 +78,7 @@ void AnswerResponses(const GatewayContext& context, std::shared_ptr<HttpExchange
   plan.stream = request.answer.stream;
   plan.writer = MakeResponsesWriter(request);
   plan.requests.push_back(std::move(request.call));
-  RunGeneration(context.client, std::move(plan), std::move(exchange));
+  RunGeneration(context.client, std::move(plan), exchange);
 }
 
 // ---- rendering ----------------------------------------------------------------------------------
@@ -117,7 +117,7 @@ void RenderedPrompts::Fail(const ApiError& error) {
 
 }  // namespace
 
-void AnswerRenderChat(const GatewayContext& context, std::shared_ptr<HttpExchange> exchange) {
+void AnswerRenderChat(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange) {
   GenerationRequest parsed;
   if (auto fault =
           ParseChatCompletion(exchange->request().body, RequestContextOf(context, *exchange), &parsed)) {
@@ -136,13 +136,13 @@ void AnswerRenderChat(const GatewayContext& context, std::shared_ptr<HttpExchang
       });
 }
 
-void AnswerRenderCompletions(const GatewayContext& context, std::shared_ptr<HttpExchange> exchange) {
+void AnswerRenderCompletions(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange) {
   GenerationRequest parsed;
   if (auto fault = ParseCompletion(exchange->request().body, RequestContextOf(context, *exchange), &parsed)) {
     return exchange->Respond(ErrorResponse(*fault));
   }
   const auto rendered = std::make_shared<RenderedPrompts>();
-  rendered->exchange = std::move(exchange);
+  rendered->exchange = exchange;
   rendered->missing = parsed.calls.size();
   for (size_t i = 0; i < parsed.calls.size(); ++i) rendered->prompts.push_back(nullptr);
   for (size_t i = 0; i < parsed.calls.size(); ++i) {
@@ -193,7 +193,7 @@ Json ModelJson(const std::string& name, const v1::GetModelResponse& model) {
 
 }  // namespace
 
-void AnswerModels(const GatewayContext& context, std::shared_ptr<HttpExchange> exchange) {
+void AnswerModels(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange) {
   context.client.GetModel({}, [exchange](const RpcError& error, const v1::GetModelResponse& model) {
     if (!error.ok()) return exchange->Respond(ErrorResponse(ToApiError(error)));
     Json data = Json::array();
@@ -202,7 +202,7 @@ void AnswerModels(const GatewayContext& context, std::shared_ptr<HttpExchange> e
   });
 }
 
-void AnswerModel(const GatewayContext& context, std::shared_ptr<HttpExchange> exchange) {
+void AnswerModel(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange) {
   const std::string name = exchange->request().path.substr(std::string_view("/models/").size());
   v1::GetModelRequest request;
   request.set_model(name);
@@ -215,7 +215,7 @@ void AnswerModel(const GatewayContext& context, std::shared_ptr<HttpExchange> ex
 
 // ---- text and ids -------------------------------------------------------------------------------
 
-void AnswerTokenize(const GatewayContext& context, std::shared_ptr<HttpExchange> exchange) {
+void AnswerTokenize(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange) {
   TokenizeBody body;
   if (auto fault = ParseTokenize(exchange->request().body, RequestContextOf(context, *exchange), &body)) {
     return exchange->Respond(ErrorResponse(*fault));
@@ -238,7 +238,7 @@ void AnswerTokenize(const GatewayContext& context, std::shared_ptr<HttpExchange>
   });
 }
 
-void AnswerDetokenize(const GatewayContext& context, std::shared_ptr<HttpExchange> exchange) {
+void AnswerDetokenize(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange) {
   v1::DetokenizeRequest request;
   if (auto fault =
           ParseDetokenize(exchange->request().body, RequestContextOf(context, *exchange), &request)) {
@@ -253,13 +253,13 @@ void AnswerDetokenize(const GatewayContext& context, std::shared_ptr<HttpExchang
       });
 }
 
-void AnswerOpenApi(const GatewayContext& context, std::shared_ptr<HttpExchange> exchange) {
+void AnswerOpenApi(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange) {
   HttpResponse response;
   response.body = OpenApiJson(context.options.version);
   exchange->Respond(std::move(response));
 }
 
-void AnswerTokenizerInfo(const GatewayContext& context, std::shared_ptr<HttpExchange> exchange) {
+void AnswerTokenizerInfo(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange) {
   context.client.GetModel({}, [exchange](const RpcError& error, const v1::GetModelResponse& model) {
     if (!error.ok()) return exchange->Respond(ErrorResponse(ToApiError(error)));
     const auto piece = [](const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); };

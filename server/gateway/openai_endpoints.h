@@ -9,19 +9,20 @@
 
 namespace tramontane {
 
-void AnswerChatCompletions(const GatewayContext& context, std::shared_ptr<HttpExchange> exchange);
-void AnswerCompletions(const GatewayContext& context, std::shared_ptr<HttpExchange> exchange);
-void AnswerResponses(const GatewayContext& context, std::shared_ptr<HttpExchange> exchange);
+void AnswerChatCompletions(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange);
+void AnswerCompletions(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange);
+void AnswerResponses(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange);
 // The prompts of such requests as token ids; nothing is generated.
-void AnswerRenderChat(const GatewayContext& context, std::shared_ptr<HttpExchange> exchange);
-void AnswerRenderCompletions(const GatewayContext& context, std::shared_ptr<HttpExchange> exchange);
+void AnswerRenderChat(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange);
+void AnswerRenderCompletions(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange);
 
-void AnswerModels(const GatewayContext& context, std::shared_ptr<HttpExchange> exchange);
-void AnswerModel(const GatewayContext& context, std::shared_ptr<HttpExchange> exchange);  // of /models/*
-void AnswerTokenize(const GatewayContext& context, std::shared_ptr<HttpExchange> exchange);
-void AnswerDetokenize(const GatewayContext& context, std::shared_ptr<HttpExchange> exchange);
-void AnswerOpenApi(const GatewayContext& context, std::shared_ptr<HttpExchange> exchange);
-void AnswerTokenizerInfo(const GatewayContext& context, std::shared_ptr<HttpExchange> exchange);
+void AnswerModels(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange);
+void AnswerModel(const GatewayContext& context,
+                 const std::shared_ptr<HttpExchange>& exchange);  // of /models/*
+void AnswerTokenize(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange);
+void AnswerDetokenize(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange);
+void AnswerOpenApi(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange);
+void AnswerTokenizerInfo(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange);
 
 // For endpoints elsewhere.
 RequestContext RequestContextOf(const GatewayContext& context, const HttpExchange& exchange);

@@ -17,14 +17,14 @@ HttpResponse JsonResponse(const nlohmann::ordered_json& body) {
 
 }  // namespace
 
-void AnswerHealth(const GatewayContext&, std::shared_ptr<HttpExchange> exchange) {
+void AnswerHealth(const GatewayContext&, const std::shared_ptr<HttpExchange>& exchange) {
   HttpResponse response;
   response.content_type = "";
   exchange->Respond(std::move(response));
 }
 
-void AnswerReady(const GatewayContext& context, std::shared_ptr<HttpExchange> exchange) {
-  if (context.client.ready()) return AnswerHealth(context, std::move(exchange));
+void AnswerReady(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange) {
+  if (context.client.ready()) return AnswerHealth(context, exchange);
   ApiError error;
   error.status = 503;
   error.type = "service_unavailable";
@@ -33,18 +33,18 @@ void AnswerReady(const GatewayContext& context, std::shared_ptr<HttpExchange> ex
   exchange->Respond(ErrorResponse(error));
 }
 
-void AnswerVersion(const GatewayContext& context, std::shared_ptr<HttpExchange> exchange) {
+void AnswerVersion(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange) {
   exchange->Respond(JsonResponse({{"version", context.options.version}}));
 }
 
-void AnswerLoad(const GatewayContext& context, std::shared_ptr<HttpExchange> exchange) {
+void AnswerLoad(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange) {
   context.client.GetLoad([exchange](const RpcError& error, const v1::GetLoadResponse& load) {
     if (!error.ok()) return exchange->Respond(ErrorResponse(ToApiError(error)));
     exchange->Respond(JsonResponse({{"server_load", load.open_streams()}}));
   });
 }
 
-void AnswerMetrics(const GatewayContext& context, std::shared_ptr<HttpExchange> exchange) {
+void AnswerMetrics(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange) {
   ApiError error;
   error.status = 404;
   error.message = "this server keeps no metrics";

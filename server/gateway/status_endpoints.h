@@ -8,14 +8,14 @@
 namespace tramontane {
 
 // The process answers: 200 without a body.
-void AnswerHealth(const GatewayContext& context, std::shared_ptr<HttpExchange> exchange);
+void AnswerHealth(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange);
 // A request would be taken now: 200, else 503.
-void AnswerReady(const GatewayContext& context, std::shared_ptr<HttpExchange> exchange);
+void AnswerReady(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange);
 // {"version": "0.1.0"}
-void AnswerVersion(const GatewayContext& context, std::shared_ptr<HttpExchange> exchange);
+void AnswerVersion(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange);
 // {"server_load": requests in progress}
-void AnswerLoad(const GatewayContext& context, std::shared_ptr<HttpExchange> exchange);
+void AnswerLoad(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange);
 // Prometheus text.
-void AnswerMetrics(const GatewayContext& context, std::shared_ptr<HttpExchange> exchange);
+void AnswerMetrics(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange);
 
 }  // namespace tramontane
