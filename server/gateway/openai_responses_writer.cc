@@ -147,8 +147,8 @@ class ResponsesWriter final : public ResponseWriter {
     if (!message_is_open_) return;
     message_is_open_ = false;
     const std::string text = std::exchange(text_, {});
-    Json done = {{"content_index", 0}, {"text", text}, {"logprobs", Json::array()}};
-    SendOfItem("response.output_text.done", std::move(done));
+    const Json done = {{"content_index", 0}, {"text", text}, {"logprobs", Json::array()}};
+    SendOfItem("response.output_text.done", done);
     SendOfItem("response.content_part.done", {{"content_index", 0}, {"part", TextPart(text)}});
     output_.back()["content"].push_back(TextPart(text));
     output_.back()["status"] =
@@ -196,7 +196,7 @@ class ResponsesWriter final : public ResponseWriter {
       Send({{"type", type}, {"output_index", output_.size() - 1}, {"item", output_.back()}});
   }
   // Something of the last item.
-  void SendOfItem(const char* type, Json more) {
+  void SendOfItem(const char* type, const Json& more) {
     if (!answer_.stream) return;
     Json event = {{"type", type}, {"item_id", output_.back()["id"]}, {"output_index", output_.size() - 1}};
     event.update(more);
