@@ -89,15 +89,15 @@ std::shared_ptr<InferenceCall> EngineClient::Generate(v1::GenerateRequest reques
 }
 
 void EngineClient::Tokenize(v1::TokenizeRequest request, Done<v1::TokenizeResponse> done) {
-  OnWorker(std::move(request), std::move(done), &ProtoConverter::Tokenize);
+  OnWorker(std::move(request), done, &ProtoConverter::Tokenize);
 }
 
 void EngineClient::Detokenize(v1::DetokenizeRequest request, Done<v1::DetokenizeResponse> done) {
-  OnWorker(std::move(request), std::move(done), &ProtoConverter::Detokenize);
+  OnWorker(std::move(request), done, &ProtoConverter::Detokenize);
 }
 
 void EngineClient::RenderChat(v1::RenderChatRequest request, Done<v1::RenderChatResponse> done) {
-  OnWorker(std::move(request), std::move(done), &ProtoConverter::RenderChat);
+  OnWorker(std::move(request), done, &ProtoConverter::RenderChat);
 }
 
 void EngineClient::GetModel(v1::GetModelRequest request, Done<v1::GetModelResponse> done) {
@@ -116,7 +116,8 @@ void EngineClient::GetLoad(Done<v1::GetLoadResponse> done) {
 }
 
 template <typename Request, typename Response>
-void EngineClient::OnWorker(Request request, Done<Response> done, Converter<Request, Response> convert) {
+void EngineClient::OnWorker(Request request, const Done<Response>& done,
+                            Converter<Request, Response> convert) {
   const Serving* serving = core_.serving();
   if (serving == nullptr) return done(InferenceCore::LoadingError(), {});
   const auto bytes = static_cast<int64_t>(request.ByteSizeLong());

@@ -39,7 +39,7 @@ class EngineClient final : public InferenceClient {
   using Converter = RpcError (ProtoConverter::*)(const Request&, Response*) const;
 
   template <typename Request, typename Response>
-  void OnWorker(Request request, Done<Response> done, Converter<Request, Response> convert);
+  void OnWorker(Request request, const Done<Response>& done, Converter<Request, Response> convert);
   template <typename Response, typename Answer>
   void AtOnce(const Done<Response>& done, const Answer& answer) const;
 
