@@ -386,9 +386,9 @@ std::optional<ApiError> ConvertTextFormat(const Json& json, v1::GenerateRequest*
 
 // What the answer says of the request, with the defaults of what was left out.
 Json Echo(const Json& json) {
-  const auto given = [&json](const char* key, Json otherwise) {
+  const auto given = [&json](const char* key, const Json& otherwise) {
     const Json* value = Find(json, key);
-    return value == nullptr ? std::move(otherwise) : *value;
+    return value == nullptr ? otherwise : *value;
   };
   Json echo = Json::object();
   for (const char* key : {"instructions", "max_output_tokens"}) echo[key] = given(key, nullptr);
