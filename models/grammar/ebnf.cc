@@ -49,7 +49,9 @@ Ebnf EbnfPattern(const Pattern& pattern) {
     if (c == '\\') result.text += '\\';
     result.text += c;
   }
-  result.text += "\")";
+  // The empty group gives the automaton one state to end in. With several, the library merges the wrong ones:
+  // of a{0,4}|a|b it would take any number of a.
+  result.text += "()\")";
   return result;
 }
 

@@ -133,6 +133,13 @@ TEST_F(RegexGrammar, AnOptionalGroupIsThereAsAWholeOrNot) {
   Matches("(a|bc?)?d", {"d", "ad", "bd", "bcd"}, {"cd"});
 }
 
+// The library's own merging of states takes any number of word characters here.
+TEST_F(RegexGrammar, AlternativesThatBeginAlikeStayApart) {
+  Matches("\\w{0,4}|\\w|\\dx", {"", "a", "aaaa", "1x", "1aa"}, {"aaaaa", "aaaaaaa", "1xx!"});
+  Matches("ab?|a|c", {"a", "ab", "c"}, {"abb", "b", "cb"});
+  Matches("a*|a|b", {"", "aaa", "b"}, {"ba", "ab"});
+}
+
 TEST_F(RegexGrammar, CountsBeyondWhatTheLibraryUnrolls) {
   for (const int count : {99, 100, 101, 200, 250}) {
     const std::string n = std::to_string(count);
