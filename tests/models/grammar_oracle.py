@@ -1,12 +1,11 @@
 """Judges by people who never saw our grammars: Python's jsonschema (with its format checkers) and re.
 
 Usage: grammar_oracle.py WRITE_GRAMMAR_SAMPLES. TRAMONTANE_TEST_SCALE (percent) scales the count, TRAMONTANE_TEST_SEED
-repeats a run.
+chooses another run.
 """
 
 import json
 import os
-import random
 import re
 import subprocess
 import sys
@@ -33,7 +32,7 @@ def fault_of(sample):
 def main():
     percent = int(os.environ.get("TRAMONTANE_TEST_SCALE", "100"))
     count = max(100, 2000 * percent // 100)
-    seed = int(os.environ.get("TRAMONTANE_TEST_SEED", random.randrange(2**32)))
+    seed = int(os.environ.get("TRAMONTANE_TEST_SEED", 20261121))
     print(f"{count} samples, seed {seed}")
     samples = subprocess.run(
         [sys.argv[1], str(count), str(seed)], stdout=subprocess.PIPE, check=True
