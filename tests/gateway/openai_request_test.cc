@@ -169,7 +169,7 @@ TEST(Fields, EverySamplingFieldArrives) {
 }
 
 TEST(Fields, WhatIsNotGivenIsNotSent) {
-  const v1::GenerateRequest& call = ChatWith("").calls[0];
+  const v1::GenerateRequest call = ChatWith("").calls[0];
   EXPECT_FALSE(call.has_sampling());
   EXPECT_FALSE(call.stopping().has_max_tokens());  // the server's default: the rest of the context
   EXPECT_FALSE(call.has_choices());
