@@ -41,7 +41,8 @@ class Model {
   // The final hidden states stay in the model until the next Forward.
   virtual OpCode Forward(const ForwardBatch& batch, std::byte* pool) = 0;
 
-  // Logits of some rows of the last Forward, which may have been a recorded one. rows: [count] device; logits: [count, vocab] f32 device.
+  // Logits of some rows of the last Forward, which may have been a recorded one. rows: [count] device;
+  // logits: [count, vocab] f32 device.
   virtual OpCode Logits(const int32_t* rows, int32_t count, const Tensor& logits) = 0;
 };
 

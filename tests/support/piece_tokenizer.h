@@ -1,4 +1,5 @@
-// PieceTokenizer: a vocabulary spelled out in the test: id i is the i-th piece. Control pieces are "<...>" and
+// PieceTokenizer: a vocabulary spelled out in the test: id i is the i-th piece. Control pieces are "<...>"
+// and
 // "[TOOL_CALLS]".
 // Any thread.
 #pragma once
