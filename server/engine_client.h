@@ -2,10 +2,10 @@
 // limits, request ids, draining and log lines are InferenceCore's, so both doors have the same.
 //
 // Any thread. Which thread does what:
-//   the caller's       Open: is there a model, is it draining, is there room; then hands the request to the
-//   pool worker pool        checks, tokenises, submits; the unary calls, and their callbacks engine's output
-//   calls `on_ready`, which must do no more than post to the gateway's own thread the caller's       Take:
-//   messages from what the TokenStream holds, joined
+//   the caller's       Open: is there a model, is it draining, is there room; then to the worker pool
+//   worker pool        checks, tokenises, submits; the unary calls, and their callbacks
+//   engine's output    calls `on_ready`, which must do no more than post to the gateway's own thread
+//   the caller's       Take: messages from what the TokenStream holds, joined
 #pragma once
 
 #include <functional>

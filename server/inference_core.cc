@@ -12,9 +12,8 @@ constexpr int kMaxAbortIds = 1024;
 
 }  // namespace
 
-InferenceCore::InferenceCore(const ServerOptions& options)
-    : max_streams_(options.max_streams),
-      workers_({.threads = options.worker_threads, .max_queued = options.max_queued_work}) {}
+InferenceCore::InferenceCore(const InferenceCoreOptions& options)
+    : max_streams_(options.max_streams), workers_(options.workers) {}
 
 InferenceCore::~InferenceCore() = default;
 

@@ -16,7 +16,6 @@
 #include "server/proto_convert.h"
 #include "server/rpc_error.h"
 #include "server/served_model.h"
-#include "server/server.h"
 #include "server/worker_pool.h"
 #include "tramontane/v1/inference.pb.h"
 
@@ -33,9 +32,14 @@ struct Serving {
   const ProtoConverter converter;
 };
 
+struct InferenceCoreOptions {
+  WorkerPoolOptions workers;   // tokenising, chat rendering, detokenising
+  int32_t max_streams = 2048;  // Generate calls open at once; one more: RESOURCE_EXHAUSTED
+};
+
 class InferenceCore {
  public:
-  explicit InferenceCore(const ServerOptions& options);
+  explicit InferenceCore(const InferenceCoreOptions& options);
   ~InferenceCore();  // does what the worker pool still holds
 
   // ---- the server's life ----

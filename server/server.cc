@@ -102,10 +102,16 @@ std::string ListenFault(const std::string& address) {
 
 bool IsUnixSocket(const std::string& address) { return address.rfind("unix:", 0) == 0; }
 
+InferenceCoreOptions CoreOptions(const ServerOptions& options) {
+  return {.workers = {.threads = options.worker_threads, .max_queued = options.max_queued_work},
+          .max_streams = options.max_streams};
+}
+
 }  // namespace
 
 struct Server::Impl {
-  explicit Impl(const ServerOptions& options) : core(options), client(core), service(options, core) {}
+  explicit Impl(const ServerOptions& options)
+      : core(CoreOptions(options)), client(core), service(options, core) {}
 
   InferenceCore core;
   EngineClient client;

@@ -3,9 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <iterator>
 
 namespace tramontane {
-
 CallReader::CallReader(InferenceClient& client, v1::GenerateRequest request,
                        const InferenceCallOptions& options) {
   call_ = client.Generate(
@@ -22,7 +22,11 @@ bool CallReader::Next() {
   while (true) {
     {
       std::unique_lock lock(bell_->mutex);
-      bell_->rung_changed.wait(lock, [this] { return bell_->rung; });
+      if (!bell_->rung_changed.wait_for(lock, kCallHangs, [this] { return bell_->rung; })) {
+        ADD_FAILURE() << "a call that has not ended has had nothing to take for " << kCallHangs.count()
+                      << " s";
+        return false;
+      }
       bell_->rung = false;
     }
     InferenceEvents taken = call_->Take();

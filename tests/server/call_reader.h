@@ -1,6 +1,9 @@
 // CallReader: one Generate of an InferenceClient, read by a test when it likes.
 #pragma once
 
+#include <gtest/gtest.h>
+
+#include <chrono>
 #include <condition_variable>
 #include <future>
 #include <memory>
@@ -14,6 +17,8 @@
 
 namespace tramontane {
 
+inline constexpr std::chrono::seconds kCallHangs{60};  // far above what a slow machine takes
+
 class CallReader {
  public:
   CallReader(InferenceClient& client, v1::GenerateRequest request, const InferenceCallOptions& options = {});
@@ -21,6 +26,7 @@ class CallReader {
 
   const RpcError& refusal() const { return refusal_; }  // of Generate itself
   bool refused() const { return call_ == nullptr; }
+  const std::shared_ptr<InferenceCall>& call() const { return call_; }
 
   // Waits until there is something to take, and takes it. False at the end.
   bool Next();
@@ -28,7 +34,8 @@ class CallReader {
   void Cancel() { call_->Cancel(); }
   void DropCall() { call_ = nullptr; }
 
-  // What was taken so far.
+  // What was taken so far; with the end, how it ended.
+  const RpcError& outcome() const { return outcome_; }
   const std::vector<v1::GenerateResponse>& events() const { return events_; }
   int64_t deltas() const;
   std::string text(int32_t choice = 0) const;
@@ -61,7 +68,10 @@ template <typename Response, typename Call>
 Answer<Response> Await(const Call& call) {
   const auto promise = std::make_shared<std::promise<Answer<Response>>>();
   call([promise](const RpcError& error, const Response& response) { promise->set_value({error, response}); });
-  return promise->get_future().get();
+  std::future<Answer<Response>> answer = promise->get_future();
+  if (answer.wait_for(kCallHangs) == std::future_status::ready) return answer.get();
+  ADD_FAILURE() << "no answer for " << kCallHangs.count() << " s";
+  return {};
 }
 
 }  // namespace tramontane

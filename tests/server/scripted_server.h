@@ -15,46 +15,13 @@
 #include "engine/clock.h"
 #include "engine/engine.h"
 #include "engine/engine_thread.h"
-#include "engine/model_runner.h"
 #include "models/tokenizer/tokenizer.h"
 #include "server/grpc_client.h"
 #include "server/server.h"
+#include "tests/server/scripted_model.h"
 #include "tramontane/v1/inference.grpc.pb.h"
 
 namespace tramontane {
-
-// Says script[p % size] at absolute position p, whatever was asked.
-class ScriptedModel final : public ModelRunner {
- public:
-  explicit ScriptedModel(std::vector<int32_t> script) : script_(std::move(script)) {}
-
-  // ---- test ----
-  int32_t TokenAt(int64_t position) const { return script_[static_cast<size_t>(position) % script_.size()]; }
-  // Steps wait from now on, but for as many as are allowed.
-  void Hold();
-  void AllowSteps(int64_t steps);
-  void Release();
-  // At least so long does each step take.
-  void SetStepTime(int64_t microseconds);
-  // The row that says the token at this position has logits that are not finite. -1: none.
-  void FailAt(int64_t position);
-
-  // ---- engine thread ----
-  StatusOr<StepTicket> Forward(const StepPlan& plan) override;
-  Status Sample(StepTicket, const SampleInputs& inputs) override;
-  StatusOr<StepResult> Collect(StepTicket) override;
-
- private:
-  ScoredToken Scored(int32_t token, int32_t top) const;
-
-  const std::vector<int32_t> script_;
-  std::mutex mutex_;  // guards the next four
-  std::condition_variable changed_;
-  int64_t allowed_steps_ = INT64_MAX;
-  int64_t step_time_us_ = 0;
-  int64_t fail_at_ = -1;
-  StepResult result_;
-};
 
 struct ScriptedServerOptions {
   EngineLimits limits;  // context and pool_pages 0: 32768 and enough
