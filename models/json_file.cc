@@ -38,13 +38,13 @@ StatusOr<json> ParseJsonObject(std::string_view text, const std::string& file) {
   std::vector<std::set<std::string>> keys;  // [depth] of the object that is open there
   const auto watch = [&](int depth, json::parse_event_t event, json& value) {
     if (event == json::parse_event_t::object_start || event == json::parse_event_t::array_start) {
-      if (depth >= kMaxJsonDepth) {
+      if (depth >= kMaxJsonFileDepth) {
         too_deep = true;
         return false;
       }
       if (static_cast<int>(keys.size()) <= depth) keys.resize(depth + 1);
       keys[depth].clear();
-    } else if (event == json::parse_event_t::key && depth <= kMaxJsonDepth) {
+    } else if (event == json::parse_event_t::key && depth <= kMaxJsonFileDepth) {
       const auto& key = value.get_ref<const std::string&>();
       if (!keys[depth - 1].insert(key).second) twice = key;
     }
@@ -60,7 +60,7 @@ StatusOr<json> ParseJsonObject(std::string_view text, const std::string& file) {
     return InvalidArgument(file + ": not valid JSON: a number is out of range");
   }
   if (too_deep)
-    return InvalidArgument(file + ": nested deeper than " + std::to_string(kMaxJsonDepth) + " levels");
+    return InvalidArgument(file + ": nested deeper than " + std::to_string(kMaxJsonFileDepth) + " levels");
   if (!value.is_object()) return InvalidArgument(file + ": not a JSON object");
   if (!twice.empty()) return InvalidArgument(file + ": key " + JsonText(twice) + " stands twice");
   return value;

@@ -12,14 +12,14 @@
 namespace tramontane {
 
 inline constexpr int64_t kMaxConfigBytes = 1 << 20;
-inline constexpr int kMaxJsonDepth = 32;
+inline constexpr int kMaxJsonFileDepth = 32;
 
 // The whole file. Larger than `max_bytes`, or not a regular file, is an error.
 StatusOr<std::string> ReadFile(const std::string& path, int64_t max_bytes);
 
 // One JSON object. Refused, naming `file`: text that is not valid JSON in UTF-8, a value that is not an
-// object, nesting beyond kMaxJsonDepth, a key that stands twice in one object (readers disagree about which
-// of the two counts).
+// object, nesting beyond kMaxJsonFileDepth, a key that stands twice in one object (readers disagree about
+// which of the two counts).
 StatusOr<nlohmann::json> ParseJsonObject(std::string_view text, const std::string& file);
 
 // A value as it may stand in a message: JSON, shortened.

@@ -7,10 +7,9 @@
 #include <nlohmann/json.hpp>
 
 namespace tramontane {
+namespace {
 
 using Json = nlohmann::ordered_json;
-
-namespace {
 
 constexpr char kSwitch[] = "true|false";
 

@@ -532,19 +532,6 @@ void ProtoConverter::LoadToProto(const EngineLoad& load, v1::GetLoadResponse* re
 
 // ---- bytes --------------------------------------------------------------------------------------
 
-std::string RequestIdFault(std::string_view id) {
-  if (id.empty() || id.size() > kMaxRequestIdBytes) {
-    return "has " + std::to_string(id.size()) + " bytes, the range is [1, " +
-           std::to_string(kMaxRequestIdBytes) + "]";
-  }
-  for (size_t i = 0; i < id.size(); ++i) {
-    if (id[i] <= ' ' || id[i] > '~') {
-      return "has a character that is not printable ASCII, or a space, at byte " + std::to_string(i);
-    }
-  }
-  return "";
-}
-
 namespace {
 
 // Walks the wire form of a message without building it. Depth is bounded by the types, none of which contains

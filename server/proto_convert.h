@@ -64,12 +64,6 @@ class ProtoConverter {
   std::string chat_format_;          // "": the vocabulary lacks the control tokens of one
 };
 
-inline constexpr size_t kMaxRequestIdBytes = 128;
-
-// "" when `id` can name a request (it travels in metadata and logs): 1 to 128 printable ASCII characters, no
-// space. Else what is wrong.
-std::string RequestIdFault(std::string_view id);
-
 // Refuses a message of millions of tiny fields, and text that is not UTF-8, before anything is built from it:
 // two bytes on the wire can become a hundred in memory. Worth its time for large messages only.
 RpcError CheckWireFields(const google::protobuf::Descriptor& type, const std::string& bytes);

@@ -10,8 +10,8 @@
 #include <thread>
 #include <utility>
 
-#include "server/backend.h"
 #include "server/grpc_status.h"
+#include "server/remote_server.h"
 #include "tramontane/v1/inference.grpc.pb.h"
 
 namespace tramontane {
@@ -24,7 +24,7 @@ constexpr size_t kMaxHeldBytes = 256 << 10;
 constexpr std::chrono::seconds kUnaryTimeout(60);
 constexpr char kCorrelationIdKey[] = "x-correlation-id";
 
-RpcError NoBackendError(const BackendSet& backends) {
+RpcError NoBackendError(const RemoteServers& backends) {
   return UnavailableError("NO_BACKEND", "no server can take the request: " + backends.Describe());
 }
 
@@ -37,7 +37,7 @@ bool AnotherMayHelp(const grpc::Status& status) {
 bool IsLost(const grpc::Status& status) { return status.error_code() == grpc::StatusCode::UNAVAILABLE; }
 
 // What the server said, or what gRPC says in its place when the connection is gone.
-RpcError OutcomeOf(const grpc::Status& status, const Backend& backend) {
+RpcError OutcomeOf(const grpc::Status& status, const RemoteServer& backend) {
   RpcError error = FromGrpcStatus(status);
   if (IsLost(status) && error.reason.empty()) {
     return UnavailableError("BACKEND_LOST", "the server " + backend.address() + " is gone: " + error.message);
@@ -88,7 +88,7 @@ class JoinedEvents {
 // the attempt in progress.
 class RemoteGeneration : public std::enable_shared_from_this<RemoteGeneration> {
  public:
-  RemoteGeneration(BackendSet& backends, v1::GenerateRequest request, const InferenceCallOptions& options,
+  RemoteGeneration(RemoteServers& backends, v1::GenerateRequest request, const InferenceCallOptions& options,
                    std::function<void()> on_ready)
       : backends_(backends),
         request_(std::move(request)),
@@ -106,9 +106,9 @@ class RemoteGeneration : public std::enable_shared_from_this<RemoteGeneration> {
   class Attempt;
 
   bool AddEvent(v1::GenerateResponse event);  // true: read on
-  void EndAttempt(const grpc::Status& status, const Backend& backend);
+  void EndAttempt(const grpc::Status& status, const RemoteServer& backend);
 
-  BackendSet& backends_;
+  RemoteServers& backends_;
   const v1::GenerateRequest request_;
   const std::string correlation_id_;
   const std::function<void()> on_ready_;
@@ -116,7 +116,7 @@ class RemoteGeneration : public std::enable_shared_from_this<RemoteGeneration> {
 
   std::mutex mutex_;                  // guards the rest; gRPC and on_ready_ are called without it
   std::shared_ptr<Attempt> attempt_;  // in progress
-  std::vector<Backend*> tried_;
+  std::vector<RemoteServer*> tried_;
   JoinedEvents held_;
   bool said_something_ = false;  // an event came: no other server is tried
   bool paused_ = false;          // the attempt waits for Take before it reads on
@@ -128,7 +128,7 @@ class RemoteGeneration : public std::enable_shared_from_this<RemoteGeneration> {
 class RemoteGeneration::Attempt final : public grpc::ClientReadReactor<v1::GenerateResponse>,
                                         public std::enable_shared_from_this<Attempt> {
  public:
-  Attempt(std::shared_ptr<RemoteGeneration> generation, Backend& backend)
+  Attempt(std::shared_ptr<RemoteGeneration> generation, RemoteServer& backend)
       : generation_(std::move(generation)), backend_(backend) {
     if (!generation_->correlation_id_.empty()) {
       context_.AddMetadata(kCorrelationIdKey, generation_->correlation_id_);
@@ -169,7 +169,7 @@ class RemoteGeneration::Attempt final : public grpc::ClientReadReactor<v1::Gener
   }
 
   std::shared_ptr<RemoteGeneration> generation_;
-  Backend& backend_;
+  RemoteServer& backend_;
   grpc::ClientContext context_;
   v1::GenerateResponse event_;
   std::shared_ptr<Attempt> self_;
@@ -180,7 +180,7 @@ bool RemoteGeneration::TryNextBackend() {
   {
     std::lock_guard lock(mutex_);
     if (cancelled_) return false;
-    Backend* backend = backends_.Choose(tried_);
+    RemoteServer* backend = backends_.Choose(tried_);
     if (backend == nullptr) return false;
     tried_.push_back(backend);
     attempt = std::make_shared<Attempt>(shared_from_this(), *backend);
@@ -207,7 +207,7 @@ bool RemoteGeneration::AddEvent(v1::GenerateResponse event) {
   return read_on;
 }
 
-void RemoteGeneration::EndAttempt(const grpc::Status& status, const Backend& backend) {
+void RemoteGeneration::EndAttempt(const grpc::Status& status, const RemoteServer& backend) {
   bool may_retry = false;
   {
     std::lock_guard lock(mutex_);
@@ -273,7 +273,8 @@ class RemoteQuestion : public std::enable_shared_from_this<RemoteQuestion<Reques
   using Method = void (AsyncStub::*)(grpc::ClientContext*, const Request*, Response*,
                                      std::function<void(grpc::Status)>);
 
-  RemoteQuestion(BackendSet& backends, Method method, Request request, InferenceClient::Done<Response> done)
+  RemoteQuestion(RemoteServers& backends, Method method, Request request,
+                 InferenceClient::Done<Response> done)
       : backends_(backends), method_(method), request_(std::move(request)), done_(std::move(done)) {}
 
   void Ask() {
@@ -282,7 +283,7 @@ class RemoteQuestion : public std::enable_shared_from_this<RemoteQuestion<Reques
 
  private:
   bool TryNextBackend() {
-    Backend* backend = backends_.Choose(tried_);
+    RemoteServer* backend = backends_.Choose(tried_);
     if (backend == nullptr) return false;
     tried_.push_back(backend);
     auto context = std::make_shared<grpc::ClientContext>();
@@ -297,16 +298,16 @@ class RemoteQuestion : public std::enable_shared_from_this<RemoteQuestion<Reques
     return true;
   }
 
-  void OnStatus(const grpc::Status& status, const Backend& backend) {
+  void OnStatus(const grpc::Status& status, const RemoteServer& backend) {
     if (AnotherMayHelp(status) && TryNextBackend()) return;
     done_(OutcomeOf(status, backend), response_);
   }
 
-  BackendSet& backends_;
+  RemoteServers& backends_;
   const Method method_;
   const Request request_;
   const InferenceClient::Done<Response> done_;
-  std::vector<Backend*> tried_;
+  std::vector<RemoteServer*> tried_;
   Response response_;
 };
 
@@ -335,7 +336,7 @@ class RemoteClient::Impl {
         ->Ask();
   }
 
-  BackendSet backends;
+  RemoteServers backends;
 };
 
 RemoteClient::RemoteClient(const RemoteClientOptions& options) : impl_(std::make_unique<Impl>(options)) {}

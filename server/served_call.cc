@@ -3,26 +3,17 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstdio>
 #include <iterator>
-#include <random>
 #include <utility>
+
+#include "server/request_id.h"
 
 namespace tramontane {
 namespace {
 
 constexpr char kRequestIdKey[] = "x-request-id";
 constexpr char kCorrelationIdKey[] = "x-correlation-id";
-
-// Unlike those of other processes, and unlike each other: "req-9d41c7e2-17".
-std::string DrawRequestId() {
-  static const uint32_t process = std::random_device{}();
-  static std::atomic<uint64_t> count{0};
-  char text[40];
-  std::snprintf(text, sizeof text, "req-%08x-%llu", process, static_cast<unsigned long long>(++count));
-  return text;
-}
 
 double Milliseconds(int64_t from_ns, int64_t to_ns) {
   return from_ns == 0 || to_ns == 0 ? 0.0 : static_cast<double>(to_ns - from_ns) / 1e6;

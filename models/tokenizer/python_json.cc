@@ -119,8 +119,8 @@ Status Parser::Value(JsonValue* value, int depth) {
   if (at_ == text_.size()) return NotJson("a value is missing");
   const char first = text_[at_];
   if (first == '[' || first == '{') {
-    if (depth == kMaxJsonDepth) {
-      return ResourceExhausted("JSON nested deeper than " + std::to_string(kMaxJsonDepth));
+    if (depth == kMaxPythonJsonDepth) {
+      return ResourceExhausted("JSON nested deeper than " + std::to_string(kMaxPythonJsonDepth));
     }
     ++at_;
     return first == '[' ? Array(value, depth + 1) : Object(value, depth + 1);

@@ -36,7 +36,7 @@ struct JsonMember {
 };
 
 // Arrays and objects inside each other; Python itself gives up near 1000.
-inline constexpr int kMaxJsonDepth = 512;
+inline constexpr int kMaxPythonJsonDepth = 512;
 // Digits of an integer, Python's own limit.
 inline constexpr size_t kMaxJsonIntegerDigits = 4300;
 

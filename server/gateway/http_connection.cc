@@ -11,10 +11,10 @@
 #include <ctime>
 #include <latch>
 #include <optional>
-#include <random>
 
 #include "server/gateway/api_error.h"
 #include "server/gateway/gzip.h"
+#include "server/request_id.h"
 
 namespace tramontane {
 namespace {
@@ -25,7 +25,6 @@ using boost::system::error_code;
 
 constexpr size_t kReadAheadBytes = 64 << 10;   // kept of what follows a request that is being answered
 constexpr size_t kKeptBufferBytes = 64 << 10;  // a larger buffer is given back once it is written
-constexpr size_t kMaxRequestIdBytes = 128;
 
 int64_t NowMs() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(
@@ -87,20 +86,6 @@ ApiError Refusal(int status, std::string type, std::string message) {
   error.type = std::move(type);
   error.message = std::move(message);
   return error;
-}
-
-// What a client named its request, where that can be logged and sent back as it is.
-bool IsUsableRequestId(const std::string& id) {
-  return !id.empty() && id.size() <= kMaxRequestIdBytes &&
-         std::all_of(id.begin(), id.end(), [](char c) { return c > ' ' && c <= '~'; });
-}
-
-std::string DrawRequestId() {
-  thread_local std::mt19937_64 random{std::random_device{}()};
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::string id = "req-";
-  for (uint64_t bits = random(), i = 0; i < 16; ++i, bits >>= 4) id.push_back(kDigits[bits & 15]);
-  return id;
 }
 
 // With input left unread, the system alone knows whether the client is still there.
@@ -383,7 +368,7 @@ void Connection::Dispatch() {
   HttpRequest request = parser_.Take();
   const std::string* given = request.Header("x-request-id");
   request.id = DrawRequestId();
-  request.request_id = given != nullptr && IsUsableRequestId(*given) ? *given : request.id;
+  request.request_id = given != nullptr && RequestIdFault(*given).empty() ? *given : request.id;
   request_id_ = request.request_id;
   is_head_ = request.method == "HEAD";
   is_chunked_ = is_http_1_1;

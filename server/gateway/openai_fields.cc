@@ -176,7 +176,7 @@ std::vector<Field> OutputFields() {
        .shape = Boolean(),
        .doc = "Write the tokens of log probabilities as \"token_id:17\". Default false."},
       {.name = "request_id",
-       .shape = String(1, kMaxRequestIdBytes),
+       .shape = String(1, kMaxRequestIdFieldBytes),
        .doc =
            "The answer's id, printable ASCII without spaces. Default: the header x-request-id, else drawn.",
        .path = "request_id"},

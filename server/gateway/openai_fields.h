@@ -11,8 +11,8 @@
 
 namespace tramontane {
 
-inline constexpr int64_t kMaxPrompts = 256;        // of one completion; more: 400
-inline constexpr int64_t kMaxRequestIdBytes = 64;  // leaves room for the number of the prompt
+inline constexpr int64_t kMaxPrompts = 256;             // of one completion; more: 400
+inline constexpr int64_t kMaxRequestIdFieldBytes = 64;  // leaves room for the number of the prompt
 
 const Shape& ChatCompletionShape();  // POST /v1/chat/completions, and its /render
 const Shape& CompletionShape();      // POST /v1/completions, and its /render

@@ -90,8 +90,8 @@ TEST(PythonJsonTest, DepthAndDigitsHaveLimits) {
   const auto nested = [](int depth) {
     return std::string(static_cast<size_t>(depth), '[') + std::string(static_cast<size_t>(depth), ']');
   };
-  EXPECT_EQ(Reprint(nested(kMaxJsonDepth)), nested(kMaxJsonDepth));
-  EXPECT_EQ(ParsePythonJson(nested(kMaxJsonDepth + 1)).status().code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(Reprint(nested(kMaxPythonJsonDepth)), nested(kMaxPythonJsonDepth));
+  EXPECT_EQ(ParsePythonJson(nested(kMaxPythonJsonDepth + 1)).status().code(), StatusCode::kResourceExhausted);
   EXPECT_EQ(ParsePythonJson(std::string(5'000'000, '[')).status().code(), StatusCode::kResourceExhausted);
   const std::string digits(kMaxJsonIntegerDigits, '7');
   EXPECT_EQ(Reprint("-" + digits), "-" + digits);

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <functional>
 #include <iterator>
+#include <map>
 #include <optional>
 #include <regex>
 #include <set>
@@ -12,6 +13,8 @@
 #include <string_view>
 #include <system_error>
 #include <utility>
+
+#include "tests/tidy/declarations.h"
 
 namespace tramontane::tidy {
 namespace {
@@ -51,6 +54,12 @@ std::optional<std::string> IncludedPath(const std::string& line) {
   return match[1].str();
 }
 
+bool Includes(const File& file, const std::string& header) {
+  bool found = false;
+  ForEachLine(file, [&](int64_t, const std::string& line) { found = found || IncludedPath(line) == header; });
+  return found;
+}
+
 // ---- layers
 // -------------------------------------------------------------------------------------------------
 
@@ -75,11 +84,9 @@ const std::array<Layer, 8>& Layers() {
 }
 
 // Headers that anybody above may include although their folder is closed.
-constexpr std::array<std::string_view, 4> kDoors = {
-    "kernels/cpu/cpu_backend.h",
-    "kernels/cuda/cuda_library.h",
-    "server/inference_client.h",
-    "server/rpc_error.h",
+constexpr std::array<std::string_view, 5> kDoors = {
+    "kernels/cpu/cpu_backend.h", "kernels/cuda/cuda_library.h", "server/inference_client.h",
+    "server/request_id.h",       "server/rpc_error.h",
 };
 
 // The innermost layer a path lies in; tests and benchmarks are in none and may include anything.
@@ -179,6 +186,21 @@ Findings EverySourceIsBuilt(const Tree& tree) {
       return IsUnder(source.path, folder) && Names(file.text, source.path.substr(folder.size() + 1));
     });
     if (!named) findings.push_back({source.path, 0, "named in no CMakeLists.txt of its folder or one above"});
+  }
+  return findings;
+}
+
+Findings NamesAreDefinedOnce(const Tree& tree) {
+  std::map<std::string, const File*> places;  // by name, the first file that defines it
+  Findings findings;
+  for (const File& file : tree) {
+    if (!IsCode(file.path)) continue;
+    for (const Declaration& declared : Declarations(file.text)) {
+      const File* first = places.emplace(declared.name, &file).first->second;
+      if (first == &file || Includes(*first, file.path) || Includes(file, first->path)) continue;
+      findings.push_back(
+          {file.path, declared.line, declared.name + " is defined in " + first->path + " too"});
+    }
   }
   return findings;
 }

@@ -41,6 +41,11 @@ Findings NothingBelowTheServerKnowsTheWire(const Tree& tree);
 // cannot fail.
 Findings EverySourceIsBuilt(const Tree& tree);
 
+// No two files define a type or a constant of one name in one namespace: what links both has two definitions
+// of one thing. (Where one of the files includes the other, they are the halves of an #if: the compiler has
+// seen both.)
+Findings NamesAreDefinedOnce(const Tree& tree);
+
 // Inline assembly and PTX live in kernels/cuda/primitives.cuh.
 Findings AssemblyHasOneFile(const Tree& tree);
 

@@ -56,6 +56,7 @@ TEST_F(HouseRules, NothingBelowTheServerKnowsTheWire) {
   EXPECT_THAT(NothingBelowTheServerKnowsTheWire(tree_), IsEmpty());
 }
 TEST_F(HouseRules, EverySourceIsBuilt) { EXPECT_THAT(EverySourceIsBuilt(tree_), IsEmpty()); }
+TEST_F(HouseRules, NamesAreDefinedOnce) { EXPECT_THAT(NamesAreDefinedOnce(tree_), IsEmpty()); }
 TEST_F(HouseRules, AssemblyHasOneFile) { EXPECT_THAT(AssemblyHasOneFile(tree_), IsEmpty()); }
 TEST_F(HouseRules, FewFilesTurnPositionsIntoPages) {
   EXPECT_THAT(FewFilesTurnPositionsIntoPages(tree_), IsEmpty());
@@ -114,6 +115,18 @@ TEST(PlantedViolation, AGatewayThatSeesTheEngineIsFound) {
   };
   EXPECT_THAT(LayersIncludeOnlyLowerOnes(tree),
               FoundIn("server/gateway/sse.cc", "server/gateway/json.cc", "server/gateway/json.cc"));
+}
+
+TEST(PlantedViolation, ANameDefinedTwiceIsFound) {
+  const Tree tree = {
+      {"kernels/backend.h", "namespace t {\nclass Backend {\n};\n}\n"},
+      {"server/backend.h", "namespace t {\ninline constexpr int kMost = 2;\nstruct Backend {};\n}\n"},
+      {"server/host.h",
+       "#ifdef HOST\n#include \"kernels/backend.h\"\n#else\nnamespace t {\nclass Backend {};\n}\n#endif\n"},
+      {"server/other.cc", "namespace t {\nclass Backend;\nnamespace {\nconstexpr int kMost = 3;\n}\n}\n"},
+  };
+  EXPECT_THAT(NamesAreDefinedOnce(tree),
+              ElementsAre(Finding{"server/backend.h", 3, "t::Backend is defined in kernels/backend.h too"}));
 }
 
 TEST(PlantedViolation, TheWireBelowTheServerIsFound) {

@@ -1,5 +1,5 @@
-// Backend: one server behind the separate gateway, and BackendSet: which of several gets the next call.
-// Any thread.
+// RemoteServer: one server behind the separate gateway, and RemoteServers: which of several gets the next
+// call. Any thread.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -33,9 +33,9 @@ class OpenCalls {
   bool closed_ = false;
 };
 
-class Backend {
+class RemoteServer {
  public:
-  explicit Backend(const std::string& address);
+  explicit RemoteServer(const std::string& address);
 
   const std::string& address() const { return address_; }
   v1::Inference::Stub& stub() { return *stub_; }
@@ -69,14 +69,14 @@ class Backend {
   v1::GetLoadResponse last_load_;
 };
 
-class BackendSet {
+class RemoteServers {
  public:
-  explicit BackendSet(const RemoteClientOptions& options);
-  ~BackendSet();  // as Close
+  explicit RemoteServers(const RemoteClientOptions& options);
+  ~RemoteServers();  // as Close
 
   // The one that is up, not `tried`, and has the least to do; null: none.
-  Backend* Choose(const std::vector<Backend*>& tried);
-  const std::vector<std::unique_ptr<Backend>>& all() const { return backends_; }
+  RemoteServer* Choose(const std::vector<RemoteServer*>& tried);
+  const std::vector<std::unique_ptr<RemoteServer>>& all() const { return backends_; }
   OpenCalls& open_calls() { return open_calls_; }
   // "127.0.0.1:1 is down, 127.0.0.1:2 is down"
   std::string Describe() const;
@@ -87,7 +87,7 @@ class BackendSet {
   void PollLoop();
 
   const int64_t poll_interval_ms_;
-  std::vector<std::unique_ptr<Backend>> backends_;
+  std::vector<std::unique_ptr<RemoteServer>> backends_;
   std::atomic<uint64_t> choices_{0};
   OpenCalls open_calls_;
 

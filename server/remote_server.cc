@@ -1,4 +1,4 @@
-#include "server/backend.h"
+#include "server/remote_server.h"
 
 #include <algorithm>
 #include <chrono>
@@ -57,22 +57,22 @@ void OpenCalls::CancelAndWait() {
   changed_.wait(lock, [this] { return contexts_.empty(); });
 }
 
-// ---- Backend ------------------------------------------------------------------------------------
+// ---- RemoteServer ------------------------------------------------------------------------------------
 
-Backend::Backend(const std::string& address)
+RemoteServer::RemoteServer(const std::string& address)
     : address_(address), channel_(ChannelTo(address)), stub_(v1::Inference::NewStub(channel_)) {}
 
-void Backend::CallStarted() {
+void RemoteServer::CallStarted() {
   ++open_calls_;
   ++started_calls_;
 }
 
-void Backend::CallEnded(bool lost) {
+void RemoteServer::CallEnded(bool lost) {
   --open_calls_;
   if (lost) ++lost_calls_;
 }
 
-struct Backend::LoadQuestion {
+struct RemoteServer::LoadQuestion {
   grpc::ClientContext context;
   v1::GetLoadRequest request;
   v1::GetLoadResponse response;
@@ -80,7 +80,7 @@ struct Backend::LoadQuestion {
 
 // Also of a server that is down, waiting for it: gRPC connects and watches health only while some call of
 // this process keeps its threads busy.
-void Backend::Poll(OpenCalls& open, int64_t timeout_ms) {
+void RemoteServer::Poll(OpenCalls& open, int64_t timeout_ms) {
   if (polling_.exchange(true)) return;
   auto question = std::make_shared<LoadQuestion>();
   question->context.set_wait_for_ready(true);
@@ -93,7 +93,7 @@ void Backend::Poll(OpenCalls& open, int64_t timeout_ms) {
                           });
 }
 
-void Backend::OnLoad(const grpc::Status& status, const v1::GetLoadResponse& load) {
+void RemoteServer::OnLoad(const grpc::Status& status, const v1::GetLoadResponse& load) {
   if (status.ok()) {
     others_calls_ = std::max<int64_t>(0, load.open_streams() - open_calls_);
     std::lock_guard lock(mutex_);
@@ -102,7 +102,7 @@ void Backend::OnLoad(const grpc::Status& status, const v1::GetLoadResponse& load
   polling_ = false;
 }
 
-BackendState Backend::state() const {
+BackendState RemoteServer::state() const {
   BackendState state;
   state.address = address_;
   state.up = up();
@@ -113,32 +113,34 @@ BackendState Backend::state() const {
   return state;
 }
 
-v1::GetLoadResponse Backend::last_load() const {
+v1::GetLoadResponse RemoteServer::last_load() const {
   std::lock_guard lock(mutex_);
   return last_load_;
 }
 
-// ---- BackendSet ---------------------------------------------------------------------------------
+// ---- RemoteServers ---------------------------------------------------------------------------------
 
-BackendSet::BackendSet(const RemoteClientOptions& options) : poll_interval_ms_(options.poll_interval_ms) {
-  for (const std::string& address : options.backends) backends_.push_back(std::make_unique<Backend>(address));
+RemoteServers::RemoteServers(const RemoteClientOptions& options)
+    : poll_interval_ms_(options.poll_interval_ms) {
+  for (const std::string& address : options.backends)
+    backends_.push_back(std::make_unique<RemoteServer>(address));
   poller_ = std::thread([this] { PollLoop(); });
 }
 
-BackendSet::~BackendSet() { Close(); }
+RemoteServers::~RemoteServers() { Close(); }
 
-Backend* BackendSet::Choose(const std::vector<Backend*>& tried) {
+RemoteServer* RemoteServers::Choose(const std::vector<RemoteServer*>& tried) {
   const size_t first = choices_++ % backends_.size();  // equal ones take turns
-  Backend* best = nullptr;
+  RemoteServer* best = nullptr;
   for (size_t i = 0; i < backends_.size(); ++i) {
-    Backend* backend = backends_[(first + i) % backends_.size()].get();
+    RemoteServer* backend = backends_[(first + i) % backends_.size()].get();
     if (std::find(tried.begin(), tried.end(), backend) != tried.end() || !backend->up()) continue;
     if (best == nullptr || backend->load() < best->load()) best = backend;
   }
   return best;
 }
 
-std::string BackendSet::Describe() const {
+std::string RemoteServers::Describe() const {
   std::string text;
   for (const auto& backend : backends_) {
     text += (text.empty() ? "" : ", ") + backend->address() + (backend->up() ? " is up" : " is down");
@@ -146,7 +148,7 @@ std::string BackendSet::Describe() const {
   return text;
 }
 
-void BackendSet::Close() {
+void RemoteServers::Close() {
   {
     std::lock_guard lock(mutex_);
     stopping_ = true;
@@ -156,7 +158,7 @@ void BackendSet::Close() {
   open_calls_.CancelAndWait();
 }
 
-void BackendSet::PollLoop() {
+void RemoteServers::PollLoop() {
   std::unique_lock lock(mutex_);
   while (!stopping_) {
     lock.unlock();

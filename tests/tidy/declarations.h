@@ -1,0 +1,23 @@
+// The types and constants that a C++ file defines in namespaces with a name: what other files can collide
+// with. Any thread; pure.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tramontane::tidy {
+
+struct Declaration {
+  std::string name;  // "tramontane::v1::Backend"
+  int64_t line = 0;
+
+  friend bool operator==(const Declaration&, const Declaration&) = default;
+};
+
+// Classes, structs, unions, enums, aliases and const or constexpr variables at namespace scope, in the order
+// of the file. Not those of unnamed namespaces, which no other file sees; nor specialisations, whose name is
+// the template's. It reads tokens and knows no macros: enough for code that clang-format has laid out.
+std::vector<Declaration> Declarations(const std::string& code);
+
+}  // namespace tramontane::tidy
