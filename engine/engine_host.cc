@@ -34,7 +34,8 @@ EngineModel ModelFor(const Model& model) {
 }
 
 // One prefill and one decode through an engine of their own, so that the first user's first token pays for
-// nothing and no counter has seen them.
+// nothing and no counter has seen them. A model whose logits are not finite would fail every request: it
+// fails here.
 Status WarmUp(const EngineLimits& limits, const EngineModel& model, ModelRunner& runner, const Clock& clock) {
   Engine engine(limits, model, runner, nullptr, clock);
   Request request;
@@ -47,7 +48,9 @@ Status WarmUp(const EngineLimits& limits, const EngineModel& model, ModelRunner&
   TM_ASSIGN_OR_RETURN(const std::shared_ptr<TokenStream> stream, engine.Submit(std::move(request), nullptr));
   while (engine.Step()) {
   }
-  return engine.fatal();
+  TM_RETURN_IF_ERROR(engine.fatal());
+  if (engine.Load().failed_rows == 0) return {};
+  return DataLoss("the model's logits are not finite: its weights are damaged, or those of another config");
 }
 
 }  // namespace
@@ -113,7 +116,8 @@ StatusOr<std::unique_ptr<EngineHost>> EngineHost::Start(const std::string& folde
   TM_ASSIGN_OR_RETURN(std::unique_ptr<BackendModelRunner> runner,
                       BackendModelRunner::Create(backend, *model, plan.limits, pool.get()));
   TM_RETURN_IF_ERROR(runner->RecordDecodeSteps());
-  TM_RETURN_IF_ERROR(WarmUp(plan.limits, ModelFor(*model), *runner, clock));
+  const Status warm = WarmUp(plan.limits, ModelFor(*model), *runner, clock);
+  if (!warm.ok()) return Status(warm.code(), folder + ": " + warm.message());
   return std::unique_ptr<EngineHost>(new EngineHost(std::make_unique<Impl>(
       std::move(plan), std::move(model), std::move(tokenizer), std::move(pool), std::move(runner), clock)));
 }

@@ -92,6 +92,42 @@ const void* Elements(const std::byte* data, DType from, DType dtype, int64_t cou
   return copy.data();
 }
 
+template <typename Bits>
+bool AllFinite(const std::byte* data, int64_t count, Bits exponent) {
+  constexpr int64_t kBlock =
+      4096;  // elements between two looks at the outcome, so that the inner loop has none
+  for (int64_t begin = 0; begin < count; begin += kBlock) {
+    bool broken = false;
+    for (int64_t i = begin; i < std::min(count, begin + kBlock); ++i) {
+      Bits bits = 0;
+      std::memcpy(&bits, data + i * static_cast<int64_t>(sizeof(Bits)), sizeof(Bits));
+      broken |= (bits & exponent) == exponent;
+    }
+    if (broken) return false;
+  }
+  return true;
+}
+
+// NaN and the infinities are the values whose exponent is all ones.
+bool AllFinite(const std::byte* data, DType dtype, int64_t count) {
+  switch (dtype) {
+    case DType::kF32:
+      return AllFinite<uint32_t>(data, count, 0x7f800000);
+    case DType::kBf16:
+      return AllFinite<uint16_t>(data, count, 0x7f80);
+    case DType::kF16:
+      return AllFinite<uint16_t>(data, count, 0x7c00);
+  }
+  return false;
+}
+
+Status CheckFinite(const WeightFiles::Found& found, const TensorSpec& spec) {
+  const int64_t count = spec.rows * std::max<int64_t>(1, spec.columns);
+  if (AllFinite(found.file->Data(*found.tensor), *found.tensor->dtype, count)) return {};
+  return DataLoss(found.file->path() + ": tensor " + spec.name +
+                  " holds values that are not finite (NaN or infinity)");
+}
+
 class Loader {
  public:
   Loader(const WeightFiles& files, Backend& backend, const LoadProgress& progress)
@@ -152,6 +188,7 @@ Status Loader::Pack(const WeightSpec& spec) {
   std::vector<WeightRows> parts;
   for (size_t i = 0; i < spec.parts.size(); ++i) {
     const TensorSpec& part = spec.parts[i];
+    TM_RETURN_IF_ERROR(CheckFinite(found[i], part));
     const void* whole = Elements(found[i].file->Data(*found[i].tensor), dtypes[i], dtype,
                                  part.rows * part.columns, copies[i]);
     parts.push_back(TakeSlice(whole, dtype, part));
@@ -167,6 +204,7 @@ Status Loader::Pack(const WeightSpec& spec) {
 
 Status Loader::CopyNorm(const WeightSpec& spec, float* host, const float* device) {
   TM_ASSIGN_OR_RETURN(const WeightFiles::Found found, files_.Find(spec.parts[0]));
+  TM_RETURN_IF_ERROR(CheckFinite(found, spec.parts[0]));
   ToFloat(found.file->Data(*found.tensor), *found.tensor->dtype, spec.parts[0].rows, host);
   *spec.norm = device;
   Done(spec.parts[0].name, found);

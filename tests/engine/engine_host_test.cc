@@ -4,13 +4,17 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "kernels/cpu/cpu_backend.h"
+#include "models/weights.h"
 #include "tests/support/in_process_engine.h"
+#include "tests/support/temp_folder.h"
 
 namespace tramontane {
 namespace {
@@ -109,6 +113,22 @@ TEST_F(BreezeHost, TooLittleMemoryIsRefusedWithWhatIsNeeded) {
   options_.memory_bytes = kMiB;
   const auto refused = EngineHost::Start(kBreeze, *backend_, options_, clock_);
   EXPECT_EQ(refused.status().code(), StatusCode::kResourceExhausted);
+}
+
+// Finite themselves, and too large to compute with.
+TEST_F(BreezeHost, WeightsWhoseLogitsOverflowAreRefusedByTheWarmUp) {
+  const TempFolder folder;
+  std::filesystem::copy(kBreeze, folder.path(), std::filesystem::copy_options::recursive);
+  const auto files = WeightFiles::Open(FindModelFiles(folder.path()).value()).value();
+  const WeightFiles::Found norm = files.all().at("model.norm.weight");
+  std::fstream file(norm.file->path(), std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(norm.tensor->begin);
+  file << std::string(static_cast<size_t>(norm.tensor->end - norm.tensor->begin), '\x7f');  // 3.4e38 in bf16
+  file.close();
+  const auto refused = EngineHost::Start(folder.path(), *backend_, options_, clock_);
+  EXPECT_EQ(refused.status().code(), StatusCode::kDataLoss);
+  EXPECT_EQ(refused.status().message().find(folder.path() + ": the model's logits are not finite"), 0u)
+      << refused.status();
 }
 
 TEST_F(BreezeHost, EndsWhatRunsWhenItIsDestroyed) {

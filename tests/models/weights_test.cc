@@ -7,6 +7,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "kernels/cpu/cpu_backend.h"
 #include "tests/support/counting_backend.h"
@@ -218,6 +219,21 @@ TEST_F(WeightsTest, DTypesThatWeightsCannotHaveAreNamed) {
     folder_.Write("params.json", model_.MistralParams().dump());
     folder_.Write("consolidated.safetensors", writer.File());
     EXPECT_THAT(Error(), AllOf(HasSubstr(last), HasSubstr(dtype), HasSubstr("BF16")));
+  }
+}
+
+TEST_F(WeightsTest, TensorsWithAValueThatIsNotFiniteAreNamed) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  for (const DType dtype : {DType::kF32, DType::kBf16, DType::kF16}) {
+    for (const char* name : {kWq, "tok_embeddings.weight", "norm.weight"}) {
+      for (const float value : {infinity, -infinity, std::nanf("")}) {
+        TinyModel broken = model_;
+        broken.tensors.at(name).dtype = dtype;
+        broken.tensors.at(name).values.back() = value;
+        broken.WriteMistral(folder_);
+        EXPECT_THAT(Error(), AllOf(HasSubstr(folder_.path()), HasSubstr(name), HasSubstr("not finite")));
+      }
+    }
   }
 }
 
