@@ -25,7 +25,14 @@ void InferenceCore::Serve(const ServedModel& model) {
 bool InferenceCore::WaitForStreams(int64_t timeout_ns) {
   std::unique_lock lock(streams_mutex_);
   return streams_changed_.wait_for(lock, std::chrono::nanoseconds(timeout_ns),
-                                   [this] { return open_streams_ == 0; });
+                                   [this] { return open_streams_.empty(); });
+}
+
+void InferenceCore::StopCalls() {
+  StartDraining();
+  std::lock_guard lock(streams_mutex_);  // keeps the calls from going meanwhile
+  stopping_ = true;
+  for (ServedCall* call : open_streams_) call->Cancel();
 }
 
 RpcError InferenceCore::WorkersBusyError() const {
@@ -43,6 +50,14 @@ int64_t InferenceCore::WorkBytes(const v1::GenerateRequest& request) const {
 }
 
 RpcError InferenceCore::LoadingError() { return UnavailableError("LOADING", "the model is still loading"); }
+
+RpcError InferenceCore::DrainingError() {
+  return UnavailableError("DRAINING", "the server is stopping and takes no new requests");
+}
+
+RpcError InferenceCore::StoppedError() {
+  return UnavailableError("STOPPED", "the server stopped before the request was finished");
+}
 
 RpcError InferenceCore::Abort(const v1::AbortRequest& request, v1::AbortResponse* response) {
   if (request.request_ids_size() > kMaxAbortIds) {
@@ -84,23 +99,25 @@ RpcError InferenceCore::GetLoad(const Serving& serving, v1::GetLoadResponse* res
   }
   response->set_queued_work(workers_.pending());
   std::lock_guard lock(streams_mutex_);
-  response->set_open_streams(open_streams_);
+  response->set_open_streams(static_cast<int32_t>(open_streams_.size()));
   return {};
 }
 
-RpcError InferenceCore::AddStream() {
+RpcError InferenceCore::AddStream(ServedCall* call) {
   std::lock_guard lock(streams_mutex_);
-  if (open_streams_ >= max_streams_) {
+  if (draining_) return DrainingError();
+  if (open_streams_.size() >= static_cast<size_t>(max_streams_)) {
     return BusyError("TOO_MANY_STREAMS", "the server has " + std::to_string(max_streams_) +
                                              " open streams, its limit (max_streams)");
   }
-  ++open_streams_;
+  open_streams_.insert(call);
   return {};
 }
 
-void InferenceCore::RemoveStream() {
+void InferenceCore::RemoveStream(ServedCall* call) {
   std::lock_guard lock(streams_mutex_);
-  if (--open_streams_ == 0) streams_changed_.notify_all();
+  open_streams_.erase(call);
+  if (open_streams_.empty()) streams_changed_.notify_all();
 }
 
 bool InferenceCore::RegisterId(const std::string& id, ServedCall* call) {

@@ -12,6 +12,7 @@
 #include <mutex>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "server/proto_convert.h"
 #include "server/rpc_error.h"
@@ -48,11 +49,15 @@ class InferenceCore {
   void Serve(const ServedModel& model);
   // Generate calls that arrive from now on are refused with UNAVAILABLE.
   void StartDraining() { draining_ = true; }
+  // And those that are open end with StoppedError: what the engine runs within a step, what waits for a
+  // worker when its turn comes.
+  void StopCalls();
   // True once no Generate call is open; false when that took longer than the timeout.
   bool WaitForStreams(int64_t timeout_ns);
 
   const Serving* serving() const { return serving_.load(std::memory_order_acquire); }  // null: still loading
   bool draining() const { return draining_; }
+  bool stopping() const { return stopping_; }
 
   // Where everything that takes time in proportion to its input runs.
   WorkerPool& workers() { return workers_; }
@@ -62,6 +67,8 @@ class InferenceCore {
   // Its queue is full.
   RpcError WorkersBusyError() const;
   static RpcError LoadingError();
+  static RpcError DrainingError();
+  static RpcError StoppedError();
 
   // ---- short calls, answered on the caller's thread ----
 
@@ -71,8 +78,8 @@ class InferenceCore {
 
   // ---- for ServedCall ----
 
-  RpcError AddStream();  // not OK: as many are open as may be
-  void RemoveStream();
+  RpcError AddStream(ServedCall* call);  // not OK: as many are open as may be, or no more are taken
+  void RemoveStream(ServedCall* call);
   bool RegisterId(const std::string& id, ServedCall* call);  // false: taken
   void UnregisterId(const std::string& id);                  // before the call ends
 
@@ -83,10 +90,11 @@ class InferenceCore {
   std::unique_ptr<Serving> serving_owner_;
   std::atomic<const Serving*> serving_{nullptr};
   std::atomic<bool> draining_{false};
+  std::atomic<bool> stopping_{false};
 
   mutable std::mutex streams_mutex_;  // guards the next two
   std::condition_variable streams_changed_;
-  int32_t open_streams_ = 0;
+  std::unordered_set<ServedCall*> open_streams_;  // at most max_streams_
 
   std::mutex ids_mutex_;  // guards by_id_; a call is in it only while it lives
   std::unordered_map<std::string, ServedCall*> by_id_;

@@ -1,5 +1,6 @@
 // tramontane: one binary, five subcommands.
 #include "server/commands/commands.h"
+#include "server/logging.h"
 
 int main(int argc, char** argv) {
   CLI::App app("Tramontane: an inference server for Mistral-style models", "tramontane");
@@ -11,5 +12,7 @@ int main(int argc, char** argv) {
   tramontane::AddInspectCommand(app, &run);
   tramontane::AddVersionCommand(app, &run);
   CLI11_PARSE(app, argc, argv);
-  return run();
+  const int status = run();
+  tramontane::FlushLogs();
+  return status;
 }

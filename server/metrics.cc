@@ -9,6 +9,8 @@
 #include <string_view>
 #include <utility>
 
+#include "server/logging.h"
+
 namespace tramontane {
 namespace {
 
@@ -151,6 +153,12 @@ void AddSteps(const EngineLoad& load, MetricsPage* page) {
   page->Value(load.failed_rows);
 }
 
+void AddLogs(MetricsPage* page) {
+  page->Family(MetricType::Counter, "tramontane_dropped_log_lines_total",
+               "Log lines that standard error did not take in time.");
+  page->Value(DroppedLogLines());
+}
+
 }  // namespace
 
 std::string ServerMetricsText(const ServedModel& model) {
@@ -159,6 +167,7 @@ std::string ServerMetricsText(const ServedModel& model) {
   AddRequests(*model.engine, load, &page);
   AddPages(*model.engine, load, &page);
   AddSteps(load, &page);
+  AddLogs(&page);
   return page.Text();
 }
 
@@ -181,6 +190,7 @@ std::string GatewayMetricsText(const std::vector<BackendState>& backends) {
   add(MetricType::Counter, "tramontane_backend_lost_calls_total",
       "Generate calls that ended because the server went away or took none.",
       [](const BackendState& backend) { return backend.lost_calls; });
+  AddLogs(&page);
   return page.Text();
 }
 

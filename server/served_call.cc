@@ -43,7 +43,7 @@ ServedCall::~ServedCall() {
     stream_->Cancel();
     End(ToRpcError(Status(StatusCode::kCancelled, "the call was dropped")));
   }
-  if (counted_) core_.RemoveStream();
+  if (counted_) core_.RemoveStream(this);
 }
 
 RpcError ServedCall::Open() {
@@ -51,10 +51,7 @@ RpcError ServedCall::Open() {
   if (serving_ == nullptr) return InferenceCore::LoadingError();
   received_ns_ = serving_->model.clock->NowNs();
   if (caller_.timeout_ns) deadline_ns_ = std::max<int64_t>(1, received_ns_ + *caller_.timeout_ns);
-  if (core_.draining()) {
-    return UnavailableError("DRAINING", "the server is stopping and takes no new requests");
-  }
-  RpcError error = core_.AddStream();
+  RpcError error = core_.AddStream(this);
   counted_ = error.ok();
   return error;
 }
@@ -106,7 +103,7 @@ RpcError ServedCall::TakeRequestId(const std::string& id_field) {
 RpcError ServedCall::CheckIsWanted() {
   {
     std::lock_guard lock(mutex_);
-    if (cancelled_) return ToRpcError(Status(StatusCode::kCancelled, "the request was cancelled"));
+    if (cancelled_) return ToldOutcome(Status(StatusCode::kCancelled, "the request was cancelled"));
   }
   if (deadline_ns_ != 0 && serving_->model.clock->NowNs() >= deadline_ns_) {
     return ToRpcError(Status(StatusCode::kDeadlineExceeded, "the deadline passed while the input was read"));
@@ -134,8 +131,13 @@ InferenceEvents ServedCall::Take() {
     taken.events.push_back(ProtoConverter::FinishedToProto(finished));
   }
   taken.done = update.done;
-  if (update.done) taken.outcome = ToRpcError(update.status);
+  if (update.done) taken.outcome = ToldOutcome(update.status);
   return taken;
+}
+
+RpcError ServedCall::ToldOutcome(const Status& status) const {
+  const bool by_stop = status.code() == StatusCode::kCancelled && core_.stopping();
+  return by_stop ? InferenceCore::StoppedError() : ToRpcError(status);
 }
 
 void ServedCall::End(const RpcError& outcome) {

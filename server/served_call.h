@@ -76,6 +76,8 @@ class ServedCall {
 
  private:
   RpcError TakeRequestId(const std::string& id_field);
+  // What the caller is told of an end: of one that the server's own stop brought about, that.
+  RpcError ToldOutcome(const Status& status) const;
   std::string LogLine(const RpcError& outcome) const;
 
   InferenceCore& core_;

@@ -32,6 +32,7 @@ constexpr char kServiceName[] = "tramontane.v1.Inference";
 using namespace std::chrono_literals;
 
 constexpr std::chrono::milliseconds kShutdownGrace = 1s;
+constexpr std::chrono::nanoseconds kEndingGrace = 3s;  // for what a stop ends to be told so
 constexpr int kSecondMs = 1000;
 constexpr int kMinuteMs = 60 * kSecondMs;
 constexpr int kMaxMetadataBytes = 16 << 10;
@@ -202,15 +203,16 @@ bool Server::Drain(int64_t timeout_ns) {
   return impl_->core.WaitForStreams(left.count()) && http_drained;
 }
 
+// What is open is told why it ends; whoever does not read that in time is hung up on. Then nobody brings new
+// work, and only what workers hold uses the model: it is waited for.
 void Server::Stop() {
   if (impl_->grpc == nullptr) return;
-  impl_->SetServing(false);
-  impl_->core.StartDraining();
+  impl_->core.StopCalls();
+  const bool told = Drain(kEndingGrace.count());
   if (impl_->gateway != nullptr) impl_->gateway->Stop();
-  // What is still open then is cancelled, and waited for. After a drain that is a short call or none.
-  const bool drained = impl_->core.WaitForStreams(0);
-  impl_->grpc->Shutdown(std::chrono::system_clock::now() + (drained ? kShutdownGrace : 0ms));
+  impl_->grpc->Shutdown(std::chrono::system_clock::now() + (told ? kShutdownGrace : 0ms));
   impl_->grpc = nullptr;
+  impl_->core.workers().WaitIdle();
 }
 
 }  // namespace tramontane

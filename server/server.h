@@ -48,7 +48,8 @@ class Server {
   // finished, at most `timeout_ns`. False when something still runs then.
   bool Drain(int64_t timeout_ns);
 
-  // Cancels what still runs, waits for it to end, closes every connection.
+  // Ends what still runs, with UNAVAILABLE, and closes every connection. When it returns nothing uses the
+  // model.
   void Stop();
 
  private:

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "server/commands/commands.h"
+#include "server/commands/start_guard.h"
 #include "server/commands/stop_signals.h"
 #include "server/gateway/gateway.h"
 #include "server/logging.h"
@@ -20,6 +21,7 @@ namespace tramontane {
 namespace {
 
 constexpr int64_t kWaitForBackendMs = 5000;
+constexpr int64_t kLookMs = 100;  // at the stop signals meanwhile
 
 struct GatewayArguments {
   std::vector<std::string> backends;
@@ -29,16 +31,26 @@ struct GatewayArguments {
   std::string log_format = "text";
 };
 
-Status RunUntilStopped(const GatewayArguments& arguments) {
+// False when there is none in time, or nobody waits for one any more.
+bool WaitForBackend(const RemoteClient& client) {
+  for (int64_t waited_ms = 0; waited_ms < kWaitForBackendMs; waited_ms += kLookMs) {
+    if (client.WaitUntilReady(kLookMs)) return true;
+    if (StopRequested(0)) return false;
+  }
+  return false;
+}
+
+Status RunUntilStopped(const GatewayArguments& arguments, StartGuard& starting) {
   RemoteClient client({.backends = arguments.backends});
   GatewayOptions options = arguments.gateway;
   options.metrics = [&client] { return GatewayMetricsText(client.backends()); };
   TM_ASSIGN_OR_RETURN(const std::unique_ptr<Gateway> gateway, Gateway::Start(std::move(options), client));
   // A server may also come later: until then /ready says 503.
-  if (!client.WaitUntilReady(kWaitForBackendMs)) spdlog::warn("no server is up yet");
+  if (!WaitForBackend(client)) spdlog::warn("no server is up yet");
   for (const BackendState& backend : client.backends()) {
     spdlog::info("server {} is {}", backend.address, backend.up ? "up" : "down");
   }
+  starting.Release();
   const nlohmann::json ready = {{"http", gateway->address()}};
   std::printf("ready %s\n", ready.dump().c_str());
   std::fflush(stdout);
@@ -55,12 +67,12 @@ Status RunUntilStopped(const GatewayArguments& arguments) {
 }
 
 int RunGateway(const GatewayArguments& arguments) {
-  SetUpLogging(arguments.log_level, arguments.log_format);
-  if (!InstallStopSignals()) {
-    spdlog::error("the signal handlers could not be installed");
+  StartGuard starting;
+  if (const Status status = PrepareToServe(arguments.log_level, arguments.log_format); !status.ok()) {
+    std::fprintf(stderr, "tramontane gateway: %s\n", status.ToString().c_str());
     return 1;
   }
-  const Status status = RunUntilStopped(arguments);
+  const Status status = RunUntilStopped(arguments, starting);
   if (status.ok()) return 0;
   spdlog::error("{}", status.ToString());
   return 1;

@@ -1,12 +1,16 @@
 // serve [MODEL_DIR]: loads a model and answers over gRPC and HTTP until told to stop.
 #include <spdlog/spdlog.h>
 
+#include <atomic>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <thread>
 
 #include "server/commands/commands.h"
+#include "server/commands/start_guard.h"
 #include "server/commands/stop_signals.h"
 #include "server/config.h"
 #include "server/host_options.h"
@@ -51,16 +55,16 @@ std::vector<std::string> EffectiveConfig(const ServeArguments& arguments, ServeC
   return problems;
 }
 
-// ---- serving ------------------------------------------------------------------------------------
+// ---- loading ------------------------------------------------------------------------------------
 
-// Returns when a signal came (OK) or the engine has lost its device.
-Status WaitForStop(const Engine& engine) {
-  constexpr int kLookAtEngineMs = 200;
-  while (true) {
-    if (StopRequested(kLookAtEngineMs)) return Status::Ok();
-    TM_RETURN_IF_ERROR(engine.fatal());
-  }
-}
+// What is served, in the order in which it is made. Outlives the server.
+struct LoadedModel {
+  ModelSource source;
+  SteadyClock clock;
+  Device device;
+  std::unique_ptr<EngineHost> host;
+  std::unique_ptr<ConstraintCompiler> constraints;  // null: not in this build
+};
 
 // At most one line a second, and the last one.
 LoadProgress LogProgress(const Clock& clock) {
@@ -81,57 +85,109 @@ void LogPlan(const EngineHostPlan& plan) {
   for (std::string line; std::getline(lines, line);) spdlog::info("limit: {}", line);
 }
 
-Status Serve(const ServeConfig& config) {
-  ServerOptions server_options;
-  server_options.grpc_address = config.grpc_address;
-  if (config.http_address != "off") server_options.http_address = config.http_address;
-  server_options.http_cors_origin = config.http_cors_origin;
-  server_options.any_model = config.any_model;
-  server_options.worker_threads = static_cast<int32_t>(config.worker_threads);
-  server_options.max_queued_work = static_cast<int32_t>(config.max_queued_work);
+ServerOptions ServerOptionsOf(const ServeConfig& config) {
+  ServerOptions options;
+  options.grpc_address = config.grpc_address;
+  if (config.http_address != "off") options.http_address = config.http_address;
+  options.http_cors_origin = config.http_cors_origin;
+  options.any_model = config.any_model;
+  options.worker_threads = static_cast<int32_t>(config.worker_threads);
+  options.max_queued_work = static_cast<int32_t>(config.max_queued_work);
+  return options;
+}
 
-  // What can fail quickly comes before the weights.
-  TM_ASSIGN_OR_RETURN(const ModelSource source, FindModel(config.model));
-  TM_ASSIGN_OR_RETURN(const ModelConfig model_config, LoadModelConfig(source.folder));
-  for (const std::string& warning : model_config.warnings) spdlog::warn("{}: {}", source.folder, warning);
-  TM_ASSIGN_OR_RETURN(const Device device, MakeDevice(config));
-  const BackendPtr& backend = device.backend;
-  if (!device.why_not_cuda.empty()) spdlog::info("running on the CPU: {}", device.why_not_cuda);
-  TM_ASSIGN_OR_RETURN(EngineHostOptions options,
-                      MakeHostOptions(config, source.folder, model_config, *backend));
-  TM_ASSIGN_OR_RETURN(const std::unique_ptr<Server> server, Server::Start(server_options));
+// What can fail quickly comes before the weights.
+StatusOr<std::unique_ptr<Server>> Load(const ServeConfig& config, LoadedModel* loaded) {
+  TM_ASSIGN_OR_RETURN(loaded->source, FindModel(config.model));
+  const std::string& folder = loaded->source.folder;
+  TM_ASSIGN_OR_RETURN(const ModelConfig model_config, LoadModelConfig(folder));
+  for (const std::string& warning : model_config.warnings) spdlog::warn("{}: {}", folder, warning);
+  TM_ASSIGN_OR_RETURN(loaded->device, MakeDevice(config));
+  Backend& backend = *loaded->device.backend;
+  if (!loaded->device.why_not_cuda.empty()) {
+    spdlog::info("running on the CPU: {}", loaded->device.why_not_cuda);
+  }
+  TM_ASSIGN_OR_RETURN(EngineHostOptions options, MakeHostOptions(config, folder, model_config, backend));
+  TM_ASSIGN_OR_RETURN(std::unique_ptr<Server> server, Server::Start(ServerOptionsOf(config)));
 
-  const SteadyClock clock;
-  options.progress = LogProgress(clock);
-  spdlog::info("model {} from {} on {}", source.name, source.folder, DescribeDevice(backend->info()));
-  TM_ASSIGN_OR_RETURN(const std::unique_ptr<EngineHost> host,
-                      EngineHost::Start(source.folder, *backend, options, clock));
-  LogPlan(host->plan());
+  options.progress = LogProgress(loaded->clock);
+  spdlog::info("model {} from {} on {}", loaded->source.name, folder, DescribeDevice(backend.info()));
+  TM_ASSIGN_OR_RETURN(loaded->host, EngineHost::Start(folder, backend, options, loaded->clock));
+  LogPlan(loaded->host->plan());
+  const ModelConfig& model = loaded->host->model().config();
+  loaded->constraints =
+      ConstraintCompiler::Create(loaded->host->tokenizer(), model.vocab_size, model.eos_ids, {});
+  spdlog::info("structured output: {}", loaded->constraints != nullptr ? "yes" : "not in this build");
+  return server;
+}
 
+[[noreturn]] void LeaveWhileLoading() {
+  spdlog::info("stopping: the model was still loading");
+  FlushLogs();
+  std::_Exit(0);
+}
+
+// Loads on a thread of its own: a signal ends the process there and then. Some steps of a load take many
+// seconds, and of one that is half done nothing is worth waiting for.
+StatusOr<std::unique_ptr<Server>> LoadUnlessStopped(const ServeConfig& config, LoadedModel* loaded) {
+  constexpr int kLookAtLoadMs = 20;
+  StatusOr<std::unique_ptr<Server>> server = Internal("not loaded");
+  std::atomic<bool> done{false};
+  std::thread loader([&] {
+    server = Load(config, loaded);
+    done = true;
+  });
+  while (!done) {
+    if (StopRequested(kLookAtLoadMs)) LeaveWhileLoading();
+  }
+  loader.join();
+  return server;
+}
+
+// ---- serving ------------------------------------------------------------------------------------
+
+ServedModel ServedModelOf(const ServeConfig& config, const LoadedModel& loaded) {
   ServedModel model;
-  model.names =
-      config.served_model_names.empty() ? std::vector<std::string>{source.name} : config.served_model_names;
-  model.config = host->model().config();
-  model.device = DescribeDevice(backend->info());
-  model.engine = &host->engine();
-  model.tokenizer = &host->tokenizer();
-  model.clock = &clock;
-  const std::unique_ptr<ConstraintCompiler> constraints =
-      ConstraintCompiler::Create(host->tokenizer(), model.config.vocab_size, model.config.eos_ids, {});
-  model.constraints = constraints.get();
-  spdlog::info("structured output: {}", constraints != nullptr ? "yes" : "not in this build");
-  server->Serve(model);
-  nlohmann::json ready = {{"grpc", server->grpc_address()}};
-  if (!server->http_address().empty()) ready["http"] = server->http_address();
+  model.names = config.served_model_names;
+  if (model.names.empty()) model.names = {loaded.source.name};
+  model.config = loaded.host->model().config();
+  model.device = DescribeDevice(loaded.device.backend->info());
+  model.engine = &loaded.host->engine();
+  model.tokenizer = &loaded.host->tokenizer();
+  model.clock = &loaded.clock;
+  model.constraints = loaded.constraints.get();
+  return model;
+}
+
+void PrintReady(const Server& server) {
+  nlohmann::json ready = {{"grpc", server.grpc_address()}};
+  if (!server.http_address().empty()) ready["http"] = server.http_address();
   std::printf("ready %s\n", ready.dump().c_str());
   std::fflush(stdout);
+}
 
-  const Status outcome = WaitForStop(host->engine());
+// Returns when a signal came (OK) or the engine has lost its device.
+Status WaitForStop(const Engine& engine) {
+  constexpr int kLookAtEngineMs = 200;
+  while (true) {
+    if (StopRequested(kLookAtEngineMs)) return Status::Ok();
+    TM_RETURN_IF_ERROR(engine.fatal());
+  }
+}
+
+Status Serve(const ServeConfig& config, StartGuard& starting) {
+  LoadedModel loaded;
+  TM_ASSIGN_OR_RETURN(const std::unique_ptr<Server> server, LoadUnlessStopped(config, &loaded));
+  server->Serve(ServedModelOf(config, loaded));
+  starting.Release();
+  PrintReady(*server);
+
+  const Status outcome = WaitForStop(loaded.host->engine());
   if (outcome.ok()) {
     spdlog::info("stopping: new requests are refused, what runs may finish within {} s",
                  config.drain_timeout);
     if (!server->Drain(static_cast<int64_t>(config.drain_timeout * 1e9))) {
-      spdlog::warn("stopping: the drain timeout is over, what still runs is cancelled");
+      spdlog::warn("stopping: the drain timeout is over, what still runs ends with UNAVAILABLE");
     }
   }
   server->Stop();
@@ -147,12 +203,12 @@ int RunServe(const ServeArguments& arguments) {
     std::fputs(PrintConfig(config).c_str(), stdout);
     return std::fflush(stdout) == 0 ? 0 : 1;
   }
-  SetUpLogging(config.log_level, config.log_format);
-  if (!InstallStopSignals()) {
-    spdlog::error("the signal handlers could not be installed");
+  StartGuard starting;
+  if (const Status status = PrepareToServe(config.log_level, config.log_format); !status.ok()) {
+    std::fprintf(stderr, "tramontane serve: %s\n", status.ToString().c_str());
     return 1;
   }
-  const Status status = Serve(config);
+  const Status status = Serve(config, starting);
   if (status.ok()) return 0;
   spdlog::error("{}", status.ToString());
   return 1;

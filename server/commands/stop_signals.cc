@@ -5,27 +5,45 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
+#include <string>
+
 namespace tramontane {
 namespace {
 
 int stop_pipe[2] = {-1, -1};  // a signal writes a byte; the main thread waits for it
 
-extern "C" void OnStopSignal(int) {
+extern "C" void OnStopSignal(int signal) {
   static volatile sig_atomic_t received = 0;
+  if (received != 0 && signal == SIGHUP) return;
   if (received != 0) _exit(1);  // the second one does not wait for anybody
   received = 1;
   const char byte = 0;
   [[maybe_unused]] const ssize_t written = write(stop_pipe[1], &byte, 1);
 }
 
+bool IsIgnored(int signal) {
+  struct sigaction current = {};
+  return sigaction(signal, nullptr, &current) == 0 && current.sa_handler == SIG_IGN;
+}
+
 }  // namespace
 
-bool InstallStopSignals() {
-  if (pipe2(stop_pipe, O_CLOEXEC) != 0) return false;
+Status InstallStopSignals() {
+  if (pipe2(stop_pipe, O_CLOEXEC) != 0) {
+    return ResourceExhausted(std::string("no pipe for the stop signals: ") + std::strerror(errno));
+  }
   struct sigaction action = {};
   action.sa_handler = OnStopSignal;
   signal(SIGPIPE, SIG_IGN);
-  return sigaction(SIGTERM, &action, nullptr) == 0 && sigaction(SIGINT, &action, nullptr) == 0;
+  for (const int stop : {SIGTERM, SIGINT, SIGHUP}) {
+    if (stop == SIGHUP && IsIgnored(SIGHUP)) continue;
+    if (sigaction(stop, &action, nullptr) != 0) {
+      return Internal(std::string("no handler for a stop signal: ") + std::strerror(errno));
+    }
+  }
+  return {};
 }
 
 bool StopRequested(int timeout_ms) {

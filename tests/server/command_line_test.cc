@@ -1,10 +1,7 @@
 // The binary itself, as a user starts it: what it prints where, how it ends, and how it refuses.
-#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <poll.h>
 #include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -16,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/server/program.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/test_scale.h"
 
@@ -24,115 +22,6 @@ namespace {
 
 using testing::ContainsRegex;
 using testing::HasSubstr;
-using testing::StartsWith;
-
-std::string Binary() {
-  const char* path = std::getenv("TRAMONTANE_BINARY");
-  return path == nullptr ? "build/release/bin/tramontane" : path;
-}
-
-// A run of the binary, its output gathered through pipes.
-class Program {
- public:
-  explicit Program(std::vector<std::string> arguments) {
-    int out[2], err[2];
-    if (pipe(out) != 0 || pipe(err) != 0) std::abort();
-    arguments.insert(arguments.begin(), Binary());
-    std::vector<char*> argv;
-    for (std::string& argument : arguments) argv.push_back(argument.data());
-    argv.push_back(nullptr);
-    child_ = fork();
-    if (child_ == 0) {
-      dup2(out[1], STDOUT_FILENO);
-      dup2(err[1], STDERR_FILENO);
-      for (const int fd : {out[0], out[1], err[0], err[1]}) close(fd);
-      execv(argv[0], argv.data());
-      _exit(127);
-    }
-    close(out[1]);
-    close(err[1]);
-    out_ = out[0];
-    err_ = err[0];
-  }
-  ~Program() {
-    if (!ended_) {
-      kill(child_, SIGKILL);
-      Wait();
-    }
-    close(out_);
-    close(err_);
-  }
-
-  // Reads until standard output holds a whole line, or the program has ended.
-  std::string FirstLine() {
-    while (stdout_.find('\n') == std::string::npos && ReadSome()) {
-    }
-    return stdout_.substr(0, stdout_.find('\n'));
-  }
-  // Waits until there is any output.
-  bool HasBegun() {
-    while (stdout_.empty() && ReadSome()) {
-    }
-    return !stdout_.empty();
-  }
-  void Signal(int signal) { kill(child_, signal); }
-  // The exit status; -signal when a signal ended it.
-  int Wait() {
-    while (ReadSome()) {
-    }
-    int status = 0;
-    waitpid(child_, &status, 0);
-    ended_ = true;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-  }
-  const std::string& out() const { return stdout_; }
-  const std::string& err() const { return stderr_; }
-
- private:
-  bool ReadSome() {
-    pollfd fds[2] = {{out_open_ ? out_ : -1, POLLIN, 0}, {err_open_ ? err_ : -1, POLLIN, 0}};
-    if ((!out_open_ && !err_open_) || poll(fds, 2, -1) <= 0) return false;
-    char buffer[4096];
-    if (fds[0].revents != 0) {
-      const ssize_t n = read(out_, buffer, sizeof(buffer));
-      out_open_ = n > 0;
-      if (n > 0) stdout_.append(buffer, static_cast<size_t>(n));
-    }
-    if (fds[1].revents != 0) {
-      const ssize_t n = read(err_, buffer, sizeof(buffer));
-      err_open_ = n > 0;
-      if (n > 0) stderr_.append(buffer, static_cast<size_t>(n));
-    }
-    return true;
-  }
-
-  pid_t child_ = -1;
-  int out_ = -1, err_ = -1;
-  bool out_open_ = true, err_open_ = true, ended_ = false;
-  std::string stdout_, stderr_;
-};
-
-// A server with the embedded model on a free port, and its address.
-struct Served {
-  Program program;
-  std::string address;  // of gRPC
-  std::string http;
-
-  explicit Served(std::vector<std::string> more = {}) : program(Arguments(std::move(more))) {
-    const std::string line = program.FirstLine();
-    EXPECT_THAT(line, StartsWith("ready {"));
-    const auto json = nlohmann::json::parse(line.substr(std::string("ready ").size()), nullptr, false);
-    if (!json.is_object()) return;
-    address = json.value("grpc", "");
-    http = json.value("http", "");
-  }
-  static std::vector<std::string> Arguments(std::vector<std::string> more) {
-    std::vector<std::string> all = {"serve", "--grpc-address", "127.0.0.1:0", "--http-address",
-                                    "127.0.0.1:0"};
-    all.insert(all.end(), more.begin(), more.end());
-    return all;
-  }
-};
 
 TEST(CommandLineTest, ServePrintsExactlyOneReadyLineAndDrainsOnSigterm) {
   Served served;
@@ -168,7 +57,7 @@ TEST(CommandLineTest, DrainingIsBoundedByItsTimeout) {
   served.program.Signal(SIGTERM);
   EXPECT_EQ(served.program.Wait(), 0);
   EXPECT_EQ(generate.Wait(), 1);
-  EXPECT_THAT(generate.err(), ContainsRegex("UNAVAILABLE|CANCELLED"));
+  EXPECT_THAT(generate.err(), HasSubstr("UNAVAILABLE"));
 }
 
 TEST(CommandLineTest, ASecondSignalEndsTheServerAtOnce) {
@@ -325,7 +214,7 @@ TEST(CommandLineTest, AMissingFolderIsNamed) {
 TEST(CommandLineTest, StandardOutputThatIsFullIsAnError) {
   if (access("/dev/full", W_OK) != 0)
     GTEST_SKIP() << "no /dev/full here: what happens on a full disk is not shown";
-  const std::string command = Binary() + " serve --print-config > /dev/full 2> /dev/null";
+  const std::string command = TramontaneBinary() + " serve --print-config > /dev/full 2> /dev/null";
   EXPECT_NE(std::system(command.c_str()), 0);
 }
 

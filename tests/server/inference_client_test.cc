@@ -6,6 +6,7 @@
 #include <array>
 #include <chrono>
 #include <functional>
+#include <future>
 #include <optional>
 #include <thread>
 
@@ -223,6 +224,66 @@ TEST(BothDoors, DrainTogether) {
   EXPECT_TRUE(running.ReadAll().ok());
   running.DropCall();
   EXPECT_TRUE(drained.get());
+}
+
+TEST(BothDoors, WhatAStopEndsIsUnavailable) {
+  ScriptedServer server;
+  server.model().SetStepTime(1000);
+  Stream over_grpc(server.stub(), RequestOfIds({1}, 30000));
+  ASSERT_TRUE(over_grpc.Next());
+  CallReader in_process(server.server().client(), RequestOfIds({1}, 30000));
+  ASSERT_TRUE(in_process.Next());
+
+  auto stopped = std::async(std::launch::async, [&] { server.server().Stop(); });
+  const RpcError end = in_process.ReadAll();
+  in_process.DropCall();
+  EXPECT_EQ(end.code, StatusCode::kUnavailable);
+  EXPECT_EQ(end.reason, "STOPPED");
+  const grpc::Status status = over_grpc.ReadAll();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(status.error_message(), end.message);
+  stopped.get();
+}
+
+TEST(BothDoors, WhatAStopFindsWaitingForAWorkerIsUnavailable) {
+  ScriptedServerOptions options;
+  options.server.worker_threads = 1;
+  ScriptedServer server(options);
+  std::promise<void> entered, released;
+  server.server().client().Tokenize({}, [&](const RpcError&, const v1::TokenizeResponse&) {
+    entered.set_value();
+    released.get_future().wait();
+  });
+  entered.get_future().wait();
+  CallReader waiting(server.server().client(), RequestOfIds({1}, 5));
+  auto stopped = std::async(std::launch::async, [&] { server.server().Stop(); });
+  while (server.server().client().ready()) std::this_thread::yield();
+  CallReader late(server.server().client(), RequestOfIds({1}, 5));
+  EXPECT_EQ(late.refusal().reason, "DRAINING");
+  released.set_value();
+  EXPECT_EQ(waiting.ReadAll().code, StatusCode::kUnavailable);
+  waiting.DropCall();
+  stopped.get();
+}
+
+// What a server stops for is destroyed next: tokenizer, compiler, engine.
+TEST(InProcess, AStopWaitsForTheWorkerInTheMidstOfItsWork) {
+  ScriptedServer server;
+  std::promise<void> entered, stop_returned;
+  std::future<void> returned = stop_returned.get_future();
+  bool returned_early = false;
+  v1::TokenizeRequest request;
+  request.set_text("some text");
+  server.server().client().Tokenize(request, [&](const RpcError&, const v1::TokenizeResponse& tokens) {
+    entered.set_value();
+    returned_early = returned.wait_for(std::chrono::milliseconds(200)) == std::future_status::ready;
+    const std::vector<int32_t> ids(tokens.token_ids().begin(), tokens.token_ids().end());
+    EXPECT_TRUE(server.tokenizer().Decode(ids).ok());
+  });
+  entered.get_future().wait();
+  server.server().Stop();
+  stop_returned.set_value();
+  EXPECT_FALSE(returned_early);
 }
 
 TEST(InProcess, NothingIsServedBeforeTheModelIsThere) {

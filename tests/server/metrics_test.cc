@@ -41,6 +41,8 @@ TEST(Metrics, CountTheRequestsOfBothDoors) {
            "vllm:time_to_first_token_seconds_bucket{" + model + R"(,le="+Inf"} 2)",
            "vllm:inter_token_latency_seconds_count{" + model + "} 10\n",
            "vllm:inter_token_latency_seconds_bucket{" + model + R"(,le="0.025"})",
+           "# TYPE tramontane_dropped_log_lines_total counter\ntramontane_dropped_log_lines_total{" + model +
+               "} 0\n",
        }) {
     EXPECT_THAT(text, HasSubstr(line));
   }
@@ -80,6 +82,7 @@ TEST(Metrics, OfTheGatewayTellItsServers) {
            "tramontane_backend_up{backend=\"b:1\"} 0\n",
            "tramontane_backend_open_calls{backend=\"a:1\"} 3\n",
            "# TYPE tramontane_backend_lost_calls_total counter\n",
+           "tramontane_dropped_log_lines_total 0\n",
            "tramontane_backend_lost_calls_total{backend=\"a:1\"} 1\n",
        }) {
     EXPECT_THAT(text, HasSubstr(line));

@@ -1,0 +1,142 @@
+// The process of a server: how it begins where the system gives it too little, how it ends, and that nothing
+// which happens to its standard error stops it.
+#include <gmock/gmock.h>
+#include <grp.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "tests/server/program.h"
+#include "tests/support/temp_folder.h"
+
+namespace tramontane {
+namespace {
+
+using testing::ContainsRegex;
+using testing::HasSubstr;
+using testing::Not;
+
+#if defined(__SANITIZE_ADDRESS__)
+constexpr bool kNeedsAddressSpace = true;  // of the sanitizer's own, terabytes of it
+#else
+constexpr bool kNeedsAddressSpace = false;
+#endif
+
+std::vector<std::string> Story(const std::string& address, const std::string& tokens) {
+  return {"generate", "Tell me a story", "--address", address, "--max-tokens", tokens, "--ignore-eos"};
+}
+
+// ---- beginning ----------------------------------------------------------------------------------
+
+void SetLimit(decltype(RLIMIT_NOFILE) resource, rlim_t value) {
+  const rlimit limit = {value, value};
+  if (setrlimit(resource, &limit) != 0) _exit(99);
+}
+
+void ExpectASentence(Program& program, const std::string& which) {
+  EXPECT_EQ(program.Wait(), 1) << which << ": " << program.err();
+  EXPECT_EQ(program.out(), "") << which;
+  EXPECT_THAT(program.err(), ContainsRegex("[Mm]emory|threads|may open|no memory")) << which;
+}
+
+TEST(Process, WithTooFewFilesItSaysSoAndEnds) {
+  for (const rlim_t files : {4, 8, 12, 31}) {
+    Program program(Served::Arguments(), {.in_child = [files] { SetLimit(RLIMIT_NOFILE, files); }});
+    ExpectASentence(program, std::to_string(files) + " files");
+  }
+}
+
+TEST(Process, WithoutThreadsItSaysSoAndEnds) {
+  // The limit does not bind root, so the program is somebody else's.
+  const auto in_child = [] {
+    SetLimit(RLIMIT_NPROC, 1);
+    if (geteuid() == 0 && (setgroups(0, nullptr) != 0 || setgid(65534) != 0 || setuid(65534) != 0)) _exit(99);
+  };
+  Program program(Served::Arguments(), {.in_child = in_child});
+  const int status = program.Wait();
+  if (status == 127 || status == 99)
+    GTEST_SKIP() << "nobody else may run the program here: want of threads is not shown";
+  EXPECT_EQ(status, 1);
+  EXPECT_THAT(program.err(), HasSubstr("thread"));
+}
+
+TEST(Process, WithTooLittleAddressSpaceItSaysSoAndEndsWhereverThatStrikes) {
+  if (kNeedsAddressSpace)
+    GTEST_SKIP() << "a sanitizer takes the whole address space: want of it is not shown";
+  for (rlim_t mib = 96; mib <= 480; mib += 32) {
+    Program program(Served::Arguments(), {.in_child = [mib] { SetLimit(RLIMIT_AS, mib << 20); }});
+    if (program.FirstLine().starts_with("ready")) break;
+    ExpectASentence(program, std::to_string(mib) + " MiB");
+  }
+}
+
+// ---- ending -------------------------------------------------------------------------------------
+
+// A model whose load stops at its tokenizer: a pipe that nobody writes to.
+class EndlessLoad {
+ public:
+  EndlessLoad() {
+    namespace fs = std::filesystem;
+    for (const char* file : {"config.json", "generation_config.json", "model.safetensors"}) {
+      fs::copy(fs::path("models/breeze/weights") / file, fs::path(folder_.path()) / file);
+    }
+    EXPECT_EQ(mkfifo((folder_.path() + "/tokenizer.model.v3").c_str(), 0600), 0);
+  }
+  const std::string& path() const { return folder_.path(); }
+
+ private:
+  TempFolder folder_;
+};
+
+TEST(Process, ASignalEndsALoadWhereverItIs) {
+  const EndlessLoad model;
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) {
+    Program program(Served::Arguments({model.path()}));
+    ASSERT_TRUE(program.HasSaid(" on cpu (")) << program.err();
+    program.Signal(signal);
+    EXPECT_EQ(program.Wait(), 0) << program.err();
+    EXPECT_EQ(program.out(), "");
+    EXPECT_THAT(program.err(), HasSubstr("stopping: the model was still loading"));
+  }
+}
+
+TEST(Process, AHangUpOfTheTerminalDrains) {
+  Served served;
+  Program generate(Story(served.address, "400"));
+  EXPECT_TRUE(generate.HasBegun());
+  served.program.Signal(SIGHUP);
+  ASSERT_TRUE(served.program.HasSaid("stopping: new requests are refused"));
+  served.program.Signal(SIGHUP);  // a terminal that goes away may send two
+  EXPECT_EQ(served.program.Wait(), 0);
+  EXPECT_EQ(generate.Wait(), 0) << generate.err();
+}
+
+TEST(Process, AHangUpThatIsIgnoredStaysIgnored) {
+  Served served({}, {.in_child = [] { signal(SIGHUP, SIG_IGN); }});
+  served.program.Signal(SIGHUP);
+  Program generate(Story(served.address, "4"));
+  EXPECT_EQ(generate.Wait(), 0) << generate.err();
+  served.program.Signal(SIGTERM);
+  EXPECT_EQ(served.program.Wait(), 0);
+}
+
+// ---- standard error -----------------------------------------------------------------------------
+
+TEST(Process, AStandardErrorThatNobodyReadsStopsNothing) {
+  Served served({"--log-level", "trace"}, {.reads_err = false});
+  for (int i = 0; i < 20; ++i) {
+    Program generate(Story(served.address, "4"));
+    EXPECT_EQ(generate.Wait(), 0) << generate.err();
+  }
+  served.program.Signal(SIGTERM);
+  EXPECT_EQ(served.program.Wait(), 0);
+}
+
+}  // namespace
+}  // namespace tramontane
