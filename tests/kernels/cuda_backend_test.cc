@@ -6,8 +6,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <memory>
 #include <random>
 
 #include "kernels/cuda/emulator/emulated_runtime.h"
@@ -239,83 +241,168 @@ TEST(CudaReserve, RefusesHeadsThatAttentionDoesNotHave) {
 
 // ---- attention ----------------------------------------------------------------------------------
 
-// The work lists of a step are made once for each (table, window), shared by its layers, and kept in a ring:
-// more windows than the ring holds, in the order of layers that come back to them, and then other lengths in
-// the same buffers. Tolerance: weights P and the output are rounded once each, and values are of size 1: 4
-// units of 1.
-TEST(CudaAttention, LayersOfManyWindowsShareAStepAndTheNextStepHasListsOfItsOwn) {
-  constexpr int32_t kHeads = 4, kKvHeads = 2, kHeadDim = 32, kPageSize = 16;
-  constexpr int32_t kWidth = kHeads * kHeadDim;
-  const std::vector<int32_t> windows = {50, 3, 5, 7, 9, 11, 13, 17, 19, 40};
-  Device device;
-  Backend& backend = *device.backend;
-  ASSERT_EQ(backend.Reserve(SmallMaxima()), OpCode::kOk) << backend.last_error();
-  int32_t* kv_indptr = device.Allocate<int32_t>(3);
-  int32_t* page_indices = device.Allocate<int32_t>(64);
-  int32_t* last_page_len = device.Allocate<int32_t>(2);
-  int32_t* kv_base = device.Allocate<int32_t>(2);
-  int32_t* qo_indptr = device.Allocate<int32_t>(3);
-  uint16_t* query = device.Allocate<uint16_t>(48 * kWidth);
-  uint16_t* out = device.Allocate<uint16_t>(48 * kWidth);
+// One layer's attention of a step of two sequences, in buffers that all its steps share.
+class PagedAttention {
+ public:
+  static constexpr int32_t kHeads = 4, kKvHeads = 2, kHeadDim = 32, kPageSize = 16;
+  static constexpr int32_t kWidth = kHeads * kHeadDim;
 
-  struct Step {
+  struct Batch {
     std::vector<PagedSpan> spans;
     std::vector<int32_t> queries;
   };
-  const std::vector<Step> steps = {{{{0, 35}, {16, 90}}, {20, 3}}, {{{0, 70}, {0, 4}}, {20, 3}}};
-  for (const Step& step : steps) {
-    PagedKvFixture kv({.kv_heads = kKvHeads, .head_dim = kHeadDim, .page_size = kPageSize}, step.spans);
-    kv.FillRandom(5);
-    kv.SetQueries(step.queries);
-    const PageTableView table = kv.Table();
-    KvLayerView view = kv.View();
-    view.pool = device.Upload(std::vector<std::byte>(kv.pool(), kv.pool() + kv.pool_bytes()));
-    device.Write(kv_indptr, std::vector<int32_t>(table.kv_indptr, table.kv_indptr + 3));
-    device.Write(page_indices,
-                 std::vector<int32_t>(table.page_indices, table.page_indices + table.kv_indptr[2]));
-    device.Write(last_page_len, std::vector<int32_t>(table.last_page_len, table.last_page_len + 2));
-    device.Write(kv_base, std::vector<int32_t>(table.kv_base, table.kv_base + 2));
-    device.Write(qo_indptr, std::vector<int32_t>(kv.qo_indptr(), kv.qo_indptr() + 3));
-    const std::vector<uint16_t> queries = RandomBf16(kv.tokens() * kWidth, 9, 1.0f);
-    device.Write(query, queries);
-    for (size_t layer = 0; layer < 2 * windows.size(); ++layer) {
-      const int32_t window = windows[layer % windows.size()];
-      SCOPED_TRACE("layer " + std::to_string(layer) + " window " + std::to_string(window));
-      AttentionParams params;
-      params.query = MakeTensor(query, DType::kBf16, kv.tokens(), kWidth);
-      params.out = MakeTensor(out, DType::kBf16, kv.tokens(), kWidth);
-      params.kv = view;
-      params.table = {kv_indptr, page_indices, last_page_len, kv_base, nullptr};
-      params.qo_indptr = qo_indptr;
-      params.batch = 2;
-      params.query_heads = kHeads;
-      params.window = window;
-      params.scale = 0.2f;
-      ASSERT_EQ(backend.Attention(params), OpCode::kOk) << backend.last_error();
-      const std::vector<uint16_t> got = device.Read(out, queries.size());
-      size_t at = 0;
-      for (int32_t b = 0; b < 2; ++b) {
-        const int64_t from = step.spans[static_cast<size_t>(b)].kv_base;
-        reference::AttentionProblem problem;
-        problem.query_heads = kHeads;
-        problem.kv_heads = kKvHeads;
-        problem.head_dim = kHeadDim;
-        problem.window = window;
-        problem.scale = 0.2f;
-        problem.query_begin = kv.QueryBegin(b);
-        problem.key_begin = from;
-        problem.keys = kv.All(KvHalf::kKey, b, from);
-        problem.values = kv.All(KvHalf::kValue, b, from);
-        for (size_t i = 0; i < static_cast<size_t>(kv.QueryCount(b)) * kWidth; ++i) {
-          problem.query.push_back(Bf16ToFloat(queries[at + i]));
-        }
-        for (const double want : reference::Attention(problem)) {
-          ASSERT_NEAR(Bf16ToFloat(got[at]), want, 4 * kUnit) << "sequence " << b << " element " << at;
-          ++at;
-        }
+  enum class Written {
+    kByUpload,
+    kBehindTheBackend
+  };  // the latter as a kernel would: no call of the backend tells
+
+  explicit PagedAttention(Device& device)
+      : device_(device),
+        kv_indptr_(device.Allocate<int32_t>(3)),
+        page_indices_(device.Allocate<int32_t>(64)),
+        last_page_len_(device.Allocate<int32_t>(2)),
+        kv_base_(device.Allocate<int32_t>(2)),
+        qo_indptr_(device.Allocate<int32_t>(3)),
+        query_(device.Allocate<uint16_t>(48 * kWidth)),
+        out_(device.Allocate<uint16_t>(48 * kWidth)) {}
+
+  void Set(const Batch& batch, Written written = Written::kByUpload) {
+    kv_ = std::make_unique<PagedKvFixture>(
+        PagedKvShape{.kv_heads = kKvHeads, .head_dim = kHeadDim, .page_size = kPageSize}, batch.spans);
+    kv_->FillRandom(5);
+    kv_->SetQueries(batch.queries);
+    spans_ = batch.spans;
+    const PageTableView table = kv_->Table();
+    view_ = kv_->View();
+    auto* pool = device_.Allocate<std::byte>(static_cast<size_t>(kv_->pool_bytes()));
+    Write(written, pool, kv_->pool(), static_cast<size_t>(kv_->pool_bytes()));
+    view_.pool = pool;
+    Write(written, kv_indptr_, table.kv_indptr, 3);
+    Write(written, page_indices_, table.page_indices, static_cast<size_t>(table.kv_indptr[2]));
+    Write(written, last_page_len_, table.last_page_len, 2);
+    Write(written, kv_base_, table.kv_base, 2);
+    Write(written, qo_indptr_, kv_->qo_indptr(), 3);
+    queries_ = RandomBf16(kv_->tokens() * kWidth, 9, 1.0f);
+    Write(written, query_, queries_.data(), queries_.size());
+  }
+
+  void Queue(int32_t window) {
+    AttentionParams params;
+    params.query = MakeTensor(query_, DType::kBf16, kv_->tokens(), kWidth);
+    params.out = MakeTensor(out_, DType::kBf16, kv_->tokens(), kWidth);
+    params.kv = view_;
+    params.table = {kv_indptr_, page_indices_, last_page_len_, kv_base_, nullptr};
+    params.qo_indptr = qo_indptr_;
+    params.batch = 2;
+    params.query_heads = kHeads;
+    params.window = window;
+    params.scale = kScale;
+    ASSERT_EQ(device_.backend->Attention(params), OpCode::kOk) << device_.backend->last_error();
+  }
+
+  // What was queued last gave. Tolerance: weights P and the output are rounded once each, and values are of
+  // size 1: 4 units of 1.
+  void ExpectAsDefined(int32_t window) {
+    const std::vector<uint16_t> got = device_.Read(out_, queries_.size());
+    size_t at = 0;
+    for (int32_t b = 0; b < 2; ++b) {
+      const int64_t from = spans_[static_cast<size_t>(b)].kv_base;
+      reference::AttentionProblem problem;
+      problem.query_heads = kHeads;
+      problem.kv_heads = kKvHeads;
+      problem.head_dim = kHeadDim;
+      problem.window = window;
+      problem.scale = kScale;
+      problem.query_begin = kv_->QueryBegin(b);
+      problem.key_begin = from;
+      problem.keys = kv_->All(KvHalf::kKey, b, from);
+      problem.values = kv_->All(KvHalf::kValue, b, from);
+      for (size_t i = 0; i < static_cast<size_t>(kv_->QueryCount(b)) * kWidth; ++i) {
+        problem.query.push_back(Bf16ToFloat(queries_[at + i]));
+      }
+      for (const double want : reference::Attention(problem)) {
+        ASSERT_NEAR(Bf16ToFloat(got[at]), want, 4 * kUnit) << "sequence " << b << " element " << at;
+        ++at;
       }
     }
   }
+
+ private:
+  static constexpr float kScale = 0.2f;
+
+  template <typename T>
+  void Write(Written written, T* to, const T* from, size_t count) {
+    if (written == Written::kByUpload) return device_.Write(to, std::vector<T>(from, from + count));
+    std::copy_n(from, count, to);  // the emulated device's memory is the host's; nothing is queued
+  }
+
+  Device& device_;
+  std::unique_ptr<PagedKvFixture> kv_;
+  std::vector<PagedSpan> spans_;
+  KvLayerView view_;
+  std::vector<uint16_t> queries_;
+  int32_t *kv_indptr_, *page_indices_, *last_page_len_, *kv_base_, *qo_indptr_;
+  uint16_t *query_, *out_;
+};
+
+const PagedAttention::Batch kLongBatch = {{{0, 35}, {16, 90}}, {20, 3}};
+const PagedAttention::Batch kOtherBatch = {{{0, 70}, {0, 4}}, {20, 3}};  // as many tokens, of other sequences
+
+// The work lists of a step are made once for each (table, window), shared by its layers, and kept in a ring:
+// more windows than the ring holds, in the order of layers that come back to them, and then other lengths in
+// the same buffers.
+TEST(CudaAttention, LayersOfManyWindowsShareAStepAndTheNextStepHasListsOfItsOwn) {
+  const std::vector<int32_t> windows = {50, 3, 5, 7, 9, 11, 13, 17, 19, 40};
+  Device device;
+  ASSERT_EQ(device.backend->Reserve(SmallMaxima()), OpCode::kOk) << device.backend->last_error();
+  PagedAttention attention(device);
+  for (const PagedAttention::Batch& batch : {kLongBatch, kOtherBatch}) {
+    attention.Set(batch);
+    for (size_t layer = 0; layer < 2 * windows.size(); ++layer) {
+      const int32_t window = windows[layer % windows.size()];
+      SCOPED_TRACE("layer " + std::to_string(layer) + " window " + std::to_string(window));
+      attention.Queue(window);
+      attention.ExpectAsDefined(window);
+    }
+  }
+}
+
+TEST(CudaAttention, TheRotaryTableBeginsAStepWithListsOfItsOwn) {
+  constexpr int32_t kWindow = 50;
+  Device device;
+  ASSERT_EQ(device.backend->Reserve(SmallMaxima()), OpCode::kOk) << device.backend->last_error();
+  const int32_t* positions = device.Upload(std::vector<int32_t>{34});
+  const double* frequency = device.Upload(std::vector<double>(16, 0.1));
+  float* cos_sin = device.Allocate<float>(32);
+  PagedAttention attention(device);
+  attention.Set(kLongBatch);
+  attention.Queue(kWindow);
+  attention.ExpectAsDefined(kWindow);
+  attention.Set(kOtherBatch, PagedAttention::Written::kBehindTheBackend);
+  ASSERT_EQ(device.backend->RopeTable({positions, 1, frequency, 16, cos_sin}), OpCode::kOk);
+  attention.Queue(kWindow);
+  attention.ExpectAsDefined(kWindow);
+}
+
+// A recorded step makes its lists where those of any step lie.
+TEST(CudaAttention, AReplayedStepLeavesNoListsToTheCallsAfterIt) {
+  constexpr int32_t kWindow = 50;
+  Device device;
+  ASSERT_EQ(device.backend->Reserve(SmallMaxima()), OpCode::kOk) << device.backend->last_error();
+  PagedAttention recorded(device), after(device);
+  recorded.Set(kOtherBatch);
+  after.Set(kLongBatch);
+  ASSERT_EQ(device.backend->BeginRecording(), OpCode::kOk);
+  recorded.Queue(kWindow);
+  RecordingHandle recording;
+  ASSERT_EQ(device.backend->EndRecording(&recording), OpCode::kOk);
+  after.Queue(kWindow);
+  after.ExpectAsDefined(kWindow);
+  ASSERT_EQ(device.backend->Replay(recording), OpCode::kOk);
+  recorded.ExpectAsDefined(kWindow);
+  after.Queue(kWindow);
+  after.ExpectAsDefined(kWindow);
+  device.backend->FreeRecording(recording);
 }
 
 // ---- recorded steps -----------------------------------------------------------------------------

@@ -158,6 +158,14 @@ TEST_P(CudaSamplingTest, BiasPenaltiesAndMaskDecideButLogprobsStayRaw) {
   EXPECT_EQ(One(rows[6]).token, 2);
 }
 
+// Divided, the penalised token would come nearer to zero and win.
+TEST_P(CudaSamplingTest, APenaltyPushesNegativeLogitsDown) {
+  SampledRow row = {{-1.0f, -1.5f}, Greedy(), {{0, 0.0f, 0, 1}}, {}};
+  row.row.repetition_penalty = 2.0f;
+  ExpectMatchesDefinition({row});
+  EXPECT_EQ(One(row).token, 1);
+}
+
 TEST_P(CudaSamplingTest, ABrokenRowFailsAloneAndItsNeighboursAreUntouched) {
   std::vector<SampledRow> healthy;
   for (uint64_t i = 0; i < 9; ++i) {
