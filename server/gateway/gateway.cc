@@ -144,11 +144,11 @@ void Gateway::Impl::AnswerOptions(HttpExchange& exchange, const std::string& met
 
 StatusOr<std::unique_ptr<Gateway>> Gateway::Start(GatewayOptions options, InferenceClient& client) {
   auto impl = std::make_unique<Impl>(std::move(options), client);
-  TM_ASSIGN_OR_RETURN(impl->server,
-                      HttpServer::Start(ServerOptionsOf(impl->options),
-                                        [impl = impl.get()](const std::shared_ptr<HttpExchange>& exchange) {
-                                          impl->Handle(exchange);
-                                        }));
+  TM_ASSIGN_OR_RETURN(
+      impl->server, HttpServer::Start(ServerOptionsOf(impl->options),
+                                      [impl = impl.get()](const std::shared_ptr<HttpExchange>& exchange) {
+                                        exchange->RunOnHandler([impl, exchange] { impl->Handle(exchange); });
+                                      }));
   return std::unique_ptr<Gateway>(new Gateway(std::move(impl)));
 }
 

@@ -19,13 +19,15 @@ namespace tramontane {
 
 // Every bound of the transport, with what happens there.
 struct HttpLimits {
-  int32_t max_connections = 16384;          // one more waits to be accepted until another one closes
-  int64_t max_header_bytes = 32 << 10;      // request line and fields; more: 431, connection closed
-  int64_t max_body_bytes = 32 << 20;        // of one request; more: 413, connection closed
-  int64_t max_held_body_bytes = 256 << 20;  // of all requests being read or answered; more: 503
+  int32_t max_connections = 16384;          // one more: the one that waits longest for a request is closed;
+                                            // none does: 503 for the new one
+  int64_t max_header_bytes = 32 << 10;      // request line and fields, a chunk's line; more: 431, closed
+  int64_t max_body_bytes = 32 << 20;        // of one request, also decompressed; more: 413, closed
+  int64_t max_held_body_bytes = 256 << 20;  // of all requests, until they are parsed; more: 503
   int64_t read_timeout_ms = 30'000;         // first byte to last of a request; longer: 408, connection closed
   int64_t idle_timeout_ms = 300'000;        // between two requests; longer: connection closed
-  int64_t write_timeout_ms = 60'000;        // for the client to take one write; longer: as if it had hung up
+  int64_t write_timeout_ms = 60'000;        // for the client to take 64 KiB of a write, or the rest of it;
+                                            // longer: as if it had hung up
   int64_t silence_ms = 15'000;  // nothing written to a stream for so long: a comment keeps it open; 0: none
 };
 

@@ -1,8 +1,9 @@
 #include "server/gateway/gzip.h"
 
-#include <algorithm>
+#include <array>
 #include <boost/beast/zlib/inflate_stream.hpp>
 #include <boost/crc.hpp>
+#include <memory>
 #include <utility>
 
 namespace tramontane {
@@ -25,6 +26,13 @@ uint32_t Word(std::string_view bytes) {  // little-endian
 }
 
 ApiError Fault(std::string what) { return BadRequest("", "the body is not gzip: " + std::move(what)); }
+
+ApiError TooLong(int64_t max_bytes) {
+  ApiError error;
+  error.status = 413;
+  error.message = "the body is longer than " + std::to_string(max_bytes) + " bytes when it is decompressed";
+  return error;
+}
 
 // Takes `count` bytes from the front. False: there are fewer.
 bool Skip(std::string_view* bytes, size_t count) {
@@ -51,42 +59,44 @@ bool SkipHeader(std::string_view* bytes) {
   return (flags & kHasHeaderCrc) == 0 || Skip(bytes, 2);
 }
 
+// Of the eight bytes behind the text.
+std::optional<ApiError> TrailerFault(std::string_view trailer, std::string_view text) {
+  boost::crc_32_type crc;
+  crc.process_bytes(text.data(), text.size());
+  if (crc.checksum() != Word(trailer)) return Fault("its checksum is another one");
+  if (static_cast<uint32_t>(text.size()) != Word(trailer.substr(4)))
+    return Fault("its length is another one");
+  return std::nullopt;
+}
+
 }  // namespace
 
-std::optional<ApiError> Gunzip(std::string_view bytes, int64_t max_bytes, std::string* text) {
+std::optional<ApiError> Gunzip(std::string_view bytes, int64_t max_bytes, HeldBytes& held,
+                               std::string* text) {
   if (!SkipHeader(&bytes)) return Fault("its header is damaged");
   zlib::inflate_stream inflate;
   inflate.reset(kWindowBits);
   zlib::z_params at{};
   at.next_in = bytes.data();
   at.avail_in = bytes.size();
+  const auto step = std::make_unique<std::array<char, kStepBytes>>();
   boost::beast::error_code state;
   text->clear();
   while (state != zlib::error::end_of_stream) {
-    const size_t before = text->size();
-    text->resize(before + kStepBytes);
-    at.next_out = text->data() + before;
-    at.avail_out = kStepBytes;
+    at.next_out = step->data();
+    at.avail_out = step->size();
     inflate.write(at, zlib::Flush::sync, state);
-    text->resize(before + kStepBytes - at.avail_out);
-    if (static_cast<int64_t>(text->size()) > max_bytes) {
-      ApiError error;
-      error.status = 413;
-      error.message =
-          "the body is longer than " + std::to_string(max_bytes) + " bytes when it is decompressed";
-      return error;
-    }
-    const bool goes_on = !state && text->size() > before;
+    const std::string_view inflated(step->data(), step->size() - at.avail_out);
+    const bool goes_on = !state && !inflated.empty();
     if (!goes_on && state != zlib::error::end_of_stream) return Fault("it is damaged or cut short");
+    const auto size = static_cast<int64_t>(text->size() + inflated.size());
+    if (size > max_bytes) return TooLong(max_bytes);
+    if (!held.TrySet(size)) return held.budget().Refusal();
+    AppendArrived(inflated, text);
   }
   bytes.remove_prefix(bytes.size() - at.avail_in);
   if (bytes.size() != kTrailerBytes) return Fault("it is cut short, or something follows it");
-  boost::crc_32_type crc;
-  crc.process_bytes(text->data(), text->size());
-  if (crc.checksum() != Word(bytes) || static_cast<uint32_t>(text->size()) != Word(bytes.substr(4))) {
-    return Fault("its checksum is another one");
-  }
-  return std::nullopt;
+  return TrailerFault(bytes, *text);
 }
 
 }  // namespace tramontane

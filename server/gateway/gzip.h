@@ -7,11 +7,13 @@
 #include <string_view>
 
 #include "server/gateway/api_error.h"
+#include "server/gateway/held_bytes.h"
 
 namespace tramontane {
 
-// Decompresses one gzip member (RFC 1952) to at most `max_bytes`. Returns what is wrong, if something is: 400
-// for bytes that are no gzip, 413 for too many.
-std::optional<ApiError> Gunzip(std::string_view bytes, int64_t max_bytes, std::string* text);
+// Decompresses one gzip member (RFC 1952) to at most `max_bytes`; `held` grows with the text, before it.
+// Returns what is wrong, if something is: 400 for bytes that are no gzip, 413 for too many, 503 where `held`
+// may not grow.
+std::optional<ApiError> Gunzip(std::string_view bytes, int64_t max_bytes, HeldBytes& held, std::string* text);
 
 }  // namespace tramontane

@@ -19,9 +19,8 @@ struct HttpRequest {
   // As the router compares it: decoded, without query, "/v1", doubled and trailing slashes.
   // "/chat/completions".
   std::string path;
-  std::string query;  // what followed '?', as sent
   HttpHeaders headers;
-  std::string body;
+  std::string body;        // decoded, while RunOnHandler's work runs; then freed
   std::string id;          // drawn: no other request of this process has it
   std::string request_id;  // x-request-id, which clients may use again; else `id`
 
@@ -72,6 +71,10 @@ class HttpExchange {
 
   // Runs `work` on the connection's thread, where listeners are called, soon.
   virtual void Post(std::function<void()> work) = 0;
+
+  // Runs `work` on a handler thread, where it may take its time, with the body decoded. A body that cannot be
+  // is answered instead. When `work` returns, the body is freed. Before anybody else is given the exchange.
+  virtual void RunOnHandler(std::function<void()> work) = 0;
 };
 
 }  // namespace tramontane

@@ -1,36 +1,17 @@
 #include "server/gateway/http_connection.h"
 
-#include <poll.h>
-#include <strings.h>
-
 #include <algorithm>
-#include <boost/asio/buffer.hpp>
-#include <boost/asio/post.hpp>
 #include <charconv>
-#include <chrono>
 #include <ctime>
-#include <latch>
-#include <optional>
 
 #include "server/gateway/api_error.h"
-#include "server/gateway/gzip.h"
+#include "server/gateway/http_exchange.h"
 #include "server/request_id.h"
 
 namespace tramontane {
 namespace {
 
-namespace asio = boost::asio;
-using asio::ip::tcp;
-using boost::system::error_code;
-
-constexpr size_t kReadAheadBytes = 64 << 10;   // kept of what follows a request that is being answered
 constexpr size_t kKeptBufferBytes = 64 << 10;  // a larger buffer is given back once it is written
-
-int64_t NowMs() {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
 
 const char* ReasonPhrase(int status) {
   switch (status) {
@@ -88,222 +69,82 @@ ApiError Refusal(int status, std::string type, std::string message) {
   return error;
 }
 
-// With input left unread, the system alone knows whether the client is still there.
-bool HasHungUp(tcp::socket& socket) {
-  pollfd state{};
-  state.fd = socket.native_handle();
-  state.events = POLLRDHUP;
-  return poll(&state, 1, 0) > 0;
-}
-
-// The face of a connection towards endpoints.
-class Exchange : public HttpExchange {
- public:
-  Exchange(std::shared_ptr<Connection> connection, int64_t number, HttpRequest request)
-      : connection_(std::move(connection)), number_(number), request_(std::move(request)) {}
-  ~Exchange() override {
-    if (state_ == State::kOpen) {
-      Respond(ErrorResponse(Refusal(500, "server_error", "this request was given up")));
-    } else if (state_ == State::kStreaming) {
-      Do([connection = connection_, number = number_] { connection->Abandon(number); });
-    }
-  }
-
-  const HttpRequest& request() const override { return request_; }
-
-  // On a handler thread, before anybody else sees the exchange. False: refused.
-  bool DecodeBody(int64_t max_bytes);
-
-  void Respond(HttpResponse response) override {
-    state_ = State::kAnswered;
-    Do([connection = connection_, number = number_, response = std::move(response)]() mutable {
-      connection->Respond(number, std::move(response));
-    });
-  }
-  void StartStream(HttpResponse head) override {
-    state_ = State::kStreaming;
-    Do([connection = connection_, number = number_, head = std::move(head)]() mutable {
-      connection->StartStream(number, std::move(head));
-    });
-  }
-  void Write(std::string bytes) override {
-    Do([connection = connection_, number = number_, bytes = std::move(bytes)] {
-      connection->Write(number, bytes);
-    });
-  }
-  void End(std::string last_bytes) override {
-    state_ = State::kAnswered;
-    Do([connection = connection_, number = number_, bytes = std::move(last_bytes)] {
-      connection->End(number, bytes);
-    });
-  }
-  void Listen(std::shared_ptr<HttpListener> listener) override {
-    const bool there = Do([connection = connection_, number = number_, listener]() mutable {
-      connection->Listen(number, std::move(listener));
-    });
-    if (!there) listener->OnHangUp();  // the server has stopped, and its threads with it
-  }
-  void Post(std::function<void()> work) override { connection_->thread().Post(std::move(work)); }
-
- private:
-  enum class State { kOpen, kStreaming, kAnswered };
-
-  // At once where this is the connection's thread.
-  template <typename Work>
-  bool Do(Work work) {
-    if (connection_->thread().is_current()) {
-      work();
-      return true;
-    }
-    return connection_->thread().Post(std::move(work));
-  }
-
-  const std::shared_ptr<Connection> connection_;
-  const int64_t number_;
-  HttpRequest request_;  // constant, once it is decoded
-  std::atomic<State> state_{State::kOpen};
-};
-
-bool Exchange::DecodeBody(int64_t max_bytes) {
-  const std::string* encoding = request_.Header("content-encoding");
-  if (encoding == nullptr || request_.body.empty() || strcasecmp(encoding->c_str(), "identity") == 0)
-    return true;
-  std::string decoded;
-  std::optional<ApiError> fault;
-  if (strcasecmp(encoding->c_str(), "gzip") == 0) {
-    fault = Gunzip(request_.body, max_bytes, &decoded);
-  } else {
-    fault = Refusal(415, "invalid_request_error",
-                    "Content-Encoding: \"" + *encoding + "\" is not understood, only gzip and identity");
-  }
-  if (fault) {
-    Respond(ErrorResponse(*fault));
-    return false;
-  }
-  const auto more = static_cast<int64_t>(decoded.size()) - static_cast<int64_t>(request_.body.size());
-  request_.body = std::move(decoded);
-  Do([connection = connection_, number = number_, more] { connection->HoldMore(number, more); });
-  return true;
-}
-
 }  // namespace
 
-// ---- IoThread --------------------------------------------------------------------------------------
-
-void IoThread::Start(int64_t sweep_ms) {
-  sweep_ms_ = sweep_ms;
-  thread_ = std::thread([this] {
-    thread_id_ = std::this_thread::get_id();
-    ScheduleSweep();
-    context_.run();
-  });
+ApiError TooManyConnections() {
+  ApiError error = Refusal(503, "service_unavailable",
+                           "the most connections are open, and none of them waits for its next request");
+  error.code = "too_many_connections";
+  error.retry_after_ms = 1000;
+  return error;
 }
 
-bool IoThread::Post(std::function<void()> work) {
-  std::lock_guard lock(mutex_);
-  if (closed_) return false;
-  mailbox_.push_back(std::move(work));
-  if (mailbox_.size() == 1) asio::post(context_, [this] { RunMailbox(); });
-  return true;
+Connection::Connection(std::shared_ptr<HttpServerState> shared, std::shared_ptr<ConnectionThread> thread,
+                       std::unique_ptr<ByteSocket> socket)
+    : shared_(std::move(shared)),
+      thread_(std::move(thread)),
+      socket_(std::move(socket)),
+      parser_(shared_->options.limits),
+      held_(shared_->held_bytes) {
+  ++shared_->connections;
 }
 
-void IoThread::RunMailbox() {
-  {
-    std::lock_guard lock(mutex_);
-    running_.swap(mailbox_);
-  }
-  for (auto& work : running_) work();
-  running_.clear();
+void Connection::Enter(Phase phase) {
+  if (phase_ == Phase::kIdle) thread_->LeaveLine(place_);
+  if (phase_ == Phase::kAnswering) --shared_->open_exchanges;
+  phase_ = phase;
+  since_ms_ = thread_->NowMs();
+  if (phase_ == Phase::kIdle) place_ = thread_->WaitInLine(*this);
+  if (phase_ == Phase::kAnswering) ++shared_->open_exchanges;
 }
 
-void IoThread::ScheduleSweep() {
-  timer_.expires_after(std::chrono::milliseconds(sweep_ms_));
-  timer_.async_wait([this](error_code) {
-    if (stopping_) return;
-    Sweep();
-    ScheduleSweep();
-  });
-}
-
-void IoThread::Sweep() {
-  const int64_t now = NowMs();
-  // Sweeping may close connections, which removes them.
-  const std::vector<std::shared_ptr<Connection>> connections(connections_.begin(), connections_.end());
-  for (const auto& connection : connections) connection->Sweep(now);
-}
-
-void IoThread::CloseConnections() {
-  std::latch closed(1);
-  const bool runs = Post([this, &closed] {
-    const std::vector<std::shared_ptr<Connection>> connections(connections_.begin(), connections_.end());
-    for (const auto& connection : connections) connection->Close();
-    closed.count_down();
-  });
-  if (runs) closed.wait();
-}
-
-void IoThread::Join() {
-  if (!thread_.joinable()) return;
-  asio::post(context_, [this] {
-    stopping_ = true;
-    timer_.cancel();
-  });
-  work_.reset();
-  thread_.join();
-  thread_id_ = std::thread::id();
-  {
-    std::lock_guard lock(mutex_);
-    closed_ = true;
-  }
-  RunMailbox();
-}
-
-// ---- Connection: reading -----------------------------------------------------------------------------
+// ---- reading -----------------------------------------------------------------------------------------
 
 void Connection::Begin() {
-  since_ms_ = NowMs();
+  Enter(Phase::kIdle);
   thread_->Add(shared_from_this());
   if (shared_->stopping) return Close();
   WaitForInput();
 }
 
-void Connection::BeginRefused() {
+void Connection::BeginOverLimit() {
+  is_over_limit_ = true;
   Begin();
-  if (phase_ == Phase::kClosed) return;
-  ApiError error =
-      Refusal(503, "service_unavailable",
-              "the most connections, " + std::to_string(limits().max_connections) + ", are open");
-  error.code = "too_many_connections";
-  error.retry_after_ms = 1000;
-  Refuse(error);
 }
 
 void Connection::WaitForInput() {
   const bool has_room = phase_ != Phase::kAnswering || input_.size() < kReadAheadBytes;
   if (waiting_for_input_ || phase_ == Phase::kClosed || input_ended_ || !has_room) return;
   waiting_for_input_ = true;
-  socket_.async_wait(tcp::socket::wait_read, [self = shared_from_this()](error_code fault) {
+  socket_->WhenReadable([self = shared_from_this()] {
     self->waiting_for_input_ = false;
-    if (!fault && self->phase_ != Phase::kClosed) self->OnReadable();
+    if (self->phase_ != Phase::kClosed) self->OnReadable();
   });
 }
 
 void Connection::OnReadable() {
-  error_code fault;
-  auto& buffer = thread_->read_buffer();
-  const size_t bytes = socket_.read_some(asio::buffer(buffer), fault);
-  if (fault == asio::error::would_block) return WaitForInput();
-  if (fault == asio::error::eof) return OnInputEnd();
-  if (fault) return Close();
-  OnInput(std::string_view(buffer.data(), bytes));
+  const size_t room = HoldRoomToRead();
+  if (room == 0) return;  // until the next sweep, or the end of the answer
+  const auto [bytes, state] = socket_->Read(thread_->read_buffer().first(room));
+  if (phase_ == Phase::kAnswering) held_.Set(static_cast<int64_t>(input_.size() + bytes));
+  if (state == ByteSocket::State::kEnded) return OnInputEnd();
+  if (state == ByteSocket::State::kBroken) return Close();
+  OnInput(std::string_view(thread_->read_buffer().data(), bytes));
   WaitForInput();
+}
+
+// How much may be read now. What is read ahead finds its room before it comes: it can wait where it is.
+size_t Connection::HoldRoomToRead() {
+  if (phase_ != Phase::kAnswering) return ConnectionThread::kReadBytes;
+  const size_t room = kReadAheadBytes - std::min(kReadAheadBytes, input_.size());
+  return held_.TrySet(static_cast<int64_t>(input_.size() + room)) ? room : 0;
 }
 
 void Connection::OnInput(std::string_view bytes) {
   switch (phase_) {
     case Phase::kIdle:
-      phase_ = Phase::kReading;
-      since_ms_ = NowMs();
+      if (bytes.empty()) break;
+      Enter(Phase::kReading);
       ParseInput(bytes);
       break;
     case Phase::kReading:
@@ -338,7 +179,7 @@ void Connection::ParseInput(std::string_view bytes) {
     input_.assign(bytes.substr(taken));
   }
   if (parser_.failed()) return Refuse(parser_.error());
-  if (parser_.header_done() && !HoldBody()) return;
+  if (!HoldInput()) return Refuse(shared_->held_bytes.Refusal());
   if (parser_.done()) return Dispatch();
   if (parser_.expects_continue() && !continue_sent_) {
     continue_sent_ = true;
@@ -347,24 +188,24 @@ void Connection::ParseInput(std::string_view bytes) {
   }
 }
 
-// Counts the body against what all of them may hold. False: refused.
-bool Connection::HoldBody() {
-  const int64_t more = parser_.body_bytes() - held_body_bytes_;
-  held_body_bytes_ += more;
-  if (more == 0 || shared_->held_body_bytes.fetch_add(more) + more <= limits().max_held_body_bytes)
-    return true;
-  ApiError error = Refusal(503, "service_unavailable",
-                           "the requests being read hold more than " +
-                               std::to_string(limits().max_held_body_bytes) + " bytes together");
-  error.code = "too_many_body_bytes";
-  error.retry_after_ms = 1000;
-  Refuse(error);
-  return false;
+// False: there is no room for it. Only a body has to find room; what comes before it has a bound of its own,
+// and a request without a body may be the question how the server is.
+bool Connection::HoldInput() {
+  const int64_t bytes = static_cast<int64_t>(input_.size()) + parser_.held_bytes();
+  if (parser_.body_bytes() > 0) return held_.TrySet(bytes);
+  held_.Set(bytes);
+  return true;
+}
+
+void Connection::DropInput() {
+  std::string().swap(input_);
+  parser_ = HttpRequestParser(limits());
+  held_.Set(0);
 }
 
 void Connection::Dispatch() {
   const bool is_http_1_1 = parser_.is_http_1_1();
-  keep_alive_ = parser_.keep_alive();
+  keep_alive_ = parser_.keep_alive() && !is_over_limit_;
   HttpRequest request = parser_.Take();
   const std::string* given = request.Header("x-request-id");
   request.id = DrawRequestId();
@@ -373,31 +214,25 @@ void Connection::Dispatch() {
   is_head_ = request.method == "HEAD";
   is_chunked_ = is_http_1_1;
   streaming_ = answered_ = continue_sent_ = false;
-  BeginAnswer();
+  Enter(Phase::kAnswering);
   parser_ = HttpRequestParser(limits());
-  auto exchange = std::make_shared<Exchange>(shared_from_this(), ++exchange_, std::move(request));
-  asio::post(shared_->handlers, [shared = shared_, exchange = std::move(exchange)]() mutable {
-    if (!exchange->DecodeBody(shared->options.limits.max_body_bytes)) return;
-    shared->handler(std::move(exchange));
-  });
+  HeldBytes body = held_.Split(static_cast<int64_t>(request.body.size()));
+  held_.Set(static_cast<int64_t>(input_.size()));
+  shared_->handler(std::make_shared<ConnectionExchange>(shared_from_this(), ++exchange_, std::move(request),
+                                                        std::move(body)));
 }
 
 // Answers what is no request, and closes.
-void Connection::Refuse(const ApiError& error) {
+void Connection::Refuse(ApiError error) {
   ++exchange_;
-  BeginAnswer();
+  DropInput();
+  Enter(Phase::kAnswering);
   request_id_ = DrawRequestId();
   keep_alive_ = is_head_ = streaming_ = answered_ = false;
   Respond(exchange_, ErrorResponse(error));
 }
 
-void Connection::BeginAnswer() {
-  phase_ = Phase::kAnswering;
-  since_ms_ = NowMs();
-  ++shared_->open_exchanges;
-}
-
-// ---- Connection: answering ---------------------------------------------------------------------------
+// ---- answering ---------------------------------------------------------------------------------------
 
 std::string Connection::Head(const HttpResponse& response, const std::string& length_field) const {
   std::string head = "HTTP/1.1 " + std::to_string(response.status) + " " + ReasonPhrase(response.status) +
@@ -456,12 +291,6 @@ void Connection::Abandon(int64_t exchange) {
   if (exchange == exchange_ && phase_ == Phase::kAnswering && !answered_) Close();
 }
 
-void Connection::HoldMore(int64_t exchange, int64_t bytes) {
-  if (exchange != exchange_ || phase_ != Phase::kAnswering) return;
-  held_body_bytes_ += bytes;
-  shared_->held_body_bytes += bytes;
-}
-
 void Connection::Append(std::string_view chunk) {
   if (chunk.empty() || is_head_) return;  // an empty chunk would end the body
   if (!is_chunked_) {
@@ -475,48 +304,54 @@ void Connection::Append(std::string_view chunk) {
 
 // Writes what it can without waiting, and the rest as the client takes it.
 void Connection::Flush() {
-  if (blocked_ || phase_ == Phase::kClosed) return;
+  if (!blocked_) WriteOutput();
+}
+
+void Connection::WriteOutput() {
+  if (phase_ == Phase::kClosed) return;
   while (written_ < output_.size()) {
-    error_code fault;
-    const size_t bytes =
-        socket_.write_some(asio::buffer(output_.data() + written_, output_.size() - written_), fault);
+    const auto [bytes, state] = socket_->Write(std::string_view(output_).substr(written_));
     written_ += bytes;
-    if (fault == asio::error::would_block) {
-      blocked_ = true;
-      since_ms_ = NowMs();
-      socket_.async_wait(tcp::socket::wait_write, [self = shared_from_this()](error_code wait_fault) {
-        self->blocked_ = false;
-        self->since_ms_ = NowMs();
-        if (!wait_fault) self->Flush();
-      });
-      return;
-    }
-    if (fault) return Close();
+    taken_bytes_ += bytes;
+    if (state == ByteSocket::State::kLater) return WaitForRoom();
+    if (state != ByteSocket::State::kOpen) return Close();
   }
+  blocked_ = false;
   output_.clear();
   written_ = 0;
   if (output_.capacity() > kKeptBufferBytes) std::string().swap(output_);
   OnFlushed();
 }
 
+// A client that takes its answer crumb by crumb does not take it: only kLeastTakenBytes wind its clock up
+// again.
+void Connection::WaitForRoom() {
+  if (!blocked_ || taken_bytes_ >= kLeastTakenBytes) {
+    blocked_since_ms_ = thread_->NowMs();
+    taken_bytes_ = 0;
+  }
+  blocked_ = true;
+  socket_->WhenWritable([self = shared_from_this()] { self->WriteOutput(); });
+}
+
 void Connection::OnFlushed() {
   if (phase_ != Phase::kAnswering) return;
-  since_ms_ = NowMs();
+  since_ms_ = thread_->NowMs();
   if (answered_) return EndAnswer();
   if (const auto listener = listener_) listener->OnWritten();
 }
 
 void Connection::EndAnswer() {
   listener_ = nullptr;
-  shared_->held_body_bytes -= std::exchange(held_body_bytes_, 0);
-  --shared_->open_exchanges;
-  phase_ = Phase::kIdle;
   if (!keep_alive_) return Linger();
-  // What came meanwhile, after this answer's callers have returned.
+  Enter(Phase::kIdle);
   if (!input_.empty()) {
+    // What came meanwhile, after this answer's callers have returned.
     thread_->Post([self = shared_from_this()] { self->OnReadAhead(); });
   } else if (input_ended_) {
     Close();
+  } else {
+    WaitForInput();
   }
 }
 
@@ -530,54 +365,71 @@ void Connection::OnReadAhead() {
 
 // Closing a socket with unread bytes would take the last words back from the client.
 void Connection::Linger() {
-  error_code ignored;
-  socket_.shutdown(tcp::socket::shutdown_send, ignored);
+  socket_->ShutdownSend();
   if (input_ended_) return Close();
-  phase_ = Phase::kLingering;
-  input_.clear();
+  Enter(Phase::kLingering);
+  DropInput();
   WaitForInput();
 }
 
 void Connection::Close() {
   if (phase_ == Phase::kClosed) return;
-  if (phase_ == Phase::kAnswering) --shared_->open_exchanges;
-  phase_ = Phase::kClosed;
-  shared_->held_body_bytes -= std::exchange(held_body_bytes_, 0);
-  error_code ignored;
-  socket_.close(ignored);
+  Enter(Phase::kClosed);
+  closed_ = true;
+  DropInput();
+  std::string().swap(output_);
+  socket_->Close();
   thread_->Remove(shared_from_this());
   if (const auto listener = std::exchange(listener_, nullptr)) listener->OnHangUp();
 }
 
-// ---- Connection: clocks ------------------------------------------------------------------------------
+// ---- clocks ------------------------------------------------------------------------------------------
 
-void Connection::Sweep(int64_t now) {
-  const int64_t waited_ms = now - since_ms_;
+void Connection::Sweep() {
+  const int64_t now_ms = thread_->NowMs();
+  const int64_t waited_ms = now_ms - since_ms_;
   switch (phase_) {
-    case Phase::kIdle: {
-      const bool is_new = exchange_ == 0;
-      if (shared_->closing || waited_ms > (is_new ? limits().read_timeout_ms : limits().idle_timeout_ms))
-        Close();
-      break;
-    }
+    case Phase::kIdle:
+      return SweepIdle(waited_ms);
     case Phase::kReading:
-      if (waited_ms <= limits().read_timeout_ms) break;
-      Refuse(Refusal(408, "invalid_request_error",
-                     "no whole request within " + std::to_string(limits().read_timeout_ms) + " ms"));
-      break;
+      return SweepReading(waited_ms);
     case Phase::kAnswering:
-      if (blocked_ && waited_ms > limits().write_timeout_ms) return Close();
-      if (!input_ended_ && !waiting_for_input_ && HasHungUp(socket_)) return OnInputEnd();
-      if (!blocked_ && limits().silence_ms > 0 && waited_ms > limits().silence_ms) {
-        since_ms_ = now;
-        if (const auto listener = listener_) listener->OnSilence();
-      }
-      break;
+      return SweepAnswer(now_ms);
     case Phase::kLingering:
       if (waited_ms > kLingerMs) Close();
       break;
     case Phase::kClosed:
       break;
+  }
+}
+
+int64_t Connection::read_timeout_ms() const {
+  return is_over_limit_ ? std::min(kLingerMs, limits().read_timeout_ms) : limits().read_timeout_ms;
+}
+
+// One that is new has its time also while the server drains: it may be a probe.
+void Connection::SweepIdle(int64_t waited_ms) {
+  const bool is_new = exchange_ == 0;
+  const int64_t most_ms = is_new ? read_timeout_ms() : limits().idle_timeout_ms;
+  if (waited_ms > most_ms && is_over_limit_) return Refuse(TooManyConnections());
+  if (waited_ms > most_ms || (shared_->closing && !is_new)) Close();
+}
+
+// From the first byte of the request; those that come later do not wind the clock up.
+void Connection::SweepReading(int64_t waited_ms) {
+  if (waited_ms <= read_timeout_ms()) return;
+  if (is_over_limit_) return Refuse(TooManyConnections());
+  Refuse(Refusal(408, "invalid_request_error",
+                 "no whole request within " + std::to_string(limits().read_timeout_ms) + " ms"));
+}
+
+void Connection::SweepAnswer(int64_t now_ms) {
+  if (blocked_ && now_ms - blocked_since_ms_ > limits().write_timeout_ms) return Close();
+  if (!input_ended_ && !waiting_for_input_ && socket_->HasHungUp()) return OnInputEnd();
+  WaitForInput();
+  if (!blocked_ && limits().silence_ms > 0 && now_ms - since_ms_ > limits().silence_ms) {
+    since_ms_ = now_ms;
+    if (const auto listener = listener_) listener->OnSilence();
   }
 }
 

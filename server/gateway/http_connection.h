@@ -1,117 +1,69 @@
-// The connections of an HttpServer and the threads they live on: what http_server.cc is made of. Nobody else
-// includes this page, for it brings Boost.Asio along.
+// Connection: one client and its requests, one after the other; and what all connections share. No socket and
+// no clock of the system in here: byte_socket.h, connection_thread.h.
 #pragma once
 
-#include <array>
 #include <atomic>
-#include <boost/asio/executor_work_guard.hpp>
-#include <boost/asio/io_context.hpp>
-#include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/steady_timer.hpp>
-#include <boost/asio/thread_pool.hpp>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
-#include <thread>
-#include <unordered_set>
 #include <utility>
-#include <vector>
 
+#include "server/gateway/byte_socket.h"
+#include "server/gateway/connection_thread.h"
+#include "server/gateway/held_bytes.h"
 #include "server/gateway/http_parser.h"
 #include "server/gateway/http_server.h"
 
 namespace tramontane {
 
-inline constexpr int64_t kLingerMs = 2000;  // for a client to read the last words of its connection
-
-class Connection;
+inline constexpr int64_t kLingerMs = 2000;            // for a client to read the last words of its connection
+inline constexpr size_t kReadAheadBytes = 64 << 10;   // kept of what follows a request that is being answered
+inline constexpr size_t kLeastTakenBytes = 64 << 10;  // of a write, or its rest, in write_timeout_ms
 
 // What all connections share. Any thread.
 struct HttpServerState {
-  HttpServerState(const HttpServerOptions& options, HttpServer::Handler handler)
+  HttpServerState(const HttpServerOptions& options, HttpServer::Handler handler,
+                  std::function<void(std::function<void()>)> run_handler)
       : options(options),
         handler(std::move(handler)),
-        handlers(static_cast<size_t>(options.handler_threads)) {}
+        run_handler(std::move(run_handler)),
+        held_bytes(options.limits.max_held_body_bytes) {}
 
   const HttpServerOptions options;
   const HttpServer::Handler handler;
-  boost::asio::thread_pool handlers;
-  std::atomic<bool> closing{false};   // connections end after their answer
-  std::atomic<bool> stopping{false};  // at once
+  const std::function<void(std::function<void()>)> run_handler;  // soon, on a handler thread
+  std::atomic<bool> closing{false};                              // connections end after their answer
+  std::atomic<bool> stopping{false};                             // at once
   std::atomic<int64_t> open_exchanges{0};
   std::atomic<int64_t> connections{0};
-  std::atomic<int64_t> held_body_bytes{0};
+  ByteBudget held_bytes;  // of requests: read, and not yet parsed
 };
 
-// A thread and the connections that live on it. Work from other threads comes through one mailbox, so that a
-// hundred streams that are ready at once wake it once.
-class IoThread {
- public:
-  static constexpr size_t kReadBytes = 64 << 10;  // of one read
+// What a client is told for whom there is no room: 503, to be tried again.
+ApiError TooManyConnections();
 
-  IoThread() : context_(1), timer_(context_), work_(boost::asio::make_work_guard(context_)) {}
-
-  void Start(int64_t sweep_ms);
-
-  boost::asio::io_context& context() { return context_; }
-  bool is_current() const { return thread_id_.load() == std::this_thread::get_id(); }
-
-  // False, and nothing done, once the thread is gone.
-  bool Post(std::function<void()> work);
-
-  // On the thread.
-  void Add(std::shared_ptr<Connection> connection) { connections_.insert(std::move(connection)); }
-  void Remove(const std::shared_ptr<Connection>& connection) { connections_.erase(connection); }
-  std::array<char, kReadBytes>& read_buffer() { return read_buffer_; }
-
-  // From another thread: ends every connection, and returns when that is done.
-  void CloseConnections();
-  // From another thread: ends the thread, and runs here what was posted too late for it.
-  void Join();
-
- private:
-  void RunMailbox();
-  void ScheduleSweep();
-  void Sweep();  // every connection looks at its clocks
-
-  boost::asio::io_context context_;
-  boost::asio::steady_timer timer_;
-  boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_;
-  std::thread thread_;
-  std::atomic<std::thread::id> thread_id_{};
-  int64_t sweep_ms_ = 0;
-  bool stopping_ = false;
-  std::unordered_set<std::shared_ptr<Connection>> connections_;
-  std::array<char, kReadBytes> read_buffer_;  // of whichever connection reads
-  std::vector<std::function<void()>> running_;
-
-  std::mutex mutex_;  // guards what follows
-  std::vector<std::function<void()>> mailbox_;
-  bool closed_ = false;
-};
-
-// One socket and its state. On its io thread only, but for thread().
+// On its thread only, but for server(), thread() and closed().
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
-  Connection(std::shared_ptr<HttpServerState> shared, std::shared_ptr<IoThread> thread,
-             boost::asio::ip::tcp::socket socket)
-      : shared_(std::move(shared)),
-        thread_(std::move(thread)),
-        socket_(std::move(socket)),
-        parser_(shared_->options.limits) {
-    ++shared_->connections;
-  }
+  Connection(std::shared_ptr<HttpServerState> shared, std::shared_ptr<ConnectionThread> thread,
+             std::unique_ptr<ByteSocket> socket);
   ~Connection() { --shared_->connections; }
 
-  IoThread& thread() const { return *thread_; }
+  HttpServerState& server() const { return *shared_; }
+  ConnectionThread& thread() const { return *thread_; }
+  bool closed() const { return closed_; }  // nothing reaches the client any more
 
   void Begin();
-  void BeginRefused();  // one connection too many
-  void Sweep(int64_t now);
+  // One connection too many: it is asked for its request at once, gets the answer that the io thread has by
+  // itself, or is refused, and ends.
+  void BeginOverLimit();
+  bool is_over_limit() const { return is_over_limit_; }
+  void Sweep();  // looks at its clocks
   void Close();
+
+  int64_t held_bytes() const { return held_.bytes(); }
 
   // ---- from the exchange in progress, by its number; of others nothing is done ----
   void Respond(int64_t exchange, HttpResponse response);
@@ -121,8 +73,6 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void Listen(int64_t exchange, std::shared_ptr<HttpListener> listener);
   // Nobody will end its stream.
   void Abandon(int64_t exchange);
-  // Its body holds so many bytes more than were sent.
-  void HoldMore(int64_t exchange, int64_t bytes);
 
  private:
   enum class Phase {
@@ -130,42 +80,55 @@ class Connection : public std::enable_shared_from_this<Connection> {
     kReading,    // part of a request is here
     kAnswering,  // an exchange is open
     kLingering,  // the last words are out; what comes is thrown away
-    kClosed,
+    kClosed,     // or not begun
   };
 
   const HttpLimits& limits() const { return shared_->options.limits; }
 
+  void Enter(Phase phase);
+
   void WaitForInput();
   void OnReadable();
+  size_t HoldRoomToRead();
   void OnInput(std::string_view bytes);
   void OnInputEnd();
   void ParseInput(std::string_view bytes);
-  bool HoldBody();
+  bool HoldInput();
+  void DropInput();
   void Dispatch();
-  void Refuse(const ApiError& error);
-  void BeginAnswer();
+  void Refuse(ApiError error);
 
   std::string Head(const HttpResponse& response, const std::string& length_field) const;
   void Append(std::string_view chunk);
   void Flush();
+  void WriteOutput();
+  void WaitForRoom();
   void OnFlushed();
   void EndAnswer();
   void OnReadAhead();
   void Linger();
 
+  int64_t read_timeout_ms() const;
+  void SweepIdle(int64_t waited_ms);
+  void SweepReading(int64_t waited_ms);
+  void SweepAnswer(int64_t now_ms);
+
   const std::shared_ptr<HttpServerState> shared_;
-  const std::shared_ptr<IoThread> thread_;
-  boost::asio::ip::tcp::socket socket_;
-  Phase phase_ = Phase::kIdle;
-  int64_t since_ms_ = 0;  // the phase began, or, answering: the last write began or made progress
+  const std::shared_ptr<ConnectionThread> thread_;
+  const std::unique_ptr<ByteSocket> socket_;
+  bool is_over_limit_ = false;
+  Phase phase_ = Phase::kClosed;
+  std::atomic<bool> closed_{false};
+  int64_t since_ms_ = 0;               // the phase began, or, answering: all was written
+  ConnectionThread::Place place_ = 0;  // while idle
 
   // Reading.
   HttpRequestParser parser_;
   std::string input_;  // read, and not yet taken by the parser
+  HeldBytes held_;     // for both
   bool waiting_for_input_ = false;
   bool input_ended_ = false;  // the client has shut down its side
   bool continue_sent_ = false;
-  int64_t held_body_bytes_ = 0;  // counted in HttpServerState
 
   // Answering.
   int64_t exchange_ = 0;  // number of the exchange in progress, else of the last one
@@ -178,7 +141,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool answered_ = false;  // all of the answer is in output_
   std::string output_;     // of which [written_, size) has to be written
   size_t written_ = 0;
-  bool blocked_ = false;  // waiting for room in the socket
+  bool blocked_ = false;          // waiting for room in the socket
+  int64_t blocked_since_ms_ = 0;  // or since it took kLeastTakenBytes
+  size_t taken_bytes_ = 0;        // by the socket since then
 };
 
 }  // namespace tramontane

@@ -5,10 +5,12 @@
 #include <boost/beast/http/error.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/rfc7230.hpp>
-#include <boost/beast/http/string_body.hpp>
+#include <boost/optional.hpp>
+#include <string_view>
 #include <utility>
 
 #include "kernels/core/check.h"
+#include "server/gateway/held_bytes.h"
 
 namespace tramontane {
 namespace {
@@ -16,6 +18,35 @@ namespace {
 namespace http = boost::beast::http;
 using boost::beast::error_code;
 using boost::beast::iequals;
+
+// A body that grows as it comes. Beast's own takes memory for what a client announces.
+struct ArrivingBody {
+  using value_type = std::string;
+
+  class reader {
+   public:
+    template <bool kIsRequest, typename Fields>
+    reader(http::header<kIsRequest, Fields>&, std::string& body) : body_(body) {}
+
+    void init(const boost::optional<uint64_t>&, error_code& fault) { fault = {}; }
+    template <typename Buffers>
+    size_t put(const Buffers& buffers, error_code& fault) {
+      fault = {};
+      size_t taken = 0;
+      for (auto at = boost::asio::buffer_sequence_begin(buffers);
+           at != boost::asio::buffer_sequence_end(buffers); ++at) {
+        const boost::asio::const_buffer buffer = *at;
+        AppendArrived({static_cast<const char*>(buffer.data()), buffer.size()}, &body_);
+        taken += buffer.size();
+      }
+      return taken;
+    }
+    void finish(error_code& fault) { fault = {}; }
+
+   private:
+    std::string& body_;
+  };
+};
 
 ApiError Refusal(int status, std::string message) {
   ApiError error;
@@ -35,6 +66,11 @@ ApiError ErrorOf(const error_code& fault, const HttpLimits& limits) {
   }
   if (fault == http::error::bad_version) return Refusal(505, "not HTTP/1.0 or HTTP/1.1");
   return Refusal(400, "not an HTTP request: " + fault.message());
+}
+
+ApiError EndlessLine(const HttpLimits& limits) {
+  return Refusal(431, "the line of a chunk, or the fields behind the last one, are longer than " +
+                          std::to_string(limits.max_header_bytes) + " bytes");
 }
 
 std::string LowerCase(std::string_view text) {
@@ -92,9 +128,16 @@ struct HttpRequestParser::Impl {
     error = std::move(why);
   }
   void CheckHeader();
+  void KeepHeader();
 
   const HttpLimits limits;
-  http::request_parser<http::string_body> parser;
+  http::request_parser<ArrivingBody> parser;
+  // What the header said. Beast adds the fields behind a chunked body to those before it: nobody asks it
+  // later.
+  HttpRequest request;
+  bool is_http_1_1 = false;
+  bool keep_alive = false;
+  bool expects_continue = false;
   int64_t header_bytes = 0;
   bool checked = false;  // CheckHeader ran
   bool failed = false;
@@ -107,19 +150,25 @@ HttpRequestParser::HttpRequestParser(HttpRequestParser&&) noexcept = default;
 HttpRequestParser& HttpRequestParser::operator=(HttpRequestParser&&) noexcept = default;
 
 size_t HttpRequestParser::Feed(std::string_view bytes) {
+  // Beast waits for the end of a chunk's line, and of the fields behind the last one, for as long as they
+  // are; so it never sees more than such a line may have.
+  const auto most = static_cast<size_t>(impl_->limits.max_header_bytes);
   size_t taken = 0;
   while (!failed() && !done() && taken < bytes.size()) {
+    const std::string_view next = bytes.substr(taken, most);
     error_code fault;
-    const size_t used =
-        impl_->parser.put(boost::asio::const_buffer(bytes.data() + taken, bytes.size() - taken), fault);
+    const size_t used = impl_->parser.put(boost::asio::const_buffer(next.data(), next.size()), fault);
     taken += used;
     if (!impl_->checked) impl_->header_bytes += static_cast<int64_t>(used);
     if (fault && fault != http::error::need_more) {
       impl_->Fail(ErrorOf(fault, impl_->limits));
+    } else if (header_done() && !impl_->checked) {
+      impl_->CheckHeader();
+    } else if (used == 0 && next.size() == most) {
+      impl_->Fail(EndlessLine(impl_->limits));
+    } else if (used == 0) {
       break;
     }
-    if (header_done() && !impl_->checked) impl_->CheckHeader();
-    if (used == 0) break;
   }
   return taken;
 }
@@ -134,12 +183,27 @@ void HttpRequestParser::Impl::CheckHeader() {
   if (header.version() >= 11 && header.count(http::field::host) == 0) {
     return Fail(Refusal(400, "an HTTP/1.1 request needs a Host"));
   }
-  if (header.count(http::field::transfer_encoding) != 0 && !parser.chunked()) {
+  const auto encodings = header.equal_range(http::field::transfer_encoding);
+  for (auto at = encodings.first; at != encodings.second; ++at) {
+    if (iequals(at->value(), "chunked")) continue;
     return Fail(Refusal(501, "Transfer-Encoding: only \"chunked\" is understood"));
   }
   const auto expect = header.find(http::field::expect);
   if (expect != header.end() && !iequals(expect->value(), "100-continue")) {
     return Fail(Refusal(417, "Expect: only \"100-continue\" is understood"));
+  }
+  KeepHeader();
+}
+
+void HttpRequestParser::Impl::KeepHeader() {
+  const auto& header = parser.get();
+  is_http_1_1 = header.version() >= 11;
+  keep_alive = parser.keep_alive();
+  expects_continue = is_http_1_1 && header.count(http::field::expect) != 0;
+  request.method = std::string(header.method_string());
+  request.path = NormalizedPath(header.target());
+  for (const auto& field : header) {
+    request.headers.emplace_back(LowerCase(field.name_string()), std::string(field.value()));
   }
 }
 
@@ -148,32 +212,19 @@ bool HttpRequestParser::done() const { return !impl_->failed && impl_->parser.is
 bool HttpRequestParser::failed() const { return impl_->failed; }
 const ApiError& HttpRequestParser::error() const { return impl_->error; }
 
-bool HttpRequestParser::expects_continue() const {
-  return header_done() && impl_->parser.get().count(http::field::expect) != 0 && is_http_1_1();
-}
-bool HttpRequestParser::keep_alive() const { return header_done() && impl_->parser.get().keep_alive(); }
-bool HttpRequestParser::is_http_1_1() const { return header_done() && impl_->parser.get().version() >= 11; }
+bool HttpRequestParser::expects_continue() const { return impl_->expects_continue; }
+bool HttpRequestParser::keep_alive() const { return impl_->keep_alive; }
+bool HttpRequestParser::is_http_1_1() const { return impl_->is_http_1_1; }
 
 int64_t HttpRequestParser::body_bytes() const {
-  if (!header_done()) return 0;
-  const auto announced = impl_->parser.content_length();
-  return std::max(static_cast<int64_t>(impl_->parser.get().body().size()),
-                  announced ? static_cast<int64_t>(*announced) : 0);
+  return static_cast<int64_t>(impl_->parser.get().body().size());
 }
+int64_t HttpRequestParser::held_bytes() const { return impl_->header_bytes + body_bytes(); }
 
 HttpRequest HttpRequestParser::Take() {
   TM_CHECK(done(), "Take() of half a request");
-  auto message = impl_->parser.release();
-  HttpRequest request;
-  request.method = std::string(message.method_string());
-  const std::string_view target = message.target();
-  request.path = NormalizedPath(target);
-  const size_t query = target.find('?');
-  if (query != std::string_view::npos) request.query = std::string(target.substr(query + 1));
-  for (const auto& field : message) {
-    request.headers.emplace_back(LowerCase(field.name_string()), std::string(field.value()));
-  }
-  request.body = std::move(message.body());
+  HttpRequest request = std::move(impl_->request);
+  request.body = std::move(impl_->parser.get().body());
   return request;
 }
 

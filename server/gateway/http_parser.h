@@ -21,8 +21,9 @@ class HttpRequestParser {
   HttpRequestParser(HttpRequestParser&&) noexcept;
   HttpRequestParser& operator=(HttpRequestParser&&) noexcept;
 
-  // Takes what it can use from the front of `bytes` and says how many those were; the rest, part of a line of
-  // the header, has to come again with more behind it. Takes nothing after done() or failed().
+  // Takes what it can use from the front of `bytes` and says how many those were; the rest, part of a line,
+  // has to come again with more behind it. Takes nothing after done() or failed(). Always: a rest that is not
+  // refused is shorter than max_header_bytes.
   size_t Feed(std::string_view bytes);
 
   bool header_done() const;
@@ -34,7 +35,8 @@ class HttpRequestParser {
   bool expects_continue() const;  // the client sends its body when it has seen "100 Continue"
   bool keep_alive() const;        // the connection may carry another request
   bool is_http_1_1() const;       // knows chunked bodies
-  int64_t body_bytes() const;     // announced, or come so far where that is more
+  int64_t body_bytes() const;     // of the body that have come, whatever was announced
+  int64_t held_bytes() const;     // of header and body
 
   // REQUIRES: done(). Once.
   HttpRequest Take();

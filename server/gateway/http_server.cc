@@ -3,12 +3,18 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <boost/asio/post.hpp>
+#include <boost/asio/thread_pool.hpp>
 #include <chrono>
+#include <functional>
+#include <limits>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "server/gateway/http_connection.h"
+#include "server/gateway/http_io_thread.h"
 
 namespace tramontane {
 namespace {
@@ -17,7 +23,10 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 using boost::system::error_code;
 
-constexpr int32_t kMaxRefused = 256;                   // connections over the limit that are told so
+constexpr int32_t kMaxRefused = 256;  // connections over the limit that are told so
+// Of the open files that the system allows: for the rest of the process, and for new connections that are
+// told that there are too many.
+constexpr int64_t kKeptFiles = 16;
 constexpr std::chrono::milliseconds kRetryAccept{50};  // where the system has no more open files
 
 struct HostPort {
@@ -37,15 +46,25 @@ std::optional<HostPort> SplitAddress(const std::string& address) {
   return parts;
 }
 
-// As many open files as the connections need, where the system's hard limit allows it.
-void RaiseOpenFileLimit(int64_t connections) {
+// Raises the limit of open files to what the connections need, as far as the system's hard limit allows it,
+// and says what it is now.
+int64_t RaiseOpenFileLimit(int64_t connections) {
   rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return std::numeric_limits<int64_t>::max();
   const rlim_t wanted =
       std::min<rlim_t>(limit.rlim_max, static_cast<rlim_t>(connections + kMaxRefused + 256));
-  if (limit.rlim_cur >= wanted) return;
-  limit.rlim_cur = wanted;
-  setrlimit(RLIMIT_NOFILE, &limit);
+  if (limit.rlim_cur < wanted) {
+    limit.rlim_cur = wanted;
+    setrlimit(RLIMIT_NOFILE, &limit);
+    getrlimit(RLIMIT_NOFILE, &limit);
+  }
+  return static_cast<int64_t>(std::min<rlim_t>(limit.rlim_cur, std::numeric_limits<int32_t>::max()));
+}
+
+// At once where this is the thread.
+void RunOn(ConnectionThread& thread, std::function<void()> work) {
+  if (thread.is_current()) return work();
+  thread.Post(std::move(work));
 }
 
 // The shortest of the clocks, four times in its span.
@@ -60,7 +79,10 @@ int64_t SweepMs(const HttpLimits& limits) {
 
 struct HttpServer::Impl {
   Impl(const HttpServerOptions& options, Handler handler)
-      : shared(std::make_shared<HttpServerState>(options, std::move(handler))) {
+      : handlers(static_cast<size_t>(options.handler_threads)),
+        shared(std::make_shared<HttpServerState>(
+            options, std::move(handler),
+            [this](std::function<void()> work) { asio::post(handlers, std::move(work)); })) {
     for (int32_t i = 0; i < options.io_threads; ++i) threads.push_back(std::make_shared<IoThread>());
     acceptor.emplace(threads.front()->context());
     retry.emplace(threads.front()->context());
@@ -69,13 +91,18 @@ struct HttpServer::Impl {
   Status Bind();
   void Accept();
   void OnAccepted(std::shared_ptr<IoThread> thread, tcp::socket socket);
+  // Whether there is one connection more than `most`, or than the system's files allow but for `kept`.
+  bool IsOneTooMany(int64_t most, int file, int64_t kept) const;
+  void CloseLongestWaiting();
 
+  asio::thread_pool handlers;
   const std::shared_ptr<HttpServerState> shared;
   std::vector<std::shared_ptr<IoThread>> threads;
   // On the first of the threads.
   std::optional<tcp::acceptor> acceptor;
   std::optional<asio::steady_timer> retry;
   size_t next_thread = 0;
+  int64_t max_files = 0;
   std::string address;
 };
 
@@ -105,7 +132,8 @@ void HttpServer::Impl::Accept() {
       OnAccepted(thread, std::move(socket));
       return Accept();
     }
-    // No file descriptors, most likely: they come back when others close.
+    // No file descriptors, most likely.
+    CloseLongestWaiting();
     retry->expires_after(kRetryAccept);
     retry->async_wait([this](error_code stopped) {
       if (!stopped && acceptor->is_open()) Accept();
@@ -118,22 +146,32 @@ void HttpServer::Impl::OnAccepted(std::shared_ptr<IoThread> thread, tcp::socket 
   socket.non_blocking(true, fault);
   if (!fault) socket.set_option(tcp::no_delay(true), fault);
   if (fault) return;
-  const int64_t open = shared->connections;
   const int64_t most = shared->options.limits.max_connections;
-  if (open >= most + kMaxRefused) return;
-  const auto connection = std::make_shared<Connection>(shared, thread, std::move(socket));
-  thread->Post([connection, refused = open >= most] {
-    if (refused) {
-      connection->BeginRefused();
-    } else {
-      connection->Begin();
-    }
+  const int file = socket.native_handle();
+  if (IsOneTooMany(most + kMaxRefused, file, kKeptFiles / 2)) return;
+  const bool is_full = IsOneTooMany(most, file, kKeptFiles);
+  const auto connection =
+      std::make_shared<Connection>(shared, thread, std::make_unique<TcpSocket>(std::move(socket)));
+  RunOn(*thread, [connection, is_full] {
+    if (is_full && !connection->thread().CloseLongestWaiting()) return connection->BeginOverLimit();
+    connection->Begin();
   });
 }
 
+bool HttpServer::Impl::IsOneTooMany(int64_t most, int file, int64_t kept) const {
+  // The system gives out the lowest number that is free: so many files are open.
+  return shared->connections >= most || file >= max_files - kept;
+}
+
+void HttpServer::Impl::CloseLongestWaiting() {
+  for (const auto& thread : threads) {
+    RunOn(*thread, [thread] { thread->CloseLongestWaiting(); });
+  }
+}
+
 StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const HttpServerOptions& options, Handler handler) {
-  RaiseOpenFileLimit(options.limits.max_connections);
   auto impl = std::make_unique<Impl>(options, std::move(handler));
+  impl->max_files = RaiseOpenFileLimit(options.limits.max_connections);
   TM_RETURN_IF_ERROR(impl->Bind());
   impl->Accept();
   for (const auto& thread : impl->threads) thread->Start(SweepMs(options.limits));
@@ -156,7 +194,7 @@ void HttpServer::Stop() {
   impl_->shared->stopping = true;
   for (const auto& thread : impl_->threads) thread->CloseConnections();
   // Handlers that still run may begin to listen: the threads tell them of the hang-up.
-  impl_->shared->handlers.join();
+  impl_->handlers.join();
   for (const auto& thread : impl_->threads) thread->Join();
 }
 

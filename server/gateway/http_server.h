@@ -3,8 +3,11 @@
 // gateway.cc's matter.
 //
 // Threads: one acceptor; each connection belongs to one of the io threads for life, and everything that
-// happens to it happens there. Handlers run on threads of their own. Always: a connection answers one request
-// at a time, in order; what a client sends meanwhile is read ahead up to a bound and kept.
+// happens to it happens there. What takes time runs on the handler threads (HttpExchange::RunOnHandler).
+// Always: a connection answers one request at a time, in order; what a client sends meanwhile is read ahead
+// up to a bound and kept. Where connections or the system's files run out, the connection that waits longest
+// for a request makes room for a new one; where none waits, the new one is answered what the io thread
+// answers by itself, and nothing else.
 #pragma once
 
 #include <cstdint>
@@ -28,6 +31,7 @@ struct HttpServerOptions {
 
 class HttpServer {
  public:
+  // Told of each request, on its connection's io thread: must not block.
   using Handler = std::function<void(std::shared_ptr<HttpExchange>)>;
 
   static StatusOr<std::unique_ptr<HttpServer>> Start(const HttpServerOptions& options, Handler handler);

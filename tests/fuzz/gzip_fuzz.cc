@@ -9,10 +9,16 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   constexpr int64_t kMaxBytes = 100'000;
+  constexpr int64_t kMaxHeldBytes = 70'000;
+  tramontane::ByteBudget budget(kMaxHeldBytes);
+  tramontane::HeldBytes held(budget);
   std::string text;
   const auto fault =
-      tramontane::Gunzip(std::string_view(reinterpret_cast<const char*>(data), size), kMaxBytes, &text);
-  const bool fits = static_cast<int64_t>(text.size()) <= kMaxBytes;
-  TM_CHECK(fault || fits, "%zu bytes of text", text.size());
+      tramontane::Gunzip(std::string_view(reinterpret_cast<const char*>(data), size), kMaxBytes, held, &text);
+  const auto bytes = static_cast<int64_t>(text.size());
+  TM_CHECK(bytes <= kMaxBytes && bytes <= held.bytes() && held.bytes() <= kMaxHeldBytes, "%zu bytes of text",
+           text.size());
+  TM_CHECK(fault || bytes == held.bytes(), "%zu bytes of text, %zu held", text.size(),
+           static_cast<size_t>(held.bytes()));
   return 0;
 }

@@ -34,7 +34,7 @@ std::vector<std::string> RequestsOf(std::string_view bytes, size_t step) {
       const HttpRequest request = parser.Take();
       TM_CHECK(request.path.find("//") == std::string::npos, "a path with two slashes");
       TM_CHECK(NormalizedPath(request.path).size() <= request.path.size(), "a path that grows");
-      requests.push_back(request.method + " " + request.path + " " + request.query + " " + request.body);
+      requests.push_back(request.method + " " + request.path + " " + request.body);
       for (const auto& [name, value] : request.headers) requests.back() += "\n" + name + ":" + value;
       parser = HttpRequestParser(kLimits);
       continue;

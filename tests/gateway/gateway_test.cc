@@ -184,6 +184,7 @@ TEST_F(GatewayTest, DrainingRefusesNewWorkAndWaitsForWhatRuns) {
   EXPECT_EQ(refused.status, 503);
   EXPECT_EQ(ErrorOf(refused)["code"], "draining");
   EXPECT_EQ(refused.Header("connection"), "close");
+  EXPECT_EQ(refused.Header("retry-after"), "2");
   EXPECT_EQ(Ask(HttpGet("/health")).status, 200) << "probes are answered";
   SayTokens(*call, 2);
   EXPECT_TRUE(gateway_->Drain(int64_t{60} * 1'000'000'000));

@@ -51,18 +51,21 @@ class TextWriter : public ResponseWriter {
 class GenerationTest : public ::testing::Test {
  protected:
   void StartServer() {
-    auto server = HttpServer::Start(options_, [this](std::shared_ptr<HttpExchange> exchange) {
-      const std::string& path = exchange->request().path;
-      GenerationPlan plan;
-      plan.stream = path.starts_with("/stream");
-      plan.requests.resize(static_cast<size_t>(std::stoi(path.substr(path.rfind('/') + 1))));
-      plan.timeout_ms = 1234;
-      plan.writer = std::make_unique<TextWriter>(plan.stream);
-      RunGeneration(client_, std::move(plan), std::move(exchange));
+    auto server = HttpServer::Start(options_, [this](const std::shared_ptr<HttpExchange>& exchange) {
+      exchange->RunOnHandler([this, exchange] { Answer(exchange); });
     });
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = std::move(*server);
     http_ = std::make_unique<HttpTestClient>(server_->address());
+  }
+  void Answer(const std::shared_ptr<HttpExchange>& exchange) {
+    const std::string& path = exchange->request().path;
+    GenerationPlan plan;
+    plan.stream = path.starts_with("/stream");
+    plan.requests.resize(static_cast<size_t>(std::stoi(path.substr(path.rfind('/') + 1))));
+    plan.timeout_ms = 1234;
+    plan.writer = std::make_unique<TextWriter>(plan.stream);
+    RunGeneration(client_, std::move(plan), exchange);
   }
   void Post(const std::string& path, const std::vector<std::string>& headers = {}) {
     ASSERT_TRUE(http_->Send(HttpPost(path, "{}", headers)));
@@ -157,6 +160,7 @@ TEST_F(GenerationTest, ARefusedCallGivesItsStatusAndEndsTheOthers) {
   EXPECT_EQ(reply.status, 429);
   EXPECT_NE(reply.body.find("call 2: come again"), std::string::npos) << reply.body;
   EXPECT_EQ(reply.Header("retry-after-ms"), "500");
+  EXPECT_EQ(reply.Header("retry-after"), "1") << "never 0: that is at once";
   EXPECT_EQ(client_.calls_made(), 2u);
   EXPECT_TRUE(client_.WaitForCall(0)->WaitUntilCancelled());
   EXPECT_TRUE(client_.WaitForCall(1)->WaitUntilCancelled());
@@ -268,10 +272,11 @@ TEST_F(GenerationTest, AQuietStreamIsKeptOpenByComments) {
   StartServer();
   Post("/stream/1");
   const auto call = client_.WaitForCall(0);
-  http_->ReadUntil(": keep-alive\n\n");  // in the queue: before the first event
+  // In the queue: before the first event. What does not come ends the read after a minute.
+  EXPECT_TRUE(http_->ReadUntil(": keep-alive\n\n").ends_with(": keep-alive\n\n"));
   call->Put(DeltaEvent(0, "a", 1));
   http_->ReadUntil("0:a ");
-  http_->ReadUntil(": keep-alive\n\n");
+  EXPECT_TRUE(http_->ReadUntil(": keep-alive\n\n").ends_with(": keep-alive\n\n"));
   call->End(Fault(StatusCode::kInternal));
   EXPECT_NE(http_->ReadUntil("0\r\n\r\n").find("fault"), std::string::npos);
 }

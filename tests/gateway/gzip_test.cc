@@ -2,42 +2,22 @@
 
 #include <gtest/gtest.h>
 
-#include <boost/beast/zlib/deflate_stream.hpp>
-#include <boost/crc.hpp>
+#include <optional>
 #include <string>
+#include <string_view>
+
+#include "tests/support/gzip_writer.h"
 
 namespace tramontane {
 namespace {
 
 constexpr int64_t kMany = 1 << 30;
 
-std::string Word(uint32_t value) {
-  std::string bytes;
-  for (int shift = 0; shift < 32; shift += 8) bytes.push_back(static_cast<char>(value >> shift));
-  return bytes;
-}
-
-std::string Deflated(std::string_view text) {
-  namespace zlib = boost::beast::zlib;
-  zlib::deflate_stream deflate;
-  std::string bytes(deflate.upper_bound(text.size()) + 64, '\0');
-  zlib::z_params at{};
-  at.next_in = text.data();
-  at.avail_in = text.size();
-  at.next_out = bytes.data();
-  at.avail_out = bytes.size();
-  boost::beast::error_code state;
-  deflate.write(at, zlib::Flush::finish, state);
-  EXPECT_EQ(state, zlib::error::end_of_stream);
-  bytes.resize(at.total_out);
-  return bytes;
-}
-
-std::string Gzipped(std::string_view text, unsigned char flags = 0, const std::string& optional_parts = "") {
-  boost::crc_32_type crc;
-  crc.process_bytes(text.data(), text.size());
-  return std::string("\x1f\x8b\x08", 3) + static_cast<char>(flags) + std::string(6, '\0') + optional_parts +
-         Deflated(text) + Word(crc.checksum()) + Word(static_cast<uint32_t>(text.size()));
+// Where there is room for everything.
+std::optional<ApiError> Gunzip(std::string_view bytes, int64_t max_bytes, std::string* text) {
+  ByteBudget budget(kMany);
+  HeldBytes held(budget);
+  return tramontane::Gunzip(bytes, max_bytes, held, text);
 }
 
 TEST(Gunzip, ReadsWhatWasCompressed) {
@@ -82,6 +62,47 @@ TEST(Gunzip, StopsAtTheLimit) {
   EXPECT_LT(read.size(), 1'100'000u) << "and reads no further";
   EXPECT_FALSE(Gunzip(Gzipped(std::string(1000, 'a')), 1000, &read));
   EXPECT_TRUE(Gunzip(Gzipped(std::string(1001, 'a')), 1000, &read));
+}
+
+TEST(Gunzip, HoldsTheTextBeforeItIsThereAndStopsWhereThereIsNoRoom) {
+  constexpr int64_t kRoom = 1'000'000;
+  ByteBudget budget(kRoom);
+  HeldBytes other(budget);
+  other.Set(600'000);
+  std::string read;
+  {
+    HeldBytes held(budget);
+    const auto fault = tramontane::Gunzip(Gzipped(std::string(64 << 20, '\0')), kMany, held, &read);
+    ASSERT_TRUE(fault);
+    EXPECT_EQ(fault->status, 503);
+    EXPECT_EQ(fault->code, "too_many_body_bytes");
+    EXPECT_GT(fault->retry_after_ms, 0);
+    EXPECT_LE(static_cast<int64_t>(read.size()), 400'000);
+    EXPECT_EQ(held.bytes(), static_cast<int64_t>(read.size()));
+  }
+  EXPECT_EQ(budget.bytes(), 600'000);
+  HeldBytes held(budget);
+  EXPECT_FALSE(tramontane::Gunzip(Gzipped(std::string(400'000, 'a')), kMany, held, &read));
+  EXPECT_EQ(budget.bytes(), kRoom);
+}
+
+TEST(Gunzip, ALengthThatIsAnotherOneIsRefused) {
+  std::string bytes = Gzipped("some text");
+  bytes[bytes.size() - 4] = 8;
+  std::string read;
+  const auto fault = Gunzip(bytes, kMany, &read);
+  ASSERT_TRUE(fault);
+  EXPECT_EQ(fault->status, 400);
+  EXPECT_NE(fault->message.find("length"), std::string::npos) << fault->message;
+}
+
+// The text grows by doubling, and the last doubling must end at the limit: else a body as long as the limit
+// is there twice while it is copied.
+TEST(Gunzip, ATextAsLongAsTheLimitTakesNoMoreRoomThanTheLimit) {
+  constexpr int64_t kLimit = 1 << 20;
+  std::string read;
+  EXPECT_FALSE(Gunzip(Gzipped(std::string(kLimit, 'a')), kLimit, &read));
+  EXPECT_EQ(static_cast<int64_t>(read.capacity()), kLimit);
 }
 
 TEST(Gunzip, RefusesWhatIsCutChangedOrFollowed) {

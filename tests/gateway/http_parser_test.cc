@@ -31,7 +31,6 @@ TEST(HttpParser, ReadsARequestCutAnywhere) {
     const HttpRequest request = parser.Take();
     EXPECT_EQ(request.method, "POST");
     EXPECT_EQ(request.path, "/completions");
-    EXPECT_EQ(request.query, "a=b");
     EXPECT_EQ(request.body, "hello");
     ASSERT_NE(request.Header("x-request-id"), nullptr);
     EXPECT_EQ(*request.Header("x-request-id"), "r-1");
@@ -64,7 +63,46 @@ TEST(HttpParser, TellsThatAClientWaitsForContinue) {
   EXPECT_TRUE(parser.header_done());
   EXPECT_FALSE(parser.done());
   EXPECT_TRUE(parser.expects_continue());
-  EXPECT_EQ(parser.body_bytes(), 2);
+}
+
+TEST(HttpParser, HoldsWhatHasComeAndNotWhatIsAnnounced) {
+  HttpRequestParser parser({});
+  const std::string header = "POST /x HTTP/1.1\r\nHost: x\r\nContent-Length: 33554432\r\n\r\n";
+  parser.Feed(header);
+  EXPECT_EQ(parser.held_bytes(), static_cast<int64_t>(header.size()));
+  parser.Feed("abc");
+  EXPECT_EQ(parser.body_bytes(), 3);
+  EXPECT_EQ(parser.held_bytes(), static_cast<int64_t>(header.size()) + 3);
+}
+
+TEST(HttpParser, FieldsBehindABodyAreNoHeaders) {
+  HttpRequestParser parser({});
+  const std::string request =
+      "POST /x HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+      "0\r\nContent-Encoding: gzip\r\nX-Request-Id: late\r\nExpect: 100-continue\r\nConnection: "
+      "close\r\n\r\n";
+  EXPECT_EQ(FeedInSteps(parser, request, 7), request.size());
+  ASSERT_TRUE(parser.done());
+  EXPECT_FALSE(parser.expects_continue());
+  EXPECT_TRUE(parser.keep_alive());
+  const HttpRequest taken = parser.Take();
+  EXPECT_EQ(taken.Header("content-encoding"), nullptr);
+  EXPECT_EQ(taken.Header("x-request-id"), nullptr);
+}
+
+constexpr std::string_view kChunked = "POST /x HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
+
+TEST(HttpParser, AChunksLineAtTheLimitIsReadHoweverItIsCut) {
+  HttpLimits limits;
+  limits.max_header_bytes = 1000;
+  const std::string line = "1;" + std::string(996, 'a') + "\r\n";
+  for (const size_t step : {1u, 999u, 1000u, 1001u, 5000u}) {
+    HttpRequestParser parser(limits), strict(limits);
+    FeedInSteps(parser, std::string(kChunked) + line + "x\r\n0\r\n\r\n", step);
+    EXPECT_TRUE(parser.done()) << step;
+    FeedInSteps(strict, std::string(kChunked) + "1;a" + line.substr(2) + "x\r\n0\r\n\r\n", step);
+    EXPECT_TRUE(strict.failed()) << step;
+  }
 }
 
 struct Refused {
@@ -114,6 +152,26 @@ INSTANTIATE_TEST_SUITE_P(
                 "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n", 400,
                 "HTTP"},
         Refused{"NegativeLength", "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n", 400, "HTTP"},
+        Refused{"AChunksLineThatNeverEnds", std::string(kChunked) + "1;" + std::string(5000, 'a'), 431,
+                "1000 bytes"},
+        Refused{"FieldsBehindTheBodyThatNeverEnd",
+                std::string(kChunked) + "1\r\nx\r\n0\r\nA: " + std::string(5000, 'a'), 431, "1000 bytes"},
+        Refused{"ManyFieldsBehindTheBody",
+                std::string(kChunked) + "0\r\n" +
+                    [] {
+                      std::string fields;
+                      for (int i = 0; i < 1000; ++i) fields += "a: b\r\n";
+                      return fields;
+                    }() +
+                    "\r\n",
+                431, "1000 bytes"},
+        Refused{"TwoEncodings",
+                "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 501,
+                "chunked"},
+        Refused{"TwoEncodingFields",
+                "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\nTransfer-Encoding: "
+                "chunked\r\n\r\n0\r\n\r\n",
+                501, "chunked"},
         Refused{"OtherEncoding", "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n", 501,
                 "chunked"},
         Refused{"OtherExpectation", "POST / HTTP/1.1\r\nHost: x\r\nExpect: tea\r\nContent-Length: 1\r\n\r\n",

@@ -36,6 +36,7 @@ class FakeExchange final : public HttpExchange {
   void End(std::string last_bytes) override { response_.body += last_bytes; }
   void Listen(std::shared_ptr<HttpListener> listener) override { listener_ = std::move(listener); }
   void Post(std::function<void()> work) override { work(); }
+  void RunOnHandler(std::function<void()> work) override { work(); }
 
   bool answered() const { return answered_; }
   const HttpResponse& response() const { return response_; }

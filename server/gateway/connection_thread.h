@@ -1,0 +1,54 @@
+// ConnectionThread: where connections live, and the clock they live by. Everything that happens to a
+// connection happens on its thread. A test has one that runs when it is told to, by a clock that the test
+// moves.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <unordered_set>
+
+namespace tramontane {
+
+class Connection;
+
+class ConnectionThread {
+ public:
+  static constexpr size_t kReadBytes = 64 << 10;  // of one read
+
+  ConnectionThread();
+  virtual ~ConnectionThread();
+
+  // ---- any thread ----
+  // Runs `work` on the thread, soon. False, and nothing done, once the thread is gone.
+  virtual bool Post(std::function<void()> work) = 0;
+  virtual bool is_current() const = 0;
+
+  // ---- on the thread ----
+  virtual int64_t NowMs() const = 0;
+  std::span<char> read_buffer() { return read_buffer_; }  // of whichever connection reads
+
+  void Add(std::shared_ptr<Connection> connection);
+  void Remove(const std::shared_ptr<Connection>& connection);
+  void Sweep();  // every connection looks at its clocks
+  void CloseAll();
+
+  // Connections that wait for a request stand in a line; the place is theirs until they leave it.
+  using Place = uint64_t;
+  Place WaitInLine(Connection& connection);
+  void LeaveLine(Place place) { line_.erase(place); }
+  // Closes the one that has waited longest. False: none waits.
+  bool CloseLongestWaiting();
+
+ private:
+  std::unordered_set<std::shared_ptr<Connection>> connections_;
+  std::map<Place, Connection*> line_;
+  Place next_place_ = 0;
+  std::array<char, kReadBytes> read_buffer_;
+};
+
+}  // namespace tramontane

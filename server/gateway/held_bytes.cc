@@ -1,0 +1,56 @@
+#include "server/gateway/held_bytes.h"
+
+#include <bit>
+#include <utility>
+
+namespace tramontane {
+namespace {
+
+constexpr int64_t kRetryAfterMs = 1000;
+
+}  // namespace
+
+ApiError ByteBudget::Refusal() const {
+  ApiError error;
+  error.status = 503;
+  error.type = "service_unavailable";
+  error.code = "too_many_body_bytes";
+  error.message = "the requests being read hold more than " + std::to_string(max_bytes_) + " bytes together";
+  error.retry_after_ms = kRetryAfterMs;
+  return error;
+}
+
+HeldBytes::HeldBytes(HeldBytes&& other) noexcept
+    : budget_(other.budget_), bytes_(std::exchange(other.bytes_, 0)) {}
+
+HeldBytes& HeldBytes::operator=(HeldBytes&& other) noexcept {
+  budget_.bytes_ -= std::exchange(bytes_, std::exchange(other.bytes_, 0));
+  return *this;
+}
+
+void HeldBytes::Set(int64_t bytes) { budget_.bytes_ += bytes - std::exchange(bytes_, bytes); }
+
+bool HeldBytes::TrySet(int64_t bytes) {
+  const int64_t more = bytes - bytes_;
+  if (budget_.bytes_.fetch_add(more) + more > budget_.max_bytes_ && more > 0) {
+    budget_.bytes_ -= more;
+    return false;
+  }
+  bytes_ = bytes;
+  return true;
+}
+
+HeldBytes HeldBytes::Split(int64_t bytes) {
+  HeldBytes part(budget_);
+  part.bytes_ = bytes;
+  bytes_ -= bytes;
+  return part;
+}
+
+void AppendArrived(std::string_view bytes, std::string* kept) {
+  const size_t size = kept->size() + bytes.size();
+  if (size > kept->capacity()) kept->reserve(std::bit_ceil(size));
+  kept->append(bytes);
+}
+
+}  // namespace tramontane
