@@ -106,6 +106,7 @@ class Engine::Impl {
   void Wake() { wake_.Notify(); }
   bool idle() const { return unfinished_.load(std::memory_order_acquire) == 0; }
   Status fatal() const { return lost_.load(std::memory_order_acquire) ? fatal_ : Status::Ok(); }
+  int64_t stalled_ns() const;
   EngineLoad Load() const;
   const OutputMetrics& output_metrics() const { return output_.metrics(); }
   const EngineLimits& limits() const { return limits_; }
@@ -167,6 +168,8 @@ class Engine::Impl {
   std::atomic<int64_t> unfinished_{0};  // accepted, stream not done
   Status fatal_;                        // written once, before lost_
   std::atomic<bool> lost_{false};
+  std::atomic<int64_t> busy_since_ns_{0};  // a request came while there was no other
+  std::atomic<int64_t> stepped_ns_{0};     // the last step that did something has ended
   Published<EngineLoad> load_;
   OutputProcessor output_;
 
@@ -235,7 +238,9 @@ StatusOr<std::shared_ptr<TokenStream>> Engine::Impl::Submit(Request request, std
   if (request.received_ns == 0) request.received_ns = clock_.NowNs();
   auto stream = std::make_shared<TokenStream>(request.id, std::move(on_ready));
   auto live = std::make_shared<LiveRequest>(std::move(request), stream, tokenizer_, model_.eos_ids);
-  unfinished_.fetch_add(1, std::memory_order_relaxed);
+  // Before it counts as work, so that work never looks older than it is.
+  if (idle()) busy_since_ns_.store(clock_.NowNs(), std::memory_order_relaxed);
+  unfinished_.fetch_add(1, std::memory_order_release);
   if (!inbox_.Push(std::move(live))) {
     unfinished_.fetch_sub(1, std::memory_order_release);
     return ResourceExhausted("the queue is full: " + std::to_string(limits_.max_queued_requests) +
@@ -243,6 +248,13 @@ StatusOr<std::shared_ptr<TokenStream>> Engine::Impl::Submit(Request request, std
   }
   wake_.Notify();
   return stream;
+}
+
+int64_t Engine::Impl::stalled_ns() const {
+  if (idle()) return 0;
+  const int64_t moved_ns =
+      std::max(busy_since_ns_.load(std::memory_order_relaxed), stepped_ns_.load(std::memory_order_relaxed));
+  return std::max<int64_t>(0, clock_.NowNs() - moved_ns);
 }
 
 EngineLoad Engine::Impl::Load() const {
@@ -264,6 +276,7 @@ bool Engine::Impl::Step() {
   const bool worked = plan.lane != Lane::kIdle || !in_flight_.empty();
   const Status status = Run(std::move(plan));
   if (!status.ok()) LoseDevice(status);
+  if (worked) stepped_ns_.store(clock_.NowNs(), std::memory_order_relaxed);
   return Publish() || worked;
 }
 
@@ -618,6 +631,7 @@ void Engine::WaitForWork(int64_t timeout_ns) { impl_->WaitForWork(timeout_ns); }
 void Engine::Wake() { impl_->Wake(); }
 bool Engine::idle() const { return impl_->idle(); }
 Status Engine::fatal() const { return impl_->fatal(); }
+int64_t Engine::stalled_ns() const { return impl_->stalled_ns(); }
 EngineLoad Engine::Load() const { return impl_->Load(); }
 const EngineLimits& Engine::limits() const { return impl_->limits(); }
 const OutputMetrics& Engine::output_metrics() const { return impl_->output_metrics(); }

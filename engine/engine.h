@@ -73,6 +73,9 @@ class Engine {
   // Not OK once the device is lost: every stream has ended with this, and no request is taken any more.
   Status fatal() const;
 
+  // How long the engine has had work and ended no step; 0 without work. What a watchdog looks at.
+  int64_t stalled_ns() const;
+
   EngineLoad Load() const;
   const OutputMetrics& output_metrics() const;
   const EngineLimits& limits() const;

@@ -6,6 +6,8 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "server/gateway/host_port.h"
+
 namespace tramontane {
 namespace {
 
@@ -100,21 +102,54 @@ Setting Bytes(const char* key, int64_t ServeConfig::* member, const char* help) 
           [member](const ServeConfig& config) { return std::to_string(config.*member); }};
 }
 
-// A comma-separated flag, a JSON list of strings or one string.
-Setting Names(const char* key, std::vector<std::string> ServeConfig::* member, const char* help) {
-  return {key, help, "NAME[,NAME]",
+// Where a server listens; `or_else` is what may stand there besides, "off" or "unix:PATH".
+Setting Address(const char* key, std::string ServeConfig::* member, const char* or_else, const char* help) {
+  return {key, help, "HOST:PORT",
+          [=](ServeConfig& config, std::string_view text) -> std::string {
+            const std::string_view other(or_else);
+            const bool is_other = other == "off" ? text == other : text.starts_with("unix:");
+            if (!is_other) {
+              const Status status = ParseHostPort(text).status();
+              if (!status.ok()) return status.message() + ", or it is " + or_else;
+            }
+            config.*member = std::string(text);
+            return {};
+          },
+          [member](const ServeConfig& config) { return Quoted(config.*member); }};
+}
+
+// A comma-separated flag, a JSON list of strings or one string. `fault` says what is wrong with one: "must be
+// ...", or "".
+Setting List(const char* key, std::vector<std::string> ServeConfig::* member, const char* metavar,
+             std::string (*fault)(const std::string&), const char* help) {
+  return {key, help, metavar,
           [=](ServeConfig& config, std::string_view text) -> std::string {
             std::vector<std::string> names;
             while (!text.empty()) {
               const size_t comma = std::min(text.find(','), text.size());
               if (comma == 0) return "has an empty name";
               names.emplace_back(text.substr(0, comma));
+              const std::string wrong = fault(names.back());
+              if (!wrong.empty()) return "is " + Quoted(names.back()) + ", it " + wrong;
               text.remove_prefix(std::min(comma + 1, text.size()));
             }
             config.*member = names;
             return {};
           },
           [member](const ServeConfig& config) { return Json(config.*member).dump(); }};
+}
+
+std::string NameFault(const std::string&) { return {}; }
+
+std::string OriginFault(const std::string& origin) {
+  const bool is_one = origin == "*" || origin == "null" || HostOfOrigin(origin).has_value();
+  return is_one ? "" : "must be SCHEME://HOST, with :PORT where it has one and nothing behind, or *";
+}
+
+std::string HostFault(const std::string& name) {
+  const auto host = HostOf(name);
+  const bool is_one = name == "*" || (host && EqualsIgnoringCase(*host, name));
+  return is_one ? "" : "must be a host's name without a port, or *";
 }
 
 // Edit distance, to name the nearest known key.
@@ -167,7 +202,7 @@ bool KindFits(const Setting& setting, const Json& value) {
   if (kind == kSwitch) return value.is_boolean();
   if (kind == "N" || kind == "SECONDS") return value.is_number();
   if (kind == "BYTES") return value.is_number() || value.is_string();
-  if (kind == "NAME[,NAME]") return value.is_array() || value.is_string();
+  if (IsList(setting)) return value.is_array() || value.is_string();
   return value.is_string();
 }
 
@@ -178,13 +213,16 @@ const std::vector<Setting>& ServeSettings() {
   using C = ServeConfig;
   static const std::vector<Setting>* settings = new std::vector<Setting>{
       Text("model", &C::model, "MODEL_DIR", "folder of the model; empty: the embedded model (breeze)"),
-      Names("served_model_names", &C::served_model_names,
-            "names requests may ask for; empty: breeze, or the folder's base name"),
-      Text("grpc_address", &C::grpc_address, "HOST:PORT", "where gRPC listens; port 0 picks a free one"),
-      Text("http_address", &C::http_address, "HOST:PORT",
-           "where the OpenAI-style HTTP API listens; port 0 picks a free one; off: nowhere"),
-      Text("http_cors_origin", &C::http_cors_origin, "ORIGIN",
-           "origin whose web pages may call the HTTP API, * for any; empty: none"),
+      List("served_model_names", &C::served_model_names, "NAME[,NAME]", NameFault,
+           "names requests may ask for; empty: breeze, or the folder's base name"),
+      Address("grpc_address", &C::grpc_address, "unix:PATH",
+              "where gRPC listens; port 0 picks a free one; unix:PATH: a socket of this machine"),
+      Address("http_address", &C::http_address, "off",
+              "where the OpenAI-style HTTP API listens; port 0 picks a free one; off: nowhere"),
+      List("http_cors_origin", &C::http_cors_origin, "ORIGIN[,ORIGIN]", OriginFault,
+           "origins whose web pages may call the HTTP API besides those of this machine, * for any"),
+      List("http_host", &C::http_host, "NAME[,NAME]", HostFault,
+           "names that HTTP requests may be sent to besides localhost, * for any"),
       Switch("any_model", &C::any_model, "HTTP takes any model's name for the one that is served"),
       OneOf("device", &C::device, {"auto", "cpu", "cuda"}, "auto|cpu|cuda",
             "where the model runs; auto: on a GPU where there is one, else on the CPU"),
@@ -210,6 +248,8 @@ const std::vector<Setting>& ServeSettings() {
       Integer("worker_threads", &C::worker_threads, 1, 256, "N", "threads that tokenise and render chats"),
       Integer("max_queued_work", &C::max_queued_work, 1, 1 << 20, "N",
               "requests waiting for those threads; one more is refused with RESOURCE_EXHAUSTED"),
+      Seconds("step_timeout", &C::step_timeout, 86400.0,
+              "/health is 503 when the engine has had work and made no step for so long; 0: never"),
       Seconds("drain_timeout", &C::drain_timeout, 86400.0,
               "how long a stopping server lets running requests finish"),
       OneOf("log_level", &C::log_level, {"trace", "debug", "info", "warn", "error", "off"}, "LEVEL",
@@ -218,6 +258,8 @@ const std::vector<Setting>& ServeSettings() {
   };
   return *settings;
 }
+
+bool IsList(const Setting& setting) { return std::string_view(setting.metavar).ends_with("]"); }
 
 std::string FlagOf(const Setting& setting) {
   std::string flag = std::string("--") + setting.key;

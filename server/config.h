@@ -17,7 +17,8 @@ struct ServeConfig {
   std::vector<std::string> served_model_names;  // empty: "breeze", or the folder's base name
   std::string grpc_address = "127.0.0.1:50051";
   std::string http_address = "127.0.0.1:8000";  // "off": no HTTP
-  std::string http_cors_origin;                 // "": none
+  std::vector<std::string> http_cors_origin;    // "*": any
+  std::vector<std::string> http_host;           // "*": any
   bool any_model = false;
   std::string device = "auto";  // auto, cpu, cuda
   std::string cpu_variant;      // "": the best this machine has
@@ -34,6 +35,7 @@ struct ServeConfig {
   int64_t max_prefill_steps = 1;
   int64_t worker_threads = 2;
   int64_t max_queued_work = 256;
+  double step_timeout = 300.0;  // seconds; 0: none
   double drain_timeout = 30.0;  // seconds
   std::string log_level = "info";
   std::string log_format = "text";
@@ -43,13 +45,16 @@ struct ServeConfig {
 struct Setting {
   const char* key;
   const char* help;     // meaning, unit, limits
-  const char* metavar;  // "BYTES", "N", "HOST:PORT"; "true|false": the flag stands alone and means true
+  const char* metavar;  // "BYTES", "N", "NAME[,NAME]"; "true|false": the flag stands alone and means true
   // Sets from text (a flag, or a JSON scalar's text). "" when fine, else what is wrong: "is 0, the least is
   // 1".
   std::function<std::string(ServeConfig&, std::string_view text)> set;
   std::function<std::string(const ServeConfig&)> json;  // the value as JSON text
 };
 const std::vector<Setting>& ServeSettings();
+
+// A list: as a flag with commas or given several times, in JSON a list or one string.
+bool IsList(const Setting& setting);
 
 // "--max-sequences" for max_sequences.
 std::string FlagOf(const Setting& setting);

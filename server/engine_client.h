@@ -32,7 +32,8 @@ class EngineClient final : public InferenceClient {
   void GetModel(v1::GetModelRequest request, Done<v1::GetModelResponse> done) override;
   void GetServerInfo(Done<v1::GetServerInfoResponse> done) override;
   void GetLoad(Done<v1::GetLoadResponse> done) override;
-  bool ready() const override { return core_.serving() != nullptr && !core_.draining(); }
+  bool ready() const override { return core_.Health().ok() && !core_.draining(); }
+  RpcError health() const override { return core_.Health(); }
 
  private:
   template <typename Request, typename Response>

@@ -63,8 +63,12 @@ class InferenceClient {
   virtual void GetServerInfo(Done<v1::GetServerInfoResponse> done) = 0;
   virtual void GetLoad(Done<v1::GetLoadResponse> done) = 0;
 
-  // Would take a request now: loaded, not draining; for several servers, one of them.
+  // Would take a request now: healthy, not draining; for several servers, one of them.
   virtual bool ready() const = 0;
+
+  // Why nobody should be sent here at all: nothing is loaded, or what is does not move; for several servers,
+  // none is up. OK also while draining. Waits for nothing.
+  virtual RpcError health() const = 0;
 };
 
 }  // namespace tramontane

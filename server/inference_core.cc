@@ -13,7 +13,7 @@ constexpr int kMaxAbortIds = 1024;
 }  // namespace
 
 InferenceCore::InferenceCore(const InferenceCoreOptions& options)
-    : max_streams_(options.max_streams), workers_(options.workers) {}
+    : max_streams_(options.max_streams), step_timeout_(options.step_timeout), workers_(options.workers) {}
 
 InferenceCore::~InferenceCore() = default;
 
@@ -33,6 +33,18 @@ void InferenceCore::StopCalls() {
   std::lock_guard lock(streams_mutex_);  // keeps the calls from going meanwhile
   stopping_ = true;
   for (ServedCall* call : open_streams_) call->Cancel();
+}
+
+RpcError InferenceCore::Health() const {
+  const Serving* model = serving();
+  if (model == nullptr) return LoadingError();
+  const Engine& engine = *model->model.engine;
+  if (const Status fatal = engine.fatal(); !fatal.ok()) return ToRpcError(fatal);
+  const double stalled_s = static_cast<double>(engine.stalled_ns()) * 1e-9;
+  if (step_timeout_ <= 0 || stalled_s <= step_timeout_) return {};
+  return UnavailableError("STALLED", "the engine has work and has made no step for " +
+                                         std::to_string(static_cast<int64_t>(stalled_s)) +
+                                         " s, over step_timeout");
 }
 
 RpcError InferenceCore::WorkersBusyError() const {

@@ -36,6 +36,7 @@ struct Serving {
 struct InferenceCoreOptions {
   WorkerPoolOptions workers;   // tokenising, chat rendering, detokenising
   int32_t max_streams = 2048;  // Generate calls open at once; one more: RESOURCE_EXHAUSTED
+  double step_timeout = 300;   // seconds with work and without a step, from which on Health fails; 0: never
 };
 
 class InferenceCore {
@@ -54,6 +55,10 @@ class InferenceCore {
   void StopCalls();
   // True once no Generate call is open; false when that took longer than the timeout.
   bool WaitForStreams(int64_t timeout_ns);
+
+  // UNAVAILABLE until Serve, and while the engine has work and has made no step for `step_timeout`; INTERNAL
+  // once its device is lost.
+  RpcError Health() const;
 
   const Serving* serving() const { return serving_.load(std::memory_order_acquire); }  // null: still loading
   bool draining() const { return draining_; }
@@ -85,6 +90,7 @@ class InferenceCore {
 
  private:
   const int32_t max_streams_;
+  const double step_timeout_;  // seconds
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 
   std::unique_ptr<Serving> serving_owner_;

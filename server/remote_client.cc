@@ -391,6 +391,8 @@ bool RemoteClient::ready() const {
   return std::any_of(all.begin(), all.end(), [](const auto& backend) { return backend->up(); });
 }
 
+RpcError RemoteClient::health() const { return ready() ? RpcError{} : NoBackendError(impl_->backends); }
+
 bool RemoteClient::WaitUntilReady(int64_t timeout_ms) const {
   constexpr std::chrono::milliseconds kLook(10);
   const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);

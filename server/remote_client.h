@@ -49,6 +49,7 @@ class RemoteClient final : public InferenceClient {
   void GetServerInfo(Done<v1::GetServerInfoResponse> done) override;  // of the server it happens to ask
   void GetLoad(Done<v1::GetLoadResponse> done) override;              // summed, as last asked
   bool ready() const override;                                        // one server is up
+  RpcError health() const override;                                   // UNAVAILABLE names them all
 
   // True once one is up; false when none was within the time.
   bool WaitUntilReady(int64_t timeout_ms) const;

@@ -20,6 +20,7 @@
 #include "kernels/core/check.h"
 #include "server/engine_client.h"
 #include "server/gateway/gateway.h"
+#include "server/gateway/host_port.h"
 #include "server/inference_core.h"
 #include "server/inference_service.h"
 #include "server/metrics.h"
@@ -70,28 +71,14 @@ void SetConnectionArguments(grpc::ServerBuilder* builder) {
   builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
 }
 
-struct HostPort {
-  std::string host;
-  std::string port;
-};
-
-// "127.0.0.1:50051", "[::1]:0". Without a port the second is empty.
-HostPort SplitAddress(const std::string& address) {
-  const size_t colon = address.rfind(':');
-  if (colon == std::string::npos) return {address, ""};
-  return {address.substr(0, colon), address.substr(colon + 1)};
-}
-
 // gRPC only says that it could not listen; the system, asked for the same address, says why.
-std::string ListenFault(const std::string& address) {
-  HostPort parts = SplitAddress(address);
-  if (parts.host.size() >= 2 && parts.host.front() == '[')
-    parts.host = parts.host.substr(1, parts.host.size() - 2);
+std::string ListenFault(const HostPort& address) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_PASSIVE;
   addrinfo* found = nullptr;
-  const int resolved = getaddrinfo(parts.host.c_str(), parts.port.c_str(), &hints, &found);
+  const int resolved =
+      getaddrinfo(address.host.c_str(), std::to_string(address.port).c_str(), &hints, &found);
   if (resolved != 0) return gai_strerror(resolved);
   std::string fault = "gRPC refused it";
   const int fd = socket(found->ai_family, SOCK_STREAM, 0);
@@ -105,7 +92,8 @@ bool IsUnixSocket(const std::string& address) { return address.rfind("unix:", 0)
 
 InferenceCoreOptions CoreOptions(const ServerOptions& options) {
   return {.workers = {.threads = options.worker_threads, .max_queued = options.max_queued_work},
-          .max_streams = options.max_streams};
+          .max_streams = options.max_streams,
+          .step_timeout = options.step_timeout};
 }
 
 }  // namespace
@@ -138,9 +126,11 @@ Status Server::Impl::StartGrpc(const ServerOptions& options) {
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
 
-  const HostPort parts = SplitAddress(options.grpc_address);
-  if (!IsUnixSocket(options.grpc_address) && (parts.host.empty() || parts.port.empty())) {
-    return InvalidArgument("grpc_address: \"" + options.grpc_address + "\" is not HOST:PORT");
+  HostPort where;
+  if (!IsUnixSocket(options.grpc_address)) {
+    auto parsed = ParseHostPort(options.grpc_address);
+    if (!parsed.ok()) return InvalidArgument("grpc_address " + parsed.status().message());
+    where = std::move(*parsed);
   }
   grpc::ServerBuilder builder;
   SetConnectionArguments(&builder);
@@ -152,10 +142,10 @@ Status Server::Impl::StartGrpc(const ServerOptions& options) {
   grpc = builder.BuildAndStart();
   if (grpc == nullptr) {
     return Unavailable("grpc_address: cannot listen on " + options.grpc_address + ": " +
-                       ListenFault(options.grpc_address));
+                       (IsUnixSocket(options.grpc_address) ? "gRPC refused it" : ListenFault(where)));
   }
-  address =
-      IsUnixSocket(options.grpc_address) ? options.grpc_address : parts.host + ":" + std::to_string(port);
+  where.port = static_cast<uint16_t>(port);
+  address = IsUnixSocket(options.grpc_address) ? options.grpc_address : ToString(where);
   SetServing(false);
   return {};
 }
@@ -164,15 +154,14 @@ Status Server::Impl::StartHttp(const ServerOptions& options) {
   GatewayOptions gateway_options;
   gateway_options.address = options.http_address;
   gateway_options.version = TRAMONTANE_VERSION;
-  gateway_options.cors_origin = options.http_cors_origin;
+  gateway_options.cors_origins = options.http_cors_origins;
+  gateway_options.hosts = options.http_hosts;
   gateway_options.any_model = options.any_model;
   gateway_options.metrics = [this] {
     const Serving* serving = core.serving();
     return serving == nullptr ? "" : ServerMetricsText(serving->model);
   };
-  auto started = Gateway::Start(std::move(gateway_options), client);
-  if (!started.ok()) return {started.status().code(), "http_address: " + started.status().message()};
-  gateway = std::move(started).value();
+  TM_ASSIGN_OR_RETURN(gateway, Gateway::Start(std::move(gateway_options), client));
   return {};
 }
 

@@ -2,16 +2,20 @@
 // servers.
 #include <spdlog/spdlog.h>
 
+#include <array>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "server/commands/commands.h"
+#include "server/commands/setting_flags.h"
 #include "server/commands/start_guard.h"
 #include "server/commands/stop_signals.h"
+#include "server/config.h"
 #include "server/gateway/gateway.h"
 #include "server/logging.h"
 #include "server/metrics.h"
@@ -25,11 +29,32 @@ constexpr int64_t kLookMs = 100;  // at the stop signals meanwhile
 
 struct GatewayArguments {
   std::vector<std::string> backends;
-  GatewayOptions gateway;
-  double drain_timeout = 30.0;  // seconds
-  std::string log_level = "info";
-  std::string log_format = "text";
+  GivenSettings flags;
 };
+
+// Those of `serve` that mean something here.
+constexpr std::array<std::string_view, 7> kSettings = {
+    "http_address", "http_cors_origin", "http_host", "any_model", "drain_timeout", "log_level", "log_format",
+};
+
+// Every problem, one line each.
+std::vector<std::string> EffectiveConfig(const GatewayArguments& arguments, ServeConfig* config) {
+  std::vector<std::string> problems = ApplyFlags(arguments.flags, config);
+  if (config->http_address == "off") {
+    problems.push_back("--http-address is \"off\": it must be HOST:PORT, a gateway is nothing but HTTP");
+  }
+  return problems;
+}
+
+GatewayOptions GatewayOptionsOf(const ServeConfig& config) {
+  GatewayOptions options;
+  options.address = config.http_address;
+  options.version = TRAMONTANE_VERSION;
+  options.cors_origins = config.http_cors_origin;
+  options.hosts = config.http_host;
+  options.any_model = config.any_model;
+  return options;
+}
 
 // False when there is none in time, or nobody waits for one any more.
 bool WaitForBackend(const RemoteClient& client) {
@@ -40,9 +65,9 @@ bool WaitForBackend(const RemoteClient& client) {
   return false;
 }
 
-Status RunUntilStopped(const GatewayArguments& arguments, StartGuard& starting) {
+Status RunUntilStopped(const GatewayArguments& arguments, const ServeConfig& config, StartGuard& starting) {
   RemoteClient client({.backends = arguments.backends});
-  GatewayOptions options = arguments.gateway;
+  GatewayOptions options = GatewayOptionsOf(config);
   options.metrics = [&client] { return GatewayMetricsText(client.backends()); };
   TM_ASSIGN_OR_RETURN(const std::unique_ptr<Gateway> gateway, Gateway::Start(std::move(options), client));
   // A server may also come later: until then /ready says 503.
@@ -57,9 +82,8 @@ Status RunUntilStopped(const GatewayArguments& arguments, StartGuard& starting) 
 
   while (!StopRequested(-1)) {
   }
-  spdlog::info("stopping: new requests are refused, what runs may finish within {} s",
-               arguments.drain_timeout);
-  if (!gateway->Drain(static_cast<int64_t>(arguments.drain_timeout * 1e9))) {
+  spdlog::info("stopping: new requests are refused, what runs may finish within {} s", config.drain_timeout);
+  if (!gateway->Drain(static_cast<int64_t>(config.drain_timeout * 1e9))) {
     spdlog::warn("stopping: the drain timeout is over, what still runs is cancelled");
   }
   gateway->Stop();
@@ -67,12 +91,18 @@ Status RunUntilStopped(const GatewayArguments& arguments, StartGuard& starting) 
 }
 
 int RunGateway(const GatewayArguments& arguments) {
+  ServeConfig config;
+  const std::vector<std::string> problems = EffectiveConfig(arguments, &config);
+  for (const std::string& problem : problems) {
+    std::fprintf(stderr, "tramontane gateway: %s\n", problem.c_str());
+  }
+  if (!problems.empty()) return 2;
   StartGuard starting;
-  if (const Status status = PrepareToServe(arguments.log_level, arguments.log_format); !status.ok()) {
+  if (const Status status = PrepareToServe(config.log_level, config.log_format); !status.ok()) {
     std::fprintf(stderr, "tramontane gateway: %s\n", status.ToString().c_str());
     return 1;
   }
-  const Status status = RunUntilStopped(arguments, starting);
+  const Status status = RunUntilStopped(arguments, config, starting);
   if (status.ok()) return 0;
   spdlog::error("{}", status.ToString());
   return 1;
@@ -82,35 +112,13 @@ int RunGateway(const GatewayArguments& arguments) {
 
 void AddGatewayCommand(CLI::App& app, RunCommand* run) {
   auto arguments = std::make_shared<GatewayArguments>();
-  arguments->gateway.version = TRAMONTANE_VERSION;
   CLI::App* command = app.add_subcommand("gateway", "Answer over HTTP for servers that answer over gRPC");
   command->add_option("--backend", arguments->backends, "gRPC addresses of the servers; may be repeated")
       ->required()
       ->delimiter(',')
       ->allow_extra_args(false)
       ->type_name("HOST:PORT[,HOST:PORT]");
-  command
-      ->add_option("--http-address", arguments->gateway.address, "where to listen; port 0 picks a free one")
-      ->type_name("HOST:PORT")
-      ->capture_default_str();
-  command
-      ->add_option("--http-cors-origin", arguments->gateway.cors_origin,
-                   "origin whose web pages may call, * for any; none by default")
-      ->type_name("ORIGIN");
-  command->add_flag("--any-model", arguments->gateway.any_model,
-                    "take any model's name for the one that is served");
-  command
-      ->add_option("--drain-timeout", arguments->drain_timeout,
-                   "how long a stopping gateway lets running requests finish")
-      ->check(CLI::Range(0.0, 86400.0))
-      ->type_name("SECONDS")
-      ->capture_default_str();
-  command->add_option("--log-level", arguments->log_level, "least level that is logged")
-      ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error", "off"}))
-      ->capture_default_str();
-  command->add_option("--log-format", arguments->log_format, "text, or one JSON object a line")
-      ->check(CLI::IsMember({"text", "json"}))
-      ->capture_default_str();
+  AddSettingFlags({kSettings.begin(), kSettings.end()}, &arguments->flags, command);
   command->callback([arguments, run] { *run = [arguments] { return RunGateway(*arguments); }; });
 }
 

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "server/commands/commands.h"
+#include "server/commands/setting_flags.h"
 #include "server/commands/start_guard.h"
 #include "server/commands/stop_signals.h"
 #include "server/config.h"
@@ -28,8 +29,7 @@ struct ServeArguments {
   std::string model;        // positional
   std::string config_file;  // --config
   bool print_config = false;
-  // Flags as given, by key, in the order of ServeSettings().
-  std::vector<std::pair<const Setting*, std::string>> flags;
+  GivenSettings flags;
 };
 
 // File first, flags over it. Every problem of both, one line each.
@@ -47,10 +47,7 @@ std::vector<std::string> EffectiveConfig(const ServeArguments& arguments, ServeC
       }
     }
   }
-  for (const auto& [setting, text] : arguments.flags) {
-    const std::string problem = setting->set(*config, text);
-    if (!problem.empty()) problems.push_back(FlagOf(*setting) + " " + problem);
-  }
+  for (const std::string& problem : ApplyFlags(arguments.flags, config)) problems.push_back(problem);
   if (!arguments.model.empty()) config->model = arguments.model;
   return problems;
 }
@@ -89,7 +86,9 @@ ServerOptions ServerOptionsOf(const ServeConfig& config) {
   ServerOptions options;
   options.grpc_address = config.grpc_address;
   if (config.http_address != "off") options.http_address = config.http_address;
-  options.http_cors_origin = config.http_cors_origin;
+  options.http_cors_origins = config.http_cors_origin;
+  options.http_hosts = config.http_host;
+  options.step_timeout = config.step_timeout;
   options.any_model = config.any_model;
   options.worker_threads = static_cast<int32_t>(config.worker_threads);
   options.max_queued_work = static_cast<int32_t>(config.max_queued_work);
@@ -214,28 +213,6 @@ int RunServe(const ServeArguments& arguments) {
   return 1;
 }
 
-// By its metavar a setting is one value, a list that may also be given name by name, or a flag alone.
-void AddFlag(const Setting& setting, const std::shared_ptr<ServeArguments>& arguments, CLI::App* command) {
-  const std::string flag = FlagOf(setting);
-  const std::string metavar = setting.metavar;
-  const auto set = [arguments, &setting](const std::string& text) {
-    arguments->flags.emplace_back(&setting, text);
-  };
-  if (metavar == "true|false") {
-    command->add_flag_callback(flag, [set] { set("true"); }, setting.help);
-  } else if (metavar == "NAME[,NAME]") {
-    const std::string singular = flag.substr(0, flag.size() - 1);
-    const auto set_joined = [set](const std::vector<std::string>& names) {
-      set(CLI::detail::join(names, ","));
-    };
-    command->add_option_function<std::vector<std::string>>(flag + "," + singular, set_joined, setting.help)
-        ->allow_extra_args(false)  // what follows a name is another argument
-        ->type_name(metavar);
-  } else {
-    command->add_option_function<std::string>(flag, set, setting.help)->type_name(metavar)->take_last();
-  }
-}
-
 }  // namespace
 
 void AddServeCommand(CLI::App& app, RunCommand* run) {
@@ -245,9 +222,10 @@ void AddServeCommand(CLI::App& app, RunCommand* run) {
   command->add_option("--config", arguments->config_file, "JSON file of settings; flags override it");
   command->add_flag("--print-config", arguments->print_config,
                     "print the effective settings as JSON and end");
-  for (const Setting& setting : ServeSettings()) {
-    if (std::string(setting.key) != "model") AddFlag(setting, arguments, command);  // that is MODEL_DIR
-  }
+  std::vector<std::string_view> keys;
+  for (const Setting& setting : ServeSettings()) keys.emplace_back(setting.key);
+  std::erase(keys, "model");  // that is MODEL_DIR
+  AddSettingFlags(keys, &arguments->flags, command);
   command->callback([arguments, run] { *run = [arguments] { return RunServe(*arguments); }; });
 }
 

@@ -6,6 +6,8 @@
 namespace tramontane {
 namespace {
 
+constexpr int64_t kRetryAfterDrainMs = 2000;  // another server, or the next one, by then
+
 // How OpenAI's clients are told of a gRPC status.
 struct Mapping {
   StatusCode code;
@@ -61,6 +63,16 @@ ApiError BadRequest(std::string param, std::string message) {
   ApiError error;
   error.param = std::move(param);
   error.message = std::move(message);
+  return error;
+}
+
+ApiError DrainingError() {
+  ApiError error;
+  error.status = 503;
+  error.type = "service_unavailable";
+  error.code = "draining";
+  error.message = "the server is shutting down";
+  error.retry_after_ms = kRetryAfterDrainMs;
   return error;
 }
 

@@ -22,6 +22,9 @@ struct ApiError {
 // A fault of the request: 400, with the field named.
 ApiError BadRequest(std::string param, std::string message);
 
+// The server stops: 503, to be tried again, elsewhere or later.
+ApiError DrainingError();
+
 // What the server said, in OpenAI's words. Paths of the .proto become the names of OpenAI's fields.
 ApiError ToApiError(const RpcError& error);
 

@@ -1,8 +1,9 @@
 // Gateway: OpenAI's HTTP API in front of an InferenceClient.
 //
 // Start, Drain and Stop from one thread, in this order; the rest from any.
-// Always: requests are parsed and planned on handler threads, events are turned into bytes and written on io
-// threads; neither ever waits for the client of either side.
+// Always: requests are checked and probes are answered on io threads, bodies are parsed and planned on
+// handler threads, events are turned into bytes and written on io threads; none ever waits for the client of
+// either side.
 #pragma once
 
 #include <cstdint>
@@ -35,10 +36,10 @@ struct GatewayOptions {
   std::string address = "127.0.0.1:8000";  // HOST:PORT; port 0 takes a free one
   std::string version;                     // GET /version
   int32_t io_threads = 1;                  // sockets, events
-  int32_t handler_threads = 1;             // JSON of requests
+  int32_t handler_threads = 2;             // JSON of requests
   HttpLimits limits = {};
-  std::string cors_origin =
-      {};  // Access-Control-Allow-Origin: "*" or one origin; "": browsers of other sites may not
+  std::vector<std::string> cors_origins = {};  // whose pages may call besides local ones, and read; "*": all
+  std::vector<std::string> hosts = {};         // names of this server besides localhost; "*": all
   // Any model's name is taken for the one that is served; otherwise unknown names are 404.
   bool any_model = false;
   // The text of GET /metrics; null: 404.
@@ -51,8 +52,8 @@ struct GatewayContext {
   const GatewayOptions& options;
 };
 
-// An endpoint. On a handler thread; may answer later, from any thread. A std::exception that leaves it is a
-// 500.
+// An endpoint. On the thread that its route names; may answer later, from any thread. A std::exception that
+// leaves it is a 500.
 using Endpoint = void (*)(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange);
 
 class Gateway {

@@ -15,10 +15,10 @@ namespace tramontane {
 using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
 
 struct HttpRequest {
-  std::string method;  // "POST"
-  // As the router compares it: decoded, without query, "/v1", doubled and trailing slashes.
-  // "/chat/completions".
-  std::string path;
+  std::string method;        // "POST"
+  std::string target;        // as sent: "/v1/models?a=b", or "http://host/v1/models"
+  std::string path;          // of it, nothing decoded: "/v1/models"
+  bool on_loopback = false;  // it came to an address that only this machine reaches
   HttpHeaders headers;
   std::string body;        // decoded, while RunOnHandler's work runs; then freed
   std::string id;          // drawn: no other request of this process has it

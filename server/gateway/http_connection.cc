@@ -21,6 +21,8 @@ const char* ReasonPhrase(int status) {
       return "No Content";
     case 400:
       return "Bad Request";
+    case 403:
+      return "Forbidden";
     case 404:
       return "Not Found";
     case 405:
@@ -210,6 +212,7 @@ void Connection::Dispatch() {
   const std::string* given = request.Header("x-request-id");
   request.id = DrawRequestId();
   request.request_id = given != nullptr && RequestIdFault(*given).empty() ? *given : request.id;
+  request.on_loopback = shared_->on_loopback;
   request_id_ = request.request_id;
   is_head_ = request.method == "HEAD";
   is_chunked_ = is_http_1_1;
@@ -238,8 +241,8 @@ std::string Connection::Head(const HttpResponse& response, const std::string& le
   std::string head = "HTTP/1.1 " + std::to_string(response.status) + " " + ReasonPhrase(response.status) +
                      "\r\ndate: " + HttpDate() + "\r\nx-request-id: " + request_id_ + "\r\n";
   if (!response.content_type.empty()) head += "content-type: " + response.content_type + "\r\n";
-  for (const auto* headers : {&shared_->options.headers, &response.headers}) {
-    for (const auto& [name, value] : *headers) head.append(name).append(": ").append(value).append("\r\n");
+  for (const auto& [name, value] : response.headers) {
+    head.append(name).append(": ").append(value).append("\r\n");
   }
   return head + length_field + (keep_alive_ ? "connection: keep-alive\r\n\r\n" : "connection: close\r\n\r\n");
 }

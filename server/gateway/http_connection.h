@@ -34,8 +34,9 @@ struct HttpServerState {
   const HttpServerOptions options;
   const HttpServer::Handler handler;
   const std::function<void(std::function<void()>)> run_handler;  // soon, on a handler thread
-  std::atomic<bool> closing{false};                              // connections end after their answer
-  std::atomic<bool> stopping{false};                             // at once
+  bool on_loopback = false;           // before the first connection: as HttpRequest's
+  std::atomic<bool> closing{false};   // connections end after their answer
+  std::atomic<bool> stopping{false};  // at once
   std::atomic<int64_t> open_exchanges{0};
   std::atomic<int64_t> connections{0};
   ByteBudget held_bytes;  // of requests: read, and not yet parsed

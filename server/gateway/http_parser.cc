@@ -81,31 +81,6 @@ std::string LowerCase(std::string_view text) {
   return lower;
 }
 
-int HexDigit(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-  return -1;
-}
-
-// What is not "%" and two hexadecimal digits stays as it is.
-std::string PercentDecoded(std::string_view text) {
-  std::string decoded;
-  decoded.reserve(text.size());
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '%' && i + 2 < text.size()) {
-      const int high = HexDigit(text[i + 1]), low = HexDigit(text[i + 2]);
-      if (high >= 0 && low >= 0) {
-        decoded.push_back(static_cast<char>(high * 16 + low));
-        i += 2;
-        continue;
-      }
-    }
-    decoded.push_back(text[i]);
-  }
-  return decoded;
-}
-
 // "http://host:port/path" -> "/path", as requests to a proxy are written.
 std::string_view WithoutAuthority(std::string_view target) {
   const size_t scheme = target.find("://");
@@ -201,7 +176,8 @@ void HttpRequestParser::Impl::KeepHeader() {
   keep_alive = parser.keep_alive();
   expects_continue = is_http_1_1 && header.count(http::field::expect) != 0;
   request.method = std::string(header.method_string());
-  request.path = NormalizedPath(header.target());
+  request.target = std::string(header.target());
+  request.path = std::string(PathOf(request.target));
   for (const auto& field : header) {
     request.headers.emplace_back(LowerCase(field.name_string()), std::string(field.value()));
   }
@@ -228,16 +204,9 @@ HttpRequest HttpRequestParser::Take() {
   return request;
 }
 
-std::string NormalizedPath(std::string_view target) {
+std::string_view PathOf(std::string_view target) {
   target = WithoutAuthority(target);
-  const std::string decoded = PercentDecoded(target.substr(0, target.find_first_of("?#")));
-  std::string path;
-  for (char c : decoded) {
-    if (c != '/' || path.empty() || path.back() != '/') path.push_back(c);
-  }
-  if (path.size() > 1 && path.back() == '/') path.pop_back();
-  while (path.starts_with("/v1/")) path.erase(0, 3);
-  return path;
+  return target.substr(0, target.find_first_of("?#"));
 }
 
 }  // namespace tramontane

@@ -46,9 +46,8 @@ class HttpRequestParser {
   std::unique_ptr<Impl> impl_;
 };
 
-// "/v1//chat/completions/?a=b" and "http://host/chat/completions" -> "/chat/completions": percent-decoded,
-// one slash where there are several, none at the end, without "/v1" (or several of it) in front. The query is
-// left out.
-std::string NormalizedPath(std::string_view target);
+// The path of a request's target, with nothing decoded: "/v1/models?a=b" and "http://host/v1/models" ->
+// "/v1/models".
+std::string_view PathOf(std::string_view target);
 
 }  // namespace tramontane

@@ -10,9 +10,11 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "server/gateway/host_port.h"
 #include "server/gateway/http_connection.h"
 #include "server/gateway/http_io_thread.h"
 
@@ -28,23 +30,6 @@ constexpr int32_t kMaxRefused = 256;  // connections over the limit that are tol
 // told that there are too many.
 constexpr int64_t kKeptFiles = 16;
 constexpr std::chrono::milliseconds kRetryAccept{50};  // where the system has no more open files
-
-struct HostPort {
-  std::string host;
-  std::string port;
-};
-
-// "127.0.0.1:8000", "[::1]:0".
-std::optional<HostPort> SplitAddress(const std::string& address) {
-  const size_t colon = address.rfind(':');
-  if (colon == std::string::npos || colon + 1 == address.size()) return std::nullopt;
-  HostPort parts{address.substr(0, colon), address.substr(colon + 1)};
-  if (parts.host.size() >= 2 && parts.host.front() == '[' && parts.host.back() == ']') {
-    parts.host = parts.host.substr(1, parts.host.size() - 2);
-  }
-  if (parts.host.empty()) return std::nullopt;
-  return parts;
-}
 
 // Raises the limit of open files to what the connections need, as far as the system's hard limit allows it,
 // and says what it is now.
@@ -108,11 +93,12 @@ struct HttpServer::Impl {
 
 Status HttpServer::Impl::Bind() {
   const std::string& wanted = shared->options.address;
-  const auto parts = SplitAddress(wanted);
-  if (!parts) return InvalidArgument("http_address: \"" + wanted + "\" is not HOST:PORT");
+  auto parsed = ParseHostPort(wanted);
+  if (!parsed.ok()) return InvalidArgument("http_address " + parsed.status().message());
+  HostPort where = std::move(*parsed);
   error_code fault;
   tcp::resolver resolver(threads.front()->context());
-  const auto found = resolver.resolve(parts->host, parts->port, tcp::resolver::passive, fault);
+  const auto found = resolver.resolve(where.host, std::to_string(where.port), tcp::resolver::passive, fault);
   if (fault) return Unavailable("http_address: cannot listen on " + wanted + ": " + fault.message());
   const tcp::endpoint endpoint = found.begin()->endpoint();
   acceptor->open(endpoint.protocol(), fault);
@@ -120,7 +106,9 @@ Status HttpServer::Impl::Bind() {
   if (!fault) acceptor->bind(endpoint, fault);
   if (!fault) acceptor->listen(asio::socket_base::max_listen_connections, fault);
   if (fault) return Unavailable("http_address: cannot listen on " + wanted + ": " + fault.message());
-  address = wanted.substr(0, wanted.rfind(':') + 1) + std::to_string(acceptor->local_endpoint().port());
+  where.port = acceptor->local_endpoint().port();
+  address = ToString(where);
+  shared->on_loopback = IsLoopback(acceptor->local_endpoint().address().to_string());
   return Status::Ok();
 }
 

@@ -26,7 +26,6 @@ struct HttpServerOptions {
   int32_t io_threads = 1;
   int32_t handler_threads = 1;
   HttpLimits limits = {};
-  HttpHeaders headers = {};  // in every answer
 };
 
 class HttpServer {

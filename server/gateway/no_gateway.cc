@@ -12,7 +12,7 @@ struct Gateway::Impl {
 StatusOr<std::unique_ptr<Gateway>> Gateway::Start(GatewayOptions options, InferenceClient&) {
   return Status(
       StatusCode::kUnimplemented,
-      "cannot listen on " + options.address +
+      "http_address: cannot listen on " + options.address +
           ": built without Boost 1.81 or later, so there is no HTTP; http_address \"off\" serves gRPC only");
 }
 

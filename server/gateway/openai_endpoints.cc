@@ -14,6 +14,7 @@
 #include "server/gateway/openai_responses.h"
 #include "server/gateway/openai_spec.h"
 #include "server/gateway/openai_writer.h"
+#include "server/gateway/routes.h"
 
 namespace tramontane {
 namespace {
@@ -203,7 +204,7 @@ void AnswerModels(const GatewayContext& context, const std::shared_ptr<HttpExcha
 }
 
 void AnswerModel(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange) {
-  const std::string name = exchange->request().path.substr(std::string_view("/models/").size());
+  const std::string name = WildcardOf("/models/*", exchange->request().path);
   v1::GetModelRequest request;
   request.set_model(name);
   context.client.GetModel(request,

@@ -17,14 +17,22 @@ HttpResponse JsonResponse(const nlohmann::ordered_json& body) {
 
 }  // namespace
 
-void AnswerHealth(const GatewayContext&, const std::shared_ptr<HttpExchange>& exchange) {
+void AnswerPing(const GatewayContext&, const std::shared_ptr<HttpExchange>& exchange) {
   HttpResponse response;
   response.content_type = "";
   exchange->Respond(std::move(response));
 }
 
+void AnswerHealth(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange) {
+  const RpcError fault = context.client.health();
+  if (fault.ok()) return AnswerPing(context, exchange);
+  ApiError error = ToApiError(fault);
+  error.status = 503;  // whatever it is: send nobody here
+  exchange->Respond(ErrorResponse(error));
+}
+
 void AnswerReady(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange) {
-  if (context.client.ready()) return AnswerHealth(context, exchange);
+  if (context.client.ready()) return AnswerPing(context, exchange);
   ApiError error;
   error.status = 503;
   error.type = "service_unavailable";

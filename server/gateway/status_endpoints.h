@@ -1,4 +1,4 @@
-// Endpoints about the server itself. See Endpoint in gateway.h for their thread.
+// Endpoints about the server itself. On an io thread: none waits for anything.
 #pragma once
 
 #include <memory>
@@ -8,6 +8,9 @@
 namespace tramontane {
 
 // The process answers: 200 without a body.
+void AnswerPing(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange);
+// Requests that are here go on: 200 without a body, also while draining; 503 until the model stands, and when
+// the engine does.
 void AnswerHealth(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange);
 // A request would be taken now: 200, else 503.
 void AnswerReady(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange);

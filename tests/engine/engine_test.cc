@@ -422,5 +422,28 @@ TEST(EngineThread, ServesManySubmittersAtOnceAndStopsWithRequestsAlive) {
   EXPECT_TRUE(endless->status().ok() || endless->status().code() == StatusCode::kUnavailable);
 }
 
+// ---- what a watchdog sees --------------------------------------------------------------------------------
+
+TEST(Engine, AStallIsWorkWithoutAStep) {
+  constexpr int64_t kHourNs = int64_t{3600} * 1'000'000'000;
+  SteppedEngine test(SmallLimits(32));
+  test.clock().Advance(kHourNs);
+  EXPECT_EQ(test.engine().stalled_ns(), 0) << "idle for an hour";
+  for (int i = 0; i < 2; ++i) {
+    auto reader = test.Submit(MakeRequest("r", 20, 5));
+    EXPECT_EQ(test.engine().stalled_ns(), 0) << "the request is new";
+    test.clock().Advance(5);
+    EXPECT_EQ(test.engine().stalled_ns(), 5) << "and waits for its first step";
+    test.Step();
+    EXPECT_EQ(test.engine().stalled_ns(), 0);
+    test.clock().Advance(7);
+    EXPECT_EQ(test.engine().stalled_ns(), 7) << "since the last step";
+    test.RunToEnd({reader.get()});
+    while (!test.engine().idle()) std::this_thread::yield();
+    test.clock().Advance(kHourNs);
+    EXPECT_EQ(test.engine().stalled_ns(), 0);
+  }
+}
+
 }  // namespace
 }  // namespace tramontane

@@ -3,11 +3,11 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
+#include <latch>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <thread>
+#include <vector>
 
 #include "tests/support/fake_inference_client.h"
 #include "tests/support/http_test_client.h"
@@ -51,17 +51,23 @@ class GatewayTest : public ::testing::Test {
 
 TEST_F(GatewayTest, EverySpellingOfABaseUrlFindsAnEndpoint) {
   for (const char* path : {"/v1/completions", "/completions", "/v1/completions/", "//v1//completions",
-                           "/v1/v1/completions", "/v1/completions?timeout=5", "http://x/v1/completions"}) {
+                           "/v1/completions?timeout=5", "http://localhost/v1/completions"}) {
     EXPECT_EQ(Ask(HttpPost(path, kCompletion)).status, 200) << path;
   }
 }
 
-TEST_F(GatewayTest, AnUnknownPathIsNamed) {
-  const HttpReply reply = Ask(HttpPost("/v1/embeddings", "{}"));
-  EXPECT_EQ(reply.status, 404);
-  const Json error = ErrorOf(reply);
-  EXPECT_EQ(error["code"], "unknown_url");
-  EXPECT_NE(error["message"].get<std::string>().find("/embeddings"), std::string::npos);
+TEST_F(GatewayTest, AnUnknownPathIsNamedAsItWasSent) {
+  for (const char* path :
+       {"/v1/embeddings", "/v1/v1/completions", "/v1/metrics", "/%6detrics", "/v1/%62?a=b"}) {
+    const HttpReply reply = Ask(HttpPost(path, "{}"));
+    EXPECT_EQ(reply.status, 404) << path;
+    const Json error = ErrorOf(reply);
+    EXPECT_EQ(error["code"], "unknown_url");
+    const std::string sent(path);
+    EXPECT_EQ(error["message"], "unknown path " + sent.substr(0, sent.find('?')));
+  }
+  const Json error = ErrorOf(Ask(HttpGet("/v1//completions/")));
+  EXPECT_EQ(error["message"], "/v1//completions/ is for POST, not GET");
 }
 
 TEST_F(GatewayTest, APathThatIsNotUtf8IsRefusedInUtf8) {
@@ -76,7 +82,7 @@ TEST_F(GatewayTest, AWrongMethodIsToldTheRightOnes) {
   EXPECT_EQ(reply.Header("allow"), "POST");
   EXPECT_EQ(ErrorOf(reply)["code"], "method_not_allowed");
   EXPECT_EQ(Ask(HttpPost("/health", "{}")).status, 405);
-  EXPECT_EQ(Ask("BREW /health HTTP/1.1\r\nHost: x\r\n\r\n").status, 405);
+  EXPECT_EQ(Ask("BREW /health HTTP/1.1\r\nHost: localhost\r\n\r\n").status, 405);
 }
 
 TEST_F(GatewayTest, OnlyJsonIsRead) {
@@ -85,10 +91,14 @@ TEST_F(GatewayTest, OnlyJsonIsRead) {
               200)
         << type;
   }
-  EXPECT_EQ(Ask("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}").status, 400)
-      << "without a type it is taken for JSON, and this one has no prompt";
+  EXPECT_EQ(Ask("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}").status,
+            415)
+      << "a page of another site can send this without asking";
+  EXPECT_EQ(Ask("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n").status, 400)
+      << "no body needs no type";
   for (const char* type :
-       {"text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"}) {
+       {"text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "",
+        "application/jsonx", "text/plain; application/json"}) {
     const HttpReply reply =
         Ask(HttpPost("/v1/completions", kCompletion, {std::string("Content-Type: ") + type}));
     EXPECT_EQ(reply.status, 415) << type;
@@ -111,16 +121,48 @@ TEST_F(GatewayTest, BodiesThatAreNoJsonAre400) {
   }
 }
 
-TEST_F(GatewayTest, HealthIsAliveAndReadyIsTheClients) {
+TEST_F(GatewayTest, HealthAndReadyAreTheClientsAndPingIsTheProcess) {
   EXPECT_EQ(Ask(HttpGet("/health")).status, 200);
   EXPECT_EQ(Ask(HttpGet("/health")).body, "");
-  EXPECT_EQ(Ask("HEAD /health HTTP/1.1\r\nHost: x\r\n\r\n").status, 200);
+  EXPECT_EQ(Ask("HEAD /health HTTP/1.1\r\nHost: localhost\r\n\r\n").status, 200);
   EXPECT_EQ(Ask(HttpGet("/ready")).status, 200);
   EXPECT_EQ(Ask(HttpGet("/ping")).status, 200);
   EXPECT_EQ(Ask(HttpPost("/ping", "")).status, 200);
   client_.is_ready = false;
   EXPECT_EQ(Ask(HttpGet("/health")).status, 200);
   EXPECT_EQ(Ask(HttpGet("/ready")).status, 503);
+  for (const RpcError& fault : {UnavailableError("LOADING", "the model is still loading"),
+                                ToRpcError(Internal("the device is lost"))}) {
+    client_.health_fault = fault;
+    const HttpReply reply = Ask(HttpGet("/health"));
+    EXPECT_EQ(reply.status, 503);
+    EXPECT_EQ(ErrorOf(reply)["message"], fault.message);
+    EXPECT_EQ(Ask(HttpGet("/ping")).status, 200);
+  }
+}
+
+// Every handler thread is inside an endpoint that does not return.
+TEST_F(GatewayTest, ProbesAreAnsweredWhileEveryHandlerIsBusy) {
+  std::latch all_busy(options_.handler_threads), release(1);
+  client_.on_generate = [&](FakeInferenceCall& call) {
+    all_busy.count_down();
+    release.wait();
+    SayTokens(call, 2);
+  };
+  options_.metrics = [] { return std::string("a_metric 1\n"); };
+  Ask(HttpGet("/ping"));
+  std::vector<std::unique_ptr<HttpTestClient>> busy;
+  for (int i = 0; i < 2 * options_.handler_threads; ++i) {
+    busy.push_back(std::make_unique<HttpTestClient>(gateway_->address()));
+    busy.back()->Send(HttpPost("/v1/completions", kCompletion));
+  }
+  all_busy.wait();
+  for (const char* path : {"/health", "/ready", "/ping", "/metrics", "/version", "/load"}) {
+    EXPECT_EQ(Ask(HttpGet(path)).status, 200) << path;
+  }
+  EXPECT_EQ(Ask(HttpPost("/nowhere", "{}")).status, 404) << "and what is refused is told so";
+  release.count_down();
+  for (const auto& client : busy) EXPECT_EQ(client->Read().status, 200);
 }
 
 TEST_F(GatewayTest, VersionLoadAndMetricsAreTold) {
@@ -152,18 +194,32 @@ TEST_F(GatewayTest, RequestsThatShareAnXRequestIdDoNotMeet) {
 }
 
 TEST_F(GatewayTest, BrowsersOfOtherSitesAreLetInWhereThatIsWanted) {
-  const std::string preflight =
-      "OPTIONS /v1/chat/completions HTTP/1.1\r\nHost: x\r\nOrigin: "
-      "http://a\r\nAccess-Control-Request-Method: "
-      "POST\r\nAccess-Control-Request-Headers: authorization,x-stainless-os\r\n\r\n";
-  HttpReply reply = Ask(preflight);
+  const auto preflight = [](const std::string& origin) {
+    return "OPTIONS /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nOrigin: " + origin +
+           "\r\nAccess-Control-Request-Method: POST\r\n"
+           "Access-Control-Request-Headers: authorization,x-stainless-os\r\n\r\n";
+  };
+  HttpReply reply = Ask(preflight("http://a"));
+  EXPECT_EQ(reply.status, 403) << "off by default";
+  EXPECT_EQ(ErrorOf(reply)["code"], "origin_not_allowed");
+  reply = Ask(preflight("http://localhost:3000"));
   EXPECT_EQ(reply.status, 204);
   EXPECT_EQ(reply.Header("allow"), "POST, OPTIONS");
-  EXPECT_EQ(reply.Header("access-control-allow-origin"), "") << "off by default";
+  EXPECT_EQ(reply.Header("access-control-allow-origin"), "");
 
   gateway_ = nullptr;
-  options_.cors_origin = "*";
-  reply = Ask(preflight);
+  options_.cors_origins = {"http://a", "http://b"};
+  for (const char* origin : {"http://a", "http://b"}) {
+    reply = Ask(HttpGet("/health", {std::string("Origin: ") + origin}));
+    EXPECT_EQ(reply.Header("access-control-allow-origin"), origin);
+    EXPECT_EQ(reply.Header("vary"), "origin");
+  }
+  EXPECT_EQ(Ask(HttpGet("/health")).Header("access-control-allow-origin"), "");
+  EXPECT_EQ(Ask(preflight("http://c")).status, 403);
+
+  gateway_ = nullptr;
+  options_.cors_origins = {"*"};
+  reply = Ask(preflight("http://c"));
   EXPECT_EQ(reply.status, 204);
   EXPECT_EQ(reply.Header("access-control-allow-origin"), "*");
   EXPECT_EQ(reply.Header("access-control-allow-methods"), "POST, OPTIONS");

@@ -30,7 +30,8 @@ TEST(HttpParser, ReadsARequestCutAnywhere) {
     EXPECT_TRUE(parser.keep_alive());
     const HttpRequest request = parser.Take();
     EXPECT_EQ(request.method, "POST");
-    EXPECT_EQ(request.path, "/completions");
+    EXPECT_EQ(request.target, "/v1/completions?a=b");
+    EXPECT_EQ(request.path, "/v1/completions");
     EXPECT_EQ(request.body, "hello");
     ASSERT_NE(request.Header("x-request-id"), nullptr);
     EXPECT_EQ(*request.Header("x-request-id"), "r-1");
@@ -178,23 +179,15 @@ INSTANTIATE_TEST_SUITE_P(
                 417, "100-continue"}),
     [](const auto& info) { return info.param.name; });
 
-TEST(NormalizedPath, IsTheSameForEverySpellingOfAUrl) {
+TEST(PathOf, IsTheTargetWithoutWhatIsNoPath) {
   for (const char* target :
-       {"/chat/completions", "/v1/chat/completions", "/v1/chat/completions/", "//v1//chat/completions",
-        "/v1/v1/chat/completions", "/v1/chat/completions?x=/v1/", "/v1/chat%2Fcompletions",
-        "http://host:80/v1/chat/completions", "/v1/chat/completions#part"}) {
-    EXPECT_EQ(NormalizedPath(target), "/chat/completions") << target;
+       {"/v1/models", "/v1/models?x=/v1/", "http://host:80/v1/models", "/v1/models#part"}) {
+    EXPECT_EQ(PathOf(target), "/v1/models") << target;
   }
-}
-
-TEST(NormalizedPath, KeepsWhatItDoesNotKnow) {
-  EXPECT_EQ(NormalizedPath("/"), "/");
-  EXPECT_EQ(NormalizedPath("///"), "/");
-  EXPECT_EQ(NormalizedPath("*"), "*");
-  EXPECT_EQ(NormalizedPath("/v1"), "/v1");
-  EXPECT_EQ(NormalizedPath("/v10/models"), "/v10/models");
-  EXPECT_EQ(NormalizedPath("/models/a%20b%zz%4"), "/models/a b%zz%4");
-  EXPECT_EQ(NormalizedPath("http://host"), "/");
+  for (const char* target : {"/", "///", "*", "/%6detrics", "//v1//models/", "/models/a%20b%zz%4"}) {
+    EXPECT_EQ(PathOf(target), target) << "nothing is decoded";
+  }
+  EXPECT_EQ(PathOf("http://host"), "/");
 }
 
 }  // namespace

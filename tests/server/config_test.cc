@@ -45,6 +45,36 @@ TEST(ConfigTest, ReportsEveryProblemAtOnceWithKeyValueAndLimit) {
                           R"("any_model" is "true", it must be of the kind true|false)"));
 }
 
+TEST(ConfigTest, AddressesAreRefusedByNameValueAndLimit) {
+  ServeConfig config;
+  EXPECT_THAT(
+      ApplyConfigJson(R"({"http_address": "127.0.0.1:99999", "grpc_address": "127.0.0.1: 80"})", &config),
+      ElementsAre(
+          R"("http_address" is "127.0.0.1:99999", the port must be a whole number from 0 to 65535, or it is off)",
+          R"("grpc_address" is "127.0.0.1: 80", the port must be a whole number from 0 to 65535, or it is unix:PATH)"));
+  EXPECT_THAT(ApplyConfigJson(R"({"http_address": ""})", &config),
+              ElementsAre(HasSubstr("\"http_address\" is \"\"")));
+  EXPECT_THAT(ApplyConfigJson(R"({"grpc_address": "off"})", &config), ElementsAre(HasSubstr("HOST:PORT")));
+  EXPECT_THAT(ApplyConfigJson(R"({"http_address": "off", "grpc_address": "unix:/tmp/x"})", &config),
+              IsEmpty());
+  EXPECT_EQ(config.http_address, "off");
+}
+
+TEST(ConfigTest, OriginsAndHostsAreListsOfWhatCanBeOne) {
+  ServeConfig config;
+  EXPECT_THAT(ApplyConfigJson(
+                  R"({"http_cors_origin": ["https://a.example", "http://b:80"], "http_host": "x,y.example"})",
+                  &config),
+              IsEmpty());
+  EXPECT_THAT(config.http_cors_origin, ElementsAre("https://a.example", "http://b:80"));
+  EXPECT_THAT(config.http_host, ElementsAre("x", "y.example"));
+  EXPECT_THAT(ApplyConfigJson(R"({"http_cors_origin": "*", "http_host": "*"})", &config), IsEmpty());
+  EXPECT_THAT(
+      ApplyConfigJson(R"({"http_cors_origin": "https://a.example/", "http_host": "a.example:80"})", &config),
+      ElementsAre(HasSubstr(R"("http_cors_origin" is "https://a.example/")"),
+                  HasSubstr(R"("http_host" is "a.example:80")")));
+}
+
 TEST(ConfigTest, NamesRepeatedKeysAndMalformedDocuments) {
   ServeConfig config;
   EXPECT_THAT(ApplyConfigJson(R"({"threads": 1, "threads": 2})", &config),

@@ -2,7 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <future>
+#include <thread>
 
 #include "tests/server/scripted_server.h"
 
@@ -59,6 +61,30 @@ TEST(Life, DrainingFinishesWhatRunsAndRefusesWhatComes) {
   EXPECT_TRUE(running.ReadAll().ok());
   EXPECT_EQ(running.token_ids().size(), 50u);
   EXPECT_TRUE(drained.get());
+}
+
+TEST(Life, AnEngineThatMakesNoStepIsUnhealthyUntilItDoes) {
+  ScriptedServerOptions options;
+  options.server.step_timeout = 0.001;
+  options.serve = false;
+  ScriptedServer server(options);
+  const InferenceClient& client = server.server().client();
+  EXPECT_EQ(client.health().reason, "LOADING");
+  server.Serve();
+  EXPECT_TRUE(client.health().ok() && client.ready()) << "idle";
+  server.model().Hold();
+  Stream running(server.stub(), RequestOfIds({1}, 3));
+  while (client.health().reason != "STALLED") std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_THAT(client.health().message, HasSubstr("step_timeout"));
+  EXPECT_FALSE(client.ready());
+  server.model().Release();
+  EXPECT_TRUE(running.ReadAll().ok());
+  server.WaitForLoad([](const v1::GetLoadResponse& load) { return load.open_streams() == 0; });
+  while (!server.engine().idle()) std::this_thread::yield();
+  EXPECT_TRUE(client.health().ok());
+  EXPECT_TRUE(server.server().Drain(kMinuteNs));
+  EXPECT_TRUE(client.health().ok()) << "draining is no fault";
+  EXPECT_FALSE(client.ready());
 }
 
 TEST(Life, StoppingCancelsWhatStillRuns) {

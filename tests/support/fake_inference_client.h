@@ -72,6 +72,7 @@ class FakeInferenceClient final : public InferenceClient {
   v1::GetServerInfoResponse server_info;
   v1::GetLoadResponse load;
   bool is_ready = true;
+  RpcError health_fault;  // ok(): healthy
 
   FakeInferenceClient();
 
@@ -99,6 +100,7 @@ class FakeInferenceClient final : public InferenceClient {
   void GetServerInfo(Done<v1::GetServerInfoResponse> done) override;
   void GetLoad(Done<v1::GetLoadResponse> done) override;
   bool ready() const override { return is_ready; }
+  RpcError health() const override { return health_fault; }
 
  private:
   mutable std::mutex mutex_;  // guards what follows

@@ -149,14 +149,14 @@ void HttpTestClient::Reset() {
 }
 
 std::string HttpGet(const std::string& path, const std::vector<std::string>& headers) {
-  std::string request = "GET " + path + " HTTP/1.1\r\nHost: test\r\n";
+  std::string request = "GET " + path + " HTTP/1.1\r\nHost: localhost\r\n";
   for (const std::string& header : headers) request += header + "\r\n";
   return request + "\r\n";
 }
 
 std::string HttpPost(const std::string& path, const std::string& body,
                      const std::vector<std::string>& headers) {
-  std::string request = "POST " + path + " HTTP/1.1\r\nHost: test\r\n";
+  std::string request = "POST " + path + " HTTP/1.1\r\nHost: localhost\r\n";
   bool has_type = false;
   for (const std::string& header : headers) {
     request += header + "\r\n";
