@@ -1,7 +1,6 @@
 #include "server/gateway/connection_thread.h"
 
 #include <utility>
-#include <vector>
 
 #include "server/gateway/http_connection.h"
 
@@ -18,15 +17,20 @@ void ConnectionThread::Remove(const std::shared_ptr<Connection>& connection) {
   connections_.erase(connection);
 }
 
-// Connections that close are removed meanwhile.
+std::vector<std::shared_ptr<Connection>> ConnectionThread::Connections() const {
+  return {connections_.begin(), connections_.end()};
+}
+
 void ConnectionThread::Sweep() {
-  const std::vector<std::shared_ptr<Connection>> connections(connections_.begin(), connections_.end());
-  for (const auto& connection : connections) connection->Sweep();
+  for (const auto& connection : Connections()) connection->Sweep();
+}
+
+void ConnectionThread::StopAll() {
+  for (const auto& connection : Connections()) connection->Stop();
 }
 
 void ConnectionThread::CloseAll() {
-  const std::vector<std::shared_ptr<Connection>> connections(connections_.begin(), connections_.end());
-  for (const auto& connection : connections) connection->Close();
+  for (const auto& connection : Connections()) connection->Close();
 }
 
 ConnectionThread::Place ConnectionThread::WaitInLine(Connection& connection) {

@@ -11,6 +11,7 @@
 #include <memory>
 #include <span>
 #include <unordered_set>
+#include <vector>
 
 namespace tramontane {
 
@@ -34,7 +35,8 @@ class ConnectionThread {
 
   void Add(std::shared_ptr<Connection> connection);
   void Remove(const std::shared_ptr<Connection>& connection);
-  void Sweep();  // every connection looks at its clocks
+  void Sweep();    // every connection looks at its clocks
+  void StopAll();  // what is open may say its last words
   void CloseAll();
 
   // Connections that wait for a request stand in a line; the place is theirs until they leave it.
@@ -45,6 +47,9 @@ class ConnectionThread {
   bool CloseLongestWaiting();
 
  private:
+  // A copy: connections that close are removed meanwhile.
+  std::vector<std::shared_ptr<Connection>> Connections() const;
+
   std::unordered_set<std::shared_ptr<Connection>> connections_;
   std::map<Place, Connection*> line_;
   Place next_place_ = 0;

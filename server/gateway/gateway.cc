@@ -1,9 +1,7 @@
 #include "server/gateway/gateway.h"
 
 #include <atomic>
-#include <chrono>
 #include <exception>
-#include <thread>
 #include <utility>
 
 #include "server/gateway/api_error.h"
@@ -14,8 +12,6 @@
 
 namespace tramontane {
 namespace {
-
-constexpr std::chrono::milliseconds kDrainPoll{2};
 
 ApiError EndpointFault(const std::exception& fault) {
   ApiError error;
@@ -85,17 +81,14 @@ Gateway::~Gateway() = default;
 const std::string& Gateway::address() const { return impl_->server->address(); }
 
 bool Gateway::Drain(int64_t timeout_ns) {
-  using Clock = std::chrono::steady_clock;
-  const auto deadline = Clock::now() + std::chrono::nanoseconds(timeout_ns);
   impl_->draining = true;
   impl_->server->CloseWhenAnswered();
-  while (impl_->server->open_exchanges() > 0) {
-    if (Clock::now() >= deadline) return false;
-    std::this_thread::sleep_for(kDrainPoll);
-  }
-  return true;
+  return impl_->server->WaitForAnswers(timeout_ns);
 }
 
-void Gateway::Stop() { impl_->server->Stop(); }
+void Gateway::Stop() {
+  impl_->draining = true;
+  impl_->server->Stop();
+}
 
 }  // namespace tramontane

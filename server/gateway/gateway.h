@@ -29,6 +29,7 @@ struct HttpLimits {
   int64_t idle_timeout_ms = 300'000;        // between two requests; longer: connection closed
   int64_t write_timeout_ms = 60'000;        // for the client to take 64 KiB of a write, or the rest of it;
                                             // longer: as if it had hung up
+  int64_t last_words_ms = 2'000;            // for a stopping server's last answers to leave; then it hangs up
   int64_t silence_ms = 15'000;  // nothing written to a stream for so long: a comment keeps it open; 0: none
 };
 
@@ -70,7 +71,8 @@ class Gateway {
   // answered, at most `timeout_ns`. False when something is still open then.
   bool Drain(int64_t timeout_ns);
 
-  // Closes every connection, which cancels their calls, and waits for the threads.
+  // What is still open is told that the server stops: a stream by an error event and its end, the rest by
+  // 503; their calls are cancelled. Then closes every connection, and waits for the threads.
   void Stop();
 
  private:

@@ -37,6 +37,7 @@ class Generation : public HttpListener, public std::enable_shared_from_this<Gene
   void OnHangUp() override;
   void OnWritten() override;
   void OnSilence() override;
+  void OnStop() override;
 
  private:
   void Adopt(std::vector<std::shared_ptr<InferenceCall>> calls, const RpcError& refusal);
@@ -111,6 +112,10 @@ void Generation::OnWritten() {
 
 void Generation::OnSilence() {
   if (plan_.stream && exchange_ != nullptr && !writing_) Send(kKeepAliveComment);
+}
+
+void Generation::OnStop() {
+  if (exchange_ != nullptr) Fail(DrainingError(), {});
 }
 
 void Generation::Pump() {

@@ -46,6 +46,8 @@ class HttpListener {
   virtual void OnWritten() {}
   // Nothing has been written for HttpLimits::silence_ms.
   virtual void OnSilence() {}
+  // The server stops: what there is to say is said now.
+  virtual void OnStop() {}
 };
 
 // One request and the way to answer it: either Respond, or StartStream, Writes and End.

@@ -375,6 +375,14 @@ void Connection::Linger() {
   WaitForInput();
 }
 
+void Connection::Stop() {
+  if (phase_ == Phase::kIdle) return Close();
+  if (phase_ == Phase::kReading) return Refuse(DrainingError());
+  if (phase_ != Phase::kAnswering || answered_) return;
+  if (const auto listener = listener_) return listener->OnStop();
+  Respond(exchange_, ErrorResponse(DrainingError()));
+}
+
 void Connection::Close() {
   if (phase_ == Phase::kClosed) return;
   Enter(Phase::kClosed);

@@ -62,6 +62,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void BeginOverLimit();
   bool is_over_limit() const { return is_over_limit_; }
   void Sweep();  // looks at its clocks
+  void Stop();   // the server stops: what is open is told so, and may say its last words
   void Close();
 
   int64_t held_bytes() const { return held_.bytes(); }

@@ -64,13 +64,13 @@ void IoThread::ScheduleSweep() {
   });
 }
 
-void IoThread::CloseConnections() {
-  std::latch closed(1);
-  const bool runs = Post([this, &closed] {
-    CloseAll();
-    closed.count_down();
+void IoThread::RunAndWait(const std::function<void()>& work) {
+  std::latch done(1);
+  const bool runs = Post([&] {
+    work();
+    done.count_down();
   });
-  if (runs) closed.wait();
+  if (runs) done.wait();
 }
 
 void IoThread::Join() {

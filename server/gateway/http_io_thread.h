@@ -32,8 +32,8 @@ class IoThread final : public ConnectionThread {
   bool is_current() const override { return thread_id_.load() == std::this_thread::get_id(); }
   int64_t NowMs() const override;
 
-  // From another thread: ends every connection, and returns when that is done.
-  void CloseConnections();
+  // From another thread: returns when `work` has run on this one.
+  void RunAndWait(const std::function<void()>& work);
   // From another thread: ends the thread, and runs here what was posted too late for it.
   void Join();
 

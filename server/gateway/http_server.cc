@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -25,6 +26,7 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 using boost::system::error_code;
 
+constexpr std::chrono::milliseconds kAnswersPoll{2};
 constexpr int32_t kMaxRefused = 256;  // connections over the limit that are told so
 // Of the open files that the system allows: for the rest of the process, and for new connections that are
 // told that there are too many.
@@ -173,14 +175,27 @@ const std::string& HttpServer::address() const { return impl_->address; }
 int64_t HttpServer::open_exchanges() const { return impl_->shared->open_exchanges; }
 void HttpServer::CloseWhenAnswered() { impl_->shared->closing = true; }
 
+bool HttpServer::WaitForAnswers(int64_t timeout_ns) const {
+  using Clock = std::chrono::steady_clock;
+  const auto deadline = Clock::now() + std::chrono::nanoseconds(timeout_ns);
+  while (open_exchanges() > 0) {
+    if (Clock::now() >= deadline) return false;
+    std::this_thread::sleep_for(kAnswersPoll);
+  }
+  return true;
+}
+
 void HttpServer::Stop() {
   impl_->threads.front()->Post([impl = impl_.get()] {
     error_code ignored;
     impl->acceptor->close(ignored);
     impl->retry->cancel();
   });
+  impl_->shared->closing = true;
+  for (const auto& thread : impl_->threads) thread->RunAndWait([&thread] { thread->StopAll(); });
+  WaitForAnswers(impl_->shared->options.limits.last_words_ms * 1'000'000);
   impl_->shared->stopping = true;
-  for (const auto& thread : impl_->threads) thread->CloseConnections();
+  for (const auto& thread : impl_->threads) thread->RunAndWait([&thread] { thread->CloseAll(); });
   // Handlers that still run may begin to listen: the threads tell them of the hang-up.
   impl_->handlers.join();
   for (const auto& thread : impl_->threads) thread->Join();

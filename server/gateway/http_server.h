@@ -41,7 +41,11 @@ class HttpServer {
   // Connections close when they have answered what they have begun to read; new ones too.
   void CloseWhenAnswered();
   int64_t open_exchanges() const;
+  // False when some are still open after the time.
+  bool WaitForAnswers(int64_t timeout_ns) const;
 
+  // Tells every open exchange (HttpListener::OnStop, else 503), lets last words leave for last_words_ms, then
+  // closes every connection and waits for the threads.
   void Stop();
 
  private:

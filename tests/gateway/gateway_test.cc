@@ -6,7 +6,9 @@
 #include <latch>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <semaphore>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/support/fake_inference_client.h"
@@ -248,6 +250,53 @@ TEST_F(GatewayTest, DrainingRefusesNewWorkAndWaitsForWhatRuns) {
   EXPECT_EQ(reply.status, 200);
   EXPECT_EQ(reply.Header("connection"), "close");
   gateway_->Stop();
+}
+
+TEST_F(GatewayTest, AStopTellsWhatIsOpenWhyItEnds) {
+  constexpr char kStream[] = R"({"messages": [{"role": "user", "content": "hi"}], "stream": true})";
+  std::counting_semaphore<> busy(0);
+  std::latch release(1);
+  client_.on_generate = [&](FakeInferenceCall& call) {
+    if (call.request().text() != "busy") return;
+    busy.release();
+    release.wait();
+  };
+  Ask(HttpGet("/ping"));
+  HttpTestClient stream(gateway_->address()), waiting(gateway_->address()), whole(gateway_->address());
+  stream.Send(HttpPost("/v1/chat/completions", kStream));
+  const auto streaming = client_.WaitForCall(0);
+  streaming->Put(StartedEvent(1));
+  streaming->Put(DeltaEvent(0, "words", 1));
+  EXPECT_NE(stream.ReadUntil("words").find("words"), std::string::npos);
+  waiting.Send(HttpPost("/v1/chat/completions", kStream));
+  whole.Send(HttpPost("/v1/completions", kCompletion));
+  const auto second = client_.WaitForCall(1), third = client_.WaitForCall(2);
+  std::vector<std::unique_ptr<HttpTestClient>> others;  // inside a handler, and waiting for one
+  for (int i = 0; i < options_.handler_threads + 1; ++i) {
+    others.push_back(std::make_unique<HttpTestClient>(gateway_->address()));
+    others.back()->Send(HttpPost("/v1/completions", R"({"prompt": "busy"})"));
+  }
+  for (int i = 0; i < options_.handler_threads; ++i) busy.acquire();
+  others.push_back(std::make_unique<HttpTestClient>(gateway_->address()));  // half sent
+  others.back()->Send(
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n"
+      "Expect: 100-continue\r\n\r\n");
+  EXPECT_EQ(others.back()->Read().status, 100);
+
+  std::thread stop([&] { gateway_->Stop(); });
+  const std::string rest = stream.ReadToEnd();
+  EXPECT_NE(rest.find("shutting down"), std::string::npos) << rest;
+  EXPECT_TRUE(rest.ends_with("data: [DONE]\n\n\r\n0\r\n\r\n")) << rest;
+  for (HttpTestClient* client : {&waiting, &whole}) {
+    const HttpReply reply = client->Read();
+    EXPECT_EQ(reply.status, 503);
+    EXPECT_EQ(ErrorOf(reply)["code"], "draining");
+    EXPECT_NE(reply.Header("retry-after"), "");
+  }
+  for (const auto& client : others) EXPECT_EQ(client->Read().status, 503);
+  release.count_down();
+  stop.join();
+  for (const auto& call : client_.calls()) EXPECT_TRUE(call->cancelled());
 }
 
 }  // namespace
