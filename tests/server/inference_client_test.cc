@@ -456,9 +456,11 @@ TEST_F(Servers, AStreamThatHasBegunIsNotMoved) {
 }
 
 TEST_F(Servers, WithNoServerUpTheCallIsRefusedAndNamesThem) {
+  EXPECT_TRUE(client_->health().ok());
   a().server().Stop();
   b().server().Stop();
   WaitFor([this] { return !client_->ready(); });
+  EXPECT_EQ(client_->health().reason, "NO_BACKEND");
   CallReader call(*client_, RequestOfIds({1}, 5));
   ASSERT_TRUE(call.refused());
   EXPECT_EQ(call.refusal().code, StatusCode::kUnavailable);
