@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "kernels/core/check.h"
+#include "server/access_log.h"
 #include "server/engine_client.h"
 #include "server/gateway/gateway.h"
 #include "server/gateway/host_port.h"
@@ -161,6 +162,7 @@ Status Server::Impl::StartHttp(const ServerOptions& options) {
     const Serving* serving = core.serving();
     return serving == nullptr ? "" : ServerMetricsText(serving->model);
   };
+  gateway_options.on_answer = LogAnswer;
   TM_ASSIGN_OR_RETURN(gateway, Gateway::Start(std::move(gateway_options), client));
   return {};
 }

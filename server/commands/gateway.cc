@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "server/access_log.h"
 #include "server/commands/commands.h"
 #include "server/commands/setting_flags.h"
 #include "server/commands/start_guard.h"
@@ -53,6 +54,7 @@ GatewayOptions GatewayOptionsOf(const ServeConfig& config) {
   options.cors_origins = config.http_cors_origin;
   options.hosts = config.http_host;
   options.any_model = config.any_model;
+  options.on_answer = LogAnswer;
   return options;
 }
 

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <exception>
+#include <string_view>
 #include <utility>
 
 #include "server/gateway/api_error.h"
@@ -34,12 +35,15 @@ HttpServerOptions ServerOptionsOf(const GatewayOptions& options) {
 }  // namespace
 
 struct Gateway::Impl {
-  Impl(GatewayOptions given, InferenceClient& client) : options(std::move(given)), context{client, options} {}
+  Impl(GatewayOptions given, InferenceClient& client)
+      : options(std::move(given)), context{client, options, *counts, draining} {}
 
   void Handle(const std::shared_ptr<HttpExchange>& received) const;
+  std::function<void(int status)> OnAnswer(const Route* route, const HttpRequest& request) const;
   void Run(const Route& route, const std::shared_ptr<HttpExchange>& exchange) const;
 
   const GatewayOptions options;
+  const std::shared_ptr<HttpCounts> counts = std::make_shared<HttpCounts>();
   const GatewayContext context;
   std::atomic<bool> draining{false};
   std::unique_ptr<HttpServer> server;
@@ -48,13 +52,24 @@ struct Gateway::Impl {
 // On an io thread.
 void Gateway::Impl::Handle(const std::shared_ptr<HttpExchange>& received) const {
   const HttpRequest& request = received->request();
-  const auto exchange = std::make_shared<GatewayExchange>(received, CorsHeaders(options, request), nullptr);
   const RouteMatch match = FindRoute(request.method == "HEAD" ? "GET" : request.method, request.path);
+  const auto exchange = std::make_shared<GatewayExchange>(received, CorsHeaders(options, request),
+                                                          OnAnswer(match.route, request));
   auto answer = PassStages({.request = request, .match = match, .options = options, .draining = draining});
   if (answer) return exchange->Respond(*std::move(answer));
   const Route& route = *match.route;
   if (route.thread == AnsweredOn::kIoThread) return Run(route, exchange);
   exchange->RunOnHandler([this, &route, exchange] { Run(route, exchange); });
+}
+
+// An answer may begin when this gateway is gone already. The request is its exchange's.
+std::function<void(int status)> Gateway::Impl::OnAnswer(const Route* route,
+                                                        const HttpRequest& request) const {
+  const std::string_view path = route == nullptr ? std::string_view() : route->path;
+  return [counts = counts, path, tell = options.on_answer, &request](int status) {
+    counts->Count(path, status);
+    if (tell != nullptr) tell(request, status);
+  };
 }
 
 void Gateway::Impl::Run(const Route& route, const std::shared_ptr<HttpExchange>& exchange) const {

@@ -6,6 +6,7 @@
 // either side.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -14,6 +15,7 @@
 
 #include "kernels/core/status.h"
 #include "server/gateway/http.h"
+#include "server/gateway/http_counts.h"
 #include "server/inference_client.h"
 
 namespace tramontane {
@@ -43,14 +45,19 @@ struct GatewayOptions {
   std::vector<std::string> hosts = {};         // names of this server besides localhost; "*": all
   // Any model's name is taken for the one that is served; otherwise unknown names are 404.
   bool any_model = false;
-  // The text of GET /metrics; null: 404.
+  // The text of GET /metrics, to which the counts of requests are added; null: 404.
   std::function<std::string()> metrics = {};
+  // Told of each answer when it begins, on any thread, and maybe after the gateway's end; must not wait.
+  // Null: nobody is.
+  std::function<void(const HttpRequest& request, int status)> on_answer = {};
 };
 
 // What endpoints are given besides the exchange. Outlives every exchange.
 struct GatewayContext {
   InferenceClient& client;
   const GatewayOptions& options;
+  const HttpCounts& counts;
+  const std::atomic<bool>& draining;
 };
 
 // An endpoint. On the thread that its route names; may answer later, from any thread. A std::exception that

@@ -13,9 +13,9 @@ namespace tramontane {
 
 class GatewayExchange final : public HttpExchange {
  public:
-  // `headers` go into whatever the answer is; `on_answer`, unless null, is told its status when it begins.
+  // `headers` go into whatever the answer is; `on_answer` is told its status when it begins.
   GatewayExchange(std::shared_ptr<HttpExchange> inner, HttpHeaders headers,
-                  std::function<void(const HttpRequest& request, int status)> on_answer)
+                  std::function<void(int status)> on_answer)
       : inner_(std::move(inner)), headers_(std::move(headers)), on_answer_(std::move(on_answer)) {}
 
   const HttpRequest& request() const override { return inner_->request(); }
@@ -30,13 +30,13 @@ class GatewayExchange final : public HttpExchange {
  private:
   HttpResponse Completed(HttpResponse response) const {
     response.headers.insert(response.headers.end(), headers_.begin(), headers_.end());
-    if (on_answer_ != nullptr) on_answer_(request(), response.status);
+    on_answer_(response.status);
     return response;
   }
 
   const std::shared_ptr<HttpExchange> inner_;
   const HttpHeaders headers_;
-  const std::function<void(const HttpRequest& request, int status)> on_answer_;
+  const std::function<void(int status)> on_answer_;
 };
 
 }  // namespace tramontane

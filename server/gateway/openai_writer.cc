@@ -26,9 +26,8 @@ std::string AnswerWriter::OnEvents(size_t call, std::vector<v1::GenerateResponse
       const v1::Finished& finished = event.finished();
       const size_t index = FirstChoice(call) + static_cast<size_t>(finished.choice());
       Count(index, finished.usage().completion_tokens());
-      const bool failed =
-          finished.reason() == v1::FINISH_REASON_ERROR || finished.reason() == v1::FINISH_REASON_CANCELLED;
-      if (!failed) {
+      if (finished.reason() == v1::FINISH_REASON_CANCELLED) continue;  // the call fails: Fail says it
+      if (finished.reason() != v1::FINISH_REASON_ERROR) {
         OnFinished(index, finished, &out);
       } else if (!fault_) {
         fault_ = ToApiError(ToRpcError(

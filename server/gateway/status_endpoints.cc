@@ -32,7 +32,7 @@ void AnswerHealth(const GatewayContext& context, const std::shared_ptr<HttpExcha
 }
 
 void AnswerReady(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange) {
-  if (context.client.ready()) return AnswerPing(context, exchange);
+  if (context.client.ready() && !context.draining) return AnswerPing(context, exchange);
   ApiError error;
   error.status = 503;
   error.type = "service_unavailable";
@@ -59,7 +59,7 @@ void AnswerMetrics(const GatewayContext& context, const std::shared_ptr<HttpExch
   if (context.options.metrics == nullptr) return exchange->Respond(ErrorResponse(error));
   HttpResponse response;
   response.content_type = "text/plain; version=0.0.4; charset=utf-8";
-  response.body = context.options.metrics();
+  response.body = context.options.metrics() + context.counts.Text();
   exchange->Respond(std::move(response));
 }
 

@@ -173,10 +173,61 @@ TEST_F(GatewayTest, VersionLoadAndMetricsAreTold) {
   EXPECT_EQ(Json::parse(Ask(HttpGet("/version")).body), Json({{"version", "1.2.3"}}));
   EXPECT_EQ(Json::parse(Ask(HttpGet("/load")).body), Json({{"server_load", 17}}));
   const HttpReply metrics = Ask(HttpGet("/metrics"));
-  EXPECT_EQ(metrics.body, "a_metric 1\n");
+  EXPECT_EQ(metrics.body.find("a_metric 1\n"), 0u);
   EXPECT_EQ(metrics.Header("content-type"), "text/plain; version=0.0.4; charset=utf-8");
   client_.unary_error = UnavailableError("DRAINING", "no");
   EXPECT_EQ(Ask(HttpGet("/load")).status, 503);
+}
+
+TEST_F(GatewayTest, AnswersAreCountedByRouteAndTold) {
+  std::vector<std::string> told;  // on the one io thread
+  options_.on_answer = [&told](const HttpRequest& request, int status) {
+    told.push_back(request.request_id + " " + request.method + " " + request.path + " " +
+                   std::to_string(status));
+  };
+  options_.metrics = [] { return std::string(); };
+  Ask(HttpGet("/v1/models", {"X-Request-Id: one"}));
+  Ask(HttpGet("/models/fake?a=b", {"X-Request-Id: two"}));
+  Ask(HttpGet("/made%20up", {"X-Request-Id: three"}));
+  Ask(HttpGet("/made/up/too", {"X-Request-Id: four"}));
+  Ask(HttpPost("/v1/completions", kCompletion, {"X-Request-Id: five", "Origin: http://evil.example"}));
+  const std::string text = Ask(HttpGet("/metrics", {"X-Request-Id: six"})).body;
+  for (const char* line :
+       {"{path=\"/models\",status=\"200\"} 1\n", "{path=\"/models/*\",status=\"200\"} 1\n",
+        "{path=\"other\",status=\"404\"} 2\n", "{path=\"/completions\",status=\"403\"} 1\n"}) {
+    EXPECT_NE(text.find(std::string("tramontane_http_requests_total") + line), std::string::npos)
+        << line << text;
+  }
+  EXPECT_EQ(text.find("made"), std::string::npos) << "what clients make up is no label";
+  gateway_->Stop();
+  EXPECT_EQ(told, (std::vector<std::string>{"one GET /v1/models 200", "two GET /models/fake 200",
+                                            "three GET /made%20up 404", "four GET /made/up/too 404",
+                                            "five POST /v1/completions 403", "six GET /metrics 200"}));
+}
+
+TEST_F(GatewayTest, AStreamWhoseCallIsEndedSaysSoOnce) {
+  client_.on_generate = nullptr;
+  Ask(HttpGet("/ping"));
+  size_t calls = 0;
+  for (const char* request :
+       {"/v1/completions {\"prompt\": \"hi\", \"stream\": true}",
+        "/v1/chat/completions {\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}], "
+        "\"stream\": true}"}) {
+    const std::string text(request);
+    HttpTestClient client(gateway_->address());
+    client.Send(HttpPost(text.substr(0, text.find(' ')), text.substr(text.find(' ') + 1)));
+    const auto call = client_.WaitForCall(calls++);
+    call->Put(StartedEvent(1));
+    call->Put(DeltaEvent(0, "words", 1));
+    client.ReadUntil("words");
+    call->Put(FinishedEvent(0, v1::FINISH_REASON_CANCELLED, 1, 1));
+    call->End(UnavailableError("STOPPED", "the server stopped"));
+    const std::string rest = client.ReadUntil("\r\n0\r\n\r\n");
+    const size_t error = rest.find("data: {\"error\"");
+    EXPECT_NE(error, std::string::npos) << rest;
+    EXPECT_EQ(rest.find("data: {\"error\"", error + 1), std::string::npos) << rest;
+    EXPECT_TRUE(rest.ends_with("\"code\":\"stopped\"}}\n\ndata: [DONE]\n\n\r\n0\r\n\r\n")) << rest;
+  }
 }
 
 TEST_F(GatewayTest, RequestsThatShareAnXRequestIdDoNotMeet) {
@@ -244,6 +295,7 @@ TEST_F(GatewayTest, DrainingRefusesNewWorkAndWaitsForWhatRuns) {
   EXPECT_EQ(refused.Header("connection"), "close");
   EXPECT_EQ(refused.Header("retry-after"), "2");
   EXPECT_EQ(Ask(HttpGet("/health")).status, 200) << "probes are answered";
+  EXPECT_EQ(Ask(HttpGet("/ready")).status, 503) << "nothing is taken here, whoever is behind";
   SayTokens(*call, 2);
   EXPECT_TRUE(gateway_->Drain(int64_t{60} * 1'000'000'000));
   const HttpReply reply = running.Read();

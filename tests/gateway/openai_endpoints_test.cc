@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -64,13 +65,15 @@ class Endpoints : public ::testing::Test {
   std::shared_ptr<FakeExchange> Ask(Endpoint endpoint, const std::string& body,
                                     const std::string& path = "/") {
     auto exchange = std::make_shared<FakeExchange>(path, body);
-    endpoint({client_, options_}, exchange);
+    endpoint({client_, options_, counts_, draining_}, exchange);
     EXPECT_TRUE(exchange->answered());
     return exchange;
   }
 
   FakeInferenceClient client_;
   GatewayOptions options_;
+  const HttpCounts counts_;
+  const std::atomic<bool> draining_{false};
 };
 
 // ---- generating -----------------------------------------------------------------------------------
