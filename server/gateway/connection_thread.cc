@@ -33,14 +33,14 @@ void ConnectionThread::CloseAll() {
   for (const auto& connection : Connections()) connection->Close();
 }
 
-ConnectionThread::Place ConnectionThread::WaitInLine(Connection& connection) {
-  line_.emplace(next_place_, &connection);
+ConnectionThread::Place ConnectionThread::Join(Line line, Connection& connection) {
+  LineOf(line).emplace(next_place_, &connection);
   return next_place_++;
 }
 
-bool ConnectionThread::CloseLongestWaiting() {
-  if (line_.empty()) return false;
-  line_.begin()->second->Close();
+bool ConnectionThread::CloseFirst(Line line) {
+  if (LineOf(line).empty()) return false;
+  LineOf(line).begin()->second->Close();
   return true;
 }
 

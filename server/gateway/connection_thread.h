@@ -39,19 +39,24 @@ class ConnectionThread {
   void StopAll();  // what is open may say its last words
   void CloseAll();
 
-  // Connections that wait for a request stand in a line; the place is theirs until they leave it.
+  // Connections that can make room for a new one stand in a line; the place is theirs until they leave it.
+  enum class Line {
+    kIdle,       // they wait for a request
+    kOverLimit,  // one too many themselves, and their request is not all there
+  };
   using Place = uint64_t;
-  Place WaitInLine(Connection& connection);
-  void LeaveLine(Place place) { line_.erase(place); }
-  // Closes the one that has waited longest. False: none waits.
-  bool CloseLongestWaiting();
+  Place Join(Line line, Connection& connection);
+  void Leave(Line line, Place place) { LineOf(line).erase(place); }
+  // Closes the one that stands there longest. False: there is none.
+  bool CloseFirst(Line line);
 
  private:
   // A copy: connections that close are removed meanwhile.
   std::vector<std::shared_ptr<Connection>> Connections() const;
+  std::map<Place, Connection*>& LineOf(Line line) { return lines_[static_cast<size_t>(line)]; }
 
   std::unordered_set<std::shared_ptr<Connection>> connections_;
-  std::map<Place, Connection*> line_;
+  std::array<std::map<Place, Connection*>, 2> lines_;
   Place next_place_ = 0;
   std::array<char, kReadBytes> read_buffer_;
 };

@@ -92,7 +92,7 @@ std::optional<ApiError> Gunzip(std::string_view bytes, int64_t max_bytes, HeldBy
     const auto size = static_cast<int64_t>(text->size() + inflated.size());
     if (size > max_bytes) return TooLong(max_bytes);
     if (!held.TrySet(size)) return held.budget().Refusal();
-    AppendArrived(inflated, text);
+    AppendArrived(inflated, max_bytes, text);
   }
   bytes.remove_prefix(bytes.size() - at.avail_in);
   if (bytes.size() != kTrailerBytes) return Fault("it is cut short, or something follows it");

@@ -1,5 +1,6 @@
 #include "server/gateway/held_bytes.h"
 
+#include <algorithm>
 #include <bit>
 #include <utility>
 
@@ -7,6 +8,7 @@ namespace tramontane {
 namespace {
 
 constexpr int64_t kRetryAfterMs = 1000;
+constexpr size_t kGrowingBytes = 1 << 20;
 
 }  // namespace
 
@@ -47,9 +49,11 @@ HeldBytes HeldBytes::Split(int64_t bytes) {
   return part;
 }
 
-void AppendArrived(std::string_view bytes, std::string* kept) {
+void AppendArrived(std::string_view bytes, int64_t most, std::string* kept) {
   const size_t size = kept->size() + bytes.size();
-  if (size > kept->capacity()) kept->reserve(std::bit_ceil(size));
+  if (size > kept->capacity()) {
+    kept->reserve(size < kGrowingBytes ? std::bit_ceil(size) : std::max(size, static_cast<size_t>(most)));
+  }
   kept->append(bytes);
 }
 

@@ -52,8 +52,9 @@ class HeldBytes {
   int64_t bytes_ = 0;
 };
 
-// Behind what is kept already. Its room doubles by powers of two, so that the last doubling before a limit
-// that is one ends at the limit, and a text that grows to it is never there twice.
-void AppendArrived(std::string_view bytes, std::string* kept);
+// Behind what is kept already and will have `most` bytes at most. A text of a megabyte is given room for all
+// that it may become: memory that is not written costs nothing, and growing by halves would have it there
+// twice.
+void AppendArrived(std::string_view bytes, int64_t most, std::string* kept);
 
 }  // namespace tramontane

@@ -92,12 +92,17 @@ Connection::Connection(std::shared_ptr<HttpServerState> shared, std::shared_ptr<
 }
 
 void Connection::Enter(Phase phase) {
-  if (phase_ == Phase::kIdle) thread_->LeaveLine(place_);
   if (phase_ == Phase::kAnswering) --shared_->open_exchanges;
   phase_ = phase;
   since_ms_ = thread_->NowMs();
-  if (phase_ == Phase::kIdle) place_ = thread_->WaitInLine(*this);
   if (phase_ == Phase::kAnswering) ++shared_->open_exchanges;
+  const bool can_make_room = phase_ == Phase::kIdle || (phase_ == Phase::kReading && is_over_limit_);
+  if (can_make_room && !place_) place_ = thread_->Join(line(), *this);
+  if (!can_make_room && place_) thread_->Leave(line(), *std::exchange(place_, std::nullopt));
+}
+
+ConnectionThread::Line Connection::line() const {
+  return is_over_limit_ ? ConnectionThread::Line::kOverLimit : ConnectionThread::Line::kIdle;
 }
 
 // ---- reading -----------------------------------------------------------------------------------------

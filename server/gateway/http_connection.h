@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -88,6 +89,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   const HttpLimits& limits() const { return shared_->options.limits; }
 
   void Enter(Phase phase);
+  ConnectionThread::Line line() const;
 
   void WaitForInput();
   void OnReadable();
@@ -121,8 +123,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool is_over_limit_ = false;
   Phase phase_ = Phase::kClosed;
   std::atomic<bool> closed_{false};
-  int64_t since_ms_ = 0;               // the phase began, or, answering: all was written
-  ConnectionThread::Place place_ = 0;  // while idle
+  int64_t since_ms_ = 0;                          // the phase began, or, answering: all was written
+  std::optional<ConnectionThread::Place> place_;  // in line(), of those that can make room
 
   // Reading.
   HttpRequestParser parser_;

@@ -21,12 +21,15 @@ using boost::beast::iequals;
 
 // A body that grows as it comes. Beast's own takes memory for what a client announces.
 struct ArrivingBody {
-  using value_type = std::string;
+  struct value_type {
+    int64_t max_bytes = 0;
+    std::string bytes;
+  };
 
   class reader {
    public:
     template <bool kIsRequest, typename Fields>
-    reader(http::header<kIsRequest, Fields>&, std::string& body) : body_(body) {}
+    reader(http::header<kIsRequest, Fields>&, value_type& body) : body_(body) {}
 
     void init(const boost::optional<uint64_t>&, error_code& fault) { fault = {}; }
     template <typename Buffers>
@@ -36,7 +39,8 @@ struct ArrivingBody {
       for (auto at = boost::asio::buffer_sequence_begin(buffers);
            at != boost::asio::buffer_sequence_end(buffers); ++at) {
         const boost::asio::const_buffer buffer = *at;
-        AppendArrived({static_cast<const char*>(buffer.data()), buffer.size()}, &body_);
+        AppendArrived({static_cast<const char*>(buffer.data()), buffer.size()}, body_.max_bytes,
+                      &body_.bytes);
         taken += buffer.size();
       }
       return taken;
@@ -44,7 +48,7 @@ struct ArrivingBody {
     void finish(error_code& fault) { fault = {}; }
 
    private:
-    std::string& body_;
+    value_type& body_;
   };
 };
 
@@ -95,6 +99,7 @@ struct HttpRequestParser::Impl {
   explicit Impl(const HttpLimits& limits) : limits(limits) {
     parser.header_limit(static_cast<uint32_t>(limits.max_header_bytes));
     parser.body_limit(static_cast<uint64_t>(limits.max_body_bytes));
+    parser.get().body().max_bytes = limits.max_body_bytes;
     parser.eager(false);  // until the header is done, so that its length is known
   }
 
@@ -193,14 +198,14 @@ bool HttpRequestParser::keep_alive() const { return impl_->keep_alive; }
 bool HttpRequestParser::is_http_1_1() const { return impl_->is_http_1_1; }
 
 int64_t HttpRequestParser::body_bytes() const {
-  return static_cast<int64_t>(impl_->parser.get().body().size());
+  return static_cast<int64_t>(impl_->parser.get().body().bytes.size());
 }
 int64_t HttpRequestParser::held_bytes() const { return impl_->header_bytes + body_bytes(); }
 
 HttpRequest HttpRequestParser::Take() {
   TM_CHECK(done(), "Take() of half a request");
   HttpRequest request = std::move(impl_->request);
-  request.body = std::move(impl_->parser.get().body());
+  request.body = std::move(impl_->parser.get().body().bytes);
   return request;
 }
 

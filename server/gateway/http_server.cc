@@ -1,6 +1,8 @@
 #include "server/gateway/http_server.h"
 
+#include <fcntl.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
@@ -48,6 +50,14 @@ int64_t RaiseOpenFileLimit(int64_t connections) {
   return static_cast<int64_t>(std::min<rlim_t>(limit.rlim_cur, std::numeric_limits<int32_t>::max()));
 }
 
+// The system gives out the lowest number that is free: all below it are open.
+int LowestFreeFile(int any_file) {
+  const int free_file = fcntl(any_file, F_DUPFD_CLOEXEC, 0);
+  if (free_file < 0) return std::numeric_limits<int>::max();  // there is none
+  close(free_file);
+  return free_file;
+}
+
 // At once where this is the thread.
 void RunOn(ConnectionThread& thread, std::function<void()> work) {
   if (thread.is_current()) return work();
@@ -78,9 +88,9 @@ struct HttpServer::Impl {
   Status Bind();
   void Accept();
   void OnAccepted(std::shared_ptr<IoThread> thread, tcp::socket socket);
-  // Whether there is one connection more than `most`, or than the system's files allow but for `kept`.
-  bool IsOneTooMany(int64_t most, int file, int64_t kept) const;
-  void CloseLongestWaiting();
+  // Whether a new connection is one more than `most`, or than the system's files allow but for `kept`.
+  bool IsOneTooMany(int64_t most, int free_file, int64_t kept) const;
+  void MakeRoom();
 
   asio::thread_pool handlers;
   const std::shared_ptr<HttpServerState> shared;
@@ -123,7 +133,7 @@ void HttpServer::Impl::Accept() {
       return Accept();
     }
     // No file descriptors, most likely.
-    CloseLongestWaiting();
+    MakeRoom();
     retry->expires_after(kRetryAccept);
     retry->async_wait([this](error_code stopped) {
       if (!stopped && acceptor->is_open()) Accept();
@@ -137,25 +147,25 @@ void HttpServer::Impl::OnAccepted(std::shared_ptr<IoThread> thread, tcp::socket 
   if (!fault) socket.set_option(tcp::no_delay(true), fault);
   if (fault) return;
   const int64_t most = shared->options.limits.max_connections;
-  const int file = socket.native_handle();
-  if (IsOneTooMany(most + kMaxRefused, file, kKeptFiles / 2)) return;
-  const bool is_full = IsOneTooMany(most, file, kKeptFiles);
+  const int free_file = LowestFreeFile(socket.native_handle());
+  const bool is_full = IsOneTooMany(most, free_file, kKeptFiles);
+  const bool is_over_full = IsOneTooMany(most + kMaxRefused, free_file, kKeptFiles / 2);
   const auto connection =
       std::make_shared<Connection>(shared, thread, std::make_unique<TcpSocket>(std::move(socket)));
-  RunOn(*thread, [connection, is_full] {
-    if (is_full && !connection->thread().CloseLongestWaiting()) return connection->BeginOverLimit();
-    connection->Begin();
+  RunOn(*thread, [connection, is_full, is_over_full] {
+    ConnectionThread& home = connection->thread();
+    if (!is_full || home.CloseFirst(ConnectionThread::Line::kIdle)) return connection->Begin();
+    if (!is_over_full || home.CloseFirst(ConnectionThread::Line::kOverLimit)) connection->BeginOverLimit();
   });
 }
 
-bool HttpServer::Impl::IsOneTooMany(int64_t most, int file, int64_t kept) const {
-  // The system gives out the lowest number that is free: so many files are open.
-  return shared->connections >= most || file >= max_files - kept;
+bool HttpServer::Impl::IsOneTooMany(int64_t most, int free_file, int64_t kept) const {
+  return shared->connections >= most || free_file >= max_files - kept;
 }
 
-void HttpServer::Impl::CloseLongestWaiting() {
+void HttpServer::Impl::MakeRoom() {
   for (const auto& thread : threads) {
-    RunOn(*thread, [thread] { thread->CloseLongestWaiting(); });
+    RunOn(*thread, [thread] { thread->CloseFirst(ConnectionThread::Line::kIdle); });
   }
 }
 

@@ -96,10 +96,8 @@ TEST(Gunzip, ALengthThatIsAnotherOneIsRefused) {
   EXPECT_NE(fault->message.find("length"), std::string::npos) << fault->message;
 }
 
-// The text grows by doubling, and the last doubling must end at the limit: else a body as long as the limit
-// is there twice while it is copied.
 TEST(Gunzip, ATextAsLongAsTheLimitTakesNoMoreRoomThanTheLimit) {
-  constexpr int64_t kLimit = 1 << 20;
+  constexpr int64_t kLimit = 5'000'000;
   std::string read;
   EXPECT_FALSE(Gunzip(Gzipped(std::string(kLimit, 'a')), kLimit, &read));
   EXPECT_EQ(static_cast<int64_t>(read.capacity()), kLimit);

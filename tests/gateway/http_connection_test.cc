@@ -404,20 +404,38 @@ TEST_F(ConnectionTest, OneTooManyThatAsksNothingDoesNotStay) {
 }
 
 TEST_F(ConnectionTest, TheOneThatWaitsLongestMakesRoomAndNobodyElse) {
-  EXPECT_FALSE(stage().thread().CloseLongestWaiting());
+  const auto make_room = [this] { return stage().thread().CloseFirst(ConnectionThread::Line::kIdle); };
+  EXPECT_FALSE(make_room());
   StagePeer& first = stage().Connect();
   StagePeer& second = stage().Connect();
   StagePeer& busy = stage().Connect();
   busy.Send("GET /x");
   first.Send(HttpGet("/x"));
   stage().Run();
-  EXPECT_TRUE(stage().thread().CloseLongestWaiting());
+  EXPECT_TRUE(make_room());
   EXPECT_TRUE(second.server_has_closed());
   EXPECT_FALSE(first.server_has_closed());
-  EXPECT_TRUE(stage().thread().CloseLongestWaiting());
+  EXPECT_TRUE(make_room());
   EXPECT_TRUE(first.server_has_closed());
-  EXPECT_FALSE(stage().thread().CloseLongestWaiting());
+  EXPECT_FALSE(make_room());
   EXPECT_FALSE(busy.server_has_closed());
+}
+
+TEST_F(ConnectionTest, OneTooManyMakesRoomForTheNextUntilItsRequestIsThere) {
+  const auto make_room = [this] { return stage().thread().CloseFirst(ConnectionThread::Line::kOverLimit); };
+  KeepExchanges();
+  stage().Connect();
+  StagePeer& silent = stage().ConnectOverLimit();
+  StagePeer& slow = stage().ConnectOverLimit();
+  slow.Send("GET /x");
+  stage().Run();
+  EXPECT_TRUE(make_room());
+  EXPECT_TRUE(silent.server_has_closed());
+  EXPECT_TRUE(make_room());
+  EXPECT_TRUE(slow.server_has_closed());
+  EXPECT_FALSE(make_room()) << "the others stand in another line";
+  stage().Run();
+  EXPECT_EQ(stage().open_connections(), 1);
 }
 
 }  // namespace

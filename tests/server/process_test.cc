@@ -9,10 +9,12 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "tests/server/program.h"
+#include "tests/support/http_test_client.h"
 #include "tests/support/temp_folder.h"
 
 namespace tramontane {
@@ -49,6 +51,23 @@ TEST(Process, WithTooFewFilesItSaysSoAndEnds) {
   for (const rlim_t files : {4, 8, 12, 31}) {
     Program program(Served::Arguments(), {.in_child = [files] { SetLimit(RLIMIT_NOFILE, files); }});
     ExpectASentence(program, std::to_string(files) + " files");
+  }
+}
+
+// What a client gets that asks alone: 0 where it got nothing.
+int HealthOf(const Served& served) {
+  return Fetch(served.http, "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n").status;
+}
+
+TEST(Process, MoreSocketsThanFilesDoNotSilenceHealth) {
+  const Served served({}, {.in_child = [] { SetLimit(RLIMIT_NOFILE, 64); }});
+  for (const char* first_words : {"", "GET /v1/models HTTP/1.1\r\nHost: "}) {
+    std::vector<std::unique_ptr<HttpTestClient>> clients;
+    for (int i = 0; i < 300; ++i) {
+      clients.push_back(std::make_unique<HttpTestClient>(served.http));
+      clients.back()->Send(first_words);
+    }
+    for (int i = 0; i < 10; ++i) EXPECT_EQ(HealthOf(served), 200) << "after: " << first_words;
   }
 }
 

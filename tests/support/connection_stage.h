@@ -25,6 +25,7 @@ class StagePeer {
 
   const std::string& received() const { return received_; }
   size_t unread_bytes() const { return sent_.size(); }  // sent, and not read by the server
+  int64_t allocated_bytes() const { return static_cast<int64_t>(sent_.capacity() + received_.capacity()); }
   bool server_has_closed() const { return closed_; }
   bool server_has_ended() const { return closed_ || sender_shut_; }
 
