@@ -157,6 +157,9 @@ Status Server::Impl::StartHttp(const ServerOptions& options) {
   gateway_options.version = TRAMONTANE_VERSION;
   gateway_options.cors_origins = options.http_cors_origins;
   gateway_options.hosts = options.http_hosts;
+  gateway_options.io_threads = options.http_io_threads;
+  gateway_options.handler_threads = options.http_handler_threads;
+  gateway_options.limits = options.http_limits;
   gateway_options.any_model = options.any_model;
   gateway_options.metrics = [this] {
     const Serving* serving = core.serving();

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernels/core/status.h"
+#include "server/gateway/http_limits.h"
 #include "server/inference_client.h"
 #include "server/served_model.h"
 
@@ -22,6 +23,9 @@ struct ServerOptions {
   std::string http_address = {};                    // the same for HTTP; "": no HTTP
   std::vector<std::string> http_cors_origins = {};  // as GatewayOptions::cors_origins
   std::vector<std::string> http_hosts = {};         // as GatewayOptions::hosts
+  int32_t http_io_threads = kDefaultIoThreads;
+  int32_t http_handler_threads = kDefaultHandlerThreads;
+  HttpLimits http_limits = {};
   bool any_model = false;         // HTTP takes every model's name for the one that is served
   int32_t worker_threads = 2;     // tokenising, chat rendering, detokenising
   int32_t max_queued_work = 256;  // inputs waiting for them; one more: RESOURCE_EXHAUSTED

@@ -2,6 +2,7 @@
 // servers.
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <memory>
@@ -33,10 +34,12 @@ struct GatewayArguments {
   GivenSettings flags;
 };
 
-// Those of `serve` that mean something here.
-constexpr std::array<std::string_view, 7> kSettings = {
-    "http_address", "http_cors_origin", "http_host", "any_model", "drain_timeout", "log_level", "log_format",
-};
+// Those of `serve` that mean something here: HTTP's, and how to stop and log.
+bool MeansSomethingHere(std::string_view key) {
+  constexpr std::array<std::string_view, 4> kOthers = {"any_model", "drain_timeout", "log_level",
+                                                       "log_format"};
+  return key.starts_with("http_") || std::find(kOthers.begin(), kOthers.end(), key) != kOthers.end();
+}
 
 // Every problem, one line each.
 std::vector<std::string> EffectiveConfig(const GatewayArguments& arguments, ServeConfig* config) {
@@ -53,6 +56,9 @@ GatewayOptions GatewayOptionsOf(const ServeConfig& config) {
   options.version = TRAMONTANE_VERSION;
   options.cors_origins = config.http_cors_origin;
   options.hosts = config.http_host;
+  options.io_threads = static_cast<int32_t>(config.http_io_threads);
+  options.handler_threads = static_cast<int32_t>(config.http_handler_threads);
+  options.limits = HttpLimitsOf(config);
   options.any_model = config.any_model;
   options.on_answer = LogAnswer;
   return options;
@@ -120,7 +126,7 @@ void AddGatewayCommand(CLI::App& app, RunCommand* run) {
       ->delimiter(',')
       ->allow_extra_args(false)
       ->type_name("HOST:PORT[,HOST:PORT]");
-  AddSettingFlags({kSettings.begin(), kSettings.end()}, &arguments->flags, command);
+  AddSettingFlags(MeansSomethingHere, &arguments->flags, command);
   command->callback([arguments, run] { *run = [arguments] { return RunGateway(*arguments); }; });
 }
 

@@ -88,6 +88,9 @@ ServerOptions ServerOptionsOf(const ServeConfig& config) {
   if (config.http_address != "off") options.http_address = config.http_address;
   options.http_cors_origins = config.http_cors_origin;
   options.http_hosts = config.http_host;
+  options.http_io_threads = static_cast<int32_t>(config.http_io_threads);
+  options.http_handler_threads = static_cast<int32_t>(config.http_handler_threads);
+  options.http_limits = HttpLimitsOf(config);
   options.step_timeout = config.step_timeout;
   options.any_model = config.any_model;
   options.worker_threads = static_cast<int32_t>(config.worker_threads);
@@ -222,10 +225,8 @@ void AddServeCommand(CLI::App& app, RunCommand* run) {
   command->add_option("--config", arguments->config_file, "JSON file of settings; flags override it");
   command->add_flag("--print-config", arguments->print_config,
                     "print the effective settings as JSON and end");
-  std::vector<std::string_view> keys;
-  for (const Setting& setting : ServeSettings()) keys.emplace_back(setting.key);
-  std::erase(keys, "model");  // that is MODEL_DIR
-  AddSettingFlags(keys, &arguments->flags, command);
+  const auto has_flag = [](std::string_view key) { return key != "model"; };  // that is MODEL_DIR
+  AddSettingFlags(has_flag, &arguments->flags, command);
   command->callback([arguments, run] { *run = [arguments] { return RunServe(*arguments); }; });
 }
 

@@ -75,6 +75,29 @@ TEST(ConfigTest, OriginsAndHostsAreListsOfWhatCanBeOne) {
                   HasSubstr(R"("http_host" is "a.example:80")")));
 }
 
+TEST(ConfigTest, HttpsBoundsAreSettingsWithTheTransportsDefaults) {
+  ServeConfig config;
+  EXPECT_EQ(HttpLimitsOf(config), HttpLimits{});
+  EXPECT_THAT(ApplyConfigJson(
+                  R"({"http_max_connections": 7, "http_max_header_bytes": "2KiB", "http_max_body_bytes": 3000,
+                                  "http_max_held_body_bytes": "4MiB", "http_read_timeout": 0.5, "http_idle_timeout": 6,
+                                  "http_write_timeout": 7.5, "http_silence": 0})",
+                  &config),
+              IsEmpty());
+  const HttpLimits expected = {.max_connections = 7,
+                               .max_header_bytes = 2048,
+                               .max_body_bytes = 3000,
+                               .max_held_body_bytes = 4 << 20,
+                               .read_timeout_ms = 500,
+                               .idle_timeout_ms = 6000,
+                               .write_timeout_ms = 7500,
+                               .silence_ms = 0};
+  EXPECT_EQ(HttpLimitsOf(config), expected);
+  EXPECT_THAT(ApplyConfigJson(R"({"http_max_header_bytes": 0, "http_read_timeout": 0})", &config),
+              ElementsAre(R"("http_max_header_bytes" is 0 bytes, it must lie in 1024 .. 1048576)",
+                          R"("http_read_timeout" is 0, it must lie in 0.01 .. 86400.0)"));
+}
+
 TEST(ConfigTest, NamesRepeatedKeysAndMalformedDocuments) {
   ServeConfig config;
   EXPECT_THAT(ApplyConfigJson(R"({"threads": 1, "threads": 2})", &config),
