@@ -292,6 +292,16 @@ void AppendParagraph(std::string_view paragraph, std::string* text) {
   *text += paragraph;
 }
 
+// The empty ones too.
+std::string JoinParagraphs(std::span<const std::string_view> paragraphs) {
+  std::string text;
+  for (const std::string_view& paragraph : paragraphs) {
+    if (&paragraph != &paragraphs.front()) text += "\n\n";
+    text += paragraph;
+  }
+  return text;
+}
+
 Status MergeInto(const ChatFormat& format, const ChatMessage& message, size_t index, Turn* turn) {
   turn->role = message.role;
   turn->label = MessageLabel(index);
@@ -358,18 +368,20 @@ Status LetCallsWin(std::vector<Turn>* turns) {
 StatusOr<Chat> Normalize(const ChatFormat& format, std::span<const Said> said,
                          std::span<const ToolDefinition> tools) {
   Chat chat;
+  std::vector<std::string_view> system_paragraphs;
   TM_ASSIGN_OR_RETURN(chat.tools, ToolsJson(tools));
   for (size_t i = 0; i < said.size(); ++i) {
     const ChatMessage& message = *said[i].message;
     const ChatRole role = message.role;
     if (role == ChatRole::kSystem && !format.system_turns) {
-      AppendParagraph(*message.content, &chat.system_prompt);
+      if (message.in_parts || !message.content->empty()) system_paragraphs.push_back(*message.content);
       continue;
     }
     const bool joins_neighbours = role == ChatRole::kUser || role == ChatRole::kAssistant;
     if (i == 0 || !joins_neighbours || said[i - 1].message->role != role) chat.turns.emplace_back();
     TM_RETURN_IF_ERROR(MergeInto(format, message, said[i].index, &chat.turns.back()));
   }
+  chat.system_prompt = JoinParagraphs(system_paragraphs);
   if (!format.content_beside_calls) TM_RETURN_IF_ERROR(LetCallsWin(&chat.turns));
   if (!format.system_turns && (chat.turns.empty() || chat.turns.front().role != ChatRole::kUser)) {
     chat.turns.insert(chat.turns.begin(), Turn());

@@ -44,6 +44,7 @@ struct ChatMessage {
   std::optional<std::string> tool_call_id = {};  // tool only; required from v3 on
   std::optional<std::string> name = {};          // tool: the function's name; other roles: ignored
   bool prefix = false;                           // assistant, last message only: the answer goes on from here
+  bool in_parts = false;  // the content was a list of texts; of mistral-common: "" is then a system paragraph
 };
 
 struct ToolDefinition {

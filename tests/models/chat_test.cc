@@ -228,6 +228,17 @@ TEST(ChatDepartureTest, ALateSystemMessageIsPartOfTheSystemPromptOrATurnOfItsOwn
               HasSubstr("[/TOOL_RESULTS][SYSTEM_PROMPT]▁S[/SYSTEM_PROMPT]"));
 }
 
+TEST(ChatFormatTest, AnEmptySystemMessageIsAParagraphOnlyWhereItCameInParts) {
+  ChatMessage parts = System("");
+  parts.in_parts = true;
+  for (const TokenizerVersion format : {kV2, kV3}) {
+    EXPECT_EQ(Text(format, {System(""), System("S"), User("a")}), "<s>[INST]▁S<0x0A><0x0A>a[/INST]");
+    EXPECT_EQ(Text(format, {parts, System("S"), User("a")}), "<s>[INST]▁<0x0A><0x0A>S<0x0A><0x0A>a[/INST]");
+    EXPECT_EQ(Text(format, {System("S"), parts, User("a")}), "<s>[INST]▁S<0x0A><0x0A><0x0A><0x0A>a[/INST]");
+    EXPECT_EQ(Text(format, {parts, User("a")}), "<s>[INST]▁a[/INST]");
+  }
+}
+
 TEST(ChatFormatTest, AV2ResultNeedsNoIdAndShowsItsName) {
   ChatMessage result = {.role = ChatRole::kTool, .content = "22"};
   EXPECT_THAT(Text(kV2, {User("a"), Calls({kCall}), result}), HasSubstr("{\"name\":▁null,▁\"content\":▁22}"));
