@@ -137,6 +137,7 @@ RpcError Generation::SendWhileThereIsRoom(const HttpExchange& exchange,
     // One of many is kept until it is under way: it may have to be sent again.
     const bool is_alone = calls_.size() == 1;
     v1::GenerateRequest request = is_alone ? std::move(plan_.requests[i]) : plan_.requests[i];
+    options.continues = HasFoundRoom();
     RpcError refusal;
     calls_[i] = {.handle = client_.Generate(std::move(request), options, std::move(on_ready), &refusal)};
     if (calls_[i].handle == nullptr) {

@@ -262,6 +262,8 @@ TEST_F(GenerationTest, CallsThatFindNoRoomAreMadeWhenOthersOfTheirAnswerAreOver)
     Say(i, {"x"})->End();
   }
   EXPECT_EQ(http_->Read().body, "0:x 1:x 2:x 3:x 4:x 5:x end");
+  EXPECT_FALSE(client_.WaitForCall(0)->options().continues);
+  for (size_t i = 1; i < 6; ++i) EXPECT_TRUE(client_.WaitForCall(i)->options().continues) << i;
 }
 
 TEST_F(GenerationTest, ACallThatFindsNoRoomAfterItWasMadeIsMadeAgain) {

@@ -219,11 +219,16 @@ TEST(BothDoors, DrainTogether) {
   CallReader refused(server.server().client(), RequestOfIds({1}, 50));
   ASSERT_TRUE(refused.refused());
   EXPECT_EQ(refused.refusal().reason, "DRAINING");
+  CallReader continues(server.server().client(), RequestOfIds({1}, 50),
+                       {.correlation_id = {}, .continues = true});
+  EXPECT_FALSE(continues.refused()) << "its request was taken before";
 
   auto drained = std::async(std::launch::async, [&] { return server.server().Drain(kMinuteNs); });
   server.model().Release();
   EXPECT_TRUE(running.ReadAll().ok());
+  EXPECT_TRUE(continues.ReadAll().ok());
   running.DropCall();
+  continues.DropCall();
   EXPECT_TRUE(drained.get());
 }
 
