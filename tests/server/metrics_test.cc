@@ -48,7 +48,7 @@ TEST(Metrics, CountTheRequestsOfBothDoors) {
   }
 }
 
-// How often `line` begins a line of the page, and with what value.
+// Of a metric by its name and labels.
 std::string ValueOf(const std::string& text, const std::string& metric) {
   const size_t at = text.find("\n" + metric + " ");
   if (at == std::string::npos) return "none";
@@ -85,17 +85,20 @@ TEST(Metrics, PreemptionsAndFailedRowsAreToldApart) {
   server.model().Release();
   ASSERT_TRUE(first.ReadAll().ok());
   ASSERT_TRUE(second.ReadAll().ok());
-  Stream fails(server.stub(), RequestOfIds(std::vector<int32_t>(16, 1), 220));
-  fails.ReadAll();
+  constexpr int64_t kFailures = 3;
+  for (int64_t i = 0; i < kFailures; ++i) {
+    Stream fails(server.stub(), RequestOfIds(std::vector<int32_t>(16, 1), 220));
+    fails.ReadAll();
+  }
   server.WaitForLoad([](const v1::GetLoadResponse& load) { return load.held_pages() == 0; });
 
   const EngineLoad load = server.engine().Load();
-  ASSERT_EQ(load.failed_rows, 1);
+  ASSERT_EQ(load.failed_rows, kFailures);
   ASSERT_GT(load.preemptions, 0);
   ASSERT_NE(load.preemptions, load.failed_rows) << "else the test tells nothing";
   const std::string label = R"({model_name="scripted"})";
   EXPECT_EQ(ValueOf(Text(server), "vllm:num_preemptions_total" + label), std::to_string(load.preemptions));
-  EXPECT_EQ(ValueOf(Text(server), "tramontane_failed_rows_total" + label), "1");
+  EXPECT_EQ(ValueOf(Text(server), "tramontane_failed_rows_total" + label), std::to_string(kFailures));
 }
 
 TEST(Metrics, PagesAreToldByGroupAndNoneIsHeldAfterTheLastRequest) {
