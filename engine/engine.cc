@@ -197,7 +197,7 @@ Engine::Impl::Impl(const EngineLimits& limits, const EngineModel& model, ModelRu
       runner_(runner),
       tokenizer_(tokenizer),
       clock_(clock),
-      inbox_(limits.max_queued_requests),
+      inbox_(limits.max_queued_requests, limits.max_queued_bytes),
       output_(limits.output_queue_steps, wake_,
               [this](const LiveRequest&) { unfinished_.fetch_sub(1, std::memory_order_release); }),
       scheduler_(limits, model.kv_layout),
@@ -243,8 +243,9 @@ StatusOr<std::shared_ptr<TokenStream>> Engine::Impl::Submit(Request request, std
   unfinished_.fetch_add(1, std::memory_order_release);
   if (!inbox_.Push(std::move(live))) {
     unfinished_.fetch_sub(1, std::memory_order_release);
-    return ResourceExhausted("the queue is full: " + std::to_string(limits_.max_queued_requests) +
-                             " requests are waiting");
+    return ResourceExhausted("the queue is full: at most " + std::to_string(limits_.max_queued_requests) +
+                             " requests (max_queued_requests) and " +
+                             std::to_string(limits_.max_queued_bytes) + " bytes wait");
   }
   wake_.Notify();
   return stream;
@@ -445,7 +446,7 @@ void Engine::Impl::CheckPages() const {
 void Engine::Impl::LeaveQueueOnceRunning(ActiveRequest& active) {
   if (!active.queued || active.choices[0].state == SequenceState::kWaiting) return;
   active.queued = false;
-  inbox_.LeaveQueue();
+  inbox_.LeaveQueue(*active.live);
 }
 
 // ---- Apply --------------------------------------------------------------------------------------
@@ -577,7 +578,7 @@ void Engine::Impl::EndChoice(Choice& choice, ChoiceEnd end, std::optional<TokenI
   if (!all_ended) return;
   ++counters_.finished_requests;
   if (output.end->reason == FinishReason::kCancelled) ++counters_.cancelled_requests;
-  if (active.queued) inbox_.LeaveQueue();
+  if (active.queued) inbox_.LeaveQueue(*active.live);
   active.queued = false;
 }
 

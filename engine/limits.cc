@@ -18,6 +18,8 @@ std::vector<Bound> Bounds(const EngineLimits& limits) {
   return {
       {"max_queued_requests", limits.max_queued_requests, 1, 1 << 20,
        "one more is refused, RESOURCE_EXHAUSTED"},
+      {"max_queued_bytes", limits.max_queued_bytes, 1, int64_t{1} << 40,
+       "a request that waits beside so much is refused, RESOURCE_EXHAUSTED"},
       {"context", limits.context, 1, kMaxContext, "a longer prompt is refused; output ends with `length`"},
       {"max_choices", limits.max_choices, 1, 1 << 10, "a larger n is refused, INVALID_ARGUMENT"},
       {"max_stop_strings", limits.max_stop_strings, 0, 1 << 10, "more are refused, INVALID_ARGUMENT"},

@@ -11,7 +11,8 @@ namespace tramontane {
 
 struct EngineLimits {
   // ---- the door (any breach is refused at once, naming the field) -------------------------------
-  int32_t max_queued_requests = 256;  // not yet running; one more: RESOURCE_EXHAUSTED
+  int32_t max_queued_requests = 2048;             // not yet running; one more: RESOURCE_EXHAUSTED
+  int64_t max_queued_bytes = int64_t{256} << 20;  // that those hold; more: RESOURCE_EXHAUSTED
   int64_t context = 0;       // prompt + output of one sequence: min(the model's, what the pool holds)
   int32_t max_choices = 16;  // `n` of one request: INVALID_ARGUMENT
   int32_t max_stop_strings = 16;

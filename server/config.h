@@ -40,13 +40,13 @@ struct ServeConfig {
   int64_t page_size = 16;
   int64_t context = 0;  // 0: the model's
   int64_t max_sequences = 64;
-  int64_t max_queued_requests = 256;
+  int64_t max_queued_requests = 2048;
   int64_t max_choices = 16;
   int64_t max_step_tokens = 512;
   int64_t max_partial_prefills = 4;
   int64_t max_prefill_steps = 1;
   int64_t worker_threads = 2;
-  int64_t max_queued_work = 256;
+  int64_t max_queued_work = 2048;
   double step_timeout = 300.0;  // seconds; 0: none
   double drain_timeout = 30.0;  // seconds
   std::string log_level = "info";

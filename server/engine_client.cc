@@ -15,6 +15,7 @@ Caller CallerOf(const InferenceCallOptions& options) {
   Caller caller;
   if (!options.correlation_id.empty()) caller.correlation_id = options.correlation_id;
   if (options.timeout_ms > 0) caller.timeout_ns = options.timeout_ms * kNanosecondsPerMillisecond;
+  caller.continues = options.continues;
   return caller;
 }
 

@@ -117,7 +117,7 @@ RpcError InferenceCore::GetLoad(const Serving& serving, v1::GetLoadResponse* res
 
 RpcError InferenceCore::AddStream(ServedCall* call) {
   std::lock_guard lock(streams_mutex_);
-  if (draining_) return DrainingError();
+  if (stopping_ || (draining_ && !call->continues())) return DrainingError();
   if (open_streams_.size() >= static_cast<size_t>(max_streams_)) {
     return BusyError("TOO_MANY_STREAMS", "the server has " + std::to_string(max_streams_) +
                                              " open streams, its limit (max_streams)");

@@ -48,7 +48,8 @@ class InferenceCore {
 
   // Every call is refused with LoadingError until this. Once.
   void Serve(const ServedModel& model);
-  // Generate calls that arrive from now on are refused with UNAVAILABLE.
+  // Generate calls that arrive from now on are refused with UNAVAILABLE, but for those that continue a
+  // request.
   void StartDraining() { draining_ = true; }
   // And those that are open end with StoppedError: what the engine runs within a step, what waits for a
   // worker when its turn comes.

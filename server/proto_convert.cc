@@ -72,6 +72,7 @@ ChatMessage MessageFromProto(const v1::ChatMessage& proto, ChatRole role) {
   if (proto.has_tool_call_id()) message.tool_call_id = proto.tool_call_id();
   if (proto.has_name()) message.name = proto.name();
   message.prefix = proto.prefix();
+  message.in_parts = proto.in_parts();
   return message;
 }
 
@@ -400,6 +401,7 @@ void ProtoConverter::EngineLimitsToProto(v1::Limits* proto) const {
   proto->set_max_logit_bias(limits.max_logit_bias);
   proto->set_max_top_logprobs(kMaxTopLogprobs);
   proto->set_max_queued_requests(limits.max_queued_requests);
+  proto->set_max_queued_bytes(limits.max_queued_bytes);
   proto->set_max_sequences(limits.max_sequences);
   proto->set_max_step_tokens(limits.max_step_tokens);
   if (model_.constraints == nullptr) return;
@@ -464,16 +466,28 @@ void ProtoConverter::TokenInfoToProto(const TokenInfo& info, v1::TokenLogprob* p
   proto->set_token_id(info.token);
   proto->set_logprob(info.logprob);
   proto->set_rank(info.rank);
-  proto->set_token_bytes(TokenBytes(info.token));
+  proto->set_token_bytes(TokenBytes(info.token, info.use));
+  if (proto->token_bytes().empty()) proto->set_piece(PieceText(info.token));
+  // Another token in its place would have lost its space too; only the one that was taken is spelled out.
+  const PieceUse top_use = info.use == PieceUse::kSpelledOut ? PieceUse::kAsItIs : info.use;
   for (const TokenLogprob& top : info.top) {
     v1::TopLogprob* top_proto = proto->add_top();
     top_proto->set_token_id(top.token);
     top_proto->set_logprob(top.logprob);
-    top_proto->set_token_bytes(TokenBytes(top.token));
+    top_proto->set_token_bytes(TokenBytes(top.token, top.token == info.token ? info.use : top_use));
+    if (top_proto->token_bytes().empty()) top_proto->set_piece(PieceText(top.token));
   }
 }
 
-std::string ProtoConverter::TokenBytes(int32_t id) const {
+std::string ProtoConverter::TokenBytes(int32_t id, PieceUse use) const {
+  switch (use) {
+    case PieceUse::kBeginsText:
+      return std::string(MessageBytes(*model_.tokenizer).Next(id));
+    case PieceUse::kSpelledOut:
+      return std::string(model_.tokenizer->Piece(id));
+    case PieceUse::kAsItIs:
+      break;
+  }
   return std::string(model_.tokenizer->PieceBytes(id));
 }
 

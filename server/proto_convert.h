@@ -55,7 +55,7 @@ class ProtoConverter {
   SamplingParams ConvertSampling(const v1::Sampling& proto) const;
   static RpcError ConvertStopping(const v1::Stopping& proto, StoppingParams* stopping);
   static RpcError ConvertOutput(const v1::Output& proto, OutputParams* output);
-  std::string TokenBytes(int32_t id) const;
+  std::string TokenBytes(int32_t id, PieceUse use) const;
   std::string PieceText(int32_t id) const;
   void TokenInfoToProto(const TokenInfo& info, v1::TokenLogprob* proto) const;
 

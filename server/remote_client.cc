@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "server/grpc_status.h"
+#include "server/joined_events.h"
 #include "server/remote_server.h"
 #include "tramontane/v1/inference.grpc.pb.h"
 
@@ -44,43 +45,6 @@ RpcError OutcomeOf(const grpc::Status& status, const RemoteServer& backend) {
   }
   return error;
 }
-
-// Events that wait for their reader: of each choice at most one Delta.
-class JoinedEvents {
- public:
-  bool empty() const { return events_.empty(); }
-  size_t bytes() const { return bytes_; }
-
-  void Add(v1::GenerateResponse event) {
-    bytes_ += event.ByteSizeLong();
-    v1::Delta* before = event.has_delta() ? DeltaOf(event.delta().choice()) : nullptr;
-    if (before == nullptr) return events_.push_back(std::move(event));
-    std::string text = std::move(*before->mutable_text());
-    const auto bytes_before = static_cast<int32_t>(text.size());
-    text += event.delta().text();
-    before->MergeFrom(event.delta());  // lists are joined, the rest is the newer one's
-    before->set_text(std::move(text));
-    if (event.delta().has_tool_calls_at()) {
-      before->set_tool_calls_at(bytes_before + event.delta().tool_calls_at());
-    }
-  }
-
-  std::vector<v1::GenerateResponse> Take() {
-    bytes_ = 0;
-    return std::exchange(events_, {});
-  }
-
- private:
-  v1::Delta* DeltaOf(int32_t choice) {
-    for (v1::GenerateResponse& event : events_) {
-      if (event.has_delta() && event.delta().choice() == choice) return event.mutable_delta();
-    }
-    return nullptr;
-  }
-
-  std::vector<v1::GenerateResponse> events_;
-  size_t bytes_ = 0;
-};
 
 // ---- Generate -----------------------------------------------------------------------------------
 

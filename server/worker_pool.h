@@ -19,7 +19,7 @@ namespace tramontane {
 
 struct WorkerPoolOptions {
   int32_t threads = 2;
-  int32_t max_queued = 256;                       // waiting, not running; one more is refused
+  int32_t max_queued = 2048;                      // waiting, not running; one more is refused
   int64_t max_queued_bytes = int64_t{256} << 20;  // waiting and running together; more is refused
   int64_t long_bytes = 64 << 10;
 };

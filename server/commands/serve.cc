@@ -82,6 +82,19 @@ void LogPlan(const EngineHostPlan& plan) {
   for (std::string line; std::getline(lines, line);) spdlog::info("limit: {}", line);
 }
 
+// Those of the doors, as they are in force.
+void LogServerLimits(InferenceClient& client) {
+  client.GetServerInfo([](const RpcError&, const v1::GetServerInfoResponse& info) {
+    const v1::Limits& limits = info.limits();
+    const auto log = [](const char* name, int64_t value, const char* one_more) {
+      spdlog::info("limit: {} = {}: {}, RESOURCE_EXHAUSTED", name, value, one_more);
+    };
+    log("max_queued_work", limits.max_queued_work(), "one more is refused");
+    log("max_queued_work_bytes", limits.max_queued_work_bytes(), "input beyond it is refused");
+    log("max_streams", limits.max_streams(), "one more is refused");
+  });
+}
+
 ServerOptions ServerOptionsOf(const ServeConfig& config) {
   ServerOptions options;
   options.grpc_address = config.grpc_address;
@@ -181,6 +194,7 @@ Status Serve(const ServeConfig& config, StartGuard& starting) {
   LoadedModel loaded;
   TM_ASSIGN_OR_RETURN(const std::unique_ptr<Server> server, LoadUnlessStopped(config, &loaded));
   server->Serve(ServedModelOf(config, loaded));
+  LogServerLimits(server->client());
   starting.Release();
   PrintReady(*server);
 

@@ -1,5 +1,4 @@
 // The answers of /v1/chat/completions.
-#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -17,17 +16,19 @@ namespace {
 class ChatChoice {
  public:
   void LookForToolCalls(const AnswerOptions& options, size_t index) {
-    parser_.emplace(options.id + "-" + std::to_string(index),
-                    options.one_tool_call ? 1 : std::numeric_limits<size_t>::max());
+    parser_.emplace(MakeToolCallParser(options.call_id_seed, options.one_tool_call, index));
+    only_calls_ = options.only_tool_calls;
   }
 
   ToolCallParser::Output Append(const v1::Delta& delta) {
     if (!parser_) return {.text = delta.text(), .calls = {}};
     std::optional<int32_t> calls_at;
     if (delta.has_tool_calls_at()) calls_at = delta.tool_calls_at();
-    return parser_->Append(delta.text(), calls_at);
+    return WithoutScraps(parser_->Append(delta.text(), calls_at));
   }
-  ToolCallParser::Output Finish() { return parser_ ? parser_->Finish() : ToolCallParser::Output(); }
+  ToolCallParser::Output Finish() {
+    return parser_ ? WithoutScraps(parser_->Finish()) : ToolCallParser::Output();
+  }
 
   size_t calls() const { return parser_ ? parser_->calls() : 0; }
 
@@ -38,7 +39,14 @@ class ChatChoice {
   }
 
  private:
+  // Where there can be nothing but calls, what is not one is a piece of one that was cut off.
+  ToolCallParser::Output WithoutScraps(ToolCallParser::Output output) const {
+    if (only_calls_) output.text.clear();
+    return output;
+  }
+
   std::optional<ToolCallParser> parser_;
+  bool only_calls_ = false;
 };
 
 // ---- streamed -----------------------------------------------------------------------------------
@@ -212,7 +220,7 @@ std::string ChatWholeWriter::Finish() {
 void ChatWholeWriter::AppendChoice(size_t index, std::string* out) const {
   const Message& message = messages_[index];
   *out += "{\"index\":" + std::to_string(index) + ",\"message\":{\"role\":\"assistant\",\"content\":";
-  if (message.content.empty() && !message.calls.empty()) {
+  if (message.content.empty() && (!message.calls.empty() || options().only_tool_calls)) {
     *out += "null";
   } else {
     AppendJsonString(message.content, out);

@@ -427,7 +427,7 @@ Shape MessagesShape() {
                       .required = true},
                      {.name = "content",
                       .shape = ContentShape(),
-                      .doc = "Text. May be absent only where an assistant calls tools."},
+                      .doc = "Text. May be absent only in a message of the assistant."},
                      {.name = "tool_calls", .shape = ArrayOf(HistoryCallShape()), .doc = "Of an assistant."},
                      {.name = "tool_call_id", .shape = String(), .doc = "Of a tool: the call it answers."},
                      {.name = "name", .shape = String(), .doc = "Of a tool; of others it changes nothing."},

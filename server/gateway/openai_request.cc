@@ -34,6 +34,19 @@ std::string Indexed(const std::string& path, size_t index) {
 
 // ---- bodies -------------------------------------------------------------------------------------
 
+void SetContent(const Json& content, v1::ChatMessage* message) {
+  if (content.is_string()) return message->set_content(content.get<std::string>());
+  std::string text;
+  for (const Json& part : content) {
+    const std::string& paragraph = part["text"].get_ref<const std::string&>();
+    if (paragraph.empty()) continue;
+    if (!text.empty()) text += "\n\n";
+    text += paragraph;
+  }
+  message->set_content(std::move(text));
+  message->set_in_parts(!content.empty());
+}
+
 std::optional<ApiError> ParseBody(std::string_view body, const Shape& shape, Json* json) {
   StatusOr<Json> parsed = ParseJson(body);
   if (!parsed.ok()) return BadRequest("", "the body: " + parsed.status().message());
@@ -81,24 +94,11 @@ std::optional<ApiError> ParseChatCompletion(std::string_view body, const Request
   request->names[0].Rename("prompt", "messages");
   request->names[0].Rename("chat", "messages");
   if (MustCall(call.chat())) call.clear_constraint();  // there will be no text that it could hold
-  const bool may_call = call.chat().tool_choice().mode() != v1::TOOL_CHOICE_MODE_NONE;
-  request->answer.tools = call.chat().tools_size() > 0 && may_call;
-  request->answer.one_tool_call = call.chat().has_parallel_tool_calls() && !call.chat().parallel_tool_calls();
+  SetToolAnswer(call, &request->answer);
   return std::nullopt;
 }
 
 namespace {
-
-// Texts of several parts are paragraphs, as mistral-common joins them.
-std::string ContentText(const Json& content) {
-  if (content.is_string()) return content.get<std::string>();
-  std::string text;
-  for (size_t i = 0; i < content.size(); ++i) {
-    if (i > 0) text += "\n\n";
-    text += content[i]["text"].get_ref<const std::string&>();
-  }
-  return text;
-}
 
 v1::Role RoleOf(const std::string& role) {
   if (role == "user") return v1::ROLE_USER;
@@ -123,10 +123,9 @@ std::optional<ApiError> ConvertMessage(const Json& json, const std::string& path
   }
   const Json* content = Find(json, "content");
   if (content != nullptr) {
-    message->set_content(ContentText(*content));
-  } else if (message->role() != v1::ROLE_ASSISTANT || message->tool_calls().empty()) {
-    return Fault(path + ".content",
-                 "is missing; only an assistant's message with tool_calls goes without it");
+    SetContent(*content, message);
+  } else if (message->role() != v1::ROLE_ASSISTANT) {
+    return Fault(path + ".content", "is missing; only an assistant's message goes without it");
   }
   if (const Json* id = Find(json, "tool_call_id")) {
     message->set_tool_call_id(MistralCallId(id->get<std::string>()));
@@ -166,6 +165,14 @@ std::optional<ApiError> ConvertToolChoice(const Json& choice, v1::Chat* chat) {
 
 }  // namespace
 
+void SetToolAnswer(const v1::GenerateRequest& call, AnswerOptions* answer) {
+  const v1::Chat& chat = call.chat();
+  answer->tools = chat.tools_size() > 0 && chat.tool_choice().mode() != v1::TOOL_CHOICE_MODE_NONE;
+  answer->only_tool_calls = MustCall(chat);
+  answer->one_tool_call = chat.has_parallel_tool_calls() && !chat.parallel_tool_calls();
+  if (answer->tools) answer->call_id_seed = CallIdSeed(call, answer->id);
+}
+
 bool MustCall(const v1::Chat& chat) {
   const v1::ToolChoiceMode mode = chat.tool_choice().mode();
   return mode == v1::TOOL_CHOICE_MODE_REQUIRED || mode == v1::TOOL_CHOICE_MODE_NAMED;
@@ -180,6 +187,9 @@ std::optional<ApiError> ConvertChat(const Json& json, v1::Chat* chat) {
     v1::ChatMessage& last = *chat->mutable_messages(chat->messages_size() - 1);
     if (last.role() != v1::ROLE_ASSISTANT) {
       return Fault("continue_final_message", "is true, but the last message is not from the assistant");
+    }
+    if (last.prefix()) {
+      return Fault("continue_final_message", "is true, and the last message has prefix; give one of the two");
     }
     last.set_prefix(true);
   }

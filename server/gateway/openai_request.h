@@ -59,10 +59,12 @@ struct AnswerOptions {
   int32_t logprobs = -1;         // -1: none; N: the token's own and the N likeliest
   int32_t prompt_logprobs = -1;  // in a field of its own; -1: none
   bool token_ids = false;
-  bool tokens_as_ids = false;  // "token_id:17" instead of the text of a token
-  bool echo = false;           // completions
-  bool tools = false;          // chats: the answer may hold tool calls
-  bool one_tool_call = false;  // chats: of several calls only the first is passed on
+  bool tokens_as_ids = false;     // "token_id:17" instead of the text of a token
+  bool echo = false;              // completions
+  bool tools = false;             // chats: the answer may hold tool calls
+  bool only_tool_calls = false;   // chats: it has to be calls, so what is no whole call is no text either
+  bool one_tool_call = false;     // chats: of several calls only the first is passed on
+  std::string call_id_seed = {};  // chats with tools: what the ids of calls are drawn from
 };
 
 // A request for an answer.
@@ -93,6 +95,11 @@ std::optional<ApiError> ParseDetokenize(std::string_view body, const RequestCont
 std::optional<ApiError> ParseBody(std::string_view body, const Shape& shape, Json* json);
 // Copies every field that has a row with `apply`.
 void ApplyFields(const Shape& shape, const Json& json, v1::GenerateRequest* request);
+// The text of a checked content, a string or a list of texts: those are paragraphs, as mistral-common joins
+// them.
+void SetContent(const Json& content, v1::ChatMessage* message);
+// What the chat of `call` says of the calls in its answer; `answer` has its id.
+void SetToolAnswer(const v1::GenerateRequest& call, AnswerOptions* answer);
 // "messages", "tools", "tool_choice", "parallel_tool_calls" and "continue_final_message" of a checked body.
 std::optional<ApiError> ConvertChat(const Json& json, v1::Chat* chat);
 // Whether the answer has to be tool calls.

@@ -237,17 +237,6 @@ ApiError Fault(const std::string& field, const std::string& text) {
   return BadRequest(field, field + ": " + text);
 }
 
-// Parts are paragraphs, as in chats.
-std::string TextOf(const Json& content) {
-  if (content.is_string()) return content.get<std::string>();
-  std::string text;
-  for (const Json& part : content) {
-    if (&part != &content.front()) text += "\n\n";
-    text += part["text"].get_ref<const std::string&>();
-  }
-  return text;
-}
-
 v1::Role RoleOf(const std::string& role) {
   if (role == "user") return v1::ROLE_USER;
   if (role == "assistant") return v1::ROLE_ASSISTANT;
@@ -264,10 +253,10 @@ class Conversation {
  public:
   Conversation(v1::Chat* chat, FieldNames* names) : chat_(chat), names_(names) {}
 
-  void AddText(v1::Role role, std::string text, const std::string& path) {
+  void AddText(v1::Role role, const Json& content, const std::string& path) {
     v1::ChatMessage* message = Add(path);
     message->set_role(role);
-    message->set_content(std::move(text));
+    SetContent(content, message);
   }
 
   std::optional<ApiError> AddItem(const Json& item, const std::string& path) {
@@ -283,7 +272,7 @@ class Conversation {
       if (auto part = FindFault(AnyOf({String(), TextPartsShape()}), content, path + ".content")) {
         return Fault(part->path, part->text);
       }
-      AddText(RoleOf(item["role"].get<std::string>()), TextOf(content), path);
+      AddText(RoleOf(item["role"].get<std::string>()), content, path);
     } else if (type == "function_call") {
       for (const char* key : {"call_id", "name", "arguments"}) {
         if (auto fault = missing(key)) return fault;
@@ -297,7 +286,7 @@ class Conversation {
       v1::ChatMessage* message = Add(path);
       message->set_role(v1::ROLE_TOOL);
       message->set_tool_call_id(MistralCallId(item["call_id"].get<std::string>()));
-      message->set_content(TextOf(item["output"]));
+      SetContent(item["output"], message);
     }
     calls_ = nullptr;  // reasoning ends a row of calls too
     return std::nullopt;
@@ -328,11 +317,11 @@ class Conversation {
 std::optional<ApiError> ConvertInput(const Json& json, v1::Chat* chat, FieldNames* names) {
   Conversation conversation(chat, names);
   if (const Json* instructions = Find(json, "instructions")) {
-    conversation.AddText(v1::ROLE_SYSTEM, instructions->get<std::string>(), "instructions");
+    conversation.AddText(v1::ROLE_SYSTEM, *instructions, "instructions");
   }
   const Json& input = json["input"];
   if (input.is_string()) {
-    conversation.AddText(v1::ROLE_USER, input.get<std::string>(), "input");
+    conversation.AddText(v1::ROLE_USER, input, "input");
     return std::nullopt;
   }
   for (size_t i = 0; i < input.size(); ++i) {
@@ -426,8 +415,7 @@ std::optional<ApiError> ParseResponses(std::string_view body, const RequestConte
   if (auto fault = ConvertTextFormat(json, &call, &request->names)) return fault;
   request->names.Rename("prompt", "input");
   request->names.Rename("chat", "input");
-  request->answer.tools = !chat->tools().empty() && chat->tool_choice().mode() != v1::TOOL_CHOICE_MODE_NONE;
-  request->answer.one_tool_call = chat->has_parallel_tool_calls() && !chat->parallel_tool_calls();
+  SetToolAnswer(call, &request->answer);
   request->echo = Echo(json);
   return std::nullopt;
 }

@@ -101,7 +101,8 @@ class ChatTest(OpenAiCase):
     def test_logprobs_are_of_the_tokens_that_make_the_text(self):
         logprobs = self.chat(GREETING, logprobs=True, top_logprobs=2).choices[0].logprobs.content
         text = b"".join(bytes(token.bytes) for token in logprobs if token.bytes is not None).decode()
-        self.assertEqual(text.strip(), GREETING_ANSWER)
+        self.assertEqual(text, GREETING_ANSWER)
+        self.assertEqual(logprobs[-1].token, "</s>")
         for token in logprobs:
             self.assertEqual(len(token.top_logprobs), 2)
             self.assertAlmostEqual(token.logprob, token.top_logprobs[0].logprob, places=5)  # greedy

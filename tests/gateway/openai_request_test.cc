@@ -282,18 +282,32 @@ TEST(Messages, RolesAndContents) {
   EXPECT_EQ(chat.messages(4).content(), "");
 }
 
-TEST(Messages, ContentIsMissingOnlyWhereAnAssistantCallsTools) {
+TEST(Messages, OnlyAnAssistantsContentMayBeMissing) {
   Chat(R"({"messages":[{"role":"user","content":"x"},
       {"role":"assistant","content":null,"tool_calls":[{"id":"123456789","function":{"name":"f"}}]},
       {"role":"tool","tool_call_id":"123456789","content":"1"}]})");
-  for (const char* message :
-       {R"({"role":"user","content":null})", R"({"role":"user"})", R"({"role":"assistant","content":null})",
-        R"({"role":"assistant","tool_calls":[]})", R"({"role":"system"})",
-        R"({"role":"tool","tool_call_id":"x"})"}) {
+  for (const char* answer : {R"({"role":"assistant","content":null,"refusal":null})",
+                             R"({"role":"assistant","tool_calls":[]})", R"({"role":"assistant"})"}) {
+    const auto request = Chat(R"({"messages":[{"role":"user","content":"x"},)" + std::string(answer) + "]}");
+    EXPECT_FALSE(request.calls[0].chat().messages(1).has_content()) << answer;
+  }
+  for (const char* message : {R"({"role":"user","content":null})", R"({"role":"user"})",
+                              R"({"role":"system"})", R"({"role":"tool","tool_call_id":"x"})"}) {
     const ApiError fault =
         ChatFault(std::string(R"({"messages":[{"role":"user","content":"x"},)") + message + "]}");
     EXPECT_EQ(fault.param, "messages[1].content") << message;
   }
+}
+
+TEST(Messages, AnEmptyPartIsNoParagraph) {
+  const auto request = Chat(R"({"messages":[{"role":"user","content":[{"type":"text","text":""},
+      {"type":"text","text":"a"},{"type":"text","text":""},{"type":"text","text":"b"}]},
+      {"role":"user","content":[{"type":"text","text":""}]},{"role":"user","content":[]}]})");
+  const v1::Chat& chat = request.calls[0].chat();
+  EXPECT_EQ(chat.messages(0).content(), "a\n\nb");
+  EXPECT_EQ(chat.messages(1).content(), "");
+  EXPECT_TRUE(chat.messages(1).in_parts()) << "mistral-common tells it from \"\" in system prompts";
+  EXPECT_FALSE(chat.messages(2).in_parts());
 }
 
 TEST(Messages, FaultsNameTheMessage) {
@@ -327,6 +341,9 @@ TEST(Messages, PrefixAndContinueFinalMessageAreTheSame) {
   EXPECT_TRUE(
       Chat("{" + messages + R"(}],"continue_final_message":true})").calls[0].chat().messages(1).prefix());
   EXPECT_EQ(ChatFaultWith(R"("continue_final_message":true)").param, "continue_final_message");
+  EXPECT_EQ(ChatFault("{" + messages + R"(,"prefix":true}],"continue_final_message":true})").param,
+            "continue_final_message")
+      << "mistral-common refuses the pair";
 }
 
 TEST(Messages, ToolsAndTheirHistoryArrive) {

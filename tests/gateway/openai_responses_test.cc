@@ -74,6 +74,24 @@ TEST(ResponsesRequest, ItemsAreMessagesAndCallsInARowAreOne) {
   EXPECT_EQ(chat.messages(5).role(), v1::ROLE_ASSISTANT);
 }
 
+TEST(ResponsesRequest, AnAnswerIsTakenBackTextBesideCallsAndEmptyTextIncluded) {
+  const ResponsesRequest request = Parsed(R"({"input": [
+      {"role": "user", "content": "a"},
+      {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "", "annotations": []}]},
+      {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "I look.", "logprobs": []}]},
+      {"type": "function_call", "call_id": "123456789", "name": "f", "arguments": "{}"},
+      {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": ", {\"na"}]},
+      {"type": "function_call_output", "call_id": "123456789", "output": ""},
+      {"role": "system", "content": "Be brief"}]})");
+  const v1::Chat& chat = request.call.chat();
+  ASSERT_EQ(chat.messages_size(), 7);
+  EXPECT_EQ(chat.messages(1).content(), "");
+  EXPECT_EQ(chat.messages(2).content(), "I look.");
+  EXPECT_EQ(chat.messages(3).tool_calls_size(), 1);
+  EXPECT_EQ(chat.messages(4).content(), ", {\"na");
+  EXPECT_EQ(chat.messages(6).role(), v1::ROLE_SYSTEM);
+}
+
 TEST(ResponsesRequest, ToolsAndTheirChoiceGoToTheChat) {
   const std::string tools =
       R"("tools": [{"type": "function", "name": "f", "parameters": {"type": "object"}}])";

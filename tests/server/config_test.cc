@@ -29,6 +29,11 @@ TEST(ConfigTest, SetsEveryKindOfValue) {
   EXPECT_EQ(config.kv_dtype, "f32");
 }
 
+TEST(ConfigTest, TheQueuesHoldALoadToolsBurst) {
+  EXPECT_EQ(ServeConfig().max_queued_requests, 2048);
+  EXPECT_EQ(ServeConfig().max_queued_work, 2048);
+}
+
 TEST(ConfigTest, ReportsEveryProblemAtOnceWithKeyValueAndLimit) {
   ServeConfig config;
   EXPECT_THAT(ApplyConfigJson(R"({"max_sequences": 0, "max_sequence": 4, "kv_dtype": "fp8", "page_size": "16",
