@@ -91,11 +91,14 @@ Setting Seconds(const char* key, double ServeConfig::* member, double most, cons
           [member](const ServeConfig& config) { return Json(config.*member).dump(); }};
 }
 
-Setting Bytes(const char* key, int64_t ServeConfig::* member, const char* help) {
+Setting Bytes(const char* key, int64_t ServeConfig::* member, int64_t least, const char* help) {
   return {key, help, "BYTES",
           [=](ServeConfig& config, std::string_view text) -> std::string {
             const StatusOr<int64_t> bytes = ParseBytes(text);
             if (!bytes.ok()) return bytes.status().message();
+            if (*bytes < least) {
+              return "is " + std::to_string(*bytes) + ", the least is " + std::to_string(least);
+            }
             config.*member = *bytes;
             return {};
           },
@@ -229,7 +232,7 @@ const std::vector<Setting>& ServeSettings() {
       OneOf("cpu_variant", &C::cpu_variant, {"", "portable", "avx2", "avx512", "avx512_bf16", "amx_bf16"},
             "NAME", "instruction set of the CPU kernels; empty: the best this machine has"),
       Integer("threads", &C::threads, 0, 1024, "N", "compute threads; 0: one per core"),
-      Bytes("memory", &C::memory,
+      Bytes("memory", &C::memory, 0,
             "weights, workspace and KV pages together, as 4GiB or bytes; 0: what the limits can use, at most "
             "70 % of the free memory (90 % of a GPU's)"),
       OneOf("kv_dtype", &C::kv_dtype, {"bf16", "f32"}, "bf16|f32",
@@ -248,6 +251,9 @@ const std::vector<Setting>& ServeSettings() {
       Integer("worker_threads", &C::worker_threads, 1, 256, "N", "threads that tokenise and render chats"),
       Integer("max_queued_work", &C::max_queued_work, 1, 1 << 20, "N",
               "requests waiting for those threads; one more is refused with RESOURCE_EXHAUSTED"),
+      Bytes("grpc_memory", &C::grpc_memory, 16 << 20,
+            "what messages of all gRPC calls may take while they come; calls beyond end with "
+            "RESOURCE_EXHAUSTED"),
       Seconds("step_timeout", &C::step_timeout, 86400.0,
               "/health is 503 when the engine has had work and made no step for so long; 0: never"),
       Seconds("drain_timeout", &C::drain_timeout, 86400.0,

@@ -22,12 +22,13 @@ struct ServerOptions {
   std::string http_address = {};                    // the same for HTTP; "": no HTTP
   std::vector<std::string> http_cors_origins = {};  // as GatewayOptions::cors_origins
   std::vector<std::string> http_hosts = {};         // as GatewayOptions::hosts
-  bool any_model = false;         // HTTP takes every model's name for the one that is served
-  int32_t worker_threads = 2;     // tokenising, chat rendering, detokenising
-  int32_t max_queued_work = 256;  // inputs waiting for them; one more: RESOURCE_EXHAUSTED
-  int32_t writer_threads = 1;     // hand results to gRPC
-  double step_timeout = 300;      // seconds; no step with work for longer: unhealthy; 0: never
-  int32_t max_streams = 2048;     // Generate calls open at once; one more: RESOURCE_EXHAUSTED
+  bool any_model = false;                 // HTTP takes every model's name for the one that is served
+  int32_t worker_threads = 2;             // tokenising, chat rendering, detokenising
+  int32_t max_queued_work = 256;          // inputs waiting for them; one more: RESOURCE_EXHAUSTED
+  int32_t writer_threads = 1;             // hand results to gRPC
+  double step_timeout = 300;              // seconds; no step with work for longer: unhealthy; 0: never
+  int32_t max_streams = 2048;             // Generate calls open at once; one more: RESOURCE_EXHAUSTED
+  int64_t grpc_memory_bytes = 256 << 20;  // messages of gRPC on their way; more: RESOURCE_EXHAUSTED
 };
 
 class Server {
