@@ -5,6 +5,7 @@
 #include <set>
 #include <system_error>
 
+#include "models/built_in_files.h"
 #include "models/json_file.h"
 
 namespace tramontane {
@@ -55,18 +56,27 @@ StatusOr<std::map<std::string, std::string>> ReadIndex(const std::string& path) 
   return index;
 }
 
-}  // namespace
+namespace fs = std::filesystem;
 
-StatusOr<ModelFolder> FindModelFiles(const std::string& folder) {
-  namespace fs = std::filesystem;
+StatusOr<std::set<std::string>> NamesIn(const std::string& folder) {
+  std::set<std::string> names;
+  if (const std::vector<BuiltInFile>* files = FindBuiltInFolder(folder)) {
+    for (const BuiltInFile& file : *files) names.insert(file.name);
+    return names;
+  }
   std::error_code error;
   if (!fs::is_directory(folder, error)) return NotFound(folder + ": there is no such model folder");
-  std::set<std::string> names;
   for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
     names.insert(it->path().filename().string());
   }
   if (error) return FailedPrecondition(folder + ": cannot be listed: " + error.message());
+  return names;
+}
 
+}  // namespace
+
+StatusOr<ModelFolder> FindModelFiles(const std::string& folder) {
+  TM_ASSIGN_OR_RETURN(const std::set<std::string> names, NamesIn(folder));
   const auto has_weights = [&](const LayoutFiles& files) {
     return names.count(files.config) != 0 && !WeightFiles(names, files).empty();
   };

@@ -271,6 +271,9 @@ const std::vector<Setting>& ServeSettings() {
       Integer("worker_threads", &C::worker_threads, 1, 256, "N", "threads that tokenise and render chats"),
       Integer("max_queued_work", &C::max_queued_work, 1, 1 << 20, "N",
               "requests waiting for those threads; one more is refused with RESOURCE_EXHAUSTED"),
+      Bytes("grpc_memory", &C::grpc_memory, 16 << 20, int64_t{1} << 40,
+            "what messages of all gRPC calls may take while they come; calls beyond end with "
+            "RESOURCE_EXHAUSTED"),
       Seconds("step_timeout", &C::step_timeout, 0, 86400.0,
               "/health is 503 when the engine has had work and made no step for so long; 0: never"),
       Seconds("drain_timeout", &C::drain_timeout, 0, 86400.0,

@@ -47,6 +47,7 @@ struct ServeConfig {
   int64_t max_prefill_steps = 1;
   int64_t worker_threads = 2;
   int64_t max_queued_work = 2048;
+  int64_t grpc_memory = 256 << 20;
   double step_timeout = 300.0;  // seconds; 0: none
   double drain_timeout = 30.0;  // seconds
   std::string log_level = "info";

@@ -22,7 +22,7 @@
 
 namespace tramontane {
 
-inline constexpr int64_t kMaxMessageBytes = int64_t{64} << 20;  // of a request
+inline constexpr int64_t kMaxMessageBytes = int64_t{32} << 20;  // of a request, as over HTTP
 
 class ServedCall;
 

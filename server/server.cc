@@ -72,6 +72,17 @@ void SetConnectionArguments(grpc::ServerBuilder* builder) {
   builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
 }
 
+// What messages of all calls may take while they come and until they are parsed. Where that is spent, gRPC
+// ends the calls that hold it, with RESOURCE_EXHAUSTED. Without a bound of a connection's streams one client
+// could open calls without end.
+void BoundMessages(const ServerOptions& options, grpc::ServerBuilder* builder) {
+  grpc::ResourceQuota quota("tramontane");
+  quota.Resize(static_cast<size_t>(options.grpc_memory_bytes));
+  builder->SetResourceQuota(quota);
+  builder->SetMaxReceiveMessageSize(kMaxMessageBytes);
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_streams);
+}
+
 // gRPC only says that it could not listen; the system, asked for the same address, says why.
 std::string ListenFault(const HostPort& address) {
   addrinfo hints{};
@@ -135,7 +146,7 @@ Status Server::Impl::StartGrpc(const ServerOptions& options) {
   }
   grpc::ServerBuilder builder;
   SetConnectionArguments(&builder);
-  builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  BoundMessages(options, &builder);
   builder.SetMaxSendMessageSize(-1);
   builder.RegisterService(service.grpc_service());
   int port = 0;

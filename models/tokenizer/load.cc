@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "models/built_in_files.h"
 #include "models/tokenizer/sentencepiece.h"
 #include "models/tokenizer/sentencepiece_model.h"
 
@@ -59,6 +60,7 @@ std::optional<int> SuffixVersion(std::string_view name, const TokenizerFormat& f
 }
 
 StatusOr<std::string> ReadFile(const std::string& path, size_t max_bytes) {
+  if (const BuiltInFile* file = FindBuiltInFile(path)) return std::string(file->bytes);
   std::FILE* file = std::fopen(path.c_str(), "rb");
   if (file == nullptr) return NotFound(path + ": cannot be opened");
   std::string bytes;
@@ -113,16 +115,25 @@ StatusOr<std::unique_ptr<const Tokenizer>> RefuseTekken(const TokenizerFile& fil
   return Unimplemented(file.path + ": tekken tokenizers are not supported");
 }
 
-}  // namespace
-
-StatusOr<std::unique_ptr<const Tokenizer>> LoadTokenizer(const std::string& dir) {
-  std::error_code error;
+StatusOr<std::vector<std::string>> NamesIn(const std::string& dir) {
   std::vector<std::string> names;
+  if (const std::vector<BuiltInFile>* files = FindBuiltInFolder(dir)) {
+    for (const BuiltInFile& file : *files) names.push_back(file.name);
+    return names;
+  }
+  std::error_code error;
   for (std::filesystem::directory_iterator entry(dir, error), end; !error && entry != end;
        entry.increment(error)) {
     names.push_back(entry->path().filename().string());
   }
   if (error) return NotFound(dir + ": " + error.message());
+  return names;
+}
+
+}  // namespace
+
+StatusOr<std::unique_ptr<const Tokenizer>> LoadTokenizer(const std::string& dir) {
+  TM_ASSIGN_OR_RETURN(std::vector<std::string> names, NamesIn(dir));
   std::sort(names.begin(), names.end());  // a folder has no order of its own
   for (const TokenizerFormat& format : kFormats) {
     std::optional<TokenizerFile> best;

@@ -108,6 +108,7 @@ ServerOptions ServerOptionsOf(const ServeConfig& config) {
   options.any_model = config.any_model;
   options.worker_threads = static_cast<int32_t>(config.worker_threads);
   options.max_queued_work = static_cast<int32_t>(config.max_queued_work);
+  options.grpc_memory_bytes = config.grpc_memory;
   return options;
 }
 

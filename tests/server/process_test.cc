@@ -95,6 +95,16 @@ TEST(Process, WithTooLittleAddressSpaceItSaysSoAndEndsWhereverThatStrikes) {
   }
 }
 
+TEST(Process, ACopyOfTheBinaryAloneServesTheEmbeddedModel) {
+  const TempFolder folder;
+  const std::string copy = folder.PathOf("elsewhere");
+  std::filesystem::copy_file(TramontaneBinary(), copy);
+  Served served({}, {.binary = copy});
+  Program generate({"generate", "What is the KV cache?", "--address", served.address, "--temperature", "0"});
+  EXPECT_EQ(generate.Wait(), 0) << generate.err();
+  EXPECT_THAT(generate.out(), HasSubstr("keys and values"));
+}
+
 // ---- ending -------------------------------------------------------------------------------------
 
 // A model whose load stops at its tokenizer: a pipe that nobody writes to.

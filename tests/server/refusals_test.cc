@@ -70,6 +70,17 @@ class Refusals : public ::testing::Test {
 };
 ScriptedServer* Refusals::server_ = nullptr;
 
+// What a message takes before anything of ours has seen it.
+TEST(MessageMemory, AMessageThatWouldTakeMoreThanAllMayEndsItsCallAndNoOther) {
+  ScriptedServerOptions options;
+  options.server.grpc_memory_bytes = 4 << 20;
+  ScriptedServer server(options);
+  const grpc::Status status = RawCall(server.channel(), kTokenize, std::string(30 << 20, 'x'));
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << status.error_message();
+  Stream stream(server.stub(), RequestOfIds({1, 2}, 2));
+  EXPECT_TRUE(stream.ReadAll().ok());
+}
+
 struct FieldCase {
   const char* field;
   std::function<void(v1::GenerateRequest*)> spoil;
