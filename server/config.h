@@ -20,6 +20,7 @@ struct ServeConfig {
   std::vector<std::string> http_cors_origin;    // "*": any
   std::vector<std::string> http_host;           // "*": any
   bool any_model = false;
+  std::string strict_fields = "on";  // on, off
   std::string device = "auto";  // auto, cpu, cuda
   std::string cpu_variant;      // "": the best this machine has
   int64_t threads = 0;          // compute threads; 0: one per core

@@ -157,6 +157,8 @@ Status Server::Impl::StartHttp(const ServerOptions& options) {
   gateway_options.cors_origins = options.http_cors_origins;
   gateway_options.hosts = options.http_hosts;
   gateway_options.any_model = options.any_model;
+  gateway_options.strict_fields = options.strict_fields;
+  gateway_options.field_limits = options.field_limits;
   gateway_options.metrics = [this] {
     const Serving* serving = core.serving();
     return serving == nullptr ? "" : ServerMetricsText(serving->model);

@@ -33,8 +33,9 @@ struct GatewayArguments {
 };
 
 // Those of `serve` that mean something here.
-constexpr std::array<std::string_view, 7> kSettings = {
-    "http_address", "http_cors_origin", "http_host", "any_model", "drain_timeout", "log_level", "log_format",
+constexpr std::array<std::string_view, 8> kSettings = {
+    "http_address",  "http_cors_origin", "http_host", "any_model",
+    "strict_fields", "drain_timeout",    "log_level", "log_format",
 };
 
 // Every problem, one line each.
@@ -53,6 +54,7 @@ GatewayOptions GatewayOptionsOf(const ServeConfig& config) {
   options.cors_origins = config.http_cors_origin;
   options.hosts = config.http_host;
   options.any_model = config.any_model;
+  options.strict_fields = config.strict_fields == "on";
   return options;
 }
 

@@ -34,12 +34,13 @@ HttpServerOptions ServerOptionsOf(const GatewayOptions& options) {
 }  // namespace
 
 struct Gateway::Impl {
-  Impl(GatewayOptions given, InferenceClient& client) : options(std::move(given)), context{client, options} {}
+  Impl(GatewayOptions given, InferenceClient& client) : options(std::move(given)), shapes(options.field_limits), context{client, options, &shapes} {}
 
   void Handle(const std::shared_ptr<HttpExchange>& received) const;
   void Run(const Route& route, const std::shared_ptr<HttpExchange>& exchange) const;
 
   const GatewayOptions options;
+  const RequestShapes shapes;
   const GatewayContext context;
   std::atomic<bool> draining{false};
   std::unique_ptr<HttpServer> server;

@@ -13,7 +13,9 @@
 #include <vector>
 
 #include "kernels/core/status.h"
+#include "server/gateway/field_limits.h"
 #include "server/gateway/http.h"
+#include "server/gateway/request_shapes.h"
 #include "server/inference_client.h"
 
 namespace tramontane {
@@ -45,12 +47,16 @@ struct GatewayOptions {
   bool any_model = false;
   // The text of GET /metrics; null: 404.
   std::function<std::string()> metrics = {};
+  // Fields that no table knows are refused; otherwise they are ignored, and told in x-tramontane-ignored.
+  bool strict_fields = true;
+  FieldLimits field_limits = {};  // of the servers behind it
 };
 
 // What endpoints are given besides the exchange. Outlives every exchange.
 struct GatewayContext {
   InferenceClient& client;
   const GatewayOptions& options;
+  const RequestShapes* shapes = &StandardShapes();
 };
 
 // An endpoint. On the thread that its route names; may answer later, from any thread. A std::exception that

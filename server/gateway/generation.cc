@@ -12,10 +12,12 @@ namespace {
 
 constexpr char kKeepAliveComment[] = ": keep-alive\n\n";
 
-HttpResponse EventStreamHead(std::string first_bytes) {
+HttpResponse EventStreamHead(std::string first_bytes, HttpHeaders headers) {
   HttpResponse head;
   head.content_type = "text/event-stream; charset=utf-8";
-  head.headers = {{"cache-control", "no-cache"}, {"x-accel-buffering", "no"}};
+  head.headers = std::move(headers);
+  head.headers.emplace_back("cache-control", "no-cache");
+  head.headers.emplace_back("x-accel-buffering", "no");
   head.body = std::move(first_bytes);
   return head;
 }
@@ -79,6 +81,7 @@ void Generation::Start(InferenceClient& client) {
         if (const auto self = weak.lock()) self->OnReady(i);
       });
     };
+    plan_.requests[i].MergeFrom(plan_.shared);
     auto call = client.Generate(std::move(plan_.requests[i]), options, std::move(on_ready), &refusal);
     if (call == nullptr) {
       if (refusal.ok()) refusal = ToRpcError(Internal("a call was refused without a reason"));
@@ -161,7 +164,7 @@ void Generation::Send(std::string bytes) {
   writing_ = true;
   if (started_) return exchange_->Write(std::move(bytes));
   started_ = true;
-  exchange_->StartStream(EventStreamHead(std::move(bytes)));
+  exchange_->StartStream(EventStreamHead(std::move(bytes), std::move(plan_.headers)));
 }
 
 void Generation::Finish(std::string last_bytes) {
@@ -171,10 +174,11 @@ void Generation::Finish(std::string last_bytes) {
   const auto exchange = std::exchange(exchange_, nullptr);
   if (!plan_.stream) {
     HttpResponse response;
+    response.headers = std::move(plan_.headers);
     response.body = std::move(last_bytes);
     return exchange->Respond(std::move(response));
   }
-  if (!started_) exchange->StartStream(EventStreamHead({}));
+  if (!started_) exchange->StartStream(EventStreamHead({}, std::move(plan_.headers)));
   exchange->End(std::move(last_bytes));
 }
 
