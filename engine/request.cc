@@ -11,7 +11,7 @@ namespace tramontane {
 namespace {
 
 constexpr float kMaxTemperature = 100.0f;
-constexpr float kMaxPenalty = 2.0f;  // presence and frequency, either sign
+constexpr float kMaxPenalty = 2.0f;             // presence and frequency, either sign
 constexpr float kMinRepetitionPenalty = 0.01f;  // a logit divided by much less is no number
 constexpr float kMaxRepetitionPenalty = 100.0f;
 constexpr float kMaxLogitBias = 100.0f;

@@ -21,9 +21,9 @@ struct ServeConfig {
   std::vector<std::string> http_host;           // "*": any
   bool any_model = false;
   std::string strict_fields = "on";  // on, off
-  std::string device = "auto";  // auto, cpu, cuda
-  std::string cpu_variant;      // "": the best this machine has
-  int64_t threads = 0;          // compute threads; 0: one per core
+  std::string device = "auto";       // auto, cpu, cuda
+  std::string cpu_variant;           // "": the best this machine has
+  int64_t threads = 0;               // compute threads; 0: one per core
   int64_t memory = 0;  // bytes in all; 0: what the limits below can use, at most 70 % of what is free
   std::string kv_dtype = "bf16";  // bf16, f32
   int64_t page_size = 16;

@@ -8,7 +8,8 @@
 
 namespace tramontane {
 
-// Letters that were put in, left out or exchanged between the two. Takes time in proportion to the product of their lengths.
+// Letters that were put in, left out or exchanged between the two. Takes time in proportion to the product of
+// their lengths.
 size_t EditDistance(std::string_view a, std::string_view b);
 
 // The one of `known` with the fewest edits from `name`, the first of several; "" where none is known.

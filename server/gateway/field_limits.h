@@ -1,6 +1,6 @@
-// FieldLimits: what the server behind the gateway allows of the fields whose size a client chooses. Requests are
-// checked against them before anything is copied out of a body.
-// A plain value, filled by whoever starts the gateway; any thread.
+// FieldLimits: what the server behind the gateway allows of the fields whose size a client chooses. Requests
+// are checked against them before anything is copied out of a body. A plain value, filled by whoever starts
+// the gateway; any thread.
 #pragma once
 
 #include <cstdint>

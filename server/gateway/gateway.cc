@@ -34,7 +34,8 @@ HttpServerOptions ServerOptionsOf(const GatewayOptions& options) {
 }  // namespace
 
 struct Gateway::Impl {
-  Impl(GatewayOptions given, InferenceClient& client) : options(std::move(given)), shapes(options.field_limits), context{client, options, &shapes} {}
+  Impl(GatewayOptions given, InferenceClient& client)
+      : options(std::move(given)), shapes(options.field_limits), context{client, options, &shapes} {}
 
   void Handle(const std::shared_ptr<HttpExchange>& received) const;
   void Run(const Route& route, const std::shared_ptr<HttpExchange>& exchange) const;

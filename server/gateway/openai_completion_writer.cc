@@ -72,8 +72,7 @@ void CompletionStreamWriter::OnDelta(size_t index, const v1::Delta& delta, std::
   CloseChunk(out);
 }
 
-void CompletionStreamWriter::AppendTokenIds(size_t index,
-                                            const google::protobuf::RepeatedField<int32_t>& ids,
+void CompletionStreamWriter::AppendTokenIds(size_t index, const google::protobuf::RepeatedField<int32_t>& ids,
                                             std::string* out) {
   std::string& prompt_ids = streams_[index].prompt_ids;
   if (!prompt_ids.empty()) *out += ",\"prompt_token_ids\":[" + std::exchange(prompt_ids, {}) + "]";

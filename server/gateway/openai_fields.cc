@@ -196,7 +196,8 @@ struct ConstraintShapes {
         choice(Within(limits.max_constraint_bytes + kJsonBytesOfText * limits.max_constraint_choices,
                       ArrayOf(text, 1, limits.max_constraint_choices))) {}
 
-  static constexpr int64_t kJsonBytesOfText = 3;  // what a text in a list has around it: two quotes and a comma
+  static constexpr int64_t kJsonBytesOfText =
+      3;  // what a text in a list has around it: two quotes and a comma
   Shape text, object, choice;
 };
 
@@ -247,9 +248,7 @@ std::vector<Field> ConstraintFields(const FieldLimits& limits) {
       {.name = "structured_outputs",
        .shape = StructuredOutputsShape(shapes),
        .doc = "vLLM's way to say what the text must be: exactly one of its fields."},
-      {.name = "guided_json",
-       .shape = AnyOf({shapes.object, shapes.text}),
-       .doc = "structured_outputs.json"},
+      {.name = "guided_json", .shape = AnyOf({shapes.object, shapes.text}), .doc = "structured_outputs.json"},
       {.name = "guided_regex", .shape = shapes.text, .doc = "structured_outputs.regex"},
       {.name = "guided_choice", .shape = shapes.choice, .doc = "structured_outputs.choice"},
       {.name = "guided_grammar", .shape = shapes.text, .doc = "structured_outputs.grammar"},
@@ -419,19 +418,21 @@ Shape MessagesShape() {
 }
 
 Shape ToolsShape() {
-  return Within(kMaxToolsBytes, ArrayOf(Object({
-      {.name = "type",
-       .shape = Only({"function"}, "only functions are supported"),
-       .doc = "Default function."},
-      {.name = "function",
-       .shape = Object({
-           {.name = "name", .shape = String(1), .required = true},
-           {.name = "description", .shape = String()},
-           {.name = "parameters", .shape = Object({}), .doc = "A JSON Schema. Default: no parameters."},
-           {.name = "strict", .shape = Boolean(), .doc = "Accepted."},
-       }),
-       .required = true},
-  })));
+  return Within(
+      kMaxToolsBytes,
+      ArrayOf(Object({
+          {.name = "type",
+           .shape = Only({"function"}, "only functions are supported"),
+           .doc = "Default function."},
+          {.name = "function",
+           .shape = Object({
+               {.name = "name", .shape = String(1), .required = true},
+               {.name = "description", .shape = String()},
+               {.name = "parameters", .shape = Object({}), .doc = "A JSON Schema. Default: no parameters."},
+               {.name = "strict", .shape = Boolean(), .doc = "Accepted."},
+           }),
+           .required = true},
+      })));
 }
 
 Shape ChatCompletionShape(const FieldLimits& limits) {

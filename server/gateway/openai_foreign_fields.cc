@@ -5,10 +5,7 @@
 namespace tramontane {
 
 Field Ignored(std::string name) {
-  return {.name = std::move(name),
-          .shape = Anything(),
-          .doc = "Accepted; changes nothing.",
-          .ignored = true};
+  return {.name = std::move(name), .shape = Anything(), .doc = "Accepted; changes nothing.", .ignored = true};
 }
 
 Field Refused(std::string name, std::vector<Json> harmless, const std::string& why) {
@@ -320,8 +317,8 @@ Fields ForeignResponsesFields() {
       Ignored("include_reasoning"),
   };
   for (Field& field : ForeignFields()) {
-    const bool has_row = field.name == "metadata" || field.name == "truncation" ||
-                         field.name == "max_output_tokens";
+    const bool has_row =
+        field.name == "metadata" || field.name == "truncation" || field.name == "max_output_tokens";
     if (!has_row) fields.push_back(std::move(field));
   }
   return fields;

@@ -1,7 +1,7 @@
-// The fields that other servers have and this one has not: those of OpenAI, vLLM, SGLang, llama.cpp, ollama, TGI and
-// OpenRouter that clients are known to send. One that would change the answer is refused by name, with what to use
-// instead; a value that changes nothing is accepted; one that is about no token is accepted and told (IgnoredKeys).
-// Pure functions; any thread.
+// The fields that other servers have and this one has not: those of OpenAI, vLLM, SGLang, llama.cpp, ollama,
+// TGI and OpenRouter that clients are known to send. One that would change the answer is refused by name,
+// with what to use instead; a value that changes nothing is accepted; one that is about no token is accepted
+// and told (IgnoredKeys). Pure functions; any thread.
 #pragma once
 
 #include <string>

@@ -328,7 +328,8 @@ std::optional<ApiError> ConvertLogitBias(const Json& json, v1::GenerateRequest* 
 void PutSafetyFirst(v1::Chat* chat, FieldNames* names) {
   auto* messages = chat->mutable_messages();
   for (int i = 0; i < messages->size(); ++i) {
-    names->Rename(Indexed("chat.messages", static_cast<size_t>(i) + 1), Indexed("messages", static_cast<size_t>(i)));
+    names->Rename(Indexed("chat.messages", static_cast<size_t>(i) + 1),
+                  Indexed("messages", static_cast<size_t>(i)));
   }
   names->Rename("chat.messages[0]", "safe_prompt");
   v1::ChatMessage* safety = messages->Add();
@@ -474,7 +475,8 @@ std::optional<ApiError> ParseTokenize(std::string_view body, const RequestContex
 std::optional<ApiError> ParseDetokenize(std::string_view body, const RequestContext& context,
                                         DetokenizeBody* parsed) {
   Json json;
-  if (auto fault = ParseBody(body, context.shapes->detokenize, context, &json, &parsed->ignored)) return fault;
+  if (auto fault = ParseBody(body, context.shapes->detokenize, context, &json, &parsed->ignored))
+    return fault;
   if (!context.any_model) parsed->request.set_model(TextOf(json, "model"));
   for (const Json& id : json["tokens"]) parsed->request.add_token_ids(id.get<int32_t>());
   return std::nullopt;

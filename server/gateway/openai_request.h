@@ -25,7 +25,7 @@ struct RequestContext {
   int64_t created_s = 0;   // since 1970
   bool any_model = false;  // whatever name it asks for is the model that is served
   std::string system_fingerprint =
-      {};  // of what answers: another one may give other tokens for the same seed
+      {};                     // of what answers: another one may give other tokens for the same seed
   bool strict_fields = true;  // fields that no row knows are refused, else ignored
   const RequestShapes* shapes = &StandardShapes();
 };

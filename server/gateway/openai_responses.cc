@@ -114,38 +114,29 @@ std::vector<Field> Fields(const FieldLimits& limits) {
               "Default auto.",
        .path = "chat.tool_choice"},
       {.name = "text",
-       .shape = Within(limits.max_constraint_bytes + kMaxTextBytes,
-                       ClosedObject({{.name = "format",
-                                      .shape = TextFormatShape(limits),
-                                      .doc = "What the text must be. Default: anything."},
-                                     Refused("verbosity", {"medium"}, "not supported: ask for it in the input")})),
+       .shape =
+           Within(limits.max_constraint_bytes + kMaxTextBytes,
+                  ClosedObject({{.name = "format",
+                                 .shape = TextFormatShape(limits),
+                                 .doc = "What the text must be. Default: anything."},
+                                Refused("verbosity", {"medium"}, "not supported: ask for it in the input")})),
        .doc = "The form of the answer."},
-      {.name = "metadata", .shape = Within(kMaxMetadataBytes, MapOf(String())), .doc = "Comes back with the answer."},
-      {.name = "reasoning",
-       .shape = Object({Refused("effort", {"none"}, kNoThinking),
-                        Ignored("summary")})},
+      {.name = "metadata",
+       .shape = Within(kMaxMetadataBytes, MapOf(String())),
+       .doc = "Comes back with the answer."},
+      {.name = "reasoning", .shape = Object({Refused("effort", {"none"}, kNoThinking), Ignored("summary")})},
       {.name = "truncation",
        .shape = OneOfStrings({"disabled", "auto"}),
-       .doc = "A conversation is never cut: with auto too, one that does not fit is refused. Default disabled."},
+       .doc =
+           "A conversation is never cut: with auto too, one that does not fit is refused. Default disabled."},
       {.name = "include",
        .shape = ArrayOf(String()),
        .doc = "Accepted; what it asks for (encrypted reasoning, search results) never exists here."},
   };
   const Shape chat = ChatCompletionShape(limits);
-  for (const char* name : {"model",
-                           "temperature",
-                           "top_p",
-                           "top_k",
-                           "min_p",
-                           "repetition_penalty",
-                           "presence_penalty",
-                           "frequency_penalty",
-                           "seed",
-                           "stop",
-                           "min_tokens",
-                           "ignore_eos",
-                           "stream",
-                           "parallel_tool_calls"}) {
+  for (const char* name :
+       {"model", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
+        "frequency_penalty", "seed", "stop", "min_tokens", "ignore_eos", "stream", "parallel_tool_calls"}) {
     fields.push_back(ChatRow(chat, name));
   }
   std::vector<Field> foreign = ForeignResponsesFields();

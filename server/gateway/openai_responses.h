@@ -26,7 +26,7 @@ struct ResponsesRequest {
   AnswerOptions answer;
   FieldNames names{StandardShapes().responses};
   std::vector<std::string> ignored;  // IgnoredKeys of the body
-  Json echo;  // what the answer repeats of the request, in the order of its keys
+  Json echo;                         // what the answer repeats of the request, in the order of its keys
 };
 
 // The fault of the body, if it has one.

@@ -282,7 +282,8 @@ std::optional<ShapeFault> CheckObject(const Shape& shape, const Json& value, con
   }
   if (shape.parts.empty()) return std::nullopt;
   for (const auto& [key, member] : value.items()) {
-    if (auto fault = FindFault(shape.parts[0], member, path + "[" + JsonString(ShownText(key)) + "]")) return fault;
+    if (auto fault = FindFault(shape.parts[0], member, path + "[" + JsonString(ShownText(key)) + "]"))
+      return fault;
   }
   return std::nullopt;
 }
@@ -373,7 +374,8 @@ std::string_view NearestRow(const Shape& shape, const std::string& key) {
 }
 
 std::string UnknownKeyText(const Shape& shape, const std::string& key) {
-  const std::string_view nearest = key.size() <= kMaxQuotedBytes ? NearestRow(shape, key) : std::string_view();
+  const std::string_view nearest =
+      key.size() <= kMaxQuotedBytes ? NearestRow(shape, key) : std::string_view();
   const std::string text = "is not a field of this request";
   return nearest.empty() ? text : text + "; the nearest is " + JsonString(nearest);
 }
@@ -389,7 +391,8 @@ void AddIgnoredKeys(const Shape& shape, const Json& value, const std::string& pa
     if (member.is_null()) continue;
     const Field* row = FindRow(shape, key);
     if (row != nullptr) AddIgnoredKeys(row->shape, member, Inside(path, key), keys);
-    if ((row == nullptr || row->ignored) && keys->size() < kMaxIgnoredKeys) keys->push_back(Inside(path, key));
+    if ((row == nullptr || row->ignored) && keys->size() < kMaxIgnoredKeys)
+      keys->push_back(Inside(path, key));
   }
 }
 

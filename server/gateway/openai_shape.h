@@ -92,12 +92,12 @@ std::string ShownText(const std::string& text);
 // The first fault of `value`, which lies at `path`; none when it has the shape.
 std::optional<ShapeFault> FindFault(const Shape& shape, const Json& value, const std::string& path);
 
-// The first key of a closed object in `value` that the object has no row for, with the nearest that it has. Null is as
-// absent here too.
+// The first key of a closed object in `value` that the object has no row for, with the nearest that it has.
+// Null is as absent here too.
 std::optional<ShapeFault> FindUnknownKey(const Shape& shape, const Json& value, const std::string& path);
 
-// The keys of closed objects in `value` that change nothing: those without a row, and those whose row says so. Their
-// paths can be shown; at most kMaxIgnoredKeys.
+// The keys of closed objects in `value` that change nothing: those without a row, and those whose row says
+// so. Their paths can be shown; at most kMaxIgnoredKeys.
 inline constexpr size_t kMaxIgnoredKeys = 64;
 std::vector<std::string> IgnoredKeys(const Shape& shape, const Json& value);
 

@@ -280,14 +280,14 @@ Json OperationJson(const Operation& operation, const RequestShapes& shapes) {
 }  // namespace
 
 std::string OpenApiJson(const std::string& version, const RequestShapes& shapes) {
-  Json document = {
-      {"openapi", "3.1.0"},
-      {"info",
-       {{"title", "Tramontane"},
-        {"version", version},
-        {"description",
-         "OpenAI's interface. Fields that are not listed are refused (with --strict-fields off they are ignored); "
-         "null is as absent."}}}};
+  Json document = {{"openapi", "3.1.0"},
+                   {"info",
+                    {{"title", "Tramontane"},
+                     {"version", version},
+                     {"description",
+                      "OpenAI's interface. Fields that are not listed are refused (with --strict-fields off "
+                      "they are ignored); "
+                      "null is as absent."}}}};
   for (const Operation& operation : Operations()) {
     document["paths"][operation.path][operation.method] = OperationJson(operation, shapes);
   }

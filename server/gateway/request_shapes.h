@@ -10,11 +10,11 @@ namespace tramontane {
 struct RequestShapes {
   explicit RequestShapes(const FieldLimits& limits);
 
-  Shape chat;         // POST /v1/chat/completions, and its /render
-  Shape completion;   // POST /v1/completions, and its /render
-  Shape responses;    // POST /v1/responses
-  Shape tokenize;     // POST /tokenize
-  Shape detokenize;   // POST /detokenize
+  Shape chat;        // POST /v1/chat/completions, and its /render
+  Shape completion;  // POST /v1/completions, and its /render
+  Shape responses;   // POST /v1/responses
+  Shape tokenize;    // POST /tokenize
+  Shape detokenize;  // POST /detokenize
 };
 
 // Of FieldLimits as built.

@@ -100,8 +100,8 @@ TEST(Body, WhereFieldsAreNotStrictUnknownOnesAreListed) {
   lenient.strict_fields = false;
   GenerationRequest request;
   ASSERT_FALSE(ParseChatCompletion(
-      ChatBody(R"("temprature":0.5,"user":"me","stream_options":{"foo":1},"top_k":5,"nothing":null)"), lenient,
-      &request));
+      ChatBody(R"("temprature":0.5,"user":"me","stream_options":{"foo":1},"top_k":5,"nothing":null)"),
+      lenient, &request));
   EXPECT_THAT(request.ignored, ElementsAre("temprature", "user", "stream_options.foo"));
   EXPECT_EQ(ParseChatCompletion(ChatBody(R"("grammar":"root ::= \"a\"")"), lenient, &request)->param,
             "grammar");
@@ -111,7 +111,8 @@ TEST(Body, FieldsAboutNoTokenAreTakenAndListed) {
   const GenerationRequest request =
       ChatWith(R"("user":"me","metadata":{"k":"v"},"store":true,"service_tier":"auto","top_p":1)");
   EXPECT_THAT(request.ignored, ElementsAre("user", "metadata", "store", "service_tier"));
-  EXPECT_THAT(CompletionWith(R"("prompt_cache_key":"k","user":null)").ignored, ElementsAre("prompt_cache_key"));
+  EXPECT_THAT(CompletionWith(R"("prompt_cache_key":"k","user":null)").ignored,
+              ElementsAre("prompt_cache_key"));
 }
 
 TEST(Body, OfManyIgnoredFieldsSomeAreListed) {
@@ -291,8 +292,9 @@ TEST(Fields, SeedsAreExactInAll64Bits) {
   EXPECT_EQ(seed("18446744073709551615"), ~uint64_t{0});
   EXPECT_EQ(seed("9223372036854776000"), uint64_t{9223372036854776000u});  // OpenAI's own limit
   EXPECT_EQ(seed("5.0"), 5u);
-  EXPECT_EQ(ChatFaultWith(R"("seed":18446744073709551616)").message,
-            "seed: is 1.8446744073709552e+19; the range is from -9223372036854775808 to 18446744073709551615");
+  EXPECT_EQ(
+      ChatFaultWith(R"("seed":18446744073709551616)").message,
+      "seed: is 1.8446744073709552e+19; the range is from -9223372036854775808 to 18446744073709551615");
   EXPECT_EQ(ChatFaultWith(R"("seed":-1e300)").param, "seed");
   EXPECT_EQ(ChatFaultWith(R"("seed":1.5)").param, "seed");
 }
@@ -450,8 +452,8 @@ TEST(Messages, RolesAndContents) {
 }
 
 TEST(Messages, ASafePromptPutsMistralsSentenceFirst) {
-  const GenerationRequest request =
-      Chat(R"({"safe_prompt":true,"messages":[{"role":"system","content":"s"},{"role":"user","content":"u"}]})");
+  const GenerationRequest request = Chat(
+      R"({"safe_prompt":true,"messages":[{"role":"system","content":"s"},{"role":"user","content":"u"}]})");
   const v1::Chat& chat = request.calls[0].chat();
   ASSERT_EQ(chat.messages_size(), 3);
   EXPECT_EQ(chat.messages(0).role(), v1::ROLE_SYSTEM);

@@ -111,7 +111,9 @@ TEST(ResponsesRequest, WhatNeedsAMemoryIsRefusedAndStoringIsNot) {
 TEST(ResponsesRequest, NamesOfOtherEndpointsAreRefusedWithTheNameToUse) {
   const auto message = [](const std::string& fields) {
     ResponsesRequest request;
-    return ParseResponses(R"({"input": "Hi", )" + fields + "}", Context(), &request).value_or(ApiError{}).message;
+    return ParseResponses(R"({"input": "Hi", )" + fields + "}", Context(), &request)
+        .value_or(ApiError{})
+        .message;
   };
   EXPECT_THAT(message(R"("max_tokens": 5)"), HasSubstr("max_tokens: is 5; use max_output_tokens"));
   EXPECT_THAT(message(R"("response_format": {"type": "json_object"})"), HasSubstr("use text.format"));
@@ -131,7 +133,8 @@ TEST(ResponsesRequest, TruncationAutoHoldsWhileTheInputFits) {
 TEST(ResponsesRequest, WhatComesBackWithTheAnswerIsBounded) {
   const std::string text = "\"" + std::string(70'000, 'a') + "\"";
   EXPECT_EQ(FaultOf(R"({"input": "Hi", "metadata": {"a": )" + text + "}}"), "metadata");
-  EXPECT_EQ(FaultOf(R"({"input": "Hi", "text": {"format": {"type": "text", "name": )" + text + "}}}"), "text");
+  EXPECT_EQ(FaultOf(R"({"input": "Hi", "text": {"format": {"type": "text", "name": )" + text + "}}}"),
+            "text");
 }
 
 TEST(ResponsesRequest, FaultsNameTheirPlace) {
