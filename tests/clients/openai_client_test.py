@@ -130,7 +130,7 @@ class ChatTest(OpenAiCase):
         next(iter(stream))
         stream.close()
         for _ in range(200):
-            load = self.client.get("/load", cast_to=object)
+            load = self.client.get(self.url + "/load", cast_to=object)
             if load["server_load"] == 0:
                 return
             time.sleep(0.05)
