@@ -6,6 +6,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "kernels/core/nearest_name.h"
 #include "server/gateway/host_port.h"
 
 namespace tramontane {
@@ -157,26 +158,10 @@ std::string HostFault(const std::string& name) {
   return is_one ? "" : "must be a host's name without a port, or *";
 }
 
-// Edit distance, to name the nearest known key.
-size_t Distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t above = row[j];
-      row[j] = std::min({above + 1, row[j - 1] + 1, diagonal + (a[i - 1] == b[j - 1] ? 0u : 1u)});
-      diagonal = above;
-    }
-  }
-  return row[b.size()];
-}
-
 const Setting& NearestSetting(std::string_view key) {
   const std::vector<Setting>& settings = ServeSettings();
   return *std::min_element(settings.begin(), settings.end(), [key](const Setting& a, const Setting& b) {
-    return Distance(key, a.key) < Distance(key, b.key);
+    return EditDistance(key, a.key) < EditDistance(key, b.key);
   });
 }
 
@@ -247,6 +232,9 @@ const std::vector<Setting>& ServeSettings() {
       Seconds("http_silence", &C::http_silence, 0, 86400.0,
               "without a write to a stream, then a comment keeps it open; 0: none"),
       Switch("any_model", &C::any_model, "HTTP takes any model's name for the one that is served"),
+      OneOf("strict_fields", &C::strict_fields, {"on", "off"}, "on|off",
+            "HTTP refuses fields that it does not know; off: it takes them and lists them in the header "
+            "x-tramontane-ignored"),
       OneOf("device", &C::device, {"auto", "cpu", "cuda"}, "auto|cpu|cuda",
             "where the model runs; auto: on a GPU where there is one, else on the CPU"),
       OneOf("cpu_variant", &C::cpu_variant, {"", "portable", "avx2", "avx512", "avx512_bf16", "amx_bf16"},

@@ -32,9 +32,10 @@ struct ServeConfig {
   double http_write_timeout = static_cast<double>(HttpLimits{}.write_timeout_ms) / 1000;
   double http_silence = static_cast<double>(HttpLimits{}.silence_ms) / 1000;  // 0: no comments
   bool any_model = false;
-  std::string device = "auto";  // auto, cpu, cuda
-  std::string cpu_variant;      // "": the best this machine has
-  int64_t threads = 0;          // compute threads; 0: one per core
+  std::string strict_fields = "on";  // on, off
+  std::string device = "auto";       // auto, cpu, cuda
+  std::string cpu_variant;           // "": the best this machine has
+  int64_t threads = 0;               // compute threads; 0: one per core
   int64_t memory = 0;  // bytes in all; 0: what the limits below can use, at most 70 % of what is free
   std::string kv_dtype = "bf16";  // bf16, f32
   int64_t page_size = 16;

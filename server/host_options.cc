@@ -120,6 +120,16 @@ StatusOr<EngineHostOptions> MakeHostOptions(const ServeConfig& config, const std
   return options;
 }
 
+FieldLimits FieldLimitsOf(const EngineLimits& engine, const ConstraintLimits& constraints) {
+  return {.max_choices = engine.max_choices,
+          .max_stop_strings = engine.max_stop_strings,
+          .max_stop_bytes = engine.max_stop_bytes,
+          .max_stop_token_ids = engine.max_stop_token_ids,
+          .max_logit_bias = engine.max_logit_bias,
+          .max_constraint_bytes = constraints.max_bytes,
+          .max_constraint_choices = constraints.max_choices};
+}
+
 std::string FormatBytes(int64_t bytes) {
   constexpr std::array<const char*, 5> kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
   auto value = static_cast<double>(bytes);

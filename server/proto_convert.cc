@@ -27,9 +27,10 @@ static_assert(static_cast<int>(FinishReason::kError) + 1 == v1::FINISH_REASON_ER
 
 namespace {
 
-constexpr size_t kMaxQuotedBytes = 64;       // of a user's own text in an error
-constexpr int64_t kMaxWireFields = 1 << 20;  // of a message, nested ones included; a packed list is one
-constexpr size_t kMaxDeltaTokens = 1024;     // of one message; with 20 logprobs each about half a megabyte
+constexpr size_t kMaxQuotedBytes = 64;          // of a user's own text in an error
+constexpr int64_t kMaxWireFields = 1 << 20;     // of a message, nested ones included; a packed list is one
+constexpr size_t kMaxDeltaTokens = 1024;        // of one message; with 20 logprobs each about half a megabyte
+constexpr int64_t kMaxTokenizeBytes = 8 << 20;  // of a text or chat that is only tokenised; more: refused
 constexpr int64_t kMaxTimeLimitMs = 24LL * 3600 * 1000;
 
 std::string Quoted(std::string_view text) {
@@ -86,6 +87,25 @@ RpcError ChatError(const Status& status) {
   if (status.code() != StatusCode::kInvalidArgument) return ToRpcError(status);
   return has_path ? FieldError("chat." + message.substr(0, colon), message.substr(colon + 2))
                   : FieldError("chat", message);
+}
+
+// What a format surely renders of a chat: blanks around a text may go, and text beside calls.
+int64_t LeastTextBytes(const v1::Chat& chat) {
+  constexpr char kBlanks[] = " \t\r\n";
+  int64_t bytes = 0;
+  for (const v1::ChatMessage& message : chat.messages()) {
+    const std::string& text = message.content();
+    const size_t begin = text.find_first_not_of(kBlanks);
+    if (begin == std::string::npos || message.tool_calls_size() > 0) continue;
+    bytes += static_cast<int64_t>(text.find_last_not_of(kBlanks) + 1 - begin);
+  }
+  return bytes;
+}
+
+RpcError CheckTokenizeBytes(const std::string& path, int64_t bytes) {
+  if (bytes <= kMaxTokenizeBytes) return {};
+  return FieldError(path, "has " + std::to_string(bytes) + " bytes; at most " +
+                              std::to_string(kMaxTokenizeBytes) + " are tokenised at once");
 }
 
 RpcError RenderChatProto(const Tokenizer& tokenizer, const v1::Chat& proto, RenderedChat* rendered) {
@@ -187,11 +207,8 @@ RpcError ProtoConverter::PromptIds(const v1::GenerateRequest& proto, bool scores
   switch (proto.prompt_case()) {
     case v1::GenerateRequest::kText: {
       path = "text";
-      const int64_t bytes = static_cast<int64_t>(proto.text().size());
-      if (longest_piece_bytes_ > 0) {  // far too long: say so without tokenising it
-        const int64_t least_tokens = bytes / longest_piece_bytes_;
-        if (RpcError error = CheckLength(path, least_tokens, scores_only); !error.ok()) return error;
-      }
+      const auto bytes = static_cast<int64_t>(proto.text().size());
+      if (RpcError error = CheckBytes(path, bytes, scores_only); !error.ok()) return error;
       const bool add_bos = !proto.has_add_bos() || proto.add_bos();
       if (RpcError error = TextIds(proto.text(), add_bos, ids); !error.ok()) return error;
       break;
@@ -204,6 +221,8 @@ RpcError ProtoConverter::PromptIds(const v1::GenerateRequest& proto, bool scores
     }
     case v1::GenerateRequest::kChat: {
       path = "chat";
+      if (RpcError error = CheckBytes(path, LeastTextBytes(proto.chat()), scores_only); !error.ok())
+        return error;
       RenderedChat rendered;
       if (RpcError error = RenderChatProto(*model_.tokenizer, proto.chat(), &rendered); !error.ok())
         return error;
@@ -236,6 +255,12 @@ RpcError ProtoConverter::CheckIds(const std::string& path,
     }
   }
   return {};
+}
+
+// What is far too long is said to be without tokenising it.
+RpcError ProtoConverter::CheckBytes(const std::string& path, int64_t bytes, bool scores_only) const {
+  return longest_piece_bytes_ == 0 ? RpcError()
+                                   : CheckLength(path, bytes / longest_piece_bytes_, scores_only);
 }
 
 RpcError ProtoConverter::CheckLength(const std::string& path, int64_t tokens, bool scores_only) const {
@@ -303,12 +328,16 @@ RpcError ProtoConverter::Tokenize(const v1::TokenizeRequest& proto, v1::Tokenize
   std::vector<int32_t> ids;
   switch (proto.input_case()) {
     case v1::TokenizeRequest::kText: {
+      const auto bytes = static_cast<int64_t>(proto.text().size());
+      if (RpcError error = CheckTokenizeBytes("text", bytes); !error.ok()) return error;
       const bool add_bos = !proto.has_add_bos() || proto.add_bos();
       if (RpcError error = TextIds(proto.text(), add_bos, &ids); !error.ok()) return error;
       break;
     }
     case v1::TokenizeRequest::kChat: {
       if (proto.has_add_bos()) return FieldError("add_bos", "goes with text only");
+      const int64_t bytes = LeastTextBytes(proto.chat());
+      if (RpcError error = CheckTokenizeBytes("chat", bytes); !error.ok()) return error;
       RenderedChat rendered;
       if (RpcError error = RenderChatProto(*model_.tokenizer, proto.chat(), &rendered); !error.ok())
         return error;
@@ -344,6 +373,8 @@ RpcError ProtoConverter::RenderChat(const v1::RenderChatRequest& proto,
                                     v1::RenderChatResponse* response) const {
   if (RpcError error = CheckModelName(proto.model()); !error.ok()) return error;
   if (!proto.has_chat()) return FieldError("chat", "is missing");
+  const int64_t bytes = LeastTextBytes(proto.chat());
+  if (RpcError error = CheckTokenizeBytes("chat", bytes); !error.ok()) return error;
   RenderedChat rendered;
   if (RpcError error = RenderChatProto(*model_.tokenizer, proto.chat(), &rendered); !error.ok()) return error;
   response->mutable_token_ids()->Add(rendered.ids.begin(), rendered.ids.end());

@@ -51,6 +51,7 @@ class ProtoConverter {
   RpcError PromptIds(const v1::GenerateRequest& proto, bool scores_only, std::vector<int32_t>* ids) const;
   RpcError TextIds(const std::string& text, bool add_bos, std::vector<int32_t>* ids) const;
   RpcError CheckIds(const std::string& path, const google::protobuf::RepeatedField<int32_t>& ids) const;
+  RpcError CheckBytes(const std::string& path, int64_t bytes, bool scores_only) const;
   RpcError CheckLength(const std::string& path, int64_t tokens, bool scores_only) const;
   SamplingParams ConvertSampling(const v1::Sampling& proto) const;
   static RpcError ConvertStopping(const v1::Stopping& proto, StoppingParams* stopping);

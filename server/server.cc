@@ -172,6 +172,8 @@ Status Server::Impl::StartHttp(const ServerOptions& options) {
   gateway_options.handler_threads = options.http_handler_threads;
   gateway_options.limits = options.http_limits;
   gateway_options.any_model = options.any_model;
+  gateway_options.strict_fields = options.strict_fields;
+  gateway_options.field_limits = options.field_limits;
   gateway_options.metrics = [this] {
     const Serving* serving = core.serving();
     return serving == nullptr ? "" : ServerMetricsText(serving->model);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernels/core/status.h"
+#include "server/gateway/field_limits.h"
 #include "server/gateway/http_limits.h"
 #include "server/inference_client.h"
 #include "server/served_model.h"
@@ -27,6 +28,8 @@ struct ServerOptions {
   int32_t http_handler_threads = kDefaultHandlerThreads;
   HttpLimits http_limits = {};
   bool any_model = false;                 // HTTP takes every model's name for the one that is served
+  bool strict_fields = true;              // HTTP refuses fields that it does not know
+  FieldLimits field_limits = {};          // of the engine that will serve
   int32_t worker_threads = 2;             // tokenising, chat rendering, detokenising
   int32_t max_queued_work = 2048;         // inputs waiting for them; one more: RESOURCE_EXHAUSTED
   int32_t writer_threads = 1;             // hand results to gRPC

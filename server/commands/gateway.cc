@@ -36,8 +36,8 @@ struct GatewayArguments {
 
 // Those of `serve` that mean something here: HTTP's, and how to stop and log.
 bool MeansSomethingHere(std::string_view key) {
-  constexpr std::array<std::string_view, 4> kOthers = {"any_model", "drain_timeout", "log_level",
-                                                       "log_format"};
+  constexpr std::array<std::string_view, 5> kOthers = {"any_model", "strict_fields", "drain_timeout",
+                                                       "log_level", "log_format"};
   return key.starts_with("http_") || std::find(kOthers.begin(), kOthers.end(), key) != kOthers.end();
 }
 
@@ -61,6 +61,7 @@ GatewayOptions GatewayOptionsOf(const ServeConfig& config) {
   options.limits = HttpLimitsOf(config);
   options.any_model = config.any_model;
   options.on_answer = LogAnswer;
+  options.strict_fields = config.strict_fields == "on";
   return options;
 }
 

@@ -95,7 +95,7 @@ void LogServerLimits(InferenceClient& client) {
   });
 }
 
-ServerOptions ServerOptionsOf(const ServeConfig& config) {
+ServerOptions ServerOptionsOf(const ServeConfig& config, const EngineLimits& limits) {
   ServerOptions options;
   options.grpc_address = config.grpc_address;
   if (config.http_address != "off") options.http_address = config.http_address;
@@ -106,6 +106,8 @@ ServerOptions ServerOptionsOf(const ServeConfig& config) {
   options.http_limits = HttpLimitsOf(config);
   options.step_timeout = config.step_timeout;
   options.any_model = config.any_model;
+  options.strict_fields = config.strict_fields == "on";
+  options.field_limits = FieldLimitsOf(limits, ConstraintLimits());
   options.worker_threads = static_cast<int32_t>(config.worker_threads);
   options.max_queued_work = static_cast<int32_t>(config.max_queued_work);
   options.grpc_memory_bytes = config.grpc_memory;
@@ -124,15 +126,15 @@ StatusOr<std::unique_ptr<Server>> Load(const ServeConfig& config, LoadedModel* l
     spdlog::info("running on the CPU: {}", loaded->device.why_not_cuda);
   }
   TM_ASSIGN_OR_RETURN(EngineHostOptions options, MakeHostOptions(config, folder, model_config, backend));
-  TM_ASSIGN_OR_RETURN(std::unique_ptr<Server> server, Server::Start(ServerOptionsOf(config)));
+  TM_ASSIGN_OR_RETURN(std::unique_ptr<Server> server, Server::Start(ServerOptionsOf(config, options.limits)));
 
   options.progress = LogProgress(loaded->clock);
   spdlog::info("model {} from {} on {}", loaded->source.name, folder, DescribeDevice(backend.info()));
   TM_ASSIGN_OR_RETURN(loaded->host, EngineHost::Start(folder, backend, options, loaded->clock));
   LogPlan(loaded->host->plan());
   const ModelConfig& model = loaded->host->model().config();
-  loaded->constraints =
-      ConstraintCompiler::Create(loaded->host->tokenizer(), model.vocab_size, model.eos_ids, {});
+  loaded->constraints = ConstraintCompiler::Create(loaded->host->tokenizer(), model.vocab_size, model.eos_ids,
+                                                   ConstraintLimits());
   spdlog::info("structured output: {}", loaded->constraints != nullptr ? "yes" : "not in this build");
   return server;
 }

@@ -14,9 +14,11 @@
 #include <vector>
 
 #include "kernels/core/status.h"
+#include "server/gateway/field_limits.h"
 #include "server/gateway/http.h"
 #include "server/gateway/http_counts.h"
 #include "server/gateway/http_limits.h"
+#include "server/gateway/request_shapes.h"
 #include "server/inference_client.h"
 
 namespace tramontane {
@@ -36,6 +38,9 @@ struct GatewayOptions {
   // Told of each answer when it begins, on any thread, and maybe after the gateway's end; must not wait.
   // Null: nobody is.
   std::function<void(const HttpRequest& request, int status)> on_answer = {};
+  // Fields that no table knows are refused; otherwise they are ignored, and told in x-tramontane-ignored.
+  bool strict_fields = true;
+  FieldLimits field_limits = {};  // of the servers behind it
 };
 
 // What endpoints are given besides the exchange. Outlives every exchange.
@@ -44,6 +49,7 @@ struct GatewayContext {
   const GatewayOptions& options;
   const HttpCounts& counts;
   const std::atomic<bool>& draining;
+  const RequestShapes* shapes = &StandardShapes();
 };
 
 // An endpoint. On the thread that its route names; may answer later, from any thread. A std::exception that

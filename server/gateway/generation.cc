@@ -17,10 +17,12 @@ namespace {
 
 constexpr char kKeepAliveComment[] = ": keep-alive\n\n";
 
-HttpResponse EventStreamHead(std::string first_bytes) {
+HttpResponse EventStreamHead(std::string first_bytes, HttpHeaders headers) {
   HttpResponse head;
   head.content_type = "text/event-stream; charset=utf-8";
-  head.headers = {{"cache-control", "no-cache"}, {"x-accel-buffering", "no"}};
+  head.headers = std::move(headers);
+  head.headers.emplace_back("cache-control", "no-cache");
+  head.headers.emplace_back("x-accel-buffering", "no");
   head.body = std::move(first_bytes);
   return head;
 }
@@ -137,6 +139,7 @@ RpcError Generation::SendWhileThereIsRoom(const HttpExchange& exchange,
     // One of many is kept until it is under way: it may have to be sent again.
     const bool is_alone = calls_.size() == 1;
     v1::GenerateRequest request = is_alone ? std::move(plan_.requests[i]) : plan_.requests[i];
+    request.MergeFrom(plan_.shared);
     options.continues = HasFoundRoom();
     RpcError refusal;
     calls_[i] = {.handle = client_.Generate(std::move(request), options, std::move(on_ready), &refusal)};
@@ -241,7 +244,7 @@ void Generation::Send(std::string bytes) {
   writing_ = true;
   if (started_) return exchange_->Write(std::move(bytes));
   started_ = true;
-  exchange_->StartStream(EventStreamHead(std::move(bytes)));
+  exchange_->StartStream(EventStreamHead(std::move(bytes), std::move(plan_.headers)));
 }
 
 void Generation::Finish(std::string last_bytes) {
@@ -251,10 +254,11 @@ void Generation::Finish(std::string last_bytes) {
   const auto exchange = std::exchange(exchange_, nullptr);
   if (!plan_.stream) {
     HttpResponse response;
+    response.headers = std::move(plan_.headers);
     response.body = std::move(last_bytes);
     return exchange->Respond(std::move(response));
   }
-  if (!started_) exchange->StartStream(EventStreamHead({}));
+  if (!started_) exchange->StartStream(EventStreamHead({}, std::move(plan_.headers)));
   exchange->End(std::move(last_bytes));
 }
 

@@ -43,9 +43,11 @@ class ResponseWriter {
 
 struct GenerationPlan {
   std::vector<v1::GenerateRequest> requests;  // at least one; a completion with several prompts has several
+  v1::GenerateRequest shared;                 // goes into each of them when its call is made
   bool stream = false;
   std::unique_ptr<ResponseWriter> writer;
   int64_t timeout_ms = 0;  // 0: none
+  HttpHeaders headers;     // of the answer, besides those that every answer has
 };
 
 // Answers `exchange`. Nothing is sent before the first events, so that a refusal still has its HTTP status.

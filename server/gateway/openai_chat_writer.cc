@@ -59,7 +59,8 @@ class ChatStreamWriter final : public ChunkWriter {
 
  private:
   struct Stream {
-    bool begun = false;  // its role was sent
+    bool begun = false;       // its role was sent
+    bool has_tokens = false;  // that were sent
     ChatChoice choice;
   };
 
@@ -93,8 +94,13 @@ void ChatStreamWriter::OnFinished(size_t index, const v1::Finished& finished, st
   AppendToolCalls(index, rest.calls, out);
   Begin(index, out);
   OpenChunk(index, out);
-  *out += ",\"delta\":{},\"logprobs\":null";
+  // Where no token came, here are the lists that would have come with them.
+  const bool has_tokens = streams_[index].has_tokens;
+  const bool empty_logprobs = options().logprobs >= 0 && !has_tokens;
+  *out += ",\"delta\":{},\"logprobs\":";
+  *out += empty_logprobs ? "{\"content\":[],\"refusal\":null}" : "null";
   AppendFinish(finished, streams_[index].choice.FinishReason(finished), out);
+  if (options().token_ids && !has_tokens) *out += ",\"token_ids\":[]";
   CloseChunk(out);
 }
 
@@ -112,6 +118,7 @@ void ChatStreamWriter::AppendContent(size_t index, std::string_view text, const 
   const bool has_logprobs = delta != nullptr && options().logprobs >= 0 && delta->logprobs_size() > 0;
   const bool has_ids = delta != nullptr && options().token_ids && delta->token_ids_size() > 0;
   if (text.empty() && !has_logprobs && !has_ids) return;
+  streams_[index].has_tokens = true;
   Begin(index, out);
   OpenChunk(index, out);
   *out += ",\"delta\":{\"content\":";

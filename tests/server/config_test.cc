@@ -29,6 +29,15 @@ TEST(ConfigTest, SetsEveryKindOfValue) {
   EXPECT_EQ(config.kv_dtype, "f32");
 }
 
+TEST(ConfigTest, StrictFieldsAreOnOrOff) {
+  ServeConfig config;
+  EXPECT_EQ(config.strict_fields, "on");
+  EXPECT_THAT(ApplyConfigJson(R"({"strict_fields": "off"})", &config), IsEmpty());
+  EXPECT_EQ(config.strict_fields, "off");
+  EXPECT_THAT(ApplyConfigJson(R"({"strict_fields": "maybe"})", &config),
+              ElementsAre(R"("strict_fields" is "maybe", it must be one of "on", "off")"));
+}
+
 TEST(ConfigTest, TheQueuesHoldALoadToolsBurst) {
   EXPECT_EQ(ServeConfig().max_queued_requests, 2048);
   EXPECT_EQ(ServeConfig().max_queued_work, 2048);

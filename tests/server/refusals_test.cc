@@ -191,6 +191,21 @@ TEST_F(Refusals, APromptBeyondTheContextSaysHowLongItIs) {
   EXPECT_EQ(DetailOf<google::rpc::ErrorInfo>(status)->reason(), "CONTEXT_LENGTH_EXCEEDED");
 }
 
+// A chat that is far too long is refused by its bytes too: the length told is theirs, not a tokeniser's.
+TEST_F(Refusals, AChatFarBeyondTheContextIsRefusedByItsBytes) {
+  const auto length_told = [](const v1::GenerateRequest& request, const std::string& field) {
+    const grpc::Status status = Send(request);
+    ExpectRefused(status, field);
+    return DetailOf<google::rpc::ErrorInfo>(status)->metadata().at("prompt_tokens");
+  };
+  v1::GenerateRequest text, chat;
+  text.set_text(std::string(8u << 20, 'x'));
+  v1::ChatMessage* message = chat.mutable_chat()->add_messages();
+  message->set_role(v1::ROLE_USER);
+  message->set_content(text.text());
+  EXPECT_EQ(length_told(chat, "chat"), length_told(text, "text"));
+}
+
 TEST_F(Refusals, AnUnknownModelIsNotFound) {
   v1::GenerateRequest request = RequestOfIds({1}, 1);
   request.set_model("also-scripted");
@@ -303,6 +318,9 @@ TEST_F(Refusals, UnaryCallsNameTheirFields) {
   detokenize.add_token_ids(-4);
   EXPECT_EQ(server_->client().Detokenize(detokenize).status().field(), "token_ids[1]");
   EXPECT_EQ(server_->client().Tokenize({}).status().field(), "input");
+  v1::TokenizeRequest tokenize;
+  tokenize.set_text(std::string((8u << 20) + 1, 'x'));
+  EXPECT_EQ(server_->client().Tokenize(tokenize).status().field(), "text");
   EXPECT_EQ(server_->client().RenderChat({}).status().field(), "chat");
   v1::AbortRequest abort;
   for (int i = 0; i < 1025; ++i) abort.add_request_ids("x");
