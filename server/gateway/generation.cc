@@ -68,6 +68,8 @@ void Generation::Start(InferenceClient& client) {
   InferenceCallOptions options;
   options.correlation_id = exchange->request().request_id;
   options.timeout_ms = plan_.timeout_ms;
+  // A connection has one exchange at a time.
+  options.client = "exchange " + std::to_string(reinterpret_cast<uintptr_t>(exchange.get()));
   std::vector<std::shared_ptr<InferenceCall>> calls;
   RpcError refusal;
   for (size_t i = 0; i < plan_.requests.size() && refusal.ok(); ++i) {
