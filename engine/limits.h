@@ -34,9 +34,9 @@ struct EngineLimits {
   int32_t max_prefill_steps = 1;           // consecutive prefill steps while a decode sequence waits
 
   // ---- constraints ------------------------------------------------------------------------------
-  // For the masks of a step, of all choices: longer the step does not wait, and later rows sit it out. It is also
-  // what a request's choices may spend together on a token each, of a processor; ten tokens' worth ahead of
-  // that, or more for one mask, and a choice ends with an error.
+  // For the masks of a step, of all choices: longer the step does not wait, and later rows sit it out. It is
+  // also what a request's choices may spend together on a token each, of a processor; ten tokens' worth ahead
+  // of that, or more for one mask, and a choice ends with an error.
   int64_t max_constraint_step_ns = 20'000'000;
   int32_t mask_workers = 2;  // threads that fill masks; a choice whose mask is not filled yet sits steps out
 

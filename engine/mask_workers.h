@@ -25,8 +25,8 @@ class MaskWorkers {
   MaskWorkers(const MaskWorkers&) = delete;
   MaskWorkers& operator=(const MaskWorkers&) = delete;
 
-  // Once it has been worked on, or is abandoned, it is let go of, possibly as the last to hold it. False: as many
-  // wait as may.
+  // Once it has been worked on, or is abandoned, it is let go of, possibly as the last to hold it. False: as
+  // many wait as may.
   bool Post(std::shared_ptr<OutputConstraint> constraint);
 
  private:

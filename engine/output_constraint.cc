@@ -87,7 +87,8 @@ bool OutputConstraint::AcceptAndFill(GrammarWork& work) {
   return !work.stopped;
 }
 
-// Each token of each choice brings the request the same part of a step's time; all choices live on it together.
+// Each token of each choice brings the request the same part of a step's time; all choices live on it
+// together.
 void OutputConstraint::Charge(const GrammarWork& work) {
   spent_ns_ += work.spent_ns;
   slow_ = work.spent_ns > kSlowNs;
@@ -96,9 +97,10 @@ void OutputConstraint::Charge(const GrammarWork& work) {
   const int64_t most = ConstraintStart::kStepsAhead * step_ns_;
   if (left > most) live_->constraint_left_ns.fetch_sub(left - most, std::memory_order_relaxed);
   if (!work.stopped && work.most_ns > 0 && left >= 0) return;
-  fault_ = ResourceExhausted("the constraint has spent its request's share of the engine's time: " +
-                             Microseconds(work.spent_ns) + " for its last token, where a step of all choices has " +
-                             Microseconds(step_ns_) + " (max_constraint_step_us)");
+  fault_ = ResourceExhausted(
+      "the constraint has spent its request's share of the engine's time: " + Microseconds(work.spent_ns) +
+      " for its last token, where a step of all choices has " + Microseconds(step_ns_) +
+      " (max_constraint_step_us)");
 }
 
 }  // namespace tramontane

@@ -2,8 +2,8 @@
 // allows. Always: it has followed every token that the choice accepted, so a choice that is preempted and
 // computed again needs nothing here.
 //
-// The engine thread makes it and tells it of each token (Follow); a worker then does the work (Work), and it is
-// the engine thread's again once ready() is true.
+// The engine thread makes it and tells it of each token (Follow); a worker then does the work (Work), and it
+// is the engine thread's again once ready() is true.
 #pragma once
 
 #include <atomic>
@@ -35,8 +35,8 @@ class OutputConstraint {
   bool ready() const { return ready_.load(std::memory_order_acquire); }
 
   // REQUIRES for these: ready().
-  std::span<const uint32_t> mask() const;  // [MaskWords(vocab_size)] of the next token
-  const Status& fault() const { return fault_; }  // not OK: the choice ends with it
+  std::span<const uint32_t> mask() const;                        // [MaskWords(vocab_size)] of the next token
+  const Status& fault() const { return fault_; }                 // not OK: the choice ends with it
   int64_t TakeSpentNs() { return std::exchange(spent_ns_, 0); }  // since the last call
   bool slow() const { return slow_; }  // the last work took so long that nobody should wait for the next
 

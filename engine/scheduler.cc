@@ -71,10 +71,10 @@ StepPlan Scheduler::Plan(int64_t now_ns) {
   if (plan.rows.empty()) PlanPrefill(&plan, now_ns);
   if (plan.rows.empty() && decode_waits && !decode_due) PlanDecode(&plan);
   if (plan.rows.empty()) {
-    TM_CHECK(
-        steps_in_flight() > 0 || AnyHeld() || (prefill_.empty() && !decode_waits && (ready_.empty() || !decode_.empty())),
-        "gridlock: %zu part-way, %zu in decode, %zu ready, %lld pages free", prefill_.size(), decode_.size(),
-        ready_.size(), static_cast<long long>(cache_.pool().free_pages()));
+    TM_CHECK(steps_in_flight() > 0 || AnyHeld() ||
+                 (prefill_.empty() && !decode_waits && (ready_.empty() || !decode_.empty())),
+             "gridlock: %zu part-way, %zu in decode, %zu ready, %lld pages free", prefill_.size(),
+             decode_.size(), ready_.size(), static_cast<long long>(cache_.pool().free_pages()));
     return {};
   }
   prefill_run_ = plan.lane == Lane::kPrefill && decode_waits ? prefill_run_ + 1 : 0;
@@ -355,8 +355,9 @@ Sequence* Scheduler::HeldWithPages() const {
   return found == decode_.end() ? nullptr : *found;
 }
 
-// Preempts a held sequence with pages, or else the youngest one, if it is younger than this one. False when there
-// is none, or when it is in flight: then it sits this plan out, and is preempted once its steps are applied.
+// Preempts a held sequence with pages, or else the youngest one, if it is younger than this one. False when
+// there is none, or when it is in flight: then it sits this plan out, and is preempted once its steps are
+// applied.
 bool Scheduler::PreemptYoungerThan(const Sequence& sequence) {
   if (Sequence* held = HeldWithPages()) {
     Preempt(held);

@@ -9,8 +9,8 @@
 //                                         ^-------------- preempted -----------'---------'
 //
 // Always: a sequence is in one of those four lists or in none (finished, not yet forked, or held and
-// preempted); ready, prefill and decode together hold at most max_sequences slots; pages are held only in prefill and decode, and by
-// finished sequences that a step in flight still mentions.
+// preempted); ready, prefill and decode together hold at most max_sequences slots; pages are held only in
+// prefill and decode, and by finished sequences that a step in flight still mentions.
 #pragma once
 
 #include <cstdint>
@@ -41,8 +41,8 @@ class Scheduler {
   void Admit(Sequence* sequence);
 
   // The next step; kIdle (step 0, nothing to apply) when nothing can run. Advances scheduled_len, takes
-  // pages, may preempt: a preempted sequence (never one in flight, never the oldest but where it is held) gives
-  // its pages back and waits again by age. May be called again before the last plan is applied, up to
+  // pages, may preempt: a preempted sequence (never one in flight, never the oldest but where it is held)
+  // gives its pages back and waits again by age. May be called again before the last plan is applied, up to
   // EngineLimits::steps_in_flight.
   StepPlan Plan(int64_t now_ns);
 
@@ -51,8 +51,8 @@ class Scheduler {
   // `sequence` gets its own first token before the next plan. The parent may be finished already.
   void Fork(Sequence& parent, Sequence* sequence);
 
-  // A sequence in decode is in no further plan until Resume: its next token cannot be chosen yet. It keeps its
-  // pages while nobody needs them; where pages are short, held sequences are the first to be preempted,
+  // A sequence in decode is in no further plan until Resume: its next token cannot be chosen yet. It keeps
+  // its pages while nobody needs them; where pages are short, held sequences are the first to be preempted,
   // whatever their age. Twice does no harm.
   void Hold(Sequence* sequence);
   // REQUIRES: it is held, and no plan in flight has a position of it that will not be accepted.

@@ -33,6 +33,7 @@ struct ServeConfig {
   int64_t max_step_tokens = 512;
   int64_t max_partial_prefills = 4;
   int64_t max_prefill_steps = 1;
+  int64_t max_constraint_step_us = 20'000;
   int64_t worker_threads = 2;
   int64_t max_queued_work = 256;
   double step_timeout = 300.0;  // seconds; 0: none

@@ -39,8 +39,8 @@ class InferenceCall {
 
 struct InferenceCallOptions {
   std::string correlation_id;  // travels to the log of the server; "": none
-  std::string client;          // whose call it is, so that one does not hold up others; "": nobody's in particular
-  int64_t timeout_ms = 0;      // in the queue too; 0: none
+  std::string client;  // whose call it is, so that one does not hold up others; "": nobody's in particular
+  int64_t timeout_ms = 0;  // in the queue too; 0: none
 };
 
 class InferenceClient {

@@ -35,10 +35,10 @@ struct Serving {
 };
 
 struct InferenceCoreOptions {
-  WorkerPoolOptions workers;   // tokenising, chat rendering, detokenising
+  WorkerPoolOptions workers;     // tokenising, chat rendering, detokenising
   int32_t compiler_threads = 4;  // for requests with constraints; one client holds at most half of them
-  int32_t max_streams = 2048;  // Generate calls open at once; one more: RESOURCE_EXHAUSTED
-  double step_timeout = 300;   // seconds with work and without a step, from which on Health fails; 0: never
+  int32_t max_streams = 2048;    // Generate calls open at once; one more: RESOURCE_EXHAUSTED
+  double step_timeout = 300;     // seconds with work and without a step, from which on Health fails; 0: never
 };
 
 class InferenceCore {
@@ -68,7 +68,8 @@ class InferenceCore {
 
   // Where everything that takes time in proportion to its input runs.
   WorkerPool& workers() { return workers_; }
-  // And where calls are admitted whose constraint may have to be compiled, which takes long however short it is.
+  // And where calls are admitted whose constraint may have to be compiled, which takes long however short it
+  // is.
   WorkerPool& compilers() { return compilers_; }
   static bool MayCompile(const v1::GenerateRequest& request);
   // The work of admitting a call, where it belongs. False: the queue is full. `client`: whose it is,

@@ -221,17 +221,18 @@ void GenerateCall::Start(const grpc::ByteBuffer& request) {
   if (!taken) EndRefused(core.WorkersBusyError());
 }
 
-// Only now it is known what kind of work this is: where a constraint may have to be compiled, it queues once more,
-// for that.
+// Only now it is known what kind of work this is: where a constraint may have to be compiled, it queues once
+// more, for that.
 RpcError GenerateCall::Read(const grpc::ByteBuffer& bytes) {
   if (RpcError error = served_.CheckIsWanted(); !error.ok()) return error;
   v1::GenerateRequest proto;
   if (RpcError error = Parse(bytes, &proto); !error.ok()) return error;
   if (!InferenceCore::MayCompile(proto)) return Admit(proto);
   const auto shared = std::make_shared<const v1::GenerateRequest>(std::move(proto));
-  const bool taken = service_.core().SubmitCall(*shared, context_->peer(), [self = shared_from_this(), shared] {
-    if (const RpcError error = self->Admit(*shared); !error.ok()) self->EndRefused(error);
-  });
+  const bool taken =
+      service_.core().SubmitCall(*shared, context_->peer(), [self = shared_from_this(), shared] {
+        if (const RpcError error = self->Admit(*shared); !error.ok()) self->EndRefused(error);
+      });
   return taken ? RpcError() : service_.core().WorkersBusyError();
 }
 

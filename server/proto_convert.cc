@@ -154,7 +154,8 @@ RpcError ProtoConverter::Generate(const v1::GenerateRequest& proto, Request* req
   return ConstrainOutput(proto, wanted, &request->constraint);
 }
 
-RpcError ProtoConverter::ConstrainOutput(const v1::GenerateRequest& proto, const std::function<bool()>& wanted,
+RpcError ProtoConverter::ConstrainOutput(const v1::GenerateRequest& proto,
+                                         const std::function<bool()>& wanted,
                                          ConstraintParams* constraint) const {
   if (!MustCallTools(proto.chat())) {
     if (!proto.has_constraint()) return {};

@@ -4,8 +4,8 @@
 // Any thread may call TrySubmit, WaitIdle and the counters.
 // Always: at most `max_queued` pieces of work wait, and what waits and runs holds at most `max_queued_bytes`
 // of input; TrySubmit never blocks. Work starts in the order of submission, but for one rule: inputs of
-// `long_bytes` or more never occupy the last free thread, so that short inputs do not wait behind long ones; and
-// where a client may run so many pieces at once, its next one lets others pass.
+// `long_bytes` or more never occupy the last free thread, so that short inputs do not wait behind long ones;
+// and where a client may run so many pieces at once, its next one lets others pass.
 #pragma once
 
 #include <condition_variable>
@@ -82,7 +82,8 @@ class WorkerPool {
   int64_t pending_bytes_ = 0;
   int32_t running_ = 0;
   int32_t running_long_ = 0;
-  std::unordered_map<std::string, int32_t> running_of_;  // client -> pieces, where there are any; at most `threads`
+  std::unordered_map<std::string, int32_t>
+      running_of_;  // client -> pieces, where there are any; at most `threads`
   bool stopping_ = false;
 
   std::vector<std::thread> threads_;

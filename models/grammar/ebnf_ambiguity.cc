@@ -77,7 +77,8 @@ class Cycles {
   void CloseComponent(int32_t root) {
     const auto begin = std::find(open_.rbegin(), open_.rend(), root).base() - 1;
     const auto& edges = graph_[static_cast<size_t>(root)];
-    const bool is_cycle = open_.end() - begin > 1 || std::find(edges.begin(), edges.end(), root) != edges.end();
+    const bool is_cycle =
+        open_.end() - begin > 1 || std::find(edges.begin(), edges.end(), root) != edges.end();
     for (auto at = begin; at != open_.end(); ++at) {
       in_cycle_[static_cast<size_t>(*at)] = is_cycle;
       order_[static_cast<size_t>(*at)] = kClosed;
@@ -133,7 +134,7 @@ class AmbiguityCheck {
   }
 
   const EbnfTree& tree_;
-  std::vector<bool> nullable_;         // [rules]
+  std::vector<bool> nullable_;        // [rules]
   std::vector<Emptiness> emptiness_;  // [rules]
 };
 
@@ -233,7 +234,8 @@ Status AmbiguityCheck::CheckEmptiness() {
     if (!nullable_[rule]) continue;
     std::vector<int32_t> through;
     AddEmptyRules(tree_.rules[rule].body, &through);
-    for (const int32_t other : through) empty_through[static_cast<size_t>(other)].push_back(static_cast<int32_t>(rule));
+    for (const int32_t other : through)
+      empty_through[static_cast<size_t>(other)].push_back(static_cast<int32_t>(rule));
     waits_for[rule] = through.size();
     if (through.empty()) settled.push_back(rule);
   }
@@ -276,15 +278,16 @@ StatusOr<AmbiguityCheck::Emptiness> AmbiguityCheck::EmptinessOf(const EbnfTree::
     if (!is_sequence) side_by_side = inside.elements;
     whole.elements = std::max(whole.elements, side_by_side);
     if (whole.ways > kMostWaysToBeEmpty) {
-      return Fault(rule, "is ambiguous: it may be empty in more than " + std::to_string(kMostWaysToBeEmpty) +
-                             " ways");
+      return Fault(
+          rule, "is ambiguous: it may be empty in more than " + std::to_string(kMostWaysToBeEmpty) + " ways");
     }
     if (whole.elements > kMostEmptySideBySide) {
       return Fault(rule, "has more than " + std::to_string(kMostEmptySideBySide) +
                              " elements side by side that may be empty");
     }
   }
-  if (node.kind == Kind::kRepeat && node.least == 0) whole = {whole.ways + 1, std::max<int64_t>(1, whole.elements)};
+  if (node.kind == Kind::kRepeat && node.least == 0)
+    whole = {whole.ways + 1, std::max<int64_t>(1, whole.elements)};
   return whole;
 }
 

@@ -147,7 +147,9 @@ class EbnfParser {
     SkipSpace();
   }
 
-  bool AtEndOfSequence() { return at_ >= grammar_.size() || Peek() == '|' || Peek() == ')' || AtDefinition(); }
+  bool AtEndOfSequence() {
+    return at_ >= grammar_.size() || Peek() == '|' || Peek() == ')' || AtDefinition();
+  }
   bool AtQuantifier() const { return Peek() == '*' || Peek() == '+' || Peek() == '?' || Peek() == '{'; }
   char Peek() const { return at_ < grammar_.size() ? grammar_[at_] : '\0'; }
   void Step() {

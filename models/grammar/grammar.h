@@ -22,13 +22,14 @@ inline bool MaskAllows(std::span<const uint32_t> mask, int32_t token) {
   return (mask[static_cast<size_t>(token) / 32] >> (token % 32) & 1u) != 0;
 }
 
-// What work on a grammar may cost, and what it has cost. Time is that of the processor, so that a busy machine
-// ends nobody's text.
+// What work on a grammar may cost, and what it has cost. Time is that of the processor, so that a busy
+// machine ends nobody's text.
 struct GrammarWork {
   int64_t most_ns = std::numeric_limits<int64_t>::max();
-  std::function<bool()> wanted = {};  // asked from time to time; false: nobody waits any more. Empty: always wanted
-  int64_t spent_ns = 0;          // each piece of work adds what it took
-  bool stopped = false;          // it was cut off, for one of the two reasons
+  std::function<bool()> wanted =
+      {};                // asked from time to time; false: nobody waits any more. Empty: always wanted
+  int64_t spent_ns = 0;  // each piece of work adds what it took
+  bool stopped = false;  // it was cut off, for one of the two reasons
 };
 
 class GrammarMatcher {

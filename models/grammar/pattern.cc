@@ -107,8 +107,7 @@ Pattern PatternSequence(const std::vector<Pattern>& parts) {
     if (part.text.empty()) continue;
     result.may_be_empty = result.may_be_empty && part.may_be_empty;
     side_by_side = part.may_be_empty ? Sum(side_by_side, part.empty_side_by_side) : 0;
-    result.empty_side_by_side =
-        std::max({result.empty_side_by_side, part.empty_side_by_side, side_by_side});
+    result.empty_side_by_side = std::max({result.empty_side_by_side, part.empty_side_by_side, side_by_side});
   }
   return result;
 }

@@ -1,5 +1,5 @@
-// The only file that includes xgrammar. The library throws; nothing leaves this file but a Status. It is built
-// so that it calls back from its loops (xgrammar/interruptible.patch), and can be stopped there.
+// The only file that includes xgrammar. The library throws; nothing leaves this file but a Status. It is
+// built so that it calls back from its loops (xgrammar/interruptible.patch), and can be stopped there.
 #include <dlpack/dlpack.h>
 #include <xgrammar/compiler.h>
 #include <xgrammar/matcher.h>

@@ -56,20 +56,23 @@ TEST(EbnfAmbiguity, RecursionOnBothSidesIsRefusedByRule) {
   EXPECT_NE(Refusal("root ::= \"(\" list \")\"\nlist ::= item | list \",\" list\nitem ::= \"i\"")
                 .find("rule \"list\": is ambiguous: it may begin with itself and end with itself"),
             std::string::npos);
-  EXPECT_NE(Refusal("root ::= a\na ::= b \"x\" a | \"a\"\nb ::= a | \"b\"").find("rule \"a\""), std::string::npos);
+  EXPECT_NE(Refusal("root ::= a\na ::= b \"x\" a | \"a\"\nb ::= a | \"b\"").find("rule \"a\""),
+            std::string::npos);
 }
 
 TEST(EbnfAmbiguity, RecursionOnOneSideOrInTheMiddleIsFine) {
-  ExpectTaken("root ::= root \"+\" term | term\nterm ::= term \"*\" factor | factor\n"
-              "factor ::= [0-9]+ | \"-\" factor | \"(\" root \")\"");
+  ExpectTaken(
+      "root ::= root \"+\" term | term\nterm ::= term \"*\" factor | factor\n"
+      "factor ::= [0-9]+ | \"-\" factor | \"(\" root \")\"");
   ExpectTaken("root ::= \"a\" root | \"\"");
   ExpectTaken("root ::= \"(\" root \")\" | \"[\" root \"]\" | \"\"");
   ExpectTaken("root ::= \"x\" root root");
 }
 
 TEST(EbnfAmbiguity, WhatMayBeEmptyIsNotRepeated) {
-  EXPECT_NE(Refusal("root ::= (ws)* \"a\"\nws ::= [ ]*").find("rule \"root\": is ambiguous: at byte 10 it repeats"),
-            std::string::npos);
+  EXPECT_NE(
+      Refusal("root ::= (ws)* \"a\"\nws ::= [ ]*").find("rule \"root\": is ambiguous: at byte 10 it repeats"),
+      std::string::npos);
   EXPECT_NE(Refusal("root ::= \"x\" list+\nlist ::= \"a\" | \"\"").find("at byte 13"), std::string::npos);
   EXPECT_NE(Refusal("root ::= (\"a\"? \"b\"?){2,5}").find("repeats"), std::string::npos);
   ExpectTaken("root ::= ws? \"a\"{1} (ws \"b\")*\nws ::= [ ]*");
@@ -78,8 +81,10 @@ TEST(EbnfAmbiguity, WhatMayBeEmptyIsNotRepeated) {
 TEST(EbnfAmbiguity, TooManyWaysToBeEmptyAreRefused) {
   EXPECT_NE(Refusal("root ::= r0\n" + Rules(260, "r$ r$ | \"x\" | \"\"") + "r260 ::= \"y\"?").find("64 ways"),
             std::string::npos);
-  EXPECT_NE(Refusal("root ::= r0\n" + Rules(260, "r$ | \"\"") + "r260 ::= \"y\"").find("64 ways"), std::string::npos);
-  EXPECT_NE(Refusal("root ::= a \"x\"\na ::= b | \"\"\nb ::= a? c\nc ::= a | \"d\"").find("rule"), std::string::npos);
+  EXPECT_NE(Refusal("root ::= r0\n" + Rules(260, "r$ | \"\"") + "r260 ::= \"y\"").find("64 ways"),
+            std::string::npos);
+  EXPECT_NE(Refusal("root ::= a \"x\"\na ::= b | \"\"\nb ::= a? c\nc ::= a | \"d\"").find("rule"),
+            std::string::npos);
 }
 
 TEST(EbnfAmbiguity, TooManyElementsThatMayBeEmptySideBySideAreRefused) {

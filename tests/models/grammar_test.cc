@@ -193,7 +193,8 @@ TEST_F(RegexGrammar, BoundsAreNamed) {
   std::string options;
   for (int i = 0; i < 8000; ++i) options += "a?";
   EXPECT_EQ(Refusal(Kind::kRegex, options), "has more than 256 elements side by side that may be empty");
-  EXPECT_EQ(Refusal(Kind::kRegex, "((a?b*){30}c?){30}"), "has more than 256 elements side by side that may be empty");
+  EXPECT_EQ(Refusal(Kind::kRegex, "((a?b*){30}c?){30}"),
+            "has more than 256 elements side by side that may be empty");
   Matches("(a?b){300}", {std::string(300, 'b')}, {std::string(299, 'b')});
   Matches("a{0,1000}b", {"b", "aab"}, {"a"});
   EXPECT_EQ(Refusal(Kind::kRegex, "a{1025}"), "at byte 1: a repetition of more than 1024");
@@ -489,7 +490,8 @@ TEST_F(GrammarTest, TheSpaceInFrontOfAMessageIsNoPartOfIt) {
   EXPECT_EQ(allowed(*within), (std::vector<int32_t>{3}));
 }
 
-// Where all spaces in front are dropped the message has still not started after one alone; a second one has no end.
+// Where all spaces in front are dropped the message has still not started after one alone; a second one has
+// no end.
 TEST_F(GrammarTest, OneSpaceAloneMayStandInFrontOfAMessageAndNoSecondOne) {
   const PieceTokenizer pieces({"</s>", " ", " {", "{"}, LeadingSpace::kAllDropped);
   const auto compiler = ConstraintCompiler::Create(pieces, 4, {0}, {});
@@ -523,7 +525,8 @@ TEST_F(GrammarTest, AMatcherStopsWhereItHasCostEnough) {
   for (int i = 0; i < 1000 && !none.stopped; ++i) matcher->Accept('a', none);
   EXPECT_TRUE(none.stopped);
   matcher->FillMask(mask);
-  EXPECT_EQ(std::count(mask.begin(), mask.end(), 0u), static_cast<int64_t>(mask.size())) << "nothing any more";
+  EXPECT_EQ(std::count(mask.begin(), mask.end(), 0u), static_cast<int64_t>(mask.size()))
+      << "nothing any more";
 }
 
 TEST_F(GrammarTest, CompilingStopsAndTheSameCompilesLater) {

@@ -1,5 +1,6 @@
 // The storm: random requests arrive, are cancelled, run out of time, are read slowly or not at all, wait for
-// their masks, in a pool that is far too small for them; and still each gives what it gives alone, and every page comes back.
+// their masks, in a pool that is far too small for them; and still each gives what it gives alone, and every
+// page comes back.
 
 #include <gtest/gtest.h>
 
