@@ -10,6 +10,7 @@
 
 #include "models/grammar/constraint_compiler.h"
 #include "models/tokenizer/load.h"
+#include "models/tokenizer/utf8.h"
 #include "tests/support/byte_tokenizer.h"
 #include "tests/support/piece_tokenizer.h"
 
@@ -385,6 +386,12 @@ TEST_F(JsonSchemaGrammarTest, WhatIsNotSupportedIsNamedByItsPath) {
             std::string::npos);
   EXPECT_NE(Refused(R"({"anyOf": [{"type": "null"}, {"$ref": "#"}]})").find("leads back to itself"),
             std::string::npos);
+}
+
+TEST_F(JsonSchemaGrammarTest, ARefusalIsTextWhateverTheKey) {
+  const std::string refusal = Refused(R"({"properties": {"\ud800": {"not": {}}}})");
+  EXPECT_EQ(FirstInvalidUtf8(refusal), std::nullopt) << refusal;
+  EXPECT_NE(refusal.find(".not: is not supported"), std::string::npos) << refusal;
 }
 
 TEST_F(JsonSchemaGrammarTest, WordsForPeopleSayNothingAboutTheText) {
