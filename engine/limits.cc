@@ -42,7 +42,11 @@ std::vector<Bound> Bounds(const EngineLimits& limits) {
        "later prompts wait, one place is kept for prompts that fit one chunk"},
       {"max_prefill_steps", limits.max_prefill_steps, 1, 1 << 10, "a decode step comes next"},
       {"max_constraint_step_ns", limits.max_constraint_step_ns, 1, int64_t{1} << 40,
-       "a choice whose next token takes longer to constrain ends with an error"},
+       "the masks of a step that take longer are not waited for; a choice that spends more than its "
+       "request's "
+       "share of it ends with an error"},
+      {"mask_workers", limits.mask_workers, 1, 1 << 6,
+       "masks wait for each other, and their rows sit steps out"},
       {"max_logit_rows", limits.max_logit_rows, 1, 1 << 16, "prompts are scored in slices of it"},
       {"output_queue_steps", limits.output_queue_steps, 1, 1 << 16, "the engine waits for the output thread"},
   };

@@ -256,6 +256,9 @@ const std::vector<Setting>& ServeSettings() {
               "prompts part-way through prefill at once"),
       Integer("max_prefill_steps", &C::max_prefill_steps, 1, 1024, "N",
               "prefill steps between two decode steps while something decodes"),
+      Integer("max_constraint_step_us", &C::max_constraint_step_us, 1000, 10'000'000, "N",
+              "microseconds that a step waits for the masks of constraints, and that a request's choices may "
+              "spend on a token each"),
       Integer("worker_threads", &C::worker_threads, 1, 256, "N", "threads that tokenise and render chats"),
       Integer("max_queued_work", &C::max_queued_work, 1, 1 << 20, "N",
               "requests waiting for those threads; one more is refused with RESOURCE_EXHAUSTED"),

@@ -46,6 +46,7 @@ struct ServeConfig {
   int64_t max_step_tokens = 512;
   int64_t max_partial_prefills = 4;
   int64_t max_prefill_steps = 1;
+  int64_t max_constraint_step_us = 20'000;
   int64_t worker_threads = 2;
   int64_t max_queued_work = 2048;
   int64_t grpc_memory = 256 << 20;

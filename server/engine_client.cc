@@ -79,10 +79,8 @@ std::shared_ptr<InferenceCall> EngineClient::Generate(v1::GenerateRequest reques
   auto call = std::make_shared<EngineCall>(core_, options, std::move(on_ready));
   *refusal = call->Open();
   if (refusal->ok()) {
-    const int64_t bytes = core_.WorkBytes(request);
-    const bool taken =
-        core_.workers().TrySubmit(bytes, [call, request = std::move(request)] { call->Admit(request); });
-    if (taken) return call;
+    const auto shared = std::make_shared<const v1::GenerateRequest>(std::move(request));
+    if (core_.SubmitCall(*shared, options.client, [call, shared] { call->Admit(*shared); })) return call;
     *refusal = core_.WorkersBusyError();
   }
   call->End(*refusal);

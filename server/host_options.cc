@@ -104,6 +104,7 @@ StatusOr<EngineHostOptions> MakeHostOptions(const ServeConfig& config, const std
   limits.max_step_tokens = static_cast<int32_t>(config.max_step_tokens);
   limits.max_partial_prefills = static_cast<int32_t>(config.max_partial_prefills);
   limits.max_prefill_steps = static_cast<int32_t>(config.max_prefill_steps);
+  limits.max_constraint_step_ns = config.max_constraint_step_us * 1000;
   options.memory_bytes = config.memory;
   if (config.memory == 0) {
     const int64_t most = DefaultMemory(backend.info());

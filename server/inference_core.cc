@@ -1,6 +1,7 @@
 #include "server/inference_core.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "server/served_call.h"
 #include "server/tool_choice.h"
@@ -13,7 +14,14 @@ constexpr int kMaxAbortIds = 1024;
 }  // namespace
 
 InferenceCore::InferenceCore(const InferenceCoreOptions& options)
-    : max_streams_(options.max_streams), step_timeout_(options.step_timeout), workers_(options.workers) {}
+    : max_streams_(options.max_streams),
+      step_timeout_(options.step_timeout),
+      workers_(options.workers),
+      compilers_({.threads = options.compiler_threads,
+                  .max_queued = options.workers.max_queued,
+                  .max_queued_bytes = options.workers.max_queued_bytes,
+                  .long_bytes = options.workers.long_bytes,
+                  .max_running_of_client = std::max(1, options.compiler_threads / 2)}) {}
 
 InferenceCore::~InferenceCore() = default;
 
@@ -55,10 +63,14 @@ RpcError InferenceCore::WorkersBusyError() const {
                                            std::to_string(options.max_queued_bytes) + " bytes");
 }
 
-int64_t InferenceCore::WorkBytes(const v1::GenerateRequest& request) const {
-  const auto bytes = static_cast<int64_t>(request.ByteSizeLong());
-  const bool may_compile = request.has_constraint() || MustCallTools(request.chat());
-  return may_compile ? std::max(bytes, workers_.options().long_bytes) : bytes;
+bool InferenceCore::MayCompile(const v1::GenerateRequest& request) {
+  return request.has_constraint() || MustCallTools(request.chat());
+}
+
+bool InferenceCore::SubmitCall(const v1::GenerateRequest& request, const std::string& client,
+                               std::function<void()> work) {
+  WorkerPool& pool = MayCompile(request) ? compilers_ : workers_;
+  return pool.TrySubmit(static_cast<int64_t>(request.ByteSizeLong()), client, std::move(work));
 }
 
 RpcError InferenceCore::LoadingError() { return UnavailableError("LOADING", "the model is still loading"); }
@@ -109,7 +121,7 @@ RpcError InferenceCore::GetLoad(const Serving& serving, v1::GetLoadResponse* res
     response->set_cached_constraints(stats.cached);
     response->set_cached_constraint_bytes(stats.cached_bytes);
   }
-  response->set_queued_work(workers_.pending());
+  response->set_queued_work(workers_.pending() + compilers_.pending());
   std::lock_guard lock(streams_mutex_);
   response->set_open_streams(static_cast<int32_t>(open_streams_.size()));
   return {};

@@ -221,19 +221,18 @@ void GenerateCall::Start(const grpc::ByteBuffer& request) {
   if (!taken) EndRefused(core.WorkersBusyError());
 }
 
-// Only now it is known what kind of work this is: what may take long in spite of its size queues once more,
-// as that.
+// Only now it is known what kind of work this is: where a constraint may have to be compiled, it queues once
+// more, for that.
 RpcError GenerateCall::Read(const grpc::ByteBuffer& bytes) {
   if (RpcError error = served_.CheckIsWanted(); !error.ok()) return error;
   v1::GenerateRequest proto;
   if (RpcError error = Parse(bytes, &proto); !error.ok()) return error;
-  WorkerPool& workers = service_.core().workers();
-  const int64_t work_bytes = service_.core().WorkBytes(proto);
-  const int64_t long_bytes = workers.options().long_bytes;
-  if (work_bytes < long_bytes || static_cast<int64_t>(bytes.Length()) >= long_bytes) return Admit(proto);
-  const bool taken = workers.TrySubmit(work_bytes, [self = shared_from_this(), proto = std::move(proto)] {
-    if (const RpcError error = self->Admit(proto); !error.ok()) self->EndRefused(error);
-  });
+  if (!InferenceCore::MayCompile(proto)) return Admit(proto);
+  const auto shared = std::make_shared<const v1::GenerateRequest>(std::move(proto));
+  const bool taken =
+      service_.core().SubmitCall(*shared, context_->peer(), [self = shared_from_this(), shared] {
+        if (const RpcError error = self->Admit(*shared); !error.ok()) self->EndRefused(error);
+      });
   return taken ? RpcError() : service_.core().WorkersBusyError();
 }
 

@@ -160,7 +160,8 @@ ProtoConverter::ProtoConverter(const ServedModel& model)
   TM_CHECK(!model.names.empty(), "a served model needs a name");
 }
 
-RpcError ProtoConverter::Generate(const v1::GenerateRequest& proto, Request* request) const {
+RpcError ProtoConverter::Generate(const v1::GenerateRequest& proto, Request* request,
+                                  const std::function<bool()>& wanted) const {
   if (RpcError error = CheckModelName(proto.model()); !error.ok()) return error;
   if (proto.has_add_bos() && proto.prompt_case() != v1::GenerateRequest::kText) {
     return FieldError("add_bos", "goes with text prompts only");
@@ -171,21 +172,23 @@ RpcError ProtoConverter::Generate(const v1::GenerateRequest& proto, Request* req
   if (RpcError error = ConvertOutput(proto.output(), &request->output); !error.ok()) return error;
   const bool scores_only = request->stopping.max_tokens == 0;
   if (RpcError error = PromptIds(proto, scores_only, &request->prompt); !error.ok()) return error;
-  return ConstrainOutput(proto, &request->constraint);
+  return ConstrainOutput(proto, wanted, &request->constraint);
 }
 
 RpcError ProtoConverter::ConstrainOutput(const v1::GenerateRequest& proto,
+                                         const std::function<bool()>& wanted,
                                          ConstraintParams* constraint) const {
   if (!MustCallTools(proto.chat())) {
-    return proto.has_constraint() ? ConvertConstraint(model_, "constraint", proto.constraint(), constraint)
-                                  : RpcError();
+    if (!proto.has_constraint()) return {};
+    return ConvertConstraint(model_, "constraint", proto.constraint(), wanted, constraint);
   }
   if (proto.has_constraint()) {
     return FieldError("constraint", "does not go with a tool_choice that makes the model call");
   }
   v1::Constraint calls;
   if (RpcError error = ToolCallConstraint(proto.chat(), *model_.tokenizer, &calls); !error.ok()) return error;
-  return ToolSchemaError(proto.chat(), ConvertConstraint(model_, "chat.tool_choice", calls, constraint));
+  return ToolSchemaError(proto.chat(),
+                         ConvertConstraint(model_, "chat.tool_choice", calls, wanted, constraint));
 }
 
 RpcError ProtoConverter::CheckModelName(const std::string& name) const {

@@ -220,6 +220,7 @@ void Server::Stop() {
   impl_->grpc->Shutdown(std::chrono::system_clock::now() + (told ? kShutdownGrace : 0ms));
   impl_->grpc = nullptr;
   impl_->core.workers().WaitIdle();
+  impl_->core.compilers().WaitIdle();
 }
 
 }  // namespace tramontane

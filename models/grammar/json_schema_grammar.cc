@@ -180,8 +180,9 @@ std::string JsonString(std::string_view text) {
   return quoted;
 }
 
+// A key may be half of a surrogate pair; what is said of it is text.
 Status Fault(const std::string& path, const std::string& what) {
-  return InvalidArgument((path.empty() ? "the schema" : Excerpt(path)) + ": " + what);
+  return InvalidArgument((path.empty() ? "the schema" : Excerpt(ReplaceInvalidUtf8(path))) + ": " + what);
 }
 
 // What a translator of a part says, at the path of the part.

@@ -126,6 +126,8 @@ RpcError Generation::SendWhileThereIsRoom(const HttpExchange& exchange,
   InferenceCallOptions options;
   options.correlation_id = exchange.request().request_id;
   options.timeout_ms = plan_.timeout_ms;
+  // A connection has one exchange at a time.
+  options.client = "exchange " + std::to_string(reinterpret_cast<uintptr_t>(&exchange));
   while (!unsent_.empty() && waiting_ < window_) {
     const size_t i = unsent_.front();
     // The client holds on to its callback; this request lives no longer for that.
