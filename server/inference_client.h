@@ -39,7 +39,8 @@ class InferenceCall {
 
 struct InferenceCallOptions {
   std::string correlation_id;  // travels to the log of the server; "": none
-  std::string client;  // whose call it is, so that one does not hold up others; "": nobody's in particular
+  std::string client =
+      {};  // whose call it is, so that one does not hold up others; "": nobody's in particular
   int64_t timeout_ms = 0;  // in the queue too; 0: none
   bool continues = false;  // a later call of a request that was taken: a server that drains finishes it
 };
