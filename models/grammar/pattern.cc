@@ -128,7 +128,7 @@ Pattern PatternChoice(const std::vector<Pattern>& alternatives) {
     result.text += alternative.text;
     result.size = Sum(result.size, alternative.size);
     result.may_be_empty = result.may_be_empty || alternative.may_be_empty;
-    result.empty_side_by_side = Sum(result.empty_side_by_side, alternative.empty_side_by_side);
+    result.empty_side_by_side = std::max(result.empty_side_by_side, alternative.empty_side_by_side);
   }
   result.text += ')';
   if (result.size == 0) return {};

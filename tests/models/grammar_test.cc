@@ -198,6 +198,9 @@ TEST_F(RegexGrammar, BoundsAreNamed) {
             "has more than 256 elements side by side that may be empty");
   Matches("(a?b){300}", {std::string(300, 'b')}, {std::string(299, 'b')});
   Matches("a{0,1000}b", {"b", "aab"}, {"a"});
+  std::string words = "end";
+  for (int i = 0; i < 400; ++i) words += "|word" + std::to_string(i) + "s?";
+  Matches(words, {"word7", "word399s"}, {"word", "words"});
   EXPECT_EQ(Refusal(Kind::kRegex, "a{1025}"), "at byte 1: a repetition of more than 1024");
   EXPECT_NE(Refusal(Kind::kRegex, "((a{1000}){1000}){1000}").find("at most 16384"), std::string::npos);
   EXPECT_NE(Refusal(Kind::kRegex, std::string(70, '(') + "a" + std::string(70, ')')).find("more than 64"),
