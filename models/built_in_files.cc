@@ -1,6 +1,9 @@
 #include "models/built_in_files.h"
 
+#include <algorithm>
+#include <filesystem>
 #include <map>
+#include <system_error>
 #include <utility>
 
 namespace tramontane {
@@ -33,6 +36,28 @@ const BuiltInFile* FindBuiltInFile(std::string_view path) {
     if (file.name == path.substr(slash + 1)) return &file;
   }
   return nullptr;
+}
+
+bool FileExists(const std::string& path) {
+  std::error_code error;
+  return FindBuiltInFile(path) != nullptr || std::filesystem::exists(path, error);
+}
+
+StatusOr<std::vector<std::string>> NamesInFolder(const std::string& folder) {
+  std::vector<std::string> names;
+  if (const std::vector<BuiltInFile>* files = FindBuiltInFolder(folder)) {
+    for (const BuiltInFile& file : *files) names.push_back(file.name);
+  } else {
+    namespace fs = std::filesystem;
+    std::error_code error;
+    if (!fs::is_directory(folder, error)) return NotFound(folder + ": there is no such model folder");
+    for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+      names.push_back(it->path().filename().string());
+    }
+    if (error) return FailedPrecondition(folder + ": cannot be listed: " + error.message());
+  }
+  std::sort(names.begin(), names.end());  // a folder has no order of its own
+  return names;
 }
 
 }  // namespace tramontane

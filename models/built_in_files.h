@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/core/status.h"
+
 namespace tramontane {
 
 struct BuiltInFile {
@@ -20,5 +22,9 @@ void AddBuiltInFolder(const std::string& folder, std::vector<BuiltInFile> files)
 // Null where there is none of that path.
 const std::vector<BuiltInFile>* FindBuiltInFolder(std::string_view folder);
 const BuiltInFile* FindBuiltInFile(std::string_view path);  // "built-in:breeze/config.json"
+
+// Built in or on disk.
+bool FileExists(const std::string& path);
+StatusOr<std::vector<std::string>> NamesInFolder(const std::string& folder);  // sorted
 
 }  // namespace tramontane

@@ -56,27 +56,11 @@ StatusOr<std::map<std::string, std::string>> ReadIndex(const std::string& path) 
   return index;
 }
 
-namespace fs = std::filesystem;
-
-StatusOr<std::set<std::string>> NamesIn(const std::string& folder) {
-  std::set<std::string> names;
-  if (const std::vector<BuiltInFile>* files = FindBuiltInFolder(folder)) {
-    for (const BuiltInFile& file : *files) names.insert(file.name);
-    return names;
-  }
-  std::error_code error;
-  if (!fs::is_directory(folder, error)) return NotFound(folder + ": there is no such model folder");
-  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
-    names.insert(it->path().filename().string());
-  }
-  if (error) return FailedPrecondition(folder + ": cannot be listed: " + error.message());
-  return names;
-}
-
 }  // namespace
 
 StatusOr<ModelFolder> FindModelFiles(const std::string& folder) {
-  TM_ASSIGN_OR_RETURN(const std::set<std::string> names, NamesIn(folder));
+  TM_ASSIGN_OR_RETURN(const std::vector<std::string> in_folder, NamesInFolder(folder));
+  const std::set<std::string> names(in_folder.begin(), in_folder.end());
   const auto has_weights = [&](const LayoutFiles& files) {
     return names.count(files.config) != 0 && !WeightFiles(names, files).empty();
   };
@@ -107,7 +91,7 @@ StatusOr<ModelFolder> FindModelFiles(const std::string& folder) {
   }
   if (found.weight_files.empty()) {
     for (const std::string& name : names) {
-      const std::string suffix = fs::path(name).extension().string();
+      const std::string suffix = std::filesystem::path(name).extension().string();
       if (suffix == ".bin" || suffix == ".pth" || suffix == ".pt" || suffix == ".gguf") {
         found.unreadable_weights.push_back(name);
       }

@@ -80,7 +80,8 @@ void BoundMessages(const ServerOptions& options, grpc::ServerBuilder* builder) {
   quota.Resize(static_cast<size_t>(options.grpc_memory_bytes));
   builder->SetResourceQuota(quota);
   builder->SetMaxReceiveMessageSize(kMaxMessageBytes);
-  builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_streams);
+  // Beyond what is refused by name, or a client would wait instead of being told.
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_streams + 256);
 }
 
 // gRPC only says that it could not listen; the system, asked for the same address, says why.

@@ -115,26 +115,10 @@ StatusOr<std::unique_ptr<const Tokenizer>> RefuseTekken(const TokenizerFile& fil
   return Unimplemented(file.path + ": tekken tokenizers are not supported");
 }
 
-StatusOr<std::vector<std::string>> NamesIn(const std::string& dir) {
-  std::vector<std::string> names;
-  if (const std::vector<BuiltInFile>* files = FindBuiltInFolder(dir)) {
-    for (const BuiltInFile& file : *files) names.push_back(file.name);
-    return names;
-  }
-  std::error_code error;
-  for (std::filesystem::directory_iterator entry(dir, error), end; !error && entry != end;
-       entry.increment(error)) {
-    names.push_back(entry->path().filename().string());
-  }
-  if (error) return NotFound(dir + ": " + error.message());
-  return names;
-}
-
 }  // namespace
 
 StatusOr<std::unique_ptr<const Tokenizer>> LoadTokenizer(const std::string& dir) {
-  TM_ASSIGN_OR_RETURN(std::vector<std::string> names, NamesIn(dir));
-  std::sort(names.begin(), names.end());  // a folder has no order of its own
+  TM_ASSIGN_OR_RETURN(const std::vector<std::string> names, NamesInFolder(dir));
   for (const TokenizerFormat& format : kFormats) {
     std::optional<TokenizerFile> best;
     for (const std::string& name : names) {
