@@ -1,6 +1,7 @@
 #include "server/inference_core.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "server/served_call.h"
 #include "server/tool_choice.h"
@@ -45,6 +46,13 @@ RpcError InferenceCore::Health() const {
   return UnavailableError("STALLED", "the engine has work and has made no step for " +
                                          std::to_string(static_cast<int64_t>(stalled_s)) +
                                          " s, over step_timeout");
+}
+
+RpcError InferenceCore::OnWorker(int64_t input_bytes, std::function<void(const Serving&)> work) {
+  const Serving* model = serving();
+  if (model == nullptr) return LoadingError();
+  const bool taken = workers_.TrySubmit(input_bytes, [model, work = std::move(work)] { work(*model); });
+  return taken ? RpcError() : WorkersBusyError();
 }
 
 RpcError InferenceCore::WorkersBusyError() const {

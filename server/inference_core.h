@@ -8,6 +8,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -66,6 +67,8 @@ class InferenceCore {
 
   // Where everything that takes time in proportion to its input runs.
   WorkerPool& workers() { return workers_; }
+  // Does the work of a short call there. Not OK: loading, or the queue is full; then `work` was not taken.
+  RpcError OnWorker(int64_t input_bytes, std::function<void(const Serving&)> work);
   // What to submit a call's work as. A constraint may have to be compiled, which takes long however short it
   // is.
   int64_t WorkBytes(const v1::GenerateRequest& request) const;

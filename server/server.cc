@@ -24,6 +24,7 @@
 #include "server/gateway/host_port.h"
 #include "server/inference_core.h"
 #include "server/inference_service.h"
+#include "server/logging.h"
 #include "server/metrics.h"
 
 namespace tramontane {
@@ -101,7 +102,9 @@ InferenceCoreOptions CoreOptions(const ServerOptions& options) {
 
 struct Server::Impl {
   explicit Impl(const ServerOptions& options)
-      : core(CoreOptions(options)), client(core), service(options, core) {}
+      : core(CoreOptions(options)),
+        client(core),
+        service({.writer_threads = options.writer_threads, .max_streams = options.max_streams}, core) {}
 
   InferenceCore core;
   EngineClient client;
@@ -160,7 +163,7 @@ Status Server::Impl::StartHttp(const ServerOptions& options) {
   gateway_options.any_model = options.any_model;
   gateway_options.metrics = [this] {
     const Serving* serving = core.serving();
-    return serving == nullptr ? "" : ServerMetricsText(serving->model);
+    return serving == nullptr ? "" : ServerMetricsText(serving->model, DroppedLogLines());
   };
   gateway_options.on_answer = LogAnswer;
   TM_ASSIGN_OR_RETURN(gateway, Gateway::Start(std::move(gateway_options), client));

@@ -67,7 +67,6 @@ void Generation::Start(InferenceClient& client) {
   exchange->Listen(shared_from_this());
   InferenceCallOptions options;
   options.correlation_id = exchange->request().request_id;
-  options.timeout_ms = plan_.timeout_ms;
   std::vector<std::shared_ptr<InferenceCall>> calls;
   RpcError refusal;
   for (size_t i = 0; i < plan_.requests.size() && refusal.ok(); ++i) {

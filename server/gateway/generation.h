@@ -45,7 +45,6 @@ struct GenerationPlan {
   std::vector<v1::GenerateRequest> requests;  // at least one; a completion with several prompts has several
   bool stream = false;
   std::unique_ptr<ResponseWriter> writer;
-  int64_t timeout_ms = 0;  // 0: none
 };
 
 // Answers `exchange`. Nothing is sent before the first events, so that a refusal still has its HTTP status.

@@ -5,6 +5,8 @@
 #include <string_view>
 #include <utility>
 
+#include "kernels/core/utf8.h"
+
 namespace tramontane {
 
 // ---- making them --------------------------------------------------------------------------------
