@@ -4,8 +4,8 @@
 #include <limits>
 
 #include "engine/limits.h"
+#include "kernels/core/utf8.h"
 #include "kernels/sampling.h"
-#include "models/tokenizer/utf8.h"
 
 namespace tramontane {
 namespace {

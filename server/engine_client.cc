@@ -9,12 +9,9 @@
 namespace tramontane {
 namespace {
 
-constexpr int64_t kNanosecondsPerMillisecond = 1'000'000;
-
 Caller CallerOf(const InferenceCallOptions& options) {
   Caller caller;
   if (!options.correlation_id.empty()) caller.correlation_id = options.correlation_id;
-  if (options.timeout_ms > 0) caller.timeout_ns = options.timeout_ms * kNanosecondsPerMillisecond;
   caller.continues = options.continues;
   return caller;
 }
@@ -105,11 +102,6 @@ void EngineClient::GetModel(v1::GetModelRequest request, Done<v1::GetModelRespon
   });
 }
 
-void EngineClient::GetServerInfo(Done<v1::GetServerInfoResponse> done) {
-  AtOnce(done,
-         [&](const Serving& serving, auto* response) { return core_.GetServerInfo(serving, response); });
-}
-
 void EngineClient::GetLoad(Done<v1::GetLoadResponse> done) {
   AtOnce(done, [&](const Serving& serving, auto* response) { return core_.GetLoad(serving, response); });
 }
@@ -117,15 +109,14 @@ void EngineClient::GetLoad(Done<v1::GetLoadResponse> done) {
 template <typename Request, typename Response>
 void EngineClient::OnWorker(Request request, const Done<Response>& done,
                             Converter<Request, Response> convert) {
-  const Serving* serving = core_.serving();
-  if (serving == nullptr) return done(InferenceCore::LoadingError(), {});
   const auto bytes = static_cast<int64_t>(request.ByteSizeLong());
-  const bool taken = core_.workers().TrySubmit(bytes, [=, request = std::move(request)] {
-    Response response;
-    const RpcError error = (serving->converter.*convert)(request, &response);
-    done(error, response);
-  });
-  if (!taken) done(core_.WorkersBusyError(), {});
+  const RpcError refusal =
+      core_.OnWorker(bytes, [done, convert, request = std::move(request)](const Serving& serving) {
+        Response response;
+        const RpcError error = (serving.converter.*convert)(request, &response);
+        done(error, response);
+      });
+  if (!refusal.ok()) done(refusal, {});
 }
 
 template <typename Response, typename Answer>

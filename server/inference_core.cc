@@ -55,6 +55,13 @@ RpcError InferenceCore::Health() const {
                                          " s, over step_timeout");
 }
 
+RpcError InferenceCore::OnWorker(int64_t input_bytes, std::function<void(const Serving&)> work) {
+  const Serving* model = serving();
+  if (model == nullptr) return LoadingError();
+  const bool taken = workers_.TrySubmit(input_bytes, [model, work = std::move(work)] { work(*model); });
+  return taken ? RpcError() : WorkersBusyError();
+}
+
 RpcError InferenceCore::WorkersBusyError() const {
   const WorkerPoolOptions& options = workers_.options();
   return BusyError("INPUT_QUEUE_FULL", "too much input waits to be tokenised: at most " +

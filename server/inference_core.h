@@ -69,6 +69,8 @@ class InferenceCore {
 
   // Where everything that takes time in proportion to its input runs.
   WorkerPool& workers() { return workers_; }
+  // Does the work of a short call there. Not OK: loading, or the queue is full; then `work` was not taken.
+  RpcError OnWorker(int64_t input_bytes, std::function<void(const Serving&)> work);
   // And where calls are admitted whose constraint may have to be compiled, which takes long however short it
   // is.
   WorkerPool& compilers() { return compilers_; }

@@ -90,7 +90,7 @@ using RawService = v1::Inference::WithRawCallbackMethod_Generate<
 // not parse with an empty UNIMPLEMENTED.
 class InferenceService::Impl final : public RawService {
  public:
-  Impl(const ServerOptions& options, InferenceCore& core)
+  Impl(const InferenceServiceOptions& options, InferenceCore& core)
       : core_(core), writers_({.threads = options.writer_threads, .max_queued = options.max_streams}) {}
 
   // ---- the service ----
@@ -365,23 +365,19 @@ grpc::ServerUnaryReactor* InferenceService::Impl::OnWorker(grpc::CallbackServerC
                                                            grpc::ByteBuffer* response,
                                                            Converter<RequestProto, ResponseProto> convert) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const Serving* serving = core_.serving();
-  if (serving == nullptr) {
-    reactor->Finish(ToGrpcStatus(InferenceCore::LoadingError()));
-    return reactor;
-  }
-  const bool taken = core_.workers().TrySubmit(static_cast<int64_t>(request->Length()), [=] {
+  const auto work = [=](const Serving& serving) {
     if (context->IsCancelled()) return reactor->Finish(grpc::Status::CANCELLED);
     RequestProto proto;
     RpcError error = Parse(*request, &proto);
     if (error.ok()) {
       ResponseProto answer;
-      error = (serving->converter.*convert)(proto, &answer);
+      error = (serving.converter.*convert)(proto, &answer);
       if (error.ok()) *response = Serialize(answer);
     }
     reactor->Finish(ToGrpcStatus(error));
-  });
-  if (!taken) reactor->Finish(ToGrpcStatus(core_.WorkersBusyError()));
+  };
+  const RpcError refusal = core_.OnWorker(static_cast<int64_t>(request->Length()), work);
+  if (!refusal.ok()) reactor->Finish(ToGrpcStatus(refusal));
   return reactor;
 }
 
@@ -412,7 +408,7 @@ grpc::ServerUnaryReactor* InferenceService::Impl::AtOnce(grpc::CallbackServerCon
 
 // ---- InferenceService ---------------------------------------------------------------------------
 
-InferenceService::InferenceService(const ServerOptions& options, InferenceCore& core)
+InferenceService::InferenceService(const InferenceServiceOptions& options, InferenceCore& core)
     : impl_(std::make_unique<Impl>(options, core)) {}
 InferenceService::~InferenceService() = default;
 grpc::Service* InferenceService::grpc_service() { return impl_.get(); }

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "kernels/core/check.h"
+#include "kernels/core/utf8.h"
 #include "kernels/sampling.h"
 #include "models/tokenizer/chat.h"
-#include "models/tokenizer/utf8.h"
 #include "server/constraint_convert.h"
 #include "server/tool_choice.h"
 

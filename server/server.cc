@@ -24,6 +24,7 @@
 #include "server/gateway/host_port.h"
 #include "server/inference_core.h"
 #include "server/inference_service.h"
+#include "server/logging.h"
 #include "server/metrics.h"
 
 namespace tramontane {
@@ -38,6 +39,9 @@ constexpr std::chrono::nanoseconds kEndingGrace = 3s;  // for what a stop ends t
 constexpr int kSecondMs = 1000;
 constexpr int kMinuteMs = 60 * kSecondMs;
 constexpr int kMaxMetadataBytes = 16 << 10;
+// Of a connection beyond max_streams: what is refused is told so, and health and Abort need not wait for a
+// stream's end.
+constexpr int kSpareStreams = 256;
 
 // What gRPC and protobuf would print on their own goes where our logs go.
 void RouteLibraryLogs() {
@@ -113,7 +117,9 @@ InferenceCoreOptions CoreOptions(const ServerOptions& options) {
 
 struct Server::Impl {
   explicit Impl(const ServerOptions& options)
-      : core(CoreOptions(options)), client(core), service(options, core) {}
+      : core(CoreOptions(options)),
+        client(core),
+        service({.writer_threads = options.writer_threads, .max_streams = options.max_streams}, core) {}
 
   InferenceCore core;
   EngineClient client;
@@ -177,7 +183,7 @@ Status Server::Impl::StartHttp(const ServerOptions& options) {
   gateway_options.field_limits = options.field_limits;
   gateway_options.metrics = [this] {
     const Serving* serving = core.serving();
-    return serving == nullptr ? "" : ServerMetricsText(serving->model);
+    return serving == nullptr ? "" : ServerMetricsText(serving->model, DroppedLogLines());
   };
   gateway_options.on_answer = LogAnswer;
   TM_ASSIGN_OR_RETURN(gateway, Gateway::Start(std::move(gateway_options), client));

@@ -9,11 +9,11 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/core/utf8.h"
 #include "models/grammar/ebnf.h"
 #include "models/grammar/number_grammar.h"
 #include "models/grammar/regex_grammar.h"
 #include "models/tokenizer/python_json.h"
-#include "models/tokenizer/utf8.h"
 
 namespace tramontane {
 namespace {

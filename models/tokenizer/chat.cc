@@ -5,9 +5,9 @@
 #include <iterator>
 #include <utility>
 
+#include "kernels/core/utf8.h"
 #include "models/tokenizer/json_schema.h"
 #include "models/tokenizer/python_json.h"
-#include "models/tokenizer/utf8.h"
 
 namespace tramontane {
 namespace {

@@ -19,8 +19,8 @@
 #include "server/commands/stop_signals.h"
 #include "server/config.h"
 #include "server/gateway/gateway.h"
+#include "server/gateway_metrics.h"
 #include "server/logging.h"
-#include "server/metrics.h"
 #include "server/remote_client.h"
 
 namespace tramontane {
@@ -77,7 +77,7 @@ bool WaitForBackend(const RemoteClient& client) {
 Status RunUntilStopped(const GatewayArguments& arguments, const ServeConfig& config, StartGuard& starting) {
   RemoteClient client({.backends = arguments.backends});
   GatewayOptions options = GatewayOptionsOf(config);
-  options.metrics = [&client] { return GatewayMetricsText(client.backends()); };
+  options.metrics = [&client] { return GatewayMetricsText(client.backends(), DroppedLogLines()); };
   TM_ASSIGN_OR_RETURN(const std::unique_ptr<Gateway> gateway, Gateway::Start(std::move(options), client));
   // A server may also come later: until then /ready says 503.
   if (!WaitForBackend(client)) spdlog::warn("no server is up yet");

@@ -125,7 +125,6 @@ RpcError Generation::SendWhileThereIsRoom(const HttpExchange& exchange,
                                           const std::weak_ptr<HttpExchange>& weak_exchange) {
   InferenceCallOptions options;
   options.correlation_id = exchange.request().request_id;
-  options.timeout_ms = plan_.timeout_ms;
   // A connection has one exchange at a time.
   options.client = "exchange " + std::to_string(reinterpret_cast<uintptr_t>(&exchange));
   while (!unsent_.empty() && waiting_ < window_) {

@@ -46,8 +46,7 @@ struct GenerationPlan {
   v1::GenerateRequest shared;                 // goes into each of them when its call is made
   bool stream = false;
   std::unique_ptr<ResponseWriter> writer;
-  int64_t timeout_ms = 0;  // 0: none
-  HttpHeaders headers;     // of the answer, besides those that every answer has
+  HttpHeaders headers;  // of the answer, besides those that every answer has
 };
 
 // Answers `exchange`. Nothing is sent before the first events, so that a refusal still has its HTTP status.

@@ -4,6 +4,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/core/utf8.h"
 #include "server/gateway/openai_json.h"
 
 namespace tramontane {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "kernels/core/nearest_name.h"
+#include "kernels/core/utf8.h"
 
 namespace tramontane {
 

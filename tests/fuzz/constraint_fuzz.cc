@@ -6,11 +6,11 @@
 #include <string_view>
 
 #include "kernels/core/check.h"
+#include "kernels/core/utf8.h"
 #include "models/grammar/ebnf_ambiguity.h"
 #include "models/grammar/ebnf_check.h"
 #include "models/grammar/json_schema_grammar.h"
 #include "models/grammar/regex_grammar.h"
-#include "models/tokenizer/utf8.h"
 
 namespace {
 

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "kernels/core/check.h"
+#include "kernels/core/utf8.h"
 #include "server/gateway/openai_json.h"
 #include "server/gateway/openai_request.h"
 #include "server/gateway/openai_responses.h"

@@ -320,7 +320,7 @@ void StormCaller::AskUnary() {
     }
     default:
       if (core_.serving() == nullptr) return;
-      EXPECT_NE(ServerMetricsText(core_.serving()->model), "");
+      EXPECT_NE(ServerMetricsText(core_.serving()->model, 0), "");
   }
 }
 

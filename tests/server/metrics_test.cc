@@ -6,6 +6,7 @@
 
 #include <string>
 
+#include "server/gateway_metrics.h"
 #include "tests/server/call_reader.h"
 #include "tests/server/scripted_server.h"
 
@@ -14,7 +15,9 @@ namespace {
 
 using ::testing::HasSubstr;
 
-std::string Text(const ScriptedServer& server) { return ServerMetricsText(server.served()); }
+std::string Text(const ScriptedServer& server) {
+  return ServerMetricsText(server.served(), /*dropped_log_lines=*/0);
+}
 
 TEST(Metrics, CountTheRequestsOfBothDoors) {
   ScriptedServer server;
@@ -129,13 +132,14 @@ TEST(Metrics, OfTheGatewayTellItsServers) {
                                                 .others_calls = 2,
                                                 .started_calls = 9,
                                                 .lost_calls = 1},
-                                               {.address = "b:1"}});
+                                               {.address = "b:1"}},
+                                              /*dropped_log_lines=*/7);
   for (const char* line : {
            "tramontane_backend_up{backend=\"a:1\"} 1\n",
            "tramontane_backend_up{backend=\"b:1\"} 0\n",
            "tramontane_backend_open_calls{backend=\"a:1\"} 3\n",
            "# TYPE tramontane_backend_lost_calls_total counter\n",
-           "tramontane_dropped_log_lines_total 0\n",
+           "tramontane_dropped_log_lines_total 7\n",
            "tramontane_backend_lost_calls_total{backend=\"a:1\"} 1\n",
        }) {
     EXPECT_THAT(text, HasSubstr(line));
