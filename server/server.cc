@@ -84,8 +84,7 @@ void BoundMessages(const ServerOptions& options, grpc::ServerBuilder* builder) {
   quota.Resize(static_cast<size_t>(options.grpc_memory_bytes));
   builder->SetResourceQuota(quota);
   builder->SetMaxReceiveMessageSize(kMaxMessageBytes);
-  // Beyond what is refused by name, or a client would wait instead of being told.
-  builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_streams + 256);
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_streams + kSpareStreams);
 }
 
 // gRPC only says that it could not listen; the system, asked for the same address, says why.

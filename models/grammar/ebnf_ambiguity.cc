@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "models/grammar/ebnf_tree.h"
-#include "models/tokenizer/utf8.h"
+#include "kernels/core/utf8.h"
 
 namespace tramontane {
 namespace {

@@ -18,6 +18,7 @@
 #include "server/logging.h"
 #include "server/model_source.h"
 #include "server/server.h"
+#include "server/worker_pool.h"
 
 namespace tramontane {
 
@@ -82,17 +83,14 @@ void LogPlan(const EngineHostPlan& plan) {
   for (std::string line; std::getline(lines, line);) spdlog::info("limit: {}", line);
 }
 
-// Those of the doors, as they are in force.
-void LogServerLimits(InferenceClient& client) {
-  client.GetServerInfo([](const RpcError&, const v1::GetServerInfoResponse& info) {
-    const v1::Limits& limits = info.limits();
-    const auto log = [](const char* name, int64_t value, const char* one_more) {
-      spdlog::info("limit: {} = {}: {}, RESOURCE_EXHAUSTED", name, value, one_more);
-    };
-    log("max_queued_work", limits.max_queued_work(), "one more is refused");
-    log("max_queued_work_bytes", limits.max_queued_work_bytes(), "input beyond it is refused");
-    log("max_streams", limits.max_streams(), "one more is refused");
-  });
+// Those of the doors.
+void LogServerLimits(const ServerOptions& options) {
+  const auto log = [](const char* name, int64_t value, const char* one_more) {
+    spdlog::info("limit: {} = {}: {}, RESOURCE_EXHAUSTED", name, value, one_more);
+  };
+  log("max_queued_work", options.max_queued_work, "one more is refused");
+  log("max_queued_work_bytes", WorkerPoolOptions().max_queued_bytes, "input beyond it is refused");
+  log("max_streams", options.max_streams, "one more is refused");
 }
 
 ServerOptions ServerOptionsOf(const ServeConfig& config, const EngineLimits& limits) {
@@ -126,12 +124,14 @@ StatusOr<std::unique_ptr<Server>> Load(const ServeConfig& config, LoadedModel* l
     spdlog::info("running on the CPU: {}", loaded->device.why_not_cuda);
   }
   TM_ASSIGN_OR_RETURN(EngineHostOptions options, MakeHostOptions(config, folder, model_config, backend));
-  TM_ASSIGN_OR_RETURN(std::unique_ptr<Server> server, Server::Start(ServerOptionsOf(config, options.limits)));
+  const ServerOptions server_options = ServerOptionsOf(config, options.limits);
+  TM_ASSIGN_OR_RETURN(std::unique_ptr<Server> server, Server::Start(server_options));
 
   options.progress = LogProgress(loaded->clock);
   spdlog::info("model {} from {} on {}", loaded->source.name, folder, DescribeDevice(backend.info()));
   TM_ASSIGN_OR_RETURN(loaded->host, EngineHost::Start(folder, backend, options, loaded->clock));
   LogPlan(loaded->host->plan());
+  LogServerLimits(server_options);
   const ModelConfig& model = loaded->host->model().config();
   loaded->constraints = ConstraintCompiler::Create(loaded->host->tokenizer(), model.vocab_size, model.eos_ids,
                                                    ConstraintLimits());
@@ -197,7 +197,6 @@ Status Serve(const ServeConfig& config, StartGuard& starting) {
   LoadedModel loaded;
   TM_ASSIGN_OR_RETURN(const std::unique_ptr<Server> server, LoadUnlessStopped(config, &loaded));
   server->Serve(ServedModelOf(config, loaded));
-  LogServerLimits(server->client());
   starting.Release();
   PrintReady(*server);
 

@@ -65,7 +65,6 @@ class GenerationTest : public ::testing::Test {
     GenerationPlan plan;
     plan.stream = path.starts_with("/stream");
     plan.requests.resize(static_cast<size_t>(std::stoi(path.substr(path.rfind('/') + 1))));
-    plan.timeout_ms = 1234;
     plan.writer = std::make_unique<TextWriter>(plan.stream);
     RunGeneration(client_, std::move(plan), exchange);
   }
@@ -93,7 +92,6 @@ TEST_F(GenerationTest, AWholeAnswerComesWhenItsCallHasEnded) {
   Post("/whole/1", {"X-Request-Id: mine"});
   const auto call = Say(0, {"a", "b"});
   EXPECT_EQ(call->options().correlation_id, "mine");
-  EXPECT_EQ(call->options().timeout_ms, 1234);
   call->End();
   const HttpReply reply = http_->Read();
   EXPECT_EQ(reply.status, 200);

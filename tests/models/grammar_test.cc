@@ -10,7 +10,7 @@
 
 #include "models/grammar/constraint_compiler.h"
 #include "models/tokenizer/load.h"
-#include "models/tokenizer/utf8.h"
+#include "kernels/core/utf8.h"
 #include "tests/support/byte_tokenizer.h"
 #include "tests/support/piece_tokenizer.h"
 
