@@ -50,9 +50,16 @@ void ChoiceText::Flush(Shown* shown) {
   CountShown(old_bytes, shown);
 }
 
+PieceUse ChoiceText::UseOf(int32_t token, Spelling spelling) const {
+  if (!detokenizer_) return PieceUse::kAsItIs;
+  const bool is_shown = spelling == Spelling::kShown;
+  if (is_shown && !skip_special_tokens_ && tokenizer_->IsControl(token)) return PieceUse::kSpelledOut;
+  return detokenizer_->at_start() ? PieceUse::kBeginsText : PieceUse::kAsItIs;
+}
+
 std::string ChoiceText::Spell(int32_t token) {
   std::string piece;
-  const bool spelled_out = !skip_special_tokens_ && tokenizer_->IsControl(token);
+  const bool spelled_out = UseOf(token, Spelling::kShown) == PieceUse::kSpelledOut;
   // No character goes on across a control token that the reader is told of.
   if (spelled_out || token == tool_calls_id_) detokenizer_->Flush(&piece);
   if (spelled_out) {

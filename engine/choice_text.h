@@ -10,6 +10,7 @@
 
 #include "engine/request.h"
 #include "engine/stop_matcher.h"
+#include "engine/token_stream.h"
 #include "models/tokenizer/detokenizer.h"
 #include "models/tokenizer/tokenizer.h"
 
@@ -32,6 +33,9 @@ class ChoiceText {
   // Appends to `shown` what this token lets the reader see: whole code points, and nothing that may become a
   // stop string. Returns the stop string it completes, or null.
   const std::string* Append(int32_t token, Spelling spelling, Shown* shown);
+
+  // How `token` would become text if it came next.
+  PieceUse UseOf(int32_t token, Spelling spelling) const;
 
   // The text ends here: appends what was held back.
   void Flush(Shown* shown);

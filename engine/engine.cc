@@ -12,6 +12,7 @@
 
 #include "engine/inbox.h"
 #include "engine/live_request.h"
+#include "engine/mask_workers.h"
 #include "engine/output_constraint.h"
 #include "engine/output_processor.h"
 #include "engine/published.h"
@@ -26,14 +27,17 @@ namespace {
 
 struct ActiveRequest;
 
+// Pieces of work for the mask workers that may wait at once, for each sequence that may run: its own, and of
+// choices that have ended meanwhile.
+constexpr size_t kMasksPerSequence = 4;
+
 // A Sequence as the engine made it: every Sequence in a plan is the base of one of these.
 struct Choice : Sequence {
   ActiveRequest* owner = nullptr;
-  std::optional<SamplingHistory> history;  // from the first sample on
-  std::optional<OutputConstraint> constraint;
-  std::span<const uint32_t> mask;  // of the step, where there is a constraint
-  int64_t constraint_ns = 0;       // that the constraint took for the step's token
-  bool ended = false;              // its end was given to the output thread
+  std::optional<SamplingHistory> history;        // from the first sample on
+  std::shared_ptr<OutputConstraint> constraint;  // null: none; shared with the worker that fills its mask
+  bool late = false;   // sits the step out that is being sampled: its mask was not filled in time
+  bool ended = false;  // its end was given to the output thread
 };
 
 Choice& ChoiceOf(Sequence* sequence) { return *static_cast<Choice*>(sequence); }
@@ -141,10 +145,17 @@ class Engine::Impl {
   void ApplySamples(const StepRow& row, std::vector<ScoredToken> samples);
   void ForkSiblings(Choice& parent);
   void AcceptToken(Choice& choice, ScoredToken scored);
-  // The mask for the choice's next token, in the n-th place of the step's masks; empty without a constraint.
-  std::span<const uint32_t> FillMask(Choice& choice, size_t n);
-  // What the constraint says to the choice's new token; an error ends the choice.
-  Status FollowConstraint(Choice& choice, int32_t token);
+  void WaitForMasks(const StepPlan& plan);
+  bool IsWorthWaiting(const StepPlan& plan) const;
+  void HoldLateRows(const StepPlan& plan);
+  void ResumeWhatIsReady();
+  void NoteHeld();
+  void Hold(Choice& choice);
+  void Settle(Choice& choice);
+  void FollowConstraint(Choice& choice, int32_t token);
+  void AbandonConstraint(Choice& choice);
+  // For the choice's next token; empty: all are allowed.
+  static std::span<const uint32_t> MaskOf(const Choice& choice);
   Status WhyNoToken(const Choice& choice) const;
   // How this token ends its choice, if it does.
   std::optional<ChoiceEnd> EndByToken(const Choice& choice, int32_t token) const;
@@ -186,8 +197,9 @@ class Engine::Impl {
   int64_t now_ns_ = 0;                 // of this step
   StepOutput* step_output_ = nullptr;  // of this step
   SampleInputs sample_inputs_;         // of this step; kept for its memory
-  std::vector<uint32_t> masks_;        // [max_sequences, MaskWords(vocab)] of this step
+  std::vector<Choice*> held_;          // in no plan until their masks are filled; at most max_sequences
   EngineLoad counters_;                // what is counted, not looked up
+  MaskWorkers mask_workers_;           // last: its threads wake the engine
 };
 
 Engine::Impl::Impl(const EngineLimits& limits, const EngineModel& model, ModelRunner& runner,
@@ -197,11 +209,12 @@ Engine::Impl::Impl(const EngineLimits& limits, const EngineModel& model, ModelRu
       runner_(runner),
       tokenizer_(tokenizer),
       clock_(clock),
-      inbox_(limits.max_queued_requests),
+      inbox_(limits.max_queued_requests, limits.max_queued_bytes),
       output_(limits.output_queue_steps, wake_,
               [this](const LiveRequest&) { unfinished_.fetch_sub(1, std::memory_order_release); }),
       scheduler_(limits, model.kv_layout),
-      masks_(static_cast<size_t>(limits.max_sequences) * MaskWords(model.vocab_size)) {
+      mask_workers_(limits.mask_workers, kMasksPerSequence * static_cast<size_t>(limits.max_sequences),
+                    wake_) {
   Publish();
 }
 
@@ -238,13 +251,20 @@ StatusOr<std::shared_ptr<TokenStream>> Engine::Impl::Submit(Request request, std
   if (request.received_ns == 0) request.received_ns = clock_.NowNs();
   auto stream = std::make_shared<TokenStream>(request.id, std::move(on_ready));
   auto live = std::make_shared<LiveRequest>(std::move(request), stream, tokenizer_, model_.eos_ids);
+  if (live->request.constraint.grammar != nullptr) {
+    TM_ASSIGN_OR_RETURN(
+        live->constraint_start,
+        StartOfConstraint(live->request, *tokenizer_, model_.vocab_size, limits_.max_constraint_step_ns));
+    live->constraint_left_ns = live->constraint_start.left_ns;
+  }
   // Before it counts as work, so that work never looks older than it is.
   if (idle()) busy_since_ns_.store(clock_.NowNs(), std::memory_order_relaxed);
   unfinished_.fetch_add(1, std::memory_order_release);
   if (!inbox_.Push(std::move(live))) {
     unfinished_.fetch_sub(1, std::memory_order_release);
-    return ResourceExhausted("the queue is full: " + std::to_string(limits_.max_queued_requests) +
-                             " requests are waiting");
+    return ResourceExhausted("the queue is full: at most " + std::to_string(limits_.max_queued_requests) +
+                             " requests (max_queued_requests) and " +
+                             std::to_string(limits_.max_queued_bytes) + " bytes wait");
   }
   wake_.Notify();
   return stream;
@@ -274,6 +294,11 @@ bool Engine::Impl::Step() {
   if (lost_.load(std::memory_order_relaxed)) return Publish();
   StepPlan plan = Plan();
   const bool worked = plan.lane != Lane::kIdle || !in_flight_.empty();
+  if (!worked && !held_.empty()) {
+    wake_.Wait(limits_.max_constraint_step_ns);  // then look again who was cancelled, or is out of time
+    Publish();
+    return true;
+  }
   const Status status = Run(std::move(plan));
   if (!status.ok()) LoseDevice(status);
   if (worked) stepped_ns_.store(clock_.NowNs(), std::memory_order_relaxed);
@@ -306,6 +331,7 @@ void Engine::Impl::Drain() {
 }
 
 void Engine::Impl::Reap() {
+  ResumeWhatIsReady();
   if (lost_.load(std::memory_order_relaxed)) EndEverything(fatal_);
   for (const auto& active : active_) ReapRequest(*active);
   const size_t released = std::erase_if(active_, [this](const auto& active) { return Releasable(*active); });
@@ -313,23 +339,25 @@ void Engine::Impl::Reap() {
 }
 
 StepPlan Engine::Impl::Plan() {
+  const int64_t preemptions = scheduler_.preemptions();
   StepPlan plan = scheduler_.Plan(now_ns_);
-  TM_CHECK(plan.lane != Lane::kIdle || active_.empty() || !in_flight_.empty(),
+  if (scheduler_.preemptions() != preemptions) NoteHeld();
+  TM_CHECK(plan.lane != Lane::kIdle || active_.empty() || !in_flight_.empty() || !held_.empty(),
            "%zu requests are alive and none can run", active_.size());
   for (const auto& active : active_) LeaveQueueOnceRunning(*active);
   return plan;
 }
 
 Status Engine::Impl::Sample(StepTicket ticket, const StepPlan& plan) {
+  WaitForMasks(plan);
   sample_inputs_.choices.clear();
   for (const StepRow& row : plan.rows) {
     ActiveRequest& active = *ChoiceOf(row.sequence).owner;
     for (int32_t s = 0; s < row.ask.samples; ++s) {
       Choice& choice = active.choices[static_cast<size_t>(row.sequence->choice) + static_cast<size_t>(s)];
       if (!choice.history) choice.history = active.live->history_after_prompt;
-      const std::span<const uint32_t> mask = FillMask(choice, sample_inputs_.choices.size());
       sample_inputs_.choices.push_back(
-          {RowFor(active, choice.choice, row.start + row.count), choice.history->adjusts(), mask});
+          {RowFor(active, choice.choice, row.start + row.count), choice.history->adjusts(), MaskOf(choice)});
     }
   }
   return runner_.Sample(ticket, sample_inputs_);
@@ -341,8 +369,9 @@ void Engine::Impl::Apply(const StepPlan& plan, StepResult result) {
   outcomes.reserve(plan.rows.size());
   for (size_t r = 0; r < plan.rows.size(); ++r) {
     const StepRow& row = plan.rows[r];
-    outcomes.push_back({.accepted = row.count});
-    if (ChoiceOf(row.sequence).ended) continue;  // meanwhile, with the step in flight
+    const bool late = std::exchange(ChoiceOf(row.sequence).late, false);
+    outcomes.push_back({.accepted = late ? 0 : row.count});
+    if (late || ChoiceOf(row.sequence).ended) continue;  // ended meanwhile, with the step in flight
     ApplyScores(*ChoiceOf(row.sequence).owner, row, std::move(result.rows[r].scores));
     ApplySamples(row, std::move(result.rows[r].samples));
   }
@@ -396,7 +425,9 @@ void Engine::Impl::Begin(std::shared_ptr<LiveRequest> live) {
     choice.timings.received_ns = request.received_ns;
     choice.timings.tokenized_ns = request.tokenized_ns;
     choice.usage.prompt_tokens = prompt_tokens;
-    if (request.constraint.grammar != nullptr) choice.constraint.emplace(request, *tokenizer_);
+    if (request.constraint.grammar != nullptr) {
+      choice.constraint = std::make_shared<OutputConstraint>(active->live, limits_.max_constraint_step_ns);
+    }
   }
   if (request.output.prompt_logprobs >= 0) active->prompt_logprobs.resize(request.prompt.size() - 1);
   ++arrivals_;
@@ -445,7 +476,7 @@ void Engine::Impl::CheckPages() const {
 void Engine::Impl::LeaveQueueOnceRunning(ActiveRequest& active) {
   if (!active.queued || active.choices[0].state == SequenceState::kWaiting) return;
   active.queued = false;
-  inbox_.LeaveQueue();
+  inbox_.LeaveQueue(*active.live);
 }
 
 // ---- Apply --------------------------------------------------------------------------------------
@@ -498,15 +529,12 @@ void Engine::Impl::AcceptToken(Choice& choice, ScoredToken scored) {
   choice.tokens.push_back(token);
   choice.history->Append(token);
   std::optional<ChoiceEnd> end = EndByToken(choice, token);
-  if (!end && choice.constraint) {
-    Status status = FollowConstraint(choice, token);
-    if (!status.ok()) end = ChoiceEnd{FinishReason::kError, std::move(status)};
-  }
   if (end) {
     EndChoice(choice, *std::move(end), InfoOf(std::move(scored)));
-  } else {
-    Emit(choice).token = InfoOf(std::move(scored));
+    return;
   }
+  Emit(choice).token = InfoOf(std::move(scored));
+  if (choice.constraint != nullptr) FollowConstraint(choice, token);
 }
 
 std::optional<ChoiceEnd> Engine::Impl::EndByToken(const Choice& choice, int32_t token) const {
@@ -521,33 +549,105 @@ std::optional<ChoiceEnd> Engine::Impl::EndByToken(const Choice& choice, int32_t 
 
 // ---- constraints --------------------------------------------------------------------------------
 
-// Where the device is asynchronous it computes the step meanwhile.
-std::span<const uint32_t> Engine::Impl::FillMask(Choice& choice, size_t n) {
-  if (!choice.constraint || choice.ended) return {};
-  const size_t words = MaskWords(model_.vocab_size);
-  const std::span<uint32_t> mask(masks_.data() + n * words, words);
-  const int64_t start_ns = clock_.NowNs();
-  choice.constraint->FillMask(mask);
-  choice.constraint_ns = clock_.NowNs() - start_ns;
-  choice.mask = mask;
-  return mask;
+// While the device computes, where it is asynchronous. What is not filled in time is not waited for: its row
+// sits this step out, and is computed again once its mask is there. Tokens depend on none of that.
+void Engine::Impl::WaitForMasks(const StepPlan& plan) {
+  const SteadyClock clock;  // real time: workers have no other
+  const int64_t until_ns = clock.NowNs() + limits_.max_constraint_step_ns;
+  while (IsWorthWaiting(plan)) {
+    const int64_t left_ns = until_ns - clock.NowNs();
+    if (left_ns <= 0) break;
+    wake_.Wait(left_ns);
+  }
+  HoldLateRows(plan);
 }
 
-Status Engine::Impl::FollowConstraint(Choice& choice, int32_t token) {
-  const int64_t start_ns = clock_.NowNs();
-  const bool allowed = choice.constraint->Accept(token);
-  choice.constraint_ns += clock_.NowNs() - start_ns;
+bool Engine::Impl::IsWorthWaiting(const StepPlan& plan) const {
+  return std::any_of(plan.rows.begin(), plan.rows.end(), [](const StepRow& row) {
+    const Choice& choice = ChoiceOf(row.sequence);
+    const bool waits = choice.constraint != nullptr && !choice.ended && !choice.constraint->ready();
+    return waits && !choice.held;
+  });
+}
+
+void Engine::Impl::HoldLateRows(const StepPlan& plan) {
+  for (const StepRow& row : plan.rows) {
+    Choice& choice = ChoiceOf(row.sequence);
+    if (choice.constraint == nullptr || choice.ended || row.ask.samples == 0) continue;
+    choice.late = !choice.constraint->ready();
+    if (choice.late) {
+      Hold(choice);
+    } else {
+      Settle(choice);
+    }
+  }
+}
+
+void Engine::Impl::ResumeWhatIsReady() {
+  for (size_t i = held_.size(); i-- > 0;) {
+    Choice& choice = *held_[i];
+    if (!choice.constraint->ready() || choice.late) continue;
+    held_.erase(held_.begin() + static_cast<std::ptrdiff_t>(i));
+    Settle(choice);
+    if (!choice.ended) scheduler_.Resume(&choice);
+  }
+}
+
+// Those that the scheduler has held because it preempted them while their masks were being filled.
+void Engine::Impl::NoteHeld() {
+  for (const auto& active : active_) {
+    for (Choice& choice : active->choices) {
+      const bool noted = std::find(held_.begin(), held_.end(), &choice) != held_.end();
+      if (choice.held && !choice.ended && !noted) held_.push_back(&choice);
+    }
+  }
+}
+
+void Engine::Impl::Hold(Choice& choice) {
+  if (choice.held) return;
+  scheduler_.Hold(&choice);
+  held_.push_back(&choice);
+}
+
+// What the workers found out. REQUIRES: the constraint is ready.
+void Engine::Impl::Settle(Choice& choice) {
+  choice.undecided = false;
+  counters_.constraint_ns += choice.constraint->TakeSpentNs();
+  const Status fault = choice.constraint->fault();
+  if (!fault.ok()) EndChoice(choice, {FinishReason::kError, fault}, std::nullopt);
+}
+
+// A choice that was slow before is not planned until its mask is there: it would only be computed in vain.
+void Engine::Impl::FollowConstraint(Choice& choice, int32_t token) {
   ++counters_.constrained_tokens;
-  counters_.constraint_ns += choice.constraint_ns;
-  if (!allowed) return Internal("the constraint does not take a token that it allowed");
-  if (choice.constraint_ns <= limits_.max_constraint_step_ns) return {};
-  return ResourceExhausted(
-      "the constraint took " + std::to_string(choice.constraint_ns / 1000) + " us for one token; at most " +
-      std::to_string(limits_.max_constraint_step_ns / 1000) + " are allowed (max_constraint_step_us)");
+  const bool slow = choice.constraint->slow();
+  choice.constraint->Follow(token);
+  choice.undecided = true;
+  if (!mask_workers_.Post(choice.constraint)) {
+    return EndChoice(
+        choice, {FinishReason::kError, ResourceExhausted("too many constraints are being followed at once")},
+        std::nullopt);
+  }
+  if (slow) Hold(choice);
+}
+
+// What a matcher has gathered may be large: a worker frees it.
+void Engine::Impl::AbandonConstraint(Choice& choice) {
+  std::erase(held_, &choice);
+  if (choice.constraint == nullptr) return;
+  choice.constraint->Abandon();
+  if (choice.constraint->ready()) mask_workers_.Post(std::move(choice.constraint));
+  choice.constraint = nullptr;
+}
+
+std::span<const uint32_t> Engine::Impl::MaskOf(const Choice& choice) {
+  if (choice.constraint == nullptr || choice.ended || choice.late) return {};
+  return choice.constraint->mask();
 }
 
 Status Engine::Impl::WhyNoToken(const Choice& choice) const {
-  if (!choice.constraint || AllowsAny(choice.mask, choice.history->adjusts())) return NotFinite();
+  if (choice.constraint == nullptr || AllowsAny(MaskOf(choice), choice.history->adjusts()))
+    return NotFinite();
   return InvalidArgument(
       "the constraint allows no token here: the text is whole before stopping.min_tokens, or "
       "the vocabulary cannot go on with it");
@@ -567,6 +667,7 @@ void Engine::Impl::EndChoice(Choice& choice, ChoiceEnd end, std::optional<TokenI
   choice.ended = true;
   choice.timings.finished_ns = now_ns_;
   scheduler_.Finish(&choice);
+  AbandonConstraint(choice);
 
   ChoiceOutput& output = Emit(choice);
   output.token = std::move(last_token);
@@ -577,7 +678,7 @@ void Engine::Impl::EndChoice(Choice& choice, ChoiceEnd end, std::optional<TokenI
   if (!all_ended) return;
   ++counters_.finished_requests;
   if (output.end->reason == FinishReason::kCancelled) ++counters_.cancelled_requests;
-  if (active.queued) inbox_.LeaveQueue();
+  if (active.queued) inbox_.LeaveQueue(*active.live);
   active.queued = false;
 }
 

@@ -4,11 +4,30 @@
 #include <utility>
 
 namespace tramontane {
+namespace {
+
+// What grows with the request's size while it waits: the engine keeps a copy of the prompt for each choice.
+int64_t BytesOf(const LiveRequest& live) {
+  const Request& request = live.request;
+  const auto copies = static_cast<size_t>(request.choices) + 1;
+  size_t bytes = request.prompt.size() * sizeof(int32_t) * copies;
+  for (const std::string& stop : request.stopping.stop) bytes += stop.size() * copies;
+  bytes += request.stopping.stop_token_ids.size() * sizeof(int32_t);
+  bytes += live.history_after_prompt.adjusts().size_bytes() * copies;
+  return static_cast<int64_t>(bytes);
+}
+
+}  // namespace
 
 Inbox::~Inbox() { TakeAll(); }
 
 bool Inbox::Push(std::shared_ptr<LiveRequest> request) {
-  if (!ReservePlace()) return false;
+  const int64_t bytes = BytesOf(*request);
+  if (!ReserveBytes(bytes)) return false;
+  if (!ReservePlace()) {
+    queued_bytes_.fetch_sub(bytes, std::memory_order_relaxed);
+    return false;
+  }
   Node* node = new Node{std::move(request), top_.load(std::memory_order_relaxed)};
   while (
       !top_.compare_exchange_weak(node->below, node, std::memory_order_release, std::memory_order_relaxed)) {
@@ -29,10 +48,23 @@ std::vector<std::shared_ptr<LiveRequest>> Inbox::TakeAll() {
   return requests;
 }
 
+void Inbox::LeaveQueue(const LiveRequest& request) {
+  queued_bytes_.fetch_sub(BytesOf(request), std::memory_order_relaxed);
+  queued_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+bool Inbox::ReserveBytes(int64_t bytes) {
+  int64_t held = queued_bytes_.load(std::memory_order_relaxed);
+  do {
+    if (held > 0 && held + bytes > max_bytes_) return false;
+  } while (!queued_bytes_.compare_exchange_weak(held, held + bytes, std::memory_order_relaxed));
+  return true;
+}
+
 bool Inbox::ReservePlace() {
   int32_t queued = queued_.load(std::memory_order_relaxed);
   do {
-    if (queued >= capacity_) return false;
+    if (queued >= max_requests_) return false;
   } while (!queued_.compare_exchange_weak(queued, queued + 1, std::memory_order_relaxed));
   return true;
 }

@@ -1,9 +1,9 @@
-// Inbox: requests on their way to the engine thread, and the one count that bounds everything not yet
-// running.
+// Inbox: requests on their way to the engine thread, and the counts that bound everything not yet running.
 //
 // Push from any thread; TakeAll and LeaveQueue from the engine thread. Lock-free: pushed nodes form a stack
-// that the engine thread takes away whole. Always: queued() <= capacity. A request counts from Push until
-// LeaveQueue, so those taken but still waiting for a slot count too.
+// that the engine thread takes away whole. Always: queued() <= max_requests, and queued_bytes() <= max_bytes
+// unless one request alone is larger. A request counts from Push until LeaveQueue, so those taken but still
+// waiting for a slot count too.
 #pragma once
 
 #include <atomic>
@@ -17,21 +17,22 @@ namespace tramontane {
 
 class Inbox {
  public:
-  explicit Inbox(int32_t capacity) : capacity_(capacity) {}
+  Inbox(int32_t max_requests, int64_t max_bytes) : max_requests_(max_requests), max_bytes_(max_bytes) {}
   ~Inbox();
   Inbox(const Inbox&) = delete;
   Inbox& operator=(const Inbox&) = delete;
 
-  // False when `capacity` requests are queued: the request is refused.
+  // False when so many requests or bytes are queued: the request is refused.
   bool Push(std::shared_ptr<LiveRequest> request);
 
   // Everything pushed since the last call, oldest first.
   std::vector<std::shared_ptr<LiveRequest>> TakeAll();
 
-  // One of the requests taken runs now, or ended before it ran.
-  void LeaveQueue() { queued_.fetch_sub(1, std::memory_order_relaxed); }
+  // `request`, one of those taken, runs now, or ended before it ran.
+  void LeaveQueue(const LiveRequest& request);
 
   int32_t queued() const { return queued_.load(std::memory_order_relaxed); }
+  int64_t queued_bytes() const { return queued_bytes_.load(std::memory_order_relaxed); }
 
  private:
   struct Node {
@@ -40,9 +41,12 @@ class Inbox {
   };
 
   bool ReservePlace();
+  bool ReserveBytes(int64_t bytes);
 
-  const int32_t capacity_;
+  const int32_t max_requests_;
+  const int64_t max_bytes_;
   std::atomic<int32_t> queued_{0};
+  std::atomic<int64_t> queued_bytes_{0};
   std::atomic<Node*> top_{nullptr};  // the newest
 };
 

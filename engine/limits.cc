@@ -18,6 +18,8 @@ std::vector<Bound> Bounds(const EngineLimits& limits) {
   return {
       {"max_queued_requests", limits.max_queued_requests, 1, 1 << 20,
        "one more is refused, RESOURCE_EXHAUSTED"},
+      {"max_queued_bytes", limits.max_queued_bytes, 1, int64_t{1} << 40,
+       "a request that waits beside so much is refused, RESOURCE_EXHAUSTED"},
       {"context", limits.context, 1, kMaxContext, "a longer prompt is refused; output ends with `length`"},
       {"max_choices", limits.max_choices, 1, 1 << 10, "a larger n is refused, INVALID_ARGUMENT"},
       {"max_stop_strings", limits.max_stop_strings, 0, 1 << 10, "more are refused, INVALID_ARGUMENT"},
@@ -40,7 +42,11 @@ std::vector<Bound> Bounds(const EngineLimits& limits) {
        "later prompts wait, one place is kept for prompts that fit one chunk"},
       {"max_prefill_steps", limits.max_prefill_steps, 1, 1 << 10, "a decode step comes next"},
       {"max_constraint_step_ns", limits.max_constraint_step_ns, 1, int64_t{1} << 40,
-       "a choice whose next token takes longer to constrain ends with an error"},
+       "the masks of a step that take longer are not waited for; a choice that spends more than its "
+       "request's "
+       "share of it ends with an error"},
+      {"mask_workers", limits.mask_workers, 1, 1 << 6,
+       "masks wait for each other, and their rows sit steps out"},
       {"max_logit_rows", limits.max_logit_rows, 1, 1 << 16, "prompts are scored in slices of it"},
       {"output_queue_steps", limits.output_queue_steps, 1, 1 << 16, "the engine waits for the output thread"},
   };

@@ -11,7 +11,8 @@ namespace tramontane {
 
 struct EngineLimits {
   // ---- the door (any breach is refused at once, naming the field) -------------------------------
-  int32_t max_queued_requests = 256;  // not yet running; one more: RESOURCE_EXHAUSTED
+  int32_t max_queued_requests = 2048;             // not yet running; one more: RESOURCE_EXHAUSTED
+  int64_t max_queued_bytes = int64_t{256} << 20;  // that those hold; more: RESOURCE_EXHAUSTED
   int64_t context = 0;       // prompt + output of one sequence: min(the model's, what the pool holds)
   int32_t max_choices = 16;  // `n` of one request: INVALID_ARGUMENT
   int32_t max_stop_strings = 16;
@@ -34,9 +35,11 @@ struct EngineLimits {
   int32_t max_prefill_steps = 1;           // consecutive prefill steps while a decode sequence waits
 
   // ---- constraints ------------------------------------------------------------------------------
-  // Engine time for one token; more: that choice ends with an error. Wide, for a busy machine may take the
-  // engine's thread away for a while.
-  int64_t max_constraint_step_ns = 2'000'000'000;
+  // For the masks of a step, of all choices: longer the step does not wait, and later rows sit it out. It is
+  // also what a request's choices may spend together on a token each, of a processor; ten tokens' worth ahead
+  // of that, or more for one mask, and a choice ends with an error.
+  int64_t max_constraint_step_ns = 20'000'000;
+  int32_t mask_workers = 2;  // threads that fill masks; a choice whose mask is not filled yet sits steps out
 
   // ---- output -----------------------------------------------------------------------------------
   int32_t max_logit_rows = 64;  // rows of logits held at once; prompt scoring runs in slices of it

@@ -1,6 +1,6 @@
-// LiveRequest: one accepted request for as long as it lives, shared by the engine thread and the output
-// thread. Each field says who may touch it. Made by Submit; freed by the last of the two threads that lets go
-// of it.
+// LiveRequest: one accepted request for as long as it lives, shared by the engine thread, the output thread
+// and, where it is constrained, the mask workers. Each field says who may touch it. Made by Submit; freed by
+// the last thread that lets go of it.
 #pragma once
 
 #include <atomic>
@@ -11,9 +11,19 @@
 #include "engine/request.h"
 #include "engine/sampling_history.h"
 #include "engine/token_stream.h"
+#include "models/grammar/grammar.h"
 #include "models/tokenizer/tokenizer.h"
 
 namespace tramontane {
+
+// Where the texts of a constrained request begin.
+struct ConstraintStart {
+  static constexpr int64_t kStepsAhead = 10;  // steps whose time a request may spend before it has earned it
+
+  TextStart text = TextStart::kWithinMessage;
+  std::vector<uint32_t> mask;  // [MaskWords(vocab)] of the first token
+  int64_t left_ns = 0;         // of the request's share, before the first token
+};
 
 struct LiveRequest {
   // `tokenizer` may be null: then there is no text.
@@ -31,6 +41,8 @@ struct LiveRequest {
   const Request request;                       // any thread
   const std::shared_ptr<TokenStream> stream;   // engine thread: its cancel flag; output thread: the rest
   const SamplingHistory history_after_prompt;  // engine thread: what each choice's own history starts from
+  ConstraintStart constraint_start;            // any thread, once Submit has set it
+  std::atomic<int64_t> constraint_left_ns{0};  // mask workers: of the share of all choices
 
   // [choices] "stop here": a stop string is complete. Set by the output thread, read by the engine thread.
   std::vector<std::atomic<bool>> stopped_by_text;

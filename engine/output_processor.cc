@@ -61,8 +61,9 @@ const std::string* OutputProcessor::DeliverToken(ChoiceOutput& output, ChoiceTex
   delta.choice = output.choice;
   delta.token_ids = {output.token->token};
   ChoiceText::Shown gain;
-  const std::string* stop = text.Append(
-      output.token->token, shown ? ChoiceText::Spelling::kShown : ChoiceText::Spelling::kHidden, &gain);
+  const auto spelling = shown ? ChoiceText::Spelling::kShown : ChoiceText::Spelling::kHidden;
+  output.token->use = text.UseOf(output.token->token, spelling);
+  const std::string* stop = text.Append(output.token->token, spelling, &gain);
   if (stop == nullptr && output.end) text.Flush(&gain);
   delta.text = std::move(gain.text);
   delta.tool_calls_at = gain.tool_calls_at;

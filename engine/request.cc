@@ -4,14 +4,15 @@
 #include <limits>
 
 #include "engine/limits.h"
+#include "kernels/core/utf8.h"
 #include "kernels/sampling.h"
-#include "models/tokenizer/utf8.h"
 
 namespace tramontane {
 namespace {
 
 constexpr float kMaxTemperature = 100.0f;
-constexpr float kMaxPenalty = 2.0f;  // presence and frequency, either sign
+constexpr float kMaxPenalty = 2.0f;             // presence and frequency, either sign
+constexpr float kMinRepetitionPenalty = 0.01f;  // a logit divided by much less is no number
 constexpr float kMaxRepetitionPenalty = 100.0f;
 constexpr float kMaxLogitBias = 100.0f;
 
@@ -74,8 +75,8 @@ Status CheckSampling(const SamplingParams& sampling, const EngineLimits& limits,
   TM_RETURN_IF_ERROR(CheckPositiveUpTo("sampling.top_p", sampling.top_p, 1.0f));
   TM_RETURN_IF_ERROR(CheckRange("sampling.top_k", sampling.top_k, -1, std::numeric_limits<int32_t>::max()));
   TM_RETURN_IF_ERROR(CheckInterval("sampling.min_p", sampling.min_p, 0.0f, 1.0f));
-  TM_RETURN_IF_ERROR(
-      CheckPositiveUpTo("sampling.repetition_penalty", sampling.repetition_penalty, kMaxRepetitionPenalty));
+  TM_RETURN_IF_ERROR(CheckInterval("sampling.repetition_penalty", sampling.repetition_penalty,
+                                   kMinRepetitionPenalty, kMaxRepetitionPenalty));
   TM_RETURN_IF_ERROR(
       CheckInterval("sampling.presence_penalty", sampling.presence_penalty, -kMaxPenalty, kMaxPenalty));
   TM_RETURN_IF_ERROR(

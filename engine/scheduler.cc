@@ -71,10 +71,10 @@ StepPlan Scheduler::Plan(int64_t now_ns) {
   if (plan.rows.empty()) PlanPrefill(&plan, now_ns);
   if (plan.rows.empty() && decode_waits && !decode_due) PlanDecode(&plan);
   if (plan.rows.empty()) {
-    TM_CHECK(
-        steps_in_flight() > 0 || (prefill_.empty() && !decode_waits && (ready_.empty() || !decode_.empty())),
-        "gridlock: %zu part-way, %zu in decode, %zu ready, %lld pages free", prefill_.size(), decode_.size(),
-        ready_.size(), static_cast<long long>(cache_.pool().free_pages()));
+    TM_CHECK(steps_in_flight() > 0 || AnyHeld() ||
+                 (prefill_.empty() && !decode_waits && (ready_.empty() || !decode_.empty())),
+             "gridlock: %zu part-way, %zu in decode, %zu ready, %lld pages free", prefill_.size(),
+             decode_.size(), ready_.size(), static_cast<long long>(cache_.pool().free_pages()));
     return {};
   }
   prefill_run_ = plan.lane == Lane::kPrefill && decode_waits ? prefill_run_ + 1 : 0;
@@ -99,7 +99,12 @@ void Scheduler::GiveSlots(int64_t now_ns) {
 }
 
 bool Scheduler::DecodeWaits() const {
-  return std::any_of(decode_.begin(), decode_.end(), [](const Sequence* s) { return HasDecodeLeft(*s); });
+  return std::any_of(decode_.begin(), decode_.end(),
+                     [](const Sequence* s) { return HasDecodeLeft(*s) && !s->held; });
+}
+
+bool Scheduler::AnyHeld() const {
+  return std::any_of(decode_.begin(), decode_.end(), [](const Sequence* s) { return s->held; });
 }
 
 // One token for every sequence in decode, oldest first. Who goes is settled before any page is taken, so that
@@ -107,9 +112,10 @@ bool Scheduler::DecodeWaits() const {
 void Scheduler::PlanDecode(StepPlan* plan) {
   plan->rows.reserve(decode_.size());
   int64_t promised = 0;
-  for (size_t i = 0; i < decode_.size(); ++i) {  // preemption shortens the list behind i
-    Sequence* sequence = decode_[i];
-    if (!HasDecodeLeft(*sequence) || SitsOut(*sequence)) continue;
+  rows_ = decode_;  // preemption shortens the list
+  for (Sequence* sequence : rows_) {
+    const bool is_preempted = sequence->state != SequenceState::kDecode;
+    if (is_preempted || !HasDecodeLeft(*sequence) || SitsOut(*sequence)) continue;
     const int64_t position = sequence->scheduled_len;
     const auto needed = [&] { return cache_.PagesNeeded(sequence->tables, position, position + 1); };
     int64_t pages = needed();
@@ -338,11 +344,25 @@ int64_t Scheduler::PagesAvailable(const Sequence& sequence) const {
   return pages;
 }
 
-bool Scheduler::SitsOut(const Sequence& sequence) const { return victim_in_flight_ == &sequence; }
+bool Scheduler::SitsOut(const Sequence& sequence) const {
+  return sequence.held || victim_in_flight_ == &sequence;
+}
 
-// Preempts the youngest sequence with pages, if it is younger than this one. False when there is none, or
-// when it is in flight: then it sits this plan out, and is preempted once its steps are applied.
+// Of those not in flight; null when there is none.
+Sequence* Scheduler::HeldWithPages() const {
+  const auto found = std::find_if(decode_.begin(), decode_.end(),
+                                  [](const Sequence* s) { return s->held && s->steps_in_flight == 0; });
+  return found == decode_.end() ? nullptr : *found;
+}
+
+// Preempts a held sequence with pages, or else the youngest one, if it is younger than this one. False when
+// there is none, or when it is in flight: then it sits this plan out, and is preempted once its steps are
+// applied.
 bool Scheduler::PreemptYoungerThan(const Sequence& sequence) {
+  if (Sequence* held = HeldWithPages()) {
+    Preempt(held);
+    return true;
+  }
   Sequence* youngest = nullptr;
   for (const auto* list : {&prefill_, &decode_}) {
     if (!list->empty() && (youngest == nullptr || Older(*youngest, *list->back()))) youngest = list->back();
@@ -364,7 +384,8 @@ void Scheduler::Preempt(Sequence* sequence) {
   sequence->accepted_len = 0;
   ++sequence->usage.preemptions;
   ++preemptions_;
-  MakeReady(sequence);
+  sequence->held = sequence->held || sequence->undecided;
+  if (!sequence->held) MakeReady(sequence);
 }
 
 // By age: what was preempted comes before everything that arrived later.
@@ -391,6 +412,19 @@ void Scheduler::Fork(Sequence& parent, Sequence* sequence) {
   cache_.Roll(sequence->tables, sequence->accepted_len);
   sequence->timings = parent.timings;
   InsertByAge(decode_, sequence);
+}
+
+void Scheduler::Hold(Sequence* sequence) {
+  TM_CHECK(sequence->state == SequenceState::kDecode, "choice %d of request %s is held, and is not in decode",
+           sequence->choice, sequence->request->id.c_str());
+  sequence->held = true;
+}
+
+void Scheduler::Resume(Sequence* sequence) {
+  TM_CHECK(sequence->held, "choice %d of request %s is not held", sequence->choice,
+           sequence->request->id.c_str());
+  sequence->held = false;
+  if (sequence->state == SequenceState::kWaiting) MakeReady(sequence);
 }
 
 void Scheduler::Finish(Sequence* sequence) {

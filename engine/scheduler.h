@@ -8,9 +8,9 @@
 //   Admit -> queue --slots, in order--> ready --a place and pages, by age--> prefill -> decode -> Finish
 //                                         ^-------------- preempted -----------'---------'
 //
-// Always: a sequence is in one of those four lists or in none (finished, or not yet forked); ready, prefill
-// and decode together hold at most max_sequences slots; pages are held only in prefill and decode, and by
-// finished sequences that a step in flight still mentions.
+// Always: a sequence is in one of those four lists or in none (finished, not yet forked, or held and
+// preempted); ready, prefill and decode together hold at most max_sequences slots; pages are held only in
+// prefill and decode, and by finished sequences that a step in flight still mentions.
 #pragma once
 
 #include <cstdint>
@@ -41,8 +41,8 @@ class Scheduler {
   void Admit(Sequence* sequence);
 
   // The next step; kIdle (step 0, nothing to apply) when nothing can run. Advances scheduled_len, takes
-  // pages, may preempt: a preempted sequence (never one in flight, never the oldest) gives its pages back and
-  // waits again by age. May be called again before the last plan is applied, up to
+  // pages, may preempt: a preempted sequence (never one in flight, never the oldest but where it is held)
+  // gives its pages back and waits again by age. May be called again before the last plan is applied, up to
   // EngineLimits::steps_in_flight.
   StepPlan Plan(int64_t now_ns);
 
@@ -50,6 +50,13 @@ class Scheduler {
   // REQUIRES: `parent` has just sampled the prompt's first tokens and that step is not yet applied;
   // `sequence` gets its own first token before the next plan. The parent may be finished already.
   void Fork(Sequence& parent, Sequence* sequence);
+
+  // A sequence in decode is in no further plan until Resume: its next token cannot be chosen yet. It keeps
+  // its pages while nobody needs them; where pages are short, held sequences are the first to be preempted,
+  // whatever their age. Twice does no harm.
+  void Hold(Sequence* sequence);
+  // REQUIRES: it is held, and no plan in flight has a position of it that will not be accepted.
+  void Resume(Sequence* sequence);
 
   // No more steps for this sequence, in whatever state it is. Its pages and slots go back at once, or when
   // the last step in flight that mentions it is applied.
@@ -77,6 +84,7 @@ class Scheduler {
   // ---- lanes ------------------------------------------------------------------------------------
   void GiveSlots(int64_t now_ns);
   bool DecodeWaits() const;
+  bool AnyHeld() const;
   void PlanDecode(StepPlan* plan);
   void PlanPrefill(StepPlan* plan, int64_t now_ns);
 
@@ -101,6 +109,7 @@ class Scheduler {
   int64_t PagesAvailable(const Sequence& sequence) const;
   bool SitsOut(const Sequence& sequence) const;
   bool PreemptYoungerThan(const Sequence& sequence);
+  Sequence* HeldWithPages() const;
   void Preempt(Sequence* sequence);
   void MakeReady(Sequence* sequence);
   void Release(Sequence* sequence);
@@ -115,6 +124,7 @@ class Scheduler {
   std::vector<Sequence*> prefill_;  // part-way, oldest first; at most max_partial_prefills between plans
   std::vector<Sequence*> decode_;   // every prefill position planned, oldest first
   std::vector<Sequence*> shares_;   // scratch of GiveShortestRemaining
+  std::vector<Sequence*> rows_;     // scratch of PlanDecode
 
   int32_t free_slots_ = 0;
   int32_t prefill_run_ = 0;  // prefill steps since the last decode step, while decode waits

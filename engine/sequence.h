@@ -28,11 +28,13 @@ struct Sequence {
   int64_t arrival = 0;          // order of submission over all requests: who is older (then by choice)
   std::vector<int32_t> tokens;  // prompt, then accepted output
   int64_t max_len = 0;          // prompt + max_tokens, at most the context
+  bool undecided = false;       // what its next token may be is not known yet: once preempted it is held
 
   // ---- kept by the scheduler --------------------------------------------------------------------
   SequenceState state = SequenceState::kWaiting;
   int32_t slots = 0;            // of EngineLimits::max_sequences: its own and those of choices not yet forked
   int64_t prefill_len = 0;      // tokens to prefill: the prompt, or after preemption prompt + output
+  bool held = false;            // in no plan until Resume
   bool fits_one_chunk = false;  // its prefill fits the half of a step that the oldest prompt leaves
   int64_t scheduled_len = 0;    // positions planned
   int64_t accepted_len = 0;     // positions applied

@@ -22,11 +22,19 @@
 
 namespace tramontane {
 
+// How the bytes of a token's piece become text where the token stands.
+enum class PieceUse : uint8_t {
+  kAsItIs,
+  kBeginsText,  // but for a leading space, which nobody typed
+  kSpelledOut,  // a control token that the reader is told of
+};
+
 struct TokenInfo {
   int32_t token = -1;
   float logprob = 0.0f;
   int32_t rank = 0;
   std::vector<TokenLogprob> top = {};  // highest first
+  PieceUse use = PieceUse::kAsItIs;    // set by the output thread
 };
 
 // Once per request, when its prefill begins to give results (with the first Delta or Finished at the latest).

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <filesystem>
 #include <map>
 #include <system_error>
 
+#include "models/built_in_files.h"
 #include "models/model_folder.h"
 
 namespace tramontane {
@@ -47,9 +47,9 @@ std::string WidthText(int32_t window) { return window == 0 ? "none" : std::to_st
 // What is there by its name; several may be.
 std::string TokenizerText(const std::string& folder) {
   std::vector<std::string> found;
-  std::error_code error;
-  for (std::filesystem::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
-    const std::string name = it->path().filename().string();
+  const auto names = NamesInFolder(folder);
+  if (!names.ok()) return "absent";
+  for (const std::string& name : *names) {
     if (name.starts_with("tokenizer.model")) found.push_back(name + " (SentencePiece)");
     if (name == "tekken.json") found.push_back(name + " (Tekken, not implemented)");
     if (name == "tokenizer.json") found.push_back(name + " (not read)");

@@ -8,11 +8,14 @@
 #include <system_error>
 #include <vector>
 
+#include "models/built_in_files.h"
+
 namespace tramontane {
 
 using nlohmann::json;
 
 StatusOr<std::string> ReadFile(const std::string& path, int64_t max_bytes) {
+  if (const BuiltInFile* file = FindBuiltInFile(path)) return std::string(file->bytes);
   std::error_code error;
   const auto kind = std::filesystem::status(path, error);
   if (error || !std::filesystem::exists(kind)) return NotFound(path + ": there is no such file");

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <filesystem>
 #include <set>
 #include <utility>
 
+#include "models/built_in_files.h"
 #include "models/json_file.h"
 #include "models/kv_layout.h"
 #include "models/model_folder.h"
@@ -671,7 +671,7 @@ StatusOr<ModelConfig> LoadModelConfig(const std::string& folder) {
   if (files.layout == FolderLayout::kMistral) return ParseMistralParams(text, file);
   const std::string generation_file = files.PathOf("generation_config.json");
   std::string generation_config;
-  if (std::error_code error; std::filesystem::exists(generation_file, error)) {
+  if (FileExists(generation_file)) {
     TM_ASSIGN_OR_RETURN(generation_config, ReadFile(generation_file, kMaxConfigBytes));
     if (generation_config.empty()) return InvalidArgument(generation_file + ": the file is empty");
   }

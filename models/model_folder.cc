@@ -5,6 +5,7 @@
 #include <set>
 #include <system_error>
 
+#include "models/built_in_files.h"
 #include "models/json_file.h"
 
 namespace tramontane {
@@ -58,15 +59,8 @@ StatusOr<std::map<std::string, std::string>> ReadIndex(const std::string& path) 
 }  // namespace
 
 StatusOr<ModelFolder> FindModelFiles(const std::string& folder) {
-  namespace fs = std::filesystem;
-  std::error_code error;
-  if (!fs::is_directory(folder, error)) return NotFound(folder + ": there is no such model folder");
-  std::set<std::string> names;
-  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
-    names.insert(it->path().filename().string());
-  }
-  if (error) return FailedPrecondition(folder + ": cannot be listed: " + error.message());
-
+  TM_ASSIGN_OR_RETURN(const std::vector<std::string> in_folder, NamesInFolder(folder));
+  const std::set<std::string> names(in_folder.begin(), in_folder.end());
   const auto has_weights = [&](const LayoutFiles& files) {
     return names.count(files.config) != 0 && !WeightFiles(names, files).empty();
   };
@@ -97,7 +91,7 @@ StatusOr<ModelFolder> FindModelFiles(const std::string& folder) {
   }
   if (found.weight_files.empty()) {
     for (const std::string& name : names) {
-      const std::string suffix = fs::path(name).extension().string();
+      const std::string suffix = std::filesystem::path(name).extension().string();
       if (suffix == ".bin" || suffix == ".pth" || suffix == ".pt" || suffix == ".gguf") {
         found.unreadable_weights.push_back(name);
       }

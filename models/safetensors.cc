@@ -10,6 +10,7 @@
 #include <cstring>
 #include <utility>
 
+#include "models/built_in_files.h"
 #include "models/json_file.h"
 
 namespace tramontane {
@@ -154,6 +155,20 @@ StatusOr<TensorMap> ParseSafetensors(std::string_view bytes, const std::string& 
 }
 
 StatusOr<SafetensorsFile> SafetensorsFile::Open(const std::string& path) {
+  SafetensorsFile file;
+  file.path_ = path;
+  if (const BuiltInFile* built_in = FindBuiltInFile(path)) {
+    file.data_ = built_in->bytes.data();
+    file.bytes_ = built_in->bytes.size();
+  } else {
+    TM_RETURN_IF_ERROR(file.Map());
+  }
+  TM_ASSIGN_OR_RETURN(file.tensors_, ParseSafetensors({file.data_, file.bytes_}, path));
+  return file;
+}
+
+Status SafetensorsFile::Map() {
+  const std::string& path = path_;
   const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (descriptor < 0) return NotFound(path + ": cannot be opened: " + std::strerror(errno));
   struct stat info{};
@@ -169,22 +184,21 @@ StatusOr<SafetensorsFile> SafetensorsFile::Open(const std::string& path) {
   if (mapping == MAP_FAILED)
     return ResourceExhausted(path + ": cannot be mapped: " + std::strerror(mmap_error));
 
-  SafetensorsFile file;
-  file.path_ = path;
-  file.mapping_ = static_cast<const char*>(mapping);
-  file.bytes_ = static_cast<size_t>(info.st_size);
-  TM_ASSIGN_OR_RETURN(file.tensors_, ParseSafetensors({file.mapping_, file.bytes_}, path));
-  return file;
+  data_ = static_cast<const char*>(mapping);
+  bytes_ = static_cast<size_t>(info.st_size);
+  mapped_ = true;
+  return {};
 }
 
 SafetensorsFile::SafetensorsFile(SafetensorsFile&& other) noexcept
     : path_(std::move(other.path_)),
-      mapping_(std::exchange(other.mapping_, nullptr)),
+      data_(std::exchange(other.data_, nullptr)),
       bytes_(std::exchange(other.bytes_, 0)),
+      mapped_(std::exchange(other.mapped_, false)),
       tensors_(std::move(other.tensors_)) {}
 
 SafetensorsFile::~SafetensorsFile() {
-  if (mapping_ != nullptr) munmap(const_cast<char*>(mapping_), bytes_);
+  if (mapped_) munmap(const_cast<char*>(data_), bytes_);
 }
 
 namespace {
@@ -200,12 +214,12 @@ void Advise(const char* mapping, int64_t begin, int64_t end, int advice) {
 }  // namespace
 
 const std::byte* SafetensorsFile::Data(const TensorInfo& tensor) const {
-  Advise(mapping_, tensor.begin, tensor.end, MADV_WILLNEED);
-  return reinterpret_cast<const std::byte*>(mapping_ + tensor.begin);
+  if (mapped_) Advise(data_, tensor.begin, tensor.end, MADV_WILLNEED);
+  return reinterpret_cast<const std::byte*>(data_ + tensor.begin);
 }
 
 void SafetensorsFile::Release(const TensorInfo& tensor) const {
-  Advise(mapping_, tensor.begin, tensor.end, MADV_DONTNEED);
+  if (mapped_) Advise(data_, tensor.begin, tensor.end, MADV_DONTNEED);
 }
 
 }  // namespace tramontane

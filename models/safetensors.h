@@ -42,7 +42,7 @@ StatusOr<TensorMap> ParseSafetensors(std::string_view bytes, const std::string& 
 
 class SafetensorsFile {
  public:
-  static StatusOr<SafetensorsFile> Open(const std::string& path);
+  static StatusOr<SafetensorsFile> Open(const std::string& path);  // maps it, if it is not built in
   SafetensorsFile(SafetensorsFile&& other) noexcept;
   SafetensorsFile& operator=(SafetensorsFile&&) = delete;
   ~SafetensorsFile();
@@ -57,10 +57,12 @@ class SafetensorsFile {
 
  private:
   SafetensorsFile() = default;
+  Status Map();
 
   std::string path_;
-  const char* mapping_ = nullptr;
+  const char* data_ = nullptr;
   size_t bytes_ = 0;
+  bool mapped_ = false;  // by this object
   TensorMap tensors_;
 };
 

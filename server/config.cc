@@ -6,6 +6,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "kernels/core/nearest_name.h"
 #include "server/gateway/host_port.h"
 
 namespace tramontane {
@@ -75,15 +76,16 @@ Setting Switch(const char* key, bool ServeConfig::* member, const char* help) {
           [member](const ServeConfig& config) { return config.*member ? "true" : "false"; }};
 }
 
-Setting Seconds(const char* key, double ServeConfig::* member, double most, const char* help) {
+Setting Seconds(const char* key, double ServeConfig::* member, double least, double most, const char* help) {
   return {key, help, "SECONDS",
           [=](ServeConfig& config, std::string_view text) -> std::string {
             double value = 0;
             if (!ParseNumber(text, &value) || !std::isfinite(value)) {
               return "is " + Quoted(text) + ", it must be a number of seconds";
             }
-            if (value < 0 || value > most) {
-              return "is " + std::string(text) + ", it must lie in 0 .. " + Json(most).dump();
+            if (value < least || value > most) {
+              return "is " + std::string(text) + ", it must lie in " +
+                     (least == 0 ? "0" : Json(least).dump()) + " .. " + Json(most).dump();
             }
             config.*member = value;
             return {};
@@ -91,11 +93,15 @@ Setting Seconds(const char* key, double ServeConfig::* member, double most, cons
           [member](const ServeConfig& config) { return Json(config.*member).dump(); }};
 }
 
-Setting Bytes(const char* key, int64_t ServeConfig::* member, const char* help) {
+Setting Bytes(const char* key, int64_t ServeConfig::* member, int64_t least, int64_t most, const char* help) {
   return {key, help, "BYTES",
           [=](ServeConfig& config, std::string_view text) -> std::string {
             const StatusOr<int64_t> bytes = ParseBytes(text);
             if (!bytes.ok()) return bytes.status().message();
+            if (*bytes < least || *bytes > most) {
+              return "is " + std::to_string(*bytes) + " bytes, it must lie in " + std::to_string(least) +
+                     " .. " + std::to_string(most);
+            }
             config.*member = *bytes;
             return {};
           },
@@ -152,26 +158,10 @@ std::string HostFault(const std::string& name) {
   return is_one ? "" : "must be a host's name without a port, or *";
 }
 
-// Edit distance, to name the nearest known key.
-size_t Distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t above = row[j];
-      row[j] = std::min({above + 1, row[j - 1] + 1, diagonal + (a[i - 1] == b[j - 1] ? 0u : 1u)});
-      diagonal = above;
-    }
-  }
-  return row[b.size()];
-}
-
 const Setting& NearestSetting(std::string_view key) {
   const std::vector<Setting>& settings = ServeSettings();
   return *std::min_element(settings.begin(), settings.end(), [key](const Setting& a, const Setting& b) {
-    return Distance(key, a.key) < Distance(key, b.key);
+    return EditDistance(key, a.key) < EditDistance(key, b.key);
   });
 }
 
@@ -223,13 +213,34 @@ const std::vector<Setting>& ServeSettings() {
            "origins whose web pages may call the HTTP API besides those of this machine, * for any"),
       List("http_host", &C::http_host, "NAME[,NAME]", HostFault,
            "names that HTTP requests may be sent to besides localhost, * for any"),
+      Integer("http_io_threads", &C::http_io_threads, 1, 64, "N", "threads of HTTP's sockets"),
+      Integer("http_handler_threads", &C::http_handler_threads, 1, 256, "N",
+              "threads that parse HTTP's JSON"),
+      Integer("http_max_connections", &C::http_max_connections, 1, 1 << 20, "N",
+              "HTTP connections; for one more the one that waits longest is closed, or the new one gets 503"),
+      Bytes("http_max_header_bytes", &C::http_max_header_bytes, 1 << 10, 1 << 20,
+            "longest header of a request; more is refused with 431"),
+      Bytes("http_max_body_bytes", &C::http_max_body_bytes, 1 << 10, 1 << 30,
+            "longest body of a request, also decompressed; more is refused with 413"),
+      Bytes("http_max_held_body_bytes", &C::http_max_held_body_bytes, 1 << 20, int64_t{1} << 40,
+            "requests that are not parsed yet, together; more are refused with 503"),
+      Seconds("http_read_timeout", &C::http_read_timeout, 0.01, 86400.0, "for a request to arrive; then 408"),
+      Seconds("http_idle_timeout", &C::http_idle_timeout, 0.01, 86400.0,
+              "between two requests of a connection; then it is closed"),
+      Seconds("http_write_timeout", &C::http_write_timeout, 0.01, 86400.0,
+              "for a client to take a write; then its request is cancelled"),
+      Seconds("http_silence", &C::http_silence, 0, 86400.0,
+              "without a write to a stream, then a comment keeps it open; 0: none"),
       Switch("any_model", &C::any_model, "HTTP takes any model's name for the one that is served"),
+      OneOf("strict_fields", &C::strict_fields, {"on", "off"}, "on|off",
+            "HTTP refuses fields that it does not know; off: it takes them and lists them in the header "
+            "x-tramontane-ignored"),
       OneOf("device", &C::device, {"auto", "cpu", "cuda"}, "auto|cpu|cuda",
             "where the model runs; auto: on a GPU where there is one, else on the CPU"),
       OneOf("cpu_variant", &C::cpu_variant, {"", "portable", "avx2", "avx512", "avx512_bf16", "amx_bf16"},
             "NAME", "instruction set of the CPU kernels; empty: the best this machine has"),
       Integer("threads", &C::threads, 0, 1024, "N", "compute threads; 0: one per core"),
-      Bytes("memory", &C::memory,
+      Bytes("memory", &C::memory, 0, std::numeric_limits<int64_t>::max(),
             "weights, workspace and KV pages together, as 4GiB or bytes; 0: what the limits can use, at most "
             "70 % of the free memory (90 % of a GPU's)"),
       OneOf("kv_dtype", &C::kv_dtype, {"bf16", "f32"}, "bf16|f32",
@@ -245,12 +256,18 @@ const std::vector<Setting>& ServeSettings() {
               "prompts part-way through prefill at once"),
       Integer("max_prefill_steps", &C::max_prefill_steps, 1, 1024, "N",
               "prefill steps between two decode steps while something decodes"),
+      Integer("max_constraint_step_us", &C::max_constraint_step_us, 1000, 10'000'000, "N",
+              "microseconds that a step waits for the masks of constraints, and that a request's choices may "
+              "spend on a token each"),
       Integer("worker_threads", &C::worker_threads, 1, 256, "N", "threads that tokenise and render chats"),
       Integer("max_queued_work", &C::max_queued_work, 1, 1 << 20, "N",
               "requests waiting for those threads; one more is refused with RESOURCE_EXHAUSTED"),
-      Seconds("step_timeout", &C::step_timeout, 86400.0,
+      Bytes("grpc_memory", &C::grpc_memory, 16 << 20, int64_t{1} << 40,
+            "what messages of all gRPC calls may take while they come; calls beyond end with "
+            "RESOURCE_EXHAUSTED"),
+      Seconds("step_timeout", &C::step_timeout, 0, 86400.0,
               "/health is 503 when the engine has had work and made no step for so long; 0: never"),
-      Seconds("drain_timeout", &C::drain_timeout, 86400.0,
+      Seconds("drain_timeout", &C::drain_timeout, 0, 86400.0,
               "how long a stopping server lets running requests finish"),
       OneOf("log_level", &C::log_level, {"trace", "debug", "info", "warn", "error", "off"}, "LEVEL",
             "least level that is logged"),
@@ -305,6 +322,20 @@ std::vector<std::string> ApplyConfigJson(std::string_view json_text, ServeConfig
     if (!problem.empty()) problems.push_back(Quoted(key) + " " + problem);
   }
   return problems;
+}
+
+HttpLimits HttpLimitsOf(const ServeConfig& config) {
+  const auto ms = [](double seconds) { return static_cast<int64_t>(seconds * 1000); };
+  HttpLimits limits;
+  limits.max_connections = static_cast<int32_t>(config.http_max_connections);
+  limits.max_header_bytes = config.http_max_header_bytes;
+  limits.max_body_bytes = config.http_max_body_bytes;
+  limits.max_held_body_bytes = config.http_max_held_body_bytes;
+  limits.read_timeout_ms = ms(config.http_read_timeout);
+  limits.idle_timeout_ms = ms(config.http_idle_timeout);
+  limits.write_timeout_ms = ms(config.http_write_timeout);
+  limits.silence_ms = ms(config.http_silence);
+  return limits;
 }
 
 std::string PrintConfig(const ServeConfig& config) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/core/status.h"
+#include "server/gateway/http_limits.h"
 
 namespace tramontane {
 
@@ -19,22 +20,36 @@ struct ServeConfig {
   std::string http_address = "127.0.0.1:8000";  // "off": no HTTP
   std::vector<std::string> http_cors_origin;    // "*": any
   std::vector<std::string> http_host;           // "*": any
+  int64_t http_io_threads = kDefaultIoThreads;
+  int64_t http_handler_threads = kDefaultHandlerThreads;
+  int64_t http_max_connections = HttpLimits{}.max_connections;
+  int64_t http_max_header_bytes = HttpLimits{}.max_header_bytes;
+  int64_t http_max_body_bytes = HttpLimits{}.max_body_bytes;
+  int64_t http_max_held_body_bytes = HttpLimits{}.max_held_body_bytes;
+  double http_read_timeout =
+      static_cast<double>(HttpLimits{}.read_timeout_ms) / 1000;  // seconds, as the next three
+  double http_idle_timeout = static_cast<double>(HttpLimits{}.idle_timeout_ms) / 1000;
+  double http_write_timeout = static_cast<double>(HttpLimits{}.write_timeout_ms) / 1000;
+  double http_silence = static_cast<double>(HttpLimits{}.silence_ms) / 1000;  // 0: no comments
   bool any_model = false;
-  std::string device = "auto";  // auto, cpu, cuda
-  std::string cpu_variant;      // "": the best this machine has
-  int64_t threads = 0;          // compute threads; 0: one per core
+  std::string strict_fields = "on";  // on, off
+  std::string device = "auto";       // auto, cpu, cuda
+  std::string cpu_variant;           // "": the best this machine has
+  int64_t threads = 0;               // compute threads; 0: one per core
   int64_t memory = 0;  // bytes in all; 0: what the limits below can use, at most 70 % of what is free
   std::string kv_dtype = "bf16";  // bf16, f32
   int64_t page_size = 16;
   int64_t context = 0;  // 0: the model's
   int64_t max_sequences = 64;
-  int64_t max_queued_requests = 256;
+  int64_t max_queued_requests = 2048;
   int64_t max_choices = 16;
   int64_t max_step_tokens = 512;
   int64_t max_partial_prefills = 4;
   int64_t max_prefill_steps = 1;
+  int64_t max_constraint_step_us = 20'000;
   int64_t worker_threads = 2;
-  int64_t max_queued_work = 256;
+  int64_t max_queued_work = 2048;
+  int64_t grpc_memory = 256 << 20;
   double step_timeout = 300.0;  // seconds; 0: none
   double drain_timeout = 30.0;  // seconds
   std::string log_level = "info";
@@ -62,6 +77,8 @@ std::string FlagOf(const Setting& setting);
 // Applies a JSON document. Every problem is found before this returns, one line each: key, value, limit, and
 // for an unknown key the nearest known one.
 std::vector<std::string> ApplyConfigJson(std::string_view json_text, ServeConfig* config);
+
+HttpLimits HttpLimitsOf(const ServeConfig& config);
 
 // The effective settings as a JSON document that ApplyConfigJson accepts.
 std::string PrintConfig(const ServeConfig& config);

@@ -47,7 +47,7 @@ RpcError ToSpec(const v1::Constraint& proto, ConstraintSpec* spec, std::string* 
 }  // namespace
 
 RpcError ConvertConstraint(const ServedModel& model, const std::string& path, const v1::Constraint& proto,
-                           ConstraintParams* constraint) {
+                           const std::function<bool()>& wanted, ConstraintParams* constraint) {
   if (model.constraints == nullptr) {
     RpcError error =
         ToRpcError(Unimplemented(path + ": this server has no structured output").WithField(path));
@@ -57,7 +57,7 @@ RpcError ConvertConstraint(const ServedModel& model, const std::string& path, co
   ConstraintSpec spec;
   std::string kind_path = path;
   if (RpcError error = ToSpec(proto, &spec, &kind_path); !error.ok()) return error;
-  StatusOr<std::shared_ptr<const Grammar>> grammar = model.constraints->Compile(spec);
+  StatusOr<std::shared_ptr<const Grammar>> grammar = model.constraints->Compile(spec, wanted);
   if (!grammar.ok()) {
     if (grammar.status().code() != StatusCode::kInvalidArgument) return ToRpcError(grammar.status());
     return FieldError(kind_path, grammar.status().message());

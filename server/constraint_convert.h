@@ -3,6 +3,7 @@
 // Any thread; compiling takes milliseconds to seconds, so it belongs on a worker.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "engine/request.h"
@@ -13,7 +14,8 @@
 namespace tramontane {
 
 // `path` names the constraint in errors: "constraint". UNIMPLEMENTED: this server has no structured output.
+// CANCELLED: `wanted` said that nobody waits any more.
 RpcError ConvertConstraint(const ServedModel& model, const std::string& path, const v1::Constraint& proto,
-                           ConstraintParams* constraint);
+                           const std::function<bool()>& wanted, ConstraintParams* constraint);
 
 }  // namespace tramontane

@@ -29,7 +29,9 @@ std::string CudaLibraryPath() {
 StatusOr<BackendPtr> OpenCudaBackend(const std::string& library_path) {
   std::error_code failed;
   if (!std::filesystem::exists(library_path, failed)) {
-    return Unavailable("there is no " + library_path + ": this build was made without a CUDA toolkit");
+    return Unavailable("there is no " + library_path +
+                       ": this build was made without a driver for NVIDIA GPUs or without a CUDA toolkit "
+                       "(ninja -C build/release cuda_library makes it)");
   }
   void* library = dlopen(library_path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return Unavailable("the CUDA library cannot be opened: " + WhyNotOpened());

@@ -9,12 +9,10 @@
 namespace tramontane {
 namespace {
 
-constexpr int64_t kNanosecondsPerMillisecond = 1'000'000;
-
 Caller CallerOf(const InferenceCallOptions& options) {
   Caller caller;
   if (!options.correlation_id.empty()) caller.correlation_id = options.correlation_id;
-  if (options.timeout_ms > 0) caller.timeout_ns = options.timeout_ms * kNanosecondsPerMillisecond;
+  caller.continues = options.continues;
   return caller;
 }
 
@@ -78,10 +76,8 @@ std::shared_ptr<InferenceCall> EngineClient::Generate(v1::GenerateRequest reques
   auto call = std::make_shared<EngineCall>(core_, options, std::move(on_ready));
   *refusal = call->Open();
   if (refusal->ok()) {
-    const int64_t bytes = core_.WorkBytes(request);
-    const bool taken =
-        core_.workers().TrySubmit(bytes, [call, request = std::move(request)] { call->Admit(request); });
-    if (taken) return call;
+    const auto shared = std::make_shared<const v1::GenerateRequest>(std::move(request));
+    if (core_.SubmitCall(*shared, options.client, [call, shared] { call->Admit(*shared); })) return call;
     *refusal = core_.WorkersBusyError();
   }
   call->End(*refusal);
@@ -106,11 +102,6 @@ void EngineClient::GetModel(v1::GetModelRequest request, Done<v1::GetModelRespon
   });
 }
 
-void EngineClient::GetServerInfo(Done<v1::GetServerInfoResponse> done) {
-  AtOnce(done,
-         [&](const Serving& serving, auto* response) { return core_.GetServerInfo(serving, response); });
-}
-
 void EngineClient::GetLoad(Done<v1::GetLoadResponse> done) {
   AtOnce(done, [&](const Serving& serving, auto* response) { return core_.GetLoad(serving, response); });
 }
@@ -118,15 +109,14 @@ void EngineClient::GetLoad(Done<v1::GetLoadResponse> done) {
 template <typename Request, typename Response>
 void EngineClient::OnWorker(Request request, const Done<Response>& done,
                             Converter<Request, Response> convert) {
-  const Serving* serving = core_.serving();
-  if (serving == nullptr) return done(InferenceCore::LoadingError(), {});
   const auto bytes = static_cast<int64_t>(request.ByteSizeLong());
-  const bool taken = core_.workers().TrySubmit(bytes, [=, request = std::move(request)] {
-    Response response;
-    const RpcError error = (serving->converter.*convert)(request, &response);
-    done(error, response);
-  });
-  if (!taken) done(core_.WorkersBusyError(), {});
+  const RpcError refusal =
+      core_.OnWorker(bytes, [done, convert, request = std::move(request)](const Serving& serving) {
+        Response response;
+        const RpcError error = (serving.converter.*convert)(request, &response);
+        done(error, response);
+      });
+  if (!refusal.ok()) done(refusal, {});
 }
 
 template <typename Response, typename Answer>

@@ -30,7 +30,6 @@ class EngineClient final : public InferenceClient {
 
   // At once, before they return.
   void GetModel(v1::GetModelRequest request, Done<v1::GetModelResponse> done) override;
-  void GetServerInfo(Done<v1::GetServerInfoResponse> done) override;
   void GetLoad(Done<v1::GetLoadResponse> done) override;
   bool ready() const override { return core_.Health().ok() && !core_.draining(); }
   RpcError health() const override { return core_.Health(); }

@@ -4,7 +4,7 @@
 
 #include <chrono>
 
-#include "server/grpc_status.h"
+#include "server/from_grpc_status.h"
 #include "tramontane/v1/inference.grpc.pb.h"
 
 namespace tramontane {

@@ -104,6 +104,7 @@ StatusOr<EngineHostOptions> MakeHostOptions(const ServeConfig& config, const std
   limits.max_step_tokens = static_cast<int32_t>(config.max_step_tokens);
   limits.max_partial_prefills = static_cast<int32_t>(config.max_partial_prefills);
   limits.max_prefill_steps = static_cast<int32_t>(config.max_prefill_steps);
+  limits.max_constraint_step_ns = config.max_constraint_step_us * 1000;
   options.memory_bytes = config.memory;
   if (config.memory == 0) {
     const int64_t most = DefaultMemory(backend.info());
@@ -118,6 +119,16 @@ StatusOr<EngineHostOptions> MakeHostOptions(const ServeConfig& config, const std
     options.memory_bytes = std::min(most, wanted);
   }
   return options;
+}
+
+FieldLimits FieldLimitsOf(const EngineLimits& engine, const ConstraintLimits& constraints) {
+  return {.max_choices = engine.max_choices,
+          .max_stop_strings = engine.max_stop_strings,
+          .max_stop_bytes = engine.max_stop_bytes,
+          .max_stop_token_ids = engine.max_stop_token_ids,
+          .max_logit_bias = engine.max_logit_bias,
+          .max_constraint_bytes = constraints.max_bytes,
+          .max_constraint_choices = constraints.max_choices};
 }
 
 std::string FormatBytes(int64_t bytes) {

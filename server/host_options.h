@@ -7,7 +7,9 @@
 
 #include "engine/engine_host.h"
 #include "kernels/cpu/cpu_backend.h"
+#include "models/grammar/constraint.h"
 #include "server/config.h"
+#include "server/gateway/field_limits.h"
 
 namespace tramontane {
 
@@ -27,6 +29,9 @@ std::string DescribeDevice(const BackendInfo& info);
 // most 70 % of the memory that is free now, or 90 % of a GPU's.
 StatusOr<EngineHostOptions> MakeHostOptions(const ServeConfig& config, const std::string& folder,
                                             const ModelConfig& model, const Backend& backend);
+
+// What of these limits a request body is checked against.
+FieldLimits FieldLimitsOf(const EngineLimits& engine, const ConstraintLimits& constraints);
 
 // Bytes that the machine could still give to this process (MemAvailable, or the control group's limit if
 // less).

@@ -39,7 +39,9 @@ class InferenceCall {
 
 struct InferenceCallOptions {
   std::string correlation_id;  // travels to the log of the server; "": none
-  int64_t timeout_ms = 0;      // in the queue too; 0: none
+  std::string client =
+      {};  // whose call it is, so that one does not hold up others; "": nobody's in particular
+  bool continues = false;  // a later call of a request that was taken: a server that drains finishes it
 };
 
 class InferenceClient {
@@ -60,7 +62,6 @@ class InferenceClient {
   virtual void Detokenize(v1::DetokenizeRequest request, Done<v1::DetokenizeResponse> done) = 0;
   virtual void RenderChat(v1::RenderChatRequest request, Done<v1::RenderChatResponse> done) = 0;
   virtual void GetModel(v1::GetModelRequest request, Done<v1::GetModelResponse> done) = 0;
-  virtual void GetServerInfo(Done<v1::GetServerInfoResponse> done) = 0;
   virtual void GetLoad(Done<v1::GetLoadResponse> done) = 0;
 
   // Would take a request now: healthy, not draining; for several servers, one of them.

@@ -1,6 +1,7 @@
 #include "server/inference_core.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "server/served_call.h"
 #include "server/tool_choice.h"
@@ -13,7 +14,14 @@ constexpr int kMaxAbortIds = 1024;
 }  // namespace
 
 InferenceCore::InferenceCore(const InferenceCoreOptions& options)
-    : max_streams_(options.max_streams), step_timeout_(options.step_timeout), workers_(options.workers) {}
+    : max_streams_(options.max_streams),
+      step_timeout_(options.step_timeout),
+      workers_(options.workers),
+      compilers_({.threads = options.compiler_threads,
+                  .max_queued = options.workers.max_queued,
+                  .max_queued_bytes = options.workers.max_queued_bytes,
+                  .long_bytes = options.workers.long_bytes,
+                  .max_running_of_client = std::max(1, options.compiler_threads / 2)}) {}
 
 InferenceCore::~InferenceCore() = default;
 
@@ -47,6 +55,13 @@ RpcError InferenceCore::Health() const {
                                          " s, over step_timeout");
 }
 
+RpcError InferenceCore::OnWorker(int64_t input_bytes, std::function<void(const Serving&)> work) {
+  const Serving* model = serving();
+  if (model == nullptr) return LoadingError();
+  const bool taken = workers_.TrySubmit(input_bytes, [model, work = std::move(work)] { work(*model); });
+  return taken ? RpcError() : WorkersBusyError();
+}
+
 RpcError InferenceCore::WorkersBusyError() const {
   const WorkerPoolOptions& options = workers_.options();
   return BusyError("INPUT_QUEUE_FULL", "too much input waits to be tokenised: at most " +
@@ -55,10 +70,14 @@ RpcError InferenceCore::WorkersBusyError() const {
                                            std::to_string(options.max_queued_bytes) + " bytes");
 }
 
-int64_t InferenceCore::WorkBytes(const v1::GenerateRequest& request) const {
-  const auto bytes = static_cast<int64_t>(request.ByteSizeLong());
-  const bool may_compile = request.has_constraint() || MustCallTools(request.chat());
-  return may_compile ? std::max(bytes, workers_.options().long_bytes) : bytes;
+bool InferenceCore::MayCompile(const v1::GenerateRequest& request) {
+  return request.has_constraint() || MustCallTools(request.chat());
+}
+
+bool InferenceCore::SubmitCall(const v1::GenerateRequest& request, const std::string& client,
+                               std::function<void()> work) {
+  WorkerPool& pool = MayCompile(request) ? compilers_ : workers_;
+  return pool.TrySubmit(static_cast<int64_t>(request.ByteSizeLong()), client, std::move(work));
 }
 
 RpcError InferenceCore::LoadingError() { return UnavailableError("LOADING", "the model is still loading"); }
@@ -109,7 +128,7 @@ RpcError InferenceCore::GetLoad(const Serving& serving, v1::GetLoadResponse* res
     response->set_cached_constraints(stats.cached);
     response->set_cached_constraint_bytes(stats.cached_bytes);
   }
-  response->set_queued_work(workers_.pending());
+  response->set_queued_work(workers_.pending() + compilers_.pending());
   std::lock_guard lock(streams_mutex_);
   response->set_open_streams(static_cast<int32_t>(open_streams_.size()));
   return {};
@@ -117,7 +136,7 @@ RpcError InferenceCore::GetLoad(const Serving& serving, v1::GetLoadResponse* res
 
 RpcError InferenceCore::AddStream(ServedCall* call) {
   std::lock_guard lock(streams_mutex_);
-  if (draining_) return DrainingError();
+  if (stopping_ || (draining_ && !call->continues())) return DrainingError();
   if (open_streams_.size() >= static_cast<size_t>(max_streams_)) {
     return BusyError("TOO_MANY_STREAMS", "the server has " + std::to_string(max_streams_) +
                                              " open streams, its limit (max_streams)");

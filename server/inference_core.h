@@ -8,6 +8,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -22,7 +23,7 @@
 
 namespace tramontane {
 
-inline constexpr int64_t kMaxMessageBytes = int64_t{64} << 20;  // of a request
+inline constexpr int64_t kMaxMessageBytes = int64_t{32} << 20;  // of a request, as over HTTP
 
 class ServedCall;
 
@@ -34,9 +35,10 @@ struct Serving {
 };
 
 struct InferenceCoreOptions {
-  WorkerPoolOptions workers;   // tokenising, chat rendering, detokenising
-  int32_t max_streams = 2048;  // Generate calls open at once; one more: RESOURCE_EXHAUSTED
-  double step_timeout = 300;   // seconds with work and without a step, from which on Health fails; 0: never
+  WorkerPoolOptions workers;     // tokenising, chat rendering, detokenising
+  int32_t compiler_threads = 4;  // for requests with constraints; one client holds at most half of them
+  int32_t max_streams = 2048;    // Generate calls open at once; one more: RESOURCE_EXHAUSTED
+  double step_timeout = 300;     // seconds with work and without a step, from which on Health fails; 0: never
 };
 
 class InferenceCore {
@@ -48,7 +50,8 @@ class InferenceCore {
 
   // Every call is refused with LoadingError until this. Once.
   void Serve(const ServedModel& model);
-  // Generate calls that arrive from now on are refused with UNAVAILABLE.
+  // Generate calls that arrive from now on are refused with UNAVAILABLE, but for those that continue a
+  // request.
   void StartDraining() { draining_ = true; }
   // And those that are open end with StoppedError: what the engine runs within a step, what waits for a
   // worker when its turn comes.
@@ -66,9 +69,16 @@ class InferenceCore {
 
   // Where everything that takes time in proportion to its input runs.
   WorkerPool& workers() { return workers_; }
-  // What to submit a call's work as. A constraint may have to be compiled, which takes long however short it
+  // Does the work of a short call there. Not OK: loading, or the queue is full; then `work` was not taken.
+  RpcError OnWorker(int64_t input_bytes, std::function<void(const Serving&)> work);
+  // And where calls are admitted whose constraint may have to be compiled, which takes long however short it
   // is.
-  int64_t WorkBytes(const v1::GenerateRequest& request) const;
+  WorkerPool& compilers() { return compilers_; }
+  static bool MayCompile(const v1::GenerateRequest& request);
+  // The work of admitting a call, where it belongs. False: the queue is full. `client`: whose it is,
+  // for one client holds at most half of the compilers.
+  [[nodiscard]] bool SubmitCall(const v1::GenerateRequest& request, const std::string& client,
+                                std::function<void()> work);
   // Its queue is full.
   RpcError WorkersBusyError() const;
   static RpcError LoadingError();
@@ -105,7 +115,8 @@ class InferenceCore {
   std::mutex ids_mutex_;  // guards by_id_; a call is in it only while it lives
   std::unordered_map<std::string, ServedCall*> by_id_;
 
-  WorkerPool workers_;  // last: its work uses all of the above
+  WorkerPool workers_;  // these last: their work uses all of the above
+  WorkerPool compilers_;
 };
 
 }  // namespace tramontane

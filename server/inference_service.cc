@@ -90,7 +90,7 @@ using RawService = v1::Inference::WithRawCallbackMethod_Generate<
 // not parse with an empty UNIMPLEMENTED.
 class InferenceService::Impl final : public RawService {
  public:
-  Impl(const ServerOptions& options, InferenceCore& core)
+  Impl(const InferenceServiceOptions& options, InferenceCore& core)
       : core_(core), writers_({.threads = options.writer_threads, .max_queued = options.max_streams}) {}
 
   // ---- the service ----
@@ -221,19 +221,18 @@ void GenerateCall::Start(const grpc::ByteBuffer& request) {
   if (!taken) EndRefused(core.WorkersBusyError());
 }
 
-// Only now it is known what kind of work this is: what may take long in spite of its size queues once more,
-// as that.
+// Only now it is known what kind of work this is: where a constraint may have to be compiled, it queues once
+// more, for that.
 RpcError GenerateCall::Read(const grpc::ByteBuffer& bytes) {
   if (RpcError error = served_.CheckIsWanted(); !error.ok()) return error;
   v1::GenerateRequest proto;
   if (RpcError error = Parse(bytes, &proto); !error.ok()) return error;
-  WorkerPool& workers = service_.core().workers();
-  const int64_t work_bytes = service_.core().WorkBytes(proto);
-  const int64_t long_bytes = workers.options().long_bytes;
-  if (work_bytes < long_bytes || static_cast<int64_t>(bytes.Length()) >= long_bytes) return Admit(proto);
-  const bool taken = workers.TrySubmit(work_bytes, [self = shared_from_this(), proto = std::move(proto)] {
-    if (const RpcError error = self->Admit(proto); !error.ok()) self->EndRefused(error);
-  });
+  if (!InferenceCore::MayCompile(proto)) return Admit(proto);
+  const auto shared = std::make_shared<const v1::GenerateRequest>(std::move(proto));
+  const bool taken =
+      service_.core().SubmitCall(*shared, context_->peer(), [self = shared_from_this(), shared] {
+        if (const RpcError error = self->Admit(*shared); !error.ok()) self->EndRefused(error);
+      });
   return taken ? RpcError() : service_.core().WorkersBusyError();
 }
 
@@ -366,23 +365,19 @@ grpc::ServerUnaryReactor* InferenceService::Impl::OnWorker(grpc::CallbackServerC
                                                            grpc::ByteBuffer* response,
                                                            Converter<RequestProto, ResponseProto> convert) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const Serving* serving = core_.serving();
-  if (serving == nullptr) {
-    reactor->Finish(ToGrpcStatus(InferenceCore::LoadingError()));
-    return reactor;
-  }
-  const bool taken = core_.workers().TrySubmit(static_cast<int64_t>(request->Length()), [=] {
+  const auto work = [=](const Serving& serving) {
     if (context->IsCancelled()) return reactor->Finish(grpc::Status::CANCELLED);
     RequestProto proto;
     RpcError error = Parse(*request, &proto);
     if (error.ok()) {
       ResponseProto answer;
-      error = (serving->converter.*convert)(proto, &answer);
+      error = (serving.converter.*convert)(proto, &answer);
       if (error.ok()) *response = Serialize(answer);
     }
     reactor->Finish(ToGrpcStatus(error));
-  });
-  if (!taken) reactor->Finish(ToGrpcStatus(core_.WorkersBusyError()));
+  };
+  const RpcError refusal = core_.OnWorker(static_cast<int64_t>(request->Length()), work);
+  if (!refusal.ok()) reactor->Finish(ToGrpcStatus(refusal));
   return reactor;
 }
 
@@ -413,7 +408,7 @@ grpc::ServerUnaryReactor* InferenceService::Impl::AtOnce(grpc::CallbackServerCon
 
 // ---- InferenceService ---------------------------------------------------------------------------
 
-InferenceService::InferenceService(const ServerOptions& options, InferenceCore& core)
+InferenceService::InferenceService(const InferenceServiceOptions& options, InferenceCore& core)
     : impl_(std::make_unique<Impl>(options, core)) {}
 InferenceService::~InferenceService() = default;
 grpc::Service* InferenceService::grpc_service() { return impl_.get(); }

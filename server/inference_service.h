@@ -9,10 +9,10 @@
 // slow reader costs its own latency and nobody's memory.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 
 #include "server/inference_core.h"
-#include "server/server.h"
 
 namespace grpc {
 class Service;
@@ -20,10 +20,15 @@ class Service;
 
 namespace tramontane {
 
+struct InferenceServiceOptions {
+  int32_t writer_threads = 1;  // hand results to gRPC
+  int32_t max_streams = 2048;  // of the core; writers that may wait
+};
+
 class InferenceService {
  public:
   // `core` is borrowed and outlives it.
-  InferenceService(const ServerOptions& options, InferenceCore& core);
+  InferenceService(const InferenceServiceOptions& options, InferenceCore& core);
   // REQUIRES: the gRPC server that it was registered with has shut down.
   ~InferenceService();
 

@@ -1,8 +1,10 @@
 // tramontane: one binary, five subcommands.
 #include "server/commands/commands.h"
+#include "server/embedded_model.h"
 #include "server/logging.h"
 
 int main(int argc, char** argv) {
+  tramontane::AddEmbeddedModel();
   CLI::App app("Tramontane: an inference server for Mistral-style models", "tramontane");
   app.require_subcommand(1);
   tramontane::RunCommand run;

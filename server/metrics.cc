@@ -1,70 +1,16 @@
 #include "server/metrics.h"
 
-#include <prometheus/text_serializer.h>
-
 #include <algorithm>
 #include <cstddef>
-#include <iterator>
-#include <sstream>
 #include <string_view>
 #include <utility>
 
-#include "server/logging.h"
+#include "server/metrics_page.h"
 
 namespace tramontane {
 namespace {
 
-using prometheus::ClientMetric;
-using prometheus::MetricFamily;
-using prometheus::MetricType;
-using Labels = std::vector<ClientMetric::Label>;
-
-// Families in the making; every metric carries the labels that all have in common.
-class MetricsPage {
- public:
-  explicit MetricsPage(Labels common) : common_(std::move(common)) {}
-
-  // Opens a family; metrics go into the last one opened.
-  void Family(MetricType type, std::string name, std::string help) {
-    families_.push_back({std::move(name), std::move(help), type, {}});
-  }
-
-  void Value(int64_t value, Labels labels = {}) { Value(static_cast<double>(value), std::move(labels)); }
-
-  void Value(double value, Labels labels = {}) {
-    ClientMetric& metric = Add(std::move(labels));
-    (families_.back().type == MetricType::Counter ? metric.counter.value : metric.gauge.value) = value;
-  }
-
-  void Histogram(const LatencyHistogram& latencies) {
-    ClientMetric::Histogram& histogram = Add({}).histogram;
-    const std::vector<int64_t> counts = latencies.Counts();
-    for (size_t i = 0; i < counts.size(); ++i) {
-      histogram.sample_count += static_cast<uint64_t>(counts[i]);
-      if (i + 1 < counts.size()) {  // the serializer adds the bucket of all
-        histogram.bucket.push_back({histogram.sample_count, latencies.bounds_seconds()[i]});
-      }
-    }
-    histogram.sample_sum = latencies.sum_seconds();
-  }
-
-  std::string Text() const {
-    std::ostringstream text;
-    prometheus::TextSerializer().Serialize(text, families_);
-    return std::move(text).str();
-  }
-
- private:
-  ClientMetric& Add(Labels labels) {
-    ClientMetric& metric = families_.back().metric.emplace_back();
-    metric.label = common_;
-    std::move(labels.begin(), labels.end(), std::back_inserter(metric.label));
-    return metric;
-  }
-
-  const Labels common_;
-  std::vector<MetricFamily> families_;
-};
+using MetricType = MetricsPage::Type;
 
 // What vLLM calls it.
 const char* FinishedReason(FinishReason reason) {
@@ -153,44 +99,15 @@ void AddSteps(const EngineLoad& load, MetricsPage* page) {
   page->Value(load.failed_rows);
 }
 
-void AddLogs(MetricsPage* page) {
-  page->Family(MetricType::Counter, "tramontane_dropped_log_lines_total",
-               "Log lines that standard error did not take in time.");
-  page->Value(DroppedLogLines());
-}
-
 }  // namespace
 
-std::string ServerMetricsText(const ServedModel& model) {
+std::string ServerMetricsText(const ServedModel& model, int64_t dropped_log_lines) {
   MetricsPage page({{"model_name", model.names[0]}});
   const EngineLoad load = model.engine->Load();
   AddRequests(*model.engine, load, &page);
   AddPages(*model.engine, load, &page);
   AddSteps(load, &page);
-  AddLogs(&page);
-  return page.Text();
-}
-
-std::string GatewayMetricsText(const std::vector<BackendState>& backends) {
-  MetricsPage page({});
-  const auto add = [&](MetricType type, const char* name, const char* help, const auto& value) {
-    page.Family(type, name, help);
-    for (const BackendState& backend : backends) {
-      page.Value(int64_t{value(backend)}, {{"backend", backend.address}});
-    }
-  };
-  add(MetricType::Gauge, "tramontane_backend_up", "1: connected and serving.",
-      [](const BackendState& backend) { return backend.up; });
-  add(MetricType::Gauge, "tramontane_backend_open_calls", "Generate calls of this gateway.",
-      [](const BackendState& backend) { return backend.open_calls; });
-  add(MetricType::Gauge, "tramontane_backend_others_calls", "Generate calls of others, when last asked.",
-      [](const BackendState& backend) { return backend.others_calls; });
-  add(MetricType::Counter, "tramontane_backend_started_calls_total", "Generate calls of this gateway so far.",
-      [](const BackendState& backend) { return backend.started_calls; });
-  add(MetricType::Counter, "tramontane_backend_lost_calls_total",
-      "Generate calls that ended because the server went away or took none.",
-      [](const BackendState& backend) { return backend.lost_calls; });
-  AddLogs(&page);
+  AddLogs(dropped_log_lines, &page);
   return page.Text();
 }
 

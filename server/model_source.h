@@ -3,7 +3,6 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "kernels/core/status.h"
 
@@ -14,9 +13,7 @@ struct ModelSource {
   std::string name;  // "breeze" for the embedded model, else the folder's base name
 };
 
-// argument "": the embedded model, looked for beside the program: in an installation's
-// share/tramontane/breeze, or in models/breeze/weights of the checkout it was built in. A folder that is not
-// there is NOT_FOUND.
+// argument "": the embedded model. A folder that is not there is NOT_FOUND.
 StatusOr<ModelSource> FindModel(const std::string& argument);
 
 }  // namespace tramontane

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "kernels/core/check.h"
+#include "kernels/core/utf8.h"
 #include "kernels/sampling.h"
 #include "models/tokenizer/chat.h"
-#include "models/tokenizer/utf8.h"
 #include "server/constraint_convert.h"
 #include "server/tool_choice.h"
 
@@ -27,9 +27,10 @@ static_assert(static_cast<int>(FinishReason::kError) + 1 == v1::FINISH_REASON_ER
 
 namespace {
 
-constexpr size_t kMaxQuotedBytes = 64;       // of a user's own text in an error
-constexpr int64_t kMaxWireFields = 1 << 20;  // of a message, nested ones included; a packed list is one
-constexpr size_t kMaxDeltaTokens = 1024;     // of one message; with 20 logprobs each about half a megabyte
+constexpr size_t kMaxQuotedBytes = 64;          // of a user's own text in an error
+constexpr int64_t kMaxWireFields = 1 << 20;     // of a message, nested ones included; a packed list is one
+constexpr size_t kMaxDeltaTokens = 1024;        // of one message; with 20 logprobs each about half a megabyte
+constexpr int64_t kMaxTokenizeBytes = 8 << 20;  // of a text or chat that is only tokenised; more: refused
 constexpr int64_t kMaxTimeLimitMs = 24LL * 3600 * 1000;
 
 std::string Quoted(std::string_view text) {
@@ -72,6 +73,7 @@ ChatMessage MessageFromProto(const v1::ChatMessage& proto, ChatRole role) {
   if (proto.has_tool_call_id()) message.tool_call_id = proto.tool_call_id();
   if (proto.has_name()) message.name = proto.name();
   message.prefix = proto.prefix();
+  message.in_parts = proto.in_parts();
   return message;
 }
 
@@ -85,6 +87,25 @@ RpcError ChatError(const Status& status) {
   if (status.code() != StatusCode::kInvalidArgument) return ToRpcError(status);
   return has_path ? FieldError("chat." + message.substr(0, colon), message.substr(colon + 2))
                   : FieldError("chat", message);
+}
+
+// What a format surely renders of a chat: blanks around a text may go, and text beside calls.
+int64_t LeastTextBytes(const v1::Chat& chat) {
+  constexpr char kBlanks[] = " \t\r\n";
+  int64_t bytes = 0;
+  for (const v1::ChatMessage& message : chat.messages()) {
+    const std::string& text = message.content();
+    const size_t begin = text.find_first_not_of(kBlanks);
+    if (begin == std::string::npos || message.tool_calls_size() > 0) continue;
+    bytes += static_cast<int64_t>(text.find_last_not_of(kBlanks) + 1 - begin);
+  }
+  return bytes;
+}
+
+RpcError CheckTokenizeBytes(const std::string& path, int64_t bytes) {
+  if (bytes <= kMaxTokenizeBytes) return {};
+  return FieldError(path, "has " + std::to_string(bytes) + " bytes; at most " +
+                              std::to_string(kMaxTokenizeBytes) + " are tokenised at once");
 }
 
 RpcError RenderChatProto(const Tokenizer& tokenizer, const v1::Chat& proto, RenderedChat* rendered) {
@@ -139,7 +160,8 @@ ProtoConverter::ProtoConverter(const ServedModel& model)
   TM_CHECK(!model.names.empty(), "a served model needs a name");
 }
 
-RpcError ProtoConverter::Generate(const v1::GenerateRequest& proto, Request* request) const {
+RpcError ProtoConverter::Generate(const v1::GenerateRequest& proto, Request* request,
+                                  const std::function<bool()>& wanted) const {
   if (RpcError error = CheckModelName(proto.model()); !error.ok()) return error;
   if (proto.has_add_bos() && proto.prompt_case() != v1::GenerateRequest::kText) {
     return FieldError("add_bos", "goes with text prompts only");
@@ -150,21 +172,23 @@ RpcError ProtoConverter::Generate(const v1::GenerateRequest& proto, Request* req
   if (RpcError error = ConvertOutput(proto.output(), &request->output); !error.ok()) return error;
   const bool scores_only = request->stopping.max_tokens == 0;
   if (RpcError error = PromptIds(proto, scores_only, &request->prompt); !error.ok()) return error;
-  return ConstrainOutput(proto, &request->constraint);
+  return ConstrainOutput(proto, wanted, &request->constraint);
 }
 
 RpcError ProtoConverter::ConstrainOutput(const v1::GenerateRequest& proto,
+                                         const std::function<bool()>& wanted,
                                          ConstraintParams* constraint) const {
   if (!MustCallTools(proto.chat())) {
-    return proto.has_constraint() ? ConvertConstraint(model_, "constraint", proto.constraint(), constraint)
-                                  : RpcError();
+    if (!proto.has_constraint()) return {};
+    return ConvertConstraint(model_, "constraint", proto.constraint(), wanted, constraint);
   }
   if (proto.has_constraint()) {
     return FieldError("constraint", "does not go with a tool_choice that makes the model call");
   }
   v1::Constraint calls;
   if (RpcError error = ToolCallConstraint(proto.chat(), *model_.tokenizer, &calls); !error.ok()) return error;
-  return ToolSchemaError(proto.chat(), ConvertConstraint(model_, "chat.tool_choice", calls, constraint));
+  return ToolSchemaError(proto.chat(),
+                         ConvertConstraint(model_, "chat.tool_choice", calls, wanted, constraint));
 }
 
 RpcError ProtoConverter::CheckModelName(const std::string& name) const {
@@ -186,11 +210,8 @@ RpcError ProtoConverter::PromptIds(const v1::GenerateRequest& proto, bool scores
   switch (proto.prompt_case()) {
     case v1::GenerateRequest::kText: {
       path = "text";
-      const int64_t bytes = static_cast<int64_t>(proto.text().size());
-      if (longest_piece_bytes_ > 0) {  // far too long: say so without tokenising it
-        const int64_t least_tokens = bytes / longest_piece_bytes_;
-        if (RpcError error = CheckLength(path, least_tokens, scores_only); !error.ok()) return error;
-      }
+      const auto bytes = static_cast<int64_t>(proto.text().size());
+      if (RpcError error = CheckBytes(path, bytes, scores_only); !error.ok()) return error;
       const bool add_bos = !proto.has_add_bos() || proto.add_bos();
       if (RpcError error = TextIds(proto.text(), add_bos, ids); !error.ok()) return error;
       break;
@@ -203,6 +224,8 @@ RpcError ProtoConverter::PromptIds(const v1::GenerateRequest& proto, bool scores
     }
     case v1::GenerateRequest::kChat: {
       path = "chat";
+      if (RpcError error = CheckBytes(path, LeastTextBytes(proto.chat()), scores_only); !error.ok())
+        return error;
       RenderedChat rendered;
       if (RpcError error = RenderChatProto(*model_.tokenizer, proto.chat(), &rendered); !error.ok())
         return error;
@@ -235,6 +258,12 @@ RpcError ProtoConverter::CheckIds(const std::string& path,
     }
   }
   return {};
+}
+
+// What is far too long is said to be without tokenising it.
+RpcError ProtoConverter::CheckBytes(const std::string& path, int64_t bytes, bool scores_only) const {
+  return longest_piece_bytes_ == 0 ? RpcError()
+                                   : CheckLength(path, bytes / longest_piece_bytes_, scores_only);
 }
 
 RpcError ProtoConverter::CheckLength(const std::string& path, int64_t tokens, bool scores_only) const {
@@ -302,12 +331,16 @@ RpcError ProtoConverter::Tokenize(const v1::TokenizeRequest& proto, v1::Tokenize
   std::vector<int32_t> ids;
   switch (proto.input_case()) {
     case v1::TokenizeRequest::kText: {
+      const auto bytes = static_cast<int64_t>(proto.text().size());
+      if (RpcError error = CheckTokenizeBytes("text", bytes); !error.ok()) return error;
       const bool add_bos = !proto.has_add_bos() || proto.add_bos();
       if (RpcError error = TextIds(proto.text(), add_bos, &ids); !error.ok()) return error;
       break;
     }
     case v1::TokenizeRequest::kChat: {
       if (proto.has_add_bos()) return FieldError("add_bos", "goes with text only");
+      const int64_t bytes = LeastTextBytes(proto.chat());
+      if (RpcError error = CheckTokenizeBytes("chat", bytes); !error.ok()) return error;
       RenderedChat rendered;
       if (RpcError error = RenderChatProto(*model_.tokenizer, proto.chat(), &rendered); !error.ok())
         return error;
@@ -343,6 +376,8 @@ RpcError ProtoConverter::RenderChat(const v1::RenderChatRequest& proto,
                                     v1::RenderChatResponse* response) const {
   if (RpcError error = CheckModelName(proto.model()); !error.ok()) return error;
   if (!proto.has_chat()) return FieldError("chat", "is missing");
+  const int64_t bytes = LeastTextBytes(proto.chat());
+  if (RpcError error = CheckTokenizeBytes("chat", bytes); !error.ok()) return error;
   RenderedChat rendered;
   if (RpcError error = RenderChatProto(*model_.tokenizer, proto.chat(), &rendered); !error.ok()) return error;
   response->mutable_token_ids()->Add(rendered.ids.begin(), rendered.ids.end());
@@ -400,6 +435,7 @@ void ProtoConverter::EngineLimitsToProto(v1::Limits* proto) const {
   proto->set_max_logit_bias(limits.max_logit_bias);
   proto->set_max_top_logprobs(kMaxTopLogprobs);
   proto->set_max_queued_requests(limits.max_queued_requests);
+  proto->set_max_queued_bytes(limits.max_queued_bytes);
   proto->set_max_sequences(limits.max_sequences);
   proto->set_max_step_tokens(limits.max_step_tokens);
   if (model_.constraints == nullptr) return;
@@ -464,16 +500,28 @@ void ProtoConverter::TokenInfoToProto(const TokenInfo& info, v1::TokenLogprob* p
   proto->set_token_id(info.token);
   proto->set_logprob(info.logprob);
   proto->set_rank(info.rank);
-  proto->set_token_bytes(TokenBytes(info.token));
+  proto->set_token_bytes(TokenBytes(info.token, info.use));
+  if (proto->token_bytes().empty()) proto->set_piece(PieceText(info.token));
+  // Another token in its place would have lost its space too; only the one that was taken is spelled out.
+  const PieceUse top_use = info.use == PieceUse::kSpelledOut ? PieceUse::kAsItIs : info.use;
   for (const TokenLogprob& top : info.top) {
     v1::TopLogprob* top_proto = proto->add_top();
     top_proto->set_token_id(top.token);
     top_proto->set_logprob(top.logprob);
-    top_proto->set_token_bytes(TokenBytes(top.token));
+    top_proto->set_token_bytes(TokenBytes(top.token, top.token == info.token ? info.use : top_use));
+    if (top_proto->token_bytes().empty()) top_proto->set_piece(PieceText(top.token));
   }
 }
 
-std::string ProtoConverter::TokenBytes(int32_t id) const {
+std::string ProtoConverter::TokenBytes(int32_t id, PieceUse use) const {
+  switch (use) {
+    case PieceUse::kBeginsText:
+      return std::string(MessageBytes(*model_.tokenizer).Next(id));
+    case PieceUse::kSpelledOut:
+      return std::string(model_.tokenizer->Piece(id));
+    case PieceUse::kAsItIs:
+      break;
+  }
   return std::string(model_.tokenizer->PieceBytes(id));
 }
 

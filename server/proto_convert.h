@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,7 +26,9 @@ class ProtoConverter {
   explicit ProtoConverter(const ServedModel& model);  // borrowed
 
   // Fills in all of `request` but its id, deadline and times.
-  RpcError Generate(const v1::GenerateRequest& proto, Request* request) const;
+  // `wanted` is asked while a constraint is compiled; false: CANCELLED. Empty: always wanted.
+  RpcError Generate(const v1::GenerateRequest& proto, Request* request,
+                    const std::function<bool()>& wanted = {}) const;
   RpcError Tokenize(const v1::TokenizeRequest& proto, v1::TokenizeResponse* response) const;
   RpcError Detokenize(const v1::DetokenizeRequest& proto, v1::DetokenizeResponse* response) const;
   RpcError RenderChat(const v1::RenderChatRequest& proto, v1::RenderChatResponse* response) const;
@@ -47,15 +50,17 @@ class ProtoConverter {
 
  private:
   RpcError CheckModelName(const std::string& name) const;
-  RpcError ConstrainOutput(const v1::GenerateRequest& proto, ConstraintParams* constraint) const;
+  RpcError ConstrainOutput(const v1::GenerateRequest& proto, const std::function<bool()>& wanted,
+                           ConstraintParams* constraint) const;
   RpcError PromptIds(const v1::GenerateRequest& proto, bool scores_only, std::vector<int32_t>* ids) const;
   RpcError TextIds(const std::string& text, bool add_bos, std::vector<int32_t>* ids) const;
   RpcError CheckIds(const std::string& path, const google::protobuf::RepeatedField<int32_t>& ids) const;
+  RpcError CheckBytes(const std::string& path, int64_t bytes, bool scores_only) const;
   RpcError CheckLength(const std::string& path, int64_t tokens, bool scores_only) const;
   SamplingParams ConvertSampling(const v1::Sampling& proto) const;
   static RpcError ConvertStopping(const v1::Stopping& proto, StoppingParams* stopping);
   static RpcError ConvertOutput(const v1::Output& proto, OutputParams* output);
-  std::string TokenBytes(int32_t id) const;
+  std::string TokenBytes(int32_t id, PieceUse use) const;
   std::string PieceText(int32_t id) const;
   void TokenInfoToProto(const TokenInfo& info, v1::TokenLogprob* proto) const;
 

@@ -10,7 +10,8 @@
 #include <thread>
 #include <utility>
 
-#include "server/grpc_status.h"
+#include "server/from_grpc_status.h"
+#include "server/joined_events.h"
 #include "server/remote_server.h"
 #include "tramontane/v1/inference.grpc.pb.h"
 
@@ -45,43 +46,6 @@ RpcError OutcomeOf(const grpc::Status& status, const RemoteServer& backend) {
   return error;
 }
 
-// Events that wait for their reader: of each choice at most one Delta.
-class JoinedEvents {
- public:
-  bool empty() const { return events_.empty(); }
-  size_t bytes() const { return bytes_; }
-
-  void Add(v1::GenerateResponse event) {
-    bytes_ += event.ByteSizeLong();
-    v1::Delta* before = event.has_delta() ? DeltaOf(event.delta().choice()) : nullptr;
-    if (before == nullptr) return events_.push_back(std::move(event));
-    std::string text = std::move(*before->mutable_text());
-    const auto bytes_before = static_cast<int32_t>(text.size());
-    text += event.delta().text();
-    before->MergeFrom(event.delta());  // lists are joined, the rest is the newer one's
-    before->set_text(std::move(text));
-    if (event.delta().has_tool_calls_at()) {
-      before->set_tool_calls_at(bytes_before + event.delta().tool_calls_at());
-    }
-  }
-
-  std::vector<v1::GenerateResponse> Take() {
-    bytes_ = 0;
-    return std::exchange(events_, {});
-  }
-
- private:
-  v1::Delta* DeltaOf(int32_t choice) {
-    for (v1::GenerateResponse& event : events_) {
-      if (event.has_delta() && event.delta().choice() == choice) return event.mutable_delta();
-    }
-    return nullptr;
-  }
-
-  std::vector<v1::GenerateResponse> events_;
-  size_t bytes_ = 0;
-};
-
 // ---- Generate -----------------------------------------------------------------------------------
 
 // One Generate, on one server after the other until one says something. Held by its reader's handle and by
@@ -93,9 +57,7 @@ class RemoteGeneration : public std::enable_shared_from_this<RemoteGeneration> {
       : backends_(backends),
         request_(std::move(request)),
         correlation_id_(options.correlation_id),
-        on_ready_(std::move(on_ready)) {
-    if (options.timeout_ms > 0) deadline_ = Clock::now() + std::chrono::milliseconds(options.timeout_ms);
-  }
+        on_ready_(std::move(on_ready)) {}
 
   // Starts an attempt at a server that was not tried yet. False: there is none that is up.
   bool TryNextBackend();
@@ -112,7 +74,6 @@ class RemoteGeneration : public std::enable_shared_from_this<RemoteGeneration> {
   const v1::GenerateRequest request_;
   const std::string correlation_id_;
   const std::function<void()> on_ready_;
-  std::optional<Clock::time_point> deadline_;
 
   std::mutex mutex_;                  // guards the rest; gRPC and on_ready_ are called without it
   std::shared_ptr<Attempt> attempt_;  // in progress
@@ -133,7 +94,6 @@ class RemoteGeneration::Attempt final : public grpc::ClientReadReactor<v1::Gener
     if (!generation_->correlation_id_.empty()) {
       context_.AddMetadata(kCorrelationIdKey, generation_->correlation_id_);
     }
-    if (generation_->deadline_) context_.set_deadline(*generation_->deadline_);
   }
 
   grpc::ClientContext& context() { return context_; }
@@ -371,11 +331,6 @@ void RemoteClient::RenderChat(v1::RenderChatRequest request, Done<v1::RenderChat
 void RemoteClient::GetModel(v1::GetModelRequest request, Done<v1::GetModelResponse> done) {
   impl_->Ask<v1::GetModelRequest, v1::GetModelResponse>(&AsyncStub::GetModel, std::move(request),
                                                         std::move(done));
-}
-
-void RemoteClient::GetServerInfo(Done<v1::GetServerInfoResponse> done) {
-  impl_->Ask<v1::GetServerInfoRequest, v1::GetServerInfoResponse>(&AsyncStub::GetServerInfo, {},
-                                                                  std::move(done));
 }
 
 void RemoteClient::GetLoad(Done<v1::GetLoadResponse> done) {

@@ -46,10 +46,9 @@ class RemoteClient final : public InferenceClient {
   void Detokenize(v1::DetokenizeRequest request, Done<v1::DetokenizeResponse> done) override;
   void RenderChat(v1::RenderChatRequest request, Done<v1::RenderChatResponse> done) override;
   void GetModel(v1::GetModelRequest request, Done<v1::GetModelResponse> done) override;
-  void GetServerInfo(Done<v1::GetServerInfoResponse> done) override;  // of the server it happens to ask
-  void GetLoad(Done<v1::GetLoadResponse> done) override;              // summed, as last asked
-  bool ready() const override;                                        // one server is up
-  RpcError health() const override;                                   // UNAVAILABLE names them all
+  void GetLoad(Done<v1::GetLoadResponse> done) override;  // summed, as last asked
+  bool ready() const override;                            // one server is up
+  RpcError health() const override;                       // UNAVAILABLE names them all
 
   // True once one is up; false when none was within the time.
   bool WaitUntilReady(int64_t timeout_ms) const;

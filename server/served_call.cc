@@ -59,7 +59,8 @@ RpcError ServedCall::Open() {
 RpcError ServedCall::Admit(const v1::GenerateRequest& proto, std::function<void()> on_ready) {
   if (RpcError error = TakeRequestId(proto.request_id()); !error.ok()) return error;
   Request request;
-  if (RpcError error = serving_->converter.Generate(proto, &request); !error.ok()) return error;
+  const auto wanted = [this] { return CheckIsWanted().ok(); };
+  if (RpcError error = serving_->converter.Generate(proto, &request, wanted); !error.ok()) return error;
   request.id = request_id_;
   request.received_ns = received_ns_;
   request.tokenized_ns = serving_->model.clock->NowNs();

@@ -25,6 +25,7 @@ struct Caller {
   std::optional<std::string> request_id;      // used where the message names none
   std::optional<std::string> correlation_id;  // goes to the log
   std::optional<int64_t> timeout_ns;          // from Open on; the queue counts
+  bool continues = false;                     // a request that was taken before: taken while draining too
 };
 
 class ServedCall {
@@ -68,6 +69,7 @@ class ServedCall {
   };
   const Summary& summary() const { return summary_; }
 
+  bool continues() const { return caller_.continues; }
   const Serving* serving() const { return serving_; }            // null: refused while loading
   const std::string& request_id() const { return request_id_; }  // "": refused before it had one
   const std::string& correlation_id() const {

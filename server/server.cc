@@ -24,6 +24,7 @@
 #include "server/gateway/host_port.h"
 #include "server/inference_core.h"
 #include "server/inference_service.h"
+#include "server/logging.h"
 #include "server/metrics.h"
 
 namespace tramontane {
@@ -38,6 +39,9 @@ constexpr std::chrono::nanoseconds kEndingGrace = 3s;  // for what a stop ends t
 constexpr int kSecondMs = 1000;
 constexpr int kMinuteMs = 60 * kSecondMs;
 constexpr int kMaxMetadataBytes = 16 << 10;
+// Of a connection beyond max_streams: what is refused is told so, and health and Abort need not wait for a
+// stream's end.
+constexpr int kSpareStreams = 256;
 
 // What gRPC and protobuf would print on their own goes where our logs go.
 void RouteLibraryLogs() {
@@ -72,6 +76,17 @@ void SetConnectionArguments(grpc::ServerBuilder* builder) {
   builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
 }
 
+// What messages of all calls may take while they come and until they are parsed. Where that is spent, gRPC
+// ends the calls that hold it, with RESOURCE_EXHAUSTED. Without a bound of a connection's streams one client
+// could open calls without end.
+void BoundMessages(const ServerOptions& options, grpc::ServerBuilder* builder) {
+  grpc::ResourceQuota quota("tramontane");
+  quota.Resize(static_cast<size_t>(options.grpc_memory_bytes));
+  builder->SetResourceQuota(quota);
+  builder->SetMaxReceiveMessageSize(kMaxMessageBytes);
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_streams + kSpareStreams);
+}
+
 // gRPC only says that it could not listen; the system, asked for the same address, says why.
 std::string ListenFault(const HostPort& address) {
   addrinfo hints{};
@@ -101,7 +116,9 @@ InferenceCoreOptions CoreOptions(const ServerOptions& options) {
 
 struct Server::Impl {
   explicit Impl(const ServerOptions& options)
-      : core(CoreOptions(options)), client(core), service(options, core) {}
+      : core(CoreOptions(options)),
+        client(core),
+        service({.writer_threads = options.writer_threads, .max_streams = options.max_streams}, core) {}
 
   InferenceCore core;
   EngineClient client;
@@ -135,7 +152,7 @@ Status Server::Impl::StartGrpc(const ServerOptions& options) {
   }
   grpc::ServerBuilder builder;
   SetConnectionArguments(&builder);
-  builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  BoundMessages(options, &builder);
   builder.SetMaxSendMessageSize(-1);
   builder.RegisterService(service.grpc_service());
   int port = 0;
@@ -157,10 +174,15 @@ Status Server::Impl::StartHttp(const ServerOptions& options) {
   gateway_options.version = TRAMONTANE_VERSION;
   gateway_options.cors_origins = options.http_cors_origins;
   gateway_options.hosts = options.http_hosts;
+  gateway_options.io_threads = options.http_io_threads;
+  gateway_options.handler_threads = options.http_handler_threads;
+  gateway_options.limits = options.http_limits;
   gateway_options.any_model = options.any_model;
+  gateway_options.strict_fields = options.strict_fields;
+  gateway_options.field_limits = options.field_limits;
   gateway_options.metrics = [this] {
     const Serving* serving = core.serving();
-    return serving == nullptr ? "" : ServerMetricsText(serving->model);
+    return serving == nullptr ? "" : ServerMetricsText(serving->model, DroppedLogLines());
   };
   gateway_options.on_answer = LogAnswer;
   TM_ASSIGN_OR_RETURN(gateway, Gateway::Start(std::move(gateway_options), client));
@@ -204,6 +226,7 @@ void Server::Stop() {
   impl_->grpc->Shutdown(std::chrono::system_clock::now() + (told ? kShutdownGrace : 0ms));
   impl_->grpc = nullptr;
   impl_->core.workers().WaitIdle();
+  impl_->core.compilers().WaitIdle();
 }
 
 }  // namespace tramontane

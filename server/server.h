@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "kernels/core/status.h"
+#include "server/gateway/field_limits.h"
+#include "server/gateway/http_limits.h"
 #include "server/inference_client.h"
 #include "server/served_model.h"
 
@@ -22,12 +24,18 @@ struct ServerOptions {
   std::string http_address = {};                    // the same for HTTP; "": no HTTP
   std::vector<std::string> http_cors_origins = {};  // as GatewayOptions::cors_origins
   std::vector<std::string> http_hosts = {};         // as GatewayOptions::hosts
-  bool any_model = false;         // HTTP takes every model's name for the one that is served
-  int32_t worker_threads = 2;     // tokenising, chat rendering, detokenising
-  int32_t max_queued_work = 256;  // inputs waiting for them; one more: RESOURCE_EXHAUSTED
-  int32_t writer_threads = 1;     // hand results to gRPC
-  double step_timeout = 300;      // seconds; no step with work for longer: unhealthy; 0: never
-  int32_t max_streams = 2048;     // Generate calls open at once; one more: RESOURCE_EXHAUSTED
+  int32_t http_io_threads = kDefaultIoThreads;
+  int32_t http_handler_threads = kDefaultHandlerThreads;
+  HttpLimits http_limits = {};
+  bool any_model = false;                 // HTTP takes every model's name for the one that is served
+  bool strict_fields = true;              // HTTP refuses fields that it does not know
+  FieldLimits field_limits = {};          // of the engine that will serve
+  int32_t worker_threads = 2;             // tokenising, chat rendering, detokenising
+  int32_t max_queued_work = 2048;         // inputs waiting for them; one more: RESOURCE_EXHAUSTED
+  int32_t writer_threads = 1;             // hand results to gRPC
+  double step_timeout = 300;              // seconds; no step with work for longer: unhealthy; 0: never
+  int32_t max_streams = 2048;             // Generate calls open at once; one more: RESOURCE_EXHAUSTED
+  int64_t grpc_memory_bytes = 256 << 20;  // messages of gRPC on their way; more: RESOURCE_EXHAUSTED
 };
 
 class Server {

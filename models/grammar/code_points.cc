@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "kernels/core/check.h"
-#include "models/tokenizer/utf8.h"
+#include "kernels/core/utf8.h"
 
 namespace tramontane {
 namespace {

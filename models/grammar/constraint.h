@@ -20,13 +20,15 @@ struct ConstraintSpec {
   std::vector<std::string> choices;  // UTF-8
 };
 
-// A breach of one of the first five is refused, INVALID_ARGUMENT, before anything slow begins.
+// A breach of one of the first five is refused, INVALID_ARGUMENT, before anything slow begins; of the sixth,
+// when it is reached.
 struct ConstraintLimits {
   int32_t max_bytes = 64 << 10;  // of `text`, or of all choices together
   int32_t max_depth = 64;        // brackets, or schemas, inside each other
   int32_t max_repeats = 1024;    // {m,n}, minLength, maxItems and their like
   int32_t max_size = 16384;      // symbols of the grammar, every repetition written out
   int32_t max_choices = 1024;
+  int64_t max_compile_ns = 1'500'000'000;       // of a processor, for what the bounds above let through
   int64_t max_cache_bytes = int64_t{64} << 20;  // of compiled grammars kept; the least recently used go first
 };
 

@@ -1,14 +1,16 @@
 #include "models/grammar/constraint_compiler.h"
 
+#include <chrono>
 #include <utility>
 #include <vector>
 
 #include "kernels/core/check.h"
+#include "kernels/core/utf8.h"
 #include "models/grammar/ebnf.h"
+#include "models/grammar/ebnf_ambiguity.h"
 #include "models/grammar/ebnf_check.h"
 #include "models/grammar/json_schema_grammar.h"
 #include "models/grammar/regex_grammar.h"
-#include "models/tokenizer/utf8.h"
 
 namespace tramontane {
 namespace {
@@ -19,6 +21,10 @@ std::string KeyOf(const ConstraintSpec& spec) {
   for (const std::string& choice : spec.choices) key += std::to_string(choice.size()) + ' ' + choice;
   return key;
 }
+
+constexpr std::chrono::milliseconds kLookWhileWaiting(50);  // whether the caller is still there
+
+Status NotWanted() { return Status(StatusCode::kCancelled, "nobody waits for the constraint any more"); }
 
 }  // namespace
 
@@ -35,26 +41,62 @@ ConstraintCompiler::ConstraintCompiler(std::unique_ptr<GrammarBackend> backend,
                                        const ConstraintLimits& limits)
     : backend_(std::move(backend)), limits_(limits) {}
 
-StatusOr<std::shared_ptr<const Grammar>> ConstraintCompiler::Compile(const ConstraintSpec& spec) {
+class ConstraintCompiler::Turn {
+ public:
+  Turn(ConstraintCompiler& compiler, const std::string& key) : compiler_(compiler), key_(key) {}
+  ~Turn() {
+    {
+      std::lock_guard lock(compiler_.mutex_);
+      compiler_.compiling_.erase(key_);
+      if (compiled_ != nullptr) compiler_.Keep(key_, compiled_);
+    }
+    compiler_.compiled_one_.notify_all();
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+  void Give(std::shared_ptr<const Grammar> compiled) { compiled_ = std::move(compiled); }
+
+ private:
+  ConstraintCompiler& compiler_;
+  const std::string& key_;
+  std::shared_ptr<const Grammar> compiled_;
+};
+
+StatusOr<std::shared_ptr<const Grammar>> ConstraintCompiler::Compile(const ConstraintSpec& spec,
+                                                                     const std::function<bool()>& wanted) {
   TM_RETURN_IF_ERROR(CheckSize(spec));
   const std::string key = KeyOf(spec);
-  {
-    std::unique_lock lock(mutex_);
-    compiled_one_.wait(lock, [&] { return !compiling_.contains(key); });
-    if (std::shared_ptr<const Grammar> grammar = Find(key)) return grammar;
-    compiling_.insert(key);
-  }
-  StatusOr<std::shared_ptr<const Grammar>> grammar = [&]() -> StatusOr<std::shared_ptr<const Grammar>> {
-    TM_ASSIGN_OR_RETURN(const std::string ebnf, ToEbnf(spec));
-    return backend_->Compile(ebnf);
-  }();
-  {
-    std::lock_guard lock(mutex_);
-    compiling_.erase(key);
-    if (grammar.ok()) Keep(key, *grammar);
-  }
-  compiled_one_.notify_all();
+  TM_ASSIGN_OR_RETURN(std::shared_ptr<const Grammar> kept, FindOrTakeTurn(key, wanted));
+  if (kept != nullptr) return kept;
+  Turn turn(*this, key);
+  StatusOr<std::shared_ptr<const Grammar>> grammar = CompileNow(spec, wanted);
+  if (grammar.ok()) turn.Give(*grammar);
   return grammar;
+}
+
+StatusOr<std::shared_ptr<const Grammar>> ConstraintCompiler::FindOrTakeTurn(
+    const std::string& key, const std::function<bool()>& wanted) {
+  std::unique_lock lock(mutex_);
+  const auto my_turn = [&] { return !compiling_.contains(key); };
+  while (!compiled_one_.wait_for(lock, kLookWhileWaiting, my_turn)) {
+    if (wanted && !wanted()) return NotWanted();
+  }
+  if (std::shared_ptr<const Grammar> grammar = Find(key)) return grammar;
+  compiling_.insert(key);
+  return std::shared_ptr<const Grammar>();
+}
+
+StatusOr<std::shared_ptr<const Grammar>> ConstraintCompiler::CompileNow(
+    const ConstraintSpec& spec, const std::function<bool()>& wanted) const {
+  TM_ASSIGN_OR_RETURN(const std::string ebnf, ToEbnf(spec));
+  if (wanted && !wanted()) return NotWanted();
+  GrammarWork work{.most_ns = limits_.max_compile_ns, .wanted = wanted};
+  StatusOr<std::shared_ptr<const Grammar>> grammar = backend_->Compile(ebnf, work);
+  if (!work.stopped) return grammar;
+  if (wanted && !wanted()) return NotWanted();
+  return InvalidArgument("takes more than " + std::to_string(limits_.max_compile_ns / 1'000'000) +
+                         " ms to compile (max_compile_ms); fewer or smaller repetitions are quicker");
 }
 
 ConstraintStats ConstraintCompiler::stats() const {
@@ -82,6 +124,7 @@ StatusOr<std::string> ConstraintCompiler::ToEbnf(const ConstraintSpec& spec) con
     }
     case ConstraintSpec::Kind::kGrammar:
       TM_RETURN_IF_ERROR(CheckEbnf(spec.text, limits_));
+      TM_RETURN_IF_ERROR(CheckUnambiguous(spec.text));
       return spec.text;
     case ConstraintSpec::Kind::kChoice: {
       if (spec.choices.empty()) return InvalidArgument("has no texts; at least one is needed");

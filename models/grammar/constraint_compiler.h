@@ -7,6 +7,7 @@
 
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -37,8 +38,10 @@ class ConstraintCompiler {
                                                     const ConstraintLimits& limits);
   ConstraintCompiler(std::unique_ptr<GrammarBackend> backend, const ConstraintLimits& limits);
 
-  // INVALID_ARGUMENT says what is wrong, without naming the request's field.
-  StatusOr<std::shared_ptr<const Grammar>> Compile(const ConstraintSpec& spec);
+  // INVALID_ARGUMENT says what is wrong, without naming the request's field. `wanted` is asked from time to
+  // time, on this thread: once it is false the end comes soon, CANCELLED. Empty: always wanted.
+  StatusOr<std::shared_ptr<const Grammar>> Compile(const ConstraintSpec& spec,
+                                                   const std::function<bool()>& wanted = {});
 
   ConstraintStats stats() const;
   const ConstraintLimits& limits() const { return limits_; }
@@ -50,6 +53,13 @@ class ConstraintCompiler {
     int64_t bytes = 0;
   };
 
+  // The right to compile `key`, given back with what came of it, whatever happens meanwhile.
+  class Turn;
+  // What is kept, or the turn: once nobody else compiles the same.
+  StatusOr<std::shared_ptr<const Grammar>> FindOrTakeTurn(const std::string& key,
+                                                          const std::function<bool()>& wanted);
+  StatusOr<std::shared_ptr<const Grammar>> CompileNow(const ConstraintSpec& spec,
+                                                      const std::function<bool()>& wanted) const;
   StatusOr<std::string> ToEbnf(const ConstraintSpec& spec) const;
   Status CheckSize(const ConstraintSpec& spec) const;
   std::shared_ptr<const Grammar> Find(const std::string& key);                       // holds mutex_

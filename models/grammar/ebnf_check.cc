@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "kernels/core/utf8.h"
 #include "models/grammar/pattern.h"
-#include "models/tokenizer/utf8.h"
 
 namespace tramontane {
 namespace {

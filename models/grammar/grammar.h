@@ -1,13 +1,15 @@
 // Grammar: what the text of an output must be, compiled for one vocabulary; GrammarMatcher: how far one
 // output has come in it.
 //
-// A Grammar does not change: any thread. A GrammarMatcher belongs to one choice: one thread at a time, the
-// engine's. Neither throws. Always: what a matcher accepted is the beginning of a text of its grammar, and
-// eos is among the allowed tokens exactly where that text is whole.
+// A Grammar does not change: any thread. A GrammarMatcher belongs to one choice: one thread at a time.
+// Neither throws. Always: what a matcher accepted is the beginning of a text of its grammar, and eos is among
+// the allowed tokens exactly where that text is whole.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <limits>
 #include <memory>
 #include <span>
 
@@ -20,15 +22,34 @@ inline bool MaskAllows(std::span<const uint32_t> mask, int32_t token) {
   return (mask[static_cast<size_t>(token) / 32] >> (token % 32) & 1u) != 0;
 }
 
+// What work on a grammar may cost, and what it has cost. Time is that of the processor, so that a busy
+// machine ends nobody's text.
+struct GrammarWork {
+  int64_t most_ns = std::numeric_limits<int64_t>::max();
+  std::function<bool()> wanted =
+      {};                // asked from time to time; false: nobody waits any more. Empty: always wanted
+  int64_t spent_ns = 0;  // each piece of work adds what it took
+  bool stopped = false;  // it was cut off, for one of the two reasons
+};
+
 class GrammarMatcher {
  public:
   virtual ~GrammarMatcher() = default;
 
   // Sets bit t exactly if token t may come next. All clear: nothing may. mask: [MaskWords(vocab_size)]
-  virtual void FillMask(std::span<uint32_t> mask) = 0;
+  // What is stopped allows nothing, and never will again.
+  virtual void FillMask(std::span<uint32_t> mask, GrammarWork& work) = 0;
+  void FillMask(std::span<uint32_t> mask) {
+    GrammarWork unbounded;
+    FillMask(mask, unbounded);
+  }
 
-  // The output goes on with `token`. False: it may not, and nothing has changed.
-  virtual bool Accept(int32_t token) = 0;
+  // The output goes on with `token`. False: it may not, and nothing has changed; or the work was stopped.
+  virtual bool Accept(int32_t token, GrammarWork& work) = 0;
+  bool Accept(int32_t token) {
+    GrammarWork unbounded;
+    return Accept(token, unbounded);
+  }
 };
 
 // Where the text of an output starts: at the start of a message the space that encoders put in front of its

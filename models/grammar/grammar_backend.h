@@ -15,8 +15,9 @@ class GrammarBackend {
  public:
   virtual ~GrammarBackend() = default;
   // `ebnf` has a rule "root". Any thread; milliseconds to seconds. INVALID_ARGUMENT: the library's own words.
-  // The grammars may outlive the backend.
-  virtual StatusOr<std::shared_ptr<const Grammar>> Compile(const std::string& ebnf) const = 0;
+  // Where `work` is stopped: ABORTED. The grammars may outlive the backend.
+  virtual StatusOr<std::shared_ptr<const Grammar>> Compile(const std::string& ebnf,
+                                                           GrammarWork& work) const = 0;
 };
 
 // Null: this build has none.

@@ -9,11 +9,11 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/core/utf8.h"
 #include "models/grammar/ebnf.h"
 #include "models/grammar/number_grammar.h"
 #include "models/grammar/regex_grammar.h"
 #include "models/tokenizer/python_json.h"
-#include "models/tokenizer/utf8.h"
 
 namespace tramontane {
 namespace {
@@ -180,8 +180,9 @@ std::string JsonString(std::string_view text) {
   return quoted;
 }
 
+// A key may be half of a surrogate pair; what is said of it is text.
 Status Fault(const std::string& path, const std::string& what) {
-  return InvalidArgument((path.empty() ? "the schema" : Excerpt(path)) + ": " + what);
+  return InvalidArgument((path.empty() ? "the schema" : Excerpt(ReplaceInvalidUtf8(path))) + ": " + what);
 }
 
 // What a translator of a part says, at the path of the part.

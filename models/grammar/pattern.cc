@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <utility>
 
 #include "kernels/core/check.h"
 
@@ -29,6 +30,16 @@ int64_t Product(int64_t size, int64_t times) {
   return size > 0 && times > kMostGrammarSize / size ? kMostGrammarSize : size * times;
 }
 
+// `part` repeated, written as `text`.
+Pattern Counted(const Pattern& part, std::string text, int64_t least, int64_t most) {
+  Pattern result{std::move(text), Product(part.size, most == kUnbounded ? 1 : most)};
+  result.may_be_empty = part.may_be_empty || least == 0;
+  const int64_t runs = part.may_be_empty && most != kUnbounded ? most : 1;  // that may all be empty
+  result.empty_side_by_side = Product(part.empty_side_by_side, runs);
+  if (result.may_be_empty) result.empty_side_by_side = std::max<int64_t>(1, result.empty_side_by_side);
+  return result;
+}
+
 std::string Element(const Pattern& part) { return part.is_element ? part.text : '(' + part.text + ')'; }
 
 Pattern WithCount(const Pattern& part, int64_t least, int64_t most) {
@@ -36,7 +47,7 @@ Pattern WithCount(const Pattern& part, int64_t least, int64_t most) {
   if (least == 1 && most == 1) return part;
   const std::string count =
       least == most ? std::to_string(least) : std::to_string(least) + ',' + std::to_string(most);
-  return {Element(part) + '{' + count + '}', Product(part.size, most), false};
+  return Counted(part, Element(part) + '{' + count + '}', least, most);
 }
 
 // Up to `most`, in runs that the library unrolls, one inside the other so that there is one way through.
@@ -76,7 +87,10 @@ Pattern PatternClass(const CodePoints& characters) {
     }
     text += ']';
   }
-  Pattern result{classes[0], characters.count() < kManyCharacters ? 1 : kSizeOfMany, true};
+  Pattern result;
+  result.text = classes[0];
+  result.size = characters.count() < kManyCharacters ? 1 : kSizeOfMany;
+  result.is_element = true;
   for (size_t i = 1; i < classes.size(); ++i) result.text += '|' + classes[i];
   if (classes.size() > 1) result.text = '(' + result.text + ')';
   return result;
@@ -85,9 +99,15 @@ Pattern PatternClass(const CodePoints& characters) {
 Pattern PatternSequence(const std::vector<Pattern>& parts) {
   if (parts.size() == 1) return parts[0];
   Pattern result;
+  result.may_be_empty = true;
+  int64_t side_by_side = 0;
   for (const Pattern& part : parts) {
     result.text += part.text;
     result.size = Sum(result.size, part.size);
+    if (part.text.empty()) continue;
+    result.may_be_empty = result.may_be_empty && part.may_be_empty;
+    side_by_side = part.may_be_empty ? Sum(side_by_side, part.empty_side_by_side) : 0;
+    result.empty_side_by_side = std::max({result.empty_side_by_side, part.empty_side_by_side, side_by_side});
   }
   return result;
 }
@@ -95,7 +115,9 @@ Pattern PatternSequence(const std::vector<Pattern>& parts) {
 Pattern PatternChoice(const std::vector<Pattern>& alternatives) {
   TM_CHECK(!alternatives.empty(), "a choice of nothing");
   if (alternatives.size() == 1) return alternatives[0];
-  Pattern result{"(", 0, true};
+  Pattern result;
+  result.text = "(";
+  result.is_element = true;
   bool may_be_empty = false;
   for (const Pattern& alternative : alternatives) {
     if (alternative.text.empty()) {
@@ -105,6 +127,8 @@ Pattern PatternChoice(const std::vector<Pattern>& alternatives) {
     if (result.size > 0) result.text += '|';
     result.text += alternative.text;
     result.size = Sum(result.size, alternative.size);
+    result.may_be_empty = result.may_be_empty || alternative.may_be_empty;
+    result.empty_side_by_side = std::max(result.empty_side_by_side, alternative.empty_side_by_side);
   }
   result.text += ')';
   if (result.size == 0) return {};
@@ -121,7 +145,7 @@ Pattern PatternRepeat(const Pattern& part, int64_t least, int64_t most) {
     parts.push_back(WithCount(part, run, run));
   }
   if (most == kUnbounded) {
-    parts.push_back({Element(part) + '*', part.size, false});
+    parts.push_back(Counted(part, Element(part) + '*', 0, kUnbounded));
   } else if (most == least + 1) {
     parts.push_back(PatternOptional(part));
   } else if (most > least) {
@@ -133,7 +157,7 @@ Pattern PatternRepeat(const Pattern& part, int64_t least, int64_t most) {
 Pattern PatternOptional(const Pattern& part) {
   if (part.text.empty()) return part;
   // Not "?": the library makes of (xy*)? an automaton that also takes y. Counts are right.
-  return {Element(part) + "{0,1}", part.size, false};
+  return Counted(part, Element(part) + "{0,1}", 0, 1);
 }
 
 }  // namespace tramontane

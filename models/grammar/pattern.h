@@ -19,10 +19,17 @@ namespace tramontane {
 inline constexpr int64_t kMostGrammarSize = int64_t{1} << 40;
 inline constexpr int64_t kUnbounded = -1;
 
+// Any of the elements side by side that may be empty may take the next character: what that costs, to compile
+// and at each token, grows with the square of their number. More are refused.
+inline constexpr int64_t kMostEmptySideBySide = 256;
+
 struct Pattern {
   std::string text;  // in the library's notation of regular expressions
   int64_t size = 0;
   bool is_element = false;  // may take a repetition as it is
+  bool may_be_empty = false;
+  int64_t empty_side_by_side =
+      0;  // elements that may be empty, at most; stays at kMostGrammarSize as size does
 };
 
 Pattern PatternLiteral(std::string_view utf8);       // REQUIRES: UTF-8

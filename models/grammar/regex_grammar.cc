@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "models/tokenizer/utf8.h"
+#include "kernels/core/utf8.h"
 
 namespace tramontane {
 namespace {
@@ -138,6 +138,10 @@ StatusOr<Pattern> RegexParser::Parse() {
   TM_ASSIGN_OR_RETURN(Pattern whole, Alternatives(0));
   if (!AtEnd()) return Fault("a ) without its (");
   TM_RETURN_IF_ERROR(CheckSize(whole.size));
+  if (whole.empty_side_by_side > kMostEmptySideBySide) {
+    return InvalidArgument("has more than " + std::to_string(kMostEmptySideBySide) +
+                           " elements side by side that may be empty");
+  }
   return whole;
 }
 

@@ -1,11 +1,15 @@
-// The only file that includes xgrammar. The library throws; nothing leaves this file but a Status.
+// The only file that includes xgrammar. The library throws; nothing leaves this file but a Status. It is
+// built so that it calls back from its loops (xgrammar/interruptible.patch), and can be stopped there.
 #include <dlpack/dlpack.h>
 #include <xgrammar/compiler.h>
 #include <xgrammar/matcher.h>
 #include <xgrammar/tokenizer_info.h>
 
+#include <time.h>
+
 #include <algorithm>
 #include <exception>
+#include <optional>
 #include <stdexcept>
 #include <utility>
 #include <vector>
@@ -13,10 +17,61 @@
 #include "kernels/core/check.h"
 #include "models/grammar/grammar_backend.h"
 
+namespace tramontane {
+namespace {
+
+int64_t ThreadTimeNs() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+}
+
+// Thrown through the library. Not a std::exception: those are its own words about a grammar.
+struct Stopped {};
+
+// Measures one piece of work on this thread, and stops it where it has cost enough or nobody wants it.
+class Metered {
+ public:
+  explicit Metered(GrammarWork& work) : work_(work), start_ns_(ThreadTimeNs()) { running = this; }
+  ~Metered() {
+    work_.spent_ns += ThreadTimeNs() - start_ns_;
+    running = nullptr;
+  }
+  Metered(const Metered&) = delete;
+  Metered& operator=(const Metered&) = delete;
+
+  // From the library's loops: cheap nearly always.
+  static void Look() {
+    if (running != nullptr && --running->looks_left_ == 0) running->LookClosely();
+  }
+
+ private:
+  static constexpr int32_t kLooks = 256;  // some 10 us of the library's work, mostly
+
+  void LookClosely() {
+    looks_left_ = kLooks;
+    const bool spent = ThreadTimeNs() - start_ns_ > work_.most_ns - work_.spent_ns;
+    if (!spent && (!work_.wanted || work_.wanted())) return;
+    work_.stopped = true;
+    throw Stopped();
+  }
+
+  static thread_local Metered* running;
+  GrammarWork& work_;
+  const int64_t start_ns_;
+  int32_t looks_left_ = kLooks;
+};
+
+thread_local Metered* Metered::running = nullptr;
+
+}  // namespace
+}  // namespace tramontane
+
 // The library is built to hand us what it logs: its errors are exceptions, its warnings are about texts that
 // our own translators never write.
 namespace xgrammar {
 
+void InterruptionPoint() { tramontane::Metered::Look(); }
 [[noreturn]] void LogFatalImpl(const std::string&, int, const std::string& message) {
   throw std::runtime_error(message);
 }
@@ -38,18 +93,18 @@ class XGrammarMatcher final : public GrammarMatcher {
   XGrammarMatcher(std::shared_ptr<const GrammarVocabulary> vocabulary,
                   const xgrammar::CompiledGrammar& compiled, TextStart start)
       : vocabulary_(std::move(vocabulary)),
-        matcher_(compiled),
+        compiled_(compiled),
         pieces_mask_(MaskWords(static_cast<int32_t>(vocabulary_->pieces.size()))),
         at_start_(start == TextStart::kOfMessage) {}
 
-  void FillMask(std::span<uint32_t> mask) override {
+  void FillMask(std::span<uint32_t> mask, GrammarWork& work) override {
     std::fill(mask.begin(), mask.end(), 0);
-    if (failed_) return;
-    if (matcher_.IsTerminated()) {  // eos was ignored: only more of it may follow
+    const Metered metered(work);
+    if (!Guarded([this] { return FillPiecesMask(); })) return;
+    if (terminated_) {  // eos was ignored: only more of it may follow
       for (const int32_t eos : vocabulary_->eos_ids) SetBit(mask, eos);
       return;
     }
-    if (!FillPiecesMask()) return;
     if (at_start_) {
       for (int32_t t = 0; t < vocabulary_->vocab_size; ++t) {
         const int32_t piece = vocabulary_->at_start[static_cast<size_t>(t)];
@@ -64,9 +119,10 @@ class XGrammarMatcher final : public GrammarMatcher {
     if (odd != 0) mask.back() &= (1u << odd) - 1;
   }
 
-  bool Accept(int32_t token) override {
-    if (failed_ || token < 0 || token >= vocabulary_->vocab_size) return false;
-    if (matcher_.IsTerminated()) return IsEos(token);
+  bool Accept(int32_t token, GrammarWork& work) override {
+    if (token < 0 || token >= vocabulary_->vocab_size) return false;
+    if (terminated_) return IsEos(token);
+    const Metered metered(work);
     int32_t piece = token;
     if (at_start_) {
       piece = vocabulary_->at_start[static_cast<size_t>(token)];
@@ -77,9 +133,11 @@ class XGrammarMatcher final : public GrammarMatcher {
         return true;
       }
     }
-    const bool accepted = Guarded([&] { return matcher_.AcceptToken(piece); });
-    if (accepted) at_start_ = false;
-    return accepted;
+    const bool accepted = Guarded([&] { return matcher().AcceptToken(piece); });
+    if (!accepted) return false;
+    at_start_ = false;
+    terminated_ = matcher_->IsTerminated();
+    return true;
   }
 
  private:
@@ -88,7 +146,14 @@ class XGrammarMatcher final : public GrammarMatcher {
     return std::find(ids.begin(), ids.end(), token) != ids.end();
   }
 
+  // Made by the first call that needs it: what the library does then can be long as well.
+  xgrammar::GrammarMatcher& matcher() {
+    if (!matcher_) matcher_.emplace(compiled_);
+    return *matcher_;
+  }
+
   bool FillPiecesMask() {
+    if (terminated_) return true;
     auto words = static_cast<int64_t>(pieces_mask_.size());
     DLTensor tensor{};
     tensor.data = pieces_mask_.data();
@@ -96,28 +161,30 @@ class XGrammarMatcher final : public GrammarMatcher {
     tensor.ndim = 1;
     tensor.dtype = {kDLInt, 32, 1};
     tensor.shape = &words;
-    return Guarded([&] {
-      matcher_.FillNextTokenBitmask(&tensor);
-      return true;
-    });
+    matcher().FillNextTokenBitmask(&tensor);
+    return true;
   }
 
   // Nothing that the library throws goes further: after that this matcher allows nothing.
   template <typename Call>
   bool Guarded(const Call& call) {
+    if (failed_) return false;
     try {
       return call();
+    } catch (const Stopped&) {
     } catch (const std::exception&) {
-      failed_ = true;
-      return false;
     }
+    failed_ = true;
+    return false;
   }
 
   const std::shared_ptr<const GrammarVocabulary> vocabulary_;
-  xgrammar::GrammarMatcher matcher_;
+  const xgrammar::CompiledGrammar compiled_;
+  std::optional<xgrammar::GrammarMatcher> matcher_;
   std::vector<uint32_t> pieces_mask_;
   bool at_start_;
   bool space_dropped_ = false;  // one space alone is allowed, so that a message cannot start for ever
+  bool terminated_ = false;     // eos was accepted
   bool failed_ = false;
 };
 
@@ -144,10 +211,14 @@ class XGrammarBackend final : public GrammarBackend {
                                           vocabulary_->eos_ids),
                   /*max_threads=*/1, /*cache_enabled=*/true, kCrossGrammarCacheBytes) {}
 
-  StatusOr<std::shared_ptr<const Grammar>> Compile(const std::string& ebnf) const override {
+  StatusOr<std::shared_ptr<const Grammar>> Compile(const std::string& ebnf,
+                                                   GrammarWork& work) const override {
+    const Metered metered(work);
     try {
       xgrammar::CompiledGrammar compiled = compiler_.CompileGrammar(ebnf);
       return std::shared_ptr<const Grammar>(std::make_shared<XGrammar>(vocabulary_, std::move(compiled)));
+    } catch (const Stopped&) {
+      return Status(StatusCode::kAborted, "compiling was stopped");
     } catch (const std::exception& error) {
       return InvalidArgument(error.what());
     }

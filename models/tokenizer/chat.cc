@@ -5,9 +5,9 @@
 #include <iterator>
 #include <utility>
 
+#include "kernels/core/utf8.h"
 #include "models/tokenizer/json_schema.h"
 #include "models/tokenizer/python_json.h"
-#include "models/tokenizer/utf8.h"
 
 namespace tramontane {
 namespace {
@@ -19,7 +19,7 @@ class Prompt;
 struct ChatFormat {
   TokenizerVersion version;
   bool nine_character_ids;    // tool calls and results carry ids of nine letters or digits
-  bool content_beside_calls;  // an assistant message may have both, or neither
+  bool content_beside_calls;  // an assistant's turn may have both; else its calls win
   bool system_turns;          // system messages keep their place; else one prompt, inside a user turn
   bool json_results;          // a tool's result is shown as the JSON it is, or as a JSON string
   Status (*render)(const Chat& chat, Prompt* prompt);
@@ -56,6 +56,30 @@ constexpr ChatFormat kFormats[] = {
      .json_results = false,
      .render = RenderV7},
 };
+
+// ---------------------------------------------------------------------------------------------------------------
+// What is checked and rendered.
+
+// A message that says something, and its place in the request.
+struct Said {
+  const ChatMessage* message;
+  size_t index;
+};
+
+bool IsEmpty(const ChatMessage& message) { return !message.content || message.content->empty(); }
+
+// All but the assistant's messages with neither content nor calls: clients send an answer back as they got
+// it, and an answer that was cut off at once is such a message.
+std::vector<Said> WhatIsSaid(std::span<const ChatMessage> messages) {
+  std::vector<Said> said;
+  for (size_t i = 0; i < messages.size(); ++i) {
+    const ChatMessage& message = messages[i];
+    const bool says_nothing =
+        message.role == ChatRole::kAssistant && IsEmpty(message) && message.tool_calls.empty();
+    if (!says_nothing) said.push_back({&message, i});
+  }
+  return said;
+}
 
 // ---------------------------------------------------------------------------------------------------------------
 // Checks, on the messages as they came.
@@ -112,57 +136,75 @@ Status CheckMessageUtf8(const ChatMessage& message, size_t index) {
   return Status::Ok();
 }
 
-Status CheckOrder(std::span<const ChatMessage> messages) {
-  if (messages.empty()) return InvalidArgument("messages: a conversation needs at least one message");
-  const ChatMessage& last = messages.back();
-  const std::string last_label = MessageLabel(messages.size() - 1);
-  if (messages.size() == 1) {
-    if (last.role != ChatRole::kUser && last.role != ChatRole::kSystem) {
-      return InvalidArgument(last_label + ": a conversation starts with a user or system message, not " +
-                             ChatRoleName(last.role));
-    }
-  } else if (last.role == ChatRole::kAssistant && !last.prefix) {
-    return InvalidArgument(
-        last_label + ": the last message is from the user or a tool, or an assistant's with prefix set");
+// The last message that keeps its place: a system prompt inside a user turn has none.
+const Said* LastInPlace(const ChatFormat& format, std::span<const Said> said) {
+  for (size_t i = said.size(); i > 0; --i) {
+    if (format.system_turns || said[i - 1].message->role != ChatRole::kSystem) return &said[i - 1];
   }
-  for (size_t i = 1; i < messages.size(); ++i) {
-    const ChatRole before = messages[i - 1].role;
-    const ChatRole role = messages[i].role;
+  return nullptr;
+}
+
+Status CheckEnds(const ChatFormat& format, std::span<const Said> said) {
+  if (said.empty()) return InvalidArgument("messages: a conversation needs at least one message");
+  const ChatRole first = said.front().message->role;
+  if (said.size() == 1 && first != ChatRole::kUser && first != ChatRole::kSystem) {
+    return InvalidArgument(MessageLabel(said.front().index) +
+                           ": a conversation starts with a user or system message, not " +
+                           ChatRoleName(first));
+  }
+  const Said* last = LastInPlace(format, said);
+  if (last == nullptr || last->message->role != ChatRole::kAssistant || last->message->prefix)
+    return Status::Ok();
+  if (last == &said.back()) {
+    return InvalidArgument(
+        MessageLabel(last->index) +
+        ": the last message is from the user or a tool, or an assistant's with prefix set");
+  }
+  return InvalidArgument(
+      MessageLabel(said.back().index) + ": chat format " + TokenizerVersionName(format.version) +
+      " has no place for a system message between the assistant's answer and the next one");
+}
+
+// A result follows calls or another result. A system message may come late: mistral-common knows it only
+// before the first answer, but agents hand a conversation on with one.
+Status CheckOrder(const ChatFormat& format, std::span<const Said> said) {
+  TM_RETURN_IF_ERROR(CheckEnds(format, said));
+  for (size_t i = 1; i < said.size(); ++i) {
+    const ChatRole before = said[i - 1].message->role;
     const bool before_is_prompt = before == ChatRole::kSystem || before == ChatRole::kUser;
-    const bool fits = before_is_prompt ? role != ChatRole::kTool : role != ChatRole::kSystem;
-    if (!fits) {
-      return InvalidArgument(MessageLabel(i) + ": a " + ChatRoleName(role) + " message cannot follow a " +
-                             ChatRoleName(before) + " message");
-    }
+    if (said[i].message->role != ChatRole::kTool || !before_is_prompt) continue;
+    return InvalidArgument(MessageLabel(said[i].index) + ": a tool message cannot follow a " +
+                           ChatRoleName(before) + " message");
   }
   return Status::Ok();
 }
 
+// Text that the assistant adds to calls it has just made.
+bool IsBesideCalls(std::span<const Said> said, size_t i) {
+  return said[i - 1].message->role == ChatRole::kAssistant && said[i].message->tool_calls.empty();
+}
+
 // Every call has its result before the assistant speaks again. The first message's calls do not count: that
 // is how mistral-common counts.
-Status CheckResultCounts(std::span<const ChatMessage> messages) {
+Status CheckResultCounts(std::span<const Said> said) {
   ptrdiff_t open_calls = 0;
-  const auto mismatch = [&](size_t index) {
-    return InvalidArgument(MessageLabel(index) + ": not as many tool results as tool calls before " +
-                           (index + 1 == messages.size() ? "the end" : "this message"));
+  const auto mismatch = [&](size_t i) {
+    return InvalidArgument(MessageLabel(said[i].index) + ": not as many tool results as tool calls before " +
+                           (i + 1 == said.size() ? "the end" : "this message"));
   };
-  for (size_t i = 1; i < messages.size(); ++i) {
-    if (messages[i].role == ChatRole::kTool) {
+  for (size_t i = 1; i < said.size(); ++i) {
+    const ChatMessage& message = *said[i].message;
+    if (message.role == ChatRole::kTool) {
       --open_calls;
-    } else if (messages[i].role == ChatRole::kAssistant) {
+    } else if (message.role == ChatRole::kAssistant && !IsBesideCalls(said, i)) {
       if (open_calls != 0) return mismatch(i);
-      open_calls = static_cast<ptrdiff_t>(messages[i].tool_calls.size());
+      open_calls = static_cast<ptrdiff_t>(message.tool_calls.size());
     }
   }
-  return open_calls == 0 ? Status::Ok() : mismatch(messages.size() - 1);
+  return open_calls == 0 ? Status::Ok() : mismatch(said.size() - 1);
 }
 
 Status CheckAssistant(const ChatFormat& format, const ChatMessage& message, size_t index, bool is_last) {
-  const bool has_content = message.content && !message.content->empty();
-  if (!format.content_beside_calls && has_content == !message.tool_calls.empty()) {
-    return InvalidArgument(MessageLabel(index) + ": an assistant message has either content or tool calls, " +
-                           (has_content ? "not both" : "this one has neither"));
-  }
   for (size_t call = 0; call < message.tool_calls.size(); ++call) {
     const std::string label = CallLabel(index, call);
     if (format.nine_character_ids) TM_RETURN_IF_ERROR(CheckCallId(label, message.tool_calls[call].id));
@@ -194,12 +236,12 @@ Status CheckContent(const ChatFormat& format, const ChatMessage& message, size_t
   return Status::Ok();
 }
 
-Status CheckMessages(const ChatFormat& format, std::span<const ChatMessage> messages) {
-  TM_RETURN_IF_ERROR(CheckOrder(messages));
-  for (size_t i = 0; i < messages.size(); ++i) {
-    TM_RETURN_IF_ERROR(CheckContent(format, messages[i], i, i + 1 == messages.size()));
+Status CheckMessages(const ChatFormat& format, std::span<const Said> said) {
+  TM_RETURN_IF_ERROR(CheckOrder(format, said));
+  for (const Said& one : said) {
+    TM_RETURN_IF_ERROR(CheckContent(format, *one.message, one.index, &one == &said.back()));
   }
-  return CheckResultCounts(messages);
+  return CheckResultCounts(said);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -248,6 +290,16 @@ void AppendParagraph(std::string_view paragraph, std::string* text) {
   if (paragraph.empty()) return;
   if (!text->empty()) *text += "\n\n";
   *text += paragraph;
+}
+
+// The empty ones too.
+std::string JoinParagraphs(std::span<const std::string_view> paragraphs) {
+  std::string text;
+  for (const std::string_view& paragraph : paragraphs) {
+    if (&paragraph != &paragraphs.front()) text += "\n\n";
+    text += paragraph;
+  }
+  return text;
 }
 
 Status MergeInto(const ChatFormat& format, const ChatMessage& message, size_t index, Turn* turn) {
@@ -303,21 +355,34 @@ StatusOr<std::string> ToolsJson(std::span<const ToolDefinition> tools) {
   return json;
 }
 
-StatusOr<Chat> Normalize(const ChatFormat& format, std::span<const ChatMessage> messages,
+// Where a turn cannot hold both, its text is left out.
+Status LetCallsWin(std::vector<Turn>* turns) {
+  for (Turn& turn : *turns) {
+    if (turn.calls.empty()) continue;
+    if (turn.prefix) return InvalidArgument(turn.label + ": prefix goes on from text, not from tool calls");
+    turn.content.clear();
+  }
+  return Status::Ok();
+}
+
+StatusOr<Chat> Normalize(const ChatFormat& format, std::span<const Said> said,
                          std::span<const ToolDefinition> tools) {
   Chat chat;
+  std::vector<std::string_view> system_paragraphs;
   TM_ASSIGN_OR_RETURN(chat.tools, ToolsJson(tools));
-  for (size_t i = 0; i < messages.size(); ++i) {
-    const ChatMessage& message = messages[i];
+  for (size_t i = 0; i < said.size(); ++i) {
+    const ChatMessage& message = *said[i].message;
     const ChatRole role = message.role;
     if (role == ChatRole::kSystem && !format.system_turns) {
-      AppendParagraph(*message.content, &chat.system_prompt);
+      if (message.in_parts || !message.content->empty()) system_paragraphs.push_back(*message.content);
       continue;
     }
     const bool joins_neighbours = role == ChatRole::kUser || role == ChatRole::kAssistant;
-    if (i == 0 || !joins_neighbours || messages[i - 1].role != role) chat.turns.emplace_back();
-    TM_RETURN_IF_ERROR(MergeInto(format, message, i, &chat.turns.back()));
+    if (i == 0 || !joins_neighbours || said[i - 1].message->role != role) chat.turns.emplace_back();
+    TM_RETURN_IF_ERROR(MergeInto(format, message, said[i].index, &chat.turns.back()));
   }
+  chat.system_prompt = JoinParagraphs(system_paragraphs);
+  if (!format.content_beside_calls) TM_RETURN_IF_ERROR(LetCallsWin(&chat.turns));
   if (!format.system_turns && (chat.turns.empty() || chat.turns.front().role != ChatRole::kUser)) {
     chat.turns.insert(chat.turns.begin(), Turn());
   }
@@ -440,13 +505,6 @@ Status RenderAssistant(const Turn& turn, CallIds call_ids, Prompt* prompt) {
   return prompt->EndAnswer(turn);
 }
 
-// Merging may have brought together what one message may not hold.
-Status RefuseContentBesideCalls(const Turn& turn) {
-  if (turn.content.empty() || turn.calls.empty()) return Status::Ok();
-  return InvalidArgument(turn.label +
-                         ": content and tool calls of assistant messages in a row do not go together");
-}
-
 // v2 shows tool traffic only after the last user turn, and one result an answer.
 Status RenderV2(const Chat& chat, Prompt* prompt) {
   bool follows_calls = false;
@@ -458,7 +516,6 @@ Status RenderV2(const Chat& chat, Prompt* prompt) {
       case ChatRole::kAssistant:
         follows_calls = !turn.calls.empty();
         results = 0;
-        TM_RETURN_IF_ERROR(RefuseContentBesideCalls(turn));
         if (is_past && !turn.calls.empty()) break;
         TM_RETURN_IF_ERROR(RenderAssistant(turn, CallIds::kLeftOut, prompt));
         break;
@@ -494,7 +551,6 @@ Status RenderV3(const Chat& chat, Prompt* prompt) {
     const Turn& turn = chat.turns[i];
     switch (turn.role) {
       case ChatRole::kAssistant:
-        TM_RETURN_IF_ERROR(RefuseContentBesideCalls(turn));
         TM_RETURN_IF_ERROR(RenderAssistant(turn, CallIds::kShown, prompt));
         break;
       case ChatRole::kTool: {
@@ -519,10 +575,6 @@ Status RenderV7(const Chat& chat, Prompt* prompt) {
     const Turn& turn = chat.turns[i];
     switch (turn.role) {
       case ChatRole::kAssistant:
-        if (turn.content.empty() && turn.calls.empty()) {
-          return InvalidArgument(turn.label +
-                                 ": an assistant message has content or tool calls, this one has neither");
-        }
         TM_RETURN_IF_ERROR(RenderAssistant(turn, CallIds::kShown, prompt));
         break;
       case ChatRole::kTool:
@@ -577,12 +629,17 @@ StatusOr<RenderedChat> RenderChat(const Tokenizer& tokenizer, std::span<const Ch
     if (messages.empty() || messages.back().role != ChatRole::kAssistant) {
       return InvalidArgument("continue_final_message: the last message is not from the assistant");
     }
+    if (messages.back().prefix) {
+      return InvalidArgument(
+          "continue_final_message: the last message has prefix set; one of the two is enough");
+    }
     continued.assign(messages.begin(), messages.end());
     continued.back().prefix = true;
     messages = continued;
   }
-  TM_RETURN_IF_ERROR(CheckMessages(*format, messages));
-  TM_ASSIGN_OR_RETURN(const Chat chat, Normalize(*format, messages, tools));
+  const std::vector<Said> said = WhatIsSaid(messages);
+  TM_RETURN_IF_ERROR(CheckMessages(*format, said));
+  TM_ASSIGN_OR_RETURN(const Chat chat, Normalize(*format, said, tools));
   Prompt prompt(tokenizer);
   TM_RETURN_IF_ERROR(prompt.Begin());
   TM_RETURN_IF_ERROR(format->render(chat, &prompt));

@@ -5,6 +5,12 @@
 // The formats v1, v2, v3 and v7 follow mistral-common, id for id: its checks in serving mode, its merging of
 // messages, its segments. Structure is control ids; what people type is encoded as text and stays text,
 // "[INST]" included.
+//
+// What it refuses and we render, so that an answer can be sent back as it came and agents can hand on:
+//   - an assistant's message with neither content nor calls is left out;
+//   - content beside calls, in one message or in neighbours: before v7 the calls win, the text is left out;
+//   - a system message after an answer or a result: in v7 at its place, before v7 part of the system prompt
+//     (refused there after the last answer, where nothing is left to answer).
 #pragma once
 
 #include <cstdint>
@@ -38,6 +44,7 @@ struct ChatMessage {
   std::optional<std::string> tool_call_id = {};  // tool only; required from v3 on
   std::optional<std::string> name = {};          // tool: the function's name; other roles: ignored
   bool prefix = false;                           // assistant, last message only: the answer goes on from here
+  bool in_parts = false;  // the content was a list of texts; of mistral-common: "" is then a system paragraph
 };
 
 struct ToolDefinition {
@@ -48,7 +55,7 @@ struct ToolDefinition {
 
 struct ChatOptions {
   std::optional<TokenizerVersion> format = {};  // the tokenizer's version where none is given
-  bool continue_final_message = false;          // the same as `prefix` of the last message
+  bool continue_final_message = false;          // the same as `prefix` of the last message; not beside it
 };
 
 struct RenderedChat {

@@ -3,7 +3,7 @@
 #include <string_view>
 
 #include "kernels/core/check.h"
-#include "models/tokenizer/utf8.h"
+#include "kernels/core/utf8.h"
 
 namespace tramontane {
 

@@ -25,6 +25,7 @@ class Detokenizer {
   void Flush(std::string* text);
 
   size_t pending_bytes() const { return pending_.size(); }
+  bool at_start() const { return message_.at_start(); }  // a leading space may still be dropped
 
  private:
   MessageBytes message_;

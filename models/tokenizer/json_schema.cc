@@ -9,8 +9,8 @@
 #include <unordered_set>
 #include <utility>
 
+#include "kernels/core/utf8.h"
 #include "models/tokenizer/python_regex.h"
-#include "models/tokenizer/utf8.h"
 
 namespace tramontane {
 namespace {

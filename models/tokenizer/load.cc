@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "models/built_in_files.h"
 #include "models/tokenizer/sentencepiece.h"
 #include "models/tokenizer/sentencepiece_model.h"
 
@@ -59,6 +60,7 @@ std::optional<int> SuffixVersion(std::string_view name, const TokenizerFormat& f
 }
 
 StatusOr<std::string> ReadFile(const std::string& path, size_t max_bytes) {
+  if (const BuiltInFile* file = FindBuiltInFile(path)) return std::string(file->bytes);
   std::FILE* file = std::fopen(path.c_str(), "rb");
   if (file == nullptr) return NotFound(path + ": cannot be opened");
   std::string bytes;
@@ -116,14 +118,7 @@ StatusOr<std::unique_ptr<const Tokenizer>> RefuseTekken(const TokenizerFile& fil
 }  // namespace
 
 StatusOr<std::unique_ptr<const Tokenizer>> LoadTokenizer(const std::string& dir) {
-  std::error_code error;
-  std::vector<std::string> names;
-  for (std::filesystem::directory_iterator entry(dir, error), end; !error && entry != end;
-       entry.increment(error)) {
-    names.push_back(entry->path().filename().string());
-  }
-  if (error) return NotFound(dir + ": " + error.message());
-  std::sort(names.begin(), names.end());  // a folder has no order of its own
+  TM_ASSIGN_OR_RETURN(const std::vector<std::string> names, NamesInFolder(dir));
   for (const TokenizerFormat& format : kFormats) {
     std::optional<TokenizerFile> best;
     for (const std::string& name : names) {

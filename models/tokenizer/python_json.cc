@@ -10,7 +10,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "models/tokenizer/utf8.h"
+#include "kernels/core/utf8.h"
 
 namespace tramontane {
 namespace {

@@ -8,7 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "models/tokenizer/utf8.h"
+#include "kernels/core/utf8.h"
 
 namespace tramontane {
 namespace {

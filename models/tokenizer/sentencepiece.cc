@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "kernels/core/check.h"
-#include "models/tokenizer/utf8.h"
+#include "kernels/core/utf8.h"
 
 namespace tramontane {
 namespace {

@@ -7,7 +7,7 @@
 #include <unordered_set>
 #include <utility>
 
-#include "models/tokenizer/utf8.h"
+#include "kernels/core/utf8.h"
 
 namespace tramontane {
 namespace {

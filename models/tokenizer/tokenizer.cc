@@ -1,6 +1,6 @@
 #include "models/tokenizer/tokenizer.h"
 
-#include "models/tokenizer/utf8.h"
+#include "kernels/core/utf8.h"
 
 namespace tramontane {
 

@@ -2,6 +2,7 @@
 // servers.
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <memory>
@@ -18,8 +19,8 @@
 #include "server/commands/stop_signals.h"
 #include "server/config.h"
 #include "server/gateway/gateway.h"
+#include "server/gateway_metrics.h"
 #include "server/logging.h"
-#include "server/metrics.h"
 #include "server/remote_client.h"
 
 namespace tramontane {
@@ -33,10 +34,12 @@ struct GatewayArguments {
   GivenSettings flags;
 };
 
-// Those of `serve` that mean something here.
-constexpr std::array<std::string_view, 7> kSettings = {
-    "http_address", "http_cors_origin", "http_host", "any_model", "drain_timeout", "log_level", "log_format",
-};
+// Those of `serve` that mean something here: HTTP's, and how to stop and log.
+bool MeansSomethingHere(std::string_view key) {
+  constexpr std::array<std::string_view, 5> kOthers = {"any_model", "strict_fields", "drain_timeout",
+                                                       "log_level", "log_format"};
+  return key.starts_with("http_") || std::find(kOthers.begin(), kOthers.end(), key) != kOthers.end();
+}
 
 // Every problem, one line each.
 std::vector<std::string> EffectiveConfig(const GatewayArguments& arguments, ServeConfig* config) {
@@ -53,8 +56,12 @@ GatewayOptions GatewayOptionsOf(const ServeConfig& config) {
   options.version = TRAMONTANE_VERSION;
   options.cors_origins = config.http_cors_origin;
   options.hosts = config.http_host;
+  options.io_threads = static_cast<int32_t>(config.http_io_threads);
+  options.handler_threads = static_cast<int32_t>(config.http_handler_threads);
+  options.limits = HttpLimitsOf(config);
   options.any_model = config.any_model;
   options.on_answer = LogAnswer;
+  options.strict_fields = config.strict_fields == "on";
   return options;
 }
 
@@ -70,7 +77,7 @@ bool WaitForBackend(const RemoteClient& client) {
 Status RunUntilStopped(const GatewayArguments& arguments, const ServeConfig& config, StartGuard& starting) {
   RemoteClient client({.backends = arguments.backends});
   GatewayOptions options = GatewayOptionsOf(config);
-  options.metrics = [&client] { return GatewayMetricsText(client.backends()); };
+  options.metrics = [&client] { return GatewayMetricsText(client.backends(), DroppedLogLines()); };
   TM_ASSIGN_OR_RETURN(const std::unique_ptr<Gateway> gateway, Gateway::Start(std::move(options), client));
   // A server may also come later: until then /ready says 503.
   if (!WaitForBackend(client)) spdlog::warn("no server is up yet");
@@ -120,7 +127,7 @@ void AddGatewayCommand(CLI::App& app, RunCommand* run) {
       ->delimiter(',')
       ->allow_extra_args(false)
       ->type_name("HOST:PORT[,HOST:PORT]");
-  AddSettingFlags({kSettings.begin(), kSettings.end()}, &arguments->flags, command);
+  AddSettingFlags(MeansSomethingHere, &arguments->flags, command);
   command->callback([arguments, run] { *run = [arguments] { return RunGateway(*arguments); }; });
 }
 

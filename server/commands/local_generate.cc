@@ -1,18 +1,22 @@
 #include "server/commands/local_generate.h"
 
+#include <algorithm>
 #include <condition_variable>
+#include <memory>
 #include <mutex>
+#include <utility>
 
+#include "server/engine_client.h"
 #include "server/host_options.h"
+#include "server/inference_core.h"
+#include "server/logging.h"
 #include "server/model_source.h"
-#include "server/proto_convert.h"
-#include "server/served_model.h"
 
 namespace tramontane {
 
 namespace {
 
-// Lets this thread sleep until the output thread has something.
+// Lets this thread sleep until there is something to take.
 class Bell {
  public:
   void Ring() {
@@ -32,12 +36,33 @@ class Bell {
   bool rung_ = false;
 };
 
+// As GrpcClient::Generate, without a wire.
+Status Generate(InferenceClient& client, v1::GenerateRequest request,
+                const std::function<bool(const v1::GenerateResponse&)>& on_event) {
+  const auto bell = std::make_shared<Bell>();  // the call may ring it after its end
+  RpcError refusal;
+  const auto call = client.Generate(std::move(request), {}, [bell] { bell->Ring(); }, &refusal);
+  if (call == nullptr) return {refusal.code, refusal.message};
+  bool wanted = true;
+  while (true) {
+    bell->Wait();
+    const InferenceEvents taken = call->Take();
+    for (const v1::GenerateResponse& event : taken.events) {
+      if (!wanted || on_event(event)) continue;
+      wanted = false;
+      call->Cancel();
+    }
+    if (taken.done) return wanted ? Status(taken.outcome.code, taken.outcome.message) : Status::Ok();
+  }
+}
+
 }  // namespace
 
-Status GenerateLocally(const std::string& folder, const v1::GenerateRequest& proto,
+Status GenerateLocally(const std::string& folder, const v1::GenerateRequest& request,
                        const std::function<bool(const v1::GenerateResponse&)>& on_event) {
+  TM_RETURN_IF_ERROR(SetUpLogging("warn", "text"));  // standard output is the answer's
   ServeConfig config;
-  config.max_sequences = std::max<int64_t>(1, proto.choices());
+  config.max_sequences = std::max<int64_t>(1, request.choices());
   TM_ASSIGN_OR_RETURN(const ModelSource source, FindModel(folder));
   TM_ASSIGN_OR_RETURN(const ModelConfig model_config, LoadModelConfig(source.folder));
   TM_ASSIGN_OR_RETURN(const Device device, MakeDevice(config));
@@ -45,7 +70,6 @@ Status GenerateLocally(const std::string& folder, const v1::GenerateRequest& pro
   TM_ASSIGN_OR_RETURN(const EngineHostOptions options,
                       MakeHostOptions(config, source.folder, model_config, *backend));
   const SteadyClock clock;
-  Bell bell;  // outlives the engine, whose output thread rings it
   TM_ASSIGN_OR_RETURN(const std::unique_ptr<EngineHost> host,
                       EngineHost::Start(source.folder, *backend, options, clock));
   ServedModel model;
@@ -56,32 +80,10 @@ Status GenerateLocally(const std::string& folder, const v1::GenerateRequest& pro
   model.tokenizer = &host->tokenizer();
   model.clock = &clock;
 
-  const ProtoConverter converter(model);
-  Request request;
-  request.id = "local";
-  request.received_ns = clock.NowNs();
-  if (RpcError error = converter.Generate(proto, &request); !error.ok()) return {error.code, error.message};
-  request.tokenized_ns = clock.NowNs();
-  TM_ASSIGN_OR_RETURN(const std::shared_ptr<TokenStream> stream,
-                      host->engine().Submit(std::move(request), [&bell] { bell.Ring(); }));
-  bool wanted = true;
-  const auto deliver = [&](const v1::GenerateResponse& event) {
-    if (wanted && !on_event(event)) {
-      wanted = false;
-      stream->Cancel();
-      host->engine().Wake();
-    }
-  };
-  while (true) {
-    bell.Wait();
-    StreamUpdate update = stream->Take();
-    if (update.started) deliver(converter.StartedToProto(*update.started, stream->request_id()));
-    for (StreamDelta& delta : update.deltas) {
-      for (const auto& event : converter.DeltaToProto(std::move(delta), {})) deliver(event);
-    }
-    for (const StreamFinished& finished : update.finished) deliver(ProtoConverter::FinishedToProto(finished));
-    if (update.done) return wanted ? update.status : Status::Ok();
-  }
+  InferenceCore core({.workers = {.threads = 1}, .max_streams = 1});
+  core.Serve(model);
+  EngineClient client(core);
+  return Generate(client, request, on_event);
 }
 
 }  // namespace tramontane

@@ -1,4 +1,4 @@
-// One request without a server: the same conversion, engine and events as over gRPC, in this process.
+// One request without a server: through the same core as behind both doors, in this process.
 // Main thread; returns when the request has ended.
 #pragma once
 

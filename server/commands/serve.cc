@@ -18,6 +18,7 @@
 #include "server/logging.h"
 #include "server/model_source.h"
 #include "server/server.h"
+#include "server/worker_pool.h"
 
 namespace tramontane {
 
@@ -82,16 +83,32 @@ void LogPlan(const EngineHostPlan& plan) {
   for (std::string line; std::getline(lines, line);) spdlog::info("limit: {}", line);
 }
 
-ServerOptions ServerOptionsOf(const ServeConfig& config) {
+// Those of the doors.
+void LogServerLimits(const ServerOptions& options) {
+  const auto log = [](const char* name, int64_t value, const char* one_more) {
+    spdlog::info("limit: {} = {}: {}, RESOURCE_EXHAUSTED", name, value, one_more);
+  };
+  log("max_queued_work", options.max_queued_work, "one more is refused");
+  log("max_queued_work_bytes", WorkerPoolOptions().max_queued_bytes, "input beyond it is refused");
+  log("max_streams", options.max_streams, "one more is refused");
+}
+
+ServerOptions ServerOptionsOf(const ServeConfig& config, const EngineLimits& limits) {
   ServerOptions options;
   options.grpc_address = config.grpc_address;
   if (config.http_address != "off") options.http_address = config.http_address;
   options.http_cors_origins = config.http_cors_origin;
   options.http_hosts = config.http_host;
+  options.http_io_threads = static_cast<int32_t>(config.http_io_threads);
+  options.http_handler_threads = static_cast<int32_t>(config.http_handler_threads);
+  options.http_limits = HttpLimitsOf(config);
   options.step_timeout = config.step_timeout;
   options.any_model = config.any_model;
+  options.strict_fields = config.strict_fields == "on";
+  options.field_limits = FieldLimitsOf(limits, ConstraintLimits());
   options.worker_threads = static_cast<int32_t>(config.worker_threads);
   options.max_queued_work = static_cast<int32_t>(config.max_queued_work);
+  options.grpc_memory_bytes = config.grpc_memory;
   return options;
 }
 
@@ -107,15 +124,17 @@ StatusOr<std::unique_ptr<Server>> Load(const ServeConfig& config, LoadedModel* l
     spdlog::info("running on the CPU: {}", loaded->device.why_not_cuda);
   }
   TM_ASSIGN_OR_RETURN(EngineHostOptions options, MakeHostOptions(config, folder, model_config, backend));
-  TM_ASSIGN_OR_RETURN(std::unique_ptr<Server> server, Server::Start(ServerOptionsOf(config)));
+  const ServerOptions server_options = ServerOptionsOf(config, options.limits);
+  TM_ASSIGN_OR_RETURN(std::unique_ptr<Server> server, Server::Start(server_options));
 
   options.progress = LogProgress(loaded->clock);
   spdlog::info("model {} from {} on {}", loaded->source.name, folder, DescribeDevice(backend.info()));
   TM_ASSIGN_OR_RETURN(loaded->host, EngineHost::Start(folder, backend, options, loaded->clock));
   LogPlan(loaded->host->plan());
+  LogServerLimits(server_options);
   const ModelConfig& model = loaded->host->model().config();
-  loaded->constraints =
-      ConstraintCompiler::Create(loaded->host->tokenizer(), model.vocab_size, model.eos_ids, {});
+  loaded->constraints = ConstraintCompiler::Create(loaded->host->tokenizer(), model.vocab_size, model.eos_ids,
+                                                   ConstraintLimits());
   spdlog::info("structured output: {}", loaded->constraints != nullptr ? "yes" : "not in this build");
   return server;
 }
@@ -222,10 +241,8 @@ void AddServeCommand(CLI::App& app, RunCommand* run) {
   command->add_option("--config", arguments->config_file, "JSON file of settings; flags override it");
   command->add_flag("--print-config", arguments->print_config,
                     "print the effective settings as JSON and end");
-  std::vector<std::string_view> keys;
-  for (const Setting& setting : ServeSettings()) keys.emplace_back(setting.key);
-  std::erase(keys, "model");  // that is MODEL_DIR
-  AddSettingFlags(keys, &arguments->flags, command);
+  const auto has_flag = [](std::string_view key) { return key != "model"; };  // that is MODEL_DIR
+  AddSettingFlags(has_flag, &arguments->flags, command);
   command->callback([arguments, run] { *run = [arguments] { return RunServe(*arguments); }; });
 }
 

@@ -1,7 +1,5 @@
 #include "server/commands/setting_flags.h"
 
-#include <algorithm>
-
 namespace tramontane {
 namespace {
 
@@ -28,9 +26,9 @@ void AddFlag(const Setting& setting, GivenSettings* given, CLI::App* command) {
 
 }  // namespace
 
-void AddSettingFlags(const std::vector<std::string_view>& keys, GivenSettings* given, CLI::App* command) {
+void AddSettingFlags(bool (*is_wanted)(std::string_view key), GivenSettings* given, CLI::App* command) {
   for (const Setting& setting : ServeSettings()) {
-    if (std::find(keys.begin(), keys.end(), setting.key) != keys.end()) AddFlag(setting, given, command);
+    if (is_wanted(setting.key)) AddFlag(setting, given, command);
   }
 }
 

@@ -15,9 +15,9 @@ namespace tramontane {
 // As given, in the order of ServeSettings().
 using GivenSettings = std::vector<std::pair<const Setting*, std::string>>;
 
-// Adds the flags of the settings with these keys; what is given for them is put into `given`, which lives as
-// long as the command.
-void AddSettingFlags(const std::vector<std::string_view>& keys, GivenSettings* given, CLI::App* command);
+// Adds the flags of the settings whose keys are wanted; what is given for them is put into `given`, which
+// lives as long as the command.
+void AddSettingFlags(bool (*is_wanted)(std::string_view key), GivenSettings* given, CLI::App* command);
 
 // Puts what was given into `config`. Every problem, one line each.
 std::vector<std::string> ApplyFlags(const GivenSettings& given, ServeConfig* config);

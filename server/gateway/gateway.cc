@@ -36,13 +36,16 @@ HttpServerOptions ServerOptionsOf(const GatewayOptions& options) {
 
 struct Gateway::Impl {
   Impl(GatewayOptions given, InferenceClient& client)
-      : options(std::move(given)), context{client, options, *counts, draining} {}
+      : options(std::move(given)),
+        shapes(options.field_limits),
+        context{client, options, *counts, draining, &shapes} {}
 
   void Handle(const std::shared_ptr<HttpExchange>& received) const;
   std::function<void(int status)> OnAnswer(const Route* route, const HttpRequest& request) const;
   void Run(const Route& route, const std::shared_ptr<HttpExchange>& exchange) const;
 
   const GatewayOptions options;
+  const RequestShapes shapes;
   const std::shared_ptr<HttpCounts> counts = std::make_shared<HttpCounts>();
   const GatewayContext context;
   std::atomic<bool> draining{false};

@@ -43,14 +43,20 @@ class ResponseWriter {
 
 struct GenerationPlan {
   std::vector<v1::GenerateRequest> requests;  // at least one; a completion with several prompts has several
+  v1::GenerateRequest shared;                 // goes into each of them when its call is made
   bool stream = false;
   std::unique_ptr<ResponseWriter> writer;
-  int64_t timeout_ms = 0;  // 0: none
+  HttpHeaders headers;  // of the answer, besides those that every answer has
 };
 
 // Answers `exchange`. Nothing is sent before the first events, so that a refusal still has its HTTP status.
 // Between writes, events wait joined in their calls: a slow reader costs no memory here. The first call that
 // fails ends the others; a hang-up cancels all of them at once.
+//
+// Many requests are made calls of as room comes: at most kMaxWaitingCalls of them wait for their first event,
+// and one that finds no room (RESOURCE_EXHAUSTED) is tried again when another is under way, or half a second
+// later. Only when none of them has found room is the answer that refusal.
+inline constexpr size_t kMaxWaitingCalls = 32;
 void RunGeneration(InferenceClient& client, GenerationPlan plan, std::shared_ptr<HttpExchange> exchange);
 
 }  // namespace tramontane

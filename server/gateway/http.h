@@ -48,6 +48,8 @@ class HttpListener {
   virtual void OnSilence() {}
   // The server stops: what there is to say is said now.
   virtual void OnStop() {}
+  // About twice a second.
+  virtual void OnTick() {}
 };
 
 // One request and the way to answer it: either Respond, or StartStream, Writes and End.

@@ -443,6 +443,8 @@ void Connection::SweepAnswer(int64_t now_ms) {
   if (blocked_ && now_ms - blocked_since_ms_ > limits().write_timeout_ms) return Close();
   if (!input_ended_ && !waiting_for_input_ && socket_->HasHungUp()) return OnInputEnd();
   WaitForInput();
+  if (const auto listener = listener_) listener->OnTick();
+  if (phase_ != Phase::kAnswering) return;  // that was the end of the answer
   if (!blocked_ && limits().silence_ms > 0 && now_ms - since_ms_ > limits().silence_ms) {
     since_ms_ = now_ms;
     if (const auto listener = listener_) listener->OnSilence();

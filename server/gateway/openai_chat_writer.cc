@@ -1,5 +1,4 @@
 // The answers of /v1/chat/completions.
-#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -17,17 +16,19 @@ namespace {
 class ChatChoice {
  public:
   void LookForToolCalls(const AnswerOptions& options, size_t index) {
-    parser_.emplace(options.id + "-" + std::to_string(index),
-                    options.one_tool_call ? 1 : std::numeric_limits<size_t>::max());
+    parser_.emplace(MakeToolCallParser(options.call_id_seed, options.one_tool_call, index));
+    only_calls_ = options.only_tool_calls;
   }
 
   ToolCallParser::Output Append(const v1::Delta& delta) {
     if (!parser_) return {.text = delta.text(), .calls = {}};
     std::optional<int32_t> calls_at;
     if (delta.has_tool_calls_at()) calls_at = delta.tool_calls_at();
-    return parser_->Append(delta.text(), calls_at);
+    return WithoutScraps(parser_->Append(delta.text(), calls_at));
   }
-  ToolCallParser::Output Finish() { return parser_ ? parser_->Finish() : ToolCallParser::Output(); }
+  ToolCallParser::Output Finish() {
+    return parser_ ? WithoutScraps(parser_->Finish()) : ToolCallParser::Output();
+  }
 
   size_t calls() const { return parser_ ? parser_->calls() : 0; }
 
@@ -38,7 +39,14 @@ class ChatChoice {
   }
 
  private:
+  // Where there can be nothing but calls, what is not one is a piece of one that was cut off.
+  ToolCallParser::Output WithoutScraps(ToolCallParser::Output output) const {
+    if (only_calls_) output.text.clear();
+    return output;
+  }
+
   std::optional<ToolCallParser> parser_;
+  bool only_calls_ = false;
 };
 
 // ---- streamed -----------------------------------------------------------------------------------
@@ -51,7 +59,8 @@ class ChatStreamWriter final : public ChunkWriter {
 
  private:
   struct Stream {
-    bool begun = false;  // its role was sent
+    bool begun = false;       // its role was sent
+    bool has_tokens = false;  // that were sent
     ChatChoice choice;
   };
 
@@ -85,8 +94,13 @@ void ChatStreamWriter::OnFinished(size_t index, const v1::Finished& finished, st
   AppendToolCalls(index, rest.calls, out);
   Begin(index, out);
   OpenChunk(index, out);
-  *out += ",\"delta\":{},\"logprobs\":null";
+  // Where no token came, here are the lists that would have come with them.
+  const bool has_tokens = streams_[index].has_tokens;
+  const bool empty_logprobs = options().logprobs >= 0 && !has_tokens;
+  *out += ",\"delta\":{},\"logprobs\":";
+  *out += empty_logprobs ? "{\"content\":[],\"refusal\":null}" : "null";
   AppendFinish(finished, streams_[index].choice.FinishReason(finished), out);
+  if (options().token_ids && !has_tokens) *out += ",\"token_ids\":[]";
   CloseChunk(out);
 }
 
@@ -104,6 +118,7 @@ void ChatStreamWriter::AppendContent(size_t index, std::string_view text, const 
   const bool has_logprobs = delta != nullptr && options().logprobs >= 0 && delta->logprobs_size() > 0;
   const bool has_ids = delta != nullptr && options().token_ids && delta->token_ids_size() > 0;
   if (text.empty() && !has_logprobs && !has_ids) return;
+  streams_[index].has_tokens = true;
   Begin(index, out);
   OpenChunk(index, out);
   *out += ",\"delta\":{\"content\":";
@@ -212,7 +227,7 @@ std::string ChatWholeWriter::Finish() {
 void ChatWholeWriter::AppendChoice(size_t index, std::string* out) const {
   const Message& message = messages_[index];
   *out += "{\"index\":" + std::to_string(index) + ",\"message\":{\"role\":\"assistant\",\"content\":";
-  if (message.content.empty() && !message.calls.empty()) {
+  if (message.content.empty() && (!message.calls.empty() || options().only_tool_calls)) {
     *out += "null";
   } else {
     AppendJsonString(message.content, out);

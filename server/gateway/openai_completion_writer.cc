@@ -32,13 +32,16 @@ class CompletionStreamWriter final : public ChunkWriter {
   struct Stream {
     explicit Stream(const AnswerOptions& options) : logprobs(options) {}
     CompletionLogprobs logprobs;  // of the next chunk
-    std::string prompt_ids;       // 1,2,3 for the first chunk; then ""
+    std::string prompt_ids;       // 1,2,3 for the first chunk with token ids; then ""
+    bool has_tokens = false;      // that were sent
   };
 
   void OnStarted(size_t call, const v1::Started& started, std::string* out) override;
   void OnDelta(size_t index, const v1::Delta& delta, std::string* out) override;
   void OnFinished(size_t index, const v1::Finished& finished, std::string* out) override;
 
+  // ,"token_ids":[1,2,3]     Behind the prompt's, the first time.
+  void AppendTokenIds(size_t index, const google::protobuf::RepeatedField<int32_t>& ids, std::string* out);
   // A chunk up to its finish reason, with the log probabilities that were added since the last one.
   void OpenTextChunk(size_t index, std::string_view text, std::string* out);
 
@@ -61,23 +64,27 @@ void CompletionStreamWriter::OnDelta(size_t index, const v1::Delta& delta, std::
   const bool has_ids = options().token_ids && delta.token_ids_size() > 0;
   if (delta.text().empty() && !has_logprobs && !has_ids) return;
   Stream& stream = streams_[index];
+  stream.has_tokens = true;
   for (const v1::TokenLogprob& token : delta.logprobs()) stream.logprobs.Add(token);
   OpenTextChunk(index, delta.text(), out);
   *out += ",\"finish_reason\":null";
-  if (has_ids) {
-    if (!stream.prompt_ids.empty()) {
-      *out += ",\"prompt_token_ids\":[" + std::exchange(stream.prompt_ids, {}) + "]";
-    }
-    *out += ",\"token_ids\":[";
-    AppendIds(delta.token_ids(), out);
-    *out += "]";
-  }
+  if (has_ids) AppendTokenIds(index, delta.token_ids(), out);
   CloseChunk(out);
+}
+
+void CompletionStreamWriter::AppendTokenIds(size_t index, const google::protobuf::RepeatedField<int32_t>& ids,
+                                            std::string* out) {
+  std::string& prompt_ids = streams_[index].prompt_ids;
+  if (!prompt_ids.empty()) *out += ",\"prompt_token_ids\":[" + std::exchange(prompt_ids, {}) + "]";
+  *out += ",\"token_ids\":[";
+  AppendIds(ids, out);
+  *out += "]";
 }
 
 void CompletionStreamWriter::OnFinished(size_t index, const v1::Finished& finished, std::string* out) {
   OpenTextChunk(index, "", out);
   AppendFinish(finished, FinishReasonName(finished.reason()), out);
+  if (options().token_ids && !streams_[index].has_tokens) AppendTokenIds(index, {}, out);
   CloseChunk(out);
 }
 
@@ -87,7 +94,8 @@ void CompletionStreamWriter::OpenTextChunk(size_t index, std::string_view text, 
   AppendJsonString(text, out);
   *out += ",\"logprobs\":";
   CompletionLogprobs& logprobs = streams_[index].logprobs;
-  if (options().logprobs < 0 || logprobs.empty()) {
+  const bool said_before = logprobs.empty() && streams_[index].has_tokens;
+  if (options().logprobs < 0 || said_before) {
     *out += "null";
   } else {
     logprobs.AppendTo(out);

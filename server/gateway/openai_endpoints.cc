@@ -9,7 +9,6 @@
 
 #include "server/gateway/api_error.h"
 #include "server/gateway/generation.h"
-#include "server/gateway/openai_fields.h"
 #include "server/gateway/openai_json.h"
 #include "server/gateway/openai_responses.h"
 #include "server/gateway/openai_spec.h"
@@ -24,8 +23,28 @@ int64_t SecondsSince1970() {
   return std::chrono::duration_cast<std::chrono::seconds>(now).count();
 }
 
-void RespondWith(HttpExchange& exchange, const Json& body) {
+constexpr char kIgnoredHeader[] = "x-tramontane-ignored";
+
+// A key is whatever a client sent; a header is not.
+std::string HeaderText(const std::string& key) {
+  std::string text = key;
+  for (char& c : text) {
+    if (c <= ' ' || c > '~' || c == ',') c = '?';
+  }
+  return text;
+}
+
+// What a body has that changes nothing: "user, metadata".
+HttpHeaders IgnoredHeaders(const std::vector<std::string>& keys) {
+  std::string names;
+  for (const std::string& key : keys) names += (names.empty() ? "" : ", ") + HeaderText(key);
+  if (names.empty()) return {};
+  return {{kIgnoredHeader, std::move(names)}};
+}
+
+void RespondWith(HttpExchange& exchange, const Json& body, const std::vector<std::string>& ignored = {}) {
   HttpResponse response;
+  response.headers = IgnoredHeaders(ignored);
   response.body = PrintJson(body);
   exchange.Respond(std::move(response));
 }
@@ -36,7 +55,9 @@ RequestContext RequestContextOf(const GatewayContext& context, const HttpExchang
   return {.id = exchange.request().id,
           .created_s = SecondsSince1970(),
           .any_model = context.options.any_model,
-          .system_fingerprint = "tramontane-" + context.options.version};
+          .system_fingerprint = "tramontane-" + context.options.version,
+          .strict_fields = context.options.strict_fields,
+          .shapes = context.shapes};
 }
 
 // ---- generating ---------------------------------------------------------------------------------
@@ -55,6 +76,8 @@ void Generate(const GatewayContext& context, const std::shared_ptr<HttpExchange>
   }
   GenerationPlan plan;
   plan.requests = std::move(request.calls);
+  plan.shared = std::move(request.shared);
+  plan.headers = IgnoredHeaders(request.ignored);
   plan.stream = request.answer.stream;
   plan.writer = make_writer(std::move(request.answer), std::move(request.names));
   RunGeneration(context.client, std::move(plan), exchange);
@@ -77,6 +100,7 @@ void AnswerResponses(const GatewayContext& context, const std::shared_ptr<HttpEx
   }
   GenerationPlan plan;
   plan.stream = request.answer.stream;
+  plan.headers = IgnoredHeaders(request.ignored);
   plan.writer = MakeResponsesWriter(request);
   plan.requests.push_back(std::move(request.call));
   RunGeneration(context.client, std::move(plan), exchange);
@@ -97,6 +121,7 @@ Json RenderedJson(const v1::GenerateRequest& call, const Ids& ids) {
 struct RenderedPrompts {
   std::shared_ptr<HttpExchange> exchange;
   std::mutex mutex;  // guards what follows
+  std::vector<std::string> ignored;
   Json prompts = Json::array();
   size_t missing = 0;
   bool answered = false;
@@ -108,7 +133,7 @@ struct RenderedPrompts {
 void RenderedPrompts::Put(size_t index, Json prompt) {
   const std::lock_guard lock(mutex);
   prompts[index] = std::move(prompt);
-  if (--missing == 0 && !std::exchange(answered, true)) RespondWith(*exchange, prompts);
+  if (--missing == 0 && !std::exchange(answered, true)) RespondWith(*exchange, prompts, ignored);
 }
 
 void RenderedPrompts::Fail(const ApiError& error) {
@@ -133,7 +158,7 @@ void AnswerRenderChat(const GatewayContext& context, const std::shared_ptr<HttpE
         if (!error.ok()) return exchange->Respond(ErrorResponse(parsed.names[0].Explain(error)));
         Json body = RenderedJson(parsed.calls[0], rendered.token_ids());
         body["text"] = rendered.text();
-        RespondWith(*exchange, body);
+        RespondWith(*exchange, body, parsed.ignored);
       });
 }
 
@@ -144,6 +169,7 @@ void AnswerRenderCompletions(const GatewayContext& context, const std::shared_pt
   }
   const auto rendered = std::make_shared<RenderedPrompts>();
   rendered->exchange = exchange;
+  rendered->ignored = std::move(parsed.ignored);
   rendered->missing = parsed.calls.size();
   for (size_t i = 0; i < parsed.calls.size(); ++i) rendered->prompts.push_back(nullptr);
   for (size_t i = 0; i < parsed.calls.size(); ++i) {
@@ -222,41 +248,42 @@ void AnswerTokenize(const GatewayContext& context, const std::shared_ptr<HttpExc
     return exchange->Respond(ErrorResponse(*fault));
   }
   InferenceClient& client = context.client;
-  client.Tokenize(body.request, [exchange, &client, with_strings = body.token_strings](
-                                    const RpcError& error, const v1::TokenizeResponse& tokens) {
+  v1::TokenizeRequest request = std::move(body.request);
+  client.Tokenize(std::move(request), [exchange, context, body = std::move(body)](
+                                          const RpcError& error, const v1::TokenizeResponse& tokens) {
     if (!error.ok()) {
-      return exchange->Respond(ErrorResponse(FieldNames(TokenizeShape()).Explain(error)));
+      return exchange->Respond(ErrorResponse(FieldNames(context.shapes->tokenize).Explain(error)));
     }
-    client.GetModel(
-        {}, [exchange, tokens, with_strings](const RpcError& model_error, const v1::GetModelResponse& model) {
+    context.client.GetModel(
+        {}, [exchange, tokens, body](const RpcError& model_error, const v1::GetModelResponse& model) {
           if (!model_error.ok()) return exchange->Respond(ErrorResponse(ToApiError(model_error)));
           Json answer = {{"count", tokens.token_ids_size()},
                          {"max_model_len", model.context()},
                          {"tokens", tokens.token_ids()}};
-          if (with_strings) answer["token_strs"] = tokens.pieces();
-          RespondWith(*exchange, answer);
+          if (body.token_strings) answer["token_strs"] = tokens.pieces();
+          RespondWith(*exchange, answer, body.ignored);
         });
   });
 }
 
 void AnswerDetokenize(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange) {
-  v1::DetokenizeRequest request;
-  if (auto fault =
-          ParseDetokenize(exchange->request().body, RequestContextOf(context, *exchange), &request)) {
+  DetokenizeBody body;
+  if (auto fault = ParseDetokenize(exchange->request().body, RequestContextOf(context, *exchange), &body)) {
     return exchange->Respond(ErrorResponse(*fault));
   }
   context.client.Detokenize(
-      std::move(request), [exchange](const RpcError& error, const v1::DetokenizeResponse& text) {
+      std::move(body.request), [exchange, shapes = context.shapes, ignored = std::move(body.ignored)](
+                                   const RpcError& error, const v1::DetokenizeResponse& text) {
         if (!error.ok()) {
-          return exchange->Respond(ErrorResponse(FieldNames(DetokenizeShape()).Explain(error)));
+          return exchange->Respond(ErrorResponse(FieldNames(shapes->detokenize).Explain(error)));
         }
-        RespondWith(*exchange, {{"prompt", text.text()}});
+        RespondWith(*exchange, {{"prompt", text.text()}}, ignored);
       });
 }
 
 void AnswerOpenApi(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange) {
   HttpResponse response;
-  response.body = OpenApiJson(context.options.version);
+  response.body = OpenApiJson(context.options.version, *context.shapes);
   exchange->Respond(std::move(response));
 }
 

@@ -4,13 +4,14 @@
 #include <utility>
 #include <vector>
 
+#include "server/gateway/openai_foreign_fields.h"
+
 namespace tramontane {
 namespace {
 
 using Request = v1::GenerateRequest;
 
 constexpr double kMaxInt32 = 2147483647.0;
-constexpr double kMaxSeed = 9223372036854774784.0;  // the largest double below 2^63
 
 // Copies a value into one part of a GenerateRequest: Into<&Request::mutable_sampling,
 // &v1::Sampling::set_top_p>.
@@ -21,8 +22,11 @@ void Into(const Json& value, Request* request) {
   ((request->*kPart)()->*kSetter)(value.get<decltype(ValueOf(kSetter))>());
 }
 
+// 64 bits, whichever sign they were written with.
 void ApplySeed(const Json& value, Request* request) {
-  request->mutable_sampling()->set_seed(static_cast<uint64_t>(value.get<int64_t>()));
+  const bool is_negative = value.is_number_float() ? value.get<double>() < 0 : !value.is_number_unsigned();
+  request->mutable_sampling()->set_seed(is_negative ? static_cast<uint64_t>(value.get<int64_t>())
+                                                    : value.get<uint64_t>());
 }
 
 void ApplyStop(const Json& value, Request* request) {
@@ -54,12 +58,12 @@ std::vector<Field> operator+(std::vector<Field> fields, std::vector<Field> more)
 
 Field Model() {
   return {.name = "model",
-          .shape = String(),
+          .shape = String(0, kMaxModelNameBytes),
           .doc = "One of the names in /v1/models. Default: the model that is served.",
           .path = "model"};
 }
 
-std::vector<Field> SamplingFields() {
+std::vector<Field> SamplingFields(const FieldLimits& limits) {
   return {
       {.name = "temperature",
        .shape = Number(0, 100),
@@ -82,7 +86,7 @@ std::vector<Field> SamplingFields() {
        .path = "sampling.min_p",
        .apply = Into<&Request::mutable_sampling, &v1::Sampling::set_min_p>},
       {.name = "repetition_penalty",
-       .shape = NumberAbove(0, 100),
+       .shape = Number(0.01, 100),
        .doc = "Above 1: what was said before is less likely. Default 1.",
        .path = "sampling.repetition_penalty",
        .apply = Into<&Request::mutable_sampling, &v1::Sampling::set_repetition_penalty>},
@@ -97,31 +101,32 @@ std::vector<Field> SamplingFields() {
        .path = "sampling.frequency_penalty",
        .apply = Into<&Request::mutable_sampling, &v1::Sampling::set_frequency_penalty>},
       {.name = "seed",
-       .shape = Integer(-kMaxSeed, kMaxSeed),
+       .shape = Integer64(),
        .doc = "The same request with the same seed gives the same tokens. Default: drawn.",
        .path = "sampling.seed",
        .apply = ApplySeed},
       {.name = "random_seed",
-       .shape = Integer(-kMaxSeed, kMaxSeed),
+       .shape = Integer64(),
        .doc = "Mistral's name of `seed`; wins where both are given.",
        .path = "sampling.seed",
        .apply = ApplySeed},
       {.name = "logit_bias",
-       .shape = MapOf(Number(-100, 100)),
+       .shape = MapOf(Number(-100, 100), limits.max_logit_bias),
        .doc = "Token id (as a key, so in quotes) to the amount added to its logit.",
        .path = "sampling.logit_bias"},
   };
 }
 
-std::vector<Field> StoppingFields() {
+std::vector<Field> StoppingFields(const FieldLimits& limits) {
+  const Shape stop = String(1, limits.max_stop_bytes);
   return {
       {.name = "stop",
-       .shape = AnyOf({String(1), ArrayOf(String(1))}),
+       .shape = AnyOf({stop, ArrayOf(stop, 0, limits.max_stop_strings)}),
        .doc = "Texts that end the answer; they are not part of it.",
        .path = "stopping.stop",
        .apply = ApplyStop},
       {.name = "stop_token_ids",
-       .shape = ArrayOf(Integer(0, kMaxInt32)),
+       .shape = ArrayOf(Integer(0, kMaxInt32), 0, limits.max_stop_token_ids),
        .doc = "Tokens that end the answer.",
        .path = "stopping.stop_token_ids",
        .apply = ApplyStopTokenIds},
@@ -143,16 +148,16 @@ std::vector<Field> StoppingFields() {
   };
 }
 
-std::vector<Field> OutputFields() {
+std::vector<Field> OutputFields(const FieldLimits& limits) {
   return {
       {.name = "n",
-       .shape = Integer(1, 128),
+       .shape = Integer(1, static_cast<double>(limits.max_choices)),
        .doc = "Independent answers to the one prompt, as many as the server allows. Default 1.",
        .path = "choices",
        .apply = ApplyChoices},
       {.name = "stream", .shape = Boolean(), .doc = "Send the answer as it comes. Default false."},
       {.name = "stream_options",
-       .shape = Object({
+       .shape = ClosedObject({
            {.name = "include_usage", .shape = Boolean(), .doc = "One more chunk at the end, with `usage`."},
            {.name = "continuous_usage_stats", .shape = Boolean(), .doc = "`usage` in every chunk."},
            {.name = "include_obfuscation", .shape = Boolean(), .doc = "Accepted; changes nothing."},
@@ -183,80 +188,80 @@ std::vector<Field> OutputFields() {
   };
 }
 
-Shape JsonSchemaShape() { return AnyOf({Object({}), Boolean()}); }
+// What the output can be held to.
+struct ConstraintShapes {
+  explicit ConstraintShapes(const FieldLimits& limits)
+      : text(String(1, limits.max_constraint_bytes)),
+        object(Within(limits.max_constraint_bytes, Object({}))),
+        choice(Within(limits.max_constraint_bytes + kJsonBytesOfText * limits.max_constraint_choices,
+                      ArrayOf(text, 1, limits.max_constraint_choices))) {}
 
-std::vector<Field> ConstraintFields() {
+  static constexpr int64_t kJsonBytesOfText =
+      3;  // what a text in a list has around it: two quotes and a comma
+  Shape text, object, choice;
+};
+
+Shape ResponseFormatShape(const ConstraintShapes& shapes) {
+  const char kUseJsonSchema[] = "use the type json_schema, with the schema in json_schema.schema";
+  return ClosedObject({
+      {.name = "type",
+       .shape = OneOfStrings({"text", "json_object", "json_schema"}),
+       .doc = "json_object: any JSON object.",
+       .required = true},
+      {.name = "json_schema",
+       .shape = ClosedObject({
+           {.name = "name", .shape = String(), .doc = "Changes nothing."},
+           {.name = "description", .shape = String(), .doc = "Changes nothing."},
+           {.name = "schema", .shape = AnyOf({shapes.object, Boolean()}), .doc = "Default: any object."},
+           {.name = "strict", .shape = Boolean(), .doc = "Schemas are always enforced."},
+       }),
+       .doc = "With the type json_schema."},
+      Refused("schema", {}, kUseJsonSchema),
+      Refused("value", {}, kUseJsonSchema),
+  });
+}
+
+Shape StructuredOutputsShape(const ConstraintShapes& shapes) {
+  const char kWhiteSpace[] = "the white space of JSON cannot be chosen";
+  return ClosedObject({
+      {.name = "json", .shape = AnyOf({shapes.object, shapes.text}), .doc = "A JSON Schema."},
+      {.name = "json_object", .shape = Boolean(), .doc = "Any JSON object."},
+      {.name = "regex", .shape = shapes.text, .doc = "Matched by the whole text."},
+      {.name = "choice", .shape = shapes.choice, .doc = "One of these texts."},
+      {.name = "grammar", .shape = shapes.text, .doc = "EBNF."},
+      Refused("structural_tag", {}, "structural tags are not supported"),
+      Refused("whitespace_pattern", {}, kWhiteSpace),
+      Refused("disable_any_whitespace", {false}, kWhiteSpace),
+      Refused("disable_additional_properties", {false}, "say additionalProperties in the schema"),
+      Ignored("disable_fallback"),
+      Ignored("backend"),
+      Ignored("enable_in_reasoning"),
+  });
+}
+
+std::vector<Field> ConstraintFields(const FieldLimits& limits) {
+  const ConstraintShapes shapes(limits);
   return {
       {.name = "response_format",
-       .shape = Object({
-           {.name = "type",
-            .shape = OneOfStrings({"text", "json_object", "json_schema"}),
-            .doc = "json_object: any JSON object.",
-            .required = true},
-           {.name = "json_schema",
-            .shape = Object({
-                {.name = "name", .shape = String(), .doc = "Changes nothing."},
-                {.name = "description", .shape = String(), .doc = "Changes nothing."},
-                {.name = "schema", .shape = JsonSchemaShape(), .doc = "Default: any object."},
-                {.name = "strict", .shape = Boolean(), .doc = "Schemas are always enforced."},
-            }),
-            .doc = "With the type json_schema."},
-       }),
+       .shape = ResponseFormatShape(shapes),
        .doc = "What the text of the answer must be. Default: anything."},
       {.name = "structured_outputs",
-       .shape = Object({
-           {.name = "json", .shape = AnyOf({Object({}), String(1)}), .doc = "A JSON Schema."},
-           {.name = "json_object", .shape = Boolean(), .doc = "Any JSON object."},
-           {.name = "regex", .shape = String(1), .doc = "Matched by the whole text."},
-           {.name = "choice", .shape = ArrayOf(String(1), 1), .doc = "One of these texts."},
-           {.name = "grammar", .shape = String(1), .doc = "EBNF."},
-           Refused("structural_tag", {}, "structural tags are not supported"),
-           Refused("whitespace_pattern", {}, "the white space of JSON cannot be chosen"),
-       }),
+       .shape = StructuredOutputsShape(shapes),
        .doc = "vLLM's way to say what the text must be: exactly one of its fields."},
-      {.name = "guided_json", .shape = AnyOf({Object({}), String(1)}), .doc = "structured_outputs.json"},
-      {.name = "guided_regex", .shape = String(1), .doc = "structured_outputs.regex"},
-      {.name = "guided_choice", .shape = ArrayOf(String(1), 1), .doc = "structured_outputs.choice"},
-      {.name = "guided_grammar", .shape = String(1), .doc = "structured_outputs.grammar"},
+      {.name = "guided_json", .shape = AnyOf({shapes.object, shapes.text}), .doc = "structured_outputs.json"},
+      {.name = "guided_regex", .shape = shapes.text, .doc = "structured_outputs.regex"},
+      {.name = "guided_choice", .shape = shapes.choice, .doc = "structured_outputs.choice"},
+      {.name = "guided_grammar", .shape = shapes.text, .doc = "structured_outputs.grammar"},
+      {.name = "regex", .shape = shapes.text, .doc = "structured_outputs.regex"},
+      {.name = "ebnf", .shape = shapes.text, .doc = "structured_outputs.grammar"},
   };
 }
 
-// What both ways of generating take or refuse alike.
-std::vector<Field> ForeignFields() {
-  return {
-      Refused("use_beam_search", {false}, "beam search is not supported"),
-      Refused("truncate_prompt_tokens", {-1}, "a prompt is never cut: shorten it before it is sent"),
-      Refused("allowed_token_ids", {Json::array()}, "not supported; logit_bias can forbid tokens"),
-      Refused("bad_words", {Json::array()}, "not supported; logit_bias can forbid tokens"),
-      Refused("logprob_token_ids", {Json::array()}, "only the likeliest tokens can be asked for"),
-      Ignored("length_penalty"),
-      Ignored("early_stopping"),
-      Ignored("truncation_side"),
-      Ignored("spaces_between_special_tokens"),
-      Ignored("stream_interval"),
-      Ignored("priority"),
-      Ignored("cache_salt"),
-      Ignored("session_id"),
-      Ignored("kv_transfer_params"),
-      Ignored("vllm_xargs"),
-      Ignored("user"),
-      Ignored("safety_identifier"),
-      Ignored("prompt_cache_key"),
-      Ignored("prompt_cache_retention"),
-      Ignored("prompt_cache_options"),
-      Ignored("metadata"),
-      Ignored("store"),
-      Ignored("service_tier"),
-  };
-}
-
-std::vector<Field> GenerationFields() {
-  return SamplingFields() + StoppingFields() + OutputFields() + ConstraintFields() + ForeignFields();
+std::vector<Field> GenerationFields(const FieldLimits& limits) {
+  return SamplingFields(limits) + StoppingFields(limits) + OutputFields(limits) + ConstraintFields(limits);
 }
 
 // ---- chats --------------------------------------------------------------------------------------
-
-const char kNoThinking[] = "this model's chat format has no place for reasoning";
 
 Shape ContentShape() {
   const Shape part = Object({
@@ -298,31 +303,6 @@ std::vector<Field> ChatFields() {
   };
 }
 
-std::vector<Field> ChatForeignFields() {
-  return {
-      Refused("reasoning_effort", {}, kNoThinking),
-      Refused("prompt_mode", {}, kNoThinking),
-      Refused("audio", {}, "this model writes text only"),
-      {.name = "modalities",
-       .shape = ArrayOf(Only({"text"}, "this model writes text only")),
-       .doc = "[\"text\"] is the only one."},
-      Refused("functions", {Json::array()}, "deprecated by its makers: use tools"),
-      Refused("function_call", {"none"}, "deprecated by its makers: use tool_choice"),
-      Refused("echo", {false}, "a chat's prompt cannot be returned; /v1/chat/completions/render shows it"),
-      Refused("chat_template", {}, "chats are always rendered in the model's own format"),
-      Refused("documents", {Json::array()}, "this model's chat format has no place for documents"),
-      Ignored("chat_template_kwargs"),
-      Ignored("add_special_tokens"),
-      Ignored("include_reasoning"),
-      Ignored("verbosity"),
-      Ignored("prediction"),
-      Ignored("moderation"),
-      Ignored("web_search_options"),
-      Ignored("safe_prompt"),
-      Ignored("guardrails"),
-  };
-}
-
 Field AddGenerationPrompt() {
   return {
       .name = "add_generation_prompt",
@@ -334,6 +314,12 @@ Field ContinueFinalMessage() {
   return {.name = "continue_final_message",
           .shape = Boolean(),
           .doc = "The last message is the assistant's, and the answer goes on from it. Default false."};
+}
+
+Field SafePrompt() {
+  return {.name = "safe_prompt",
+          .shape = Boolean(),
+          .doc = "Mistral's: a system message in front that asks for safe answers. Default false."};
 }
 
 // What chooses among tools; what it means is in tool_calls.h.
@@ -405,19 +391,10 @@ std::vector<Field> CompletionFields() {
       {.name = "best_of",
        .shape = Integer(0, 20),
        .doc = "Only as `n`: answers that are thrown away are not made."},
-      Refused("suffix", {""}, "this model cannot fill in the middle"),
   };
 }
 
 }  // namespace
-
-Field Ignored(std::string name) {
-  return {.name = std::move(name), .shape = Anything(), .doc = "Accepted; changes nothing."};
-}
-
-Field Refused(std::string name, std::vector<Json> harmless, const std::string& why) {
-  return {.name = std::move(name), .shape = Only(std::move(harmless), why), .doc = why};
-}
 
 Shape MessagesShape() {
   return ArrayOf(Object({
@@ -427,7 +404,7 @@ Shape MessagesShape() {
                       .required = true},
                      {.name = "content",
                       .shape = ContentShape(),
-                      .doc = "Text. May be absent only where an assistant calls tools."},
+                      .doc = "Text. May be absent only in a message of the assistant."},
                      {.name = "tool_calls", .shape = ArrayOf(HistoryCallShape()), .doc = "Of an assistant."},
                      {.name = "tool_call_id", .shape = String(), .doc = "Of a tool: the call it answers."},
                      {.name = "name", .shape = String(), .doc = "Of a tool; of others it changes nothing."},
@@ -441,35 +418,37 @@ Shape MessagesShape() {
 }
 
 Shape ToolsShape() {
-  return ArrayOf(Object({
-      {.name = "type",
-       .shape = Only({"function"}, "only functions are supported"),
-       .doc = "Default function."},
-      {.name = "function",
-       .shape = Object({
-           {.name = "name", .shape = String(1), .required = true},
-           {.name = "description", .shape = String()},
-           {.name = "parameters", .shape = Object({}), .doc = "A JSON Schema. Default: no parameters."},
-           {.name = "strict", .shape = Boolean(), .doc = "Accepted."},
-       }),
-       .required = true},
-  }));
+  return Within(
+      kMaxToolsBytes,
+      ArrayOf(Object({
+          {.name = "type",
+           .shape = Only({"function"}, "only functions are supported"),
+           .doc = "Default function."},
+          {.name = "function",
+           .shape = Object({
+               {.name = "name", .shape = String(1), .required = true},
+               {.name = "description", .shape = String()},
+               {.name = "parameters", .shape = Object({}), .doc = "A JSON Schema. Default: no parameters."},
+               {.name = "strict", .shape = Boolean(), .doc = "Accepted."},
+           }),
+           .required = true},
+      })));
 }
 
-const Shape& ChatCompletionShape() {
-  static const Shape shape = Object(std::vector<Field>{Model()} + ChatFields() + ToolChoiceFields() +
-                                    ChatOutputFields() + GenerationFields() + ChatForeignFields() +
-                                    std::vector<Field>{AddGenerationPrompt(), ContinueFinalMessage()});
-  return shape;
+Shape ChatCompletionShape(const FieldLimits& limits) {
+  return ClosedObject(std::vector<Field>{Model()} + ChatFields() + ToolChoiceFields() + ChatOutputFields() +
+                      GenerationFields(limits) +
+                      std::vector<Field>{AddGenerationPrompt(), ContinueFinalMessage(), SafePrompt()} +
+                      ForeignFields() + ForeignChatFields());
 }
 
-const Shape& CompletionShape() {
-  static const Shape shape = Object(std::vector<Field>{Model()} + CompletionFields() + GenerationFields());
-  return shape;
+Shape CompletionShape(const FieldLimits& limits) {
+  return ClosedObject(std::vector<Field>{Model()} + CompletionFields() + GenerationFields(limits) +
+                      ForeignFields() + ForeignCompletionFields());
 }
 
-const Shape& TokenizeShape() {
-  static const Shape shape = Object(
+Shape TokenizeShape() {
+  return ClosedObject(
       std::vector<Field>{
           Model(),
           {.name = "prompt", .shape = String(), .doc = "Exactly one of this and `messages`.", .path = "text"},
@@ -484,14 +463,12 @@ const Shape& TokenizeShape() {
           {.name = "return_token_strs", .shape = Boolean(), .doc = "Also each token as text. Default false."},
           AddGenerationPrompt(),
           ContinueFinalMessage(),
-          Refused("chat_template", {}, "chats are always rendered in the model's own format"),
       } +
-      ToolChoiceFields());
-  return shape;
+      ToolChoiceFields() + ForeignTokenizeFields());
 }
 
-const Shape& DetokenizeShape() {
-  static const Shape shape = Object({
+Shape DetokenizeShape() {
+  return ClosedObject({
       Model(),
       {.name = "tokens",
        .shape = ArrayOf(Integer(0, kMaxInt32)),
@@ -499,7 +476,6 @@ const Shape& DetokenizeShape() {
        .required = true,
        .path = "token_ids"},
   });
-  return shape;
 }
 
 }  // namespace tramontane

@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/core/utf8.h"
+
 namespace tramontane {
 namespace {
-
-constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
 
 Status TooMany(const std::string& what, int64_t limit, size_t byte) {
   return InvalidArgument("the JSON has more than " + std::to_string(limit) + " " + what + ", at byte " +
@@ -104,50 +104,6 @@ constexpr std::array<ByteKind, 256> kByteKinds = MakeByteKinds();
 
 uint8_t ByteAt(std::string_view bytes, size_t at) { return static_cast<uint8_t>(bytes[at]); }
 
-// What the byte that starts a character promises: its length, and the range of its second byte, which keeps
-// out overlong forms, surrogates and what is above U+10FFFF.
-struct Utf8Start {
-  size_t length = 0;  // 0: starts nothing
-  uint8_t second_low = 0x80;
-  uint8_t second_high = 0xBF;
-};
-
-Utf8Start StartOf(uint8_t byte) {
-  if (byte < 0x80) return {.length = 1};
-  if (byte < 0xC2) return {};
-  if (byte < 0xE0) return {.length = 2};
-  if (byte == 0xE0) return {.length = 3, .second_low = 0xA0};
-  if (byte == 0xED) return {.length = 3, .second_high = 0x9F};
-  if (byte < 0xF0) return {.length = 3};
-  if (byte == 0xF0) return {.length = 4, .second_low = 0x90};
-  if (byte < 0xF4) return {.length = 4};
-  if (byte == 0xF4) return {.length = 4, .second_high = 0x8F};
-  return {};
-}
-
-// How many bytes from `at` on belong to the character that starts there, as far as it goes, and whether it is
-// whole. At least 1.
-struct Utf8Unit {
-  size_t bytes;
-  bool whole;
-  bool cut_by_end;
-};
-
-Utf8Unit UnitAt(std::string_view text, size_t at) {
-  const Utf8Start start = StartOf(ByteAt(text, at));
-  if (start.length == 0) return {.bytes = 1, .whole = false, .cut_by_end = false};
-  size_t bytes = 1;
-  while (bytes < start.length) {
-    if (at + bytes == text.size()) return {.bytes = bytes, .whole = false, .cut_by_end = true};
-    const uint8_t next = ByteAt(text, at + bytes);
-    const uint8_t low = bytes == 1 ? start.second_low : 0x80;
-    const uint8_t high = bytes == 1 ? start.second_high : 0xBF;
-    if (next < low || next > high) return {.bytes = bytes, .whole = false, .cut_by_end = false};
-    ++bytes;
-  }
-  return {.bytes = bytes, .whole = true, .cut_by_end = false};
-}
-
 void AppendEscape(uint8_t byte, std::string* out) {
   switch (byte) {
     case '"':
@@ -190,8 +146,8 @@ void AppendJsonString(std::string_view bytes, std::string* out) {
       ++at;
       continue;
     }
-    const Utf8Unit unit = UnitAt(bytes, at);
-    out->append(unit.whole ? bytes.substr(at, unit.bytes) : kReplacement);
+    const Utf8Unit unit = NextUtf8(bytes.substr(at));
+    out->append(unit.kind == Utf8Kind::kValid ? bytes.substr(at, unit.bytes) : kReplacementCharacter);
     at += unit.bytes;
   }
   *out += '"';
@@ -201,23 +157,6 @@ std::string JsonString(std::string_view bytes) {
   std::string text;
   AppendJsonString(bytes, &text);
   return text;
-}
-
-bool IsUtf8(std::string_view bytes) {
-  for (size_t at = 0; at < bytes.size();) {
-    const Utf8Unit unit = UnitAt(bytes, at);
-    if (!unit.whole) return false;
-    at += unit.bytes;
-  }
-  return true;
-}
-
-size_t TruncatedUtf8Bytes(std::string_view bytes) {
-  for (size_t back = 1; back <= std::min<size_t>(3, bytes.size()); ++back) {
-    const size_t at = bytes.size() - back;
-    if (StartOf(ByteAt(bytes, at)).length > 1) return UnitAt(bytes, at).cut_by_end ? back : 0;
-  }
-  return 0;
 }
 
 // ---- numbers ------------------------------------------------------------------------------------

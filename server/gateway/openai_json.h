@@ -37,9 +37,4 @@ void AppendJsonInteger(int64_t value, std::string* out);
 // A log probability. JSON has no infinity: what is not finite is written as -9999.0, as other servers do.
 void AppendJsonLogprob(float value, std::string* out);
 
-bool IsUtf8(std::string_view bytes);
-
-// How many of `bytes` at the end are the start of a character that is not whole yet (0 to 3).
-size_t TruncatedUtf8Bytes(std::string_view bytes);
-
 }  // namespace tramontane

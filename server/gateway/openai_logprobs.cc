@@ -4,6 +4,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/core/utf8.h"
 #include "server/gateway/openai_json.h"
 
 namespace tramontane {
@@ -33,17 +34,15 @@ std::string NameOf(const AnswerOptions& options, int32_t id, const std::string& 
 
 // ---- chats --------------------------------------------------------------------------------------
 
-// "token": ..., "logprob": ..., "bytes": ... of an object that is open.
-void AppendScored(int32_t id, const std::string& bytes, float logprob, const AnswerOptions& options,
-                  std::string* out) {
+// "token": ..., "logprob": ..., "bytes": ... of an object that is open. Token: TokenLogprob or TopLogprob.
+template <typename Token>
+void AppendScored(const Token& token, const AnswerOptions& options, std::string* out) {
+  const std::string& bytes = token.token_bytes();
+  const std::string& name = bytes.empty() ? token.piece() : bytes;
   *out += "\"token\":";
-  if (options.tokens_as_ids || bytes.empty()) {
-    AppendJsonString(TokenIdName(id), out);
-  } else {
-    AppendJsonString(bytes, out);
-  }
+  AppendJsonString(options.tokens_as_ids || name.empty() ? TokenIdName(token.token_id()) : name, out);
   *out += ",\"logprob\":";
-  AppendJsonLogprob(logprob, out);
+  AppendJsonLogprob(token.logprob(), out);
   *out += ",\"bytes\":";
   if (bytes.empty()) {
     *out += "null";
@@ -64,12 +63,12 @@ void AppendChatLogprobs(const google::protobuf::RepeatedPtrField<v1::TokenLogpro
   for (const v1::TokenLogprob& token : tokens) {
     *out += comma;
     *out += '{';
-    AppendScored(token.token_id(), token.token_bytes(), token.logprob(), options, out);
+    AppendScored(token, options, out);
     *out += ",\"top_logprobs\":[";
     const char* top_comma = "{";
     for (const v1::TopLogprob& top : token.top()) {
       *out += top_comma;
-      AppendScored(top.token_id(), top.token_bytes(), top.logprob(), options, out);
+      AppendScored(top, options, out);
       *out += '}';
       top_comma = ",{";
     }

@@ -2,8 +2,9 @@
 // One thread at a time; no state but what is said.
 //
 // How a token is written, where a token needs a name: as its text; in completions, whose lists have no field
-// for bytes, one that is not UTF-8 by itself as "bytes:\xe5\x8c"; a control token, which has no text, as
-// "token_id:2". With `tokens_as_ids` every token is written in the last way.
+// for bytes, one that is not UTF-8 by itself as "bytes:\xe5\x8c". A token that adds no text is in chats the
+// vocabulary's piece, "</s>", and in completions "token_id:2". With `tokens_as_ids` every token is written in
+// the last way.
 #pragma once
 
 #include <cstdint>

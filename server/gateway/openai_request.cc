@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <charconv>
 #include <cstddef>
+#include <utility>
 
-#include "server/gateway/openai_fields.h"
 #include "server/gateway/tool_calls.h"
 
 namespace tramontane {
@@ -34,11 +34,29 @@ std::string Indexed(const std::string& path, size_t index) {
 
 // ---- bodies -------------------------------------------------------------------------------------
 
-std::optional<ApiError> ParseBody(std::string_view body, const Shape& shape, Json* json) {
+void SetContent(const Json& content, v1::ChatMessage* message) {
+  if (content.is_string()) return message->set_content(content.get<std::string>());
+  std::string text;
+  for (const Json& part : content) {
+    const std::string& paragraph = part["text"].get_ref<const std::string&>();
+    if (paragraph.empty()) continue;
+    if (!text.empty()) text += "\n\n";
+    text += paragraph;
+  }
+  message->set_content(std::move(text));
+  message->set_in_parts(!content.empty());
+}
+
+std::optional<ApiError> ParseBody(std::string_view body, const Shape& shape, const RequestContext& context,
+                                  Json* json, std::vector<std::string>* ignored) {
   StatusOr<Json> parsed = ParseJson(body);
   if (!parsed.ok()) return BadRequest("", "the body: " + parsed.status().message());
   if (!parsed->is_object()) return BadRequest("", "the body is not a JSON object");
   if (auto fault = FindFault(shape, *parsed, "")) return Fault(fault->path, fault->text);
+  if (context.strict_fields) {
+    if (auto fault = FindUnknownKey(shape, *parsed, "")) return Fault(fault->path, fault->text);
+  }
+  *ignored = IgnoredKeys(shape, *parsed);
   *json = std::move(parsed).value();
   return std::nullopt;
 }
@@ -52,6 +70,10 @@ void ApplyFields(const Shape& shape, const Json& json, v1::GenerateRequest* requ
 
 namespace {
 
+constexpr char kSafetySentence[] =
+    "Always assist with care, respect, and truth. Respond with utmost utility yet securely. Avoid harmful, "
+    "unethical, prejudiced, or negative content. Ensure replies promote fairness and positivity.";
+
 // What every request that generates has. `calls[0]` holds what its rows say; the prompts are not in it yet.
 std::optional<ApiError> ParseGeneration(std::string_view body, const Shape& shape,
                                         const RequestContext& context, Json* json,
@@ -59,6 +81,7 @@ std::optional<ApiError> ParseGeneration(std::string_view body, const Shape& shap
 std::optional<ApiError> ConvertLogitBias(const Json& json, v1::GenerateRequest* request);
 std::optional<ApiError> ConvertLogprobs(const Json& json, GenerationRequest* request);
 std::optional<ApiError> ConvertPrompts(const Json& json, GenerationRequest* request);
+void PutSafetyFirst(v1::Chat* chat, FieldNames* names);
 
 }  // namespace
 
@@ -67,9 +90,10 @@ std::optional<ApiError> ConvertPrompts(const Json& json, GenerationRequest* requ
 std::optional<ApiError> ParseChatCompletion(std::string_view body, const RequestContext& context,
                                             GenerationRequest* request) {
   Json json;
-  if (auto fault = ParseGeneration(body, ChatCompletionShape(), context, &json, request)) return fault;
+  if (auto fault = ParseGeneration(body, context.shapes->chat, context, &json, request)) return fault;
   v1::GenerateRequest& call = request->calls[0];
   if (auto fault = ConvertChat(json, call.mutable_chat())) return fault;
+  if (IsTrue(json, "safe_prompt")) PutSafetyFirst(call.mutable_chat(), &request->names[0]);
   if (auto fault = ConvertLogprobs(json, request)) return fault;
   for (const char* name : {"max_completion_tokens", "max_tokens"}) {
     const Json* value = Find(json, name);
@@ -81,24 +105,11 @@ std::optional<ApiError> ParseChatCompletion(std::string_view body, const Request
   request->names[0].Rename("prompt", "messages");
   request->names[0].Rename("chat", "messages");
   if (MustCall(call.chat())) call.clear_constraint();  // there will be no text that it could hold
-  const bool may_call = call.chat().tool_choice().mode() != v1::TOOL_CHOICE_MODE_NONE;
-  request->answer.tools = call.chat().tools_size() > 0 && may_call;
-  request->answer.one_tool_call = call.chat().has_parallel_tool_calls() && !call.chat().parallel_tool_calls();
+  SetToolAnswer(call, &request->answer);
   return std::nullopt;
 }
 
 namespace {
-
-// Texts of several parts are paragraphs, as mistral-common joins them.
-std::string ContentText(const Json& content) {
-  if (content.is_string()) return content.get<std::string>();
-  std::string text;
-  for (size_t i = 0; i < content.size(); ++i) {
-    if (i > 0) text += "\n\n";
-    text += content[i]["text"].get_ref<const std::string&>();
-  }
-  return text;
-}
 
 v1::Role RoleOf(const std::string& role) {
   if (role == "user") return v1::ROLE_USER;
@@ -123,10 +134,9 @@ std::optional<ApiError> ConvertMessage(const Json& json, const std::string& path
   }
   const Json* content = Find(json, "content");
   if (content != nullptr) {
-    message->set_content(ContentText(*content));
-  } else if (message->role() != v1::ROLE_ASSISTANT || message->tool_calls().empty()) {
-    return Fault(path + ".content",
-                 "is missing; only an assistant's message with tool_calls goes without it");
+    SetContent(*content, message);
+  } else if (message->role() != v1::ROLE_ASSISTANT) {
+    return Fault(path + ".content", "is missing; only an assistant's message goes without it");
   }
   if (const Json* id = Find(json, "tool_call_id")) {
     message->set_tool_call_id(MistralCallId(id->get<std::string>()));
@@ -166,6 +176,14 @@ std::optional<ApiError> ConvertToolChoice(const Json& choice, v1::Chat* chat) {
 
 }  // namespace
 
+void SetToolAnswer(const v1::GenerateRequest& call, AnswerOptions* answer) {
+  const v1::Chat& chat = call.chat();
+  answer->tools = chat.tools_size() > 0 && chat.tool_choice().mode() != v1::TOOL_CHOICE_MODE_NONE;
+  answer->only_tool_calls = MustCall(chat);
+  answer->one_tool_call = chat.has_parallel_tool_calls() && !chat.parallel_tool_calls();
+  if (answer->tools) answer->call_id_seed = CallIdSeed(call, answer->id);
+}
+
 bool MustCall(const v1::Chat& chat) {
   const v1::ToolChoiceMode mode = chat.tool_choice().mode();
   return mode == v1::TOOL_CHOICE_MODE_REQUIRED || mode == v1::TOOL_CHOICE_MODE_NAMED;
@@ -180,6 +198,9 @@ std::optional<ApiError> ConvertChat(const Json& json, v1::Chat* chat) {
     v1::ChatMessage& last = *chat->mutable_messages(chat->messages_size() - 1);
     if (last.role() != v1::ROLE_ASSISTANT) {
       return Fault("continue_final_message", "is true, but the last message is not from the assistant");
+    }
+    if (last.prefix()) {
+      return Fault("continue_final_message", "is true, and the last message has prefix; give one of the two");
     }
     last.set_prefix(true);
   }
@@ -200,7 +221,7 @@ std::optional<ApiError> ConvertChat(const Json& json, v1::Chat* chat) {
 std::optional<ApiError> ParseCompletion(std::string_view body, const RequestContext& context,
                                         GenerationRequest* request) {
   Json json;
-  if (auto fault = ParseGeneration(body, CompletionShape(), context, &json, request)) return fault;
+  if (auto fault = ParseGeneration(body, context.shapes->completion, context, &json, request)) return fault;
   v1::GenerateRequest& call = request->calls[0];
   AnswerOptions& answer = request->answer;
   if (Find(json, "max_tokens") == nullptr) call.mutable_stopping()->set_max_tokens(kDefaultCompletionTokens);
@@ -238,20 +259,27 @@ void SetPrompt(const Json& json, const Json& prompt, const std::string& path, v1
   for (const Json& id : prompt) ids->Add(id.get<int32_t>());
 }
 
-// One call for each prompt, each a copy of the first but for its prompt and id.
+// One call for each prompt. Of several, each has its own fields only.
 std::optional<ApiError> ConvertPrompts(const Json& json, GenerationRequest* request) {
   const Json& prompt = json["prompt"];
   if (!IsListOfPrompts(prompt)) {
     SetPrompt(json, prompt, "prompt", &request->calls[0], &request->names[0]);
     return std::nullopt;
   }
-  request->calls.resize(prompt.size(), request->calls[0]);
+  if (prompt.size() == 1) {
+    SetPrompt(json, prompt[0], Indexed("prompt", 0), &request->calls[0], &request->names[0]);
+    return std::nullopt;
+  }
+  request->shared = std::exchange(request->calls[0], {});
+  request->calls.resize(prompt.size());
   request->names.resize(prompt.size(), request->names[0]);
   for (size_t i = 0; i < prompt.size(); ++i) {
     v1::GenerateRequest& call = request->calls[i];
-    if (prompt.size() > 1) call.set_request_id(call.request_id() + "-" + std::to_string(i));
+    call.set_request_id(request->shared.request_id() + "-" + std::to_string(i));
+    call.set_model(request->shared.model());
     SetPrompt(json, prompt[i], Indexed("prompt", i), &call, &request->names[i]);
   }
+  request->shared.clear_request_id();
   return std::nullopt;
 }
 
@@ -260,7 +288,7 @@ std::optional<ApiError> ConvertPrompts(const Json& json, GenerationRequest* requ
 std::optional<ApiError> ParseGeneration(std::string_view body, const Shape& shape,
                                         const RequestContext& context, Json* json,
                                         GenerationRequest* request) {
-  if (auto fault = ParseBody(body, shape, json)) return fault;
+  if (auto fault = ParseBody(body, shape, context, json, &request->ignored)) return fault;
   v1::GenerateRequest& call = request->calls.emplace_back();
   FieldNames& names = request->names.emplace_back(shape);
   AnswerOptions& answer = request->answer;
@@ -299,11 +327,25 @@ std::optional<ApiError> ConvertLogitBias(const Json& json, v1::GenerateRequest* 
     int32_t id = -1;
     const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
     if (error != std::errc() || end != key.data() + key.size() || id < 0) {
-      return Fault("logit_bias", "has the key " + JsonString(key) + ", which is no token id");
+      return Fault("logit_bias", "has the key " + JsonString(ShownText(key)) + ", which is no token id");
     }
     proto[id] = value.get<float>();
   }
   return std::nullopt;
+}
+
+// Mistral's own servers say it in front of the conversation too.
+void PutSafetyFirst(v1::Chat* chat, FieldNames* names) {
+  auto* messages = chat->mutable_messages();
+  for (int i = 0; i < messages->size(); ++i) {
+    names->Rename(Indexed("chat.messages", static_cast<size_t>(i) + 1),
+                  Indexed("messages", static_cast<size_t>(i)));
+  }
+  names->Rename("chat.messages[0]", "safe_prompt");
+  v1::ChatMessage* safety = messages->Add();
+  safety->set_role(v1::ROLE_SYSTEM);
+  safety->set_content(kSafetySentence);
+  for (int i = messages->size() - 1; i > 0; --i) messages->SwapElements(i, i - 1);
 }
 
 // A chat asks with a flag and a number.
@@ -343,6 +385,12 @@ void ApplyGrammar(const Json& value, v1::Constraint* constraint) {
 }
 void ApplyChoice(const Json& value, v1::Constraint* constraint) {
   for (const Json& text : value) constraint->mutable_choice()->add_texts(text.get<std::string>());
+}
+
+bool SaysTheSame(const Demand& demand, const v1::Constraint& constraint) {
+  v1::Constraint said;
+  demand.apply(*demand.value, &said);
+  return said.SerializeAsString() == constraint.SerializeAsString();
 }
 
 std::optional<ApiError> AddResponseFormat(const Json& json, std::vector<Demand>* demands) {
@@ -393,11 +441,14 @@ std::optional<ApiError> ConvertConstraint(const Json& json, v1::GenerateRequest*
   add("guided_regex", ApplyRegex);
   add("guided_choice", ApplyChoice);
   add("guided_grammar", ApplyGrammar);
+  add("regex", ApplyRegex);
+  add("ebnf", ApplyGrammar);
   if (demands.empty()) return std::nullopt;
-  if (demands.size() > 1) {
-    return Fault(demands[1].field, "is given beside " + demands[0].field + "; an answer has one form");
-  }
   demands[0].apply(*demands[0].value, request->mutable_constraint());
+  for (const Demand& demand : demands) {
+    if (SaysTheSame(demand, request->constraint())) continue;
+    return Fault(demand.field, "is given beside " + demands[0].field + "; an answer has one form");
+  }
   for (const char* path :
        {"constraint.json_schema", "constraint.json_object", "constraint.regex", "constraint.grammar",
         "constraint.choice.texts", "constraint.choice", "constraint"}) {
@@ -411,7 +462,7 @@ std::optional<ApiError> ConvertConstraint(const Json& json, v1::GenerateRequest*
 std::optional<ApiError> ParseTokenize(std::string_view body, const RequestContext& context,
                                       TokenizeBody* parsed) {
   Json json;
-  if (auto fault = ParseBody(body, TokenizeShape(), &json)) return fault;
+  if (auto fault = ParseBody(body, context.shapes->tokenize, context, &json, &parsed->ignored)) return fault;
   if (!context.any_model) parsed->request.set_model(TextOf(json, "model"));
   const Json* text = Find(json, "prompt") != nullptr ? Find(json, "prompt") : Find(json, "content");
   const bool is_chat = Find(json, "messages") != nullptr;
@@ -432,11 +483,12 @@ std::optional<ApiError> ParseTokenize(std::string_view body, const RequestContex
 }
 
 std::optional<ApiError> ParseDetokenize(std::string_view body, const RequestContext& context,
-                                        v1::DetokenizeRequest* request) {
+                                        DetokenizeBody* parsed) {
   Json json;
-  if (auto fault = ParseBody(body, DetokenizeShape(), &json)) return fault;
-  if (!context.any_model) request->set_model(TextOf(json, "model"));
-  for (const Json& id : json["tokens"]) request->add_token_ids(id.get<int32_t>());
+  if (auto fault = ParseBody(body, context.shapes->detokenize, context, &json, &parsed->ignored))
+    return fault;
+  if (!context.any_model) parsed->request.set_model(TextOf(json, "model"));
+  for (const Json& id : json["tokens"]) parsed->request.add_token_ids(id.get<int32_t>());
   return std::nullopt;
 }
 
@@ -473,7 +525,7 @@ std::string FieldNames::NameOf(const std::string& path) const {
   if (outer.empty()) return path;
   std::string renamed = std::string(name) + path.substr(outer.size());
   const bool is_chat = std::any_of(body_->fields.begin(), body_->fields.end(),
-                                   [](const Field& field) { return field.name == "messages"; });
+                                   [](const Field& field) { return field.path == "chat.messages"; });
   return is_chat ? WithFunction(std::move(renamed)) : renamed;
 }
 

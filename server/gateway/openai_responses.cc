@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "kernels/core/check.h"
 #include "server/gateway/openai_fields.h"
+#include "server/gateway/openai_foreign_fields.h"
 #include "server/gateway/tool_calls.h"
 
 namespace tramontane {
@@ -16,11 +18,12 @@ namespace tramontane {
 
 namespace {
 
-constexpr char kStateless[] = "this server keeps no responses: send the whole conversation as `input`";
+constexpr int64_t kMaxMetadataBytes = 64 << 10;  // as JSON: it comes back with the answer
+constexpr int64_t kMaxTextBytes = 4 << 10;       // of `text`, beside its schema
 
 // A row that means here what it means in a chat completion.
-Field ChatRow(std::string_view name) {
-  const std::vector<Field>& rows = ChatCompletionShape().fields;
+Field ChatRow(const Shape& chat, std::string_view name) {
+  const std::vector<Field>& rows = chat.fields;
   const auto row =
       std::find_if(rows.begin(), rows.end(), [name](const Field& field) { return field.name == name; });
   TM_CHECK(row != rows.end(), "chat completions have no field %s", std::string(name).c_str());
@@ -70,17 +73,19 @@ Shape FunctionToolShape() {
   });
 }
 
-Shape TextFormatShape() {
-  return Object({
+Shape TextFormatShape(const FieldLimits& limits) {
+  return ClosedObject({
       {.name = "type", .shape = OneOfStrings({"text", "json_object", "json_schema"}), .required = true},
       {.name = "name", .shape = String(), .doc = "Changes nothing."},
       {.name = "description", .shape = String(), .doc = "Changes nothing."},
-      {.name = "schema", .shape = Object({}), .doc = "With the type json_schema."},
+      {.name = "schema",
+       .shape = Within(limits.max_constraint_bytes, Object({})),
+       .doc = "With the type json_schema."},
       {.name = "strict", .shape = Boolean(), .doc = "Schemas are always enforced."},
   });
 }
 
-std::vector<Field> Fields() {
+std::vector<Field> Fields(const FieldLimits& limits) {
   std::vector<Field> fields = {
       {.name = "input",
        .shape = AnyOf({String(), ArrayOf(ItemShape(), 1)}),
@@ -96,7 +101,7 @@ std::vector<Field> Fields() {
              request->mutable_stopping()->set_max_tokens(value.get<int64_t>());
            }},
       {.name = "tools",
-       .shape = ArrayOf(FunctionToolShape()),
+       .shape = Within(kMaxToolsBytes, ArrayOf(FunctionToolShape())),
        .doc = "Functions that the model may call.",
        .path = "chat.tools"},
       {.name = "tool_choice",
@@ -109,61 +114,39 @@ std::vector<Field> Fields() {
               "Default auto.",
        .path = "chat.tool_choice"},
       {.name = "text",
-       .shape = Object({{.name = "format",
-                         .shape = TextFormatShape(),
-                         .doc = "What the text must be. Default: anything."},
-                        Ignored("verbosity")}),
+       .shape =
+           Within(limits.max_constraint_bytes + kMaxTextBytes,
+                  ClosedObject({{.name = "format",
+                                 .shape = TextFormatShape(limits),
+                                 .doc = "What the text must be. Default: anything."},
+                                Refused("verbosity", {"medium"}, "not supported: ask for it in the input")})),
        .doc = "The form of the answer."},
-      {.name = "metadata", .shape = MapOf(String()), .doc = "Comes back with the answer."},
-      {.name = "reasoning",
-       .shape = Object({Refused("effort", {"none"}, "this model's chat format has no place for reasoning"),
-                        Ignored("summary")})},
-      Refused("previous_response_id", {}, kStateless),
-      Refused("conversation", {}, kStateless),
-      Refused("background", {false}, kStateless),
-      Refused("prompt", {}, "this server keeps no prompts"),
-      Refused("truncation", {"disabled"}, "a conversation is never cut: shorten it before it is sent"),
-      Refused("top_logprobs", {0}, "log probabilities are in /v1/chat/completions"),
+      {.name = "metadata",
+       .shape = Within(kMaxMetadataBytes, MapOf(String())),
+       .doc = "Comes back with the answer."},
+      {.name = "reasoning", .shape = Object({Refused("effort", {"none"}, kNoThinking), Ignored("summary")})},
+      {.name = "truncation",
+       .shape = OneOfStrings({"disabled", "auto"}),
+       .doc =
+           "A conversation is never cut: with auto too, one that does not fit is refused. Default disabled."},
       {.name = "include",
        .shape = ArrayOf(String()),
        .doc = "Accepted; what it asks for (encrypted reasoning, search results) never exists here."},
-      Ignored("store"),
-      Ignored("stream_options"),
-      Ignored("max_tool_calls"),
-      Ignored("context_management"),
-      Ignored("moderation"),
   };
-  for (const char* name : {"model",
-                           "temperature",
-                           "top_p",
-                           "top_k",
-                           "min_p",
-                           "repetition_penalty",
-                           "presence_penalty",
-                           "frequency_penalty",
-                           "seed",
-                           "stop",
-                           "min_tokens",
-                           "ignore_eos",
-                           "stream",
-                           "parallel_tool_calls",
-                           "user",
-                           "safety_identifier",
-                           "prompt_cache_key",
-                           "prompt_cache_retention",
-                           "prompt_cache_options",
-                           "service_tier"}) {
-    fields.push_back(ChatRow(name));
+  const Shape chat = ChatCompletionShape(limits);
+  for (const char* name :
+       {"model", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
+        "frequency_penalty", "seed", "stop", "min_tokens", "ignore_eos", "stream", "parallel_tool_calls"}) {
+    fields.push_back(ChatRow(chat, name));
   }
+  std::vector<Field> foreign = ForeignResponsesFields();
+  std::move(foreign.begin(), foreign.end(), std::back_inserter(fields));
   return fields;
 }
 
 }  // namespace
 
-const Shape& ResponsesShape() {
-  static const Shape shape = Object(Fields());
-  return shape;
-}
+Shape ResponsesShape(const FieldLimits& limits) { return ClosedObject(Fields(limits)); }
 
 namespace {
 
@@ -219,7 +202,7 @@ std::vector<Field> AnswerFields() {
           Always("text", Object({})),
           Always("tool_choice", AnyOf({String(), Object({})})),
           Always("tools", ArrayOf(Object({}))),
-          Always("truncation", OneOfStrings({"disabled"}))};
+          Always("truncation", OneOfStrings({"disabled", "auto"}))};
 }
 
 }  // namespace
@@ -235,17 +218,6 @@ namespace {
 
 ApiError Fault(const std::string& field, const std::string& text) {
   return BadRequest(field, field + ": " + text);
-}
-
-// Parts are paragraphs, as in chats.
-std::string TextOf(const Json& content) {
-  if (content.is_string()) return content.get<std::string>();
-  std::string text;
-  for (const Json& part : content) {
-    if (&part != &content.front()) text += "\n\n";
-    text += part["text"].get_ref<const std::string&>();
-  }
-  return text;
 }
 
 v1::Role RoleOf(const std::string& role) {
@@ -264,10 +236,10 @@ class Conversation {
  public:
   Conversation(v1::Chat* chat, FieldNames* names) : chat_(chat), names_(names) {}
 
-  void AddText(v1::Role role, std::string text, const std::string& path) {
+  void AddText(v1::Role role, const Json& content, const std::string& path) {
     v1::ChatMessage* message = Add(path);
     message->set_role(role);
-    message->set_content(std::move(text));
+    SetContent(content, message);
   }
 
   std::optional<ApiError> AddItem(const Json& item, const std::string& path) {
@@ -283,7 +255,7 @@ class Conversation {
       if (auto part = FindFault(AnyOf({String(), TextPartsShape()}), content, path + ".content")) {
         return Fault(part->path, part->text);
       }
-      AddText(RoleOf(item["role"].get<std::string>()), TextOf(content), path);
+      AddText(RoleOf(item["role"].get<std::string>()), content, path);
     } else if (type == "function_call") {
       for (const char* key : {"call_id", "name", "arguments"}) {
         if (auto fault = missing(key)) return fault;
@@ -297,7 +269,7 @@ class Conversation {
       v1::ChatMessage* message = Add(path);
       message->set_role(v1::ROLE_TOOL);
       message->set_tool_call_id(MistralCallId(item["call_id"].get<std::string>()));
-      message->set_content(TextOf(item["output"]));
+      SetContent(item["output"], message);
     }
     calls_ = nullptr;  // reasoning ends a row of calls too
     return std::nullopt;
@@ -328,11 +300,11 @@ class Conversation {
 std::optional<ApiError> ConvertInput(const Json& json, v1::Chat* chat, FieldNames* names) {
   Conversation conversation(chat, names);
   if (const Json* instructions = Find(json, "instructions")) {
-    conversation.AddText(v1::ROLE_SYSTEM, instructions->get<std::string>(), "instructions");
+    conversation.AddText(v1::ROLE_SYSTEM, *instructions, "instructions");
   }
   const Json& input = json["input"];
   if (input.is_string()) {
-    conversation.AddText(v1::ROLE_USER, input.get<std::string>(), "input");
+    conversation.AddText(v1::ROLE_USER, input, "input");
     return std::nullopt;
   }
   for (size_t i = 0; i < input.size(); ++i) {
@@ -400,7 +372,7 @@ Json Echo(const Json& json) {
   echo["text"] = given("text", {{"format", {{"type", "text"}}}});
   echo["tool_choice"] = given("tool_choice", "auto");
   echo["tools"] = given("tools", Json::array());
-  echo["truncation"] = "disabled";
+  echo["truncation"] = given("truncation", "disabled");
   return echo;
 }
 
@@ -409,9 +381,11 @@ Json Echo(const Json& json) {
 std::optional<ApiError> ParseResponses(std::string_view body, const RequestContext& context,
                                        ResponsesRequest* request) {
   Json json;
-  if (auto fault = ParseBody(body, ResponsesShape(), &json)) return fault;
+  const Shape& shape = context.shapes->responses;
+  if (auto fault = ParseBody(body, shape, context, &json, &request->ignored)) return fault;
+  request->names = FieldNames(shape);
   v1::GenerateRequest& call = request->call;
-  ApplyFields(ResponsesShape(), json, &call);
+  ApplyFields(shape, json, &call);
   call.set_request_id(context.id);
   call.mutable_output()->set_token_ids(false);
   request->answer.id = context.id;
@@ -426,8 +400,7 @@ std::optional<ApiError> ParseResponses(std::string_view body, const RequestConte
   if (auto fault = ConvertTextFormat(json, &call, &request->names)) return fault;
   request->names.Rename("prompt", "input");
   request->names.Rename("chat", "input");
-  request->answer.tools = !chat->tools().empty() && chat->tool_choice().mode() != v1::TOOL_CHOICE_MODE_NONE;
-  request->answer.one_tool_call = chat->has_parallel_tool_calls() && !chat->parallel_tool_calls();
+  SetToolAnswer(call, &request->answer);
   request->echo = Echo(json);
   return std::nullopt;
 }

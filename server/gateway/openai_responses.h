@@ -5,7 +5,9 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "server/gateway/api_error.h"
 #include "server/gateway/generation.h"
@@ -16,14 +18,15 @@
 namespace tramontane {
 
 // The fields of the body, as in openai_fields.h, and of an answer that is not streamed.
-const Shape& ResponsesShape();
+Shape ResponsesShape(const FieldLimits& limits);
 const Shape& ResponsesAnswerShape();
 
 struct ResponsesRequest {
   v1::GenerateRequest call;
   AnswerOptions answer;
-  FieldNames names{ResponsesShape()};
-  Json echo;  // what the answer repeats of the request, in the order of its keys
+  FieldNames names{StandardShapes().responses};
+  std::vector<std::string> ignored;  // IgnoredKeys of the body
+  Json echo;                         // what the answer repeats of the request, in the order of its keys
 };
 
 // The fault of the body, if it has one.

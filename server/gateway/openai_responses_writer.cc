@@ -1,6 +1,5 @@
 // The answers of /v1/responses, whole and as events.
 #include <cstdint>
-#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,7 +22,7 @@ class ResponsesWriter final : public ResponseWriter {
         answer_(request.answer),
         echo_(request.echo),
         model_(request.answer.model),
-        parser_(request.answer.id, request.answer.one_tool_call ? 1 : kNoLimit) {}
+        parser_(MakeToolCallParser(request.answer.call_id_seed, request.answer.one_tool_call, 0)) {}
 
   std::string OnEvents(size_t, std::vector<v1::GenerateResponse> events) override {
     for (const v1::GenerateResponse& event : events) {
@@ -69,8 +68,6 @@ class ResponsesWriter final : public ResponseWriter {
   }
 
  private:
-  static constexpr size_t kNoLimit = std::numeric_limits<size_t>::max();
-
   // ---- what happens ----
 
   void Start(const v1::Started& started) {
@@ -86,7 +83,7 @@ class ResponsesWriter final : public ResponseWriter {
   }
 
   void Add(const ToolCallParser::Output& output) {
-    AddText(output.text);
+    if (!answer_.only_tool_calls) AddText(output.text);
     for (const ParsedToolCall& call : output.calls) AddCall(call);
   }
 

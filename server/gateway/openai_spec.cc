@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "server/gateway/openai_fields.h"
 #include "server/gateway/openai_json.h"
 #include "server/gateway/openai_responses.h"
 
@@ -170,29 +169,29 @@ const std::vector<Operation>& Operations() {
       {.method = "post",
        .path = "/v1/chat/completions",
        .summary = "The model's answer to a conversation.",
-       .request = ChatCompletionShape,
+       .request = &RequestShapes::chat,
        .response = ChatCompletionAnswerShape,
        .streams = true},
       {.method = "post",
        .path = "/v1/chat/completions/render",
        .summary = "The token ids that such a conversation becomes. Nothing is generated.",
-       .request = ChatCompletionShape,
+       .request = &RequestShapes::chat,
        .response = RenderedShape},
       {.method = "post",
        .path = "/v1/completions",
        .summary = "What follows a text.",
-       .request = CompletionShape,
+       .request = &RequestShapes::completion,
        .response = CompletionAnswerShape,
        .streams = true},
       {.method = "post",
        .path = "/v1/completions/render",
        .summary = "The token ids of each prompt. Nothing is generated.",
-       .request = CompletionShape,
+       .request = &RequestShapes::completion,
        .response = RenderedListShape},
       {.method = "post",
        .path = "/v1/responses",
        .summary = "The model's answer, in the form of OpenAI's newer interface. Nothing is kept.",
-       .request = ResponsesShape,
+       .request = &RequestShapes::responses,
        .response = ResponsesAnswerShape,
        .streams = true},
       {.method = "get", .path = "/v1/models", .summary = "The served names.", .response = ModelListShape},
@@ -200,12 +199,12 @@ const std::vector<Operation>& Operations() {
       {.method = "post",
        .path = "/tokenize",
        .summary = "Text or a chat to token ids.",
-       .request = TokenizeShape,
+       .request = &RequestShapes::tokenize,
        .response = TokenizedShape},
       {.method = "post",
        .path = "/detokenize",
        .summary = "Token ids to text.",
-       .request = DetokenizeShape,
+       .request = &RequestShapes::detokenize,
        .response = DetokenizedShape},
       {.method = "get",
        .path = "/tokenizer_info",
@@ -249,7 +248,7 @@ Json OkJson(const Operation& operation) {
   return ok;
 }
 
-Json OperationJson(const Operation& operation) {
+Json OperationJson(const Operation& operation, const RequestShapes& shapes) {
   Json json = {{"summary", operation.summary}};
   if (operation.path.ends_with("{model}")) {
     json["parameters"] = Json::array({{{"name", "model"},
@@ -260,7 +259,7 @@ Json OperationJson(const Operation& operation) {
   if (operation.request != nullptr) {
     json["requestBody"] = {
         {"required", true},
-        {"content", {{"application/json", {{"schema", JsonSchema(operation.request())}}}}}};
+        {"content", {{"application/json", {{"schema", JsonSchema(shapes.*operation.request)}}}}}};
   }
   Json& responses = json["responses"];
   responses["200"] = OkJson(operation);
@@ -280,16 +279,17 @@ Json OperationJson(const Operation& operation) {
 
 }  // namespace
 
-std::string OpenApiJson(const std::string& version) {
-  Json document = {
-      {"openapi", "3.1.0"},
-      {"info",
-       {{"title", "Tramontane"},
-        {"version", version},
-        {"description",
-         "OpenAI's interface. Fields that are not listed are accepted and ignored; null is as absent."}}}};
+std::string OpenApiJson(const std::string& version, const RequestShapes& shapes) {
+  Json document = {{"openapi", "3.1.0"},
+                   {"info",
+                    {{"title", "Tramontane"},
+                     {"version", version},
+                     {"description",
+                      "OpenAI's interface. Fields that are not listed are refused (with --strict-fields off "
+                      "they are ignored); "
+                      "null is as absent."}}}};
   for (const Operation& operation : Operations()) {
-    document["paths"][operation.path][operation.method] = OperationJson(operation);
+    document["paths"][operation.path][operation.method] = OperationJson(operation, shapes);
   }
   document["components"]["schemas"]["Error"] = JsonSchema(ErrorShape());
   return PrintJson(document);

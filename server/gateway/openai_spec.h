@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "server/gateway/openai_shape.h"
+#include "server/gateway/request_shapes.h"
 
 namespace tramontane {
 
@@ -14,7 +15,7 @@ struct Operation {
   std::string method;  // "post"
   std::string path;    // "/v1/models/{model}"
   std::string summary;
-  const Shape& (*request)() = nullptr;            // of the JSON body; null: none
+  Shape RequestShapes::* request = nullptr;       // of the JSON body; null: none
   const Shape& (*response)() = nullptr;           // of the JSON of a 200; null: see content_type
   std::string content_type = "application/json";  // of a 200; "": it has no body
   bool streams = false;                           // a 200 may also be server-sent events
@@ -22,7 +23,7 @@ struct Operation {
 
 const std::vector<Operation>& Operations();
 
-std::string OpenApiJson(const std::string& version);
+std::string OpenApiJson(const std::string& version, const RequestShapes& shapes);
 
 // What a 200 holds.
 const Shape& ChatCompletionAnswerShape();

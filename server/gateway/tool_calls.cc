@@ -190,6 +190,21 @@ void ToolCallParser::StepInCall(char c, Output* output) {
   unclaimed_.clear();
 }
 
+std::string CallIdSeed(const v1::GenerateRequest& call, const std::string& request_id) {
+  const v1::Sampling& sampling = call.sampling();
+  const bool is_greedy = sampling.has_temperature() && sampling.temperature() == 0;
+  if (!sampling.has_seed() && !is_greedy) return request_id;
+  std::string conversation;
+  for (const v1::ChatMessage& message : call.chat().messages()) message.AppendToString(&conversation);
+  const std::string seed = sampling.has_seed() ? std::to_string(sampling.seed()) : "greedy";
+  return seed + "/" + NineCharacterId(conversation);
+}
+
+ToolCallParser MakeToolCallParser(const std::string& call_id_seed, bool one_call, size_t index) {
+  return ToolCallParser(call_id_seed + "-" + std::to_string(index),
+                        one_call ? 1 : std::numeric_limits<size_t>::max());
+}
+
 std::string NineCharacterId(std::string_view seed) {
   uint64_t hash =
       0xcbf29ce484222325;  // FNV-1a, then the finisher of SplitMix64: every bit depends on every byte

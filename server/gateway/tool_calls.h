@@ -20,6 +20,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tramontane/v1/inference.pb.h"
+
 namespace tramontane {
 
 struct ParsedToolCall {
@@ -76,6 +78,13 @@ class ToolCallParser {
   bool escaped_ = false;
 };
 
+// What the ids of the calls in a chat's answer are drawn from: the conversation and its seed, where the same
+// request gives the same answer (a seed, or temperature 0), else `request_id`. They stand in the next prompt,
+// so that only so an agent that is run twice says the same twice; and with the conversation no two turns of
+// it have one id.
+std::string CallIdSeed(const v1::GenerateRequest& call, const std::string& request_id);
+// The parser of choice `index` of an answer whose calls are drawn from `call_id_seed`.
+ToolCallParser MakeToolCallParser(const std::string& call_id_seed, bool one_call, size_t index);
 // Nine letters and digits, always the same for the same seed.
 std::string NineCharacterId(std::string_view seed);
 // The id of a call, or of what a result belongs to, as Mistral's formats take it: ids of other servers

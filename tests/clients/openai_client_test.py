@@ -16,7 +16,7 @@ from http_case import (
     user,
 )
 from pydantic import BaseModel
-from server_process import GatewayProcess
+from server_process import GatewayProcess, ServerProcess
 
 MODEL = "breeze"
 
@@ -101,7 +101,8 @@ class ChatTest(OpenAiCase):
     def test_logprobs_are_of_the_tokens_that_make_the_text(self):
         logprobs = self.chat(GREETING, logprobs=True, top_logprobs=2).choices[0].logprobs.content
         text = b"".join(bytes(token.bytes) for token in logprobs if token.bytes is not None).decode()
-        self.assertEqual(text.strip(), GREETING_ANSWER)
+        self.assertEqual(text, GREETING_ANSWER)
+        self.assertEqual(logprobs[-1].token, "</s>")
         for token in logprobs:
             self.assertEqual(len(token.top_logprobs), 2)
             self.assertAlmostEqual(token.logprob, token.top_logprobs[0].logprob, places=5)  # greedy
@@ -130,7 +131,7 @@ class ChatTest(OpenAiCase):
         next(iter(stream))
         stream.close()
         for _ in range(200):
-            load = self.client.get("/load", cast_to=object)
+            load = self.client.get(self.url + "/load", cast_to=object)
             if load["server_load"] == 0:
                 return
             time.sleep(0.05)
@@ -346,6 +347,43 @@ class ResponsesTest(OpenAiCase):
             model=MODEL, input="Answer in JSON: name and age: Ada is 36", text_format=Person, temperature=0
         )
         self.assertEqual(answer.output_parsed.age, 36)
+
+
+class FieldTest(OpenAiCase):
+    def test_a_misspelt_field_is_refused_by_its_name(self):
+        with self.assertRaises(openai.BadRequestError) as refusal:
+            self.chat(GREETING, extra_body={"temprature": 1})
+        self.assertEqual(refusal.exception.param, "temprature")
+        self.assertIn("temperature", refusal.exception.body["message"])
+
+    def test_what_changes_nothing_is_told(self):
+        answer = self.client.chat.completions.with_raw_response.create(
+            model=MODEL, messages=user(GREETING), temperature=0, user="me", store=True
+        )
+        self.assertEqual(set(answer.headers["x-tramontane-ignored"].split(", ")), {"user", "store"})
+        self.assertEqual(answer.parse().choices[0].message.content, GREETING_ANSWER)
+
+
+class LenientFieldTest(OpenAiCase):
+    """A server that takes fields it does not know, and allows two choices."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.server = ServerProcess(cls.binary, "--strict-fields", "off", "--max-choices", "2")
+        cls.url = cls.server.url
+        cls.client = openai.OpenAI(base_url=cls.url + "/v1", api_key="k", max_retries=0)
+
+    def test_a_misspelt_field_is_listed(self):
+        answer = self.client.chat.completions.with_raw_response.create(
+            model=MODEL, messages=user(GREETING), temperature=0, extra_body={"temprature": 1}
+        )
+        self.assertEqual(answer.headers["x-tramontane-ignored"], "temprature")
+        self.assertEqual(answer.parse().choices[0].message.content, GREETING_ANSWER)
+
+    def test_bounds_are_those_of_the_server(self):
+        with self.assertRaises(openai.BadRequestError) as refusal:
+            self.chat(GREETING, n=3)
+        self.assertIn("from 1 to 2", refusal.exception.body["message"])
 
 
 if __name__ == "__main__":

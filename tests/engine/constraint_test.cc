@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <future>
 #include <memory>
 #include <string>
 #include <vector>
@@ -179,19 +181,148 @@ TEST(Constraint, LogitsThatAreNotFiniteAreStillCalledThat) {
   EXPECT_EQ(reader->status().code(), StatusCode::kInternal) << reader->status();
 }
 
-TEST(Constraint, AGrammarThatTakesTooLongEndsItsChoice) {
+constexpr int64_t kMs = 1'000'000;
+
+// Ten steps' time ahead, and each token brings another one's.
+TEST(Constraint, AChoiceThatSpendsItsShareEndsByName) {
   EngineLimits limits = SmallLimits(32);
-  limits.max_constraint_step_ns = 5'000'000;
+  limits.max_constraint_step_ns = 5 * kMs;
   SteppedEngine test(limits, {0}, &Letters());
-  const auto slow = std::make_shared<FakeGrammar>([&test](const std::vector<int32_t>& output) {
-    test.clock().Advance(output.size() < 3 ? 1'000'000 : 4'000'000);  // asked twice for each token
-    return std::vector<int32_t>{20};
-  });
-  auto reader = test.Submit(Constrained("r", slow));
+  const auto slow = std::make_shared<FakeGrammar>(
+      [](const std::vector<int32_t>&) { return std::vector<int32_t>{20}; },
+      [](const std::vector<int32_t>& output) { return output.empty() ? 0 : 5 * kMs; });
+  const auto slower = std::make_shared<FakeGrammar>(
+      [](const std::vector<int32_t>&) { return std::vector<int32_t>{20}; },
+      [](const std::vector<int32_t>& output) { return output.size() < 4 ? 2 * kMs : 6 * kMs; });
+  auto fair = test.Submit(Constrained("fair", slow, /*max_tokens=*/40));
+  auto one_mask = test.Submit(Constrained("one_mask", slower));
+  auto neighbour = test.Submit(Constrained("n", Rising(8)));
+  test.RunToEnd({fair.get(), one_mask.get(), neighbour.get()});
+  EXPECT_TRUE(fair->status().ok()) << "a step's time for each token is what it may have: " << fair->status();
+  EXPECT_EQ(one_mask->choice().ids.size(), 4u) << "the mask behind the fourth takes longer than a step may";
+  EXPECT_EQ(one_mask->status().code(), StatusCode::kResourceExhausted);
+  EXPECT_NE(one_mask->status().message().find("max_constraint_step_us"), std::string::npos);
+  ExpectRising(neighbour->choice().ids, 8);
+}
+
+TEST(Constraint, TheChoicesOfARequestShareItsTime) {
+  EngineLimits limits = SmallLimits(64);
+  limits.max_constraint_step_ns = 5 * kMs;
+  SteppedEngine test(limits, {0}, &Letters());
+  const auto slow = std::make_shared<FakeGrammar>(
+      [](const std::vector<int32_t>&) { return std::vector<int32_t>{20}; },
+      [](const std::vector<int32_t>& output) { return output.empty() ? 0 : 4 * kMs; });
+  Request request = Constrained("r", slow, /*max_tokens=*/40);
+  request.choices = 4;
+  auto reader = test.Submit(request);
   test.RunToEnd({reader.get()});
-  EXPECT_EQ(reader->choice().ids.size(), 4u) << "the token that took too long is there";
-  EXPECT_EQ(reader->status().code(), StatusCode::kResourceExhausted) << reader->status();
-  EXPECT_EQ(test.engine().Load().constraint_ns, 3 * 2'000'000 + 8'000'000);
+  size_t tokens = 0;
+  for (int32_t c = 0; c < 4; ++c) {
+    EXPECT_EQ(reader->choice(c).end().reason, FinishReason::kError);
+    tokens += reader->choice(c).ids.size();
+  }
+  EXPECT_EQ(reader->status().code(), StatusCode::kResourceExhausted);
+  EXPECT_LT(tokens, 40u) << "50 ms, 1.25 ms more for each, and 4 ms spent on each";
+}
+
+TEST(Constraint, AFirstTokenThatTakesTooLongIsRefused) {
+  SteppedEngine test(SmallLimits(32), {0}, &Letters());
+  const auto slow =
+      std::make_shared<FakeGrammar>([](const std::vector<int32_t>&) { return std::vector<int32_t>{20}; },
+                                    [](const std::vector<int32_t>&) { return 1000 * kMs; });
+  const Status status = test.Submit(Constrained("r", slow))->refused();
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.field(), "constraint");
+}
+
+// Fills no mask behind an output of a certain length until it is let go.
+class Gate {
+ public:
+  explicit Gate(size_t length) : length_(length) {}
+  FakeGrammar::Cost AsCost() {
+    return [this](const std::vector<int32_t>& output) {
+      if (output.size() == length_) {
+        ++arrived_;
+        open_future_.wait();
+      }
+      return int64_t{0};
+    };
+  }
+  int32_t arrived() const { return arrived_; }
+  void Open() { open_.set_value(); }
+
+ private:
+  const size_t length_;
+  std::atomic<int32_t> arrived_{0};
+  std::promise<void> open_;
+  std::shared_future<void> open_future_ = open_.get_future().share();
+};
+
+std::shared_ptr<FakeGrammar> GatedRising(size_t length, Gate& gate) {
+  return std::make_shared<FakeGrammar>(Rising(length)->rule(), gate.AsCost());
+}
+
+TEST(Constraint, AMaskThatIsNotFilledIsNotWaitedForAndChangesNoToken) {
+  const auto alone = [](const Request& request) {
+    SteppedEngine test(SmallLimits(64), {0}, &Letters());
+    auto reader = test.Submit(request);
+    test.RunToEnd({reader.get()});
+    return reader->choice().ids;
+  };
+  EngineLimits limits = SmallLimits(64);
+  limits.max_constraint_step_ns = 1 * kMs;
+  Gate gate(3);
+  SteppedEngine test(limits, {0}, &Letters());
+  auto stuck = test.Submit(Constrained("stuck", GatedRising(8, gate)));
+  auto plain = test.Submit(MakeRequest("plain", 12, 30, 5));
+  auto constrained = test.Submit(Constrained("constrained", Rising(8), 20, 6));
+  while (!plain->done() || !constrained->done()) {
+    test.Step();
+    plain->Poll();
+    constrained->Poll();
+  }
+  stuck->Poll();
+  EXPECT_EQ(gate.arrived(), 1);
+  EXPECT_EQ(stuck->choice().ids.size(), 3u) << "the others are done, and this one waits for its mask";
+  gate.Open();
+  test.RunToEnd({stuck.get()});
+  ExpectRising(stuck->choice().ids, 8);
+  EXPECT_EQ(stuck->choice().ids, alone(Constrained("stuck", Rising(8))));
+  EXPECT_EQ(plain->choice().ids, alone(MakeRequest("plain", 12, 30, 5)));
+  EXPECT_EQ(constrained->choice().ids, alone(Constrained("constrained", Rising(8), 20, 6)));
+}
+
+TEST(Constraint, PagesOfAChoiceThatWaitsForItsMaskGoToTheOthers) {
+  EngineLimits limits = SmallLimits(16);
+  limits.max_constraint_step_ns = 1 * kMs;
+  Gate gate(3);
+  SteppedEngine test(limits, {0}, &Letters());
+  auto stuck = test.Submit(Constrained("stuck", GatedRising(20, gate), 40));
+  while (gate.arrived() == 0) test.Step();
+  auto others = test.Submit(MakeRequest("others", 12, 50, 5));
+  while (!others->done()) {
+    test.Step();
+    others->Poll();
+  }
+  EXPECT_EQ(others->choice().ids.size(), 50u);
+  EXPECT_GT(test.engine().Load().preemptions, 0) << "the older one, since it waits";
+  gate.Open();
+  test.RunToEnd({stuck.get()});
+  ExpectRising(stuck->choice().ids, 20);
+}
+
+TEST(Constraint, ACancelledChoiceDoesNotWaitForItsMask) {
+  Gate gate(2);
+  EngineLimits limits = SmallLimits(32);
+  limits.max_constraint_step_ns = 1 * kMs;
+  SteppedEngine test(limits, {0}, &Letters());
+  auto reader = test.Submit(Constrained("r", GatedRising(8, gate)));
+  while (gate.arrived() == 0) test.Step();
+  reader->stream().Cancel();
+  test.RunToEnd({reader.get()});
+  EXPECT_EQ(reader->status().code(), StatusCode::kCancelled);
+  EXPECT_EQ(test.engine().Load().held_pages, 0) << "and the worker is still at it";
+  gate.Open();
 }
 
 TEST(Constraint, EosThatIsIgnoredIsFollowedByMoreOfItUntilTheLength) {

@@ -165,6 +165,17 @@ TEST(Engine, ChoicesShareAPromptAndDifferByTheirNumber) {
   EXPECT_EQ(test.engine().Load().held_pages, 0);
 }
 
+TEST(Engine, EveryChoiceTellsThePromptsChunks) {
+  EngineLimits limits = SmallLimits(64);
+  limits.max_step_tokens = 7;
+  SteppedEngine test(limits);
+  Request request = MakeRequest("r", 20, 3);
+  request.choices = 3;
+  auto reader = test.Submit(request);
+  test.RunToEnd({reader.get()});
+  for (int32_t c = 0; c < 3; ++c) EXPECT_EQ(reader->choice(c).end().usage.prefill_chunks, 3) << c;
+}
+
 // ---- stop strings and the output thread -------------------------------------------------------------------
 
 TEST(Engine, EverythingEndsAtTheStopHoweverFarTheEngineRanOn) {
@@ -370,7 +381,8 @@ TEST(Engine, RefusesWhenTheQueueIsFullWaitingRequestsIncluded) {
   auto second = test.Submit(MakeRequest("second", 5, 2));
   const Status refused = test.Submit(MakeRequest("third", 5, 2))->refused();
   EXPECT_EQ(refused.code(), StatusCode::kResourceExhausted);
-  EXPECT_EQ(refused.message(), "the queue is full: 2 requests are waiting");
+  EXPECT_EQ(refused.message(),
+            "the queue is full: at most 2 requests (max_queued_requests) and 268435456 bytes wait");
   EXPECT_EQ(test.engine().Load().waiting, 2);
   test.RunToEnd({running.get(), first.get(), second.get()});
   EXPECT_EQ(test.engine().Load().waiting, 0);

@@ -10,10 +10,12 @@
 namespace tramontane {
 namespace {
 
-std::shared_ptr<LiveRequest> MakeLive(const std::string& id) {
+constexpr int64_t kAnyBytes = int64_t{1} << 40;
+
+std::shared_ptr<LiveRequest> MakeLive(const std::string& id, size_t prompt_tokens = 1) {
   Request request;
   request.id = id;
-  request.prompt = {1};
+  request.prompt.assign(prompt_tokens, 1);
   return std::make_shared<LiveRequest>(request, std::make_shared<TokenStream>(id, nullptr), nullptr,
                                        std::vector<int32_t>{});
 }
@@ -25,7 +27,7 @@ std::vector<std::string> IdsOf(const std::vector<std::shared_ptr<LiveRequest>>& 
 }
 
 TEST(Inbox, GivesRequestsInTheOrderOfTheirPushes) {
-  Inbox inbox(8);
+  Inbox inbox(8, kAnyBytes);
   EXPECT_TRUE(inbox.TakeAll().empty());
   for (const char* id : {"a", "b", "c"}) ASSERT_TRUE(inbox.Push(MakeLive(id)));
   EXPECT_EQ(IdsOf(inbox.TakeAll()), (std::vector<std::string>{"a", "b", "c"}));
@@ -33,21 +35,34 @@ TEST(Inbox, GivesRequestsInTheOrderOfTheirPushes) {
 }
 
 TEST(Inbox, CountsARequestUntilItLeavesTheQueue) {
-  Inbox inbox(2);
+  Inbox inbox(2, kAnyBytes);
   ASSERT_TRUE(inbox.Push(MakeLive("a")));
   ASSERT_TRUE(inbox.Push(MakeLive("b")));
   EXPECT_FALSE(inbox.Push(MakeLive("c")));
-  EXPECT_EQ(inbox.TakeAll().size(), 2u);
+  const auto taken = inbox.TakeAll();
+  ASSERT_EQ(taken.size(), 2u);
   EXPECT_FALSE(inbox.Push(MakeLive("c"))) << "taken, but both still wait";
-  inbox.LeaveQueue();
+  inbox.LeaveQueue(*taken[0]);
   EXPECT_TRUE(inbox.Push(MakeLive("c")));
   EXPECT_EQ(inbox.queued(), 2);
+}
+
+TEST(Inbox, RequestsAreBoundedByTheirBytesTooAndALoneOneAlwaysFits) {
+  Inbox inbox(100, 10'000);
+  ASSERT_TRUE(inbox.Push(MakeLive("larger than the bound", 5'000)));
+  EXPECT_FALSE(inbox.Push(MakeLive("small")));
+  inbox.LeaveQueue(*inbox.TakeAll().at(0));
+  EXPECT_EQ(inbox.queued_bytes(), 0);
+  for (int i = 0; i < 4; ++i) ASSERT_TRUE(inbox.Push(MakeLive("a quarter", 300))) << i;
+  EXPECT_FALSE(inbox.Push(MakeLive("one more", 300)));
+  EXPECT_EQ(inbox.queued(), 4);
+  EXPECT_LE(inbox.queued_bytes(), 10'000);
 }
 
 TEST(Inbox, FreesWhatWasNeverTaken) {
   std::weak_ptr<LiveRequest> watched;
   {
-    Inbox inbox(2);
+    Inbox inbox(2, kAnyBytes);
     auto live = MakeLive("a");
     watched = live;
     ASSERT_TRUE(inbox.Push(std::move(live)));
@@ -57,7 +72,7 @@ TEST(Inbox, FreesWhatWasNeverTaken) {
 
 TEST(Inbox, LosesNothingAndNeverExceedsItsCapacityUnderManyThreads) {
   constexpr int kThreads = 4, kPushes = 500, kCapacity = 16;
-  Inbox inbox(kCapacity);
+  Inbox inbox(kCapacity, kAnyBytes);
   std::atomic<int> refused{0}, accepted{0}, running{kThreads};
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads; ++t) {
@@ -80,7 +95,7 @@ TEST(Inbox, LosesNothingAndNeverExceedsItsCapacityUnderManyThreads) {
       EXPECT_GT(number, last[thread]);
       last[thread] = number;
       ++taken;
-      inbox.LeaveQueue();
+      inbox.LeaveQueue(*live);
     }
     if (last_round) break;
   }

@@ -322,6 +322,34 @@ TEST(OutputProcessor, StopStringsAreNotMatchedBeforeMinTokens) {
   EXPECT_EQ(reader.finished[0].usage.completion_tokens, 4);
 }
 
+TEST(OutputProcessor, AStopStringThatTokenNumberMinTokensCompletesEndsTheChoice) {
+  Request request;
+  request.stopping.stop = {"STOP"};
+  request.stopping.min_tokens = 2;
+  Script script(request);
+  const Reader reader = script.Deliver({script.Token(kSt), script.Token(kOp), script.Token(kDot)});
+  ASSERT_EQ(reader.finished.size(), 1u);
+  EXPECT_EQ(reader.finished[0].stop_string, "STOP");
+  EXPECT_EQ(reader.finished[0].usage.completion_tokens, 2);
+}
+
+TEST(OutputProcessor, EachTokenSaysHowItBecomesText) {
+  Request request;
+  request.output.logprobs = 0;
+  for (const bool skip : {true, false}) {
+    request.output.skip_special_tokens = skip;
+    Script script(request);
+    const Reader reader = script.Deliver({script.Token(kBos), script.Token(kHello), script.Token(kWorld),
+                                          script.Token(kEos, ChoiceEnd{FinishReason::kStop, {}, kEos})});
+    ASSERT_EQ(reader.logprobs.size(), 4u);
+    EXPECT_EQ(reader.logprobs[0].use, skip ? PieceUse::kBeginsText : PieceUse::kSpelledOut);
+    EXPECT_EQ(reader.logprobs[1].use, PieceUse::kBeginsText) << "its space is dropped";
+    EXPECT_EQ(reader.logprobs[2].use, PieceUse::kAsItIs);
+    EXPECT_EQ(reader.logprobs[3].use, PieceUse::kAsItIs) << "the end is never spelled out";
+    EXPECT_EQ(reader.text, skip ? "Hello world" : "<s>Hello world");
+  }
+}
+
 TEST(OutputProcessor, AfterTextTheOutputKeepsItsFirstSpaceAndAfterAControlTokenItDoesNot) {
   Request after_text;
   after_text.prompt = {kBos, kHello};

@@ -60,6 +60,8 @@ TEST(ValidateRequest, NamesTheFieldAtFault) {
       {"sampling.min_p", [](Request& r) { r.sampling.min_p = -0.1f; }},
       {"sampling.min_p", [](Request& r) { r.sampling.min_p = kNan; }},
       {"sampling.repetition_penalty", [](Request& r) { r.sampling.repetition_penalty = 0.0f; }},
+      {"sampling.repetition_penalty", [](Request& r) { r.sampling.repetition_penalty = 1e-40f; }},
+      {"sampling.repetition_penalty", [](Request& r) { r.sampling.repetition_penalty = 0.0099f; }},
       {"sampling.repetition_penalty", [](Request& r) { r.sampling.repetition_penalty = kNan; }},
       {"sampling.presence_penalty", [](Request& r) { r.sampling.presence_penalty = 2.5f; }},
       {"sampling.frequency_penalty", [](Request& r) { r.sampling.frequency_penalty = -2.5f; }},

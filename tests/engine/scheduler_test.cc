@@ -179,6 +179,48 @@ TEST(SchedulerTest, PositionsThatAreNotAcceptedArePlannedAgain) {
   EXPECT_EQ(scheduler.Plan(3).ToString(), "step 3 decode cost 1: a.0[3,4)*");
 }
 
+// Of two in decode the older one is held; then the younger one needs its pages.
+TEST(SchedulerTest, AHeldSequenceIsInNoPlanAndTheFirstToBePreempted) {
+  const KvLayout layout = TestLayout({0}, 4);
+  EngineLimits limits = TestLimits(layout, /*pool_pages=*/8);
+  limits.context = 28;
+  Scheduler scheduler(limits, layout);
+  Request requests[2];
+  Sequence sequences[2];
+  for (int i = 0; i < 2; ++i) {
+    requests[i].id = i == 0 ? "old" : "young";
+    requests[i].prompt.assign(8, 1);
+    sequences[i].request = &requests[i];
+    sequences[i].arrival = i;
+    sequences[i].tokens = requests[i].prompt;
+    sequences[i].max_len = 28;
+    scheduler.Admit(&sequences[i]);
+  }
+  const auto step = [&] {
+    const StepPlan plan = scheduler.Plan(0);
+    std::vector<RowOutcome> outcomes;
+    for (const StepRow& row : plan.rows) {
+      outcomes.push_back({row.count});
+      if (row.ask.samples > 0) row.sequence->tokens.push_back(1);
+    }
+    if (plan.lane != Lane::kIdle) scheduler.Apply(plan, outcomes);
+    return plan;
+  };
+  while (sequences[1].state != SequenceState::kDecode) step();
+  scheduler.Hold(&sequences[0]);
+  while (scheduler.preemptions() == 0) {
+    const StepPlan plan = step();
+    ASSERT_EQ(plan.rows.size(), 1u);
+    EXPECT_EQ(plan.rows[0].sequence, &sequences[1]);
+  }
+  EXPECT_EQ(sequences[0].state, SequenceState::kWaiting) << "older, and held";
+  while (sequences[1].tokens.size() < 28) EXPECT_EQ(step().rows[0].sequence, &sequences[1]);
+  EXPECT_EQ(step().lane, Lane::kIdle) << "held, it does not start again";
+  scheduler.Finish(&sequences[1]);
+  scheduler.Resume(&sequences[0]);
+  EXPECT_EQ(step().rows[0].sequence, &sequences[0]);
+}
+
 TEST(SchedulerTest, TimesAndCountsAreStampedOnTheWay) {
   const KvLayout layout = TestLayout({0}, 4);
   EngineLimits limits = SmallSteps(layout);
@@ -220,7 +262,7 @@ TEST(EngineLimitsTest, PrintsEveryBoundWithWhatHappensThere) {
   EXPECT_THAT(text,
               ::testing::HasSubstr("pool_pages = 1000: the youngest sequence is preempted and recomputed\n"));
   EXPECT_THAT(text, ::testing::HasSubstr("max_sequences = 64: later requests wait in order\n"));
-  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 20);
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 22);
 }
 
 // Costs against the definition, token by token.

@@ -6,10 +6,11 @@
 #include <string_view>
 
 #include "kernels/core/check.h"
+#include "kernels/core/utf8.h"
+#include "models/grammar/ebnf_ambiguity.h"
 #include "models/grammar/ebnf_check.h"
 #include "models/grammar/json_schema_grammar.h"
 #include "models/grammar/regex_grammar.h"
-#include "models/tokenizer/utf8.h"
 
 namespace {
 
@@ -51,7 +52,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     }
     default: {
       const tramontane::Status status = tramontane::CheckEbnf(text, limits);
-      if (!status.ok()) CheckRefusal(status);
+      if (!status.ok()) {
+        CheckRefusal(status);
+      } else if (const tramontane::Status ambiguous = tramontane::CheckUnambiguous(text); !ambiguous.ok()) {
+        CheckRefusal(ambiguous);
+      }
     }
   }
   return 0;

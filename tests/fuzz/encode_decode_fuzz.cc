@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "kernels/core/check.h"
+#include "kernels/core/utf8.h"
 #include "models/tokenizer/detokenizer.h"
-#include "models/tokenizer/utf8.h"
 #include "tests/fuzz/small_vocabulary.h"
 
 namespace tramontane {

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "kernels/core/check.h"
+#include "kernels/core/utf8.h"
 #include "server/gateway/openai_json.h"
 #include "server/gateway/openai_request.h"
 #include "server/gateway/openai_responses.h"
@@ -40,6 +41,7 @@ void CheckGeneration(ParseGeneration parse, std::string_view body) {
   GenerationRequest request;
   if (const auto fault = parse(body, kContext, &request)) return CheckError(*fault);
   TM_CHECK(!request.calls.empty() && request.calls.size() == request.names.size(), "no calls, or nameless");
+  CheckMessage(request.shared);
   for (const v1::GenerateRequest& call : request.calls) CheckMessage(call);
 }
 
@@ -56,9 +58,9 @@ void CheckTokenize(std::string_view body) {
 }
 
 void CheckDetokenize(std::string_view body) {
-  v1::DetokenizeRequest request;
-  if (const auto fault = ParseDetokenize(body, kContext, &request)) return CheckError(*fault);
-  CheckMessage(request);
+  DetokenizeBody parsed;
+  if (const auto fault = ParseDetokenize(body, kContext, &parsed)) return CheckError(*fault);
+  CheckMessage(parsed.request);
 }
 
 void CheckString(std::string_view bytes) {

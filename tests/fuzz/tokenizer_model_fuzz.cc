@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "kernels/core/check.h"
+#include "kernels/core/utf8.h"
 #include "models/tokenizer/sentencepiece.h"
 #include "models/tokenizer/sentencepiece_model.h"
-#include "models/tokenizer/utf8.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace tramontane;

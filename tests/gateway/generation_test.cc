@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -63,7 +65,6 @@ class GenerationTest : public ::testing::Test {
     GenerationPlan plan;
     plan.stream = path.starts_with("/stream");
     plan.requests.resize(static_cast<size_t>(std::stoi(path.substr(path.rfind('/') + 1))));
-    plan.timeout_ms = 1234;
     plan.writer = std::make_unique<TextWriter>(plan.stream);
     RunGeneration(client_, std::move(plan), exchange);
   }
@@ -91,7 +92,6 @@ TEST_F(GenerationTest, AWholeAnswerComesWhenItsCallHasEnded) {
   Post("/whole/1", {"X-Request-Id: mine"});
   const auto call = Say(0, {"a", "b"});
   EXPECT_EQ(call->options().correlation_id, "mine");
-  EXPECT_EQ(call->options().timeout_ms, 1234);
   call->End();
   const HttpReply reply = http_->Read();
   EXPECT_EQ(reply.status, 200);
@@ -152,15 +152,13 @@ TEST_F(GenerationTest, SeveralCallsShareAnAnswer) {
 
 TEST_F(GenerationTest, ARefusedCallGivesItsStatusAndEndsTheOthers) {
   client_.refuse = [n = 0](const v1::GenerateRequest&) mutable {
-    return ++n == 3 ? BusyError("QUEUE_FULL", "come again") : RpcError{};
+    return ++n == 3 ? UnavailableError("DRAINING", "come again") : RpcError{};
   };
   StartServer();
   Post("/stream/5");
   const HttpReply reply = http_->Read();
-  EXPECT_EQ(reply.status, 429);
+  EXPECT_EQ(reply.status, 503);
   EXPECT_NE(reply.body.find("call 2: come again"), std::string::npos) << reply.body;
-  EXPECT_EQ(reply.Header("retry-after-ms"), "500");
-  EXPECT_EQ(reply.Header("retry-after"), "1") << "never 0: that is at once";
   EXPECT_EQ(client_.calls_made(), 2u);
   EXPECT_TRUE(client_.WaitForCall(0)->WaitUntilCancelled());
   EXPECT_TRUE(client_.WaitForCall(1)->WaitUntilCancelled());
@@ -203,6 +201,111 @@ TEST_F(GenerationTest, AWriterThatThrowsEndsTheRequestAndNothingElse) {
   call->Put(DeltaEvent(0, "throw", 2));
   EXPECT_TRUE(call->WaitUntilCancelled());
   EXPECT_NE(http_->ReadUntil("0\r\n\r\n").find("fault"), std::string::npos);
+}
+
+// ---- many calls ---------------------------------------------------------------------------------
+
+RpcError Full() { return BusyError("QUEUE_FULL", "come again"); }
+
+TEST_F(GenerationTest, WithoutRoomForTheFirstCallTheAnswerIsThatRefusal) {
+  client_.refuse = [](const v1::GenerateRequest&) { return Full(); };
+  StartServer();
+  for (const char* path : {"/stream/5", "/whole/1"}) {
+    Post(path);
+    const HttpReply reply = http_->Read();
+    EXPECT_EQ(reply.status, 429) << path;
+    EXPECT_NE(reply.body.find("call 0: come again"), std::string::npos) << reply.body;
+    EXPECT_EQ(reply.Header("retry-after-ms"), "500");
+    EXPECT_EQ(reply.Header("retry-after"), "1") << "never 0: that is at once";
+  }
+  EXPECT_EQ(client_.calls_made(), 0u);
+}
+
+TEST_F(GenerationTest, WhereEveryCallIsAcceptedFirstAndThenFindsNoRoomTheAnswerIsThatRefusal) {
+  client_.on_generate = [](FakeInferenceCall& call) { call.End(Full()); };
+  StartServer();
+  Post("/whole/5");
+  EXPECT_EQ(http_->Read().status, 429);
+}
+
+TEST_F(GenerationTest, OnlySoManyCallsWaitForTheirFirstEventAtOnce) {
+  StartServer();
+  Post("/whole/" + std::to_string(kMaxWaitingCalls + 2));
+  ASSERT_NE(client_.WaitForCall(kMaxWaitingCalls - 1), nullptr);
+  EXPECT_EQ(client_.calls_made(), kMaxWaitingCalls);
+  Say(0, {"a"});  // one place is free
+  ASSERT_NE(client_.WaitForCall(kMaxWaitingCalls), nullptr);
+  Say(1, {})->End();
+  ASSERT_NE(client_.WaitForCall(kMaxWaitingCalls + 1), nullptr);
+  Say(0, {})->End();
+  for (size_t i = 2; i < kMaxWaitingCalls + 2; ++i) client_.WaitForCall(i)->End();
+  EXPECT_EQ(http_->Read().body, "0:a end");
+}
+
+// Room for `places` calls that have not ended, whoever asks.
+std::function<RpcError(const v1::GenerateRequest&)> RoomFor(int64_t places,
+                                                            const FakeInferenceClient& client) {
+  return [&client, places](const v1::GenerateRequest&) {
+    return client.open_calls() < places ? RpcError{} : Full();
+  };
+}
+
+TEST_F(GenerationTest, CallsThatFindNoRoomAreMadeWhenOthersOfTheirAnswerAreOver) {
+  client_.refuse = RoomFor(2, client_);
+  StartServer();
+  Post("/whole/6");
+  for (size_t i = 0; i < 6; ++i) {
+    ASSERT_NE(client_.WaitForCall(i), nullptr) << i;
+    EXPECT_LE(client_.open_calls(), 2);
+    Say(i, {"x"})->End();
+  }
+  EXPECT_EQ(http_->Read().body, "0:x 1:x 2:x 3:x 4:x 5:x end");
+  EXPECT_FALSE(client_.WaitForCall(0)->options().continues);
+  for (size_t i = 1; i < 6; ++i) EXPECT_TRUE(client_.WaitForCall(i)->options().continues) << i;
+}
+
+TEST_F(GenerationTest, ACallThatFindsNoRoomAfterItWasMadeIsMadeAgain) {
+  StartServer();
+  Post("/whole/3");
+  client_.WaitForCall(2)->End(Full());
+  client_.WaitForCall(1)->End(Full());
+  Say(0, {"a"})->End();
+  Say(3, {"b"})->End();  // the second, then the third
+  Say(4, {"c"})->End();
+  EXPECT_EQ(http_->Read().body, "0:a 1:b 2:c end");
+}
+
+TEST_F(GenerationTest, WhereStrangersTakeEveryPlaceTheRestWaitsForTheirs) {
+  options_.limits.silence_ms = 20;  // looks around every 5 ms
+  std::atomic<bool> is_full{false};
+  std::atomic<int> refusals{0};
+  client_.refuse = [&](const v1::GenerateRequest&) {
+    if (!is_full) return RpcError{};
+    ++refusals;
+    return Full();
+  };
+  client_.on_generate = [&](FakeInferenceCall&) { is_full = true; };
+  StartServer();
+  Post("/whole/2");
+  Say(0, {"a"})->End();
+  // At first, when its own call is under way and when that is over: after those only the clock can be the
+  // reason.
+  constexpr int kOfItsOwn = 3;
+  while (refusals < kOfItsOwn + 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  is_full = false;
+  Say(1, {"b"})->End();
+  EXPECT_EQ(http_->Read().body, "0:a 1:b end");
+}
+
+TEST_F(GenerationTest, AHangUpEndsWhatWaitsForRoomToo) {
+  client_.refuse = RoomFor(1, client_);
+  StartServer();
+  Post("/whole/3");
+  const auto call = client_.WaitForCall(0);
+  http_->Close();
+  EXPECT_TRUE(call->WaitUntilCancelled());
+  call->End();
+  EXPECT_EQ(client_.calls_made(), 1u);
 }
 
 // ---- hang-ups and slow readers

@@ -89,6 +89,36 @@ TEST_F(Endpoints, ChatWholeAndStreamedSayTheSame) {
   EXPECT_THAT(stream->response().body, HasSubstr("data: [DONE]\n\n"));
 }
 
+std::string HeaderOf(const HttpResponse& response, const std::string& name) {
+  for (const auto& [key, value] : response.headers) {
+    if (key == name) return value;
+  }
+  return "";
+}
+
+TEST_F(Endpoints, WhatWasIgnoredIsInAHeader) {
+  constexpr char kHeader[] = "x-tramontane-ignored";
+  const std::string chat = R"({"messages":[{"role":"user","content":"Hi"}],"user":"me","metadata":{"a":"b"})";
+  EXPECT_EQ(HeaderOf(Ask(AnswerChatCompletions, chat + "}")->response(), kHeader), "user, metadata");
+  EXPECT_EQ(HeaderOf(Ask(AnswerChatCompletions, chat + R"(,"stream":true})")->response(), kHeader),
+            "user, metadata");
+  EXPECT_EQ(HeaderOf(Ask(AnswerRenderChat, chat + "}")->response(), kHeader), "user, metadata");
+  EXPECT_EQ(HeaderOf(Ask(AnswerResponses, R"({"input":"Hi","store":true})")->response(), kHeader), "store");
+  EXPECT_EQ(HeaderOf(Ask(AnswerCompletions, R"({"prompt":"Hi"})")->response(), kHeader), "");
+  EXPECT_EQ(Ask(AnswerCompletions, R"({"prompt":"Hi","temprature":1})")->response().status, 400);
+  options_.strict_fields = false;
+  EXPECT_EQ(HeaderOf(Ask(AnswerCompletions, R"({"prompt":"Hi","temprature":1})")->response(), kHeader),
+            "temprature");
+  EXPECT_EQ(HeaderOf(Ask(AnswerTokenize, R"({"prompt":"Hi","x":1})")->response(), kHeader), "x");
+  EXPECT_EQ(HeaderOf(Ask(AnswerDetokenize, R"({"tokens":[1],"x":1})")->response(), kHeader), "x");
+}
+
+TEST_F(Endpoints, AKeyCannotWriteAHeader) {
+  options_.strict_fields = false;
+  const auto answer = Ask(AnswerTokenize, R"({"prompt":"Hi","a\r\nset-cookie: b":1,"é, x":1})");
+  EXPECT_EQ(HeaderOf(answer->response(), "x-tramontane-ignored"), "a??set-cookie:?b, ????x");
+}
+
 TEST_F(Endpoints, CompletionsOfSeveralPromptsAreInTheirOrder) {
   const auto exchange = Ask(AnswerCompletions, R"({"prompt":["a","b","c"]})");
   ASSERT_EQ(exchange->json()["choices"].size(), 3u);

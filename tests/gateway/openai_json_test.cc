@@ -9,6 +9,7 @@
 #include <random>
 #include <string>
 
+#include "kernels/core/utf8.h"
 #include "tests/support/test_seed.h"
 
 namespace tramontane {
@@ -120,16 +121,6 @@ TEST(JsonNumbers, LogprobsAreShortAndNeverInfinite) {
   EXPECT_EQ(print(-std::numeric_limits<float>::infinity()), "-9999.0");
   EXPECT_EQ(print(std::nanf("")), "-9999.0");
   EXPECT_EQ(std::stof(print(-1.0f / 3.0f)), -1.0f / 3.0f);
-}
-
-TEST(Utf8, TruncatedCharactersAtTheEndAreCounted) {
-  EXPECT_EQ(TruncatedUtf8Bytes("ab"), 0u);
-  EXPECT_EQ(TruncatedUtf8Bytes("é"), 0u);
-  EXPECT_EQ(TruncatedUtf8Bytes("\xc3"), 1u);
-  EXPECT_EQ(TruncatedUtf8Bytes("a\xe5\x8c"), 2u);
-  EXPECT_EQ(TruncatedUtf8Bytes("\xf0\x9f\xa6"), 3u);
-  EXPECT_EQ(TruncatedUtf8Bytes("\x8c"), 0u);
-  EXPECT_EQ(TruncatedUtf8Bytes(""), 0u);
 }
 
 }  // namespace

@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "server/gateway/openai_fields.h"
@@ -69,20 +71,77 @@ TEST(Body, WhatIsNoJsonObjectIsA400) {
   EXPECT_EQ(ChatFault("{").type, "invalid_request_error");
 }
 
-TEST(Body, UnknownFieldsAreAccepted) {
-  ChatWith(R"("ignore_eos":true,"never_heard_of":{"a":[1,2]},"user":"me","metadata":{"k":"v"},"store":true)");
-  CompletionWith(R"("never_heard_of":1)");
+TEST(Body, AnUnknownFieldIsRefusedWithTheNearestKnownName) {
+  const ApiError fault = ChatFaultWith(R"("temprature":0.5)");
+  EXPECT_EQ(fault.status, 400);
+  EXPECT_EQ(fault.param, "temprature");
+  EXPECT_EQ(fault.message, "temprature: is not a field of this request; the nearest is \"temperature\"");
+  EXPECT_EQ(ChatFaultWith(R"("never_heard_of":{"a":1})").message,
+            "never_heard_of: is not a field of this request");
+  EXPECT_THAT(ChatFaultWith(R"("stream_options":{"include_usag":true})").message,
+              HasSubstr("stream_options.include_usag: is not a field of this request; the nearest is "
+                        "\"include_usage\""));
+  EXPECT_EQ(ChatFaultWith(R"("response_format":{"type":"json_object","shema":{}})").param,
+            "response_format.shema");
+  EXPECT_EQ(ChatFaultWith(R"("structured_outputs":{"regx":"a"})").param, "structured_outputs.regx");
+  EXPECT_EQ(CompletionFault(CompletionBody(R"("max_token":1)")).message,
+            "max_token: is not a field of this request; the nearest is \"max_tokens\"");
+  ChatWith(R"("temprature":null)");
+}
+
+TEST(Body, UnknownNamesAreCutInErrors) {
+  const ApiError fault = ChatFaultWith("\"" + std::string(1'000'000, 'x') + "\":1");
+  EXPECT_LT(fault.message.size(), 200u);
+  EXPECT_LT(fault.param.size(), 100u);
+}
+
+TEST(Body, WhereFieldsAreNotStrictUnknownOnesAreListed) {
+  RequestContext lenient = kContext;
+  lenient.strict_fields = false;
+  GenerationRequest request;
+  ASSERT_FALSE(ParseChatCompletion(
+      ChatBody(R"("temprature":0.5,"user":"me","stream_options":{"foo":1},"top_k":5,"nothing":null)"),
+      lenient, &request));
+  EXPECT_THAT(request.ignored, ElementsAre("temprature", "user", "stream_options.foo"));
+  EXPECT_EQ(ParseChatCompletion(ChatBody(R"("grammar":"root ::= \"a\"")"), lenient, &request)->param,
+            "grammar");
+}
+
+TEST(Body, FieldsAboutNoTokenAreTakenAndListed) {
+  const GenerationRequest request =
+      ChatWith(R"("user":"me","metadata":{"k":"v"},"store":true,"service_tier":"auto","top_p":1)");
+  EXPECT_THAT(request.ignored, ElementsAre("user", "metadata", "store", "service_tier"));
+  EXPECT_THAT(CompletionWith(R"("prompt_cache_key":"k","user":null)").ignored,
+              ElementsAre("prompt_cache_key"));
+}
+
+TEST(Body, OfManyIgnoredFieldsSomeAreListed) {
+  RequestContext lenient = kContext;
+  lenient.strict_fields = false;
+  std::string fields = "\"f0\":1";
+  for (int i = 1; i < 1000; ++i) fields += ",\"f" + std::to_string(i) + "\":1";
+  GenerationRequest request;
+  ASSERT_FALSE(ParseChatCompletion(ChatBody(fields), lenient, &request));
+  EXPECT_EQ(request.ignored.size(), kMaxIgnoredKeys);
+}
+
+// Clients send back what they were sent, and more.
+TEST(Body, MessagesCallsAndToolsMayHoldMore) {
+  Chat(R"({"messages":[{"role":"user","content":"x","id":"m1","cache_control":{"type":"ephemeral"}},
+      {"role":"assistant","content":"y","refusal":null,"annotations":[],"audio":null,"parsed":{"a":1}},
+      {"role":"user","content":[{"type":"text","text":"z","cache_control":{}}]}],
+      "tools":[{"type":"function","function":{"name":"f","returns":{}},"display":"F"}]})");
 }
 
 TEST(Body, NullIsUnsetForEveryField) {
   const GenerationRequest plain = ChatWith("");
-  for (const Field& field : ChatCompletionShape().fields) {
+  for (const Field& field : StandardShapes().chat.fields) {
     if (field.required) continue;
     const GenerationRequest request = ChatWith("\"" + field.name + "\":null");
     EXPECT_EQ(request.calls[0].SerializeAsString(), plain.calls[0].SerializeAsString()) << field.name;
   }
   const GenerationRequest completion = CompletionWith("");
-  for (const Field& field : CompletionShape().fields) {
+  for (const Field& field : StandardShapes().completion.fields) {
     if (field.required) continue;
     const GenerationRequest request = CompletionWith("\"" + field.name + "\":null");
     EXPECT_EQ(request.calls[0].SerializeAsString(), completion.calls[0].SerializeAsString()) << field.name;
@@ -91,7 +150,7 @@ TEST(Body, NullIsUnsetForEveryField) {
 
 // Every row of both tables refuses some value by its name; rows that take anything have no wrong value.
 TEST(Body, AWrongTypeIsA400ThatNamesTheField) {
-  for (const Shape* shape : {&ChatCompletionShape(), &CompletionShape()}) {
+  for (const Shape* shape : {&StandardShapes().chat, &StandardShapes().completion}) {
     for (const Field& field : shape->fields) {
       if (field.shape.kind == Shape::Kind::kAnything) continue;
       std::optional<ShapeFault> fault;
@@ -145,8 +204,50 @@ TEST(Body, WhatThisServerCannotDoIsRefusedByName) {
             "suffix: is \"end\"; this model cannot fill in the middle");
 }
 
+// llama.cpp's, ollama's, TGI's, vLLM's, SGLang's: each names itself and what to use instead.
+TEST(Body, FieldsOfOtherServersAreRefusedWithWhatToUseInstead) {
+  const std::vector<std::pair<const char*, const char*>> fields = {
+      {R"("grammar":"root ::= \"a\"")", "structured_outputs.grammar"},
+      {R"("json_schema":{"type":"object"})", "response_format"},
+      {R"("n_predict":5)", "use max_tokens"},
+      {R"("max_new_tokens":5)", "use max_tokens"},
+      {R"("typical_p":0.5)", "use temperature, top_p, top_k or min_p"},
+      {R"("mirostat":2)", "use temperature"},
+      {R"("mirostat_tau":3.0)", "use temperature"},
+      {R"("dry_multiplier":0.8)", "use repetition_penalty"},
+      {R"("xtc_probability":0.5)", "use temperature"},
+      {R"("repeat_penalty":1.1)", "use repetition_penalty"},
+      {R"("stop_sequences":["a"])", "use stop"},
+      {R"("do_sample":false)", "use temperature"},
+      {R"("parameters":{"max_new_tokens":5})", "top level"},
+      {R"("options":{"num_predict":5})", "top level"},
+      {R"("format":"json")", "use response_format"},
+      {R"("lora_path":"x")", "no adapters"},
+      {R"("min_new_tokens":3)", "use min_tokens"},
+      {R"("response_format":{"type":"json_object","schema":{}})", "json_schema.schema"},
+  };
+  for (const auto& [field, instead] : fields) {
+    const ApiError fault = ChatFaultWith(field);
+    EXPECT_EQ(fault.status, 400) << field;
+    const std::string name = fault.param.substr(0, fault.param.find('.'));
+    EXPECT_THAT(field, HasSubstr("\"" + name + "\"")) << fault.message;
+    EXPECT_THAT(fault.message, HasSubstr(instead));
+  }
+}
+
+TEST(Body, NoFieldHasTwoRows) {
+  const RequestShapes& shapes = StandardShapes();
+  for (const Shape* shape :
+       {&shapes.chat, &shapes.completion, &shapes.responses, &shapes.tokenize, &shapes.detokenize}) {
+    std::set<std::string> names;
+    for (const Field& field : shape->fields) EXPECT_TRUE(names.insert(field.name).second) << field.name;
+  }
+}
+
 TEST(Body, WhatOthersAskForWithoutEffectIsAccepted) {
   ChatWith(R"("use_beam_search":false,"modalities":["text"],"functions":[],"bad_words":[],"echo":false)");
+  ChatWith(R"("typical_p":1,"safe_prompt":false,"top_k":-1,"mirostat":0,"dry_multiplier":0.0,"grammar":"")");
+  ChatWith(R"("repeat_penalty":1.0,"n_predict":-1,"cache_prompt":true,"chat_template_kwargs":{})");
   CompletionWith(R"("suffix":"","best_of":1,"use_beam_search":false)");
 }
 
@@ -179,7 +280,29 @@ TEST(Fields, WhatIsNotGivenIsNotSent) {
 TEST(Fields, SeedsAreSignedAndMistralCallsThemRandom) {
   EXPECT_EQ(ChatWith(R"("seed":-1)").calls[0].sampling().seed(), ~uint64_t{0});
   EXPECT_EQ(ChatWith(R"("random_seed":9)").calls[0].sampling().seed(), 9u);
-  EXPECT_EQ(ChatFaultWith(R"("seed":18446744073709551615)").param, "seed");
+}
+
+TEST(Fields, SeedsAreExactInAll64Bits) {
+  const auto seed = [](const std::string& value) {
+    return ChatWith("\"seed\":" + value).calls[0].sampling().seed();
+  };
+  EXPECT_EQ(seed("9007199254740993"), uint64_t{9007199254740993});  // 2^53 + 1
+  EXPECT_EQ(seed("9223372036854775807"), uint64_t{9223372036854775807});
+  EXPECT_EQ(seed("-9223372036854775808"), uint64_t{1} << 63);
+  EXPECT_EQ(seed("18446744073709551615"), ~uint64_t{0});
+  EXPECT_EQ(seed("9223372036854776000"), uint64_t{9223372036854776000u});  // OpenAI's own limit
+  EXPECT_EQ(seed("5.0"), 5u);
+  EXPECT_EQ(
+      ChatFaultWith(R"("seed":18446744073709551616)").message,
+      "seed: is 1.8446744073709552e+19; the range is from -9223372036854775808 to 18446744073709551615");
+  EXPECT_EQ(ChatFaultWith(R"("seed":-1e300)").param, "seed");
+  EXPECT_EQ(ChatFaultWith(R"("seed":1.5)").param, "seed");
+}
+
+TEST(Fields, ARepetitionPenaltyThatLeavesNoNumberIsRefused) {
+  EXPECT_EQ(ChatFaultWith(R"("repetition_penalty":1e-40)").message,
+            "repetition_penalty: is 1e-40; the range is from 0.01 to 100");
+  EXPECT_EQ(ChatWith(R"("repetition_penalty":0.01)").calls[0].sampling().repetition_penalty(), 0.01f);
 }
 
 TEST(Fields, LogitBiasKeysAreTokenIds) {
@@ -187,6 +310,52 @@ TEST(Fields, LogitBiasKeysAreTokenIds) {
             "logit_bias: has the key \"x\", which is no token id");
   EXPECT_EQ(ChatFaultWith(R"("logit_bias":{"-1":1})").param, "logit_bias");
   EXPECT_EQ(ChatFaultWith(R"("logit_bias":{"1":101})").param, "logit_bias[\"1\"]");
+}
+
+// What a body may hold of what is copied is bounded by the table, so before it is.
+TEST(Fields, EachThatIsCopiedHasABound) {
+  const auto list = [](int entries, const std::string& entry) {
+    std::string text = "[" + entry;
+    for (int i = 1; i < entries; ++i) text += "," + entry;
+    return text + "]";
+  };
+  const auto quoted = [](size_t bytes) { return "\"" + std::string(bytes, 'a') + "\""; };
+  EXPECT_EQ(ChatFaultWith("\"stop\":" + list(17, "\"a\"")).message, "stop: has 17 entries, the most is 16");
+  EXPECT_EQ(ChatFaultWith("\"stop\":" + quoted(257)).message, "stop: has 257 bytes, the most is 256");
+  EXPECT_EQ(ChatFaultWith("\"stop\":[" + quoted(257) + "]").param, "stop[0]");
+  EXPECT_EQ(ChatFaultWith("\"stop_token_ids\":" + list(65, "1")).message,
+            "stop_token_ids: has 65 entries, the most is 64");
+  const std::string long_text = quoted((64 << 10) + 1);
+  for (const char* field : {"guided_regex", "guided_grammar", "guided_json", "regex", "ebnf"}) {
+    EXPECT_EQ(ChatFaultWith("\"" + std::string(field) + "\":" + long_text).message,
+              std::string(field) + ": has 65537 bytes, the most is 65536");
+  }
+  EXPECT_EQ(ChatFaultWith("\"guided_choice\":" + list(1025, "\"a\"")).message,
+            "guided_choice: has 1025 entries, the most is 1024");
+  EXPECT_EQ(ChatFaultWith("\"guided_choice\":" + list(3, quoted(30'000))).param, "guided_choice");
+  EXPECT_EQ(ChatFaultWith("\"guided_json\":{\"enum\":" + list(40'000, "1") + "}").message,
+            "guided_json: has more than 65536 bytes as JSON");
+  EXPECT_EQ(ChatFaultWith("\"structured_outputs\":{\"regex\":" + long_text + "}").param,
+            "structured_outputs.regex");
+  EXPECT_EQ(ChatFaultWith(R"("response_format":{"type":"json_schema","json_schema":{"schema":{"enum":)" +
+                          list(40'000, "1") + "}}}")
+                .param,
+            "response_format.json_schema.schema");
+  EXPECT_EQ(ChatFaultWith("\"model\":" + quoted(513)).param, "model");
+}
+
+TEST(Fields, TheirBoundsAreThoseOfTheServer) {
+  const RequestShapes shapes({.max_choices = 2, .max_stop_strings = 1, .max_constraint_bytes = 3});
+  RequestContext context = kContext;
+  context.shapes = &shapes;
+  const auto fault = [&](const std::string& fields) {
+    GenerationRequest request;
+    return ParseChatCompletion(ChatBody(fields), context, &request).value_or(ApiError{}).message;
+  };
+  EXPECT_EQ(fault(R"("n":3)"), "n: is 3; the range is from 1 to 2");
+  EXPECT_EQ(fault(R"("stop":["a","b"])"), "stop: has 2 entries, the most is 1");
+  EXPECT_EQ(fault(R"("regex":"abcd")"), "regex: has 4 bytes, the most is 3");
+  EXPECT_EQ(fault(R"("regex":"abc","n":2)"), "");
 }
 
 TEST(Fields, StopIsATextOrSeveral) {
@@ -282,18 +451,54 @@ TEST(Messages, RolesAndContents) {
   EXPECT_EQ(chat.messages(4).content(), "");
 }
 
-TEST(Messages, ContentIsMissingOnlyWhereAnAssistantCallsTools) {
+TEST(Messages, ASafePromptPutsMistralsSentenceFirst) {
+  const GenerationRequest request = Chat(
+      R"({"safe_prompt":true,"messages":[{"role":"system","content":"s"},{"role":"user","content":"u"}]})");
+  const v1::Chat& chat = request.calls[0].chat();
+  ASSERT_EQ(chat.messages_size(), 3);
+  EXPECT_EQ(chat.messages(0).role(), v1::ROLE_SYSTEM);
+  EXPECT_EQ(chat.messages(0).content(),
+            "Always assist with care, respect, and truth. Respond with utmost utility yet securely. Avoid "
+            "harmful, unethical, prejudiced, or negative content. Ensure replies promote fairness and "
+            "positivity.");
+  EXPECT_EQ(chat.messages(1).content(), "s");
+  EXPECT_EQ(chat.messages(2).content(), "u");
+  EXPECT_EQ(request.names[0].NameOf("chat.messages[2].content"), "messages[1].content");
+  EXPECT_EQ(request.names[0].NameOf("chat.messages[0]"), "safe_prompt");
+}
+
+TEST(Messages, APartThatIsNoObjectIsNamed) {
+  const ApiError fault = ChatFault(R"({"messages":[{"role":"user","content":["x"]}]})");
+  EXPECT_EQ(fault.param, "messages[0].content[0]");
+  EXPECT_EQ(fault.message, "messages[0].content[0]: is \"x\"; it must be an object");
+}
+
+TEST(Messages, OnlyAnAssistantsContentMayBeMissing) {
   Chat(R"({"messages":[{"role":"user","content":"x"},
       {"role":"assistant","content":null,"tool_calls":[{"id":"123456789","function":{"name":"f"}}]},
       {"role":"tool","tool_call_id":"123456789","content":"1"}]})");
-  for (const char* message :
-       {R"({"role":"user","content":null})", R"({"role":"user"})", R"({"role":"assistant","content":null})",
-        R"({"role":"assistant","tool_calls":[]})", R"({"role":"system"})",
-        R"({"role":"tool","tool_call_id":"x"})"}) {
+  for (const char* answer : {R"({"role":"assistant","content":null,"refusal":null})",
+                             R"({"role":"assistant","tool_calls":[]})", R"({"role":"assistant"})"}) {
+    const auto request = Chat(R"({"messages":[{"role":"user","content":"x"},)" + std::string(answer) + "]}");
+    EXPECT_FALSE(request.calls[0].chat().messages(1).has_content()) << answer;
+  }
+  for (const char* message : {R"({"role":"user","content":null})", R"({"role":"user"})",
+                              R"({"role":"system"})", R"({"role":"tool","tool_call_id":"x"})"}) {
     const ApiError fault =
         ChatFault(std::string(R"({"messages":[{"role":"user","content":"x"},)") + message + "]}");
     EXPECT_EQ(fault.param, "messages[1].content") << message;
   }
+}
+
+TEST(Messages, AnEmptyPartIsNoParagraph) {
+  const auto request = Chat(R"({"messages":[{"role":"user","content":[{"type":"text","text":""},
+      {"type":"text","text":"a"},{"type":"text","text":""},{"type":"text","text":"b"}]},
+      {"role":"user","content":[{"type":"text","text":""}]},{"role":"user","content":[]}]})");
+  const v1::Chat& chat = request.calls[0].chat();
+  EXPECT_EQ(chat.messages(0).content(), "a\n\nb");
+  EXPECT_EQ(chat.messages(1).content(), "");
+  EXPECT_TRUE(chat.messages(1).in_parts()) << "mistral-common tells it from \"\" in system prompts";
+  EXPECT_FALSE(chat.messages(2).in_parts());
 }
 
 TEST(Messages, FaultsNameTheMessage) {
@@ -327,6 +532,9 @@ TEST(Messages, PrefixAndContinueFinalMessageAreTheSame) {
   EXPECT_TRUE(
       Chat("{" + messages + R"(}],"continue_final_message":true})").calls[0].chat().messages(1).prefix());
   EXPECT_EQ(ChatFaultWith(R"("continue_final_message":true)").param, "continue_final_message");
+  EXPECT_EQ(ChatFault("{" + messages + R"(,"prefix":true}],"continue_final_message":true})").param,
+            "continue_final_message")
+      << "mistral-common refuses the pair";
 }
 
 TEST(Messages, ToolsAndTheirHistoryArrive) {
@@ -403,6 +611,23 @@ TEST(Constraints, StructuredOutputsAndTheirOlderNames) {
   EXPECT_EQ(constraint(R"("guided_grammar":"g")").grammar(), "g");
 }
 
+TEST(Constraints, SglangsNamesAreAliases) {
+  EXPECT_EQ(ChatWith(R"("regex":"a+")").calls[0].constraint().regex(), "a+");
+  EXPECT_EQ(ChatWith(R"("ebnf":"root ::= \"a\"")").calls[0].constraint().grammar(), "root ::= \"a\"");
+  EXPECT_EQ(ChatWith(R"("ebnf":"x")").names[0].NameOf("constraint.grammar"), "ebnf");
+}
+
+TEST(Constraints, TheSameUnderTwoNamesIsNoConflict) {
+  EXPECT_EQ(ChatWith(R"("regex":"a+","guided_regex":"a+","structured_outputs":{"regex":"a+"})")
+                .calls[0]
+                .constraint()
+                .regex(),
+            "a+");
+  ChatWith(R"("response_format":{"type":"json_object"},"structured_outputs":{"json_object":true})");
+  EXPECT_EQ(ChatFaultWith(R"("regex":"a+","guided_regex":"b+")").param, "regex");
+  EXPECT_EQ(ChatFaultWith(R"("regex":"a","ebnf":"a")").param, "ebnf");
+}
+
 TEST(Constraints, ExactlyOne) {
   EXPECT_EQ(ChatFaultWith(R"("structured_outputs":{})").param, "structured_outputs");
   EXPECT_EQ(ChatFaultWith(R"("structured_outputs":{"regex":"a","choice":["b"]})").param,
@@ -423,9 +648,24 @@ TEST(Completions, PromptsAreTextsOrIdsOneOrSeveral) {
   EXPECT_EQ(texts.calls[1].text(), "b");
   EXPECT_EQ(texts.calls[0].request_id(), "r1-0");
   EXPECT_EQ(texts.calls[1].request_id(), "r1-1");
-  EXPECT_EQ(texts.calls[1].choices(), 2);
+  EXPECT_EQ(texts.shared.choices(), 2);
   const GenerationRequest ids = Completion(R"({"prompt":[[1],[2,3]]})");
   EXPECT_THAT(ids.calls[1].token_ids().ids(), ElementsAre(2, 3));
+}
+
+// However many prompts there are, what they share is held once.
+TEST(Completions, EachPromptOfSeveralHoldsItsOwnFieldsOnly) {
+  const GenerationRequest request =
+      Completion(R"({"model":"m","prompt":["a","b"],"regex":"x+","stop":["s"],"logit_bias":{"1":2}})");
+  EXPECT_EQ(request.shared.constraint().regex(), "x+");
+  EXPECT_EQ(request.shared.request_id(), "");
+  for (const v1::GenerateRequest& call : request.calls) {
+    EXPECT_FALSE(call.has_constraint() || call.has_stopping() || call.has_sampling() || call.has_output());
+    EXPECT_EQ(call.model(), "m");
+  }
+  const GenerationRequest one = Completion(R"({"prompt":["a"],"regex":"x+"})");
+  EXPECT_EQ(one.calls[0].constraint().regex(), "x+");
+  EXPECT_EQ(one.calls[0].request_id(), "r1");
 }
 
 TEST(Completions, PromptFaultsNameTheEntry) {
@@ -505,12 +745,13 @@ TEST(Tokenize, AToolChoiceThatIsNoneIsRefused) {
 }
 
 TEST(Tokenize, AndBack) {
-  v1::DetokenizeRequest request;
-  ASSERT_FALSE(ParseDetokenize(R"({"tokens":[]})", kContext, &request));
-  EXPECT_EQ(request.token_ids_size(), 0);
-  ASSERT_FALSE(ParseDetokenize(R"({"tokens":[1,2]})", kContext, &request));
-  EXPECT_THAT(request.token_ids(), ElementsAre(1, 2));
-  EXPECT_EQ(ParseDetokenize(R"({"tokens":[1,-2]})", kContext, &request)->param, "tokens[1]");
+  DetokenizeBody parsed;
+  ASSERT_FALSE(ParseDetokenize(R"({"tokens":[]})", kContext, &parsed));
+  EXPECT_EQ(parsed.request.token_ids_size(), 0);
+  ASSERT_FALSE(ParseDetokenize(R"({"tokens":[1,2]})", kContext, &parsed));
+  EXPECT_THAT(parsed.request.token_ids(), ElementsAre(1, 2));
+  EXPECT_EQ(ParseDetokenize(R"({"tokens":[1,-2]})", kContext, &parsed)->param, "tokens[1]");
+  EXPECT_EQ(ParseDetokenize(R"({"tokens":[1],"skip":1})", kContext, &parsed)->param, "skip");
 }
 
 // ---- errors of the server -----------------------------------------------------------------------

@@ -74,6 +74,24 @@ TEST(ResponsesRequest, ItemsAreMessagesAndCallsInARowAreOne) {
   EXPECT_EQ(chat.messages(5).role(), v1::ROLE_ASSISTANT);
 }
 
+TEST(ResponsesRequest, AnAnswerIsTakenBackTextBesideCallsAndEmptyTextIncluded) {
+  const ResponsesRequest request = Parsed(R"({"input": [
+      {"role": "user", "content": "a"},
+      {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "", "annotations": []}]},
+      {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "I look.", "logprobs": []}]},
+      {"type": "function_call", "call_id": "123456789", "name": "f", "arguments": "{}"},
+      {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": ", {\"na"}]},
+      {"type": "function_call_output", "call_id": "123456789", "output": ""},
+      {"role": "system", "content": "Be brief"}]})");
+  const v1::Chat& chat = request.call.chat();
+  ASSERT_EQ(chat.messages_size(), 7);
+  EXPECT_EQ(chat.messages(1).content(), "");
+  EXPECT_EQ(chat.messages(2).content(), "I look.");
+  EXPECT_EQ(chat.messages(3).tool_calls_size(), 1);
+  EXPECT_EQ(chat.messages(4).content(), ", {\"na");
+  EXPECT_EQ(chat.messages(6).role(), v1::ROLE_SYSTEM);
+}
+
 TEST(ResponsesRequest, ToolsAndTheirChoiceGoToTheChat) {
   const std::string tools =
       R"("tools": [{"type": "function", "name": "f", "parameters": {"type": "object"}}])";
@@ -108,6 +126,35 @@ TEST(ResponsesRequest, WhatNeedsAMemoryIsRefusedAndStoringIsNot) {
             "");
 }
 
+TEST(ResponsesRequest, NamesOfOtherEndpointsAreRefusedWithTheNameToUse) {
+  const auto message = [](const std::string& fields) {
+    ResponsesRequest request;
+    return ParseResponses(R"({"input": "Hi", )" + fields + "}", Context(), &request)
+        .value_or(ApiError{})
+        .message;
+  };
+  EXPECT_THAT(message(R"("max_tokens": 5)"), HasSubstr("max_tokens: is 5; use max_output_tokens"));
+  EXPECT_THAT(message(R"("response_format": {"type": "json_object"})"), HasSubstr("use text.format"));
+  EXPECT_THAT(message(R"("structured_outputs": {"regex": "a"})"), HasSubstr("use text.format"));
+  EXPECT_THAT(message(R"("n": 2)"), HasSubstr("n: is 2; a response is one answer"));
+  EXPECT_THAT(message(R"("messages": [])"), HasSubstr("use input"));
+  EXPECT_THAT(message(R"("temprature": 1)"), HasSubstr("the nearest is \"temperature\""));
+  EXPECT_EQ(message(R"("n": 1, "user": "me")"), "");
+}
+
+TEST(ResponsesRequest, TruncationAutoHoldsWhileTheInputFits) {
+  EXPECT_EQ(Parsed(R"({"input": "Hi", "truncation": "auto"})").echo["truncation"], "auto");
+  EXPECT_EQ(Parsed(R"({"input": "Hi"})").echo["truncation"], "disabled");
+  EXPECT_EQ(FaultOf(R"({"input": "Hi", "truncation": "all"})"), "truncation");
+}
+
+TEST(ResponsesRequest, WhatComesBackWithTheAnswerIsBounded) {
+  const std::string text = "\"" + std::string(70'000, 'a') + "\"";
+  EXPECT_EQ(FaultOf(R"({"input": "Hi", "metadata": {"a": )" + text + "}}"), "metadata");
+  EXPECT_EQ(FaultOf(R"({"input": "Hi", "text": {"format": {"type": "text", "name": )" + text + "}}}"),
+            "text");
+}
+
 TEST(ResponsesRequest, FaultsNameTheirPlace) {
   EXPECT_EQ(FaultOf("{}"), "input");
   EXPECT_EQ(FaultOf(R"({"input": []})"), "input");
@@ -115,6 +162,7 @@ TEST(ResponsesRequest, FaultsNameTheirPlace) {
   EXPECT_EQ(FaultOf(R"({"input": [{"content": "a"}]})"), "input[0].role");
   EXPECT_EQ(FaultOf(R"({"input": [{"role": "user", "content": [{"type": "input_image"}]}]})"),
             "input[0].content[0].type");
+  EXPECT_EQ(FaultOf(R"({"input": [{"role": "user", "content": ["x"]}]})"), "input[0].content[0]");
   EXPECT_EQ(FaultOf(R"({"input": [{"type": "function_call", "name": "f", "arguments": "{}"}]})"),
             "input[0].call_id");
   EXPECT_EQ(FaultOf(R"({"input": "Hi", "tools": [{"type": "web_search"}]})"), "tools[0].type");

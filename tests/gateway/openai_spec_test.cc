@@ -15,7 +15,7 @@
 namespace tramontane {
 namespace {
 
-Json Document() { return *ParseJson(OpenApiJson("1.2.3")); }
+Json Document() { return *ParseJson(OpenApiJson("1.2.3", StandardShapes())); }
 
 void ForEachObject(const Json& json, const std::function<void(const Json&)>& visit) {
   if (json.is_object()) visit(json);

@@ -7,7 +7,8 @@ vocabulary, whose control pieces serve v1 to v3. For v7 the script also writes c
 vocabulary with the control pieces of v7 at their ids and a few user-defined pieces, as Mistral's own file has them.
 
 A case is {"messages", "tools"} with either {"ids", "text"} or {"rejected": true}; mistral-common runs in serving mode.
-Each file starts with the name of the tokenizer's folder.
+With both, mistral-common refuses the chat and takes it once it is mended as models/tokenizer/chat.h says: those are the
+departures. Each file starts with the name of the tokenizer's folder.
 """
 
 import json
@@ -20,13 +21,14 @@ from pathlib import Path
 from mistral_common.protocol.instruct.messages import AssistantMessage, SystemMessage, ToolMessage, UserMessage
 from mistral_common.protocol.instruct.request import ChatCompletionRequest
 from mistral_common.protocol.instruct.tool_calls import Function, FunctionCall, Tool, ToolCall
-from mistral_common.protocol.instruct.validator import ValidationMode
+from mistral_common.protocol.instruct.validator import MistralRequestValidator, ValidationMode
 from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
 from sentencepiece import sentencepiece_model_pb2
 
 SEED = 20250
 ACCEPTED = 60
 REJECTED = 30
+DEPARTURES = 20
 
 GOLDEN = Path(__file__).resolve().parent
 BREEZE = GOLDEN.parent.parent / "models/breeze/weights/tokenizer.model.v3"
@@ -178,12 +180,67 @@ def to_request(chat: dict) -> ChatCompletionRequest:
     return ChatCompletionRequest(model="breeze", messages=messages, tools=tools or None)
 
 
-def render(tokenizer: MistralTokenizer, chat: dict) -> dict:
+def mended(chat: dict, version: int) -> dict:
+    """The chat without what an assistant cannot have said: nothing at all, or, before v7, text beside calls."""
+    messages = [m for m in chat["messages"] if m["role"] != "assistant" or m.get("content") or m.get("tool_calls")]
+    turns: list[list[dict]] = []
+    for message in messages:
+        if message["role"] == "assistant" and turns and turns[-1][-1]["role"] == "assistant":
+            turns[-1].append(message)
+        else:
+            turns.append([message])
+    for turn in turns:
+        calls = [call for message in turn for call in message.get("tool_calls", [])]
+        if turn[0]["role"] != "assistant" or not calls:
+            continue
+        # Text behind the calls is moved in front of them, where it is rendered anyway.
+        turn.sort(key=lambda message: bool(message.get("tool_calls")))
+        if version < 7:
+            first_is_text = turn is turns[0] and not messages[0].get("tool_calls")
+            turn[:] = [{k: v for k, v in m.items() if k != "content"} for m in turn if m.get("tool_calls")]
+            if first_is_text:  # calls of the first message would not count
+                turn.insert(0, {"role": "system", "content": ""})
+    return {**chat, "messages": [message for turn in turns for message in turn]}
+
+
+def has_place_for_system_messages(chat: dict, version: int) -> bool:
+    """Before v7 they go to a user's turn, so that an answer at the end would be left without a question."""
+    kept = [m for m in chat["messages"] if version >= 7 or m["role"] != "system"]
+    return not kept or kept[-1]["role"] != "assistant" or kept[-1].get("prefix", False)
+
+
+class AnyPlaceForSystemMessages:
+    """While it lasts, a system message may follow any other; a result still follows a call or a result."""
+
+    def __enter__(self) -> None:
+        self.original = MistralRequestValidator._validate_message_order
+
+        def validate(validator: MistralRequestValidator, messages: list) -> None:
+            for before, after in zip(messages, messages[1:]):
+                if after.role != "system":
+                    self.original(validator, [before, after])
+
+        MistralRequestValidator._validate_message_order = validate
+
+    def __exit__(self, *_: object) -> None:
+        MistralRequestValidator._validate_message_order = self.original
+
+
+def render(tokenizer: MistralTokenizer, chat: dict, version: int) -> dict:
     try:
         result = tokenizer.encode_chat_completion(to_request(chat))
+        return {"ids": result.tokens, "text": result.text}
     except Exception:  # its rejections have many types: pydantic's, its own, and pybind's for half a surrogate pair
+        pass
+    instead = mended(chat, version)
+    if not has_place_for_system_messages(instead, version):
         return {"rejected": True}
-    return {"ids": result.tokens, "text": result.text}
+    try:
+        with AnyPlaceForSystemMessages():
+            result = tokenizer.encode_chat_completion(to_request(instead))
+    except Exception:
+        return {"rejected": True}
+    return {"rejected": True, "ids": result.tokens, "text": result.text}
 
 
 def write_goldens(version: int, tokenizer_file: Path) -> None:
@@ -192,14 +249,14 @@ def write_goldens(version: int, tokenizer_file: Path) -> None:
         named = Path(folder) / f"tokenizer.model.v{version}"  # the name is what decides the version
         shutil.copy(tokenizer_file, named)
         tokenizer = MistralTokenizer.from_file(named, mode=ValidationMode.serving)
-        wanted = {True: ACCEPTED, False: REJECTED}
+        wanted = {(False, True): ACCEPTED, (True, False): REJECTED, (True, True): DEPARTURES}
         cases = []
         while any(wanted.values()):
             chat = conversation(rng)
-            result = render(tokenizer, chat)
-            accepted = "ids" in result
-            if wanted[accepted] > 0:
-                wanted[accepted] -= 1
+            result = render(tokenizer, chat, version)
+            kind = ("rejected" in result, "ids" in result)
+            if wanted[kind] > 0:
+                wanted[kind] -= 1
                 cases.append({**chat, **result})
     lines = ",\n".join(json.dumps(case, ensure_ascii=False, separators=(",", ":")) for case in cases)
     folder_name = tokenizer_file.parent.relative_to(GOLDEN.parent.parent).as_posix()

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "kernels/core/dtype.h"
+#include "kernels/core/nearest_name.h"
 #include "kernels/core/status.h"
 
 namespace tramontane {
@@ -42,6 +43,22 @@ TEST(DTypeTest, Bf16RoundsToNearestEven) {
   EXPECT_EQ(RoundToBf16(1.0f + 0x3p-8f), 1.0f + 0x1p-6f);    // tie, even above
   EXPECT_EQ(RoundToBf16(1.0f + 0x1.2p-8f), 1.0f + 0x1p-7f);  // above the tie
   EXPECT_TRUE(std::isnan(RoundToBf16(std::numeric_limits<float>::quiet_NaN())));
+}
+
+// ---- NearestName --------------------------------------------------------------------------------
+
+TEST(NearestNameTest, IsTheOneWithTheFewestEdits) {
+  EXPECT_EQ(NearestName("temprature", {"top_p", "temperature", "tools"}), "temperature");
+  EXPECT_EQ(NearestName("ab", {"ax", "ay"}), "ax");  // the first of equals
+  EXPECT_EQ(NearestName("a", {}), "");
+}
+
+TEST(NearestNameTest, EditsAreLettersPutInLeftOutOrExchanged) {
+  EXPECT_EQ(EditDistance("", ""), 0u);
+  EXPECT_EQ(EditDistance("", "abc"), 3u);
+  EXPECT_EQ(EditDistance("abc", "abc"), 0u);
+  EXPECT_EQ(EditDistance("kitten", "sitting"), 3u);
+  EXPECT_EQ(EditDistance("ab", "ba"), 2u);
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
 // Chats against mistral-common: tests/golden/chat_v*.json, written by tests/golden/make_chat_goldens.py.
+// Where it refuses a chat that we take (chat.h says which), against what it makes of the chat once mended.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -44,6 +45,7 @@ TEST_P(ChatGoldenTest, IdsTextAndRefusalsEqualMistralCommon) {
   const ChatOptions options = {.format = static_cast<TokenizerVersion>(GetParam())};
   int accepted = 0;
   int refused = 0;
+  int departures = 0;
   for (const ordered_json& c : golden["cases"]) {
     std::vector<ChatMessage> messages;
     for (const ordered_json& message : c["messages"]) messages.push_back(MessageFrom(message));
@@ -52,19 +54,22 @@ TEST_P(ChatGoldenTest, IdsTextAndRefusalsEqualMistralCommon) {
       tools.push_back({tool["name"], tool["description"], tool["parameters"]});
     }
     const StatusOr<RenderedChat> chat = RenderChat(**tokenizer, messages, tools, options);
-    if (c.contains("rejected")) {
+    if (c.contains("rejected") && c.contains("ids")) {
+      ++departures;
+    } else if (c.contains("rejected")) {
       ++refused;
       EXPECT_EQ(chat.status().code(), StatusCode::kInvalidArgument) << c;
       EXPECT_THAT(chat.status().message(), ::testing::ContainsRegex("^(messages|tools)\\[[0-9]+\\]")) << c;
       continue;
     }
-    ++accepted;
+    if (!c.contains("rejected")) ++accepted;
     ASSERT_TRUE(chat.ok()) << chat.status() << "\n" << c;
     EXPECT_EQ(chat->ids, c["ids"].get<std::vector<int32_t>>()) << c;
     EXPECT_EQ(chat->text, c["text"].get<std::string>()) << c;
   }
   EXPECT_GE(accepted, 50);
   EXPECT_GE(refused, 20);
+  EXPECT_GE(departures, 20);
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, ChatGoldenTest, ::testing::Values(1, 2, 3, 7),

@@ -162,6 +162,98 @@ TEST(ChatFormatTest, AVocabularyWithoutTheControlTokensIsAFailedPrecondition) {
   EXPECT_THAT(chat.status().message(), HasSubstr("[SYSTEM_PROMPT]"));
 }
 
+// ---- where we take what mistral-common refuses
+// ----------------------------------------------------------------
+
+ChatMessage Both(std::string content, ToolCall call = kCall) {
+  ChatMessage message = Calls({std::move(call)});
+  message.content = std::move(content);
+  return message;
+}
+
+TEST(ChatDepartureTest, TextBesideCallsIsRenderedInV7AndGivesWayToThemBefore) {
+  for (const TokenizerVersion format : {kV2, kV3}) {
+    const std::string calls_alone = Text(format, {User("a"), Calls({kCall}), Result("r")});
+    EXPECT_THAT(calls_alone, HasSubstr("[TOOL_CALLS]"));
+    for (const char* text : {"b", " ", "\n", "[{\"name\": \"get\", \"argu"}) {
+      EXPECT_EQ(Text(format, {User("a"), Both(text), Result("r")}), calls_alone) << text;
+      EXPECT_EQ(Text(format, {User("a"), Assistant(text), Calls({kCall}), Result("r")}), calls_alone) << text;
+      EXPECT_EQ(Text(format, {User("a"), Calls({kCall}), Assistant(text), Result("r")}), calls_alone) << text;
+    }
+  }
+  const std::string both = Text(kV7, {User("a"), Both("b"), Result("r")});
+  EXPECT_THAT(both, HasSubstr("[/INST]▁b[TOOL_CALLS]"));
+  EXPECT_EQ(Text(kV7, {User("a"), Assistant("b"), Calls({kCall}), Result("r")}), both);
+  EXPECT_EQ(Text(kV7, {User("a"), Calls({kCall}), Assistant("b"), Result("r")}), both);
+}
+
+TEST(ChatDepartureTest, AnAssistantThatSaidNothingIsLeftOut) {
+  const ChatMessage null = {.role = ChatRole::kAssistant};
+  for (const TokenizerVersion format : kAll) {
+    const std::string without = Text(format, {User("a"), User("b")});
+    for (const ChatMessage& nothing : {Assistant(""), null}) {
+      EXPECT_EQ(Text(format, {User("a"), nothing, User("b")}), without);
+      EXPECT_EQ(Text(format, {nothing, User("a"), nothing, nothing, User("b"), nothing}), without);
+      EXPECT_THAT(Error(format, {nothing}), HasSubstr("messages: a conversation needs at least one message"));
+    }
+    EXPECT_EQ(Text(format, {User("a"), User("b"), Prefix("")}), without) << "nothing to go on from";
+    EXPECT_THAT(Error(format, {User("a"), null, User("\xff")}), HasSubstr("messages[2].content: not UTF-8"))
+        << "places are those of the request";
+  }
+}
+
+TEST(ChatDepartureTest, WhiteSpaceOfAnAssistantIsRenderedAsItIs) {
+  for (const TokenizerVersion format : {kV2, kV3, kV7}) {
+    EXPECT_EQ(Text(format, {User("a"), Assistant(" "), User("b")}), "<s>[INST]▁a[/INST]</s>[INST]▁b[/INST]");
+    EXPECT_EQ(Text(format, {User("a"), Assistant("\n"), User("b")}),
+              "<s>[INST]▁a[/INST]▁<0x0A></s>[INST]▁b[/INST]");
+  }
+}
+
+TEST(ChatDepartureTest, ALateSystemMessageIsPartOfTheSystemPromptOrATurnOfItsOwn) {
+  for (const TokenizerVersion format : {kV1, kV2, kV3}) {
+    EXPECT_EQ(Text(format, {User("a"), Assistant("b"), System("S"), User("c")}),
+              Text(format, {System("S"), User("a"), Assistant("b"), User("c")}));
+    EXPECT_THAT(Error(format, {User("a"), Assistant("b"), System("S")}),
+                HasSubstr("messages[2]: chat format " + std::string(TokenizerVersionName(format)) +
+                          " has no place for a system message"));
+  }
+  for (const TokenizerVersion format : {kV2, kV3}) {
+    EXPECT_EQ(Text(format, {User("a"), Calls({kCall}), Result("r"), System("S")}),
+              Text(format, {System("S"), User("a"), Calls({kCall}), Result("r")}));
+  }
+  EXPECT_THAT(Text(kV7, {User("a"), Assistant("b"), System("S"), User("c")}),
+              HasSubstr("▁b</s>[SYSTEM_PROMPT]▁S[/SYSTEM_PROMPT][INST]▁c[/INST]"));
+  EXPECT_THAT(Text(kV7, {User("a"), Calls({kCall}), Result("r"), System("S")}),
+              HasSubstr("[/TOOL_RESULTS][SYSTEM_PROMPT]▁S[/SYSTEM_PROMPT]"));
+}
+
+TEST(ChatFormatTest, AnEmptySystemMessageIsAParagraphOnlyWhereItCameInParts) {
+  ChatMessage parts = System("");
+  parts.in_parts = true;
+  for (const TokenizerVersion format : {kV2, kV3}) {
+    EXPECT_EQ(Text(format, {System(""), System("S"), User("a")}), "<s>[INST]▁S<0x0A><0x0A>a[/INST]");
+    EXPECT_EQ(Text(format, {parts, System("S"), User("a")}), "<s>[INST]▁<0x0A><0x0A>S<0x0A><0x0A>a[/INST]");
+    EXPECT_EQ(Text(format, {System("S"), parts, User("a")}), "<s>[INST]▁S<0x0A><0x0A><0x0A><0x0A>a[/INST]");
+    EXPECT_EQ(Text(format, {parts, User("a")}), "<s>[INST]▁a[/INST]");
+  }
+}
+
+TEST(ChatFormatTest, AV2ResultNeedsNoIdAndShowsItsName) {
+  ChatMessage result = {.role = ChatRole::kTool, .content = "22"};
+  EXPECT_THAT(Text(kV2, {User("a"), Calls({kCall}), result}), HasSubstr("{\"name\":▁null,▁\"content\":▁22}"));
+  result.name = "get";
+  EXPECT_THAT(Text(kV2, {User("a"), Calls({kCall}), result}), HasSubstr("{\"name\":▁\"get\","));
+}
+
+TEST(ChatRefusalTest, ContinueFinalMessageAndPrefixAreNotGivenTogether) {
+  const auto refused = RenderChat(Letters(), std::vector{User("a"), Prefix("b")}, {},
+                                  {.format = kV3, .continue_final_message = true});
+  EXPECT_EQ(refused.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(refused.status().message(),
+              HasSubstr("continue_final_message: the last message has prefix set"));
+}
+
 TEST(ChatRefusalTest, OrderOfMessages) {
   for (const TokenizerVersion format : kAll) {
     EXPECT_EQ(Error(format, {}), "messages: a conversation needs at least one message");
@@ -170,8 +262,8 @@ TEST(ChatRefusalTest, OrderOfMessages) {
                 HasSubstr("messages[1]: the last message is from"));
     EXPECT_THAT(Error(format, {User("a"), Result("r")}),
                 HasSubstr("messages[1]: a tool message cannot follow a user"));
-    EXPECT_THAT(Error(format, {User("a"), Assistant("b"), System("S")}),
-                HasSubstr("messages[2]: a system message cannot follow a assistant"));
+    EXPECT_THAT(Error(format, {User("a"), Calls({kCall}), System("S"), Result("r")}),
+                HasSubstr("messages[3]: a tool message cannot follow a system"));
     EXPECT_THAT(Error(format, {User("a"), Prefix("b"), User("c")}),
                 HasSubstr("messages[1]: only the last message"));
   }
@@ -198,19 +290,6 @@ TEST(ChatRefusalTest, ContentOfMessages) {
     user_with_calls.tool_calls = {kCall};
     EXPECT_THAT(Error(format, {user_with_calls}), HasSubstr("messages[0]: a user message has no tool_calls"));
   }
-  ChatMessage both = Calls({kCall});
-  both.content = "b";
-  for (const TokenizerVersion format : {kV1, kV2, kV3}) {
-    EXPECT_THAT(Error(format, {User("a"), Assistant(""), User("b")}),
-                HasSubstr("messages[1]: an assistant message"));
-    EXPECT_THAT(Error(format, {User("a"), both, Result("r")}),
-                HasSubstr("messages[1]: an assistant message"));
-  }
-  EXPECT_THAT(Text(kV7, {User("a"), both, Result("r")}), HasSubstr("▁b[TOOL_CALLS]"));
-  EXPECT_THAT(Error(kV7, {User("a"), Assistant(""), User("b")}),
-              HasSubstr("messages[1]: an assistant message"));
-  EXPECT_THAT(Error(kV3, {User("a"), Assistant("b"), Calls({kCall}), Result("r")}),
-              HasSubstr("messages[2]: content and tool calls"));
 }
 
 TEST(ChatRefusalTest, NamesAndIds) {

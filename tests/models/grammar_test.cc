@@ -3,12 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "models/grammar/constraint_compiler.h"
 #include "models/tokenizer/load.h"
+#include "kernels/core/utf8.h"
 #include "tests/support/byte_tokenizer.h"
 #include "tests/support/piece_tokenizer.h"
 
@@ -189,6 +191,16 @@ TEST_F(RegexGrammar, WhatIsNoExpressionIsRefused) {
 }
 
 TEST_F(RegexGrammar, BoundsAreNamed) {
+  std::string options;
+  for (int i = 0; i < 8000; ++i) options += "a?";
+  EXPECT_EQ(Refusal(Kind::kRegex, options), "has more than 256 elements side by side that may be empty");
+  EXPECT_EQ(Refusal(Kind::kRegex, "((a?b*){30}c?){30}"),
+            "has more than 256 elements side by side that may be empty");
+  Matches("(a?b){300}", {std::string(300, 'b')}, {std::string(299, 'b')});
+  Matches("a{0,1000}b", {"b", "aab"}, {"a"});
+  std::string words = "end";
+  for (int i = 0; i < 400; ++i) words += "|word" + std::to_string(i) + "s?";
+  Matches(words, {"word7", "word399s"}, {"word", "words"});
   EXPECT_EQ(Refusal(Kind::kRegex, "a{1025}"), "at byte 1: a repetition of more than 1024");
   EXPECT_NE(Refusal(Kind::kRegex, "((a{1000}){1000}){1000}").find("at most 16384"), std::string::npos);
   EXPECT_NE(Refusal(Kind::kRegex, std::string(70, '(') + "a" + std::string(70, ')')).find("more than 64"),
@@ -252,6 +264,10 @@ TEST_F(JsonSchemaGrammarTest, WholeNumbersWithinBounds) {
         {"-5", "5"});
   Valid(R"({"type": "integer", "minimum": 1.5})", {"2", "1000"}, {"1", "0", "-3"});
   Valid(R"({"type": "integer", "maximum": -3})", {"-3", "-4", "-10"}, {"-2", "0", "3"});
+  Valid(R"({"type": "integer", "minimum": 0, "exclusiveMaximum": 2.5})", {"0", "2"}, {"3"});
+  Valid(R"({"type": "integer", "exclusiveMinimum": 2.5, "maximum": 4})", {"3", "4"}, {"2"});
+  Valid(R"({"type": "integer", "minimum": -5, "exclusiveMaximum": -2.5})", {"-3", "-5"}, {"-2"});
+  Valid(R"({"type": "integer", "exclusiveMinimum": -2.5, "maximum": 0})", {"-2", "0"}, {"-3"});
 }
 
 TEST_F(JsonSchemaGrammarTest, NumbersWithinBounds) {
@@ -375,6 +391,12 @@ TEST_F(JsonSchemaGrammarTest, WhatIsNotSupportedIsNamedByItsPath) {
             std::string::npos);
 }
 
+TEST_F(JsonSchemaGrammarTest, ARefusalIsTextWhateverTheKey) {
+  const std::string refusal = Refused(R"({"properties": {"\ud800": {"not": {}}}})");
+  EXPECT_EQ(FirstInvalidUtf8(refusal), std::nullopt) << refusal;
+  EXPECT_NE(refusal.find("half of a surrogate pair is no text"), std::string::npos) << refusal;
+}
+
 TEST_F(JsonSchemaGrammarTest, WordsForPeopleSayNothingAboutTheText) {
   Valid(
       R"({"$schema": "x", "$id": "y", "title": "t", "description": "d", "default": 3, "examples": [1], "type": "null",
@@ -478,25 +500,71 @@ TEST_F(GrammarTest, TheSpaceInFrontOfAMessageIsNoPartOfIt) {
   EXPECT_EQ(allowed(*within), (std::vector<int32_t>{3}));
 }
 
+// Where all spaces in front are dropped the message has still not started after one alone; a second one has
+// no end.
+TEST_F(GrammarTest, OneSpaceAloneMayStandInFrontOfAMessageAndNoSecondOne) {
+  const PieceTokenizer pieces({"</s>", " ", " {", "{"}, LeadingSpace::kAllDropped);
+  const auto compiler = ConstraintCompiler::Create(pieces, 4, {0}, {});
+  const auto grammar = compiler->Compile({Kind::kRegex, "\\{", {}});
+  ASSERT_TRUE(grammar.ok()) << grammar.status();
+  const auto matcher = (*grammar)->NewMatcher(TextStart::kOfMessage);
+  std::vector<uint32_t> mask(1);
+  matcher->FillMask(mask);
+  EXPECT_EQ(mask[0], 0b1110u);
+  EXPECT_TRUE(matcher->Accept(1));
+  matcher->FillMask(mask);
+  EXPECT_EQ(mask[0], 0b1100u) << "\" {\" still stands for \"{\", and another space alone may not come";
+  EXPECT_FALSE(matcher->Accept(1));
+  EXPECT_TRUE(matcher->Accept(2));
+  matcher->FillMask(mask);
+  EXPECT_EQ(mask[0], 0b0001u);
+}
+
+// ---- what is stopped ----------------------------------------------------------------------------
+
+// Each word may be one x or many, so there are as many texts of x as words; it takes longer with each.
+TEST_F(GrammarTest, AMatcherStopsWhereItHasCostEnough) {
+  const auto grammar = Compile(Kind::kGrammar, "root ::= (x y)*\nx ::= [a-z]+\ny ::= [a-z]+");
+  const auto matcher = grammar->NewMatcher(TextStart::kWithinMessage);
+  std::vector<uint32_t> mask(MaskWords(ByteTokenizer::kVocab));
+  GrammarWork work;
+  matcher->FillMask(mask, work);
+  EXPECT_TRUE(MaskAllows(mask, 'a'));
+  EXPECT_GT(work.spent_ns, 0);
+  GrammarWork none{.most_ns = 0};
+  for (int i = 0; i < 1000 && !none.stopped; ++i) matcher->Accept('a', none);
+  EXPECT_TRUE(none.stopped);
+  matcher->FillMask(mask);
+  EXPECT_EQ(std::count(mask.begin(), mask.end(), 0u), static_cast<int64_t>(mask.size()))
+      << "nothing any more";
+}
+
+TEST_F(GrammarTest, CompilingStopsAndTheSameCompilesLater) {
+  int asked = 0;
+  const ConstraintSpec spec{Kind::kRegex, "([a-z0-9]{1,100}-){1,10}", {}};
+  const auto stopped = compiler_->Compile(spec, [&asked] { return ++asked < 3; });
+  EXPECT_EQ(stopped.status().code(), StatusCode::kCancelled) << stopped.status();
+  EXPECT_EQ(compiler_->stats().compiled, 0);
+  EXPECT_TRUE(compiler_->Compile(spec).ok());
+}
+
+TEST_F(GrammarTest, WhatTakesTooLongToCompileIsRefused) {
+  limits_.max_compile_ns = 0;
+  const auto compiler =
+      ConstraintCompiler::Create(tokenizer_, ByteTokenizer::kVocab, {ByteTokenizer::kEos}, limits_);
+  const Status status = compiler->Compile({Kind::kRegex, "([a-z0-9]{1,100}-){1,10}", {}}).status();
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(status.message().find("max_compile_ms"), std::string::npos) << status;
+}
+
 // ---- what is kept -------------------------------------------------------------------------------
 
-TEST_F(GrammarTest, ACompiledGrammarIsKeptAndTheLeastUsedGoes) {
+TEST_F(GrammarTest, ACompiledGrammarIsKept) {
   const auto first = Compile(Kind::kRegex, "[a-z]{50}");
   EXPECT_EQ(Compile(Kind::kRegex, "[a-z]{50}"), first);
   EXPECT_EQ(compiler_->stats().compiled, 1);
   EXPECT_EQ(compiler_->stats().cached, 1);
   EXPECT_GE(compiler_->stats().cached_bytes, first->memory_bytes());
-
-  ConstraintLimits small;
-  small.max_cache_bytes = 3 * first->memory_bytes();
-  const auto compiler =
-      ConstraintCompiler::Create(tokenizer_, ByteTokenizer::kVocab, {ByteTokenizer::kEos}, small);
-  for (const char* pattern : {"[a-z]{50}", "[a-y]{50}", "[a-z]{50}", "[a-x]{50}", "[a-w]{50}", "[a-v]{50}"}) {
-    ASSERT_TRUE(compiler->Compile({Kind::kRegex, pattern, {}}).ok());
-    EXPECT_LE(compiler->stats().cached_bytes, small.max_cache_bytes);
-  }
-  EXPECT_EQ(compiler->stats().compiled, 5) << "the third was there";
-  EXPECT_LT(compiler->stats().cached, 5);
 }
 
 TEST_F(GrammarTest, WhatWasRefusedIsNotKept) {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "models/tokenizer/utf8.h"
+#include "kernels/core/utf8.h"
 #include "tests/models/tokenizer_test_model.h"
 #include "tests/support/test_scale.h"
 

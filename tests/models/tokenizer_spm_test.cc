@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
+#include "kernels/core/utf8.h"
 #include "models/tokenizer/load.h"
 #include "models/tokenizer/sentencepiece.h"
-#include "models/tokenizer/utf8.h"
 #include "tests/models/tokenizer_test_model.h"
 #include "tests/support/test_scale.h"
 

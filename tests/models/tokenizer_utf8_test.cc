@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "models/tokenizer/utf8.h"
+#include "kernels/core/utf8.h"
 
 namespace tramontane {
 namespace {
@@ -73,6 +73,16 @@ TEST(Utf8Test, AnExcerptEndsBetweenCodePoints) {
   EXPECT_EQ(Excerpt("short"), "short");
   EXPECT_EQ(Excerpt(std::string(80, 'a')), std::string(80, 'a'));
   EXPECT_EQ(Excerpt(std::string(79, 'a') + "\u00E9z"), std::string(79, 'a') + "...");
+}
+
+TEST(Utf8Test, TruncatedCharactersAtTheEndAreCounted) {
+  EXPECT_EQ(TruncatedUtf8Bytes("ab"), 0u);
+  EXPECT_EQ(TruncatedUtf8Bytes("é"), 0u);
+  EXPECT_EQ(TruncatedUtf8Bytes("\xc3"), 1u);
+  EXPECT_EQ(TruncatedUtf8Bytes("a\xe5\x8c"), 2u);
+  EXPECT_EQ(TruncatedUtf8Bytes("\xf0\x9f\xa6"), 3u);
+  EXPECT_EQ(TruncatedUtf8Bytes("\x8c"), 0u);
+  EXPECT_EQ(TruncatedUtf8Bytes(""), 0u);
 }
 
 }  // namespace

@@ -128,6 +128,17 @@ TEST(CommandLineTest, FlagsOverrideTheFileInPrintConfig) {
   EXPECT_EQ(json["page_size"], 32);
 }
 
+TEST(CommandLineTest, SettingsReachTheEngineAndTheServer) {
+  Served served({"--max-prefill-steps", "3", "--max-partial-prefills", "5", "--max-queued-requests", "77",
+                 "--max-queued-work", "78"});
+  served.program.Signal(SIGTERM);
+  EXPECT_EQ(served.program.Wait(), 0);
+  for (const char* limit : {"limit: max_prefill_steps = 3:", "limit: max_partial_prefills = 5:",
+                            "limit: max_queued_requests = 77:", "limit: max_queued_work = 78:"}) {
+    EXPECT_THAT(served.program.err(), HasSubstr(limit));
+  }
+}
+
 TEST(CommandLineTest, LogsCanBeJsonLines) {
   Served served({"--log-format", "json"});
   served.program.Signal(SIGTERM);

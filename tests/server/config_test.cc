@@ -29,6 +29,20 @@ TEST(ConfigTest, SetsEveryKindOfValue) {
   EXPECT_EQ(config.kv_dtype, "f32");
 }
 
+TEST(ConfigTest, StrictFieldsAreOnOrOff) {
+  ServeConfig config;
+  EXPECT_EQ(config.strict_fields, "on");
+  EXPECT_THAT(ApplyConfigJson(R"({"strict_fields": "off"})", &config), IsEmpty());
+  EXPECT_EQ(config.strict_fields, "off");
+  EXPECT_THAT(ApplyConfigJson(R"({"strict_fields": "maybe"})", &config),
+              ElementsAre(R"("strict_fields" is "maybe", it must be one of "on", "off")"));
+}
+
+TEST(ConfigTest, TheQueuesHoldALoadToolsBurst) {
+  EXPECT_EQ(ServeConfig().max_queued_requests, 2048);
+  EXPECT_EQ(ServeConfig().max_queued_work, 2048);
+}
+
 TEST(ConfigTest, ReportsEveryProblemAtOnceWithKeyValueAndLimit) {
   ServeConfig config;
   EXPECT_THAT(ApplyConfigJson(R"({"max_sequences": 0, "max_sequence": 4, "kv_dtype": "fp8", "page_size": "16",
@@ -73,6 +87,29 @@ TEST(ConfigTest, OriginsAndHostsAreListsOfWhatCanBeOne) {
       ApplyConfigJson(R"({"http_cors_origin": "https://a.example/", "http_host": "a.example:80"})", &config),
       ElementsAre(HasSubstr(R"("http_cors_origin" is "https://a.example/")"),
                   HasSubstr(R"("http_host" is "a.example:80")")));
+}
+
+TEST(ConfigTest, HttpsBoundsAreSettingsWithTheTransportsDefaults) {
+  ServeConfig config;
+  EXPECT_EQ(HttpLimitsOf(config), HttpLimits{});
+  EXPECT_THAT(ApplyConfigJson(
+                  R"({"http_max_connections": 7, "http_max_header_bytes": "2KiB", "http_max_body_bytes": 3000,
+                                  "http_max_held_body_bytes": "4MiB", "http_read_timeout": 0.5, "http_idle_timeout": 6,
+                                  "http_write_timeout": 7.5, "http_silence": 0})",
+                  &config),
+              IsEmpty());
+  const HttpLimits expected = {.max_connections = 7,
+                               .max_header_bytes = 2048,
+                               .max_body_bytes = 3000,
+                               .max_held_body_bytes = 4 << 20,
+                               .read_timeout_ms = 500,
+                               .idle_timeout_ms = 6000,
+                               .write_timeout_ms = 7500,
+                               .silence_ms = 0};
+  EXPECT_EQ(HttpLimitsOf(config), expected);
+  EXPECT_THAT(ApplyConfigJson(R"({"http_max_header_bytes": 0, "http_read_timeout": 0})", &config),
+              ElementsAre(R"("http_max_header_bytes" is 0 bytes, it must lie in 1024 .. 1048576)",
+                          R"("http_read_timeout" is 0, it must lie in 0.01 .. 86400.0)"));
 }
 
 TEST(ConfigTest, NamesRepeatedKeysAndMalformedDocuments) {

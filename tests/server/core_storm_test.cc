@@ -53,16 +53,16 @@ class AnyText final : public Grammar {
  private:
   class Matcher final : public GrammarMatcher {
    public:
-    void FillMask(std::span<uint32_t> mask) override {
+    void FillMask(std::span<uint32_t> mask, GrammarWork&) override {
       for (uint32_t& word : mask) word = ~0u;
     }
-    bool Accept(int32_t) override { return true; }
+    bool Accept(int32_t, GrammarWork&) override { return true; }
   };
 };
 
 class AnyTextBackend final : public GrammarBackend {
  public:
-  StatusOr<std::shared_ptr<const Grammar>> Compile(const std::string&) const override {
+  StatusOr<std::shared_ptr<const Grammar>> Compile(const std::string&, GrammarWork&) const override {
     return std::shared_ptr<const Grammar>(std::make_shared<AnyText>());
   }
 };
@@ -320,7 +320,7 @@ void StormCaller::AskUnary() {
     }
     default:
       if (core_.serving() == nullptr) return;
-      EXPECT_NE(ServerMetricsText(core_.serving()->model), "");
+      EXPECT_NE(ServerMetricsText(core_.serving()->model, 0), "");
   }
 }
 
@@ -342,6 +342,7 @@ void ExpectNothingHeld(World& world, InferenceCore& core) {
   const EngineLoad load = world.engine().Load();
   EXPECT_EQ(load.free_pages + load.cached_pages, load.total_pages);
   core.workers().WaitIdle();
+  core.compilers().WaitIdle();
   v1::GetLoadResponse of_core;
   EXPECT_TRUE(core.GetLoad(*core.serving(), &of_core).ok());
   EXPECT_EQ(of_core.open_streams(), 0);

@@ -39,7 +39,7 @@ TEST(CudaLoader, LooksBesideTheProgramsFolder) {
 
 TEST(CudaLoader, SaysThatTheLibraryIsMissing) {
   EXPECT_THAT(WhyNot("/nowhere/libtramontane_cuda.so"),
-              AllOf(HasSubstr("/nowhere/libtramontane_cuda.so"), HasSubstr("without a CUDA toolkit")));
+              AllOf(HasSubstr("/nowhere/libtramontane_cuda.so"), HasSubstr("without a CUDA toolkit (ninja")));
 }
 
 TEST(CudaLoader, SaysThatAFileIsNoLibrary) {

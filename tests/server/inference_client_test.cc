@@ -10,6 +10,7 @@
 #include <optional>
 #include <thread>
 
+#include "server/joined_events.h"
 #include "server/remote_client.h"
 #include "tests/server/call_reader.h"
 #include "tests/server/scripted_server.h"
@@ -135,14 +136,6 @@ TEST_P(Client, AFaultOfTheRequestIsTheOutcomeInFull) {
   EXPECT_EQ(missing.missing_model, "nobody");
 }
 
-TEST_P(Client, TheTimeoutCountsFromTheCall) {
-  server_.model().SetStepTime(1000);
-  CallReader call(client(), RequestOfIds({1}, 30000), {.correlation_id = "c-1", .timeout_ms = 50});
-  EXPECT_EQ(call.ReadAll().code, StatusCode::kDeadlineExceeded);
-  call.DropCall();
-  WaitForNothingHeld();
-}
-
 TEST_P(Client, ShortCallsAnswer) {
   v1::TokenizeRequest text;
   text.set_text("the river");
@@ -154,10 +147,6 @@ TEST_P(Client, ShortCallsAnswer) {
             "the river");
   EXPECT_EQ(Await<v1::GetModelResponse>([&](auto done) { client().GetModel({}, done); }).response.name(),
             "scripted");
-  EXPECT_EQ(Await<v1::GetServerInfoResponse>([&](auto done) { client().GetServerInfo(done); })
-                .response.limits()
-                .context(),
-            32768);
   v1::GetModelRequest unknown;
   unknown.set_model("nobody");
   EXPECT_EQ(Await<v1::GetModelResponse>([&](auto done) { client().GetModel(unknown, done); }).error.code,
@@ -218,11 +207,16 @@ TEST(BothDoors, DrainTogether) {
   CallReader refused(server.server().client(), RequestOfIds({1}, 50));
   ASSERT_TRUE(refused.refused());
   EXPECT_EQ(refused.refusal().reason, "DRAINING");
+  CallReader continues(server.server().client(), RequestOfIds({1}, 50),
+                       {.correlation_id = {}, .continues = true});
+  EXPECT_FALSE(continues.refused()) << "its request was taken before";
 
   auto drained = std::async(std::launch::async, [&] { return server.server().Drain(kMinuteNs); });
   server.model().Release();
   EXPECT_TRUE(running.ReadAll().ok());
+  EXPECT_TRUE(continues.ReadAll().ok());
   running.DropCall();
+  continues.DropCall();
   EXPECT_TRUE(drained.get());
 }
 
@@ -353,6 +347,32 @@ TEST_F(OverGrpc, ACallThatReadsNoFurtherCanBeCancelled) {
   WaitFor([this] { return client_.backends()[0].open_calls == 0; });
 }
 
+v1::GenerateResponse DeltaOf(int32_t choice, const std::string& text, int32_t tool_calls_at = -1) {
+  v1::GenerateResponse event;
+  event.mutable_delta()->set_choice(choice);
+  event.mutable_delta()->set_text(text);
+  event.mutable_delta()->add_token_ids(7);
+  if (tool_calls_at >= 0) event.mutable_delta()->set_tool_calls_at(tool_calls_at);
+  return event;
+}
+
+TEST(JoinedDeltas, MoveThePlaceOfTheToolCallsBehindWhatCameBefore) {
+  JoinedEvents events;
+  events.Add(DeltaOf(0, "I look"));
+  events.Add(DeltaOf(1, "other"));
+  events.Add(DeltaOf(0, " up.[{", 4));
+  events.Add(DeltaOf(0, "}]"));
+  events.Add(DeltaOf(1, "[", 0));
+  const std::vector<v1::GenerateResponse> taken = events.Take();
+  ASSERT_EQ(taken.size(), 2u);
+  EXPECT_EQ(taken[0].delta().text(), "I look up.[{}]");
+  EXPECT_EQ(taken[0].delta().tool_calls_at(), 10);
+  EXPECT_EQ(taken[0].delta().token_ids_size(), 3);
+  EXPECT_EQ(taken[1].delta().text(), "other[");
+  EXPECT_EQ(taken[1].delta().tool_calls_at(), 5);
+  EXPECT_TRUE(events.empty());
+}
+
 // ---- several servers ------------------------------------------------------------------------------
 
 class Servers : public ::testing::Test {
@@ -397,6 +417,37 @@ TEST_F(Servers, CallsOfOthersCount) {
   b().model().Release();
   for (const auto& other : others) EXPECT_TRUE(other->ReadAll().ok());
   for (const auto& call : calls) EXPECT_TRUE(call->ReadAll().ok());
+}
+
+TEST_F(Servers, OwnCallsAreNotCountedAgainAsThoseOfOthers) {
+  std::vector<std::unique_ptr<CallReader>> own;
+  for (int i = 0; i < 6; ++i) own.push_back(std::make_unique<CallReader>(*client_, RequestOfIds({1}, 5)));
+  for (ScriptedServer* server : {&a(), &b()}) {
+    server->WaitForLoad([](const v1::GetLoadResponse& load) { return load.open_streams() == 3; });
+  }
+  // A stranger's call on each: once both are counted, both servers were asked while ours were open.
+  Stream on_a(a().stub(), RequestOfIds({1}, 5)), on_b(b().stub(), RequestOfIds({1}, 5));
+  const auto others = [this](size_t i) { return client_->backends()[i].others_calls; };
+  WaitFor([&] { return others(0) > 0 && others(1) > 0; });
+  EXPECT_EQ(others(0), 1);
+  EXPECT_EQ(others(1), 1);
+  for (const auto& server : servers_) server->model().Release();
+  EXPECT_TRUE(on_a.ReadAll().ok() && on_b.ReadAll().ok());
+  for (const auto& call : own) EXPECT_TRUE(call->ReadAll().ok());
+}
+
+TEST_F(Servers, EqualOnesTakeTurns) {
+  for (const auto& server : servers_) server->model().Release();
+  // Asks for loads once, so that nothing but the turn decides.
+  RemoteClient client({.backends = {a().address(), b().address()}, .poll_interval_ms = kMinuteMs});
+  WaitFor([&] { return client.backends()[0].up && client.backends()[1].up; });
+  for (int i = 0; i < 6; ++i) {
+    CallReader call(client, RequestOfIds({1}, 2));
+    EXPECT_TRUE(call.ReadAll().ok());
+    WaitFor([&] { return client.backends()[0].open_calls + client.backends()[1].open_calls == 0; });
+  }
+  EXPECT_EQ(client.backends()[0].started_calls, 3);
+  EXPECT_EQ(client.backends()[1].started_calls, 3);
 }
 
 TEST_F(Servers, ADrainingServerGetsNothingNewAndFinishesWhatItHas) {

@@ -6,6 +6,7 @@
 
 #include <string>
 
+#include "server/gateway_metrics.h"
 #include "tests/server/call_reader.h"
 #include "tests/server/scripted_server.h"
 
@@ -14,7 +15,9 @@ namespace {
 
 using ::testing::HasSubstr;
 
-std::string Text(const ScriptedServer& server) { return ServerMetricsText(server.served()); }
+std::string Text(const ScriptedServer& server) {
+  return ServerMetricsText(server.served(), /*dropped_log_lines=*/0);
+}
 
 TEST(Metrics, CountTheRequestsOfBothDoors) {
   ScriptedServer server;
@@ -48,6 +51,59 @@ TEST(Metrics, CountTheRequestsOfBothDoors) {
   }
 }
 
+// Of a metric by its name and labels.
+std::string ValueOf(const std::string& text, const std::string& metric) {
+  const size_t at = text.find("\n" + metric + " ");
+  if (at == std::string::npos) return "none";
+  const size_t value = at + metric.size() + 2;
+  return text.substr(value, text.find('\n', value) - value);
+}
+
+TEST(Metrics, AChoiceWhoseTimeIsOverEndedByItsLength) {
+  ScriptedServer server;
+  server.model().SetStepTime(1000);
+  v1::GenerateRequest request = RequestOfIds({1}, 30'000);
+  request.mutable_stopping()->set_time_limit_ms(20);
+  Stream stream(server.stub(), request);
+  ASSERT_TRUE(stream.ReadAll().ok());
+  ASSERT_EQ(stream.finished().reason(), v1::FINISH_REASON_TIME_LIMIT);
+  const std::string reasons = R"(vllm:request_success_total{model_name="scripted",finished_reason=)";
+  EXPECT_EQ(ValueOf(Text(server), reasons + R"("length"})"), "1");
+  EXPECT_EQ(ValueOf(Text(server), reasons + R"("abort"})"), "0");
+}
+
+TEST(Metrics, PreemptionsAndFailedRowsAreToldApart) {
+  ScriptedServerOptions options;
+  options.limits.context = 256;
+  options.limits.pool_pages = 8;  // a window of 64 tokens needs up to 6: two sequences do not fit
+  options.limits.max_step_tokens = 16;
+  options.limits.max_sequences = 2;
+  options.limits.max_choices = 1;
+  ScriptedServer server(options);
+  server.model().FailAt(230);  // beyond the first two
+  server.model().Hold();
+  Stream first(server.stub(), RequestOfIds(std::vector<int32_t>(16, 1), 200));
+  Stream second(server.stub(), RequestOfIds(std::vector<int32_t>(16, 1), 200));
+  server.WaitForLoad([](const v1::GetLoadResponse& load) { return load.open_streams() == 2; });
+  server.model().Release();
+  ASSERT_TRUE(first.ReadAll().ok());
+  ASSERT_TRUE(second.ReadAll().ok());
+  constexpr int64_t kFailures = 3;
+  for (int64_t i = 0; i < kFailures; ++i) {
+    Stream fails(server.stub(), RequestOfIds(std::vector<int32_t>(16, 1), 220));
+    fails.ReadAll();
+  }
+  server.WaitForLoad([](const v1::GetLoadResponse& load) { return load.held_pages() == 0; });
+
+  const EngineLoad load = server.engine().Load();
+  ASSERT_EQ(load.failed_rows, kFailures);
+  ASSERT_GT(load.preemptions, 0);
+  ASSERT_NE(load.preemptions, load.failed_rows) << "else the test tells nothing";
+  const std::string label = R"({model_name="scripted"})";
+  EXPECT_EQ(ValueOf(Text(server), "vllm:num_preemptions_total" + label), std::to_string(load.preemptions));
+  EXPECT_EQ(ValueOf(Text(server), "tramontane_failed_rows_total" + label), std::to_string(kFailures));
+}
+
 TEST(Metrics, PagesAreToldByGroupAndNoneIsHeldAfterTheLastRequest) {
   ScriptedServer server;
   server.model().Hold();
@@ -76,13 +132,14 @@ TEST(Metrics, OfTheGatewayTellItsServers) {
                                                 .others_calls = 2,
                                                 .started_calls = 9,
                                                 .lost_calls = 1},
-                                               {.address = "b:1"}});
+                                               {.address = "b:1"}},
+                                              /*dropped_log_lines=*/7);
   for (const char* line : {
            "tramontane_backend_up{backend=\"a:1\"} 1\n",
            "tramontane_backend_up{backend=\"b:1\"} 0\n",
            "tramontane_backend_open_calls{backend=\"a:1\"} 3\n",
            "# TYPE tramontane_backend_lost_calls_total counter\n",
-           "tramontane_dropped_log_lines_total 0\n",
+           "tramontane_dropped_log_lines_total 7\n",
            "tramontane_backend_lost_calls_total{backend=\"a:1\"} 1\n",
        }) {
     EXPECT_THAT(text, HasSubstr(line));

@@ -37,7 +37,7 @@ Program::Program(std::vector<std::string> arguments, const ProgramOptions& optio
   std::array<int, 2> out{}, err{};
   if (pipe2(out.data(), O_CLOEXEC) != 0 || pipe2(err.data(), O_CLOEXEC) != 0) std::abort();
   if (!options.reads_err) Fill(err[1]);
-  arguments.insert(arguments.begin(), TramontaneBinary());
+  arguments.insert(arguments.begin(), options.binary);
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);

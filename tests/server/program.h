@@ -15,6 +15,7 @@ namespace tramontane {
 std::string TramontaneBinary();
 
 struct ProgramOptions {
+  std::string binary = TramontaneBinary();
   std::function<void()> in_child = {};  // between fork and exec: limits, ignored signals
   bool reads_err = true;                // false: standard error is a full pipe that nobody reads
 };

@@ -70,6 +70,17 @@ class Refusals : public ::testing::Test {
 };
 ScriptedServer* Refusals::server_ = nullptr;
 
+// What a message takes before anything of ours has seen it.
+TEST(MessageMemory, AMessageThatWouldTakeMoreThanAllMayEndsItsCallAndNoOther) {
+  ScriptedServerOptions options;
+  options.server.grpc_memory_bytes = 4 << 20;
+  ScriptedServer server(options);
+  const grpc::Status status = RawCall(server.channel(), kTokenize, std::string(30 << 20, 'x'));
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << status.error_message();
+  Stream stream(server.stub(), RequestOfIds({1, 2}, 2));
+  EXPECT_TRUE(stream.ReadAll().ok());
+}
+
 struct FieldCase {
   const char* field;
   std::function<void(v1::GenerateRequest*)> spoil;
@@ -178,6 +189,21 @@ TEST_F(Refusals, APromptBeyondTheContextSaysHowLongItIs) {
   status = Send(text);
   ExpectRefused(status, "text");
   EXPECT_EQ(DetailOf<google::rpc::ErrorInfo>(status)->reason(), "CONTEXT_LENGTH_EXCEEDED");
+}
+
+// A chat that is far too long is refused by its bytes too: the length told is theirs, not a tokeniser's.
+TEST_F(Refusals, AChatFarBeyondTheContextIsRefusedByItsBytes) {
+  const auto length_told = [](const v1::GenerateRequest& request, const std::string& field) {
+    const grpc::Status status = Send(request);
+    ExpectRefused(status, field);
+    return DetailOf<google::rpc::ErrorInfo>(status)->metadata().at("prompt_tokens");
+  };
+  v1::GenerateRequest text, chat;
+  text.set_text(std::string(8u << 20, 'x'));
+  v1::ChatMessage* message = chat.mutable_chat()->add_messages();
+  message->set_role(v1::ROLE_USER);
+  message->set_content(text.text());
+  EXPECT_EQ(length_told(chat, "chat"), length_told(text, "text"));
 }
 
 TEST_F(Refusals, AnUnknownModelIsNotFound) {
@@ -292,6 +318,9 @@ TEST_F(Refusals, UnaryCallsNameTheirFields) {
   detokenize.add_token_ids(-4);
   EXPECT_EQ(server_->client().Detokenize(detokenize).status().field(), "token_ids[1]");
   EXPECT_EQ(server_->client().Tokenize({}).status().field(), "input");
+  v1::TokenizeRequest tokenize;
+  tokenize.set_text(std::string((8u << 20) + 1, 'x'));
+  EXPECT_EQ(server_->client().Tokenize(tokenize).status().field(), "text");
   EXPECT_EQ(server_->client().RenderChat({}).status().field(), "chat");
   v1::AbortRequest abort;
   for (int i = 0; i < 1025; ++i) abort.add_request_ids("x");

@@ -94,6 +94,11 @@ class ThreePaths : public ::testing::TestWithParam<Weights> {
     for (const char* drawn : {"id", "created"}) answer.erase(drawn);
     return answer;
   }
+  static std::string BytesOf(const json& token) {
+    std::string bytes;
+    for (const json& byte : token["bytes"]) bytes += static_cast<char>(byte.get<int>());
+    return bytes;
+  }
   // The text of a streamed completion, put together.
   static std::string StreamedText(const std::string& address, json body) {
     body["stream"] = true;
@@ -195,6 +200,51 @@ TEST_P(ThreePaths, SayTheSameOfAChatAndOfAStream) {
   ASSERT_TRUE(ids_over_grpc.ReadAll().ok());
   EXPECT_EQ(StreamedText(server_->http_address(), completion), ids_over_grpc.text());
   EXPECT_EQ(StreamedText(gateway_->address(), completion), ids_over_grpc.text());
+}
+
+TEST_P(ThreePaths, ListTheTokensOfAChatSoThatTheirBytesAreItsContent) {
+  for (const char* said : {"Hi!", "What is the capital of Japan?"}) {
+    const auto [in_process, separate] =
+        OverHttp("/v1/chat/completions", {{"messages", {{{"role", "user"}, {"content", said}}}},
+                                          {"temperature", 0},
+                                          {"max_tokens", 60},
+                                          {"logprobs", true},
+                                          {"top_logprobs", 1}});
+    EXPECT_EQ(in_process.dump(), separate.dump());
+    const json& choice = in_process["choices"][0];
+    std::string bytes;
+    for (const json& token : choice["logprobs"]["content"]) {
+      bytes += BytesOf(token);
+      EXPECT_EQ(token["token"], token["top_logprobs"][0]["token"]) << "the likeliest was taken";
+    }
+    if (GetParam() == Weights::kRandom) continue;  // says half characters, which a text shows as U+FFFD
+    EXPECT_EQ(bytes, choice["message"]["content"]);
+    ASSERT_EQ(choice["finish_reason"], "stop");
+    EXPECT_EQ(choice["logprobs"]["content"].back()["token"], "</s>");
+    EXPECT_TRUE(choice["logprobs"]["content"].back()["bytes"].is_null());
+  }
+}
+
+TEST_P(ThreePaths, TakeTheirOwnAnswersBack) {
+  const json tool = {{"type", "function"},
+                     {"function", {{"name", "f"}, {"parameters", {{"type", "object"}}}}}};
+  const json call = {
+      {"id", "Ab3456789"}, {"type", "function"}, {"function", {{"name", "f"}, {"arguments", "{}"}}}};
+  const json user = {{"role", "user"}, {"content", "Hi!"}};
+  const json result = {{"role", "tool"}, {"tool_call_id", "Ab3456789"}, {"content", "1"}};
+  const json system = {{"role", "system"}, {"content", "Be brief."}};
+  const auto answers = [&](json messages) {
+    OverHttp("/v1/chat/completions",
+             {{"messages", std::move(messages)}, {"tools", {tool}}, {"temperature", 0}, {"max_tokens", 2}});
+  };
+  for (const json& text :
+       {json("I look it up."), json(" "), json(R"(, {"name": "f", "argu)"), json(nullptr)}) {
+    answers({user, {{"role", "assistant"}, {"content", text}, {"tool_calls", {call}}}, result});
+    answers({user, {{"role", "assistant"}, {"content", text}}, user});
+  }
+  answers({user, {{"role", "assistant"}, {"content", nullptr}, {"refusal", nullptr}}, user, system, user});
+  answers({user, {{"role", "assistant"}, {"content", "Hello!"}}, system, user});
+  answers({user, {{"role", "assistant"}, {"tool_calls", {call}}}, result, system});
 }
 
 TEST_P(ThreePaths, RefuseTheSameRequestWithTheSameWords) {

@@ -38,6 +38,24 @@ TEST(WorkerPool, OneThreadWorksInTheOrderOfSubmission) {
   for (int i = 0; i < 100; ++i) EXPECT_EQ(order[static_cast<size_t>(i)], i);
 }
 
+TEST(WorkerPool, AClientThatHoldsItsPartLetsOthersPass) {
+  Blocker blocker;
+  WorkerPool pool({.threads = 2, .max_running_of_client = 1});
+  ASSERT_TRUE(pool.TrySubmit(1, "a", blocker.work()));
+  blocker.WaitUntilStarted();
+  std::atomic<bool> second_ran{false};
+  ASSERT_TRUE(pool.TrySubmit(1, "a", [&] { second_ran = true; }));
+  for (const char* client : {"b", "", "b"}) {
+    std::promise<void> ran;
+    ASSERT_TRUE(pool.TrySubmit(1, client, [&] { ran.set_value(); }));
+    ran.get_future().wait();
+  }
+  EXPECT_FALSE(second_ran) << "one thread was free, but not for the same client";
+  blocker.LetGo();
+  pool.WaitIdle();
+  EXPECT_TRUE(second_ran);
+}
+
 TEST(WorkerPool, RefusesWhatIsBeyondItsQueue) {
   Blocker blocker;
   WorkerPool pool({.threads = 1, .max_queued = 2});

@@ -1,5 +1,6 @@
-// The storm: random requests arrive, are cancelled, run out of time, are read slowly or not at all, in a pool
-// that is far too small for them; and still each gives what it gives alone, and every page comes back.
+// The storm: random requests arrive, are cancelled, run out of time, are read slowly or not at all, wait for
+// their masks, in a pool that is far too small for them; and still each gives what it gives alone, and every
+// page comes back.
 
 #include <gtest/gtest.h>
 
@@ -11,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/fake_grammar.h"
 #include "tests/support/in_process_engine.h"
 #include "tests/support/piece_tokenizer.h"
 #include "tests/support/temp_folder.h"
@@ -29,6 +31,20 @@ const PieceTokenizer& ThreeLetters() {
     return pieces;
   }());
   return tokenizer;
+}
+
+// Two of three tokens at each place, which ones depends on all before; the end from some length on.
+std::shared_ptr<const Grammar> RandomGrammar(uint32_t salt) {
+  return std::make_shared<FakeGrammar>([salt](const std::vector<int32_t>& output) {
+    uint32_t sum = salt;
+    for (const int32_t token : output) sum = sum * 31 + static_cast<uint32_t>(token);
+    std::vector<int32_t> allowed;
+    for (int32_t token = 3; token < 60; ++token) {
+      if ((static_cast<uint32_t>(token) + sum) % 3 != 0) allowed.push_back(token);
+    }
+    if (output.size() > 4 + salt % 12) allowed.assign(1, SteppedEngine::kEos);
+    return allowed;
+  });
 }
 
 class Storm {
@@ -87,6 +103,7 @@ class Storm {
     if (Chance(0.2)) request.stopping.min_tokens = std::min<int64_t>(4, *request.stopping.max_tokens);
     request.stopping.ignore_eos = Chance(0.5);
     request.stopping.include_stop = Chance(0.5);
+    if (Chance(0.3)) request.constraint.grammar = RandomGrammar(static_cast<uint32_t>(random_()));
     if (Chance(0.3)) request.output.logprobs = 2;
     if (Chance(0.2)) request.output.prompt_logprobs = 1;
     if (Chance(0.1)) request.deadline_ns = storm_.clock().NowNs() + Number(1, 60) * 1'000'000;
@@ -146,6 +163,7 @@ EngineLimits Stormy() {
   limits.max_queued_requests = 12;
   limits.max_partial_prefills = 3;
   limits.output_queue_steps = 3;
+  limits.max_constraint_step_ns = 1;  // no mask is waited for: rows sit steps out all the time
   return limits;
 }
 

@@ -168,11 +168,6 @@ FakeInferenceClient::FakeInferenceClient() {
   model.set_chat_format("v3");
   model.set_default_temperature(1.0f);
   model.set_default_top_p(1.0f);
-  server_info.set_version("0");
-  server_info.set_device("fake");
-  server_info.mutable_limits()->set_context(4096);
-  server_info.mutable_limits()->set_max_choices(16);
-  server_info.mutable_limits()->set_max_top_logprobs(20);
 }
 
 std::shared_ptr<FakeInferenceCall> FakeInferenceClient::WaitForCall(size_t n) {
@@ -256,9 +251,6 @@ void FakeInferenceClient::GetModel(v1::GetModelRequest request, Done<v1::GetMode
   done(error, model);
 }
 
-void FakeInferenceClient::GetServerInfo(Done<v1::GetServerInfoResponse> done) {
-  done(unary_error, server_info);
-}
 void FakeInferenceClient::GetLoad(Done<v1::GetLoadResponse> done) { done(unary_error, load); }
 
 // ---- scripts

@@ -69,7 +69,6 @@ class FakeInferenceClient final : public InferenceClient {
   // Not ok: what every unary call fails with.
   RpcError unary_error;
   v1::GetModelResponse model;  // "fake", context 4096, 300 tokens
-  v1::GetServerInfoResponse server_info;
   v1::GetLoadResponse load;
   bool is_ready = true;
   RpcError health_fault;  // ok(): healthy
@@ -97,7 +96,6 @@ class FakeInferenceClient final : public InferenceClient {
   // Contents of the messages, each on a line.
   void RenderChat(v1::RenderChatRequest request, Done<v1::RenderChatResponse> done) override;
   void GetModel(v1::GetModelRequest request, Done<v1::GetModelResponse> done) override;
-  void GetServerInfo(Done<v1::GetServerInfoResponse> done) override;
   void GetLoad(Done<v1::GetLoadResponse> done) override;
   bool ready() const override { return is_ready; }
   RpcError health() const override { return health_fault; }

@@ -15,7 +15,9 @@ namespace tramontane {
 
 class PieceTokenizer final : public Tokenizer {
  public:
-  explicit PieceTokenizer(std::vector<std::string> pieces) : pieces_(std::move(pieces)) {}
+  explicit PieceTokenizer(std::vector<std::string> pieces,
+                          LeadingSpace leading_space = LeadingSpace::kFirstDropped)
+      : pieces_(std::move(pieces)), leading_space_(leading_space) {}
 
   StatusOr<std::vector<int32_t>> Encode(std::string_view) const override {
     return Unimplemented("tests name ids themselves");
@@ -25,7 +27,7 @@ class PieceTokenizer final : public Tokenizer {
   int32_t bos_id() const override { return -1; }
   int32_t eos_id() const override { return -1; }
   int32_t unk_id() const override { return -1; }
-  LeadingSpace leading_space() const override { return LeadingSpace::kFirstDropped; }
+  LeadingSpace leading_space() const override { return leading_space_; }
   PieceKind Kind(int32_t id) const override {
     if (id < 0 || id >= vocab_size()) return PieceKind::kControl;
     const std::string& piece = pieces_[static_cast<size_t>(id)];
@@ -45,6 +47,7 @@ class PieceTokenizer final : public Tokenizer {
 
  private:
   std::vector<std::string> pieces_;
+  LeadingSpace leading_space_;
 };
 
 }  // namespace tramontane

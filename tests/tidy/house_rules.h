@@ -29,9 +29,9 @@ using Findings = std::vector<Finding>;
 // Reads the files named, skipping those that are gone from the disk.
 Tree LoadTree(const std::filesystem::path& root, const std::vector<std::string>& paths);
 
-// kernels/core <- kernels <- models <- engine <- server by #include; kernels/cpu and kernels/cuda are leaves
-// of which others see only the maker of the backend; server/gateway sees proto, kernels/core and the client
-// seam, nothing else of ours.
+// kernels/core <- kernels <- models <- engine <- server by #include, and within models tokenizer <- grammar;
+// kernels/cpu and kernels/cuda are leaves of which others see only the maker of the backend; server/gateway
+// sees proto, kernels/core and the client seam, nothing else of ours. No tests and no benchmarks.
 Findings LayersIncludeOnlyLowerOnes(const Tree& tree);
 
 // Nothing below server/ knows absl, gRPC or protobuf; logging stops at the engine's thread.

@@ -105,6 +105,21 @@ TEST(PlantedViolation, ALeafSeenFromOutsideIsFound) {
               FoundIn("kernels/cuda/attention.cu", "models/mistral.cc", "server/main.cc"));
 }
 
+TEST(PlantedViolation, AProductThatSeesTestsOrAFolderBesideItIsFound) {
+  const Tree tree = {
+      {"engine/engine.cc", "#include \"tests/support/fake_clock.h\"\n#include \"models/tokenizer/utf8.h\"\n"},
+      {"models/mistral.cc", "#include \"models/tokenizer/tokenizer.h\"\n#include \"bench/timing.h\"\n"},
+      {"models/tokenizer/load.cc", "#include \"models/grammar/ebnf.h\"\n"},
+      {"models/grammar/ebnf.cc", "#include \"models/tokenizer/tokenizer.h\"\n"},
+      {"engine/request.cc", "#include \"tramontane/v1/inference.pb.h\"\n"},
+      {"server/gateway/api_error.cc", "#include \"tramontane/v1/inference.pb.h\"\n"},
+      {"bench/gateway_bench.cc", "#include \"tests/support/fake_clock.h\"\n"},
+  };
+  EXPECT_THAT(LayersIncludeOnlyLowerOnes(tree),
+              FoundIn("engine/engine.cc", "models/mistral.cc", "models/mistral.cc",
+                      "models/tokenizer/load.cc", "engine/request.cc"));
+}
+
 TEST(PlantedViolation, AGatewayThatSeesTheEngineIsFound) {
   const Tree tree = {
       {"server/gateway/http.cc",

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Fetches xgrammar's source and builds its static library, once for all build trees and clones of this user.
-# Usage: get.sh fetch DIR    the source in DIR/source, by pip and by hash
+# Usage: get.sh fetch DIR    the source in DIR/source, by pip and by hash, with interruptible.patch applied
 #        get.sh build DIR    DIR/lib/libxgrammar.a, with the C++ compiler in $CXX (default: c++)
 # What is there already is left alone, and needs no network. Several may run at once: one works, the others wait.
 set -euo pipefail
@@ -16,6 +16,7 @@ fetch() {
     --requirement "$here/source.txt"
   mkdir fetching/source
   tar --extract --gzip --strip-components 1 --directory fetching/source --file fetching/xgrammar-*.tar.gz
+  patch --quiet --strip 1 --directory fetching/source --input "$here/interruptible.patch"
   mv fetching/source source
   rm -rf fetching
 }

@@ -29,6 +29,11 @@ Utf8Unit NextUtf8(std::string_view text);
 // The offset of the first byte that is not part of a whole code point; none if `text` is UTF-8.
 std::optional<size_t> FirstInvalidUtf8(std::string_view text);
 
+inline bool IsUtf8(std::string_view text) { return !FirstInvalidUtf8(text).has_value(); }
+
+// How many bytes at the end of `text` are the start of a code point that is not whole yet: 0 to 3.
+size_t TruncatedUtf8Bytes(std::string_view text);
+
 // `text` with each invalid or truncated unit as one U+FFFD: Python's text.decode("utf-8", errors="replace").
 std::string ReplaceInvalidUtf8(std::string_view text);
 

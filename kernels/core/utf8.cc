@@ -1,5 +1,6 @@
-#include "models/tokenizer/utf8.h"
+#include "kernels/core/utf8.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "kernels/core/check.h"
@@ -60,6 +61,13 @@ std::optional<size_t> FirstInvalidUtf8(std::string_view text) {
     at += unit.bytes;
   }
   return std::nullopt;
+}
+
+size_t TruncatedUtf8Bytes(std::string_view text) {
+  for (size_t back = 1; back <= std::min<size_t>(3, text.size()); ++back) {
+    if (NextUtf8(text.substr(text.size() - back)).kind == Utf8Kind::kTruncated) return back;
+  }
+  return 0;
 }
 
 std::string ReplaceInvalidUtf8(std::string_view text) {
