@@ -5,7 +5,7 @@
 #include <map>
 #include <system_error>
 
-#include "models/built_in_files.h"
+#include "models/files/built_in_files.h"
 #include "models/model_folder.h"
 
 namespace tramontane {

@@ -8,7 +8,7 @@
 #include <system_error>
 #include <vector>
 
-#include "models/built_in_files.h"
+#include "models/files/built_in_files.h"
 
 namespace tramontane {
 

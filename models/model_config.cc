@@ -6,7 +6,7 @@
 #include <set>
 #include <utility>
 
-#include "models/built_in_files.h"
+#include "models/files/built_in_files.h"
 #include "models/json_file.h"
 #include "models/kv_layout.h"
 #include "models/model_folder.h"

@@ -5,7 +5,7 @@
 #include <set>
 #include <system_error>
 
-#include "models/built_in_files.h"
+#include "models/files/built_in_files.h"
 #include "models/json_file.h"
 
 namespace tramontane {

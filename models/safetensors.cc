@@ -10,7 +10,7 @@
 #include <cstring>
 #include <utility>
 
-#include "models/built_in_files.h"
+#include "models/files/built_in_files.h"
 #include "models/json_file.h"
 
 namespace tramontane {

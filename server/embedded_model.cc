@@ -2,7 +2,7 @@
 
 #include <string_view>
 
-#include "models/built_in_files.h"
+#include "models/files/built_in_files.h"
 
 extern "C" {
 extern const char tramontane_config[], tramontane_config_end[];

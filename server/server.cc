@@ -79,8 +79,7 @@ void SetConnectionArguments(grpc::ServerBuilder* builder) {
 // What messages of all calls may take while they come and until they are parsed. Where that is spent, gRPC
 // ends the calls that hold it, with RESOURCE_EXHAUSTED. Without a bound of a connection's streams one client
 // could open calls without end.
-void BoundMessages(const ServerOptions& options, grpc::ServerBuilder* builder) {
-  grpc::ResourceQuota quota("tramontane");
+void BoundMessages(const ServerOptions& options, grpc::ResourceQuota& quota, grpc::ServerBuilder* builder) {
   quota.Resize(static_cast<size_t>(options.grpc_memory_bytes));
   builder->SetResourceQuota(quota);
   builder->SetMaxReceiveMessageSize(kMaxMessageBytes);
@@ -122,7 +121,8 @@ struct Server::Impl {
 
   InferenceCore core;
   EngineClient client;
-  InferenceService service;  // outlives `grpc`
+  InferenceService service;                 // outlives `grpc`
+  grpc::ResourceQuota quota{"tramontane"};  // keeps gRPC up from here on; it does not like to begin twice
   std::unique_ptr<grpc::Server> grpc;
   std::string address;
   std::unique_ptr<Gateway> gateway;  // null: no HTTP
@@ -152,7 +152,7 @@ Status Server::Impl::StartGrpc(const ServerOptions& options) {
   }
   grpc::ServerBuilder builder;
   SetConnectionArguments(&builder);
-  BoundMessages(options, &builder);
+  BoundMessages(options, quota, &builder);
   builder.SetMaxSendMessageSize(-1);
   builder.RegisterService(service.grpc_service());
   int port = 0;

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "models/built_in_files.h"
+#include "models/files/built_in_files.h"
 #include "models/tokenizer/sentencepiece.h"
 #include "models/tokenizer/sentencepiece_model.h"
 

@@ -8,7 +8,11 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <future>
 #include <string>
+#include <system_error>
+#include <thread>
+#include <vector>
 
 #include "server/commands/stop_signals.h"
 #include "server/logging.h"
@@ -68,6 +72,27 @@ Status CheckOpenFileLimit() {
                            " files (ulimit -n), a server needs at least " + std::to_string(kLeastOpenFiles));
 }
 
+// As many at once as a server starts (20 on two cores), and some: where one of gRPC's own is refused, its end
+// waits for that one for ever.
+Status CheckThreadLimit() {
+  const size_t wanted = 32 + size_t{2} * std::thread::hardware_concurrency();
+  std::promise<void> end;
+  const std::shared_future<void> ended = end.get_future().share();
+  std::vector<std::thread> threads;
+  threads.reserve(wanted);
+  Status status;
+  try {
+    while (threads.size() < wanted) threads.emplace_back([ended] { ended.wait(); });
+  } catch (const std::system_error& error) {
+    status = ResourceExhausted("the system gives " + std::to_string(threads.size()) +
+                               " threads (ulimit -u, ulimit -v), a server starts up to " +
+                               std::to_string(wanted) + ": " + error.what());
+  }
+  end.set_value();
+  for (std::thread& thread : threads) thread.join();
+  return status;
+}
+
 }  // namespace
 
 StartGuard::StartGuard() {
@@ -89,6 +114,7 @@ void StartGuard::Release() {
 
 Status PrepareToServe(const std::string& log_level, const std::string& log_format) {
   TM_RETURN_IF_ERROR(CheckOpenFileLimit());
+  TM_RETURN_IF_ERROR(CheckThreadLimit());
   TM_RETURN_IF_ERROR(SetUpLogging(log_level, log_format));
   return InstallStopSignals();
 }

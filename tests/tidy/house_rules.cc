@@ -76,15 +76,16 @@ const std::vector<Layer>& Layers() {
       {"kernels/cpu", {"kernels", "kernels/core"}},
       {"kernels/cuda", {"kernels", "kernels/core"}},
       {"kernels", {"kernels/core"}},
-      {"models/tokenizer", {"kernels/core"}},
+      {"models/files", {"kernels/core"}},
+      {"models/tokenizer", {"models/files", "kernels/core"}},
       {"models/grammar", {"models/tokenizer", "kernels/core"}},
-      {"models", {"kernels", "kernels/core"}},
+      {"models", {"models/files", "kernels", "kernels/core"}},
       {"engine", {"models", "models/grammar", "models/tokenizer", "kernels", "kernels/core"}},
       {"proto", {}},
       {"server/gateway", {"proto", "kernels/core"}},
       {"server",
-       {"server/gateway", "proto", "engine", "models", "models/grammar", "models/tokenizer", "kernels",
-        "kernels/core"}},
+       {"server/gateway", "proto", "engine", "models", "models/files", "models/grammar", "models/tokenizer",
+        "kernels", "kernels/core"}},
   };
   return layers;
 }

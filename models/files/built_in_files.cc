@@ -1,4 +1,4 @@
-#include "models/built_in_files.h"
+#include "models/files/built_in_files.h"
 
 #include <algorithm>
 #include <filesystem>
