@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "models/grammar/ebnf_tree.h"
 #include "kernels/core/utf8.h"
+#include "models/grammar/ebnf_tree.h"
 
 namespace tramontane {
 namespace {

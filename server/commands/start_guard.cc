@@ -59,6 +59,7 @@ extern "C" void OnAbort(int) { EndWithSentence(); }
     } catch (const std::exception& fault) {
       std::fprintf(stderr, "tramontane: %s\n", fault.what());
     } catch (...) {
+      std::fprintf(stderr, "tramontane: something was thrown that is no exception\n");
     }
   }
   EndWithSentence();

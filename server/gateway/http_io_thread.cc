@@ -120,11 +120,13 @@ bool TcpSocket::HasHungUp() {
 
 void TcpSocket::ShutdownSend() {
   error_code ignored;
+  // NOLINTNEXTLINE(bugprone-unused-return-value): `ignored` says the same
   socket_.shutdown(tcp::socket::shutdown_send, ignored);
 }
 
 void TcpSocket::Close() {
   error_code ignored;
+  // NOLINTNEXTLINE(bugprone-unused-return-value): `ignored` says the same
   socket_.close(ignored);
 }
 

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "kernels/core/utf8.h"
 #include "models/grammar/constraint_compiler.h"
 #include "models/tokenizer/load.h"
-#include "kernels/core/utf8.h"
 #include "tests/support/byte_tokenizer.h"
 #include "tests/support/piece_tokenizer.h"
 
