@@ -254,7 +254,11 @@ TEST_F(ConnectionTest, WhatIsReadAheadHasABoundAndTheRestStaysWhereItIs) {
   StagePeer& peer = stage().Connect();
   peer.Send(HttpPost("/x", "first"));
   stage().Run();
-  for (int i = 0; i < 20; ++i) peer.Send(HttpPost("/x", std::string(kMiB, 'a')));
+  const std::string second = HttpPost("/x", std::string(kMiB, 'a'));
+  peer.Send(second.substr(0, 1));  // so that a whole read more would be too much
+  stage().Run();
+  peer.Send(second.substr(1));
+  for (int i = 1; i < 20; ++i) peer.Send(second);
   stage().Advance(5000);
   EXPECT_LE(stage().held_bytes(), static_cast<int64_t>(kReadAheadBytes));
   EXPECT_GE(peer.unread_bytes(), 20 * kMiB - kReadAheadBytes);
