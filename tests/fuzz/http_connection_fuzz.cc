@@ -24,7 +24,7 @@
 #endif
 #endif
 #ifdef __SANITIZE_ADDRESS__
-#include <sanitizer/allocator_interface.h>
+extern "C" size_t __sanitizer_get_current_allocated_bytes();  // GCC has it without the header
 #endif
 
 namespace tramontane {
