@@ -16,8 +16,8 @@
 #include <string>
 #include <vector>
 
+#include "kernels/backends/cpu_backend.h"
 #include "kernels/core/check.h"
-#include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/thread_pool.h"
 
 namespace tramontane {

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "kernels/core/check.h"
-#include "server/gateway/openai_request.h"
-#include "server/gateway/openai_writer.h"
+#include "server/openai/answer_writer.h"
+#include "server/openai/generation_request.h"
 
 namespace tramontane {
 namespace {

@@ -25,8 +25,8 @@
 #include <vector>
 
 #include "bench/sgemm.h"
+#include "kernels/backends/cpu_backend.h"
 #include "kernels/core/check.h"
-#include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/thread_pool.h"
 #include "models/model.h"
 #include "tests/support/temp_folder.h"

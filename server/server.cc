@@ -18,14 +18,14 @@
 #include <utility>
 
 #include "kernels/core/check.h"
-#include "server/access_log.h"
-#include "server/engine_client.h"
-#include "server/gateway/gateway.h"
-#include "server/gateway/host_port.h"
-#include "server/inference_core.h"
-#include "server/inference_service.h"
-#include "server/logging.h"
-#include "server/metrics.h"
+#include "server/base/host_port.h"
+#include "server/core/engine_client.h"
+#include "server/core/inference_core.h"
+#include "server/core/metrics.h"
+#include "server/grpc/inference_service.h"
+#include "server/openai/access_log.h"
+#include "server/openai/gateway.h"
+#include "server/setup/logging.h"
 
 namespace tramontane {
 namespace {

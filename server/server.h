@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "kernels/core/status.h"
-#include "server/gateway/field_limits.h"
-#include "server/gateway/http_limits.h"
-#include "server/inference_client.h"
-#include "server/served_model.h"
+#include "server/core/field_limits.h"
+#include "server/core/inference_client.h"
+#include "server/core/served_model.h"
+#include "server/http/limits.h"
 
 namespace tramontane {
 

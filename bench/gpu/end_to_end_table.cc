@@ -12,7 +12,7 @@
 
 #include "bench/gpu/tables.h"
 #include "kernels/core/dtype.h"
-#include "server/cuda_loader.h"
+#include "server/setup/cuda_loader.h"
 #include "tests/support/in_process_engine.h"
 #include "tests/support/temp_folder.h"
 

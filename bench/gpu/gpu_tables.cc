@@ -14,7 +14,7 @@
 #include "bench/gpu/device.h"
 #include "bench/gpu/report.h"
 #include "bench/gpu/tables.h"
-#include "server/cuda_loader.h"
+#include "server/setup/cuda_loader.h"
 
 namespace tramontane::gpu {
 namespace {

@@ -1,4 +1,4 @@
-#include "kernels/cpu/cpu_backend.h"
+#include "kernels/backends/cpu_backend.h"
 
 #include <unistd.h>
 

@@ -1,6 +1,6 @@
 #include "kernels/cpu/isa.h"
 
-#include "kernels/cpu/cpu_backend.h"
+#include "kernels/backends/cpu_backend.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>

@@ -1,4 +1,4 @@
-#include "kernels/cuda/cuda_library.h"
+#include "kernels/backends/cuda_library.h"
 
 #include <algorithm>
 #include <cstring>

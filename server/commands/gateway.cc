@@ -12,16 +12,16 @@
 #include <utility>
 #include <vector>
 
-#include "server/access_log.h"
 #include "server/commands/commands.h"
 #include "server/commands/setting_flags.h"
 #include "server/commands/start_guard.h"
 #include "server/commands/stop_signals.h"
-#include "server/config.h"
-#include "server/gateway/gateway.h"
-#include "server/gateway_metrics.h"
-#include "server/logging.h"
-#include "server/remote_client.h"
+#include "server/openai/access_log.h"
+#include "server/openai/gateway.h"
+#include "server/remote/gateway_metrics.h"
+#include "server/remote/remote_client.h"
+#include "server/setup/config.h"
+#include "server/setup/logging.h"
 
 namespace tramontane {
 namespace {

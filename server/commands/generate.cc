@@ -7,7 +7,7 @@
 
 #include "server/commands/commands.h"
 #include "server/commands/local_generate.h"
-#include "server/grpc_client.h"
+#include "server/remote/grpc_client.h"
 
 namespace tramontane {
 

@@ -4,8 +4,8 @@
 
 #include "models/inspect.h"
 #include "server/commands/commands.h"
-#include "server/host_options.h"
-#include "server/model_source.h"
+#include "server/setup/host_options.h"
+#include "server/setup/model_source.h"
 
 namespace tramontane {
 

@@ -6,11 +6,11 @@
 #include <mutex>
 #include <utility>
 
-#include "server/engine_client.h"
-#include "server/host_options.h"
-#include "server/inference_core.h"
-#include "server/logging.h"
-#include "server/model_source.h"
+#include "server/core/engine_client.h"
+#include "server/core/inference_core.h"
+#include "server/setup/host_options.h"
+#include "server/setup/logging.h"
+#include "server/setup/model_source.h"
 
 namespace tramontane {
 

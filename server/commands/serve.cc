@@ -13,12 +13,12 @@
 #include "server/commands/setting_flags.h"
 #include "server/commands/start_guard.h"
 #include "server/commands/stop_signals.h"
-#include "server/config.h"
-#include "server/host_options.h"
-#include "server/logging.h"
-#include "server/model_source.h"
+#include "server/core/worker_pool.h"
 #include "server/server.h"
-#include "server/worker_pool.h"
+#include "server/setup/config.h"
+#include "server/setup/host_options.h"
+#include "server/setup/logging.h"
+#include "server/setup/model_source.h"
 
 namespace tramontane {
 

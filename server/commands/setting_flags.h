@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "server/config.h"
+#include "server/setup/config.h"
 
 namespace tramontane {
 

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "server/commands/stop_signals.h"
-#include "server/logging.h"
+#include "server/setup/logging.h"
 
 namespace tramontane {
 namespace {

@@ -1,6 +1,6 @@
 #include <cstdio>
 
-#include "kernels/cpu/cpu_backend.h"
+#include "kernels/backends/cpu_backend.h"
 #include "server/commands/commands.h"
 
 namespace tramontane {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "engine/engine_host.h"
-#include "kernels/cpu/cpu_backend.h"
+#include "kernels/backends/cpu_backend.h"
 #include "models/memory_plan.h"
 #include "tests/support/counting_backend.h"
 #include "tests/support/in_process_engine.h"

@@ -19,7 +19,7 @@
 #include <random>
 #include <vector>
 
-#include "kernels/cpu/cpu_backend.h"
+#include "kernels/backends/cpu_backend.h"
 #include "tests/support/cuda_device.h"
 #include "tests/support/in_process_engine.h"
 #include "tests/support/model_driver.h"

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/cpu/cpu_backend.h"
+#include "kernels/backends/cpu_backend.h"
 #include "models/weights.h"
 #include "tests/support/in_process_engine.h"
 #include "tests/support/temp_folder.h"

@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "kernels/core/check.h"
-#include "server/gateway/gzip.h"
+#include "server/http/gzip.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   constexpr int64_t kMaxBytes = 100'000;

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "kernels/core/check.h"
-#include "server/gateway/http_parser.h"
+#include "server/http/parser.h"
 
 namespace tramontane {
 namespace {
@@ -26,7 +26,8 @@ std::vector<std::string> RequestsOf(std::string_view bytes, size_t step) {
     TM_CHECK(used <= read - taken, "took %zu of %zu bytes", used, read - taken);
     taken += used;
     if (parser.failed()) {
-      TM_CHECK(parser.error().status >= 400 && !parser.error().message.empty(), "refused without a reason");
+      TM_CHECK(parser.refusal().status >= 400 && !parser.refusal().message.empty(),
+               "refused without a reason");
       return requests;
     }
     if (parser.done()) {

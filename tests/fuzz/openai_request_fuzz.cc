@@ -10,9 +10,9 @@
 
 #include "kernels/core/check.h"
 #include "kernels/core/utf8.h"
-#include "server/gateway/openai_json.h"
-#include "server/gateway/openai_request.h"
-#include "server/gateway/openai_responses.h"
+#include "server/openai/generation_request.h"
+#include "server/openai/json.h"
+#include "server/openai/responses.h"
 
 namespace tramontane {
 namespace {

@@ -11,7 +11,7 @@
 #include <string_view>
 
 #include "kernels/core/check.h"
-#include "server/gateway/tool_calls.h"
+#include "server/openai/tool_calls.h"
 
 namespace tramontane {
 namespace {

@@ -12,7 +12,7 @@
 #include <tuple>
 #include <vector>
 
-#include "kernels/cpu/cpu_backend.h"
+#include "kernels/backends/cpu_backend.h"
 #include "kernels/cpu/linear.h"
 #include "tests/reference/linear.h"
 #include "tests/support/test_scale.h"

@@ -32,7 +32,7 @@
 
 #include "engine/clock.h"
 #include "engine/engine_host.h"
-#include "kernels/cpu/cpu_backend.h"
+#include "kernels/backends/cpu_backend.h"
 #include "tests/support/in_process_engine.h"
 #include "tests/support/test_scale.h"
 

@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "kernels/cpu/cpu_backend.h"
+#include "kernels/backends/cpu_backend.h"
 #include "models/model.h"
 #include "tests/support/counting_backend.h"
 #include "tests/support/temp_folder.h"

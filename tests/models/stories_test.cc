@@ -13,7 +13,7 @@
 #include <fstream>
 #include <iterator>
 
-#include "kernels/cpu/cpu_backend.h"
+#include "kernels/backends/cpu_backend.h"
 #include "models/model.h"
 #include "tests/support/model_driver.h"
 #include "tests/support/temp_folder.h"

@@ -9,7 +9,7 @@
 #include <cstring>
 #include <limits>
 
-#include "kernels/cpu/cpu_backend.h"
+#include "kernels/backends/cpu_backend.h"
 #include "tests/support/counting_backend.h"
 #include "tests/support/model_driver.h"
 #include "tests/support/temp_folder.h"

@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/engine_host.h"
-#include "kernels/cpu/cpu_backend.h"
+#include "kernels/backends/cpu_backend.h"
 #include "tests/server/scripted_server.h"
 
 namespace tramontane {

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "server/inference_client.h"
+#include "server/core/inference_client.h"
 
 namespace tramontane {
 

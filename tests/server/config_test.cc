@@ -1,5 +1,5 @@
 // Settings of `serve`: every problem is reported at once, each naming key, value and limit.
-#include "server/config.h"
+#include "server/setup/config.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

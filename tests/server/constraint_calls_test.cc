@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "models/grammar/constraint_compiler.h"
-#include "server/inference_core.h"
+#include "server/core/inference_core.h"
 #include "tests/server/call_reader.h"
 #include "tests/server/scripted_server.h"
 #include "tests/support/fake_grammar.h"

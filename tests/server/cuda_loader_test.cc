@@ -1,6 +1,6 @@
 // The CUDA library from the outside, by a program linked with a C++ library of its own (-static-libstdc++),
 // and what the server says of a library that it cannot use.
-#include "server/cuda_loader.h"
+#include "server/setup/cuda_loader.h"
 
 #include <dlfcn.h>
 #include <gmock/gmock.h>
@@ -11,7 +11,7 @@
 #include <fstream>
 #include <string>
 
-#include "kernels/cuda/cuda_library.h"
+#include "kernels/backends/cuda_library.h"
 #include "tests/support/temp_folder.h"
 
 namespace tramontane {

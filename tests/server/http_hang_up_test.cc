@@ -6,8 +6,8 @@
 #include <string>
 #include <utility>
 
-#include "server/gateway/gateway.h"
-#include "server/remote_client.h"
+#include "server/openai/gateway.h"
+#include "server/remote/remote_client.h"
 #include "tests/server/scripted_server.h"
 #include "tests/support/http_test_client.h"
 

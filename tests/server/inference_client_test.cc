@@ -10,8 +10,8 @@
 #include <optional>
 #include <thread>
 
-#include "server/joined_events.h"
-#include "server/remote_client.h"
+#include "server/remote/joined_events.h"
+#include "server/remote/remote_client.h"
 #include "tests/server/call_reader.h"
 #include "tests/server/scripted_server.h"
 

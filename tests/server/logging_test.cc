@@ -10,7 +10,7 @@
 #include <sstream>
 #include <string>
 
-#include "server/log_writer.h"
+#include "server/setup/log_writer.h"
 
 namespace tramontane {
 namespace {

@@ -1,12 +1,12 @@
 // The text of GET /metrics: names and labels that others read, and that it counts the requests of both doors.
-#include "server/metrics.h"
+#include "server/core/metrics.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
 
-#include "server/gateway_metrics.h"
+#include "server/remote/gateway_metrics.h"
 #include "tests/server/call_reader.h"
 #include "tests/server/scripted_server.h"
 

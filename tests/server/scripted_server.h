@@ -16,7 +16,7 @@
 #include "engine/engine.h"
 #include "engine/engine_thread.h"
 #include "models/tokenizer/tokenizer.h"
-#include "server/grpc_client.h"
+#include "server/remote/grpc_client.h"
 #include "server/server.h"
 #include "tests/server/scripted_model.h"
 #include "tramontane/v1/inference.grpc.pb.h"

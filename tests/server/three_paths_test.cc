@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "engine/engine_host.h"
-#include "kernels/cpu/cpu_backend.h"
-#include "server/gateway/gateway.h"
-#include "server/remote_client.h"
+#include "kernels/backends/cpu_backend.h"
+#include "server/openai/gateway.h"
+#include "server/remote/remote_client.h"
 #include "tests/server/scripted_server.h"
 #include "tests/support/http_test_client.h"
 #include "tests/support/temp_folder.h"

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "server/gateway/http_connection.h"
+#include "server/http/connection.h"
 
 namespace tramontane {
 

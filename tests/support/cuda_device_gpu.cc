@@ -3,7 +3,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "server/cuda_loader.h"
+#include "server/setup/cuda_loader.h"
 #include "tests/support/cuda_device.h"
 
 namespace tramontane {

@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "server/inference_client.h"
+#include "server/core/inference_client.h"
 
 namespace tramontane {
 

@@ -14,7 +14,7 @@
 #include "engine/backend_model_runner.h"
 #include "engine/engine.h"
 #include "engine/signal.h"
-#include "kernels/cpu/cpu_backend.h"
+#include "kernels/backends/cpu_backend.h"
 #include "models/model.h"
 #include "tests/support/delayed_backend.h"
 #include "tests/support/fake_clock.h"

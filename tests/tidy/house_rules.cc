@@ -69,12 +69,14 @@ struct Layer {
   std::vector<std::string_view> lower;
 };
 
-// Every arrow of the tree. A folder that has no row is part of the one around it.
+// Every arrow of the tree, and no other: each is there because a file uses it (EveryArrowIsUsed). A folder
+// that has no row is part of the one around it.
 const std::vector<Layer>& Layers() {
   static const std::vector<Layer> layers = {
       {"kernels/core", {}},
-      {"kernels/cpu", {"kernels", "kernels/core"}},
-      {"kernels/cuda", {"kernels", "kernels/core"}},
+      {"kernels/backends", {"kernels", "kernels/core"}},
+      {"kernels/cpu", {"kernels/backends", "kernels", "kernels/core"}},
+      {"kernels/cuda", {"kernels/backends", "kernels", "kernels/core"}},
       {"kernels", {"kernels/core"}},
       {"models/files", {"kernels/core"}},
       {"models/tokenizer", {"models/files", "kernels/core"}},
@@ -82,19 +84,26 @@ const std::vector<Layer>& Layers() {
       {"models", {"models/files", "kernels", "kernels/core"}},
       {"engine", {"models", "models/grammar", "models/tokenizer", "kernels", "kernels/core"}},
       {"proto", {}},
-      {"server/gateway", {"proto", "kernels/core"}},
+      {"server/base", {"kernels/core"}},
+      {"server/core",
+       {"server/base", "proto", "engine", "models", "models/grammar", "models/tokenizer", "kernels",
+        "kernels/core"}},
+      {"server/http", {"server/base", "kernels/core"}},
+      {"server/openai", {"server/http", "server/core", "server/base", "proto", "kernels/core"}},
+      {"server/grpc", {"server/core", "proto", "kernels/core"}},
+      {"server/remote", {"server/core", "proto", "kernels/core"}},
+      {"server/setup",
+       {"server/http", "server/core", "server/base", "engine", "models/files", "models/grammar",
+        "kernels/backends", "kernels", "kernels/core"}},
       {"server",
-       {"server/gateway", "proto", "engine", "models", "models/files", "models/grammar", "models/tokenizer",
-        "kernels", "kernels/core"}},
+       {"server/grpc", "server/openai", "server/http", "server/core", "server/base", "server/setup",
+        "kernels/core"}},
+      {"server/commands",
+       {"server", "server/openai", "server/remote", "server/core", "server/setup", "proto", "models",
+        "kernels/backends", "kernels/core"}},
   };
   return layers;
 }
-
-// Headers that anybody above may include although their folder is closed.
-constexpr std::array<std::string_view, 5> kDoors = {
-    "kernels/cpu/cpu_backend.h", "kernels/cuda/cuda_library.h", "server/inference_client.h",
-    "server/request_id.h",       "server/rpc_error.h",
-};
 
 // The innermost layer a path lies in; tests and benchmarks are in none and may include anything.
 const Layer* LayerOf(std::string_view path) {
@@ -113,8 +122,6 @@ bool MayInclude(const Layer& from, const std::string& header) {
   if (IsUnder(header, "tests") || IsUnder(header, "bench")) return false;
   const Layer* to = LayerOf(header);
   if (to == nullptr || to == &from) return true;
-  const bool is_door = std::find(kDoors.begin(), kDoors.end(), header) != kDoors.end();
-  if (is_door) return from.folder.starts_with("server");
   return std::find(from.lower.begin(), from.lower.end(), to->folder) != from.lower.end();
 }
 
@@ -161,6 +168,56 @@ Findings LayersIncludeOnlyLowerOnes(const Tree& tree) {
       const auto header = IncludedPath(line);
       if (header && !MayInclude(*layer, *header)) {
         findings.push_back({file.path, number, std::string(layer->folder) + " must not see " + *header});
+      }
+    });
+  }
+  return findings;
+}
+
+Findings EveryArrowIsUsed(const Tree& tree) {
+  std::set<std::pair<std::string_view, std::string_view>> used;
+  for (const File& file : tree) {
+    const Layer* from = LayerOf(file.path);
+    if (from == nullptr || !IsCode(file.path)) continue;
+    ForEachLine(file, [&](int64_t, const std::string& line) {
+      const auto header = IncludedPath(line);
+      const Layer* to = header ? LayerOf(*header) : nullptr;
+      if (to != nullptr) used.emplace(from->folder, to->folder);
+    });
+  }
+  Findings findings;
+  for (const Layer& from : Layers()) {
+    for (const std::string_view to : from.lower) {
+      if (used.count({from.folder, to}) != 0) continue;
+      findings.push_back({std::string(from.folder), 0, "no file of it uses its arrow to " + std::string(to)});
+    }
+  }
+  return findings;
+}
+
+Findings LibrariesHaveTheirRooms(const Tree& tree) {
+  struct Library {
+    std::regex header;
+    std::vector<std::string_view> folders;  // whose own files may include it; not those of folders inside
+  };
+  static const std::vector<Library> libraries = {
+      {std::regex("^(grpc|absl/|google/rpc/)"), {"server/grpc", "server/remote", "server"}},
+      {std::regex("^boost/"), {"server/http"}},
+      {std::regex("^prometheus/"), {"server/core"}},
+      {std::regex("^CLI/"), {"server/commands"}},
+      {std::regex("^xgrammar/"), {"models/grammar"}},
+  };
+  Findings findings;
+  for (const File& file : tree) {
+    const Layer* layer = LayerOf(file.path);
+    if (layer == nullptr || !IsCode(file.path)) continue;
+    ForEachLine(file, [&](int64_t number, const std::string& line) {
+      const auto header = IncludedPath(line);
+      for (const Library& library : libraries) {
+        const auto& folders = library.folders;
+        if (!header || !std::regex_search(*header, library.header)) continue;
+        if (std::find(folders.begin(), folders.end(), layer->folder) != folders.end()) continue;
+        findings.push_back({file.path, number, *header + " is not for " + std::string(layer->folder)});
       }
     });
   }

@@ -34,6 +34,12 @@ Tree LoadTree(const std::filesystem::path& root, const std::vector<std::string>&
 // sees proto, kernels/core and the client seam, nothing else of ours. No tests and no benchmarks.
 Findings LayersIncludeOnlyLowerOnes(const Tree& tree);
 
+// Every arrow of that list has a file that goes along it.
+Findings EveryArrowIsUsed(const Tree& tree);
+
+// gRPC, Boost and the like are included in the rooms that are for them alone.
+Findings LibrariesHaveTheirRooms(const Tree& tree);
+
 // Nothing below server/ knows absl, gRPC or protobuf; logging stops at the engine's thread.
 Findings NothingBelowTheServerKnowsTheWire(const Tree& tree);
 

@@ -20,9 +20,11 @@ void PrintTo(const Finding& finding, std::ostream* out) {
 
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::Field;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 // What git tracks; empty where there is no git or this is no checkout.
 std::vector<std::string> TrackedPaths() {
@@ -51,6 +53,8 @@ class HouseRules : public ::testing::Test {
   Tree tree_;
 };
 
+TEST_F(HouseRules, EveryArrowIsUsed) { EXPECT_THAT(EveryArrowIsUsed(tree_), IsEmpty()); }
+TEST_F(HouseRules, LibrariesHaveTheirRooms) { EXPECT_THAT(LibrariesHaveTheirRooms(tree_), IsEmpty()); }
 TEST_F(HouseRules, LayersIncludeOnlyLowerOnes) { EXPECT_THAT(LayersIncludeOnlyLowerOnes(tree_), IsEmpty()); }
 TEST_F(HouseRules, NothingBelowTheServerKnowsTheWire) {
   EXPECT_THAT(NothingBelowTheServerKnowsTheWire(tree_), IsEmpty());
@@ -83,26 +87,27 @@ TEST(PlantedViolation, AnUpwardIncludeIsFound) {
       {"kernels/backend.h", "#include \"kernels/core/status.h\"\n#include \"models/model.h\"\n"},
       {"models/model.cc", "#include \"kernels/backend.h\"\n#include \"models/model.h\"\n"},
       {"models/mistral.cc", "#  include \"engine/request.h\"\n"},
-      {"engine/engine.cc", "#include \"models/model.h\"\n#include \"server/config.h\"\n"},
-      {"server/main.cc", "#include \"engine/engine.h\"\n"},
+      {"engine/engine.cc", "#include \"models/model.h\"\n#include \"server/setup/config.h\"\n"},
+      {"server/setup/host_options.cc", "#include \"engine/engine.h\"\n"},
   };
   EXPECT_THAT(LayersIncludeOnlyLowerOnes(tree),
               ElementsAre(Finding{"kernels/core/status.h", 1, "kernels/core must not see kernels/backend.h"},
                           Finding{"kernels/backend.h", 2, "kernels must not see models/model.h"},
                           Finding{"models/mistral.cc", 1, "models must not see engine/request.h"},
-                          Finding{"engine/engine.cc", 2, "engine must not see server/config.h"}));
+                          Finding{"engine/engine.cc", 2, "engine must not see server/setup/config.h"}));
 }
 
 TEST(PlantedViolation, ALeafSeenFromOutsideIsFound) {
   const Tree tree = {
       {"kernels/cpu/linear.cc", "#include \"kernels/cpu/linear.h\"\n#include \"kernels/backend.h\"\n"},
       {"kernels/cuda/attention.cu", "#include \"kernels/cpu/linear.h\"\n"},
-      {"models/mistral.cc", "#include \"kernels/cpu/cpu_backend.h\"\n"},
-      {"server/main.cc", "#include \"kernels/cpu/cpu_backend.h\"\n#include \"kernels/cpu/linear.h\"\n"},
+      {"models/mistral.cc", "#include \"kernels/backends/cpu_backend.h\"\n"},
+      {"server/commands/main.cc",
+       "#include \"kernels/backends/cpu_backend.h\"\n#include \"kernels/cpu/linear.h\"\n"},
       {"tests/kernels/linear_test.cc", "#include \"kernels/cpu/linear.h\"\n"},
   };
   EXPECT_THAT(LayersIncludeOnlyLowerOnes(tree),
-              FoundIn("kernels/cuda/attention.cu", "models/mistral.cc", "server/main.cc"));
+              FoundIn("kernels/cuda/attention.cu", "models/mistral.cc", "server/commands/main.cc"));
 }
 
 TEST(PlantedViolation, AProductThatSeesTestsOrAFolderBesideItIsFound) {
@@ -112,7 +117,7 @@ TEST(PlantedViolation, AProductThatSeesTestsOrAFolderBesideItIsFound) {
       {"models/tokenizer/load.cc", "#include \"models/grammar/ebnf.h\"\n"},
       {"models/grammar/ebnf.cc", "#include \"models/tokenizer/tokenizer.h\"\n"},
       {"engine/request.cc", "#include \"tramontane/v1/inference.pb.h\"\n"},
-      {"server/gateway/api_error.cc", "#include \"tramontane/v1/inference.pb.h\"\n"},
+      {"server/openai/api_error.cc", "#include \"tramontane/v1/inference.pb.h\"\n"},
       {"bench/gateway_bench.cc", "#include \"tests/support/fake_clock.h\"\n"},
   };
   EXPECT_THAT(LayersIncludeOnlyLowerOnes(tree),
@@ -120,16 +125,39 @@ TEST(PlantedViolation, AProductThatSeesTestsOrAFolderBesideItIsFound) {
                       "models/tokenizer/load.cc", "engine/request.cc"));
 }
 
-TEST(PlantedViolation, AGatewayThatSeesTheEngineIsFound) {
+TEST(PlantedViolation, ARoomThatLeansOnOneThatIsNotBelowItIsFound) {
   const Tree tree = {
-      {"server/gateway/http.cc",
-       "#include \"server/inference_client.h\"\n#include \"server/rpc_error.h\"\n#include "
+      {"server/openai/gateway.h",
+       "#include \"server/core/inference_client.h\"\n#include \"server/http/http.h\"\n#include "
        "\"kernels/core/status.h\"\n"},
-      {"server/gateway/sse.cc", "#include \"engine/request.h\"\n"},
-      {"server/gateway/json.cc", "#include \"server/config.h\"\n#include \"kernels/backend.h\"\n"},
+      {"server/openai/sse.cc", "#include \"engine/request.h\"\n"},
+      {"server/openai/json.cc", "#include \"server/setup/config.h\"\n#include \"kernels/backend.h\"\n"},
+      {"server/http/parser.cc", "#include \"server/openai/api_error.h\"\n"},
+      {"server/core/served_call.cc", "#include \"server/grpc/grpc_status.h\"\n"},
+      {"server/server.cc", "#include \"server/commands/commands.h\"\n"},
   };
   EXPECT_THAT(LayersIncludeOnlyLowerOnes(tree),
-              FoundIn("server/gateway/sse.cc", "server/gateway/json.cc", "server/gateway/json.cc"));
+              FoundIn("server/openai/sse.cc", "server/openai/json.cc", "server/openai/json.cc",
+                      "server/http/parser.cc", "server/core/served_call.cc", "server/server.cc"));
+}
+
+TEST(PlantedViolation, AnArrowThatNobodyUsesIsFound) {
+  const Tree tree = {{"server/base/host_port.h", "#include \"kernels/core/status.h\"\n"}};
+  const Findings findings = EveryArrowIsUsed(tree);
+  EXPECT_THAT(findings, Contains(Finding{"server/grpc", 0, "no file of it uses its arrow to server/core"}));
+  EXPECT_THAT(findings, Not(Contains(Field(&Finding::path, "server/base"))));
+}
+
+TEST(PlantedViolation, ALibraryInAnotherRoomIsFound) {
+  const Tree tree = {
+      {"server/http/parser.cc", "#include <boost/beast/http.hpp>\n"},
+      {"server/openai/stages.cc", "#include <boost/asio/ip/address.hpp>\n"},
+      {"server/core/served_call.cc", "#include <grpcpp/grpcpp.h>\n"},
+      {"server/server.cc", "#include <grpcpp/server_builder.h>\n"},
+      {"tests/server/generate_test.cc", "#include <grpcpp/grpcpp.h>\n"},
+  };
+  EXPECT_THAT(LibrariesHaveTheirRooms(tree),
+              FoundIn("server/openai/stages.cc", "server/core/served_call.cc"));
 }
 
 TEST(PlantedViolation, ANameDefinedTwiceIsFound) {

@@ -1,0 +1,70 @@
+#include "server/core/constraint_convert.h"
+
+#include <memory>
+#include <utility>
+
+#include "models/grammar/constraint_compiler.h"
+
+namespace tramontane {
+namespace {
+
+// `path` goes on to the kind that was set.
+RpcError ToSpec(const v1::Constraint& proto, ConstraintSpec* spec, std::string* path) {
+  switch (proto.kind_case()) {
+    case v1::Constraint::kJsonSchema:
+      spec->kind = ConstraintSpec::Kind::kJsonSchema;
+      spec->text = proto.json_schema();
+      *path += ".json_schema";
+      return {};
+    case v1::Constraint::kJsonObject:
+      spec->kind = ConstraintSpec::Kind::kJsonObject;
+      *path += ".json_object";
+      if (!proto.json_object()) return FieldError(*path, "is false; leave it out instead");
+      return {};
+    case v1::Constraint::kRegex:
+      spec->kind = ConstraintSpec::Kind::kRegex;
+      spec->text = proto.regex();
+      *path += ".regex";
+      return {};
+    case v1::Constraint::kGrammar:
+      spec->kind = ConstraintSpec::Kind::kGrammar;
+      spec->text = proto.grammar();
+      *path += ".grammar";
+      return {};
+    case v1::Constraint::kChoice:
+      spec->kind = ConstraintSpec::Kind::kChoice;
+      spec->choices.assign(proto.choice().texts().begin(), proto.choice().texts().end());
+      *path += ".choice.texts";
+      return {};
+    case v1::Constraint::KIND_NOT_SET:
+      break;
+  }
+  return FieldError(*path,
+                    "is empty: exactly one of json_schema, json_object, regex, grammar and choice is "
+                    "needed");
+}
+
+}  // namespace
+
+RpcError ConvertConstraint(const ServedModel& model, const std::string& path, const v1::Constraint& proto,
+                           const std::function<bool()>& wanted, ConstraintParams* constraint) {
+  if (model.constraints == nullptr) {
+    RpcError error =
+        ToRpcError(Unimplemented(path + ": this server has no structured output").WithField(path));
+    error.reason = "NO_STRUCTURED_OUTPUT";
+    return error;
+  }
+  ConstraintSpec spec;
+  std::string kind_path = path;
+  if (RpcError error = ToSpec(proto, &spec, &kind_path); !error.ok()) return error;
+  StatusOr<std::shared_ptr<const Grammar>> grammar = model.constraints->Compile(spec, wanted);
+  if (!grammar.ok()) {
+    if (grammar.status().code() != StatusCode::kInvalidArgument) return ToRpcError(grammar.status());
+    return FieldError(kind_path, grammar.status().message());
+  }
+  constraint->grammar = *std::move(grammar);
+  constraint->forced_prefix.assign(proto.forced_prefix_ids().begin(), proto.forced_prefix_ids().end());
+  return {};
+}
+
+}  // namespace tramontane

@@ -1,0 +1,130 @@
+#include "server/core/engine_client.h"
+
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "server/core/served_call.h"
+
+namespace tramontane {
+namespace {
+
+Caller CallerOf(const InferenceCallOptions& options) {
+  Caller caller;
+  if (!options.correlation_id.empty()) caller.correlation_id = options.correlation_id;
+  caller.continues = options.continues;
+  return caller;
+}
+
+// One Generate of the gateway.
+//
+//   waiting for a worker -> admitted, or refused -> ended (the outcome was known to Take)
+class EngineCall final : public InferenceCall, public std::enable_shared_from_this<EngineCall> {
+ public:
+  EngineCall(InferenceCore& core, const InferenceCallOptions& options, std::function<void()> on_ready)
+      : on_ready_(std::move(on_ready)), served_(core, CallerOf(options)) {}
+
+  InferenceEvents Take() override;
+  void Cancel() override { served_.Cancel(); }
+
+  RpcError Open() { return served_.Open(); }
+  void Admit(const v1::GenerateRequest& request);  // worker
+  void End(const RpcError& refusal) { served_.End(refusal); }
+
+ private:
+  const std::function<void()> on_ready_;
+  ServedCall served_;
+
+  std::mutex mutex_;  // guards the next two, and one Take against another
+  bool admitted_ = false;
+  std::optional<RpcError> refusal_;  // until it is taken
+};
+
+// The engine may have called `on_ready` before there was anything to take here, so the reader is told again.
+void EngineCall::Admit(const v1::GenerateRequest& request) {
+  RpcError error = served_.CheckIsWanted();
+  if (error.ok()) {
+    error = served_.Admit(request, [weak = weak_from_this()] {
+      if (const std::shared_ptr<EngineCall> call = weak.lock()) call->on_ready_();
+    });
+  }
+  {
+    std::lock_guard lock(mutex_);
+    admitted_ = error.ok();
+    if (!admitted_) {
+      served_.End(error);
+      refusal_ = error;
+    }
+  }
+  on_ready_();
+}
+
+InferenceEvents EngineCall::Take() {
+  std::lock_guard lock(mutex_);
+  if (refusal_) return {.events = {}, .done = true, .outcome = *std::exchange(refusal_, std::nullopt)};
+  if (!admitted_) return {};
+  InferenceEvents taken = served_.Take();
+  if (taken.done) served_.End(taken.outcome);
+  return taken;
+}
+
+}  // namespace
+
+std::shared_ptr<InferenceCall> EngineClient::Generate(v1::GenerateRequest request,
+                                                      const InferenceCallOptions& options,
+                                                      std::function<void()> on_ready, RpcError* refusal) {
+  auto call = std::make_shared<EngineCall>(core_, options, std::move(on_ready));
+  *refusal = call->Open();
+  if (refusal->ok()) {
+    const auto shared = std::make_shared<const v1::GenerateRequest>(std::move(request));
+    if (core_.SubmitCall(*shared, options.client, [call, shared] { call->Admit(*shared); })) return call;
+    *refusal = core_.WorkersBusyError();
+  }
+  call->End(*refusal);
+  return nullptr;
+}
+
+void EngineClient::Tokenize(v1::TokenizeRequest request, Done<v1::TokenizeResponse> done) {
+  OnWorker(std::move(request), done, &ProtoConverter::Tokenize);
+}
+
+void EngineClient::Detokenize(v1::DetokenizeRequest request, Done<v1::DetokenizeResponse> done) {
+  OnWorker(std::move(request), done, &ProtoConverter::Detokenize);
+}
+
+void EngineClient::RenderChat(v1::RenderChatRequest request, Done<v1::RenderChatResponse> done) {
+  OnWorker(std::move(request), done, &ProtoConverter::RenderChat);
+}
+
+void EngineClient::GetModel(v1::GetModelRequest request, Done<v1::GetModelResponse> done) {
+  AtOnce(done, [&](const Serving& serving, auto* response) {
+    return serving.converter.GetModel(request, response);
+  });
+}
+
+void EngineClient::GetLoad(Done<v1::GetLoadResponse> done) {
+  AtOnce(done, [&](const Serving& serving, auto* response) { return core_.GetLoad(serving, response); });
+}
+
+template <typename Request, typename Response>
+void EngineClient::OnWorker(Request request, const Done<Response>& done,
+                            Converter<Request, Response> convert) {
+  const auto bytes = static_cast<int64_t>(request.ByteSizeLong());
+  const RpcError refusal =
+      core_.OnWorker(bytes, [done, convert, request = std::move(request)](const Serving& serving) {
+        Response response;
+        const RpcError error = (serving.converter.*convert)(request, &response);
+        done(error, response);
+      });
+  if (!refusal.ok()) done(refusal, {});
+}
+
+template <typename Response, typename Answer>
+void EngineClient::AtOnce(const Done<Response>& done, const Answer& answer) const {
+  const Serving* serving = core_.serving();
+  Response response;
+  const RpcError error = serving == nullptr ? InferenceCore::LoadingError() : answer(*serving, &response);
+  done(error, response);
+}
+
+}  // namespace tramontane

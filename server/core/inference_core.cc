@@ -1,0 +1,164 @@
+#include "server/core/inference_core.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "server/core/served_call.h"
+#include "server/core/tool_choice.h"
+
+namespace tramontane {
+namespace {
+
+constexpr int kMaxAbortIds = 1024;
+
+}  // namespace
+
+InferenceCore::InferenceCore(const InferenceCoreOptions& options)
+    : max_streams_(options.max_streams),
+      step_timeout_(options.step_timeout),
+      workers_(options.workers),
+      compilers_({.threads = options.compiler_threads,
+                  .max_queued = options.workers.max_queued,
+                  .max_queued_bytes = options.workers.max_queued_bytes,
+                  .long_bytes = options.workers.long_bytes,
+                  .max_running_of_client = std::max(1, options.compiler_threads / 2)}) {}
+
+InferenceCore::~InferenceCore() = default;
+
+void InferenceCore::Serve(const ServedModel& model) {
+  serving_owner_ = std::make_unique<Serving>(model);
+  serving_.store(serving_owner_.get(), std::memory_order_release);
+}
+
+bool InferenceCore::WaitForStreams(int64_t timeout_ns) {
+  std::unique_lock lock(streams_mutex_);
+  return streams_changed_.wait_for(lock, std::chrono::nanoseconds(timeout_ns),
+                                   [this] { return open_streams_.empty(); });
+}
+
+void InferenceCore::StopCalls() {
+  StartDraining();
+  std::lock_guard lock(streams_mutex_);  // keeps the calls from going meanwhile
+  stopping_ = true;
+  for (ServedCall* call : open_streams_) call->Cancel();
+}
+
+RpcError InferenceCore::Health() const {
+  const Serving* model = serving();
+  if (model == nullptr) return LoadingError();
+  const Engine& engine = *model->model.engine;
+  if (const Status fatal = engine.fatal(); !fatal.ok()) return ToRpcError(fatal);
+  const double stalled_s = static_cast<double>(engine.stalled_ns()) * 1e-9;
+  if (step_timeout_ <= 0 || stalled_s <= step_timeout_) return {};
+  return UnavailableError("STALLED", "the engine has work and has made no step for " +
+                                         std::to_string(static_cast<int64_t>(stalled_s)) +
+                                         " s, over step_timeout");
+}
+
+RpcError InferenceCore::OnWorker(int64_t input_bytes, std::function<void(const Serving&)> work) {
+  const Serving* model = serving();
+  if (model == nullptr) return LoadingError();
+  const bool taken = workers_.TrySubmit(input_bytes, [model, work = std::move(work)] { work(*model); });
+  return taken ? RpcError() : WorkersBusyError();
+}
+
+RpcError InferenceCore::WorkersBusyError() const {
+  const WorkerPoolOptions& options = workers_.options();
+  return BusyError("INPUT_QUEUE_FULL", "too much input waits to be tokenised: at most " +
+                                           std::to_string(options.max_queued) +
+                                           " requests (max_queued_work) and " +
+                                           std::to_string(options.max_queued_bytes) + " bytes");
+}
+
+bool InferenceCore::MayCompile(const v1::GenerateRequest& request) {
+  return request.has_constraint() || MustCallTools(request.chat());
+}
+
+bool InferenceCore::SubmitCall(const v1::GenerateRequest& request, const std::string& client,
+                               std::function<void()> work) {
+  WorkerPool& pool = MayCompile(request) ? compilers_ : workers_;
+  return pool.TrySubmit(static_cast<int64_t>(request.ByteSizeLong()), client, std::move(work));
+}
+
+RpcError InferenceCore::LoadingError() { return UnavailableError("LOADING", "the model is still loading"); }
+
+RpcError InferenceCore::DrainingError() {
+  return UnavailableError("DRAINING", "the server is stopping and takes no new requests");
+}
+
+RpcError InferenceCore::StoppedError() {
+  return UnavailableError("STOPPED", "the server stopped before the request was finished");
+}
+
+RpcError InferenceCore::Abort(const v1::AbortRequest& request, v1::AbortResponse* response) {
+  if (request.request_ids_size() > kMaxAbortIds) {
+    return FieldError("request_ids", "has " + std::to_string(request.request_ids_size()) +
+                                         " entries, the most is " + std::to_string(kMaxAbortIds));
+  }
+  for (const std::string& id : request.request_ids()) {
+    std::lock_guard lock(ids_mutex_);  // keeps the call from ending meanwhile
+    const auto found = by_id_.find(id);
+    if (found == by_id_.end()) continue;
+    found->second->Cancel();
+    response->add_found(id);
+  }
+  return {};
+}
+
+RpcError InferenceCore::GetServerInfo(const Serving& serving, v1::GetServerInfoResponse* response) const {
+  const auto uptime = std::chrono::steady_clock::now() - start_;
+  response->set_version(TRAMONTANE_VERSION);
+  response->set_uptime_ms(std::chrono::duration_cast<std::chrono::milliseconds>(uptime).count());
+  response->set_device(serving.model.device);
+  response->set_draining(draining_);
+  v1::Limits* limits = response->mutable_limits();
+  serving.converter.EngineLimitsToProto(limits);
+  limits->set_max_message_bytes(kMaxMessageBytes);
+  limits->set_max_queued_work(workers_.options().max_queued);
+  limits->set_max_queued_work_bytes(workers_.options().max_queued_bytes);
+  limits->set_max_streams(max_streams_);
+  return {};
+}
+
+RpcError InferenceCore::GetLoad(const Serving& serving, v1::GetLoadResponse* response) const {
+  ProtoConverter::LoadToProto(serving.model.engine->Load(), response);
+  if (ConstraintCompiler* constraints = serving.model.constraints) {
+    const ConstraintStats stats = constraints->stats();
+    response->set_compiled_constraints(stats.compiled);
+    response->set_cached_constraints(stats.cached);
+    response->set_cached_constraint_bytes(stats.cached_bytes);
+  }
+  response->set_queued_work(workers_.pending() + compilers_.pending());
+  std::lock_guard lock(streams_mutex_);
+  response->set_open_streams(static_cast<int32_t>(open_streams_.size()));
+  return {};
+}
+
+RpcError InferenceCore::AddStream(ServedCall* call) {
+  std::lock_guard lock(streams_mutex_);
+  if (stopping_ || (draining_ && !call->continues())) return DrainingError();
+  if (open_streams_.size() >= static_cast<size_t>(max_streams_)) {
+    return BusyError("TOO_MANY_STREAMS", "the server has " + std::to_string(max_streams_) +
+                                             " open streams, its limit (max_streams)");
+  }
+  open_streams_.insert(call);
+  return {};
+}
+
+void InferenceCore::RemoveStream(ServedCall* call) {
+  std::lock_guard lock(streams_mutex_);
+  open_streams_.erase(call);
+  if (open_streams_.empty()) streams_changed_.notify_all();
+}
+
+bool InferenceCore::RegisterId(const std::string& id, ServedCall* call) {
+  std::lock_guard lock(ids_mutex_);
+  return by_id_.emplace(id, call).second;
+}
+
+void InferenceCore::UnregisterId(const std::string& id) {
+  std::lock_guard lock(ids_mutex_);
+  by_id_.erase(id);
+}
+
+}  // namespace tramontane

@@ -1,0 +1,122 @@
+// InferenceCore: what gRPC and HTTP share, so that a limit, a request id, a drain and a log line mean the
+// same behind either door: the served model, the worker pool, the count of open streams, the ids in use.
+//
+// Any thread. Outlives every ServedCall and every piece of work that it was given.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "server/core/proto_convert.h"
+#include "server/core/rpc_error.h"
+#include "server/core/served_model.h"
+#include "server/core/worker_pool.h"
+#include "tramontane/v1/inference.pb.h"
+
+namespace tramontane {
+
+inline constexpr int64_t kMaxMessageBytes = int64_t{32} << 20;  // of a request, as over HTTP
+
+class ServedCall;
+
+// What calls need once there is a model.
+struct Serving {
+  explicit Serving(const ServedModel& served) : model(served), converter(model) {}
+  const ServedModel model;
+  const ProtoConverter converter;
+};
+
+struct InferenceCoreOptions {
+  WorkerPoolOptions workers;     // tokenising, chat rendering, detokenising
+  int32_t compiler_threads = 4;  // for requests with constraints; one client holds at most half of them
+  int32_t max_streams = 2048;    // Generate calls open at once; one more: RESOURCE_EXHAUSTED
+  double step_timeout = 300;     // seconds with work and without a step, from which on Health fails; 0: never
+};
+
+class InferenceCore {
+ public:
+  explicit InferenceCore(const InferenceCoreOptions& options);
+  ~InferenceCore();  // does what the worker pool still holds
+
+  // ---- the server's life ----
+
+  // Every call is refused with LoadingError until this. Once.
+  void Serve(const ServedModel& model);
+  // Generate calls that arrive from now on are refused with UNAVAILABLE, but for those that continue a
+  // request.
+  void StartDraining() { draining_ = true; }
+  // And those that are open end with StoppedError: what the engine runs within a step, what waits for a
+  // worker when its turn comes.
+  void StopCalls();
+  // True once no Generate call is open; false when that took longer than the timeout.
+  bool WaitForStreams(int64_t timeout_ns);
+
+  // UNAVAILABLE until Serve, and while the engine has work and has made no step for `step_timeout`; INTERNAL
+  // once its device is lost.
+  RpcError Health() const;
+
+  const Serving* serving() const { return serving_.load(std::memory_order_acquire); }  // null: still loading
+  bool draining() const { return draining_; }
+  bool stopping() const { return stopping_; }
+
+  // Where everything that takes time in proportion to its input runs.
+  WorkerPool& workers() { return workers_; }
+  // Does the work of a short call there. Not OK: loading, or the queue is full; then `work` was not taken.
+  RpcError OnWorker(int64_t input_bytes, std::function<void(const Serving&)> work);
+  // And where calls are admitted whose constraint may have to be compiled, which takes long however short it
+  // is.
+  WorkerPool& compilers() { return compilers_; }
+  static bool MayCompile(const v1::GenerateRequest& request);
+  // The work of admitting a call, where it belongs. False: the queue is full. `client`: whose it is,
+  // for one client holds at most half of the compilers.
+  [[nodiscard]] bool SubmitCall(const v1::GenerateRequest& request, const std::string& client,
+                                std::function<void()> work);
+  // Its queue is full.
+  RpcError WorkersBusyError() const;
+  static RpcError LoadingError();
+  static RpcError DrainingError();
+  static RpcError StoppedError();
+
+  // ---- short calls, answered on the caller's thread ----
+
+  RpcError Abort(const v1::AbortRequest& request, v1::AbortResponse* response);
+  RpcError GetServerInfo(const Serving& serving, v1::GetServerInfoResponse* response) const;
+  RpcError GetLoad(const Serving& serving, v1::GetLoadResponse* response) const;
+
+  // ---- for ServedCall ----
+
+  RpcError AddStream(ServedCall* call);  // not OK: as many are open as may be, or no more are taken
+  void RemoveStream(ServedCall* call);
+  bool RegisterId(const std::string& id, ServedCall* call);  // false: taken
+  void UnregisterId(const std::string& id);                  // before the call ends
+
+ private:
+  const int32_t max_streams_;
+  const double step_timeout_;  // seconds
+  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+
+  std::unique_ptr<Serving> serving_owner_;
+  std::atomic<const Serving*> serving_{nullptr};
+  std::atomic<bool> draining_{false};
+  std::atomic<bool> stopping_{false};
+
+  mutable std::mutex streams_mutex_;  // guards the next two
+  std::condition_variable streams_changed_;
+  std::unordered_set<ServedCall*> open_streams_;  // at most max_streams_
+
+  std::mutex ids_mutex_;  // guards by_id_; a call is in it only while it lives
+  std::unordered_map<std::string, ServedCall*> by_id_;
+
+  WorkerPool workers_;  // these last: their work uses all of the above
+  WorkerPool compilers_;
+};
+
+}  // namespace tramontane

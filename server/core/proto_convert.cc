@@ -1,0 +1,677 @@
+#include "server/core/proto_convert.h"
+
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/io/coded_stream.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "kernels/core/check.h"
+#include "kernels/core/utf8.h"
+#include "kernels/sampling.h"
+#include "models/tokenizer/chat.h"
+#include "server/core/constraint_convert.h"
+#include "server/core/tool_choice.h"
+
+namespace tramontane {
+
+static_assert(static_cast<int>(FinishReason::kStop) + 1 == v1::FINISH_REASON_STOP);
+static_assert(static_cast<int>(FinishReason::kLength) + 1 == v1::FINISH_REASON_LENGTH);
+static_assert(static_cast<int>(FinishReason::kStopSequence) + 1 == v1::FINISH_REASON_STOP_SEQUENCE);
+static_assert(static_cast<int>(FinishReason::kTimeLimit) + 1 == v1::FINISH_REASON_TIME_LIMIT);
+static_assert(static_cast<int>(FinishReason::kCancelled) + 1 == v1::FINISH_REASON_CANCELLED);
+static_assert(static_cast<int>(FinishReason::kError) + 1 == v1::FINISH_REASON_ERROR);
+
+namespace {
+
+constexpr size_t kMaxQuotedBytes = 64;          // of a user's own text in an error
+constexpr int64_t kMaxWireFields = 1 << 20;     // of a message, nested ones included; a packed list is one
+constexpr size_t kMaxDeltaTokens = 1024;        // of one message; with 20 logprobs each about half a megabyte
+constexpr int64_t kMaxTokenizeBytes = 8 << 20;  // of a text or chat that is only tokenised; more: refused
+constexpr int64_t kMaxTimeLimitMs = 24LL * 3600 * 1000;
+
+std::string Quoted(std::string_view text) {
+  const bool cut = text.size() > kMaxQuotedBytes;
+  return '"' + ReplaceInvalidUtf8(text.substr(0, kMaxQuotedBytes)) + (cut ? "...\"" : "\"");
+}
+
+std::string Indexed(const std::string& path, int64_t index) {
+  return path + "[" + std::to_string(index) + "]";
+}
+
+}  // namespace
+
+// ---- requests -----------------------------------------------------------------------------------
+
+namespace {
+
+std::optional<ChatRole> RoleFromProto(v1::Role role) {
+  switch (role) {
+    case v1::ROLE_SYSTEM:
+      return ChatRole::kSystem;
+    case v1::ROLE_USER:
+      return ChatRole::kUser;
+    case v1::ROLE_ASSISTANT:
+      return ChatRole::kAssistant;
+    case v1::ROLE_TOOL:
+      return ChatRole::kTool;
+    default:
+      return std::nullopt;
+  }
+}
+
+ChatMessage MessageFromProto(const v1::ChatMessage& proto, ChatRole role) {
+  ChatMessage message;
+  message.role = role;
+  if (proto.has_content()) message.content = proto.content();
+  for (const v1::ToolCall& call : proto.tool_calls()) {
+    message.tool_calls.push_back({call.id(), call.name(), call.arguments_json()});
+  }
+  if (proto.has_tool_call_id()) message.tool_call_id = proto.tool_call_id();
+  if (proto.has_name()) message.name = proto.name();
+  message.prefix = proto.prefix();
+  message.in_parts = proto.in_parts();
+  return message;
+}
+
+// RenderChat's errors begin with the path of what is wrong: "messages[2]: ...", "tools[0].name: ...".
+RpcError ChatError(const Status& status) {
+  const std::string& message = status.message();
+  const size_t colon = message.find(": ");
+  constexpr std::string_view kPathCharacters = "abcdefghijklmnopqrstuvwxyz_0123456789[].";
+  const bool has_path =
+      colon != std::string::npos && colon > 0 && message.find_first_not_of(kPathCharacters) == colon;
+  if (status.code() != StatusCode::kInvalidArgument) return ToRpcError(status);
+  return has_path ? FieldError("chat." + message.substr(0, colon), message.substr(colon + 2))
+                  : FieldError("chat", message);
+}
+
+// What a format surely renders of a chat: blanks around a text may go, and text beside calls.
+int64_t LeastTextBytes(const v1::Chat& chat) {
+  constexpr char kBlanks[] = " \t\r\n";
+  int64_t bytes = 0;
+  for (const v1::ChatMessage& message : chat.messages()) {
+    const std::string& text = message.content();
+    const size_t begin = text.find_first_not_of(kBlanks);
+    if (begin == std::string::npos || message.tool_calls_size() > 0) continue;
+    bytes += static_cast<int64_t>(text.find_last_not_of(kBlanks) + 1 - begin);
+  }
+  return bytes;
+}
+
+RpcError CheckTokenizeBytes(const std::string& path, int64_t bytes) {
+  if (bytes <= kMaxTokenizeBytes) return {};
+  return FieldError(path, "has " + std::to_string(bytes) + " bytes; at most " +
+                              std::to_string(kMaxTokenizeBytes) + " are tokenised at once");
+}
+
+RpcError RenderChatProto(const Tokenizer& tokenizer, const v1::Chat& proto, RenderedChat* rendered) {
+  std::vector<ChatMessage> messages;
+  for (int i = 0; i < proto.messages_size(); ++i) {
+    const std::optional<ChatRole> role = RoleFromProto(proto.messages(i).role());
+    if (!role) {
+      return FieldError(Indexed("chat.messages", i) + ".role",
+                        "is " + std::to_string(proto.messages(i).role()) +
+                            ", which is none of ROLE_SYSTEM, ROLE_USER, ROLE_ASSISTANT, ROLE_TOOL");
+    }
+    messages.push_back(MessageFromProto(proto.messages(i), *role));
+  }
+  if (RpcError error = CheckToolChoice(proto); !error.ok()) return error;
+  std::vector<ToolDefinition> tools;
+  for (const v1::Tool& tool : proto.tools()) {
+    if (proto.tool_choice().mode() == v1::TOOL_CHOICE_MODE_NONE) break;
+    tools.push_back({tool.name(), tool.description(), tool.parameters_json()});
+  }
+  StatusOr<RenderedChat> result = tramontane::RenderChat(tokenizer, messages, tools);
+  if (!result.ok()) return ChatError(result.status());
+  *rendered = std::move(result).value();
+  return {};
+}
+
+// The bytes of the longest piece: since each byte of text is covered by some token, a text has at least bytes
+// / longest tokens. 0 where the vocabulary has no byte pieces: then one unknown token can stand for any
+// length.
+int64_t LongestPieceBytes(const Tokenizer& tokenizer) {
+  int64_t longest = 0;
+  bool has_bytes = false;
+  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
+    has_bytes |= tokenizer.Kind(id) == PieceKind::kByte;
+    longest = std::max(longest, static_cast<int64_t>(tokenizer.PieceBytes(id).size()));
+  }
+  return has_bytes ? longest : 0;
+}
+
+std::string ChatFormatName(const Tokenizer& tokenizer) {
+  ChatMessage probe;
+  probe.content = "a";
+  const bool works = tramontane::RenderChat(tokenizer, std::vector<ChatMessage>{probe}, {}).ok();
+  return works ? TokenizerVersionName(tokenizer.version()) : "";
+}
+
+}  // namespace
+
+ProtoConverter::ProtoConverter(const ServedModel& model)
+    : model_(model),
+      longest_piece_bytes_(LongestPieceBytes(*model.tokenizer)),
+      chat_format_(ChatFormatName(*model.tokenizer)) {
+  TM_CHECK(!model.names.empty(), "a served model needs a name");
+}
+
+RpcError ProtoConverter::Generate(const v1::GenerateRequest& proto, Request* request,
+                                  const std::function<bool()>& wanted) const {
+  if (RpcError error = CheckModelName(proto.model()); !error.ok()) return error;
+  if (proto.has_add_bos() && proto.prompt_case() != v1::GenerateRequest::kText) {
+    return FieldError("add_bos", "goes with text prompts only");
+  }
+  if (proto.has_choices()) request->choices = proto.choices();
+  request->sampling = ConvertSampling(proto.sampling());
+  if (RpcError error = ConvertStopping(proto.stopping(), &request->stopping); !error.ok()) return error;
+  if (RpcError error = ConvertOutput(proto.output(), &request->output); !error.ok()) return error;
+  const bool scores_only = request->stopping.max_tokens == 0;
+  if (RpcError error = PromptIds(proto, scores_only, &request->prompt); !error.ok()) return error;
+  return ConstrainOutput(proto, wanted, &request->constraint);
+}
+
+RpcError ProtoConverter::ConstrainOutput(const v1::GenerateRequest& proto,
+                                         const std::function<bool()>& wanted,
+                                         ConstraintParams* constraint) const {
+  if (!MustCallTools(proto.chat())) {
+    if (!proto.has_constraint()) return {};
+    return ConvertConstraint(model_, "constraint", proto.constraint(), wanted, constraint);
+  }
+  if (proto.has_constraint()) {
+    return FieldError("constraint", "does not go with a tool_choice that makes the model call");
+  }
+  v1::Constraint calls;
+  if (RpcError error = ToolCallConstraint(proto.chat(), *model_.tokenizer, &calls); !error.ok()) return error;
+  return ToolSchemaError(proto.chat(),
+                         ConvertConstraint(model_, "chat.tool_choice", calls, wanted, constraint));
+}
+
+RpcError ProtoConverter::CheckModelName(const std::string& name) const {
+  if (name.empty()) return {};
+  const std::vector<std::string>& names = model_.names;
+  if (std::find(names.begin(), names.end(), name) != names.end()) return {};
+  RpcError error;
+  error.code = StatusCode::kNotFound;
+  error.message = "model: " + Quoted(name) + " is not served here; this server serves " + Quoted(names[0]);
+  error.reason = "MODEL_NOT_FOUND";
+  error.violations.push_back({"model", "is not served here"});
+  error.missing_model = Quoted(name).substr(1, Quoted(name).size() - 2);
+  return error;
+}
+
+RpcError ProtoConverter::PromptIds(const v1::GenerateRequest& proto, bool scores_only,
+                                   std::vector<int32_t>* ids) const {
+  std::string path;
+  switch (proto.prompt_case()) {
+    case v1::GenerateRequest::kText: {
+      path = "text";
+      const auto bytes = static_cast<int64_t>(proto.text().size());
+      if (RpcError error = CheckBytes(path, bytes, scores_only); !error.ok()) return error;
+      const bool add_bos = !proto.has_add_bos() || proto.add_bos();
+      if (RpcError error = TextIds(proto.text(), add_bos, ids); !error.ok()) return error;
+      break;
+    }
+    case v1::GenerateRequest::kTokenIds: {
+      path = "token_ids.ids";
+      if (RpcError error = CheckIds(path, proto.token_ids().ids()); !error.ok()) return error;
+      ids->assign(proto.token_ids().ids().begin(), proto.token_ids().ids().end());
+      break;
+    }
+    case v1::GenerateRequest::kChat: {
+      path = "chat";
+      if (RpcError error = CheckBytes(path, LeastTextBytes(proto.chat()), scores_only); !error.ok())
+        return error;
+      RenderedChat rendered;
+      if (RpcError error = RenderChatProto(*model_.tokenizer, proto.chat(), &rendered); !error.ok())
+        return error;
+      *ids = std::move(rendered.ids);
+      break;
+    }
+    case v1::GenerateRequest::PROMPT_NOT_SET:
+      return FieldError("prompt", "is missing: exactly one of text, token_ids and chat is needed");
+  }
+  if (ids->empty()) return FieldError(path, "is empty: a prompt has at least one token");
+  return CheckLength(path, static_cast<int64_t>(ids->size()), scores_only);
+}
+
+RpcError ProtoConverter::TextIds(const std::string& text, bool add_bos, std::vector<int32_t>* ids) const {
+  StatusOr<std::vector<int32_t>> encoded = model_.tokenizer->Encode(text);
+  if (!encoded.ok()) return FieldError("text", encoded.status().message());
+  ids->clear();
+  if (add_bos && model_.tokenizer->bos_id() >= 0) ids->push_back(model_.tokenizer->bos_id());
+  ids->insert(ids->end(), encoded->begin(), encoded->end());
+  return {};
+}
+
+RpcError ProtoConverter::CheckIds(const std::string& path,
+                                  const google::protobuf::RepeatedField<int32_t>& ids) const {
+  for (int i = 0; i < ids.size(); ++i) {
+    if (ids[i] < 0 || ids[i] >= model_.config.vocab_size) {
+      return FieldError(Indexed(path, i), "is " + std::to_string(ids[i]) +
+                                              "; the vocabulary has the ids 0 to " +
+                                              std::to_string(model_.config.vocab_size - 1));
+    }
+  }
+  return {};
+}
+
+// What is far too long is said to be without tokenising it.
+RpcError ProtoConverter::CheckBytes(const std::string& path, int64_t bytes, bool scores_only) const {
+  return longest_piece_bytes_ == 0 ? RpcError()
+                                   : CheckLength(path, bytes / longest_piece_bytes_, scores_only);
+}
+
+RpcError ProtoConverter::CheckLength(const std::string& path, int64_t tokens, bool scores_only) const {
+  const int64_t context = model_.engine->limits().context;
+  const int64_t most = scores_only ? context : context - 1;  // room for one token of output
+  if (tokens <= most) return {};
+  RpcError error =
+      FieldError(path, "is at least " + std::to_string(tokens) + " tokens long; the context of " +
+                           std::to_string(context) + " leaves a prompt at most " + std::to_string(most));
+  error.reason = "CONTEXT_LENGTH_EXCEEDED";
+  error.info = {{"prompt_tokens", std::to_string(tokens)}, {"context", std::to_string(context)}};
+  return error;
+}
+
+SamplingParams ProtoConverter::ConvertSampling(const v1::Sampling& proto) const {
+  const ModelConfig::Defaults& defaults = model_.config.defaults;
+  SamplingParams sampling;
+  sampling.temperature = proto.has_temperature() ? proto.temperature() : defaults.temperature;
+  sampling.top_p = proto.has_top_p() ? proto.top_p() : defaults.top_p;
+  sampling.top_k = proto.has_top_k() ? proto.top_k() : defaults.top_k;
+  if (proto.has_min_p()) sampling.min_p = proto.min_p();
+  if (proto.has_repetition_penalty()) sampling.repetition_penalty = proto.repetition_penalty();
+  if (proto.has_presence_penalty()) sampling.presence_penalty = proto.presence_penalty();
+  if (proto.has_frequency_penalty()) sampling.frequency_penalty = proto.frequency_penalty();
+  if (proto.has_seed()) sampling.seed = proto.seed();
+  sampling.logit_bias.assign(proto.logit_bias().begin(), proto.logit_bias().end());
+  std::sort(sampling.logit_bias.begin(), sampling.logit_bias.end());  // a map has no order of its own
+  return sampling;
+}
+
+RpcError ProtoConverter::ConvertStopping(const v1::Stopping& proto, StoppingParams* stopping) {
+  if (proto.has_max_tokens()) stopping->max_tokens = proto.max_tokens();
+  stopping->min_tokens = proto.min_tokens();
+  stopping->stop.assign(proto.stop().begin(), proto.stop().end());
+  stopping->stop_token_ids.assign(proto.stop_token_ids().begin(), proto.stop_token_ids().end());
+  stopping->include_stop = proto.include_stop();
+  stopping->ignore_eos = proto.ignore_eos();
+  if (proto.time_limit_ms() < 0 || proto.time_limit_ms() > kMaxTimeLimitMs) {
+    return FieldError("stopping.time_limit_ms", "is " + std::to_string(proto.time_limit_ms()) +
+                                                    "; it must be from 0 to " +
+                                                    std::to_string(kMaxTimeLimitMs));
+  }
+  stopping->time_limit_ns = proto.time_limit_ms() * 1'000'000;
+  return {};
+}
+
+// In the engine -1 means none; on the wire that is to leave the field out.
+RpcError ProtoConverter::ConvertOutput(const v1::Output& proto, OutputParams* output) {
+  if (proto.has_logprobs()) output->logprobs = proto.logprobs();
+  if (proto.has_prompt_logprobs()) output->prompt_logprobs = proto.prompt_logprobs();
+  if (proto.has_skip_special_tokens()) output->skip_special_tokens = proto.skip_special_tokens();
+  output->prompt_tokens = proto.prompt_tokens();
+  if (proto.logprobs() < 0) {
+    return FieldError("output.logprobs", "is " + std::to_string(proto.logprobs()) + ", below 0");
+  }
+  if (proto.prompt_logprobs() < 0) {
+    return FieldError("output.prompt_logprobs",
+                      "is " + std::to_string(proto.prompt_logprobs()) + ", below 0");
+  }
+  return {};
+}
+
+RpcError ProtoConverter::Tokenize(const v1::TokenizeRequest& proto, v1::TokenizeResponse* response) const {
+  if (RpcError error = CheckModelName(proto.model()); !error.ok()) return error;
+  std::vector<int32_t> ids;
+  switch (proto.input_case()) {
+    case v1::TokenizeRequest::kText: {
+      const auto bytes = static_cast<int64_t>(proto.text().size());
+      if (RpcError error = CheckTokenizeBytes("text", bytes); !error.ok()) return error;
+      const bool add_bos = !proto.has_add_bos() || proto.add_bos();
+      if (RpcError error = TextIds(proto.text(), add_bos, &ids); !error.ok()) return error;
+      break;
+    }
+    case v1::TokenizeRequest::kChat: {
+      if (proto.has_add_bos()) return FieldError("add_bos", "goes with text only");
+      const int64_t bytes = LeastTextBytes(proto.chat());
+      if (RpcError error = CheckTokenizeBytes("chat", bytes); !error.ok()) return error;
+      RenderedChat rendered;
+      if (RpcError error = RenderChatProto(*model_.tokenizer, proto.chat(), &rendered); !error.ok())
+        return error;
+      ids = std::move(rendered.ids);
+      break;
+    }
+    case v1::TokenizeRequest::INPUT_NOT_SET:
+      return FieldError("input", "is missing: exactly one of text and chat is needed");
+  }
+  response->mutable_token_ids()->Add(ids.begin(), ids.end());
+  if (proto.pieces()) {
+    for (const int32_t id : ids) response->add_pieces(PieceText(id));
+  }
+  return {};
+}
+
+RpcError ProtoConverter::Detokenize(const v1::DetokenizeRequest& proto,
+                                    v1::DetokenizeResponse* response) const {
+  if (RpcError error = CheckModelName(proto.model()); !error.ok()) return error;
+  if (RpcError error = CheckIds("token_ids", proto.token_ids()); !error.ok()) return error;
+  const bool skip_special = !proto.has_skip_special_tokens() || proto.skip_special_tokens();
+  std::string bytes;
+  MessageBytes message(*model_.tokenizer);
+  for (const int32_t id : proto.token_ids()) {
+    bytes +=
+        !skip_special && model_.tokenizer->IsControl(id) ? model_.tokenizer->Piece(id) : message.Next(id);
+  }
+  response->set_text(ReplaceInvalidUtf8(bytes));
+  return {};
+}
+
+RpcError ProtoConverter::RenderChat(const v1::RenderChatRequest& proto,
+                                    v1::RenderChatResponse* response) const {
+  if (RpcError error = CheckModelName(proto.model()); !error.ok()) return error;
+  if (!proto.has_chat()) return FieldError("chat", "is missing");
+  const int64_t bytes = LeastTextBytes(proto.chat());
+  if (RpcError error = CheckTokenizeBytes("chat", bytes); !error.ok()) return error;
+  RenderedChat rendered;
+  if (RpcError error = RenderChatProto(*model_.tokenizer, proto.chat(), &rendered); !error.ok()) return error;
+  response->mutable_token_ids()->Add(rendered.ids.begin(), rendered.ids.end());
+  response->set_text(ReplaceInvalidUtf8(rendered.text));
+  return {};
+}
+
+RpcError ProtoConverter::GetModel(const v1::GetModelRequest& proto, v1::GetModelResponse* response) const {
+  if (RpcError error = CheckModelName(proto.model()); !error.ok()) return error;
+  const ModelConfig& config = model_.config;
+  const Tokenizer& tokenizer = *model_.tokenizer;
+  response->set_name(model_.names[0]);
+  for (const std::string& name : model_.names) response->add_names(name);
+  response->set_architecture(config.architecture);
+  response->set_context(model_.engine->limits().context);
+  response->set_model_context(config.context);
+  response->set_vocab_size(config.vocab_size);
+  if (tokenizer.bos_id() >= 0) response->set_bos_token_id(tokenizer.bos_id());
+  response->mutable_eos_token_ids()->Add(config.eos_ids.begin(), config.eos_ids.end());
+  response->set_tokenizer_version(TokenizerVersionName(tokenizer.version()));
+  response->set_chat_format(chat_format_);
+  response->set_layers(config.layers);
+  response->set_hidden_size(config.hidden_size);
+  response->set_heads(config.heads);
+  response->set_kv_heads(config.kv_heads);
+  response->set_head_dim(config.head_dim);
+
+  std::map<int32_t, int32_t> layers_by_window;
+  for (const int32_t window : config.window) ++layers_by_window[window];
+  const auto add_window = [response](int32_t window, int32_t layers) {
+    v1::WindowSummary* summary = response->add_windows();
+    summary->set_window(window);
+    summary->set_layers(layers);
+  };
+  for (const auto& [window, layers] : layers_by_window) {
+    if (window > 0) add_window(window, layers);
+  }
+  if (layers_by_window.contains(0)) add_window(0, layers_by_window[0]);
+
+  response->set_default_temperature(config.defaults.temperature);
+  response->set_default_top_p(config.defaults.top_p);
+  response->set_default_top_k(config.defaults.top_k);
+  if (tokenizer.bos_id() >= 0) response->set_bos_piece(PieceText(tokenizer.bos_id()));
+  if (tokenizer.eos_id() >= 0) response->set_eos_piece(PieceText(tokenizer.eos_id()));
+  return {};
+}
+
+void ProtoConverter::EngineLimitsToProto(v1::Limits* proto) const {
+  const EngineLimits& limits = model_.engine->limits();
+  proto->set_context(limits.context);
+  proto->set_max_choices(limits.max_choices);
+  proto->set_max_stop_strings(limits.max_stop_strings);
+  proto->set_max_stop_bytes(limits.max_stop_bytes);
+  proto->set_max_stop_token_ids(limits.max_stop_token_ids);
+  proto->set_max_logit_bias(limits.max_logit_bias);
+  proto->set_max_top_logprobs(kMaxTopLogprobs);
+  proto->set_max_queued_requests(limits.max_queued_requests);
+  proto->set_max_queued_bytes(limits.max_queued_bytes);
+  proto->set_max_sequences(limits.max_sequences);
+  proto->set_max_step_tokens(limits.max_step_tokens);
+  if (model_.constraints == nullptr) return;
+  const ConstraintLimits& constraints = model_.constraints->limits();
+  proto->set_max_constraint_bytes(constraints.max_bytes);
+  proto->set_max_constraint_depth(constraints.max_depth);
+  proto->set_max_constraint_repeats(constraints.max_repeats);
+  proto->set_max_constraint_size(constraints.max_size);
+  proto->set_max_constraint_choices(constraints.max_choices);
+  proto->set_max_forced_prefix_ids(limits.max_forced_prefix_ids);
+  proto->set_max_constraint_step_us(limits.max_constraint_step_ns / 1000);
+}
+
+// ---- events -------------------------------------------------------------------------------------
+
+v1::GenerateResponse ProtoConverter::StartedToProto(const StreamStarted& started,
+                                                    const std::string& request_id) const {
+  v1::GenerateResponse response;
+  v1::Started* proto = response.mutable_started();
+  proto->set_request_id(request_id);
+  proto->set_model(model_.names[0]);
+  proto->set_prompt_tokens(started.prompt_tokens);
+  proto->set_cached_tokens(started.cached_tokens);
+  proto->set_seed(started.seed);
+  for (const TokenInfo& info : started.prompt_logprobs) TokenInfoToProto(info, proto->add_prompt_logprobs());
+  MessageBytes message(*model_.tokenizer);
+  for (const int32_t id : started.prompt) {
+    v1::PromptToken* token = proto->add_prompt();
+    token->set_token_id(id);
+    token->set_token_bytes(std::string(message.Next(id)));
+  }
+  return response;
+}
+
+std::vector<v1::GenerateResponse> ProtoConverter::DeltaToProto(StreamDelta delta,
+                                                               const DeltaParts& parts) const {
+  std::vector<v1::GenerateResponse> responses;
+  const size_t tokens = delta.token_ids.size();
+  size_t begin = 0;
+  do {
+    const size_t end = std::min(begin + kMaxDeltaTokens, tokens);
+    v1::Delta* proto = responses.emplace_back().mutable_delta();
+    proto->set_choice(delta.choice);
+    if (parts.text && end == tokens) {
+      proto->set_text(std::move(delta.text));
+      if (delta.tool_calls_at) proto->set_tool_calls_at(*delta.tool_calls_at);
+    }
+    if (parts.token_ids) {
+      proto->mutable_token_ids()->Add(delta.token_ids.begin() + static_cast<ptrdiff_t>(begin),
+                                      delta.token_ids.begin() + static_cast<ptrdiff_t>(end));
+    }
+    for (size_t i = begin; i < std::min(end, delta.logprobs.size()); ++i) {
+      TokenInfoToProto(delta.logprobs[i], proto->add_logprobs());
+    }
+    proto->set_completion_tokens(delta.completion_tokens - static_cast<int64_t>(tokens - end));
+    begin = end;
+  } while (begin < tokens);
+  return responses;
+}
+
+void ProtoConverter::TokenInfoToProto(const TokenInfo& info, v1::TokenLogprob* proto) const {
+  proto->set_token_id(info.token);
+  proto->set_logprob(info.logprob);
+  proto->set_rank(info.rank);
+  proto->set_token_bytes(TokenBytes(info.token, info.use));
+  if (proto->token_bytes().empty()) proto->set_piece(PieceText(info.token));
+  // Another token in its place would have lost its space too; only the one that was taken is spelled out.
+  const PieceUse top_use = info.use == PieceUse::kSpelledOut ? PieceUse::kAsItIs : info.use;
+  for (const TokenLogprob& top : info.top) {
+    v1::TopLogprob* top_proto = proto->add_top();
+    top_proto->set_token_id(top.token);
+    top_proto->set_logprob(top.logprob);
+    top_proto->set_token_bytes(TokenBytes(top.token, top.token == info.token ? info.use : top_use));
+    if (top_proto->token_bytes().empty()) top_proto->set_piece(PieceText(top.token));
+  }
+}
+
+std::string ProtoConverter::TokenBytes(int32_t id, PieceUse use) const {
+  switch (use) {
+    case PieceUse::kBeginsText:
+      return std::string(MessageBytes(*model_.tokenizer).Next(id));
+    case PieceUse::kSpelledOut:
+      return std::string(model_.tokenizer->Piece(id));
+    case PieceUse::kAsItIs:
+      break;
+  }
+  return std::string(model_.tokenizer->PieceBytes(id));
+}
+
+// A piece that is not UTF-8 (a model file may hold any bytes) still has to travel as text.
+std::string ProtoConverter::PieceText(int32_t id) const {
+  return ReplaceInvalidUtf8(model_.tokenizer->Piece(id));
+}
+
+v1::GenerateResponse ProtoConverter::FinishedToProto(const StreamFinished& finished) {
+  v1::GenerateResponse response;
+  v1::Finished* proto = response.mutable_finished();
+  proto->set_choice(finished.choice);
+  proto->set_reason(static_cast<v1::FinishReason>(static_cast<int>(finished.reason) + 1));
+  if (finished.stop_token_id >= 0) proto->set_stop_token_id(finished.stop_token_id);
+  if (!finished.stop_string.empty()) proto->set_stop(finished.stop_string);
+  if (finished.reason == FinishReason::kError) proto->set_error_message(finished.status.message());
+
+  v1::Usage* usage = proto->mutable_usage();
+  usage->set_prompt_tokens(finished.usage.prompt_tokens);
+  usage->set_cached_tokens(finished.usage.cached_tokens);
+  usage->set_completion_tokens(finished.usage.completion_tokens);
+  usage->set_prefill_chunks(finished.usage.prefill_chunks);
+  usage->set_preemptions(finished.usage.preemptions);
+
+  const Timings& times = finished.timings;
+  v1::Timings* timings = proto->mutable_timings();
+  const auto since_received_us = [&times](int64_t at_ns) { return (at_ns - times.received_ns) / 1000; };
+  if (times.tokenized_ns != 0) timings->set_tokenized_us(since_received_us(times.tokenized_ns));
+  if (times.admitted_ns != 0) timings->set_admitted_us(since_received_us(times.admitted_ns));
+  if (times.first_chunk_ns != 0) timings->set_first_chunk_us(since_received_us(times.first_chunk_ns));
+  if (times.last_chunk_ns != 0) timings->set_last_chunk_us(since_received_us(times.last_chunk_ns));
+  if (times.first_token_ns != 0) timings->set_first_token_us(since_received_us(times.first_token_ns));
+  if (times.finished_ns != 0) timings->set_finished_us(since_received_us(times.finished_ns));
+  return response;
+}
+
+void ProtoConverter::LoadToProto(const EngineLoad& load, v1::GetLoadResponse* response) {
+  response->set_waiting_requests(load.waiting);
+  response->set_running_sequences(load.running);
+  response->set_total_pages(load.total_pages);
+  response->set_free_pages(load.free_pages);
+  response->set_held_pages(load.held_pages);
+  response->set_cached_pages(load.cached_pages);
+  response->set_steps(load.steps);
+  response->set_prefill_steps(load.prefill_steps);
+  response->set_decode_steps(load.decode_steps);
+  response->set_prompt_tokens(load.prompt_tokens);
+  response->set_output_tokens(load.output_tokens);
+  response->set_preemptions(load.preemptions);
+  response->set_finished_requests(load.finished_requests);
+  response->set_cancelled_requests(load.cancelled_requests);
+  response->set_failed_rows(load.failed_rows);
+  response->set_constrained_tokens(load.constrained_tokens);
+  response->set_constraint_us(load.constraint_ns / 1000);
+}
+
+// ---- bytes --------------------------------------------------------------------------------------
+
+namespace {
+
+// Walks the wire form of a message without building it. Depth is bounded by the types, none of which contains
+// itself.
+class WireWalk {
+ public:
+  // False at the first fault: error() says which, and is OK where `bytes` are simply no `type`.
+  bool Walk(const google::protobuf::Descriptor& type, std::string_view bytes, const std::string& prefix);
+  const RpcError& error() const { return error_; }
+
+ private:
+  bool WalkLengthDelimited(const google::protobuf::FieldDescriptor& field, std::string_view bytes,
+                           const std::string& path);
+
+  int64_t fields_ = 0;
+  RpcError error_;
+};
+
+bool WireWalk::Walk(const google::protobuf::Descriptor& type, std::string_view bytes,
+                    const std::string& prefix) {
+  enum WireType { kVarint = 0, kFixed64 = 1, kLengthDelimited = 2, kFixed32 = 5 };
+  google::protobuf::io::CodedInputStream in(reinterpret_cast<const uint8_t*>(bytes.data()),
+                                            static_cast<int>(bytes.size()));
+  std::map<int, int64_t> seen;  // field number -> entries so far
+  while (const uint32_t tag = in.ReadTag()) {
+    if (++fields_ > kMaxWireFields) {
+      error_ = ToRpcError(
+          InvalidArgument("the request has more than " + std::to_string(kMaxWireFields) + " fields"));
+      return false;
+    }
+    uint64_t varint = 0;
+    uint32_t size = 0;
+    switch (tag & 7) {
+      case kVarint:
+        if (!in.ReadVarint64(&varint)) return false;
+        break;
+      case kFixed64:
+        if (!in.Skip(8)) return false;
+        break;
+      case kFixed32:
+        if (!in.Skip(4)) return false;
+        break;
+      case kLengthDelimited: {
+        if (!in.ReadVarint32(&size)) return false;
+        const std::string_view content = bytes.substr(static_cast<size_t>(in.CurrentPosition()), size);
+        if (content.size() < size || !in.Skip(static_cast<int>(size))) return false;
+        const auto* field = type.FindFieldByNumber(static_cast<int>(tag >> 3));
+        if (field == nullptr) break;
+        const std::string path = prefix + field->name();
+        const int64_t index = seen[field->number()]++;
+        if (!WalkLengthDelimited(*field, content, field->is_repeated() ? Indexed(path, index) : path))
+          return false;
+        break;
+      }
+      default:
+        return false;  // groups: none of our messages has any
+    }
+  }
+  return in.ConsumedEntireMessage();
+}
+
+bool WireWalk::WalkLengthDelimited(const google::protobuf::FieldDescriptor& field, std::string_view bytes,
+                                   const std::string& path) {
+  if (field.type() == google::protobuf::FieldDescriptor::TYPE_MESSAGE) {
+    return Walk(*field.message_type(), bytes, path + ".");
+  }
+  if (field.type() != google::protobuf::FieldDescriptor::TYPE_STRING) return true;
+  const std::optional<size_t> bad = FirstInvalidUtf8(bytes);
+  if (!bad) return true;
+  error_ = FieldError(path, "is not UTF-8 at byte " + std::to_string(*bad));
+  error_.reason = "INVALID_UTF8";
+  return false;
+}
+
+}  // namespace
+
+RpcError CheckWireFields(const google::protobuf::Descriptor& type, const std::string& bytes) {
+  WireWalk walk;
+  walk.Walk(type, bytes, "");
+  return walk.error();
+}
+
+RpcError ExplainParseFailure(const google::protobuf::Descriptor& type, const std::string& bytes) {
+  WireWalk walk;
+  walk.Walk(type, bytes, "");
+  if (!walk.error().ok()) return walk.error();
+  RpcError error;
+  error.code = StatusCode::kInvalidArgument;
+  error.message =
+      "the " + std::to_string(bytes.size()) + " bytes of the request are not a " + type.full_name();
+  error.reason = "MALFORMED_MESSAGE";
+  return error;
+}
+
+}  // namespace tramontane

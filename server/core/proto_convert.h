@@ -1,0 +1,80 @@
+// ProtoConverter: wire messages to the engine's structs, every field checked, and the engine's events to wire
+// messages.
+//
+// Any thread: it does not change once made. No gRPC in here, so it is tested alone.
+// Tokenise, Detokenise, RenderChat and Generate take time in proportion to their input: they belong on a
+// WorkerPool. A request with faults gives one RpcError that names each faulty field by its path in the
+// .proto.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/request.h"
+#include "engine/token_stream.h"
+#include "server/core/rpc_error.h"
+#include "server/core/served_model.h"
+#include "tramontane/v1/inference.pb.h"
+
+namespace tramontane {
+
+class ProtoConverter {
+ public:
+  explicit ProtoConverter(const ServedModel& model);  // borrowed
+
+  // Fills in all of `request` but its id, deadline and times.
+  // `wanted` is asked while a constraint is compiled; false: CANCELLED. Empty: always wanted.
+  RpcError Generate(const v1::GenerateRequest& proto, Request* request,
+                    const std::function<bool()>& wanted = {}) const;
+  RpcError Tokenize(const v1::TokenizeRequest& proto, v1::TokenizeResponse* response) const;
+  RpcError Detokenize(const v1::DetokenizeRequest& proto, v1::DetokenizeResponse* response) const;
+  RpcError RenderChat(const v1::RenderChatRequest& proto, v1::RenderChatResponse* response) const;
+  RpcError GetModel(const v1::GetModelRequest& proto, v1::GetModelResponse* response) const;
+  // What the engine bounds; the service adds its own.
+  void EngineLimitsToProto(v1::Limits* limits) const;
+
+  v1::GenerateResponse StartedToProto(const StreamStarted& started, const std::string& request_id) const;
+  // Without `text` or `token_ids` that part stays empty.
+  struct DeltaParts {
+    bool text = true;
+    bool token_ids = true;
+  };
+  // One message, or several where a slow reader left much to be joined: clients refuse messages above 4 MiB.
+  // The text is in the last.
+  std::vector<v1::GenerateResponse> DeltaToProto(StreamDelta delta, const DeltaParts& parts) const;
+  static v1::GenerateResponse FinishedToProto(const StreamFinished& finished);
+  static void LoadToProto(const EngineLoad& load, v1::GetLoadResponse* response);
+
+ private:
+  RpcError CheckModelName(const std::string& name) const;
+  RpcError ConstrainOutput(const v1::GenerateRequest& proto, const std::function<bool()>& wanted,
+                           ConstraintParams* constraint) const;
+  RpcError PromptIds(const v1::GenerateRequest& proto, bool scores_only, std::vector<int32_t>* ids) const;
+  RpcError TextIds(const std::string& text, bool add_bos, std::vector<int32_t>* ids) const;
+  RpcError CheckIds(const std::string& path, const google::protobuf::RepeatedField<int32_t>& ids) const;
+  RpcError CheckBytes(const std::string& path, int64_t bytes, bool scores_only) const;
+  RpcError CheckLength(const std::string& path, int64_t tokens, bool scores_only) const;
+  SamplingParams ConvertSampling(const v1::Sampling& proto) const;
+  static RpcError ConvertStopping(const v1::Stopping& proto, StoppingParams* stopping);
+  static RpcError ConvertOutput(const v1::Output& proto, OutputParams* output);
+  std::string TokenBytes(int32_t id, PieceUse use) const;
+  std::string PieceText(int32_t id) const;
+  void TokenInfoToProto(const TokenInfo& info, v1::TokenLogprob* proto) const;
+
+  const ServedModel& model_;
+  int64_t longest_piece_bytes_ = 0;  // no token stands for more bytes of text; 0: unknown
+  std::string chat_format_;          // "": the vocabulary lacks the control tokens of one
+};
+
+// Refuses a message of millions of tiny fields, and text that is not UTF-8, before anything is built from it:
+// two bytes on the wire can become a hundred in memory. Worth its time for large messages only.
+RpcError CheckWireFields(const google::protobuf::Descriptor& type, const std::string& bytes);
+
+// Why `bytes` were refused by the protobuf parser as a message of this type: the path of the first string
+// that is not UTF-8, or that the bytes are no such message.
+RpcError ExplainParseFailure(const google::protobuf::Descriptor& type, const std::string& bytes);
+
+}  // namespace tramontane

@@ -1,0 +1,180 @@
+#include "server/core/served_call.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <iterator>
+#include <utility>
+
+#include "server/base/request_id.h"
+
+namespace tramontane {
+namespace {
+
+constexpr char kRequestIdKey[] = "x-request-id";
+constexpr char kCorrelationIdKey[] = "x-correlation-id";
+
+double Milliseconds(int64_t from_ns, int64_t to_ns) {
+  return from_ns == 0 || to_ns == 0 ? 0.0 : static_cast<double>(to_ns - from_ns) / 1e6;
+}
+
+// One line, without what would end a quoted value.
+std::string LogText(std::string text) {
+  for (char& c : text) {
+    if (static_cast<unsigned char>(c) < ' ') c = ' ';
+    if (c == '"') c = '\'';
+  }
+  return text;
+}
+
+RpcError DuplicateIdError(const std::string& id) {
+  RpcError error = ToRpcError(
+      Status(StatusCode::kAlreadyExists, "request_id: a request named \"" + id + "\" is in progress")
+          .WithField("request_id"));
+  error.reason = "DUPLICATE_REQUEST_ID";
+  return error;
+}
+
+}  // namespace
+
+ServedCall::~ServedCall() {
+  if (!ended_ && stream_ != nullptr) {
+    stream_->Cancel();
+    End(ToRpcError(Status(StatusCode::kCancelled, "the call was dropped")));
+  }
+  if (counted_) core_.RemoveStream(this);
+}
+
+RpcError ServedCall::Open() {
+  serving_ = core_.serving();
+  if (serving_ == nullptr) return InferenceCore::LoadingError();
+  received_ns_ = serving_->model.clock->NowNs();
+  if (caller_.timeout_ns) deadline_ns_ = std::max<int64_t>(1, received_ns_ + *caller_.timeout_ns);
+  RpcError error = core_.AddStream(this);
+  counted_ = error.ok();
+  return error;
+}
+
+RpcError ServedCall::Admit(const v1::GenerateRequest& proto, std::function<void()> on_ready) {
+  if (RpcError error = TakeRequestId(proto.request_id()); !error.ok()) return error;
+  Request request;
+  const auto wanted = [this] { return CheckIsWanted().ok(); };
+  if (RpcError error = serving_->converter.Generate(proto, &request, wanted); !error.ok()) return error;
+  request.id = request_id_;
+  request.received_ns = received_ns_;
+  request.tokenized_ns = serving_->model.clock->NowNs();
+  request.deadline_ns = deadline_ns_;
+  parts_.text = !proto.output().has_text() || proto.output().text();
+  parts_.token_ids = !proto.output().has_token_ids() || proto.output().token_ids();
+  choices_ = request.choices;
+  if (RpcError error = CheckIsWanted(); !error.ok()) return error;
+
+  StatusOr<std::shared_ptr<TokenStream>> stream =
+      serving_->model.engine->Submit(std::move(request), std::move(on_ready));
+  if (!stream.ok()) return ToRpcError(stream.status());
+  std::lock_guard lock(mutex_);
+  stream_ = std::move(stream).value();
+  if (cancelled_) stream_->Cancel();
+  return {};
+}
+
+// The request's name: its own field, else the transport's, else drawn.
+RpcError ServedCall::TakeRequestId(const std::string& id_field) {
+  if (caller_.correlation_id) {
+    if (const std::string fault = RequestIdFault(*caller_.correlation_id); !fault.empty()) {
+      return FieldError(kCorrelationIdKey, fault);
+    }
+    correlation_id_ = *caller_.correlation_id;
+  }
+  const bool from_field = !id_field.empty();
+  if (from_field || caller_.request_id) {
+    const std::string& id = from_field ? id_field : *caller_.request_id;
+    if (const std::string fault = RequestIdFault(id); !fault.empty()) {
+      return FieldError(from_field ? "request_id" : kRequestIdKey, fault);
+    }
+    request_id_ = id;
+  } else {
+    request_id_ = DrawRequestId();
+  }
+  registered_ = core_.RegisterId(request_id_, this);
+  return registered_ ? RpcError() : DuplicateIdError(request_id_);
+}
+
+RpcError ServedCall::CheckIsWanted() {
+  {
+    std::lock_guard lock(mutex_);
+    if (cancelled_) return ToldOutcome(Status(StatusCode::kCancelled, "the request was cancelled"));
+  }
+  if (deadline_ns_ != 0 && serving_->model.clock->NowNs() >= deadline_ns_) {
+    return ToRpcError(Status(StatusCode::kDeadlineExceeded, "the deadline passed while the input was read"));
+  }
+  return {};
+}
+
+void ServedCall::Cancel() {
+  std::lock_guard lock(mutex_);
+  cancelled_ = true;
+  if (stream_ != nullptr) stream_->Cancel();
+}
+
+InferenceEvents ServedCall::Take() {
+  StreamUpdate update = stream_->Take();
+  const ProtoConverter& converter = serving_->converter;
+  InferenceEvents taken;
+  if (update.started) taken.events.push_back(converter.StartedToProto(*update.started, request_id_));
+  for (StreamDelta& delta : update.deltas) {
+    std::vector<v1::GenerateResponse> messages = converter.DeltaToProto(std::move(delta), parts_);
+    std::move(messages.begin(), messages.end(), std::back_inserter(taken.events));
+  }
+  for (const StreamFinished& finished : update.finished) {
+    summary_.Add(finished);
+    taken.events.push_back(ProtoConverter::FinishedToProto(finished));
+  }
+  taken.done = update.done;
+  if (update.done) taken.outcome = ToldOutcome(update.status);
+  return taken;
+}
+
+RpcError ServedCall::ToldOutcome(const Status& status) const {
+  const bool by_stop = status.code() == StatusCode::kCancelled && core_.stopping();
+  return by_stop ? InferenceCore::StoppedError() : ToRpcError(status);
+}
+
+void ServedCall::End(const RpcError& outcome) {
+  ended_ = true;
+  if (registered_) core_.UnregisterId(request_id_);
+  spdlog::info("{}", LogLine(outcome));
+}
+
+std::string ServedCall::LogLine(const RpcError& outcome) const {
+  const Timings& times = summary_.timings;
+  const int64_t now_ns = serving_ == nullptr ? 0 : serving_->model.clock->NowNs();
+  return fmt::format(
+      "request id={} correlation_id={} status={} reason={} choices={} prompt_tokens={} cached_tokens={} "
+      "completion_tokens={} tokenize_ms={:.3f} queue_ms={:.3f} first_token_ms={:.3f} total_ms={:.3f} "
+      "message=\"{}\"",
+      request_id_.empty() ? "-" : request_id_, correlation_id_.empty() ? "-" : correlation_id_,
+      StatusCodeName(outcome.code), summary_.reasons.empty() ? "-" : summary_.reasons, choices_,
+      summary_.prompt_tokens, summary_.cached_tokens, summary_.completion_tokens,
+      Milliseconds(received_ns_, times.tokenized_ns), Milliseconds(received_ns_, times.admitted_ns),
+      Milliseconds(received_ns_, times.first_token_ns), Milliseconds(received_ns_, now_ns),
+      LogText(outcome.message));
+}
+
+void ServedCall::Summary::Add(const StreamFinished& finished) {
+  prompt_tokens = finished.usage.prompt_tokens;
+  cached_tokens = finished.usage.cached_tokens;
+  completion_tokens += finished.usage.completion_tokens;
+  timings = finished.timings;
+  if (finished_choices++ > 0) reasons += ',';
+  reasons += FinishReasonName(finished.reason);
+}
+
+std::string MillisecondsText(int64_t from_ns, int64_t to_ns) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3f", Milliseconds(from_ns, to_ns));
+  return text;
+}
+
+}  // namespace tramontane

@@ -1,0 +1,107 @@
+// ServedCall: one Generate call without its transport: admission, the request's id, its events as messages,
+// its end and the log line. gRPC's call and the gateway's each hold one.
+//
+//   made -> Open -> Admit -> Take ... Take -> End            after a refusal: straight to End
+//
+// Threads: Cancel from any, at any time; the rest one call at a time, from whatever thread is said.
+// Always: it counts as an open stream from Open until it is gone, and its id is taken from Admit until End.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "server/core/inference_client.h"
+#include "server/core/inference_core.h"
+
+namespace tramontane {
+
+// What the transport says beside the message.
+struct Caller {
+  std::optional<std::string> request_id;      // used where the message names none
+  std::optional<std::string> correlation_id;  // goes to the log
+  std::optional<int64_t> timeout_ns;          // from Open on; the queue counts
+  bool continues = false;                     // a request that was taken before: taken while draining too
+};
+
+class ServedCall {
+ public:
+  ServedCall(InferenceCore& core, Caller caller) : core_(core), caller_(std::move(caller)) {}
+  // What has not ended then is cancelled: nobody could take its events.
+  ~ServedCall();
+  ServedCall(const ServedCall&) = delete;
+  ServedCall& operator=(const ServedCall&) = delete;
+
+  // Not OK: loading, draining, or too many streams. Quick.
+  RpcError Open();
+
+  // Not OK: cancelled, or past its deadline. For work that could be saved.
+  RpcError CheckIsWanted();
+
+  // Checks, tokenises, submits: on a worker. `on_ready` is called on the engine's output thread, possibly
+  // before this returns, each time the stream goes from nothing to Take to something; it must not block. Not
+  // OK: nothing was submitted.
+  RpcError Admit(const v1::GenerateRequest& request, std::function<void()> on_ready);
+
+  // The engine ends it within one step; before it is submitted, it never is.
+  void Cancel();
+
+  // Everything pending. REQUIRES: Admit was OK.
+  InferenceEvents Take();
+
+  // Gives the id back and writes the log line. Once, before the caller is told of the end.
+  void End(const RpcError& outcome);
+
+  // What came of it, for trailers and the log.
+  struct Summary {
+    int64_t prompt_tokens = 0;
+    int64_t cached_tokens = 0;
+    int64_t completion_tokens = 0;  // of all choices
+    int32_t finished_choices = 0;
+    std::string reasons;  // by choice, as they ended: "stop,length"
+    Timings timings;      // of the choice that ended last
+
+    void Add(const StreamFinished& finished);
+  };
+  const Summary& summary() const { return summary_; }
+
+  bool continues() const { return caller_.continues; }
+  const Serving* serving() const { return serving_; }            // null: refused while loading
+  const std::string& request_id() const { return request_id_; }  // "": refused before it had one
+  const std::string& correlation_id() const {
+    return correlation_id_;
+  }  // "": none, or one that cannot be shown
+
+ private:
+  RpcError TakeRequestId(const std::string& id_field);
+  // What the caller is told of an end: of one that the server's own stop brought about, that.
+  RpcError ToldOutcome(const Status& status) const;
+  std::string LogLine(const RpcError& outcome) const;
+
+  InferenceCore& core_;
+  const Caller caller_;
+  const Serving* serving_ = nullptr;
+  bool counted_ = false;
+  bool registered_ = false;
+  bool ended_ = false;
+  std::string request_id_;
+  std::string correlation_id_;
+  ProtoConverter::DeltaParts parts_;
+  int32_t choices_ = 1;
+  int64_t received_ns_ = 0;  // this and the next on the engine's clock
+  int64_t deadline_ns_ = 0;  // 0: none
+  Summary summary_;
+
+  std::mutex mutex_;  // guards the next two against Cancel
+  bool cancelled_ = false;
+  std::shared_ptr<TokenStream> stream_;
+};
+
+// "12.345"; "0.000" where either did not happen.
+std::string MillisecondsText(int64_t from_ns, int64_t to_ns);
+
+}  // namespace tramontane

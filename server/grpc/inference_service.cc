@@ -1,0 +1,416 @@
+#include "server/grpc/inference_service.h"
+
+#include <grpcpp/grpcpp.h>
+#include <spdlog/spdlog.h>
+
+#include <atomic>
+#include <chrono>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/core/check.h"
+#include "server/core/proto_convert.h"
+#include "server/core/served_call.h"
+#include "server/core/worker_pool.h"
+#include "server/grpc/grpc_status.h"
+#include "tramontane/v1/inference.grpc.pb.h"
+
+namespace tramontane {
+namespace {
+
+constexpr size_t kMaxControlBytes = 1 << 20;    // of a request that is answered on gRPC's own thread
+constexpr size_t kLargeMessageBytes = 1 << 20;  // above: looked over before it is parsed
+constexpr char kRequestIdKey[] = "x-request-id";
+constexpr char kCorrelationIdKey[] = "x-correlation-id";
+
+std::string Flat(const grpc::ByteBuffer& bytes) {
+  std::vector<grpc::Slice> slices;
+  std::string flat;
+  if (!bytes.Dump(&slices).ok()) return flat;
+  for (const grpc::Slice& slice : slices) {
+    flat.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
+  }
+  return flat;
+}
+
+RpcError Parse(const grpc::ByteBuffer& bytes, google::protobuf::Message* message) {
+  if (bytes.Length() > kLargeMessageBytes) {
+    if (RpcError error = CheckWireFields(*message->GetDescriptor(), Flat(bytes)); !error.ok()) return error;
+  }
+  grpc::ByteBuffer consumed(bytes);  // shares the slices
+  grpc::ProtoBufferReader reader(&consumed);
+  if (message->ParseFromZeroCopyStream(&reader)) return {};
+  return ExplainParseFailure(*message->GetDescriptor(), Flat(bytes));
+}
+
+grpc::ByteBuffer Serialize(const google::protobuf::Message& message) {
+  grpc::ByteBuffer bytes;
+  bool own_buffer = false;
+  const grpc::Status status = grpc::GenericSerialize<grpc::ProtoBufferWriter, google::protobuf::Message>(
+      message, &bytes, &own_buffer);
+  TM_CHECK(status.ok(), "serialising a %s: %s", message.GetTypeName().c_str(),
+           status.error_message().c_str());
+  return bytes;
+}
+
+// Metadata values are printable ASCII; gRPC ends the process over anything else.
+std::string MetadataText(std::string text) {
+  for (char& c : text) {
+    if (c < ' ' || c > '~') c = '?';
+  }
+  return text;
+}
+
+std::optional<std::string> ClientMetadata(const grpc::CallbackServerContext& context, const char* key) {
+  const auto found = context.client_metadata().find(key);
+  if (found == context.client_metadata().end()) return std::nullopt;
+  return std::string(found->second.data(), found->second.size());
+}
+
+// What is left of a call's deadline.
+std::optional<int64_t> TimeoutNs(const grpc::CallbackServerContext& context) {
+  if (context.deadline() == std::chrono::system_clock::time_point::max()) return std::nullopt;
+  const auto left = context.deadline() - std::chrono::system_clock::now();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(left).count();
+}
+
+using RawService = v1::Inference::WithRawCallbackMethod_Generate<
+    v1::Inference::WithRawCallbackMethod_Tokenize<v1::Inference::WithRawCallbackMethod_Detokenize<
+        v1::Inference::WithRawCallbackMethod_RenderChat<v1::Inference::WithRawCallbackMethod_Abort<
+            v1::Inference::WithRawCallbackMethod_GetModel<v1::Inference::WithRawCallbackMethod_GetServerInfo<
+                v1::Inference::WithRawCallbackMethod_GetLoad<v1::Inference::Service>>>>>>>>;
+
+}  // namespace
+
+// The methods are raw: they get bytes, not messages. gRPC would parse on its own thread and answer what does
+// not parse with an empty UNIMPLEMENTED.
+class InferenceService::Impl final : public RawService {
+ public:
+  Impl(const InferenceServiceOptions& options, InferenceCore& core)
+      : core_(core), writers_({.threads = options.writer_threads, .max_queued = options.max_streams}) {}
+
+  // ---- the service ----
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* Generate(grpc::CallbackServerContext* context,
+                                                       const grpc::ByteBuffer* request) override;
+  grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                     grpc::ByteBuffer* response) override {
+    return OnWorker<v1::TokenizeRequest, v1::TokenizeResponse>(context, request, response,
+                                                               &ProtoConverter::Tokenize);
+  }
+  grpc::ServerUnaryReactor* Detokenize(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                       grpc::ByteBuffer* response) override {
+    return OnWorker<v1::DetokenizeRequest, v1::DetokenizeResponse>(context, request, response,
+                                                                   &ProtoConverter::Detokenize);
+  }
+  grpc::ServerUnaryReactor* RenderChat(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                       grpc::ByteBuffer* response) override {
+    return OnWorker<v1::RenderChatRequest, v1::RenderChatResponse>(context, request, response,
+                                                                   &ProtoConverter::RenderChat);
+  }
+  grpc::ServerUnaryReactor* Abort(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                  grpc::ByteBuffer* response) override {
+    return AtOnce<v1::AbortRequest, v1::AbortResponse>(
+        context, request, response,
+        [this](const Serving&, const auto& proto, auto* answer) { return core_.Abort(proto, answer); });
+  }
+  grpc::ServerUnaryReactor* GetModel(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                     grpc::ByteBuffer* response) override {
+    return AtOnce<v1::GetModelRequest, v1::GetModelResponse>(
+        context, request, response, [](const Serving& serving, const auto& proto, auto* answer) {
+          return serving.converter.GetModel(proto, answer);
+        });
+  }
+  grpc::ServerUnaryReactor* GetServerInfo(grpc::CallbackServerContext* context,
+                                          const grpc::ByteBuffer* request,
+                                          grpc::ByteBuffer* response) override {
+    return AtOnce<v1::GetServerInfoRequest, v1::GetServerInfoResponse>(
+        context, request, response, [this](const Serving& serving, const auto&, auto* answer) {
+          return core_.GetServerInfo(serving, answer);
+        });
+  }
+  grpc::ServerUnaryReactor* GetLoad(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                    grpc::ByteBuffer* response) override {
+    return AtOnce<v1::GetLoadRequest, v1::GetLoadResponse>(
+        context, request, response,
+        [this](const Serving& serving, const auto&, auto* answer) { return core_.GetLoad(serving, answer); });
+  }
+
+  // ---- for GenerateCall ----
+  InferenceCore& core() { return core_; }
+  WorkerPool& writers() { return writers_; }
+
+ private:
+  template <typename RequestProto, typename ResponseProto>
+  using Converter = RpcError (ProtoConverter::*)(const RequestProto&, ResponseProto*) const;
+
+  template <typename RequestProto, typename ResponseProto>
+  grpc::ServerUnaryReactor* OnWorker(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                     grpc::ByteBuffer* response,
+                                     Converter<RequestProto, ResponseProto> convert);
+  // answer: RpcError(const Serving&, const RequestProto&, ResponseProto*)
+  template <typename RequestProto, typename ResponseProto, typename Answer>
+  grpc::ServerUnaryReactor* AtOnce(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                   grpc::ByteBuffer* response, const Answer& answer);
+
+  InferenceCore& core_;
+  WorkerPool writers_;
+};
+
+namespace {
+
+// One Generate call, from its bytes to its status. Owns itself until gRPC is done with it; whoever may use it
+// later (a worker, a writer) holds a reference.
+//
+//   waiting for a worker -> submitted -> admitted (initial metadata sent) -> ended (status given to gRPC)
+class GenerateCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
+                           public std::enable_shared_from_this<GenerateCall> {
+ public:
+  GenerateCall(InferenceService::Impl& service, grpc::CallbackServerContext* context)
+      : service_(service),
+        context_(context),
+        served_(service.core(), {.request_id = ClientMetadata(*context, kRequestIdKey),
+                                 .correlation_id = ClientMetadata(*context, kCorrelationIdKey),
+                                 .timeout_ns = TimeoutNs(*context)}) {}
+
+  void Start(const grpc::ByteBuffer& request);  // gRPC's thread
+
+ private:
+  void OnCancel() override { served_.Cancel(); }
+  void OnWriteDone(bool ok) override;
+  void OnDone() override { self_.reset(); }
+
+  RpcError Read(const grpc::ByteBuffer& bytes);      // worker
+  RpcError Admit(const v1::GenerateRequest& proto);  // worker
+  void AddIdsToInitialMetadata();
+
+  void ScheduleWrite();  // output thread
+  void WriteNext();      // writer, or gRPC's thread
+  void TakeEvents();     // holds mutex_
+  void EndRefused(const RpcError& error);
+  grpc::Status PrepareEnd(const RpcError& error);  // once, before the status goes to gRPC
+
+  InferenceService::Impl& service_;
+  grpc::CallbackServerContext* const context_;  // until the status was given to gRPC
+  ServedCall served_;
+  std::shared_ptr<GenerateCall> self_;
+
+  std::atomic<bool> write_scheduled_{false};
+  std::mutex mutex_;  // guards everything below
+  bool admitted_ = false;
+  bool reader_gone_ = false;
+  bool write_in_flight_ = false;
+  bool ended_ = false;
+  grpc::ByteBuffer writing_;             // owned by gRPC while write_in_flight_
+  std::deque<grpc::ByteBuffer> outbox_;  // what was last taken became
+  std::optional<RpcError> outcome_;      // known with the last events
+};
+
+void GenerateCall::Start(const grpc::ByteBuffer& request) {
+  self_ = shared_from_this();
+  if (const RpcError error = served_.Open(); !error.ok()) return EndRefused(error);
+  InferenceCore& core = service_.core();
+  const bool taken = core.workers().TrySubmit(static_cast<int64_t>(request.Length()),
+                                              [self = shared_from_this(), bytes = request] {
+                                                if (const RpcError error = self->Read(bytes); !error.ok())
+                                                  self->EndRefused(error);
+                                              });
+  if (!taken) EndRefused(core.WorkersBusyError());
+}
+
+// Only now it is known what kind of work this is: where a constraint may have to be compiled, it queues once
+// more, for that.
+RpcError GenerateCall::Read(const grpc::ByteBuffer& bytes) {
+  if (RpcError error = served_.CheckIsWanted(); !error.ok()) return error;
+  v1::GenerateRequest proto;
+  if (RpcError error = Parse(bytes, &proto); !error.ok()) return error;
+  if (!InferenceCore::MayCompile(proto)) return Admit(proto);
+  const auto shared = std::make_shared<const v1::GenerateRequest>(std::move(proto));
+  const bool taken =
+      service_.core().SubmitCall(*shared, context_->peer(), [self = shared_from_this(), shared] {
+        if (const RpcError error = self->Admit(*shared); !error.ok()) self->EndRefused(error);
+      });
+  return taken ? RpcError() : service_.core().WorkersBusyError();
+}
+
+RpcError GenerateCall::Admit(const v1::GenerateRequest& proto) {
+  if (RpcError error = served_.CheckIsWanted(); !error.ok()) return error;
+  RpcError error = served_.Admit(proto, [weak = weak_from_this()] {
+    if (const std::shared_ptr<GenerateCall> call = weak.lock()) call->ScheduleWrite();
+  });
+  if (!error.ok()) return error;
+
+  // At once on admission, so that a client can tell being accepted from the first token.
+  AddIdsToInitialMetadata();
+  context_->AddInitialMetadata("x-served-model", MetadataText(served_.serving()->model.names[0]));
+  context_->AddInitialMetadata("x-server-version", TRAMONTANE_VERSION);
+  StartSendInitialMetadata();
+  {
+    std::lock_guard lock(mutex_);
+    admitted_ = true;
+  }
+  WriteNext();
+  return {};
+}
+
+void GenerateCall::AddIdsToInitialMetadata() {
+  const std::string& id = served_.request_id();
+  const std::string& correlation_id = served_.correlation_id();
+  if (!id.empty()) context_->AddInitialMetadata(kRequestIdKey, id);
+  if (!correlation_id.empty()) context_->AddInitialMetadata(kCorrelationIdKey, correlation_id);
+}
+
+// At most one entry per call waits for a writer, so the writers' queue of max_streams entries cannot
+// overflow.
+void GenerateCall::ScheduleWrite() {
+  if (write_scheduled_.exchange(true)) return;
+  const bool taken = service_.writers().TrySubmit(0, [self = shared_from_this()] {
+    self->write_scheduled_ = false;
+    self->WriteNext();
+  });
+  TM_CHECK(taken, "the writers' queue is full");
+}
+
+void GenerateCall::OnWriteDone(bool ok) {
+  {
+    std::lock_guard lock(mutex_);
+    write_in_flight_ = false;
+    if (!ok) {
+      reader_gone_ = true;
+      outbox_.clear();
+      served_.Cancel();
+    }
+  }
+  WriteNext();
+}
+
+// Starts one write, or ends the call, if either is due. gRPC is called without the lock: the flags already
+// keep others out.
+void GenerateCall::WriteNext() {
+  std::unique_lock lock(mutex_);
+  if (!admitted_ || write_in_flight_ || ended_) return;
+  if (outbox_.empty() && !outcome_) TakeEvents();
+
+  const bool has_message = !outbox_.empty();
+  if (has_message) {
+    writing_.Swap(&outbox_.front());
+    outbox_.pop_front();
+    write_in_flight_ = true;
+  }
+  ended_ = outbox_.empty() && outcome_.has_value();
+  const bool ends = ended_;
+  lock.unlock();
+
+  if (has_message && ends) {
+    StartWriteAndFinish(&writing_, grpc::WriteOptions(), PrepareEnd(*outcome_));
+  } else if (has_message) {
+    StartWrite(&writing_);
+  } else if (ends) {
+    Finish(PrepareEnd(*outcome_));
+  }
+}
+
+void GenerateCall::TakeEvents() {
+  const InferenceEvents taken = served_.Take();
+  if (!reader_gone_) {
+    for (const v1::GenerateResponse& event : taken.events) outbox_.push_back(Serialize(event));
+  }
+  if (taken.done) outcome_ = taken.outcome;
+}
+
+void GenerateCall::EndRefused(const RpcError& error) {
+  {
+    std::lock_guard lock(mutex_);
+    ended_ = true;
+  }
+  AddIdsToInitialMetadata();
+  Finish(PrepareEnd(error));
+}
+
+grpc::Status GenerateCall::PrepareEnd(const RpcError& error) {
+  served_.End(error);
+  const ServedCall::Summary& summary = served_.summary();
+  if (summary.finished_choices > 0) {
+    const Timings& times = summary.timings;
+    context_->AddTrailingMetadata("x-prompt-tokens", std::to_string(summary.prompt_tokens));
+    context_->AddTrailingMetadata("x-cached-tokens", std::to_string(summary.cached_tokens));
+    context_->AddTrailingMetadata("x-completion-tokens", std::to_string(summary.completion_tokens));
+    context_->AddTrailingMetadata("x-queue-ms", MillisecondsText(times.received_ns, times.admitted_ns));
+    context_->AddTrailingMetadata("x-prefill-ms", MillisecondsText(times.admitted_ns, times.first_token_ns));
+    context_->AddTrailingMetadata("x-decode-ms", MillisecondsText(times.first_token_ns, times.finished_ns));
+  }
+  if (error.retry_after_ms > 0) {
+    context_->AddTrailingMetadata("grpc-retry-pushback-ms", std::to_string(error.retry_after_ms));
+  }
+  return ToGrpcStatus(error);
+}
+
+}  // namespace
+
+// ---- InferenceService::Impl ---------------------------------------------------------------------
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Impl::Generate(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
+  const auto call = std::make_shared<GenerateCall>(*this, context);
+  call->Start(*request);
+  return call.get();
+}
+
+template <typename RequestProto, typename ResponseProto>
+grpc::ServerUnaryReactor* InferenceService::Impl::OnWorker(grpc::CallbackServerContext* context,
+                                                           const grpc::ByteBuffer* request,
+                                                           grpc::ByteBuffer* response,
+                                                           Converter<RequestProto, ResponseProto> convert) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const auto work = [=](const Serving& serving) {
+    if (context->IsCancelled()) return reactor->Finish(grpc::Status::CANCELLED);
+    RequestProto proto;
+    RpcError error = Parse(*request, &proto);
+    if (error.ok()) {
+      ResponseProto answer;
+      error = (serving.converter.*convert)(proto, &answer);
+      if (error.ok()) *response = Serialize(answer);
+    }
+    reactor->Finish(ToGrpcStatus(error));
+  };
+  const RpcError refusal = core_.OnWorker(static_cast<int64_t>(request->Length()), work);
+  if (!refusal.ok()) reactor->Finish(ToGrpcStatus(refusal));
+  return reactor;
+}
+
+template <typename RequestProto, typename ResponseProto, typename Answer>
+grpc::ServerUnaryReactor* InferenceService::Impl::AtOnce(grpc::CallbackServerContext* context,
+                                                         const grpc::ByteBuffer* request,
+                                                         grpc::ByteBuffer* response, const Answer& answer) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const Serving* serving = core_.serving();
+  RequestProto proto;
+  RpcError error;
+  if (serving == nullptr) {
+    error = InferenceCore::LoadingError();
+  } else if (request->Length() > kMaxControlBytes) {
+    error = ToRpcError(InvalidArgument("the request has " + std::to_string(request->Length()) +
+                                       " bytes, the most is " + std::to_string(kMaxControlBytes)));
+  } else {
+    error = Parse(*request, &proto);
+  }
+  if (error.ok()) {
+    ResponseProto message;
+    error = answer(*serving, proto, &message);
+    if (error.ok()) *response = Serialize(message);
+  }
+  reactor->Finish(ToGrpcStatus(error));
+  return reactor;
+}
+
+// ---- InferenceService ---------------------------------------------------------------------------
+
+InferenceService::InferenceService(const InferenceServiceOptions& options, InferenceCore& core)
+    : impl_(std::make_unique<Impl>(options, core)) {}
+InferenceService::~InferenceService() = default;
+grpc::Service* InferenceService::grpc_service() { return impl_.get(); }
+
+}  // namespace tramontane

@@ -1,0 +1,159 @@
+// Connection: one client and its requests, one after the other; and what all connections share. No socket and
+// no clock of the system in here: byte_socket.h, connection_thread.h.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "server/http/byte_socket.h"
+#include "server/http/connection_thread.h"
+#include "server/http/held_bytes.h"
+#include "server/http/parser.h"
+#include "server/http/refusal.h"
+#include "server/http/server.h"
+
+namespace tramontane {
+
+class ConnectionExchange;
+
+inline constexpr int64_t kLingerMs = 2000;            // for a client to read the last words of its connection
+inline constexpr size_t kReadAheadBytes = 64 << 10;   // kept of what follows a request that is being answered
+inline constexpr size_t kLeastTakenBytes = 64 << 10;  // of a write, or its rest, in write_timeout_ms
+
+// What all connections share. Any thread.
+struct HttpServerState {
+  HttpServerState(const HttpServerOptions& options, HttpServer::Handler handler,
+                  std::function<void(std::function<void()>)> run_handler)
+      : options(options),
+        handler(std::move(handler)),
+        run_handler(std::move(run_handler)),
+        held_bytes(options.limits.max_held_body_bytes) {}
+
+  HttpResponse Refused(const HttpRefusal& refusal, const HttpRequest& request) const {
+    return options.write_refusal(refusal, request);
+  }
+
+  const HttpServerOptions options;
+  const HttpServer::Handler handler;
+  const std::function<void(std::function<void()>)> run_handler;  // soon, on a handler thread
+  bool on_loopback = false;           // before the first connection: as HttpRequest's
+  std::atomic<bool> closing{false};   // connections end after their answer
+  std::atomic<bool> stopping{false};  // at once
+  std::atomic<int64_t> open_exchanges{0};
+  std::atomic<int64_t> connections{0};
+  ByteBudget held_bytes;  // of requests: read, and not yet parsed
+};
+
+// On its thread only, but for server(), thread() and closed().
+class Connection : public std::enable_shared_from_this<Connection> {
+ public:
+  Connection(std::shared_ptr<HttpServerState> shared, std::shared_ptr<ConnectionThread> thread,
+             std::unique_ptr<ByteSocket> socket);
+  ~Connection() { --shared_->connections; }
+
+  HttpServerState& server() const { return *shared_; }
+  ConnectionThread& thread() const { return *thread_; }
+  bool closed() const { return closed_; }  // nothing reaches the client any more
+
+  void Begin();
+  // One connection too many: it is asked for its request at once, gets the answer that the io thread has by
+  // itself, or is refused, and ends.
+  void BeginOverLimit();
+  bool is_over_limit() const { return is_over_limit_; }
+  void Sweep();  // looks at its clocks
+  void Stop();   // the server stops: what is open is told so, and may say its last words
+  void Close();
+
+  int64_t held_bytes() const { return held_.bytes(); }
+
+  // ---- from the exchange in progress, by its number; of others nothing is done ----
+  void Respond(int64_t number, HttpResponse response);
+  void StartStream(int64_t number, HttpResponse head);
+  void Write(int64_t number, std::string_view bytes);
+  void End(int64_t number, std::string_view last_bytes);
+  void Listen(int64_t number, std::shared_ptr<HttpListener> listener);
+  // Nobody will end its stream.
+  void Abandon(int64_t number);
+
+ private:
+  enum class Phase {
+    kIdle,       // between requests
+    kReading,    // part of a request is here
+    kAnswering,  // an exchange is open
+    kLingering,  // the last words are out; what comes is thrown away
+    kClosed,     // or not begun
+  };
+
+  const HttpLimits& limits() const { return shared_->options.limits; }
+
+  void Enter(Phase phase);
+  ConnectionThread::Line line() const;
+
+  void WaitForInput();
+  void OnReadable();
+  size_t HoldRoomToRead();
+  void OnInput(std::string_view bytes);
+  void OnInputEnd();
+  void ParseInput(std::string_view bytes);
+  bool HoldInput();
+  void DropInput();
+  void Dispatch();
+  void Refuse(const HttpRefusal& refusal);
+
+  void Name(HttpRequest* request);
+  std::string Head(const HttpResponse& response, const std::string& length_field) const;
+  void Append(std::string_view chunk);
+  void Flush();
+  void WriteOutput();
+  void WaitForRoom();
+  void OnFlushed();
+  void EndAnswer();
+  void OnReadAhead();
+  void Linger();
+
+  int64_t read_timeout_ms() const;
+  void SweepIdle(int64_t waited_ms);
+  void SweepReading(int64_t waited_ms);
+  void SweepAnswer(int64_t now_ms);
+
+  const std::shared_ptr<HttpServerState> shared_;
+  const std::shared_ptr<ConnectionThread> thread_;
+  const std::unique_ptr<ByteSocket> socket_;
+  bool is_over_limit_ = false;
+  Phase phase_ = Phase::kClosed;
+  std::atomic<bool> closed_{false};
+  int64_t since_ms_ = 0;                          // the phase began, or, answering: all was written
+  std::optional<ConnectionThread::Place> place_;  // in line(), of those that can make room
+
+  // Reading.
+  HttpRequestParser parser_;
+  std::string input_;  // read, and not yet taken by the parser
+  HeldBytes held_;     // for both
+  bool waiting_for_input_ = false;
+  bool input_ended_ = false;  // the client has shut down its side
+  bool continue_sent_ = false;
+
+  // Answering.
+  int64_t number_ = 0;  // of the exchange in progress, else of the last one
+  std::weak_ptr<ConnectionExchange> exchange_;
+  std::string request_id_;
+  std::shared_ptr<HttpListener> listener_;
+  bool is_head_ = false;     // HEAD: no body is sent
+  bool keep_alive_ = false;  // after this answer
+  bool is_chunked_ = false;
+  bool streaming_ = false;
+  bool answered_ = false;  // all of the answer is in output_
+  std::string output_;     // of which [written_, size) has to be written
+  size_t written_ = 0;
+  bool blocked_ = false;          // waiting for room in the socket
+  int64_t blocked_since_ms_ = 0;  // or since it took kLeastTakenBytes
+  size_t taken_bytes_ = 0;        // by the socket since then
+};
+
+}  // namespace tramontane

@@ -1,0 +1,133 @@
+#include "server/http/io_thread.h"
+
+#include <poll.h>
+
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/post.hpp>
+#include <chrono>
+#include <latch>
+
+namespace tramontane {
+namespace {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+using boost::system::error_code;
+
+ByteSocket::State StateOf(const error_code& fault) {
+  if (!fault) return ByteSocket::State::kOpen;
+  if (fault == asio::error::would_block) return ByteSocket::State::kLater;
+  return fault == asio::error::eof ? ByteSocket::State::kEnded : ByteSocket::State::kBroken;
+}
+
+}  // namespace
+
+// ---- IoThread --------------------------------------------------------------------------------------
+
+void IoThread::Start(int64_t sweep_ms) {
+  sweep_ms_ = sweep_ms;
+  thread_ = std::thread([this] {
+    thread_id_ = std::this_thread::get_id();
+    ScheduleSweep();
+    context_.run();
+  });
+}
+
+int64_t IoThread::NowMs() const {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
+}
+
+bool IoThread::Post(std::function<void()> work) {
+  std::lock_guard lock(mutex_);
+  if (closed_) return false;
+  mailbox_.push_back(std::move(work));
+  if (mailbox_.size() == 1) asio::post(context_, [this] { RunMailbox(); });
+  return true;
+}
+
+void IoThread::RunMailbox() {
+  {
+    std::lock_guard lock(mutex_);
+    running_.swap(mailbox_);
+  }
+  for (auto& work : running_) work();
+  running_.clear();
+}
+
+void IoThread::ScheduleSweep() {
+  timer_.expires_after(std::chrono::milliseconds(sweep_ms_));
+  timer_.async_wait([this](error_code) {
+    if (stopping_) return;
+    Sweep();
+    ScheduleSweep();
+  });
+}
+
+void IoThread::RunAndWait(const std::function<void()>& work) {
+  std::latch done(1);
+  const bool runs = Post([&] {
+    work();
+    done.count_down();
+  });
+  if (runs) done.wait();
+}
+
+void IoThread::Join() {
+  if (!thread_.joinable()) return;
+  asio::post(context_, [this] {
+    stopping_ = true;
+    timer_.cancel();
+  });
+  work_.reset();
+  thread_.join();
+  thread_id_ = std::thread::id();
+  {
+    std::lock_guard lock(mutex_);
+    closed_ = true;
+  }
+  RunMailbox();
+}
+
+// ---- TcpSocket -------------------------------------------------------------------------------------
+
+ByteSocket::Progress TcpSocket::Read(std::span<char> room) {
+  error_code fault;
+  const size_t bytes = socket_.read_some(asio::buffer(room.data(), room.size()), fault);
+  return {bytes, StateOf(fault)};
+}
+
+ByteSocket::Progress TcpSocket::Write(std::string_view bytes) {
+  error_code fault;
+  const size_t written = socket_.write_some(asio::buffer(bytes.data(), bytes.size()), fault);
+  return {written, StateOf(fault)};
+}
+
+void TcpSocket::WhenReadable(std::function<void()> call) {
+  socket_.async_wait(tcp::socket::wait_read, [call = std::move(call)](error_code) { call(); });
+}
+
+void TcpSocket::WhenWritable(std::function<void()> call) {
+  socket_.async_wait(tcp::socket::wait_write, [call = std::move(call)](error_code) { call(); });
+}
+
+bool TcpSocket::HasHungUp() {
+  pollfd state{};
+  state.fd = socket_.native_handle();
+  state.events = POLLRDHUP;
+  return poll(&state, 1, 0) > 0;
+}
+
+void TcpSocket::ShutdownSend() {
+  error_code ignored;
+  // NOLINTNEXTLINE(bugprone-unused-return-value): `ignored` says the same
+  socket_.shutdown(tcp::socket::shutdown_send, ignored);
+}
+
+void TcpSocket::Close() {
+  error_code ignored;
+  // NOLINTNEXTLINE(bugprone-unused-return-value): `ignored` says the same
+  socket_.close(ignored);
+}
+
+}  // namespace tramontane

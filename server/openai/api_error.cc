@@ -1,0 +1,109 @@
+#include "server/openai/api_error.h"
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+namespace tramontane {
+namespace {
+
+// How OpenAI's clients are told of a gRPC status.
+struct Mapping {
+  StatusCode code;
+  int http_status;
+  const char* type;
+};
+constexpr Mapping kMappings[] = {
+    {StatusCode::kInvalidArgument, 400, "invalid_request_error"},
+    {StatusCode::kOutOfRange, 400, "invalid_request_error"},
+    {StatusCode::kFailedPrecondition, 400, "invalid_request_error"},
+    {StatusCode::kPermissionDenied, 403, "permission_error"},
+    {StatusCode::kNotFound, 404, "invalid_request_error"},
+    {StatusCode::kAlreadyExists, 409, "invalid_request_error"},
+    {StatusCode::kAborted, 409, "invalid_request_error"},
+    {StatusCode::kResourceExhausted, 429, "rate_limit_error"},
+    {StatusCode::kUnimplemented, 400, "invalid_request_error"},  // not 501, which clients would try again
+    {StatusCode::kCancelled, 499,
+     "invalid_request_error"},  // by its id, from elsewhere; not to be tried again
+    {StatusCode::kUnavailable, 503, "service_unavailable"},
+    {StatusCode::kDeadlineExceeded, 504, "server_error"},
+};
+constexpr Mapping kOther = {StatusCode::kInternal, 500, "server_error"};
+
+const Mapping& MappingOf(StatusCode code) {
+  for (const Mapping& mapping : kMappings) {
+    if (mapping.code == code) return mapping;
+  }
+  return kOther;
+}
+
+// "sampling.top_p" -> "top_p": OpenAI's requests are flat where the .proto has groups.
+std::string ParamOf(const std::string& path) {
+  for (const char* group : {"sampling.", "stopping.", "output.", "chat."}) {
+    if (path.rfind(group, 0) == 0) return path.substr(std::char_traits<char>::length(group));
+  }
+  return path;
+}
+
+std::string LowerCase(std::string text) {
+  for (char& c : text) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return text;
+}
+
+nlohmann::ordered_json TextOrNull(const std::string& text) {
+  return text.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(text);
+}
+
+}  // namespace
+
+ApiError BadRequest(std::string param, std::string message) {
+  ApiError error;
+  error.param = std::move(param);
+  error.message = std::move(message);
+  return error;
+}
+
+ApiError ToApiError(const HttpRefusal& refusal) {
+  ApiError error;
+  error.status = refusal.status;
+  if (refusal.status == 503) error.type = "service_unavailable";
+  if (refusal.status == 500) error.type = "server_error";
+  error.message = refusal.message;
+  error.code = refusal.reason;
+  error.retry_after_ms = refusal.retry_after_ms;
+  return error;
+}
+
+ApiError ToApiError(const RpcError& error) {
+  const Mapping& mapping = MappingOf(error.code);
+  ApiError result;
+  result.status = mapping.http_status;
+  result.type = mapping.type;
+  result.message = error.message;
+  result.code = error.missing_model.empty() ? LowerCase(error.reason) : "model_not_found";
+  if (!error.violations.empty()) result.param = ParamOf(error.violations.front().field);
+  if (!error.missing_model.empty()) result.param = "model";
+  result.retry_after_ms = error.retry_after_ms;
+  return result;
+}
+
+std::string ErrorJson(const ApiError& error) {
+  const nlohmann::ordered_json body = {{"message", error.message},
+                                       {"type", error.type},
+                                       {"param", TextOrNull(error.param)},
+                                       {"code", TextOrNull(error.code)}};
+  // Messages quote what was sent, which need not be UTF-8.
+  return nlohmann::ordered_json{{"error", body}}.dump(-1, ' ', false,
+                                                      nlohmann::json::error_handler_t::replace);
+}
+
+HttpResponse ErrorResponse(const ApiError& error) {
+  HttpResponse response;
+  response.status = error.status;
+  AddRetryAfter(error.retry_after_ms, &response.headers);
+  response.body = ErrorJson(error);
+  return response;
+}
+
+}  // namespace tramontane

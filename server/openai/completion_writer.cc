@@ -1,0 +1,191 @@
+// The answers of /v1/completions.
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "server/openai/answer_writer.h"
+#include "server/openai/logprobs.h"
+
+namespace tramontane {
+namespace {
+
+// The prompt as text, and its tokens in `logprobs`.
+std::string EchoPrompt(const v1::Started& started, CompletionLogprobs* logprobs) {
+  std::string text;
+  for (int i = 0; i < started.prompt_size(); ++i) {
+    text += started.prompt(i).token_bytes();
+    logprobs->AddPrompt(started, i);
+  }
+  return text;
+}
+
+// ---- streamed -----------------------------------------------------------------------------------
+
+class CompletionStreamWriter final : public ChunkWriter {
+ public:
+  CompletionStreamWriter(AnswerOptions options, std::vector<FieldNames> names)
+      : ChunkWriter(std::move(options), std::move(names), "cmpl-", "text_completion"),
+        streams_(choices(), Stream(this->options())) {}
+
+ private:
+  struct Stream {
+    explicit Stream(const AnswerOptions& options) : logprobs(options) {}
+    CompletionLogprobs logprobs;  // of the next chunk
+    std::string prompt_ids;       // 1,2,3 for the first chunk with token ids; then ""
+    bool has_tokens = false;      // that were sent
+  };
+
+  void OnStarted(size_t call, const v1::Started& started, std::string* out) override;
+  void OnDelta(size_t index, const v1::Delta& delta, std::string* out) override;
+  void OnFinished(size_t index, const v1::Finished& finished, std::string* out) override;
+
+  // ,"token_ids":[1,2,3]     Behind the prompt's, the first time.
+  void AppendTokenIds(size_t index, const google::protobuf::RepeatedField<int32_t>& ids, std::string* out);
+  // A chunk up to its finish reason, with the log probabilities that were added since the last one.
+  void OpenTextChunk(size_t index, std::string_view text, std::string* out);
+
+  std::vector<Stream> streams_;
+};
+
+void CompletionStreamWriter::OnStarted(size_t call, const v1::Started& started, std::string* out) {
+  for (size_t i = FirstChoice(call); i < FirstChoice(call + 1); ++i) {
+    if (options().token_ids) streams_[i].prompt_ids = PromptIds(started);
+    if (!options().echo) continue;
+    const std::string prompt = EchoPrompt(started, &streams_[i].logprobs);
+    OpenTextChunk(i, prompt, out);
+    *out += ",\"finish_reason\":null";
+    CloseChunk(out);
+  }
+}
+
+void CompletionStreamWriter::OnDelta(size_t index, const v1::Delta& delta, std::string* out) {
+  const bool has_logprobs = options().logprobs >= 0 && delta.logprobs_size() > 0;
+  const bool has_ids = options().token_ids && delta.token_ids_size() > 0;
+  if (delta.text().empty() && !has_logprobs && !has_ids) return;
+  Stream& stream = streams_[index];
+  stream.has_tokens = true;
+  for (const v1::TokenLogprob& token : delta.logprobs()) stream.logprobs.Add(token);
+  OpenTextChunk(index, delta.text(), out);
+  *out += ",\"finish_reason\":null";
+  if (has_ids) AppendTokenIds(index, delta.token_ids(), out);
+  CloseChunk(out);
+}
+
+void CompletionStreamWriter::AppendTokenIds(size_t index, const google::protobuf::RepeatedField<int32_t>& ids,
+                                            std::string* out) {
+  std::string& prompt_ids = streams_[index].prompt_ids;
+  if (!prompt_ids.empty()) *out += ",\"prompt_token_ids\":[" + std::exchange(prompt_ids, {}) + "]";
+  *out += ",\"token_ids\":[";
+  AppendIds(ids, out);
+  *out += "]";
+}
+
+void CompletionStreamWriter::OnFinished(size_t index, const v1::Finished& finished, std::string* out) {
+  OpenTextChunk(index, "", out);
+  AppendFinish(finished, FinishReasonName(finished.reason()), out);
+  if (options().token_ids && !streams_[index].has_tokens) AppendTokenIds(index, {}, out);
+  CloseChunk(out);
+}
+
+void CompletionStreamWriter::OpenTextChunk(size_t index, std::string_view text, std::string* out) {
+  OpenChunk(index, out);
+  *out += ",\"text\":";
+  AppendJsonString(text, out);
+  *out += ",\"logprobs\":";
+  CompletionLogprobs& logprobs = streams_[index].logprobs;
+  const bool said_before = logprobs.empty() && streams_[index].has_tokens;
+  if (options().logprobs < 0 || said_before) {
+    *out += "null";
+  } else {
+    logprobs.AppendTo(out);
+  }
+  logprobs.Clear();
+}
+
+// ---- whole --------------------------------------------------------------------------------------
+
+class CompletionWholeWriter final : public AnswerWriter {
+ public:
+  CompletionWholeWriter(AnswerOptions options, std::vector<FieldNames> names)
+      : AnswerWriter(std::move(options), std::move(names)), texts_(choices(), Text(this->options())) {}
+
+  std::string Finish() override;
+
+ private:
+  struct Text {
+    explicit Text(const AnswerOptions& options) : logprobs(options) {}
+    std::string text;
+    CompletionLogprobs logprobs;
+    std::string prompt_ids;       // 1,2,3
+    std::string prompt_logprobs;  // [null, ...]
+    std::vector<int32_t> token_ids;
+    v1::Finished finished;
+  };
+
+  void OnStarted(size_t call, const v1::Started& started, std::string* out) override;
+  void OnDelta(size_t index, const v1::Delta& delta, std::string* out) override;
+  void OnFinished(size_t index, const v1::Finished& finished, std::string* /*out*/) override {
+    texts_[index].finished = finished;
+  }
+
+  void AppendChoice(size_t index, std::string* out) const;
+
+  std::vector<Text> texts_;
+};
+
+void CompletionWholeWriter::OnStarted(size_t call, const v1::Started& started, std::string*) {
+  for (size_t i = FirstChoice(call); i < FirstChoice(call + 1); ++i) {
+    Text& text = texts_[i];
+    if (options().token_ids) text.prompt_ids = PromptIds(started);
+    if (options().prompt_logprobs >= 0) text.prompt_logprobs = PromptLogprobs(started, options());
+    if (options().echo) text.text = EchoPrompt(started, &text.logprobs);
+  }
+}
+
+void CompletionWholeWriter::OnDelta(size_t index, const v1::Delta& delta, std::string*) {
+  Text& text = texts_[index];
+  text.text += delta.text();
+  for (const v1::TokenLogprob& token : delta.logprobs()) text.logprobs.Add(token);
+  text.token_ids.insert(text.token_ids.end(), delta.token_ids().begin(), delta.token_ids().end());
+}
+
+std::string CompletionWholeWriter::Finish() {
+  std::string out = Head("cmpl-", "text_completion") + ",\"choices\":[";
+  for (size_t i = 0; i < texts_.size(); ++i) {
+    if (i > 0) out += ',';
+    AppendChoice(i, &out);
+  }
+  out += "],\"usage\":";
+  AppendUsage(&out);
+  return out + "}";
+}
+
+void CompletionWholeWriter::AppendChoice(size_t index, std::string* out) const {
+  const Text& text = texts_[index];
+  *out += "{\"index\":" + std::to_string(index) + ",\"text\":";
+  AppendJsonString(text.text, out);
+  *out += ",\"logprobs\":";
+  if (options().logprobs < 0) {
+    *out += "null";
+  } else {
+    text.logprobs.AppendTo(out);
+  }
+  AppendFinish(text.finished, FinishReasonName(text.finished.reason()), out);
+  if (options().prompt_logprobs >= 0) *out += ",\"prompt_logprobs\":" + text.prompt_logprobs;
+  if (options().token_ids) {
+    *out += ",\"prompt_token_ids\":[" + text.prompt_ids + "],\"token_ids\":[";
+    AppendIds(text.token_ids, out);
+    *out += "]";
+  }
+  *out += "}";
+}
+
+}  // namespace
+
+std::unique_ptr<ResponseWriter> MakeCompletionWriter(AnswerOptions options, std::vector<FieldNames> names) {
+  if (options.stream) return std::make_unique<CompletionStreamWriter>(std::move(options), std::move(names));
+  return std::make_unique<CompletionWholeWriter>(std::move(options), std::move(names));
+}
+
+}  // namespace tramontane

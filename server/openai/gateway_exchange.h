@@ -1,0 +1,42 @@
+// GatewayExchange: an exchange with what the gateway adds to each of its answers, and an eye on it.
+// Any thread, as HttpExchange.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "server/http/http.h"
+
+namespace tramontane {
+
+class GatewayExchange final : public HttpExchange {
+ public:
+  // `headers` go into whatever the answer is; `on_answer` is told its status when it begins.
+  GatewayExchange(std::shared_ptr<HttpExchange> inner, HttpHeaders headers,
+                  std::function<void(int status)> on_answer)
+      : inner_(std::move(inner)), headers_(std::move(headers)), on_answer_(std::move(on_answer)) {}
+
+  const HttpRequest& request() const override { return inner_->request(); }
+  void Respond(HttpResponse response) override { inner_->Respond(Completed(std::move(response))); }
+  void StartStream(HttpResponse head) override { inner_->StartStream(Completed(std::move(head))); }
+  void Write(std::string bytes) override { inner_->Write(std::move(bytes)); }
+  void End(std::string last_bytes) override { inner_->End(std::move(last_bytes)); }
+  void Listen(std::shared_ptr<HttpListener> listener) override { inner_->Listen(std::move(listener)); }
+  void Post(std::function<void()> work) override { inner_->Post(std::move(work)); }
+  void RunOnHandler(std::function<void()> work) override { inner_->RunOnHandler(std::move(work)); }
+
+ private:
+  HttpResponse Completed(HttpResponse response) const {
+    response.headers.insert(response.headers.end(), headers_.begin(), headers_.end());
+    on_answer_(response.status);
+    return response;
+  }
+
+  const std::shared_ptr<HttpExchange> inner_;
+  const HttpHeaders headers_;
+  const std::function<void(int status)> on_answer_;
+};
+
+}  // namespace tramontane

@@ -1,0 +1,16 @@
+// What a client makes of a server's grpc::Status: the way back of grpc_status.h.
+// Any thread. Pure functions.
+#pragma once
+
+#include <grpcpp/support/status.h>
+
+#include "kernels/core/status.h"
+#include "server/core/rpc_error.h"
+
+namespace tramontane {
+
+RpcError FromGrpcStatus(const grpc::Status& status);
+// The same in short: the field is the first one that the details name.
+Status ShortFromGrpcStatus(const grpc::Status& status);
+
+}  // namespace tramontane

@@ -1,0 +1,171 @@
+#include "server/remote/remote_server.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+namespace tramontane {
+namespace {
+
+constexpr int kConnectTimeoutMs = 2000;
+constexpr int kFirstReconnectMs = 200;
+constexpr int kLongestReconnectMs = 2000;
+constexpr int kKeepaliveMs = 30'000;
+constexpr int kKeepaliveTimeoutMs = 10'000;
+
+// With this gRPC itself watches the health service: the channel is READY only while it says SERVING.
+// (pick_first, the default policy, does not look.)
+constexpr char kServiceConfig[] =
+    R"({"loadBalancingConfig": [{"round_robin": {}}],
+        "healthCheckConfig": {"serviceName": "tramontane.v1.Inference"}})";
+
+std::shared_ptr<grpc::Channel> ChannelTo(const std::string& address) {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(-1);  // prompt logprobs and tokenised texts can be long
+  arguments.SetServiceConfigJSON(kServiceConfig);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kFirstReconnectMs);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kConnectTimeoutMs);  // it is the connect timeout, too
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kLongestReconnectMs);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
+  // A connection of its own, also where another client of this process has the same address.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+}
+
+}  // namespace
+
+// ---- OpenCalls ----------------------------------------------------------------------------------
+
+bool OpenCalls::Add(grpc::ClientContext* context) {
+  std::lock_guard lock(mutex_);
+  if (closed_) return false;
+  contexts_.insert(context);
+  return true;
+}
+
+void OpenCalls::Remove(grpc::ClientContext* context) {
+  std::lock_guard lock(mutex_);
+  contexts_.erase(context);
+  if (contexts_.empty()) changed_.notify_all();
+}
+
+void OpenCalls::CancelAndWait() {
+  std::unique_lock lock(mutex_);
+  closed_ = true;
+  for (grpc::ClientContext* context : contexts_) context->TryCancel();
+  changed_.wait(lock, [this] { return contexts_.empty(); });
+}
+
+// ---- RemoteServer ------------------------------------------------------------------------------------
+
+RemoteServer::RemoteServer(const std::string& address)
+    : address_(address), channel_(ChannelTo(address)), stub_(v1::Inference::NewStub(channel_)) {}
+
+void RemoteServer::CallStarted() {
+  ++open_calls_;
+  ++started_calls_;
+}
+
+void RemoteServer::CallEnded(bool lost) {
+  --open_calls_;
+  if (lost) ++lost_calls_;
+}
+
+struct RemoteServer::LoadQuestion {
+  grpc::ClientContext context;
+  v1::GetLoadRequest request;
+  v1::GetLoadResponse response;
+};
+
+// Also of a server that is down, waiting for it: gRPC connects and watches health only while some call of
+// this process keeps its threads busy.
+void RemoteServer::Poll(OpenCalls& open, int64_t timeout_ms) {
+  if (polling_.exchange(true)) return;
+  auto question = std::make_shared<LoadQuestion>();
+  question->context.set_wait_for_ready(true);
+  question->context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(timeout_ms));
+  if (!open.Add(&question->context)) return;
+  stub_->async()->GetLoad(&question->context, &question->request, &question->response,
+                          [this, &open, question](const grpc::Status& status) {
+                            OnLoad(status, question->response);
+                            open.Remove(&question->context);
+                          });
+}
+
+void RemoteServer::OnLoad(const grpc::Status& status, const v1::GetLoadResponse& load) {
+  if (status.ok()) {
+    others_calls_ = std::max<int64_t>(0, load.open_streams() - open_calls_);
+    std::lock_guard lock(mutex_);
+    last_load_ = load;
+  }
+  polling_ = false;
+}
+
+BackendState RemoteServer::state() const {
+  BackendState state;
+  state.address = address_;
+  state.up = up();
+  state.open_calls = open_calls_;
+  state.others_calls = others_calls_;
+  state.started_calls = started_calls_;
+  state.lost_calls = lost_calls_;
+  return state;
+}
+
+v1::GetLoadResponse RemoteServer::last_load() const {
+  std::lock_guard lock(mutex_);
+  return last_load_;
+}
+
+// ---- RemoteServers ---------------------------------------------------------------------------------
+
+RemoteServers::RemoteServers(const RemoteClientOptions& options)
+    : poll_interval_ms_(options.poll_interval_ms) {
+  for (const std::string& address : options.backends)
+    backends_.push_back(std::make_unique<RemoteServer>(address));
+  poller_ = std::thread([this] { PollLoop(); });
+}
+
+RemoteServers::~RemoteServers() { Close(); }
+
+RemoteServer* RemoteServers::Choose(const std::vector<RemoteServer*>& tried) {
+  const size_t first = choices_++ % backends_.size();  // equal ones take turns
+  RemoteServer* best = nullptr;
+  for (size_t i = 0; i < backends_.size(); ++i) {
+    RemoteServer* backend = backends_[(first + i) % backends_.size()].get();
+    if (std::find(tried.begin(), tried.end(), backend) != tried.end() || !backend->up()) continue;
+    if (best == nullptr || backend->load() < best->load()) best = backend;
+  }
+  return best;
+}
+
+std::string RemoteServers::Describe() const {
+  std::string text;
+  for (const auto& backend : backends_) {
+    text += (text.empty() ? "" : ", ") + backend->address() + (backend->up() ? " is up" : " is down");
+  }
+  return text;
+}
+
+void RemoteServers::Close() {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  stop_.notify_all();
+  if (poller_.joinable()) poller_.join();
+  open_calls_.CancelAndWait();
+}
+
+void RemoteServers::PollLoop() {
+  std::unique_lock lock(mutex_);
+  while (!stopping_) {
+    lock.unlock();
+    for (const auto& backend : backends_) backend->Poll(open_calls_, poll_interval_ms_);
+    lock.lock();
+    stop_.wait_for(lock, std::chrono::milliseconds(poll_interval_ms_), [this] { return stopping_; });
+  }
+}
+
+}  // namespace tramontane

@@ -1,0 +1,100 @@
+// RemoteServer: one server behind the separate gateway, and RemoteServers: which of several gets the next
+// call. Any thread.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <unordered_set>
+#include <vector>
+
+#include "server/remote/remote_client.h"
+#include "tramontane/v1/inference.grpc.pb.h"
+
+namespace tramontane {
+
+// The calls in progress, so that the end can cancel them and wait.
+class OpenCalls {
+ public:
+  bool Add(grpc::ClientContext* context);     // false: at the end; the call must not start
+  void Remove(grpc::ClientContext* context);  // the last thing that a call does
+  void CancelAndWait();                       // no call starts any more
+
+ private:
+  std::mutex mutex_;  // guards the rest
+  std::condition_variable changed_;
+  std::unordered_set<grpc::ClientContext*> contexts_;
+  bool closed_ = false;
+};
+
+class RemoteServer {
+ public:
+  explicit RemoteServer(const std::string& address);
+
+  const std::string& address() const { return address_; }
+  v1::Inference::Stub& stub() { return *stub_; }
+
+  // Connected and, by its health service, serving. Asks for a connection where there is none.
+  bool up() const { return channel_->GetState(true) == GRPC_CHANNEL_READY; }
+  int64_t load() const { return open_calls_ + others_calls_; }
+
+  void CallStarted();
+  void CallEnded(bool lost);
+
+  // Asks for the load in the background, unless that is still going on.
+  void Poll(OpenCalls& open, int64_t timeout_ms);
+
+  BackendState state() const;
+  v1::GetLoadResponse last_load() const;
+
+ private:
+  struct LoadQuestion;
+  void OnLoad(const grpc::Status& status, const v1::GetLoadResponse& load);
+
+  const std::string address_;
+  const std::shared_ptr<grpc::Channel> channel_;
+  const std::unique_ptr<v1::Inference::Stub> stub_;
+  std::atomic<int64_t> open_calls_{0};
+  std::atomic<int64_t> others_calls_{0};
+  std::atomic<int64_t> started_calls_{0};
+  std::atomic<int64_t> lost_calls_{0};
+  std::atomic<bool> polling_{false};
+  mutable std::mutex mutex_;  // guards last_load_
+  v1::GetLoadResponse last_load_;
+};
+
+class RemoteServers {
+ public:
+  explicit RemoteServers(const RemoteClientOptions& options);
+  ~RemoteServers();  // as Close
+
+  // The one that is up, not `tried`, and has the least to do; null: none.
+  RemoteServer* Choose(const std::vector<RemoteServer*>& tried);
+  const std::vector<std::unique_ptr<RemoteServer>>& all() const { return backends_; }
+  OpenCalls& open_calls() { return open_calls_; }
+  // "127.0.0.1:1 is down, 127.0.0.1:2 is down"
+  std::string Describe() const;
+
+  void Close();  // stops asking, cancels every call, waits for their end
+
+ private:
+  void PollLoop();
+
+  const int64_t poll_interval_ms_;
+  std::vector<std::unique_ptr<RemoteServer>> backends_;
+  std::atomic<uint64_t> choices_{0};
+  OpenCalls open_calls_;
+
+  std::mutex mutex_;  // guards stopping_
+  std::condition_variable stop_;
+  bool stopping_ = false;
+  std::thread poller_;  // last: it uses all of the above
+};
+
+}  // namespace tramontane

@@ -1,0 +1,89 @@
+// What `tramontane serve` can be told: one table of settings that the JSON file, the flags, --print-config
+// and the documentation are all made from. Main thread, before the server starts; a plain value afterwards.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/core/status.h"
+#include "server/http/limits.h"
+
+namespace tramontane {
+
+struct ServeConfig {
+  std::string model;                            // folder; "": the embedded model
+  std::vector<std::string> served_model_names;  // empty: "breeze", or the folder's base name
+  std::string grpc_address = "127.0.0.1:50051";
+  std::string http_address = "127.0.0.1:8000";  // "off": no HTTP
+  std::vector<std::string> http_cors_origin;    // "*": any
+  std::vector<std::string> http_host;           // "*": any
+  int64_t http_io_threads = kDefaultIoThreads;
+  int64_t http_handler_threads = kDefaultHandlerThreads;
+  int64_t http_max_connections = HttpLimits{}.max_connections;
+  int64_t http_max_header_bytes = HttpLimits{}.max_header_bytes;
+  int64_t http_max_body_bytes = HttpLimits{}.max_body_bytes;
+  int64_t http_max_held_body_bytes = HttpLimits{}.max_held_body_bytes;
+  double http_read_timeout =
+      static_cast<double>(HttpLimits{}.read_timeout_ms) / 1000;  // seconds, as the next three
+  double http_idle_timeout = static_cast<double>(HttpLimits{}.idle_timeout_ms) / 1000;
+  double http_write_timeout = static_cast<double>(HttpLimits{}.write_timeout_ms) / 1000;
+  double http_silence = static_cast<double>(HttpLimits{}.silence_ms) / 1000;  // 0: no comments
+  bool any_model = false;
+  std::string strict_fields = "on";  // on, off
+  std::string device = "auto";       // auto, cpu, cuda
+  std::string cpu_variant;           // "": the best this machine has
+  int64_t threads = 0;               // compute threads; 0: one per core
+  int64_t memory = 0;  // bytes in all; 0: what the limits below can use, at most 70 % of what is free
+  std::string kv_dtype = "bf16";  // bf16, f32
+  int64_t page_size = 16;
+  int64_t context = 0;  // 0: the model's
+  int64_t max_sequences = 64;
+  int64_t max_queued_requests = 2048;
+  int64_t max_choices = 16;
+  int64_t max_step_tokens = 512;
+  int64_t max_partial_prefills = 4;
+  int64_t max_prefill_steps = 1;
+  int64_t max_constraint_step_us = 20'000;
+  int64_t worker_threads = 2;
+  int64_t max_queued_work = 2048;
+  int64_t grpc_memory = 256 << 20;
+  double step_timeout = 300.0;  // seconds; 0: none
+  double drain_timeout = 30.0;  // seconds
+  std::string log_level = "info";
+  std::string log_format = "text";
+};
+
+// One setting: its JSON key (its flag is the same with dashes), what it means, and how to read and print it.
+struct Setting {
+  const char* key;
+  const char* help;     // meaning, unit, limits
+  const char* metavar;  // "BYTES", "N", "NAME[,NAME]"; "true|false": the flag stands alone and means true
+  // Sets from text (a flag, or a JSON scalar's text). "" when fine, else what is wrong: "is 0, the least is
+  // 1".
+  std::function<std::string(ServeConfig&, std::string_view text)> set;
+  std::function<std::string(const ServeConfig&)> json;  // the value as JSON text
+};
+const std::vector<Setting>& ServeSettings();
+
+// A list: as a flag with commas or given several times, in JSON a list or one string.
+bool IsList(const Setting& setting);
+
+// "--max-sequences" for max_sequences.
+std::string FlagOf(const Setting& setting);
+
+// Applies a JSON document. Every problem is found before this returns, one line each: key, value, limit, and
+// for an unknown key the nearest known one.
+std::vector<std::string> ApplyConfigJson(std::string_view json_text, ServeConfig* config);
+
+HttpLimits HttpLimitsOf(const ServeConfig& config);
+
+// The effective settings as a JSON document that ApplyConfigJson accepts.
+std::string PrintConfig(const ServeConfig& config);
+
+// "4GiB", "512 MB", "1073741824" -> bytes.
+StatusOr<int64_t> ParseBytes(std::string_view text);
+
+}  // namespace tramontane

@@ -1,0 +1,148 @@
+#include "server/setup/host_options.h"
+
+#include <algorithm>
+#include <array>
+#include <cinttypes>
+#include <cstdio>
+#include <fstream>
+#include <limits>
+#include <sstream>
+#include <string_view>
+#include <utility>
+
+#include "server/setup/cuda_loader.h"
+
+namespace tramontane {
+
+namespace {
+
+// The first number in a file, or `otherwise` where there is no such file or number ("max").
+int64_t NumberIn(const char* path, int64_t otherwise) {
+  std::ifstream file(path);
+  int64_t value = 0;
+  return file >> value ? value : otherwise;
+}
+
+int64_t MemAvailable() {
+  std::ifstream file("/proc/meminfo");
+  for (std::string line; std::getline(file, line);) {
+    int64_t kib = 0;
+    if (std::sscanf(line.c_str(), "MemAvailable: %" SCNd64 " kB", &kib) == 1) return kib * 1024;
+  }
+  return int64_t{1} << 30;
+}
+
+StatusOr<BackendPtr> MakeCpu(const ServeConfig& config) {
+  std::string variant = config.cpu_variant;
+  if (variant.empty() && config.kv_dtype == "f32") {
+    // Whoever asks for exact keys and values gets the best variant that rounds no inputs either.
+    for (const std::string& name : CpuVariants()) {
+      if (variant.empty() && !RoundsInputs(name)) variant = name;
+    }
+  }
+  return MakeCpuBackend({.threads = static_cast<int32_t>(config.threads), .variant = variant});
+}
+
+// Settings that only the CPU has are asked about before the library is opened.
+StatusOr<BackendPtr> MakeCuda(const ServeConfig& config) {
+  if (!config.cpu_variant.empty())
+    return InvalidArgument("cpu_variant is " + config.cpu_variant + ", which only the CPU has");
+  if (config.kv_dtype != "bf16") {
+    return InvalidArgument("kv_dtype is " + config.kv_dtype + ", CUDA keeps keys and values in bf16");
+  }
+  return OpenCudaBackend(CudaLibraryPath());
+}
+
+bool IsCuda(const BackendInfo& info) { return std::string_view(info.name) == "cuda"; }
+
+// As much as a server may take by itself.
+int64_t DefaultMemory(const BackendInfo& info) {
+  return IsCuda(info) ? info.memory_bytes / 10 * 9 : FreeMemoryBytes() / 10 * 7;
+}
+
+}  // namespace
+
+StatusOr<Device> MakeDevice(const ServeConfig& config) {
+  Device device;
+  if (config.device != "cpu") {
+    StatusOr<BackendPtr> cuda = MakeCuda(config);
+    if (cuda.ok()) {
+      device.backend = *std::move(cuda);
+      return device;
+    }
+    if (config.device == "cuda") return cuda.status();
+    device.why_not_cuda = cuda.status().message();
+  }
+  TM_ASSIGN_OR_RETURN(device.backend, MakeCpu(config));
+  return device;
+}
+
+std::string DescribeDevice(const BackendInfo& info) {
+  const std::string kind = std::string(info.name) + " (" + info.variant;
+  if (IsCuda(info)) return kind + ")";
+  return kind + ", " + std::to_string(info.threads) + (info.threads == 1 ? " thread)" : " threads)");
+}
+
+int64_t FreeMemoryBytes() {
+  constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
+  const int64_t limit = NumberIn("/sys/fs/cgroup/memory.max", kNone);
+  const int64_t used = NumberIn("/sys/fs/cgroup/memory.current", 0);
+  const int64_t left = limit == kNone ? kNone : std::max<int64_t>(0, limit - used);
+  return std::min(MemAvailable(), left);
+}
+
+StatusOr<EngineHostOptions> MakeHostOptions(const ServeConfig& config, const std::string& folder,
+                                            const ModelConfig& model, const Backend& backend) {
+  EngineHostOptions options;
+  options.kv_dtype = config.kv_dtype == "f32" ? DType::kF32 : DType::kBf16;
+  EngineLimits& limits = options.limits;
+  limits.context = config.context;
+  limits.page_size = static_cast<int32_t>(config.page_size);
+  limits.max_sequences = static_cast<int32_t>(config.max_sequences);
+  limits.max_queued_requests = static_cast<int32_t>(config.max_queued_requests);
+  limits.max_choices = static_cast<int32_t>(std::min(config.max_choices, config.max_sequences));
+  limits.max_step_tokens = static_cast<int32_t>(config.max_step_tokens);
+  limits.max_partial_prefills = static_cast<int32_t>(config.max_partial_prefills);
+  limits.max_prefill_steps = static_cast<int32_t>(config.max_prefill_steps);
+  limits.max_constraint_step_ns = config.max_constraint_step_us * 1000;
+  options.memory_bytes = config.memory;
+  if (config.memory == 0) {
+    const int64_t most = DefaultMemory(backend.info());
+    options.memory_bytes = most;
+    TM_ASSIGN_OR_RETURN(const EngineHostPlan plan, PlanEngineHost(folder, model, backend, options));
+    const int64_t context =
+        limits.context == 0 ? model.context : std::min<int64_t>(limits.context, model.context);
+    const int64_t pages =
+        plan.layout.PagesForSequence(context, int64_t{limits.max_step_tokens} * plan.limits.steps_in_flight);
+    const int64_t wanted = plan.memory.weight_bytes + plan.memory.workspace_bytes +
+                           pages * limits.max_sequences * plan.memory.page_bytes;
+    options.memory_bytes = std::min(most, wanted);
+  }
+  return options;
+}
+
+FieldLimits FieldLimitsOf(const EngineLimits& engine, const ConstraintLimits& constraints) {
+  return {.max_choices = engine.max_choices,
+          .max_stop_strings = engine.max_stop_strings,
+          .max_stop_bytes = engine.max_stop_bytes,
+          .max_stop_token_ids = engine.max_stop_token_ids,
+          .max_logit_bias = engine.max_logit_bias,
+          .max_constraint_bytes = constraints.max_bytes,
+          .max_constraint_choices = constraints.max_choices};
+}
+
+std::string FormatBytes(int64_t bytes) {
+  constexpr std::array<const char*, 5> kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
+  auto value = static_cast<double>(bytes);
+  size_t unit = 0;
+  for (; value >= 1024 && unit + 1 < kUnits.size(); ++unit) value /= 1024;
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(),
+                unit == 0    ? "%.0f %s"
+                : value < 10 ? "%.2f %s"
+                             : "%.1f %s",
+                value, kUnits[unit]);
+  return text.data();
+}
+
+}  // namespace tramontane

@@ -1,0 +1,446 @@
+// Connections with a clock, clients and handler threads that the test moves: what they hold, and for how long
+// they wait.
+#include "server/http/connection.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "server/http/server.h"
+#include "tests/support/connection_stage.h"
+#include "tests/support/gzip_writer.h"
+#include "tests/support/http_test_client.h"
+
+namespace tramontane {
+namespace {
+
+using ExchangePtr = std::shared_ptr<HttpExchange>;
+
+constexpr int64_t kKiB = 1 << 10;
+constexpr int64_t kMiB = 1 << 20;
+constexpr char kChunkedPost[] = "POST /x HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
+
+HttpResponse Text(std::string body) {
+  HttpResponse response;
+  response.body = std::move(body);
+  return response;
+}
+
+std::string Announce(int64_t bytes) {
+  return "POST /x HTTP/1.1\r\nHost: x\r\nContent-Length: " + std::to_string(bytes) + "\r\n\r\n";
+}
+
+int StatusOf(const StagePeer& peer) { return ParseReply(peer.received()).status; }
+
+class CountingListener : public HttpListener {
+ public:
+  void OnHangUp() override { ++hang_ups; }
+  void OnWritten() override { ++writes; }
+  void OnSilence() override { ++silences; }
+
+  int hang_ups = 0;
+  int writes = 0;
+  int silences = 0;
+};
+
+// GET requests are answered on the connection's thread, with "at once"; of others `work` is made on a handler
+// thread, by default the answer "read".
+class ConnectionTest : public ::testing::Test {
+ protected:
+  void TearDown() override {
+    stage().CloseAll();
+    exchanges_.clear();  // or they would keep their connections
+    stage_ = nullptr;
+  }
+
+  ConnectionStage& stage() {
+    if (stage_ == nullptr) {
+      stage_ = std::make_unique<ConnectionStage>(limits_, [this](const ExchangePtr& exchange) {
+        if (exchange->request().method == "GET") return exchange->Respond(Text("at once"));
+        exchange->RunOnHandler([this, exchange] {
+          ++worked_;
+          work_(exchange);
+        });
+      });
+    }
+    return *stage_;
+  }
+  // The exchange stays open.
+  void KeepExchanges() {
+    work_ = [this](const ExchangePtr& exchange) { exchanges_.push_back(exchange); };
+  }
+
+  HttpLimits limits_;
+  int worked_ = 0;
+  std::vector<ExchangePtr> exchanges_;
+  std::function<void(const ExchangePtr&)> work_ = [](const ExchangePtr& exchange) {
+    exchange->Respond(Text("read"));
+  };
+
+ private:
+  std::unique_ptr<ConnectionStage> stage_;
+};
+
+// ---- what is held ----------------------------------------------------------------------------------
+
+TEST_F(ConnectionTest, BytesThatAreOnlyAnnouncedAreNotHeld) {
+  for (int i = 0; i < 100; ++i) stage().Connect().Send(Announce(32 * kMiB));
+  stage().Run();
+  EXPECT_LT(stage().held_bytes(), 100 * kKiB);
+  StagePeer& other = stage().Connect();
+  other.Send(HttpPost("/x", std::string(kMiB, 'a')));
+  stage().Run();
+  EXPECT_EQ(StatusOf(other), 200);
+}
+
+// Sends `bytes` again and again until the connection is refused or has read 100 MiB. What it held at most.
+int64_t MostHeld(ConnectionStage& stage, StagePeer& peer, const std::string& bytes) {
+  int64_t most = 0;
+  for (int64_t sent = 0; sent < 100 * kMiB && !peer.server_has_ended();
+       sent += static_cast<int64_t>(bytes.size())) {
+    peer.Send(bytes);
+    stage.Run();
+    most = std::max(most, stage.held_bytes());
+  }
+  return most;
+}
+
+TEST_F(ConnectionTest, AChunksLineThatNeverEndsIsRefusedAndLetGo) {
+  for (const char* begin : {"1;", "1;a=\"", "0\r\nA: ", "0\r\nA: b\r\nC: ", "1\r\nx\r\n0\r\nA: "}) {
+    for (const size_t step : {1000u, 65536u}) {
+      StagePeer& peer = stage().Connect();
+      peer.Send(std::string(kChunkedPost) + begin);
+      EXPECT_LE(MostHeld(stage(), peer, std::string(step, 'a')), 128 * kKiB) << begin;
+      EXPECT_EQ(StatusOf(peer), 431) << begin;
+      EXPECT_EQ(stage().held_bytes(), 0) << begin;
+    }
+  }
+}
+
+TEST_F(ConnectionTest, ABodyInTheSmallestChunksHoldsItsOwnBytes) {
+  constexpr int64_t kBody = 100'000;
+  KeepExchanges();
+  StagePeer& peer = stage().Connect();
+  peer.Send(kChunkedPost);
+  std::string chunks;
+  for (int64_t i = 0; i < kBody; ++i) chunks += "1;a=b\r\nx\r\n";
+  peer.Send(chunks);
+  stage().Run();
+  EXPECT_GE(stage().held_bytes(), kBody);
+  EXPECT_LE(stage().held_bytes(), kBody + 1000);
+  peer.Send("0\r\n\r\n");
+  stage().Run();
+  EXPECT_EQ(worked_, 1);
+}
+
+TEST_F(ConnectionTest, ABodyIsFreedWhenItIsParsedNotWhenItIsAnswered) {
+  int64_t held_meanwhile = 0;
+  work_ = [&](const ExchangePtr& exchange) {
+    held_meanwhile = stage().held_bytes();
+    exchanges_.push_back(exchange);
+  };
+  StagePeer& peer = stage().Connect();
+  peer.Send(HttpPost("/x", std::string(kMiB, 'a')));
+  stage().Run();
+  EXPECT_EQ(held_meanwhile, kMiB);
+  EXPECT_EQ(stage().held_bytes(), 0);
+  ASSERT_EQ(exchanges_.size(), 1u);
+  EXPECT_EQ(exchanges_[0]->request().body.capacity(), std::string().capacity());
+  exchanges_[0]->Respond(Text("done"));
+  stage().Run();
+  EXPECT_EQ(ParseReply(peer.received()).body, "done");
+}
+
+TEST_F(ConnectionTest, BodiesTogetherHaveABound) {
+  limits_.max_held_body_bytes = 10'000;
+  stage().handlers_run = false;
+  StagePeer& first = stage().Connect();
+  first.Send(HttpPost("/x", std::string(6000, 'a')));
+  stage().Run();
+  EXPECT_EQ(stage().held_bytes(), 6000);
+  StagePeer& second = stage().Connect();
+  second.Send(HttpPost("/x", std::string(4000, 'a')));
+  stage().Run();
+  const HttpReply refused = ParseReply(second.received());
+  EXPECT_EQ(refused.status, 503) << "with its header it is one too many";
+  EXPECT_NE(refused.body.find("too_many_body_bytes"), std::string::npos) << refused.body;
+  EXPECT_EQ(refused.Header("retry-after"), "1");
+  EXPECT_EQ(stage().held_bytes(), 6000);
+  StagePeer& probe = stage().Connect();
+  probe.Send(HttpGet("/health", {"A: " + std::string(5000, 'a')}));
+  stage().Run();
+  EXPECT_EQ(StatusOf(probe), 200) << "what has no body needs no room";
+  stage().handlers_run = true;
+  stage().Run();
+  EXPECT_EQ(StatusOf(first), 200);
+  StagePeer& third = stage().Connect();
+  third.Send(HttpPost("/x", std::string(9000, 'a')));
+  stage().Run();
+  EXPECT_EQ(StatusOf(third), 200) << "all of it came back";
+}
+
+TEST_F(ConnectionTest, WhatIsDecompressedIsHeldLikeWhatIsSent) {
+  const std::string request = HttpPost("/x", Gzipped(std::string(600'000, ' ')), {"Content-Encoding: gzip"});
+  limits_.max_held_body_bytes = kMiB;
+  int64_t held_meanwhile = 0;
+  work_ = [&](const ExchangePtr& exchange) {
+    held_meanwhile = stage().held_bytes();
+    exchange->Respond(Text("read"));
+  };
+  StagePeer& first = stage().Connect();
+  first.Send(request);
+  stage().Run();
+  EXPECT_EQ(StatusOf(first), 200);
+  EXPECT_EQ(held_meanwhile, 600'000);
+  EXPECT_EQ(stage().held_bytes(), 0);
+
+  StagePeer& large = stage().Connect();
+  large.Send(Announce(600'000) + std::string(500'000, 'a'));
+  stage().Run();
+  StagePeer& second = stage().Connect();
+  second.Send(request);
+  stage().Run();
+  EXPECT_EQ(StatusOf(second), 503);
+  EXPECT_NE(second.received().find("too_many_body_bytes"), std::string::npos) << second.received();
+  EXPECT_EQ(worked_, 1);
+}
+
+TEST_F(ConnectionTest, WhoHangsUpInHisBodyLeavesNothing) {
+  for (const auto hang_up : {&StagePeer::Reset, &StagePeer::ShutdownSend}) {
+    StagePeer& peer = stage().Connect();
+    peer.Send(Announce(kMiB) + std::string(500'000, 'a'));
+    stage().Run();
+    EXPECT_GE(stage().held_bytes(), 500'000);
+    (peer.*hang_up)();
+    stage().Run();
+    EXPECT_EQ(stage().held_bytes(), 0);
+    EXPECT_EQ(stage().open_connections(), 0);
+  }
+}
+
+TEST_F(ConnectionTest, ABodyWhoseSenderIsGoneIsNotParsed) {
+  stage().handlers_run = false;
+  StagePeer& peer = stage().Connect();
+  peer.Send(HttpPost("/x", std::string(kMiB, 'a')));
+  stage().Run();
+  EXPECT_EQ(stage().held_bytes(), kMiB) << "it waits for a handler thread";
+  peer.Reset();
+  stage().Run();
+  EXPECT_EQ(stage().held_bytes(), kMiB) << "and is there as long as it waits";
+  stage().handlers_run = true;
+  stage().Run();
+  EXPECT_EQ(worked_, 0);
+  EXPECT_EQ(stage().held_bytes(), 0);
+}
+
+TEST_F(ConnectionTest, ARefusedRequestIsLetGoBeforeItsRefusalIsRead) {
+  limits_.max_body_bytes = kMiB;
+  StagePeer& peer = stage().Connect(/*room=*/0);
+  peer.Send(kChunkedPost + ("FFFFF\r\n" + std::string(0xfffff, 'a')) + "\r\n2\r\naa");
+  stage().Run();
+  EXPECT_EQ(peer.received(), "");
+  EXPECT_LE(stage().held_bytes(), static_cast<int64_t>(kReadAheadBytes));
+}
+
+// ---- reading ahead ---------------------------------------------------------------------------------
+
+TEST_F(ConnectionTest, WhatIsReadAheadHasABoundAndTheRestStaysWhereItIs) {
+  KeepExchanges();
+  StagePeer& peer = stage().Connect();
+  peer.Send(HttpPost("/x", "first"));
+  stage().Run();
+  const std::string second = HttpPost("/x", std::string(kMiB, 'a'));
+  peer.Send(second.substr(0, 1));  // so that a whole read more would be too much
+  stage().Run();
+  peer.Send(second.substr(1));
+  for (int i = 1; i < 20; ++i) peer.Send(second);
+  stage().Advance(5000);
+  EXPECT_LE(stage().held_bytes(), static_cast<int64_t>(kReadAheadBytes));
+  EXPECT_GE(peer.unread_bytes(), 20 * kMiB - kReadAheadBytes);
+  for (size_t i = 0; i < 21; ++i) {
+    ASSERT_EQ(exchanges_.size(), i + 1);
+    exchanges_[i]->Respond(Text("done"));
+    stage().Run();
+  }
+  EXPECT_EQ(peer.unread_bytes(), 0u) << "nothing is lost";
+}
+
+TEST_F(ConnectionTest, NothingIsReadAheadWhereThereIsNoRoomAndAllOfItLater) {
+  limits_.max_held_body_bytes = 200'000;
+  KeepExchanges();
+  StagePeer& large = stage().Connect();
+  large.Send(Announce(190'000) + std::string(180'000, 'a'));
+  StagePeer& peer = stage().Connect();
+  peer.Send(HttpPost("/x", "first"));
+  stage().Run();
+  const std::string second = HttpPost("/x", "second");
+  peer.Send(second);
+  stage().Advance(2000);
+  EXPECT_EQ(peer.unread_bytes(), second.size());
+  exchanges_[0]->Respond(Text("done"));
+  stage().Run();
+  EXPECT_EQ(exchanges_.size(), 2u);
+}
+
+// ---- clocks ----------------------------------------------------------------------------------------
+
+TEST_F(ConnectionTest, BytesThatTrickleInDoNotRenewTheTimeToRead) {
+  for (const std::string& begin :
+       {std::string("POST /x HTTP/1.1\r\nA: "), Announce(1000), std::string(kChunkedPost) + "FFFF\r\n"}) {
+    StagePeer& peer = stage().Connect();
+    peer.Send(begin);
+    int64_t waited_ms = 0;
+    for (; waited_ms < 10 * limits_.read_timeout_ms && !peer.server_has_ended(); waited_ms += 1000) {
+      peer.Send("a");
+      stage().Advance(1000);
+    }
+    EXPECT_EQ(StatusOf(peer), 408) << begin;
+    EXPECT_GE(waited_ms, limits_.read_timeout_ms);
+    EXPECT_LE(waited_ms, limits_.read_timeout_ms + 2000);
+  }
+}
+
+TEST_F(ConnectionTest, AReaderThatStopsIsWaitedForAsLongAsTheLimitSays) {
+  const auto listener = std::make_shared<CountingListener>();
+  work_ = [&](const ExchangePtr& exchange) {
+    exchange->Listen(listener);
+    exchange->StartStream(Text(std::string(kMiB, 'x')));
+    exchanges_.push_back(exchange);
+  };
+  StagePeer& peer = stage().Connect(/*room=*/1000);
+  peer.Send(HttpPost("/x", "{}"));
+  stage().Advance(limits_.write_timeout_ms - 1000);
+  EXPECT_FALSE(peer.server_has_closed());
+  EXPECT_EQ(listener->hang_ups, 0);
+  stage().Advance(2000);
+  EXPECT_TRUE(peer.server_has_closed());
+  EXPECT_EQ(listener->hang_ups, 1);
+  EXPECT_EQ(listener->writes, 0) << "never all of it";
+}
+
+TEST_F(ConnectionTest, AReaderOfAByteNowAndThenIsOneThatHasStopped) {
+  work_ = [](const ExchangePtr& exchange) { exchange->Respond(Text(std::string(kMiB, 'x'))); };
+  StagePeer& peer = stage().Connect(/*room=*/1000);
+  peer.Send(HttpPost("/x", "{}"));
+  int64_t waited_ms = 0;
+  for (; waited_ms < 10 * limits_.write_timeout_ms && !peer.server_has_closed(); waited_ms += 1000) {
+    peer.MakeRoom(1);
+    stage().Advance(1000);
+  }
+  EXPECT_LE(waited_ms, limits_.write_timeout_ms + 2000);
+}
+
+TEST_F(ConnectionTest, AReaderThatIsSlowAndReadsGetsEverything) {
+  work_ = [](const ExchangePtr& exchange) { exchange->Respond(Text(std::string(kMiB, 'x'))); };
+  StagePeer& peer = stage().Connect(/*room=*/1000);
+  peer.Send(HttpPost("/x", "{}"));
+  for (int i = 0; i < 20; ++i) {
+    stage().Advance(limits_.write_timeout_ms - 1000);
+    peer.MakeRoom(kLeastTakenBytes);
+  }
+  stage().Run();
+  EXPECT_EQ(ParseReply(peer.received()).body.size(), static_cast<size_t>(kMiB));
+}
+
+TEST_F(ConnectionTest, SilenceIsToldBeforeTheFirstWriteAndAfterIt) {
+  const auto listener = std::make_shared<CountingListener>();
+  work_ = [&](const ExchangePtr& exchange) {
+    exchange->Listen(listener);
+    exchanges_.push_back(exchange);
+  };
+  stage().Connect().Send(HttpPost("/x", "{}"));
+  stage().Advance(limits_.silence_ms - 1000);
+  EXPECT_EQ(listener->silences, 0);
+  stage().Advance(2000);
+  EXPECT_EQ(listener->silences, 1);
+  exchanges_[0]->StartStream(Text("begun"));
+  stage().Advance(limits_.silence_ms - 1000);
+  EXPECT_EQ(listener->silences, 1) << "something was said";
+  stage().Advance(2000);
+  EXPECT_EQ(listener->silences, 2);
+}
+
+TEST_F(ConnectionTest, WhileTheServerDrainsANewConnectionStillHasItsTime) {
+  StagePeer& old = stage().Connect();
+  old.Send(HttpGet("/x"));
+  stage().Run();
+  stage().state().closing = true;
+  StagePeer& fresh = stage().Connect();
+  stage().Advance(3000);
+  EXPECT_TRUE(old.server_has_closed()) << "it has had its answer";
+  ASSERT_FALSE(fresh.server_has_closed());
+  fresh.Send(HttpGet("/health"));
+  stage().Run();
+  EXPECT_EQ(StatusOf(fresh), 200);
+  EXPECT_EQ(ParseReply(fresh.received()).Header("connection"), "close");
+}
+
+// ---- one connection too many -----------------------------------------------------------------------
+
+TEST_F(ConnectionTest, OneTooManyIsToldWhatTheIoThreadKnowsAndNothingElse) {
+  StagePeer& probe = stage().ConnectOverLimit();
+  probe.Send(HttpGet("/health"));
+  StagePeer& other = stage().ConnectOverLimit();
+  other.Send(HttpPost("/x", "{}"));
+  stage().Run();
+  EXPECT_EQ(ParseReply(probe.received()).body, "at once");
+  EXPECT_EQ(ParseReply(probe.received()).Header("connection"), "close");
+  const HttpReply refused = ParseReply(other.received());
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_NE(refused.body.find("too_many_connections"), std::string::npos) << refused.body;
+  EXPECT_EQ(refused.Header("retry-after"), "1");
+  EXPECT_EQ(worked_, 0);
+}
+
+TEST_F(ConnectionTest, OneTooManyThatAsksNothingDoesNotStay) {
+  StagePeer& silent = stage().ConnectOverLimit();
+  StagePeer& slow = stage().ConnectOverLimit();
+  slow.Send("GET /x");
+  stage().Advance(kLingerMs + 1000);
+  for (const StagePeer* peer : {&silent, &slow}) EXPECT_EQ(StatusOf(*peer), 503);
+  stage().Advance(kLingerMs + 1000);
+  EXPECT_EQ(stage().open_connections(), 0);
+}
+
+TEST_F(ConnectionTest, TheOneThatWaitsLongestMakesRoomAndNobodyElse) {
+  const auto make_room = [this] { return stage().thread().CloseFirst(ConnectionThread::Line::kIdle); };
+  EXPECT_FALSE(make_room());
+  StagePeer& first = stage().Connect();
+  StagePeer& second = stage().Connect();
+  StagePeer& busy = stage().Connect();
+  busy.Send("GET /x");
+  first.Send(HttpGet("/x"));
+  stage().Run();
+  EXPECT_TRUE(make_room());
+  EXPECT_TRUE(second.server_has_closed());
+  EXPECT_FALSE(first.server_has_closed());
+  EXPECT_TRUE(make_room());
+  EXPECT_TRUE(first.server_has_closed());
+  EXPECT_FALSE(make_room());
+  EXPECT_FALSE(busy.server_has_closed());
+}
+
+TEST_F(ConnectionTest, OneTooManyMakesRoomForTheNextUntilItsRequestIsThere) {
+  const auto make_room = [this] { return stage().thread().CloseFirst(ConnectionThread::Line::kOverLimit); };
+  KeepExchanges();
+  stage().Connect();
+  StagePeer& silent = stage().ConnectOverLimit();
+  StagePeer& slow = stage().ConnectOverLimit();
+  slow.Send("GET /x");
+  stage().Run();
+  EXPECT_TRUE(make_room());
+  EXPECT_TRUE(silent.server_has_closed());
+  EXPECT_TRUE(make_room());
+  EXPECT_TRUE(slow.server_has_closed());
+  EXPECT_FALSE(make_room()) << "the others stand in another line";
+  stage().Run();
+  EXPECT_EQ(stage().open_connections(), 1);
+}
+
+}  // namespace
+}  // namespace tramontane

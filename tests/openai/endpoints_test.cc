@@ -1,0 +1,232 @@
+// The endpoints over a fake inference client, without sockets.
+#include "server/openai/endpoints.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "server/openai/json.h"
+#include "server/openai/routes.h"
+#include "server/openai/spec.h"
+#include "tests/support/fake_inference_client.h"
+
+namespace tramontane {
+namespace {
+
+using ::testing::HasSubstr;
+
+// One request and what was answered; everything happens on the test's thread.
+class FakeExchange final : public HttpExchange {
+ public:
+  FakeExchange(std::string path, std::string body) {
+    request_.path = std::move(path);
+    request_.body = std::move(body);
+    request_.id = "r1";
+  }
+
+  const HttpRequest& request() const override { return request_; }
+  void Respond(HttpResponse response) override { Answer(std::move(response)); }
+  void StartStream(HttpResponse head) override { Answer(std::move(head)); }
+  void Write(std::string bytes) override { response_.body += bytes; }
+  void End(std::string last_bytes) override { response_.body += last_bytes; }
+  void Listen(std::shared_ptr<HttpListener> listener) override { listener_ = std::move(listener); }
+  void Post(std::function<void()> work) override { work(); }
+  void RunOnHandler(std::function<void()> work) override { work(); }
+
+  bool answered() const { return answered_; }
+  const HttpResponse& response() const { return response_; }
+  Json json() const { return *ParseJson(response_.body); }
+
+ private:
+  void Answer(HttpResponse response) {
+    EXPECT_FALSE(std::exchange(answered_, true)) << "answered twice";
+    response_ = std::move(response);
+  }
+
+  HttpRequest request_;
+  std::shared_ptr<HttpListener> listener_;
+  bool answered_ = false;
+  HttpResponse response_;
+};
+
+class Endpoints : public ::testing::Test {
+ protected:
+  Endpoints() {
+    options_.version = "1.2.3";
+    client_.on_generate = [](FakeInferenceCall& call) { SayTokens(call, 3); };
+  }
+
+  std::shared_ptr<FakeExchange> Ask(Endpoint endpoint, const std::string& body,
+                                    const std::string& path = "/") {
+    auto exchange = std::make_shared<FakeExchange>(path, body);
+    endpoint({client_, options_, counts_, draining_}, exchange);
+    EXPECT_TRUE(exchange->answered());
+    return exchange;
+  }
+
+  FakeInferenceClient client_;
+  GatewayOptions options_;
+  const HttpCounts counts_;
+  const std::atomic<bool> draining_{false};
+};
+
+// ---- generating -----------------------------------------------------------------------------------
+
+TEST_F(Endpoints, ChatWholeAndStreamedSayTheSame) {
+  const std::string messages = R"({"model":"fake","messages":[{"role":"user","content":"Hi"}])";
+  const auto whole = Ask(AnswerChatCompletions, messages + "}");
+  EXPECT_EQ(whole->response().status, 200);
+  EXPECT_EQ(whole->json()["choices"][0]["message"]["content"], TokensText(3));
+  EXPECT_EQ(whole->json()["id"], "chatcmpl-r1");
+  const auto stream = Ask(AnswerChatCompletions, messages + R"(,"stream":true})");
+  EXPECT_THAT(stream->response().content_type, HasSubstr("text/event-stream"));
+  EXPECT_THAT(stream->response().body, HasSubstr("data: [DONE]\n\n"));
+}
+
+std::string HeaderOf(const HttpResponse& response, const std::string& name) {
+  for (const auto& [key, value] : response.headers) {
+    if (key == name) return value;
+  }
+  return "";
+}
+
+TEST_F(Endpoints, WhatWasIgnoredIsInAHeader) {
+  constexpr char kHeader[] = "x-tramontane-ignored";
+  const std::string chat = R"({"messages":[{"role":"user","content":"Hi"}],"user":"me","metadata":{"a":"b"})";
+  EXPECT_EQ(HeaderOf(Ask(AnswerChatCompletions, chat + "}")->response(), kHeader), "user, metadata");
+  EXPECT_EQ(HeaderOf(Ask(AnswerChatCompletions, chat + R"(,"stream":true})")->response(), kHeader),
+            "user, metadata");
+  EXPECT_EQ(HeaderOf(Ask(AnswerRenderChat, chat + "}")->response(), kHeader), "user, metadata");
+  EXPECT_EQ(HeaderOf(Ask(AnswerResponses, R"({"input":"Hi","store":true})")->response(), kHeader), "store");
+  EXPECT_EQ(HeaderOf(Ask(AnswerCompletions, R"({"prompt":"Hi"})")->response(), kHeader), "");
+  EXPECT_EQ(Ask(AnswerCompletions, R"({"prompt":"Hi","temprature":1})")->response().status, 400);
+  options_.strict_fields = false;
+  EXPECT_EQ(HeaderOf(Ask(AnswerCompletions, R"({"prompt":"Hi","temprature":1})")->response(), kHeader),
+            "temprature");
+  EXPECT_EQ(HeaderOf(Ask(AnswerTokenize, R"({"prompt":"Hi","x":1})")->response(), kHeader), "x");
+  EXPECT_EQ(HeaderOf(Ask(AnswerDetokenize, R"({"tokens":[1],"x":1})")->response(), kHeader), "x");
+}
+
+TEST_F(Endpoints, AKeyCannotWriteAHeader) {
+  options_.strict_fields = false;
+  const auto answer = Ask(AnswerTokenize, R"({"prompt":"Hi","a\r\nset-cookie: b":1,"é, x":1})");
+  EXPECT_EQ(HeaderOf(answer->response(), "x-tramontane-ignored"), "a??set-cookie:?b, ????x");
+}
+
+TEST_F(Endpoints, CompletionsOfSeveralPromptsAreInTheirOrder) {
+  const auto exchange = Ask(AnswerCompletions, R"({"prompt":["a","b","c"]})");
+  ASSERT_EQ(exchange->json()["choices"].size(), 3u);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(exchange->json()["choices"][i]["index"], i);
+  EXPECT_EQ(client_.calls_made(), 3u);
+}
+
+TEST_F(Endpoints, AFaultInTheBodyNeverReachesTheServer) {
+  const auto exchange = Ask(AnswerChatCompletions, R"({"messages":[]})");
+  EXPECT_EQ(exchange->response().status, 400);
+  EXPECT_EQ(exchange->json()["error"]["param"], "messages");
+  EXPECT_EQ(client_.calls_made(), 0u);
+}
+
+TEST_F(Endpoints, AFaultThatTheServerFindsIsToldInTheWordsOfTheBody) {
+  client_.refuse = [](const v1::GenerateRequest&) {
+    return FieldError("stopping.max_tokens", "is 99999; the context leaves 100");
+  };
+  const auto exchange = Ask(AnswerCompletions, R"({"prompt":"a","max_tokens":99999,"stream":true})");
+  EXPECT_EQ(exchange->response().status, 400);
+  EXPECT_EQ(exchange->json()["error"]["param"], "max_tokens");
+  EXPECT_EQ(exchange->json()["error"]["message"], "max_tokens: is 99999; the context leaves 100");
+}
+
+// ---- rendering --------------------------------------------------------------------------------------
+
+TEST_F(Endpoints, RenderGivesIdsAndGeneratesNothing) {
+  const auto chat = Ask(AnswerRenderChat, R"({"messages":[{"role":"user","content":"Hi"}]})");
+  EXPECT_EQ(chat->response().status, 200);
+  EXPECT_FALSE(chat->json()["token_ids"].empty());
+  EXPECT_THAT(chat->json()["text"].get<std::string>(), HasSubstr("Hi"));
+  const auto prompts = Ask(AnswerRenderCompletions, R"({"prompt":["a","b"]})");
+  ASSERT_EQ(prompts->json().size(), 2u);
+  EXPECT_EQ(prompts->json()[1]["token_ids"], Json::array({1, 'b' + 3}));
+  const auto ids = Ask(AnswerRenderCompletions, R"({"prompt":[7,8]})");
+  EXPECT_EQ(ids->json()[0]["token_ids"], Json::array({7, 8}));
+  EXPECT_EQ(client_.calls_made(), 0u);
+}
+
+TEST_F(Endpoints, RenderAnswersOnceWhereSeveralPromptsFail) {
+  client_.unary_error = FieldError("text", "is too long");
+  const auto exchange = Ask(AnswerRenderCompletions, R"({"prompt":["a","b"]})");
+  EXPECT_EQ(exchange->response().status, 400);
+  EXPECT_EQ(exchange->json()["error"]["param"], "prompt[0]");
+}
+
+// ---- models, text -----------------------------------------------------------------------------------
+
+TEST_F(Endpoints, ModelsHaveWhatEveryClientLooksFor) {
+  const Json list = Ask(AnswerModels, "")->json();
+  EXPECT_EQ(list["object"], "list");
+  const Json& model = list["data"][0];
+  EXPECT_EQ(model["id"], "fake");
+  EXPECT_EQ(model["root"], "fake");
+  EXPECT_EQ(model["max_model_len"], 4096);
+  EXPECT_EQ(model["type"], "base");  // mistralai refuses the list without
+  EXPECT_TRUE(model["capabilities"].is_object());
+  EXPECT_TRUE(model.contains("owned_by") && model.contains("created") && model.contains("parent"));
+  EXPECT_EQ(Ask(AnswerModel, "", "/models/fake")->json()["id"], "fake");
+}
+
+TEST_F(Endpoints, AModelThatIsNotServedIsA404) {
+  RpcError missing;
+  missing.code = StatusCode::kNotFound;
+  missing.message = "model: \"other\" is not served here";
+  missing.missing_model = "other";
+  client_.unary_error = missing;
+  const auto exchange = Ask(AnswerModel, "", "/models/other");
+  EXPECT_EQ(exchange->response().status, 404);
+  EXPECT_EQ(exchange->json()["error"]["code"], "model_not_found");
+}
+
+TEST_F(Endpoints, TokenizeAndBack) {
+  const Json tokens = Ask(AnswerTokenize, R"({"prompt":"ab"})")->json();
+  EXPECT_EQ(tokens["tokens"], Json::array({1, 'a' + 3, 'b' + 3}));
+  EXPECT_EQ(tokens["count"], 3);
+  EXPECT_EQ(tokens["max_model_len"], 4096);
+  EXPECT_EQ(Ask(AnswerTokenize, R"({"prompt":""})")->json()["tokens"], Json::array());
+  const auto begun = Ask(AnswerTokenize, R"({"prompt":"","add_special_tokens":true})");
+  EXPECT_EQ(begun->json()["tokens"], Json::array({1}));
+  EXPECT_EQ(Ask(AnswerDetokenize, R"({"tokens":[]})")->json()["prompt"], "");
+  EXPECT_EQ(Ask(AnswerDetokenize, "{\"tokens\":[100,101]}")->json()["prompt"], "ab");
+}
+
+TEST_F(Endpoints, TokenizerInfoHasAnEndToken) {
+  client_.model.set_eos_piece("</s>");
+  EXPECT_EQ(Ask(AnswerTokenizerInfo, "")->json()["eos_token"], "</s>");
+}
+
+// ---- routes -----------------------------------------------------------------------------------------
+
+TEST(Spec, DescribesEveryRouteAndNoOther) {
+  const auto upper = [](std::string text) {
+    std::transform(text.begin(), text.end(), text.begin(),
+                   [](char c) { return static_cast<char>(std::toupper(c)); });
+    return text;
+  };
+  const auto path = [](std::string documented) {
+    if (documented.starts_with("/v1/")) documented.erase(0, 3);
+    return documented.substr(0, documented.find('{')) + (documented.ends_with('}') ? "*" : "");
+  };
+  for (const Operation& operation : Operations()) {
+    EXPECT_TRUE(std::any_of(Routes().begin(), Routes().end(), [&](const Route& route) {
+      return route.method == upper(operation.method) && route.path == path(operation.path);
+    })) << operation.path;
+  }
+  EXPECT_EQ(Operations().size(), Routes().size());
+}
+
+}  // namespace
+}  // namespace tramontane

@@ -1,0 +1,402 @@
+// The gateway as a client meets it: paths, methods, media types, the endpoints about the server itself.
+#include "server/openai/gateway.h"
+
+#include <gtest/gtest.h>
+
+#include <latch>
+#include <memory>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <semaphore>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/support/fake_inference_client.h"
+#include "tests/support/http_test_client.h"
+
+namespace tramontane {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr char kCompletion[] = R"({"prompt": "hi", "max_tokens": 2})";
+
+class GatewayTest : public ::testing::Test {
+ protected:
+  GatewayTest() {
+    options_.address = "127.0.0.1:0";
+    options_.version = "1.2.3";
+    client_.on_generate = [](FakeInferenceCall& call) { SayTokens(call, 2); };
+  }
+
+  HttpReply Ask(const std::string& request) {
+    if (gateway_ == nullptr) {
+      auto started = Gateway::Start(options_, client_);
+      EXPECT_TRUE(started.ok()) << started.status();
+      gateway_ = std::move(*started);
+    }
+    return Fetch(gateway_->address(), request);
+  }
+  // What an OpenAI client would make of a refusal.
+  Json ErrorOf(const HttpReply& reply) {
+    const Json body = Json::parse(reply.body, nullptr, false);
+    for (const char* key : {"message", "type", "param", "code"}) {
+      EXPECT_TRUE(body.contains("error") && body["error"].contains(key)) << reply.body;
+    }
+    return body.value("error", Json::object());
+  }
+
+  GatewayOptions options_;
+  FakeInferenceClient client_;
+  std::unique_ptr<Gateway> gateway_;
+};
+
+TEST_F(GatewayTest, EverySpellingOfABaseUrlFindsAnEndpoint) {
+  for (const char* path : {"/v1/completions", "/completions", "/v1/completions/", "//v1//completions",
+                           "/v1/completions?timeout=5", "http://localhost/v1/completions"}) {
+    EXPECT_EQ(Ask(HttpPost(path, kCompletion)).status, 200) << path;
+  }
+}
+
+TEST_F(GatewayTest, AnUnknownPathIsNamedAsItWasSent) {
+  for (const char* path :
+       {"/v1/embeddings", "/v1/v1/completions", "/v1/metrics", "/%6detrics", "/v1/%62?a=b"}) {
+    const HttpReply reply = Ask(HttpPost(path, "{}"));
+    EXPECT_EQ(reply.status, 404) << path;
+    const Json error = ErrorOf(reply);
+    EXPECT_EQ(error["code"], "unknown_url");
+    const std::string sent(path);
+    EXPECT_EQ(error["message"], "unknown path " + sent.substr(0, sent.find('?')));
+  }
+  const Json error = ErrorOf(Ask(HttpGet("/v1//completions/")));
+  EXPECT_EQ(error["message"], "/v1//completions/ is for POST, not GET");
+}
+
+// What the transport refuses by itself reads, counts and is told of like every other answer.
+TEST_F(GatewayTest, WhatTheTransportRefusesPassesWhatEveryAnswerPasses) {
+  struct Told {
+    std::string method, path, request_id;
+    int status;
+  };
+  std::vector<Told> told;
+  std::mutex mutex;
+  options_.limits.max_body_bytes = 100;
+  options_.limits.read_timeout_ms = 50;
+  options_.cors_origins = {"https://page.example"};
+  options_.metrics = [] { return std::string(); };
+  options_.on_answer = [&](const HttpRequest& request, int status) {
+    const std::lock_guard lock(mutex);
+    told.push_back({request.method, request.path, request.request_id, status});
+  };
+  const std::string head =
+      "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\norigin: https://page.example\r\nx-request-id: "
+      "mine\r\n"
+      "content-type: application/json\r\n";
+  const HttpReply too_long = Ask(head + "content-length: 101\r\n\r\n" + std::string(101, 'a'));
+  EXPECT_EQ(too_long.status, 413);
+  EXPECT_EQ(ErrorOf(too_long)["type"], "invalid_request_error");
+  EXPECT_EQ(too_long.Header("access-control-allow-origin"), "https://page.example");
+  EXPECT_EQ(too_long.Header("x-request-id"), "mine");
+  const HttpReply no_gzip = Ask(head + "content-encoding: gzip\r\ncontent-length: 4\r\n\r\nabcd");
+  EXPECT_EQ(no_gzip.status, 400);
+  EXPECT_EQ(no_gzip.Header("access-control-allow-origin"), "https://page.example");
+  EXPECT_EQ(Ask(head + "content-length: 4\r\n\r\n").status, 408);
+  EXPECT_EQ(Ask("nonsense\r\n\r\n").status, 400);
+
+  const std::string metrics = Ask(HttpGet("/metrics")).body;
+  for (const char* line :
+       {"{path=\"/completions\",status=\"413\"} 1", "{path=\"/completions\",status=\"400\"} 1",
+        "{path=\"/completions\",status=\"408\"} 1", "{path=\"other\",status=\"400\"} 1"}) {
+    EXPECT_NE(metrics.find(line), std::string::npos) << line << "\n" << metrics;
+  }
+  const std::lock_guard lock(mutex);
+  ASSERT_EQ(told.size(), 5U);  // /metrics is the last
+  EXPECT_EQ(told[0].status, 413);
+  EXPECT_EQ(told[0].path, "/v1/completions");
+  EXPECT_EQ(told[0].request_id, "mine");
+  EXPECT_EQ(told[3].method, "");
+  EXPECT_NE(told[3].request_id, "");
+}
+
+TEST_F(GatewayTest, APathThatIsNotUtf8IsRefusedInUtf8) {
+  const HttpReply reply = Ask(HttpGet("/%ff%00%0d%0a"));
+  EXPECT_EQ(reply.status, 404);
+  ErrorOf(reply);
+}
+
+TEST_F(GatewayTest, AWrongMethodIsToldTheRightOnes) {
+  const HttpReply reply = Ask(HttpGet("/v1/completions"));
+  EXPECT_EQ(reply.status, 405);
+  EXPECT_EQ(reply.Header("allow"), "POST");
+  EXPECT_EQ(ErrorOf(reply)["code"], "method_not_allowed");
+  EXPECT_EQ(Ask(HttpPost("/health", "{}")).status, 405);
+  EXPECT_EQ(Ask("BREW /health HTTP/1.1\r\nHost: localhost\r\n\r\n").status, 405);
+}
+
+TEST_F(GatewayTest, OnlyJsonIsRead) {
+  for (const char* type : {"application/json", "application/json; charset=utf-8", "Application/JSON"}) {
+    EXPECT_EQ(Ask(HttpPost("/v1/completions", kCompletion, {std::string("Content-Type: ") + type})).status,
+              200)
+        << type;
+  }
+  EXPECT_EQ(Ask("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}").status,
+            415)
+      << "a page of another site can send this without asking";
+  EXPECT_EQ(Ask("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n").status, 400)
+      << "no body needs no type";
+  for (const char* type :
+       {"text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "",
+        "application/jsonx", "text/plain; application/json"}) {
+    const HttpReply reply =
+        Ask(HttpPost("/v1/completions", kCompletion, {std::string("Content-Type: ") + type}));
+    EXPECT_EQ(reply.status, 415) << type;
+    EXPECT_EQ(ErrorOf(reply)["code"], "unsupported_media_type");
+  }
+  EXPECT_EQ(Ask(HttpPost("/v1/completions", kCompletion, {"Content-Encoding: br"})).status, 415);
+  EXPECT_EQ(Ask(HttpPost("/v1/completions", kCompletion, {"Content-Encoding: identity"})).status, 200);
+}
+
+TEST_F(GatewayTest, BodiesThatAreNoJsonAre400) {
+  std::string deep(200'000, '[');
+  for (const std::string& body :
+       {std::string(""), std::string("{"), std::string("\xff\xfe{}"),
+        std::string("{\"prompt\": \"\xc3\x28\"}"), deep, deep + std::string(200'000, ']'),
+        std::string("{\"prompt\":") + deep, std::string(1, '\0'), std::string("[1,2]"), std::string("nul"),
+        std::string("{\"prompt\": 1e999}")}) {
+    const HttpReply reply = Ask(HttpPost("/v1/completions", body));
+    EXPECT_EQ(reply.status, 400) << body.substr(0, 30);
+    ErrorOf(reply);
+  }
+}
+
+TEST_F(GatewayTest, HealthAndReadyAreTheClientsAndPingIsTheProcess) {
+  EXPECT_EQ(Ask(HttpGet("/health")).status, 200);
+  EXPECT_EQ(Ask(HttpGet("/health")).body, "");
+  EXPECT_EQ(Ask("HEAD /health HTTP/1.1\r\nHost: localhost\r\n\r\n").status, 200);
+  EXPECT_EQ(Ask(HttpGet("/ready")).status, 200);
+  EXPECT_EQ(Ask(HttpGet("/ping")).status, 200);
+  EXPECT_EQ(Ask(HttpPost("/ping", "")).status, 200);
+  client_.is_ready = false;
+  EXPECT_EQ(Ask(HttpGet("/health")).status, 200);
+  EXPECT_EQ(Ask(HttpGet("/ready")).status, 503);
+  for (const RpcError& fault : {UnavailableError("LOADING", "the model is still loading"),
+                                ToRpcError(Internal("the device is lost"))}) {
+    client_.health_fault = fault;
+    const HttpReply reply = Ask(HttpGet("/health"));
+    EXPECT_EQ(reply.status, 503);
+    EXPECT_EQ(ErrorOf(reply)["message"], fault.message);
+    EXPECT_EQ(Ask(HttpGet("/ping")).status, 200);
+  }
+}
+
+// Every handler thread is inside an endpoint that does not return.
+TEST_F(GatewayTest, ProbesAreAnsweredWhileEveryHandlerIsBusy) {
+  std::latch all_busy(options_.handler_threads), release(1);
+  client_.on_generate = [&](FakeInferenceCall& call) {
+    all_busy.count_down();
+    release.wait();
+    SayTokens(call, 2);
+  };
+  options_.metrics = [] { return std::string("a_metric 1\n"); };
+  Ask(HttpGet("/ping"));
+  std::vector<std::unique_ptr<HttpTestClient>> busy;
+  for (int i = 0; i < 2 * options_.handler_threads; ++i) {
+    busy.push_back(std::make_unique<HttpTestClient>(gateway_->address()));
+    busy.back()->Send(HttpPost("/v1/completions", kCompletion));
+  }
+  all_busy.wait();
+  for (const char* path : {"/health", "/ready", "/ping", "/metrics", "/version", "/load"}) {
+    EXPECT_EQ(Ask(HttpGet(path)).status, 200) << path;
+  }
+  EXPECT_EQ(Ask(HttpPost("/nowhere", "{}")).status, 404) << "and what is refused is told so";
+  release.count_down();
+  for (const auto& client : busy) EXPECT_EQ(client->Read().status, 200);
+}
+
+TEST_F(GatewayTest, VersionLoadAndMetricsAreTold) {
+  client_.load.set_open_streams(17);
+  options_.metrics = [] { return std::string("a_metric 1\n"); };
+  EXPECT_EQ(Json::parse(Ask(HttpGet("/version")).body), Json({{"version", "1.2.3"}}));
+  EXPECT_EQ(Json::parse(Ask(HttpGet("/load")).body), Json({{"server_load", 17}}));
+  const HttpReply metrics = Ask(HttpGet("/metrics"));
+  EXPECT_EQ(metrics.body.find("a_metric 1\n"), 0u);
+  EXPECT_EQ(metrics.Header("content-type"), "text/plain; version=0.0.4; charset=utf-8");
+  client_.unary_error = UnavailableError("DRAINING", "no");
+  EXPECT_EQ(Ask(HttpGet("/load")).status, 503);
+}
+
+TEST_F(GatewayTest, AnswersAreCountedByRouteAndTold) {
+  std::vector<std::string> told;  // on the one io thread
+  options_.on_answer = [&told](const HttpRequest& request, int status) {
+    told.push_back(request.request_id + " " + request.method + " " + request.path + " " +
+                   std::to_string(status));
+  };
+  options_.metrics = [] { return std::string(); };
+  Ask(HttpGet("/v1/models", {"X-Request-Id: one"}));
+  Ask(HttpGet("/models/fake?a=b", {"X-Request-Id: two"}));
+  Ask(HttpGet("/made%20up", {"X-Request-Id: three"}));
+  Ask(HttpGet("/made/up/too", {"X-Request-Id: four"}));
+  Ask(HttpPost("/v1/completions", kCompletion, {"X-Request-Id: five", "Origin: http://evil.example"}));
+  const std::string text = Ask(HttpGet("/metrics", {"X-Request-Id: six"})).body;
+  for (const char* line :
+       {"{path=\"/models\",status=\"200\"} 1\n", "{path=\"/models/*\",status=\"200\"} 1\n",
+        "{path=\"other\",status=\"404\"} 2\n", "{path=\"/completions\",status=\"403\"} 1\n"}) {
+    EXPECT_NE(text.find(std::string("tramontane_http_requests_total") + line), std::string::npos)
+        << line << text;
+  }
+  EXPECT_EQ(text.find("made"), std::string::npos) << "what clients make up is no label";
+  gateway_->Stop();
+  EXPECT_EQ(told, (std::vector<std::string>{"one GET /v1/models 200", "two GET /models/fake 200",
+                                            "three GET /made%20up 404", "four GET /made/up/too 404",
+                                            "five POST /v1/completions 403", "six GET /metrics 200"}));
+}
+
+TEST_F(GatewayTest, AStreamWhoseCallIsEndedSaysSoOnce) {
+  client_.on_generate = nullptr;
+  Ask(HttpGet("/ping"));
+  size_t calls = 0;
+  for (const char* request :
+       {"/v1/completions {\"prompt\": \"hi\", \"stream\": true}",
+        "/v1/chat/completions {\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}], "
+        "\"stream\": true}"}) {
+    const std::string text(request);
+    HttpTestClient client(gateway_->address());
+    client.Send(HttpPost(text.substr(0, text.find(' ')), text.substr(text.find(' ') + 1)));
+    const auto call = client_.WaitForCall(calls++);
+    call->Put(StartedEvent(1));
+    call->Put(DeltaEvent(0, "words", 1));
+    client.ReadUntil("words");
+    call->Put(FinishedEvent(0, v1::FINISH_REASON_CANCELLED, 1, 1));
+    call->End(UnavailableError("STOPPED", "the server stopped"));
+    const std::string rest = client.ReadUntil("\r\n0\r\n\r\n");
+    const size_t error = rest.find("data: {\"error\"");
+    EXPECT_NE(error, std::string::npos) << rest;
+    EXPECT_EQ(rest.find("data: {\"error\"", error + 1), std::string::npos) << rest;
+    EXPECT_TRUE(rest.ends_with("\"code\":\"stopped\"}}\n\ndata: [DONE]\n\n\r\n0\r\n\r\n")) << rest;
+  }
+}
+
+TEST_F(GatewayTest, RequestsThatShareAnXRequestIdDoNotMeet) {
+  client_.on_generate = nullptr;
+  Ask(HttpGet("/health"));
+  HttpTestClient one(gateway_->address()), two(gateway_->address());
+  one.Send(HttpPost("/v1/completions", kCompletion, {"X-Request-Id: same"}));
+  two.Send(HttpPost("/v1/completions", kCompletion, {"X-Request-Id: same"}));
+  const auto first = client_.WaitForCall(0), second = client_.WaitForCall(1);
+  EXPECT_NE(first->request().request_id(), second->request().request_id());
+  EXPECT_EQ(first->options().correlation_id, "same");
+  EXPECT_EQ(second->options().correlation_id, "same");
+  SayTokens(*first, 2);
+  SayTokens(*second, 2);
+  EXPECT_EQ(one.Read().Header("x-request-id"), "same");
+  EXPECT_EQ(two.Read().Header("x-request-id"), "same");
+}
+
+TEST_F(GatewayTest, BrowsersOfOtherSitesAreLetInWhereThatIsWanted) {
+  const auto preflight = [](const std::string& origin) {
+    return "OPTIONS /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nOrigin: " + origin +
+           "\r\nAccess-Control-Request-Method: POST\r\n"
+           "Access-Control-Request-Headers: authorization,x-stainless-os\r\n\r\n";
+  };
+  HttpReply reply = Ask(preflight("http://a"));
+  EXPECT_EQ(reply.status, 403) << "off by default";
+  EXPECT_EQ(ErrorOf(reply)["code"], "origin_not_allowed");
+  reply = Ask(preflight("http://localhost:3000"));
+  EXPECT_EQ(reply.status, 204);
+  EXPECT_EQ(reply.Header("allow"), "POST, OPTIONS");
+  EXPECT_EQ(reply.Header("access-control-allow-origin"), "");
+
+  gateway_ = nullptr;
+  options_.cors_origins = {"http://a", "http://b"};
+  for (const char* origin : {"http://a", "http://b"}) {
+    reply = Ask(HttpGet("/health", {std::string("Origin: ") + origin}));
+    EXPECT_EQ(reply.Header("access-control-allow-origin"), origin);
+    EXPECT_EQ(reply.Header("vary"), "origin");
+  }
+  EXPECT_EQ(Ask(HttpGet("/health")).Header("access-control-allow-origin"), "");
+  EXPECT_EQ(Ask(preflight("http://c")).status, 403);
+
+  gateway_ = nullptr;
+  options_.cors_origins = {"*"};
+  reply = Ask(preflight("http://c"));
+  EXPECT_EQ(reply.status, 204);
+  EXPECT_EQ(reply.Header("access-control-allow-origin"), "*");
+  EXPECT_EQ(reply.Header("access-control-allow-methods"), "POST, OPTIONS");
+  EXPECT_EQ(reply.Header("access-control-allow-headers"), "authorization,x-stainless-os");
+  EXPECT_EQ(Ask(HttpGet("/health")).Header("access-control-allow-origin"), "*");
+  EXPECT_EQ(Ask(HttpGet("/nowhere")).Header("access-control-allow-origin"), "*")
+      << "so that a page can read why";
+}
+
+TEST_F(GatewayTest, DrainingRefusesNewWorkAndWaitsForWhatRuns) {
+  client_.on_generate = nullptr;
+  Ask(HttpGet("/health"));
+  HttpTestClient running(gateway_->address());
+  running.Send(HttpPost("/v1/completions", kCompletion));
+  const auto call = client_.WaitForCall(0);
+  EXPECT_FALSE(gateway_->Drain(0));
+  const HttpReply refused = Ask(HttpPost("/v1/completions", kCompletion));
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_EQ(ErrorOf(refused)["code"], "draining");
+  EXPECT_EQ(refused.Header("connection"), "close");
+  EXPECT_EQ(refused.Header("retry-after"), "2");
+  EXPECT_EQ(Ask(HttpGet("/health")).status, 200) << "probes are answered";
+  EXPECT_EQ(Ask(HttpGet("/ready")).status, 503) << "nothing is taken here, whoever is behind";
+  SayTokens(*call, 2);
+  EXPECT_TRUE(gateway_->Drain(int64_t{60} * 1'000'000'000));
+  const HttpReply reply = running.Read();
+  EXPECT_EQ(reply.status, 200);
+  EXPECT_EQ(reply.Header("connection"), "close");
+  gateway_->Stop();
+}
+
+TEST_F(GatewayTest, AStopTellsWhatIsOpenWhyItEnds) {
+  constexpr char kStream[] = R"({"messages": [{"role": "user", "content": "hi"}], "stream": true})";
+  std::counting_semaphore<> busy(0);
+  std::latch release(1);
+  client_.on_generate = [&](FakeInferenceCall& call) {
+    if (call.request().text() != "busy") return;
+    busy.release();
+    release.wait();
+  };
+  Ask(HttpGet("/ping"));
+  HttpTestClient stream(gateway_->address()), waiting(gateway_->address()), whole(gateway_->address());
+  stream.Send(HttpPost("/v1/chat/completions", kStream));
+  const auto streaming = client_.WaitForCall(0);
+  streaming->Put(StartedEvent(1));
+  streaming->Put(DeltaEvent(0, "words", 1));
+  EXPECT_NE(stream.ReadUntil("words").find("words"), std::string::npos);
+  waiting.Send(HttpPost("/v1/chat/completions", kStream));
+  whole.Send(HttpPost("/v1/completions", kCompletion));
+  const auto second = client_.WaitForCall(1), third = client_.WaitForCall(2);
+  std::vector<std::unique_ptr<HttpTestClient>> others;  // inside a handler, and waiting for one
+  for (int i = 0; i < options_.handler_threads + 1; ++i) {
+    others.push_back(std::make_unique<HttpTestClient>(gateway_->address()));
+    others.back()->Send(HttpPost("/v1/completions", R"({"prompt": "busy"})"));
+  }
+  for (int i = 0; i < options_.handler_threads; ++i) busy.acquire();
+  others.push_back(std::make_unique<HttpTestClient>(gateway_->address()));  // half sent
+  others.back()->Send(
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n"
+      "Expect: 100-continue\r\n\r\n");
+  EXPECT_EQ(others.back()->Read().status, 100);
+
+  std::thread stop([&] { gateway_->Stop(); });
+  const std::string rest = stream.ReadToEnd();
+  EXPECT_NE(rest.find("shutting down"), std::string::npos) << rest;
+  EXPECT_TRUE(rest.ends_with("data: [DONE]\n\n\r\n0\r\n\r\n")) << rest;
+  for (HttpTestClient* client : {&waiting, &whole}) {
+    const HttpReply reply = client->Read();
+    EXPECT_EQ(reply.status, 503);
+    EXPECT_EQ(ErrorOf(reply)["code"], "draining");
+    EXPECT_NE(reply.Header("retry-after"), "");
+  }
+  for (const auto& client : others) EXPECT_EQ(client->Read().status, 503);
+  release.count_down();
+  stop.join();
+  for (const auto& call : client_.calls()) EXPECT_TRUE(call->cancelled());
+}
+
+}  // namespace
+}  // namespace tramontane

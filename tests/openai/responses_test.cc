@@ -1,0 +1,340 @@
+#include "server/openai/responses.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tramontane {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+RequestContext Context() {
+  RequestContext context;
+  context.id = "1";
+  context.created_s = 1700000000;
+  return context;
+}
+
+ResponsesRequest Parsed(const std::string& body) {
+  ResponsesRequest request;
+  const auto fault = ParseResponses(body, Context(), &request);
+  EXPECT_FALSE(fault) << fault->message;
+  return request;
+}
+
+std::string FaultOf(const std::string& body) {
+  ResponsesRequest request;
+  const auto fault = ParseResponses(body, Context(), &request);
+  return fault ? fault->param : "";
+}
+
+// ---- requests -----------------------------------------------------------------------------------
+
+TEST(ResponsesRequest, ATextIsAUsersMessageBehindTheInstructions) {
+  const ResponsesRequest request =
+      Parsed(R"({"model": "m", "input": "Hi", "instructions": "Be kind", "max_output_tokens": 7})");
+  ASSERT_EQ(request.call.chat().messages_size(), 2);
+  EXPECT_EQ(request.call.chat().messages(0).role(), v1::ROLE_SYSTEM);
+  EXPECT_EQ(request.call.chat().messages(0).content(), "Be kind");
+  EXPECT_EQ(request.call.chat().messages(1).role(), v1::ROLE_USER);
+  EXPECT_EQ(request.call.chat().messages(1).content(), "Hi");
+  EXPECT_EQ(request.call.stopping().max_tokens(), 7);
+  EXPECT_EQ(request.call.model(), "m");
+}
+
+TEST(ResponsesRequest, ItemsAreMessagesAndCallsInARowAreOne) {
+  const ResponsesRequest request = Parsed(R"({"input": [
+      {"role": "developer", "content": "Be kind"},
+      {"type": "message", "role": "user",
+       "content": [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]},
+      {"type": "reasoning", "id": "rs_1", "summary": []},
+      {"type": "function_call", "id": "fc_1", "call_id": "123456789", "name": "f", "arguments": "{}"},
+      {"type": "function_call", "call_id": "call_other", "name": "g", "arguments": "{\"x\": 1}"},
+      {"type": "function_call_output", "call_id": "123456789", "output": "one"},
+      {"type": "function_call_output", "call_id": "call_other", "output": [{"type": "input_text", "text": "two"}]},
+      {"role": "assistant", "content": [{"type": "output_text", "text": "Done.", "annotations": []}]},
+      {"role": "user", "content": "Thanks"}]})");
+  const v1::Chat& chat = request.call.chat();
+  ASSERT_EQ(chat.messages_size(), 7);
+  EXPECT_EQ(chat.messages(0).role(), v1::ROLE_SYSTEM);
+  EXPECT_EQ(chat.messages(1).content(), "a\n\nb");
+  ASSERT_EQ(chat.messages(2).tool_calls_size(), 2);
+  EXPECT_FALSE(chat.messages(2).has_content());
+  EXPECT_EQ(chat.messages(2).tool_calls(0).id(), "123456789");
+  EXPECT_EQ(chat.messages(2).tool_calls(1).arguments_json(), "{\"x\": 1}");
+  EXPECT_EQ(chat.messages(2).tool_calls(1).id().size(), 9u) << "a foreign id";
+  EXPECT_EQ(chat.messages(3).tool_call_id(), "123456789");
+  EXPECT_EQ(chat.messages(4).tool_call_id(), chat.messages(2).tool_calls(1).id());
+  EXPECT_EQ(chat.messages(4).content(), "two");
+  EXPECT_EQ(chat.messages(5).role(), v1::ROLE_ASSISTANT);
+}
+
+TEST(ResponsesRequest, AnAnswerIsTakenBackTextBesideCallsAndEmptyTextIncluded) {
+  const ResponsesRequest request = Parsed(R"({"input": [
+      {"role": "user", "content": "a"},
+      {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "", "annotations": []}]},
+      {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "I look.", "logprobs": []}]},
+      {"type": "function_call", "call_id": "123456789", "name": "f", "arguments": "{}"},
+      {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": ", {\"na"}]},
+      {"type": "function_call_output", "call_id": "123456789", "output": ""},
+      {"role": "system", "content": "Be brief"}]})");
+  const v1::Chat& chat = request.call.chat();
+  ASSERT_EQ(chat.messages_size(), 7);
+  EXPECT_EQ(chat.messages(1).content(), "");
+  EXPECT_EQ(chat.messages(2).content(), "I look.");
+  EXPECT_EQ(chat.messages(3).tool_calls_size(), 1);
+  EXPECT_EQ(chat.messages(4).content(), ", {\"na");
+  EXPECT_EQ(chat.messages(6).role(), v1::ROLE_SYSTEM);
+}
+
+TEST(ResponsesRequest, ToolsAndTheirChoiceGoToTheChat) {
+  const std::string tools =
+      R"("tools": [{"type": "function", "name": "f", "parameters": {"type": "object"}}])";
+  const ResponsesRequest request = Parsed(R"({"input": "Hi", "parallel_tool_calls": false, )" + tools +
+                                          R"(, "tool_choice": {"type": "function", "name": "f"}})");
+  EXPECT_EQ(request.call.chat().tools(0).parameters_json(), R"({"type":"object"})");
+  EXPECT_EQ(request.call.chat().tool_choice().mode(), v1::TOOL_CHOICE_MODE_NAMED);
+  EXPECT_EQ(request.call.chat().tool_choice().name(), "f");
+  EXPECT_TRUE(request.answer.tools);
+  EXPECT_TRUE(request.answer.one_tool_call);
+  EXPECT_FALSE(Parsed(R"({"input": "Hi", "tool_choice": "none", )" + tools + "}").answer.tools);
+}
+
+TEST(ResponsesRequest, AFormatIsAConstraintUnlessACallIsAskedFor) {
+  const std::string format =
+      R"("text": {"format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}}})";
+  EXPECT_EQ(Parsed(R"({"input": "Hi", )" + format + "}").call.constraint().json_schema(),
+            R"({"type":"object"})");
+  EXPECT_TRUE(Parsed(R"({"input": "Hi", "text": {"format": {"type": "json_object"}}})")
+                  .call.constraint()
+                  .json_object());
+  const std::string tools = R"("tools": [{"type": "function", "name": "f"}], "tool_choice": "required")";
+  EXPECT_FALSE(Parsed(R"({"input": "Hi", )" + format + ", " + tools + "}").call.has_constraint());
+}
+
+TEST(ResponsesRequest, WhatNeedsAMemoryIsRefusedAndStoringIsNot) {
+  EXPECT_EQ(FaultOf(R"({"input": "Hi", "previous_response_id": "resp_1"})"), "previous_response_id");
+  EXPECT_EQ(FaultOf(R"({"input": "Hi", "conversation": "conv_1"})"), "conversation");
+  EXPECT_EQ(FaultOf(R"({"input": "Hi", "background": true})"), "background");
+  EXPECT_EQ(FaultOf(R"({"input": [{"type": "item_reference", "id": "msg_1"}]})"), "input[0].type");
+  EXPECT_EQ(FaultOf(R"({"input": "Hi", "store": true, "previous_response_id": null, "background": false})"),
+            "");
+}
+
+TEST(ResponsesRequest, NamesOfOtherEndpointsAreRefusedWithTheNameToUse) {
+  const auto message = [](const std::string& fields) {
+    ResponsesRequest request;
+    return ParseResponses(R"({"input": "Hi", )" + fields + "}", Context(), &request)
+        .value_or(ApiError{})
+        .message;
+  };
+  EXPECT_THAT(message(R"("max_tokens": 5)"), HasSubstr("max_tokens: is 5; use max_output_tokens"));
+  EXPECT_THAT(message(R"("response_format": {"type": "json_object"})"), HasSubstr("use text.format"));
+  EXPECT_THAT(message(R"("structured_outputs": {"regex": "a"})"), HasSubstr("use text.format"));
+  EXPECT_THAT(message(R"("n": 2)"), HasSubstr("n: is 2; a response is one answer"));
+  EXPECT_THAT(message(R"("messages": [])"), HasSubstr("use input"));
+  EXPECT_THAT(message(R"("temprature": 1)"), HasSubstr("the nearest is \"temperature\""));
+  EXPECT_EQ(message(R"("n": 1, "user": "me")"), "");
+}
+
+TEST(ResponsesRequest, TruncationAutoHoldsWhileTheInputFits) {
+  EXPECT_EQ(Parsed(R"({"input": "Hi", "truncation": "auto"})").echo["truncation"], "auto");
+  EXPECT_EQ(Parsed(R"({"input": "Hi"})").echo["truncation"], "disabled");
+  EXPECT_EQ(FaultOf(R"({"input": "Hi", "truncation": "all"})"), "truncation");
+}
+
+TEST(ResponsesRequest, WhatComesBackWithTheAnswerIsBounded) {
+  const std::string text = "\"" + std::string(70'000, 'a') + "\"";
+  EXPECT_EQ(FaultOf(R"({"input": "Hi", "metadata": {"a": )" + text + "}}"), "metadata");
+  EXPECT_EQ(FaultOf(R"({"input": "Hi", "text": {"format": {"type": "text", "name": )" + text + "}}}"),
+            "text");
+}
+
+TEST(ResponsesRequest, FaultsNameTheirPlace) {
+  EXPECT_EQ(FaultOf("{}"), "input");
+  EXPECT_EQ(FaultOf(R"({"input": []})"), "input");
+  EXPECT_EQ(FaultOf(R"({"input": [{"role": "user"}]})"), "input[0].content");
+  EXPECT_EQ(FaultOf(R"({"input": [{"content": "a"}]})"), "input[0].role");
+  EXPECT_EQ(FaultOf(R"({"input": [{"role": "user", "content": [{"type": "input_image"}]}]})"),
+            "input[0].content[0].type");
+  EXPECT_EQ(FaultOf(R"({"input": [{"role": "user", "content": ["x"]}]})"), "input[0].content[0]");
+  EXPECT_EQ(FaultOf(R"({"input": [{"type": "function_call", "name": "f", "arguments": "{}"}]})"),
+            "input[0].call_id");
+  EXPECT_EQ(FaultOf(R"({"input": "Hi", "tools": [{"type": "web_search"}]})"), "tools[0].type");
+  EXPECT_EQ(FaultOf(R"({"input": "Hi", "tool_choice": "required"})"), "tool_choice");
+  EXPECT_EQ(FaultOf(R"({"input": "Hi", "temperature": -1})"), "temperature");
+}
+
+TEST(ResponsesRequest, TheServersFaultsAreSaidInItsWords) {
+  const ResponsesRequest request =
+      Parsed(R"({"instructions": "Be kind", "input": [{"role": "user", "content": "a"}]})");
+  EXPECT_EQ(request.names.NameOf("chat.messages[0]"), "instructions");
+  EXPECT_EQ(request.names.NameOf("chat.messages[1].content"), "input[0].content");
+  EXPECT_EQ(request.names.NameOf("stopping.max_tokens"), "max_output_tokens");
+  EXPECT_EQ(request.names.NameOf("chat.tool_choice"), "tool_choice");
+  EXPECT_EQ(request.names.NameOf("chat.tools[0].parameters"), "tools[0].parameters");
+}
+
+// ---- answers ------------------------------------------------------------------------------------
+
+v1::GenerateResponse Started() {
+  v1::GenerateResponse event;
+  event.mutable_started()->set_model("breeze");
+  event.mutable_started()->set_prompt_tokens(3);
+  return event;
+}
+
+v1::GenerateResponse Delta(const std::string& text, int32_t tool_calls_at = -1) {
+  v1::GenerateResponse event;
+  event.mutable_delta()->set_text(text);
+  if (tool_calls_at >= 0) event.mutable_delta()->set_tool_calls_at(tool_calls_at);
+  return event;
+}
+
+v1::GenerateResponse Finished(v1::FinishReason reason) {
+  v1::GenerateResponse event;
+  event.mutable_finished()->set_reason(reason);
+  event.mutable_finished()->mutable_usage()->set_prompt_tokens(3);
+  event.mutable_finished()->mutable_usage()->set_completion_tokens(2);
+  return event;
+}
+
+std::string Answer(const std::string& body, const std::vector<v1::GenerateResponse>& events) {
+  const auto writer = MakeResponsesWriter(Parsed(body));
+  std::string out;
+  for (const v1::GenerateResponse& event : events) out += writer->OnEvents(0, {event});
+  return out + writer->Finish();
+}
+
+struct Event {
+  std::string name;
+  Json data;
+};
+
+// The events of a stream; their numbers are checked here.
+std::vector<Event> Events(const std::string& stream) {
+  std::vector<Event> events;
+  size_t at = 0;
+  while (at < stream.size()) {
+    const size_t line = stream.find('\n', at), end = stream.find("\n\n", at);
+    if (end == std::string::npos || stream.compare(at, 7, "event: ") != 0) {
+      ADD_FAILURE() << "not an event: " << stream.substr(at);
+      break;
+    }
+    const std::string name = stream.substr(at + 7, line - at - 7);
+    const Json data = Json::parse(stream.substr(line + 7, end - line - 7));  // behind "data: "
+    EXPECT_EQ(data["type"], name);
+    EXPECT_EQ(data["sequence_number"], events.size());
+    events.push_back({name, data});
+    at = end + 2;
+  }
+  return events;
+}
+
+std::vector<std::string> Names(const std::vector<Event>& events) {
+  std::vector<std::string> names;
+  for (const Event& event : events) names.push_back(event.name);
+  return names;
+}
+
+TEST(ResponsesAnswer, WholeIsOpenAisObject) {
+  const Json answer =
+      Json::parse(Answer(R"({"input": "Hi", "metadata": {"a": "b"}})",
+                         {Started(), Delta("Hel"), Delta("lo"), Finished(v1::FINISH_REASON_STOP)}));
+  const auto fault = FindFault(ResponsesAnswerShape(), answer, "");
+  EXPECT_FALSE(fault) << fault->path << " " << fault->text;
+  EXPECT_EQ(answer["id"], "resp_1");
+  EXPECT_EQ(answer["object"], "response");
+  EXPECT_EQ(answer["created_at"], 1700000000);
+  EXPECT_EQ(answer["status"], "completed");
+  EXPECT_EQ(answer["model"], "breeze");
+  EXPECT_TRUE(answer["error"].is_null());
+  EXPECT_EQ(answer["metadata"]["a"], "b");
+  EXPECT_EQ(answer["store"], false);
+  EXPECT_EQ(answer["tool_choice"], "auto");
+  EXPECT_EQ(answer["output"].dump(),
+            R"([{"type":"message","id":"msg_1-0","status":"completed","role":"assistant","content":[)"
+            R"({"type":"output_text","text":"Hello","annotations":[],"logprobs":[]}]}])");
+  EXPECT_EQ(answer["usage"].dump(),
+            R"({"input_tokens":3,"input_tokens_details":{"cached_tokens":0,"cache_write_tokens":0},)"
+            R"("output_tokens":2,"output_tokens_details":{"reasoning_tokens":0},"total_tokens":5})");
+}
+
+TEST(ResponsesAnswer, TextStreamsInOpenAisEvents) {
+  const std::vector<Event> events =
+      Events(Answer(R"({"input": "Hi", "stream": true})",
+                    {Started(), Delta("Hel"), Delta("lo"), Finished(v1::FINISH_REASON_STOP)}));
+  EXPECT_THAT(Names(events),
+              ElementsAre("response.created", "response.in_progress", "response.output_item.added",
+                          "response.content_part.added", "response.output_text.delta",
+                          "response.output_text.delta", "response.output_text.done",
+                          "response.content_part.done", "response.output_item.done", "response.completed"));
+  EXPECT_EQ(events[0].data["response"]["status"], "in_progress");
+  EXPECT_EQ(events[4].data.dump(),
+            R"({"type":"response.output_text.delta","item_id":"msg_1-0","output_index":0,"content_index":0,)"
+            R"("delta":"Hel","logprobs":[],"sequence_number":4})");
+  EXPECT_EQ(events[6].data["text"], "Hello");
+  EXPECT_EQ(events[9].data["response"]["output"][0]["content"][0]["text"], "Hello");
+}
+
+constexpr char kToolBody[] =
+    R"({"input": "Hi", "stream": true, "tools": [{"type": "function", "name": "f"}]})";
+
+TEST(ResponsesAnswer, CallsAreItemsOfTheirOwnBehindTheText) {
+  const std::vector<Event> events = Events(
+      Answer(kToolBody, {Started(), Delta("Sure.[", 5), Delta(R"({"name": "f", "arguments": {"a": 1}}])"),
+                         Finished(v1::FINISH_REASON_STOP)}));
+  EXPECT_THAT(
+      Names(events),
+      ElementsAre("response.created", "response.in_progress", "response.output_item.added",
+                  "response.content_part.added", "response.output_text.delta", "response.output_text.done",
+                  "response.content_part.done", "response.output_item.done", "response.output_item.added",
+                  "response.function_call_arguments.delta", "response.function_call_arguments.done",
+                  "response.output_item.done", "response.completed"));
+  EXPECT_EQ(events[9].data["output_index"], 1);
+  EXPECT_EQ(events[9].data["delta"], R"({"a": 1})");
+  const Json call = events[11].data["item"];
+  EXPECT_EQ(call["name"], "f");
+  EXPECT_EQ(call["arguments"], R"({"a": 1})");
+  EXPECT_EQ(call["call_id"].get<std::string>().size(), 9u);
+  EXPECT_EQ(events[12].data["response"]["output"].size(), 2u);
+}
+
+TEST(ResponsesAnswer, BrokenCallsAreText) {
+  const std::vector<Event> events = Events(
+      Answer(kToolBody, {Started(), Delta(R"([{"name": "f", )", 0), Finished(v1::FINISH_REASON_LENGTH)}));
+  EXPECT_EQ(events.back().name, "response.incomplete");
+  const Json response = events.back().data["response"];
+  EXPECT_EQ(response["incomplete_details"]["reason"], "max_output_tokens");
+  ASSERT_EQ(response["output"].size(), 1u);
+  EXPECT_EQ(response["output"][0]["status"], "incomplete");
+  EXPECT_EQ(response["output"][0]["content"][0]["text"], R"([{"name": "f", )");
+}
+
+TEST(ResponsesAnswer, AnEmptyOneIsAMessageWithoutText) {
+  const Json answer =
+      Json::parse(Answer(R"({"input": "Hi"})", {Started(), Delta(""), Finished(v1::FINISH_REASON_STOP)}));
+  ASSERT_EQ(answer["output"].size(), 1u);
+  EXPECT_EQ(answer["output"][0]["content"][0]["text"], "");
+}
+
+TEST(ResponsesAnswer, AFailureEndsTheStreamWithItsReason) {
+  const auto writer = MakeResponsesWriter(Parsed(R"({"input": "Hi", "stream": true})"));
+  std::string stream = writer->OnEvents(0, {Started(), Delta("Hel")});
+  ApiError error;
+  error.message = "the device is lost";
+  stream += writer->Fail(error);
+  const std::vector<Event> events = Events(stream);
+  EXPECT_EQ(events[events.size() - 2].name, "error");
+  EXPECT_THAT(events[events.size() - 2].data["message"].get<std::string>(), HasSubstr("device"));
+  EXPECT_EQ(events.back().name, "response.failed");
+  EXPECT_EQ(events.back().data["response"]["error"]["message"], "the device is lost");
+}
+
+}  // namespace
+}  // namespace tramontane
