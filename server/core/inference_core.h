@@ -23,7 +23,7 @@
 
 namespace tramontane {
 
-inline constexpr int64_t kMaxMessageBytes = int64_t{32} << 20;  // of a request, as over HTTP
+inline constexpr int64_t kMaxMessageBytes = int64_t{8} << 20;  // of a request, as over HTTP
 
 class ServedCall;
 

@@ -7,10 +7,11 @@
 namespace tramontane {
 
 struct HttpLimits {
-  int32_t max_connections = 16384;          // one more: the one that waits longest for a request is closed;
-                                            // none does: 503 for the new one
-  int64_t max_header_bytes = 32 << 10;      // request line and fields, a chunk's line; more: 431, closed
-  int64_t max_body_bytes = 32 << 20;        // of one request, also decompressed; more: 413, closed
+  int32_t max_connections = 16384;      // one more: the one that waits longest for a request is closed;
+                                        // none does: 503 for the new one
+  int64_t max_header_bytes = 32 << 10;  // request line and fields, a chunk's line; more: 431, closed
+  int64_t max_body_bytes = 8 << 20;  // of one request, also decompressed; more: 413, closed. Parsing may take
+                                     // six times as much
   int64_t max_held_body_bytes = 256 << 20;  // of all requests, until they are parsed; more: 503
   int64_t read_timeout_ms = 30'000;         // first byte to last of a request; longer: 408, connection closed
   int64_t idle_timeout_ms = 300'000;        // between two requests; longer: connection closed

@@ -32,6 +32,7 @@ size_t SkipString(std::string_view text, size_t quote) {
 Status CheckLimits(std::string_view text, const JsonLimits& limits) {
   std::vector<int32_t> keys;  // of each open bracket
   int64_t values = 1;
+  int64_t containers = 0;
   int64_t total_keys = 0;
   for (size_t at = 0; at < text.size();) {
     switch (text[at]) {
@@ -42,6 +43,7 @@ Status CheckLimits(std::string_view text, const JsonLimits& limits) {
       case '{':
         keys.push_back(0);
         ++values;
+        ++containers;
         break;
       case ']':
       case '}':
@@ -61,6 +63,7 @@ Status CheckLimits(std::string_view text, const JsonLimits& limits) {
       return TooMany("brackets inside each other", limits.max_depth, at);
     }
     if (values > limits.max_values) return TooMany("values", limits.max_values, at);
+    if (containers > limits.max_containers) return TooMany("arrays and objects", limits.max_containers, at);
     if (total_keys > limits.max_total_keys) return TooMany("keys", limits.max_total_keys, at);
     if (!keys.empty() && keys.back() > limits.max_object_keys) {
       return TooMany("keys in one object", limits.max_object_keys, at);

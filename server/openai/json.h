@@ -17,7 +17,8 @@ using Json = nlohmann::ordered_json;
 // What a text may hold. More of any: INVALID_ARGUMENT, before a value is built.
 struct JsonLimits {
   int32_t max_depth = 64;            // brackets inside each other: printing and freeing recurse
-  int64_t max_values = 1 << 20;      // 16 to 100 bytes of memory each
+  int64_t max_values = 1 << 20;      // 16 bytes of memory each
+  int64_t max_containers = 1 << 18;  // arrays and objects: 50 bytes more
   int32_t max_object_keys = 1024;    // of one object: a look-up walks them
   int64_t max_total_keys = 1 << 17;  // of all objects
 };

@@ -41,6 +41,10 @@ TEST(JsonLimits, ValuesAndKeysAreCountedBeforeTheyAreBuilt) {
   EXPECT_TRUE(ParseJson("[1,2,3]", limits).ok());  // three, and the array
   EXPECT_THAT(ParseJson("[1,2,3,4]", limits).status().message(), HasSubstr("more than 4 values"));
   limits = {};
+  limits.max_containers = 3;
+  EXPECT_TRUE(ParseJson("[{},[]]", limits).ok());
+  EXPECT_THAT(ParseJson("[{},[],[]]", limits).status().message(), HasSubstr("more than 3 arrays and objects"));
+  limits = {};
   limits.max_object_keys = 2;
   EXPECT_TRUE(ParseJson(R"([{"a":1,"b":2},{"c":1,"d":2}])", limits).ok());
   EXPECT_THAT(ParseJson(R"({"a":1,"b":2,"c":3})", limits).status().message(),

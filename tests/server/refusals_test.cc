@@ -75,7 +75,7 @@ TEST(MessageMemory, AMessageThatWouldTakeMoreThanAllMayEndsItsCallAndNoOther) {
   ScriptedServerOptions options;
   options.server.grpc_memory_bytes = 4 << 20;
   ScriptedServer server(options);
-  const grpc::Status status = RawCall(server.channel(), kTokenize, std::string(30 << 20, 'x'));
+  const grpc::Status status = RawCall(server.channel(), kTokenize, std::string(7 << 20, 'x'));
   EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << status.error_message();
   Stream stream(server.stub(), RequestOfIds({1, 2}, 2));
   EXPECT_TRUE(stream.ReadAll().ok());
@@ -185,7 +185,7 @@ TEST_F(Refusals, APromptBeyondTheContextSaysHowLongItIs) {
   ExpectRefused(Send(request), "token_ids.ids");
 
   v1::GenerateRequest text;
-  text.set_text(std::string(8u << 20, 'x'));  // refused by its bytes alone
+  text.set_text(std::string(6u << 20, 'x'));  // refused by its bytes alone
   status = Send(text);
   ExpectRefused(status, "text");
   EXPECT_EQ(DetailOf<google::rpc::ErrorInfo>(status)->reason(), "CONTEXT_LENGTH_EXCEEDED");
@@ -199,7 +199,7 @@ TEST_F(Refusals, AChatFarBeyondTheContextIsRefusedByItsBytes) {
     return DetailOf<google::rpc::ErrorInfo>(status)->metadata().at("prompt_tokens");
   };
   v1::GenerateRequest text, chat;
-  text.set_text(std::string(8u << 20, 'x'));
+  text.set_text(std::string(6u << 20, 'x'));
   v1::ChatMessage* message = chat.mutable_chat()->add_messages();
   message->set_role(v1::ROLE_USER);
   message->set_content(text.text());
@@ -319,7 +319,7 @@ TEST_F(Refusals, UnaryCallsNameTheirFields) {
   EXPECT_EQ(server_->client().Detokenize(detokenize).status().field(), "token_ids[1]");
   EXPECT_EQ(server_->client().Tokenize({}).status().field(), "input");
   v1::TokenizeRequest tokenize;
-  tokenize.set_text(std::string((8u << 20) + 1, 'x'));
+  tokenize.set_text(std::string((4u << 20) + 1, 'x'));
   EXPECT_EQ(server_->client().Tokenize(tokenize).status().field(), "text");
   EXPECT_EQ(server_->client().RenderChat({}).status().field(), "chat");
   v1::AbortRequest abort;
