@@ -1,5 +1,6 @@
 #include "server/core/engine_client.h"
 
+#include <chrono>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -12,6 +13,10 @@ namespace {
 Caller CallerOf(const InferenceCallOptions& options) {
   Caller caller;
   if (!options.correlation_id.empty()) caller.correlation_id = options.correlation_id;
+  if (options.deadline) {
+    const auto left = *options.deadline - std::chrono::steady_clock::now();
+    caller.timeout_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(left).count();
+  }
   caller.continues = options.continues;
   return caller;
 }

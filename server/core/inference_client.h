@@ -6,9 +6,11 @@
 // given them returns, and must not block.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -41,6 +43,7 @@ struct InferenceCallOptions {
   std::string correlation_id;  // travels to the log of the server; "": none
   std::string client =
       {};  // whose call it is, so that one does not hold up others; "": nobody's in particular
+  std::optional<std::chrono::steady_clock::time_point> deadline = {};  // then it ends; in the queue too
   bool continues = false;  // a later call of a request that was taken: a server that drains finishes it
 };
 

@@ -1,6 +1,7 @@
 #include "server/openai/generation.h"
 
 #include <algorithm>
+#include <chrono>
 #include <deque>
 #include <exception>
 #include <memory>
@@ -11,6 +12,7 @@
 
 #include "kernels/core/check.h"
 #include "server/openai/api_error.h"
+#include "server/openai/request_timeout.h"
 
 namespace tramontane {
 namespace {
@@ -31,6 +33,12 @@ ApiError WriterFault(const std::exception& fault) {
   return ToApiError(ToRpcError(Internal(std::string("the answer could not be written: ") + fault.what())));
 }
 
+std::optional<std::chrono::steady_clock::time_point> DeadlineOf(const HttpRequest& request) {
+  const auto timeout = TimeoutOf(request);
+  if (!timeout) return std::nullopt;
+  return std::chrono::steady_clock::now() + *timeout;
+}
+
 // The request found every place taken; later there may be one.
 bool FoundNoRoom(const RpcError& error) { return error.code == StatusCode::kResourceExhausted; }
 
@@ -44,6 +52,7 @@ class Generation : public HttpListener, public std::enable_shared_from_this<Gene
   Generation(InferenceClient& client, GenerationPlan plan, std::shared_ptr<HttpExchange> exchange)
       : client_(client),
         plan_(std::move(plan)),
+        deadline_(DeadlineOf(exchange->request())),
         exchange_(std::move(exchange)),
         calls_(plan_.requests.size()) {
     for (size_t i = 0; i < plan_.requests.size(); ++i) unsent_.push_back(i);
@@ -83,6 +92,7 @@ class Generation : public HttpListener, public std::enable_shared_from_this<Gene
 
   InferenceClient& client_;
   GenerationPlan plan_;
+  const std::optional<std::chrono::steady_clock::time_point> deadline_;
   std::shared_ptr<HttpExchange> exchange_;  // null when answered
   std::vector<Call> calls_;                 // [requests]
   std::deque<size_t> unsent_;               // in the order in which they are to be sent
@@ -125,6 +135,7 @@ RpcError Generation::SendWhileThereIsRoom(const HttpExchange& exchange,
                                           const std::weak_ptr<HttpExchange>& weak_exchange) {
   InferenceCallOptions options;
   options.correlation_id = exchange.request().request_id;
+  options.deadline = deadline_;
   // A connection has one exchange at a time.
   options.client = "exchange " + std::to_string(reinterpret_cast<uintptr_t>(&exchange));
   while (!unsent_.empty() && waiting_ < window_) {

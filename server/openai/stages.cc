@@ -8,6 +8,7 @@
 
 #include "server/base/host_port.h"
 #include "server/openai/api_error.h"
+#include "server/openai/request_timeout.h"
 
 namespace tramontane {
 namespace {
@@ -137,9 +138,17 @@ Answer CheckMediaType(const Arrival& arrival) {
   return Refused(415, kCode, "Content-Type: \"" + *type + "\" is not understood, only application/json");
 }
 
+Answer CheckTimeout(const Arrival& arrival) {
+  const std::string* timeout = arrival.request.Header(kTimeoutHeader);
+  if (timeout == nullptr || ParseTimeout(*timeout)) return std::nullopt;
+  return Refused(400, "invalid_timeout",
+                 "grpc-timeout: \"" + *timeout +
+                     "\" is not a number of up to eight digits and a unit (H, M, S, m, u or n)");
+}
+
 // From the outside to the inside: a stage may rely on those above it.
-constexpr std::array kStages = {CheckHost,   CheckOrigin,   CheckPath,     AnswerOptions,
-                                CheckMethod, CheckDraining, CheckMediaType};
+constexpr std::array kStages = {CheckHost,   CheckOrigin,   CheckPath,      AnswerOptions,
+                                CheckMethod, CheckDraining, CheckMediaType, CheckTimeout};
 
 }  // namespace
 

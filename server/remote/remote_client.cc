@@ -57,6 +57,7 @@ class RemoteGeneration : public std::enable_shared_from_this<RemoteGeneration> {
       : backends_(backends),
         request_(std::move(request)),
         correlation_id_(options.correlation_id),
+        deadline_(options.deadline),
         on_ready_(std::move(on_ready)) {}
 
   // Starts an attempt at a server that was not tried yet. False: there is none that is up.
@@ -73,6 +74,7 @@ class RemoteGeneration : public std::enable_shared_from_this<RemoteGeneration> {
   RemoteServers& backends_;
   const v1::GenerateRequest request_;
   const std::string correlation_id_;
+  const std::optional<std::chrono::steady_clock::time_point> deadline_;
   const std::function<void()> on_ready_;
 
   std::mutex mutex_;                  // guards the rest; gRPC and on_ready_ are called without it
@@ -91,6 +93,10 @@ class RemoteGeneration::Attempt final : public grpc::ClientReadReactor<v1::Gener
  public:
   Attempt(std::shared_ptr<RemoteGeneration> generation, RemoteServer& backend)
       : generation_(std::move(generation)), backend_(backend) {
+    if (generation_->deadline_) {
+      const auto left = *generation_->deadline_ - std::chrono::steady_clock::now();
+      context_.set_deadline(Clock::now() + std::chrono::duration_cast<Clock::duration>(left));
+    }
     if (!generation_->correlation_id_.empty()) {
       context_.AddMetadata(kCorrelationIdKey, generation_->correlation_id_);
     }

@@ -16,6 +16,7 @@
 
 #include "server/http/server.h"
 #include "server/openai/api_error.h"
+#include "server/openai/request_timeout.h"
 #include "tests/support/fake_inference_client.h"
 #include "tests/support/http_test_client.h"
 
@@ -86,6 +87,29 @@ class GenerationTest : public ::testing::Test {
 };
 
 RpcError Fault(StatusCode code) { return ToRpcError(Status(code, "as it happens")); }
+
+TEST_F(GenerationTest, ARequestsTimeIsItsCallsDeadline) {
+  StartServer();
+  const auto before = std::chrono::steady_clock::now();
+  Post("/whole/1", {"grpc-timeout: 2H"});
+  const auto call = Say(0, {"a"});
+  ASSERT_TRUE(call->options().deadline.has_value());
+  EXPECT_GE(*call->options().deadline, before + std::chrono::hours(2));
+  EXPECT_LE(*call->options().deadline, std::chrono::steady_clock::now() + std::chrono::hours(2));
+  call->End(Fault(StatusCode::kDeadlineExceeded));
+  EXPECT_EQ(http_->Read().status, 504);
+}
+
+TEST(ParseTimeout, ReadsWhatGrpcReads) {
+  using std::chrono::nanoseconds;
+  EXPECT_EQ(ParseTimeout("1500m"), nanoseconds(1'500'000'000));
+  EXPECT_EQ(ParseTimeout("99999999S"), nanoseconds(std::chrono::seconds(99'999'999)));
+  EXPECT_EQ(ParseTimeout("0n"), nanoseconds(0));
+  EXPECT_GT(*ParseTimeout("99999999H"), std::chrono::hours(24 * 365));
+  for (const char* wrong : {"", "S", "1", "1s", "-1S", "+1S", "1.5S", " 1S", "1 S", "123456789S", "1SS"}) {
+    EXPECT_FALSE(ParseTimeout(wrong)) << wrong;
+  }
+}
 
 TEST_F(GenerationTest, AWholeAnswerComesWhenItsCallHasEnded) {
   StartServer();

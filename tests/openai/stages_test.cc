@@ -88,6 +88,11 @@ TEST_F(Stages, PagesOfOtherSitesMayNotCall) {
   EXPECT_EQ(StatusOfOrigin("http://evil.example"), 403) << "wherever this server listens";
 }
 
+TEST_F(Stages, ATimeThatIsNoneIsRefused) {
+  EXPECT_EQ(StatusOf({{"host", "localhost"}, {"grpc-timeout", "1500m"}}), 200);
+  EXPECT_EQ(StatusOf({{"host", "localhost"}, {"grpc-timeout", "1.5 s"}}), 400);
+}
+
 TEST_F(Stages, OriginsThatAreGivenMayCallAndRead) {
   options_.cors_origins = {"https://a.example", "https://b.example:8443"};
   EXPECT_EQ(StatusOfOrigin("https://a.example"), 200);

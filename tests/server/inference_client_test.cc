@@ -107,6 +107,17 @@ TEST_P(Client, ACancelledCallEndsSoAndGivesItsPagesBack) {
   WaitForNothingHeld();
 }
 
+TEST_P(Client, ACallWhoseTimeIsOverEndsSo) {
+  server_.model().SetStepTime(1000);
+  InferenceCallOptions options;
+  options.deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(100);
+  CallReader call(client(), RequestOfIds({1}, 30000), options);
+  EXPECT_EQ(call.ReadAll().code, StatusCode::kDeadlineExceeded);
+  EXPECT_LT(call.token_ids().size(), 30000u);
+  call.DropCall();
+  WaitForNothingHeld();
+}
+
 TEST_P(Client, ACallThatIsLetGoOfIsCancelled) {
   server_.model().SetStepTime(1000);
   CallReader call(client(), RequestOfIds({1}, 30000));
