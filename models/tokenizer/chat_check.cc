@@ -206,9 +206,11 @@ std::vector<SaidMessage> WhatIsSaid(std::span<const ChatMessage> messages) {
   std::vector<SaidMessage> said;
   for (size_t i = 0; i < messages.size(); ++i) {
     const ChatMessage& message = messages[i];
-    const bool says_nothing =
+    const bool is_empty_answer =
         message.role == ChatRole::kAssistant && SaysNothing(message) && message.tool_calls.empty();
-    if (!says_nothing) said.push_back({&message, i});
+    const bool goes_on = message.prefix && i + 1 == messages.size() && !said.empty() &&
+                         said.back().message->role == ChatRole::kAssistant;
+    if (!is_empty_answer || goes_on) said.push_back({&message, i});
   }
   return said;
 }
