@@ -105,11 +105,16 @@ Status ResultMismatch(std::span<const SaidMessage> said, size_t i) {
                          (i + 1 == said.size() ? "the end" : "this message"));
 }
 
-// Every call has its result before the assistant speaks again. The first message's calls do not count: that
-// is how mistral-common counts.
+// Where results are counted from: the first message's calls do not count, which is how mistral-common counts.
+size_t FirstCounted(std::span<const SaidMessage> said) {
+  const bool is_first = said.front().index == 0 || said.front().message->role != ChatRole::kAssistant;
+  return is_first ? 1 : 0;
+}
+
+// Every call has its result before the assistant speaks again.
 Status CheckResultCounts(std::span<const SaidMessage> said) {
   ptrdiff_t open_calls = 0;
-  for (size_t i = 1; i < said.size(); ++i) {
+  for (size_t i = FirstCounted(said); i < said.size(); ++i) {
     const ChatMessage& message = *said[i].message;
     if (message.role == ChatRole::kTool) {
       --open_calls;
@@ -126,7 +131,7 @@ Status CheckResultCounts(std::span<const SaidMessage> said) {
 Status CheckResultIds(std::span<const SaidMessage> said) {
   std::set<std::string_view> calls;
   std::set<std::string_view> results;
-  for (size_t i = 1; i < said.size(); ++i) {
+  for (size_t i = FirstCounted(said); i < said.size(); ++i) {
     const ChatMessage& message = *said[i].message;
     const std::string label = MessageLabel(said[i].index);
     if (message.role == ChatRole::kTool) {
@@ -224,7 +229,7 @@ Status CheckMessages(const ChatFormat& format, std::span<const SaidMessage> said
 }
 
 bool IsBesideCalls(std::span<const SaidMessage> said, size_t i) {
-  return said[i - 1].message->role == ChatRole::kAssistant && said[i].message->tool_calls.empty();
+  return i > 0 && said[i - 1].message->role == ChatRole::kAssistant && said[i].message->tool_calls.empty();
 }
 
 Status CheckFunctionName(const std::string& label, std::string_view name) {

@@ -275,6 +275,8 @@ def mended(chat: dict, version: int) -> dict:
     last = chat["messages"][-1]
     if all(message is not last for message in messages) and last.get("prefix") and messages and messages[-1]["role"] == "assistant":
         messages[-1] = {**messages[-1], "prefix": True}
+    if version < 7 and messages and messages[0].get("tool_calls") and messages[0] is not chat["messages"][0]:
+        messages.insert(0, {"role": "system", "content": ""})  # calls of the first message would not count
     turns: list[list[dict]] = []
     for message in messages:
         if message["role"] == "assistant" and turns and turns[-1][-1]["role"] == "assistant":
