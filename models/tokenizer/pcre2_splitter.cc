@@ -62,7 +62,7 @@ StatusOr<std::unique_ptr<const PieceSplitter>> MakePcre2Splitter(const std::stri
   }
   int error = 0;
   PCRE2_SIZE offset = 0;
-  // \K could end a match before its begin, \C could end it inside a character.
+  // \C could end a piece inside a character.
   constexpr uint32_t kOptions = PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C;
   std::unique_ptr<pcre2_code, Free> code(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()),
                                                        pattern.size(), kOptions, &error, &offset, nullptr));

@@ -56,10 +56,10 @@ Status WrongValue(const std::string& key, const json& value, const std::string& 
 constexpr int kPadding = 64;
 constexpr int kNoDigit = 65;
 
-constexpr std::array<int8_t, 256> kBase64Digits = [] {
-  std::array<int8_t, 256> digits{};
+constexpr std::array<uint8_t, 256> kBase64Digits = [] {
+  std::array<uint8_t, 256> digits{};
   digits.fill(kNoDigit);
-  int8_t value = 0;
+  uint8_t value = 0;
   for (char c = 'A'; c <= 'Z'; ++c) digits[static_cast<uint8_t>(c)] = value++;
   for (char c = 'a'; c <= 'z'; ++c) digits[static_cast<uint8_t>(c)] = value++;
   for (char c = '0'; c <= '9'; ++c) digits[static_cast<uint8_t>(c)] = value++;

@@ -59,7 +59,7 @@ std::vector<ContentPart> PartsOf(std::string_view content) {
   }
 }
 
-ChatMessage MessageOf(uint8_t kind, std::string content, std::string id, std::string arguments) {
+ChatMessage MessageOf(uint8_t kind, std::string content, const std::string& id, std::string arguments) {
   ChatMessage message;
   message.role = static_cast<ChatRole>(kind & 3);
   if (content.find(kPartEnd) != std::string::npos) {
@@ -101,7 +101,7 @@ void CheckChat(std::string_view input) {
     if ((kind & 8) != 0) {
       tools.push_back({std::move(id), std::move(content), std::move(arguments)});
     } else {
-      messages.push_back(MessageOf(kind, std::move(content), std::move(id), std::move(arguments)));
+      messages.push_back(MessageOf(kind, std::move(content), id, std::move(arguments)));
     }
   }
   using enum TokenizerVersion;

@@ -44,18 +44,13 @@ void CheckTokenizer(const TekkenTokenizer& tokenizer) {
   }
 }
 
-}  // namespace
-}  // namespace tramontane
-
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  using namespace tramontane;
+void CheckFile(std::string file) {
   static const std::string bytes = ByteEntries();
-  std::string file(reinterpret_cast<const char*>(data), size);
   if (const size_t at = file.find('@'); at != std::string::npos) file.replace(at, 1, bytes);
   auto contents = ParseTekkenFile(file, "fuzz");
   if (!contents.ok()) {
     TM_CHECK(contents.status().message().starts_with("fuzz: "), "the error does not name the file");
-    return 0;
+    return;
   }
   const auto tokenizer = TekkenTokenizer::Create(std::move(*contents), "fuzz");
   if (tokenizer.ok()) {
@@ -63,5 +58,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   } else {
     TM_CHECK(tokenizer.status().message().starts_with("fuzz: "), "the error does not name the file");
   }
+}
+
+}  // namespace
+}  // namespace tramontane
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  tramontane::CheckFile(std::string(reinterpret_cast<const char*>(data), size));
   return 0;
 }

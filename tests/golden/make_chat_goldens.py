@@ -9,8 +9,8 @@ vocabulary with the control pieces of v7 at their ids and a few user-defined pie
 The chat_tekken files are rendered with chat_tekken_tokenizer/tekken.json, a byte-level vocabulary that this script trains
 on its own texts; its special tokens serve all versions. Their messages also come in parts, think, and ask for an effort.
 
-A case is {"messages", "tools", "reasoning_effort"} with either {"ids", "text"} or {"rejected": true}; mistral-common runs in serving mode.
-With both, mistral-common refuses the chat and takes it once it is mended as models/tokenizer/chat.h says: those are the
+A case is {"messages", "tools", "reasoning_effort"} with either {"ids", "text"} or {"rejected": true}; mistral-common runs
+in serving mode. With both, mistral-common refuses the chat and takes it once it is mended as models/tokenizer/chat.h says: those are the
 departures. Each file starts with the name of the tokenizer's folder.
 """
 
@@ -273,7 +273,12 @@ def mended(chat: dict, version: int) -> dict:
         if m["role"] != "assistant" or says_something(m.get("content")) or m.get("tool_calls")
     ]
     last = chat["messages"][-1]
-    if all(message is not last for message in messages) and last.get("prefix") and messages and messages[-1]["role"] == "assistant":
+    if (
+        all(message is not last for message in messages)
+        and last.get("prefix")
+        and messages
+        and messages[-1]["role"] == "assistant"
+    ):
         messages[-1] = {**messages[-1], "prefix": True}
     if version < 7 and messages and messages[0].get("tool_calls") and messages[0] is not chat["messages"][0]:
         messages.insert(0, {"role": "system", "content": ""})  # calls of the first message would not count
