@@ -13,6 +13,8 @@
 #include "models/files/built_in_files.h"
 #include "models/tokenizer/sentencepiece.h"
 #include "models/tokenizer/sentencepiece_model.h"
+#include "models/tokenizer/tekken.h"
+#include "models/tokenizer/tekken_file.h"
 
 namespace tramontane {
 namespace {
@@ -34,11 +36,11 @@ struct TokenizerFormat {
 };
 
 StatusOr<std::unique_ptr<const Tokenizer>> LoadSentencePiece(const TokenizerFile& file);
-StatusOr<std::unique_ptr<const Tokenizer>> RefuseTekken(const TokenizerFile& file);
+StatusOr<std::unique_ptr<const Tokenizer>> LoadTekken(const TokenizerFile& file);
 
 constexpr TokenizerFormat kFormats[] = {
+    {"tekken.json", false, LoadTekken},
     {"tokenizer.model", true, LoadSentencePiece},
-    {"tekken.json", false, RefuseTekken},
 };
 
 // The ".vN" that follows the format's name, also ".vNmM" (with images); -1 for no suffix, none for other
@@ -111,8 +113,11 @@ StatusOr<std::unique_ptr<const Tokenizer>> LoadSentencePiece(const TokenizerFile
   return std::unique_ptr<const Tokenizer>(new SentencePieceTokenizer(std::move(model), version));
 }
 
-StatusOr<std::unique_ptr<const Tokenizer>> RefuseTekken(const TokenizerFile& file) {
-  return Unimplemented(file.path + ": tekken tokenizers are not supported");
+StatusOr<std::unique_ptr<const Tokenizer>> LoadTekken(const TokenizerFile& file) {
+  TM_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(file.path, TekkenFile::kMaxFileBytes));
+  TM_ASSIGN_OR_RETURN(TekkenFile contents, ParseTekkenFile(bytes, file.path));
+  TM_ASSIGN_OR_RETURN(auto tokenizer, TekkenTokenizer::Create(std::move(contents), file.path));
+  return std::unique_ptr<const Tokenizer>(std::move(tokenizer));
 }
 
 }  // namespace
@@ -128,7 +133,7 @@ StatusOr<std::unique_ptr<const Tokenizer>> LoadTokenizer(const std::string& dir)
     }
     if (best) return format.load(*best);
   }
-  return NotFound(dir + ": no tokenizer.model, tokenizer.model.vN or tekken.json");
+  return NotFound(dir + ": no tekken.json, tokenizer.model or tokenizer.model.vN");
 }
 
 }  // namespace tramontane

@@ -11,8 +11,9 @@
 
 namespace tramontane {
 
-// Loads `tokenizer.model` or `tokenizer.model.vN` from `dir`; of several, the one with the highest N, which
-// is then the version. Without a suffix the version comes from the control pieces. Errors name the file.
+// Loads `tekken.json` from `dir`, else `tokenizer.model` or `tokenizer.model.vN`; of several, the one with
+// the highest N, which is then the version. Without a suffix the version comes from the control pieces; a
+// tekken.json says its own. Errors name the file.
 StatusOr<std::unique_ptr<const Tokenizer>> LoadTokenizer(const std::string& dir);
 
 }  // namespace tramontane

@@ -19,17 +19,11 @@
 #include <vector>
 
 #include "kernels/core/status.h"
+#include "models/tokenizer/encode_work.h"
 #include "models/tokenizer/sentencepiece_model.h"
 #include "models/tokenizer/tokenizer.h"
 
 namespace tramontane {
-
-// How much work an Encode() was, for tests: each number is linear in the text's length.
-struct EncodeWork {
-  uint64_t symbols = 0;       // before any merge
-  uint64_t pair_lookups = 0;  // at most 3 per symbol
-  uint64_t heap_pops = 0;     // at most one per lookup
-};
 
 class SentencePieceTokenizer final : public Tokenizer {
  public:

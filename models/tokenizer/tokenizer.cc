@@ -14,6 +14,12 @@ const char* TokenizerVersionName(TokenizerVersion version) {
       return "v3";
     case TokenizerVersion::kV7:
       return "v7";
+    case TokenizerVersion::kV11:
+      return "v11";
+    case TokenizerVersion::kV13:
+      return "v13";
+    case TokenizerVersion::kV15:
+      return "v15";
   }
   return "unknown";
 }
@@ -29,6 +35,12 @@ StatusOr<std::string> Tokenizer::Decode(std::span<const int32_t> ids) const {
     bytes += message.Next(ids[i]);
   }
   return ReplaceInvalidUtf8(bytes);
+}
+
+std::string Tokenizer::Spelling(std::span<const int32_t> ids) const {
+  std::string text;
+  for (const int32_t id : ids) text += Piece(id);
+  return text;
 }
 
 std::string_view MessageBytes::Next(int32_t id) {

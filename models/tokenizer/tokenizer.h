@@ -14,11 +14,12 @@
 #include <vector>
 
 #include "kernels/core/status.h"
+#include "models/tokenizer/model_settings.h"
 
 namespace tramontane {
 
 // Mistral's numbering of tokenizer files. It decides the chat format (chat.h), not how text is split.
-enum class TokenizerVersion { kV1 = 1, kV2 = 2, kV3 = 3, kV7 = 7 };
+enum class TokenizerVersion { kV1 = 1, kV2 = 2, kV3 = 3, kV7 = 7, kV11 = 11, kV13 = 13, kV15 = 15 };
 
 const char* TokenizerVersionName(TokenizerVersion version);  // "v3"
 
@@ -62,6 +63,13 @@ class Tokenizer {
   virtual std::string_view Piece(int32_t id) const = 0;
   // The id of a control piece by its spelling, "[INST]"; none if this vocabulary lacks it.
   virtual std::optional<int32_t> ControlId(std::string_view piece) const = 0;
+
+  // The pieces of `ids` as one text for people, always UTF-8: characters that stand in several pieces are
+  // whole.
+  virtual std::string Spelling(std::span<const int32_t> ids) const;
+
+  // What the vocabulary's file says of settings in front of a chat; null where it says nothing.
+  virtual const ModelSettings* model_settings() const { return nullptr; }
 
   bool IsControl(int32_t id) const { return Kind(id) == PieceKind::kControl; }
 

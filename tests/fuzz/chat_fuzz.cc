@@ -2,7 +2,8 @@
 // is final.
 //
 // The input is cut at bytes 0x1E into fields; each group of four is a message (kind, content, id or name,
-// arguments), and a group whose kind has bit 3 set is a tool.
+// arguments), and a group whose kind has bit 3 set is a tool. A content with bytes 0x1D is cut there into
+// parts; one that begins with 0x1C is thinking, and open if a second follows.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "kernels/core/check.h"
+#include "kernels/core/utf8.h"
 #include "models/tokenizer/chat.h"
 #include "models/tokenizer/json_schema.h"
 #include "models/tokenizer/python_json.h"
@@ -21,6 +23,8 @@ namespace tramontane {
 namespace {
 
 constexpr char kFieldEnd = '\x1E';
+constexpr char kPartEnd = '\x1D';
+constexpr char kThinking = '\x1C';
 
 class Fields {
  public:
@@ -37,15 +41,52 @@ class Fields {
   std::string_view rest_;
 };
 
-ChatMessage MessageOf(uint8_t kind, std::string content, std::string id, std::string arguments) {
+std::vector<ContentPart> PartsOf(std::string_view content) {
+  std::vector<ContentPart> parts;
+  while (true) {
+    const size_t end = std::min(content.find(kPartEnd), content.size());
+    std::string_view text = content.substr(0, end);
+    ContentPart part;
+    if (text.starts_with(kThinking)) {
+      text.remove_prefix(1);
+      part.kind = ContentPart::Kind::kThinking;
+      part.closed = !text.starts_with(kThinking);
+    }
+    part.text = text;
+    parts.push_back(std::move(part));
+    if (end == content.size()) return parts;
+    content.remove_prefix(end + 1);
+  }
+}
+
+ChatMessage MessageOf(uint8_t kind, std::string content, const std::string& id, std::string arguments) {
   ChatMessage message;
   message.role = static_cast<ChatRole>(kind & 3);
-  if ((kind & 4) == 0) message.content = std::move(content);
+  if (content.find(kPartEnd) != std::string::npos) {
+    message.parts = PartsOf(content);
+  } else if ((kind & 4) == 0) {
+    message.content = std::move(content);
+  }
   message.prefix = (kind & 16) != 0;
   if ((kind & 32) != 0) message.tool_calls.push_back({id, "f", std::move(arguments)});
   if ((kind & 64) != 0) message.tool_call_id = id;
   if ((kind & 128) != 0) message.name = id;
   return message;
+}
+
+void CheckRender(const Tokenizer& tokenizer, const std::vector<TokenizerVersion>& formats,
+                 const std::vector<ChatMessage>& messages, const std::vector<ToolDefinition>& tools) {
+  for (const TokenizerVersion format : formats) {
+    ChatOptions options = {.format = format};
+    if (!messages.empty() && !messages.front().prefix) options.answer_schema_json = messages.front().content;
+    const StatusOr<RenderedChat> chat = RenderChat(tokenizer, messages, tools, options);
+    if (chat.ok()) {
+      TM_CHECK(chat->ids.front() == tokenizer.bos_id(), "the prompt does not start with bos");
+      TM_CHECK(IsUtf8(chat->text), "the spelling is not UTF-8");
+    } else {
+      TM_CHECK(chat.status().code() == StatusCode::kInvalidArgument, "%s", chat.status().message().c_str());
+    }
+  }
 }
 
 void CheckChat(std::string_view input) {
@@ -60,19 +101,12 @@ void CheckChat(std::string_view input) {
     if ((kind & 8) != 0) {
       tools.push_back({std::move(id), std::move(content), std::move(arguments)});
     } else {
-      messages.push_back(MessageOf(kind, std::move(content), std::move(id), std::move(arguments)));
+      messages.push_back(MessageOf(kind, std::move(content), id, std::move(arguments)));
     }
   }
-  const SentencePieceTokenizer& tokenizer = SmallVocabulary();
-  for (const auto format :
-       {TokenizerVersion::kV1, TokenizerVersion::kV2, TokenizerVersion::kV3, TokenizerVersion::kV7}) {
-    const StatusOr<RenderedChat> chat = RenderChat(tokenizer, messages, tools, {.format = format});
-    if (chat.ok()) {
-      TM_CHECK(chat->ids.front() == tokenizer.bos_id(), "the prompt does not start with bos");
-    } else {
-      TM_CHECK(chat.status().code() == StatusCode::kInvalidArgument, "%s", chat.status().message().c_str());
-    }
-  }
+  using enum TokenizerVersion;
+  CheckRender(SmallVocabulary(), {kV1, kV2, kV3, kV7}, messages, tools);
+  CheckRender(SmallTekkenVocabulary(), {kV3, kV7, kV11, kV13, kV15}, messages, tools);
 }
 
 void CheckJson(std::string_view text) {

@@ -35,8 +35,20 @@ void CheckText(std::string_view text) {
   TM_CHECK(tokenizer.Decode(*ids).value() == WithPlainSpaces(text), "the text did not survive");
 }
 
-void CheckIds(std::string_view bytes) {
-  const SentencePieceTokenizer& tokenizer = SmallVocabulary();
+void CheckTekkenText(std::string_view text) {
+  const TekkenTokenizer& tokenizer = SmallTekkenVocabulary();
+  EncodeWork work;
+  const StatusOr<std::vector<int32_t>> ids = tokenizer.EncodeCounted(text, &work);
+  TM_CHECK(ids.ok() == !FirstInvalidUtf8(text), "UTF-8 and acceptance differ");
+  if (!ids.ok()) return;
+  for (const int32_t id : *ids) TM_CHECK(!tokenizer.IsControl(id), "text gave control token %d", id);
+  TM_CHECK(work.pair_lookups <= 3 * work.symbols && work.heap_pops <= work.pair_lookups,
+           "more than linear work");
+  TM_CHECK(tokenizer.Decode(*ids).value() == text, "the text did not survive");
+  TM_CHECK(tokenizer.Spelling(*ids) == text, "the spelling is not the text");
+}
+
+void CheckIds(const Tokenizer& tokenizer, std::string_view bytes) {
   std::vector<int32_t> ids;
   for (size_t i = 0; i + 1 < bytes.size(); i += 2) {
     const int number = static_cast<uint8_t>(bytes[i]) | static_cast<uint8_t>(bytes[i + 1]) << 8;
@@ -61,6 +73,8 @@ void CheckIds(std::string_view bytes) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
   tramontane::CheckText(bytes);
-  tramontane::CheckIds(bytes);
+  tramontane::CheckTekkenText(bytes);
+  tramontane::CheckIds(tramontane::SmallVocabulary(), bytes);
+  tramontane::CheckIds(tramontane::SmallTekkenVocabulary(), bytes);
   return 0;
 }

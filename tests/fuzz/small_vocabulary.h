@@ -1,13 +1,16 @@
-// A vocabulary for fuzz targets that need one: control pieces of every chat format, bytes, a few merges, and
-// user-defined pieces. Any thread; built once.
+// Vocabularies for fuzz targets that need one, of either kind: control pieces of every chat format, bytes,
+// and a few merges; SentencePiece's with user-defined pieces. Any thread; built once.
 #pragma once
 
 #include <cstdio>
+#include <memory>
 #include <string>
 #include <utility>
 
 #include "models/tokenizer/sentencepiece.h"
 #include "models/tokenizer/sentencepiece_model.h"
+#include "models/tokenizer/tekken.h"
+#include "models/tokenizer/tekken_file.h"
 
 namespace tramontane {
 
@@ -36,6 +39,43 @@ inline const SentencePieceTokenizer& SmallVocabulary() {
     return SentencePieceTokenizer(std::move(model), TokenizerVersion::kV7);
   }();
   return tokenizer;
+}
+
+inline const TekkenTokenizer& SmallTekkenVocabulary() {
+  static const std::unique_ptr<const TekkenTokenizer> tokenizer = [] {
+    TekkenFile file;
+    file.version = TokenizerVersion::kV15;
+    file.pattern = kTekkenPattern;
+    for (int byte = 0; byte < 256; ++byte) file.tokens.emplace_back(1, static_cast<char>(byte));
+    for (const char* text : {"ab", "aa", "  ", " a", "é", "\xE4\xBD", "aab", "aaaa", "你", " ab", "\n\n"}) {
+      file.tokens.emplace_back(text);
+    }
+    file.special = {"<unk>",
+                    "<s>",
+                    "</s>",
+                    "[INST]",
+                    "[/INST]",
+                    "[AVAILABLE_TOOLS]",
+                    "[/AVAILABLE_TOOLS]",
+                    "[TOOL_RESULTS]",
+                    "[/TOOL_RESULTS]",
+                    "[TOOL_CALLS]",
+                    "[SYSTEM_PROMPT]",
+                    "[/SYSTEM_PROMPT]",
+                    "[TOOL_CONTENT]",
+                    "[ARGS]",
+                    "[CALL_ID]",
+                    "[THINK]",
+                    "[/THINK]",
+                    "[MODEL_SETTINGS]",
+                    "[/MODEL_SETTINGS]"};
+    file.settings =
+        ModelSettings{.reasoning_effort =
+                          ModelSettings::ReasoningEffort{.values = {"none", "high"}, .default_value = "none"},
+                      .json_schema = true};
+    return TekkenTokenizer::Create(std::move(file), "small").value();
+  }();
+  return *tokenizer;
 }
 
 }  // namespace tramontane

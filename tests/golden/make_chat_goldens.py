@@ -1,4 +1,4 @@
-"""Writes what mistral-common makes of random chats: chat_v1.json, chat_v2.json, chat_v3.json, chat_v7.json.
+"""Writes what mistral-common makes of random chats: chat_v*.json and chat_tekken_v*.json.
 
 Usage: python tests/golden/make_chat_goldens.py      (needs `pip install mistral-common protobuf`)
 
@@ -6,18 +6,26 @@ The tests read the files alone; this script is only for writing them anew. Every
 vocabulary, whose control pieces serve v1 to v3. For v7 the script also writes chat_v7_tokenizer/tokenizer.model.v7: the same
 vocabulary with the control pieces of v7 at their ids and a few user-defined pieces, as Mistral's own file has them.
 
-A case is {"messages", "tools"} with either {"ids", "text"} or {"rejected": true}; mistral-common runs in serving mode.
-With both, mistral-common refuses the chat and takes it once it is mended as models/tokenizer/chat.h says: those are the
+The chat_tekken files are rendered with chat_tekken_tokenizer/tekken.json, a byte-level vocabulary that this script trains
+on its own texts; its special tokens serve all versions. Their messages also come in parts, think, and ask for an effort.
+
+A case is {"messages", "tools", "reasoning_effort"} with either {"ids", "text"} or {"rejected": true}; mistral-common runs
+in serving mode. With both, mistral-common refuses the chat and takes it once it is mended as models/tokenizer/chat.h says: those are the
 departures. Each file starts with the name of the tokenizer's folder.
 """
 
+import base64
+import collections
 import json
 import random
 import shutil
 import tempfile
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
+import regex
+from mistral_common.protocol.instruct.chunk import TextChunk, ThinkChunk
 from mistral_common.protocol.instruct.messages import AssistantMessage, SystemMessage, ToolMessage, UserMessage
 from mistral_common.protocol.instruct.request import ChatCompletionRequest
 from mistral_common.protocol.instruct.tool_calls import Function, FunctionCall, Tool, ToolCall
@@ -57,6 +65,24 @@ BAD_SCHEMAS = [
     '{"type":"objekt"}', '{"required":["a","a"]}', '{"items":[]}', '{"properties":{"a":1}}', '{"minLength":-1}',
     '{"multipleOf":0}', '{"minItems":2.5}', '{"dependencies":{"a":["b","b"]}}', '{"description":1}',
 ]  # fmt: skip
+TEKKEN_PATTERN = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+TEKKEN_MERGES = 160
+TEKKEN_SPECIAL_TOKENS = 48
+TEKKEN_NAMED = {
+    **dict(enumerate([
+        "<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]",
+        "[/TOOL_RESULTS]", "[TOOL_CALLS]", "[IMG]", "<pad>", "[IMG_BREAK]", "[IMG_END]", "[PREFIX]", "[MIDDLE]",
+        "[SUFFIX]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[TOOL_CONTENT]",
+    ])),
+    32: "[ARGS]", 33: "[CALL_ID]", 34: "[THINK]", 35: "[/THINK]", 36: "[MODEL_SETTINGS]", 37: "[/MODEL_SETTINGS]",
+}  # fmt: skip
+TEKKEN_SETTINGS = {
+    "reasoning_effort": {"type": "enum", "accepts_none": True, "values": ["none", "high"], "default": "none"}
+}
 FOLLOWERS = {
     "system": ["user", "assistant", "system"],
     "user": ["assistant", "assistant", "user", "system"],
@@ -143,14 +169,69 @@ def conversation(rng: random.Random) -> dict:
     return chat
 
 
+def in_parts(rng: random.Random, text: str, role: str) -> list[dict]:
+    parts = [{"type": "text", "text": text}]
+    for _ in range(rng.choice([0, 1, 1, 2])):
+        parts.insert(rng.randrange(len(parts) + 1), {"type": "text", "text": rng.choice(["", "", *TEXTS])})
+    if rng.random() < {"assistant": 0.6, "system": 0.2}.get(role, 0.02):
+        thinking = {"type": "thinking", "thinking": rng.choice([*TEXTS, "Hm."]), "closed": rng.random() < 0.8}
+        parts.insert(rng.choice([0, 0, 0, len(parts)]), thinking)
+    return parts
+
+
+def richer(rng: random.Random, chat: dict, version: int) -> dict:
+    """The chat with contents in parts, calls of several ids, results in another order, and an effort."""
+    # Half a surrogate pair is refused by us, and by mistral-common with SentencePiece; with tekken it shows U+FFFD.
+    messages = json.loads(json.dumps(chat["messages"]).replace("ud800", "u0800"))
+    for message in messages:
+        text = message.get("content")
+        if text is not None and rng.random() < 0.4:
+            role = message["role"] if version >= 13 or rng.random() < 0.05 else "user"
+            message["content"] = in_parts(rng, text, role)
+    if rng.random() < 0.9:
+        give_results_their_ids(rng, messages)
+    chat = {**chat, "messages": messages}
+    if rng.random() < (0.5 if version >= 15 else 0.05):
+        chat["reasoning_effort"] = rng.choice(["none", "high", "high", "low", "much"])
+    return chat
+
+
+def give_results_their_ids(rng: random.Random, messages: list[dict]) -> None:
+    open_ids: list[str] = []
+    for number, message in enumerate(messages):
+        for i, call in enumerate(message.get("tool_calls", [])):
+            if rng.random() < 0.97:
+                call["id"] = f"call{number:02}{i:03}"
+            open_ids.append(call["id"])
+        if message["role"] == "tool" and open_ids and rng.random() < 0.99:
+            message["tool_call_id"] = open_ids.pop(rng.randrange(len(open_ids)))
+
+
+def content_of(content: str | list | None) -> str | list | None:
+    if not isinstance(content, list):
+        return content
+    return [
+        TextChunk(text=part["text"])
+        if part["type"] == "text"
+        else ThinkChunk(thinking=part["thinking"], closed=part["closed"])
+        for part in content
+    ]
+
+
+def says_something(content: str | list | None) -> bool:
+    if not isinstance(content, list):
+        return bool(content)
+    return any(part["type"] == "thinking" or part["text"] for part in content)
+
+
 def to_request(chat: dict) -> ChatCompletionRequest:
     messages: list = []
     for message in chat["messages"]:
         match message["role"]:
             case "user":
-                messages.append(UserMessage(content=message["content"]))
+                messages.append(UserMessage(content=content_of(message["content"])))
             case "system":
-                messages.append(SystemMessage(content=message["content"]))
+                messages.append(SystemMessage(content=content_of(message["content"])))
             case "assistant":
                 calls = [
                     ToolCall(id=call["id"], function=FunctionCall(name=call["name"], arguments=call["arguments"]))
@@ -158,13 +239,15 @@ def to_request(chat: dict) -> ChatCompletionRequest:
                 ]
                 messages.append(
                     AssistantMessage(
-                        content=message.get("content"), tool_calls=calls or None, prefix=message.get("prefix", False)
+                        content=content_of(message.get("content")),
+                        tool_calls=calls or None,
+                        prefix=message.get("prefix", False),
                     )
                 )
             case "tool":
                 messages.append(
                     ToolMessage(
-                        content=message["content"],
+                        content=content_of(message["content"]),
                         tool_call_id=message.get("tool_call_id"),
                         name=message.get("name"),
                     )
@@ -177,12 +260,28 @@ def to_request(chat: dict) -> ChatCompletionRequest:
         )
         for tool in chat.get("tools", [])
     ]
-    return ChatCompletionRequest(model="breeze", messages=messages, tools=tools or None)
+    return ChatCompletionRequest(
+        model="breeze", messages=messages, tools=tools or None, reasoning_effort=chat.get("reasoning_effort")
+    )
 
 
 def mended(chat: dict, version: int) -> dict:
     """The chat without what an assistant cannot have said: nothing at all, or, before v7, text beside calls."""
-    messages = [m for m in chat["messages"] if m["role"] != "assistant" or m.get("content") or m.get("tool_calls")]
+    messages = [
+        m
+        for m in chat["messages"]
+        if m["role"] != "assistant" or says_something(m.get("content")) or m.get("tool_calls")
+    ]
+    last = chat["messages"][-1]
+    if (
+        all(message is not last for message in messages)
+        and last.get("prefix")
+        and messages
+        and messages[-1]["role"] == "assistant"
+    ):
+        messages[-1] = {**messages[-1], "prefix": True}
+    if version < 7 and messages and messages[0].get("tool_calls") and messages[0] is not chat["messages"][0]:
+        messages.insert(0, {"role": "system", "content": ""})  # calls of the first message would not count
     turns: list[list[dict]] = []
     for message in messages:
         if message["role"] == "assistant" and turns and turns[-1][-1]["role"] == "assistant":
@@ -193,6 +292,8 @@ def mended(chat: dict, version: int) -> dict:
         calls = [call for message in turn for call in message.get("tool_calls", [])]
         if turn[0]["role"] != "assistant" or not calls:
             continue
+        if version >= 7 and turn is turns[0] and messages[0].get("tool_calls"):
+            continue  # calls of the first message do not count, others would
         # Text behind the calls is moved in front of them, where it is rendered anyway.
         turn.sort(key=lambda message: bool(message.get("tool_calls")))
         if version < 7:
@@ -226,12 +327,19 @@ class AnyPlaceForSystemMessages:
         MistralRequestValidator._validate_message_order = self.original
 
 
+def thinks(chat: dict) -> bool:
+    contents = [message.get("content") for message in chat["messages"]]
+    return any(part["type"] == "thinking" for content in contents if isinstance(content, list) for part in content)
+
+
 def render(tokenizer: MistralTokenizer, chat: dict, version: int) -> dict:
     try:
         result = tokenizer.encode_chat_completion(to_request(chat))
         return {"ids": result.tokens, "text": result.text}
     except Exception:  # its rejections have many types: pydantic's, its own, and pybind's for half a surrogate pair
         pass
+    if version < 13 and thinks(chat):
+        return {"rejected": True}
     instead = mended(chat, version)
     if not has_place_for_system_messages(instead, version):
         return {"rejected": True}
@@ -249,21 +357,94 @@ def write_goldens(version: int, tokenizer_file: Path) -> None:
         named = Path(folder) / f"tokenizer.model.v{version}"  # the name is what decides the version
         shutil.copy(tokenizer_file, named)
         tokenizer = MistralTokenizer.from_file(named, mode=ValidationMode.serving)
-        wanted = {(False, True): ACCEPTED, (True, False): REJECTED, (True, True): DEPARTURES}
-        cases = []
-        while any(wanted.values()):
-            chat = conversation(rng)
-            result = render(tokenizer, chat, version)
-            kind = ("rejected" in result, "ids" in result)
-            if wanted[kind] > 0:
-                wanted[kind] -= 1
-                cases.append({**chat, **result})
+        cases = choose_cases(tokenizer, version, lambda: conversation(rng))
+    write_cases(GOLDEN / f"chat_v{version}.json", tokenizer_file.parent, version, cases)
+
+
+def write_tekken_goldens(version: int, tokenizer_file: Path) -> None:
+    rng = random.Random(SEED + 100 + version)
+    contents = json.loads(tokenizer_file.read_bytes())
+    contents["config"]["version"] = f"v{version}"
+    if version < 15:
+        del contents["model_settings_builder"]
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "tekken.json"
+        file.write_text(json.dumps(contents), encoding="utf-8")
+        tokenizer = MistralTokenizer.from_file(file, mode=ValidationMode.serving)
+        cases = choose_cases(tokenizer, version, lambda: richer(rng, conversation(rng), version))
+    write_cases(GOLDEN / f"chat_tekken_v{version}.json", tokenizer_file.parent, version, cases)
+
+
+def choose_cases(tokenizer: MistralTokenizer, version: int, next_chat: Callable[[], dict]) -> list[dict]:
+    wanted = {(False, True): ACCEPTED, (True, False): REJECTED, (True, True): DEPARTURES}
+    cases = []
+    while any(wanted.values()):
+        chat = next_chat()
+        result = render(tokenizer, chat, version)
+        kind = ("rejected" in result, "ids" in result)
+        if wanted[kind] > 0:
+            wanted[kind] -= 1
+            cases.append({**chat, **result})
+    return cases
+
+
+def write_cases(path: Path, tokenizer_folder: Path, version: int, cases: list[dict]) -> None:
     lines = ",\n".join(json.dumps(case, ensure_ascii=False, separators=(",", ":")) for case in cases)
-    folder_name = tokenizer_file.parent.relative_to(GOLDEN.parent.parent).as_posix()
-    header = json.dumps(folder_name)
-    (GOLDEN / f"chat_v{version}.json").write_text(
-        f'{{"tokenizer":{header},"version":{version},"cases":[\n{lines}\n]}}\n', encoding="utf-8"
-    )
+    header = json.dumps(tokenizer_folder.relative_to(GOLDEN.parent.parent).as_posix())
+    path.write_text(f'{{"tokenizer":{header},"version":{version},"cases":[\n{lines}\n]}}\n', encoding="utf-8")
+
+
+def trained_merges(texts: list[str], count: int) -> list[bytes]:
+    """Byte-pair merges of `texts`, the most frequent pair first; of equals the smaller bytes."""
+    words = collections.Counter(piece.encode() for text in texts for piece in regex.findall(TEKKEN_PATTERN, text))
+    split = {word: [bytes([byte]) for byte in word] for word in words}
+    merges: list[bytes] = []
+    while len(merges) < count:
+        pairs: collections.Counter = collections.Counter()
+        for word, parts in split.items():
+            for pair in zip(parts, parts[1:]):
+                pairs[pair] += words[word]
+        best = min(pairs, key=lambda pair: (-pairs[pair], pair))
+        if best[0] + best[1] not in merges:
+            merges.append(best[0] + best[1])
+        for word, parts in split.items():
+            i = 0
+            while i + 1 < len(parts):
+                if (parts[i], parts[i + 1]) == best:
+                    parts[i : i + 2] = [best[0] + best[1]]
+                i += 1
+    return merges
+
+
+def write_tekken_tokenizer(path: Path) -> None:
+    texts = [text for text in TEXTS + JSON_TEXTS if not text.startswith('"\\ud8')] + SCHEMAS
+    tool = {"type": "function", "function": {"name": "get_weather", "description": "", "parameters": {}}}
+    call = {"name": "f", "arguments": {}, "id": "call01000", "content": "", "reasoning_effort": "high"}
+    texts += [json.dumps([tool]), json.dumps(call)]
+    tokens = [bytes([byte]) for byte in range(256)] + trained_merges(texts, TEKKEN_MERGES)
+    vocab = [
+        {"rank": rank, "token_bytes": base64.b64encode(token).decode(), "token_str": None}
+        for rank, token in enumerate(tokens)
+    ]
+    special = [
+        {"rank": rank, "token_str": TEKKEN_NAMED.get(rank, f"<SPECIAL_{rank}>"), "is_control": True}
+        for rank in range(max(TEKKEN_NAMED) + 1)
+    ]
+    config = {
+        "pattern": TEKKEN_PATTERN,
+        "num_vocab_tokens": len(vocab),
+        "default_vocab_size": len(vocab) + TEKKEN_SPECIAL_TOKENS,
+        "default_num_special_tokens": TEKKEN_SPECIAL_TOKENS,
+        "version": "v15",
+    }
+    path.parent.mkdir(exist_ok=True)
+    entries = [f'"{key}":{json.dumps(value)}' for key, value in {
+        "config": config, "model_settings_builder": TEKKEN_SETTINGS, "version": 1, "type": "Tekken",
+    }.items()]  # fmt: skip
+    for key, rows in {"special_tokens": special, "vocab": vocab}.items():
+        lines = ",\n".join(json.dumps(row, separators=(",", ":")) for row in rows)
+        entries.append(f'"{key}":[\n{lines}\n]')
+    path.write_text("{" + ",\n".join(entries) + "}\n", encoding="utf-8")
 
 
 def write_v7_tokenizer(path: Path) -> None:
@@ -293,6 +474,10 @@ def main() -> None:
     v7_tokenizer = GOLDEN / "chat_v7_tokenizer" / "tokenizer.model.v7"
     write_v7_tokenizer(v7_tokenizer)
     write_goldens(7, v7_tokenizer)
+    tekken = GOLDEN / "chat_tekken_tokenizer" / "tekken.json"
+    write_tekken_tokenizer(tekken)
+    for version in (3, 7, 11, 13, 15):
+        write_tekken_goldens(version, tekken)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
-// Chats against mistral-common: tests/golden/chat_v*.json, written by tests/golden/make_chat_goldens.py.
-// Where it refuses a chat that we take (chat.h says which), against what it makes of the chat once mended.
+// Chats against mistral-common: tests/golden/chat_v*.json and chat_tekken_v*.json, written by
+// tests/golden/make_chat_goldens.py. Where it refuses a chat that we take (chat.h says which), against what
+// it makes of the chat once mended.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -21,10 +22,19 @@ std::optional<std::string> OptionalString(const ordered_json& object, const char
   return object[key].get<std::string>();
 }
 
+ContentPart PartFrom(const ordered_json& json) {
+  if (json["type"] == "text") return {.text = json["text"]};
+  return {.kind = ContentPart::Kind::kThinking, .text = json["thinking"], .closed = json["closed"]};
+}
+
 ChatMessage MessageFrom(const ordered_json& json) {
   ChatMessage message;
   message.role = ParseChatRole(json["role"].get<std::string>()).value();
-  message.content = OptionalString(json, "content");
+  if (json.contains("content") && json["content"].is_array()) {
+    for (const ordered_json& part : json["content"]) message.parts.push_back(PartFrom(part));
+  } else {
+    message.content = OptionalString(json, "content");
+  }
   message.tool_call_id = OptionalString(json, "tool_call_id");
   message.name = OptionalString(json, "name");
   message.prefix = json.value("prefix", false);
@@ -34,15 +44,20 @@ ChatMessage MessageFrom(const ordered_json& json) {
   return message;
 }
 
-class ChatGoldenTest : public ::testing::TestWithParam<int> {};
+struct GoldenFile {
+  const char* name;
+  int version;
+};
+
+class ChatGoldenTest : public ::testing::TestWithParam<GoldenFile> {};
 
 TEST_P(ChatGoldenTest, IdsTextAndRefusalsEqualMistralCommon) {
   const std::string root = TRAMONTANE_SOURCE_DIR;
-  const std::string file = root + "/tests/golden/chat_v" + std::to_string(GetParam()) + ".json";
+  const std::string file = root + "/tests/golden/" + GetParam().name + ".json";
   const ordered_json golden = ordered_json::parse(ReadBinaryFile(file));
   const auto tokenizer = LoadTokenizer(root + "/" + golden["tokenizer"].get<std::string>());
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
-  const ChatOptions options = {.format = static_cast<TokenizerVersion>(GetParam())};
+  ChatOptions options = {.format = static_cast<TokenizerVersion>(GetParam().version)};
   int accepted = 0;
   int refused = 0;
   int departures = 0;
@@ -53,13 +68,16 @@ TEST_P(ChatGoldenTest, IdsTextAndRefusalsEqualMistralCommon) {
     for (const ordered_json& tool : c.value("tools", ordered_json::array())) {
       tools.push_back({tool["name"], tool["description"], tool["parameters"]});
     }
+    options.reasoning_effort = OptionalString(c, "reasoning_effort");
     const StatusOr<RenderedChat> chat = RenderChat(**tokenizer, messages, tools, options);
     if (c.contains("rejected") && c.contains("ids")) {
       ++departures;
     } else if (c.contains("rejected")) {
       ++refused;
       EXPECT_EQ(chat.status().code(), StatusCode::kInvalidArgument) << c;
-      EXPECT_THAT(chat.status().message(), ::testing::ContainsRegex("^(messages|tools)\\[[0-9]+\\]")) << c;
+      EXPECT_THAT(chat.status().message(),
+                  ::testing::ContainsRegex("^((messages|tools)\\[[0-9]+\\]|reasoning_effort: )"))
+          << c;
       continue;
     }
     if (!c.contains("rejected")) ++accepted;
@@ -72,8 +90,14 @@ TEST_P(ChatGoldenTest, IdsTextAndRefusalsEqualMistralCommon) {
   EXPECT_GE(departures, 20);
 }
 
-INSTANTIATE_TEST_SUITE_P(Formats, ChatGoldenTest, ::testing::Values(1, 2, 3, 7),
-                         [](const auto& version) { return "V" + std::to_string(version.param); });
+constexpr GoldenFile kFiles[] = {
+    {"chat_v1", 1},          {"chat_v2", 2},          {"chat_v3", 3},
+    {"chat_v7", 7},          {"chat_tekken_v3", 3},   {"chat_tekken_v7", 7},
+    {"chat_tekken_v11", 11}, {"chat_tekken_v13", 13}, {"chat_tekken_v15", 15},
+};
+
+INSTANTIATE_TEST_SUITE_P(Formats, ChatGoldenTest, ::testing::ValuesIn(kFiles),
+                         [](const auto& file) { return std::string(file.param.name); });
 
 }  // namespace
 }  // namespace tramontane

@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "tests/models/tekken_test_file.h"
 #include "tests/models/tokenizer_test_model.h"
 
 namespace tramontane {
@@ -103,10 +104,22 @@ TEST_F(LoadTokenizerTest, AnUnknownVersionIsRefusedByFile) {
   EXPECT_THAT(Load().status().message(), HasSubstr("tokenizer.model.v11: tokenizer version 11"));
 }
 
-TEST_F(LoadTokenizerTest, TekkenAloneIsRefusedByFile) {
+TEST_F(LoadTokenizerTest, TekkenIsPreferredAndSaysItsVersion) {
+  WriteModel("tokenizer.model.v7", 0);
+  for (const char* version : {"v3", "v7", "v11", "v13", "v15"}) {
+    Write("tekken.json", TekkenJson({"ab"}, version).dump());
+    const auto tokenizer = Load();
+    ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+    EXPECT_STREQ(TokenizerVersionName((*tokenizer)->version()), version);
+    EXPECT_EQ((*tokenizer)->vocab_size(), kTestSpecialTokens + 257);
+  }
+}
+
+TEST_F(LoadTokenizerTest, ABrokenTekkenIsNotPassedOver) {
+  WriteModel("tokenizer.model.v7", 0);
   Write("tekken.json", "{}");
-  EXPECT_EQ(Load().status().code(), StatusCode::kUnimplemented);
-  EXPECT_THAT(Load().status().message(), HasSubstr("tekken.json: tekken tokenizers are not supported"));
+  EXPECT_EQ(Load().status().code(), StatusCode::kDataLoss);
+  EXPECT_THAT(Load().status().message(), HasSubstr("tekken.json: config is missing"));
 }
 
 TEST_F(LoadTokenizerTest, ABrokenFileIsNamed) {

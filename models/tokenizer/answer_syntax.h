@@ -1,0 +1,36 @@
+// AnswerSyntax: the ids that give an answer its structure, for whoever takes the model's output apart. Ids,
+// not text: a model may well write "[TOOL_CALLS]" in words.
+//
+// Any thread. A plain value.
+//
+// An answer is: [THINK] thinking [/THINK]? text? calls? end. What has an id of -1 does not occur.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "models/tokenizer/tokenizer.h"
+
+namespace tramontane {
+
+struct AnswerSyntax {
+  enum class Calls {
+    kNone,
+    kJsonList,          // v2 to v7, once: tool_calls, [{"name": ..., "arguments": {...}}, ...]
+    kNameAndArguments,  // v11 on, for each call: tool_calls, name, (call_id, the id,) args, JSON
+  };
+
+  Calls calls = Calls::kNone;
+  int32_t end = -1;          // </s>: ends the answer, its calls too
+  int32_t tool_calls = -1;   // [TOOL_CALLS]
+  int32_t call_id = -1;      // [CALL_ID]: of v11 alone, and a model may leave it out
+  int32_t args = -1;         // [ARGS]
+  int32_t begin_think = -1;  // [THINK]: from v13 on, where the vocabulary has both
+  int32_t end_think = -1;    // [/THINK]
+};
+
+// Of the tokenizer's own version, unless another format is asked for. Without the control tokens that calls
+// need there are none.
+AnswerSyntax AnswerSyntaxOf(const Tokenizer& tokenizer, std::optional<TokenizerVersion> format = {});
+
+}  // namespace tramontane

@@ -1,0 +1,40 @@
+// The checks of a chat as it came, in the order of mistral-common's, each naming the message.
+//
+// Any thread. Pure functions.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/core/status.h"
+#include "models/tokenizer/chat.h"
+#include "models/tokenizer/chat_format.h"
+
+namespace tramontane {
+
+// A message that says something, and its place in the request.
+struct SaidMessage {
+  const ChatMessage* message;
+  size_t index;
+};
+
+// All but the assistant's messages with neither content nor calls: clients send an answer back as they got
+// it, and an answer that was cut off at once is such a message.
+std::vector<SaidMessage> WhatIsSaid(std::span<const ChatMessage> messages);
+
+Status CheckMessages(const ChatFormat& format, std::span<const SaidMessage> said);
+
+// Text that the assistant adds to calls it has just made.
+bool IsBesideCalls(std::span<const SaidMessage> said, size_t i);
+
+Status CheckFunctionName(const std::string& label, std::string_view name);
+Status CheckUtf8(const std::string& label, std::string_view text);
+
+std::string MessageLabel(size_t index);              // "messages[2]"
+std::string CallLabel(size_t message, size_t call);  // "messages[2].tool_calls[0]"
+std::string Quoted(std::string_view text);           // 'text', shortened
+
+}  // namespace tramontane
