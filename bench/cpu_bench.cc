@@ -29,6 +29,7 @@
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/thread_pool.h"
 #include "models/model.h"
+#include "tests/support/load_folder.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/tiny_model.h"
 
@@ -377,7 +378,7 @@ class Bench {
 
   // One sequence: a prompt of kMaxRows tokens in one step, and the token after it.
   void RunModel(const ModelShape& shape, const std::string& folder) {
-    auto model = LoadModel(folder, *backend_, {.kv = {}});
+    auto model = LoadFolder(folder, *backend_, {.kv = {}});
     if (!model.ok()) {
       std::printf("  %-8s %s\n", shape.name, model.status().ToString().c_str());
       return;

@@ -22,6 +22,9 @@
 namespace tramontane {
 
 inline constexpr int32_t kMaxKvGroups = 16;
+inline constexpr int32_t kMaxPageSize = 1 << 10;  // tokens
+// Positions are at most this: page tables on a device hold them in 32 bits, and a prompt's cost fits 64 bits.
+inline constexpr int64_t kMaxContext = int64_t{1} << 26;
 
 struct KvGroupSpec {
   int32_t window = 0;           // keys a query sees, itself included; 0: all
@@ -59,5 +62,13 @@ struct KvLayout {
 
 // windows: [layers], 0 for none; at most kMaxKvGroups different ones.
 KvLayout MakeKvLayout(const std::vector<int32_t>& windows, const KvFormat& format);
+
+// Tokens written ahead of the window by a sequence that is alone and short of pages: a chunk of one page, or
+// the largest step where that is less. Chunks shrink to this and no further.
+int64_t LeastChunk(const KvLayout& layout, int64_t max_step_tokens);
+
+// The largest context one sequence can reach when it has the whole pool: windowed groups at their bound with
+// the least chunk. At most kMaxContext; 0 when the pool holds nothing.
+int64_t ContextThatFits(const KvLayout& layout, int64_t pool_pages, int64_t max_step_tokens);
 
 }  // namespace tramontane

@@ -48,18 +48,22 @@ ActivationMap MapActivations(const ModelConfig& config, DType dtype, int64_t tok
   return map;
 }
 
+struct LayerWeights {
+  const float* attention_norm = nullptr;
+  WeightHandle qkv;
+  WeightHandle attention_out;
+  const float* mlp_norm = nullptr;
+  WeightHandle gate_up;
+  WeightHandle down;
+};
+
 class Mistral final : public Model {
  public:
-  Mistral(ModelConfig config, Backend& backend, const KvFormat& kv)
-      : config_(std::move(config)),
-        layout_(MakeKvLayout(config_.window, kv)),
-        backend_(backend),
-        weights_(backend) {}
+  Mistral(ModelConfig config, KvLayout layout, Backend& backend)
+      : config_(std::move(config)), layout_(std::move(layout)), backend_(backend), weights_(backend) {}
   ~Mistral() override { backend_.Free(activations_); }
 
-  Status Load(const ModelFolder& folder, const LoadProgress& progress) {
-    return LoadWeights(folder, config_, progress, weights_);
-  }
+  Status Load(const std::vector<WeightSpec>& specs, const WeightFiles& files, const LoadProgress& progress);
 
   const ModelConfig& config() const override { return config_; }
   const KvLayout& kv_layout() const override { return layout_; }
@@ -83,17 +87,32 @@ class Mistral final : public Model {
   KvLayout layout_;
   Backend& backend_;
   ModelWeights weights_;
+  std::vector<LayerWeights> layers_;
   int32_t max_tokens_ = 0;
   ActivationMap map_;
   std::byte* activations_ = nullptr;  // device
 };
+
+Status Mistral::Load(const std::vector<WeightSpec>& specs, const WeightFiles& files,
+                     const LoadProgress& progress) {
+  TM_RETURN_IF_ERROR(weights_.Load(specs, files, progress, config_));
+  for (int32_t layer = 0; layer < config_.layers; ++layer) {
+    layers_.push_back({.attention_norm = weights_.norm(WeightRole::kAttentionNorm, layer),
+                       .qkv = weights_.matrix(WeightRole::kQkv, layer),
+                       .attention_out = weights_.matrix(WeightRole::kAttentionOut, layer),
+                       .mlp_norm = weights_.norm(WeightRole::kMlpNorm, layer),
+                       .gate_up = weights_.matrix(WeightRole::kGateUp, layer),
+                       .down = weights_.matrix(WeightRole::kDown, layer)});
+  }
+  return Status::Ok();
+}
 
 OpCode Mistral::Forward(const ForwardBatch& batch, std::byte* pool) {
   TM_CHECK(batch.tokens <= max_tokens_, "a step of %d tokens, reserved are %d", batch.tokens, max_tokens_);
   if (batch.tokens == 0) return OpCode::kOk;
   RETURN_IF_FAILED(backend_.Embed({.token_ids = batch.token_ids,
                                    .tokens = batch.tokens,
-                                   .table = weights_.embedding,
+                                   .table = weights_.matrix(WeightRole::kEmbedding),
                                    .out = Hidden(batch.tokens)}));
   RETURN_IF_FAILED(backend_.RopeTable({.positions = batch.positions,
                                        .tokens = batch.tokens,
@@ -109,7 +128,7 @@ OpCode Mistral::Forward(const ForwardBatch& batch, std::byte* pool) {
 
 // hidden += Wo attention(rope(Wqkv norm(hidden)))
 OpCode Mistral::Attend(const ForwardBatch& batch, int32_t layer, std::byte* pool) {
-  const LayerWeights& weights = weights_.layers[layer];
+  const LayerWeights& weights = layers_[layer];
   const KvLayout::Place place = layout_.places[layer];
   const PageTableView& table = batch.groups[place.group];
   const KvLayerView kv = layout_.LayerView(pool, place.layer_in_group);
@@ -150,7 +169,7 @@ OpCode Mistral::Attend(const ForwardBatch& batch, int32_t layer, std::byte* pool
 
 // hidden += Wdown (silu(Wgate norm(hidden)) * Wup norm(hidden))
 OpCode Mistral::FeedForward(int32_t tokens, int32_t layer) {
-  const LayerWeights& weights = weights_.layers[layer];
+  const LayerWeights& weights = layers_[layer];
   const Tensor hidden = Hidden(tokens);
   const Tensor mlp = Buffer(map_.mlp, tokens, config_.intermediate_size);
   RETURN_IF_FAILED(backend_.Linear({.x = hidden,
@@ -166,21 +185,23 @@ OpCode Mistral::FeedForward(int32_t tokens, int32_t layer) {
 }
 
 OpCode Mistral::Logits(const int32_t* rows, int32_t count, const Tensor& logits) {
-  return backend_.Linear({.x = Hidden(max_tokens_),
-                          .x_rows = rows,
-                          .rows = count,
-                          .prologue = Prologue::kRmsNorm,
-                          .norm_weight = weights_.final_norm,
-                          .norm_epsilon = config_.rms_epsilon,
-                          .weight = weights_.lm_head,
-                          .out = logits});
+  return backend_.Linear(
+      {.x = Hidden(max_tokens_),
+       .x_rows = rows,
+       .rows = count,
+       .prologue = Prologue::kRmsNorm,
+       .norm_weight = weights_.norm(WeightRole::kFinalNorm),
+       .norm_epsilon = config_.rms_epsilon,
+       .weight = weights_.matrix(config_.tied_embeddings ? WeightRole::kEmbedding : WeightRole::kLmHead),
+       .out = logits});
 }
 
 Status Mistral::Reserve(int32_t max_tokens, int32_t max_sequences, int32_t max_logit_rows) {
   TM_CHECK(activations_ == nullptr, "Reserve is called once");
-  TM_RETURN_IF_ERROR(
-      OpStatus(backend_.Reserve(MaximaOf(config_, {max_tokens, max_sequences, max_logit_rows, 0})), backend_,
-               "reserving the backend's workspace"));
+  TM_RETURN_IF_ERROR(OpStatus(backend_.Reserve(MaximaOf(config_, {.max_tokens = max_tokens,
+                                                                  .max_sequences = max_sequences,
+                                                                  .max_logit_rows = max_logit_rows})),
+                              backend_, "reserving the backend's workspace"));
   map_ = MapActivations(config_, backend_.info().activation_dtype, max_tokens);
   activations_ = static_cast<std::byte*>(backend_.Allocate(map_.bytes));
   if (activations_ == nullptr) {
@@ -201,13 +222,11 @@ Status Mistral::Reserve(int32_t max_tokens, int32_t max_sequences, int32_t max_l
 
 }  // namespace
 
-StatusOr<std::unique_ptr<Model>> MakeMistral(const ModelFolder& folder, ModelConfig config, Backend& backend,
-                                             const LoadOptions& options) {
-  KvFormat kv = options.kv;
-  kv.kv_heads = config.kv_heads;
-  kv.head_dim = config.head_dim;
-  auto model = std::make_unique<Mistral>(std::move(config), backend, kv);
-  TM_RETURN_IF_ERROR(model->Load(folder, options.progress));
+StatusOr<std::unique_ptr<Model>> MakeMistral(OpenedModel opened, Backend& backend,
+                                             const LoadProgress& progress) {
+  TM_ASSIGN_OR_RETURN(const WeightFiles files, std::move(opened.weight_files));
+  auto model = std::make_unique<Mistral>(std::move(opened.config), std::move(opened.kv_layout), backend);
+  TM_RETURN_IF_ERROR(model->Load(opened.weights, files, progress));
   return std::unique_ptr<Model>(std::move(model));
 }
 

@@ -10,13 +10,13 @@
 #include "kernels/core/status.h"
 #include "models/model.h"
 #include "models/model_config.h"
-#include "models/model_folder.h"
+#include "models/opened_model.h"
 
 namespace tramontane {
 
-// Loads the folder's weights into the backend. options.kv's shape is filled in.
-StatusOr<std::unique_ptr<Model>> MakeMistral(const ModelFolder& folder, ModelConfig config, Backend& backend,
-                                             const LoadOptions& options);
+// Loads the weights into the backend and lets go of the files.
+StatusOr<std::unique_ptr<Model>> MakeMistral(OpenedModel opened, Backend& backend,
+                                             const LoadProgress& progress);
 
 // Bytes of the activation buffers for steps of up to `max_tokens`. Pure.
 int64_t MistralActivationBytes(const ModelConfig& config, DType activation_dtype, int32_t max_tokens);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "models/files/built_in_files.h"
+#include "models/files/read_file.h"
 #include "models/json_file.h"
 #include "models/kv_layout.h"
 #include "models/model_folder.h"
@@ -23,7 +24,7 @@ constexpr int64_t kMaxLayers = 1024;
 constexpr int64_t kMaxHeads = 4096;
 constexpr int64_t kMaxHeadDim = 1024;
 constexpr int64_t kMaxIntermediate = 1 << 20;
-constexpr int64_t kMaxContext = 1 << 28;
+constexpr int64_t kMaxPositions = 1 << 28;
 
 // The one list of what can be run. All of them are the same decoder; only the window's meaning differs.
 struct Architecture {
@@ -435,7 +436,7 @@ std::vector<int32_t> ReadHuggingFaceWindows(KeyReader& in, const Architecture& a
   }
 
   int32_t window = 0;
-  if (!value.is_null() && used) window = static_cast<int32_t>(in.Int("sliding_window", 1, kMaxContext));
+  if (!value.is_null() && used) window = static_cast<int32_t>(in.Int("sliding_window", 1, kMaxPositions));
   constexpr int64_t kFormatsOwnWindow = 4096;
   if (!in.Contains("sliding_window") && context > kFormatsOwnWindow) {
     warnings.push_back(in.file() + ": sliding_window is missing: no window is taken (null says so plainly)");
@@ -469,10 +470,10 @@ int32_t MistralWindow(KeyReader& in, const std::string& key, const json& value) 
     int64_t number = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
     if (error == std::errc() && end == text.data() + text.size()) {
-      return static_cast<int32_t>(in.IntOf(key, number, 1, kMaxContext));
+      return static_cast<int32_t>(in.IntOf(key, number, 1, kMaxPositions));
     }
   }
-  return static_cast<int32_t>(in.IntOf(key, value, 1, kMaxContext));
+  return static_cast<int32_t>(in.IntOf(key, value, 1, kMaxPositions));
 }
 
 // [layers]; a list is repeated over the layers.
@@ -602,7 +603,7 @@ StatusOr<ModelConfig> ParseHuggingFaceConfig(std::string_view text, std::string_
   config.rms_epsilon = static_cast<float>(in.Number("rms_norm_eps", 1e-20, 0.1));
   config.rope_theta = ReadHuggingFaceTheta(in, config.warnings);
   config.tied_embeddings = in.BoolOr("tie_word_embeddings", false);
-  config.context = in.Int("max_position_embeddings", 1, kMaxContext);
+  config.context = in.Int("max_position_embeddings", 1, kMaxPositions);
   config.window = ReadHuggingFaceWindows(in, *architecture, config.layers, config.context, config.warnings);
   config.weight_dtype = ReadWeightDType(in, config.warnings);
   if (config.vocab_size > 2) config.eos_ids = {2};
@@ -648,8 +649,9 @@ StatusOr<ModelConfig> ParseMistralParams(std::string_view text, const std::strin
                               " a sliding window were made for");
   }
   if (in.Has("max_seq_len") || in.Has("max_position_embeddings")) {
-    const int64_t least_of_both = std::min(in.IntOr("max_seq_len", 1, kMaxContext, kMaxContext),
-                                           in.IntOr("max_position_embeddings", 1, kMaxContext, kMaxContext));
+    const int64_t least_of_both =
+        std::min(in.IntOr("max_seq_len", 1, kMaxPositions, kMaxPositions),
+                 in.IntOr("max_position_embeddings", 1, kMaxPositions, kMaxPositions));
     config.context = least_of_both;
   } else {
     config.context = 128000;
@@ -664,8 +666,7 @@ StatusOr<ModelConfig> ParseMistralParams(std::string_view text, const std::strin
   return config;
 }
 
-StatusOr<ModelConfig> LoadModelConfig(const std::string& folder) {
-  TM_ASSIGN_OR_RETURN(const ModelFolder files, FindModelFiles(folder));
+StatusOr<ModelConfig> LoadModelConfig(const ModelFolder& files) {
   const std::string file = files.PathOf(files.config_file);
   TM_ASSIGN_OR_RETURN(const std::string text, ReadFile(file, kMaxConfigBytes));
   if (files.layout == FolderLayout::kMistral) return ParseMistralParams(text, file);

@@ -1,5 +1,7 @@
 #include "models/model_table.h"
 
+#include <utility>
+
 namespace tramontane {
 namespace {
 
@@ -18,13 +20,11 @@ const ModelMaker* FindModelMaker(const std::string& architecture) {
   return nullptr;
 }
 
-StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& folder, Backend& backend,
-                                           const LoadOptions& options) {
-  TM_ASSIGN_OR_RETURN(const ModelFolder files, FindModelFiles(folder));
-  TM_ASSIGN_OR_RETURN(ModelConfig config, LoadModelConfig(folder));
-  const ModelMaker* maker = FindModelMaker(config.architecture);
-  TM_CHECK(maker != nullptr, "%s has no maker", config.architecture.c_str());
-  return maker->make(files, std::move(config), backend, options);
+StatusOr<std::unique_ptr<Model>> LoadModel(OpenedModel opened, Backend& backend,
+                                           const LoadProgress& progress) {
+  const ModelMaker* maker = FindModelMaker(opened.config.architecture);
+  TM_CHECK(maker != nullptr, "%s has no maker", opened.config.architecture.c_str());
+  return maker->make(std::move(opened), backend, progress);
 }
 
 }  // namespace tramontane

@@ -12,11 +12,15 @@ namespace tramontane {
 
 struct ModelMaker {
   const char* architecture;
-  StatusOr<std::unique_ptr<Model>> (*make)(const ModelFolder&, ModelConfig, Backend&, const LoadOptions&);
+  StatusOr<std::unique_ptr<Model>> (*make)(OpenedModel, Backend&, const LoadProgress&);
   int64_t (*activation_bytes)(const ModelConfig&, DType activation_dtype, int32_t max_tokens);
 };
 
 // Null for an architecture without a row.
 const ModelMaker* FindModelMaker(const std::string& architecture);
+
+// Packs the weights of an opened model (mapped, checked, packed, unmapped). Errors name file and tensor.
+StatusOr<std::unique_ptr<Model>> LoadModel(OpenedModel opened, Backend& backend,
+                                           const LoadProgress& progress);
 
 }  // namespace tramontane

@@ -56,6 +56,8 @@ TensorSpec Matrix(std::string name, int64_t rows, int64_t columns) {
   return {std::move(name), rows, columns, {0, 0, rows}};
 }
 
+TensorSpec Vector(std::string name, int64_t length) { return {std::move(name), length, 0, {0, 0, length}}; }
+
 // Width of one norm vector in the shared allocation: rows stay 64-byte aligned.
 int64_t NormStride(int64_t length) { return (length + 15) / 16 * 16; }
 
@@ -133,12 +135,12 @@ class Loader {
   Loader(const WeightFiles& files, Backend& backend, const LoadProgress& progress)
       : files_(files), backend_(backend), progress_(progress) {}
 
-  Status Load(const std::vector<WeightSpec>& specs, float* norms, int64_t norm_stride);
+  Status CheckAll(const std::vector<WeightSpec>& specs);
+  Status Pack(const WeightSpec& spec, WeightHandle* to);
+  Status CopyNorm(const WeightSpec& spec, float* host);
   const std::set<std::string>& used() const { return used_; }
 
  private:
-  Status Pack(const WeightSpec& spec);
-  Status CopyNorm(const WeightSpec& spec, float* host, const float* device);
   void Done(const std::string& name, const WeightFiles::Found& found);
 
   const WeightFiles& files_;
@@ -149,34 +151,18 @@ class Loader {
   int64_t total_bytes_ = 0;
 };
 
-Status Loader::Load(const std::vector<WeightSpec>& specs, float* norms, int64_t norm_stride) {
-  // Everything is found and checked before anything is packed: a bad file costs no time.
-  int64_t norm_count = 0;
+// Everything is found and checked before anything is packed: a bad file costs no time.
+Status Loader::CheckAll(const std::vector<WeightSpec>& specs) {
   for (const WeightSpec& spec : specs) {
-    norm_count += spec.norm != nullptr;
     for (const TensorSpec& part : spec.parts) {
       TM_ASSIGN_OR_RETURN(const WeightFiles::Found found, files_.Find(part));
       total_bytes_ += found.tensor->end - found.tensor->begin;
     }
   }
-  std::vector<float> host(static_cast<size_t>(norm_count * norm_stride));
-  int64_t norm = 0;
-  for (const WeightSpec& spec : specs) {
-    if (spec.norm != nullptr) {
-      TM_RETURN_IF_ERROR(CopyNorm(spec, host.data() + norm * norm_stride, norms + norm * norm_stride));
-      ++norm;
-    } else {
-      TM_RETURN_IF_ERROR(Pack(spec));
-    }
-  }
-  TM_RETURN_IF_ERROR(
-      OpStatus(backend_.Upload(norms, host.data(), static_cast<int64_t>(host.size() * sizeof(float))),
-               backend_, "copying the norm vectors to the device"));
-  return OpStatus(backend_.WaitFence(backend_.RecordFence()), backend_,
-                  "copying the norm vectors to the device");
+  return Status::Ok();
 }
 
-Status Loader::Pack(const WeightSpec& spec) {
+Status Loader::Pack(const WeightSpec& spec, WeightHandle* to) {
   std::vector<WeightFiles::Found> found;
   std::vector<DType> dtypes;
   for (const TensorSpec& part : spec.parts) {
@@ -196,17 +182,16 @@ Status Loader::Pack(const WeightSpec& spec) {
   const LinearSource source = {parts.data(), static_cast<int32_t>(parts.size()), InFeatures(spec.parts[0]),
                                spec.layout};
   TM_RETURN_IF_ERROR(
-      OpStatus(backend_.PackLinear(source, spec.matrix), backend_,
+      OpStatus(backend_.PackLinear(source, to), backend_,
                found[0].file->path() + ": tensor " + spec.parts[0].name + " cannot be packed"));
   for (size_t i = 0; i < spec.parts.size(); ++i) Done(spec.parts[i].name, found[i]);
   return Status::Ok();
 }
 
-Status Loader::CopyNorm(const WeightSpec& spec, float* host, const float* device) {
+Status Loader::CopyNorm(const WeightSpec& spec, float* host) {
   TM_ASSIGN_OR_RETURN(const WeightFiles::Found found, files_.Find(spec.parts[0]));
   TM_RETURN_IF_ERROR(CheckFinite(found, spec.parts[0]));
   ToFloat(found.file->Data(*found.tensor), *found.tensor->dtype, spec.parts[0].rows, host);
-  *spec.norm = device;
   Done(spec.parts[0].name, found);
   return Status::Ok();
 }
@@ -251,49 +236,35 @@ Status CheckLeftOver(const WeightFiles& files, const std::set<std::string>& used
 
 }  // namespace
 
-ModelWeights::~ModelWeights() {
-  if (lm_head.impl != nullptr && lm_head.impl != embedding.impl) backend_->FreeWeight(lm_head);
-  if (embedding.impl != nullptr) backend_->FreeWeight(embedding);
-  for (const LayerWeights& layer : layers) {
-    for (const WeightHandle handle : {layer.qkv, layer.attention_out, layer.gate_up, layer.down}) {
-      if (handle.impl != nullptr) backend_->FreeWeight(handle);
-    }
-  }
-  if (norms_ != nullptr) backend_->Free(norms_);
-}
-
-std::vector<WeightSpec> ListWeights(const ModelConfig& config, WeightTable& into) {
+std::vector<WeightSpec> ListWeights(const ModelConfig& config) {
   const TensorNames& names = NamesOf(config);
   const int64_t hidden = config.hidden_size;
   const int64_t queries = int64_t{config.heads} * config.head_dim;
   const int64_t keys = int64_t{config.kv_heads} * config.head_dim;
   const int64_t intermediate = config.intermediate_size;
   std::vector<WeightSpec> specs;
-  const auto matrix = [&](std::vector<TensorSpec> parts, WeightHandle* to,
-                          LinearLayout layout = LinearLayout::kStacked) {
-    specs.push_back({std::move(parts), layout, to, nullptr});
-  };
-  const auto norm = [&](std::string name, const float** to) {
-    specs.push_back({{{std::move(name), hidden, 0, {0, 0, hidden}}}, LinearLayout::kStacked, nullptr, to});
+  const auto add = [&](WeightKey key, std::vector<TensorSpec> parts,
+                       LinearLayout layout = LinearLayout::kStacked) {
+    specs.push_back({key, std::move(parts), layout});
   };
 
-  matrix({Matrix(names.embedding, config.vocab_size, hidden)}, &into.embedding);
-  into.layers.resize(static_cast<size_t>(config.layers));
+  add({WeightRole::kEmbedding}, {Matrix(names.embedding, config.vocab_size, hidden)});
   for (int32_t i = 0; i < config.layers; ++i) {
-    LayerWeights& layer = into.layers[i];
     const auto name = [&](const char* suffix) { return names.layer_prefix + std::to_string(i) + suffix; };
-    norm(name(names.attention_norm), &layer.attention_norm);
-    matrix({Matrix(name(names.q), queries, hidden), Matrix(name(names.k), keys, hidden),
-            Matrix(name(names.v), keys, hidden)},
-           &layer.qkv);
-    matrix({Matrix(name(names.attention_out), hidden, queries)}, &layer.attention_out);
-    norm(name(names.mlp_norm), &layer.mlp_norm);
-    matrix({Matrix(name(names.gate), intermediate, hidden), Matrix(name(names.up), intermediate, hidden)},
-           &layer.gate_up, LinearLayout::kGateUp);
-    matrix({Matrix(name(names.down), hidden, intermediate)}, &layer.down);
+    add({WeightRole::kAttentionNorm, i}, {Vector(name(names.attention_norm), hidden)});
+    add({WeightRole::kQkv, i}, {Matrix(name(names.q), queries, hidden), Matrix(name(names.k), keys, hidden),
+                                Matrix(name(names.v), keys, hidden)});
+    add({WeightRole::kAttentionOut, i}, {Matrix(name(names.attention_out), hidden, queries)});
+    add({WeightRole::kMlpNorm, i}, {Vector(name(names.mlp_norm), hidden)});
+    add({WeightRole::kGateUp, i},
+        {Matrix(name(names.gate), intermediate, hidden), Matrix(name(names.up), intermediate, hidden)},
+        LinearLayout::kGateUp);
+    add({WeightRole::kDown, i}, {Matrix(name(names.down), hidden, intermediate)});
   }
-  norm(names.final_norm, &into.final_norm);
-  if (!config.tied_embeddings) matrix({Matrix(names.lm_head, config.vocab_size, hidden)}, &into.lm_head);
+  add({WeightRole::kFinalNorm}, {Vector(names.final_norm, hidden)});
+  if (!config.tied_embeddings) {
+    add({WeightRole::kLmHead}, {Matrix(names.lm_head, config.vocab_size, hidden)});
+  }
   return specs;
 }
 
@@ -367,30 +338,47 @@ DType CommonDType(const std::vector<DType>& dtypes) {
 }
 
 int64_t WeightBytes(const WeightSpec& spec, DType dtype, const Backend& backend) {
-  if (spec.norm != nullptr) return NormStride(spec.parts[0].rows) * static_cast<int64_t>(sizeof(float));
+  if (spec.is_norm()) return NormStride(spec.parts[0].rows) * static_cast<int64_t>(sizeof(float));
   std::vector<WeightRows> parts;
   for (const TensorSpec& part : spec.parts) parts.push_back(TakeSlice(nullptr, dtype, part));
   return backend.PackedBytes(
       {parts.data(), static_cast<int32_t>(parts.size()), InFeatures(spec.parts[0]), spec.layout});
 }
 
-Status LoadWeights(const ModelFolder& folder, ModelConfig& config, const LoadProgress& progress,
-                   ModelWeights& into) {
-  TM_ASSIGN_OR_RETURN(const WeightFiles files, WeightFiles::Open(folder));
-  Backend& backend = *into.backend_;
-  const std::vector<WeightSpec> specs = ListWeights(config, into);
-  const int64_t norm_count =
-      std::count_if(specs.begin(), specs.end(), [](const auto& s) { return s.norm != nullptr; });
+ModelWeights::~ModelWeights() {
+  for (const auto& [key, handle] : matrices_) {
+    if (handle.impl != nullptr) backend_.FreeWeight(handle);
+  }
+  if (norm_memory_ != nullptr) backend_.Free(norm_memory_);
+}
+
+Status ModelWeights::Load(const std::vector<WeightSpec>& specs, const WeightFiles& files,
+                          const LoadProgress& progress, ModelConfig& config) {
+  const auto norm_count =
+      std::count_if(specs.begin(), specs.end(), [](const auto& s) { return s.is_norm(); });
   const int64_t stride = NormStride(config.hidden_size);
-  const int64_t norm_bytes = norm_count * stride * static_cast<int64_t>(sizeof(float));
-  into.norms_ = backend.Allocate(norm_bytes);
-  if (into.norms_ == nullptr) {
-    return ResourceExhausted(folder.path + ": no memory for " + std::to_string(norm_bytes) +
+  std::vector<float> norms(static_cast<size_t>(norm_count * stride));
+  const auto norm_bytes = static_cast<int64_t>(norms.size() * sizeof(float));
+  norm_memory_ = backend_.Allocate(norm_bytes);
+  if (norm_memory_ == nullptr) {
+    return ResourceExhausted(files.where() + ": no memory for " + std::to_string(norm_bytes) +
                              " bytes of norm vectors");
   }
-  Loader loader(files, backend, progress);
-  TM_RETURN_IF_ERROR(loader.Load(specs, static_cast<float*>(into.norms_), stride));
-  if (config.tied_embeddings) into.lm_head = into.embedding;
+  Loader loader(files, backend_, progress);
+  TM_RETURN_IF_ERROR(loader.CheckAll(specs));
+  int64_t norm = 0;  // where the next one begins
+  for (const WeightSpec& spec : specs) {
+    if (spec.is_norm()) {
+      TM_RETURN_IF_ERROR(loader.CopyNorm(spec, norms.data() + norm));
+      norms_[spec.key] = static_cast<const float*>(norm_memory_) + norm;
+      norm += stride;
+    } else {
+      TM_RETURN_IF_ERROR(loader.Pack(spec, &matrices_[spec.key]));
+    }
+  }
+  const std::string copying = "copying the norm vectors to the device";
+  TM_RETURN_IF_ERROR(OpStatus(backend_.Upload(norm_memory_, norms.data(), norm_bytes), backend_, copying));
+  TM_RETURN_IF_ERROR(OpStatus(backend_.WaitFence(backend_.RecordFence()), backend_, copying));
   return CheckLeftOver(files, loader.used(), config);
 }
 

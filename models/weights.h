@@ -6,7 +6,8 @@
 // f32.
 #pragma once
 
-#include <functional>
+#include <compare>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,34 +21,24 @@
 
 namespace tramontane {
 
-struct LayerWeights {
-  const float* attention_norm = nullptr;  // [hidden] device
-  WeightHandle qkv;                       // [(heads + 2 * kv_heads) * head_dim, hidden]
-  WeightHandle attention_out;             // [hidden, heads * head_dim]
-  const float* mlp_norm = nullptr;        // [hidden] device
-  WeightHandle gate_up;                   // [2 * intermediate, hidden]
-  WeightHandle down;                      // [hidden, intermediate]
+// What a weight does in the model.
+enum class WeightRole : int32_t {
+  kEmbedding,      // [vocab, hidden]
+  kAttentionNorm,  // [hidden]
+  kQkv,            // [(heads + 2 * kv_heads) * head_dim, hidden]
+  kAttentionOut,   // [hidden, heads * head_dim]
+  kMlpNorm,        // [hidden]
+  kGateUp,         // [2 * intermediate, hidden]
+  kDown,           // [hidden, intermediate]
+  kFinalNorm,      // [hidden]
+  kLmHead,         // [vocab, hidden]; absent where the embedding is tied
 };
 
-struct WeightTable {
-  WeightHandle embedding;  // [vocab, hidden]
-  std::vector<LayerWeights> layers;
-  const float* final_norm = nullptr;  // [hidden] device
-  WeightHandle lm_head;               // [vocab, hidden]; the embedding itself where they are tied
-};
+struct WeightKey {
+  WeightRole role = WeightRole::kEmbedding;
+  int32_t layer = 0;  // 0 for what is there once
 
-class ModelWeights : public WeightTable {
- public:
-  explicit ModelWeights(Backend& backend) : backend_(&backend) {}
-  ~ModelWeights();
-  ModelWeights(const ModelWeights&) = delete;
-  ModelWeights& operator=(const ModelWeights&) = delete;
-
- private:
-  friend Status LoadWeights(const ModelFolder&, ModelConfig&, const LoadProgress&, ModelWeights&);
-
-  Backend* backend_;
-  void* norms_ = nullptr;  // every norm vector, one allocation
+  friend auto operator<=>(const WeightKey&, const WeightKey&) = default;
 };
 
 // Which part of a tensor this process takes: indices [begin, end) of dimension `dim`. Today always the whole;
@@ -65,17 +56,17 @@ struct TensorSpec {
   Slice slice;
 };
 
-// One matrix to pack or one norm vector to copy, and where its handle or pointer goes.
+// One matrix to pack or one norm vector to copy.
 struct WeightSpec {
+  WeightKey key;
   std::vector<TensorSpec> parts;
   LinearLayout layout = LinearLayout::kStacked;
-  WeightHandle* matrix = nullptr;  // exactly one of these two is set
-  const float** norm = nullptr;
+
+  bool is_norm() const { return parts[0].columns == 0; }
 };
 
-// Every weight of the model, in the order in which it is loaded; destinations lie in `into`, whose layers are
-// sized here.
-std::vector<WeightSpec> ListWeights(const ModelConfig& config, WeightTable& into);
+// Every weight of the model, in the order in which it is loaded.
+std::vector<WeightSpec> ListWeights(const ModelConfig& config);
 
 // The part of the tensor at `whole` ([spec.rows, spec.columns], contiguous) that its slice names.
 WeightRows TakeSlice(const void* whole, DType dtype, const TensorSpec& spec);
@@ -91,11 +82,13 @@ class WeightFiles {
   };
   // Its shape and dtype checked; missing or wrong is an error that names file and tensor.
   StatusOr<Found> Find(const TensorSpec& spec) const;
+  // For messages: the one file, or the folder.
+  const std::string& where() const { return where_; }
   // Every tensor there is.
   const std::map<std::string, Found>& all() const { return all_; }
 
  private:
-  std::string where_;  // for messages: the one file, or the folder
+  std::string where_;
   std::vector<SafetensorsFile> files_;
   std::map<std::string, Found> all_;
 };
@@ -106,10 +99,28 @@ DType CommonDType(const std::vector<DType>& dtypes);
 // Bytes that the spec takes in the backend when its parts have this dtype.
 int64_t WeightBytes(const WeightSpec& spec, DType dtype, const Backend& backend);
 
-// Packs every weight of the folder into the backend and lets go of the files. Tensors that nothing asks for
-// become warnings in the config; inside a layer that runs they are refused, since they would change the
-// computation.
-Status LoadWeights(const ModelFolder& folder, ModelConfig& config, const LoadProgress& progress,
-                   ModelWeights& into);
+// The weights as the backend has them.
+class ModelWeights {
+ public:
+  explicit ModelWeights(Backend& backend) : backend_(backend) {}
+  ~ModelWeights();
+  ModelWeights(const ModelWeights&) = delete;
+  ModelWeights& operator=(const ModelWeights&) = delete;
+
+  // Packs every weight of the list into the backend. Tensors that nothing asks for become warnings in the
+  // config; inside a layer that runs they are refused, since they would change the computation. Once.
+  Status Load(const std::vector<WeightSpec>& specs, const WeightFiles& files, const LoadProgress& progress,
+              ModelConfig& config);
+
+  // REQUIRES: loaded, and of the list.
+  WeightHandle matrix(WeightRole role, int32_t layer = 0) const { return matrices_.at({role, layer}); }
+  const float* norm(WeightRole role, int32_t layer = 0) const { return norms_.at({role, layer}); }  // device
+
+ private:
+  Backend& backend_;
+  std::map<WeightKey, WeightHandle> matrices_;
+  std::map<WeightKey, const float*> norms_;
+  void* norm_memory_ = nullptr;  // every norm vector, one allocation
+};
 
 }  // namespace tramontane

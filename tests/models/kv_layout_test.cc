@@ -153,5 +153,24 @@ TEST(KvLayout, PagesOfASequenceAreTheSumOverGroups) {
   EXPECT_EQ(layout.PagesForSequence(10'000, 32), 625 + 3 * 7);
 }
 
+TEST(ContextThatFitsTest, IsTheLargestThatFitsAndNoMore) {
+  const KvLayout full = MakeKvLayout({0}, Format(16));
+  EXPECT_EQ(ContextThatFits(full, 10, 512), 160);
+  EXPECT_EQ(ContextThatFits(full, 0, 512), 0);
+
+  // Window 64 with chunks of a page: ceil(79 / 16) + 1 = 6 pages are enough for ever.
+  const KvLayout windowed = MakeKvLayout({64}, Format(16));
+  EXPECT_EQ(ContextThatFits(windowed, 6, 512), kMaxContext);
+  EXPECT_EQ(ContextThatFits(windowed, 5, 512), 80);
+  EXPECT_EQ(ContextThatFits(windowed, 5, 1), kMaxContext) << "a step of one token writes less ahead";
+
+  // One group without a window and one with: 6 pages for the window, the rest for the other.
+  const KvLayout mixed = MakeKvLayout({0, 64}, Format(16));
+  EXPECT_EQ(ContextThatFits(mixed, 20, 512), 14 * 16);
+  EXPECT_EQ(ContextThatFits(mixed, 12, 512), 6 * 16);
+  EXPECT_EQ(ContextThatFits(mixed, 11, 512), 5 * 16);
+  EXPECT_EQ(ContextThatFits(mixed, 1, 512), 0) << "one token needs a page in each group";
+}
+
 }  // namespace
 }  // namespace tramontane

@@ -15,6 +15,7 @@
 
 #include "kernels/cpu/cpu_backend.h"
 #include "models/model.h"
+#include "tests/support/load_folder.h"
 #include "tests/support/model_driver.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/tiny_model.h"
@@ -162,7 +163,7 @@ class Stories : public testing::TestWithParam<Golden> {
       LoadOptions options;
       options.kv.dtype = DType::kF32;
       options.kv.page_size = 4;
-      auto model = LoadModel(folder, *backend, options);
+      auto model = LoadFolder(folder, *backend, options);
       ASSERT_TRUE(model.ok()) << model.status();
       ModelDriver driver(**model, *backend, {});
       const int sequence = driver.AddSequence();

@@ -3,6 +3,7 @@
 #include <thread>
 
 #include "kernels/core/check.h"
+#include "tests/support/load_folder.h"
 
 namespace tramontane {
 namespace {
@@ -75,7 +76,7 @@ BackendEngine::BackendEngine(BackendPtr backend, const std::string& folder, cons
   LoadOptions load;
   load.kv.dtype = options.kv_dtype;
   load.kv.page_size = options.limits.page_size;
-  auto model = LoadModel(folder, *backend_, load);
+  auto model = LoadFolder(folder, *backend_, load);
   TM_CHECK(model.ok(), "%s", model.status().ToString().c_str());
   model_ = *std::move(model);
   if (options.wrap_model) model_ = options.wrap_model(std::move(model_));
