@@ -124,7 +124,7 @@ std::string DescribePlan(const KvLayout& layout, const MemoryPlan& plan, int64_t
   text += Line("  pages", Grouped(plan.pool_pages) + " of " + Grouped(plan.page_bytes) +
                               " bytes: " + std::to_string(layout.format.page_size) + " tokens, " +
                               std::to_string(layout.layers_per_page) + " layers, " +
-                              DTypeName(layout.format.dtype));
+                              FormatName(layout.format.element));
   for (size_t g = 0; g < layout.groups.size(); ++g) {
     const KvGroupSpec& group = layout.groups[g];
     text += Line("  group " + std::to_string(g), Grouped(layout.token_bytes()) + " bytes per token: layers " +

@@ -44,10 +44,7 @@ struct KvLayout {
 
   int64_t page_bytes() const { return format.PageBytes(layers_per_page); }
   // What one token costs in any group.
-  int64_t token_bytes() const {
-    return 2 * int64_t{layers_per_page} * format.kv_heads * format.head_dim *
-           static_cast<int64_t>(DTypeBytes(format.dtype));
-  }
+  int64_t token_bytes() const { return layers_per_page * format.TokenBytes(); }
   // Pages that one sequence of `tokens` tokens may hold in one group, when up to `chunk` tokens (of all steps
   // in flight together) may be written ahead of the window: with a window never more than ceil((W - 1 +
   // chunk) / page) + 1.
@@ -56,7 +53,7 @@ struct KvLayout {
   int64_t PagesForSequence(int64_t tokens, int64_t chunk) const;
   // Where layer `layer_in_group` lies in every page of `pool`.
   KvLayerView LayerView(std::byte* pool, int32_t layer_in_group) const {
-    return {pool, page_bytes(), layer_in_group * format.LayerBytes(), format};
+    return KvLayerView(format, pool, page_bytes(), layer_in_group * format.LayerBytes());
   }
 };
 

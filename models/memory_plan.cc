@@ -12,16 +12,16 @@ Status AddWeights(const OpenedModel& model, const Backend& backend, MemoryPlan& 
   plan.weights_present = !model.folder.weight_files.empty();
   if (plan.weights_present) TM_RETURN_IF_ERROR(model.weight_files.status());
   for (const WeightSpec& spec : model.weights) {
-    std::vector<DType> dtypes;
+    std::vector<Format> formats;
     for (const TensorSpec& part : spec.parts) {
       plan.weight_count += part.rows * std::max<int64_t>(part.columns, 1);
-      dtypes.push_back(model.config.weight_dtype);
+      formats.push_back(model.config.weight_dtype);
       if (plan.weights_present) {
         TM_ASSIGN_OR_RETURN(const WeightFiles::Found found, model.weight_files->Find(part));
-        dtypes.back() = *found.tensor->dtype;
+        formats.back() = *found.tensor->format;
       }
     }
-    plan.weight_bytes += WeightBytes(spec, CommonDType(dtypes), backend);
+    plan.weight_bytes += WeightBytes(spec, CommonFormat(formats), backend);
   }
   return Status::Ok();
 }

@@ -36,9 +36,7 @@ ActivationMap MapActivations(const ModelConfig& config, DType dtype, int64_t tok
   const auto take = [&map](int64_t bytes) {
     return std::exchange(map.bytes, map.bytes + (bytes + 63) / 64 * 64);
   };
-  const auto rows = [&](int64_t columns) {
-    return take(tokens * RowStride(columns) * static_cast<int64_t>(DTypeBytes(dtype)));
-  };
+  const auto rows = [&](int64_t columns) { return take(Format(dtype).Bytes(tokens * RowStride(columns))); };
   map.hidden = rows(config.hidden_size);
   map.qkv = rows(int64_t{config.heads + 2 * config.kv_heads} * config.head_dim);
   map.attention = rows(int64_t{config.heads} * config.head_dim);

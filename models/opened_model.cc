@@ -15,7 +15,7 @@ StatusOr<OpenedModel> OpenModel(const std::string& folder, const KvOptions& kv) 
   TM_ASSIGN_OR_RETURN(ModelConfig config, LoadModelConfig(files));
   TM_ASSIGN_OR_RETURN(std::vector<std::string> file_names, NamesInFolder(folder));
   KvFormat format;
-  format.dtype = kv.dtype;
+  format.element = kv.format;
   format.kv_heads = config.kv_heads;
   format.head_dim = config.head_dim;
   format.page_size = kv.page_size;

@@ -19,7 +19,7 @@ namespace tramontane {
 
 // How keys and values are to be kept: what a user may choose. The rest of a KvFormat is the model's.
 struct KvOptions {
-  DType dtype = DType::kBf16;
+  Format format = DType::kBf16;
   int32_t page_size = 16;  // tokens, 1 to kMaxPageSize
 };
 

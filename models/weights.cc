@@ -77,19 +77,19 @@ void ToFloat(const std::byte* data, DType dtype, int64_t count, float* out) {
   }
 }
 
-// A tensor's elements as `dtype`, aligned for it: in the mapping itself if they are so already, else in
-// `copy`.
-const void* Elements(const std::byte* data, DType from, DType dtype, int64_t count,
+// A tensor's elements in the format `to`, aligned for it: in the mapping itself if they are so already, else
+// in `copy`.
+const void* Elements(const std::byte* data, const Format& from, const Format& to, int64_t count,
                      std::vector<float>& copy) {
-  const bool aligned = reinterpret_cast<uintptr_t>(data) % DTypeBytes(dtype) == 0;
-  if (from == dtype && aligned) return data;
-  const auto bytes = count * static_cast<int64_t>(DTypeBytes(dtype));
+  const bool aligned = reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(to.block_bytes) == 0;
+  if (from == to && aligned) return data;
+  const int64_t bytes = to.Bytes(count);
   copy.resize(static_cast<size_t>((bytes + 3) / 4));
-  if (from == dtype) {
+  if (from == to) {
     std::memcpy(copy.data(), data, static_cast<size_t>(bytes));
   } else {
-    TM_CHECK(dtype == DType::kF32, "weights are only ever widened to f32");
-    ToFloat(data, from, count, copy.data());
+    TM_CHECK(to == DType::kF32, "weights are only ever widened to f32");
+    ToFloat(data, from.dtype, count, copy.data());
   }
   return copy.data();
 }
@@ -125,7 +125,7 @@ bool AllFinite(const std::byte* data, DType dtype, int64_t count) {
 
 Status CheckFinite(const WeightFiles::Found& found, const TensorSpec& spec) {
   const int64_t count = spec.rows * std::max<int64_t>(1, spec.columns);
-  if (AllFinite(found.file->Data(*found.tensor), *found.tensor->dtype, count)) return {};
+  if (AllFinite(found.file->Data(*found.tensor), found.tensor->format->dtype, count)) return {};
   return DataLoss(found.file->path() + ": tensor " + spec.name +
                   " holds values that are not finite (NaN or infinity)");
 }
@@ -164,20 +164,20 @@ Status Loader::CheckAll(const std::vector<WeightSpec>& specs) {
 
 Status Loader::Pack(const WeightSpec& spec, WeightHandle* to) {
   std::vector<WeightFiles::Found> found;
-  std::vector<DType> dtypes;
+  std::vector<Format> formats;
   for (const TensorSpec& part : spec.parts) {
     TM_ASSIGN_OR_RETURN(found.emplace_back(), files_.Find(part));
-    dtypes.push_back(*found.back().tensor->dtype);
+    formats.push_back(*found.back().tensor->format);
   }
-  const DType dtype = CommonDType(dtypes);
+  const Format format = CommonFormat(formats);
   std::vector<std::vector<float>> copies(spec.parts.size());
   std::vector<WeightRows> parts;
   for (size_t i = 0; i < spec.parts.size(); ++i) {
     const TensorSpec& part = spec.parts[i];
     TM_RETURN_IF_ERROR(CheckFinite(found[i], part));
-    const void* whole = Elements(found[i].file->Data(*found[i].tensor), dtypes[i], dtype,
+    const void* whole = Elements(found[i].file->Data(*found[i].tensor), formats[i], format,
                                  part.rows * part.columns, copies[i]);
-    parts.push_back(TakeSlice(whole, dtype, part));
+    parts.push_back(TakeSlice(whole, format, part));
   }
   const LinearSource source = {parts.data(), static_cast<int32_t>(parts.size()), InFeatures(spec.parts[0]),
                                spec.layout};
@@ -191,7 +191,7 @@ Status Loader::Pack(const WeightSpec& spec, WeightHandle* to) {
 Status Loader::CopyNorm(const WeightSpec& spec, float* host) {
   TM_ASSIGN_OR_RETURN(const WeightFiles::Found found, files_.Find(spec.parts[0]));
   TM_RETURN_IF_ERROR(CheckFinite(found, spec.parts[0]));
-  ToFloat(found.file->Data(*found.tensor), *found.tensor->dtype, spec.parts[0].rows, host);
+  ToFloat(found.file->Data(*found.tensor), found.tensor->format->dtype, spec.parts[0].rows, host);
   Done(spec.parts[0].name, found);
   return Status::Ok();
 }
@@ -268,13 +268,13 @@ std::vector<WeightSpec> ListWeights(const ModelConfig& config) {
   return specs;
 }
 
-WeightRows TakeSlice(const void* whole, DType dtype, const TensorSpec& spec) {
+WeightRows TakeSlice(const void* whole, const Format& format, const TensorSpec& spec) {
   const Slice& slice = spec.slice;
   const int64_t rows = slice.dim == 0 ? slice.end - slice.begin : spec.rows;
   const int64_t first = slice.dim == 0 ? slice.begin * spec.columns : slice.begin;  // element
   const auto* data = static_cast<const std::byte*>(whole);
-  if (data != nullptr) data += first * static_cast<int64_t>(DTypeBytes(dtype));
-  return {data, dtype, rows, spec.columns};
+  if (data != nullptr) data += format.Bytes(first);
+  return {data, format, rows, spec.columns};
 }
 
 StatusOr<WeightFiles> WeightFiles::Open(const ModelFolder& folder) {
@@ -324,23 +324,23 @@ StatusOr<WeightFiles::Found> WeightFiles::Find(const TensorSpec& spec) const {
     return InvalidArgument(where + " has shape " + ShapeText(found.tensor->shape) +
                            "; by the config it must be " + ShapeText(shape));
   }
-  if (!found.tensor->dtype) {
+  if (!found.tensor->format) {
     return Unimplemented(where + " has dtype " + found.tensor->dtype_name +
                          "; F32, BF16 and F16 can be read");
   }
   return found;
 }
 
-DType CommonDType(const std::vector<DType>& dtypes) {
+Format CommonFormat(const std::vector<Format>& formats) {
   const bool same =
-      std::all_of(dtypes.begin(), dtypes.end(), [&](DType dtype) { return dtype == dtypes[0]; });
-  return same ? dtypes[0] : DType::kF32;
+      std::all_of(formats.begin(), formats.end(), [&](const Format& format) { return format == formats[0]; });
+  return same ? formats[0] : DType::kF32;
 }
 
-int64_t WeightBytes(const WeightSpec& spec, DType dtype, const Backend& backend) {
-  if (spec.is_norm()) return NormStride(spec.parts[0].rows) * static_cast<int64_t>(sizeof(float));
+int64_t WeightBytes(const WeightSpec& spec, const Format& format, const Backend& backend) {
+  if (spec.is_norm()) return Format(DType::kF32).Bytes(NormStride(spec.parts[0].rows));
   std::vector<WeightRows> parts;
-  for (const TensorSpec& part : spec.parts) parts.push_back(TakeSlice(nullptr, dtype, part));
+  for (const TensorSpec& part : spec.parts) parts.push_back(TakeSlice(nullptr, format, part));
   return backend.PackedBytes(
       {parts.data(), static_cast<int32_t>(parts.size()), InFeatures(spec.parts[0]), spec.layout});
 }

@@ -2,7 +2,7 @@
 // Loading thread. ModelWeights owns what the backend gave it and gives it back at its end.
 //
 // Each matrix is one LinearSource: query, key and value rows stacked, gate and up interleaved as the backend
-// likes. Parts of one source that differ in dtype are widened to f32, which is exact. Norm vectors become
+// likes. Parts of one source that differ in format are widened to f32, which is exact. Norm vectors become
 // f32.
 #pragma once
 
@@ -69,7 +69,7 @@ struct WeightSpec {
 std::vector<WeightSpec> ListWeights(const ModelConfig& config);
 
 // The part of the tensor at `whole` ([spec.rows, spec.columns], contiguous) that its slice names.
-WeightRows TakeSlice(const void* whole, DType dtype, const TensorSpec& spec);
+WeightRows TakeSlice(const void* whole, const Format& format, const TensorSpec& spec);
 
 // The files of a folder, opened and their headers checked against each other.
 class WeightFiles {
@@ -93,11 +93,11 @@ class WeightFiles {
   std::map<std::string, Found> all_;
 };
 
-// dtype of a spec's packed source, given the dtypes of its parts.
-DType CommonDType(const std::vector<DType>& dtypes);
+// Format of a spec's packed source, given those of its parts.
+Format CommonFormat(const std::vector<Format>& formats);
 
-// Bytes that the spec takes in the backend when its parts have this dtype.
-int64_t WeightBytes(const WeightSpec& spec, DType dtype, const Backend& backend);
+// Bytes that the spec takes in the backend when its parts have this format.
+int64_t WeightBytes(const WeightSpec& spec, const Format& format, const Backend& backend);
 
 // The weights as the backend has them.
 class ModelWeights {

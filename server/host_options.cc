@@ -92,7 +92,7 @@ int64_t FreeMemoryBytes() {
 }
 
 KvOptions KvOptionsOf(const ServeConfig& config) {
-  return {.dtype = config.kv_dtype == "f32" ? DType::kF32 : DType::kBf16,
+  return {.format = config.kv_dtype == "f32" ? DType::kF32 : DType::kBf16,
           .page_size = static_cast<int32_t>(config.page_size)};
 }
 

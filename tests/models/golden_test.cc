@@ -65,7 +65,7 @@ Loaded Load(const std::string& name, const std::string& variant, DType kv_dtype,
   EXPECT_TRUE(backend.ok()) << backend.status();
   loaded.backend = std::move(backend).value();
   LoadOptions options;
-  options.kv.dtype = kv_dtype;
+  options.kv.format = kv_dtype;
   options.kv.page_size = page_size;
   auto model =
       LoadFolder(std::string(TRAMONTANE_SOURCE_DIR) + "/tests/golden/" + name, *loaded.backend, options);
