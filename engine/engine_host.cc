@@ -6,7 +6,7 @@
 #include "engine/backend_model_runner.h"
 #include "engine/engine_thread.h"
 #include "engine/signal.h"
-#include "models/model_table.h"
+#include "models/decoder.h"
 #include "models/tokenizer/load.h"
 
 namespace tramontane {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "models/model_table.h"
+#include "models/decoder.h"
 
 namespace tramontane {
 namespace {
@@ -44,12 +44,10 @@ StatusOr<MemoryPlan> PlanMemory(const OpenedModel& model, const Backend& backend
                                 int64_t memory_bytes) {
   const ModelConfig& config = model.config;
   const KvLayout& layout = model.kv_layout;
-  const ModelMaker* maker = FindModelMaker(config.architecture);
-  TM_CHECK(maker != nullptr, "%s has no maker", config.architecture.c_str());
   MemoryPlan plan;
   TM_RETURN_IF_ERROR(AddWeights(model, backend, plan));
   plan.workspace_bytes =
-      maker->activation_bytes(config, backend.info().activation_dtype, limits.max_tokens) +
+      ActivationBytes(config, backend.info().activation_dtype, limits.max_tokens) +
       int64_t{limits.max_logit_rows} * config.vocab_size * static_cast<int64_t>(sizeof(float)) +
       limits.step_buffer_bytes + backend.WorkspaceBytes(MaximaOf(config, limits));
   plan.page_bytes = layout.page_bytes();

@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "models/architecture.h"
 #include "models/files/built_in_files.h"
 #include "models/files/read_file.h"
 #include "models/json_file.h"
@@ -25,18 +26,6 @@ constexpr int64_t kMaxHeads = 4096;
 constexpr int64_t kMaxHeadDim = 1024;
 constexpr int64_t kMaxIntermediate = 1 << 20;
 constexpr int64_t kMaxPositions = 1 << 28;
-
-// The one list of what can be run. All of them are the same decoder; only the window's meaning differs.
-struct Architecture {
-  const char* name;        // in config.json's `architectures`
-  const char* model_type;  // in config.json
-  bool windowed;           // whether sliding_window means anything
-};
-constexpr Architecture kArchitectures[] = {
-    {"MistralForCausalLM", "mistral", true},
-    {"MinistralForCausalLM", "ministral", true},
-    {"LlamaForCausalLM", "llama", false},
-};
 
 // Keys that change the computation, each with the values (besides null) at which it does not. Any other value
 // is refused: passed over, it would give fluent garbage.
@@ -338,16 +327,16 @@ void CheckOtherKeys(KeyReader& in, std::vector<std::string>& warnings) {
   }
 }
 
-const Architecture* FindArchitecture(KeyReader& in, std::vector<std::string>& warnings) {
+const Architecture* ReadArchitecture(KeyReader& in, std::vector<std::string>& warnings) {
   std::string names;
-  for (const Architecture& known : kArchitectures)
+  for (const Architecture& known : Architectures())
     names += std::string(names.empty() ? "" : ", ") + known.name;
 
   const json& list = in.Get("architectures");
   const json& type = in.Get("model_type");
   const Architecture* found = nullptr;
   if (list.is_null()) {
-    for (const Architecture& known : kArchitectures) {
+    for (const Architecture& known : Architectures()) {
       if (type == known.model_type) found = &known;
     }
     if (found != nullptr) {
@@ -362,7 +351,7 @@ const Architecture* FindArchitecture(KeyReader& in, std::vector<std::string>& wa
     in.Wrong("architectures", list, "a list with one of " + names);
     return nullptr;
   }
-  for (const Architecture& known : kArchitectures) {
+  for (const Architecture& known : Architectures()) {
     if (list[0] == known.name) found = &known;
   }
   if (found == nullptr) {
@@ -586,7 +575,7 @@ StatusOr<ModelConfig> ParseHuggingFaceConfig(std::string_view text, std::string_
   TM_ASSIGN_OR_RETURN(const json object, ParseJsonObject(text, file));
   KeyReader in(object, file);
   ModelConfig config;
-  const Architecture* architecture = FindArchitecture(in, config.warnings);
+  const Architecture* architecture = ReadArchitecture(in, config.warnings);
   TM_RETURN_IF_ERROR(in.status());
 
   config.architecture = architecture->name;

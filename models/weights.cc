@@ -5,58 +5,19 @@
 #include <cstring>
 #include <set>
 
+#include "models/architecture.h"
+#include "models/block.h"
 #include "models/op_status.h"
 
 namespace tramontane {
 namespace {
 
-// Tensor names of a file layout. A layer's tensor is layer_prefix + number + suffix.
-struct TensorNames {
-  const char* embedding;
-  const char* final_norm;
-  const char* lm_head;
-  const char* layer_prefix;
-  const char* attention_norm;
-  const char* q;
-  const char* k;
-  const char* v;
-  const char* attention_out;
-  const char* mlp_norm;
-  const char* gate;
-  const char* up;
-  const char* down;
-};
-constexpr TensorNames kHuggingFaceNames = {
-    "model.embed_tokens.weight",
-    "model.norm.weight",
-    "lm_head.weight",
-    "model.layers.",
-    ".input_layernorm.weight",
-    ".self_attn.q_proj.weight",
-    ".self_attn.k_proj.weight",
-    ".self_attn.v_proj.weight",
-    ".self_attn.o_proj.weight",
-    ".post_attention_layernorm.weight",
-    ".mlp.gate_proj.weight",
-    ".mlp.up_proj.weight",
-    ".mlp.down_proj.weight",
-};
-constexpr TensorNames kMistralNames = {
-    "tok_embeddings.weight",   "norm.weight",          "output.weight",           "layers.",
-    ".attention_norm.weight",  ".attention.wq.weight", ".attention.wk.weight",    ".attention.wv.weight",
-    ".attention.wo.weight",    ".ffn_norm.weight",     ".feed_forward.w1.weight", ".feed_forward.w3.weight",
-    ".feed_forward.w2.weight",
-};
+constexpr TensorName kLayerPrefix = {"model.layers.", "layers."};
+constexpr TensorName kLmHead = {"lm_head.weight", "output.weight"};
 
-const TensorNames& NamesOf(const ModelConfig& config) {
-  return config.layout == FolderLayout::kHuggingFace ? kHuggingFaceNames : kMistralNames;
+std::string NameIn(FolderLayout layout, const TensorName& name) {
+  return layout == FolderLayout::kHuggingFace ? name.hugging_face : name.mistral;
 }
-
-TensorSpec Matrix(std::string name, int64_t rows, int64_t columns) {
-  return {std::move(name), rows, columns, {0, 0, rows}};
-}
-
-TensorSpec Vector(std::string name, int64_t length) { return {std::move(name), length, 0, {0, 0, length}}; }
 
 // Width of one norm vector in the shared allocation: rows stay 64-byte aligned.
 int64_t NormStride(int64_t length) { return (length + 15) / 16 * 16; }
@@ -205,7 +166,7 @@ void Loader::Done(const std::string& name, const WeightFiles::Found& found) {
 
 // Whether `name` lies in a layer that the model runs.
 bool InsideALayer(const std::string& name, const ModelConfig& config) {
-  const std::string_view prefix = NamesOf(config).layer_prefix;
+  const std::string prefix = NameIn(config.layout, kLayerPrefix);
   if (!name.starts_with(prefix)) return false;
   int32_t layer = -1;
   std::from_chars(name.data() + prefix.size(), name.data() + name.size(), layer);
@@ -218,7 +179,7 @@ Status CheckLeftOver(const WeightFiles& files, const std::set<std::string>& used
   for (const auto& [name, found] : files.all()) {
     // Rotary frequencies that old releases stored follow from rope_theta.
     if (used.count(name) != 0 || name.ends_with(".inv_freq") || name == "rope.freqs") continue;
-    if (config.tied_embeddings && name == NamesOf(config).lm_head) continue;
+    if (config.tied_embeddings && name == NameIn(config.layout, kLmHead)) continue;
     if (InsideALayer(name, config)) {
       return Unimplemented(found.file->path() + ": tensor " + name +
                            " is no part of this architecture: leaving it out would change the computation");
@@ -236,36 +197,41 @@ Status CheckLeftOver(const WeightFiles& files, const std::set<std::string>& used
 
 }  // namespace
 
-std::vector<WeightSpec> ListWeights(const ModelConfig& config) {
-  const TensorNames& names = NamesOf(config);
-  const int64_t hidden = config.hidden_size;
-  const int64_t queries = int64_t{config.heads} * config.head_dim;
-  const int64_t keys = int64_t{config.kv_heads} * config.head_dim;
-  const int64_t intermediate = config.intermediate_size;
-  std::vector<WeightSpec> specs;
-  const auto add = [&](WeightKey key, std::vector<TensorSpec> parts,
-                       LinearLayout layout = LinearLayout::kStacked) {
-    specs.push_back({key, std::move(parts), layout});
-  };
+std::string WeightList::NameOf(const WeightKey& key, const TensorName& name) const {
+  const std::string tensor = NameIn(config_.layout, name);
+  if (key.layer == kNoLayer) return tensor;
+  return NameIn(config_.layout, kLayerPrefix) + std::to_string(key.layer) + tensor;
+}
 
-  add({WeightRole::kEmbedding}, {Matrix(names.embedding, config.vocab_size, hidden)});
-  for (int32_t i = 0; i < config.layers; ++i) {
-    const auto name = [&](const char* suffix) { return names.layer_prefix + std::to_string(i) + suffix; };
-    add({WeightRole::kAttentionNorm, i}, {Vector(name(names.attention_norm), hidden)});
-    add({WeightRole::kQkv, i}, {Matrix(name(names.q), queries, hidden), Matrix(name(names.k), keys, hidden),
-                                Matrix(name(names.v), keys, hidden)});
-    add({WeightRole::kAttentionOut, i}, {Matrix(name(names.attention_out), hidden, queries)});
-    add({WeightRole::kMlpNorm, i}, {Vector(name(names.mlp_norm), hidden)});
-    add({WeightRole::kGateUp, i},
-        {Matrix(name(names.gate), intermediate, hidden), Matrix(name(names.up), intermediate, hidden)},
-        LinearLayout::kGateUp);
-    add({WeightRole::kDown, i}, {Matrix(name(names.down), hidden, intermediate)});
+void WeightList::AddNorm(WeightKey key, const TensorName& name, int64_t length) {
+  specs_.push_back({key, {{NameOf(key, name), length, 0, {0, 0, length}}}});
+}
+
+void WeightList::AddMatrix(WeightKey key, const std::vector<MatrixPart>& parts, int64_t columns,
+                           LinearLayout layout) {
+  WeightSpec& spec = specs_.emplace_back();
+  spec.key = key;
+  spec.layout = layout;
+  for (const MatrixPart& part : parts) {
+    spec.parts.push_back({NameOf(key, part.name), part.rows, columns, {0, 0, part.rows}});
   }
-  add({WeightRole::kFinalNorm}, {Vector(names.final_norm, hidden)});
+}
+
+std::vector<WeightSpec> ListWeights(const ModelConfig& config) {
+  WeightList list(config);
+  list.AddMatrix({WeightRole::kEmbedding},
+                 {{{"model.embed_tokens.weight", "tok_embeddings.weight"}, config.vocab_size}},
+                 config.hidden_size);
+  for (int32_t layer = 0; layer < config.layers; ++layer) {
+    for (const BlockKind* kind : FindArchitecture(config.architecture).blocks) {
+      kind->list_weights(config, layer, list);
+    }
+  }
+  list.AddNorm({WeightRole::kFinalNorm}, {"model.norm.weight", "norm.weight"}, config.hidden_size);
   if (!config.tied_embeddings) {
-    add({WeightRole::kLmHead}, {Matrix(names.lm_head, config.vocab_size, hidden)});
+    list.AddMatrix({WeightRole::kLmHead}, {{kLmHead, config.vocab_size}}, config.hidden_size);
   }
-  return specs;
+  return list.Take();
 }
 
 WeightRows TakeSlice(const void* whole, const Format& format, const TensorSpec& spec) {

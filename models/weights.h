@@ -34,9 +34,11 @@ enum class WeightRole : int32_t {
   kLmHead,         // [vocab, hidden]; absent where the embedding is tied
 };
 
+inline constexpr int32_t kNoLayer = -1;
+
 struct WeightKey {
   WeightRole role = WeightRole::kEmbedding;
-  int32_t layer = 0;  // 0 for what is there once
+  int32_t layer = kNoLayer;  // none for what is there once
 
   friend auto operator<=>(const WeightKey&, const WeightKey&) = default;
 };
@@ -63,6 +65,35 @@ struct WeightSpec {
   LinearLayout layout = LinearLayout::kStacked;
 
   bool is_norm() const { return parts[0].columns == 0; }
+};
+
+// A tensor's name in each layout of files; of one in a layer, what follows the layer's number.
+struct TensorName {
+  const char* hugging_face;
+  const char* mistral;
+};
+
+// One of the tensors that are packed together.
+struct MatrixPart {
+  TensorName name;
+  int64_t rows = 0;
+};
+
+// A list in the making: whoever runs a weight names its tensors, whole.
+class WeightList {
+ public:
+  explicit WeightList(const ModelConfig& config) : config_(config) {}
+
+  void AddNorm(WeightKey key, const TensorName& name, int64_t length);
+  void AddMatrix(WeightKey key, const std::vector<MatrixPart>& parts, int64_t columns,
+                 LinearLayout layout = LinearLayout::kStacked);
+  std::vector<WeightSpec> Take() { return std::move(specs_); }
+
+ private:
+  std::string NameOf(const WeightKey& key, const TensorName& name) const;
+
+  const ModelConfig& config_;
+  std::vector<WeightSpec> specs_;
 };
 
 // Every weight of the model, in the order in which it is loaded.
@@ -113,8 +144,10 @@ class ModelWeights {
               ModelConfig& config);
 
   // REQUIRES: loaded, and of the list.
-  WeightHandle matrix(WeightRole role, int32_t layer = 0) const { return matrices_.at({role, layer}); }
-  const float* norm(WeightRole role, int32_t layer = 0) const { return norms_.at({role, layer}); }  // device
+  WeightHandle matrix(WeightRole role, int32_t layer = kNoLayer) const { return matrices_.at({role, layer}); }
+  const float* norm(WeightRole role, int32_t layer = kNoLayer) const {
+    return norms_.at({role, layer});
+  }  // device
 
  private:
   Backend& backend_;

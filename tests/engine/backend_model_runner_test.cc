@@ -8,8 +8,8 @@
 
 #include "engine/engine_host.h"
 #include "kernels/cpu/cpu_backend.h"
+#include "models/decoder.h"
 #include "models/memory_plan.h"
-#include "models/model_table.h"
 #include "tests/support/counting_backend.h"
 #include "tests/support/in_process_engine.h"
 #include "tests/support/temp_folder.h"

@@ -361,6 +361,22 @@ TEST_F(WeightsTest, AForwardPassIsSixOpsALayer) {
   EXPECT_EQ(counting.attentions, model_.layers);
 }
 
+// Attention and feed-forward each end by adding to the residual stream, and nothing else writes to it.
+TEST_F(WeightsTest, EachBlockAddsToTheResidualStreamOnce) {
+  model_.WriteMistral(folder_);
+  CountingBackend counting(*backend_);
+  auto loaded = LoadFolder(folder_.path(), counting, {});
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  ModelDriver driver(**loaded, counting, {});
+  driver.Step({{driver.AddSequence(), {1, 2, 3}}});
+  std::string expected = "et";
+  for (int32_t layer = 0; layer < model_.layers; ++layer)
+    expected +=
+        "lra+"
+        "l+";
+  EXPECT_EQ(counting.ops, expected + "l") << "and the logits";
+}
+
 TEST(TakeSlice, NamesRowsOrColumnsOfTheWhole) {
   std::vector<float> matrix(6 * 4);
   for (size_t i = 0; i < matrix.size(); ++i) matrix[i] = static_cast<float>(i);

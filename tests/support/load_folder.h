@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "models/model_table.h"
+#include "models/decoder.h"
 
 namespace tramontane {
 
