@@ -20,7 +20,7 @@ enum class FolderLayout {
 };
 
 struct ModelConfig {
-  std::string architecture;  // a row of the table in model_config.cc: "MistralForCausalLM", ...
+  std::string architecture;  // a row of the table in architecture.cc: "MistralForCausalLM", ...
   FolderLayout layout = FolderLayout::kHuggingFace;
   int32_t vocab_size = 0;
   int32_t hidden_size = 0;
