@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "kernels/core/utf8.h"
-#include "models/tokenizer/json_schema.h"
 #include "models/tokenizer/python_json.h"
 
 namespace tramontane {
@@ -338,9 +337,6 @@ StatusOr<std::string> ToolsJson(std::span<const ToolDefinition> tools) {
     if (!parameters.ok()) return InvalidArgument(label + ".parameters: " + parameters.status().message());
     if (parameters->kind != JsonValue::Kind::kObject) {
       return InvalidArgument(label + ".parameters: not a JSON object");
-    }
-    if (const Status status = CheckJsonSchema(*parameters); !status.ok()) {
-      return InvalidArgument(label + ".parameters: not a JSON Schema: " + status.message());
     }
     json += json.empty() ? "[" : ", ";
     json += "{\"type\": \"function\", \"function\": {\"name\": ";

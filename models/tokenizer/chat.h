@@ -10,7 +10,8 @@
 //   - an assistant's message with neither content nor calls is left out;
 //   - content beside calls, in one message or in neighbours: before v7 the calls win, the text is left out;
 //   - a system message after an answer or a result: in v7 at its place, before v7 part of the system prompt
-//     (refused there after the last answer, where nothing is left to answer).
+//     (refused there after the last answer, where nothing is left to answer);
+//   - a tool's parameters that are an object and no sound JSON Schema: shown to the model as they are.
 #pragma once
 
 #include <cstdint>
@@ -50,7 +51,7 @@ struct ChatMessage {
 struct ToolDefinition {
   std::string name;
   std::string description;
-  std::string parameters_json;  // a JSON Schema (draft 7), an object; "" counts as "{}"
+  std::string parameters_json;  // a JSON Schema: checked to be an object, no more; "" counts as "{}"
 };
 
 struct ChatOptions {

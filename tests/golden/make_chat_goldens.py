@@ -18,6 +18,7 @@ import tempfile
 import warnings
 from pathlib import Path
 
+from jsonschema import Draft7Validator
 from mistral_common.protocol.instruct.messages import AssistantMessage, SystemMessage, ToolMessage, UserMessage
 from mistral_common.protocol.instruct.request import ChatCompletionRequest
 from mistral_common.protocol.instruct.tool_calls import Function, FunctionCall, Tool, ToolCall
@@ -209,6 +210,17 @@ def has_place_for_system_messages(chat: dict, version: int) -> bool:
     return not kept or kept[-1]["role"] != "assistant" or kept[-1].get("prefix", False)
 
 
+class AnySchema:
+    """While it lasts, a tool's parameters are not checked to be a sound JSON Schema."""
+
+    def __enter__(self) -> None:
+        self.original = Draft7Validator.check_schema
+        Draft7Validator.check_schema = lambda schema: None
+
+    def __exit__(self, *_: object) -> None:
+        Draft7Validator.check_schema = self.original
+
+
 class AnyPlaceForSystemMessages:
     """While it lasts, a system message may follow any other; a result still follows a call or a result."""
 
@@ -236,7 +248,7 @@ def render(tokenizer: MistralTokenizer, chat: dict, version: int) -> dict:
     if not has_place_for_system_messages(instead, version):
         return {"rejected": True}
     try:
-        with AnyPlaceForSystemMessages():
+        with AnyPlaceForSystemMessages(), AnySchema():
             result = tokenizer.encode_chat_completion(to_request(instead))
     except Exception:
         return {"rejected": True}
