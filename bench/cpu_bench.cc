@@ -29,6 +29,7 @@
 #include "kernels/core/check.h"
 #include "kernels/cpu/thread_pool.h"
 #include "models/model.h"
+#include "tests/support/load_folder.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/tiny_model.h"
 
@@ -237,12 +238,11 @@ class Bench {
         options_.dtype == DType::kF32 ? static_cast<const void*>(floats.data()) : halves.data();
     const bool gate_up = shape.epilogue == Epilogue::kSwiGlu;
     const int64_t part_rows = gate_up ? shape.out_features / 2 : shape.out_features;
-    const int64_t part_bytes =
-        part_rows * shape.in_features * static_cast<int64_t>(DTypeBytes(options_.dtype));
+    const int64_t part_bytes = Format(options_.dtype).Bytes(part_rows * shape.in_features);
     const WeightRows parts[] = {
-        {.data = data, .dtype = options_.dtype, .rows = part_rows, .row_stride = shape.in_features},
+        {.data = data, .format = options_.dtype, .rows = part_rows, .row_stride = shape.in_features},
         {.data = static_cast<const std::byte*>(data) + part_bytes,
-         .dtype = options_.dtype,
+         .format = options_.dtype,
          .rows = part_rows,
          .row_stride = shape.in_features}};
     const LinearSource source = {.parts = parts,
@@ -377,7 +377,7 @@ class Bench {
 
   // One sequence: a prompt of kMaxRows tokens in one step, and the token after it.
   void RunModel(const ModelShape& shape, const std::string& folder) {
-    auto model = LoadModel(folder, *backend_, {.kv = {}});
+    auto model = LoadFolder(folder, *backend_, {.kv = {}});
     if (!model.ok()) {
       std::printf("  %-8s %s\n", shape.name, model.status().ToString().c_str());
       return;

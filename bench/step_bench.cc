@@ -80,7 +80,7 @@ Percentiles Measure(int32_t sequences, int64_t steps, Sampling sampling) {
   std::vector<double> step_us;
   while (static_cast<int64_t>(step_us.size()) < steps / 2) {
     const int64_t begin_ns = clock.NowNs();
-    const bool stepped = engine.Step();
+    const bool stepped = engine.Step() == StepOutcome::kWorked;
     const int64_t end_ns = clock.NowNs();
     if (stepped) {
       step_us.push_back(static_cast<double>(end_ns - begin_ns) * 1e-3);

@@ -17,11 +17,6 @@ int64_t MaxAdjusts(const EngineLimits& limits, int32_t vocab_size) {
   return std::max<int64_t>(vocab_size, int64_t{1024} * limits.max_logit_rows);
 }
 
-// Of one step in either lane.
-int32_t MaxTokens(const EngineLimits& limits) {
-  return std::max(limits.max_step_tokens, limits.max_sequences);
-}
-
 // Every sequence may be sampled or every token of a step scored, or a mixture.
 int64_t MaxLogitRows(const EngineLimits& limits) {
   return int64_t{limits.max_sequences} + limits.max_step_tokens;
@@ -92,7 +87,7 @@ BackendModelRunner::~BackendModelRunner() {
 
 Status BackendModelRunner::Allocate() {
   const int32_t vocab_size = model_.config().vocab_size;
-  TM_RETURN_IF_ERROR(model_.Reserve(MaxTokens(limits_), limits_.max_sequences, limits_.max_logit_rows));
+  TM_RETURN_IF_ERROR(model_.Reserve(limits_.max_tokens(), limits_.max_sequences, limits_.max_logit_rows));
   batch_ = static_cast<std::byte*>(backend_.Allocate(builder_.max_bytes()));
   if (batch_ == nullptr) return NoStepBuffer(builder_.max_bytes());
   for (OpenStep& step : steps_) {

@@ -42,10 +42,6 @@ int64_t BytesOf(const Room& room) {
   return bytes;
 }
 
-int32_t MaxTokens(const EngineLimits& limits) {
-  return std::max(limits.max_step_tokens, limits.max_sequences);
-}
-
 // Position after the row's last one, and the table entries that hold positions below it. (With steps in
 // flight a table may already reach further.)
 int64_t EndOf(const StepRow& row) { return row.start + row.count; }
@@ -182,8 +178,8 @@ AdvanceParams PackAdvance(const StepPlan& plan, std::span<const int32_t> records
 BatchBuilder::BatchBuilder(const KvLayout& layout, const EngineLimits& limits, int64_t context)
     : layout_(layout),
       context_(context),
-      ahead_(int64_t{MaxTokens(limits)} * limits.steps_in_flight),
-      max_bytes_(BytesOf(RoomFor(limits.max_sequences, MaxTokens(limits), layout, context, ahead_))),
+      ahead_(int64_t{limits.max_tokens()} * limits.steps_in_flight),
+      max_bytes_(BytesOf(RoomFor(limits.max_sequences, limits.max_tokens(), layout, context, ahead_))),
       groups_(layout.groups.size()) {}
 
 PackedBatch BatchBuilder::Build(const StepPlan& plan, std::span<const int32_t> records_in_flight,

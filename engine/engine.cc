@@ -117,7 +117,7 @@ class Engine::Impl {
   const KvLayout& kv_layout() const { return model_.kv_layout; }
 
   // ---- engine thread ----------------------------------------------------------------------------
-  bool Step();
+  StepOutcome Step();
   void WaitForWork(int64_t timeout_ns) { wake_.Wait(timeout_ns); }
 
  private:
@@ -285,24 +285,26 @@ EngineLoad Engine::Impl::Load() const {
 
 // ---- the step -----------------------------------------------------------------------------------
 
-bool Engine::Impl::Step() {
+StepOutcome Engine::Impl::Step() {
   step_output_ = output_.Back();
-  if (step_output_ == nullptr) return false;
+  if (step_output_ == nullptr) return StepOutcome::kNoRoom;
   now_ns_ = clock_.NowNs();
   Drain();
   Reap();
-  if (lost_.load(std::memory_order_relaxed)) return Publish();
+  if (lost_.load(std::memory_order_relaxed)) {
+    return Publish() ? StepOutcome::kWorked : StepOutcome::kNothingToDo;
+  }
   StepPlan plan = Plan();
   const bool worked = plan.lane != Lane::kIdle || !in_flight_.empty();
   if (!worked && !held_.empty()) {
     wake_.Wait(limits_.max_constraint_step_ns);  // then look again who was cancelled, or is out of time
     Publish();
-    return true;
+    return StepOutcome::kWorked;
   }
   const Status status = Run(std::move(plan));
   if (!status.ok()) LoseDevice(status);
   if (worked) stepped_ns_.store(clock_.NowNs(), std::memory_order_relaxed);
-  return Publish() || worked;
+  return Publish() || worked ? StepOutcome::kWorked : StepOutcome::kNothingToDo;
 }
 
 // One step in flight: Forward, Sample, Collect, Apply of the plan. Two: while the device computes the plan,
@@ -727,7 +729,7 @@ Engine::~Engine() = default;
 StatusOr<std::shared_ptr<TokenStream>> Engine::Submit(Request request, std::function<void()> on_ready) {
   return impl_->Submit(std::move(request), std::move(on_ready));
 }
-bool Engine::Step() { return impl_->Step(); }
+StepOutcome Engine::Step() { return impl_->Step(); }
 void Engine::WaitForWork(int64_t timeout_ns) { impl_->WaitForWork(timeout_ns); }
 void Engine::Wake() { impl_->Wake(); }
 bool Engine::idle() const { return impl_->idle(); }

@@ -46,6 +46,12 @@ struct EngineLoad {
   int64_t finished_requests = 0, cancelled_requests = 0, failed_rows = 0;
 };
 
+enum class StepOutcome {
+  kWorked,
+  kNothingToDo,
+  kNoRoom,  // in the output queue: the output thread is behind. Nothing was done
+};
+
 class Engine {
  public:
   // `tokenizer` may be null: then there is no text and no stop strings (benchmarks). All borrowed, outlive
@@ -59,9 +65,8 @@ class Engine {
   // told on; whoever cares keeps them distinct.
   StatusOr<std::shared_ptr<TokenStream>> Submit(Request request, std::function<void()> on_ready);
 
-  // One step: Drain, Reap, Plan, Forward, Sample, Collect, Apply, Publish. False when there was nothing to
-  // do, or no room in the output queue.
-  bool Step();
+  // One step: Drain, Reap, Plan, Forward, Sample, Collect, Apply, Publish.
+  StepOutcome Step();
 
   // Blocks until there may be work (a submission, room in the output queue, Wake) or the time is over; a time
   // below 0 never is.

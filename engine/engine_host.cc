@@ -5,7 +5,8 @@
 
 #include "engine/backend_model_runner.h"
 #include "engine/engine_thread.h"
-#include "engine/kv_cache.h"
+#include "engine/signal.h"
+#include "models/decoder.h"
 #include "models/tokenizer/load.h"
 
 namespace tramontane {
@@ -46,38 +47,43 @@ Status WarmUp(const EngineLimits& limits, const EngineModel& model, ModelRunner&
       std::min<int64_t>(2, limits.context - static_cast<int64_t>(request.prompt.size()));
   request.stopping.ignore_eos = true;
   TM_ASSIGN_OR_RETURN(const std::shared_ptr<TokenStream> stream, engine.Submit(std::move(request), nullptr));
-  while (engine.Step()) {
+  for (StepOutcome step = engine.Step(); step != StepOutcome::kNothingToDo; step = engine.Step()) {
+    if (step == StepOutcome::kNoRoom) engine.WaitForWork(Signal::kForever);  // the output thread is behind
   }
   TM_RETURN_IF_ERROR(engine.fatal());
   if (engine.Load().failed_rows == 0) return {};
   return DataLoss("the model's logits are not finite: its weights are damaged, or those of another config");
 }
 
+// What is asked for, before anything is computed from it; what 0 leaves open is decided, and checked, later.
+Status CheckAsked(EngineLimits asked) {
+  if (asked.context <= 0) asked.context = 1;
+  if (asked.pool_pages <= 0) asked.pool_pages = 1;
+  return asked.Validate();
+}
+
 }  // namespace
 
-StatusOr<EngineHostPlan> PlanEngineHost(const std::string& folder, const ModelConfig& config,
-                                        const Backend& backend, const EngineHostOptions& options) {
+StatusOr<EngineHostPlan> PlanEngineHost(const OpenedModel& model, const Backend& backend,
+                                        const EngineHostOptions& options) {
   EngineHostPlan plan;
+  plan.layout = model.kv_layout;
   plan.limits = options.limits;
-  plan.limits.steps_in_flight = backend.info().asynchronous != 0 ? 2 : 1;
-  KvFormat format;
-  format.dtype = options.kv_dtype;
-  format.kv_heads = config.kv_heads;
-  format.head_dim = config.head_dim;
-  format.page_size = options.limits.page_size;
-  plan.layout = MakeKvLayout(config.window, format);
+  plan.limits.page_size = plan.layout.format.page_size;
+  plan.limits.steps_in_flight = backend.info().asynchronous != 0 ? kMaxStepsInFlight : 1;
+  TM_RETURN_IF_ERROR(CheckAsked(plan.limits));
   PlanLimits sizes;
-  sizes.max_tokens = std::max(options.limits.max_step_tokens, options.limits.max_sequences);
-  sizes.max_sequences = options.limits.max_sequences;
-  sizes.max_logit_rows = options.limits.max_logit_rows;
-  sizes.step_buffer_bytes = BackendModelRunner::BufferBytes(plan.layout, plan.limits, config);
-  TM_ASSIGN_OR_RETURN(plan.memory,
-                      PlanMemory(folder, config, plan.layout, backend, sizes, options.memory_bytes));
+  sizes.max_tokens = plan.limits.max_tokens();
+  sizes.max_sequences = plan.limits.max_sequences;
+  sizes.max_logit_rows = plan.limits.max_logit_rows;
+  sizes.max_step_tokens = plan.limits.max_step_tokens;
+  sizes.step_buffer_bytes = BackendModelRunner::BufferBytes(plan.layout, plan.limits, model.config);
+  TM_ASSIGN_OR_RETURN(plan.memory, PlanMemory(model, backend, sizes, options.memory_bytes));
 
   const auto at_most = [](int64_t asked, int64_t most) { return asked > 0 ? std::min(asked, most) : most; };
   plan.limits.pool_pages = at_most(plan.limits.pool_pages, plan.memory.pool_pages);
-  const int64_t fits = ContextThatFits(plan.layout, plan.limits.pool_pages, plan.limits);
-  plan.limits.context = at_most(plan.limits.context, std::min(config.context, fits));
+  const int64_t fits = ContextThatFits(plan.layout, plan.limits.pool_pages, plan.limits.max_step_tokens);
+  plan.limits.context = at_most(plan.limits.context, std::min(model.config.context, fits));
   TM_RETURN_IF_ERROR(plan.limits.Validate());
   return plan;
 }
@@ -104,14 +110,13 @@ struct EngineHost::Impl {
   EngineThread thread;
 };
 
-StatusOr<std::unique_ptr<EngineHost>> EngineHost::Start(const std::string& folder, Backend& backend,
+StatusOr<std::unique_ptr<EngineHost>> EngineHost::Start(OpenedModel opened, Backend& backend,
                                                         const EngineHostOptions& options,
                                                         const Clock& clock) {
-  TM_ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(folder));
-  TM_ASSIGN_OR_RETURN(EngineHostPlan plan, PlanEngineHost(folder, config, backend, options));
+  const std::string folder = opened.folder.path;
+  TM_ASSIGN_OR_RETURN(EngineHostPlan plan, PlanEngineHost(opened, backend, options));
   TM_ASSIGN_OR_RETURN(std::unique_ptr<const Tokenizer> tokenizer, LoadTokenizer(folder));
-  TM_ASSIGN_OR_RETURN(std::unique_ptr<Model> model,
-                      LoadModel(folder, backend, {plan.layout.format, options.progress}));
+  TM_ASSIGN_OR_RETURN(std::unique_ptr<Model> model, LoadModel(std::move(opened), backend, options.progress));
   TM_ASSIGN_OR_RETURN(PoolMemory pool, AllocatePool(backend, plan));
   TM_ASSIGN_OR_RETURN(std::unique_ptr<BackendModelRunner> runner,
                       BackendModelRunner::Create(backend, *model, plan.limits, pool.get()));

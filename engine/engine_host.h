@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
 
 #include "engine/clock.h"
 #include "engine/engine.h"
@@ -15,36 +14,36 @@
 #include "models/kv_layout.h"
 #include "models/memory_plan.h"
 #include "models/model.h"
-#include "models/model_config.h"
+#include "models/opened_model.h"
 #include "models/tokenizer/tokenizer.h"
 
 namespace tramontane {
 
 struct EngineHostOptions {
   int64_t memory_bytes = 0;  // weights, workspace and pages together
-  DType kv_dtype = DType::kBf16;
-  // context and pool_pages 0: as much as the memory holds; else at most that. steps_in_flight is the
-  // backend's.
+  // context and pool_pages 0: as much as the memory holds; else at most that. page_size is that of the opened
+  // model, steps_in_flight the backend's.
   EngineLimits limits;
   LoadProgress progress;  // may be null
 };
 
 // The memory and the limits a host would run with.
 struct EngineHostPlan {
-  KvLayout layout;
+  KvLayout layout;  // of the opened model
   MemoryPlan memory;
   EngineLimits limits;  // context and pool_pages decided
 };
 
-// Before anything is allocated: from the config and file headers alone.
-StatusOr<EngineHostPlan> PlanEngineHost(const std::string& folder, const ModelConfig& config,
-                                        const Backend& backend, const EngineHostOptions& options);
+// Before anything is allocated: from the config and file headers alone. Limits out of their bounds are
+// INVALID_ARGUMENT, naming each.
+StatusOr<EngineHostPlan> PlanEngineHost(const OpenedModel& model, const Backend& backend,
+                                        const EngineHostOptions& options);
 
 class EngineHost {
  public:
-  // Loads, plans, allocates, warms up (one prefill and one decode) and starts the engine thread. `backend`
+  // Plans, loads, allocates, warms up (one prefill and one decode) and starts the engine thread. `backend`
   // and `clock` are borrowed.
-  static StatusOr<std::unique_ptr<EngineHost>> Start(const std::string& folder, Backend& backend,
+  static StatusOr<std::unique_ptr<EngineHost>> Start(OpenedModel opened, Backend& backend,
                                                      const EngineHostOptions& options, const Clock& clock);
   ~EngineHost();  // ends what still runs with UNAVAILABLE
 

@@ -14,7 +14,7 @@ EngineThread::~EngineThread() {
 
 void EngineThread::Run() {
   while (!stopping_.load(std::memory_order_acquire)) {
-    if (!engine_.Step()) engine_.WaitForWork(Signal::kForever);
+    if (engine_.Step() != StepOutcome::kWorked) engine_.WaitForWork(Signal::kForever);
   }
 }
 

@@ -118,19 +118,4 @@ void KvCache::Release(size_t group, PageId page) {
   if (pool_.Release(page)) --held_pages_of_group_[group];
 }
 
-int64_t ContextThatFits(const KvLayout& layout, int64_t pool_pages, const EngineLimits& limits) {
-  const int64_t ahead = LeastChunk(layout, limits);
-  int64_t fits = 0;
-  int64_t too_many = kMaxContext + 1;
-  while (too_many - fits > 1) {
-    const int64_t tokens = fits + (too_many - fits) / 2;
-    (layout.PagesForSequence(tokens, ahead) <= pool_pages ? fits : too_many) = tokens;
-  }
-  return fits;
-}
-
-int64_t LeastChunk(const KvLayout& layout, const EngineLimits& limits) {
-  return std::min<int64_t>(layout.format.page_size, limits.max_step_tokens);
-}
-
 }  // namespace tramontane

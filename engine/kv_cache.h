@@ -80,12 +80,4 @@ class KvCache {
   std::vector<int64_t> held_pages_of_group_;
 };
 
-// The largest context one sequence can reach when it has the whole pool: windowed groups at their bound with
-// a chunk of one page, the least that a lone sequence is ever given. Chunks only shrink to that where the
-// pool is short. At most kMaxContext; 0 when the pool holds nothing.
-int64_t ContextThatFits(const KvLayout& layout, int64_t pool_pages, const EngineLimits& limits);
-
-// The `ahead` of ContextThatFits.
-int64_t LeastChunk(const KvLayout& layout, const EngineLimits& limits);
-
 }  // namespace tramontane

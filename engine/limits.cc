@@ -2,6 +2,8 @@
 
 #include <vector>
 
+#include "models/kv_layout.h"
+
 namespace tramontane {
 namespace {
 
@@ -30,9 +32,10 @@ std::vector<Bound> Bounds(const EngineLimits& limits) {
       {"max_forced_prefix_ids", limits.max_forced_prefix_ids, 0, 1 << 10,
        "more are refused, INVALID_ARGUMENT"},
       {"max_sequences", limits.max_sequences, 1, 1 << 16, "later requests wait in order"},
-      {"page_size", limits.page_size, 1, 1 << 10, "a sequence takes another page"},
+      {"page_size", limits.page_size, 1, kMaxPageSize, "a sequence takes another page"},
       {"pool_pages", limits.pool_pages, 1, INT32_MAX, "the youngest sequence is preempted and recomputed"},
-      {"steps_in_flight", limits.steps_in_flight, 1, 8, "the next plan waits for the oldest step"},
+      {"steps_in_flight", limits.steps_in_flight, 1, kMaxStepsInFlight,
+       "the next plan waits for the oldest step"},
       {"max_step_tokens", limits.max_step_tokens, 1, 1 << 20, "the rest of a prompt waits for the next step"},
       {"max_step_cost", limits.max_step_cost, 0, 1 << 30,
        "the rest of a prompt waits for the next step (0: twice max_step_tokens)"},

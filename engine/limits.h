@@ -9,6 +9,9 @@
 
 namespace tramontane {
 
+// A plan is made while the one before it is computed, and then that one is collected: see engine/README.md.
+inline constexpr int32_t kMaxStepsInFlight = 2;
+
 struct EngineLimits {
   // ---- the door (any breach is refused at once, naming the field) -------------------------------
   int32_t max_queued_requests = 2048;             // not yet running; one more: RESOURCE_EXHAUSTED
@@ -46,14 +49,13 @@ struct EngineLimits {
   int32_t output_queue_steps =
       64;  // steps whose results may wait for the output thread; full: the engine waits
 
+  // Of one step in either lane.
+  int32_t max_tokens() const { return max_step_tokens > max_sequences ? max_step_tokens : max_sequences; }
   int64_t step_cost() const { return max_step_cost > 0 ? max_step_cost : int64_t{2} * max_step_tokens; }
 
   // Every breach at once, one line each; OK when sound.
   Status Validate() const;
   std::string ToString() const;  // one "name = value: what happens when it is reached" line per bound
 };
-
-// Positions are at most this: page tables on a device hold them in 32 bits, and a prompt's cost fits 64 bits.
-inline constexpr int64_t kMaxContext = int64_t{1} << 26;
 
 }  // namespace tramontane

@@ -37,10 +37,10 @@ StepRow* FindRow(StepPlan* plan, const Sequence* sequence) {
 Scheduler::Scheduler(const EngineLimits& limits, const KvLayout& layout)
     : limits_(limits),
       cost_(layout, limits.attended_keys_per_token),
-      least_chunk_(LeastChunk(layout, limits)),
+      least_chunk_(LeastChunk(layout, limits.max_step_tokens)),
       cache_(layout, limits.pool_pages),
       free_slots_(limits.max_sequences) {
-  TM_CHECK(limits.context <= ContextThatFits(layout, limits.pool_pages, limits),
+  TM_CHECK(limits.context <= ContextThatFits(layout, limits.pool_pages, limits.max_step_tokens),
            "a context of %lld tokens does not fit %lld pages", static_cast<long long>(limits.context),
            static_cast<long long>(limits.pool_pages));
 }

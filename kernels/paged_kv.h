@@ -18,7 +18,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/core/dtype.h"
+#include "kernels/core/format.h"
 
 namespace tramontane {
 
@@ -26,42 +26,57 @@ enum class KvOrder : int32_t { kHnd = 0, kNhd = 1 };
 
 // The shape of one layer's part of a page.
 struct KvFormat {
-  DType dtype = DType::kBf16;
+  Format element = DType::kBf16;  // how keys and values are stored
   int32_t kv_heads = 0;
   int32_t head_dim = 0;
   int32_t page_size = 16;  // tokens
   KvOrder order = KvOrder::kHnd;
 
-  // K or V of one layer in one page.
+  // One head's key (value) of one token, head_dim numbers side by side: whole blocks, where there are blocks.
+  constexpr int64_t VectorBytes() const { return element.Bytes(head_dim); }
+  // K or V of one layer in one page; companions, where the format has any, behind the numbers.
   constexpr int64_t HalfLayerBytes() const {
-    return int64_t{kv_heads} * page_size * head_dim * static_cast<int64_t>(DTypeBytes(dtype));
+    return int64_t{kv_heads} * page_size * (VectorBytes() + element.CompanionBytes(head_dim));
   }
   constexpr int64_t LayerBytes() const { return 2 * HalfLayerBytes(); }
   constexpr int64_t PageBytes(int32_t layers) const { return layers * LayerBytes(); }
-  // Elements between the same element of neighbouring heads and neighbouring tokens.
-  constexpr int64_t HeadStride() const {
-    return order == KvOrder::kHnd ? int64_t{page_size} * head_dim : head_dim;
+  // Keys and values of one token in one layer.
+  constexpr int64_t TokenBytes() const {
+    return 2 * int64_t{kv_heads} * (VectorBytes() + element.CompanionBytes(head_dim));
   }
-  constexpr int64_t TokenStride() const {
-    return order == KvOrder::kHnd ? head_dim : int64_t{kv_heads} * head_dim;
-  }
+  // Vectors from one head to the next, and from one token to the next.
+  constexpr int32_t HeadStride() const { return order == KvOrder::kHnd ? page_size : 1; }
+  constexpr int32_t TokenStride() const { return order == KvOrder::kHnd ? 1 : kv_heads; }
 };
 
-// The pages of one layer: where a (page, head, offset) lies.
+// The pages of one layer: where a (page, head, offset) lies. What follows from the format is computed here
+// once, so that a kernel multiplies and adds and no more.
 struct KvLayerView {
+  constexpr KvLayerView() = default;
+  constexpr explicit KvLayerView(const KvFormat& of, std::byte* pages = nullptr, int64_t bytes_of_page = 0,
+                                 int64_t offset_of_layer = 0)
+      : pool(pages),
+        page_bytes(bytes_of_page),
+        layer_offset(offset_of_layer),
+        value_offset(of.HalfLayerBytes()),
+        head_bytes(of.HeadStride() * of.VectorBytes()),
+        token_bytes(of.TokenStride() * of.VectorBytes()),
+        format(of) {}
+
   std::byte* pool = nullptr;
   int64_t page_bytes = 0;    // from one page to the next
-  int64_t layer_offset = 0;  // bytes from a page's start to this layer's K; V follows HalfLayerBytes() later
+  int64_t layer_offset = 0;  // from a page's start to this layer's K
+  int64_t value_offset = 0;  // from a key to its value
+  int64_t head_bytes = 0;    // from one head to the next
+  int64_t token_bytes = 0;   // from one token to the next
   KvFormat format;
 
-  // The head_dim elements of one key (value) vector.
+  // The key (value) vector of one head and token.
   constexpr std::byte* Key(int64_t page, int32_t kv_head, int32_t offset) const {
-    return pool + page * page_bytes + layer_offset +
-           (kv_head * format.HeadStride() + offset * format.TokenStride()) *
-               static_cast<int64_t>(DTypeBytes(format.dtype));
+    return pool + page * page_bytes + layer_offset + kv_head * head_bytes + offset * token_bytes;
   }
   constexpr std::byte* Value(int64_t page, int32_t kv_head, int32_t offset) const {
-    return Key(page, kv_head, offset) + format.HalfLayerBytes();
+    return Key(page, kv_head, offset) + value_offset;
   }
 };
 

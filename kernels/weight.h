@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "kernels/core/dtype.h"
+#include "kernels/core/format.h"
 
 namespace tramontane {
 
@@ -12,7 +12,7 @@ namespace tramontane {
 // pointer, row count or stride.
 struct WeightRows {
   const void* data = nullptr;
-  DType dtype = DType::kBf16;
+  Format format = DType::kBf16;
   int64_t rows = 0;
   int64_t row_stride = 0;  // elements from one row to the next
 };
@@ -22,7 +22,7 @@ enum class LinearLayout : int32_t {
   kGateUp = 1,   // exactly two parts of equal rows, gate then up; used with Epilogue::kSwiGlu
 };
 
-// y = x W^T with W [sum of part rows, in_features]. Every part has the same dtype.
+// y = x W^T with W [sum of part rows, in_features]. Every part has the same format.
 struct LinearSource {
   const WeightRows* parts = nullptr;  // [part_count]
   int32_t part_count = 0;

@@ -3,10 +3,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <map>
-#include <system_error>
-
-#include "models/files/built_in_files.h"
-#include "models/model_folder.h"
 
 namespace tramontane {
 namespace {
@@ -45,11 +41,9 @@ std::string Ranges(const std::vector<int32_t>& layers) {
 std::string WidthText(int32_t window) { return window == 0 ? "none" : std::to_string(window); }
 
 // What is there by its name; several may be.
-std::string TokenizerText(const std::string& folder) {
+std::string TokenizerText(const std::vector<std::string>& file_names) {
   std::vector<std::string> found;
-  const auto names = NamesInFolder(folder);
-  if (!names.ok()) return "absent";
-  for (const std::string& name : *names) {
+  for (const std::string& name : file_names) {
     if (name.starts_with("tokenizer.model")) found.push_back(name + " (SentencePiece)");
     if (name == "tekken.json") found.push_back(name + " (Tekken, not implemented)");
     if (name == "tokenizer.json") found.push_back(name + " (not read)");
@@ -95,8 +89,9 @@ std::string WindowText(const std::vector<int32_t>& window) {
   return text;
 }
 
-StatusOr<std::string> DescribeModel(const std::string& folder, const ModelConfig& config) {
-  TM_ASSIGN_OR_RETURN(const ModelFolder files, FindModelFiles(folder));
+std::string DescribeModel(const OpenedModel& model) {
+  const ModelFolder& files = model.folder;
+  const ModelConfig& config = model.config;
   char theta[32];
   std::snprintf(theta, sizeof(theta), "%g", config.rope_theta);
   const bool hugging_face = config.layout == FolderLayout::kHuggingFace;
@@ -113,7 +108,7 @@ StatusOr<std::string> DescribeModel(const std::string& folder, const ModelConfig
   text +=
       Line("vocabulary", Grouped(config.vocab_size) + (config.tied_embeddings ? ", tied" : "") + ", bos " +
                              std::to_string(config.bos_id) + ", eos " + IdsText(config.eos_ids));
-  text += Line("tokenizer", TokenizerText(folder));
+  text += Line("tokenizer", TokenizerText(model.file_names));
   text += Line("weights", WeightsText(files));
   for (const std::string& warning : config.warnings) text += Line("warning", warning);
   return text;
@@ -129,7 +124,7 @@ std::string DescribePlan(const KvLayout& layout, const MemoryPlan& plan, int64_t
   text += Line("  pages", Grouped(plan.pool_pages) + " of " + Grouped(plan.page_bytes) +
                               " bytes: " + std::to_string(layout.format.page_size) + " tokens, " +
                               std::to_string(layout.layers_per_page) + " layers, " +
-                              DTypeName(layout.format.dtype));
+                              FormatName(layout.format.element));
   for (size_t g = 0; g < layout.groups.size(); ++g) {
     const KvGroupSpec& group = layout.groups[g];
     text += Line("  group " + std::to_string(g), Grouped(layout.token_bytes()) + " bytes per token: layers " +

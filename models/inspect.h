@@ -1,14 +1,13 @@
 // A model folder and its memory plan in words, for `tramontane inspect` and the log at start.
-// Any thread; pure but for listing the folder.
+// Any thread; pure.
 #pragma once
 
 #include <string>
 #include <vector>
 
-#include "kernels/core/status.h"
 #include "models/kv_layout.h"
 #include "models/memory_plan.h"
-#include "models/model_config.h"
+#include "models/opened_model.h"
 
 namespace tramontane {
 
@@ -16,7 +15,7 @@ namespace tramontane {
 std::string WindowText(const std::vector<int32_t>& window);
 
 // Architecture, dimensions, windows, files and warnings: one "name  value" line each.
-StatusOr<std::string> DescribeModel(const std::string& folder, const ModelConfig& config);
+std::string DescribeModel(const OpenedModel& model);
 
 // Where `memory_bytes` go, what a token costs in each layer group, and how much fits.
 std::string DescribePlan(const KvLayout& layout, const MemoryPlan& plan, int64_t memory_bytes);

@@ -1,4 +1,4 @@
-// Reading the JSON files of a model folder: bounded, strict, and without exceptions.
+// Parsing the JSON files of a model folder: bounded, strict, and without exceptions.
 // Any thread; pure functions.
 #pragma once
 
@@ -13,9 +13,6 @@ namespace tramontane {
 
 inline constexpr int64_t kMaxConfigBytes = 1 << 20;
 inline constexpr int kMaxJsonFileDepth = 32;
-
-// The whole file. Larger than `max_bytes`, or not a regular file, is an error.
-StatusOr<std::string> ReadFile(const std::string& path, int64_t max_bytes);
 
 // One JSON object. Refused, naming `file`: text that is not valid JSON in UTF-8, a value that is not an
 // object, nesting beyond kMaxJsonFileDepth, a key that stands twice in one object (readers disagree about

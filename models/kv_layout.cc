@@ -76,4 +76,20 @@ int64_t KvLayout::PagesForSequence(int64_t tokens, int64_t chunk) const {
   return pages;
 }
 
+int64_t LeastChunk(const KvLayout& layout, int64_t max_step_tokens) {
+  return std::min<int64_t>(layout.format.page_size, max_step_tokens);
+}
+
+// Pages grow with tokens, so halving finds it.
+int64_t ContextThatFits(const KvLayout& layout, int64_t pool_pages, int64_t max_step_tokens) {
+  const int64_t ahead = LeastChunk(layout, max_step_tokens);
+  int64_t fits = 0;
+  int64_t too_many = kMaxContext + 1;
+  while (too_many - fits > 1) {
+    const int64_t tokens = fits + (too_many - fits) / 2;
+    (layout.PagesForSequence(tokens, ahead) <= pool_pages ? fits : too_many) = tokens;
+  }
+  return fits;
+}
+
 }  // namespace tramontane

@@ -22,6 +22,9 @@
 namespace tramontane {
 
 inline constexpr int32_t kMaxKvGroups = 16;
+inline constexpr int32_t kMaxPageSize = 1 << 10;  // tokens
+// Positions are at most this: page tables on a device hold them in 32 bits, and a prompt's cost fits 64 bits.
+inline constexpr int64_t kMaxContext = int64_t{1} << 26;
 
 struct KvGroupSpec {
   int32_t window = 0;           // keys a query sees, itself included; 0: all
@@ -41,10 +44,7 @@ struct KvLayout {
 
   int64_t page_bytes() const { return format.PageBytes(layers_per_page); }
   // What one token costs in any group.
-  int64_t token_bytes() const {
-    return 2 * int64_t{layers_per_page} * format.kv_heads * format.head_dim *
-           static_cast<int64_t>(DTypeBytes(format.dtype));
-  }
+  int64_t token_bytes() const { return layers_per_page * format.TokenBytes(); }
   // Pages that one sequence of `tokens` tokens may hold in one group, when up to `chunk` tokens (of all steps
   // in flight together) may be written ahead of the window: with a window never more than ceil((W - 1 +
   // chunk) / page) + 1.
@@ -53,11 +53,19 @@ struct KvLayout {
   int64_t PagesForSequence(int64_t tokens, int64_t chunk) const;
   // Where layer `layer_in_group` lies in every page of `pool`.
   KvLayerView LayerView(std::byte* pool, int32_t layer_in_group) const {
-    return {pool, page_bytes(), layer_in_group * format.LayerBytes(), format};
+    return KvLayerView(format, pool, page_bytes(), layer_in_group * format.LayerBytes());
   }
 };
 
 // windows: [layers], 0 for none; at most kMaxKvGroups different ones.
 KvLayout MakeKvLayout(const std::vector<int32_t>& windows, const KvFormat& format);
+
+// Tokens written ahead of the window by a sequence that is alone and short of pages: a chunk of one page, or
+// the largest step where that is less. Chunks shrink to this and no further.
+int64_t LeastChunk(const KvLayout& layout, int64_t max_step_tokens);
+
+// The largest context one sequence can reach when it has the whole pool: windowed groups at their bound with
+// the least chunk. At most kMaxContext; 0 when the pool holds nothing.
+int64_t ContextThatFits(const KvLayout& layout, int64_t pool_pages, int64_t max_step_tokens);
 
 }  // namespace tramontane

@@ -1,48 +1,27 @@
 #include "models/memory_plan.h"
 
 #include <algorithm>
-#include <optional>
 #include <vector>
 
-#include "models/model_folder.h"
-#include "models/model_table.h"
-#include "models/weights.h"
+#include "models/decoder.h"
 
 namespace tramontane {
 namespace {
 
-// Longest sequence, up to `context` tokens, whose pages fit the pool. Pages grow with tokens, so halving
-// finds it.
-int64_t LongestSequence(const KvLayout& layout, int64_t pool_pages, int64_t chunk, int64_t context) {
-  int64_t fits = 0;
-  int64_t beyond = context + 1;
-  while (beyond - fits > 1) {
-    const int64_t tokens = fits + (beyond - fits) / 2;
-    (layout.PagesForSequence(tokens, chunk) <= pool_pages ? fits : beyond) = tokens;
-  }
-  return fits;
-}
-
-Status AddWeights(const std::string& folder, const ModelConfig& config, const Backend& backend,
-                  MemoryPlan& plan) {
-  TM_ASSIGN_OR_RETURN(const ModelFolder files, FindModelFiles(folder));
-  std::optional<WeightFiles> weights;
-  if (!files.weight_files.empty()) {
-    TM_ASSIGN_OR_RETURN(weights, WeightFiles::Open(files));
-    plan.weights_present = true;
-  }
-  WeightTable nowhere;
-  for (const WeightSpec& spec : ListWeights(config, nowhere)) {
-    std::vector<DType> dtypes;
+Status AddWeights(const OpenedModel& model, const Backend& backend, MemoryPlan& plan) {
+  plan.weights_present = !model.folder.weight_files.empty();
+  if (plan.weights_present) TM_RETURN_IF_ERROR(model.weight_files.status());
+  for (const WeightSpec& spec : model.weights) {
+    std::vector<Format> formats;
     for (const TensorSpec& part : spec.parts) {
       plan.weight_count += part.rows * std::max<int64_t>(part.columns, 1);
-      dtypes.push_back(config.weight_dtype);
-      if (weights) {
-        TM_ASSIGN_OR_RETURN(const WeightFiles::Found found, weights->Find(part));
-        dtypes.back() = *found.tensor->dtype;
+      formats.push_back(model.config.weight_dtype);
+      if (plan.weights_present) {
+        TM_ASSIGN_OR_RETURN(const WeightFiles::Found found, model.weight_files->Find(part));
+        formats.back() = *found.tensor->format;
       }
     }
-    plan.weight_bytes += WeightBytes(spec, CommonDType(dtypes), backend);
+    plan.weight_bytes += WeightBytes(spec, CommonFormat(formats), backend);
   }
   return Status::Ok();
 }
@@ -61,14 +40,14 @@ StepMaxima MaximaOf(const ModelConfig& config, const PlanLimits& limits) {
           .context = config.context};
 }
 
-StatusOr<MemoryPlan> PlanMemory(const std::string& folder, const ModelConfig& config, const KvLayout& layout,
-                                const Backend& backend, const PlanLimits& limits, int64_t memory_bytes) {
-  const ModelMaker* maker = FindModelMaker(config.architecture);
-  TM_CHECK(maker != nullptr, "%s has no maker", config.architecture.c_str());
+StatusOr<MemoryPlan> PlanMemory(const OpenedModel& model, const Backend& backend, const PlanLimits& limits,
+                                int64_t memory_bytes) {
+  const ModelConfig& config = model.config;
+  const KvLayout& layout = model.kv_layout;
   MemoryPlan plan;
-  TM_RETURN_IF_ERROR(AddWeights(folder, config, backend, plan));
+  TM_RETURN_IF_ERROR(AddWeights(model, backend, plan));
   plan.workspace_bytes =
-      maker->activation_bytes(config, backend.info().activation_dtype, limits.max_tokens) +
+      ActivationBytes(config, backend.info().activation_dtype, limits.max_tokens) +
       int64_t{limits.max_logit_rows} * config.vocab_size * static_cast<int64_t>(sizeof(float)) +
       limits.step_buffer_bytes + backend.WorkspaceBytes(MaximaOf(config, limits));
   plan.page_bytes = layout.page_bytes();
@@ -84,8 +63,10 @@ StatusOr<MemoryPlan> PlanMemory(const std::string& folder, const ModelConfig& co
   }
   plan.kv_budget_bytes = memory_bytes - plan.weight_bytes - plan.workspace_bytes;
   plan.pool_pages = std::min<int64_t>(plan.kv_budget_bytes / plan.page_bytes, INT32_MAX);
-  plan.pool_tokens = LongestSequence(layout, plan.pool_pages, limits.max_tokens, config.context);
-  plan.sequences_at_context = plan.pool_pages / layout.PagesForSequence(config.context, limits.max_tokens);
+  plan.pool_tokens =
+      std::min(config.context, ContextThatFits(layout, plan.pool_pages, limits.max_step_tokens));
+  plan.sequences_at_context =
+      plan.pool_pages / layout.PagesForSequence(config.context, LeastChunk(layout, limits.max_step_tokens));
   return plan;
 }
 

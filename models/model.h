@@ -4,8 +4,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <memory>
-#include <string>
 
 #include "kernels/backend.h"
 #include "kernels/core/status.h"
@@ -48,14 +46,5 @@ class Model {
 
 // Called while weights load: bytes done of bytes in all.
 using LoadProgress = std::function<void(int64_t done_bytes, int64_t total_bytes)>;
-
-struct LoadOptions {
-  KvFormat kv;  // dtype, page_size and order; kv_heads and head_dim are filled in from the config
-  LoadProgress progress = nullptr;
-};
-
-// Opens a model folder: config, weights (mapped, checked, packed, unmapped). Errors name file and tensor.
-StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& folder, Backend& backend,
-                                           const LoadOptions& options);
 
 }  // namespace tramontane

@@ -20,7 +20,7 @@ enum class FolderLayout {
 };
 
 struct ModelConfig {
-  std::string architecture;  // a row of the table in model_config.cc: "MistralForCausalLM", ...
+  std::string architecture;  // a row of the table in architecture.cc: "MistralForCausalLM", ...
   FolderLayout layout = FolderLayout::kHuggingFace;
   int32_t vocab_size = 0;
   int32_t hidden_size = 0;
@@ -49,9 +49,11 @@ struct ModelConfig {
   } defaults;
 };
 
-// Reads config.json (+ generation_config.json) or params.json, whichever model_folder.h chooses. Errors name
-// the file, the key and the value.
-StatusOr<ModelConfig> LoadModelConfig(const std::string& folder);
+struct ModelFolder;
+
+// Reads config.json (+ generation_config.json) or params.json, whichever the folder chose. Errors name the
+// file, the key and the value.
+StatusOr<ModelConfig> LoadModelConfig(const ModelFolder& files);
 
 // The same from text. `file` names the source in messages; an empty generation_config means there is none.
 StatusOr<ModelConfig> ParseHuggingFaceConfig(std::string_view text, std::string_view generation_config,

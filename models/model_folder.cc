@@ -6,6 +6,7 @@
 #include <system_error>
 
 #include "models/files/built_in_files.h"
+#include "models/files/read_file.h"
 #include "models/json_file.h"
 
 namespace tramontane {

@@ -6,6 +6,12 @@
 #include "kernels/backend.h"
 #include "kernels/core/status.h"
 
+// A step ends at the first op that fails.
+#define TM_RETURN_IF_FAILED(op)                                                                 \
+  do {                                                                                          \
+    if (const ::tramontane::OpCode code = (op); code != ::tramontane::OpCode::kOk) return code; \
+  } while (false)
+
 namespace tramontane {
 
 // `what` was being done: "packing layers.0.attention.wq.weight".

@@ -18,18 +18,26 @@ namespace {
 
 using nlohmann::json;
 
+// A dtype of the file format: what weights can be read from, or only how many bytes an element has.
 struct FileDType {
+  constexpr FileDType(const char* text, DType dtype)
+      : name(text), bytes(Format(dtype).Bytes(1)), format(dtype) {}
+  constexpr FileDType(const char* text, int64_t element_bytes) : name(text), bytes(element_bytes) {}
+
   const char* name;
-  int64_t bytes;
-  std::optional<DType> dtype;
+  int64_t bytes;  // of one element
+  std::optional<Format> format;
 };
 constexpr FileDType kFileDTypes[] = {
-    {"F32", 4, DType::kF32},      {"BF16", 2, DType::kBf16},    {"F16", 2, DType::kF16},
-    {"F64", 8, std::nullopt},     {"I64", 8, std::nullopt},     {"I32", 4, std::nullopt},
-    {"I16", 2, std::nullopt},     {"I8", 1, std::nullopt},      {"U64", 8, std::nullopt},
-    {"U32", 4, std::nullopt},     {"U16", 2, std::nullopt},     {"U8", 1, std::nullopt},
-    {"BOOL", 1, std::nullopt},    {"F8_E4M3", 1, std::nullopt}, {"F8_E5M2", 1, std::nullopt},
-    {"F8_E8M0", 1, std::nullopt}, {"C64", 8, std::nullopt},
+    {"F32", DType::kF32}, {"BF16", DType::kBf16},
+    {"F16", DType::kF16}, {"F64", 8},
+    {"I64", 8},           {"I32", 4},
+    {"I16", 2},           {"I8", 1},
+    {"U64", 8},           {"U32", 4},
+    {"U16", 2},           {"U8", 1},
+    {"BOOL", 1},          {"F8_E4M3", 1},
+    {"F8_E5M2", 1},       {"F8_E8M0", 1},
+    {"C64", 8},
 };
 
 // A list of whole numbers from 0 on, at most `most` of them.
@@ -63,7 +71,7 @@ StatusOr<TensorInfo> ReadTensor(const json& entry, int64_t data_begin, int64_t d
   if (known == std::end(kFileDTypes))
     return InvalidArgument(where + ": dtype " + JsonText(dtype) + " is not known");
   tensor.dtype_name = known->name;
-  tensor.dtype = known->dtype;
+  tensor.format = known->format;
 
   const json shape = entry.value("shape", json());
   if (!ReadSizes(shape, kMaxDimensions, tensor.shape)) {

@@ -15,7 +15,7 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/core/dtype.h"
+#include "kernels/core/format.h"
 #include "kernels/core/status.h"
 
 namespace tramontane {
@@ -23,8 +23,8 @@ namespace tramontane {
 inline constexpr int64_t kMaxSafetensorsHeaderBytes = 32 << 20;
 
 struct TensorInfo {
-  std::string dtype_name;      // "BF16"
-  std::optional<DType> dtype;  // none: a type that weights cannot have here ("I64", "F8_E4M3")
+  std::string dtype_name;        // "BF16"
+  std::optional<Format> format;  // none: one that weights cannot have here ("I64", "F8_E4M3")
   std::vector<int64_t> shape;
   int64_t begin = 0;  // bytes from the start of the file
   int64_t end = 0;

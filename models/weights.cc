@@ -5,55 +5,18 @@
 #include <cstring>
 #include <set>
 
+#include "models/architecture.h"
+#include "models/block.h"
 #include "models/op_status.h"
 
 namespace tramontane {
 namespace {
 
-// Tensor names of a file layout. A layer's tensor is layer_prefix + number + suffix.
-struct TensorNames {
-  const char* embedding;
-  const char* final_norm;
-  const char* lm_head;
-  const char* layer_prefix;
-  const char* attention_norm;
-  const char* q;
-  const char* k;
-  const char* v;
-  const char* attention_out;
-  const char* mlp_norm;
-  const char* gate;
-  const char* up;
-  const char* down;
-};
-constexpr TensorNames kHuggingFaceNames = {
-    "model.embed_tokens.weight",
-    "model.norm.weight",
-    "lm_head.weight",
-    "model.layers.",
-    ".input_layernorm.weight",
-    ".self_attn.q_proj.weight",
-    ".self_attn.k_proj.weight",
-    ".self_attn.v_proj.weight",
-    ".self_attn.o_proj.weight",
-    ".post_attention_layernorm.weight",
-    ".mlp.gate_proj.weight",
-    ".mlp.up_proj.weight",
-    ".mlp.down_proj.weight",
-};
-constexpr TensorNames kMistralNames = {
-    "tok_embeddings.weight",   "norm.weight",          "output.weight",           "layers.",
-    ".attention_norm.weight",  ".attention.wq.weight", ".attention.wk.weight",    ".attention.wv.weight",
-    ".attention.wo.weight",    ".ffn_norm.weight",     ".feed_forward.w1.weight", ".feed_forward.w3.weight",
-    ".feed_forward.w2.weight",
-};
+constexpr TensorName kLayerPrefix = {"model.layers.", "layers."};
+constexpr TensorName kLmHead = {"lm_head.weight", "output.weight"};
 
-const TensorNames& NamesOf(const ModelConfig& config) {
-  return config.layout == FolderLayout::kHuggingFace ? kHuggingFaceNames : kMistralNames;
-}
-
-TensorSpec Matrix(std::string name, int64_t rows, int64_t columns) {
-  return {std::move(name), rows, columns, {0, 0, rows}};
+std::string NameIn(FolderLayout layout, const TensorName& name) {
+  return layout == FolderLayout::kHuggingFace ? name.hugging_face : name.mistral;
 }
 
 // Width of one norm vector in the shared allocation: rows stay 64-byte aligned.
@@ -75,19 +38,19 @@ void ToFloat(const std::byte* data, DType dtype, int64_t count, float* out) {
   }
 }
 
-// A tensor's elements as `dtype`, aligned for it: in the mapping itself if they are so already, else in
-// `copy`.
-const void* Elements(const std::byte* data, DType from, DType dtype, int64_t count,
+// A tensor's elements in the format `to`, aligned for it: in the mapping itself if they are so already, else
+// in `copy`.
+const void* Elements(const std::byte* data, const Format& from, const Format& to, int64_t count,
                      std::vector<float>& copy) {
-  const bool aligned = reinterpret_cast<uintptr_t>(data) % DTypeBytes(dtype) == 0;
-  if (from == dtype && aligned) return data;
-  const auto bytes = count * static_cast<int64_t>(DTypeBytes(dtype));
+  const bool aligned = reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(to.block_bytes) == 0;
+  if (from == to && aligned) return data;
+  const int64_t bytes = to.Bytes(count);
   copy.resize(static_cast<size_t>((bytes + 3) / 4));
-  if (from == dtype) {
+  if (from == to) {
     std::memcpy(copy.data(), data, static_cast<size_t>(bytes));
   } else {
-    TM_CHECK(dtype == DType::kF32, "weights are only ever widened to f32");
-    ToFloat(data, from, count, copy.data());
+    TM_CHECK(to == DType::kF32, "weights are only ever widened to f32");
+    ToFloat(data, from.dtype, count, copy.data());
   }
   return copy.data();
 }
@@ -123,7 +86,7 @@ bool AllFinite(const std::byte* data, DType dtype, int64_t count) {
 
 Status CheckFinite(const WeightFiles::Found& found, const TensorSpec& spec) {
   const int64_t count = spec.rows * std::max<int64_t>(1, spec.columns);
-  if (AllFinite(found.file->Data(*found.tensor), *found.tensor->dtype, count)) return {};
+  if (AllFinite(found.file->Data(*found.tensor), found.tensor->format->dtype, count)) return {};
   return DataLoss(found.file->path() + ": tensor " + spec.name +
                   " holds values that are not finite (NaN or infinity)");
 }
@@ -133,12 +96,12 @@ class Loader {
   Loader(const WeightFiles& files, Backend& backend, const LoadProgress& progress)
       : files_(files), backend_(backend), progress_(progress) {}
 
-  Status Load(const std::vector<WeightSpec>& specs, float* norms, int64_t norm_stride);
+  Status CheckAll(const std::vector<WeightSpec>& specs);
+  Status Pack(const WeightSpec& spec, WeightHandle* to);
+  Status CopyNorm(const WeightSpec& spec, float* host);
   const std::set<std::string>& used() const { return used_; }
 
  private:
-  Status Pack(const WeightSpec& spec);
-  Status CopyNorm(const WeightSpec& spec, float* host, const float* device);
   void Done(const std::string& name, const WeightFiles::Found& found);
 
   const WeightFiles& files_;
@@ -149,64 +112,47 @@ class Loader {
   int64_t total_bytes_ = 0;
 };
 
-Status Loader::Load(const std::vector<WeightSpec>& specs, float* norms, int64_t norm_stride) {
-  // Everything is found and checked before anything is packed: a bad file costs no time.
-  int64_t norm_count = 0;
+// Everything is found and checked before anything is packed: a bad file costs no time.
+Status Loader::CheckAll(const std::vector<WeightSpec>& specs) {
   for (const WeightSpec& spec : specs) {
-    norm_count += spec.norm != nullptr;
     for (const TensorSpec& part : spec.parts) {
       TM_ASSIGN_OR_RETURN(const WeightFiles::Found found, files_.Find(part));
       total_bytes_ += found.tensor->end - found.tensor->begin;
     }
   }
-  std::vector<float> host(static_cast<size_t>(norm_count * norm_stride));
-  int64_t norm = 0;
-  for (const WeightSpec& spec : specs) {
-    if (spec.norm != nullptr) {
-      TM_RETURN_IF_ERROR(CopyNorm(spec, host.data() + norm * norm_stride, norms + norm * norm_stride));
-      ++norm;
-    } else {
-      TM_RETURN_IF_ERROR(Pack(spec));
-    }
-  }
-  TM_RETURN_IF_ERROR(
-      OpStatus(backend_.Upload(norms, host.data(), static_cast<int64_t>(host.size() * sizeof(float))),
-               backend_, "copying the norm vectors to the device"));
-  return OpStatus(backend_.WaitFence(backend_.RecordFence()), backend_,
-                  "copying the norm vectors to the device");
+  return Status::Ok();
 }
 
-Status Loader::Pack(const WeightSpec& spec) {
+Status Loader::Pack(const WeightSpec& spec, WeightHandle* to) {
   std::vector<WeightFiles::Found> found;
-  std::vector<DType> dtypes;
+  std::vector<Format> formats;
   for (const TensorSpec& part : spec.parts) {
     TM_ASSIGN_OR_RETURN(found.emplace_back(), files_.Find(part));
-    dtypes.push_back(*found.back().tensor->dtype);
+    formats.push_back(*found.back().tensor->format);
   }
-  const DType dtype = CommonDType(dtypes);
+  const Format format = CommonFormat(formats);
   std::vector<std::vector<float>> copies(spec.parts.size());
   std::vector<WeightRows> parts;
   for (size_t i = 0; i < spec.parts.size(); ++i) {
     const TensorSpec& part = spec.parts[i];
     TM_RETURN_IF_ERROR(CheckFinite(found[i], part));
-    const void* whole = Elements(found[i].file->Data(*found[i].tensor), dtypes[i], dtype,
+    const void* whole = Elements(found[i].file->Data(*found[i].tensor), formats[i], format,
                                  part.rows * part.columns, copies[i]);
-    parts.push_back(TakeSlice(whole, dtype, part));
+    parts.push_back(TakeSlice(whole, format, part));
   }
   const LinearSource source = {parts.data(), static_cast<int32_t>(parts.size()), InFeatures(spec.parts[0]),
                                spec.layout};
   TM_RETURN_IF_ERROR(
-      OpStatus(backend_.PackLinear(source, spec.matrix), backend_,
+      OpStatus(backend_.PackLinear(source, to), backend_,
                found[0].file->path() + ": tensor " + spec.parts[0].name + " cannot be packed"));
   for (size_t i = 0; i < spec.parts.size(); ++i) Done(spec.parts[i].name, found[i]);
   return Status::Ok();
 }
 
-Status Loader::CopyNorm(const WeightSpec& spec, float* host, const float* device) {
+Status Loader::CopyNorm(const WeightSpec& spec, float* host) {
   TM_ASSIGN_OR_RETURN(const WeightFiles::Found found, files_.Find(spec.parts[0]));
   TM_RETURN_IF_ERROR(CheckFinite(found, spec.parts[0]));
-  ToFloat(found.file->Data(*found.tensor), *found.tensor->dtype, spec.parts[0].rows, host);
-  *spec.norm = device;
+  ToFloat(found.file->Data(*found.tensor), found.tensor->format->dtype, spec.parts[0].rows, host);
   Done(spec.parts[0].name, found);
   return Status::Ok();
 }
@@ -220,7 +166,7 @@ void Loader::Done(const std::string& name, const WeightFiles::Found& found) {
 
 // Whether `name` lies in a layer that the model runs.
 bool InsideALayer(const std::string& name, const ModelConfig& config) {
-  const std::string_view prefix = NamesOf(config).layer_prefix;
+  const std::string prefix = NameIn(config.layout, kLayerPrefix);
   if (!name.starts_with(prefix)) return false;
   int32_t layer = -1;
   std::from_chars(name.data() + prefix.size(), name.data() + name.size(), layer);
@@ -233,7 +179,7 @@ Status CheckLeftOver(const WeightFiles& files, const std::set<std::string>& used
   for (const auto& [name, found] : files.all()) {
     // Rotary frequencies that old releases stored follow from rope_theta.
     if (used.count(name) != 0 || name.ends_with(".inv_freq") || name == "rope.freqs") continue;
-    if (config.tied_embeddings && name == NamesOf(config).lm_head) continue;
+    if (config.tied_embeddings && name == NameIn(config.layout, kLmHead)) continue;
     if (InsideALayer(name, config)) {
       return Unimplemented(found.file->path() + ": tensor " + name +
                            " is no part of this architecture: leaving it out would change the computation");
@@ -251,59 +197,50 @@ Status CheckLeftOver(const WeightFiles& files, const std::set<std::string>& used
 
 }  // namespace
 
-ModelWeights::~ModelWeights() {
-  if (lm_head.impl != nullptr && lm_head.impl != embedding.impl) backend_->FreeWeight(lm_head);
-  if (embedding.impl != nullptr) backend_->FreeWeight(embedding);
-  for (const LayerWeights& layer : layers) {
-    for (const WeightHandle handle : {layer.qkv, layer.attention_out, layer.gate_up, layer.down}) {
-      if (handle.impl != nullptr) backend_->FreeWeight(handle);
+std::string WeightList::NameOf(const WeightKey& key, const TensorName& name) const {
+  const std::string tensor = NameIn(config_.layout, name);
+  if (key.layer == kNoLayer) return tensor;
+  return NameIn(config_.layout, kLayerPrefix) + std::to_string(key.layer) + tensor;
+}
+
+void WeightList::AddNorm(WeightKey key, const TensorName& name, int64_t length) {
+  specs_.push_back({key, {{NameOf(key, name), length, 0, {0, 0, length}}}});
+}
+
+void WeightList::AddMatrix(WeightKey key, const std::vector<MatrixPart>& parts, int64_t columns,
+                           LinearLayout layout) {
+  WeightSpec& spec = specs_.emplace_back();
+  spec.key = key;
+  spec.layout = layout;
+  for (const MatrixPart& part : parts) {
+    spec.parts.push_back({NameOf(key, part.name), part.rows, columns, {0, 0, part.rows}});
+  }
+}
+
+std::vector<WeightSpec> ListWeights(const ModelConfig& config) {
+  WeightList list(config);
+  list.AddMatrix({WeightRole::kEmbedding},
+                 {{{"model.embed_tokens.weight", "tok_embeddings.weight"}, config.vocab_size}},
+                 config.hidden_size);
+  for (int32_t layer = 0; layer < config.layers; ++layer) {
+    for (const BlockKind* kind : FindArchitecture(config.architecture).blocks) {
+      kind->list_weights(config, layer, list);
     }
   }
-  if (norms_ != nullptr) backend_->Free(norms_);
-}
-
-std::vector<WeightSpec> ListWeights(const ModelConfig& config, WeightTable& into) {
-  const TensorNames& names = NamesOf(config);
-  const int64_t hidden = config.hidden_size;
-  const int64_t queries = int64_t{config.heads} * config.head_dim;
-  const int64_t keys = int64_t{config.kv_heads} * config.head_dim;
-  const int64_t intermediate = config.intermediate_size;
-  std::vector<WeightSpec> specs;
-  const auto matrix = [&](std::vector<TensorSpec> parts, WeightHandle* to,
-                          LinearLayout layout = LinearLayout::kStacked) {
-    specs.push_back({std::move(parts), layout, to, nullptr});
-  };
-  const auto norm = [&](std::string name, const float** to) {
-    specs.push_back({{{std::move(name), hidden, 0, {0, 0, hidden}}}, LinearLayout::kStacked, nullptr, to});
-  };
-
-  matrix({Matrix(names.embedding, config.vocab_size, hidden)}, &into.embedding);
-  into.layers.resize(static_cast<size_t>(config.layers));
-  for (int32_t i = 0; i < config.layers; ++i) {
-    LayerWeights& layer = into.layers[i];
-    const auto name = [&](const char* suffix) { return names.layer_prefix + std::to_string(i) + suffix; };
-    norm(name(names.attention_norm), &layer.attention_norm);
-    matrix({Matrix(name(names.q), queries, hidden), Matrix(name(names.k), keys, hidden),
-            Matrix(name(names.v), keys, hidden)},
-           &layer.qkv);
-    matrix({Matrix(name(names.attention_out), hidden, queries)}, &layer.attention_out);
-    norm(name(names.mlp_norm), &layer.mlp_norm);
-    matrix({Matrix(name(names.gate), intermediate, hidden), Matrix(name(names.up), intermediate, hidden)},
-           &layer.gate_up, LinearLayout::kGateUp);
-    matrix({Matrix(name(names.down), hidden, intermediate)}, &layer.down);
+  list.AddNorm({WeightRole::kFinalNorm}, {"model.norm.weight", "norm.weight"}, config.hidden_size);
+  if (!config.tied_embeddings) {
+    list.AddMatrix({WeightRole::kLmHead}, {{kLmHead, config.vocab_size}}, config.hidden_size);
   }
-  norm(names.final_norm, &into.final_norm);
-  if (!config.tied_embeddings) matrix({Matrix(names.lm_head, config.vocab_size, hidden)}, &into.lm_head);
-  return specs;
+  return list.Take();
 }
 
-WeightRows TakeSlice(const void* whole, DType dtype, const TensorSpec& spec) {
+WeightRows TakeSlice(const void* whole, const Format& format, const TensorSpec& spec) {
   const Slice& slice = spec.slice;
   const int64_t rows = slice.dim == 0 ? slice.end - slice.begin : spec.rows;
   const int64_t first = slice.dim == 0 ? slice.begin * spec.columns : slice.begin;  // element
   const auto* data = static_cast<const std::byte*>(whole);
-  if (data != nullptr) data += first * static_cast<int64_t>(DTypeBytes(dtype));
-  return {data, dtype, rows, spec.columns};
+  if (data != nullptr) data += format.Bytes(first);
+  return {data, format, rows, spec.columns};
 }
 
 StatusOr<WeightFiles> WeightFiles::Open(const ModelFolder& folder) {
@@ -353,44 +290,61 @@ StatusOr<WeightFiles::Found> WeightFiles::Find(const TensorSpec& spec) const {
     return InvalidArgument(where + " has shape " + ShapeText(found.tensor->shape) +
                            "; by the config it must be " + ShapeText(shape));
   }
-  if (!found.tensor->dtype) {
+  if (!found.tensor->format) {
     return Unimplemented(where + " has dtype " + found.tensor->dtype_name +
                          "; F32, BF16 and F16 can be read");
   }
   return found;
 }
 
-DType CommonDType(const std::vector<DType>& dtypes) {
+Format CommonFormat(const std::vector<Format>& formats) {
   const bool same =
-      std::all_of(dtypes.begin(), dtypes.end(), [&](DType dtype) { return dtype == dtypes[0]; });
-  return same ? dtypes[0] : DType::kF32;
+      std::all_of(formats.begin(), formats.end(), [&](const Format& format) { return format == formats[0]; });
+  return same ? formats[0] : DType::kF32;
 }
 
-int64_t WeightBytes(const WeightSpec& spec, DType dtype, const Backend& backend) {
-  if (spec.norm != nullptr) return NormStride(spec.parts[0].rows) * static_cast<int64_t>(sizeof(float));
+int64_t WeightBytes(const WeightSpec& spec, const Format& format, const Backend& backend) {
+  if (spec.is_norm()) return Format(DType::kF32).Bytes(NormStride(spec.parts[0].rows));
   std::vector<WeightRows> parts;
-  for (const TensorSpec& part : spec.parts) parts.push_back(TakeSlice(nullptr, dtype, part));
+  for (const TensorSpec& part : spec.parts) parts.push_back(TakeSlice(nullptr, format, part));
   return backend.PackedBytes(
       {parts.data(), static_cast<int32_t>(parts.size()), InFeatures(spec.parts[0]), spec.layout});
 }
 
-Status LoadWeights(const ModelFolder& folder, ModelConfig& config, const LoadProgress& progress,
-                   ModelWeights& into) {
-  TM_ASSIGN_OR_RETURN(const WeightFiles files, WeightFiles::Open(folder));
-  Backend& backend = *into.backend_;
-  const std::vector<WeightSpec> specs = ListWeights(config, into);
-  const int64_t norm_count =
-      std::count_if(specs.begin(), specs.end(), [](const auto& s) { return s.norm != nullptr; });
+ModelWeights::~ModelWeights() {
+  for (const auto& [key, handle] : matrices_) {
+    if (handle.impl != nullptr) backend_.FreeWeight(handle);
+  }
+  if (norm_memory_ != nullptr) backend_.Free(norm_memory_);
+}
+
+Status ModelWeights::Load(const std::vector<WeightSpec>& specs, const WeightFiles& files,
+                          const LoadProgress& progress, ModelConfig& config) {
+  const auto norm_count =
+      std::count_if(specs.begin(), specs.end(), [](const auto& s) { return s.is_norm(); });
   const int64_t stride = NormStride(config.hidden_size);
-  const int64_t norm_bytes = norm_count * stride * static_cast<int64_t>(sizeof(float));
-  into.norms_ = backend.Allocate(norm_bytes);
-  if (into.norms_ == nullptr) {
-    return ResourceExhausted(folder.path + ": no memory for " + std::to_string(norm_bytes) +
+  std::vector<float> norms(static_cast<size_t>(norm_count * stride));
+  const auto norm_bytes = static_cast<int64_t>(norms.size() * sizeof(float));
+  norm_memory_ = backend_.Allocate(norm_bytes);
+  if (norm_memory_ == nullptr) {
+    return ResourceExhausted(files.where() + ": no memory for " + std::to_string(norm_bytes) +
                              " bytes of norm vectors");
   }
-  Loader loader(files, backend, progress);
-  TM_RETURN_IF_ERROR(loader.Load(specs, static_cast<float*>(into.norms_), stride));
-  if (config.tied_embeddings) into.lm_head = into.embedding;
+  Loader loader(files, backend_, progress);
+  TM_RETURN_IF_ERROR(loader.CheckAll(specs));
+  int64_t norm = 0;  // where the next one begins
+  for (const WeightSpec& spec : specs) {
+    if (spec.is_norm()) {
+      TM_RETURN_IF_ERROR(loader.CopyNorm(spec, norms.data() + norm));
+      norms_[spec.key] = static_cast<const float*>(norm_memory_) + norm;
+      norm += stride;
+    } else {
+      TM_RETURN_IF_ERROR(loader.Pack(spec, &matrices_[spec.key]));
+    }
+  }
+  const std::string copying = "copying the norm vectors to the device";
+  TM_RETURN_IF_ERROR(OpStatus(backend_.Upload(norm_memory_, norms.data(), norm_bytes), backend_, copying));
+  TM_RETURN_IF_ERROR(OpStatus(backend_.WaitFence(backend_.RecordFence()), backend_, copying));
   return CheckLeftOver(files, loader.used(), config);
 }
 

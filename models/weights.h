@@ -2,11 +2,12 @@
 // Loading thread. ModelWeights owns what the backend gave it and gives it back at its end.
 //
 // Each matrix is one LinearSource: query, key and value rows stacked, gate and up interleaved as the backend
-// likes. Parts of one source that differ in dtype are widened to f32, which is exact. Norm vectors become
+// likes. Parts of one source that differ in format are widened to f32, which is exact. Norm vectors become
 // f32.
 #pragma once
 
-#include <functional>
+#include <compare>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,34 +21,26 @@
 
 namespace tramontane {
 
-struct LayerWeights {
-  const float* attention_norm = nullptr;  // [hidden] device
-  WeightHandle qkv;                       // [(heads + 2 * kv_heads) * head_dim, hidden]
-  WeightHandle attention_out;             // [hidden, heads * head_dim]
-  const float* mlp_norm = nullptr;        // [hidden] device
-  WeightHandle gate_up;                   // [2 * intermediate, hidden]
-  WeightHandle down;                      // [hidden, intermediate]
+// What a weight does in the model.
+enum class WeightRole : int32_t {
+  kEmbedding,      // [vocab, hidden]
+  kAttentionNorm,  // [hidden]
+  kQkv,            // [(heads + 2 * kv_heads) * head_dim, hidden]
+  kAttentionOut,   // [hidden, heads * head_dim]
+  kMlpNorm,        // [hidden]
+  kGateUp,         // [2 * intermediate, hidden]
+  kDown,           // [hidden, intermediate]
+  kFinalNorm,      // [hidden]
+  kLmHead,         // [vocab, hidden]; absent where the embedding is tied
 };
 
-struct WeightTable {
-  WeightHandle embedding;  // [vocab, hidden]
-  std::vector<LayerWeights> layers;
-  const float* final_norm = nullptr;  // [hidden] device
-  WeightHandle lm_head;               // [vocab, hidden]; the embedding itself where they are tied
-};
+inline constexpr int32_t kNoLayer = -1;
 
-class ModelWeights : public WeightTable {
- public:
-  explicit ModelWeights(Backend& backend) : backend_(&backend) {}
-  ~ModelWeights();
-  ModelWeights(const ModelWeights&) = delete;
-  ModelWeights& operator=(const ModelWeights&) = delete;
+struct WeightKey {
+  WeightRole role = WeightRole::kEmbedding;
+  int32_t layer = kNoLayer;  // none for what is there once
 
- private:
-  friend Status LoadWeights(const ModelFolder&, ModelConfig&, const LoadProgress&, ModelWeights&);
-
-  Backend* backend_;
-  void* norms_ = nullptr;  // every norm vector, one allocation
+  friend auto operator<=>(const WeightKey&, const WeightKey&) = default;
 };
 
 // Which part of a tensor this process takes: indices [begin, end) of dimension `dim`. Today always the whole;
@@ -65,20 +58,49 @@ struct TensorSpec {
   Slice slice;
 };
 
-// One matrix to pack or one norm vector to copy, and where its handle or pointer goes.
+// One matrix to pack or one norm vector to copy.
 struct WeightSpec {
+  WeightKey key;
   std::vector<TensorSpec> parts;
   LinearLayout layout = LinearLayout::kStacked;
-  WeightHandle* matrix = nullptr;  // exactly one of these two is set
-  const float** norm = nullptr;
+
+  bool is_norm() const { return parts[0].columns == 0; }
 };
 
-// Every weight of the model, in the order in which it is loaded; destinations lie in `into`, whose layers are
-// sized here.
-std::vector<WeightSpec> ListWeights(const ModelConfig& config, WeightTable& into);
+// A tensor's name in each layout of files; of one in a layer, what follows the layer's number.
+struct TensorName {
+  const char* hugging_face;
+  const char* mistral;
+};
+
+// One of the tensors that are packed together.
+struct MatrixPart {
+  TensorName name;
+  int64_t rows = 0;
+};
+
+// A list in the making: whoever runs a weight names its tensors, whole.
+class WeightList {
+ public:
+  explicit WeightList(const ModelConfig& config) : config_(config) {}
+
+  void AddNorm(WeightKey key, const TensorName& name, int64_t length);
+  void AddMatrix(WeightKey key, const std::vector<MatrixPart>& parts, int64_t columns,
+                 LinearLayout layout = LinearLayout::kStacked);
+  std::vector<WeightSpec> Take() { return std::move(specs_); }
+
+ private:
+  std::string NameOf(const WeightKey& key, const TensorName& name) const;
+
+  const ModelConfig& config_;
+  std::vector<WeightSpec> specs_;
+};
+
+// Every weight of the model, in the order in which it is loaded.
+std::vector<WeightSpec> ListWeights(const ModelConfig& config);
 
 // The part of the tensor at `whole` ([spec.rows, spec.columns], contiguous) that its slice names.
-WeightRows TakeSlice(const void* whole, DType dtype, const TensorSpec& spec);
+WeightRows TakeSlice(const void* whole, const Format& format, const TensorSpec& spec);
 
 // The files of a folder, opened and their headers checked against each other.
 class WeightFiles {
@@ -91,25 +113,47 @@ class WeightFiles {
   };
   // Its shape and dtype checked; missing or wrong is an error that names file and tensor.
   StatusOr<Found> Find(const TensorSpec& spec) const;
+  // For messages: the one file, or the folder.
+  const std::string& where() const { return where_; }
   // Every tensor there is.
   const std::map<std::string, Found>& all() const { return all_; }
 
  private:
-  std::string where_;  // for messages: the one file, or the folder
+  std::string where_;
   std::vector<SafetensorsFile> files_;
   std::map<std::string, Found> all_;
 };
 
-// dtype of a spec's packed source, given the dtypes of its parts.
-DType CommonDType(const std::vector<DType>& dtypes);
+// Format of a spec's packed source, given those of its parts.
+Format CommonFormat(const std::vector<Format>& formats);
 
-// Bytes that the spec takes in the backend when its parts have this dtype.
-int64_t WeightBytes(const WeightSpec& spec, DType dtype, const Backend& backend);
+// Bytes that the spec takes in the backend when its parts have this format.
+int64_t WeightBytes(const WeightSpec& spec, const Format& format, const Backend& backend);
 
-// Packs every weight of the folder into the backend and lets go of the files. Tensors that nothing asks for
-// become warnings in the config; inside a layer that runs they are refused, since they would change the
-// computation.
-Status LoadWeights(const ModelFolder& folder, ModelConfig& config, const LoadProgress& progress,
-                   ModelWeights& into);
+// The weights as the backend has them.
+class ModelWeights {
+ public:
+  explicit ModelWeights(Backend& backend) : backend_(backend) {}
+  ~ModelWeights();
+  ModelWeights(const ModelWeights&) = delete;
+  ModelWeights& operator=(const ModelWeights&) = delete;
+
+  // Packs every weight of the list into the backend. Tensors that nothing asks for become warnings in the
+  // config; inside a layer that runs they are refused, since they would change the computation. Once.
+  Status Load(const std::vector<WeightSpec>& specs, const WeightFiles& files, const LoadProgress& progress,
+              ModelConfig& config);
+
+  // REQUIRES: loaded, and of the list.
+  WeightHandle matrix(WeightRole role, int32_t layer = kNoLayer) const { return matrices_.at({role, layer}); }
+  const float* norm(WeightRole role, int32_t layer = kNoLayer) const {
+    return norms_.at({role, layer});
+  }  // device
+
+ private:
+  Backend& backend_;
+  std::map<WeightKey, WeightHandle> matrices_;
+  std::map<WeightKey, const float*> norms_;
+  void* norm_memory_ = nullptr;  // every norm vector, one allocation
+};
 
 }  // namespace tramontane

@@ -32,8 +32,8 @@ class Problem {
     kv_base_ = FirstVisible(first_query, shape.window) / kPageSize * kPageSize;
     const auto pages_each = static_cast<int32_t>(CeilDivide(shape.context - kv_base_, kPageSize));
     const int32_t pages = shape.batch * pages_each;
-    run_.kv.format = {
-        .dtype = DType::kBf16, .kv_heads = kKvHeads, .head_dim = kHeadDim, .page_size = kPageSize};
+    run_.kv = KvLayerView(
+        {.element = DType::kBf16, .kv_heads = kKvHeads, .head_dim = kHeadDim, .page_size = kPageSize});
     run_.kv.page_bytes = run_.kv.format.PageBytes(1);
     const int64_t pool_bytes = pages * run_.kv.page_bytes;
     copies_ = device.CopiesBeyondCache(pool_bytes);

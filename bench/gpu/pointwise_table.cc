@@ -48,7 +48,7 @@ Table PointwiseTable(Device& device) {
         MakeTensor(device.AllocateRandom(int64_t{tokens} * kQkvWidth * 2), DType::kBf16, tokens, kQkvWidth);
     rope.cos_sin = device.Upload(std::vector<float>(static_cast<size_t>(tokens) * kHeadDim, 0.5f));
     rope.query_heads = kQueryHeads;
-    rope.kv.format = {.dtype = DType::kBf16, .kv_heads = kKvHeads, .head_dim = kHeadDim};
+    rope.kv = KvLayerView({.element = DType::kBf16, .kv_heads = kKvHeads, .head_dim = kHeadDim});
     rope.kv.page_bytes = rope.kv.format.PageBytes(1);
     rope.kv.pool = static_cast<std::byte*>(
         device.Allocate((tokens / rope.kv.format.page_size + 1) * rope.kv.page_bytes));

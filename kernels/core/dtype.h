@@ -1,16 +1,14 @@
-// Element types of tensors and how wide they are, and the one definition of bf16 and f16 rounding on the
+// Element types of tensors, and the one definition of bf16 and f16 rounding on the
 // host. Any thread; pure functions.
 #pragma once
 
 #include <bit>
-#include <cstddef>
 #include <cstdint>
 
 namespace tramontane {
 
 enum class DType : int32_t { kF32 = 0, kBf16 = 1, kF16 = 2 };
 
-constexpr size_t DTypeBytes(DType dtype) { return dtype == DType::kF32 ? 4 : 2; }
 constexpr const char* DTypeName(DType dtype) {
   return dtype == DType::kF32 ? "f32" : dtype == DType::kBf16 ? "bf16" : "f16";
 }

@@ -91,15 +91,14 @@ inline KeyBlock FindBlock(const AttentionTile& tile, int64_t block_begin) {
 
   const int64_t kv_base = params.table.kv_base[tile.sequence];
   const int32_t* pages = params.table.page_indices + params.table.kv_indptr[tile.sequence];
-  const int64_t token_bytes = format.TokenStride() * static_cast<int64_t>(DTypeBytes(format.dtype));
   for (int32_t k = block.first; k < block.end;) {
     const int64_t position = block_begin + k;
     int32_t offset = OffsetInPage(position, format.page_size);
     const std::byte* key =
         params.kv.Key(pages[PageOf(position, kv_base, format.page_size)], tile.kv_head, offset);
-    for (; k < block.end && offset < format.page_size; ++k, ++offset, key += token_bytes) {
+    for (; k < block.end && offset < format.page_size; ++k, ++offset, key += params.kv.token_bytes) {
       block.keys[k] = key;
-      block.values[k] = key + format.HalfLayerBytes();
+      block.values[k] = key + params.kv.value_offset;
     }
   }
   return block;
@@ -391,7 +390,7 @@ void AttendSegmentOf(const AttentionTile& tile, int64_t segment, const Attention
 
 void AttendSegment(const AttentionTile& tile, int64_t segment, const AttentionScratch& scratch,
                    const AttentionState& state) {
-  switch (tile.params->kv.format.dtype) {
+  switch (tile.params->kv.format.element.dtype) {
     case DType::kF32:
       return AttendSegmentOf<F32Elements>(tile, segment, scratch, state);
     case DType::kBf16:

@@ -32,8 +32,8 @@ int64_t PanelCount(LinearLayout layout, int64_t out_features, int32_t panel_widt
                                          : CeilDiv(out_features, panel_width);
 }
 
-int64_t PanelBytes(DType dtype, int64_t in_features, int32_t panel_width) {
-  return PaddedInFeatures(in_features) * panel_width * static_cast<int64_t>(DTypeBytes(dtype));
+int64_t PanelBytes(const Format& format, int64_t in_features, int32_t panel_width) {
+  return format.Bytes(PaddedInFeatures(in_features) * panel_width);
 }
 
 // The row of the source that stands in a lane of a panel, -1 for filling.
@@ -58,8 +58,7 @@ const std::byte* SourceRow(const LinearSource& source, int64_t row) {
   for (int32_t i = 0; i < source.part_count; ++i) {
     const WeightRows& part = source.parts[i];
     if (row < part.rows) {
-      return static_cast<const std::byte*>(part.data) +
-             row * part.row_stride * static_cast<int64_t>(DTypeBytes(part.dtype));
+      return static_cast<const std::byte*>(part.data) + part.format.Bytes(row * part.row_stride);
     }
     row -= part.rows;
   }
@@ -161,9 +160,10 @@ std::string WhyNotPackable(const LinearSource& source) {
   for (int32_t i = 0; i < source.part_count; ++i) {
     const WeightRows& part = source.parts[i];
     const std::string name = "part " + std::to_string(i);
-    if (part.dtype != source.parts[0].dtype) {
-      return name + " is " + DTypeName(part.dtype) + ", part 0 is " + DTypeName(source.parts[0].dtype);
+    if (part.format != source.parts[0].format) {
+      return name + " is " + FormatName(part.format) + ", part 0 is " + FormatName(source.parts[0].format);
     }
+    if (!part.format.plain()) return name + " is " + FormatName(part.format) + ", supported are plain types";
     if (part.rows < 1 || part.rows > kMaxFeatures) {
       return name + " has " + std::to_string(part.rows) + " rows, supported are 1 to " +
              std::to_string(kMaxFeatures);
@@ -183,13 +183,13 @@ std::string WhyNotPackable(const LinearSource& source) {
 int64_t PackedLinearBytes(const LinearSource& source, const CpuKernels& kernels) {
   const int32_t width = kernels.linear.panel_width;
   return PanelCount(source.layout, OutFeatures(source), width) *
-         PanelBytes(source.parts[0].dtype, source.in_features, width);
+         PanelBytes(source.parts[0].format, source.in_features, width);
 }
 
 PackedWeight PackLinearInto(const LinearSource& source, const CpuKernels& kernels, ThreadPool& pool,
                             std::byte* panels) {
   const PackedWeight weight = {
-      .dtype = source.parts[0].dtype,
+      .format = source.parts[0].format,
       .layout = source.layout,
       .panel_width = kernels.linear.panel_width,
       .out_features = OutFeatures(source),
@@ -197,13 +197,13 @@ PackedWeight PackLinearInto(const LinearSource& source, const CpuKernels& kernel
       .panels = panels,
       .bytes = PackedLinearBytes(source, kernels),
   };
-  const int64_t panel_bytes = PanelBytes(weight.dtype, weight.in_features, weight.panel_width);
+  const int64_t panel_bytes = PanelBytes(weight.format, weight.in_features, weight.panel_width);
   pool.ParallelFor(weight.bytes / panel_bytes, [&](int64_t panel, int32_t) {
     for (int64_t lane = 0; lane < weight.panel_width; ++lane) {
       const int64_t row = RowOfLane(weight.layout, weight.out_features, weight.panel_width, panel, lane);
       if (row < 0) continue;
-      const auto fill = weight.dtype == DType::kF32 ? FillLane<uint32_t> : FillLane<uint16_t>;
-      fill(SourceRow(source, row), weight.in_features, weight.dtype, weight.panel_width, lane,
+      const auto fill = weight.format.dtype == DType::kF32 ? FillLane<uint32_t> : FillLane<uint16_t>;
+      fill(SourceRow(source, row), weight.in_features, weight.format.dtype, weight.panel_width, lane,
            panels + panel * panel_bytes);
     }
   });
@@ -222,15 +222,15 @@ void UnpackRow(const PackedWeight& weight, int64_t row, float* out) {
     lane = row % outputs % half + (row < outputs ? 0 : half);
   }
   const std::byte* from =
-      weight.panels + panel * PanelBytes(weight.dtype, weight.in_features, weight.panel_width);
+      weight.panels + panel * PanelBytes(weight.format, weight.in_features, weight.panel_width);
   for (int64_t k = 0; k < weight.in_features; ++k) {
-    const int64_t element = PanelElement(weight.dtype, weight.panel_width, k, lane);
-    if (weight.dtype == DType::kF32) {
+    const int64_t element = PanelElement(weight.format.dtype, weight.panel_width, k, lane);
+    if (weight.format.dtype == DType::kF32) {
       std::memcpy(out + k, from + element * 4, 4);
     } else {
       uint16_t bits;
       std::memcpy(&bits, from + element * 2, 2);
-      out[k] = weight.dtype == DType::kBf16 ? Bf16ToFloat(bits) : F16ToFloat(bits);
+      out[k] = weight.format.dtype == DType::kBf16 ? Bf16ToFloat(bits) : F16ToFloat(bits);
     }
   }
 }
@@ -260,9 +260,9 @@ void RunLinear(const LinearParams& params, const CpuContext& context) {
       .in_features = weight.in_features,
       .norm_weight = params.prologue == Prologue::kRmsNorm ? params.norm_weight : nullptr,
       .norm_epsilon = params.norm_epsilon,
-      .weight_dtype = weight.dtype,
+      .weight_dtype = weight.format.dtype,
       .panels = weight.panels,
-      .panel_bytes = PanelBytes(weight.dtype, weight.in_features, weight.panel_width),
+      .panel_bytes = PanelBytes(weight.format, weight.in_features, weight.panel_width),
       .panel_count = PanelCount(weight.layout, weight.out_features, weight.panel_width),
       .epilogue = params.epilogue,
       .out = static_cast<float*>(params.out.data),

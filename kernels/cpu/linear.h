@@ -14,7 +14,7 @@ namespace tramontane {
 // What a WeightHandle of the CPU backend points at. Output features stand in panels of `panel_width`, the
 // last one filled up with zeros.
 struct PackedWeight {
-  DType dtype = DType::kBf16;  // as in the file
+  Format format = DType::kBf16;  // as in the file
   LinearLayout layout = LinearLayout::kStacked;
   int32_t panel_width = 0;
   int64_t out_features = 0;  // rows of the source, in its order

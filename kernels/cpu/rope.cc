@@ -70,8 +70,9 @@ void AppendToken(const RopeAppendParams& params, int64_t token) {
   const int64_t page = PageOfSlot(slot, format.page_size);
   const int32_t offset = OffsetOfSlot(slot, format.page_size);
   for (int32_t head = 0; head < format.kv_heads; ++head) {
-    StoreRounded(format.dtype, key + int64_t{head} * head_dim, head_dim, params.kv.Key(page, head, offset));
-    StoreRounded(format.dtype, value + int64_t{head} * head_dim, head_dim,
+    StoreRounded(format.element.dtype, key + int64_t{head} * head_dim, head_dim,
+                 params.kv.Key(page, head, offset));
+    StoreRounded(format.element.dtype, value + int64_t{head} * head_dim, head_dim,
                  params.kv.Value(page, head, offset));
   }
 }

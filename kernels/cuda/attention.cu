@@ -77,7 +77,7 @@ TM_DEVICE void LoadKeys(const AttentionRunParams& p, const int32_t* pages, int k
     }
     const int at = Shape::Swizzle(row, chunk);
     CopyAsync16(keys + at, key, live ? 16 : 0);
-    CopyAsync16(values + at, live ? key + p.kv.format.HalfLayerBytes() : key, live ? 16 : 0);
+    CopyAsync16(values + at, live ? key + p.kv.value_offset : key, live ? 16 : 0);
   }
 }
 
@@ -406,7 +406,7 @@ int LaunchType(const AttentionRunParams& p, Stream stream) {
 }  // namespace
 
 int RunAttention(const AttentionRunParams& params, void* stream) {
-  return params.kv.format.dtype == DType::kBf16 ? LaunchType<Bf16>(params, static_cast<Stream>(stream))
+  return params.kv.format.element.dtype == DType::kBf16 ? LaunchType<Bf16>(params, static_cast<Stream>(stream))
                                                 : LaunchType<F16>(params, static_cast<Stream>(stream));
 }
 

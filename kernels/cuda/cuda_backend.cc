@@ -376,8 +376,8 @@ OpCode CudaBackend::RopeTable(const RopeTableParams& p) noexcept {
 }
 
 OpCode CudaBackend::RopeAppend(const RopeAppendParams& p) noexcept {
-  TM_CHECK(p.qkv.dtype == DType::kBf16 && p.kv.format.dtype == DType::kBf16, "qkv is %s, pages are %s",
-           DTypeName(p.qkv.dtype), DTypeName(p.kv.format.dtype));
+  TM_CHECK(p.qkv.dtype == DType::kBf16 && p.kv.format.element == DType::kBf16, "qkv is %s, pages are %s",
+           DTypeName(p.qkv.dtype), FormatName(p.kv.format.element).c_str());
   if (p.qkv.rows == 0) return OpCode::kOk;
   return Queued(LaunchRopeAppend(p, runtime_->stream()), "the rotary embedding");
 }
@@ -562,8 +562,10 @@ OpCode CudaBackend::PlanFor(const AttentionParams& p, const AttentionPlan** out)
 }
 
 OpCode CudaBackend::Attention(const AttentionParams& p) noexcept {
-  TM_CHECK(p.query.dtype == DType::kBf16 && p.out.dtype == DType::kBf16 && p.kv.format.dtype == DType::kBf16,
-           "attention of %s queries over %s pages", DTypeName(p.query.dtype), DTypeName(p.kv.format.dtype));
+  TM_CHECK(
+      p.query.dtype == DType::kBf16 && p.out.dtype == DType::kBf16 && p.kv.format.element == DType::kBf16,
+      "attention of %s queries over %s pages", DTypeName(p.query.dtype),
+      FormatName(p.kv.format.element).c_str());
   if (p.query.rows == 0 || p.batch == 0) return OpCode::kOk;
   const AttentionPlan* plan = nullptr;
   if (const OpCode code = PlanFor(p, &plan); code != OpCode::kOk) return code;

@@ -200,7 +200,7 @@ int LaunchRopeTable(const RopeTableParams& params, void* stream) {
 }
 int LaunchRopeAppend(const RopeAppendParams& params, void* stream) {
   const Dim3 grid = GridOf(static_cast<int32_t>(params.qkv.rows));
-  if (params.kv.format.dtype == DType::kF16) {
+  if (params.kv.format.element.dtype == DType::kF16) {
     return TM_LAUNCH(RopeAppendKernel<F16>, grid, Dim3{kThreads}, 0, static_cast<Stream>(stream), params);
   }
   return TM_LAUNCH(RopeAppendKernel<Bf16>, grid, Dim3{kThreads}, 0, static_cast<Stream>(stream), params);

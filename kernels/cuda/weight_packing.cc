@@ -15,8 +15,7 @@ const std::byte* SourceRow(const LinearSource& source, int64_t row) {
   for (int32_t i = 0; i < source.part_count; ++i) {
     const WeightRows& part = source.parts[i];
     if (row < part.rows) {
-      return static_cast<const std::byte*>(part.data) +
-             row * part.row_stride * static_cast<int64_t>(DTypeBytes(part.dtype));
+      return static_cast<const std::byte*>(part.data) + part.format.Bytes(row * part.row_stride);
     }
     row -= part.rows;
   }
@@ -64,7 +63,9 @@ std::string WhyNotPackable(const LinearSource& source) {
            std::to_string(kInFeaturesMultiple);
   }
   for (int32_t i = 0; i < source.part_count; ++i) {
-    if (source.parts[i].dtype != source.parts[0].dtype) return "parts of different dtypes";
+    const Format& format = source.parts[i].format;
+    if (format != source.parts[0].format) return "parts of different formats";
+    if (!format.plain()) return FormatName(format) + "; the CUDA backend reads plain bf16, f16 and f32";
     if (source.parts[i].rows < 1) return "a part of no rows";
   }
   if (source.layout == LinearLayout::kGateUp) {
@@ -81,7 +82,8 @@ std::string WhyNotPackable(const LinearSource& source) {
 
 void PackRows(const LinearSource& source, int64_t begin, int64_t count, uint16_t* out) {
   for (int64_t row = begin; row < begin + count; ++row, out += source.in_features) {
-    ConvertRow(SourceRow(source, RowOfPacked(source, row)), source.parts[0].dtype, source.in_features, out);
+    ConvertRow(SourceRow(source, RowOfPacked(source, row)), source.parts[0].format.dtype, source.in_features,
+               out);
   }
 }
 

@@ -11,7 +11,8 @@
 //   - content beside calls, in one message or in neighbours: before v7 the calls win, the text is left out;
 //   - a system message after an answer or a result: from v7 on at its place, before v7 part of the system
 //   prompt
-//     (refused there after the last answer, where nothing is left to answer).
+//     (refused there after the last answer, where nothing is left to answer);
+//   - a tool's parameters that are an object and no sound JSON Schema: shown to the model as they are.
 // What it passes over and we refuse: a reasoning effort where the vocabulary's file has no such setting.
 #pragma once
 
@@ -65,7 +66,7 @@ struct ChatMessage {
 struct ToolDefinition {
   std::string name;
   std::string description;
-  std::string parameters_json;  // a JSON Schema (draft 7), an object; "" counts as "{}"
+  std::string parameters_json;  // a JSON Schema: checked to be an object, no more; "" counts as "{}"
 };
 
 struct ChatOptions {

@@ -4,7 +4,6 @@
 #include <string_view>
 #include <utility>
 
-#include "models/tokenizer/json_schema.h"
 #include "models/tokenizer/python_json.h"
 
 namespace tramontane {
@@ -114,9 +113,6 @@ StatusOr<std::string> ToolsJson(std::span<const ToolDefinition> tools) {
     if (!parameters.ok()) return InvalidArgument(label + ".parameters: " + parameters.status().message());
     if (parameters->kind != JsonValue::Kind::kObject) {
       return InvalidArgument(label + ".parameters: not a JSON object");
-    }
-    if (const Status status = CheckJsonSchema(*parameters); !status.ok()) {
-      return InvalidArgument(label + ".parameters: not a JSON Schema: " + status.message());
     }
     json += json.empty() ? "[" : ", ";
     json += "{\"type\": \"function\", \"function\": {\"name\": ";

@@ -19,15 +19,13 @@ struct InspectArguments {
 
 Status Inspect(const InspectArguments& arguments) {
   TM_ASSIGN_OR_RETURN(const ModelSource source, FindModel(arguments.model));
-  TM_ASSIGN_OR_RETURN(const ModelConfig model, LoadModelConfig(source.folder));
-  TM_ASSIGN_OR_RETURN(const std::string description, DescribeModel(source.folder, model));
-  std::fputs(description.c_str(), stdout);
+  TM_ASSIGN_OR_RETURN(const OpenedModel model, OpenModel(source.folder, KvOptionsOf(arguments.config)));
+  std::fputs(DescribeModel(model).c_str(), stdout);
   std::fflush(stdout);  // what is known of the model stands even where the plan fails
   TM_ASSIGN_OR_RETURN(const Device device, MakeDevice(arguments.config));
   const Backend& backend = *device.backend;
-  TM_ASSIGN_OR_RETURN(const EngineHostOptions options,
-                      MakeHostOptions(arguments.config, source.folder, model, backend));
-  TM_ASSIGN_OR_RETURN(const EngineHostPlan plan, PlanEngineHost(source.folder, model, backend, options));
+  TM_ASSIGN_OR_RETURN(const EngineHostOptions options, MakeHostOptions(arguments.config, model, backend));
+  TM_ASSIGN_OR_RETURN(const EngineHostPlan plan, PlanEngineHost(model, backend, options));
   std::fputs(DescribePlan(plan.layout, plan.memory, options.memory_bytes).c_str(), stdout);
   return std::fflush(stdout) == 0 ? Status::Ok() : Internal("standard output cannot be written");
 }

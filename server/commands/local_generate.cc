@@ -64,14 +64,13 @@ Status GenerateLocally(const std::string& folder, const v1::GenerateRequest& req
   ServeConfig config;
   config.max_sequences = std::max<int64_t>(1, request.choices());
   TM_ASSIGN_OR_RETURN(const ModelSource source, FindModel(folder));
-  TM_ASSIGN_OR_RETURN(const ModelConfig model_config, LoadModelConfig(source.folder));
+  TM_ASSIGN_OR_RETURN(OpenedModel opened, OpenModel(source.folder, KvOptionsOf(config)));
   TM_ASSIGN_OR_RETURN(const Device device, MakeDevice(config));
   const BackendPtr& backend = device.backend;
-  TM_ASSIGN_OR_RETURN(const EngineHostOptions options,
-                      MakeHostOptions(config, source.folder, model_config, *backend));
+  TM_ASSIGN_OR_RETURN(const EngineHostOptions options, MakeHostOptions(config, opened, *backend));
   const SteadyClock clock;
   TM_ASSIGN_OR_RETURN(const std::unique_ptr<EngineHost> host,
-                      EngineHost::Start(source.folder, *backend, options, clock));
+                      EngineHost::Start(std::move(opened), *backend, options, clock));
   ServedModel model;
   model.names = {source.name};
   model.config = host->model().config();

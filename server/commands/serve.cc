@@ -8,7 +8,9 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <thread>
+#include <utility>
 
+#include "models/opened_model.h"
 #include "server/commands/commands.h"
 #include "server/commands/setting_flags.h"
 #include "server/commands/start_guard.h"
@@ -116,20 +118,20 @@ ServerOptions ServerOptionsOf(const ServeConfig& config, const EngineLimits& lim
 StatusOr<std::unique_ptr<Server>> Load(const ServeConfig& config, LoadedModel* loaded) {
   TM_ASSIGN_OR_RETURN(loaded->source, FindModel(config.model));
   const std::string& folder = loaded->source.folder;
-  TM_ASSIGN_OR_RETURN(const ModelConfig model_config, LoadModelConfig(folder));
-  for (const std::string& warning : model_config.warnings) spdlog::warn("{}: {}", folder, warning);
+  TM_ASSIGN_OR_RETURN(OpenedModel opened, OpenModel(folder, KvOptionsOf(config)));
+  for (const std::string& warning : opened.config.warnings) spdlog::warn("{}: {}", folder, warning);
   TM_ASSIGN_OR_RETURN(loaded->device, MakeDevice(config));
   Backend& backend = *loaded->device.backend;
   if (!loaded->device.why_not_cuda.empty()) {
     spdlog::info("running on the CPU: {}", loaded->device.why_not_cuda);
   }
-  TM_ASSIGN_OR_RETURN(EngineHostOptions options, MakeHostOptions(config, folder, model_config, backend));
+  TM_ASSIGN_OR_RETURN(EngineHostOptions options, MakeHostOptions(config, opened, backend));
   const ServerOptions server_options = ServerOptionsOf(config, options.limits);
   TM_ASSIGN_OR_RETURN(std::unique_ptr<Server> server, Server::Start(server_options));
 
   options.progress = LogProgress(loaded->clock);
   spdlog::info("model {} from {} on {}", loaded->source.name, folder, DescribeDevice(backend.info()));
-  TM_ASSIGN_OR_RETURN(loaded->host, EngineHost::Start(folder, backend, options, loaded->clock));
+  TM_ASSIGN_OR_RETURN(loaded->host, EngineHost::Start(std::move(opened), backend, options, loaded->clock));
   LogPlan(loaded->host->plan());
   LogServerLimits(server_options);
   const ModelConfig& model = loaded->host->model().config();

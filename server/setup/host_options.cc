@@ -91,13 +91,16 @@ int64_t FreeMemoryBytes() {
   return std::min(MemAvailable(), left);
 }
 
-StatusOr<EngineHostOptions> MakeHostOptions(const ServeConfig& config, const std::string& folder,
-                                            const ModelConfig& model, const Backend& backend) {
+KvOptions KvOptionsOf(const ServeConfig& config) {
+  return {.format = config.kv_dtype == "f32" ? DType::kF32 : DType::kBf16,
+          .page_size = static_cast<int32_t>(config.page_size)};
+}
+
+StatusOr<EngineHostOptions> MakeHostOptions(const ServeConfig& config, const OpenedModel& model,
+                                            const Backend& backend) {
   EngineHostOptions options;
-  options.kv_dtype = config.kv_dtype == "f32" ? DType::kF32 : DType::kBf16;
   EngineLimits& limits = options.limits;
   limits.context = config.context;
-  limits.page_size = static_cast<int32_t>(config.page_size);
   limits.max_sequences = static_cast<int32_t>(config.max_sequences);
   limits.max_queued_requests = static_cast<int32_t>(config.max_queued_requests);
   limits.max_choices = static_cast<int32_t>(std::min(config.max_choices, config.max_sequences));
@@ -109,9 +112,9 @@ StatusOr<EngineHostOptions> MakeHostOptions(const ServeConfig& config, const std
   if (config.memory == 0) {
     const int64_t most = DefaultMemory(backend.info());
     options.memory_bytes = most;
-    TM_ASSIGN_OR_RETURN(const EngineHostPlan plan, PlanEngineHost(folder, model, backend, options));
+    TM_ASSIGN_OR_RETURN(const EngineHostPlan plan, PlanEngineHost(model, backend, options));
     const int64_t context =
-        limits.context == 0 ? model.context : std::min<int64_t>(limits.context, model.context);
+        limits.context == 0 ? model.config.context : std::min(limits.context, model.config.context);
     const int64_t pages =
         plan.layout.PagesForSequence(context, int64_t{limits.max_step_tokens} * plan.limits.steps_in_flight);
     const int64_t wanted = plan.memory.weight_bytes + plan.memory.workspace_bytes +

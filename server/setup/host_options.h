@@ -25,10 +25,13 @@ StatusOr<Device> MakeDevice(const ServeConfig& config);
 // "cpu (avx512, 2 threads)", "cuda (NVIDIA H200)"
 std::string DescribeDevice(const BackendInfo& info);
 
+// How keys and values are kept: what a model is opened with.
+KvOptions KvOptionsOf(const ServeConfig& config);
+
 // The engine's limits and memory. With `memory` 0: what max_sequences sequences of the full context need, at
 // most 70 % of the memory that is free now, or 90 % of a GPU's.
-StatusOr<EngineHostOptions> MakeHostOptions(const ServeConfig& config, const std::string& folder,
-                                            const ModelConfig& model, const Backend& backend);
+StatusOr<EngineHostOptions> MakeHostOptions(const ServeConfig& config, const OpenedModel& model,
+                                            const Backend& backend);
 
 // What of these limits a request body is checked against.
 FieldLimits FieldLimitsOf(const EngineLimits& engine, const ConstraintLimits& constraints);

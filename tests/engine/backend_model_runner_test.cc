@@ -8,6 +8,7 @@
 
 #include "engine/engine_host.h"
 #include "kernels/backends/cpu_backend.h"
+#include "models/decoder.h"
 #include "models/memory_plan.h"
 #include "tests/support/counting_backend.h"
 #include "tests/support/in_process_engine.h"
@@ -122,15 +123,13 @@ TEST(EngineHostPlan, EqualsTheMemoryThatAServerTakes) {
   options.limits = SmallLimits(0);
   options.limits.context = 0;
 
-  const ModelConfig config = LoadModelConfig(folder.path()).value();
-  const EngineHostPlan plan = PlanEngineHost(folder.path(), config, counting, options).value();
+  OpenedModel opened = OpenModel(folder.path(), {.page_size = options.limits.page_size}).value();
+  const EngineHostPlan plan = PlanEngineHost(opened, counting, options).value();
   EXPECT_EQ(counting.allocated + counting.packed + counting.reserved, 0) << "a plan allocates nothing";
   EXPECT_EQ(plan.limits.pool_pages, plan.memory.pool_pages);
   EXPECT_EQ(plan.limits.context, tiny.context);
 
-  LoadOptions load;
-  load.kv = plan.layout.format;
-  const std::unique_ptr<Model> model = LoadModel(folder.path(), counting, load).value();
+  const std::unique_ptr<Model> model = LoadModel(std::move(opened), counting, nullptr).value();
   EXPECT_EQ(counting.allocated + counting.packed, plan.memory.weight_bytes);
   auto* pool = static_cast<std::byte*>(counting.Allocate(plan.limits.pool_pages * plan.layout.page_bytes()));
   const auto runner = BackendModelRunner::Create(counting, *model, plan.limits, pool);
@@ -149,13 +148,69 @@ TEST(EngineHostPlan, ASmallPoolBoundsTheContext) {
   const TempFolder folder;
   tiny.WriteMistral(folder);
   const BackendPtr cpu = MakeCpuBackend({.threads = 1, .variant = ""}).value();
-  const ModelConfig config = LoadModelConfig(folder.path()).value();
+  const OpenedModel opened = OpenModel(folder.path(), {}).value();
   EngineHostOptions options;
   options.memory_bytes = 64 * kMiB;
   options.limits.pool_pages = 10;
-  EXPECT_EQ(PlanEngineHost(folder.path(), config, *cpu, options).value().limits.context, 160);
+  EXPECT_EQ(PlanEngineHost(opened, *cpu, options).value().limits.context, 160);
   options.limits.context = 100;
-  EXPECT_EQ(PlanEngineHost(folder.path(), config, *cpu, options).value().limits.context, 100);
+  EXPECT_EQ(PlanEngineHost(opened, *cpu, options).value().limits.context, 100);
+}
+
+// A window of 4096 in pages of 16 tokens needs 258 of them in chunks of a page, and 289 in steps of 512
+// tokens: 270 pages hold the whole context, for whoever asks.
+TEST(EngineHostPlan, WhatItSaysFitsIsWhatTheEngineServes) {
+  TinyModel tiny;
+  tiny.window.assign(static_cast<size_t>(tiny.layers), 4096);
+  tiny.context = 32768;
+  tiny.Randomise(1);
+  const TempFolder folder;
+  tiny.WriteMistral(folder);
+  const BackendPtr cpu = MakeCpuBackend({.threads = 1, .variant = ""}).value();
+  const OpenedModel opened = OpenModel(folder.path(), {.page_size = 16}).value();
+  EngineHostOptions options;
+  options.limits.max_step_tokens = 512;
+  options.memory_bytes = 64 * kMiB;
+  const MemoryPlan roomy = PlanEngineHost(opened, *cpu, options).value().memory;
+  for (const int64_t pages : {270, 258, 257}) {
+    options.memory_bytes = roomy.weight_bytes + roomy.workspace_bytes + pages * roomy.page_bytes;
+    const EngineHostPlan plan = PlanEngineHost(opened, *cpu, options).value();
+    ASSERT_EQ(plan.memory.pool_pages, pages);
+    EXPECT_EQ(plan.limits.context, pages < 258 ? pages * 16 : 32768);
+    EXPECT_EQ(plan.memory.pool_tokens, plan.limits.context) << pages << " pages";
+    EXPECT_EQ(plan.memory.sequences_at_context, pages < 258 ? 0 : 1) << pages << " pages";
+  }
+}
+
+// Whatever a caller asks for is checked before anything is computed from it.
+TEST(EngineHostPlan, LimitsOutOfBoundsAreRefusedByName) {
+  TinyModel tiny;
+  tiny.Randomise(1);
+  const TempFolder folder;
+  tiny.WriteMistral(folder);
+  const BackendPtr cpu = MakeCpuBackend({.threads = 1, .variant = ""}).value();
+  for (const int32_t page_size : {0, -1, 1025}) {
+    const Status refused = OpenModel(folder.path(), {.page_size = page_size}).status();
+    EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument);
+    EXPECT_EQ(refused.message(), "page_size is " + std::to_string(page_size) + ", the limits are 1 to 1024");
+  }
+  const OpenedModel opened = OpenModel(folder.path(), {}).value();
+  EngineHostOptions options;
+  options.memory_bytes = 64 * kMiB;
+  options.limits.max_step_tokens = 0;
+  options.limits.max_sequences = -5;
+  const Status refused = PlanEngineHost(opened, *cpu, options).status();
+  EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(refused.message().find("max_step_tokens is 0"), std::string::npos) << refused;
+  EXPECT_NE(refused.message().find("max_sequences is -5"), std::string::npos) << refused;
+}
+
+TEST(EngineLimits, MoreStepsInFlightThanTheEngineHasAreRefused) {
+  EngineLimits limits = SmallLimits(10);
+  limits.steps_in_flight = 2;
+  EXPECT_TRUE(limits.Validate().ok()) << limits.Validate();
+  limits.steps_in_flight = 3;
+  EXPECT_EQ(limits.Validate().message(), "steps_in_flight is 3, the limits are 1 to 2");
 }
 
 }  // namespace

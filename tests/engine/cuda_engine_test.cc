@@ -22,6 +22,7 @@
 #include "kernels/backends/cpu_backend.h"
 #include "tests/support/cuda_device.h"
 #include "tests/support/in_process_engine.h"
+#include "tests/support/load_folder.h"
 #include "tests/support/model_driver.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/test_scale.h"
@@ -48,7 +49,7 @@ struct Loaded {
   Loaded(BackendPtr made, const std::string& folder, int32_t page_size) : backend(std::move(made)) {
     LoadOptions options;
     options.kv.page_size = page_size;
-    auto loaded = LoadModel(folder, *backend, options);
+    auto loaded = LoadFolder(folder, *backend, options);
     EXPECT_TRUE(loaded.ok()) << loaded.status();
     model = *std::move(loaded);
   }

@@ -13,6 +13,7 @@
 
 #include "kernels/backends/cpu_backend.h"
 #include "models/weights.h"
+#include "tests/support/counting_backend.h"
 #include "tests/support/in_process_engine.h"
 #include "tests/support/temp_folder.h"
 
@@ -27,7 +28,7 @@ class BreezeHost : public testing::Test {
   BreezeHost() : BreezeHost(MakeCpuBackend({.threads = 2, .variant = ""}).value()) {}
   explicit BreezeHost(BackendPtr backend) : backend_(std::move(backend)) {
     options_.memory_bytes = 256 * kMiB;
-    auto host = EngineHost::Start(kBreeze, *backend_, options_, clock_);
+    auto host = EngineHost::Start(OpenModel(kBreeze, {}).value(), *backend_, options_, clock_);
     TM_CHECK(host.ok(), "%s", host.status().ToString().c_str());
     host_ = *std::move(host);
   }
@@ -77,7 +78,7 @@ TEST_F(BreezeHostOnALateDevice, TwoStepsAreInFlightAndTheTextIsTheSame) {
   EXPECT_EQ(host_->plan().limits.steps_in_flight, 2);
   EXPECT_EQ(host_->engine().Load().steps, 0);
   const BackendPtr cpu = MakeCpuBackend({.threads = 2, .variant = ""}).value();
-  auto at_once = EngineHost::Start(kBreeze, *cpu, options_, clock_);
+  auto at_once = EngineHost::Start(OpenModel(kBreeze, {}).value(), *cpu, options_, clock_);
   ASSERT_TRUE(at_once.ok()) << at_once.status();
   EXPECT_EQ((*at_once)->plan().limits.steps_in_flight, 1);
   Request request = Prompt("r", "Once upon a time", 60);
@@ -111,8 +112,19 @@ TEST_F(BreezeHost, AStopStringCutsTheTextThatItWouldHaveGiven) {
 
 TEST_F(BreezeHost, TooLittleMemoryIsRefusedWithWhatIsNeeded) {
   options_.memory_bytes = kMiB;
-  const auto refused = EngineHost::Start(kBreeze, *backend_, options_, clock_);
+  const auto refused = EngineHost::Start(OpenModel(kBreeze, {}).value(), *backend_, options_, clock_);
   EXPECT_EQ(refused.status().code(), StatusCode::kResourceExhausted);
+}
+
+// The output thread may be behind at any step; the decode is warm all the same.
+TEST_F(BreezeHost, AFullOutputQueueDoesNotEndTheWarmUp) {
+  options_.limits.output_queue_steps = 1;
+  for (int i = 0; i < 5; ++i) {
+    CountingBackend counting(*backend_);
+    auto host = EngineHost::Start(OpenModel(kBreeze, {}).value(), counting, options_, clock_);
+    ASSERT_TRUE(host.ok()) << host.status();
+    EXPECT_EQ(counting.embeds, 2) << "a prefill and a decode";
+  }
 }
 
 // Finite themselves, and too large to compute with.
@@ -125,7 +137,7 @@ TEST_F(BreezeHost, WeightsWhoseLogitsOverflowAreRefusedByTheWarmUp) {
   file.seekp(norm.tensor->begin);
   file << std::string(static_cast<size_t>(norm.tensor->end - norm.tensor->begin), '\x7f');  // 3.4e38 in bf16
   file.close();
-  const auto refused = EngineHost::Start(folder.path(), *backend_, options_, clock_);
+  const auto refused = EngineHost::Start(OpenModel(folder.path(), {}).value(), *backend_, options_, clock_);
   EXPECT_EQ(refused.status().code(), StatusCode::kDataLoss);
   EXPECT_EQ(refused.status().message().find(folder.path() + ": the model's logits are not finite"), 0u)
       << refused.status();

@@ -231,7 +231,7 @@ TEST(Engine, AFullOutputQueueHoldsTheEngineAndLosesNothing) {
   auto reader = test.Submit(MakeRequest("r", 5, 30));
   for (int step = 0; step < 40; ++step) test.Step();
   EXPECT_LE(test.engine().Load().output_tokens, 1 + 3);
-  EXPECT_FALSE(test.engine().Step());
+  EXPECT_EQ(test.engine().Step(), StepOutcome::kNoRoom);
   go_on.set_value();
   test.RunToEnd({reader.get()});
   EXPECT_EQ(reader->choice().ids, IdsAlone(MakeRequest("r", 5, 30)));

@@ -20,7 +20,7 @@ EngineLimits TestLimits(const KvLayout& layout, int64_t pool_pages) {
   limits.pool_pages = pool_pages;
   limits.max_choices = 1;
   limits.attended_keys_per_token = 1 << 24;
-  limits.context = ContextThatFits(layout, pool_pages, limits);
+  limits.context = ContextThatFits(layout, pool_pages, limits.max_step_tokens);
   return limits;
 }
 

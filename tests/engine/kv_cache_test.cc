@@ -197,25 +197,6 @@ TEST(KvCacheTest, PagesToReachIsWhatASequenceTakesInAtWorst) {
   }
 }
 
-TEST(ContextThatFitsTest, IsTheLargestThatFitsAndNoMore) {
-  EngineLimits limits;
-  const KvLayout full = TestLayout({0}, 16);
-  EXPECT_EQ(ContextThatFits(full, 10, limits), 160);
-  EXPECT_EQ(ContextThatFits(full, 0, limits), 0);
-
-  // Window 64 with chunks of a page: ceil(79 / 16) + 1 = 6 pages are enough for ever.
-  const KvLayout windowed = TestLayout({64}, 16);
-  EXPECT_EQ(ContextThatFits(windowed, 6, limits), kMaxContext);
-  EXPECT_EQ(ContextThatFits(windowed, 5, limits), 80);
-
-  // One group without a window and one with: 6 pages for the window, the rest for the other.
-  const KvLayout mixed = TestLayout({0, 64}, 16);
-  EXPECT_EQ(ContextThatFits(mixed, 20, limits), 14 * 16);
-  EXPECT_EQ(ContextThatFits(mixed, 12, limits), 6 * 16);
-  EXPECT_EQ(ContextThatFits(mixed, 11, limits), 5 * 16);
-  EXPECT_EQ(ContextThatFits(mixed, 1, limits), 0) << "one token needs a page in each group";
-}
-
 // Random tables that fork, extend, roll and clear: every page is counted once, and all come back.
 TEST(KvCacheTest, RandomOwnersNeverLoseAPage) {
   const uint32_t seed = TestSeed();

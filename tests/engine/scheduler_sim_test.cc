@@ -255,9 +255,10 @@ TEST(SchedulerSimTest, EverythingFinishesInAStormOverTinyPools) {
         TestLayout(models[random.From(0, 4)], static_cast<int32_t>(1 << random.From(0, 4)));
     const int64_t least_pages = layout.PagesForSequence(40, layout.format.page_size);
     EngineLimits limits = TestLimits(layout, random.From(least_pages, least_pages * 4));
-    limits.steps_in_flight = static_cast<int32_t>(random.From(1, 3));
+    limits.steps_in_flight = static_cast<int32_t>(random.From(1, kMaxStepsInFlight));
     limits.max_step_tokens = static_cast<int32_t>(random.From(1, 64));
-    limits.context = std::min<int64_t>(200, ContextThatFits(layout, limits.pool_pages, limits));
+    limits.context =
+        std::min<int64_t>(200, ContextThatFits(layout, limits.pool_pages, limits.max_step_tokens));
     limits.max_sequences = static_cast<int32_t>(random.From(3, 12));
     limits.max_choices = 3;
     limits.max_partial_prefills = static_cast<int32_t>(random.From(1, 4));

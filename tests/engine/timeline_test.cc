@@ -16,7 +16,7 @@ using ::testing::ElementsAre;
 EngineLimits EightTokenSteps(const KvLayout& layout, int64_t pool_pages = 1000) {
   EngineLimits limits = TestLimits(layout, pool_pages);
   limits.max_step_tokens = 8;
-  limits.context = ContextThatFits(layout, pool_pages, limits);
+  limits.context = ContextThatFits(layout, pool_pages, limits.max_step_tokens);
   limits.max_choices = 4;
   return limits;
 }

@@ -25,6 +25,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import regex
+from jsonschema import Draft7Validator
 from mistral_common.protocol.instruct.chunk import TextChunk, ThinkChunk
 from mistral_common.protocol.instruct.messages import AssistantMessage, SystemMessage, ToolMessage, UserMessage
 from mistral_common.protocol.instruct.request import ChatCompletionRequest
@@ -310,6 +311,17 @@ def has_place_for_system_messages(chat: dict, version: int) -> bool:
     return not kept or kept[-1]["role"] != "assistant" or kept[-1].get("prefix", False)
 
 
+class AnySchema:
+    """While it lasts, a tool's parameters are not checked to be a sound JSON Schema."""
+
+    def __enter__(self) -> None:
+        self.original = Draft7Validator.check_schema
+        Draft7Validator.check_schema = lambda schema: None
+
+    def __exit__(self, *_: object) -> None:
+        Draft7Validator.check_schema = self.original
+
+
 class AnyPlaceForSystemMessages:
     """While it lasts, a system message may follow any other; a result still follows a call or a result."""
 
@@ -344,7 +356,7 @@ def render(tokenizer: MistralTokenizer, chat: dict, version: int) -> dict:
     if not has_place_for_system_messages(instead, version):
         return {"rejected": True}
     try:
-        with AnyPlaceForSystemMessages():
+        with AnyPlaceForSystemMessages(), AnySchema():
             result = tokenizer.encode_chat_completion(to_request(instead))
     except Exception:
         return {"rejected": True}

@@ -156,7 +156,7 @@ class TiledLinear {
       : in_features_(in_features), out_features_(out_features) {
     for (const float value : weight) file_.push_back(FloatToBf16(value));
     const WeightRows part = {
-        .data = file_.data(), .dtype = DType::kBf16, .rows = out_features, .row_stride = in_features};
+        .data = file_.data(), .format = DType::kBf16, .rows = out_features, .row_stride = in_features};
     const LinearSource source = {.parts = &part, .part_count = 1, .in_features = in_features};
     panels_.resize(static_cast<size_t>(PackedLinearBytes(source, kernels_)) / sizeof(Line) + 1);
     packed_ = PackLinearInto(source, kernels_, pool_, reinterpret_cast<std::byte*>(panels_.data()));

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "kernels/core/dtype.h"
+#include "kernels/core/format.h"
 #include "kernels/core/nearest_name.h"
 #include "kernels/core/status.h"
 
@@ -59,6 +60,23 @@ TEST(NearestNameTest, EditsAreLettersPutInLeftOutOrExchanged) {
   EXPECT_EQ(EditDistance("abc", "abc"), 0u);
   EXPECT_EQ(EditDistance("kitten", "sitting"), 3u);
   EXPECT_EQ(EditDistance("ab", "ba"), 2u);
+}
+
+TEST(FormatTest, CountsBecomeBytesBlockByBlock) {
+  EXPECT_EQ(Format(DType::kF32).Bytes(3), 12);
+  EXPECT_EQ(Format(DType::kBf16).Bytes(3), 6);
+  EXPECT_EQ(Format(DType::kF16).Bytes(0), 0);
+  EXPECT_EQ(Format(DType::kF16).CompanionBytes(100), 0);
+  EXPECT_TRUE(Format(DType::kF16).plain());
+  EXPECT_EQ(FormatName(DType::kF16), "f16");
+
+  const Format four_bits(DType::kF16, /*log2_of_block=*/5, /*bytes=*/16, /*bytes_apart=*/2);
+  EXPECT_FALSE(four_bits.plain());
+  EXPECT_EQ(four_bits.Bytes(64), 32);
+  EXPECT_EQ(four_bits.Bytes(65), 48) << "the last block is whole";
+  EXPECT_EQ(four_bits.CompanionBytes(65), 6);
+  EXPECT_EQ(FormatName(four_bits), "f16 in blocks of 32");
+  EXPECT_NE(four_bits, Format(DType::kF16));
 }
 
 }  // namespace

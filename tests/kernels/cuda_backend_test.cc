@@ -124,7 +124,7 @@ INSTANTIATE_TEST_SUITE_P(
 // Source memory of the case's dtype with exactly the values of `bits`, and a little added to f32 values that
 // rounding to bf16 must drop.
 std::vector<std::byte> WeightMemory(DType dtype, const std::vector<uint16_t>& bits) {
-  std::vector<std::byte> memory(bits.size() * DTypeBytes(dtype));
+  std::vector<std::byte> memory(static_cast<size_t>(Format(dtype).Bytes(static_cast<int64_t>(bits.size()))));
   for (size_t i = 0; i < bits.size(); ++i) {
     const float value = Bf16ToFloat(bits[i]);
     if (dtype == DType::kF32) {
@@ -153,10 +153,9 @@ TEST_P(CudaLinear, AgreesWithItsDefinition) {
   // Values that f16 holds exactly: bf16 of moderate size.
   const std::vector<uint16_t> weight_bits = RandomBf16(out_features * c.in, 1, 0.1f);
   const std::vector<std::byte> source_memory = WeightMemory(c.weight_dtype, weight_bits);
-  const WeightRows parts[] = {
-      {source_memory.data(), c.weight_dtype, c.part_rows, c.in},
-      {source_memory.data() + c.part_rows * c.in * static_cast<int64_t>(DTypeBytes(c.weight_dtype)),
-       c.weight_dtype, c.part_rows, c.in}};
+  const WeightRows parts[] = {{source_memory.data(), c.weight_dtype, c.part_rows, c.in},
+                              {source_memory.data() + Format(c.weight_dtype).Bytes(c.part_rows * c.in),
+                               c.weight_dtype, c.part_rows, c.in}};
   WeightHandle weight;
   ASSERT_EQ(
       backend.PackLinear({parts, 2, c.in, swiglu ? LinearLayout::kGateUp : LinearLayout::kStacked}, &weight),
@@ -430,7 +429,8 @@ class SmallStep {
     table_ = Pack(kVocab, kHidden, 11);
     qkv_ = Pack(kQkv, kHidden, 12);
     out_ = Pack(kHidden, kHeads * kHeadDim, 13);
-    kv_.format = {.dtype = DType::kBf16, .kv_heads = kKvHeads, .head_dim = kHeadDim, .page_size = kPageSize};
+    kv_ = KvLayerView(
+        {.element = DType::kBf16, .kv_heads = kKvHeads, .head_dim = kHeadDim, .page_size = kPageSize});
     kv_.page_bytes = kv_.format.PageBytes(1);
     const std::vector<uint16_t> pool = RandomBf16(kPages * kv_.page_bytes / 2, 14, 1.0f);
     pool_ = device.Upload(pool);

@@ -300,7 +300,7 @@ TEST(CudaPointwiseBytesTest, OfRopeAndPageCopiesEqualTheirFormulas) {
   EXPECT_EQ(Counted(), (Bytes{kTokens * (4 + kDim / 2 * 8), kTokens * kDim / 2 * 8}));
 
   KvLayerView kv;
-  kv.format = {.dtype = DType::kBf16, .kv_heads = kKv, .head_dim = kDim, .page_size = 4};
+  kv = KvLayerView({.element = DType::kBf16, .kv_heads = kKv, .head_dim = kDim, .page_size = 4});
   kv.page_bytes = kv.format.PageBytes(1);
   std::vector<std::byte> pool(static_cast<size_t>(4 * kv.page_bytes));
   kv.pool = pool.data();

@@ -135,7 +135,8 @@ TEST_P(CudaRopeTest, RotatesQueriesInPlaceAndWritesKeysAndValuesToTheirSlots) {
   UseThreadOrder(ThreadOrder::kForward);
   constexpr int kQuery = 6, kKv = 2, kDim = 16, kTokens = 3;
   KvLayerView kv;
-  kv.format = {.dtype = DType::kBf16, .kv_heads = kKv, .head_dim = kDim, .page_size = 4, .order = order};
+  kv = KvLayerView(
+      {.element = DType::kBf16, .kv_heads = kKv, .head_dim = kDim, .page_size = 4, .order = order});
   kv.page_bytes = kv.format.PageBytes(2);
   kv.layer_offset = kv.format.LayerBytes();
   const std::vector<uint16_t> untouched(static_cast<size_t>(3 * kv.page_bytes / 2), 0x7FFF);

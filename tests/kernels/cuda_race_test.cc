@@ -114,7 +114,7 @@ INSTANTIATE_TEST_SUITE_P(Orders, CudaRaceTest, testing::ValuesIn(kOrders),
 void RunAttentionOf(int32_t tokens, int32_t tile_rows, int32_t window) {
   constexpr int32_t kPage = 16, kDim = 32, kGroup = 2, kKeys = 272, kPages = kKeys / kPage + 1;
   KvLayerView kv;
-  kv.format = {.dtype = DType::kBf16, .kv_heads = 1, .head_dim = kDim, .page_size = kPage};
+  kv = KvLayerView({.element = DType::kBf16, .kv_heads = 1, .head_dim = kDim, .page_size = kPage});
   kv.page_bytes = kv.format.PageBytes(1);
   std::vector<std::byte> pool(static_cast<size_t>(kPages * kv.page_bytes));
   kv.pool = pool.data();
@@ -208,7 +208,7 @@ TEST_P(CudaRaceTest, PointwiseKernelsAreSilent) {
   ASSERT_EQ(LaunchRopeTable({positions.data(), 2, frequency.data(), kHeadDim / 2, cos_sin.data()}, nullptr),
             0);
   KvLayerView kv;
-  kv.format = {.dtype = DType::kBf16, .kv_heads = 2, .head_dim = kHeadDim, .page_size = 4};
+  kv = KvLayerView({.element = DType::kBf16, .kv_heads = 2, .head_dim = kHeadDim, .page_size = 4});
   kv.page_bytes = kv.format.PageBytes(1);
   std::vector<std::byte> pool(static_cast<size_t>(2 * kv.page_bytes));
   kv.pool = pool.data();

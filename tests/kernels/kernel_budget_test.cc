@@ -164,7 +164,7 @@ int64_t SharedBytesOf(const std::function<int()>& launch) {
 int64_t AttentionSharedBytes(DType dtype, int32_t head_dim, int32_t tile_rows) {
   const cuda::AttentionWork nothing{};
   cuda::AttentionRunParams p{};
-  p.kv.format = {.dtype = dtype, .kv_heads = 1, .head_dim = head_dim};
+  p.kv = KvLayerView({.element = dtype, .kv_heads = 1, .head_dim = head_dim});
   p.work = &nothing;
   p.tile_rows = tile_rows;
   p.max_items = 1;

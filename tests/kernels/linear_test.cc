@@ -40,14 +40,14 @@ class FileMatrix {
   FileMatrix(DType dtype, int64_t rows, int64_t columns, uint32_t seed)
       : dtype_(dtype), rows_(rows), row_stride_(columns + 3), values_(rows, columns) {
     const std::vector<float> random = RandomFloats(rows * columns, seed, 0.5f);
-    bytes_.resize(static_cast<size_t>(rows * row_stride_) * DTypeBytes(dtype));
+    bytes_.resize(static_cast<size_t>(Format(dtype).Bytes(rows * row_stride_)));
     for (int64_t row = 0; row < rows; ++row) {
       for (int64_t k = 0; k < columns; ++k) Put(row, k, random[static_cast<size_t>(row * columns + k)]);
     }
   }
 
   void Put(int64_t row, int64_t k, float value) {
-    std::byte* at = bytes_.data() + static_cast<size_t>(row * row_stride_ + k) * DTypeBytes(dtype_);
+    std::byte* at = bytes_.data() + Format(dtype_).Bytes(row * row_stride_ + k);
     if (dtype_ == DType::kF32) {
       std::memcpy(at, &value, 4);
     } else {
@@ -59,8 +59,8 @@ class FileMatrix {
   }
 
   WeightRows Rows(int64_t begin, int64_t end) const {
-    return {.data = bytes_.data() + static_cast<size_t>(begin * row_stride_) * DTypeBytes(dtype_),
-            .dtype = dtype_,
+    return {.data = bytes_.data() + Format(dtype_).Bytes(begin * row_stride_),
+            .format = dtype_,
             .rows = end - begin,
             .row_stride = row_stride_};
   }
@@ -422,7 +422,7 @@ TEST_P(LinearTest, PackedBytesIsWhatPackingTakesAndNeverWidens) {
       EXPECT_EQ(backend->PackedBytes(source), packed.bytes);
       // No more than the file's bytes with rows filled up to a panel and K to a pair.
       const int64_t filled = (rows + packed.panel_width - 1) / packed.panel_width * packed.panel_width * 76;
-      EXPECT_LE(packed.bytes, filled * static_cast<int64_t>(DTypeBytes(Dtype())));
+      EXPECT_LE(packed.bytes, Format(Dtype()).Bytes(filled));
       backend->FreeWeight(handle);
     }
   }
@@ -462,15 +462,19 @@ TEST(LinearErrorTest, UnsupportedSourcesAreRefusedWithTheReason) {
   const WeightRows empty[] = {bf16.Rows(3, 3)};
   EXPECT_EQ(PackError({.parts = empty, .part_count = 1, .in_features = 16}),
             "part 0 has 0 rows, supported are 1 to 1073741824");
-  const WeightRows narrow[] = {{.data = nullptr, .dtype = DType::kBf16, .rows = 4, .row_stride = 15}};
+  const WeightRows narrow[] = {{.data = nullptr, .format = DType::kBf16, .rows = 4, .row_stride = 15}};
   EXPECT_EQ(PackError({.parts = narrow, .part_count = 1, .in_features = 16}),
             "part 0 has rows of 16 elements every 15");
+  const Format four_bits(DType::kBf16, /*log2_of_block=*/5, /*bytes=*/16, /*bytes_apart=*/2);
+  const WeightRows blocks[] = {{.data = nullptr, .format = four_bits, .rows = 4, .row_stride = 32}};
+  EXPECT_EQ(PackError({.parts = blocks, .part_count = 1, .in_features = 32}),
+            "part 0 is bf16 in blocks of 32, supported are plain types");
 }
 
 TEST(LinearErrorTest, AWeightBeyondMemoryIsOutOfMemory) {
   const BackendPtr backend = std::move(MakeCpuBackend({.threads = 1, .variant = "portable"})).value();
   const WeightRows huge[] = {
-      {.data = nullptr, .dtype = DType::kF32, .rows = int64_t{1} << 30, .row_stride = int64_t{1} << 30}};
+      {.data = nullptr, .format = DType::kF32, .rows = int64_t{1} << 30, .row_stride = int64_t{1} << 30}};
   WeightHandle handle;
   EXPECT_EQ(backend->PackLinear({.parts = huge, .part_count = 1, .in_features = int64_t{1} << 30}, &handle),
             OpCode::kOutOfMemory);

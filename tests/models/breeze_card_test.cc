@@ -84,10 +84,10 @@ class BreezeCard : public ::testing::TestWithParam<Arithmetic> {
     backend_ = std::move(backend).value();
     EngineHostOptions options;
     options.memory_bytes = int64_t{256} << 20;
-    options.kv_dtype = GetParam().kv_dtype;
     options.limits.max_queued_requests = 1024;
     options.limits.context = 4096;
-    auto host = EngineHost::Start(kBreeze + "weights", *backend_, options, clock_);
+    auto host = EngineHost::Start(OpenModel(kBreeze + "weights", {.format = GetParam().kv_dtype}).value(),
+                                  *backend_, options, clock_);
     ASSERT_TRUE(host.ok()) << host.status();
     host_ = std::move(host).value();
   }

@@ -328,14 +328,15 @@ TEST(ChatRefusalTest, ToolsByVersion) {
               HasSubstr("messages[3]: chat format v2 holds one tool result"));
 }
 
-TEST(ChatRefusalTest, ToolParametersMustBeASchemaObject) {
+TEST(ChatRefusalTest, ToolParametersMustBeAnObject) {
   const auto error = [](std::string parameters) {
     return Error(kV3, {User("a")}, {{"f", "", std::move(parameters)}});
   };
   EXPECT_THAT(error("{"), HasSubstr("tools[0].parameters: not JSON at byte 1"));
   EXPECT_THAT(error("true"), HasSubstr("tools[0].parameters: not a JSON object"));
-  EXPECT_THAT(error(R"({"properties":{"a":{"type":"x"}}})"),
-              HasSubstr("tools[0].parameters: not a JSON Schema: .properties.a.type"));
+  EXPECT_THAT(error(R"({"properties": {"a": {"type": "x"}}, "pattern": "["})"),
+              HasSubstr(R"({"properties":▁{"a":▁{"type":▁"x"}},▁"pattern":▁"["})"))
+      << "taken, and shown to the model as it is";
   EXPECT_THAT(error(std::string(600, '[')), HasSubstr("tools[0].parameters: JSON nested deeper than 512"));
   EXPECT_THAT(Error(kV3, {User("a")}, {{"f", "\xff", ""}}),
               HasSubstr("tools[0].description: not UTF-8 at byte 0"));

@@ -22,6 +22,7 @@
 
 #include "kernels/backends/cpu_backend.h"
 #include "models/model.h"
+#include "tests/support/load_folder.h"
 #include "tests/support/model_driver.h"
 
 namespace tramontane {
@@ -64,10 +65,10 @@ Loaded Load(const std::string& name, const std::string& variant, DType kv_dtype,
   EXPECT_TRUE(backend.ok()) << backend.status();
   loaded.backend = std::move(backend).value();
   LoadOptions options;
-  options.kv.dtype = kv_dtype;
+  options.kv.format = kv_dtype;
   options.kv.page_size = page_size;
   auto model =
-      LoadModel(std::string(TRAMONTANE_SOURCE_DIR) + "/tests/golden/" + name, *loaded.backend, options);
+      LoadFolder(std::string(TRAMONTANE_SOURCE_DIR) + "/tests/golden/" + name, *loaded.backend, options);
   EXPECT_TRUE(model.ok()) << model.status();
   loaded.model = std::move(model).value();
   EXPECT_TRUE(loaded.model->config().warnings.empty()) << loaded.model->config().warnings[0];

@@ -28,15 +28,14 @@ TEST(DescribeModel, NamesEveryDimensionTheTokenizerAndTheFiles) {
   model.Randomise(1);
   model.WriteHuggingFace(folder);
   folder.Write("tokenizer.model.v3", "");
-  const auto config = LoadModelConfig(folder.path());
-  ASSERT_TRUE(config.ok()) << config.status();
-  const auto text = DescribeModel(folder.path(), *config);
-  ASSERT_TRUE(text.ok()) << text.status();
+  const auto model_in_folder = OpenModel(folder.path(), {});
+  ASSERT_TRUE(model_in_folder.ok()) << model_in_folder.status();
+  const std::string text = DescribeModel(*model_in_folder);
   for (const char* part : {"MistralForCausalLM, Hugging Face layout", "2, hidden 32, feed-forward 48",
                            "4 of 8, 2 for keys and values", "none on 1 layers (0), 12 on 1 layers (1)",
                            "512 tokens, rope theta 10000", "96, bos 1, eos 2",
                            "tokenizer.model.v3 (SentencePiece)", "model.safetensors"}) {
-    EXPECT_THAT(*text, HasSubstr(part));
+    EXPECT_THAT(text, HasSubstr(part));
   }
 }
 
@@ -47,11 +46,11 @@ TEST(DescribeModel, SaysWhatIsAbsentAndRepeatsWarnings) {
   folder.Write("params.json", params.dump());
   folder.Write("consolidated.00.pth", "");
   folder.Write("tekken.json", "");
-  const auto config = LoadModelConfig(folder.path());
-  const auto text = DescribeModel(folder.path(), *config);
-  ASSERT_TRUE(text.ok()) << text.status();
-  EXPECT_THAT(*text, AllOf(HasSubstr("Mistral's own layout"), HasSubstr("consolidated.00.pth cannot be read"),
-                           HasSubstr("Tekken"), HasSubstr("favourite_colour")));
+  const auto model = OpenModel(folder.path(), {});
+  ASSERT_TRUE(model.ok()) << model.status();
+  const std::string text = DescribeModel(*model);
+  EXPECT_THAT(text, AllOf(HasSubstr("Mistral's own layout"), HasSubstr("consolidated.00.pth cannot be read"),
+                          HasSubstr("Tekken"), HasSubstr("favourite_colour")));
 }
 
 TEST(DescribePlan, SaysWhereTheMemoryGoesGroupByGroup) {

@@ -7,7 +7,7 @@
 namespace tramontane {
 namespace {
 
-KvFormat Format(int32_t page_size = 16) { return {DType::kBf16, 2, 32, page_size, KvOrder::kHnd}; }
+KvFormat PagesOf(int32_t page_size = 16) { return {DType::kBf16, 2, 32, page_size, KvOrder::kHnd}; }
 
 std::vector<int32_t> Windows(std::initializer_list<std::pair<int32_t, int32_t>> count_and_window) {
   std::vector<int32_t> windows;
@@ -53,13 +53,13 @@ struct Shape {
 class KvLayoutOf : public testing::TestWithParam<Shape> {};
 
 TEST_P(KvLayoutOf, HasTheGroupsThatTheRuleGives) {
-  const KvLayout layout = MakeKvLayout(GetParam().windows, Format());
+  const KvLayout layout = MakeKvLayout(GetParam().windows, PagesOf());
   ExpectConsistent(layout, GetParam().windows);
   EXPECT_EQ(layout.groups.size(), GetParam().groups);
   EXPECT_EQ(layout.layers_per_page, GetParam().layers_per_page);
   EXPECT_EQ(PaddedLayers(layout), GetParam().padded);
-  EXPECT_EQ(layout.page_bytes(), GetParam().layers_per_page * Format().LayerBytes());
-  EXPECT_EQ(layout.page_bytes(), layout.token_bytes() * Format().page_size);
+  EXPECT_EQ(layout.page_bytes(), GetParam().layers_per_page * PagesOf().LayerBytes());
+  EXPECT_EQ(layout.page_bytes(), layout.token_bytes() * PagesOf().page_size);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -79,7 +79,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(KvLayout, InterleavedWindowsKeepTheModelsLayerOrderWithinAGroup) {
   std::vector<int32_t> windows;
   for (int i = 0; i < 9; ++i) windows.insert(windows.end(), {0, 32768, 32768, 32768});
-  const KvLayout layout = MakeKvLayout(windows, Format());
+  const KvLayout layout = MakeKvLayout(windows, PagesOf());
   ExpectConsistent(layout, windows);
   ASSERT_EQ(layout.groups.size(), 4u);
   EXPECT_EQ(layout.groups[0].window, 0);
@@ -91,7 +91,7 @@ TEST(KvLayout, NeverMakesMoreGroupsThanTheLimitForAnyTwoClasses) {
   for (int32_t full = 1; full <= 40; ++full) {
     for (int32_t windowed = 1; windowed <= 40; ++windowed) {
       const std::vector<int32_t> windows = Windows({{full, 0}, {windowed, 8}});
-      const KvLayout layout = MakeKvLayout(windows, Format());
+      const KvLayout layout = MakeKvLayout(windows, PagesOf());
       ExpectConsistent(layout, windows);
       // One group per class is always possible, so no choice pads more than that.
       EXPECT_LE(PaddedLayers(layout), std::abs(full - windowed)) << full << " + " << windowed;
@@ -100,17 +100,17 @@ TEST(KvLayout, NeverMakesMoreGroupsThanTheLimitForAnyTwoClasses) {
 }
 
 TEST(KvLayout, LayerViewsTileThePage) {
-  const KvLayout layout = MakeKvLayout({0, 0, 0}, Format());
+  const KvLayout layout = MakeKvLayout({0, 0, 0}, PagesOf());
   std::byte pool[1];
   for (int32_t i = 0; i < 3; ++i) {
     const KvLayerView view = layout.LayerView(pool, i);
-    EXPECT_EQ(view.layer_offset, i * Format().LayerBytes());
-    EXPECT_EQ(view.page_bytes, 3 * Format().LayerBytes());
+    EXPECT_EQ(view.layer_offset, i * PagesOf().LayerBytes());
+    EXPECT_EQ(view.page_bytes, 3 * PagesOf().LayerBytes());
   }
 }
 
 TEST(KvLayout, FullLayersTakePagesForEveryToken) {
-  const KvLayout layout = MakeKvLayout({0}, Format(16));
+  const KvLayout layout = MakeKvLayout({0}, PagesOf(16));
   EXPECT_EQ(layout.PagesForSequence(0, 8), 0);
   EXPECT_EQ(layout.PagesForSequence(1, 8), 1);
   EXPECT_EQ(layout.PagesForSequence(16, 8), 1);
@@ -119,7 +119,7 @@ TEST(KvLayout, FullLayersTakePagesForEveryToken) {
 }
 
 TEST(KvLayout, WindowedLayersStopGrowingAtTheBound) {
-  const KvLayout layout = MakeKvLayout({64}, Format(16));
+  const KvLayout layout = MakeKvLayout({64}, PagesOf(16));
   // ceil((64 - 1 + 32) / 16) + 1 = 7
   EXPECT_EQ(layout.PagesForSequence(16, 32), 1);
   EXPECT_EQ(layout.PagesForSequence(112, 32), 7);
@@ -131,7 +131,7 @@ TEST(KvLayout, WindowedLayersStopGrowingAtTheBound) {
 TEST(KvLayout, WindowedBoundHoldsForEveryPositionOfEveryChunk) {
   for (const int32_t page_size : {1, 4, 16}) {
     for (const int32_t window : {1, 2, 15, 16, 17, 64}) {
-      const KvLayout layout = MakeKvLayout({window}, Format(page_size));
+      const KvLayout layout = MakeKvLayout({window}, PagesOf(page_size));
       for (const int64_t chunk : {1, 2, 16, 33}) {
         int64_t most = 0;
         for (int64_t begin = 0; begin < 300; ++begin) {
@@ -149,8 +149,50 @@ TEST(KvLayout, WindowedBoundHoldsForEveryPositionOfEveryChunk) {
 }
 
 TEST(KvLayout, PagesOfASequenceAreTheSumOverGroups) {
-  const KvLayout layout = MakeKvLayout({0, 64, 64, 64}, Format(16));
+  const KvLayout layout = MakeKvLayout({0, 64, 64, 64}, PagesOf(16));
   EXPECT_EQ(layout.PagesForSequence(10'000, 32), 625 + 3 * 7);
+}
+
+TEST(ContextThatFitsTest, IsTheLargestThatFitsAndNoMore) {
+  const KvLayout full = MakeKvLayout({0}, PagesOf(16));
+  EXPECT_EQ(ContextThatFits(full, 10, 512), 160);
+  EXPECT_EQ(ContextThatFits(full, 0, 512), 0);
+
+  // Window 64 with chunks of a page: ceil(79 / 16) + 1 = 6 pages are enough for ever.
+  const KvLayout windowed = MakeKvLayout({64}, PagesOf(16));
+  EXPECT_EQ(ContextThatFits(windowed, 6, 512), kMaxContext);
+  EXPECT_EQ(ContextThatFits(windowed, 5, 512), 80);
+  EXPECT_EQ(ContextThatFits(windowed, 5, 1), kMaxContext) << "a step of one token writes less ahead";
+
+  // One group without a window and one with: 6 pages for the window, the rest for the other.
+  const KvLayout mixed = MakeKvLayout({0, 64}, PagesOf(16));
+  EXPECT_EQ(ContextThatFits(mixed, 20, 512), 14 * 16);
+  EXPECT_EQ(ContextThatFits(mixed, 12, 512), 6 * 16);
+  EXPECT_EQ(ContextThatFits(mixed, 11, 512), 5 * 16);
+  EXPECT_EQ(ContextThatFits(mixed, 1, 512), 0) << "one token needs a page in each group";
+}
+
+// Nobody but the format says what keys and values take.
+TEST(KvLayout, BytesOfPagesTokensAndAddressesFollowTheFormat) {
+  struct Row {
+    Format element;
+    int64_t vector_bytes;     // of 64 numbers
+    int64_t companion_bytes;  // of those
+  };
+  for (const Row& row : {Row{DType::kF32, 256, 0}, Row{DType::kF16, 128, 0},
+                         Row{{DType::kF16, 5, 34, 0}, 68, 0}, Row{{DType::kF16, 5, 16, 2}, 32, 4}}) {
+    const KvFormat format = {.element = row.element, .kv_heads = 2, .head_dim = 64, .page_size = 16};
+    const KvLayout layout = MakeKvLayout({0, 0, 0}, format);
+    const int64_t half = 2 * 16 * (row.vector_bytes + row.companion_bytes);
+    EXPECT_EQ(layout.page_bytes(), 3 * 2 * half);
+    EXPECT_EQ(layout.token_bytes(), layout.page_bytes() / 16);
+    std::vector<std::byte> pool(static_cast<size_t>(2 * layout.page_bytes()));
+    const KvLayerView view = layout.LayerView(pool.data(), 2);
+    EXPECT_EQ(view.Key(1, 0, 0) - pool.data(), layout.page_bytes() + 2 * 2 * half);
+    EXPECT_EQ(view.Key(1, 0, 3) - view.Key(1, 0, 0), 3 * row.vector_bytes);
+    EXPECT_EQ(view.Key(1, 1, 0) - view.Key(1, 0, 0), 16 * row.vector_bytes);
+    EXPECT_EQ(view.Value(1, 1, 0) - view.Key(1, 1, 0), half);
+  }
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "kernels/backends/cpu_backend.h"
 #include "models/model.h"
 #include "tests/support/counting_backend.h"
+#include "tests/support/load_folder.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/tiny_model.h"
 
@@ -26,16 +27,14 @@ class MemoryPlanTest : public testing::Test {
   }
 
   StatusOr<MemoryPlan> Plan(const TempFolder& folder, int64_t memory_bytes = 64 * kMiB) {
-    const auto config = LoadModelConfig(folder.path());
-    EXPECT_TRUE(config.ok()) << config.status();
-    const KvFormat kv = {DType::kBf16, config->kv_heads, config->head_dim, 16};
-    return PlanMemory(folder.path(), *config, MakeKvLayout(config->window, kv), *backend_, limits_,
-                      memory_bytes);
+    const auto model = OpenModel(folder.path(), {});
+    EXPECT_TRUE(model.ok()) << model.status();
+    return PlanMemory(*model, *backend_, limits_, memory_bytes);
   }
 
   TinyModel model_;
   BackendPtr backend_;
-  PlanLimits limits_ = {.max_tokens = 64, .max_sequences = 8, .max_logit_rows = 8};
+  PlanLimits limits_ = {.max_tokens = 64, .max_sequences = 8, .max_logit_rows = 8, .max_step_tokens = 64};
 };
 
 TEST_F(MemoryPlanTest, EqualsWhatLoadingAndReservingTake) {
@@ -51,7 +50,7 @@ TEST_F(MemoryPlanTest, EqualsWhatLoadingAndReservingTake) {
       ASSERT_TRUE(plan.ok()) << plan.status();
 
       CountingBackend counting(*backend_);
-      auto model = LoadModel(folder.path(), counting, {});
+      auto model = LoadFolder(folder.path(), counting, {});
       ASSERT_TRUE(model.ok()) << model.status();
       EXPECT_EQ(plan->weight_bytes, counting.packed + counting.allocated);
       EXPECT_TRUE(plan->weights_present);
@@ -103,15 +102,16 @@ TEST_F(MemoryPlanTest, CountsSequencesAndTheLongestOneByTheirPages) {
   const auto roomy = Plan(folder);
   ASSERT_TRUE(roomy.ok());
   EXPECT_EQ(roomy->pool_tokens, model_.context) << "never more than the model's context";
-  // Context 512: 32 pages of the full layer, ceil((12 - 1 + 64) / 16) + 1 = 6 of the other.
-  EXPECT_EQ(roomy->sequences_at_context, roomy->pool_pages / 38);
+  // Context 512: 32 pages of the full layer, ceil((12 - 1 + 16) / 16) + 1 = 3 of the other, in chunks of a
+  // page.
+  EXPECT_EQ(roomy->sequences_at_context, roomy->pool_pages / 35);
 
-  // Exactly 20 pages: 14 of the full layer beside those 6, 224 tokens.
+  // Exactly 20 pages: 17 of the full layer beside those 3, 272 tokens.
   const int64_t fixed = roomy->weight_bytes + roomy->workspace_bytes;
   const auto tight = Plan(folder, fixed + 20 * roomy->page_bytes);
   ASSERT_TRUE(tight.ok()) << tight.status();
   EXPECT_EQ(tight->pool_pages, 20);
-  EXPECT_EQ(tight->pool_tokens, 224);
+  EXPECT_EQ(tight->pool_tokens, 272);
   EXPECT_EQ(tight->sequences_at_context, 0);
 }
 

@@ -48,6 +48,10 @@ json ParamsJson() {
 StatusOr<ModelConfig> Parse(const json& config, const std::string& generation = "") {
   return ParseHuggingFaceConfig(config.dump(), generation, "config.json", "generation_config.json");
 }
+StatusOr<ModelConfig> ConfigOf(const std::string& folder) {
+  TM_ASSIGN_OR_RETURN(const ModelFolder files, FindModelFiles(folder));
+  return LoadModelConfig(files);
+}
 StatusOr<ModelConfig> ParseParams(const json& params) {
   return ParseMistralParams(params.dump(), "params.json");
 }
@@ -462,11 +466,11 @@ TEST(ModelConfig, DuplicateKeysAreRefusedAtAnyDepth) {
 // ---- folders ------------------------------------------------------------------------------------
 
 TEST(ModelFolder, MissingFolderAndMissingConfigsAreNamed) {
-  const auto missing = LoadModelConfig("/nonexistent/model");
+  const auto missing = ConfigOf("/nonexistent/model");
   EXPECT_EQ(missing.status().code(), StatusCode::kNotFound);
   EXPECT_THAT(missing.status().message(), HasSubstr("/nonexistent/model"));
   const TempFolder folder;
-  EXPECT_THAT(LoadModelConfig(folder.path()).status().message(),
+  EXPECT_THAT(ConfigOf(folder.path()).status().message(),
               AllOf(HasSubstr("config.json"), HasSubstr("params.json")));
 }
 
@@ -474,7 +478,7 @@ TEST(ModelFolder, ConfigsAloneAreEnoughForAConfig) {
   const TempFolder folder;
   folder.Write("config.json", MistralJson().dump());
   folder.Write("generation_config.json", R"({"temperature": 0.5})");
-  const auto config = LoadModelConfig(folder.path() + "/");
+  const auto config = ConfigOf(folder.path() + "/");
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_FLOAT_EQ(config->defaults.temperature, 0.5f);
 }
@@ -524,14 +528,14 @@ TEST(ModelFolder, IndexMustNotLeadOutOfTheFolder) {
 TEST(ModelFolder, OversizedAndEmptyFilesAreRefused) {
   const TempFolder folder;
   folder.Write("config.json", std::string((1 << 20) + 1, ' '));
-  EXPECT_THAT(LoadModelConfig(folder.path()).status().message(), HasSubstr("1048576"));
+  EXPECT_THAT(ConfigOf(folder.path()).status().message(), HasSubstr("1048576"));
   folder.Write("config.json", MistralJson().dump());
   folder.Write("generation_config.json", "");
-  EXPECT_THAT(LoadModelConfig(folder.path()).status().message(), HasSubstr("generation_config.json"));
+  EXPECT_THAT(ConfigOf(folder.path()).status().message(), HasSubstr("generation_config.json"));
 }
 
 TEST(ModelFolder, ReadsTheEmbeddedModel) {
-  const auto config = LoadModelConfig(TRAMONTANE_SOURCE_DIR "/models/breeze/weights");
+  const auto config = ConfigOf(TRAMONTANE_SOURCE_DIR "/models/breeze/weights");
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->context, 32768);
   EXPECT_THAT(config->window, testing::Each(256));

@@ -32,9 +32,9 @@ TEST(Safetensors, ReadsNamesShapesTypesAndRanges) {
   ASSERT_EQ(tensors->size(), 2u);
   const TensorInfo& a = tensors->at("a");
   EXPECT_EQ(a.shape, (std::vector<int64_t>{2, 3}));
-  EXPECT_EQ(a.dtype, DType::kF32);
+  EXPECT_EQ(a.format, Format(DType::kF32));
   EXPECT_EQ(file.substr(a.begin, a.end - a.begin), writer.data().substr(0, 24));
-  EXPECT_EQ(tensors->at("b").dtype, DType::kBf16);
+  EXPECT_EQ(tensors->at("b").format, Format(DType::kBf16));
   EXPECT_EQ(tensors->at("b").end, static_cast<int64_t>(file.size()));
 }
 

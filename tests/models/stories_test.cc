@@ -15,6 +15,7 @@
 
 #include "kernels/backends/cpu_backend.h"
 #include "models/model.h"
+#include "tests/support/load_folder.h"
 #include "tests/support/model_driver.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/tiny_model.h"
@@ -160,9 +161,9 @@ class Stories : public testing::TestWithParam<Golden> {
       SCOPED_TRACE(variant);
       const BackendPtr backend = MakeCpuBackend({.threads = 1, .variant = variant}).value();
       LoadOptions options;
-      options.kv.dtype = DType::kF32;
+      options.kv.format = DType::kF32;
       options.kv.page_size = 4;
-      auto model = LoadModel(folder, *backend, options);
+      auto model = LoadFolder(folder, *backend, options);
       ASSERT_TRUE(model.ok()) << model.status();
       ModelDriver driver(**model, *backend, {});
       const int sequence = driver.AddSequence();

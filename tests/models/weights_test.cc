@@ -11,6 +11,7 @@
 
 #include "kernels/backends/cpu_backend.h"
 #include "tests/support/counting_backend.h"
+#include "tests/support/load_folder.h"
 #include "tests/support/model_driver.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/tiny_model.h"
@@ -34,9 +35,9 @@ class WeightsTest : public testing::Test {
 
   StatusOr<std::unique_ptr<Model>> Load(LoadProgress progress = nullptr) {
     LoadOptions options;
-    options.kv.dtype = DType::kF32;
+    options.kv.format = DType::kF32;
     options.progress = std::move(progress);
-    return LoadModel(folder_.path(), *backend_, options);
+    return LoadFolder(folder_.path(), *backend_, options);
   }
   // The error of loading, after the folder was written.
   std::string Error() { return Load().status().message(); }
@@ -286,7 +287,7 @@ TEST_F(WeightsTest, PickledWeightsAreRefusedByName) {
   const TempFolder other;
   other.Write("config.json", model_.HuggingFaceConfig().dump());
   other.Write("pytorch_model.bin", "x");
-  EXPECT_THAT(LoadModel(other.path(), *backend_, {}).status().message(), HasSubstr("pytorch_model.bin"));
+  EXPECT_THAT(LoadFolder(other.path(), *backend_, {}).status().message(), HasSubstr("pytorch_model.bin"));
 }
 
 TEST_F(WeightsTest, ProgressGrowsToTheTotal) {
@@ -320,7 +321,7 @@ TEST_F(WeightsTest, APackThatFailsIsOneErrorAndGivesEverythingBack) {
   for (const int32_t pack : {0, 1, 5, 9}) {  // the embedding, two in the layers, the output matrix
     CountingBackend counting(*backend_);
     counting.refused_pack = pack;
-    const auto loaded = LoadModel(folder_.path(), counting, {});
+    const auto loaded = LoadFolder(folder_.path(), counting, {});
     EXPECT_EQ(loaded.status().code(), StatusCode::kResourceExhausted);
     EXPECT_THAT(loaded.status().message(),
                 AllOf(HasSubstr("consolidated.safetensors: tensor "), HasSubstr("refused by the test")));
@@ -336,7 +337,7 @@ TEST_F(WeightsTest, AModelGivesEverythingBackAtItsEnd) {
     model_.WriteMistral(folder_);
     CountingBackend counting(*backend_);
     {
-      auto loaded = LoadModel(folder_.path(), counting, {});
+      auto loaded = LoadFolder(folder_.path(), counting, {});
       ASSERT_TRUE(loaded.ok()) << loaded.status();
       ASSERT_TRUE((*loaded)->Reserve(8, 2, 2).ok());
       EXPECT_EQ(counting.live_weights, 4 * model_.layers + (tied ? 1 : 2));
@@ -349,7 +350,7 @@ TEST_F(WeightsTest, AModelGivesEverythingBackAtItsEnd) {
 TEST_F(WeightsTest, AForwardPassIsSixOpsALayer) {
   model_.WriteMistral(folder_);
   CountingBackend counting(*backend_);
-  auto loaded = LoadModel(folder_.path(), counting, {});
+  auto loaded = LoadFolder(folder_.path(), counting, {});
   ASSERT_TRUE(loaded.ok()) << loaded.status();
   ModelDriver driver(**loaded, counting, {});
   driver.Step({{driver.AddSequence(), {1, 2, 3}}});
@@ -358,6 +359,22 @@ TEST_F(WeightsTest, AForwardPassIsSixOpsALayer) {
   EXPECT_EQ(counting.linears, 4 * model_.layers + 1) << "and the logits";
   EXPECT_EQ(counting.rope_appends, model_.layers);
   EXPECT_EQ(counting.attentions, model_.layers);
+}
+
+// Attention and feed-forward each end by adding to the residual stream, and nothing else writes to it.
+TEST_F(WeightsTest, EachBlockAddsToTheResidualStreamOnce) {
+  model_.WriteMistral(folder_);
+  CountingBackend counting(*backend_);
+  auto loaded = LoadFolder(folder_.path(), counting, {});
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  ModelDriver driver(**loaded, counting, {});
+  driver.Step({{driver.AddSequence(), {1, 2, 3}}});
+  std::string expected = "et";
+  for (int32_t layer = 0; layer < model_.layers; ++layer)
+    expected +=
+        "lra+"
+        "l+";
+  EXPECT_EQ(counting.ops, expected + "l") << "and the logits";
 }
 
 TEST(TakeSlice, NamesRowsOrColumnsOfTheWhole) {

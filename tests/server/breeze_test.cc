@@ -28,7 +28,7 @@ class Breeze : public ::testing::Test {
     EngineHostOptions options;
     options.memory_bytes = int64_t{256} << 20;
     options.limits.context = 4096;
-    auto host = EngineHost::Start(kFolder + "weights", *backend_, options, clock_);
+    auto host = EngineHost::Start(OpenModel(kFolder + "weights", {}).value(), *backend_, options, clock_);
     ASSERT_TRUE(host.ok()) << host.status();
     host_ = std::move(host).value();
 

@@ -38,7 +38,7 @@ class ThreePaths : public ::testing::TestWithParam<Weights> {
     EngineHostOptions options;
     options.memory_bytes = int64_t{128} << 20;
     options.limits.context = 512;
-    auto host = EngineHost::Start(ModelFolder(), *backend_, options, clock_);
+    auto host = EngineHost::Start(OpenModel(ModelFolder(), {}).value(), *backend_, options, clock_);
     ASSERT_TRUE(host.ok()) << host.status();
     host_ = std::move(host).value();
 

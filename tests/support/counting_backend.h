@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "kernels/backend.h"
 
@@ -22,6 +23,9 @@ class CountingBackend final : public Backend {
   int64_t live_weights = 0;
   // Ops of the forward pass so far.
   int32_t embeds = 0, rope_tables = 0, linears = 0, rope_appends = 0, attentions = 0;
+  // The same in order, a letter each: e, t, l, r, a; '+' for a Linear that adds to what Embed wrote, '!' for
+  // any other op that writes there.
+  std::string ops;
   // The pack that is refused, counted from 0; -1: none.
   int32_t refused_pack = -1;
 
@@ -65,22 +69,29 @@ class CountingBackend final : public Backend {
   }
   OpCode Embed(const EmbedParams& params) override {
     ++embeds;
+    stream_ = params.out.data;
+    ops += 'e';
     return inner_.Embed(params);
   }
   OpCode RopeTable(const RopeTableParams& params) override {
     ++rope_tables;
+    ops += 't';
     return inner_.RopeTable(params);
   }
   OpCode Linear(const LinearParams& params) override {
     ++linears;
+    const bool adds = params.epilogue == Epilogue::kAddResidual;
+    ops += params.out.data != stream_ ? 'l' : adds ? '+' : '!';
     return inner_.Linear(params);
   }
   OpCode RopeAppend(const RopeAppendParams& params) override {
     ++rope_appends;
+    ops += params.qkv.data == stream_ ? '!' : 'r';
     return inner_.RopeAppend(params);
   }
   OpCode Attention(const AttentionParams& params) override {
     ++attentions;
+    ops += params.out.data == stream_ ? '!' : 'a';
     return inner_.Attention(params);
   }
   OpCode Sample(const SampleParams& params) override { return inner_.Sample(params); }
@@ -92,6 +103,7 @@ class CountingBackend final : public Backend {
   Backend& inner_;
   int32_t packs_ = 0;
   bool refused_ = false;
+  const void* stream_ = nullptr;  // what Embed wrote last
 };
 
 }  // namespace tramontane

@@ -3,6 +3,7 @@
 #include <thread>
 
 #include "kernels/core/check.h"
+#include "tests/support/load_folder.h"
 
 namespace tramontane {
 namespace {
@@ -73,9 +74,9 @@ BackendEngine::BackendEngine(BackendPtr backend, const std::string& folder, cons
     : backend_(options.delayed ? MakeDelayedBackend(std::move(backend), *options.delayed)
                                : std::move(backend)) {
   LoadOptions load;
-  load.kv.dtype = options.kv_dtype;
+  load.kv.format = options.kv_dtype;
   load.kv.page_size = options.limits.page_size;
-  auto model = LoadModel(folder, *backend_, load);
+  auto model = LoadFolder(folder, *backend_, load);
   TM_CHECK(model.ok(), "%s", model.status().ToString().c_str());
   model_ = *std::move(model);
   if (options.wrap_model) model_ = options.wrap_model(std::move(model_));

@@ -75,7 +75,7 @@ class EngineUnderTest {
   // One step; it takes a millisecond.
   bool Step() {
     clock_.Advance(1'000'000);
-    return engine().Step();
+    return engine().Step() == StepOutcome::kWorked;
   }
   // Steps until every stream is done, and reads `readers`.
   void RunToEnd(const std::vector<StreamReader*>& readers);

@@ -142,12 +142,8 @@ void PagedKvFixture::ForbidAllBut(const std::vector<int64_t>& first) {
 }
 
 KvLayerView PagedKvFixture::View() const {
-  KvLayerView view;
-  view.pool = pool_;
-  view.page_bytes = page_bytes_;
-  view.layer_offset = shape_.layer * LayerBytes();
-  view.format = {shape_.dtype, shape_.kv_heads, shape_.head_dim, shape_.page_size, shape_.order};
-  return view;
+  return KvLayerView({shape_.dtype, shape_.kv_heads, shape_.head_dim, shape_.page_size, shape_.order}, pool_,
+                     page_bytes_, shape_.layer * LayerBytes());
 }
 
 PageTableView PagedKvFixture::Table() const {

@@ -309,6 +309,25 @@ Findings FewFilesTurnPositionsIntoPages(const Tree& tree) {
   return findings;
 }
 
+Findings OnlyAFormatKnowsSizes(const Tree& tree) {
+  static const std::regex size_of_dtype(R"(\bDType(Bytes|Size)\s*\()");
+  // `dtype == DType::kF32 ? 4 : 2`; tests may, as a definition of their own to hold the product to.
+  static const std::regex chosen(R"(DType::k\w+\s*\?\s*[1248]\s*:\s*[1248]\b)");
+  Findings findings;
+  for (const File& file : tree) {
+    if (!IsCode(file.path) || file.path == "kernels/core/format.h" || IsUnder(file.path, "tests/tidy"))
+      continue;
+    ForEachLine(file, [&](int64_t number, const std::string& line) {
+      const std::string code = line.substr(0, line.find("//"));
+      const bool is_product = LayerOf(file.path) != nullptr;
+      if (std::regex_search(code, size_of_dtype) || (is_product && std::regex_search(code, chosen))) {
+        findings.push_back({file.path, number, "bytes by dtype outside kernels/core/format.h: " + line});
+      }
+    });
+  }
+  return findings;
+}
+
 Findings NothingIsLeftUnfinished(const Tree& tree) {
   static const std::regex mark(R"(\b(TODO|FIXME|XXX)\b)");
   Findings findings;

@@ -58,6 +58,10 @@ Findings AssemblyHasOneFile(const Tree& tree);
 // Dividing by the page size, or taking the rest, is how a position becomes a place; few files may do it.
 Findings FewFilesTurnPositionsIntoPages(const Tree& tree);
 
+// How many bytes numbers take, only their Format says: an element's size in bytes by its dtype stands in
+// kernels/core/format.h and nowhere else.
+Findings OnlyAFormatKnowsSizes(const Tree& tree);
+
 Findings NothingIsLeftUnfinished(const Tree& tree);
 Findings HeadersSayWhatTheyAre(const Tree& tree);  // a comment first, and #pragma once
 Findings TopLevelIsTheOwnersLayout(const Tree& tree);

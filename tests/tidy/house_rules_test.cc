@@ -65,6 +65,7 @@ TEST_F(HouseRules, AssemblyHasOneFile) { EXPECT_THAT(AssemblyHasOneFile(tree_), 
 TEST_F(HouseRules, FewFilesTurnPositionsIntoPages) {
   EXPECT_THAT(FewFilesTurnPositionsIntoPages(tree_), IsEmpty());
 }
+TEST_F(HouseRules, OnlyAFormatKnowsSizes) { EXPECT_THAT(OnlyAFormatKnowsSizes(tree_), IsEmpty()); }
 TEST_F(HouseRules, NothingIsLeftUnfinished) { EXPECT_THAT(NothingIsLeftUnfinished(tree_), IsEmpty()); }
 TEST_F(HouseRules, HeadersSayWhatTheyAre) { EXPECT_THAT(HeadersSayWhatTheyAre(tree_), IsEmpty()); }
 TEST_F(HouseRules, TopLevelIsTheOwnersLayout) { EXPECT_THAT(TopLevelIsTheOwnersLayout(tree_), IsEmpty()); }
@@ -220,6 +221,20 @@ TEST(PlantedViolation, PageArithmeticInAnotherFileIsFound) {
   };
   EXPECT_THAT(FewFilesTurnPositionsIntoPages(tree),
               FoundIn("engine/scheduler.cc", "kernels/cpu/attention.cc"));
+}
+
+TEST(PlantedViolation, ASizeByDTypeInAnotherFileIsFound) {
+  const Tree tree = {
+      {"kernels/core/format.h", "block_bytes(plain == DType::kF32 ? 4 : 2)\n"},
+      {"kernels/cpu/linear.cc", "bytes = n * static_cast<int64_t>(DTypeBytes(dtype));\n"},
+      {"models/weights.cc", "// DTypeBytes(dtype) is not for us\nbytes = format.Bytes(n);\n"},
+      {"engine/host.cc", "bytes = n * (dtype == DType::kF32 ? 4 : 2);\n"},
+      {"engine/kv.cc", "name = dtype == DType::kF32 ? \"f32\" : \"bf16\";\n"},
+      {"tests/kernels/linear_test.cc", "bytes.resize(n * DTypeSize(dtype));\n"},
+      {"tests/kernels/rope_test.cc", "expected = n * (dtype == DType::kF32 ? 4 : 2);\n"},
+  };
+  EXPECT_THAT(OnlyAFormatKnowsSizes(tree),
+              FoundIn("kernels/cpu/linear.cc", "engine/host.cc", "tests/kernels/linear_test.cc"));
 }
 
 TEST(PlantedViolation, AMarkOfUnfinishedWorkIsFound) {

@@ -1,0 +1,99 @@
+// hidden += Wo attention(rope(Wqkv norm(hidden)))
+#include <cmath>
+
+#include "models/block.h"
+#include "models/op_status.h"
+
+namespace tramontane {
+namespace {
+
+int64_t QueryColumns(const ModelConfig& config) { return int64_t{config.heads} * config.head_dim; }
+int64_t KeyColumns(const ModelConfig& config) { return int64_t{config.kv_heads} * config.head_dim; }
+
+void ListWeights(const ModelConfig& config, int32_t layer, WeightList& weights) {
+  const int64_t hidden = config.hidden_size;
+  weights.AddNorm({WeightRole::kAttentionNorm, layer}, {".input_layernorm.weight", ".attention_norm.weight"},
+                  hidden);
+  weights.AddMatrix({WeightRole::kQkv, layer},
+                    {{{".self_attn.q_proj.weight", ".attention.wq.weight"}, QueryColumns(config)},
+                     {{".self_attn.k_proj.weight", ".attention.wk.weight"}, KeyColumns(config)},
+                     {{".self_attn.v_proj.weight", ".attention.wv.weight"}, KeyColumns(config)}},
+                    hidden);
+  weights.AddMatrix({WeightRole::kAttentionOut, layer},
+                    {{{".self_attn.o_proj.weight", ".attention.wo.weight"}, hidden}}, QueryColumns(config));
+}
+
+std::vector<int64_t> BufferColumns(const ModelConfig& config) {
+  return {QueryColumns(config) + 2 * KeyColumns(config), QueryColumns(config)};
+}
+
+class AttentionBlock final : public Block {
+ public:
+  explicit AttentionBlock(const BlockParts& parts)
+      : backend_(parts.backend),
+        config_(parts.config),
+        layout_(parts.kv_layout),
+        place_(layout_.places[static_cast<size_t>(parts.layer)]),
+        window_(config_.window[static_cast<size_t>(parts.layer)]),
+        norm_(parts.weights.norm(WeightRole::kAttentionNorm, parts.layer)),
+        qkv_(parts.weights.matrix(WeightRole::kQkv, parts.layer)),
+        out_(parts.weights.matrix(WeightRole::kAttentionOut, parts.layer)),
+        qkv_buffer_(parts.buffers[0]),
+        attention_buffer_(parts.buffers[1]) {}
+
+  OpCode Forward(const BlockStep& step, const Residual& residual) const override;
+
+ private:
+  Backend& backend_;
+  const ModelConfig& config_;
+  const KvLayout& layout_;
+  const KvLayout::Place place_;
+  const int32_t window_;
+  const float* const norm_;
+  const WeightHandle qkv_;
+  const WeightHandle out_;
+  const Tensor qkv_buffer_;
+  const Tensor attention_buffer_;
+};
+
+OpCode AttentionBlock::Forward(const BlockStep& step, const Residual& residual) const {
+  const int32_t tokens = step.batch.tokens;
+  const PageTableView& table = step.batch.groups[place_.group];
+  const KvLayerView kv = layout_.LayerView(step.pool, place_.layer_in_group);
+  const Tensor qkv = FirstRows(qkv_buffer_, tokens);
+  const Tensor attention = FirstRows(attention_buffer_, tokens);
+  Tensor query = qkv;
+  query.columns = attention.columns;
+
+  TM_RETURN_IF_FAILED(backend_.Linear({.x = residual.stream(),
+                                       .rows = tokens,
+                                       .prologue = Prologue::kRmsNorm,
+                                       .norm_weight = norm_,
+                                       .norm_epsilon = config_.rms_epsilon,
+                                       .weight = qkv_,
+                                       .out = qkv}));
+  TM_RETURN_IF_FAILED(backend_.RopeAppend({.qkv = qkv,
+                                           .cos_sin = step.cos_sin,
+                                           .style = config_.rotary_style,
+                                           .query_heads = config_.heads,
+                                           .kv = kv,
+                                           .slots = table.slots}));
+  TM_RETURN_IF_FAILED(backend_.Attention({.query = query,
+                                          .out = attention,
+                                          .kv = kv,
+                                          .table = table,
+                                          .qo_indptr = step.batch.qo_indptr,
+                                          .batch = step.batch.sequences,
+                                          .query_heads = config_.heads,
+                                          .window = window_,
+                                          .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim))}));
+  return residual.Add(attention, out_);
+}
+
+std::unique_ptr<const Block> Make(const BlockParts& parts) { return std::make_unique<AttentionBlock>(parts); }
+
+}  // namespace
+
+const BlockKind kAttentionBlock = {ListWeights, BufferColumns, Make};
+
+}  // namespace tramontane

@@ -1,0 +1,30 @@
+#include "models/opened_model.h"
+
+#include <utility>
+
+#include "models/files/built_in_files.h"
+
+namespace tramontane {
+
+StatusOr<OpenedModel> OpenModel(const std::string& folder, const KvOptions& kv) {
+  if (kv.page_size < 1 || kv.page_size > kMaxPageSize) {
+    return InvalidArgument("page_size is " + std::to_string(kv.page_size) + ", the limits are 1 to " +
+                           std::to_string(kMaxPageSize));
+  }
+  TM_ASSIGN_OR_RETURN(ModelFolder files, FindModelFiles(folder));
+  TM_ASSIGN_OR_RETURN(ModelConfig config, LoadModelConfig(files));
+  TM_ASSIGN_OR_RETURN(std::vector<std::string> file_names, NamesInFolder(folder));
+  KvFormat format;
+  format.element = kv.format;
+  format.kv_heads = config.kv_heads;
+  format.head_dim = config.head_dim;
+  format.page_size = kv.page_size;
+  return OpenedModel{.folder = files,
+                     .config = config,
+                     .kv_layout = MakeKvLayout(config.window, format),
+                     .weights = ListWeights(config),
+                     .weight_files = WeightFiles::Open(files),
+                     .file_names = std::move(file_names)};
+}
+
+}  // namespace tramontane
