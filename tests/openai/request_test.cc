@@ -10,8 +10,11 @@
 #include <utility>
 #include <vector>
 
-#include "server/openai/fields.h"
+#include "server/openai/chat.h"
+#include "server/openai/choices_fields.h"
+#include "server/openai/completions.h"
 #include "server/openai/json.h"
+#include "server/openai/tokenize.h"
 
 namespace tramontane {
 namespace {
