@@ -97,7 +97,7 @@ TEST(ResponsesRequest, ToolsAndTheirChoiceGoToTheChat) {
   const std::string tools =
       R"("tools": [{"type": "function", "name": "f", "parameters": {"type": "object"}}])";
   const GenerationRequest request = Parsed(R"({"input": "Hi", "parallel_tool_calls": false, )" + tools +
-                                          R"(, "tool_choice": {"type": "function", "name": "f"}})");
+                                           R"(, "tool_choice": {"type": "function", "name": "f"}})");
   EXPECT_EQ(request.calls[0].chat().tools(0).parameters_json(), R"({"type":"object"})");
   EXPECT_EQ(request.calls[0].chat().tool_choice().mode(), v1::TOOL_CHOICE_MODE_NAMED);
   EXPECT_EQ(request.calls[0].chat().tool_choice().name(), "f");
@@ -112,7 +112,8 @@ TEST(ResponsesRequest, AFormatIsAConstraintUnlessACallIsAskedFor) {
   EXPECT_EQ(Parsed(R"({"input": "Hi", )" + format + "}").calls[0].constraint().json_schema(),
             R"({"type":"object"})");
   EXPECT_TRUE(Parsed(R"({"input": "Hi", "text": {"format": {"type": "json_object"}}})")
-                  .calls[0].constraint()
+                  .calls[0]
+                  .constraint()
                   .json_object());
   const std::string tools = R"("tools": [{"type": "function", "name": "f"}], "tool_choice": "required")";
   EXPECT_FALSE(Parsed(R"({"input": "Hi", )" + format + ", " + tools + "}").calls[0].has_constraint());
