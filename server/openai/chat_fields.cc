@@ -122,7 +122,7 @@ Shape ToolsShape() {
       })));
 }
 
-// What chooses among tools; what it means is in tool_calls.h.
+// What chooses among tools; what it means is in chat_builder.h.
 std::vector<Field> ToolChoiceFields() {
   return {
       {.name = "tool_choice",
