@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "kernels/core/check.h"
-#include "server/openai/answer_writer.h"
-#include "server/openai/generation_request.h"
+#include "server/openai/chat.h"
+#include "server/openai/completions.h"
 
 namespace tramontane {
 namespace {

@@ -13,6 +13,7 @@
 #include "kernels/core/utf8.h"
 #include "kernels/sampling.h"
 #include "models/tokenizer/chat.h"
+#include "server/base/text.h"
 #include "server/core/constraint_convert.h"
 #include "server/core/tool_choice.h"
 
@@ -27,7 +28,6 @@ static_assert(static_cast<int>(FinishReason::kError) + 1 == v1::FINISH_REASON_ER
 
 namespace {
 
-constexpr size_t kMaxQuotedBytes = 64;          // of a user's own text in an error
 constexpr int64_t kMaxWireFields = 1 << 20;     // of a message, nested ones included; a packed list is one
 constexpr size_t kMaxDeltaTokens = 1024;        // of one message; with 20 logprobs each about half a megabyte
 constexpr int64_t kMaxTokenizeBytes = 4 << 20;  // of a text or chat that is only tokenised; more: refused
@@ -36,10 +36,6 @@ constexpr int64_t kMaxTimeLimitMs = 24LL * 3600 * 1000;
 std::string Quoted(std::string_view text) {
   const bool cut = text.size() > kMaxQuotedBytes;
   return '"' + ReplaceInvalidUtf8(text.substr(0, kMaxQuotedBytes)) + (cut ? "...\"" : "\"");
-}
-
-std::string Indexed(const std::string& path, int64_t index) {
-  return path + "[" + std::to_string(index) + "]";
 }
 
 }  // namespace

@@ -82,11 +82,6 @@ RpcError CheckToolChoice(const v1::Chat& chat) {
   return FieldError(std::string(kToolChoicePath) + ".name", "goes with TOOL_CHOICE_MODE_NAMED only");
 }
 
-bool MustCallTools(const v1::Chat& chat) {
-  return chat.tool_choice().mode() == v1::TOOL_CHOICE_MODE_REQUIRED ||
-         chat.tool_choice().mode() == v1::TOOL_CHOICE_MODE_NAMED;
-}
-
 RpcError ToolCallConstraint(const v1::Chat& chat, const Tokenizer& tokenizer, v1::Constraint* constraint) {
   const std::optional<int32_t> tool_calls = tokenizer.ControlId("[TOOL_CALLS]");
   if (!tool_calls) {

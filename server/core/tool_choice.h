@@ -3,6 +3,7 @@
 #pragma once
 
 #include "models/tokenizer/tokenizer.h"
+#include "server/core/must_call.h"
 #include "server/core/rpc_error.h"
 #include "tramontane/v1/inference.pb.h"
 
@@ -10,9 +11,6 @@ namespace tramontane {
 
 // A mode that there is, with a `name` where it wants one, and the tools that it needs.
 RpcError CheckToolChoice(const v1::Chat& chat);
-
-// Whether the model has to call. REQUIRES: CheckToolChoice(chat) is OK.
-bool MustCallTools(const v1::Chat& chat);
 
 // What an output is that calls as it must: [TOOL_CALLS], then a list of calls whose arguments are valid under
 // the schemas of their tools. REQUIRES: MustCallTools(chat), and the chat was rendered, so each schema is

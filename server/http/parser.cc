@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "kernels/core/check.h"
+#include "server/base/text.h"
 #include "server/http/held_bytes.h"
 
 namespace tramontane {
@@ -72,14 +73,6 @@ HttpRefusal RefusalOf(const error_code& fault, const HttpLimits& limits) {
 HttpRefusal EndlessLine(const HttpLimits& limits) {
   return Refusal(431, "the line of a chunk, or the fields behind the last one, are longer than " +
                           std::to_string(limits.max_header_bytes) + " bytes");
-}
-
-std::string LowerCase(std::string_view text) {
-  std::string lower(text);
-  for (char& c : lower) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  }
-  return lower;
 }
 
 // "http://host:port/path" -> "/path", as requests to a proxy are written.

@@ -3,130 +3,86 @@
 #include <utility>
 
 namespace tramontane {
+namespace {
+
+AnswerEnd EndOf(v1::FinishReason reason, bool called) {
+  switch (reason) {
+    case v1::FINISH_REASON_LENGTH:
+    case v1::FINISH_REASON_TIME_LIMIT:
+      return AnswerEnd::kLimit;
+    case v1::FINISH_REASON_STOP_SEQUENCE:
+      return AnswerEnd::kStopSequence;
+    default:
+      return called ? AnswerEnd::kToolCalls : AnswerEnd::kStop;
+  }
+}
+
+}  // namespace
 
 AnswerWriter::AnswerWriter(AnswerOptions options, std::vector<FieldNames> names)
     : options_(std::move(options)),
       names_(std::move(names)),
       model_(options_.model),
-      completion_tokens_(names_.size() * static_cast<size_t>(options_.choices)) {}
+      completion_tokens_(names_.size() * static_cast<size_t>(options_.choices)) {
+  for (size_t i = 0; options_.tools && i < choices(); ++i) {
+    parsers_.push_back(MakeToolCallParser(options_.call_id_seed, options_.one_tool_call, i));
+  }
+}
 
 std::string AnswerWriter::OnEvents(size_t call, std::vector<v1::GenerateResponse> events) {
   std::string out;
   for (const v1::GenerateResponse& event : events) {
     if (event.has_delta()) {
-      const size_t index = FirstChoice(call) + static_cast<size_t>(event.delta().choice());
-      Count(index, event.delta().completion_tokens());
-      OnDelta(index, event.delta(), &out);
+      AddDelta(FirstChoice(call) + static_cast<size_t>(event.delta().choice()), event.delta(), &out);
     } else if (event.has_started()) {
       if (model_.empty()) model_ = event.started().model();
-      prompt_tokens_ += event.started().prompt_tokens();
-      cached_tokens_ += event.started().cached_tokens();
+      usage_.prompt_tokens += event.started().prompt_tokens();
+      usage_.cached_tokens += event.started().cached_tokens();
       OnStarted(call, event.started(), &out);
     } else if (event.has_finished()) {
-      const v1::Finished& finished = event.finished();
-      const size_t index = FirstChoice(call) + static_cast<size_t>(finished.choice());
-      Count(index, finished.usage().completion_tokens());
-      if (finished.reason() == v1::FINISH_REASON_CANCELLED) continue;  // the call fails: Fail says it
-      if (finished.reason() != v1::FINISH_REASON_ERROR) {
-        OnFinished(index, finished, &out);
-      } else if (!fault_) {
-        fault_ = ToApiError(ToRpcError(
-            Internal("choice " + std::to_string(index) + " has failed: " + finished.error_message())));
-        if (options_.stream) out += ErrorEvent(*fault_);
-      }
+      End(FirstChoice(call) + static_cast<size_t>(event.finished().choice()), event.finished(), &out);
     }
   }
   return out;
 }
 
-void AnswerWriter::Count(size_t index, int64_t completion_tokens) {
-  all_completion_tokens_ += completion_tokens - completion_tokens_[index];
-  completion_tokens_[index] = completion_tokens;
+void AnswerWriter::AddDelta(size_t choice, const v1::Delta& delta, std::string* out) {
+  Count(choice, delta.completion_tokens());
+  if (parsers_.empty()) return OnText(choice, delta.text(), &delta, out);
+  std::optional<int32_t> calls_at;
+  if (delta.has_tool_calls_at()) calls_at = delta.tool_calls_at();
+  Tell(choice, parsers_[choice].Append(delta.text(), calls_at), &delta, out);
 }
 
-std::string AnswerWriter::Fail(const ApiError& error) { return ErrorEvent(error) + kDoneEvent; }
+void AnswerWriter::Tell(size_t choice, const ToolCallParser::Output& parsed, const v1::Delta* delta,
+                        std::string* out) {
+  // Where there can be nothing but calls, what is not one is a piece of one that was cut off.
+  const std::string_view text = options_.only_tool_calls ? std::string_view() : parsed.text;
+  if (delta != nullptr || !text.empty()) OnText(choice, text, delta, out);
+  size_t number = parsers_[choice].calls() - parsed.calls.size();
+  for (const ParsedToolCall& call : parsed.calls) OnToolCall(choice, number++, call, out);
+}
 
-std::string AnswerWriter::Head(std::string_view id_prefix, std::string_view object) const {
-  std::string head = "{\"id\":" + JsonString(std::string(id_prefix) + options_.id);
-  head += ",\"object\":" + JsonString(object);
-  head += ",\"created\":" + std::to_string(options_.created_s);
-  head += ",\"model\":" + JsonString(model_);
-  if (!options_.system_fingerprint.empty()) {
-    head += ",\"system_fingerprint\":" + JsonString(options_.system_fingerprint);
+void AnswerWriter::Release(size_t choice, std::string* out) {
+  if (!parsers_.empty()) Tell(choice, parsers_[choice].Finish(), nullptr, out);
+}
+
+void AnswerWriter::End(size_t choice, const v1::Finished& finished, std::string* out) {
+  Count(choice, finished.usage().completion_tokens());
+  if (finished.reason() == v1::FINISH_REASON_CANCELLED) return;  // the call fails: Fail says it
+  if (finished.reason() == v1::FINISH_REASON_ERROR) {
+    ApiError fault = OnFailed(choice, finished, out);
+    if (!fault_) fault_ = std::move(fault);
+    return;
   }
-  return head;
+  Release(choice, out);
+  const bool called = !parsers_.empty() && parsers_[choice].calls() > 0;
+  OnFinished(choice, EndOf(finished.reason(), called), finished, out);
 }
 
-void AnswerWriter::AppendUsage(std::string* out) const {
-  *out += "{\"prompt_tokens\":";
-  AppendJsonInteger(prompt_tokens_, out);
-  *out += ",\"completion_tokens\":";
-  AppendJsonInteger(all_completion_tokens_, out);
-  *out += ",\"total_tokens\":";
-  AppendJsonInteger(prompt_tokens_ + all_completion_tokens_, out);
-  *out += ",\"prompt_tokens_details\":{\"cached_tokens\":";
-  AppendJsonInteger(cached_tokens_, out);
-  *out += "},\"completion_tokens_details\":{\"reasoning_tokens\":0}}";
+void AnswerWriter::Count(size_t choice, int64_t completion_tokens) {
+  usage_.completion_tokens += completion_tokens - completion_tokens_[choice];
+  completion_tokens_[choice] = completion_tokens;
 }
-
-// ---- streams ------------------------------------------------------------------------------------
-
-void ChunkWriter::OpenChunk(size_t index, std::string* out) {
-  if (head_.empty()) head_ = "data: " + Head(id_prefix_, object_) + ",\"choices\":[{\"index\":";
-  *out += head_;
-  AppendJsonInteger(static_cast<int64_t>(index), out);
-}
-
-void ChunkWriter::CloseChunk(std::string* out, std::string_view more) const {
-  *out += "}]";
-  *out += more;
-  if (options().usage_in_every_chunk) {
-    *out += ",\"usage\":";
-    AppendUsage(out);
-  } else if (options().usage_chunk) {
-    *out += ",\"usage\":null";
-  }
-  *out += "}\n\n";
-}
-
-std::string ChunkWriter::Finish() {
-  std::string out;
-  if (options().usage_chunk && !Fault()) {
-    out = "data: " + Head(id_prefix_, object_) + ",\"choices\":[],\"usage\":";
-    AppendUsage(&out);
-    out += "}\n\n";
-  }
-  return out + kDoneEvent;
-}
-
-// ---- pieces -------------------------------------------------------------------------------------
-
-void AppendFinish(const v1::Finished& finished, std::string_view reason, std::string* out) {
-  *out += ",\"finish_reason\":\"";
-  *out += reason;
-  *out += "\",\"stop_reason\":";
-  if (finished.has_stop()) {
-    AppendJsonString(finished.stop(), out);
-  } else if (finished.reason() == v1::FINISH_REASON_STOP_SEQUENCE && finished.has_stop_token_id()) {
-    AppendJsonInteger(finished.stop_token_id(), out);
-  } else {
-    *out += "null";
-  }
-}
-
-std::string_view FinishReasonName(v1::FinishReason reason) {
-  const bool cut = reason == v1::FINISH_REASON_LENGTH || reason == v1::FINISH_REASON_TIME_LIMIT;
-  return cut ? "length" : "stop";
-}
-
-std::string PromptIds(const v1::Started& started) {
-  std::vector<int32_t> ids;
-  for (const v1::PromptToken& token : started.prompt()) ids.push_back(token.token_id());
-  std::string text;
-  AppendIds(ids, &text);
-  return text;
-}
-
-std::string ErrorEvent(const ApiError& error) { return "data: " + ErrorJson(error) + "\n\n"; }
 
 }  // namespace tramontane

@@ -3,6 +3,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "server/base/text.h"
+
 namespace tramontane {
 namespace {
 
@@ -44,13 +46,6 @@ std::string ParamOf(const std::string& path) {
   return path;
 }
 
-std::string LowerCase(std::string text) {
-  for (char& c : text) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  }
-  return text;
-}
-
 nlohmann::ordered_json TextOrNull(const std::string& text) {
   return text.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(text);
 }
@@ -62,6 +57,10 @@ ApiError BadRequest(std::string param, std::string message) {
   error.param = std::move(param);
   error.message = std::move(message);
   return error;
+}
+
+ApiError FieldFault(const std::string& field, const std::string& text) {
+  return BadRequest(field, field + ": " + text);
 }
 
 ApiError ToApiError(const HttpRefusal& refusal) {

@@ -22,6 +22,8 @@ struct ApiError {
 
 // A fault of the request: 400, with the field named.
 ApiError BadRequest(std::string param, std::string message);
+// The same, said of the field: "n: is 0; ...".
+ApiError FieldFault(const std::string& field, const std::string& text);
 
 // What the transport said.
 ApiError ToApiError(const HttpRefusal& refusal);

@@ -1,6 +1,6 @@
-// From the body of an HTTP request to the messages of the .proto: parsed, checked against the tables of
-// openai_fields.h, converted; and back from a server's error to the name of the field in that body.
-// Pure functions and plain values; any thread.
+// From the body of an HTTP request to the messages of the .proto: what every endpoint that generates has in
+// common. A body is parsed, checked against its endpoint's table and converted; and a server's error finds
+// its way back to the name of the field in that body. Pure functions and plain values; any thread.
 #pragma once
 
 #include <cstdint>
@@ -68,6 +68,7 @@ struct AnswerOptions {
   bool only_tool_calls = false;   // chats: it has to be calls, so what is no whole call is no text either
   bool one_tool_call = false;     // chats: of several calls only the first is passed on
   std::string call_id_seed = {};  // chats with tools: what the ids of calls are drawn from
+  Json repeated = {};  // responses: what the answer repeats of the request, in the order of its keys
 };
 
 // A request for an answer.
@@ -79,43 +80,18 @@ struct GenerationRequest {
   std::vector<std::string> ignored;  // IgnoredKeys of the body
 };
 
-// Each returns the fault of the body, if it has one.
-std::optional<ApiError> ParseChatCompletion(std::string_view body, const RequestContext& context,
-                                            GenerationRequest* request);
-std::optional<ApiError> ParseCompletion(std::string_view body, const RequestContext& context,
-                                        GenerationRequest* request);
-
-struct TokenizeBody {
-  v1::TokenizeRequest request;
-  bool token_strings = false;
-  std::vector<std::string> ignored;
-};
-std::optional<ApiError> ParseTokenize(std::string_view body, const RequestContext& context,
-                                      TokenizeBody* parsed);
-struct DetokenizeBody {
-  v1::DetokenizeRequest request;
-  std::vector<std::string> ignored;
-};
-std::optional<ApiError> ParseDetokenize(std::string_view body, const RequestContext& context,
-                                        DetokenizeBody* parsed);
-
-// ---- pieces, for other endpoints ----------------------------------------------------------------
-
 // The JSON of a body that has the shape, or what is wrong with it. `ignored`: its IgnoredKeys.
 std::optional<ApiError> ParseBody(std::string_view body, const Shape& shape, const RequestContext& context,
                                   Json* json, std::vector<std::string>* ignored);
-// Copies every field that has a row with `apply`.
-void ApplyFields(const Shape& shape, const Json& json, v1::GenerateRequest* request);
-// The text of a checked content, a string or a list of texts: those are paragraphs, as mistral-common joins
-// them.
-void SetContent(const Json& content, v1::ChatMessage* message);
-// What the chat of `call` says of the calls in its answer; `answer` has its id.
-void SetToolAnswer(const v1::GenerateRequest& call, AnswerOptions* answer);
-// "messages", "tools", "tool_choice", "parallel_tool_calls" and "continue_final_message" of a checked body.
-std::optional<ApiError> ConvertChat(const Json& json, v1::Chat* chat);
-// Whether the answer has to be tool calls.
-bool MustCall(const v1::Chat& chat);
-// What the output must be, and where the body says so.
-std::optional<ApiError> ConvertConstraint(const Json& json, v1::GenerateRequest* request, FieldNames* names);
+
+// The same, and what every body says that asks for an answer: every row with `apply`, the model, whether it
+// streams. The prompt of `request->calls[0]` is not in it yet.
+std::optional<ApiError> ParseGeneration(std::string_view body, const Shape& shape,
+                                        const RequestContext& context, Json* json,
+                                        GenerationRequest* request);
+// That, and what chats and completions have besides (choices_fields.h).
+std::optional<ApiError> ParseChoicesGeneration(std::string_view body, const Shape& shape,
+                                               const RequestContext& context, Json* json,
+                                               GenerationRequest* request);
 
 }  // namespace tramontane

@@ -90,6 +90,11 @@ std::string PrintJson(const Json& value) {
   return value.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
+Json NumberJson(double number) {
+  const bool is_whole = std::trunc(number) == number && std::abs(number) < 1e16;
+  return is_whole ? Json(static_cast<int64_t>(number)) : Json(number);
+}
+
 // ---- strings ------------------------------------------------------------------------------------
 
 namespace {

@@ -29,6 +29,9 @@ StatusOr<Json> ParseJson(std::string_view text, const JsonLimits& limits = {});
 // `value` on one line, without blanks.
 std::string PrintJson(const Json& value);
 
+// A number that is whole as an integer: 0, not 0.0.
+Json NumberJson(double number);
+
 // `bytes` as a JSON string with its quotes. What is not UTF-8 becomes U+FFFD, so the result always is.
 void AppendJsonString(std::string_view bytes, std::string* out);
 std::string JsonString(std::string_view bytes);

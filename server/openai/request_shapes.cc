@@ -1,7 +1,9 @@
 #include "server/openai/request_shapes.h"
 
-#include "server/openai/fields.h"
+#include "server/openai/chat.h"
+#include "server/openai/completions.h"
 #include "server/openai/responses.h"
+#include "server/openai/tokenize.h"
 
 namespace tramontane {
 

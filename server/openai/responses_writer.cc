@@ -1,11 +1,13 @@
 // The answers of /v1/responses, whole and as events.
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "server/openai/answer_writer.h"
+#include "server/openai/json.h"
 #include "server/openai/responses.h"
-#include "server/openai/tool_calls.h"
 
 namespace tramontane {
 namespace {
@@ -15,106 +17,66 @@ Json TextPart(const std::string& text) {
       {"type", "output_text"}, {"text", text}, {"annotations", Json::array()}, {"logprobs", Json::array()}};
 }
 
-class ResponsesWriter final : public ResponseWriter {
+class ResponsesWriter final : public AnswerWriter {
  public:
-  explicit ResponsesWriter(const ResponsesRequest& request)
-      : names_(request.names),
-        answer_(request.answer),
-        echo_(request.echo),
-        model_(request.answer.model),
-        parser_(MakeToolCallParser(request.answer.call_id_seed, request.answer.one_tool_call, 0)) {}
+  using AnswerWriter::AnswerWriter;
 
-  std::string OnEvents(size_t, std::vector<v1::GenerateResponse> events) override {
-    for (const v1::GenerateResponse& event : events) {
-      switch (event.event_case()) {
-        case v1::GenerateResponse::kStarted:
-          Start(event.started());
-          break;
-        case v1::GenerateResponse::kDelta:
-          AddDelta(event.delta());
-          break;
-        case v1::GenerateResponse::kFinished:
-          End(event.finished());
-          break;
-        case v1::GenerateResponse::EVENT_NOT_SET:
-          break;
-      }
-    }
-    return std::exchange(out_, {});
-  }
-
-  std::string Finish() override {
-    if (answer_.stream) return std::exchange(out_, {});
-    return PrintJson(Response());
-  }
-
-  std::optional<ApiError> Fault() const override {
-    if (error_.empty()) return std::nullopt;
-    return ApiError{.status = 500, .message = error_, .type = "server_error"};
-  }
-
-  ApiError Explain(size_t, const RpcError& error) const override { return names_.Explain(error); }
+  std::string Finish() override { return options().stream ? "" : PrintJson(Response()); }
 
   std::string Fail(const ApiError& error) override {
+    std::string out;
     Json event = {{"type", "error"},
                   {"code", error.code.empty() ? error.type : error.code},
                   {"message", error.message},
                   {"param", error.param.empty() ? Json() : Json(error.param)}};
-    Send(std::move(event));
+    Send(std::move(event), &out);
     error_ = error.message;
     status_ = "failed";
-    SendResponse("response.failed");
-    return std::exchange(out_, {});
+    SendResponse("response.failed", &out);
+    return out;
   }
 
  private:
   // ---- what happens ----
 
-  void Start(const v1::Started& started) {
-    if (model_.empty()) model_ = started.model();
-    SendResponse("response.created");
-    SendResponse("response.in_progress");
+  void OnStarted(size_t, const v1::Started&, std::string* out) override {
+    SendResponse("response.created", out);
+    SendResponse("response.in_progress", out);
   }
 
-  void AddDelta(const v1::Delta& delta) {
-    if (!answer_.tools) return AddText(delta.text());
-    Add(parser_.Append(delta.text(),
-                       delta.has_tool_calls_at() ? std::optional(delta.tool_calls_at()) : std::nullopt));
+  void OnText(size_t, std::string_view text, const v1::Delta*, std::string* out) override {
+    if (!text.empty()) AddText(text, out);
   }
 
-  void Add(const ToolCallParser::Output& output) {
-    if (!answer_.only_tool_calls) AddText(output.text);
-    for (const ParsedToolCall& call : output.calls) AddCall(call);
+  void OnToolCall(size_t, size_t, const ParsedToolCall& call, std::string* out) override {
+    AddCall(call, out);
   }
 
-  void End(const v1::Finished& finished) {
-    if (finished.reason() == v1::FINISH_REASON_CANCELLED) return;  // the call fails: Fail says it
-    Add(parser_.Finish());
+  void OnFinished(size_t, AnswerEnd end, const v1::Finished& finished, std::string* out) override {
+    End(end == AnswerEnd::kLimit ? "incomplete" : "completed", finished, out);
+  }
+
+  ApiError OnFailed(size_t choice, const v1::Finished& finished, std::string* out) override {
+    Release(choice, out);
+    error_ = finished.error_message();
+    End("failed", finished, out);
+    return {.status = 500, .message = error_, .type = "server_error"};
+  }
+
+  void End(const char* status, const v1::Finished& finished, std::string* out) {
     usage_ = finished.usage();
-    switch (finished.reason()) {
-      case v1::FINISH_REASON_STOP:
-      case v1::FINISH_REASON_STOP_SEQUENCE:
-        status_ = "completed";
-        break;
-      case v1::FINISH_REASON_ERROR:
-        status_ = "failed";
-        error_ = finished.error_message();
-        break;
-      default:
-        status_ = "incomplete";
-    }
-    if (output_.empty()) OpenMessage();  // an empty answer is a message too
-    CloseMessage();
-    SendResponse("response." + status_);
+    status_ = status;
+    if (output_.empty()) OpenMessage(out);  // an empty answer is a message too
+    CloseMessage(out);
+    SendResponse("response." + status_, out);
   }
 
   // ---- items ----
 
-  void AddText(const std::string& text) {
-    if (text.empty()) return;
-    OpenMessage();
+  void AddText(std::string_view text, std::string* out) {
+    OpenMessage(out);
     text_ += text;
-    if (!answer_.stream) return;
+    if (!options().stream) return;
     // Once a token: written without building it.
     std::string json = R"({"type":"response.output_text.delta","item_id":)";
     AppendJsonString(output_.back()["id"].get_ref<const std::string&>(), &json);
@@ -125,10 +87,10 @@ class ResponsesWriter final : public ResponseWriter {
     json += R"(,"logprobs":[],"sequence_number":)";
     AppendJsonInteger(sequence_number_++, &json);
     json += '}';
-    SendLine("response.output_text.delta", json);
+    SendLine("response.output_text.delta", json, out);
   }
 
-  void OpenMessage() {
+  void OpenMessage(std::string* out) {
     if (message_is_open_) return;
     message_is_open_ = true;
     output_.push_back({{"type", "message"},
@@ -136,87 +98,88 @@ class ResponsesWriter final : public ResponseWriter {
                        {"status", "in_progress"},
                        {"role", "assistant"},
                        {"content", Json::array()}});
-    SendItem("response.output_item.added");
-    SendOfItem("response.content_part.added", {{"content_index", 0}, {"part", TextPart("")}});
+    SendItem("response.output_item.added", out);
+    SendOfItem("response.content_part.added", {{"content_index", 0}, {"part", TextPart("")}}, out);
   }
 
-  void CloseMessage() {
+  void CloseMessage(std::string* out) {
     if (!message_is_open_) return;
     message_is_open_ = false;
     const std::string text = std::exchange(text_, {});
     const Json done = {{"content_index", 0}, {"text", text}, {"logprobs", Json::array()}};
-    SendOfItem("response.output_text.done", done);
-    SendOfItem("response.content_part.done", {{"content_index", 0}, {"part", TextPart(text)}});
+    SendOfItem("response.output_text.done", done, out);
+    SendOfItem("response.content_part.done", {{"content_index", 0}, {"part", TextPart(text)}}, out);
     output_.back()["content"].push_back(TextPart(text));
     output_.back()["status"] =
         status_ == "in_progress" || status_ == "completed" ? "completed" : "incomplete";
-    SendItem("response.output_item.done");
+    SendItem("response.output_item.done", out);
   }
 
-  void AddCall(const ParsedToolCall& call) {
-    CloseMessage();
+  void AddCall(const ParsedToolCall& call, std::string* out) {
+    CloseMessage(out);
     output_.push_back({{"type", "function_call"},
                        {"id", ItemId("fc_")},
                        {"call_id", call.id},
                        {"name", call.name},
                        {"arguments", ""},
                        {"status", "in_progress"}});
-    SendItem("response.output_item.added");
-    SendOfItem("response.function_call_arguments.delta", {{"delta", call.arguments}});
-    SendOfItem("response.function_call_arguments.done", {{"name", call.name}, {"arguments", call.arguments}});
+    SendItem("response.output_item.added", out);
+    SendOfItem("response.function_call_arguments.delta", {{"delta", call.arguments}}, out);
+    SendOfItem("response.function_call_arguments.done", {{"name", call.name}, {"arguments", call.arguments}},
+               out);
     output_.back()["arguments"] = call.arguments;
     output_.back()["status"] = "completed";
-    SendItem("response.output_item.done");
+    SendItem("response.output_item.done", out);
   }
 
   std::string ItemId(const char* kind) const {
-    return kind + answer_.id + "-" + std::to_string(output_.size());
+    return kind + options().id + "-" + std::to_string(output_.size());
   }
 
   // ---- events ----
 
-  void SendLine(const std::string& type, const std::string& json) {
-    out_ += "event: " + type + "\ndata: " + json + "\n\n";
+  static void SendLine(const std::string& type, const std::string& json, std::string* out) {
+    *out += "event: " + type + "\ndata: " + json + "\n\n";
   }
 
-  void Send(Json event) {
-    if (!answer_.stream) return;
+  void Send(Json event, std::string* out) {
+    if (!options().stream) return;
     event["sequence_number"] = sequence_number_++;
-    SendLine(event["type"].get<std::string>(), PrintJson(event));
+    SendLine(event["type"].get<std::string>(), PrintJson(event), out);
   }
-  void SendResponse(const std::string& type) {
-    if (answer_.stream) Send({{"type", type}, {"response", Response()}});
+  void SendResponse(const std::string& type, std::string* out) {
+    if (options().stream) Send({{"type", type}, {"response", Response()}}, out);
   }
   // The last item as a whole.
-  void SendItem(const char* type) {
-    if (answer_.stream)
-      Send({{"type", type}, {"output_index", output_.size() - 1}, {"item", output_.back()}});
+  void SendItem(const char* type, std::string* out) {
+    if (!options().stream) return;
+    Send({{"type", type}, {"output_index", output_.size() - 1}, {"item", output_.back()}}, out);
   }
   // Something of the last item.
-  void SendOfItem(const char* type, const Json& more) {
-    if (!answer_.stream) return;
+  void SendOfItem(const char* type, const Json& more, std::string* out) {
+    if (!options().stream) return;
     Json event = {{"type", type}, {"item_id", output_.back()["id"]}, {"output_index", output_.size() - 1}};
     event.update(more);
-    Send(std::move(event));
+    Send(std::move(event), out);
   }
 
   // The response as it stands.
   Json Response() const {
     const bool has_ended = status_ != "in_progress";
-    Json response = {{"id", "resp_" + answer_.id},
+    Json response = {{"id", "resp_" + options().id},
                      {"object", "response"},
-                     {"created_at", answer_.created_s},
+                     {"created_at", options().created_s},
                      {"status", status_},
                      {"background", false},
                      {"error", nullptr},
                      {"incomplete_details", nullptr},
-                     {"model", model_},
+                     {"model", model()},
                      {"output", has_ended ? Json(output_) : Json::array()},
                      {"usage", nullptr}};
     if (status_ == "failed") response["error"] = {{"code", "server_error"}, {"message", error_}};
     if (status_ == "incomplete") response["incomplete_details"] = {{"reason", "max_output_tokens"}};
     if (has_ended) response["usage"] = UsageJson();
-    response.update(echo_);
+    response.update(options().repeated);
     return response;
   }
 
@@ -228,12 +191,6 @@ class ResponsesWriter final : public ResponseWriter {
             {"total_tokens", usage_.prompt_tokens() + usage_.completion_tokens()}};
   }
 
-  const FieldNames names_;
-  const AnswerOptions answer_;
-  const Json echo_;
-  std::string model_;
-  ToolCallParser parser_;
-
   std::string status_ = "in_progress";
   std::string error_;         // why it failed
   std::vector<Json> output_;  // the items so far; only the last may be unfinished
@@ -241,13 +198,12 @@ class ResponsesWriter final : public ResponseWriter {
   std::string text_;  // of the open message
   v1::Usage usage_;
   int64_t sequence_number_ = 0;
-  std::string out_;  // events not yet returned
 };
 
 }  // namespace
 
-std::unique_ptr<ResponseWriter> MakeResponsesWriter(const ResponsesRequest& request) {
-  return std::make_unique<ResponsesWriter>(request);
+std::unique_ptr<ResponseWriter> MakeResponsesWriter(AnswerOptions options, std::vector<FieldNames> names) {
+  return std::make_unique<ResponsesWriter>(std::move(options), std::move(names));
 }
 
 }  // namespace tramontane

@@ -1,7 +1,12 @@
 #include "server/openai/routes.h"
 
-#include "server/openai/endpoints.h"
+#include "server/openai/chat.h"
+#include "server/openai/completions.h"
+#include "server/openai/models.h"
+#include "server/openai/responses.h"
+#include "server/openai/spec.h"
 #include "server/openai/status_endpoints.h"
+#include "server/openai/tokenize.h"
 
 namespace tramontane {
 namespace {

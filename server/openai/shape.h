@@ -80,6 +80,10 @@ struct Field {
   bool ignored = false;  // accepted, and changes nothing
 };
 
+// Of an answer: a key that is always there and never null, and one that may be null or absent.
+Field Always(std::string name, Shape shape, std::string doc = "");
+Field Maybe(std::string name, Shape shape, std::string doc = "");
+
 // What is wrong with a value, and where: "messages[2].role", "is \"tol\"; it must be one of ...".
 struct ShapeFault {
   std::string path;
@@ -103,6 +107,9 @@ std::vector<std::string> IgnoredKeys(const Shape& shape, const Json& value);
 
 // The value under `key` of an object, unless it is null; else null.
 const Json* Find(const Json& object, const std::string& key);
+// Of a value that was checked; absent: false, "".
+bool IsTrue(const Json& object, const std::string& key);
+std::string TextOf(const Json& object, const std::string& key);
 
 // As JSON Schema (2020-12, the dialect of OpenAPI 3.1).
 Json JsonSchema(const Shape& shape);

@@ -2,137 +2,24 @@
 
 #include <utility>
 
+#include "server/openai/chat.h"
+#include "server/openai/choices_fields.h"
+#include "server/openai/completions.h"
+#include "server/openai/gateway.h"
 #include "server/openai/json.h"
+#include "server/openai/models.h"
 #include "server/openai/responses.h"
+#include "server/openai/tokenize.h"
 
 namespace tramontane {
-
-// ---- answers ------------------------------------------------------------------------------------
-
 namespace {
 
-constexpr double kLeastLogprob = -9999.0;  // in the place of minus infinity
-constexpr double kMostLogprob = 0.001;     // 0, and what rounding may add
-
-// A key that is always there, and never null.
-Field Always(std::string name, Shape shape, std::string doc = "") {
-  return {.name = std::move(name), .shape = std::move(shape), .doc = std::move(doc), .required = true};
-}
-// A key that may be null or absent.
-Field Maybe(std::string name, Shape shape, std::string doc = "") {
-  return {.name = std::move(name), .shape = std::move(shape), .doc = std::move(doc)};
-}
-
-Shape Count() { return Integer(0); }
-Shape TokenIds() { return ArrayOf(Integer(0)); }
-Shape Logprob() { return Number(kLeastLogprob, kMostLogprob); }
-
-Shape UsageShape() {
-  return Object({Always("prompt_tokens", Count()), Always("completion_tokens", Count()),
-                 Always("total_tokens", Count()),
-                 Always("prompt_tokens_details", Object({Always("cached_tokens", Count())})),
-                 Always("completion_tokens_details", Object({Always("reasoning_tokens", Count())}))});
-}
-
-Field StopReason() {
-  return Maybe("stop_reason", AnyOf({String(), Integer(0)}), "The stop text or stop token id that ended it.");
-}
-
-std::vector<Field> AnswerFields(const char* object, Shape choice) {
-  return {Always("id", String()),
-          Always("object", OneOfStrings({object})),
-          Always("created", Count()),
-          Always("model", String()),
-          Maybe("system_fingerprint", String()),
-          Always("choices", ArrayOf(std::move(choice))),
-          Always("usage", UsageShape())};
-}
-
-Shape ToolCallShape() {
-  return Object({Always("id", String(9, 9)), Always("type", OneOfStrings({"function"})),
-                 Always("function", Object({Always("name", String(1)), Always("arguments", String(2))}))});
-}
-
-std::vector<Field> ScoredToken() {
-  return {Always("token", String()), Always("logprob", Logprob()), Maybe("bytes", ArrayOf(Integer(0, 255)))};
-}
-
-Shape PromptLogprobsShape() {
-  const Shape entry =
-      Object({Always("logprob", Logprob()), Always("rank", Integer(1)), Always("decoded_token", String())});
-  return ArrayOf(AnyOf({Only({nullptr}, ""), MapOf(entry)}));
-}
-
-Shape ChatChoiceShape() {
-  std::vector<Field> scored = ScoredToken();
-  scored.push_back(Always("top_logprobs", ArrayOf(Object(ScoredToken()))));
-  return Object(
-      {Always("index", Count()),
-       Always("message",
-              Object({Always("role", OneOfStrings({"assistant"})), Maybe("content", String()),
-                      Maybe("refusal", String()), Maybe("tool_calls", ArrayOf(ToolCallShape(), 1))})),
-       Maybe("logprobs", Object({Maybe("content", ArrayOf(Object(scored))), Maybe("refusal", Anything())})),
-       Always("finish_reason", OneOfStrings({"stop", "length", "tool_calls"})), StopReason(),
-       Maybe("token_ids", TokenIds())});
-}
-
-Shape CompletionChoiceShape() {
-  const Shape nullable_logprob = AnyOf({Only({nullptr}, ""), Logprob()});
-  const Shape nullable_top = AnyOf({Only({nullptr}, ""), MapOf(Logprob())});
-  return Object({Always("index", Count()), Always("text", String()),
-                 Maybe("logprobs", Object({Always("tokens", ArrayOf(String())),
-                                           Always("token_logprobs", ArrayOf(nullable_logprob)),
-                                           Always("top_logprobs", ArrayOf(nullable_top)),
-                                           Always("text_offset", ArrayOf(Count()))})),
-                 Always("finish_reason", OneOfStrings({"stop", "length"})), StopReason(),
-                 Maybe("prompt_logprobs", PromptLogprobsShape()), Maybe("prompt_token_ids", TokenIds()),
-                 Maybe("token_ids", TokenIds())});
-}
-
-const Shape& RenderedShape() {
-  static const Shape shape = Object({Always("request_id", String()), Maybe("model", String()),
-                                     Always("token_ids", TokenIds()), Maybe("text", String())});
-  return shape;
-}
-const Shape& RenderedListShape() {
-  static const Shape shape = ArrayOf(RenderedShape(), 1);
-  return shape;
-}
-
-const Shape& ModelShape() {
-  static const Shape shape =
-      Object({Always("id", String(1)), Always("object", OneOfStrings({"model"})), Always("created", Count()),
-              Always("owned_by", String()), Always("root", String()), Maybe("parent", String()),
-              Always("max_model_len", Count()), Always("max_context_length", Count()),
-              Always("type", OneOfStrings({"base"})), Always("capabilities", MapOf(Boolean()))});
-  return shape;
-}
-const Shape& ModelListShape() {
-  static const Shape shape =
-      Object({Always("object", OneOfStrings({"list"})), Always("data", ArrayOf(ModelShape(), 1))});
-  return shape;
-}
-
-const Shape& TokenizedShape() {
-  static const Shape shape = Object({Always("count", Count()), Always("max_model_len", Count()),
-                                     Always("tokens", TokenIds()), Maybe("token_strs", ArrayOf(String()))});
-  return shape;
-}
-const Shape& DetokenizedShape() {
-  static const Shape shape = Object({Always("prompt", String())});
-  return shape;
-}
-const Shape& TokenizerInfoShape() {
-  static const Shape shape = Object({Always("tokenizer_class", String()), Maybe("bos_token", String()),
-                                     Maybe("eos_token", String()), Always("model_max_length", Count())});
-  return shape;
-}
 const Shape& VersionShape() {
   static const Shape shape = Object({Always("version", String())});
   return shape;
 }
 const Shape& LoadShape() {
-  static const Shape shape = Object({Always("server_load", Count())});
+  static const Shape shape = Object({Always("server_load", Integer(0))});
   return shape;
 }
 const Shape& AnyObjectShape() {
@@ -146,21 +33,6 @@ Shape ErrorShape() {
 }
 
 }  // namespace
-
-const Shape& ChatCompletionAnswerShape() {
-  static const Shape shape = [] {
-    std::vector<Field> fields = AnswerFields("chat.completion", ChatChoiceShape());
-    fields.push_back(Maybe("prompt_token_ids", TokenIds()));
-    fields.push_back(Maybe("prompt_logprobs", PromptLogprobsShape()));
-    return Object(std::move(fields));
-  }();
-  return shape;
-}
-
-const Shape& CompletionAnswerShape() {
-  static const Shape shape = Object(AnswerFields("text_completion", CompletionChoiceShape()));
-  return shape;
-}
 
 // ---- the document -------------------------------------------------------------------------------
 
@@ -293,6 +165,12 @@ std::string OpenApiJson(const std::string& version, const RequestShapes& shapes)
   }
   document["components"]["schemas"]["Error"] = JsonSchema(ErrorShape());
   return PrintJson(document);
+}
+
+void AnswerOpenApi(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange) {
+  HttpResponse response;
+  response.body = OpenApiJson(context.options.version, *context.shapes);
+  exchange->Respond(std::move(response));
 }
 
 }  // namespace tramontane

@@ -10,9 +10,11 @@
 
 #include "kernels/core/check.h"
 #include "kernels/core/utf8.h"
-#include "server/openai/generation_request.h"
+#include "server/openai/chat.h"
+#include "server/openai/completions.h"
 #include "server/openai/json.h"
 #include "server/openai/responses.h"
+#include "server/openai/tokenize.h"
 
 namespace tramontane {
 namespace {
@@ -34,21 +36,12 @@ void CheckError(const ApiError& fault) {
   TM_CHECK(json.ok() && (*json)["error"].size() == 4, "not an error object: %s", ErrorJson(fault).c_str());
 }
 
-using ParseGeneration = std::optional<ApiError> (*)(std::string_view, const RequestContext&,
-                                                    GenerationRequest*);
-
-void CheckGeneration(ParseGeneration parse, std::string_view body) {
+void CheckGeneration(ParseRequest parse, std::string_view body) {
   GenerationRequest request;
   if (const auto fault = parse(body, kContext, &request)) return CheckError(*fault);
   TM_CHECK(!request.calls.empty() && request.calls.size() == request.names.size(), "no calls, or nameless");
   CheckMessage(request.shared);
   for (const v1::GenerateRequest& call : request.calls) CheckMessage(call);
-}
-
-void CheckResponses(std::string_view body) {
-  ResponsesRequest request;
-  if (const auto fault = ParseResponses(body, kContext, &request)) return CheckError(*fault);
-  CheckMessage(request.call);
 }
 
 void CheckTokenize(std::string_view body) {
@@ -77,7 +70,7 @@ void Check(uint8_t endpoint, std::string_view body) {
     case 1:
       return CheckGeneration(ParseCompletion, body);
     case 2:
-      return CheckResponses(body);
+      return CheckGeneration(ParseResponses, body);
     case 3:
       return CheckTokenize(body);
     default:

@@ -8,8 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "server/openai/answer_writer.h"
-#include "server/openai/generation_request.h"
+#include "server/openai/chat.h"
 #include "server/openai/json.h"
 #include "server/openai/responses.h"
 
@@ -72,10 +71,10 @@ std::string ChatAnswer(const std::string& body, const Events& events, const std:
 }
 
 std::string ResponsesAnswer(const std::string& body, const Events& events, const std::string& id = "r1") {
-  ResponsesRequest request;
+  GenerationRequest request;
   const auto fault = ParseResponses(body, Context(id), &request);
   EXPECT_FALSE(fault) << fault->message;
-  return Answer(*MakeResponsesWriter(request), events);
+  return Answer(*MakeResponsesWriter(request.answer, request.names), events);
 }
 
 Json WholeChoice(const std::string& fields, const Events& events) {

@@ -1,5 +1,5 @@
 // The endpoints over a fake inference client, without sockets.
-#include "server/openai/endpoints.h"
+#include "server/openai/endpoint.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,9 +11,15 @@
 #include <string>
 #include <utility>
 
+#include "server/openai/chat.h"
+#include "server/openai/completions.h"
+#include "server/openai/gateway.h"
 #include "server/openai/json.h"
+#include "server/openai/models.h"
+#include "server/openai/responses.h"
 #include "server/openai/routes.h"
 #include "server/openai/spec.h"
+#include "server/openai/tokenize.h"
 #include "tests/support/fake_inference_client.h"
 
 namespace tramontane {

@@ -14,8 +14,8 @@
 #include <utility>
 #include <vector>
 
-#include "server/openai/answer_writer.h"
-#include "server/openai/generation_request.h"
+#include "server/openai/chat.h"
+#include "server/openai/completions.h"
 #include "server/openai/json.h"
 
 namespace tramontane {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,15 +21,15 @@ RequestContext Context() {
   return context;
 }
 
-ResponsesRequest Parsed(const std::string& body) {
-  ResponsesRequest request;
+GenerationRequest Parsed(const std::string& body) {
+  GenerationRequest request;
   const auto fault = ParseResponses(body, Context(), &request);
   EXPECT_FALSE(fault) << fault->message;
   return request;
 }
 
 std::string FaultOf(const std::string& body) {
-  ResponsesRequest request;
+  GenerationRequest request;
   const auto fault = ParseResponses(body, Context(), &request);
   return fault ? fault->param : "";
 }
@@ -36,19 +37,19 @@ std::string FaultOf(const std::string& body) {
 // ---- requests -----------------------------------------------------------------------------------
 
 TEST(ResponsesRequest, ATextIsAUsersMessageBehindTheInstructions) {
-  const ResponsesRequest request =
+  const GenerationRequest request =
       Parsed(R"({"model": "m", "input": "Hi", "instructions": "Be kind", "max_output_tokens": 7})");
-  ASSERT_EQ(request.call.chat().messages_size(), 2);
-  EXPECT_EQ(request.call.chat().messages(0).role(), v1::ROLE_SYSTEM);
-  EXPECT_EQ(request.call.chat().messages(0).content(), "Be kind");
-  EXPECT_EQ(request.call.chat().messages(1).role(), v1::ROLE_USER);
-  EXPECT_EQ(request.call.chat().messages(1).content(), "Hi");
-  EXPECT_EQ(request.call.stopping().max_tokens(), 7);
-  EXPECT_EQ(request.call.model(), "m");
+  ASSERT_EQ(request.calls[0].chat().messages_size(), 2);
+  EXPECT_EQ(request.calls[0].chat().messages(0).role(), v1::ROLE_SYSTEM);
+  EXPECT_EQ(request.calls[0].chat().messages(0).content(), "Be kind");
+  EXPECT_EQ(request.calls[0].chat().messages(1).role(), v1::ROLE_USER);
+  EXPECT_EQ(request.calls[0].chat().messages(1).content(), "Hi");
+  EXPECT_EQ(request.calls[0].stopping().max_tokens(), 7);
+  EXPECT_EQ(request.calls[0].model(), "m");
 }
 
 TEST(ResponsesRequest, ItemsAreMessagesAndCallsInARowAreOne) {
-  const ResponsesRequest request = Parsed(R"({"input": [
+  const GenerationRequest request = Parsed(R"({"input": [
       {"role": "developer", "content": "Be kind"},
       {"type": "message", "role": "user",
        "content": [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]},
@@ -59,7 +60,7 @@ TEST(ResponsesRequest, ItemsAreMessagesAndCallsInARowAreOne) {
       {"type": "function_call_output", "call_id": "call_other", "output": [{"type": "input_text", "text": "two"}]},
       {"role": "assistant", "content": [{"type": "output_text", "text": "Done.", "annotations": []}]},
       {"role": "user", "content": "Thanks"}]})");
-  const v1::Chat& chat = request.call.chat();
+  const v1::Chat& chat = request.calls[0].chat();
   ASSERT_EQ(chat.messages_size(), 7);
   EXPECT_EQ(chat.messages(0).role(), v1::ROLE_SYSTEM);
   EXPECT_EQ(chat.messages(1).content(), "a\n\nb");
@@ -75,7 +76,7 @@ TEST(ResponsesRequest, ItemsAreMessagesAndCallsInARowAreOne) {
 }
 
 TEST(ResponsesRequest, AnAnswerIsTakenBackTextBesideCallsAndEmptyTextIncluded) {
-  const ResponsesRequest request = Parsed(R"({"input": [
+  const GenerationRequest request = Parsed(R"({"input": [
       {"role": "user", "content": "a"},
       {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "", "annotations": []}]},
       {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "I look.", "logprobs": []}]},
@@ -83,7 +84,7 @@ TEST(ResponsesRequest, AnAnswerIsTakenBackTextBesideCallsAndEmptyTextIncluded) {
       {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": ", {\"na"}]},
       {"type": "function_call_output", "call_id": "123456789", "output": ""},
       {"role": "system", "content": "Be brief"}]})");
-  const v1::Chat& chat = request.call.chat();
+  const v1::Chat& chat = request.calls[0].chat();
   ASSERT_EQ(chat.messages_size(), 7);
   EXPECT_EQ(chat.messages(1).content(), "");
   EXPECT_EQ(chat.messages(2).content(), "I look.");
@@ -95,11 +96,11 @@ TEST(ResponsesRequest, AnAnswerIsTakenBackTextBesideCallsAndEmptyTextIncluded) {
 TEST(ResponsesRequest, ToolsAndTheirChoiceGoToTheChat) {
   const std::string tools =
       R"("tools": [{"type": "function", "name": "f", "parameters": {"type": "object"}}])";
-  const ResponsesRequest request = Parsed(R"({"input": "Hi", "parallel_tool_calls": false, )" + tools +
-                                          R"(, "tool_choice": {"type": "function", "name": "f"}})");
-  EXPECT_EQ(request.call.chat().tools(0).parameters_json(), R"({"type":"object"})");
-  EXPECT_EQ(request.call.chat().tool_choice().mode(), v1::TOOL_CHOICE_MODE_NAMED);
-  EXPECT_EQ(request.call.chat().tool_choice().name(), "f");
+  const GenerationRequest request = Parsed(R"({"input": "Hi", "parallel_tool_calls": false, )" + tools +
+                                           R"(, "tool_choice": {"type": "function", "name": "f"}})");
+  EXPECT_EQ(request.calls[0].chat().tools(0).parameters_json(), R"({"type":"object"})");
+  EXPECT_EQ(request.calls[0].chat().tool_choice().mode(), v1::TOOL_CHOICE_MODE_NAMED);
+  EXPECT_EQ(request.calls[0].chat().tool_choice().name(), "f");
   EXPECT_TRUE(request.answer.tools);
   EXPECT_TRUE(request.answer.one_tool_call);
   EXPECT_FALSE(Parsed(R"({"input": "Hi", "tool_choice": "none", )" + tools + "}").answer.tools);
@@ -108,13 +109,14 @@ TEST(ResponsesRequest, ToolsAndTheirChoiceGoToTheChat) {
 TEST(ResponsesRequest, AFormatIsAConstraintUnlessACallIsAskedFor) {
   const std::string format =
       R"("text": {"format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}}})";
-  EXPECT_EQ(Parsed(R"({"input": "Hi", )" + format + "}").call.constraint().json_schema(),
+  EXPECT_EQ(Parsed(R"({"input": "Hi", )" + format + "}").calls[0].constraint().json_schema(),
             R"({"type":"object"})");
   EXPECT_TRUE(Parsed(R"({"input": "Hi", "text": {"format": {"type": "json_object"}}})")
-                  .call.constraint()
+                  .calls[0]
+                  .constraint()
                   .json_object());
   const std::string tools = R"("tools": [{"type": "function", "name": "f"}], "tool_choice": "required")";
-  EXPECT_FALSE(Parsed(R"({"input": "Hi", )" + format + ", " + tools + "}").call.has_constraint());
+  EXPECT_FALSE(Parsed(R"({"input": "Hi", )" + format + ", " + tools + "}").calls[0].has_constraint());
 }
 
 TEST(ResponsesRequest, WhatNeedsAMemoryIsRefusedAndStoringIsNot) {
@@ -128,7 +130,7 @@ TEST(ResponsesRequest, WhatNeedsAMemoryIsRefusedAndStoringIsNot) {
 
 TEST(ResponsesRequest, NamesOfOtherEndpointsAreRefusedWithTheNameToUse) {
   const auto message = [](const std::string& fields) {
-    ResponsesRequest request;
+    GenerationRequest request;
     return ParseResponses(R"({"input": "Hi", )" + fields + "}", Context(), &request)
         .value_or(ApiError{})
         .message;
@@ -143,8 +145,8 @@ TEST(ResponsesRequest, NamesOfOtherEndpointsAreRefusedWithTheNameToUse) {
 }
 
 TEST(ResponsesRequest, TruncationAutoHoldsWhileTheInputFits) {
-  EXPECT_EQ(Parsed(R"({"input": "Hi", "truncation": "auto"})").echo["truncation"], "auto");
-  EXPECT_EQ(Parsed(R"({"input": "Hi"})").echo["truncation"], "disabled");
+  EXPECT_EQ(Parsed(R"({"input": "Hi", "truncation": "auto"})").answer.repeated["truncation"], "auto");
+  EXPECT_EQ(Parsed(R"({"input": "Hi"})").answer.repeated["truncation"], "disabled");
   EXPECT_EQ(FaultOf(R"({"input": "Hi", "truncation": "all"})"), "truncation");
 }
 
@@ -171,13 +173,13 @@ TEST(ResponsesRequest, FaultsNameTheirPlace) {
 }
 
 TEST(ResponsesRequest, TheServersFaultsAreSaidInItsWords) {
-  const ResponsesRequest request =
+  const GenerationRequest request =
       Parsed(R"({"instructions": "Be kind", "input": [{"role": "user", "content": "a"}]})");
-  EXPECT_EQ(request.names.NameOf("chat.messages[0]"), "instructions");
-  EXPECT_EQ(request.names.NameOf("chat.messages[1].content"), "input[0].content");
-  EXPECT_EQ(request.names.NameOf("stopping.max_tokens"), "max_output_tokens");
-  EXPECT_EQ(request.names.NameOf("chat.tool_choice"), "tool_choice");
-  EXPECT_EQ(request.names.NameOf("chat.tools[0].parameters"), "tools[0].parameters");
+  EXPECT_EQ(request.names[0].NameOf("chat.messages[0]"), "instructions");
+  EXPECT_EQ(request.names[0].NameOf("chat.messages[1].content"), "input[0].content");
+  EXPECT_EQ(request.names[0].NameOf("stopping.max_tokens"), "max_output_tokens");
+  EXPECT_EQ(request.names[0].NameOf("chat.tool_choice"), "tool_choice");
+  EXPECT_EQ(request.names[0].NameOf("chat.tools[0].parameters"), "tools[0].parameters");
 }
 
 // ---- answers ------------------------------------------------------------------------------------
@@ -204,8 +206,13 @@ v1::GenerateResponse Finished(v1::FinishReason reason) {
   return event;
 }
 
+std::unique_ptr<ResponseWriter> Writer(const std::string& body) {
+  const GenerationRequest request = Parsed(body);
+  return MakeResponsesWriter(request.answer, request.names);
+}
+
 std::string Answer(const std::string& body, const std::vector<v1::GenerateResponse>& events) {
-  const auto writer = MakeResponsesWriter(Parsed(body));
+  const auto writer = Writer(body);
   std::string out;
   for (const v1::GenerateResponse& event : events) out += writer->OnEvents(0, {event});
   return out + writer->Finish();
@@ -324,7 +331,7 @@ TEST(ResponsesAnswer, AnEmptyOneIsAMessageWithoutText) {
 }
 
 TEST(ResponsesAnswer, AFailureEndsTheStreamWithItsReason) {
-  const auto writer = MakeResponsesWriter(Parsed(R"({"input": "Hi", "stream": true})"));
+  const auto writer = Writer(R"({"input": "Hi", "stream": true})");
   std::string stream = writer->OnEvents(0, {Started(), Delta("Hel")});
   ApiError error;
   error.message = "the device is lost";

@@ -9,7 +9,8 @@
 #include <functional>
 #include <string>
 
-#include "server/openai/fields.h"
+#include "server/openai/chat.h"
+#include "server/openai/completions.h"
 #include "server/openai/json.h"
 
 namespace tramontane {

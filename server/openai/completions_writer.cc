@@ -4,7 +4,8 @@
 #include <utility>
 #include <vector>
 
-#include "server/openai/answer_writer.h"
+#include "server/openai/choices_writer.h"
+#include "server/openai/completions.h"
 #include "server/openai/logprobs.h"
 
 namespace tramontane {
@@ -37,13 +38,13 @@ class CompletionStreamWriter final : public ChunkWriter {
   };
 
   void OnStarted(size_t call, const v1::Started& started, std::string* out) override;
-  void OnDelta(size_t index, const v1::Delta& delta, std::string* out) override;
-  void OnFinished(size_t index, const v1::Finished& finished, std::string* out) override;
+  void OnText(size_t choice, std::string_view text, const v1::Delta* delta, std::string* out) override;
+  void OnFinished(size_t choice, AnswerEnd end, const v1::Finished& finished, std::string* out) override;
 
   // ,"token_ids":[1,2,3]     Behind the prompt's, the first time.
-  void AppendTokenIds(size_t index, const google::protobuf::RepeatedField<int32_t>& ids, std::string* out);
+  void AppendTokenIds(size_t choice, const google::protobuf::RepeatedField<int32_t>& ids, std::string* out);
   // A chunk up to its finish reason, with the log probabilities that were added since the last one.
-  void OpenTextChunk(size_t index, std::string_view text, std::string* out);
+  void OpenTextChunk(size_t choice, std::string_view text, std::string* out);
 
   std::vector<Stream> streams_;
 };
@@ -59,42 +60,45 @@ void CompletionStreamWriter::OnStarted(size_t call, const v1::Started& started, 
   }
 }
 
-void CompletionStreamWriter::OnDelta(size_t index, const v1::Delta& delta, std::string* out) {
-  const bool has_logprobs = options().logprobs >= 0 && delta.logprobs_size() > 0;
-  const bool has_ids = options().token_ids && delta.token_ids_size() > 0;
-  if (delta.text().empty() && !has_logprobs && !has_ids) return;
-  Stream& stream = streams_[index];
+void CompletionStreamWriter::OnText(size_t choice, std::string_view text, const v1::Delta* delta,
+                                    std::string* out) {
+  const bool has_logprobs = options().logprobs >= 0 && delta->logprobs_size() > 0;
+  const bool has_ids = options().token_ids && delta->token_ids_size() > 0;
+  if (text.empty() && !has_logprobs && !has_ids) return;
+  Stream& stream = streams_[choice];
   stream.has_tokens = true;
-  for (const v1::TokenLogprob& token : delta.logprobs()) stream.logprobs.Add(token);
-  OpenTextChunk(index, delta.text(), out);
+  for (const v1::TokenLogprob& token : delta->logprobs()) stream.logprobs.Add(token);
+  OpenTextChunk(choice, text, out);
   *out += ",\"finish_reason\":null";
-  if (has_ids) AppendTokenIds(index, delta.token_ids(), out);
+  if (has_ids) AppendTokenIds(choice, delta->token_ids(), out);
   CloseChunk(out);
 }
 
-void CompletionStreamWriter::AppendTokenIds(size_t index, const google::protobuf::RepeatedField<int32_t>& ids,
+void CompletionStreamWriter::AppendTokenIds(size_t choice,
+                                            const google::protobuf::RepeatedField<int32_t>& ids,
                                             std::string* out) {
-  std::string& prompt_ids = streams_[index].prompt_ids;
+  std::string& prompt_ids = streams_[choice].prompt_ids;
   if (!prompt_ids.empty()) *out += ",\"prompt_token_ids\":[" + std::exchange(prompt_ids, {}) + "]";
   *out += ",\"token_ids\":[";
   AppendIds(ids, out);
   *out += "]";
 }
 
-void CompletionStreamWriter::OnFinished(size_t index, const v1::Finished& finished, std::string* out) {
-  OpenTextChunk(index, "", out);
-  AppendFinish(finished, FinishReasonName(finished.reason()), out);
-  if (options().token_ids && !streams_[index].has_tokens) AppendTokenIds(index, {}, out);
+void CompletionStreamWriter::OnFinished(size_t choice, AnswerEnd end, const v1::Finished& finished,
+                                        std::string* out) {
+  OpenTextChunk(choice, "", out);
+  AppendFinish(end, finished, out);
+  if (options().token_ids && !streams_[choice].has_tokens) AppendTokenIds(choice, {}, out);
   CloseChunk(out);
 }
 
-void CompletionStreamWriter::OpenTextChunk(size_t index, std::string_view text, std::string* out) {
-  OpenChunk(index, out);
+void CompletionStreamWriter::OpenTextChunk(size_t choice, std::string_view text, std::string* out) {
+  OpenChunk(choice, out);
   *out += ",\"text\":";
   AppendJsonString(text, out);
   *out += ",\"logprobs\":";
-  CompletionLogprobs& logprobs = streams_[index].logprobs;
-  const bool said_before = logprobs.empty() && streams_[index].has_tokens;
+  CompletionLogprobs& logprobs = streams_[choice].logprobs;
+  const bool said_before = logprobs.empty() && streams_[choice].has_tokens;
   if (options().logprobs < 0 || said_before) {
     *out += "null";
   } else {
@@ -105,10 +109,11 @@ void CompletionStreamWriter::OpenTextChunk(size_t index, std::string_view text, 
 
 // ---- whole --------------------------------------------------------------------------------------
 
-class CompletionWholeWriter final : public AnswerWriter {
+class CompletionWholeWriter final : public ChoicesWriter {
  public:
   CompletionWholeWriter(AnswerOptions options, std::vector<FieldNames> names)
-      : AnswerWriter(std::move(options), std::move(names)), texts_(choices(), Text(this->options())) {}
+      : ChoicesWriter(std::move(options), std::move(names), "cmpl-", "text_completion"),
+        texts_(choices(), Text(this->options())) {}
 
   std::string Finish() override;
 
@@ -120,16 +125,18 @@ class CompletionWholeWriter final : public AnswerWriter {
     std::string prompt_ids;       // 1,2,3
     std::string prompt_logprobs;  // [null, ...]
     std::vector<int32_t> token_ids;
+    AnswerEnd end = AnswerEnd::kStop;
     v1::Finished finished;
   };
 
   void OnStarted(size_t call, const v1::Started& started, std::string* out) override;
-  void OnDelta(size_t index, const v1::Delta& delta, std::string* out) override;
-  void OnFinished(size_t index, const v1::Finished& finished, std::string* /*out*/) override {
-    texts_[index].finished = finished;
+  void OnText(size_t choice, std::string_view text, const v1::Delta* delta, std::string* out) override;
+  void OnFinished(size_t choice, AnswerEnd end, const v1::Finished& finished, std::string*) override {
+    texts_[choice].end = end;
+    texts_[choice].finished = finished;
   }
 
-  void AppendChoice(size_t index, std::string* out) const;
+  void AppendChoice(size_t choice, std::string* out) const;
 
   std::vector<Text> texts_;
 };
@@ -143,15 +150,16 @@ void CompletionWholeWriter::OnStarted(size_t call, const v1::Started& started, s
   }
 }
 
-void CompletionWholeWriter::OnDelta(size_t index, const v1::Delta& delta, std::string*) {
-  Text& text = texts_[index];
-  text.text += delta.text();
-  for (const v1::TokenLogprob& token : delta.logprobs()) text.logprobs.Add(token);
-  text.token_ids.insert(text.token_ids.end(), delta.token_ids().begin(), delta.token_ids().end());
+void CompletionWholeWriter::OnText(size_t choice, std::string_view more, const v1::Delta* delta,
+                                   std::string*) {
+  Text& text = texts_[choice];
+  text.text += more;
+  for (const v1::TokenLogprob& token : delta->logprobs()) text.logprobs.Add(token);
+  text.token_ids.insert(text.token_ids.end(), delta->token_ids().begin(), delta->token_ids().end());
 }
 
 std::string CompletionWholeWriter::Finish() {
-  std::string out = Head("cmpl-", "text_completion") + ",\"choices\":[";
+  std::string out = Head() + ",\"choices\":[";
   for (size_t i = 0; i < texts_.size(); ++i) {
     if (i > 0) out += ',';
     AppendChoice(i, &out);
@@ -161,9 +169,9 @@ std::string CompletionWholeWriter::Finish() {
   return out + "}";
 }
 
-void CompletionWholeWriter::AppendChoice(size_t index, std::string* out) const {
-  const Text& text = texts_[index];
-  *out += "{\"index\":" + std::to_string(index) + ",\"text\":";
+void CompletionWholeWriter::AppendChoice(size_t choice, std::string* out) const {
+  const Text& text = texts_[choice];
+  *out += "{\"index\":" + std::to_string(choice) + ",\"text\":";
   AppendJsonString(text.text, out);
   *out += ",\"logprobs\":";
   if (options().logprobs < 0) {
@@ -171,7 +179,7 @@ void CompletionWholeWriter::AppendChoice(size_t index, std::string* out) const {
   } else {
     text.logprobs.AppendTo(out);
   }
-  AppendFinish(text.finished, FinishReasonName(text.finished.reason()), out);
+  AppendFinish(text.end, text.finished, out);
   if (options().prompt_logprobs >= 0) *out += ",\"prompt_logprobs\":" + text.prompt_logprobs;
   if (options().token_ids) {
     *out += ",\"prompt_token_ids\":[" + text.prompt_ids + "],\"token_ids\":[";

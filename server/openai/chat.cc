@@ -1,0 +1,147 @@
+#include "server/openai/chat.h"
+
+#include <cstddef>
+#include <string>
+#include <utility>
+
+#include "server/base/text.h"
+#include "server/core/inference_client.h"
+#include "server/openai/chat_builder.h"
+#include "server/openai/gateway.h"
+
+namespace tramontane {
+namespace {
+
+// Said in front of the conversation by Mistral's own servers too.
+constexpr char kSafetySentence[] =
+    "Always assist with care, respect, and truth. Respond with utmost utility yet securely. Avoid harmful, "
+    "unethical, prejudiced, or negative content. Ensure replies promote fairness and positivity.";
+
+// ---- chats --------------------------------------------------------------------------------------
+
+void AddCall(const Json& json, const std::string& field, ChatBuilder* chat) {
+  const Json& function = json["function"];
+  chat->AddCall(
+      {.id = TextOf(json, "id"), .name = function["name"], .arguments = Find(function, "arguments")}, field);
+}
+
+std::optional<ApiError> AddMessage(const Json& json, const std::string& field, ChatBuilder* chat) {
+  const v1::Role role = RoleOfName(json["role"].get_ref<const std::string&>());
+  const Json* content = Find(json, "content");
+  if (content == nullptr && role != v1::ROLE_ASSISTANT) {
+    return FieldFault(field + ".content", "is missing; only an assistant's message goes without it");
+  }
+  chat->AddMessage({.role = role,
+                    .content = content,
+                    .tool_call_id = Find(json, "tool_call_id"),
+                    .tool_name = role == v1::ROLE_TOOL ? Find(json, "name") : nullptr,
+                    .prefix = IsTrue(json, "prefix")},
+                   field);
+  if (const Json* calls = Find(json, "tool_calls")) {
+    for (const Json& call : *calls) AddCall(call, field, chat);
+  }
+  return std::nullopt;
+}
+
+std::optional<ApiError> AddTools(const Json& json, ChatBuilder* chat) {
+  if (const Json* tools = Find(json, "tools")) {
+    for (const Json& tool : *tools) {
+      const Json& function = tool["function"];
+      chat->AddTool({.name = function["name"],
+                     .description = Find(function, "description"),
+                     .parameters = Find(function, "parameters")});
+    }
+  }
+  if (const Json* parallel = Find(json, "parallel_tool_calls")) {
+    chat->SetParallelCalls(parallel->get<bool>());
+  }
+  const Json* choice = Find(json, "tool_choice");
+  if (choice == nullptr) return std::nullopt;
+  if (choice->is_string()) return chat->ChooseTools(choice->get_ref<const std::string&>(), "tool_choice");
+  return chat->ChooseTool((*choice)["function"]["name"].get<std::string>(), "tool_choice");
+}
+
+std::optional<ApiError> AddChat(const Json& json, ChatBuilder* chat) {
+  const Json& messages = json["messages"];
+  for (size_t i = 0; i < messages.size(); ++i) {
+    if (auto fault = AddMessage(messages[i], Indexed("messages", i), chat)) return fault;
+  }
+  if (IsTrue(json, "continue_final_message")) {
+    if (auto fault = chat->ContinueLastMessage("continue_final_message")) return fault;
+  }
+  return AddTools(json, chat);
+}
+
+// A chat asks with a flag and a number.
+std::optional<ApiError> ConvertLogprobs(const Json& json, GenerationRequest* request) {
+  const Json* top = Find(json, "top_logprobs");
+  if (!IsTrue(json, "logprobs")) {
+    if (top == nullptr || *top == 0) return std::nullopt;
+    return FieldFault("top_logprobs", "is " + PrintJson(*top) + " although logprobs is not true");
+  }
+  request->answer.logprobs = top == nullptr ? 0 : top->get<int32_t>();
+  request->calls[0].mutable_output()->set_logprobs(request->answer.logprobs);
+  return std::nullopt;
+}
+
+void ConvertMaxTokens(const Json& json, GenerationRequest* request) {
+  for (const char* name : {"max_completion_tokens", "max_tokens"}) {
+    const Json* value = Find(json, name);
+    if (value == nullptr) continue;
+    request->calls[0].mutable_stopping()->set_max_tokens(value->get<int64_t>());
+    request->names[0].Rename("stopping.max_tokens", name);
+    return;
+  }
+}
+
+}  // namespace
+
+std::optional<ApiError> ConvertChat(const Json& json, v1::Chat* chat, FieldNames* names) {
+  ChatBuilder builder(chat, names);
+  return AddChat(json, &builder);
+}
+
+std::optional<ApiError> ParseChatCompletion(std::string_view body, const RequestContext& context,
+                                            GenerationRequest* request) {
+  Json json;
+  if (auto fault = ParseChoicesGeneration(body, context.shapes->chat, context, &json, request)) return fault;
+  v1::GenerateRequest& call = request->calls[0];
+  FieldNames& names = request->names[0];
+  ChatBuilder chat(call.mutable_chat(), &names);
+  if (IsTrue(json, "safe_prompt")) {
+    const Json safety = kSafetySentence;
+    chat.AddMessage({.role = v1::ROLE_SYSTEM, .content = &safety}, "safe_prompt");
+  }
+  if (auto fault = AddChat(json, &chat)) return fault;
+  if (auto fault = ConvertLogprobs(json, request)) return fault;
+  ConvertMaxTokens(json, request);
+  FinishChat("messages", &call, &names, &request->answer);
+  return std::nullopt;
+}
+
+// ---- endpoints ----------------------------------------------------------------------------------
+
+void AnswerChatCompletions(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange) {
+  AnswerGeneration(context, exchange, ParseChatCompletion, MakeChatWriter);
+}
+
+void AnswerRenderChat(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange) {
+  GenerationRequest parsed;
+  if (auto fault =
+          ParseChatCompletion(exchange->request().body, RequestContextOf(context, *exchange), &parsed)) {
+    return exchange->Respond(ErrorResponse(*fault));
+  }
+  v1::RenderChatRequest request;
+  request.set_model(parsed.calls[0].model());
+  *request.mutable_chat() = parsed.calls[0].chat();
+  context.client.RenderChat(
+      std::move(request),
+      [exchange, parsed = std::move(parsed)](const RpcError& error, const v1::RenderChatResponse& rendered) {
+        if (!error.ok()) return exchange->Respond(ErrorResponse(parsed.names[0].Explain(error)));
+        Json body = RenderedJson(parsed.calls[0], rendered.token_ids());
+        body["text"] = rendered.text();
+        RespondWith(*exchange, body, parsed.ignored);
+      });
+}
+
+}  // namespace tramontane

@@ -1,0 +1,121 @@
+#include "server/openai/chat_builder.h"
+
+#include <utility>
+
+#include "server/base/text.h"
+#include "server/core/must_call.h"
+#include "server/openai/tool_calls.h"
+
+namespace tramontane {
+namespace {
+
+constexpr char kMessages[] = "chat.messages";
+
+// Parts are paragraphs, as mistral-common joins them.
+void SetContent(const Json& content, v1::ChatMessage* message) {
+  if (content.is_string()) return message->set_content(content.get<std::string>());
+  std::string text;
+  for (const Json& part : content) {
+    const std::string& paragraph = part["text"].get_ref<const std::string&>();
+    if (paragraph.empty()) continue;
+    if (!text.empty()) text += "\n\n";
+    text += paragraph;
+  }
+  message->set_content(std::move(text));
+  message->set_in_parts(!content.empty());
+}
+
+}  // namespace
+
+v1::Role RoleOfName(std::string_view name) {
+  if (name == "user") return v1::ROLE_USER;
+  if (name == "assistant") return v1::ROLE_ASSISTANT;
+  if (name == "tool") return v1::ROLE_TOOL;
+  return v1::ROLE_SYSTEM;  // or developer
+}
+
+// ---- messages -----------------------------------------------------------------------------------
+
+ChatBuilder::ChatBuilder(v1::Chat* chat, FieldNames* names)
+    : chat_(chat), names_(names), list_(names->NameOf(kMessages)) {}
+
+void ChatBuilder::AddMessage(const ChatTurn& turn, const std::string& field) {
+  // Where the n-th message is the n-th of the body's list, the table knows its name.
+  const int index = chat_->messages_size();
+  if (field != Indexed(list_, index)) names_->Rename(Indexed(kMessages, index), field);
+  v1::ChatMessage& message = *chat_->add_messages();
+  message.set_role(turn.role);
+  if (turn.content != nullptr) SetContent(*turn.content, &message);
+  if (turn.tool_call_id != nullptr) {
+    message.set_tool_call_id(MistralCallId(turn.tool_call_id->get<std::string>()));
+  }
+  if (turn.tool_name != nullptr) message.set_name(turn.tool_name->get<std::string>());
+  message.set_prefix(turn.prefix);
+  caller_ = &message;
+}
+
+void ChatBuilder::AddCall(const PastCall& call, const std::string& field) {
+  if (caller_ == nullptr) AddMessage({.role = v1::ROLE_ASSISTANT}, field);
+  v1::ToolCall* proto = caller_->add_tool_calls();
+  proto->set_id(MistralCallId(call.id));
+  proto->set_name(call.name.get<std::string>());
+  if (call.arguments == nullptr) return;
+  const bool is_text = call.arguments->is_string();
+  proto->set_arguments_json(is_text ? call.arguments->get<std::string>() : PrintJson(*call.arguments));
+}
+
+std::optional<ApiError> ChatBuilder::ContinueLastMessage(const std::string& field) {
+  v1::ChatMessage& last = *chat_->mutable_messages(chat_->messages_size() - 1);
+  if (last.role() != v1::ROLE_ASSISTANT) {
+    return FieldFault(field, "is true, but the last message is not from the assistant");
+  }
+  if (last.prefix())
+    return FieldFault(field, "is true, and the last message has prefix; give one of the two");
+  last.set_prefix(true);
+  return std::nullopt;
+}
+
+// ---- tools --------------------------------------------------------------------------------------
+
+void ChatBuilder::AddTool(const ToolFunction& tool) {
+  v1::Tool* proto = chat_->add_tools();
+  proto->set_name(tool.name.get<std::string>());
+  if (tool.description != nullptr) proto->set_description(tool.description->get<std::string>());
+  if (tool.parameters != nullptr) proto->set_parameters_json(PrintJson(*tool.parameters));
+}
+
+std::optional<ApiError> ChatBuilder::ChooseTools(std::string_view mode, const std::string& field) {
+  // Where nothing can be called, these two are what is done anyway.
+  const bool has_tools = !chat_->tools().empty();
+  if (mode == "none") return has_tools ? Choose(v1::TOOL_CHOICE_MODE_NONE, "", field) : std::nullopt;
+  if (mode == "auto") return has_tools ? Choose(v1::TOOL_CHOICE_MODE_AUTO, "", field) : std::nullopt;
+  return Choose(v1::TOOL_CHOICE_MODE_REQUIRED, "", field);
+}
+
+std::optional<ApiError> ChatBuilder::ChooseTool(const std::string& name, const std::string& field) {
+  return Choose(v1::TOOL_CHOICE_MODE_NAMED, name, field);
+}
+
+std::optional<ApiError> ChatBuilder::Choose(v1::ToolChoiceMode mode, const std::string& name,
+                                            const std::string& field) {
+  if (chat_->tools().empty()) return FieldFault(field, "asks for a call, but there are no tools");
+  chat_->mutable_tool_choice()->set_mode(mode);
+  chat_->mutable_tool_choice()->set_name(name);
+  return std::nullopt;
+}
+
+// ---- the whole ----------------------------------------------------------------------------------
+
+void FinishChat(const std::string& conversation, v1::GenerateRequest* call, FieldNames* names,
+                AnswerOptions* answer) {
+  names->Rename("prompt", conversation);
+  names->Rename("chat", conversation);
+  const v1::Chat& chat = call->chat();
+  if (MustCallTools(chat)) call->clear_constraint();
+  answer->tools = chat.tools_size() > 0 && chat.tool_choice().mode() != v1::TOOL_CHOICE_MODE_NONE;
+  answer->only_tool_calls = MustCallTools(chat);
+  answer->one_tool_call = chat.has_parallel_tool_calls() && !chat.parallel_tool_calls();
+  if (answer->tools) answer->call_id_seed = CallIdSeed(*call, answer->id);
+}
+
+}  // namespace tramontane

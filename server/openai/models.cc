@@ -1,0 +1,94 @@
+#include "server/openai/models.h"
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "server/core/inference_client.h"
+#include "server/openai/api_error.h"
+#include "server/openai/gateway.h"
+#include "server/openai/routes.h"
+
+namespace tramontane {
+
+const Shape& ModelShape() {
+  static const Shape shape = Object(
+      {Always("id", String(1)), Always("object", OneOfStrings({"model"})), Always("created", Integer(0)),
+       Always("owned_by", String()), Always("root", String()), Maybe("parent", String()),
+       Always("max_model_len", Integer(0)), Always("max_context_length", Integer(0)),
+       Always("type", OneOfStrings({"base"})), Always("capabilities", MapOf(Boolean()))});
+  return shape;
+}
+const Shape& ModelListShape() {
+  static const Shape shape =
+      Object({Always("object", OneOfStrings({"list"})), Always("data", ArrayOf(ModelShape(), 1))});
+  return shape;
+}
+
+const Shape& TokenizerInfoShape() {
+  static const Shape shape = Object({Always("tokenizer_class", String()), Maybe("bos_token", String()),
+                                     Maybe("eos_token", String()), Always("model_max_length", Integer(0))});
+  return shape;
+}
+
+namespace {
+
+// OpenAI's four keys; vLLM's root, parent and max_model_len; Mistral's type, capabilities and
+// max_context_length, without which its client refuses the list.
+Json ModelJson(const std::string& name, const v1::GetModelResponse& model) {
+  static const int64_t start_s = SecondsSince1970();
+  const bool chats = !model.chat_format().empty();
+  return {{"id", name},
+          {"object", "model"},
+          {"created", start_s},
+          {"owned_by", "tramontane"},
+          {"root", model.name()},
+          {"parent", nullptr},
+          {"max_model_len", model.context()},
+          {"max_context_length", model.context()},
+          {"type", "base"},
+          {"capabilities",
+           {{"completion_chat", chats},
+            {"completion_fim", false},
+            {"function_calling", chats && model.chat_format() != "v1"},
+            {"fine_tuning", false},
+            {"vision", false}}}};
+}
+
+}  // namespace
+
+void AnswerModels(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange) {
+  context.client.GetModel({}, [exchange](const RpcError& error, const v1::GetModelResponse& model) {
+    if (!error.ok()) return exchange->Respond(ErrorResponse(ToApiError(error)));
+    Json data = Json::array();
+    for (const std::string& name : model.names()) data.push_back(ModelJson(name, model));
+    RespondWith(*exchange, {{"object", "list"}, {"data", std::move(data)}});
+  });
+}
+
+void AnswerModel(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange) {
+  const std::string name = WildcardOf("/models/*", exchange->request().path);
+  v1::GetModelRequest request;
+  request.set_model(name);
+  context.client.GetModel(request,
+                          [exchange, name](const RpcError& error, const v1::GetModelResponse& model) {
+                            if (!error.ok()) return exchange->Respond(ErrorResponse(ToApiError(error)));
+                            RespondWith(*exchange, ModelJson(name, model));
+                          });
+}
+
+void AnswerTokenizerInfo(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange) {
+  context.client.GetModel({}, [exchange](const RpcError& error, const v1::GetModelResponse& model) {
+    if (!error.ok()) return exchange->Respond(ErrorResponse(ToApiError(error)));
+    const auto piece = [](const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); };
+    RespondWith(*exchange, {{"tokenizer_class", "sentencepiece " + model.tokenizer_version()},
+                            {"bos_token", piece(model.bos_piece())},
+                            {"eos_token", piece(model.eos_piece())},
+                            {"pad_token", nullptr},
+                            {"chat_template", nullptr},
+                            {"model_max_length", model.context()},
+                            {"vocab_size", model.vocab_size()}});
+  });
+}
+
+}  // namespace tramontane

@@ -1,0 +1,180 @@
+// The events of calls as those of choices, before any dialect prints them.
+#include "server/openai/answer_writer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tramontane {
+namespace {
+
+using ::testing::ElementsAre;
+
+const char* EndName(AnswerEnd end) {
+  switch (end) {
+    case AnswerEnd::kStop:
+      return "stop";
+    case AnswerEnd::kStopSequence:
+      return "stop sequence";
+    case AnswerEnd::kToolCalls:
+      return "tool calls";
+    case AnswerEnd::kLimit:
+      return "limit";
+  }
+  return "";
+}
+
+// A dialect that writes down what it is told.
+class Recorder final : public AnswerWriter {
+ public:
+  using AnswerWriter::AnswerWriter;
+
+  std::string Finish() override { return ""; }
+  std::string Fail(const ApiError&) override { return ""; }
+
+  std::vector<std::string> told;
+  bool releases_on_failure = false;
+  const AnswerUsage& used() const { return usage(); }
+
+ private:
+  void OnStarted(size_t call, const v1::Started&, std::string*) override {
+    told.push_back("started " + std::to_string(call) + " of " + model());
+  }
+  void OnText(size_t choice, std::string_view text, const v1::Delta* delta, std::string*) override {
+    told.push_back(std::to_string(choice) + (delta == nullptr ? " held: " : ": ") + std::string(text));
+  }
+  void OnToolCall(size_t choice, size_t number, const ParsedToolCall& call, std::string*) override {
+    told.push_back(std::to_string(choice) + " calls " + std::to_string(number) + " " + call.name);
+  }
+  void OnFinished(size_t choice, AnswerEnd end, const v1::Finished&, std::string*) override {
+    told.push_back(std::to_string(choice) + " ends: " + EndName(end));
+  }
+  ApiError OnFailed(size_t choice, const v1::Finished& finished, std::string* out) override {
+    if (releases_on_failure) Release(choice, out);
+    told.push_back(std::to_string(choice) + " fails");
+    return {.status = 500, .message = finished.error_message()};
+  }
+};
+
+v1::GenerateResponse Started(int64_t prompt_tokens = 3) {
+  v1::GenerateResponse event;
+  event.mutable_started()->set_model("m");
+  event.mutable_started()->set_prompt_tokens(prompt_tokens);
+  return event;
+}
+
+v1::GenerateResponse Said(const std::string& text, int32_t tool_calls_at = -1, int32_t choice = 0) {
+  v1::GenerateResponse event;
+  event.mutable_delta()->set_text(text);
+  event.mutable_delta()->set_choice(choice);
+  event.mutable_delta()->set_completion_tokens(1);
+  if (tool_calls_at >= 0) event.mutable_delta()->set_tool_calls_at(tool_calls_at);
+  return event;
+}
+
+v1::GenerateResponse Finished(v1::FinishReason reason, int32_t choice = 0) {
+  v1::GenerateResponse event;
+  event.mutable_finished()->set_reason(reason);
+  event.mutable_finished()->set_choice(choice);
+  event.mutable_finished()->set_error_message("why");
+  event.mutable_finished()->mutable_usage()->set_completion_tokens(2);
+  return event;
+}
+
+constexpr char kTwoCalls[] = R"(So: [{"name": "f", "arguments": {}}, {"name": "g", "arguments": {}}])";
+constexpr char kCutCall[] = R"([{"name": "f", "argu)";
+
+AnswerOptions WithTools() {
+  AnswerOptions options;
+  options.tools = true;
+  return options;
+}
+
+Recorder Writer(AnswerOptions options, size_t calls = 1) {
+  return Recorder(std::move(options), std::vector<FieldNames>(calls, FieldNames(StandardShapes().chat)));
+}
+
+TEST(AnswerWriter, WithoutToolsTextIsToldAsItComes) {
+  Recorder writer = Writer({});
+  writer.OnEvents(0, {Started(), Said("a"), Said(kCutCall, 0)});
+  writer.OnEvents(0, {Finished(v1::FINISH_REASON_STOP)});
+  EXPECT_THAT(writer.told,
+              ElementsAre("started 0 of m", "0: a", std::string("0: ") + kCutCall, "0 ends: stop"));
+}
+
+TEST(AnswerWriter, CallsAreToldWholeAndNumberedBehindTheTextBeforeThem) {
+  Recorder writer = Writer(WithTools());
+  writer.OnEvents(0, {Started(), Said(kTwoCalls, 4), Finished(v1::FINISH_REASON_STOP)});
+  EXPECT_THAT(writer.told,
+              ElementsAre("started 0 of m", "0: So: ", "0 calls 0 f", "0 calls 1 g", "0 ends: tool calls"));
+}
+
+TEST(AnswerWriter, NumbersOfCallsGoOnFromDeltaToDelta) {
+  Recorder writer = Writer(WithTools());
+  writer.OnEvents(0, {Started(), Said(R"([{"name": "f"})", 0)});
+  writer.OnEvents(0, {Said(R"(, {"name": "g"}])")});
+  EXPECT_THAT(writer.told, ElementsAre("started 0 of m", "0: ", "0 calls 0 f", "0: ", "0 calls 1 g"));
+}
+
+TEST(AnswerWriter, WhatWasHeldBackIsToldBeforeTheEnd) {
+  Recorder writer = Writer(WithTools());
+  writer.OnEvents(0, {Started(), Said(kCutCall, 0), Finished(v1::FINISH_REASON_LENGTH)});
+  EXPECT_THAT(writer.told,
+              ElementsAre("started 0 of m", "0: ", std::string("0 held: ") + kCutCall, "0 ends: limit"));
+}
+
+TEST(AnswerWriter, WhereOnlyCallsCanBePiecesOfOneAreNoText) {
+  AnswerOptions options = WithTools();
+  options.only_tool_calls = true;
+  Recorder writer = Writer(options);
+  writer.OnEvents(0, {Started(), Said(kCutCall, 0), Finished(v1::FINISH_REASON_LENGTH)});
+  EXPECT_THAT(writer.told, ElementsAre("started 0 of m", "0: ", "0 ends: limit"));
+}
+
+TEST(AnswerWriter, AnEndIsCallsOnlyWhereTheModelWasDone) {
+  const std::vector<std::pair<v1::FinishReason, std::string>> ends = {
+      {v1::FINISH_REASON_STOP, "tool calls"},
+      {v1::FINISH_REASON_STOP_SEQUENCE, "stop sequence"},
+      {v1::FINISH_REASON_LENGTH, "limit"},
+      {v1::FINISH_REASON_TIME_LIMIT, "limit"}};
+  for (const auto& [reason, name] : ends) {
+    Recorder writer = Writer(WithTools());
+    writer.OnEvents(0, {Started(), Said(kTwoCalls, 4), Finished(reason)});
+    EXPECT_EQ(writer.told.back(), "0 ends: " + name);
+  }
+}
+
+TEST(AnswerWriter, ACancelledChoiceHasNoEnd) {
+  Recorder writer = Writer({});
+  writer.OnEvents(0, {Started(), Finished(v1::FINISH_REASON_CANCELLED)});
+  EXPECT_THAT(writer.told, ElementsAre("started 0 of m"));
+  EXPECT_FALSE(writer.Fault());
+}
+
+TEST(AnswerWriter, OfAFailedChoiceTheDialectSaysWhetherItsRestIsTold) {
+  for (const bool releases : {false, true}) {
+    Recorder writer = Writer(WithTools());
+    writer.releases_on_failure = releases;
+    writer.OnEvents(0, {Started(), Said(kCutCall, 0), Finished(v1::FINISH_REASON_ERROR)});
+    EXPECT_EQ(writer.told.back(), "0 fails");
+    EXPECT_EQ(writer.told.size(), releases ? 4u : 3u);
+    EXPECT_EQ(writer.Fault()->message, "why");
+  }
+}
+
+TEST(AnswerWriter, ChoicesAreNumberedThroughAndTokensAddedUp) {
+  AnswerOptions options;
+  options.choices = 2;
+  Recorder writer = Writer(options, 2);
+  writer.OnEvents(1, {Started(4), Said("d", -1, 1), Finished(v1::FINISH_REASON_STOP, 1)});
+  writer.OnEvents(0, {Started(3), Said("a")});
+  EXPECT_THAT(writer.told, ElementsAre("started 1 of m", "3: d", "3 ends: stop", "started 0 of m", "0: a"));
+  EXPECT_EQ(writer.used().prompt_tokens, 7);
+  EXPECT_EQ(writer.used().completion_tokens, 3) << "two of the choice that has ended, one of the other";
+}
+
+}  // namespace
+}  // namespace tramontane

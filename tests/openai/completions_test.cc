@@ -1,0 +1,86 @@
+#include "server/openai/completions.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "tests/openai/parsed_request.h"
+
+namespace tramontane {
+namespace {
+
+using ::testing::ElementsAre;
+
+TEST(Completions, PromptsAreTextsOrIdsOneOrSeveral) {
+  EXPECT_EQ(Completion(R"({"prompt":"a"})").calls[0].text(), "a");
+  EXPECT_EQ(Completion(R"({"prompt":""})").calls[0].prompt_case(), v1::GenerateRequest::kText);
+  EXPECT_THAT(Completion(R"({"prompt":[1,2]})").calls[0].token_ids().ids(), ElementsAre(1, 2));
+  const GenerationRequest texts = Completion(R"({"prompt":["a","b"],"n":2,"temperature":0})");
+  ASSERT_EQ(texts.calls.size(), 2u);
+  EXPECT_EQ(texts.calls[0].text(), "a");
+  EXPECT_EQ(texts.calls[1].text(), "b");
+  EXPECT_EQ(texts.calls[0].request_id(), "r1-0");
+  EXPECT_EQ(texts.calls[1].request_id(), "r1-1");
+  EXPECT_EQ(texts.shared.choices(), 2);
+  const GenerationRequest ids = Completion(R"({"prompt":[[1],[2,3]]})");
+  EXPECT_THAT(ids.calls[1].token_ids().ids(), ElementsAre(2, 3));
+}
+
+// However many prompts there are, what they share is held once.
+TEST(Completions, EachPromptOfSeveralHoldsItsOwnFieldsOnly) {
+  const GenerationRequest request =
+      Completion(R"({"model":"m","prompt":["a","b"],"regex":"x+","stop":["s"],"logit_bias":{"1":2}})");
+  EXPECT_EQ(request.shared.constraint().regex(), "x+");
+  EXPECT_EQ(request.shared.request_id(), "");
+  for (const v1::GenerateRequest& call : request.calls) {
+    EXPECT_FALSE(call.has_constraint() || call.has_stopping() || call.has_sampling() || call.has_output());
+    EXPECT_EQ(call.model(), "m");
+  }
+  const GenerationRequest one = Completion(R"({"prompt":["a"],"regex":"x+"})");
+  EXPECT_EQ(one.calls[0].constraint().regex(), "x+");
+  EXPECT_EQ(one.calls[0].request_id(), "r1");
+}
+
+TEST(Completions, PromptFaultsNameTheEntry) {
+  EXPECT_EQ(CompletionFault("{}").message, "prompt: is missing");
+  EXPECT_EQ(CompletionFault(R"({"prompt":[]})").message, "prompt: is empty");
+  EXPECT_EQ(CompletionFault(R"({"prompt":[1,"a"]})").param, "prompt[1]");
+  EXPECT_EQ(CompletionFault(R"({"prompt":[[1],[]]})").param, "prompt[1]");
+  EXPECT_EQ(CompletionFault(R"({"prompt":[-1]})").param, "prompt[0]");
+  EXPECT_EQ(CompletionFault(R"({"prompt":{}})").param, "prompt");
+  EXPECT_EQ(CompletionFault(R"({"prompt":[3000000000]})").param, "prompt[0]");
+  std::string many = "{\"prompt\":[\"a\"";
+  for (int i = 0; i < kMaxPrompts; ++i) many += ",\"a\"";
+  EXPECT_EQ(CompletionFault(many + "]}").message, "prompt: has 257 entries, the most is 256");
+}
+
+TEST(Completions, SixteenTokensUnlessOtherwiseSaid) {
+  EXPECT_EQ(CompletionWith("").calls[0].stopping().max_tokens(), 16);
+  EXPECT_EQ(CompletionWith(R"("max_tokens":0)").calls[0].stopping().max_tokens(), 0);
+  EXPECT_EQ(CompletionWith(R"("max_tokens":1)").calls[0].stopping().max_tokens(), 1);
+}
+
+TEST(Completions, EchoAsksForThePromptAndItsScores) {
+  const v1::Output plain = CompletionWith(R"("echo":true)").calls[0].output();
+  EXPECT_TRUE(plain.prompt_tokens());
+  EXPECT_FALSE(plain.has_prompt_logprobs());
+  const v1::Output scored = CompletionWith(R"("echo":true,"logprobs":1)").calls[0].output();
+  EXPECT_EQ(scored.logprobs(), 1);
+  EXPECT_EQ(scored.prompt_logprobs(), 1);
+  EXPECT_FALSE(CompletionWith(R"("logprobs":1)").calls[0].output().has_prompt_logprobs());
+}
+
+TEST(Completions, AddSpecialTokensIsForTexts) {
+  EXPECT_FALSE(CompletionWith(R"("add_special_tokens":false)").calls[0].add_bos());
+  EXPECT_FALSE(CompletionWith("").calls[0].has_add_bos());
+  EXPECT_FALSE(Completion(R"({"prompt":[1],"add_special_tokens":false})").calls[0].has_add_bos());
+}
+
+TEST(Completions, BestOfIsNOrRefused) {
+  CompletionWith(R"("best_of":2,"n":2)");
+  EXPECT_EQ(CompletionFault(CompletionBody(R"("best_of":3,"n":2)")).param, "best_of");
+}
+
+}  // namespace
+}  // namespace tramontane

@@ -1,0 +1,60 @@
+#include "server/openai/tokenize.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "tests/openai/parsed_request.h"
+
+namespace tramontane {
+namespace {
+
+using ::testing::ElementsAre;
+
+TEST(Tokenize, TextOrChat) {
+  TokenizeBody text;
+  ASSERT_FALSE(
+      ParseTokenize(R"({"prompt":"","add_special_tokens":false,"return_token_strs":true})", kContext, &text));
+  EXPECT_EQ(text.request.input_case(), v1::TokenizeRequest::kText);
+  EXPECT_FALSE(text.request.add_bos());
+  EXPECT_TRUE(text.request.has_add_bos());
+  EXPECT_TRUE(text.token_strings);
+  TokenizeBody alias;
+  ASSERT_FALSE(ParseTokenize(R"({"content":"a"})", kContext, &alias));
+  EXPECT_EQ(alias.request.text(), "a");
+  TokenizeBody chat;
+  ASSERT_FALSE(ParseTokenize(std::string("{\"model\":\"m\",\"add_generation_prompt\":true,") + kUser + "}",
+                             kContext, &chat));
+  EXPECT_EQ(chat.request.chat().messages_size(), 1);
+  EXPECT_EQ(chat.request.model(), "m");
+  TokenizeBody neither;
+  EXPECT_EQ(ParseTokenize("{}", kContext, &neither)->param, "prompt");
+  TokenizeBody both;
+  EXPECT_EQ(ParseTokenize(std::string("{\"prompt\":\"a\",") + kUser + "}", kContext, &both)->param, "prompt");
+}
+
+// What is read of a chat is checked here too, as for a completion.
+TEST(Tokenize, AToolChoiceThatIsNoneIsRefused) {
+  TokenizeBody parsed;
+  const auto fault = [&](const std::string& fields) {
+    return ParseTokenize(ChatBody(fields), kContext, &parsed).value_or(ApiError{}).param;
+  };
+  EXPECT_EQ(fault(R"("tool_choice":{})"), "tool_choice.function");
+  EXPECT_EQ(fault(R"("tool_choice":7)"), "tool_choice");
+  EXPECT_EQ(fault(R"("parallel_tool_calls":"no")"), "parallel_tool_calls");
+  EXPECT_EQ(fault(R"("continue_final_message":1)"), "continue_final_message");
+}
+
+TEST(Tokenize, AndBack) {
+  DetokenizeBody parsed;
+  ASSERT_FALSE(ParseDetokenize(R"({"tokens":[]})", kContext, &parsed));
+  EXPECT_EQ(parsed.request.token_ids_size(), 0);
+  ASSERT_FALSE(ParseDetokenize(R"({"tokens":[1,2]})", kContext, &parsed));
+  EXPECT_THAT(parsed.request.token_ids(), ElementsAre(1, 2));
+  EXPECT_EQ(ParseDetokenize(R"({"tokens":[1,-2]})", kContext, &parsed)->param, "tokens[1]");
+  EXPECT_EQ(ParseDetokenize(R"({"tokens":[1],"skip":1})", kContext, &parsed)->param, "skip");
+}
+
+}  // namespace
+}  // namespace tramontane
