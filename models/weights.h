@@ -44,7 +44,7 @@ struct WeightKey {
 };
 
 // Which part of a tensor this process takes: indices [begin, end) of dimension `dim`. Today always the whole;
-// tensor parallelism changes only what ListWeights writes here.
+// tensor parallelism changes only what WeightList writes here.
 struct Slice {
   int32_t dim = 0;  // 0: rows (outputs), 1: columns (inputs)
   int64_t begin = 0;
