@@ -283,11 +283,11 @@ class KeyReader {
   }
 
   void Wrong(const std::string& key, const json& value, const std::string& wanted) {
-    Fail(InvalidArgument(file_ + ": " + key + (value.is_null() ? " is missing" : " is " + JsonText(value)) +
+    Fail(InvalidArgument(key + (value.is_null() ? " is missing" : " is " + JsonText(value)) +
                          "; it must be " + wanted));
   }
   void Refuse(const std::string& key, const json& value, const std::string& why) {
-    Fail(Unimplemented(file_ + ": " + key + " is " + JsonText(value) + ": " + why));
+    Fail(Unimplemented(key + " is " + JsonText(value) + ": " + why));
   }
   void Fail(Status status) {
     if (status_.ok()) status_ = std::move(status).WithField(file_);
@@ -552,18 +552,17 @@ Status ReadGenerationConfig(std::string_view text, const std::string& file, Mode
 // What both formats have to satisfy once read.
 Status CheckDerived(KeyReader& in, const ModelConfig& config) {
   if (config.heads % config.kv_heads != 0) {
-    in.Fail(InvalidArgument(in.file() + ": " + std::to_string(config.heads) +
-                            " attention heads are not a multiple of " + std::to_string(config.kv_heads) +
-                            " key-value heads"));
+    in.Fail(InvalidArgument(std::to_string(config.heads) + " attention heads are not a multiple of " +
+                            std::to_string(config.kv_heads) + " key-value heads"));
   }
   if (config.head_dim % 2 != 0) {
-    in.Fail(InvalidArgument(in.file() + ": head_dim is " + std::to_string(config.head_dim) +
+    in.Fail(InvalidArgument("head_dim is " + std::to_string(config.head_dim) +
                             "; it must be even, since rotary embeddings turn pairs"));
   }
   const std::set<int32_t> distinct(config.window.begin(), config.window.end());
   if (distinct.size() > kMaxKvGroups) {
-    in.Fail(Unimplemented(in.file() + ": " + std::to_string(distinct.size()) +
-                          " different sliding windows; the limit is " + std::to_string(kMaxKvGroups)));
+    in.Fail(Unimplemented(std::to_string(distinct.size()) + " different sliding windows; the limit is " +
+                          std::to_string(kMaxKvGroups)));
   }
   return in.status();
 }

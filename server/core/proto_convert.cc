@@ -38,10 +38,6 @@ std::string Quoted(std::string_view text) {
   return '"' + ReplaceInvalidUtf8(text.substr(0, kMaxQuotedBytes)) + (cut ? "...\"" : "\"");
 }
 
-std::string Indexed(const std::string& path, int64_t index) {
-  return path + "[" + std::to_string(index) + "]";
-}
-
 }  // namespace
 
 // ---- requests -----------------------------------------------------------------------------------
@@ -113,7 +109,7 @@ RpcError RenderChatProto(const Tokenizer& tokenizer, const v1::Chat& proto, Rend
   for (int i = 0; i < proto.messages_size(); ++i) {
     const std::optional<ChatRole> role = RoleFromProto(proto.messages(i).role());
     if (!role) {
-      return FieldError(Indexed("chat.messages", i) + ".role",
+      return FieldError(FieldElement("chat.messages", static_cast<size_t>(i)) + ".role",
                         "is " + std::to_string(proto.messages(i).role()) +
                             ", which is none of ROLE_SYSTEM, ROLE_USER, ROLE_ASSISTANT, ROLE_TOOL");
     }
@@ -180,15 +176,17 @@ RpcError ProtoConverter::ConstrainOutput(const v1::GenerateRequest& proto,
                                          ConstraintParams* constraint) const {
   if (!MustCallTools(proto.chat())) {
     if (!proto.has_constraint()) return {};
-    return ConvertConstraint(model_, "constraint", proto.constraint(), wanted, constraint);
+    return ConvertConstraint(model_, {"constraint"}, proto.constraint(), wanted, constraint);
   }
   if (proto.has_constraint()) {
     return FieldError("constraint", "does not go with a tool_choice that makes the model call");
   }
   v1::Constraint calls;
-  if (RpcError error = ToolCallConstraint(proto.chat(), *model_.tokenizer, &calls); !error.ok()) return error;
-  return ToolSchemaError(proto.chat(),
-                         ConvertConstraint(model_, "chat.tool_choice", calls, wanted, constraint));
+  ConstraintSource source;
+  if (RpcError error = ToolCallConstraint(proto.chat(), *model_.tokenizer, &calls, &source); !error.ok()) {
+    return error;
+  }
+  return ConvertConstraint(model_, source, calls, wanted, constraint);
 }
 
 RpcError ProtoConverter::CheckModelName(const std::string& name) const {
@@ -197,9 +195,10 @@ RpcError ProtoConverter::CheckModelName(const std::string& name) const {
   if (std::find(names.begin(), names.end(), name) != names.end()) return {};
   RpcError error;
   error.code = StatusCode::kNotFound;
-  error.message = "model: " + Quoted(name) + " is not served here; this server serves " + Quoted(names[0]);
+  error.field = "model";
+  error.sentence = Quoted(name) + " is not served here; this server serves " + Quoted(names[0]);
+  error.field_description = "is not served here";
   error.reason = "MODEL_NOT_FOUND";
-  error.violations.push_back({"model", "is not served here"});
   error.missing_model = Quoted(name).substr(1, Quoted(name).size() - 2);
   return error;
 }
@@ -252,9 +251,9 @@ RpcError ProtoConverter::CheckIds(const std::string& path,
                                   const google::protobuf::RepeatedField<int32_t>& ids) const {
   for (int i = 0; i < ids.size(); ++i) {
     if (ids[i] < 0 || ids[i] >= model_.config.vocab_size) {
-      return FieldError(Indexed(path, i), "is " + std::to_string(ids[i]) +
-                                              "; the vocabulary has the ids 0 to " +
-                                              std::to_string(model_.config.vocab_size - 1));
+      return FieldError(FieldElement(path, static_cast<size_t>(i)),
+                        "is " + std::to_string(ids[i]) + "; the vocabulary has the ids 0 to " +
+                            std::to_string(model_.config.vocab_size - 1));
     }
   }
   return {};
@@ -603,7 +602,7 @@ bool WireWalk::Walk(const google::protobuf::Descriptor& type, std::string_view b
   enum WireType { kVarint = 0, kFixed64 = 1, kLengthDelimited = 2, kFixed32 = 5 };
   google::protobuf::io::CodedInputStream in(reinterpret_cast<const uint8_t*>(bytes.data()),
                                             static_cast<int>(bytes.size()));
-  std::map<int, int64_t> seen;  // field number -> entries so far
+  std::map<int, size_t> seen;  // field number -> entries so far
   while (const uint32_t tag = in.ReadTag()) {
     if (++fields_ > kMaxWireFields) {
       error_ = ToRpcError(
@@ -629,8 +628,8 @@ bool WireWalk::Walk(const google::protobuf::Descriptor& type, std::string_view b
         const auto* field = type.FindFieldByNumber(static_cast<int>(tag >> 3));
         if (field == nullptr) break;
         const std::string path = prefix + field->name();
-        const int64_t index = seen[field->number()]++;
-        if (!WalkLengthDelimited(*field, content, field->is_repeated() ? Indexed(path, index) : path))
+        const size_t index = seen[field->number()]++;
+        if (!WalkLengthDelimited(*field, content, field->is_repeated() ? FieldElement(path, index) : path))
           return false;
         break;
       }
@@ -668,7 +667,7 @@ RpcError ExplainParseFailure(const google::protobuf::Descriptor& type, const std
   if (!walk.error().ok()) return walk.error();
   RpcError error;
   error.code = StatusCode::kInvalidArgument;
-  error.message =
+  error.sentence =
       "the " + std::to_string(bytes.size()) + " bytes of the request are not a " + type.full_name();
   error.reason = "MALFORMED_MESSAGE";
   return error;
