@@ -91,6 +91,11 @@ std::string CallLabel(size_t message, size_t call) {
 std::string ToolLabel(size_t index) { return "tools[" + std::to_string(index) + "]"; }
 std::string Quoted(std::string_view text) { return "'" + Excerpt(text) + "'"; }
 
+// What is wrong with what lies at `path`.
+Status Fault(std::string path, std::string sentence) {
+  return InvalidArgument(std::move(sentence)).WithField(std::move(path));
+}
+
 bool IsLetterOrDigit(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
 }
@@ -106,20 +111,20 @@ Status CheckFunctionName(const std::string& label, std::string_view name) {
   const bool letters_fit = std::all_of(body.begin(), body.end(),
                                        [](char c) { return IsLetterOrDigit(c) || c == '_' || c == '-'; });
   if (letters_fit && !body.empty() && body.size() <= 64) return Status::Ok();
-  return InvalidArgument(label + ": function name " + Quoted(name) +
-                         " is not 1 to 64 letters, digits, underscores and dashes");
+  return Fault(label,
+               "function name " + Quoted(name) + " is not 1 to 64 letters, digits, underscores and dashes");
 }
 
 Status CheckCallId(const std::string& label, std::string_view id) {
   const std::string_view body = WithoutFinalNewline(id);
   if (body.size() == 9 && std::all_of(body.begin(), body.end(), IsLetterOrDigit)) return Status::Ok();
-  return InvalidArgument(label + ": tool call id " + Quoted(id) + " is not 9 letters and digits");
+  return Fault(label, "tool call id " + Quoted(id) + " is not 9 letters and digits");
 }
 
 Status CheckUtf8(const std::string& label, std::string_view text) {
   const auto invalid = FirstInvalidUtf8(text);
   if (!invalid) return Status::Ok();
-  return InvalidArgument(label + ": not UTF-8 at byte " + std::to_string(*invalid));
+  return Fault(label, "not UTF-8 at byte " + std::to_string(*invalid));
 }
 
 Status CheckMessageUtf8(const ChatMessage& message, size_t index) {
@@ -145,24 +150,23 @@ const Said* LastInPlace(const ChatFormat& format, std::span<const Said> said) {
 }
 
 Status CheckEnds(const ChatFormat& format, std::span<const Said> said) {
-  if (said.empty()) return InvalidArgument("messages: a conversation needs at least one message");
+  if (said.empty()) return Fault("messages", "a conversation needs at least one message");
   const ChatRole first = said.front().message->role;
   if (said.size() == 1 && first != ChatRole::kUser && first != ChatRole::kSystem) {
-    return InvalidArgument(MessageLabel(said.front().index) +
-                           ": a conversation starts with a user or system message, not " +
-                           ChatRoleName(first));
+    return Fault(
+        MessageLabel(said.front().index),
+        std::string("a conversation starts with a user or system message, not ") + ChatRoleName(first));
   }
   const Said* last = LastInPlace(format, said);
   if (last == nullptr || last->message->role != ChatRole::kAssistant || last->message->prefix)
     return Status::Ok();
   if (last == &said.back()) {
-    return InvalidArgument(
-        MessageLabel(last->index) +
-        ": the last message is from the user or a tool, or an assistant's with prefix set");
+    return Fault(MessageLabel(last->index),
+                 "the last message is from the user or a tool, or an assistant's with prefix set");
   }
-  return InvalidArgument(
-      MessageLabel(said.back().index) + ": chat format " + TokenizerVersionName(format.version) +
-      " has no place for a system message between the assistant's answer and the next one");
+  return Fault(MessageLabel(said.back().index),
+               std::string("chat format ") + TokenizerVersionName(format.version) +
+                   " has no place for a system message between the assistant's answer and the next one");
 }
 
 // A result follows calls or another result. A system message may come late: mistral-common knows it only
@@ -173,8 +177,8 @@ Status CheckOrder(const ChatFormat& format, std::span<const Said> said) {
     const ChatRole before = said[i - 1].message->role;
     const bool before_is_prompt = before == ChatRole::kSystem || before == ChatRole::kUser;
     if (said[i].message->role != ChatRole::kTool || !before_is_prompt) continue;
-    return InvalidArgument(MessageLabel(said[i].index) + ": a tool message cannot follow a " +
-                           ChatRoleName(before) + " message");
+    return Fault(MessageLabel(said[i].index),
+                 std::string("a tool message cannot follow a ") + ChatRoleName(before) + " message");
   }
   return Status::Ok();
 }
@@ -189,8 +193,8 @@ bool IsBesideCalls(std::span<const Said> said, size_t i) {
 Status CheckResultCounts(std::span<const Said> said) {
   ptrdiff_t open_calls = 0;
   const auto mismatch = [&](size_t i) {
-    return InvalidArgument(MessageLabel(said[i].index) + ": not as many tool results as tool calls before " +
-                           (i + 1 == said.size() ? "the end" : "this message"));
+    return Fault(MessageLabel(said[i].index), std::string("not as many tool results as tool calls before ") +
+                                                  (i + 1 == said.size() ? "the end" : "this message"));
   };
   for (size_t i = 1; i < said.size(); ++i) {
     const ChatMessage& message = *said[i].message;
@@ -211,7 +215,7 @@ Status CheckAssistant(const ChatFormat& format, const ChatMessage& message, size
     TM_RETURN_IF_ERROR(CheckFunctionName(label, message.tool_calls[call].name));
   }
   if (message.prefix && !is_last) {
-    return InvalidArgument(MessageLabel(index) + ": only the last message may have prefix set");
+    return Fault(MessageLabel(index), "only the last message may have prefix set");
   }
   return Status::Ok();
 }
@@ -220,19 +224,20 @@ Status CheckTool(const ChatFormat& format, const ChatMessage& message, size_t in
   const std::string label = MessageLabel(index);
   if (message.name) TM_RETURN_IF_ERROR(CheckFunctionName(label, *message.name));
   if (!format.nine_character_ids) return Status::Ok();
-  if (!message.tool_call_id) return InvalidArgument(label + ": a tool message needs a tool_call_id");
+  if (!message.tool_call_id) return Fault(label, "a tool message needs a tool_call_id");
   return CheckCallId(label, *message.tool_call_id);
 }
 
 Status CheckContent(const ChatFormat& format, const ChatMessage& message, size_t index, bool is_last) {
   TM_RETURN_IF_ERROR(CheckMessageUtf8(message, index));
   if (message.role == ChatRole::kAssistant) return CheckAssistant(format, message, index, is_last);
-  const std::string label = MessageLabel(index) + ": a " + ChatRoleName(message.role) + " message ";
-  if (!message.content) return InvalidArgument(label + "needs content");
-  if (!message.tool_calls.empty()) return InvalidArgument(label + "has no tool_calls");
-  if (message.prefix) return InvalidArgument(label + "has no prefix");
+  const std::string label = MessageLabel(index);
+  const std::string one = std::string("a ") + ChatRoleName(message.role) + " message ";
+  if (!message.content) return Fault(label, one + "needs content");
+  if (!message.tool_calls.empty()) return Fault(label, one + "has no tool_calls");
+  if (message.prefix) return Fault(label, one + "has no prefix");
   if (message.role == ChatRole::kTool) return CheckTool(format, message, index);
-  if (message.tool_call_id) return InvalidArgument(label + "has no tool_call_id");
+  if (message.tool_call_id) return Fault(label, one + "has no tool_call_id");
   return Status::Ok();
 }
 
@@ -280,7 +285,7 @@ StatusOr<std::string> JsonOrString(const std::string& label, std::string_view te
   } else if (value.status().code() == StatusCode::kInvalidArgument) {
     AppendPythonJsonString(text, &json);
   } else {
-    return InvalidArgument(label + ": " + value.status().message());
+    return Fault(label, value.status().message());
   }
   return json;
 }
@@ -335,12 +340,12 @@ StatusOr<std::string> ToolsJson(std::span<const ToolDefinition> tools) {
     TM_RETURN_IF_ERROR(CheckUtf8(label + ".parameters", tool.parameters_json));
     const std::string_view parameters_json = tool.parameters_json;
     const StatusOr<JsonValue> parameters = ParsePythonJson(parameters_json.empty() ? "{}" : parameters_json);
-    if (!parameters.ok()) return InvalidArgument(label + ".parameters: " + parameters.status().message());
+    if (!parameters.ok()) return Fault(label + ".parameters", parameters.status().message());
     if (parameters->kind != JsonValue::Kind::kObject) {
-      return InvalidArgument(label + ".parameters: not a JSON object");
+      return Fault(label + ".parameters", "not a JSON object");
     }
     if (const Status status = CheckJsonSchema(*parameters); !status.ok()) {
-      return InvalidArgument(label + ".parameters: not a JSON Schema: " + status.message());
+      return Fault(label + ".parameters", "not a JSON Schema: " + status.message());
     }
     json += json.empty() ? "[" : ", ";
     json += "{\"type\": \"function\", \"function\": {\"name\": ";
@@ -359,7 +364,7 @@ StatusOr<std::string> ToolsJson(std::span<const ToolDefinition> tools) {
 Status LetCallsWin(std::vector<Turn>* turns) {
   for (Turn& turn : *turns) {
     if (turn.calls.empty()) continue;
-    if (turn.prefix) return InvalidArgument(turn.label + ": prefix goes on from text, not from tool calls");
+    if (turn.prefix) return Fault(turn.label, "prefix goes on from text, not from tool calls");
     turn.content.clear();
   }
   return Status::Ok();
@@ -414,7 +419,7 @@ class Prompt {
   // A segment of its own. `label` is what an error names.
   Status Text(const std::string& label, std::string_view text) {
     StatusOr<std::vector<int32_t>> ids = tokenizer_.Encode(text);
-    if (!ids.ok()) return InvalidArgument(label + ": " + ids.status().message());
+    if (!ids.ok()) return Fault(label, ids.status().message());
     ids_.insert(ids_.end(), ids->begin(), ids->end());
     return Status::Ok();
   }
@@ -453,7 +458,7 @@ Status RenderV1(const Chat& chat, Prompt* prompt) {
   for (size_t i = 0; i < chat.turns.size(); ++i) {
     const Turn& turn = chat.turns[i];
     if (turn.role == ChatRole::kTool || !turn.calls.empty()) {
-      return InvalidArgument(turn.label + ": chat format v1 has no tools");
+      return Fault(turn.label, "chat format v1 has no tools");
     }
     if (turn.role == ChatRole::kUser) {
       const bool has_system = i == chat.first_user && !chat.system_prompt.empty();
@@ -522,8 +527,7 @@ Status RenderV2(const Chat& chat, Prompt* prompt) {
       case ChatRole::kTool: {
         if (is_past) break;
         if (follows_calls && ++results > 1) {
-          return InvalidArgument(turn.label +
-                                 ": chat format v2 holds one tool result for an assistant message");
+          return Fault(turn.label, "chat format v2 holds one tool result for an assistant message");
         }
         std::string json = "[{\"name\": ";
         if (turn.name) {
@@ -627,11 +631,10 @@ StatusOr<RenderedChat> RenderChat(const Tokenizer& tokenizer, std::span<const Ch
   std::vector<ChatMessage> continued;
   if (options.continue_final_message) {
     if (messages.empty() || messages.back().role != ChatRole::kAssistant) {
-      return InvalidArgument("continue_final_message: the last message is not from the assistant");
+      return Fault("continue_final_message", "the last message is not from the assistant");
     }
     if (messages.back().prefix) {
-      return InvalidArgument(
-          "continue_final_message: the last message has prefix set; one of the two is enough");
+      return Fault("continue_final_message", "the last message has prefix set; one of the two is enough");
     }
     continued.assign(messages.begin(), messages.end());
     continued.back().prefix = true;

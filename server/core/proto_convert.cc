@@ -73,16 +73,10 @@ ChatMessage MessageFromProto(const v1::ChatMessage& proto, ChatRole role) {
   return message;
 }
 
-// RenderChat's errors begin with the path of what is wrong: "messages[2]: ...", "tools[0].name: ...".
+// What a tokenizer lacks is the fault of no field.
 RpcError ChatError(const Status& status) {
-  const std::string& message = status.message();
-  const size_t colon = message.find(": ");
-  constexpr std::string_view kPathCharacters = "abcdefghijklmnopqrstuvwxyz_0123456789[].";
-  const bool has_path =
-      colon != std::string::npos && colon > 0 && message.find_first_not_of(kPathCharacters) == colon;
-  if (status.code() != StatusCode::kInvalidArgument) return ToRpcError(status);
-  return has_path ? FieldError("chat." + message.substr(0, colon), message.substr(colon + 2))
-                  : FieldError("chat", message);
+  const bool is_of_the_request = status.code() == StatusCode::kInvalidArgument;
+  return ToRpcError(is_of_the_request ? Status(status).InField("chat") : status);
 }
 
 // What a format surely renders of a chat: blanks around a text may go, and text beside calls.
