@@ -36,6 +36,4 @@ RpcError FromGrpcStatus(const grpc::Status& status) {
   return error;
 }
 
-Status ShortFromGrpcStatus(const grpc::Status& status) { return ToStatus(FromGrpcStatus(status)); }
-
 }  // namespace tramontane
