@@ -30,6 +30,8 @@ std::string DescribeDevice(const BackendInfo& info);
 StatusOr<EngineHostOptions> MakeHostOptions(const ServeConfig& config, const std::string& folder,
                                             const ModelConfig& model, const Backend& backend);
 
+ConstraintLimits ConstraintLimitsOf(const ServeConfig& config);
+
 // What of these limits a request body is checked against.
 FieldLimits FieldLimitsOf(const EngineLimits& engine, const ConstraintLimits& constraints);
 
