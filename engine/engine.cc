@@ -232,20 +232,19 @@ StatusOr<std::shared_ptr<TokenStream>> Engine::Impl::Submit(Request request, std
   TM_RETURN_IF_ERROR(fatal());
   TM_RETURN_IF_ERROR(ValidateRequest(request, limits_, model_.vocab_size));
   if (tokenizer_ == nullptr && !request.stopping.stop.empty()) {
-    return InvalidArgument("stopping.stop needs a tokenizer, and this model has none")
-        .WithField("stopping.stop");
+    return InvalidArgument("needs a tokenizer, and this model has none")
+        .WithField("stopping.stop", FieldForm::kSubject);
   }
   if (request.constraint.grammar != nullptr) {
     TM_CHECK(tokenizer_ != nullptr, "a grammar without a tokenizer");
     if (model_.eos_ids.empty()) {
-      return FailedPrecondition("constraint needs a token that ends a text, and this model has none")
-          .WithField("constraint");
+      return FailedPrecondition("needs a token that ends a text, and this model has none")
+          .WithField("constraint", FieldForm::kSubject);
     }
     for (const int32_t token : request.constraint.forced_prefix) {
       if (!Contains(model_.eos_ids, token)) continue;
-      return InvalidArgument("constraint.forced_prefix_ids has the id " + std::to_string(token) +
-                             ", which ends the text")
-          .WithField("constraint.forced_prefix_ids");
+      return InvalidArgument("has the id " + std::to_string(token) + ", which ends the text")
+          .WithField("constraint.forced_prefix_ids", FieldForm::kSubject);
     }
   }
   if (request.received_ns == 0) request.received_ns = clock_.NowNs();

@@ -40,10 +40,10 @@ StatusOr<ConstraintStart> StartOfConstraint(const Request& request, const Tokeni
   GrammarWork work{.most_ns = start.left_ns};
   request.constraint.grammar->NewMatcher(start.text)->FillMask(start.mask, work);
   if (!work.stopped) return start;
-  return InvalidArgument("constraint takes more than " + Microseconds(start.left_ns) +
+  return InvalidArgument("takes more than " + Microseconds(start.left_ns) +
                          " for its first token: it is too ambiguous (max_constraint_step_us is " +
                          std::to_string(step_ns / 1000) + ")")
-      .WithField("constraint");
+      .WithField("constraint", FieldForm::kSubject);
 }
 
 OutputConstraint::OutputConstraint(std::shared_ptr<LiveRequest> live, int64_t step_ns)

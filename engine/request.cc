@@ -24,7 +24,7 @@ std::string Text(float value) {
 }
 
 Status Refuse(const std::string& field, const std::string& what) {
-  return InvalidArgument(field + " " + what).WithField(field);
+  return InvalidArgument(what).WithField(field, FieldForm::kSubject);
 }
 
 // NaN is in no interval.

@@ -78,11 +78,11 @@ class KeyReader {
   }
 
   void Wrong(const std::string& key, const nlohmann::json& value, const std::string& wanted) {
-    Fail(InvalidArgument(file_ + ": " + key + (value.is_null() ? " is missing" : " is " + JsonText(value)) +
+    Fail(InvalidArgument(key + (value.is_null() ? " is missing" : " is " + JsonText(value)) +
                          "; it must be " + wanted));
   }
   void Refuse(const std::string& key, const nlohmann::json& value, const std::string& why) {
-    Fail(Unimplemented(file_ + ": " + key + " is " + JsonText(value) + ": " + why));
+    Fail(Unimplemented(key + " is " + JsonText(value) + ": " + why));
   }
   void Fail(Status status) {
     if (status_.ok()) status_ = std::move(status).WithField(file_);

@@ -56,18 +56,17 @@ void ReadSpecialIds(KeyReader& in, ModelConfig& config) {
 
 Status CheckDerived(KeyReader& in, const ModelConfig& config) {
   if (config.heads % config.kv_heads != 0) {
-    in.Fail(InvalidArgument(in.file() + ": " + std::to_string(config.heads) +
-                            " attention heads are not a multiple of " + std::to_string(config.kv_heads) +
-                            " key-value heads"));
+    in.Fail(InvalidArgument(std::to_string(config.heads) + " attention heads are not a multiple of " +
+                            std::to_string(config.kv_heads) + " key-value heads"));
   }
   if (config.head_dim % 2 != 0) {
-    in.Fail(InvalidArgument(in.file() + ": head_dim is " + std::to_string(config.head_dim) +
+    in.Fail(InvalidArgument("head_dim is " + std::to_string(config.head_dim) +
                             "; it must be even, since rotary embeddings turn pairs"));
   }
   const std::set<int32_t> distinct(config.window.begin(), config.window.end());
   if (distinct.size() > kMaxKvGroups) {
-    in.Fail(Unimplemented(in.file() + ": " + std::to_string(distinct.size()) +
-                          " different sliding windows; the limit is " + std::to_string(kMaxKvGroups)));
+    in.Fail(Unimplemented(std::to_string(distinct.size()) + " different sliding windows; the limit is " +
+                          std::to_string(kMaxKvGroups)));
   }
   return in.status();
 }

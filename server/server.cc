@@ -107,6 +107,7 @@ bool IsUnixSocket(const std::string& address) { return address.rfind("unix:", 0)
 
 InferenceCoreOptions CoreOptions(const ServerOptions& options) {
   return {.workers = {.threads = options.worker_threads, .max_queued = options.max_queued_work},
+          .compiler_threads = options.compiler_threads,
           .max_streams = options.max_streams,
           .step_timeout = options.step_timeout};
 }

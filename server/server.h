@@ -31,6 +31,7 @@ struct ServerOptions {
   bool strict_fields = true;              // HTTP refuses fields that it does not know
   FieldLimits field_limits = {};          // of the engine that will serve
   int32_t worker_threads = 2;             // tokenising, chat rendering, detokenising
+  int32_t compiler_threads = 4;           // for requests with constraints
   int32_t max_queued_work = 2048;         // inputs waiting for them; one more: RESOURCE_EXHAUSTED
   int32_t writer_threads = 1;             // hand results to gRPC
   double step_timeout = 300;              // seconds; no step with work for longer: unhealthy; 0: never

@@ -44,9 +44,34 @@ const char* StatusCodeName(StatusCode code) {
   return "UNKNOWN";
 }
 
+std::string FieldText(std::string_view field, FieldForm form, std::string_view sentence) {
+  std::string text;
+  if (!field.empty() && form != FieldForm::kUnnamed) {
+    text = field;
+    text += form == FieldForm::kLabel ? ": " : " ";
+  }
+  return text.append(sentence);
+}
+
+std::string FieldPath(std::string_view outer, std::string_view inner) {
+  std::string path(outer);
+  const bool is_joined = outer.empty() || inner.empty() || inner.front() == '.' || inner.front() == '[';
+  if (!is_joined) path += '.';
+  return path.append(inner);
+}
+
+std::string FieldElement(std::string_view list, size_t index) {
+  return std::string(list) + '[' + std::to_string(index) + ']';
+}
+
+bool LiesInField(std::string_view path, std::string_view outer) {
+  if (!path.starts_with(outer)) return false;
+  return path.size() == outer.size() || path[outer.size()] == '.' || path[outer.size()] == '[';
+}
+
 std::string Status::ToString() const {
   if (ok()) return "OK";
-  return std::string(StatusCodeName(code_)) + ": " + message_;
+  return std::string(StatusCodeName(code_)) + ": " + message();
 }
 
 std::ostream& operator<<(std::ostream& out, const Status& status) { return out << status.ToString(); }

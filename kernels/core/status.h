@@ -1,14 +1,18 @@
 // Status and StatusOr: how a user's fault or the world's is reported below server/.
 //
 // Any thread. Values; no hidden state.
-// A Status is either OK or a code with a message that names the thing asked, the value and the limit. Codes
-// carry gRPC's and Abseil's names, so server/ maps them one to one. Our own bugs are TM_CHECK (check.h),
-// never a Status.
+// A Status is either OK or a code with a sentence that names the thing asked, the value and the limit. What
+// the sentence is about lies beside it as a path, so that who hands the error on can say the path in his
+// caller's words; text is made of the two when it is printed, in FieldText, and never taken apart again.
+// Codes carry gRPC's and Abseil's names, so server/ maps them one to one. Our own bugs are TM_CHECK
+// (check.h), never a Status.
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <ostream>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "kernels/core/check.h"
@@ -37,20 +41,47 @@ enum class StatusCode : int {
 
 const char* StatusCodeName(StatusCode code);  // "INVALID_ARGUMENT"
 
+// How a text names the field that its sentence is about.
+enum class FieldForm {
+  kLabel,    // "sampling.top_p: is 1.5"
+  kSubject,  // "sampling.top_p is 1.5"
+  kUnnamed,  // "the sum is 1.5": the sentence stands alone
+};
+
+// The one place where a field and what is said of it become a text. Without a field: the sentence.
+std::string FieldText(std::string_view field, FieldForm form, std::string_view sentence);
+
+// The path of what `inner` names inside `outer`: "chat" and "messages[2]" are "chat.messages[2]"; an index or
+// a path that begins with a dot needs none in between. Either may be "".
+std::string FieldPath(std::string_view outer, std::string_view inner);
+std::string FieldElement(std::string_view list, size_t index);  // "messages[2]"
+// Whether `path` is `outer` or lies inside it.
+bool LiesInField(std::string_view path, std::string_view outer);
+
 class [[nodiscard]] Status {
  public:
   Status() = default;
-  Status(StatusCode code, std::string message) : code_(code), message_(std::move(message)) {}
+  Status(StatusCode code, std::string sentence) : code_(code), sentence_(std::move(sentence)) {}
 
   static Status Ok() { return {}; }
 
   bool ok() const { return code_ == StatusCode::kOk; }
   StatusCode code() const { return code_; }
-  const std::string& message() const { return message_; }
-  // The request field or file that is at fault, "" when none: "sampling.top_p", "model.safetensors".
+  // For people: the sentence, with the field where it is named.
+  std::string message() const { return FieldText(field_, form_, sentence_); }
+  // What is wrong, without the field: "is 1.5; the most is 1".
+  const std::string& sentence() const { return sentence_; }
+  // The path of what is at fault, in the request, the file or the schema; "" when nothing is named.
   const std::string& field() const { return field_; }
-  Status WithField(std::string field) && {
+  FieldForm form() const { return form_; }
+  Status WithField(std::string field, FieldForm form = FieldForm::kLabel) && {
     field_ = std::move(field);
+    form_ = form;
+    return std::move(*this);
+  }
+  // What was the whole to who found the fault is `outer` to his caller.
+  Status InField(std::string_view outer) && {
+    field_ = FieldPath(outer, field_);
     return std::move(*this);
   }
   std::string ToString() const;  // "INVALID_ARGUMENT: message"
@@ -59,8 +90,9 @@ class [[nodiscard]] Status {
 
  private:
   StatusCode code_ = StatusCode::kOk;
-  std::string message_;
+  std::string sentence_;
   std::string field_;
+  FieldForm form_ = FieldForm::kLabel;
 };
 
 std::ostream& operator<<(std::ostream& out, const Status& status);

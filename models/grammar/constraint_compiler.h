@@ -38,8 +38,9 @@ class ConstraintCompiler {
                                                     const ConstraintLimits& limits);
   ConstraintCompiler(std::unique_ptr<GrammarBackend> backend, const ConstraintLimits& limits);
 
-  // INVALID_ARGUMENT says what is wrong, without naming the request's field. `wanted` is asked from time to
-  // time, on this thread: once it is false the end comes soon, CANCELLED. Empty: always wanted.
+  // INVALID_ARGUMENT says what is wrong; its field is a path in the schema, if it is a schema's fault.
+  // `wanted` is asked from time to time, on this thread: once it is false the end comes soon, CANCELLED.
+  // Empty: always wanted.
   StatusOr<std::shared_ptr<const Grammar>> Compile(const ConstraintSpec& spec,
                                                    const std::function<bool()>& wanted = {});
 

@@ -182,7 +182,8 @@ std::string JsonString(std::string_view text) {
 
 // A key may be half of a surrogate pair; what is said of it is text.
 Status Fault(const std::string& path, const std::string& what) {
-  return InvalidArgument((path.empty() ? "the schema" : Excerpt(ReplaceInvalidUtf8(path))) + ": " + what);
+  if (path.empty()) return InvalidArgument("the schema: " + what);
+  return InvalidArgument(what).WithField(ReplaceInvalidUtf8(path));
 }
 
 // What a translator of a part says, at the path of the part.

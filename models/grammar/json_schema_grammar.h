@@ -14,8 +14,8 @@
 
 namespace tramontane {
 
-// A whole grammar with the rule "root". INVALID_ARGUMENT: ".properties.tags.uniqueItems: is not supported".
-// REQUIRES: UTF-8.
+// A whole grammar with the rule "root". INVALID_ARGUMENT: "is not supported", of the field
+// ".properties.tags.uniqueItems"; the path is as long as the schema makes it. REQUIRES: UTF-8.
 StatusOr<std::string> JsonSchemaGrammar(std::string_view schema, const ConstraintLimits& limits);
 
 // Any JSON object.

@@ -15,24 +15,23 @@ namespace {
 
 Status CheckContinuation(std::span<const ChatMessage> messages) {
   if (messages.empty() || messages.back().role != ChatRole::kAssistant) {
-    return InvalidArgument("continue_final_message: the last message is not from the assistant");
+    return ChatFault("continue_final_message", "the last message is not from the assistant");
   }
   if (!messages.back().prefix) return Status::Ok();
-  return InvalidArgument("continue_final_message: the last message has prefix set; one of the two is enough");
+  return ChatFault("continue_final_message", "the last message has prefix set; one of the two is enough");
 }
 
 // The effort asked for, or the default of the vocabulary's file; "" where it knows none.
 StatusOr<std::string> ReasoningEffortOf(const ModelSettings* settings, const ChatOptions& options) {
   const bool has_efforts = settings != nullptr && settings->reasoning_effort;
   if (!options.reasoning_effort) return has_efforts ? settings->reasoning_effort->default_value : "";
-  if (!has_efforts) return InvalidArgument("reasoning_effort: the model has no such setting");
+  if (!has_efforts) return ChatFault("reasoning_effort", "the model has no such setting");
   std::string known;
   for (const std::string& value : settings->reasoning_effort->values) {
     if (value == *options.reasoning_effort) return value;
     known += (known.empty() ? "" : ", ") + value;
   }
-  return InvalidArgument("reasoning_effort: " + Quoted(*options.reasoning_effort) + " is not one of " +
-                         known);
+  return ChatFault("reasoning_effort", Quoted(*options.reasoning_effort) + " is not one of " + known);
 }
 
 // The schema as Python prints it; "" where the model is not shown one.
@@ -40,9 +39,8 @@ StatusOr<std::string> AnswerSchemaOf(const ModelSettings* settings, const ChatOp
   std::string json;
   if (settings == nullptr || !settings->json_schema || !options.answer_schema_json) return json;
   const StatusOr<JsonValue> schema = ParsePythonJson(*options.answer_schema_json);
-  if (!schema.ok()) return InvalidArgument("answer_schema_json: " + schema.status().message());
-  if (schema->kind != JsonValue::Kind::kObject)
-    return InvalidArgument("answer_schema_json: not a JSON object");
+  if (!schema.ok()) return ChatFault("answer_schema_json", schema.status().message());
+  if (schema->kind != JsonValue::Kind::kObject) return ChatFault("answer_schema_json", "not a JSON object");
   AppendPythonJson(*schema, &json);
   return json;
 }

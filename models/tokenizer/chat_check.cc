@@ -31,13 +31,13 @@ std::string_view WithoutFinalNewline(std::string_view text) {
 
 Status CheckCallId(const ChatFormat& format, const std::string& label, std::string_view id) {
   if (format.call_ids == ChatFormat::CallIds::kUnchecked) return Status::Ok();
-  const std::string what = label + ": tool call id " + Quoted(id);
+  const std::string what = "tool call id " + Quoted(id);
   if (format.call_ids == ChatFormat::CallIds::kAny) {
-    return id.empty() || id == "null" ? InvalidArgument(what + " names no call") : Status::Ok();
+    return id.empty() || id == "null" ? ChatFault(label, what + " names no call") : Status::Ok();
   }
   const std::string_view body = WithoutFinalNewline(id);
   if (body.size() == 9 && std::all_of(body.begin(), body.end(), IsLetterOrDigit)) return Status::Ok();
-  return InvalidArgument(what + " is not 9 letters and digits");
+  return ChatFault(label, what + " is not 9 letters and digits");
 }
 
 Status CheckMessageUtf8(const ChatMessage& message, size_t index) {
@@ -66,24 +66,23 @@ const SaidMessage* LastInPlace(const ChatFormat& format, std::span<const SaidMes
 }
 
 Status CheckEnds(const ChatFormat& format, std::span<const SaidMessage> said) {
-  if (said.empty()) return InvalidArgument("messages: a conversation needs at least one message");
+  if (said.empty()) return ChatFault("messages", "a conversation needs at least one message");
   const ChatRole first = said.front().message->role;
   if (said.size() == 1 && first != ChatRole::kUser && first != ChatRole::kSystem) {
-    return InvalidArgument(MessageLabel(said.front().index) +
-                           ": a conversation starts with a user or system message, not " +
-                           ChatRoleName(first));
+    return ChatFault(
+        MessageLabel(said.front().index),
+        std::string("a conversation starts with a user or system message, not ") + ChatRoleName(first));
   }
   const SaidMessage* last = LastInPlace(format, said);
   if (last == nullptr || last->message->role != ChatRole::kAssistant || last->message->prefix)
     return Status::Ok();
   if (last == &said.back()) {
-    return InvalidArgument(
-        MessageLabel(last->index) +
-        ": the last message is from the user or a tool, or an assistant's with prefix set");
+    return ChatFault(MessageLabel(last->index),
+                     "the last message is from the user or a tool, or an assistant's with prefix set");
   }
-  return InvalidArgument(
-      MessageLabel(said.back().index) + ": chat format " + TokenizerVersionName(format.version) +
-      " has no place for a system message between the assistant's answer and the next one");
+  return ChatFault(MessageLabel(said.back().index),
+                   std::string("chat format ") + TokenizerVersionName(format.version) +
+                       " has no place for a system message between the assistant's answer and the next one");
 }
 
 // A result follows calls or another result. A system message may come late: mistral-common knows it only
@@ -94,15 +93,16 @@ Status CheckOrder(const ChatFormat& format, std::span<const SaidMessage> said) {
     const ChatRole before = said[i - 1].message->role;
     const bool before_is_prompt = before == ChatRole::kSystem || before == ChatRole::kUser;
     if (said[i].message->role != ChatRole::kTool || !before_is_prompt) continue;
-    return InvalidArgument(MessageLabel(said[i].index) + ": a tool message cannot follow a " +
-                           ChatRoleName(before) + " message");
+    return ChatFault(MessageLabel(said[i].index),
+                     std::string("a tool message cannot follow a ") + ChatRoleName(before) + " message");
   }
   return Status::Ok();
 }
 
 Status ResultMismatch(std::span<const SaidMessage> said, size_t i) {
-  return InvalidArgument(MessageLabel(said[i].index) + ": not as many tool results as tool calls before " +
-                         (i + 1 == said.size() ? "the end" : "this message"));
+  return ChatFault(MessageLabel(said[i].index),
+                   std::string("not as many tool results as tool calls before ") +
+                       (i + 1 == said.size() ? "the end" : "this message"));
 }
 
 // Where results are counted from: the first message's calls do not count, which is how mistral-common counts.
@@ -137,10 +137,10 @@ Status CheckResultIds(std::span<const SaidMessage> said) {
     if (message.role == ChatRole::kTool) {
       const std::string_view id = message.tool_call_id ? std::string_view(*message.tool_call_id) : "";
       if (!calls.contains(id)) {
-        return InvalidArgument(label + ": tool_call_id " + Quoted(id) + " is that of no call before it");
+        return ChatFault(label, "tool_call_id " + Quoted(id) + " is that of no call before it");
       }
       if (!results.insert(id).second) {
-        return InvalidArgument(label + ": tool_call_id " + Quoted(id) + " has a result already");
+        return ChatFault(label, "tool_call_id " + Quoted(id) + " has a result already");
       }
     } else if (message.role == ChatRole::kAssistant && !IsBesideCalls(said, i)) {
       if (calls.size() != results.size()) return ResultMismatch(said, i);
@@ -148,8 +148,9 @@ Status CheckResultIds(std::span<const SaidMessage> said) {
       results.clear();
       for (size_t call = 0; call < message.tool_calls.size(); ++call) {
         if (calls.insert(message.tool_calls[call].id).second) continue;
-        return InvalidArgument(CallLabel(said[i].index, call) + ": tool call id " +
-                               Quoted(message.tool_calls[call].id) + " stands twice in one message");
+        return ChatFault(
+            CallLabel(said[i].index, call),
+            "tool call id " + Quoted(message.tool_calls[call].id) + " stands twice in one message");
       }
     }
   }
@@ -163,7 +164,7 @@ Status CheckAssistant(const ChatFormat& format, const ChatMessage& message, size
     TM_RETURN_IF_ERROR(CheckFunctionName(label, message.tool_calls[call].name));
   }
   if (message.prefix && !is_last) {
-    return InvalidArgument(MessageLabel(index) + ": only the last message may have prefix set");
+    return ChatFault(MessageLabel(index), "only the last message may have prefix set");
   }
   return Status::Ok();
 }
@@ -172,36 +173,37 @@ Status CheckTool(const ChatFormat& format, const ChatMessage& message, size_t in
   const std::string label = MessageLabel(index);
   if (message.name) TM_RETURN_IF_ERROR(CheckFunctionName(label, *message.name));
   if (format.call_ids == ChatFormat::CallIds::kUnchecked) return Status::Ok();
-  if (!message.tool_call_id) return InvalidArgument(label + ": a tool message needs a tool_call_id");
+  if (!message.tool_call_id) return ChatFault(label, "a tool message needs a tool_call_id");
   return CheckCallId(format, label, *message.tool_call_id);
 }
 
 Status CheckThinking(const ChatFormat& format, const ChatMessage& message, size_t index) {
   using Thinking = ChatFormat::Thinking;
   if (std::none_of(message.parts.begin(), message.parts.end(), IsThinking)) return Status::Ok();
-  const std::string label = MessageLabel(index) + ".content: ";
+  const std::string label = MessageLabel(index) + ".content";
   if (message.role == ChatRole::kUser || message.role == ChatRole::kTool) {
-    return InvalidArgument(label + "a " + ChatRoleName(message.role) + " message has no thinking");
+    return ChatFault(label, std::string("a ") + ChatRoleName(message.role) + " message has no thinking");
   }
   const bool is_allowed = message.role == ChatRole::kAssistant
                               ? format.thinking != Thinking::kNowhere
                               : format.thinking == Thinking::kOfAssistantAndSystem;
   if (is_allowed) return Status::Ok();
-  return InvalidArgument(label + "chat format " + TokenizerVersionName(format.version) +
-                         " has no thinking in " + (message.role == ChatRole::kSystem ? "a " : "an ") +
-                         ChatRoleName(message.role) + " message");
+  return ChatFault(label, std::string("chat format ") + TokenizerVersionName(format.version) +
+                              " has no thinking in " + (message.role == ChatRole::kSystem ? "a " : "an ") +
+                              ChatRoleName(message.role) + " message");
 }
 
 Status CheckContent(const ChatFormat& format, const ChatMessage& message, size_t index, bool is_last) {
   TM_RETURN_IF_ERROR(CheckMessageUtf8(message, index));
   TM_RETURN_IF_ERROR(CheckThinking(format, message, index));
   if (message.role == ChatRole::kAssistant) return CheckAssistant(format, message, index, is_last);
-  const std::string label = MessageLabel(index) + ": a " + ChatRoleName(message.role) + " message ";
-  if (!HasContent(message)) return InvalidArgument(label + "needs content");
-  if (!message.tool_calls.empty()) return InvalidArgument(label + "has no tool_calls");
-  if (message.prefix) return InvalidArgument(label + "has no prefix");
+  const std::string label = MessageLabel(index);
+  const std::string one = std::string("a ") + ChatRoleName(message.role) + " message ";
+  if (!HasContent(message)) return ChatFault(label, one + "needs content");
+  if (!message.tool_calls.empty()) return ChatFault(label, one + "has no tool_calls");
+  if (message.prefix) return ChatFault(label, one + "has no prefix");
   if (message.role == ChatRole::kTool) return CheckTool(format, message, index);
-  if (message.tool_call_id) return InvalidArgument(label + "has no tool_call_id");
+  if (message.tool_call_id) return ChatFault(label, one + "has no tool_call_id");
   return Status::Ok();
 }
 
@@ -232,19 +234,23 @@ bool IsBesideCalls(std::span<const SaidMessage> said, size_t i) {
   return i > 0 && said[i - 1].message->role == ChatRole::kAssistant && said[i].message->tool_calls.empty();
 }
 
+Status ChatFault(std::string path, std::string sentence) {
+  return InvalidArgument(std::move(sentence)).WithField(std::move(path));
+}
+
 Status CheckFunctionName(const std::string& label, std::string_view name) {
   const std::string_view body = WithoutFinalNewline(name);
   const bool letters_fit = std::all_of(body.begin(), body.end(),
                                        [](char c) { return IsLetterOrDigit(c) || c == '_' || c == '-'; });
   if (letters_fit && !body.empty() && body.size() <= 64) return Status::Ok();
-  return InvalidArgument(label + ": function name " + Quoted(name) +
-                         " is not 1 to 64 letters, digits, underscores and dashes");
+  return ChatFault(
+      label, "function name " + Quoted(name) + " is not 1 to 64 letters, digits, underscores and dashes");
 }
 
 Status CheckUtf8(const std::string& label, std::string_view text) {
   const auto invalid = FirstInvalidUtf8(text);
   if (!invalid) return Status::Ok();
-  return InvalidArgument(label + ": not UTF-8 at byte " + std::to_string(*invalid));
+  return ChatFault(label, "not UTF-8 at byte " + std::to_string(*invalid));
 }
 
 std::string MessageLabel(size_t index) { return "messages[" + std::to_string(index) + "]"; }

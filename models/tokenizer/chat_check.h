@@ -30,6 +30,9 @@ Status CheckMessages(const ChatFormat& format, std::span<const SaidMessage> said
 // Text that the assistant adds to calls it has just made.
 bool IsBesideCalls(std::span<const SaidMessage> said, size_t i);
 
+// What is wrong with what lies at `path`.
+Status ChatFault(std::string path, std::string sentence);
+
 Status CheckFunctionName(const std::string& label, std::string_view name);
 Status CheckUtf8(const std::string& label, std::string_view text);
 

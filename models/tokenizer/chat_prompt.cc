@@ -3,6 +3,8 @@
 #include <optional>
 #include <utility>
 
+#include "models/tokenizer/chat_check.h"
+
 namespace tramontane {
 
 Status ChatPrompt::Id(int32_t id, const char* what) {
@@ -22,7 +24,7 @@ Status ChatPrompt::Control(std::string_view piece) {
 
 Status ChatPrompt::Text(const std::string& label, std::string_view text) {
   StatusOr<std::vector<int32_t>> ids = tokenizer_.Encode(text);
-  if (!ids.ok()) return InvalidArgument(label + ": " + ids.status().message());
+  if (!ids.ok()) return ChatFault(label, ids.status().message());
   ids_.insert(ids_.end(), ids->begin(), ids->end());
   return Status::Ok();
 }

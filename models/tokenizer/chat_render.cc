@@ -101,7 +101,7 @@ Status RenderV1(const ChatFormat& /*format*/, const NormalizedChat& chat, ChatPr
   for (size_t i = 0; i < chat.turns.size(); ++i) {
     const ChatTurn& turn = chat.turns[i];
     if (turn.role == ChatRole::kTool || !turn.calls.empty()) {
-      return InvalidArgument(turn.label + ": chat format v1 has no tools");
+      return ChatFault(turn.label, "chat format v1 has no tools");
     }
     if (turn.role == ChatRole::kUser) {
       const bool has_system = i == chat.first_user && !chat.system_prompt.empty();
@@ -132,8 +132,7 @@ Status RenderV2(const ChatFormat& format, const NormalizedChat& chat, ChatPrompt
       case ChatRole::kTool:
         if (is_past) break;
         if (follows_calls && ++results > 1) {
-          return InvalidArgument(turn.label +
-                                 ": chat format v2 holds one tool result for an assistant message");
+          return ChatFault(turn.label, "chat format v2 holds one tool result for an assistant message");
         }
         TM_RETURN_IF_ERROR(RenderV2Result(turn, prompt));
         break;

@@ -62,7 +62,7 @@ StatusOr<std::string> JsonOrString(const std::string& label, std::string_view te
   } else if (value.status().code() == StatusCode::kInvalidArgument) {
     AppendPythonJsonString(text, &json);
   } else {
-    return InvalidArgument(label + ": " + value.status().message());
+    return ChatFault(label, value.status().message());
   }
   return json;
 }
@@ -110,9 +110,9 @@ StatusOr<std::string> ToolsJson(std::span<const ToolDefinition> tools) {
     TM_RETURN_IF_ERROR(CheckUtf8(label + ".parameters", tool.parameters_json));
     const std::string_view parameters_json = tool.parameters_json;
     const StatusOr<JsonValue> parameters = ParsePythonJson(parameters_json.empty() ? "{}" : parameters_json);
-    if (!parameters.ok()) return InvalidArgument(label + ".parameters: " + parameters.status().message());
+    if (!parameters.ok()) return ChatFault(label + ".parameters", parameters.status().message());
     if (parameters->kind != JsonValue::Kind::kObject) {
-      return InvalidArgument(label + ".parameters: not a JSON object");
+      return ChatFault(label + ".parameters", "not a JSON object");
     }
     json += json.empty() ? "[" : ", ";
     json += "{\"type\": \"function\", \"function\": {\"name\": ";
@@ -131,7 +131,7 @@ StatusOr<std::string> ToolsJson(std::span<const ToolDefinition> tools) {
 Status LetCallsWin(std::vector<ChatTurn>* turns) {
   for (ChatTurn& turn : *turns) {
     if (turn.calls.empty()) continue;
-    if (turn.prefix) return InvalidArgument(turn.label + ": prefix goes on from text, not from tool calls");
+    if (turn.prefix) return ChatFault(turn.label, "prefix goes on from text, not from tool calls");
     turn.content.clear();
   }
   return Status::Ok();

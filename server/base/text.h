@@ -2,7 +2,6 @@
 // Pure functions; any thread.
 #pragma once
 
-#include <concepts>
 #include <cstddef>
 #include <string>
 #include <string_view>
@@ -14,11 +13,5 @@ inline constexpr size_t kMaxQuotedBytes = 64;
 
 // ASCII letters in lower case; every other byte as it is.
 std::string LowerCase(std::string_view text);
-
-// One entry of a list: "messages[2]".
-template <std::integral Index>
-std::string Indexed(std::string_view list, Index index) {
-  return std::string(list) + "[" + std::to_string(index) + "]";
-}
 
 }  // namespace tramontane

@@ -42,7 +42,7 @@ Status Generate(InferenceClient& client, v1::GenerateRequest request,
   const auto bell = std::make_shared<Bell>();  // the call may ring it after its end
   RpcError refusal;
   const auto call = client.Generate(std::move(request), {}, [bell] { bell->Ring(); }, &refusal);
-  if (call == nullptr) return {refusal.code, refusal.message};
+  if (call == nullptr) return ToStatus(refusal);
   bool wanted = true;
   while (true) {
     bell->Wait();
@@ -52,7 +52,7 @@ Status Generate(InferenceClient& client, v1::GenerateRequest request,
       wanted = false;
       call->Cancel();
     }
-    if (taken.done) return wanted ? Status(taken.outcome.code, taken.outcome.message) : Status::Ok();
+    if (taken.done) return wanted ? ToStatus(taken.outcome) : Status::Ok();
   }
 }
 

@@ -107,9 +107,12 @@ ServerOptions ServerOptionsOf(const ServeConfig& config, const EngineLimits& lim
   options.step_timeout = config.step_timeout;
   options.any_model = config.any_model;
   options.strict_fields = config.strict_fields == "on";
-  options.field_limits = FieldLimitsOf(limits, ConstraintLimits());
+  options.field_limits = FieldLimitsOf(limits, ConstraintLimitsOf(config));
   options.worker_threads = static_cast<int32_t>(config.worker_threads);
+  options.compiler_threads = static_cast<int32_t>(config.compiler_threads);
   options.max_queued_work = static_cast<int32_t>(config.max_queued_work);
+  options.max_streams = static_cast<int32_t>(config.max_streams);
+  options.writer_threads = static_cast<int32_t>(config.writer_threads);
   options.grpc_memory_bytes = config.grpc_memory;
   return options;
 }
@@ -136,8 +139,12 @@ StatusOr<std::unique_ptr<Server>> Load(const ServeConfig& config, LoadedModel* l
   LogServerLimits(server_options);
   const ModelConfig& model = loaded->host->model().config();
   loaded->constraints = ConstraintCompiler::Create(loaded->host->tokenizer(), model.vocab_size, model.eos_ids,
-                                                   ConstraintLimits());
+                                                   ConstraintLimitsOf(config));
   spdlog::info("structured output: {}", loaded->constraints != nullptr ? "yes" : "not in this build");
+  if (loaded->constraints != nullptr) {
+    spdlog::info("limit: max_compile_ms = {}: a constraint that takes longer is refused, INVALID_ARGUMENT",
+                 config.max_compile_ms);
+  }
   return server;
 }
 

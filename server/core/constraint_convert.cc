@@ -1,8 +1,10 @@
 #include "server/core/constraint_convert.h"
 
 #include <memory>
+#include <string_view>
 #include <utility>
 
+#include "kernels/core/utf8.h"
 #include "models/grammar/constraint_compiler.h"
 
 namespace tramontane {
@@ -46,22 +48,33 @@ RpcError ToSpec(const v1::Constraint& proto, ConstraintSpec* spec, std::string* 
 
 }  // namespace
 
-RpcError ConvertConstraint(const ServedModel& model, const std::string& path, const v1::Constraint& proto,
-                           const std::function<bool()>& wanted, ConstraintParams* constraint) {
+RpcError ConstraintFault(const ConstraintSource& source, const std::string& path, const Status& status) {
+  if (status.code() != StatusCode::kInvalidArgument) return ToRpcError(status);
+  std::string_view place = status.field();  // in the schema
+  const std::string* field = &path;
+  for (const ConstraintSource::Part& part : source.parts) {
+    if (!LiesInField(place, part.schema_path)) continue;
+    place.remove_prefix(part.schema_path.size());
+    field = &part.path;
+    break;
+  }
+  return FieldError(*field, FieldText(Excerpt(place), status.form(), status.sentence()));
+}
+
+RpcError ConvertConstraint(const ServedModel& model, const ConstraintSource& source,
+                           const v1::Constraint& proto, const std::function<bool()>& wanted,
+                           ConstraintParams* constraint) {
   if (model.constraints == nullptr) {
-    RpcError error =
-        ToRpcError(Unimplemented(path + ": this server has no structured output").WithField(path));
+    RpcError error = ToRpcError(Unimplemented("this server has no structured output").WithField(source.path));
+    error.field_description = error.message();
     error.reason = "NO_STRUCTURED_OUTPUT";
     return error;
   }
   ConstraintSpec spec;
-  std::string kind_path = path;
+  std::string kind_path = source.path;
   if (RpcError error = ToSpec(proto, &spec, &kind_path); !error.ok()) return error;
   StatusOr<std::shared_ptr<const Grammar>> grammar = model.constraints->Compile(spec, wanted);
-  if (!grammar.ok()) {
-    if (grammar.status().code() != StatusCode::kInvalidArgument) return ToRpcError(grammar.status());
-    return FieldError(kind_path, grammar.status().message());
-  }
+  if (!grammar.ok()) return ConstraintFault(source, kind_path, grammar.status());
   constraint->grammar = *std::move(grammar);
   constraint->forced_prefix.assign(proto.forced_prefix_ids().begin(), proto.forced_prefix_ids().end());
   return {};

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "engine/request.h"
 #include "server/core/rpc_error.h"
@@ -13,9 +14,23 @@
 
 namespace tramontane {
 
-// `path` names the constraint in errors: "constraint". UNIMPLEMENTED: this server has no structured output.
-// CANCELLED: `wanted` said that nobody waits any more.
-RpcError ConvertConstraint(const ServedModel& model, const std::string& path, const v1::Constraint& proto,
-                           const std::function<bool()>& wanted, ConstraintParams* constraint);
+// Where a request says what is in a constraint: its faults are named so.
+struct ConstraintSource {
+  std::string path;  // of the whole: "constraint"
+  // A schema that was put together: what lies at a path in it, and which field of the request it came from.
+  struct Part {
+    std::string schema_path;  // ".items.properties.arguments.$ref"
+    std::string path;         // "chat.tools[1].parameters"
+  };
+  std::vector<Part> parts = {};
+};
+
+// UNIMPLEMENTED: this server has no structured output. CANCELLED: `wanted` said that nobody waits any more.
+RpcError ConvertConstraint(const ServedModel& model, const ConstraintSource& source,
+                           const v1::Constraint& proto, const std::function<bool()>& wanted,
+                           ConstraintParams* constraint);
+
+// A fault of the constraint of kind `path`, as a fault of the field of the request that it is in.
+RpcError ConstraintFault(const ConstraintSource& source, const std::string& path, const Status& status);
 
 }  // namespace tramontane

@@ -73,16 +73,10 @@ ChatMessage MessageFromProto(const v1::ChatMessage& proto, ChatRole role) {
   return message;
 }
 
-// RenderChat's errors begin with the path of what is wrong: "messages[2]: ...", "tools[0].name: ...".
+// What a tokenizer lacks is the fault of no field.
 RpcError ChatError(const Status& status) {
-  const std::string& message = status.message();
-  const size_t colon = message.find(": ");
-  constexpr std::string_view kPathCharacters = "abcdefghijklmnopqrstuvwxyz_0123456789[].";
-  const bool has_path =
-      colon != std::string::npos && colon > 0 && message.find_first_not_of(kPathCharacters) == colon;
-  if (status.code() != StatusCode::kInvalidArgument) return ToRpcError(status);
-  return has_path ? FieldError("chat." + message.substr(0, colon), message.substr(colon + 2))
-                  : FieldError("chat", message);
+  const bool is_of_the_request = status.code() == StatusCode::kInvalidArgument;
+  return ToRpcError(is_of_the_request ? Status(status).InField("chat") : status);
 }
 
 // What a format surely renders of a chat: blanks around a text may go, and text beside calls.
@@ -109,7 +103,7 @@ RpcError RenderChatProto(const Tokenizer& tokenizer, const v1::Chat& proto, Rend
   for (int i = 0; i < proto.messages_size(); ++i) {
     const std::optional<ChatRole> role = RoleFromProto(proto.messages(i).role());
     if (!role) {
-      return FieldError(Indexed("chat.messages", i) + ".role",
+      return FieldError(FieldElement("chat.messages", static_cast<size_t>(i)) + ".role",
                         "is " + std::to_string(proto.messages(i).role()) +
                             ", which is none of ROLE_SYSTEM, ROLE_USER, ROLE_ASSISTANT, ROLE_TOOL");
     }
@@ -176,15 +170,17 @@ RpcError ProtoConverter::ConstrainOutput(const v1::GenerateRequest& proto,
                                          ConstraintParams* constraint) const {
   if (!MustCallTools(proto.chat())) {
     if (!proto.has_constraint()) return {};
-    return ConvertConstraint(model_, "constraint", proto.constraint(), wanted, constraint);
+    return ConvertConstraint(model_, {"constraint"}, proto.constraint(), wanted, constraint);
   }
   if (proto.has_constraint()) {
     return FieldError("constraint", "does not go with a tool_choice that makes the model call");
   }
   v1::Constraint calls;
-  if (RpcError error = ToolCallConstraint(proto.chat(), *model_.tokenizer, &calls); !error.ok()) return error;
-  return ToolSchemaError(proto.chat(),
-                         ConvertConstraint(model_, "chat.tool_choice", calls, wanted, constraint));
+  ConstraintSource source;
+  if (RpcError error = ToolCallConstraint(proto.chat(), *model_.tokenizer, &calls, &source); !error.ok()) {
+    return error;
+  }
+  return ConvertConstraint(model_, source, calls, wanted, constraint);
 }
 
 RpcError ProtoConverter::CheckModelName(const std::string& name) const {
@@ -193,9 +189,10 @@ RpcError ProtoConverter::CheckModelName(const std::string& name) const {
   if (std::find(names.begin(), names.end(), name) != names.end()) return {};
   RpcError error;
   error.code = StatusCode::kNotFound;
-  error.message = "model: " + Quoted(name) + " is not served here; this server serves " + Quoted(names[0]);
+  error.field = "model";
+  error.sentence = Quoted(name) + " is not served here; this server serves " + Quoted(names[0]);
+  error.field_description = "is not served here";
   error.reason = "MODEL_NOT_FOUND";
-  error.violations.push_back({"model", "is not served here"});
   error.missing_model = Quoted(name).substr(1, Quoted(name).size() - 2);
   return error;
 }
@@ -248,9 +245,9 @@ RpcError ProtoConverter::CheckIds(const std::string& path,
                                   const google::protobuf::RepeatedField<int32_t>& ids) const {
   for (int i = 0; i < ids.size(); ++i) {
     if (ids[i] < 0 || ids[i] >= model_.config.vocab_size) {
-      return FieldError(Indexed(path, i), "is " + std::to_string(ids[i]) +
-                                              "; the vocabulary has the ids 0 to " +
-                                              std::to_string(model_.config.vocab_size - 1));
+      return FieldError(FieldElement(path, static_cast<size_t>(i)),
+                        "is " + std::to_string(ids[i]) + "; the vocabulary has the ids 0 to " +
+                            std::to_string(model_.config.vocab_size - 1));
     }
   }
   return {};
@@ -599,7 +596,7 @@ bool WireWalk::Walk(const google::protobuf::Descriptor& type, std::string_view b
   enum WireType { kVarint = 0, kFixed64 = 1, kLengthDelimited = 2, kFixed32 = 5 };
   google::protobuf::io::CodedInputStream in(reinterpret_cast<const uint8_t*>(bytes.data()),
                                             static_cast<int>(bytes.size()));
-  std::map<int, int64_t> seen;  // field number -> entries so far
+  std::map<int, size_t> seen;  // field number -> entries so far
   while (const uint32_t tag = in.ReadTag()) {
     if (++fields_ > kMaxWireFields) {
       error_ = ToRpcError(
@@ -625,8 +622,8 @@ bool WireWalk::Walk(const google::protobuf::Descriptor& type, std::string_view b
         const auto* field = type.FindFieldByNumber(static_cast<int>(tag >> 3));
         if (field == nullptr) break;
         const std::string path = prefix + field->name();
-        const int64_t index = seen[field->number()]++;
-        if (!WalkLengthDelimited(*field, content, field->is_repeated() ? Indexed(path, index) : path))
+        const size_t index = seen[field->number()]++;
+        if (!WalkLengthDelimited(*field, content, field->is_repeated() ? FieldElement(path, index) : path))
           return false;
         break;
       }
@@ -664,7 +661,7 @@ RpcError ExplainParseFailure(const google::protobuf::Descriptor& type, const std
   if (!walk.error().ok()) return walk.error();
   RpcError error;
   error.code = StatusCode::kInvalidArgument;
-  error.message =
+  error.sentence =
       "the " + std::to_string(bytes.size()) + " bytes of the request are not a " + type.full_name();
   error.reason = "MALFORMED_MESSAGE";
   return error;

@@ -3,8 +3,8 @@
 //
 // Any thread: it does not change once made. No gRPC in here, so it is tested alone.
 // Tokenise, Detokenise, RenderChat and Generate take time in proportion to their input: they belong on a
-// WorkerPool. A request with faults gives one RpcError that names each faulty field by its path in the
-// .proto.
+// WorkerPool. A request with faults gives one RpcError that names the first faulty field by its path in
+// the .proto.
 #pragma once
 
 #include <cstdint>

@@ -27,24 +27,42 @@ const char* DefaultReason(StatusCode code) {
 
 }  // namespace
 
+std::string RpcError::field_text() const {
+  if (!field_description.empty()) return field_description;
+  return form == FieldForm::kSubject ? message() : sentence;
+}
+
+void RpcError::set_message(std::string_view text) {
+  form = FieldForm::kUnnamed;
+  for (const FieldForm named : {FieldForm::kLabel, FieldForm::kSubject}) {
+    const std::string beginning = FieldText(field, named, "");
+    if (!text.starts_with(beginning)) continue;
+    form = named;
+    text.remove_prefix(beginning.size());
+    break;
+  }
+  sentence = text;
+}
+
 RpcError ToRpcError(const Status& status) {
   RpcError error;
   error.code = status.code();
-  error.message = status.message();
+  error.field = status.field();
+  error.sentence = status.sentence();
+  error.form = status.form();
   error.reason = DefaultReason(status.code());
-  if (!status.field().empty()) error.violations.push_back({status.field(), status.message()});
   if (status.code() == StatusCode::kResourceExhausted) error.retry_after_ms = kBusyRetryMs;
   if (status.code() == StatusCode::kUnavailable) error.retry_after_ms = kUnavailableRetryMs;
   return error;
 }
 
+Status ToStatus(const RpcError& error) {
+  if (error.ok()) return Status::Ok();
+  return Status(error.code, error.sentence).WithField(error.field, error.form);
+}
+
 RpcError FieldError(std::string path, std::string description) {
-  RpcError error;
-  error.code = StatusCode::kInvalidArgument;
-  error.message = path + ": " + description;
-  error.reason = DefaultReason(error.code);
-  error.violations.push_back({std::move(path), std::move(description)});
-  return error;
+  return ToRpcError(InvalidArgument(std::move(description)).WithField(std::move(path)));
 }
 
 RpcError BusyError(std::string reason, std::string message) {

@@ -29,9 +29,10 @@ std::string LogText(std::string text) {
 }
 
 RpcError DuplicateIdError(const std::string& id) {
-  RpcError error = ToRpcError(
-      Status(StatusCode::kAlreadyExists, "request_id: a request named \"" + id + "\" is in progress")
-          .WithField("request_id"));
+  RpcError error =
+      ToRpcError(Status(StatusCode::kAlreadyExists, "a request named \"" + id + "\" is in progress")
+                     .WithField("request_id"));
+  error.field_description = error.message();
   error.reason = "DUPLICATE_REQUEST_ID";
   return error;
 }
@@ -159,7 +160,7 @@ std::string ServedCall::LogLine(const RpcError& outcome) const {
       summary_.prompt_tokens, summary_.cached_tokens, summary_.completion_tokens,
       Milliseconds(received_ns_, times.tokenized_ns), Milliseconds(received_ns_, times.admitted_ns),
       Milliseconds(received_ns_, times.first_token_ns), Milliseconds(received_ns_, now_ns),
-      LogText(outcome.message));
+      LogText(outcome.message()));
 }
 
 void ServedCall::Summary::Add(const StreamFinished& finished) {

@@ -1,12 +1,11 @@
 #include "server/core/tool_choice.h"
 
 #include <algorithm>
-#include <charconv>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <utility>
+#include <vector>
 
 namespace tramontane {
 namespace {
@@ -82,19 +81,22 @@ RpcError CheckToolChoice(const v1::Chat& chat) {
   return FieldError(std::string(kToolChoicePath) + ".name", "goes with TOOL_CHOICE_MODE_NAMED only");
 }
 
-RpcError ToolCallConstraint(const v1::Chat& chat, const Tokenizer& tokenizer, v1::Constraint* constraint) {
+RpcError ToolCallConstraint(const v1::Chat& chat, const Tokenizer& tokenizer, v1::Constraint* constraint,
+                            ConstraintSource* source) {
   const std::optional<int32_t> tool_calls = tokenizer.ControlId("[TOOL_CALLS]");
   if (!tool_calls) {
-    return ToRpcError(
-        FailedPrecondition("the tokenizer has no control token [TOOL_CALLS]").WithField(kToolChoicePath));
+    return ToRpcError(FailedPrecondition("the tokenizer has no control token [TOOL_CALLS]")
+                          .WithField(kToolChoicePath, FieldForm::kUnnamed));
   }
   const bool is_named = chat.tool_choice().mode() == v1::TOOL_CHOICE_MODE_NAMED;
   const bool one_call = is_named || (chat.has_parallel_tool_calls() && !chat.parallel_tool_calls());
   Json definitions = Json::object();
   Json calls = Json::array();
-  for (const v1::Tool& tool : chat.tools()) {
-    if (is_named && tool.name() != chat.tool_choice().name()) continue;
-    calls.push_back(CallSchema(tool, &definitions));
+  std::vector<size_t> tools;  // of `calls`
+  for (int i = 0; i < chat.tools_size(); ++i) {
+    if (is_named && chat.tools(i).name() != chat.tool_choice().name()) continue;
+    calls.push_back(CallSchema(chat.tools(i), &definitions));
+    tools.push_back(static_cast<size_t>(i));
   }
   Json schema;
   schema["type"] = "array";
@@ -102,30 +104,15 @@ RpcError ToolCallConstraint(const v1::Chat& chat, const Tokenizer& tokenizer, v1
   if (one_call) schema["maxItems"] = 1;
   schema["items"] = calls.size() == 1 ? std::move(calls[0]) : Json{{"anyOf", std::move(calls)}};
   schema["$defs"] = std::move(definitions);
+  source->path = kToolChoicePath;
+  for (size_t i = 0; i < tools.size(); ++i) {
+    const std::string call = tools.size() == 1 ? ".items" : FieldElement(".items.anyOf", i);
+    source->parts.push_back(
+        {call + ".properties.arguments.$ref", FieldElement("chat.tools", tools[i]) + ".parameters"});
+  }
   constraint->set_json_schema(schema.dump());
   constraint->add_forced_prefix_ids(*tool_calls);
   return {};
-}
-
-// The compiler names the place in the schema of the calls: ".items.anyOf[1].properties.arguments.$ref.type:
-// ...".
-RpcError ToolSchemaError(const v1::Chat& chat, RpcError error) {
-  constexpr std::string_view kOption = ".items.anyOf[";
-  constexpr std::string_view kArguments = ".properties.arguments.$ref";
-  const size_t arguments = error.message.find(kArguments);
-  if (error.code != StatusCode::kInvalidArgument || arguments == std::string::npos) return error;
-  const size_t option = error.message.find(kOption);
-  int tool = 0;
-  if (option < arguments) {
-    std::from_chars(error.message.data() + option + kOption.size(), error.message.data() + arguments, tool);
-  } else {  // the only one that may be called
-    while (chat.tool_choice().mode() == v1::TOOL_CHOICE_MODE_NAMED &&
-           chat.tools(tool).name() != chat.tool_choice().name()) {
-      ++tool;
-    }
-  }
-  return FieldError("chat.tools[" + std::to_string(tool) + "].parameters",
-                    error.message.substr(arguments + kArguments.size()));
 }
 
 }  // namespace tramontane

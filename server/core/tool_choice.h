@@ -3,6 +3,7 @@
 #pragma once
 
 #include "models/tokenizer/tokenizer.h"
+#include "server/core/constraint_convert.h"
 #include "server/core/must_call.h"
 #include "server/core/rpc_error.h"
 #include "tramontane/v1/inference.pb.h"
@@ -14,10 +15,8 @@ RpcError CheckToolChoice(const v1::Chat& chat);
 
 // What an output is that calls as it must: [TOOL_CALLS], then a list of calls whose arguments are valid under
 // the schemas of their tools. REQUIRES: MustCallTools(chat), and the chat was rendered, so each schema is
-// JSON.
-RpcError ToolCallConstraint(const v1::Chat& chat, const Tokenizer& tokenizer, v1::Constraint* constraint);
-
-// A fault of that constraint, as a fault of the tool whose schema has it: "chat.tools[1].parameters".
-RpcError ToolSchemaError(const v1::Chat& chat, RpcError error);
+// JSON. `source` says which field each part of it came from: "chat.tools[1].parameters".
+RpcError ToolCallConstraint(const v1::Chat& chat, const Tokenizer& tokenizer, v1::Constraint* constraint,
+                            ConstraintSource* source);
 
 }  // namespace tramontane

@@ -79,9 +79,9 @@ ApiError ToApiError(const RpcError& error) {
   ApiError result;
   result.status = mapping.http_status;
   result.type = mapping.type;
-  result.message = error.message;
+  result.message = error.message();
   result.code = error.missing_model.empty() ? LowerCase(error.reason) : "model_not_found";
-  if (!error.violations.empty()) result.param = ParamOf(error.violations.front().field);
+  result.param = ParamOf(error.field);
   if (!error.missing_model.empty()) result.param = "model";
   result.retry_after_ms = error.retry_after_ms;
   return result;

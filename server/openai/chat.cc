@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "kernels/core/status.h"
 #include "server/base/text.h"
 #include "server/core/inference_client.h"
 #include "server/openai/chat_builder.h"
@@ -64,7 +65,7 @@ std::optional<ApiError> AddTools(const Json& json, ChatBuilder* chat) {
 std::optional<ApiError> AddChat(const Json& json, ChatBuilder* chat) {
   const Json& messages = json["messages"];
   for (size_t i = 0; i < messages.size(); ++i) {
-    if (auto fault = AddMessage(messages[i], Indexed("messages", i), chat)) return fault;
+    if (auto fault = AddMessage(messages[i], FieldElement("messages", i), chat)) return fault;
   }
   if (IsTrue(json, "continue_final_message")) {
     if (auto fault = chat->ContinueLastMessage("continue_final_message")) return fault;

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "kernels/core/status.h"
 #include "server/base/text.h"
 #include "server/core/must_call.h"
 #include "server/openai/tool_calls.h"
@@ -42,7 +43,7 @@ ChatBuilder::ChatBuilder(v1::Chat* chat, FieldNames* names)
 void ChatBuilder::AddMessage(const ChatTurn& turn, const std::string& field) {
   // Where the n-th message is the n-th of the body's list, the table knows its name.
   const int index = chat_->messages_size();
-  if (field != Indexed(list_, index)) names_->Rename(Indexed(kMessages, index), field);
+  if (field != FieldElement(list_, index)) names_->Rename(FieldElement(kMessages, index), field);
   v1::ChatMessage& message = *chat_->add_messages();
   message.set_role(turn.role);
   if (turn.content != nullptr) SetContent(*turn.content, &message);

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "kernels/core/status.h"
 #include "server/base/text.h"
 #include "server/core/inference_client.h"
 #include "server/openai/choices_fields.h"
@@ -113,7 +114,7 @@ std::optional<ApiError> ConvertPrompts(const Json& json, GenerationRequest* requ
     return std::nullopt;
   }
   if (prompt.size() == 1) {
-    SetPrompt(json, prompt[0], Indexed("prompt", 0), &request->calls[0], &request->names[0]);
+    SetPrompt(json, prompt[0], FieldElement("prompt", 0), &request->calls[0], &request->names[0]);
     return std::nullopt;
   }
   request->shared = std::exchange(request->calls[0], {});
@@ -123,7 +124,7 @@ std::optional<ApiError> ConvertPrompts(const Json& json, GenerationRequest* requ
     v1::GenerateRequest& call = request->calls[i];
     call.set_request_id(request->shared.request_id() + "-" + std::to_string(i));
     call.set_model(request->shared.model());
-    SetPrompt(json, prompt[i], Indexed("prompt", i), &call, &request->names[i]);
+    SetPrompt(json, prompt[i], FieldElement("prompt", i), &call, &request->names[i]);
   }
   request->shared.clear_request_id();
   return std::nullopt;

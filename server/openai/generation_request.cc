@@ -97,12 +97,6 @@ std::optional<ApiError> ParseChoicesGeneration(std::string_view body, const Shap
 
 namespace {
 
-// Whether `path` is `outer` or lies inside it.
-bool LiesIn(std::string_view path, std::string_view outer) {
-  if (!path.starts_with(outer)) return false;
-  return path.size() == outer.size() || path[outer.size()] == '.' || path[outer.size()] == '[';
-}
-
 // In OpenAI's chats, what a tool or a call says of its function is in an object of its own.
 std::string WithFunction(std::string name) {
   if (name.find("tools[") == std::string::npos && name.find("tool_calls[") == std::string::npos) return name;
@@ -117,7 +111,7 @@ std::string WithFunction(std::string name) {
 std::string FieldNames::NameOf(const std::string& path) const {
   std::string_view outer, name;  // the closest around `path`, and what it is called
   const auto consider = [&](std::string_view other_path, std::string_view other_name) {
-    if (other_path.size() <= outer.size() || !LiesIn(path, other_path)) return;
+    if (other_path.size() <= outer.size() || !LiesInField(path, other_path)) return;
     outer = other_path;
     name = other_name;
   };
@@ -132,12 +126,7 @@ std::string FieldNames::NameOf(const std::string& path) const {
 
 ApiError FieldNames::Explain(const RpcError& error) const {
   RpcError renamed = error;
-  if (!renamed.violations.empty()) {
-    std::string& field = renamed.violations.front().field;
-    const std::string name = NameOf(field);
-    if (renamed.message.starts_with(field)) renamed.message.replace(0, field.size(), name);
-    field = name;
-  }
+  renamed.field = NameOf(error.field);
   return ToApiError(renamed);
 }
 

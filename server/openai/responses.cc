@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "kernels/core/status.h"
 #include "server/base/text.h"
 #include "server/core/must_call.h"
 #include "server/openai/chat_builder.h"
@@ -67,7 +68,7 @@ std::optional<ApiError> AddInput(const Json& json, ChatBuilder* chat) {
   if (input.is_string()) chat->AddMessage({.role = v1::ROLE_USER, .content = &input}, "input");
   chat->EndCalls();
   for (size_t i = 0; input.is_array() && i < input.size(); ++i) {
-    if (auto fault = AddItem(input[i], Indexed("input", i), chat)) return fault;
+    if (auto fault = AddItem(input[i], FieldElement("input", i), chat)) return fault;
   }
   return std::nullopt;
 }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "kernels/core/nearest_name.h"
+#include "kernels/core/status.h"
 #include "kernels/core/utf8.h"
 #include "server/base/text.h"
 #include "server/openai/shape.h"
@@ -241,7 +242,7 @@ std::optional<ShapeFault> FindFault(const Shape& shape, const Json& value, const
       for (size_t i = 0; i < value.size(); ++i) {
         if (auto fault = FindFault(shape.parts[0], value[i], "")) {
           fault->path =
-              Indexed(path, i) + (fault->path.empty() || fault->path[0] == '[' ? "" : ".") + fault->path;
+              FieldElement(path, i) + (fault->path.empty() || fault->path[0] == '[' ? "" : ".") + fault->path;
           return fault;
         }
       }

@@ -10,7 +10,7 @@ namespace tramontane {
 RpcError FromGrpcStatus(const grpc::Status& status) {
   RpcError error;
   error.code = static_cast<StatusCode>(status.error_code());
-  error.message = status.error_message();
+  error.sentence = status.error_message();
   google::rpc::Status details;
   if (!details.ParseFromString(status.error_details())) return error;
   for (const google::protobuf::Any& any : details.details()) {
@@ -19,9 +19,11 @@ RpcError FromGrpcStatus(const grpc::Status& status) {
     google::rpc::ErrorInfo info;
     google::rpc::RetryInfo retry;
     if (any.UnpackTo(&bad_request)) {
-      for (const auto& violation : bad_request.field_violations()) {
-        error.violations.push_back({violation.field(), violation.description()});
-      }
+      if (bad_request.field_violations().empty()) continue;
+      const auto& violation = bad_request.field_violations(0);  // servers of ours name one
+      error.field = violation.field();
+      error.field_description = violation.description();
+      error.set_message(status.error_message());
     } else if (any.UnpackTo(&resource)) {
       error.missing_model = resource.resource_name();
     } else if (any.UnpackTo(&info)) {
@@ -32,13 +34,6 @@ RpcError FromGrpcStatus(const grpc::Status& status) {
     }
   }
   return error;
-}
-
-Status ShortFromGrpcStatus(const grpc::Status& status) {
-  const RpcError error = FromGrpcStatus(status);
-  if (error.ok()) return Status::Ok();
-  Status result(error.code, error.message);
-  return error.violations.empty() ? result : std::move(result).WithField(error.violations[0].field);
 }
 
 }  // namespace tramontane

@@ -4,13 +4,11 @@
 
 #include <grpcpp/support/status.h>
 
-#include "kernels/core/status.h"
 #include "server/core/rpc_error.h"
 
 namespace tramontane {
 
+// The field is the first one that the details name.
 RpcError FromGrpcStatus(const grpc::Status& status);
-// The same in short: the field is the first one that the details name.
-Status ShortFromGrpcStatus(const grpc::Status& status);
 
 }  // namespace tramontane

@@ -41,7 +41,8 @@ bool IsLost(const grpc::Status& status) { return status.error_code() == grpc::St
 RpcError OutcomeOf(const grpc::Status& status, const RemoteServer& backend) {
   RpcError error = FromGrpcStatus(status);
   if (IsLost(status) && error.reason.empty()) {
-    return UnavailableError("BACKEND_LOST", "the server " + backend.address() + " is gone: " + error.message);
+    return UnavailableError("BACKEND_LOST",
+                            "the server " + backend.address() + " is gone: " + error.message());
   }
   return error;
 }

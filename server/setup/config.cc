@@ -231,6 +231,8 @@ const std::vector<Setting>& ServeSettings() {
               "for a client to take a write; then its request is cancelled"),
       Seconds("http_silence", &C::http_silence, 0, 86400.0,
               "without a write to a stream, then a comment keeps it open; 0: none"),
+      Seconds("http_last_words", &C::http_last_words, 0, 86400.0,
+              "for the last answers of a stopping server to leave; then it hangs up"),
       Switch("any_model", &C::any_model, "HTTP takes any model's name for the one that is served"),
       OneOf("strict_fields", &C::strict_fields, {"on", "off"}, "on|off",
             "HTTP refuses fields that it does not know; off: it takes them and lists them in the header "
@@ -259,9 +261,16 @@ const std::vector<Setting>& ServeSettings() {
       Integer("max_constraint_step_us", &C::max_constraint_step_us, 1000, 10'000'000, "N",
               "microseconds that a step waits for the masks of constraints, and that a request's choices may "
               "spend on a token each"),
+      Integer("max_compile_ms", &C::max_compile_ms, 1, 600'000, "N",
+              "milliseconds of a processor that compiling a constraint may take; more is refused with "
+              "INVALID_ARGUMENT"),
       Integer("worker_threads", &C::worker_threads, 1, 256, "N", "threads that tokenise and render chats"),
+      Integer("compiler_threads", &C::compiler_threads, 1, 64, "N", "threads that compile constraints"),
       Integer("max_queued_work", &C::max_queued_work, 1, 1 << 20, "N",
-              "requests waiting for those threads; one more is refused with RESOURCE_EXHAUSTED"),
+              "requests waiting for threads of either kind; one more is refused with RESOURCE_EXHAUSTED"),
+      Integer("max_streams", &C::max_streams, 1, 1 << 20, "N",
+              "requests that generate, open at once; one more is refused with RESOURCE_EXHAUSTED"),
+      Integer("writer_threads", &C::writer_threads, 1, 64, "N", "threads that hand results to gRPC"),
       Bytes("grpc_memory", &C::grpc_memory, 16 << 20, int64_t{1} << 40,
             "what messages of all gRPC calls may take while they come; calls beyond end with "
             "RESOURCE_EXHAUSTED"),
@@ -335,6 +344,7 @@ HttpLimits HttpLimitsOf(const ServeConfig& config) {
   limits.idle_timeout_ms = ms(config.http_idle_timeout);
   limits.write_timeout_ms = ms(config.http_write_timeout);
   limits.silence_ms = ms(config.http_silence);
+  limits.last_words_ms = ms(config.http_last_words);
   return limits;
 }
 

@@ -27,10 +27,11 @@ struct ServeConfig {
   int64_t http_max_body_bytes = HttpLimits{}.max_body_bytes;
   int64_t http_max_held_body_bytes = HttpLimits{}.max_held_body_bytes;
   double http_read_timeout =
-      static_cast<double>(HttpLimits{}.read_timeout_ms) / 1000;  // seconds, as the next three
+      static_cast<double>(HttpLimits{}.read_timeout_ms) / 1000;  // seconds, as the next four
   double http_idle_timeout = static_cast<double>(HttpLimits{}.idle_timeout_ms) / 1000;
   double http_write_timeout = static_cast<double>(HttpLimits{}.write_timeout_ms) / 1000;
   double http_silence = static_cast<double>(HttpLimits{}.silence_ms) / 1000;  // 0: no comments
+  double http_last_words = static_cast<double>(HttpLimits{}.last_words_ms) / 1000;
   bool any_model = false;
   std::string strict_fields = "on";  // on, off
   std::string device = "auto";       // auto, cpu, cuda
@@ -47,8 +48,12 @@ struct ServeConfig {
   int64_t max_partial_prefills = 4;
   int64_t max_prefill_steps = 1;
   int64_t max_constraint_step_us = 20'000;
+  int64_t max_compile_ms = 1500;
   int64_t worker_threads = 2;
+  int64_t compiler_threads = 4;
   int64_t max_queued_work = 2048;
+  int64_t max_streams = 2048;
+  int64_t writer_threads = 1;
   int64_t grpc_memory = 256 << 20;
   double step_timeout = 300.0;  // seconds; 0: none
   double drain_timeout = 30.0;  // seconds

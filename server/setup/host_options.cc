@@ -124,6 +124,12 @@ StatusOr<EngineHostOptions> MakeHostOptions(const ServeConfig& config, const Ope
   return options;
 }
 
+ConstraintLimits ConstraintLimitsOf(const ServeConfig& config) {
+  ConstraintLimits limits;
+  limits.max_compile_ns = config.max_compile_ms * 1'000'000;
+  return limits;
+}
+
 FieldLimits FieldLimitsOf(const EngineLimits& engine, const ConstraintLimits& constraints) {
   return {.max_choices = engine.max_choices,
           .max_stop_strings = engine.max_stop_strings,

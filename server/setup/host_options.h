@@ -33,6 +33,8 @@ KvOptions KvOptionsOf(const ServeConfig& config);
 StatusOr<EngineHostOptions> MakeHostOptions(const ServeConfig& config, const OpenedModel& model,
                                             const Backend& backend);
 
+ConstraintLimits ConstraintLimitsOf(const ServeConfig& config);
+
 // What of these limits a request body is checked against.
 FieldLimits FieldLimitsOf(const EngineLimits& engine, const ConstraintLimits& constraints);
 

@@ -18,6 +18,38 @@ TEST(StatusTest, PrintsCodeAndMessage) {
   EXPECT_TRUE(Status::Ok().ok());
 }
 
+TEST(StatusTest, TheFieldIsApartFromTheSentenceUntilTheyArePrinted) {
+  const Status label = InvalidArgument("is 2, the limit is 1").WithField("top_p");
+  EXPECT_EQ(label.field(), "top_p");
+  EXPECT_EQ(label.sentence(), "is 2, the limit is 1");
+  EXPECT_EQ(label.message(), "top_p: is 2, the limit is 1");
+  EXPECT_EQ(label.ToString(), "INVALID_ARGUMENT: top_p: is 2, the limit is 1");
+  const Status subject = InvalidArgument("is 2, the limit is 1").WithField("top_p", FieldForm::kSubject);
+  EXPECT_EQ(subject.message(), "top_p is 2, the limit is 1");
+  const Status unnamed = InvalidArgument("there is no top").WithField("top_p", FieldForm::kUnnamed);
+  EXPECT_EQ(unnamed.message(), "there is no top");
+  EXPECT_EQ(InvalidArgument("too much").message(), "too much");
+}
+
+TEST(StatusTest, FieldsNest) {
+  EXPECT_EQ(InvalidArgument("is empty").WithField("messages[2]").InField("chat").message(),
+            "chat.messages[2]: is empty");
+  EXPECT_EQ(InvalidArgument("is empty").InField("chat").message(), "chat: is empty");
+  EXPECT_EQ(FieldPath("tools", "[0]"), "tools[0]");
+  EXPECT_EQ(FieldPath("json_schema", ".type"), "json_schema.type");
+  EXPECT_EQ(FieldPath("", "chat"), "chat");
+  EXPECT_EQ(FieldElement("tools", 3), "tools[3]");
+}
+
+TEST(StatusTest, AFieldLiesInItselfAndInWhatIsAroundIt) {
+  EXPECT_TRUE(LiesInField("chat.tools[1].name", "chat.tools[1]"));
+  EXPECT_TRUE(LiesInField("chat.tools[1]", "chat.tools"));
+  EXPECT_TRUE(LiesInField("chat", "chat"));
+  EXPECT_FALSE(LiesInField("chat.tools[10]", "chat.tools[1]"));
+  EXPECT_FALSE(LiesInField("chats", "chat"));
+  EXPECT_FALSE(LiesInField("chat", "chat.tools"));
+}
+
 TEST(StatusTest, StatusOrReturnsItsErrorThroughTheMacro) {
   auto fails = []() -> StatusOr<int> { return NotFound("no such model"); };
   auto caller = [&]() -> StatusOr<int> {

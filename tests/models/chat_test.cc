@@ -62,6 +62,7 @@ std::string Error(TokenizerVersion format, const std::vector<ChatMessage>& messa
   const StatusOr<RenderedChat> chat = Render(format, messages, tools);
   if (chat.ok()) return "accepted: " + chat->text;
   EXPECT_EQ(chat.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(chat.status().field(), "") << chat.status() << ": what is wrong is said apart from where";
   return chat.status().message();
 }
 

@@ -10,6 +10,7 @@
 
 #include "kernels/core/utf8.h"
 #include "models/grammar/constraint_compiler.h"
+#include "models/grammar/json_schema_grammar.h"
 #include "models/tokenizer/load.h"
 #include "tests/support/byte_tokenizer.h"
 #include "tests/support/piece_tokenizer.h"
@@ -389,6 +390,14 @@ TEST_F(JsonSchemaGrammarTest, WhatIsNotSupportedIsNamedByItsPath) {
             std::string::npos);
   EXPECT_NE(Refused(R"({"anyOf": [{"type": "null"}, {"$ref": "#"}]})").find("leads back to itself"),
             std::string::npos);
+}
+
+TEST_F(JsonSchemaGrammarTest, ARefusalHasThePlaceInTheSchemaForItsField) {
+  const auto refused = [](const std::string& schema) { return JsonSchemaGrammar(schema, {}).status(); };
+  const Status inside = refused(R"({"properties": {"a": {"items": {"not": {}}}}})");
+  EXPECT_EQ(inside.field(), ".properties.a.items.not");
+  EXPECT_EQ(inside.sentence(), "is not supported");
+  EXPECT_EQ(refused("[1]").field(), "") << "the schema as a whole";
 }
 
 TEST_F(JsonSchemaGrammarTest, ARefusalIsTextWhateverTheKey) {

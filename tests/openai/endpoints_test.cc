@@ -189,7 +189,7 @@ TEST_F(Endpoints, ModelsHaveWhatEveryClientLooksFor) {
 TEST_F(Endpoints, AModelThatIsNotServedIsA404) {
   RpcError missing;
   missing.code = StatusCode::kNotFound;
-  missing.message = "model: \"other\" is not served here";
+  missing.sentence = "model: \"other\" is not served here";
   missing.missing_model = "other";
   client_.unary_error = missing;
   const auto exchange = Ask(AnswerModel, "", "/models/other");

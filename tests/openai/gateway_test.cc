@@ -185,7 +185,7 @@ TEST_F(GatewayTest, HealthAndReadyAreTheClientsAndPingIsTheProcess) {
     client_.health_fault = fault;
     const HttpReply reply = Ask(HttpGet("/health"));
     EXPECT_EQ(reply.status, 503);
-    EXPECT_EQ(ErrorOf(reply)["message"], fault.message);
+    EXPECT_EQ(ErrorOf(reply)["message"], fault.message());
     EXPECT_EQ(Ask(HttpGet("/ping")).status, 200);
   }
 }

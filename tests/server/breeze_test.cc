@@ -46,7 +46,7 @@ class Breeze : public ::testing::Test {
         ConstraintCompiler::Create(host_->tokenizer(), served.config.vocab_size, served.config.eos_ids, {});
     served.constraints = constraints_.get();
     server_->Serve(served);
-    client_ = std::make_unique<GrpcClient>(server_->grpc_address());
+    client_ = std::make_unique<UnaryClient>(server_->grpc_address());
     stub_ = v1::Inference::NewStub(
         grpc::CreateChannel(server_->grpc_address(), grpc::InsecureChannelCredentials()));
   }
@@ -84,7 +84,7 @@ class Breeze : public ::testing::Test {
   static inline std::unique_ptr<EngineHost> host_;
   static inline std::unique_ptr<ConstraintCompiler> constraints_;  // null in a build without
   static inline std::unique_ptr<Server> server_;
-  static inline std::unique_ptr<GrpcClient> client_;
+  static inline std::unique_ptr<UnaryClient> client_;
   static inline std::unique_ptr<v1::Inference::Stub> stub_;
 };
 

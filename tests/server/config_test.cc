@@ -4,7 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
+#include <regex>
+#include <set>
 #include <sstream>
 
 namespace tramontane {
@@ -95,7 +98,7 @@ TEST(ConfigTest, HttpsBoundsAreSettingsWithTheTransportsDefaults) {
   EXPECT_THAT(ApplyConfigJson(
                   R"({"http_max_connections": 7, "http_max_header_bytes": "2KiB", "http_max_body_bytes": 3000,
                                   "http_max_held_body_bytes": "4MiB", "http_read_timeout": 0.5, "http_idle_timeout": 6,
-                                  "http_write_timeout": 7.5, "http_silence": 0})",
+                                  "http_write_timeout": 7.5, "http_silence": 0, "http_last_words": 0.25})",
                   &config),
               IsEmpty());
   const HttpLimits expected = {.max_connections = 7,
@@ -105,6 +108,7 @@ TEST(ConfigTest, HttpsBoundsAreSettingsWithTheTransportsDefaults) {
                                .read_timeout_ms = 500,
                                .idle_timeout_ms = 6000,
                                .write_timeout_ms = 7500,
+                               .last_words_ms = 250,
                                .silence_ms = 0};
   EXPECT_EQ(HttpLimitsOf(config), expected);
   EXPECT_THAT(ApplyConfigJson(R"({"http_max_header_bytes": 0, "http_read_timeout": 0})", &config),
@@ -156,6 +160,30 @@ TEST(ConfigTest, DocumentationNamesEverySettingAndNoOther) {
   }
   for (const Setting& setting : ServeSettings()) known.push_back(setting.key);
   EXPECT_THAT(documented, testing::UnorderedElementsAreArray(known));
+}
+
+// An error that says "(max_streams)" sends its reader here.
+TEST(ConfigTest, EveryLimitThatAnErrorNamesIsASetting) {
+  std::set<std::string> named;
+  const std::regex limit(R"(\(((?:max|http|grpc)_[a-z_]+)(?:\)| is ))");
+  for (const char* room : {"server", "engine", "models"}) {
+    const std::string folder = std::string(TRAMONTANE_SOURCE_DIR "/") + room;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+      if (entry.path().extension() != ".cc") continue;
+      std::ifstream file(entry.path());
+      bool is_text = false;  // every other stretch between quotes is
+      for (std::string line; std::getline(file, line); is_text = false) {
+        std::istringstream stretches(line);
+        for (std::string stretch; std::getline(stretches, stretch, '"'); is_text = !is_text) {
+          std::smatch match;
+          if (is_text && std::regex_search(stretch, match, limit)) named.insert(match[1]);
+        }
+      }
+    }
+  }
+  EXPECT_THAT(named, testing::IsSupersetOf({"max_streams", "max_queued_requests", "max_compile_ms"}));
+  for (const Setting& setting : ServeSettings()) named.erase(setting.key);
+  EXPECT_THAT(named, IsEmpty());
 }
 
 TEST(ConfigTest, BytesTakeUnits) {

@@ -75,7 +75,7 @@ TEST(Life, AnEngineThatMakesNoStepIsUnhealthyUntilItDoes) {
   server.model().Hold();
   Stream running(server.stub(), RequestOfIds({1}, 3));
   while (client.health().reason != "STALLED") std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  EXPECT_THAT(client.health().message, HasSubstr("step_timeout"));
+  EXPECT_THAT(client.health().message(), HasSubstr("step_timeout"));
   EXPECT_FALSE(client.ready());
   server.model().Release();
   EXPECT_TRUE(running.ReadAll().ok());

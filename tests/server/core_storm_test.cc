@@ -269,7 +269,7 @@ void StormCaller::ExpectSound(const CallReader& reader, const v1::GenerateReques
       StatusCode::kNotFound,    StatusCode::kAlreadyExists,     StatusCode::kDeadlineExceeded,
       StatusCode::kUnavailable, StatusCode::kResourceExhausted,
   };
-  EXPECT_EQ(expected.count(outcome.code), 1u) << StatusCodeName(outcome.code) << ": " << outcome.message;
+  EXPECT_EQ(expected.count(outcome.code), 1u) << StatusCodeName(outcome.code) << ": " << outcome.message();
   std::map<int32_t, int64_t> finished;
   int64_t prompt_tokens = -1;
   std::map<int32_t, int64_t> said;

@@ -342,9 +342,9 @@ TEST(Generate, ACallerThatHangsUpEndsItsRequest) {
 TEST(Generate, TheDeadlineHoldsInTheQueueAndWhileRunning) {
   ScriptedServer server;
   server.model().SetStepTime(1000);
-  const auto ignore = [](const v1::GenerateResponse&) { return true; };
-  EXPECT_EQ(server.client().Generate(RequestOfIds(kPrompt, 30000), ignore, 150).code(),
-            StatusCode::kDeadlineExceeded);
+  const auto timeout = std::chrono::milliseconds(150);
+  Stream late(server.stub(), RequestOfIds(kPrompt, 30000), timeout);
+  EXPECT_EQ(late.ReadAll().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
   server.WaitForLoad(Idle);
   EXPECT_LT(server.client().GetLoad()->output_tokens(), 30000);
 
@@ -355,8 +355,8 @@ TEST(Generate, TheDeadlineHoldsInTheQueueAndWhileRunning) {
   narrow.model().Hold();
   Stream running(narrow.stub(), RequestOfIds(kPrompt, 20000));
   running.WaitForInitialMetadata();
-  EXPECT_EQ(narrow.client().Generate(RequestOfIds(kPrompt, 3), ignore, 150).code(),
-            StatusCode::kDeadlineExceeded);
+  Stream queued(narrow.stub(), RequestOfIds(kPrompt, 3), timeout);
+  EXPECT_EQ(queued.ReadAll().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
   narrow.WaitForLoad([&](const v1::GetLoadResponse& load) {
     narrow.model().AllowSteps(1);  // the late one leaves while the other still has the only place
     return load.waiting_requests() == 0;

@@ -69,7 +69,7 @@ TEST_P(Client, SaysWhatGrpcSays) {
   ASSERT_TRUE(over_grpc.ReadAll().ok());
 
   CallReader call(client(), request);
-  ASSERT_FALSE(call.refused()) << call.refusal().message;
+  ASSERT_FALSE(call.refused()) << call.refusal().message();
   ASSERT_TRUE(call.ReadAll().ok());
   ASSERT_TRUE(call.events()[0].has_started());
   v1::Started started = call.events()[0].started();
@@ -133,9 +133,10 @@ TEST_P(Client, AFaultOfTheRequestIsTheOutcomeInFull) {
   ASSERT_FALSE(call.refused());
   const RpcError error = call.ReadAll();
   EXPECT_EQ(error.code, StatusCode::kInvalidArgument);
-  ASSERT_EQ(error.violations.size(), 1u);
-  EXPECT_EQ(error.violations[0].field, "sampling.top_p");
-  EXPECT_THAT(error.violations[0].description, HasSubstr("1.5"));
+  EXPECT_EQ(error.field, "sampling.top_p");
+  EXPECT_EQ(error.sentence, "is 1.5; it must be above 0 and at most 1");
+  EXPECT_EQ(error.message(), "sampling.top_p is 1.5; it must be above 0 and at most 1");
+  EXPECT_EQ(error.field_text(), error.message());
   EXPECT_EQ(error.reason, "INVALID_FIELD");
   EXPECT_TRUE(call.events().empty());
 
@@ -246,7 +247,7 @@ TEST(BothDoors, WhatAStopEndsIsUnavailable) {
   EXPECT_EQ(end.reason, "STOPPED");
   const grpc::Status status = over_grpc.ReadAll();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
-  EXPECT_EQ(status.error_message(), end.message);
+  EXPECT_EQ(status.error_message(), end.message());
   stopped.get();
 }
 
@@ -527,7 +528,7 @@ TEST_F(Servers, WithNoServerUpTheCallIsRefusedAndNamesThem) {
   ASSERT_TRUE(call.refused());
   EXPECT_EQ(call.refusal().code, StatusCode::kUnavailable);
   EXPECT_EQ(call.refusal().reason, "NO_BACKEND");
-  EXPECT_THAT(call.refusal().message, HasSubstr(a().address()));
+  EXPECT_THAT(call.refusal().message(), HasSubstr(a().address()));
   EXPECT_EQ(Await<v1::GetModelResponse>([&](auto done) { client_->GetModel({}, done); }).error.reason,
             "NO_BACKEND");
 }

@@ -50,7 +50,7 @@ ScriptedServer::ScriptedServer(ScriptedServerOptions options) {
   if (options.serve) Serve();
   channel_ = grpc::CreateChannel(address(), grpc::InsecureChannelCredentials());
   stub_ = v1::Inference::NewStub(channel_);
-  client_ = std::make_unique<GrpcClient>(address());
+  client_ = std::make_unique<UnaryClient>(address());
 }
 
 ScriptedServer::~ScriptedServer() {
@@ -102,6 +102,12 @@ void QuietLogs() { spdlog::set_level(spdlog::level::warn); }
 Stream::Stream(v1::Inference::Stub& stub, const v1::GenerateRequest& request,
                const std::vector<std::pair<std::string, std::string>>& metadata) {
   for (const auto& [key, value] : metadata) context_.AddMetadata(key, value);
+  reader_ = stub.Generate(&context_, request);
+}
+
+Stream::Stream(v1::Inference::Stub& stub, const v1::GenerateRequest& request,
+               std::chrono::milliseconds timeout) {
+  context_.set_deadline(std::chrono::system_clock::now() + timeout);
   reader_ = stub.Generate(&context_, request);
 }
 

@@ -4,6 +4,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <memory>
@@ -16,9 +17,9 @@
 #include "engine/engine.h"
 #include "engine/engine_thread.h"
 #include "models/tokenizer/tokenizer.h"
-#include "server/remote/grpc_client.h"
 #include "server/server.h"
 #include "tests/server/scripted_model.h"
+#include "tests/server/unary_client.h"
 #include "tramontane/v1/inference.grpc.pb.h"
 
 namespace tramontane {
@@ -47,7 +48,7 @@ class ScriptedServer {
   const std::string& address() const { return server_->grpc_address(); }
   const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
   v1::Inference::Stub& stub() { return *stub_; }
-  GrpcClient& client() { return *client_; }
+  UnaryClient& client() { return *client_; }
 
   void Serve();  // where the options said not to at once
   // Polls GetLoad until `holds` of it; fails the test after a minute.
@@ -65,7 +66,7 @@ class ScriptedServer {
   std::unique_ptr<Server> server_;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::Inference::Stub> stub_;
-  std::unique_ptr<GrpcClient> client_;
+  std::unique_ptr<UnaryClient> client_;
 };
 
 // No log line for each request.
@@ -78,6 +79,7 @@ class Stream {
       : reader_(stub.Generate(&context_, request)) {}
   Stream(v1::Inference::Stub& stub, const v1::GenerateRequest& request,
          const std::vector<std::pair<std::string, std::string>>& metadata);
+  Stream(v1::Inference::Stub& stub, const v1::GenerateRequest& request, std::chrono::milliseconds timeout);
 
   // The next event; nothing at the end.
   std::optional<v1::GenerateResponse> Next();

@@ -11,10 +11,5 @@ TEST(Text, OnlyAsciiLettersHaveALowerCase) {
   EXPECT_EQ(LowerCase(""), "");
 }
 
-TEST(Text, AnEntryIsNamedByItsList) {
-  EXPECT_EQ(Indexed("messages", 0), "messages[0]");
-  EXPECT_EQ(Indexed("prompt[1]", size_t{12}), "prompt[1][12]");
-}
-
 }  // namespace
 }  // namespace tramontane

@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "models/grammar/json_schema_grammar.h"
 #include "tests/support/piece_tokenizer.h"
 
 namespace tramontane {
@@ -25,7 +26,8 @@ v1::Chat ChatWith(v1::ToolChoiceMode mode, const std::string& name = "") {
 json SchemaOf(const v1::Chat& chat) {
   const PieceTokenizer tokenizer({"<s>", "</s>", "[TOOL_CALLS]"});
   v1::Constraint constraint;
-  EXPECT_TRUE(ToolCallConstraint(chat, tokenizer, &constraint).ok());
+  ConstraintSource source;
+  EXPECT_TRUE(ToolCallConstraint(chat, tokenizer, &constraint, &source).ok());
   EXPECT_EQ(constraint.forced_prefix_ids_size(), 1);
   EXPECT_EQ(constraint.forced_prefix_ids(0), 2);
   return json::parse(constraint.json_schema());
@@ -73,29 +75,66 @@ TEST(ToolChoice, ReferencesMoveWithTheirSchema) {
 TEST(ToolChoice, AVocabularyWithoutToolCallsCannot) {
   const PieceTokenizer tokenizer({"<s>"});
   v1::Constraint constraint;
-  EXPECT_EQ(ToolCallConstraint(ChatWith(v1::TOOL_CHOICE_MODE_REQUIRED), tokenizer, &constraint).code,
-            StatusCode::kFailedPrecondition);
+  ConstraintSource source;
+  const RpcError error =
+      ToolCallConstraint(ChatWith(v1::TOOL_CHOICE_MODE_REQUIRED), tokenizer, &constraint, &source);
+  EXPECT_EQ(error.code, StatusCode::kFailedPrecondition);
+  EXPECT_EQ(error.field, "chat.tool_choice");
+  EXPECT_EQ(error.message(), "the tokenizer has no control token [TOOL_CALLS]");
+}
+
+// What the grammar's translator says of the schema of the calls, as the request's fault.
+RpcError SchemaFault(const v1::Chat& chat) {
+  const PieceTokenizer tokenizer({"<s>", "</s>", "[TOOL_CALLS]"});
+  v1::Constraint constraint;
+  ConstraintSource source;
+  EXPECT_TRUE(ToolCallConstraint(chat, tokenizer, &constraint, &source).ok());
+  const StatusOr<std::string> grammar = JsonSchemaGrammar(constraint.json_schema(), {});
+  EXPECT_FALSE(grammar.ok());
+  return ConstraintFault(source, "chat.tool_choice.json_schema", grammar.status());
 }
 
 TEST(ToolChoice, AFaultOfASchemaIsThatOfItsTool) {
-  const auto field = [](const v1::Chat& chat, const std::string& place) {
-    const RpcError error =
-        ToolSchemaError(chat, FieldError("chat.tool_choice.json_schema", place + ".type: is not supported"));
-    EXPECT_TRUE(error.message.ends_with(".type: is not supported")) << error.message;
-    return error.violations.at(0).field;
+  constexpr char kUnsupported[] = R"({"properties": {".items.anyOf[0]": {"uniqueItems": true}}})";
+  const auto expect_fault_of_second = [](const v1::Chat& chat) {
+    const RpcError error = SchemaFault(chat);
+    EXPECT_EQ(error.code, StatusCode::kInvalidArgument);
+    EXPECT_EQ(error.field, "chat.tools[1].parameters");
+    EXPECT_EQ(error.sentence, ".properties..items.anyOf[0].uniqueItems: is not supported");
+    EXPECT_EQ(error.message(), error.field + ": " + error.sentence);
   };
-  const std::string arguments = ".properties.arguments.$ref.properties.x";
-  const v1::Chat required = ChatWith(v1::TOOL_CHOICE_MODE_REQUIRED);
-  EXPECT_EQ(field(required, ".items.anyOf[1]" + arguments), "chat.tools[1].parameters");
-  EXPECT_EQ(field(required, ".items"), "chat.tool_choice.json_schema") << "of no tool";
-  EXPECT_EQ(field(ChatWith(v1::TOOL_CHOICE_MODE_NAMED, "ping"), ".items" + arguments),
+  v1::Chat chat = ChatWith(v1::TOOL_CHOICE_MODE_REQUIRED);
+  chat.mutable_tools(1)->set_parameters_json(kUnsupported);
+  expect_fault_of_second(chat);
+  chat.mutable_tool_choice()->set_mode(v1::TOOL_CHOICE_MODE_NAMED);
+  chat.mutable_tool_choice()->set_name("ping");
+  expect_fault_of_second(chat);
+}
+
+TEST(ToolChoice, AFaultOfNoToolIsThatOfTheChoice) {
+  ConstraintSource source{"chat.tool_choice", {{".items.anyOf[1].x", "chat.tools[1].parameters"}}};
+  const auto field = [&](const Status& status) {
+    return ConstraintFault(source, "chat.tool_choice.json_schema", status).field;
+  };
+  EXPECT_EQ(field(InvalidArgument("is not supported").WithField(".items.anyOf[1].x.type")),
             "chat.tools[1].parameters");
+  EXPECT_EQ(field(InvalidArgument("is not supported").WithField(".items.anyOf[10].x")),
+            "chat.tool_choice.json_schema");
+  EXPECT_EQ(field(InvalidArgument("takes more than 1 ms to compile")), "chat.tool_choice.json_schema");
+  EXPECT_EQ(field(Status(StatusCode::kCancelled, "nobody waits")), "");
+}
+
+// A tool that is all at fault is said to be so without a path inside it.
+TEST(ToolChoice, AFaultOfAWholeSchemaNamesNoPlaceInIt) {
+  const ConstraintSource source{"chat.tool_choice", {{".items.x", "chat.tools[0].parameters"}}};
+  EXPECT_EQ(ConstraintFault(source, "", InvalidArgument("is too large").WithField(".items.x")).message(),
+            "chat.tools[0].parameters: is too large");
 }
 
 TEST(ToolChoice, FaultsNameTheField) {
   const auto field = [](const v1::Chat& chat) {
     const RpcError error = CheckToolChoice(chat);
-    return error.ok() ? "" : error.violations.at(0).field;
+    return error.ok() ? "" : error.field;
   };
   EXPECT_EQ(field(v1::Chat()), "");
   EXPECT_EQ(field(ChatWith(v1::TOOL_CHOICE_MODE_NONE)), "");

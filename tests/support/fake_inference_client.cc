@@ -104,7 +104,7 @@ void FakeInferenceCall::Cancel() {
   }
   RpcError outcome;
   outcome.code = StatusCode::kCancelled;
-  outcome.message = "cancelled";
+  outcome.sentence = "cancelled";
   End(std::move(outcome));
 }
 
@@ -245,7 +245,8 @@ void FakeInferenceClient::GetModel(v1::GetModelRequest request, Done<v1::GetMode
   RpcError error = unary_error;
   if (error.ok() && !request.model().empty() && request.model() != model.name()) {
     error.code = StatusCode::kNotFound;
-    error.message = "model: \"" + request.model() + "\" is not served, but " + model.name();
+    error.field = "model";
+    error.sentence = "\"" + request.model() + "\" is not served, but " + model.name();
     error.missing_model = request.model();
   }
   done(error, model);
