@@ -30,7 +30,7 @@ namespace {
 
 constexpr int64_t kMaxWireFields = 1 << 20;     // of a message, nested ones included; a packed list is one
 constexpr size_t kMaxDeltaTokens = 1024;        // of one message; with 20 logprobs each about half a megabyte
-constexpr int64_t kMaxTokenizeBytes = 4 << 20;  // of a text or chat that is only tokenised; more: refused
+constexpr int64_t kMaxTokenizeBytes = 6 << 20;  // of a text or chat that is only tokenised; more: refused
 constexpr int64_t kMaxTimeLimitMs = 24LL * 3600 * 1000;
 
 std::string Quoted(std::string_view text) {

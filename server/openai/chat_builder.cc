@@ -40,7 +40,7 @@ v1::Role RoleOfName(std::string_view name) {
 ChatBuilder::ChatBuilder(v1::Chat* chat, FieldNames* names)
     : chat_(chat), names_(names), list_(names->NameOf(kMessages)) {}
 
-void ChatBuilder::AddMessage(const ChatTurn& turn, const std::string& field) {
+void ChatBuilder::AddMessage(const PastMessage& turn, const std::string& field) {
   // Where the n-th message is the n-th of the body's list, the table knows its name.
   const int index = chat_->messages_size();
   if (field != FieldElement(list_, index)) names_->Rename(FieldElement(kMessages, index), field);

@@ -20,8 +20,8 @@
 
 namespace tramontane {
 
-// A message. Null: not said.
-struct ChatTurn {
+// A message of the conversation. Null: not said.
+struct PastMessage {
   v1::Role role;
   const Json* content = nullptr;       // a text, or a list of parts with a "text", which are paragraphs
   const Json* tool_call_id = nullptr;  // of a tool: the call that it answers
@@ -53,7 +53,7 @@ class ChatBuilder {
 
   // ---- messages, in their order ----
 
-  void AddMessage(const ChatTurn& turn, const std::string& field);
+  void AddMessage(const PastMessage& turn, const std::string& field);
 
   // A call of the message before, so that calls in a row are one message; behind EndCalls, and at the begin,
   // of a message of the assistant that has nothing else.

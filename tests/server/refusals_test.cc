@@ -319,7 +319,7 @@ TEST_F(Refusals, UnaryCallsNameTheirFields) {
   EXPECT_EQ(server_->client().Detokenize(detokenize).status().field(), "token_ids[1]");
   EXPECT_EQ(server_->client().Tokenize({}).status().field(), "input");
   v1::TokenizeRequest tokenize;
-  tokenize.set_text(std::string((4u << 20) + 1, 'x'));
+  tokenize.set_text(std::string((6u << 20) + 1, 'x'));
   EXPECT_EQ(server_->client().Tokenize(tokenize).status().field(), "text");
   EXPECT_EQ(server_->client().RenderChat({}).status().field(), "chat");
   v1::AbortRequest abort;
