@@ -13,6 +13,8 @@ StatusOr<OpenedModel> OpenModel(const std::string& folder, const KvOptions& kv) 
   }
   TM_ASSIGN_OR_RETURN(ModelFolder files, FindModelFiles(folder));
   TM_ASSIGN_OR_RETURN(ModelConfig config, LoadModelConfig(files));
+  StatusOr<WeightFiles> weight_files = WeightFiles::Open(files);
+  if (weight_files.ok()) AdoptTensorNames(*weight_files, config);
   TM_ASSIGN_OR_RETURN(std::vector<std::string> file_names, NamesInFolder(folder));
   KvFormat format;
   format.element = kv.format;
@@ -23,7 +25,7 @@ StatusOr<OpenedModel> OpenModel(const std::string& folder, const KvOptions& kv) 
                      .config = config,
                      .kv_layout = MakeKvLayout(config.window, format),
                      .weights = ListWeights(config),
-                     .weight_files = WeightFiles::Open(files),
+                     .weight_files = std::move(weight_files),
                      .file_names = std::move(file_names)};
 }
 

@@ -31,7 +31,7 @@ TEST(DescribeModel, NamesEveryDimensionTheTokenizerAndTheFiles) {
   const auto model_in_folder = OpenModel(folder.path(), {});
   ASSERT_TRUE(model_in_folder.ok()) << model_in_folder.status();
   const std::string text = DescribeModel(*model_in_folder);
-  for (const char* part : {"MistralForCausalLM, Hugging Face layout", "2, hidden 32, feed-forward 48",
+  for (const char* part : {"MinistralForCausalLM, Hugging Face layout", "2, hidden 32, feed-forward 48",
                            "4 of 8, 2 for keys and values", "none on 1 layers (0), 12 on 1 layers (1)",
                            "512 tokens, rope theta 10000", "96, bos 1, eos 2",
                            "tokenizer.model.v3 (SentencePiece)", "model.safetensors"}) {
