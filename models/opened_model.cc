@@ -6,12 +6,12 @@
 
 namespace tramontane {
 
-StatusOr<OpenedModel> OpenModel(const std::string& folder, const KvOptions& kv) {
+StatusOr<OpenedModel> OpenModel(const std::string& folder, const KvOptions& kv, const FileChoice& choice) {
   if (kv.page_size < 1 || kv.page_size > kMaxPageSize) {
     return InvalidArgument("page_size is " + std::to_string(kv.page_size) + ", the limits are 1 to " +
                            std::to_string(kMaxPageSize));
   }
-  TM_ASSIGN_OR_RETURN(ModelFolder files, FindModelFiles(folder));
+  TM_ASSIGN_OR_RETURN(ModelFolder files, FindModelFiles(folder, choice));
   TM_ASSIGN_OR_RETURN(ModelConfig config, LoadModelConfig(files));
   StatusOr<WeightFiles> weight_files = WeightFiles::Open(files);
   if (weight_files.ok()) AdoptTensorNames(*weight_files, config);

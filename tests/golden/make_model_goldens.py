@@ -241,8 +241,10 @@ def write_native(folder, model, spec):
         return weight.view(heads, 2, half, -1).transpose(1, 2).reshape(weight.shape)
 
     rename = {"model.language_model.": "model.", "model.vision_tower": "vision_encoder",
-              "model.multi_modal_projector": "vision_language_adapter", "model.embed_tokens": "tok_embeddings", "model.norm": "norm", "lm_head": "output",
-              "self_attn.q_proj": "attention.wq", "self_attn.k_proj": "attention.wk", "self_attn.v_proj": "attention.wv",
+              "model.multi_modal_projector": "vision_language_adapter", "model.embed_tokens": "tok_embeddings",
+              "model.norm": "norm", "lm_head": "output",
+              "self_attn.q_proj": "attention.wq", "self_attn.k_proj": "attention.wk",
+              "self_attn.v_proj": "attention.wv",
               "self_attn.o_proj": "attention.wo", "input_layernorm": "attention_norm",
               "post_attention_layernorm": "ffn_norm", "mlp.gate_proj": "feed_forward.w1",
               "mlp.down_proj": "feed_forward.w2", "mlp.up_proj": "feed_forward.w3", "model.layers": "layers"}
@@ -272,8 +274,8 @@ def write_native(folder, model, spec):
     if "rope" in spec:
         rope = spec["rope"]
         original = rope["original_max_position_embeddings"]
-        params["yarn"] = dict(original_max_position_embeddings=original, factor=rope["factor"], beta=rope["beta_fast"],
-                              alpha=rope["beta_slow"], apply_scale=False)
+        params["yarn"] = dict(original_max_position_embeddings=original, factor=rope["factor"],
+                              beta=rope["beta_fast"], alpha=rope["beta_slow"], apply_scale=False)
         params["llama_4_scaling"] = dict(original_max_position_embeddings=original, beta=rope["llama_4_scaling_beta"])
     if spec.get("wrapped"):
         params["vision_encoder"] = dict(hidden_size=8, num_hidden_layers=1, image_size=16, patch_size=8)

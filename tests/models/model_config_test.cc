@@ -4,10 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "models/model_folder.h"
 #include "tests/support/temp_folder.h"
+#include "tests/support/tiny_model.h"
 
 namespace tramontane {
 namespace {
@@ -299,6 +301,58 @@ TEST(ModelConfig, MistralsOwnYarnHasNoMagnitudeUnlessItAsksForOne) {
   EXPECT_THAT(ParseParams(params)->warnings, ElementsAre(HasSubstr("yarn.apply_scale is missing")));
   params["yarn"]["gamma"] = 2;
   EXPECT_THAT(ParseParams(params).status().message(), HasSubstr("yarn.gamma"));
+}
+
+// ---- releases, by the dimensions that they were published with -----------------------------------
+
+TEST(ModelConfig, NemoHasAHeadDimThatIsNotHiddenOverHeads) {
+  json config = MistralJson();
+  config.update({{"hidden_size", 5120},
+                 {"num_hidden_layers", 40},
+                 {"num_attention_heads", 32},
+                 {"num_key_value_heads", 8},
+                 {"head_dim", 128},
+                 {"intermediate_size", 14336},
+                 {"vocab_size", 131072},
+                 {"max_position_embeddings", 131072}});
+  const auto parsed = Parse(config);
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(parsed->head_dim, 128);  // 5120 / 32 is 160
+  EXPECT_EQ(parsed->vocab_size, 131072);
+  EXPECT_THAT(parsed->window, Each(0));
+  EXPECT_THAT(parsed->warnings, IsEmpty());
+}
+
+TEST(ModelConfig, Ministral8BHasAWindowOnThreeLayersOfFour) {
+  json params = {{"dim", 4096},       {"n_layers", 36},       {"head_dim", 128},  {"hidden_dim", 12288},
+                 {"n_heads", 32},     {"n_kv_heads", 8},      {"norm_eps", 1e-5}, {"vocab_size", 131072},
+                 {"rope_theta", 1e8}, {"max_seq_len", 131072}};
+  params["_sliding_window"] = {nullptr, 32768, 32768, 32768};
+  json config = MistralJson();
+  config.update({{"hidden_size", 4096},
+                 {"num_hidden_layers", 36},
+                 {"num_attention_heads", 32},
+                 {"num_key_value_heads", 8},
+                 {"head_dim", 128},
+                 {"intermediate_size", 12288},
+                 {"vocab_size", 131072},
+                 {"max_position_embeddings", 131072},
+                 {"rope_theta", 1e8},
+                 {"sliding_window", 32768},
+                 {"model_type", "ministral"}});
+  config["architectures"] = {"MinistralForCausalLM"};
+  config["layer_types"] = json::array();
+  std::vector<int32_t> wanted;
+  for (int layer = 0; layer < 36; ++layer) {
+    config["layer_types"].push_back(layer % 4 == 0 ? "full_attention" : "sliding_attention");
+    wanted.push_back(layer % 4 == 0 ? 0 : 32768);
+  }
+  for (const auto& parsed : {ParseParams(params), Parse(config)}) {
+    ASSERT_TRUE(parsed.ok()) << parsed.status();
+    EXPECT_EQ(parsed->window, wanted);
+    EXPECT_EQ(parsed->rope_theta, 1e8);
+    EXPECT_THAT(parsed->warnings, IsEmpty());
+  }
 }
 
 // ---- models for text and images -----------------------------------------------------------------
@@ -763,20 +817,108 @@ TEST(ModelFolder, ConfigsAloneAreEnoughForAConfig) {
   EXPECT_FLOAT_EQ(config->defaults.temperature, 0.5f);
 }
 
-TEST(ModelFolder, HuggingFaceLayoutWinsWhereBothAreComplete) {
+TEST(ModelFolder, TheSetThatHasWeightsIsTaken) {
   const TempFolder folder;
   folder.Write("config.json", MistralJson().dump());
   folder.Write("params.json", ParamsJson().dump());
+  EXPECT_EQ(FindModelFiles(folder.path())->layout, FolderLayout::kHuggingFace);
   folder.Write("consolidated.safetensors", "");
-  EXPECT_EQ(FindModelFiles(folder.path())->layout, FolderLayout::kMistral);
+  const auto native = FindModelFiles(folder.path());
+  EXPECT_EQ(native->layout, FolderLayout::kMistral);
+  EXPECT_EQ(native->why, "config.json is there too, but no model*.safetensors");
+}
+
+TEST(ModelFolder, TheSingleFileWinsOverShards) {
+  const TempFolder folder;
+  folder.Write("config.json", MistralJson().dump());
   folder.Write("model-00001-of-00002.safetensors", "");
   folder.Write("model-00002-of-00002.safetensors", "");
   const auto files = FindModelFiles(folder.path());
-  EXPECT_EQ(files->layout, FolderLayout::kHuggingFace);
   EXPECT_THAT(files->weight_files,
               ElementsAre("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"));
+  EXPECT_EQ(files->why, "params.json is not there");
   folder.Write("model.safetensors", "");
   EXPECT_THAT(FindModelFiles(folder.path())->weight_files, ElementsAre("model.safetensors"));
+}
+
+// A folder with both sets, as most releases have them.
+class FolderWithBothSets : public testing::Test {
+ protected:
+  FolderWithBothSets() {
+    model_.Randomise(1);
+    model_.WriteHuggingFace(folder_);
+    model_.WriteMistral(folder_);
+    folder_.Write("tekken.json", "");
+  }
+  void ExpectHuggingFace(const std::string& why) {
+    const auto files = FindModelFiles(folder_.path());
+    ASSERT_TRUE(files.ok()) << files.status();
+    EXPECT_EQ(files->layout, FolderLayout::kHuggingFace);
+    EXPECT_EQ(files->config_file, "config.json");
+    EXPECT_THAT(files->weight_files, ElementsAre("model.safetensors"));
+    EXPECT_THAT(files->why, AllOf(HasSubstr("params.json is there too"), HasSubstr(why)));
+  }
+
+  TempFolder folder_;
+  TinyModel model_;
+};
+
+TEST_F(FolderWithBothSets, MistralsOwnIsTakenIfItIsWhole) {
+  const auto files = FindModelFiles(folder_.path());
+  ASSERT_TRUE(files.ok()) << files.status();
+  EXPECT_EQ(files->layout, FolderLayout::kMistral);
+  EXPECT_EQ(files->config_file, "params.json");
+  EXPECT_THAT(files->weight_files, ElementsAre("consolidated.safetensors"));
+  EXPECT_THAT(files->why, HasSubstr("config.json is there too"));
+}
+
+TEST_F(FolderWithBothSets, AMissingTensorIsNotWhole) {
+  model_.tensors.erase("layers.1.attention.wq.weight");
+  model_.WriteMistral(folder_);
+  ExpectHuggingFace("tensor layers.1.attention.wq.weight is missing");
+}
+
+TEST_F(FolderWithBothSets, AMissingShardIsNotWhole) {
+  std::filesystem::rename(folder_.PathOf("consolidated.safetensors"),
+                          folder_.PathOf("consolidated-00001-of-00002.safetensors"));
+  folder_.Write("consolidated.safetensors.index.json",
+                R"({"weight_map": {"x": "consolidated-00002-of-00002.safetensors"}})");
+  ExpectHuggingFace("consolidated-00002-of-00002.safetensors");
+}
+
+TEST_F(FolderWithBothSets, WithoutATokenizerItIsNotWhole) {
+  std::filesystem::remove(folder_.PathOf("tekken.json"));
+  ExpectHuggingFace("neither tekken.json nor tokenizer.model");
+  const auto told = FindModelFiles(folder_.path(), {.tokenizer = "/elsewhere/tekken.json"});
+  EXPECT_EQ(told->layout, FolderLayout::kMistral);
+  EXPECT_EQ(told->tokenizer, "/elsewhere/tekken.json");
+  folder_.Write("tokenizer.model.v3", "");
+  EXPECT_EQ(FindModelFiles(folder_.path())->layout, FolderLayout::kMistral);
+}
+
+TEST_F(FolderWithBothSets, AConfigThatIsRefusedIsNotWhole) {
+  json params = model_.MistralParams();
+  params["quantization"] = {{"qformat_weight", "fp8_e4m3"}};
+  folder_.Write("params.json", params.dump());
+  ExpectHuggingFace("fp8_e4m3");
+}
+
+TEST_F(FolderWithBothSets, TheChoiceIsTheUsers) {
+  const auto hugging_face =
+      FindModelFiles(folder_.path(), {.format = ModelFormat::kHuggingFace, .tokenizer = ""});
+  EXPECT_EQ(hugging_face->layout, FolderLayout::kHuggingFace);
+  EXPECT_EQ(hugging_face->why, "model_format is hf");
+  std::filesystem::remove(folder_.PathOf("consolidated.safetensors"));
+  folder_.Write("consolidated.00.pth", "");
+  EXPECT_EQ(FindModelFiles(folder_.path())->layout, FolderLayout::kHuggingFace);
+  EXPECT_THAT(FindModelFiles(folder_.path())->why, HasSubstr("consolidated.00.pth cannot be read"));
+  const auto native = FindModelFiles(folder_.path(), {.format = ModelFormat::kNative, .tokenizer = ""});
+  EXPECT_EQ(native->layout, FolderLayout::kMistral);
+  EXPECT_THAT(native->unreadable_weights, ElementsAre("consolidated.00.pth"));
+  std::filesystem::remove(folder_.PathOf("params.json"));
+  EXPECT_THAT(
+      FindModelFiles(folder_.path(), {.format = ModelFormat::kNative, .tokenizer = ""}).status().message(),
+      AllOf(HasSubstr("model_format is native"), HasSubstr("params.json is not there")));
 }
 
 TEST(ModelFolder, IndexNamesTheFiles) {
