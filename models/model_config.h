@@ -46,8 +46,9 @@ struct ModelConfig {
   std::vector<int32_t> window;   // [layers] keys a query sees, itself included; 0: all
   DType weight_dtype = DType::kBf16;  // what the config says of its weights; the file headers decide
   int32_t bos_id = 1;
-  std::vector<int32_t> eos_ids;       // generation ends at any of these
-  std::vector<std::string> warnings;  // unknown or doubtful keys, one sentence each
+  std::vector<int32_t> eos_ids;           // generation ends at any of these
+  std::string eos_source = "by default";  // which file says so
+  std::vector<std::string> warnings;      // unknown or doubtful keys, one sentence each
 
   // From generation_config.json; unset where the folder says nothing.
   struct Defaults {
