@@ -27,7 +27,7 @@
 namespace tramontane {
 
 // Raised whenever a struct or a method of this border changes.
-inline constexpr uint32_t kBackendAbiVersion = 4;
+inline constexpr uint32_t kBackendAbiVersion = 5;
 
 enum class OpCode : int32_t {
   kOk = 0,
@@ -100,13 +100,18 @@ enum class RotaryStyle : int32_t {
 };
 
 // cos and sin of position * inverse_frequency, once per step and used by every layer. Angles in double
-// precision.
+// precision. Models made for long contexts also scale their queries by where they stand:
+// query_scale = 1 + query_scale_beta * ln(1 + floor(position / query_scale_positions)).
 struct RopeTableParams {
   const int32_t* positions = nullptr;  // [tokens]
   int32_t tokens = 0;
   const double* inverse_frequency = nullptr;  // [head_dim / 2]
   int32_t half_dim = 0;                       // head_dim / 2
   float* cos_sin = nullptr;                   // [tokens, half_dim, 2] out
+  double magnitude = 1.0;                     // times cos and sin
+  float* query_scale = nullptr;               // [tokens] out; null: not wanted
+  double query_scale_beta = 0.0;
+  int32_t query_scale_positions = 1;  // > 0
 };
 
 // Rotates q in place and k, and writes k and v into their pages.
@@ -116,7 +121,8 @@ struct RopeAppendParams {
   RotaryStyle style = RotaryStyle::kHalfSplit;
   int32_t query_heads = 0;
   KvLayerView kv;
-  const int64_t* slots = nullptr;  // [tokens] page * page_size + offset; < 0: write nothing
+  const int64_t* slots = nullptr;      // [tokens] page * page_size + offset; < 0: write nothing
+  const float* query_scale = nullptr;  // [tokens] times the rotated queries; null: 1
 };
 
 struct CopyPagesParams {

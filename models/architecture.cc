@@ -11,9 +11,10 @@ namespace {
 constexpr const BlockKind* kDense[] = {&kAttentionBlock, &kFeedForwardBlock};
 
 constexpr Architecture kArchitectures[] = {
-    {"MistralForCausalLM", "mistral", true, kDense},
-    {"MinistralForCausalLM", "ministral", true, kDense},
-    {"LlamaForCausalLM", "llama", false, kDense},
+    {"MistralForCausalLM", "mistral", true, 4096, false, false, kDense},
+    {"MinistralForCausalLM", "ministral", true, 4096, true, false, kDense},
+    {"Ministral3ForCausalLM", "ministral3", true, 0, false, true, kDense},
+    {"LlamaForCausalLM", "llama", false, 0, false, false, kDense},
 };
 
 }  // namespace

@@ -2,6 +2,7 @@
 // row in architecture.cc, and a file where it has a block that no other has. Any thread; constants.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string_view>
 
@@ -13,6 +14,9 @@ struct Architecture {
   const char* name;                          // in config.json's `architectures`
   const char* model_type;                    // in config.json
   bool windowed;                             // whether sliding_window means anything
+  int32_t default_window;                    // where the key is absent; 0: none
+  bool layer_types;                          // whether layer_types means anything
+  bool query_scaling;                        // whether llama_4_scaling_beta does
   std::span<const BlockKind* const> blocks;  // of every layer, in order
 };
 

@@ -77,7 +77,8 @@ OpCode AttentionBlock::Forward(const BlockStep& step, const Residual& residual) 
                                            .style = config_.rotary_style,
                                            .query_heads = config_.heads,
                                            .kv = kv,
-                                           .slots = table.slots}));
+                                           .slots = table.slots,
+                                           .query_scale = step.query_scale}));
   TM_RETURN_IF_FAILED(backend_.Attention({.query = query,
                                           .out = attention,
                                           .kv = kv,

@@ -23,7 +23,8 @@ namespace tramontane {
 struct BlockStep {
   const ForwardBatch& batch;
   std::byte* pool = nullptr;
-  const float* cos_sin = nullptr;  // [tokens, head_dim / 2, 2] device
+  const float* cos_sin = nullptr;      // [tokens, head_dim / 2, 2] device
+  const float* query_scale = nullptr;  // [tokens] device; null: 1
 };
 
 // The residual stream of a step.

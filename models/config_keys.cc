@@ -13,8 +13,12 @@ using nlohmann::json;
 // is refused: passed over, it would give fluent garbage.
 struct NeutralKey {
   const char* key;
-  const char* neutral;  // JSON list
+  const char* neutral;        // JSON list
+  const char* why = nullptr;  // what the key stands for, where its name does not say it
 };
+constexpr char kQuantised[] = "quantised weights are not implemented; bf16, f16 and f32 are";
+constexpr char kMixture[] = "mixtures of experts are not implemented";
+constexpr char kLatent[] = "latent attention (MLA) is not implemented";
 constexpr NeutralKey kNeutralKeys[] = {
     // biases, norms and activation
     {"attention_bias", "[false]"},
@@ -72,32 +76,32 @@ constexpr NeutralKey kNeutralKeys[] = {
     {"parallel_attn", "[false]"},
     {"use_parallel_residual", "[false]"},
     // quantisation and adapters
-    {"quantization_config", "[]"},
-    {"quantization", "[]"},
-    {"compression_config", "[]"},
+    {"quantization_config", "[]", kQuantised},
+    {"quantization", "[]", kQuantised},
+    {"compression_config", "[]", kQuantised},
     {"lora", "[]"},
     {"adapters", "[]"},
-    // mixtures of experts
-    {"moe", "[]"},
-    {"num_experts", "[0]"},
-    {"num_local_experts", "[0]"},
-    {"n_routed_experts", "[0]"},
-    {"n_shared_experts", "[0]"},
-    {"num_experts_per_tok", "[0]"},
-    {"moe_intermediate_size", "[0]"},
-    {"first_k_dense_replace", "[]"},
-    {"num_nextn_predict_layers", "[0]"},
     // latent attention and state-space layers
-    {"q_lora_rank", "[]"},
-    {"kv_lora_rank", "[]"},
-    {"qk_nope_head_dim", "[]"},
-    {"qk_rope_head_dim", "[]"},
-    {"v_head_dim", "[]"},
+    {"q_lora_rank", "[]", kLatent},
+    {"kv_lora_rank", "[]", kLatent},
+    {"qk_nope_head_dim", "[]", kLatent},
+    {"qk_rope_head_dim", "[]", kLatent},
+    {"v_head_dim", "[]", kLatent},
     {"mamba_d_state", "[]"},
     {"mamba_d_conv", "[]"},
     {"ssm_cfg", "[]"},
     {"state_size", "[]"},
     {"attn_layer_indices", "[]"},
+    // mixtures of experts
+    {"moe", "[]", kMixture},
+    {"num_experts", "[0]", kMixture},
+    {"num_local_experts", "[0]", kMixture},
+    {"n_routed_experts", "[0]", kMixture},
+    {"n_shared_experts", "[0]", kMixture},
+    {"num_experts_per_tok", "[0]", kMixture},
+    {"moe_intermediate_size", "[0]", kMixture},
+    {"first_k_dense_replace", "[]", kMixture},
+    {"num_nextn_predict_layers", "[0]"},
     // wrappers around more than a text decoder
     {"text_config", "[]"},
     {"vision_config", "[]"},
@@ -207,14 +211,19 @@ bool ChangesNothing(const json& value) {
 
 }  // namespace
 
-void CheckOtherKeys(KeyReader& in, std::vector<std::string>& warnings) {
+void RefuseOtherComputations(KeyReader& in) {
   for (const NeutralKey& rule : kNeutralKeys) {
+    if (in.WasRead(rule.key)) continue;
     const json& value = in.Get(rule.key);
     const json neutral = json::parse(rule.neutral);
     if (!value.is_null() && std::find(neutral.begin(), neutral.end(), value) == neutral.end()) {
-      in.Refuse(rule.key, value, "it changes the computation and is not implemented");
+      in.Refuse(rule.key, value,
+                rule.why != nullptr ? rule.why : "it changes the computation and is not implemented");
     }
   }
+}
+
+void CheckOtherKeys(KeyReader& in, std::vector<std::string>& warnings) {
   for (const char* key : kHarmlessKeys) in.Get(key);
   for (const std::string& key : in.Unread()) {
     const json& value = in.Get(key);
@@ -223,8 +232,8 @@ void CheckOtherKeys(KeyReader& in, std::vector<std::string>& warnings) {
     if (suspect && !ChangesNothing(value)) {
       in.Refuse(key, value, "this key is not known and by its name may change the computation");
     } else {
-      warnings.push_back(in.file() + ": unknown key " + JsonText(key) + " is ignored (" + JsonText(value) +
-                         ")");
+      warnings.push_back(in.file() + ": unknown key " + JsonText(in.PathOf(key)) + " is ignored (" +
+                         JsonText(value) + ")");
     }
   }
 }

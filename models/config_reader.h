@@ -14,6 +14,8 @@
 
 namespace tramontane {
 
+struct Architecture;
+
 // Beyond these a number is a mistake, and products of any three stay far from overflow.
 inline constexpr int64_t kMaxVocab = 1 << 22;
 inline constexpr int64_t kMaxHidden = 1 << 18;
@@ -27,10 +29,13 @@ inline constexpr int64_t kMaxPositions = 1 << 28;
 // checked once at its end. After an error every read still gives a value in range.
 class KeyReader {
  public:
-  KeyReader(const nlohmann::json& object, std::string file) : object_(object), file_(std::move(file)) {}
+  // `path`: what stands before a key in messages, where the object lies in another: "text_config.".
+  KeyReader(const nlohmann::json& object, std::string file, std::string path = "")
+      : object_(object), file_(std::move(file)), path_(std::move(path)) {}
 
   const Status& status() const { return status_; }
   const std::string& file() const { return file_; }
+  std::string PathOf(const std::string& key) const { return path_ + key; }
 
   // The value, or null where the key is absent.
   const nlohmann::json& Get(const std::string& key) {
@@ -78,16 +83,17 @@ class KeyReader {
   }
 
   void Wrong(const std::string& key, const nlohmann::json& value, const std::string& wanted) {
-    Fail(InvalidArgument(key + (value.is_null() ? " is missing" : " is " + JsonText(value)) +
+    Fail(InvalidArgument(PathOf(key) + (value.is_null() ? " is missing" : " is " + JsonText(value)) +
                          "; it must be " + wanted));
   }
   void Refuse(const std::string& key, const nlohmann::json& value, const std::string& why) {
-    Fail(Unimplemented(key + " is " + JsonText(value) + ": " + why));
+    Fail(Unimplemented(PathOf(key) + " is " + JsonText(value) + ": " + why));
   }
   void Fail(Status status) {
-    if (status_.ok()) status_ = std::move(status).WithField(file_);
+    if (status_.ok() && !status.ok()) status_ = std::move(status).WithField(file_);
   }
 
+  bool WasRead(const std::string& key) const { return seen_.count(key) != 0; }
   // Keys nobody has asked for.
   std::vector<std::string> Unread() const {
     std::vector<std::string> keys;
@@ -100,11 +106,16 @@ class KeyReader {
  private:
   const nlohmann::json& object_;
   std::string file_;
+  std::string path_;
   std::set<std::string> seen_;
   Status status_;
 };
 
-// Refuses what would change the computation, warns of what is not known. Call after every known key was read.
+// Refuses keys that would change the computation and that nobody has asked for. Call before the dimensions
+// are read: what a model is matters more than a number that it lacks.
+void RefuseOtherComputations(KeyReader& in);
+
+// Warns of keys that are not known. Call after every known key was read.
 void CheckOtherKeys(KeyReader& in, std::vector<std::string>& warnings);
 
 // `dtype`, or `torch_dtype`: bf16 where neither says.
@@ -115,6 +126,12 @@ void ReadSpecialIds(KeyReader& in, ModelConfig& config);
 
 // hidden / heads, for files that leave head_dim out.
 int32_t HeadDimFromHidden(KeyReader& in, const ModelConfig& config);
+
+// rope_theta, rope_parameters and rope_scaling of config.json. REQUIRES: config.context is read.
+void ReadHuggingFaceRope(KeyReader& in, const Architecture& architecture, ModelConfig& config);
+
+// yarn and llama_4_scaling of params.json. REQUIRES: config.rope_theta is read.
+void ReadMistralRopeScaling(KeyReader& outer, ModelConfig& config);
 
 // What both formats have to satisfy once read.
 Status CheckDerived(KeyReader& in, const ModelConfig& config);

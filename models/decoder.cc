@@ -1,7 +1,6 @@
 #include "models/decoder.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 #include <vector>
 
@@ -27,6 +26,7 @@ struct ActivationMap {
   std::vector<KindBuffers> kinds;  // each [T, columns], shared by all layers
   int64_t cos_sin = 0;             // [T, head_dim / 2, 2] f32
   int64_t inverse_frequency = 0;   // [head_dim / 2] f64
+  int64_t query_scale = 0;         // [T] f32, where the model scales its queries
   int64_t bytes = 0;
 };
 
@@ -50,6 +50,7 @@ ActivationMap MapActivations(const ModelConfig& config, DType dtype, int64_t tok
   }
   map.cos_sin = take(tokens * config.head_dim * static_cast<int64_t>(sizeof(float)));
   map.inverse_frequency = take(config.head_dim / 2 * static_cast<int64_t>(sizeof(double)));
+  if (config.query_scaling.beta != 0.0) map.query_scale = take(tokens * static_cast<int64_t>(sizeof(float)));
   return map;
 }
 
@@ -77,6 +78,12 @@ class Decoder final : public Model {
   float* CosSin() const { return reinterpret_cast<float*>(activations_ + map_.cos_sin); }
   double* InverseFrequency() const {
     return reinterpret_cast<double*>(activations_ + map_.inverse_frequency);
+  }
+
+  // [T]; null where queries are not scaled.
+  float* QueryScale() const {
+    return config_.query_scaling.beta == 0.0 ? nullptr
+                                             : reinterpret_cast<float*>(activations_ + map_.query_scale);
   }
 
   ModelConfig config_;
@@ -111,8 +118,12 @@ OpCode Decoder::Forward(const ForwardBatch& batch, std::byte* pool) {
                                           .tokens = batch.tokens,
                                           .inverse_frequency = InverseFrequency(),
                                           .half_dim = config_.head_dim / 2,
-                                          .cos_sin = CosSin()}));
-  const BlockStep step = {.batch = batch, .pool = pool, .cos_sin = CosSin()};
+                                          .cos_sin = CosSin(),
+                                          .magnitude = config_.rope_scaling.magnitude,
+                                          .query_scale = QueryScale(),
+                                          .query_scale_beta = config_.query_scaling.beta,
+                                          .query_scale_positions = config_.query_scaling.positions}));
+  const BlockStep step = {.batch = batch, .pool = pool, .cos_sin = CosSin(), .query_scale = QueryScale()};
   for (const auto& block : blocks_) TM_RETURN_IF_FAILED(block->Forward(step, residual));
   return OpCode::kOk;
 }
@@ -164,10 +175,8 @@ void Decoder::MakeBlocks() {
 }
 
 Status Decoder::UploadInverseFrequency() {
-  std::vector<double> inverse_frequency(static_cast<size_t>(config_.head_dim / 2));
-  for (int32_t i = 0; i < config_.head_dim / 2; ++i) {
-    inverse_frequency[i] = std::pow(config_.rope_theta, -2.0 * i / config_.head_dim);
-  }
+  const std::vector<double> inverse_frequency =
+      RotaryFrequencies(config_.rope_theta, config_.head_dim, config_.rope_scaling);
   const auto bytes = static_cast<int64_t>(inverse_frequency.size() * sizeof(double));
   TM_RETURN_IF_ERROR(OpStatus(backend_.Upload(InverseFrequency(), inverse_frequency.data(), bytes), backend_,
                               "copying the rotary frequencies to the device"));

@@ -45,7 +45,7 @@ std::string TokenizerText(const std::vector<std::string>& file_names) {
   std::vector<std::string> found;
   for (const std::string& name : file_names) {
     if (name.starts_with("tokenizer.model")) found.push_back(name + " (SentencePiece)");
-    if (name == "tekken.json") found.push_back(name + " (Tekken, not implemented)");
+    if (name == "tekken.json") found.push_back(name + " (tekken)");
     if (name == "tokenizer.json") found.push_back(name + " (not read)");
   }
   std::sort(found.begin(), found.end());
@@ -62,6 +62,42 @@ std::string WeightsText(const ModelFolder& folder) {
   }
   if (folder.unreadable_weights.empty()) return "absent; sizes are by the config's dtype";
   return "absent; " + folder.unreadable_weights[0] + " cannot be read: only safetensors files can";
+}
+
+// "bf16 1,234 bytes, f32 56": what the model needs, as it lies in the files.
+std::string FormatsText(const OpenedModel& model) {
+  std::map<std::string, int64_t> bytes;
+  if (!model.weight_files.ok()) return "";
+  for (const WeightSpec& spec : model.weights) {
+    for (const TensorSpec& part : spec.parts) {
+      const auto found = model.weight_files->Find(part);
+      if (found.ok()) bytes[found->tensor->dtype_name] += found->tensor->end - found->tensor->begin;
+    }
+  }
+  std::string text;
+  for (const auto& [format, count] : bytes) {
+    text += (text.empty() ? "" : ", ") + format + " " + Grouped(count) + " bytes";
+  }
+  return text;
+}
+
+std::string RopeText(const ModelConfig& config) {
+  char text[160];
+  std::snprintf(text, sizeof(text), "theta %g", config.rope_theta);
+  const RopeScaling& scaling = config.rope_scaling;
+  std::string rope = text;
+  if (scaling.kind != RopeScaling::Kind::kNone) {
+    std::snprintf(text, sizeof(text), ", %s of %g times %.0f, magnitude %g",
+                  scaling.kind == RopeScaling::Kind::kYarn ? "YaRN" : "llama3 bands", scaling.factor,
+                  scaling.original_context, scaling.magnitude);
+    rope += text;
+  }
+  if (config.query_scaling.beta != 0.0) {
+    std::snprintf(text, sizeof(text), ", queries times 1 + %g ln(1 + position / %d)",
+                  config.query_scaling.beta, config.query_scaling.positions);
+    rope += text;
+  }
+  return rope;
 }
 
 std::string IdsText(const std::vector<int32_t>& ids) {
@@ -92,24 +128,29 @@ std::string WindowText(const std::vector<int32_t>& window) {
 std::string DescribeModel(const OpenedModel& model) {
   const ModelFolder& files = model.folder;
   const ModelConfig& config = model.config;
-  char theta[32];
-  std::snprintf(theta, sizeof(theta), "%g", config.rope_theta);
   const bool hugging_face = config.layout == FolderLayout::kHuggingFace;
   std::string text;
   text += Line("model", files.path);
+  text += Line("files", files.config_file + " (" + files.why + ")");
   text += Line("architecture",
                config.architecture + (hugging_face ? ", Hugging Face layout" : ", Mistral's own layout"));
+  if (!config.wrapper.empty()) {
+    text += Line("images", "refused: of " + config.wrapper + " the text part is served");
+  }
   text += Line("layers", std::to_string(config.layers) + ", hidden " + std::to_string(config.hidden_size) +
                              ", feed-forward " + std::to_string(config.intermediate_size));
   text += Line("heads", std::to_string(config.heads) + " of " + std::to_string(config.head_dim) + ", " +
                             std::to_string(config.kv_heads) + " for keys and values");
   text += Line("window", WindowText(config.window));
-  text += Line("context", Grouped(config.context) + " tokens, rope theta " + theta);
+  text += Line("context", Grouped(config.context) + " tokens, rope " + RopeText(config));
   text +=
       Line("vocabulary", Grouped(config.vocab_size) + (config.tied_embeddings ? ", tied" : "") + ", bos " +
                              std::to_string(config.bos_id) + ", eos " + IdsText(config.eos_ids));
-  text += Line("tokenizer", TokenizerText(model.file_names));
+  text +=
+      Line("tokenizer", files.tokenizer == files.path ? TokenizerText(model.file_names) : files.tokenizer);
   text += Line("weights", WeightsText(files));
+  const std::string formats = FormatsText(model);
+  if (!formats.empty()) text += Line("  formats", formats);
   for (const std::string& warning : config.warnings) text += Line("warning", warning);
   return text;
 }

@@ -56,6 +56,12 @@ StatusOr<ModelConfig> ParseMistralParams(std::string_view text, const std::strin
   const json& type = in.Get("model_type");
   if (!type.is_null() && type != "transformer")
     in.Refuse("model_type", type, "only \"transformer\" is implemented");
+  // Read below, or not at all: the vision part is left out.
+  for (const char* key : {"yarn", "llama_4_scaling", "vision_encoder"}) in.Get(key);
+  const json& vision = in.Get("vision_encoder");
+  if (vision.is_object() && !vision.empty()) config.wrapper = "vision_encoder";
+  if (!vision.is_object() && !vision.is_null()) in.Wrong("vision_encoder", vision, "an object or null");
+  RefuseOtherComputations(in);
   config.vocab_size = static_cast<int32_t>(in.Int("vocab_size", 1, kMaxVocab));
   config.hidden_size = static_cast<int32_t>(in.Int("dim", 1, kMaxHidden));
   config.layers = static_cast<int32_t>(in.Int("n_layers", 1, kMaxLayers));
@@ -78,6 +84,7 @@ StatusOr<ModelConfig> ParseMistralParams(std::string_view text, const std::strin
                               " is taken, as models " + (windowed ? "with" : "without") +
                               " a sliding window were made for");
   }
+  ReadMistralRopeScaling(in, config);
   if (in.Has("max_seq_len") || in.Has("max_position_embeddings")) {
     const int64_t least_of_both =
         std::min(in.IntOr("max_seq_len", 1, kMaxPositions, kMaxPositions),

@@ -52,6 +52,7 @@ void ReadSpecialIds(KeyReader& in, ModelConfig& config) {
   if (bos.size() > 1) in.Wrong("bos_token_id", in.Get("bos_token_id"), "one id");
   if (!bos.empty()) config.bos_id = bos[0];
   config.eos_ids = ReadIds(in, "eos_token_id", config.vocab_size, config.eos_ids);
+  if (in.Contains("eos_token_id")) config.eos_source = in.file().substr(in.file().rfind('/') + 1);
 }
 
 Status CheckDerived(KeyReader& in, const ModelConfig& config) {

@@ -11,6 +11,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/core/status.h"
+#include "models/rope_scaling.h"
 
 namespace tramontane {
 
@@ -22,6 +23,11 @@ enum class FolderLayout {
 struct ModelConfig {
   std::string architecture;  // a row of the table in architecture.cc: "MistralForCausalLM", ...
   FolderLayout layout = FolderLayout::kHuggingFace;
+  // The config is of a model for text and images, of which the text part is served; else empty.
+  std::string wrapper;  // "Mistral3ForConditionalGeneration", "vision_encoder"
+  // What stands before the names of the text part's tensors in Hugging Face files.
+  std::string body_prefix = "model.";
+  std::string head_prefix;
   int32_t vocab_size = 0;
   int32_t hidden_size = 0;
   int32_t layers = 0;
@@ -31,14 +37,18 @@ struct ModelConfig {
   int32_t intermediate_size = 0;
   float rms_epsilon = 0.0f;
   double rope_theta = 0.0;
+  RopeScaling rope_scaling;
+  QueryScaling query_scaling;
   RotaryStyle rotary_style = RotaryStyle::kHalfSplit;
   bool tied_embeddings = false;
-  int64_t context = 0;                // positions the model was made for
-  std::vector<int32_t> window;        // [layers] keys a query sees, itself included; 0: all
+  bool tied_if_no_head = false;  // the config does not settle it: tied where the files hold no output matrix
+  int64_t context = 0;           // positions the model was made for
+  std::vector<int32_t> window;   // [layers] keys a query sees, itself included; 0: all
   DType weight_dtype = DType::kBf16;  // what the config says of its weights; the file headers decide
   int32_t bos_id = 1;
-  std::vector<int32_t> eos_ids;       // generation ends at any of these
-  std::vector<std::string> warnings;  // unknown or doubtful keys, one sentence each
+  std::vector<int32_t> eos_ids;           // generation ends at any of these
+  std::string eos_source = "by default";  // which file says so
+  std::vector<std::string> warnings;      // unknown or doubtful keys, one sentence each
 
   // From generation_config.json; unset where the folder says nothing.
   struct Defaults {

@@ -8,6 +8,7 @@
 #include "models/files/built_in_files.h"
 #include "models/files/read_file.h"
 #include "models/json_file.h"
+#include "models/weights.h"
 
 namespace tramontane {
 namespace {
@@ -27,7 +28,7 @@ constexpr LayoutFiles kHuggingFaceFiles = {FolderLayout::kHuggingFace, "config.j
 constexpr LayoutFiles kMistralFiles = {FolderLayout::kMistral, "params.json", "consolidated",
                                        "consolidated.safetensors", "consolidated.safetensors.index.json"};
 
-std::vector<std::string> WeightFiles(const std::set<std::string>& names, const LayoutFiles& files) {
+std::vector<std::string> WeightNames(const std::set<std::string>& names, const LayoutFiles& files) {
   if (names.count(files.single_weights) != 0) return {files.single_weights};
   std::vector<std::string> found;
   for (const std::string& name : names) {
@@ -57,47 +58,112 @@ StatusOr<std::map<std::string, std::string>> ReadIndex(const std::string& path) 
   return index;
 }
 
-}  // namespace
+using Names = std::set<std::string>;
 
-StatusOr<ModelFolder> FindModelFiles(const std::string& folder) {
-  TM_ASSIGN_OR_RETURN(const std::vector<std::string> in_folder, NamesInFolder(folder));
-  const std::set<std::string> names(in_folder.begin(), in_folder.end());
-  const auto has_weights = [&](const LayoutFiles& files) {
-    return names.count(files.config) != 0 && !WeightFiles(names, files).empty();
-  };
-  const LayoutFiles* files = nullptr;
-  if (has_weights(kHuggingFaceFiles)) {
-    files = &kHuggingFaceFiles;
-  } else if (has_weights(kMistralFiles)) {
-    files = &kMistralFiles;
-  } else if (names.count(kHuggingFaceFiles.config) != 0) {
-    files = &kHuggingFaceFiles;
-  } else if (names.count(kMistralFiles.config) != 0) {
-    files = &kMistralFiles;
-  } else {
-    return NotFound(folder + ": neither config.json nor params.json is there");
+bool HasConfig(const Names& names, const LayoutFiles& files) { return names.count(files.config) != 0; }
+bool HasBoth(const Names& names, const LayoutFiles& files) {
+  return HasConfig(names, files) && !WeightNames(names, files).empty();
+}
+
+// Pickles, and what else might be taken for the weights of this layout.
+std::vector<std::string> UnreadableWeights(const Names& names, FolderLayout layout) {
+  const std::set<std::string> suffixes = {".bin", ".pth", ".pt", ".ckpt", ".pkl", ".pickle", ".gguf"};
+  std::vector<std::string> found;
+  for (const std::string& name : names) {
+    const bool of_mistral = name.starts_with(kMistralFiles.weights_prefix);
+    if (of_mistral && layout == FolderLayout::kHuggingFace) continue;
+    if (suffixes.count(std::filesystem::path(name).extension().string()) != 0) found.push_back(name);
   }
+  return found;
+}
 
+StatusOr<ModelFolder> FilesOf(const std::string& folder, const Names& names, const LayoutFiles& files,
+                              const FileChoice& choice) {
   ModelFolder found;
   found.path = folder;
   while (found.path.size() > 1 && found.path.back() == '/') found.path.pop_back();
-  found.layout = files->layout;
-  found.config_file = files->config;
-  found.weight_files = WeightFiles(names, *files);
-  if (names.count(files->single_weights) == 0 && names.count(files->index) != 0) {
-    TM_ASSIGN_OR_RETURN(found.index, ReadIndex(found.PathOf(files->index)));
+  found.tokenizer = choice.tokenizer.empty() ? found.path : choice.tokenizer;
+  found.layout = files.layout;
+  found.config_file = files.config;
+  found.weight_files = WeightNames(names, files);
+  if (names.count(files.single_weights) == 0 && names.count(files.index) != 0) {
+    TM_ASSIGN_OR_RETURN(found.index, ReadIndex(found.PathOf(files.index)));
     std::set<std::string> shards;
     for (const auto& [tensor, file] : found.index) shards.insert(file);
     found.weight_files.assign(shards.begin(), shards.end());
   }
-  if (found.weight_files.empty()) {
-    for (const std::string& name : names) {
-      const std::string suffix = std::filesystem::path(name).extension().string();
-      if (suffix == ".bin" || suffix == ".pth" || suffix == ".pt" || suffix == ".gguf") {
-        found.unreadable_weights.push_back(name);
-      }
-    }
+  if (found.weight_files.empty()) found.unreadable_weights = UnreadableWeights(names, files.layout);
+  return found;
+}
+
+bool IsTokenizer(const std::string& name) {
+  return name == "tekken.json" || name.starts_with("tokenizer.model");
+}
+
+// OK where nothing of the set is missing; else what.
+Status CheckWhole(const StatusOr<ModelFolder>& found, const Names& names, const FileChoice& choice) {
+  TM_RETURN_IF_ERROR(found.status());
+  TM_ASSIGN_OR_RETURN(ModelConfig config, LoadModelConfig(*found));
+  TM_ASSIGN_OR_RETURN(const WeightFiles files, WeightFiles::Open(*found));
+  AdoptTensorNames(files, config);
+  for (const WeightSpec& spec : ListWeights(config)) {
+    for (const TensorSpec& part : spec.parts) TM_RETURN_IF_ERROR(files.Find(part).status());
   }
+  if (choice.tokenizer.empty() && std::none_of(names.begin(), names.end(), IsTokenizer)) {
+    return NotFound(found->path + ": neither tekken.json nor tokenizer.model is there");
+  }
+  return {};
+}
+
+StatusOr<ModelFolder> ChosenFiles(const std::string& folder, const Names& names, const LayoutFiles& files,
+                                  const FileChoice& choice, const char* format) {
+  const std::string chosen = std::string("model_format is ") + format;
+  if (!HasConfig(names, files))
+    return NotFound(folder + ": " + chosen + ", but " + files.config + " is not there");
+  TM_ASSIGN_OR_RETURN(ModelFolder found, FilesOf(folder, names, files, choice));
+  found.why = chosen;
+  return found;
+}
+
+std::string WhyNotTheOther(const Names& names, const LayoutFiles& other) {
+  const std::string config = other.config;
+  if (!HasConfig(names, other)) return config + " is not there";
+  const std::string why = config + " is there too, but no " + other.weights_prefix + "*.safetensors";
+  const std::vector<std::string> unreadable = UnreadableWeights(names, other.layout);
+  return unreadable.empty() ? why : why + "; " + unreadable[0] + " cannot be read";
+}
+
+// Both sets have weights.
+StatusOr<ModelFolder> BetterFiles(const std::string& folder, const Names& names, const FileChoice& choice) {
+  StatusOr<ModelFolder> native = FilesOf(folder, names, kMistralFiles, choice);
+  const Status whole = CheckWhole(native, names, choice);
+  if (whole.ok()) {
+    native->why = "config.json is there too, but this set is whole and comes first";
+    return native;
+  }
+  TM_ASSIGN_OR_RETURN(ModelFolder found, FilesOf(folder, names, kHuggingFaceFiles, choice));
+  found.why = "params.json is there too, but its set is not usable: " + whole.message();
+  return found;
+}
+
+}  // namespace
+
+StatusOr<ModelFolder> FindModelFiles(const std::string& folder, const FileChoice& choice) {
+  TM_ASSIGN_OR_RETURN(const std::vector<std::string> in_folder, NamesInFolder(folder));
+  const Names names(in_folder.begin(), in_folder.end());
+  if (choice.format == ModelFormat::kNative)
+    return ChosenFiles(folder, names, kMistralFiles, choice, "native");
+  if (choice.format == ModelFormat::kHuggingFace) {
+    return ChosenFiles(folder, names, kHuggingFaceFiles, choice, "hf");
+  }
+  const bool native_weights = HasBoth(names, kMistralFiles), others = HasBoth(names, kHuggingFaceFiles);
+  if (native_weights && others) return BetterFiles(folder, names, choice);
+  const bool native = native_weights || (!others && !HasConfig(names, kHuggingFaceFiles));
+  const LayoutFiles& files = native ? kMistralFiles : kHuggingFaceFiles;
+  const LayoutFiles& other = native ? kHuggingFaceFiles : kMistralFiles;
+  if (!HasConfig(names, files)) return NotFound(folder + ": neither config.json nor params.json is there");
+  TM_ASSIGN_OR_RETURN(ModelFolder found, FilesOf(folder, names, files, choice));
+  found.why = WhyNotTheOther(names, other);
   return found;
 }
 

@@ -1,13 +1,14 @@
-// Which files of a folder are the model: one explicit rule, used for the config and for the weights.
+// Which files of a folder are the model: one explicit rule, used for the config, the weights and the
+// tokenizer.
 //
-//   1. config.json and model*.safetensors           -> Hugging Face layout
-//   2. params.json and consolidated*.safetensors    -> Mistral's own layout
-//   3. no such weights: config.json -> Hugging Face, else params.json -> Mistral's own (enough for `inspect`)
-//
-// Many released folders hold both layouts; then the first rule takes the Hugging Face one, and the other
-// files are not looked at. Within a layout: the single file (model.safetensors, consolidated.safetensors) if
-// it is there, else the files that the index names (model.safetensors.index.json), else all files of the
-// pattern.
+// A folder may hold two sets, and is read by one of them, never by a mix:
+//   Mistral's own: params.json and consolidated*.safetensors
+//   Hugging Face:  config.json (generation_config.json) and model*.safetensors
+// By itself the rule takes Mistral's own set where it is whole: its config can be read, every tensor that
+// this asks for is in its files, and a tokenizer is there. Else it takes the set that has weights, Hugging
+// Face's first; without any weights config.json, else params.json, which is enough for `inspect`. Within a
+// set: the single file (model.safetensors, consolidated.safetensors) if it is there, else the files that the
+// index names (model.safetensors.index.json), else all files of the pattern.
 //
 // Any thread; a plain value.
 #pragma once
@@ -21,8 +22,18 @@
 
 namespace tramontane {
 
+enum class ModelFormat { kAuto, kNative, kHuggingFace };
+
+// What a user may say of a model's files.
+struct FileChoice {
+  ModelFormat format = ModelFormat::kAuto;
+  std::string tokenizer;  // its file, or a folder with it; "": the model's folder
+};
+
 struct ModelFolder {
   std::string path;
+  std::string why;        // why this set of files, for people
+  std::string tokenizer;  // where LoadTokenizer looks
   FolderLayout layout = FolderLayout::kHuggingFace;
   std::string config_file;                      // "config.json" or "params.json", within path
   std::vector<std::string> weight_files;        // within path, sorted; empty: the weights are absent
@@ -32,7 +43,8 @@ struct ModelFolder {
   std::string PathOf(const std::string& file) const { return path + "/" + file; }
 };
 
-// Looks at names only; reads nothing but an index.
-StatusOr<ModelFolder> FindModelFiles(const std::string& folder);
+// Looks at names and an index; where both sets have weights, also at the config and the tensors of Mistral's
+// own.
+StatusOr<ModelFolder> FindModelFiles(const std::string& folder, const FileChoice& choice = {});
 
 }  // namespace tramontane

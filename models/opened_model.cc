@@ -6,13 +6,15 @@
 
 namespace tramontane {
 
-StatusOr<OpenedModel> OpenModel(const std::string& folder, const KvOptions& kv) {
+StatusOr<OpenedModel> OpenModel(const std::string& folder, const KvOptions& kv, const FileChoice& choice) {
   if (kv.page_size < 1 || kv.page_size > kMaxPageSize) {
     return InvalidArgument("page_size is " + std::to_string(kv.page_size) + ", the limits are 1 to " +
                            std::to_string(kMaxPageSize));
   }
-  TM_ASSIGN_OR_RETURN(ModelFolder files, FindModelFiles(folder));
+  TM_ASSIGN_OR_RETURN(ModelFolder files, FindModelFiles(folder, choice));
   TM_ASSIGN_OR_RETURN(ModelConfig config, LoadModelConfig(files));
+  StatusOr<WeightFiles> weight_files = WeightFiles::Open(files);
+  if (weight_files.ok()) AdoptTensorNames(*weight_files, config);
   TM_ASSIGN_OR_RETURN(std::vector<std::string> file_names, NamesInFolder(folder));
   KvFormat format;
   format.element = kv.format;
@@ -23,7 +25,7 @@ StatusOr<OpenedModel> OpenModel(const std::string& folder, const KvOptions& kv) 
                      .config = config,
                      .kv_layout = MakeKvLayout(config.window, format),
                      .weights = ListWeights(config),
-                     .weight_files = WeightFiles::Open(files),
+                     .weight_files = std::move(weight_files),
                      .file_names = std::move(file_names)};
 }
 

@@ -34,6 +34,7 @@ struct OpenedModel {
 
 // Errors of the folder and its config name the file and the key. What is wrong with the weight files is told
 // when they are asked for, since a plan can be made without any.
-StatusOr<OpenedModel> OpenModel(const std::string& folder, const KvOptions& kv);
+StatusOr<OpenedModel> OpenModel(const std::string& folder, const KvOptions& kv,
+                                const FileChoice& choice = {});
 
 }  // namespace tramontane

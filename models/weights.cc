@@ -15,8 +15,13 @@ namespace {
 constexpr TensorName kLayerPrefix = {"model.layers.", "layers."};
 constexpr TensorName kLmHead = {"lm_head.weight", "output.weight"};
 
-std::string NameIn(FolderLayout layout, const TensorName& name) {
-  return layout == FolderLayout::kHuggingFace ? name.hugging_face : name.mistral;
+// Names of the body start with "model." where a model is text alone.
+std::string NameIn(const ModelConfig& config, const TensorName& name) {
+  if (config.layout == FolderLayout::kMistral) return name.mistral;
+  constexpr std::string_view kBody = "model.";
+  const std::string_view plain = name.hugging_face;
+  if (plain.starts_with(kBody)) return config.body_prefix + std::string(plain.substr(kBody.size()));
+  return config.head_prefix + std::string(plain);
 }
 
 // Width of one norm vector in the shared allocation: rows stay 64-byte aligned.
@@ -166,11 +171,20 @@ void Loader::Done(const std::string& name, const WeightFiles::Found& found) {
 
 // Whether `name` lies in a layer that the model runs.
 bool InsideALayer(const std::string& name, const ModelConfig& config) {
-  const std::string prefix = NameIn(config.layout, kLayerPrefix);
+  const std::string prefix = NameIn(config, kLayerPrefix);
   if (!name.starts_with(prefix)) return false;
   int32_t layer = -1;
   std::from_chars(name.data() + prefix.size(), name.data() + name.size(), layer);
   return layer >= 0 && layer < config.layers;
+}
+
+// Whether `name` is of the part for images, in either layout.
+bool IsOfVision(std::string_view name) {
+  constexpr std::string_view kPrefixes[] = {
+      "model.vision_tower.", "model.multi_modal_projector.", "vision_tower.", "multi_modal_projector.",
+      "vision_encoder.",     "vision_language_adapter.",     "patch_merger.", "pre_mm_projector_norm."};
+  return std::any_of(std::begin(kPrefixes), std::end(kPrefixes),
+                     [name](std::string_view prefix) { return name.starts_with(prefix); });
 }
 
 Status CheckLeftOver(const WeightFiles& files, const std::set<std::string>& used, ModelConfig& config) {
@@ -179,7 +193,8 @@ Status CheckLeftOver(const WeightFiles& files, const std::set<std::string>& used
   for (const auto& [name, found] : files.all()) {
     // Rotary frequencies that old releases stored follow from rope_theta.
     if (used.count(name) != 0 || name.ends_with(".inv_freq") || name == "rope.freqs") continue;
-    if (config.tied_embeddings && name == NameIn(config.layout, kLmHead)) continue;
+    if (config.tied_embeddings && name == NameIn(config, kLmHead)) continue;
+    if (!config.wrapper.empty() && IsOfVision(name)) continue;
     if (InsideALayer(name, config)) {
       return Unimplemented(found.file->path() + ": tensor " + name +
                            " is no part of this architecture: leaving it out would change the computation");
@@ -198,9 +213,9 @@ Status CheckLeftOver(const WeightFiles& files, const std::set<std::string>& used
 }  // namespace
 
 std::string WeightList::NameOf(const WeightKey& key, const TensorName& name) const {
-  const std::string tensor = NameIn(config_.layout, name);
-  if (key.layer == kNoLayer) return tensor;
-  return NameIn(config_.layout, kLayerPrefix) + std::to_string(key.layer) + tensor;
+  if (key.layer == kNoLayer) return NameIn(config_, name);
+  const char* in_layer = config_.layout == FolderLayout::kHuggingFace ? name.hugging_face : name.mistral;
+  return NameIn(config_, kLayerPrefix) + std::to_string(key.layer) + in_layer;
 }
 
 void WeightList::AddNorm(WeightKey key, const TensorName& name, int64_t length) {
@@ -215,6 +230,16 @@ void WeightList::AddMatrix(WeightKey key, const std::vector<MatrixPart>& parts, 
   for (const MatrixPart& part : parts) {
     spec.parts.push_back({NameOf(key, part.name), part.rows, columns, {0, 0, part.rows}});
   }
+}
+
+void AdoptTensorNames(const WeightFiles& files, ModelConfig& config) {
+  if (config.layout == FolderLayout::kHuggingFace && !config.wrapper.empty()) {
+    const auto first = files.all().lower_bound("language_model.");
+    const bool old = first != files.all().end() && first->first.starts_with("language_model.");
+    config.body_prefix = old ? "language_model.model." : "model.language_model.";
+    config.head_prefix = old ? "language_model." : "";
+  }
+  if (config.tied_if_no_head) config.tied_embeddings = files.all().count(NameIn(config, kLmHead)) == 0;
 }
 
 std::vector<WeightSpec> ListWeights(const ModelConfig& config) {

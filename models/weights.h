@@ -96,6 +96,12 @@ class WeightList {
   std::vector<WeightSpec> specs_;
 };
 
+class WeightFiles;
+
+// Settles what a config leaves to the files: under which names the text part of a larger model stands there,
+// and, where it does not say, whether there is an output matrix.
+void AdoptTensorNames(const WeightFiles& files, ModelConfig& config);
+
 // Every weight of the model, in the order in which it is loaded.
 std::vector<WeightSpec> ListWeights(const ModelConfig& config);
 

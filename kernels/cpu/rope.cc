@@ -62,6 +62,10 @@ void AppendToken(const RopeAppendParams& params, int64_t token) {
   for (int32_t head = 0; head < params.query_heads; ++head) {
     RotateHead(params.style, cos_sin, half, query + int64_t{head} * head_dim);
   }
+  if (params.query_scale != nullptr) {
+    const float scale = params.query_scale[token];
+    for (int32_t i = 0; i < params.query_heads * head_dim; ++i) query[i] *= scale;
+  }
   for (int32_t head = 0; head < format.kv_heads; ++head) {
     RotateHead(params.style, cos_sin, half, key + int64_t{head} * head_dim);
   }
@@ -84,8 +88,12 @@ void RunRopeTable(const RopeTableParams& params, const CpuContext& context) {
     float* cos_sin = params.cos_sin + token * params.half_dim * 2;
     for (int32_t i = 0; i < params.half_dim; ++i) {
       const double angle = static_cast<double>(params.positions[token]) * params.inverse_frequency[i];
-      cos_sin[2 * i] = static_cast<float>(std::cos(angle));
-      cos_sin[2 * i + 1] = static_cast<float>(std::sin(angle));
+      cos_sin[2 * i] = static_cast<float>(params.magnitude * std::cos(angle));
+      cos_sin[2 * i + 1] = static_cast<float>(params.magnitude * std::sin(angle));
+    }
+    if (params.query_scale != nullptr) {
+      const int32_t times = params.positions[token] / params.query_scale_positions;
+      params.query_scale[token] = static_cast<float>(1.0 + params.query_scale_beta * std::log(1.0 + times));
     }
   });
 }

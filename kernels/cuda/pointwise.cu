@@ -100,16 +100,21 @@ TM_KERNEL void SwiGluKernel(SwiGluKernelParams p) {
 }
 
 // Grid: (tokens). Angles in f64: positions reach hundreds of thousands of radians.
-// Bytes: read tokens * (4 + half_dim * 8), written tokens * half_dim * 8.
+// Bytes: read tokens * (4 + half_dim * 8), written tokens * half_dim * 8; with query scales, 4 a token more.
 TM_KERNEL void RopeTableKernel(RopeTableParams p) {
   AwaitPriorKernels();
-  const double position = LoadUniform(p.positions + BlockX());
+  const int32_t index = LoadUniform(p.positions + BlockX());
+  const double position = index;
+  if (p.query_scale != nullptr && ThreadX() == 0) {
+    const double scale = 1.0 + p.query_scale_beta * Log(1.0 + index / p.query_scale_positions);
+    StoreGlobal(p.query_scale + BlockX(), static_cast<float>(scale));
+  }
   for (int i = ThreadX(); i < p.half_dim; i += kThreads) {
     double sine, cosine;
     SineCosine(position * LoadGlobal(p.inverse_frequency + i), &sine, &cosine);
     float* out = p.cos_sin + (int64_t{BlockX()} * p.half_dim + i) * 2;
-    StoreGlobal(out, static_cast<float>(cosine));
-    StoreGlobal(out + 1, static_cast<float>(sine));
+    StoreGlobal(out, static_cast<float>(p.magnitude * cosine));
+    StoreGlobal(out + 1, static_cast<float>(p.magnitude * sine));
   }
 }
 
@@ -132,6 +137,7 @@ TM_DEVICE void AppendPair(std::byte* vector, int at, float value) {
 // Grid: (tokens). A thread takes pairs of query and key heads, then elements of value heads.
 // Bytes, d = head_dim: a token reads 8 + (query_heads + kv_heads) * 6d (elements, and cos and sin for each
 // pair) + kv_heads * 2d and writes (query_heads + 2 kv_heads) * 2d; a padded one (slot < 0) its queries only.
+// With query scales a token reads 4 more.
 template <typename T>
 TM_KERNEL void RopeAppendKernel(RopeAppendParams p) {
   AwaitPriorKernels();
@@ -140,6 +146,7 @@ TM_KERNEL void RopeAppendKernel(RopeAppendParams p) {
   auto* row = static_cast<Bf16*>(p.qkv.data) + BlockX() * p.qkv.row_stride;
   const float* cos_sin = p.cos_sin + int64_t{BlockX()} * half * 2;
   const int64_t slot = LoadUniform(p.slots + BlockX());
+  const float query_scale = p.query_scale == nullptr ? 1.0f : LoadUniform(p.query_scale + BlockX());
   const int64_t page = slot < 0 ? 0 : PageOfSlot(slot, p.kv.format.page_size);
   const int32_t offset = slot < 0 ? 0 : OffsetOfSlot(slot, p.kv.format.page_size);
 
@@ -157,8 +164,8 @@ TM_KERNEL void RopeAppendKernel(RopeAppendParams p) {
       AppendPair<T>(key, first, x);
       AppendPair<T>(key, second, y);
     } else {
-      StoreGlobal(vector + first, FromFloat<Bf16>(x));
-      StoreGlobal(vector + second, FromFloat<Bf16>(y));
+      StoreGlobal(vector + first, FromFloat<Bf16>(x * query_scale));
+      StoreGlobal(vector + second, FromFloat<Bf16>(y * query_scale));
     }
   }
   if (slot < 0) return;

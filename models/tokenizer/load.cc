@@ -122,8 +122,16 @@ StatusOr<std::unique_ptr<const Tokenizer>> LoadTekken(const TokenizerFile& file)
 
 }  // namespace
 
-StatusOr<std::unique_ptr<const Tokenizer>> LoadTokenizer(const std::string& dir) {
-  TM_ASSIGN_OR_RETURN(const std::vector<std::string> names, NamesInFolder(dir));
+StatusOr<std::unique_ptr<const Tokenizer>> LoadTokenizer(const std::string& path) {
+  std::error_code error;
+  std::string dir = path;
+  std::vector<std::string> names;
+  if (std::filesystem::is_regular_file(path, error)) {
+    names = {std::filesystem::path(path).filename().string()};
+    dir = std::filesystem::path(path).parent_path().string();
+  } else {
+    TM_ASSIGN_OR_RETURN(names, NamesInFolder(dir));
+  }
   for (const TokenizerFormat& format : kFormats) {
     std::optional<TokenizerFile> best;
     for (const std::string& name : names) {
@@ -133,7 +141,7 @@ StatusOr<std::unique_ptr<const Tokenizer>> LoadTokenizer(const std::string& dir)
     }
     if (best) return format.load(*best);
   }
-  return NotFound(dir + ": no tekken.json, tokenizer.model or tokenizer.model.vN");
+  return NotFound(path + ": no tekken.json, tokenizer.model or tokenizer.model.vN");
 }
 
 }  // namespace tramontane

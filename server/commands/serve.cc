@@ -121,7 +121,8 @@ ServerOptions ServerOptionsOf(const ServeConfig& config, const EngineLimits& lim
 StatusOr<std::unique_ptr<Server>> Load(const ServeConfig& config, LoadedModel* loaded) {
   TM_ASSIGN_OR_RETURN(loaded->source, FindModel(config.model));
   const std::string& folder = loaded->source.folder;
-  TM_ASSIGN_OR_RETURN(OpenedModel opened, OpenModel(folder, KvOptionsOf(config)));
+  TM_ASSIGN_OR_RETURN(OpenedModel opened, OpenModel(folder, KvOptionsOf(config), FileChoiceOf(config)));
+  spdlog::info("model files: {} ({})", opened.folder.config_file, opened.folder.why);
   for (const std::string& warning : opened.config.warnings) spdlog::warn("{}: {}", folder, warning);
   TM_ASSIGN_OR_RETURN(loaded->device, MakeDevice(config));
   Backend& backend = *loaded->device.backend;

@@ -203,6 +203,12 @@ const std::vector<Setting>& ServeSettings() {
   using C = ServeConfig;
   static const std::vector<Setting>* settings = new std::vector<Setting>{
       Text("model", &C::model, "MODEL_DIR", "folder of the model; empty: the embedded model (breeze)"),
+      OneOf("model_format", &C::model_format, {"auto", "native", "hf"}, "auto|native|hf",
+            "which files of a folder that holds both sets: native is params.json and "
+            "consolidated*.safetensors, "
+            "hf config.json and model*.safetensors; auto: native if it is whole"),
+      Text("tokenizer", &C::tokenizer, "PATH",
+           "file of the tokenizer, or a folder with it; empty: in the model's folder"),
       List("served_model_names", &C::served_model_names, "NAME[,NAME]", NameFault,
            "names requests may ask for; empty: breeze, or the folder's base name"),
       Address("grpc_address", &C::grpc_address, "unix:PATH",

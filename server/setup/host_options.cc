@@ -96,6 +96,13 @@ KvOptions KvOptionsOf(const ServeConfig& config) {
           .page_size = static_cast<int32_t>(config.page_size)};
 }
 
+FileChoice FileChoiceOf(const ServeConfig& config) {
+  return {.format = config.model_format == "native" ? ModelFormat::kNative
+                    : config.model_format == "hf"   ? ModelFormat::kHuggingFace
+                                                    : ModelFormat::kAuto,
+          .tokenizer = config.tokenizer};
+}
+
 StatusOr<EngineHostOptions> MakeHostOptions(const ServeConfig& config, const OpenedModel& model,
                                             const Backend& backend) {
   EngineHostOptions options;

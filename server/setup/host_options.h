@@ -28,6 +28,9 @@ std::string DescribeDevice(const BackendInfo& info);
 // How keys and values are kept: what a model is opened with.
 KvOptions KvOptionsOf(const ServeConfig& config);
 
+// Which files of the model's folder are meant, and where the tokenizer lies.
+FileChoice FileChoiceOf(const ServeConfig& config);
+
 // The engine's limits and memory. With `memory` 0: what max_sequences sequences of the full context need, at
 // most 70 % of the memory that is free now, or 90 % of a GPU's.
 StatusOr<EngineHostOptions> MakeHostOptions(const ServeConfig& config, const OpenedModel& model,

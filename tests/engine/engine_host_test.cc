@@ -127,6 +127,21 @@ TEST_F(BreezeHost, AFullOutputQueueDoesNotEndTheWarmUp) {
   }
 }
 
+TEST_F(BreezeHost, ATokenizerMayLieElsewhere) {
+  const TempFolder folder;
+  std::filesystem::copy(kBreeze, folder.path(), std::filesystem::copy_options::recursive);
+  const std::string name = "tokenizer.model.v3";
+  std::filesystem::remove(folder.PathOf(name));
+  const auto without = EngineHost::Start(OpenModel(folder.path(), {}).value(), *backend_, options_, clock_);
+  EXPECT_EQ(without.status().code(), StatusCode::kNotFound);
+  FileChoice choice;
+  choice.tokenizer = std::string(kBreeze) + "/" + name;
+  const auto host =
+      EngineHost::Start(OpenModel(folder.path(), {}, choice).value(), *backend_, options_, clock_);
+  ASSERT_TRUE(host.ok()) << host.status();
+  EXPECT_EQ((*host)->tokenizer().vocab_size(), host_->tokenizer().vocab_size());
+}
+
 // Finite themselves, and too large to compute with.
 TEST_F(BreezeHost, WeightsWhoseLogitsOverflowAreRefusedByTheWarmUp) {
   const TempFolder folder;

@@ -7,6 +7,7 @@ tests/models/golden_test.cc compares the server's forward pass with these files;
 
     pip install torch transformers safetensors numpy
     tests/golden/make_model_goldens.py            # rewrites tests/golden/*/
+    tests/golden/make_model_goldens.py yarn       # that one alone
 
 The reference is the unchanged model class of transformers with eager attention, its weights rounded to the dtype of
 the file and then computed with in float64 on the CPU (RMSNorm, softmax and rotary angles stay float32: the class
@@ -18,6 +19,7 @@ rounding error. The same versions give the same files.
 import json
 import pathlib
 import shutil
+import sys
 
 import numpy as np
 import torch
@@ -63,9 +65,38 @@ MODELS = {
         kind="Llama", dtype=torch.float16, prompts=[17, 60],
         config=dict(vocab_size=304, hidden_size=48, intermediate_size=128, num_hidden_layers=3,
                     num_attention_heads=3, num_key_value_heads=3, head_dim=16, rope_theta=1e5)),
+    # Three bands of frequencies, all of them in use: turns of 64 positions from 10 to below 1.
+    "llama3_scaling": dict(
+        kind="Llama", dtype=torch.bfloat16, prompts=[30, 90],
+        config=dict(vocab_size=272, hidden_size=48, intermediate_size=96, num_hidden_layers=3,
+                    num_attention_heads=4, num_key_value_heads=2, head_dim=16, rope_theta=1e3),
+        rope=dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                  original_max_position_embeddings=64)),
+    # The magnitude that a config leaves out, ends of the band between pairs, keys as older releases wrote them.
+    "yarn": dict(
+        kind="Mistral", dtype="mixed", prompts=[33, 80],
+        config=dict(vocab_size=272, hidden_size=48, intermediate_size=96, num_hidden_layers=3,
+                    num_attention_heads=4, num_key_value_heads=2, head_dim=16, sliding_window=None,
+                    rope_theta=1e4),
+        rope=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=64, beta_fast=8.0,
+                  beta_slow=0.5, truncate=False)),
+    # Queries scaled by position, YaRN of magnitude 1, tied, beside a vision tower.
+    "ministral3": dict(
+        kind="Ministral3", dtype=torch.bfloat16, prompts=[15, 70], wrapped=True,
+        config=dict(vocab_size=256, hidden_size=32, intermediate_size=96, num_hidden_layers=3,
+                    num_attention_heads=4, num_key_value_heads=2, head_dim=16, sliding_window=None,
+                    tie_word_embeddings=True, rope_theta=1e6),
+        rope=dict(rope_type="yarn", factor=16.0, original_max_position_embeddings=16, beta_fast=32.0,
+                  beta_slow=1.0, mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.4)),
+    # The same wrapper around an older text model with an output matrix of its own and a theta of 1e9.
+    "mistral3": dict(
+        kind="Mistral", dtype=torch.bfloat16, prompts=[40, 25], wrapped=True,
+        config=dict(vocab_size=256, hidden_size=40, intermediate_size=80, num_hidden_layers=3,
+                    num_attention_heads=4, num_key_value_heads=1, head_dim=16, sliding_window=None,
+                    rope_theta=1e9)),
 }
 # Written a second time in Mistral's own layout: other names, rotated pairs side by side, windows as a list.
-NATIVE_OF = {"layer_types_native": "layer_types"}
+NATIVE_OF = {"layer_types_native": "layer_types", "ministral3_native": "ministral3"}
 
 
 def make_model(spec, seed):
@@ -73,9 +104,18 @@ def make_model(spec, seed):
     theta = config.pop("rope_theta")
     config_class = getattr(transformers, spec["kind"] + "Config")
     model_class = getattr(transformers, spec["kind"] + "ForCausalLM")
-    model = model_class(config_class(
-        **config, rope_parameters={"rope_type": "default", "rope_theta": theta}, rms_norm_eps=1e-5,
-        max_position_embeddings=2048, bos_token_id=1, eos_token_id=EOS, attn_implementation="eager"))
+    rope = spec.get("rope", {"rope_type": "default"})
+    model_config = config_class(
+        **config, rope_parameters=rope | {"rope_theta": theta}, rms_norm_eps=1e-5,
+        max_position_embeddings=2048, bos_token_id=1, eos_token_id=EOS, attn_implementation="eager")
+    if spec.get("wrapped"):
+        vision = transformers.PixtralVisionConfig(hidden_size=8, intermediate_size=8, num_hidden_layers=1,
+                                                  num_attention_heads=1, head_dim=8, image_size=16, patch_size=8)
+        tied = model_config.tie_word_embeddings
+        model_class = transformers.Mistral3ForConditionalGeneration
+        model_config = transformers.Mistral3Config(text_config=model_config, vision_config=vision, image_token_index=10,
+                                                   tie_word_embeddings=tied, attn_implementation="eager")
+    model = model_class(model_config)
     generator = torch.Generator().manual_seed(seed)
     tied = model.config.tie_word_embeddings
     # Standard deviation of a weight, times sqrt(inputs).
@@ -90,7 +130,7 @@ def make_model(spec, seed):
             elif part == "embed_tokens":
                 weight.copy_((0.5 if tied else 1.0) * noise)
             else:
-                weight.copy_(scale[part] * noise / weight.shape[1] ** 0.5)
+                weight.copy_(scale.get(part, 1.0) * noise / weight[0].numel() ** 0.5)
             weight.copy_(weight.to(file_dtype(spec, name)))
     return model.double().eval()
 
@@ -139,13 +179,14 @@ def run(model, prompt):
 
 def window_effect(model, tokens):
     """Largest change of a logit if every window were one key wider: what a test must be able to see."""
-    window = getattr(model.config, "sliding_window", None)
+    config = model.config.get_text_config()
+    window = getattr(config, "sliding_window", None)
     if window is None:
         return None
     right = logits_of(model, tokens)
-    model.config.sliding_window = window + 1
+    config.sliding_window = window + 1
     wrong = logits_of(model, tokens)
-    model.config.sliding_window = window
+    config.sliding_window = window
     return round(float((right - wrong).abs().max()), 6)
 
 
@@ -182,6 +223,8 @@ def write_hugging_face(folder, model, spec):
                 "eos_token_id", "tie_word_embeddings", "use_cache"] + [k for k in spec["config"] if k != "rope_theta"]
         old = {k: config[k] for k in keep} | {"rope_theta": spec["config"]["rope_theta"], "torch_dtype": "bfloat16"}
         old["architectures"] = [type(model).__name__]
+        if "rope" in spec:
+            old["rope_scaling"] = {"type" if k == "rope_type" else k: v for k, v in spec["rope"].items()}
         write_json(folder / "config.json", old)
         tensors = {n: w.detach().to(file_dtype(spec, n)).contiguous() for n, w in model.state_dict().items()}
         save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
@@ -191,34 +234,52 @@ def write_hugging_face(folder, model, spec):
 
 
 def write_native(folder, model, spec):
-    config = model.config
+    config = model.config.get_text_config()
     half = config.head_dim // 2
 
     def pairs_side_by_side(weight, heads):  # rows (i, half + i) of a head become (2i, 2i + 1)
         return weight.view(heads, 2, half, -1).transpose(1, 2).reshape(weight.shape)
 
-    rename = {"model.embed_tokens": "tok_embeddings", "model.norm": "norm", "lm_head": "output",
-              "self_attn.q_proj": "attention.wq", "self_attn.k_proj": "attention.wk", "self_attn.v_proj": "attention.wv",
+    rename = {"model.language_model.": "model.", "model.vision_tower": "vision_encoder",
+              "model.multi_modal_projector": "vision_language_adapter", "model.embed_tokens": "tok_embeddings",
+              "model.norm": "norm", "lm_head": "output",
+              "self_attn.q_proj": "attention.wq", "self_attn.k_proj": "attention.wk",
+              "self_attn.v_proj": "attention.wv",
               "self_attn.o_proj": "attention.wo", "input_layernorm": "attention_norm",
               "post_attention_layernorm": "ffn_norm", "mlp.gate_proj": "feed_forward.w1",
               "mlp.down_proj": "feed_forward.w2", "mlp.up_proj": "feed_forward.w3", "model.layers": "layers"}
     tensors = {}
     for name, weight in model.state_dict().items():
+        if name == "lm_head.weight" and config.tie_word_embeddings:
+            continue
         weight = weight.to(file_dtype(spec, name))
-        if "q_proj" in name:
+        of_text = "vision_tower" not in name
+        if of_text and "q_proj" in name:
             weight = pairs_side_by_side(weight, config.num_attention_heads)
-        if "k_proj" in name:
+        if of_text and "k_proj" in name:
             weight = pairs_side_by_side(weight, config.num_key_value_heads)
         for theirs, native in rename.items():
             name = name.replace(theirs, native)
         tensors[name] = weight.contiguous()
     save_file(tensors, folder / "consolidated.safetensors")
-    windows = [config.sliding_window if kind == SLIDING else None for kind in config.layer_types]
-    write_json(folder / "params.json", dict(
+    params = dict(
         dim=config.hidden_size, n_layers=config.num_hidden_layers, head_dim=config.head_dim,
         hidden_dim=config.intermediate_size, n_heads=config.num_attention_heads, n_kv_heads=config.num_key_value_heads,
-        norm_eps=config.rms_norm_eps, vocab_size=config.vocab_size, rope_theta=spec["config"]["rope_theta"],
-        sliding_window=windows, max_seq_len=config.max_position_embeddings))
+        norm_eps=config.rms_norm_eps, vocab_size=config.vocab_size, rope_theta=spec["config"]["rope_theta"])
+    if "layer_types" in spec["config"]:
+        params["sliding_window"] = [config.sliding_window if kind == SLIDING else None for kind in config.layer_types]
+    params["max_seq_len"] = config.max_position_embeddings
+    if config.tie_word_embeddings:
+        params["tied_embeddings"] = True
+    if "rope" in spec:
+        rope = spec["rope"]
+        original = rope["original_max_position_embeddings"]
+        params["yarn"] = dict(original_max_position_embeddings=original, factor=rope["factor"],
+                              beta=rope["beta_fast"], alpha=rope["beta_slow"], apply_scale=False)
+        params["llama_4_scaling"] = dict(original_max_position_embeddings=original, beta=rope["llama_4_scaling_beta"])
+    if spec.get("wrapped"):
+        params["vision_encoder"] = dict(hidden_size=8, num_hidden_layers=1, image_size=16, patch_size=8)
+    write_json(folder / "params.json", params)
 
 
 def fresh(name):
@@ -231,12 +292,17 @@ def fresh(name):
 def main():
     torch.set_num_threads(1)
     done = {}
+    wanted = sys.argv[1:] or list(MODELS)
     for name, spec in MODELS.items():
+        if name not in wanted:
+            continue
         model, golden = done[name] = search(name, spec)
         folder = fresh(name)
         write_json(folder / "golden.json", golden)
         write_hugging_face(folder, model, spec)
     for name, source in NATIVE_OF.items():
+        if source not in wanted:
+            continue
         model, golden = done[source]
         folder = fresh(name)
         write_json(folder / "golden.json", golden)

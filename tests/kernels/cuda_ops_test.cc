@@ -149,15 +149,28 @@ TEST_P(CudaRopeTest, RotatesQueriesInPlaceAndWritesKeysAndValuesToTheirSlots) {
   const DeviceArray device_slots(slots);
   const DeviceArray device_frequency(frequency);
   const DeviceArray cos_sin(std::vector<float>(kTokens * kDim));
-  ASSERT_EQ(
-      cuda::LaunchRopeTable(
-          {device_positions.data(), kTokens, device_frequency.data(), kDim / 2, cos_sin.data()}, nullptr),
-      0);
-  kv.pool = reinterpret_cast<std::byte*>(device_pool.data());
-  ASSERT_EQ(cuda::LaunchRopeAppend({MakeTensor(device_qkv.data(), DType::kBf16, kTokens, before.columns),
-                                    cos_sin.data(), style, kQuery, kv, device_slots.data()},
-                                   nullptr),
+  const DeviceArray query_scale(std::vector<float>(kTokens, std::nanf("")));
+  // As for a model made for long contexts: everything is turned 1.25 times as long, and a query also by its
+  // own factor.
+  constexpr double kMagnitude = 1.25, kBeta = 0.5;
+  constexpr int32_t kScalePositions = 8;
+  ASSERT_EQ(cuda::LaunchRopeTable({.positions = device_positions.data(),
+                                   .tokens = kTokens,
+                                   .inverse_frequency = device_frequency.data(),
+                                   .half_dim = kDim / 2,
+                                   .cos_sin = cos_sin.data(),
+                                   .magnitude = kMagnitude,
+                                   .query_scale = query_scale.data(),
+                                   .query_scale_beta = kBeta,
+                                   .query_scale_positions = kScalePositions},
+                                  nullptr),
             0);
+  kv.pool = reinterpret_cast<std::byte*>(device_pool.data());
+  ASSERT_EQ(
+      cuda::LaunchRopeAppend({MakeTensor(device_qkv.data(), DType::kBf16, kTokens, before.columns),
+                              cos_sin.data(), style, kQuery, kv, device_slots.data(), query_scale.data()},
+                             nullptr),
+      0);
   std::vector<uint16_t> pool = device_pool.Get();
   Bf16Matrix qkv = before;
   qkv.bits = device_qkv.Get();
@@ -170,8 +183,10 @@ TEST_P(CudaRopeTest, RotatesQueriesInPlaceAndWritesKeysAndValuesToTheirSlots) {
       std::vector<double> vector(kDim);
       for (int d = 0; d < kDim; ++d) vector[static_cast<size_t>(d)] = before.At(t, head * kDim + d);
       const bool is_value = head >= kQuery + kKv;
-      const std::vector<double> want =
-          is_value ? vector : reference::Rotate(vector, positions[static_cast<size_t>(t)], frequency, pairs);
+      const int32_t position = positions[static_cast<size_t>(t)];
+      std::vector<double> want = is_value ? vector : reference::Rotate(vector, position, frequency, pairs);
+      const double scale = head < kQuery ? 1.0 + kBeta * std::log(1.0 + position / kScalePositions) : 1.0;
+      for (double& w : want) w *= is_value ? 1.0 : kMagnitude * scale;
       for (int d = 0; d < kDim; ++d) {
         double got = qkv.At(t, head * kDim + d);
         const int64_t slot = slots[static_cast<size_t>(t)];

@@ -51,6 +51,30 @@ TEST_P(RopeTest, TableIsRightToOneRoundingFarFromTheOrigin) {
   }
 }
 
+// The attention factor of a scaled rotary embedding stands on cos and sin; a query's own factor is the
+// table of Ministral 3: 1 below 16384 positions, then 1 + 0.1 ln(1 + floor(position / 16384)).
+TEST_P(RopeTest, TheTableTakesAMagnitudeAndScalesQueriesByTheirPositions) {
+  const BackendPtr backend = MakeRopeBackend();
+  const std::vector<int32_t> positions = {0, 16383, 16384, 32767, 32768, 262143};
+  const std::vector<double> wanted = {1.0, 1.0, 1.0693147, 1.0693147, 1.1098612, 1.2772589};
+  const std::vector<double> inverse_frequency = reference::InverseFrequencies(10000.0, 8);
+  const std::vector<float> plain = Table(*backend, positions, inverse_frequency);
+  std::vector<float> cos_sin(plain.size()), query_scale(positions.size());
+  RopeTableParams params;
+  params.positions = positions.data();
+  params.tokens = static_cast<int32_t>(positions.size());
+  params.inverse_frequency = inverse_frequency.data();
+  params.half_dim = 4;
+  params.cos_sin = cos_sin.data();
+  params.magnitude = 1.25;
+  params.query_scale = query_scale.data();
+  params.query_scale_beta = 0.1;
+  params.query_scale_positions = 16384;
+  ASSERT_EQ(backend->RopeTable(params), OpCode::kOk);
+  for (size_t i = 0; i < plain.size(); ++i) EXPECT_NEAR(cos_sin[i], 1.25 * plain[i], 1.25 * 0x1p-23);
+  for (size_t t = 0; t < positions.size(); ++t) EXPECT_NEAR(query_scale[t], wanted[t], 1e-7) << positions[t];
+}
+
 struct AppendCase {
   int32_t query_heads = 4;
   PagedKvShape shape;
@@ -78,7 +102,7 @@ class AppendStep {
     before_ = qkv_;
   }
 
-  void Run(Backend& backend, const std::vector<float>& cos_sin) {
+  void Run(Backend& backend, const std::vector<float>& cos_sin, const float* query_scale = nullptr) {
     RopeAppendParams params;
     params.qkv = {qkv_.data(), DType::kF32, static_cast<int64_t>(slots_.size()), columns_, stride_};
     params.cos_sin = cos_sin.data();
@@ -86,6 +110,7 @@ class AppendStep {
     params.query_heads = case_.query_heads;
     params.kv = kv_.View();
     params.slots = slots_.data();
+    params.query_scale = query_scale;
     EXPECT_EQ(backend.RopeAppend(params), OpCode::kOk);
   }
 
@@ -177,6 +202,24 @@ TEST_P(RopeTest, AppendWritesTheStepsSlotsAndNothingElse) {
   }
   EXPECT_TRUE(std::isnan(step.kv_.Get(KvHalf::kKey, 0, 15, 0, 0)));
   EXPECT_TRUE(std::isnan(step.kv_.Get(KvHalf::kValue, 2, 46, 1, 7)));
+}
+
+TEST_P(RopeTest, AScaleIsOfTheQueriesAlone) {
+  const BackendPtr backend = MakeRopeBackend();
+  const AppendCase c = {.query_heads = 4, .shape = {.dtype = DType::kF32, .kv_heads = 2, .head_dim = 8}};
+  AppendStep plain(c), scaled(c);
+  const std::vector<float> table =
+      Table(*backend, plain.positions_, reference::InverseFrequencies(10000.0, 8));
+  std::vector<float> query_scale;
+  for (size_t t = 0; t < plain.slots_.size(); ++t) query_scale.push_back(1.0f + static_cast<float>(t));
+  plain.Run(*backend, table);
+  scaled.Run(*backend, table, query_scale.data());
+  for (size_t t = 0; t < plain.slots_.size(); ++t) {
+    for (int32_t d = 0; d < 4 * 8; ++d) {
+      ASSERT_EQ(scaled.After(t, 0)[d], plain.After(t, 0)[d] * query_scale[t]) << "token " << t;
+    }
+  }
+  EXPECT_EQ(std::memcmp(scaled.kv_.pool(), plain.kv_.pool(), plain.kv_.pool_bytes()), 0);
 }
 
 TEST_P(RopeTest, APaddedRowWritesNothing) {

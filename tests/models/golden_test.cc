@@ -21,6 +21,7 @@
 #include <random>
 
 #include "kernels/backends/cpu_backend.h"
+#include "models/decoder.h"
 #include "models/model.h"
 #include "tests/support/load_folder.h"
 #include "tests/support/model_driver.h"
@@ -33,8 +34,9 @@ using nlohmann::json;
 constexpr double kF32Tolerance = 1.5e-4;
 constexpr double kBf16Tolerance = 0.32;
 
-constexpr const char* kModels[] = {"window16", "layer_types", "layer_types_native",
-                                   "head_dim", "tied",        "llama"};
+constexpr const char* kModels[] = {"window16",   "layer_types", "layer_types_native", "head_dim",
+                                   "tied",       "llama",       "llama3_scaling",     "yarn",
+                                   "ministral3", "mistral3",    "ministral3_native"};
 
 json Golden(const std::string& name) {
   std::ifstream file(std::string(TRAMONTANE_SOURCE_DIR) + "/tests/golden/" + name + "/golden.json");
@@ -161,12 +163,87 @@ TEST(GoldenFiles, TolerancesAreFarBelowAWindowThatIsOneKeyTooWide) {
   EXPECT_EQ(windowed, 4);
 }
 
+// ---- mistakes -----------------------------------------------------------------------------------
+
+// What a reader of configs could get wrong, each on a model where it matters.
+struct Mistake {
+  const char* name;
+  const char* model;
+  void (*make)(ModelConfig& config);
+};
+std::ostream& operator<<(std::ostream& out, const Mistake& m) { return out << m.name; }
+
+void WiderWindow(ModelConfig& config) {
+  for (int32_t& window : config.window) window += window == 0 ? 0 : 1;
+}
+void NoWindow(ModelConfig& config) { std::fill(config.window.begin(), config.window.end(), 0); }
+void OtherTheta(ModelConfig& config) { config.rope_theta *= 10; }
+void OtherPairs(ModelConfig& config) {
+  config.rotary_style =
+      config.rotary_style == RotaryStyle::kHalfSplit ? RotaryStyle::kInterleaved : RotaryStyle::kHalfSplit;
+}
+void NoScaling(ModelConfig& config) { config.rope_scaling = {}; }
+void NoMagnitude(ModelConfig& config) { config.rope_scaling.magnitude = 1.0; }
+void DefaultMagnitude(ModelConfig& config) {
+  config.rope_scaling.magnitude = YarnMagnitude(config.rope_scaling.factor, 1.0, 0.0);
+}
+void Truncated(ModelConfig& config) { config.rope_scaling.truncate = true; }
+void NoQueryScaling(ModelConfig& config) { config.query_scaling = {}; }
+
+class GoldenMistake : public testing::TestWithParam<Mistake> {};
+
+// The largest difference of a prompt's log-probabilities, with f32 keys and values.
+double WorstOfPrompts(const Mistake& mistake, bool make) {
+  auto backend = MakeCpuBackend({.threads = 2, .variant = "portable"}).value();
+  const std::string folder = std::string(TRAMONTANE_SOURCE_DIR) + "/tests/golden/" + mistake.model;
+  OpenedModel opened = OpenModel(folder, {.format = DType::kF32, .page_size = 8}).value();
+  if (make) {
+    mistake.make(opened.config);
+    opened.kv_layout = MakeKvLayout(opened.config.window, opened.kv_layout.format);
+  }
+  const auto model = LoadModel(std::move(opened), *backend, nullptr).value();
+  ModelDriver driver(*model, *backend, {});
+  double worst = 0.0;
+  const json golden = Golden(mistake.model);
+  for (const json& run : golden["runs"]) {
+    const auto prompt = run["prompt"].get<std::vector<int32_t>>();
+    const auto logits = driver.Step({{driver.AddSequence(), prompt}});
+    for (size_t i = 0; i + 1 < prompt.size(); ++i) {
+      const double wanted = run["prompt_logprobs"][i];
+      worst = std::max(worst, std::abs(LogSoftmax(logits[i])[prompt[i + 1]] - wanted));
+    }
+  }
+  return worst;
+}
+
+TEST_P(GoldenMistake, IsFarBeyondTheTolerance) {
+  EXPECT_LE(WorstOfPrompts(GetParam(), /*make=*/false), kF32Tolerance);
+  const double worst = WorstOfPrompts(GetParam(), /*make=*/true);
+  EXPECT_GT(worst, 1000 * kF32Tolerance);
+  std::cout << GetParam() << " in " << GetParam().model << " moves a log-probability by " << worst << "\n";
+}
+
+INSTANTIATE_TEST_SUITE_P(All, GoldenMistake,
+                         testing::Values(Mistake{"WiderWindow", "layer_types", WiderWindow},
+                                         Mistake{"NoWindow", "layer_types_native", NoWindow},
+                                         Mistake{"OtherTheta", "mistral3", OtherTheta},
+                                         Mistake{"OtherPairs", "head_dim", OtherPairs},
+                                         Mistake{"OtherPairsOfNativeFiles", "ministral3_native", OtherPairs},
+                                         Mistake{"NoBands", "llama3_scaling", NoScaling},
+                                         Mistake{"NoYarn", "yarn", NoScaling},
+                                         Mistake{"NoMagnitude", "yarn", NoMagnitude},
+                                         Mistake{"TruncatedBand", "yarn", Truncated},
+                                         Mistake{"NoYarnBesideImages", "ministral3", NoScaling},
+                                         Mistake{"DefaultMagnitude", "ministral3", DefaultMagnitude},
+                                         Mistake{"NoQueryScaling", "ministral3", NoQueryScaling}),
+                         [](const auto& info) { return info.param.name; });
+
 // ---- chunked = whole ----------------------------------------------------------------------------
 
 // Bit for bit, for every variant: how a prompt is cut, what page size it has, which pages it gets and who
 // shares its steps must not show in its logits.
 TEST(GoldenModelBits, DoNotDependOnChunksPagesOrNeighbours) {
-  for (const char* name : {"window16", "layer_types", "head_dim"}) {
+  for (const char* name : {"window16", "layer_types", "head_dim", "ministral3"}) {
     const json golden = Golden(name);
     const json& run = golden["runs"].back();
     auto tokens = run["prompt"].get<std::vector<int32_t>>();

@@ -31,10 +31,11 @@ TEST(DescribeModel, NamesEveryDimensionTheTokenizerAndTheFiles) {
   const auto model_in_folder = OpenModel(folder.path(), {});
   ASSERT_TRUE(model_in_folder.ok()) << model_in_folder.status();
   const std::string text = DescribeModel(*model_in_folder);
-  for (const char* part : {"MistralForCausalLM, Hugging Face layout", "2, hidden 32, feed-forward 48",
-                           "4 of 8, 2 for keys and values", "none on 1 layers (0), 12 on 1 layers (1)",
-                           "512 tokens, rope theta 10000", "96, bos 1, eos 2",
-                           "tokenizer.model.v3 (SentencePiece)", "model.safetensors"}) {
+  for (const char* part :
+       {"MinistralForCausalLM, Hugging Face layout", "2, hidden 32, feed-forward 48",
+        "4 of 8, 2 for keys and values", "none on 1 layers (0), 12 on 1 layers (1)",
+        "512 tokens, rope theta 10000", "96, bos 1, eos 2", "tokenizer.model.v3 (SentencePiece)",
+        "model.safetensors", "config.json (params.json is not there)"}) {
     EXPECT_THAT(text, HasSubstr(part));
   }
 }
@@ -50,7 +51,23 @@ TEST(DescribeModel, SaysWhatIsAbsentAndRepeatsWarnings) {
   ASSERT_TRUE(model.ok()) << model.status();
   const std::string text = DescribeModel(*model);
   EXPECT_THAT(text, AllOf(HasSubstr("Mistral's own layout"), HasSubstr("consolidated.00.pth cannot be read"),
-                          HasSubstr("Tekken"), HasSubstr("favourite_colour")));
+                          HasSubstr("tekken.json (tekken)"), HasSubstr("favourite_colour")));
+}
+
+TEST(DescribeModel, SaysHowItsRotaryEmbeddingIsStretchedAndWhatIsLeftOut) {
+  const auto model = OpenModel(TRAMONTANE_SOURCE_DIR "/tests/golden/ministral3", {});
+  ASSERT_TRUE(model.ok()) << model.status();
+  const std::string text = DescribeModel(*model);
+  for (const char* part : {"Ministral3ForCausalLM, Hugging Face layout",
+                           "refused: of Mistral3ForConditionalGeneration the text part is served",
+                           "theta 1e+06, YaRN of 16 times 16, magnitude 1",
+                           "queries times 1 + 0.4 ln(1 + position / 16)", "BF16 108,992 bytes"}) {
+    EXPECT_THAT(text, HasSubstr(part));
+  }
+  const auto mixed = OpenModel(TRAMONTANE_SOURCE_DIR "/tests/golden/llama3_scaling", {});
+  EXPECT_THAT(DescribeModel(*mixed), HasSubstr("llama3 bands of 8 times 64, magnitude 1"));
+  const auto two_formats = OpenModel(TRAMONTANE_SOURCE_DIR "/tests/golden/yarn", {});
+  EXPECT_THAT(DescribeModel(*two_formats), testing::ContainsRegex("BF16 [0-9,]+ bytes, F32 [0-9,]+ bytes"));
 }
 
 TEST(DescribePlan, SaysWhereTheMemoryGoesGroupByGroup) {

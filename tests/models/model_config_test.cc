@@ -3,16 +3,20 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "models/model_folder.h"
 #include "tests/support/temp_folder.h"
+#include "tests/support/tiny_model.h"
 
 namespace tramontane {
 namespace {
 
 using nlohmann::json;
 using testing::AllOf;
+using testing::Each;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -133,6 +137,283 @@ TEST(ModelConfig, DefaultRopeScalingIsNoScaling) {
   }
 }
 
+// ---- stretched rotary embeddings ----------------------------------------------------------------
+
+TEST(ModelConfig, ReadsLlamas3BandsFromEitherKey) {
+  const json bands = {{"factor", 8.0},
+                      {"low_freq_factor", 1.0},
+                      {"high_freq_factor", 4.0},
+                      {"original_max_position_embeddings", 8192}};
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    for (const char* kind : {"type", "rope_type"}) {
+      json config = LlamaJson();
+      config[key] = bands;
+      config[key][kind] = "llama3";
+      const auto parsed = Parse(config);
+      ASSERT_TRUE(parsed.ok()) << parsed.status();
+      EXPECT_EQ(parsed->rope_scaling.kind, RopeScaling::Kind::kLlama3);
+      EXPECT_EQ(parsed->rope_scaling.factor, 8.0);
+      EXPECT_EQ(parsed->rope_scaling.slow, 1.0);
+      EXPECT_EQ(parsed->rope_scaling.fast, 4.0);
+      EXPECT_EQ(parsed->rope_scaling.original_context, 8192);
+      EXPECT_EQ(parsed->rope_scaling.magnitude, 1.0);
+      EXPECT_THAT(parsed->warnings, IsEmpty());
+      config[key]["high_freq_factor"] = 1.0;
+      EXPECT_THAT(Parse(config).status().message(), HasSubstr(std::string(key) + ".high_freq_factor is 1"));
+      config[key].erase("high_freq_factor");
+      EXPECT_THAT(Parse(config).status().message(),
+                  HasSubstr(std::string(key) + ".high_freq_factor is miss"));
+    }
+  }
+}
+
+ModelConfig WithYarn(json yarn) {
+  json config = MistralJson();
+  yarn["rope_type"] = "yarn";
+  config["rope_parameters"] = yarn;
+  const auto parsed = Parse(config);
+  EXPECT_TRUE(parsed.ok()) << parsed.status();
+  return parsed.value();
+}
+
+TEST(ModelConfig, YarnsMagnitudeIsGivenOrARatioOrThePapers) {
+  const json plain = {{"factor", 16.0}, {"original_max_position_embeddings", 128}};
+  const double papers = 0.1 * std::log(16.0) + 1.0;
+  const auto magnitude = [&](const json& more) {
+    json yarn = plain;
+    yarn.update(more);
+    return WithYarn(yarn).rope_scaling.magnitude;
+  };
+  EXPECT_DOUBLE_EQ(magnitude(json::object()), papers);
+  EXPECT_DOUBLE_EQ(magnitude({{"attention_factor", 0.75}, {"mscale", 1.0}, {"mscale_all_dim", 1.0}}), 0.75);
+  EXPECT_DOUBLE_EQ(magnitude({{"mscale", 1.0}, {"mscale_all_dim", 1.0}}), 1.0);
+  EXPECT_DOUBLE_EQ(magnitude({{"mscale", 0.5}, {"mscale_all_dim", 1.0}}),
+                   (0.05 * std::log(16.0) + 1.0) / papers);
+  EXPECT_DOUBLE_EQ(magnitude({{"mscale", 0.5}}), papers);  // both or none
+  EXPECT_DOUBLE_EQ(magnitude({{"mscale", 0.0}, {"mscale_all_dim", 1.0}}), papers);
+  EXPECT_DOUBLE_EQ(magnitude({{"factor", 1.0}}), 1.0);
+}
+
+TEST(ModelConfig, WhatYarnLeavesOut) {
+  const RopeScaling all_absent = WithYarn(json::object()).rope_scaling;
+  EXPECT_EQ(all_absent.original_context, 2048);  // the model's
+  EXPECT_EQ(all_absent.factor, 1.0);
+  EXPECT_EQ(all_absent.fast, 32.0);
+  EXPECT_EQ(all_absent.slow, 1.0);
+  EXPECT_TRUE(all_absent.truncate);
+  const RopeScaling given = WithYarn({{"original_max_position_embeddings", 256},
+                                      {"beta_fast", 8.0},
+                                      {"beta_slow", 2.0},
+                                      {"truncate", false}})
+                                .rope_scaling;
+  EXPECT_EQ(given.factor, 8.0);  // 2048 over 256
+  EXPECT_EQ(given.fast, 8.0);
+  EXPECT_EQ(given.slow, 2.0);
+  EXPECT_FALSE(given.truncate);
+}
+
+// Ministral 3, Devstral Small 2, Large 3 and Small 4: the published values to nine digits.
+TEST(RotaryFrequencies, OfReleasesWithYarn) {
+  struct Case {
+    int32_t head_dim;
+    double theta, factor, original;
+    std::vector<std::pair<size_t, double>> wanted;
+  };
+  for (const Case& c :
+       {Case{128,
+             1e6,
+             16,
+             16384,
+             {{0, 1.0}, {21, 1.015346367e-2}, {28, 1.325179424e-3}, {63, 7.755861005e-8}}},
+        Case{128,
+             1e8,
+             48,
+             8192,
+             {{0, 1.0}, {13, 2.192760622e-2}, {18, 3.082063032e-3}, {63, 2.778169650e-10}}},
+        Case{64, 1e4, 36, 8192, {{0, 1.0}, {13, 2.194027382e-2}, {18, 3.100086793e-3}, {31, 3.704226200e-6}}},
+        Case{64,
+             1e4,
+             128,
+             8192,
+             {{0, 1.0}, {13, 2.190385448e-2}, {18, 3.048268482e-3}, {31, 1.041813619e-6}}}}) {
+    const RopeScaling scaling = {.kind = RopeScaling::Kind::kYarn,
+                                 .factor = c.factor,
+                                 .original_context = c.original,
+                                 .fast = 32,
+                                 .slow = 1};
+    const std::vector<double> frequencies = RotaryFrequencies(c.theta, c.head_dim, scaling);
+    ASSERT_EQ(frequencies.size(), static_cast<size_t>(c.head_dim / 2));
+    for (const auto& [pair, value] : c.wanted) {
+      EXPECT_NEAR(frequencies[pair] / value, 1.0, 1e-8) << "theta " << c.theta << " pair " << pair;
+    }
+  }
+}
+
+TEST(ModelConfig, Ministral3ScalesItsQueriesAndNoOtherClassDoes) {
+  json config = MistralJson();
+  config["architectures"] = {"Ministral3ForCausalLM"};
+  config["model_type"] = "ministral3";
+  config.erase("rope_theta");
+  EXPECT_THAT(Parse(config).status().message(), HasSubstr("rope_parameters is missing"));
+  config["rope_parameters"] = {{"rope_type", "yarn"},
+                               {"rope_theta", 1e6},
+                               {"factor", 16.0},
+                               {"original_max_position_embeddings", 16384},
+                               {"max_position_embeddings", 262144},
+                               {"mscale", 1.0},
+                               {"mscale_all_dim", 1.0},
+                               {"llama_4_scaling_beta", 0.1}};
+  const auto parsed = Parse(config);
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(parsed->query_scaling.beta, 0.1);
+  EXPECT_EQ(parsed->query_scaling.positions, 16384);
+  EXPECT_EQ(parsed->rope_scaling.magnitude, 1.0);
+  EXPECT_THAT(parsed->warnings, IsEmpty());
+  config["architectures"] = {"MistralForCausalLM"};
+  config["model_type"] = "mistral";
+  EXPECT_THAT(Parse(config).status().message(), HasSubstr("rope_parameters.llama_4_scaling_beta"));
+}
+
+TEST(ModelConfig, MistralsOwnYarnHasNoMagnitudeUnlessItAsksForOne) {
+  json params = ParamsJson();
+  params["yarn"] = {{"original_max_position_embeddings", 8192},
+                    {"factor", 48.0},
+                    {"beta", 16.0},
+                    {"alpha", 2.0},
+                    {"apply_scale", false}};
+  params["llama_4_scaling"] = {{"original_max_position_embeddings", 4096}, {"beta", 0.2}};
+  const auto parsed = ParseParams(params);
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  const RopeScaling& scaling = parsed->rope_scaling;
+  EXPECT_EQ(scaling.kind, RopeScaling::Kind::kYarn);
+  EXPECT_EQ(scaling.original_context, 8192);
+  EXPECT_EQ(scaling.factor, 48.0);
+  EXPECT_EQ(scaling.fast, 16.0);
+  EXPECT_EQ(scaling.slow, 2.0);
+  EXPECT_EQ(scaling.magnitude, 1.0);
+  EXPECT_EQ(parsed->query_scaling.beta, 0.2);
+  EXPECT_EQ(parsed->query_scaling.positions, 4096);
+  EXPECT_THAT(parsed->warnings, IsEmpty());
+  params["yarn"]["apply_scale"] = true;
+  EXPECT_DOUBLE_EQ(ParseParams(params)->rope_scaling.magnitude, 0.1 * std::log(48.0) + 1.0);
+  params["yarn"].erase("apply_scale");
+  EXPECT_EQ(ParseParams(params)->rope_scaling.magnitude, 1.0);
+  EXPECT_THAT(ParseParams(params)->warnings, ElementsAre(HasSubstr("yarn.apply_scale is missing")));
+  params["yarn"]["gamma"] = 2;
+  EXPECT_THAT(ParseParams(params).status().message(), HasSubstr("yarn.gamma"));
+}
+
+// ---- releases, by the dimensions that they were published with -----------------------------------
+
+TEST(ModelConfig, NemoHasAHeadDimThatIsNotHiddenOverHeads) {
+  json config = MistralJson();
+  config.update({{"hidden_size", 5120},
+                 {"num_hidden_layers", 40},
+                 {"num_attention_heads", 32},
+                 {"num_key_value_heads", 8},
+                 {"head_dim", 128},
+                 {"intermediate_size", 14336},
+                 {"vocab_size", 131072},
+                 {"max_position_embeddings", 131072}});
+  const auto parsed = Parse(config);
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(parsed->head_dim, 128);  // 5120 / 32 is 160
+  EXPECT_EQ(parsed->vocab_size, 131072);
+  EXPECT_THAT(parsed->window, Each(0));
+  EXPECT_THAT(parsed->warnings, IsEmpty());
+}
+
+TEST(ModelConfig, Ministral8BHasAWindowOnThreeLayersOfFour) {
+  json params = {{"dim", 4096},       {"n_layers", 36},       {"head_dim", 128},  {"hidden_dim", 12288},
+                 {"n_heads", 32},     {"n_kv_heads", 8},      {"norm_eps", 1e-5}, {"vocab_size", 131072},
+                 {"rope_theta", 1e8}, {"max_seq_len", 131072}};
+  params["_sliding_window"] = {nullptr, 32768, 32768, 32768};
+  json config = MistralJson();
+  config.update({{"hidden_size", 4096},
+                 {"num_hidden_layers", 36},
+                 {"num_attention_heads", 32},
+                 {"num_key_value_heads", 8},
+                 {"head_dim", 128},
+                 {"intermediate_size", 12288},
+                 {"vocab_size", 131072},
+                 {"max_position_embeddings", 131072},
+                 {"rope_theta", 1e8},
+                 {"sliding_window", 32768},
+                 {"model_type", "ministral"}});
+  config["architectures"] = {"MinistralForCausalLM"};
+  config["layer_types"] = json::array();
+  std::vector<int32_t> wanted;
+  for (int layer = 0; layer < 36; ++layer) {
+    config["layer_types"].push_back(layer % 4 == 0 ? "full_attention" : "sliding_attention");
+    wanted.push_back(layer % 4 == 0 ? 0 : 32768);
+  }
+  for (const auto& parsed : {ParseParams(params), Parse(config)}) {
+    ASSERT_TRUE(parsed.ok()) << parsed.status();
+    EXPECT_EQ(parsed->window, wanted);
+    EXPECT_EQ(parsed->rope_theta, 1e8);
+    EXPECT_THAT(parsed->warnings, IsEmpty());
+  }
+}
+
+// ---- models for text and images -----------------------------------------------------------------
+
+json WrapperJson() {
+  json text = MistralJson();
+  for (const char* key : {"architectures", "torch_dtype", "_name_or_path", "transformers_version"})
+    text.erase(key);
+  return {{"architectures", {"Mistral3ForConditionalGeneration"}},
+          {"model_type", "mistral3"},
+          {"image_token_index", 10},
+          {"multimodal_projector_bias", false},
+          {"projector_hidden_act", "gelu"},
+          {"spatial_merge_size", 2},
+          {"vision_feature_layer", -1},
+          {"torch_dtype", "float16"},
+          {"text_config", text},
+          {"vision_config", {{"model_type", "pixtral"}, {"hidden_size", 1024}, {"hidden_act", "gelu"}}}};
+}
+
+TEST(ModelConfig, TheTextPartOfAModelForImagesIsRead) {
+  const auto config = Parse(WrapperJson(), R"({"eos_token_id": [2, 5]})");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->wrapper, "Mistral3ForConditionalGeneration");
+  EXPECT_EQ(config->architecture, "MistralForCausalLM");
+  EXPECT_EQ(config->hidden_size, 64);
+  EXPECT_EQ(config->head_dim, 16);
+  EXPECT_EQ(config->weight_dtype, DType::kF16);
+  EXPECT_THAT(config->eos_ids, ElementsAre(2, 5));
+  EXPECT_THAT(config->warnings, IsEmpty());
+}
+
+TEST(ModelConfig, FaultsOfTheTextPartNameTheirPlace) {
+  json config = WrapperJson();
+  config["text_config"]["hidden_size"] = -1;
+  EXPECT_THAT(Parse(config).status().message(), HasSubstr("text_config.hidden_size is -1"));
+  config = WrapperJson();
+  config["text_config"]["rope_scaling"] = {{"type", "linear"}, {"factor", 2.0}};
+  EXPECT_THAT(Parse(config).status().message(), HasSubstr("text_config.rope_scaling.type is \"linear\""));
+  config = WrapperJson();
+  config.erase("text_config");
+  EXPECT_THAT(Parse(config).status().message(), HasSubstr("text_config is missing"));
+  config = WrapperJson();
+  config["quantization_config"] = {{"quant_method", "fp8"}};
+  EXPECT_THAT(Parse(config).status().message(),
+              AllOf(HasSubstr("fp8"), HasSubstr("quantised weights are not implemented")));
+  config = WrapperJson();
+  config["text_config"]["model_type"] = "mistral4";
+  EXPECT_THAT(Parse(config).status().message(), AllOf(HasSubstr("mistral4"), HasSubstr("latent attention")));
+}
+
+// A model is refused for what it is, not for a number that models of its kind leave out.
+TEST(ModelConfig, LatentAttentionIsRefusedBeforeMissingDimensions) {
+  json params = ParamsJson();
+  for (const char* key : {"head_dim", "hidden_dim", "n_kv_heads"}) params.erase(key);
+  params["q_lora_rank"] = 1536;
+  params["moe"] = {{"num_experts", 128}};
+  EXPECT_THAT(ParseParams(params).status().message(),
+              AllOf(HasSubstr("q_lora_rank is 1536"), HasSubstr("latent attention (MLA)")));
+}
+
 TEST(ModelConfig, MissingHeadDimIsHiddenOverHeadsIfThatIsWhole) {
   json config = MistralJson();
   config["head_dim"] = nullptr;
@@ -165,13 +446,51 @@ TEST(ModelConfig, SlidingWindowHoldsForAllLayersOrNone) {
   EXPECT_THAT(Parse(config)->window, ElementsAre(256, 256, 256, 256));
   config["use_sliding_window"] = false;
   EXPECT_THAT(Parse(config)->window, ElementsAre(0, 0, 0, 0));
-  config.erase("use_sliding_window");
-  config.erase("sliding_window");
-  EXPECT_THAT(Parse(config)->window, ElementsAre(0, 0, 0, 0));
+}
+
+// Absent is not null: transformers' classes have defaults of their own.
+TEST(ModelConfig, AnAbsentWindowIsItsClassesDefaultAndSaysWhich) {
+  struct Case {
+    const char* name;
+    const char* type;
+    int32_t window;
+  };
+  for (const auto& [name, type, window] :
+       {Case{"MistralForCausalLM", "mistral", 4096}, Case{"MinistralForCausalLM", "ministral", 4096},
+        Case{"Ministral3ForCausalLM", "ministral3", 0}, Case{"LlamaForCausalLM", "llama", 0}}) {
+    json config = MistralJson();
+    config["architectures"] = {name};
+    config["model_type"] = type;
+    config.erase("rope_theta");
+    config["rope_parameters"] = {{"rope_theta", 1e6}};
+    EXPECT_THAT(Parse(config)->window, Each(0)) << name;
+    EXPECT_THAT(Parse(config)->warnings, IsEmpty()) << name;
+    config.erase("sliding_window");
+    const auto parsed = Parse(config);
+    ASSERT_TRUE(parsed.ok()) << parsed.status();
+    EXPECT_THAT(parsed->window, Each(window)) << name;
+    if (window == 0) {
+      EXPECT_THAT(parsed->warnings, IsEmpty());
+    } else {
+      EXPECT_THAT(parsed->warnings, ElementsAre(AllOf(HasSubstr("sliding_window is missing"),
+                                                      HasSubstr("4096"), HasSubstr(name))));
+    }
+  }
+}
+
+TEST(ModelConfig, AWindowBesideTheVocabularyOfModelsWithoutOneIsHonouredWithAWarning) {
+  json config = MistralJson();
+  config["sliding_window"] = 4096;
+  EXPECT_THAT(Parse(config)->warnings, IsEmpty());
+  config["vocab_size"] = 32768;
+  EXPECT_THAT(Parse(config)->window, Each(4096));
+  EXPECT_THAT(Parse(config)->warnings, ElementsAre(AllOf(HasSubstr("4096"), HasSubstr("32768"))));
 }
 
 TEST(ModelConfig, LayerTypesGiveAWindowPerLayer) {
   json config = MistralJson();
+  config["architectures"] = {"MinistralForCausalLM"};
+  config["model_type"] = "ministral";
   config["sliding_window"] = 256;
   config["layer_types"] = {"full_attention", "sliding_attention", "sliding_attention", "sliding_attention"};
   EXPECT_THAT(Parse(config)->window, ElementsAre(0, 256, 256, 256));
@@ -184,6 +503,24 @@ TEST(ModelConfig, LayerTypesGiveAWindowPerLayer) {
   config["layer_types"] = {"full_attention", "sliding_attention", "full_attention", "full_attention"};
   config["sliding_window"] = nullptr;
   EXPECT_THAT(Parse(config).status().message(), HasSubstr("sliding_window is missing"));
+}
+
+// As transformers does: these classes have layers of one kind, whatever the list says.
+TEST(ModelConfig, LayerTypesAreIgnoredByClassesThatHaveNone) {
+  for (const auto& [name, type] :
+       {std::pair{"MistralForCausalLM", "mistral"}, std::pair{"Ministral3ForCausalLM", "ministral3"}}) {
+    json config = MistralJson();
+    config["architectures"] = {name};
+    config["model_type"] = type;
+    config.erase("rope_theta");
+    config["rope_parameters"] = {{"rope_theta", 1e6}};
+    config["sliding_window"] = 256;
+    config["layer_types"] = json(4, "sliding_attention");
+    EXPECT_THAT(Parse(config)->warnings, IsEmpty()) << name;
+    config["layer_types"][0] = "full_attention";
+    EXPECT_THAT(Parse(config)->window, Each(256)) << name;
+    EXPECT_THAT(Parse(config)->warnings, ElementsAre(AllOf(HasSubstr("layer_types"), HasSubstr(name))));
+  }
 }
 
 TEST(ModelConfig, LlamaHasNoWindowAndSaysSo) {
@@ -295,10 +632,11 @@ INSTANTIATE_TEST_SUITE_P(
     HuggingFace, KeyThatChangesTheComputation,
     testing::Values(
         Refused{"rope_scaling", R"({"type": "linear", "factor": 2.0})", "rope_scaling."},
-        Refused{"rope_scaling", R"({"rope_type": "llama3", "factor": 8.0})", "rope_scaling."},
+        Refused{"rope_scaling", R"({"rope_type": "longrope"})", "longrope"},
         Refused{"rope_scaling", R"({"rope_type": "dynamic"})", "dynamic"},
         Refused{"rope_scaling", R"({"factor": 4.0})", "rope_scaling.factor"},
-        Refused{"rope_parameters", R"({"rope_type": "yarn", "rope_theta": 1e6})", "yarn"},
+        Refused{"rope_parameters", R"({"rope_type": "yarn", "rope_theta": 1e6, "twist": 2})",
+                "rope_parameters.twist"},
         Refused{"rope_parameters", R"({"rope_theta": 1e6, "factor": 16.0})", "rope_parameters.factor"},
         Refused{"rope_parameters", R"({"rope_theta": 1e6, "llama_4_scaling_beta": 0.1})",
                 "llama_4_scaling_beta"},
@@ -306,8 +644,7 @@ INSTANTIATE_TEST_SUITE_P(
                 "partial_rotary_factor"},
         Refused{"rope_parameters", R"({"full_attention": {"rope_theta": 1e6}})", "full_attention"},
         Refused{"architectures", R"(["MixtralForCausalLM"])", "Mixtral"},
-        Refused{"architectures", R"(["Mistral3ForConditionalGeneration"])",
-                "Mistral3ForConditionalGeneration"},
+        Refused{"architectures", R"(["Mistral4ForCausalLM"])", "Mistral4"},
         Refused{"architectures", R"(["MambaForCausalLM"])", "Mamba"},
         Refused{"model_type", "\"mixtral\"", "mixtral"}, Refused{"attention_bias", "true", "true"},
         Refused{"mlp_bias", "true", "true"}, Refused{"use_bias", "true", "true"},
@@ -368,10 +705,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(ModelConfig, MistralsOwnParamsRefuseTheSameKeys) {
   const std::pair<const char*, const char*> cases[] = {
       {"moe", R"({"num_experts": 8, "num_experts_per_tok": 2})"},
-      {"yarn", R"({"factor": 16, "original_max_position_embeddings": 16384})"},
-      {"llama_4_scaling", R"({"beta": 0.1})"},
       {"quantization", R"({"qformat_weight": "fp8_e4m3"})"},
-      {"vision_encoder", R"({"hidden_size": 1024})"},
       {"model_type", "\"mamba\""},
       {"use_biases", "true"},
       {"causal", "false"},
@@ -483,20 +817,108 @@ TEST(ModelFolder, ConfigsAloneAreEnoughForAConfig) {
   EXPECT_FLOAT_EQ(config->defaults.temperature, 0.5f);
 }
 
-TEST(ModelFolder, HuggingFaceLayoutWinsWhereBothAreComplete) {
+TEST(ModelFolder, TheSetThatHasWeightsIsTaken) {
   const TempFolder folder;
   folder.Write("config.json", MistralJson().dump());
   folder.Write("params.json", ParamsJson().dump());
+  EXPECT_EQ(FindModelFiles(folder.path())->layout, FolderLayout::kHuggingFace);
   folder.Write("consolidated.safetensors", "");
-  EXPECT_EQ(FindModelFiles(folder.path())->layout, FolderLayout::kMistral);
+  const auto native = FindModelFiles(folder.path());
+  EXPECT_EQ(native->layout, FolderLayout::kMistral);
+  EXPECT_EQ(native->why, "config.json is there too, but no model*.safetensors");
+}
+
+TEST(ModelFolder, TheSingleFileWinsOverShards) {
+  const TempFolder folder;
+  folder.Write("config.json", MistralJson().dump());
   folder.Write("model-00001-of-00002.safetensors", "");
   folder.Write("model-00002-of-00002.safetensors", "");
   const auto files = FindModelFiles(folder.path());
-  EXPECT_EQ(files->layout, FolderLayout::kHuggingFace);
   EXPECT_THAT(files->weight_files,
               ElementsAre("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"));
+  EXPECT_EQ(files->why, "params.json is not there");
   folder.Write("model.safetensors", "");
   EXPECT_THAT(FindModelFiles(folder.path())->weight_files, ElementsAre("model.safetensors"));
+}
+
+// A folder with both sets, as most releases have them.
+class FolderWithBothSets : public testing::Test {
+ protected:
+  FolderWithBothSets() {
+    model_.Randomise(1);
+    model_.WriteHuggingFace(folder_);
+    model_.WriteMistral(folder_);
+    folder_.Write("tekken.json", "");
+  }
+  void ExpectHuggingFace(const std::string& why) {
+    const auto files = FindModelFiles(folder_.path());
+    ASSERT_TRUE(files.ok()) << files.status();
+    EXPECT_EQ(files->layout, FolderLayout::kHuggingFace);
+    EXPECT_EQ(files->config_file, "config.json");
+    EXPECT_THAT(files->weight_files, ElementsAre("model.safetensors"));
+    EXPECT_THAT(files->why, AllOf(HasSubstr("params.json is there too"), HasSubstr(why)));
+  }
+
+  TempFolder folder_;
+  TinyModel model_;
+};
+
+TEST_F(FolderWithBothSets, MistralsOwnIsTakenIfItIsWhole) {
+  const auto files = FindModelFiles(folder_.path());
+  ASSERT_TRUE(files.ok()) << files.status();
+  EXPECT_EQ(files->layout, FolderLayout::kMistral);
+  EXPECT_EQ(files->config_file, "params.json");
+  EXPECT_THAT(files->weight_files, ElementsAre("consolidated.safetensors"));
+  EXPECT_THAT(files->why, HasSubstr("config.json is there too"));
+}
+
+TEST_F(FolderWithBothSets, AMissingTensorIsNotWhole) {
+  model_.tensors.erase("layers.1.attention.wq.weight");
+  model_.WriteMistral(folder_);
+  ExpectHuggingFace("tensor layers.1.attention.wq.weight is missing");
+}
+
+TEST_F(FolderWithBothSets, AMissingShardIsNotWhole) {
+  std::filesystem::rename(folder_.PathOf("consolidated.safetensors"),
+                          folder_.PathOf("consolidated-00001-of-00002.safetensors"));
+  folder_.Write("consolidated.safetensors.index.json",
+                R"({"weight_map": {"x": "consolidated-00002-of-00002.safetensors"}})");
+  ExpectHuggingFace("consolidated-00002-of-00002.safetensors");
+}
+
+TEST_F(FolderWithBothSets, WithoutATokenizerItIsNotWhole) {
+  std::filesystem::remove(folder_.PathOf("tekken.json"));
+  ExpectHuggingFace("neither tekken.json nor tokenizer.model");
+  const auto told = FindModelFiles(folder_.path(), {.tokenizer = "/elsewhere/tekken.json"});
+  EXPECT_EQ(told->layout, FolderLayout::kMistral);
+  EXPECT_EQ(told->tokenizer, "/elsewhere/tekken.json");
+  folder_.Write("tokenizer.model.v3", "");
+  EXPECT_EQ(FindModelFiles(folder_.path())->layout, FolderLayout::kMistral);
+}
+
+TEST_F(FolderWithBothSets, AConfigThatIsRefusedIsNotWhole) {
+  json params = model_.MistralParams();
+  params["quantization"] = {{"qformat_weight", "fp8_e4m3"}};
+  folder_.Write("params.json", params.dump());
+  ExpectHuggingFace("fp8_e4m3");
+}
+
+TEST_F(FolderWithBothSets, TheChoiceIsTheUsers) {
+  const auto hugging_face =
+      FindModelFiles(folder_.path(), {.format = ModelFormat::kHuggingFace, .tokenizer = ""});
+  EXPECT_EQ(hugging_face->layout, FolderLayout::kHuggingFace);
+  EXPECT_EQ(hugging_face->why, "model_format is hf");
+  std::filesystem::remove(folder_.PathOf("consolidated.safetensors"));
+  folder_.Write("consolidated.00.pth", "");
+  EXPECT_EQ(FindModelFiles(folder_.path())->layout, FolderLayout::kHuggingFace);
+  EXPECT_THAT(FindModelFiles(folder_.path())->why, HasSubstr("consolidated.00.pth cannot be read"));
+  const auto native = FindModelFiles(folder_.path(), {.format = ModelFormat::kNative, .tokenizer = ""});
+  EXPECT_EQ(native->layout, FolderLayout::kMistral);
+  EXPECT_THAT(native->unreadable_weights, ElementsAre("consolidated.00.pth"));
+  std::filesystem::remove(folder_.PathOf("params.json"));
+  EXPECT_THAT(
+      FindModelFiles(folder_.path(), {.format = ModelFormat::kNative, .tokenizer = ""}).status().message(),
+      AllOf(HasSubstr("model_format is native"), HasSubstr("params.json is not there")));
 }
 
 TEST(ModelFolder, IndexNamesTheFiles) {

@@ -115,6 +115,17 @@ TEST_F(LoadTokenizerTest, TekkenIsPreferredAndSaysItsVersion) {
   }
 }
 
+TEST_F(LoadTokenizerTest, AFileMayBeNamedInsteadOfItsFolder) {
+  Write("tekken.json", TekkenJson({"ab"}, "v13").dump());
+  WriteModel("tokenizer.model.v7", 0);
+  const auto named = LoadTokenizer((folder_ / "tokenizer.model.v7").string());
+  ASSERT_TRUE(named.ok()) << named.status();
+  EXPECT_EQ((*named)->version(), TokenizerVersion::kV7);
+  Write("vocabulary.json", "{}");
+  EXPECT_THAT(LoadTokenizer((folder_ / "vocabulary.json").string()).status().message(),
+              HasSubstr("vocabulary.json: no tekken.json"));
+}
+
 TEST_F(LoadTokenizerTest, ABrokenTekkenIsNotPassedOver) {
   WriteModel("tokenizer.model.v7", 0);
   Write("tekken.json", "{}");

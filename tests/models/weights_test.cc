@@ -69,6 +69,53 @@ double LargestDifference(const std::vector<std::vector<float>>& a, const std::ve
 // peaked attention makes up to 30 times larger: 10 * 30 * 6e-8 * sqrt(16) < 1e-4.
 constexpr double kReorderedTolerance = 1e-4;
 
+// The text part of a model for images, under both sets of names, with and without an output matrix.
+TEST_F(WeightsTest, TheTextPartIsFoundUnderOlderAndNewerNames) {
+  struct Names {
+    const char* body;
+    const char* head;
+  };
+  for (const bool tied : {false, true}) {
+    model_.tied = tied;
+    model_.Randomise(2);
+    model_.WriteHuggingFace(folder_);
+    const auto plain = Logits();
+    json wrapper = {{"architectures", {"Mistral3ForConditionalGeneration"}},
+                    {"text_config", model_.HuggingFaceConfig()},
+                    {"vision_config", {{"hidden_size", 8}}}};
+    wrapper["text_config"].erase("tie_word_embeddings");
+    folder_.Write("config.json", wrapper.dump());
+    for (const Names& names :
+         {Names{"language_model.model.", "language_model."}, Names{"model.language_model.", ""}}) {
+      SafetensorsWriter text = model_.HuggingFaceTensors(), whole;
+      whole.data() = text.data();
+      for (const auto& [name, entry] : text.header().items()) {
+        const bool is_head = !name.starts_with("model.");
+        whole.header()[is_head ? names.head + name : names.body + name.substr(6)] = entry;
+      }
+      whole.Add("vision_tower.ln_pre.weight", {2}, {1, 1});
+      whole.Add("model.multi_modal_projector.norm.weight", {2}, {1, 1});
+      folder_.Write("model.safetensors", whole.File());
+      const auto loaded = Load();
+      ASSERT_TRUE(loaded.ok()) << loaded.status();
+      EXPECT_EQ((*loaded)->config().tied_embeddings, tied);
+      EXPECT_THAT((*loaded)->config().warnings, IsEmpty());
+      EXPECT_EQ(LargestDifference(Logits(), plain), 0.0) << names.body;
+      // A tensor that is in no part of the model's text or images is one to ask about.
+      whole.Add(std::string(names.body) + "layers.0.self_attn.q_proj.bias", {2}, {1, 1});
+      folder_.Write("model.safetensors", whole.File());
+      EXPECT_THAT(Error(), HasSubstr("layers.0.self_attn.q_proj.bias is no part"));
+    }
+    if (!tied) {
+      wrapper["tie_word_embeddings"] = false;
+      model_.tensors.erase("output.weight");
+      folder_.Write("model.safetensors", model_.HuggingFaceTensors().File());
+      folder_.Write("config.json", wrapper.dump());
+      EXPECT_THAT(Error(), HasSubstr("is missing")) << "told to be there, it must be";
+    }
+  }
+}
+
 TEST_F(WeightsTest, TheSameWeightsInBothLayoutsGiveTheSameLogits) {
   const TinyModel even;
   TinyModel odd;  // no size is a multiple of a vector register

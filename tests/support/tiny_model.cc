@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <random>
+#include <set>
 
 namespace tramontane {
 namespace {
@@ -107,6 +108,10 @@ json TinyModel::HuggingFaceConfig() const {
                  {"max_position_embeddings", context},
                  {"sliding_window", nullptr},
                  {"tie_word_embeddings", tied}};
+  if (std::set<int32_t>(window.begin(), window.end()).size() > 1) {
+    config["architectures"] = {"MinistralForCausalLM"};  // whose class alone reads layer_types
+    config["model_type"] = "ministral";
+  }
   for (const int32_t w : window) {
     config["layer_types"].push_back(w == 0 ? "full_attention" : "sliding_attention");
     if (w != 0) config["sliding_window"] = w;

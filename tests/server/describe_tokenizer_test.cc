@@ -1,0 +1,31 @@
+#include "server/setup/describe_tokenizer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace tramontane {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+TEST(DescribeTokenizer, SaysKindVersionFormatAndWhatEndsAnAnswer) {
+  const auto open = [](const std::string& tokenizer) {
+    FileChoice choice;
+    choice.tokenizer = std::string(TRAMONTANE_SOURCE_DIR) + tokenizer;
+    return OpenModel(TRAMONTANE_SOURCE_DIR "/tests/golden/head_dim", {}, choice).value();
+  };
+  const std::string spm = DescribeTokenizer(open("/tests/golden/chat_v7_tokenizer/tokenizer.model.v7"));
+  EXPECT_THAT(spm,
+              AllOf(HasSubstr("SentencePiece v7, "), HasSubstr("v7, the tokenizer's: the suffix of its name"),
+                    HasSubstr("at 2 </s> (generation_config.json)")));
+  OpenedModel tekken = open("/tests/golden/chat_tekken_tokenizer");
+  tekken.config.eos_ids = {2, 4};
+  EXPECT_THAT(DescribeTokenizer(tekken), AllOf(HasSubstr("tekken v"), HasSubstr("tekken.json says so"),
+                                               HasSubstr("at 2 </s>, 4 [/INST] (")));
+  EXPECT_THAT(DescribeTokenizer(open("/nowhere")),
+              AllOf(HasSubstr("/nowhere"), HasSubstr("answers end   at 2 (")));
+}
+
+}  // namespace
+}  // namespace tramontane
