@@ -1,5 +1,7 @@
 #include "engine/choice_text.h"
 
+#include <algorithm>
+
 namespace tramontane {
 
 ChoiceText::ChoiceText(const Request& request, const Tokenizer* tokenizer)
@@ -7,10 +9,10 @@ ChoiceText::ChoiceText(const Request& request, const Tokenizer* tokenizer)
       matcher_(request.stopping.stop,
                request.stopping.include_stop ? StopMatcher::Matched::kShown : StopMatcher::Matched::kDropped),
       min_tokens_(request.stopping.min_tokens),
-      skip_special_tokens_(request.output.skip_special_tokens) {
+      skip_special_tokens_(request.output.skip_special_tokens),
+      marked_ids_(request.output.marked_ids) {
   if (tokenizer == nullptr) return;
   detokenizer_.emplace(*tokenizer);
-  tool_calls_id_ = tokenizer->ControlId("[TOOL_CALLS]").value_or(-1);
   // After a control token a message starts, whose first space nobody typed; after text the output goes on
   // with it.
   const int32_t last = request.prompt.back();
@@ -25,10 +27,7 @@ const std::string* ChoiceText::Append(int32_t token, Spelling spelling, Shown* s
   if (!detokenizer_ || spelling == Spelling::kHidden) return nullptr;
   const std::string piece = Spell(token);
   spelled_bytes_ += piece.size();
-  if (token == tool_calls_id_ && !wrote_tool_calls_) {
-    wrote_tool_calls_ = true;
-    tool_calls_begin_ = spelled_bytes_;
-  }
+  if (IsMarked(token)) marks_.push_back({token, spelled_bytes_});
   const size_t old_bytes = shown->text.size();
   const std::string* stop = nullptr;
   if (tokens_ >= min_tokens_) {
@@ -57,11 +56,15 @@ PieceUse ChoiceText::UseOf(int32_t token, Spelling spelling) const {
   return detokenizer_->at_start() ? PieceUse::kBeginsText : PieceUse::kAsItIs;
 }
 
+bool ChoiceText::IsMarked(int32_t token) const {
+  return std::find(marked_ids_.begin(), marked_ids_.end(), token) != marked_ids_.end();
+}
+
 std::string ChoiceText::Spell(int32_t token) {
   std::string piece;
   const bool spelled_out = UseOf(token, Spelling::kShown) == PieceUse::kSpelledOut;
   // No character goes on across a control token that the reader is told of.
-  if (spelled_out || token == tool_calls_id_) detokenizer_->Flush(&piece);
+  if (spelled_out || IsMarked(token)) detokenizer_->Flush(&piece);
   if (spelled_out) {
     piece += tokenizer_->Piece(token);
   } else {
@@ -71,14 +74,15 @@ std::string ChoiceText::Spell(int32_t token) {
 }
 
 // Before a stop string is complete, what is shown is the beginning of what was spelled, so a place in the one
-// is the same place in the other. A stop string that began before the tool calls cuts them off: they never
-// show.
+// is the same place in the other. A stop string that began before a marked token cuts it off: it never shows.
 void ChoiceText::CountShown(size_t old_bytes, Shown* shown) {
   const size_t old_shown_bytes = shown_bytes_;
   shown_bytes_ += shown->text.size() - old_bytes;
-  if (!tool_calls_begin_ || shown_bytes_ < *tool_calls_begin_) return;
-  shown->tool_calls_at = static_cast<int32_t>(old_bytes + (*tool_calls_begin_ - old_shown_bytes));
-  tool_calls_begin_.reset();
+  auto mark = marks_.begin();
+  for (; mark != marks_.end() && mark->at <= shown_bytes_; ++mark) {
+    shown->marks.push_back({mark->token, static_cast<int32_t>(old_bytes + (mark->at - old_shown_bytes))});
+  }
+  marks_.erase(marks_.begin(), mark);
 }
 
 }  // namespace tramontane

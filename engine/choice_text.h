@@ -1,12 +1,14 @@
 // ChoiceText: the text of one choice from its token ids: detokenised, cut at stop strings, and where in it
-// tool calls begin. Output thread only (made by Submit). The request and the tokenizer outlive it. Always:
-// tokens() counts the tokens delivered; a choice that is finished() takes no more of them.
+// the tokens stand that the request asked about. Output thread only (made by Submit). The request and the
+// tokenizer outlive it. Always: tokens() counts the tokens delivered; a choice that is finished() takes no
+// more of them.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "engine/request.h"
 #include "engine/stop_matcher.h"
@@ -26,8 +28,7 @@ class ChoiceText {
   // What the reader gets to see.
   struct Shown {
     std::string text;
-    // The byte of `text` from which on the choice's text is tool calls; in one Shown of a choice at most.
-    std::optional<int32_t> tool_calls_at;
+    std::vector<TextMark> marks;  // in `text`
   };
 
   // Appends to `shown` what this token lets the reader see: whole code points, and nothing that may become a
@@ -45,6 +46,13 @@ class ChoiceText {
   void set_finished() { finished_ = true; }
 
  private:
+  // A token of whose place the reader is told, as it stands in the choice's text.
+  struct Mark {
+    int32_t token;
+    size_t at;
+  };
+
+  bool IsMarked(int32_t token) const;
   std::string Spell(int32_t token);
   // `shown` has grown to what the reader sees now, from `old_bytes`.
   void CountShown(size_t old_bytes, Shown* shown);
@@ -54,13 +62,12 @@ class ChoiceText {
   StopMatcher matcher_;
   int64_t min_tokens_;
   bool skip_special_tokens_;
-  int32_t tool_calls_id_ = -1;  // the token before tool calls; -1: the vocabulary has none
+  const std::vector<int32_t>& marked_ids_;
   int64_t tokens_ = 0;
   // In bytes of the choice's text.
   size_t spelled_bytes_ = 0;  // of the tokens so far, held back or not
   size_t shown_bytes_ = 0;
-  std::optional<size_t> tool_calls_begin_;  // not shown yet
-  bool wrote_tool_calls_ = false;
+  std::vector<Mark> marks_;  // not shown yet
   bool finished_ = false;
 };
 

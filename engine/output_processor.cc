@@ -66,7 +66,7 @@ const std::string* OutputProcessor::DeliverToken(ChoiceOutput& output, ChoiceTex
   const std::string* stop = text.Append(output.token->token, spelling, &gain);
   if (stop == nullptr && output.end) text.Flush(&gain);
   delta.text = std::move(gain.text);
-  delta.tool_calls_at = gain.tool_calls_at;
+  delta.marks = std::move(gain.marks);
   if (request.output.logprobs >= 0) delta.logprobs.push_back(*std::move(output.token));
   delta.completion_tokens = text.tokens();
   output.request->stream->PutDelta(std::move(delta));
@@ -104,11 +104,11 @@ void OutputProcessor::FinishChoice(const ChoiceOutput& output, ChoiceText& text,
 void OutputProcessor::FlushHeldText(const ChoiceOutput& output, ChoiceText& text) {
   ChoiceText::Shown held;
   text.Flush(&held);
-  if (held.text.empty()) return;
+  if (held.text.empty() && held.marks.empty()) return;
   StreamDelta delta;
   delta.choice = output.choice;
   delta.text = std::move(held.text);
-  delta.tool_calls_at = held.tool_calls_at;
+  delta.marks = std::move(held.marks);
   delta.completion_tokens = text.tokens();
   output.request->stream->PutDelta(std::move(delta));
 }

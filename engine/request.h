@@ -41,7 +41,8 @@ struct OutputParams {
   int32_t logprobs = -1;         // -1: none; N: the chosen token's and the N highest
   int32_t prompt_logprobs = -1;  // the same for every prompt token but the first
   bool skip_special_tokens = true;
-  bool prompt_tokens = false;  // the prompt's ids in Started
+  bool prompt_tokens = false;       // the prompt's ids in Started
+  std::vector<int32_t> marked_ids;  // tokens of whose place in the text the reader is told (TextMark)
 };
 
 // What the text of each choice must be.

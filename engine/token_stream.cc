@@ -16,7 +16,9 @@ void Join(StreamDelta delta, std::vector<StreamDelta>* deltas) {
     return;
   }
   at->token_ids.insert(at->token_ids.end(), delta.token_ids.begin(), delta.token_ids.end());
-  if (delta.tool_calls_at) at->tool_calls_at = static_cast<int32_t>(at->text.size()) + *delta.tool_calls_at;
+  for (const TextMark& mark : delta.marks) {
+    at->marks.push_back({mark.token, static_cast<int32_t>(at->text.size()) + mark.at});
+  }
   at->text += delta.text;
   std::move(delta.logprobs.begin(), delta.logprobs.end(), std::back_inserter(at->logprobs));
   at->completion_tokens = delta.completion_tokens;

@@ -47,14 +47,19 @@ struct StreamStarted {
   std::vector<int32_t> prompt;  // token ids, when asked for
 };
 
+// Where a token stands that the reader wants to be told of: one of OutputParams::marked_ids.
+struct TextMark {
+  int32_t token = -1;
+  int32_t at = 0;  // the byte of the text behind it; where the token is spelled out, behind its spelling
+};
+
 struct StreamDelta {
   int32_t choice = 0;
   std::vector<int32_t> token_ids;
   std::string text;                 // whole code points only
   std::vector<TokenInfo> logprobs;  // one per token id when asked for
   int64_t completion_tokens = 0;    // of the choice so far
-  // The byte of `text` from which on the choice's text is tool calls; in one delta of a choice at most.
-  std::optional<int32_t> tool_calls_at;
+  std::vector<TextMark> marks;      // in `text`, in their order; each in one delta of a choice
 };
 
 struct StreamFinished {

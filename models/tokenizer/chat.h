@@ -58,9 +58,6 @@ struct ChatMessage {
   std::optional<std::string> tool_call_id = {};  // tool only; required from v3 on
   std::optional<std::string> name = {};          // tool: the function's name; other roles: ignored
   bool prefix = false;                           // assistant, last message only: the answer goes on from here
-  // `content` was a list of texts before it was joined; "" is then a paragraph of the system prompt. Not for
-  // v15, whose texts are joined by another rule: give `parts`.
-  bool in_parts = false;
 };
 
 struct ToolDefinition {

@@ -187,7 +187,7 @@ StatusOr<NormalizedChat> NormalizeChat(const ChatFormat& format, std::span<const
     const ChatRole role = message.role;
     if (role == ChatRole::kSystem && !format.system_turns) {
       std::string text = TextOf(format, message);
-      const bool is_paragraph = message.in_parts || !message.parts.empty() || !text.empty();
+      const bool is_paragraph = !message.parts.empty() || !text.empty();
       if (is_paragraph) system_paragraphs.push_back(std::move(text));
       continue;
     }

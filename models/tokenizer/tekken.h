@@ -34,6 +34,7 @@ class TekkenTokenizer final : public Tokenizer {
   // Encode(), adding to `work` what the merges took.
   StatusOr<std::vector<int32_t>> EncodeCounted(std::string_view text, EncodeWork* work) const;
 
+  const char* family() const override { return "tekken"; }
   TokenizerVersion version() const override { return version_; }
   int32_t vocab_size() const override { return first_text_id_ + static_cast<int32_t>(encoder_.size()); }
   int32_t bos_id() const override { return bos_id_; }

@@ -46,6 +46,8 @@ class Tokenizer {
   // vocabulary's own dummy space where it has one. Text that is not UTF-8 is an error naming the byte.
   virtual StatusOr<std::vector<int32_t>> Encode(std::string_view text) const = 0;
 
+  // The kind of file that it is read from, for people: "sentencepiece", "tekken".
+  virtual const char* family() const { return "sentencepiece"; }
   virtual TokenizerVersion version() const = 0;
   virtual int32_t vocab_size() const = 0;
   // -1 where the vocabulary has none.

@@ -10,11 +10,14 @@
 #include <vector>
 
 #include "kernels/core/check.h"
+#include "kernels/core/dtype.h"
 #include "kernels/core/utf8.h"
 #include "kernels/sampling.h"
 #include "models/tokenizer/chat.h"
+#include "models/tokenizer/model_settings.h"
 #include "server/base/text.h"
 #include "server/core/constraint_convert.h"
+#include "server/core/marked_calls.h"
 #include "server/core/tool_choice.h"
 
 namespace tramontane {
@@ -59,18 +62,42 @@ std::optional<ChatRole> RoleFromProto(v1::Role role) {
   }
 }
 
-ChatMessage MessageFromProto(const v1::ChatMessage& proto, ChatRole role) {
-  ChatMessage message;
-  message.role = role;
-  if (proto.has_content()) message.content = proto.content();
-  for (const v1::ToolCall& call : proto.tool_calls()) {
-    message.tool_calls.push_back({call.id(), call.name(), call.arguments_json()});
+RpcError PartsFromProto(const std::string& path, const v1::ChatMessage& proto, ChatMessage* message) {
+  if (proto.has_content() && !proto.parts().empty()) {
+    return FieldError(path + ".parts", "is given beside content; give one of the two");
   }
-  if (proto.has_tool_call_id()) message.tool_call_id = proto.tool_call_id();
-  if (proto.has_name()) message.name = proto.name();
-  message.prefix = proto.prefix();
-  message.in_parts = proto.in_parts();
-  return message;
+  if (proto.has_content()) message->content = proto.content();
+  for (int i = 0; i < proto.parts_size(); ++i) {
+    const v1::ContentPart& part = proto.parts(i);
+    if (part.has_thinking()) {
+      message->parts.push_back({.kind = ContentPart::Kind::kThinking,
+                                .text = part.thinking().text(),
+                                .closed = !part.thinking().open()});
+    } else if (part.has_text()) {
+      message->parts.push_back({.text = part.text()});
+    } else {
+      return FieldError(FieldElement(path + ".parts", i), "is empty: exactly one of text and thinking is needed");
+    }
+  }
+  return {};
+}
+
+RpcError MessageFromProto(const std::string& path, const v1::ChatMessage& proto, ChatMessage* message) {
+  const std::optional<ChatRole> role = RoleFromProto(proto.role());
+  if (!role) {
+    return FieldError(path + ".role", "is " + std::to_string(proto.role()) +
+                                          ", which is none of ROLE_SYSTEM, ROLE_USER, ROLE_ASSISTANT, "
+                                          "ROLE_TOOL");
+  }
+  message->role = *role;
+  if (RpcError error = PartsFromProto(path, proto, message); !error.ok()) return error;
+  for (const v1::ToolCall& call : proto.tool_calls()) {
+    message->tool_calls.push_back({call.id(), call.name(), call.arguments_json()});
+  }
+  if (proto.has_tool_call_id()) message->tool_call_id = proto.tool_call_id();
+  if (proto.has_name()) message->name = proto.name();
+  message->prefix = proto.prefix();
+  return {};
 }
 
 // What a tokenizer lacks is the fault of no field.
@@ -79,15 +106,20 @@ RpcError ChatError(const Status& status) {
   return ToRpcError(is_of_the_request ? Status(status).InField("chat") : status);
 }
 
+int64_t BytesBetweenBlanks(const std::string& text) {
+  constexpr char kBlanks[] = " \t\r\n";
+  const size_t begin = text.find_first_not_of(kBlanks);
+  if (begin == std::string::npos) return 0;
+  return static_cast<int64_t>(text.find_last_not_of(kBlanks) + 1 - begin);
+}
+
 // What a format surely renders of a chat: blanks around a text may go, and text beside calls.
 int64_t LeastTextBytes(const v1::Chat& chat) {
-  constexpr char kBlanks[] = " \t\r\n";
   int64_t bytes = 0;
   for (const v1::ChatMessage& message : chat.messages()) {
-    const std::string& text = message.content();
-    const size_t begin = text.find_first_not_of(kBlanks);
-    if (begin == std::string::npos || message.tool_calls_size() > 0) continue;
-    bytes += static_cast<int64_t>(text.find_last_not_of(kBlanks) + 1 - begin);
+    if (message.tool_calls_size() > 0) continue;
+    bytes += BytesBetweenBlanks(message.content());
+    for (const v1::ContentPart& part : message.parts()) bytes += BytesBetweenBlanks(part.text());
   }
   return bytes;
 }
@@ -98,16 +130,22 @@ RpcError CheckTokenizeBytes(const std::string& path, int64_t bytes) {
                               std::to_string(kMaxTokenizeBytes) + " are tokenised at once");
 }
 
+// Where efforts cannot be set, none asks for what is done anyway.
+ChatOptions OptionsFromProto(const Tokenizer& tokenizer, const v1::Chat& proto) {
+  ChatOptions options;
+  const ModelSettings* settings = tokenizer.model_settings();
+  const bool has_efforts = settings != nullptr && settings->reasoning_effort;
+  const bool says_nothing = !has_efforts && proto.reasoning_effort() == "none";
+  if (proto.has_reasoning_effort() && !says_nothing) options.reasoning_effort = proto.reasoning_effort();
+  return options;
+}
+
 RpcError RenderChatProto(const Tokenizer& tokenizer, const v1::Chat& proto, RenderedChat* rendered) {
   std::vector<ChatMessage> messages;
   for (int i = 0; i < proto.messages_size(); ++i) {
-    const std::optional<ChatRole> role = RoleFromProto(proto.messages(i).role());
-    if (!role) {
-      return FieldError(FieldElement("chat.messages", static_cast<size_t>(i)) + ".role",
-                        "is " + std::to_string(proto.messages(i).role()) +
-                            ", which is none of ROLE_SYSTEM, ROLE_USER, ROLE_ASSISTANT, ROLE_TOOL");
-    }
-    messages.push_back(MessageFromProto(proto.messages(i), *role));
+    const std::string path = FieldElement("chat.messages", i);
+    RpcError error = MessageFromProto(path, proto.messages(i), &messages.emplace_back());
+    if (!error.ok()) return error;
   }
   if (RpcError error = CheckToolChoice(proto); !error.ok()) return error;
   std::vector<ToolDefinition> tools;
@@ -115,7 +153,8 @@ RpcError RenderChatProto(const Tokenizer& tokenizer, const v1::Chat& proto, Rend
     if (proto.tool_choice().mode() == v1::TOOL_CHOICE_MODE_NONE) break;
     tools.push_back({tool.name(), tool.description(), tool.parameters_json()});
   }
-  StatusOr<RenderedChat> result = tramontane::RenderChat(tokenizer, messages, tools);
+  StatusOr<RenderedChat> result =
+      tramontane::RenderChat(tokenizer, messages, tools, OptionsFromProto(tokenizer, proto));
   if (!result.ok()) return ChatError(result.status());
   *rendered = std::move(result).value();
   return {};
@@ -146,7 +185,8 @@ std::string ChatFormatName(const Tokenizer& tokenizer) {
 ProtoConverter::ProtoConverter(const ServedModel& model)
     : model_(model),
       longest_piece_bytes_(LongestPieceBytes(*model.tokenizer)),
-      chat_format_(ChatFormatName(*model.tokenizer)) {
+      chat_format_(ChatFormatName(*model.tokenizer)),
+      answer_syntax_(AnswerSyntaxOf(*model.tokenizer)) {
   TM_CHECK(!model.names.empty(), "a served model needs a name");
 }
 
@@ -162,6 +202,7 @@ RpcError ProtoConverter::Generate(const v1::GenerateRequest& proto, Request* req
   if (RpcError error = ConvertOutput(proto.output(), &request->output); !error.ok()) return error;
   const bool scores_only = request->stopping.max_tokens == 0;
   if (RpcError error = PromptIds(proto, scores_only, &request->prompt); !error.ok()) return error;
+  request->output.marked_ids = MarkedIds(answer_syntax_, proto.has_chat());
   return ConstrainOutput(proto, wanted, &request->constraint);
 }
 
@@ -174,6 +215,9 @@ RpcError ProtoConverter::ConstrainOutput(const v1::GenerateRequest& proto,
   }
   if (proto.has_constraint()) {
     return FieldError("constraint", "does not go with a tool_choice that makes the model call");
+  }
+  if (answer_syntax_.calls == AnswerSyntax::Calls::kNameAndArguments) {
+    return ConstrainMarkedCalls(model_, answer_syntax_, proto.chat(), wanted, constraint);
   }
   v1::Constraint calls;
   ConstraintSource source;
@@ -392,6 +436,8 @@ RpcError ProtoConverter::GetModel(const v1::GetModelRequest& proto, v1::GetModel
   response->mutable_eos_token_ids()->Add(config.eos_ids.begin(), config.eos_ids.end());
   response->set_tokenizer_version(TokenizerVersionName(tokenizer.version()));
   response->set_chat_format(chat_format_);
+  response->set_tokenizer(tokenizer.family());
+  response->set_weight_format(DTypeName(config.weight_dtype));
   response->set_layers(config.layers);
   response->set_hidden_size(config.hidden_size);
   response->set_heads(config.heads);
@@ -463,19 +509,24 @@ v1::GenerateResponse ProtoConverter::StartedToProto(const StreamStarted& started
   return response;
 }
 
-std::vector<v1::GenerateResponse> ProtoConverter::DeltaToProto(StreamDelta delta,
-                                                               const DeltaParts& parts) const {
+AnswerSplitter ProtoConverter::NewSplitter(const Request& request) const {
+  const auto last_control = std::find_if(request.prompt.rbegin(), request.prompt.rend(),
+                                         [this](int32_t id) { return model_.tokenizer->IsControl(id); });
+  const bool thinks = last_control != request.prompt.rend() && *last_control == answer_syntax_.begin_think;
+  return {answer_syntax_, request.output.marked_ids, thinks};
+}
+
+std::vector<v1::GenerateResponse> ProtoConverter::DeltaToProto(StreamDelta delta, const DeltaParts& parts,
+                                                               AnswerSplitter* splitter) const {
   std::vector<v1::GenerateResponse> responses;
   const size_t tokens = delta.token_ids.size();
+  splitter->Count(delta.token_ids);
   size_t begin = 0;
   do {
     const size_t end = std::min(begin + kMaxDeltaTokens, tokens);
     v1::Delta* proto = responses.emplace_back().mutable_delta();
     proto->set_choice(delta.choice);
-    if (parts.text && end == tokens) {
-      proto->set_text(std::move(delta.text));
-      if (delta.tool_calls_at) proto->set_tool_calls_at(*delta.tool_calls_at);
-    }
+    if (parts.text && end == tokens) splitter->Split(std::move(delta.text), delta.marks, proto);
     if (parts.token_ids) {
       proto->mutable_token_ids()->Add(delta.token_ids.begin() + static_cast<ptrdiff_t>(begin),
                                       delta.token_ids.begin() + static_cast<ptrdiff_t>(end));
@@ -523,7 +574,8 @@ std::string ProtoConverter::PieceText(int32_t id) const {
   return ReplaceInvalidUtf8(model_.tokenizer->Piece(id));
 }
 
-v1::GenerateResponse ProtoConverter::FinishedToProto(const StreamFinished& finished) {
+v1::GenerateResponse ProtoConverter::FinishedToProto(const StreamFinished& finished,
+                                                     const AnswerSplitter& splitter) {
   v1::GenerateResponse response;
   v1::Finished* proto = response.mutable_finished();
   proto->set_choice(finished.choice);
@@ -538,6 +590,7 @@ v1::GenerateResponse ProtoConverter::FinishedToProto(const StreamFinished& finis
   usage->set_completion_tokens(finished.usage.completion_tokens);
   usage->set_prefill_chunks(finished.usage.prefill_chunks);
   usage->set_preemptions(finished.usage.preemptions);
+  usage->set_reasoning_tokens(splitter.reasoning_tokens());
 
   const Timings& times = finished.timings;
   v1::Timings* timings = proto->mutable_timings();

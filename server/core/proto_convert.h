@@ -15,6 +15,8 @@
 
 #include "engine/request.h"
 #include "engine/token_stream.h"
+#include "models/tokenizer/answer_syntax.h"
+#include "server/core/answer_splitter.h"
 #include "server/core/rpc_error.h"
 #include "server/core/served_model.h"
 #include "tramontane/v1/inference.pb.h"
@@ -44,8 +46,12 @@ class ProtoConverter {
   };
   // One message, or several where a slow reader left much to be joined: clients refuse messages above 4 MiB.
   // The text is in the last.
-  std::vector<v1::GenerateResponse> DeltaToProto(StreamDelta delta, const DeltaParts& parts) const;
-  static v1::GenerateResponse FinishedToProto(const StreamFinished& finished);
+  // `splitter` is that of the delta's choice.
+  std::vector<v1::GenerateResponse> DeltaToProto(StreamDelta delta, const DeltaParts& parts,
+                                                 AnswerSplitter* splitter) const;
+  // Of a choice of that request, as Generate filled it in.
+  AnswerSplitter NewSplitter(const Request& request) const;
+  static v1::GenerateResponse FinishedToProto(const StreamFinished& finished, const AnswerSplitter& splitter);
   static void LoadToProto(const EngineLoad& load, v1::GetLoadResponse* response);
 
  private:
@@ -67,6 +73,7 @@ class ProtoConverter {
   const ServedModel& model_;
   int64_t longest_piece_bytes_ = 0;  // no token stands for more bytes of text; 0: unknown
   std::string chat_format_;          // "": the vocabulary lacks the control tokens of one
+  AnswerSyntax answer_syntax_;
 };
 
 // Refuses a message of millions of tiny fields, and text that is not UTF-8, before anything is built from it:

@@ -71,6 +71,7 @@ RpcError ServedCall::Admit(const v1::GenerateRequest& proto, std::function<void(
   choices_ = request.choices;
   if (RpcError error = CheckIsWanted(); !error.ok()) return error;
 
+  splitters_.assign(static_cast<size_t>(choices_), serving_->converter.NewSplitter(request));
   StatusOr<std::shared_ptr<TokenStream>> stream =
       serving_->model.engine->Submit(std::move(request), std::move(on_ready));
   if (!stream.ok()) return ToRpcError(stream.status());
@@ -125,12 +126,14 @@ InferenceEvents ServedCall::Take() {
   InferenceEvents taken;
   if (update.started) taken.events.push_back(converter.StartedToProto(*update.started, request_id_));
   for (StreamDelta& delta : update.deltas) {
-    std::vector<v1::GenerateResponse> messages = converter.DeltaToProto(std::move(delta), parts_);
+    AnswerSplitter& splitter = splitters_[static_cast<size_t>(delta.choice)];
+    std::vector<v1::GenerateResponse> messages = converter.DeltaToProto(std::move(delta), parts_, &splitter);
     std::move(messages.begin(), messages.end(), std::back_inserter(taken.events));
   }
   for (const StreamFinished& finished : update.finished) {
     summary_.Add(finished);
-    taken.events.push_back(ProtoConverter::FinishedToProto(finished));
+    const AnswerSplitter& splitter = splitters_[static_cast<size_t>(finished.choice)];
+    taken.events.push_back(ProtoConverter::FinishedToProto(finished, splitter));
   }
   taken.done = update.done;
   if (update.done) taken.outcome = ToldOutcome(update.status);

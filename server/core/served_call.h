@@ -14,6 +14,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "server/core/inference_client.h"
 #include "server/core/inference_core.h"
@@ -91,6 +92,7 @@ class ServedCall {
   std::string request_id_;
   std::string correlation_id_;
   ProtoConverter::DeltaParts parts_;
+  std::vector<AnswerSplitter> splitters_;  // [choices]
   int32_t choices_ = 1;
   int64_t received_ns_ = 0;  // this and the next on the engine's clock
   int64_t deadline_ns_ = 0;  // 0: none

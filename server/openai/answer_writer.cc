@@ -48,10 +48,9 @@ std::string AnswerWriter::OnEvents(size_t call, std::vector<v1::GenerateResponse
 
 void AnswerWriter::AddDelta(size_t choice, const v1::Delta& delta, std::string* out) {
   Count(choice, delta.completion_tokens());
+  if (!delta.reasoning().empty()) OnReasoning(choice, delta.reasoning(), out);
   if (parsers_.empty()) return OnText(choice, delta.text(), &delta, out);
-  std::optional<int32_t> calls_at;
-  if (delta.has_tool_calls_at()) calls_at = delta.tool_calls_at();
-  Tell(choice, parsers_[choice].Append(delta.text(), calls_at), &delta, out);
+  Tell(choice, parsers_[choice].Append(delta), &delta, out);
 }
 
 void AnswerWriter::Tell(size_t choice, const ToolCallParser::Output& parsed, const v1::Delta* delta,
@@ -69,6 +68,7 @@ void AnswerWriter::Release(size_t choice, std::string* out) {
 
 void AnswerWriter::End(size_t choice, const v1::Finished& finished, std::string* out) {
   Count(choice, finished.usage().completion_tokens());
+  usage_.reasoning_tokens += finished.usage().reasoning_tokens();
   if (finished.reason() == v1::FINISH_REASON_CANCELLED) return;  // the call fails: Fail says it
   if (finished.reason() == v1::FINISH_REASON_ERROR) {
     ApiError fault = OnFailed(choice, finished, out);

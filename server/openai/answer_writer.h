@@ -31,6 +31,7 @@ struct AnswerUsage {
   int64_t prompt_tokens = 0;  // each prompt once, however many choices it has
   int64_t cached_tokens = 0;
   int64_t completion_tokens = 0;
+  int64_t reasoning_tokens = 0;  // of these; of choices that have ended
 };
 
 // Choices of one answer are numbered through: those of its first call, then those of its second.
@@ -43,13 +44,15 @@ class AnswerWriter : public ResponseWriter {
   std::optional<ApiError> Fault() const final { return fault_; }
 
  protected:
-  // Each appends what is to be sent now; where nothing is streamed, nothing. Of one choice: OnText and
-  // OnToolCall in the order in which it says them, then OnFinished or OnFailed.
+  // Each appends what is to be sent now; where nothing is streamed, nothing. Of one choice: OnText,
+  // OnReasoning and OnToolCall in the order in which it says them, then OnFinished or OnFailed.
 
   virtual void OnStarted(size_t call, const v1::Started& started, std::string* out) = 0;
   // `delta`: where the text came from, for what goes with its tokens; the text may be empty, and lag behind
   // the tokens. Null: what was held back until the end, of tokens that were told before.
   virtual void OnText(size_t choice, std::string_view text, const v1::Delta* delta, std::string* out) = 0;
+  // What the model thought, before the OnText of the same delta; never part of a text. Of chats only.
+  virtual void OnReasoning(size_t /*choice*/, std::string_view /*text*/, std::string* /*out*/) {}
   // A whole call, the `number`-th of its choice from 0. Only where options().tools.
   virtual void OnToolCall(size_t /*choice*/, size_t /*number*/, const ParsedToolCall& /*call*/,
                           std::string* /*out*/) {}

@@ -26,14 +26,44 @@ void AddCall(const Json& json, const std::string& field, ChatBuilder* chat) {
       {.id = TextOf(json, "id"), .name = function["name"], .arguments = Find(function, "arguments")}, field);
 }
 
+// What a table cannot say of a part: which key goes with which type.
+std::optional<ApiError> CheckParts(const Json& content, const std::string& field) {
+  for (size_t i = 0; content.is_array() && i < content.size(); ++i) {
+    const bool is_thinking = content[i]["type"] == "thinking";
+    const char* wanted = is_thinking ? "thinking" : "text";
+    const char* other = is_thinking ? "text" : "thinking";
+    if (Find(content[i], wanted) == nullptr)
+      return FieldFault(FieldElement(field, i) + "." + wanted, "is missing");
+    if (Find(content[i], other) == nullptr) continue;
+    return FieldFault(FieldElement(field, i) + "." + other,
+                      std::string("does not go with the type \"") + (is_thinking ? "thinking\"" : "text\""));
+  }
+  return std::nullopt;
+}
+
+// Two names of one thing.
+std::optional<ApiError> FindReasoning(const Json& message, const std::string& field, const Json** reasoning) {
+  *reasoning = Find(message, "reasoning_content");
+  const Json* same = Find(message, "reasoning");
+  if (*reasoning == nullptr) *reasoning = same;
+  if (same == nullptr || *same == **reasoning) return std::nullopt;
+  return FieldFault(field + ".reasoning", "is not what reasoning_content says; give one of the two");
+}
+
 std::optional<ApiError> AddMessage(const Json& json, const std::string& field, ChatBuilder* chat) {
   const v1::Role role = RoleOfName(json["role"].get_ref<const std::string&>());
   const Json* content = Find(json, "content");
   if (content == nullptr && role != v1::ROLE_ASSISTANT) {
     return FieldFault(field + ".content", "is missing; only an assistant's message goes without it");
   }
+  if (content != nullptr) {
+    if (auto fault = CheckParts(*content, field + ".content")) return fault;
+  }
+  const Json* reasoning = nullptr;
+  if (auto fault = FindReasoning(json, field, &reasoning)) return fault;
   chat->AddMessage({.role = role,
                     .content = content,
+                    .reasoning = reasoning,
                     .tool_call_id = Find(json, "tool_call_id"),
                     .tool_name = role == v1::ROLE_TOOL ? Find(json, "name") : nullptr,
                     .prefix = IsTrue(json, "prefix")},
@@ -69,6 +99,9 @@ std::optional<ApiError> AddChat(const Json& json, ChatBuilder* chat) {
   }
   if (IsTrue(json, "continue_final_message")) {
     if (auto fault = chat->ContinueLastMessage("continue_final_message")) return fault;
+  }
+  if (const Json* effort = Find(json, "reasoning_effort")) {
+    chat->SetReasoningEffort(effort->get<std::string>());
   }
   return AddTools(json, chat);
 }

@@ -39,6 +39,7 @@ void AnswerRenderChat(const GatewayContext& context, const std::shared_ptr<HttpE
 Shape MessagesShape();
 Shape ToolsShape();
 std::vector<Field> ToolChoiceFields();
+Field ReasoningEffort();
 Field AddGenerationPrompt();
 Field ContinueFinalMessage();
 // A checked body with these rows.

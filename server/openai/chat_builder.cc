@@ -12,18 +12,33 @@ namespace {
 
 constexpr char kMessages[] = "chat.messages";
 
-// Parts are paragraphs, as mistral-common joins them.
-void SetContent(const Json& content, v1::ChatMessage* message) {
-  if (content.is_string()) return message->set_content(content.get<std::string>());
-  std::string text;
-  for (const Json& part : content) {
-    const std::string& paragraph = part["text"].get_ref<const std::string&>();
-    if (paragraph.empty()) continue;
-    if (!text.empty()) text += "\n\n";
-    text += paragraph;
+void AddThinking(const Json& part, v1::ChatMessage* message) {
+  v1::Thinking* thinking = message->add_parts()->mutable_thinking();
+  const Json& said = part["thinking"];
+  if (said.is_string()) thinking->set_text(said.get<std::string>());
+  for (size_t i = 0; said.is_array() && i < said.size(); ++i) {
+    thinking->mutable_text()->append(said[i]["text"].get_ref<const std::string&>());
   }
-  message->set_content(std::move(text));
-  message->set_in_parts(!content.empty());
+  const Json* closed = Find(part, "closed");
+  thinking->set_open(closed != nullptr && !closed->get<bool>());
+}
+
+// How parts are joined is the chat format's business. No parts are an empty text.
+void SetContent(const ChatTurn& turn, v1::ChatMessage* message) {
+  const bool has_thought = turn.reasoning != nullptr && *turn.reasoning != "";
+  if (has_thought) message->add_parts()->mutable_thinking()->set_text(turn.reasoning->get<std::string>());
+  if (turn.content == nullptr) return;
+  const Json& content = *turn.content;
+  if (content.is_string() && has_thought) return message->add_parts()->set_text(content.get<std::string>());
+  if (content.is_string()) return message->set_content(content.get<std::string>());
+  for (const Json& part : content) {
+    if (Find(part, "thinking") != nullptr) {
+      AddThinking(part, message);
+    } else {
+      message->add_parts()->set_text(part["text"].get<std::string>());
+    }
+  }
+  if (message->parts().empty()) message->set_content("");
 }
 
 }  // namespace
@@ -46,7 +61,7 @@ void ChatBuilder::AddMessage(const PastMessage& turn, const std::string& field) 
   if (field != FieldElement(list_, index)) names_->Rename(FieldElement(kMessages, index), field);
   v1::ChatMessage& message = *chat_->add_messages();
   message.set_role(turn.role);
-  if (turn.content != nullptr) SetContent(*turn.content, &message);
+  SetContent(turn, &message);
   if (turn.tool_call_id != nullptr) {
     message.set_tool_call_id(MistralCallId(turn.tool_call_id->get<std::string>()));
   }

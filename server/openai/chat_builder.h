@@ -23,7 +23,9 @@ namespace tramontane {
 // A message of the conversation. Null: not said.
 struct PastMessage {
   v1::Role role;
-  const Json* content = nullptr;       // a text, or a list of parts with a "text", which are paragraphs
+  // A text, or a list of parts: with a "text", or "thinking", which is a text or a list of them.
+  const Json* content = nullptr;
+  const Json* reasoning = nullptr;     // of the assistant: what it thought before it said that
   const Json* tool_call_id = nullptr;  // of a tool: the call that it answers
   const Json* tool_name = nullptr;     // of a tool
   bool prefix = false;                 // the answer goes on from it
@@ -62,6 +64,8 @@ class ChatBuilder {
 
   // The answer goes on from the last message. `field` asks for it.
   std::optional<ApiError> ContinueLastMessage(const std::string& field);
+
+  void SetReasoningEffort(const std::string& effort) { chat_->set_reasoning_effort(effort); }
 
   // ---- tools ----
 

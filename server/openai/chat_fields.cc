@@ -15,12 +15,23 @@ namespace tramontane {
 namespace {
 
 Shape ContentShape() {
+  const Shape text = Object({
+      {.name = "type", .shape = Only({"text"}, "only text can be thought")},
+      {.name = "text", .shape = String(), .required = true},
+  });
   const Shape part = Object({
       {.name = "type",
-       .shape = Only({"text"},
-                     "only parts of the type \"text\" are supported: no images, audio, files or thinking"),
+       .shape = Only({"text", "thinking"},
+                     "only parts of the type \"text\" and \"thinking\" are supported: no images, audio or "
+                     "files"),
        .required = true},
-      {.name = "text", .shape = String(), .required = true},
+      {.name = "text", .shape = String(), .doc = "Of a text."},
+      {.name = "thinking",
+       .shape = AnyOf({String(), ArrayOf(text)}),
+       .doc = "Mistral's: what an assistant thought, where the model's chat format has a place for it."},
+      {.name = "closed",
+       .shape = Boolean(),
+       .doc = "False: the thinking has not ended, and the answer goes on in it. Default true."},
   });
   return AnyOf({String(), ArrayOf(part)});
 }
@@ -98,8 +109,10 @@ Shape MessagesShape() {
                      {.name = "prefix",
                       .shape = Boolean(),
                       .doc = "Of an assistant's message at the end: the answer goes on from it."},
-                     Refused("reasoning", {""}, kNoThinking),
-                     Refused("reasoning_content", {""}, kNoThinking),
+                     {.name = "reasoning_content",
+                      .shape = String(),
+                      .doc = "Of an assistant: what it thought, in front of its content."},
+                     {.name = "reasoning", .shape = String(), .doc = "The same as `reasoning_content`."},
                  }),
                  1);
 }
@@ -149,6 +162,15 @@ Field AddGenerationPrompt() {
       .doc = "Accepted; changes nothing: in Mistral's formats the answer follows the last message directly."};
 }
 
+Field ReasoningEffort() {
+  return {.name = "reasoning_effort",
+          .shape = String(1, 32),
+          .doc =
+              "How much the model shall think: a word that it knows, \"high\". Models without that setting "
+              "know only \"none\". Default: the model's own.",
+          .path = "chat.reasoning_effort"};
+}
+
 Field ContinueFinalMessage() {
   return {.name = "continue_final_message",
           .shape = Boolean(),
@@ -156,10 +178,11 @@ Field ContinueFinalMessage() {
 }
 
 Shape ChatCompletionShape(const FieldLimits& limits) {
-  return ClosedObject(std::vector<Field>{ModelRow()} + ChatFields() + ToolChoiceFields() +
-                      ChatOutputFields() + GenerationFields(limits) +
-                      std::vector<Field>{AddGenerationPrompt(), ContinueFinalMessage(), SafePrompt()} +
-                      ForeignFields() + ForeignChatFields());
+  return ClosedObject(
+      std::vector<Field>{ModelRow()} + ChatFields() + ToolChoiceFields() + ChatOutputFields() +
+      GenerationFields(limits) +
+      std::vector<Field>{ReasoningEffort(), AddGenerationPrompt(), ContinueFinalMessage(), SafePrompt()} +
+      ForeignFields() + ForeignChatFields());
 }
 
 // ---- answers ------------------------------------------------------------------------------------
@@ -176,9 +199,9 @@ Shape ChatChoiceShape() {
   scored.push_back(Always("top_logprobs", ArrayOf(Object(ScoredToken()))));
   return Object(
       {Always("index", Integer(0)),
-       Always("message",
-              Object({Always("role", OneOfStrings({"assistant"})), Maybe("content", String()),
-                      Maybe("refusal", String()), Maybe("tool_calls", ArrayOf(ToolCallShape(), 1))})),
+       Always("message", Object({Always("role", OneOfStrings({"assistant"})), Maybe("content", String()),
+                                 Maybe("refusal", String()), Maybe("reasoning_content", String()),
+                                 Maybe("tool_calls", ArrayOf(ToolCallShape(), 1))})),
        Maybe("logprobs", Object({Maybe("content", ArrayOf(Object(scored))), Maybe("refusal", Anything())})),
        Always("finish_reason", OneOfStrings({"stop", "length", "tool_calls"})), StopReason(),
        Maybe("token_ids", TokenIds())});

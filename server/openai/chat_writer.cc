@@ -28,6 +28,7 @@ class ChatStreamWriter final : public ChunkWriter {
 
   void OnStarted(size_t call, const v1::Started& started, std::string* out) override;
   void OnText(size_t choice, std::string_view text, const v1::Delta* delta, std::string* out) override;
+  void OnReasoning(size_t choice, std::string_view text, std::string* out) override;
   void OnToolCall(size_t choice, size_t number, const ParsedToolCall& call, std::string* out) override;
   void OnFinished(size_t choice, AnswerEnd end, const v1::Finished& finished, std::string* out) override;
 
@@ -74,6 +75,15 @@ void ChatStreamWriter::OnText(size_t choice, std::string_view text, const v1::De
   CloseChunk(out);
 }
 
+void ChatStreamWriter::OnReasoning(size_t choice, std::string_view text, std::string* out) {
+  Begin(choice, out);
+  OpenChunk(choice, out);
+  *out += ",\"delta\":{\"reasoning_content\":";
+  AppendJsonString(text, out);
+  *out += "},\"logprobs\":null,\"finish_reason\":null";
+  CloseChunk(out);
+}
+
 void ChatStreamWriter::OnToolCall(size_t choice, size_t number, const ParsedToolCall& call,
                                   std::string* out) {
   Begin(choice, out);
@@ -112,6 +122,7 @@ class ChatWholeWriter final : public ChoicesWriter {
  private:
   struct Message {
     std::string content;
+    std::string reasoning;
     std::vector<ParsedToolCall> calls;
     std::string logprobs;  // of its tokens, joined by commas
     std::vector<int32_t> token_ids;
@@ -121,6 +132,9 @@ class ChatWholeWriter final : public ChoicesWriter {
 
   void OnStarted(size_t call, const v1::Started& started, std::string* out) override;
   void OnText(size_t choice, std::string_view text, const v1::Delta* delta, std::string* out) override;
+  void OnReasoning(size_t choice, std::string_view text, std::string*) override {
+    messages_[choice].reasoning += text;
+  }
   void OnToolCall(size_t choice, size_t, const ParsedToolCall& call, std::string*) override {
     messages_[choice].calls.push_back(call);
   }
@@ -174,6 +188,10 @@ void ChatWholeWriter::AppendChoice(size_t choice, std::string* out) const {
     AppendJsonString(message.content, out);
   }
   *out += ",\"refusal\":null";
+  if (!message.reasoning.empty()) {
+    *out += ",\"reasoning_content\":";
+    AppendJsonString(message.reasoning, out);
+  }
   // No empty list: clients take it for a call.
   if (!message.calls.empty()) *out += ",\"tool_calls\":" + PrintJson(ToolCallsJson(message.calls));
   *out += "},\"logprobs\":";

@@ -52,7 +52,9 @@ void ChoicesWriter::AppendUsage(std::string* out) const {
   AppendJsonInteger(usage().prompt_tokens + usage().completion_tokens, out);
   *out += ",\"prompt_tokens_details\":{\"cached_tokens\":";
   AppendJsonInteger(usage().cached_tokens, out);
-  *out += "},\"completion_tokens_details\":{\"reasoning_tokens\":0}}";
+  *out += "},\"completion_tokens_details\":{\"reasoning_tokens\":";
+  AppendJsonInteger(usage().reasoning_tokens, out);
+  *out += "}}";
 }
 
 // ---- streams ------------------------------------------------------------------------------------

@@ -22,6 +22,6 @@ std::vector<Field> ForeignCompletionFields();
 std::vector<Field> ForeignResponsesFields();  // all of /v1/responses
 std::vector<Field> ForeignTokenizeFields();
 
-inline constexpr char kNoThinking[] = "this model's chat format has no place for reasoning";
+inline constexpr char kUseReasoningEffort[] = "use reasoning_effort, for models that have such a setting";
 
 }  // namespace tramontane

@@ -16,7 +16,11 @@ const Shape& ModelShape() {
       {Always("id", String(1)), Always("object", OneOfStrings({"model"})), Always("created", Integer(0)),
        Always("owned_by", String()), Always("root", String()), Maybe("parent", String()),
        Always("max_model_len", Integer(0)), Always("max_context_length", Integer(0)),
-       Always("type", OneOfStrings({"base"})), Always("capabilities", MapOf(Boolean()))});
+       Always("type", OneOfStrings({"base"})), Always("capabilities", MapOf(Boolean())),
+       Always("architecture", String(), "Of the model's config."),
+       Always("weight_format", String(), "How its numbers are stored."),
+       Maybe("chat_format", String(), "Null: this model has none."),
+       Always("tokenizer", String(), "The kind of its file, and its version.")});
   return shape;
 }
 const Shape& ModelListShape() {
@@ -33,8 +37,14 @@ const Shape& TokenizerInfoShape() {
 
 namespace {
 
+// "tekken v13". Older servers, behind gRPC, have read one kind only and do not say it.
+std::string TokenizerName(const v1::GetModelResponse& model) {
+  const std::string kind = model.tokenizer().empty() ? "sentencepiece" : model.tokenizer();
+  return kind + " " + model.tokenizer_version();
+}
+
 // OpenAI's four keys; vLLM's root, parent and max_model_len; Mistral's type, capabilities and
-// max_context_length, without which its client refuses the list.
+// max_context_length, without which its client refuses the list; and what the model is.
 Json ModelJson(const std::string& name, const v1::GetModelResponse& model) {
   static const int64_t start_s = SecondsSince1970();
   const bool chats = !model.chat_format().empty();
@@ -52,7 +62,11 @@ Json ModelJson(const std::string& name, const v1::GetModelResponse& model) {
             {"completion_fim", false},
             {"function_calling", chats && model.chat_format() != "v1"},
             {"fine_tuning", false},
-            {"vision", false}}}};
+            {"vision", false}}},
+          {"architecture", model.architecture()},
+          {"weight_format", model.weight_format()},
+          {"chat_format", chats ? Json(model.chat_format()) : Json(nullptr)},
+          {"tokenizer", TokenizerName(model)}};
 }
 
 }  // namespace
@@ -81,7 +95,7 @@ void AnswerTokenizerInfo(const GatewayContext& context, const std::shared_ptr<Ht
   context.client.GetModel({}, [exchange](const RpcError& error, const v1::GetModelResponse& model) {
     if (!error.ok()) return exchange->Respond(ErrorResponse(ToApiError(error)));
     const auto piece = [](const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); };
-    RespondWith(*exchange, {{"tokenizer_class", "sentencepiece " + model.tokenizer_version()},
+    RespondWith(*exchange, {{"tokenizer_class", TokenizerName(model)},
                             {"bos_token", piece(model.bos_piece())},
                             {"eos_token", piece(model.eos_piece())},
                             {"pad_token", nullptr},

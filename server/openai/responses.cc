@@ -136,6 +136,11 @@ std::optional<ApiError> ParseResponses(std::string_view body, const RequestConte
   ChatBuilder chat(call.mutable_chat(), &names);
   if (auto fault = AddInput(json, &chat)) return fault;
   if (auto fault = AddTools(json, &chat)) return fault;
+  const Json* reasoning = Find(json, "reasoning");
+  if (const Json* effort = reasoning == nullptr ? nullptr : Find(*reasoning, "effort")) {
+    chat.SetReasoningEffort(effort->get<std::string>());
+    names.Rename("chat.reasoning_effort", "reasoning.effort");
+  }
   if (!MustCallTools(call.chat())) {  // else there will be no text that a format could hold
     if (auto fault = ConvertTextFormat(json, &call, &names)) return fault;
   }

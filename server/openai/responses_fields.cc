@@ -122,7 +122,11 @@ std::vector<Field> Fields(const FieldLimits& limits) {
       {.name = "metadata",
        .shape = Within(kMaxMetadataBytes, MapOf(String())),
        .doc = "Comes back with the answer."},
-      {.name = "reasoning", .shape = Object({Refused("effort", {"none"}, kNoThinking), Ignored("summary")})},
+      {.name = "reasoning",
+       .shape = Object({{.name = "effort",
+                         .shape = ReasoningEffort().shape,
+                         .doc = "As `reasoning_effort` of a chat completion."},
+                        Ignored("summary")})},
       {.name = "truncation",
        .shape = OneOfStrings({"disabled", "auto"}),
        .doc =
@@ -168,6 +172,13 @@ Shape AnswerCallShape() {
                  Always("status", OneOfStrings({"completed"}))});
 }
 
+Shape AnswerReasoningShape() {
+  const Shape part = Object({Always("type", OneOfStrings({"reasoning_text"})), Always("text", String())});
+  return Object({Always("type", OneOfStrings({"reasoning"})), Always("id", String()),
+                 Always("status", OneOfStrings({"completed", "incomplete"})),
+                 Always("summary", ArrayOf(Anything())), Always("content", ArrayOf(part, 1, 1))});
+}
+
 Shape AnswerUsageShape() {
   const Shape count = Integer(0);
   return Object({Always("input_tokens", count),
@@ -179,28 +190,29 @@ Shape AnswerUsageShape() {
 }
 
 std::vector<Field> AnswerFields() {
-  return {Always("id", String()),
-          Always("object", OneOfStrings({"response"})),
-          Always("created_at", Integer(0)),
-          Always("status", OneOfStrings({"completed", "incomplete"})),
-          Always("background", Boolean()),
-          Maybe("error", Object({})),
-          Maybe("incomplete_details", Object({Always("reason", OneOfStrings({"max_output_tokens"}))})),
-          Always("model", String()),
-          Always("output", ArrayOf(AnyOf({AnswerMessageShape(), AnswerCallShape()}), 1)),
-          Always("usage", AnswerUsageShape()),
-          Maybe("instructions", String()),
-          Maybe("max_output_tokens", Integer(1)),
-          Always("metadata", MapOf(String())),
-          Always("parallel_tool_calls", Boolean()),
-          Maybe("previous_response_id", String()),
-          Always("store", Boolean()),
-          Maybe("temperature", Number(0, 100)),
-          Maybe("top_p", Number(0, 1)),
-          Always("text", Object({})),
-          Always("tool_choice", AnyOf({String(), Object({})})),
-          Always("tools", ArrayOf(Object({}))),
-          Always("truncation", OneOfStrings({"disabled", "auto"}))};
+  return {
+      Always("id", String()),
+      Always("object", OneOfStrings({"response"})),
+      Always("created_at", Integer(0)),
+      Always("status", OneOfStrings({"completed", "incomplete"})),
+      Always("background", Boolean()),
+      Maybe("error", Object({})),
+      Maybe("incomplete_details", Object({Always("reason", OneOfStrings({"max_output_tokens"}))})),
+      Always("model", String()),
+      Always("output", ArrayOf(AnyOf({AnswerMessageShape(), AnswerReasoningShape(), AnswerCallShape()}), 1)),
+      Always("usage", AnswerUsageShape()),
+      Maybe("instructions", String()),
+      Maybe("max_output_tokens", Integer(1)),
+      Always("metadata", MapOf(String())),
+      Always("parallel_tool_calls", Boolean()),
+      Maybe("previous_response_id", String()),
+      Always("store", Boolean()),
+      Maybe("temperature", Number(0, 100)),
+      Maybe("top_p", Number(0, 1)),
+      Always("text", Object({})),
+      Always("tool_choice", AnyOf({String(), Object({})})),
+      Always("tools", ArrayOf(Object({}))),
+      Always("truncation", OneOfStrings({"disabled", "auto"}))};
 }
 
 }  // namespace

@@ -12,11 +12,6 @@
 namespace tramontane {
 namespace {
 
-Json TextPart(const std::string& text) {
-  return {
-      {"type", "output_text"}, {"text", text}, {"annotations", Json::array()}, {"logprobs", Json::array()}};
-}
-
 class ResponsesWriter final : public AnswerWriter {
  public:
   using AnswerWriter::AnswerWriter;
@@ -45,7 +40,11 @@ class ResponsesWriter final : public AnswerWriter {
   }
 
   void OnText(size_t, std::string_view text, const v1::Delta*, std::string* out) override {
-    if (!text.empty()) AddText(text, out);
+    if (!text.empty()) AddText(kMessage, text, out);
+  }
+
+  void OnReasoning(size_t, std::string_view text, std::string* out) override {
+    AddText(kReasoning, text, out);
   }
 
   void OnToolCall(size_t, size_t, const ParsedToolCall& call, std::string* out) override {
@@ -66,57 +65,81 @@ class ResponsesWriter final : public AnswerWriter {
   void End(const char* status, const v1::Finished& finished, std::string* out) {
     usage_ = finished.usage();
     status_ = status;
-    if (output_.empty()) OpenMessage(out);  // an empty answer is a message too
-    CloseMessage(out);
+    if (output_.empty()) OpenItem(kMessage, out);  // an empty answer is a message too
+    CloseItem(out);
     SendResponse("response." + status_, out);
   }
 
   // ---- items ----
 
-  void AddText(std::string_view text, std::string* out) {
-    OpenMessage(out);
+  // Items whose text comes piece by piece.
+  struct ItemKind {
+    const char* type;
+    const char* id_prefix;
+    const char* part;  // of its only part
+    const char* delta_event;
+    const char* done_event;
+  };
+  static constexpr ItemKind kMessage{"message", "msg_", "output_text", "response.output_text.delta",
+                                     "response.output_text.done"};
+  static constexpr ItemKind kReasoning{"reasoning", "rs_", "reasoning_text", "response.reasoning_text.delta",
+                                       "response.reasoning_text.done"};
+
+  void AddText(const ItemKind& kind, std::string_view text, std::string* out) {
+    OpenItem(kind, out);
     text_ += text;
     if (!options().stream) return;
     // Once a token: written without building it.
-    std::string json = R"({"type":"response.output_text.delta","item_id":)";
+    std::string json = R"({"type":")";
+    json += kind.delta_event;
+    json += R"(","item_id":)";
     AppendJsonString(output_.back()["id"].get_ref<const std::string&>(), &json);
     json += R"(,"output_index":)";
     AppendJsonInteger(static_cast<int64_t>(output_.size() - 1), &json);
     json += R"(,"content_index":0,"delta":)";
     AppendJsonString(text, &json);
-    json += R"(,"logprobs":[],"sequence_number":)";
+    json += &kind == &kMessage ? R"(,"logprobs":[],"sequence_number":)" : R"(,"sequence_number":)";
     AppendJsonInteger(sequence_number_++, &json);
     json += '}';
-    SendLine("response.output_text.delta", json, out);
+    SendLine(kind.delta_event, json, out);
   }
 
-  void OpenMessage(std::string* out) {
-    if (message_is_open_) return;
-    message_is_open_ = true;
-    output_.push_back({{"type", "message"},
-                       {"id", ItemId("msg_")},
-                       {"status", "in_progress"},
-                       {"role", "assistant"},
-                       {"content", Json::array()}});
+  void OpenItem(const ItemKind& kind, std::string* out) {
+    if (open_ == &kind) return;
+    CloseItem(out);
+    open_ = &kind;
+    Json item = {{"type", kind.type}, {"id", ItemId(kind.id_prefix)}, {"status", "in_progress"}};
+    if (&kind == &kMessage) item["role"] = "assistant";
+    if (&kind == &kReasoning) item["summary"] = Json::array();
+    item["content"] = Json::array();
+    output_.push_back(std::move(item));
     SendItem("response.output_item.added", out);
-    SendOfItem("response.content_part.added", {{"content_index", 0}, {"part", TextPart("")}}, out);
+    SendOfItem("response.content_part.added", {{"content_index", 0}, {"part", Part("")}}, out);
   }
 
-  void CloseMessage(std::string* out) {
-    if (!message_is_open_) return;
-    message_is_open_ = false;
+  void CloseItem(std::string* out) {
+    if (open_ == nullptr) return;
     const std::string text = std::exchange(text_, {});
-    const Json done = {{"content_index", 0}, {"text", text}, {"logprobs", Json::array()}};
-    SendOfItem("response.output_text.done", done, out);
-    SendOfItem("response.content_part.done", {{"content_index", 0}, {"part", TextPart(text)}}, out);
-    output_.back()["content"].push_back(TextPart(text));
+    Json done = {{"content_index", 0}, {"text", text}};
+    if (open_ == &kMessage) done["logprobs"] = Json::array();
+    SendOfItem(open_->done_event, done, out);
+    SendOfItem("response.content_part.done", {{"content_index", 0}, {"part", Part(text)}}, out);
+    output_.back()["content"].push_back(Part(text));
+    open_ = nullptr;
     output_.back()["status"] =
         status_ == "in_progress" || status_ == "completed" ? "completed" : "incomplete";
     SendItem("response.output_item.done", out);
   }
 
+  // The part of the open item.
+  Json Part(const std::string& text) const {
+    Json part = {{"type", open_->part}, {"text", text}};
+    if (open_ == &kMessage) part.update({{"annotations", Json::array()}, {"logprobs", Json::array()}});
+    return part;
+  }
+
   void AddCall(const ParsedToolCall& call, std::string* out) {
-    CloseMessage(out);
+    CloseItem(out);
     output_.push_back({{"type", "function_call"},
                        {"id", ItemId("fc_")},
                        {"call_id", call.id},
@@ -187,15 +210,15 @@ class ResponsesWriter final : public AnswerWriter {
     return {{"input_tokens", usage_.prompt_tokens()},
             {"input_tokens_details", {{"cached_tokens", usage_.cached_tokens()}, {"cache_write_tokens", 0}}},
             {"output_tokens", usage_.completion_tokens()},
-            {"output_tokens_details", {{"reasoning_tokens", 0}}},
+            {"output_tokens_details", {{"reasoning_tokens", usage_.reasoning_tokens()}}},
             {"total_tokens", usage_.prompt_tokens() + usage_.completion_tokens()}};
   }
 
   std::string status_ = "in_progress";
-  std::string error_;         // why it failed
-  std::vector<Json> output_;  // the items so far; only the last may be unfinished
-  bool message_is_open_ = false;
-  std::string text_;  // of the open message
+  std::string error_;               // why it failed
+  std::vector<Json> output_;        // the items so far; only the last may be unfinished
+  const ItemKind* open_ = nullptr;  // of the last item, where more of its text may come
+  std::string text_;                // of that item
   v1::Usage usage_;
   int64_t sequence_number_ = 0;
 };

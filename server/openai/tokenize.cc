@@ -27,6 +27,7 @@ Shape TokenizeShape() {
                   "one. A chat always begins with it.",
            .path = "add_bos"},
           {.name = "return_token_strs", .shape = Boolean(), .doc = "Also each token as text. Default false."},
+          ReasoningEffort(),
           AddGenerationPrompt(),
           ContinueFinalMessage(),
       } +

@@ -1,6 +1,7 @@
 #include "server/openai/tool_calls.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace tramontane {
@@ -12,6 +13,8 @@ using nlohmann::ordered_json;
 constexpr std::string_view kBlanks = " \t\r\n";
 constexpr size_t kIdCharacters = 9;
 constexpr size_t kMaxNameBytes = 64;
+constexpr size_t kMaxHeadBytes =
+    256;  // of a marked call in front of its arguments; nothing longer is held back
 
 bool IsBlank(char c) { return kBlanks.find(c) != std::string_view::npos; }
 
@@ -23,6 +26,19 @@ bool IsFunctionName(std::string_view name) {
   return !name.empty() && name.size() <= kMaxNameBytes && std::all_of(name.begin(), name.end(), [](char c) {
     return IsLetterOrDigit(c) || c == '_' || c == '-';
   });
+}
+
+std::string_view Trimmed(std::string_view text) {
+  const size_t begin = text.find_first_not_of(kBlanks);
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(kBlanks) + 1 - begin);
+}
+
+// The name in front of `mark`, without that mark's control token where it was spelled out.
+std::string_view NameBefore(v1::MarkKind mark, std::string_view text) {
+  const std::string_view token = mark == v1::MARK_KIND_CALL_ID ? "[CALL_ID]" : "[ARGS]";
+  if (text.ends_with(token)) text.remove_suffix(token.size());
+  return Trimmed(text);
 }
 
 bool IsJsonObject(std::string_view text) {
@@ -125,6 +141,44 @@ ToolCallParser::Output ToolCallParser::Append(std::string_view text, std::option
   return output;
 }
 
+ToolCallParser::Output ToolCallParser::Append(const v1::Delta& delta) {
+  std::optional<int32_t> calls_at;
+  if (delta.has_tool_calls_at()) calls_at = delta.tool_calls_at();
+  const std::string_view text = delta.text();
+  if (delta.marks().empty()) return Append(text, calls_at);
+  Output output;
+  const auto append = [&](std::string_view piece) {
+    Output more = Append(piece, std::nullopt);
+    output.text += more.text;
+    std::move(more.calls.begin(), more.calls.end(), std::back_inserter(output.calls));
+  };
+  size_t begin = 0;
+  for (const v1::Mark& mark : delta.marks()) {
+    const size_t end = std::clamp(static_cast<size_t>(mark.at()), begin, text.size());
+    append(text.substr(begin, end - begin));
+    OnMark(mark.kind(), &output);
+    begin = end;
+  }
+  append(text.substr(begin));
+  return output;
+}
+
+void ToolCallParser::OnMark(v1::MarkKind kind, Output* output) {
+  if (kind == v1::MARK_KIND_CALL) {
+    if (state_ != State::kAnswer) output->text += Finish().text;
+    state_ = State::kName;
+    name_.clear();
+    in_list_ = in_string_ = escaped_ = false;
+    return;
+  }
+  const bool follows =
+      state_ == State::kName || (state_ == State::kCallId && kind == v1::MARK_KIND_ARGUMENTS);
+  if (!follows) return;
+  if (state_ == State::kName) name_ = NameBefore(kind, unclaimed_);
+  if (!IsFunctionName(name_)) return Break(output);
+  state_ = kind == v1::MARK_KIND_CALL_ID ? State::kCallId : State::kBeforeArguments;
+}
+
 ToolCallParser::Output ToolCallParser::Finish() {
   Output output;
   const bool only_punctuation =
@@ -138,9 +192,11 @@ ToolCallParser::Output ToolCallParser::Finish() {
 void ToolCallParser::Step(char c, Output* output) {
   unclaimed_ += c;
   if (state_ == State::kCall) return StepInCall(c, output);
+  if (state_ == State::kName || state_ == State::kCallId) return StepInHead(output);
   if (IsBlank(c)) return;
 
-  const bool may_begin_a_call = state_ == State::kOpening || state_ == State::kBeforeCall;
+  const bool may_begin_a_call =
+      state_ == State::kOpening || state_ == State::kBeforeCall || state_ == State::kBeforeArguments;
   if (c == '{' && may_begin_a_call) {
     state_ = State::kCall;
     call_begin_ = unclaimed_.size() - 1;
@@ -154,10 +210,25 @@ void ToolCallParser::Step(char c, Output* output) {
     state_ = State::kClosed;
     unclaimed_.clear();
   } else {
-    state_ = State::kBroken;
-    output->text += unclaimed_;
-    unclaimed_.clear();
+    Break(output);
   }
+}
+
+void ToolCallParser::StepInHead(Output* output) {
+  if (unclaimed_.size() > kMaxHeadBytes) Break(output);
+}
+
+void ToolCallParser::Break(Output* output) {
+  state_ = State::kBroken;
+  output->text += unclaimed_;
+  unclaimed_.clear();
+}
+
+std::optional<ParsedToolCall> ToolCallParser::CallRead() const {
+  const std::string_view object = std::string_view(unclaimed_).substr(call_begin_);
+  if (name_.empty()) return ParseCall(object);
+  if (!IsJsonObject(object)) return std::nullopt;
+  return ParsedToolCall{.id = {}, .name = name_, .arguments = std::string(object)};
 }
 
 void ToolCallParser::StepInCall(char c, Output* output) {
@@ -176,18 +247,13 @@ void ToolCallParser::StepInCall(char c, Output* output) {
   if (c == '}' || c == ']') --depth_;
   if (depth_ > 0) return;
 
-  std::optional<ParsedToolCall> call = ParseCall(std::string_view(unclaimed_).substr(call_begin_));
-  if (!call) {
-    state_ = State::kBroken;
-    output->text += unclaimed_;
-  } else {
-    state_ = in_list_ ? State::kAfterCall : State::kClosed;
-    if (calls_ < max_calls_) {
-      call->id = NineCharacterId(id_seed_ + "/" + std::to_string(calls_++));
-      output->calls.push_back(*std::move(call));
-    }
-  }
+  std::optional<ParsedToolCall> call = CallRead();
+  if (!call) return Break(output);
+  state_ = in_list_ ? State::kAfterCall : State::kClosed;
   unclaimed_.clear();
+  if (calls_ >= max_calls_) return;
+  call->id = NineCharacterId(id_seed_ + "/" + std::to_string(calls_++));
+  output->calls.push_back(*std::move(call));
 }
 
 std::string CallIdSeed(const v1::GenerateRequest& call, const std::string& request_id) {

@@ -12,8 +12,12 @@ void JoinedEvents::Add(v1::GenerateResponse event) {
   std::string text = std::move(*before->mutable_text());
   const auto bytes_before = static_cast<int32_t>(text.size());
   text += event.delta().text();
+  for (v1::Mark& mark : *event.mutable_delta()->mutable_marks()) mark.set_at(bytes_before + mark.at());
+  std::string reasoning = std::move(*before->mutable_reasoning());
+  reasoning += event.delta().reasoning();
   before->MergeFrom(event.delta());  // lists are joined, the rest is the newer one's
   before->set_text(std::move(text));
+  before->set_reasoning(std::move(reasoning));
   if (event.delta().has_tool_calls_at()) {
     before->set_tool_calls_at(bytes_before + event.delta().tool_calls_at());
   }

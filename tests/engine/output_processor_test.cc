@@ -97,13 +97,13 @@ TEST(StopMatcher, WhereTheTextIsCutMakesNoDifference) {
 
 // ---- ChoiceText ---------------------------------------------------------------------------------
 
-TEST(ChoiceText, ToolCallsBeginAtTheExactByteHoweverTextIsHeldBackAndJoined) {
+TEST(ChoiceText, MarkedTokensStandAtTheExactByteHoweverTextIsHeldBackAndJoined) {
   const uint32_t seed = TestSeed();
   SCOPED_TRACE("TRAMONTANE_TEST_SEED=" + std::to_string(seed));
   std::mt19937 random(seed);
   // Halves of characters and of stop strings, so that much is held back.
   const PieceTokenizer tokenizer({"<s>", "[TOOL_CALLS]", " a", "S", "T", "\xC3", "\xA9", "[{"});
-  constexpr int32_t kToolCalls = 1;
+  constexpr int32_t kMarked = 1;
   for (int64_t round = 0; round < ScaledCount(5000); ++round) {
     Request request;
     request.prompt = {0};
@@ -111,19 +111,20 @@ TEST(ChoiceText, ToolCallsBeginAtTheExactByteHoweverTextIsHeldBackAndJoined) {
     request.stopping.include_stop = random() % 2 == 0;
     request.stopping.min_tokens = static_cast<int64_t>(random() % 4);
     request.output.skip_special_tokens = random() % 2 == 0;
+    request.output.marked_ids = {kMarked};
     std::vector<int32_t> ids;
-    for (size_t n = random() % 12; n > 0; --n) ids.push_back(2 + static_cast<int32_t>(random() % 6));
-    const size_t begin = random() % (ids.size() + 1);
-    ids.insert(ids.begin() + static_cast<ptrdiff_t>(begin), kToolCalls);
-    if (random() % 4 == 0) ids.push_back(kToolCalls);  // only the first counts
+    for (size_t n = random() % 12; n > 0; --n) ids.push_back(1 + static_cast<int32_t>(random() % 7));
 
-    // What comes before, and the control token where it is spelled, as if it were all there is.
+    // Behind what comes before, and behind the token itself where it is spelled, as if that were all.
     Request unstopped = request;
     unstopped.stopping.stop.clear();
     ChoiceText before(unstopped, &tokenizer);
     ChoiceText::Shown shown_before;
-    for (size_t i = 0; i <= begin; ++i) before.Append(ids[i], ChoiceText::Spelling::kShown, &shown_before);
-    const size_t want = shown_before.text.size();
+    std::vector<std::pair<size_t, size_t>> marked;  // index of the id, byte
+    for (size_t i = 0; i < ids.size(); ++i) {
+      before.Append(ids[i], ChoiceText::Spelling::kShown, &shown_before);
+      if (ids[i] == kMarked) marked.emplace_back(i, shown_before.text.size());
+    }
 
     ChoiceText text(request, &tokenizer);
     TokenStream stream("r", nullptr);
@@ -131,14 +132,17 @@ TEST(ChoiceText, ToolCallsBeginAtTheExactByteHoweverTextIsHeldBackAndJoined) {
     std::vector<size_t> told;
     const auto take = [&] {
       for (const StreamDelta& delta : stream.Take().deltas) {
-        if (delta.tool_calls_at) told.push_back(read.size() + static_cast<size_t>(*delta.tool_calls_at));
+        for (const TextMark& mark : delta.marks) {
+          ASSERT_EQ(mark.token, kMarked);
+          told.push_back(read.size() + static_cast<size_t>(mark.at));
+        }
         read += delta.text;
       }
     };
     const auto put = [&](ChoiceText::Shown shown) {
       StreamDelta delta;
       delta.text = std::move(shown.text);
-      delta.tool_calls_at = shown.tool_calls_at;
+      delta.marks = std::move(shown.marks);
       stream.PutDelta(std::move(delta));
     };
     const std::string* stop = nullptr;
@@ -155,11 +159,11 @@ TEST(ChoiceText, ToolCallsBeginAtTheExactByteHoweverTextIsHeldBackAndJoined) {
       put(std::move(rest));
     }
     take();
-    if (appended > begin && read.size() >= want) {
-      ASSERT_EQ(told, std::vector<size_t>{want}) << read;
-    } else {
-      ASSERT_TRUE(told.empty()) << "a stop string in front of the calls cut them off: " << read;
+    std::vector<size_t> want;  // a stop string cuts off what stands behind its begin
+    for (const auto& [index, at] : marked) {
+      if (appended > index && read.size() >= at) want.push_back(at);
     }
+    ASSERT_EQ(told, want) << read;
   }
 }
 

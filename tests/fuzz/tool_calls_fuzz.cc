@@ -1,7 +1,9 @@
 // What a model may write after [TOOL_CALLS]: any text, cut anywhere, gives the same calls; each is sound,
 // none is half.
 //
-// The first byte says how long the pieces are, the second where the calls begin.
+// The first byte says how long the pieces are, the second where the calls begin. Read a second time, as
+// formats that mark their calls have it, each byte of 1, 2 or 3 is no text but a mark: a call, its id, its
+// arguments.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -17,30 +19,60 @@ namespace tramontane {
 namespace {
 
 // All of an answer, spelled: its text, then its calls.
-std::string Parse(std::string_view text, size_t calls_at, size_t piece_bytes) {
-  ToolCallParser parser("fuzz");
-  std::string shown, calls;
-  const auto add = [&](const ToolCallParser::Output& output) {
-    shown += output.text;
+class Spelled {
+ public:
+  void Add(const ToolCallParser::Output& output) {
+    shown_ += output.text;
     for (const ParsedToolCall& call : output.calls) {
       TM_CHECK(call.id.size() == 9, "an id of %zu bytes", call.id.size());
       const auto arguments = nlohmann::json::parse(call.arguments, nullptr, /*allow_exceptions=*/false);
       TM_CHECK(arguments.is_object(), "arguments that are no object: %s", call.arguments.c_str());
-      calls += "\n" + call.name + call.arguments;
+      calls_ += "\n" + call.name + call.arguments;
     }
-  };
+  }
+  std::string Of(std::string_view text) const {
+    TM_CHECK(shown_.size() <= text.size(), "%zu bytes of text from %zu", shown_.size(), text.size());
+    return shown_ + calls_;
+  }
+
+ private:
+  std::string shown_, calls_;
+};
+
+std::string Parse(std::string_view text, size_t calls_at, size_t piece_bytes) {
+  ToolCallParser parser("fuzz");
+  Spelled spelled;
   bool told = false;
   for (size_t at = 0; at < text.size() || !told;) {
     const size_t end = std::min(text.size(), at + piece_bytes);
     std::optional<int32_t> boundary;
     if (!told && calls_at <= end) boundary = static_cast<int32_t>(calls_at - at);
     told = told || boundary.has_value();
-    add(parser.Append(text.substr(at, end - at), boundary));
+    spelled.Add(parser.Append(text.substr(at, end - at), boundary));
     at = end;
   }
-  add(parser.Finish());
-  TM_CHECK(shown.size() <= text.size(), "%zu bytes of text from %zu", shown.size(), text.size());
-  return shown + calls;
+  spelled.Add(parser.Finish());
+  return spelled.Of(text);
+}
+
+std::string ParseMarked(std::string_view text, size_t piece_bytes) {
+  ToolCallParser parser("fuzz");
+  Spelled spelled;
+  for (size_t at = 0; at < text.size(); at += piece_bytes) {
+    v1::Delta delta;
+    for (const char c : text.substr(at, piece_bytes)) {
+      if (c < 1 || c > 3) {
+        delta.mutable_text()->push_back(c);
+        continue;
+      }
+      v1::Mark* mark = delta.add_marks();
+      mark->set_kind(static_cast<v1::MarkKind>(c));
+      mark->set_at(static_cast<int32_t>(delta.text().size()));
+    }
+    spelled.Add(parser.Append(delta));
+  }
+  spelled.Add(parser.Finish());
+  return spelled.Of(text);
 }
 
 }  // namespace
@@ -51,6 +83,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data) + 2, size - 2);
   const size_t calls_at = std::min<size_t>(data[1], text.size());
   const std::string whole = tramontane::Parse(text, calls_at, text.size() + 1);
-  TM_CHECK(whole == tramontane::Parse(text, calls_at, 1 + data[0] % 16), "pieces give another answer");
+  const size_t piece_bytes = 1 + data[0] % 16;
+  TM_CHECK(whole == tramontane::Parse(text, calls_at, piece_bytes), "pieces give another answer");
+  TM_CHECK(tramontane::ParseMarked(text, text.size() + 1) == tramontane::ParseMarked(text, piece_bytes),
+           "pieces give other marked calls");
   return 0;
 }

@@ -230,8 +230,7 @@ TEST(ChatDepartureTest, ALateSystemMessageIsPartOfTheSystemPromptOrATurnOfItsOwn
 }
 
 TEST(ChatFormatTest, AnEmptySystemMessageIsAParagraphOnlyWhereItCameInParts) {
-  ChatMessage parts = System("");
-  parts.in_parts = true;
+  const ChatMessage parts = {.role = ChatRole::kSystem, .parts = {{.text = ""}}};
   for (const TokenizerVersion format : {kV2, kV3}) {
     EXPECT_EQ(Text(format, {System(""), System("S"), User("a")}), "<s>[INST]▁S<0x0A><0x0A>a[/INST]");
     EXPECT_EQ(Text(format, {parts, System("S"), User("a")}), "<s>[INST]▁<0x0A><0x0A>S<0x0A><0x0A>a[/INST]");

@@ -27,7 +27,10 @@ TEST(Messages, RolesAndContents) {
   EXPECT_EQ(chat.messages(0).role(), v1::ROLE_SYSTEM);
   EXPECT_EQ(chat.messages(1).role(), v1::ROLE_SYSTEM);
   EXPECT_TRUE(chat.messages(1).has_content());
-  EXPECT_EQ(chat.messages(2).content(), "a\n\nb");
+  EXPECT_FALSE(chat.messages(2).has_content());
+  ASSERT_EQ(chat.messages(2).parts_size(), 2);
+  EXPECT_EQ(chat.messages(2).parts(0).text(), "a");
+  EXPECT_EQ(chat.messages(2).parts(1).text(), "b");
   EXPECT_FALSE(chat.messages(2).has_name());  // only a tool's means something
   EXPECT_EQ(chat.messages(3).role(), v1::ROLE_ASSISTANT);
   EXPECT_EQ(chat.messages(4).content(), "");
@@ -72,15 +75,16 @@ TEST(Messages, OnlyAnAssistantsContentMayBeMissing) {
   }
 }
 
-TEST(Messages, AnEmptyPartIsNoParagraph) {
+TEST(Messages, EmptyPartsStayParts) {
   const auto request = Chat(R"({"messages":[{"role":"user","content":[{"type":"text","text":""},
       {"type":"text","text":"a"},{"type":"text","text":""},{"type":"text","text":"b"}]},
       {"role":"user","content":[{"type":"text","text":""}]},{"role":"user","content":[]}]})");
   const v1::Chat& chat = request.calls[0].chat();
-  EXPECT_EQ(chat.messages(0).content(), "a\n\nb");
-  EXPECT_EQ(chat.messages(1).content(), "");
-  EXPECT_TRUE(chat.messages(1).in_parts()) << "mistral-common tells it from \"\" in system prompts";
-  EXPECT_FALSE(chat.messages(2).in_parts());
+  EXPECT_EQ(chat.messages(0).parts_size(), 4);
+  ASSERT_EQ(chat.messages(1).parts_size(), 1) << "mistral-common tells it from \"\" in system prompts";
+  EXPECT_TRUE(chat.messages(1).parts(0).has_text());
+  EXPECT_FALSE(chat.messages(1).has_content());
+  EXPECT_TRUE(chat.messages(2).has_content()) << "of no parts";
 }
 
 TEST(Messages, FaultsNameTheMessage) {
@@ -95,16 +99,73 @@ TEST(Messages, FaultsNameTheMessage) {
   EXPECT_EQ(ChatFault(R"({"messages":[{"role":"user","content":7}]})").param, "messages[0].content");
 }
 
-TEST(Messages, ImagesAndThinkingAreRefused) {
-  for (const char* part : {R"({"type":"image_url","image_url":{"url":"data:"}})", R"({"type":"input_audio"})",
-                           R"({"type":"thinking","thinking":[]})"}) {
+TEST(Messages, ImagesAreRefused) {
+  for (const char* part :
+       {R"({"type":"image_url","image_url":{"url":"data:"}})", R"({"type":"input_audio"})"}) {
     const ApiError fault =
         ChatFault(std::string(R"({"messages":[{"role":"user","content":[)") + part + "]}]}");
     EXPECT_EQ(fault.param, "messages[0].content[0].type");
     EXPECT_THAT(fault.message, HasSubstr("only parts of the type"));
   }
-  EXPECT_EQ(ChatFault(R"({"messages":[{"role":"assistant","content":"x","reasoning_content":"hm"}]})").param,
-            "messages[0].reasoning_content");
+}
+
+// The messages of a chat that ends in this one of the assistant.
+v1::ChatMessage Assistant(const std::string& fields) {
+  return Chat(R"({"messages":[{"role":"user","content":"x"},{"role":"assistant",)" + fields + "}]}")
+      .calls[0]
+      .chat()
+      .messages(1);
+}
+
+TEST(Messages, ReasoningIsAThoughtInFrontOfTheContent) {
+  for (const char* name : {"reasoning_content", "reasoning"}) {
+    const std::string thought = std::string("\"") + name + R"(":"hm")";
+    const v1::ChatMessage text = Assistant(R"("content":"y",)" + thought);
+    EXPECT_FALSE(text.has_content());
+    ASSERT_EQ(text.parts_size(), 2) << name;
+    EXPECT_EQ(text.parts(0).thinking().text(), "hm");
+    EXPECT_FALSE(text.parts(0).thinking().open());
+    EXPECT_EQ(text.parts(1).text(), "y");
+    const v1::ChatMessage parts = Assistant(R"("content":[{"type":"text","text":"y"}],)" + thought);
+    EXPECT_EQ(parts.SerializeAsString(), text.SerializeAsString());
+    EXPECT_EQ(Assistant(thought).parts_size(), 1) << "no content";
+    EXPECT_EQ(Assistant(R"("content":"y",")" + std::string(name) + R"(":"")").content(), "y");
+  }
+  EXPECT_EQ(Assistant(R"("content":"y","reasoning":"hm","reasoning_content":"hm")").parts_size(), 2);
+  EXPECT_EQ(ChatFault(R"({"messages":[{"role":"assistant","reasoning":"a","reasoning_content":"b"}]})").param,
+            "messages[0].reasoning");
+}
+
+TEST(Messages, PartsOfMistralsMayBeThinking) {
+  const v1::ChatMessage message =
+      Assistant(R"("content":[{"type":"thinking","thinking":[{"type":"text","text":"h"},{"text":"m"}]},
+                             {"type":"thinking","thinking":"so","closed":false},{"type":"text","text":"y"}])");
+  ASSERT_EQ(message.parts_size(), 3);
+  EXPECT_EQ(message.parts(0).thinking().text(), "hm");
+  EXPECT_FALSE(message.parts(0).thinking().open());
+  EXPECT_EQ(message.parts(1).thinking().text(), "so");
+  EXPECT_TRUE(message.parts(1).thinking().open());
+  EXPECT_EQ(message.parts(2).text(), "y");
+}
+
+TEST(Messages, APartHasWhatItsTypeSays) {
+  const auto fault = [](const std::string& part) {
+    return ChatFault(R"({"messages":[{"role":"user","content":[)" + part + "]}]}").message;
+  };
+  EXPECT_EQ(fault(R"({"type":"text"})"), "messages[0].content[0].text: is missing");
+  EXPECT_EQ(fault(R"({"type":"thinking","text":"x"})"), "messages[0].content[0].thinking: is missing");
+  EXPECT_EQ(fault(R"({"type":"text","text":"x","thinking":"y"})"),
+            "messages[0].content[0].thinking: does not go with the type \"text\"");
+  EXPECT_EQ(
+      ChatFault(R"({"messages":[{"role":"user","content":[{"type":"thinking","thinking":[{}]}]}]})").param,
+      "messages[0].content[0].thinking[0].text");
+}
+
+TEST(Messages, TheReasoningEffortIsTheChats) {
+  EXPECT_EQ(ChatWith(R"("reasoning_effort":"high")").calls[0].chat().reasoning_effort(), "high");
+  EXPECT_FALSE(ChatWith(R"("n":1)").calls[0].chat().has_reasoning_effort());
+  EXPECT_EQ(ChatFaultWith(R"("reasoning_effort":3)").param, "reasoning_effort");
+  EXPECT_EQ(FieldNames(StandardShapes().chat).NameOf("chat.reasoning_effort"), "reasoning_effort");
 }
 
 TEST(Messages, PrefixAndContinueFinalMessageAreTheSame) {
@@ -138,7 +199,7 @@ TEST(Messages, ToolsAndTheirHistoryArrive) {
   EXPECT_EQ(call.arguments_json(), "{\"a\":1}");
   EXPECT_EQ(chat.messages(1).tool_calls(1).arguments_json(), "{\"z\":1,\"a\":2}");
   EXPECT_NE(chat.messages(1).tool_calls(1).id(), call.id());
-  EXPECT_EQ(chat.messages(3).content(), "2");
+  EXPECT_EQ(chat.messages(3).parts(0).text(), "2");
   EXPECT_EQ(chat.tools(0).parameters_json(), R"({"type":"object","properties":{"z":{},"a":{}}})");
   EXPECT_EQ(chat.tools(1).parameters_json(), "");
   EXPECT_EQ(chat.tool_choice().mode(), v1::TOOL_CHOICE_MODE_REQUIRED);

@@ -186,6 +186,21 @@ TEST_F(Endpoints, ModelsHaveWhatEveryClientLooksFor) {
   EXPECT_EQ(Ask(AnswerModel, "", "/models/fake")->json()["id"], "fake");
 }
 
+TEST_F(Endpoints, AModelSaysWhatItIs) {
+  client_.model.set_tokenizer("tekken");
+  client_.model.set_tokenizer_version("v13");
+  client_.model.set_chat_format("v13");
+  const Json model = Ask(AnswerModel, "", "/models/fake")->json();
+  EXPECT_FALSE(FindFault(ModelShape(), model, ""));
+  EXPECT_EQ(model["architecture"], "MistralForCausalLM");
+  EXPECT_EQ(model["weight_format"], "bf16");
+  EXPECT_EQ(model["chat_format"], "v13");
+  EXPECT_EQ(model["tokenizer"], "tekken v13");
+  EXPECT_EQ(Ask(AnswerTokenizerInfo, "")->json()["tokenizer_class"], "tekken v13");
+  client_.model.clear_chat_format();
+  EXPECT_TRUE(Ask(AnswerModel, "", "/models/fake")->json()["chat_format"].is_null());
+}
+
 TEST_F(Endpoints, AModelThatIsNotServedIsA404) {
   RpcError missing;
   missing.code = StatusCode::kNotFound;

@@ -195,6 +195,17 @@ v1::GenerateResponse StoppedBy(const std::string& stop) {
   return event;
 }
 
+v1::GenerateResponse Thought(v1::GenerateResponse delta, const std::string& reasoning) {
+  delta.mutable_delta()->set_reasoning(reasoning);
+  return delta;
+}
+
+v1::GenerateResponse FinishedThinking(int64_t completion_tokens, int64_t reasoning_tokens) {
+  v1::GenerateResponse event = Finished(0, v1::FINISH_REASON_STOP, completion_tokens);
+  event.mutable_finished()->mutable_usage()->set_reasoning_tokens(reasoning_tokens);
+  return event;
+}
+
 v1::GenerateResponse CallsFrom(v1::GenerateResponse delta, int32_t byte) {
   delta.mutable_delta()->set_tool_calls_at(byte);
   return delta;
@@ -258,6 +269,12 @@ std::vector<Transcript> ChatStreams() {
        {{0, {Started(5), CallsFrom(Delta(0, R"([{"name": "f", )", 4), 0)}},
         {0, {Delta(0, R"("arguments": {"a": "é"}}, {"name": "f", "arguments": {}})", 20)}},
         {0, {Delta(0, "]", 21), Finished(0, stop, 22)}}}},
+      {"chat_stream_reasoning",
+       Endpoint::kChat,
+       ChatBody(R"(,"stream":true,"stream_options":{"include_usage":true})"),
+       {{0, {Started(5), Thought(Delta(0, "", 2), "So \"5\"")}},
+        {0, {Thought(Delta(0, "Y", 4), ".")}},
+        {0, {Delta(0, "es", 5), FinishedThinking(6, 2)}}}},
       {"chat_stream_fails",
        Endpoint::kChat,
        ChatBody(R"(,"stream":true)"),
@@ -292,6 +309,10 @@ std::vector<Transcript> WholeChats() {
        {{0,
          {Started(5), CallsFrom(Delta(0, R"([{"name": "f", "arguments": {"a": 1}}])", 9), 0),
           Finished(0, stop, 10)}}}},
+      {"chat_reasoning",
+       Endpoint::kChat,
+       ChatBody(""),
+       {{0, {Started(5), Thought(Delta(0, "Yes", 5), "So \"5\".")}}, {0, {FinishedThinking(6, 2)}}}},
       {"chat_prompt_logprobs",
        Endpoint::kChat,
        ChatBody(R"(,"prompt_logprobs":1,"return_token_ids":true)"),

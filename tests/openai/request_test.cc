@@ -150,7 +150,7 @@ TEST(Body, IntegersServeAsNumbersAndWholeNumbersAsIntegers) {
 TEST(Body, WhatThisServerCannotDoIsRefusedByName) {
   for (const char* fields :
        {R"("use_beam_search":true)", R"("audio":{"voice":"x"})", R"("modalities":["text","audio"])",
-        R"("functions":[{}])", R"("reasoning_effort":"high")", R"("chat_template":"{{ x }}")",
+        R"("functions":[{}])", R"("reasoning":{"effort":"high"})", R"("chat_template":"{{ x }}")",
         R"("truncate_prompt_tokens":5)", R"("bad_words":["x"])", R"("allowed_token_ids":[1])",
         R"("echo":true)", R"("documents":[{}])"}) {
     const ApiError fault = ChatFaultWith(fields);

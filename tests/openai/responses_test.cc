@@ -63,7 +63,8 @@ TEST(ResponsesRequest, ItemsAreMessagesAndCallsInARowAreOne) {
   const v1::Chat& chat = request.calls[0].chat();
   ASSERT_EQ(chat.messages_size(), 7);
   EXPECT_EQ(chat.messages(0).role(), v1::ROLE_SYSTEM);
-  EXPECT_EQ(chat.messages(1).content(), "a\n\nb");
+  ASSERT_EQ(chat.messages(1).parts_size(), 2);
+  EXPECT_EQ(chat.messages(1).parts(1).text(), "b");
   ASSERT_EQ(chat.messages(2).tool_calls_size(), 2);
   EXPECT_FALSE(chat.messages(2).has_content());
   EXPECT_EQ(chat.messages(2).tool_calls(0).id(), "123456789");
@@ -71,7 +72,7 @@ TEST(ResponsesRequest, ItemsAreMessagesAndCallsInARowAreOne) {
   EXPECT_EQ(chat.messages(2).tool_calls(1).id().size(), 9u) << "a foreign id";
   EXPECT_EQ(chat.messages(3).tool_call_id(), "123456789");
   EXPECT_EQ(chat.messages(4).tool_call_id(), chat.messages(2).tool_calls(1).id());
-  EXPECT_EQ(chat.messages(4).content(), "two");
+  EXPECT_EQ(chat.messages(4).parts(0).text(), "two");
   EXPECT_EQ(chat.messages(5).role(), v1::ROLE_ASSISTANT);
 }
 
@@ -86,10 +87,11 @@ TEST(ResponsesRequest, AnAnswerIsTakenBackTextBesideCallsAndEmptyTextIncluded) {
       {"role": "system", "content": "Be brief"}]})");
   const v1::Chat& chat = request.calls[0].chat();
   ASSERT_EQ(chat.messages_size(), 7);
-  EXPECT_EQ(chat.messages(1).content(), "");
-  EXPECT_EQ(chat.messages(2).content(), "I look.");
+  ASSERT_EQ(chat.messages(1).parts_size(), 1);
+  EXPECT_EQ(chat.messages(1).parts(0).text(), "");
+  EXPECT_EQ(chat.messages(2).parts(0).text(), "I look.");
   EXPECT_EQ(chat.messages(3).tool_calls_size(), 1);
-  EXPECT_EQ(chat.messages(4).content(), ", {\"na");
+  EXPECT_EQ(chat.messages(4).parts(0).text(), ", {\"na");
   EXPECT_EQ(chat.messages(6).role(), v1::ROLE_SYSTEM);
 }
 
@@ -104,6 +106,12 @@ TEST(ResponsesRequest, ToolsAndTheirChoiceGoToTheChat) {
   EXPECT_TRUE(request.answer.tools);
   EXPECT_TRUE(request.answer.one_tool_call);
   EXPECT_FALSE(Parsed(R"({"input": "Hi", "tool_choice": "none", )" + tools + "}").answer.tools);
+}
+
+TEST(ResponsesRequest, TheReasoningEffortIsTheChats) {
+  const GenerationRequest request = Parsed(R"({"input": "Hi", "reasoning": {"effort": "high"}})");
+  EXPECT_EQ(request.calls[0].chat().reasoning_effort(), "high");
+  EXPECT_EQ(request.names[0].NameOf("chat.reasoning_effort"), "reasoning.effort");
 }
 
 TEST(ResponsesRequest, AFormatIsAConstraintUnlessACallIsAskedFor) {
@@ -310,6 +318,38 @@ TEST(ResponsesAnswer, CallsAreItemsOfTheirOwnBehindTheText) {
   EXPECT_EQ(call["arguments"], R"({"a": 1})");
   EXPECT_EQ(call["call_id"].get<std::string>().size(), 9u);
   EXPECT_EQ(events[12].data["response"]["output"].size(), 2u);
+}
+
+v1::GenerateResponse Thought(const std::string& reasoning, const std::string& text = "") {
+  v1::GenerateResponse event = Delta(text);
+  event.mutable_delta()->set_reasoning(reasoning);
+  return event;
+}
+
+TEST(ResponsesAnswer, ThinkingIsAnItemOfItsOwnBeforeTheText) {
+  const std::vector<Event> events =
+      Events(Answer(R"({"input": "Hi", "stream": true})",
+                    {Started(), Thought("h"), Thought("m", "Yes"), Finished(v1::FINISH_REASON_STOP)}));
+  EXPECT_THAT(
+      Names(events),
+      ElementsAre("response.created", "response.in_progress", "response.output_item.added",
+                  "response.content_part.added", "response.reasoning_text.delta",
+                  "response.reasoning_text.delta", "response.reasoning_text.done",
+                  "response.content_part.done", "response.output_item.done", "response.output_item.added",
+                  "response.content_part.added", "response.output_text.delta", "response.output_text.done",
+                  "response.content_part.done", "response.output_item.done", "response.completed"));
+  EXPECT_EQ(
+      events[5].data.dump(),
+      R"({"type":"response.reasoning_text.delta","item_id":"rs_1-0","output_index":0,"content_index":0,)"
+      R"("delta":"m","sequence_number":5})");
+  EXPECT_EQ(events[6].data["text"], "hm");
+  const Json response = events.back().data["response"];
+  const auto fault = FindFault(ResponsesAnswerShape(), response, "");
+  EXPECT_FALSE(fault) << fault->path << " " << fault->text;
+  EXPECT_EQ(response["output"][0].dump(),
+            R"({"type":"reasoning","id":"rs_1-0","status":"completed","summary":[],"content":[)"
+            R"({"type":"reasoning_text","text":"hm"}]})");
+  EXPECT_EQ(response["output"][1]["content"][0]["text"], "Yes");
 }
 
 TEST(ResponsesAnswer, BrokenCallsAreText) {

@@ -147,6 +147,9 @@ TEST(Information, OfTheModel) {
   EXPECT_THAT(model->eos_token_ids(), ElementsAre(2));
   EXPECT_EQ(model->tokenizer_version(), "v3");
   EXPECT_EQ(model->chat_format(), "v3");
+  EXPECT_EQ(model->tokenizer(), "sentencepiece");
+  EXPECT_EQ(model->architecture(), "ScriptedForTests");
+  EXPECT_EQ(model->weight_format(), "bf16");
   ASSERT_EQ(model->windows_size(), 2);
   EXPECT_EQ(model->windows(0).window(), 64);
   EXPECT_EQ(model->windows(0).layers(), 2);

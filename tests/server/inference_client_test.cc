@@ -385,6 +385,28 @@ TEST(JoinedDeltas, MoveThePlaceOfTheToolCallsBehindWhatCameBefore) {
   EXPECT_TRUE(events.empty());
 }
 
+TEST(JoinedDeltas, MoveMarksAndJoinReasoning) {
+  v1::GenerateResponse thought = DeltaOf(0, "");
+  thought.mutable_delta()->set_reasoning("h");
+  v1::GenerateResponse call = DeltaOf(0, "é:f", 3);
+  call.mutable_delta()->set_reasoning("m");
+  call.mutable_delta()->add_marks()->set_at(3);
+  v1::GenerateResponse arguments = DeltaOf(0, "{}");
+  arguments.mutable_delta()->add_marks()->set_kind(v1::MARK_KIND_ARGUMENTS);
+  JoinedEvents events;
+  events.Add(thought);
+  events.Add(call);
+  events.Add(arguments);
+  const std::vector<v1::GenerateResponse> taken = events.Take();
+  ASSERT_EQ(taken.size(), 1u);
+  EXPECT_EQ(taken[0].delta().reasoning(), "hm");
+  EXPECT_EQ(taken[0].delta().text(), "é:f{}");
+  ASSERT_EQ(taken[0].delta().marks_size(), 2);
+  EXPECT_EQ(taken[0].delta().marks(0).at(), 3);
+  EXPECT_EQ(taken[0].delta().marks(1).at(), 4);
+  EXPECT_EQ(taken[0].delta().marks(1).kind(), v1::MARK_KIND_ARGUMENTS);
+}
+
 // ---- several servers ------------------------------------------------------------------------------
 
 class Servers : public ::testing::Test {

@@ -22,7 +22,12 @@ bool Join(std::vector<v1::GenerateResponse>* events, const v1::GenerateResponse&
     if (more.delta().has_tool_calls_at()) {
       delta->set_tool_calls_at(static_cast<int32_t>(delta->text().size()) + more.delta().tool_calls_at());
     }
+    for (v1::Mark mark : more.delta().marks()) {
+      mark.set_at(static_cast<int32_t>(delta->text().size()) + mark.at());
+      *delta->add_marks() = mark;
+    }
     delta->mutable_text()->append(more.delta().text());
+    delta->mutable_reasoning()->append(more.delta().reasoning());
     delta->mutable_token_ids()->MergeFrom(more.delta().token_ids());
     delta->mutable_logprobs()->MergeFrom(more.delta().logprobs());
     delta->set_completion_tokens(more.delta().completion_tokens());
@@ -37,7 +42,11 @@ void AddBytes(const std::string& text, google::protobuf::RepeatedField<int32_t>*
 
 std::string ContentsOf(const v1::Chat& chat) {
   std::string text;
-  for (const auto& message : chat.messages()) text += message.content() + "\n";
+  for (const auto& message : chat.messages()) {
+    text += message.content();
+    for (const auto& part : message.parts()) text += part.text();
+    text += "\n";
+  }
   return text;
 }
 
@@ -166,6 +175,8 @@ FakeInferenceClient::FakeInferenceClient() {
   model.add_eos_token_ids(2);
   model.set_tokenizer_version("v3");
   model.set_chat_format("v3");
+  model.set_tokenizer("sentencepiece");
+  model.set_weight_format("bf16");
   model.set_default_temperature(1.0f);
   model.set_default_top_p(1.0f);
 }

@@ -1,0 +1,525 @@
+// From the ids that a model says to what a client reads: thinking, text and calls of every chat format,
+// wherever the stream is cut.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/choice_text.h"
+#include "engine/clock.h"
+#include "engine/engine.h"
+#include "engine/engine_thread.h"
+#include "models/grammar/constraint_compiler.h"
+#include "models/tokenizer/answer_syntax.h"
+#include "server/core/answer_splitter.h"
+#include "server/core/engine_client.h"
+#include "server/core/inference_core.h"
+#include "server/openai/chat.h"
+#include "server/openai/json.h"
+#include "tests/models/tekken_test_file.h"
+#include "tests/server/call_reader.h"
+#include "tests/server/scripted_model.h"
+
+namespace tramontane {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::StartsWith;
+
+// ---- ids --------------------------------------------------------------------------------------------
+
+// A token for each byte, so that one may end within a character.
+class ByteTekken {
+ public:
+  explicit ByteTekken(const std::string& version) : tokenizer_(SmallTekken(TekkenJson({}, version))) {}
+  const Tokenizer& operator*() const { return *tokenizer_; }
+  // `answer` with control tokens where their names stand.
+  std::vector<int32_t> Ids(std::string_view answer) const {
+    std::vector<int32_t> ids;
+    while (!answer.empty()) {
+      const size_t end = answer.find(']');
+      const auto control = answer[0] == '[' && end != std::string_view::npos
+                               ? tokenizer_->ControlId(answer.substr(0, end + 1))
+                               : std::nullopt;
+      ids.push_back(control ? *control : kTestSpecialTokens + static_cast<uint8_t>(answer[0]));
+      answer.remove_prefix(control ? end + 1 : 1);
+    }
+    return ids;
+  }
+
+ private:
+  std::unique_ptr<const TekkenTokenizer> tokenizer_;
+};
+
+// ---- what a client reads ------------------------------------------------------------------------------
+
+struct Read {
+  std::string content, reasoning;
+  std::vector<std::string> calls;  // names and arguments
+  int64_t reasoning_tokens = 0;
+
+  bool operator==(const Read&) const = default;
+};
+
+void PrintTo(const Read& read, std::ostream* out) {
+  *out << "content '" << read.content << "' reasoning '" << read.reasoning << "' of " << read.reasoning_tokens
+       << " tokens";
+  for (const std::string& call : read.calls) *out << " calls " << call;
+}
+
+Read ReadWhole(const std::string& body) {
+  const Json answer = Json::parse(body);
+  const Json& message = answer["choices"][0]["message"];
+  EXPECT_FALSE(FindFault(ChatCompletionAnswerShape(), answer, "")) << body;
+  Read read;
+  if (message["content"].is_string()) read.content = message["content"];
+  read.reasoning = message.value("reasoning_content", "");
+  for (const Json& call : message.value("tool_calls", Json::array())) {
+    read.calls.push_back(call["function"]["name"].get<std::string>() +
+                         call["function"]["arguments"].get<std::string>());
+  }
+  read.reasoning_tokens = answer["usage"]["completion_tokens_details"]["reasoning_tokens"];
+  return read;
+}
+
+Read ReadStream(const std::string& stream) {
+  Read read;
+  for (size_t at = stream.find("data: {"); at != std::string::npos; at = stream.find("data: {", at + 1)) {
+    const Json chunk = Json::parse(stream.substr(at + 6, stream.find('\n', at) - at - 6));
+    if (chunk["choices"].empty()) {
+      read.reasoning_tokens = chunk["usage"]["completion_tokens_details"]["reasoning_tokens"];
+      continue;
+    }
+    const Json& delta = chunk["choices"][0]["delta"];
+    read.content += delta.value("content", "");
+    read.reasoning += delta.value("reasoning_content", "");
+    for (const Json& call : delta.value("tool_calls", Json::array())) {
+      const Json& function = call["function"];
+      if (function.contains("name")) read.calls.push_back(function["name"]);
+      read.calls.back() += function["arguments"].get<std::string>();
+    }
+  }
+  return read;
+}
+
+// The way of one choice: its text, joined until it is taken; its parts; its bytes.
+class Way {
+ public:
+  Way(const Tokenizer& tokenizer, bool streamed, bool thinks = false)
+      : syntax_(AnswerSyntaxOf(tokenizer)),
+        request_(MakeRequest(syntax_)),
+        text_(request_, &tokenizer),
+        splitter_(syntax_, request_.output.marked_ids, thinks),
+        streamed_(streamed) {
+    GenerationRequest parsed;
+    const std::string stream = R"(,"stream":true,"stream_options":{"include_usage":true})";
+    const auto fault = ParseChatCompletion(
+        R"({"messages":[{"role":"user","content":"a"}],"tools":[{"type":"function","function":{"name":"f"}}])" +
+            (streamed ? stream : "") + "}",
+        {.id = "r1"}, &parsed);
+    EXPECT_FALSE(fault);
+    writer_ = MakeChatWriter(parsed.answer, parsed.names);
+    v1::GenerateResponse started;
+    started.mutable_started()->set_model("m");
+    out_ += writer_->OnEvents(0, {started});
+  }
+
+  void Say(int32_t id) {
+    ChoiceText::Shown shown;
+    text_.Append(id, ChoiceText::Spelling::kShown, &shown);
+    Put({id}, std::move(shown));
+  }
+  void Take() {
+    for (StreamDelta& delta : stream_.Take().deltas) {
+      v1::GenerateResponse event;
+      splitter_.Count(delta.token_ids);
+      splitter_.Split(std::move(delta.text), delta.marks, event.mutable_delta());
+      out_ += writer_->OnEvents(0, {event});
+    }
+  }
+  Read Finish() {
+    ChoiceText::Shown rest;
+    text_.Flush(&rest);
+    Put({}, std::move(rest));
+    Take();
+    v1::GenerateResponse event;
+    event.mutable_finished()->set_reason(v1::FINISH_REASON_STOP);
+    event.mutable_finished()->mutable_usage()->set_reasoning_tokens(splitter_.reasoning_tokens());
+    out_ += writer_->OnEvents(0, {event});
+    out_ += writer_->Finish();
+    return streamed_ ? ReadStream(out_) : ReadWhole(out_);
+  }
+
+ private:
+  static Request MakeRequest(const AnswerSyntax& syntax) {
+    Request request;
+    request.prompt = {1};
+    request.output.marked_ids = MarkedIds(syntax, /*is_chat=*/true);
+    return request;
+  }
+  void Put(std::vector<int32_t> ids, ChoiceText::Shown shown) {
+    StreamDelta delta;
+    delta.token_ids = std::move(ids);
+    delta.text = std::move(shown.text);
+    delta.marks = std::move(shown.marks);
+    stream_.PutDelta(std::move(delta));
+  }
+
+  const AnswerSyntax syntax_;
+  const Request request_;
+  ChoiceText text_;
+  TokenStream stream_{"r1", nullptr};
+  AnswerSplitter splitter_;
+  const bool streamed_;
+  std::unique_ptr<ResponseWriter> writer_;
+  std::string out_;
+};
+
+// Whole, and streamed with two cuts at every place, and with a cut behind each id: always the same.
+Read Everyway(const ByteTekken& tekken, const std::string& answer, bool thinks = false) {
+  const std::vector<int32_t> ids = tekken.Ids(answer);
+  Way at_once(*tekken, /*streamed=*/false, thinks);
+  for (const int32_t id : ids) at_once.Say(id);
+  const Read whole = at_once.Finish();
+  for (size_t first = 0; first <= ids.size(); ++first) {
+    for (size_t second = first; second <= ids.size(); ++second) {
+      Way way(*tekken, /*streamed=*/true, thinks);
+      const bool everywhere = second == first;
+      for (size_t i = 0; i < ids.size(); ++i) {
+        if (everywhere || i == first || i == second) way.Take();
+        way.Say(ids[i]);
+      }
+      const Read streamed = way.Finish();
+      if (streamed == whole) continue;
+      ADD_FAILURE() << answer << " cut at " << first << " and " << second << ": "
+                    << testing::PrintToString(streamed) << ", whole " << testing::PrintToString(whole);
+      return whole;
+    }
+  }
+  return whole;
+}
+
+// ---- calls --------------------------------------------------------------------------------------------
+
+TEST(Answers, V7CallsInOneList) {
+  const Read read =
+      Everyway(ByteTekken("v7"), R"(So:[TOOL_CALLS][{"name": "f", "arguments": {"a": 1}}, {"name": "g"}])");
+  EXPECT_EQ(read.content, "So:");
+  EXPECT_THAT(read.calls, ElementsAre(R"(f{"a": 1})", "g{}"));
+}
+
+TEST(Answers, V11CallsOneByOneWithIdsOrWithout) {
+  const Read read = Everyway(ByteTekken("v11"),
+                             R"(é:[TOOL_CALLS]f[CALL_ID]abcdefghi[ARGS]{"a": "]é"}[TOOL_CALLS]g[ARGS]{})");
+  EXPECT_EQ(read.content, "é:");
+  EXPECT_THAT(read.calls, ElementsAre(R"(f{"a": "]é"})", "g{}"));
+}
+
+TEST(Answers, V13AndV15CallOneByOneWithoutIds) {
+  for (const char* version : {"v13", "v15"}) {
+    const Read read =
+        Everyway(ByteTekken(version), R"(é[TOOL_CALLS]f[ARGS]{"a": {}}[TOOL_CALLS]f[ARGS] {"a": 2})");
+    EXPECT_EQ(read.content, "é") << version;
+    EXPECT_THAT(read.calls, ElementsAre(R"(f{"a": {}})", R"(f{"a": 2})")) << version;
+  }
+}
+
+TEST(Answers, WhatIsNoSoundCallIsTextAndNothingIsLost) {
+  const ByteTekken tekken("v13");
+  const auto content = [&](const std::string& answer) {
+    const Read read = Everyway(tekken, answer);
+    EXPECT_THAT(read.calls, IsEmpty()) << answer;
+    return read.content;
+  };
+  EXPECT_EQ(content(R"(a[TOOL_CALLS]f[ARGS]{"a": )"), R"(af{"a": )");
+  EXPECT_EQ(content("[TOOL_CALLS]f"), "f");
+  EXPECT_EQ(content("[TOOL_CALLS]"), "");
+  EXPECT_EQ(content("[TOOL_CALLS]no name[ARGS]{}"), "no name{}");
+  EXPECT_EQ(content("[TOOL_CALLS][ARGS]{}"), "{}");
+  EXPECT_EQ(content("[TOOL_CALLS]f[ARGS][1]"), "f[1]");
+  EXPECT_EQ(content("[TOOL_CALLS]f[ARGS]{a}"), "f{a}");
+  EXPECT_EQ(content("[ARGS]{}"), "{}") << "of no call";
+  EXPECT_EQ(content("[TOOL_CALLS]f{}[ARGS]"), "f{}");
+}
+
+TEST(Answers, ACallBehindABrokenOneCounts) {
+  const Read read = Everyway(ByteTekken("v13"),
+                             R"([TOOL_CALLS]f[ARGS]{"a": "[TOOL_CALLS]g[ARGS]{} z[TOOL_CALLS]h[ARGS]{})");
+  EXPECT_EQ(read.content, R"(f{"a": " z)");
+  EXPECT_THAT(read.calls, ElementsAre("g{}", "h{}"));
+}
+
+TEST(Answers, ALongNameIsNotHeldBack) {
+  const ByteTekken tekken("v13");
+  Way way(*tekken, /*streamed=*/true);
+  for (const int32_t id : tekken.Ids("[TOOL_CALLS]" + std::string(1000, 'x') + "[ARGS]{}")) way.Say(id);
+  EXPECT_EQ(way.Finish().content, std::string(1000, 'x') + "{}");
+}
+
+// ---- thinking -----------------------------------------------------------------------------------------
+
+TEST(Answers, ThinkingIsNeverContent) {
+  for (const char* version : {"v13", "v15"}) {
+    const Read read = Everyway(ByteTekken(version), "[THINK]hm é[/THINK]Yes.[TOOL_CALLS]f[ARGS]{}");
+    EXPECT_EQ(read.reasoning, "hm é") << version;
+    EXPECT_EQ(read.content, "Yes.") << version;
+    EXPECT_THAT(read.calls, ElementsAre("f{}")) << version;
+    EXPECT_EQ(read.reasoning_tokens, 5) << version << ": a token a byte";
+  }
+}
+
+TEST(Answers, ThinkingThatIsNestedOrDoesNotEndLosesNothing) {
+  const ByteTekken tekken("v15");
+  EXPECT_EQ(Everyway(tekken, "[THINK]a[THINK]b[/THINK]c[/THINK]d"), (Read{"cd", "ab", {}, 2}));
+  EXPECT_EQ(Everyway(tekken, "[THINK]ab"), (Read{"", "ab", {}, 2}));
+  EXPECT_EQ(Everyway(tekken, "a[/THINK]b"), (Read{"ab", "", {}, 0}));
+  EXPECT_EQ(Everyway(tekken, "a[THINK]b[/THINK]c[THINK]d[/THINK]"), (Read{"ac", "bd", {}, 2}));
+  EXPECT_EQ(Everyway(tekken, "[THINK]a[TOOL_CALLS]f[ARGS]{}"), (Read{"", "a", {"f{}"}, 1}));
+  EXPECT_EQ(Everyway(tekken, R"([TOOL_CALLS]f[ARGS]{"a":[THINK]b[ARGS][/THINK]1})"),
+            (Read{"", "b", {R"(f{"a":1})"}, 2}));
+}
+
+TEST(Answers, AThoughtOfThePromptGoesOn) {
+  EXPECT_EQ(Everyway(ByteTekken("v15"), "a[/THINK]b", /*thinks=*/true), (Read{"b", "a", {}, 1}));
+}
+
+TEST(Answers, FormatsWithoutThinkingHaveNone) {
+  EXPECT_EQ(Everyway(ByteTekken("v11"), "[THINK]a[/THINK]b"), (Read{"ab", "", {}, 0}));
+}
+
+// ---- over a served model ------------------------------------------------------------------------------
+
+v1::Chat Hi() {
+  v1::Chat chat;
+  chat.add_messages()->set_role(v1::ROLE_USER);
+  chat.mutable_messages(0)->set_content("Hi");
+  return chat;
+}
+
+v1::ChatMessage& AddAssistant(v1::Chat* chat) {
+  v1::ChatMessage& message = *chat->add_messages();
+  message.set_role(v1::ROLE_ASSISTANT);
+  return message;
+}
+
+// An engine over a model that says `answer`, and then the end, behind `chat`.
+class World {
+ public:
+  explicit World(const std::string& version, const v1::Chat& chat = Hi(), const std::string& answer = "")
+      : tekken_(version),
+        model_(Script(tekken_, chat, answer)),
+        constraints_(
+            ConstraintCompiler::Create(*tekken_, (*tekken_).vocab_size(), {(*tekken_).eos_id()}, {})),
+        engine_(Limits(),
+                {(*tekken_).vocab_size(),
+                 {(*tekken_).eos_id()},
+                 MakeKvLayout({0}, {.kv_heads = 1, .head_dim = 8, .page_size = Limits().page_size})},
+                model_, &*tekken_, clock_),
+        thread_(engine_),
+        core_({.workers = {.threads = 1}}) {
+    spdlog::set_level(spdlog::level::warn);
+    ServedModel served = Served(tekken_);
+    served.engine = &engine_;
+    served.clock = &clock_;
+    served.constraints = constraints_.get();
+    core_.Serve(served);
+  }
+
+  EngineClient& client() { return client_; }
+  bool has_constraints() const { return constraints_ != nullptr; }
+
+  // The text of the prompt, or what is wrong with the chat.
+  std::string Rendered(const v1::Chat& chat) {
+    v1::RenderChatRequest request;
+    *request.mutable_chat() = chat;
+    const auto answer =
+        Await<v1::RenderChatResponse>([&](auto done) { client_.RenderChat(request, std::move(done)); });
+    return answer.error.ok() ? answer.response.text() : answer.error.message;
+  }
+
+ private:
+  static EngineLimits Limits() {
+    EngineLimits limits;
+    limits.context = 512;
+    limits.page_size = 16;
+    limits.pool_pages = 64;
+    return limits;
+  }
+  static ServedModel Served(const ByteTekken& tekken) {
+    ServedModel served;
+    served.names = {"scripted"};
+    served.config.architecture = "ScriptedForTests";
+    served.config.vocab_size = (*tekken).vocab_size();
+    served.config.context = Limits().context;
+    served.config.layers = 1;
+    served.config.window = {0};
+    served.config.eos_ids = {(*tekken).eos_id()};
+    served.tokenizer = &*tekken;
+    return served;
+  }
+  static std::vector<int32_t> Script(const ByteTekken& tekken, const v1::Chat& chat,
+                                     const std::string& answer) {
+    const ServedModel served = Served(tekken);
+    v1::RenderChatRequest request;
+    *request.mutable_chat() = chat;
+    v1::RenderChatResponse prompt;
+    const RpcError error = ProtoConverter(served).RenderChat(request, &prompt);
+    EXPECT_TRUE(error.ok()) << error.message;
+    std::vector<int32_t> script(static_cast<size_t>(Limits().context), (*tekken).eos_id());
+    const std::vector<int32_t> ids = tekken.Ids(answer);
+    std::copy(ids.begin(), ids.end(), script.begin() + prompt.token_ids_size());
+    return script;
+  }
+
+  SteadyClock clock_;
+  const ByteTekken tekken_;
+  ScriptedModel model_;
+  const std::unique_ptr<ConstraintCompiler> constraints_;  // null in a build without
+  Engine engine_;
+  EngineThread thread_;
+  InferenceCore core_;
+  EngineClient client_{core_};
+};
+
+struct Heard {
+  std::string text, reasoning;
+  std::vector<std::pair<v1::MarkKind, size_t>> marks;  // and bytes of the text
+  std::vector<size_t> calls_at;
+  v1::Finished finished;
+};
+
+Heard Ask(World& world, const v1::GenerateRequest& request) {
+  CallReader call(world.client(), request);
+  const RpcError outcome = call.ReadAll();
+  EXPECT_TRUE(outcome.ok()) << outcome.message;
+  Heard heard;
+  for (const v1::GenerateResponse& event : call.events()) {
+    const v1::Delta& delta = event.delta();
+    for (const v1::Mark& mark : delta.marks()) {
+      heard.marks.emplace_back(mark.kind(), heard.text.size() + static_cast<size_t>(mark.at()));
+    }
+    if (delta.has_tool_calls_at()) {
+      heard.calls_at.push_back(heard.text.size() + static_cast<size_t>(delta.tool_calls_at()));
+    }
+    heard.text += delta.text();
+    heard.reasoning += delta.reasoning();
+    if (event.has_finished()) heard.finished = event.finished();
+  }
+  return heard;
+}
+
+constexpr char kThoughtAndTwoCalls[] =
+    R"([THINK]hm[/THINK]Yes.[TOOL_CALLS]f[ARGS]{"a": 1}[TOOL_CALLS]g[ARGS]{})";
+
+TEST(ServedAnswers, ThinkingAndTextAreFieldsAndCallsAreMarked) {
+  World world("v15", Hi(), kThoughtAndTwoCalls);
+  v1::GenerateRequest request;
+  *request.mutable_chat() = Hi();
+  const Heard heard = Ask(world, request);
+  EXPECT_EQ(heard.reasoning, "hm");
+  EXPECT_EQ(heard.text, R"(Yes.f{"a": 1}g{})");
+  EXPECT_THAT(heard.calls_at, ElementsAre(4)) << "the first only";
+  EXPECT_THAT(heard.marks,
+              ElementsAre(std::pair(v1::MARK_KIND_CALL, 4u), std::pair(v1::MARK_KIND_ARGUMENTS, 5u),
+                          std::pair(v1::MARK_KIND_CALL, 13u), std::pair(v1::MARK_KIND_ARGUMENTS, 14u)));
+  EXPECT_EQ(heard.finished.reason(), v1::FINISH_REASON_STOP);
+  EXPECT_EQ(heard.finished.usage().reasoning_tokens(), 2);
+}
+
+TEST(ServedAnswers, BehindOtherPromptsAllIsText) {
+  World world("v15", Hi(), kThoughtAndTwoCalls);
+  v1::RenderChatRequest render;
+  *render.mutable_chat() = Hi();
+  const auto prompt =
+      Await<v1::RenderChatResponse>([&](auto done) { world.client().RenderChat(render, std::move(done)); });
+  v1::GenerateRequest request;
+  *request.mutable_token_ids()->mutable_ids() = prompt.response.token_ids();
+  const Heard heard = Ask(world, request);
+  EXPECT_EQ(heard.reasoning, "");
+  EXPECT_EQ(heard.text, R"(hmYes.f{"a": 1}g{})");
+  EXPECT_THAT(heard.calls_at, ElementsAre(6));
+  EXPECT_EQ(heard.finished.usage().reasoning_tokens(), 0);
+}
+
+TEST(ServedAnswers, AThoughtThatIsOpenGoesOn) {
+  v1::Chat chat = Hi();
+  v1::ChatMessage& message = AddAssistant(&chat);
+  message.set_prefix(true);
+  v1::Thinking& thinking = *message.add_parts()->mutable_thinking();
+  thinking.set_text("h");
+  thinking.set_open(true);
+  World world("v13", chat, "m[/THINK]Yes");
+  v1::GenerateRequest request;
+  *request.mutable_chat() = chat;
+  const Heard heard = Ask(world, request);
+  EXPECT_EQ(heard.reasoning, "m");
+  EXPECT_EQ(heard.text, "Yes");
+}
+
+TEST(ServedAnswers, ACallThatMustBeMadeIsHeldToItsFormat) {
+  v1::Chat chat = Hi();
+  chat.add_tools()->set_name("f");
+  chat.add_tools()->set_name("g");
+  chat.mutable_tool_choice()->set_mode(v1::TOOL_CHOICE_MODE_REQUIRED);
+  v1::GenerateRequest request;
+  *request.mutable_chat() = chat;
+  World calls("v13", chat, R"([TOOL_CALLS]g[ARGS]{}[TOOL_CALLS]f[ARGS]{"a": 1})");
+  if (!calls.has_constraints()) GTEST_SKIP() << "this build has no structured output (TRAMONTANE_STRUCTURED)";
+  const Heard heard = Ask(calls, request);
+  EXPECT_EQ(heard.text, R"(g{}f{"a": 1})");
+  EXPECT_EQ(heard.finished.reason(), v1::FINISH_REASON_STOP);
+  World talks("v13", chat, "Hello");  // it looks at no mask
+  EXPECT_EQ(CallReader(talks.client(), request).ReadAll().code, StatusCode::kInternal);
+}
+
+// ---- what a chat may hold -----------------------------------------------------------------------------
+
+TEST(ServedChats, PartsReachTheFormat) {
+  v1::Chat chat = Hi();
+  v1::ChatMessage& message = AddAssistant(&chat);
+  message.add_parts()->mutable_thinking()->set_text("hm");
+  message.add_parts()->set_text("Yes");
+  chat.add_messages()->set_role(v1::ROLE_USER);
+  for (const char* text : {"a", "", "b"}) chat.mutable_messages(2)->add_parts()->set_text(text);
+  EXPECT_EQ(World("v13").Rendered(chat), "<s>[INST]Hi[/INST][THINK]hm[/THINK]Yes</s>[INST]a\n\nb[/INST]");
+  EXPECT_THAT(World("v15").Rendered(chat), HasSubstr("[INST]ab[/INST]"));
+  EXPECT_THAT(World("v11").Rendered(chat), StartsWith("chat.messages[1].content: chat format v11"));
+  message.set_content("Yes");
+  EXPECT_EQ(World("v13").Rendered(chat),
+            "chat.messages[1].parts: is given beside content; give one of the two");
+  message.clear_content();
+  message.add_parts();
+  EXPECT_THAT(World("v13").Rendered(chat), StartsWith("chat.messages[1].parts[2]: is empty"));
+}
+
+TEST(ServedChats, TheReasoningEffortIsAskedForWhereThereIsOne) {
+  v1::Chat chat = Hi();
+  const std::string plain = World("v13").Rendered(chat);
+  chat.set_reasoning_effort("high");
+  EXPECT_THAT(World("v15").Rendered(chat), HasSubstr(R"({"reasoning_effort": "high"})"));
+  EXPECT_EQ(World("v13").Rendered(chat), "chat.reasoning_effort: the model has no such setting");
+  chat.set_reasoning_effort("some");
+  EXPECT_EQ(World("v15").Rendered(chat), "chat.reasoning_effort: 'some' is not one of none, high");
+  chat.set_reasoning_effort("none");
+  EXPECT_EQ(World("v13").Rendered(chat), plain);
+  EXPECT_THAT(World("v15").Rendered(chat), HasSubstr(R"({"reasoning_effort": "none"})"));
+}
+
+TEST(ServedChats, TheModelSaysItsTokenizer) {
+  World world("v13");
+  const auto model =
+      Await<v1::GetModelResponse>([&](auto done) { world.client().GetModel({}, std::move(done)); });
+  EXPECT_EQ(model.response.tokenizer(), "tekken");
+  EXPECT_EQ(model.response.tokenizer_version(), "v13");
+  EXPECT_EQ(model.response.chat_format(), "v13");
+}
+
+}  // namespace
+}  // namespace tramontane
