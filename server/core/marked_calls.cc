@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "models/grammar/branch_grammar.h"
-#include "server/base/text.h"
 #include "server/core/constraint_convert.h"
 
 namespace tramontane {
@@ -45,10 +44,9 @@ RpcError CompileArguments(const ServedModel& model, const v1::Chat& chat, int to
   v1::Constraint schema;
   schema.set_json_schema(ArgumentsSchema(chat.tools(tool)));
   ConstraintParams compiled;
-  RpcError error = ConvertConstraint(model, kPath, schema, wanted, &compiled);
-  if (error.code == StatusCode::kInvalidArgument) {
-    return FieldError(ParametersPath(tool), error.violations.at(0).description);
-  }
+  const ConstraintSource source{.path = kPath,
+                                .parts = {{.schema_path = "", .path = ParametersPath(tool)}}};
+  RpcError error = ConvertConstraint(model, source, schema, wanted, &compiled);
   *grammar = std::move(compiled.grammar);
   return error;
 }

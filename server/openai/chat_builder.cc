@@ -24,7 +24,7 @@ void AddThinking(const Json& part, v1::ChatMessage* message) {
 }
 
 // How parts are joined is the chat format's business. No parts are an empty text.
-void SetContent(const ChatTurn& turn, v1::ChatMessage* message) {
+void SetContent(const PastMessage& turn, v1::ChatMessage* message) {
   const bool has_thought = turn.reasoning != nullptr && *turn.reasoning != "";
   if (has_thought) message->add_parts()->mutable_thinking()->set_text(turn.reasoning->get<std::string>());
   if (turn.content == nullptr) return;

@@ -341,7 +341,7 @@ class World {
     *request.mutable_chat() = chat;
     const auto answer =
         Await<v1::RenderChatResponse>([&](auto done) { client_.RenderChat(request, std::move(done)); });
-    return answer.error.ok() ? answer.response.text() : answer.error.message;
+    return answer.error.ok() ? answer.response.text() : answer.error.message();
   }
 
  private:
@@ -371,7 +371,7 @@ class World {
     *request.mutable_chat() = chat;
     v1::RenderChatResponse prompt;
     const RpcError error = ProtoConverter(served).RenderChat(request, &prompt);
-    EXPECT_TRUE(error.ok()) << error.message;
+    EXPECT_TRUE(error.ok()) << error.message();
     std::vector<int32_t> script(static_cast<size_t>(Limits().context), (*tekken).eos_id());
     const std::vector<int32_t> ids = tekken.Ids(answer);
     std::copy(ids.begin(), ids.end(), script.begin() + prompt.token_ids_size());

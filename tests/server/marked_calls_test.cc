@@ -56,7 +56,7 @@ class MarkedCalls : public ::testing::TestWithParam<const char*> {
   bool Takes(const v1::Chat& chat, std::string_view output) const {
     ConstraintParams constraint;
     const RpcError error = Constrain(chat, &constraint);
-    EXPECT_TRUE(error.ok()) << error.message;
+    EXPECT_TRUE(error.ok()) << error.message();
     EXPECT_TRUE(constraint.forced_prefix.empty());
     const auto matcher = constraint.grammar->NewMatcher(TextStart::kOfMessage);
     std::vector<uint32_t> mask(MaskWords(tokenizer_->vocab_size()));
@@ -117,8 +117,8 @@ TEST_P(MarkedCalls, AFaultOfASchemaIsThatOfItsTool) {
   ConstraintParams constraint;
   const RpcError error = Constrain(chat, &constraint);
   EXPECT_EQ(error.code, StatusCode::kInvalidArgument);
-  EXPECT_EQ(error.violations.at(0).field, "chat.tools[1].parameters");
-  EXPECT_THAT(error.message, HasSubstr(".properties.x"));
+  EXPECT_EQ(error.field, "chat.tools[1].parameters");
+  EXPECT_THAT(error.message(), HasSubstr(".properties.x"));
 }
 
 TEST_P(MarkedCalls, AllSchemasTogetherHaveOneLimit) {
@@ -129,8 +129,8 @@ TEST_P(MarkedCalls, AllSchemasTogetherHaveOneLimit) {
   }
   ConstraintParams constraint;
   const RpcError error = Constrain(chat, &constraint);
-  EXPECT_EQ(error.violations.at(0).field, "chat.tools[1].parameters");
-  EXPECT_THAT(error.message, HasSubstr("max_constraint_bytes"));
+  EXPECT_EQ(error.field, "chat.tools[1].parameters");
+  EXPECT_THAT(error.message(), HasSubstr("max_constraint_bytes"));
 }
 
 TEST_P(MarkedCalls, AServerWithoutStructuredOutputSaysSo) {
