@@ -398,7 +398,7 @@ struct Heard {
 Heard Ask(World& world, const v1::GenerateRequest& request) {
   CallReader call(world.client(), request);
   const RpcError outcome = call.ReadAll();
-  EXPECT_TRUE(outcome.ok()) << outcome.message;
+  EXPECT_TRUE(outcome.ok()) << outcome.message();
   Heard heard;
   for (const v1::GenerateResponse& event : call.events()) {
     const v1::Delta& delta = event.delta();
