@@ -7,7 +7,7 @@ namespace tramontane {
 namespace {
 
 // What grows with the request's size while it waits: the engine keeps a copy of the prompt for each choice.
-int64_t BytesOf(const LiveRequest& live) {
+int64_t QueuedBytesOf(const LiveRequest& live) {
   const Request& request = live.request;
   const auto copies = static_cast<size_t>(request.choices) + 1;
   size_t bytes = request.prompt.size() * sizeof(int32_t) * copies;
@@ -22,7 +22,7 @@ int64_t BytesOf(const LiveRequest& live) {
 Inbox::~Inbox() { TakeAll(); }
 
 bool Inbox::Push(std::shared_ptr<LiveRequest> request) {
-  const int64_t bytes = BytesOf(*request);
+  const int64_t bytes = QueuedBytesOf(*request);
   if (!ReserveBytes(bytes)) return false;
   if (!ReservePlace()) {
     queued_bytes_.fetch_sub(bytes, std::memory_order_relaxed);
@@ -49,7 +49,7 @@ std::vector<std::shared_ptr<LiveRequest>> Inbox::TakeAll() {
 }
 
 void Inbox::LeaveQueue(const LiveRequest& request) {
-  queued_bytes_.fetch_sub(BytesOf(request), std::memory_order_relaxed);
+  queued_bytes_.fetch_sub(QueuedBytesOf(request), std::memory_order_relaxed);
   queued_.fetch_sub(1, std::memory_order_relaxed);
 }
 

@@ -28,7 +28,7 @@ constexpr LayoutFiles kHuggingFaceFiles = {FolderLayout::kHuggingFace, "config.j
 constexpr LayoutFiles kMistralFiles = {FolderLayout::kMistral, "params.json", "consolidated",
                                        "consolidated.safetensors", "consolidated.safetensors.index.json"};
 
-std::vector<std::string> WeightNames(const std::set<std::string>& names, const LayoutFiles& files) {
+std::vector<std::string> WeightFilesIn(const std::set<std::string>& names, const LayoutFiles& files) {
   if (names.count(files.single_weights) != 0) return {files.single_weights};
   std::vector<std::string> found;
   for (const std::string& name : names) {
@@ -62,7 +62,7 @@ using Names = std::set<std::string>;
 
 bool HasConfig(const Names& names, const LayoutFiles& files) { return names.count(files.config) != 0; }
 bool HasBoth(const Names& names, const LayoutFiles& files) {
-  return HasConfig(names, files) && !WeightNames(names, files).empty();
+  return HasConfig(names, files) && !WeightFilesIn(names, files).empty();
 }
 
 // Pickles, and what else might be taken for the weights of this layout.
@@ -85,7 +85,7 @@ StatusOr<ModelFolder> FilesOf(const std::string& folder, const Names& names, con
   found.tokenizer = choice.tokenizer.empty() ? found.path : choice.tokenizer;
   found.layout = files.layout;
   found.config_file = files.config;
-  found.weight_files = WeightNames(names, files);
+  found.weight_files = WeightFilesIn(names, files);
   if (names.count(files.single_weights) == 0 && names.count(files.index) != 0) {
     TM_ASSIGN_OR_RETURN(found.index, ReadIndex(found.PathOf(files.index)));
     std::set<std::string> shards;

@@ -44,6 +44,9 @@ void AppendUtf8(uint32_t code_point, std::string* text);
 // messages.
 std::string Excerpt(std::string_view text);
 
+// A digit of ASCII, whatever the locale.
+inline bool IsDigit(char c) { return c >= '0' && c <= '9'; }
+
 inline constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";
 
 }  // namespace tramontane

@@ -14,12 +14,10 @@
 namespace tramontane {
 namespace {
 
-using Kind = EbnfNode::Kind;
-
 // A rule that may be empty in two ways doubles the derivations of whatever it stands beside.
 constexpr int64_t kMostWaysToBeEmpty = 64;
 // Of elements that may each be empty, any may be the one that takes the next character.
-constexpr int64_t kMostEmptySideBySide = 128;
+constexpr int64_t kMostEmptyInARule = 128;
 
 // Which rules one may meet from each rule, without a character in between.
 using RuleGraph = std::vector<std::vector<int32_t>>;
@@ -162,22 +160,22 @@ void AmbiguityCheck::FindNullable() {
 bool AmbiguityCheck::IsNullable(const EbnfNode& node) const {
   const auto nullable = [this](const EbnfNode& part) { return IsNullable(part); };
   switch (node.kind) {
-    case Kind::kText:
+    case EbnfNode::Kind::kText:
       return node.is_empty_text;
-    case Kind::kRule:
+    case EbnfNode::Kind::kRule:
       return node.rule != EbnfNode::kUnknownRule && nullable_[static_cast<size_t>(node.rule)];
-    case Kind::kSequence:
+    case EbnfNode::Kind::kSequence:
       return std::all_of(node.parts.begin(), node.parts.end(), nullable);
-    case Kind::kChoice:
+    case EbnfNode::Kind::kChoice:
       return std::any_of(node.parts.begin(), node.parts.end(), nullable);
-    case Kind::kRepeat:
+    case EbnfNode::Kind::kRepeat:
       return node.least == 0 || IsNullable(node.parts[0]);
   }
   return false;
 }
 
 Status AmbiguityCheck::CheckRepetitions(const EbnfTree::Rule& rule, const EbnfNode& node) const {
-  if (node.kind == Kind::kRepeat && node.most > 1 && IsNullable(node.parts[0])) {
+  if (node.kind == EbnfNode::Kind::kRepeat && node.most > 1 && IsNullable(node.parts[0])) {
     return Fault(rule, "is ambiguous: at byte " + std::to_string(node.at) +
                            " it repeats what may be empty, so that each text has endless derivations");
   }
@@ -209,8 +207,8 @@ RuleGraph AmbiguityCheck::Graph(Side side) const {
 }
 
 void AmbiguityCheck::AddEdges(const EbnfNode& node, Side side, std::vector<int32_t>* edges) const {
-  if (node.kind == Kind::kRule && node.rule != EbnfNode::kUnknownRule) edges->push_back(node.rule);
-  if (node.kind != Kind::kSequence) {
+  if (node.kind == EbnfNode::Kind::kRule && node.rule != EbnfNode::kUnknownRule) edges->push_back(node.rule);
+  if (node.kind != EbnfNode::Kind::kSequence) {
     for (const EbnfNode& part : node.parts) AddEdges(part, side, edges);
     return;
   }
@@ -256,17 +254,17 @@ Status AmbiguityCheck::CheckEmptiness() {
 // The rules through which the part may be empty.
 void AmbiguityCheck::AddEmptyRules(const EbnfNode& node, std::vector<int32_t>* rules) const {
   if (!IsNullable(node)) return;
-  if (node.kind == Kind::kRule) rules->push_back(node.rule);
+  if (node.kind == EbnfNode::Kind::kRule) rules->push_back(node.rule);
   for (const EbnfNode& part : node.parts) AddEmptyRules(part, rules);
 }
 
 // REQUIRES: that of the rules through which it may be empty is known.
 StatusOr<AmbiguityCheck::Emptiness> AmbiguityCheck::EmptinessOf(const EbnfTree::Rule& rule,
                                                                 const EbnfNode& node) const {
-  const bool is_sequence = node.kind == Kind::kSequence;
+  const bool is_sequence = node.kind == EbnfNode::Kind::kSequence;
   Emptiness whole{is_sequence ? 1 : 0, 0};
-  if (node.kind == Kind::kText && node.is_empty_text) whole = {1, 0};
-  if (node.kind == Kind::kRule && IsNullable(node)) {
+  if (node.kind == EbnfNode::Kind::kText && node.is_empty_text) whole = {1, 0};
+  if (node.kind == EbnfNode::Kind::kRule && IsNullable(node)) {
     whole = {emptiness_[static_cast<size_t>(node.rule)].ways,
              std::max<int64_t>(1, emptiness_[static_cast<size_t>(node.rule)].elements)};
   }
@@ -281,12 +279,12 @@ StatusOr<AmbiguityCheck::Emptiness> AmbiguityCheck::EmptinessOf(const EbnfTree::
       return Fault(
           rule, "is ambiguous: it may be empty in more than " + std::to_string(kMostWaysToBeEmpty) + " ways");
     }
-    if (whole.elements > kMostEmptySideBySide) {
-      return Fault(rule, "has more than " + std::to_string(kMostEmptySideBySide) +
+    if (whole.elements > kMostEmptyInARule) {
+      return Fault(rule, "has more than " + std::to_string(kMostEmptyInARule) +
                              " elements side by side that may be empty");
     }
   }
-  if (node.kind == Kind::kRepeat && node.least == 0)
+  if (node.kind == EbnfNode::Kind::kRepeat && node.least == 0)
     whole = {whole.ways + 1, std::max<int64_t>(1, whole.elements)};
   return whole;
 }

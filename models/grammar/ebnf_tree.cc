@@ -4,12 +4,11 @@
 #include <unordered_map>
 #include <utility>
 
+#include "kernels/core/utf8.h"
+
 namespace tramontane {
 namespace {
 
-using Kind = EbnfNode::Kind;
-
-bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 bool IsNameCharacter(char c) {
   return c == '_' || c == '-' || c == '.' || IsDigit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
@@ -42,7 +41,7 @@ class EbnfParser {
   };
 
   EbnfNode Choice() {
-    EbnfNode choice{.kind = Kind::kChoice, .at = at_};
+    EbnfNode choice{.kind = EbnfNode::Kind::kChoice, .at = at_};
     choice.parts.push_back(Sequence());
     while (Peek() == '|') {
       Step();
@@ -52,7 +51,7 @@ class EbnfParser {
   }
 
   EbnfNode Sequence() {
-    EbnfNode sequence{.kind = Kind::kSequence, .at = at_};
+    EbnfNode sequence{.kind = EbnfNode::Kind::kSequence, .at = at_};
     while (!failed_ && !AtEndOfSequence()) {
       EbnfNode element = Element();
       if (!failed_ && AtQuantifier()) element = Repeated(std::move(element));
@@ -75,7 +74,7 @@ class EbnfParser {
     if (Peek() == '[') return Enclosed(']');
     if (IsNameCharacter(Peek())) {
       uses_.push_back({start, TakeName()});
-      return {.kind = Kind::kRule, .at = start};
+      return {.kind = EbnfNode::Kind::kRule, .at = start};
     }
     failed_ = true;
     return {};
@@ -87,11 +86,11 @@ class EbnfParser {
     while (at_ < grammar_.size() && grammar_[at_] != close) at_ += grammar_[at_] == '\\' ? 2 : 1;
     const bool is_empty = close == '"' && at_ == start + 1;
     Step();
-    return {.kind = Kind::kText, .at = start, .is_empty_text = is_empty};
+    return {.kind = EbnfNode::Kind::kText, .at = start, .is_empty_text = is_empty};
   }
 
   EbnfNode Repeated(EbnfNode element) {
-    EbnfNode repeat{.kind = Kind::kRepeat, .at = element.at};
+    EbnfNode repeat{.kind = EbnfNode::Kind::kRepeat, .at = element.at};
     switch (Peek()) {
       case '*':
         repeat.most = EbnfNode::kNoMost;
@@ -174,7 +173,7 @@ class EbnfParser {
     if (found != numbers_.end()) rule_at_[use.at] = found->second;
   }
   void NameRules(EbnfNode* node) {
-    if (node->kind == Kind::kRule) {
+    if (node->kind == EbnfNode::Kind::kRule) {
       const auto found = rule_at_.find(node->at);
       if (found != rule_at_.end()) node->rule = found->second;
     }
@@ -191,7 +190,7 @@ class EbnfParser {
 };
 
 void AddRulesUsed(const EbnfNode& node, std::vector<int32_t>* rules) {
-  if (node.kind == Kind::kRule && node.rule != EbnfNode::kUnknownRule) rules->push_back(node.rule);
+  if (node.kind == EbnfNode::Kind::kRule && node.rule != EbnfNode::kUnknownRule) rules->push_back(node.rule);
   for (const EbnfNode& part : node.parts) AddRulesUsed(part, rules);
 }
 

@@ -40,14 +40,14 @@ Pattern Counted(const Pattern& part, std::string text, int64_t least, int64_t mo
   return result;
 }
 
-std::string Element(const Pattern& part) { return part.is_element ? part.text : '(' + part.text + ')'; }
+std::string AsElement(const Pattern& part) { return part.is_element ? part.text : '(' + part.text + ')'; }
 
 Pattern WithCount(const Pattern& part, int64_t least, int64_t most) {
   if (most == 0) return {};
   if (least == 1 && most == 1) return part;
   const std::string count =
       least == most ? std::to_string(least) : std::to_string(least) + ',' + std::to_string(most);
-  return Counted(part, Element(part) + '{' + count + '}', least, most);
+  return Counted(part, AsElement(part) + '{' + count + '}', least, most);
 }
 
 // Up to `most`, in runs that the library unrolls, one inside the other so that there is one way through.
@@ -145,7 +145,7 @@ Pattern PatternRepeat(const Pattern& part, int64_t least, int64_t most) {
     parts.push_back(WithCount(part, run, run));
   }
   if (most == kUnbounded) {
-    parts.push_back(Counted(part, Element(part) + '*', 0, kUnbounded));
+    parts.push_back(Counted(part, AsElement(part) + '*', 0, kUnbounded));
   } else if (most == least + 1) {
     parts.push_back(PatternOptional(part));
   } else if (most > least) {
@@ -157,7 +157,7 @@ Pattern PatternRepeat(const Pattern& part, int64_t least, int64_t most) {
 Pattern PatternOptional(const Pattern& part) {
   if (part.text.empty()) return part;
   // Not "?": the library makes of (xy*)? an automaton that also takes y. Counts are right.
-  return Counted(part, Element(part) + "{0,1}", 0, 1);
+  return Counted(part, AsElement(part) + "{0,1}", 0, 1);
 }
 
 }  // namespace tramontane

@@ -79,8 +79,6 @@ std::optional<Readings> SetOfEscape(char letter) {
   }
 }
 
-bool IsDigit(char c) { return c >= '0' && c <= '9'; }
-
 std::optional<uint32_t> HexDigit(char c) {
   if (IsDigit(c)) return static_cast<uint32_t>(c - '0');
   if (c >= 'a' && c <= 'f') return static_cast<uint32_t>(c - 'a' + 10);

@@ -15,8 +15,6 @@
 namespace tramontane {
 namespace {
 
-bool IsDigit(char c) { return c >= '0' && c <= '9'; }
-
 // repr(float): the shortest digits that give `value` back, with an exponent outside 1e-4 <= |value| < 1e16.
 std::string PrintFloat(double value) {
   if (std::isnan(value)) return "NaN";

@@ -42,7 +42,7 @@ bool MeansSomethingHere(std::string_view key) {
 }
 
 // Every problem, one line each.
-std::vector<std::string> EffectiveConfig(const GatewayArguments& arguments, ServeConfig* config) {
+std::vector<std::string> EffectiveGatewayConfig(const GatewayArguments& arguments, ServeConfig* config) {
   std::vector<std::string> problems = ApplyFlags(arguments.flags, config);
   if (config->http_address == "off") {
     problems.push_back("--http-address is \"off\": it must be HOST:PORT, a gateway is nothing but HTTP");
@@ -101,7 +101,7 @@ Status RunUntilStopped(const GatewayArguments& arguments, const ServeConfig& con
 
 int RunGateway(const GatewayArguments& arguments) {
   ServeConfig config;
-  const std::vector<std::string> problems = EffectiveConfig(arguments, &config);
+  const std::vector<std::string> problems = EffectiveGatewayConfig(arguments, &config);
   for (const std::string& problem : problems) {
     std::fprintf(stderr, "tramontane gateway: %s\n", problem.c_str());
   }

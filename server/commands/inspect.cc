@@ -32,7 +32,7 @@ Status Inspect(const InspectArguments& arguments) {
   return std::fflush(stdout) == 0 ? Status::Ok() : Internal("standard output cannot be written");
 }
 
-int Run(const InspectArguments& arguments) {
+int RunInspect(const InspectArguments& arguments) {
   for (const std::string& problem : arguments.problems) {
     std::fprintf(stderr, "tramontane inspect: %s\n", problem.c_str());
   }
@@ -66,7 +66,7 @@ void AddInspectCommand(CLI::App& app, RunCommand* run) {
             setting.help)
         ->type_name(setting.metavar);
   }
-  command->callback([arguments, run] { *run = [arguments] { return Run(*arguments); }; });
+  command->callback([arguments, run] { *run = [arguments] { return RunInspect(*arguments); }; });
 }
 
 }  // namespace tramontane

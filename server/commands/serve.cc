@@ -36,7 +36,7 @@ struct ServeArguments {
 };
 
 // File first, flags over it. Every problem of both, one line each.
-std::vector<std::string> EffectiveConfig(const ServeArguments& arguments, ServeConfig* config) {
+std::vector<std::string> EffectiveServeConfig(const ServeArguments& arguments, ServeConfig* config) {
   std::vector<std::string> problems;
   if (!arguments.config_file.empty()) {
     std::ifstream file(arguments.config_file);
@@ -224,7 +224,7 @@ Status Serve(const ServeConfig& config, StartGuard& starting) {
 
 int RunServe(const ServeArguments& arguments) {
   ServeConfig config;
-  const std::vector<std::string> problems = EffectiveConfig(arguments, &config);
+  const std::vector<std::string> problems = EffectiveServeConfig(arguments, &config);
   for (const std::string& problem : problems) std::fprintf(stderr, "tramontane serve: %s\n", problem.c_str());
   if (!problems.empty()) return 2;
   if (arguments.print_config) {

@@ -15,7 +15,7 @@ namespace {
 
 using Answer = std::optional<HttpResponse>;
 
-Answer Refused(int status, std::string code, std::string message) {
+Answer RefusedAtStage(int status, std::string code, std::string message) {
   ApiError error;
   error.status = status;
   if (status == 403) error.type = "permission_error";
@@ -47,7 +47,7 @@ bool MayBeCalled(const Arrival& arrival, std::string_view authority) {
 }
 
 Answer RefusedHost(std::string_view host) {
-  return Refused(403, "host_not_allowed",
+  return RefusedAtStage(403, "host_not_allowed",
                  "Host: \"" + std::string(host) + "\" is not a name of this server; http_host adds names");
 }
 
@@ -74,7 +74,7 @@ Answer CheckOrigin(const Arrival& arrival) {
   if (HasAny(allowed)) return std::nullopt;
   for (const auto& [name, value] : arrival.request.headers) {
     if (name != "origin" || IsLocalOrigin(value) || Has(allowed, value)) continue;
-    return Refused(403, "origin_not_allowed",
+    return RefusedAtStage(403, "origin_not_allowed",
                    "Origin: \"" + value + "\" may not call this server; http_cors_origin adds origins");
   }
   return std::nullopt;
@@ -84,11 +84,11 @@ Answer CheckOrigin(const Arrival& arrival) {
 
 Answer CheckPath(const Arrival& arrival) {
   if (!arrival.match.methods.empty()) return std::nullopt;
-  return Refused(404, "unknown_url", "unknown path " + arrival.request.path);
+  return RefusedAtStage(404, "unknown_url", "unknown path " + arrival.request.path);
 }
 
 // Browsers ask this before they send anything but the simplest request.
-Answer AnswerOptions(const Arrival& arrival) {
+Answer AnswerPreflight(const Arrival& arrival) {
   if (arrival.request.method != "OPTIONS") return std::nullopt;
   HttpResponse response;
   response.status = 204;
@@ -108,7 +108,7 @@ Answer AnswerOptions(const Arrival& arrival) {
 Answer CheckMethod(const Arrival& arrival) {
   if (arrival.match.route != nullptr) return std::nullopt;
   const HttpRequest& request = arrival.request;
-  Answer answer = Refused(405, "method_not_allowed",
+  Answer answer = RefusedAtStage(405, "method_not_allowed",
                           request.path + " is for " + arrival.match.methods + ", not " + request.method);
   answer->headers.emplace_back("allow", arrival.match.methods);
   return answer;
@@ -132,22 +132,22 @@ Answer CheckMediaType(const Arrival& arrival) {
   if (arrival.request.body.empty()) return std::nullopt;
   constexpr char kCode[] = "unsupported_media_type";
   const std::string* type = arrival.request.Header("content-type");
-  if (type == nullptr) return Refused(415, kCode, "a body needs Content-Type: application/json");
+  if (type == nullptr) return RefusedAtStage(415, kCode, "a body needs Content-Type: application/json");
   const std::string_view media = WithoutBlanks(std::string_view(*type).substr(0, type->find(';')));
   if (EqualsIgnoringCase(media, "application/json")) return std::nullopt;
-  return Refused(415, kCode, "Content-Type: \"" + *type + "\" is not understood, only application/json");
+  return RefusedAtStage(415, kCode, "Content-Type: \"" + *type + "\" is not understood, only application/json");
 }
 
 Answer CheckTimeout(const Arrival& arrival) {
   const std::string* timeout = arrival.request.Header(kTimeoutHeader);
   if (timeout == nullptr || ParseTimeout(*timeout)) return std::nullopt;
-  return Refused(400, "invalid_timeout",
+  return RefusedAtStage(400, "invalid_timeout",
                  "grpc-timeout: \"" + *timeout +
                      "\" is not a number of up to eight digits and a unit (H, M, S, m, u or n)");
 }
 
 // From the outside to the inside: a stage may rely on those above it.
-constexpr std::array kStages = {CheckHost,   CheckOrigin,   CheckPath,      AnswerOptions,
+constexpr std::array kStages = {CheckHost,   CheckOrigin,   CheckPath,      AnswerPreflight,
                                 CheckMethod, CheckDraining, CheckMediaType, CheckTimeout};
 
 }  // namespace

@@ -14,7 +14,7 @@ extern const char tramontane_tokenizer[], tramontane_tokenizer_end[];
 namespace tramontane {
 namespace {
 
-std::string_view Bytes(const char* begin, const char* end) {
+std::string_view Between(const char* begin, const char* end) {
   return {begin, static_cast<size_t>(end - begin)};
 }
 
@@ -23,10 +23,10 @@ std::string_view Bytes(const char* begin, const char* end) {
 void AddEmbeddedModel() {
   AddBuiltInFolder(
       kEmbeddedModelFolder,
-      {{"config.json", Bytes(tramontane_config, tramontane_config_end)},
-       {"generation_config.json", Bytes(tramontane_generation_config, tramontane_generation_config_end)},
-       {"model.safetensors", Bytes(tramontane_weights, tramontane_weights_end)},
-       {"tokenizer.model.v3", Bytes(tramontane_tokenizer, tramontane_tokenizer_end)}});
+      {{"config.json", Between(tramontane_config, tramontane_config_end)},
+       {"generation_config.json", Between(tramontane_generation_config, tramontane_generation_config_end)},
+       {"model.safetensors", Between(tramontane_weights, tramontane_weights_end)},
+       {"tokenizer.model.v3", Between(tramontane_tokenizer, tramontane_tokenizer_end)}});
 }
 
 }  // namespace tramontane

@@ -160,6 +160,19 @@ std::optional<Token> AliasIn(const Tokens& bare) {
   return is_alias ? std::optional(bare[1]) : std::nullopt;
 }
 
+// "StatusOr<Plan> MakePlan(const Options& options) {": the name before the parentheses. Not of a member.
+std::optional<Token> FunctionIn(const Tokens& bare) {
+  for (size_t at = 0; at < bare.size(); ++at) {
+    if (bare[at].text == "=" || bare[at].text == "operator" || bare[at].text == "using") return std::nullopt;
+    if (bare[at].text == "<") at = Behind(bare, at, "<", ">") - 1;
+    if (at + 1 >= bare.size() || bare[at + 1].text != "(") continue;
+    const bool is_function =
+        at > 0 && IsName(bare[at].text) && bare[at - 1].text != "::" && bare[at - 1].text != "~";
+    return is_function ? std::optional(bare[at]) : std::nullopt;
+  }
+  return std::nullopt;
+}
+
 // "namespace a::b" is "a::b::"; "namespace" has no name. `extern "C"` opens no namespace, but hides nothing
 // either.
 struct Scope {
@@ -178,8 +191,13 @@ Scope ScopeOf(const Tokens& statement) {
   return {Scope::Kind::kNamed, prefix + "::"};
 }
 
+// What a reader looks for: the last two with functions, kFunctions nothing else.
+enum class Wanted { kSeen, kHidden, kFunctions };
+
 class Reader {
  public:
+  explicit Reader(Wanted wanted) : wanted_(wanted) {}
+
   std::vector<Declaration> Read(const Tokens& tokens) {
     for (const Token& token : tokens) {
       if (token.text == "{") {
@@ -188,7 +206,7 @@ class Reader {
         if (!scopes_.empty()) scopes_.pop_back();
         statement_.clear();
       } else if (token.text == ";") {
-        if (IsVisible()) EndOfStatement();
+        if (IsWantedHere()) EndOfStatement();
         statement_.clear();
       } else {
         statement_.push_back(token);
@@ -198,18 +216,23 @@ class Reader {
   }
 
  private:
-  // Whether what stands here is seen by other files.
-  bool IsVisible() const {
-    return std::all_of(scopes_.begin(), scopes_.end(),
-                       [](const Scope& scope) { return scope.kind == Scope::Kind::kNamed; });
+  // Whether what stands here is in namespaces, and as hidden from other files as is wanted.
+  bool IsWantedHere() const {
+    const auto is = [](Scope::Kind kind) {
+      return [kind](const Scope& scope) { return scope.kind == kind; };
+    };
+    if (std::any_of(scopes_.begin(), scopes_.end(), is(Scope::Kind::kOther))) return false;
+    const bool is_hidden = std::any_of(scopes_.begin(), scopes_.end(), is(Scope::Kind::kUnnamed));
+    return is_hidden == (wanted_ == Wanted::kHidden);
   }
 
   void Open() {
     const Scope scope = ScopeOf(statement_);
-    if (IsVisible() && scope.kind == Scope::Kind::kOther) {
+    if (IsWantedHere() && scope.kind == Scope::Kind::kOther) {
       const Tokens bare = Bare(statement_);
-      if (const auto type = TypeIn(bare)) Add(*type);
-      if (const auto constant = ConstantIn(bare)) Add(*constant);
+      if (const auto type = TypeIn(bare)) AddOther(*type);
+      if (const auto constant = ConstantIn(bare)) AddOther(*constant);
+      AddFunction(bare);
     }
     scopes_.push_back(scope);
     statement_.clear();
@@ -217,9 +240,19 @@ class Reader {
 
   void EndOfStatement() {
     const Tokens bare = Bare(statement_);
-    if (const auto alias = AliasIn(bare)) return Add(*alias);
+    if (const auto alias = AliasIn(bare)) return AddOther(*alias);
+    AddFunction(bare);
     if (!Holds(bare, "=")) return;
-    if (const auto constant = ConstantIn(bare)) Add(*constant);
+    if (const auto constant = ConstantIn(bare)) AddOther(*constant);
+  }
+
+  void AddFunction(const Tokens& bare) {
+    if (wanted_ == Wanted::kSeen) return;
+    if (const auto function = FunctionIn(bare)) Add(*function);
+  }
+
+  void AddOther(const Token& name) {
+    if (wanted_ != Wanted::kFunctions) Add(name);
   }
 
   void Add(const Token& name) {
@@ -228,6 +261,7 @@ class Reader {
     found_.push_back({prefix + name.text, name.line});
   }
 
+  const Wanted wanted_;
   std::vector<Scope> scopes_;
   Tokens statement_;  // since the last brace or semicolon
   std::vector<Declaration> found_;
@@ -236,7 +270,15 @@ class Reader {
 }  // namespace
 
 std::vector<Declaration> Declarations(const std::string& code) {
-  return Reader().Read(Tokenizer(code).Run());
+  return Reader(Wanted::kSeen).Read(Tokenizer(code).Run());
+}
+
+std::vector<Declaration> HiddenDeclarations(const std::string& code) {
+  return Reader(Wanted::kHidden).Read(Tokenizer(code).Run());
+}
+
+std::vector<Declaration> Functions(const std::string& code) {
+  return Reader(Wanted::kFunctions).Read(Tokenizer(code).Run());
 }
 
 }  // namespace tramontane::tidy

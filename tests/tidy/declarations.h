@@ -1,5 +1,5 @@
-// The types and constants that a C++ file defines in namespaces with a name: what other files can collide
-// with. Any thread; pure.
+// The names that a C++ file gives to types, constants and functions in namespaces: what other files can
+// collide with. Any thread; pure.
 #pragma once
 
 #include <cstdint>
@@ -19,5 +19,12 @@ struct Declaration {
 // of the file. Not those of unnamed namespaces, which no other file sees; nor specialisations, whose name is
 // the template's. It reads tokens and knows no macros: enough for code that clang-format has laid out.
 std::vector<Declaration> Declarations(const std::string& code);
+
+// As Declarations, and functions, of unnamed namespaces alone: "tramontane::IsDigit" is one within
+// tramontane.
+std::vector<Declaration> HiddenDeclarations(const std::string& code);
+
+// The functions of namespaces with a name, declared or defined; an overload is named again.
+std::vector<Declaration> Functions(const std::string& code);
 
 }  // namespace tramontane::tidy

@@ -45,6 +45,20 @@ TEST(Declarations, WhatOtherFilesDoNotSeeIsNotTold) {
               IsEmpty());
 }
 
+TEST(HiddenDeclarations, TypesConstantsAndFunctionsOfUnnamedNamespacesAreTold) {
+  const std::string code =
+      "namespace a {\nint Seen();\nstruct SeenToo {};\nnamespace {\nusing Row = std::vector<int>;\n"
+      "constexpr int kMost = 2;\ntemplate <typename T>\nstd::function<void(int)> Make(const T& x = T()) { "
+      "return F(x); }\n"
+      "Status Ahead(int x);\nclass Room { int Member(); };\nstruct Room::Inner {};\nint Room::Member() { "
+      "return 1; }\n"
+      "int counter = Count();\nRoom::~Room() {}\n}\n}\n";
+  std::vector<std::string> names;
+  for (const Declaration& declared : HiddenDeclarations(code)) names.push_back(declared.name);
+  EXPECT_THAT(names, ElementsAre("a::Row", "a::kMost", "a::Make", "a::Ahead", "a::Room"));
+  EXPECT_THAT(Functions(code), ElementsAre(Declaration{"a::Seen", 2}));
+}
+
 TEST(Declarations, WhatDefinesNothingNewIsNotTold) {
   EXPECT_THAT(Names("namespace a {\nclass Ahead;\nstruct Engine::Impl { int x = 0; };\n"
                     "template <> struct Traits<int> { };\n"

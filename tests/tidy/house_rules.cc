@@ -60,6 +60,28 @@ bool Includes(const File& file, const std::string& header) {
   return found;
 }
 
+// The headers of the tree that the sources include, also by way of others.
+std::vector<const File*> HeadersOf(const std::vector<const File*>& sources, const Tree& tree) {
+  std::map<std::string, const File*> headers;
+  for (const File& file : tree) {
+    if (IsHeader(file.path)) headers.emplace(file.path, &file);
+  }
+  std::vector<const File*> found;
+  std::vector<const File*> to_read = sources;
+  while (!to_read.empty()) {
+    const File& file = *to_read.back();
+    to_read.pop_back();
+    ForEachLine(file, [&](int64_t, const std::string& line) {
+      const auto header = headers.find(IncludedPath(line).value_or(""));
+      if (header == headers.end()) return;
+      found.push_back(header->second);
+      to_read.push_back(header->second);
+      headers.erase(header);
+    });
+  }
+  return found;
+}
+
 // ---- layers
 // -------------------------------------------------------------------------------------------------
 
@@ -267,6 +289,32 @@ Findings NamesAreDefinedOnce(const Tree& tree) {
       if (first == &file || Includes(*first, file.path) || Includes(file, first->path)) continue;
       findings.push_back(
           {file.path, declared.line, declared.name + " is defined in " + first->path + " too"});
+    }
+  }
+  return findings;
+}
+
+Findings HiddenNamesAreTheirFoldersOwn(const Tree& tree) {
+  std::map<std::string, std::vector<const File*>> folders;  // of sources that may be compiled together
+  for (const File& file : tree) {
+    const bool is_ours =
+        IsUnder(file.path, "models") || IsUnder(file.path, "engine") || IsUnder(file.path, "server");
+    if (is_ours && file.path.ends_with(".cc")) folders[Parent(file.path)].push_back(&file);
+  }
+  Findings findings;
+  for (const auto& [folder, sources] : folders) {
+    std::map<std::string, const File*> places;  // by name, the first that gives it
+    for (const File* header : HeadersOf(sources, tree)) {
+      for (const Declaration& declared : Declarations(header->text)) places.emplace(declared.name, header);
+      for (const Declaration& declared : Functions(header->text)) places.emplace(declared.name, header);
+    }
+    for (const File* file : sources) {
+      for (const Declaration& declared : HiddenDeclarations(file->text)) {
+        const File* first = places.emplace(declared.name, file).first->second;
+        if (first == file) continue;
+        findings.push_back(
+            {file->path, declared.line, declared.name + " stands for something in " + first->path});
+      }
     }
   }
   return findings;

@@ -52,6 +52,11 @@ Findings EverySourceIsBuilt(const Tree& tree);
 // seen both.)
 Findings NamesAreDefinedOnce(const Tree& tree);
 
+// What a source of models, engine or server hides in an unnamed namespace has a name that no other source
+// of its folder, and no header that these include, gives to anything: compiled together, one would silently
+// be taken for the other.
+Findings HiddenNamesAreTheirFoldersOwn(const Tree& tree);
+
 // Inline assembly and PTX live in kernels/cuda/primitives.cuh.
 Findings AssemblyHasOneFile(const Tree& tree);
 

@@ -61,6 +61,9 @@ TEST_F(HouseRules, NothingBelowTheServerKnowsTheWire) {
 }
 TEST_F(HouseRules, EverySourceIsBuilt) { EXPECT_THAT(EverySourceIsBuilt(tree_), IsEmpty()); }
 TEST_F(HouseRules, NamesAreDefinedOnce) { EXPECT_THAT(NamesAreDefinedOnce(tree_), IsEmpty()); }
+TEST_F(HouseRules, HiddenNamesAreTheirFoldersOwn) {
+  EXPECT_THAT(HiddenNamesAreTheirFoldersOwn(tree_), IsEmpty());
+}
 TEST_F(HouseRules, AssemblyHasOneFile) { EXPECT_THAT(AssemblyHasOneFile(tree_), IsEmpty()); }
 TEST_F(HouseRules, FewFilesTurnPositionsIntoPages) {
   EXPECT_THAT(FewFilesTurnPositionsIntoPages(tree_), IsEmpty());
@@ -171,6 +174,26 @@ TEST(PlantedViolation, ANameDefinedTwiceIsFound) {
   };
   EXPECT_THAT(NamesAreDefinedOnce(tree),
               ElementsAre(Finding{"server/backend.h", 3, "t::Backend is defined in kernels/backend.h too"}));
+}
+
+TEST(PlantedViolation, AHiddenNameThatStandsForSomethingElseIsFound) {
+  const Tree tree = {
+      {"models/pattern.h", "namespace t {\nconstexpr int kMost = 256;\nbool IsDigit(char c);\n}\n"},
+      {"models/ebnf.cc",
+       "namespace t {\nnamespace {\nconstexpr int kMost = 128;\nint Size(int x) {}\n}\n}\n"},
+      {"models/regex.h", "#include \"models/pattern.h\"\n"},
+      {"models/regex.cc",
+       "#include \"models/regex.h\"\nnamespace t {\nnamespace {\nbool IsDigit(int c) {}\nStatusOr<A<void()>> "
+       "Size(char c);\nconst int kOwn = 1;\n}\n}\n"},
+      {"models/json/size.cc", "namespace t {\nnamespace {\nint Size(int x) {}\n}\nint A::Size() {}\n}\n"},
+      {"models/far.h", "namespace t {\nconst int kOwn = 1;\n}\n"},
+      {"kernels/cpu/size.cc", "namespace t {\nnamespace {\nconstexpr int kMost = 1;\n}\n}\n"},
+  };
+  EXPECT_THAT(
+      HiddenNamesAreTheirFoldersOwn(tree),
+      ElementsAre(Finding{"models/ebnf.cc", 3, "t::kMost stands for something in models/pattern.h"},
+                  Finding{"models/regex.cc", 4, "t::IsDigit stands for something in models/pattern.h"},
+                  Finding{"models/regex.cc", 5, "t::Size stands for something in models/ebnf.cc"}));
 }
 
 TEST(PlantedViolation, TheWireBelowTheServerIsFound) {
