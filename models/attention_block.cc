@@ -10,7 +10,7 @@ namespace {
 int64_t QueryColumns(const ModelConfig& config) { return int64_t{config.heads} * config.head_dim; }
 int64_t KeyColumns(const ModelConfig& config) { return int64_t{config.kv_heads} * config.head_dim; }
 
-void ListWeights(const ModelConfig& config, int32_t layer, WeightList& weights) {
+void ListAttentionWeights(const ModelConfig& config, int32_t layer, WeightList& weights) {
   const int64_t hidden = config.hidden_size;
   weights.AddNorm({WeightRole::kAttentionNorm, layer}, {".input_layernorm.weight", ".attention_norm.weight"},
                   hidden);
@@ -23,7 +23,7 @@ void ListWeights(const ModelConfig& config, int32_t layer, WeightList& weights) 
                     {{{".self_attn.o_proj.weight", ".attention.wo.weight"}, hidden}}, QueryColumns(config));
 }
 
-std::vector<int64_t> BufferColumns(const ModelConfig& config) {
+std::vector<int64_t> AttentionBufferColumns(const ModelConfig& config) {
   return {QueryColumns(config) + 2 * KeyColumns(config), QueryColumns(config)};
 }
 
@@ -91,10 +91,12 @@ OpCode AttentionBlock::Forward(const BlockStep& step, const Residual& residual) 
   return residual.Add(attention, out_);
 }
 
-std::unique_ptr<const Block> Make(const BlockParts& parts) { return std::make_unique<AttentionBlock>(parts); }
+std::unique_ptr<const Block> MakeAttentionBlock(const BlockParts& parts) {
+  return std::make_unique<AttentionBlock>(parts);
+}
 
 }  // namespace
 
-const BlockKind kAttentionBlock = {ListWeights, BufferColumns, Make};
+const BlockKind kAttentionBlock = {ListAttentionWeights, AttentionBufferColumns, MakeAttentionBlock};
 
 }  // namespace tramontane

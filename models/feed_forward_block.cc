@@ -5,7 +5,7 @@
 namespace tramontane {
 namespace {
 
-void ListWeights(const ModelConfig& config, int32_t layer, WeightList& weights) {
+void ListFeedForwardWeights(const ModelConfig& config, int32_t layer, WeightList& weights) {
   const int64_t hidden = config.hidden_size;
   const int64_t intermediate = config.intermediate_size;
   weights.AddNorm({WeightRole::kMlpNorm, layer}, {".post_attention_layernorm.weight", ".ffn_norm.weight"},
@@ -18,7 +18,9 @@ void ListWeights(const ModelConfig& config, int32_t layer, WeightList& weights) 
                     {{{".mlp.down_proj.weight", ".feed_forward.w2.weight"}, hidden}}, intermediate);
 }
 
-std::vector<int64_t> BufferColumns(const ModelConfig& config) { return {config.intermediate_size}; }
+std::vector<int64_t> FeedForwardBufferColumns(const ModelConfig& config) {
+  return {config.intermediate_size};
+}
 
 class FeedForwardBlock final : public Block {
  public:
@@ -52,12 +54,12 @@ class FeedForwardBlock final : public Block {
   const Tensor buffer_;
 };
 
-std::unique_ptr<const Block> Make(const BlockParts& parts) {
+std::unique_ptr<const Block> MakeFeedForwardBlock(const BlockParts& parts) {
   return std::make_unique<FeedForwardBlock>(parts);
 }
 
 }  // namespace
 
-const BlockKind kFeedForwardBlock = {ListWeights, BufferColumns, Make};
+const BlockKind kFeedForwardBlock = {ListFeedForwardWeights, FeedForwardBufferColumns, MakeFeedForwardBlock};
 
 }  // namespace tramontane

@@ -46,7 +46,7 @@ Status RenderAnswer(const ChatTurn& turn, ChatPrompt* prompt) {
 
 enum class CallIds { kShown, kLeftOut };
 
-Status RenderCallList(const ChatTurn& turn, CallIds call_ids, ChatPrompt* prompt) {
+Status RenderCallJson(const ChatTurn& turn, CallIds call_ids, ChatPrompt* prompt) {
   std::string json;
   for (const TurnCall& call : turn.calls) {
     json += json.empty() ? "[{\"name\": " : ", {\"name\": ";
@@ -80,7 +80,7 @@ Status RenderCallsOneByOne(const ChatTurn& turn, CallIds call_ids, ChatPrompt* p
 
 Status RenderV2Assistant(const ChatTurn& turn, ChatPrompt* prompt) {
   TM_RETURN_IF_ERROR(RenderAnswer(turn, prompt));
-  if (!turn.calls.empty()) TM_RETURN_IF_ERROR(RenderCallList(turn, CallIds::kLeftOut, prompt));
+  if (!turn.calls.empty()) TM_RETURN_IF_ERROR(RenderCallJson(turn, CallIds::kLeftOut, prompt));
   return EndAnswer(turn, prompt);
 }
 
@@ -172,7 +172,7 @@ Status RenderTurns(const ChatFormat& format, const NormalizedChat& chat, ChatPro
 }
 
 Status RenderCallList(const ChatTurn& turn, ChatPrompt* prompt) {
-  return RenderCallList(turn, CallIds::kShown, prompt);
+  return RenderCallJson(turn, CallIds::kShown, prompt);
 }
 
 Status RenderCallsWithIds(const ChatTurn& turn, ChatPrompt* prompt) {

@@ -24,7 +24,7 @@ std::optional<ApiError> FindMissing(const Json& item, std::initializer_list<cons
   return std::nullopt;
 }
 
-std::optional<ApiError> AddMessage(const Json& item, const std::string& field, ChatBuilder* chat) {
+std::optional<ApiError> AddMessageItem(const Json& item, const std::string& field, ChatBuilder* chat) {
   if (auto fault = FindMissing(item, {"role", "content"}, field)) return fault;
   const Json& content = item["content"];
   if (auto fault = FindFault(MessageTextShape(), content, field + ".content")) {
@@ -35,7 +35,7 @@ std::optional<ApiError> AddMessage(const Json& item, const std::string& field, C
   return std::nullopt;
 }
 
-std::optional<ApiError> AddCall(const Json& item, const std::string& field, ChatBuilder* chat) {
+std::optional<ApiError> AddCallItem(const Json& item, const std::string& field, ChatBuilder* chat) {
   if (auto fault = FindMissing(item, {"call_id", "name", "arguments"}, field)) return fault;
   chat->AddCall({.id = TextOf(item, "call_id"), .name = item["name"], .arguments = &item["arguments"]},
                 field);
@@ -52,9 +52,9 @@ std::optional<ApiError> AddCallOutput(const Json& item, const std::string& field
 // Items are messages, one each, but for calls in a row, which are one.
 std::optional<ApiError> AddItem(const Json& item, const std::string& field, ChatBuilder* chat) {
   const Json* type = Find(item, "type");
-  if (type != nullptr && *type == "function_call") return AddCall(item, field, chat);
+  if (type != nullptr && *type == "function_call") return AddCallItem(item, field, chat);
   std::optional<ApiError> fault;
-  if (type == nullptr || *type == "message") fault = AddMessage(item, field, chat);
+  if (type == nullptr || *type == "message") fault = AddMessageItem(item, field, chat);
   if (type != nullptr && *type == "function_call_output") fault = AddCallOutput(item, field, chat);
   chat->EndCalls();  // reasoning, which is left out, ends a row of calls too
   return fault;
@@ -73,7 +73,7 @@ std::optional<ApiError> AddInput(const Json& json, ChatBuilder* chat) {
   return std::nullopt;
 }
 
-std::optional<ApiError> AddTools(const Json& json, ChatBuilder* chat) {
+std::optional<ApiError> AddFunctionTools(const Json& json, ChatBuilder* chat) {
   if (const Json* tools = Find(json, "tools")) {
     for (const Json& tool : *tools) {
       chat->AddTool({.name = tool["name"],
@@ -135,7 +135,7 @@ std::optional<ApiError> ParseResponses(std::string_view body, const RequestConte
   FieldNames& names = request->names[0];
   ChatBuilder chat(call.mutable_chat(), &names);
   if (auto fault = AddInput(json, &chat)) return fault;
-  if (auto fault = AddTools(json, &chat)) return fault;
+  if (auto fault = AddFunctionTools(json, &chat)) return fault;
   const Json* reasoning = Find(json, "reasoning");
   if (const Json* effort = reasoning == nullptr ? nullptr : Find(*reasoning, "effort")) {
     chat.SetReasoningEffort(effort->get<std::string>());

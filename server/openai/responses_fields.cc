@@ -86,7 +86,7 @@ Shape TextFormatShape(const FieldLimits& limits) {
   });
 }
 
-std::vector<Field> Fields(const FieldLimits& limits) {
+std::vector<Field> ResponsesFields(const FieldLimits& limits) {
   std::vector<Field> fields = {
       {.name = "input",
        .shape = AnyOf({String(), ArrayOf(ItemShape(), 1)}),
@@ -153,7 +153,7 @@ const Shape& MessageTextShape() {
   return shape;
 }
 
-Shape ResponsesShape(const FieldLimits& limits) { return ClosedObject(Fields(limits)); }
+Shape ResponsesShape(const FieldLimits& limits) { return ClosedObject(ResponsesFields(limits)); }
 
 namespace {
 

@@ -47,8 +47,9 @@ bool MayBeCalled(const Arrival& arrival, std::string_view authority) {
 }
 
 Answer RefusedHost(std::string_view host) {
-  return RefusedAtStage(403, "host_not_allowed",
-                 "Host: \"" + std::string(host) + "\" is not a name of this server; http_host adds names");
+  return RefusedAtStage(
+      403, "host_not_allowed",
+      "Host: \"" + std::string(host) + "\" is not a name of this server; http_host adds names");
 }
 
 Answer CheckHost(const Arrival& arrival) {
@@ -74,8 +75,9 @@ Answer CheckOrigin(const Arrival& arrival) {
   if (HasAny(allowed)) return std::nullopt;
   for (const auto& [name, value] : arrival.request.headers) {
     if (name != "origin" || IsLocalOrigin(value) || Has(allowed, value)) continue;
-    return RefusedAtStage(403, "origin_not_allowed",
-                   "Origin: \"" + value + "\" may not call this server; http_cors_origin adds origins");
+    return RefusedAtStage(
+        403, "origin_not_allowed",
+        "Origin: \"" + value + "\" may not call this server; http_cors_origin adds origins");
   }
   return std::nullopt;
 }
@@ -108,8 +110,9 @@ Answer AnswerPreflight(const Arrival& arrival) {
 Answer CheckMethod(const Arrival& arrival) {
   if (arrival.match.route != nullptr) return std::nullopt;
   const HttpRequest& request = arrival.request;
-  Answer answer = RefusedAtStage(405, "method_not_allowed",
-                          request.path + " is for " + arrival.match.methods + ", not " + request.method);
+  Answer answer =
+      RefusedAtStage(405, "method_not_allowed",
+                     request.path + " is for " + arrival.match.methods + ", not " + request.method);
   answer->headers.emplace_back("allow", arrival.match.methods);
   return answer;
 }
@@ -135,15 +138,16 @@ Answer CheckMediaType(const Arrival& arrival) {
   if (type == nullptr) return RefusedAtStage(415, kCode, "a body needs Content-Type: application/json");
   const std::string_view media = WithoutBlanks(std::string_view(*type).substr(0, type->find(';')));
   if (EqualsIgnoringCase(media, "application/json")) return std::nullopt;
-  return RefusedAtStage(415, kCode, "Content-Type: \"" + *type + "\" is not understood, only application/json");
+  return RefusedAtStage(415, kCode,
+                        "Content-Type: \"" + *type + "\" is not understood, only application/json");
 }
 
 Answer CheckTimeout(const Arrival& arrival) {
   const std::string* timeout = arrival.request.Header(kTimeoutHeader);
   if (timeout == nullptr || ParseTimeout(*timeout)) return std::nullopt;
   return RefusedAtStage(400, "invalid_timeout",
-                 "grpc-timeout: \"" + *timeout +
-                     "\" is not a number of up to eight digits and a unit (H, M, S, m, u or n)");
+                        "grpc-timeout: \"" + *timeout +
+                            "\" is not a number of up to eight digits and a unit (H, M, S, m, u or n)");
 }
 
 // From the outside to the inside: a stage may rely on those above it.
