@@ -406,8 +406,9 @@ int LaunchType(const AttentionRunParams& p, Stream stream) {
 }  // namespace
 
 int RunAttention(const AttentionRunParams& params, void* stream) {
-  return params.kv.format.element.dtype == DType::kBf16 ? LaunchType<Bf16>(params, static_cast<Stream>(stream))
-                                                : LaunchType<F16>(params, static_cast<Stream>(stream));
+  return params.kv.format.element.dtype == DType::kBf16
+             ? LaunchType<Bf16>(params, static_cast<Stream>(stream))
+             : LaunchType<F16>(params, static_cast<Stream>(stream));
 }
 
 }  // namespace tramontane::cuda

@@ -44,8 +44,7 @@ RpcError CompileArguments(const ServedModel& model, const v1::Chat& chat, int to
   v1::Constraint schema;
   schema.set_json_schema(ArgumentsSchema(chat.tools(tool)));
   ConstraintParams compiled;
-  const ConstraintSource source{.path = kPath,
-                                .parts = {{.schema_path = "", .path = ParametersPath(tool)}}};
+  const ConstraintSource source{.path = kPath, .parts = {{.schema_path = "", .path = ParametersPath(tool)}}};
   RpcError error = ConvertConstraint(model, source, schema, wanted, &compiled);
   *grammar = std::move(compiled.grammar);
   return error;

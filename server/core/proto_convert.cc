@@ -76,7 +76,8 @@ RpcError PartsFromProto(const std::string& path, const v1::ChatMessage& proto, C
     } else if (part.has_text()) {
       message->parts.push_back({.text = part.text()});
     } else {
-      return FieldError(FieldElement(path + ".parts", i), "is empty: exactly one of text and thinking is needed");
+      return FieldError(FieldElement(path + ".parts", i),
+                        "is empty: exactly one of text and thinking is needed");
     }
   }
   return {};

@@ -17,7 +17,7 @@ struct Operation {
   std::string method;  // "post"
   std::string path;    // "/v1/models/{model}"
   std::string summary;
-  Shape RequestShapes::*request = nullptr;        // of the JSON body; null: none
+  Shape RequestShapes::* request = nullptr;       // of the JSON body; null: none
   const Shape& (*response)() = nullptr;           // of the JSON of a 200; null: see content_type
   std::string content_type = "application/json";  // of a 200; "": it has no body
   bool streams = false;                           // a 200 may also be server-sent events

@@ -43,7 +43,8 @@ TEST(JsonLimits, ValuesAndKeysAreCountedBeforeTheyAreBuilt) {
   limits = {};
   limits.max_containers = 3;
   EXPECT_TRUE(ParseJson("[{},[]]", limits).ok());
-  EXPECT_THAT(ParseJson("[{},[],[]]", limits).status().message(), HasSubstr("more than 3 arrays and objects"));
+  EXPECT_THAT(ParseJson("[{},[],[]]", limits).status().message(),
+              HasSubstr("more than 3 arrays and objects"));
   limits = {};
   limits.max_object_keys = 2;
   EXPECT_TRUE(ParseJson(R"([{"a":1,"b":2},{"c":1,"d":2}])", limits).ok());
