@@ -26,7 +26,7 @@ RpcError CheckBytes(const ServedModel& model, const v1::Chat& chat) {
     if (bytes <= most) continue;
     return FieldError(ParametersPath(tool), "brings the schemas of the tools to " + std::to_string(bytes) +
                                                 " bytes; at most " + std::to_string(most) +
-                                                " are enforced at once (max_constraint_bytes)");
+                                                " are enforced at once");
   }
   return {};
 }

@@ -130,7 +130,7 @@ TEST_P(MarkedCalls, AllSchemasTogetherHaveOneLimit) {
   ConstraintParams constraint;
   const RpcError error = Constrain(chat, &constraint);
   EXPECT_EQ(error.field, "chat.tools[1].parameters");
-  EXPECT_THAT(error.message(), HasSubstr("max_constraint_bytes"));
+  EXPECT_THAT(error.message(), HasSubstr("enforced at once"));
 }
 
 TEST_P(MarkedCalls, AServerWithoutStructuredOutputSaysSo) {
