@@ -23,7 +23,12 @@ InferenceCore::InferenceCore(const InferenceCoreOptions& options)
                   .long_bytes = options.workers.long_bytes,
                   .max_running_of_client = std::max(1, options.compiler_threads / 2)}) {}
 
-InferenceCore::~InferenceCore() = default;
+// The last hold on a call may be the engine's own, for as long as it tells the call that there is something
+// to take: the call then goes on that thread, after its reader.
+InferenceCore::~InferenceCore() {
+  std::unique_lock lock(streams_mutex_);
+  streams_changed_.wait(lock, [this] { return open_streams_.empty(); });
+}
 
 void InferenceCore::Serve(const ServedModel& model) {
   serving_owner_ = std::make_unique<Serving>(model);

@@ -1,7 +1,7 @@
 // InferenceCore: what gRPC and HTTP share, so that a limit, a request id, a drain and a log line mean the
 // same behind either door: the served model, the worker pool, the count of open streams, the ids in use.
 //
-// Any thread. Outlives every ServedCall and every piece of work that it was given.
+// Any thread. Outlives every ServedCall and every piece of work that it was given: its end waits for them.
 #pragma once
 
 #include <atomic>
@@ -44,7 +44,9 @@ struct InferenceCoreOptions {
 class InferenceCore {
  public:
   explicit InferenceCore(const InferenceCoreOptions& options);
-  ~InferenceCore();  // does what the worker pool still holds
+  // Waits for the calls that are still open, which must be on their way out, and does what the worker pools
+  // still hold.
+  ~InferenceCore();
 
   // ---- the server's life ----
 

@@ -386,6 +386,33 @@ void RunLife(World& world, uint32_t seed, int64_t calls, std::map<StatusCode, in
   }
 }
 
+TEST(CoreStorm, TheCoreGoesAfterItsLastCall) {
+  World world;
+  std::atomic<bool> is_over = false, has_let_go = false;
+  std::thread holder;
+  {
+    InferenceCore core({.workers = {.threads = 1}});
+    core.Serve(world.served());
+    EngineClient client(core);
+    v1::GenerateRequest request;
+    request.set_text("Once upon a time");
+    request.mutable_stopping()->set_max_tokens(3);
+    RpcError refusal;
+    std::shared_ptr<InferenceCall> call = client.Generate(request, {}, [] {}, &refusal);
+    ASSERT_NE(call, nullptr) << refusal.message();
+    // As the engine may: it holds the call while it tells it that there is something to take.
+    holder = std::thread([call = std::move(call), &is_over, &has_let_go]() mutable {
+      while (!is_over) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      has_let_go = true;
+      call = nullptr;
+    });
+    is_over = true;
+  }
+  EXPECT_TRUE(has_let_go);
+  holder.join();
+}
+
 TEST(CoreStorm, EveryCallEndsAndGivesBackWhatItHeld) {
   spdlog::set_default_logger(
       std::make_shared<spdlog::logger>("", std::make_shared<spdlog::sinks::null_sink_mt>()));
