@@ -182,22 +182,6 @@ std::vector<int32_t> ReadHuggingFaceWindows(KeyReader& in, const Architecture& a
   return all;
 }
 
-// Special ids here take precedence over config.json's, as in Hugging Face's own generate().
-Status ReadGenerationConfig(std::string_view text, const std::string& file, ModelConfig& config) {
-  TM_ASSIGN_OR_RETURN(const json object, ParseJsonObject(text, file));
-  KeyReader in(object, file);
-  ReadSpecialIds(in, config);
-  ModelConfig::Defaults& defaults = config.defaults;
-  if ((defaults.has_temperature = in.Has("temperature"))) {
-    defaults.temperature = static_cast<float>(in.Number("temperature", 0, 100, /*inclusive=*/true));
-  }
-  if ((defaults.has_top_p = in.Has("top_p"))) defaults.top_p = static_cast<float>(in.Number("top_p", 0, 1));
-  if ((defaults.has_top_k = in.Has("top_k"))) {
-    defaults.top_k = static_cast<int32_t>(in.Int("top_k", 0, INT32_MAX));
-  }
-  return in.status();
-}
-
 // What is under text_config of a wrapper, and the whole file of any other model.
 void ReadTextModel(KeyReader& in, const Architecture& architecture, ModelConfig& config) {
   for (const char* key : {"rope_parameters", "rope_scaling"}) in.Get(key);
@@ -260,8 +244,7 @@ void ReadWrapper(KeyReader& in, ModelConfig& config) {
 
 }  // namespace
 
-StatusOr<ModelConfig> ParseHuggingFaceConfig(std::string_view text, std::string_view generation_config,
-                                             const std::string& file, const std::string& generation_file) {
+StatusOr<ModelConfig> ParseHuggingFaceConfig(std::string_view text, const std::string& file) {
   TM_ASSIGN_OR_RETURN(const json object, ParseJsonObject(text, file));
   KeyReader in(object, file);
   ModelConfig config;
@@ -274,9 +257,6 @@ StatusOr<ModelConfig> ParseHuggingFaceConfig(std::string_view text, std::string_
   }
   TM_RETURN_IF_ERROR(in.status());
   TM_RETURN_IF_ERROR(CheckDerived(in, config));
-  if (!generation_config.empty()) {
-    TM_RETURN_IF_ERROR(ReadGenerationConfig(generation_config, generation_file, config));
-  }
   return config;
 }
 

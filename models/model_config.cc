@@ -81,17 +81,33 @@ int32_t HeadDimFromHidden(KeyReader& in, const ModelConfig& config) {
   return std::max(1, config.hidden_size / config.heads);
 }
 
+// Special ids here take precedence over config.json's, as in Hugging Face's own generate().
+Status ReadGenerationConfig(std::string_view text, const std::string& file, ModelConfig& config) {
+  TM_ASSIGN_OR_RETURN(const json object, ParseJsonObject(text, file));
+  KeyReader in(object, file);
+  ReadSpecialIds(in, config);
+  ModelConfig::Defaults& defaults = config.defaults;
+  if ((defaults.has_temperature = in.Has("temperature"))) {
+    defaults.temperature = static_cast<float>(in.Number("temperature", 0, 100, /*inclusive=*/true));
+  }
+  if ((defaults.has_top_p = in.Has("top_p"))) defaults.top_p = static_cast<float>(in.Number("top_p", 0, 1));
+  if ((defaults.has_top_k = in.Has("top_k"))) {
+    defaults.top_k = static_cast<int32_t>(in.Int("top_k", 0, INT32_MAX));
+  }
+  return in.status();
+}
+
 StatusOr<ModelConfig> LoadModelConfig(const ModelFolder& files) {
   const std::string file = files.PathOf(files.config_file);
   TM_ASSIGN_OR_RETURN(const std::string text, ReadFile(file, kMaxConfigBytes));
-  if (files.layout == FolderLayout::kMistral) return ParseMistralParams(text, file);
+  const auto parse = files.layout == FolderLayout::kMistral ? ParseMistralParams : ParseHuggingFaceConfig;
+  TM_ASSIGN_OR_RETURN(ModelConfig config, parse(text, file));
   const std::string generation_file = files.PathOf("generation_config.json");
-  std::string generation_config;
   if (FileExists(generation_file)) {
-    TM_ASSIGN_OR_RETURN(generation_config, ReadFile(generation_file, kMaxConfigBytes));
-    if (generation_config.empty()) return InvalidArgument(generation_file + ": the file is empty");
+    TM_ASSIGN_OR_RETURN(const std::string generation, ReadFile(generation_file, kMaxConfigBytes));
+    TM_RETURN_IF_ERROR(ReadGenerationConfig(generation, generation_file, config));
   }
-  return ParseHuggingFaceConfig(text, generation_config, file, generation_file);
+  return config;
 }
 
 }  // namespace tramontane

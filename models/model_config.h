@@ -61,13 +61,15 @@ struct ModelConfig {
 
 struct ModelFolder;
 
-// Reads config.json (+ generation_config.json) or params.json, whichever the folder chose. Errors name the
-// file, the key and the value.
+// Reads config.json or params.json, whichever the folder chose, and generation_config.json, which goes with
+// either. Errors name the file, the key and the value.
 StatusOr<ModelConfig> LoadModelConfig(const ModelFolder& files);
 
-// The same from text. `file` names the source in messages; an empty generation_config means there is none.
-StatusOr<ModelConfig> ParseHuggingFaceConfig(std::string_view text, std::string_view generation_config,
-                                             const std::string& file, const std::string& generation_file);
+// The same from text. `file` names the source in messages.
+StatusOr<ModelConfig> ParseHuggingFaceConfig(std::string_view text, const std::string& file);
 StatusOr<ModelConfig> ParseMistralParams(std::string_view text, const std::string& file);
+// generation_config.json: how answers are sampled where a request does not say, and which ids end them.
+// Replaces what `config` says of these.
+Status ReadGenerationConfig(std::string_view text, const std::string& file, ModelConfig& config);
 
 }  // namespace tramontane

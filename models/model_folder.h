@@ -3,7 +3,8 @@
 //
 // A folder may hold two sets, and is read by one of them, never by a mix:
 //   Mistral's own: params.json and consolidated*.safetensors
-//   Hugging Face:  config.json (generation_config.json) and model*.safetensors
+//   Hugging Face:  config.json and model*.safetensors
+// and generation_config.json goes with either.
 // By itself the rule takes Mistral's own set where it is whole: its config can be read, every tensor that
 // this asks for is in its files, and a tokenizer is there. Else it takes the set that has weights, Hugging
 // Face's first; without any weights config.json, else params.json, which is enough for `inspect`. Within a

@@ -27,14 +27,19 @@ void CheckPromises(const StatusOr<ModelConfig>& parsed) {
   TM_CHECK(layout.PagesForSequence(config.context, 512) > 0, "pages");
 }
 
+StatusOr<ModelConfig> WithGeneration(StatusOr<ModelConfig> config, std::string_view generation) {
+  if (!config.ok()) return config;
+  TM_RETURN_IF_ERROR(ReadGenerationConfig(generation, "generation_config.json", *config));
+  return config;
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   const size_t split = text.find('\0');
-  const std::string_view generation = split == text.npos ? "" : text.substr(split + 1);
-  CheckPromises(
-      ParseHuggingFaceConfig(text.substr(0, split), generation, "config.json", "generation_config.json"));
-  CheckPromises(ParseMistralParams(text, "params.json"));
+  const std::string_view generation = split == text.npos ? "{}" : text.substr(split + 1);
+  CheckPromises(WithGeneration(ParseHuggingFaceConfig(text.substr(0, split), "config.json"), generation));
+  CheckPromises(WithGeneration(ParseMistralParams(text.substr(0, split), "params.json"), generation));
   return 0;
 }

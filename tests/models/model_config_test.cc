@@ -50,7 +50,10 @@ json ParamsJson() {
 }
 
 StatusOr<ModelConfig> Parse(const json& config, const std::string& generation = "") {
-  return ParseHuggingFaceConfig(config.dump(), generation, "config.json", "generation_config.json");
+  TM_ASSIGN_OR_RETURN(ModelConfig parsed, ParseHuggingFaceConfig(config.dump(), "config.json"));
+  if (generation.empty()) return parsed;
+  TM_RETURN_IF_ERROR(ReadGenerationConfig(generation, "generation_config.json", parsed));
+  return parsed;
 }
 StatusOr<ModelConfig> ConfigOf(const std::string& folder) {
   TM_ASSIGN_OR_RETURN(const ModelFolder files, FindModelFiles(folder));
@@ -784,7 +787,7 @@ TEST(ModelConfig, MalformedTextIsRefusedWithTheFileNamed) {
        {std::string(), std::string("{"), std::string("[]"), std::string("null"), std::string("{\"a\": NaN}"),
         std::string("{\"a\": 1e999}"), std::string("{} {}"), std::string(R"({"a": 1, "a": 2})"), deep,
         invalid_utf8, std::string("{\"a\": \"\0\"}", 10)}) {
-    const auto parsed = ParseHuggingFaceConfig(text, "", "config.json", "generation_config.json");
+    const auto parsed = ParseHuggingFaceConfig(text, "config.json");
     ASSERT_FALSE(parsed.ok());
     EXPECT_EQ(parsed.status().code(), StatusCode::kInvalidArgument);
     EXPECT_THAT(parsed.status().message(), HasSubstr("config.json"));
@@ -792,8 +795,8 @@ TEST(ModelConfig, MalformedTextIsRefusedWithTheFileNamed) {
 }
 
 TEST(ModelConfig, DuplicateKeysAreRefusedAtAnyDepth) {
-  const auto parsed = ParseHuggingFaceConfig(R"({"rope_parameters": {"rope_theta": 1, "rope_theta": 2}})", "",
-                                             "config.json", "");
+  const auto parsed =
+      ParseHuggingFaceConfig(R"({"rope_parameters": {"rope_theta": 1, "rope_theta": 2}})", "config.json");
   EXPECT_THAT(parsed.status().message(), AllOf(HasSubstr("rope_theta"), HasSubstr("twice")));
 }
 
@@ -815,6 +818,23 @@ TEST(ModelFolder, ConfigsAloneAreEnoughForAConfig) {
   const auto config = ConfigOf(folder.path() + "/");
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_FLOAT_EQ(config->defaults.temperature, 0.5f);
+}
+
+TEST(ModelFolder, AGenerationConfigGoesWithEitherSet) {
+  const TempFolder folder;
+  folder.Write("params.json", ParamsJson().dump());
+  folder.Write("generation_config.json",
+               R"({"temperature": 0.5, "eos_token_id": [7, 9], "bos_token_id": 3})");
+  const auto config = ConfigOf(folder.path());
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->layout, FolderLayout::kMistral);
+  EXPECT_FLOAT_EQ(config->defaults.temperature, 0.5f);
+  EXPECT_THAT(config->eos_ids, ElementsAre(7, 9));
+  EXPECT_EQ(config->eos_source, "generation_config.json");
+  EXPECT_EQ(config->bos_id, 3);
+  folder.Write("generation_config.json", R"({"eos_token_id": 512})");
+  EXPECT_THAT(ConfigOf(folder.path()).status().message(),
+              AllOf(HasSubstr("generation_config.json"), HasSubstr("eos_token_id"), HasSubstr("512")));
 }
 
 TEST(ModelFolder, TheSetThatHasWeightsIsTaken) {
