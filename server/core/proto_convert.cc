@@ -14,6 +14,7 @@
 #include "kernels/core/utf8.h"
 #include "kernels/sampling.h"
 #include "models/tokenizer/chat.h"
+#include "models/tokenizer/fill_in_middle.h"
 #include "models/tokenizer/model_settings.h"
 #include "server/base/text.h"
 #include "server/core/constraint_convert.h"
@@ -194,8 +195,9 @@ ProtoConverter::ProtoConverter(const ServedModel& model)
 RpcError ProtoConverter::Generate(const v1::GenerateRequest& proto, Request* request,
                                   const std::function<bool()>& wanted) const {
   if (RpcError error = CheckModelName(proto.model()); !error.ok()) return error;
-  if (proto.has_add_bos() && proto.prompt_case() != v1::GenerateRequest::kText) {
-    return FieldError("add_bos", "goes with text prompts only");
+  if (proto.prompt_case() != v1::GenerateRequest::kText) {
+    if (proto.has_add_bos()) return FieldError("add_bos", "goes with text prompts only");
+    if (proto.has_suffix()) return FieldError("suffix", "goes with text prompts only");
   }
   if (proto.has_choices()) request->choices = proto.choices();
   request->sampling = ConvertSampling(proto.sampling());
@@ -248,10 +250,9 @@ RpcError ProtoConverter::PromptIds(const v1::GenerateRequest& proto, bool scores
   switch (proto.prompt_case()) {
     case v1::GenerateRequest::kText: {
       path = "text";
-      const auto bytes = static_cast<int64_t>(proto.text().size());
+      const auto bytes = static_cast<int64_t>(proto.text().size() + proto.suffix().size());
       if (RpcError error = CheckBytes(path, bytes, scores_only); !error.ok()) return error;
-      const bool add_bos = !proto.has_add_bos() || proto.add_bos();
-      if (RpcError error = TextIds(proto.text(), add_bos, ids); !error.ok()) return error;
+      if (RpcError error = TextIds(proto, ids); !error.ok()) return error;
       break;
     }
     case v1::GenerateRequest::kTokenIds: {
@@ -277,8 +278,16 @@ RpcError ProtoConverter::PromptIds(const v1::GenerateRequest& proto, bool scores
   return CheckLength(path, static_cast<int64_t>(ids->size()), scores_only);
 }
 
-RpcError ProtoConverter::TextIds(const std::string& text, bool add_bos, std::vector<int32_t>* ids) const {
-  StatusOr<std::vector<int32_t>> encoded = model_.tokenizer->Encode(text);
+template <typename TextRequest>
+RpcError ProtoConverter::TextIds(const TextRequest& proto, std::vector<int32_t>* ids) const {
+  const bool add_bos = !proto.has_add_bos() || proto.add_bos();
+  if (proto.has_suffix()) {
+    auto filled = FillInMiddleIds(*model_.tokenizer, proto.text(), proto.suffix(), add_bos);
+    if (!filled.ok()) return FieldError(filled.status().field(), filled.status().sentence());
+    *ids = std::move(filled).value();
+    return {};
+  }
+  StatusOr<std::vector<int32_t>> encoded = model_.tokenizer->Encode(proto.text());
   if (!encoded.ok()) return FieldError("text", encoded.status().message());
   ids->clear();
   if (add_bos && model_.tokenizer->bos_id() >= 0) ids->push_back(model_.tokenizer->bos_id());
@@ -369,14 +378,14 @@ RpcError ProtoConverter::Tokenize(const v1::TokenizeRequest& proto, v1::Tokenize
   std::vector<int32_t> ids;
   switch (proto.input_case()) {
     case v1::TokenizeRequest::kText: {
-      const auto bytes = static_cast<int64_t>(proto.text().size());
+      const auto bytes = static_cast<int64_t>(proto.text().size() + proto.suffix().size());
       if (RpcError error = CheckTokenizeBytes("text", bytes); !error.ok()) return error;
-      const bool add_bos = !proto.has_add_bos() || proto.add_bos();
-      if (RpcError error = TextIds(proto.text(), add_bos, &ids); !error.ok()) return error;
+      if (RpcError error = TextIds(proto, &ids); !error.ok()) return error;
       break;
     }
     case v1::TokenizeRequest::kChat: {
       if (proto.has_add_bos()) return FieldError("add_bos", "goes with text only");
+      if (proto.has_suffix()) return FieldError("suffix", "goes with text only");
       const int64_t bytes = LeastTextBytes(proto.chat());
       if (RpcError error = CheckTokenizeBytes("chat", bytes); !error.ok()) return error;
       RenderedChat rendered;
@@ -438,6 +447,7 @@ RpcError ProtoConverter::GetModel(const v1::GetModelRequest& proto, v1::GetModel
   response->set_tokenizer_version(TokenizerVersionName(tokenizer.version()));
   response->set_chat_format(chat_format_);
   response->set_tokenizer(tokenizer.family());
+  response->set_fill_in_middle(CanFillInMiddle(tokenizer));
   response->set_weight_format(DTypeName(config.weight_dtype));
   response->set_layers(config.layers);
   response->set_hidden_size(config.hidden_size);

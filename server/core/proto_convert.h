@@ -59,7 +59,8 @@ class ProtoConverter {
   RpcError ConstrainOutput(const v1::GenerateRequest& proto, const std::function<bool()>& wanted,
                            ConstraintParams* constraint) const;
   RpcError PromptIds(const v1::GenerateRequest& proto, bool scores_only, std::vector<int32_t>* ids) const;
-  RpcError TextIds(const std::string& text, bool add_bos, std::vector<int32_t>* ids) const;
+  template <typename TextRequest>  // v1::GenerateRequest or v1::TokenizeRequest
+  RpcError TextIds(const TextRequest& proto, std::vector<int32_t>* ids) const;
   RpcError CheckIds(const std::string& path, const google::protobuf::RepeatedField<int32_t>& ids) const;
   RpcError CheckBytes(const std::string& path, int64_t bytes, bool scores_only) const;
   RpcError CheckLength(const std::string& path, int64_t tokens, bool scores_only) const;

@@ -28,9 +28,15 @@ std::vector<Field> CompletionFields() {
        .doc =
            "A text or token ids, or several of either: each gets `n` answers, in the order of the prompts.",
        .required = true},
+      {.name = "suffix",
+       .shape = String(),
+       .doc = "What stands behind the answer, of a model that can fill in the middle. Default: nothing.",
+       .path = "suffix"},
       {.name = "max_tokens",
        .shape = Integer(0),
-       .doc = "Tokens to generate at most; 0 scores the prompt only. Default 16.",
+       .doc =
+           "Tokens to generate at most; 0 scores the prompt only. Default 16; of /v1/fim/completions: until "
+           "the model ends.",
        .path = "stopping.max_tokens",
        .apply = Into<&v1::GenerateRequest::mutable_stopping, &v1::Stopping::set_max_tokens>},
       {.name = "logprobs",
@@ -78,6 +84,16 @@ const Shape& CompletionAnswerShape() {
   return shape;
 }
 
+const Shape& FillInMiddleAnswerShape() {
+  static const Shape shape = [] {
+    Shape choice = CompletionChoiceShape();
+    choice.fields.push_back(Always(
+        "message", Object({Always("role", OneOfStrings({"assistant"})), Always("content", String())})));
+    return Object(ChoicesAnswerFields("chat.completion", std::move(choice)));
+  }();
+  return shape;
+}
+
 const Shape& RenderedListShape() {
   static const Shape shape = ArrayOf(RenderedShape(), 1);
   return shape;
@@ -88,6 +104,8 @@ const Shape& RenderedListShape() {
 namespace {
 
 constexpr int64_t kDefaultCompletionTokens = 16;  // OpenAI's
+
+constexpr size_t kMaxSuffixBytes = size_t{8} << 20;  // of all prompts together: each gets a copy
 
 bool IsListOfPrompts(const Json& prompt) { return prompt.is_array() && !prompt[0].is_number(); }
 
@@ -117,6 +135,12 @@ std::optional<ApiError> ConvertPrompts(const Json& json, GenerationRequest* requ
     SetPrompt(json, prompt[0], FieldElement("prompt", 0), &request->calls[0], &request->names[0]);
     return std::nullopt;
   }
+  const size_t suffix_bytes = request->calls[0].suffix().size();
+  if (suffix_bytes * prompt.size() > kMaxSuffixBytes) {
+    return FieldFault("suffix", "is " + std::to_string(suffix_bytes) + " bytes long, for each of " +
+                                    std::to_string(prompt.size()) + " prompts; together at most " +
+                                    std::to_string(kMaxSuffixBytes));
+  }
   request->shared = std::exchange(request->calls[0], {});
   request->calls.resize(prompt.size());
   request->names.resize(prompt.size(), request->names[0]);
@@ -130,16 +154,14 @@ std::optional<ApiError> ConvertPrompts(const Json& json, GenerationRequest* requ
   return std::nullopt;
 }
 
-}  // namespace
-
-std::optional<ApiError> ParseCompletion(std::string_view body, const RequestContext& context,
-                                        GenerationRequest* request) {
-  Json json;
+// What completions have in common, whatever the model is to do with the prompt.
+std::optional<ApiError> ParsePrompts(std::string_view body, const RequestContext& context, Json* parsed,
+                                     GenerationRequest* request) {
+  Json& json = *parsed;
   if (auto fault = ParseChoicesGeneration(body, context.shapes->completion, context, &json, request))
     return fault;
   v1::GenerateRequest& call = request->calls[0];
   AnswerOptions& answer = request->answer;
-  if (Find(json, "max_tokens") == nullptr) call.mutable_stopping()->set_max_tokens(kDefaultCompletionTokens);
   const Json* best_of = Find(json, "best_of");
   if (best_of != nullptr && *best_of != 0 && *best_of != answer.choices) {
     return FieldFault("best_of", "is " + PrintJson(*best_of) + " where n is " +
@@ -153,6 +175,27 @@ std::optional<ApiError> ParseCompletion(std::string_view body, const RequestCont
     const int32_t scores = std::max(answer.logprobs, answer.prompt_logprobs);
     if (scores >= 0) call.mutable_output()->set_prompt_logprobs(scores);
   }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<ApiError> ParseCompletion(std::string_view body, const RequestContext& context,
+                                        GenerationRequest* request) {
+  Json json;
+  if (auto fault = ParsePrompts(body, context, &json, request)) return fault;
+  v1::GenerateRequest& call = request->calls[0];
+  if (Find(json, "max_tokens") == nullptr) call.mutable_stopping()->set_max_tokens(kDefaultCompletionTokens);
+  if (const std::string suffix = TextOf(json, "suffix"); !suffix.empty()) call.set_suffix(suffix);
+  return ConvertPrompts(json, request);
+}
+
+std::optional<ApiError> ParseFillInMiddle(std::string_view body, const RequestContext& context,
+                                          GenerationRequest* request) {
+  Json json;
+  if (auto fault = ParsePrompts(body, context, &json, request)) return fault;
+  request->calls[0].set_suffix(TextOf(json, "suffix"));
+  request->answer.as_message = true;
   return ConvertPrompts(json, request);
 }
 
@@ -160,6 +203,10 @@ std::optional<ApiError> ParseCompletion(std::string_view body, const RequestCont
 
 void AnswerCompletions(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange) {
   AnswerGeneration(context, exchange, ParseCompletion, MakeCompletionWriter);
+}
+
+void AnswerFillInMiddle(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange) {
+  AnswerGeneration(context, exchange, ParseFillInMiddle, MakeCompletionWriter);
 }
 
 namespace {
@@ -210,6 +257,8 @@ void AnswerRenderCompletions(const GatewayContext& context, const std::shared_pt
     request.set_model(call.model());
     request.set_text(call.text());
     if (call.has_add_bos()) request.set_add_bos(call.add_bos());
+    const v1::GenerateRequest& of_all = parsed.calls.size() > 1 ? parsed.shared : call;
+    if (of_all.has_suffix()) request.set_suffix(of_all.suffix());
     call.clear_text();
     context.client.Tokenize(std::move(request),
                             [rendered, i, call = std::move(call), names = std::move(parsed.names[i])](

@@ -21,12 +21,26 @@ std::string EchoPrompt(const v1::Started& started, CompletionLogprobs* logprobs)
   return text;
 }
 
+const char* ObjectName(const AnswerOptions& options) {
+  if (!options.as_message) return "text_completion";
+  return options.stream ? "chat.completion.chunk" : "chat.completion";
+}
+
+// ,"message":{"role":"assistant","content":"..."}
+void AppendMessage(std::string_view key, std::string_view content, std::string* out) {
+  *out += ",\"";
+  *out += key;
+  *out += "\":{\"role\":\"assistant\",\"content\":";
+  AppendJsonString(content, out);
+  *out += '}';
+}
+
 // ---- streamed -----------------------------------------------------------------------------------
 
 class CompletionStreamWriter final : public ChunkWriter {
  public:
-  CompletionStreamWriter(AnswerOptions options, std::vector<FieldNames> names)
-      : ChunkWriter(std::move(options), std::move(names), "cmpl-", "text_completion"),
+  CompletionStreamWriter(const AnswerOptions& options, std::vector<FieldNames> names)
+      : ChunkWriter(options, std::move(names), "cmpl-", ObjectName(options)),
         streams_(choices(), Stream(this->options())) {}
 
  private:
@@ -96,6 +110,7 @@ void CompletionStreamWriter::OpenTextChunk(size_t choice, std::string_view text,
   OpenChunk(choice, out);
   *out += ",\"text\":";
   AppendJsonString(text, out);
+  if (options().as_message) AppendMessage("delta", text, out);
   *out += ",\"logprobs\":";
   CompletionLogprobs& logprobs = streams_[choice].logprobs;
   const bool said_before = logprobs.empty() && streams_[choice].has_tokens;
@@ -111,8 +126,8 @@ void CompletionStreamWriter::OpenTextChunk(size_t choice, std::string_view text,
 
 class CompletionWholeWriter final : public ChoicesWriter {
  public:
-  CompletionWholeWriter(AnswerOptions options, std::vector<FieldNames> names)
-      : ChoicesWriter(std::move(options), std::move(names), "cmpl-", "text_completion"),
+  CompletionWholeWriter(const AnswerOptions& options, std::vector<FieldNames> names)
+      : ChoicesWriter(options, std::move(names), "cmpl-", ObjectName(options)),
         texts_(choices(), Text(this->options())) {}
 
   std::string Finish() override;
@@ -173,6 +188,7 @@ void CompletionWholeWriter::AppendChoice(size_t choice, std::string* out) const 
   const Text& text = texts_[choice];
   *out += "{\"index\":" + std::to_string(choice) + ",\"text\":";
   AppendJsonString(text.text, out);
+  if (options().as_message) AppendMessage("message", text.text, out);
   *out += ",\"logprobs\":";
   if (options().logprobs < 0) {
     *out += "null";
@@ -192,8 +208,8 @@ void CompletionWholeWriter::AppendChoice(size_t choice, std::string* out) const 
 }  // namespace
 
 std::unique_ptr<ResponseWriter> MakeCompletionWriter(AnswerOptions options, std::vector<FieldNames> names) {
-  if (options.stream) return std::make_unique<CompletionStreamWriter>(std::move(options), std::move(names));
-  return std::make_unique<CompletionWholeWriter>(std::move(options), std::move(names));
+  if (options.stream) return std::make_unique<CompletionStreamWriter>(options, std::move(names));
+  return std::make_unique<CompletionWholeWriter>(options, std::move(names));
 }
 
 }  // namespace tramontane

@@ -64,6 +64,7 @@ struct AnswerOptions {
   bool token_ids = false;
   bool tokens_as_ids = false;     // "token_id:17" instead of the text of a token
   bool echo = false;              // completions
+  bool as_message = false;        // completions: each text also as the message of a chat
   bool tools = false;             // chats: the answer may hold tool calls
   bool only_tool_calls = false;   // chats: it has to be calls, so what is no whole call is no text either
   bool one_tool_call = false;     // chats: of several calls only the first is passed on

@@ -59,7 +59,7 @@ Json ModelJson(const std::string& name, const v1::GetModelResponse& model) {
           {"type", "base"},
           {"capabilities",
            {{"completion_chat", chats},
-            {"completion_fim", false},
+            {"completion_fim", model.fill_in_middle()},
             {"function_calling", chats && model.chat_format() != "v1"},
             {"fine_tuning", false},
             {"vision", false}}},

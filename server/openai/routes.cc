@@ -75,6 +75,7 @@ const std::vector<Route>& Routes() {
       {"POST", "/chat/completions/render", AnswerRenderChat},
       {"POST", "/completions", AnswerCompletions},
       {"POST", "/completions/render", AnswerRenderCompletions},
+      {"POST", "/fim/completions", AnswerFillInMiddle},
       {"POST", "/responses", AnswerResponses},
       {"POST", "/tokenize", AnswerTokenize},
       {"POST", "/detokenize", AnswerDetokenize},

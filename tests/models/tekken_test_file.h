@@ -59,7 +59,10 @@ inline nlohmann::json TekkenJson(const std::vector<std::string>& merges, const s
                            "[THINK]",
                            "[/THINK]",
                            "[MODEL_SETTINGS]",
-                           "[/MODEL_SETTINGS]"}) {
+                           "[/MODEL_SETTINGS]",
+                           "[PREFIX]",
+                           "[MIDDLE]",
+                           "[SUFFIX]"}) {
     special.push_back({{"rank", special.size()}, {"token_str", name}, {"is_control", true}});
   }
   file["config"] = {{"pattern", std::string(kTekkenPattern)},

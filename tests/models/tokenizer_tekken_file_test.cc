@@ -125,7 +125,7 @@ TEST(TekkenFileTest, FaultsOfTheConfigAreNamed) {
   json file = TekkenJson({"ab"});
   file["config"]["default_num_special_tokens"] = 20;
   file["config"]["default_vocab_size"] = 20 + 257;
-  EXPECT_EQ(Error(file), "special_tokens has 21 entries, more than config.default_num_special_tokens (20)");
+  EXPECT_EQ(Error(file), "special_tokens has 24 entries, more than config.default_num_special_tokens (20)");
 }
 
 TEST(TekkenFileTest, FaultsOfTheSpecialTokensAreNamed) {

@@ -77,6 +77,39 @@ TEST(Completions, AddSpecialTokensIsForTexts) {
   EXPECT_FALSE(Completion(R"({"prompt":[1],"add_special_tokens":false})").calls[0].has_add_bos());
 }
 
+TEST(Completions, ASuffixIsPartOfTheTask) {
+  EXPECT_EQ(CompletionWith(R"("suffix":"end")").calls[0].suffix(), "end");
+  EXPECT_FALSE(CompletionWith(R"("suffix":"")").calls[0].has_suffix())
+      << "as it is sent by those without one";
+  EXPECT_FALSE(CompletionWith("").calls[0].has_suffix());
+  const GenerationRequest several = Completion(R"({"prompt":["a","b"],"suffix":"end"})");
+  EXPECT_EQ(several.shared.suffix(), "end");
+  EXPECT_FALSE(several.calls[0].has_suffix());
+}
+
+TEST(Completions, ASuffixForManyPromptsIsBounded) {
+  std::string body = R"({"prompt":["a")";
+  for (int i = 1; i < kMaxPrompts; ++i) body += ",\"a\"";
+  const ApiError fault = CompletionFault(body + "],\"suffix\":\"" + std::string(32769, 'x') + "\"}");
+  EXPECT_EQ(fault.message, "suffix: is 32769 bytes long, for each of 256 prompts; together at most 8388608");
+  Completion(body + "],\"suffix\":\"" + std::string(32768, 'x') + "\"}");
+}
+
+TEST(Completions, FillingInTheMiddleNeedsNoSuffixAndHasNoLimitOfItsOwn) {
+  GenerationRequest request;
+  ASSERT_FALSE(ParseFillInMiddle(R"({"prompt":"a","min_tokens":2})", kContext, &request));
+  EXPECT_TRUE(request.calls[0].has_suffix());
+  EXPECT_EQ(request.calls[0].suffix(), "");
+  EXPECT_FALSE(request.calls[0].stopping().has_max_tokens());
+  EXPECT_EQ(request.calls[0].stopping().min_tokens(), 2);
+  GenerationRequest several;
+  ASSERT_FALSE(ParseFillInMiddle(R"({"prompt":["a","b"],"suffix":"c","max_tokens":3})", kContext, &several));
+  EXPECT_EQ(several.shared.suffix(), "c");
+  EXPECT_EQ(several.shared.stopping().max_tokens(), 3);
+  GenerationRequest faulty;
+  EXPECT_EQ(ParseFillInMiddle(R"({"suffix":"c"})", kContext, &faulty)->message, "prompt: is missing");
+}
+
 TEST(Completions, BestOfIsNOrRefused) {
   CompletionWith(R"("best_of":2,"n":2)");
   EXPECT_EQ(CompletionFault(CompletionBody(R"("best_of":3,"n":2)")).param, "best_of");

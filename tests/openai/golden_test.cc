@@ -100,7 +100,7 @@ v1::GenerateResponse Failed(int32_t choice) {
 
 // ---- transcripts --------------------------------------------------------------------------------
 
-enum class Endpoint { kChat, kCompletion };
+enum class Endpoint { kChat, kCompletion, kFillInMiddle };
 
 struct Transcript {
   std::string name;
@@ -119,8 +119,10 @@ std::string WritesOf(const Transcript& transcript) {
       .id = "r1", .created_s = 1700000000, .any_model = false, .system_fingerprint = "tramontane-1"};
   GenerationRequest request;
   const bool is_chat = transcript.endpoint == Endpoint::kChat;
-  const auto fault = is_chat ? ParseChatCompletion(transcript.body, context, &request)
-                             : ParseCompletion(transcript.body, context, &request);
+  const auto parse = is_chat                                          ? ParseChatCompletion
+                     : transcript.endpoint == Endpoint::kFillInMiddle ? ParseFillInMiddle
+                                                                      : ParseCompletion;
+  const auto fault = parse(transcript.body, context, &request);
   EXPECT_FALSE(fault) << fault->message;
   const auto writer = is_chat ? MakeChatWriter(request.answer, request.names)
                               : MakeCompletionWriter(request.answer, request.names);
@@ -366,6 +368,14 @@ std::vector<Transcript> Completions() {
        Endpoint::kCompletion,
        R"({"model":"m","prompt":[1,22,23],"echo":true,"logprobs":0,"max_tokens":0})",
        {{0, {StartedWithPrompt(), Finished(0, v1::FINISH_REASON_LENGTH, 0)}}}},
+      {"fim",
+       Endpoint::kFillInMiddle,
+       R"({"model":"m","prompt":"def f(","suffix":"return a"})",
+       {{0, {Started(2), Delta(0, "a):", 1), Finished(0, stop, 2)}}}},
+      {"fim_stream",
+       Endpoint::kFillInMiddle,
+       R"({"model":"m","prompt":"def f(","suffix":"return a","stream":true})",
+       {{0, {Started(2), Delta(0, "a", 1)}}, {0, {Delta(0, "):", 2)}}, {0, {Finished(0, stop, 3)}}}},
       {"completion_two_prompts",
        Endpoint::kCompletion,
        R"({"model":"m","prompt":[[1],[2]],"prompt_logprobs":0})",

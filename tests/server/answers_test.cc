@@ -29,6 +29,7 @@ namespace tramontane {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::StartsWith;
@@ -431,6 +432,45 @@ TEST(ServedAnswers, ThinkingAndTextAreFieldsAndCallsAreMarked) {
                           std::pair(v1::MARK_KIND_CALL, 13u), std::pair(v1::MARK_KIND_ARGUMENTS, 14u)));
   EXPECT_EQ(heard.finished.reason(), v1::FINISH_REASON_STOP);
   EXPECT_EQ(heard.finished.usage().reasoning_tokens(), 2);
+}
+
+TEST(ServedAnswers, ATextWithASuffixIsAPromptToFillInTheMiddle) {
+  World world("v13");
+  const ByteTekken tekken("v13");
+  v1::GenerateRequest request;
+  request.set_text("ab");
+  request.set_suffix("c");
+  request.mutable_stopping()->set_max_tokens(1);
+  request.mutable_output()->set_prompt_tokens(true);
+  CallReader call(world.client(), request);
+  ASSERT_TRUE(call.ReadAll().ok());
+  std::vector<int32_t> ids;
+  for (const v1::PromptToken& token : call.events()[0].started().prompt()) ids.push_back(token.token_id());
+  std::vector<int32_t> expected = tekken.Ids("[SUFFIX]c[PREFIX]ab");
+  expected.insert(expected.begin(), (*tekken).bos_id());
+  EXPECT_EQ(ids, expected);
+
+  v1::TokenizeRequest tokenize;
+  tokenize.set_text("ab");
+  tokenize.set_suffix("c");
+  const auto tokens =
+      Await<v1::TokenizeResponse>([&](auto done) { world.client().Tokenize(tokenize, std::move(done)); });
+  EXPECT_THAT(tokens.response.token_ids(), ElementsAreArray(expected));
+  const auto model =
+      Await<v1::GetModelResponse>([&](auto done) { world.client().GetModel({}, std::move(done)); });
+  EXPECT_TRUE(model.response.fill_in_middle());
+}
+
+TEST(ServedAnswers, ASuffixGoesWithTextAlone) {
+  World world("v13");
+  v1::GenerateRequest request;
+  request.set_suffix("c");
+  *request.mutable_chat() = Hi();
+  CallReader chat(world.client(), request);
+  EXPECT_EQ(chat.ReadAll().field, "suffix");
+  request.mutable_token_ids()->add_ids(3);
+  CallReader ids(world.client(), request);
+  EXPECT_EQ(ids.ReadAll().message(), "suffix: goes with text prompts only");
 }
 
 TEST(ServedAnswers, BehindOtherPromptsAllIsText) {
