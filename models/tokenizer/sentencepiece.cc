@@ -62,12 +62,13 @@ SentencePieceTokenizer::SentencePieceTokenizer(SentencePieceModel model, Tokeniz
     }
     pieces_.push_back(std::move(entry));
   }
+  std::vector<std::pair<std::string, int32_t>> user_defined;
   // The views below are into pieces_, which no longer moves.
   for (int32_t id = 0; id < vocab_size(); ++id) {
     const std::string_view text = pieces_[Index(id)].text;
     switch (model.pieces[Index(id)].type) {
       case Type::kUserDefined:
-        user_defined_.push_back(text);
+        user_defined.emplace_back(text, id);
         text_ids_.emplace(text, id);
         break;
       case Type::kNormal:
@@ -87,9 +88,10 @@ SentencePieceTokenizer::SentencePieceTokenizer(SentencePieceModel model, Tokeniz
         break;
     }
   }
-  std::sort(user_defined_.begin(), user_defined_.end());
+  user_defined_ = SpellingMatcher(std::move(user_defined));
   bos_id_ = ControlId(model.bos_piece).value_or(-1);
   eos_id_ = ControlId(model.eos_piece).value_or(-1);
+  IndexControlPieces();
 }
 
 LeadingSpace SentencePieceTokenizer::leading_space() const {
@@ -241,9 +243,9 @@ StatusOr<std::vector<int32_t>> SentencePieceTokenizer::EncodeCounted(std::string
       merger.Finish(all.substr(word_begin, at - word_begin), &ids);
       word_begin = at;
     }
-    const size_t user_defined_bytes = UserDefinedPrefix(rest);
-    const size_t bytes = user_defined_bytes > 0 ? user_defined_bytes : NextUtf8(rest).bytes;
-    merger.AddSymbol(static_cast<uint32_t>(bytes), user_defined_bytes > 0);
+    const auto user_defined = user_defined_.MatchAt(all, at);
+    const size_t bytes = user_defined ? user_defined->end - at : NextUtf8(rest).bytes;
+    merger.AddSymbol(static_cast<uint32_t>(bytes), user_defined.has_value());
     after_space = rest.substr(0, bytes).ends_with(kSpace);
     at += bytes;
   }
@@ -274,25 +276,6 @@ std::string SentencePieceTokenizer::Normalize(std::string_view text) const {
     while (result.ends_with(kSpace)) result.resize(result.size() - kSpace.size());
   }
   return result;
-}
-
-size_t SentencePieceTokenizer::UserDefinedPrefix(std::string_view text) const {
-  // Narrows the sorted pieces, byte by byte, to those that agree with the text so far; the shortest comes
-  // first.
-  auto begin = user_defined_.begin();
-  auto end = user_defined_.end();
-  size_t longest = 0;
-  for (size_t depth = 0; depth < text.size() && begin != end; ++depth) {
-    const auto byte_at = [depth](std::string_view piece) { return static_cast<uint8_t>(piece[depth]); };
-    const auto wanted = static_cast<uint8_t>(text[depth]);
-    begin = std::partition_point(begin, end, [&](std::string_view piece) { return byte_at(piece) < wanted; });
-    end = std::partition_point(begin, end, [&](std::string_view piece) { return byte_at(piece) == wanted; });
-    if (begin != end && begin->size() == depth + 1) {
-      longest = depth + 1;
-      ++begin;
-    }
-  }
-  return longest;
 }
 
 }  // namespace tramontane

@@ -21,6 +21,7 @@
 #include "kernels/core/status.h"
 #include "models/tokenizer/encode_work.h"
 #include "models/tokenizer/sentencepiece_model.h"
+#include "models/tokenizer/spelling_matcher.h"
 #include "models/tokenizer/tokenizer.h"
 
 namespace tramontane {
@@ -69,8 +70,6 @@ class SentencePieceTokenizer final : public Tokenizer {
   static size_t Index(int32_t id) { return static_cast<size_t>(id); }
   bool HasId(int32_t id) const { return id >= 0 && id < vocab_size(); }
   std::string Normalize(std::string_view text) const;
-  // Bytes of the longest user-defined piece that `text` starts with; 0 if none.
-  size_t UserDefinedPrefix(std::string_view text) const;
   void AppendIds(std::string_view symbol, std::vector<int32_t>* ids) const;
 
   TokenizerVersion version_;
@@ -86,8 +85,8 @@ class SentencePieceTokenizer final : public Tokenizer {
   std::vector<PieceEntry> pieces_;                          // by id
   std::unordered_map<std::string_view, int32_t> text_ids_;  // pieces that text can become, views into pieces_
   std::unordered_map<std::string_view, int32_t> control_ids_;  // views into pieces_
-  std::vector<std::string_view> user_defined_;                 // sorted, views into pieces_
-  std::array<int32_t, 256> byte_ids_{};                        // set where byte_fallback_
+  SpellingMatcher user_defined_;
+  std::array<int32_t, 256> byte_ids_{};  // set where byte_fallback_
 };
 
 }  // namespace tramontane

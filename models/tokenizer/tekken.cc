@@ -56,6 +56,7 @@ TekkenTokenizer::TekkenTokenizer(TekkenFile file, BytePairEncoder encoder,
   bos_id_ = ControlId("<s>").value_or(-1);
   eos_id_ = ControlId("</s>").value_or(-1);
   unk_id_ = ControlId("<unk>").value_or(-1);
+  IndexControlPieces();
 }
 
 StatusOr<std::vector<int32_t>> TekkenTokenizer::EncodeCounted(std::string_view text, EncodeWork* work) const {

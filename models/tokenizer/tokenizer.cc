@@ -1,5 +1,7 @@
 #include "models/tokenizer/tokenizer.h"
 
+#include <utility>
+
 #include "kernels/core/utf8.h"
 
 namespace tramontane {
@@ -35,6 +37,32 @@ StatusOr<std::string> Tokenizer::Decode(std::span<const int32_t> ids) const {
     bytes += message.Next(ids[i]);
   }
   return ReplaceInvalidUtf8(bytes);
+}
+
+StatusOr<std::vector<int32_t>> Tokenizer::EncodeWithControlTokens(std::string_view text) const {
+  if (const auto invalid = FirstInvalidUtf8(text)) {
+    return InvalidArgument("the text is not UTF-8 at byte " + std::to_string(*invalid));
+  }
+  std::vector<int32_t> ids;
+  for (size_t at = 0; at < text.size();) {
+    const auto control = control_pieces_.Find(text, at);
+    const size_t segment_end = control ? control->begin : text.size();
+    if (segment_end > at) {
+      TM_ASSIGN_OR_RETURN(const std::vector<int32_t> segment, Encode(text.substr(at, segment_end - at)));
+      ids.insert(ids.end(), segment.begin(), segment.end());
+    }
+    if (control) ids.push_back(control->id);
+    at = control ? control->end : text.size();
+  }
+  return ids;
+}
+
+void Tokenizer::IndexControlPieces() {
+  std::vector<std::pair<std::string, int32_t>> spellings;
+  for (int32_t id = 0; id < vocab_size(); ++id) {
+    if (IsControl(id)) spellings.emplace_back(Piece(id), id);
+  }
+  control_pieces_ = SpellingMatcher(std::move(spellings));
 }
 
 std::string Tokenizer::Spelling(std::span<const int32_t> ids) const {

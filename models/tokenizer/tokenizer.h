@@ -2,7 +2,7 @@
 //
 // Any thread: a Tokenizer does not change after it is loaded (load.h).
 // Always: Encode() never yields a control token, whatever the text says; control tokens come from
-// ControlId().
+// ControlId(), and from EncodeWithControlTokens() where a caller has asked for it.
 #pragma once
 
 #include <cstddef>
@@ -15,6 +15,7 @@
 
 #include "kernels/core/status.h"
 #include "models/tokenizer/model_settings.h"
+#include "models/tokenizer/spelling_matcher.h"
 
 namespace tramontane {
 
@@ -45,6 +46,12 @@ class Tokenizer {
   // The ids of one segment of text, alone: no bos, no eos. Empty text has no ids; any other text gets the
   // vocabulary's own dummy space where it has one. Text that is not UTF-8 is an error naming the byte.
   virtual StatusOr<std::vector<int32_t>> Encode(std::string_view text) const = 0;
+
+  // The same, but where the text holds the spelling of a control piece, "[INST]", that piece stands there; of
+  // several that begin at one place the longest. What lies between is encoded as segments of their own, so
+  // that each gets the dummy space where the vocabulary has one, as in llama.cpp; mistral-common never reads
+  // control tokens from text. Pieces without a spelling, and <unk> of SentencePiece, are not found.
+  virtual StatusOr<std::vector<int32_t>> EncodeWithControlTokens(std::string_view text) const;
 
   // The kind of file that it is read from, for people: "sentencepiece", "tekken".
   virtual const char* family() const { return "sentencepiece"; }
@@ -78,6 +85,13 @@ class Tokenizer {
   // The text of all of a message's ids at once; bytes that are not UTF-8 become U+FFFD as in utf8.h. An id
   // outside the vocabulary is an error naming its index. For ids that come one by one: detokenizer.h.
   StatusOr<std::string> Decode(std::span<const int32_t> ids) const;
+
+ protected:
+  // Ends the making of a tokenizer: what EncodeWithControlTokens() looks for is known from here on.
+  void IndexControlPieces();
+
+ private:
+  SpellingMatcher control_pieces_;
 };
 
 // Applies a tokenizer's LeadingSpace rule to the ids of one message, in order.
