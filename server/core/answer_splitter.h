@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "engine/token_stream.h"
-#include "models/tokenizer/answer_syntax.h"
+#include "models/chat/answer_syntax.h"
 #include "tramontane/v1/inference.pb.h"
 
 namespace tramontane {

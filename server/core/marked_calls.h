@@ -6,7 +6,7 @@
 #include <functional>
 
 #include "engine/request.h"
-#include "models/tokenizer/answer_syntax.h"
+#include "models/chat/answer_syntax.h"
 #include "server/core/rpc_error.h"
 #include "server/core/served_model.h"
 #include "tramontane/v1/inference.pb.h"

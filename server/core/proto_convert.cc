@@ -13,7 +13,7 @@
 #include "kernels/core/dtype.h"
 #include "kernels/core/utf8.h"
 #include "kernels/sampling.h"
-#include "models/tokenizer/chat.h"
+#include "models/chat/chat.h"
 #include "models/tokenizer/fill_in_middle.h"
 #include "models/tokenizer/model_settings.h"
 #include "server/base/text.h"

@@ -15,7 +15,7 @@
 
 #include "engine/request.h"
 #include "engine/token_stream.h"
-#include "models/tokenizer/answer_syntax.h"
+#include "models/chat/answer_syntax.h"
 #include "server/core/answer_splitter.h"
 #include "server/core/rpc_error.h"
 #include "server/core/served_model.h"

@@ -14,7 +14,7 @@
 
 #include "kernels/core/check.h"
 #include "kernels/core/utf8.h"
-#include "models/tokenizer/chat.h"
+#include "models/chat/chat.h"
 #include "models/tokenizer/python_json.h"
 #include "tests/fuzz/small_vocabulary.h"
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "models/tokenizer/chat.h"
+#include "models/chat/chat.h"
 #include "models/tokenizer/load.h"
 #include "tests/models/tokenizer_test_model.h"
 

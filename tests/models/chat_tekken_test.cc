@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "models/tokenizer/answer_syntax.h"
-#include "models/tokenizer/chat.h"
+#include "models/chat/answer_syntax.h"
+#include "models/chat/chat.h"
 #include "tests/models/tekken_test_file.h"
 
 namespace tramontane {

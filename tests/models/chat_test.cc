@@ -1,5 +1,5 @@
 // Chat formats: their shapes, and what they refuse by message.
-#include "models/tokenizer/chat.h"
+#include "models/chat/chat.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "kernels/core/status.h"
-#include "models/tokenizer/chat.h"
+#include "models/chat/chat.h"
 #include "models/tokenizer/tokenizer.h"
 
 namespace tramontane {

@@ -1,13 +1,13 @@
-#include "models/tokenizer/chat.h"
+#include "models/chat/chat.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "kernels/core/utf8.h"
-#include "models/tokenizer/chat_check.h"
-#include "models/tokenizer/chat_format.h"
-#include "models/tokenizer/chat_prompt.h"
-#include "models/tokenizer/chat_turns.h"
+#include "models/chat/chat_check.h"
+#include "models/chat/chat_format.h"
+#include "models/chat/chat_prompt.h"
+#include "models/chat/chat_turns.h"
 #include "models/tokenizer/python_json.h"
 
 namespace tramontane {

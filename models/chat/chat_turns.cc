@@ -1,4 +1,4 @@
-#include "models/tokenizer/chat_turns.h"
+#include "models/chat/chat_turns.h"
 
 #include <algorithm>
 #include <string_view>

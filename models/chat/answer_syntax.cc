@@ -1,4 +1,4 @@
-#include "models/tokenizer/answer_syntax.h"
+#include "models/chat/answer_syntax.h"
 
 #include <string_view>
 

@@ -1,4 +1,4 @@
-#include "models/tokenizer/chat_check.h"
+#include "models/chat/chat_check.h"
 
 #include <algorithm>
 #include <set>

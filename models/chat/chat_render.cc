@@ -1,4 +1,4 @@
-#include "models/tokenizer/chat_render.h"
+#include "models/chat/chat_render.h"
 
 #include <cstddef>
 #include <string>

@@ -2,9 +2,9 @@
 #pragma once
 
 #include "kernels/core/status.h"
-#include "models/tokenizer/chat_format.h"
-#include "models/tokenizer/chat_prompt.h"
-#include "models/tokenizer/chat_turns.h"
+#include "models/chat/chat_format.h"
+#include "models/chat/chat_prompt.h"
+#include "models/chat/chat_turns.h"
 
 namespace tramontane {
 

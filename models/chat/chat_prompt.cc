@@ -1,9 +1,9 @@
-#include "models/tokenizer/chat_prompt.h"
+#include "models/chat/chat_prompt.h"
 
 #include <optional>
 #include <utility>
 
-#include "models/tokenizer/chat_check.h"
+#include "models/chat/chat_check.h"
 
 namespace tramontane {
 

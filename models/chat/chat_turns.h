@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "kernels/core/status.h"
-#include "models/tokenizer/chat.h"
-#include "models/tokenizer/chat_check.h"
-#include "models/tokenizer/chat_format.h"
+#include "models/chat/chat.h"
+#include "models/chat/chat_check.h"
+#include "models/chat/chat_format.h"
 
 namespace tramontane {
 

@@ -1,10 +1,10 @@
-#include "models/tokenizer/chat_format.h"
+#include "models/chat/chat_format.h"
 
 #include <algorithm>
 #include <iterator>
 
 #include "kernels/core/check.h"
-#include "models/tokenizer/chat_render.h"
+#include "models/chat/chat_render.h"
 
 namespace tramontane {
 namespace {
