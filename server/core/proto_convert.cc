@@ -162,15 +162,16 @@ RpcError RenderChatProto(const Tokenizer& tokenizer, const v1::Chat& proto, Rend
   return {};
 }
 
-// The bytes of the longest piece: since each byte of text is covered by some token, a text has at least bytes
-// / longest tokens. 0 where the vocabulary has no byte pieces: then one unknown token can stand for any
-// length.
+// The bytes of the longest piece, or spelling of a control token: since each byte of text is covered by some
+// token, a text has at least bytes / longest tokens. 0 where the vocabulary has no byte pieces: then one
+// unknown token can stand for any length.
 int64_t LongestPieceBytes(const Tokenizer& tokenizer) {
   int64_t longest = 0;
   bool has_bytes = false;
   for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
     has_bytes |= tokenizer.Kind(id) == PieceKind::kByte;
-    longest = std::max(longest, static_cast<int64_t>(tokenizer.PieceBytes(id).size()));
+    const std::string_view text = tokenizer.IsControl(id) ? tokenizer.Piece(id) : tokenizer.PieceBytes(id);
+    longest = std::max(longest, static_cast<int64_t>(text.size()));
   }
   return has_bytes ? longest : 0;
 }
@@ -198,6 +199,8 @@ RpcError ProtoConverter::Generate(const v1::GenerateRequest& proto, Request* req
   if (proto.prompt_case() != v1::GenerateRequest::kText) {
     if (proto.has_add_bos()) return FieldError("add_bos", "goes with text prompts only");
     if (proto.has_suffix()) return FieldError("suffix", "goes with text prompts only");
+    if (proto.parse_special_tokens())
+      return FieldError("parse_special_tokens", "goes with text prompts only");
   }
   if (proto.has_choices()) request->choices = proto.choices();
   request->sampling = ConvertSampling(proto.sampling());
@@ -282,12 +285,15 @@ template <typename TextRequest>
 RpcError ProtoConverter::TextIds(const TextRequest& proto, std::vector<int32_t>* ids) const {
   const bool add_bos = !proto.has_add_bos() || proto.add_bos();
   if (proto.has_suffix()) {
+    if (proto.parse_special_tokens()) return FieldError("parse_special_tokens", "does not go with a suffix");
     auto filled = FillInMiddleIds(*model_.tokenizer, proto.text(), proto.suffix(), add_bos);
     if (!filled.ok()) return FieldError(filled.status().field(), filled.status().sentence());
     *ids = std::move(filled).value();
     return {};
   }
-  StatusOr<std::vector<int32_t>> encoded = model_.tokenizer->Encode(proto.text());
+  StatusOr<std::vector<int32_t>> encoded = proto.parse_special_tokens()
+                                               ? model_.tokenizer->EncodeWithControlTokens(proto.text())
+                                               : model_.tokenizer->Encode(proto.text());
   if (!encoded.ok()) return FieldError("text", encoded.status().message());
   ids->clear();
   if (add_bos && model_.tokenizer->bos_id() >= 0) ids->push_back(model_.tokenizer->bos_id());
@@ -386,6 +392,7 @@ RpcError ProtoConverter::Tokenize(const v1::TokenizeRequest& proto, v1::Tokenize
     case v1::TokenizeRequest::kChat: {
       if (proto.has_add_bos()) return FieldError("add_bos", "goes with text only");
       if (proto.has_suffix()) return FieldError("suffix", "goes with text only");
+      if (proto.parse_special_tokens()) return FieldError("parse_special_tokens", "goes with text only");
       const int64_t bytes = LeastTextBytes(proto.chat());
       if (RpcError error = CheckTokenizeBytes("chat", bytes); !error.ok()) return error;
       RenderedChat rendered;

@@ -49,6 +49,7 @@ std::vector<Field> CompletionFields() {
        .shape = Boolean(),
        .doc = "Begin a text with the beginning-of-sequence token. Default true.",
        .path = "add_bos"},
+      ParseSpecialTokens(),
       {.name = "best_of",
        .shape = Integer(0, 20),
        .doc = "Only as `n`: answers that are thrown away are not made."},
@@ -117,6 +118,7 @@ void SetPrompt(const Json& json, const Json& prompt, const std::string& path, v1
   if (prompt.is_string()) {
     call->set_text(prompt.get<std::string>());
     if (const Json* add = Find(json, "add_special_tokens")) call->set_add_bos(add->get<bool>());
+    if (IsTrue(json, "parse_special_tokens")) call->set_parse_special_tokens(true);
     return;
   }
   auto* ids = call->mutable_token_ids()->mutable_ids();
@@ -257,6 +259,7 @@ void AnswerRenderCompletions(const GatewayContext& context, const std::shared_pt
     request.set_model(call.model());
     request.set_text(call.text());
     if (call.has_add_bos()) request.set_add_bos(call.add_bos());
+    if (call.parse_special_tokens()) request.set_parse_special_tokens(true);
     const v1::GenerateRequest& of_all = parsed.calls.size() > 1 ? parsed.shared : call;
     if (of_all.has_suffix()) request.set_suffix(of_all.suffix());
     call.clear_text();

@@ -249,6 +249,7 @@ Fields ForeignChatFields() {
       Refused("chat_template", {}, kOwnFormat),
       Refused("chat_template_kwargs", {NoFields(), no_thinking}, kOwnFormat),
       Refused("tool_prompt", {NoText()}, kOwnFormat),
+      Refused("parse_special_tokens", {false}, "a chat's texts stay texts; /v1/completions has it"),
       Refused("add_special_tokens", {false}, "a chat has the special tokens of the model's own format"),
       Refused("documents", {NoEntries()}, "this model's chat format has no place for documents"),
       Refused("verbosity", {"medium"}, "not supported: ask for it in a message"),

@@ -26,6 +26,7 @@ Shape TokenizeShape() {
            .doc = "Begin a prompt with the beginning-of-sequence token. Default true, but for an empty "
                   "one. A chat always begins with it.",
            .path = "add_bos"},
+          ParseSpecialTokens(),
           {.name = "return_token_strs", .shape = Boolean(), .doc = "Also each token as text. Default false."},
           ReasoningEffort(),
           AddGenerationPrompt(),
@@ -71,8 +72,11 @@ std::optional<ApiError> ParseTokenize(std::string_view body, const RequestContex
   }
   parsed->token_strings = IsTrue(json, "return_token_strs");
   parsed->request.set_pieces(parsed->token_strings);
+  const bool parses = IsTrue(json, "parse_special_tokens");
+  if (is_chat && parses) return FieldFault("parse_special_tokens", "does not go with messages");
   if (is_chat) return ConvertChat(json, parsed->request.mutable_chat(), &parsed->names);
   parsed->request.set_text(text->get<std::string>());
+  if (parses) parsed->request.set_parse_special_tokens(true);
   const Json* add_special = Find(json, "add_special_tokens");
   if (add_special != nullptr) {
     parsed->request.set_add_bos(add_special->get<bool>());

@@ -110,6 +110,13 @@ TEST(Completions, FillingInTheMiddleNeedsNoSuffixAndHasNoLimitOfItsOwn) {
   EXPECT_EQ(ParseFillInMiddle(R"({"suffix":"c"})", kContext, &faulty)->message, "prompt: is missing");
 }
 
+TEST(Completions, ControlTokensAreReadFromTextsWhereThatIsAskedFor) {
+  EXPECT_TRUE(CompletionWith(R"("parse_special_tokens":true)").calls[0].parse_special_tokens());
+  EXPECT_FALSE(CompletionWith("").calls[0].parse_special_tokens());
+  EXPECT_FALSE(Completion(R"({"prompt":[1],"parse_special_tokens":true})").calls[0].parse_special_tokens());
+  EXPECT_EQ(ChatFaultWith(R"("parse_special_tokens":true)").param, "parse_special_tokens");
+}
+
 TEST(Completions, BestOfIsNOrRefused) {
   CompletionWith(R"("best_of":2,"n":2)");
   EXPECT_EQ(CompletionFault(CompletionBody(R"("best_of":3,"n":2)")).param, "best_of");

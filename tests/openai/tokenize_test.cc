@@ -34,6 +34,15 @@ TEST(Tokenize, TextOrChat) {
   EXPECT_EQ(ParseTokenize(std::string("{\"prompt\":\"a\",") + kUser + "}", kContext, &both)->param, "prompt");
 }
 
+TEST(Tokenize, ControlTokensAreReadFromTextsOnly) {
+  TokenizeBody text;
+  ASSERT_FALSE(ParseTokenize(R"({"prompt":"[INST]","parse_special_tokens":true})", kContext, &text));
+  EXPECT_TRUE(text.request.parse_special_tokens());
+  TokenizeBody chat;
+  EXPECT_EQ(ParseTokenize(ChatBody(R"("parse_special_tokens":true)"), kContext, &chat)->param,
+            "parse_special_tokens");
+}
+
 // What is read of a chat is checked here too, as for a completion.
 TEST(Tokenize, AToolChoiceThatIsNoneIsRefused) {
   TokenizeBody parsed;

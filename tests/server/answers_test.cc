@@ -461,6 +461,33 @@ TEST(ServedAnswers, ATextWithASuffixIsAPromptToFillInTheMiddle) {
   EXPECT_TRUE(model.response.fill_in_middle());
 }
 
+TEST(ServedAnswers, ControlTokensAreReadFromTextWhereThatIsAskedFor) {
+  World world("v13");
+  const ByteTekken tekken("v13");
+  v1::TokenizeRequest request;
+  request.set_text("[INST]a[/INST]");
+  request.set_add_bos(false);
+  const auto ids = [&] {
+    return Await<v1::TokenizeResponse>([&](auto done) { world.client().Tokenize(request, std::move(done)); });
+  };
+  EXPECT_EQ(ids().response.token_ids_size(), 14) << "a token a byte";
+  request.set_parse_special_tokens(true);
+  EXPECT_THAT(ids().response.token_ids(), ElementsAreArray(tekken.Ids("[INST]a[/INST]")));
+  request.set_suffix("b");
+  EXPECT_EQ(ids().error.field, "parse_special_tokens");
+
+  v1::GenerateRequest generate;
+  generate.set_text("[INST]a[/INST]");
+  generate.set_parse_special_tokens(true);
+  generate.mutable_stopping()->set_max_tokens(1);
+  CallReader call(world.client(), generate);
+  ASSERT_TRUE(call.ReadAll().ok());
+  EXPECT_EQ(call.events()[0].started().prompt_tokens(), 4);
+  *generate.mutable_chat() = Hi();
+  CallReader chat(world.client(), generate);
+  EXPECT_EQ(chat.ReadAll().field, "parse_special_tokens");
+}
+
 TEST(ServedAnswers, ASuffixGoesWithTextAlone) {
   World world("v13");
   v1::GenerateRequest request;
