@@ -74,23 +74,7 @@ std::optional<ApiError> AddMessage(const Json& json, const std::string& field, C
   return std::nullopt;
 }
 
-std::optional<ApiError> AddTools(const Json& json, ChatBuilder* chat) {
-  if (const Json* tools = Find(json, "tools")) {
-    for (const Json& tool : *tools) {
-      const Json& function = tool["function"];
-      chat->AddTool({.name = function["name"],
-                     .description = Find(function, "description"),
-                     .parameters = Find(function, "parameters")});
-    }
-  }
-  if (const Json* parallel = Find(json, "parallel_tool_calls")) {
-    chat->SetParallelCalls(parallel->get<bool>());
-  }
-  const Json* choice = Find(json, "tool_choice");
-  if (choice == nullptr) return std::nullopt;
-  if (choice->is_string()) return chat->ChooseTools(choice->get_ref<const std::string&>(), "tool_choice");
-  return chat->ChooseTool((*choice)["function"]["name"].get<std::string>(), "tool_choice");
-}
+const Json& FunctionOf(const Json& tool) { return tool["function"]; }
 
 std::optional<ApiError> AddChat(const Json& json, ChatBuilder* chat) {
   const Json& messages = json["messages"];
@@ -103,7 +87,7 @@ std::optional<ApiError> AddChat(const Json& json, ChatBuilder* chat) {
   if (const Json* effort = Find(json, "reasoning_effort")) {
     chat->SetReasoningEffort(effort->get<std::string>());
   }
-  return AddTools(json, chat);
+  return AddTools(json, FunctionOf, chat);
 }
 
 // A chat asks with a flag and a number.

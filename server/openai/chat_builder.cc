@@ -122,6 +122,25 @@ std::optional<ApiError> ChatBuilder::Choose(v1::ToolChoiceMode mode, const std::
 
 // ---- the whole ----------------------------------------------------------------------------------
 
+std::optional<ApiError> AddTools(const Json& body, const Json& (*function_of)(const Json&),
+                                 ChatBuilder* chat) {
+  if (const Json* tools = Find(body, "tools")) {
+    for (const Json& tool : *tools) {
+      const Json& function = function_of(tool);
+      chat->AddTool({.name = function["name"],
+                     .description = Find(function, "description"),
+                     .parameters = Find(function, "parameters")});
+    }
+  }
+  if (const Json* parallel = Find(body, "parallel_tool_calls")) {
+    chat->SetParallelCalls(parallel->get<bool>());
+  }
+  const Json* choice = Find(body, "tool_choice");
+  if (choice == nullptr) return std::nullopt;
+  if (choice->is_string()) return chat->ChooseTools(choice->get_ref<const std::string&>(), "tool_choice");
+  return chat->ChooseTool(function_of(*choice)["name"].get<std::string>(), "tool_choice");
+}
+
 void FinishChat(const std::string& conversation, v1::GenerateRequest* call, FieldNames* names,
                 AnswerOptions* answer) {
   names->Rename("prompt", conversation);

@@ -73,22 +73,7 @@ std::optional<ApiError> AddInput(const Json& json, ChatBuilder* chat) {
   return std::nullopt;
 }
 
-std::optional<ApiError> AddFunctionTools(const Json& json, ChatBuilder* chat) {
-  if (const Json* tools = Find(json, "tools")) {
-    for (const Json& tool : *tools) {
-      chat->AddTool({.name = tool["name"],
-                     .description = Find(tool, "description"),
-                     .parameters = Find(tool, "parameters")});
-    }
-  }
-  if (const Json* parallel = Find(json, "parallel_tool_calls")) {
-    chat->SetParallelCalls(parallel->get<bool>());
-  }
-  const Json* choice = Find(json, "tool_choice");
-  if (choice == nullptr) return std::nullopt;
-  if (choice->is_string()) return chat->ChooseTools(choice->get_ref<const std::string&>(), "tool_choice");
-  return chat->ChooseTool((*choice)["name"].get<std::string>(), "tool_choice");
-}
+const Json& ItselfTheFunction(const Json& tool) { return tool; }
 
 // ---- the answer ---------------------------------------------------------------------------------
 
@@ -135,7 +120,7 @@ std::optional<ApiError> ParseResponses(std::string_view body, const RequestConte
   FieldNames& names = request->names[0];
   ChatBuilder chat(call.mutable_chat(), &names);
   if (auto fault = AddInput(json, &chat)) return fault;
-  if (auto fault = AddFunctionTools(json, &chat)) return fault;
+  if (auto fault = AddTools(json, ItselfTheFunction, &chat)) return fault;
   const Json* reasoning = Find(json, "reasoning");
   if (const Json* effort = reasoning == nullptr ? nullptr : Find(*reasoning, "effort")) {
     chat.SetReasoningEffort(effort->get<std::string>());
