@@ -1,9 +1,11 @@
 #include "models/weights.h"
 
 #include <algorithm>
+#include <atomic>
 #include <charconv>
 #include <cstring>
 #include <set>
+#include <thread>
 
 #include "models/architecture.h"
 #include "models/block.h"
@@ -77,7 +79,7 @@ bool AllFinite(const std::byte* data, int64_t count, Bits exponent) {
 }
 
 // NaN and the infinities are the values whose exponent is all ones.
-bool AllFinite(const std::byte* data, DType dtype, int64_t count) {
+bool AllFiniteHere(const std::byte* data, DType dtype, int64_t count) {
   switch (dtype) {
     case DType::kF32:
       return AllFinite<uint32_t>(data, count, 0x7f800000);
@@ -89,9 +91,29 @@ bool AllFinite(const std::byte* data, DType dtype, int64_t count) {
   return false;
 }
 
+// The first look at a tensor is what brings it in from the disk, so that large ones are looked at by several
+// threads.
+bool AllFinite(const std::byte* data, const Format& format, int64_t count) {
+  constexpr int64_t kLeastOfThread = int64_t{1} << 20;
+  constexpr int64_t kMaxThreads = 8;
+  const int64_t cores = std::max<int64_t>(1, std::thread::hardware_concurrency());
+  const int64_t threads = std::clamp<int64_t>(count / kLeastOfThread, 1, std::min(cores, kMaxThreads));
+  std::atomic<bool> finite = true;
+  const auto look_at = [&](int64_t part) {
+    const int64_t begin = count * part / threads, end = count * (part + 1) / threads;
+    if (!AllFiniteHere(data + format.Bytes(begin), format.dtype, end - begin)) finite = false;
+  };
+  {
+    std::vector<std::jthread> others;
+    for (int64_t part = 1; part < threads; ++part) others.emplace_back(look_at, part);
+    look_at(0);
+  }
+  return finite;
+}
+
 Status CheckFinite(const WeightFiles::Found& found, const TensorSpec& spec) {
   const int64_t count = spec.rows * std::max<int64_t>(1, spec.columns);
-  if (AllFinite(found.file->Data(*found.tensor), found.tensor->format->dtype, count)) return {};
+  if (AllFinite(found.file->Data(*found.tensor), *found.tensor->format, count)) return {};
   return DataLoss(found.file->path() + ": tensor " + spec.name +
                   " holds values that are not finite (NaN or infinity)");
 }

@@ -285,6 +285,21 @@ TEST_F(WeightsTest, TensorsWithAValueThatIsNotFiniteAreNamed) {
   }
 }
 
+// Large tensors are looked at by several threads; each has its part.
+TEST_F(WeightsTest, AValueThatIsNotFiniteIsFoundAnywhereInALargeTensor) {
+  model_.vocab = 131072;
+  model_.Randomise(5);
+  TinyTensor& table = model_.tensors.at("tok_embeddings.weight");
+  table.dtype = DType::kBf16;
+  for (size_t eighth = 0; eighth <= 8; ++eighth) {
+    float& value = table.values[(table.values.size() - 1) * eighth / 8];
+    const float sound = std::exchange(value, std::nanf(""));
+    model_.WriteMistral(folder_);
+    EXPECT_THAT(Error(), AllOf(HasSubstr("tok_embeddings.weight"), HasSubstr("not finite"))) << eighth;
+    value = sound;
+  }
+}
+
 TEST_F(WeightsTest, TruncatedFilesAreNamed) {
   model_.WriteMistral(folder_);
   const std::string file = model_.MistralTensors().File();
