@@ -25,8 +25,7 @@ void AddCalls(const Tokenizer& tokenizer, TokenizerVersion version, AnswerSyntax
 
 }  // namespace
 
-AnswerSyntax AnswerSyntaxOf(const Tokenizer& tokenizer, std::optional<TokenizerVersion> format) {
-  const TokenizerVersion version = format.value_or(tokenizer.version());
+AnswerSyntax MistralAnswerSyntax(const Tokenizer& tokenizer, TokenizerVersion version) {
   AnswerSyntax syntax;
   syntax.end = tokenizer.eos_id();
   AddCalls(tokenizer, version, &syntax);

@@ -7,7 +7,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 
 #include "models/tokenizer/tokenizer.h"
 
@@ -21,7 +20,7 @@ struct AnswerSyntax {
   };
 
   Calls calls = Calls::kNone;
-  int32_t end = -1;          // </s>: ends the answer, its calls too
+  int32_t end = -1;          // </s>, <|im_end|>: ends the answer, its calls too
   int32_t tool_calls = -1;   // [TOOL_CALLS]
   int32_t call_id = -1;      // [CALL_ID]: of v11 alone, and a model may leave it out
   int32_t args = -1;         // [ARGS]
@@ -29,8 +28,7 @@ struct AnswerSyntax {
   int32_t end_think = -1;    // [/THINK]
 };
 
-// Of the tokenizer's own version, unless another format is asked for. Without the control tokens that calls
-// need there are none.
-AnswerSyntax AnswerSyntaxOf(const Tokenizer& tokenizer, std::optional<TokenizerVersion> format = {});
+// Of one of Mistral's formats. Without the control tokens that calls need there are none.
+AnswerSyntax MistralAnswerSyntax(const Tokenizer& tokenizer, TokenizerVersion version);
 
 }  // namespace tramontane

@@ -1,30 +1,15 @@
-// Chat messages to a prompt: token ids in the format that Mistral's instruct models were trained on.
+// Chats as requests bring them: messages, tools and options, before any format has made a prompt of them.
 //
-// Any thread. Plain structs and one pure function.
-//
-// The formats v1, v2, v3, v7, v11, v13 and v15 follow mistral-common, id for id: its checks in serving mode,
-// its merging of messages, its segments. Structure is control ids; what people type is encoded as text and
-// stays text, "[INST]" included.
-//
-// What it refuses and we render, so that an answer can be sent back as it came and agents can hand on:
-//   - an assistant's message with neither content nor calls is left out;
-//   - content beside calls, in one message or in neighbours: before v7 the calls win, the text is left out;
-//   - a system message after an answer or a result: from v7 on at its place, before v7 part of the system
-//   prompt
-//     (refused there after the last answer, where nothing is left to answer);
-//   - a tool's parameters that are an object and no sound JSON Schema: shown to the model as they are.
-// What it passes over and we refuse: a reasoning effort where the vocabulary's file has no such setting.
+// Any thread. Plain structs. What renders them: chat_format.h.
 #pragma once
 
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "kernels/core/status.h"
-#include "models/tokenizer/tokenizer.h"
 
 namespace tramontane {
 
@@ -67,8 +52,7 @@ struct ToolDefinition {
 };
 
 struct ChatOptions {
-  std::optional<TokenizerVersion> format = {};  // the tokenizer's version where none is given
-  bool continue_final_message = false;          // the same as `prefix` of the last message; not beside it
+  bool continue_final_message = false;  // the same as `prefix` of the last message
   // From v15 on: one of those that the vocabulary's file allows, which also names the default.
   std::optional<std::string> reasoning_effort = {};
   // The JSON Schema that the answer must keep, an object. Models whose file says so are shown it, others not.
@@ -79,11 +63,5 @@ struct RenderedChat {
   std::vector<int32_t> ids;  // the prompt, bos included
   std::string text;  // the pieces of `ids` as the vocabulary spells them, for people: "<s>[INST]▁Hi[/INST]"
 };
-
-// A chat that the format cannot hold is INVALID_ARGUMENT naming the message ("messages[2]: ...") or the tool
-// ("tools[0].name: ...") or the option. A vocabulary without what the format needs of it is
-// FAILED_PRECONDITION.
-StatusOr<RenderedChat> RenderChat(const Tokenizer& tokenizer, std::span<const ChatMessage> messages,
-                                  std::span<const ToolDefinition> tools, const ChatOptions& options = {});
 
 }  // namespace tramontane

@@ -29,10 +29,10 @@ std::string_view WithoutFinalNewline(std::string_view text) {
   return text;
 }
 
-Status CheckCallId(const ChatFormat& format, const std::string& label, std::string_view id) {
-  if (format.call_ids == ChatFormat::CallIds::kUnchecked) return Status::Ok();
+Status CheckCallId(const MistralFormat& format, const std::string& label, std::string_view id) {
+  if (format.call_ids == MistralFormat::CallIds::kUnchecked) return Status::Ok();
   const std::string what = "tool call id " + Quoted(id);
-  if (format.call_ids == ChatFormat::CallIds::kAny) {
+  if (format.call_ids == MistralFormat::CallIds::kAny) {
     return id.empty() || id == "null" ? ChatFault(label, what + " names no call") : Status::Ok();
   }
   const std::string_view body = WithoutFinalNewline(id);
@@ -40,32 +40,15 @@ Status CheckCallId(const ChatFormat& format, const std::string& label, std::stri
   return ChatFault(label, what + " is not 9 letters and digits");
 }
 
-Status CheckMessageUtf8(const ChatMessage& message, size_t index) {
-  const std::string label = MessageLabel(index);
-  if (message.content) TM_RETURN_IF_ERROR(CheckUtf8(label + ".content", *message.content));
-  for (size_t part = 0; part < message.parts.size(); ++part) {
-    TM_RETURN_IF_ERROR(CheckUtf8(label + ".content[" + std::to_string(part) + "]", message.parts[part].text));
-  }
-  if (message.tool_call_id) TM_RETURN_IF_ERROR(CheckUtf8(label + ".tool_call_id", *message.tool_call_id));
-  if (message.name) TM_RETURN_IF_ERROR(CheckUtf8(label + ".name", *message.name));
-  for (size_t call = 0; call < message.tool_calls.size(); ++call) {
-    const ToolCall& tool_call = message.tool_calls[call];
-    TM_RETURN_IF_ERROR(CheckUtf8(CallLabel(index, call) + ".id", tool_call.id));
-    TM_RETURN_IF_ERROR(CheckUtf8(CallLabel(index, call) + ".name", tool_call.name));
-    TM_RETURN_IF_ERROR(CheckUtf8(CallLabel(index, call) + ".arguments", tool_call.arguments_json));
-  }
-  return Status::Ok();
-}
-
 // The last message that keeps its place: a system prompt inside a user turn has none.
-const SaidMessage* LastInPlace(const ChatFormat& format, std::span<const SaidMessage> said) {
+const SaidMessage* LastInPlace(const MistralFormat& format, std::span<const SaidMessage> said) {
   for (size_t i = said.size(); i > 0; --i) {
     if (format.system_turns || said[i - 1].message->role != ChatRole::kSystem) return &said[i - 1];
   }
   return nullptr;
 }
 
-Status CheckEnds(const ChatFormat& format, std::span<const SaidMessage> said) {
+Status CheckEnds(const MistralFormat& format, std::span<const SaidMessage> said) {
   if (said.empty()) return ChatFault("messages", "a conversation needs at least one message");
   const ChatRole first = said.front().message->role;
   if (said.size() == 1 && first != ChatRole::kUser && first != ChatRole::kSystem) {
@@ -87,7 +70,7 @@ Status CheckEnds(const ChatFormat& format, std::span<const SaidMessage> said) {
 
 // A result follows calls or another result. A system message may come late: mistral-common knows it only
 // before the first answer, but agents hand a conversation on with one.
-Status CheckOrder(const ChatFormat& format, std::span<const SaidMessage> said) {
+Status CheckOrder(const MistralFormat& format, std::span<const SaidMessage> said) {
   TM_RETURN_IF_ERROR(CheckEnds(format, said));
   for (size_t i = 1; i < said.size(); ++i) {
     const ChatRole before = said[i - 1].message->role;
@@ -157,7 +140,7 @@ Status CheckResultIds(std::span<const SaidMessage> said) {
   return calls.size() == results.size() ? Status::Ok() : ResultMismatch(said, said.size() - 1);
 }
 
-Status CheckAssistant(const ChatFormat& format, const ChatMessage& message, size_t index, bool is_last) {
+Status CheckAssistant(const MistralFormat& format, const ChatMessage& message, size_t index, bool is_last) {
   for (size_t call = 0; call < message.tool_calls.size(); ++call) {
     const std::string label = CallLabel(index, call);
     TM_RETURN_IF_ERROR(CheckCallId(format, label, message.tool_calls[call].id));
@@ -169,16 +152,16 @@ Status CheckAssistant(const ChatFormat& format, const ChatMessage& message, size
   return Status::Ok();
 }
 
-Status CheckTool(const ChatFormat& format, const ChatMessage& message, size_t index) {
+Status CheckTool(const MistralFormat& format, const ChatMessage& message, size_t index) {
   const std::string label = MessageLabel(index);
   if (message.name) TM_RETURN_IF_ERROR(CheckFunctionName(label, *message.name));
-  if (format.call_ids == ChatFormat::CallIds::kUnchecked) return Status::Ok();
+  if (format.call_ids == MistralFormat::CallIds::kUnchecked) return Status::Ok();
   if (!message.tool_call_id) return ChatFault(label, "a tool message needs a tool_call_id");
   return CheckCallId(format, label, *message.tool_call_id);
 }
 
-Status CheckThinking(const ChatFormat& format, const ChatMessage& message, size_t index) {
-  using Thinking = ChatFormat::Thinking;
+Status CheckThinking(const MistralFormat& format, const ChatMessage& message, size_t index) {
+  using Thinking = MistralFormat::Thinking;
   if (std::none_of(message.parts.begin(), message.parts.end(), IsThinking)) return Status::Ok();
   const std::string label = MessageLabel(index) + ".content";
   if (message.role == ChatRole::kUser || message.role == ChatRole::kTool) {
@@ -193,7 +176,7 @@ Status CheckThinking(const ChatFormat& format, const ChatMessage& message, size_
                               ChatRoleName(message.role) + " message");
 }
 
-Status CheckContent(const ChatFormat& format, const ChatMessage& message, size_t index, bool is_last) {
+Status CheckContent(const MistralFormat& format, const ChatMessage& message, size_t index, bool is_last) {
   TM_RETURN_IF_ERROR(CheckMessageUtf8(message, index));
   TM_RETURN_IF_ERROR(CheckThinking(format, message, index));
   if (message.role == ChatRole::kAssistant) return CheckAssistant(format, message, index, is_last);
@@ -209,6 +192,18 @@ Status CheckContent(const ChatFormat& format, const ChatMessage& message, size_t
 
 }  // namespace
 
+StatusOr<std::span<const ChatMessage>> ContinuedMessages(std::span<const ChatMessage> messages,
+                                                         const ChatOptions& options,
+                                                         std::vector<ChatMessage>* copy) {
+  if (!options.continue_final_message) return messages;
+  if (messages.empty() || messages.back().role != ChatRole::kAssistant) {
+    return ChatFault("continue_final_message", "the last message is not from the assistant");
+  }
+  copy->assign(messages.begin(), messages.end());
+  copy->back().prefix = true;
+  return std::span<const ChatMessage>(*copy);
+}
+
 std::vector<SaidMessage> WhatIsSaid(std::span<const ChatMessage> messages) {
   std::vector<SaidMessage> said;
   for (size_t i = 0; i < messages.size(); ++i) {
@@ -222,12 +217,13 @@ std::vector<SaidMessage> WhatIsSaid(std::span<const ChatMessage> messages) {
   return said;
 }
 
-Status CheckMessages(const ChatFormat& format, std::span<const SaidMessage> said) {
+Status CheckMessages(const MistralFormat& format, std::span<const SaidMessage> said) {
   TM_RETURN_IF_ERROR(CheckOrder(format, said));
   for (const SaidMessage& one : said) {
     TM_RETURN_IF_ERROR(CheckContent(format, *one.message, one.index, &one == &said.back()));
   }
-  return format.results == ChatFormat::Results::kMatchedById ? CheckResultIds(said) : CheckResultCounts(said);
+  return format.results == MistralFormat::Results::kMatchedById ? CheckResultIds(said)
+                                                                : CheckResultCounts(said);
 }
 
 bool IsBesideCalls(std::span<const SaidMessage> said, size_t i) {
@@ -251,6 +247,23 @@ Status CheckUtf8(const std::string& label, std::string_view text) {
   const auto invalid = FirstInvalidUtf8(text);
   if (!invalid) return Status::Ok();
   return ChatFault(label, "not UTF-8 at byte " + std::to_string(*invalid));
+}
+
+Status CheckMessageUtf8(const ChatMessage& message, size_t index) {
+  const std::string label = MessageLabel(index);
+  if (message.content) TM_RETURN_IF_ERROR(CheckUtf8(label + ".content", *message.content));
+  for (size_t part = 0; part < message.parts.size(); ++part) {
+    TM_RETURN_IF_ERROR(CheckUtf8(label + ".content[" + std::to_string(part) + "]", message.parts[part].text));
+  }
+  if (message.tool_call_id) TM_RETURN_IF_ERROR(CheckUtf8(label + ".tool_call_id", *message.tool_call_id));
+  if (message.name) TM_RETURN_IF_ERROR(CheckUtf8(label + ".name", *message.name));
+  for (size_t call = 0; call < message.tool_calls.size(); ++call) {
+    const ToolCall& tool_call = message.tool_calls[call];
+    TM_RETURN_IF_ERROR(CheckUtf8(CallLabel(index, call) + ".id", tool_call.id));
+    TM_RETURN_IF_ERROR(CheckUtf8(CallLabel(index, call) + ".name", tool_call.name));
+    TM_RETURN_IF_ERROR(CheckUtf8(CallLabel(index, call) + ".arguments", tool_call.arguments_json));
+  }
+  return Status::Ok();
 }
 
 std::string MessageLabel(size_t index) { return "messages[" + std::to_string(index) + "]"; }

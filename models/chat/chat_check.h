@@ -1,4 +1,5 @@
-// The checks of a chat as it came, in the order of mistral-common's, each naming the message.
+// The checks of a chat as it came, each naming the message. Those of Mistral's formats are in the order of
+// mistral-common's.
 //
 // Any thread. Pure functions.
 #pragma once
@@ -11,7 +12,7 @@
 
 #include "kernels/core/status.h"
 #include "models/chat/chat.h"
-#include "models/chat/chat_format.h"
+#include "models/chat/mistral_format.h"
 
 namespace tramontane {
 
@@ -21,11 +22,17 @@ struct SaidMessage {
   size_t index;
 };
 
+// The messages as they are to be rendered: options.continue_final_message makes the last one a prefix, for
+// which `copy` holds a copy. Beside its own `prefix` that says the same twice.
+StatusOr<std::span<const ChatMessage>> ContinuedMessages(std::span<const ChatMessage> messages,
+                                                         const ChatOptions& options,
+                                                         std::vector<ChatMessage>* copy);
+
 // All but the assistant's messages with neither content nor calls: clients send an answer back as they got
 // it, and an answer that was cut off at once is such a message.
 std::vector<SaidMessage> WhatIsSaid(std::span<const ChatMessage> messages);
 
-Status CheckMessages(const ChatFormat& format, std::span<const SaidMessage> said);
+Status CheckMessages(const MistralFormat& format, std::span<const SaidMessage> said);
 
 // Text that the assistant adds to calls it has just made.
 bool IsBesideCalls(std::span<const SaidMessage> said, size_t i);
@@ -35,6 +42,8 @@ Status ChatFault(std::string path, std::string sentence);
 
 Status CheckFunctionName(const std::string& label, std::string_view name);
 Status CheckUtf8(const std::string& label, std::string_view text);
+// Of every string of the message.
+Status CheckMessageUtf8(const ChatMessage& message, size_t index);
 
 std::string MessageLabel(size_t index);              // "messages[2]"
 std::string CallLabel(size_t message, size_t call);  // "messages[2].tool_calls[0]"

@@ -1,56 +1,54 @@
-// The chat formats, one row each: what a format allows, and how its prompts are put together.
+// ChatFormat: how one model is talked to: chats to prompts, the structure of its answers, and what ends them.
+// Chosen once, when the model is opened (choose_chat_format.h), and from then on nobody asks what the
+// tokenizer is.
 //
-// Any thread. A constant table; chat.h is the way in.
+// Any thread: does not change once made. The tokenizer outlives it.
+// Always: structure is control ids; what people type is encoded as text and stays text, "[INST]" included.
 #pragma once
 
-#include <string_view>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
 
 #include "kernels/core/status.h"
-#include "models/tokenizer/tokenizer.h"
+#include "models/chat/answer_syntax.h"
+#include "models/chat/chat.h"
 
 namespace tramontane {
 
-class ChatPrompt;
-struct ChatTurn;
-struct NormalizedChat;
+class ChatFormat {
+ public:
+  virtual ~ChatFormat() = default;
+  ChatFormat(const ChatFormat&) = delete;
+  ChatFormat& operator=(const ChatFormat&) = delete;
 
-struct ChatFormat {
-  enum class CallIds {
-    kUnchecked,
-    kNineCharacters,  // letters and digits
-    kAny,             // any text but "" and "null"
-  };
-  enum class Results {
-    kCounted,      // as many as there are calls
-    kMatchedById,  // one for each call by its id; shown in the order of the calls
-  };
-  enum class Thinking {
-    kNowhere,
-    kOfAssistantAndSystem,
-    kOfAssistant,
-  };
-  enum class ToolsAt {
-    kNowhere,
-    kLastUser,   // in front of the last user turn
-    kFirstUser,  // where what is in front of them can be kept from one prompt to the next
-  };
+  // A chat that the format cannot hold is INVALID_ARGUMENT naming the message ("messages[2]: ...") or the
+  // tool ("tools[0].name: ...") or the option. A model without what the format needs of it, or without a
+  // format, is FAILED_PRECONDITION.
+  virtual StatusOr<RenderedChat> Render(std::span<const ChatMessage> messages,
+                                        std::span<const ToolDefinition> tools,
+                                        const ChatOptions& options = {}) const = 0;
 
-  TokenizerVersion version;
-  CallIds call_ids;
-  Results results;
-  Thinking thinking;
-  ToolsAt tools_at;
-  std::string_view between_parts;  // joins the texts of one message; messages are joined by a blank line
-  bool content_beside_calls;       // an assistant's turn may have both; else its calls win
-  bool system_turns;               // system messages keep their place; else one prompt, inside a user turn
-  bool json_results;               // a tool's result is shown as the JSON it is, or as a JSON string
-  bool model_settings;             // what the vocabulary's file says of settings stands behind the tools
-  Status (*render)(const ChatFormat& format, const NormalizedChat& chat, ChatPrompt* prompt);
-  // Of formats that show all turns alike; else null.
-  Status (*render_calls)(const ChatTurn& turn, ChatPrompt* prompt);
-  Status (*render_result)(const ChatTurn& turn, ChatPrompt* prompt);
+  const std::string& name() const { return name_; }  // "v13", "chatml", "llama3", "jinja", "none"
+  const std::string& why() const { return why_; }    // why this one, for people: "its template names [ARGS]"
+  // `end` of it is the format's own end of turn, which ends an answer beside the ids of the model's config.
+  const AnswerSyntax& answer_syntax() const { return answer_syntax_; }
+  bool is_none() const { return name_ == "none"; }
+
+ protected:
+  ChatFormat(std::string name, std::string why, const AnswerSyntax& answer_syntax)
+      : name_(std::move(name)), why_(std::move(why)), answer_syntax_(answer_syntax) {}
+
+ private:
+  const std::string name_;
+  const std::string why_;
+  const AnswerSyntax answer_syntax_;
 };
 
-const ChatFormat& ChatFormatOf(TokenizerVersion version);
+using ChatFormatPtr = std::unique_ptr<const ChatFormat>;
+
+// Of a model that cannot be talked to: every chat is FAILED_PRECONDITION, `why`.
+ChatFormatPtr NoChatFormat(std::string why);
 
 }  // namespace tramontane

@@ -24,11 +24,11 @@ Status RenderToolsAndSettings(const NormalizedChat& chat, ChatPrompt* prompt) {
   return prompt->Block("[MODEL_SETTINGS]", "settings", chat.settings, "[/MODEL_SETTINGS]");
 }
 
-Status RenderUser(const ChatFormat& format, const NormalizedChat& chat, size_t index, ChatPrompt* prompt) {
+Status RenderUser(const MistralFormat& format, const NormalizedChat& chat, size_t index, ChatPrompt* prompt) {
   const ChatTurn& turn = chat.turns[index];
   const bool is_last = index == chat.last_user;
   const bool has_tools =
-      format.tools_at == ChatFormat::ToolsAt::kFirstUser ? index == chat.first_user : is_last;
+      format.tools_at == MistralFormat::ToolsAt::kFirstUser ? index == chat.first_user : is_last;
   if (has_tools) TM_RETURN_IF_ERROR(RenderToolsAndSettings(chat, prompt));
   const bool has_system = is_last && !chat.system_prompt.empty();
   const std::string text =
@@ -97,7 +97,7 @@ Status RenderV2Result(const ChatTurn& turn, ChatPrompt* prompt) {
 
 }  // namespace
 
-Status RenderV1(const ChatFormat& /*format*/, const NormalizedChat& chat, ChatPrompt* prompt) {
+Status RenderV1(const MistralFormat& /*format*/, const NormalizedChat& chat, ChatPrompt* prompt) {
   for (size_t i = 0; i < chat.turns.size(); ++i) {
     const ChatTurn& turn = chat.turns[i];
     if (turn.role == ChatRole::kTool || !turn.calls.empty()) {
@@ -116,7 +116,7 @@ Status RenderV1(const ChatFormat& /*format*/, const NormalizedChat& chat, ChatPr
   return Status::Ok();
 }
 
-Status RenderV2(const ChatFormat& format, const NormalizedChat& chat, ChatPrompt* prompt) {
+Status RenderV2(const MistralFormat& format, const NormalizedChat& chat, ChatPrompt* prompt) {
   bool follows_calls = false;
   int results = 0;
   for (size_t i = 0; i < chat.turns.size(); ++i) {
@@ -146,7 +146,7 @@ Status RenderV2(const ChatFormat& format, const NormalizedChat& chat, ChatPrompt
   return Status::Ok();
 }
 
-Status RenderTurns(const ChatFormat& format, const NormalizedChat& chat, ChatPrompt* prompt) {
+Status RenderTurns(const MistralFormat& format, const NormalizedChat& chat, ChatPrompt* prompt) {
   for (size_t i = 0; i < chat.turns.size(); ++i) {
     const ChatTurn& turn = chat.turns[i];
     switch (turn.role) {

@@ -2,18 +2,18 @@
 #pragma once
 
 #include "kernels/core/status.h"
-#include "models/chat/chat_format.h"
 #include "models/chat/chat_prompt.h"
 #include "models/chat/chat_turns.h"
+#include "models/chat/mistral_format.h"
 
 namespace tramontane {
 
 // "[INST] user [/INST]" answer </s> ...; the system prompt is in the first user turn. No tools.
-Status RenderV1(const ChatFormat& format, const NormalizedChat& chat, ChatPrompt* prompt);
+Status RenderV1(const MistralFormat& format, const NormalizedChat& chat, ChatPrompt* prompt);
 // Tool traffic only after the last user turn, and one result an answer.
-Status RenderV2(const ChatFormat& format, const NormalizedChat& chat, ChatPrompt* prompt);
+Status RenderV2(const MistralFormat& format, const NormalizedChat& chat, ChatPrompt* prompt);
 // From v3 on: all turns, calls and results as the format's row says.
-Status RenderTurns(const ChatFormat& format, const NormalizedChat& chat, ChatPrompt* prompt);
+Status RenderTurns(const MistralFormat& format, const NormalizedChat& chat, ChatPrompt* prompt);
 
 // [TOOL_CALLS] a JSON list of {"name", "arguments", "id"}
 Status RenderCallList(const ChatTurn& turn, ChatPrompt* prompt);

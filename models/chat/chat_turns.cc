@@ -15,7 +15,7 @@ constexpr std::string_view kBetweenMessages = "\n\n";
 // parts, those of several by a blank line. Empty texts go, and thinking stands between texts on its own.
 class ContentJoiner {
  public:
-  ContentJoiner(const ChatFormat& format, std::vector<ContentPart>* joined)
+  ContentJoiner(const MistralFormat& format, std::vector<ContentPart>* joined)
       : between_parts_(format.between_parts), joined_(joined) {}
 
   void Add(const ChatMessage& message) {
@@ -47,7 +47,7 @@ class ContentJoiner {
   std::vector<ContentPart>* joined_;
 };
 
-std::string TextOf(const ChatFormat& format, const ChatMessage& message) {
+std::string TextOf(const MistralFormat& format, const ChatMessage& message) {
   ChatTurn turn;
   ContentJoiner(format, &turn.content).Add(message);
   return turn.Text();
@@ -77,7 +77,7 @@ std::string JoinParagraphs(std::span<const std::string> paragraphs) {
   return text;
 }
 
-Status MergeInto(const ChatFormat& format, const ChatMessage& message, size_t index, ChatTurn* turn) {
+Status MergeInto(const MistralFormat& format, const ChatMessage& message, size_t index, ChatTurn* turn) {
   turn->role = message.role;
   turn->label = MessageLabel(index);
   turn->prefix = message.prefix;
@@ -177,7 +177,7 @@ std::string ChatTurn::Text() const {
   return content.empty() ? "" : content.front().text;
 }
 
-StatusOr<NormalizedChat> NormalizeChat(const ChatFormat& format, std::span<const SaidMessage> said,
+StatusOr<NormalizedChat> NormalizeChat(const MistralFormat& format, std::span<const SaidMessage> said,
                                        std::span<const ToolDefinition> tools) {
   NormalizedChat chat;
   std::vector<std::string> system_paragraphs;
@@ -197,7 +197,7 @@ StatusOr<NormalizedChat> NormalizeChat(const ChatFormat& format, std::span<const
   }
   chat.system_prompt = JoinParagraphs(system_paragraphs);
   if (!format.content_beside_calls) TM_RETURN_IF_ERROR(LetCallsWin(&chat.turns));
-  if (format.results == ChatFormat::Results::kMatchedById) PutResultsInOrderOfCalls(&chat.turns);
+  if (format.results == MistralFormat::Results::kMatchedById) PutResultsInOrderOfCalls(&chat.turns);
   if (!format.system_turns && (chat.turns.empty() || chat.turns.front().role != ChatRole::kUser)) {
     chat.turns.insert(chat.turns.begin(), ChatTurn());
   }

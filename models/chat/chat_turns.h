@@ -12,7 +12,7 @@
 #include "kernels/core/status.h"
 #include "models/chat/chat.h"
 #include "models/chat/chat_check.h"
-#include "models/chat/chat_format.h"
+#include "models/chat/mistral_format.h"
 
 namespace tramontane {
 
@@ -46,7 +46,7 @@ struct NormalizedChat {
 };
 
 // REQUIRES: CheckMessages(format, said).
-StatusOr<NormalizedChat> NormalizeChat(const ChatFormat& format, std::span<const SaidMessage> said,
+StatusOr<NormalizedChat> NormalizeChat(const MistralFormat& format, std::span<const SaidMessage> said,
                                        std::span<const ToolDefinition> tools);
 
 }  // namespace tramontane

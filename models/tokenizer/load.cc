@@ -106,11 +106,13 @@ StatusOr<TokenizerVersion> VersionFromSuffix(const TokenizerFile& file) {
 StatusOr<std::unique_ptr<const Tokenizer>> LoadSentencePiece(const TokenizerFile& file) {
   TM_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(file.path, SentencePieceModel::kMaxFileBytes));
   TM_ASSIGN_OR_RETURN(SentencePieceModel model, ParseSentencePieceModel(bytes, file.path));
-  TokenizerVersion version = VersionFromPieces(model);
-  if (file.suffix_version >= 0) {
-    TM_ASSIGN_OR_RETURN(version, VersionFromSuffix(file));
+  if (file.suffix_version < 0) {
+    const TokenizerVersion version = VersionFromPieces(model);
+    return std::unique_ptr<const Tokenizer>(new SentencePieceTokenizer(std::move(model), version));
   }
-  return std::unique_ptr<const Tokenizer>(new SentencePieceTokenizer(std::move(model), version));
+  TM_ASSIGN_OR_RETURN(const TokenizerVersion version, VersionFromSuffix(file));
+  return std::unique_ptr<const Tokenizer>(
+      new SentencePieceTokenizer(std::move(model), version, "the suffix of its name says so"));
 }
 
 StatusOr<std::unique_ptr<const Tokenizer>> LoadTekken(const TokenizerFile& file) {

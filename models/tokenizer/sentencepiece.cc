@@ -32,8 +32,10 @@ bool HasSpaceInside(std::string_view piece) {
 
 }  // namespace
 
-SentencePieceTokenizer::SentencePieceTokenizer(SentencePieceModel model, TokenizerVersion version)
+SentencePieceTokenizer::SentencePieceTokenizer(SentencePieceModel model, TokenizerVersion version,
+                                               const char* version_source)
     : version_(version),
+      version_source_(version_source),
       add_dummy_prefix_(model.add_dummy_prefix),
       remove_extra_whitespaces_(model.remove_extra_whitespaces),
       byte_fallback_(model.byte_fallback),

@@ -31,7 +31,9 @@ class SentencePieceTokenizer final : public Tokenizer {
   // Longer text is refused. Well above any request that a server lets in.
   static constexpr size_t kMaxTextBytes = size_t{256} << 20;
 
-  SentencePieceTokenizer(SentencePieceModel model, TokenizerVersion version);
+  // `version_source`: a literal, who says so.
+  SentencePieceTokenizer(SentencePieceModel model, TokenizerVersion version,
+                         const char* version_source = "by its control pieces");
 
   StatusOr<std::vector<int32_t>> Encode(std::string_view text) const override {
     EncodeWork work;
@@ -40,7 +42,8 @@ class SentencePieceTokenizer final : public Tokenizer {
   // Encode(), adding to `work` what it took.
   StatusOr<std::vector<int32_t>> EncodeCounted(std::string_view text, EncodeWork* work) const;
 
-  TokenizerVersion version() const override { return version_; }
+  std::optional<TokenizerVersion> version() const override { return version_; }
+  const char* version_source() const override { return version_source_; }
   int32_t vocab_size() const override { return static_cast<int32_t>(pieces_.size()); }
   int32_t bos_id() const override { return bos_id_; }
   int32_t eos_id() const override { return eos_id_; }
@@ -73,6 +76,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   void AppendIds(std::string_view symbol, std::vector<int32_t>* ids) const;
 
   TokenizerVersion version_;
+  const char* const version_source_;
   bool add_dummy_prefix_;
   bool remove_extra_whitespaces_;
   bool byte_fallback_;

@@ -35,7 +35,8 @@ class TekkenTokenizer final : public Tokenizer {
   StatusOr<std::vector<int32_t>> EncodeCounted(std::string_view text, EncodeWork* work) const;
 
   const char* family() const override { return "tekken"; }
-  TokenizerVersion version() const override { return version_; }
+  std::optional<TokenizerVersion> version() const override { return version_; }
+  const char* version_source() const override { return "tekken.json says so"; }
   int32_t vocab_size() const override { return first_text_id_ + static_cast<int32_t>(encoder_.size()); }
   int32_t bos_id() const override { return bos_id_; }
   int32_t eos_id() const override { return eos_id_; }

@@ -19,7 +19,8 @@
 
 namespace tramontane {
 
-// Mistral's numbering of tokenizer files. It decides the chat format (chat.h), not how text is split.
+// Mistral's numbering of tokenizer files. It says which chat format the file was made for, not how text is
+// split.
 enum class TokenizerVersion { kV1 = 1, kV2 = 2, kV3 = 3, kV7 = 7, kV11 = 11, kV13 = 13, kV15 = 15 };
 
 const char* TokenizerVersionName(TokenizerVersion version);  // "v3"
@@ -55,7 +56,10 @@ class Tokenizer {
 
   // The kind of file that it is read from, for people: "sentencepiece", "tekken".
   virtual const char* family() const { return "sentencepiece"; }
-  virtual TokenizerVersion version() const = 0;
+  // What a file of Mistral's own says; none where the kind of file has no versions.
+  virtual std::optional<TokenizerVersion> version() const { return std::nullopt; }
+  // Who says so, for people: "tekken.json says so".
+  virtual const char* version_source() const { return ""; }
   virtual int32_t vocab_size() const = 0;
   // -1 where the vocabulary has none.
   virtual int32_t bos_id() const = 0;

@@ -14,7 +14,7 @@
 
 #include "kernels/core/check.h"
 #include "kernels/core/utf8.h"
-#include "models/chat/chat.h"
+#include "models/chat/mistral_chat.h"
 #include "models/tokenizer/python_json.h"
 #include "tests/fuzz/small_vocabulary.h"
 
@@ -76,9 +76,9 @@ ChatMessage MessageOf(uint8_t kind, std::string content, const std::string& id, 
 void CheckRender(const Tokenizer& tokenizer, const std::vector<TokenizerVersion>& formats,
                  const std::vector<ChatMessage>& messages, const std::vector<ToolDefinition>& tools) {
   for (const TokenizerVersion format : formats) {
-    ChatOptions options = {.format = format};
+    ChatOptions options;
     if (!messages.empty() && !messages.front().prefix) options.answer_schema_json = messages.front().content;
-    const StatusOr<RenderedChat> chat = RenderChat(tokenizer, messages, tools, options);
+    const StatusOr<RenderedChat> chat = MistralChatFormat(tokenizer, format).Render(messages, tools, options);
     if (chat.ok()) {
       TM_CHECK(chat->ids.front() == tokenizer.bos_id(), "the prompt does not start with bos");
       TM_CHECK(IsUtf8(chat->text), "the spelling is not UTF-8");

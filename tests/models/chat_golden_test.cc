@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "models/chat/chat.h"
+#include "models/chat/mistral_chat.h"
 #include "models/tokenizer/load.h"
 #include "tests/models/tokenizer_test_model.h"
 
@@ -57,7 +57,8 @@ TEST_P(ChatGoldenTest, IdsTextAndRefusalsEqualMistralCommon) {
   const ordered_json golden = ordered_json::parse(ReadBinaryFile(file));
   const auto tokenizer = LoadTokenizer(root + "/" + golden["tokenizer"].get<std::string>());
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
-  ChatOptions options = {.format = static_cast<TokenizerVersion>(GetParam().version)};
+  const MistralChatFormat format(**tokenizer, static_cast<TokenizerVersion>(GetParam().version));
+  ChatOptions options;
   int accepted = 0;
   int refused = 0;
   int departures = 0;
@@ -69,7 +70,7 @@ TEST_P(ChatGoldenTest, IdsTextAndRefusalsEqualMistralCommon) {
       tools.push_back({tool["name"], tool["description"], tool["parameters"]});
     }
     options.reasoning_effort = OptionalString(c, "reasoning_effort");
-    const StatusOr<RenderedChat> chat = RenderChat(**tokenizer, messages, tools, options);
+    const StatusOr<RenderedChat> chat = format.Render(messages, tools, options);
     if (c.contains("rejected") && c.contains("ids")) {
       ++departures;
     } else if (c.contains("rejected")) {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "models/chat/answer_syntax.h"
-#include "models/chat/chat.h"
+#include "models/chat/mistral_chat.h"
 #include "tests/models/tekken_test_file.h"
 
 namespace tramontane {
@@ -52,9 +52,8 @@ const Tokenizer& Tekken() {
 }
 
 std::string Text(TokenizerVersion format, const std::vector<ChatMessage>& messages,
-                 const std::vector<ToolDefinition>& tools = {}, ChatOptions options = {}) {
-  options.format = format;
-  const StatusOr<RenderedChat> chat = RenderChat(Tekken(), messages, tools, options);
+                 const std::vector<ToolDefinition>& tools = {}, const ChatOptions& options = {}) {
+  const StatusOr<RenderedChat> chat = MistralChatFormat(Tekken(), format).Render(messages, tools, options);
   if (chat.ok()) return chat->text;
   EXPECT_EQ(chat.status().code(), StatusCode::kInvalidArgument);
   return "refused: " + chat.status().message();
@@ -111,7 +110,9 @@ TEST(ChatTekkenTest, V15PutsSettingsBehindTheTools) {
 
 TEST(ChatTekkenTest, AnEffortThatTheModelDoesNotKnowIsRefused) {
   for (const TokenizerVersion format : {TokenizerVersion::kV1, TokenizerVersion::kV3, kV7, kV11, kV13}) {
-    EXPECT_EQ(WithEffort(format, "high"), "refused: reasoning_effort: the model has no such setting");
+    for (const char* effort : {"high", "none"}) {
+      EXPECT_EQ(WithEffort(format, effort), "refused: reasoning_effort: the model has no such setting");
+    }
   }
   EXPECT_EQ(WithEffort(kV15, "low"), "refused: reasoning_effort: 'low' is not one of none, high");
   EXPECT_EQ(WithEffort(kV15, ""), "refused: reasoning_effort: '' is not one of none, high");
@@ -120,7 +121,8 @@ TEST(ChatTekkenTest, AnEffortThatTheModelDoesNotKnowIsRefused) {
 TEST(ChatTekkenTest, AModelThatReadsTheAnswersSchemaIsShownIt) {
   nlohmann::json file = TekkenJson({}, "v15");
   const auto text = [&](const ChatOptions& options) {
-    const auto chat = RenderChat(*SmallTekken(file), std::vector{User("a")}, {}, options);
+    const auto tokenizer = SmallTekken(file);
+    const auto chat = MistralChatFormat(*tokenizer, kV15).Render(std::vector{User("a")}, {}, options);
     return chat.ok() ? chat->text : chat.status().message();
   };
   const ChatOptions options = {.answer_schema_json = R"({"type":"object"})"};
@@ -132,6 +134,8 @@ TEST(ChatTekkenTest, AModelThatReadsTheAnswersSchemaIsShownIt) {
   EXPECT_EQ(text({.answer_schema_json = "[]"}), "answer_schema_json: not a JSON object");
   file["model_settings_builder"].erase("reasoning_effort");
   EXPECT_EQ(text({}), "<s>[INST]a[/INST]");
+  EXPECT_EQ(text({.reasoning_effort = "none"}), "<s>[INST]a[/INST]");
+  EXPECT_EQ(text({.reasoning_effort = "high"}), "reasoning_effort: the model has no such setting");
   file.erase("model_settings_builder");
   EXPECT_EQ(text({}), "chat format v15 needs model_settings_builder in the tokenizer's file");
 }
@@ -251,7 +255,7 @@ TEST(ChatTekkenTest, AnEmptyPrefixGoesOnFromTheAnswerBeforeIt) {
 
 TEST(AnswerSyntaxTest, EachVersionHasItsOwn) {
   using Calls = AnswerSyntax::Calls;
-  const auto syntax = [](TokenizerVersion version) { return AnswerSyntaxOf(Tekken(), version); };
+  const auto syntax = [](TokenizerVersion version) { return MistralAnswerSyntax(Tekken(), version); };
   EXPECT_EQ(syntax(TokenizerVersion::kV1).calls, Calls::kNone);
   EXPECT_EQ(syntax(TokenizerVersion::kV1).tool_calls, -1);
   EXPECT_EQ(syntax(kV7).calls, Calls::kJsonList);
@@ -265,8 +269,8 @@ TEST(AnswerSyntaxTest, EachVersionHasItsOwn) {
   EXPECT_EQ(syntax(kV13).calls, Calls::kNameAndArguments);
   EXPECT_EQ(syntax(kV13).call_id, -1);
   EXPECT_EQ(syntax(kV13).begin_think, *Tekken().ControlId("[THINK]"));
-  EXPECT_EQ(AnswerSyntaxOf(Tekken()).end_think, *Tekken().ControlId("[/THINK]"));
-  EXPECT_EQ(AnswerSyntaxOf(Tekken()).end, 2);
+  EXPECT_EQ(syntax(kV15).end_think, *Tekken().ControlId("[/THINK]"));
+  EXPECT_EQ(syntax(kV15).end, 2);
 }
 
 TEST(AnswerSyntaxTest, WithoutTheControlTokensThereIsNoSyntax) {
@@ -275,7 +279,7 @@ TEST(AnswerSyntaxTest, WithoutTheControlTokensThereIsNoSyntax) {
     if (token["token_str"] == "[ARGS]") token["token_str"] = "[other]";
     if (token["token_str"] == "[/THINK]") token["token_str"] = "[another]";
   }
-  const AnswerSyntax syntax = AnswerSyntaxOf(*SmallTekken(file));
+  const AnswerSyntax syntax = MistralAnswerSyntax(*SmallTekken(file), kV13);
   EXPECT_EQ(syntax.calls, AnswerSyntax::Calls::kNone);
   EXPECT_EQ(syntax.tool_calls, -1);
   EXPECT_EQ(syntax.begin_think, -1);
@@ -286,9 +290,10 @@ TEST(ChatTekkenTest, AVocabularyWithoutThinkingIsAFailedPrecondition) {
   for (nlohmann::json& token : file["special_tokens"]) {
     if (token["token_str"] == "[THINK]") token["token_str"] = "[other]";
   }
+  const auto tokenizer = SmallTekken(file);
   const auto chat =
-      RenderChat(*SmallTekken(file),
-                 std::vector{User("a"), Parts(ChatRole::kAssistant, {Thinking("t")}), User("b")}, {});
+      MistralChatFormat(*tokenizer, kV13)
+          .Render(std::vector{User("a"), Parts(ChatRole::kAssistant, {Thinking("t")}), User("b")}, {});
   EXPECT_EQ(chat.status().code(), StatusCode::kFailedPrecondition);
   EXPECT_THAT(chat.status().message(), HasSubstr("[THINK]"));
 }

@@ -1,5 +1,5 @@
 // Chat formats: their shapes, and what they refuse by message.
-#include "models/chat/chat.h"
+#include "models/chat/mistral_chat.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -48,7 +48,7 @@ const SentencePieceTokenizer& Letters() {
 
 StatusOr<RenderedChat> Render(TokenizerVersion format, const std::vector<ChatMessage>& messages,
                               const std::vector<ToolDefinition>& tools = {}) {
-  return RenderChat(Letters(), messages, tools, {.format = format});
+  return MistralChatFormat(Letters(), format).Render(messages, tools);
 }
 
 std::string Text(TokenizerVersion format, const std::vector<ChatMessage>& messages,
@@ -125,12 +125,13 @@ TEST(ChatFormatTest, AChatThatDoesNotStartWithTheUserGetsAnEmptyUserTurn) {
 
 TEST(ChatFormatTest, APrefixIsLeftOpen) {
   EXPECT_EQ(Text(kV3, {User("a"), Prefix("The answer ")}), "<s>[INST]▁a[/INST]▁The▁answer");
-  const auto continued = RenderChat(Letters(), std::vector{User("a"), Assistant("b")}, {},
-                                    {.format = kV3, .continue_final_message = true});
-  EXPECT_EQ(continued.value().text, "<s>[INST]▁a[/INST]▁b");
-  const auto refused =
-      RenderChat(Letters(), std::vector{User("a")}, {}, {.format = kV3, .continue_final_message = true});
-  EXPECT_EQ(refused.status().code(), StatusCode::kInvalidArgument);
+  const auto continued = [](const std::vector<ChatMessage>& messages) {
+    return MistralChatFormat(Letters(), kV3).Render(messages, {}, {.continue_final_message = true});
+  };
+  EXPECT_EQ(continued({User("a"), Assistant("b")}).value().text, "<s>[INST]▁a[/INST]▁b");
+  EXPECT_EQ(continued({User("a"), Prefix("b")}).value().text, "<s>[INST]▁a[/INST]▁b")
+      << "the same, said twice";
+  EXPECT_EQ(continued({User("a")}).status().code(), StatusCode::kInvalidArgument);
 }
 
 TEST(ChatFormatTest, ControlTokensTypedByPeopleStayText) {
@@ -150,15 +151,8 @@ TEST(ChatFormatTest, ControlTokensTypedByPeopleStayText) {
   }
 }
 
-TEST(ChatFormatTest, TheFormatIsTheTokenizersUnlessAnotherIsAskedFor) {
-  const std::vector<ChatMessage> messages = {User("Hi")};
-  EXPECT_EQ(RenderChat(Breeze(), messages, {}).value().text, "<s>[INST]▁Hi[/INST]");
-  EXPECT_EQ(RenderChat(Breeze(), messages, {}).value().ids,
-            RenderChat(Breeze(), messages, {}, {.format = kV3}).value().ids);
-}
-
 TEST(ChatFormatTest, AVocabularyWithoutTheControlTokensIsAFailedPrecondition) {
-  const auto chat = RenderChat(Breeze(), std::vector{System("S"), User("a")}, {}, {.format = kV7});
+  const auto chat = MistralChatFormat(Breeze(), kV7).Render(std::vector{System("S"), User("a")}, {});
   EXPECT_EQ(chat.status().code(), StatusCode::kFailedPrecondition);
   EXPECT_THAT(chat.status().message(), HasSubstr("[SYSTEM_PROMPT]"));
 }
@@ -246,12 +240,20 @@ TEST(ChatFormatTest, AV2ResultNeedsNoIdAndShowsItsName) {
   EXPECT_THAT(Text(kV2, {User("a"), Calls({kCall}), result}), HasSubstr("{\"name\":▁\"get\","));
 }
 
-TEST(ChatRefusalTest, ContinueFinalMessageAndPrefixAreNotGivenTogether) {
-  const auto refused = RenderChat(Letters(), std::vector{User("a"), Prefix("b")}, {},
-                                  {.format = kV3, .continue_final_message = true});
-  EXPECT_EQ(refused.status().code(), StatusCode::kInvalidArgument);
-  EXPECT_THAT(refused.status().message(),
-              HasSubstr("continue_final_message: the last message has prefix set"));
+TEST(ChatFormatTest, AnEmptyTextAmongTheTextsOfAMessageLeavesNoTrace) {
+  const auto parts = [](ChatRole role, const std::vector<std::string>& texts) {
+    ChatMessage message = {.role = role};
+    for (const std::string& text : texts) message.parts.push_back({.text = text});
+    return message;
+  };
+  for (const TokenizerVersion format : kAll) {
+    const std::string plain = Text(format, {User("a\n\nb"), Assistant("c"), User("d"), User("e")});
+    EXPECT_EQ(Text(format, {parts(ChatRole::kUser, {"", "a", "", "b", ""}),
+                            parts(ChatRole::kAssistant, {"", "c"}), parts(ChatRole::kUser, {"d"}),
+                            parts(ChatRole::kUser, {""}), parts(ChatRole::kUser, {"", "e"})}),
+              plain)
+        << TokenizerVersionName(format);
+  }
 }
 
 TEST(ChatRefusalTest, OrderOfMessages) {

@@ -110,7 +110,7 @@ TEST_F(LoadTokenizerTest, TekkenIsPreferredAndSaysItsVersion) {
     Write("tekken.json", TekkenJson({"ab"}, version).dump());
     const auto tokenizer = Load();
     ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
-    EXPECT_STREQ(TokenizerVersionName((*tokenizer)->version()), version);
+    EXPECT_STREQ(TokenizerVersionName((*tokenizer)->version().value()), version);
     EXPECT_EQ((*tokenizer)->vocab_size(), kTestSpecialTokens + 257);
   }
 }

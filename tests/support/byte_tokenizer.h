@@ -24,7 +24,6 @@ class ByteTokenizer final : public Tokenizer {
     for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
     return ids;
   }
-  TokenizerVersion version() const override { return TokenizerVersion::kV1; }
   int32_t vocab_size() const override { return kVocab; }
   int32_t bos_id() const override { return -1; }
   int32_t eos_id() const override { return kEos; }

@@ -22,7 +22,6 @@ class PieceTokenizer final : public Tokenizer {
   StatusOr<std::vector<int32_t>> Encode(std::string_view) const override {
     return Unimplemented("tests name ids themselves");
   }
-  TokenizerVersion version() const override { return TokenizerVersion::kV1; }
   int32_t vocab_size() const override { return static_cast<int32_t>(pieces_.size()); }
   int32_t bos_id() const override { return -1; }
   int32_t eos_id() const override { return -1; }

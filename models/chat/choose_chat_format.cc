@@ -1,0 +1,161 @@
+#include "models/chat/choose_chat_format.h"
+
+#include <algorithm>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "models/chat/chat_check.h"
+#include "models/chat/chat_template.h"
+#include "models/chat/header_chat.h"
+#include "models/chat/mistral_chat.h"
+#include "models/files/built_in_files.h"
+
+namespace tramontane {
+namespace {
+
+constexpr TokenizerVersion kVersions[] = {
+    TokenizerVersion::kV1,  TokenizerVersion::kV2,  TokenizerVersion::kV3, TokenizerVersion::kV7,
+    TokenizerVersion::kV11, TokenizerVersion::kV13, TokenizerVersion::kV15};
+
+constexpr char kChooseOne[] = "--chat-format NAME|FILE chooses a format; completions work without one";
+
+// Of models of v15 whose vocabulary's file has no place to say it.
+ModelSettings UsualSettings() {
+  return {.reasoning_effort =
+              ModelSettings::ReasoningEffort{.values = {"none", "high"}, .default_value = "none"}};
+}
+
+std::optional<TokenizerVersion> VersionNamed(std::string_view name) {
+  const auto* found = std::find_if(std::begin(kVersions), std::end(kVersions), [&](TokenizerVersion version) {
+    return name == TokenizerVersionName(version);
+  });
+  if (found == std::end(kVersions)) return std::nullopt;
+  return *found;
+}
+
+ChatFormatPtr MistralFormatFor(const Tokenizer& tokenizer, TokenizerVersion version, std::string why) {
+  std::optional<ModelSettings> settings;
+  // A file of v15 says its settings, or is not whole.
+  const bool file_says =
+      tokenizer.model_settings() != nullptr || tokenizer.version() == TokenizerVersion::kV15;
+  if (!file_says) settings = UsualSettings();
+  return std::make_unique<MistralChatFormat>(tokenizer, version, std::move(why), std::move(settings));
+}
+
+// OK where the vocabulary has what the format's simplest chat needs.
+Status CanRender(const ChatFormat& format) {
+  const ChatMessage probe = {.role = ChatRole::kUser, .content = "a"};
+  return format.Render({&probe, 1}, {}).status();
+}
+
+StatusOr<ChatFormatPtr> NamedFormat(const Tokenizer& tokenizer, const ChatFormatChoice& choice) {
+  const std::string why = "--chat-format asks for it";
+  ChatFormatPtr format;
+  if (const auto version = VersionNamed(choice.asked)) {
+    format = MistralFormatFor(tokenizer, *version, why);
+  } else if (const HeaderFormat* header = FindHeaderFormat(choice.asked)) {
+    TM_ASSIGN_OR_RETURN(const std::optional<ChatTemplate> found, FindChatTemplate(choice.folders));
+    const bool is_its_own = found && IsTemplateOf(*found, *header);
+    HeaderDetails details = is_its_own ? DetailsOf(*found) : HeaderDetails();
+    if (!is_its_own) details.begins_with_bos = header->begins_with_bos && tokenizer.bos_id() >= 0;
+    format = std::make_unique<HeaderChatFormat>(*header, tokenizer, std::move(details), why);
+  } else {
+    return ChatFormatPtr();
+  }
+  const Status works = CanRender(*format);
+  if (!works.ok()) return Status(works.code(), "chat_format is " + choice.asked + ": " + works.message());
+  return format;
+}
+
+// Its control pieces and template, where it is one of those that are rendered as ids.
+ChatFormatPtr FormatKnownByPieces(const Tokenizer& tokenizer, const ChatTemplate& found) {
+  for (const HeaderFormat& format : HeaderFormats()) {
+    if (!HasPiecesOf(format, tokenizer) || !IsTemplateOf(found, format)) continue;
+    const std::string why = "the template in " + found.file + " names " + std::string(format.begin);
+    return std::make_unique<HeaderChatFormat>(format, tokenizer, DetailsOf(found), why);
+  }
+  return nullptr;
+}
+
+std::string WhyNotRendered(const ChatTemplate& found, const Tokenizer& tokenizer) {
+  const std::string token = FirstUnknownToken(found, tokenizer);
+  return "the template in " + found.file +
+         (token.empty() ? " is none that is known here; "
+                        : " names " + token + ", which no format here has; ") +
+         kChooseOne;
+}
+
+// A file with a template is for those who want it run; where nothing can run it, its text may tell a format.
+StatusOr<ChatFormatPtr> FormatOfFile(const Tokenizer& tokenizer, const ChatFormatChoice& choice) {
+  if (!FileExists(choice.asked)) {
+    return InvalidArgument("chat_format is " + Quoted(choice.asked) +
+                           ", which is neither a file nor one of " + ChatFormatNames());
+  }
+  TM_ASSIGN_OR_RETURN(const ChatTemplate found, ReadChatTemplate(choice.asked));
+  if (ChatFormatPtr known = FormatKnownByPieces(tokenizer, found)) return known;
+  return Unimplemented("chat_format is " + Quoted(choice.asked) + ": this build runs no templates");
+}
+
+StatusOr<ChatFormatPtr> AskedFormat(const Tokenizer& tokenizer, const ChatFormatChoice& choice) {
+  TM_ASSIGN_OR_RETURN(ChatFormatPtr named, NamedFormat(tokenizer, choice));
+  if (named != nullptr) return named;
+  return FormatOfFile(tokenizer, choice);
+}
+
+// A file of Mistral's kind without control pieces (v1) may be that of a model with a template of its own.
+bool IsForeign(const Tokenizer& tokenizer, const std::optional<ChatTemplate>& found) {
+  return tokenizer.version() == TokenizerVersion::kV1 && found &&
+         (!found->Names("[INST]") || found->Names("<<SYS>>"));
+}
+
+bool HasMistralPieces(const Tokenizer& tokenizer) {
+  return tokenizer.ControlId("[INST]") && tokenizer.ControlId("[/INST]");
+}
+
+// By Mistral's own control pieces; null: this is none of Mistral's.
+ChatFormatPtr MistralFormatByPieces(const Tokenizer& tokenizer, const std::optional<ChatTemplate>& found) {
+  if (tokenizer.version() && !IsForeign(tokenizer, found)) {
+    return MistralFormatFor(tokenizer, *tokenizer.version(),
+                            std::string("the tokenizer's: ") + tokenizer.version_source());
+  }
+  if (tokenizer.version() || !HasMistralPieces(tokenizer)) return nullptr;
+  const ChatTemplate none;
+  std::string because;
+  const TokenizerVersion version = VersionOfTemplate(found ? *found : none, &because);
+  const std::string source = found ? "the template in " + found->file + " names " + because
+                                   : "the vocabulary has [INST], and there is no template";
+  return MistralFormatFor(tokenizer, version, source);
+}
+
+}  // namespace
+
+std::string ChatFormatNames() {
+  std::string names;
+  for (const TokenizerVersion version : kVersions) {
+    names += (names.empty() ? "" : ", ") + std::string(TokenizerVersionName(version));
+  }
+  for (const HeaderFormat& format : HeaderFormats()) names += ", " + std::string(format.name);
+  return names;
+}
+
+StatusOr<ChatFormatPtr> ChooseChatFormat(const Tokenizer& tokenizer, const ChatFormatChoice& choice) {
+  if (!choice.asked.empty()) return AskedFormat(tokenizer, choice);
+  TM_ASSIGN_OR_RETURN(const std::optional<ChatTemplate> found, FindChatTemplate(choice.folders));
+  if (ChatFormatPtr mistral = MistralFormatByPieces(tokenizer, found)) {
+    const Status works = CanRender(*mistral);
+    if (works.ok()) return mistral;
+    return NoChatFormat("it would be " + mistral->name() + " (" + mistral->why() + "), and " +
+                        works.message());
+  }
+  if (!found) {
+    return NoChatFormat(std::string("there is no chat template (chat_template.jinja, chat_template.json, or "
+                                    "chat_template in tokenizer_config.json); ") +
+                        kChooseOne);
+  }
+  if (ChatFormatPtr known = FormatKnownByPieces(tokenizer, *found)) return known;
+  return NoChatFormat(WhyNotRendered(*found, tokenizer));
+}
+
+}  // namespace tramontane

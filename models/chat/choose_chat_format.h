@@ -1,0 +1,39 @@
+// Which chat format a model has: one explicit rule, applied once, when the model is opened.
+//
+//   1. `asked`: the name of a format, or a file with a template.
+//   2. Mistral's own control pieces: Mistral's format of the version that the tokenizer's file says; where
+//   the
+//      kind of file has no versions, of the version that the template names (VersionOfTemplate), whatever
+//      else the template says.
+//   3. ChatML and Llama 3: the vocabulary has their control pieces, and the template names these and no
+//   others.
+//   4. Any other template is run (template_renderer.h). Without a language to run it there is no format.
+//   5. No template: there is no format.
+//
+// Any thread; reads files.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "kernels/core/status.h"
+#include "models/chat/chat_format.h"
+#include "models/chat/template_renderer.h"
+#include "models/tokenizer/tokenizer.h"
+
+namespace tramontane {
+
+struct ChatFormatChoice {
+  std::string asked;                   // "": nobody asks; else a name of ChatFormatNames(), or a file
+  std::vector<std::string> folders;    // where a template may lie, in this order
+  TemplateCompiler compile = nullptr;  // null: this build runs no templates
+};
+
+// "v1, v2, v3, v7, v11, v13, v15, chatml, llama3"
+std::string ChatFormatNames();
+
+// A model without a format is none of the errors, which are: what is asked for cannot be had, or a file
+// cannot be read. `tokenizer` outlives the format.
+StatusOr<ChatFormatPtr> ChooseChatFormat(const Tokenizer& tokenizer, const ChatFormatChoice& choice);
+
+}  // namespace tramontane

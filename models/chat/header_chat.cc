@@ -1,0 +1,228 @@
+#include "models/chat/header_chat.h"
+
+#include <algorithm>
+#include <array>
+#include <iterator>
+#include <utility>
+#include <vector>
+
+#include "models/chat/chat_check.h"
+#include "models/chat/chat_prompt.h"
+
+namespace tramontane {
+namespace {
+
+constexpr HeaderFormat kHeaderFormats[] = {
+    {.name = "chatml",
+     .begin = "<|im_start|>",
+     .behind_role = "",
+     .end = "<|im_end|>",
+     .before_text = "\n",
+     .behind_end = "\n",
+     .trims = false,
+     .begins_with_bos = false},
+    {.name = "llama3",
+     .begin = "<|start_header_id|>",
+     .behind_role = "<|end_header_id|>",
+     .end = "<|eot_id|>",
+     .before_text = "\n\n",
+     .behind_end = "",
+     .trims = true,
+     .begins_with_bos = true},
+};
+
+// Between the texts of one message that came in parts.
+constexpr std::string_view kBetweenParts = "\n";
+
+// What Python's str.strip() takes from the ends, which is what templates trim with.
+constexpr std::string_view kWhiteSpace[] = {
+    " ",
+    "\t",
+    "\n",
+    "\v",
+    "\f",
+    "\r",
+    "\x1c",
+    "\x1d",
+    "\x1e",
+    "\x1f",
+    "\xc2\x85",
+    "\xc2\xa0",
+    "\xe1\x9a\x80",
+    "\xe2\x80\x80",
+    "\xe2\x80\x81",
+    "\xe2\x80\x82",
+    "\xe2\x80\x83",
+    "\xe2\x80\x84",
+    "\xe2\x80\x85",
+    "\xe2\x80\x86",
+    "\xe2\x80\x87",
+    "\xe2\x80\x88",
+    "\xe2\x80\x89",
+    "\xe2\x80\x8a",
+    "\xe2\x80\xa8",
+    "\xe2\x80\xa9",
+    "\xe2\x80\xaf",
+    "\xe2\x81\x9f",
+    "\xe3\x80\x80",
+};
+
+std::string_view Trimmed(std::string_view text) {
+  const auto starts = [&](std::string_view blank) { return text.starts_with(blank); };
+  const auto ends = [&](std::string_view blank) { return text.ends_with(blank); };
+  const auto begin = std::begin(kWhiteSpace);
+  const auto end = std::end(kWhiteSpace);
+  for (auto at = std::find_if(begin, end, starts); at != end; at = std::find_if(begin, end, starts)) {
+    text.remove_prefix(at->size());
+  }
+  for (auto at = std::find_if(begin, end, ends); at != end; at = std::find_if(begin, end, ends)) {
+    text.remove_suffix(at->size());
+  }
+  return text;
+}
+
+std::string TextOfMessage(const HeaderFormat& format, const ChatMessage& message) {
+  std::string text = message.content.value_or("");
+  for (const ContentPart& part : message.parts) {
+    if (part.text.empty()) continue;
+    if (!text.empty()) text += kBetweenParts;
+    text += part.text;
+  }
+  return format.trims ? std::string(Trimmed(text)) : text;
+}
+
+// "chat format chatml has no ..."
+std::string HasNo(const HeaderFormat& format, std::string_view what) {
+  return "chat format " + std::string(format.name) + " has no " + std::string(what);
+}
+
+Status CheckHeaderMessage(const HeaderFormat& format, const SaidMessage& said, bool is_last) {
+  const ChatMessage& message = *said.message;
+  const std::string label = MessageLabel(said.index);
+  TM_RETURN_IF_ERROR(CheckMessageUtf8(message, said.index));
+  if (message.role == ChatRole::kTool) return ChatFault(label, HasNo(format, "tool results"));
+  if (!message.tool_calls.empty()) return ChatFault(label, HasNo(format, "tool calls"));
+  if (message.tool_call_id) return ChatFault(label, HasNo(format, "tool_call_id"));
+  const bool thinks = std::any_of(message.parts.begin(), message.parts.end(), [](const ContentPart& part) {
+    return part.kind == ContentPart::Kind::kThinking;
+  });
+  if (thinks) return ChatFault(label + ".content", HasNo(format, "thinking"));
+  if (!message.content && message.parts.empty() && message.role != ChatRole::kAssistant) {
+    return ChatFault(label, std::string("a ") + ChatRoleName(message.role) + " message needs content");
+  }
+  if (!message.prefix) return Status::Ok();
+  if (message.role != ChatRole::kAssistant) {
+    return ChatFault(label, std::string("a ") + ChatRoleName(message.role) + " message has no prefix");
+  }
+  return is_last ? Status::Ok() : ChatFault(label, "only the last message may have prefix set");
+}
+
+Status CheckHeaderChat(const HeaderFormat& format, std::span<const SaidMessage> said,
+                       std::span<const ToolDefinition> tools, const ChatOptions& options) {
+  if (said.empty()) return ChatFault("messages", "a conversation needs at least one message");
+  if (!tools.empty()) return ChatFault("tools", HasNo(format, "tools"));
+  if (options.reasoning_effort) return ChatFault("reasoning_effort", HasNo(format, "such setting"));
+  for (const SaidMessage& one : said) {
+    TM_RETURN_IF_ERROR(CheckHeaderMessage(format, one, &one == &said.back()));
+  }
+  return Status::Ok();
+}
+
+// Header, text and end of turns, one behind the other. Text between two control ids is encoded as one.
+class HeaderPrompt {
+ public:
+  HeaderPrompt(const HeaderFormat& format, const Tokenizer& tokenizer)
+      : format_(format), prompt_(tokenizer) {}
+
+  Status Begin() { return prompt_.Begin(); }
+
+  // Leaves the turn open.
+  Status Turn(const std::string& label, std::string_view role, std::string_view text) {
+    TM_RETURN_IF_ERROR(Control(label, format_.begin));
+    text_ = role;
+    if (!format_.behind_role.empty()) TM_RETURN_IF_ERROR(Control(label, format_.behind_role));
+    text_ += format_.before_text;
+    text_ += text;
+    return Status::Ok();
+  }
+
+  Status EndTurn(const std::string& label) {
+    TM_RETURN_IF_ERROR(Control(label, format_.end));
+    text_ = format_.behind_end;
+    return Status::Ok();
+  }
+
+  StatusOr<RenderedChat> Finish(const std::string& label) {
+    TM_RETURN_IF_ERROR(prompt_.Text(label, text_));
+    return prompt_.Finish();
+  }
+
+ private:
+  Status Control(const std::string& label, std::string_view piece) {
+    TM_RETURN_IF_ERROR(prompt_.Text(label, text_));
+    text_.clear();
+    return prompt_.Control(piece);
+  }
+
+  const HeaderFormat& format_;
+  ChatPrompt prompt_;
+  std::string text_;  // behind the last control id
+};
+
+AnswerSyntax HeaderAnswerSyntax(const HeaderFormat& format, const Tokenizer& tokenizer) {
+  AnswerSyntax syntax;
+  syntax.end = tokenizer.ControlId(format.end).value_or(-1);
+  return syntax;
+}
+
+}  // namespace
+
+std::span<const HeaderFormat> HeaderFormats() { return kHeaderFormats; }
+
+const HeaderFormat* FindHeaderFormat(std::string_view name) {
+  const auto* found = std::find_if(std::begin(kHeaderFormats), std::end(kHeaderFormats),
+                                   [&](const HeaderFormat& format) { return format.name == name; });
+  return found == std::end(kHeaderFormats) ? nullptr : found;
+}
+
+bool HasPiecesOf(const HeaderFormat& format, const Tokenizer& tokenizer) {
+  const std::array pieces = {format.begin, format.behind_role, format.end};
+  return std::all_of(pieces.begin(), pieces.end(),
+                     [&](std::string_view piece) { return piece.empty() || tokenizer.ControlId(piece); });
+}
+
+HeaderChatFormat::HeaderChatFormat(const HeaderFormat& format, const Tokenizer& tokenizer,
+                                   HeaderDetails details, std::string why)
+    : ChatFormat(std::string(format.name), std::move(why), HeaderAnswerSyntax(format, tokenizer)),
+      format_(format),
+      tokenizer_(tokenizer),
+      details_(std::move(details)) {}
+
+StatusOr<RenderedChat> HeaderChatFormat::Render(std::span<const ChatMessage> messages,
+                                                std::span<const ToolDefinition> tools,
+                                                const ChatOptions& options) const {
+  std::vector<ChatMessage> copy;
+  TM_ASSIGN_OR_RETURN(messages, ContinuedMessages(messages, options, &copy));
+  const std::vector<SaidMessage> said = WhatIsSaid(messages);
+  TM_RETURN_IF_ERROR(CheckHeaderChat(format_, said, tools, options));
+  HeaderPrompt prompt(format_, tokenizer_);
+  if (details_.begins_with_bos) TM_RETURN_IF_ERROR(prompt.Begin());
+  const bool has_system = said.front().message->role == ChatRole::kSystem;
+  if (!has_system && !(details_.system_head + details_.default_system).empty()) {
+    TM_RETURN_IF_ERROR(prompt.Turn("messages", "system", details_.system_head + details_.default_system));
+    TM_RETURN_IF_ERROR(prompt.EndTurn("messages"));
+  }
+  for (const SaidMessage& one : said) {
+    const std::string label = MessageLabel(one.index);
+    const bool is_first_system = has_system && &one == &said.front();
+    const std::string text =
+        (is_first_system ? details_.system_head : "") + TextOfMessage(format_, *one.message);
+    TM_RETURN_IF_ERROR(prompt.Turn(label, ChatRoleName(one.message->role), text));
+    if (one.message->prefix) return prompt.Finish(label);
+    TM_RETURN_IF_ERROR(prompt.EndTurn(label));
+  }
+  TM_RETURN_IF_ERROR(prompt.Turn("messages", ChatRoleName(ChatRole::kAssistant), ""));
+  return prompt.Finish("messages");
+}
+
+}  // namespace tramontane

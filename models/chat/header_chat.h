@@ -1,0 +1,60 @@
+// Chat formats that put each message under a header with its role: ChatML and Llama 3.
+//
+//   ChatML   <|im_start|>role \n text <|im_end|> \n
+//   Llama 3  <|start_header_id|>role<|end_header_id|> \n\n text <|eot_id|>
+//
+// then the header of the answer. What stands in <|...|> is a control id; the rest is encoded as text, each
+// stretch between two control ids by itself, as the models' own tokenizers cut it. Tools and thinking have no
+// place here: they are refused by name.
+//
+// Any thread.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "models/chat/chat_format.h"
+#include "models/tokenizer/tokenizer.h"
+
+namespace tramontane {
+
+// A row for each format.
+struct HeaderFormat {
+  std::string_view name;         // "chatml"
+  std::string_view begin;        // control pieces
+  std::string_view behind_role;  // "": none
+  std::string_view end;
+  std::string_view before_text;  // text
+  std::string_view behind_end;   // text
+  bool trims;                    // the texts of messages lose the white space at their ends
+  bool begins_with_bos;          // where no template says
+};
+
+std::span<const HeaderFormat> HeaderFormats();
+const HeaderFormat* FindHeaderFormat(std::string_view name);  // null: no format of that name
+// The vocabulary has the format's control pieces.
+bool HasPiecesOf(const HeaderFormat& format, const Tokenizer& tokenizer);
+
+// What models of one format differ in: a model's own template says it.
+struct HeaderDetails {
+  bool begins_with_bos = false;
+  std::string default_system;  // the system message of a chat that has none; "": there is none then
+  std::string system_head;     // in front of the system message, which then is always there
+};
+
+class HeaderChatFormat final : public ChatFormat {
+ public:
+  HeaderChatFormat(const HeaderFormat& format, const Tokenizer& tokenizer, HeaderDetails details,
+                   std::string why);
+
+  StatusOr<RenderedChat> Render(std::span<const ChatMessage> messages, std::span<const ToolDefinition> tools,
+                                const ChatOptions& options = {}) const override;
+
+ private:
+  const HeaderFormat& format_;
+  const Tokenizer& tokenizer_;
+  const HeaderDetails details_;
+};
+
+}  // namespace tramontane
