@@ -1,11 +1,13 @@
 #include "engine/engine_host.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <utility>
 
 #include "engine/backend_model_runner.h"
 #include "engine/engine_thread.h"
 #include "engine/signal.h"
+#include "models/chat/choose_chat_format.h"
 #include "models/decoder.h"
 #include "models/tokenizer/load.h"
 
@@ -88,14 +90,35 @@ StatusOr<EngineHostPlan> PlanEngineHost(const OpenedModel& model, const Backend&
   return plan;
 }
 
+StatusOr<ChatFormatPtr> ChatFormatOf(const OpenedModel& model, const Tokenizer& tokenizer,
+                                     const std::string& asked) {
+  // A tokenizer that lies elsewhere has its template beside it.
+  const std::filesystem::path at = model.folder.tokenizer;
+  std::error_code error;
+  const bool is_file = std::filesystem::is_regular_file(at, error);
+  ChatFormatChoice choice;
+  choice.asked = asked;
+  choice.folders = {is_file ? at.parent_path().string() : at.string(), model.folder.path};
+  return ChooseChatFormat(tokenizer, choice);
+}
+
+void AddEndOfTurn(const ChatFormat& format, ModelConfig* config) {
+  const int32_t end = format.answer_syntax().end;
+  const auto& ends = config->eos_ids;
+  if (end < 0 || end >= config->vocab_size || std::find(ends.begin(), ends.end(), end) != ends.end()) return;
+  config->eos_ids.push_back(end);
+  config->eos_source += ", and the end of a turn in chat format " + format.name();
+}
+
 // In the order in which the parts are made: the thread stops first, the pool goes last.
 struct EngineHost::Impl {
   Impl(EngineHostPlan the_plan, std::unique_ptr<Model> the_model,
-       std::unique_ptr<const Tokenizer> the_tokenizer, PoolMemory the_pool,
+       std::unique_ptr<const Tokenizer> the_tokenizer, ChatFormatPtr the_chat_format, PoolMemory the_pool,
        std::unique_ptr<BackendModelRunner> the_runner, const Clock& clock)
       : plan(std::move(the_plan)),
         model(std::move(the_model)),
         tokenizer(std::move(the_tokenizer)),
+        chat_format(std::move(the_chat_format)),
         pool(std::move(the_pool)),
         runner(std::move(the_runner)),
         engine(plan.limits, ModelFor(*model), *runner, tokenizer.get(), clock),
@@ -104,6 +127,7 @@ struct EngineHost::Impl {
   const EngineHostPlan plan;
   const std::unique_ptr<Model> model;
   const std::unique_ptr<const Tokenizer> tokenizer;
+  const ChatFormatPtr chat_format;
   const PoolMemory pool;
   const std::unique_ptr<BackendModelRunner> runner;
   Engine engine;
@@ -116,6 +140,8 @@ StatusOr<std::unique_ptr<EngineHost>> EngineHost::Start(OpenedModel opened, Back
   const std::string folder = opened.folder.path;
   TM_ASSIGN_OR_RETURN(EngineHostPlan plan, PlanEngineHost(opened, backend, options));
   TM_ASSIGN_OR_RETURN(std::unique_ptr<const Tokenizer> tokenizer, LoadTokenizer(opened.folder.tokenizer));
+  TM_ASSIGN_OR_RETURN(ChatFormatPtr chat_format, ChatFormatOf(opened, *tokenizer, options.chat_format));
+  AddEndOfTurn(*chat_format, &opened.config);
   TM_ASSIGN_OR_RETURN(std::unique_ptr<Model> model, LoadModel(std::move(opened), backend, options.progress));
   TM_ASSIGN_OR_RETURN(PoolMemory pool, AllocatePool(backend, plan));
   TM_ASSIGN_OR_RETURN(std::unique_ptr<BackendModelRunner> runner,
@@ -123,8 +149,9 @@ StatusOr<std::unique_ptr<EngineHost>> EngineHost::Start(OpenedModel opened, Back
   TM_RETURN_IF_ERROR(runner->RecordDecodeSteps());
   const Status warm = WarmUp(plan.limits, ModelFor(*model), *runner, clock);
   if (!warm.ok()) return Status(warm.code(), folder + ": " + warm.message());
-  return std::unique_ptr<EngineHost>(new EngineHost(std::make_unique<Impl>(
-      std::move(plan), std::move(model), std::move(tokenizer), std::move(pool), std::move(runner), clock)));
+  return std::unique_ptr<EngineHost>(new EngineHost(
+      std::make_unique<Impl>(std::move(plan), std::move(model), std::move(tokenizer), std::move(chat_format),
+                             std::move(pool), std::move(runner), clock)));
 }
 
 EngineHost::EngineHost(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -133,6 +160,7 @@ EngineHost::~EngineHost() = default;
 Engine& EngineHost::engine() { return impl_->engine; }
 const Model& EngineHost::model() const { return *impl_->model; }
 const Tokenizer& EngineHost::tokenizer() const { return *impl_->tokenizer; }
+const ChatFormat& EngineHost::chat_format() const { return *impl_->chat_format; }
 const EngineHostPlan& EngineHost::plan() const { return impl_->plan; }
 
 }  // namespace tramontane

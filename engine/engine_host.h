@@ -5,12 +5,14 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "engine/clock.h"
 #include "engine/engine.h"
 #include "engine/limits.h"
 #include "kernels/backend.h"
 #include "kernels/core/status.h"
+#include "models/chat/chat_format.h"
 #include "models/kv_layout.h"
 #include "models/memory_plan.h"
 #include "models/model.h"
@@ -24,7 +26,8 @@ struct EngineHostOptions {
   // context and pool_pages 0: as much as the memory holds; else at most that. page_size is that of the opened
   // model, steps_in_flight the backend's.
   EngineLimits limits;
-  LoadProgress progress;  // may be null
+  std::string chat_format;  // asked for: a name, or a file with a template; "": what the model's files say
+  LoadProgress progress;    // may be null
 };
 
 // The memory and the limits a host would run with.
@@ -39,6 +42,13 @@ struct EngineHostPlan {
 StatusOr<EngineHostPlan> PlanEngineHost(const OpenedModel& model, const Backend& backend,
                                         const EngineHostOptions& options);
 
+// The chat format of an opened model; `asked` as EngineHostOptions::chat_format. `tokenizer` outlives it.
+StatusOr<ChatFormatPtr> ChatFormatOf(const OpenedModel& model, const Tokenizer& tokenizer,
+                                     const std::string& asked);
+
+// The format's own end of turn ends answers too.
+void AddEndOfTurn(const ChatFormat& format, ModelConfig* config);
+
 class EngineHost {
  public:
   // Plans, loads, allocates, warms up (one prefill and one decode) and starts the engine thread. `backend`
@@ -50,6 +60,7 @@ class EngineHost {
   Engine& engine();
   const Model& model() const;
   const Tokenizer& tokenizer() const;
+  const ChatFormat& chat_format() const;
   const EngineHostPlan& plan() const;
 
  private:

@@ -39,8 +39,8 @@ bool HasPiecesOf(const HeaderFormat& format, const Tokenizer& tokenizer);
 // What models of one format differ in: a model's own template says it.
 struct HeaderDetails {
   bool begins_with_bos = false;
-  std::string default_system;  // the system message of a chat that has none; "": there is none then
-  std::string system_head;     // in front of the system message, which then is always there
+  std::string default_system = {};  // the system message of a chat that has none; "": there is none then
+  std::string system_head = {};     // in front of the system message, which then is always there
 };
 
 class HeaderChatFormat final : public ChatFormat {

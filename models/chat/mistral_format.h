@@ -1,6 +1,6 @@
-// The chat formats, one row each: what a format allows, and how its prompts are put together.
+// Mistral's chat formats, one row each: what a format allows, and how its prompts are put together.
 //
-// Any thread. A constant table; chat.h is the way in.
+// Any thread. A constant table; mistral_chat.h is the way in.
 #pragma once
 
 #include <string_view>

@@ -1,5 +1,5 @@
 // JSON as Python's json module reads and prints it (json.loads, json.dumps(ensure_ascii=False)): models were
-// trained on tool definitions and calls in exactly that print, so chat.h must give it byte for byte.
+// trained on tool definitions and calls in exactly that print, so models/chat must give it byte for byte.
 //
 // Any thread. Plain values; nothing throws.
 //

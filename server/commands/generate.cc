@@ -4,9 +4,12 @@
 
 #include <cstdio>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "server/commands/commands.h"
 #include "server/commands/local_generate.h"
+#include "server/commands/setting_flags.h"
 #include "server/remote/grpc_client.h"
 
 namespace tramontane {
@@ -16,7 +19,8 @@ namespace {
 struct GenerateOptions {
   std::string prompt;
   std::string address = "127.0.0.1:50051";
-  std::string local;  // folder; used when has_local
+  std::string local;       // folder; used when has_local
+  GivenSettings settings;  // of the local model
   bool has_local = false;
   std::string system;
   bool raw = false;
@@ -59,7 +63,23 @@ void PrintStats(const v1::Finished& finished) {
                tokens > 1 && total > first ? static_cast<double>(tokens - 1) * 1e3 / (total - first) : 0.0);
 }
 
+// The model's folder and what is said of its files. Every problem, one line each.
+std::vector<std::string> LocalConfig(const GenerateOptions& options, ServeConfig* config) {
+  std::vector<std::string> problems = ApplyFlags(options.settings, config);
+  if (!options.settings.empty() && !options.has_local) {
+    problems.push_back(FlagOf(*options.settings.front().first) + " goes with --local");
+  }
+  config->model = options.local;
+  return problems;
+}
+
 int Run(const GenerateOptions& options) {
+  ServeConfig config;
+  const std::vector<std::string> problems = LocalConfig(options, &config);
+  for (const std::string& problem : problems) {
+    std::fprintf(stderr, "tramontane generate: %s\n", problem.c_str());
+  }
+  if (!problems.empty()) return 2;
   bool ends_with_newline = true;
   std::string choice_error;
   const auto on_event = [&](const v1::GenerateResponse& event) {
@@ -84,7 +104,7 @@ int Run(const GenerateOptions& options) {
   const v1::GenerateRequest request = MakeRequest(options);
   Status status;
   if (options.has_local) {
-    status = GenerateLocally(options.local, request, on_event);
+    status = GenerateLocally(std::move(config), request, on_event);
   } else {
     GrpcClient client(options.address);
     status = client.Generate(request, on_event);
@@ -112,6 +132,10 @@ void AddGenerateCommand(CLI::App& app, RunCommand* run) {
   CLI::Option* local = command->add_option(
       "--local", options->local, "folder of a model to load in this process; \"\": the embedded one");
   local->excludes(address);
+  const auto says_what_the_model_is = [](std::string_view key) {
+    return key == "model_format" || key == "tokenizer" || key == "chat_format";
+  };
+  AddSettingFlags(says_what_the_model_is, &options->settings, command);
   command->add_option("--system", options->system, "system prompt");
   command->add_flag("--raw", options->raw, "continue PROMPT as text instead of answering it as a chat");
   command->add_option("--max-tokens", options->max_tokens, "tokens to generate at most");

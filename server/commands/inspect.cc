@@ -22,7 +22,8 @@ Status Inspect(const InspectArguments& arguments) {
   TM_ASSIGN_OR_RETURN(const ModelSource source, FindModel(arguments.model));
   TM_ASSIGN_OR_RETURN(const OpenedModel model, OpenModel(source.folder, KvOptionsOf(arguments.config),
                                                          FileChoiceOf(arguments.config)));
-  std::fputs((DescribeModel(model) + DescribeTokenizer(model)).c_str(), stdout);
+  TM_ASSIGN_OR_RETURN(const std::string tokenizer, DescribeTokenizer(model, arguments.config.chat_format));
+  std::fputs((DescribeModel(model) + tokenizer).c_str(), stdout);
   std::fflush(stdout);  // what is known of the model stands even where the plan fails
   TM_ASSIGN_OR_RETURN(const Device device, MakeDevice(arguments.config));
   const Backend& backend = *device.backend;
@@ -51,9 +52,9 @@ void AddInspectCommand(CLI::App& app, RunCommand* run) {
       app.add_subcommand("inspect", "Print what a model is and what fits in memory, without loading it");
   command->add_option("MODEL_DIR", arguments->model, "folder of the model; none: the embedded model, breeze");
   // The settings of serve that decide the plan, under the same names.
-  const std::vector<std::string> deciding = {
-      "model_format",  "tokenizer",       "memory", "kv_dtype",    "page_size", "context",
-      "max_sequences", "max_step_tokens", "device", "cpu_variant", "threads"};
+  const std::vector<std::string> deciding = {"model_format",    "tokenizer", "chat_format", "memory",
+                                             "kv_dtype",        "page_size", "context",     "max_sequences",
+                                             "max_step_tokens", "device",    "cpu_variant", "threads"};
   for (const Setting& setting : ServeSettings()) {
     if (std::find(deciding.begin(), deciding.end(), setting.key) == deciding.end()) continue;
     command

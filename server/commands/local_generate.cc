@@ -58,13 +58,13 @@ Status Generate(InferenceClient& client, v1::GenerateRequest request,
 
 }  // namespace
 
-Status GenerateLocally(const std::string& folder, const v1::GenerateRequest& request,
+Status GenerateLocally(ServeConfig config, const v1::GenerateRequest& request,
                        const std::function<bool(const v1::GenerateResponse&)>& on_event) {
   TM_RETURN_IF_ERROR(SetUpLogging("warn", "text"));  // standard output is the answer's
-  ServeConfig config;
   config.max_sequences = std::max<int64_t>(1, request.choices());
-  TM_ASSIGN_OR_RETURN(const ModelSource source, FindModel(folder));
-  TM_ASSIGN_OR_RETURN(OpenedModel opened, OpenModel(source.folder, KvOptionsOf(config)));
+  TM_ASSIGN_OR_RETURN(const ModelSource source, FindModel(config.model));
+  TM_ASSIGN_OR_RETURN(OpenedModel opened,
+                      OpenModel(source.folder, KvOptionsOf(config), FileChoiceOf(config)));
   TM_ASSIGN_OR_RETURN(const Device device, MakeDevice(config));
   const BackendPtr& backend = device.backend;
   TM_ASSIGN_OR_RETURN(const EngineHostOptions options, MakeHostOptions(config, opened, *backend));
@@ -77,6 +77,7 @@ Status GenerateLocally(const std::string& folder, const v1::GenerateRequest& req
   model.device = DescribeDevice(backend->info());
   model.engine = &host->engine();
   model.tokenizer = &host->tokenizer();
+  model.chat_format = &host->chat_format();
   model.clock = &clock;
 
   InferenceCore core({.workers = {.threads = 1}, .max_streams = 1});

@@ -18,6 +18,7 @@
 #include "server/core/worker_pool.h"
 #include "server/server.h"
 #include "server/setup/config.h"
+#include "server/setup/describe_tokenizer.h"
 #include "server/setup/host_options.h"
 #include "server/setup/logging.h"
 #include "server/setup/model_source.h"
@@ -74,6 +75,12 @@ LoadProgress LogProgress(const Clock& clock) {
     last_ns = now_ns;
     spdlog::info("loading weights: {} of {}", FormatBytes(done), FormatBytes(total));
   };
+}
+
+void LogChats(const EngineHost& host) {
+  const ChatFormat& format = host.chat_format();
+  spdlog::info("chat format: {} ({})", format.name(), format.why());
+  spdlog::info("answers end at {}", EndsText(host.model().config(), &host.tokenizer()));
 }
 
 void LogPlan(const EngineHostPlan& plan) {
@@ -136,6 +143,7 @@ StatusOr<std::unique_ptr<Server>> Load(const ServeConfig& config, LoadedModel* l
   options.progress = LogProgress(loaded->clock);
   spdlog::info("model {} from {} on {}", loaded->source.name, folder, DescribeDevice(backend.info()));
   TM_ASSIGN_OR_RETURN(loaded->host, EngineHost::Start(std::move(opened), backend, options, loaded->clock));
+  LogChats(*loaded->host);
   LogPlan(loaded->host->plan());
   LogServerLimits(server_options);
   const ModelConfig& model = loaded->host->model().config();
@@ -182,6 +190,7 @@ ServedModel ServedModelOf(const ServeConfig& config, const LoadedModel& loaded) 
   model.device = DescribeDevice(loaded.device.backend->info());
   model.engine = &loaded.host->engine();
   model.tokenizer = &loaded.host->tokenizer();
+  model.chat_format = &loaded.host->chat_format();
   model.clock = &loaded.clock;
   model.constraints = loaded.constraints.get();
   return model;

@@ -15,7 +15,6 @@
 #include "kernels/sampling.h"
 #include "models/chat/chat.h"
 #include "models/tokenizer/fill_in_middle.h"
-#include "models/tokenizer/model_settings.h"
 #include "server/base/text.h"
 #include "server/core/constraint_convert.h"
 #include "server/core/marked_calls.h"
@@ -132,17 +131,7 @@ RpcError CheckTokenizeBytes(const std::string& path, int64_t bytes) {
                               std::to_string(kMaxTokenizeBytes) + " are tokenised at once");
 }
 
-// Where efforts cannot be set, none asks for what is done anyway.
-ChatOptions OptionsFromProto(const Tokenizer& tokenizer, const v1::Chat& proto) {
-  ChatOptions options;
-  const ModelSettings* settings = tokenizer.model_settings();
-  const bool has_efforts = settings != nullptr && settings->reasoning_effort;
-  const bool says_nothing = !has_efforts && proto.reasoning_effort() == "none";
-  if (proto.has_reasoning_effort() && !says_nothing) options.reasoning_effort = proto.reasoning_effort();
-  return options;
-}
-
-RpcError RenderChatProto(const Tokenizer& tokenizer, const v1::Chat& proto, RenderedChat* rendered) {
+RpcError RenderChatProto(const ChatFormat& format, const v1::Chat& proto, RenderedChat* rendered) {
   std::vector<ChatMessage> messages;
   for (int i = 0; i < proto.messages_size(); ++i) {
     const std::string path = FieldElement("chat.messages", i);
@@ -155,8 +144,9 @@ RpcError RenderChatProto(const Tokenizer& tokenizer, const v1::Chat& proto, Rend
     if (proto.tool_choice().mode() == v1::TOOL_CHOICE_MODE_NONE) break;
     tools.push_back({tool.name(), tool.description(), tool.parameters_json()});
   }
-  StatusOr<RenderedChat> result =
-      tramontane::RenderChat(tokenizer, messages, tools, OptionsFromProto(tokenizer, proto));
+  ChatOptions options;
+  if (proto.has_reasoning_effort()) options.reasoning_effort = proto.reasoning_effort();
+  StatusOr<RenderedChat> result = format.Render(messages, tools, options);
   if (!result.ok()) return ChatError(result.status());
   *rendered = std::move(result).value();
   return {};
@@ -176,20 +166,12 @@ int64_t LongestPieceBytes(const Tokenizer& tokenizer) {
   return has_bytes ? longest : 0;
 }
 
-std::string ChatFormatName(const Tokenizer& tokenizer) {
-  ChatMessage probe;
-  probe.content = "a";
-  const bool works = tramontane::RenderChat(tokenizer, std::vector<ChatMessage>{probe}, {}).ok();
-  return works ? TokenizerVersionName(tokenizer.version()) : "";
-}
-
 }  // namespace
 
 ProtoConverter::ProtoConverter(const ServedModel& model)
     : model_(model),
       longest_piece_bytes_(LongestPieceBytes(*model.tokenizer)),
-      chat_format_(ChatFormatName(*model.tokenizer)),
-      answer_syntax_(AnswerSyntaxOf(*model.tokenizer)) {
+      answer_syntax_(model.chat_format->answer_syntax()) {
   TM_CHECK(!model.names.empty(), "a served model needs a name");
 }
 
@@ -224,6 +206,11 @@ RpcError ProtoConverter::ConstrainOutput(const v1::GenerateRequest& proto,
   }
   if (answer_syntax_.calls == AnswerSyntax::Calls::kNameAndArguments) {
     return ConstrainMarkedCalls(model_, answer_syntax_, proto.chat(), wanted, constraint);
+  }
+  if (answer_syntax_.calls == AnswerSyntax::Calls::kNone) {
+    return FieldError("chat.tool_choice", "asks for a call, but in chat format " +
+                                              model_.chat_format->name() +
+                                              " answers have no calls: auto and none are what it may be");
   }
   v1::Constraint calls;
   ConstraintSource source;
@@ -269,7 +256,7 @@ RpcError ProtoConverter::PromptIds(const v1::GenerateRequest& proto, bool scores
       if (RpcError error = CheckBytes(path, LeastTextBytes(proto.chat()), scores_only); !error.ok())
         return error;
       RenderedChat rendered;
-      if (RpcError error = RenderChatProto(*model_.tokenizer, proto.chat(), &rendered); !error.ok())
+      if (RpcError error = RenderChatProto(*model_.chat_format, proto.chat(), &rendered); !error.ok())
         return error;
       *ids = std::move(rendered.ids);
       break;
@@ -396,7 +383,7 @@ RpcError ProtoConverter::Tokenize(const v1::TokenizeRequest& proto, v1::Tokenize
       const int64_t bytes = LeastTextBytes(proto.chat());
       if (RpcError error = CheckTokenizeBytes("chat", bytes); !error.ok()) return error;
       RenderedChat rendered;
-      if (RpcError error = RenderChatProto(*model_.tokenizer, proto.chat(), &rendered); !error.ok())
+      if (RpcError error = RenderChatProto(*model_.chat_format, proto.chat(), &rendered); !error.ok())
         return error;
       ids = std::move(rendered.ids);
       break;
@@ -433,7 +420,8 @@ RpcError ProtoConverter::RenderChat(const v1::RenderChatRequest& proto,
   const int64_t bytes = LeastTextBytes(proto.chat());
   if (RpcError error = CheckTokenizeBytes("chat", bytes); !error.ok()) return error;
   RenderedChat rendered;
-  if (RpcError error = RenderChatProto(*model_.tokenizer, proto.chat(), &rendered); !error.ok()) return error;
+  if (RpcError error = RenderChatProto(*model_.chat_format, proto.chat(), &rendered); !error.ok())
+    return error;
   response->mutable_token_ids()->Add(rendered.ids.begin(), rendered.ids.end());
   response->set_text(ReplaceInvalidUtf8(rendered.text));
   return {};
@@ -451,8 +439,8 @@ RpcError ProtoConverter::GetModel(const v1::GetModelRequest& proto, v1::GetModel
   response->set_vocab_size(config.vocab_size);
   if (tokenizer.bos_id() >= 0) response->set_bos_token_id(tokenizer.bos_id());
   response->mutable_eos_token_ids()->Add(config.eos_ids.begin(), config.eos_ids.end());
-  response->set_tokenizer_version(TokenizerVersionName(tokenizer.version()));
-  response->set_chat_format(chat_format_);
+  if (tokenizer.version()) response->set_tokenizer_version(TokenizerVersionName(*tokenizer.version()));
+  if (!model_.chat_format->is_none()) response->set_chat_format(model_.chat_format->name());
   response->set_tokenizer(tokenizer.family());
   response->set_fill_in_middle(CanFillInMiddle(tokenizer));
   response->set_weight_format(DTypeName(config.weight_dtype));

@@ -73,7 +73,6 @@ class ProtoConverter {
 
   const ServedModel& model_;
   int64_t longest_piece_bytes_ = 0;  // no token stands for more bytes of text; 0: unknown
-  std::string chat_format_;          // "": the vocabulary lacks the control tokens of one
   AnswerSyntax answer_syntax_;
 };
 

@@ -8,6 +8,7 @@
 
 #include "engine/clock.h"
 #include "engine/engine.h"
+#include "models/chat/chat_format.h"
 #include "models/grammar/constraint_compiler.h"
 #include "models/model_config.h"
 #include "models/tokenizer/tokenizer.h"
@@ -15,12 +16,13 @@
 namespace tramontane {
 
 struct ServedModel {
-  std::vector<std::string> names;        // what requests may call it; the first is its name; at least one
-  ModelConfig config;                    // eos ids and defaults included
-  std::string device;                    // for people: "cpu (avx2, 2 threads)"
-  Engine* engine = nullptr;              // running, warmed up; outlives the server
-  const Tokenizer* tokenizer = nullptr;  // outlives the server
-  const Clock* clock = nullptr;          // the engine's
+  std::vector<std::string> names;           // what requests may call it; the first is its name; at least one
+  ModelConfig config;                       // eos ids and defaults included
+  std::string device;                       // for people: "cpu (avx2, 2 threads)"
+  Engine* engine = nullptr;                 // running, warmed up; outlives the server
+  const Tokenizer* tokenizer = nullptr;     // outlives the server
+  const ChatFormat* chat_format = nullptr;  // outlives the server
+  const Clock* clock = nullptr;             // the engine's
   ConstraintCompiler* constraints = nullptr;  // null: no structured output; outlives the server
 };
 

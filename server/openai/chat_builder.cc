@@ -85,8 +85,6 @@ std::optional<ApiError> ChatBuilder::ContinueLastMessage(const std::string& fiel
   if (last.role() != v1::ROLE_ASSISTANT) {
     return FieldFault(field, "is true, but the last message is not from the assistant");
   }
-  if (last.prefix())
-    return FieldFault(field, "is true, and the last message has prefix; give one of the two");
   last.set_prefix(true);
   return std::nullopt;
 }

@@ -40,8 +40,11 @@ namespace {
 // "tekken v13". Older servers, behind gRPC, have read one kind only and do not say it.
 std::string TokenizerName(const v1::GetModelResponse& model) {
   const std::string kind = model.tokenizer().empty() ? "sentencepiece" : model.tokenizer();
-  return kind + " " + model.tokenizer_version();
+  return model.tokenizer_version().empty() ? kind : kind + " " + model.tokenizer_version();
 }
+
+// Mistral's formats from v2 on; of others the calls in an answer are text.
+bool HasCalls(const std::string& chat_format) { return chat_format.starts_with('v') && chat_format != "v1"; }
 
 // OpenAI's four keys; vLLM's root, parent and max_model_len; Mistral's type, capabilities and
 // max_context_length, without which its client refuses the list; and what the model is.
@@ -60,7 +63,7 @@ Json ModelJson(const std::string& name, const v1::GetModelResponse& model) {
           {"capabilities",
            {{"completion_chat", chats},
             {"completion_fim", model.fill_in_middle()},
-            {"function_calling", chats && model.chat_format() != "v1"},
+            {"function_calling", HasCalls(model.chat_format())},
             {"fine_tuning", false},
             {"vision", false}}},
           {"architecture", model.architecture()},

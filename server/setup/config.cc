@@ -209,6 +209,10 @@ const std::vector<Setting>& ServeSettings() {
             "hf config.json and model*.safetensors; auto: native if it is whole"),
       Text("tokenizer", &C::tokenizer, "PATH",
            "file of the tokenizer, or a folder with it; empty: in the model's folder"),
+      Text("chat_format", &C::chat_format, "NAME|FILE",
+           "how chats become prompts: v1, v2, v3, v7, v11, v13, v15, chatml, llama3, or a file with a "
+           "template; "
+           "empty: what the model's files say"),
       List("served_model_names", &C::served_model_names, "NAME[,NAME]", NameFault,
            "names requests may ask for; empty: breeze, or the folder's base name"),
       Address("grpc_address", &C::grpc_address, "unix:PATH",

@@ -17,6 +17,7 @@ struct ServeConfig {
   std::string model;                            // folder; "": the embedded model
   std::string model_format = "auto";            // auto, native, hf
   std::string tokenizer;                        // file or folder; "": in the model's folder
+  std::string chat_format;                      // a name, or a file; "": what the model's files say
   std::vector<std::string> served_model_names;  // empty: "breeze", or the folder's base name
   std::string grpc_address = "127.0.0.1:50051";
   std::string http_address = "127.0.0.1:8000";  // "off": no HTTP

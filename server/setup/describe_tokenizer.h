@@ -1,14 +1,19 @@
-// A model's tokenizer in words, for `tramontane inspect`. Main thread; reads the tokenizer's file.
+// A model's tokenizer and chat format in words, for `tramontane inspect` and the log. Main thread.
 #pragma once
 
 #include <string>
 
 #include "models/opened_model.h"
+#include "models/tokenizer/tokenizer.h"
 
 namespace tramontane {
 
-// Kind and version, the chat format that follows and why, and what ends an answer: one "name  value" line
-// each.
-std::string DescribeTokenizer(const OpenedModel& model);
+// Kind and version, the chat format and why, and what ends an answer: one "name  value" line each. Reads the
+// tokenizer's file; `chat_format` is the setting of that name. A format that is asked for and cannot be had
+// is an error; a tokenizer that cannot be read is told in the text.
+StatusOr<std::string> DescribeTokenizer(const OpenedModel& model, const std::string& chat_format = "");
+
+// "2 </s>, 32001 <|im_end|> (generation_config.json, ...)". `tokenizer` may be null.
+std::string EndsText(const ModelConfig& config, const Tokenizer* tokenizer);
 
 }  // namespace tramontane

@@ -116,6 +116,7 @@ StatusOr<EngineHostOptions> MakeHostOptions(const ServeConfig& config, const Ope
   limits.max_prefill_steps = static_cast<int32_t>(config.max_prefill_steps);
   limits.max_constraint_step_ns = config.max_constraint_step_us * 1000;
   options.memory_bytes = config.memory;
+  options.chat_format = config.chat_format;
   if (config.memory == 0) {
     const int64_t most = DefaultMemory(backend.info());
     options.memory_bytes = most;

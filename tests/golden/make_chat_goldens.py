@@ -10,7 +10,7 @@ The chat_tekken files are rendered with chat_tekken_tokenizer/tekken.json, a byt
 on its own texts; its special tokens serve all versions. Their messages also come in parts, think, and ask for an effort.
 
 A case is {"messages", "tools", "reasoning_effort"} with either {"ids", "text"} or {"rejected": true}; mistral-common runs
-in serving mode. With both, mistral-common refuses the chat and takes it once it is mended as models/chat/chat.h says: those are the
+in serving mode. With both, mistral-common refuses the chat and takes it once it is mended as models/chat/mistral_chat.h says: those are the
 departures. Each file starts with the name of the tokenizer's folder.
 """
 

@@ -80,13 +80,13 @@ TEST_F(ChatBuilderTest, OnlyWhatLiesElsewhereIsRenamed) {
   EXPECT_EQ(names.NameOf("chat.messages[1].content"), "elsewhere.content");
 }
 
-TEST_F(ChatBuilderTest, OnlyAnAssistantsMessageIsContinuedAndOnce) {
+TEST_F(ChatBuilderTest, OnlyAnAssistantsMessageIsContinued) {
   Say(v1::ROLE_USER, "Hi", "input[0]");
   EXPECT_EQ(builder_.ContinueLastMessage("go_on")->param, "go_on");
   Say(v1::ROLE_ASSISTANT, "Hel", "input[1]");
   EXPECT_FALSE(builder_.ContinueLastMessage("go_on"));
   EXPECT_TRUE(chat_.messages(1).prefix());
-  EXPECT_THAT(builder_.ContinueLastMessage("go_on")->message, HasSubstr("prefix"));
+  EXPECT_FALSE(builder_.ContinueLastMessage("go_on")) << "said twice, by a message's prefix";
 }
 
 TEST_F(ChatBuilderTest, WithoutToolsOnlyACallCannotBeAskedFor) {

@@ -15,6 +15,7 @@
 #include "engine/engine.h"
 #include "engine/engine_thread.h"
 #include "models/chat/answer_syntax.h"
+#include "models/chat/mistral_chat.h"
 #include "models/grammar/constraint_compiler.h"
 #include "server/core/answer_splitter.h"
 #include "server/core/engine_client.h"
@@ -41,6 +42,7 @@ class ByteTekken {
  public:
   explicit ByteTekken(const std::string& version) : tokenizer_(SmallTekken(TekkenJson({}, version))) {}
   const Tokenizer& operator*() const { return *tokenizer_; }
+  const ChatFormat& chat_format() const { return chat_format_; }
   // `answer` with control tokens where their names stand.
   std::vector<int32_t> Ids(std::string_view answer) const {
     std::vector<int32_t> ids;
@@ -57,6 +59,7 @@ class ByteTekken {
 
  private:
   std::unique_ptr<const TekkenTokenizer> tokenizer_;
+  MistralChatFormat chat_format_{*tokenizer_, tokenizer_->version().value()};
 };
 
 // ---- what a client reads ------------------------------------------------------------------------------
@@ -114,7 +117,7 @@ Read ReadStream(const std::string& stream) {
 class Way {
  public:
   Way(const Tokenizer& tokenizer, bool streamed, bool thinks = false)
-      : syntax_(AnswerSyntaxOf(tokenizer)),
+      : syntax_(MistralAnswerSyntax(tokenizer, tokenizer.version().value())),
         request_(MakeRequest(syntax_)),
         text_(request_, &tokenizer),
         splitter_(syntax_, request_.output.marked_ids, thinks),
@@ -363,6 +366,7 @@ class World {
     served.config.window = {0};
     served.config.eos_ids = {(*tekken).eos_id()};
     served.tokenizer = &*tekken;
+    served.chat_format = &tekken.chat_format();
     return served;
   }
   static std::vector<int32_t> Script(const ByteTekken& tekken, const v1::Chat& chat,
@@ -568,14 +572,13 @@ TEST(ServedChats, PartsReachTheFormat) {
 
 TEST(ServedChats, TheReasoningEffortIsAskedForWhereThereIsOne) {
   v1::Chat chat = Hi();
-  const std::string plain = World("v13").Rendered(chat);
   chat.set_reasoning_effort("high");
   EXPECT_THAT(World("v15").Rendered(chat), HasSubstr(R"({"reasoning_effort": "high"})"));
   EXPECT_EQ(World("v13").Rendered(chat), "chat.reasoning_effort: the model has no such setting");
   chat.set_reasoning_effort("some");
   EXPECT_EQ(World("v15").Rendered(chat), "chat.reasoning_effort: 'some' is not one of none, high");
   chat.set_reasoning_effort("none");
-  EXPECT_EQ(World("v13").Rendered(chat), plain);
+  EXPECT_EQ(World("v13").Rendered(chat), "chat.reasoning_effort: the model has no such setting");
   EXPECT_THAT(World("v15").Rendered(chat), HasSubstr(R"({"reasoning_effort": "none"})"));
 }
 

@@ -41,6 +41,7 @@ class Breeze : public ::testing::Test {
     served.device = "cpu";
     served.engine = &host_->engine();
     served.tokenizer = &host_->tokenizer();
+    served.chat_format = &host_->chat_format();
     served.clock = &clock_;
     constraints_ =
         ConstraintCompiler::Create(host_->tokenizer(), served.config.vocab_size, served.config.eos_ids, {});

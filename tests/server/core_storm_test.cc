@@ -24,6 +24,7 @@
 #include "engine/clock.h"
 #include "engine/engine.h"
 #include "engine/engine_thread.h"
+#include "models/chat/mistral_chat.h"
 #include "models/grammar/constraint_compiler.h"
 #include "models/tokenizer/load.h"
 #include "server/core/engine_client.h"
@@ -108,6 +109,7 @@ class World {
     served.device = "none";
     served.engine = &engine_;
     served.tokenizer = tokenizer_.get();
+    served.chat_format = &chat_format_;
     served.clock = &clock_;
     served.constraints = &constraints_;
     return served;
@@ -119,6 +121,7 @@ class World {
  private:
   SteadyClock clock_;
   const std::unique_ptr<const Tokenizer> tokenizer_;
+  const MistralChatFormat chat_format_{*tokenizer_, tokenizer_->version().value()};
   ScriptedModel model_;
   ConstraintCompiler constraints_;
   Engine engine_;

@@ -49,7 +49,8 @@ class MarkedCalls : public ::testing::TestWithParam<const char*> {
   }
 
   RpcError Constrain(const v1::Chat& chat, ConstraintParams* constraint) const {
-    return ConstrainMarkedCalls(model_, AnswerSyntaxOf(*tokenizer_), chat, {}, constraint);
+    return ConstrainMarkedCalls(model_, MistralAnswerSyntax(*tokenizer_, tokenizer_->version().value()), chat,
+                                {}, constraint);
   }
 
   // `output`, with control tokens where their names stand, and then the end.

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "kernels/core/check.h"
+#include "models/chat/mistral_chat.h"
 #include "models/tokenizer/load.h"
 
 namespace tramontane {
@@ -28,6 +29,7 @@ ScriptedServer::ScriptedServer(ScriptedServerOptions options) {
   auto tokenizer = LoadTokenizer(std::string(TRAMONTANE_SOURCE_DIR) + "/models/breeze/weights");
   TM_CHECK(tokenizer.ok(), "%s", tokenizer.status().message().c_str());
   tokenizer_ = std::move(tokenizer).value();
+  chat_format_ = std::make_unique<MistralChatFormat>(*tokenizer_, tokenizer_->version().value());
   model_ = std::make_unique<ScriptedModel>(tokenizer_->Encode(kScriptText).value());
 
   EngineLimits& limits = options.limits;
@@ -73,6 +75,7 @@ ServedModel ScriptedServer::served() const {
   served.device = "none";
   served.engine = engine_.get();
   served.tokenizer = tokenizer_.get();
+  served.chat_format = chat_format_.get();
   served.clock = &clock_;
   return served;
 }

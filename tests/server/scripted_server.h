@@ -16,6 +16,7 @@
 #include "engine/clock.h"
 #include "engine/engine.h"
 #include "engine/engine_thread.h"
+#include "models/chat/chat_format.h"
 #include "models/tokenizer/tokenizer.h"
 #include "server/server.h"
 #include "tests/server/scripted_model.h"
@@ -60,6 +61,7 @@ class ScriptedServer {
 
   SteadyClock clock_;
   std::unique_ptr<const Tokenizer> tokenizer_;
+  ChatFormatPtr chat_format_;
   std::unique_ptr<ScriptedModel> model_;
   std::unique_ptr<Engine> engine_;
   std::optional<EngineThread> thread_;

@@ -51,6 +51,7 @@ class ThreePaths : public ::testing::TestWithParam<Weights> {
     served.device = "cpu";
     served.engine = &host_->engine();
     served.tokenizer = &host_->tokenizer();
+    served.chat_format = &host_->chat_format();
     served.clock = &clock_;
     server_->Serve(served);
     stub_ = v1::Inference::NewStub(

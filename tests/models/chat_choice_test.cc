@@ -1,0 +1,221 @@
+// Which chat format a model has: the rule of choose_chat_format.h, row by row.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "models/chat/chat_template.h"
+#include "models/chat/choose_chat_format.h"
+#include "tests/models/tekken_test_file.h"
+#include "tests/models/tokenizer_test_model.h"
+#include "tests/support/byte_tokenizer.h"
+#include "tests/support/temp_folder.h"
+
+namespace tramontane {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr char kChatMl[] =
+    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + "
+    "'<|im_end|>' + "
+    "'\\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
+constexpr char kLlama3[] =
+    "{{ bos_token }}{% for m in messages %}{{ '<|start_header_id|>' + m.role + '<|end_header_id|>\\n\\n' + "
+    "m.content | trim + '<|eot_id|>' }}{% endfor %}";
+
+const Tokenizer& Foreign() {
+  static const ByteTokenizer tokenizer(
+      {"<|begin_of_text|>", "<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|end_header_id|>",
+       "<|eot_id|>", "<start_of_turn>"},
+      "<|begin_of_text|>");
+  return tokenizer;
+}
+
+// A tokenizer.json with tekken's words: control pieces, and no version.
+const Tokenizer& MistralPieces() {
+  static const ByteTokenizer tokenizer(
+      {"<s>", "[INST]", "[/INST]", "[MODEL_SETTINGS]", "[/MODEL_SETTINGS]", "[SYSTEM_PROMPT]", "[ARGS]"},
+      "<s>");
+  return tokenizer;
+}
+
+class ChatChoice : public ::testing::Test {
+ protected:
+  ChatFormatPtr Choose(const Tokenizer& tokenizer, const std::string& asked = "") {
+    StatusOr<ChatFormatPtr> format =
+        ChooseChatFormat(tokenizer, {.asked = asked, .folders = {folder_.path()}});
+    EXPECT_TRUE(format.ok()) << format.status();
+    return std::move(format).value();
+  }
+  Status Error(const Tokenizer& tokenizer, const std::string& asked = "") {
+    return ChooseChatFormat(tokenizer, {.asked = asked, .folders = {folder_.path()}}).status();
+  }
+  // Of a model whose template is `text`: the format's name, and why.
+  std::string Chosen(const Tokenizer& tokenizer, const std::string& text) {
+    folder_.Write("chat_template.jinja", text);
+    const ChatFormatPtr format = Choose(tokenizer);
+    return format->name() + ": " + format->why();
+  }
+  static Status Hello(const ChatFormat& format) {
+    return format.Render(std::vector{ChatMessage{.role = ChatRole::kUser, .content = "Hi"}}, {}).status();
+  }
+  static std::string HelloText(const ChatFormat& format) {
+    return format.Render(std::vector{ChatMessage{.role = ChatRole::kUser, .content = "Hi"}}, {}).value().text;
+  }
+
+  TempFolder folder_;
+};
+
+TEST_F(ChatChoice, AFileOfMistralsOwnSaysItsVersionWhateverTheTemplate) {
+  folder_.Write("chat_template.jinja", kChatMl);
+  EXPECT_EQ(Choose(Breeze())->name(), "v3");
+  EXPECT_THAT(Choose(Breeze())->why(), HasSubstr("the suffix of its name"));
+  const auto tekken = SmallTekken(TekkenJson({}, "v11"));
+  EXPECT_EQ(Choose(*tekken)->name(), "v11");
+  EXPECT_THAT(Choose(*tekken)->why(), HasSubstr("tekken.json says so"));
+}
+
+TEST_F(ChatChoice, MistralsPiecesWithoutAVersionHaveThatOfTheTemplate) {
+  EXPECT_THAT(Choose(MistralPieces())->name(), "v3") << "no template";
+  EXPECT_THAT(Chosen(MistralPieces(), "[INST]"), HasSubstr("v3: the template in chat_template.jinja"));
+  EXPECT_EQ(Chosen(MistralPieces(), "[SYSTEM_PROMPT]"),
+            "v7: the template in chat_template.jinja names [SYSTEM_PROMPT]");
+  EXPECT_THAT(Chosen(MistralPieces(), "[SYSTEM_PROMPT] [ARGS]"), HasSubstr("v13: "));
+  EXPECT_THAT(Chosen(MistralPieces(), "[ARGS] [CALL_ID]"), HasSubstr("v11: "));
+  EXPECT_THAT(Chosen(MistralPieces(), "[ARGS] [CALL_ID] [THINK]"), HasSubstr("v13: "));
+  EXPECT_THAT(Chosen(MistralPieces(), "[THINK] [MODEL_SETTINGS]"), HasSubstr("v15: "));
+  EXPECT_EQ(HelloText(*Choose(MistralPieces())),
+            "<s>[MODEL_SETTINGS]{\"reasoning_effort\": \"none\"}[/MODEL_SETTINGS][INST]Hi[/INST]")
+      << "v15 without a file that says its settings has the usual ones";
+}
+
+TEST_F(ChatChoice, ChatMlAndLlama3AreKnownByPiecesAndTemplate) {
+  EXPECT_EQ(Chosen(Foreign(), kChatMl), "chatml: the template in chat_template.jinja names <|im_start|>");
+  EXPECT_EQ(HelloText(*Choose(Foreign())), "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
+  EXPECT_EQ(Choose(Foreign())->answer_syntax().end, *Foreign().ControlId("<|im_end|>"));
+  EXPECT_THAT(Chosen(Foreign(), kLlama3), HasSubstr("llama3: "));
+  EXPECT_THAT(HelloText(*Choose(Foreign())), HasSubstr("<|begin_of_text|><|start_header_id|>user"));
+  EXPECT_THAT(Chosen(Foreign(), std::string(kChatMl) + "<|im_sep|>"), HasSubstr("none: "))
+      << "a token that ChatML has not";
+  EXPECT_THAT(Chosen(Breeze(), kChatMl), HasSubstr("v3: ")) << "Mistral's pieces win";
+  EXPECT_THAT(Chosen(ByteTokenizer(), kChatMl), HasSubstr("none: ")) << "no such pieces";
+}
+
+TEST_F(ChatChoice, WhatATemplateSpellsOutIsTaken) {
+  Chosen(Foreign(),
+         std::string(kChatMl) + "{{ bos_token + '<|im_start|>system\\nYou are D.<|im_end|>\\n' }}");
+  EXPECT_THAT(HelloText(*Choose(Foreign())),
+              HasSubstr("<|begin_of_text|><|im_start|>system\nYou are D.<|im_end|>\n<|im_start|>user"));
+  Chosen(Foreign(), std::string(kLlama3) +
+                        "{% set date_string = strftime_now(\"%d\") %}{% set date_string = \"26 Jul 2024\" %}"
+                        "{{ \"Cutting Knowledge Date: December 2023\\n\" }}");
+  EXPECT_THAT(HelloText(*Choose(Foreign())),
+              HasSubstr("Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n<|eot_id|>"));
+}
+
+TEST_F(ChatChoice, AnyOtherTemplateIsNoFormatAndItsFirstUnknownTokenIsNamed) {
+  for (const std::string text :
+       {"{{ '<s>[INST]<|user|>' }}<|other|>", "<<|user|>", "[0] <start_of> <|user|>"}) {
+    EXPECT_THAT(Chosen(Foreign(), text), AllOf(HasSubstr("none: "), HasSubstr(" names <|user|>,"),
+                                               HasSubstr("--chat-format NAME|FILE")));
+  }
+  EXPECT_THAT(Chosen(Foreign(), "{{ '<start_of_turn>' }}<|user|>"), HasSubstr("names <start_of_turn>,"));
+  EXPECT_THAT(Chosen(Foreign(), "{{ messages }}"), HasSubstr("is none that is known here"));
+  const Status hello = Hello(*Choose(Foreign()));
+  EXPECT_EQ(hello.code(), StatusCode::kFailedPrecondition);
+  EXPECT_THAT(hello.message(), HasSubstr("--chat-format"));
+}
+
+TEST_F(ChatChoice, WithoutATemplateThereIsNoFormat) {
+  const ChatFormatPtr format = Choose(Foreign());
+  EXPECT_TRUE(format->is_none());
+  EXPECT_THAT(Hello(*format).message(), AllOf(HasSubstr("no chat template"), HasSubstr("--chat-format")));
+}
+
+TEST_F(ChatChoice, AVocabularyThatLacksItsVersionsPiecesHasNoFormat) {
+  nlohmann::json file = TekkenJson({}, "v7");
+  for (nlohmann::json& token : file["special_tokens"]) {
+    if (token["token_str"] == "[INST]") token["token_str"] = "[other]";
+  }
+  const auto tekken = SmallTekken(file);
+  EXPECT_EQ(Choose(*tekken)->name(), "none");
+  EXPECT_THAT(Hello(*Choose(*tekken)).message(), AllOf(HasSubstr("v7"), HasSubstr("[INST]")));
+}
+
+TEST_F(ChatChoice, AFileWithoutControlPiecesMayBeThatOfAnotherModel) {
+  const SentencePieceTokenizer v1(SmallModel({{"a", -1}}), TokenizerVersion::kV1);
+  EXPECT_EQ(Choose(v1)->name(), "v1");
+  EXPECT_THAT(Chosen(v1, "{{ '[INST] ' + m + ' [/INST]' }}"), HasSubstr("v1: "));
+  EXPECT_THAT(Chosen(v1, "[INST] <<SYS>>"), HasSubstr("none: "));
+  EXPECT_THAT(Chosen(v1, "{{ '<|user|>' }}"), HasSubstr("names <|user|>"));
+}
+
+TEST_F(ChatChoice, WhatIsAskedForWins) {
+  folder_.Write("chat_template.jinja", kChatMl);
+  EXPECT_EQ(Choose(Breeze(), "v2")->name(), "v2");
+  EXPECT_EQ(Choose(Foreign(), "llama3")->name(), "llama3");
+  EXPECT_THAT(HelloText(*Choose(Foreign(), "llama3")), HasSubstr("<|begin_of_text|>"));
+  EXPECT_THAT(HelloText(*Choose(Foreign(), "chatml")), HasSubstr("<|im_start|>user")) << "no beginning";
+  EXPECT_EQ(Choose(Foreign(), "chatml")->why(), "--chat-format asks for it");
+  EXPECT_THAT(Error(Breeze(), "chatml").message(),
+              HasSubstr("chat_format is chatml: the tokenizer has no control"));
+  EXPECT_THAT(Error(Breeze(), "v4").message(), AllOf(HasSubstr("'v4'"), HasSubstr(ChatFormatNames())));
+}
+
+TEST_F(ChatChoice, AFileThatIsAskedForIsItsTemplate) {
+  folder_.Write("mine.jinja", kLlama3);
+  folder_.Write("other.jinja", "<|user|>");
+  folder_.Write("broken.jinja", "\xff");
+  EXPECT_EQ(Choose(Foreign(), folder_.PathOf("mine.jinja"))->name(), "llama3");
+  EXPECT_THAT(Error(Foreign(), folder_.PathOf("other.jinja")).message(),
+              HasSubstr("this build runs no templates"));
+  EXPECT_THAT(Error(Foreign(), folder_.PathOf("broken.jinja")).message(), HasSubstr("not UTF-8 at byte 0"));
+}
+
+// ---- where a template stands
+
+class TemplateFiles : public ChatChoice {
+ protected:
+  std::string Found() {
+    const std::vector<std::string> folders = {folder_.path()};
+    const auto found = FindChatTemplate(folders);
+    if (!found.ok()) return found.status().message();
+    return *found ? (*found)->file + ": " + (*found)->text : "none";
+  }
+};
+
+TEST_F(TemplateFiles, AFileOfItsOwnGoesBeforeAKeyOfAnother) {
+  EXPECT_EQ(Found(), "none");
+  folder_.Write("tokenizer_config.json", R"({"bos_token": "<s>"})");
+  EXPECT_EQ(Found(), "none");
+  folder_.Write("tokenizer_config.json", R"({"chat_template": "a\n"})");
+  EXPECT_EQ(Found(), "tokenizer_config.json: a\n");
+  folder_.Write("chat_template.json", R"({"chat_template": "b"})");
+  EXPECT_EQ(Found(), "chat_template.json: b");
+  folder_.Write("chat_template.jinja", "c");
+  EXPECT_EQ(Found(), "chat_template.jinja: c");
+}
+
+TEST_F(TemplateFiles, OfNamedTemplatesTheDefaultCounts) {
+  folder_.Write(
+      "tokenizer_config.json",
+      R"({"chat_template": [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}]})");
+  EXPECT_EQ(Found(), "tokenizer_config.json: d");
+  folder_.Write("tokenizer_config.json", R"({"chat_template": [{"name": "tool_use", "template": "t"}]})");
+  EXPECT_THAT(Found(), HasSubstr("tokenizer_config.json: chat_template is neither"));
+}
+
+TEST_F(TemplateFiles, ABrokenFileIsNamed) {
+  for (const char* text : {"{", R"({"chat_template": 3})", "\xff"}) {
+    folder_.Write("tokenizer_config.json", text);
+    EXPECT_THAT(Found(), HasSubstr("tokenizer_config.json: ")) << text;
+    EXPECT_FALSE(Error(Foreign()).ok());
+  }
+}
+
+}  // namespace
+}  // namespace tramontane
