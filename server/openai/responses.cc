@@ -24,19 +24,51 @@ std::optional<ApiError> FindMissing(const Json& item, std::initializer_list<cons
   return std::nullopt;
 }
 
-std::optional<ApiError> AddMessageItem(const Json& item, const std::string& field, ChatBuilder* chat) {
+// What the assistant said it had thought, until the item that it thought that for has come.
+struct PendingThought {
+  Json text = "";
+
+  const Json* Take(Json* taken) {
+    *taken = std::exchange(text, "");
+    return taken;
+  }
+};
+
+// As our answers have it. Another server's may be a summary, or encrypted, which says nothing to a model.
+void AddThought(const Json& item, PendingThought* thought) {
+  const Json* content = Find(item, "content");
+  if (content == nullptr || !content->is_array()) return;
+  for (const Json& part : *content) {
+    const Json* text = Find(part, "text");
+    if (text != nullptr && text->is_string()) {
+      thought->text.get_ref<std::string&>() += text->get_ref<const std::string&>();
+    }
+  }
+}
+
+std::optional<ApiError> AddMessageItem(const Json& item, const std::string& field, PendingThought* pending,
+                                       ChatBuilder* chat) {
   if (auto fault = FindMissing(item, {"role", "content"}, field)) return fault;
   const Json& content = item["content"];
   if (auto fault = FindFault(MessageTextShape(), content, field + ".content")) {
     return FieldFault(fault->path, fault->text);
   }
-  chat->AddMessage({.role = RoleOfName(item["role"].get_ref<const std::string&>()), .content = &content},
-                   field);
+  const v1::Role role = RoleOfName(item["role"].get_ref<const std::string&>());
+  Json thought;
+  pending->Take(&thought);
+  chat->AddMessage(
+      {.role = role, .content = &content, .reasoning = role == v1::ROLE_ASSISTANT ? &thought : nullptr},
+      field);
   return std::nullopt;
 }
 
-std::optional<ApiError> AddCallItem(const Json& item, const std::string& field, ChatBuilder* chat) {
+std::optional<ApiError> AddCallItem(const Json& item, const std::string& field, PendingThought* pending,
+                                    ChatBuilder* chat) {
   if (auto fault = FindMissing(item, {"call_id", "name", "arguments"}, field)) return fault;
+  Json thought;
+  if (*pending->Take(&thought) != "") {
+    chat->AddMessage({.role = v1::ROLE_ASSISTANT, .reasoning = &thought}, field);
+  }
   chat->AddCall({.id = TextOf(item, "call_id"), .name = item["name"], .arguments = &item["arguments"]},
                 field);
   return std::nullopt;
@@ -49,14 +81,16 @@ std::optional<ApiError> AddCallOutput(const Json& item, const std::string& field
   return std::nullopt;
 }
 
-// Items are messages, one each, but for calls in a row, which are one.
-std::optional<ApiError> AddItem(const Json& item, const std::string& field, ChatBuilder* chat) {
-  const Json* type = Find(item, "type");
-  if (type != nullptr && *type == "function_call") return AddCallItem(item, field, chat);
+// Items are messages, one each, but for calls in a row, which are one, and what was thought before either.
+std::optional<ApiError> AddItem(const Json& item, const std::string& field, PendingThought* pending,
+                                ChatBuilder* chat) {
+  const std::string type = Find(item, "type") == nullptr ? "message" : TextOf(item, "type");
+  if (type == "function_call") return AddCallItem(item, field, pending, chat);
   std::optional<ApiError> fault;
-  if (type == nullptr || *type == "message") fault = AddMessageItem(item, field, chat);
-  if (type != nullptr && *type == "function_call_output") fault = AddCallOutput(item, field, chat);
-  chat->EndCalls();  // reasoning, which is left out, ends a row of calls too
+  if (type == "message") fault = AddMessageItem(item, field, pending, chat);
+  if (type == "function_call_output") fault = AddCallOutput(item, field, chat);
+  if (type == "reasoning") AddThought(item, pending);
+  chat->EndCalls();
   return fault;
 }
 
@@ -67,8 +101,9 @@ std::optional<ApiError> AddInput(const Json& json, ChatBuilder* chat) {
   const Json& input = json["input"];
   if (input.is_string()) chat->AddMessage({.role = v1::ROLE_USER, .content = &input}, "input");
   chat->EndCalls();
+  PendingThought pending;
   for (size_t i = 0; input.is_array() && i < input.size(); ++i) {
-    if (auto fault = AddItem(input[i], FieldElement("input", i), chat)) return fault;
+    if (auto fault = AddItem(input[i], FieldElement("input", i), &pending, chat)) return fault;
   }
   return std::nullopt;
 }

@@ -108,6 +108,28 @@ TEST(ResponsesRequest, ToolsAndTheirChoiceGoToTheChat) {
   EXPECT_FALSE(Parsed(R"({"input": "Hi", "tool_choice": "none", )" + tools + "}").answer.tools);
 }
 
+TEST(ResponsesRequest, WhatWasThoughtGoesBackInFrontOfWhatItWasThoughtFor) {
+  const GenerationRequest request = Parsed(R"({"input": [
+      {"role": "user", "content": "a"},
+      {"type": "reasoning", "id": "rs_1", "summary": [],
+       "content": [{"type": "reasoning_text", "text": "look "}, {"type": "reasoning_text", "text": "up"}]},
+      {"type": "function_call", "call_id": "123456789", "name": "f", "arguments": "{}"},
+      {"type": "function_call_output", "call_id": "123456789", "output": "one"},
+      {"type": "reasoning", "id": "rs_2", "summary": [], "content": [{"type": "reasoning_text", "text": "so"}]},
+      {"role": "assistant", "content": "Done."},
+      {"type": "reasoning", "id": "rs_3", "summary": [{"type": "summary_text", "text": "left out"}], "content": null},
+      {"role": "assistant", "content": "Really."},
+      {"role": "user", "content": "Thanks"}]})");
+  const v1::Chat& chat = request.calls[0].chat();
+  ASSERT_EQ(chat.messages_size(), 6);
+  EXPECT_EQ(chat.messages(1).parts(0).thinking().text(), "look up");
+  EXPECT_EQ(chat.messages(1).tool_calls_size(), 1);
+  EXPECT_EQ(chat.messages(3).parts(0).thinking().text(), "so");
+  EXPECT_EQ(chat.messages(3).parts(1).text(), "Done.");
+  EXPECT_EQ(chat.messages(4).parts_size(), 0);
+  EXPECT_EQ(chat.messages(4).content(), "Really.");
+}
+
 TEST(ResponsesRequest, TheReasoningEffortIsTheChats) {
   const GenerationRequest request = Parsed(R"({"input": "Hi", "reasoning": {"effort": "high"}})");
   EXPECT_EQ(request.calls[0].chat().reasoning_effort(), "high");
