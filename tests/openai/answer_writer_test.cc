@@ -1,5 +1,6 @@
 // The events of calls as those of choices, before any dialect prints them.
 #include "server/openai/answer_writer.h"
+#include "tests/openai/answer_events.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -58,31 +59,6 @@ class Recorder final : public AnswerWriter {
     return {.status = 500, .message = finished.error_message()};
   }
 };
-
-v1::GenerateResponse Started(int64_t prompt_tokens = 3) {
-  v1::GenerateResponse event;
-  event.mutable_started()->set_model("m");
-  event.mutable_started()->set_prompt_tokens(prompt_tokens);
-  return event;
-}
-
-v1::GenerateResponse Said(const std::string& text, int32_t tool_calls_at = -1, int32_t choice = 0) {
-  v1::GenerateResponse event;
-  event.mutable_delta()->set_text(text);
-  event.mutable_delta()->set_choice(choice);
-  event.mutable_delta()->set_completion_tokens(1);
-  if (tool_calls_at >= 0) event.mutable_delta()->set_tool_calls_at(tool_calls_at);
-  return event;
-}
-
-v1::GenerateResponse Finished(v1::FinishReason reason, int32_t choice = 0) {
-  v1::GenerateResponse event;
-  event.mutable_finished()->set_reason(reason);
-  event.mutable_finished()->set_choice(choice);
-  event.mutable_finished()->set_error_message("why");
-  event.mutable_finished()->mutable_usage()->set_completion_tokens(2);
-  return event;
-}
 
 constexpr char kTwoCalls[] = R"(So: [{"name": "f", "arguments": {}}, {"name": "g", "arguments": {}}])";
 constexpr char kCutCall[] = R"([{"name": "f", "argu)";
@@ -169,8 +145,8 @@ TEST(AnswerWriter, ChoicesAreNumberedThroughAndTokensAddedUp) {
   AnswerOptions options;
   options.choices = 2;
   Recorder writer = Writer(options, 2);
-  writer.OnEvents(1, {Started(4), Said("d", -1, 1), Finished(v1::FINISH_REASON_STOP, 1)});
-  writer.OnEvents(0, {Started(3), Said("a")});
+  writer.OnEvents(1, {Started("m", 4), Said("d", -1, 1), Finished(v1::FINISH_REASON_STOP, 1)});
+  writer.OnEvents(0, {Started("m", 3), Said("a")});
   EXPECT_THAT(writer.told, ElementsAre("started 1 of m", "3: d", "3 ends: stop", "started 0 of m", "0: a"));
   EXPECT_EQ(writer.used().prompt_tokens, 7);
   EXPECT_EQ(writer.used().completion_tokens, 3) << "two of the choice that has ended, one of the other";

@@ -11,6 +11,7 @@
 #include "server/openai/chat.h"
 #include "server/openai/json.h"
 #include "server/openai/responses.h"
+#include "tests/openai/answer_events.h"
 
 namespace tramontane {
 namespace {
@@ -21,26 +22,6 @@ using testing::MatchesRegex;
 using testing::Not;
 
 using Events = std::vector<v1::GenerateResponse>;
-
-v1::GenerateResponse Started() {
-  v1::GenerateResponse event;
-  event.mutable_started()->set_model("m");
-  return event;
-}
-
-v1::GenerateResponse Said(const std::string& text, int32_t tool_calls_at = -1) {
-  v1::GenerateResponse event;
-  event.mutable_delta()->set_text(text);
-  if (tool_calls_at >= 0) event.mutable_delta()->set_tool_calls_at(tool_calls_at);
-  return event;
-}
-
-v1::GenerateResponse Finished(v1::FinishReason reason, int32_t choice = 0) {
-  v1::GenerateResponse event;
-  event.mutable_finished()->set_reason(reason);
-  event.mutable_finished()->set_choice(choice);
-  return event;
-}
 
 constexpr char kCall[] = R"([{"name": "f", "arguments": {"a": 1}}])";
 constexpr char kTwoCalls[] = R"([{"name": "f", "arguments": {}}, {"name": "g", "arguments": {}}])";

@@ -1,4 +1,5 @@
 #include "server/openai/responses.h"
+#include "tests/openai/answer_events.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -214,28 +215,6 @@ TEST(ResponsesRequest, TheServersFaultsAreSaidInItsWords) {
 
 // ---- answers ------------------------------------------------------------------------------------
 
-v1::GenerateResponse Started() {
-  v1::GenerateResponse event;
-  event.mutable_started()->set_model("breeze");
-  event.mutable_started()->set_prompt_tokens(3);
-  return event;
-}
-
-v1::GenerateResponse Delta(const std::string& text, int32_t tool_calls_at = -1) {
-  v1::GenerateResponse event;
-  event.mutable_delta()->set_text(text);
-  if (tool_calls_at >= 0) event.mutable_delta()->set_tool_calls_at(tool_calls_at);
-  return event;
-}
-
-v1::GenerateResponse Finished(v1::FinishReason reason) {
-  v1::GenerateResponse event;
-  event.mutable_finished()->set_reason(reason);
-  event.mutable_finished()->mutable_usage()->set_prompt_tokens(3);
-  event.mutable_finished()->mutable_usage()->set_completion_tokens(2);
-  return event;
-}
-
 std::unique_ptr<ResponseWriter> Writer(const std::string& body) {
   const GenerationRequest request = Parsed(body);
   return MakeResponsesWriter(request.answer, request.names);
@@ -282,7 +261,7 @@ std::vector<std::string> Names(const std::vector<Event>& events) {
 TEST(ResponsesAnswer, WholeIsOpenAisObject) {
   const Json answer =
       Json::parse(Answer(R"({"input": "Hi", "metadata": {"a": "b"}})",
-                         {Started(), Delta("Hel"), Delta("lo"), Finished(v1::FINISH_REASON_STOP)}));
+                         {Started("breeze"), Said("Hel"), Said("lo"), Finished(v1::FINISH_REASON_STOP)}));
   const auto fault = FindFault(ResponsesAnswerShape(), answer, "");
   EXPECT_FALSE(fault) << fault->path << " " << fault->text;
   EXPECT_EQ(answer["id"], "resp_1");
@@ -305,7 +284,7 @@ TEST(ResponsesAnswer, WholeIsOpenAisObject) {
 TEST(ResponsesAnswer, TextStreamsInOpenAisEvents) {
   const std::vector<Event> events =
       Events(Answer(R"({"input": "Hi", "stream": true})",
-                    {Started(), Delta("Hel"), Delta("lo"), Finished(v1::FINISH_REASON_STOP)}));
+                    {Started("breeze"), Said("Hel"), Said("lo"), Finished(v1::FINISH_REASON_STOP)}));
   EXPECT_THAT(Names(events),
               ElementsAre("response.created", "response.in_progress", "response.output_item.added",
                           "response.content_part.added", "response.output_text.delta",
@@ -323,9 +302,9 @@ constexpr char kToolBody[] =
     R"({"input": "Hi", "stream": true, "tools": [{"type": "function", "name": "f"}]})";
 
 TEST(ResponsesAnswer, CallsAreItemsOfTheirOwnBehindTheText) {
-  const std::vector<Event> events = Events(
-      Answer(kToolBody, {Started(), Delta("Sure.[", 5), Delta(R"({"name": "f", "arguments": {"a": 1}}])"),
-                         Finished(v1::FINISH_REASON_STOP)}));
+  const std::vector<Event> events = Events(Answer(
+      kToolBody, {Started("breeze"), Said("Sure.[", 5), Said(R"({"name": "f", "arguments": {"a": 1}}])"),
+                  Finished(v1::FINISH_REASON_STOP)}));
   EXPECT_THAT(
       Names(events),
       ElementsAre("response.created", "response.in_progress", "response.output_item.added",
@@ -343,15 +322,15 @@ TEST(ResponsesAnswer, CallsAreItemsOfTheirOwnBehindTheText) {
 }
 
 v1::GenerateResponse Thought(const std::string& reasoning, const std::string& text = "") {
-  v1::GenerateResponse event = Delta(text);
+  v1::GenerateResponse event = Said(text);
   event.mutable_delta()->set_reasoning(reasoning);
   return event;
 }
 
 TEST(ResponsesAnswer, ThinkingIsAnItemOfItsOwnBeforeTheText) {
-  const std::vector<Event> events =
-      Events(Answer(R"({"input": "Hi", "stream": true})",
-                    {Started(), Thought("h"), Thought("m", "Yes"), Finished(v1::FINISH_REASON_STOP)}));
+  const std::vector<Event> events = Events(
+      Answer(R"({"input": "Hi", "stream": true})",
+             {Started("breeze"), Thought("h"), Thought("m", "Yes"), Finished(v1::FINISH_REASON_STOP)}));
   EXPECT_THAT(
       Names(events),
       ElementsAre("response.created", "response.in_progress", "response.output_item.added",
@@ -375,8 +354,8 @@ TEST(ResponsesAnswer, ThinkingIsAnItemOfItsOwnBeforeTheText) {
 }
 
 TEST(ResponsesAnswer, BrokenCallsAreText) {
-  const std::vector<Event> events = Events(
-      Answer(kToolBody, {Started(), Delta(R"([{"name": "f", )", 0), Finished(v1::FINISH_REASON_LENGTH)}));
+  const std::vector<Event> events = Events(Answer(
+      kToolBody, {Started("breeze"), Said(R"([{"name": "f", )", 0), Finished(v1::FINISH_REASON_LENGTH)}));
   EXPECT_EQ(events.back().name, "response.incomplete");
   const Json response = events.back().data["response"];
   EXPECT_EQ(response["incomplete_details"]["reason"], "max_output_tokens");
@@ -386,15 +365,15 @@ TEST(ResponsesAnswer, BrokenCallsAreText) {
 }
 
 TEST(ResponsesAnswer, AnEmptyOneIsAMessageWithoutText) {
-  const Json answer =
-      Json::parse(Answer(R"({"input": "Hi"})", {Started(), Delta(""), Finished(v1::FINISH_REASON_STOP)}));
+  const Json answer = Json::parse(
+      Answer(R"({"input": "Hi"})", {Started("breeze"), Said(""), Finished(v1::FINISH_REASON_STOP)}));
   ASSERT_EQ(answer["output"].size(), 1u);
   EXPECT_EQ(answer["output"][0]["content"][0]["text"], "");
 }
 
 TEST(ResponsesAnswer, AFailureEndsTheStreamWithItsReason) {
   const auto writer = Writer(R"({"input": "Hi", "stream": true})");
-  std::string stream = writer->OnEvents(0, {Started(), Delta("Hel")});
+  std::string stream = writer->OnEvents(0, {Started("breeze"), Said("Hel")});
   ApiError error;
   error.message = "the device is lost";
   stream += writer->Fail(error);
