@@ -10,7 +10,7 @@
 #include "models/tokenizer/sentencepiece.h"
 #include "models/tokenizer/sentencepiece_model.h"
 #include "models/tokenizer/tekken.h"
-#include "models/tokenizer/tekken_file.h"
+#include "tests/models/tekken_test_file.h"
 
 namespace tramontane {
 
@@ -43,37 +43,10 @@ inline const SentencePieceTokenizer& SmallVocabulary() {
 
 inline const TekkenTokenizer& SmallTekkenVocabulary() {
   static const std::unique_ptr<const TekkenTokenizer> tokenizer = [] {
-    TekkenFile file;
-    file.version = TokenizerVersion::kV15;
-    file.pattern = kTekkenPattern;
-    for (int byte = 0; byte < 256; ++byte) file.tokens.emplace_back(1, static_cast<char>(byte));
-    for (const char* text : {"ab", "aa", "  ", " a", "é", "\xE4\xBD", "aab", "aaaa", "你", " ab", "\n\n"}) {
-      file.tokens.emplace_back(text);
-    }
-    file.special = {"<unk>",
-                    "<s>",
-                    "</s>",
-                    "[INST]",
-                    "[/INST]",
-                    "[AVAILABLE_TOOLS]",
-                    "[/AVAILABLE_TOOLS]",
-                    "[TOOL_RESULTS]",
-                    "[/TOOL_RESULTS]",
-                    "[TOOL_CALLS]",
-                    "[SYSTEM_PROMPT]",
-                    "[/SYSTEM_PROMPT]",
-                    "[TOOL_CONTENT]",
-                    "[ARGS]",
-                    "[CALL_ID]",
-                    "[THINK]",
-                    "[/THINK]",
-                    "[MODEL_SETTINGS]",
-                    "[/MODEL_SETTINGS]"};
-    file.settings =
-        ModelSettings{.reasoning_effort =
-                          ModelSettings::ReasoningEffort{.values = {"none", "high"}, .default_value = "none"},
-                      .json_schema = true};
-    return TekkenTokenizer::Create(std::move(file), "small").value();
+    nlohmann::json file =
+        TekkenJson({"ab", "aa", "  ", " a", "é", "\xE4\xBD", "aab", "aaaa", "你", " ab", "\n\n"}, "v15");
+    file["model_settings_builder"]["json_schema"] = {{"type", "json_schema"}};
+    return SmallTekken(file);
   }();
   return *tokenizer;
 }

@@ -54,9 +54,15 @@ std::optional<std::string> IncludedPath(const std::string& line) {
   return match[1].str();
 }
 
+void ForEachInclude(const File& file, const std::function<void(int64_t, const std::string&)>& visit) {
+  ForEachLine(file, [&](int64_t number, const std::string& line) {
+    if (const auto header = IncludedPath(line)) visit(number, *header);
+  });
+}
+
 bool Includes(const File& file, const std::string& header) {
   bool found = false;
-  ForEachLine(file, [&](int64_t, const std::string& line) { found = found || IncludedPath(line) == header; });
+  ForEachInclude(file, [&](int64_t, const std::string& included) { found = found || included == header; });
   return found;
 }
 
@@ -71,8 +77,8 @@ std::vector<const File*> HeadersOf(const std::vector<const File*>& sources, cons
   while (!to_read.empty()) {
     const File& file = *to_read.back();
     to_read.pop_back();
-    ForEachLine(file, [&](int64_t, const std::string& line) {
-      const auto header = headers.find(IncludedPath(line).value_or(""));
+    ForEachInclude(file, [&](int64_t, const std::string& included) {
+      const auto header = headers.find(included);
       if (header == headers.end()) return;
       found.push_back(header->second);
       to_read.push_back(header->second);
@@ -187,11 +193,9 @@ Findings LayersIncludeOnlyLowerOnes(const Tree& tree) {
   for (const File& file : tree) {
     const Layer* layer = LayerOf(file.path);
     if (layer == nullptr || !IsCode(file.path)) continue;
-    ForEachLine(file, [&](int64_t number, const std::string& line) {
-      const auto header = IncludedPath(line);
-      if (header && !MayInclude(*layer, *header)) {
-        findings.push_back({file.path, number, std::string(layer->folder) + " must not see " + *header});
-      }
+    ForEachInclude(file, [&](int64_t number, const std::string& header) {
+      if (MayInclude(*layer, header)) return;
+      findings.push_back({file.path, number, std::string(layer->folder) + " must not see " + header});
     });
   }
   return findings;
@@ -202,9 +206,8 @@ Findings EveryArrowIsUsed(const Tree& tree) {
   for (const File& file : tree) {
     const Layer* from = LayerOf(file.path);
     if (from == nullptr || !IsCode(file.path)) continue;
-    ForEachLine(file, [&](int64_t, const std::string& line) {
-      const auto header = IncludedPath(line);
-      const Layer* to = header ? LayerOf(*header) : nullptr;
+    ForEachInclude(file, [&](int64_t, const std::string& header) {
+      const Layer* to = LayerOf(header);
       if (to != nullptr) used.emplace(from->folder, to->folder);
     });
   }
@@ -234,13 +237,12 @@ Findings LibrariesHaveTheirRooms(const Tree& tree) {
   for (const File& file : tree) {
     const Layer* layer = LayerOf(file.path);
     if (layer == nullptr || !IsCode(file.path)) continue;
-    ForEachLine(file, [&](int64_t number, const std::string& line) {
-      const auto header = IncludedPath(line);
+    ForEachInclude(file, [&](int64_t number, const std::string& header) {
       for (const Library& library : libraries) {
         const auto& folders = library.folders;
-        if (!header || !std::regex_search(*header, library.header)) continue;
+        if (!std::regex_search(header, library.header)) continue;
         if (std::find(folders.begin(), folders.end(), layer->folder) != folders.end()) continue;
-        findings.push_back({file.path, number, *header + " is not for " + std::string(layer->folder)});
+        findings.push_back({file.path, number, header + " is not for " + std::string(layer->folder)});
       }
     });
   }
@@ -254,12 +256,10 @@ Findings NothingBelowTheServerKnowsTheWire(const Tree& tree) {
     const bool below =
         IsUnder(file.path, "kernels") || IsUnder(file.path, "models") || IsUnder(file.path, "engine");
     if (!below || !IsCode(file.path)) continue;
-    ForEachLine(file, [&](int64_t number, const std::string& line) {
-      const auto header = IncludedPath(line);
-      if (!header) return;
-      const bool logs = header->starts_with("spdlog/") && !file.path.starts_with("engine/engine_thread.");
-      if (logs || std::regex_search(*header, wire)) {
-        findings.push_back({file.path, number, *header + " is for server/"});
+    ForEachInclude(file, [&](int64_t number, const std::string& header) {
+      const bool logs = header.starts_with("spdlog/") && !file.path.starts_with("engine/engine_thread.");
+      if (logs || std::regex_search(header, wire)) {
+        findings.push_back({file.path, number, header + " is for server/"});
       }
     });
   }
