@@ -146,6 +146,7 @@ RpcError RenderChatProto(const ChatFormat& format, const v1::Chat& proto, Render
   }
   ChatOptions options;
   if (proto.has_reasoning_effort()) options.reasoning_effort = proto.reasoning_effort();
+  if (proto.has_answer_schema_json()) options.answer_schema_json = proto.answer_schema_json();
   StatusOr<RenderedChat> result = format.Render(messages, tools, options);
   if (!result.ok()) return ChatError(result.status());
   *rendered = std::move(result).value();

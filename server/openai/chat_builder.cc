@@ -139,12 +139,28 @@ std::optional<ApiError> AddTools(const Json& body, const Json& (*function_of)(co
   return chat->ChooseTool(function_of(*choice)["name"].get<std::string>(), "tool_choice");
 }
 
+namespace {
+
+// mistral-common's, of an answer that has to be JSON and no more is said.
+constexpr char kAnyJson[] = R"({"anyOf": [{"type": "object"}, {"type": "array"}]})";
+
+// Some models read in their prompt what their answer is held to.
+void ShowSchema(const v1::Constraint& constraint, v1::Chat* chat, FieldNames* names) {
+  if (constraint.json_object()) chat->set_answer_schema_json(kAnyJson);
+  if (!constraint.json_schema().starts_with('{')) return;
+  chat->set_answer_schema_json(constraint.json_schema());
+  names->Rename("chat.answer_schema_json", names->NameOf("constraint.json_schema"));
+}
+
+}  // namespace
+
 void FinishChat(const std::string& conversation, v1::GenerateRequest* call, FieldNames* names,
                 AnswerOptions* answer) {
   names->Rename("prompt", conversation);
   names->Rename("chat", conversation);
   const v1::Chat& chat = call->chat();
   if (MustCallTools(chat)) call->clear_constraint();
+  ShowSchema(call->constraint(), call->mutable_chat(), names);
   answer->tools = chat.tools_size() > 0 && chat.tool_choice().mode() != v1::TOOL_CHOICE_MODE_NONE;
   answer->only_tool_calls = MustCallTools(chat);
   answer->one_tool_call = chat.has_parallel_tool_calls() && !chat.parallel_tool_calls();

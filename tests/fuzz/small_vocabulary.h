@@ -43,10 +43,8 @@ inline const SentencePieceTokenizer& SmallVocabulary() {
 
 inline const TekkenTokenizer& SmallTekkenVocabulary() {
   static const std::unique_ptr<const TekkenTokenizer> tokenizer = [] {
-    nlohmann::json file =
-        TekkenJson({"ab", "aa", "  ", " a", "é", "\xE4\xBD", "aab", "aaaa", "你", " ab", "\n\n"}, "v15");
-    file["model_settings_builder"]["json_schema"] = {{"type", "json_schema"}};
-    return SmallTekken(file);
+    return SmallTekken(
+        TekkenJson({"ab", "aa", "  ", " a", "é", "\xE4\xBD", "aab", "aaaa", "你", " ab", "\n\n"}, "v15"));
   }();
   return *tokenizer;
 }

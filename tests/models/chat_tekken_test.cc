@@ -120,6 +120,8 @@ TEST(ChatTekkenTest, AnEffortThatTheModelDoesNotKnowIsRefused) {
 
 TEST(ChatTekkenTest, AModelThatReadsTheAnswersSchemaIsShownIt) {
   nlohmann::json file = TekkenJson({}, "v15");
+  const nlohmann::json json_schema = std::exchange(file["model_settings_builder"]["json_schema"], nullptr);
+  file["model_settings_builder"].erase("json_schema");
   const auto text = [&](const ChatOptions& options) {
     const auto tokenizer = SmallTekken(file);
     const auto chat = MistralChatFormat(*tokenizer, kV15).Render(std::vector{User("a")}, {}, options);
@@ -127,7 +129,7 @@ TEST(ChatTekkenTest, AModelThatReadsTheAnswersSchemaIsShownIt) {
   };
   const ChatOptions options = {.answer_schema_json = R"({"type":"object"})"};
   EXPECT_THAT(text(options), HasSubstr(R"([MODEL_SETTINGS]{"reasoning_effort": "none"}[/MODEL_SETTINGS])"));
-  file["model_settings_builder"]["json_schema"] = {{"type", "json_schema"}};
+  file["model_settings_builder"]["json_schema"] = json_schema;
   EXPECT_THAT(text(options),
               HasSubstr(R"([MODEL_SETTINGS]{"json_schema": {"type": "object"}, "reasoning_effort":)"));
   EXPECT_THAT(text({}), HasSubstr(R"([MODEL_SETTINGS]{"reasoning_effort": "none"})"));

@@ -73,6 +73,7 @@ inline nlohmann::json TekkenJson(const std::vector<std::string>& merges, const s
   if (version == "v15") {
     file["model_settings_builder"]["reasoning_effort"] = {
         {"type", "enum"}, {"accepts_none", true}, {"values", {"none", "high"}}, {"default", "none"}};
+    file["model_settings_builder"]["json_schema"] = {{"type", "json_schema"}};
   }
   return file;
 }

@@ -16,6 +16,23 @@ using ::testing::HasSubstr;
 
 // ---- messages -----------------------------------------------------------------------------------
 
+// Models whose tokenizer says so read it in their prompt.
+TEST(ChatCompletion, TheSchemaOfTheAnswerIsPartOfTheChat) {
+  const auto shown = [](const std::string& fields) {
+    return ChatWith(fields).calls[0].chat().answer_schema_json();
+  };
+  EXPECT_EQ(
+      shown(
+          R"("response_format":{"type":"json_schema","json_schema":{"name":"n","schema":{"type":"object"}}})"),
+      R"({"type":"object"})");
+  EXPECT_EQ(shown(R"("structured_outputs":{"json":{"type":"array"}})"), R"({"type":"array"})");
+  EXPECT_EQ(shown(R"("response_format":{"type":"json_object"})"),
+            R"({"anyOf": [{"type": "object"}, {"type": "array"}]})");
+  EXPECT_EQ(shown(R"("structured_outputs":{"json":true})"), "");
+  EXPECT_EQ(shown(R"("regex":"a")"), "");
+  EXPECT_FALSE(ChatWith("").calls[0].chat().has_answer_schema_json());
+}
+
 TEST(Messages, RolesAndContents) {
   const v1::Chat chat = Chat(R"({"messages":[{"role":"developer","content":"Be brief."},
       {"role":"system","content":""},

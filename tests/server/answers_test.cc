@@ -492,6 +492,17 @@ TEST(ServedAnswers, ControlTokensAreReadFromTextWhereThatIsAskedFor) {
   EXPECT_EQ(chat.ReadAll().field, "parse_special_tokens");
 }
 
+TEST(ServedAnswers, ASchemaIsShownToModelsThatReadIt) {
+  World v13("v13"), v15("v15");
+  v1::Chat chat = Hi();
+  const std::string without = v13.Rendered(chat);
+  chat.set_answer_schema_json(R"({"type":"object"})");
+  EXPECT_EQ(v13.Rendered(chat), without);
+  EXPECT_THAT(v15.Rendered(chat), HasSubstr(R"([MODEL_SETTINGS]{"json_schema": {"type": "object"}, )"));
+  chat.set_answer_schema_json("[");
+  EXPECT_THAT(v15.Rendered(chat), HasSubstr("answer_schema_json"));
+}
+
 TEST(ServedAnswers, ASuffixGoesWithTextAlone) {
   World world("v13");
   v1::GenerateRequest request;
