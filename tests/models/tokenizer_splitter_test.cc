@@ -1,4 +1,4 @@
-// How tekken's pattern cuts text: by hand as PCRE2 does it, in time that grows with the text.
+// How the known patterns cut text: by hand as PCRE2 does it, in time that grows with the text.
 #include "models/tokenizer/piece_splitter.h"
 
 #include <gmock/gmock.h>
@@ -70,9 +70,8 @@ const PieceSplitter& ByHand() {
   return *splitter;
 }
 
-const PieceSplitter& ByPcre2() {
-  static const auto splitter = MakePcre2Splitter(std::string(kTekkenPattern)).value();
-  return *splitter;
+std::vector<std::string> CutBy(std::string_view pattern, const std::string& text) {
+  return Cut(*MakePieceSplitter(std::string(pattern)).value(), text);
 }
 
 TEST(PieceSplitterTest, WordsTakeWhatStandsBeforeThem) {
@@ -175,10 +174,46 @@ TEST(PieceSplitterTest, ByHandEqualsPcre2OnRandomTextOfAllPlanes) {
   const uint64_t seed = TestSeed();
   SCOPED_TRACE("seed " + std::to_string(seed));
   RandomText random(seed);
-  for (int64_t i = ScaledCount(30'000); i > 0; --i) {
-    const std::string text = random.Next();
-    ASSERT_EQ(Cut(ByHand(), text), Cut(ByPcre2(), text)) << ::testing::PrintToString(text);
+  for (const std::string_view pattern : {kTekkenPattern, kGpt2Pattern, kLlama3Pattern, kQwen2Pattern}) {
+    SCOPED_TRACE(pattern);
+    ASSERT_TRUE(IsKnownPattern(pattern));
+    const auto by_hand = MakePieceSplitter(std::string(pattern)).value();
+    const auto by_pcre2 = MakePcre2Splitter(std::string(pattern)).value();
+    for (int64_t i = ScaledCount(20'000); i > 0; --i) {
+      const std::string text = random.Next();
+      ASSERT_EQ(Cut(*by_hand, text), Cut(*by_pcre2, text)) << ::testing::PrintToString(text);
+    }
   }
+  EXPECT_FALSE(IsKnownPattern(std::string(kTekkenPattern) + "|x"));
+}
+
+TEST(PieceSplitterTest, Gpt2sPatternTakesASpaceBeforeWordsNumbersAndSymbols) {
+  EXPECT_THAT(CutBy(kGpt2Pattern, "I've 123 'S ab's\n\n x !?"),
+              ElementsAre("I", "'ve", " 123", " '", "S", " ab", "'s", "\n\n", " x", " !?"));
+  EXPECT_THAT(CutBy(kGpt2Pattern, "a\n\n  \nb"), ElementsAre("a", "\n\n  ", "\n", "b"));
+}
+
+TEST(PieceSplitterTest, Llama3sPatternCutsNumbersAfterThreeDigitsAndQwen2sAfterOne) {
+  EXPECT_THAT(CutBy(kLlama3Pattern, "I'VE 12345.\n\n(x) 'ſ"),
+              ElementsAre("I", "'VE", " ", "123", "45", ".\n\n", "(x", ")", " '", "ſ"));
+  EXPECT_THAT(CutBy(kLlama3Pattern, "a'ſb'LL"), ElementsAre("a", "'ſ", "b", "'LL")) << "a long s is an s";
+  EXPECT_THAT(CutBy(kQwen2Pattern, "a 12  \nb"), ElementsAre("a", " ", "1", "2", "  \n", "b"));
+}
+
+TEST(PieceSplitterTest, DigitsAreCutOneByOneOrInRuns) {
+  const auto one = MakeDigitSplitter(DigitPieces::kOne);
+  EXPECT_THAT(Cut(*one, "a12 ½b"), ElementsAre("a", "1", "2", " ", "½", "b"));
+  const auto run = MakeDigitSplitter(DigitPieces::kRun);
+  EXPECT_THAT(Cut(*run, "12ab34"), ElementsAre("12", "ab", "34"));
+  EXPECT_THAT(Cut(*run, ""), IsEmpty());
+}
+
+TEST(PieceSplitterTest, UnmatchedTextMayBeAPieceOfItsOwn) {
+  const auto letters = MakePieceSplitter("[a-z]+", UnmatchedText::kIsPiece).value();
+  EXPECT_THAT(Cut(*letters, "--ab1\ncd!"), ElementsAre("--", "ab", "1\n", "cd", "!"));
+  EXPECT_THAT(Cut(*letters, "12"), ElementsAre("12"));
+  EXPECT_THAT(MakePieceSplitter("[a-z]*", UnmatchedText::kIsPiece).status().message(),
+              HasSubstr("may match no text at all"));
 }
 
 TEST(PieceSplitterTest, LongRunsAreCutAsShortOnes) {
