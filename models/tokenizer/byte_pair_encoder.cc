@@ -1,9 +1,6 @@
 #include "models/tokenizer/byte_pair_encoder.h"
 
 #include <algorithm>
-#include <bit>
-#include <cstring>
-#include <iterator>
 #include <optional>
 
 namespace tramontane {
@@ -13,41 +10,14 @@ namespace {
 constexpr size_t kShortPieceBytes = 48;
 constexpr uint32_t kNoSymbol = UINT32_MAX;
 
-uint64_t Mix(uint64_t a, uint64_t b) {
-  const auto product = static_cast<unsigned __int128>(a) * b;
-  return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
-}
-
-uint64_t Load(const char* bytes, size_t count) {
-  uint64_t value = 0;
-  std::memcpy(&value, bytes, count);
-  return value;
-}
-
-// A product of eight bytes at a time, both halves kept. Of tokens, which are short; not for tables that grow.
-uint64_t HashOf(std::string_view text) {
-  constexpr uint64_t kOne = 0x9E3779B97F4A7C15;
-  constexpr uint64_t kTwo = 0xD6E8FEB86659FD93;
-  uint64_t hash = text.size() * kTwo;
-  const char* at = text.data();
-  size_t left = text.size();
-  for (; left > 8; left -= 8, at += 8) hash = Mix(hash ^ Load(at, 8), kOne);
-  return Mix(hash ^ Load(at, left), kTwo);
-}
-
-uint32_t CheckOf(uint64_t hash) { return static_cast<uint32_t>(hash >> 32); }
-
 }  // namespace
 
 StatusOr<BytePairEncoder> BytePairEncoder::Create(const std::vector<std::string>& tokens) {
   if (tokens.size() < 256 || tokens.size() > kMaxTokens) {
     return DataLoss(std::to_string(tokens.size()) + " tokens are not 256 to " + std::to_string(kMaxTokens));
   }
-  BytePairEncoder encoder;
-  encoder.slots_.resize(std::bit_ceil(tokens.size() * 2));
+  BytePairEncoder encoder(tokens.size());
   encoder.doubles_.assign(256 * 256, kNoRank);
-  encoder.begins_.reserve(tokens.size() + 1);
-  encoder.begins_.push_back(0);
   for (uint32_t rank = 0; rank < tokens.size(); ++rank) {
     const std::string& token = tokens[rank];
     const std::string name = "the token of rank " + std::to_string(rank);
@@ -58,50 +28,28 @@ StatusOr<BytePairEncoder> BytePairEncoder::Create(const std::vector<std::string>
       return DataLoss(name + " has " + std::to_string(token.size()) + " bytes, not 1 to " +
                       std::to_string(kMaxTokenBytes));
     }
-    encoder.bytes_ += token;
-    encoder.begins_.push_back(static_cast<uint32_t>(encoder.bytes_.size()));
-    TM_RETURN_IF_ERROR(encoder.Insert(rank));
+    if (const uint32_t other = encoder.tokens_.Find(token); other != kNoRank) {
+      return DataLoss("the tokens of rank " + std::to_string(other) + " and " + std::to_string(rank) +
+                      " are the same bytes");
+    }
+    encoder.tokens_.Add(token);
+    if (token.size() == 2) {
+      encoder.doubles_[static_cast<uint8_t>(token[0]) << 8 | static_cast<uint8_t>(token[1])] = rank;
+    }
   }
   return encoder;
-}
-
-Status BytePairEncoder::Insert(uint32_t rank) {
-  const std::string_view bytes = token(rank);
-  if (const uint32_t other = RankOf(bytes); other != kNoRank) {
-    return DataLoss("the tokens of rank " + std::to_string(other) + " and " + std::to_string(rank) +
-                    " are the same bytes");
-  }
-  const uint64_t hash = HashOf(bytes);
-  size_t at = hash & (slots_.size() - 1);
-  while (slots_[at].rank != kNoRank) at = (at + 1) & (slots_.size() - 1);
-  slots_[at] = {rank, CheckOf(hash)};
-  if (bytes.size() == 2) {
-    doubles_[static_cast<uint8_t>(bytes[0]) << 8 | static_cast<uint8_t>(bytes[1])] = rank;
-  }
-  max_token_bytes_ = std::max(max_token_bytes_, bytes.size());
-  return Status::Ok();
-}
-
-uint32_t BytePairEncoder::RankOf(std::string_view text) const {
-  const uint64_t hash = HashOf(text);
-  const uint32_t check = CheckOf(hash);
-  for (size_t at = hash & (slots_.size() - 1); slots_[at].rank != kNoRank;
-       at = (at + 1) & (slots_.size() - 1)) {
-    if (slots_[at].check == check && token(slots_[at].rank) == text) return slots_[at].rank;
-  }
-  return kNoRank;
 }
 
 uint32_t BytePairEncoder::PairRank(std::string_view text, uint32_t begin, uint32_t bytes) const {
   if (bytes == 2) {
     return doubles_[static_cast<uint8_t>(text[begin]) << 8 | static_cast<uint8_t>(text[begin + 1])];
   }
-  return bytes > max_token_bytes_ ? kNoRank : RankOf(text.substr(begin, bytes));
+  return tokens_.Find(text.substr(begin, bytes));
 }
 
 void BytePairEncoder::Encode(std::string_view piece, int32_t first_id, Scratch* scratch,
                              std::vector<int32_t>* ids) const {
-  const uint32_t whole = piece.size() > max_token_bytes_ ? kNoRank : RankOf(piece);
+  const uint32_t whole = tokens_.Find(piece);
   if (whole != kNoRank) {
     ids->push_back(first_id + static_cast<int32_t>(whole));
   } else if (piece.size() <= kShortPieceBytes) {
@@ -139,7 +87,7 @@ void BytePairEncoder::MergeShort(std::string_view piece, int32_t first_id, Scrat
     if (best > 0) parts[best - 1].pair_rank = pair_rank(best - 1);
   }
   for (size_t i = 0; i + 1 < parts.size(); ++i) {
-    const uint32_t rank = RankOf(piece.substr(parts[i].begin, parts[i + 1].begin - parts[i].begin));
+    const uint32_t rank = tokens_.Find(piece.substr(parts[i].begin, parts[i + 1].begin - parts[i].begin));
     ids->push_back(first_id + static_cast<int32_t>(rank));
   }
 }
@@ -192,7 +140,7 @@ void BytePairEncoder::MergeLong(std::string_view piece, int32_t first_id, Scratc
   }
   for (const Scratch::Symbol& symbol : symbols) {
     if (symbol.bytes == 0) continue;
-    ids->push_back(first_id + static_cast<int32_t>(RankOf(piece.substr(symbol.begin, symbol.bytes))));
+    ids->push_back(first_id + static_cast<int32_t>(tokens_.Find(piece.substr(symbol.begin, symbol.bytes))));
   }
 }
 

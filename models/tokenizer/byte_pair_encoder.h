@@ -16,6 +16,7 @@
 
 #include "kernels/core/status.h"
 #include "models/tokenizer/encode_work.h"
+#include "models/tokenizer/token_table.h"
 
 namespace tramontane {
 
@@ -28,10 +29,8 @@ class BytePairEncoder {
   // tokens are distinct, not empty and at most kMaxTokenBytes long.
   static StatusOr<BytePairEncoder> Create(const std::vector<std::string>& tokens);
 
-  uint32_t size() const { return static_cast<uint32_t>(begins_.size() - 1); }
-  std::string_view token(uint32_t rank) const {
-    return std::string_view(bytes_).substr(begins_[rank], begins_[rank + 1] - begins_[rank]);
-  }
+  uint32_t size() const { return tokens_.size(); }
+  std::string_view token(uint32_t rank) const { return tokens_.text(rank); }
 
   // The memory of an encoding, for many pieces. One thread.
   struct Scratch;
@@ -39,26 +38,16 @@ class BytePairEncoder {
   void Encode(std::string_view piece, int32_t first_id, Scratch* scratch, std::vector<int32_t>* ids) const;
 
  private:
-  static constexpr uint32_t kNoRank = UINT32_MAX;
+  static constexpr uint32_t kNoRank = TokenTable::kNone;
 
-  struct Slot {
-    uint32_t rank = kNoRank;
-    uint32_t check = 0;  // bits of the token's hash that did not choose the slot
-  };
-
-  BytePairEncoder() = default;
-  Status Insert(uint32_t rank);
-  uint32_t RankOf(std::string_view token) const;
+  explicit BytePairEncoder(size_t tokens) : tokens_(tokens) {}
   uint32_t PairRank(std::string_view text, uint32_t begin, uint32_t bytes) const;
   void MergeShort(std::string_view piece, int32_t first_id, Scratch* scratch,
                   std::vector<int32_t>* ids) const;
   void MergeLong(std::string_view piece, int32_t first_id, Scratch* scratch, std::vector<int32_t>* ids) const;
 
-  std::string bytes_;              // of all tokens, one behind the other
-  std::vector<uint32_t> begins_;   // by rank, and the end
-  std::vector<Slot> slots_;        // open addressing, a power of two, at most half full
+  TokenTable tokens_;              // the index is the rank
   std::vector<uint32_t> doubles_;  // [first byte][second byte] -> rank of the two
-  size_t max_token_bytes_ = 0;
 };
 
 struct BytePairEncoder::Scratch {

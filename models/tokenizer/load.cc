@@ -11,10 +11,12 @@
 #include <vector>
 
 #include "models/files/built_in_files.h"
+#include "models/tokenizer/hugging_face_tokenizer.h"
 #include "models/tokenizer/sentencepiece.h"
 #include "models/tokenizer/sentencepiece_model.h"
 #include "models/tokenizer/tekken.h"
 #include "models/tokenizer/tekken_file.h"
+#include "models/tokenizer/tokenizer_json_file.h"
 
 namespace tramontane {
 namespace {
@@ -37,10 +39,12 @@ struct TokenizerFormat {
 
 StatusOr<std::unique_ptr<const Tokenizer>> LoadSentencePiece(const TokenizerFile& file);
 StatusOr<std::unique_ptr<const Tokenizer>> LoadTekken(const TokenizerFile& file);
+StatusOr<std::unique_ptr<const Tokenizer>> LoadTokenizerJson(const TokenizerFile& file);
 
 constexpr TokenizerFormat kFormats[] = {
     {"tekken.json", false, LoadTekken},
     {"tokenizer.model", true, LoadSentencePiece},
+    {"tokenizer.json", false, LoadTokenizerJson},
 };
 
 // The ".vN" that follows the format's name, also ".vNmM" (with images); -1 for no suffix, none for other
@@ -122,6 +126,23 @@ StatusOr<std::unique_ptr<const Tokenizer>> LoadTekken(const TokenizerFile& file)
   return std::unique_ptr<const Tokenizer>(std::move(tokenizer));
 }
 
+// With what the tokenizer_config.json beside it says, if there is one.
+StatusOr<std::unique_ptr<const Tokenizer>> LoadTokenizerJson(const TokenizerFile& file) {
+  TokenizerConfigFile config;
+  const std::string config_path =
+      (std::filesystem::path(file.path).parent_path() / "tokenizer_config.json").string();
+  auto config_bytes = ReadFile(config_path, TokenizerConfigFile::kMaxFileBytes);
+  if (config_bytes.ok()) {
+    TM_ASSIGN_OR_RETURN(config, ParseTokenizerConfig(*config_bytes, config_path));
+  } else if (config_bytes.status().code() != StatusCode::kNotFound) {
+    return config_bytes.status();
+  }
+  TM_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(file.path, TokenizerJsonFile::kMaxFileBytes));
+  TM_ASSIGN_OR_RETURN(TokenizerJsonFile contents, ParseTokenizerJson(bytes, file.path));
+  TM_ASSIGN_OR_RETURN(auto tokenizer, HuggingFaceTokenizer::Create(std::move(contents), config, file.path));
+  return std::unique_ptr<const Tokenizer>(std::move(tokenizer));
+}
+
 }  // namespace
 
 StatusOr<std::unique_ptr<const Tokenizer>> LoadTokenizer(const std::string& path) {
@@ -143,7 +164,7 @@ StatusOr<std::unique_ptr<const Tokenizer>> LoadTokenizer(const std::string& path
     }
     if (best) return format.load(*best);
   }
-  return NotFound(path + ": no tekken.json, tokenizer.model or tokenizer.model.vN");
+  return NotFound(path + ": no tekken.json, tokenizer.model, tokenizer.model.vN or tokenizer.json");
 }
 
 }  // namespace tramontane

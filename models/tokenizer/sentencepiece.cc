@@ -5,33 +5,9 @@
 
 #include "kernels/core/check.h"
 #include "kernels/core/utf8.h"
+#include "models/tokenizer/space_mark.h"
 
 namespace tramontane {
-namespace {
-
-constexpr std::string_view kSpace = "\xE2\x96\x81";  // U+2581, a space inside pieces
-
-std::string WithPlainSpaces(std::string_view piece) {
-  std::string text;
-  for (size_t at = 0; at < piece.size();) {
-    if (piece.substr(at).starts_with(kSpace)) {
-      text += ' ';
-      at += kSpace.size();
-    } else {
-      text += piece[at++];
-    }
-  }
-  return text;
-}
-
-// Whether a U+2581 follows something else than a U+2581: "a▁b", not "▁▁a".
-bool HasSpaceInside(std::string_view piece) {
-  while (piece.starts_with(kSpace)) piece.remove_prefix(kSpace.size());
-  return piece.find(kSpace) != std::string_view::npos;
-}
-
-}  // namespace
-
 SentencePieceTokenizer::SentencePieceTokenizer(SentencePieceModel model, TokenizerVersion version,
                                                const char* version_source)
     : version_(version),
@@ -77,7 +53,7 @@ SentencePieceTokenizer::SentencePieceTokenizer(SentencePieceModel model, Tokeniz
       case Type::kUnused:
         text_ids_.emplace(text, id);
         max_merged_bytes_ = std::max(max_merged_bytes_, text.size());
-        words_are_independent_ = words_are_independent_ && !HasSpaceInside(text);
+        words_are_independent_ = words_are_independent_ && !HasSpaceMarkInside(text);
         break;
       case Type::kUnknown:
         unk_id_ = id;
@@ -240,7 +216,7 @@ StatusOr<std::vector<int32_t>> SentencePieceTokenizer::EncodeCounted(std::string
   bool after_space = false;
   for (size_t at = 0; at < all.size();) {
     const std::string_view rest = all.substr(at);
-    const bool at_space = rest.starts_with(kSpace);
+    const bool at_space = rest.starts_with(kSpaceMark);
     if (words_are_independent_ && at_space && !after_space && !merger.empty()) {
       merger.Finish(all.substr(word_begin, at - word_begin), &ids);
       word_begin = at;
@@ -248,7 +224,7 @@ StatusOr<std::vector<int32_t>> SentencePieceTokenizer::EncodeCounted(std::string
     const auto user_defined = user_defined_.MatchAt(all, at);
     const size_t bytes = user_defined ? user_defined->end - at : NextUtf8(rest).bytes;
     merger.AddSymbol(static_cast<uint32_t>(bytes), user_defined.has_value());
-    after_space = rest.substr(0, bytes).ends_with(kSpace);
+    after_space = rest.substr(0, bytes).ends_with(kSpaceMark);
     at += bytes;
   }
   merger.Finish(all.substr(word_begin), &ids);
@@ -263,19 +239,19 @@ std::string SentencePieceTokenizer::Normalize(std::string_view text) const {
     while (text.starts_with(' ')) text.remove_prefix(1);
   }
   if (text.empty()) return result;
-  result.reserve(text.size() + text.size() / 4 + kSpace.size());
-  if (add_dummy_prefix_) result += kSpace;
+  result.reserve(text.size() + text.size() / 4 + kSpaceMark.size());
+  if (add_dummy_prefix_) result += kSpaceMark;
   bool after_space = remove_extra_whitespaces_;
   for (const char byte : text) {
     if (byte != ' ') {
       result += byte;
     } else if (!remove_extra_whitespaces_ || !after_space) {
-      result += kSpace;
+      result += kSpaceMark;
     }
     after_space = byte == ' ';
   }
   if (remove_extra_whitespaces_) {
-    while (result.ends_with(kSpace)) result.resize(result.size() - kSpace.size());
+    while (result.ends_with(kSpaceMark)) result.resize(result.size() - kSpaceMark.size());
   }
   return result;
 }

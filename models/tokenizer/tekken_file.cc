@@ -8,7 +8,7 @@
 #include <unordered_set>
 #include <utility>
 
-#include "kernels/core/utf8.h"
+#include "models/tokenizer/json_fields.h"
 
 namespace tramontane {
 namespace {
@@ -43,15 +43,6 @@ constexpr std::string_view kFirstSpecialTokens[] = {
 constexpr TokenizerVersion kVersions[] = {TokenizerVersion::kV3, TokenizerVersion::kV7,
                                           TokenizerVersion::kV11, TokenizerVersion::kV13,
                                           TokenizerVersion::kV15};
-
-// A value as it may stand in a message.
-std::string Shown(const json& value) {
-  return Excerpt(value.dump(-1, ' ', /*ensure_ascii=*/true, json::error_handler_t::replace));
-}
-
-Status WrongValue(const std::string& key, const json& value, const std::string& wanted) {
-  return DataLoss(key + " is " + Shown(value) + ", not " + wanted);
-}
 
 constexpr int kPadding = 64;
 constexpr int kNoDigit = 65;
@@ -88,31 +79,6 @@ bool DecodeBase64(std::string_view text, std::string* bytes) {
     for (int i = 0; i < 3 - padding; ++i) *bytes += static_cast<char>(bits >> (16 - 8 * i));
   }
   return true;
-}
-
-const json* Find(const json& object, const char* key) {
-  const auto found = object.find(key);
-  return found == object.end() || found->is_null() ? nullptr : &*found;
-}
-
-// An integer from `least` to `most`.
-StatusOr<int64_t> Integer(const json& object, const std::string& path, const char* key, int64_t least,
-                          int64_t most) {
-  const std::string name = path + key;
-  const json* value = Find(object, key);
-  if (value == nullptr) return DataLoss(name + " is missing");
-  const bool fits = value->is_number_integer() &&
-                    (!value->is_number_unsigned() || value->get<uint64_t>() <= static_cast<uint64_t>(most)) &&
-                    value->get<int64_t>() >= least && value->get<int64_t>() <= most;
-  if (fits) return value->get<int64_t>();
-  return WrongValue(name, *value, "an integer from " + std::to_string(least) + " to " + std::to_string(most));
-}
-
-StatusOr<std::string> String(const json& object, const std::string& path, const char* key) {
-  const json* value = Find(object, key);
-  if (value == nullptr) return DataLoss(path + key + " is missing");
-  if (value->is_string()) return value->get<std::string>();
-  return WrongValue(path + key, *value, "a string");
 }
 
 // Takes the entries of "vocab" as they are read, so that their 150,000 objects are never held together, and
@@ -156,12 +122,13 @@ class TekkenReader {
         return true;
       case Event::key:
         if (!keys_[depth - 1].insert(part.get_ref<const std::string&>()).second) {
-          return Fail("key " + Shown(part) + " stands twice in one object");
+          return Fail("key " + ShownJson(part) + " stands twice in one object");
         }
         if (depth == 1) in_vocabulary_ = part.get_ref<const std::string&>() == "vocab";
         return true;
       case Event::value:
-        if (depth == 2 && in_vocabulary_) return Fail(EntryName() + " is " + Shown(part) + ", not an object");
+        if (depth == 2 && in_vocabulary_)
+          return Fail(EntryName() + " is " + ShownJson(part) + ", not an object");
         return true;
       case Event::object_end:
         if (depth != 2 || !in_vocabulary_) return true;
@@ -179,11 +146,11 @@ class TekkenReader {
     if (tokens_->size() >= TekkenFile::kMaxVocabulary) {
       return DataLoss("vocab has more than " + std::to_string(TekkenFile::kMaxVocabulary) + " entries");
     }
-    const json* rank = Find(entry, "rank");
+    const json* rank = FindField(entry, "rank");
     if (rank == nullptr || !rank->is_number_integer() || *rank != index) {
       return WrongValue(EntryName() + ".rank", rank == nullptr ? json() : *rank, "its place in the list");
     }
-    const json* bytes = Find(entry, "token_bytes");
+    const json* bytes = FindField(entry, "token_bytes");
     std::string token;
     if (bytes == nullptr || !bytes->is_string() ||
         !DecodeBase64(bytes->get_ref<const std::string&>(), &token)) {
@@ -210,18 +177,18 @@ class TekkenReader {
 };
 
 StatusOr<TokenizerVersion> ReadVersion(const json& config) {
-  TM_ASSIGN_OR_RETURN(const std::string name, String(config, "config.", "version"));
+  TM_ASSIGN_OR_RETURN(const std::string name, StringField(config, "config.", "version"));
   std::string known;
   for (const TokenizerVersion version : kVersions) {
     if (name == TokenizerVersionName(version)) return version;
     known += (known.empty() ? "" : ", ") + std::string(TokenizerVersionName(version));
   }
-  return Unimplemented("config.version is " + Shown(name) + ", not one of " + known);
+  return Unimplemented("config.version is " + ShownJson(name) + ", not one of " + known);
 }
 
 // The special tokens that the file names, in order.
 StatusOr<std::vector<std::string>> ReadSpecialTokens(const json& file, TokenizerVersion version) {
-  const json* list = Find(file, "special_tokens");
+  const json* list = FindField(file, "special_tokens");
   if (list == nullptr) {
     if (version > TokenizerVersion::kV7) {
       return DataLoss(std::string("special_tokens is missing, which ") + TokenizerVersionName(version) +
@@ -234,11 +201,11 @@ StatusOr<std::vector<std::string>> ReadSpecialTokens(const json& file, Tokenizer
   for (const json& entry : *list) {
     const std::string path = "special_tokens[" + std::to_string(names.size()) + "]";
     if (!entry.is_object()) return WrongValue(path, entry, "an object");
-    const json* rank = Find(entry, "rank");
+    const json* rank = FindField(entry, "rank");
     if (rank == nullptr || !rank->is_number_integer() || *rank != names.size()) {
       return WrongValue(path + ".rank", rank == nullptr ? json() : *rank, "its place in the list");
     }
-    TM_ASSIGN_OR_RETURN(std::string name, String(entry, path + ".", "token_str"));
+    TM_ASSIGN_OR_RETURN(std::string name, StringField(entry, path + ".", "token_str"));
     if (name.empty() || name.size() > TekkenFile::kMaxSpecialBytes) {
       return WrongValue(path + ".token_str", name,
                         "1 to " + std::to_string(TekkenFile::kMaxSpecialBytes) + " bytes");
@@ -260,7 +227,7 @@ Status FillSpecialTokens(size_t count, std::vector<std::string>* names) {
   std::unordered_set<std::string_view> seen;
   for (size_t id = 0; id < names->size(); ++id) {
     if (!seen.insert((*names)[id]).second) {
-      return DataLoss("special_tokens[" + std::to_string(id) + "].token_str is " + Shown((*names)[id]) +
+      return DataLoss("special_tokens[" + std::to_string(id) + "].token_str is " + ShownJson((*names)[id]) +
                       ", which another one is already");
     }
   }
@@ -270,7 +237,7 @@ Status FillSpecialTokens(size_t count, std::vector<std::string>* names) {
 StatusOr<ModelSettings::ReasoningEffort> ReadReasoningEffort(const json& builder) {
   const std::string path = "model_settings_builder.reasoning_effort";
   if (!builder.is_object()) return WrongValue(path, builder, "an object");
-  const json* values = Find(builder, "values");
+  const json* values = FindField(builder, "values");
   if (values == nullptr || !values->is_array() || values->empty()) {
     return WrongValue(path + ".values", values == nullptr ? json() : *values, "a list of efforts");
   }
@@ -284,11 +251,11 @@ StatusOr<ModelSettings::ReasoningEffort> ReadReasoningEffort(const json& builder
     }
     if (std::find(effort.values.begin(), effort.values.end(), value.get<std::string>()) !=
         effort.values.end()) {
-      return DataLoss(path + ".values has " + Shown(value) + " twice");
+      return DataLoss(path + ".values has " + ShownJson(value) + " twice");
     }
     effort.values.push_back(value.get<std::string>());
   }
-  TM_ASSIGN_OR_RETURN(effort.default_value, String(builder, path + ".", "default"));
+  TM_ASSIGN_OR_RETURN(effort.default_value, StringField(builder, path + ".", "default"));
   if (std::find(effort.values.begin(), effort.values.end(), effort.default_value) == effort.values.end()) {
     return WrongValue(path + ".default", effort.default_value, "one of its values");
   }
@@ -296,7 +263,7 @@ StatusOr<ModelSettings::ReasoningEffort> ReadReasoningEffort(const json& builder
 }
 
 StatusOr<std::optional<ModelSettings>> ReadModelSettings(const json& file, TokenizerVersion version) {
-  const json* builder = Find(file, "model_settings_builder");
+  const json* builder = FindField(file, "model_settings_builder");
   if (builder == nullptr) return std::optional<ModelSettings>();
   if (version < TokenizerVersion::kV15) {
     return DataLoss(std::string("model_settings_builder stands in a ") + TokenizerVersionName(version) +
@@ -325,17 +292,17 @@ StatusOr<TekkenFile> Parse(std::string_view bytes) {
   TekkenFile file;
   TekkenReader reader;
   TM_ASSIGN_OR_RETURN(const json rest, reader.Read(bytes, &file.tokens));
-  const json* config = Find(rest, "config");
+  const json* config = FindField(rest, "config");
   if (config == nullptr) return DataLoss("config is missing");
   if (!config->is_object()) return WrongValue("config", *config, "an object");
   TM_ASSIGN_OR_RETURN(file.version, ReadVersion(*config));
-  TM_ASSIGN_OR_RETURN(file.pattern, String(*config, "config.", "pattern"));
-  TM_ASSIGN_OR_RETURN(const int64_t special, Integer(*config, "config.", "default_num_special_tokens", 0,
-                                                     TekkenFile::kMaxSpecialTokens));
+  TM_ASSIGN_OR_RETURN(file.pattern, StringField(*config, "config.", "pattern"));
+  TM_ASSIGN_OR_RETURN(const int64_t special, IntegerField(*config, "config.", "default_num_special_tokens", 0,
+                                                          TekkenFile::kMaxSpecialTokens));
   const auto in_file = static_cast<int64_t>(file.tokens.size());
   TM_ASSIGN_OR_RETURN(const int64_t vocabulary,
-                      Integer(*config, "config.", "default_vocab_size", special + 256,
-                              special + std::max<int64_t>(in_file, 256)));
+                      IntegerField(*config, "config.", "default_vocab_size", special + 256,
+                                   special + std::max<int64_t>(in_file, 256)));
   if (vocabulary - special > in_file) {
     return DataLoss("vocab has " + std::to_string(in_file) + " entries, the model uses " +
                     std::to_string(vocabulary - special));

@@ -54,7 +54,7 @@ class Tokenizer {
   // control tokens from text. Pieces without a spelling, and <unk> of SentencePiece, are not found.
   virtual StatusOr<std::vector<int32_t>> EncodeWithControlTokens(std::string_view text) const;
 
-  // The kind of file that it is read from, for people: "sentencepiece", "tekken".
+  // The kind of file that it is read from, for people: "sentencepiece", "tekken", "tokenizer.json".
   virtual const char* family() const { return "sentencepiece"; }
   // What a file of Mistral's own says; none where the kind of file has no versions.
   virtual std::optional<TokenizerVersion> version() const { return std::nullopt; }
@@ -65,6 +65,8 @@ class Tokenizer {
   virtual int32_t bos_id() const = 0;
   virtual int32_t eos_id() const = 0;
   virtual int32_t unk_id() const = 0;
+  // Whether a text that stands alone begins with bos_id().
+  virtual bool adds_bos() const { return bos_id() >= 0; }
   virtual LeadingSpace leading_space() const = 0;
 
   // An id outside the vocabulary (a model's output may have more rows than the vocabulary) is a control token
@@ -83,6 +85,9 @@ class Tokenizer {
 
   // What the vocabulary's file says of settings in front of a chat; null where it says nothing.
   virtual const ModelSettings* model_settings() const { return nullptr; }
+
+  // What is doubtful in the vocabulary's file, one sentence each.
+  virtual std::span<const std::string> warnings() const { return {}; }
 
   bool IsControl(int32_t id) const { return Kind(id) == PieceKind::kControl; }
 

@@ -155,8 +155,9 @@ class RandomText {
   size_t Below(size_t count) { return random_() % count; }
 
   uint32_t CodePoint(uint32_t plane) {
-    constexpr std::string_view kTold = "aA1 \r\n\t/'.";
+    constexpr std::string_view kTold = "aA1 \r\n\t/'.'''sTrEvLMd";
     const size_t kind = Below(10);
+    if (kind == 0 && Below(10) == 0) return 0x17F;  // a long s, which is an s where case does not matter
     if (kind < 4) return static_cast<uint8_t>(kTold[Below(kTold.size())]);
     if (kind < 9) {
       const std::vector<uint32_t>& members = by_class_[Below(by_class_.size())];
