@@ -46,7 +46,7 @@ std::string TokenizerText(const std::vector<std::string>& file_names) {
   for (const std::string& name : file_names) {
     if (name.starts_with("tokenizer.model")) found.push_back(name + " (SentencePiece)");
     if (name == "tekken.json") found.push_back(name + " (tekken)");
-    if (name == "tokenizer.json") found.push_back(name + " (not read)");
+    if (name == "tokenizer.json") found.push_back(name + " (Hugging Face)");
   }
   std::sort(found.begin(), found.end());
   std::string text;

@@ -47,7 +47,7 @@ StatusOr<std::vector<int32_t>> FillInMiddleIds(const Tokenizer& tokenizer, std::
   StatusOr<std::vector<int32_t>> before = tokenizer.Encode(prefix);
   if (!before.ok()) return Status(before.status()).WithField("text");
   std::vector<int32_t> ids;
-  if (add_bos && tokenizer.bos_id() >= 0) ids.push_back(tokenizer.bos_id());
+  if (add_bos && tokenizer.adds_bos()) ids.push_back(tokenizer.bos_id());
   ids.push_back(*suffix_id);
   ids.insert(ids.end(), behind->begin(), behind->end());
   ids.push_back(*prefix_id);

@@ -303,6 +303,7 @@ StatusOr<std::unique_ptr<const HuggingFaceTokenizer>> HuggingFaceTokenizer::Crea
   Status status = tokenizer->CheckBytes();
   if (status.ok()) status = tokenizer->MakeSplitters(file);
   if (!status.ok()) return Status(status.code(), std::string(name) + ": " + status.message());
+  for (std::string& warning : tokenizer->warnings_) warning = std::string(name) + ": " + warning;
   return std::unique_ptr<const HuggingFaceTokenizer>(std::move(tokenizer));
 }
 

@@ -86,7 +86,7 @@ class Tokenizer {
   // What the vocabulary's file says of settings in front of a chat; null where it says nothing.
   virtual const ModelSettings* model_settings() const { return nullptr; }
 
-  // What is doubtful in the vocabulary's file, one sentence each.
+  // What is doubtful in the vocabulary's file, one sentence each, which names it.
   virtual std::span<const std::string> warnings() const { return {}; }
 
   bool IsControl(int32_t id) const { return Kind(id) == PieceKind::kControl; }

@@ -284,7 +284,7 @@ RpcError ProtoConverter::TextIds(const TextRequest& proto, std::vector<int32_t>*
                                                : model_.tokenizer->Encode(proto.text());
   if (!encoded.ok()) return FieldError("text", encoded.status().message());
   ids->clear();
-  if (add_bos && model_.tokenizer->bos_id() >= 0) ids->push_back(model_.tokenizer->bos_id());
+  if (add_bos && model_.tokenizer->adds_bos()) ids->push_back(model_.tokenizer->bos_id());
   ids->insert(ids->end(), encoded->begin(), encoded->end());
   return {};
 }

@@ -6,6 +6,12 @@
 namespace tramontane {
 namespace {
 
+std::string WarningLines(const Tokenizer& tokenizer) {
+  std::string text;
+  for (const std::string& warning : tokenizer.warnings()) text += "warning       " + warning + "\n";
+  return text;
+}
+
 std::string AnswersEnd(const ModelConfig& config, const Tokenizer* tokenizer) {
   return "answers end   at " + EndsText(config, tokenizer) + "\n";
 }
@@ -32,7 +38,7 @@ StatusOr<std::string> DescribeTokenizer(const OpenedModel& model, const std::str
   const std::string version =
       tokenizer.version() ? " " + std::string(TokenizerVersionName(*tokenizer.version())) : "";
   return "vocabulary of " + std::string(tokenizer.family()) + version + ", " +
-         std::to_string(tokenizer.vocab_size()) + " ids\n" + "chat format   " + format->name() + ", " +
+         std::to_string(tokenizer.vocab_size()) + " ids\n" + WarningLines(tokenizer) + "chat format   " + format->name() + ", " +
          format->why() + "\n" + AnswersEnd(config, &tokenizer);
 }
 

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "tests/models/tekken_test_file.h"
+#include "tests/models/tokenizer_json_test_file.h"
 #include "tests/models/tokenizer_test_model.h"
 
 namespace tramontane {
@@ -131,6 +132,30 @@ TEST_F(LoadTokenizerTest, ABrokenTekkenIsNotPassedOver) {
   Write("tekken.json", "{}");
   EXPECT_EQ(Load().status().code(), StatusCode::kDataLoss);
   EXPECT_THAT(Load().status().message(), HasSubstr("tekken.json: config is missing"));
+}
+
+TEST_F(LoadTokenizerTest, ATokenizerJsonIsReadWhereNeitherOfMistralsOwnIsThere) {
+  Write("tokenizer.json", ByteLevelJson({{"a", "b"}}).dump());
+  Write("tokenizer_config.json", R"({"bos_token": "<s>", "eos_token": {"content": "</s>"}})");
+  const auto tokenizer = Load();
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_STREQ((*tokenizer)->family(), "tokenizer.json");
+  EXPECT_EQ((*tokenizer)->version(), std::nullopt);
+  EXPECT_EQ((*tokenizer)->bos_id(), 1);
+  EXPECT_EQ((*tokenizer)->eos_id(), 2);
+  EXPECT_TRUE(LoadTokenizer((folder_ / "tokenizer.json").string()).ok());
+  WriteModel("tokenizer.model", 0);
+  EXPECT_STREQ(Load().value()->family(), "sentencepiece");
+  Write("tekken.json", TekkenJson({}).dump());
+  EXPECT_STREQ(Load().value()->family(), "tekken");
+}
+
+TEST_F(LoadTokenizerTest, ABrokenTokenizerConfigIsNotPassedOver) {
+  Write("tokenizer.json", ByteLevelJson({}).dump());
+  EXPECT_EQ(Load().value()->bos_id(), -1) << "none is needed";
+  Write("tokenizer_config.json", "{");
+  EXPECT_EQ(Load().status().code(), StatusCode::kDataLoss);
+  EXPECT_THAT(Load().status().message(), HasSubstr("tokenizer_config.json: not a JSON object"));
 }
 
 TEST_F(LoadTokenizerTest, ABrokenFileIsNamed) {

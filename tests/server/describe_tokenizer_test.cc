@@ -25,6 +25,9 @@ TEST(DescribeTokenizer, SaysKindVersionFormatAndWhatEndsAnAnswer) {
   EXPECT_THAT(
       DescribeTokenizer(tekken).value(),
       AllOf(HasSubstr("tekken v"), HasSubstr("tekken.json says so"), HasSubstr("at 2 </s>, 4 [/INST] (")));
+  EXPECT_THAT(DescribeTokenizer(open("/tests/golden/tokenizer_json/other_pattern")).value(),
+              AllOf(HasSubstr("vocabulary of tokenizer.json, "), HasSubstr("warning       "),
+                    HasSubstr("tokenizer.json: pre_tokenizer.pretokenizers[1].pattern")));
   EXPECT_THAT(DescribeTokenizer(open("/nowhere")).value(),
               AllOf(HasSubstr("/nowhere"), HasSubstr("answers end   at 2 (")));
 }
