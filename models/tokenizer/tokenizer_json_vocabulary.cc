@@ -38,14 +38,16 @@ class TokenizerJsonReader {
   // REQUIRES: a file was read.
   Status ResolveMerges() {
     vocabulary_->merges.reserve(merges_.size());
+    std::string result;
     for (size_t rank = 0; rank < merges_.size(); ++rank) {
       const auto& [left, right] = merges_[rank];
+      result.assign(left).append(right);
       ListedMerges::Merge merge{};
       for (const auto& [piece, id] :
-           {std::pair(left, &merge.left), {right, &merge.right}, {left + right, &merge.result}}) {
-        const auto found = vocabulary_->ids.find(piece);
+           {std::pair(&left, &merge.left), {&right, &merge.right}, {&result, &merge.result}}) {
+        const auto found = vocabulary_->ids.find(*piece);
         if (found == vocabulary_->ids.end()) {
-          return DataLoss(MergeName(rank) + " needs " + ShownJson(piece) + ", which is not in model.vocab");
+          return DataLoss(MergeName(rank) + " needs " + ShownJson(*piece) + ", which is not in model.vocab");
         }
         *id = found->second;
       }
@@ -92,7 +94,7 @@ class TokenizerJsonReader {
       case Place::kUnwanted:
         return true;
       case Place::kVocabulary:
-        if (depth > 2) return Fail("model.vocab[" + ShownJson(piece_) + "] is not an integer");
+        if (depth > 2) return Fail(PieceName() + " is not an integer");
         // A list is that of a model which is refused by its name: its 100,000 pieces are not kept.
         if (!is_object) place_ = Place::kUnwanted;
         return is_object;
@@ -133,23 +135,22 @@ class TokenizerJsonReader {
   }
 
   Status AddPiece(const json& value) {
-    const std::string name = "model.vocab[" + ShownJson(piece_) + "]";
     if (piece_.empty() || piece_.size() > TokenizerJsonFile::kMaxPieceBytes) {
-      return DataLoss(name + ": the piece has " + std::to_string(piece_.size()) + " bytes, not 1 to " +
+      return DataLoss(PieceName() + ": the piece has " + std::to_string(piece_.size()) + " bytes, not 1 to " +
                       std::to_string(TokenizerJsonFile::kMaxPieceBytes));
     }
     if (!IsIntegerWithin(value, 0, TokenizerJsonFile::kMaxVocabulary - 1)) {
-      return WrongValue(name, value,
+      return WrongValue(PieceName(), value,
                         "an id from 0 to " + std::to_string(TokenizerJsonFile::kMaxVocabulary - 1));
     }
     const auto id = value.get<int32_t>();
     const auto index = static_cast<size_t>(id);
     if (index >= vocabulary_->pieces.size()) vocabulary_->pieces.resize(index + 1);
     if (!vocabulary_->pieces[index].empty()) {
-      return DataLoss(name + " is " + std::to_string(id) + ", which " +
+      return DataLoss(PieceName() + " is " + std::to_string(id) + ", which " +
                       ShownJson(vocabulary_->pieces[index]) + " is already");
     }
-    if (!vocabulary_->ids.emplace(piece_, id).second) return DataLoss(name + " stands twice");
+    if (!vocabulary_->ids.emplace(piece_, id).second) return DataLoss(PieceName() + " stands twice");
     vocabulary_->pieces[index] = piece_;
     return Status::Ok();
   }
@@ -177,6 +178,7 @@ class TokenizerJsonReader {
     return WrongValue(MergeName(place_in_merges_ - 1), value, "two pieces");
   }
 
+  std::string PieceName() const { return "model.vocab[" + ShownJson(piece_) + "]"; }
   static std::string MergeName(size_t place) { return "model.merges[" + std::to_string(place) + "]"; }
 
   bool CountValue() {

@@ -9,6 +9,7 @@
 
 #include "models/tokenizer/load.h"
 #include "tests/models/tekken_test_file.h"
+#include "tests/models/tokenizer_json_test_file.h"
 #include "tests/models/tokenizer_test_model.h"
 
 namespace tramontane {
@@ -63,6 +64,20 @@ TEST_P(FillInMiddle, EitherTextMayBeEmpty) {
             Joined({bos, Control("[SUFFIX]"), Control("[PREFIX]"), tokenizer_->Encode("a").value()}));
   EXPECT_EQ(FillInMiddleIds(*tokenizer_, "", "", /*add_bos=*/false).value(),
             Joined({Control("[SUFFIX]"), Control("[PREFIX]")}));
+}
+
+TEST(FillInMiddleOfTokenizerJson, BeginsWithBosOnlyWhereTheTokenizerAddsIt) {
+  nlohmann::json file = ByteLevelJson({});
+  AddToken(file, 259, "[SUFFIX]", {{"special", true}});
+  AddToken(file, 260, "[PREFIX]", {{"special", true}});
+  TokenizerConfigFile config;
+  config.bos_token = "<s>";
+  const auto ids = [&] {
+    return FillInMiddleIds(*SmallHuggingFace(file, config), "", "", /*add_bos=*/true).value();
+  };
+  EXPECT_THAT(ids(), ElementsAre(259, 260));
+  config.adds_bos = TokenizerConfigFile::AddsBos::kYes;
+  EXPECT_THAT(ids(), ElementsAre(1, 259, 260));
 }
 
 TEST_P(FillInMiddle, ControlTokensInTheTextsStayText) {

@@ -23,6 +23,7 @@
 #include "server/openai/chat.h"
 #include "server/openai/json.h"
 #include "tests/models/tekken_test_file.h"
+#include "tests/models/tokenizer_json_test_file.h"
 #include "tests/server/call_reader.h"
 #include "tests/server/scripted_model.h"
 
@@ -501,6 +502,24 @@ TEST(ServedAnswers, ASchemaIsShownToModelsThatReadIt) {
   EXPECT_THAT(v15.Rendered(chat), HasSubstr(R"([MODEL_SETTINGS]{"json_schema": {"type": "object"}, )"));
   chat.set_answer_schema_json("[");
   EXPECT_THAT(v15.Rendered(chat), HasSubstr("answer_schema_json"));
+}
+
+TEST(ServedAnswers, ATextBeginsWithBosOnlyWhereTheTokenizerAddsIt) {
+  TokenizerConfigFile config;
+  config.bos_token = "<s>";  // what it is, and not that a text begins with it
+  const auto tokenizer = SmallHuggingFace(ByteLevelJson({}), config);
+  const MistralChatFormat chat_format(*tokenizer, TokenizerVersion::kV1);
+  ServedModel served;
+  served.names = {"small"};
+  served.chat_format = &chat_format;
+  served.config.context = 100;
+  served.config.vocab_size = tokenizer->vocab_size();
+  served.tokenizer = tokenizer.get();
+  v1::TokenizeRequest request;
+  request.set_text("a");
+  v1::TokenizeResponse response;
+  ASSERT_TRUE(ProtoConverter(served).Tokenize(request, &response).ok());
+  EXPECT_THAT(response.token_ids(), ElementsAre(kFirstTestByte + 'a'));
 }
 
 TEST(ServedAnswers, ASuffixGoesWithTextAlone) {
