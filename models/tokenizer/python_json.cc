@@ -15,35 +15,6 @@
 namespace tramontane {
 namespace {
 
-// repr(float): the shortest digits that give `value` back, with an exponent outside 1e-4 <= |value| < 1e16.
-std::string PrintFloat(double value) {
-  if (std::isnan(value)) return "NaN";
-  if (std::isinf(value)) return value < 0 ? "-Infinity" : "Infinity";
-  char buffer[32];
-  const auto end = std::to_chars(buffer, buffer + sizeof(buffer), value, std::chars_format::scientific).ptr;
-  const std::string_view scientific(buffer, static_cast<size_t>(end - buffer));  // -d.ddde+dd
-  const size_t e = scientific.find('e');
-  const size_t first_digit = scientific[0] == '-' ? 1 : 0;
-  const std::string sign(scientific.substr(0, first_digit));
-  std::string digits(1, scientific[first_digit]);
-  if (first_digit + 1 < e) digits += scientific.substr(first_digit + 2, e - first_digit - 2);
-  int exponent = 0;
-  const size_t exponent_digits = scientific[e + 1] == '+' ? e + 2 : e + 1;
-  std::from_chars(scientific.data() + exponent_digits, end, exponent);
-
-  if (exponent < -4 || exponent >= 16) {
-    std::string mantissa = digits.substr(0, 1);
-    if (digits.size() > 1) mantissa += "." + digits.substr(1);
-    const std::string magnitude = std::to_string(std::abs(exponent));
-    return sign + mantissa + (exponent < 0 ? "e-" : "e+") + (magnitude.size() < 2 ? "0" : "") + magnitude;
-  }
-  if (exponent < 0) return sign + "0." + std::string(static_cast<size_t>(-exponent - 1), '0') + digits;
-  const auto whole_digits = static_cast<size_t>(exponent) + 1;
-  if (digits.size() <= whole_digits)
-    return sign + digits + std::string(whole_digits - digits.size(), '0') + ".0";
-  return sign + digits.substr(0, whole_digits) + "." + digits.substr(whole_digits);
-}
-
 // The nearest double of a JSON number; infinite or zero where it has none.
 double ToDouble(std::string_view literal) {
   double value = 0;
@@ -216,7 +187,7 @@ Status Parser::Number(JsonValue* value) {
       return Status::Ok();
     }
   }
-  value->text = PrintFloat(value->number);
+  value->text = PythonFloat(value->number);
   return Status::Ok();
 }
 
@@ -277,6 +248,34 @@ std::optional<uint32_t> Parser::FourHexDigits() {
 }
 
 }  // namespace
+
+std::string PythonFloat(double value) {
+  if (std::isnan(value)) return "NaN";
+  if (std::isinf(value)) return value < 0 ? "-Infinity" : "Infinity";
+  char buffer[32];
+  const auto end = std::to_chars(buffer, buffer + sizeof(buffer), value, std::chars_format::scientific).ptr;
+  const std::string_view scientific(buffer, static_cast<size_t>(end - buffer));  // -d.ddde+dd
+  const size_t e = scientific.find('e');
+  const size_t first_digit = scientific[0] == '-' ? 1 : 0;
+  const std::string sign(scientific.substr(0, first_digit));
+  std::string digits(1, scientific[first_digit]);
+  if (first_digit + 1 < e) digits += scientific.substr(first_digit + 2, e - first_digit - 2);
+  int exponent = 0;
+  const size_t exponent_digits = scientific[e + 1] == '+' ? e + 2 : e + 1;
+  std::from_chars(scientific.data() + exponent_digits, end, exponent);
+
+  if (exponent < -4 || exponent >= 16) {
+    std::string mantissa = digits.substr(0, 1);
+    if (digits.size() > 1) mantissa += "." + digits.substr(1);
+    const std::string magnitude = std::to_string(std::abs(exponent));
+    return sign + mantissa + (exponent < 0 ? "e-" : "e+") + (magnitude.size() < 2 ? "0" : "") + magnitude;
+  }
+  if (exponent < 0) return sign + "0." + std::string(static_cast<size_t>(-exponent - 1), '0') + digits;
+  const auto whole_digits = static_cast<size_t>(exponent) + 1;
+  if (digits.size() <= whole_digits)
+    return sign + digits + std::string(whole_digits - digits.size(), '0') + ".0";
+  return sign + digits.substr(0, whole_digits) + "." + digits.substr(whole_digits);
+}
 
 StatusOr<JsonValue> ParsePythonJson(std::string_view text) { return Parser(text).Document(); }
 

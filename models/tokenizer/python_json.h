@@ -46,6 +46,9 @@ StatusOr<JsonValue> ParsePythonJson(std::string_view text);
 
 // Appends what json.dumps(value, ensure_ascii=False) prints.
 void AppendPythonJson(const JsonValue& value, std::string* out);
+// repr(float): the shortest digits that give `value` back, with an exponent outside 1e-4 <= |value| < 1e16;
+// NaN and Infinity as JSON has them.
+std::string PythonFloat(double value);
 void AppendPythonJsonString(std::string_view text, std::string* out);
 
 }  // namespace tramontane

@@ -110,6 +110,7 @@ const std::vector<Layer>& Layers() {
       {"models/tokenizer", {"models/files", "kernels/core"}},
       {"models/chat", {"models/tokenizer", "models/files", "kernels/core"}},
       {"models/grammar", {"models/tokenizer", "kernels/core"}},
+      {"models/jinja", {"models/tokenizer", "kernels/core"}},
       {"models", {"models/files", "kernels", "kernels/core"}},
       {"engine", {"models", "models/chat", "models/grammar", "models/tokenizer", "kernels", "kernels/core"}},
       {"proto", {}},
@@ -232,6 +233,7 @@ Findings LibrariesHaveTheirRooms(const Tree& tree) {
       {std::regex("^prometheus/"), {"server/core"}},
       {std::regex("^CLI/"), {"server/commands"}},
       {std::regex("^xgrammar/"), {"models/grammar"}},
+      {std::regex("^jinja/"), {"models/jinja"}},
   };
   Findings findings;
   for (const File& file : tree) {
