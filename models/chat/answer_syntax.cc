@@ -38,4 +38,17 @@ AnswerSyntax MistralAnswerSyntax(const Tokenizer& tokenizer, TokenizerVersion ve
   return syntax;
 }
 
+AnswerSyntax TemplateAnswerSyntax(const Tokenizer& tokenizer) {
+  AnswerSyntax syntax;
+  syntax.end = tokenizer.eos_id();
+  const int32_t begin_think = IdOf(tokenizer, "<think>");
+  const int32_t end_think = IdOf(tokenizer, "</think>");
+  syntax.thinks_in_text = begin_think < 0 || end_think < 0;
+  if (!syntax.thinks_in_text) {
+    syntax.begin_think = begin_think;
+    syntax.end_think = end_think;
+  }
+  return syntax;
+}
+
 }  // namespace tramontane

@@ -26,9 +26,15 @@ struct AnswerSyntax {
   int32_t args = -1;         // [ARGS]
   int32_t begin_think = -1;  // [THINK]: from v13 on, where the vocabulary has both
   int32_t end_think = -1;    // [/THINK]
+  // Without these ids: an answer that begins with the text <think> is thinking up to the text </think>.
+  bool thinks_in_text = false;
 };
 
 // Of one of Mistral's formats. Without the control tokens that calls need there are none.
 AnswerSyntax MistralAnswerSyntax(const Tokenizer& tokenizer, TokenizerVersion version);
+
+// Of a model whose template is run: calls are text, and so is thinking where the vocabulary has no control
+// tokens <think> and </think>.
+AnswerSyntax TemplateAnswerSyntax(const Tokenizer& tokenizer);
 
 }  // namespace tramontane

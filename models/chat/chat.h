@@ -55,6 +55,9 @@ struct ChatOptions {
   bool continue_final_message = false;  // the same as `prefix` of the last message
   // From v15 on: one of those that the vocabulary's file allows, which also names the default.
   std::optional<std::string> reasoning_effort = {};
+  // The values of a template's own names, an object: of models whose template is run. Others take {} and what
+  // asks for no thinking.
+  std::optional<std::string> template_kwargs_json = {};
   // The JSON Schema that the answer must keep, an object. Models whose file says so are shown it, others not.
   std::optional<std::string> answer_schema_json = {};
 };

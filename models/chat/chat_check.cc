@@ -4,6 +4,7 @@
 #include <set>
 
 #include "kernels/core/utf8.h"
+#include "models/tokenizer/python_json.h"
 
 namespace tramontane {
 namespace {
@@ -202,6 +203,20 @@ StatusOr<std::span<const ChatMessage>> ContinuedMessages(std::span<const ChatMes
   copy->assign(messages.begin(), messages.end());
   copy->back().prefix = true;
   return std::span<const ChatMessage>(*copy);
+}
+
+Status CheckNoTemplateArguments(const ChatOptions& options, std::string_view format_name) {
+  if (!options.template_kwargs_json) return Status::Ok();
+  const StatusOr<JsonValue> values = ParsePythonJson(*options.template_kwargs_json);
+  if (values.ok() && values->kind == JsonValue::Kind::kObject) {
+    const auto asks_for_nothing = [](const JsonMember& member) {
+      return member.key == "enable_thinking" && member.value.kind == JsonValue::Kind::kBool &&
+             !member.value.boolean;
+    };
+    if (std::all_of(values->members.begin(), values->members.end(), asks_for_nothing)) return Status::Ok();
+  }
+  return ChatFault("chat_template_kwargs",
+                   "chat format " + std::string(format_name) + " is no template, so it has no arguments");
 }
 
 std::vector<SaidMessage> WhatIsSaid(std::span<const ChatMessage> messages) {

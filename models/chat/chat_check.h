@@ -28,6 +28,9 @@ StatusOr<std::span<const ChatMessage>> ContinuedMessages(std::span<const ChatMes
                                                          const ChatOptions& options,
                                                          std::vector<ChatMessage>* copy);
 
+// Of formats that run no template. {"enable_thinking": false} asks for what they do.
+Status CheckNoTemplateArguments(const ChatOptions& options, std::string_view format_name);
+
 // All but the assistant's messages with neither content nor calls: clients send an answer back as they got
 // it, and an answer that was cut off at once is such a message.
 std::vector<SaidMessage> WhatIsSaid(std::span<const ChatMessage> messages);

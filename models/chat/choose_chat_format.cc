@@ -10,6 +10,7 @@
 #include "models/chat/chat_template.h"
 #include "models/chat/header_chat.h"
 #include "models/chat/mistral_chat.h"
+#include "models/chat/template_chat.h"
 #include "models/files/built_in_files.h"
 
 namespace tramontane {
@@ -87,6 +88,15 @@ std::string WhyNotRendered(const ChatTemplate& found, const Tokenizer& tokenizer
          kChooseOne;
 }
 
+StatusOr<ChatFormatPtr> RunTemplate(const Tokenizer& tokenizer, ChatTemplate found, std::string why) {
+  StatusOr<std::unique_ptr<const JinjaTemplate>> parsed = JinjaTemplate::Parse(found.text);
+  if (!parsed.ok()) {
+    return Status(parsed.status().code(), "the template in " + found.file + ": " + parsed.status().message());
+  }
+  return ChatFormatPtr(std::make_unique<TemplateChatFormat>(tokenizer, std::move(found.text),
+                                                            std::move(parsed).value(), std::move(why)));
+}
+
 // A file with a template is for those who want it run; where nothing can run it, its text may tell a format.
 StatusOr<ChatFormatPtr> FormatOfFile(const Tokenizer& tokenizer, const ChatFormatChoice& choice) {
   if (!FileExists(choice.asked)) {
@@ -94,8 +104,10 @@ StatusOr<ChatFormatPtr> FormatOfFile(const Tokenizer& tokenizer, const ChatForma
                            ", which is neither a file nor one of " + ChatFormatNames());
   }
   TM_ASSIGN_OR_RETURN(const ChatTemplate found, ReadChatTemplate(choice.asked));
+  if (choice.runs_templates) return RunTemplate(tokenizer, found, "--chat-format asks for " + choice.asked);
   if (ChatFormatPtr known = FormatKnownByPieces(tokenizer, found)) return known;
-  return Unimplemented("chat_format is " + Quoted(choice.asked) + ": this build runs no templates");
+  return Unimplemented("chat_format is " + Quoted(choice.asked) +
+                       ": this build runs no templates (TRAMONTANE_JINJA)");
 }
 
 StatusOr<ChatFormatPtr> AskedFormat(const Tokenizer& tokenizer, const ChatFormatChoice& choice) {
@@ -155,7 +167,10 @@ StatusOr<ChatFormatPtr> ChooseChatFormat(const Tokenizer& tokenizer, const ChatF
                         kChooseOne);
   }
   if (ChatFormatPtr known = FormatKnownByPieces(tokenizer, *found)) return known;
-  return NoChatFormat(WhyNotRendered(*found, tokenizer));
+  if (!choice.runs_templates) return NoChatFormat(WhyNotRendered(*found, tokenizer));
+  StatusOr<ChatFormatPtr> run =
+      RunTemplate(tokenizer, *found, "the template in " + found->file + " is that of no format here");
+  return run.ok() ? std::move(run) : NoChatFormat(run.status().message() + "; " + kChooseOne);
 }
 
 }  // namespace tramontane

@@ -7,7 +7,9 @@
 //      else the template says.
 //   3. ChatML and Llama 3: the vocabulary has their control pieces, and the template names these and no
 //   others.
-//   4. Any other template is run (template_renderer.h). Without a language to run it there is no format.
+//   4. Any other template is run (template_chat.h), and so is a file that is asked for. Where the build
+//   cannot
+//      run it, or its text cannot be read, there is no format.
 //   5. No template: there is no format.
 //
 // Any thread; reads files.
@@ -18,15 +20,15 @@
 
 #include "kernels/core/status.h"
 #include "models/chat/chat_format.h"
-#include "models/chat/template_renderer.h"
+#include "models/jinja/jinja_template.h"
 #include "models/tokenizer/tokenizer.h"
 
 namespace tramontane {
 
 struct ChatFormatChoice {
-  std::string asked;                   // "": nobody asks; else a name of ChatFormatNames(), or a file
-  std::vector<std::string> folders;    // where a template may lie, in this order
-  TemplateCompiler compile = nullptr;  // null: this build runs no templates
+  std::string asked;                 // "": nobody asks; else a name of ChatFormatNames(), or a file
+  std::vector<std::string> folders;  // where a template may lie, in this order
+  bool runs_templates = HasJinja();
 };
 
 // "v1, v2, v3, v7, v11, v13, v15, chatml, llama3"

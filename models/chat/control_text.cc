@@ -51,7 +51,8 @@ class PrivateCodePoints {
       uint32_t code_point = 0;
       for (const char digit : digits) {
         const bool is_letter = (digit | 0x20) >= 'a';
-        code_point = code_point * 16 + static_cast<uint32_t>(is_letter ? (digit | 0x20) - 'a' + 10 : digit - '0');
+        code_point =
+            code_point * 16 + static_cast<uint32_t>(is_letter ? (digit | 0x20) - 'a' + 10 : digit - '0');
       }
       held_.insert(code_point);
     }
@@ -75,12 +76,42 @@ size_t EndOfFirst(std::string_view text) {
   return end;
 }
 
-// Keys that templates ask a tool for.
+// Keys that templates ask messages and tools for.
 bool IsAskedFor(const std::string& key) {
-  static const std::unordered_set<std::string> names = {
-      "additionalProperties", "allOf", "anyOf", "arguments", "const", "default", "description", "enum", "examples", "format",
-      "function", "items", "maximum", "maxItems", "maxLength", "minimum", "minItems", "minLength", "name", "nullable", "oneOf",
-      "parameters", "pattern", "properties", "required", "return", "strict", "title", "type"};
+  static const std::unordered_set<std::string> names = {"additionalProperties",
+                                                        "allOf",
+                                                        "anyOf",
+                                                        "arguments",
+                                                        "const",
+                                                        "content",
+                                                        "default",
+                                                        "description",
+                                                        "enum",
+                                                        "examples",
+                                                        "format",
+                                                        "function",
+                                                        "id",
+                                                        "items",
+                                                        "maxItems",
+                                                        "maxLength",
+                                                        "maximum",
+                                                        "minItems",
+                                                        "minLength",
+                                                        "minimum",
+                                                        "name",
+                                                        "nullable",
+                                                        "oneOf",
+                                                        "parameters",
+                                                        "pattern",
+                                                        "properties",
+                                                        "reasoning_content",
+                                                        "required",
+                                                        "return",
+                                                        "strict",
+                                                        "title",
+                                                        "tool_call_id",
+                                                        "tool_calls",
+                                                        "type"};
   return names.count(key) != 0;
 }
 
@@ -154,12 +185,13 @@ std::string ControlText::Break(std::string_view text) const {
   return broken;
 }
 
-void ControlText::BreakAll(JsonValue* value) const {
+void ControlText::BreakAll(Keys keys, JsonValue* value) const {
   if (value->kind == JsonValue::Kind::kString) value->text = Break(value->text);
-  for (JsonValue& item : value->items) BreakAll(&item);
+  for (JsonValue& item : value->items) BreakAll(keys, &item);
   for (JsonMember& member : value->members) {
-    if (!IsAskedFor(member.key)) member.key = Break(member.key);
-    BreakAll(&member.value);
+    const bool may_be_asked_for = keys == Keys::kAskedFor || IsAskedFor(member.key);
+    if (!may_be_asked_for || spellings_->matcher().Find(member.key, 0)) member.key = Break(member.key);
+    BreakAll(keys, &member.value);
   }
 }
 

@@ -37,7 +37,7 @@ class ControlSpellings {
   bool OpenAtEnd(std::string_view text) const;
 
  private:
-  size_t longest_ = 0;  // bytes
+  size_t longest_ = 0;                                             // bytes
   std::unordered_set<std::string> prefixes_, suffixes_, insides_;  // shorter than the whole, not empty
   SpellingMatcher matcher_;
 };
@@ -49,8 +49,10 @@ class ControlText {
                                    const JsonValue& values);
 
   std::string Break(std::string_view text) const;
-  // Each string in it, and each key but those of JSON Schema and of tools, which templates ask for.
-  void BreakAll(JsonValue* value) const;
+  // Each string in it. Of the keys those that hold a control token, and with kTyped all but those of JSON
+  // Schema and of tools, which templates ask for.
+  enum class Keys { kTyped, kAskedFor };
+  void BreakAll(Keys keys, JsonValue* value) const;
   // Two more private code points in a row, which nothing typed or broken holds: a mark of the caller's.
   const std::string& mark() const { return mark_; }
 

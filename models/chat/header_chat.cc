@@ -203,6 +203,7 @@ StatusOr<RenderedChat> HeaderChatFormat::Render(std::span<const ChatMessage> mes
                                                 const ChatOptions& options) const {
   std::vector<ChatMessage> copy;
   TM_ASSIGN_OR_RETURN(messages, ContinuedMessages(messages, options, &copy));
+  TM_RETURN_IF_ERROR(CheckNoTemplateArguments(options, name()));
   const std::vector<SaidMessage> said = WhatIsSaid(messages);
   TM_RETURN_IF_ERROR(CheckHeaderChat(format_, said, tools, options));
   HeaderPrompt prompt(format_, tokenizer_);

@@ -74,6 +74,7 @@ StatusOr<RenderedChat> MistralChatFormat::Render(std::span<const ChatMessage> me
   const MistralFormat& format = MistralFormatOf(version_);
   std::vector<ChatMessage> copy;
   TM_ASSIGN_OR_RETURN(messages, ContinuedMessages(messages, options, &copy));
+  TM_RETURN_IF_ERROR(CheckNoTemplateArguments(options, name()));
   const std::vector<SaidMessage> said = WhatIsSaid(messages);
   TM_RETURN_IF_ERROR(CheckMessages(format, said));
   TM_ASSIGN_OR_RETURN(NormalizedChat chat, NormalizeChat(format, said, tools));

@@ -45,18 +45,19 @@ JsonValue ArgumentsValue(const std::string& json) {
 }
 
 JsonValue CallValue(const ToolCall& call) {
-  JsonValue function = ObjectValue(
-      {{"name", StringValue(call.name)}, {"arguments", ArgumentsValue(call.arguments_json)}});
-  return ObjectValue({{"id", StringValue(call.id)},
-                      {"type", StringValue("function")},
-                      {"function", std::move(function)}});
+  JsonValue function =
+      ObjectValue({{"name", StringValue(call.name)}, {"arguments", ArgumentsValue(call.arguments_json)}});
+  return ObjectValue(
+      {{"id", StringValue(call.id)}, {"type", StringValue("function")}, {"function", std::move(function)}});
 }
 
-// Without the role, which is none of the sender's words. Absent content is null, as transformers has it.
+// Without the role, which is none of the sender's words. Absent content is null beside calls, as transformers
+// has it.
 JsonValue MessageValue(const ChatMessage& message) {
   std::vector<JsonMember> members;
   std::optional<std::string> content = message.content;
   if (!content) content = Joined(message, ContentPart::Kind::kText);
+  if (!content && message.tool_calls.empty()) content = "";
   members.push_back({"content", content ? StringValue(*content) : JsonValue()});
   const auto thinking = Joined(message, ContentPart::Kind::kThinking);
   if (thinking) members.push_back({"reasoning_content", StringValue(*thinking)});
@@ -119,8 +120,9 @@ StatusOr<JsonValue> TypedValues(std::span<const ChatMessage> messages, std::span
   JsonValue said = {.kind = JsonValue::Kind::kArray};
   for (size_t i = 0; i < messages.size(); ++i) {
     TM_RETURN_IF_ERROR(CheckMessageUtf8(messages[i], i));
-    if (messages[i].prefix && i + 1 < messages.size()) {
-      return ChatFault(MessageLabel(i), "only the last message may have prefix set");
+    const bool may_go_on = messages[i].role == ChatRole::kAssistant && i + 1 == messages.size();
+    if (messages[i].prefix && !may_go_on) {
+      return ChatFault(MessageLabel(i), "only the last message, an assistant's, may have prefix set");
     }
     said.items.push_back(MessageValue(messages[i]));
   }
@@ -164,7 +166,9 @@ JsonValue TemplateValues(const Tokenizer& tokenizer, std::span<const ChatMessage
 StatusOr<std::string> UpToMark(std::string rendered, const std::string& mark) {
   const size_t at = rendered.rfind(mark);
   if (at == std::string::npos) {
-    return ChatFault("messages", "the chat template does not show the end of the last message, so no answer can go on from it");
+    return ChatFault(
+        "messages",
+        "the chat template does not show the end of the last message, so no answer can go on from it");
   }
   const bool keeps_blanks = rendered.compare(at + mark.size(), 1, " ") == 0;
   rendered.resize(at);
@@ -199,7 +203,10 @@ StatusOr<RenderedChat> TemplateChatFormat::RenderAt(const std::tm& now, std::spa
   TM_ASSIGN_OR_RETURN(messages, ContinuedMessages(messages, options, &copy));
   TM_ASSIGN_OR_RETURN(JsonValue typed, TypedValues(messages, tools, options));
   TM_ASSIGN_OR_RETURN(const ControlText control, ControlText::For(spellings_, text_, typed));
-  for (JsonMember& member : typed.members) control.BreakAll(&member.value);
+  for (JsonMember& member : typed.members) {
+    const bool is_ours = member.key == "arguments";  // whose names the template asks for
+    control.BreakAll(is_ours ? ControlText::Keys::kAskedFor : ControlText::Keys::kTyped, &member.value);
+  }
   const bool goes_on = messages.back().prefix;
   if (goes_on) {
     JsonValue& content = typed.members[0].value.items.back().members.front().value;
@@ -210,7 +217,8 @@ StatusOr<RenderedChat> TemplateChatFormat::RenderAt(const std::tm& now, std::spa
   }
   StatusOr<std::string> rendered =
       parsed_->Render(TemplateValues(tokenizer_, messages, std::move(typed)), now);
-  if (!rendered.ok()) return ChatFault("messages", "the chat template refuses: " + rendered.status().message());
+  if (!rendered.ok())
+    return ChatFault("messages", "the chat template refuses: " + rendered.status().message());
   if (goes_on) {
     TM_ASSIGN_OR_RETURN(rendered, UpToMark(std::move(rendered).value(), control.mark()));
   }

@@ -46,13 +46,15 @@ const Tokenizer& MistralPieces() {
 class ChatChoice : public ::testing::Test {
  protected:
   ChatFormatPtr Choose(const Tokenizer& tokenizer, const std::string& asked = "") {
-    StatusOr<ChatFormatPtr> format =
-        ChooseChatFormat(tokenizer, {.asked = asked, .folders = {folder_.path()}});
+    StatusOr<ChatFormatPtr> format = ChooseChatFormat(
+        tokenizer, {.asked = asked, .folders = {folder_.path()}, .runs_templates = runs_templates_});
     EXPECT_TRUE(format.ok()) << format.status();
     return std::move(format).value();
   }
   Status Error(const Tokenizer& tokenizer, const std::string& asked = "") {
-    return ChooseChatFormat(tokenizer, {.asked = asked, .folders = {folder_.path()}}).status();
+    const ChatFormatChoice choice = {
+        .asked = asked, .folders = {folder_.path()}, .runs_templates = runs_templates_};
+    return ChooseChatFormat(tokenizer, choice).status();
   }
   // Of a model whose template is `text`: the format's name, and why.
   std::string Chosen(const Tokenizer& tokenizer, const std::string& text) {
@@ -68,6 +70,7 @@ class ChatChoice : public ::testing::Test {
   }
 
   TempFolder folder_;
+  bool runs_templates_ = false;
 };
 
 TEST_F(ChatChoice, AFileOfMistralsOwnSaysItsVersionWhateverTheTemplate) {
@@ -174,6 +177,23 @@ TEST_F(ChatChoice, AFileThatIsAskedForIsItsTemplate) {
   EXPECT_THAT(Error(Foreign(), folder_.PathOf("other.jinja")).message(),
               HasSubstr("this build runs no templates"));
   EXPECT_THAT(Error(Foreign(), folder_.PathOf("broken.jinja")).message(), HasSubstr("not UTF-8 at byte 0"));
+}
+
+TEST_F(ChatChoice, AnyOtherTemplateIsRunWhereTheBuildCan) {
+  if (!HasJinja()) GTEST_SKIP() << "this build has no Jinja templates (TRAMONTANE_JINJA)";
+  runs_templates_ = true;
+  const std::string text = "{{ bos_token }}{% for m in messages %}<|user|>{{ m.content }}{% endfor %}";
+  EXPECT_EQ(Chosen(Foreign(), text), "jinja: the template in chat_template.jinja is that of no format here");
+  EXPECT_EQ(HelloText(*Choose(Foreign())), "<|begin_of_text|><|user|>Hi");
+  EXPECT_THAT(Chosen(Foreign(), kChatMl), HasSubstr("chatml: "));
+  EXPECT_THAT(Chosen(MistralPieces(), text), HasSubstr("v3: ")) << "whatever template they carry";
+  EXPECT_THAT(
+      Chosen(Foreign(), "\n<|user|>{% if %}"),
+      AllOf(HasSubstr("none: the template in chat_template.jinja: line 1: "), HasSubstr("--chat-format")));
+  folder_.Write("mine.jinja", kLlama3);
+  EXPECT_EQ(Choose(Foreign(), folder_.PathOf("mine.jinja"))->name(), "jinja") << "asked for, so it is run";
+  folder_.Write("broken.jinja", "{% if %}");
+  EXPECT_THAT(Error(Foreign(), folder_.PathOf("broken.jinja")).message(), HasSubstr("line 1: "));
 }
 
 // ---- where a template stands

@@ -108,7 +108,7 @@ const std::vector<Layer>& Layers() {
       {"kernels", {"kernels/core"}},
       {"models/files", {"kernels/core"}},
       {"models/tokenizer", {"models/files", "kernels/core"}},
-      {"models/chat", {"models/tokenizer", "models/files", "kernels/core"}},
+      {"models/chat", {"models/jinja", "models/tokenizer", "models/files", "kernels/core"}},
       {"models/grammar", {"models/tokenizer", "kernels/core"}},
       {"models/jinja", {"models/tokenizer", "kernels/core"}},
       {"models", {"models/files", "kernels", "kernels/core"}},
