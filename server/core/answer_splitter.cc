@@ -14,12 +14,14 @@ std::vector<int32_t> MarkedIds(const AnswerSyntax& syntax, bool is_chat) {
 
 AnswerSplitter::AnswerSplitter(const AnswerSyntax& syntax, std::span<const int32_t> marked, bool thinks)
     : syntax_(syntax) {
+  if (syntax.thinks_in_text) thought_.emplace(thinks);
   const bool tells_thinking = std::find(marked.begin(), marked.end(), syntax.begin_think) != marked.end();
   if (!tells_thinking) syntax_.begin_think = syntax_.end_think = -1;
   thinks_ = counts_ = thinks && tells_thinking;
 }
 
 void AnswerSplitter::Split(std::string text, std::span<const TextMark> marks, v1::Delta* proto) {
+  if (thought_) return TellParts(thought_->Take(text), proto);
   if (marks.empty()) {
     if (text.empty()) return;
     return thinks_ ? proto->set_reasoning(std::move(text)) : proto->set_text(std::move(text));
@@ -32,6 +34,17 @@ void AnswerSplitter::Split(std::string text, std::span<const TextMark> marks, v1
     begin = end;
   }
   AddText(std::string_view(text).substr(begin), proto);
+}
+
+bool AnswerSplitter::End(v1::Delta* proto) {
+  if (!thought_) return false;
+  TellParts(thought_->End(), proto);
+  return !proto->text().empty() || !proto->reasoning().empty();
+}
+
+void AnswerSplitter::TellParts(ThoughtInText::Parts parts, v1::Delta* proto) {
+  if (!parts.reasoning.empty()) proto->set_reasoning(std::move(parts.reasoning));
+  if (!parts.text.empty()) proto->set_text(std::move(parts.text));
 }
 
 void AnswerSplitter::AddText(std::string_view text, v1::Delta* proto) const {

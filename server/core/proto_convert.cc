@@ -147,6 +147,7 @@ RpcError RenderChatProto(const ChatFormat& format, const v1::Chat& proto, Render
   ChatOptions options;
   if (proto.has_reasoning_effort()) options.reasoning_effort = proto.reasoning_effort();
   if (proto.has_answer_schema_json()) options.answer_schema_json = proto.answer_schema_json();
+  if (proto.has_chat_template_kwargs_json()) options.template_kwargs_json = proto.chat_template_kwargs_json();
   StatusOr<RenderedChat> result = format.Render(messages, tools, options);
   if (!result.ok()) return ChatError(result.status());
   *rendered = std::move(result).value();
@@ -516,11 +517,22 @@ v1::GenerateResponse ProtoConverter::StartedToProto(const StreamStarted& started
   return response;
 }
 
-AnswerSplitter ProtoConverter::NewSplitter(const Request& request) const {
+AnswerSplitter ProtoConverter::NewSplitter(const Request& request, bool is_chat) const {
   const auto last_control = std::find_if(request.prompt.rbegin(), request.prompt.rend(),
                                          [this](int32_t id) { return model_.tokenizer->IsControl(id); });
+  AnswerSyntax syntax = answer_syntax_;
+  syntax.thinks_in_text = syntax.thinks_in_text && is_chat;
+  if (syntax.thinks_in_text) {
+    constexpr ptrdiff_t kMostIds = 64;  // of the text behind a prompt's last control token
+    const ptrdiff_t count = std::min(kMostIds, last_control - request.prompt.rbegin());
+    const std::span<const int32_t> last(request.prompt.end() - count, request.prompt.end());
+    const StatusOr<std::string> text = model_.tokenizer->Decode(last);
+    // What a grammar holds to its form from the first character on begins with no thought.
+    const bool thinks = request.constraint.grammar == nullptr && text.ok() && LeavesThoughtOpen(*text);
+    return {syntax, {}, thinks};
+  }
   const bool thinks = last_control != request.prompt.rend() && *last_control == answer_syntax_.begin_think;
-  return {answer_syntax_, request.output.marked_ids, thinks};
+  return {syntax, request.output.marked_ids, thinks};
 }
 
 std::vector<v1::GenerateResponse> ProtoConverter::DeltaToProto(StreamDelta delta, const DeltaParts& parts,

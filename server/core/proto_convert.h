@@ -50,7 +50,7 @@ class ProtoConverter {
   std::vector<v1::GenerateResponse> DeltaToProto(StreamDelta delta, const DeltaParts& parts,
                                                  AnswerSplitter* splitter) const;
   // Of a choice of that request, as Generate filled it in.
-  AnswerSplitter NewSplitter(const Request& request) const;
+  AnswerSplitter NewSplitter(const Request& request, bool is_chat) const;
   static v1::GenerateResponse FinishedToProto(const StreamFinished& finished, const AnswerSplitter& splitter);
   static void LoadToProto(const EngineLoad& load, v1::GetLoadResponse* response);
 

@@ -71,7 +71,8 @@ RpcError ServedCall::Admit(const v1::GenerateRequest& proto, std::function<void(
   choices_ = request.choices;
   if (RpcError error = CheckIsWanted(); !error.ok()) return error;
 
-  splitters_.assign(static_cast<size_t>(choices_), serving_->converter.NewSplitter(request));
+  splitters_.assign(static_cast<size_t>(choices_),
+                    serving_->converter.NewSplitter(request, proto.has_chat()));
   StatusOr<std::shared_ptr<TokenStream>> stream =
       serving_->model.engine->Submit(std::move(request), std::move(on_ready));
   if (!stream.ok()) return ToRpcError(stream.status());
@@ -132,7 +133,13 @@ InferenceEvents ServedCall::Take() {
   }
   for (const StreamFinished& finished : update.finished) {
     summary_.Add(finished);
-    const AnswerSplitter& splitter = splitters_[static_cast<size_t>(finished.choice)];
+    AnswerSplitter& splitter = splitters_[static_cast<size_t>(finished.choice)];
+    v1::GenerateResponse rest;
+    if (parts_.text && splitter.End(rest.mutable_delta())) {
+      rest.mutable_delta()->set_choice(finished.choice);
+      rest.mutable_delta()->set_completion_tokens(finished.usage.completion_tokens);
+      taken.events.push_back(std::move(rest));
+    }
     taken.events.push_back(ProtoConverter::FinishedToProto(finished, splitter));
   }
   taken.done = update.done;

@@ -84,6 +84,9 @@ std::optional<ApiError> AddChat(const Json& json, ChatBuilder* chat) {
   if (IsTrue(json, "continue_final_message")) {
     if (auto fault = chat->ContinueLastMessage("continue_final_message")) return fault;
   }
+  if (const Json* arguments = Find(json, "chat_template_kwargs")) {
+    chat->SetTemplateArguments(PrintJson(*arguments));
+  }
   if (const Json* effort = Find(json, "reasoning_effort")) {
     chat->SetReasoningEffort(effort->get<std::string>());
   }

@@ -17,7 +17,8 @@
 
 namespace tramontane {
 
-inline constexpr int64_t kMaxToolsBytes = 4 << 20;  // of all tools, as JSON
+inline constexpr int64_t kMaxTemplateArgumentsBytes = 64 << 10;  // of chat_template_kwargs, as JSON
+inline constexpr int64_t kMaxToolsBytes = 4 << 20;               // of all tools, as JSON
 
 Shape ChatCompletionShape(const FieldLimits& limits);  // of a body
 const Shape& ChatCompletionAnswerShape();              // of an answer that is not streamed
@@ -41,6 +42,7 @@ Shape ToolsShape();
 std::vector<Field> ToolChoiceFields();
 Field ReasoningEffort();
 Field AddGenerationPrompt();
+Field TemplateArguments();
 Field ContinueFinalMessage();
 // A checked body with these rows.
 std::optional<ApiError> ConvertChat(const Json& json, v1::Chat* chat, FieldNames* names);

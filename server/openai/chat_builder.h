@@ -65,6 +65,8 @@ class ChatBuilder {
   // The answer goes on from the last message. `field` asks for it.
   std::optional<ApiError> ContinueLastMessage(const std::string& field);
 
+  // An object, as JSON.
+  void SetTemplateArguments(std::string json) { chat_->set_chat_template_kwargs_json(std::move(json)); }
   void SetReasoningEffort(const std::string& effort) { chat_->set_reasoning_effort(effort); }
 
   // ---- tools ----
@@ -86,7 +88,8 @@ class ChatBuilder {
 
 // `tools`, `parallel_tool_calls` and `tool_choice` of a body. `function_of`: where an entry of `tools`, or a
 // choice that is an object, keeps name and parameters.
-std::optional<ApiError> AddTools(const Json& body, const Json& (*function_of)(const Json&), ChatBuilder* chat);
+std::optional<ApiError> AddTools(const Json& body, const Json& (*function_of)(const Json&),
+                                 ChatBuilder* chat);
 
 // What is left to do when the chat of `call` is whole: faults of the chat as such are those of
 // `conversation`, the field with the messages; what the chat says of the calls in its answer goes to

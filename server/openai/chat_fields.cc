@@ -162,6 +162,15 @@ Field AddGenerationPrompt() {
       .doc = "Accepted; changes nothing: in Mistral's formats the answer follows the last message directly."};
 }
 
+Field TemplateArguments() {
+  return {.name = "chat_template_kwargs",
+          .shape = Within(kMaxTemplateArgumentsBytes, Object({})),
+          .doc =
+              "Values of the chat template's own names, for models whose template is run. Others take {} and "
+              "{\"enable_thinking\": false}.",
+          .path = "chat.chat_template_kwargs"};
+}
+
 Field ReasoningEffort() {
   return {.name = "reasoning_effort",
           .shape = String(1, 32),
@@ -178,11 +187,11 @@ Field ContinueFinalMessage() {
 }
 
 Shape ChatCompletionShape(const FieldLimits& limits) {
-  return ClosedObject(
-      std::vector<Field>{ModelRow()} + ChatFields() + ToolChoiceFields() + ChatOutputFields() +
-      GenerationFields(limits) +
-      std::vector<Field>{ReasoningEffort(), AddGenerationPrompt(), ContinueFinalMessage(), SafePrompt()} +
-      ForeignFields() + ForeignChatFields());
+  return ClosedObject(std::vector<Field>{ModelRow()} + ChatFields() + ToolChoiceFields() +
+                      ChatOutputFields() + GenerationFields(limits) +
+                      std::vector<Field>{ReasoningEffort(), TemplateArguments(), AddGenerationPrompt(),
+                                         ContinueFinalMessage(), SafePrompt()} +
+                      ForeignFields() + ForeignChatFields());
 }
 
 // ---- answers ------------------------------------------------------------------------------------

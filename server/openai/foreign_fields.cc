@@ -234,7 +234,6 @@ Fields ForeignFields() {
 }
 
 Fields ForeignChatFields() {
-  const Json no_thinking = {{"enable_thinking", false}};
   Fields fields = {
       Refused("prompt", {}, "use messages, or /v1/completions"),
       Refused("suffix", {NoText()}, "a chat has no text behind the answer"),
@@ -247,7 +246,6 @@ Fields ForeignChatFields() {
       Refused("function_call", {"none"}, "deprecated by its makers: use tool_choice"),
       Refused("echo", {false}, "a chat's prompt cannot be returned; /v1/chat/completions/render shows it"),
       Refused("chat_template", {}, kOwnFormat),
-      Refused("chat_template_kwargs", {NoFields(), no_thinking}, kOwnFormat),
       Refused("tool_prompt", {NoText()}, kOwnFormat),
       Refused("parse_special_tokens", {false}, "a chat's texts stay texts; /v1/completions has it"),
       Refused("add_special_tokens", {false}, "a chat has the special tokens of the model's own format"),
@@ -331,7 +329,6 @@ Fields ForeignTokenizeFields() {
       Refused("with_pieces", {false}, "use return_token_strs"),
       Refused("parse_special", {false}, "text that looks like a control token is text"),
       Refused("chat_template", {}, kOwnFormat),
-      Refused("chat_template_kwargs", {NoFields()}, kOwnFormat),
       Refused("mm_processor_kwargs", {NoFields()}, kTextOnly),
   };
 }

@@ -29,6 +29,7 @@ Shape TokenizeShape() {
           ParseSpecialTokens(),
           {.name = "return_token_strs", .shape = Boolean(), .doc = "Also each token as text. Default false."},
           ReasoningEffort(),
+          TemplateArguments(),
           AddGenerationPrompt(),
           ContinueFinalMessage(),
       } +

@@ -188,7 +188,7 @@ TEST_F(ChatChoice, AnyOtherTemplateIsRunWhereTheBuildCan) {
   EXPECT_THAT(Chosen(Foreign(), kChatMl), HasSubstr("chatml: "));
   EXPECT_THAT(Chosen(MistralPieces(), text), HasSubstr("v3: ")) << "whatever template they carry";
   EXPECT_THAT(
-      Chosen(Foreign(), "\n<|user|>{% if %}"),
+      Chosen(Foreign(), "<|user|>{% if %}"),
       AllOf(HasSubstr("none: the template in chat_template.jinja: line 1: "), HasSubstr("--chat-format")));
   folder_.Write("mine.jinja", kLlama3);
   EXPECT_EQ(Choose(Foreign(), folder_.PathOf("mine.jinja"))->name(), "jinja") << "asked for, so it is run";

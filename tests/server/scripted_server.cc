@@ -29,8 +29,11 @@ ScriptedServer::ScriptedServer(ScriptedServerOptions options) {
   auto tokenizer = LoadTokenizer(std::string(TRAMONTANE_SOURCE_DIR) + "/models/breeze/weights");
   TM_CHECK(tokenizer.ok(), "%s", tokenizer.status().message().c_str());
   tokenizer_ = std::move(tokenizer).value();
-  chat_format_ = std::make_unique<MistralChatFormat>(*tokenizer_, tokenizer_->version().value());
-  model_ = std::make_unique<ScriptedModel>(tokenizer_->Encode(kScriptText).value());
+  chat_format_ = options.chat_format
+                     ? options.chat_format(*tokenizer_)
+                     : std::make_unique<MistralChatFormat>(*tokenizer_, tokenizer_->version().value());
+  model_ = std::make_unique<ScriptedModel>(
+      tokenizer_->Encode(options.says.empty() ? kScriptText : options.says).value());
 
   EngineLimits& limits = options.limits;
   if (limits.context == 0) limits.context = 32768;

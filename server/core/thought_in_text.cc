@@ -1,0 +1,84 @@
+#include "server/core/thought_in_text.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace tramontane {
+namespace {
+
+constexpr std::string_view kBeginMark = "<think>";
+constexpr std::string_view kEndMark = "</think>";
+
+// Bytes at the end of `text` that may belong to the end of a thought: new lines, and what of the mark is
+// there.
+size_t BytesToHold(std::string_view text) {
+  size_t mark = std::min(kEndMark.size() - 1, text.size());
+  while (!text.ends_with(kEndMark.substr(0, mark))) --mark;
+  const std::string_view before = text.substr(0, text.size() - mark);
+  return text.size() - (before.find_last_not_of('\n') + 1);
+}
+
+}  // namespace
+
+ThoughtInText::Parts ThoughtInText::Take(std::string_view text) {
+  Parts parts;
+  held_ += text;
+  while (Step(&parts)) {
+  }
+  return parts;
+}
+
+ThoughtInText::Parts ThoughtInText::End() {
+  Parts parts;
+  const bool is_thought = state_ == State::kThought || state_ == State::kThoughtBegins;
+  (is_thought ? parts.reasoning : parts.text) = std::exchange(held_, "");
+  return parts;
+}
+
+bool ThoughtInText::DropNewLines() {
+  held_.erase(0, held_.find_first_not_of('\n'));
+  return !held_.empty();
+}
+
+bool ThoughtInText::Step(Parts* parts) {
+  switch (state_) {
+    case State::kBegin: {
+      const size_t begin = std::min(held_.find_first_not_of(" \t\r\n"), held_.size());
+      const std::string_view said = std::string_view(held_).substr(begin);
+      if (kBeginMark.starts_with(said) && said != kBeginMark) return false;
+      const bool thinks = said.starts_with(kBeginMark);
+      if (thinks) held_.erase(0, begin + kBeginMark.size());
+      state_ = thinks ? State::kThoughtBegins : State::kText;
+      return true;
+    }
+    case State::kThoughtBegins:
+      if (!DropNewLines()) return false;
+      state_ = State::kThought;
+      return true;
+    case State::kThought: {
+      const size_t end = held_.find(kEndMark);
+      const std::string_view thought = std::string_view(held_).substr(0, end);
+      const bool has_ended = end != std::string::npos;
+      const size_t told = has_ended ? thought.find_last_not_of('\n') + 1 : held_.size() - BytesToHold(held_);
+      parts->reasoning += thought.substr(0, told);
+      held_.erase(0, has_ended ? end + kEndMark.size() : told);
+      if (has_ended) state_ = State::kTextBegins;
+      return has_ended;
+    }
+    case State::kTextBegins:
+      if (!DropNewLines()) return false;
+      state_ = State::kText;
+      return true;
+    case State::kText:
+      parts->text += std::exchange(held_, "");
+      return false;
+  }
+  return false;
+}
+
+bool LeavesThoughtOpen(std::string_view text) {
+  const size_t begin = text.rfind(kBeginMark);
+  return begin != std::string_view::npos && text.find(kEndMark, begin) == std::string_view::npos;
+}
+
+}  // namespace tramontane

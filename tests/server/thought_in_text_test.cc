@@ -1,0 +1,71 @@
+// ThoughtInText: a leading <think> block, however the text is cut on its way.
+#include "server/core/thought_in_text.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace tramontane {
+namespace {
+
+using Told = std::pair<std::string, std::string>;  // reasoning, text
+
+void Add(ThoughtInText::Parts parts, Told* told) {
+  told->first += parts.reasoning;
+  told->second += parts.text;
+}
+
+// In one piece, byte by byte and with a cut at every place: always the same.
+Told Everyway(std::string_view answer, bool thinks = false) {
+  Told whole;
+  ThoughtInText at_once(thinks);
+  Add(at_once.Take(answer), &whole);
+  Add(at_once.End(), &whole);
+  for (size_t cut = 0; cut <= answer.size(); ++cut) {
+    Told told;
+    ThoughtInText thought(thinks);
+    Add(thought.Take(answer.substr(0, cut)), &told);
+    Add(thought.Take(answer.substr(cut)), &told);
+    Add(thought.End(), &told);
+    EXPECT_EQ(told, whole) << answer << ", cut at " << cut;
+  }
+  Told slowly;
+  ThoughtInText thought(thinks);
+  for (size_t i = 0; i < answer.size(); ++i) Add(thought.Take(answer.substr(i, 1)), &slowly);
+  Add(thought.End(), &slowly);
+  EXPECT_EQ(slowly, whole) << answer;
+  return whole;
+}
+
+TEST(ThoughtInText, ALeadingBlockIsReasoning) {
+  EXPECT_EQ(Everyway("<think>\nHm,\n\nwell.\n</think>\n\nYes."), Told("Hm,\n\nwell.", "Yes."));
+  EXPECT_EQ(Everyway(" \n<think>Hm</think>Yes"), Told("Hm", "Yes"));
+  EXPECT_EQ(Everyway("<think>\n\n</think>\n\nYes"), Told("", "Yes"));
+  EXPECT_EQ(Everyway("<think>a</thin</think>b</think>"), Told("a</thin", "b</think>"))
+      << "only the first ends it";
+}
+
+TEST(ThoughtInText, AnyOtherTextIsTheAnswer) {
+  for (const std::string_view answer :
+       {"Yes", "", "<thin", "<thinking>a</thinking>", "a <think>b</think>", " \n Yes\n", "<"}) {
+    EXPECT_EQ(Everyway(answer), Told("", answer));
+  }
+}
+
+TEST(ThoughtInText, AThoughtThatDoesNotEndIsReasoning) {
+  EXPECT_EQ(Everyway("<think>a\n</thi"), Told("a\n</thi", ""));
+  EXPECT_EQ(Everyway("<think>"), Told("", ""));
+}
+
+TEST(ThoughtInText, APromptMayLeaveAThoughtOpen) {
+  EXPECT_EQ(Everyway("\nHm\n</think>\nYes", /*thinks=*/true), Told("Hm", "Yes"));
+  EXPECT_TRUE(LeavesThoughtOpen("assistant\n<think>\n"));
+  EXPECT_FALSE(LeavesThoughtOpen("assistant\n<think>\n\n</think>\n\n"));
+  EXPECT_FALSE(LeavesThoughtOpen("assistant\n"));
+  EXPECT_TRUE(LeavesThoughtOpen("<think>a</think><think>"));
+}
+
+}  // namespace
+}  // namespace tramontane
