@@ -27,7 +27,7 @@
 namespace tramontane {
 
 // Raised whenever a struct or a method of this border changes.
-inline constexpr uint32_t kBackendAbiVersion = 5;
+inline constexpr uint32_t kBackendAbiVersion = 6;
 
 enum class OpCode : int32_t {
   kOk = 0,
@@ -63,6 +63,10 @@ struct StepMaxima {
   int32_t head_dim = 0;
   int32_t vocab = 0;
   int64_t context = 0;  // longest sequence in tokens
+  // Of Moe; 0 where there are no experts.
+  int32_t experts = 0;
+  int32_t experts_per_token = 0;
+  int32_t expert_intermediate = 0;
 };
 
 struct EmbedParams {
@@ -91,6 +95,33 @@ struct LinearParams {
   Epilogue epilogue = Epilogue::kNone;
   Tensor out;  // [rows, out_features], or [rows, out_features / 2] for kSwiGlu; activation dtype or f32
   const int32_t* adapter_index = nullptr;  // [rows] which adapter a row uses, -1 none; null: none has one
+};
+
+// Most experts of one Moe.
+inline constexpr int32_t kMaxExperts = 256;
+
+// A feed-forward layer of many experts, of which each row takes a few:
+//
+//   n = RMSNorm(x)                    unrounded for the router
+//   scores = n router^T               f32, as are its weights
+//   chosen = the experts_per_token largest scores; of equal ones the lower expert
+//   share  = softmax of the chosen scores
+//   y = sum over the chosen, in ascending expert, of share * (silu(gate n) * up n) down^T
+//
+// out = y, or out += y. The rows of one expert share a pass over its weights. `out` may be `x`.
+struct MoeParams {
+  Tensor x;  // [rows, hidden]
+  int32_t rows = 0;
+  const float* norm_weight = nullptr;  // [hidden]
+  float norm_epsilon = 0.0f;
+  const float* router = nullptr;  // [experts, hidden]
+  int32_t experts = 0;            // 1 to kMaxExperts
+  int32_t experts_per_token = 0;  // 1 to experts
+  // Host arrays [experts], which outlive the model's recordings: an op that runs later reads them then.
+  const WeightHandle* gate_up = nullptr;  // each packed [2 * intermediate, hidden], kGateUp
+  const WeightHandle* down = nullptr;     // each packed [hidden, intermediate]
+  Epilogue epilogue = Epilogue::kNone;    // or kAddResidual
+  Tensor out = {};                        // [rows, hidden]
 };
 
 // Which elements of a head form a rotated pair. Settled per model when it is loaded.
@@ -168,6 +199,7 @@ class Backend {
   virtual OpCode Embed(const EmbedParams& params) = 0;
   virtual OpCode RopeTable(const RopeTableParams& params) = 0;
   virtual OpCode Linear(const LinearParams& params) = 0;
+  virtual OpCode Moe(const MoeParams& params) = 0;
   virtual OpCode RopeAppend(const RopeAppendParams& params) = 0;
   virtual OpCode Attention(const AttentionParams& params) = 0;
   virtual OpCode Sample(const SampleParams& params) = 0;

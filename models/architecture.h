@@ -17,6 +17,7 @@ struct Architecture {
   int32_t default_window;                    // where the key is absent; 0: none
   bool layer_types;                          // whether layer_types means anything
   bool query_scaling;                        // whether llama_4_scaling_beta does
+  bool experts;                              // whether feed-forward layers are mixtures of experts
   std::span<const BlockKind* const> blocks;  // of every layer, in order
 };
 

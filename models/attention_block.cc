@@ -35,7 +35,7 @@ class AttentionBlock final : public Block {
         layout_(parts.kv_layout),
         place_(layout_.places[static_cast<size_t>(parts.layer)]),
         window_(config_.window[static_cast<size_t>(parts.layer)]),
-        norm_(parts.weights.norm(WeightRole::kAttentionNorm, parts.layer)),
+        norm_(parts.weights.vector(WeightRole::kAttentionNorm, parts.layer)),
         qkv_(parts.weights.matrix(WeightRole::kQkv, parts.layer)),
         out_(parts.weights.matrix(WeightRole::kAttentionOut, parts.layer)),
         qkv_buffer_(parts.buffers[0]),

@@ -44,6 +44,12 @@ class Residual {
                             .epilogue = Epilogue::kAddResidual,
                             .out = stream_});
   }
+  // stream += what a mixture of experts makes of it, whose combination is its way out: the same place.
+  OpCode Add(MoeParams mixture) const {
+    mixture.epilogue = Epilogue::kAddResidual;
+    mixture.out = stream_;
+    return backend_.Moe(mixture);
+  }
 
  private:
   Backend& backend_;
@@ -76,6 +82,7 @@ struct BlockKind {
 
 extern const BlockKind kAttentionBlock;
 extern const BlockKind kFeedForwardBlock;
+extern const BlockKind kMoeBlock;
 
 // The first rows of a buffer.
 inline Tensor FirstRows(Tensor buffer, int64_t rows) {

@@ -17,7 +17,7 @@ struct NeutralKey {
   const char* why = nullptr;  // what the key stands for, where its name does not say it
 };
 constexpr char kQuantised[] = "quantised weights are not implemented; bf16, f16 and f32 are";
-constexpr char kMixture[] = "mixtures of experts are not implemented";
+constexpr char kOtherMixture[] = "of mixtures of experts only Mixtral's are implemented";
 constexpr char kLatent[] = "latent attention (MLA) is not implemented";
 constexpr NeutralKey kNeutralKeys[] = {
     // biases, norms and activation
@@ -93,14 +93,14 @@ constexpr NeutralKey kNeutralKeys[] = {
     {"state_size", "[]"},
     {"attn_layer_indices", "[]"},
     // mixtures of experts
-    {"moe", "[]", kMixture},
-    {"num_experts", "[0]", kMixture},
-    {"num_local_experts", "[0]", kMixture},
-    {"n_routed_experts", "[0]", kMixture},
-    {"n_shared_experts", "[0]", kMixture},
-    {"num_experts_per_tok", "[0]", kMixture},
-    {"moe_intermediate_size", "[0]", kMixture},
-    {"first_k_dense_replace", "[]", kMixture},
+    {"moe", "[]", kOtherMixture},
+    {"num_experts", "[0]", kOtherMixture},
+    {"num_local_experts", "[0]", kOtherMixture},
+    {"n_routed_experts", "[0]", kOtherMixture},
+    {"n_shared_experts", "[0]", kOtherMixture},
+    {"num_experts_per_tok", "[0]", kOtherMixture},
+    {"moe_intermediate_size", "[0]", kOtherMixture},
+    {"first_k_dense_replace", "[]", kOtherMixture},
     {"num_nextn_predict_layers", "[0]"},
     // wrappers around more than a text decoder
     {"text_config", "[]"},
@@ -162,6 +162,10 @@ constexpr const char* kHarmlessKeys[] = {
     "use_flash_attention",
     "use_flash_attention_2",
     "use_flash_attn",
+    // of training alone, in mixtures of experts
+    "router_aux_loss_coef",
+    "router_jitter_noise",
+    "output_router_logits",
     "gradient_checkpointing",
     "unsloth_version",
     "unsloth_fixed",

@@ -124,6 +124,10 @@ DType ReadWeightDType(KeyReader& in, std::vector<std::string>& warnings);
 // bos_token_id and eos_token_id, where they are given.
 void ReadSpecialIds(KeyReader& in, ModelConfig& config);
 
+// The experts of a layer and how many of them a token uses.
+void ReadExperts(KeyReader& in, const std::string& experts, const std::string& per_token,
+                 ModelConfig& config);
+
 // hidden / heads, for files that leave head_dim out.
 int32_t HeadDimFromHidden(KeyReader& in, const ModelConfig& config);
 

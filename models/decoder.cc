@@ -103,7 +103,7 @@ Status Decoder::Load(const std::vector<WeightSpec>& specs, const WeightFiles& fi
                      const LoadProgress& progress) {
   TM_RETURN_IF_ERROR(weights_.Load(specs, files, progress, config_));
   embedding_ = weights_.matrix(WeightRole::kEmbedding);
-  final_norm_ = weights_.norm(WeightRole::kFinalNorm);
+  final_norm_ = weights_.vector(WeightRole::kFinalNorm);
   lm_head_ = config_.tied_embeddings ? embedding_ : weights_.matrix(WeightRole::kLmHead);
   return Status::Ok();
 }

@@ -27,7 +27,7 @@ class FeedForwardBlock final : public Block {
   explicit FeedForwardBlock(const BlockParts& parts)
       : backend_(parts.backend),
         norm_epsilon_(parts.config.rms_epsilon),
-        norm_(parts.weights.norm(WeightRole::kMlpNorm, parts.layer)),
+        norm_(parts.weights.vector(WeightRole::kMlpNorm, parts.layer)),
         gate_up_(parts.weights.matrix(WeightRole::kGateUp, parts.layer)),
         down_(parts.weights.matrix(WeightRole::kDown, parts.layer)),
         buffer_(parts.buffers[0]) {}

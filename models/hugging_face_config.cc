@@ -76,7 +76,7 @@ const Architecture* ReadTextArchitecture(KeyReader& in) {
   const json& type = in.Get("model_type");
   in.Get("architectures");
   if (type == "mistral4") {
-    in.Refuse("model_type", type, "latent attention (MLA) and mixtures of experts are not implemented");
+    in.Refuse("model_type", type, "latent attention (MLA) is not implemented");
     return nullptr;
   }
   const Architecture* found = type.is_null() ? WithType(json("mistral")) : WithType(type);
@@ -185,6 +185,7 @@ std::vector<int32_t> ReadHuggingFaceWindows(KeyReader& in, const Architecture& a
 // What is under text_config of a wrapper, and the whole file of any other model.
 void ReadTextModel(KeyReader& in, const Architecture& architecture, ModelConfig& config) {
   for (const char* key : {"rope_parameters", "rope_scaling"}) in.Get(key);
+  if (architecture.experts) ReadExperts(in, "num_local_experts", "num_experts_per_tok", config);
   RefuseOtherComputations(in);
   config.architecture = architecture.name;
   config.vocab_size = static_cast<int32_t>(in.Int("vocab_size", 1, kMaxVocab));

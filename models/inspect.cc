@@ -100,6 +100,13 @@ std::string RopeText(const ModelConfig& config) {
   return rope;
 }
 
+std::string FeedForwardText(const ModelConfig& config) {
+  const std::string width = std::to_string(config.intermediate_size);
+  if (config.experts == 0) return width;
+  return std::to_string(config.experts) + " experts of " + width + ", " +
+         std::to_string(config.experts_per_token) + " for each token";
+}
+
 std::string IdsText(const std::vector<int32_t>& ids) {
   std::string text;
   for (const int32_t id : ids) text += (text.empty() ? "" : ", ") + std::to_string(id);
@@ -138,7 +145,7 @@ std::string DescribeModel(const OpenedModel& model) {
     text += Line("images", "refused: of " + config.wrapper + " the text part is served");
   }
   text += Line("layers", std::to_string(config.layers) + ", hidden " + std::to_string(config.hidden_size) +
-                             ", feed-forward " + std::to_string(config.intermediate_size));
+                             ", feed-forward " + FeedForwardText(config));
   text += Line("heads", std::to_string(config.heads) + " of " + std::to_string(config.head_dim) + ", " +
                             std::to_string(config.kv_heads) + " for keys and values");
   text += Line("window", WindowText(config.window));

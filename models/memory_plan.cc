@@ -32,12 +32,16 @@ StepMaxima MaximaOf(const ModelConfig& config, const PlanLimits& limits) {
   return {.tokens = limits.max_tokens,
           .sequences = limits.max_sequences,
           .logit_rows = limits.max_logit_rows,
-          .hidden = std::max({config.hidden_size, config.intermediate_size, config.heads * config.head_dim}),
+          .hidden = std::max({config.hidden_size, config.experts == 0 ? config.intermediate_size : 0,
+                              config.heads * config.head_dim}),
           .query_heads = config.heads,
           .kv_heads = config.kv_heads,
           .head_dim = config.head_dim,
           .vocab = config.vocab_size,
-          .context = config.context};
+          .context = config.context,
+          .experts = config.experts,
+          .experts_per_token = config.experts_per_token,
+          .expert_intermediate = config.experts == 0 ? 0 : config.intermediate_size};
 }
 
 StatusOr<MemoryPlan> PlanMemory(const OpenedModel& model, const Backend& backend, const PlanLimits& limits,

@@ -44,6 +44,23 @@ std::vector<int32_t> ReadMistralWindows(KeyReader& in, int32_t layers) {
   return windows;
 }
 
+// Where `moe` is set, layers are mixtures of experts.
+void ReadMistralExperts(KeyReader& outer, ModelConfig& config) {
+  const json& object = outer.Get("moe");
+  if (object.is_null()) return;
+  if (!object.is_object()) {
+    outer.Wrong("moe", object, "an object or null");
+    return;
+  }
+  config.architecture = "MixtralForCausalLM";
+  KeyReader in(object, outer.file(), "moe.");
+  ReadExperts(in, "num_experts", "num_experts_per_tok", config);
+  for (const std::string& key : in.Unread()) {
+    in.Refuse(key, in.Get(key), "of mixtures of experts only Mixtral's are implemented");
+  }
+  outer.Fail(in.status());
+}
+
 }  // namespace
 
 StatusOr<ModelConfig> ParseMistralParams(std::string_view text, const std::string& file) {
@@ -57,11 +74,12 @@ StatusOr<ModelConfig> ParseMistralParams(std::string_view text, const std::strin
   if (!type.is_null() && type != "transformer")
     in.Refuse("model_type", type, "only \"transformer\" is implemented");
   // Read below, or not at all: the vision part is left out.
-  for (const char* key : {"yarn", "llama_4_scaling", "vision_encoder"}) in.Get(key);
+  for (const char* key : {"yarn", "llama_4_scaling", "vision_encoder", "moe"}) in.Get(key);
   const json& vision = in.Get("vision_encoder");
   if (vision.is_object() && !vision.empty()) config.wrapper = "vision_encoder";
   if (!vision.is_object() && !vision.is_null()) in.Wrong("vision_encoder", vision, "an object or null");
   RefuseOtherComputations(in);
+  ReadMistralExperts(in, config);
   config.vocab_size = static_cast<int32_t>(in.Int("vocab_size", 1, kMaxVocab));
   config.hidden_size = static_cast<int32_t>(in.Int("dim", 1, kMaxHidden));
   config.layers = static_cast<int32_t>(in.Int("n_layers", 1, kMaxLayers));

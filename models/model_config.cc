@@ -72,6 +72,12 @@ Status CheckDerived(KeyReader& in, const ModelConfig& config) {
   return in.status();
 }
 
+void ReadExperts(KeyReader& in, const std::string& experts, const std::string& per_token,
+                 ModelConfig& config) {
+  config.experts = static_cast<int32_t>(in.Int(experts, 1, kMaxExperts));
+  config.experts_per_token = static_cast<int32_t>(in.Int(per_token, 1, config.experts));
+}
+
 int32_t HeadDimFromHidden(KeyReader& in, const ModelConfig& config) {
   if (config.hidden_size % config.heads != 0) {
     in.Wrong("head_dim", nullptr,

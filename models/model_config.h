@@ -33,8 +33,10 @@ struct ModelConfig {
   int32_t layers = 0;
   int32_t heads = 0;
   int32_t kv_heads = 0;
-  int32_t head_dim = 0;  // its own number: never hidden_size / heads unless the file leaves it out
-  int32_t intermediate_size = 0;
+  int32_t head_dim = 0;           // its own number: never hidden_size / heads unless the file leaves it out
+  int32_t intermediate_size = 0;  // of each expert, where there are any
+  int32_t experts = 0;            // of each layer; 0: feed-forward layers are whole
+  int32_t experts_per_token = 0;
   float rms_epsilon = 0.0f;
   double rope_theta = 0.0;
   RopeScaling rope_scaling;

@@ -26,8 +26,8 @@ std::string NameIn(const ModelConfig& config, const TensorName& name) {
   return config.head_prefix + std::string(plain);
 }
 
-// Width of one norm vector in the shared allocation: rows stay 64-byte aligned.
-int64_t NormStride(int64_t length) { return (length + 15) / 16 * 16; }
+// What one norm vector or router takes of the shared allocation: each begins 64-byte aligned.
+int64_t VectorStride(int64_t elements) { return (elements + 15) / 16 * 16; }
 
 int64_t InFeatures(const TensorSpec& spec) {
   return spec.slice.dim == 1 ? spec.slice.end - spec.slice.begin : spec.columns;
@@ -125,7 +125,7 @@ class Loader {
 
   Status CheckAll(const std::vector<WeightSpec>& specs);
   Status Pack(const WeightSpec& spec, WeightHandle* to);
-  Status CopyNorm(const WeightSpec& spec, float* host);
+  Status CopyVector(const WeightSpec& spec, float* host);
   const std::set<std::string>& used() const { return used_; }
 
  private:
@@ -176,10 +176,10 @@ Status Loader::Pack(const WeightSpec& spec, WeightHandle* to) {
   return Status::Ok();
 }
 
-Status Loader::CopyNorm(const WeightSpec& spec, float* host) {
+Status Loader::CopyVector(const WeightSpec& spec, float* host) {
   TM_ASSIGN_OR_RETURN(const WeightFiles::Found found, files_.Find(spec.parts[0]));
   TM_RETURN_IF_ERROR(CheckFinite(found, spec.parts[0]));
-  ToFloat(found.file->Data(*found.tensor), found.tensor->format->dtype, spec.parts[0].rows, host);
+  ToFloat(found.file->Data(*found.tensor), found.tensor->format->dtype, spec.elements(), host);
   Done(spec.parts[0].name, found);
   return Status::Ok();
 }
@@ -236,12 +236,18 @@ Status CheckLeftOver(const WeightFiles& files, const std::set<std::string>& used
 
 std::string WeightList::NameOf(const WeightKey& key, const TensorName& name) const {
   if (key.layer == kNoLayer) return NameIn(config_, name);
-  const char* in_layer = config_.layout == FolderLayout::kHuggingFace ? name.hugging_face : name.mistral;
+  std::string in_layer = config_.layout == FolderLayout::kHuggingFace ? name.hugging_face : name.mistral;
+  if (key.expert != kNoExpert) in_layer.replace(in_layer.find('*'), 1, std::to_string(key.expert));
   return NameIn(config_, kLayerPrefix) + std::to_string(key.layer) + in_layer;
 }
 
 void WeightList::AddNorm(WeightKey key, const TensorName& name, int64_t length) {
-  specs_.push_back({key, {{NameOf(key, name), length, 0, {0, 0, length}}}});
+  specs_.push_back({.key = key, .parts = {{NameOf(key, name), length, 0, {0, 0, length}}}, .packed = false});
+}
+
+void WeightList::AddRouter(WeightKey key, const TensorName& name, int64_t experts, int64_t hidden) {
+  specs_.push_back(
+      {.key = key, .parts = {{NameOf(key, name), experts, hidden, {0, 0, experts}}}, .packed = false});
 }
 
 void WeightList::AddMatrix(WeightKey key, const std::vector<MatrixPart>& parts, int64_t columns,
@@ -351,7 +357,7 @@ Format CommonFormat(const std::vector<Format>& formats) {
 }
 
 int64_t WeightBytes(const WeightSpec& spec, const Format& format, const Backend& backend) {
-  if (spec.is_norm()) return Format(DType::kF32).Bytes(NormStride(spec.parts[0].rows));
+  if (!spec.packed) return Format(DType::kF32).Bytes(VectorStride(spec.elements()));
   std::vector<WeightRows> parts;
   for (const TensorSpec& part : spec.parts) parts.push_back(TakeSlice(nullptr, format, part));
   return backend.PackedBytes(
@@ -362,35 +368,35 @@ ModelWeights::~ModelWeights() {
   for (const auto& [key, handle] : matrices_) {
     if (handle.impl != nullptr) backend_.FreeWeight(handle);
   }
-  if (norm_memory_ != nullptr) backend_.Free(norm_memory_);
+  if (vector_memory_ != nullptr) backend_.Free(vector_memory_);
 }
 
 Status ModelWeights::Load(const std::vector<WeightSpec>& specs, const WeightFiles& files,
                           const LoadProgress& progress, ModelConfig& config) {
-  const auto norm_count =
-      std::count_if(specs.begin(), specs.end(), [](const auto& s) { return s.is_norm(); });
-  const int64_t stride = NormStride(config.hidden_size);
-  std::vector<float> norms(static_cast<size_t>(norm_count * stride));
-  const auto norm_bytes = static_cast<int64_t>(norms.size() * sizeof(float));
-  norm_memory_ = backend_.Allocate(norm_bytes);
-  if (norm_memory_ == nullptr) {
-    return ResourceExhausted(files.where() + ": no memory for " + std::to_string(norm_bytes) +
-                             " bytes of norm vectors");
+  int64_t elements = 0;
+  for (const WeightSpec& spec : specs) elements += spec.packed ? 0 : VectorStride(spec.elements());
+  std::vector<float> vectors(static_cast<size_t>(elements));
+  const auto vector_bytes = static_cast<int64_t>(vectors.size() * sizeof(float));
+  vector_memory_ = backend_.Allocate(vector_bytes);
+  if (vector_memory_ == nullptr) {
+    return ResourceExhausted(files.where() + ": no memory for " + std::to_string(vector_bytes) +
+                             " bytes of norm vectors and routers");
   }
   Loader loader(files, backend_, progress);
   TM_RETURN_IF_ERROR(loader.CheckAll(specs));
-  int64_t norm = 0;  // where the next one begins
+  int64_t next = 0;  // where the next one begins
   for (const WeightSpec& spec : specs) {
-    if (spec.is_norm()) {
-      TM_RETURN_IF_ERROR(loader.CopyNorm(spec, norms.data() + norm));
-      norms_[spec.key] = static_cast<const float*>(norm_memory_) + norm;
-      norm += stride;
-    } else {
+    if (spec.packed) {
       TM_RETURN_IF_ERROR(loader.Pack(spec, &matrices_[spec.key]));
+    } else {
+      TM_RETURN_IF_ERROR(loader.CopyVector(spec, vectors.data() + next));
+      vectors_[spec.key] = static_cast<const float*>(vector_memory_) + next;
+      next += VectorStride(spec.elements());
     }
   }
-  const std::string copying = "copying the norm vectors to the device";
-  TM_RETURN_IF_ERROR(OpStatus(backend_.Upload(norm_memory_, norms.data(), norm_bytes), backend_, copying));
+  const std::string copying = "copying the norm vectors and routers to the device";
+  TM_RETURN_IF_ERROR(
+      OpStatus(backend_.Upload(vector_memory_, vectors.data(), vector_bytes), backend_, copying));
   TM_RETURN_IF_ERROR(OpStatus(backend_.WaitFence(backend_.RecordFence()), backend_, copying));
   return CheckLeftOver(files, loader.used(), config);
 }

@@ -2,8 +2,8 @@
 // Loading thread. ModelWeights owns what the backend gave it and gives it back at its end.
 //
 // Each matrix is one LinearSource: query, key and value rows stacked, gate and up interleaved as the backend
-// likes. Parts of one source that differ in format are widened to f32, which is exact. Norm vectors become
-// f32.
+// likes. Parts of one source that differ in format are widened to f32, which is exact. Norm vectors and
+// routers become f32.
 #pragma once
 
 #include <compare>
@@ -28,17 +28,20 @@ enum class WeightRole : int32_t {
   kQkv,            // [(heads + 2 * kv_heads) * head_dim, hidden]
   kAttentionOut,   // [hidden, heads * head_dim]
   kMlpNorm,        // [hidden]
-  kGateUp,         // [2 * intermediate, hidden]
+  kRouter,         // [experts, hidden]
+  kGateUp,         // [2 * intermediate, hidden]; of each expert, where there are any
   kDown,           // [hidden, intermediate]
   kFinalNorm,      // [hidden]
   kLmHead,         // [vocab, hidden]; absent where the embedding is tied
 };
 
 inline constexpr int32_t kNoLayer = -1;
+inline constexpr int32_t kNoExpert = -1;
 
 struct WeightKey {
   WeightRole role = WeightRole::kEmbedding;
-  int32_t layer = kNoLayer;  // none for what is there once
+  int32_t layer = kNoLayer;    // none for what is there once
+  int32_t expert = kNoExpert;  // none for what a layer has once
 
   friend auto operator<=>(const WeightKey&, const WeightKey&) = default;
 };
@@ -58,16 +61,19 @@ struct TensorSpec {
   Slice slice;
 };
 
-// One matrix to pack or one norm vector to copy.
+// One matrix to pack, or one tensor to copy as f32: a norm vector or a router.
 struct WeightSpec {
   WeightKey key;
   std::vector<TensorSpec> parts;
   LinearLayout layout = LinearLayout::kStacked;
+  bool packed = true;
 
-  bool is_norm() const { return parts[0].columns == 0; }
+  // Of the first part, which is all of one that is not packed.
+  int64_t elements() const { return parts[0].rows * (parts[0].columns == 0 ? 1 : parts[0].columns); }
 };
 
-// A tensor's name in each layout of files; of one in a layer, what follows the layer's number.
+// A tensor's name in each layout of files; of one in a layer, what follows the layer's number, with a star
+// for an expert's.
 struct TensorName {
   const char* hugging_face;
   const char* mistral;
@@ -85,6 +91,7 @@ class WeightList {
   explicit WeightList(const ModelConfig& config) : config_(config) {}
 
   void AddNorm(WeightKey key, const TensorName& name, int64_t length);
+  void AddRouter(WeightKey key, const TensorName& name, int64_t experts, int64_t hidden);
   void AddMatrix(WeightKey key, const std::vector<MatrixPart>& parts, int64_t columns,
                  LinearLayout layout = LinearLayout::kStacked);
   std::vector<WeightSpec> Take() { return std::move(specs_); }
@@ -150,16 +157,18 @@ class ModelWeights {
               ModelConfig& config);
 
   // REQUIRES: loaded, and of the list.
-  WeightHandle matrix(WeightRole role, int32_t layer = kNoLayer) const { return matrices_.at({role, layer}); }
-  const float* norm(WeightRole role, int32_t layer = kNoLayer) const {
-    return norms_.at({role, layer});
-  }  // device
+  WeightHandle matrix(WeightRole role, int32_t layer = kNoLayer, int32_t expert = kNoExpert) const {
+    return matrices_.at({role, layer, expert});
+  }
+  const float* vector(WeightRole role, int32_t layer = kNoLayer) const {
+    return vectors_.at({role, layer});
+  }  // device, a norm or a router
 
  private:
   Backend& backend_;
   std::map<WeightKey, WeightHandle> matrices_;
-  std::map<WeightKey, const float*> norms_;
-  void* norm_memory_ = nullptr;  // every norm vector, one allocation
+  std::map<WeightKey, const float*> vectors_;
+  void* vector_memory_ = nullptr;  // every norm vector and router, one allocation
 };
 
 }  // namespace tramontane

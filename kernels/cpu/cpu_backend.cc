@@ -71,6 +71,7 @@ class CpuBackend final : public Backend {
   OpCode Embed(const EmbedParams& params) override { return Done(RunEmbed, params); }
   OpCode RopeTable(const RopeTableParams& params) override { return Done(RunRopeTable, params); }
   OpCode Linear(const LinearParams& params) override { return Done(RunLinear, params); }
+  OpCode Moe(const MoeParams& params) override { return Done(RunMoe, params); }
   OpCode RopeAppend(const RopeAppendParams& params) override { return Done(RunRopeAppend, params); }
   OpCode Attention(const AttentionParams& params) override { return Done(RunAttention, params); }
   OpCode Sample(const SampleParams& params) override { return Done(RunSample, params); }
@@ -128,9 +129,9 @@ void CpuBackend::FreeWeight(WeightHandle weight) {
 }
 
 int64_t CpuBackend::WorkspaceBytes(const StepMaxima& maxima) const {
-  return std::max({LinearWorkspaceBytes(maxima, kernels_, info_.threads),
-                   AttentionWorkspaceBytes(maxima, info_.threads),
-                   SampleWorkspaceBytes(maxima, info_.threads)});
+  return std::max(
+      {LinearWorkspaceBytes(maxima, kernels_, info_.threads), AttentionWorkspaceBytes(maxima, info_.threads),
+       MoeWorkspaceBytes(maxima, kernels_, info_.threads), SampleWorkspaceBytes(maxima, info_.threads)});
 }
 
 OpCode CpuBackend::Reserve(const StepMaxima& maxima) {

@@ -82,8 +82,8 @@ struct WorkspacePlan {
   int64_t thread_bytes;
 
   WorkspacePlan(int64_t rows, int64_t in_features, const LinearKernels& kernels)
-      : packed_x_bytes(rows * RoundUp(in_features, kernels.block_k) * int64_t{sizeof(float)}),
-        thread_bytes(RoundUp(kernels.scratch_bytes, kAlignment)) {}
+      : packed_x_bytes(rows * PackedRowBytes(in_features, kernels)),
+        thread_bytes(LinearThreadBytes(kernels)) {}
 
   int64_t Bytes(int32_t threads) const { return packed_x_bytes + threads * thread_bytes; }
   std::byte* ThreadScratch(const CpuWorkspace& workspace, int32_t thread) const {
@@ -116,37 +116,6 @@ void CheckLinear(const LinearParams& params, const PackedWeight& weight, const C
     }
   }
 }
-
-// How a job is cut along tiles and panels. The cut changes no bit of the result.
-struct Cut {
-  int64_t tile_blocks;
-  int64_t panel_blocks;
-
-  Cut(const LinearJob& job, const LinearKernels& kernels, int32_t threads) {
-    constexpr int64_t kBlocksPerThread = 6;       // so that a thread that is held up holds up little
-    constexpr int64_t kLeastStreamBytes = 65536;  // of weights in a block of one tile
-    if (job.tiles == 1) {
-      tile_blocks = 1;
-      const int64_t by_bytes = job.panel_count * job.panel_bytes / kLeastStreamBytes;
-      panel_blocks = std::clamp(by_bytes, int64_t{threads}, threads * kBlocksPerThread);
-    } else {
-      tile_blocks = CeilDiv(job.tiles, kernels.block_tiles);
-      panel_blocks = std::max(CeilDiv(job.panel_count, kernels.block_panels),
-                              CeilDiv(threads * kBlocksPerThread, tile_blocks));
-    }
-    panel_blocks = std::min(panel_blocks, job.panel_count);
-  }
-
-  int64_t Blocks() const { return tile_blocks * panel_blocks; }
-  LinearBlock Block(const LinearJob& job, int64_t index) const {
-    const int64_t tiles = index % tile_blocks;  // neighbours share panels
-    const int64_t panels = index / tile_blocks;
-    return {.tile_begin = tiles * job.tiles / tile_blocks,
-            .tile_end = (tiles + 1) * job.tiles / tile_blocks,
-            .panel_begin = panels * job.panel_count / panel_blocks,
-            .panel_end = (panels + 1) * job.panel_count / panel_blocks};
-  }
-};
 
 }  // namespace
 
@@ -240,19 +209,40 @@ int64_t LinearWorkspaceBytes(const StepMaxima& maxima, const CpuKernels& kernels
       .Bytes(threads);
 }
 
-void RunLinear(const LinearParams& params, const CpuContext& context) {
-  const auto& weight = *static_cast<const PackedWeight*>(params.weight.impl);
-  const LinearKernels& kernels = context.kernels.linear;
-  CheckLinear(params, weight, context.kernels);
-  if (params.rows == 0) return;
-  const WorkspacePlan plan(params.rows, weight.in_features, kernels);
-  TM_CHECK(plan.Bytes(context.pool.threads()) <= context.workspace.bytes,
-           "Linear of %d rows of %lld needs %lld bytes of workspace, reserved are %lld", params.rows,
-           static_cast<long long>(weight.in_features),
-           static_cast<long long>(plan.Bytes(context.pool.threads())),
-           static_cast<long long>(context.workspace.bytes));
+int64_t PackedRowBytes(int64_t in_features, const LinearKernels& kernels) {
+  return RoundUp(in_features, kernels.block_k) * int64_t{sizeof(float)};
+}
 
-  const LinearJob job = {
+int64_t LinearThreadBytes(const LinearKernels& kernels) { return RoundUp(kernels.scratch_bytes, kAlignment); }
+
+LinearCut::LinearCut(const LinearJob& job, const LinearKernels& kernels, int32_t threads) {
+  constexpr int64_t kBlocksPerThread = 6;       // so that a thread that is held up holds up little
+  constexpr int64_t kLeastStreamBytes = 65536;  // of weights in a block of one tile
+  if (job.tiles == 1) {
+    tile_blocks = 1;
+    const int64_t by_bytes = job.panel_count * job.panel_bytes / kLeastStreamBytes;
+    panel_blocks = std::clamp(by_bytes, int64_t{threads}, threads * kBlocksPerThread);
+  } else {
+    tile_blocks = CeilDiv(job.tiles, kernels.block_tiles);
+    panel_blocks = std::max(CeilDiv(job.panel_count, kernels.block_panels),
+                            CeilDiv(threads * kBlocksPerThread, tile_blocks));
+  }
+  panel_blocks = std::min(panel_blocks, job.panel_count);
+}
+
+LinearBlock LinearCut::Block(const LinearJob& job, int64_t index) const {
+  const int64_t tiles = index % tile_blocks;  // neighbours share panels
+  const int64_t panels = index / tile_blocks;
+  return {.tile_begin = tiles * job.tiles / tile_blocks,
+          .tile_end = (tiles + 1) * job.tiles / tile_blocks,
+          .panel_begin = panels * job.panel_count / panel_blocks,
+          .panel_end = (panels + 1) * job.panel_count / panel_blocks};
+}
+
+LinearJob MakeLinearJob(const LinearParams& params, const CpuKernels& kernels, std::byte* packed_x) {
+  const auto& weight = *static_cast<const PackedWeight*>(params.weight.impl);
+  CheckLinear(params, weight, kernels);
+  return {
       .x = static_cast<const float*>(params.x.data),
       .x_stride = params.x.row_stride,
       .x_rows = params.x_rows,
@@ -268,11 +258,24 @@ void RunLinear(const LinearParams& params, const CpuContext& context) {
       .out = static_cast<float*>(params.out.data),
       .out_stride = params.out.row_stride,
       .out_columns = params.out.columns,
-      .tiles = CeilDiv(params.rows, kernels.tile_rows),
-      .packed_x = context.workspace.data,
+      .tiles = CeilDiv(params.rows, kernels.linear.tile_rows),
+      .packed_x = packed_x,
   };
+}
+
+void RunLinear(const LinearParams& params, const CpuContext& context) {
+  const LinearKernels& kernels = context.kernels.linear;
+  const LinearJob job = MakeLinearJob(params, context.kernels, context.workspace.data);
+  if (params.rows == 0) return;
+  const WorkspacePlan plan(job.rows, job.in_features, kernels);
+  TM_CHECK(plan.Bytes(context.pool.threads()) <= context.workspace.bytes,
+           "Linear of %d rows of %lld needs %lld bytes of workspace, reserved are %lld", params.rows,
+           static_cast<long long>(job.in_features),
+           static_cast<long long>(plan.Bytes(context.pool.threads())),
+           static_cast<long long>(context.workspace.bytes));
+
   context.pool.ParallelFor(job.tiles, [&](int64_t tile, int32_t) { kernels.pack_tile(job, tile); });
-  const Cut cut(job, kernels, context.pool.threads());
+  const LinearCut cut(job, kernels, context.pool.threads());
   context.pool.ParallelFor(cut.Blocks(), [&](int64_t block, int32_t thread) {
     kernels.multiply(job, cut.Block(job, block), plan.ThreadScratch(context.workspace, thread));
   });

@@ -1,5 +1,5 @@
 // Linear: weights packed into panels, and out = epilogue(prologue(x) W^T) over them.
-// Loading thread for packing, engine thread for RunLinear; UnpackRow is pure.
+// Loading thread for packing, engine thread for running; UnpackRow is pure.
 #pragma once
 
 #include <cstddef>
@@ -40,5 +40,25 @@ void UnpackRow(const PackedWeight& weight, int64_t row, float* out);  // out [in
 int64_t LinearWorkspaceBytes(const StepMaxima& maxima, const CpuKernels& kernels, int32_t threads);
 
 void RunLinear(const LinearParams& params, const CpuContext& context);
+
+// ---- the pieces of RunLinear, for an op that runs several products side by side (moe.cc)
+
+// Bytes of one row of x, packed.
+int64_t PackedRowBytes(int64_t in_features, const LinearKernels& kernels);
+// Scratch of one thread, a multiple of 64 bytes.
+int64_t LinearThreadBytes(const LinearKernels& kernels);
+
+// A call with everything resolved. Its parameters are checked. packed_x: PackedRowBytes for every row.
+LinearJob MakeLinearJob(const LinearParams& params, const CpuKernels& kernels, std::byte* packed_x);
+
+// How a job is cut along tiles and panels. The cut changes no bit of the result.
+struct LinearCut {
+  int64_t tile_blocks = 0;
+  int64_t panel_blocks = 0;
+
+  LinearCut(const LinearJob& job, const LinearKernels& kernels, int32_t threads);
+  int64_t Blocks() const { return tile_blocks * panel_blocks; }
+  LinearBlock Block(const LinearJob& job, int64_t index) const;
+};
 
 }  // namespace tramontane

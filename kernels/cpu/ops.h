@@ -1,5 +1,5 @@
 // The ops of the CPU backend but Linear (linear.h), as CpuBackend calls them. Definitions in embed, rope,
-// attention, sampling and copy.
+// attention, moe, sampling and copy.
 // Engine thread. Params are checked by TM_CHECK: a wrong one is our own bug. No op allocates.
 #pragma once
 
@@ -12,10 +12,12 @@ namespace tramontane {
 
 // Scratch that an op needs for the largest of such steps; the others need none. Pure.
 int64_t AttentionWorkspaceBytes(const StepMaxima& maxima, int32_t threads);
+int64_t MoeWorkspaceBytes(const StepMaxima& maxima, const CpuKernels& kernels, int32_t threads);
 int64_t SampleWorkspaceBytes(const StepMaxima& maxima, int32_t threads);
 
 void RunEmbed(const EmbedParams& params, const CpuContext& context);
 void RunRopeTable(const RopeTableParams& params, const CpuContext& context);
+void RunMoe(const MoeParams& params, const CpuContext& context);
 void RunRopeAppend(const RopeAppendParams& params, const CpuContext& context);
 void RunAttention(const AttentionParams& params, const CpuContext& context);
 void RunSample(const SampleParams& params, const CpuContext& context);

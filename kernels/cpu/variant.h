@@ -16,6 +16,7 @@
 
 #include "kernels/cpu/attention_kernels.h"
 #include "kernels/cpu/linear_kernels.h"
+#include "kernels/cpu/moe_kernels.h"
 #include "kernels/cpu/sampling_kernels.h"
 
 namespace tramontane {
@@ -24,6 +25,7 @@ struct CpuKernels {
   const char* name;
   LinearKernels linear;
   AttentionKernels attention;
+  MoeKernels moe;
   SamplingKernels sampling;
 };
 

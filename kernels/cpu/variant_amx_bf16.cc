@@ -16,6 +16,7 @@
 TM_TARGET_BEGIN("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,amx-tile,amx-bf16")
 #include "kernels/cpu/attention_impl.h"
 #include "kernels/cpu/linear_impl.h"
+#include "kernels/cpu/moe_impl.h"
 #include "kernels/cpu/sampling_impl.h"
 // After the bodies that it builds on.
 #include "kernels/cpu/linear_amx_impl.h"
@@ -27,6 +28,7 @@ const CpuKernels kAmxBf16Kernels = {
     .name = "amx_bf16",
     .linear = AmxLinearKernels(),
     .attention = kAttentionKernels,
+    .moe = kMoeKernels,
     .sampling = kSamplingKernels,
 };
 

@@ -14,6 +14,7 @@
 TM_TARGET_BEGIN("avx2,fma,f16c")
 #include "kernels/cpu/attention_impl.h"
 #include "kernels/cpu/linear_impl.h"
+#include "kernels/cpu/moe_impl.h"
 #include "kernels/cpu/sampling_impl.h"
 TM_TARGET_END
 
@@ -23,6 +24,7 @@ const CpuKernels kAvx2Kernels = {
     .name = "avx2",
     .linear = kLinearKernels,
     .attention = kAttentionKernels,
+    .moe = kMoeKernels,
     .sampling = kSamplingKernels,
 };
 

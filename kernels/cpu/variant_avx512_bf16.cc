@@ -15,6 +15,7 @@
 TM_TARGET_BEGIN("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")
 #include "kernels/cpu/attention_impl.h"
 #include "kernels/cpu/linear_impl.h"
+#include "kernels/cpu/moe_impl.h"
 #include "kernels/cpu/sampling_impl.h"
 TM_TARGET_END
 
@@ -24,6 +25,7 @@ const CpuKernels kAvx512Bf16Kernels = {
     .name = "avx512_bf16",
     .linear = kLinearKernels,
     .attention = kAttentionKernels,
+    .moe = kMoeKernels,
     .sampling = kSamplingKernels,
 };
 

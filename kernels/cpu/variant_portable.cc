@@ -11,6 +11,7 @@
 #define TM_SIMD_WIDTH 4
 #include "kernels/cpu/attention_impl.h"
 #include "kernels/cpu/linear_impl.h"
+#include "kernels/cpu/moe_impl.h"
 #include "kernels/cpu/sampling_impl.h"
 
 namespace tramontane {
@@ -19,6 +20,7 @@ const CpuKernels kPortableKernels = {
     .name = "portable",
     .linear = kLinearKernels,
     .attention = kAttentionKernels,
+    .moe = kMoeKernels,
     .sampling = kSamplingKernels,
 };
 

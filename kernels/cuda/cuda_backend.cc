@@ -154,6 +154,7 @@ class CudaBackend final : public Backend {
   OpCode Embed(const EmbedParams& params) noexcept override;
   OpCode RopeTable(const RopeTableParams& params) noexcept override;
   OpCode Linear(const LinearParams& params) noexcept override;
+  OpCode Moe(const MoeParams& params) noexcept override;
   OpCode RopeAppend(const RopeAppendParams& params) noexcept override;
   OpCode Attention(const AttentionParams& params) noexcept override;
   OpCode Sample(const SampleParams& params) noexcept override;
@@ -337,6 +338,9 @@ OpCode CudaBackend::Reserve(const StepMaxima& maxima) noexcept {
                     std::to_string(maxima.query_heads / maxima.kv_heads) +
                     " query heads a kv head; the CUDA backend has 32, 64, 96 and 128, and 1 to 16");
   }
+  if (maxima.experts > 0) {
+    return Fail(OpCode::kUnsupported, "mixtures of experts; the CUDA backend has no kernels for them");
+  }
   runtime_->FreeHost(std::exchange(staging_, nullptr));
   runtime_->Free(std::exchange(workspace_, nullptr));
   maxima_ = maxima;
@@ -512,6 +516,10 @@ OpCode CudaBackend::Multiply(const LinearParams& p, const PackedWeight& weight, 
                                .out_stride = out.row_stride,
                                .rows = p.rows};
   return Queued(runtime_->Matmul(plans[family], params), "a matrix product");
+}
+
+OpCode CudaBackend::Moe(const MoeParams&) noexcept {
+  TM_CHECK(false, "a mixture of experts, which Reserve refuses");
 }
 
 // ---- attention: the work list of a (table, window) is made once a step

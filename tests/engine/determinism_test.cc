@@ -72,8 +72,9 @@ std::vector<Request> SomeRequests() {
 
 class Determinism : public CpuVariantTest {
  protected:
-  Determinism() {
+  explicit Determinism(int32_t experts = 0) {
     TinyModel model;
+    model.experts = experts;
     model.layers = 3;
     model.window = {12, 0, 12};  // shorter than most prompts
     model.Randomise(5);
@@ -163,6 +164,26 @@ TEST_P(Determinism, AChoiceOfSeveralIsTheSameFromASharedPrompt) {
 }
 
 TM_INSTANTIATE_FOR_CPU_VARIANTS(Determinism);
+
+// What a token's experts are given to do depends on all tokens of a step; what they give it must not.
+class DeterminismOfExperts : public Determinism {
+ protected:
+  DeterminismOfExperts() : Determinism(/*experts=*/5) {}
+};
+
+TEST_P(DeterminismOfExperts, NeitherACrowdNorCutsNorPreemptionNorThreadsChangeABit) {
+  const std::vector<Bytes> alone = RunAlone();
+  EXPECT_EQ(RunTogether(Roomy()), alone);
+  CpuEngine::Options options = Roomy();
+  options.limits.max_step_tokens = 5;
+  options.limits.pool_pages = 40;
+  options.threads = 2;
+  int64_t preemptions = 0;
+  EXPECT_EQ(RunTogether(options, &preemptions), alone);
+  EXPECT_GT(preemptions, 0) << "the pool was meant to be too small";
+}
+
+TM_INSTANTIATE_FOR_CPU_VARIANTS(DeterminismOfExperts);
 
 }  // namespace
 }  // namespace tramontane

@@ -28,6 +28,7 @@ from safetensors.torch import save_file
 
 HERE = pathlib.Path(__file__).resolve().parent
 MARGIN = 0.03  # smallest lead of a greedy choice, in logits
+ROUTER_MARGIN = 0.02  # smallest lead of a row's last chosen expert over the next one, in standard deviations of scores
 STEPS = 32
 TOP = 5
 EOS = 2
@@ -94,9 +95,15 @@ MODELS = {
         config=dict(vocab_size=256, hidden_size=40, intermediate_size=80, num_hidden_layers=3,
                     num_attention_heads=4, num_key_value_heads=1, head_dim=16, sliding_window=None,
                     rope_theta=1e9)),
+    # Eight experts, of which each token uses two.
+    "mixtral": dict(
+        kind="Mixtral", dtype=torch.bfloat16, prompts=[9, 14],
+        config=dict(vocab_size=128, hidden_size=32, intermediate_size=24, num_hidden_layers=2,
+                    num_attention_heads=4, num_key_value_heads=2, head_dim=16, sliding_window=None,
+                    num_local_experts=8, num_experts_per_tok=2, rope_theta=1e4)),
 }
 # Written a second time in Mistral's own layout: other names, rotated pairs side by side, windows as a list.
-NATIVE_OF = {"layer_types_native": "layer_types", "ministral3_native": "ministral3"}
+NATIVE_OF = {"layer_types_native": "layer_types", "ministral3_native": "ministral3", "mixtral_native": "mixtral"}
 
 
 def make_model(spec, seed):
@@ -107,7 +114,8 @@ def make_model(spec, seed):
     rope = spec.get("rope", {"rope_type": "default"})
     model_config = config_class(
         **config, rope_parameters=rope | {"rope_theta": theta}, rms_norm_eps=1e-5,
-        max_position_embeddings=2048, bos_token_id=1, eos_token_id=EOS, attn_implementation="eager")
+        max_position_embeddings=2048, bos_token_id=1, eos_token_id=EOS, attn_implementation="eager",
+        **({"experts_implementation": "eager"} if "num_local_experts" in config else {}))
     if spec.get("wrapped"):
         vision = transformers.PixtralVisionConfig(hidden_size=8, intermediate_size=8, num_hidden_layers=1,
                                                   num_attention_heads=1, head_dim=8, image_size=16, patch_size=8)
@@ -120,17 +128,19 @@ def make_model(spec, seed):
     tied = model.config.tie_word_embeddings
     # Standard deviation of a weight, times sqrt(inputs).
     scale = {"q_proj": 1.6, "k_proj": 1.6, "v_proj": 1.0, "o_proj": 1.4 if tied else 1.0, "gate_proj": 1.2,
-             "up_proj": 1.0, "down_proj": 1.4 if tied else 1.0, "lm_head": 4.0}
+             "up_proj": 1.0, "down_proj": 1.4 if tied else 1.0, "lm_head": 4.0, "gate_up_proj": 1.1, "gate": 1.5}
     with torch.no_grad():
         for name, weight in model.named_parameters():
             noise = torch.randn(weight.shape, generator=generator)
-            part = name.split(".")[-2]
+            of_experts = weight.dim() == 3  # [experts, outputs, inputs], stacked, without ".weight" behind
+            part = name.split(".")[-1 if of_experts else -2]
             if "norm" in part:
                 weight.copy_(1.0 + 0.2 * noise)
             elif part == "embed_tokens":
                 weight.copy_((0.5 if tied else 1.0) * noise)
             else:
-                weight.copy_(scale.get(part, 1.0) * noise / weight[0].numel() ** 0.5)
+                inputs = weight[0, 0].numel() if of_experts else weight[0].numel()
+                weight.copy_(scale.get(part, 1.0) * noise / inputs ** 0.5)
             weight.copy_(weight.to(file_dtype(spec, name)))
     return model.double().eval()
 
@@ -190,15 +200,53 @@ def window_effect(model, tokens):
     return round(float((right - wrong).abs().max()), 6)
 
 
+def router_margin(model, tokens):
+    """Smallest lead of a chosen expert over one that is not, over all tokens and layers, in standard deviations of
+    the scores: a choice that is closer than rounding goes the other way in a less exact computation."""
+    if "num_local_experts" not in model.config.to_dict():
+        return None
+    scores = []
+    hooks = [m.register_forward_hook(lambda _, __, out: scores.append(out[0]))
+             for name, m in model.named_modules() if name.endswith(".gate")]
+    logits_of(model, tokens)
+    for hook in hooks:
+        hook.remove()
+    chosen = model.config.num_experts_per_tok
+    leads = [(s.sort(dim=-1, descending=True).values, s.std()) for s in scores]
+    return round(min(float((v[:, chosen - 1] - v[:, chosen]).min() / std) for v, std in leads), 6)
+
+
+def clear_run(model, prompt):
+    """run(), or None where an expert is chosen too closely."""
+    if (router_margin(model, prompt) or ROUTER_MARGIN) < ROUTER_MARGIN:
+        return None
+    out = run(model, prompt)
+    if out is not None and (margin := router_margin(model, out["prompt"] + out["tokens"])) is not None:
+        if margin < ROUTER_MARGIN:
+            return None
+        out["router_margin"] = margin
+    return out
+
+
+def search_prompts(model, spec, seed):
+    """A run for each prompt, or None. Experts are chosen at every token: prompts are drawn until all choices are clear."""
+    runs = []
+    for index in range(len(spec["prompts"])):
+        for attempt in range(500 if "num_local_experts" in spec["config"] else 1):
+            found = clear_run(model, make_prompts(spec, seed + attempt)[index])
+            if found is not None:
+                break
+        if found is None:
+            return None
+        runs.append(found)
+    return runs
+
+
 def search(name, spec):
     for seed in range(10_000):
         model = make_model(spec, seed)
-        runs = []
-        for prompt in make_prompts(spec, seed):
-            runs.append(run(model, prompt))
-            if runs[-1] is None:
-                break
-        if runs[-1] is not None:
+        runs = search_prompts(model, spec, seed)
+        if runs is not None:
             effect = window_effect(model, runs[-1]["prompt"] + runs[-1]["tokens"])
             print(f"{name}: seed {seed}, smallest margin {min(r['min_margin'] for r in runs)}, window effect {effect}")
             golden = dict(transformers=transformers.__version__, torch=torch.__version__.split("+")[0], seed=seed,
@@ -233,6 +281,21 @@ def write_hugging_face(folder, model, spec):
     model.double()
 
 
+def one_by_one(tensors):
+    """Experts that transformers keeps stacked, each by its names in files."""
+    out = {}
+    for name, weight in tensors.items():
+        prefix = name.rpartition(".")[0]
+        if name.endswith(".experts.gate_up_proj"):
+            for i, expert in enumerate(weight):
+                out[f"{prefix}.{i}.w1.weight"], out[f"{prefix}.{i}.w3.weight"] = expert.chunk(2)
+        elif name.endswith(".experts.down_proj"):
+            out |= {f"{prefix}.{i}.w2.weight": expert for i, expert in enumerate(weight)}
+        else:
+            out[name] = weight
+    return out
+
+
 def write_native(folder, model, spec):
     config = model.config.get_text_config()
     half = config.head_dim // 2
@@ -242,14 +305,14 @@ def write_native(folder, model, spec):
 
     rename = {"model.language_model.": "model.", "model.vision_tower": "vision_encoder",
               "model.multi_modal_projector": "vision_language_adapter", "model.embed_tokens": "tok_embeddings",
-              "model.norm": "norm", "lm_head": "output",
+              "model.norm": "norm", "lm_head": "output", "mlp.gate.": "feed_forward.gate.", "mlp.experts": "feed_forward.experts",
               "self_attn.q_proj": "attention.wq", "self_attn.k_proj": "attention.wk",
               "self_attn.v_proj": "attention.wv",
               "self_attn.o_proj": "attention.wo", "input_layernorm": "attention_norm",
               "post_attention_layernorm": "ffn_norm", "mlp.gate_proj": "feed_forward.w1",
               "mlp.down_proj": "feed_forward.w2", "mlp.up_proj": "feed_forward.w3", "model.layers": "layers"}
     tensors = {}
-    for name, weight in model.state_dict().items():
+    for name, weight in one_by_one(model.state_dict()).items():
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
         weight = weight.to(file_dtype(spec, name))
@@ -277,6 +340,8 @@ def write_native(folder, model, spec):
         params["yarn"] = dict(original_max_position_embeddings=original, factor=rope["factor"],
                               beta=rope["beta_fast"], alpha=rope["beta_slow"], apply_scale=False)
         params["llama_4_scaling"] = dict(original_max_position_embeddings=original, beta=rope["llama_4_scaling_beta"])
+    if "num_local_experts" in spec["config"]:
+        params["moe"] = dict(num_experts=config.num_local_experts, num_experts_per_tok=config.num_experts_per_tok)
     if spec.get("wrapped"):
         params["vision_encoder"] = dict(hidden_size=8, num_hidden_layers=1, image_size=16, patch_size=8)
     write_json(folder / "params.json", params)

@@ -188,6 +188,7 @@ class TiledLinear {
   const CpuKernels kernels_ = {.name = "amx_bf16 over a model",
                                .linear = AmxLinearKernels(),
                                .attention = kPortableKernels.attention,
+                               .moe = kPortableKernels.moe,
                                .sampling = kPortableKernels.sampling};
   const int64_t in_features_;
   const int64_t out_features_;

@@ -18,11 +18,14 @@
 #include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <random>
 
 #include "kernels/backends/cpu_backend.h"
 #include "models/decoder.h"
 #include "models/model.h"
+#include "tests/reference/linear.h"
+#include "tests/support/counting_backend.h"
 #include "tests/support/load_folder.h"
 #include "tests/support/model_driver.h"
 
@@ -34,9 +37,10 @@ using nlohmann::json;
 constexpr double kF32Tolerance = 1.5e-4;
 constexpr double kBf16Tolerance = 0.32;
 
-constexpr const char* kModels[] = {"window16",   "layer_types", "layer_types_native", "head_dim",
-                                   "tied",       "llama",       "llama3_scaling",     "yarn",
-                                   "ministral3", "mistral3",    "ministral3_native"};
+constexpr const char* kModels[] = {"window16",      "layer_types", "layer_types_native", "head_dim",
+                                   "tied",          "llama",       "llama3_scaling",     "yarn",
+                                   "ministral3",    "mistral3",    "ministral3_native",  "mixtral",
+                                   "mixtral_native"};
 
 json Golden(const std::string& name) {
   std::ifstream file(std::string(TRAMONTANE_SOURCE_DIR) + "/tests/golden/" + name + "/golden.json");
@@ -165,11 +169,13 @@ TEST(GoldenFiles, TolerancesAreFarBelowAWindowThatIsOneKeyTooWide) {
 
 // ---- mistakes -----------------------------------------------------------------------------------
 
-// What a reader of configs could get wrong, each on a model where it matters.
+// What a reader of configs could get wrong, each on a model where it matters; or a list of weights, or an op.
 struct Mistake {
   const char* name;
   const char* model;
   void (*make)(ModelConfig& config);
+  void (*make_of_weights)(std::vector<WeightSpec>& weights) = nullptr;
+  std::unique_ptr<CountingBackend> (*make_of_ops)(Backend& backend) = nullptr;
 };
 std::ostream& operator<<(std::ostream& out, const Mistake& m) { return out << m.name; }
 
@@ -190,6 +196,66 @@ void DefaultMagnitude(ModelConfig& config) {
 void Truncated(ModelConfig& config) { config.rope_scaling.truncate = true; }
 void NoQueryScaling(ModelConfig& config) { config.query_scaling = {}; }
 
+void NothingOfConfig(ModelConfig&) {}
+void OneExpert(ModelConfig& config) { config.experts_per_token = 1; }
+void ThreeExperts(ModelConfig& config) { config.experts_per_token = 3; }
+
+// Experts 0 and 1 of a layer under each other's number.
+void ExpertsSwapped(std::vector<WeightSpec>& weights) {
+  for (WeightSpec& spec : weights) {
+    if (spec.key.layer == 1 && (spec.key.expert == 0 || spec.key.expert == 1)) spec.key.expert ^= 1;
+  }
+}
+void GateAndUpSwapped(std::vector<WeightSpec>& weights) {
+  for (WeightSpec& spec : weights) {
+    if (spec.key.role == WeightRole::kGateUp) std::swap(spec.parts[0], spec.parts[1]);
+  }
+}
+
+// Shares by the softmax over all experts, those of the chosen not made to sum to one.
+class SharesOfAll final : public CountingBackend {
+ public:
+  using CountingBackend::CountingBackend;
+
+  OpCode Moe(const MoeParams& params) override {
+    const int64_t hidden = params.x.columns;
+    reference::Matrix x(params.rows, hidden), router(params.experts, hidden);
+    for (int64_t row = 0; row < params.rows; ++row) {
+      const float* from = static_cast<const float*>(params.x.data) + row * params.x.row_stride;
+      std::copy_n(from, hidden, x.data.begin() + row * hidden);
+    }
+    std::copy_n(params.router, params.experts * hidden, router.data.begin());
+    const reference::Matrix scores = reference::MultiplyTransposed(
+        reference::RmsNorm(x, {params.norm_weight, params.norm_weight + hidden}, params.norm_epsilon),
+        router);
+    const OpCode code = CountingBackend::Moe(params);
+    for (int64_t row = 0; row < params.rows; ++row) {
+      const double part = PartOfChosen(scores, row, params.experts_per_token);
+      float* out = static_cast<float*>(params.out.data) + row * params.out.row_stride;
+      for (int64_t k = 0; k < hidden; ++k) {
+        const double before = x.At(row, k);
+        out[k] = static_cast<float>(before + part * (out[k] - before));
+      }
+    }
+    return code;
+  }
+
+ private:
+  // What the softmax over all gives to the chosen.
+  static double PartOfChosen(const reference::Matrix& scores, int64_t row, int32_t count) {
+    std::vector<double> weights;
+    for (int64_t expert = 0; expert < scores.columns; ++expert) {
+      weights.push_back(std::exp(scores.At(row, expert)));
+    }
+    std::sort(weights.rbegin(), weights.rend());
+    return std::accumulate(weights.begin(), weights.begin() + count, 0.0) /
+           std::accumulate(weights.begin(), weights.end(), 0.0);
+  }
+};
+std::unique_ptr<CountingBackend> MakeSharesOfAll(Backend& backend) {
+  return std::make_unique<SharesOfAll>(backend);
+}
+
 class GoldenMistake : public testing::TestWithParam<Mistake> {};
 
 // The largest difference of a prompt's log-probabilities, with f32 keys and values.
@@ -197,12 +263,16 @@ double WorstOfPrompts(const Mistake& mistake, bool make) {
   auto backend = MakeCpuBackend({.threads = 2, .variant = "portable"}).value();
   const std::string folder = std::string(TRAMONTANE_SOURCE_DIR) + "/tests/golden/" + mistake.model;
   OpenedModel opened = OpenModel(folder, {.format = DType::kF32, .page_size = 8}).value();
+  std::unique_ptr<CountingBackend> mistaken;
   if (make) {
     mistake.make(opened.config);
     opened.kv_layout = MakeKvLayout(opened.config.window, opened.kv_layout.format);
+    if (mistake.make_of_weights != nullptr) mistake.make_of_weights(opened.weights);
+    if (mistake.make_of_ops != nullptr) mistaken = mistake.make_of_ops(*backend);
   }
-  const auto model = LoadModel(std::move(opened), *backend, nullptr).value();
-  ModelDriver driver(*model, *backend, {});
+  Backend& used = mistaken == nullptr ? *backend : *mistaken;
+  const auto model = LoadModel(std::move(opened), used, nullptr).value();
+  ModelDriver driver(*model, used, {});
   double worst = 0.0;
   const json golden = Golden(mistake.model);
   for (const json& run : golden["runs"]) {
@@ -223,27 +293,31 @@ TEST_P(GoldenMistake, IsFarBeyondTheTolerance) {
   std::cout << GetParam() << " in " << GetParam().model << " moves a log-probability by " << worst << "\n";
 }
 
-INSTANTIATE_TEST_SUITE_P(All, GoldenMistake,
-                         testing::Values(Mistake{"WiderWindow", "layer_types", WiderWindow},
-                                         Mistake{"NoWindow", "layer_types_native", NoWindow},
-                                         Mistake{"OtherTheta", "mistral3", OtherTheta},
-                                         Mistake{"OtherPairs", "head_dim", OtherPairs},
-                                         Mistake{"OtherPairsOfNativeFiles", "ministral3_native", OtherPairs},
-                                         Mistake{"NoBands", "llama3_scaling", NoScaling},
-                                         Mistake{"NoYarn", "yarn", NoScaling},
-                                         Mistake{"NoMagnitude", "yarn", NoMagnitude},
-                                         Mistake{"TruncatedBand", "yarn", Truncated},
-                                         Mistake{"NoYarnBesideImages", "ministral3", NoScaling},
-                                         Mistake{"DefaultMagnitude", "ministral3", DefaultMagnitude},
-                                         Mistake{"NoQueryScaling", "ministral3", NoQueryScaling}),
-                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    All, GoldenMistake,
+    testing::Values(Mistake{"WiderWindow", "layer_types", WiderWindow},
+                    Mistake{"NoWindow", "layer_types_native", NoWindow},
+                    Mistake{"OtherTheta", "mistral3", OtherTheta},
+                    Mistake{"OtherPairs", "head_dim", OtherPairs},
+                    Mistake{"OtherPairsOfNativeFiles", "ministral3_native", OtherPairs},
+                    Mistake{"NoBands", "llama3_scaling", NoScaling}, Mistake{"NoYarn", "yarn", NoScaling},
+                    Mistake{"NoMagnitude", "yarn", NoMagnitude}, Mistake{"TruncatedBand", "yarn", Truncated},
+                    Mistake{"NoYarnBesideImages", "ministral3", NoScaling},
+                    Mistake{"DefaultMagnitude", "ministral3", DefaultMagnitude},
+                    Mistake{"NoQueryScaling", "ministral3", NoQueryScaling},
+                    Mistake{"OneExpert", "mixtral", OneExpert},
+                    Mistake{"ThreeExperts", "mixtral_native", ThreeExperts},
+                    Mistake{"ExpertsSwapped", "mixtral", NothingOfConfig, ExpertsSwapped},
+                    Mistake{"GateAndUpSwapped", "mixtral_native", NothingOfConfig, GateAndUpSwapped},
+                    Mistake{"SharesOfAll", "mixtral", NothingOfConfig, nullptr, MakeSharesOfAll}),
+    [](const auto& info) { return info.param.name; });
 
 // ---- chunked = whole ----------------------------------------------------------------------------
 
 // Bit for bit, for every variant: how a prompt is cut, what page size it has, which pages it gets and who
 // shares its steps must not show in its logits.
 TEST(GoldenModelBits, DoNotDependOnChunksPagesOrNeighbours) {
-  for (const char* name : {"window16", "layer_types", "head_dim", "ministral3"}) {
+  for (const char* name : {"window16", "layer_types", "head_dim", "ministral3", "mixtral"}) {
     const json golden = Golden(name);
     const json& run = golden["runs"].back();
     auto tokens = run["prompt"].get<std::vector<int32_t>>();

@@ -40,6 +40,19 @@ TEST(DescribeModel, NamesEveryDimensionTheTokenizerAndTheFiles) {
   }
 }
 
+TEST(DescribeModel, CountsExperts) {
+  const TempFolder folder;
+  TinyModel model;
+  model.experts = 8;
+  model.Randomise(1);
+  model.WriteMistral(folder);
+  const auto opened = OpenModel(folder.path(), {});
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  EXPECT_THAT(DescribeModel(*opened),
+              AllOf(HasSubstr("MixtralForCausalLM, Mistral's own layout"),
+                    HasSubstr("2, hidden 32, feed-forward 8 experts of 48, 2 for each token")));
+}
+
 TEST(DescribeModel, SaysWhatIsAbsentAndRepeatsWarnings) {
   const TempFolder folder;
   nlohmann::json params = TinyModel().MistralParams();

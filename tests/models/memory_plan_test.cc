@@ -38,8 +38,10 @@ class MemoryPlanTest : public testing::Test {
 };
 
 TEST_F(MemoryPlanTest, EqualsWhatLoadingAndReservingTake) {
-  for (const bool tied : {false, true}) {
+  for (const int32_t experts : {0, 3, 8}) {
     for (const DType dtype : {DType::kF32, DType::kBf16}) {
+      const bool tied = experts == 3;
+      model_.experts = experts;
       model_.tied = tied;
       model_.Randomise(1);
       for (auto& [name, tensor] : model_.tensors) tensor.dtype = dtype;

@@ -111,6 +111,58 @@ TEST(ModelConfig, ReadsLlamaAndMinistralAndMistralsOwnParamsWithoutWarnings) {
   EXPECT_THAT(params->warnings, IsEmpty());
 }
 
+json MixtralJson() {
+  json config = MistralJson();
+  config["architectures"] = {"MixtralForCausalLM"};
+  config["model_type"] = "mixtral";
+  config["num_local_experts"] = 8;
+  config["num_experts_per_tok"] = 2;
+  config["router_aux_loss_coef"] = 0.02;
+  config["router_jitter_noise"] = 0.1;
+  config["output_router_logits"] = true;
+  return config;
+}
+
+TEST(ModelConfig, ReadsMixtureOfExpertsInBothFormatsWithoutWarnings) {
+  json params = ParamsJson();
+  params["moe"] = {{"num_experts", 8}, {"num_experts_per_tok", 2}};
+  for (const auto& config : {Parse(MixtralJson()), ParseParams(params)}) {
+    ASSERT_TRUE(config.ok()) << config.status();
+    EXPECT_EQ(config->architecture, "MixtralForCausalLM");
+    EXPECT_EQ(config->experts, 8);
+    EXPECT_EQ(config->experts_per_token, 2);
+    EXPECT_THAT(config->window, ElementsAre(0, 0, 0, 0));
+    EXPECT_THAT(config->warnings, IsEmpty());
+  }
+  // No window by its class, though Mistral's has one.
+  json config = MixtralJson();
+  config.erase("sliding_window");
+  EXPECT_THAT(Parse(config)->window, ElementsAre(0, 0, 0, 0));
+  EXPECT_THAT(Parse(config)->warnings, IsEmpty());
+  config["sliding_window"] = 128;
+  EXPECT_THAT(Parse(config)->window, ElementsAre(128, 128, 128, 128));
+  EXPECT_EQ(Parse(MistralJson())->experts, 0);
+}
+
+TEST(ModelConfig, CountsOfExpertsBeyondTheLimitsAreNamed) {
+  for (const auto& [key, value, limit] : {std::tuple{"num_local_experts", 0, "1 to 256"},
+                                          {"num_local_experts", 257, "1 to 256"},
+                                          {"num_experts_per_tok", 0, "1 to 8"},
+                                          {"num_experts_per_tok", 9, "1 to 8"}}) {
+    json config = MixtralJson();
+    config[key] = value;
+    EXPECT_THAT(Parse(config).status().message(),
+                AllOf(HasSubstr(key), HasSubstr(std::to_string(value)), HasSubstr(limit)));
+    config.erase(key);
+    EXPECT_THAT(Parse(config).status().message(), HasSubstr(std::string(key) + " is missing"));
+  }
+  json params = ParamsJson();
+  params["moe"] = {{"num_experts", 4}, {"num_experts_per_tok", 5}};
+  EXPECT_THAT(ParseParams(params).status().message(), HasSubstr("moe.num_experts_per_tok is 5"));
+  params["moe"] = 8;
+  EXPECT_THAT(ParseParams(params).status().message(), HasSubstr("moe is 8"));
+}
+
 TEST(ModelConfig, ReadsTheKeysOfNewerReleases) {
   json config = MistralJson();
   config.erase("rope_theta");
@@ -646,7 +698,7 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{"rope_parameters", R"({"rope_theta": 1e6, "partial_rotary_factor": 0.5})",
                 "partial_rotary_factor"},
         Refused{"rope_parameters", R"({"full_attention": {"rope_theta": 1e6}})", "full_attention"},
-        Refused{"architectures", R"(["MixtralForCausalLM"])", "Mixtral"},
+        Refused{"architectures", R"(["Qwen3MoeForCausalLM"])", "Qwen3Moe"},
         Refused{"architectures", R"(["Mistral4ForCausalLM"])", "Mistral4"},
         Refused{"architectures", R"(["MambaForCausalLM"])", "Mamba"},
         Refused{"model_type", "\"mixtral\"", "mixtral"}, Refused{"attention_bias", "true", "true"},
@@ -707,7 +759,8 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(ModelConfig, MistralsOwnParamsRefuseTheSameKeys) {
   const std::pair<const char*, const char*> cases[] = {
-      {"moe", R"({"num_experts": 8, "num_experts_per_tok": 2})"},
+      {"moe", R"({"num_experts": 8, "num_experts_per_tok": 2, "num_shared_experts": 1})"},
+      {"moe", R"({"num_experts": 8, "num_experts_per_tok": 2, "route_every_n": 2})"},
       {"quantization", R"({"qformat_weight": "fp8_e4m3"})"},
       {"model_type", "\"mamba\""},
       {"use_biases", "true"},

@@ -439,6 +439,59 @@ TEST_F(WeightsTest, EachBlockAddsToTheResidualStreamOnce) {
   EXPECT_EQ(counting.ops, expected + "l") << "and the logits";
 }
 
+TEST_F(WeightsTest, AMixtureOfExpertsAddsToTheResidualStreamOnce) {
+  model_.experts = 4;
+  model_.Randomise(1);
+  model_.WriteMistral(folder_);
+  CountingBackend counting(*backend_);
+  {
+    auto loaded = LoadFolder(folder_.path(), counting, {});
+    ASSERT_TRUE(loaded.ok()) << loaded.status();
+    EXPECT_EQ(counting.live_weights, model_.layers * (2 + 2 * model_.experts) + 2);
+    ModelDriver driver(**loaded, counting, {});
+    driver.Step({{driver.AddSequence(), {1, 2, 3}}});
+    std::string expected = "et";
+    for (int32_t layer = 0; layer < model_.layers; ++layer) expected += "lra++";
+    EXPECT_EQ(counting.ops, expected + "l") << "and the logits";
+    EXPECT_EQ(counting.mixtures, model_.layers);
+  }
+  EXPECT_EQ(counting.live_weights, 0);
+}
+
+TEST_F(WeightsTest, ExpertsAreTheSameModelByEitherNamesAndAMissingOneIsNamed) {
+  model_.experts = 3;
+  model_.Randomise(2);
+  std::vector<std::vector<std::vector<float>>> logits;
+  for (const bool mistral : {true, false}) {
+    const TempFolder folder;
+    mistral ? model_.WriteMistral(folder) : model_.WriteHuggingFace(folder);
+    auto loaded = LoadFolder(folder.path(), *backend_, {});
+    ASSERT_TRUE(loaded.ok()) << loaded.status();
+    EXPECT_EQ((*loaded)->config().architecture, "MixtralForCausalLM");
+    ModelDriver driver(**loaded, *backend_, {});
+    logits.push_back(driver.Step({{driver.AddSequence(), {5, 6, 7, 8}}}));
+  }
+  for (size_t i = 0; i < logits[0].size(); ++i) {
+    for (size_t t = 0; t < logits[0][i].size(); ++t) EXPECT_NEAR(logits[0][i][t], logits[1][i][t], 1e-4);
+  }
+  for (const char* name :
+       {"layers.1.feed_forward.experts.2.w3.weight", "layers.0.feed_forward.gate.weight"}) {
+    TinyModel without = model_;
+    without.tensors.erase(name);
+    const TempFolder folder;
+    without.WriteMistral(folder);
+    EXPECT_THAT(LoadFolder(folder.path(), *backend_, {}).status().message(), testing::HasSubstr(name));
+  }
+  TinyModel more = model_;
+  more.tensors["layers.1.feed_forward.experts.3.w1.weight"] =
+      more.tensors["layers.1.feed_forward.experts.2.w1.weight"];
+  const TempFolder folder;
+  more.WriteMistral(folder);
+  EXPECT_THAT(
+      LoadFolder(folder.path(), *backend_, {}).status().message(),
+      testing::HasSubstr("layers.1.feed_forward.experts.3.w1.weight is no part of this architecture"));
+}
+
 TEST(TakeSlice, NamesRowsOrColumnsOfTheWhole) {
   std::vector<float> matrix(6 * 4);
   for (size_t i = 0; i < matrix.size(); ++i) matrix[i] = static_cast<float>(i);

@@ -213,6 +213,8 @@ TEST_P(StormOnTheCpu, EachRequestGivesTheSameBitsAlone) {
   TinyModel model;
   model.layers = 4;
   model.window = {0, 8, 8, 13};
+  // With experts on some devices, whatever the seed, and on all of them over the seeds.
+  model.experts = (seed + std::string_view(GetParam().name).size()) % 2 == 0 ? 0 : 4;
   model.Randomise(9);
   const TempFolder folder;
   model.WriteMistral(folder);

@@ -1,5 +1,5 @@
 // CountingBackend: forwards to another backend, counts what is asked of it, and can refuse to pack.
-// One thread. Borrows the other backend.
+// One thread. Borrows the other backend. A test may derive from it to change an op.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace tramontane {
 
-class CountingBackend final : public Backend {
+class CountingBackend : public Backend {
  public:
   explicit CountingBackend(Backend& inner) : inner_(inner) {}
   ~CountingBackend() = default;
@@ -22,9 +22,10 @@ class CountingBackend final : public Backend {
   int64_t live_allocations = 0;
   int64_t live_weights = 0;
   // Ops of the forward pass so far.
-  int32_t embeds = 0, rope_tables = 0, linears = 0, rope_appends = 0, attentions = 0;
-  // The same in order, a letter each: e, t, l, r, a; '+' for a Linear that adds to what Embed wrote, '!' for
-  // any other op that writes there.
+  int32_t embeds = 0, rope_tables = 0, linears = 0, mixtures = 0, rope_appends = 0, attentions = 0;
+  // The same in order, a letter each: e, t, l, m, r, a; '+' for a Linear or Moe that adds to what Embed
+  // wrote,
+  // '!' for any other op that writes there.
   std::string ops;
   // The pack that is refused, counted from 0; -1: none.
   int32_t refused_pack = -1;
@@ -80,9 +81,13 @@ class CountingBackend final : public Backend {
   }
   OpCode Linear(const LinearParams& params) override {
     ++linears;
-    const bool adds = params.epilogue == Epilogue::kAddResidual;
-    ops += params.out.data != stream_ ? 'l' : adds ? '+' : '!';
+    ops += Letter(params.out, params.epilogue, 'l');
     return inner_.Linear(params);
+  }
+  OpCode Moe(const MoeParams& params) override {
+    ++mixtures;
+    ops += Letter(params.out, params.epilogue, 'm');
+    return inner_.Moe(params);
   }
   OpCode RopeAppend(const RopeAppendParams& params) override {
     ++rope_appends;
@@ -100,6 +105,11 @@ class CountingBackend final : public Backend {
   void Destroy() override {}
 
  private:
+  char Letter(const Tensor& out, Epilogue epilogue, char of_op) const {
+    if (out.data != stream_) return of_op;
+    return epilogue == Epilogue::kAddResidual ? '+' : '!';
+  }
+
   Backend& inner_;
   int32_t packs_ = 0;
   bool refused_ = false;

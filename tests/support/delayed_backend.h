@@ -88,6 +88,7 @@ class DelayedBackend final : public Backend {
   OpCode Embed(const EmbedParams& params) override { return QueueOp(&Backend::Embed, params); }
   OpCode RopeTable(const RopeTableParams& params) override { return QueueOp(&Backend::RopeTable, params); }
   OpCode Linear(const LinearParams& params) override { return QueueOp(&Backend::Linear, params); }
+  OpCode Moe(const MoeParams& params) override { return QueueOp(&Backend::Moe, params); }
   OpCode RopeAppend(const RopeAppendParams& params) override { return QueueOp(&Backend::RopeAppend, params); }
   OpCode Attention(const AttentionParams& params) override { return QueueOp(&Backend::Attention, params); }
   OpCode Sample(const SampleParams& params) override { return QueueOp(&Backend::Sample, params); }

@@ -21,14 +21,22 @@ const std::map<std::string, std::string> kLayerNames = {
     {"feed_forward.w1.weight", "mlp.gate_proj.weight"},
     {"feed_forward.w2.weight", "mlp.down_proj.weight"},
     {"feed_forward.w3.weight", "mlp.up_proj.weight"},
+    {"feed_forward.gate.weight", "block_sparse_moe.gate.weight"},
 };
+
+// Of what follows "layers.N.".
+std::string HuggingFaceLayerName(const std::string& name) {
+  constexpr std::string_view kExperts = "feed_forward.experts.";
+  if (name.starts_with(kExperts)) return "block_sparse_moe.experts." + name.substr(kExperts.size());
+  return kLayerNames.at(name);
+}
 
 std::string HuggingFaceName(const std::string& name) {
   if (name == "tok_embeddings.weight") return "model.embed_tokens.weight";
   if (name == "norm.weight") return "model.norm.weight";
   if (name == "output.weight") return "lm_head.weight";
   const size_t after_number = name.find('.', std::string("layers.").size()) + 1;
-  return "model." + name.substr(0, after_number) + kLayerNames.at(name.substr(after_number));
+  return "model." + name.substr(0, after_number) + HuggingFaceLayerName(name.substr(after_number));
 }
 
 // Row 2i of a head becomes row i, row 2i + 1 becomes row head_dim / 2 + i.
@@ -69,9 +77,19 @@ void TinyModel::Randomise(uint64_t seed) {
     matrix(prefix + "attention.wk.weight", int64_t{kv_heads} * head_dim, hidden, 1.5f);
     matrix(prefix + "attention.wv.weight", int64_t{kv_heads} * head_dim, hidden, 1.0f);
     matrix(prefix + "attention.wo.weight", hidden, int64_t{heads} * head_dim, 1.0f);
-    matrix(prefix + "feed_forward.w1.weight", intermediate, hidden, 1.0f);
-    matrix(prefix + "feed_forward.w2.weight", hidden, intermediate, 1.0f);
-    matrix(prefix + "feed_forward.w3.weight", intermediate, hidden, 1.0f);
+    std::vector<std::string> feed_forwards = {prefix + "feed_forward."};
+    if (experts > 0) {
+      feed_forwards.clear();
+      matrix(prefix + "feed_forward.gate.weight", experts, hidden, 1.5f);
+    }
+    for (int32_t expert = 0; expert < experts; ++expert) {
+      feed_forwards.push_back(prefix + "feed_forward.experts." + std::to_string(expert) + ".");
+    }
+    for (const std::string& feed_forward : feed_forwards) {
+      matrix(feed_forward + "w1.weight", intermediate, hidden, 1.0f);
+      matrix(feed_forward + "w2.weight", hidden, intermediate, 1.0f);
+      matrix(feed_forward + "w3.weight", intermediate, hidden, 1.0f);
+    }
   }
   add("norm.weight", {hidden}, 1.0f, 0.2f);
   if (!tied) matrix("output.weight", vocab, hidden, 4.0f);
@@ -89,6 +107,7 @@ json TinyModel::MistralParams() const {
                  {"rope_theta", rope_theta},
                  {"max_seq_len", context},
                  {"tied_embeddings", tied}};
+  if (experts > 0) params["moe"] = {{"num_experts", experts}, {"num_experts_per_tok", experts_per_token}};
   for (const int32_t w : window) params["sliding_window"].push_back(w == 0 ? json() : json(w));
   return params;
 }
@@ -111,6 +130,12 @@ json TinyModel::HuggingFaceConfig() const {
   if (std::set<int32_t>(window.begin(), window.end()).size() > 1) {
     config["architectures"] = {"MinistralForCausalLM"};  // whose class alone reads layer_types
     config["model_type"] = "ministral";
+  }
+  if (experts > 0) {  // whose class has one window for all layers
+    config["architectures"] = {"MixtralForCausalLM"};
+    config["model_type"] = "mixtral";
+    config["num_local_experts"] = experts;
+    config["num_experts_per_tok"] = experts_per_token;
   }
   for (const int32_t w : window) {
     config["layer_types"].push_back(w == 0 ? "full_attention" : "sliding_attention");

@@ -28,6 +28,8 @@ struct TinyModel {
   int32_t kv_heads = 2;
   int32_t head_dim = 8;
   int32_t intermediate = 48;
+  int32_t experts = 0;  // 0: feed-forward layers are whole
+  int32_t experts_per_token = 2;
   int32_t context = 512;
   double rope_theta = 1e4;
   bool tied = false;

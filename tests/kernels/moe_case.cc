@@ -1,0 +1,194 @@
+#include "tests/kernels/moe_case.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+
+#include "kernels/core/check.h"
+
+namespace tramontane {
+namespace {
+
+using reference::Matrix;
+
+constexpr float kEpsilon = 1e-5f;
+// Above what f32 sums err by, below what a rounding of the router's inputs to bf16 does.
+constexpr double kLeastLead = 1e-3;
+
+float Rounded(float value, DType dtype) {
+  if (dtype == DType::kBf16) return Bf16ToFloat(FloatToBf16(value));
+  return dtype == DType::kF16 ? F16ToFloat(FloatToF16(value)) : value;
+}
+
+Matrix RandomMatrix(std::mt19937& random, int64_t rows, int64_t columns, double gain, DType dtype) {
+  std::normal_distribution<float> normal(0.0f, static_cast<float>(gain / std::sqrt(columns)));
+  Matrix matrix(rows, columns);
+  for (double& value : matrix.data) value = Rounded(normal(random), dtype);
+  return matrix;
+}
+
+// A matrix as a file would hold it.
+std::vector<std::byte> FileBytes(const Matrix& matrix, DType dtype) {
+  std::vector<std::byte> bytes;
+  for (const double exact : matrix.data) {
+    const auto value = static_cast<float>(exact);
+    const uint16_t half = dtype == DType::kBf16 ? FloatToBf16(value) : FloatToF16(value);
+    const auto* from = dtype == DType::kF32 ? reinterpret_cast<const std::byte*>(&value)
+                                            : reinterpret_cast<const std::byte*>(&half);
+    bytes.insert(bytes.end(), from, from + Format(dtype).Bytes(1));
+  }
+  return bytes;
+}
+
+}  // namespace
+
+MoeCase::MoeCase(const MoeShape& shape, uint32_t seed) : shape_(shape) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(1.0f, 0.2f);
+  for (int32_t k = 0; k < shape.hidden; ++k) layer_.norm.push_back(normal(random));
+  layer_.norm_epsilon = kEpsilon;
+  layer_.router = RandomMatrix(random, shape.experts, shape.hidden, 1.5, DType::kF32);
+  layer_.experts_per_token = shape.experts_per_token;
+  for (int32_t expert = 0; expert < shape.experts; ++expert) {
+    layer_.experts.push_back({RandomMatrix(random, shape.intermediate, shape.hidden, 1.0, shape.dtype),
+                              RandomMatrix(random, shape.intermediate, shape.hidden, 1.0, shape.dtype),
+                              RandomMatrix(random, shape.hidden, shape.intermediate, 1.0, shape.dtype)});
+  }
+}
+
+double MoeCase::Lead(const std::vector<float>& x) const {
+  Matrix rows(static_cast<int64_t>(x.size()) / shape_.hidden, shape_.hidden);
+  std::copy(x.begin(), x.end(), rows.data.begin());
+  const Matrix scores =
+      reference::MoeScores(layer_, reference::RmsNorm(rows, layer_.norm, layer_.norm_epsilon));
+  double least = std::numeric_limits<double>::infinity();
+  for (int64_t row = 0; row < scores.rows; ++row) {
+    const auto begin = scores.data.begin() + row * scores.columns;
+    least = std::min(
+        least, reference::ChooseExperts({begin, begin + scores.columns}, shape_.experts_per_token).lead);
+  }
+  return least;
+}
+
+std::vector<float> MoeCase::RandomRows(int32_t rows, uint32_t seed) const {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> all;
+  while (static_cast<int32_t>(all.size()) < rows * shape_.hidden) {
+    std::vector<float> row(static_cast<size_t>(shape_.hidden));
+    for (float& value : row) value = Rounded(normal(random), DType::kBf16);
+    if (Lead(row) > kLeastLead) all.insert(all.end(), row.begin(), row.end());
+  }
+  return all;
+}
+
+StepMaxima MoeCase::Maxima(int32_t tokens) const {
+  return {.tokens = tokens,
+          .sequences = 1,
+          .logit_rows = 1,
+          .hidden = shape_.hidden,
+          .query_heads = 1,
+          .kv_heads = 1,
+          .head_dim = 32,
+          .vocab = 8,
+          .context = 8,
+          .experts = shape_.experts,
+          .experts_per_token = shape_.experts_per_token,
+          .expert_intermediate = shape_.intermediate};
+}
+
+PackedMoe::PackedMoe(const MoeCase& of, const reference::MoeLayer& layer, Backend& backend)
+    : shape_(of.shape()), backend_(backend) {
+  norm_ = UploadFloats(layer.norm);
+  router_ = UploadFloats(layer.router.data);
+  for (const reference::MoeExpert& expert : layer.experts) {
+    gate_up_.push_back(Pack({&expert.gate, &expert.up}, LinearLayout::kGateUp));
+    down_.push_back(Pack({&expert.down}, LinearLayout::kStacked));
+  }
+}
+
+PackedMoe::~PackedMoe() {
+  for (void* memory : memory_) backend_.Free(memory);
+  for (const WeightHandle weight : gate_up_) backend_.FreeWeight(weight);
+  for (const WeightHandle weight : down_) backend_.FreeWeight(weight);
+}
+
+WeightHandle PackedMoe::Pack(const std::vector<const Matrix*>& matrices, LinearLayout layout) {
+  std::vector<std::vector<std::byte>> bytes;
+  std::vector<WeightRows> parts;
+  for (const Matrix* matrix : matrices) {
+    bytes.push_back(FileBytes(*matrix, shape_.dtype));
+    parts.push_back({bytes.back().data(), shape_.dtype, matrix->rows, matrix->columns});
+  }
+  WeightHandle weight;
+  const LinearSource source = {parts.data(), static_cast<int32_t>(parts.size()), matrices[0]->columns,
+                               layout};
+  TM_CHECK(backend_.PackLinear(source, &weight) == OpCode::kOk, "%s", backend_.last_error());
+  return weight;
+}
+
+float* PackedMoe::UploadFloats(const std::vector<double>& values) {
+  const std::vector<float> floats(values.begin(), values.end());
+  const auto bytes = static_cast<int64_t>(floats.size() * sizeof(float));
+  memory_.push_back(backend_.Allocate(bytes));
+  TM_CHECK(backend_.Upload(memory_.back(), floats.data(), bytes) == OpCode::kOk, "%s", backend_.last_error());
+  TM_CHECK(backend_.WaitFence(backend_.RecordFence()) == OpCode::kOk, "%s", backend_.last_error());
+  return static_cast<float*>(memory_.back());
+}
+
+Tensor PackedMoe::Upload(const std::vector<float>& values) {
+  const DType dtype = backend_.info().activation_dtype;
+  Matrix matrix(static_cast<int64_t>(values.size()) / shape_.hidden, shape_.hidden);
+  std::copy(values.begin(), values.end(), matrix.data.begin());
+  const std::vector<std::byte> bytes = FileBytes(matrix, dtype);
+  memory_.push_back(backend_.Allocate(static_cast<int64_t>(bytes.size())));
+  TM_CHECK(backend_.Upload(memory_.back(), bytes.data(), static_cast<int64_t>(bytes.size())) == OpCode::kOk,
+           "%s", backend_.last_error());
+  TM_CHECK(backend_.WaitFence(backend_.RecordFence()) == OpCode::kOk, "%s", backend_.last_error());
+  return MakeTensor(memory_.back(), dtype, matrix.rows, matrix.columns);
+}
+
+std::vector<float> PackedMoe::Download(const Tensor& values) {
+  const auto count = static_cast<size_t>(values.rows * values.columns);
+  std::vector<std::byte> bytes(static_cast<size_t>(Format(values.dtype).Bytes(values.rows * values.columns)));
+  TM_CHECK(backend_.Download(bytes.data(), values.data, static_cast<int64_t>(bytes.size())) == OpCode::kOk,
+           "%s", backend_.last_error());
+  TM_CHECK(backend_.WaitFence(backend_.RecordFence()) == OpCode::kOk, "%s", backend_.last_error());
+  std::vector<float> floats(count);
+  if (values.dtype == DType::kF32) {
+    std::memcpy(floats.data(), bytes.data(), bytes.size());
+  } else {
+    for (size_t i = 0; i < count; ++i) {
+      uint16_t half;
+      std::memcpy(&half, bytes.data() + 2 * i, sizeof(half));
+      floats[i] = Bf16ToFloat(half);
+    }
+  }
+  return floats;
+}
+
+OpCode PackedMoe::Queue(const Tensor& x, const Tensor& out, int32_t rows, Epilogue epilogue) {
+  return backend_.Moe({.x = x,
+                       .rows = rows,
+                       .norm_weight = norm_,
+                       .norm_epsilon = kEpsilon,
+                       .router = router_,
+                       .experts = shape_.experts,
+                       .experts_per_token = shape_.experts_per_token,
+                       .gate_up = gate_up_.data(),
+                       .down = down_.data(),
+                       .epilogue = epilogue,
+                       .out = out});
+}
+
+std::vector<float> PackedMoe::Run(const std::vector<float>& x, Epilogue epilogue, bool in_place) {
+  const Tensor rows = Upload(x);
+  const Tensor out = in_place ? rows : Upload(x);
+  TM_CHECK(Queue(rows, out, static_cast<int32_t>(rows.rows), epilogue) == OpCode::kOk, "%s",
+           backend_.last_error());
+  return Download(out);
+}
+
+}  // namespace tramontane

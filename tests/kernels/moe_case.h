@@ -1,0 +1,69 @@
+// A random mixture of experts, by its definition and packed into a backend, for the tests of Moe.
+// One thread. Borrows the backend.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "tests/reference/moe.h"
+
+namespace tramontane {
+
+struct MoeShape {
+  int32_t experts = 8;
+  int32_t experts_per_token = 2;
+  int32_t hidden = 64;
+  int32_t intermediate = 48;
+  DType dtype = DType::kBf16;  // of the experts' weights
+};
+
+class MoeCase {
+ public:
+  MoeCase(const MoeShape& shape, uint32_t seed);
+
+  const MoeShape& shape() const { return shape_; }
+  // Tests may change it before it is packed; every value must be one of the dtype.
+  reference::MoeLayer& layer() { return layer_; }
+
+  // [rows, hidden] values of bf16, none of whose experts is chosen by a hair.
+  std::vector<float> RandomRows(int32_t rows, uint32_t seed) const;
+  double Lead(const std::vector<float>& x) const;  // smallest of the rows
+
+  // What the largest step of a test asks for.
+  StepMaxima Maxima(int32_t tokens) const;
+
+ private:
+  const MoeShape shape_;
+  reference::MoeLayer layer_;
+};
+
+// A case in a backend that has reserved for it.
+class PackedMoe {
+ public:
+  PackedMoe(const MoeCase& of, const reference::MoeLayer& layer, Backend& backend);
+  ~PackedMoe();
+  PackedMoe(const PackedMoe&) = delete;
+  PackedMoe& operator=(const PackedMoe&) = delete;
+
+  // Rows of x in the backend's activations' dtype; `in_place`: out is x.
+  std::vector<float> Run(const std::vector<float>& x, Epilogue epilogue, bool in_place = false);
+  // The same over buffers of the caller, [rows, hidden].
+  OpCode Queue(const Tensor& x, const Tensor& out, int32_t rows, Epilogue epilogue);
+
+  Tensor Upload(const std::vector<float>& values);
+  std::vector<float> Download(const Tensor& values);
+
+ private:
+  WeightHandle Pack(const std::vector<const reference::Matrix*>& parts, LinearLayout layout);
+  float* UploadFloats(const std::vector<double>& values);
+
+  const MoeShape shape_;
+  Backend& backend_;
+  float* norm_ = nullptr;
+  float* router_ = nullptr;
+  std::vector<WeightHandle> gate_up_, down_;
+  std::vector<void*> memory_;
+};
+
+}  // namespace tramontane
