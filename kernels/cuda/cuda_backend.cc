@@ -10,6 +10,7 @@
 #include "kernels/core/check.h"
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/linear_small.h"
+#include "kernels/cuda/moe.h"
 #include "kernels/cuda/pointwise.h"
 #include "kernels/cuda/sampling.h"
 #include "kernels/cuda/weight_packing.h"
@@ -61,6 +62,12 @@ struct PackedWeight {
 struct WorkspaceMap {
   int64_t normalised = 0;   // [max(T, L), hidden] bf16
   int64_t gate_up = 0;      // [T, 2 * hidden] bf16: no model's intermediate size exceeds maxima.hidden
+  int64_t moe_chosen = 0;   // [T, experts per token] i32
+  int64_t moe_shares = 0;   // [T, experts per token] f32
+  int64_t moe_inner = 0;    // [T, experts per token, expert_intermediate] bf16
+  int64_t moe_outer = 0;    // [T, experts per token, hidden] f32
+  int64_t moe_order = 0;    // [T, experts per token] i32
+  int64_t moe_tiles = 0;    // [MoeTileBound] MoeTile
   int64_t adjusted = 0;     // [L, vocab] f32
   int64_t partial_out = 0;  // [partials, kv_heads, tile rows, head_dim] f32
   int64_t partial_lse = 0;  // [partials, kv_heads, tile rows] f32
@@ -86,6 +93,16 @@ WorkspaceMap MapWorkspace(const StepMaxima& maxima, const DeviceProperties& devi
                              maxima.kv_heads * kMaxAttentionRows;
   map.normalised = take(rows * maxima.hidden * 2, &map.bytes);
   map.gate_up = take(int64_t{maxima.tokens} * maxima.hidden * 2 * 2, &map.bytes);
+  if (maxima.experts > 0) {
+    const int64_t pairs = int64_t{maxima.tokens} * maxima.experts_per_token;
+    map.moe_chosen = take(pairs * int64_t{sizeof(int32_t)}, &map.bytes);
+    map.moe_shares = take(pairs * int64_t{sizeof(float)}, &map.bytes);
+    map.moe_inner = take(pairs * maxima.expert_intermediate * 2, &map.bytes);
+    map.moe_outer = take(pairs * maxima.hidden * int64_t{sizeof(float)}, &map.bytes);
+    map.moe_order = take(pairs * int64_t{sizeof(int32_t)}, &map.bytes);
+    const int64_t tiles = MoeTileBound(static_cast<int32_t>(pairs), maxima.experts);
+    map.moe_tiles = take(tiles * int64_t{sizeof(MoeTile)}, &map.bytes);
+  }
   map.adjusted = take(SampleScratchBytes(maxima.logit_rows, maxima.vocab), &map.bytes);
   map.partial_out = take(state_rows * maxima.head_dim * int64_t{sizeof(float)}, &map.bytes);
   map.partial_lse = take(state_rows * int64_t{sizeof(float)}, &map.bytes);
@@ -179,6 +196,8 @@ class CudaBackend final : public Backend {
   OpCode PlanProducts(int64_t in_features, int64_t out_features);
   OpCode LargeLinear(const LinearParams& params, const PackedWeight& weight);
   OpCode Multiply(const LinearParams& params, const PackedWeight& weight, const Tensor& out);
+  MoeGemmParams ExpertProducts(const MoeParams& params, int32_t intermediate) const;
+  OpCode Route(const MoeParams& params, const MoeGemmParams& gemm);
   OpCode PlanFor(const AttentionParams& params, const AttentionPlan** plan);
 
   const std::unique_ptr<Runtime> runtime_;
@@ -338,8 +357,9 @@ OpCode CudaBackend::Reserve(const StepMaxima& maxima) noexcept {
                     std::to_string(maxima.query_heads / maxima.kv_heads) +
                     " query heads a kv head; the CUDA backend has 32, 64, 96 and 128, and 1 to 16");
   }
-  if (maxima.experts > 0) {
-    return Fail(OpCode::kUnsupported, "mixtures of experts; the CUDA backend has no kernels for them");
+  if (maxima.experts > 0 && maxima.hidden > kMaxMoeHidden) {
+    return Fail(OpCode::kUnsupported, "experts over rows of " + std::to_string(maxima.hidden) +
+                                          "; the CUDA backend takes up to " + std::to_string(kMaxMoeHidden));
   }
   runtime_->FreeHost(std::exchange(staging_, nullptr));
   runtime_->Free(std::exchange(workspace_, nullptr));
@@ -518,8 +538,101 @@ OpCode CudaBackend::Multiply(const LinearParams& p, const PackedWeight& weight, 
   return Queued(runtime_->Matmul(plans[family], params), "a matrix product");
 }
 
-OpCode CudaBackend::Moe(const MoeParams&) noexcept {
-  TM_CHECK(false, "a mixture of experts, which Reserve refuses");
+// ---- mixtures of experts
+
+void CheckMoe(const MoeParams& p, const StepMaxima& maxima) {
+  TM_CHECK(p.x.dtype == DType::kBf16 && p.out.dtype == DType::kBf16 && p.out.columns == p.x.columns,
+           "x is %s, out is %s", DTypeName(p.x.dtype), DTypeName(p.out.dtype));
+  TM_CHECK(p.rows <= maxima.tokens && p.x.columns <= maxima.hidden && p.experts <= maxima.experts &&
+               p.experts_per_token <= maxima.experts_per_token && p.experts_per_token <= p.experts,
+           "%d rows of %d of %d experts, beyond what was reserved", p.rows, p.experts_per_token, p.experts);
+  TM_CHECK(p.epilogue != Epilogue::kSwiGlu, "a mixture ends plain or in an addition");
+}
+
+// The products of a mixture, without what differs between its two.
+MoeGemmParams CudaBackend::ExpertProducts(const MoeParams& p, int32_t intermediate) const {
+  MoeGemmParams gemm{};
+  gemm.rows = p.rows;
+  gemm.pairs = p.rows * p.experts_per_token;
+  gemm.experts = p.experts;
+  gemm.chosen = reinterpret_cast<const int32_t*>(workspace_ + map_.moe_chosen);
+  if (MoeIsSmall(p.rows, static_cast<int32_t>(p.x.columns), intermediate)) return gemm;
+  gemm.order = reinterpret_cast<const int32_t*>(workspace_ + map_.moe_order);
+  gemm.tiles = reinterpret_cast<const MoeTile*>(workspace_ + map_.moe_tiles);
+  gemm.max_tiles = MoeTileBound(gemm.pairs, p.experts);
+  return gemm;
+}
+
+OpCode CudaBackend::Route(const MoeParams& p, const MoeGemmParams& gemm) {
+  const MoeRouteParams route = {.x = p.x.data,
+                                .norm_weight = p.norm_weight,
+                                .router = p.router,
+                                .normalised = workspace_ + map_.normalised,
+                                .chosen = reinterpret_cast<int32_t*>(workspace_ + map_.moe_chosen),
+                                .shares = reinterpret_cast<float*>(workspace_ + map_.moe_shares),
+                                .x_stride = p.x.row_stride,
+                                .rows = p.rows,
+                                .hidden = static_cast<int32_t>(p.x.columns),
+                                .experts = p.experts,
+                                .experts_per_token = p.experts_per_token,
+                                .epsilon = p.norm_epsilon};
+  const OpCode code = Queued(LaunchMoeRoute(route, runtime_->stream()), "choosing experts");
+  if (code != OpCode::kOk || gemm.order == nullptr) return code;
+  const MoeGroupParams group = {.chosen = gemm.chosen,
+                                .order = reinterpret_cast<int32_t*>(workspace_ + map_.moe_order),
+                                .tiles = reinterpret_cast<MoeTile*>(workspace_ + map_.moe_tiles),
+                                .pairs = gemm.pairs,
+                                .experts = p.experts,
+                                .max_tiles = gemm.max_tiles};
+  return Queued(LaunchMoeGroup(group, runtime_->stream()), "listing rows by expert");
+}
+
+OpCode CudaBackend::Moe(const MoeParams& p) noexcept {
+  CheckMoe(p, maxima_);
+  if (p.rows == 0) return OpCode::kOk;
+  const auto& first = *static_cast<const PackedWeight*>(p.down[0].impl);
+  const auto hidden = static_cast<int32_t>(first.out_features),
+             intermediate = static_cast<int32_t>(first.in_features);
+  TM_CHECK(hidden == p.x.columns && intermediate <= maxima_.expert_intermediate,
+           "experts of %d by %d, beyond what was reserved", hidden, intermediate);
+  MoeGemmParams gemm = ExpertProducts(p, intermediate);
+  if (const OpCode code = Route(p, gemm); code != OpCode::kOk) return code;
+
+  for (int32_t e = 0; e < p.experts; ++e) {
+    gemm.weights[e] = static_cast<const PackedWeight*>(p.gate_up[e].impl)->data;
+  }
+  gemm.x = workspace_ + map_.normalised;
+  gemm.out = workspace_ + map_.moe_inner;
+  gemm.pairs_of_a_row = p.experts_per_token;
+  gemm.in_features = hidden;
+  gemm.out_features = 2 * intermediate;
+  gemm.swiglu = true;
+  if (const OpCode code = Queued(LaunchMoeGemm(gemm, runtime_->stream()), "experts' gates");
+      code != OpCode::kOk)
+    return code;
+
+  for (int32_t e = 0; e < p.experts; ++e) {
+    gemm.weights[e] = static_cast<const PackedWeight*>(p.down[e].impl)->data;
+  }
+  gemm.x = workspace_ + map_.moe_inner;
+  gemm.out = workspace_ + map_.moe_outer;
+  gemm.pairs_of_a_row = 1;
+  gemm.in_features = intermediate;
+  gemm.out_features = hidden;
+  gemm.swiglu = false;
+  if (const OpCode code = Queued(LaunchMoeGemm(gemm, runtime_->stream()), "experts' outputs");
+      code != OpCode::kOk)
+    return code;
+
+  const MoeCombineParams combine = {.y = reinterpret_cast<const float*>(workspace_ + map_.moe_outer),
+                                    .shares = reinterpret_cast<const float*>(workspace_ + map_.moe_shares),
+                                    .out = p.out.data,
+                                    .out_stride = p.out.row_stride,
+                                    .rows = p.rows,
+                                    .hidden = hidden,
+                                    .experts_per_token = p.experts_per_token,
+                                    .add = p.epilogue == Epilogue::kAddResidual};
+  return Queued(LaunchMoeCombine(combine, runtime_->stream()), "summing experts");
 }
 
 // ---- attention: the work list of a (table, window) is made once a step

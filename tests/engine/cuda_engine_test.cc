@@ -56,8 +56,10 @@ struct Loaded {
 };
 
 // A window of 16 in two layers of three, a group of 4 query heads, bf16 weights.
-TinyModel WindowedModel() {
+TinyModel WindowedModel(int32_t experts = 0, int32_t experts_per_token = 2) {
   TinyModel model;
+  model.experts = experts;
+  model.experts_per_token = experts_per_token;
   model.hidden = 64;
   model.layers = 3;
   model.heads = 4;
@@ -128,9 +130,9 @@ struct Comparison {
 
 // Chunks of every kind: whole prompts, many rows (large products), few rows, single tokens, two sequences at
 // once; 60 positions roll the window of 16 far over pages of 8.
-TEST(CudaModel, TeacherForcedLogitsAgreeWithTheCpu) {
+void CompareTeacherForcedLogits(const TinyModel& model) {
   const TempFolder folder;
-  WindowedModel().WriteMistral(folder);
+  model.WriteMistral(folder);
   Loaded cuda(MakeCudaTestBackend(), folder.path(), 8), cpu(MakeExactCpu(), folder.path(), 8);
   ModelDriver on_cuda(*cuda.model, *cuda.backend, {}), on_cpu(*cpu.model, *cpu.backend, {});
   std::mt19937 random(7);
@@ -156,6 +158,14 @@ TEST(CudaModel, TeacherForcedLogitsAgreeWithTheCpu) {
   std::cout << "worst difference " << all.worst << " of " << tolerance << " allowed; " << all.clear << " of "
             << all.tokens << " tokens are clear\n";
   EXPECT_GT(all.clear, all.tokens / 4);
+}
+
+TEST(CudaModel, TeacherForcedLogitsAgreeWithTheCpu) { CompareTeacherForcedLogits(WindowedModel()); }
+
+// Every token has every expert, by shares of its own: a choice between two that score alike would be another
+// one after a rounding, and rightly so; which experts are chosen is cuda_moe_test's.
+TEST(CudaModel, TeacherForcedLogitsAgreeWithTheCpuOverAMixtureOfExperts) {
+  CompareTeacherForcedLogits(WindowedModel(/*experts=*/3, /*experts_per_token=*/3));
 }
 
 // ---- the engine ---------------------------------------------------------------------------------
@@ -251,9 +261,9 @@ TEST_P(CudaEngine, GivesWhatTheCpuGivesWhileWindowsRollAndSequencesArePreempted)
 
 // A request alone has the same batch shapes with one step in flight and with two, recorded or not, and so the
 // same bits, whatever of the last token the host has to know: penalties, a token that ends it.
-TEST(CudaOverlap, ARequestAloneGivesTheSameBitsWithTwoRecordedStepsInFlight) {
+void CompareRecordedStepsInFlight(const TinyModel& model) {
   const TempFolder folder;
-  WindowedModel().WriteMistral(folder);
+  model.WriteMistral(folder);
   const int64_t outputs = ScaledCount(30, 8);
   const auto last = static_cast<size_t>(outputs / 2 + 2);
   Request request = MakeRequest("r", 21, outputs);
@@ -283,6 +293,15 @@ TEST(CudaOverlap, ARequestAloneGivesTheSameBitsWithTwoRecordedStepsInFlight) {
     EXPECT_EQ(readings[1].ids[i], readings[0].ids[i]);
     EXPECT_EQ(readings[1].logprobs[i].logprob, readings[0].logprobs[i].logprob) << i;
   }
+}
+
+TEST(CudaOverlap, ARequestAloneGivesTheSameBitsWithTwoRecordedStepsInFlight) {
+  CompareRecordedStepsInFlight(WindowedModel());
+}
+
+// Experts are chosen on the device, anew each time a recorded step is replayed.
+TEST(CudaOverlap, SoItDoesOverAMixtureOfExperts) {
+  CompareRecordedStepsInFlight(WindowedModel(/*experts=*/8));
 }
 
 // The embedded model; a prompt longer than its window of 256, so that pages leave it. A minute without

@@ -231,14 +231,6 @@ TEST(CudaWeights, ThatCannotBePackedAreRefusedWithTheReason) {
   EXPECT_EQ(weight.impl, nullptr);
 }
 
-TEST(CudaReserve, RefusesMixturesOfExperts) {
-  const Device device;
-  StepMaxima maxima = SmallMaxima();
-  maxima.experts = 8;
-  EXPECT_EQ(device.backend->Reserve(maxima), OpCode::kUnsupported);
-  EXPECT_NE(std::string(device.backend->last_error()).find("mixtures of experts"), std::string::npos);
-}
-
 TEST(CudaReserve, RefusesHeadsThatAttentionDoesNotHave) {
   Device device;
   StepMaxima maxima = SmallMaxima();

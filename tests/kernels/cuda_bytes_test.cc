@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <random>
 
 #include "kernels/cuda/emulator/emulator.h"
 #include "kernels/cuda/linear_small.h"
+#include "kernels/cuda/moe.h"
 #include "kernels/cuda/pointwise.h"
 #include "kernels/cuda/sampling.h"
 #include "tests/kernels/cuda_attention_case.h"
@@ -239,6 +241,176 @@ TEST(CudaSmallLinearBytesTest, EqualTheFormulaAtTheHeadOfTheKernel) {
                  (c.gathered ? blocks * rows * 128 : 0) +
                  (c.epilogue == Epilogue::kAddResidual ? bytes.written : 0);
     EXPECT_EQ(Counted(), bytes) << c.rows << " rows of " << c.in << " to " << c.out;
+  }
+}
+
+// ---- moe.cu
+// ---------------------------------------------------------------------------------------------------------
+
+// Random choices: [rows][experts_per_token], ascending in a row.
+std::vector<int32_t> RandomChoices(int32_t rows, int32_t experts, int32_t experts_per_token, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<int32_t> chosen, ids(static_cast<size_t>(experts));
+  std::iota(ids.begin(), ids.end(), 0);
+  for (int32_t row = 0; row < rows; ++row) {
+    std::shuffle(ids.begin(), ids.end(), random);
+    std::vector<int32_t> few(ids.begin(), ids.begin() + experts_per_token);
+    std::sort(few.begin(), few.end());
+    chosen.insert(chosen.end(), few.begin(), few.end());
+  }
+  return chosen;
+}
+
+struct MoeGemmCase {
+  int32_t rows, experts, experts_per_token, in, out;
+  bool swiglu;
+};
+
+// One product over given choices, counted; lists are made before.
+struct CountedMoeGemm {
+  std::vector<int32_t> chosen;
+  std::vector<int64_t> rows_of;  // [experts]
+  int64_t distinct = 0;          // experts that a row chose
+  int64_t pairs = 0;
+  bool small = false;
+  int32_t max_tiles = 0;
+  Bytes bytes;
+
+  explicit CountedMoeGemm(const MoeGemmCase& c)
+      : chosen(RandomChoices(c.rows, c.experts, c.experts_per_token, 5)),
+        rows_of(static_cast<size_t>(c.experts)),
+        pairs(static_cast<int64_t>(chosen.size())),
+        small(cuda::MoeIsSmall(c.rows, c.in, c.out)),
+        max_tiles(cuda::MoeTileBound(static_cast<int32_t>(pairs), c.experts)) {
+    for (const int32_t expert : chosen) ++rows_of[static_cast<size_t>(expert)];
+    distinct = std::count_if(rows_of.begin(), rows_of.end(), [](int64_t rows) { return rows > 0; });
+    const std::vector<uint16_t> weight(static_cast<size_t>(c.in * c.out)),
+        x(static_cast<size_t>(pairs * c.in));
+    std::vector<float> out(static_cast<size_t>(pairs * c.out));
+    std::vector<int32_t> order(chosen.size());
+    std::vector<cuda::MoeTile> tiles(static_cast<size_t>(max_tiles));
+    cuda::MoeGemmParams p{};
+    for (int32_t e = 0; e < c.experts; ++e) p.weights[e] = weight.data();
+    p.x = x.data();
+    p.out = out.data();
+    p.chosen = chosen.data();
+    p.rows = c.rows;
+    p.pairs = static_cast<int32_t>(pairs);
+    p.pairs_of_a_row = c.swiglu ? c.experts_per_token : 1;
+    p.experts = c.experts;
+    p.in_features = c.in;
+    p.out_features = c.out;
+    p.swiglu = c.swiglu;
+    if (!small) {
+      p.order = order.data();
+      p.tiles = tiles.data();
+      p.max_tiles = max_tiles;
+      EXPECT_EQ(cuda::LaunchMoeGroup(
+                    {chosen.data(), order.data(), tiles.data(), p.pairs, c.experts, max_tiles}, nullptr),
+                0);
+    }
+    ForgetCounts();
+    EXPECT_EQ(cuda::LaunchMoeGemm(p, nullptr), 0);
+    bytes = Counted();
+  }
+};
+
+Bytes SmallMoeBytes(const MoeGemmCase& c, const CountedMoeGemm& run) {
+  const int64_t blocks = (c.out + 15) / 16, k = c.in;
+  const bool by_pair = c.rows <= cuda::kMoePairRows;
+  const int64_t groups = by_pair ? run.pairs : c.experts;
+  Bytes bytes;
+  // A pair whose expert an earlier one has ends its search there.
+  for (int64_t group = 0; group < groups; ++group) {
+    int64_t looked_at = run.pairs;
+    if (by_pair) {
+      const auto first =
+          std::find(run.chosen.begin(), run.chosen.end(), run.chosen[static_cast<size_t>(group)]);
+      if (first - run.chosen.begin() < group) looked_at = first - run.chosen.begin() + 1;
+    }
+    bytes.read += blocks * (looked_at * 4 + (by_pair ? 4 : 0));
+  }
+  bytes.read += run.distinct * c.out * k * 2 + blocks * run.pairs * k * 2;
+  bytes.written = run.pairs * (c.swiglu ? c.out / 2 * 2 : c.out * 4);
+  return bytes;
+}
+
+Bytes TileMoeBytes(const MoeGemmCase& c, const CountedMoeGemm& run) {
+  const int64_t blocks = (c.out + 127) / 128, k = c.in;
+  Bytes bytes;
+  bytes.read = blocks * run.max_tiles * 12 + blocks * run.pairs * (4 + k * 2);
+  for (const int64_t rows : run.rows_of) {
+    bytes.read += (rows + cuda::kMoeTileRows - 1) / cuda::kMoeTileRows * c.out * k * 2;
+  }
+  bytes.written = run.pairs * (c.swiglu ? c.out / 2 * 2 : c.out * 4);
+  return bytes;
+}
+
+TEST(CudaMoeBytesTest, OfTheProductsEqualTheFormulas) {
+  for (const MoeGemmCase& c : {MoeGemmCase{1, 8, 2, 96, 64, true}, MoeGemmCase{3, 8, 2, 64, 96, false},
+                               MoeGemmCase{4, 3, 2, 32, 32, true}, MoeGemmCase{16, 8, 2, 64, 96, false},
+                               MoeGemmCase{9, 5, 3, 96, 160, true}, MoeGemmCase{20, 8, 2, 72, 136, false},
+                               MoeGemmCase{100, 3, 2, 64, 160, true}}) {
+    const CountedMoeGemm run(c);
+    EXPECT_EQ(run.bytes, run.small ? SmallMoeBytes(c, run) : TileMoeBytes(c, run)) << c.rows << " rows";
+  }
+}
+
+// What a step must read of its experts is read, and no more: with 1, 8 and 32 rows of Mixtral's experts.
+TEST(CudaMoeBytesTest, EachExpertThatARowChoseIsReadOnce) {
+  for (const int32_t rows : {1, 4, 8, 32}) {
+    const MoeGemmCase c = {rows, 8, 2, 1024, 64, false};
+    const CountedMoeGemm run(c);
+    const int64_t weights = run.distinct * c.in * c.out * 2;
+    const int64_t activations = (c.out + 15) / 16 * run.pairs * c.in * 2;  // from the caches but once
+    EXPECT_GE(run.bytes.read, weights);
+    EXPECT_LE(run.bytes.read, weights + activations + 4096)
+        << rows << " rows, " << run.distinct << " experts";
+  }
+}
+
+TEST(CudaMoeBytesTest, OfRouteGroupAndCombineEqualTheirFormulas) {
+  constexpr int64_t kRows = 5, kHidden = 264, kExperts = 6, kPerToken = 2, kPairs = kRows * kPerToken;
+  const std::vector<uint16_t> x(kRows * kHidden);
+  const std::vector<float> norm(kHidden), router(kExperts * kHidden), y(kPairs * kHidden);
+  std::vector<uint16_t> normalised(kRows * kHidden), out(kRows * kHidden);
+  std::vector<int32_t> chosen(kPairs), order(kPairs);
+  std::vector<float> shares(kPairs);
+  cuda::MoeRouteParams route{};
+  route.x = x.data();
+  route.norm_weight = norm.data();
+  route.router = router.data();
+  route.normalised = normalised.data();
+  route.chosen = chosen.data();
+  route.shares = shares.data();
+  route.x_stride = kHidden;
+  route.rows = kRows;
+  route.hidden = kHidden;
+  route.experts = kExperts;
+  route.experts_per_token = kPerToken;
+  ForgetCounts();
+  ASSERT_EQ(cuda::LaunchMoeRoute(route, nullptr), 0);
+  EXPECT_EQ(Counted(), (Bytes{kRows * (kHidden * (2 * 2 + 4) + kExperts * kHidden * 4),
+                              kRows * (kHidden * 2 + kPerToken * 8)}));
+
+  const int32_t max_tiles = cuda::MoeTileBound(kPairs, kExperts);
+  std::vector<cuda::MoeTile> tiles(static_cast<size_t>(max_tiles));
+  ForgetCounts();
+  ASSERT_EQ(
+      cuda::LaunchMoeGroup({chosen.data(), order.data(), tiles.data(), kPairs, kExperts, max_tiles}, nullptr),
+      0);
+  EXPECT_EQ(Counted().written, kPairs * 4 + max_tiles * 12);
+  EXPECT_GT(Counted().read, kExperts * kPairs * 2 * 4);
+  EXPECT_LE(Counted().read, kExperts * kPairs * 3 * 4);
+
+  for (const bool add : {false, true}) {
+    ForgetCounts();
+    ASSERT_EQ(cuda::LaunchMoeCombine(
+                  {y.data(), shares.data(), out.data(), kHidden, kRows, kHidden, kPerToken, add}, nullptr),
+              0);
+    // Shares are read by each turn of a block's loop, 2048 elements.
+    EXPECT_EQ(Counted(), (Bytes{kRows * (kPerToken * (kHidden * 4 + 4) + (add ? kHidden * 2 : 0)),
+                                kRows * kHidden * 2}));
   }
 }
 

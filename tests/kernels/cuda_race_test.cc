@@ -4,11 +4,13 @@
 // Values are checked elsewhere.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/emulator/emulator.h"
 #include "kernels/cuda/linear_small.h"
+#include "kernels/cuda/moe.h"
 #include "kernels/cuda/pointwise.h"
 #include "kernels/cuda/primitives.cuh"
 #include "kernels/cuda/sampling.h"
@@ -190,6 +192,58 @@ TEST_P(CudaRaceTest, SmallLinearIsSilent) {
       p.out_dtype = DType::kBf16;
       ASSERT_EQ(LaunchSmallLinear(p, nullptr), 0);
     }
+  }
+}
+
+// Each form of the products: by pair, by expert, by tiles with several steps of k.
+TEST_P(CudaRaceTest, MoeIsSilent) {
+  constexpr int32_t kHidden = 288, kInner = 32, kExperts = 3, kPerToken = 2;
+  const std::vector<float> norm(kHidden, 1.0f);
+  std::vector<float> router(kExperts * kHidden);
+  for (size_t i = 0; i < router.size(); ++i) router[i] = static_cast<float>(i * 7919 % 101) * 0.01f;
+  const std::vector<uint16_t> gate_up(2 * kInner * kHidden), down(kHidden * kInner);
+  for (const int32_t rows : {3, 9, 20}) {
+    const auto count = static_cast<size_t>(rows);
+    std::vector<uint16_t> x(count * kHidden, 0x3f80), normalised(x.size()), inner(count * kPerToken * kInner);
+    std::vector<float> shares(count * kPerToken), outer(shares.size() * kHidden);
+    std::vector<int32_t> chosen(shares.size()), order(shares.size());
+    const int32_t pairs = rows * kPerToken, max_tiles = MoeTileBound(pairs, kExperts);
+    std::vector<MoeTile> tiles(static_cast<size_t>(max_tiles));
+    ASSERT_EQ(LaunchMoeRoute({x.data(), norm.data(), router.data(), normalised.data(), chosen.data(),
+                              shares.data(), kHidden, rows, kHidden, kExperts, kPerToken, 1e-5f},
+                             nullptr),
+              0);
+    ASSERT_EQ(
+        LaunchMoeGroup({chosen.data(), order.data(), tiles.data(), pairs, kExperts, max_tiles}, nullptr), 0);
+    MoeGemmParams p{};
+    std::fill_n(p.weights, kExperts, static_cast<const void*>(gate_up.data()));
+    p.x = normalised.data();
+    p.out = inner.data();
+    p.chosen = chosen.data();
+    if (!MoeIsSmall(rows, kHidden, kInner)) {
+      p.order = order.data();
+      p.tiles = tiles.data();
+      p.max_tiles = max_tiles;
+    }
+    p.rows = rows;
+    p.pairs = pairs;
+    p.pairs_of_a_row = kPerToken;
+    p.experts = kExperts;
+    p.in_features = kHidden;
+    p.out_features = 2 * kInner;
+    p.swiglu = true;
+    ASSERT_EQ(LaunchMoeGemm(p, nullptr), 0);
+    std::fill_n(p.weights, kExperts, static_cast<const void*>(down.data()));
+    p.x = inner.data();
+    p.out = outer.data();
+    p.pairs_of_a_row = 1;
+    p.in_features = kInner;
+    p.out_features = kHidden;
+    p.swiglu = false;
+    ASSERT_EQ(LaunchMoeGemm(p, nullptr), 0);
+    ASSERT_EQ(LaunchMoeCombine(
+                  {outer.data(), shares.data(), x.data(), kHidden, rows, kHidden, kPerToken, true}, nullptr),
+              0);
   }
 }
 

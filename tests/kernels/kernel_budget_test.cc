@@ -12,12 +12,14 @@
 #include <fstream>
 #include <functional>
 #include <map>
+#include <numeric>
 #include <regex>
 #include <sstream>
 
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/emulator/emulator.h"
 #include "kernels/cuda/linear_small.h"
+#include "kernels/cuda/moe.h"
 #include "kernels/cuda/pointwise.h"
 #include "kernels/cuda/sampling.h"
 
@@ -198,6 +200,59 @@ int64_t SmallLinearSharedBytes(int32_t rows, Prologue prologue) {
   return SharedBytesOf([&] { return cuda::LaunchSmallLinear(p, nullptr); });
 }
 
+// One row of one expert, of the widest hidden size there is and with the most experts where these matter.
+int64_t MoeRouteSharedBytes() {
+  const std::vector<uint16_t> x(cuda::kMaxMoeHidden);
+  std::vector<uint16_t> normalised(x.size());
+  const std::vector<float> norm(x.size());
+  const std::vector<float> router(x.size() * kMaxExperts);
+  int32_t chosen = 0;
+  float share = 0.0f;
+  const cuda::MoeRouteParams p = {x.data(),
+                                  norm.data(),
+                                  router.data(),
+                                  normalised.data(),
+                                  &chosen,
+                                  &share,
+                                  cuda::kMaxMoeHidden,
+                                  1,
+                                  cuda::kMaxMoeHidden,
+                                  kMaxExperts,
+                                  1,
+                                  1e-5f};
+  return SharedBytesOf([&] { return cuda::LaunchMoeRoute(p, nullptr); });
+}
+
+int64_t MoeGroupSharedBytes() {
+  const int32_t chosen = 0;
+  int32_t order = 0;
+  cuda::MoeTile tile{};
+  return SharedBytesOf(
+      [&] { return cuda::LaunchMoeGroup({&chosen, &order, &tile, 1, kMaxExperts, 1}, nullptr); });
+}
+
+int64_t MoeGemmSharedBytes(int32_t rows, bool tiles) {
+  const std::vector<uint16_t> x(static_cast<size_t>(rows) * 32), weight(16 * 32);
+  const std::vector<int32_t> chosen(static_cast<size_t>(rows));
+  std::vector<int32_t> order(chosen.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::vector<float> out(static_cast<size_t>(rows) * 16);
+  const cuda::MoeTile tile = {0, 0, rows};
+  cuda::MoeGemmParams p{};
+  p.weights[0] = weight.data();
+  p.x = x.data();
+  p.out = out.data();
+  p.chosen = chosen.data();
+  p.order = tiles ? order.data() : nullptr;
+  p.tiles = &tile;
+  p.max_tiles = 1;
+  p.rows = p.pairs = rows;
+  p.pairs_of_a_row = p.experts = 1;
+  p.in_features = 32;
+  p.out_features = 16;
+  return SharedBytesOf([&] { return cuda::LaunchMoeGemm(p, nullptr); });
+}
+
 DynamicShared MeasuredDynamicShared() {
   DynamicShared bytes;
   for (const auto& [dtype, type_name] : {std::pair{DType::kBf16, "Bf16"}, {DType::kF16, "F16"}}) {
@@ -213,6 +268,11 @@ DynamicShared MeasuredDynamicShared() {
   bytes["SmallLinearKernel<2, false>"] = SmallLinearSharedBytes(16, Prologue::kNone);
   bytes["SmallLinearKernel<1, true>"] = SmallLinearSharedBytes(8, Prologue::kRmsNorm);
   bytes["SmallLinearKernel<2, true>"] = SmallLinearSharedBytes(16, Prologue::kRmsNorm);
+  bytes["MoeRouteKernel"] = MoeRouteSharedBytes();
+  bytes["MoeGroupKernel"] = MoeGroupSharedBytes();
+  bytes["MoeSmallKernel<1>"] = MoeGemmSharedBytes(8, false);
+  bytes["MoeSmallKernel<2>"] = MoeGemmSharedBytes(16, false);
+  bytes["MoeTileKernel"] = MoeGemmSharedBytes(20, true);
   cuda::AttentionWork work{};
   cuda::AttentionPlanParams plan{};
   plan.kv_heads = 1;

@@ -1,0 +1,191 @@
+// Moe of the CUDA backend against its definition, in each of its forms: a block for a pair (up to 4 rows),
+// for an expert (up to 16), tiles from a list (more rows, or odd widths); on the emulator, in each order of
+// its threads, and on a GPU.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "kernels/core/check.h"
+#include "kernels/cuda/moe.h"
+#include "tests/kernels/moe_case.h"
+#include "tests/support/cuda_device.h"
+
+namespace tramontane {
+namespace {
+
+using reference::Matrix;
+
+constexpr double kRoundoffF32 = 0x1p-24;
+constexpr double kRoundoffBf16 = 0x1p-9;
+
+std::vector<float> RunOnDevice(MoeCase& of, const std::vector<float>& x, Epilogue epilogue,
+                               bool in_place = false) {
+  const BackendPtr backend = MakeCudaTestBackend();
+  const auto rows = static_cast<int32_t>(x.size()) / of.shape().hidden;
+  TM_CHECK(backend->Reserve(of.Maxima(rows)) == OpCode::kOk, "%s", backend->last_error());
+  PackedMoe packed(of, of.layer(), *backend);
+  return packed.Run(x, epilogue, in_place);
+}
+
+// Roundings to bf16, a unit of 2^-9 each: the norm, gate, up, their product, and the whole at its end. Sums
+// in f32 err by K roundoffs of their terms' sizes; a share by twice the error of a score, and 2^-20 for ex2.
+void ExpectMatches(MoeCase& of, const std::vector<float>& x, const std::vector<float>& got, bool adds) {
+  const int32_t hidden = of.shape().hidden;
+  Matrix rows(static_cast<int64_t>(x.size()) / hidden, hidden);
+  std::copy(x.begin(), x.end(), rows.data.begin());
+  const Matrix want = reference::Moe(of.layer(), rows);
+  const Matrix magnitude = reference::MoeMagnitude(of.layer(), rows);
+  const Matrix scores = reference::Magnitude(
+      reference::RmsNorm(rows, of.layer().norm, of.layer().norm_epsilon), of.layer().router);
+  const double k = (1.5 * hidden + of.shape().intermediate + 32) * kRoundoffF32;
+  const double score_error = k * *std::max_element(scores.data.begin(), scores.data.end());
+  const double relative = 4.1 * kRoundoffBf16 + k + 2 * score_error + 0x1p-20;
+  ASSERT_EQ(got.size(), want.data.size());
+  for (size_t i = 0; i < got.size(); ++i) {
+    const double value = want.data[i] + (adds ? rows.data[i] : 0.0);
+    const double error = relative * magnitude.data[i];
+    ASSERT_NEAR(got[i], value, error + 1.01 * kRoundoffBf16 * (std::abs(value) + error) + 1e-30)
+        << "row " << static_cast<int64_t>(i) / hidden << " of " << rows.rows;
+  }
+}
+
+struct Shape {
+  const char* name;
+  MoeShape shape;
+  std::vector<int32_t> rows;
+};
+std::ostream& operator<<(std::ostream& out, const Shape& s) { return out << s.name; }
+
+class CudaMoe : public testing::TestWithParam<Shape> {};
+
+// Widths that are multiples of 32 have every form, others tiles alone; hidden 152 and 136 end within a tile
+// of outputs, intermediate 72 within a block of k.
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, CudaMoe,
+    testing::Values(Shape{"TwoOfEight", {8, 2, 64, 96, DType::kBf16}, {1, 2, 4, 5, 9, 16, 17, 40}},
+                    Shape{"ThreeOfFive", {5, 3, 160, 32, DType::kF16}, {1, 3, 4, 8, 16, 33}},
+                    Shape{"OneOfTwo", {2, 1, 32, 64, DType::kF32}, {2, 7, 150}},
+                    Shape{"AllOfThree", {3, 3, 352, 32, DType::kBf16}, {4, 12, 70}},
+                    Shape{"OddWidths", {4, 2, 152, 72, DType::kBf16}, {1, 6, 80}},
+                    Shape{"Many", {70, 8, 64, 32, DType::kBf16}, {1, 11, 18}},
+                    Shape{"Alone", {1, 1, 136, 40, DType::kBf16}, {1, 65}}),
+    [](const auto& info) { return info.param.name; });
+
+TEST_P(CudaMoe, AgreesWithItsDefinition) {
+  MoeCase of(GetParam().shape, 7);
+  // Weights are rounded to bf16 once when they are packed.
+  for (reference::MoeExpert& expert : of.layer().experts) {
+    for (Matrix* matrix : {&expert.gate, &expert.up, &expert.down}) {
+      for (double& value : matrix->data) value = Bf16ToFloat(FloatToBf16(static_cast<float>(value)));
+    }
+  }
+  for (const int32_t rows : GetParam().rows) {
+    SCOPED_TRACE(std::to_string(rows) + " rows");
+    const std::vector<float> x = of.RandomRows(rows, static_cast<uint32_t>(rows));
+    std::vector<std::vector<float>> by_order;
+    for (const ThreadOrder order : ThreadOrders()) {
+      UseThreadOrder(order);
+      by_order.push_back(RunOnDevice(of, x, Epilogue::kAddResidual, /*in_place=*/true));
+      EXPECT_EQ(by_order.back(), by_order.front());
+    }
+    UseThreadOrder(ThreadOrder::kForward);
+    ExpectMatches(of, x, by_order.front(), true);
+    ExpectMatches(of, x, RunOnDevice(of, x, Epilogue::kNone), false);
+  }
+}
+
+TEST(CudaMoeRouter, OfEqualScoresTheLowerExpertIsChosen) {
+  MoeCase of({6, 2, 64, 32, DType::kBf16}, 9);
+  Matrix& router = of.layer().router;
+  std::vector<float> x;
+  for (int32_t k = 0; k < 64; ++k) x.push_back(router.At(0, k) > 0 ? 1.0f : -1.0f);
+  for (int32_t k = 0; k < 64; ++k) {  // all alike but the last, which is far below
+    for (int32_t expert = 1; expert < 5; ++expert) router.At(expert, k) = router.At(0, k);
+    router.At(5, k) = -router.At(0, k);
+  }
+  const std::vector<float> tied = RunOnDevice(of, x, Epilogue::kNone);
+  for (int32_t k = 0; k < 64; ++k) {  // experts 0 and 1 beyond doubt, equally
+    for (int32_t expert = 2; expert < 5; ++expert) router.At(expert, k) = -router.At(0, k);
+  }
+  EXPECT_EQ(tied, RunOnDevice(of, x, Epilogue::kNone));
+}
+
+// Two scores apart by less than a rounding of the router's inputs, or of its weights, to bf16.
+TEST(CudaMoeRouter, IsF32) {
+  for (const bool by_weight : {false, true}) {
+    MoeCase of({2, 1, 64, 32, DType::kBf16}, 2);
+    std::fill(of.layer().router.data.begin(), of.layer().router.data.end(), 0.0);
+    std::fill(of.layer().norm.begin(), of.layer().norm.end(), 1.0);
+    const std::vector<float> x(64, 1.0f);
+    of.layer().norm[1] = by_weight ? 1.0 : 1.0 + 0x1p-11;  // the norm's output, unrounded
+    of.layer().router.At(0, 0) = 1.0;
+    of.layer().router.At(1, 1) = by_weight ? 1.0 + 0x1p-11 : 1.0;
+    const std::vector<float> got = RunOnDevice(of, x, Epilogue::kNone);
+    of.layer().router.At(1, 1) = 2.0;
+    EXPECT_EQ(got, RunOnDevice(of, x, Epilogue::kNone)) << "expert 1 has the higher score";
+    of.layer().router.At(0, 0) = 4.0;
+    EXPECT_NE(got, RunOnDevice(of, x, Epilogue::kNone)) << "and another output than expert 0";
+  }
+}
+
+TEST(CudaMoeRouter, ARowOfNansLeavesItsNeighboursAlone) {
+  for (const int32_t rows : {3, 9, 20}) {
+    MoeCase of({8, 2, 64, 32, DType::kBf16}, 4);
+    std::vector<float> x = of.RandomRows(rows, 3);
+    const std::vector<float> clean = RunOnDevice(of, x, Epilogue::kNone);
+    std::fill_n(x.begin() + 64, 64, std::numeric_limits<float>::quiet_NaN());
+    const std::vector<float> got = RunOnDevice(of, x, Epilogue::kNone);
+    for (size_t i = 0; i < got.size(); ++i) {
+      if (i / 64 == 1) {
+        EXPECT_TRUE(std::isnan(got[i]));
+      } else {
+        EXPECT_EQ(got[i], clean[i]);
+      }
+    }
+  }
+}
+
+// The choice stays on the device: a recorded step over other rows gives what the step itself gives for them.
+TEST(CudaMoeRecording, ReplayedOverOtherRowsIsTheStepItself) {
+  for (const int32_t rows : {1, 4, 12, 40}) {
+    SCOPED_TRACE(std::to_string(rows) + " rows");
+    MoeCase of({8, 2, 64, 96, DType::kBf16}, 6);
+    const std::vector<float> first = of.RandomRows(rows, 1), second = of.RandomRows(rows, 2);
+    const BackendPtr backend = MakeCudaTestBackend();
+    ASSERT_EQ(backend->Reserve(of.Maxima(rows)), OpCode::kOk) << backend->last_error();
+    PackedMoe packed(of, of.layer(), *backend);
+    const Tensor x = packed.Upload(first), other = packed.Upload(second), out = packed.Upload(first);
+    ASSERT_EQ(packed.Queue(x, out, rows, Epilogue::kNone), OpCode::kOk);
+    const std::vector<float> of_first = packed.Download(out);
+    ASSERT_EQ(backend->BeginRecording(), OpCode::kOk);
+    ASSERT_EQ(packed.Queue(x, out, rows, Epilogue::kNone), OpCode::kOk);
+    RecordingHandle recording;
+    ASSERT_EQ(backend->EndRecording(&recording), OpCode::kOk);
+    const std::vector<float> bits = packed.Download(other);
+    std::vector<uint16_t> halves;
+    for (const float value : bits) halves.push_back(FloatToBf16(value));
+    ASSERT_EQ(backend->Upload(x.data, halves.data(), static_cast<int64_t>(halves.size() * 2)), OpCode::kOk);
+    ASSERT_EQ(backend->Replay(recording), OpCode::kOk);
+    const std::vector<float> replayed = packed.Download(out);
+    EXPECT_NE(replayed, of_first);
+    ASSERT_EQ(packed.Queue(other, out, rows, Epilogue::kNone), OpCode::kOk);
+    EXPECT_EQ(replayed, packed.Download(out));
+    backend->FreeRecording(recording);
+  }
+}
+
+TEST(CudaMoeReserve, RowsTooWideForTheRouterAreRefusedWithTheLimit) {
+  const BackendPtr backend = MakeCudaTestBackend();
+  StepMaxima maxima = MoeCase({8, 2, 64, 96, DType::kBf16}, 1).Maxima(1);
+  maxima.hidden = cuda::kMaxMoeHidden + 8;
+  EXPECT_EQ(backend->Reserve(maxima), OpCode::kUnsupported);
+  EXPECT_NE(std::string(backend->last_error()).find("16392; the CUDA backend takes up to 16384"),
+            std::string::npos)
+      << backend->last_error();
+}
+
+}  // namespace
+}  // namespace tramontane
