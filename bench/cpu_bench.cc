@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -21,10 +20,10 @@
 #include <numeric>
 #include <random>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "bench/sgemm.h"
+#include "bench/turns.h"
 #include "kernels/backends/cpu_backend.h"
 #include "kernels/core/check.h"
 #include "kernels/cpu/thread_pool.h"
@@ -76,30 +75,6 @@ const ModelShape k135M = {"135M",
 constexpr Shape kLong = {"long", 4096, 4096, Epilogue::kNone};
 constexpr int64_t kBeyondCaches = int64_t{1} << 30;
 constexpr int32_t kMaxRows = 512;
-
-double Seconds(const std::function<void()>& body) {
-  const auto begin = std::chrono::steady_clock::now();
-  body();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
-
-// Bodies take turns, `rounds` times, each as often as fits some ms; the best seconds of one call of each.
-std::vector<double> BestSeconds(int rounds, const std::vector<std::function<void()>>& bodies) {
-  constexpr double kTurnSeconds = 0.02;
-  std::vector<double> best(bodies.size(), 1e30);
-  for (int round = 0; round < rounds; ++round) {
-    for (size_t i = 0; i < bodies.size(); ++i) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(40));  // a BLAS's workers spin for a while
-      double spent = 0.0;
-      while (spent < kTurnSeconds) {
-        const double seconds = Seconds(bodies[i]);
-        spent += seconds;
-        best[i] = std::min(best[i], seconds);
-      }
-    }
-  }
-  return best;
-}
 
 // Steps of one sequence through a model on the CPU backend, whose device memory is the host's.
 class OneSequence {
@@ -270,25 +245,6 @@ class Bench {
     TM_CHECK(backend_->Linear(params) == OpCode::kOk, "%s", backend_->last_error());
   }
 
-  // Reads `bytes` of `memory` once with all threads.
-  void Read(const std::byte* memory, int64_t bytes) {
-    constexpr int64_t kPiece = 1 << 18;
-    using Vector = int64_t __attribute__((vector_size(16)));
-    pool_.ParallelFor((bytes + kPiece - 1) / kPiece, [&](int64_t piece, int32_t) {
-      const auto* at = reinterpret_cast<const Vector*>(memory + piece * kPiece);
-      const auto* end =
-          reinterpret_cast<const Vector*>(memory + std::min((piece + 1) * kPiece, bytes / 128 * 128));
-      Vector sums[8] = {};
-      for (; at < end; at += 8) {
-        __builtin_prefetch(reinterpret_cast<const std::byte*>(at) + 2048);
-        __builtin_prefetch(reinterpret_cast<const std::byte*>(at) + 2048 + 64);
-        for (int i = 0; i < 8; ++i) sums[i] ^= at[i];
-      }
-      for (int i = 1; i < 8; ++i) sums[0] ^= sums[i];
-      [[maybe_unused]] volatile Vector wanted = sums[0];  // or the compiler would read nothing
-    });
-  }
-
   void PrintDecode(const char* name, const std::vector<Weight>& weights) {
     int64_t bytes = 0;
     for (const Weight& weight : weights) bytes += weight.bytes;
@@ -305,7 +261,8 @@ class Bench {
     auto* memory = static_cast<std::byte*>(backend_->Allocate(bytes));
     TM_CHECK(memory != nullptr, "no memory");
     std::memset(memory, 1, static_cast<size_t>(bytes));
-    const std::vector<double> seconds = BestSeconds(options_.rounds, {body, [&] { Read(memory, bytes); }});
+    const std::vector<double> seconds =
+        BestSeconds(options_.rounds, {body, [&] { ReadMemory(pool_, memory, bytes); }});
     backend_->Free(memory);
     return seconds;
   }
