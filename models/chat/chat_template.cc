@@ -96,12 +96,17 @@ std::string Unescaped(std::string_view text) {
   return plain;
 }
 
-// A system message spelled out whole, as in '<|im_start|>system\nText<|im_end|>'.
+// The first system message spelled out whole, as in '<|im_start|>system\nText<|im_end|>'.
 std::string DefaultSystemOf(const ChatTemplate& chat_template) {
-  for (const char* line_break : {"\\n", "\n"}) {
-    const std::string begin = std::string("<|im_start|>system") + line_break;
-    const auto text = Between(chat_template.text, begin, "<|im_end|>");
-    if (text && text->find_first_of("'\"{}") == std::string_view::npos) return Unescaped(*text);
+  constexpr std::string_view kBegin = "<|im_start|>system";
+  const std::string_view text = chat_template.text;
+  for (size_t at = text.find(kBegin); at != std::string_view::npos; at = text.find(kBegin, at + 1)) {
+    for (const char* line_break : {"\\n", "\n"}) {
+      const std::string begin = std::string(kBegin) + line_break;
+      if (!text.substr(at).starts_with(begin)) continue;
+      const auto system = Between(text.substr(at), begin, "<|im_end|>");
+      if (system && system->find_first_of("'\"{}") == std::string_view::npos) return Unescaped(*system);
+    }
   }
   return "";
 }

@@ -142,6 +142,27 @@ TEST_F(BreezeHost, ATokenizerMayLieElsewhere) {
   EXPECT_EQ((*host)->tokenizer().vocab_size(), host_->tokenizer().vocab_size());
 }
 
+TEST_F(BreezeHost, AnswersEndAtTheEndsOfTheConfigAndAtThatOfATurn) {
+  EXPECT_EQ(host_->chat_format().name(), "v3");
+  EXPECT_EQ(host_->model().config().eos_ids, std::vector<int32_t>{2}) << "the same one";
+  OpenedModel opened = OpenModel(kBreeze, {}).value();
+  opened.config.eos_ids = {7};
+  const auto host = EngineHost::Start(std::move(opened), *backend_, options_, clock_);
+  ASSERT_TRUE(host.ok()) << host.status();
+  EXPECT_EQ((*host)->model().config().eos_ids, (std::vector<int32_t>{7, 2}));
+}
+
+TEST_F(BreezeHost, TheChatFormatIsTheOneAskedFor) {
+  options_.chat_format = "v2";
+  const auto v2 = EngineHost::Start(OpenModel(kBreeze, {}).value(), *backend_, options_, clock_);
+  ASSERT_TRUE(v2.ok()) << v2.status();
+  EXPECT_EQ((*v2)->chat_format().name(), "v2");
+  options_.chat_format = "chatml";
+  const auto refused = EngineHost::Start(OpenModel(kBreeze, {}).value(), *backend_, options_, clock_);
+  EXPECT_EQ(refused.status().code(), StatusCode::kFailedPrecondition);
+  EXPECT_NE(refused.status().message().find("chat_format is chatml"), std::string::npos) << refused.status();
+}
+
 // Finite themselves, and too large to compute with.
 TEST_F(BreezeHost, WeightsWhoseLogitsOverflowAreRefusedByTheWarmUp) {
   const TempFolder folder;

@@ -109,8 +109,8 @@ TEST_F(ChatChoice, ChatMlAndLlama3AreKnownByPiecesAndTemplate) {
 }
 
 TEST_F(ChatChoice, WhatATemplateSpellsOutIsTaken) {
-  Chosen(Foreign(),
-         std::string(kChatMl) + "{{ bos_token + '<|im_start|>system\\nYou are D.<|im_end|>\\n' }}");
+  Chosen(Foreign(), std::string(kChatMl) + "{{ '<|im_start|>system\\n' + messages[0] + '<|im_end|>' }}" +
+                        "{{ bos_token + '<|im_start|>system\\nYou are D.<|im_end|>\\n' }}");
   EXPECT_THAT(HelloText(*Choose(Foreign())),
               HasSubstr("<|begin_of_text|><|im_start|>system\nYou are D.<|im_end|>\n<|im_start|>user"));
   Chosen(Foreign(), std::string(kLlama3) +

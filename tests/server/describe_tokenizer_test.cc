@@ -32,5 +32,17 @@ TEST(DescribeTokenizer, SaysKindVersionFormatAndWhatEndsAnAnswer) {
               AllOf(HasSubstr("/nowhere"), HasSubstr("answers end   at 2 (")));
 }
 
+TEST(DescribeTokenizer, TheChatFormatIsTheOneAskedForAndItsEndIsAdded) {
+  FileChoice choice;
+  choice.tokenizer = TRAMONTANE_SOURCE_DIR "/tests/golden/chat_tekken_tokenizer";
+  OpenedModel model = OpenModel(TRAMONTANE_SOURCE_DIR "/tests/golden/head_dim", {}, choice).value();
+  model.config.eos_ids = {4};
+  EXPECT_THAT(
+      DescribeTokenizer(model, "v7").value(),
+      AllOf(HasSubstr("v7, --chat-format asks for it"),
+            HasSubstr("at 4 [/INST], 2 </s> (generation_config.json, and the end of a turn in chat")));
+  EXPECT_THAT(DescribeTokenizer(model, "llama3").status().message(), HasSubstr("chat_format is llama3"));
+}
+
 }  // namespace
 }  // namespace tramontane
