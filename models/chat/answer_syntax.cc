@@ -2,6 +2,8 @@
 
 #include <string_view>
 
+#include "models/chat/chat_prompt.h"
+
 namespace tramontane {
 namespace {
 
@@ -27,7 +29,7 @@ void AddCalls(const Tokenizer& tokenizer, TokenizerVersion version, AnswerSyntax
 
 AnswerSyntax MistralAnswerSyntax(const Tokenizer& tokenizer, TokenizerVersion version) {
   AnswerSyntax syntax;
-  syntax.end = tokenizer.eos_id();
+  syntax.end = EndOf(tokenizer);
   AddCalls(tokenizer, version, &syntax);
   const int32_t begin_think = IdOf(tokenizer, "[THINK]");
   const int32_t end_think = IdOf(tokenizer, "[/THINK]");

@@ -7,6 +7,14 @@
 
 namespace tramontane {
 
+int32_t BeginningOf(const Tokenizer& tokenizer) {
+  return tokenizer.bos_id() >= 0 ? tokenizer.bos_id() : tokenizer.ControlId("<s>").value_or(-1);
+}
+
+int32_t EndOf(const Tokenizer& tokenizer) {
+  return tokenizer.eos_id() >= 0 ? tokenizer.eos_id() : tokenizer.ControlId("</s>").value_or(-1);
+}
+
 Status ChatPrompt::Id(int32_t id, const char* what) {
   if (id < 0) {
     return FailedPrecondition("the tokenizer has no token for the " + std::string(what) + " of a text");

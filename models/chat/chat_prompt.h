@@ -15,12 +15,16 @@
 
 namespace tramontane {
 
+// The ids of a text's beginning and end: what the vocabulary's files say, else <s> and </s>; -1 for none.
+int32_t BeginningOf(const Tokenizer& tokenizer);
+int32_t EndOf(const Tokenizer& tokenizer);
+
 class ChatPrompt {
  public:
   explicit ChatPrompt(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
 
-  Status Begin() { return Id(tokenizer_.bos_id(), "beginning"); }
-  Status EndAnswer() { return Id(tokenizer_.eos_id(), "end"); }
+  Status Begin() { return Id(BeginningOf(tokenizer_), "beginning"); }
+  Status EndAnswer() { return Id(EndOf(tokenizer_), "end"); }
   Status Control(std::string_view piece);
   // A segment of its own. `label` is what an error names.
   Status Text(const std::string& label, std::string_view text);

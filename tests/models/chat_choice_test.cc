@@ -6,11 +6,14 @@
 #include <string>
 #include <vector>
 
+#include "models/chat/chat_prompt.h"
 #include "models/chat/chat_template.h"
 #include "models/chat/choose_chat_format.h"
+#include "models/chat/mistral_chat.h"
 #include "tests/models/tekken_test_file.h"
 #include "tests/models/tokenizer_test_model.h"
 #include "tests/support/byte_tokenizer.h"
+#include "tests/support/piece_tokenizer.h"
 #include "tests/support/temp_folder.h"
 
 namespace tramontane {
@@ -94,6 +97,14 @@ TEST_F(ChatChoice, MistralsPiecesWithoutAVersionHaveThatOfTheTemplate) {
   EXPECT_EQ(HelloText(*Choose(MistralPieces())),
             "<s>[MODEL_SETTINGS]{\"reasoning_effort\": \"none\"}[/MODEL_SETTINGS][INST]Hi[/INST]")
       << "v15 without a file that says its settings has the usual ones";
+}
+
+TEST_F(ChatChoice, WhereNoFileSaysHowATextBeginsAndEndsMistralsPiecesDo) {
+  const PieceTokenizer pieces({"<s>", "</s>", "[INST]"});
+  const MistralChatFormat format(pieces, TokenizerVersion::kV3);
+  EXPECT_EQ(pieces.eos_id(), -1);
+  EXPECT_EQ(format.answer_syntax().end, 1);
+  EXPECT_EQ(BeginningOf(pieces), 0);
 }
 
 TEST_F(ChatChoice, ChatMlAndLlama3AreKnownByPiecesAndTemplate) {

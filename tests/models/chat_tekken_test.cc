@@ -253,6 +253,41 @@ TEST(ChatTekkenTest, AnEmptyPrefixGoesOnFromTheAnswerBeforeIt) {
   }
 }
 
+// Every string of a request that the format lets be any text says `text`.
+std::vector<int32_t> ControlsOf(TokenizerVersion format, const std::string& text) {
+  const auto quoted = [&](const char* key) {
+    return std::string("{\"") + key + "\": " + nlohmann::json(text).dump() + "}";
+  };
+  const bool any_id = format >= kV13;
+  const std::string id = any_id ? text : "123456789";
+  const ChatMessage calls = {.role = ChatRole::kAssistant, .tool_calls = {{id, "f", quoted("a")}}};
+  const ChatMessage plain_arguments = {.role = ChatRole::kAssistant, .tool_calls = {{id, "f", text}}};
+  const ChatMessage result = {.role = ChatRole::kTool, .content = text, .tool_call_id = id};
+  ChatMessage named = User(text);
+  named.name = text;
+  std::vector<ChatMessage> messages = {System(text), named, calls, result, Assistant(text), named};
+  messages.insert(messages.end(), {plain_arguments, result, Parts(ChatRole::kUser, {Words(text)})});
+  const ToolDefinition tool = {"f", text, quoted("description")};
+  const auto chat = MistralChatFormat(Tekken(), format).Render(messages, std::vector{tool});
+  EXPECT_TRUE(chat.ok()) << chat.status();
+  std::vector<int32_t> controls;
+  for (const int32_t one : chat.ok() ? chat->ids : std::vector<int32_t>()) {
+    if (Tekken().IsControl(one)) controls.push_back(one);
+  }
+  return controls;
+}
+
+TEST(ChatTekkenTest, NoStringOfARequestBecomesAControlId) {
+  for (const TokenizerVersion format : {TokenizerVersion::kV3, kV7, kV11, kV13, kV15}) {
+    const std::vector<int32_t> harmless = ControlsOf(format, "harmless");
+    EXPECT_GT(harmless.size(), 10u);
+    for (int32_t id = 0; Tekken().IsControl(id); ++id) {
+      const std::string piece(Tekken().Piece(id));
+      EXPECT_EQ(ControlsOf(format, piece), harmless) << TokenizerVersionName(format) << " " << piece;
+    }
+  }
+}
+
 // ---- ids of an answer
 
 TEST(AnswerSyntaxTest, EachVersionHasItsOwn) {
