@@ -227,7 +227,10 @@ std::vector<SaidMessage> WhatIsSaid(std::span<const ChatMessage> messages) {
         message.role == ChatRole::kAssistant && SaysNothing(message) && message.tool_calls.empty();
     const bool goes_on = message.prefix && i + 1 == messages.size() && !said.empty() &&
                          said.back().message->role == ChatRole::kAssistant;
-    if (!is_empty_answer || goes_on) said.push_back({&message, i});
+    // An empty list of texts is a message to mistral-common, which wants two where the assistant begins.
+    const bool begins = said.empty() && !message.parts.empty() && i + 1 < messages.size() &&
+                        messages[i + 1].role == ChatRole::kAssistant;
+    if (!is_empty_answer || goes_on || begins) said.push_back({&message, i});
   }
   return said;
 }

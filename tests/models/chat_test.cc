@@ -253,6 +253,10 @@ TEST(ChatFormatTest, AnEmptyTextAmongTheTextsOfAMessageLeavesNoTrace) {
                             parts(ChatRole::kUser, {""}), parts(ChatRole::kUser, {"", "e"})}),
               plain)
         << TokenizerVersionName(format);
+    ChatMessage open = parts(ChatRole::kAssistant, {"", "x"});
+    open.prefix = true;
+    EXPECT_THAT(Text(format, {parts(ChatRole::kAssistant, {""}), open}), ::testing::EndsWith("▁x"))
+        << "two messages, the first of which is empty, may begin a conversation";
   }
 }
 
