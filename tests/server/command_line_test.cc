@@ -169,6 +169,39 @@ TEST(CommandLineTest, GenerateInProcessEqualsGenerateOverTheWire) {
   EXPECT_EQ(remote.out(), local.out());
 }
 
+TEST(CommandLineTest, TheChatFormatIsTheOneAskedForInEveryCommand) {
+  Program inspect({"inspect", "--chat-format", "v2"});
+  EXPECT_EQ(inspect.Wait(), 0) << inspect.err();
+  EXPECT_THAT(inspect.out(), HasSubstr("chat format   v2, --chat-format asks for it"));
+  Served served({"--chat-format", "v2"});
+  served.program.Signal(SIGTERM);
+  EXPECT_EQ(served.program.Wait(), 0);
+  EXPECT_THAT(served.program.err(), HasSubstr("chat format: v2 (--chat-format asks for it)"));
+  EXPECT_THAT(served.program.err(), HasSubstr("answers end at 2 </s> (generation_config.json)"));
+  for (const std::vector<std::string>& command :
+       {std::vector<std::string>{"inspect"},
+        {"serve", "--grpc-address", "127.0.0.1:0", "--http-address", "off"},
+        {"generate", "Hi", "--local", ""}}) {
+    std::vector<std::string> arguments = command;
+    arguments.insert(arguments.end(), {"--chat-format", "v9"});
+    Program refused(arguments);
+    EXPECT_EQ(refused.Wait(), 1) << command[0];
+    EXPECT_THAT(refused.err(), HasSubstr("chat_format is 'v9', which is neither a file nor one of v1, v2,"));
+  }
+}
+
+TEST(CommandLineTest, FilesOfTheModelAreChosenWithLocalAlone) {
+  Program elsewhere({"generate", "Hi", "--tokenizer", "/nowhere"});
+  EXPECT_EQ(elsewhere.Wait(), 2);
+  EXPECT_THAT(elsewhere.err(), HasSubstr("--tokenizer goes with --local"));
+  Program tokenizer({"generate", "Hi", "--local", "", "--tokenizer", "/nowhere"});
+  EXPECT_EQ(tokenizer.Wait(), 1);
+  EXPECT_THAT(tokenizer.err(), HasSubstr("/nowhere"));
+  Program native({"generate", "Hi", "--local", "", "--model-format", "native"});
+  EXPECT_EQ(native.Wait(), 1);
+  EXPECT_THAT(native.err(), HasSubstr("model_format is native"));
+}
+
 TEST(CommandLineTest, GenerateWithoutAServerSaysSo) {
   Program generate({"generate", "hello", "--address", "127.0.0.1:1"});
   EXPECT_EQ(generate.Wait(), 1);
