@@ -96,12 +96,15 @@ std::string HasNo(const HeaderFormat& format, std::string_view what) {
   return "chat format " + std::string(format.name) + " has no " + std::string(what);
 }
 
+constexpr char kRunTheTemplate[] = "; --chat-format FILE runs a template that has them";
+
 Status CheckHeaderMessage(const HeaderFormat& format, const SaidMessage& said, bool is_last) {
   const ChatMessage& message = *said.message;
   const std::string label = MessageLabel(said.index);
   TM_RETURN_IF_ERROR(CheckMessageUtf8(message, said.index));
-  if (message.role == ChatRole::kTool) return ChatFault(label, HasNo(format, "tool results"));
-  if (!message.tool_calls.empty()) return ChatFault(label, HasNo(format, "tool calls"));
+  if (message.role == ChatRole::kTool)
+    return ChatFault(label, HasNo(format, "tool results") + kRunTheTemplate);
+  if (!message.tool_calls.empty()) return ChatFault(label, HasNo(format, "tool calls") + kRunTheTemplate);
   if (message.tool_call_id) return ChatFault(label, HasNo(format, "tool_call_id"));
   const bool thinks = std::any_of(message.parts.begin(), message.parts.end(), [](const ContentPart& part) {
     return part.kind == ContentPart::Kind::kThinking;
@@ -120,7 +123,7 @@ Status CheckHeaderMessage(const HeaderFormat& format, const SaidMessage& said, b
 Status CheckHeaderChat(const HeaderFormat& format, std::span<const SaidMessage> said,
                        std::span<const ToolDefinition> tools, const ChatOptions& options) {
   if (said.empty()) return ChatFault("messages", "a conversation needs at least one message");
-  if (!tools.empty()) return ChatFault("tools", HasNo(format, "tools"));
+  if (!tools.empty()) return ChatFault("tools", HasNo(format, "tools") + kRunTheTemplate);
   if (options.reasoning_effort) return ChatFault("reasoning_effort", HasNo(format, "such setting"));
   for (const SaidMessage& one : said) {
     TM_RETURN_IF_ERROR(CheckHeaderMessage(format, one, &one == &said.back()));

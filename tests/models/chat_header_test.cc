@@ -94,13 +94,14 @@ TEST(HeaderChat, WhatTheFormatHasNoPlaceForIsRefusedByName) {
   const ChatMessage calls = {.role = ChatRole::kAssistant, .tool_calls = {{"1", "f", "{}"}}};
   const ChatMessage thought = {.role = ChatRole::kAssistant,
                                .parts = {{.kind = ContentPart::Kind::kThinking, .text = "t"}}};
+  const std::string run = "; --chat-format FILE runs a template that has them";
   for (const char* name : {"chatml", "llama3"}) {
     const HeaderChatFormat format = Format(name);
     const std::string has_no = std::string("chat format ") + name + " has no ";
-    EXPECT_EQ(Text(format, {User("a")}, {tool}), "refused: tools: " + has_no + "tools");
-    EXPECT_EQ(Text(format, {User("a"), calls}), "refused: messages[1]: " + has_no + "tool calls");
+    EXPECT_EQ(Text(format, {User("a")}, {tool}), "refused: tools: " + has_no + "tools" + run);
+    EXPECT_EQ(Text(format, {User("a"), calls}), "refused: messages[1]: " + has_no + "tool calls" + run);
     EXPECT_EQ(Text(format, {User("a"), Said(ChatRole::kTool, "r")}),
-              "refused: messages[1]: " + has_no + "tool results");
+              "refused: messages[1]: " + has_no + "tool results" + run);
     EXPECT_EQ(Text(format, {User("a"), thought}), "refused: messages[1].content: " + has_no + "thinking");
     EXPECT_THAT(Text(format, {User("a")}, {}, {.reasoning_effort = "high"}),
                 HasSubstr("refused: reasoning_effort"));
