@@ -16,6 +16,7 @@ which it takes for a space.
 """
 
 import collections
+import itertools
 import json
 import random
 import sys
@@ -42,7 +43,7 @@ TEKKEN = (
 )
 MARK = "\u2581"
 
-TRAINING = """The quick brown fox jumps over the lazy dog. Don't panic: it's only 12345 words, they've said. We'll see.
+PARAGRAPHS = """The quick brown fox jumps over the lazy dog. Don't panic: it's only 12345 words, they've said. We'll see.
     def merge(left, right):  # returns the pair
         return {"left": left, "right": right, "count": 1000, "name": "MergedPair"}
 Привет, мир! Как дела? Это пример текста. Ça va très bien, merci. Größe, Straße und Übermut. naïve café déjà vu
@@ -50,7 +51,8 @@ TRAINING = """The quick brown fox jumps over the lazy dog. Don't panic: it's onl
 🙂🙂🙂 👍🏽 👩‍👩‍👧 x² ½ ① ٣٤٥   \t\n\n  - item one\n  - item two\n\n== Heading ==\n\n1. first\n2. second\n10. tenth
 HTTPServer camelCase snake_case SCREAMING_CASE the The THE theory there their then that this these those
 if a < b / c > d: return
-""" * 3
+"""
+TRAINING = 3 * PARAGRAPHS
 
 WORDS = [
     "the", "The", "there", "Don't", "DON'T", "it's", "we'll", "I'm", "they've", "'sup", "'ſ", "quick", "brown", "12345", "1",
@@ -75,7 +77,7 @@ def train(cuts, count):
     while len(merges) < count:
         pairs = collections.Counter()
         for word, times in words.items():
-            for pair in zip(word, word[1:]):
+            for pair in itertools.pairwise(word):
                 pairs[pair] += times
         if not pairs:
             break
@@ -185,7 +187,9 @@ class Shape:
         }
 
     def add_bos(self, bos):
-        token = self.vocab[bos] if bos in self.vocab else next(a["id"] for a in self.added_tokens if a["content"] == bos)
+        token = (
+            self.vocab[bos] if bos in self.vocab else next(a["id"] for a in self.added_tokens if a["content"] == bos)
+        )
         template = {
             "type": "TemplateProcessing",
             "single": [{"SpecialToken": {"id": bos, "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
@@ -305,7 +309,14 @@ class Texts:
     def __init__(self, rng, spellings):
         self.rng = rng
         self.spellings = spellings
-        self.planes = [(0, 0x80), (0x80, 0x800), (0x800, 0x10000), (0x10000, 0x11000), (0x1D000, 0x20000), (0x20000, 0x110000)]
+        self.planes = [
+            (0, 0x80),
+            (0x80, 0x800),
+            (0x800, 0x10000),
+            (0x10000, 0x11000),
+            (0x1D000, 0x20000),
+            (0x20000, 0x110000),
+        ]
 
     def character(self):
         while True:
@@ -326,7 +337,9 @@ class Texts:
         if kind == 4:
             start = self.rng.randrange(len(TRAINING) - 100)
             return TRAINING[start : start + self.rng.randint(1, 90)]
-        unit = pick(["a", " ", "ab", "the", "=", "  ", "你", "\n", "🙂", "'s", MARK, "1", "e\u0301", pick(self.spellings)])
+        unit = pick(
+            ["a", " ", "ab", "the", "=", "  ", "你", "\n", "🙂", "'s", MARK, "1", "e\u0301", pick(self.spellings)]
+        )
         return pick(["", " ", "x"]) + unit * self.rng.randint(1, 70) + pick(["", "x", " ", "the"])
 
 
@@ -367,7 +380,9 @@ def main():
             (folder / "tokenizer_config.json").write_text(json.dumps(shape.config) + "\n")
         spellings = [entry["content"] for entry in shape.added_tokens]
         special = {entry["id"] for entry in shape.added_tokens if entry["special"]}
-        cases = encodings(shape, tokenizer, Texts(random.Random(f"{SEED} {shape.name} {count}"), spellings), count, special)
+        cases = encodings(
+            shape, tokenizer, Texts(random.Random(f"{SEED} {shape.name} {count}"), spellings), count, special
+        )
         lines = ",\n".join(json.dumps(case, ensure_ascii=False, separators=(",", ":")) for case in cases)
         (folder / "encodings.json").write_text("[\n" + lines + "\n]\n")
         print(f"{shape.name}: {len(shape.vocab)} pieces, {len(cases)} texts")
