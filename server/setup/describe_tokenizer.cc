@@ -38,8 +38,8 @@ StatusOr<std::string> DescribeTokenizer(const OpenedModel& model, const std::str
   const std::string version =
       tokenizer.version() ? " " + std::string(TokenizerVersionName(*tokenizer.version())) : "";
   return "vocabulary of " + std::string(tokenizer.family()) + version + ", " +
-         std::to_string(tokenizer.vocab_size()) + " ids\n" + WarningLines(tokenizer) + "chat format   " + format->name() + ", " +
-         format->why() + "\n" + AnswersEnd(config, &tokenizer);
+         std::to_string(tokenizer.vocab_size()) + " ids\n" + WarningLines(tokenizer) + "chat format   " +
+         format->name() + ", " + format->why() + "\n" + AnswersEnd(config, &tokenizer);
 }
 
 }  // namespace tramontane

@@ -60,10 +60,13 @@ TEST(TekkenFileTest, FilesUpToV7MayLeaveTheirSpecialTokensToTheReader) {
 }
 
 TEST(TekkenFileTest, SettingsAreThoseOfV15) {
-  const TekkenFile parsed = ParseTekkenFile(TekkenJson({}, "v15").dump(), "t.json").value();
+  json file = TekkenJson({}, "v15");
+  const TekkenFile parsed = ParseTekkenFile(file.dump(), "t.json").value();
   ASSERT_TRUE(parsed.settings && parsed.settings->reasoning_effort);
   EXPECT_EQ(parsed.settings->reasoning_effort->default_value, "none");
-  EXPECT_FALSE(parsed.settings->json_schema);
+  EXPECT_TRUE(parsed.settings->json_schema);
+  file["model_settings_builder"].erase("json_schema");
+  EXPECT_FALSE(ParseTekkenFile(file.dump(), "t.json")->settings->json_schema);
   json old = TekkenJson({}, "v15");
   old["config"]["version"] = "v13";
   EXPECT_EQ(Error(old), "model_settings_builder stands in a v13 file, which is below v15");
