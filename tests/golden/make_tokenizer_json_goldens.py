@@ -364,9 +364,9 @@ def encodings(shape, tokenizer, texts, count, special):
     return cases
 
 
-def main():
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else COUNT
-    target = Path(sys.argv[2]) if len(sys.argv) > 2 else GOLDEN
+def write(target, count, seed=SEED):
+    """All shapes, with `count` texts each, as folders under `target`; the number of texts."""
+    written = 0
     for shape in make_shapes():
         shape.file["added_tokens"] = sorted(shape.added_tokens, key=lambda entry: entry["id"])
         text = json.dumps(shape.file, ensure_ascii=False, separators=(",", ":"))
@@ -380,12 +380,18 @@ def main():
             (folder / "tokenizer_config.json").write_text(json.dumps(shape.config) + "\n")
         spellings = [entry["content"] for entry in shape.added_tokens]
         special = {entry["id"] for entry in shape.added_tokens if entry["special"]}
-        cases = encodings(
-            shape, tokenizer, Texts(random.Random(f"{SEED} {shape.name} {count}"), spellings), count, special
-        )
+        texts = Texts(random.Random(f"{seed} {shape.name} {count}"), spellings)
+        cases = encodings(shape, tokenizer, texts, count, special)
         lines = ",\n".join(json.dumps(case, ensure_ascii=False, separators=(",", ":")) for case in cases)
         (folder / "encodings.json").write_text("[\n" + lines + "\n]\n")
         print(f"{shape.name}: {len(shape.vocab)} pieces, {len(cases)} texts")
+        written += len(cases)
+    return written
+
+
+def main():
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else COUNT
+    write(Path(sys.argv[2]) if len(sys.argv) > 2 else GOLDEN, count)
 
 
 if __name__ == "__main__":
