@@ -12,11 +12,11 @@ constexpr const BlockKind* kDense[] = {&kAttentionBlock, &kFeedForwardBlock};
 constexpr const BlockKind* kMixture[] = {&kAttentionBlock, &kMoeBlock};
 
 constexpr Architecture kArchitectures[] = {
-    {"MistralForCausalLM", "mistral", true, 4096, false, false, false, kDense},
-    {"MinistralForCausalLM", "ministral", true, 4096, true, false, false, kDense},
-    {"Ministral3ForCausalLM", "ministral3", true, 0, false, true, false, kDense},
-    {"MixtralForCausalLM", "mixtral", true, 0, false, false, true, kMixture},
-    {"LlamaForCausalLM", "llama", false, 0, false, false, false, kDense},
+    {"MistralForCausalLM", "mistral", true, 4096, 10000, false, false, false, kDense},
+    {"MinistralForCausalLM", "ministral", true, 4096, 10000, true, false, false, kDense},
+    {"Ministral3ForCausalLM", "ministral3", true, 0, 10000, false, true, false, kDense},
+    {"MixtralForCausalLM", "mixtral", true, 0, 1000000, false, false, true, kMixture},
+    {"LlamaForCausalLM", "llama", false, 0, 10000, false, false, false, kDense},
 };
 
 }  // namespace

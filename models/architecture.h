@@ -15,6 +15,7 @@ struct Architecture {
   const char* model_type;                    // in config.json
   bool windowed;                             // whether sliding_window means anything
   int32_t default_window;                    // where the key is absent; 0: none
+  int64_t default_theta;                     // where rope_theta is absent
   bool layer_types;                          // whether layer_types means anything
   bool query_scaling;                        // whether llama_4_scaling_beta does
   bool experts;                              // whether feed-forward layers are mixtures of experts

@@ -140,8 +140,10 @@ void ReadHuggingFaceRope(KeyReader& in, const Architecture& architecture, ModelC
     if (rope->theta != 0.0) thetas.push_back(rope->theta);
   }
   if (thetas.empty()) {
-    config.rope_theta = 10000.0;
-    config.warnings.push_back(in.file() + ": rope_theta is missing; 10000 is taken, the format's default");
+    config.rope_theta = static_cast<double>(architecture.default_theta);
+    config.warnings.push_back(in.file() + ": rope_theta is missing; " +
+                              std::to_string(architecture.default_theta) + " is taken, the default of " +
+                              architecture.name);
     return;
   }
   if (std::count(thetas.begin(), thetas.end(), thetas[0]) != static_cast<int64_t>(thetas.size())) {

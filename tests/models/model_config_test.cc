@@ -142,6 +142,10 @@ TEST(ModelConfig, ReadsMixtureOfExpertsInBothFormatsWithoutWarnings) {
   config["sliding_window"] = 128;
   EXPECT_THAT(Parse(config)->window, ElementsAre(128, 128, 128, 128));
   EXPECT_EQ(Parse(MistralJson())->experts, 0);
+  // Nor the same theta.
+  config.erase("rope_theta");
+  EXPECT_EQ(Parse(config)->rope_theta, 1e6);
+  EXPECT_THAT(Parse(config)->warnings, ElementsAre(HasSubstr("rope_theta is missing; 1000000 is taken")));
 }
 
 TEST(ModelConfig, CountsOfExpertsBeyondTheLimitsAreNamed) {
