@@ -112,6 +112,8 @@ inline constexpr int32_t kMaxExperts = 256;
 struct MoeParams {
   Tensor x;  // [rows, hidden]
   int32_t rows = 0;
+  // One number: rows from there on are padding, which no expert is asked for; their out stays as it was.
+  const int32_t* live_rows = nullptr;  // null: none is
   const float* norm_weight = nullptr;  // [hidden]
   float norm_epsilon = 0.0f;
   const float* router = nullptr;  // [experts, hidden]

@@ -45,6 +45,7 @@ class MoeBlock final : public Block {
   OpCode Forward(const BlockStep& step, const Residual& residual) const override {
     return residual.Add({.x = residual.stream(),
                          .rows = step.batch.tokens,
+                         .live_rows = step.batch.qo_indptr + step.batch.sequences,
                          .norm_weight = norm_,
                          .norm_epsilon = config_.rms_epsilon,
                          .router = router_,

@@ -39,8 +39,8 @@ class Mixture {
   }
 
   int Queue(cudaStream_t stream) const {
-    int error = cuda::LaunchMoeRoute({x_, norm_, router_, normalised_, chosen_, shares_, kHidden, rows_,
-                                      kHidden, kExperts, kPerToken, 1e-5f},
+    int error = cuda::LaunchMoeRoute({x_, norm_, router_, normalised_, chosen_, shares_, nullptr, kHidden,
+                                      rows_, kHidden, kExperts, kPerToken, 1e-5f},
                                      stream);
     if (error == 0 && down_.order != nullptr) {
       error = cuda::LaunchMoeGroup({chosen_, order_, tiles_, pairs_, kExperts, max_tiles_}, stream);
@@ -48,8 +48,8 @@ class Mixture {
     if (error == 0) error = cuda::LaunchMoeGemm(gate_up_, stream);
     if (error == 0) error = cuda::LaunchMoeGemm(down_, stream);
     if (error != 0) return error;
-    return cuda::LaunchMoeCombine({outer_, shares_, normalised_, kHidden, rows_, kHidden, kPerToken, false},
-                                  stream);
+    return cuda::LaunchMoeCombine(
+        {outer_, shares_, normalised_, nullptr, kHidden, rows_, kHidden, kPerToken, false}, stream);
   }
 
   // Experts that some row chose, once it has run.

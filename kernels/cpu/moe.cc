@@ -270,8 +270,9 @@ int64_t MoeWorkspaceBytes(const StepMaxima& maxima, const CpuKernels& kernels, i
 
 void RunMoe(const MoeParams& params, const CpuContext& context) {
   CheckMoe(params);
-  if (params.rows == 0) return;
-  MoeRun(params, context).Run();
+  MoeParams live = params;
+  if (params.live_rows != nullptr) live.rows = std::min(params.rows, *params.live_rows);
+  if (live.rows > 0) MoeRun(live, context).Run();
 }
 
 }  // namespace tramontane

@@ -25,6 +25,11 @@ constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 constexpr float kLog2E = 1.4426950408889634f;
 
+// Whether the row of this block is padding.
+TM_DEVICE bool IsPadding(const int32_t* live_rows) {
+  return live_rows != nullptr && BlockX() >= LoadUniform(live_rows);
+}
+
 // Greater for the greater float; zeros are equal.
 TM_DEVICE uint32_t Ordered(float x) {
   const uint32_t bits = BitsOf(x + 0.0f);
@@ -132,9 +137,14 @@ TM_DEVICE void StoreChoice(const float* scores, const int32_t* taken, int expert
 }  // namespace
 
 // Grid: (rows). Bytes: a row reads hidden * (2 * 2 + 4) + experts * hidden * 4 and writes hidden * 2 +
-// experts_per_token * 8.
+// experts_per_token * 8; a padded one writes experts_per_token * 4. With live_rows each reads 4 more.
 TM_KERNEL void MoeRouteKernel(MoeRouteParams p) {
   AwaitPriorKernels();
+  const int64_t first = int64_t{BlockX()} * p.experts_per_token;
+  if (IsPadding(p.live_rows)) {
+    for (int i = ThreadX(); i < p.experts_per_token; i += kThreads) StoreGlobal(p.chosen + first + i, -1);
+    return;
+  }
   auto* row = reinterpret_cast<float*>(SharedBytes());
   float* scores = row + p.hidden;
   auto* taken = reinterpret_cast<int32_t*>(scores + p.experts);
@@ -151,7 +161,6 @@ TM_KERNEL void MoeRouteKernel(MoeRouteParams p) {
   SyncThreads();
   if (ThreadX() < 32) TakeHighest(scores, p.experts, p.experts_per_token, taken);
   SyncThreads();
-  const int64_t first = int64_t{BlockX()} * p.experts_per_token;
   if (ThreadX() == 0) StoreChoice(scores, taken, p.experts, p.chosen + first, p.shares + first);
 }
 
@@ -230,7 +239,7 @@ namespace {
 
 // What a block of MoeSmallKernel is for.
 struct SmallGroup {
-  int expert;  // -1: nothing, since an earlier pair has the same
+  int expert;  // -1: none, since an earlier pair has the same, or this one is padding
   int rows;    // of the expert
 };
 
@@ -240,6 +249,7 @@ template <int kRowTiles>
 TM_DEVICE SmallGroup FindRows(const MoeGemmParams& p, int32_t* pairs, int (&own)[kRowTiles]) {
   const bool by_pair = p.rows <= kMoePairRows;
   SmallGroup group = {by_pair ? LoadUniform(p.chosen + BlockY()) : BlockY(), 0};
+  if (group.expert < 0) return {-1, 0};
   TM_UNROLL
   for (int n = 0; n < kRowTiles; ++n) own[n] = -1;
   const int g = LaneId() / 4;
@@ -423,9 +433,10 @@ TM_KERNEL void MoeTileKernel(MoeGemmParams p) {
 }
 
 // Grid: (rows). Bytes: a row reads experts_per_token * (hidden * 4 + 4) and writes hidden * 2; with `add` it
-// reads hidden * 2 more.
+// reads hidden * 2 more. With live_rows each reads 4 more, and a padded one nothing else.
 TM_KERNEL void MoeCombineKernel(MoeCombineParams p) {
   AwaitPriorKernels();
+  if (IsPadding(p.live_rows)) return;
   const int64_t first = int64_t{BlockX()} * p.experts_per_token;
   auto* out = static_cast<Bf16*>(p.out) + BlockX() * p.out_stride;
   for (int i = ThreadX() * 8; i < p.hidden; i += kThreads * 8) {

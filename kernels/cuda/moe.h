@@ -2,6 +2,7 @@
 // Every launch returns 0 or the runtime's error.
 //
 // A pair is a row and one of its experts: number row * experts_per_token + i, its experts ascending in i.
+// Pairs of padding have no expert, -1, and no kernel works for them.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +24,7 @@ struct MoeRouteParams {
   void* normalised;          // [rows, hidden] bf16
   int32_t* chosen;           // [pairs] experts
   float* shares;             // [pairs]
+  const int32_t* live_rows;  // one number: rows from there on choose no expert, -1; null: all choose
   int64_t x_stride;
   int32_t rows;
   int32_t hidden;  // a multiple of 8, at most kMaxMoeHidden
@@ -68,9 +70,10 @@ struct MoeGemmParams {
 
 // out[row] = sum over its pairs, ascending, of share * y, or that added to it; rounded to bf16 once.
 struct MoeCombineParams {
-  const float* y;       // [pairs, hidden]
-  const float* shares;  // [pairs]
-  void* out;            // [rows, hidden] bf16, rows out_stride apart
+  const float* y;            // [pairs, hidden]
+  const float* shares;       // [pairs]
+  void* out;                 // [rows, hidden] bf16, rows out_stride apart
+  const int32_t* live_rows;  // one number: rows from there on are left alone; null: none is
   int64_t out_stride;
   int32_t rows;
   int32_t hidden;  // a multiple of 8

@@ -405,13 +405,28 @@ TEST(CudaMoeBytesTest, OfRouteGroupAndCombineEqualTheirFormulas) {
 
   for (const bool add : {false, true}) {
     ForgetCounts();
-    ASSERT_EQ(cuda::LaunchMoeCombine(
-                  {y.data(), shares.data(), out.data(), kHidden, kRows, kHidden, kPerToken, add}, nullptr),
-              0);
+    ASSERT_EQ(
+        cuda::LaunchMoeCombine(
+            {y.data(), shares.data(), out.data(), nullptr, kHidden, kRows, kHidden, kPerToken, add}, nullptr),
+        0);
     // Shares are read by each turn of a block's loop, 2048 elements.
     EXPECT_EQ(Counted(), (Bytes{kRows * (kPerToken * (kHidden * 4 + 4) + (add ? kHidden * 2 : 0)),
                                 kRows * kHidden * 2}));
   }
+  // Two rows of padding.
+  constexpr int64_t kLive = kRows - 2;
+  const int32_t live = kLive;
+  route.live_rows = &live;
+  ForgetCounts();
+  ASSERT_EQ(cuda::LaunchMoeRoute(route, nullptr), 0);
+  EXPECT_EQ(Counted(), (Bytes{kLive * (kHidden * (2 * 2 + 4) + kExperts * kHidden * 4) + kRows * 4,
+                              kLive * (kHidden * 2 + kPerToken * 8) + 2 * kPerToken * 4}));
+  ForgetCounts();
+  ASSERT_EQ(
+      cuda::LaunchMoeCombine(
+          {y.data(), shares.data(), out.data(), &live, kHidden, kRows, kHidden, kPerToken, false}, nullptr),
+      0);
+  EXPECT_EQ(Counted(), (Bytes{kLive * (kPerToken * (kHidden * 4 + 4)) + kRows * 4, kLive * kHidden * 2}));
 }
 
 // ---- pointwise.cu

@@ -177,6 +177,34 @@ TEST(CudaMoeRecording, ReplayedOverOtherRowsIsTheStepItself) {
   }
 }
 
+// Padding asks for no expert, and its rows stay as they were. With fewer rows another kernel may run, whose
+// sums are in another order.
+TEST(CudaMoePadding, RowsOfPaddingAreLeftAlone) {
+  MoeCase of({8, 2, 64, 96, DType::kBf16}, 8);
+  for (const int32_t rows : {3, 9, 40}) {
+    for (const int32_t live : {0, 1, rows - 1}) {
+      std::vector<float> x = of.RandomRows(rows, 2);
+      std::fill(x.begin() + live * 64, x.end(), std::numeric_limits<float>::quiet_NaN());
+      const BackendPtr backend = MakeCudaTestBackend();
+      ASSERT_EQ(backend->Reserve(of.Maxima(rows)), OpCode::kOk);
+      PackedMoe packed(of, of.layer(), *backend);
+      const std::vector<float> got = packed.RunPadded(x, live);
+      std::vector<float> want = x;
+      if (live > 0) {
+        const std::vector<float> few(x.begin(), x.begin() + live * 64);
+        std::copy_n(packed.Run(few, Epilogue::kAddResidual).begin(), live * 64, want.begin());
+      }
+      for (size_t i = 0; i < got.size(); ++i) {
+        if (static_cast<int32_t>(i) < live * 64) {
+          ASSERT_NEAR(got[i], want[i], 2 * kRoundoffBf16 * std::abs(want[i]) + 0x1p-7);
+        } else {
+          ASSERT_TRUE(std::isnan(got[i]));
+        }
+      }
+    }
+  }
+}
+
 TEST(CudaMoeReserve, RowsTooWideForTheRouterAreRefusedWithTheLimit) {
   const BackendPtr backend = MakeCudaTestBackend();
   StepMaxima maxima = MoeCase({8, 2, 64, 96, DType::kBf16}, 1).Maxima(1);

@@ -210,7 +210,7 @@ TEST_P(CudaRaceTest, MoeIsSilent) {
     const int32_t pairs = rows * kPerToken, max_tiles = MoeTileBound(pairs, kExperts);
     std::vector<MoeTile> tiles(static_cast<size_t>(max_tiles));
     ASSERT_EQ(LaunchMoeRoute({x.data(), norm.data(), router.data(), normalised.data(), chosen.data(),
-                              shares.data(), kHidden, rows, kHidden, kExperts, kPerToken, 1e-5f},
+                              shares.data(), nullptr, kHidden, rows, kHidden, kExperts, kPerToken, 1e-5f},
                              nullptr),
               0);
     ASSERT_EQ(
@@ -242,7 +242,8 @@ TEST_P(CudaRaceTest, MoeIsSilent) {
     p.swiglu = false;
     ASSERT_EQ(LaunchMoeGemm(p, nullptr), 0);
     ASSERT_EQ(LaunchMoeCombine(
-                  {outer.data(), shares.data(), x.data(), kHidden, rows, kHidden, kPerToken, true}, nullptr),
+                  {outer.data(), shares.data(), x.data(), nullptr, kHidden, rows, kHidden, kPerToken, true},
+                  nullptr),
               0);
   }
 }

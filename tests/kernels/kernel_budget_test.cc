@@ -214,6 +214,7 @@ int64_t MoeRouteSharedBytes() {
                                   normalised.data(),
                                   &chosen,
                                   &share,
+                                  nullptr,
                                   cuda::kMaxMoeHidden,
                                   1,
                                   cuda::kMaxMoeHidden,

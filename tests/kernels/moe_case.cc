@@ -169,9 +169,11 @@ std::vector<float> PackedMoe::Download(const Tensor& values) {
   return floats;
 }
 
-OpCode PackedMoe::Queue(const Tensor& x, const Tensor& out, int32_t rows, Epilogue epilogue) {
+OpCode PackedMoe::Queue(const Tensor& x, const Tensor& out, int32_t rows, Epilogue epilogue,
+                        const int32_t* live_rows) {
   return backend_.Moe({.x = x,
                        .rows = rows,
+                       .live_rows = live_rows,
                        .norm_weight = norm_,
                        .norm_epsilon = kEpsilon,
                        .router = router_,
@@ -181,6 +183,18 @@ OpCode PackedMoe::Queue(const Tensor& x, const Tensor& out, int32_t rows, Epilog
                        .down = down_.data(),
                        .epilogue = epilogue,
                        .out = out});
+}
+
+std::vector<float> PackedMoe::RunPadded(const std::vector<float>& x, int32_t live_rows) {
+  const Tensor rows = Upload(x);
+  memory_.push_back(backend_.Allocate(sizeof(live_rows)));
+  TM_CHECK(backend_.Upload(memory_.back(), &live_rows, sizeof(live_rows)) == OpCode::kOk, "%s",
+           backend_.last_error());
+  TM_CHECK(backend_.WaitFence(backend_.RecordFence()) == OpCode::kOk, "%s", backend_.last_error());
+  TM_CHECK(Queue(rows, rows, static_cast<int32_t>(rows.rows), Epilogue::kAddResidual,
+                 static_cast<const int32_t*>(memory_.back())) == OpCode::kOk,
+           "%s", backend_.last_error());
+  return Download(rows);
 }
 
 std::vector<float> PackedMoe::Run(const std::vector<float>& x, Epilogue epilogue, bool in_place) {

@@ -49,7 +49,10 @@ class PackedMoe {
   // Rows of x in the backend's activations' dtype; `in_place`: out is x.
   std::vector<float> Run(const std::vector<float>& x, Epilogue epilogue, bool in_place = false);
   // The same over buffers of the caller, [rows, hidden].
-  OpCode Queue(const Tensor& x, const Tensor& out, int32_t rows, Epilogue epilogue);
+  OpCode Queue(const Tensor& x, const Tensor& out, int32_t rows, Epilogue epilogue,
+               const int32_t* live_rows = nullptr);
+  // Rows of which the last are padding, in place.
+  std::vector<float> RunPadded(const std::vector<float>& x, int32_t live_rows);
 
   Tensor Upload(const std::vector<float>& values);
   std::vector<float> Download(const Tensor& values);

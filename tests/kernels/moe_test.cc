@@ -153,6 +153,32 @@ TEST_P(MoeTest, TheRouterIsF32) {
   }
 }
 
+// Padding asks for no expert, and its rows stay as they were.
+TEST_P(MoeTest, RowsOfPaddingAreLeftAlone) {
+  MoeCase of({}, 8);
+  for (const int32_t rows : {3, 9, 40}) {
+    for (const int32_t live : {0, 1, rows - 1}) {
+      std::vector<float> x = of.RandomRows(rows, 2);
+      std::fill(x.begin() + live * 64, x.end(), std::numeric_limits<float>::quiet_NaN());
+      const BackendPtr backend = MakeBackend(GetParam(), 2, of.Maxima(rows));
+      PackedMoe packed(of, of.layer(), *backend);
+      const std::vector<float> got = packed.RunPadded(x, live);
+      std::vector<float> want = x;
+      if (live > 0) {
+        const std::vector<float> few(x.begin(), x.begin() + live * 64);
+        std::copy_n(packed.Run(few, Epilogue::kAddResidual).begin(), live * 64, want.begin());
+      }
+      for (size_t i = 0; i < got.size(); ++i) {
+        if (static_cast<int32_t>(i) < live * 64) {
+          ASSERT_EQ(got[i], want[i]);
+        } else {
+          ASSERT_TRUE(std::isnan(got[i]));
+        }
+      }
+    }
+  }
+}
+
 TEST_P(MoeTest, ARowOfNansLeavesItsNeighboursAlone) {
   MoeCase of({}, 4);
   std::vector<float> x = of.RandomRows(9, 3);
