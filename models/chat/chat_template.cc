@@ -14,7 +14,9 @@ namespace tramontane {
 namespace {
 
 constexpr int64_t kMaxTemplateFileBytes = 16 << 20;
+constexpr size_t kMaxTemplateBytes = 256 << 10;
 constexpr size_t kMaxTokenBytes = 64;
+constexpr size_t kMaxSystemBytes = 4096;  // of a default system message
 
 // What templates of a header format may name besides its own pieces: ends of a text, and what stands for
 // images.
@@ -103,8 +105,9 @@ std::string DefaultSystemOf(const ChatTemplate& chat_template) {
   for (size_t at = text.find(kBegin); at != std::string_view::npos; at = text.find(kBegin, at + 1)) {
     for (const char* line_break : {"\\n", "\n"}) {
       const std::string begin = std::string(kBegin) + line_break;
-      if (!text.substr(at).starts_with(begin)) continue;
-      const auto system = Between(text.substr(at), begin, "<|im_end|>");
+      const std::string_view rest = text.substr(at, kMaxSystemBytes);
+      if (!rest.starts_with(begin)) continue;
+      const auto system = Between(rest, begin, "<|im_end|>");
       if (system && system->find_first_of("'\"{}") == std::string_view::npos) return Unescaped(*system);
     }
   }
@@ -156,24 +159,34 @@ StatusOr<std::optional<std::string>> TemplateInJson(const std::string& path) {
   return DataLoss(path + ": chat_template is neither a text nor a list with one named default");
 }
 
+StatusOr<ChatTemplate> CheckedTemplate(std::string text, const std::string& path) {
+  if (text.size() <= kMaxTemplateBytes) return ChatTemplate{std::move(text), path};
+  return DataLoss(path + ": a chat template of " + std::to_string(text.size()) + " bytes, the limit is " +
+                  std::to_string(kMaxTemplateBytes));
+}
+
 }  // namespace
 
 StatusOr<ChatTemplate> ReadChatTemplate(const std::string& path) {
   TM_ASSIGN_OR_RETURN(std::string text, ReadUtf8(path));
-  return ChatTemplate{std::move(text), path};
+  return CheckedTemplate(std::move(text), path);
 }
 
 StatusOr<std::optional<ChatTemplate>> FindChatTemplate(std::span<const std::string> folders) {
   for (const std::string& folder : folders) {
     constexpr char kWhole[] = "chat_template.jinja";
     if (FileExists(folder + "/" + kWhole)) {
-      TM_ASSIGN_OR_RETURN(std::string text, ReadUtf8(folder + "/" + kWhole));
-      return std::optional<ChatTemplate>({std::move(text), kWhole});
+      TM_ASSIGN_OR_RETURN(ChatTemplate found, ReadChatTemplate(folder + "/" + kWhole));
+      found.file = kWhole;
+      return std::optional<ChatTemplate>(std::move(found));
     }
     for (const char* file : {"chat_template.json", "tokenizer_config.json"}) {
       if (!FileExists(folder + "/" + file)) continue;
       TM_ASSIGN_OR_RETURN(std::optional<std::string> text, TemplateInJson(folder + "/" + file));
-      if (text) return std::optional<ChatTemplate>({*std::move(text), file});
+      if (!text) continue;
+      TM_ASSIGN_OR_RETURN(ChatTemplate found, CheckedTemplate(*std::move(text), folder + "/" + file));
+      found.file = file;
+      return std::optional<ChatTemplate>(std::move(found));
     }
   }
   return std::optional<ChatTemplate>();

@@ -1,5 +1,5 @@
-// Any chat in any format: an error naming a message, or a prompt that starts with bos. And any JSON: printing
-// is final.
+// Any chat in any format: an error naming a message, or a prompt. Any text as a model's template. And any
+// JSON: printing is final.
 //
 // The input is cut at bytes 0x1E into fields; each group of four is a message (kind, content, id or name,
 // arguments), and a group whose kind has bit 3 set is a tool. A content with bytes 0x1D is cut there into
@@ -14,9 +14,12 @@
 
 #include "kernels/core/check.h"
 #include "kernels/core/utf8.h"
+#include "models/chat/chat_template.h"
+#include "models/chat/header_chat.h"
 #include "models/chat/mistral_chat.h"
 #include "models/tokenizer/python_json.h"
 #include "tests/fuzz/small_vocabulary.h"
+#include "tests/support/byte_tokenizer.h"
 
 namespace tramontane {
 namespace {
@@ -88,6 +91,24 @@ void CheckRender(const Tokenizer& tokenizer, const std::vector<TokenizerVersion>
   }
 }
 
+// The input as a model's template, and chats in the formats that take details from one.
+void CheckHeaderFormats(std::string_view input, const std::vector<ChatMessage>& messages,
+                        const std::vector<ToolDefinition>& tools) {
+  static const ByteTokenizer tokenizer(
+      {"<s>", "<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"}, "<s>");
+  const ChatTemplate found = {std::string(input), "fuzz"};
+  std::string because;
+  VersionOfTemplate(found, &because);
+  FirstUnknownToken(found, tokenizer);
+  for (const HeaderFormat& row : HeaderFormats()) {
+    IsTemplateOf(found, row);
+    const HeaderChatFormat format(row, tokenizer, DetailsOf(found), "");
+    const StatusOr<RenderedChat> chat = format.Render(messages, tools);
+    TM_CHECK(chat.ok() || chat.status().code() == StatusCode::kInvalidArgument, "%s",
+             chat.status().message().c_str());
+  }
+}
+
 void CheckChat(std::string_view input) {
   std::vector<ChatMessage> messages;
   std::vector<ToolDefinition> tools;
@@ -103,6 +124,7 @@ void CheckChat(std::string_view input) {
       messages.push_back(MessageOf(kind, std::move(content), id, std::move(arguments)));
     }
   }
+  CheckHeaderFormats(input, messages, tools);
   using enum TokenizerVersion;
   CheckRender(SmallVocabulary(), {kV1, kV2, kV3, kV7}, messages, tools);
   CheckRender(SmallTekkenVocabulary(), {kV3, kV7, kV11, kV13, kV15}, messages, tools);

@@ -240,6 +240,14 @@ TEST_F(TemplateFiles, OfNamedTemplatesTheDefaultCounts) {
   EXPECT_THAT(Found(), HasSubstr("tokenizer_config.json: chat_template is neither"));
 }
 
+TEST_F(TemplateFiles, ATemplateHasALimit) {
+  folder_.Write("chat_template.jinja", std::string(256 << 10, 'a'));
+  EXPECT_EQ(Found().size(), std::string("chat_template.jinja: ").size() + (256 << 10));
+  folder_.Write("chat_template.jinja", std::string((256 << 10) + 1, 'a'));
+  EXPECT_THAT(Found(),
+              HasSubstr("chat_template.jinja: a chat template of 262145 bytes, the limit is 262144"));
+}
+
 TEST_F(TemplateFiles, ABrokenFileIsNamed) {
   for (const char* text : {"{", R"({"chat_template": 3})", "\xff"}) {
     folder_.Write("tokenizer_config.json", text);
