@@ -195,34 +195,29 @@ void ControlText::BreakAll(Keys keys, JsonValue* value) const {
   }
 }
 
-std::string ControlText::Mended(std::string_view text) const {
-  std::string mended;
+void ControlText::AppendMended(std::string_view text, std::string* mended) const {
   while (!text.empty()) {
     const size_t at = std::min(text.find(breaker_), text.find(escaped_));
-    mended.append(text.substr(0, at));
+    mended->append(text.substr(0, at));
     if (at == std::string_view::npos) break;
     text.remove_prefix(at + (text.substr(at).starts_with(breaker_) ? breaker_.size() : escaped_.size()));
   }
-  return mended;
 }
 
 StatusOr<std::vector<int32_t>> ControlText::Encode(const Tokenizer& tokenizer,
                                                    std::string_view rendered) const {
-  std::vector<int32_t> ids;
+  std::string text;
+  std::vector<SpellingMatcher::Match> places;  // in `text`
   size_t done = 0;
-  const auto encode = [&](size_t end) -> Status {
-    TM_ASSIGN_OR_RETURN(const std::vector<int32_t> text,
-                        tokenizer.Encode(Mended(rendered.substr(done, end - done))));
-    ids.insert(ids.end(), text.begin(), text.end());
-    return Status::Ok();
-  };
   while (const auto match = spellings_->matcher().Find(rendered, done)) {
-    TM_RETURN_IF_ERROR(encode(match->begin));
-    ids.push_back(match->id);
+    AppendMended(rendered.substr(done, match->begin - done), &text);
+    const size_t begin = text.size();
+    text.append(rendered.substr(match->begin, match->end - match->begin));
+    places.push_back({begin, text.size(), match->id});
     done = match->end;
   }
-  TM_RETURN_IF_ERROR(encode(rendered.size()));
-  return ids;
+  AppendMended(rendered.substr(done), &text);
+  return tokenizer.EncodeWithControlTokensAt(text, places);
 }
 
 }  // namespace tramontane

@@ -61,7 +61,7 @@ class ControlText {
 
  private:
   ControlText(const ControlSpellings& spellings, uint32_t breaker);
-  std::string Mended(std::string_view text) const;
+  void AppendMended(std::string_view text, std::string* mended) const;
 
   const ControlSpellings* spellings_;
   std::string breaker_;  // UTF-8

@@ -84,7 +84,7 @@ class HuggingFaceTokenizer::Encoding {
   Encoding(const HuggingFaceTokenizer& tokenizer, ControlTokens control_tokens)
       : tokenizer_(tokenizer), control_tokens_(control_tokens) {}
 
-  Status EncodeText(std::string_view text);
+  Status EncodeText(std::string_view text, std::span<const SpellingMatcher::Match> places);
 
   std::vector<int32_t> ids;
   ListedMerges::Scratch scratch;
@@ -97,6 +97,9 @@ class HuggingFaceTokenizer::Encoding {
     int32_t token;
   };
 
+  Status EncodeBetween(std::string_view text, bool begins_text);
+  // The place with the white space that its token takes, which is behind `done`.
+  Part WithTakenSpace(std::string_view text, size_t done, const AddedToken& token, Part place) const;
   std::vector<Part> FindAddedTokens(std::string_view text, const SpellingMatcher& matcher) const;
   bool IsInsideWord(std::string_view text, const SpellingMatcher::Match& match) const;
   bool IsWordCharacter(std::string_view character) const;
@@ -114,9 +117,15 @@ class HuggingFaceTokenizer::Encoding {
   std::vector<uint32_t> step_ends_;
 };
 
-StatusOr<std::vector<int32_t>> HuggingFaceTokenizer::EncodeCounted(std::string_view text,
-                                                                   ControlTokens control_tokens,
-                                                                   EncodeWork* work) const {
+StatusOr<std::vector<int32_t>> HuggingFaceTokenizer::EncodeWithControlTokensAt(
+    std::string_view text, std::span<const SpellingMatcher::Match> places) const {
+  EncodeWork work;
+  return EncodePlaced(text, ControlTokens::kAreText, places, &work);
+}
+
+StatusOr<std::vector<int32_t>> HuggingFaceTokenizer::EncodePlaced(
+    std::string_view text, ControlTokens control_tokens, std::span<const SpellingMatcher::Match> places,
+    EncodeWork* work) const {
   if (text.size() > kMaxTextBytes) {
     return InvalidArgument("the text has " + std::to_string(text.size()) + " bytes, the limit is " +
                            std::to_string(kMaxTextBytes));
@@ -126,14 +135,30 @@ StatusOr<std::vector<int32_t>> HuggingFaceTokenizer::EncodeCounted(std::string_v
   }
   Encoding encoding(*this, control_tokens);
   encoding.ids.reserve(text.size() / 3);
-  TM_RETURN_IF_ERROR(encoding.EncodeText(text));
+  TM_RETURN_IF_ERROR(encoding.EncodeText(text, places));
   work->symbols += encoding.scratch.work.symbols;
   work->pair_lookups += encoding.scratch.work.pair_lookups;
   work->heap_pops += encoding.scratch.work.heap_pops;
   return std::move(encoding.ids);
 }
 
-Status HuggingFaceTokenizer::Encoding::EncodeText(std::string_view text) {
+Status HuggingFaceTokenizer::Encoding::EncodeText(std::string_view text,
+                                                  std::span<const SpellingMatcher::Match> places) {
+  size_t done = 0;
+  for (const SpellingMatcher::Match& place : places) {
+    const auto& added = tokenizer_.added_tokens_;
+    const auto token =
+        std::find_if(added.begin(), added.end(), [&](const AddedToken& one) { return one.id == place.id; });
+    Part part = {place.begin, place.end, place.id};
+    if (token != added.end()) part = WithTakenSpace(text, done, *token, part);
+    TM_RETURN_IF_ERROR(EncodeBetween(text.substr(done, part.begin - done), done == 0));
+    ids.push_back(place.id);
+    done = part.end;
+  }
+  return EncodeBetween(text.substr(done), done == 0);
+}
+
+Status HuggingFaceTokenizer::Encoding::EncodeBetween(std::string_view text, bool begins_text) {
   for (const Part& part : FindAddedTokens(text, tokenizer_.raw_tokens_)) {
     if (part.token >= 0) {
       ids.push_back(tokenizer_.added_tokens_[Index(part.token)].id);
@@ -145,9 +170,9 @@ Status HuggingFaceTokenizer::Encoding::EncodeText(std::string_view text) {
         ids.push_back(tokenizer_.added_tokens_[Index(inner.token)].id);
         continue;
       }
-      const bool begins_text = part.begin == 0 && inner.begin == 0;
-      TM_RETURN_IF_ERROR(EncodeSegment(
-          std::string_view(normalized).substr(inner.begin, inner.end - inner.begin), begins_text));
+      const bool is_first = begins_text && part.begin == 0 && inner.begin == 0;
+      TM_RETURN_IF_ERROR(
+          EncodeSegment(std::string_view(normalized).substr(inner.begin, inner.end - inner.begin), is_first));
     }
   }
   return Status::Ok();
@@ -163,24 +188,30 @@ std::vector<HuggingFaceTokenizer::Encoding::Part> HuggingFaceTokenizer::Encoding
     const AddedToken& token = tokenizer_.added_tokens_[Index(match->id)];
     if (token.is_special && control_tokens_ == ControlTokens::kAreText) continue;
     if (token.is_single_word && IsInsideWord(text, *match)) continue;
-    size_t begin = match->begin;
-    size_t end = match->end;
-    while (token.takes_left && begin > done) {
-      const size_t last = LastCharacter(text.substr(0, begin));
-      if (!IsWhiteSpace(text.substr(last, begin - last))) break;
-      begin = last;
-    }
-    while (token.takes_right && end < text.size()) {
-      const size_t length = NextUtf8(text.substr(end)).bytes;
-      if (!IsWhiteSpace(text.substr(end, length))) break;
-      end += length;
-    }
-    if (begin > done) parts.push_back({done, begin, -1});
-    parts.push_back({begin, end, match->id});
-    done = end;
+    const Part part = WithTakenSpace(text, done, token, {match->begin, match->end, match->id});
+    if (part.begin > done) parts.push_back({done, part.begin, -1});
+    parts.push_back(part);
+    done = part.end;
   }
   if (done < text.size()) parts.push_back({done, text.size(), -1});
   return parts;
+}
+
+HuggingFaceTokenizer::Encoding::Part HuggingFaceTokenizer::Encoding::WithTakenSpace(std::string_view text,
+                                                                                    size_t done,
+                                                                                    const AddedToken& token,
+                                                                                    Part place) const {
+  while (token.takes_left && place.begin > done) {
+    const size_t last = LastCharacter(text.substr(0, place.begin));
+    if (!IsWhiteSpace(text.substr(last, place.begin - last))) break;
+    place.begin = last;
+  }
+  while (token.takes_right && place.end < text.size()) {
+    const size_t length = NextUtf8(text.substr(place.end)).bytes;
+    if (!IsWhiteSpace(text.substr(place.end, length))) break;
+    place.end += length;
+  }
+  return place;
 }
 
 bool HuggingFaceTokenizer::Encoding::IsInsideWord(std::string_view text,

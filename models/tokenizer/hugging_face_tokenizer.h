@@ -53,9 +53,13 @@ class HuggingFaceTokenizer final : public Tokenizer {
     EncodeWork work;
     return EncodeCounted(text, ControlTokens::kAreParsed, &work);
   }
+  StatusOr<std::vector<int32_t>> EncodeWithControlTokensAt(
+      std::string_view text, std::span<const SpellingMatcher::Match> places) const override;
   // Either, adding to `work` what the merges took.
   StatusOr<std::vector<int32_t>> EncodeCounted(std::string_view text, ControlTokens control_tokens,
-                                               EncodeWork* work) const;
+                                               EncodeWork* work) const {
+    return EncodePlaced(text, control_tokens, {}, work);
+  }
 
   const char* family() const override { return "tokenizer.json"; }
   int32_t vocab_size() const override { return static_cast<int32_t>(pieces_.size()); }
@@ -93,6 +97,9 @@ class HuggingFaceTokenizer final : public Tokenizer {
 
   HuggingFaceTokenizer(TokenizerJsonFile file, const TokenizerConfigFile& config);
 
+  StatusOr<std::vector<int32_t>> EncodePlaced(std::string_view text, ControlTokens control_tokens,
+                                              std::span<const SpellingMatcher::Match> places,
+                                              EncodeWork* work) const;
   static size_t Index(int32_t id) { return static_cast<size_t>(id); }
   bool HasId(int32_t id) const { return id >= 0 && id < vocab_size(); }
   void ChooseSpecialTokens(const TokenizerConfigFile& config, TokenizerJsonFile* file);

@@ -43,17 +43,29 @@ StatusOr<std::vector<int32_t>> Tokenizer::EncodeWithControlTokens(std::string_vi
   if (const auto invalid = FirstInvalidUtf8(text)) {
     return InvalidArgument("the text is not UTF-8 at byte " + std::to_string(*invalid));
   }
-  std::vector<int32_t> ids;
-  for (size_t at = 0; at < text.size();) {
-    const auto control = control_pieces_.Find(text, at);
-    const size_t segment_end = control ? control->begin : text.size();
-    if (segment_end > at) {
-      TM_ASSIGN_OR_RETURN(const std::vector<int32_t> segment, Encode(text.substr(at, segment_end - at)));
-      ids.insert(ids.end(), segment.begin(), segment.end());
-    }
-    if (control) ids.push_back(control->id);
-    at = control ? control->end : text.size();
+  std::vector<SpellingMatcher::Match> places;
+  for (auto place = control_pieces_.Find(text, 0); place; place = control_pieces_.Find(text, place->end)) {
+    places.push_back(*place);
   }
+  return EncodeWithControlTokensAt(text, places);
+}
+
+StatusOr<std::vector<int32_t>> Tokenizer::EncodeWithControlTokensAt(
+    std::string_view text, std::span<const SpellingMatcher::Match> places) const {
+  std::vector<int32_t> ids;
+  size_t done = 0;
+  const auto encode_to = [&](size_t end) -> Status {
+    if (end == done) return Status::Ok();
+    TM_ASSIGN_OR_RETURN(const std::vector<int32_t> segment, Encode(text.substr(done, end - done)));
+    ids.insert(ids.end(), segment.begin(), segment.end());
+    return Status::Ok();
+  };
+  for (const SpellingMatcher::Match& place : places) {
+    TM_RETURN_IF_ERROR(encode_to(place.begin));
+    ids.push_back(place.id);
+    done = place.end;
+  }
+  TM_RETURN_IF_ERROR(encode_to(text.size()));
   return ids;
 }
 

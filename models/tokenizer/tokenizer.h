@@ -54,6 +54,11 @@ class Tokenizer {
   // control tokens from text. Pieces without a spelling, and <unk> of SentencePiece, are not found.
   virtual StatusOr<std::vector<int32_t>> EncodeWithControlTokens(std::string_view text) const;
 
+  // The same for control pieces that the caller has found, each with its id: in their order, none inside of
+  // another. Everything else is text, whatever it spells.
+  virtual StatusOr<std::vector<int32_t>> EncodeWithControlTokensAt(
+      std::string_view text, std::span<const SpellingMatcher::Match> places) const;
+
   // The kind of file that it is read from, for people: "sentencepiece", "tekken", "tokenizer.json".
   virtual const char* family() const { return "sentencepiece"; }
   // What a file of Mistral's own says; none where the kind of file has no versions.

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -10,6 +11,8 @@
 #include <vector>
 
 #include "models/chat/template_chat.h"
+#include "models/tokenizer/load.h"
+#include "tests/models/tokenizer_test_model.h"
 #include "tests/support/byte_tokenizer.h"
 
 namespace tramontane {
@@ -240,6 +243,35 @@ TEST_F(JinjaChat, AChatOfAllPrivateCodePointsIsRefused) {
   }
   const StatusOr<RenderedChat> chat = Render(kChatMl, {User(all)});
   EXPECT_THAT(chat.status().message(), HasSubstr("every private code point"));
+}
+
+// A rendered text in which nobody typed a control token becomes the ids that the tokenizer reads from it: the
+// white space that tokens take, segments and their first one included.
+TEST(ControlTextTest, CutTextHasTheTokenizersOwnIds) {
+  int texts = 0;
+  const std::string folder = std::string(TRAMONTANE_SOURCE_DIR) + "/tests/golden/tokenizer_json";
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (!entry.is_directory()) continue;
+    const auto tokenizer = LoadTokenizer(entry.path().string());
+    ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+    const ControlSpellings spellings(**tokenizer);
+    const auto control = ControlText::For(spellings, "", {});
+    ASSERT_TRUE(control.ok()) << control.status();
+    const JsonValue cases = *ParsePythonJson(ReadBinaryFile((entry.path() / "encodings.json").string()));
+    for (const JsonValue& example : cases.items) {
+      const auto is_text = [](const JsonMember& member) { return member.key == "text"; };
+      const auto text = std::find_if(example.members.begin(), example.members.end(), is_text);
+      // The breaker itself; and a token that is no control token, but has one inside of it.
+      const bool is_odd = text->value.text.find("\xEE\x80\x80") != std::string::npos ||
+                          text->value.text.find("<<s>>") != std::string::npos;
+      if (is_odd) continue;
+      ++texts;
+      EXPECT_EQ(control->Encode(**tokenizer, text->value.text).value(),
+                (*tokenizer)->EncodeWithControlTokens(text->value.text).value())
+          << entry.path() << " " << text->value.text;
+    }
+  }
+  EXPECT_GT(texts, 500);
 }
 
 // The templates of real models, with each control token's text in every string.

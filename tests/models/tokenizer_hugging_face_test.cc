@@ -90,6 +90,14 @@ TEST(HuggingFaceTest, AddedTokensMayTakeSpacesAndStandAlone) {
   EXPECT_EQ(ParsedPieces(*tokenizer, "a \u3000<l> b"), "a|<l>| |b");
   EXPECT_EQ(ParsedPieces(*tokenizer, "a <r> \n b"), "a| |<r>|b");
   EXPECT_EQ(ParsedPieces(*tokenizer, "<r> <l>"), "<r>|<l>") << "spaces are taken once";
+  const std::string both = "a <r> <r> \n b";
+  const std::vector<SpellingMatcher::Match> second = {{6, 9, 260}};
+  std::string placed;
+  const std::vector<int32_t> ids = tokenizer->EncodeWithControlTokensAt(both, second).value();
+  for (const int32_t id : ids) {
+    placed += std::string(tokenizer->Piece(id)) + "|";
+  }
+  EXPECT_EQ(placed, "a| |<|r|>| |<r>|b|") << "the first is text, and takes no space";
   EXPECT_EQ(Pieces(*tokenizer, "cat cats"), "cat| |c|a|t|s");
   EXPECT_EQ(Pieces(*tokenizer, "écat"), "<0xC3>|<0xA9>|c|a|t");
   EXPECT_EQ(Pieces(*tokenizer, "½cat"), "<0xC2>|<0xBD>|cat") << "a fraction is no part of a word";
