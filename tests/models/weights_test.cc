@@ -454,6 +454,7 @@ TEST_F(WeightsTest, AMixtureOfExpertsAddsToTheResidualStreamOnce) {
     for (int32_t layer = 0; layer < model_.layers; ++layer) expected += "lra++";
     EXPECT_EQ(counting.ops, expected + "l") << "and the logits";
     EXPECT_EQ(counting.mixtures, model_.layers);
+    EXPECT_EQ(counting.live_rows, 3) << "padding would ask for experts";
   }
   EXPECT_EQ(counting.live_weights, 0);
 }

@@ -23,6 +23,7 @@ class CountingBackend : public Backend {
   int64_t live_weights = 0;
   // Ops of the forward pass so far.
   int32_t embeds = 0, rope_tables = 0, linears = 0, mixtures = 0, rope_appends = 0, attentions = 0;
+  int32_t live_rows = -1;  // of the last Moe; -1: it was not told
   // The same in order, a letter each: e, t, l, m, r, a; '+' for a Linear or Moe that adds to what Embed
   // wrote,
   // '!' for any other op that writes there.
@@ -86,6 +87,7 @@ class CountingBackend : public Backend {
   }
   OpCode Moe(const MoeParams& params) override {
     ++mixtures;
+    live_rows = params.live_rows == nullptr ? -1 : *params.live_rows;
     ops += Letter(params.out, params.epilogue, 'm');
     return inner_.Moe(params);
   }
