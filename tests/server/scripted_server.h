@@ -30,8 +30,8 @@ struct ScriptedServerOptions {
   EngineLimits limits;  // context and pool_pages 0: 32768 and enough
   ServerOptions server;
   bool serve = true;
-  std::string says;                                            // "": a text of its own
-  std::function<ChatFormatPtr(const Tokenizer&)> chat_format;  // null: the tokenizer's version's
+  std::string says = {};                                            // "": a text of its own
+  std::function<ChatFormatPtr(const Tokenizer&)> chat_format = {};  // null: the tokenizer's version's
 };
 
 class ScriptedServer {
