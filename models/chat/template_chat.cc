@@ -15,14 +15,28 @@ namespace {
 // Between the texts of one message that came in parts.
 constexpr std::string_view kBetweenTexts = "\n";
 
-JsonValue StringValue(std::string text) {
-  return {.kind = JsonValue::Kind::kString, .text = std::move(text)};
+JsonValue EmptyValue(JsonValue::Kind kind) {
+  JsonValue value;
+  value.kind = kind;
+  return value;
 }
 
-JsonValue BoolValue(bool value) { return {.kind = JsonValue::Kind::kBool, .boolean = value}; }
+JsonValue StringValue(std::string text) {
+  JsonValue value = EmptyValue(JsonValue::Kind::kString);
+  value.text = std::move(text);
+  return value;
+}
+
+JsonValue BoolValue(bool boolean) {
+  JsonValue value = EmptyValue(JsonValue::Kind::kBool);
+  value.boolean = boolean;
+  return value;
+}
 
 JsonValue ObjectValue(std::vector<JsonMember> members) {
-  return {.kind = JsonValue::Kind::kObject, .members = std::move(members)};
+  JsonValue value = EmptyValue(JsonValue::Kind::kObject);
+  value.members = std::move(members);
+  return value;
 }
 
 // The text of `message`'s parts of one kind; none where it has none.
@@ -64,7 +78,7 @@ JsonValue MessageValue(const ChatMessage& message) {
   if (message.name) members.push_back({"name", StringValue(*message.name)});
   if (message.tool_call_id) members.push_back({"tool_call_id", StringValue(*message.tool_call_id)});
   if (!message.tool_calls.empty()) {
-    JsonValue calls = {.kind = JsonValue::Kind::kArray};
+    JsonValue calls = EmptyValue(JsonValue::Kind::kArray);
     for (const ToolCall& call : message.tool_calls) calls.items.push_back(CallValue(call));
     members.push_back({"tool_calls", std::move(calls)});
   }
@@ -89,7 +103,7 @@ StatusOr<JsonValue> ToolValue(const ToolDefinition& tool, size_t index) {
 }
 
 StatusOr<JsonValue> ToolsValue(std::span<const ToolDefinition> tools) {
-  JsonValue values = {.kind = tools.empty() ? JsonValue::Kind::kNull : JsonValue::Kind::kArray};
+  JsonValue values = EmptyValue(tools.empty() ? JsonValue::Kind::kNull : JsonValue::Kind::kArray);
   for (size_t i = 0; i < tools.size(); ++i) {
     TM_ASSIGN_OR_RETURN(JsonValue tool, ToolValue(tools[i], i));
     values.items.push_back(std::move(tool));
@@ -117,7 +131,7 @@ StatusOr<JsonValue> TemplateArguments(const ChatOptions& options) {
 // What a sender says, in one value: the messages without their roles, the tools, the template's arguments.
 StatusOr<JsonValue> TypedValues(std::span<const ChatMessage> messages, std::span<const ToolDefinition> tools,
                                 const ChatOptions& options) {
-  JsonValue said = {.kind = JsonValue::Kind::kArray};
+  JsonValue said = EmptyValue(JsonValue::Kind::kArray);
   for (size_t i = 0; i < messages.size(); ++i) {
     TM_RETURN_IF_ERROR(CheckMessageUtf8(messages[i], i));
     const bool may_go_on = messages[i].role == ChatRole::kAssistant && i + 1 == messages.size();

@@ -24,10 +24,10 @@ struct JsonValue {
 
   Kind kind = Kind::kNull;
   bool boolean = false;
-  double number = 0;      // of an integer, the nearest double
-  std::string text = {};  // kString: the string; kNumber: its print
-  std::vector<JsonValue> items = {};
-  std::vector<JsonMember> members = {};  // distinct keys, in order
+  double number = 0;  // of an integer, the nearest double
+  std::string text;   // kString: the string; kNumber: its print
+  std::vector<JsonValue> items;
+  std::vector<JsonMember> members;  // distinct keys, in order
 };
 
 struct JsonMember {

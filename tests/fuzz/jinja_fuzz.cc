@@ -56,7 +56,9 @@ void CheckTemplate(std::string_view text) {
 void CheckTyped(std::string_view typed) {
   static const ControlSpellings spellings(Bytes());
   if (!IsUtf8(typed)) return;
-  JsonValue value = {.kind = JsonValue::Kind::kString, .text = std::string(typed)};
+  JsonValue value;
+  value.kind = JsonValue::Kind::kString;
+  value.text = typed;
   const StatusOr<ControlText> control = ControlText::For(spellings, "<", value);
   if (!control.ok()) return;
   const StatusOr<std::vector<int32_t>> ids = control->Encode(Bytes(), "<" + control->Break(typed) + "|>");
