@@ -40,9 +40,9 @@ AnswerSyntax MistralAnswerSyntax(const Tokenizer& tokenizer, TokenizerVersion ve
   return syntax;
 }
 
-AnswerSyntax TemplateAnswerSyntax(const Tokenizer& tokenizer) {
+AnswerSyntax TemplateAnswerSyntax(const Tokenizer& tokenizer, std::optional<int32_t> end) {
   AnswerSyntax syntax;
-  syntax.end = tokenizer.eos_id();
+  syntax.end = end.value_or(tokenizer.eos_id());
   const int32_t begin_think = IdOf(tokenizer, "<think>");
   const int32_t end_think = IdOf(tokenizer, "</think>");
   syntax.thinks_in_text = begin_think < 0 || end_think < 0;

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "models/tokenizer/tokenizer.h"
 
@@ -34,7 +35,7 @@ struct AnswerSyntax {
 AnswerSyntax MistralAnswerSyntax(const Tokenizer& tokenizer, TokenizerVersion version);
 
 // Of a model whose template is run: calls are text, and so is thinking where the vocabulary has no control
-// tokens <think> and </think>.
-AnswerSyntax TemplateAnswerSyntax(const Tokenizer& tokenizer);
+// tokens <think> and </think>. `end`: none is the vocabulary's end of a text.
+AnswerSyntax TemplateAnswerSyntax(const Tokenizer& tokenizer, std::optional<int32_t> end = {});
 
 }  // namespace tramontane

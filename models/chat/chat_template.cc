@@ -227,7 +227,8 @@ bool IsTemplateOf(const ChatTemplate& chat_template, const HeaderFormat& format)
 HeaderDetails DetailsOf(const ChatTemplate& chat_template) {
   return {.begins_with_bos = chat_template.Names("bos_token") || chat_template.Names("<|begin_of_text|>"),
           .default_system = DefaultSystemOf(chat_template),
-          .system_head = SystemHeadOf(chat_template)};
+          .system_head = SystemHeadOf(chat_template),
+          .thinks = chat_template.Names("<think>")};
 }
 
 std::string FirstUnknownToken(const ChatTemplate& chat_template, const Tokenizer& tokenizer) {

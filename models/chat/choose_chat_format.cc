@@ -1,6 +1,7 @@
 #include "models/chat/choose_chat_format.h"
 
 #include <algorithm>
+#include <ctime>
 #include <iterator>
 #include <memory>
 #include <optional>
@@ -70,12 +71,10 @@ StatusOr<ChatFormatPtr> NamedFormat(const Tokenizer& tokenizer, const ChatFormat
   return format;
 }
 
-// Its control pieces and template, where it is one of those that are rendered as ids.
-ChatFormatPtr FormatKnownByPieces(const Tokenizer& tokenizer, const ChatTemplate& found) {
+// The format whose control pieces the vocabulary has and the template names; null for none.
+const HeaderFormat* FormatKnownByPieces(const Tokenizer& tokenizer, const ChatTemplate& found) {
   for (const HeaderFormat& format : HeaderFormats()) {
-    if (!HasPiecesOf(format, tokenizer) || !IsTemplateOf(found, format)) continue;
-    const std::string why = "the template in " + found.file + " names " + std::string(format.begin);
-    return std::make_unique<HeaderChatFormat>(format, tokenizer, DetailsOf(found), why);
+    if (HasPiecesOf(format, tokenizer) && IsTemplateOf(found, format)) return &format;
   }
   return nullptr;
 }
@@ -88,13 +87,48 @@ std::string WhyNotRendered(const ChatTemplate& found, const Tokenizer& tokenizer
          kChooseOne;
 }
 
-StatusOr<ChatFormatPtr> RunTemplate(const Tokenizer& tokenizer, ChatTemplate found, std::string why) {
+StatusOr<std::unique_ptr<const TemplateChatFormat>> RunTemplate(const Tokenizer& tokenizer,
+                                                                ChatTemplate found, std::string why,
+                                                                std::optional<int32_t> end = {}) {
   StatusOr<std::unique_ptr<const JinjaTemplate>> parsed = JinjaTemplate::Parse(found.text);
   if (!parsed.ok()) {
     return Status(parsed.status().code(), "the template in " + found.file + ": " + parsed.status().message());
   }
-  return ChatFormatPtr(std::make_unique<TemplateChatFormat>(tokenizer, std::move(found.text),
-                                                            std::move(parsed).value(), std::move(why)));
+  return std::make_unique<const TemplateChatFormat>(tokenizer, std::move(found.text),
+                                                    std::move(parsed).value(), std::move(why), end);
+}
+
+// The two make the same prompts of a few plain chats. Templates that look at the clock are shown the day that
+// Llama's have for readers without one.
+bool SayTheSame(const ChatFormat& format, const TemplateChatFormat& run) {
+  const ChatMessage system = {.role = ChatRole::kSystem, .content = "Be brief."};
+  const ChatMessage user = {.role = ChatRole::kUser, .content = "Hi there"};
+  const ChatMessage assistant = {.role = ChatRole::kAssistant, .content = "Hello"};
+  const std::vector<ChatMessage> chats[] = {{user}, {system, user}, {system, user, assistant, user}};
+  std::tm day{};
+  day.tm_year = 2024 - 1900;
+  day.tm_mon = 6;
+  day.tm_mday = 26;
+  return std::all_of(std::begin(chats), std::end(chats), [&](const std::vector<ChatMessage>& chat) {
+    const StatusOr<RenderedChat> ours = format.Render(chat, {});
+    const StatusOr<RenderedChat> theirs = run.RenderAt(day, chat, {}, {});
+    return ours.ok() && theirs.ok() && ours->ids == theirs->ids;
+  });
+}
+
+// Of a template that is that of `format` by its pieces. Where it can be run, it is run for chats with tools;
+// and for all, if it does more than the format.
+StatusOr<ChatFormatPtr> KnownOrRun(const Tokenizer& tokenizer, const ChatFormatChoice& choice,
+                                   const ChatTemplate& found, const HeaderFormat& format) {
+  const std::string why = "the template in " + found.file + " names " + std::string(format.begin);
+  auto known = std::make_unique<const HeaderChatFormat>(format, tokenizer, DetailsOf(found), why);
+  if (!choice.runs_templates) return ChatFormatPtr(std::move(known));
+  auto run = RunTemplate(tokenizer, found, why + ", and does more than " + known->name(),
+                         known->answer_syntax().end);
+  if (!run.ok()) return ChatFormatPtr(std::move(known));
+  if (!SayTheSame(*known, **run)) return ChatFormatPtr(std::move(run).value());
+  return ChatFormatPtr(std::make_unique<const HeaderChatFormat>(format, tokenizer, DetailsOf(found), why,
+                                                                std::move(run).value()));
 }
 
 // A file with a template is for those who want it run; where nothing can run it, its text may tell a format.
@@ -104,8 +138,14 @@ StatusOr<ChatFormatPtr> FormatOfFile(const Tokenizer& tokenizer, const ChatForma
                            ", which is neither a file nor one of " + ChatFormatNames());
   }
   TM_ASSIGN_OR_RETURN(const ChatTemplate found, ReadChatTemplate(choice.asked));
-  if (choice.runs_templates) return RunTemplate(tokenizer, found, "--chat-format asks for " + choice.asked);
-  if (ChatFormatPtr known = FormatKnownByPieces(tokenizer, found)) return known;
+  if (choice.runs_templates) {
+    TM_ASSIGN_OR_RETURN(ChatFormatPtr run,
+                        RunTemplate(tokenizer, found, "--chat-format asks for " + choice.asked));
+    return run;
+  }
+  if (const HeaderFormat* format = FormatKnownByPieces(tokenizer, found)) {
+    return KnownOrRun(tokenizer, choice, found, *format);
+  }
   return Unimplemented("chat_format is " + Quoted(choice.asked) +
                        ": this build runs no templates (TRAMONTANE_JINJA)");
 }
@@ -166,11 +206,13 @@ StatusOr<ChatFormatPtr> ChooseChatFormat(const Tokenizer& tokenizer, const ChatF
                                     "chat_template in tokenizer_config.json); ") +
                         kChooseOne);
   }
-  if (ChatFormatPtr known = FormatKnownByPieces(tokenizer, *found)) return known;
+  if (const HeaderFormat* format = FormatKnownByPieces(tokenizer, *found)) {
+    return KnownOrRun(tokenizer, choice, *found, *format);
+  }
   if (!choice.runs_templates) return NoChatFormat(WhyNotRendered(*found, tokenizer));
-  StatusOr<ChatFormatPtr> run =
-      RunTemplate(tokenizer, *found, "the template in " + found->file + " is that of no format here");
-  return run.ok() ? std::move(run) : NoChatFormat(run.status().message() + "; " + kChooseOne);
+  auto run = RunTemplate(tokenizer, *found, "the template in " + found->file + " is that of no format here");
+  if (!run.ok()) return NoChatFormat(run.status().message() + "; " + kChooseOne);
+  return ChatFormatPtr(std::move(run).value());
 }
 
 }  // namespace tramontane

@@ -1,15 +1,13 @@
 // Which chat format a model has: one explicit rule, applied once, when the model is opened.
 //
 //   1. `asked`: the name of a format, or a file with a template.
-//   2. Mistral's own control pieces: Mistral's format of the version that the tokenizer's file says; where
-//   the
-//      kind of file has no versions, of the version that the template names (VersionOfTemplate), whatever
-//      else the template says.
+//   2. Mistral's own control pieces: Mistral's format of the version that the tokenizer's file says, whatever
+//      template lies beside it; where the kind of file has no versions, of the version that the template
+//      names (VersionOfTemplate).
 //   3. ChatML and Llama 3: the vocabulary has their control pieces, and the template names these and no
-//   others.
+//      others; where templates can be run, it also makes the same of plain chats, and is run for the others.
 //   4. Any other template is run (template_chat.h), and so is a file that is asked for. Where the build
-//   cannot
-//      run it, or its text cannot be read, there is no format.
+//      cannot run it, or its text cannot be read, there is no format.
 //   5. No template: there is no format.
 //
 // Any thread; reads files.

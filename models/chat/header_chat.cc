@@ -84,7 +84,7 @@ std::string_view Trimmed(std::string_view text) {
 std::string TextOfMessage(const HeaderFormat& format, const ChatMessage& message) {
   std::string text = message.content.value_or("");
   for (const ContentPart& part : message.parts) {
-    if (part.text.empty()) continue;
+    if (part.text.empty() || part.kind == ContentPart::Kind::kThinking) continue;
     if (!text.empty()) text += kBetweenParts;
     text += part.text;
   }
@@ -98,7 +98,7 @@ std::string HasNo(const HeaderFormat& format, std::string_view what) {
 
 constexpr char kRunTheTemplate[] = "; --chat-format FILE runs a template that has them";
 
-Status CheckHeaderMessage(const HeaderFormat& format, const SaidMessage& said, bool is_last) {
+Status CheckHeaderMessage(const HeaderFormat& format, bool may_think, const SaidMessage& said, bool is_last) {
   const ChatMessage& message = *said.message;
   const std::string label = MessageLabel(said.index);
   TM_RETURN_IF_ERROR(CheckMessageUtf8(message, said.index));
@@ -109,7 +109,8 @@ Status CheckHeaderMessage(const HeaderFormat& format, const SaidMessage& said, b
   const bool thinks = std::any_of(message.parts.begin(), message.parts.end(), [](const ContentPart& part) {
     return part.kind == ContentPart::Kind::kThinking;
   });
-  if (thinks) return ChatFault(label + ".content", HasNo(format, "thinking"));
+  if (thinks && !(may_think && message.role == ChatRole::kAssistant))
+    return ChatFault(label + ".content", HasNo(format, "thinking"));
   if (!message.content && message.parts.empty() && message.role != ChatRole::kAssistant) {
     return ChatFault(label, std::string("a ") + ChatRoleName(message.role) + " message needs content");
   }
@@ -120,13 +121,13 @@ Status CheckHeaderMessage(const HeaderFormat& format, const SaidMessage& said, b
   return is_last ? Status::Ok() : ChatFault(label, "only the last message may have prefix set");
 }
 
-Status CheckHeaderChat(const HeaderFormat& format, std::span<const SaidMessage> said,
+Status CheckHeaderChat(const HeaderFormat& format, bool may_think, std::span<const SaidMessage> said,
                        std::span<const ToolDefinition> tools, const ChatOptions& options) {
   if (said.empty()) return ChatFault("messages", "a conversation needs at least one message");
   if (!tools.empty()) return ChatFault("tools", HasNo(format, "tools") + kRunTheTemplate);
   if (options.reasoning_effort) return ChatFault("reasoning_effort", HasNo(format, "such setting"));
   for (const SaidMessage& one : said) {
-    TM_RETURN_IF_ERROR(CheckHeaderMessage(format, one, &one == &said.back()));
+    TM_RETURN_IF_ERROR(CheckHeaderMessage(format, may_think, one, &one == &said.back()));
   }
   return Status::Ok();
 }
@@ -172,8 +173,12 @@ class HeaderPrompt {
   std::string text_;  // behind the last control id
 };
 
-AnswerSyntax HeaderAnswerSyntax(const HeaderFormat& format, const Tokenizer& tokenizer) {
-  AnswerSyntax syntax;
+bool IsToolTraffic(const ChatMessage& message) {
+  return message.role == ChatRole::kTool || !message.tool_calls.empty();
+}
+
+AnswerSyntax HeaderAnswerSyntax(const HeaderFormat& format, const Tokenizer& tokenizer, bool thinks) {
+  AnswerSyntax syntax = thinks ? TemplateAnswerSyntax(tokenizer) : AnswerSyntax();
   syntax.end = tokenizer.ControlId(format.end).value_or(-1);
   return syntax;
 }
@@ -195,20 +200,25 @@ bool HasPiecesOf(const HeaderFormat& format, const Tokenizer& tokenizer) {
 }
 
 HeaderChatFormat::HeaderChatFormat(const HeaderFormat& format, const Tokenizer& tokenizer,
-                                   HeaderDetails details, std::string why)
-    : ChatFormat(std::string(format.name), std::move(why), HeaderAnswerSyntax(format, tokenizer)),
+                                   HeaderDetails details, std::string why, ChatFormatPtr with_tools)
+    : ChatFormat(std::string(format.name), std::move(why),
+                 HeaderAnswerSyntax(format, tokenizer, details.thinks)),
       format_(format),
       tokenizer_(tokenizer),
-      details_(std::move(details)) {}
+      details_(std::move(details)),
+      with_tools_(std::move(with_tools)) {}
 
 StatusOr<RenderedChat> HeaderChatFormat::Render(std::span<const ChatMessage> messages,
                                                 std::span<const ToolDefinition> tools,
                                                 const ChatOptions& options) const {
+  const bool is_plain = tools.empty() && !options.template_kwargs_json &&
+                        std::none_of(messages.begin(), messages.end(), IsToolTraffic);
+  if (!is_plain && with_tools_ != nullptr) return with_tools_->Render(messages, tools, options);
   std::vector<ChatMessage> copy;
   TM_ASSIGN_OR_RETURN(messages, ContinuedMessages(messages, options, &copy));
   TM_RETURN_IF_ERROR(CheckNoTemplateArguments(options, name()));
   const std::vector<SaidMessage> said = WhatIsSaid(messages);
-  TM_RETURN_IF_ERROR(CheckHeaderChat(format_, said, tools, options));
+  TM_RETURN_IF_ERROR(CheckHeaderChat(format_, details_.thinks, said, tools, options));
   HeaderPrompt prompt(format_, tokenizer_);
   if (details_.begins_with_bos) TM_RETURN_IF_ERROR(prompt.Begin());
   const bool has_system = said.front().message->role == ChatRole::kSystem;

@@ -4,8 +4,9 @@
 //   Llama 3  <|start_header_id|>role<|end_header_id|> \n\n text <|eot_id|>
 //
 // then the header of the answer. What stands in <|...|> is a control id; the rest is encoded as text, each
-// stretch between two control ids by itself, as the models' own tokenizers cut it. Tools and thinking have no
-// place here: they are refused by name.
+// stretch between two control ids by itself, as the models' own tokenizers cut it. Tools have no place here
+// and are refused by name, and so is thinking, but of models whose template speaks of it: there what the
+// assistant thought before is left out, as such templates leave it out.
 //
 // Any thread.
 #pragma once
@@ -41,12 +42,15 @@ struct HeaderDetails {
   bool begins_with_bos = false;
   std::string default_system = {};  // the system message of a chat that has none; "": there is none then
   std::string system_head = {};     // in front of the system message, which then is always there
+  bool thinks = false;              // an answer may begin with <think> a thought </think>
 };
 
 class HeaderChatFormat final : public ChatFormat {
  public:
+  // `with_tools`: what renders chats with tools, calls, results and arguments of a template; null: they are
+  // refused.
   HeaderChatFormat(const HeaderFormat& format, const Tokenizer& tokenizer, HeaderDetails details,
-                   std::string why);
+                   std::string why, ChatFormatPtr with_tools = nullptr);
 
   StatusOr<RenderedChat> Render(std::span<const ChatMessage> messages, std::span<const ToolDefinition> tools,
                                 const ChatOptions& options = {}) const override;
@@ -55,6 +59,7 @@ class HeaderChatFormat final : public ChatFormat {
   const HeaderFormat& format_;
   const Tokenizer& tokenizer_;
   const HeaderDetails details_;
+  const ChatFormatPtr with_tools_;
 };
 
 }  // namespace tramontane

@@ -193,8 +193,9 @@ StatusOr<std::string> UpToMark(std::string rendered, const std::string& mark) {
 }  // namespace
 
 TemplateChatFormat::TemplateChatFormat(const Tokenizer& tokenizer, std::string text,
-                                       std::unique_ptr<const JinjaTemplate> parsed, std::string why)
-    : ChatFormat("jinja", std::move(why), TemplateAnswerSyntax(tokenizer)),
+                                       std::unique_ptr<const JinjaTemplate> parsed, std::string why,
+                                       std::optional<int32_t> end)
+    : ChatFormat("jinja", std::move(why), TemplateAnswerSyntax(tokenizer, end)),
       tokenizer_(tokenizer),
       text_(std::move(text)),
       parsed_(std::move(parsed)),

@@ -9,8 +9,10 @@
 // Any thread: does not change once made. The tokenizer outlives it.
 #pragma once
 
+#include <cstdint>
 #include <ctime>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -24,9 +26,10 @@ namespace tramontane {
 
 class TemplateChatFormat final : public ChatFormat {
  public:
-  // `text` is what `parsed` was parsed from.
+  // `text` is what `parsed` was parsed from. `end`: the end of a turn, where it is not that of a text.
   TemplateChatFormat(const Tokenizer& tokenizer, std::string text,
-                     std::unique_ptr<const JinjaTemplate> parsed, std::string why);
+                     std::unique_ptr<const JinjaTemplate> parsed, std::string why,
+                     std::optional<int32_t> end = {});
 
   // With the local time of now.
   StatusOr<RenderedChat> Render(std::span<const ChatMessage> messages, std::span<const ToolDefinition> tools,

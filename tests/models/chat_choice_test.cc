@@ -207,6 +207,34 @@ TEST_F(ChatChoice, AnyOtherTemplateIsRunWhereTheBuildCan) {
   EXPECT_THAT(Error(Foreign(), folder_.PathOf("broken.jinja")).message(), HasSubstr("line 1: "));
 }
 
+constexpr char kWithGeneration[] =
+    "{% for m in messages %}{{'<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n'}}{% endfor %}"
+    "{% for tool in tools or [] %}{{ tool.function.name }}{% endfor %}{{ '<|im_start|>assistant\\n' }}";
+
+TEST_F(ChatChoice, AKnownTemplateThatDoesMoreIsRunWhereTheBuildCan) {
+  if (!HasJinja()) GTEST_SKIP() << "this build has no Jinja templates (TRAMONTANE_JINJA)";
+  runs_templates_ = true;
+  EXPECT_THAT(Chosen(Foreign(), kWithGeneration), HasSubstr("chatml: "));
+  const std::string more =
+      std::string("{{ '<|im_start|>system\\nToday' + '<|im_end|>\\n' }}") + kWithGeneration;
+  EXPECT_EQ(Chosen(Foreign(), more),
+            "jinja: the template in chat_template.jinja names <|im_start|>, and does more than chatml");
+  EXPECT_EQ(Choose(Foreign())->answer_syntax().end, *Foreign().ControlId("<|im_end|>"));
+  EXPECT_THAT(Chosen(Foreign(), std::string(kWithGeneration) + "{% if %}"), HasSubstr("chatml: "))
+      << "a template that cannot be read is known by its pieces still";
+}
+
+TEST_F(ChatChoice, ToolsOfAKnownTemplateAreRenderedByIt) {
+  if (!HasJinja()) GTEST_SKIP() << "this build has no Jinja templates (TRAMONTANE_JINJA)";
+  runs_templates_ = true;
+  Chosen(Foreign(), kWithGeneration);
+  const ChatMessage hi = {.role = ChatRole::kUser, .content = "Hi"};
+  const ToolDefinition tool = {"get", "", "{}"};
+  const auto chat = Choose(Foreign())->Render(std::vector{hi}, std::vector{tool});
+  ASSERT_TRUE(chat.ok()) << chat.status();
+  EXPECT_EQ(chat->text, "<|im_start|>user\nHi<|im_end|>\nget<|im_start|>assistant\n");
+}
+
 // ---- where a template stands
 
 class TemplateFiles : public ChatChoice {

@@ -111,6 +111,19 @@ TEST(HeaderChat, WhatTheFormatHasNoPlaceForIsRefusedByName) {
   }
 }
 
+TEST(HeaderChat, WhatWasThoughtBeforeIsLeftOutWhereTheTemplateThinks) {
+  const HeaderChatFormat format = Format("chatml", {.thinks = true});
+  const ChatMessage thought = {.role = ChatRole::kAssistant,
+                               .parts = {{.kind = ContentPart::Kind::kThinking, .text = "t"}, {.text = "b"}}};
+  EXPECT_EQ(Text(format, {User("a"), thought, User("c")}),
+            Text(Format("chatml"), {User("a"), Assistant("b"), User("c")}));
+  const ChatMessage of_a_user = {.role = ChatRole::kUser, .parts = thought.parts};
+  EXPECT_THAT(Text(format, {of_a_user}), HasSubstr("has no thinking"));
+  EXPECT_TRUE(format.answer_syntax().thinks_in_text);
+  EXPECT_EQ(format.answer_syntax().end, *Bytes().ControlId("<|im_end|>"));
+  EXPECT_FALSE(Format("chatml").answer_syntax().thinks_in_text);
+}
+
 TEST(HeaderChat, NoTextBecomesAControlId) {
   const auto controls = [](const ChatFormat& format, const std::string& text) {
     ChatMessage named = User(text);
