@@ -255,8 +255,8 @@ RpcError ProtoConverter::PromptIds(const v1::GenerateRequest& proto, bool scores
     }
     case v1::GenerateRequest::kChat: {
       path = "chat";
-      if (RpcError error = CheckBytes(path, LeastTextBytes(proto.chat()), scores_only); !error.ok())
-        return error;
+      const int64_t shown = model_.chat_format->runs_template() ? 0 : LeastTextBytes(proto.chat());
+      if (RpcError error = CheckBytes(path, shown, scores_only); !error.ok()) return error;
       RenderedChat rendered;
       if (RpcError error = RenderChatProto(*model_.chat_format, proto.chat(), &rendered); !error.ok())
         return error;

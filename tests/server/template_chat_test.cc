@@ -134,6 +134,27 @@ TEST(TemplateChat, CompletionsTellNoThoughts) {
   EXPECT_EQ(Said(Showing("<think>", ""), /*is_chat=*/false).first, "");
 }
 
+// Templates leave out what was thought in earlier turns, for one.
+TEST(TemplateChat, AChatIsAsLongAsWhatTheTemplateShows) {
+  class SaysHi final : public JinjaTemplate {
+   public:
+    StatusOr<std::string> Render(const JsonValue&, const std::tm&) const override {
+      return std::string("Hi");
+    }
+  };
+  ScriptedServerOptions options;
+  options.chat_format = [](const Tokenizer& tokenizer) -> ChatFormatPtr {
+    return std::make_unique<TemplateChatFormat>(tokenizer, "", std::make_unique<SaysHi>(), "");
+  };
+  ScriptedServer server(options);
+  v1::GenerateRequest request;
+  *request.mutable_chat() = Hello();
+  request.mutable_chat()->mutable_messages(0)->set_content(std::string(2'000'000, 'a'));
+  request.mutable_stopping()->set_max_tokens(1);
+  Stream stream(server.stub(), request);
+  EXPECT_TRUE(stream.ReadAll().ok());
+}
+
 // What may still become a mark when an answer ends is given at its end.
 TEST(TemplateChat, WhatIsHeldBackComesAtTheEnd) {
   const auto [thought, text] = Said(Showing("<", "<think>"));
