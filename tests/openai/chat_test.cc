@@ -28,7 +28,6 @@ TEST(ChatCompletion, TheSchemaOfTheAnswerIsPartOfTheChat) {
   EXPECT_EQ(shown(R"("structured_outputs":{"json":{"type":"array"}})"), R"({"type":"array"})");
   EXPECT_EQ(shown(R"("response_format":{"type":"json_object"})"),
             R"({"anyOf": [{"type": "object"}, {"type": "array"}]})");
-  EXPECT_EQ(shown(R"("structured_outputs":{"json":true})"), "");
   EXPECT_EQ(shown(R"("regex":"a")"), "");
   EXPECT_FALSE(ChatWith("").calls[0].chat().has_answer_schema_json());
 }
