@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -132,45 +133,57 @@ Status CheckHeaderChat(const HeaderFormat& format, bool may_think, std::span<con
   return Status::Ok();
 }
 
-// Header, text and end of turns, one behind the other. Text between two control ids is encoded as one.
+// Header, text and end of turns, one behind the other: one text, and the places of its control ids.
 class HeaderPrompt {
  public:
   HeaderPrompt(const HeaderFormat& format, const Tokenizer& tokenizer)
-      : format_(format), prompt_(tokenizer) {}
+      : format_(format), tokenizer_(tokenizer) {}
 
-  Status Begin() { return prompt_.Begin(); }
+  Status Begin() {
+    const int32_t id = BeginningOf(tokenizer_);
+    if (id < 0) return FailedPrecondition("the tokenizer has no token for the beginning of a text");
+    return Place(id, tokenizer_.Piece(id));
+  }
 
   // Leaves the turn open.
-  Status Turn(const std::string& label, std::string_view role, std::string_view text) {
-    TM_RETURN_IF_ERROR(Control(label, format_.begin));
-    text_ = role;
-    if (!format_.behind_role.empty()) TM_RETURN_IF_ERROR(Control(label, format_.behind_role));
+  Status Turn(std::string_view role, std::string_view text) {
+    TM_RETURN_IF_ERROR(Control(format_.begin));
+    text_ += role;
+    if (!format_.behind_role.empty()) TM_RETURN_IF_ERROR(Control(format_.behind_role));
     text_ += format_.before_text;
     text_ += text;
     return Status::Ok();
   }
 
-  Status EndTurn(const std::string& label) {
-    TM_RETURN_IF_ERROR(Control(label, format_.end));
-    text_ = format_.behind_end;
+  Status EndTurn() {
+    TM_RETURN_IF_ERROR(Control(format_.end));
+    text_ += format_.behind_end;
     return Status::Ok();
   }
 
-  StatusOr<RenderedChat> Finish(const std::string& label) {
-    TM_RETURN_IF_ERROR(prompt_.Text(label, text_));
-    return prompt_.Finish();
+  StatusOr<RenderedChat> Finish() const {
+    StatusOr<std::vector<int32_t>> ids = tokenizer_.EncodeWithControlTokensAt(text_, places_);
+    if (!ids.ok()) return ChatFault("messages", ids.status().message());
+    return RenderedChat{.ids = *ids, .text = tokenizer_.Spelling(*ids)};
   }
 
  private:
-  Status Control(const std::string& label, std::string_view piece) {
-    TM_RETURN_IF_ERROR(prompt_.Text(label, text_));
-    text_.clear();
-    return prompt_.Control(piece);
+  Status Control(std::string_view piece) {
+    const std::optional<int32_t> id = tokenizer_.ControlId(piece);
+    if (!id) return FailedPrecondition("the tokenizer has no control token " + std::string(piece));
+    return Place(*id, piece);
+  }
+
+  Status Place(int32_t id, std::string_view piece) {
+    places_.push_back({text_.size(), text_.size() + piece.size(), id});
+    text_ += piece;
+    return Status::Ok();
   }
 
   const HeaderFormat& format_;
-  ChatPrompt prompt_;
-  std::string text_;  // behind the last control id
+  const Tokenizer& tokenizer_;
+  std::string text_;
+  std::vector<SpellingMatcher::Match> places_;
 };
 
 bool IsToolTraffic(const ChatMessage& message) {
@@ -223,20 +236,19 @@ StatusOr<RenderedChat> HeaderChatFormat::Render(std::span<const ChatMessage> mes
   if (details_.begins_with_bos) TM_RETURN_IF_ERROR(prompt.Begin());
   const bool has_system = said.front().message->role == ChatRole::kSystem;
   if (!has_system && !(details_.system_head + details_.default_system).empty()) {
-    TM_RETURN_IF_ERROR(prompt.Turn("messages", "system", details_.system_head + details_.default_system));
-    TM_RETURN_IF_ERROR(prompt.EndTurn("messages"));
+    TM_RETURN_IF_ERROR(prompt.Turn("system", details_.system_head + details_.default_system));
+    TM_RETURN_IF_ERROR(prompt.EndTurn());
   }
   for (const SaidMessage& one : said) {
-    const std::string label = MessageLabel(one.index);
     const bool is_first_system = has_system && &one == &said.front();
     const std::string text =
         (is_first_system ? details_.system_head : "") + TextOfMessage(format_, *one.message);
-    TM_RETURN_IF_ERROR(prompt.Turn(label, ChatRoleName(one.message->role), text));
-    if (one.message->prefix) return prompt.Finish(label);
-    TM_RETURN_IF_ERROR(prompt.EndTurn(label));
+    TM_RETURN_IF_ERROR(prompt.Turn(ChatRoleName(one.message->role), text));
+    if (one.message->prefix) return prompt.Finish();
+    TM_RETURN_IF_ERROR(prompt.EndTurn());
   }
-  TM_RETURN_IF_ERROR(prompt.Turn("messages", ChatRoleName(ChatRole::kAssistant), ""));
-  return prompt.Finish("messages");
+  TM_RETURN_IF_ERROR(prompt.Turn(ChatRoleName(ChatRole::kAssistant), ""));
+  return prompt.Finish();
 }
 
 }  // namespace tramontane

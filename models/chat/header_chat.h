@@ -3,10 +3,10 @@
 //   ChatML   <|im_start|>role \n text <|im_end|> \n
 //   Llama 3  <|start_header_id|>role<|end_header_id|> \n\n text <|eot_id|>
 //
-// then the header of the answer. What stands in <|...|> is a control id; the rest is encoded as text, each
-// stretch between two control ids by itself, as the models' own tokenizers cut it. Tools have no place here
-// and are refused by name, and so is thinking, but of models whose template speaks of it: there what the
-// assistant thought before is left out, as such templates leave it out.
+// then the header of the answer. What stands in <|...|> is a control id; the rest is encoded as text, cut as
+// the models' own tokenizers cut it. Tools have no place here: where the template can be run, it renders
+// chats with tools, else they are refused by name. So is thinking, but of models whose template speaks of it:
+// there what the assistant thought before is left out, as such templates leave it out.
 //
 // Any thread.
 #pragma once
