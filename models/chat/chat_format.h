@@ -35,8 +35,8 @@ class ChatFormat {
   // `end` of it is the format's own end of turn, which ends an answer beside the ids of the model's config.
   const AnswerSyntax& answer_syntax() const { return answer_syntax_; }
   bool is_none() const { return name_ == "none"; }
-  // What a template shows of a chat is its own affair; every other format shows all texts.
-  bool runs_template() const { return name_ == "jinja"; }
+  // A prompt is at least as long as the texts of its chat. What a template shows is its own affair.
+  virtual bool shows_all_texts() const { return true; }
 
  protected:
   ChatFormat(std::string name, std::string why, const AnswerSyntax& answer_syntax)

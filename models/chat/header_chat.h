@@ -54,6 +54,7 @@ class HeaderChatFormat final : public ChatFormat {
 
   StatusOr<RenderedChat> Render(std::span<const ChatMessage> messages, std::span<const ToolDefinition> tools,
                                 const ChatOptions& options = {}) const override;
+  bool shows_all_texts() const override { return with_tools_ == nullptr && !details_.thinks; }
 
  private:
   const HeaderFormat& format_;

@@ -34,6 +34,7 @@ class TemplateChatFormat final : public ChatFormat {
   // With the local time of now.
   StatusOr<RenderedChat> Render(std::span<const ChatMessage> messages, std::span<const ToolDefinition> tools,
                                 const ChatOptions& options) const override;
+  bool shows_all_texts() const override { return false; }
   StatusOr<RenderedChat> RenderAt(const std::tm& now, std::span<const ChatMessage> messages,
                                   std::span<const ToolDefinition> tools, const ChatOptions& options) const;
 

@@ -255,7 +255,7 @@ RpcError ProtoConverter::PromptIds(const v1::GenerateRequest& proto, bool scores
     }
     case v1::GenerateRequest::kChat: {
       path = "chat";
-      const int64_t shown = model_.chat_format->runs_template() ? 0 : LeastTextBytes(proto.chat());
+      const int64_t shown = model_.chat_format->shows_all_texts() ? LeastTextBytes(proto.chat()) : 0;
       if (RpcError error = CheckBytes(path, shown, scores_only); !error.ok()) return error;
       RenderedChat rendered;
       if (RpcError error = RenderChatProto(*model_.chat_format, proto.chat(), &rendered); !error.ok())

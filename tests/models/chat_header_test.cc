@@ -119,6 +119,8 @@ TEST(HeaderChat, WhatWasThoughtBeforeIsLeftOutWhereTheTemplateThinks) {
             Text(Format("chatml"), {User("a"), Assistant("b"), User("c")}));
   const ChatMessage of_a_user = {.role = ChatRole::kUser, .parts = thought.parts};
   EXPECT_THAT(Text(format, {of_a_user}), HasSubstr("has no thinking"));
+  EXPECT_FALSE(format.shows_all_texts());
+  EXPECT_TRUE(Format("chatml").shows_all_texts());
   EXPECT_TRUE(format.answer_syntax().thinks_in_text);
   EXPECT_EQ(format.answer_syntax().end, *Bytes().ControlId("<|im_end|>"));
   EXPECT_FALSE(Format("chatml").answer_syntax().thinks_in_text);
