@@ -235,6 +235,33 @@ TEST_F(ChatChoice, ToolsOfAKnownTemplateAreRenderedByIt) {
   EXPECT_EQ(chat->text, "<|im_start|>user\nHi<|im_end|>\nget<|im_start|>assistant\n");
 }
 
+// A prompt is the ids that the tokenizer itself gives for the text that the template would make.
+TEST_F(ChatChoice, AModelWithATokenizerJsonIsTalkedToInItsOwnIds) {
+  const auto load = [](const char* name) {
+    return LoadTokenizer(std::string(TRAMONTANE_SOURCE_DIR) + "/tests/golden/tokenizer_json/" + name).value();
+  };
+  const std::vector<ChatMessage> chat = {{.role = ChatRole::kSystem, .content = "Be brief.\n"},
+                                         {.role = ChatRole::kUser, .content = "\nHow are you?"}};
+  const auto expect = [&](const Tokenizer& tokenizer, const char* name, const std::string& text) {
+    const ChatFormatPtr format = Choose(tokenizer);
+    EXPECT_EQ(format->name(), name) << format->why();
+    EXPECT_EQ(format->Render(chat, {}).value().ids, tokenizer.EncodeWithControlTokens(text).value()) << name;
+  };
+  folder_.Write("chat_template.jinja", kChatMl);
+  for (const char* name : {"qwen2", "smollm"}) {
+    expect(*load(name), "chatml",
+           "<|im_start|>system\nBe brief.\n<|im_end|>\n<|im_start|>user\n\nHow are you?<|im_end|>\n"
+           "<|im_start|>assistant\n");
+  }
+  folder_.Write("chat_template.jinja", kLlama3);
+  expect(*load("llama3"), "llama3",
+         "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nBe brief.<|eot_id|>"
+         "<|start_header_id|>user<|end_header_id|>\n\nHow are you?<|eot_id|>"
+         "<|start_header_id|>assistant<|end_header_id|>\n\n");
+  folder_.Write("chat_template.jinja", "[INST][TOOL_CALLS]");
+  expect(*load("tekken"), "v3", "<s>[INST]Be brief.\n\n\n\nHow are you?[/INST]");
+}
+
 // ---- where a template stands
 
 class TemplateFiles : public ChatChoice {
