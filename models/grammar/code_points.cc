@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/core/check.h"
+#include "kernels/core/code_point.h"
 #include "kernels/core/utf8.h"
 
 namespace tramontane {
@@ -10,20 +11,6 @@ namespace {
 
 constexpr uint32_t kFirstSurrogate = 0xD800;
 constexpr uint32_t kLastSurrogate = 0xDFFF;
-
-uint32_t CodePointOf(std::string_view unit) {
-  const auto byte = [&unit](size_t i) { return static_cast<uint32_t>(static_cast<unsigned char>(unit[i])); };
-  switch (unit.size()) {
-    case 1:
-      return byte(0);
-    case 2:
-      return (byte(0) & 0x1F) << 6 | (byte(1) & 0x3F);
-    case 3:
-      return (byte(0) & 0x0F) << 12 | (byte(1) & 0x3F) << 6 | (byte(2) & 0x3F);
-    default:
-      return (byte(0) & 0x07) << 18 | (byte(1) & 0x3F) << 12 | (byte(2) & 0x3F) << 6 | (byte(3) & 0x3F);
-  }
-}
 
 }  // namespace
 

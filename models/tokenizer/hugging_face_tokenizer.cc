@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "kernels/core/code_point.h"
 #include "kernels/core/utf8.h"
 #include "models/tokenizer/character_class.h"
 #include "models/tokenizer/sentencepiece_model.h"
@@ -53,20 +54,6 @@ size_t LastCharacter(std::string_view text) {
   size_t at = text.size() - 1;
   while (at > 0 && (static_cast<uint8_t>(text[at]) & 0xC0) == 0x80) --at;
   return at;
-}
-
-uint32_t CodePointOf(std::string_view character) {
-  const auto byte = [&](size_t i) { return static_cast<uint32_t>(static_cast<uint8_t>(character[i])); };
-  switch (character.size()) {
-    case 1:
-      return byte(0);
-    case 2:
-      return (byte(0) & 0x1F) << 6 | (byte(1) & 0x3F);
-    case 3:
-      return (byte(0) & 0x0F) << 12 | (byte(1) & 0x3F) << 6 | (byte(2) & 0x3F);
-    default:
-      return (byte(0) & 0x07) << 18 | (byte(1) & 0x3F) << 12 | (byte(2) & 0x3F) << 6 | (byte(3) & 0x3F);
-  }
 }
 
 bool IsWhiteSpace(std::string_view character) {

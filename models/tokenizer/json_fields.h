@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
+#include <utility>
 
 #include "kernels/core/status.h"
 #include "kernels/core/utf8.h"
@@ -57,6 +59,29 @@ inline StatusOr<bool> BoolField(const nlohmann::json& object, const std::string&
   if (value == nullptr) return fallback;
   if (value->is_boolean()) return value->get<bool>();
   return WrongValue(path + key, *value, "true or false");
+}
+
+// The object that a file is, without what `watch` took from it: called for each event of the parser, with
+// depth, kind and value; false drops the value. A fault that it met goes to `status`, which is asked first.
+template <typename Watch>
+StatusOr<nlohmann::json> ParseWatched(std::string_view text, const Status& status, Watch watch) {
+  using nlohmann::json;
+  const auto first_fault = [&status](std::string message) {
+    return status.ok() ? DataLoss(std::move(message)) : status;
+  };
+  json value;
+  try {
+    value = json::parse(text.begin(), text.end(), [&](int depth, json::parse_event_t event, json& part) {
+      return status.ok() && watch(depth, event, part);
+    });
+  } catch (const json::parse_error& error) {
+    return first_fault("not valid JSON at byte " + std::to_string(error.byte));
+  } catch (const json::exception&) {
+    return first_fault("not valid JSON: a number is out of range");
+  }
+  if (!status.ok()) return status;
+  if (!value.is_object()) return DataLoss("not a JSON object");
+  return value;
 }
 
 }  // namespace tramontane

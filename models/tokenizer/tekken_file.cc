@@ -88,19 +88,9 @@ class TekkenReader {
   // Everything but "vocab", and in `tokens` what that holds.
   StatusOr<json> Read(std::string_view text, std::vector<std::string>* tokens) {
     tokens_ = tokens;
-    json value;
-    try {
-      value = json::parse(text.begin(), text.end(), [this](int depth, json::parse_event_t event, json& part) {
-        return status_.ok() && Watch(depth, event, part);
-      });
-    } catch (const json::parse_error& error) {
-      return FirstFault("not valid JSON at byte " + std::to_string(error.byte));
-    } catch (const json::exception&) {
-      return FirstFault("not valid JSON: a number is out of range");
-    }
-    TM_RETURN_IF_ERROR(status_);
-    if (!value.is_object()) return DataLoss("not a JSON object");
-    return value;
+    return ParseWatched(text, status_, [this](int depth, json::parse_event_t event, json& part) {
+      return Watch(depth, event, part);
+    });
   }
 
  private:
@@ -158,11 +148,6 @@ class TekkenReader {
     }
     tokens_->push_back(std::move(token));
     return Status::Ok();
-  }
-
-  // The parser reads on behind a fault that was seen on the way.
-  Status FirstFault(std::string message) const {
-    return status_.ok() ? DataLoss(std::move(message)) : status_;
   }
 
   bool Fail(std::string message) {

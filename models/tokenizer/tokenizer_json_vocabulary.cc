@@ -20,19 +20,9 @@ class TokenizerJsonReader {
   explicit TokenizerJsonReader(TokenizerJsonVocabulary* vocabulary) : vocabulary_(vocabulary) {}
 
   StatusOr<json> Read(std::string_view text) {
-    json value;
-    try {
-      value = json::parse(text.begin(), text.end(), [this](int depth, json::parse_event_t event, json& part) {
-        return status_.ok() && Watch(depth, event, part);
-      });
-    } catch (const json::parse_error& error) {
-      return FirstFault("not valid JSON at byte " + std::to_string(error.byte));
-    } catch (const json::exception&) {
-      return FirstFault("not valid JSON: a number is out of range");
-    }
-    TM_RETURN_IF_ERROR(status_);
-    if (!value.is_object()) return DataLoss("not a JSON object");
-    return value;
+    return ParseWatched(text, status_, [this](int depth, json::parse_event_t event, json& part) {
+      return Watch(depth, event, part);
+    });
   }
 
   // REQUIRES: a file was read.
@@ -194,11 +184,6 @@ class TokenizerJsonReader {
     return false;
   }
   bool Fail(std::string message) { return Take(DataLoss(std::move(message))); }
-
-  // The parser reads on behind a fault that was seen on the way.
-  Status FirstFault(std::string message) const {
-    return status_.ok() ? DataLoss(std::move(message)) : status_;
-  }
 
   TokenizerJsonVocabulary* vocabulary_;
   std::vector<std::pair<std::string, std::string>> merges_;
