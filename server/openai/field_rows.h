@@ -37,11 +37,13 @@ inline Field ModelRow() {
 
 // Of endpoints that take text; never of chats.
 inline Field ParseSpecialTokens() {
-  return {.name = "parse_special_tokens",
-          .shape = Boolean(),
-          .doc = "Where a text spells a control token (\"[INST]\"), that token stands there. Default false: text "
-                 "stays text.",
-          .path = "parse_special_tokens"};
+  return {
+      .name = "parse_special_tokens",
+      .shape = Boolean(),
+      .doc =
+          "Where a text spells a control token (\"[INST]\"), that token stands there. Default false: text "
+          "stays text.",
+      .path = "parse_special_tokens"};
 }
 
 }  // namespace tramontane

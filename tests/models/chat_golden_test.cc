@@ -1,6 +1,6 @@
 // Chats against mistral-common: tests/golden/chat_v*.json and chat_tekken_v*.json, written by
-// tests/golden/make_chat_goldens.py. Where it refuses a chat that we take (mistral_chat.h says which), against what
-// it makes of the chat once mended.
+// tests/golden/make_chat_goldens.py. Where it refuses a chat that we take (mistral_chat.h says which),
+// against what it makes of the chat once mended.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
