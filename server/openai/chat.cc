@@ -74,8 +74,6 @@ std::optional<ApiError> AddMessage(const Json& json, const std::string& field, C
   return std::nullopt;
 }
 
-const Json& FunctionOf(const Json& tool) { return tool["function"]; }
-
 std::optional<ApiError> AddChat(const Json& json, ChatBuilder* chat) {
   const Json& messages = json["messages"];
   for (size_t i = 0; i < messages.size(); ++i) {
@@ -90,7 +88,7 @@ std::optional<ApiError> AddChat(const Json& json, ChatBuilder* chat) {
   if (const Json* effort = Find(json, "reasoning_effort")) {
     chat->SetReasoningEffort(effort->get<std::string>());
   }
-  return AddTools(json, FunctionOf, chat);
+  return AddTools(json, "function", chat);
 }
 
 // A chat asks with a flag and a number.

@@ -120,11 +120,10 @@ std::optional<ApiError> ChatBuilder::Choose(v1::ToolChoiceMode mode, const std::
 
 // ---- the whole ----------------------------------------------------------------------------------
 
-std::optional<ApiError> AddTools(const Json& body, const Json& (*function_of)(const Json&),
-                                 ChatBuilder* chat) {
+std::optional<ApiError> AddTools(const Json& body, const std::string& function_key, ChatBuilder* chat) {
   if (const Json* tools = Find(body, "tools")) {
     for (const Json& tool : *tools) {
-      const Json& function = function_of(tool);
+      const Json& function = function_key.empty() ? tool : tool[function_key];
       chat->AddTool({.name = function["name"],
                      .description = Find(function, "description"),
                      .parameters = Find(function, "parameters")});
@@ -136,7 +135,8 @@ std::optional<ApiError> AddTools(const Json& body, const Json& (*function_of)(co
   const Json* choice = Find(body, "tool_choice");
   if (choice == nullptr) return std::nullopt;
   if (choice->is_string()) return chat->ChooseTools(choice->get_ref<const std::string&>(), "tool_choice");
-  return chat->ChooseTool(function_of(*choice)["name"].get<std::string>(), "tool_choice");
+  const Json& chosen = function_key.empty() ? *choice : (*choice)[function_key];
+  return chat->ChooseTool(chosen["name"].get<std::string>(), "tool_choice");
 }
 
 namespace {

@@ -86,10 +86,9 @@ class ChatBuilder {
   v1::ChatMessage* caller_ = nullptr;  // the message that a call would go to; null: a new one
 };
 
-// `tools`, `parallel_tool_calls` and `tool_choice` of a body. `function_of`: where an entry of `tools`, or a
-// choice that is an object, keeps name and parameters.
-std::optional<ApiError> AddTools(const Json& body, const Json& (*function_of)(const Json&),
-                                 ChatBuilder* chat);
+// `tools`, `parallel_tool_calls` and `tool_choice` of a body. `function_key`: where an entry of `tools`, or a
+// choice that is an object, keeps name and parameters; "": it has them itself.
+std::optional<ApiError> AddTools(const Json& body, const std::string& function_key, ChatBuilder* chat);
 
 // What is left to do when the chat of `call` is whole: faults of the chat as such are those of
 // `conversation`, the field with the messages; what the chat says of the calls in its answer goes to

@@ -108,8 +108,6 @@ std::optional<ApiError> AddInput(const Json& json, ChatBuilder* chat) {
   return std::nullopt;
 }
 
-const Json& ItselfTheFunction(const Json& tool) { return tool; }
-
 // ---- the answer ---------------------------------------------------------------------------------
 
 std::optional<ApiError> ConvertTextFormat(const Json& json, v1::GenerateRequest* call, FieldNames* names) {
@@ -155,7 +153,7 @@ std::optional<ApiError> ParseResponses(std::string_view body, const RequestConte
   FieldNames& names = request->names[0];
   ChatBuilder chat(call.mutable_chat(), &names);
   if (auto fault = AddInput(json, &chat)) return fault;
-  if (auto fault = AddTools(json, ItselfTheFunction, &chat)) return fault;
+  if (auto fault = AddTools(json, "", &chat)) return fault;
   const Json* reasoning = Find(json, "reasoning");
   if (const Json* effort = reasoning == nullptr ? nullptr : Find(*reasoning, "effort")) {
     chat.SetReasoningEffort(effort->get<std::string>());
