@@ -316,7 +316,7 @@ std::string HuggingFaceTokenizer::Normalize(std::string_view text) const {
 // ---- making one
 
 StatusOr<std::unique_ptr<const HuggingFaceTokenizer>> HuggingFaceTokenizer::Create(
-    TokenizerJsonFile file, const TokenizerConfigFile& config, std::string_view name) {
+    const TokenizerJsonFile& file, const TokenizerConfigFile& config, std::string_view name) {
   std::unique_ptr<HuggingFaceTokenizer> tokenizer(new HuggingFaceTokenizer(file, config));
   Status status = tokenizer->CheckBytes();
   if (status.ok()) status = tokenizer->MakeSplitters(file);

@@ -41,7 +41,7 @@ class HuggingFaceTokenizer final : public Tokenizer {
   enum class ControlTokens { kAreText, kAreParsed };
 
   // `name` names the file in errors: a pattern that is none, a byte without a piece.
-  static StatusOr<std::unique_ptr<const HuggingFaceTokenizer>> Create(TokenizerJsonFile file,
+  static StatusOr<std::unique_ptr<const HuggingFaceTokenizer>> Create(const TokenizerJsonFile& file,
                                                                       const TokenizerConfigFile& config,
                                                                       std::string_view name);
 

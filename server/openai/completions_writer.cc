@@ -208,8 +208,8 @@ void CompletionWholeWriter::AppendChoice(size_t choice, std::string* out) const 
 }  // namespace
 
 std::unique_ptr<ResponseWriter> MakeCompletionWriter(AnswerOptions options, std::vector<FieldNames> names) {
-  if (options.stream) return std::make_unique<CompletionStreamWriter>(options, std::move(names));
-  return std::make_unique<CompletionWholeWriter>(options, std::move(names));
+  if (options.stream) return std::make_unique<CompletionStreamWriter>(std::move(options), std::move(names));
+  return std::make_unique<CompletionWholeWriter>(std::move(options), std::move(names));
 }
 
 }  // namespace tramontane
