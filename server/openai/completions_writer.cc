@@ -39,8 +39,8 @@ void AppendMessage(std::string_view key, std::string_view content, std::string* 
 
 class CompletionStreamWriter final : public ChunkWriter {
  public:
-  CompletionStreamWriter(const AnswerOptions& options, std::vector<FieldNames> names)
-      : ChunkWriter(options, std::move(names), "cmpl-", ObjectName(options)),
+  CompletionStreamWriter(const char* object, AnswerOptions options, std::vector<FieldNames> names)
+      : ChunkWriter(std::move(options), std::move(names), "cmpl-", object),
         streams_(choices(), Stream(this->options())) {}
 
  private:
@@ -126,8 +126,8 @@ void CompletionStreamWriter::OpenTextChunk(size_t choice, std::string_view text,
 
 class CompletionWholeWriter final : public ChoicesWriter {
  public:
-  CompletionWholeWriter(const AnswerOptions& options, std::vector<FieldNames> names)
-      : ChoicesWriter(options, std::move(names), "cmpl-", ObjectName(options)),
+  CompletionWholeWriter(const char* object, AnswerOptions options, std::vector<FieldNames> names)
+      : ChoicesWriter(std::move(options), std::move(names), "cmpl-", object),
         texts_(choices(), Text(this->options())) {}
 
   std::string Finish() override;
@@ -208,8 +208,10 @@ void CompletionWholeWriter::AppendChoice(size_t choice, std::string* out) const 
 }  // namespace
 
 std::unique_ptr<ResponseWriter> MakeCompletionWriter(AnswerOptions options, std::vector<FieldNames> names) {
-  if (options.stream) return std::make_unique<CompletionStreamWriter>(std::move(options), std::move(names));
-  return std::make_unique<CompletionWholeWriter>(std::move(options), std::move(names));
+  const char* const object = ObjectName(options);
+  if (options.stream)
+    return std::make_unique<CompletionStreamWriter>(object, std::move(options), std::move(names));
+  return std::make_unique<CompletionWholeWriter>(object, std::move(options), std::move(names));
 }
 
 }  // namespace tramontane
