@@ -52,9 +52,9 @@ int Run(const std::map<std::string, std::string>& options, bool device_only) {
     return WriteReport(report, option("out"));
   };
   const bool written = add(DecodeAttentionTable(*device)) && add(PrefillAttentionTable(*device)) &&
-                       add(SmallLinearTable(*device)) && add(MoeTable(*device)) &&
-                       add(PointwiseTable(*device)) && add(SamplingTable(*device)) &&
-                       add(EndToEndTable(*device, CudaLibraryPath()));
+                       add(SmallLinearTable(*device)) && add(BlockLinearTable(*device)) &&
+                       add(MoeTable(*device)) && add(PointwiseTable(*device)) &&
+                       add(SamplingTable(*device)) && add(EndToEndTable(*device, CudaLibraryPath()));
   if (!written) {
     std::fprintf(stderr, "cannot write to the folder '%s'\n", option("out").c_str());
     return 1;

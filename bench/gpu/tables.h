@@ -12,6 +12,7 @@ namespace tramontane::gpu {
 Table DecodeAttentionTable(Device& device);
 Table PrefillAttentionTable(Device& device);
 Table SmallLinearTable(Device& device);
+Table BlockLinearTable(Device& device);
 Table MoeTable(Device& device);
 Table PointwiseTable(Device& device);
 Table SamplingTable(Device& device);

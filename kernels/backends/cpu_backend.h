@@ -10,12 +10,21 @@
 
 namespace tramontane {
 
+// How rows of x meet weights that stand in blocks of small integers (kernels/README.md). Weights of plain
+// types know no such choice.
+enum class LinearMode : int32_t {
+  kExact = 0,  // weights are decoded to f32
+  kInt8 = 1,   // rows are rounded to 8 bits, a block at a time, and products are whole numbers
+};
+inline constexpr LinearMode kDefaultLinearMode = LinearMode::kExact;
+
 struct CpuBackendOptions {
   int32_t threads = 0;  // compute threads, the caller's included; 0: one per core this process may use
   std::string variant;  // "" picks the best this machine has; else one of CpuVariants()
+  LinearMode linear = kDefaultLinearMode;
 };
 
-// Names of the variants this machine can run, best first; among amx_bf16, avx512_bf16, avx512,
+// Names of the variants this machine can run, best first; among amx_bf16, avx512_bf16, avx512_vnni, avx512,
 // avx2, portable.
 std::vector<std::string> CpuVariants();
 

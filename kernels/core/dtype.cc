@@ -4,6 +4,40 @@
 
 namespace tramontane {
 
+const char* DTypeName(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return "f32";
+    case DType::kBf16:
+      return "bf16";
+    case DType::kF16:
+      return "f16";
+    case DType::kQ8_0:
+      return "q8_0";
+    case DType::kQ4_0:
+      return "q4_0";
+    case DType::kQ4_1:
+      return "q4_1";
+    case DType::kQ5_0:
+      return "q5_0";
+    case DType::kQ5_1:
+      return "q5_1";
+    case DType::kQ4K:
+      return "q4_k";
+    case DType::kQ5K:
+      return "q5_k";
+    case DType::kQ6K:
+      return "q6_k";
+    case DType::kInt4:
+      return "int4";
+    case DType::kInt8:
+      return "int8";
+    case DType::kFp8E4M3:
+      return "fp8_e4m3";
+  }
+  return "unknown";
+}
+
 float F16ToFloat(uint16_t bits) {
   const uint32_t sign = uint32_t{bits & 0x8000u} << 16;
   const uint32_t exponent = (bits >> 10) & 0x1fu;
@@ -28,6 +62,18 @@ uint16_t FloatToF16(float value) {
   }
   const uint32_t rounded = magnitude + 0xfffu + ((magnitude >> 13) & 1u);
   return sign | static_cast<uint16_t>((rounded - 0x38000000u) >> 13);
+}
+
+float Fp8E4M3ToFloat(uint8_t bits) {
+  const uint32_t sign = uint32_t{bits & 0x80u} << 24;
+  const uint32_t exponent = (bits >> 3) & 0xfu;
+  const uint32_t mantissa = bits & 7u;
+  if ((bits & 0x7fu) == 0x7fu) return std::bit_cast<float>(sign | 0x7fc00000u);
+  if (exponent == 0) {  // zero or subnormal: mantissa * 2^-9
+    const float magnitude = static_cast<float>(mantissa) * 0x1p-9f;
+    return sign != 0 ? -magnitude : magnitude;
+  }
+  return std::bit_cast<float>(sign | ((exponent + 120) << 23) | (mantissa << 20));
 }
 
 }  // namespace tramontane

@@ -1,5 +1,8 @@
-// Element types of tensors, and the one definition of bf16 and f16 rounding on the
-// host. Any thread; pure functions.
+// Element types of tensors, and the one definition of bf16 and f16 rounding on the host. Any thread; pure
+// functions.
+//
+// Arithmetic knows f32, bf16 and f16. The others are how weights are stored: blocks of small numbers with
+// their scales, each block by itself (block_types.h).
 #pragma once
 
 #include <bit>
@@ -7,11 +10,28 @@
 
 namespace tramontane {
 
-enum class DType : int32_t { kF32 = 0, kBf16 = 1, kF16 = 2 };
+enum class DType : int32_t {
+  kF32 = 0,
+  kBf16 = 1,
+  kF16 = 2,
+  // GGUF's, in blocks of 32.
+  kQ8_0 = 3,
+  kQ4_0 = 4,
+  kQ4_1 = 5,
+  kQ5_0 = 6,
+  kQ5_1 = 7,
+  // In blocks of 256.
+  kQ4K = 8,
+  kQ5K = 9,
+  kQ6K = 10,
+  // In groups, whose size a Format says.
+  kInt4 = 11,
+  kInt8 = 12,
+  kFp8E4M3 = 13,
+};
 
-constexpr const char* DTypeName(DType dtype) {
-  return dtype == DType::kF32 ? "f32" : dtype == DType::kBf16 ? "bf16" : "f16";
-}
+// "bf16", "q4_k"
+const char* DTypeName(DType dtype);
 
 // bf16 <-> f32. To bf16 rounds to nearest even; NaN stays NaN.
 constexpr float Bf16ToFloat(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
@@ -25,5 +45,8 @@ constexpr float RoundToBf16(float value) { return Bf16ToFloat(FloatToBf16(value)
 
 float F16ToFloat(uint16_t bits);
 uint16_t FloatToF16(float value);  // nearest even; overflow to infinity; NaN stays NaN
+
+// A sign, 4 bits of exponent, 3 of mantissa; 448 is the largest. No infinity: 0x7f and 0xff are NaN.
+float Fp8E4M3ToFloat(uint8_t bits);
 
 }  // namespace tramontane

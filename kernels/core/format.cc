@@ -3,9 +3,13 @@
 namespace tramontane {
 
 std::string FormatName(const Format& format) {
-  const std::string name = DTypeName(format.dtype);
-  if (format.plain()) return name;
-  return name + " in blocks of " + std::to_string(int64_t{1} << format.block_log2);
+  std::string name = DTypeName(format.dtype);
+  if (format.in_groups()) {
+    name += " in groups of " + std::to_string(format.block_size()) + " with " + DTypeName(format.scale);
+    return name + (format.zero_points != 0 ? " scales and zero points" : " scales");
+  }
+  if (format == Format(format.dtype)) return name;
+  return name + " in blocks of " + std::to_string(format.block_size());
 }
 
 }  // namespace tramontane

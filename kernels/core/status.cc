@@ -71,7 +71,18 @@ bool LiesInField(std::string_view path, std::string_view outer) {
 
 std::string Status::ToString() const {
   if (ok()) return "OK";
-  return std::string(StatusCodeName(code_)) + ": " + message();
+  std::string text = std::string(StatusCodeName(code_)) + ": ";
+  for (const char byte : message()) {
+    const auto value = static_cast<unsigned char>(byte);
+    if (value >= 0x20 && value != 0x7f) {
+      text += byte;
+      continue;
+    }
+    char escaped[5];
+    std::snprintf(escaped, sizeof(escaped), "\\x%02x", value);
+    text += byte == '\n' ? "\\n" : escaped;
+  }
+  return text;
 }
 
 std::ostream& operator<<(std::ostream& out, const Status& status) { return out << status.ToString(); }

@@ -84,7 +84,7 @@ class [[nodiscard]] Status {
     field_ = FieldPath(outer, field_);
     return std::move(*this);
   }
-  std::string ToString() const;  // "INVALID_ARGUMENT: message"
+  std::string ToString() const;  // "INVALID_ARGUMENT: message", one line: control characters are escaped
 
   friend bool operator==(const Status&, const Status&) = default;
 

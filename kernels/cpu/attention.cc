@@ -67,7 +67,7 @@ class AttentionCall {
   void ClearTotal(const AttentionState& total, int32_t rows) const;
 
   bool PlanSplit();
-  void RunTile(int64_t item, int32_t thread) const;
+  void RunTiles(int64_t begin, int64_t end, int32_t thread) const;
   void RunPart(int64_t part, int32_t thread) const;
   void MergeParts(int64_t item, int32_t thread) const;
 
@@ -126,7 +126,12 @@ void AttentionCall::Run() {
     pool.ParallelFor(parts_, [this](int64_t part, int32_t thread) { RunPart(part, thread); });
     pool.ParallelFor(items_, [this](int64_t item, int32_t thread) { MergeParts(item, thread); });
   } else {
-    pool.ParallelFor(items_, [this](int64_t item, int32_t thread) { RunTile(item, thread); });
+    // Neighbours of few rows run on one thread in turn, which asks the memory ahead from one to the next.
+    const int64_t together =
+        max_rows_ > kAttentionFewRows ? 1 : std::max<int64_t>(1, items_ / (kTilesPerThread * pool.threads()));
+    pool.ParallelFor(CeilDiv(items_, together), [&](int64_t index, int32_t thread) {
+      RunTiles(index * together, std::min((index + 1) * together, items_), thread);
+    });
   }
 }
 
@@ -144,23 +149,33 @@ bool AttentionCall::PlanSplit() {
   return parts_ > items_ && parts_ <= max_parts_;
 }
 
-void AttentionCall::RunTile(int64_t item, int32_t thread) const {
-  const AttentionTile tile = TileOf(item);
+void AttentionCall::RunTiles(int64_t begin, int64_t end, int32_t thread) const {
   const ThreadMemory memory = MemoryOf(thread);
-  ClearTotal(memory.total, tile.rows());
-  const SegmentRange segments = SegmentsOf(tile);
-  for (int64_t segment = segments.begin; segment < segments.end; ++segment) {
-    kernels_.attend_segment(tile, segment, memory.scratch, memory.segment);
-    kernels_.merge(memory.total, memory.segment, tile.rows(), head_dim_);
+  AttentionTile tile = TileOf(begin);
+  for (int64_t item = begin; item < end; ++item) {
+    const AttentionTile next_tile = item + 1 < end ? TileOf(item + 1) : AttentionTile{};
+    ClearTotal(memory.total, tile.rows());
+    const SegmentRange segments = SegmentsOf(tile);
+    for (int64_t segment = segments.begin; segment < segments.end; ++segment) {
+      AttentionNext next;
+      if (segment + 1 < segments.end) {
+        next = {&tile, segment + 1};
+      } else if (item + 1 < end) {
+        next = {&next_tile, SegmentsOf(next_tile).begin};
+      }
+      kernels_.attend_segment(tile, segment, next, memory.scratch, memory.segment);
+      kernels_.merge(memory.total, memory.segment, tile.rows(), head_dim_);
+    }
+    kernels_.finish(tile, memory.total);
+    tile = next_tile;
   }
-  kernels_.finish(tile, memory.total);
 }
 
 void AttentionCall::RunPart(int64_t part, int32_t thread) const {
   const int64_t item = std::upper_bound(part_begin_, part_begin_ + items_, part) - part_begin_ - 1;
   const AttentionTile tile = TileOf(item);
   const int64_t segment = SegmentsOf(tile).begin + part - part_begin_[item];
-  kernels_.attend_segment(tile, segment, MemoryOf(thread).scratch, PartialState(part));
+  kernels_.attend_segment(tile, segment, {}, MemoryOf(thread).scratch, PartialState(part));
 }
 
 void AttentionCall::MergeParts(int64_t item, int32_t thread) const {
@@ -231,6 +246,7 @@ void RunAttention(const AttentionParams& params, const CpuContext& context) {
   TM_CHECK(params.query.dtype == DType::kF32 && params.out.dtype == DType::kF32, "attention speaks f32");
   TM_CHECK(params.kv.format.kv_heads > 0 && params.query_heads % params.kv.format.kv_heads == 0,
            "%d query heads over %d kv heads", params.query_heads, params.kv.format.kv_heads);
+  TM_CHECK(params.kv.format.head_dim % 2 == 0, "head_dim %d is odd", params.kv.format.head_dim);
   if (params.batch > 0) AttentionCall(params, context).Run();
 }
 

@@ -1,7 +1,6 @@
 // Attention kernels of one variant. Included by each variant_<name>.cc, like simd.h.
 //
-// A block of keys is widened to f32 and transposed once, a block of values widened once; then every row of
-// the tile is served from the cache:
+// Every row takes, block by block of 64 keys:
 //
 //   scores [rows, 64]    = query [rows, head_dim] x keys [head_dim, 64]       lanes are keys
 //   weights              = exp(scores - highest), after the running softmax's update
@@ -11,12 +10,14 @@
 // ascending order, so neither the rows beside it nor the vector width has a part in it. A key that a row does
 // not see has weight exactly zero there, and zero times a value changes no sum.
 //
-// Bytes: each visible key and value is read once per tile. A decode step's tile is the whole group of a kv
-// head, so it reads the KV once and is bound by memory; as pages lie scattered, no hardware prefetcher runs
-// ahead of a block, so packing one half of a block asks for the half that is packed next. A prefill tile has
-// 128 rows and is bound by multiply-adds.
+// Many rows (prefill): a block of keys is widened to f32 and transposed once, a block of values widened once;
+// then every row of the tile is served from the cache. Bound by multiply-adds. As pages lie scattered, no
+// hardware prefetcher runs ahead of a block, so packing one half of a block asks for the half that is packed
+// next. Few rows (a decode step's tile is the whole group of a kv head) read the KV once and are bound by
+// memory: attention_few_impl.h.
 #pragma once
 
+#include "kernels/cpu/attention_few_impl.h"
 #include "kernels/cpu/simd.h"
 
 namespace tramontane {
@@ -28,36 +29,12 @@ constexpr int kProductVectors = kWidth == 16 ? 4 : 2;
 
 constexpr float kMinusInfinity = -__builtin_inff();
 
-// Loads of head elements for each page dtype.
-struct F32Elements {
-  static constexpr int64_t kBytes = 4;
-  static Vf At(const std::byte* row, int d) { return Load(reinterpret_cast<const float*>(row) + d); }
-  static Vf FirstAt(const std::byte* row, int d, int n) {
-    return LoadFirst(reinterpret_cast<const float*>(row) + d, n);
-  }
-};
-struct Bf16Elements {
-  static constexpr int64_t kBytes = 2;
-  static Vf At(const std::byte* row, int d) { return LoadBf16(reinterpret_cast<const uint16_t*>(row) + d); }
-  static Vf FirstAt(const std::byte* row, int d, int n) {
-    return LoadBf16First(reinterpret_cast<const uint16_t*>(row) + d, n);
-  }
-};
-struct F16Elements {
-  static constexpr int64_t kBytes = 2;
-  static Vf At(const std::byte* row, int d) { return LoadF16(reinterpret_cast<const uint16_t*>(row) + d); }
-  static Vf FirstAt(const std::byte* row, int d, int n) {
-    return LoadF16First(reinterpret_cast<const uint16_t*>(row) + d, n);
-  }
-};
-
 // A block of keys as the rows of a tile see it: positions [begin, begin + kAttentionBlockKeys).
 struct KeyBlock {
   int64_t begin = 0;
   int32_t first = 0;  // keys [first, end) of the block are seen by some row; no other is read
   int32_t end = 0;
-  const std::byte* keys[kAttentionBlockKeys];    // [first, end) filled
-  const std::byte* values[kAttentionBlockKeys];  // [first, end) filled
+  const std::byte* keys[kAttentionBlockKeys];  // outside [first, end) copies of the nearest inside
 };
 
 // Rows [begin, end) of a tile.
@@ -81,27 +58,28 @@ inline VisibleKeys KeysSeen(int64_t position, int32_t window, int64_t block_begi
           static_cast<int32_t>(ClampTo(position + 1 - block_begin, 0, kAttentionBlockKeys))};
 }
 
-inline KeyBlock FindBlock(const AttentionTile& tile, int64_t block_begin) {
+inline void FindBlock(const AttentionTile& tile, int64_t block_begin, KeyBlock* found) {
   const AttentionParams& params = *tile.params;
   const KvFormat& format = params.kv.format;
-  KeyBlock block;
+  KeyBlock& block = *found;
   block.begin = block_begin;
   block.first = KeysSeen(tile.FirstPosition(), params.window, block_begin).first;
   block.end = KeysSeen(tile.LastPosition(), params.window, block_begin).end;
 
   const int64_t kv_base = params.table.kv_base[tile.sequence];
-  const int32_t* pages = params.table.page_indices + params.table.kv_indptr[tile.sequence];
-  for (int32_t k = block.first; k < block.end;) {
-    const int64_t position = block_begin + k;
-    int32_t offset = OffsetInPage(position, format.page_size);
-    const std::byte* key =
-        params.kv.Key(pages[PageOf(position, kv_base, format.page_size)], tile.kv_head, offset);
+  const int32_t* page = params.table.page_indices + params.table.kv_indptr[tile.sequence] +
+                        PageOf(block_begin + block.first, kv_base, format.page_size);
+  int32_t offset = OffsetInPage(block_begin + block.first, format.page_size);
+  for (int32_t k = block.first; k < block.end; ++page, offset = 0) {
+    const std::byte* key = params.kv.Key(*page, tile.kv_head, offset);
     for (; k < block.end && offset < format.page_size; ++k, ++offset, key += params.kv.token_bytes) {
       block.keys[k] = key;
-      block.values[k] = key + params.kv.value_offset;
     }
   }
-  return block;
+  if (block.first < block.end) {
+    for (int32_t k = 0; k < block.first; ++k) block.keys[k] = block.keys[block.first];
+    for (int32_t k = block.end; k < kAttentionBlockKeys; ++k) block.keys[k] = block.keys[block.end - 1];
+  }
 }
 
 // The rows of the tile that see a key of the block: positions ascend, so they are neighbours.
@@ -123,47 +101,12 @@ inline RowRange RowsSeeing(const AttentionTile& tile, int64_t block_begin) {
   return {static_cast<int32_t>(row_begin), static_cast<int32_t>(row_end)};
 }
 
-// Lanes of a and b in turn: first halves, second halves.
-#if TM_SIMD_WIDTH == 16
-inline Vf InterleaveLow(Vf a, Vf b) {
-  return __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-}
-inline Vf InterleaveHigh(Vf a, Vf b) {
-  return __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
-}
-#elif TM_SIMD_WIDTH == 8
-inline Vf InterleaveLow(Vf a, Vf b) { return __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11); }
-inline Vf InterleaveHigh(Vf a, Vf b) { return __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15); }
-#else
-inline Vf InterleaveLow(Vf a, Vf b) { return __builtin_shufflevector(a, b, 0, 4, 1, 5); }
-inline Vf InterleaveHigh(Vf a, Vf b) { return __builtin_shufflevector(a, b, 2, 6, 3, 7); }
-#endif
-
-// Rows become columns: each round interleaves the upper half of the rows with the lower one.
-inline void Transpose(Vf (&rows)[kWidth]) {
-#pragma GCC unroll 4
-  for (int round = 1; round < kWidth; round *= 2) {
-    Vf next[kWidth];
-#pragma GCC unroll 8
-    for (int i = 0; i < kWidth / 2; ++i) {
-      next[2 * i] = InterleaveLow(rows[i], rows[i + kWidth / 2]);
-      next[2 * i + 1] = InterleaveHigh(rows[i], rows[i + kWidth / 2]);
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < kWidth; ++i) rows[i] = next[i];
-  }
-}
-
 // Columns of keys that are not in [first, end) hold copies of others; the scores there are never used. Asks
 // the memory for the block's values.
 template <typename Elements>
-void PackKeys(const KeyBlock& block, int32_t head_dim, float* keys) {
-  const int64_t value_offset = block.values[block.first] - block.keys[block.first];
+void PackKeys(const KeyBlock& block, int64_t value_offset, int32_t head_dim, float* keys) {
   for (int32_t k = block.first / kWidth * kWidth; k < block.end; k += kWidth) {
-    const std::byte* from[kWidth];
-    for (int32_t i = 0; i < kWidth; ++i) {
-      from[i] = block.keys[ClampTo(k + i, block.first, block.end - 1)];
-    }
+    const std::byte* const* from = block.keys + k;
     Vf rows[kWidth];
     int32_t d = 0;
     for (; d + kWidth <= head_dim; d += kWidth) {
@@ -184,11 +127,12 @@ void PackKeys(const KeyBlock& block, int32_t head_dim, float* keys) {
 
 // Asks the memory for the next block's keys.
 template <typename Elements>
-void PackValues(const KeyBlock& block, const KeyBlock& next, int32_t head_dim, float* values) {
+void PackValues(const KeyBlock& block, const KeyBlock& next, int64_t value_offset, int32_t head_dim,
+                float* values) {
   const int64_t stride = PaddedHeadDim(head_dim);
   for (int32_t k = block.first; k < block.end; ++k) {
-    const std::byte* from = block.values[k];
-    const std::byte* ahead = next.keys[ClampTo(k, next.first, next.end - 1)];
+    const std::byte* from = block.keys[k] + value_offset;
+    const std::byte* ahead = next.keys[k];
     float* to = values + k * stride;
     int32_t d = 0;
     for (; d + kWidth <= head_dim; d += kWidth) {
@@ -327,76 +271,204 @@ inline void SoftmaxRows(const AttentionParams& params, const int64_t* positions,
   }
 }
 
+// The rows of a tile at work.
+struct TileRows {
+  int64_t positions[kAttentionTileRows];
+  const float* queries[kAttentionTileRows];
+  float carry[kAttentionTileRows];
+};
+
+// Scores of all rows, then weighted sums of all rows, over copies of the block's keys and values.
 template <typename Elements>
-void AttendSegmentOf(const AttentionTile& tile, int64_t segment, const AttentionScratch& scratch,
-                     const AttentionState& state) {
+void AttendBlock(const AttentionTile& tile, const KeyBlock& block, const KeyBlock& next, RowRange range,
+                 const AttentionScratch& scratch, const AttentionState& state, TileRows* rows) {
   const AttentionParams& params = *tile.params;
   const int32_t head_dim = params.kv.format.head_dim;
   const int64_t padded_dim = PaddedHeadDim(head_dim);
-  const int32_t group = tile.group();
+  PackKeys<Elements>(block, params.kv.value_offset, head_dim, scratch.keys);
+  float* scores = scratch.scores + int64_t{range.begin} * kAttentionBlockKeys;
+  const int32_t score_columns = (block.end + kWidth - 1) / kWidth * kWidth;
+  Multiply({.a = rows->queries + range.begin,
+            .depth = head_dim,
+            .b = scratch.keys,
+            .b_stride = kAttentionBlockKeys,
+            .carry = nullptr,
+            .out = scores,
+            .out_stride = kAttentionBlockKeys},
+           range.end - range.begin, score_columns);
+  SoftmaxRows(params, rows->positions, block, range, scratch.scores, state, rows->carry);
 
-  int64_t positions[kAttentionTileRows];
-  const float* queries[kAttentionTileRows];
+  PackValues<Elements>(block, next, params.kv.value_offset, head_dim, scratch.values);
   const float* weights[kAttentionTileRows];
-  float carry[kAttentionTileRows];
+  for (int32_t r = range.begin; r < range.end; ++r) {
+    weights[r] = scratch.scores + int64_t{r} * kAttentionBlockKeys + block.first;
+  }
+  Multiply({.a = weights + range.begin,
+            .depth = block.end - block.first,
+            .b = scratch.values + block.first * padded_dim,
+            .b_stride = padded_dim,
+            .carry = rows->carry + range.begin,
+            .out = state.weighted + range.begin * padded_dim,
+            .out_stride = padded_dim},
+           range.end - range.begin, static_cast<int32_t>(padded_dim));
+}
+
+// The same for few rows, without copies. Asks the memory for what comes next, up to the keys of the block
+// `next`.
+template <typename Elements>
+void AttendBlockFew(const AttentionTile& tile, const KeyBlock& block, const KeyBlock& next, RowRange range,
+                    const AttentionScratch& scratch, const AttentionState& state, TileRows* rows) {
+  const AttentionParams& params = *tile.params;
+  const int32_t head_dim = params.kv.format.head_dim;
+  const int64_t padded_dim = PaddedHeadDim(head_dim);
+  const int32_t count = range.end - range.begin;
+
+  // The strip after the keys' strip (or the values' strip) s: keys, then values, then the next block's keys.
+  constexpr int kStrips = kAttentionBlockKeys / kStripKeys;
+  const int64_t strip_bytes = kStripKeys * params.kv.format.VectorBytes();
+  const int further = static_cast<int>(ClampTo(kAskAheadBytes / strip_bytes, 1, kStrips));
+  auto ahead_of = [&](int s) -> StripAhead {
+    const int to = s + further;
+    if (to < 2 * kStrips) {
+      return {block.keys + to % kStrips * kStripKeys, to < kStrips ? 0 : params.kv.value_offset};
+    }
+    return {next.keys + to % kStrips * kStripKeys, to < 3 * kStrips ? 0 : params.kv.value_offset};
+  };
+
+  const int32_t first_strip = block.first / kStripKeys;
+  const int32_t end_strip = (block.end + kStripKeys - 1) / kStripKeys;
+  const int64_t strip_floats = int64_t{head_dim} / Elements::kPerUnit * kStripKeys;
+  for (int32_t s = first_strip; s < end_strip; ++s) {
+    const int32_t k = s * kStripKeys;
+    float* scores = scratch.scores + int64_t{range.begin} * kAttentionBlockKeys + k;
+    const float* const* queries = rows->queries + range.begin;
+    TransposeStrip<Elements>(block.keys + k, head_dim, scratch.keys);
+    if (kWidth < 16 && count <= 2 && s + 1 < end_strip) {  // sums of few rows would wait for each other
+      TransposeStrip<Elements>(block.keys + k + kStripKeys, head_dim, scratch.keys + strip_floats);
+      const StripAhead ahead[2] = {ahead_of(s), ahead_of(s + 1)};
+      count == 1 ? ScoreStrips<Elements, 1, 2>(scratch.keys, strip_floats, queries, head_dim, ahead, scores)
+                 : ScoreStrips<Elements, 2, 2>(scratch.keys, strip_floats, queries, head_dim, ahead, scores);
+      ++s;
+      continue;
+    }
+    ForFewRows(count, [&]<int kRows>(int32_t row) {
+      const StripAhead ahead[2] = {row == 0 ? ahead_of(s) : StripAhead{}};
+      ScoreStrips<Elements, kRows, 1>(scratch.keys, strip_floats, queries + row, head_dim, ahead,
+                                      scores + int64_t{row} * kAttentionBlockKeys);
+    });
+  }
+  SoftmaxRows(params, rows->positions, block, range, scratch.scores, state, rows->carry);
+
+  for (int32_t s = first_strip; s < end_strip; ++s) {
+    const int32_t k = s * kStripKeys;
+    ForFewRows(count, [&]<int kRows>(int32_t row) {
+      const int64_t r = range.begin + row;
+      WeighRows<Elements, kRows>({.keys = block.keys + k,
+                                  .value_offset = params.kv.value_offset,
+                                  .begin = static_cast<int32_t>(ClampTo(block.first - k, 0, kStripKeys)),
+                                  .end = static_cast<int32_t>(ClampTo(block.end - k, 0, kStripKeys)),
+                                  .weights = scratch.scores + r * kAttentionBlockKeys + k,
+                                  .carry = s == first_strip ? rows->carry + r : nullptr,
+                                  .weighted = state.weighted + r * padded_dim,
+                                  .stride = padded_dim,
+                                  .ahead = row == 0 ? ahead_of(kStrips + s) : StripAhead{}},
+                                 head_dim);
+    });
+  }
+}
+
+// Positions [begin, end): the blocks of a segment that some row of a tile sees.
+struct BlockRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
+inline BlockRange BlocksOf(const AttentionTile& tile, int64_t segment) {
+  const int64_t first_visible = FirstVisible(tile.FirstPosition(), tile.params->window);
+  const int64_t segment_begin = segment * kAttentionSegmentKeys;
+  return {ClampTo(first_visible / kAttentionBlockKeys * kAttentionBlockKeys, segment_begin,
+                  segment_begin + kAttentionSegmentKeys),
+          ClampTo(tile.LastPosition() + 1, segment_begin, segment_begin + kAttentionSegmentKeys)};
+}
+
+template <typename Elements>
+void AttendSegmentFew(const AttentionTile& tile, int64_t segment, const AttentionNext& next,
+                      const AttentionScratch& scratch, const AttentionState& state, TileRows* rows) {
+  const BlockRange range = BlocksOf(tile, segment);
+  if (range.begin >= range.end) return;
+  KeyBlock blocks[2];
+  KeyBlock *block = &blocks[0], *after = &blocks[1];
+  FindBlock(tile, range.begin, block);
+  for (int64_t begin = range.begin; begin < range.end; begin += kAttentionBlockKeys) {
+    after->end = 0;
+    if (begin + kAttentionBlockKeys < range.end) {
+      FindBlock(tile, begin + kAttentionBlockKeys, after);
+    } else if (next.tile != nullptr) {
+      FindBlock(*next.tile, BlocksOf(*next.tile, next.segment).begin, after);
+    }
+    const bool is_known = after->first < after->end;
+    AttendBlockFew<Elements>(tile, *block, is_known ? *after : *block, RowsSeeing(tile, begin), scratch,
+                             state, rows);
+    std::swap(block, after);
+  }
+  const int32_t head_dim = tile.params->kv.format.head_dim;
+  for (int32_t r = 0; r < tile.rows(); ++r) {
+    PutInOrder<Elements>(state.weighted + r * PaddedHeadDim(head_dim), head_dim);
+  }
+}
+
+template <typename Elements>
+void AttendSegmentMany(const AttentionTile& tile, int64_t segment, const AttentionScratch& scratch,
+                       const AttentionState& state, TileRows* rows) {
+  const int64_t segment_begin = segment * kAttentionSegmentKeys;
+  for (int64_t begin = segment_begin; begin < segment_begin + kAttentionSegmentKeys;
+       begin += kAttentionBlockKeys) {
+    const RowRange range = RowsSeeing(tile, begin);
+    if (range.begin == range.end) continue;
+    const int64_t next_begin = begin + kAttentionBlockKeys;
+    KeyBlock block, next;
+    FindBlock(tile, begin, &block);
+    FindBlock(tile, next_begin <= tile.LastPosition() ? next_begin : begin, &next);
+    AttendBlock<Elements>(tile, block, next, range, scratch, state, rows);
+  }
+}
+
+template <typename Elements>
+void AttendSegmentOf(const AttentionTile& tile, int64_t segment, const AttentionNext& next,
+                     const AttentionScratch& scratch, const AttentionState& state) {
+  const AttentionParams& params = *tile.params;
+  const int32_t group = tile.group();
+  TileRows rows;
   for (int32_t r = 0; r < tile.rows(); ++r) {
     const int64_t row = tile.row_begin + r;
     const int64_t token = params.qo_indptr[tile.sequence] + row / group;
     const int64_t head = int64_t{tile.kv_head} * group + row % group;
-    queries[r] =
-        static_cast<const float*>(params.query.data) + token * params.query.row_stride + head * head_dim;
-    positions[r] = tile.Position(row / group);
+    rows.queries[r] = static_cast<const float*>(params.query.data) + token * params.query.row_stride +
+                      head * params.kv.format.head_dim;
+    rows.positions[r] = tile.Position(row / group);
     state.highest[r] = kMinusInfinity;
     state.sum[r] = 0.0f;
   }
-  __builtin_memset(state.weighted, 0, static_cast<size_t>(tile.rows() * padded_dim) * sizeof(float));
+  const int64_t weighted_floats = tile.rows() * PaddedHeadDim(params.kv.format.head_dim);
+  __builtin_memset(state.weighted, 0, static_cast<size_t>(weighted_floats) * sizeof(float));
 
-  const int64_t segment_begin = segment * kAttentionSegmentKeys;
-  for (int64_t begin = segment_begin; begin < segment_begin + kAttentionSegmentKeys;
-       begin += kAttentionBlockKeys) {
-    const RowRange rows = RowsSeeing(tile, begin);
-    if (rows.begin == rows.end) continue;
-    const KeyBlock block = FindBlock(tile, begin);
-    const int64_t next_begin = begin + kAttentionBlockKeys;
-    const KeyBlock next = FindBlock(tile, next_begin <= tile.LastPosition() ? next_begin : begin);
-
-    PackKeys<Elements>(block, head_dim, scratch.keys);
-    float* scores = scratch.scores + int64_t{rows.begin} * kAttentionBlockKeys;
-    const int32_t score_columns = (block.end + kWidth - 1) / kWidth * kWidth;
-    Multiply({.a = queries + rows.begin,
-              .depth = head_dim,
-              .b = scratch.keys,
-              .b_stride = kAttentionBlockKeys,
-              .carry = nullptr,
-              .out = scores,
-              .out_stride = kAttentionBlockKeys},
-             rows.end - rows.begin, score_columns);
-    SoftmaxRows(params, positions, block, rows, scratch.scores, state, carry);
-
-    PackValues<Elements>(block, next, head_dim, scratch.values);
-    for (int32_t r = rows.begin; r < rows.end; ++r) {
-      weights[r] = scratch.scores + int64_t{r} * kAttentionBlockKeys + block.first;
-    }
-    Multiply({.a = weights + rows.begin,
-              .depth = block.end - block.first,
-              .b = scratch.values + block.first * padded_dim,
-              .b_stride = padded_dim,
-              .carry = carry + rows.begin,
-              .out = state.weighted + rows.begin * padded_dim,
-              .out_stride = padded_dim},
-             rows.end - rows.begin, static_cast<int32_t>(padded_dim));
+  if (tile.rows() <= kAttentionFewRows) {
+    return AttendSegmentFew<Elements>(tile, segment, next, scratch, state, &rows);
   }
+  AttendSegmentMany<Elements>(tile, segment, scratch, state, &rows);
 }
 
-void AttendSegment(const AttentionTile& tile, int64_t segment, const AttentionScratch& scratch,
-                   const AttentionState& state) {
+void AttendSegment(const AttentionTile& tile, int64_t segment, const AttentionNext& next,
+                   const AttentionScratch& scratch, const AttentionState& state) {
   switch (tile.params->kv.format.element.dtype) {
     case DType::kF32:
-      return AttendSegmentOf<F32Elements>(tile, segment, scratch, state);
+      return AttendSegmentOf<F32Elements>(tile, segment, next, scratch, state);
     case DType::kBf16:
-      return AttendSegmentOf<Bf16Elements>(tile, segment, scratch, state);
+      return AttendSegmentOf<Bf16Elements>(tile, segment, next, scratch, state);
     case DType::kF16:
-      return AttendSegmentOf<F16Elements>(tile, segment, scratch, state);
+      return AttendSegmentOf<F16Elements>(tile, segment, next, scratch, state);
+    default:
+      return;  // refused before a step
   }
 }
 

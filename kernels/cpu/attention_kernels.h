@@ -16,6 +16,10 @@ static_assert(kAttentionSegmentKeys % kAttentionBlockKeys == 0);
 // Rows of query that share a pass over the keys. Any value gives the same bits.
 inline constexpr int32_t kAttentionTileRows = 128;
 
+// Tiles of at most so many rows read keys and values as they lie in their pages; others make copies for all
+// their rows. Both take every sum in the same order: any value gives the same bits.
+inline constexpr int32_t kAttentionFewRows = 8;
+
 // Head dimensions are filled up to whole vectors of the widest variant.
 constexpr int64_t PaddedHeadDim(int32_t head_dim) { return (int64_t{head_dim} + 15) / 16 * 16; }
 
@@ -62,10 +66,16 @@ struct AttentionScratch {
   float* scores = nullptr;  // [rows, kAttentionBlockKeys]
 };
 
+// The segment whose keys a thread reads after those of the call, as far as it is known.
+struct AttentionNext {
+  const AttentionTile* tile = nullptr;  // null: unknown
+  int64_t segment = 0;
+};
+
 struct AttentionKernels {
   // state = the softmax over the keys of one segment that the tile's rows see.
-  void (*attend_segment)(const AttentionTile& tile, int64_t segment, const AttentionScratch& scratch,
-                         const AttentionState& state);
+  void (*attend_segment)(const AttentionTile& tile, int64_t segment, const AttentionNext& next,
+                         const AttentionScratch& scratch, const AttentionState& state);
   // total = the softmax over the keys of total and part, for rows [0, rows). A row without keys in part keeps
   // its total as it is.
   void (*merge)(const AttentionState& total, const AttentionState& part, int32_t rows, int32_t head_dim);

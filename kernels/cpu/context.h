@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/backends/cpu_backend.h"
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/cpu/variant.h"
 
@@ -20,6 +21,7 @@ struct CpuContext {
   const CpuKernels& kernels;
   ThreadPool& pool;
   CpuWorkspace workspace;
+  LinearMode linear = kDefaultLinearMode;
 };
 
 }  // namespace tramontane

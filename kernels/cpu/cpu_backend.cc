@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <fstream>
+#include <optional>
 #include <unordered_set>
 #include <utility>
 
@@ -26,7 +27,8 @@ int64_t MemoryBytes() {
 
 class CpuBackend final : public Backend {
  public:
-  CpuBackend(const CpuKernels& kernels, int32_t threads) : kernels_(kernels), pool_(threads) {
+  CpuBackend(const CpuKernels& kernels, int32_t threads, LinearMode linear)
+      : kernels_(kernels), linear_(linear), pool_(threads) {
     info_.name = "cpu";
     info_.variant = kernels.name;
     info_.activation_dtype = DType::kF32;
@@ -88,7 +90,7 @@ class CpuBackend final : public Backend {
 
   template <typename Params>
   OpCode Done(void (*run)(const Params&, const CpuContext&), const Params& params) {
-    run(params, {kernels_, pool_, workspace_});
+    run(params, {kernels_, pool_, workspace_, linear_});
     return OpCode::kOk;
   }
   OpCode Fail(OpCode code, std::string reason) {
@@ -97,6 +99,7 @@ class CpuBackend final : public Backend {
   }
 
   const CpuKernels& kernels_;
+  const LinearMode linear_;
   ThreadPool pool_;
   BackendInfo info_;
   std::string last_error_;
@@ -115,7 +118,13 @@ OpCode CpuBackend::PackLinear(const LinearSource& source, WeightHandle* out) {
   if (panels == nullptr) {
     return Fail(OpCode::kOutOfMemory, "no memory for a packed weight of " + std::to_string(bytes) + " bytes");
   }
-  auto* weight = new PackedWeight(PackLinearInto(source, kernels_, pool_, static_cast<std::byte*>(panels)));
+  const std::optional<PackedWeight> packed =
+      PackLinearInto(source, kernels_, pool_, static_cast<std::byte*>(panels));
+  if (!packed) {
+    weight_arena_.Free(panels);
+    return Fail(OpCode::kUnsupported, "its rows cannot be had");
+  }
+  auto* weight = new PackedWeight(*packed);
   weights_.insert(weight);
   out->impl = weight;
   return OpCode::kOk;
@@ -168,7 +177,7 @@ StatusOr<BackendPtr> MakeCpuBackend(const CpuBackendOptions& options) {
                            ", allowed are 0 (one per core) to " + std::to_string(kMaxThreads));
   }
   const int32_t threads = options.threads == 0 ? UsableCores() : options.threads;
-  return BackendPtr(new CpuBackend(*kernels, threads));
+  return BackendPtr(new CpuBackend(*kernels, threads, options.linear));
 }
 
 }  // namespace tramontane

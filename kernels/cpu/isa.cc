@@ -19,9 +19,9 @@ bool HasAmxTiles() {
   static const bool has = [] {
     unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
     if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) return false;
-    constexpr unsigned kAmxBf16 = 1u << 22, kAmxTile = 1u << 24;
+    constexpr unsigned kAmxBf16 = 1u << 22, kAmxTile = 1u << 24, kAmxInt8 = 1u << 25;
     constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
-    return (edx & kAmxBf16) != 0 && (edx & kAmxTile) != 0 &&
+    return (edx & kAmxBf16) != 0 && (edx & kAmxTile) != 0 && (edx & kAmxInt8) != 0 &&
            syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
   }();
   return has;
@@ -36,8 +36,12 @@ const std::vector<const CpuKernels*>& AllVariants() {
   // nothing.
   static const bool exact_first = __builtin_cpu_is("intel");
   static const std::vector<const CpuKernels*> variants = {
-      &kAmxBf16Kernels, exact_first ? &kAvx512Kernels : &kAvx512Bf16Kernels,
-      exact_first ? &kAvx512Bf16Kernels : &kAvx512Kernels, &kAvx2Kernels, &kPortableKernels};
+      &kAmxBf16Kernels,
+      exact_first ? &kAvx512VnniKernels : &kAvx512Bf16Kernels,
+      exact_first ? &kAvx512Bf16Kernels : &kAvx512VnniKernels,
+      &kAvx512Kernels,
+      &kAvx2Kernels,
+      &kPortableKernels};
 #else
   static const std::vector<const CpuKernels*> variants = {&kPortableKernels};
 #endif
@@ -53,7 +57,9 @@ bool MachineRuns(const CpuKernels& kernels) {
                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
   if (&kernels == &kAvx2Kernels) return avx2;
   if (&kernels == &kAvx512Kernels) return avx512;
-  const bool bf16 = avx512 && __builtin_cpu_supports("avx512bf16");
+  const bool vnni = avx512 && __builtin_cpu_supports("avx512vnni");
+  if (&kernels == &kAvx512VnniKernels) return vnni;
+  const bool bf16 = vnni && __builtin_cpu_supports("avx512bf16");
   if (&kernels == &kAvx512Bf16Kernels) return bf16;
   if (&kernels == &kAmxBf16Kernels) return bf16 && HasAmxTiles();
 #endif

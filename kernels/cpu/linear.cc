@@ -3,12 +3,19 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/core/block_types.h"
 #include "kernels/core/check.h"
+#include "kernels/cpu/block_panels.h"
+#include "kernels/source_rows.h"
 
 namespace tramontane {
 namespace {
 
 constexpr int64_t kAlignment = 64;
+// Inputs of a panel, so that they are in the first cache for all lanes.
+constexpr int64_t kFilledAtOnce = 256;
+// Of a source that is fed, about so much is in memory at once.
+constexpr int64_t kPackedAtOnceBytes = int64_t{8} << 20;
 constexpr int64_t RoundUp(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
@@ -33,7 +40,31 @@ int64_t PanelCount(LinearLayout layout, int64_t out_features, int32_t panel_widt
 }
 
 int64_t PanelBytes(const Format& format, int64_t in_features, int32_t panel_width) {
+  if (!format.plain()) return format.Bytes(in_features) * panel_width;
   return format.Bytes(PaddedInFeatures(in_features) * panel_width);
+}
+
+int64_t SegmentBytes(const PackedSegment& segment, int64_t in_features, int32_t panel_width) {
+  return RoundUp(PanelCount(segment.layout, segment.rows, panel_width) *
+                     PanelBytes(segment.format, in_features, panel_width),
+                 kAlignment);
+}
+
+// Without panels.
+std::vector<PackedSegment> SegmentsOf(const LinearSource& source) {
+  std::vector<PackedSegment> segments;
+  int64_t row = 0;
+  for (int32_t i = 0; i < source.part_count; ++i) {
+    const WeightRows& part = source.parts[i];
+    if (i > 0 && part.format == segments.back().format) {
+      segments.back().rows += part.rows;
+      segments.back().layout = source.layout;
+    } else {
+      segments.push_back({.format = part.format, .first_row = row, .rows = part.rows});
+    }
+    row += part.rows;
+  }
+  return segments;
 }
 
 // The row of the source that stands in a lane of a panel, -1 for filling.
@@ -54,23 +85,80 @@ int64_t PanelElement(DType dtype, int32_t panel_width, int64_t k, int64_t lane) 
   return dtype == DType::kBf16 ? (k / 2 * panel_width + lane) * 2 + k % 2 : k * panel_width + lane;
 }
 
-const std::byte* SourceRow(const LinearSource& source, int64_t row) {
-  for (int32_t i = 0; i < source.part_count; ++i) {
-    const WeightRows& part = source.parts[i];
-    if (row < part.rows) {
-      return static_cast<const std::byte*>(part.data) + part.format.Bytes(row * part.row_stride);
+// Elements [begin, end) of a row into its lane; begin is even.
+template <typename Element>
+void FillLane(const std::byte* row, int64_t begin, int64_t end, DType dtype, int32_t panel_width,
+              int64_t lane, std::byte* panel) {
+  constexpr auto kBytes = int64_t{sizeof(Element)};
+  int64_t k = begin;
+  if (dtype == DType::kBf16) {  // two neighbours stand side by side
+    for (; k + 1 < end; k += 2) {
+      std::memcpy(panel + PanelElement(dtype, panel_width, k, lane) * kBytes, row + k * kBytes, 2 * kBytes);
     }
-    row -= part.rows;
   }
-  TM_CHECK(false, "row beyond the parts of a source");
+  for (; k < end; ++k) {
+    std::memcpy(panel + PanelElement(dtype, panel_width, k, lane) * kBytes, row + k * kBytes, kBytes);
+  }
 }
 
-template <typename Element>
-void FillLane(const std::byte* row, int64_t in_features, DType dtype, int32_t panel_width, int64_t lane,
-              std::byte* panel) {
-  for (int64_t k = 0; k < in_features; ++k) {
-    std::memcpy(panel + PanelElement(dtype, panel_width, k, lane) * int64_t{sizeof(Element)},
-                row + k * int64_t{sizeof(Element)}, sizeof(Element));
+// Inputs [begin, end) of a panel, whole blocks, from the rows of its outputs.
+void FillPanel(const PackedSegment& segment, const PackedWeight& weight, const SourceRows& rows,
+               int64_t panel, int64_t begin, int64_t end, std::byte* to) {
+  const Format& format = segment.format;
+  const int32_t width = weight.panel_width;
+  const auto fill = format.dtype == DType::kF32 ? FillLane<uint32_t> : FillLane<uint16_t>;
+  for (int64_t lane = 0; lane < width; ++lane) {
+    const int64_t row = RowOfLane(segment.layout, segment.rows, width, panel, lane);
+    if (row < 0) continue;
+    const std::byte* from = rows.Row(segment.first_row + row);
+    if (format.plain()) {
+      fill(from, begin, end, format.dtype, width, lane, to);
+      continue;
+    }
+    for (int64_t k = begin; k < end; k += format.block_size()) {
+      PutBlock(format, from + format.Bytes(k), width, lane, to + format.Bytes(k) * width);
+    }
+  }
+}
+
+// False where there are no rows.
+bool FillSegment(const PackedSegment& segment, const PackedWeight& weight, SourceRows& rows,
+                 ThreadPool& pool) {
+  const int32_t width = weight.panel_width;
+  const bool gate_up = segment.layout == LinearLayout::kGateUp;
+  const int64_t outputs = gate_up ? segment.rows / 2 : segment.rows;
+  const int64_t panel_outputs = gate_up ? width / 2 : width;
+  const int64_t panel_bytes = PanelBytes(segment.format, weight.in_features, width);
+  const int64_t panel_count = PanelCount(segment.layout, segment.rows, width);
+  const int64_t panels_at_once = std::max<int64_t>(1, kPackedAtOnceBytes / panel_bytes);
+  for (int64_t first = 0; first < panel_count; first += panels_at_once) {
+    const int64_t count = std::min(panels_at_once, panel_count - first);
+    if (!rows.Take(segment.first_row + first * panel_outputs,
+                   segment.first_row + std::min((first + count) * panel_outputs, outputs))) {
+      return false;
+    }
+    pool.ParallelFor(count, [&](int64_t index, int32_t) {
+      const int64_t panel = first + index;
+      for (int64_t begin = 0; begin < weight.in_features; begin += kFilledAtOnce) {
+        FillPanel(segment, weight, rows, panel, begin, std::min(begin + kFilledAtOnce, weight.in_features),
+                  segment.panels + panel * panel_bytes);
+      }
+    });
+  }
+  return true;
+}
+
+// The blocks of one lane, put together again and decoded.
+void UnpackBlocks(const Format& format, const std::byte* panel, const PackedWeight& weight, int64_t lane,
+                  float* out) {
+  std::byte block[264];
+  float values[256];
+  TM_CHECK(format.block_bytes <= static_cast<int32_t>(sizeof(block)), "a block of %d bytes",
+           format.block_bytes);
+  for (int64_t k = 0; k < weight.in_features; k += format.block_size()) {
+    TakeBlock(format, panel + format.Bytes(k) * weight.panel_width, weight.panel_width, lane, block);
+    DecodeBlocks(format, block, format.block_size(), values);
+    std::copy_n(values, std::min(format.block_size(), weight.in_features - k), out + k);
   }
 }
 
@@ -126,18 +214,27 @@ std::string WhyNotPackable(const LinearSource& source) {
            std::to_string(kMaxFeatures);
   }
   if (source.part_count < 1) return "a linear weight without parts";
+  if (source.part_count > kMaxParts) {
+    return std::to_string(source.part_count) + " parts, supported are 1 to " + std::to_string(kMaxParts);
+  }
   for (int32_t i = 0; i < source.part_count; ++i) {
     const WeightRows& part = source.parts[i];
     const std::string name = "part " + std::to_string(i);
-    if (part.format != source.parts[0].format) {
-      return name + " is " + FormatName(part.format) + ", part 0 is " + FormatName(source.parts[0].format);
+    if (!part.format.well_formed()) {
+      return name + " is " + FormatName(part.format) +
+             ", supported are the types by themselves, and those in groups of 32 to 256";
     }
-    if (!part.format.plain()) return name + " is " + FormatName(part.format) + ", supported are plain types";
+    // A row's last group may be filled up, a part of it that rows of x are rounded by may not.
+    const int64_t whole = part.format.plain() ? 1 : RoundedBlock(part.format);
+    if (source.in_features % whole != 0) {
+      return name + " is " + FormatName(part.format) + " in rows of " + std::to_string(source.in_features) +
+             ", which are no whole blocks of " + std::to_string(whole);
+    }
     if (part.rows < 1 || part.rows > kMaxFeatures) {
       return name + " has " + std::to_string(part.rows) + " rows, supported are 1 to " +
              std::to_string(kMaxFeatures);
     }
-    if (part.row_stride < source.in_features) {
+    if (part.row_stride < source.in_features || part.row_stride % part.format.block_size() != 0) {
       return name + " has rows of " + std::to_string(source.in_features) + " elements every " +
              std::to_string(part.row_stride);
     }
@@ -150,56 +247,62 @@ std::string WhyNotPackable(const LinearSource& source) {
 }
 
 int64_t PackedLinearBytes(const LinearSource& source, const CpuKernels& kernels) {
-  const int32_t width = kernels.linear.panel_width;
-  return PanelCount(source.layout, OutFeatures(source), width) *
-         PanelBytes(source.parts[0].format, source.in_features, width);
+  int64_t bytes = 0;
+  for (const PackedSegment& segment : SegmentsOf(source)) {
+    bytes += SegmentBytes(segment, source.in_features, kernels.linear.panel_width);
+  }
+  return bytes;
 }
 
-PackedWeight PackLinearInto(const LinearSource& source, const CpuKernels& kernels, ThreadPool& pool,
-                            std::byte* panels) {
-  const PackedWeight weight = {
-      .format = source.parts[0].format,
+std::optional<PackedWeight> PackLinearInto(const LinearSource& source, const CpuKernels& kernels,
+                                           ThreadPool& pool, std::byte* panels) {
+  PackedWeight weight = {
       .layout = source.layout,
       .panel_width = kernels.linear.panel_width,
       .out_features = OutFeatures(source),
       .in_features = source.in_features,
       .panels = panels,
       .bytes = PackedLinearBytes(source, kernels),
+      .segments = SegmentsOf(source),
   };
-  const int64_t panel_bytes = PanelBytes(weight.format, weight.in_features, weight.panel_width);
-  pool.ParallelFor(weight.bytes / panel_bytes, [&](int64_t panel, int32_t) {
-    for (int64_t lane = 0; lane < weight.panel_width; ++lane) {
-      const int64_t row = RowOfLane(weight.layout, weight.out_features, weight.panel_width, panel, lane);
-      if (row < 0) continue;
-      const auto fill = weight.format.dtype == DType::kF32 ? FillLane<uint32_t> : FillLane<uint16_t>;
-      fill(SourceRow(source, row), weight.in_features, weight.format.dtype, weight.panel_width, lane,
-           panels + panel * panel_bytes);
-    }
-  });
+  // A gate and an up of different formats are packed one after the other.
+  LinearSource in_segments = source;
+  if (weight.segments[0].layout == LinearLayout::kStacked) in_segments.layout = LinearLayout::kStacked;
+  SourceRows rows(in_segments);
+  for (PackedSegment& segment : weight.segments) {
+    segment.panels = panels;
+    panels += SegmentBytes(segment, weight.in_features, weight.panel_width);
+    if (!FillSegment(segment, weight, rows, pool)) return std::nullopt;
+  }
   return weight;
 }
 
 void UnpackRow(const PackedWeight& weight, int64_t row, float* out) {
   TM_CHECK(row >= 0 && row < weight.out_features, "row %lld of %lld", static_cast<long long>(row),
            static_cast<long long>(weight.out_features));
+  const PackedSegment& segment =
+      *std::find_if(weight.segments.begin(), weight.segments.end(),
+                    [row](const PackedSegment& s) { return row < s.first_row + s.rows; });
+  row -= segment.first_row;
   int64_t panel = row / weight.panel_width;
   int64_t lane = row % weight.panel_width;
-  if (weight.layout == LinearLayout::kGateUp) {
+  if (segment.layout == LinearLayout::kGateUp) {
     const int64_t half = weight.panel_width / 2;
-    const int64_t outputs = weight.out_features / 2;
+    const int64_t outputs = segment.rows / 2;
     panel = row % outputs / half;
     lane = row % outputs % half + (row < outputs ? 0 : half);
   }
-  const std::byte* from =
-      weight.panels + panel * PanelBytes(weight.format, weight.in_features, weight.panel_width);
+  const Format& format = segment.format;
+  const std::byte* from = segment.panels + panel * PanelBytes(format, weight.in_features, weight.panel_width);
+  if (!format.plain()) return UnpackBlocks(format, from, weight, lane, out);
   for (int64_t k = 0; k < weight.in_features; ++k) {
-    const int64_t element = PanelElement(weight.format.dtype, weight.panel_width, k, lane);
-    if (weight.format.dtype == DType::kF32) {
+    const int64_t element = PanelElement(format.dtype, weight.panel_width, k, lane);
+    if (format.dtype == DType::kF32) {
       std::memcpy(out + k, from + element * 4, 4);
     } else {
       uint16_t bits;
       std::memcpy(&bits, from + element * 2, 2);
-      out[k] = weight.format.dtype == DType::kBf16 ? Bf16ToFloat(bits) : F16ToFloat(bits);
+      out[k] = format.dtype == DType::kBf16 ? Bf16ToFloat(bits) : F16ToFloat(bits);
     }
   }
 }
@@ -239,46 +342,109 @@ LinearBlock LinearCut::Block(const LinearJob& job, int64_t index) const {
           .panel_end = (panels + 1) * job.panel_count / panel_blocks};
 }
 
-LinearJob MakeLinearJob(const LinearParams& params, const CpuKernels& kernels, std::byte* packed_x) {
+namespace {
+
+PanelFinish FinishOf(const PackedWeight& weight, const PackedSegment& segment, Epilogue epilogue) {
+  if (epilogue == Epilogue::kAddResidual) return PanelFinish::kAddResidual;
+  if (weight.layout == LinearLayout::kStacked) return PanelFinish::kStore;
+  if (segment.layout == LinearLayout::kGateUp) return PanelFinish::kSwiGlu;
+  return segment.first_row == 0 ? PanelFinish::kSilu : PanelFinish::kTimes;
+}
+
+// Whether rows of x that are packed for one job serve the other.
+bool SharePackedX(const LinearJob& a, const LinearJob& b) {
+  if (a.mode != b.mode) return false;
+  const Format &first = a.weight_format, &second = b.weight_format;
+  if (first.dtype == second.dtype) return true;
+  if (first.plain() || second.plain() || a.mode != b.mode) return false;
+  return a.mode == LinearMode::kExact || RoundedBlock(first) == RoundedBlock(second);
+}
+
+// Jobs [begin, end) that run side by side, over x as it is packed.
+void MultiplySideBySide(const LinearJobs& jobs, int32_t begin, int32_t end, const WorkspacePlan& plan,
+                        const CpuContext& context) {
+  const LinearKernels& kernels = context.kernels.linear;
+  const int32_t threads = context.pool.threads();
+  if (end - begin == 1) {
+    const LinearJob& job = jobs.of[begin];
+    const LinearCut cut(job, kernels, threads);
+    context.pool.ParallelFor(cut.Blocks(), [&](int64_t block, int32_t thread) {
+      kernels.multiply(job, cut.Block(job, block), plan.ThreadScratch(context.workspace, thread));
+    });
+    return;
+  }
+  int64_t blocks = 0;
+  for (int32_t i = begin; i < end; ++i) blocks += LinearCut(jobs.of[i], kernels, threads).Blocks();
+  context.pool.ParallelFor(blocks, [&](int64_t block, int32_t thread) {
+    int32_t i = begin;
+    LinearCut cut(jobs.of[i], kernels, threads);
+    while (block >= cut.Blocks()) {
+      block -= cut.Blocks();
+      cut = LinearCut(jobs.of[++i], kernels, threads);
+    }
+    kernels.multiply(jobs.of[i], cut.Block(jobs.of[i], block), plan.ThreadScratch(context.workspace, thread));
+  });
+}
+
+}  // namespace
+
+int32_t LinearJobs::EndOfRun(int32_t begin) const {
+  int32_t end = begin + 1;
+  while (end < count && of[end].finish != PanelFinish::kTimes && SharePackedX(of[begin], of[end])) ++end;
+  return end;
+}
+
+LinearJobs MakeLinearJobs(const LinearParams& params, const CpuContext& context, std::byte* packed_x) {
   const auto& weight = *static_cast<const PackedWeight*>(params.weight.impl);
-  CheckLinear(params, weight, kernels);
-  return {
-      .x = static_cast<const float*>(params.x.data),
-      .x_stride = params.x.row_stride,
-      .x_rows = params.x_rows,
-      .rows = params.rows,
-      .in_features = weight.in_features,
-      .norm_weight = params.prologue == Prologue::kRmsNorm ? params.norm_weight : nullptr,
-      .norm_epsilon = params.norm_epsilon,
-      .weight_dtype = weight.format.dtype,
-      .panels = weight.panels,
-      .panel_bytes = PanelBytes(weight.format, weight.in_features, weight.panel_width),
-      .panel_count = PanelCount(weight.layout, weight.out_features, weight.panel_width),
-      .epilogue = params.epilogue,
-      .out = static_cast<float*>(params.out.data),
-      .out_stride = params.out.row_stride,
-      .out_columns = params.out.columns,
-      .tiles = CeilDiv(params.rows, kernels.linear.tile_rows),
-      .packed_x = packed_x,
-  };
+  CheckLinear(params, weight, context.kernels);
+  LinearJobs jobs;
+  for (const PackedSegment& segment : weight.segments) {
+    const PanelFinish finish = FinishOf(weight, segment, params.epilogue);
+    const bool stacked = weight.layout == LinearLayout::kStacked;
+    jobs.of[jobs.count++] = {
+        .x = static_cast<const float*>(params.x.data),
+        .x_stride = params.x.row_stride,
+        .x_rows = params.x_rows,
+        .rows = params.rows,
+        .in_features = weight.in_features,
+        .norm_weight = params.prologue == Prologue::kRmsNorm ? params.norm_weight : nullptr,
+        .norm_epsilon = params.norm_epsilon,
+        .weight_format = segment.format,
+        .mode = HasWholeNumbers(segment.format) ? context.linear : LinearMode::kExact,
+        .panels = segment.panels,
+        .panel_bytes = PanelBytes(segment.format, weight.in_features, weight.panel_width),
+        .panel_count = PanelCount(segment.layout, segment.rows, weight.panel_width),
+        .finish = finish,
+        .out = static_cast<float*>(params.out.data) + (stacked ? segment.first_row : 0),
+        .out_stride = params.out.row_stride,
+        .out_columns = stacked ? segment.rows : params.out.columns,
+        .tiles = CeilDiv(params.rows, context.kernels.linear.tile_rows),
+        .packed_x = packed_x,
+    };
+  }
+  return jobs;
 }
 
 void RunLinear(const LinearParams& params, const CpuContext& context) {
   const LinearKernels& kernels = context.kernels.linear;
-  const LinearJob job = MakeLinearJob(params, context.kernels, context.workspace.data);
+  const LinearJobs jobs = MakeLinearJobs(params, context, context.workspace.data);
   if (params.rows == 0) return;
-  const WorkspacePlan plan(job.rows, job.in_features, kernels);
+  const LinearJob& any = jobs.of[0];
+  const WorkspacePlan plan(any.rows, any.in_features, kernels);
   TM_CHECK(plan.Bytes(context.pool.threads()) <= context.workspace.bytes,
            "Linear of %d rows of %lld needs %lld bytes of workspace, reserved are %lld", params.rows,
-           static_cast<long long>(job.in_features),
+           static_cast<long long>(any.in_features),
            static_cast<long long>(plan.Bytes(context.pool.threads())),
            static_cast<long long>(context.workspace.bytes));
 
-  context.pool.ParallelFor(job.tiles, [&](int64_t tile, int32_t) { kernels.pack_tile(job, tile); });
-  const LinearCut cut(job, kernels, context.pool.threads());
-  context.pool.ParallelFor(cut.Blocks(), [&](int64_t block, int32_t thread) {
-    kernels.multiply(job, cut.Block(job, block), plan.ThreadScratch(context.workspace, thread));
-  });
+  for (int32_t begin = 0, end = 0; begin < jobs.count; begin = end) {
+    end = jobs.EndOfRun(begin);
+    const LinearJob& job = jobs.of[begin];
+    if (begin == 0 || !SharePackedX(jobs.of[begin - 1], job)) {
+      context.pool.ParallelFor(job.tiles, [&](int64_t tile, int32_t) { kernels.pack_tile(job, tile); });
+    }
+    MultiplySideBySide(jobs, begin, end, plan, context);
+  }
 }
 
 }  // namespace tramontane

@@ -4,23 +4,37 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "kernels/backend.h"
 #include "kernels/cpu/context.h"
 
 namespace tramontane {
 
-// What a WeightHandle of the CPU backend points at. Output features stand in panels of `panel_width`, the
-// last one filled up with zeros.
-struct PackedWeight {
+// Parts of a source.
+inline constexpr int32_t kMaxParts = 4;
+
+// Output features of one format. They stand in panels of two vectors, the last one filled up with zeros.
+struct PackedSegment {
   Format format = DType::kBf16;  // as in the file
+  LinearLayout layout = LinearLayout::kStacked;
+  int64_t first_row = 0;  // of the source
+  int64_t rows = 0;
+  std::byte* panels = nullptr;  // 64-byte aligned
+};
+
+// What a WeightHandle of the CPU backend points at. Neighbouring parts of one format are one segment; a gate
+// and an up of different formats are two.
+struct PackedWeight {
   LinearLayout layout = LinearLayout::kStacked;
   int32_t panel_width = 0;
   int64_t out_features = 0;  // rows of the source, in its order
   int64_t in_features = 0;
   std::byte* panels = nullptr;
   int64_t bytes = 0;  // of panels
+  std::vector<PackedSegment> segments;
 };
 
 // "" when a source can be packed, else what is wrong with it.
@@ -29,9 +43,9 @@ std::string WhyNotPackable(const LinearSource& source);
 // Bytes of the panels. Pure; reads no weights.
 int64_t PackedLinearBytes(const LinearSource& source, const CpuKernels& kernels);
 
-// Fills `panels`, PackedLinearBytes of zeros.
-PackedWeight PackLinearInto(const LinearSource& source, const CpuKernels& kernels, ThreadPool& pool,
-                            std::byte* panels);
+// Fills `panels`, PackedLinearBytes of zeros. None where the source's feed has no rows.
+std::optional<PackedWeight> PackLinearInto(const LinearSource& source, const CpuKernels& kernels,
+                                           ThreadPool& pool, std::byte* panels);
 
 // One row of the source matrix as it was, in f32: what Embed gathers from a table that is also the LM head.
 void UnpackRow(const PackedWeight& weight, int64_t row, float* out);  // out [in_features]
@@ -48,8 +62,17 @@ int64_t PackedRowBytes(int64_t in_features, const LinearKernels& kernels);
 // Scratch of one thread, a multiple of 64 bytes.
 int64_t LinearThreadBytes(const LinearKernels& kernels);
 
-// A call with everything resolved. Its parameters are checked. packed_x: PackedRowBytes for every row.
-LinearJob MakeLinearJob(const LinearParams& params, const CpuKernels& kernels, std::byte* packed_x);
+// A call's jobs with everything resolved, one a segment. Its parameters are checked. packed_x: PackedRowBytes
+// for every row, which the jobs share.
+struct LinearJobs {
+  LinearJob of[kMaxParts];
+  int32_t count = 0;
+
+  // The end of the jobs from `begin` on that can run side by side: those that read x packed the same way, and
+  // none that is in need of another's outputs.
+  int32_t EndOfRun(int32_t begin) const;
+};
+LinearJobs MakeLinearJobs(const LinearParams& params, const CpuContext& context, std::byte* packed_x);
 
 // How a job is cut along tiles and panels. The cut changes no bit of the result.
 struct LinearCut {

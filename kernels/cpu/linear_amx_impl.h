@@ -122,8 +122,7 @@ void MultiplyAmxPanel(const LinearJob& job, int64_t row, int64_t rows, int64_t p
   }
 }
 
-void MultiplyByTiles(const LinearJob& job, const LinearBlock& block, std::byte* scratch_bytes) {
-  if (job.weight_dtype != DType::kBf16) return kAvx512Bf16Kernels.linear.multiply(job, block, scratch_bytes);
+void MultiplyBf16ByTiles(const LinearJob& job, const LinearBlock& block, std::byte* scratch_bytes) {
   auto& scratch = *reinterpret_cast<AmxScratch*>(scratch_bytes);
   const int64_t end = job.TileBegin(block.tile_end);
   for (int64_t row = job.TileBegin(block.tile_begin); row < end; row += kAmxGroup) {
@@ -137,19 +136,6 @@ void MultiplyByTiles(const LinearJob& job, const LinearBlock& block, std::byte* 
       }
     }
   }
-}
-
-void PackTileForTiles(const LinearJob& job, int64_t tile) {
-  return job.weight_dtype == DType::kBf16 ? PackTileAs<PackBf16Pairs>(job, tile)
-                                          : kAvx512Bf16Kernels.linear.pack_tile(job, tile);
-}
-
-constexpr LinearKernels AmxLinearKernels() {
-  LinearKernels kernels = kLinearKernels;
-  kernels.scratch_bytes = std::max(kernels.scratch_bytes, int64_t{sizeof(AmxScratch)});
-  kernels.pack_tile = PackTileForTiles;
-  kernels.multiply = MultiplyByTiles;
-  return kernels;
 }
 
 }  // namespace

@@ -129,16 +129,22 @@ inline Vf LoadColumns(const float* from, int64_t columns) {
 [[gnu::always_inline]] inline void FinishPanel(const LinearJob& job, int64_t row, int64_t panel, Vf first,
                                                Vf second) {
   float* const out = job.out + row * job.out_stride;
-  if (job.epilogue == Epilogue::kSwiGlu) {  // a panel is kWidth gates, then their ups
+  if (job.finish == PanelFinish::kSwiGlu) {  // a panel is kWidth gates, then their ups
     const int64_t column = panel * kWidth;
     StoreColumns(out + column, Silu(first) * second, job.out_columns - column);
     return;
   }
   const int64_t column = panel * kPanelWidth;
   const int64_t left = job.out_columns - column;
-  if (job.epilogue == Epilogue::kAddResidual) {
+  if (job.finish == PanelFinish::kAddResidual) {
     first += LoadColumns(out + column, left);
     second += LoadColumns(out + column + kWidth, left - kWidth);
+  } else if (job.finish == PanelFinish::kSilu) {
+    first = Silu(first);
+    second = Silu(second);
+  } else if (job.finish == PanelFinish::kTimes) {
+    first = LoadColumns(out + column, left) * first;
+    second = LoadColumns(out + column + kWidth, left - kWidth) * second;
   }
   StoreColumns(out + column, first, left);
   StoreColumns(out + column + kWidth, second, left - kWidth);
@@ -302,6 +308,38 @@ struct BlockScratch {
       64) float partial[kBlockTiles * kTileRows * kBlockPanels * kPanelWidth];  // sums between blocks of k
 };
 
+// Panels at one block of k or a part of it, as they are multiplied.
+struct PanelsAtK {
+  const std::byte* weights;
+  int64_t weight_stride;  // bytes from one panel to the next
+  int64_t k;
+  int64_t count;  // values of k
+};
+
+template <typename MultiplyKind>
+void MultiplyTilesAtK(const LinearJob& job, const LinearBlock& block, const PanelsAtK& at,
+                      BlockScratch& scratch) {
+  const int64_t first_row = job.TileBegin(block.tile_begin);
+  const int64_t panels = block.panel_end - block.panel_begin;
+  for (int64_t tile = block.tile_begin; tile < block.tile_end; ++tile) {
+    const int64_t row = job.TileBegin(tile);
+    const int64_t rows = job.TileBegin(tile + 1) - row;
+    kTileFunctions<MultiplyKind>[static_cast<size_t>(rows - 1)]({
+        .job = job,
+        .row = row,
+        .x = PackedRows<MultiplyKind>(job, row, at.k) + at.k % kBlockK / MultiplyKind::kPerInput,
+        .weights = at.weights,
+        .weight_stride = at.weight_stride,
+        .panel_begin = block.panel_begin,
+        .panel_end = block.panel_end,
+        .steps = at.count / MultiplyKind::kPerElement,
+        .partial = scratch.partial + (row - first_row) * panels * kPanelWidth,
+        .first = at.k == 0,
+        .last = at.k + at.count == PaddedInFeatures(job.in_features),
+    });
+  }
+}
+
 // Block by block along k. Kind: how weights are packed; MultiplyKind: how they are multiplied, Kind itself or
 // widened.
 template <typename Kind, typename MultiplyKind>
@@ -309,7 +347,6 @@ void MultiplyBlockedAlongK(const LinearJob& job, const LinearBlock& block, Block
   constexpr bool kWiden = !std::is_same_v<Kind, MultiplyKind>;
   constexpr int64_t kStepBytes = kPanelWidth * sizeof(typename Kind::Element);
   const int64_t padded_k = PaddedInFeatures(job.in_features);
-  const int64_t first_row = job.TileBegin(block.tile_begin);
   const int64_t panels = block.panel_end - block.panel_begin;
   for (int64_t k = 0; k < padded_k; k += kBlockK) {
     const int64_t count = std::min<int64_t>(kBlockK, padded_k - k);
@@ -324,23 +361,7 @@ void MultiplyBlockedAlongK(const LinearJob& job, const LinearBlock& block, Block
       weights = reinterpret_cast<const std::byte*>(scratch.weights);
       weight_stride = count * kPanelWidth * int64_t{sizeof(float)};
     }
-    for (int64_t tile = block.tile_begin; tile < block.tile_end; ++tile) {
-      const int64_t row = job.TileBegin(tile);
-      const int64_t rows = job.TileBegin(tile + 1) - row;
-      kTileFunctions<MultiplyKind>[static_cast<size_t>(rows - 1)]({
-          .job = job,
-          .row = row,
-          .x = PackedRows<MultiplyKind>(job, row, k),
-          .weights = weights,
-          .weight_stride = weight_stride,
-          .panel_begin = block.panel_begin,
-          .panel_end = block.panel_end,
-          .steps = count / MultiplyKind::kPerElement,
-          .partial = scratch.partial + (row - first_row) * panels * kPanelWidth,
-          .first = k == 0,
-          .last = k + count == padded_k,
-      });
-    }
+    MultiplyTilesAtK<MultiplyKind>(job, block, {weights, weight_stride, k, count}, scratch);
   }
 }
 
@@ -366,14 +387,20 @@ void MultiplyBf16(const LinearJob& job, const LinearBlock& block, std::byte* scr
 #endif
 }
 
+// Of linear_blocks_impl.h, which builds on this.
+void MultiplyBlocks(const LinearJob& job, const LinearBlock& block, std::byte* scratch);
+void PackTileInBlocks(const LinearJob& job, int64_t tile);
+
 void Multiply(const LinearJob& job, const LinearBlock& block, std::byte* scratch) {
-  switch (job.weight_dtype) {
+  switch (job.weight_format.dtype) {
     case DType::kF32:
       return MultiplyAs<F32Panels, F32Panels>(job, block, scratch);
     case DType::kF16:
       return MultiplyAs<F16Panels, F32Panels>(job, block, scratch);
     case DType::kBf16:
       return MultiplyBf16(job, block, scratch);
+    default:
+      return MultiplyBlocks(job, block, scratch);
   }
 }
 
@@ -437,8 +464,9 @@ void PackTileAs(const LinearJob& job, int64_t tile) {
 }
 
 void PackTile(const LinearJob& job, int64_t tile) {
+  if (job.mode == LinearMode::kInt8) return PackTileInBlocks(job, tile);
 #ifdef TM_BF16_PRODUCTS
-  if (job.weight_dtype == DType::kBf16) {
+  if (job.weight_format.dtype == DType::kBf16) {
     return job.tiles == 1 || !WidensBf16Blocks() ? PackTileAs<PackBf16Pairs>(job, tile)
                                                  : PackTileAs<PackRoundedFloats>(job, tile);
   }
@@ -459,3 +487,20 @@ constexpr LinearKernels kLinearKernels = {
 
 }  // namespace
 }  // namespace tramontane
+
+#ifdef TM_BF16_PRODUCTS
+namespace tramontane {
+namespace {
+
+// Products of bf16 know nothing of blocks: these are another variant's, which runs wherever there are such
+// products.
+void MultiplyBlocks(const LinearJob& job, const LinearBlock& block, std::byte* scratch) {
+  kAvx512VnniKernels.linear.multiply(job, block, scratch);
+}
+void PackTileInBlocks(const LinearJob& job, int64_t tile) { kAvx512VnniKernels.linear.pack_tile(job, tile); }
+
+}  // namespace
+}  // namespace tramontane
+#else
+#include "kernels/cpu/linear_blocks_impl.h"
+#endif

@@ -6,10 +6,21 @@
 #include <cstdint>
 
 #include "kernels/backend.h"
+#include "kernels/backends/cpu_backend.h"
 
 namespace tramontane {
 
-// One Linear call with everything resolved; the same for all threads, constant while they run.
+// What becomes of a panel's sums.
+enum class PanelFinish : int32_t {
+  kStore,
+  kAddResidual,  // out += y
+  kSwiGlu,       // a panel is one vector of gates and one of ups: out = silu(gate) * up
+  kSilu,         // out = silu(y): gates whose ups stand in panels of another format
+  kTimes,        // out *= y: those ups
+};
+
+// One Linear call with everything resolved, or the part of it whose weights have one format; the same for all
+// threads, constant while they run.
 struct LinearJob {
   const float* x = nullptr;         // [.., in_features]
   int64_t x_stride = 0;             // elements from one row to the next
@@ -19,19 +30,21 @@ struct LinearJob {
   const float* norm_weight = nullptr;  // [in_features]; null: rows are taken as they are
   float norm_epsilon = 0.0f;
 
-  DType weight_dtype = DType::kBf16;
+  Format weight_format = DType::kBf16;
+  LinearMode mode = LinearMode::kExact;  // kInt8 only for a weight that has whole numbers in blocks
   const std::byte* panels = nullptr;
   int64_t panel_bytes = 0;  // from one panel to the next
   int64_t panel_count = 0;
 
-  Epilogue epilogue = Epilogue::kNone;
-  float* out = nullptr;  // [rows, out_columns]
+  PanelFinish finish = PanelFinish::kStore;
+  float* out = nullptr;  // [rows, out_columns], of this format
   int64_t out_stride = 0;
   int64_t out_columns = 0;
 
   int64_t tiles = 0;  // row tiles; tile t is rows [TileBegin(t), TileBegin(t + 1))
-  std::byte* packed_x =
-      nullptr;  // [in_features / block_k][rows][block_k] f32 or bf16 pairs, written by pack_tile
+  // Written by pack_tile: [in_features / block_k][rows][block_k] f32 or bf16 pairs; for products of whole
+  // numbers tile by tile, [in_features / block][rows of the tile] of what linear_blocks_impl.h says.
+  std::byte* packed_x = nullptr;
 
   int64_t TileBegin(int64_t tile) const { return tile * rows / tiles; }
 };
@@ -56,6 +69,13 @@ struct LinearKernels {
   // Multiplies packed rows with panels and finishes their outputs. scratch: scratch_bytes, 64-byte aligned.
   void (*multiply)(const LinearJob& job, const LinearBlock& block, std::byte* scratch);
 };
+
+// Whether a weight can be multiplied in whole numbers.
+constexpr bool HasWholeNumbers(const Format& format) {
+  return !format.plain() && format.dtype != DType::kFp8E4M3;
+}
+// Inputs that share a scale where rows of x are rounded for such a weight.
+constexpr int64_t RoundedBlock(const Format& format) { return format.in_groups() ? 32 : format.block_size(); }
 
 // Input features are padded to an even count: bf16 weights are packed in pairs.
 constexpr int64_t PaddedInFeatures(int64_t in_features) { return (in_features + 1) / 2 * 2; }

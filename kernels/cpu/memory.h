@@ -7,8 +7,9 @@
 
 namespace tramontane {
 
-// Any thread. Null when there is not enough. Large blocks are mapped on their own: untouched pages cost
-// nothing.
+// Any thread. Null when there is not enough. Blocks of a MiB and more are mapped on their own, from the
+// border of a 2 MiB page that the system is asked to back them by (keys and values lie scattered in their
+// pool: in small pages each of them costs a walk through the page table); untouched pages cost nothing.
 void* AllocateZeroed(int64_t bytes);
 void FreeZeroed(void* memory);  // null is harmless
 

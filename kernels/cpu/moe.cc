@@ -27,7 +27,7 @@ struct Chosen {
 
 // One product of one expert among those that run together.
 struct ExpertJob {
-  LinearJob job;
+  LinearJob job = {};
   LinearCut cut;
   int64_t first_tile = 0;   // among those of all jobs
   int64_t first_block = 0;  //
@@ -100,7 +100,9 @@ class MoeRun {
   LinearParams GateUp(int32_t expert) const;
   LinearParams Down(int32_t expert) const;
   void MultiplyGrouped(LinearParams (MoeRun::*product)(int32_t) const);
-  int64_t MakeJobs(LinearParams (MoeRun::*product)(int32_t) const);
+  void MultiplySegment(LinearParams (MoeRun::*product)(int32_t) const, int32_t segment);
+  int64_t MakeJobs(LinearParams (MoeRun::*product)(int32_t) const, int32_t segment);
+  bool AnyHasSegment(LinearParams (MoeRun::*product)(int32_t) const, int32_t segment) const;
   void CombineRow(int64_t row) const;
 
   const MoeParams& params_;
@@ -182,14 +184,16 @@ LinearParams MoeRun::Down(int32_t expert) const {
           .out = Rows(map_.outer, first, rows, hidden_)};
 }
 
-// A job for each expert that has rows. How many there are.
-int64_t MoeRun::MakeJobs(LinearParams (MoeRun::*product)(int32_t) const) {
+// A job for each expert that has rows and such a segment. How many there are.
+int64_t MoeRun::MakeJobs(LinearParams (MoeRun::*product)(int32_t) const, int32_t segment) {
   auto* const jobs = At<ExpertJob>(map_.jobs);
   std::byte* packed_x = At<std::byte>(map_.packed_x);
   int64_t count = 0, tiles = 0, blocks = 0;
   for (int32_t expert = 0; expert < params_.experts; ++expert) {
     if (PairsOf(expert) == 0) continue;
-    const LinearJob job = MakeLinearJob((this->*product)(expert), context_.kernels, packed_x);
+    const LinearJobs of_expert = MakeLinearJobs((this->*product)(expert), context_, packed_x);
+    if (segment >= of_expert.count) continue;
+    const LinearJob& job = of_expert.of[segment];
     const LinearCut cut(job, kernels_, context_.pool.threads());
     new (jobs + count) ExpertJob{.job = job, .cut = cut, .first_tile = tiles, .first_block = blocks};
     packed_x += job.rows * PackedRowBytes(job.in_features, kernels_);
@@ -200,9 +204,24 @@ int64_t MoeRun::MakeJobs(LinearParams (MoeRun::*product)(int32_t) const) {
   return count;
 }
 
+// Segment by segment: an up whose gate has another format needs the gate's outputs.
 void MoeRun::MultiplyGrouped(LinearParams (MoeRun::*product)(int32_t) const) {
+  MultiplySegment(product, 0);
+  for (int32_t segment = 1; AnyHasSegment(product, segment); ++segment) MultiplySegment(product, segment);
+}
+
+bool MoeRun::AnyHasSegment(LinearParams (MoeRun::*product)(int32_t) const, int32_t segment) const {
+  for (int32_t expert = 0; expert < params_.experts; ++expert) {
+    const WeightHandle weight = (this->*product)(expert).weight;
+    const auto segments = static_cast<const PackedWeight*>(weight.impl)->segments.size();
+    if (PairsOf(expert) > 0 && segment < static_cast<int32_t>(segments)) return true;
+  }
+  return false;
+}
+
+void MoeRun::MultiplySegment(LinearParams (MoeRun::*product)(int32_t) const, int32_t segment) {
   const auto* const jobs = At<ExpertJob>(map_.jobs);
-  const int64_t count = MakeJobs(product);
+  const int64_t count = MakeJobs(product, segment);
   const ExpertJob& last = jobs[count - 1];
   // The job that an item among those of all jobs belongs to.
   const auto job_of = [&](int64_t item, int64_t ExpertJob::* first) -> const ExpertJob& {

@@ -22,8 +22,17 @@ inline Vf Splat(float value) { return value - Vf{}; }
 inline Vi SplatInt(int32_t value) { return value - Vi{}; }
 inline Vf BitsToFloat(Vi bits) { return reinterpret_cast<Vf>(bits); }
 inline Vi FloatToBits(Vf value) { return reinterpret_cast<Vi>(value); }
-inline Vf Max(Vf a, Vf b) { return a > b ? a : b; }  // b where either is NaN
+// b where either is NaN or both are zero. Compilers do not make one instruction of the general form.
+#if TM_SIMD_WIDTH == 16
+inline Vf Max(Vf a, Vf b) { return _mm512_max_ps(a, b); }
+inline Vf Min(Vf a, Vf b) { return _mm512_min_ps(a, b); }
+#elif TM_SIMD_WIDTH == 8
+inline Vf Max(Vf a, Vf b) { return _mm256_max_ps(a, b); }
+inline Vf Min(Vf a, Vf b) { return _mm256_min_ps(a, b); }
+#else
+inline Vf Max(Vf a, Vf b) { return a > b ? a : b; }
 inline Vf Min(Vf a, Vf b) { return a < b ? a : b; }
+#endif
 
 inline Vf Load(const float* from) {
   Vf value;
@@ -172,6 +181,15 @@ inline Vf Exp(Vf x) {
   const Vf bounded = x < Splat(kLowest) ? Vf{} : x > Splat(kHighest) ? Splat(__builtin_inff()) : value;
   return x != x ? x : bounded;
 }
+
+#if TM_SIMD_WIDTH != 4
+// A sum here and now: a compiler that may add whole numbers in any order first takes all products, and keeps
+// them in memory.
+inline Vi Now(Vi sum) {
+  asm("" : "+v"(sum));
+  return sum;
+}
+#endif
 
 }  // namespace
 }  // namespace tramontane

@@ -9,7 +9,10 @@
 // a copy of std::min that needs AVX-512, which flags for a whole file would do. Code outside these files is
 // compiled for the base instruction set.
 //
-// To add an op: write op_impl.h over simd.h, include it in each variant_<name>.cc, add a field here.
+// What a variant computes exactly as another does is that other's: the AVX-512 variants share all but Linear.
+//
+// To add an op: write op_impl.h over simd.h, include it in the variant_<name>.cc of each width, add a field
+// here.
 #pragma once
 
 #include <cstdint>
@@ -24,17 +27,27 @@ namespace tramontane {
 struct CpuKernels {
   const char* name;
   LinearKernels linear;
-  AttentionKernels attention;
-  MoeKernels moe;
-  SamplingKernels sampling;
+  const AttentionKernels& attention;
+  const MoeKernels& moe;
+  const SamplingKernels& sampling;
 };
 
 // The tables; whether this machine can run one is isa.h's question.
 extern const CpuKernels kPortableKernels;
 extern const CpuKernels kAvx2Kernels;
 extern const CpuKernels kAvx512Kernels;
+extern const CpuKernels kAvx512VnniKernels;
 extern const CpuKernels kAvx512Bf16Kernels;
 extern const CpuKernels kAmxBf16Kernels;
+
+// Of variant_avx512.cc.
+extern const AttentionKernels kAvx512Attention;
+extern const MoeKernels kAvx512Moe;
+extern const SamplingKernels kAvx512Sampling;
+
+constexpr CpuKernels Avx512Kernels(const char* name, const LinearKernels& linear) {
+  return {name, linear, kAvx512Attention, kAvx512Moe, kAvx512Sampling};
+}
 
 }  // namespace tramontane
 

@@ -20,13 +20,11 @@ TM_TARGET_END
 
 namespace tramontane {
 
-const CpuKernels kAvx512Kernels = {
-    .name = "avx512",
-    .linear = kLinearKernels,
-    .attention = kAttentionKernels,
-    .moe = kMoeKernels,
-    .sampling = kSamplingKernels,
-};
+const AttentionKernels kAvx512Attention = kAttentionKernels;
+const MoeKernels kAvx512Moe = kMoeKernels;
+const SamplingKernels kAvx512Sampling = kSamplingKernels;
+
+constinit const CpuKernels kAvx512Kernels = Avx512Kernels("avx512", kLinearKernels);
 
 }  // namespace tramontane
 #endif

@@ -12,22 +12,13 @@
 
 #define TM_SIMD_WIDTH 16
 #define TM_BF16_PRODUCTS
-TM_TARGET_BEGIN("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")
-#include "kernels/cpu/attention_impl.h"
+TM_TARGET_BEGIN("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512bf16")
 #include "kernels/cpu/linear_impl.h"
-#include "kernels/cpu/moe_impl.h"
-#include "kernels/cpu/sampling_impl.h"
 TM_TARGET_END
 
 namespace tramontane {
 
-const CpuKernels kAvx512Bf16Kernels = {
-    .name = "avx512_bf16",
-    .linear = kLinearKernels,
-    .attention = kAttentionKernels,
-    .moe = kMoeKernels,
-    .sampling = kSamplingKernels,
-};
+constinit const CpuKernels kAvx512Bf16Kernels = Avx512Kernels("avx512_bf16", kLinearKernels);
 
 }  // namespace tramontane
 #endif

@@ -10,6 +10,7 @@
 #include "kernels/core/check.h"
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/linear_small.h"
+#include "kernels/cuda/linear_tile.h"
 #include "kernels/cuda/moe.h"
 #include "kernels/cuda/pointwise.h"
 #include "kernels/cuda/sampling.h"
@@ -47,13 +48,25 @@ constexpr int kNotPlanned = -1;
 // Plans of every weight of one shape: [MatmulOut][family].
 using PlanTable = std::array<std::vector<int>, 3>;
 
+// Rows of a weight in one form: weight_packing.h.
+struct Segment {
+  Format format = DType::kBf16;  // or one in blocks
+  int64_t first_out = 0;
+  int64_t out_features = 0;  // gate and up together
+  std::byte* data = nullptr;
+  const PlanTable* plans = nullptr;  // of bf16
+};
+
 // What a WeightHandle of this backend points at.
 struct PackedWeight {
   LinearLayout layout = LinearLayout::kStacked;
-  int64_t out_features = 0;  // gate and up together
+  int64_t out_features = 0;
   int64_t in_features = 0;
-  void* data = nullptr;  // [out_features, in_features] bf16: weight_packing.h
-  const PlanTable* plans = nullptr;
+  void* data = nullptr;  // of all segments
+  std::vector<Segment> segments;
+
+  // The only one, where parts of several forms make no sense.
+  const Segment* alone() const { return segments.size() == 1 ? segments.data() : nullptr; }
 };
 
 // ---- scratch
@@ -192,10 +205,15 @@ class CudaBackend final : public Backend {
   OpCode Fail(OpCode code, std::string reason);
   // What a launch or another call of the runtime said.
   OpCode Queued(int error, const char* what);
-  OpCode CopyRows(const LinearSource& source, void* data);
+  OpCode CopySegment(const LinearSource& source, const PackedSegment& segment, SourceRows& rows,
+                     std::byte* data);
   OpCode PlanProducts(int64_t in_features, int64_t out_features);
-  OpCode LargeLinear(const LinearParams& params, const PackedWeight& weight);
-  OpCode Multiply(const LinearParams& params, const PackedWeight& weight, const Tensor& out);
+  OpCode Normalise(const LinearParams& params);
+  OpCode LinearOf(const LinearParams& params, const Segment& weight);
+  OpCode TileLinear(const LinearParams& params, const Segment& weight);
+  OpCode LargeLinear(const LinearParams& params, const Segment& weight);
+  OpCode Multiply(const LinearParams& params, const Segment& weight, const Tensor& out);
+  OpCode CheckExperts(const MoeParams& params);
   MoeGemmParams ExpertProducts(const MoeParams& params, int32_t intermediate) const;
   OpCode Route(const MoeParams& params, const MoeGemmParams& gemm);
   OpCode PlanFor(const AttentionParams& params, const AttentionPlan** plan);
@@ -266,7 +284,10 @@ OpCode CudaBackend::WaitFence(uint64_t fence) noexcept {
 // ---- weights ------------------------------------------------------------------------------------
 
 int64_t CudaBackend::PackedBytes(const LinearSource& source) const noexcept {
-  return RoundUp(PackedRows(source) * source.in_features * 2, kAlignment);
+  if (!WhyNotPackable(source).empty()) return 0;
+  int64_t bytes = 0;
+  for (const PackedSegment& segment : SegmentsOf(source)) bytes += RoundUp(segment.bytes(), kAlignment);
+  return bytes;
 }
 
 OpCode CudaBackend::PackLinear(const LinearSource& source, WeightHandle* out) noexcept {
@@ -274,37 +295,47 @@ OpCode CudaBackend::PackLinear(const LinearSource& source, WeightHandle* out) no
     return Fail(OpCode::kUnsupported, std::move(reason));
   }
   const int64_t bytes = PackedBytes(source);
-  void* data = runtime_->Allocate(bytes);
+  auto* data = static_cast<std::byte*>(runtime_->Allocate(bytes));
   if (data == nullptr) {
     return Fail(OpCode::kOutOfMemory, "no device memory for a weight of " + std::to_string(bytes) + " bytes");
   }
-  const int64_t out_features = PackedRows(source);
-  OpCode code = CopyRows(source, data);
-  if (code == OpCode::kOk) code = PlanProducts(source.in_features, out_features);
-  if (code != OpCode::kOk) {
-    runtime_->Free(data);
-    return code;
+  auto weight = std::make_unique<PackedWeight>(source.layout, 0, source.in_features, data);
+  SourceRows rows(source);
+  std::byte* at = data;
+  for (const PackedSegment& segment : SegmentsOf(source)) {
+    OpCode code = CopySegment(source, segment, rows, at);
+    const PlanTable* plans = nullptr;
+    if (code == OpCode::kOk && !segment.in_blocks()) {
+      code = PlanProducts(source.in_features, segment.rows);
+      plans = &products_[{source.in_features, segment.rows}];
+    }
+    if (code != OpCode::kOk) {
+      runtime_->Free(data);
+      return code;
+    }
+    weight->segments.push_back({segment.format, segment.first_row, segment.rows, at, plans});
+    weight->out_features += segment.rows;
+    at += RoundUp(segment.bytes(), kAlignment);
   }
-  const PlanTable* plans = &products_[{source.in_features, out_features}];
-  auto weight = std::make_unique<PackedWeight>(source.layout, out_features, source.in_features, data, plans);
   weights_.insert(weight.get());
   out->impl = weight.release();
   return OpCode::kOk;
 }
 
 // As many rows at a time as the staging memory holds.
-OpCode CudaBackend::CopyRows(const LinearSource& source, void* data) {
+OpCode CudaBackend::CopySegment(const LinearSource& source, const PackedSegment& segment, SourceRows& rows,
+                                std::byte* data) {
   if (staging_ == nullptr) staging_ = runtime_->AllocateHost(kStagingBytes);
-  const int64_t row_bytes = source.in_features * 2;
-  const int64_t rows_at_once = kStagingBytes / row_bytes;
-  if (staging_ == nullptr || rows_at_once == 0) {
-    return Fail(OpCode::kOutOfMemory, "no host memory for rows of " + std::to_string(row_bytes) + " bytes");
+  const int64_t bytes = segment.bytes_at_once(), most = kStagingBytes / bytes;
+  if (staging_ == nullptr || most == 0) {
+    return Fail(OpCode::kOutOfMemory, "no host memory for rows of " + std::to_string(bytes) + " bytes");
   }
-  const int64_t rows = PackedRows(source);
-  for (int64_t row = 0; row < rows; row += rows_at_once) {
-    const int64_t count = std::min(rows_at_once, rows - row);
-    PackRows(source, row, count, static_cast<uint16_t*>(staging_));
-    OpCode code = Upload(static_cast<std::byte*>(data) + row * row_bytes, staging_, count * row_bytes);
+  const int64_t all = segment.bytes() / bytes;
+  for (int64_t begin = 0; begin < all; begin += most) {
+    const int64_t count = std::min(most, all - begin);
+    if (!PackSegment(source, segment, begin, count, rows, static_cast<std::byte*>(staging_)))
+      return Fail(OpCode::kUnsupported, "its rows cannot be had");
+    OpCode code = Upload(data + begin * bytes, staging_, count * bytes);
     if (code == OpCode::kOk) code = WaitFence(RecordFence());
     if (code != OpCode::kOk) return code;
   }
@@ -383,13 +414,15 @@ OpCode CudaBackend::Embed(const EmbedParams& p) noexcept {
   TM_CHECK(p.out.dtype == DType::kBf16 && p.out.columns == table.in_features,
            "out [.., %lld] %s of a table of %lld", static_cast<long long>(p.out.columns),
            DTypeName(p.out.dtype), static_cast<long long>(table.in_features));
+  TM_CHECK(table.alone() != nullptr, "a table of parts in several forms");
   if (p.tokens == 0) return OpCode::kOk;
   const EmbedKernelParams kernel = {.token_ids = p.token_ids,
-                                    .table = table.data,
+                                    .table = table.alone()->data,
                                     .out = p.out.data,
                                     .out_stride = p.out.row_stride,
                                     .tokens = p.tokens,
-                                    .width = static_cast<int32_t>(table.in_features)};
+                                    .width = static_cast<int32_t>(table.in_features),
+                                    .table_format = table.alone()->format};
   return Queued(LaunchEmbed(kernel, runtime_->stream()), "the embedding");
 }
 
@@ -444,7 +477,8 @@ OpCode CudaBackend::Replay(RecordingHandle recording) noexcept {
   return Queued(runtime_->Replay(recording.impl), "a recorded step");
 }
 
-// ---- linear layers: 1 to 16 rows by our own kernel, more by a large product between small kernels
+// ---- linear layers, a segment of the weight at a time: 1 to 16 rows by our own kernel, more by a large
+// product between small kernels, or of a weight in blocks by tiles
 
 void CheckLinear(const LinearParams& p, const PackedWeight& weight) {
   const bool swiglu = p.epilogue == Epilogue::kSwiGlu;
@@ -461,53 +495,97 @@ void CheckLinear(const LinearParams& p, const PackedWeight& weight) {
   TM_CHECK(p.adapter_index == nullptr, "there are no adapters");
 }
 
+// Whether every form that the weight stands in takes the norm with it.
+bool FusesNorm(const PackedWeight& weight, int32_t rows) {
+  return std::all_of(weight.segments.begin(), weight.segments.end(), [&](const Segment& segment) {
+    SmallLinearParams small{};
+    small.rows = rows;
+    small.in_features = static_cast<int32_t>(weight.in_features);
+    small.prologue = Prologue::kRmsNorm;
+    small.weight_format = segment.format;
+    return rows <= (segment.format == DType::kBf16 ? kFusedNormRows : kFusedNormRowsOverBlocks) &&
+           SmallLinearSupported(small);
+  });
+}
+
 OpCode CudaBackend::Linear(const LinearParams& p) noexcept {
   const auto& weight = *static_cast<const PackedWeight*>(p.weight.impl);
   CheckLinear(p, weight);
   if (p.rows == 0) return OpCode::kOk;
+  LinearParams linear = p;
+  if (p.prologue == Prologue::kRmsNorm && !FusesNorm(weight, p.rows)) {
+    if (const OpCode code = Normalise(p); code != OpCode::kOk) return code;
+    linear.x = MakeTensor(workspace_ + map_.normalised, DType::kBf16, p.rows, weight.in_features);
+    linear.x_rows = nullptr;
+    linear.prologue = Prologue::kNone;
+  }
+  for (const Segment& segment : weight.segments) {
+    if (const OpCode code = LinearOf(linear, segment); code != OpCode::kOk) return code;
+  }
+  return OpCode::kOk;
+}
+
+// The norm alone, by a kernel of its own.
+OpCode CudaBackend::Normalise(const LinearParams& p) {
+  TM_CHECK(p.rows <= std::max(maxima_.tokens, maxima_.logit_rows) && p.x.columns <= maxima_.hidden,
+           "%d rows of %lld to normalise, beyond what was reserved", p.rows,
+           static_cast<long long>(p.x.columns));
+  const RmsNormKernelParams norm = {.x = p.x.data,
+                                    .x_rows = p.x_rows,
+                                    .weight = p.norm_weight,
+                                    .y = workspace_ + map_.normalised,
+                                    .x_stride = p.x.row_stride,
+                                    .rows = p.rows,
+                                    .width = static_cast<int32_t>(p.x.columns),
+                                    .epsilon = p.norm_epsilon};
+  return Queued(LaunchRmsNorm(norm, runtime_->stream()), "a norm");
+}
+
+// The columns of the output that a segment makes.
+OpCode CudaBackend::LinearOf(const LinearParams& p, const Segment& weight) {
+  const int64_t columns = p.epilogue == Epilogue::kSwiGlu ? weight.out_features / 2 : weight.out_features;
+  LinearParams part = p;
+  part.out.data = static_cast<std::byte*>(p.out.data) + Format(p.out.dtype).Bytes(weight.first_out);
+  part.out.columns = columns;
   const SmallLinearParams small = {.x = p.x.data,
                                    .x_rows = p.x_rows,
                                    .norm_weight = p.norm_weight,
                                    .weight = weight.data,
-                                   .out = p.out.data,
+                                   .out = part.out.data,
                                    .x_stride = p.x.row_stride,
                                    .out_stride = p.out.row_stride,
                                    .rows = p.rows,
-                                   .in_features = static_cast<int32_t>(weight.in_features),
+                                   .in_features = static_cast<int32_t>(p.x.columns),
                                    .out_features = static_cast<int32_t>(weight.out_features),
                                    .epsilon = p.norm_epsilon,
                                    .prologue = p.prologue,
                                    .epilogue = p.epilogue,
-                                   .out_dtype = p.out.dtype};
-  const bool fuses = p.prologue == Prologue::kNone || p.rows <= kFusedNormRows;
-  if (fuses && SmallLinearSupported(small))
+                                   .out_dtype = p.out.dtype,
+                                   .weight_format = weight.format};
+  if (SmallLinearSupported(small))
     return Queued(LaunchSmallLinear(small, runtime_->stream()), "a linear layer");
-  if (p.prologue == Prologue::kNone) return LargeLinear(p, weight);
-
-  // The norm first, by a kernel of its own.
-  TM_CHECK(p.rows <= std::max(maxima_.tokens, maxima_.logit_rows) && weight.in_features <= maxima_.hidden,
-           "%d rows of %lld to normalise, beyond what was reserved", p.rows,
-           static_cast<long long>(weight.in_features));
-  std::byte* normalised = workspace_ + map_.normalised;
-  const RmsNormKernelParams norm = {.x = p.x.data,
-                                    .x_rows = p.x_rows,
-                                    .weight = p.norm_weight,
-                                    .y = normalised,
-                                    .x_stride = p.x.row_stride,
-                                    .rows = p.rows,
-                                    .width = static_cast<int32_t>(weight.in_features),
-                                    .epsilon = p.norm_epsilon};
-  if (const OpCode code = Queued(LaunchRmsNorm(norm, runtime_->stream()), "a norm"); code != OpCode::kOk)
-    return code;
-  LinearParams plain = p;
-  plain.x = MakeTensor(normalised, DType::kBf16, p.rows, weight.in_features);
-  plain.x_rows = nullptr;
-  plain.prologue = Prologue::kNone;
-  return Linear(plain);
+  TM_CHECK(p.x_rows == nullptr, "rows are gathered by the norm");
+  return weight.format == DType::kBf16 ? LargeLinear(part, weight) : TileLinear(part, weight);
 }
 
-OpCode CudaBackend::LargeLinear(const LinearParams& p, const PackedWeight& weight) {
-  TM_CHECK(p.x_rows == nullptr, "rows are gathered by the norm");
+OpCode CudaBackend::TileLinear(const LinearParams& p, const Segment& weight) {
+  TileLinearParams tiles{};
+  tiles.weights[0] = weight.data;
+  tiles.x = p.x.data;
+  tiles.out = p.out.data;
+  tiles.x_stride = p.x.row_stride;
+  tiles.out_stride = p.out.row_stride;
+  tiles.rows = p.rows;
+  tiles.places_of_a_row = 1;
+  tiles.in_features = static_cast<int32_t>(p.x.columns);
+  tiles.out_features = static_cast<int32_t>(weight.out_features);
+  tiles.epilogue = p.epilogue;
+  tiles.out_dtype = p.out.dtype;
+  tiles.weight_format = weight.format;
+  return Queued(LaunchTileLinear(tiles, runtime_->stream()), "a linear layer in tiles");
+}
+
+OpCode CudaBackend::LargeLinear(const LinearParams& p, const Segment& weight) {
   if (p.epilogue != Epilogue::kSwiGlu) return Multiply(p, weight, p.out);
   TM_CHECK(p.rows <= maxima_.tokens && p.out.columns <= maxima_.hidden,
            "%d rows of SwiGLU, beyond what was reserved", p.rows);
@@ -521,7 +599,7 @@ OpCode CudaBackend::LargeLinear(const LinearParams& p, const PackedWeight& weigh
   return Queued(LaunchSwiGlu(swiglu, runtime_->stream()), "SwiGLU");
 }
 
-OpCode CudaBackend::Multiply(const LinearParams& p, const PackedWeight& weight, const Tensor& out) {
+OpCode CudaBackend::Multiply(const LinearParams& p, const Segment& weight, const Tensor& out) {
   const MatmulOut kind = out.dtype == DType::kF32               ? MatmulOut::kF32
                          : p.epilogue == Epilogue::kAddResidual ? MatmulOut::kBf16Add
                                                                 : MatmulOut::kBf16;
@@ -547,6 +625,30 @@ void CheckMoe(const MoeParams& p, const StepMaxima& maxima) {
                p.experts_per_token <= maxima.experts_per_token && p.experts_per_token <= p.experts,
            "%d rows of %d of %d experts, beyond what was reserved", p.rows, p.experts_per_token, p.experts);
   TM_CHECK(p.epilogue != Epilogue::kSwiGlu, "a mixture ends plain or in an addition");
+}
+
+// One launch multiplies by the weights of all experts, so they stand in one form.
+OpCode CudaBackend::CheckExperts(const MoeParams& p) {
+  for (const WeightHandle* weights : {p.gate_up, p.down}) {
+    const auto& first = *static_cast<const PackedWeight*>(weights[0].impl);
+    for (int32_t e = 0; e < p.experts; ++e) {
+      const Segment* segment = static_cast<const PackedWeight*>(weights[e].impl)->alone();
+      if (first.alone() != nullptr && segment != nullptr && segment->format == first.alone()->format)
+        continue;
+      return Fail(OpCode::kUnsupported,
+                  "experts 0 and " + std::to_string(e) +
+                      " of a layer are in different formats; the CUDA backend takes one");
+    }
+  }
+  return OpCode::kOk;
+}
+
+void TakeExperts(const WeightHandle* weights, int32_t experts, MoeGemmParams* gemm) {
+  for (int32_t e = 0; e < experts; ++e) {
+    const Segment& segment = *static_cast<const PackedWeight*>(weights[e].impl)->alone();
+    gemm->weights[e] = segment.data;
+    gemm->weight_format = segment.format;
+  }
 }
 
 // The products of a mixture, without what differs between its two.
@@ -591,6 +693,7 @@ OpCode CudaBackend::Route(const MoeParams& p, const MoeGemmParams& gemm) {
 OpCode CudaBackend::Moe(const MoeParams& p) noexcept {
   CheckMoe(p, maxima_);
   if (p.rows == 0) return OpCode::kOk;
+  if (const OpCode code = CheckExperts(p); code != OpCode::kOk) return code;
   const auto& first = *static_cast<const PackedWeight*>(p.down[0].impl);
   const auto hidden = static_cast<int32_t>(first.out_features),
              intermediate = static_cast<int32_t>(first.in_features);
@@ -599,9 +702,7 @@ OpCode CudaBackend::Moe(const MoeParams& p) noexcept {
   MoeGemmParams gemm = ExpertProducts(p, intermediate);
   if (const OpCode code = Route(p, gemm); code != OpCode::kOk) return code;
 
-  for (int32_t e = 0; e < p.experts; ++e) {
-    gemm.weights[e] = static_cast<const PackedWeight*>(p.gate_up[e].impl)->data;
-  }
+  TakeExperts(p.gate_up, p.experts, &gemm);
   gemm.x = workspace_ + map_.normalised;
   gemm.out = workspace_ + map_.moe_inner;
   gemm.pairs_of_a_row = p.experts_per_token;
@@ -612,9 +713,7 @@ OpCode CudaBackend::Moe(const MoeParams& p) noexcept {
       code != OpCode::kOk)
     return code;
 
-  for (int32_t e = 0; e < p.experts; ++e) {
-    gemm.weights[e] = static_cast<const PackedWeight*>(p.down[e].impl)->data;
-  }
+  TakeExperts(p.down, p.experts, &gemm);
   gemm.x = workspace_ + map_.moe_inner;
   gemm.out = workspace_ + map_.moe_outer;
   gemm.pairs_of_a_row = 1;

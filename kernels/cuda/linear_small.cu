@@ -1,14 +1,21 @@
 // Linear layers for 1 to 16 rows: y = x W^T with W read exactly once, straight into tensor-core fragments.
 //
-// Shapes: x [rows, K] bf16; W [N, K] bf16 row-major; out [rows, N] bf16 or f32 (N / 2 for SwiGLU).
+// Shapes: x [rows, K] bf16; W [N, K] bf16 row-major or in blocks (blocks.h), decoded in registers; out [rows,
+// N]
+//         bf16 or f32 (N / 2 for SwiGLU).
 // Grid:   (ceil(N / 16)) blocks of 8 warps. A block makes 16 outputs for all rows; warp w takes every eighth
-//         block of 32 along K (w, w + 8, ...). The eight partial sums are added in warp order.
-// Bytes:  in all N * K * 2 of W: the bound. Each block besides
+//         block of 32 along K (w, w + 8, ...), or unit. The eight partial sums are added in warp order.
+// Bytes:  in all N * K * 2 of W, or N * K times the bits of its type, with N filled up to sixteens (in bits:
+// q8_0
+//         8.5, q4_0 4.5, q4_1 5, q5_0 5.5, q5_1 6, q4_k 4.5, q5_k 5.5, q6_k 6.5625, groups 4 or 8 and what a
+//         group has besides over its size: int4 of 128 with f16 scales 4.125): the bound. Each block besides
 //         reads   rows * K * 2 of x, or for a fused norm rows * K * (2 + 2 + 4): x twice and norm_weight;
 //                 rows * 128 where rows are gathered (each of 32 threads reads a row's number);
 //                 for kAddResidual what it writes; all of it from the caches but once;
 //         writes  rows * 16 outputs (8 for SwiGLU) of 2 or 4 bytes, fewer in the last block.
-// Limits: rows 1..16, K a multiple of 32; N any, for SwiGLU a multiple of 16; sm_80 and later.
+// Limits: rows 1..16, over blocks with a norm 1..8; K a multiple of 32, or whole units but of groups; N any,
+// for SwiGLU a
+//         multiple of 16; sm_80 and later.
 // Math:   products of bf16 in f32 sums; gate and up rounded to bf16 before silu, as the large path does.
 // Ideas:  weights as the M operand so that few rows waste little (swapped operands, as skinny GEMMs of
 //         TensorRT-LLM do); the order of k inside an mma is free, so a lane takes 8 neighbours of a row in
@@ -64,6 +71,14 @@ TM_DEVICE void NormaliseRows(const SmallLinearParams& p, std::byte* shared) {
   }
 }
 
+// The first lines of this block's units, a thread a line, while other kernels still run.
+template <typename Type>
+TM_DEVICE void PrefetchFirstUnits(const SmallLinearParams& p) {
+  const int64_t bytes = BytesOfUnitRows<Type>(p.weight_format, p.in_features),
+                line = int64_t{ThreadX()} * 128;
+  if (line < bytes) PrefetchConstant(static_cast<const std::byte*>(p.weight) + BlockX() * bytes + line);
+}
+
 // The first two blocks of W that each warp reads, while other kernels still run.
 TM_DEVICE void PrefetchFirstBlocks(const SmallLinearParams& p, int first_out) {
   const int warp = ThreadX() / 32, lane = LaneId();
@@ -76,12 +91,17 @@ TM_DEVICE void PrefetchFirstBlocks(const SmallLinearParams& p, int first_out) {
 
 }  // namespace
 
-// kRowTiles: groups of eight rows of x. kNorm: x is normalised into shared memory first.
-template <int kRowTiles, bool kNorm>
+// Type: Bf16, or that of W's blocks. kRowTiles: groups of eight rows of x. kNorm: x is normalised into shared
+// memory first.
+template <typename Type, int kRowTiles, bool kNorm>
 TM_KERNEL void SmallLinearKernel(SmallLinearParams p) {
   const int g = LaneId() / 4;
   const int first_out = BlockX() * kSmallTileOut;
-  PrefetchFirstBlocks(p, first_out);
+  if constexpr (kIsBf16<Type>) {
+    PrefetchFirstBlocks(p, first_out);
+  } else {
+    PrefetchFirstUnits<Type>(p);
+  }
   AwaitPriorKernels();
   std::byte* normalised = SharedBytes();
   if (kNorm) {
@@ -89,13 +109,7 @@ TM_KERNEL void SmallLinearKernel(SmallLinearParams p) {
     SyncThreads();
   }
 
-  // This lane's rows of W and of x; null where there is none.
-  const Bf16* weight[2];
-  TM_UNROLL
-  for (int i = 0; i < 2; ++i) {
-    const int64_t out = first_out + g + 8 * i;
-    weight[i] = out < p.out_features ? static_cast<const Bf16*>(p.weight) + out * p.in_features : nullptr;
-  }
+  // This lane's rows of x; null where there is none.
   const std::byte* row[kRowTiles];
   TM_UNROLL
   for (int n = 0; n < kRowTiles; ++n) {
@@ -111,7 +125,19 @@ TM_KERNEL void SmallLinearKernel(SmallLinearParams p) {
   }
 
   float sum[kRowTiles][4] = {};
-  MultiplySmallTile<kRowTiles, kNorm>(weight, row, p.in_features, sum);
+  if constexpr (kIsBf16<Type>) {
+    const Bf16* weight[2];  // this lane's rows
+    TM_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      const int64_t out = first_out + g + 8 * i;
+      weight[i] = out < p.out_features ? static_cast<const Bf16*>(p.weight) + out * p.in_features : nullptr;
+    }
+    MultiplySmallTile<kRowTiles, kNorm>(weight, row, p.in_features, sum);
+  } else {
+    const std::byte* units = static_cast<const std::byte*>(p.weight) +
+                             BlockX() * BytesOfUnitRows<Type>(p.weight_format, p.in_features);
+    MultiplySmallBlocks<Type, kRowTiles, kNorm>(units, p.weight_format, row, p.in_features, sum);
+  }
 
   // A thread an output. The partial sums may lie where the normalised rows did.
   if (kNorm) SyncThreads();
@@ -144,29 +170,39 @@ TM_KERNEL void SmallLinearKernel(SmallLinearParams p) {
 
 namespace {
 
-template <int kRowTiles, bool kNorm>
+template <typename Type, int kRowTiles, bool kNorm>
 int Launch(const SmallLinearParams& p, Stream stream) {
   const int64_t partial = kSmallPartialBytes<kRowTiles>;
   const int64_t rows = kNorm ? p.rows * SharedRowBytes(p.in_features) : 0;
   const auto shared = static_cast<int>(partial > rows ? partial : rows);
-  if (const int error = AllowSharedBytes(SmallLinearKernel<kRowTiles, kNorm>, shared)) return error;
+  if (const int error = AllowSharedBytes(SmallLinearKernel<Type, kRowTiles, kNorm>, shared)) return error;
   const Dim3 grid{static_cast<unsigned>((p.out_features + kSmallTileOut - 1) / kSmallTileOut), 1, 1};
-  return TM_LAUNCH((SmallLinearKernel<kRowTiles, kNorm>), grid, Dim3{kThreads}, shared, stream, p);
+  return TM_LAUNCH((SmallLinearKernel<Type, kRowTiles, kNorm>), grid, Dim3{kThreads}, shared, stream, p);
 }
 
 }  // namespace
 
 bool SmallLinearSupported(const SmallLinearParams& p) {
-  const bool fits =
-      p.prologue == Prologue::kNone || p.rows * SharedRowBytes(p.in_features) <= kMaxSharedRowBytes;
-  return p.rows >= 1 && p.rows <= kSmallLinearRows && p.in_features % kSmallBlockK == 0 && fits &&
+  const bool norm = p.prologue == Prologue::kRmsNorm, bf16 = p.weight_format == DType::kBf16;
+  const bool fits = !norm || p.rows * SharedRowBytes(p.in_features) <= kMaxSharedRowBytes;
+  const int32_t most_rows = norm && !bf16 ? 8 : kSmallLinearRows;
+  const bool any_tiles = bf16 || p.weight_format.in_groups();
+  const int32_t k_multiple = any_tiles ? kSmallBlockK : LayoutOf(p.weight_format).numbers();
+  return p.rows >= 1 && p.rows <= most_rows && p.in_features % k_multiple == 0 && fits &&
          (p.epilogue != Epilogue::kSwiGlu || p.out_features % kSmallTileOut == 0);
 }
 
 int LaunchSmallLinear(const SmallLinearParams& p, void* stream) {
   auto* s = static_cast<Stream>(stream);
-  if (p.prologue == Prologue::kRmsNorm) return p.rows <= 8 ? Launch<1, true>(p, s) : Launch<2, true>(p, s);
-  return p.rows <= 8 ? Launch<1, false>(p, s) : Launch<2, false>(p, s);
+  const bool norm = p.prologue == Prologue::kRmsNorm;
+  if (p.weight_format != DType::kBf16) {
+    return WithBlocks(p.weight_format.dtype, [&]<typename Type>(Type) {
+      if (norm) return Launch<Type, 1, true>(p, s);
+      return p.rows <= 8 ? Launch<Type, 1, false>(p, s) : Launch<Type, 2, false>(p, s);
+    });
+  }
+  if (norm) return p.rows <= 8 ? Launch<Bf16, 1, true>(p, s) : Launch<Bf16, 2, true>(p, s);
+  return p.rows <= 8 ? Launch<Bf16, 1, false>(p, s) : Launch<Bf16, 2, false>(p, s);
 }
 
 }  // namespace tramontane::cuda

@@ -8,6 +8,7 @@
 // Math:   scores, softmax, shares and the sum over a row's experts in f32, in one order; products of bf16 in
 //         f32 sums; the norm, gate, up and their product rounded to bf16 as in the other linear layers, the
 //         experts' outputs not rounded before they are summed.
+// Weights in blocks are decoded in registers; of more rows linear_tile.cu makes the products.
 // Ideas:  few rows without any lists, a block for a pair (calm) or for an expert that finds its rows itself
 //         (masked groups, DeepGEMM); more rows in tiles of one expert by a list made on the device
 //         (contiguous groups, DeepGEMM and vLLM); outputs of pairs summed in a fixed order, not added by
@@ -15,6 +16,7 @@
 #include "kernels/cuda/moe.h"
 
 #include "kernels/cuda/linear_small.cuh"
+#include "kernels/cuda/linear_tile.h"
 #include "kernels/cuda/primitives.cuh"
 
 namespace tramontane::cuda {
@@ -269,12 +271,13 @@ TM_DEVICE SmallGroup FindRows(const MoeGemmParams& p, int32_t* pairs, int (&own)
 }  // namespace
 
 // The masked form, for few rows: y = x W^T for 16 outputs and all rows of one expert; an expert has each row
-// at most once. kRowTiles: groups of eight rows.
+// at most once. Type: Bf16, or that of W's blocks. kRowTiles: groups of eight rows.
 // Grid: (ceil(N / 16), pairs up to kMoePairRows rows, else experts).
 // Bytes: a block reads pairs * 4 (by pairs 4 more, and no further than an earlier pair); where it has R > 0
-// rows of which no earlier pair is, 16 * K * 2 of W (fewer in the last block) and R * K * 2 of x, and writes
-// R * 16 outputs (8 bf16 with swiglu, else f32). In all, W of each expert that a row chose is read once.
-template <int kRowTiles>
+// rows of which no earlier pair is, 16 * K * 2 of W (fewer in the last block; in blocks as in
+// linear_small.cu) and R * K * 2 of x, and writes R * 16 outputs (8 bf16 with swiglu, else f32). In all, W of
+// each expert that a row chose is read once.
+template <typename Type, int kRowTiles>
 TM_KERNEL void MoeSmallKernel(MoeGemmParams p) {
   AwaitPriorKernels();
   auto* partial = reinterpret_cast<float*>(SharedBytes());
@@ -284,13 +287,6 @@ TM_KERNEL void MoeSmallKernel(MoeGemmParams p) {
   if (group.rows == 0) return;
 
   const int first_out = BlockX() * kSmallTileOut;
-  const auto* w = static_cast<const Bf16*>(p.weights[group.expert]);
-  const Bf16* weight[2];
-  TM_UNROLL
-  for (int i = 0; i < 2; ++i) {
-    const int64_t out = first_out + LaneId() / 4 + 8 * i;
-    weight[i] = out < p.out_features ? w + out * p.in_features : nullptr;
-  }
   const std::byte* row[kRowTiles];
   TM_UNROLL
   for (int n = 0; n < kRowTiles; ++n) {
@@ -300,7 +296,20 @@ TM_KERNEL void MoeSmallKernel(MoeGemmParams p) {
                  : reinterpret_cast<const std::byte*>(static_cast<const Bf16*>(p.x) + from * p.in_features);
   }
   float sum[kRowTiles][4] = {};
-  MultiplySmallTile<kRowTiles, false>(weight, row, p.in_features, sum);
+  if constexpr (kIsBf16<Type>) {
+    const auto* w = static_cast<const Bf16*>(p.weights[group.expert]);
+    const Bf16* weight[2];
+    TM_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      const int64_t out = first_out + LaneId() / 4 + 8 * i;
+      weight[i] = out < p.out_features ? w + out * p.in_features : nullptr;
+    }
+    MultiplySmallTile<kRowTiles, false>(weight, row, p.in_features, sum);
+  } else {
+    const int64_t bytes = BytesOfUnitRows<Type>(p.weight_format, p.in_features);
+    const auto* units = static_cast<const std::byte*>(p.weights[group.expert]) + BlockX() * bytes;
+    MultiplySmallBlocks<Type, kRowTiles, false>(units, p.weight_format, row, p.in_features, sum);
+  }
   StoreSmallPartials(sum, partial);
 
   if (p.swiglu) {
@@ -471,11 +480,30 @@ namespace {
 Dim3 GridOf(int32_t x, int32_t y = 1) { return {static_cast<unsigned>(x), static_cast<unsigned>(y), 1}; }
 constexpr int32_t CeilDiv(int32_t value, int32_t divisor) { return (value + divisor - 1) / divisor; }
 
-template <int kRowTiles>
+template <typename Type, int kRowTiles>
 int LaunchSmall(const MoeGemmParams& p, Stream stream) {
   const int32_t groups = p.rows <= kMoePairRows ? p.pairs : p.experts;
-  return TM_LAUNCH(MoeSmallKernel<kRowTiles>, GridOf(CeilDiv(p.out_features, kSmallTileOut), groups),
+  return TM_LAUNCH((MoeSmallKernel<Type, kRowTiles>), GridOf(CeilDiv(p.out_features, kSmallTileOut), groups),
                    Dim3{kThreads}, kSmallPartialBytes<kRowTiles> + kRowTiles * 8 * 4, stream, p);
+}
+
+int LaunchTilesOfBlocks(const MoeGemmParams& p, void* stream) {
+  TileLinearParams tiles{};
+  for (int32_t e = 0; e < p.experts; ++e) tiles.weights[e] = p.weights[e];
+  tiles.x = p.x;
+  tiles.out = p.out;
+  tiles.order = p.order;
+  tiles.tiles = p.tiles;
+  tiles.x_stride = p.in_features;
+  tiles.out_stride = p.swiglu ? p.out_features / 2 : p.out_features;
+  tiles.max_tiles = p.max_tiles;
+  tiles.places_of_a_row = p.pairs_of_a_row;
+  tiles.in_features = p.in_features;
+  tiles.out_features = p.out_features;
+  tiles.epilogue = p.swiglu ? Epilogue::kSwiGlu : Epilogue::kNone;
+  tiles.out_dtype = p.swiglu ? DType::kBf16 : DType::kF32;
+  tiles.weight_format = p.weight_format;
+  return LaunchTileLinear(tiles, stream);
 }
 
 }  // namespace
@@ -493,7 +521,13 @@ int LaunchMoeGroup(const MoeGroupParams& p, void* stream) {
 
 int LaunchMoeGemm(const MoeGemmParams& p, void* stream) {
   auto* s = static_cast<Stream>(stream);
-  if (p.order == nullptr) return p.rows <= 8 ? LaunchSmall<1>(p, s) : LaunchSmall<2>(p, s);
+  if (p.order == nullptr && p.weight_format != DType::kBf16) {
+    return WithBlocks(p.weight_format.dtype, [&]<typename Type>(Type) {
+      return p.rows <= 8 ? LaunchSmall<Type, 1>(p, s) : LaunchSmall<Type, 2>(p, s);
+    });
+  }
+  if (p.order == nullptr) return p.rows <= 8 ? LaunchSmall<Bf16, 1>(p, s) : LaunchSmall<Bf16, 2>(p, s);
+  if (p.weight_format != DType::kBf16) return LaunchTilesOfBlocks(p, stream);
   if (const int error = AllowSharedBytes(MoeTileKernel, kTileSharedBytes)) return error;
   return TM_LAUNCH(MoeTileKernel, GridOf(CeilDiv(p.out_features, kTileOut), p.max_tiles), Dim3{kThreads},
                    kTileSharedBytes, s, p);

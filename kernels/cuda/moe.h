@@ -52,7 +52,7 @@ struct MoeGroupParams {
 
 // y[pair] = x[pair / pairs_of_a_row] W[expert of the pair]^T.
 struct MoeGemmParams {
-  const void* weights[kMaxExperts];  // each [out_features, in_features] bf16, as in linear_small.h
+  const void* weights[kMaxExperts];  // each [out_features, in_features], as in linear_small.h
   const void* x;                     // [.., in_features] bf16
   void* out;                         // swiglu: [pairs, out_features / 2] bf16; else [pairs, out_features] f32
   const int32_t* chosen;
@@ -63,9 +63,10 @@ struct MoeGemmParams {
   int32_t pairs;
   int32_t pairs_of_a_row;  // of x: experts_per_token, or 1
   int32_t experts;
-  int32_t in_features;   // a multiple of 8; without `order` of 32
+  int32_t in_features;   // a multiple of 8; without `order` of 32; in blocks whole units
   int32_t out_features;  // a multiple of 8, of 16 with swiglu
   bool swiglu;
+  Format weight_format = DType::kBf16;
 };
 
 // out[row] = sum over its pairs, ascending, of share * y, or that added to it; rounded to bf16 once.

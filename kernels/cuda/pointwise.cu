@@ -9,6 +9,7 @@
 //         both.
 #include "kernels/cuda/pointwise.h"
 
+#include "kernels/cuda/blocks.cuh"
 #include "kernels/cuda/primitives.cuh"
 
 namespace tramontane::cuda {
@@ -53,6 +54,37 @@ TM_KERNEL void EmbedKernel(EmbedKernelParams p) {
   auto* to = static_cast<Bf16*>(p.out) + BlockX() * p.out_stride;
   for (int i = ThreadX() * kPiece; i < p.width; i += kThreads * kPiece)
     StoreGlobal16(to + i, LoadGlobal16(from + i));
+}
+
+// The same from a table in blocks: four threads take a run of a row, eight numbers of each tile.
+// Grid: (tokens). Bytes: what two rows have of a run stands together, and both are read, with the scales of
+// their unit: a token reads 4 + (runs along its row) * (bytes of a run + of a unit's scales) / 8 and writes
+// width * 2.
+template <typename Type>
+TM_KERNEL void EmbedBlocksKernel(EmbedKernelParams p) {
+  constexpr UnitLayout kLayout = Type::kLayout;
+  constexpr int kRunNumbers = kLayout.run_tiles * kTileNumbers;
+  AwaitPriorKernels();
+  const int32_t row = LoadUniform(p.token_ids + BlockX());
+  const int in_unit = row % kUnitRows, t = ThreadX() % 4, lane = in_unit % 8 * 4 + t;
+  const Format format = p.table_format;
+  const int log2 = Type::TilesLog2(format), unit_bytes = Type::Layout(format).bytes();
+  const auto* table =
+      static_cast<const std::byte*>(p.table) + row / kUnitRows * BytesOfUnitRows<Type>(format, p.width);
+  auto* to = static_cast<Bf16*>(p.out) + BlockX() * p.out_stride + 8 * t;
+  for (int i = ThreadX() / 4; i < p.width / kRunNumbers; i += kThreads / 4) {
+    const int first = i * kLayout.run_tiles, in_unit_tile = first & ((1 << log2) - 1);
+    const std::byte* unit = table + int64_t{first >> log2} * unit_bytes;
+    const typename Type::Scales scales = Type::LoadScales(unit, format, lane);
+    const typename Type::Run run = Type::LoadRun(unit, in_unit_tile / kLayout.run_tiles, lane);
+    TM_UNROLL
+    for (int tile = 0; tile < (Type::kInGroups ? 1 : kLayout.tiles); ++tile) {  // known to the compiler
+      if (!Type::kInGroups && tile / kLayout.run_tiles != in_unit_tile / kLayout.run_tiles) continue;
+      const Vector16 numbers =
+          in_unit < 8 ? Type::Decode(scales, run, tile, 0, t) : Type::Decode(scales, run, tile, 1, t);
+      StoreGlobal16(to + i * kRunNumbers + tile % kLayout.run_tiles * kTileNumbers, numbers);
+    }
+  }
 }
 
 // Grid: (rows). A row is read twice, the second time from the cache.
@@ -191,6 +223,12 @@ Dim3 GridOf(int32_t x, int32_t y = 1) { return {static_cast<unsigned>(x), static
 }  // namespace
 
 int LaunchEmbed(const EmbedKernelParams& params, void* stream) {
+  if (params.table_format != DType::kBf16) {
+    return WithBlocks(params.table_format.dtype, [&]<typename Type>(Type) {
+      return TM_LAUNCH(EmbedBlocksKernel<Type>, GridOf(params.tokens), Dim3{kThreads}, 0,
+                       static_cast<Stream>(stream), params);
+    });
+  }
   return TM_LAUNCH(EmbedKernel, GridOf(params.tokens), Dim3{kThreads}, 0, static_cast<Stream>(stream),
                    params);
 }

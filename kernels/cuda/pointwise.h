@@ -8,14 +8,15 @@
 
 namespace tramontane::cuda {
 
-// out[t] = table[token_ids[t]]; bf16 [tokens, width]. width a multiple of 8.
+// out[t] = table[token_ids[t]]; bf16 [tokens, width]. width a multiple of 8, or whole units.
 struct EmbedKernelParams {
   const int32_t* token_ids;
-  const void* table;  // [vocab, width] bf16
+  const void* table;  // [vocab, width], row-major bf16 or units (blocks.h)
   void* out;          // [tokens, width] bf16, rows out_stride apart
   int64_t out_stride;
   int32_t tokens;
   int32_t width;
+  Format table_format = DType::kBf16;
 };
 
 // y[r] = bf16(x[rows[r]] * rsqrt(mean square + epsilon) * weight); the sum and the product in f32.

@@ -111,6 +111,9 @@ TM_DEVICE uint32_t PackPair<F16>(float low, float high) {
 struct alignas(16) Vector16 {
   uint32_t word[4];
 };
+struct alignas(8) Vector8 {
+  uint32_t word[2];
+};
 
 TM_DEVICE int ThreadX() { return static_cast<int>(threadIdx.x); }
 TM_DEVICE int BlockX() { return static_cast<int>(blockIdx.x); }
@@ -151,6 +154,12 @@ template <typename T>
 TM_DEVICE T LoadUniform(const T* address) {
   return *address;
 }
+// What neighbouring lanes, kLanes of them, read from the same address at once: one fetch, counted for the
+// first.
+template <int kLanes, typename T>
+TM_DEVICE T LoadTogether(const T* address) {
+  return *address;
+}
 TM_DEVICE Vector16 LoadGlobal16(const void* address) { return *static_cast<const Vector16*>(address); }
 TM_DEVICE void StoreGlobal16(void* address, const Vector16& value) {
   *static_cast<Vector16*>(address) = value;
@@ -161,6 +170,13 @@ TM_DEVICE Vector16 LoadGlobal16Once(const void* address) {
   Vector16 out;
   asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(out.word[0]), "=r"(out.word[1]), "=r"(out.word[2]), "=r"(out.word[3])
+               : "l"(address));
+  return out;
+}
+TM_DEVICE Vector8 LoadGlobal8Once(const void* address) {
+  Vector8 out;
+  asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];"
+               : "=r"(out.word[0]), "=r"(out.word[1])
                : "l"(address));
   return out;
 }
@@ -259,6 +275,10 @@ TM_DEVICE double Log1p(double x) { return log1p(x); }
 TM_DEVICE float MultiplyUnfused(float a, float b) { return __fmul_rn(a, b); }
 TM_DEVICE uint32_t BitsOf(float x) { return __float_as_uint(x); }
 TM_DEVICE float FloatOf(uint32_t bits) { return __uint_as_float(bits); }
+// 2^23 + byte i of a word: its bits are the lowest of the float's.
+TM_DEVICE float FloatAboveByte(uint32_t word, int i) {
+  return __uint_as_float(__byte_perm(word, 0x4b000000u, 0x7440u + i));
+}
 TM_DEVICE uint64_t BitsOf(double x) { return static_cast<uint64_t>(__double_as_longlong(x)); }
 TM_DEVICE double DoubleOf(uint64_t bits) { return __longlong_as_double(static_cast<long long>(bits)); }
 

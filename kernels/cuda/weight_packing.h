@@ -1,26 +1,53 @@
-// How weights stand in device memory: row-major bf16, one form for the small-batch kernel and for cuBLASLt
-// alike. Loading thread; pure but for what it writes.
+// How weights stand in device memory. Loading thread; pure but for what it writes.
+//
+// A source is cut into segments, runs of parts that stand in one form:
+//
+//   bf16    row-major, of any plain part: one form for the small-batch kernel and for cuBLASLt alike
+//   blocks  of one format, with the bits they have in the file, in units of 16 rows: blocks.h
+//
+// and the rows of a segment in order:
 //
 //   kStacked:  the parts' rows one after the other.
-//   kGateUp:   rows in sixteens: 8 of gate, then the 8 of up of the same outputs, so that a kernel's tile of
-//   16
-//              outputs holds both factors of 8 products.
+//   kGateUp:   one segment, rows in sixteens: 8 of gate, then the 8 of up of the same outputs, so that a
+//   kernel's
+//              tile of 16 outputs holds both factors of 8 products.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
+#include "kernels/source_rows.h"
 #include "kernels/weight.h"
 
 namespace tramontane::cuda {
 
-int64_t PackedRows(const LinearSource& source);
+struct PackedSegment {
+  Format format = DType::kBf16;  // or one in blocks
+  LinearLayout layout = LinearLayout::kStacked;
+  int64_t in_features = 0;
+  int64_t first_row = 0;  // of the whole source's rows
+  int64_t rows = 0;
+
+  bool in_blocks() const { return !format.plain(); }
+  // Rows that are packed together: a unit's, a turn of gate and up, or one.
+  int64_t rows_at_once() const;
+  // Bytes of so many rows at once.
+  int64_t bytes_at_once() const;
+  int64_t bytes() const;
+};
 
 // "" when a source can be packed, else what is wrong with it.
 std::string WhyNotPackable(const LinearSource& source);
 
-// Packed rows [begin, begin + count) as bf16 (f16 and f32 rounded to nearest even) into out [count,
-// in_features].
-void PackRows(const LinearSource& source, int64_t begin, int64_t count, uint16_t* out);
+// REQUIRES: a source that can be packed; its data is not read.
+std::vector<PackedSegment> SegmentsOf(const LinearSource& source);
+
+// `count` times rows_at_once() rows of a segment of the source, from begin * rows_at_once() on, into out
+// [count, bytes_at_once()]. f16 and f32 are rounded to nearest even; rows beyond the last are zeros. Ranges
+// ascend. False where `rows`, the source's, has none.
+bool PackSegment(const LinearSource& source, const PackedSegment& segment, int64_t begin, int64_t count,
+                 SourceRows& rows, std::byte* out);
 
 }  // namespace tramontane::cuda

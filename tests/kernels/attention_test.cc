@@ -365,6 +365,48 @@ TEST_P(AttentionInvarianceTest, DecodeGivesTheBitsOfPrefill) {
   }
 }
 
+// Up to 8 rows a tile read keys and values as they lie in their pages; more rows share copies.
+TEST_P(AttentionInvarianceTest, OneToTenRowsGiveTheBitsOfManyRowTiles) {
+  constexpr int64_t kLength = 560;  // every group leaves tiles of more than 8 rows
+  struct Shape {
+    DType dtype;
+    int32_t head_dim, page_size;
+    KvOrder order;
+  };
+  for (const Shape& shape : {Shape{DType::kBf16, 128, 16, KvOrder::kHnd},
+                             {DType::kBf16, 80, 64, KvOrder::kNhd},
+                             {DType::kBf16, 12, 7, KvOrder::kHnd},
+                             {DType::kF16, 64, 16, KvOrder::kHnd},
+                             {DType::kF16, 24, 5, KvOrder::kNhd},
+                             {DType::kF32, 64, 64, KvOrder::kHnd},
+                             {DType::kF32, 20, 16, KvOrder::kHnd}}) {
+    const bool all_groups = TestScalePercent() == 100;
+    for (const int32_t group :
+         all_groups ? std::vector<int32_t>{1, 2, 3, 4, 5, 7, 8} : std::vector<int32_t>{3, 4}) {
+      Problem problem;
+      problem.query_heads = 2 * group;
+      problem.shape = {.dtype = shape.dtype,
+                       .kv_heads = 2,
+                       .head_dim = shape.head_dim,
+                       .page_size = shape.page_size,
+                       .order = shape.order};
+      problem.window = group % 2 == 0 ? 0 : 100;
+      SCOPED_TRACE(testing::Message() << DTypeName(shape.dtype) << " x " << shape.head_dim << ", pages of "
+                                      << shape.page_size << ", group " << group);
+      problem.sequences = {{0, kLength, static_cast<int32_t>(kLength)}};
+      const auto all = MakeKv(problem, 21);
+      const BackendPtr backend = MakeBackend(GetParam(), 1, MaximaOf(problem, *all));
+      const std::vector<float> whole = RunAttention(*backend, problem, *all);
+      for (int32_t queries = 1; queries * group <= 10; ++queries) {
+        for (const int64_t end : {int64_t{queries}, int64_t{17}, int64_t{65}, int64_t{514}, kLength}) {
+          problem.sequences = {{0, end, queries}};
+          ExpectSameBits(problem, whole, 1 + queries % 2);
+        }
+      }
+    }
+  }
+}
+
 // ---- numbers at the edge ------------------------------------------------------------------------
 
 TEST_P(AttentionTest, HugeScoresPickTheHighestKeyWithoutOverflow) {

@@ -2,8 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <limits>
+#include <numeric>
+#include <vector>
 
+#include "kernels/core/block_types.h"
 #include "kernels/core/dtype.h"
 #include "kernels/core/format.h"
 #include "kernels/core/nearest_name.h"
@@ -16,6 +20,12 @@ TEST(StatusTest, PrintsCodeAndMessage) {
   EXPECT_EQ(InvalidArgument("top_p is 2, the limit is 1").ToString(),
             "INVALID_ARGUMENT: top_p is 2, the limit is 1");
   EXPECT_TRUE(Status::Ok().ok());
+}
+
+// A file's names come into messages.
+TEST(StatusTest, WhatIsPrintedIsOneLineWithoutControlCharacters) {
+  EXPECT_EQ(InvalidArgument(std::string("a\0b\x1b[31m\n\x7f\t\xc3\xa9", 13)).ToString(),
+            "INVALID_ARGUMENT: a\\x00b\\x1b[31m\\n\\x7f\\x09\xc3\xa9");
 }
 
 TEST(StatusTest, TheFieldIsApartFromTheSentenceUntilTheyArePrinted) {
@@ -109,6 +119,155 @@ TEST(FormatTest, CountsBecomeBytesBlockByBlock) {
   EXPECT_EQ(four_bits.CompanionBytes(65), 6);
   EXPECT_EQ(FormatName(four_bits), "f16 in blocks of 32");
   EXPECT_NE(four_bits, Format(DType::kF16));
+}
+
+TEST(FormatTest, GroupsSayTheirSizeTheirScalesAndTheirZeroPoints) {
+  EXPECT_EQ(Format(DType::kInt4), Format::InGroups(DType::kInt4, 7, DType::kF16));
+  EXPECT_EQ(Format(DType::kFp8E4M3), Format::InGroups(DType::kFp8E4M3, 7, DType::kF32));
+  EXPECT_NE(Format(DType::kInt4), Format::InGroups(DType::kInt4, 7, DType::kBf16));
+  EXPECT_NE(Format(DType::kInt4), Format::InGroups(DType::kInt4, 7, DType::kF16, /*zero_points=*/true));
+  struct Row {
+    Format format;
+    int64_t bytes_of_512;
+    const char* name;
+  };
+  const Row rows[] = {
+      {DType::kInt4, 4 * 66, "int4 in groups of 128 with f16 scales"},
+      {Format::InGroups(DType::kInt4, 5, DType::kBf16, true), 16 * 19,
+       "int4 in groups of 32 with bf16 scales and zero points"},
+      {Format::InGroups(DType::kInt4, 8, DType::kF32), 2 * 132, "int4 in groups of 256 with f32 scales"},
+      {Format::InGroups(DType::kInt8, 6, DType::kF16, true), 8 * 67,
+       "int8 in groups of 64 with f16 scales and zero points"},
+      {DType::kFp8E4M3, 4 * 132, "fp8_e4m3 in groups of 128 with f32 scales"},
+      {Format::InGroups(DType::kFp8E4M3, 8, DType::kBf16), 2 * 258,
+       "fp8_e4m3 in groups of 256 with bf16 scales"},
+  };
+  for (const Row& row : rows) {
+    EXPECT_EQ(row.format.Bytes(512), row.bytes_of_512);
+    EXPECT_EQ(FormatName(row.format), row.name);
+    EXPECT_FALSE(row.format.plain());
+    EXPECT_TRUE(row.format.in_groups());
+  }
+  EXPECT_FALSE(Format(DType::kQ6K).in_groups());
+}
+
+// ---- fp8 ----------------------------------------------------------------------------------------
+
+TEST(DTypeTest, Fp8HasTheValuesOfItsDefinition) {
+  for (int bits = 0; bits < 256; ++bits) {
+    const float value = Fp8E4M3ToFloat(static_cast<uint8_t>(bits));
+    const int exponent = bits >> 3 & 15, mantissa = bits & 7;
+    if ((bits & 127) == 127) {
+      EXPECT_TRUE(std::isnan(value)) << bits;
+      continue;
+    }
+    const double magnitude =
+        exponent == 0 ? mantissa * std::pow(2.0, -9) : (8 + mantissa) * std::pow(2.0, exponent - 10);
+    EXPECT_EQ(value, bits < 128 ? magnitude : -magnitude) << bits;
+    EXPECT_EQ(std::signbit(value), bits >= 128) << bits;
+  }
+  EXPECT_EQ(Fp8E4M3ToFloat(0x38), 1.0f);
+  EXPECT_EQ(Fp8E4M3ToFloat(0x7e), 448.0f);
+  EXPECT_EQ(Fp8E4M3ToFloat(0x81), -0x1p-9f);
+}
+
+// ---- block types --------------------------------------------------------------------------------
+
+// A block of bytes 11, 48, 85, ... with 0.3333 and -1.7 where its halves stand, and what PyPI's `gguf` makes
+// of it.
+struct DecodedBlock {
+  DType type;
+  std::vector<size_t> halves;
+  float at[3];  // numbers 0, 17 and 31 of 32; 0, 45 and 200 of 256
+  double sum;
+};
+
+TEST(BlockTypesTest, ABlockIsWhatTheReferenceMakesOfIt) {
+  const DecodedBlock rows[] = {
+      {DType::kQ8_0, {0}, {0x1.c539p+4f, -0x1.1feep+4f, -0x1.ffep+3f}, -0x1.d538p+5},
+      {DType::kQ4_0, {0}, {-0x1.ffep-1f, -0x1.554p-2f, 0.0f}, -0x1.bfe4p+2},
+      {DType::kQ4_1, {0, 2}, {0x1.a638p+1f, 0x1.264p+1f, 0x1.264p+1f}, 0x1.b3d9p+4},
+      {DType::kQ5_0, {0}, {0x1.7fe8p+1f, 0.0f, 0x1.554p-2f}, 0x1.3fecp+2},
+      {DType::kQ5_1, {0, 2}, {0x1.286cp+2f, -0x1.16p-5f, -0x1.16p-5f}, 0x1.c78b4p+6},
+      {DType::kQ4K, {0, 2}, {0x1.90b2ap+7f, 0x1.666ep+5f, 0x1.3790cp+6f}, 0x1.08f249p+15},
+      {DType::kQ5K, {0, 2}, {0x1.6da45p+8f, 0x1.d112p+5f, 0x1.3790cp+6f}, 0x1.a9c83bp+15},
+      {DType::kQ6K, {208}, {-0x1.dce23p+8f, 0x1.87e78p+7f, 0x1.6ae95p+8f}, 0x1.803d5p+10},
+  };
+  for (const DecodedBlock& row : rows) {
+    SCOPED_TRACE(DTypeName(row.type));
+    const Format format = row.type;
+    std::vector<std::byte> block(static_cast<size_t>(format.block_bytes));
+    for (size_t i = 0; i < block.size(); ++i) block[i] = static_cast<std::byte>(37 * i + 11);
+    for (size_t i = 0; i < row.halves.size(); ++i) {
+      const uint16_t half = FloatToF16(i == 0 ? 0.3333f : -1.7f);
+      std::memcpy(block.data() + row.halves[i], &half, sizeof(half));
+    }
+    std::vector<float> got(static_cast<size_t>(format.block_size()));
+    DecodeBlocks(row.type, block.data(), format.block_size(), got.data());
+    const bool small = got.size() == 32;
+    EXPECT_EQ(got[0], row.at[0]);
+    EXPECT_EQ(got[small ? 17 : 45], row.at[1]);
+    EXPECT_EQ(got[small ? 31 : 200], row.at[2]);
+    EXPECT_EQ(std::accumulate(got.begin(), got.end(), 0.0), row.sum);
+  }
+}
+
+TEST(BlockTypesTest, BlocksFollowEachOther) {
+  const Format format = DType::kQ4_1;
+  EXPECT_EQ(FormatName(format), "q4_1");
+  EXPECT_FALSE(format.plain());
+  std::vector<std::byte> blocks(static_cast<size_t>(format.Bytes(96)));
+  for (size_t i = 0; i < blocks.size(); ++i) blocks[i] = static_cast<std::byte>(i % 59);
+  std::vector<float> all(96), one(32);
+  DecodeBlocks(DType::kQ4_1, blocks.data(), 96, all.data());
+  for (int64_t at : {0, 32, 64}) {
+    DecodeBlocks(DType::kQ4_1, blocks.data() + format.Bytes(at), 32, one.data());
+    EXPECT_EQ(std::vector<float>(all.begin() + at, all.begin() + at + 32), one);
+  }
+}
+
+// A group by hand: the scale 0.75, which all types of scales hold, a zero point of 3, codes as they come.
+TEST(BlockTypesTest, AGroupIsItsScaleItsZeroPointAndItsNumbersInOrder) {
+  struct Scale {
+    DType type;
+    std::vector<uint8_t> bytes;
+  };
+  const Scale scales[] = {
+      {DType::kF16, {0x00, 0x3a}}, {DType::kBf16, {0x40, 0x3f}}, {DType::kF32, {0x00, 0x00, 0x40, 0x3f}}};
+  for (const Scale& scale : scales) {
+    for (const int32_t group_log2 : {5, 6, 7, 8}) {
+      for (const DType type : {DType::kInt4, DType::kInt8, DType::kFp8E4M3}) {
+        for (const bool zero_points : {false, true}) {
+          if (zero_points && type == DType::kFp8E4M3) continue;
+          const Format format = Format::InGroups(type, group_log2, scale.type, zero_points);
+          SCOPED_TRACE(FormatName(format));
+          std::vector<std::byte> groups;
+          std::vector<float> want;
+          for (int group = 0; group < 2; ++group) {
+            for (const uint8_t byte : scale.bytes) groups.push_back(std::byte{byte});
+            if (zero_points) groups.push_back(std::byte{3});
+            const int zero = zero_points ? 3 : type == DType::kInt4 ? 8 : 128;
+            for (int i = 0; i < 1 << group_log2; ++i) {
+              const int code = (37 * i + 11 * group + 5) % (type == DType::kInt4 ? 16 : 127);
+              if (type != DType::kInt4) {
+                groups.push_back(static_cast<std::byte>(code));
+              } else if (i % 2 == 0) {
+                groups.push_back(static_cast<std::byte>(code));
+              } else {
+                groups.back() |= static_cast<std::byte>(code << 4);
+              }
+              want.push_back(0.75f * (type == DType::kFp8E4M3 ? Fp8E4M3ToFloat(static_cast<uint8_t>(code))
+                                                              : static_cast<float>(code - zero)));
+            }
+          }
+          ASSERT_EQ(static_cast<int64_t>(groups.size()), format.Bytes(2 << group_log2));
+          std::vector<float> got(want.size());
+          DecodeBlocks(format, groups.data(), 2 << group_log2, got.data());
+          EXPECT_EQ(got, want);
+        }
+      }
+    }
+  }
 }
 
 }  // namespace

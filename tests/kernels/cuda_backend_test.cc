@@ -13,8 +13,8 @@
 #include <random>
 
 #include "kernels/cuda/emulator/emulated_runtime.h"
+#include "tests/kernels/cuda_linear_case.h"
 #include "tests/reference/attention.h"
-#include "tests/reference/linear.h"
 #include "tests/support/paged_kv_fixture.h"
 
 namespace tramontane {
@@ -25,55 +25,14 @@ using emulator::EmulatedRuntime;
 
 constexpr double kUnit = 0x1p-8;  // twice the relative error of one rounding to bf16
 
-// A backend, its runtime, and memory that goes with the test.
-struct Device {
-  EmulatedRuntime* runtime = new EmulatedRuntime;
-  BackendPtr backend = MakeCudaBackend(std::unique_ptr<cuda::Runtime>(runtime));
-  std::vector<void*> memory;
+// With its runtime in sight.
+struct Device : CudaTestDevice {
+  Device() : Device(new EmulatedRuntime) {}
+  explicit Device(EmulatedRuntime* made)
+      : CudaTestDevice(MakeCudaBackend(std::unique_ptr<cuda::Runtime>(made))), runtime(made) {}
 
-  ~Device() {
-    for (void* block : memory) backend->Free(block);
-  }
-  template <typename T>
-  T* Allocate(size_t count) {
-    memory.push_back(backend->Allocate(static_cast<int64_t>(count * sizeof(T))));
-    return static_cast<T*>(memory.back());
-  }
-  void Wait() { ASSERT_EQ(backend->WaitFence(backend->RecordFence()), OpCode::kOk) << backend->last_error(); }
-  template <typename T>
-  void Write(T* to, const std::vector<T>& values) {
-    ASSERT_EQ(backend->Upload(to, values.data(), static_cast<int64_t>(values.size() * sizeof(T))),
-              OpCode::kOk);
-    Wait();
-  }
-  template <typename T>
-  T* Upload(const std::vector<T>& values) {
-    T* to = Allocate<T>(values.size());
-    Write(to, values);
-    return to;
-  }
-  template <typename T>
-  std::vector<T> Read(const T* from, size_t count) {
-    std::vector<T> values(count);
-    EXPECT_EQ(backend->Download(values.data(), from, static_cast<int64_t>(count * sizeof(T))), OpCode::kOk);
-    Wait();
-    return values;
-  }
+  EmulatedRuntime* const runtime;
 };
-
-std::vector<uint16_t> RandomBf16(int64_t count, uint64_t seed, float scale) {
-  std::mt19937_64 random(seed);
-  std::normal_distribution<float> normal(0.0f, scale);
-  std::vector<uint16_t> bits(static_cast<size_t>(count));
-  for (uint16_t& b : bits) b = FloatToBf16(normal(random));
-  return bits;
-}
-
-reference::Matrix Exact(const std::vector<uint16_t>& bits, int64_t rows, int64_t columns) {
-  reference::Matrix matrix(rows, columns);
-  for (size_t i = 0; i < bits.size(); ++i) matrix.data[i] = Bf16ToFloat(bits[i]);
-  return matrix;
-}
 
 StepMaxima SmallMaxima() {
   return {.tokens = 48,
@@ -138,17 +97,13 @@ std::vector<std::byte> WeightMemory(DType dtype, const std::vector<uint16_t>& bi
   return memory;
 }
 
-// As CudaSmallLinearTest derives it: the normalised input's rounding and f32 sums scale with the magnitudes,
-// the output's rounding with the value; SwiGLU rounds gate and up before, each passed on with slope 1.1 or
-// |the other|.
 TEST_P(CudaLinear, AgreesWithItsDefinition) {
   const LinearCase c = GetParam();
   Device device;
   Backend& backend = *device.backend;
   ASSERT_EQ(backend.Reserve(SmallMaxima()), OpCode::kOk) << backend.last_error();
   const bool swiglu = c.epilogue == Epilogue::kSwiGlu;
-  const bool norm = c.prologue == Prologue::kRmsNorm;
-  const int64_t out_features = 2 * c.part_rows, width = swiglu ? c.part_rows : out_features;
+  const int64_t out_features = 2 * c.part_rows;
 
   // Values that f16 holds exactly: bf16 of moderate size.
   const std::vector<uint16_t> weight_bits = RandomBf16(out_features * c.in, 1, 0.1f);
@@ -162,61 +117,8 @@ TEST_P(CudaLinear, AgreesWithItsDefinition) {
       OpCode::kOk)
       << backend.last_error();
 
-  const int64_t x_rows_count = c.rows + 4;
-  const std::vector<uint16_t> x = RandomBf16(x_rows_count * c.in, 2, 1.0f);
-  std::vector<int32_t> gathered;
-  for (int32_t r = 0; r < c.rows; ++r)
-    gathered.push_back(norm ? (r * 3 + 1) % static_cast<int32_t>(x_rows_count) : r);
-  std::vector<float> norm_weight(static_cast<size_t>(c.in));
-  for (size_t i = 0; i < norm_weight.size(); ++i) norm_weight[i] = 1.0f + 0.25f * static_cast<float>(i % 3);
-  const std::vector<uint16_t> residual = RandomBf16(c.rows * width, 3, 1.0f);
-  uint16_t* out = device.Upload(residual);
-  float* logits = device.Allocate<float>(static_cast<size_t>(c.rows * width));
-  const bool wide = c.out_dtype == DType::kF32;
-
-  LinearParams params;
-  params.x = MakeTensor(device.Upload(x), DType::kBf16, x_rows_count, c.in);
-  params.x_rows = norm ? device.Upload(gathered) : nullptr;
-  params.rows = c.rows;
-  params.prologue = c.prologue;
-  params.norm_weight = device.Upload(norm_weight);
-  params.norm_epsilon = 1e-5f;
-  params.weight = weight;
-  params.epilogue = c.epilogue;
-  params.out = MakeTensor(wide ? static_cast<void*>(logits) : out, c.out_dtype, c.rows, width);
-  ASSERT_EQ(backend.Linear(params), OpCode::kOk) << backend.last_error();
-  const std::vector<uint16_t> got_bits = device.Read(out, residual.size());
-  const std::vector<float> got_logits = device.Read(logits, residual.size());
-
-  reference::Matrix input(c.rows, c.in);
-  const reference::Matrix exact_x = Exact(x, x_rows_count, c.in);
-  const reference::Matrix all =
-      norm ? reference::RmsNorm(exact_x, {norm_weight.begin(), norm_weight.end()}, 1e-5f) : exact_x;
-  for (int32_t r = 0; r < c.rows; ++r) {
-    for (int64_t k = 0; k < c.in; ++k) input.At(r, k) = all.At(gathered[static_cast<size_t>(r)], k);
-  }
-  const reference::Matrix w = Exact(weight_bits, out_features, c.in);
-  const reference::Matrix product = reference::MultiplyTransposed(input, w);
-  const reference::Matrix magnitude = reference::Magnitude(input, w);
-  const double input_unit = (norm ? 1.25 * kUnit : 0.0) + static_cast<double>(c.in) * 0x1p-24;
-  for (int64_t r = 0; r < c.rows; ++r) {
-    for (int64_t n = 0; n < width; ++n) {
-      const auto at = static_cast<size_t>(r * width + n);
-      double want = product.At(r, n), allowed = input_unit * magnitude.At(r, n);
-      if (swiglu) {
-        const double gate = product.At(r, n), up = product.At(r, c.part_rows + n);
-        const double gate_error = input_unit * magnitude.At(r, n) + kUnit * std::fabs(gate);
-        const double up_error = input_unit * magnitude.At(r, c.part_rows + n) + kUnit * std::fabs(up);
-        want = reference::Silu(gate) * up;
-        allowed = 1.1 * gate_error * (std::fabs(up) + up_error) + std::fabs(reference::Silu(gate)) * up_error;
-      } else if (c.epilogue == Epilogue::kAddResidual) {
-        want += Bf16ToFloat(residual[at]);
-      }
-      if (!wide) allowed += kUnit * (std::fabs(want) + allowed);
-      ASSERT_NEAR(wide ? got_logits[at] : Bf16ToFloat(got_bits[at]), want, allowed)
-          << "row " << r << " output " << n;
-    }
-  }
+  ExpectLinearAgrees(device, {c.rows, c.in, c.part_rows, c.prologue, c.epilogue, c.out_dtype}, weight,
+                     weight_bits);
 }
 
 TEST(CudaWeights, ThatCannotBePackedAreRefusedWithTheReason) {

@@ -10,10 +10,12 @@
 
 #include "kernels/cuda/emulator/emulator.h"
 #include "kernels/cuda/linear_small.h"
+#include "kernels/cuda/linear_tile.h"
 #include "kernels/cuda/moe.h"
 #include "kernels/cuda/pointwise.h"
 #include "kernels/cuda/sampling.h"
 #include "tests/kernels/cuda_attention_case.h"
+#include "tests/support/random_blocks.h"
 #include "tests/support/sampling_rows.h"
 
 namespace tramontane {
@@ -244,6 +246,119 @@ TEST(CudaSmallLinearBytesTest, EqualTheFormulaAtTheHeadOfTheKernel) {
   }
 }
 
+// ---- weights in blocks
+// -----------------------------------------------------------------------------------------------
+
+// Bits of a number as the heads of the kernels state them, and in a run without its unit's scales.
+struct BlockBits {
+  Format type;
+  double bits, run_bits;
+  int64_t run, scale_bytes;  // numbers of a run; bytes of a row's scales in a unit
+};
+const BlockBits kBlockBits[] = {{DType::kQ8_0, 8.5, 8, 32, 2},
+                                {DType::kQ4_0, 4.5, 4, 32, 2},
+                                {DType::kQ4_1, 5, 4, 32, 4},
+                                {DType::kQ5_0, 5.5, 5, 32, 2},
+                                {DType::kQ5_1, 6, 5, 32, 4},
+                                {DType::kQ4K, 4.5, 4, 64, 16},
+                                {DType::kQ5K, 5.5, 5, 64, 16},
+                                {DType::kQ6K, 6.5625, 6, 64, 18},
+                                {DType::kInt4, 4.125, 4, 32, 2},
+                                {Format::InGroups(DType::kInt4, 5, DType::kBf16, true), 4.75, 4, 32, 3},
+                                {Format::InGroups(DType::kInt4, 8, DType::kF32), 4.125, 4, 32, 4},
+                                {Format::InGroups(DType::kInt8, 6, DType::kF16, true), 8.375, 8, 32, 3},
+                                {DType::kFp8E4M3, 8.25, 8, 32, 4}};
+
+// [rows filled up to sixteens, k]
+int64_t WeightBytes(const BlockBits& of, int64_t rows, int64_t k) {
+  return static_cast<int64_t>(static_cast<double>((rows + 15) / 16 * 16 * k) * of.bits / 8);
+}
+
+class CudaBlocksBytesTest : public testing::TestWithParam<BlockBits> {};
+INSTANTIATE_TEST_SUITE_P(Types, CudaBlocksBytesTest, testing::ValuesIn(kBlockBits),
+                         [](const auto& info) { return BlockFormatId(info.param.type); });
+
+TEST_P(CudaBlocksBytesTest, OfLinearLayersEqualTheFormulas) {
+  const int64_t block = GetParam().type.block_size();
+  for (const LinearCase& c :
+       {LinearCase{1, 9, 40, Prologue::kNone, Epilogue::kNone, DType::kBf16, false},
+        LinearCase{1, 1, 16, Prologue::kNone, Epilogue::kNone, DType::kF32, true},
+        LinearCase{8, 3, 32, Prologue::kNone, Epilogue::kAddResidual, DType::kBf16, true},
+        LinearCase{3, 2, 50, Prologue::kRmsNorm, Epilogue::kNone, DType::kF32, true},
+        LinearCase{16, 3, 48, Prologue::kNone, Epilogue::kSwiGlu, DType::kBf16, false},
+        LinearCase{17, 1, 40, Prologue::kNone, Epilogue::kNone, DType::kF32, false},
+        LinearCase{20, 3, 50, Prologue::kNone, Epilogue::kAddResidual, DType::kBf16, false},
+        LinearCase{70, 2, 96, Prologue::kNone, Epilogue::kSwiGlu, DType::kBf16, false}}) {
+    const int64_t k = c.in * block, rows = c.rows, weight_bytes = WeightBytes(GetParam(), c.out, k);
+    const std::vector<uint16_t> x(static_cast<size_t>(rows * k));
+    const std::vector<std::byte> weight(static_cast<size_t>(weight_bytes));  // and not one more is there
+    const std::vector<float> norm(static_cast<size_t>(k));
+    std::vector<int32_t> x_rows(static_cast<size_t>(rows));
+    std::iota(x_rows.begin(), x_rows.end(), 0);
+    std::vector<float> out(static_cast<size_t>(rows * c.out));
+    const int64_t outputs = c.epilogue == Epilogue::kSwiGlu ? c.out / 2 : c.out;
+    Bytes bytes;
+    bytes.written = rows * outputs * (c.out_dtype == DType::kF32 ? 4 : 2);
+    bytes.read = c.epilogue == Epilogue::kAddResidual ? bytes.written : 0;
+    ForgetCounts();
+    if (rows <= cuda::kSmallLinearRows) {
+      cuda::SmallLinearParams p{};
+      p.x = x.data();
+      p.x_rows = c.gathered ? x_rows.data() : nullptr;
+      p.norm_weight = norm.data();
+      p.weight = weight.data();
+      p.out = out.data();
+      p.x_stride = k;
+      p.out_stride = c.out;
+      p.rows = c.rows;
+      p.in_features = static_cast<int32_t>(k);
+      p.out_features = c.out;
+      p.prologue = c.prologue;
+      p.epilogue = c.epilogue;
+      p.out_dtype = c.out_dtype;
+      p.weight_format = GetParam().type;
+      ASSERT_TRUE(cuda::SmallLinearSupported(p));
+      ASSERT_EQ(cuda::LaunchSmallLinear(p, nullptr), 0);
+      const int64_t blocks = (c.out + 15) / 16;
+      bytes.read += weight_bytes + blocks * rows * k * (c.prologue == Prologue::kRmsNorm ? 8 : 2) +
+                    (c.gathered ? blocks * rows * 128 : 0);
+    } else {
+      cuda::TileLinearParams p{};
+      p.weights[0] = weight.data();
+      p.x = x.data();
+      p.out = out.data();
+      p.x_stride = k;
+      p.out_stride = c.out;
+      p.rows = c.rows;
+      p.places_of_a_row = 1;
+      p.in_features = static_cast<int32_t>(k);
+      p.out_features = c.out;
+      p.epilogue = c.epilogue;
+      p.out_dtype = c.out_dtype;
+      p.weight_format = GetParam().type;
+      ASSERT_EQ(cuda::LaunchTileLinear(p, nullptr), 0);
+      const int64_t tiles = (rows + 63) / 64, wide = 16 * cuda::TileLinearWarps(p);
+      bytes.read += tiles * weight_bytes + (c.out + wide - 1) / wide * rows * k * 2;
+    }
+    EXPECT_EQ(Counted(), bytes) << c.rows << " rows of " << k << " to " << c.out;
+  }
+}
+
+TEST_P(CudaBlocksBytesTest, OfTheEmbeddingEqualTheFormula) {
+  const BlockBits& of = GetParam();
+  const int64_t width = 3 * of.type.block_size();
+  const std::vector<std::byte> table(static_cast<size_t>(WeightBytes(of, 20, width)));
+  const std::vector<int32_t> ids = {19, 0, 15};
+  std::vector<uint16_t> out(static_cast<size_t>(3 * width));
+  ForgetCounts();
+  ASSERT_EQ(
+      cuda::LaunchEmbed(
+          {ids.data(), table.data(), out.data(), width, 3, static_cast<int32_t>(width), of.type}, nullptr),
+      0);
+  const int64_t two_rows = static_cast<int64_t>(static_cast<double>(of.run) * of.run_bits / 4);
+  EXPECT_EQ(Counted(), (Bytes{3 * (4 + width / of.run * (two_rows + 2 * of.scale_bytes)), 3 * width * 2}));
+}
+
 // ---- moe.cu
 // ---------------------------------------------------------------------------------------------------------
 
@@ -264,6 +379,11 @@ std::vector<int32_t> RandomChoices(int32_t rows, int32_t experts, int32_t expert
 struct MoeGemmCase {
   int32_t rows, experts, experts_per_token, in, out;
   bool swiglu;
+  const BlockBits* blocks = nullptr;  // bf16
+
+  int64_t ExpertBytes() const {
+    return blocks == nullptr ? int64_t{in} * out * 2 : WeightBytes(*blocks, out, in);
+  }
 };
 
 // One product over given choices, counted; lists are made before.
@@ -274,6 +394,7 @@ struct CountedMoeGemm {
   int64_t pairs = 0;
   bool small = false;
   int32_t max_tiles = 0;
+  int32_t warps = 0;  // of a block of linear_tile.cu
   Bytes bytes;
 
   explicit CountedMoeGemm(const MoeGemmCase& c)
@@ -284,7 +405,7 @@ struct CountedMoeGemm {
         max_tiles(cuda::MoeTileBound(static_cast<int32_t>(pairs), c.experts)) {
     for (const int32_t expert : chosen) ++rows_of[static_cast<size_t>(expert)];
     distinct = std::count_if(rows_of.begin(), rows_of.end(), [](int64_t rows) { return rows > 0; });
-    const std::vector<uint16_t> weight(static_cast<size_t>(c.in * c.out)),
+    const std::vector<uint16_t> weight(static_cast<size_t>(c.ExpertBytes() / 2)),
         x(static_cast<size_t>(pairs * c.in));
     std::vector<float> out(static_cast<size_t>(pairs * c.out));
     std::vector<int32_t> order(chosen.size());
@@ -301,6 +422,7 @@ struct CountedMoeGemm {
     p.in_features = c.in;
     p.out_features = c.out;
     p.swiglu = c.swiglu;
+    if (c.blocks != nullptr) p.weight_format = c.blocks->type;
     if (!small) {
       p.order = order.data();
       p.tiles = tiles.data();
@@ -309,6 +431,11 @@ struct CountedMoeGemm {
                     {chosen.data(), order.data(), tiles.data(), p.pairs, c.experts, max_tiles}, nullptr),
                 0);
     }
+    cuda::TileLinearParams tile_linear{};
+    tile_linear.order = order.data();
+    tile_linear.max_tiles = max_tiles;
+    tile_linear.out_features = c.out;
+    warps = cuda::TileLinearWarps(tile_linear);
     ForgetCounts();
     EXPECT_EQ(cuda::LaunchMoeGemm(p, nullptr), 0);
     bytes = Counted();
@@ -330,17 +457,19 @@ Bytes SmallMoeBytes(const MoeGemmCase& c, const CountedMoeGemm& run) {
     }
     bytes.read += blocks * (looked_at * 4 + (by_pair ? 4 : 0));
   }
-  bytes.read += run.distinct * c.out * k * 2 + blocks * run.pairs * k * 2;
+  bytes.read += run.distinct * c.ExpertBytes() + blocks * run.pairs * k * 2;
   bytes.written = run.pairs * (c.swiglu ? c.out / 2 * 2 : c.out * 4);
   return bytes;
 }
 
+// Blocks of 128 outputs, or over weights in blocks of as many warps as such a launch has.
 Bytes TileMoeBytes(const MoeGemmCase& c, const CountedMoeGemm& run) {
-  const int64_t blocks = (c.out + 127) / 128, k = c.in;
+  const int64_t wide = c.blocks == nullptr ? 128 : 16 * run.warps;
+  const int64_t blocks = (c.out + wide - 1) / wide, k = c.in;
   Bytes bytes;
   bytes.read = blocks * run.max_tiles * 12 + blocks * run.pairs * (4 + k * 2);
   for (const int64_t rows : run.rows_of) {
-    bytes.read += (rows + cuda::kMoeTileRows - 1) / cuda::kMoeTileRows * c.out * k * 2;
+    bytes.read += (rows + cuda::kMoeTileRows - 1) / cuda::kMoeTileRows * c.ExpertBytes();
   }
   bytes.written = run.pairs * (c.swiglu ? c.out / 2 * 2 : c.out * 4);
   return bytes;
@@ -351,6 +480,17 @@ TEST(CudaMoeBytesTest, OfTheProductsEqualTheFormulas) {
                                MoeGemmCase{4, 3, 2, 32, 32, true}, MoeGemmCase{16, 8, 2, 64, 96, false},
                                MoeGemmCase{9, 5, 3, 96, 160, true}, MoeGemmCase{20, 8, 2, 72, 136, false},
                                MoeGemmCase{100, 3, 2, 64, 160, true}}) {
+    const CountedMoeGemm run(c);
+    EXPECT_EQ(run.bytes, run.small ? SmallMoeBytes(c, run) : TileMoeBytes(c, run)) << c.rows << " rows";
+  }
+}
+
+TEST_P(CudaBlocksBytesTest, OfExpertsEqualTheFormulas) {
+  const auto block = static_cast<int32_t>(GetParam().type.block_size());
+  for (const MoeGemmCase& c : {MoeGemmCase{3, 8, 2, block, 96, false, &GetParam()},
+                               MoeGemmCase{9, 5, 3, 3 * block, 64, true, &GetParam()},
+                               MoeGemmCase{20, 8, 2, block, 136, false, &GetParam()},
+                               MoeGemmCase{100, 3, 2, 2 * block, 160, true, &GetParam()}}) {
     const CountedMoeGemm run(c);
     EXPECT_EQ(run.bytes, run.small ? SmallMoeBytes(c, run) : TileMoeBytes(c, run)) << c.rows << " rows";
   }

@@ -11,6 +11,7 @@
 #include "kernels/core/check.h"
 #include "kernels/cuda/moe.h"
 #include "tests/kernels/moe_case.h"
+#include "tests/kernels/moe_checks.h"
 #include "tests/support/cuda_device.h"
 #include "tests/support/test_scale.h"
 
@@ -71,6 +72,9 @@ INSTANTIATE_TEST_SUITE_P(
                     Shape{"OneOfTwo", {2, 1, 32, 64, DType::kF32}, {2, 7, 150}},
                     Shape{"AllOfThree", {3, 3, 352, 32, DType::kBf16}, {4, 12, 70}},
                     Shape{"OddWidths", {4, 2, 152, 72, DType::kBf16}, {1, 6, 80}},
+                    Shape{"InBlocksOf32", {4, 2, 96, 64, DType::kQ4_0}, {1, 6, 40}},
+                    Shape{"InBlocksOf256", {3, 2, 256, 256, DType::kQ6K}, {3, 9, 20}},
+                    Shape{"InGroups", {4, 2, 256, 128, DType::kInt4}, {1, 6, 40}},
                     Shape{"Many", {70, 8, 64, 32, DType::kBf16}, {1, 11, 18}},
                     Shape{"Alone", {1, 1, 136, 40, DType::kBf16}, {1, 65}}),
     [](const auto& info) { return info.param.name; });
@@ -109,55 +113,16 @@ TEST_P(CudaMoe, AgreesWithItsDefinition) {
   }
 }
 
-TEST(CudaMoeRouter, OfEqualScoresTheLowerExpertIsChosen) {
-  MoeCase of({6, 2, 64, 32, DType::kBf16}, 9);
-  Matrix& router = of.layer().router;
-  std::vector<float> x;
-  for (int32_t k = 0; k < 64; ++k) x.push_back(router.At(0, k) > 0 ? 1.0f : -1.0f);
-  for (int32_t k = 0; k < 64; ++k) {  // all alike but the last, which is far below
-    for (int32_t expert = 1; expert < 5; ++expert) router.At(expert, k) = router.At(0, k);
-    router.At(5, k) = -router.At(0, k);
-  }
-  const std::vector<float> tied = RunOnDevice(of, x, Epilogue::kNone);
-  for (int32_t k = 0; k < 64; ++k) {  // experts 0 and 1 beyond doubt, equally
-    for (int32_t expert = 2; expert < 5; ++expert) router.At(expert, k) = -router.At(0, k);
-  }
-  EXPECT_EQ(tied, RunOnDevice(of, x, Epilogue::kNone));
+std::vector<float> RunPlain(MoeCase& of, const std::vector<float>& x) {
+  return RunOnDevice(of, x, Epilogue::kNone);
 }
 
-// Two scores apart by less than a rounding of the router's inputs, or of its weights, to bf16.
-TEST(CudaMoeRouter, IsF32) {
-  for (const bool by_weight : {false, true}) {
-    MoeCase of({2, 1, 64, 32, DType::kBf16}, 2);
-    std::fill(of.layer().router.data.begin(), of.layer().router.data.end(), 0.0);
-    std::fill(of.layer().norm.begin(), of.layer().norm.end(), 1.0);
-    const std::vector<float> x(64, 1.0f);
-    of.layer().norm[1] = by_weight ? 1.0 : 1.0 + 0x1p-11;  // the norm's output, unrounded
-    of.layer().router.At(0, 0) = 1.0;
-    of.layer().router.At(1, 1) = by_weight ? 1.0 + 0x1p-11 : 1.0;
-    const std::vector<float> got = RunOnDevice(of, x, Epilogue::kNone);
-    of.layer().router.At(1, 1) = 2.0;
-    EXPECT_EQ(got, RunOnDevice(of, x, Epilogue::kNone)) << "expert 1 has the higher score";
-    of.layer().router.At(0, 0) = 4.0;
-    EXPECT_NE(got, RunOnDevice(of, x, Epilogue::kNone)) << "and another output than expert 0";
-  }
-}
+TEST(CudaMoeRouter, OfEqualScoresTheLowerExpertIsChosen) { ExpectTheLowerOfEqualExperts(RunPlain); }
+
+TEST(CudaMoeRouter, IsF32) { ExpectAnF32Router(RunPlain, /*f32_rows=*/false); }
 
 TEST(CudaMoeRouter, ARowOfNansLeavesItsNeighboursAlone) {
-  for (const int32_t rows : {3, 9, 20}) {
-    MoeCase of({8, 2, 64, 32, DType::kBf16}, 4);
-    std::vector<float> x = of.RandomRows(rows, 3);
-    const std::vector<float> clean = RunOnDevice(of, x, Epilogue::kNone);
-    std::fill_n(x.begin() + 64, 64, std::numeric_limits<float>::quiet_NaN());
-    const std::vector<float> got = RunOnDevice(of, x, Epilogue::kNone);
-    for (size_t i = 0; i < got.size(); ++i) {
-      if (i / 64 == 1) {
-        EXPECT_TRUE(std::isnan(got[i]));
-      } else {
-        EXPECT_EQ(got[i], clean[i]);
-      }
-    }
-  }
+  for (const int32_t rows : {3, 9, 20}) ExpectNansToStayInTheirRow(RunPlain, rows);
 }
 
 // The choice stays on the device: a recorded step over other rows gives what the step itself gives for them.

@@ -8,8 +8,10 @@
 #include <vector>
 
 #include "kernels/cuda/attention.h"
+#include "kernels/cuda/blocks.h"
 #include "kernels/cuda/emulator/emulator.h"
 #include "kernels/cuda/linear_small.h"
+#include "kernels/cuda/linear_tile.h"
 #include "kernels/cuda/moe.h"
 #include "kernels/cuda/pointwise.h"
 #include "kernels/cuda/primitives.cuh"
@@ -192,6 +194,50 @@ TEST_P(CudaRaceTest, SmallLinearIsSilent) {
       p.out_dtype = DType::kBf16;
       ASSERT_EQ(LaunchSmallLinear(p, nullptr), 0);
     }
+  }
+}
+
+// A type of each kind of scales and bits: few rows with and without the norm, tiles of several steps, the
+// embedding.
+TEST_P(CudaRaceTest, WeightsInBlocksAreSilent) {
+  for (const DType type : {DType::kQ8_0, DType::kQ5_1, DType::kQ6K}) {
+    const int32_t in = type == DType::kQ6K ? 256 : 224;
+    constexpr int32_t kOut = 32;
+    const std::vector<std::byte> weight(static_cast<size_t>(UnitsBytes(type, kOut, in)));
+    const std::vector<uint16_t> x(static_cast<size_t>(20 * in));
+    const std::vector<float> norm(static_cast<size_t>(in), 1.0f);
+    std::vector<uint16_t> out(20 * 256);
+    SmallLinearParams few{};
+    few.x = x.data();
+    few.norm_weight = norm.data();
+    few.weight = weight.data();
+    few.out = out.data();
+    few.x_stride = in;
+    few.out_stride = kOut;
+    few.rows = 3;
+    few.in_features = in;
+    few.out_features = kOut;
+    few.prologue = Prologue::kRmsNorm;
+    few.epilogue = Epilogue::kSwiGlu;
+    few.out_dtype = DType::kBf16;
+    few.weight_format = type;
+    ASSERT_EQ(LaunchSmallLinear(few, nullptr), 0);
+    TileLinearParams many{};
+    many.weights[0] = weight.data();
+    many.x = x.data();
+    many.out = out.data();
+    many.x_stride = in;
+    many.out_stride = kOut;
+    many.rows = 20;
+    many.places_of_a_row = 1;
+    many.in_features = in;
+    many.out_features = kOut;
+    many.epilogue = Epilogue::kAddResidual;
+    many.out_dtype = DType::kBf16;
+    many.weight_format = type;
+    ASSERT_EQ(LaunchTileLinear(many, nullptr), 0);
+    const std::vector<int32_t> ids = {17, 0};
+    ASSERT_EQ(LaunchEmbed({ids.data(), weight.data(), out.data(), 256, 2, in, type}, nullptr), 0);
   }
 }
 

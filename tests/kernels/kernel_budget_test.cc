@@ -17,6 +17,7 @@
 #include <sstream>
 
 #include "kernels/cuda/attention.h"
+#include "kernels/cuda/blocks.h"
 #include "kernels/cuda/emulator/emulator.h"
 #include "kernels/cuda/linear_small.h"
 #include "kernels/cuda/moe.h"
@@ -173,19 +174,30 @@ int64_t AttentionSharedBytes(DType dtype, int32_t head_dim, int32_t tile_rows) {
   return SharedBytesOf([&] { return cuda::RunAttention(p, nullptr); });
 }
 
+// Weights of kernels that are made for each type, and what they are called there.
+const std::pair<DType, const char*> kWeightTypes[] = {
+    {DType::kBf16, "Bf16"}, {DType::kQ8_0, "Q8_0"}, {DType::kQ4_0, "Q4_0"}, {DType::kQ4_1, "Q4_1"},
+    {DType::kQ5_0, "Q5_0"}, {DType::kQ5_1, "Q5_1"}, {DType::kQ4K, "Q4K"},   {DType::kQ5K, "Q5K"},
+    {DType::kQ6K, "Q6K"},   {DType::kInt4, "Int4"}, {DType::kInt8, "Int8"}, {DType::kFp8E4M3, "Fp8"}};
+
+int32_t LeastInFeatures(DType type) {
+  return type == DType::kBf16 ? cuda::kTileNumbers : cuda::LayoutOf(type).numbers();
+}
+
 // The longest rows that a launch of so many takes, times 16 outputs.
-int64_t SmallLinearSharedBytes(int32_t rows, Prologue prologue) {
+int64_t SmallLinearSharedBytes(int32_t rows, Prologue prologue, DType type) {
   cuda::SmallLinearParams p{};
   p.rows = rows;
   p.prologue = prologue;
   p.epilogue = Epilogue::kNone;
   p.out_features = 16;
   p.out_dtype = DType::kBf16;
-  p.in_features = 32;
+  p.weight_format = type;
+  p.in_features = LeastInFeatures(type);
   cuda::SmallLinearParams longer = p;
   while (longer.in_features < 8192 && cuda::SmallLinearSupported(longer)) {
     p = longer;
-    longer.in_features += 32;
+    longer.in_features += LeastInFeatures(type);
   }
   const auto k = static_cast<size_t>(p.in_features);
   const std::vector<uint16_t> x(static_cast<size_t>(rows) * k), weight(16 * k);
@@ -232,8 +244,9 @@ int64_t MoeGroupSharedBytes() {
       [&] { return cuda::LaunchMoeGroup({&chosen, &order, &tile, 1, kMaxExperts, 1}, nullptr); });
 }
 
-int64_t MoeGemmSharedBytes(int32_t rows, bool tiles) {
-  const std::vector<uint16_t> x(static_cast<size_t>(rows) * 32), weight(16 * 32);
+int64_t MoeGemmSharedBytes(int32_t rows, bool tiles, DType type) {
+  const int32_t in = LeastInFeatures(type);
+  const std::vector<uint16_t> x(static_cast<size_t>(rows * in)), weight(static_cast<size_t>(16 * in));
   const std::vector<int32_t> chosen(static_cast<size_t>(rows));
   std::vector<int32_t> order(chosen.size());
   std::iota(order.begin(), order.end(), 0);
@@ -249,7 +262,8 @@ int64_t MoeGemmSharedBytes(int32_t rows, bool tiles) {
   p.max_tiles = 1;
   p.rows = p.pairs = rows;
   p.pairs_of_a_row = p.experts = 1;
-  p.in_features = 32;
+  p.weight_format = type;
+  p.in_features = in;
   p.out_features = 16;
   return SharedBytesOf([&] { return cuda::LaunchMoeGemm(p, nullptr); });
 }
@@ -265,15 +279,22 @@ DynamicShared MeasuredDynamicShared() {
       }
     }
   }
-  bytes["SmallLinearKernel<1, false>"] = SmallLinearSharedBytes(8, Prologue::kNone);
-  bytes["SmallLinearKernel<2, false>"] = SmallLinearSharedBytes(16, Prologue::kNone);
-  bytes["SmallLinearKernel<1, true>"] = SmallLinearSharedBytes(8, Prologue::kRmsNorm);
-  bytes["SmallLinearKernel<2, true>"] = SmallLinearSharedBytes(16, Prologue::kRmsNorm);
+  for (const auto& [type, name] : kWeightTypes) {
+    const std::string small = std::string("SmallLinearKernel<") + name,
+                      moe = std::string("MoeSmallKernel<") + name;
+    bytes[small + ", 1, false>"] = SmallLinearSharedBytes(8, Prologue::kNone, type);
+    bytes[small + ", 2, false>"] = SmallLinearSharedBytes(16, Prologue::kNone, type);
+    bytes[small + ", 1, true>"] = SmallLinearSharedBytes(8, Prologue::kRmsNorm, type);
+    if (type == DType::kBf16)
+      bytes[small + ", 2, true>"] = SmallLinearSharedBytes(16, Prologue::kRmsNorm, type);
+    bytes[moe + ", 1>"] = MoeGemmSharedBytes(8, false, type);
+    bytes[moe + ", 2>"] = MoeGemmSharedBytes(16, false, type);
+    const std::string tiles =
+        type == DType::kBf16 ? "MoeTileKernel" : std::string("TileLinearKernel<") + name + ">";
+    bytes[tiles] = MoeGemmSharedBytes(20, true, type);
+  }
   bytes["MoeRouteKernel"] = MoeRouteSharedBytes();
   bytes["MoeGroupKernel"] = MoeGroupSharedBytes();
-  bytes["MoeSmallKernel<1>"] = MoeGemmSharedBytes(8, false);
-  bytes["MoeSmallKernel<2>"] = MoeGemmSharedBytes(16, false);
-  bytes["MoeTileKernel"] = MoeGemmSharedBytes(20, true);
   cuda::AttentionWork work{};
   cuda::AttentionPlanParams plan{};
   plan.kv_heads = 1;

@@ -15,6 +15,7 @@
 #include "kernels/backends/cpu_backend.h"
 #include "kernels/cpu/linear.h"
 #include "tests/reference/linear.h"
+#include "tests/support/cpu_variants.h"
 #include "tests/support/test_scale.h"
 
 namespace tramontane {
@@ -154,7 +155,7 @@ class Fixture {
   WeightHandle weight_;
 };
 
-class LinearTest : public testing::TestWithParam<std::tuple<const char*, DType>> {
+class LinearTest : public testing::TestWithParam<std::tuple<std::string, DType>> {
  protected:
   void SetUp() override {
     const std::vector<std::string> available = CpuVariants();
@@ -429,12 +430,10 @@ TEST_P(LinearTest, PackedBytesIsWhatPackingTakesAndNeverWidens) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Variants, LinearTest,
-                         testing::Combine(testing::Values("portable", "avx2", "avx512", "avx512_bf16",
-                                                          "amx_bf16"),
+                         testing::Combine(testing::ValuesIn(AllCpuVariantNames()),
                                           testing::Values(DType::kF32, DType::kBf16, DType::kF16)),
                          [](const auto& info) {
-                           return std::string(std::get<0>(info.param)) + "_" +
-                                  DTypeName(std::get<1>(info.param));
+                           return std::get<0>(info.param) + "_" + DTypeName(std::get<1>(info.param));
                          });
 
 // ---- errors
@@ -449,9 +448,6 @@ std::string PackError(const LinearSource& source) {
 
 TEST(LinearErrorTest, UnsupportedSourcesAreRefusedWithTheReason) {
   const FileMatrix bf16(DType::kBf16, 8, 16, 1);
-  const FileMatrix f32(DType::kF32, 8, 16, 1);
-  const WeightRows mixed[] = {bf16.Rows(0, 8), f32.Rows(0, 8)};
-  EXPECT_EQ(PackError({.parts = mixed, .part_count = 2, .in_features = 16}), "part 1 is f32, part 0 is bf16");
   const WeightRows uneven[] = {bf16.Rows(0, 3), bf16.Rows(3, 8)};
   EXPECT_EQ(PackError({.parts = uneven, .part_count = 2, .in_features = 16, .layout = LinearLayout::kGateUp}),
             "a gate-up weight needs two parts of equal rows");
@@ -468,7 +464,14 @@ TEST(LinearErrorTest, UnsupportedSourcesAreRefusedWithTheReason) {
   const Format four_bits(DType::kBf16, /*log2_of_block=*/5, /*bytes=*/16, /*bytes_apart=*/2);
   const WeightRows blocks[] = {{.data = nullptr, .format = four_bits, .rows = 4, .row_stride = 32}};
   EXPECT_EQ(PackError({.parts = blocks, .part_count = 1, .in_features = 32}),
-            "part 0 is bf16 in blocks of 32, supported are plain types");
+            "part 0 is bf16 in blocks of 32, supported are the types by themselves, and those in groups of "
+            "32 to 256");
+  const WeightRows ragged[] = {{.data = nullptr, .format = DType::kQ4K, .rows = 4, .row_stride = 704}};
+  EXPECT_EQ(PackError({.parts = ragged, .part_count = 1, .in_features = 704}),
+            "part 0 is q4_k in rows of 704, which are no whole blocks of 256");
+  const WeightRows many[] = {bf16.Rows(0, 1), bf16.Rows(1, 2), bf16.Rows(2, 3), bf16.Rows(3, 4),
+                             bf16.Rows(4, 5)};
+  EXPECT_EQ(PackError({.parts = many, .part_count = 5, .in_features = 16}), "5 parts, supported are 1 to 4");
 }
 
 TEST(LinearErrorTest, AWeightBeyondMemoryIsOutOfMemory) {

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "kernels/core/check.h"
+#include "tests/support/random_blocks.h"
 
 namespace tramontane {
 namespace {
@@ -56,6 +57,23 @@ MoeCase::MoeCase(const MoeShape& shape, uint32_t seed) : shape_(shape) {
                               RandomMatrix(random, shape.intermediate, shape.hidden, 1.0, shape.dtype),
                               RandomMatrix(random, shape.hidden, shape.intermediate, 1.0, shape.dtype)});
   }
+  if (!Format(shape.dtype).plain()) FillWithBlocks(random());
+}
+
+void MoeCase::FillWithBlocks(uint32_t seed) {
+  for (reference::MoeExpert& expert : layer_.experts) {
+    for (Matrix* matrix : {&expert.gate, &expert.up, &expert.down}) {
+      const std::vector<std::byte>& blocks = blocks_[matrix] =
+          RandomBlocks(shape_.dtype, static_cast<int64_t>(matrix->data.size()), ++seed);
+      const std::vector<float> values = DecodedBlocks(shape_.dtype, blocks);
+      std::copy(values.begin(), values.end(), matrix->data.begin());
+    }
+  }
+}
+
+std::vector<std::byte> MoeCase::Stored(const Matrix& matrix) const {
+  const auto found = blocks_.find(&matrix);
+  return found != blocks_.end() ? found->second : FileBytes(matrix, shape_.dtype);
 }
 
 double MoeCase::Lead(const std::vector<float>& x) const {
@@ -100,7 +118,7 @@ StepMaxima MoeCase::Maxima(int32_t tokens) const {
 }
 
 PackedMoe::PackedMoe(const MoeCase& of, const reference::MoeLayer& layer, Backend& backend)
-    : shape_(of.shape()), backend_(backend) {
+    : of_(of), shape_(of.shape()), backend_(backend) {
   norm_ = UploadFloats(layer.norm);
   router_ = UploadFloats(layer.router.data);
   for (const reference::MoeExpert& expert : layer.experts) {
@@ -119,7 +137,7 @@ WeightHandle PackedMoe::Pack(const std::vector<const Matrix*>& matrices, LinearL
   std::vector<std::vector<std::byte>> bytes;
   std::vector<WeightRows> parts;
   for (const Matrix* matrix : matrices) {
-    bytes.push_back(FileBytes(*matrix, shape_.dtype));
+    bytes.push_back(of_.Stored(*matrix));
     parts.push_back({bytes.back().data(), shape_.dtype, matrix->rows, matrix->columns});
   }
   WeightHandle weight;

@@ -2,7 +2,9 @@
 // One thread. Borrows the backend.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <map>
 #include <vector>
 
 #include "kernels/backend.h"
@@ -23,8 +25,11 @@ class MoeCase {
   MoeCase(const MoeShape& shape, uint32_t seed);
 
   const MoeShape& shape() const { return shape_; }
-  // Tests may change it before it is packed; every value must be one of the dtype.
+  // Tests may change it before it is packed; every value must be one of the dtype. What stands in blocks is
+  // packed as it was made.
   reference::MoeLayer& layer() { return layer_; }
+  // A matrix of its experts as a file would hold it.
+  std::vector<std::byte> Stored(const reference::Matrix& matrix) const;
 
   // [rows, hidden] values of bf16, none of whose experts is chosen by a hair.
   std::vector<float> RandomRows(int32_t rows, uint32_t seed) const;
@@ -34,8 +39,11 @@ class MoeCase {
   StepMaxima Maxima(int32_t tokens) const;
 
  private:
+  void FillWithBlocks(uint32_t seed);
+
   const MoeShape shape_;
   reference::MoeLayer layer_;
+  std::map<const reference::Matrix*, std::vector<std::byte>> blocks_;
 };
 
 // A case in a backend that has reserved for it.
@@ -61,6 +69,7 @@ class PackedMoe {
   WeightHandle Pack(const std::vector<const reference::Matrix*>& parts, LinearLayout layout);
   float* UploadFloats(const std::vector<double>& values);
 
+  const MoeCase& of_;
   const MoeShape shape_;
   Backend& backend_;
   float* norm_ = nullptr;

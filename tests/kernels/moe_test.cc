@@ -10,6 +10,7 @@
 #include <random>
 
 #include "tests/kernels/moe_case.h"
+#include "tests/kernels/moe_checks.h"
 #include "tests/support/cpu_variants.h"
 #include "tests/support/test_scale.h"
 
@@ -35,6 +36,9 @@ class MoeTest : public CpuVariantTest {
     const BackendPtr backend = MakeBackend(GetParam(), threads, of.Maxima(rows));
     PackedMoe packed(of, of.layer(), *backend);
     return packed.Run(x, epilogue, in_place);
+  }
+  RunMoe Plain() {
+    return [this](MoeCase& of, const std::vector<float>& x) { return Run(of, x, Epilogue::kNone); };
   }
 };
 
@@ -118,40 +122,9 @@ TEST_P(MoeTest, ARowHasTheSameBitsInAnyCompanyAndOnAnyThreads) {
   }
 }
 
-TEST_P(MoeTest, OfEqualScoresTheLowerExpertIsChosen) {
-  MoeCase of({.experts = 6, .experts_per_token = 2}, 9);
-  Matrix& router = of.layer().router;
-  for (int32_t k = 0; k < of.shape().hidden; ++k) {  // all alike but the last, which is far below
-    for (int32_t expert = 1; expert < 5; ++expert) router.At(expert, k) = router.At(0, k);
-  }
-  std::vector<float> x;
-  for (int32_t k = 0; k < of.shape().hidden; ++k) x.push_back(router.At(0, k) > 0 ? 1.0f : -1.0f);
-  for (int32_t k = 0; k < of.shape().hidden; ++k) router.At(5, k) = -router.At(0, k);
-  const std::vector<float> tied = Run(of, x, Epilogue::kNone);
-  // The same by a router that prefers experts 0 and 1 beyond doubt, equally.
-  for (int32_t k = 0; k < of.shape().hidden; ++k) {
-    for (int32_t expert = 2; expert < 5; ++expert) router.At(expert, k) = -router.At(0, k);
-  }
-  EXPECT_EQ(tied, Run(of, x, Epilogue::kNone));
-}
+TEST_P(MoeTest, OfEqualScoresTheLowerExpertIsChosen) { ExpectTheLowerOfEqualExperts(Plain()); }
 
-// Two scores apart by less than a rounding of the router's inputs, or of its weights, to bf16.
-TEST_P(MoeTest, TheRouterIsF32) {
-  for (const bool by_weight : {false, true}) {
-    MoeCase of({.experts = 2, .experts_per_token = 1, .hidden = 64}, 2);
-    std::fill(of.layer().router.data.begin(), of.layer().router.data.end(), 0.0);
-    std::fill(of.layer().norm.begin(), of.layer().norm.end(), 1.0);
-    std::vector<float> x(64, 1.0f);
-    x[1] = by_weight ? 1.0f : 1.0f + 0x1p-11f;
-    of.layer().router.At(0, 0) = 1.0;
-    of.layer().router.At(1, 1) = by_weight ? 1.0 + 0x1p-11 : 1.0;
-    const std::vector<float> got = Run(of, x, Epilogue::kNone);
-    of.layer().router.At(1, 1) = 2.0;
-    EXPECT_EQ(got, Run(of, x, Epilogue::kNone)) << "expert 1 has the higher score";
-    of.layer().router.At(0, 0) = 4.0;
-    EXPECT_NE(got, Run(of, x, Epilogue::kNone)) << "and another output than expert 0";
-  }
-}
+TEST_P(MoeTest, TheRouterIsF32) { ExpectAnF32Router(Plain(), /*f32_rows=*/true); }
 
 // Padding asks for no expert, and its rows stay as they were.
 TEST_P(MoeTest, RowsOfPaddingAreLeftAlone) {
@@ -180,19 +153,7 @@ TEST_P(MoeTest, RowsOfPaddingAreLeftAlone) {
 }
 
 TEST_P(MoeTest, ARowOfNansLeavesItsNeighboursAlone) {
-  MoeCase of({}, 4);
-  std::vector<float> x = of.RandomRows(9, 3);
-  const std::vector<float> clean = Run(of, x, Epilogue::kNone);
-  const auto hidden = static_cast<size_t>(of.shape().hidden);
-  std::fill_n(x.begin() + static_cast<int64_t>(4 * hidden), hidden, std::numeric_limits<float>::quiet_NaN());
-  const std::vector<float> got = Run(of, x, Epilogue::kNone);
-  for (size_t i = 0; i < got.size(); ++i) {
-    if (i / hidden == 4) {
-      EXPECT_TRUE(std::isnan(got[i]));
-    } else {
-      EXPECT_EQ(got[i], clean[i]);
-    }
-  }
+  for (const int32_t rows : {3, 9, 20}) ExpectNansToStayInTheirRow(Plain(), rows);
 }
 
 TM_INSTANTIATE_FOR_CPU_VARIANTS(MoeTest);

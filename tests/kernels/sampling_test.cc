@@ -335,6 +335,34 @@ TEST_P(SampleTest, ARowsAnswerDoesNotDependOnThreadsOrNeighbours) {
   }
 }
 
+// A row alone is shared by all threads; in a crowd it has one.
+TEST_P(SampleTest, ARowThatAllThreadsShareHasTheAnswerOfOneThread) {
+  constexpr uint64_t kSeed = 79;
+  SCOPED_TRACE(testing::Message() << "seed " << kSeed);
+  std::mt19937_64 random(kSeed);
+  std::vector<Row> rows;
+  for (int64_t i = ScaledCount(24, 8); i > 0; --i) rows.push_back(RandomRow(20011, random));
+  rows[0].row.temperature = 0.0f;
+  rows[1].row.top_k = 40;
+  rows[1].row.top_p = 0.9f;
+  rows[2].row.top_logprobs = kMaxTopLogprobs;
+  const BackendPtr one_thread = MakeBackend(GetParam(), 1, {.vocab = 20011});
+  const Answers together = RunSample(*one_thread, rows);
+  ExpectAnswersOfTheDefinition(rows, together);
+  for (const int32_t threads : {2, 3, 9}) {
+    const BackendPtr shared = MakeBackend(GetParam(), threads, {.vocab = 20011});
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const Answers alone = RunSample(*shared, {rows[i]});
+      EXPECT_EQ(std::memcmp(&alone.records[0], &together.records[i], sizeof(SampleRecord)), 0) << "row " << i;
+      for (int32_t t = 0; t < alone.records[0].top_count; ++t) {
+        const TokenLogprob& expected = together.top[i * kMaxTopLogprobs + static_cast<size_t>(t)];
+        EXPECT_EQ(std::memcmp(&alone.top[static_cast<size_t>(t)], &expected, sizeof expected), 0)
+            << "row " << i;
+      }
+    }
+  }
+}
+
 TEST(SampleVariantsTest, EveryVariantGivesTheSameRecords) {
   std::mt19937_64 random(78);
   std::vector<Row> rows;

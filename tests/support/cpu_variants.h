@@ -13,7 +13,8 @@ namespace tramontane {
 
 // Every variant there is, also those this machine lacks: tests of these are skipped in sight.
 inline const std::vector<std::string>& AllCpuVariantNames() {
-  static const std::vector<std::string> names = {"amx_bf16", "avx512_bf16", "avx512", "avx2", "portable"};
+  static const std::vector<std::string> names = {"amx_bf16", "avx512_bf16", "avx512_vnni",
+                                                 "avx512",   "avx2",        "portable"};
   return names;
 }
 

@@ -88,6 +88,9 @@ uint32_t PackPair(float low, float high) {
 struct alignas(16) Vector16 {
   uint32_t word[4];
 };
+struct alignas(8) Vector8 {
+  uint32_t word[2];
+};
 
 // ---- where a thread is --------------------------------------------------------------------------
 
@@ -127,6 +130,11 @@ T LoadUniform(const T* address) {
   if (ThreadX() == 0) emulator::CountRead(sizeof(T));
   return *address;
 }
+template <int kLanes, typename T>
+T LoadTogether(const T* address) {
+  if (LaneId() % kLanes == 0) emulator::CountRead(sizeof(T));
+  return *address;
+}
 inline Vector16 LoadGlobal16(const void* address) {
   emulator::CountRead(16);
   Vector16 value;
@@ -139,6 +147,9 @@ inline void StoreGlobal16(void* address, const Vector16& value) {
 }
 
 inline Vector16 LoadGlobal16Once(const void* address) { return LoadGlobal16(address); }
+inline Vector8 LoadGlobal8Once(const void* address) {
+  return LoadGlobal(static_cast<const Vector8*>(address));
+}
 inline Vector16 LoadShared16(const void* address) {
   Vector16 value;
   std::memcpy(&value, address, 16);
@@ -320,6 +331,9 @@ inline float MultiplyUnfused(float a, float b) {
 }
 inline uint32_t BitsOf(float x) { return std::bit_cast<uint32_t>(x); }
 inline float FloatOf(uint32_t bits) { return std::bit_cast<float>(bits); }
+inline float FloatAboveByte(uint32_t word, int i) {
+  return 8388608.0f + static_cast<float>(word >> (8 * i) & 255u);
+}
 inline uint64_t BitsOf(double x) { return std::bit_cast<uint64_t>(x); }
 inline double DoubleOf(uint64_t bits) { return std::bit_cast<double>(bits); }
 

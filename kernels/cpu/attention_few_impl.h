@@ -1,0 +1,267 @@
+// The two products of attention for a tile of few rows: a decode step. Included by attention_impl.h.
+//
+// Same sums in the same order as for many rows, so the same bits; only the way of the bytes is another. Few
+// rows do not pay for a widened copy of the keys and values:
+//
+//   scores   2 kWidth keys at a time are transposed as stored (two bf16 are one lane) into a strip of the
+//            first-level cache, and widened in registers for up to kFewRows rows.
+//   values   are widened straight from the page; two or more vectors of dimensions gather over all keys.
+//
+// Keys are read in strips of kStripKeys, then their values in the same strips. As it goes, each asks the
+// memory for the lines of a strip about 4 KiB further on, one in every few instructions and straight into the
+// first-level cache: a core keeps few lines in flight, and a line that comes by way of the second-level cache
+// takes two turns.
+#pragma once
+
+#include "kernels/cpu/attention_elements_impl.h"
+
+namespace tramontane {
+namespace {
+
+// Rows that share one widening. Their accumulators, two vectors each, fill half the register file or more.
+constexpr int kFewRows = kWidth == 16 ? 8 : 4;
+
+// Keys that are scored together: two vectors, so that sums of few rows do not wait for each other.
+constexpr int kStripKeys = 2 * kWidth;
+
+// How far ahead the memory is asked.
+constexpr int64_t kAskAheadBytes = 4096;
+
+inline void AskFor(const std::byte* line) { __builtin_prefetch(line, 0, 3); }
+constexpr int kLineBytes = 64;
+constexpr int kLineUnits = kLineBytes / 4;
+
+// Keys, or values `offset` bytes behind them, that are read soon.
+struct StripAhead {
+  const std::byte* const* keys = nullptr;  // [kStripKeys]; null: nothing
+  int64_t offset = 0;
+
+  void Ask(int key, int64_t at) const { AskFor(keys[key] + offset + at); }
+};
+
+// Units [0, kWidth) of kWidth keys from element d on, as columns.
+template <typename Elements>
+void LoadColumns(const std::byte* const* keys, int32_t d, Vf (&columns)[kWidth]) {
+#if TM_SIMD_WIDTH == 8
+  if constexpr (Elements::kStoredUnits) {
+    // Quarters of two keys meet as they are loaded, which saves the shuffles that cross 128 bits.
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      const std::byte* low = keys[i] + d * Elements::kBytes;
+      const std::byte* high = keys[4 + i] + d * Elements::kBytes;
+      columns[i] = LoadQuarters(low, high);
+      columns[4 + i] = LoadQuarters(low + 16, high + 16);
+    }
+    TransposeQuarters(columns);
+    TransposeQuarters(columns + 4);
+    return;
+  }
+#endif
+#pragma GCC unroll 16
+  for (int i = 0; i < kWidth; ++i) columns[i] = UnitsAt<Elements>(keys[i], d);
+  Transpose(columns);
+}
+
+// kStripKeys keys as columns of units: strip [units, kStripKeys].
+template <typename Elements>
+void TransposeStrip(const std::byte* const* keys, int32_t head_dim, float* strip) {
+  constexpr int kElements = kWidth * Elements::kPerUnit;  // of a key in one register
+  Vf columns[kWidth];
+  for (int half = 0; half < 2; ++half, keys += kWidth, strip += kWidth) {
+    float* to = strip;
+    int32_t d = 0;
+    for (; d + kElements <= head_dim; d += kElements, to += kWidth * kStripKeys) {
+      LoadColumns<Elements>(keys, d, columns);
+#pragma GCC unroll 16
+      for (int i = 0; i < kWidth; ++i) Store(to + i * kStripKeys, columns[i]);
+    }
+    if (d == head_dim) continue;
+    for (int i = 0; i < kWidth; ++i) columns[i] = FirstUnitsAt<Elements>(keys[i], d, head_dim - d);
+    Transpose(columns);
+    for (int i = 0; d + i * Elements::kPerUnit < head_dim; ++i) Store(to + i * kStripKeys, columns[i]);
+  }
+}
+
+// Scores of the keys of kStrips strips, `strip_floats` apart. Row strides are kAttentionBlockKeys. Asks for
+// the same bytes of the strips `ahead`: a line of a key or two in every round, as many as the rounds read.
+template <typename Elements, int kRows, int kStrips>
+void ScoreStrips(const float* strip, int64_t strip_floats, const float* const* queries, int32_t head_dim,
+                 const StripAhead (&ahead)[2], float* scores) {
+  constexpr int kVectors = 2 * kStrips;
+  Vf sums[kRows][kVectors] = {};
+  const float* query[kRows];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) query[r] = queries[r];
+  constexpr int kLineElements = kLineUnits * Elements::kPerUnit;
+  for (int32_t line = 0; line < head_dim; line += kLineElements) {
+    const int64_t offset = line * Elements::kBytes;
+    const bool asks = ahead[0].keys != nullptr && offset % kLineBytes == 0;
+    const int32_t end = head_dim - line < kLineElements ? head_dim : line + kLineElements;
+    int key = 0;
+    for (int32_t d = line; d < end; d += Elements::kPerUnit, strip += kStripKeys) {
+      if (asks) {
+#pragma GCC unroll 2
+        for (int s = 0; s < kStrips; ++s) {
+          for (int i = key; i < kStripKeys; i += kLineUnits) ahead[s].Ask(i, offset);
+        }
+        ++key;
+      }
+      Vf units[kVectors];
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) units[v] = Load(strip + v / 2 * strip_floats + v % 2 * kWidth);
+#pragma GCC unroll 2
+      for (int i = 0; i < Elements::kPerUnit; ++i) {
+        Vf elements[kVectors];
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; ++v) elements[v] = ElementOfUnits<Elements>(units[v], i);
+#pragma GCC unroll 8
+        for (int r = 0; r < kRows; ++r) {
+          const Vf own = Splat(query[r][d + i]);
+#pragma GCC unroll 4
+          for (int v = 0; v < kVectors; ++v) sums[r][v] = Fma(own, elements[v], sums[r][v]);
+        }
+      }
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) Store(scores + r * kAttentionBlockKeys + v * kWidth, sums[r][v]);
+  }
+}
+
+// The values of keys [begin, end) of a strip, weighted by each row's weights, join weighted * carry.
+struct FewValues {
+  const std::byte* const* keys = nullptr;  // [kStripKeys]
+  int64_t value_offset = 0;                // from a key to its value
+  int32_t begin = 0;
+  int32_t end = 0;
+  const float* weights = nullptr;  // [rows, kAttentionBlockKeys]
+  const float* carry = nullptr;    // [rows]; null: as ones
+  float* weighted = nullptr;       // [rows, PaddedHeadDim] in the order of PairAt
+  int64_t stride = 0;
+  StripAhead ahead;
+};
+
+// Dimensions [d, d + 2 kPairs kWidth) of kRows rows.
+template <typename Elements, int kRows, int kPairs>
+void WeighPairs(const FewValues& v, int32_t d) {
+  VectorPair sums[kRows][kPairs];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (int p = 0; p < kPairs; ++p) {
+      const float* before = v.weighted + r * v.stride + d + p * 2 * kWidth;
+      const float carry = v.carry == nullptr ? 1.0f : v.carry[r];
+      sums[r][p] = {Load(before) * carry, Load(before + kWidth) * carry};
+    }
+  }
+  const int64_t value_of_key = v.value_offset + d * Elements::kBytes;
+  auto add = [&](int32_t k) __attribute__((always_inline)) {
+    const std::byte* value = v.keys[k] + value_of_key;
+    VectorPair values[kPairs];
+#pragma GCC unroll 4
+    for (int p = 0; p < kPairs; ++p) values[p] = PairAt<Elements>(value, p * 2 * kWidth);
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      const Vf weight = Splat(v.weights[r * kAttentionBlockKeys + k]);
+#pragma GCC unroll 4
+      for (int p = 0; p < kPairs; ++p) {
+        sums[r][p].a = Fma(weight, values[p].a, sums[r][p].a);
+        sums[r][p].b = Fma(weight, values[p].b, sums[r][p].b);
+      }
+    }
+  };
+  // Every pass asks for its share of the lines: those it reads first, or that of every other key.
+  constexpr int64_t kBytes = kPairs * 2 * kWidth * Elements::kBytes;  // of a key
+  constexpr int kShare = kBytes < kLineBytes ? kLineBytes / kBytes : 1;
+  const int64_t line = d * Elements::kBytes / kLineBytes * kLineBytes;
+  int32_t k = v.begin;
+  if (v.ahead.keys != nullptr) {
+    const int turn = static_cast<int>(d * Elements::kBytes / kBytes % kShare);
+    for (; k + kShare <= v.end; k += kShare) {
+      for (int64_t at = 0; at < kBytes; at += kLineBytes) v.ahead.Ask(k + turn, line + at);
+#pragma GCC unroll 4
+      for (int i = 0; i < kShare; ++i) add(k + i);
+    }
+  }
+  for (; k < v.end; ++k) add(k);
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (int p = 0; p < kPairs; ++p) {
+      float* to = v.weighted + r * v.stride + d + p * 2 * kWidth;
+      Store(to, sums[r][p].a);
+      Store(to + kWidth, sums[r][p].b);
+    }
+  }
+}
+
+// The first n <= kWidth dimensions from d on.
+template <typename Elements, int kRows>
+void WeighRest(const FewValues& v, int32_t d, int32_t n) {
+  Vf sums[kRows];
+  for (int r = 0; r < kRows; ++r) {
+    const Vf before = Load(v.weighted + r * v.stride + d);
+    sums[r] = v.carry == nullptr ? before : before * v.carry[r];
+  }
+  for (int32_t k = v.begin; k < v.end; ++k) {
+    const Vf value = Elements::FirstAt(v.keys[k] + v.value_offset, d, n);
+    for (int r = 0; r < kRows; ++r) {
+      sums[r] = Fma(Splat(v.weights[r * kAttentionBlockKeys + k]), value, sums[r]);
+    }
+  }
+  for (int r = 0; r < kRows; ++r) Store(v.weighted + r * v.stride + d, sums[r]);
+}
+
+template <typename Elements, int kRows>
+void WeighRows(const FewValues& v, int32_t head_dim) {
+  constexpr int kPairs = kFewRows / kRows > 4 ? 4 : kFewRows / kRows;
+  int32_t d = 0;
+  for (; d + kPairs * 2 * kWidth <= head_dim; d += kPairs * 2 * kWidth) {
+    WeighPairs<Elements, kRows, kPairs>(v, d);
+  }
+  for (; d + 2 * kWidth <= head_dim; d += 2 * kWidth) {
+    WeighPairs<Elements, kRows, 1>(v, d);
+  }
+  for (; d < head_dim; d += kWidth) {
+    WeighRest<Elements, kRows>(v, d, head_dim - d < kWidth ? head_dim - d : kWidth);
+  }
+}
+
+// From the order of PairAt to that of the dimensions.
+template <typename Elements>
+void PutInOrder(float* weighted, int32_t head_dim) {
+  if constexpr (Elements::kPerUnit == 1) return;
+  for (int32_t d = 0; d + 2 * kWidth <= head_dim; d += 2 * kWidth) {
+    StoreInOrder(weighted + d, {Load(weighted + d), Load(weighted + d + kWidth)});
+  }
+}
+
+// kernel.operator()<n>(row) over rows [0, rows), kFewRows at a time.
+template <typename Kernel>
+void ForFewRows(int32_t rows, const Kernel& kernel) {
+  int32_t row = 0;
+  for (; row + kFewRows <= rows; row += kFewRows) kernel.template operator()<kFewRows>(row);
+  switch (rows - row) {
+    case 7:
+      return kernel.template operator() < kFewRows == 8 ? 7 : 1 > (row);
+    case 6:
+      return kernel.template operator() < kFewRows == 8 ? 6 : 1 > (row);
+    case 5:
+      return kernel.template operator() < kFewRows == 8 ? 5 : 1 > (row);
+    case 4:
+      return kernel.template operator() < kFewRows == 8 ? 4 : 1 > (row);
+    case 3:
+      return kernel.template operator()<3>(row);
+    case 2:
+      return kernel.template operator()<2>(row);
+    case 1:
+      return kernel.template operator()<1>(row);
+    default:
+      return;
+  }
+}
+
+}  // namespace
+}  // namespace tramontane

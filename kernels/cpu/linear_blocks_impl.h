@@ -1,0 +1,842 @@
+// Linear over weights that stand in blocks (kernels/core/block_types.h), as block_panels.h packs them. The
+// second half of linear_impl.h, whose pieces it uses.
+//
+// Exactly: a block of k of some panels is decoded to f32 scratch, once for all rows, and multiplied as f32
+// weights are, in the same order: the bits are those of an f32 weight of the decoded values.
+//
+// In 8 bits: a row of x is rounded a block at a time,
+//
+//   x_k = d_x q_k,   d_x = max |x_k| / 127,   q_k = x_k / d_x to the nearest whole number, even of two,
+//
+// over blocks of 32, of 256 where the weight's are. Sums of products of a weight's integers with q_k are
+// whole numbers, which no order of additions changes. A block adds to an output's f32 sum, in ascending k,
+//
+//   q8_0, q4_0, q5_0   (d_w d_x) sum (w - middle) q
+//   q4_1, q5_1         (d_w d_x) sum w q,   then m_w (d_x sum q)
+//   q4_k, q5_k         (d_w d_x) sum over groups s sum w q,   then minus (n_w d_x) sum over groups t sum q
+//   q6_k               (d_w d_x) sum over groups s sum (w - 32) q
+//   int4, int8         (s_w d_x) (sum w q - z sum q),   for every 32 of a group
+//
+// each by one fused multiply-add. One output is one lane, so a row has the same bits among any others, and
+// the variants with fused multiply-adds agree.
+//
+//   per four k: a vector of words of the panel, made bytes by a mask or a shift; each row's four bytes to all
+//   lanes; a product of bytes, whose sums of pairs are added in 16 bits as far as these hold them. With VNNI
+//   one instruction adds four products to 32 bits.
+//
+// The bound of one row is the weight's bytes over the memory's bandwidth, that of many the products of bytes.
+#pragma once
+
+#include "kernels/cpu/linear_impl.h"
+
+namespace tramontane {
+namespace {
+
+// ---- vectors of bytes, of 16-bit and of 32-bit integers, all as kWidth lanes of 32 bits
+
+using Vu = uint32_t __attribute__((vector_size(4 * TM_SIMD_WIDTH)));
+using Vh = int16_t __attribute__((vector_size(4 * TM_SIMD_WIDTH)));
+
+inline Vi LoadWords(const std::byte* from) {
+  Vi value;
+  __builtin_memcpy(&value, from, sizeof value);
+  return value;
+}
+inline Vi SpreadWord(const void* from) {
+  int32_t word;
+  __builtin_memcpy(&word, from, sizeof word);
+  return SplatInt(word);
+}
+inline Vf ToFloats(Vi value) { return __builtin_convertvector(value, Vf); }
+inline Vi ShiftRight(Vi value, int bits) { return reinterpret_cast<Vi>(reinterpret_cast<Vu>(value) >> bits); }
+// By a number that is known only when it runs.
+inline Vi ShiftRightBy(Vi value, Vi bits) {
+  return reinterpret_cast<Vi>(reinterpret_cast<Vu>(value) >> reinterpret_cast<Vu>(bits));
+}
+
+// A lane of two 16-bit integers times another: the sum of the two products.
+inline Vi DotHalves(Vi a, Vi b) {
+#if TM_SIMD_WIDTH == 16
+  return reinterpret_cast<Vi>(_mm512_madd_epi16(reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b)));
+#elif TM_SIMD_WIDTH == 8
+  return reinterpret_cast<Vi>(_mm256_madd_epi16(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b)));
+#else
+  return (a << 16 >> 16) * (b << 16 >> 16) + (a >> 16) * (b >> 16);
+#endif
+}
+
+// Bytes below 256 times signed bytes: sums of four to 32 bits in one step, or of two to 16 bits.
+#if TM_SIMD_WIDTH == 4 || defined(TM_VNNI)
+#define TM_DOTS_OF_FOUR
+inline Vi DotBytes(Vi sum, Vi w, Vi x) {
+#if TM_SIMD_WIDTH == 16
+  return reinterpret_cast<Vi>(_mm512_dpbusd_epi32(
+      reinterpret_cast<__m512i>(sum), reinterpret_cast<__m512i>(w), reinterpret_cast<__m512i>(x)));
+#else
+  return sum + (w & 255) * (x << 24 >> 24) + (w >> 8 & 255) * (x << 16 >> 24) +
+         (w >> 16 & 255) * (x << 8 >> 24) + (w >> 24 & 255) * (x >> 24);
+#endif
+}
+#else
+inline Vi DotPairs(Vi w, Vi x) {
+#if TM_SIMD_WIDTH == 16
+  return reinterpret_cast<Vi>(
+      _mm512_maddubs_epi16(reinterpret_cast<__m512i>(w), reinterpret_cast<__m512i>(x)));
+#else
+  return reinterpret_cast<Vi>(
+      _mm256_maddubs_epi16(reinterpret_cast<__m256i>(w), reinterpret_cast<__m256i>(x)));
+#endif
+}
+inline Vi AddHalves(Vi a, Vi b) {
+  return Now(reinterpret_cast<Vi>(reinterpret_cast<Vh>(a) + reinterpret_cast<Vh>(b)));
+}
+// Sizes of signed bytes, at most 128.
+inline Vi SizeOfBytes(Vi w) {
+#if TM_SIMD_WIDTH == 16
+  return reinterpret_cast<Vi>(_mm512_abs_epi8(reinterpret_cast<__m512i>(w)));
+#else
+  return reinterpret_cast<Vi>(_mm256_abs_epi8(reinterpret_cast<__m256i>(w)));
+#endif
+}
+// x where w is positive, -x where it is negative. x is not -128.
+inline Vi WithSignOf(Vi x, Vi w) {
+#if TM_SIMD_WIDTH == 16
+  const auto bytes = reinterpret_cast<__m512i>(x);
+  return reinterpret_cast<Vi>(_mm512_mask_sub_epi8(bytes, _mm512_movepi8_mask(reinterpret_cast<__m512i>(w)),
+                                                   _mm512_setzero_si512(), bytes));
+#else
+  return reinterpret_cast<Vi>(_mm256_sign_epi8(reinterpret_cast<__m256i>(x), reinterpret_cast<__m256i>(w)));
+#endif
+}
+#endif
+
+// ---- rows of x, rounded
+
+// In sums of a block, and of each part of it that a weight has a scale for: two whole numbers to a word, in
+// the order in which a vector of scales, four bytes to a lane, gives its even bytes and its odd ones.
+struct RoundedX32 {
+  static constexpr int kBlock = 32;
+  float scale;       // d_x
+  float scaled_sum;  // d_x sum q
+  int32_t sum;       // sum q
+  int8_t q[32];
+};
+struct RoundedX256 {
+  static constexpr int kBlock = 256;
+  float scale;
+  int16_t sums16[16];  // of runs 0, 2, 1, 3, 4, 6, 5, 7, ... of 16
+  int16_t sums32[8];   // of runs 0, 2, 1, 3, 4, 6, 5, 7 of 32
+  int8_t q[256];
+};
+
+// Where the sum of a run stands.
+constexpr int PlaceOfRun(int run) { return run / 4 * 4 + run % 2 * 2 + run % 4 / 2; }
+
+inline int32_t SumOf(const int8_t* q, int count) {
+  int32_t sum = 0;
+  for (int i = 0; i < count; ++i) sum += q[i];
+  return sum;
+}
+
+inline void PutSums(RoundedX32& to) {
+  to.sum = SumOf(to.q, 32);
+  to.scaled_sum = to.scale * static_cast<float>(to.sum);
+}
+inline void PutSums(RoundedX256& to) {
+  for (int run = 0; run < 16; ++run) {
+    to.sums16[PlaceOfRun(run)] = static_cast<int16_t>(SumOf(to.q + run * 16, 16));
+  }
+  for (int run = 0; run < 8; ++run) {
+    to.sums32[PlaceOfRun(run)] = static_cast<int16_t>(SumOf(to.q + run * 32, 32));
+  }
+}
+
+// Whole numbers of at most 127 to bytes.
+inline void StoreBytes(int8_t* to, Vi value) {
+#if TM_SIMD_WIDTH == 16
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8(reinterpret_cast<__m512i>(value)));
+#elif TM_SIMD_WIDTH == 8
+  const auto words = reinterpret_cast<__m256i>(value);
+  const __m128i halves = _mm_packs_epi32(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packs_epi16(halves, halves));
+#else
+  for (int i = 0; i < kWidth; ++i) to[i] = static_cast<int8_t>(value[i]);
+#endif
+}
+
+// A block that holds what is no number, or is infinite, has a scale that is no number; one whose values are
+// all too small to divide by is zero.
+template <typename Rounded>
+void RoundBlock(const float* x, Rounded& to) {
+  constexpr float kLeast = 1e-30f;
+  Vf largest = {}, probe = {};
+  for (int k = 0; k < Rounded::kBlock; k += kWidth) {
+    const Vf value = Load(x + k);
+    largest = Max(largest, Max(value, -value));
+    probe += value * 0.0f;  // not zero where value is not finite
+  }
+  const float size = MaxLanes(largest);
+  const float inverse = size > kLeast ? 127.0f / size : 0.0f;
+  to.scale = (size > kLeast ? size / 127.0f : 0.0f) + SumLanes(probe);
+  for (int k = 0; k < Rounded::kBlock; k += kWidth) {
+    // Adding leaves the nearest whole number in the low bits.
+    const Vi rounded = FloatToBits(Load(x + k) * inverse + kExpRounder) - FloatToBits(Splat(kExpRounder));
+    StoreBytes(to.q + k, rounded);
+  }
+  PutSums(to);
+}
+
+// The packed rows of a tile: [in_features / block][rows of the tile].
+template <typename Rounded>
+Rounded* RoundedTile(const LinearJob& job, int64_t tile) {
+  return reinterpret_cast<Rounded*>(job.packed_x) +
+         job.TileBegin(tile) * (job.in_features / int64_t{Rounded::kBlock});
+}
+static_assert(sizeof(RoundedX32) <= 32 * sizeof(float) && sizeof(RoundedX256) <= 256 * sizeof(float),
+              "a rounded row needs no more than PackedRowBytes");
+
+// put(row of the tile, block, what it is rounded to) for every block of a tile's rows.
+template <typename Rounded, typename Put>
+void RoundRows(const LinearJob& job, int64_t tile, const Put& put) {
+  const int64_t begin = job.TileBegin(tile);
+  const int64_t rows = job.TileBegin(tile + 1) - begin;
+  for (int64_t r = 0; r < rows; ++r) {
+    const float* x = job.x + (job.x_rows == nullptr ? begin + r : job.x_rows[begin + r]) * job.x_stride;
+    const float scale = job.norm_weight == nullptr ? 1.0f : NormScale(x, job.in_features, job.norm_epsilon);
+    for (int64_t block = 0; block < job.in_features / Rounded::kBlock; ++block) {
+      const int64_t first = block * Rounded::kBlock;
+      alignas(64) float normalised[Rounded::kBlock];
+      for (int k = 0; k < Rounded::kBlock; k += kWidth) {
+        Vf value = Load(x + first + k);
+        if (job.norm_weight != nullptr) value = value * scale * Load(job.norm_weight + first + k);
+        Store(normalised + k, value);
+      }
+      Rounded rounded;
+      RoundBlock(normalised, rounded);
+      put(r, block, rounded);
+    }
+  }
+}
+
+template <typename Rounded>
+void RoundTile(const LinearJob& job, int64_t tile) {
+  Rounded* const to = RoundedTile<Rounded>(job, tile);
+  const int64_t rows = job.TileBegin(tile + 1) - job.TileBegin(tile);
+  RoundRows<Rounded>(job, tile, [to, rows](int64_t row, int64_t block, const Rounded& rounded) {
+    to[block * rows + row] = rounded;
+  });
+}
+
+#ifndef TM_BF16_PRODUCTS  // which take these of another variant
+void PackTileInBlocks(const LinearJob& job, int64_t tile) {
+  if (RoundedBlock(job.weight_format) == 32) {
+    RoundTile<RoundedX32>(job, tile);
+  } else {
+    RoundTile<RoundedX256>(job, tile);
+  }
+}
+#endif
+
+// ---- the types
+//
+// X: what rows are rounded to. kBits: of a weight's integer, as Word gives it. A block of k is kChunks chunks
+// of the same form, a chunk kRuns runs, a run kGroups groups of four k.
+//
+// Word(words, chunk, run, group): the integers of a group, four bytes to a lane; words: the block's first
+// word of this vector of lanes, whose next is kWordStride further. kMiddle: what is subtracted from each, in
+// the definition.
+
+constexpr int kWordStride = kPanelWidth * 4;
+inline Vi WordAt(const std::byte* words, int index) {
+  return LoadWords(words + int64_t{index} * kWordStride);
+}
+// The f16 of a block, in f32.
+inline Vf HalfAt(const std::byte* block, int half, int v) {
+  return LoadF16(reinterpret_cast<const uint16_t*>(block) + half * kPanelWidth + v * kWidth);
+}
+
+constexpr int32_t kNibbles = 0x0f0f0f0f;
+
+template <DType kType>
+struct SmallBlocks {
+  using X = RoundedX32;
+  static constexpr bool kInGroups = false;
+  static constexpr DType kDType = kType;
+  static constexpr bool kHasMinimum = kType == DType::kQ4_1 || kType == DType::kQ5_1;
+  static constexpr bool kFiveBits = kType == DType::kQ5_0 || kType == DType::kQ5_1;
+  static constexpr int kBits = kType == DType::kQ8_0 ? 8 : kFiveBits ? 5 : 4;
+  static constexpr int kMiddle = kHasMinimum || kType == DType::kQ8_0 ? 0 : kFiveBits ? 16 : 8;
+  static constexpr int kHalves = kHasMinimum ? 2 : 1;
+  static constexpr int kChunks = 1, kRuns = 1, kGroups = 8;
+
+  [[gnu::always_inline]] static Vi Word(const std::byte* words, int, int, int group) {
+    if constexpr (kType == DType::kQ8_0) return WordAt(words, group);
+    const Vi low = WordAt(words, group % 4 + (kFiveBits ? 1 : 0));
+    Vi w = (group < 4 ? low : low >> 4) & kNibbles;
+    if constexpr (kFiveBits) {
+      const Vi plane = WordAt(words, 0);
+      w |= (group < 4 ? plane << (4 - group % 4) : plane >> (group - 4)) & 0x10101010;
+    }
+    return w;
+  }
+};
+
+// Scales of the groups of 32 in q4_k and q5_k, four bytes to a lane: groups 0 to 3, then 4 to 7.
+struct GroupScaleWords {
+  Vi scales[2];
+  Vi minima[2];
+};
+inline GroupScaleWords LoadGroupScales(const std::byte* words) {
+  const Vi a = WordAt(words, 0), b = WordAt(words, 1), c = WordAt(words, 2);
+  constexpr int32_t kSix = 0x3f3f3f3f, kHighTwo = 0x30303030;
+  return {{a & kSix, (c & kNibbles) | (ShiftRight(a, 2) & kHighTwo)},
+          {b & kSix, (ShiftRight(c, 4) & kNibbles) | (ShiftRight(b, 2) & kHighTwo)}};
+}
+
+template <DType kType>
+struct GroupedBlocks {
+  using X = RoundedX256;
+  static constexpr bool kInGroups = false;
+  static constexpr DType kDType = kType;
+  static constexpr bool kFiveBits = kType == DType::kQ5K;
+  static constexpr int kBits = kFiveBits ? 5 : 4;
+  static constexpr int kMiddle = 0;
+  static constexpr int kHalves = 2;
+  static constexpr int kChunks = 4, kRuns = 2, kGroups = 8;
+
+  [[gnu::always_inline]] static Vi Word(const std::byte* words, int chunk, int run, int group) {
+    const Vi low = WordAt(words, 3 + (kFiveBits ? 8 : 0) + chunk * 8 + group);
+    Vi w = (run == 0 ? low : low >> 4) & kNibbles;
+    if constexpr (kFiveBits) {
+      const Vi plane = ShiftRightBy(WordAt(words, 3 + group), SplatInt(2 * chunk));
+      w |= (run == 0 ? plane << 4 : plane << 3) & 0x10101010;
+    }
+    return w;
+  }
+  // The scale of a run among those of the block, in each lane.
+  static void RunScales(const std::byte* words, Vi (&scales)[kChunks * kRuns]) {
+    const GroupScaleWords packed = LoadGroupScales(words);
+    for (int run = 0; run < kChunks * kRuns; ++run) {
+      scales[run] = ShiftRight(packed.scales[run / 4], run % 4 * 8) & 255;
+    }
+  }
+  static constexpr int kSumWords = 4;
+  // Words of two 16-bit integers to multiply the block's sums of x with.
+  static void SumScales(const std::byte* words, Vi (&scales)[kSumWords]) {
+    constexpr int32_t kEvenBytes = 0x00ff00ff;
+    const GroupScaleWords packed = LoadGroupScales(words);
+    for (int half = 0; half < 2; ++half) {
+      scales[2 * half] = packed.minima[half] & kEvenBytes;
+      scales[2 * half + 1] = ShiftRight(packed.minima[half], 8) & kEvenBytes;
+    }
+  }
+  static const int16_t* Sums(const X& x) { return x.sums32; }
+};
+
+struct SixBitBlocks {
+  using X = RoundedX256;
+  static constexpr bool kInGroups = false;
+  static constexpr DType kDType = DType::kQ6K;
+  static constexpr int kBits = 6;
+  static constexpr int kMiddle = 32;
+  static constexpr int kHalves = 1;
+  // A chunk is 64 of the 128 numbers that share words: of even chunks the low halves of bytes.
+  static constexpr int kChunks = 4, kRuns = 4, kGroups = 4;
+
+  [[gnu::always_inline]] static Vi Word(const std::byte* words, int chunk, int run, int group) {
+    const Vi shift = SplatInt(chunk % 2 * 4);
+    const int word = run % 2 * 4 + group;  // of the eight of 32 numbers
+    const Vi low = ShiftRightBy(WordAt(words, chunk / 2 * 16 + run / 2 * 8 + word), shift);
+    const Vi high = ShiftRightBy(WordAt(words, 32 + chunk / 2 * 8 + word), shift);
+    return (low & kNibbles) | ((run < 2 ? high << 4 : high << 2) & 0x30303030);
+  }
+  static void RunScales(const std::byte* words, Vi (&scales)[kChunks * kRuns]) {
+    for (int run = 0; run < kChunks * kRuns; ++run) {
+      scales[run] = WordAt(words, 48 + run / 4) << (24 - run % 4 * 8) >> 24;
+    }
+  }
+  static constexpr int kSumWords = 8;
+  static void SumScales(const std::byte* words, Vi (&scales)[kSumWords]) {
+    for (int word = 0; word < 4; ++word) {
+      const Vh packed = reinterpret_cast<Vh>(WordAt(words, 48 + word));
+      scales[2 * word] = reinterpret_cast<Vi>(packed << 8 >> 8);
+      scales[2 * word + 1] = reinterpret_cast<Vi>(packed >> 8);
+    }
+  }
+  static const int16_t* Sums(const X& x) { return x.sums16; }
+};
+
+// ---- groups, whose size and scales are known only when it runs
+
+// Of a group's beginning, the scales and zero points of one vector of outputs.
+struct GroupHead {
+  Vf scale;
+  Vi zero;
+};
+
+inline Vi LoadUnsignedBytes(const std::byte* from) {
+#if TM_SIMD_WIDTH == 16
+  return reinterpret_cast<Vi>(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+#elif TM_SIMD_WIDTH == 8
+  return reinterpret_cast<Vi>(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
+#else
+  Vi value;
+  for (int i = 0; i < kWidth; ++i) value[i] = static_cast<int32_t>(from[i]);
+  return value;
+#endif
+}
+
+inline GroupHead LoadGroupHead(const Format& format, const std::byte* group, int v) {
+  GroupHead head;
+  const std::byte* scales = group + v * kWidth * format.scale_bytes();
+  if (format.scale == DType::kF16) {
+    head.scale = LoadF16(reinterpret_cast<const uint16_t*>(scales));
+  } else if (format.scale == DType::kBf16) {
+    head.scale = LoadBf16(reinterpret_cast<const uint16_t*>(scales));
+  } else {
+    head.scale = Load(reinterpret_cast<const float*>(scales));
+  }
+  head.zero = format.zero_points != 0
+                  ? LoadUnsignedBytes(group + kPanelWidth * format.scale_bytes() + v * kWidth)
+                  : SplatInt(format.middle());
+  return head;
+}
+
+// 32 numbers of a group: their words are those of a block of 32 without its scale.
+template <DType kType>
+struct PartsOfGroups : SmallBlocks<kType == DType::kInt4 ? DType::kQ4_0 : DType::kQ8_0> {
+  static constexpr bool kInGroups = true;
+  static constexpr int kHalves = 0;
+  static constexpr int64_t kPartBytes = (kType == DType::kInt4 ? 16 : 32) * int64_t{kPanelWidth};
+
+  // Number i of the four in a word, without its scale.
+  static Vf Number(Vi word, int i, Vi zero) {
+    if constexpr (kType == DType::kInt4) return ToFloats((ShiftRight(word, 8 * i) & 255) - zero);
+    const Vi top = word << (24 - 8 * i);
+    if constexpr (kType == DType::kInt8) return ToFloats((top >> 24) - (zero - 128));
+    // The sign, exponent and mantissa where an f32 has its own: 2^120 below the number, exactly. NaN is all
+    // of them ones.
+    const Vi bits = top >> 4 & static_cast<int32_t>(0x87f00000u);
+    const Vi nan = (bits & 0x7fffffff) == SplatInt(0x07f00000);
+    return BitsToFloat(FloatToBits(BitsToFloat(bits) * 0x1p120f) | nan);
+  }
+};
+
+template <typename Type>
+constexpr int64_t kPanelBlockBytes = int64_t{Format(Type::kDType).block_bytes} * kPanelWidth;
+template <typename Type>
+const std::byte* WordsOf(const std::byte* block, int v) {
+  return block + Type::kHalves * kPanelWidth * 2 + v * kWidth * 4;
+}
+template <typename Type>
+constexpr bool kHasRunScales = Type::X::kBlock == 256;
+
+// ---- exactly
+
+// A block's numbers as f32, [k][kPanelWidth].
+template <typename Type>
+void DecodePanelBlock(const std::byte* block, float* to) {
+  for (int v = 0; v < 2; ++v) {
+    const std::byte* words = WordsOf<Type>(block, v);
+    const Vf scale = HalfAt(block, 0, v);
+    Vi run_scales[Type::kChunks * Type::kRuns] = {};
+    if constexpr (kHasRunScales<Type>) Type::RunScales(words, run_scales);
+    float* at = to + v * kWidth;
+    for (int chunk = 0; chunk < Type::kChunks; ++chunk) {
+#pragma GCC unroll 4
+      for (int run = 0; run < Type::kRuns; ++run) {
+        Vf factor = scale, minimum = {};
+        if constexpr (kHasRunScales<Type>) {
+          factor = scale * ToFloats(run_scales[chunk * Type::kRuns + run]);
+          if constexpr (Type::kHalves == 2) {
+            const int index = chunk * Type::kRuns + run;
+            const Vi minima = ShiftRightBy(LoadGroupScales(words).minima[index / 4], SplatInt(index % 4 * 8));
+            minimum = HalfAt(block, 1, v) * ToFloats(minima & 255);
+          }
+        } else if constexpr (Type::kHalves == 2) {
+          minimum = -HalfAt(block, 1, v);
+        }
+#pragma GCC unroll 8
+        for (int group = 0; group < Type::kGroups; ++group) {
+          const Vi w = Type::Word(words, chunk, run, group);
+#pragma GCC unroll 4
+          for (int i = 0; i < 4; ++i, at += kPanelWidth) {
+            const Vi q = Type::kBits == 8 ? w << (24 - 8 * i) >> 24 : ShiftRight(w, 8 * i) & 255;
+            Vf value = factor * ToFloats(q - Type::kMiddle);
+            if constexpr (Type::kHalves == 2) value -= minimum;
+            Store(at, value);
+          }
+        }
+      }
+    }
+  }
+}
+
+// `count` numbers of each of a panel's outputs from the blocks at `from`, and what fills up the last of them.
+using DecodePanelFunction = void (*)(const Format& format, const std::byte* from, int64_t count, float* to);
+
+template <typename Type>
+void DecodePanel(const Format& format, const std::byte* from, int64_t count, float* to) {
+  if constexpr (!Type::kInGroups) {
+    for (int64_t k = 0; k < count; k += Type::X::kBlock) {
+      DecodePanelBlock<Type>(from + format.Bytes(k) * kPanelWidth, to + k * kPanelWidth);
+    }
+  } else {
+    GroupHead heads[2] = {};
+    for (int64_t k = 0; k < count; k += 32, from += Type::kPartBytes) {
+      if (k % format.block_size() == 0) {
+        for (int v = 0; v < 2; ++v) heads[v] = LoadGroupHead(format, from, v);
+        from += int64_t{format.codes_at()} * kPanelWidth;
+      }
+      for (int v = 0; v < 2; ++v) {
+        float* at = to + k * kPanelWidth + v * kWidth;
+#pragma GCC unroll 8
+        for (int group = 0; group < Type::kGroups; ++group) {
+          const Vi word = Type::Word(WordsOf<Type>(from, v), 0, 0, group);
+#pragma GCC unroll 4
+          for (int i = 0; i < 4; ++i, at += kPanelWidth) {
+            Store(at, heads[v].scale * Type::Number(word, i, heads[v].zero));
+          }
+        }
+      }
+    }
+  }
+}
+
+// One tile of rows takes as much at once as the first cache holds decoded, more tiles what the second does.
+inline void MultiplyExactly(const LinearJob& job, const LinearBlock& block, DecodePanelFunction decode,
+                            BlockScratch& scratch) {
+  const Format& format = job.weight_format;
+  const int64_t depth = job.tiles == 1 ? format.block_size() : kBlockK;
+  const int64_t width = job.tiles == 1 ? std::max<int64_t>(1, kBlockPanels * 32 / depth) : kBlockPanels;
+  const int64_t stride = depth * kPanelWidth;  // of decoded panels
+  for (int64_t begin = block.panel_begin; begin < block.panel_end; begin += width) {
+    LinearBlock some = block;
+    some.panel_begin = begin;
+    some.panel_end = std::min<int64_t>(begin + width, block.panel_end);
+    for (int64_t k = 0; k < job.in_features; k += depth) {
+      const int64_t count = std::min<int64_t>(depth, job.in_features - k);
+      for (int64_t panel = some.panel_begin; panel < some.panel_end; ++panel) {
+        const std::byte* from = job.panels + panel * job.panel_bytes + format.Bytes(k) * kPanelWidth;
+        if (job.tiles == 1) {
+          for (int64_t line = 0; line < format.Bytes(count) * kPanelWidth; line += 64) {
+            __builtin_prefetch(from + kPrefetchBytes + line);
+          }
+        }
+        decode(format, from, count, scratch.weights + (panel - some.panel_begin) * stride);
+      }
+      MultiplyTilesAtK<F32Panels>(
+          job, some,
+          {reinterpret_cast<const std::byte*>(scratch.weights), stride * int64_t{sizeof(float)}, k, count},
+          scratch);
+    }
+  }
+}
+
+// ---- in 8 bits
+
+// A lane's scale of a run as a product of its sums takes it.
+inline Vi RunScale(Vi scale) {
+#ifdef TM_DOTS_OF_FOUR
+  return scale;
+#else
+  return (scale & 0xffff) | scale << 16;
+#endif
+}
+
+// The rows of a tile at one block of k.
+template <typename X>
+struct BlockRows {
+  const X* rows;
+  Vi Group(int r, int index) const { return SpreadWord(rows[r].q + index * 4); }
+};
+
+// totals += scale times the sums of a run's products. Where Type has no scales they are of one.
+template <typename Type, int kRows>
+[[gnu::always_inline]] inline void AddRun(const std::byte* block, int chunk, int run,
+                                          const BlockRows<typename Type::X>& x, const Vi (&scales)[2],
+                                          Vi (&totals)[kRows][2]) {
+  const int first = (chunk * Type::kRuns + run) * Type::kGroups;  // among the block's groups
+  const std::byte* const words[2] = {WordsOf<Type>(block, 0), WordsOf<Type>(block, 1)};
+#ifdef TM_DOTS_OF_FOUR
+  Vi sums[kRows][2];
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+    sums[r][0] = sums[r][1] = kHasRunScales<Type> ? Vi{} : totals[r][0];
+    if constexpr (!kHasRunScales<Type>) sums[r][1] = totals[r][1];
+  }
+#pragma GCC unroll 8
+  for (int group = 0; group < Type::kGroups; ++group) {
+    Vi w[2];
+#pragma GCC unroll 2
+    for (int v = 0; v < 2; ++v) {
+      w[v] = Type::Word(words[v], chunk, run, group);
+      if constexpr (Type::kBits == 8) w[v] ^= static_cast<int32_t>(0x80808080u);  // 128 more, and no sign
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      const Vi spread = x.Group(r, first + group);
+#pragma GCC unroll 2
+      for (int v = 0; v < 2; ++v) sums[r][v] = DotBytes(sums[r][v], w[v], spread);
+    }
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 2
+    for (int v = 0; v < 2; ++v) {
+      if constexpr (kHasRunScales<Type>) {
+        totals[r][v] += sums[r][v] * scales[v];
+      } else {
+        totals[r][v] = sums[r][v];
+      }
+    }
+  }
+#else
+  // Sums of pairs that 16 bits hold: 2 (2^bits - 1) 127 each.
+  constexpr int kFold = Type::kBits == 4 ? 8 : Type::kBits == 5 ? 4 : Type::kBits == 6 ? 2 : 1;
+  static_assert(Type::kBits == 8 || kFold * 2 * ((1 << Type::kBits) - 1) * 127 <= 32767, "of 16 bits");
+  constexpr int kGroups = Type::kGroups;
+  constexpr int kStep = kFold < kGroups ? kFold : kGroups;
+#pragma GCC unroll 8
+  for (int begin = 0; begin < kGroups; begin += kStep) {
+    Vi pairs[kRows][2];
+#pragma GCC unroll 8
+    for (int group = begin; group < begin + kStep; ++group) {
+      Vi w[2], size[2];
+#pragma GCC unroll 2
+      for (int v = 0; v < 2; ++v) {
+        w[v] = Type::Word(words[v], chunk, run, group);
+        size[v] = Type::kBits == 8 ? SizeOfBytes(w[v]) : w[v];
+      }
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) {
+        const Vi spread = x.Group(r, first + group);
+#pragma GCC unroll 2
+        for (int v = 0; v < 2; ++v) {
+          const Vi some = DotPairs(size[v], Type::kBits == 8 ? WithSignOf(spread, w[v]) : spread);
+          if constexpr (kStep == 1) {
+            totals[r][v] = Now(totals[r][v] + DotHalves(some, scales[v]));  // no register for what waits
+          } else {
+            pairs[r][v] = group == begin ? some : AddHalves(pairs[r][v], some);
+          }
+        }
+      }
+    }
+    if constexpr (kStep > 1) {
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 2
+        for (int v = 0; v < 2; ++v) totals[r][v] = Now(totals[r][v] + DotHalves(pairs[r][v], scales[v]));
+      }
+    }
+  }
+#endif
+}
+
+// Sums of small blocks' products, to the f32 sums.
+template <typename Type, int kRows>
+[[gnu::always_inline]] inline void AddBlock(const std::byte* block, const RoundedX32* x,
+                                            Vf (&sums)[kRows][2]) {
+  Vi totals[kRows][2];
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+#ifdef TM_DOTS_OF_FOUR
+    constexpr int kMore = Type::kBits == 8 ? 128 : Type::kMiddle;  // of each integer
+#else
+    constexpr int kMore = Type::kMiddle;
+#endif
+    totals[r][0] = totals[r][1] = kMore == 0 ? Vi{} : SplatInt(-kMore * x[r].sum);
+  }
+  const Vi ones = RunScale(SplatInt(1));
+  AddRun<Type, kRows>(block, 0, 0, {x}, {ones, ones}, totals);
+#pragma GCC unroll 2
+  for (int v = 0; v < 2; ++v) {
+    const Vf scale = HalfAt(block, 0, v);
+    const Vf minimum = Type::kHasMinimum ? HalfAt(block, 1, v) : Vf{};
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      sums[r][v] = Fma(ToFloats(totals[r][v]), scale * x[r].scale, sums[r][v]);
+      if constexpr (Type::kHasMinimum) sums[r][v] = Fma(minimum, Splat(x[r].scaled_sum), sums[r][v]);
+    }
+  }
+}
+
+// The same of large blocks.
+template <typename Type, int kRows>
+[[gnu::always_inline]] inline void AddBlock(const std::byte* block, const RoundedX256* x,
+                                            Vf (&sums)[kRows][2]) {
+  constexpr int kAllRuns = Type::kChunks * Type::kRuns;
+  Vi scales[kAllRuns][2];
+#pragma GCC unroll 2
+  for (int v = 0; v < 2; ++v) {
+    Vi of_runs[kAllRuns];
+    Type::RunScales(WordsOf<Type>(block, v), of_runs);
+#pragma GCC unroll 16
+    for (int run = 0; run < kAllRuns; ++run) scales[run][v] = RunScale(of_runs[run]);
+  }
+  Vi totals[kRows][2] = {};
+#pragma GCC unroll 1
+  for (int chunk = 0; chunk < Type::kChunks; ++chunk) {
+#pragma GCC unroll 4
+    for (int run = 0; run < Type::kRuns; ++run) {
+      AddRun<Type, kRows>(block, chunk, run, {x}, scales[chunk * Type::kRuns + run], totals);
+    }
+  }
+#pragma GCC unroll 2
+  for (int v = 0; v < 2; ++v) {
+    Vi sum_scales[Type::kSumWords];
+    Type::SumScales(WordsOf<Type>(block, v), sum_scales);
+    const Vf scale = HalfAt(block, 0, v);
+    const Vf minimum = Type::kHalves == 2 ? HalfAt(block, 1, v) : Vf{};
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      Vi subtracted = {};
+#pragma GCC unroll 8
+      for (int word = 0; word < Type::kSumWords; ++word) {
+        subtracted += DotHalves(sum_scales[word], SpreadWord(Type::Sums(x[r]) + 2 * word));
+      }
+      if constexpr (Type::kMiddle != 0) totals[r][v] -= Type::kMiddle * subtracted;
+      sums[r][v] = Fma(ToFloats(totals[r][v]), scale * x[r].scale, sums[r][v]);
+      if constexpr (Type::kHalves == 2) {
+        sums[r][v] = Fma(-ToFloats(subtracted), minimum * x[r].scale, sums[r][v]);
+      }
+    }
+  }
+}
+
+// All groups of a panel's outputs.
+template <typename Type, int kRows>
+[[gnu::always_inline]] inline void AddGroups(const LinearJob& job, const std::byte* group,
+                                             const RoundedX32* x, int64_t x_stride, Vf (&sums)[kRows][2]) {
+#ifdef TM_DOTS_OF_FOUR
+  constexpr int kLess = 0;  // than a zero point: what products are with is unsigned
+#else
+  constexpr int kLess = Type::kBits == 8 ? 128 : 0;
+#endif
+  const Format format = job.weight_format;
+  const Vi ones = RunScale(SplatInt(1));
+  for (int64_t k = 0; k < job.in_features;) {
+    Vf scales[2];
+    Vi zeros[2];  // of 16 bits, with zeros above
+#pragma GCC unroll 2
+    for (int v = 0; v < 2; ++v) {
+      const GroupHead head = LoadGroupHead(format, group, v);
+      scales[v] = head.scale;
+      zeros[v] = (kLess - head.zero) & 0xffff;
+    }
+    group += int64_t{format.codes_at()} * kPanelWidth;
+    const int64_t end = std::min(k + format.block_size(), job.in_features);
+    for (; k < end; k += 32, group += Type::kPartBytes, x += x_stride) {
+      for (int64_t line = 0; line < Type::kPartBytes; line += 64) {
+        __builtin_prefetch(group + kPrefetchBytes + line);
+      }
+      Vi totals[kRows][2];
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 2
+        for (int v = 0; v < 2; ++v) totals[r][v] = DotHalves(zeros[v], SpreadWord(&x[r].sum));
+      }
+      AddRun<Type, kRows>(group, 0, 0, {x}, {ones, ones}, totals);
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 2
+        for (int v = 0; v < 2; ++v) {
+          sums[r][v] = Fma(ToFloats(totals[r][v]), scales[v] * x[r].scale, sums[r][v]);
+        }
+      }
+    }
+  }
+}
+
+// Some rows of a tile that go through together.
+struct RowRun {
+  int64_t tile;
+  int64_t first;      // of the tile's rows
+  int64_t tile_rows;  //
+};
+
+// All k of such rows and one panel.
+template <typename Type, int kRows>
+void MultiplyRounded(const LinearJob& job, const RowRun& run, int64_t panel) {
+  Vf sums[kRows][2] = {};
+  const std::byte* block = job.panels + panel * job.panel_bytes;
+  const typename Type::X* x = RoundedTile<typename Type::X>(job, run.tile) + run.first;
+  if constexpr (Type::kInGroups) {
+    AddGroups<Type, kRows>(job, block, x, run.tile_rows, sums);
+  } else {
+    for (int64_t left = job.in_features; left > 0; left -= Type::X::kBlock) {
+      for (int64_t line = 0; line < kPanelBlockBytes<Type>; line += 64) {
+        __builtin_prefetch(block + kPrefetchBytes + line);
+      }
+      AddBlock<Type, kRows>(block, x, sums);
+      block += kPanelBlockBytes<Type>;
+      x += run.tile_rows;
+    }
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+    FinishPanel(job, job.TileBegin(run.tile) + run.first + r, panel, sums[r][0], sums[r][1]);
+  }
+}
+
+// A tile's rows go through the most together that fits, then the next fewer: the panel is in a cache by then.
+template <typename Type, int kRows>
+void MultiplyRoundedTile(const LinearJob& job, RowRun run, int64_t panel) {
+  for (; run.first + kRows <= run.tile_rows; run.first += kRows)
+    MultiplyRounded<Type, kRows>(job, run, panel);
+  if constexpr (kRows > 1) MultiplyRoundedTile<Type, kRows / 2>(job, run, panel);
+}
+template <typename Type>
+constexpr int kRowsTogether = kWidth == 16  ? 8
+                              : kWidth == 8 ? (Type::kBits == 8 ? 4 : 6)
+                                            : 2;
+
+template <typename Type>
+void MultiplyBlocksOf(const LinearJob& job, const LinearBlock& block, std::byte* scratch) {
+  if (job.mode == LinearMode::kExact) {
+    return MultiplyExactly(job, block, DecodePanel<Type>, *reinterpret_cast<BlockScratch*>(scratch));
+  }
+  for (int64_t panel = block.panel_begin; panel < block.panel_end; ++panel) {
+    for (int64_t tile = block.tile_begin; tile < block.tile_end; ++tile) {
+      const int64_t rows = job.TileBegin(tile + 1) - job.TileBegin(tile);
+      MultiplyRoundedTile<Type, kRowsTogether<Type>>(job, {tile, 0, rows}, panel);
+    }
+  }
+}
+
+#ifndef TM_BF16_PRODUCTS
+void MultiplyBlocks(const LinearJob& job, const LinearBlock& block, std::byte* scratch) {
+  switch (job.weight_format.dtype) {
+    case DType::kQ8_0:
+      return MultiplyBlocksOf<SmallBlocks<DType::kQ8_0>>(job, block, scratch);
+    case DType::kQ4_0:
+      return MultiplyBlocksOf<SmallBlocks<DType::kQ4_0>>(job, block, scratch);
+    case DType::kQ4_1:
+      return MultiplyBlocksOf<SmallBlocks<DType::kQ4_1>>(job, block, scratch);
+    case DType::kQ5_0:
+      return MultiplyBlocksOf<SmallBlocks<DType::kQ5_0>>(job, block, scratch);
+    case DType::kQ5_1:
+      return MultiplyBlocksOf<SmallBlocks<DType::kQ5_1>>(job, block, scratch);
+    case DType::kQ4K:
+      return MultiplyBlocksOf<GroupedBlocks<DType::kQ4K>>(job, block, scratch);
+    case DType::kQ5K:
+      return MultiplyBlocksOf<GroupedBlocks<DType::kQ5K>>(job, block, scratch);
+    case DType::kQ6K:
+      return MultiplyBlocksOf<SixBitBlocks>(job, block, scratch);
+    case DType::kInt4:
+      return MultiplyBlocksOf<PartsOfGroups<DType::kInt4>>(job, block, scratch);
+    case DType::kInt8:
+      return MultiplyBlocksOf<PartsOfGroups<DType::kInt8>>(job, block, scratch);
+    case DType::kFp8E4M3:
+      return MultiplyExactly(job, block, DecodePanel<PartsOfGroups<DType::kFp8E4M3>>,
+                             *reinterpret_cast<BlockScratch*>(scratch));
+    case DType::kF32:
+    case DType::kBf16:
+    case DType::kF16:
+      return;  // Multiply's own
+  }
+}
+#endif
+
+}  // namespace
+}  // namespace tramontane

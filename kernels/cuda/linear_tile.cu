@@ -1,0 +1,236 @@
+// Linear layers over weights in blocks for many rows: y = x W^T, tiles of 64 rows of x in shared memory, W
+// decoded in registers, so that no copy of it in bf16 exists.
+//
+// Shapes: x [rows, K] bf16; W [N, K] in blocks (blocks.h); out [rows, N] bf16 or f32 (N / 2 for SwiGLU). Rows
+// of x
+//         and of out are those of one matrix in order, or of an expert from the lists of moe.cu.
+// Grid:   (ceil(N / 16 warps), tiles of 64 rows), blocks of 2, 4 or 8 warps: as many as leave the device
+// enough
+//         blocks. A warp makes 16 outputs for all rows of a tile, over the whole of K in order.
+// Bytes:  a block reads the units of its 16 outputs a warp (in the bits of linear_small.cu), and for a tile
+// of R rows R
+//         * K * 2 of x; of experts 12, and R * 4 where R > 0; for kAddResidual what it writes. It writes R *
+//         16 outputs a warp (8 for SwiGLU) of 2 or 4 bytes, fewer in the last block.
+// Limits: K whole units, of groups whole tiles; N any, for SwiGLU a multiple of 16; sm_80 and later.
+// Math:   as in linear_small.cu; the order of sums is another, and does not depend on the warps of a block.
+// Ideas:  x in three buffers by asynchronous copies (as moe.cu); a warp owns its outputs, so what it decodes
+// goes
+//         straight into its mma, and nobody else needs it in shared memory; W of the next step is loaded
+//         meanwhile (Marlin). The order of k within a tile is that of linear_small.cuh.
+#include "kernels/cuda/linear_tile.h"
+
+#include "kernels/cuda/linear_small.cuh"
+#include "kernels/cuda/primitives.cuh"
+
+namespace tramontane::cuda {
+
+namespace {
+
+constexpr int kMostWarps = 8;
+constexpr int kLeastWarps = 2;
+constexpr int kBlocksWanted = 256;  // two for each multiprocessor of the devices that this is made for
+constexpr int kStepTiles = 2;
+constexpr int kStepK = kStepTiles * kTileNumbers;
+constexpr int kStages = 3;
+constexpr int kStageBytes = kTileLinearRows * kStepK * 2;
+constexpr int kSharedBytes = kStages * kStageBytes + kTileLinearRows * 4;
+
+// Where a 16-byte chunk of a row stands: two rows by four chunks, which eight lanes read at once, are in all
+// banks.
+TM_DEVICE int ChunkAt(int row, int chunk) { return row * kStepK * 2 + (chunk ^ (row & 1) << 2) * 16; }
+
+// Rows of x at k = [step * kStepK, ..) into a buffer; zeros where there are none.
+TM_DEVICE void LoadRows(const TileLinearParams& p, const int32_t* places, int rows, int step, std::byte* to) {
+  constexpr int kChunks = kStepK / 8;
+  const int chunk = ThreadX() % kChunks, k = step * kStepK + chunk * 8;
+  const auto* x = static_cast<const Bf16*>(p.x);
+  for (int r = ThreadX() / kChunks; r < kTileLinearRows; r += BlockSizeX() / kChunks) {
+    const bool live = r < rows && k < p.in_features;
+    const Bf16* from = live ? x + places[r] / p.places_of_a_row * p.x_stride + k : x;
+    CopyAsync16(to + ChunkAt(r, chunk), from, live ? 16 : 0);
+  }
+}
+
+// What a lane holds of W for one step: one run of two tiles, or two units of one.
+template <typename Type>
+struct StepOfWeight {
+  static constexpr int kUnits = kStepTiles / Type::kRunTiles;
+
+  typename Type::Scales scales[kUnits];
+  typename Type::Run run[kUnits];
+
+  // units: of the warp's 16 rows, `tiles` tiles along K. A step that begins no unit keeps the scales it has.
+  TM_DEVICE void Load(const std::byte* units, const Format& format, int step, int tiles) {
+    const int log2 = Type::TilesLog2(format), unit_bytes = Type::Layout(format).bytes();
+    TM_UNROLL
+    for (int i = 0; i < kUnits; ++i) {
+      const int tile = step * kStepTiles + i, in_unit = tile & ((1 << log2) - 1);
+      if (tile >= tiles) continue;
+      const std::byte* unit = units + int64_t{tile >> log2} * unit_bytes;
+      run[i] = Type::LoadRun(unit, in_unit / Type::kRunTiles, LaneId());
+      if (in_unit == 0) {
+        scales[i] = Type::LoadScales(unit, format, LaneId());
+      } else {
+        scales[i] = scales[i == 0 ? kUnits - 1 : i - 1];  // of the tile before
+      }
+    }
+  }
+};
+
+// One buffer's products: this warp's 16 outputs by all rows. kStep: the step within a unit.
+template <typename Type, int kStep>
+TM_DEVICE void MultiplyStep(const StepOfWeight<Type>& weight, const std::byte* buffer, int tiles_left,
+                            int rows, float (&sum)[kTileLinearRows / 8][4]) {
+  const int g = LaneId() / 4, t = LaneId() % 4;
+  TM_UNROLL
+  for (int i = 0; i < kStepTiles; ++i) {
+    if (i >= tiles_left) continue;
+    constexpr int kUnits = StepOfWeight<Type>::kUnits;
+    const int set = kUnits == 1 ? 0 : i, tile = kUnits == 1 ? kStep * kStepTiles + i : 0;
+    const Vector16 w[2] = {Type::Decode(weight.scales[set], weight.run[set], tile, 0, t),
+                           Type::Decode(weight.scales[set], weight.run[set], tile, 1, t)};
+    TM_UNROLL
+    for (int n = 0; n < kTileLinearRows / 8; ++n) {
+      if (n * 8 >= rows) continue;
+      MultiplyTile(w, LoadShared16(buffer + ChunkAt(n * 8 + g, i * 4 + t)), sum[n]);
+    }
+  }
+}
+
+TM_DEVICE void StoreOutput(const TileLinearParams& p, int64_t place, int out, float value) {
+  if (out >= p.out_features) return;
+  const int64_t at = place * p.out_stride + out;
+  if (p.out_dtype == DType::kF32) {
+    StoreGlobal(static_cast<float*>(p.out) + at, value);
+    return;
+  }
+  Bf16* to = static_cast<Bf16*>(p.out) + at;
+  if (p.epilogue == Epilogue::kAddResidual) value += ToFloat(LoadGlobal(to));
+  StoreGlobal(to, FromFloat<Bf16>(value));
+}
+
+// Lane (g, t) has outputs g and g + 8 of the warp's sixteen, of rows 2t and 2t + 1 of each group of eight.
+TM_DEVICE void StoreRows(const TileLinearParams& p, int first_out, const int32_t* places, int rows,
+                         const float (&sum)[kTileLinearRows / 8][4]) {
+  const int g = LaneId() / 4, t = LaneId() % 4;
+  TM_UNROLL
+  for (int n = 0; n < kTileLinearRows / 8; ++n) {
+    TM_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      const int r = n * 8 + 2 * t + i;
+      if (r >= rows) continue;
+      if (p.epilogue == Epilogue::kSwiGlu) {
+        const float gate = ToFloat(FromFloat<Bf16>(sum[n][i])), up = ToFloat(FromFloat<Bf16>(sum[n][i + 2]));
+        StoreGlobal(static_cast<Bf16*>(p.out) + places[r] * p.out_stride + first_out / 2 + g,
+                    FromFloat<Bf16>(Silu(gate) * up));
+        continue;
+      }
+      StoreOutput(p, places[r], first_out + g, sum[n][i]);
+      StoreOutput(p, places[r], first_out + g + 8, sum[n][i + 2]);
+    }
+  }
+}
+
+// The rows of this block.
+TM_DEVICE MoeTile FindTile(const TileLinearParams& p) {
+  if (p.order != nullptr) return LoadUniform(p.tiles + BlockY());
+  const int begin = BlockY() * kTileLinearRows, left = p.rows - begin;
+  return {0, begin, left < kTileLinearRows ? left : kTileLinearRows};
+}
+
+// A block's way along K: buffers of x, and the warp's weights one step ahead.
+template <typename Type>
+struct TileLoop {
+  const TileLinearParams& p;
+  const std::byte* units;  // null: this warp has no outputs
+  const int32_t* places;
+  int rows;
+  int tiles;
+  int steps;
+  StepOfWeight<Type> weight;
+  float sum[kTileLinearRows / 8][4];
+
+  TM_DEVICE void CopyStep(int step) {
+    if (step < steps) LoadRows(p, places, rows, step, SharedBytes() + step % kStages * kStageBytes);
+    CopyCommit();
+  }
+
+  template <int kStep>
+  TM_DEVICE void Step(int step) {
+    CopyWait<kStages - 2>();
+    SyncThreads();  // this step's rows are there, and nobody reads those of the one before
+    CopyStep(step + kStages - 1);
+    if (units == nullptr) return;
+    StepOfWeight<Type> next = weight;
+    if (step + 1 < steps) next.Load(units, p.weight_format, step + 1, tiles);
+    MultiplyStep<Type, kStep>(weight, SharedBytes() + step % kStages * kStageBytes, tiles - step * kStepTiles,
+                              rows, sum);
+    weight = next;
+  }
+};
+
+}  // namespace
+
+template <typename Type>
+TM_KERNEL void TileLinearKernel(TileLinearParams p) {
+  AwaitPriorKernels();
+  const MoeTile tile = FindTile(p);
+  if (tile.rows == 0) return;
+  auto* places = reinterpret_cast<int32_t*>(SharedBytes() + kStages * kStageBytes);
+  for (int i = ThreadX(); i < tile.rows; i += BlockSizeX()) {
+    places[i] = p.order == nullptr ? tile.begin + i : LoadGlobal(p.order + tile.begin + i);
+  }
+  SyncThreads();
+  const int rows16 = BlockX() * (BlockSizeX() / 32) + ThreadX() / 32, first_out = rows16 * kUnitRows;
+  const int64_t bytes = BytesOfUnitRows<Type>(p.weight_format, p.in_features);
+  const auto* units = static_cast<const std::byte*>(p.weights[tile.expert]) + rows16 * bytes;
+  TileLoop<Type> loop = {p,
+                         first_out < p.out_features ? units : nullptr,
+                         places,
+                         tile.rows,
+                         p.in_features / kTileNumbers,
+                         (p.in_features + kStepK - 1) / kStepK,
+                         {},
+                         {}};
+  TM_UNROLL
+  for (int step = 0; step < kStages - 1; ++step) loop.CopyStep(step);
+  if (loop.units != nullptr) loop.weight.Load(loop.units, p.weight_format, 0, loop.tiles);
+  for (int step = 0; step < loop.steps; step += Type::kLayout.runs()) {
+    loop.template Step<0>(step);
+    if constexpr (Type::kLayout.runs() == 4) {
+      loop.template Step<1>(step + 1);
+      loop.template Step<2>(step + 2);
+      loop.template Step<3>(step + 3);
+    }
+  }
+  if (loop.units != nullptr) StoreRows(p, first_out, places, tile.rows, loop.sum);
+}
+
+namespace {
+
+int32_t RowTiles(const TileLinearParams& p) {
+  return p.order != nullptr ? p.max_tiles : (p.rows + kTileLinearRows - 1) / kTileLinearRows;
+}
+int32_t OutTiles(const TileLinearParams& p, int32_t warps) {
+  return (p.out_features + kUnitRows * warps - 1) / (kUnitRows * warps);
+}
+
+}  // namespace
+
+int32_t TileLinearWarps(const TileLinearParams& p) {
+  int32_t warps = kMostWarps;
+  while (warps > kLeastWarps && OutTiles(p, warps) * RowTiles(p) < kBlocksWanted) warps /= 2;
+  return warps;
+}
+
+int LaunchTileLinear(const TileLinearParams& p, void* stream) {
+  const int32_t warps = TileLinearWarps(p);
+  const Dim3 grid{static_cast<unsigned>(OutTiles(p, warps)), static_cast<unsigned>(RowTiles(p)), 1};
+  const Dim3 block{static_cast<unsigned>(warps * 32)};
+  return WithBlocks(p.weight_format.dtype, [&]<typename Type>(Type) {
+    if (const int error = AllowSharedBytes(TileLinearKernel<Type>, kSharedBytes)) return error;
+    return TM_LAUNCH(TileLinearKernel<Type>, grid, block, kSharedBytes, static_cast<Stream>(stream), p);
+  });
+}
+
+}  // namespace tramontane::cuda

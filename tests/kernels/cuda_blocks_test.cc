@@ -1,0 +1,290 @@
+// Weights in blocks in the CUDA backend: every number that a type can hold is the f32 of DecodeBlocks rounded
+// once to bf16, and linear layers over them agree with their definition in double precision; on the emulator
+// in every build, on a GPU in bench/gpu_check.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include "kernels/core/block_types.h"
+#include "kernels/cuda/blocks.h"
+#include "kernels/cuda/linear_tile.h"
+#include "tests/kernels/cuda_linear_case.h"
+#include "tests/support/cuda_device.h"
+#include "tests/support/random_blocks.h"
+#include "tests/support/test_scale.h"
+
+namespace tramontane {
+namespace {
+
+// One that has reserved for the steps of these tests.
+struct Device : CudaTestDevice {
+  Device() : CudaTestDevice(MakeCudaTestBackend()) {
+    const StepMaxima maxima = {.tokens = 80,
+                               .sequences = 1,
+                               .logit_rows = 80,
+                               .hidden = 1024,
+                               .query_heads = 1,
+                               .kv_heads = 1,
+                               .head_dim = 32,
+                               .vocab = 8,
+                               .context = 8};
+    EXPECT_EQ(backend->Reserve(maxima), OpCode::kOk) << backend->last_error();
+  }
+};
+
+// A matrix in blocks, and its values as the device reads them.
+struct BlockMatrix {
+  Format type;
+  int64_t rows, columns;
+  std::vector<std::byte> blocks;
+  std::vector<uint16_t> bits;  // bf16
+
+  BlockMatrix(const Format& of, int64_t r, int64_t c, std::vector<std::byte> stored)
+      : type(of), rows(r), columns(c), blocks(std::move(stored)) {
+    const std::vector<float> values = DecodedBlocks(type, blocks);
+    for (int64_t row = 0; row < rows; ++row) {
+      for (int64_t k = 0; k < columns; ++k) {
+        bits.push_back(FloatToBf16(values[static_cast<size_t>(row * Stride(of, c) + k)]));
+      }
+    }
+  }
+  BlockMatrix(const Format& of, int64_t r, int64_t c, uint32_t seed)
+      : BlockMatrix(of, r, c, RandomBlocks(of, r * Stride(of, c), seed)) {}
+
+  // From one row to the next: the last group may be filled up.
+  static int64_t Stride(const Format& format, int64_t columns) {
+    return format.Blocks(columns) * format.block_size();
+  }
+  WeightRows Rows() const { return {blocks.data(), type, rows, Stride(type, columns)}; }
+};
+
+WeightHandle Pack(Device& device, const std::vector<WeightRows>& parts, int64_t columns,
+                  LinearLayout layout = LinearLayout::kStacked) {
+  WeightHandle weight;
+  EXPECT_EQ(device.backend->PackLinear({parts.data(), static_cast<int32_t>(parts.size()), columns, layout},
+                                       &weight),
+            OpCode::kOk)
+      << device.backend->last_error();
+  return weight;
+}
+
+std::string NameOf(const testing::TestParamInfo<Format>& info) { return BlockFormatId(info.param); }
+
+// So many blocks of a row, of more than one group the last filled up.
+int64_t InFeatures(const Format& format, int64_t blocks) {
+  return blocks * format.block_size() -
+         (format.in_groups() && blocks > 1 && format.block_size() > 32 ? 32 : 0);
+}
+
+class CudaBlocks : public testing::TestWithParam<Format> {};
+INSTANTIATE_TEST_SUITE_P(Types, CudaBlocks, testing::ValuesIn(BlockFormats()), NameOf);
+
+// Over 256 times 16 rows each byte of a block, in each of the 16 rows of a unit, takes every value: every
+// number and every scale of 6 or 8 bits at every place. Of the f16 scales those that are not finite are no
+// weights.
+// So are NaN of fp8.
+std::vector<std::byte> EveryByteAtEveryPlace(const Format& format) {
+  const DType type = format.dtype;
+  std::vector<std::byte> blocks;
+  for (int row = 0; row < 256 * cuda::kUnitRows; ++row) {
+    for (int j = 0; j < format.block_bytes; ++j) {
+      blocks.push_back(static_cast<std::byte>(row / cuda::kUnitRows + row % cuda::kUnitRows * 11 + j * 37));
+    }
+    std::byte* block = blocks.data() + row * format.block_bytes;
+    if (format.in_groups()) {
+      PutScale(format, 0.3f / static_cast<float>(1 + row % 7), block);
+      for (int j = format.codes_at(); j < format.block_bytes && type == DType::kFp8E4M3; ++j) {
+        if ((block[j] & std::byte{0x7f}) == std::byte{0x7f}) block[j] ^= std::byte{1};
+      }
+      continue;
+    }
+    const int scale = type == DType::kQ6K ? 208 : 0;
+    const int halves =
+        type == DType::kQ4_1 || type == DType::kQ5_1 || type == DType::kQ4K || type == DType::kQ5K;
+    for (int at = scale; at < scale + 2 + 2 * halves; at += 2) {
+      if ((block[at + 1] & std::byte{0x7c}) == std::byte{0x7c}) block[at + 1] ^= std::byte{0x40};
+    }
+  }
+  return blocks;
+}
+
+TEST_P(CudaBlocks, EveryNumberIsItsF32RoundedOnce) {
+  const Format type = GetParam();
+  UseThreadOrder(ThreadOrder::kForward);
+  const int64_t columns = type.block_size(), rows = 256 * cuda::kUnitRows;
+  const BlockMatrix table(type, rows, columns, EveryByteAtEveryPlace(type));
+  Device device;
+  const WeightHandle packed = Pack(device, {table.Rows()}, columns);
+  // All rows, or as many of them as the tests are scaled to, evenly.
+  const int64_t count = ScaledCount(rows);
+  std::vector<int32_t> ids;
+  for (int64_t i = 0; i < count; ++i) ids.push_back(static_cast<int32_t>(i * rows / count));
+  auto* out = device.Upload(std::vector<uint16_t>(static_cast<size_t>(count * columns), 0x7fff));
+  ASSERT_EQ(device.backend->Embed({device.Upload(ids), static_cast<int32_t>(count), packed,
+                                   MakeTensor(out, DType::kBf16, count, columns)}),
+            OpCode::kOk);
+  const std::vector<uint16_t> got = device.Read(out, static_cast<size_t>(count * columns));
+  for (int64_t i = 0; i < count * columns; ++i) {
+    const int64_t row = ids[static_cast<size_t>(i / columns)], number = i % columns;
+    ASSERT_EQ(got[static_cast<size_t>(i)], table.bits[static_cast<size_t>(row * columns + number)])
+        << "row " << row << " number " << number;
+  }
+}
+
+TEST_P(CudaBlocks, RowsOfATableAreGatheredFromSeveralUnits) {
+  const int64_t columns = InFeatures(GetParam(), 3);
+  const BlockMatrix table(GetParam(), 37, columns, 3);
+  const std::vector<int32_t> ids = {36, 0, 15, 16, 36, 24};
+  for (const ThreadOrder order : ThreadOrders()) {
+    UseThreadOrder(order);
+    Device device;
+    const WeightHandle packed = Pack(device, {table.Rows()}, columns);
+    auto* out = device.Upload(std::vector<uint16_t>(ids.size() * static_cast<size_t>(columns)));
+    ASSERT_EQ(
+        device.backend->Embed({device.Upload(ids), 6, packed, MakeTensor(out, DType::kBf16, 6, columns)}),
+        OpCode::kOk);
+    const std::vector<uint16_t> got = device.Read(out, ids.size() * static_cast<size_t>(columns));
+    for (size_t i = 0; i < got.size(); ++i) {
+      const size_t row = i / static_cast<size_t>(columns), k = i % static_cast<size_t>(columns);
+      ASSERT_EQ(got[i], table.bits[static_cast<size_t>(ids[row] * columns) + k]) << "token " << row;
+    }
+  }
+}
+
+TEST_P(CudaBlocks, TakeTheBytesThatTheyHaveInAFile) {
+  const Device device;
+  const int64_t columns = 4 * 256;
+  const WeightRows rows = {nullptr, GetParam(), 160, columns};
+  const int64_t bytes = GetParam().Bytes(160 * columns);
+  EXPECT_EQ(device.backend->PackedBytes({&rows, 1, columns}), (bytes + 255) / 256 * 256);
+}
+
+// ---- linear layers
+
+struct Case {
+  int32_t rows;
+  int64_t blocks;  // along K
+  int64_t part_rows;
+  Prologue prologue;
+  Epilogue epilogue;
+  DType out_dtype = DType::kBf16;
+};
+
+// Rows that the small kernel takes, with and without the norm in it, and those that tiles do; outputs that
+// end within sixteen, K of one block and of an odd number of them.
+const Case kCases[] = {{1, 1, 24, Prologue::kNone, Epilogue::kNone},
+                       {1, 5, 20, Prologue::kRmsNorm, Epilogue::kNone},
+                       {3, 2, 20, Prologue::kRmsNorm, Epilogue::kNone, DType::kF32},
+                       {8, 3, 16, Prologue::kNone, Epilogue::kSwiGlu},
+                       {16, 2, 20, Prologue::kNone, Epilogue::kAddResidual},
+                       {17, 1, 20, Prologue::kNone, Epilogue::kAddResidual},
+                       {30, 3, 40, Prologue::kRmsNorm, Epilogue::kSwiGlu},
+                       {70, 2, 12, Prologue::kNone, Epilogue::kNone, DType::kF32}};
+
+CudaLinearCase WithInputs(const Case& c, int64_t in) {
+  return {c.rows, in, c.part_rows, c.prologue, c.epilogue, c.out_dtype};
+}
+
+TEST_P(CudaBlocks, LinearLayersAgreeWithTheirDefinition) {
+  std::vector<Case> cases(std::begin(kCases), std::end(kCases));
+  // A warp has more units than it loads at once.
+  const int64_t block = GetParam().block_size();
+  const int64_t units = GetParam().in_groups() ? std::max<int64_t>(57 * 32 / block, 9) : block == 32 ? 57 : 9;
+  cases.push_back({2, units, 8, Prologue::kNone, Epilogue::kNone});
+  for (const Case& c : cases) {
+    const int64_t in = InFeatures(GetParam(), c.blocks);
+    const BlockMatrix first(GetParam(), c.part_rows, in, 1), second(GetParam(), c.part_rows, in, 2);
+    std::vector<uint16_t> bits = first.bits;
+    bits.insert(bits.end(), second.bits.begin(), second.bits.end());
+    for (const ThreadOrder order : ThreadOrders()) {
+      UseThreadOrder(order);
+      Device device;
+      const WeightHandle weight =
+          Pack(device, {first.Rows(), second.Rows()}, in,
+               c.epilogue == Epilogue::kSwiGlu ? LinearLayout::kGateUp : LinearLayout::kStacked);
+      ExpectLinearAgrees(device, WithInputs(c, in), weight, bits);
+    }
+  }
+}
+
+// As in files of mixed types, where values take more bits than queries and keys; and beside a plain part.
+TEST(CudaMixedBlocks, PartsOfSeveralFormatsStandInOneWeight) {
+  UseThreadOrder(ThreadOrder::kForward);
+  const int64_t in = 256;
+  const BlockMatrix first(DType::kQ4K, 20, in, 1), second(DType::kQ6K, 12, in, 2);
+  const std::vector<uint16_t> plain = RandomBf16(8 * in, 4);
+  std::vector<uint16_t> bits = first.bits;
+  bits.insert(bits.end(), second.bits.begin(), second.bits.end());
+  bits.insert(bits.end(), plain.begin(), plain.end());
+  const std::vector<WeightRows> parts = {first.Rows(), second.Rows(), {plain.data(), DType::kBf16, 8, in}};
+  for (const Case& c : {Case{1, 1, 20, Prologue::kRmsNorm, Epilogue::kNone},
+                        Case{2, 1, 20, Prologue::kRmsNorm, Epilogue::kNone, DType::kF32},
+                        Case{9, 1, 20, Prologue::kNone, Epilogue::kAddResidual},
+                        Case{40, 1, 20, Prologue::kRmsNorm, Epilogue::kNone},
+                        Case{40, 1, 20, Prologue::kNone, Epilogue::kAddResidual}}) {
+    Device device;
+    ExpectLinearAgrees(device, WithInputs(c, in), Pack(device, parts, in), bits);
+  }
+}
+
+TEST(CudaMixedBlocks, TakeWhatTheirPartsTake) {
+  const Device device;
+  const WeightRows parts[] = {{nullptr, DType::kQ4K, 32, 256}, {nullptr, DType::kQ6K, 16, 256}};
+  EXPECT_EQ(device.backend->PackedBytes({parts, 2, 256}), 32 * 144 + 14 * 256);  // 16 * 210, in 256s
+}
+
+TEST(CudaBlocksRefusal, NamesWhatIsWrong) {
+  Device device;
+  const std::vector<std::byte> memory(64 * 1024);
+  WeightHandle weight;
+  const WeightRows mixed[] = {{memory.data(), DType::kQ4K, 16, 256}, {memory.data(), DType::kQ6K, 16, 256}};
+  EXPECT_EQ(device.backend->PackLinear({mixed, 2, 256, LinearLayout::kGateUp}, &weight),
+            OpCode::kUnsupported);
+  EXPECT_STREQ(device.backend->last_error(),
+               "gate is q4_k, up is q6_k; the CUDA backend takes both in one format");
+  const WeightRows odd = {memory.data(), DType::kQ4K, 16, 128};
+  EXPECT_EQ(device.backend->PackLinear({&odd, 1, 128, LinearLayout::kStacked}, &weight),
+            OpCode::kUnsupported);
+  EXPECT_STREQ(device.backend->last_error(),
+               "128 input features are no whole blocks of q4_k, which have 256");
+  EXPECT_EQ(weight.impl, nullptr);
+}
+
+TEST(CudaBlocksRecording, AReplayedStepIsTheStep) {
+  UseThreadOrder(ThreadOrder::kForward);
+  const int64_t in = 256;
+  const BlockMatrix matrix(DType::kQ4K, 24, in, 1);
+  for (const int32_t rows : {1, 12, 20}) {
+    Device device;
+    Backend& backend = *device.backend;
+    const std::vector<uint16_t> first = RandomBf16(rows * in, 5), second = RandomBf16(rows * in, 6);
+    auto *x = device.Upload(first),
+         *out = device.Upload(std::vector<uint16_t>(static_cast<size_t>(rows * 24)));
+    LinearParams params;
+    params.x = MakeTensor(x, DType::kBf16, rows, in);
+    params.rows = rows;
+    params.weight = Pack(device, {matrix.Rows()}, in);
+    params.out = MakeTensor(out, DType::kBf16, rows, 24);
+    const auto step = [&](const std::vector<uint16_t>& values) {
+      EXPECT_EQ(backend.Upload(x, values.data(), static_cast<int64_t>(values.size() * 2)), OpCode::kOk);
+      EXPECT_EQ(backend.Linear(params), OpCode::kOk);
+      return device.Read(out, static_cast<size_t>(rows * 24));
+    };
+    const std::vector<uint16_t> of_first = step(first), of_second = step(second);
+    EXPECT_NE(of_first, of_second);
+    ASSERT_EQ(backend.BeginRecording(), OpCode::kOk);
+    ASSERT_EQ(backend.Linear(params), OpCode::kOk);
+    RecordingHandle recording;
+    ASSERT_EQ(backend.EndRecording(&recording), OpCode::kOk);
+    ASSERT_EQ(backend.Upload(x, first.data(), static_cast<int64_t>(first.size() * 2)), OpCode::kOk);
+    ASSERT_EQ(backend.Replay(recording), OpCode::kOk);
+    EXPECT_EQ(device.Read(out, static_cast<size_t>(rows * 24)), of_first);
+    backend.FreeRecording(recording);
+  }
+}
+
+}  // namespace
+}  // namespace tramontane
