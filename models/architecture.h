@@ -1,5 +1,6 @@
 // The explicit table: architecture -> its names in a config, and the blocks of its layers. Adding one is a
-// row in architecture.cc, and a file where it has a block that no other has. Any thread; constants.
+// row in architecture.cc, and a file where it has a block that no other has. Any thread once models are
+// opened; constants by then.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +24,9 @@ struct Architecture {
 };
 
 std::span<const Architecture> Architectures();
+// A row that is no part of the program, as a test makes one up. Before any model is opened. REQUIRES: a name
+// and a model_type that no row has.
+void AddArchitecture(const Architecture& row);
 // REQUIRES: a name of the table.
 const Architecture& FindArchitecture(std::string_view name);
 

@@ -12,15 +12,17 @@ int64_t KeyColumns(const ModelConfig& config) { return int64_t{config.kv_heads} 
 
 void ListAttentionWeights(const ModelConfig& config, int32_t layer, WeightList& weights) {
   const int64_t hidden = config.hidden_size;
-  weights.AddNorm({WeightRole::kAttentionNorm, layer}, {".input_layernorm.weight", ".attention_norm.weight"},
-                  hidden);
-  weights.AddMatrix({WeightRole::kQkv, layer},
-                    {{{".self_attn.q_proj.weight", ".attention.wq.weight"}, QueryColumns(config)},
-                     {{".self_attn.k_proj.weight", ".attention.wk.weight"}, KeyColumns(config)},
-                     {{".self_attn.v_proj.weight", ".attention.wv.weight"}, KeyColumns(config)}},
-                    hidden);
+  weights.AddNorm({WeightRole::kAttentionNorm, layer},
+                  {".input_layernorm.weight", ".attention_norm.weight", ".attn_norm.weight"}, hidden);
+  weights.AddMatrix(
+      {WeightRole::kQkv, layer},
+      {{{".self_attn.q_proj.weight", ".attention.wq.weight", ".attn_q.weight"}, QueryColumns(config)},
+       {{".self_attn.k_proj.weight", ".attention.wk.weight", ".attn_k.weight"}, KeyColumns(config)},
+       {{".self_attn.v_proj.weight", ".attention.wv.weight", ".attn_v.weight"}, KeyColumns(config)}},
+      hidden);
   weights.AddMatrix({WeightRole::kAttentionOut, layer},
-                    {{{".self_attn.o_proj.weight", ".attention.wo.weight"}, hidden}}, QueryColumns(config));
+                    {{{".self_attn.o_proj.weight", ".attention.wo.weight", ".attn_output.weight"}, hidden}},
+                    QueryColumns(config));
 }
 
 std::vector<int64_t> AttentionBufferColumns(const ModelConfig& config) {

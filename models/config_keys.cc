@@ -16,7 +16,7 @@ struct NeutralKey {
   const char* neutral;        // JSON list
   const char* why = nullptr;  // what the key stands for, where its name does not say it
 };
-constexpr char kQuantised[] = "quantised weights are not implemented; bf16, f16 and f32 are";
+constexpr char kQuantised[] = "quantised weights are not read from this key";
 constexpr char kOtherMixture[] = "of mixtures of experts only Mixtral's are implemented";
 constexpr char kLatent[] = "latent attention (MLA) is not implemented";
 constexpr NeutralKey kNeutralKeys[] = {
@@ -76,9 +76,9 @@ constexpr NeutralKey kNeutralKeys[] = {
     {"parallel_attn", "[false]"},
     {"use_parallel_residual", "[false]"},
     // quantisation and adapters
-    {"quantization_config", "[]", kQuantised},
-    {"quantization", "[]", kQuantised},
-    {"compression_config", "[]", kQuantised},
+    {"quantization_config", "[{}]", kQuantised},
+    {"quantization", "[{}]", kQuantised},
+    {"compression_config", "[{}]", kQuantised},
     {"lora", "[]"},
     {"adapters", "[]"},
     // latent attention and state-space layers

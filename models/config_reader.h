@@ -24,6 +24,8 @@ inline constexpr int64_t kMaxHeads = 4096;
 inline constexpr int64_t kMaxHeadDim = 1024;
 inline constexpr int64_t kMaxIntermediate = 1 << 20;
 inline constexpr int64_t kMaxPositions = 1 << 28;
+inline constexpr double kMinTheta = 1e-3;  // far below, f32 cannot hold the frequencies
+inline constexpr double kMaxTheta = 1e15;
 
 // Reads one JSON object key by key and remembers the first thing that was wrong, so that a list of reads is
 // checked once at its end. After an error every read still gives a value in range.
@@ -130,6 +132,11 @@ void ReadExperts(KeyReader& in, const std::string& experts, const std::string& p
 
 // hidden / heads, for files that leave head_dim out.
 int32_t HeadDimFromHidden(KeyReader& in, const ModelConfig& config);
+
+// quantization_config. Formats of weights that are not implemented are refused by name.
+void ReadQuantization(KeyReader& in, ModelConfig& config);
+// And `quantization` of params.json.
+void ReadMistralQuantization(KeyReader& in, ModelConfig& config);
 
 // rope_theta, rope_parameters and rope_scaling of config.json. REQUIRES: config.context is read.
 void ReadHuggingFaceRope(KeyReader& in, const Architecture& architecture, ModelConfig& config);

@@ -8,14 +8,15 @@ namespace {
 void ListFeedForwardWeights(const ModelConfig& config, int32_t layer, WeightList& weights) {
   const int64_t hidden = config.hidden_size;
   const int64_t intermediate = config.intermediate_size;
-  weights.AddNorm({WeightRole::kMlpNorm, layer}, {".post_attention_layernorm.weight", ".ffn_norm.weight"},
-                  hidden);
+  weights.AddNorm({WeightRole::kMlpNorm, layer},
+                  {".post_attention_layernorm.weight", ".ffn_norm.weight", ".ffn_norm.weight"}, hidden);
   weights.AddMatrix({WeightRole::kGateUp, layer},
-                    {{{".mlp.gate_proj.weight", ".feed_forward.w1.weight"}, intermediate},
-                     {{".mlp.up_proj.weight", ".feed_forward.w3.weight"}, intermediate}},
+                    {{{".mlp.gate_proj.weight", ".feed_forward.w1.weight", ".ffn_gate.weight"}, intermediate},
+                     {{".mlp.up_proj.weight", ".feed_forward.w3.weight", ".ffn_up.weight"}, intermediate}},
                     hidden, LinearLayout::kGateUp);
   weights.AddMatrix({WeightRole::kDown, layer},
-                    {{{".mlp.down_proj.weight", ".feed_forward.w2.weight"}, hidden}}, intermediate);
+                    {{{".mlp.down_proj.weight", ".feed_forward.w2.weight", ".ffn_down.weight"}, hidden}},
+                    intermediate);
 }
 
 std::vector<int64_t> FeedForwardBufferColumns(const ModelConfig& config) {

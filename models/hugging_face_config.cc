@@ -186,6 +186,7 @@ std::vector<int32_t> ReadHuggingFaceWindows(KeyReader& in, const Architecture& a
 void ReadTextModel(KeyReader& in, const Architecture& architecture, ModelConfig& config) {
   for (const char* key : {"rope_parameters", "rope_scaling"}) in.Get(key);
   if (architecture.experts) ReadExperts(in, "num_local_experts", "num_experts_per_tok", config);
+  ReadQuantization(in, config);
   RefuseOtherComputations(in);
   config.architecture = architecture.name;
   config.vocab_size = static_cast<int32_t>(in.Int("vocab_size", 1, kMaxVocab));
@@ -228,6 +229,7 @@ void ReadWrapper(KeyReader& in, ModelConfig& config) {
                           "vision_feature_layer", "multimodal_projector_bias", "spatial_merge_size"}) {
     in.Get(key);
   }
+  ReadQuantization(in, config);
   RefuseOtherComputations(in);
   KeyReader text(object, in.file(), "text_config.");
   const Architecture* architecture = ReadTextArchitecture(text);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <map>
+#include <set>
 
 namespace tramontane {
 namespace {
@@ -19,6 +20,18 @@ std::string Grouped(int64_t number) {
 std::string Line(const std::string& name, const std::string& value) {
   constexpr size_t kNameWidth = 14;
   return name + std::string(kNameWidth - std::min(name.size(), kNameWidth - 1), ' ') + value + "\n";
+}
+
+std::string LayoutText(FolderLayout layout) {
+  switch (layout) {
+    case FolderLayout::kHuggingFace:
+      return "Hugging Face layout";
+    case FolderLayout::kMistral:
+      return "Mistral's own layout";
+    case FolderLayout::kGguf:
+      return "GGUF";
+  }
+  return "";
 }
 
 // Ascending layers as "0-3, 7, ...", at most kRanges of them.
@@ -61,17 +74,20 @@ std::string WeightsText(const ModelFolder& folder) {
            folder.weight_files.back();
   }
   if (folder.unreadable_weights.empty()) return "absent; sizes are by the config's dtype";
-  return "absent; " + folder.unreadable_weights[0] + " cannot be read: only safetensors files can";
+  return "absent; " + folder.unreadable_weights[0] + " cannot be read: only safetensors and GGUF files can";
 }
 
 // "bf16 1,234 bytes, f32 56": what the model needs, as it lies in the files.
 std::string FormatsText(const OpenedModel& model) {
   std::map<std::string, int64_t> bytes;
+  std::set<std::string> counted;  // experts may be slices of one tensor
   if (!model.weight_files.ok()) return "";
   for (const WeightSpec& spec : model.weights) {
     for (const TensorSpec& part : spec.parts) {
+      if (!counted.insert(part.name).second) continue;
       const auto found = model.weight_files->Find(part);
-      if (found.ok()) bytes[found->tensor->dtype_name] += found->tensor->end - found->tensor->begin;
+      if (!found.ok()) continue;
+      bytes[found->coded ? FormatName(found->format()) : found->plain.tensor->dtype_name] += found->bytes();
     }
   }
   std::string text;
@@ -86,7 +102,9 @@ std::string RopeText(const ModelConfig& config) {
   std::snprintf(text, sizeof(text), "theta %g", config.rope_theta);
   const RopeScaling& scaling = config.rope_scaling;
   std::string rope = text;
-  if (scaling.kind != RopeScaling::Kind::kNone) {
+  if (scaling.kind == RopeScaling::Kind::kDivided) {
+    rope += ", each frequency divided as rope_freqs.weight says";
+  } else if (scaling.kind != RopeScaling::Kind::kNone) {
     std::snprintf(text, sizeof(text), ", %s of %g times %.0f, magnitude %g",
                   scaling.kind == RopeScaling::Kind::kYarn ? "YaRN" : "llama3 bands", scaling.factor,
                   scaling.original_context, scaling.magnitude);
@@ -135,12 +153,10 @@ std::string WindowText(const std::vector<int32_t>& window) {
 std::string DescribeModel(const OpenedModel& model) {
   const ModelFolder& files = model.folder;
   const ModelConfig& config = model.config;
-  const bool hugging_face = config.layout == FolderLayout::kHuggingFace;
   std::string text;
   text += Line("model", files.path);
   text += Line("files", files.config_file + " (" + files.why + ")");
-  text += Line("architecture",
-               config.architecture + (hugging_face ? ", Hugging Face layout" : ", Mistral's own layout"));
+  text += Line("architecture", config.architecture + ", " + LayoutText(config.layout));
   if (!config.wrapper.empty()) {
     text += Line("images", "refused: of " + config.wrapper + " the text part is served");
   }

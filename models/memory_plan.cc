@@ -14,14 +14,14 @@ Status AddWeights(const OpenedModel& model, const Backend& backend, MemoryPlan& 
   for (const WeightSpec& spec : model.weights) {
     std::vector<Format> formats;
     for (const TensorSpec& part : spec.parts) {
-      plan.weight_count += part.rows * std::max<int64_t>(part.columns, 1);
+      plan.weight_count += part.elements();
       formats.push_back(model.config.weight_dtype);
       if (plan.weights_present) {
-        TM_ASSIGN_OR_RETURN(const WeightFiles::Found found, model.weight_files->Find(part));
-        formats.back() = *found.tensor->format;
+        TM_ASSIGN_OR_RETURN(const StoredWeight found, model.weight_files->Find(part));
+        formats.back() = found.format();
       }
     }
-    plan.weight_bytes += WeightBytes(spec, CommonFormat(formats), backend);
+    plan.weight_bytes += WeightBytes(spec, PackedFormats(formats), backend);
   }
   return Status::Ok();
 }

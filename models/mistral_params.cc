@@ -78,6 +78,7 @@ StatusOr<ModelConfig> ParseMistralParams(std::string_view text, const std::strin
   const json& vision = in.Get("vision_encoder");
   if (vision.is_object() && !vision.empty()) config.wrapper = "vision_encoder";
   if (!vision.is_object() && !vision.is_null()) in.Wrong("vision_encoder", vision, "an object or null");
+  ReadMistralQuantization(in, config);
   RefuseOtherComputations(in);
   ReadMistralExperts(in, config);
   config.vocab_size = static_cast<int32_t>(in.Int("vocab_size", 1, kMaxVocab));
@@ -92,7 +93,7 @@ StatusOr<ModelConfig> ParseMistralParams(std::string_view text, const std::strin
   config.tied_embeddings = in.BoolOr("tied_embeddings", false);
   config.window = ReadMistralWindows(in, config.layers);
   if (in.Has("rope_theta")) {
-    config.rope_theta = in.Number("rope_theta", 0, 1e15);
+    config.rope_theta = in.Number("rope_theta", kMinTheta, kMaxTheta);
   } else {
     // Early files with a window were made for 1e4, those without for 1e6, and neither wrote it down.
     const bool windowed =

@@ -6,6 +6,7 @@
 #include "models/config_reader.h"
 #include "models/files/built_in_files.h"
 #include "models/files/read_file.h"
+#include "models/gguf/gguf_file.h"
 #include "models/kv_layout.h"
 #include "models/model_folder.h"
 
@@ -105,6 +106,11 @@ Status ReadGenerationConfig(std::string_view text, const std::string& file, Mode
 
 StatusOr<ModelConfig> LoadModelConfig(const ModelFolder& files) {
   const std::string file = files.PathOf(files.config_file);
+  if (files.layout == FolderLayout::kGguf) {
+    // With all parts: where one is missing nothing else is worth saying.
+    TM_ASSIGN_OR_RETURN(const std::vector<GgufFile> parts, OpenGgufParts(file));
+    return ReadGgufConfig(parts[0].metadata);
+  }
   TM_ASSIGN_OR_RETURN(const std::string text, ReadFile(file, kMaxConfigBytes));
   const auto parse = files.layout == FolderLayout::kMistral ? ParseMistralParams : ParseHuggingFaceConfig;
   TM_ASSIGN_OR_RETURN(ModelConfig config, parse(text, file));

@@ -11,6 +11,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/core/status.h"
+#include "models/quantized/quantization.h"
 #include "models/rope_scaling.h"
 
 namespace tramontane {
@@ -18,6 +19,7 @@ namespace tramontane {
 enum class FolderLayout {
   kHuggingFace,  // config.json + model*.safetensors
   kMistral,      // params.json + consolidated*.safetensors
+  kGguf,         // one file, or its parts
 };
 
 struct ModelConfig {
@@ -47,6 +49,7 @@ struct ModelConfig {
   int64_t context = 0;           // positions the model was made for
   std::vector<int32_t> window;   // [layers] keys a query sees, itself included; 0: all
   DType weight_dtype = DType::kBf16;  // what the config says of its weights; the file headers decide
+  Quantization quantization;
   int32_t bos_id = 1;
   std::vector<int32_t> eos_ids;           // generation ends at any of these
   std::string eos_source = "by default";  // which file says so
@@ -62,14 +65,17 @@ struct ModelConfig {
 };
 
 struct ModelFolder;
+class GgufMetadata;
 
 // Reads config.json or params.json, whichever the folder chose, and generation_config.json, which goes with
-// either. Errors name the file, the key and the value.
+// either; or the keys of a GGUF file. Errors name the file, the key and the value.
 StatusOr<ModelConfig> LoadModelConfig(const ModelFolder& files);
 
 // The same from text. `file` names the source in messages.
 StatusOr<ModelConfig> ParseHuggingFaceConfig(std::string_view text, const std::string& file);
 StatusOr<ModelConfig> ParseMistralParams(std::string_view text, const std::string& file);
+// From the keys of a GGUF file. Embeddings are tied where its tensors lack an output matrix.
+StatusOr<ModelConfig> ReadGgufConfig(const GgufMetadata& metadata);
 // generation_config.json: how answers are sampled where a request does not say, and which ids end them.
 // Replaces what `config` says of these.
 Status ReadGenerationConfig(std::string_view text, const std::string& file, ModelConfig& config);

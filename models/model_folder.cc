@@ -7,6 +7,7 @@
 
 #include "models/files/built_in_files.h"
 #include "models/files/read_file.h"
+#include "models/gguf/gguf_file.h"
 #include "models/json_file.h"
 #include "models/weights.h"
 
@@ -67,7 +68,7 @@ bool HasBoth(const Names& names, const LayoutFiles& files) {
 
 // Pickles, and what else might be taken for the weights of this layout.
 std::vector<std::string> UnreadableWeights(const Names& names, FolderLayout layout) {
-  const std::set<std::string> suffixes = {".bin", ".pth", ".pt", ".ckpt", ".pkl", ".pickle", ".gguf"};
+  const std::set<std::string> suffixes = {".bin", ".pth", ".pt", ".ckpt", ".pkl", ".pickle"};
   std::vector<std::string> found;
   for (const std::string& name : names) {
     const bool of_mistral = name.starts_with(kMistralFiles.weights_prefix);
@@ -104,8 +105,8 @@ bool IsTokenizer(const std::string& name) {
 Status CheckWhole(const StatusOr<ModelFolder>& found, const Names& names, const FileChoice& choice) {
   TM_RETURN_IF_ERROR(found.status());
   TM_ASSIGN_OR_RETURN(ModelConfig config, LoadModelConfig(*found));
-  TM_ASSIGN_OR_RETURN(const WeightFiles files, WeightFiles::Open(*found));
-  AdoptTensorNames(files, config);
+  TM_ASSIGN_OR_RETURN(const WeightFiles files, WeightFiles::Open(*found, config.quantization));
+  TM_RETURN_IF_ERROR(AdoptTensors(files, config));
   for (const WeightSpec& spec : ListWeights(config)) {
     for (const TensorSpec& part : spec.parts) TM_RETURN_IF_ERROR(files.Find(part).status());
   }
@@ -146,23 +147,71 @@ StatusOr<ModelFolder> BetterFiles(const std::string& folder, const Names& names,
   return found;
 }
 
+// `path` is a file, the first of its parts.
+ModelFolder GgufModel(const std::string& path, const FileChoice& choice, std::string why) {
+  const std::filesystem::path file(path);
+  ModelFolder found;
+  found.path = file.has_parent_path() ? file.parent_path().string() : ".";
+  found.why = std::move(why);
+  found.layout = FolderLayout::kGguf;
+  found.config_file = file.filename().string();
+  found.tokenizer = choice.tokenizer.empty() ? path : choice.tokenizer;
+  found.weight_files = GgufPartNames(found.config_file);
+  // Another part than the first: whoever opens it says so.
+  if (found.weight_files.empty()) found.weight_files = {found.config_file};
+  return found;
+}
+
+// The models of a folder that are GGUF files, each by its first part.
+std::set<std::string> GgufModelsIn(const Names& names) {
+  std::set<std::string> models;
+  for (const std::string& name : names) {
+    const bool projects_images = name.find("mmproj") != std::string::npos;
+    if (IsGgufName(name) && !projects_images) models.insert(FirstGgufPart(name));
+  }
+  return models;
+}
+
+StatusOr<ModelFolder> GgufIn(const std::string& folder, const Names& names, const FileChoice& choice,
+                             const std::string& why) {
+  const std::set<std::string> models = GgufModelsIn(names);
+  if (models.empty()) return NotFound(folder + ": " + why + ", but no *.gguf is there");
+  if (models.size() > 1) {
+    return InvalidArgument(folder + ": " + std::to_string(models.size()) + " GGUF files are there, " +
+                           *models.begin() + " and " + *std::next(models.begin()) +
+                           (models.size() > 2 ? " among them" : "") + "; name the one");
+  }
+  return GgufModel((std::filesystem::path(folder) / *models.begin()).string(), choice, why);
+}
+
 }  // namespace
 
-StatusOr<ModelFolder> FindModelFiles(const std::string& folder, const FileChoice& choice) {
-  TM_ASSIGN_OR_RETURN(const std::vector<std::string> in_folder, NamesInFolder(folder));
-  const Names names(in_folder.begin(), in_folder.end());
-  if (choice.format == ModelFormat::kNative)
-    return ChosenFiles(folder, names, kMistralFiles, choice, "native");
-  if (choice.format == ModelFormat::kHuggingFace) {
-    return ChosenFiles(folder, names, kHuggingFaceFiles, choice, "hf");
+StatusOr<ModelFolder> FindModelFiles(const std::string& path, const FileChoice& choice) {
+  std::error_code error;
+  const bool by_file = std::filesystem::is_regular_file(path, error);
+  const bool any = choice.format == ModelFormat::kAuto;
+  if (by_file && (any || choice.format == ModelFormat::kGguf)) {
+    return GgufModel(path, choice, any ? "it is a file" : "model_format is gguf");
   }
+  TM_ASSIGN_OR_RETURN(const std::vector<std::string> in_folder, NamesInFolder(path));
+  const Names names(in_folder.begin(), in_folder.end());
+  if (choice.format == ModelFormat::kNative) return ChosenFiles(path, names, kMistralFiles, choice, "native");
+  if (choice.format == ModelFormat::kHuggingFace) {
+    return ChosenFiles(path, names, kHuggingFaceFiles, choice, "hf");
+  }
+  if (choice.format == ModelFormat::kGguf) return GgufIn(path, names, choice, "model_format is gguf");
   const bool native_weights = HasBoth(names, kMistralFiles), others = HasBoth(names, kHuggingFaceFiles);
-  if (native_weights && others) return BetterFiles(folder, names, choice);
+  if (native_weights && others) return BetterFiles(path, names, choice);
+  if (!native_weights && !others && !GgufModelsIn(names).empty()) {
+    return GgufIn(path, names, choice, "no other weights are there");
+  }
   const bool native = native_weights || (!others && !HasConfig(names, kHuggingFaceFiles));
   const LayoutFiles& files = native ? kMistralFiles : kHuggingFaceFiles;
   const LayoutFiles& other = native ? kHuggingFaceFiles : kMistralFiles;
-  if (!HasConfig(names, files)) return NotFound(folder + ": neither config.json nor params.json is there");
-  TM_ASSIGN_OR_RETURN(ModelFolder found, FilesOf(folder, names, files, choice));
+  if (!HasConfig(names, files)) {
+    return NotFound(path + ": neither config.json nor params.json nor a *.gguf is there");
+  }
+  TM_ASSIGN_OR_RETURN(ModelFolder found, FilesOf(path, names, files, choice));
   found.why = WhyNotTheOther(names, other);
   return found;
 }

@@ -10,20 +10,25 @@ namespace {
 void ListMoeWeights(const ModelConfig& config, int32_t layer, WeightList& weights) {
   const int64_t hidden = config.hidden_size;
   const int64_t intermediate = config.intermediate_size;
-  weights.AddNorm({WeightRole::kMlpNorm, layer}, {".post_attention_layernorm.weight", ".ffn_norm.weight"},
-                  hidden);
+  weights.AddNorm({WeightRole::kMlpNorm, layer},
+                  {".post_attention_layernorm.weight", ".ffn_norm.weight", ".ffn_norm.weight"}, hidden);
   weights.AddRouter({WeightRole::kRouter, layer},
-                    {".block_sparse_moe.gate.weight", ".feed_forward.gate.weight"}, config.experts, hidden);
+                    {".block_sparse_moe.gate.weight", ".feed_forward.gate.weight", ".ffn_gate_inp.weight"},
+                    config.experts, hidden);
   for (int32_t expert = 0; expert < config.experts; ++expert) {
-    weights.AddMatrix(
-        {WeightRole::kGateUp, layer, expert},
-        {{{".block_sparse_moe.experts.*.w1.weight", ".feed_forward.experts.*.w1.weight"}, intermediate},
-         {{".block_sparse_moe.experts.*.w3.weight", ".feed_forward.experts.*.w3.weight"}, intermediate}},
-        hidden, LinearLayout::kGateUp);
-    weights.AddMatrix(
-        {WeightRole::kDown, layer, expert},
-        {{{".block_sparse_moe.experts.*.w2.weight", ".feed_forward.experts.*.w2.weight"}, hidden}},
-        intermediate);
+    weights.AddMatrix({WeightRole::kGateUp, layer, expert},
+                      {{{".block_sparse_moe.experts.*.w1.weight", ".feed_forward.experts.*.w1.weight",
+                         ".ffn_gate_exps.weight"},
+                        intermediate},
+                       {{".block_sparse_moe.experts.*.w3.weight", ".feed_forward.experts.*.w3.weight",
+                         ".ffn_up_exps.weight"},
+                        intermediate}},
+                      hidden, LinearLayout::kGateUp);
+    weights.AddMatrix({WeightRole::kDown, layer, expert},
+                      {{{".block_sparse_moe.experts.*.w2.weight", ".feed_forward.experts.*.w2.weight",
+                         ".ffn_down_exps.weight"},
+                        hidden}},
+                      intermediate);
   }
 }
 

@@ -6,16 +6,20 @@
 
 namespace tramontane {
 
-StatusOr<OpenedModel> OpenModel(const std::string& folder, const KvOptions& kv, const FileChoice& choice) {
+StatusOr<OpenedModel> OpenModel(const std::string& path, const KvOptions& kv, const FileChoice& choice) {
   if (kv.page_size < 1 || kv.page_size > kMaxPageSize) {
     return InvalidArgument("page_size is " + std::to_string(kv.page_size) + ", the limits are 1 to " +
                            std::to_string(kMaxPageSize));
   }
-  TM_ASSIGN_OR_RETURN(ModelFolder files, FindModelFiles(folder, choice));
+  TM_ASSIGN_OR_RETURN(ModelFolder files, FindModelFiles(path, choice));
   TM_ASSIGN_OR_RETURN(ModelConfig config, LoadModelConfig(files));
-  StatusOr<WeightFiles> weight_files = WeightFiles::Open(files);
-  if (weight_files.ok()) AdoptTensorNames(*weight_files, config);
-  TM_ASSIGN_OR_RETURN(std::vector<std::string> file_names, NamesInFolder(folder));
+  StatusOr<WeightFiles> weight_files = WeightFiles::Open(files, config.quantization);
+  if (weight_files.ok()) TM_RETURN_IF_ERROR(AdoptTensors(*weight_files, config));
+  TM_ASSIGN_OR_RETURN(std::vector<std::string> file_names, NamesInFolder(files.path));
+  std::vector<WeightSpec> weights = ListWeights(config);
+  if (weight_files.ok() && files.layout == FolderLayout::kGguf) {
+    TM_RETURN_IF_ERROR(CheckTensors(weights, *weight_files, config));
+  }
   KvFormat format;
   format.element = kv.format;
   format.kv_heads = config.kv_heads;
@@ -24,7 +28,7 @@ StatusOr<OpenedModel> OpenModel(const std::string& folder, const KvOptions& kv, 
   return OpenedModel{.folder = files,
                      .config = config,
                      .kv_layout = MakeKvLayout(config.window, format),
-                     .weights = ListWeights(config),
+                     .weights = std::move(weights),
                      .weight_files = std::move(weight_files),
                      .file_names = std::move(file_names)};
 }

@@ -33,8 +33,8 @@ struct OpenedModel {
 };
 
 // Errors of the folder and its config name the file and the key. What is wrong with the weight files is told
-// when they are asked for, since a plan can be made without any.
-StatusOr<OpenedModel> OpenModel(const std::string& folder, const KvOptions& kv,
-                                const FileChoice& choice = {});
+// when they are asked for, since a plan can be made without any; of a GGUF file, which is whole or nothing,
+// at once.
+StatusOr<OpenedModel> OpenModel(const std::string& path, const KvOptions& kv, const FileChoice& choice = {});
 
 }  // namespace tramontane

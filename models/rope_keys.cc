@@ -10,7 +10,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr double kMaxTheta = 1e15;
 constexpr double kMaxFactor = 1e6;
 constexpr double kMaxTurns = 1e6;
 
@@ -105,7 +104,7 @@ RopeObject ReadRopeObject(KeyReader& outer, const std::string& name, const Archi
   }
   rope.given = true;
   KeyReader in(object, outer.file(), outer.PathOf(name) + ".");
-  if (in.Has("rope_theta")) rope.theta = in.Number("rope_theta", 0, kMaxTheta);
+  if (in.Has("rope_theta")) rope.theta = in.Number("rope_theta", kMinTheta, kMaxTheta);
   const std::string kind = ReadKind(in);
   if (kind != "default") rope.scaling.original_context = ReadOriginalContext(in, context);
   if (kind == "llama3") ReadLlama3(in, rope.scaling);
@@ -135,7 +134,7 @@ void ReadHuggingFaceRope(KeyReader& in, const Architecture& architecture, ModelC
   }
 
   std::vector<double> thetas;
-  if (in.Has("rope_theta")) thetas.push_back(in.Number("rope_theta", 0, kMaxTheta));
+  if (in.Has("rope_theta")) thetas.push_back(in.Number("rope_theta", kMinTheta, kMaxTheta));
   for (const RopeObject* rope : {&newer, &older}) {
     if (rope->theta != 0.0) thetas.push_back(rope->theta);
   }

@@ -51,6 +51,10 @@ std::vector<double> RotaryFrequencies(double theta, int32_t head_dim, const Rope
     double& frequency = frequencies[static_cast<size_t>(i)];
     frequency = std::pow(theta, -2.0 * i / head_dim);
     if (scaling.kind == RopeScaling::Kind::kNone) continue;
+    if (scaling.kind == RopeScaling::Kind::kDivided) {
+      frequency /= double{scaling.divisors[static_cast<size_t>(i)]};
+      continue;
+    }
     const double kept = scaling.kind == RopeScaling::Kind::kLlama3
                             ? KeptByLlama3(frequency, scaling)
                             : 1.0 - std::clamp((i - band.first) / (band.last - band.first), 0.0, 1.0);

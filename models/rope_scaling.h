@@ -12,8 +12,9 @@ namespace tramontane {
 struct RopeScaling {
   enum class Kind {
     kNone,
-    kLlama3,  // short waves stay, long ones are `factor` times longer, those between are blended
-    kYarn,    // the same by the number of turns that a pair makes within original_context
+    kLlama3,   // short waves stay, long ones are `factor` times longer, those between are blended
+    kYarn,     // the same by the number of turns that a pair makes within original_context
+    kDivided,  // each frequency by a number of its own, which a GGUF file has for kLlama3
   };
   Kind kind = Kind::kNone;
   double factor = 1.0;
@@ -21,8 +22,9 @@ struct RopeScaling {
   // Turns within original_context: pairs that make more than `fast` stay, those below `slow` are stretched.
   double fast = 0.0;
   double slow = 0.0;
-  bool truncate = true;    // YaRN: the band's ends lie at whole pairs
-  double magnitude = 1.0;  // times cos and sin
+  bool truncate = true;              // YaRN: the band's ends lie at whole pairs
+  double magnitude = 1.0;            // times cos and sin
+  std::vector<float> divisors = {};  // [head_dim / 2], where the kind is kDivided
 };
 
 // Queries times 1 + beta ln(1 + floor(position / positions)).

@@ -1,16 +1,8 @@
 #include "models/safetensors.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <utility>
 
-#include "models/files/built_in_files.h"
 #include "models/json_file.h"
 
 namespace tramontane {
@@ -126,12 +118,6 @@ Status CheckCoverage(const TensorMap& tensors, int64_t data_begin, int64_t file_
 
 }  // namespace
 
-std::string ShapeText(const std::vector<int64_t>& shape) {
-  std::string text = "[";
-  for (size_t i = 0; i < shape.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
-  return text + "]";
-}
-
 StatusOr<TensorMap> ParseSafetensors(std::string_view bytes, const std::string& file) {
   constexpr int64_t kLengthBytes = 8;
   const auto file_bytes = static_cast<int64_t>(bytes.size());
@@ -162,72 +148,10 @@ StatusOr<TensorMap> ParseSafetensors(std::string_view bytes, const std::string& 
   return tensors;
 }
 
-StatusOr<SafetensorsFile> SafetensorsFile::Open(const std::string& path) {
-  SafetensorsFile file;
-  file.path_ = path;
-  if (const BuiltInFile* built_in = FindBuiltInFile(path)) {
-    file.data_ = built_in->bytes.data();
-    file.bytes_ = built_in->bytes.size();
-  } else {
-    TM_RETURN_IF_ERROR(file.Map());
-  }
-  TM_ASSIGN_OR_RETURN(file.tensors_, ParseSafetensors({file.data_, file.bytes_}, path));
-  return file;
-}
-
-Status SafetensorsFile::Map() {
-  const std::string& path = path_;
-  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0) return NotFound(path + ": cannot be opened: " + std::strerror(errno));
-  struct stat info{};
-  const bool regular = fstat(descriptor, &info) == 0 && S_ISREG(info.st_mode);
-  void* mapping = MAP_FAILED;
-  if (regular && info.st_size > 0) {
-    mapping = mmap(nullptr, static_cast<size_t>(info.st_size), PROT_READ, MAP_PRIVATE, descriptor, 0);
-  }
-  const int mmap_error = errno;
-  close(descriptor);
-  if (!regular) return InvalidArgument(path + ": not a regular file");
-  if (info.st_size == 0) return DataLoss(path + ": the file is empty");
-  if (mapping == MAP_FAILED)
-    return ResourceExhausted(path + ": cannot be mapped: " + std::strerror(mmap_error));
-
-  data_ = static_cast<const char*>(mapping);
-  bytes_ = static_cast<size_t>(info.st_size);
-  mapped_ = true;
-  return {};
-}
-
-SafetensorsFile::SafetensorsFile(SafetensorsFile&& other) noexcept
-    : path_(std::move(other.path_)),
-      data_(std::exchange(other.data_, nullptr)),
-      bytes_(std::exchange(other.bytes_, 0)),
-      mapped_(std::exchange(other.mapped_, false)),
-      tensors_(std::move(other.tensors_)) {}
-
-SafetensorsFile::~SafetensorsFile() {
-  if (mapped_) munmap(const_cast<char*>(data_), bytes_);
-}
-
-namespace {
-
-// Advice about the pages of [begin, end). Only a hint, so its failure means nothing.
-void Advise(const char* mapping, int64_t begin, int64_t end, int advice) {
-  const auto page = static_cast<int64_t>(sysconf(_SC_PAGESIZE));
-  const int64_t first = begin / page * page;
-  if (end > first)
-    (void)madvise(const_cast<char*>(mapping) + first, static_cast<size_t>(end - first), advice);
-}
-
-}  // namespace
-
-const std::byte* SafetensorsFile::Data(const TensorInfo& tensor) const {
-  if (mapped_) Advise(data_, tensor.begin, tensor.end, MADV_WILLNEED);
-  return reinterpret_cast<const std::byte*>(data_ + tensor.begin);
-}
-
-void SafetensorsFile::Release(const TensorInfo& tensor) const {
-  if (mapped_) Advise(data_, tensor.begin, tensor.end, MADV_DONTNEED);
+StatusOr<TensorFile> OpenSafetensors(const std::string& path) {
+  TM_ASSIGN_OR_RETURN(MappedFile file, MappedFile::Open(path));
+  TM_ASSIGN_OR_RETURN(TensorMap tensors, ParseSafetensors(file.bytes(), path));
+  return TensorFile(std::move(file), std::move(tensors));
 }
 
 }  // namespace tramontane

@@ -2,22 +2,25 @@
 // Loading thread. ModelWeights owns what the backend gave it and gives it back at its end.
 //
 // Each matrix is one LinearSource: query, key and value rows stacked, gate and up interleaved as the backend
-// likes. Parts of one source that differ in format are widened to f32, which is exact. Norm vectors and
+// likes. Parts of one source that differ in plain format are widened to f32,
+// which is exact; one in blocks stays as it is, and so do those beside it. Norm vectors and
 // routers become f32.
 #pragma once
 
 #include <compare>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "kernels/backend.h"
 #include "kernels/core/status.h"
+#include "models/files/tensor_file.h"
 #include "models/model.h"
 #include "models/model_config.h"
 #include "models/model_folder.h"
-#include "models/safetensors.h"
+#include "models/quantized/coded_matrix.h"
 
 namespace tramontane {
 
@@ -59,6 +62,15 @@ struct TensorSpec {
   int64_t rows = 0;     // of the whole tensor in the file
   int64_t columns = 0;  // 0: a vector [rows]
   Slice slice;
+  // 0: the tensor is [rows, columns]. Else it is a stack of so many matrices, [matrices, rows / matrices,
+  // columns], which lie one after another as if they were rows of one.
+  int64_t matrices = 0;
+
+  // Of the slice.
+  int64_t elements() const {
+    const int64_t cut = slice.end - slice.begin;
+    return slice.dim == 0 ? cut * (columns == 0 ? 1 : columns) : rows * cut;
+  }
 };
 
 // One matrix to pack, or one tensor to copy as f32: a norm vector or a router.
@@ -73,10 +85,11 @@ struct WeightSpec {
 };
 
 // A tensor's name in each layout of files; of one in a layer, what follows the layer's number, with a star
-// for an expert's.
+// for an expert's. GGUF has no star: the experts of a layer are a stack.
 struct TensorName {
   const char* hugging_face;
   const char* mistral;
+  const char* gguf;
 };
 
 // One of the tensors that are packed together.
@@ -98,16 +111,32 @@ class WeightList {
 
  private:
   std::string NameOf(const WeightKey& key, const TensorName& name) const;
+  TensorSpec PartOf(const WeightKey& key, const MatrixPart& part, int64_t columns) const;
 
   const ModelConfig& config_;
   std::vector<WeightSpec> specs_;
 };
 
+// A tensor of a spec as the files hold it: one array of numbers, or one that is coded in several.
+struct StoredWeight {
+  std::string name;   // the spec's
+  FoundTensor plain;  // none where it is coded
+  std::optional<CodedMatrix> coded;
+
+  // Of its rows as a backend is given them.
+  const Format& format() const { return coded ? coded->format() : *plain.tensor->format; }
+  const TensorFile& file() const { return coded ? *coded->arrays()[0].second.file : *plain.file; }
+  int64_t bytes() const { return coded ? coded->bytes() : plain.tensor->end - plain.tensor->begin; }
+  // Bytes in the files of the rows before `row`, of the spec's whole tensor.
+  int64_t BytesBefore(int64_t row, const TensorSpec& spec) const;
+};
+
 class WeightFiles;
 
 // Settles what a config leaves to the files: under which names the text part of a larger model stands there,
-// and, where it does not say, whether there is an output matrix.
-void AdoptTensorNames(const WeightFiles& files, ModelConfig& config);
+// and, where it does not say, whether there is an output matrix. Of a GGUF file also the type of most of its
+// weights, and the tensor by which rotary frequencies are divided; that this is none is the one error.
+Status AdoptTensors(const WeightFiles& files, ModelConfig& config);
 
 // Every weight of the model, in the order in which it is loaded.
 std::vector<WeightSpec> ListWeights(const ModelConfig& config);
@@ -118,14 +147,12 @@ WeightRows TakeSlice(const void* whole, const Format& format, const TensorSpec& 
 // The files of a folder, opened and their headers checked against each other.
 class WeightFiles {
  public:
-  static StatusOr<WeightFiles> Open(const ModelFolder& folder);
+  // quantization: what the config says of weights in several arrays.
+  static StatusOr<WeightFiles> Open(const ModelFolder& folder, const Quantization& quantization = {});
 
-  struct Found {
-    const SafetensorsFile* file = nullptr;
-    const TensorInfo* tensor = nullptr;
-  };
+  using Found = FoundTensor;
   // Its shape and dtype checked; missing or wrong is an error that names file and tensor.
-  StatusOr<Found> Find(const TensorSpec& spec) const;
+  StatusOr<StoredWeight> Find(const TensorSpec& spec) const;
   // For messages: the one file, or the folder.
   const std::string& where() const { return where_; }
   // Every tensor there is.
@@ -133,15 +160,21 @@ class WeightFiles {
 
  private:
   std::string where_;
-  std::vector<SafetensorsFile> files_;
+  Quantization quantization_;
+  std::vector<TensorFile> files_;
   std::map<std::string, Found> all_;
 };
 
-// Format of a spec's packed source, given those of its parts.
-Format CommonFormat(const std::vector<Format>& formats);
+// Formats of the parts of a spec's packed source, given those in the files: widened to f32 where plain ones
+// differ, and as they are where any stands in blocks.
+std::vector<Format> PackedFormats(const std::vector<Format>& formats);
 
-// Bytes that the spec takes in the backend when its parts have this format.
-int64_t WeightBytes(const WeightSpec& spec, const Format& format, const Backend& backend);
+// Bytes that the spec takes in the backend when its parts are packed in these formats.
+int64_t WeightBytes(const WeightSpec& spec, const std::vector<Format>& formats, const Backend& backend);
+
+// Whether the files hold every tensor of the list and, in a layer that runs, no other; of a GGUF file, no
+// other at all. Others become warnings in the config.
+Status CheckTensors(const std::vector<WeightSpec>& specs, const WeightFiles& files, ModelConfig& config);
 
 // The weights as the backend has them.
 class ModelWeights {

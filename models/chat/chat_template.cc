@@ -1,6 +1,7 @@
 #include "models/chat/chat_template.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <iterator>
 #include <utility>
 #include <vector>
@@ -8,6 +9,8 @@
 #include "kernels/core/utf8.h"
 #include "models/files/built_in_files.h"
 #include "models/files/read_file.h"
+#include "models/gguf/gguf_file.h"
+#include "models/tokenizer/gguf_tokenizer.h"
 #include "models/tokenizer/python_json.h"
 
 namespace tramontane {
@@ -165,6 +168,37 @@ StatusOr<ChatTemplate> CheckedTemplate(std::string text, const std::string& path
                   std::to_string(kMaxTemplateBytes));
 }
 
+StatusOr<std::optional<ChatTemplate>> TemplateInFolder(const std::string& folder) {
+  constexpr char kWhole[] = "chat_template.jinja";
+  if (FileExists(folder + "/" + kWhole)) {
+    TM_ASSIGN_OR_RETURN(ChatTemplate found, ReadChatTemplate(folder + "/" + kWhole));
+    found.file = kWhole;
+    return std::optional<ChatTemplate>(std::move(found));
+  }
+  for (const char* file : {"chat_template.json", "tokenizer_config.json"}) {
+    if (!FileExists(folder + "/" + file)) continue;
+    TM_ASSIGN_OR_RETURN(std::optional<std::string> text, TemplateInJson(folder + "/" + file));
+    if (!text) continue;
+    TM_ASSIGN_OR_RETURN(ChatTemplate found, CheckedTemplate(*std::move(text), folder + "/" + file));
+    found.file = file;
+    return std::optional<ChatTemplate>(std::move(found));
+  }
+  return std::optional<ChatTemplate>();
+}
+
+StatusOr<std::optional<ChatTemplate>> TemplateInGguf(const std::string& path) {
+  constexpr char kKey[] = "tokenizer.chat_template";
+  TM_ASSIGN_OR_RETURN(const GgufFile file, OpenGguf(path));
+  if (!file.metadata.Has(kKey)) return std::optional<ChatTemplate>();
+  TM_ASSIGN_OR_RETURN(const std::string_view text, file.metadata.String(kKey));
+  if (const auto invalid = FirstInvalidUtf8(text)) {
+    return DataLoss(path + ": " + kKey + ": not UTF-8 at byte " + std::to_string(*invalid));
+  }
+  TM_ASSIGN_OR_RETURN(ChatTemplate found, CheckedTemplate(std::string(text), path + ": " + kKey));
+  found.file = std::filesystem::path(path).filename().string();
+  return std::optional<ChatTemplate>(std::move(found));
+}
+
 }  // namespace
 
 StatusOr<ChatTemplate> ReadChatTemplate(const std::string& path) {
@@ -172,22 +206,11 @@ StatusOr<ChatTemplate> ReadChatTemplate(const std::string& path) {
   return CheckedTemplate(std::move(text), path);
 }
 
-StatusOr<std::optional<ChatTemplate>> FindChatTemplate(std::span<const std::string> folders) {
-  for (const std::string& folder : folders) {
-    constexpr char kWhole[] = "chat_template.jinja";
-    if (FileExists(folder + "/" + kWhole)) {
-      TM_ASSIGN_OR_RETURN(ChatTemplate found, ReadChatTemplate(folder + "/" + kWhole));
-      found.file = kWhole;
-      return std::optional<ChatTemplate>(std::move(found));
-    }
-    for (const char* file : {"chat_template.json", "tokenizer_config.json"}) {
-      if (!FileExists(folder + "/" + file)) continue;
-      TM_ASSIGN_OR_RETURN(std::optional<std::string> text, TemplateInJson(folder + "/" + file));
-      if (!text) continue;
-      TM_ASSIGN_OR_RETURN(ChatTemplate found, CheckedTemplate(*std::move(text), folder + "/" + file));
-      found.file = file;
-      return std::optional<ChatTemplate>(std::move(found));
-    }
+StatusOr<std::optional<ChatTemplate>> FindChatTemplate(std::span<const std::string> places) {
+  for (const std::string& place : places) {
+    TM_ASSIGN_OR_RETURN(std::optional<ChatTemplate> found,
+                        IsGgufFile(place) ? TemplateInGguf(place) : TemplateInFolder(place));
+    if (found) return found;
   }
   return std::optional<ChatTemplate>();
 }

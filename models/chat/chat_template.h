@@ -17,15 +17,16 @@ namespace tramontane {
 
 struct ChatTemplate {
   std::string text;
-  std::string file;  // that it stands in: "chat_template.jinja", "tokenizer_config.json"
+  std::string file;  // that it stands in: "chat_template.jinja", "tokenizer_config.json", "model.gguf"
 
   bool Names(std::string_view piece) const { return text.find(piece) != std::string::npos; }
 };
 
-// Of the first folder that has one: chat_template.jinja, else `chat_template` of chat_template.json, else of
-// tokenizer_config.json: a string, or a list of named ones, of which "default" counts. A file that cannot be
-// read as what its name says is an error that names it.
-StatusOr<std::optional<ChatTemplate>> FindChatTemplate(std::span<const std::string> folders);
+// Of the first place that has one. In a folder: chat_template.jinja, else `chat_template` of
+// chat_template.json, else of tokenizer_config.json: a string, or a list of named ones, of which "default"
+// counts. In a GGUF file: tokenizer.chat_template. A file that cannot be read as what its name says is an
+// error that names it.
+StatusOr<std::optional<ChatTemplate>> FindChatTemplate(std::span<const std::string> places);
 
 // A file that holds one.
 StatusOr<ChatTemplate> ReadChatTemplate(const std::string& path);

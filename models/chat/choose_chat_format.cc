@@ -58,7 +58,7 @@ StatusOr<ChatFormatPtr> NamedFormat(const Tokenizer& tokenizer, const ChatFormat
   if (const auto version = VersionNamed(choice.asked)) {
     format = MistralFormatFor(tokenizer, *version, why);
   } else if (const HeaderFormat* header = FindHeaderFormat(choice.asked)) {
-    TM_ASSIGN_OR_RETURN(const std::optional<ChatTemplate> found, FindChatTemplate(choice.folders));
+    TM_ASSIGN_OR_RETURN(const std::optional<ChatTemplate> found, FindChatTemplate(choice.places));
     const bool is_its_own = found && IsTemplateOf(*found, *header);
     HeaderDetails details = is_its_own ? DetailsOf(*found) : HeaderDetails();
     if (!is_its_own) details.begins_with_bos = header->begins_with_bos && tokenizer.bos_id() >= 0;
@@ -194,7 +194,7 @@ std::string ChatFormatNames() {
 
 StatusOr<ChatFormatPtr> ChooseChatFormat(const Tokenizer& tokenizer, const ChatFormatChoice& choice) {
   if (!choice.asked.empty()) return AskedFormat(tokenizer, choice);
-  TM_ASSIGN_OR_RETURN(const std::optional<ChatTemplate> found, FindChatTemplate(choice.folders));
+  TM_ASSIGN_OR_RETURN(const std::optional<ChatTemplate> found, FindChatTemplate(choice.places));
   if (ChatFormatPtr mistral = MistralFormatByPieces(tokenizer, found)) {
     const Status works = CanRender(*mistral);
     if (works.ok()) return mistral;
@@ -202,8 +202,9 @@ StatusOr<ChatFormatPtr> ChooseChatFormat(const Tokenizer& tokenizer, const ChatF
                         works.message());
   }
   if (!found) {
-    return NoChatFormat(std::string("there is no chat template (chat_template.jinja, chat_template.json, or "
-                                    "chat_template in tokenizer_config.json); ") +
+    return NoChatFormat(std::string("there is no chat template (chat_template.jinja, chat_template.json, "
+                                    "chat_template in tokenizer_config.json, tokenizer.chat_template in a "
+                                    "GGUF file); ") +
                         kChooseOne);
   }
   if (const HeaderFormat* format = FormatKnownByPieces(tokenizer, *found)) {

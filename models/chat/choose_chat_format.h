@@ -24,8 +24,8 @@
 namespace tramontane {
 
 struct ChatFormatChoice {
-  std::string asked;                 // "": nobody asks; else a name of ChatFormatNames(), or a file
-  std::vector<std::string> folders;  // where a template may lie, in this order
+  std::string asked;                // "": nobody asks; else a name of ChatFormatNames(), or a file
+  std::vector<std::string> places;  // where a template may lie, in this order: folders, GGUF files
   bool runs_templates = HasJinja();
 };
 

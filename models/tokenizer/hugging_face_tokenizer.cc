@@ -286,7 +286,10 @@ void HuggingFaceTokenizer::Encoding::EncodeCut(std::string_view cut, bool ignore
   }
   symbols_.clear();
   tokenizer_.AppendSymbols(cut, &symbols_);
+  const auto begin = static_cast<std::ptrdiff_t>(ids.size());
   tokenizer_.merges_.Apply(symbols_, &scratch, &ids);
+  if (!tokenizer_.leaves_out_bytes_) return;
+  ids.erase(std::remove(ids.begin() + begin, ids.end(), tokenizer_.vocab_size()), ids.end());
 }
 
 void HuggingFaceTokenizer::AppendSymbols(std::string_view cut, std::vector<int32_t>* symbols) const {
@@ -318,7 +321,7 @@ std::string HuggingFaceTokenizer::Normalize(std::string_view text) const {
 StatusOr<std::unique_ptr<const HuggingFaceTokenizer>> HuggingFaceTokenizer::Create(
     const TokenizerJsonFile& file, const TokenizerConfigFile& config, std::string_view name) {
   std::unique_ptr<HuggingFaceTokenizer> tokenizer(new HuggingFaceTokenizer(file, config));
-  Status status = tokenizer->CheckBytes();
+  Status status = tokenizer->CheckBytes(file.may_lack_bytes);
   if (status.ok()) status = tokenizer->MakeSplitters(file);
   if (!status.ok()) return Status(status.code(), std::string(name) + ": " + status.message());
   for (std::string& warning : tokenizer->warnings_) warning = std::string(name) + ": " + warning;
@@ -326,7 +329,8 @@ StatusOr<std::unique_ptr<const HuggingFaceTokenizer>> HuggingFaceTokenizer::Crea
 }
 
 HuggingFaceTokenizer::HuggingFaceTokenizer(TokenizerJsonFile file, const TokenizerConfigFile& config)
-    : alphabet_(file.alphabet),
+    : family_(file.family),
+      alphabet_(file.alphabet),
       dummy_space_(file.dummy_space),
       cuts_before_spaces_(file.cuts_before_spaces),
       drops_first_space_(file.drops_first_space),
@@ -483,12 +487,20 @@ Status HuggingFaceTokenizer::MakeSplitters(const TokenizerJsonFile& file) {
   return Status::Ok();
 }
 
-Status HuggingFaceTokenizer::CheckBytes() const {
+// A byte that is left out stands between its neighbours until the merges are done: they do not merge across.
+Status HuggingFaceTokenizer::CheckBytes(bool may_lack_bytes) {
+  std::string missing;
   for (size_t byte = 0; byte < byte_ids_.size(); ++byte) {
-    if (byte_ids_[byte] < 0 && !IsNeverInText(byte)) {
+    if (byte_ids_[byte] >= 0 || IsNeverInText(byte)) continue;
+    if (!may_lack_bytes) {
       return DataLoss("model.vocab has no piece of text for the byte " + std::to_string(byte));
     }
+    byte_ids_[byte] = vocab_size();
+    leaves_out_bytes_ = true;
+    missing += (missing.empty() ? "" : ", ") + std::to_string(byte);
   }
+  if (leaves_out_bytes_)
+    warnings_.push_back("no piece for the bytes " + missing + ": they are left out of text");
   return Status::Ok();
 }
 

@@ -61,7 +61,7 @@ class HuggingFaceTokenizer final : public Tokenizer {
     return EncodePlaced(text, control_tokens, {}, work);
   }
 
-  const char* family() const override { return "tokenizer.json"; }
+  const char* family() const override { return family_; }
   int32_t vocab_size() const override { return static_cast<int32_t>(pieces_.size()); }
   int32_t bos_id() const override { return bos_id_; }
   int32_t eos_id() const override { return eos_id_; }
@@ -109,10 +109,11 @@ class HuggingFaceTokenizer final : public Tokenizer {
   void FindMergedTexts();
   Status MakeSplitters(const TokenizerJsonFile& file);
   void MakeMatchers(std::vector<AddedToken> added_tokens);
-  Status CheckBytes() const;
+  Status CheckBytes(bool may_lack_bytes);
   void AppendSymbols(std::string_view cut, std::vector<int32_t>* symbols) const;
   std::string Normalize(std::string_view text) const;
 
+  const char* family_;
   Alphabet alphabet_;
   DummySpace dummy_space_;
   bool cuts_before_spaces_;
@@ -128,7 +129,8 @@ class HuggingFaceTokenizer final : public Tokenizer {
   TokenTable texts_;
   std::vector<int32_t> text_ids_;      // [index in texts_]
   std::vector<bool> is_merged_;        // [index in texts_]: the merges make this piece of its text
-  std::array<int32_t, 256> byte_ids_;  // -1: no piece
+  std::array<int32_t, 256> byte_ids_;  // -1: no piece, of bytes that no text has; vocab_size(): left out
+  bool leaves_out_bytes_ = false;
   ListedMerges merges_;
   std::vector<std::unique_ptr<const PieceSplitter>> splitters_;
   std::vector<AddedToken> added_tokens_;

@@ -121,4 +121,29 @@ void ListedMerges::ApplyToMany(std::span<const int32_t> ids_before, Scratch* scr
   }
 }
 
+std::optional<std::pair<std::string, std::string>> SplitMerge(std::string_view text) {
+  const size_t space = text.find(' ');
+  if (space == std::string_view::npos || text.find(' ', space + 1) != std::string_view::npos) {
+    return std::nullopt;
+  }
+  return std::pair(std::string(text.substr(0, space)), std::string(text.substr(space + 1)));
+}
+
+std::optional<ListedMerges::Merge> FindMerge(const std::unordered_map<std::string, int32_t>& ids,
+                                             const std::string& left, const std::string& right,
+                                             std::string* missing) {
+  ListedMerges::Merge merge{};
+  const std::string result = left + right;
+  for (const auto& [piece, id] :
+       {std::pair(&left, &merge.left), {&right, &merge.right}, {&result, &merge.result}}) {
+    const auto found = ids.find(*piece);
+    if (found == ids.end()) {
+      *missing = *piece;
+      return std::nullopt;
+    }
+    *id = found->second;
+  }
+  return merge;
+}
+
 }  // namespace tramontane

@@ -9,7 +9,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "models/tokenizer/encode_work.h"
@@ -52,6 +57,15 @@ class ListedMerges {
   std::vector<Slot> slots_;       // open addressing, a power of two, at most half full
   std::vector<int32_t> results_;  // [rank]
 };
+
+// The two pieces of "a b"; none where the text is not of this form.
+std::optional<std::pair<std::string, std::string>> SplitMerge(std::string_view text);
+
+// The merge of two pieces by their spellings. None where `ids` lacks one of the three; then `missing` says
+// which.
+std::optional<ListedMerges::Merge> FindMerge(const std::unordered_map<std::string, int32_t>& ids,
+                                             const std::string& left, const std::string& right,
+                                             std::string* missing);
 
 struct ListedMerges::Scratch {
   EncodeWork work;  // grows with each piece

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdio>
 #include <filesystem>
 #include <optional>
 #include <string_view>
@@ -11,6 +10,9 @@
 #include <vector>
 
 #include "models/files/built_in_files.h"
+#include "models/files/read_file.h"
+#include "models/gguf/gguf_file.h"
+#include "models/tokenizer/gguf_tokenizer.h"
 #include "models/tokenizer/hugging_face_tokenizer.h"
 #include "models/tokenizer/sentencepiece.h"
 #include "models/tokenizer/sentencepiece_model.h"
@@ -63,24 +65,6 @@ std::optional<int> SuffixVersion(std::string_view name, const TokenizerFormat& f
   int images = 0;
   if (*at != 'm' || std::from_chars(at + 1, end, images).ptr != end || images < 1) return std::nullopt;
   return version;
-}
-
-StatusOr<std::string> ReadFile(const std::string& path, size_t max_bytes) {
-  if (const BuiltInFile* file = FindBuiltInFile(path)) return std::string(file->bytes);
-  std::FILE* file = std::fopen(path.c_str(), "rb");
-  if (file == nullptr) return NotFound(path + ": cannot be opened");
-  std::string bytes;
-  char buffer[1 << 16];
-  size_t count;
-  while ((count = std::fread(buffer, 1, sizeof(buffer), file)) > 0 && bytes.size() <= max_bytes) {
-    bytes.append(buffer, count);
-  }
-  const bool failed = std::ferror(file) != 0;
-  std::fclose(file);
-  if (failed) return DataLoss(path + ": cannot be read");
-  if (bytes.size() > max_bytes)
-    return DataLoss(path + ": longer than " + std::to_string(max_bytes) + " bytes");
-  return bytes;
 }
 
 // For files whose name does not say: the versions differ in where they keep their control pieces.
@@ -143,6 +127,11 @@ StatusOr<std::unique_ptr<const Tokenizer>> LoadTokenizerJson(const TokenizerFile
   return std::unique_ptr<const Tokenizer>(std::move(tokenizer));
 }
 
+StatusOr<std::unique_ptr<const Tokenizer>> LoadGguf(const std::string& path) {
+  TM_ASSIGN_OR_RETURN(const GgufFile file, OpenGguf(path));
+  return MakeGgufTokenizer(file.metadata);
+}
+
 }  // namespace
 
 StatusOr<std::unique_ptr<const Tokenizer>> LoadTokenizer(const std::string& path) {
@@ -150,6 +139,7 @@ StatusOr<std::unique_ptr<const Tokenizer>> LoadTokenizer(const std::string& path
   std::string dir = path;
   std::vector<std::string> names;
   if (std::filesystem::is_regular_file(path, error)) {
+    if (IsGgufFile(path)) return LoadGguf(path);
     names = {std::filesystem::path(path).filename().string()};
     dir = std::filesystem::path(path).parent_path().string();
   } else {

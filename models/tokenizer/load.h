@@ -13,8 +13,8 @@ namespace tramontane {
 
 // Loads `tekken.json` from the folder `path`, else `tokenizer.model` or `tokenizer.model.vN`; of several, the
 // one with the highest N, which is then the version; else `tokenizer.json`; or the file `path`, which has one
-// of these names. Without a suffix the version comes from the control pieces; a tekken.json says its own.
-// Errors name the file.
+// of these names, or is a GGUF file, whose keys say it. Without a suffix the version comes from the control
+// pieces; a tekken.json says its own. Errors name the file.
 StatusOr<std::unique_ptr<const Tokenizer>> LoadTokenizer(const std::string& path);
 
 }  // namespace tramontane

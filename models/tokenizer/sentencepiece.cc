@@ -8,10 +8,12 @@
 #include "models/tokenizer/space_mark.h"
 
 namespace tramontane {
-SentencePieceTokenizer::SentencePieceTokenizer(SentencePieceModel model, TokenizerVersion version,
+SentencePieceTokenizer::SentencePieceTokenizer(SentencePieceModel model,
+                                               std::optional<TokenizerVersion> version,
                                                const char* version_source)
     : version_(version),
       version_source_(version_source),
+      adds_bos_(model.adds_bos),
       add_dummy_prefix_(model.add_dummy_prefix),
       remove_extra_whitespaces_(model.remove_extra_whitespaces),
       byte_fallback_(model.byte_fallback),

@@ -31,8 +31,8 @@ class SentencePieceTokenizer final : public Tokenizer {
   // Longer text is refused. Well above any request that a server lets in.
   static constexpr size_t kMaxTextBytes = size_t{256} << 20;
 
-  // `version_source`: a literal, who says so.
-  SentencePieceTokenizer(SentencePieceModel model, TokenizerVersion version,
+  // `version_source`: a literal, who says so. Without a version it is that of a GGUF file.
+  SentencePieceTokenizer(SentencePieceModel model, std::optional<TokenizerVersion> version,
                          const char* version_source = "by its control pieces");
 
   StatusOr<std::vector<int32_t>> Encode(std::string_view text) const override {
@@ -42,12 +42,14 @@ class SentencePieceTokenizer final : public Tokenizer {
   // Encode(), adding to `work` what it took.
   StatusOr<std::vector<int32_t>> EncodeCounted(std::string_view text, EncodeWork* work) const;
 
+  const char* family() const override { return version_ ? "sentencepiece" : "GGUF llama"; }
   std::optional<TokenizerVersion> version() const override { return version_; }
   const char* version_source() const override { return version_source_; }
   int32_t vocab_size() const override { return static_cast<int32_t>(pieces_.size()); }
   int32_t bos_id() const override { return bos_id_; }
   int32_t eos_id() const override { return eos_id_; }
   int32_t unk_id() const override { return unk_id_; }
+  bool adds_bos() const override { return adds_bos_ && bos_id_ >= 0; }
   LeadingSpace leading_space() const override;
   PieceKind Kind(int32_t id) const override {
     return HasId(id) ? pieces_[Index(id)].kind : PieceKind::kControl;
@@ -75,8 +77,9 @@ class SentencePieceTokenizer final : public Tokenizer {
   std::string Normalize(std::string_view text) const;
   void AppendIds(std::string_view symbol, std::vector<int32_t>* ids) const;
 
-  TokenizerVersion version_;
+  std::optional<TokenizerVersion> version_;
   const char* const version_source_;
+  bool adds_bos_;
   bool add_dummy_prefix_;
   bool remove_extra_whitespaces_;
   bool byte_fallback_;

@@ -17,7 +17,7 @@
 namespace tramontane {
 
 struct SentencePieceModel {
-  static constexpr size_t kMaxFileBytes = size_t{64} << 20;
+  static constexpr int64_t kMaxFileBytes = int64_t{64} << 20;
   static constexpr size_t kMaxPieces = size_t{1} << 20;
   static constexpr size_t kMaxPieceBytes = 1024;
 
@@ -35,6 +35,7 @@ struct SentencePieceModel {
   bool remove_extra_whitespaces = true;
   std::string bos_piece = "<s>";
   std::string eos_piece = "</s>";
+  bool adds_bos = true;                        // a text that stands alone begins with bos_piece
   std::string unk_surface = " \xE2\x81\x87 ";  // what an unknown id decodes to
 };
 

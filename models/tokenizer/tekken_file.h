@@ -17,7 +17,7 @@
 namespace tramontane {
 
 struct TekkenFile {
-  static constexpr size_t kMaxFileBytes = size_t{64} << 20;
+  static constexpr int64_t kMaxFileBytes = int64_t{64} << 20;
   static constexpr size_t kMaxVocabulary = size_t{1} << 20;  // of the file; a model may use fewer
   static constexpr int64_t kMaxSpecialTokens = 65536;
   static constexpr size_t kMaxSpecialBytes = 256;  // of a special token's name

@@ -19,7 +19,7 @@
 namespace tramontane {
 
 struct TokenizerJsonFile {
-  static constexpr size_t kMaxFileBytes = size_t{64} << 20;
+  static constexpr int64_t kMaxFileBytes = int64_t{64} << 20;
   static constexpr int64_t kMaxVocabulary = int64_t{1} << 20;  // ids are below it
   static constexpr size_t kMaxMerges = size_t{1} << 21;
   static constexpr size_t kMaxPieceBytes = 1024;
@@ -58,6 +58,7 @@ struct TokenizerJsonFile {
     bool is_normalized = false;   // looked for in text that the normaliser has gone over
   };
 
+  const char* family = "tokenizer.json";  // the kind of file, for people; a literal
   Alphabet alphabet = Alphabet::kBytes;
   std::vector<std::string> pieces;  // by id, as the file spells them; "": no token has this id
   std::vector<ListedMerges::Merge> merges;
@@ -66,7 +67,8 @@ struct TokenizerJsonFile {
   int32_t unk_id = -1;
   int32_t template_bos_id = -1;  // what the template puts in front of a text
 
-  std::vector<Split> splits;  // kBytes: in order
+  std::vector<Split> splits;    // kBytes: in order, and what follows
+  bool may_lack_bytes = false;  // a byte without a piece is left out of the ids; else it is an error
 
   DummySpace dummy_space = DummySpace::kNever;  // kByteFallback: this and what follows
   bool cuts_before_spaces = false;              // each U+2581 begins a cut
@@ -77,7 +79,7 @@ struct TokenizerJsonFile {
 
 // What a tokenizer_config.json says of the special tokens. Missing keys are empty.
 struct TokenizerConfigFile {
-  static constexpr size_t kMaxFileBytes = size_t{16} << 20;
+  static constexpr int64_t kMaxFileBytes = int64_t{16} << 20;
 
   std::string bos_token;
   std::string eos_token;

@@ -28,20 +28,14 @@ class TokenizerJsonReader {
   // REQUIRES: a file was read.
   Status ResolveMerges() {
     vocabulary_->merges.reserve(merges_.size());
-    std::string result;
+    std::string missing;
     for (size_t rank = 0; rank < merges_.size(); ++rank) {
       const auto& [left, right] = merges_[rank];
-      result.assign(left).append(right);
-      ListedMerges::Merge merge{};
-      for (const auto& [piece, id] :
-           {std::pair(&left, &merge.left), {&right, &merge.right}, {&result, &merge.result}}) {
-        const auto found = vocabulary_->ids.find(*piece);
-        if (found == vocabulary_->ids.end()) {
-          return DataLoss(MergeName(rank) + " needs " + ShownJson(*piece) + ", which is not in model.vocab");
-        }
-        *id = found->second;
+      const auto merge = FindMerge(vocabulary_->ids, left, right, &missing);
+      if (!merge) {
+        return DataLoss(MergeName(rank) + " needs " + ShownJson(missing) + ", which is not in model.vocab");
       }
-      vocabulary_->merges.push_back(merge);
+      vocabulary_->merges.push_back(*merge);
     }
     return Status::Ok();
   }
@@ -159,9 +153,8 @@ class TokenizerJsonReader {
     if (value.is_string()) {
       const auto& text = value.get_ref<const std::string&>();
       if (text.starts_with("#version")) return Status::Ok();
-      const size_t space = text.find(' ');
-      if (space != std::string::npos && text.find(' ', space + 1) == std::string::npos) {
-        merges_.emplace_back(text.substr(0, space), text.substr(space + 1));
+      if (auto pair = SplitMerge(text)) {
+        merges_.push_back(*std::move(pair));
         return Status::Ok();
       }
     }

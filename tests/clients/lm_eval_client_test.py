@@ -74,8 +74,9 @@ class LmEvalTest(HttpCase):
             for sample in samples:
                 for arguments, [[loglikelihood, _]] in zip(sample["arguments"], sample["resps"]):
                     with self.subTest(arguments):
-                        # Both sum the same f32 values, printed with all their digits, in f64.
-                        self.assertAlmostEqual(loglikelihood, self.direct(stub, *arguments), places=6)
+                        # Both sum the same f32 values in f64; HTTP prints each with the digits that tell
+                        # it from its neighbours, up to half of an f32's last place away.
+                        self.assertAlmostEqual(loglikelihood, self.direct(stub, *arguments), places=5)
         self.assertGreaterEqual(results["results"]["questions"]["acc,none"], 0.5)
 
 

@@ -95,6 +95,13 @@ MODELS = {
         config=dict(vocab_size=256, hidden_size=40, intermediate_size=80, num_hidden_layers=3,
                     num_attention_heads=4, num_key_value_heads=1, head_dim=16, sliding_window=None,
                     rope_theta=1e9)),
+    # As many tokens as Nemo and Small have, heads that are not hidden / heads wide. The two large matrices follow from
+    # a formula that golden_test.cc knows too; only the rest is a file.
+    "large_vocabulary": dict(
+        kind="Mistral", dtype=torch.bfloat16, prompts=[24], formula=True,
+        config=dict(vocab_size=131072, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+                    num_attention_heads=4, num_key_value_heads=2, head_dim=16, sliding_window=None,
+                    rope_theta=1e6)),
     # Eight experts, of which each token uses two.
     "mixtral": dict(
         kind="Mixtral", dtype=torch.bfloat16, prompts=[9, 14],
@@ -141,8 +148,24 @@ def make_model(spec, seed):
             else:
                 inputs = weight[0, 0].numel() if of_experts else weight[0].numel()
                 weight.copy_(scale.get(part, 1.0) * noise / inputs ** 0.5)
+            if spec.get("formula") and part in FORMULA:
+                weight.copy_(by_formula(*weight.shape, **FORMULA[part]))
             weight.copy_(weight.to(file_dtype(spec, name)))
     return model.double().eval()
+
+
+# The large matrices of a model with a formula: which one it is, and its largest value.
+FORMULA = {"embed_tokens": dict(matrix=0, scale=2.0), "lm_head": dict(matrix=1, scale=1.0)}
+
+
+def by_formula(rows, columns, matrix, scale):
+    """An element's number, hashed, its top byte spread over (-scale, scale): exact in bfloat16."""
+    bits = np.arange(rows * columns, dtype=np.uint32) + np.uint32(matrix * rows * columns)
+    bits = bits * np.uint32(2654435761)
+    bits ^= bits >> np.uint32(16)
+    bits *= np.uint32(2246822519)
+    values = ((bits >> np.uint32(24)).astype(np.float32) * 2 - 255) / 256 * scale
+    return torch.from_numpy(values.reshape(rows, columns))
 
 
 def file_dtype(spec, name):
@@ -276,6 +299,14 @@ def write_hugging_face(folder, model, spec):
         write_json(folder / "config.json", old)
         tensors = {n: w.detach().to(file_dtype(spec, n)).contiguous() for n, w in model.state_dict().items()}
         save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+        return
+    if spec.get("formula"):
+        model.config.dtype = spec["dtype"]
+        model.config.architectures = [type(model).__name__]
+        model.config.save_pretrained(folder)
+        tensors = {n: w.detach().to(spec["dtype"]).contiguous() for n, w in model.state_dict().items()
+                   if n.split(".")[-2] not in FORMULA}
+        save_file(tensors, folder / "model-00001-of-00002.safetensors", metadata={"format": "pt"})
         return
     model.to(spec["dtype"]).save_pretrained(folder, max_shard_size=spec.get("shard", "10GB"))
     model.double()

@@ -13,6 +13,7 @@
 #include "tests/models/tekken_test_file.h"
 #include "tests/models/tokenizer_test_model.h"
 #include "tests/support/byte_tokenizer.h"
+#include "tests/support/gguf_writer.h"
 #include "tests/support/piece_tokenizer.h"
 #include "tests/support/temp_folder.h"
 
@@ -50,13 +51,13 @@ class ChatChoice : public ::testing::Test {
  protected:
   ChatFormatPtr Choose(const Tokenizer& tokenizer, const std::string& asked = "") {
     StatusOr<ChatFormatPtr> format = ChooseChatFormat(
-        tokenizer, {.asked = asked, .folders = {folder_.path()}, .runs_templates = runs_templates_});
+        tokenizer, {.asked = asked, .places = {folder_.path()}, .runs_templates = runs_templates_});
     EXPECT_TRUE(format.ok()) << format.status();
     return std::move(format).value();
   }
   Status Error(const Tokenizer& tokenizer, const std::string& asked = "") {
     const ChatFormatChoice choice = {
-        .asked = asked, .folders = {folder_.path()}, .runs_templates = runs_templates_};
+        .asked = asked, .places = {folder_.path()}, .runs_templates = runs_templates_};
     return ChooseChatFormat(tokenizer, choice).status();
   }
   // Of a model whose template is `text`: the format's name, and why.
@@ -105,6 +106,32 @@ TEST_F(ChatChoice, WhereNoFileSaysHowATextBeginsAndEndsMistralsPiecesDo) {
   EXPECT_EQ(pieces.eos_id(), -1);
   EXPECT_EQ(format.answer_syntax().end, 1);
   EXPECT_EQ(BeginningOf(pieces), 0);
+}
+
+// The keys of the file are a place like a folder; what lies first counts.
+TEST_F(ChatChoice, AGgufFileMayHaveTheTemplate) {
+  GgufWriter writer;
+  writer.AddString("tokenizer.chat_template", kChatMl);
+  folder_.Write("model.gguf", writer.File());
+  folder_.Write("none.gguf", GgufWriter().File());
+  folder_.Write("chat_template.jinja", kLlama3);
+  const auto chosen = [&](const std::vector<std::string>& names) {
+    ChatFormatChoice choice;
+    for (const std::string& name : names) choice.places.push_back(folder_.PathOf(name));
+    choice.runs_templates = false;
+    const ChatFormatPtr format = ChooseChatFormat(Foreign(), choice).value();
+    return format->name() + ": " + format->why();
+  };
+  EXPECT_EQ(chosen({"model.gguf", ""}), "chatml: the template in model.gguf names <|im_start|>");
+  EXPECT_EQ(chosen({"none.gguf", ""}),
+            "llama3: the template in chat_template.jinja names <|start_header_id|>");
+  EXPECT_THAT(chosen({"none.gguf"}), HasSubstr("none: there is no chat template"));
+  GgufWriter broken;
+  broken.AddUint32("tokenizer.chat_template", 7);
+  folder_.Write("broken.gguf", broken.File());
+  const Status refused =
+      ChooseChatFormat(Foreign(), {.asked = "", .places = {folder_.PathOf("broken.gguf")}}).status();
+  EXPECT_THAT(refused.message(), AllOf(HasSubstr("broken.gguf"), HasSubstr("tokenizer.chat_template")));
 }
 
 TEST_F(ChatChoice, ChatMlAndLlama3AreKnownByPiecesAndTemplate) {

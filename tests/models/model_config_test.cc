@@ -455,9 +455,12 @@ TEST(ModelConfig, FaultsOfTheTextPartNameTheirPlace) {
   config.erase("text_config");
   EXPECT_THAT(Parse(config).status().message(), HasSubstr("text_config is missing"));
   config = WrapperJson();
-  config["quantization_config"] = {{"quant_method", "fp8"}};
+  config["quantization_config"] = {{"quant_method", "hqq"}};
+  EXPECT_THAT(Parse(config).status().message(), HasSubstr("quantization_config.quant_method is \"hqq\""));
+  config = WrapperJson();
+  config["text_config"]["quantization_config"] = {{"quant_method", "hqq"}};
   EXPECT_THAT(Parse(config).status().message(),
-              AllOf(HasSubstr("fp8"), HasSubstr("quantised weights are not implemented")));
+              HasSubstr("text_config.quantization_config.quant_method is \"hqq\""));
   config = WrapperJson();
   config["text_config"]["model_type"] = "mistral4";
   EXPECT_THAT(Parse(config).status().message(), AllOf(HasSubstr("mistral4"), HasSubstr("latent attention")));
@@ -481,6 +484,18 @@ TEST(ModelConfig, MissingHeadDimIsHiddenOverHeadsIfThatIsWhole) {
   EXPECT_EQ(Parse(config)->head_dim, 8);
   config["hidden_size"] = 68;
   EXPECT_THAT(Parse(config).status().message(), HasSubstr("head_dim"));
+}
+
+TEST(ModelConfig, AThetaWhoseFrequenciesWouldBeNoNumbersIsRefused) {
+  json config = MistralJson();
+  config["rope_theta"] = 1e-320;
+  EXPECT_THAT(Parse(config).status().message(), HasSubstr("rope_theta is 1e-320; it must be a number above"));
+  config.erase("rope_theta");
+  config["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 1e-320}};
+  EXPECT_THAT(Parse(config).status().message(), HasSubstr("rope_parameters.rope_theta is 1e-320"));
+  json params = ParamsJson();
+  params["rope_theta"] = 1e-320;
+  EXPECT_THAT(ParseParams(params).status().message(), HasSubstr("rope_theta is 1e-320"));
 }
 
 TEST(ModelConfig, MissingRopeThetaIsTakenFromTheFormatAndWarned) {
@@ -738,7 +753,7 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{"query_pre_attn_scalar", "256", "256"}, Refused{"scale_embeddings", "true", "true"},
         Refused{"scale_depth", "1.4", "1.4"}, Refused{"scale_emb", "12", "12"},
         Refused{"parallel_attn", "true", "true"}, Refused{"use_parallel_residual", "true", "true"},
-        Refused{"quantization_config", R"({"quant_method": "fp8"})", "fp8"},
+        Refused{"quantization_config", R"({"quant_method": "hqq"})", "hqq"},
         Refused{"quantization", R"({"qformat_weight": "fp8_e4m3"})", "fp8_e4m3"},
         Refused{"compression_config", R"({"format": "pack"})", "pack"},
         Refused{"lora", R"({"rank": 64})", "64"}, Refused{"adapters", R"(["a"])", "a"},
@@ -765,7 +780,7 @@ TEST(ModelConfig, MistralsOwnParamsRefuseTheSameKeys) {
   const std::pair<const char*, const char*> cases[] = {
       {"moe", R"({"num_experts": 8, "num_experts_per_tok": 2, "num_shared_experts": 1})"},
       {"moe", R"({"num_experts": 8, "num_experts_per_tok": 2, "route_every_n": 2})"},
-      {"quantization", R"({"qformat_weight": "fp8_e4m3"})"},
+      {"quantization", R"({"qformat_weight": "nvfp4"})"},
       {"model_type", "\"mamba\""},
       {"use_biases", "true"},
       {"causal", "false"},
@@ -975,9 +990,9 @@ TEST_F(FolderWithBothSets, WithoutATokenizerItIsNotWhole) {
 
 TEST_F(FolderWithBothSets, AConfigThatIsRefusedIsNotWhole) {
   json params = model_.MistralParams();
-  params["quantization"] = {{"qformat_weight", "fp8_e4m3"}};
+  params["quantization"] = {{"qformat_weight", "nvfp4"}};
   folder_.Write("params.json", params.dump());
-  ExpectHuggingFace("fp8_e4m3");
+  ExpectHuggingFace("nvfp4");
 }
 
 TEST_F(FolderWithBothSets, TheChoiceIsTheUsers) {

@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
@@ -162,6 +163,17 @@ TEST_F(LoadTokenizerTest, ABrokenFileIsNamed) {
   Write("tokenizer.model.v3", "\x0a\x7f");
   EXPECT_EQ(Load().status().code(), StatusCode::kDataLoss);
   EXPECT_THAT(Load().status().message(), HasSubstr("tokenizer.model.v3: byte 0"));
+}
+
+TEST_F(LoadTokenizerTest, WhatIsNoRegularFileIsRefusedAndNotWaitedFor) {
+  ASSERT_EQ(mkfifo((folder_ / "tekken.json").c_str(), 0600), 0);
+  EXPECT_THAT(Load().status().message(), HasSubstr("tekken.json: not a regular file"));
+}
+
+TEST_F(LoadTokenizerTest, AFileThatIsTooLongIsRefusedUnread) {
+  Write("tokenizer.json", "{}");
+  std::filesystem::resize_file(folder_ / "tokenizer.json", TokenizerJsonFile::kMaxFileBytes + 1);
+  EXPECT_THAT(Load().status().message(), HasSubstr("tokenizer.json: 67108865 bytes, the limit is 67108864"));
 }
 
 TEST_F(LoadTokenizerTest, AnEmptyOrMissingFolderIsNotFound) {

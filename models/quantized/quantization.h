@@ -1,0 +1,40 @@
+// Quantization: what a config says of weights that its files hold as small numbers, with scales beside them.
+//
+// Any thread; a plain value. Always: each scheme is one that CodedMatrix reads; what is not was refused by
+// name when the config was read.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tramontane {
+
+// Which arrays hold a matrix X.weight [out, in], and how.
+enum class WeightCoding : int32_t {
+  kPackQuantized,   // compressed-tensors: X.weight_packed [out, in / 8], .weight_scale, .weight_zero_point
+  kIntQuantized,    // compressed-tensors: X.weight i8, .weight_scale, .weight_zero_point
+  kFloatQuantized,  // compressed-tensors: X.weight fp8, .weight_scale
+  kAwq,             // X.qweight [in, out / 8], .scales [in / group, out], .qzeros
+  kGptq,            // X.qweight [in / 8, out], .scales [in / group, out], .qzeros, .g_idx
+  kFp8,             // Hugging Face's: X.weight fp8, .weight_scale_inv
+  kMistralFp8,      // X.weight fp8, .qscale_weight
+};
+
+// One way in which matrices may stand in the files.
+struct CodingScheme {
+  WeightCoding coding = WeightCoding::kPackQuantized;
+  int32_t bits = 8;
+  bool symmetric = true;  // there are no zero points
+  // Rows and columns of the matrix that share a scale; 0: all of them.
+  int64_t scale_rows = 1;
+  int64_t scale_columns = 0;
+  int32_t zero_offset = 0;  // what is added to a zero point as it is stored
+};
+
+struct Quantization {
+  std::vector<CodingScheme> schemes;  // none: all weights are plain. The arrays say which of them holds
+  std::vector<std::string> kept;      // modules whose weights must be plain
+};
+
+}  // namespace tramontane

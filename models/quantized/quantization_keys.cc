@@ -1,0 +1,306 @@
+// The keys of a config about quantised weights. Each is used, known to be without effect on what is computed,
+// or refused by name.
+#include <algorithm>
+#include <initializer_list>
+
+#include "models/config_reader.h"
+
+namespace tramontane {
+namespace {
+
+using nlohmann::json;
+
+// What is left after all that is known was read: a key that nobody knows may change the computation.
+void RefuseOthers(KeyReader& in, std::initializer_list<const char*> harmless) {
+  for (const char* key : harmless) in.Get(key);
+  for (const std::string& key : in.Unread()) {
+    const json& value = in.Get(key);
+    const bool nothing =
+        value.is_null() || value == false || ((value.is_array() || value.is_object()) && value.empty());
+    if (!nothing) in.Refuse(key, value, "this key of quantised weights is not known");
+  }
+}
+
+// Strings of a list, or of nothing.
+std::vector<std::string> ReadNames(KeyReader& in, const std::string& key) {
+  const json& list = in.Get(key);
+  std::vector<std::string> names;
+  if (list.is_null()) return names;
+  const bool strings = list.is_array() && std::all_of(list.begin(), list.end(),
+                                                      [](const json& name) { return name.is_string(); });
+  if (!strings) {
+    in.Wrong(key, list, "a list of names");
+    return names;
+  }
+  for (const json& name : list) names.push_back(name.get<std::string>());
+  return names;
+}
+
+// Only what stands in the list is implemented.
+bool OneOf(KeyReader& in, const std::string& key, std::initializer_list<json> known, const std::string& why) {
+  const json& value = in.Get(key);
+  if (std::find(known.begin(), known.end(), value) != known.end()) return true;
+  in.Refuse(key, value, why);
+  return false;
+}
+
+int32_t ReadBits(KeyReader& in, const std::string& key, std::initializer_list<int32_t> known) {
+  const auto bits = static_cast<int32_t>(in.Int(key, 1, 64));
+  if (std::find(known.begin(), known.end(), bits) != known.end()) return bits;
+  in.Refuse(key, in.Get(key),
+            known.size() == 1 ? "only " + std::to_string(*known.begin()) + " bits are implemented here"
+                              : "only 4 and 8 bits are implemented");
+  return 8;
+}
+
+constexpr int64_t kMaxGroup = int64_t{1} << 20;
+
+// -1 is a scale for each row.
+int64_t ReadGroup(KeyReader& in, const std::string& key) {
+  if (in.Get(key) == -1) return 0;
+  return in.Int(key, 1, kMaxGroup);
+}
+
+// Two sizes.
+void ReadBlock(KeyReader& in, const std::string& key, CodingScheme& scheme) {
+  const json& block = in.Get(key);
+  if (!block.is_array() || block.size() != 2) {
+    in.Wrong(key, block, "a list of two sizes");
+    return;
+  }
+  scheme.scale_rows = in.IntOf(key, block[0], 1, kMaxGroup);
+  scheme.scale_columns = in.IntOf(key, block[1], 1, kMaxGroup);
+}
+
+void WarnOfActivations(const KeyReader& in, const std::string& key, ModelConfig& config) {
+  config.warnings.push_back(in.file() + ": " + in.PathOf(key) +
+                            " rounds activations, which is left out: only the weights are as it says");
+}
+
+// ---- compressed-tensors -------------------------------------------------------------------------
+
+constexpr char kKnownForms[] = "only pack-quantized, int-quantized and float-quantized are implemented";
+
+bool ReadForm(KeyReader& in, const std::string& key, WeightCoding& coding) {
+  const json& form = in.Get(key);
+  if (form == "pack-quantized") {
+    coding = WeightCoding::kPackQuantized;
+  } else if (form == "int-quantized") {
+    coding = WeightCoding::kIntQuantized;
+  } else if (form == "float-quantized") {
+    coding = WeightCoding::kFloatQuantized;
+  } else {
+    in.Refuse(key, form, kKnownForms);
+    return false;
+  }
+  return true;
+}
+
+void ReadStrategy(KeyReader& in, CodingScheme& scheme) {
+  const json& strategy = in.Get("strategy");
+  const bool grouped = in.Has("group_size") && in.Get("group_size") != -1;
+  if (strategy == "tensor") {
+    scheme.scale_rows = 0;
+  } else if (strategy == "group" || (strategy.is_null() && grouped)) {
+    scheme.scale_columns = ReadGroup(in, "group_size");
+  } else if (strategy == "block") {
+    ReadBlock(in, "block_structure", scheme);
+  } else if (strategy != "channel") {
+    in.Refuse("strategy", strategy, "only tensor, channel, group and block are implemented");
+  }
+  in.Get("group_size");
+  in.Get("block_structure");
+}
+
+// `weights` of a group of modules.
+void ReadWeightArguments(KeyReader& in, WeightCoding coding, ModelConfig& config) {
+  CodingScheme scheme = {.coding = coding};
+  const bool is_float = coding == WeightCoding::kFloatQuantized;
+  if (is_float || coding == WeightCoding::kIntQuantized) {
+    ReadBits(in, "num_bits", {8});
+  } else {
+    scheme.bits = ReadBits(in, "num_bits", {4, 8});
+  }
+  OneOf(in, "type",
+        is_float ? std::initializer_list<json>{"float"} : std::initializer_list<json>{"int", nullptr},
+        std::string("with this format it must be \"") + (is_float ? "float" : "int") + "\"");
+  scheme.symmetric = in.BoolOr("symmetric", true);
+  if (is_float && !scheme.symmetric) in.Refuse("symmetric", false, "fp8 weights have no zero points");
+  ReadStrategy(in, scheme);
+  OneOf(in, "dynamic", {nullptr, false}, "weights have scales of their own");
+  OneOf(in, "actorder", {nullptr, false, "weight", "static"},
+        "columns in an order of their own (g_idx) are not implemented");
+  RefuseOthers(in, {"observer", "observer_kwargs", "scale_dtype", "zp_dtype"});
+  config.quantization.schemes.push_back(scheme);
+}
+
+void ReadModuleGroup(KeyReader& in, const json& form, ModelConfig& config) {
+  WeightCoding coding = WeightCoding::kPackQuantized;
+  if (in.Has("format")) {
+    ReadForm(in, "format", coding);
+  } else {
+    const json outer = {{"format", form}};
+    KeyReader of_all(outer, in.file(), "quantization_config.");
+    ReadForm(of_all, "format", coding);
+    in.Fail(of_all.status());
+  }
+  ReadNames(in, "targets");
+  const json& weights = in.Get("weights");
+  if (!weights.is_object()) {
+    in.Wrong("weights", weights, "an object");
+    return;
+  }
+  KeyReader arguments(weights, in.file(), in.PathOf("weights."));
+  ReadWeightArguments(arguments, coding, config);
+  in.Fail(arguments.status());
+  if (in.Has("input_activations")) WarnOfActivations(in, "input_activations", config);
+  OneOf(in, "output_activations", {nullptr}, "rounding what a layer gives is not implemented");
+  RefuseOthers(in, {});
+}
+
+void ReadCompressedTensors(KeyReader& in, ModelConfig& config) {
+  const json& form = in.Get("format");
+  WeightCoding coding = WeightCoding::kPackQuantized;
+  // Of a mixture each group names its own.
+  if (form != "mixed-precision" && !ReadForm(in, "format", coding)) return;
+  const json& groups = in.Get("config_groups");
+  if (!groups.is_object() || groups.empty()) {
+    in.Wrong("config_groups", groups, "an object with at least one group");
+    return;
+  }
+  for (const auto& [name, group] : groups.items()) {
+    if (!group.is_object()) {
+      in.Wrong("config_groups", groups, "an object of objects");
+      return;
+    }
+    KeyReader of_group(group, in.file(), in.PathOf("config_groups." + name + "."));
+    ReadModuleGroup(of_group, form, config);
+    in.Fail(of_group.status());
+  }
+  config.quantization.kept = ReadNames(in, "ignore");
+  OneOf(in, "quantization_status", {nullptr, "compressed"}, "only compressed weights can be read");
+  OneOf(in, "kv_cache_scheme", {nullptr}, "keys and values in a format of the file's are not implemented");
+  const json& sparsity = in.Get("sparsity_config");
+  if (sparsity.is_object() && !sparsity.empty() && sparsity.value("format", json()) != "dense")
+    in.Refuse("sparsity_config", sparsity, "sparse weights are not implemented");
+  RefuseOthers(in, {"quant_method", "version", "global_compression_ratio"});
+}
+
+// ---- AWQ and GPTQ -------------------------------------------------------------------------------
+
+void ReadAwq(KeyReader& in, ModelConfig& config) {
+  CodingScheme scheme = {.coding = WeightCoding::kAwq, .symmetric = false};
+  scheme.bits = ReadBits(in, "bits", {4});
+  scheme.scale_columns = ReadGroup(in, "group_size");
+  OneOf(in, "version", {nullptr, "gemm", "GEMM"}, "only gemm is implemented");
+  OneOf(in, "zero_point", {nullptr, true}, "only weights with zero points are implemented");
+  config.quantization.schemes.push_back(scheme);
+  config.quantization.kept = ReadNames(in, "modules_to_not_convert");
+  // How another program runs it.
+  RefuseOthers(
+      in, {"quant_method", "backend", "do_fuse", "fuse_max_seq_len", "modules_to_fuse", "exllama_config"});
+}
+
+void ReadGptq(KeyReader& in, ModelConfig& config) {
+  CodingScheme scheme = {.coding = WeightCoding::kGptq, .symmetric = false};
+  scheme.bits = ReadBits(in, "bits", {4, 8});
+  scheme.scale_columns = ReadGroup(in, "group_size");
+  const json& form = in.Get("checkpoint_format");
+  OneOf(in, "checkpoint_format", {nullptr, "gptq", "gptq_v2"}, "only gptq and gptq_v2 are implemented");
+  scheme.zero_offset = form == "gptq_v2" ? 0 : 1;
+  OneOf(in, "is_marlin_format", {nullptr, false}, "weights in the order of Marlin are not implemented");
+  OneOf(in, "pack_dtype", {nullptr, "int32"}, "only words of 32 bits are implemented");
+  // Zero points stand in the file either way, and whether the columns are reordered g_idx says.
+  in.BoolOr("sym", true);
+  in.BoolOr("desc_act", false);
+  config.quantization.schemes.push_back(scheme);
+  // How the weights were found, and how another program runs them.
+  RefuseOthers(in, {"quant_method",
+                    "method",
+                    "format",
+                    "lm_head",
+                    "damp_percent",
+                    "damp_auto_increment",
+                    "true_sequential",
+                    "static_groups",
+                    "model_name_or_path",
+                    "model_file_base_name",
+                    "dataset",
+                    "batch_size",
+                    "pad_token_id",
+                    "use_cuda_fp16",
+                    "use_exllama",
+                    "exllama_config",
+                    "max_input_length",
+                    "cache_block_outputs",
+                    "modules_in_block_to_quantize",
+                    "model_seqlen",
+                    "block_name_to_quantize",
+                    "module_name_preceding_first_block",
+                    "tokenizer",
+                    "backend",
+                    "meta",
+                    "mse",
+                    "disable_exllama"});
+}
+
+// ---- fp8 ----------------------------------------------------------------------------------------
+
+void ReadFp8(KeyReader& in, ModelConfig& config) {
+  CodingScheme scheme = {.coding = WeightCoding::kFp8, .scale_rows = 0};
+  if (in.Has("weight_block_size")) ReadBlock(in, "weight_block_size", scheme);
+  OneOf(in, "fmt", {nullptr, "e4m3"}, "only e4m3 is implemented");
+  OneOf(in, "activation_scheme", {nullptr, "dynamic", "static"}, "only dynamic and static are known");
+  WarnOfActivations(in, "activation_scheme", config);
+  config.quantization.schemes.push_back(scheme);
+  config.quantization.kept = ReadNames(in, "modules_to_not_convert");
+  RefuseOthers(in, {"quant_method", "dequantize"});
+}
+
+}  // namespace
+
+void ReadQuantization(KeyReader& outer, ModelConfig& config) {
+  const json& object = outer.Get("quantization_config");
+  if (object.is_null() || (object.is_object() && object.empty())) return;
+  if (!object.is_object()) {
+    outer.Wrong("quantization_config", object, "an object or null");
+    return;
+  }
+  KeyReader in(object, outer.file(), outer.PathOf("quantization_config."));
+  const json& method = in.Get("quant_method");
+  if (method == "compressed-tensors") {
+    ReadCompressedTensors(in, config);
+  } else if (method == "awq") {
+    ReadAwq(in, config);
+  } else if (method == "gptq") {
+    ReadGptq(in, config);
+  } else if (method == "fp8") {
+    ReadFp8(in, config);
+  } else {
+    in.Refuse("quant_method", method, "only compressed-tensors, awq, gptq and fp8 are implemented");
+  }
+  outer.Fail(in.status());
+}
+
+void ReadMistralQuantization(KeyReader& outer, ModelConfig& config) {
+  ReadQuantization(outer, config);
+  const json& object = outer.Get("quantization");
+  if (object.is_null() || (object.is_object() && object.empty())) return;
+  if (!object.is_object()) {
+    outer.Wrong("quantization", object, "an object or null");
+    return;
+  }
+  if (!config.quantization.schemes.empty()) {
+    outer.Wrong("quantization", object, "absent where quantization_config is set");
+    return;
+  }
+  KeyReader in(object, outer.file(), outer.PathOf("quantization."));
+  OneOf(in, "qformat_weight", {"fp8_e4m3"}, "only fp8_e4m3 is implemented");
+  OneOf(in, "qscheme_act", {nullptr, "TENSOR", "NO_SCALES"}, "only TENSOR and NO_SCALES are known");
+  WarnOfActivations(in, "qscheme_act", config);
+  config.quantization.schemes.push_back({.coding = WeightCoding::kMistralFp8, .scale_rows = 0});
+  RefuseOthers(in, {});
+  outer.Fail(in.status());
+}
+
+}  // namespace tramontane

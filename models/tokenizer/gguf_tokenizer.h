@@ -1,0 +1,28 @@
+// The tokenizer that a GGUF file's keys describe: another source of what a tokenizer.model or a
+// tokenizer.json says, for the tokenizers that read these.
+//
+//   tokenizer.ggml.model "llama"   SentencePieceTokenizer: tokens, scores, token_type, add_space_prefix
+//   tokenizer.ggml.model "gpt2"    HuggingFaceTokenizer over bytes: tokens, merges, token_type, and `pre`,
+//   which
+//                                  says how text is cut and whether a cut that is a piece needs no merges
+//
+// Any thread.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "kernels/core/status.h"
+#include "models/gguf/gguf_metadata.h"
+#include "models/tokenizer/tokenizer.h"
+
+namespace tramontane {
+
+// NOT_FOUND: the file has no tokenizer. UNIMPLEMENTED names a model or a `pre` that is not known. Else errors
+// name the file, the key, the value and the limit. The tokenizer needs the file no longer.
+StatusOr<std::unique_ptr<const Tokenizer>> MakeGgufTokenizer(const GgufMetadata& metadata);
+
+// A regular file that begins as GGUF files do, whatever its name. Reads four bytes.
+bool IsGgufFile(const std::string& path);
+
+}  // namespace tramontane

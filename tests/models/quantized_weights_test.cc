@@ -1,0 +1,435 @@
+// Quantised weights in safetensors: every form gives the numbers that its own tools or its published layout
+// give (tests/golden/make_quantized_goldens.py), bit for bit; what cannot be read is refused by name.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <openssl/sha.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "kernels/core/block_types.h"
+#include "models/opened_model.h"
+#include "tests/support/safetensors_writer.h"
+#include "tests/support/temp_folder.h"
+
+namespace tramontane {
+namespace {
+
+using nlohmann::json;
+using testing::AllOf;
+using testing::HasSubstr;
+
+struct Form {
+  const char* folder;
+  Format format;  // of rows of 64
+};
+std::ostream& operator<<(std::ostream& out, const Form& form) { return out << form.folder; }
+
+const Form kForms[] = {
+    {"ct_int4", Format::InGroups(DType::kInt4, 5, DType::kBf16)},
+    {"ct_int4_zero_points", Format::InGroups(DType::kInt4, 5, DType::kF32, /*zero_points=*/true)},
+    {"ct_int8_packed", Format::InGroups(DType::kInt8, 6, DType::kF16)},
+    {"ct_int8", Format::InGroups(DType::kInt8, 6, DType::kBf16)},
+    {"ct_fp8_channel", Format::InGroups(DType::kFp8E4M3, 6, DType::kBf16)},
+    {"ct_fp8_tensor", Format::InGroups(DType::kFp8E4M3, 6, DType::kF32)},
+    {"awq", Format::InGroups(DType::kInt4, 5, DType::kF16, /*zero_points=*/true)},
+    {"gptq_int4", Format::InGroups(DType::kInt4, 5, DType::kF16, /*zero_points=*/true)},
+    {"gptq_int8", Format::InGroups(DType::kInt8, 5, DType::kF16, /*zero_points=*/true)},
+    {"gptq_v2_channel", Format::InGroups(DType::kInt4, 6, DType::kF16, /*zero_points=*/true)},
+    {"fp8_blocks", Format::InGroups(DType::kFp8E4M3, 6, DType::kF32)},
+    {"mistral_fp8", Format::InGroups(DType::kFp8E4M3, 6, DType::kBf16)},
+};
+
+std::string PathOf(const std::string& form, const std::string& file = "") {
+  return std::string(TRAMONTANE_SOURCE_DIR) + "/tests/golden/quantized/" + form + (file.empty() ? "" : "/") +
+         file;
+}
+
+std::string ReadAll(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+std::string Sha256(const std::vector<float>& values) {
+  unsigned char digest[SHA256_DIGEST_LENGTH];
+  SHA256(reinterpret_cast<const unsigned char*>(values.data()), values.size() * sizeof(float), digest);
+  std::string text;
+  for (const unsigned char byte : digest) {
+    char hex[4];
+    std::snprintf(hex, sizeof(hex), "%02x", byte);
+    text += hex;
+  }
+  return text;
+}
+
+// The whole of a matrix in f32, read `rows` rows at a time.
+std::vector<float> ValuesOf(const CodedMatrix& matrix, const TensorSpec& spec, int64_t rows) {
+  std::vector<float> values;
+  std::vector<std::byte> blocks;
+  for (int64_t begin = 0; begin < spec.rows; begin += rows) {
+    const int64_t count = std::min(rows, spec.rows - begin);
+    blocks.assign(static_cast<size_t>(matrix.format().Bytes(count * spec.columns)), std::byte{0xff});
+    const Status read = matrix.Read(begin, count, blocks.data());
+    EXPECT_TRUE(read.ok()) << read;
+    values.resize(static_cast<size_t>((begin + count) * spec.columns));
+    DecodeBlocks(matrix.format(), blocks.data(), count * spec.columns,
+                 values.data() + static_cast<size_t>(begin * spec.columns));
+  }
+  return values;
+}
+
+class QuantizedForm : public testing::TestWithParam<Form> {};
+
+TEST_P(QuantizedForm, GivesTheNumbersOfItsTools) {
+  const auto opened = OpenModel(PathOf(GetParam().folder), {});
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  ASSERT_TRUE(opened->weight_files.ok()) << opened->weight_files.status();
+  const json hashes = json::parse(ReadAll(PathOf(GetParam().folder, "weights.json")));
+  size_t compared = 0;
+  for (const WeightSpec& weight : opened->weights) {
+    for (const TensorSpec& spec : weight.parts) {
+      const auto stored = opened->weight_files->Find(spec);
+      ASSERT_TRUE(stored.ok()) << stored.status();
+      EXPECT_EQ(stored->coded.has_value(), hashes.contains(spec.name)) << spec.name;
+      if (!stored->coded) continue;
+      ++compared;
+      if (spec.columns == 64) {
+        EXPECT_EQ(FormatName(stored->format()), FormatName(GetParam().format)) << spec.name;
+      }
+      for (const int64_t rows : {spec.rows, int64_t{7}}) {
+        EXPECT_EQ(Sha256(ValuesOf(*stored->coded, spec, rows)), hashes[spec.name])
+            << spec.name << " by " << rows;
+      }
+    }
+  }
+  EXPECT_EQ(compared, hashes.size());
+  EXPECT_EQ(compared, 7u);
+}
+
+// Every array of a matrix is one that the model needs, or is known to be without effect.
+TEST_P(QuantizedForm, LeavesNoTensorOver) {
+  auto opened = OpenModel(PathOf(GetParam().folder), {});
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  const size_t warnings = opened->config.warnings.size();
+  const Status checked = CheckTensors(opened->weights, *opened->weight_files, opened->config);
+  EXPECT_TRUE(checked.ok()) << checked;
+  EXPECT_EQ(opened->config.warnings.size(), warnings);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, QuantizedForm, testing::ValuesIn(kForms),
+                         [](const auto& info) { return std::string(info.param.folder); });
+
+// ---- what is wrong with files -------------------------------------------------------------------
+
+// A form with its files changed.
+class ChangedForm {
+ public:
+  explicit ChangedForm(const std::string& form) : native_(form.starts_with("mistral")) {
+    config = json::parse(ReadAll(PathOf(form, config_file())));
+    const std::string file = ReadAll(PathOf(form, weight_file()));
+    uint64_t length = 0;
+    std::memcpy(&length, file.data(), sizeof(length));
+    header = json::parse(file.substr(8, length));
+    data = file.substr(8 + length);
+  }
+
+  std::string config_file() const { return native_ ? "params.json" : "config.json"; }
+  std::string weight_file() const { return native_ ? "consolidated.safetensors" : "model.safetensors"; }
+
+  void Rename(const std::string& from, const std::string& to) {
+    header[to] = header.at(from);
+    header.erase(from);
+  }
+  char* Data(const std::string& name) {
+    return data.data() + header.at(name)["data_offsets"][0].get<size_t>();
+  }
+  // At the end of the file.
+  void Add(const std::string& name, const std::string& dtype, const std::vector<int64_t>& shape,
+           const std::string& bytes) {
+    header[name] = {
+        {"dtype", dtype}, {"shape", shape}, {"data_offsets", {data.size(), data.size() + bytes.size()}}};
+    data += bytes;
+  }
+
+  // Gives bytes that belong to no tensor to one outside the layers.
+  void Fill() {
+    std::vector<std::pair<size_t, size_t>> ranges;
+    for (const auto& [name, entry] : header.items()) {
+      if (name != "__metadata__") ranges.emplace_back(entry["data_offsets"][0], entry["data_offsets"][1]);
+    }
+    std::sort(ranges.begin(), ranges.end());
+    size_t reached = 0;
+    for (const auto& [begin, end] : ranges) {
+      if (begin > reached) {
+        header["filler." + std::to_string(begin)] = {
+            {"dtype", "U8"}, {"shape", {begin - reached}}, {"data_offsets", {reached, begin}}};
+      }
+      reached = end;
+    }
+  }
+
+  // What is wrong with it: in its config, its tensors or their numbers.
+  Status Error() const {
+    const TempFolder folder;
+    folder.Write(config_file(), config.dump());
+    folder.Write(weight_file(), SafetensorsWriter::FileOf(header.dump(), data));
+    auto opened = OpenModel(folder.path(), {});
+    TM_RETURN_IF_ERROR(opened.status());
+    TM_RETURN_IF_ERROR(opened->weight_files.status());
+    TM_RETURN_IF_ERROR(CheckTensors(opened->weights, *opened->weight_files, opened->config));
+    for (const WeightSpec& weight : opened->weights) {
+      for (const TensorSpec& spec : weight.parts) {
+        TM_ASSIGN_OR_RETURN(const StoredWeight stored, opened->weight_files->Find(spec));
+        if (!stored.coded) continue;
+        std::vector<std::byte> blocks(static_cast<size_t>(stored.format().Bytes(spec.elements())));
+        TM_RETURN_IF_ERROR(stored.coded->Read(0, spec.rows, blocks.data()));
+      }
+    }
+    return {};
+  }
+
+  json config;
+  json header;
+  std::string data;
+
+ private:
+  bool native_;
+};
+
+constexpr char kQ[] = "model.layers.0.self_attn.q_proj.";
+
+TEST(QuantizedFiles, ArraysThatAreMissingAreNamed) {
+  const std::pair<const char*, const char*> arrays[] = {
+      {"ct_int4", "weight_packed"},
+      {"ct_int4", "weight_scale"},
+      {"ct_int4_zero_points", "weight_zero_point"},
+      {"ct_int8", "weight_scale"},
+      {"ct_fp8_channel", "weight"},
+      {"awq", "scales"},
+      {"awq", "qzeros"},
+      {"gptq_int4", "qweight"},
+      {"gptq_int4", "qzeros"},
+      {"fp8_blocks", "weight_scale_inv"},
+  };
+  for (const auto& [form, array] : arrays) {
+    SCOPED_TRACE(std::string(form) + " without " + array);
+    ChangedForm changed(form);
+    changed.Rename(std::string(kQ) + array, "elsewhere");
+    EXPECT_THAT(changed.Error().message(),
+                AllOf(HasSubstr("model.safetensors"), HasSubstr(kQ), HasSubstr("is missing")));
+  }
+  ChangedForm mistral("mistral_fp8");
+  mistral.Rename("layers.0.attention.wq.qscale_weight", "elsewhere");
+  EXPECT_THAT(mistral.Error().message(), HasSubstr("layers.0.attention.wq.qscale_weight is missing"));
+}
+
+TEST(QuantizedFiles, ArraysOfAnotherShapeOrTypeAreNamed) {
+  const std::pair<const char*, const char*> arrays[] = {
+      {"ct_int4", "weight_packed"},
+      {"ct_int4", "weight_scale"},
+      {"ct_int4_zero_points", "weight_zero_point"},
+      {"ct_int8", "weight"},
+      {"ct_fp8_channel", "weight"},
+      {"awq", "qweight"},
+      {"awq", "qzeros"},
+      {"awq", "scales"},
+      {"gptq_int4", "g_idx"},
+      {"gptq_int8", "qweight"},
+      {"fp8_blocks", "weight_scale_inv"},
+  };
+  for (const auto& [form, array] : arrays) {
+    SCOPED_TRACE(std::string(form) + " " + array);
+    const std::string name = std::string(kQ) + array;
+    ChangedForm changed(form);
+    json& shape = changed.header[name]["shape"];
+    shape = json::array(
+        {1, 1, shape.size() == 2 ? shape[0].get<int>() * shape[1].get<int>() : shape[0].get<int>()});
+    EXPECT_THAT(changed.Error().message(), AllOf(HasSubstr(name + " has shape"), HasSubstr("must be")));
+    ChangedForm typed(form);
+    const std::string dtype = typed.header[name]["dtype"];
+    typed.header[name]["dtype"] = dtype == "I32"                      ? "U32"
+                                  : dtype == "F16" || dtype == "BF16" ? "I16"
+                                  : dtype == "F32"                    ? "I32"
+                                                                      : "U8";
+    EXPECT_THAT(typed.Error().message(), AllOf(HasSubstr(name), HasSubstr("has dtype")));
+  }
+}
+
+TEST(QuantizedFiles, ShapesThatDisagreeAreRefused) {
+  ChangedForm changed("ct_int4");
+  const int64_t shape[] = {64, 72};
+  std::memcpy(changed.Data(std::string(kQ) + "weight_shape"), shape, sizeof(shape));
+  EXPECT_THAT(changed.Error().message(),
+              AllOf(HasSubstr("weight_shape says [64, 72]"), HasSubstr("[64, 64]")));
+}
+
+TEST(QuantizedFiles, ReorderedColumnsAreRefusedByName) {
+  ChangedForm changed("gptq_int4");
+  const int32_t group = 1;
+  std::memcpy(changed.Data(std::string(kQ) + "g_idx") + 4 * 3, &group, sizeof(group));
+  EXPECT_EQ(changed.Error().code(), StatusCode::kUnimplemented);
+  EXPECT_THAT(changed.Error().message(),
+              AllOf(HasSubstr("q_proj.g_idx puts column 3 into group 1"), HasSubstr("desc_act")));
+}
+
+TEST(QuantizedFiles, NumbersThatAreNotFiniteAreRefused) {
+  ChangedForm scale("ct_int4_zero_points");
+  const uint32_t infinity = 0x7f800000;
+  std::memcpy(scale.Data(std::string(kQ) + "weight_scale") + 8, &infinity, sizeof(infinity));
+  EXPECT_THAT(scale.Error().message(), AllOf(HasSubstr("q_proj.weight_scale"), HasSubstr("not finite")));
+  for (const char nan : {'\x7f', '\xff'}) {
+    ChangedForm number("fp8_blocks");
+    number.Data(std::string(kQ) + "weight")[64 * 64 - 1] = nan;
+    EXPECT_THAT(number.Error().message(), AllOf(HasSubstr("q_proj.weight"), HasSubstr("not finite")));
+  }
+}
+
+TEST(QuantizedFiles, AZeroPointBeyondAByteIsRefused) {
+  ChangedForm changed("gptq_int8");
+  changed.Data(std::string(kQ) + "qzeros")[5] = '\xff';
+  EXPECT_THAT(changed.Error().message(), AllOf(HasSubstr("q_proj.qzeros"), HasSubstr("zero point of 256")));
+}
+
+TEST(QuantizedFiles, ATensorThatNothingUsesIsRefusedInALayer) {
+  for (const char* suffix : {"weight", "weight_g_idx", "bias"}) {
+    ChangedForm changed("ct_int4");
+    changed.Add(std::string(kQ) + suffix, "BF16", {64, 64}, std::string(2 * 64 * 64, '\0'));
+    EXPECT_THAT(changed.Error().message(), AllOf(HasSubstr(std::string(kQ) + suffix), HasSubstr("no part")))
+        << suffix;
+  }
+}
+
+// They would round activations, which is never done.
+TEST(QuantizedFiles, ScalesOfActivationsArePassedOver) {
+  ChangedForm changed("fp8_blocks");
+  changed.Add(std::string(kQ) + "activation_scale", "F32", {}, std::string(4, '\1'));
+  EXPECT_TRUE(changed.Error().ok()) << changed.Error();
+  ChangedForm mistral("mistral_fp8");
+  mistral.Add("layers.0.attention.wq.qscale_act", "F32", {}, std::string(4, '\1'));
+  EXPECT_TRUE(mistral.Error().ok()) << mistral.Error();
+}
+
+TEST(QuantizedFiles, AModuleThatTheConfigKeepsMustBePlain) {
+  ChangedForm changed("ct_int4");
+  changed.config["quantization_config"]["ignore"].push_back("model.layers.0.self_attn.q_proj");
+  EXPECT_THAT(changed.Error().message(), HasSubstr("model.layers.0.self_attn.q_proj is quantised, though"));
+}
+
+// A list of schemes: the arrays say which one holds.
+TEST(QuantizedFiles, EachMatrixMayBeOfAnotherScheme) {
+  ChangedForm changed("ct_int4");
+  json& quantization = changed.config["quantization_config"];
+  json other = quantization["config_groups"]["group_0"];
+  other["targets"] = {"re:.*down_proj"};
+  other["weights"]["num_bits"] = 8;
+  quantization["config_groups"]["a_first_one"] = other;
+  EXPECT_TRUE(changed.Error().ok()) << changed.Error();
+  quantization["config_groups"].erase("group_0");
+  EXPECT_THAT(changed.Error().message(),
+              HasSubstr("weight_packed has shape [64, 8]; by the config it must be [64, 16]"));
+}
+
+TEST(QuantizedFiles, WithoutAWordOfTheConfigTheyAreMissing) {
+  ChangedForm changed("ct_int4");
+  changed.config.erase("quantization_config");
+  EXPECT_THAT(changed.Error().message(), HasSubstr("q_proj.weight is missing"));
+}
+
+// ---- what configs say ---------------------------------------------------------------------------
+
+struct RefusedKey {
+  const char* form;
+  const char* pointer;  // below quantization_config, or quantization
+  const char* value;
+  const char* words;
+};
+
+const RefusedKey kRefused[] = {
+    {"ct_int4", "/quant_method", "\"bitsandbytes\"", "quant_method is \"bitsandbytes\""},
+    {"ct_int4", "/quant_method", "\"hqq\"", "quant_method is \"hqq\""},
+    {"ct_int4", "/quant_method", "\"exl2\"", "quant_method is \"exl2\""},
+    {"ct_int4", "/quant_method", "\"mxfp4\"", "quant_method is \"mxfp4\""},
+    {"ct_int4", "/quant_method", "\"modelopt\"", "quant_method is \"modelopt\""},
+    {"ct_int4", "/quant_method", "7", "quant_method is 7"},
+    {"ct_int4", "/format", "\"marlin-24\"", "format is \"marlin-24\""},
+    {"ct_int4", "/config_groups/group_0/format", "\"nvfp4-pack-quantized\"",
+     "group_0.format is \"nvfp4-pack-quantized\""},
+    {"ct_int4", "/config_groups/group_0/format", "\"mxfp4-pack-quantized\"", "mxfp4-pack-quantized"},
+    {"ct_int4", "/config_groups/group_0/weights/num_bits", "3", "weights.num_bits is 3"},
+    {"ct_int4", "/config_groups/group_0/weights/num_bits", "2", "weights.num_bits is 2"},
+    {"ct_int4", "/config_groups/group_0/weights/type", "\"float\"", "weights.type is \"float\""},
+    {"ct_int4", "/config_groups/group_0/weights/strategy", "\"token\"", "weights.strategy is \"token\""},
+    {"ct_int4", "/config_groups/group_0/weights/group_size", "0", "weights.group_size is 0"},
+    {"ct_int4", "/config_groups/group_0/weights/actorder", "\"group\"", "weights.actorder is \"group\""},
+    {"ct_int4", "/config_groups/group_0/weights/dynamic", "true", "weights.dynamic is true"},
+    {"ct_int4", "/config_groups/group_0/weights/twist", "2", "weights.twist is 2"},
+    {"ct_int4", "/config_groups/group_0/weights", "[]", "group_0.weights is []"},
+    {"ct_int4", "/config_groups/group_0/output_activations", "{\"num_bits\": 8}", "output_activations"},
+    {"ct_int4", "/config_groups", "{}", "config_groups is {}"},
+    {"ct_int4", "/kv_cache_scheme", "{\"num_bits\": 8}", "kv_cache_scheme"},
+    {"ct_int4", "/sparsity_config", "{\"format\": \"sparse-24-bitmask\"}", "sparse-24-bitmask"},
+    {"ct_int4", "/transform_config", "{\"config_groups\": {\"u\": 1}}", "transform_config"},
+    {"ct_int4", "/quantization_status", "\"frozen\"", "quantization_status is \"frozen\""},
+    {"ct_fp8_channel", "/config_groups/group_0/weights/num_bits", "4", "weights.num_bits is 4"},
+    {"awq", "/bits", "3", "bits is 3"},
+    {"awq", "/version", "\"gemv\"", "version is \"gemv\""},
+    {"awq", "/version", "\"marlin\"", "version is \"marlin\""},
+    {"awq", "/zero_point", "false", "zero_point is false"},
+    {"gptq_int4", "/bits", "3", "bits is 3"},
+    {"gptq_int4", "/bits", "2", "bits is 2"},
+    {"gptq_int4", "/checkpoint_format", "\"marlin\"", "checkpoint_format is \"marlin\""},
+    {"gptq_int4", "/is_marlin_format", "true", "is_marlin_format is true"},
+    {"gptq_int4", "/dynamic", "{\"-:.*down.*\": {}}", "dynamic"},
+    {"gptq_int4", "/group_size", "\"128\"", "group_size is \"128\""},
+    {"fp8_blocks", "/activation_scheme", "\"sometimes\"", "activation_scheme is \"sometimes\""},
+    {"fp8_blocks", "/fmt", "\"e5m2\"", "fmt is \"e5m2\""},
+    {"fp8_blocks", "/weight_block_size", "[128]", "weight_block_size is [128]"},
+    {"mistral_fp8", "/qformat_weight", "\"nvfp4\"", "qformat_weight is \"nvfp4\""},
+    {"mistral_fp8", "/qscheme_act", "\"CHANNEL\"", "qscheme_act is \"CHANNEL\""},
+    {"mistral_fp8", "/kv", "\"fp8\"", "kv is \"fp8\""},
+};
+
+TEST(QuantizedConfigs, WhatIsNotImplementedIsRefusedByName) {
+  for (const RefusedKey& key : kRefused) {
+    SCOPED_TRACE(std::string(key.form) + key.pointer + " = " + key.value);
+    ChangedForm changed(key.form);
+    const bool native = changed.config_file() == "params.json";
+    changed.config[native ? "quantization" : "quantization_config"][json::json_pointer(key.pointer)] =
+        json::parse(key.value);
+    EXPECT_THAT(changed.Error().message(), AllOf(HasSubstr(changed.config_file()), HasSubstr(key.words)));
+  }
+}
+
+// 16 divides the rows, but is no group that kernels have.
+TEST(QuantizedConfigs, GroupsThatNoBlockDividesAreRefused) {
+  ChangedForm changed("ct_int4");
+  changed.config["quantization_config"]["config_groups"]["group_0"]["weights"]["group_size"] = 16;
+  for (auto& [name, entry] : changed.header.items()) {
+    if (!name.ends_with("weight_scale")) continue;
+    std::vector<int64_t> shape = entry["shape"];
+    shape[1] *= 2;
+    const std::string bytes(static_cast<size_t>(shape[0] * shape[1] * 2), '\x3c');
+    entry = {{"dtype", "F16"},
+             {"shape", shape},
+             {"data_offsets", {changed.data.size(), changed.data.size() + bytes.size()}}};
+    changed.data += bytes;
+  }
+  // What the scales left behind.
+  changed.Fill();
+  EXPECT_THAT(changed.Error().message(), AllOf(HasSubstr("16 share a scale"), HasSubstr("multiples of 32")));
+}
+
+TEST(QuantizedConfigs, RoundingOfActivationsIsAWarning) {
+  const auto opened = OpenModel(PathOf("fp8_blocks"), {});
+  ASSERT_TRUE(opened.ok());
+  EXPECT_THAT(opened->config.warnings,
+              testing::ElementsAre(AllOf(HasSubstr("activation_scheme"), HasSubstr("left out"))));
+}
+
+}  // namespace
+}  // namespace tramontane
