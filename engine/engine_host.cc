@@ -9,6 +9,7 @@
 #include "engine/signal.h"
 #include "models/chat/choose_chat_format.h"
 #include "models/decoder.h"
+#include "models/tokenizer/gguf_tokenizer.h"
 #include "models/tokenizer/load.h"
 
 namespace tramontane {
@@ -92,13 +93,19 @@ StatusOr<EngineHostPlan> PlanEngineHost(const OpenedModel& model, const Backend&
 
 StatusOr<ChatFormatPtr> ChatFormatOf(const OpenedModel& model, const Tokenizer& tokenizer,
                                      const std::string& asked) {
-  // A tokenizer that lies elsewhere has its template beside it.
+  // A tokenizer that lies elsewhere has its template in it or beside it.
   const std::filesystem::path at = model.folder.tokenizer;
   std::error_code error;
   const bool is_file = std::filesystem::is_regular_file(at, error);
+  const std::string beside = is_file ? at.parent_path().string() : at.string();
   ChatFormatChoice choice;
   choice.asked = asked;
-  choice.folders = {is_file ? at.parent_path().string() : at.string(), model.folder.path};
+  if (IsGgufFile(at.string())) choice.places.push_back(at.string());
+  choice.places.push_back(beside);
+  if (model.folder.layout == FolderLayout::kGguf) {
+    choice.places.push_back(model.folder.PathOf(model.folder.config_file));
+  }
+  choice.places.push_back(model.folder.path);
   return ChooseChatFormat(tokenizer, choice);
 }
 

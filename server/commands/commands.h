@@ -13,6 +13,8 @@ void AddServeCommand(CLI::App& app, RunCommand* run);
 void AddGatewayCommand(CLI::App& app, RunCommand* run);
 void AddGenerateCommand(CLI::App& app, RunCommand* run);
 void AddInspectCommand(CLI::App& app, RunCommand* run);
+void AddPerplexityCommand(CLI::App& app, RunCommand* run);
+void AddQuantizeCommand(CLI::App& app, RunCommand* run);
 void AddVersionCommand(CLI::App& app, RunCommand* run);
 
 }  // namespace tramontane

@@ -133,7 +133,7 @@ void AddGenerateCommand(CLI::App& app, RunCommand* run) {
       "--local", options->local, "folder of a model to load in this process; \"\": the embedded one");
   local->excludes(address);
   const auto says_what_the_model_is = [](std::string_view key) {
-    return key == "model_format" || key == "tokenizer" || key == "chat_format";
+    return key == "model_format" || key == "tokenizer" || key == "chat_format" || key == "linear";
   };
   AddSettingFlags(says_what_the_model_is, &options->settings, command);
   command->add_option("--system", options->system, "system prompt");

@@ -1,9 +1,11 @@
-// inspect MODEL_DIR: what a model is and what would fit in memory, from its config and file headers alone.
+// inspect MODEL_DIR: what a model is and what would fit in memory, from its config and file headers alone;
+// or, with --tensors, what its files hold.
 #include <algorithm>
 #include <cstdio>
 
 #include "models/inspect.h"
 #include "server/commands/commands.h"
+#include "server/commands/inspect_tensors.h"
 #include "server/setup/describe_tokenizer.h"
 #include "server/setup/host_options.h"
 #include "server/setup/model_source.h"
@@ -15,11 +17,13 @@ namespace {
 struct InspectArguments {
   std::string model;
   ServeConfig config;
+  bool tensors = false;
   std::vector<std::string> problems;
 };
 
 Status Inspect(const InspectArguments& arguments) {
   TM_ASSIGN_OR_RETURN(const ModelSource source, FindModel(arguments.model));
+  if (arguments.tensors) return PrintTensors(source.folder, FileChoiceOf(arguments.config));
   TM_ASSIGN_OR_RETURN(const OpenedModel model, OpenModel(source.folder, KvOptionsOf(arguments.config),
                                                          FileChoiceOf(arguments.config)));
   TM_ASSIGN_OR_RETURN(const std::string tokenizer, DescribeTokenizer(model, arguments.config.chat_format));
@@ -50,7 +54,10 @@ void AddInspectCommand(CLI::App& app, RunCommand* run) {
   auto arguments = std::make_shared<InspectArguments>();
   CLI::App* command =
       app.add_subcommand("inspect", "Print what a model is and what fits in memory, without loading it");
-  command->add_option("MODEL_DIR", arguments->model, "folder of the model; none: the embedded model, breeze");
+  command->add_option("MODEL_DIR", arguments->model,
+                      "folder of the model, or its GGUF file; none: the embedded model, breeze");
+  command->add_flag("--tensors", arguments->tensors,
+                    "print instead one JSON line for each tensor of the files, whatever the architecture");
   // The settings of serve that decide the plan, under the same names.
   const std::vector<std::string> deciding = {"model_format",    "tokenizer", "chat_format", "memory",
                                              "kv_dtype",        "page_size", "context",     "max_sequences",

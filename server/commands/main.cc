@@ -1,4 +1,4 @@
-// tramontane: one binary, five subcommands.
+// tramontane: one binary, seven subcommands.
 #include "server/commands/commands.h"
 #include "server/setup/embedded_model.h"
 #include "server/setup/logging.h"
@@ -12,6 +12,8 @@ int main(int argc, char** argv) {
   tramontane::AddGatewayCommand(app, &run);
   tramontane::AddGenerateCommand(app, &run);
   tramontane::AddInspectCommand(app, &run);
+  tramontane::AddPerplexityCommand(app, &run);
+  tramontane::AddQuantizeCommand(app, &run);
   tramontane::AddVersionCommand(app, &run);
   CLI11_PARSE(app, argc, argv);
   const int status = run();

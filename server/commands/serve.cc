@@ -257,7 +257,8 @@ int RunServe(const ServeArguments& arguments) {
 void AddServeCommand(CLI::App& app, RunCommand* run) {
   auto arguments = std::make_shared<ServeArguments>();
   CLI::App* command = app.add_subcommand("serve", "Load a model and answer over gRPC and HTTP");
-  command->add_option("MODEL_DIR", arguments->model, "folder of the model; none: the embedded model, breeze");
+  command->add_option("MODEL_DIR", arguments->model,
+                      "folder of the model, or its GGUF file; none: the embedded model, breeze");
   command->add_option("--config", arguments->config_file, "JSON file of settings; flags override it");
   command->add_flag("--print-config", arguments->print_config,
                     "print the effective settings as JSON and end");

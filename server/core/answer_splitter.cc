@@ -12,9 +12,13 @@ std::vector<int32_t> MarkedIds(const AnswerSyntax& syntax, bool is_chat) {
   return ids;
 }
 
-AnswerSplitter::AnswerSplitter(const AnswerSyntax& syntax, std::span<const int32_t> marked, bool thinks)
-    : syntax_(syntax) {
-  if (syntax.thinks_in_text) thought_.emplace(thinks);
+AnswerSplitter::AnswerSplitter(const AnswerSyntax& syntax, std::span<const int32_t> marked, bool thinks,
+                               const Tokenizer& tokenizer)
+    : tokenizer_(&tokenizer), syntax_(syntax) {
+  if (syntax.thinks_in_text) {
+    thought_.emplace(thinks);
+    thought_tokens_.emplace(thinks);
+  }
   const bool tells_thinking = std::find(marked.begin(), marked.end(), syntax.begin_think) != marked.end();
   if (!tells_thinking) syntax_.begin_think = syntax_.end_think = -1;
   thinks_ = counts_ = thinks && tells_thinking;
@@ -72,8 +76,11 @@ void AnswerSplitter::AddMark(int32_t token, v1::Delta* proto) {
 }
 
 void AnswerSplitter::Count(std::span<const int32_t> ids) {
-  if (syntax_.begin_think < 0) return;
   for (const int32_t id : ids) {
+    if (thought_tokens_) {
+      id == syntax_.end ? thought_tokens_->End() : thought_tokens_->Take(tokenizer_->PieceBytes(id));
+      continue;
+    }
     if (id == syntax_.begin_think) {
       counts_ = true;
     } else if (id == syntax_.end_think || id == syntax_.tool_calls || id == syntax_.end) {

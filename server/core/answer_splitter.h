@@ -15,6 +15,7 @@
 
 #include "engine/token_stream.h"
 #include "models/chat/answer_syntax.h"
+#include "models/tokenizer/tokenizer.h"
 #include "server/core/thought_in_text.h"
 #include "tramontane/v1/inference.pb.h"
 
@@ -26,8 +27,9 @@ std::vector<int32_t> MarkedIds(const AnswerSyntax& syntax, bool is_chat);
 class AnswerSplitter {
  public:
   // `marked`: what MarkedIds gave. Of no chat, `syntax` knows of no thoughts in text. `thinks`: the prompt
-  // ended in the middle of a thought.
-  AnswerSplitter(const AnswerSyntax& syntax, std::span<const int32_t> marked, bool thinks);
+  // ended in the middle of a thought. `tokenizer` outlives it.
+  AnswerSplitter(const AnswerSyntax& syntax, std::span<const int32_t> marked, bool thinks,
+                 const Tokenizer& tokenizer);
 
   // The choice's next text, to text, reasoning, tool_calls_at and marks of `proto`, which has none of them
   // yet.
@@ -38,15 +40,18 @@ class AnswerSplitter {
 
   // The choice's next tokens; they may be ahead of its text.
   void Count(std::span<const int32_t> ids);
-  int64_t reasoning_tokens() const { return reasoning_tokens_; }
+  int64_t reasoning_tokens() const { return thought_tokens_ ? thought_tokens_->count() : reasoning_tokens_; }
 
  private:
   static void TellParts(ThoughtInText::Parts parts, v1::Delta* proto);
   void AddText(std::string_view text, v1::Delta* proto) const;
   void AddMark(int32_t token, v1::Delta* proto);
 
-  std::optional<ThoughtInText> thought_;  // where thoughts are text; then there are no marks
-  AnswerSyntax syntax_;                   // without thinking where it is not marked
+  // Where thoughts are text; then there are no marks.
+  std::optional<ThoughtInText> thought_;
+  std::optional<ThoughtTokens> thought_tokens_;
+  const Tokenizer* tokenizer_;
+  AnswerSyntax syntax_;  // without thinking where it is not marked
   bool thinks_ = false;
   bool calls_ = false;   // a call has begun
   bool counts_ = false;  // thinks_, at the last token counted

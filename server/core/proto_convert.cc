@@ -529,10 +529,10 @@ AnswerSplitter ProtoConverter::NewSplitter(const Request& request, bool is_chat)
     const StatusOr<std::string> text = model_.tokenizer->Decode(last);
     // What a grammar holds to its form from the first character on begins with no thought.
     const bool thinks = request.constraint.grammar == nullptr && text.ok() && LeavesThoughtOpen(*text);
-    return {syntax, {}, thinks};
+    return {syntax, {}, thinks, *model_.tokenizer};
   }
   const bool thinks = last_control != request.prompt.rend() && *last_control == answer_syntax_.begin_think;
-  return {syntax, request.output.marked_ids, thinks};
+  return {syntax, request.output.marked_ids, thinks, *model_.tokenizer};
 }
 
 std::vector<v1::GenerateResponse> ProtoConverter::DeltaToProto(StreamDelta delta, const DeltaParts& parts,

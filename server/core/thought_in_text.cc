@@ -8,13 +8,19 @@ namespace {
 
 constexpr std::string_view kBeginMark = "<think>";
 constexpr std::string_view kEndMark = "</think>";
+constexpr std::string_view kBlanks = " \t\r\n";  // that may stand in front of a thought
+
+// What of the mark that ends a thought may stand at the end of `text`.
+size_t EndMarkBytes(std::string_view text) {
+  size_t mark = std::min(kEndMark.size() - 1, text.size());
+  while (!text.ends_with(kEndMark.substr(0, mark))) --mark;
+  return mark;
+}
 
 // Bytes at the end of `text` that may belong to the end of a thought: new lines, and what of the mark is
 // there.
 size_t BytesToHold(std::string_view text) {
-  size_t mark = std::min(kEndMark.size() - 1, text.size());
-  while (!text.ends_with(kEndMark.substr(0, mark))) --mark;
-  const std::string_view before = text.substr(0, text.size() - mark);
+  const std::string_view before = text.substr(0, text.size() - EndMarkBytes(text));
   return text.size() - (before.find_last_not_of('\n') + 1);
 }
 
@@ -43,7 +49,7 @@ bool ThoughtInText::DropNewLines() {
 bool ThoughtInText::Step(Parts* parts) {
   switch (state_) {
     case State::kBegin: {
-      const size_t begin = std::min(held_.find_first_not_of(" \t\r\n"), held_.size());
+      const size_t begin = std::min(held_.find_first_not_of(kBlanks), held_.size());
       const std::string_view said = std::string_view(held_).substr(begin);
       if (kBeginMark.starts_with(said) && said != kBeginMark) return false;
       const bool thinks = said.starts_with(kBeginMark);
@@ -74,6 +80,34 @@ bool ThoughtInText::Step(Parts* parts) {
       return false;
   }
   return false;
+}
+
+void ThoughtTokens::Take(std::string_view piece) {
+  if (state_ == State::kText) return;
+  if (state_ == State::kThought) {
+    if (piece.empty()) {
+      ++counted_;  // no part of a mark
+      return;
+    }
+    undecided_.push_back(held_.size());
+  }
+  held_ += piece;
+  if (state_ == State::kBegin) {
+    held_.erase(0, held_.find_first_not_of(kBlanks));
+    if (kBeginMark.starts_with(held_) && held_ != kBeginMark) return;
+    if (!held_.starts_with(kBeginMark)) return End();
+    held_.erase(0, kBeginMark.size());
+    state_ = State::kThought;
+  }
+  const size_t end = held_.find(kEndMark);
+  const bool has_ended = end != std::string::npos;
+  const size_t decided = has_ended ? end : held_.size() - EndMarkBytes(held_);
+  const auto first_of_mark = std::lower_bound(undecided_.begin(), undecided_.end(), decided);
+  counted_ += first_of_mark - undecided_.begin();
+  undecided_.erase(undecided_.begin(), has_ended ? undecided_.end() : first_of_mark);
+  for (size_t& begin : undecided_) begin -= decided;
+  held_.erase(0, decided);
+  if (has_ended) End();
 }
 
 bool LeavesThoughtOpen(std::string_view text) {

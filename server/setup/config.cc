@@ -202,11 +202,13 @@ const std::vector<Setting>& ServeSettings() {
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
   using C = ServeConfig;
   static const std::vector<Setting>* settings = new std::vector<Setting>{
-      Text("model", &C::model, "MODEL_DIR", "folder of the model; empty: the embedded model (breeze)"),
-      OneOf("model_format", &C::model_format, {"auto", "native", "hf"}, "auto|native|hf",
-            "which files of a folder that holds both sets: native is params.json and "
+      Text("model", &C::model, "MODEL_DIR",
+           "folder of the model, or its GGUF file; empty: the embedded model (breeze)"),
+      OneOf("model_format", &C::model_format, {"auto", "native", "hf", "gguf"}, "auto|native|hf|gguf",
+            "which files of a folder that holds several sets: native is params.json and "
             "consolidated*.safetensors, "
-            "hf config.json and model*.safetensors; auto: native if it is whole"),
+            "hf config.json and model*.safetensors, gguf one *.gguf; auto: native if it is whole, gguf where "
+            "it is alone"),
       Text("tokenizer", &C::tokenizer, "PATH",
            "file of the tokenizer, or a folder with it; empty: in the model's folder"),
       Text("chat_format", &C::chat_format, "NAME|FILE",
@@ -249,12 +251,17 @@ const std::vector<Setting>& ServeSettings() {
             "x-tramontane-ignored"),
       OneOf("device", &C::device, {"auto", "cpu", "cuda"}, "auto|cpu|cuda",
             "where the model runs; auto: on a GPU where there is one, else on the CPU"),
-      OneOf("cpu_variant", &C::cpu_variant, {"", "portable", "avx2", "avx512", "avx512_bf16", "amx_bf16"},
-            "NAME", "instruction set of the CPU kernels; empty: the best this machine has"),
+      OneOf("cpu_variant", &C::cpu_variant,
+            {"", "portable", "avx2", "avx512", "avx512_vnni", "avx512_bf16", "amx_bf16"}, "NAME",
+            "instruction set of the CPU kernels; empty: the best this machine has"),
       Integer("threads", &C::threads, 0, 1024, "N", "compute threads; 0: one per core"),
       Bytes("memory", &C::memory, 0, std::numeric_limits<int64_t>::max(),
             "weights, workspace and KV pages together, as 4GiB or bytes; 0: what the limits can use, at most "
             "70 % of the free memory (90 % of a GPU's)"),
+      OneOf("linear", &C::linear, {"exact", "int8"}, "exact|int8",
+            "how weights in blocks are multiplied on the CPU: decoded to f32, or with rows rounded to 8 "
+            "bits, a "
+            "block at a time"),
       OneOf("kv_dtype", &C::kv_dtype, {"bf16", "f32"}, "bf16|f32",
             "type of cached keys and values; f32 also keeps every other rounding to bf16 away"),
       Integer("page_size", &C::page_size, 1, 256, "N", "tokens of one KV page"),

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/backends/cpu_backend.h"
 #include "kernels/core/status.h"
 #include "server/http/limits.h"
 
@@ -15,7 +16,7 @@ namespace tramontane {
 
 struct ServeConfig {
   std::string model;                            // folder; "": the embedded model
-  std::string model_format = "auto";            // auto, native, hf
+  std::string model_format = "auto";            // auto, native, hf, gguf
   std::string tokenizer;                        // file or folder; "": in the model's folder
   std::string chat_format;                      // a name, or a file; "": what the model's files say
   std::vector<std::string> served_model_names;  // empty: "breeze", or the folder's base name
@@ -41,7 +42,8 @@ struct ServeConfig {
   std::string cpu_variant;           // "": the best this machine has
   int64_t threads = 0;               // compute threads; 0: one per core
   int64_t memory = 0;  // bytes in all; 0: what the limits below can use, at most 70 % of what is free
-  std::string kv_dtype = "bf16";  // bf16, f32
+  std::string linear = kDefaultLinearMode == LinearMode::kInt8 ? "int8" : "exact";  // exact, int8
+  std::string kv_dtype = "bf16";                                                    // bf16, f32
   int64_t page_size = 16;
   int64_t context = 0;  // 0: the model's
   int64_t max_sequences = 64;

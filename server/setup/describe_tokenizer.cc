@@ -29,6 +29,9 @@ std::string EndsText(const ModelConfig& config, const Tokenizer* tokenizer) {
 
 StatusOr<std::string> DescribeTokenizer(const OpenedModel& model, const std::string& chat_format) {
   const auto loaded = LoadTokenizer(model.folder.tokenizer);
+  // A folder may lack its tokenizer yet; a GGUF file is whole or nothing.
+  const bool may_lack = model.folder.layout != FolderLayout::kGguf;
+  if (!loaded.ok() && !(may_lack && loaded.status().code() == StatusCode::kNotFound)) return loaded.status();
   if (!loaded.ok())
     return "vocabulary of " + loaded.status().message() + "\n" + AnswersEnd(model.config, nullptr);
   const Tokenizer& tokenizer = **loaded;

@@ -10,7 +10,8 @@ namespace tramontane {
 
 // Kind and version, the chat format and why, and what ends an answer: one "name  value" line each. Reads the
 // tokenizer's file; `chat_format` is the setting of that name. A format that is asked for and cannot be had
-// is an error; a tokenizer that cannot be read is told in the text.
+// is an error, and so is a tokenizer's file that would be refused; that a folder has none is told in the
+// text.
 StatusOr<std::string> DescribeTokenizer(const OpenedModel& model, const std::string& chat_format = "");
 
 // "2 </s>, 32001 <|im_end|> (generation_config.json, ...)". `tokenizer` may be null.

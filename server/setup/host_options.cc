@@ -40,7 +40,9 @@ StatusOr<BackendPtr> MakeCpu(const ServeConfig& config) {
       if (variant.empty() && !RoundsInputs(name)) variant = name;
     }
   }
-  return MakeCpuBackend({.threads = static_cast<int32_t>(config.threads), .variant = variant});
+  return MakeCpuBackend({.threads = static_cast<int32_t>(config.threads),
+                         .variant = variant,
+                         .linear = config.linear == "exact" ? LinearMode::kExact : LinearMode::kInt8});
 }
 
 // Settings that only the CPU has are asked about before the library is opened.
@@ -99,6 +101,7 @@ KvOptions KvOptionsOf(const ServeConfig& config) {
 FileChoice FileChoiceOf(const ServeConfig& config) {
   return {.format = config.model_format == "native" ? ModelFormat::kNative
                     : config.model_format == "hf"   ? ModelFormat::kHuggingFace
+                    : config.model_format == "gguf" ? ModelFormat::kGguf
                                                     : ModelFormat::kAuto,
           .tokenizer = config.tokenizer};
 }

@@ -18,8 +18,8 @@ struct Device {
   std::string why_not_cuda;  // with device "auto" on the CPU, a sentence; else empty
 };
 
-// The backend that `device`, `cpu_variant`, `threads` and `kv_dtype` ask for. "auto" takes the GPU where
-// there is one.
+// The backend that `device`, `cpu_variant`, `threads`, `linear` and `kv_dtype` ask for. "auto" takes the GPU
+// where there is one.
 StatusOr<Device> MakeDevice(const ServeConfig& config);
 
 // "cpu (avx512, 2 threads)", "cuda (NVIDIA H200)"

@@ -1,4 +1,4 @@
-// Which folder a model argument means, and what the model is called.
+// Which folder or file a model argument means, and what the model is called.
 // Main thread; reads the file system.
 #pragma once
 
@@ -9,11 +9,11 @@
 namespace tramontane {
 
 struct ModelSource {
-  std::string folder;
-  std::string name;  // "breeze" for the embedded model, else the folder's base name
+  std::string folder;  // or a GGUF file
+  std::string name;    // "breeze" for the embedded model, else the base name, without .gguf
 };
 
-// argument "": the embedded model. A folder that is not there is NOT_FOUND.
+// argument "": the embedded model. What is not there is NOT_FOUND.
 StatusOr<ModelSource> FindModel(const std::string& argument);
 
 }  // namespace tramontane

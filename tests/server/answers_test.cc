@@ -121,7 +121,7 @@ class Way {
       : syntax_(MistralAnswerSyntax(tokenizer, tokenizer.version().value())),
         request_(MakeRequest(syntax_)),
         text_(request_, &tokenizer),
-        splitter_(syntax_, request_.output.marked_ids, thinks),
+        splitter_(syntax_, request_.output.marked_ids, thinks, tokenizer),
         streamed_(streamed) {
     GenerationRequest parsed;
     const std::string stream = R"(,"stream":true,"stream_options":{"include_usage":true})";

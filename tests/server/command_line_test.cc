@@ -4,22 +4,27 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "tests/server/program.h"
+#include "tests/support/safetensors_writer.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/test_scale.h"
 
 namespace tramontane {
 namespace {
 
+using testing::AllOf;
 using testing::ContainsRegex;
 using testing::HasSubstr;
 
@@ -218,6 +223,56 @@ TEST(CommandLineTest, InspectNeedsNoWeights) {
   EXPECT_THAT(inspect.out(), ContainsRegex("window +256 on all 6 layers"));
 }
 
+// Held by PyPI's `gguf`: tests/golden/make_gguf_goldens.py.
+TEST(CommandLineTest, InspectListsTheTensorsOfAnyFile) {
+  std::ifstream file("tests/golden/gguf_types/tensors.json");
+  const auto golden = nlohmann::json::parse(file);
+  for (const auto& [name, want] : golden.items()) {
+    const bool is_file = name == "types.gguf";
+    Program inspect(
+        {"inspect", (is_file ? "tests/golden/gguf_types/" : "tests/golden/") + name, "--tensors"});
+    EXPECT_EQ(inspect.Wait(), 0) << inspect.err();
+    std::istringstream lines(inspect.out());
+    std::string line;
+    size_t count = 0;
+    for (; std::getline(lines, line); ++count) {
+      ASSERT_LT(count, want.size()) << line;
+      EXPECT_EQ(nlohmann::json::parse(line), want[count]) << name;
+    }
+    EXPECT_EQ(count, want.size()) << name;
+  }
+  EXPECT_EQ(golden.size(), 3u);
+}
+
+TEST(CommandLineTest, TensorsWithoutAValueAreListedByTypeAndShape) {
+  const TempFolder folder;
+  SafetensorsWriter writer;
+  writer.AddRaw("ids", "I64", {2}, std::string(16, '\1'));
+  writer.Add("weights", {2}, {0.5f, std::numeric_limits<float>::infinity()});
+  folder.Write("model.safetensors", writer.File());
+  folder.Write("config.json", "{}");
+  Program inspect({"inspect", folder.path(), "--tensors"});
+  EXPECT_EQ(inspect.Wait(), 0) << inspect.err();
+  EXPECT_THAT(inspect.out(),
+              HasSubstr(R"({"name":"ids","type":"I64","shape":[2],"f32_sha256":null,"head":null})"));
+  EXPECT_THAT(inspect.out(), HasSubstr(R"("head":[0.5,null]})"));
+}
+
+TEST(CommandLineTest, AFileThatIsNoGgufIsRefused) {
+  const TempFolder folder;
+  folder.Write("x.gguf", "<!DOCTYPE html>");
+  for (const std::vector<std::string>& command : {std::vector<std::string>{"inspect", "--tensors"},
+                                                  {"inspect"},
+                                                  {"serve", "--grpc-address", "127.0.0.1:0"}}) {
+    std::vector<std::string> arguments = command;
+    arguments.insert(arguments.begin() + 1, folder.PathOf("x.gguf"));
+    Program refused(arguments);
+    EXPECT_EQ(refused.Wait(), 1) << command[0];
+    EXPECT_EQ(refused.out(), "");
+    EXPECT_THAT(refused.err(), AllOf(HasSubstr("x.gguf: not a GGUF file"), HasSubstr("magic")));
+  }
+}
+
 TEST(CommandLineTest, ExactKeysAndValuesPickNoVariantThatRounds) {
   Served served({"--kv-dtype", "f32"});
   served.program.Signal(SIGTERM);
@@ -256,6 +311,25 @@ TEST(CommandLineTest, AMissingFolderIsNamed) {
     EXPECT_EQ(program.Wait(), 1);
     EXPECT_THAT(program.err(), HasSubstr("/no/such/model"));
   }
+}
+
+// The last line of the server's log is what inspect says, behind the command's name or the time.
+TEST(CommandLineTest, ARefusedTokenizerIsRefusedByInspectInTheSameWords) {
+  const TempFolder folder;
+  for (const char* name : {"config.json", "model.safetensors"}) {
+    std::filesystem::copy("models/breeze/weights/" + std::string(name), folder.PathOf(name));
+  }
+  folder.Write("tekken.json", R"({"config": {"pattern": "("}})");
+  std::vector<std::string> said;
+  for (const char* command : {"serve", "inspect"}) {
+    Program program({command, folder.path()});
+    EXPECT_EQ(program.Wait(), 1);
+    const size_t at = program.err().find(folder.PathOf("tekken.json"));
+    ASSERT_NE(at, std::string::npos) << program.err();
+    said.push_back(program.err().substr(at));
+  }
+  EXPECT_EQ(said[0], said[1]);
+  EXPECT_EQ(std::count(said[0].begin(), said[0].end(), '\n'), 1) << said[0];
 }
 
 TEST(CommandLineTest, StandardOutputThatIsFullIsAnError) {

@@ -20,7 +20,8 @@ using testing::IsEmpty;
 TEST(ConfigTest, SetsEveryKindOfValue) {
   ServeConfig config;
   EXPECT_THAT(ApplyConfigJson(R"({"model": "/models/7b", "served_model_names": ["a", "b"], "memory": "4GiB",
-                                  "max_sequences": 8, "drain_timeout": 1.5, "kv_dtype": "f32", "any_model": true})",
+                                  "max_sequences": 8, "drain_timeout": 1.5, "kv_dtype": "f32", "linear": "exact",
+                                  "any_model": true})",
                               &config),
               IsEmpty());
   EXPECT_EQ(config.model, "/models/7b");
@@ -30,6 +31,7 @@ TEST(ConfigTest, SetsEveryKindOfValue) {
   EXPECT_EQ(config.max_sequences, 8);
   EXPECT_EQ(config.drain_timeout, 1.5);
   EXPECT_EQ(config.kv_dtype, "f32");
+  EXPECT_EQ(config.linear, "exact");
 }
 
 TEST(ConfigTest, StrictFieldsAreOnOrOff) {

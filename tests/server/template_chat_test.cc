@@ -95,8 +95,16 @@ TEST(TemplateChat, ACallCannotBeAskedFor) {
   }
 }
 
-// What is thought and what is said of the first tokens of an answer.
-std::pair<std::string, std::string> Said(const ScriptedServerOptions& options, bool is_chat = true) {
+constexpr int64_t kAnswerTokens = 60;
+
+// What is thought and what is said of the first tokens of an answer, and how many of these are a thought.
+struct Answer {
+  std::string thought;
+  std::string text;
+  int64_t reasoning_tokens = 0;
+};
+
+Answer Said(const ScriptedServerOptions& options, bool is_chat = true) {
   ScriptedServer server(options);
   // The model says its text from position 0 on: what it says behind a prompt begins somewhere within.
   v1::GenerateRequest request;
@@ -105,33 +113,39 @@ std::pair<std::string, std::string> Said(const ScriptedServerOptions& options, b
   } else {
     request.set_text("Hello");
   }
-  request.mutable_stopping()->set_max_tokens(60);
+  request.mutable_stopping()->set_max_tokens(kAnswerTokens);
   Stream stream(server.stub(), request);
   EXPECT_TRUE(stream.ReadAll().ok());
-  std::pair<std::string, std::string> said;
+  Answer said;
   for (const v1::GenerateResponse& event : stream.events()) {
-    said.first += event.delta().reasoning();
-    said.second += event.delta().text();
+    said.thought += event.delta().reasoning();
+    said.text += event.delta().text();
+    if (event.has_finished()) said.reasoning_tokens = event.finished().usage().reasoning_tokens();
   }
   return said;
 }
 
 TEST(TemplateChat, AThoughtThatThePromptLeavesOpenIsReasoning) {
-  const auto [thought, text] = Said(Showing("hm </think> yes ", "<think>\n"));
+  const auto [thought, text, reasoning_tokens] = Said(Showing("hm </think> yes ", "<think>\n"));
   EXPECT_THAT(thought, EndsWith("hm "));
   EXPECT_THAT(thought, Not(HasSubstr("</think>")));
   EXPECT_THAT(text, StartsWith(" yes"));
   EXPECT_THAT(text, HasSubstr("</think> yes")) << "a second mark is text";
+  EXPECT_GT(reasoning_tokens, 0);
+  EXPECT_LT(reasoning_tokens, kAnswerTokens);
 }
 
 TEST(TemplateChat, TextWithoutALeadingBlockIsTheAnswer) {
-  const auto [thought, text] = Said(Showing("hm yes ", "<think></think>"));
+  const auto [thought, text, reasoning_tokens] = Said(Showing("hm yes ", "<think></think>"));
   EXPECT_EQ(thought, "");
   EXPECT_THAT(text, HasSubstr("hm yes  hm yes"));
+  EXPECT_EQ(reasoning_tokens, 0);
 }
 
 TEST(TemplateChat, CompletionsTellNoThoughts) {
-  EXPECT_EQ(Said(Showing("<think>", ""), /*is_chat=*/false).first, "");
+  const Answer said = Said(Showing("<think>", ""), /*is_chat=*/false);
+  EXPECT_EQ(said.thought, "");
+  EXPECT_EQ(said.reasoning_tokens, 0);
 }
 
 // Templates leave out what was thought in earlier turns, for one.
@@ -157,9 +171,10 @@ TEST(TemplateChat, AChatIsAsLongAsWhatTheTemplateShows) {
 
 // What may still become a mark when an answer ends is given at its end.
 TEST(TemplateChat, WhatIsHeldBackComesAtTheEnd) {
-  const auto [thought, text] = Said(Showing("<", "<think>"));
+  const auto [thought, text, reasoning_tokens] = Said(Showing("<", "<think>"));
   EXPECT_THAT(thought, EndsWith("< <"));
   EXPECT_EQ(text, "");
+  EXPECT_EQ(reasoning_tokens, kAnswerTokens);
 }
 
 }  // namespace

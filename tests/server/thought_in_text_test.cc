@@ -1,4 +1,4 @@
-// ThoughtInText: a leading <think> block, however the text is cut on its way.
+// ThoughtInText and ThoughtTokens: a leading <think> block, however the text is cut on its way.
 #include "server/core/thought_in_text.h"
 
 #include <gtest/gtest.h>
@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace tramontane {
 namespace {
@@ -65,6 +66,40 @@ TEST(ThoughtInText, APromptMayLeaveAThoughtOpen) {
   EXPECT_FALSE(LeavesThoughtOpen("assistant\n<think>\n\n</think>\n\n"));
   EXPECT_FALSE(LeavesThoughtOpen("assistant\n"));
   EXPECT_TRUE(LeavesThoughtOpen("<think>a</think><think>"));
+}
+
+int64_t TokensOfThought(const std::vector<std::string>& pieces, bool thinks = false) {
+  ThoughtTokens tokens(thinks);
+  for (const std::string& piece : pieces) tokens.Take(piece);
+  return tokens.count();
+}
+
+TEST(ThoughtTokens, AreThoseBetweenTheMarks) {
+  EXPECT_EQ(TokensOfThought({"\n", "<", "think", ">", "H", "m", "</", "think", ">", "Yes", "."}), 2);
+  EXPECT_EQ(TokensOfThought({"<think>", "\n", "Hm", "\n", "</think>", "Yes"}), 3) << "new lines too";
+  EXPECT_EQ(TokensOfThought({"<think>", "Hm", "", "</think>"}), 2) << "one without text too";
+  EXPECT_EQ(TokensOfThought({"H", "m", "</think>", "Yes"}, /*thinks=*/true), 2);
+}
+
+// Of the mark is what begins in it.
+TEST(ThoughtTokens, BelongWhereTheyBegin) {
+  EXPECT_EQ(TokensOfThought({"<thi", "nk>Hm", ", ", "well.</", "think>Yes", "."}), 2);
+  EXPECT_EQ(TokensOfThought({"<think>Hm</think>", "Yes"}), 0);
+}
+
+TEST(ThoughtTokens, WhatOnlyBeginsLikeAMarkIsThought) {
+  EXPECT_EQ(TokensOfThought({"<think>", "a", "</", "thin", "</", "think", ">", "b", "</think>"}), 3);
+  EXPECT_EQ(TokensOfThought({"<think>", "a", "</", "thi"}), 3) << "the answer ends there";
+  for (const std::string first : {"Yes", "<thinking>", "<thin", "a<think>"}) {
+    EXPECT_EQ(TokensOfThought({first, "a", "</think>"}), 0) << first;
+  }
+}
+
+TEST(ThoughtTokens, OneByteATokenCountsTheBytesOfTheThought) {
+  const std::string thought = "a < b </ c </th> <think> </thinkk>";
+  std::vector<std::string> pieces;
+  for (const char c : "<think>" + thought + "</think> Yes </think>") pieces.emplace_back(1, c);
+  EXPECT_EQ(TokensOfThought(pieces), static_cast<int64_t>(thought.size()));
 }
 
 }  // namespace

@@ -1,20 +1,31 @@
 // The storm: random requests arrive, are cancelled, run out of time, are read slowly or not at all, wait for
 // their masks, in a pool that is far too small for them; and still each gives what it gives alone, and every
-// page comes back.
+// page comes back. Over a model they speak a vocabulary of each kind of file, with its grammars and its
+// prompts to fill in the middle.
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <iterator>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
 #include <random>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "models/grammar/constraint_compiler.h"
+#include "models/opened_model.h"
+#include "models/tokenizer/fill_in_middle.h"
+#include "tests/support/drawn_model.h"
+#include "tests/support/drawn_tokenizer.h"
 #include "tests/support/fake_grammar.h"
 #include "tests/support/in_process_engine.h"
 #include "tests/support/piece_tokenizer.h"
+#include "tests/support/random_constraints.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/test_scale.h"
 #include "tests/support/test_seed.h"
@@ -47,10 +58,94 @@ std::shared_ptr<const Grammar> RandomGrammar(uint32_t salt) {
   });
 }
 
+// What takes its time, without a bound on it: a storm's limits are those of a grammar that costs nothing.
+class Patient final : public Grammar {
+ public:
+  explicit Patient(std::shared_ptr<const Grammar> grammar) : grammar_(std::move(grammar)) {}
+  std::unique_ptr<GrammarMatcher> NewMatcher(TextStart start) const override {
+    return std::make_unique<Matcher>(grammar_->NewMatcher(start));
+  }
+  int64_t memory_bytes() const override { return grammar_->memory_bytes(); }
+
+ private:
+  class Matcher final : public GrammarMatcher {
+   public:
+    explicit Matcher(std::unique_ptr<GrammarMatcher> matcher) : matcher_(std::move(matcher)) {}
+    void FillMask(std::span<uint32_t> mask, GrammarWork&) override { matcher_->FillMask(mask); }
+    bool Accept(int32_t token, GrammarWork&) override { return matcher_->Accept(token); }
+
+   private:
+    const std::unique_ptr<GrammarMatcher> matcher_;
+  };
+
+  const std::shared_ptr<const Grammar> grammar_;
+};
+
+// A vocabulary, and what requests can say in it.
+class Language {
+ public:
+  explicit Language(TokenizerKind kind)
+      : tokenizer_(LoadTokenizerOf(kind)), compiler_(MakeCompiler(*tokenizer_)) {}
+
+  const Tokenizer& tokenizer() const { return *tokenizer_; }
+  bool has_grammars() const { return compiler_ != nullptr; }
+
+  // At most 26 tokens, and few enough bytes for as many.
+  std::vector<int32_t> RandomPrompt(std::mt19937& random) const {
+    const auto text = [&random] {
+      static constexpr const char* kWords[] = {"the ", "if", " x", "ß", "(1)", "\n", "世"};
+      std::string words;
+      for (uint32_t count = random() % 5; count > 0; --count) words += kWords[random() % std::size(kWords)];
+      return words;
+    };
+    if (random() % 2 == 0) return FillInMiddleIds(*tokenizer_, text(), text(), /*add_bos=*/true).value();
+    std::vector<int32_t> ids = tokenizer_->Encode(text()).value();
+    ids.insert(ids.begin(), tokenizer_->bos_id());
+    return ids;
+  }
+
+  // All are compiled in milliseconds; most end within a storm's answers. grammar_property_test draws more.
+  static ConstraintSpec RandomSpec(std::mt19937& random) {
+    static constexpr const char* kRegexes[] = {"[a-dß]{1,4}", " ?(the|if|世界){1,3}", "\\(-?[0-9]{1,3}\\)",
+                                               "\\w*"};
+    static constexpr const char* kSchemas[] = {
+        R"({"enum": ["ab", 12, null]})",
+        R"({"type": "string", "maxLength": 3})",
+        R"({"type": "array", "items": {"type": "boolean"}, "maxItems": 2})",
+        R"({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]})",
+    };
+    ConstraintSpec spec;
+    const bool is_regex = random() % 2 == 0;
+    spec.kind = is_regex ? ConstraintSpec::Kind::kRegex : ConstraintSpec::Kind::kJsonSchema;
+    spec.text =
+        is_regex ? kRegexes[random() % std::size(kRegexes)] : kSchemas[random() % std::size(kSchemas)];
+    return spec;
+  }
+  std::shared_ptr<const Grammar> Compile(const ConstraintSpec& spec) {
+    return std::make_shared<Patient>(compiler_->Compile(spec).value());
+  }
+
+ private:
+  static std::unique_ptr<ConstraintCompiler> MakeCompiler(const Tokenizer& tokenizer) {
+    ConstraintLimits limits;
+    limits.max_compile_ns = std::numeric_limits<int64_t>::max();  // seconds on a machine that is busy
+    return ConstraintCompiler::Create(tokenizer, tokenizer.vocab_size(), {tokenizer.eos_id()}, limits);
+  }
+
+  const std::unique_ptr<const Tokenizer> tokenizer_;
+  const std::unique_ptr<ConstraintCompiler> compiler_;  // null: a build without structured output
+};
+
+std::string FaultOf(const ConstraintSpec& spec, const std::string& text) {
+  return spec.kind == ConstraintSpec::Kind::kRegex ? RegexFault(spec.text, text)
+                                                   : SchemaFault(spec.text, text);
+}
+
 class Storm {
  public:
-  Storm(EngineUnderTest& storm, EngineUnderTest& calm, uint32_t seed)
-      : storm_(storm), calm_(calm), random_(seed) {}
+  // `language`: null for requests of any ids, under rules that are no language's.
+  Storm(EngineUnderTest& storm, EngineUnderTest& calm, uint32_t seed, Language* language = nullptr)
+      : storm_(storm), calm_(calm), random_(seed), language_(language) {}
 
   void Run(int64_t requests) {
     while (static_cast<int64_t>(readers_.size()) < requests) {
@@ -72,11 +167,14 @@ class Storm {
     for (size_t i = 0; i < readers_.size(); ++i) {
       SCOPED_TRACE(requests_[i].id);
       ExpectAsInCalm(requests_[i], *readers_[i]);
+      if (specs_[i]) ExpectWithinGrammar(requests_[i], *specs_[i], *readers_[i]);
     }
   }
 
   // How many of each kind there were.
   const std::map<std::string, int64_t>& ends() const { return ends_; }
+  // Answers that ended where the grammar of a language let them.
+  int64_t whole_texts() const { return whole_texts_; }
 
  private:
   bool Chance(double probability) { return std::uniform_real_distribution<>()(random_) < probability; }
@@ -93,17 +191,24 @@ class Storm {
     const size_t number = requests_.size();
     Request request = MakeRequest("r" + std::to_string(number), Number(1, 40), Number(0, 20),
                                   static_cast<uint32_t>(random_()));
+    if (language_ != nullptr && Chance(0.5)) request.prompt = language_->RandomPrompt(random_);
     request.choices = Chance(0.2) ? static_cast<int32_t>(Number(2, 3)) : 1;
     request.sampling.temperature = Chance(0.3) ? 0.0f : 0.9f;
     request.sampling.seed = random_();
     if (Chance(0.2)) request.sampling.repetition_penalty = 1.2f;
     if (Chance(0.2)) request.sampling.top_k = 5;
     if (Chance(0.3)) request.stopping.stop = {"ab", "caca", "bbb"};
+    if (language_ != nullptr && Chance(0.2)) request.stopping.stop = {"e", "th", "\n"};
     if (Chance(0.3)) request.stopping.stop_token_ids = {5, 6, 7, 8};
     if (Chance(0.2)) request.stopping.min_tokens = std::min<int64_t>(4, *request.stopping.max_tokens);
     request.stopping.ignore_eos = Chance(0.5);
     request.stopping.include_stop = Chance(0.5);
     if (Chance(0.3)) request.constraint.grammar = RandomGrammar(static_cast<uint32_t>(random_()));
+    std::optional<ConstraintSpec> spec;
+    if (language_ != nullptr && language_->has_grammars() && Chance(0.4)) {
+      spec = Language::RandomSpec(random_);
+      request.constraint.grammar = language_->Compile(*spec);
+    }
     if (Chance(0.3)) request.output.logprobs = 2;
     if (Chance(0.2)) request.output.prompt_logprobs = 1;
     if (Chance(0.1)) request.deadline_ns = storm_.clock().NowNs() + Number(1, 60) * 1'000'000;
@@ -114,6 +219,7 @@ class Storm {
       return;
     }
     requests_.push_back(std::move(request));
+    specs_.push_back(std::move(spec));
     readers_.push_back(std::move(reader));
   }
 
@@ -150,10 +256,22 @@ class Storm {
     }
   }
 
+  void ExpectWithinGrammar(const Request& request, const ConstraintSpec& spec, const StreamReader& reader) {
+    for (int32_t c = 0; c < request.choices; ++c) {
+      const ChoiceReading& choice = reader.choice(c);
+      if (choice.end().reason != FinishReason::kStop) continue;
+      ++whole_texts_;
+      EXPECT_EQ(FaultOf(spec, choice.text), "") << spec.text << "\n" << choice.text;
+    }
+  }
+
   EngineUnderTest& storm_;
   EngineUnderTest& calm_;
   std::mt19937 random_;
+  Language* const language_;
   std::vector<Request> requests_;
+  std::vector<std::optional<ConstraintSpec>> specs_;  // of the language's grammars, by request
+  int64_t whole_texts_ = 0;
   std::vector<std::unique_ptr<StreamReader>> readers_;
   std::map<std::string, int64_t> ends_;
 };
@@ -170,6 +288,14 @@ EngineLimits Stormy() {
 EngineLimits Calm() {
   EngineLimits limits = SmallLimits(/*pool_pages=*/500);
   limits.max_step_tokens = 64;
+  return limits;
+}
+
+// With a pool that holds the longest sequence, and about half of one more.
+EngineLimits Narrow(EngineLimits limits, const KvLayout& layout) {
+  limits.page_size = layout.format.page_size;
+  limits.pool_pages =
+      layout.PagesForSequence(limits.context, LeastChunk(layout, limits.max_step_tokens)) * 8 / 5;
   return limits;
 }
 
@@ -194,6 +320,7 @@ TEST_P(StormOverTheFakeModel, EachRequestGivesWhatItGivesAlone) {
 
 // On the CPU as it is; and as an asynchronous device, two steps in flight.
 struct Device {
+  uint32_t number;
   const char* name;
   std::optional<DelayedBackend::Runs> delayed;
   bool recorded = false;
@@ -201,42 +328,53 @@ struct Device {
 class StormOnTheCpu : public testing::TestWithParam<Device> {};
 INSTANTIATE_TEST_SUITE_P(
     Devices, StormOnTheCpu,
-    testing::Values(Device{"AtOnce", std::nullopt}, Device{"Late", DelayedBackend::Runs::kWhenWaitedFor},
-                    Device{"Threaded", DelayedBackend::Runs::kOnItsOwnThread},
-                    Device{"LateAndRecorded", DelayedBackend::Runs::kWhenWaitedFor, true},
-                    Device{"ThreadedAndRecorded", DelayedBackend::Runs::kOnItsOwnThread, true}),
+    testing::Values(Device{0, "AtOnce", std::nullopt},
+                    Device{1, "Late", DelayedBackend::Runs::kWhenWaitedFor},
+                    Device{2, "Threaded", DelayedBackend::Runs::kOnItsOwnThread},
+                    Device{3, "LateAndRecorded", DelayedBackend::Runs::kWhenWaitedFor, true},
+                    Device{4, "ThreadedAndRecorded", DelayedBackend::Runs::kOnItsOwnThread, true}),
     [](const auto& info) { return info.param.name; });
 
 TEST_P(StormOnTheCpu, EachRequestGivesTheSameBitsAlone) {
   const uint32_t seed = TestSeed();
   SCOPED_TRACE("TRAMONTANE_TEST_SEED=" + std::to_string(seed));
-  TinyModel model;
-  model.layers = 4;
-  model.window = {0, 8, 8, 13};
-  // With experts on some devices, whatever the seed, and on all of them over the seeds.
-  model.experts = (seed + std::string_view(GetParam().name).size()) % 2 == 0 ? 0 : 4;
-  model.Randomise(9);
+  // Another kind of vocabulary, too: there are more devices than kinds.
+  Language language(static_cast<TokenizerKind>((seed + GetParam().number) % kTokenizerKinds));
+  SCOPED_TRACE(language.tokenizer().family());
+  TinyModel sizes;
+  sizes.vocab = language.tokenizer().vocab_size();
+  sizes.layers = 4;
+  sizes.experts = 4;
+  sizes.context = 64;
+  // Another kind of model on each device, whatever the seed, and every kind on each over the seeds.
+  const DrawnModel drawn = DrawModel(seed + GetParam().number, seed, sizes);
+  SCOPED_TRACE(drawn.name);
   const TempFolder folder;
-  model.WriteMistral(folder);
+  drawn.Write(folder);
+  const KvLayout layout = OpenModel(folder.path(), {.page_size = drawn.page_size})->kv_layout;
   CpuEngine::Options options;
-  options.tokenizer = &ThreeLetters();
+  options.tokenizer = &language.tokenizer();
   options.threads = 2;
-  options.limits = Stormy();
+  options.limits = Narrow(Stormy(), layout);
   options.delayed = GetParam().delayed;
   options.recorded = GetParam().recorded;
   options.limits.steps_in_flight = options.delayed ? 2 : 1;
   CpuEngine stormy(folder.path(), options);
   options.threads = 1;
   options.limits = Calm();
+  options.limits.page_size = drawn.page_size;
+  options.limits.pool_pages *= 4;
   options.delayed = std::nullopt;
   CpuEngine calm(folder.path(), options);
-  Storm storm(stormy, calm, seed);
+  Storm storm(stormy, calm, seed, &language);
   int64_t requests = ScaledCount(300, 40);
   storm.Run(requests);
-  // A short storm may not fill the pool: it goes on until it has.
-  while (stormy.engine().Load().preemptions == 0 && requests < 2000 && !HasFailure())
-    storm.Run(requests += 100);
-  EXPECT_GT(stormy.engine().Load().preemptions, 0);
+  // A short storm may not fill the pool, or end no answer by its grammar: it goes on until it has.
+  const auto has_seen_all = [&] {
+    return stormy.engine().Load().preemptions > 0 && (storm.whole_texts() > 0 || !language.has_grammars());
+  };
+  while (!has_seen_all() && requests < 2000 && !HasFailure()) storm.Run(requests += 100);
+  EXPECT_TRUE(has_seen_all());
 }
 
 }  // namespace

