@@ -1,12 +1,14 @@
 // attention_bench: how near attention comes to its bounds, and what sampling costs.
 //
-//   attention_bench [--variant NAME] [--threads N] [--rounds N]
+//   attention_bench [--variant NAME] [--threads N] [--rounds N] [--only decode|prefill|sampling]
 //
-// Decode reads the keys and values once: its bound is the memory's read bandwidth. Prefill multiplies: its
-// bound is the fused multiply-adds that the same threads can issue. Bounds and ops take turns in every round,
-// best of all rounds each, because a shared machine is not the same from minute to minute.
+// Decode reads the keys and values once: its bound is a plain read of as many bytes in order by the same
+// threads. Prefill multiplies: its bound is the fused multiply-adds that the same threads can issue. Decode
+// and its bound take turns in every round and are measured by processor time, because a shared machine is not
+// the same from minute to minute; the share printed is the median of the rounds' ratios.
+#include <time.h>
+
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -16,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/turns.h"
 #include "kernels/backends/cpu_backend.h"
 #include "kernels/core/check.h"
 #include "kernels/cpu/thread_pool.h"
@@ -25,80 +28,94 @@ namespace {
 
 struct Options {
   CpuBackendOptions backend;
-  int rounds = 5;
+  int rounds = 21;
+  std::string only;  // one table; "": all
 };
 
 struct HeadShape {
   const char* name;
   int32_t query_heads, kv_heads, head_dim;
+  DType dtype = DType::kBf16;
+  int32_t page_size = 16;
 };
 
 constexpr HeadShape kShapes[] = {{"breeze", 8, 2, 32}, {"135M", 9, 3, 64}, {"7B", 32, 8, 128}};
-constexpr int32_t kPageSize = 16;
 
-double Seconds(const std::function<void()>& body) {
-  const auto begin = std::chrono::steady_clock::now();
-  body();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+// Decode at 4,096 tokens in other groups, pages and types.
+constexpr HeadShape kOtherShapes[] = {{"page 64", 32, 8, 128, DType::kBf16, 64},
+                                      {"f16", 32, 8, 128, DType::kF16},
+                                      {"f32", 32, 8, 128, DType::kF32},
+                                      {"group 1", 8, 8, 128},
+                                      {"group 3", 24, 8, 128},
+                                      {"group 8", 64, 8, 128},
+                                      {"64 x 1", 8, 8, 64},
+                                      {"64 x 4", 32, 8, 64},
+                                      {"64 x 8", 64, 8, 64}};
+
+// Processor time of all threads of this process.
+double ProcessorSeconds() {
+  timespec now;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-// Bodies take turns; the best seconds of each.
-std::vector<double> BestSeconds(int rounds, const std::vector<std::function<void()>>& bodies) {
-  std::vector<double> best(bodies.size(), 1e30);
+double BestProcessorSeconds(int rounds, int32_t threads, const std::function<void()>& body) {
+  double best = 1e30;
   for (int round = 0; round < rounds; ++round) {
-    for (size_t i = 0; i < bodies.size(); ++i) best[i] = std::min(best[i], Seconds(bodies[i]));
+    const double begin = ProcessorSeconds();
+    body();
+    best = std::min(best, (ProcessorSeconds() - begin) / threads);
   }
   return best;
 }
 
-// Reads all of a buffer with every thread of a pool.
-class MemoryReader {
- public:
-  MemoryReader(ThreadPool& pool, const std::byte* data, int64_t bytes)
-      : pool_(pool), data_(data), bytes_(bytes) {}
-
-  void Read() {
-    constexpr int64_t kChunk = int64_t{1} << 20;
-    pool_.ParallelFor(bytes_ / kChunk, [&](int64_t item, int32_t) {
-      const std::byte* from = data_ + item * kChunk;
-      uint64_t sums[8] = {};
-      for (int64_t at = 0; at < kChunk; at += 64) {
-        uint64_t words[8];
-        std::memcpy(words, from + at, sizeof words);
-        for (int i = 0; i < 8; ++i) sums[i] ^= words[i];
-      }
-      uint64_t all = 0;
-      for (const uint64_t sum : sums) all ^= sum;
-      if (all == 0x5eed) std::printf(" ");  // so that the sums are wanted
-    });
-  }
-
- private:
-  ThreadPool& pool_;
-  const std::byte* data_;
-  int64_t bytes_;
+// An op and its bound that took turns.
+struct Compared {
+  double op_seconds = 1e30;     // best of all rounds; of each of the threads
+  double bound_seconds = 1e30;  // best of all rounds
+  double share = 0.0;           // bound / op, the median of all rounds
 };
+
+Compared Compare(int rounds, int32_t threads, const std::function<void()>& op,
+                 const std::function<void()>& bound) {
+  auto seconds_of = [threads](const std::function<void()>& body) {
+    const double begin = ProcessorSeconds();
+    body();
+    return (ProcessorSeconds() - begin) / threads;
+  };
+  Compared compared;
+  std::vector<double> shares;
+  for (int round = 0; round < rounds; ++round) {
+    const double op_seconds = seconds_of(op);
+    const double bound_seconds = seconds_of(bound);
+    compared.op_seconds = std::min(compared.op_seconds, op_seconds);
+    compared.bound_seconds = std::min(compared.bound_seconds, bound_seconds);
+    shares.push_back(bound_seconds / op_seconds);
+  }
+  std::nth_element(shares.begin(), shares.begin() + rounds / 2, shares.end());
+  compared.share = shares[static_cast<size_t>(rounds / 2)];
+  return compared;
+}
 
 // Sequences of one length over shuffled pages, in as many layers as fill `pool_bytes`.
 class KvBench {
  public:
   KvBench(Backend& backend, const HeadShape& shape, int32_t sequences, int32_t context, int64_t pool_bytes)
       : backend_(backend), shape_(shape), sequences_(sequences), context_(context) {
-    KvFormat format = {DType::kBf16, shape.kv_heads, shape.head_dim, kPageSize, KvOrder::kHnd};
-    const int32_t pages_each = static_cast<int32_t>(PagesFor(context, kPageSize));
+    KvFormat format = {shape.dtype, shape.kv_heads, shape.head_dim, shape.page_size, KvOrder::kHnd};
+    const int32_t pages_each = static_cast<int32_t>(PagesFor(context, shape.page_size));
     const int32_t pages = pages_each * sequences;
     layers_ = static_cast<int32_t>(std::max<int64_t>(1, pool_bytes / (pages * format.LayerBytes())));
-    view_.page_bytes = format.PageBytes(layers_);
-    view_.format = format;
-    pool_bytes_ = pages * view_.page_bytes;
-    view_.pool = static_cast<std::byte*>(backend.Allocate(pool_bytes_));
+    pool_bytes_ = pages * format.PageBytes(layers_);
+    view_ = KvLayerView(format, static_cast<std::byte*>(backend.Allocate(pool_bytes_)),
+                        format.PageBytes(layers_));
     TM_CHECK(view_.pool != nullptr, "no memory for %lld bytes", static_cast<long long>(pool_bytes_));
     auto* halves = reinterpret_cast<uint16_t*>(view_.pool);
     for (int64_t i = 0; i < pool_bytes_ / 2; ++i) halves[i] = static_cast<uint16_t>(0x3c00 + i * 37 % 512);
     for (int32_t p = 0; p < pages; ++p) page_indices_.push_back(p);
     std::shuffle(page_indices_.begin(), page_indices_.end(), std::mt19937(1));
     for (int32_t b = 0; b <= sequences; ++b) kv_indptr_.push_back(b * pages_each);
-    last_page_len_.assign(static_cast<size_t>(sequences), (context - 1) % kPageSize + 1);
+    last_page_len_.assign(static_cast<size_t>(sequences), (context - 1) % shape.page_size + 1);
     kv_base_.assign(static_cast<size_t>(sequences), 0);
   }
   ~KvBench() { backend_.Free(view_.pool); }
@@ -137,7 +154,7 @@ class KvBench {
   // Bytes of the keys that one query a sequence sees, all layers.
   double DecodeBytes(int32_t window) const {
     const int32_t keys = window > 0 ? std::min(window, context_) : context_;
-    return 1.0 * sequences_ * keys * layers_ * view_.format.LayerBytes() / kPageSize;
+    return 1.0 * sequences_ * keys * layers_ * view_.format.LayerBytes() / shape_.page_size;
   }
   // Multiply-adds count twice; a query at p has p + 1 keys, or the window.
   double PrefillFlops(int32_t queries, int32_t window) const {
@@ -178,15 +195,28 @@ class Bench {
 
   void Run() {
     std::printf("%s, %d threads\n", backend_->info().variant, backend_->info().threads);
-    std::printf("\nDecode: one query a sequence. GB/s of keys and values, of GB/s that the threads read.\n");
-    std::printf("  %-8s %9s %9s %9s %9s %7s\n", "heads", "sequences", "context", "GB/s", "of GB/s", "share");
-    for (const HeadShape& shape : kShapes) {
-      Decode(shape, 1, 65536, 0);
-      Decode(shape, 1, 2048, 0);
-      Decode(shape, 16, 2048, 0);
-      Decode(shape, 64, 256, 0);
+    if (Wanted("decode")) {
+      std::printf(
+          "\nDecode: one query a sequence. GB/s of keys and values, and of a plain read, by processor "
+          "time.\n");
+      std::printf("  %-8s %9s %9s %9s %9s %7s\n", "heads", "sequences", "context", "GB/s", "read", "share");
+      for (const HeadShape& shape : kShapes) {
+        Decode(shape, 1, 65536, 0);
+        Decode(shape, 1, 4096, 0);
+        Decode(shape, 16, 2048, 0);
+        Decode(shape, 64, 256, 0);
+      }
+      for (const HeadShape& shape : kOtherShapes) Decode(shape, 1, 4096, 0);
     }
-    std::printf("\nPrefill: a chunk of 512. GFLOP/s of visible keys, and ms a layer.\n");
+    if (Wanted("prefill")) PrefillTable();
+    if (Wanted("sampling")) Sampling();
+  }
+
+ private:
+  bool Wanted(const char* table) const { return options_.only.empty() || options_.only == table; }
+
+  void PrefillTable() {
+    std::printf("\nPrefill: a chunk of 512. GFLOP/s of visible keys, and ms a layer, by processor time.\n");
     std::printf("  %-8s %9s %9s %9s %9s\n", "heads", "context", "window", "GFLOP/s", "ms");
     for (const HeadShape& shape : kShapes) {
       Prefill(shape, 512, 0);
@@ -194,30 +224,28 @@ class Bench {
       Prefill(shape, 8192, 0);
       Prefill(shape, 8192, 256);
     }
-    std::printf("\nSampling: us a row of 131,072 logits on one thread.\n");
-    Sampling();
   }
 
- private:
   void Decode(const HeadShape& shape, int32_t sequences, int32_t context, int32_t window) {
-    KvBench kv(*backend_, shape, sequences, context, int64_t{768} << 20);
-    MemoryReader reader(pool_, kv.pool(), kv.pool_bytes());
-    const std::vector<double> best =
-        BestSeconds(options_.rounds, {[&] { kv.Attend(1, window); }, [&] { reader.Read(); }});
-    const double ours = kv.DecodeBytes(window) / best[0] / 1e9;
-    const double bound = static_cast<double>(kv.pool_bytes()) / best[1] / 1e9;
-    std::printf("  %-8s %9d %9d %9.2f %9.2f %6.0f%%\n", shape.name, sequences, context, ours, bound,
-                100 * ours / bound);
+    KvBench kv(*backend_, shape, sequences, context, int64_t{192} << 20);
+    const Compared compared = Compare(
+        options_.rounds, pool_.threads(), [&] { kv.Attend(1, window); },
+        [&] { ReadMemory(pool_, kv.pool(), kv.pool_bytes()); });
+    std::printf("  %-8s %9d %9d %9.2f %9.2f %6.0f%%\n", shape.name, sequences, context,
+                kv.DecodeBytes(window) / compared.op_seconds / 1e9,
+                static_cast<double>(kv.pool_bytes()) / compared.bound_seconds / 1e9, 100 * compared.share);
   }
 
   void Prefill(const HeadShape& shape, int32_t context, int32_t window) {
     KvBench kv(*backend_, shape, 1, context, 0);
-    const double best = BestSeconds(options_.rounds * 4, {[&] { kv.Attend(512, window); }})[0];
+    const double best =
+        BestProcessorSeconds(options_.rounds, pool_.threads(), [&] { kv.Attend(512, window); });
     std::printf("  %-8s %9d %9d %9.1f %9.3f\n", shape.name, context, window,
                 kv.PrefillFlops(512, window) / best / 1e9, best * 1e3 / kv.layers());
   }
 
   void Sampling() {
+    std::printf("\nSampling: us a row of 131,072 logits.\n");
     constexpr int32_t kVocab = 131072;
     std::mt19937 random(1);
     std::normal_distribution<float> normal(0.0f, 3.0f);
@@ -241,7 +269,7 @@ class Bench {
       params.rows = &row;
       params.records = &record;
       params.top = top_logprobs;
-      const double best = BestSeconds(options_.rounds * 4, {[&] { backend_->Sample(params); }})[0];
+      const double best = BestSeconds(options_.rounds, {[&] { backend_->Sample(params); }})[0];
       std::printf("  %-16s %9.0f\n", name, best * 1e6);
     }
   }
@@ -263,9 +291,13 @@ int main(int argc, char** argv) {
     } else if (flag == "--threads") {
       options.backend.threads = std::atoi(argv[i + 1]);
     } else if (flag == "--rounds") {
-      options.rounds = std::atoi(argv[i + 1]);
+      options.rounds = std::max(std::atoi(argv[i + 1]), 1);
+    } else if (flag == "--only") {
+      options.only = argv[i + 1];
     } else {
-      std::fprintf(stderr, "usage: attention_bench [--variant NAME] [--threads N] [--rounds N]\n");
+      std::fprintf(stderr,
+                   "usage: attention_bench [--variant NAME] [--threads N] [--rounds N] [--only "
+                   "decode|prefill|sampling]\n");
       return 2;
     }
   }

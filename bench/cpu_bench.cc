@@ -1,6 +1,6 @@
 // cpu_bench: how near the CPU backend comes to its bounds, as ratios measured in one run.
 //
-//   cpu_bench [--variant NAME] [--threads N] [--dtype bf16|f16|f32] [--rounds N]
+//   cpu_bench [--variant NAME] [--threads N] [--dtype bf16|f16|f32] [--rounds N] [--formats]
 //
 // Decode (1 row) reads every weight once: its bound is the memory's read bandwidth. Prefill multiplies: its
 // bound is a BLAS's sgemm on the same shapes. Both bounds are measured in turns with what is compared with
@@ -8,6 +8,9 @@
 //
 // Three tables: Linear at 1 row, Linear at 16 to 512 rows, and whole models (embedding, attention and logits
 // included) with Breeze's weights and with random ones in the shape of a 135M model.
+//
+// --formats: instead, Linear over weights in each type of blocks (kernels/core/block_types.h), in 8 bits and
+// exactly, beside the same weight in bf16: 1 row against a plain read of its bytes, more rows against bf16.
 #include <unistd.h>
 
 #include <algorithm>
@@ -29,6 +32,7 @@
 #include "kernels/cpu/thread_pool.h"
 #include "models/model.h"
 #include "tests/support/load_folder.h"
+#include "tests/support/random_blocks.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/tiny_model.h"
 
@@ -36,9 +40,10 @@ namespace tramontane {
 namespace {
 
 struct Options {
-  CpuBackendOptions backend;
+  CpuBackendOptions backend = {.threads = 0, .variant = "", .linear = LinearMode::kInt8};
   DType dtype = DType::kBf16;
   int rounds = 7;
+  bool formats = false;
 };
 
 struct Shape {
@@ -157,6 +162,7 @@ class Bench {
 
   void Run() {
     PrintMachine();
+    if (options_.formats) return RunFormats();
     std::printf("\nLinear, 1 row: GB/s of weights, of GB/s that the same threads read from memory.\n");
     DecodeLong();
     for (const ModelShape* model : {&kBreeze, &k135M}) DecodeModel(*model);
@@ -275,6 +281,95 @@ class Bench {
     for (const Weight& weight : weights) backend_->FreeWeight(weight.handle);
   }
 
+  // The same matrix, so often that no cache holds it.
+  static std::vector<WeightHandle> PackOften(Backend& backend, DType type, int64_t* bytes) {
+    constexpr int64_t kAllBytes = int64_t{256} << 20;
+    const std::vector<std::byte> rows = Format(type).plain()
+                                            ? std::vector<std::byte>(static_cast<size_t>(
+                                                  Format(type).Bytes(kLong.out_features * kLong.in_features)))
+                                            : RandomBlocks(type, kLong.out_features * kLong.in_features, 1);
+    const WeightRows part = {rows.data(), type, kLong.out_features, kLong.in_features};
+    const LinearSource source = {&part, 1, kLong.in_features, LinearLayout::kStacked};
+    std::vector<WeightHandle> handles;
+    for (*bytes = 0; *bytes < kAllBytes; *bytes += backend.PackedBytes(source)) {
+      TM_CHECK(backend.PackLinear(source, &handles.emplace_back()) == OpCode::kOk, "%s",
+               backend.last_error());
+    }
+    return handles;
+  }
+
+  void MultiplyOn(Backend& backend, WeightHandle weight, int32_t rows) {
+    const LinearParams params = {.x = MakeTensor(x_.data(), DType::kF32, kMaxRows, kLong.in_features),
+                                 .rows = rows,
+                                 .prologue = Prologue::kRmsNorm,
+                                 .norm_weight = norm_weight_.data(),
+                                 .norm_epsilon = 1e-5f,
+                                 .weight = weight,
+                                 .out = MakeTensor(out_.data(), DType::kF32, kMaxRows, kLong.out_features)};
+    TM_CHECK(backend.Linear(params) == OpCode::kOk, "%s", backend.last_error());
+  }
+
+  // One 4096 x 4096 weight's time as a share of what bounds it, all columns of a line in turns.
+  void RunFormats() {
+    CpuBackendOptions exact_options = options_.backend;
+    exact_options.linear = LinearMode::kExact;
+    const BackendPtr exact = std::move(MakeCpuBackend(exact_options)).value();
+    TM_CHECK(exact->Reserve({.tokens = kMaxRows, .hidden = 4096}) == OpCode::kOk, "%s", exact->last_error());
+    int64_t bf16_bytes = 0;
+    const std::vector<WeightHandle> bf16 = PackOften(*backend_, DType::kBf16, &bf16_bytes);
+    std::printf(
+        "\nLinear %s %lld x %lld in blocks. 1 row: GB/s of GB/s that the same threads read; its speed "
+        "over\nbf16's, in 8 bits and exactly. More rows: GFLOP/s in 8 bits, over bf16's.\n",
+        kLong.name, static_cast<long long>(kLong.out_features), static_cast<long long>(kLong.in_features));
+    std::printf("  %-6s %5s %7s %7s %6s %7s %7s", "type", "bits", "GB/s", "read", "share", "x bf16", "exact");
+    constexpr int32_t kRows[] = {2, 8, 32, kMaxRows};
+    for (const int32_t rows : kRows) std::printf(" %8d rows", rows);
+    std::printf("\n");
+    for (const DType type : kBlockTypes) {
+      int64_t bytes = 0, exact_bytes = 0;
+      const std::vector<WeightHandle> weights = PackOften(*backend_, type, &bytes);
+      const std::vector<WeightHandle> exactly = PackOften(*exact, type, &exact_bytes);
+      auto* memory = static_cast<std::byte*>(backend_->Allocate(bytes));
+      TM_CHECK(memory != nullptr, "no memory");
+      std::memset(memory, 1, static_cast<size_t>(bytes));
+      const std::vector<double> one_row =
+          BestSeconds(options_.rounds, {[&] {
+                                          for (const WeightHandle weight : weights)
+                                            MultiplyOn(*backend_, weight, 1);
+                                        },
+                                        [&] { ReadMemory(pool_, memory, bytes); },
+                                        [&] {
+                                          for (const WeightHandle weight : bf16)
+                                            MultiplyOn(*backend_, weight, 1);
+                                        },
+                                        [&] {
+                                          for (const WeightHandle weight : exactly)
+                                            MultiplyOn(*exact, weight, 1);
+                                        }});
+      backend_->Free(memory);
+      const double matrices = static_cast<double>(weights.size());
+      const double bf16_seconds = one_row[2] / static_cast<double>(bf16.size());
+      const double gigabytes = static_cast<double>(bytes) * 1e-9;
+      std::printf("  %-6s %5.2f %7.2f %7.2f %4.0f %% %7.2f %7.2f", DTypeName(type),
+                  8.0 * static_cast<double>(Format(type).block_bytes) /
+                      static_cast<double>(Format(type).block_size()),
+                  gigabytes / one_row[0], gigabytes / one_row[1], 100.0 * one_row[1] / one_row[0],
+                  bf16_seconds / (one_row[0] / matrices), bf16_seconds / (one_row[3] / matrices));
+      for (const int32_t rows : kRows) {
+        const std::vector<double> seconds =
+            BestSeconds(options_.rounds, {[&] { MultiplyOn(*backend_, weights[0], rows); },
+                                          [&] { MultiplyOn(*backend_, bf16[0], rows); }});
+        const double gigaflop = 2e-9 * rows * static_cast<double>(kLong.out_features * kLong.in_features);
+        std::printf(" %5.0f x %4.2f", gigaflop / seconds[0], seconds[1] / seconds[0]);
+      }
+      std::printf("\n");
+      std::fflush(stdout);
+      for (const WeightHandle weight : weights) backend_->FreeWeight(weight);
+      for (const WeightHandle weight : exactly) exact->FreeWeight(weight);
+    }
+    for (const WeightHandle weight : bf16) backend_->FreeWeight(weight);
+  }
+
   void DecodeModel(const ModelShape& model) {
     std::vector<Weight> weights;
     for (int32_t layer = 0; layer < model.layers; ++layer) {
@@ -375,6 +470,11 @@ class Bench {
 bool Parse(int argc, char** argv, Options& options) {
   for (int i = 1; i < argc; i += 2) {
     const std::string flag = argv[i];
+    if (flag == "--formats") {
+      options.formats = true;
+      --i;
+      continue;
+    }
     if (i + 1 == argc) return false;
     const std::string value = argv[i + 1];
     if (flag == "--variant") {
@@ -409,7 +509,8 @@ int main(int argc, char** argv) {
   tramontane::Options options;
   if (!tramontane::Parse(argc, argv, options)) {
     std::fprintf(stderr,
-                 "usage: cpu_bench [--variant NAME] [--threads N] [--dtype bf16|f16|f32] [--rounds N]\n");
+                 "usage: cpu_bench [--variant NAME] [--threads N] [--dtype bf16|f16|f32] [--rounds N] "
+                 "[--formats]\n");
     return 2;
   }
   const auto backend = tramontane::MakeCpuBackend(options.backend);
