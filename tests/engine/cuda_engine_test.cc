@@ -293,9 +293,9 @@ TEST_P(CudaEngine, GivesWhatTheCpuGivesWhileWindowsRollAndSequencesArePreempted)
   options.limits = SmallLimits(/*pool_pages=*/1);
   options.limits.max_step_tokens = 24;  // more than 16 rows: large products too
   options.limits.page_size = drawn.page_size;
-  options.limits.pool_pages =  // of the longest sequence, and half of another one
+  options.limits.pool_pages =  // of the longest sequence, and a fifth of another one
       layout.PagesForSequence(options.limits.context, LeastChunk(layout, options.limits.max_step_tokens)) *
-      8 / 5;
+      6 / 5;
   options.limits.steps_in_flight = GetParam().steps_in_flight;
   options.recorded = GetParam().recorded;
   BackendEngine test(MakeCudaTestBackend(), folder.path(), options);
