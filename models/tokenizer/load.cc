@@ -67,6 +67,18 @@ std::optional<int> SuffixVersion(std::string_view name, const TokenizerFormat& f
   return version;
 }
 
+// The format of a file that is named by hand and has another name than in a folder: "tekken_240911.json",
+// "tokenizer-old.json", "some_tokenizer.model.v3".
+std::string NameInAFolder(const std::string& name) {
+  const size_t model = name.rfind(".model");
+  if (model != std::string::npos) return "tokenizer" + name.substr(model);
+  if (!name.ends_with(".json")) return name;
+  for (const char* kind : {"tekken", "tokenizer"}) {
+    if (name.starts_with(kind)) return std::string(kind) + ".json";
+  }
+  return name;
+}
+
 // For files whose name does not say: the versions differ in where they keep their control pieces.
 TokenizerVersion VersionFromPieces(const SentencePieceModel& model) {
   const auto control_at = [&](size_t id, std::string_view text) {
@@ -136,21 +148,20 @@ StatusOr<std::unique_ptr<const Tokenizer>> LoadGguf(const std::string& path) {
 
 StatusOr<std::unique_ptr<const Tokenizer>> LoadTokenizer(const std::string& path) {
   std::error_code error;
-  std::string dir = path;
   std::vector<std::string> names;
-  if (std::filesystem::is_regular_file(path, error)) {
+  const bool by_file = std::filesystem::is_regular_file(path, error);
+  if (by_file) {
     if (IsGgufFile(path)) return LoadGguf(path);
-    names = {std::filesystem::path(path).filename().string()};
-    dir = std::filesystem::path(path).parent_path().string();
+    names = {NameInAFolder(std::filesystem::path(path).filename().string())};
   } else {
-    TM_ASSIGN_OR_RETURN(names, NamesInFolder(dir));
+    TM_ASSIGN_OR_RETURN(names, NamesInFolder(path));
   }
   for (const TokenizerFormat& format : kFormats) {
     std::optional<TokenizerFile> best;
     for (const std::string& name : names) {
       const std::optional<int> version = SuffixVersion(name, format);
       if (!version || (best && *version <= best->suffix_version)) continue;
-      best = TokenizerFile{(std::filesystem::path(dir) / name).string(), *version};
+      best = TokenizerFile{by_file ? path : (std::filesystem::path(path) / name).string(), *version};
     }
     if (best) return format.load(*best);
   }

@@ -128,6 +128,21 @@ TEST_F(LoadTokenizerTest, AFileMayBeNamedInsteadOfItsFolder) {
               HasSubstr("vocabulary.json: no tekken.json"));
 }
 
+TEST_F(LoadTokenizerTest, AFileThatIsNamedMayHaveAnotherNameThanInAFolder) {
+  Write("tekken_240911.json", TekkenJson({"ab"}, "v7").dump());
+  const auto tekken = LoadTokenizer((folder_ / "tekken_240911.json").string());
+  ASSERT_TRUE(tekken.ok()) << tekken.status();
+  EXPECT_EQ((*tekken)->version(), TokenizerVersion::kV7);
+  WriteModel("some_tokenizer_240216.model.v2", 0);
+  const auto model = LoadTokenizer((folder_ / "some_tokenizer_240216.model.v2").string());
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ((*model)->version(), TokenizerVersion::kV2);
+  Write("tokenizer-old.json", ByteLevelJson({{"a", "b"}}).dump());
+  const auto json = LoadTokenizer((folder_ / "tokenizer-old.json").string());
+  EXPECT_TRUE(json.ok()) << json.status();
+  EXPECT_EQ(Load().status().code(), StatusCode::kNotFound) << "in a folder only the usual names count";
+}
+
 TEST_F(LoadTokenizerTest, ABrokenTekkenIsNotPassedOver) {
   WriteModel("tokenizer.model.v7", 0);
   Write("tekken.json", "{}");
