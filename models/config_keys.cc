@@ -64,6 +64,8 @@ constexpr NeutralKey kNeutralKeys[] = {
     {"pretraining_tp", "[1]"},
     {"attn_logit_softcapping", "[]"},
     {"final_logit_softcapping", "[]"},
+    {"clip_qkv", "[]"},
+    {"logit_cap", "[]"},
     {"logit_scale", "[1]"},
     {"logits_scaling", "[1]"},
     {"attention_multiplier", "[]"},
@@ -75,6 +77,8 @@ constexpr NeutralKey kNeutralKeys[] = {
     {"scale_emb", "[1]"},
     {"parallel_attn", "[false]"},
     {"use_parallel_residual", "[false]"},
+    {"parallel_block", "[false]"},
+    {"num_kv_shared_layers", "[0]"},
     // quantisation and adapters
     {"quantization_config", "[{}]", kQuantised},
     {"quantization", "[{}]", kQuantised},
@@ -118,10 +122,10 @@ constexpr NeutralKey kNeutralKeys[] = {
 // An unknown key with one of these in its name is taken for one that changes the computation, unless its
 // value is null, false, 0 or empty.
 constexpr const char* kSuspectStems[] = {
-    "rope",   "rotary", "scal",       "bias",     "norm",      "quant",      "moe",
-    "expert", "router", "mamba",      "ssm",      "lora",      "mla",        "softcap",
-    "sink",   "alibi",  "multiplier", "adapter",  "vision",    "audio",      "image",
-    "window", "attn_",  "attention",  "residual", "embedding", "activation", "layer_types",
+    "rope",       "rotary",    "scal",       "bias",        "norm",  "quant",   "moe",    "expert",
+    "router",     "mamba",     "ssm",        "lora",        "mla",   "softcap", "sink",   "alibi",
+    "multiplier", "adapter",   "vision",     "audio",       "image", "window",  "attn_",  "attention",
+    "residual",   "embedding", "activation", "layer_types", "clip",  "mup",     "sparse",
 };
 
 // Keys without effect on inference. Silent.

@@ -101,7 +101,7 @@ class Decoder final : public Model {
 
 Status Decoder::Load(const std::vector<WeightSpec>& specs, const WeightFiles& files,
                      const LoadProgress& progress) {
-  TM_RETURN_IF_ERROR(weights_.Load(specs, files, progress, config_));
+  TM_RETURN_IF_ERROR(weights_.Load(specs, files, progress));
   embedding_ = weights_.matrix(WeightRole::kEmbedding);
   final_norm_ = weights_.vector(WeightRole::kFinalNorm);
   lm_head_ = config_.tied_embeddings ? embedding_ : weights_.matrix(WeightRole::kLmHead);

@@ -10,7 +10,9 @@ namespace {
 
 Status AddWeights(const OpenedModel& model, const Backend& backend, MemoryPlan& plan) {
   plan.weights_present = !model.folder.weight_files.empty();
-  if (plan.weights_present) TM_RETURN_IF_ERROR(model.weight_files.status());
+  if (plan.weights_present || !model.folder.unreadable_weights.empty()) {
+    TM_RETURN_IF_ERROR(model.weight_files.status());
+  }
   for (const WeightSpec& spec : model.weights) {
     std::vector<Format> formats;
     for (const TensorSpec& part : spec.parts) {

@@ -17,8 +17,10 @@ StatusOr<OpenedModel> OpenModel(const std::string& path, const KvOptions& kv, co
   if (weight_files.ok()) TM_RETURN_IF_ERROR(AdoptTensors(*weight_files, config));
   TM_ASSIGN_OR_RETURN(std::vector<std::string> file_names, NamesInFolder(files.path));
   std::vector<WeightSpec> weights = ListWeights(config);
-  if (weight_files.ok() && files.layout == FolderLayout::kGguf) {
-    TM_RETURN_IF_ERROR(CheckTensors(weights, *weight_files, config));
+  if (weight_files.ok()) {
+    const Status checked = CheckTensors(weights, *weight_files, config);
+    if (!checked.ok() && files.layout == FolderLayout::kGguf) return checked;
+    if (!checked.ok()) weight_files = checked;
   }
   KvFormat format;
   format.element = kv.format;

@@ -172,8 +172,8 @@ std::vector<Format> PackedFormats(const std::vector<Format>& formats);
 // Bytes that the spec takes in the backend when its parts are packed in these formats.
 int64_t WeightBytes(const WeightSpec& spec, const std::vector<Format>& formats, const Backend& backend);
 
-// Whether the files hold every tensor of the list and, in a layer that runs, no other; of a GGUF file, no
-// other at all. Others become warnings in the config.
+// Whether the files hold every tensor of the list and, in a layer that runs and beside what is used, no
+// other; of a GGUF file, no other at all. Others become warnings in the config.
 Status CheckTensors(const std::vector<WeightSpec>& specs, const WeightFiles& files, ModelConfig& config);
 
 // The weights as the backend has them.
@@ -184,10 +184,8 @@ class ModelWeights {
   ModelWeights(const ModelWeights&) = delete;
   ModelWeights& operator=(const ModelWeights&) = delete;
 
-  // Packs every weight of the list into the backend. Tensors that nothing asks for become warnings in the
-  // config; inside a layer that runs they are refused, since they would change the computation. Once.
-  Status Load(const std::vector<WeightSpec>& specs, const WeightFiles& files, const LoadProgress& progress,
-              ModelConfig& config);
+  // Packs every weight of the list into the backend. Once.
+  Status Load(const std::vector<WeightSpec>& specs, const WeightFiles& files, const LoadProgress& progress);
 
   // REQUIRES: loaded, and of the list.
   WeightHandle matrix(WeightRole role, int32_t layer = kNoLayer, int32_t expert = kNoExpert) const {

@@ -138,5 +138,12 @@ TEST_F(MemoryPlanTest, WrongWeightFilesAreErrorsOfThePlanToo) {
   EXPECT_THAT(Plan(folder).status().message(), HasSubstr("norm.weight"));
 }
 
+TEST_F(MemoryPlanTest, PickledWeightsAreAnErrorOfThePlanToo) {
+  const TempFolder folder;
+  folder.Write("config.json", model_.HuggingFaceConfig().dump());
+  folder.Write("pytorch_model.bin", "x");
+  EXPECT_THAT(Plan(folder).status().message(), HasSubstr("pytorch_model.bin cannot be read"));
+}
+
 }  // namespace
 }  // namespace tramontane

@@ -753,6 +753,8 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{"query_pre_attn_scalar", "256", "256"}, Refused{"scale_embeddings", "true", "true"},
         Refused{"scale_depth", "1.4", "1.4"}, Refused{"scale_emb", "12", "12"},
         Refused{"parallel_attn", "true", "true"}, Refused{"use_parallel_residual", "true", "true"},
+        Refused{"parallel_block", "true", "true"}, Refused{"num_kv_shared_layers", "2", "2"},
+        Refused{"clip_qkv", "8.0", "8"}, Refused{"logit_cap", "30.0", "30"},
         Refused{"quantization_config", R"({"quant_method": "hqq"})", "hqq"},
         Refused{"quantization", R"({"qformat_weight": "fp8_e4m3"})", "fp8_e4m3"},
         Refused{"compression_config", R"({"format": "pack"})", "pack"},
@@ -773,7 +775,8 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{"is_encoder_decoder", "true", "true"}, Refused{"add_cross_attention", "true", "true"},
         Refused{"cross_attention_hidden_size", "64", "64"}, Refused{"pruned_heads", R"({"0": [1]})", "[1]"},
         // Not in any list, refused for what the name says.
-        Refused{"made_up_rope_twist", "2", "2"}, Refused{"made_up_norm", "true", "true"}),
+        Refused{"made_up_rope_twist", "2", "2"}, Refused{"made_up_norm", "true", "true"},
+        Refused{"made_up_clip", "8", "8"}),
     [](const auto& info) { return std::to_string(info.index); });
 
 TEST(ModelConfig, MistralsOwnParamsRefuseTheSameKeys) {

@@ -331,6 +331,31 @@ TEST_F(WeightsTest, UnusedTensorsInsideALayerAreRefused) {
   }
 }
 
+TEST_F(WeightsTest, UnusedTensorsBesideOnesThatAreUsedAreRefused) {
+  for (const char* name : {"output.bias", "norm.bias", "tok_embeddings.scale"}) {
+    TinyModel extra = model_;
+    extra.tensors[name] = {{2}, {1, 2}};
+    extra.WriteMistral(folder_);
+    EXPECT_THAT(Error(), AllOf(HasSubstr(name), HasSubstr("would change the computation")));
+  }
+}
+
+TEST_F(WeightsTest, WhatIsWrongWithTheTensorsIsKnownFromTheHeaders) {
+  TinyModel extra = model_;
+  extra.tensors["layers.0.attention.wq.bias"] = {{2}, {1, 2}};
+  extra.WriteMistral(folder_);
+  const auto opened = OpenModel(folder_.path(), {});
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  EXPECT_THAT(opened->weight_files.status().message(), HasSubstr("layers.0.attention.wq.bias"));
+
+  const TempFolder other;
+  model_.tensors["vision_encoder.weight"] = {{2}, {1, 2}};
+  model_.WriteMistral(other);
+  const auto warned = OpenModel(other.path(), {});
+  ASSERT_TRUE(warned.ok() && warned->weight_files.ok()) << warned.status();
+  EXPECT_THAT(warned->config.warnings, ElementsAre(HasSubstr("vision_encoder.weight")));
+}
+
 TEST_F(WeightsTest, ManyUnusedTensorsAreCounted) {
   for (int i = 0; i < 20; ++i) model_.tensors["extra." + std::to_string(i)] = {{1}, {1}};
   model_.WriteMistral(folder_);
