@@ -143,7 +143,10 @@ StatusOr<std::unique_ptr<Server>> Load(const ServeConfig& config, LoadedModel* l
   options.progress = LogProgress(loaded->clock);
   spdlog::info("model {} from {} on {}", loaded->source.name, folder, DescribeDevice(backend.info()));
   TM_ASSIGN_OR_RETURN(loaded->host, EngineHost::Start(std::move(opened), backend, options, loaded->clock));
-  for (const std::string& warning : loaded->host->tokenizer().warnings()) spdlog::warn("{}", warning);
+  for (const std::string& warning :
+       TokenizerWarnings(loaded->host->tokenizer(), loaded->host->model().config().vocab_size)) {
+    spdlog::warn("{}", warning);
+  }
   LogChats(*loaded->host);
   LogPlan(loaded->host->plan());
   LogServerLimits(server_options);

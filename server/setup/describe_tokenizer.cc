@@ -6,9 +6,11 @@
 namespace tramontane {
 namespace {
 
-std::string WarningLines(const Tokenizer& tokenizer) {
+std::string WarningLines(const Tokenizer& tokenizer, int32_t vocab_size) {
   std::string text;
-  for (const std::string& warning : tokenizer.warnings()) text += "warning       " + warning + "\n";
+  for (const std::string& warning : TokenizerWarnings(tokenizer, vocab_size)) {
+    text += "warning       " + warning + "\n";
+  }
   return text;
 }
 
@@ -17,6 +19,15 @@ std::string AnswersEnd(const ModelConfig& config, const Tokenizer* tokenizer) {
 }
 
 }  // namespace
+
+std::vector<std::string> TokenizerWarnings(const Tokenizer& tokenizer, int32_t vocab_size) {
+  std::vector<std::string> warnings(tokenizer.warnings().begin(), tokenizer.warnings().end());
+  if (tokenizer.vocab_size() > vocab_size) {
+    warnings.push_back("the tokenizer has " + std::to_string(tokenizer.vocab_size()) + " ids, the model " +
+                       std::to_string(vocab_size) + ": a text with one that the model lacks is refused");
+  }
+  return warnings;
+}
 
 std::string EndsText(const ModelConfig& config, const Tokenizer* tokenizer) {
   std::string text;
@@ -41,8 +52,8 @@ StatusOr<std::string> DescribeTokenizer(const OpenedModel& model, const std::str
   const std::string version =
       tokenizer.version() ? " " + std::string(TokenizerVersionName(*tokenizer.version())) : "";
   return "vocabulary of " + std::string(tokenizer.family()) + version + ", " +
-         std::to_string(tokenizer.vocab_size()) + " ids\n" + WarningLines(tokenizer) + "chat format   " +
-         format->name() + ", " + format->why() + "\n" + AnswersEnd(config, &tokenizer);
+         std::to_string(tokenizer.vocab_size()) + " ids\n" + WarningLines(tokenizer, config.vocab_size) +
+         "chat format   " + format->name() + ", " + format->why() + "\n" + AnswersEnd(config, &tokenizer);
 }
 
 }  // namespace tramontane

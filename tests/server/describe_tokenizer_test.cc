@@ -8,6 +8,7 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 TEST(DescribeTokenizer, SaysKindVersionFormatAndWhatEndsAnAnswer) {
   const auto open = [](const std::string& tokenizer) {
@@ -30,6 +31,16 @@ TEST(DescribeTokenizer, SaysKindVersionFormatAndWhatEndsAnAnswer) {
                     HasSubstr("tokenizer.json: pre_tokenizer.pretokenizers[1].pattern")));
   EXPECT_THAT(DescribeTokenizer(open("/nowhere")).value(),
               AllOf(HasSubstr("/nowhere"), HasSubstr("answers end   at 2 (")));
+}
+
+TEST(DescribeTokenizer, ATokenizerOfMoreIdsThanTheModelHasIsAWarning) {
+  FileChoice choice;
+  choice.tokenizer = TRAMONTANE_SOURCE_DIR "/tests/golden/chat_tekken_tokenizer";
+  OpenedModel model = OpenModel(TRAMONTANE_SOURCE_DIR "/tests/golden/head_dim", {}, choice).value();
+  model.config.vocab_size = 463;
+  EXPECT_THAT(DescribeTokenizer(model).value(), HasSubstr("has 464 ids, the model 463: a text"));
+  model.config.vocab_size = 464;
+  EXPECT_THAT(DescribeTokenizer(model).value(), Not(HasSubstr("warning")));
 }
 
 TEST(DescribeTokenizer, TheChatFormatIsTheOneAskedForAndItsEndIsAdded) {
