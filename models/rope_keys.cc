@@ -87,7 +87,10 @@ std::string ReadKind(KeyReader& in) {
 void RefuseUnreadRopeKeys(KeyReader& in) {
   for (const std::string& key : in.Unread()) {
     const json& value = in.Get(key);
-    if (!value.is_null() && !(key == "partial_rotary_factor" && value == 1)) {
+    // "finetuned" says of old files that their model was trained so; what is computed is the same.
+    const bool neutral =
+        (key == "partial_rotary_factor" && value == 1) || (key == "finetuned" && value == true);
+    if (!value.is_null() && !neutral) {
       in.Refuse(key, value, "it changes the rotary embedding and is not implemented");
     }
   }

@@ -269,6 +269,7 @@ TEST(ModelConfig, WhatYarnLeavesOut) {
   EXPECT_EQ(given.fast, 8.0);
   EXPECT_EQ(given.slow, 2.0);
   EXPECT_FALSE(given.truncate);
+  EXPECT_EQ(WithYarn({{"finetuned", true}}).rope_scaling.kind, RopeScaling::Kind::kYarn);
 }
 
 // Ministral 3, Devstral Small 2, Large 3 and Small 4: the published values to nine digits.
