@@ -79,6 +79,7 @@ constexpr NeutralKey kNeutralKeys[] = {
     {"use_parallel_residual", "[false]"},
     {"parallel_block", "[false]"},
     {"num_kv_shared_layers", "[0]"},
+    {"use_mup", "[false]"},
     // quantisation and adapters
     {"quantization_config", "[{}]", kQuantised},
     {"quantization", "[{}]", kQuantised},
@@ -122,10 +123,10 @@ constexpr NeutralKey kNeutralKeys[] = {
 // An unknown key with one of these in its name is taken for one that changes the computation, unless its
 // value is null, false, 0 or empty.
 constexpr const char* kSuspectStems[] = {
-    "rope",       "rotary",    "scal",       "bias",        "norm",  "quant",   "moe",    "expert",
-    "router",     "mamba",     "ssm",        "lora",        "mla",   "softcap", "sink",   "alibi",
-    "multiplier", "adapter",   "vision",     "audio",       "image", "window",  "attn_",  "attention",
-    "residual",   "embedding", "activation", "layer_types", "clip",  "mup",     "sparse",
+    "rope",       "rotary",    "scal",       "bias",        "norm",  "quant",   "moe",   "expert",
+    "router",     "mamba",     "ssm",        "lora",        "mla",   "softcap", "sink",  "alibi",
+    "multiplier", "adapter",   "vision",     "audio",       "image", "window",  "attn_", "attention",
+    "residual",   "embedding", "activation", "layer_types", "clip",  "sparse",
 };
 
 // Keys without effect on inference. Silent.
