@@ -31,7 +31,8 @@ namespace tramontane {
 class BackendModelRunner final : public ModelRunner {
  public:
   // Device memory that Create takes beside what PlanMemory counts as activations, logits and the backend's
-  // own: page tables, token ids, sampling records. Pure.
+  // own: page tables, token ids, sampling records. The host has as much again, of pages and ids once for each
+  // step in flight. Pure.
   static int64_t BufferBytes(const KvLayout& layout, const EngineLimits& limits, const ModelConfig& config);
 
   // Takes every buffer that steps within these limits need. `pool`: limits.pool_pages pages. All borrowed.

@@ -421,7 +421,7 @@ void Engine::Impl::Begin(std::shared_ptr<LiveRequest> live) {
     choice.request = &request;
     choice.choice = c;
     choice.arrival = arrivals_;
-    choice.tokens = request.prompt;
+    choice.tokens = std::move(active->live->tokens[static_cast<size_t>(c)]);
     choice.max_len = prompt_tokens + request.stopping.max_tokens.value_or(limits_.context - prompt_tokens);
     choice.timings.received_ns = request.received_ns;
     choice.timings.tokenized_ns = request.tokenized_ns;

@@ -6,7 +6,7 @@
 namespace tramontane {
 namespace {
 
-// What grows with the request's size while it waits: the engine keeps a copy of the prompt for each choice.
+// What grows with the request's size while it waits: each choice has a copy of the prompt.
 int64_t QueuedBytesOf(const LiveRequest& live) {
   const Request& request = live.request;
   const auto copies = static_cast<size_t>(request.choices) + 1;
