@@ -1,5 +1,7 @@
 #include "models/gguf/gguf_types.h"
 
+#include "kernels/core/check.h"
+
 namespace tramontane {
 namespace {
 
@@ -58,6 +60,13 @@ const GgufType* FindGgufType(uint32_t number) {
     if (type.number == number) return &type;
   }
   return nullptr;
+}
+
+uint32_t GgufTypeNumber(const Format& format) {
+  for (const GgufType& type : kGgufTypes) {
+    if (type.format == format) return type.number;
+  }
+  TM_CHECK(false, "GGUF has no type for %s", DTypeName(format.dtype));
 }
 
 std::string ReadableGgufTypes() {

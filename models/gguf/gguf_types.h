@@ -20,6 +20,9 @@ struct GgufType {
 // Null where no type has that number.
 const GgufType* FindGgufType(uint32_t number);
 
+// The number of the type of that format. REQUIRES: there is one.
+uint32_t GgufTypeNumber(const Format& format);
+
 // "F32, F16, ...": those that are read.
 std::string ReadableGgufTypes();
 

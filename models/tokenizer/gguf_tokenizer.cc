@@ -310,6 +310,19 @@ bool IsGgufFile(const std::string& path) {
   return file.read(begin.data(), begin.size()) && std::string_view(begin.data(), begin.size()) == "GGUF";
 }
 
+std::string FindPreTokenizerName(const std::vector<TokenizerJsonFile::Split>& splits, bool ignore_merges,
+                                 std::string* known) {
+  const auto same = [](const TokenizerJsonFile::Split& a, const TokenizerJsonFile::Split& b) {
+    return a.kind == b.kind && a.pattern == b.pattern;
+  };
+  for (const PreTokenizer& row : PreTokenizers()) {
+    *known += (known->empty() ? "" : ", ") + std::string(row.name);
+    const bool fits = std::equal(splits.begin(), splits.end(), row.splits.begin(), row.splits.end(), same);
+    if (fits && row.ignore_merges == ignore_merges) return row.name;
+  }
+  return "";
+}
+
 StatusOr<std::unique_ptr<const Tokenizer>> MakeGgufTokenizer(const GgufMetadata& metadata) {
   if (!metadata.Has(kModelKey)) {
     return NotFound(metadata.file() + ": there is no tokenizer in it (" + kModelKey +

@@ -11,16 +11,23 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "kernels/core/status.h"
 #include "models/gguf/gguf_metadata.h"
 #include "models/tokenizer/tokenizer.h"
+#include "models/tokenizer/tokenizer_json_file.h"
 
 namespace tramontane {
 
 // NOT_FOUND: the file has no tokenizer. UNIMPLEMENTED names a model or a `pre` that is not known. Else errors
 // name the file, the key, the value and the limit. The tokenizer needs the file no longer.
 StatusOr<std::unique_ptr<const Tokenizer>> MakeGgufTokenizer(const GgufMetadata& metadata);
+
+// The pre-tokenizer that cuts text so and takes a cut that is a piece for that piece, or merges it all the
+// same; "" where none does. known: all of them, for people.
+std::string FindPreTokenizerName(const std::vector<TokenizerJsonFile::Split>& splits, bool ignore_merges,
+                                 std::string* known);
 
 // A regular file that begins as GGUF files do, whatever its name. Reads four bytes.
 bool IsGgufFile(const std::string& path);

@@ -5,6 +5,7 @@
 
 #include "kernels/core/code_point.h"
 #include "kernels/core/utf8.h"
+#include "models/tokenizer/byte_letters.h"
 #include "models/tokenizer/character_class.h"
 #include "models/tokenizer/sentencepiece_model.h"
 #include "models/tokenizer/space_mark.h"
@@ -17,35 +18,6 @@ namespace {
 constexpr const char* kWordCharacter =
     R"([\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{200C}\x{200D}\x{24B6}-\x{24E9}\x{1F130}-\x{1F149})"
     R"(\x{1F150}-\x{1F169}\x{1F170}-\x{1F189}])";
-
-// [code point] -> the byte that ByteLevel spells by it, or -1: printable ones by themselves, the others by
-// those from U+0100 on.
-constexpr std::array<int16_t, 512> kByteOfCharacter = [] {
-  std::array<int16_t, 512> bytes{};
-  bytes.fill(-1);
-  size_t next = 256;
-  for (size_t byte = 0; byte < 256; ++byte) {
-    const bool is_printable = (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte != 0xAD);
-    bytes[is_printable ? byte : next++] = static_cast<int16_t>(byte);
-  }
-  return bytes;
-}();
-
-// The bytes that `piece` spells; none if it has a character that spells no byte.
-std::optional<std::string> BytesOfSpelling(std::string_view piece) {
-  std::string bytes;
-  while (!piece.empty()) {
-    const size_t length = NextUtf8(piece).bytes;
-    const auto lead = static_cast<uint8_t>(piece[0]);
-    if (length > 2) return std::nullopt;
-    const uint32_t code_point =
-        length == 1 ? lead : (lead & 0x1Fu) << 6 | (static_cast<uint8_t>(piece[1]) & 0x3F);
-    if (code_point >= kByteOfCharacter.size() || kByteOfCharacter[code_point] < 0) return std::nullopt;
-    bytes += static_cast<char>(kByteOfCharacter[code_point]);
-    piece.remove_prefix(length);
-  }
-  return bytes;
-}
 
 // Bytes that no UTF-8 holds.
 bool IsNeverInText(size_t byte) { return byte == 0xC0 || byte == 0xC1 || byte >= 0xF5; }
@@ -400,7 +372,7 @@ void HuggingFaceTokenizer::MakePieces(TokenizerJsonFile* file) {
     piece.kind = id == unk_id_ ? PieceKind::kUnknown : PieceKind::kText;
     const bool is_in_model = token == nullptr || token->is_in_model;
     if (alphabet_ == Alphabet::kBytes) {
-      const auto bytes = BytesOfSpelling(piece.text);
+      const auto bytes = BytesOfLetters(piece.text);
       if (is_in_model && bytes) AddText(*bytes, id);
       // An added token is spelled as it is in text.
       if (token == nullptr && bytes)

@@ -23,17 +23,12 @@
 namespace tramontane {
 namespace {
 
-// A file of the folder that its name makes a tokenizer.
-struct TokenizerFile {
-  std::string path;
-  int suffix_version = -1;  // N of ".vN"; -1 without one
-};
-
 using Loader = StatusOr<std::unique_ptr<const Tokenizer>> (*)(const TokenizerFile& file);
 
 // A kind of tokenizer file: its name before any ".vN", and what reads it. The first kind that a folder holds
 // is used.
 struct TokenizerFormat {
+  TokenizerFileKind kind;
   const char* file_name;
   bool may_have_suffix;
   Loader load;
@@ -44,9 +39,9 @@ StatusOr<std::unique_ptr<const Tokenizer>> LoadTekken(const TokenizerFile& file)
 StatusOr<std::unique_ptr<const Tokenizer>> LoadTokenizerJson(const TokenizerFile& file);
 
 constexpr TokenizerFormat kFormats[] = {
-    {"tekken.json", false, LoadTekken},
-    {"tokenizer.model", true, LoadSentencePiece},
-    {"tokenizer.json", false, LoadTokenizerJson},
+    {TokenizerFileKind::kTekken, "tekken.json", false, LoadTekken},
+    {TokenizerFileKind::kSentencePiece, "tokenizer.model", true, LoadSentencePiece},
+    {TokenizerFileKind::kTokenizerJson, "tokenizer.json", false, LoadTokenizerJson},
 };
 
 // The ".vN" that follows the format's name, also ".vNmM" (with images); -1 for no suffix, none for other
@@ -139,19 +134,19 @@ StatusOr<std::unique_ptr<const Tokenizer>> LoadTokenizerJson(const TokenizerFile
   return std::unique_ptr<const Tokenizer>(std::move(tokenizer));
 }
 
-StatusOr<std::unique_ptr<const Tokenizer>> LoadGguf(const std::string& path) {
-  TM_ASSIGN_OR_RETURN(const GgufFile file, OpenGguf(path));
+StatusOr<std::unique_ptr<const Tokenizer>> LoadGguf(const TokenizerFile& from) {
+  TM_ASSIGN_OR_RETURN(const GgufFile file, OpenGguf(from.path));
   return MakeGgufTokenizer(file.metadata);
 }
 
 }  // namespace
 
-StatusOr<std::unique_ptr<const Tokenizer>> LoadTokenizer(const std::string& path) {
+StatusOr<TokenizerFile> FindTokenizerFile(const std::string& path) {
   std::error_code error;
   std::vector<std::string> names;
   const bool by_file = std::filesystem::is_regular_file(path, error);
   if (by_file) {
-    if (IsGgufFile(path)) return LoadGguf(path);
+    if (IsGgufFile(path)) return TokenizerFile{path, TokenizerFileKind::kGguf, -1};
     names = {NameInAFolder(std::filesystem::path(path).filename().string())};
   } else {
     TM_ASSIGN_OR_RETURN(names, NamesInFolder(path));
@@ -161,11 +156,20 @@ StatusOr<std::unique_ptr<const Tokenizer>> LoadTokenizer(const std::string& path
     for (const std::string& name : names) {
       const std::optional<int> version = SuffixVersion(name, format);
       if (!version || (best && *version <= best->suffix_version)) continue;
-      best = TokenizerFile{by_file ? path : (std::filesystem::path(path) / name).string(), *version};
+      best = TokenizerFile{by_file ? path : (std::filesystem::path(path) / name).string(), format.kind,
+                           *version};
     }
-    if (best) return format.load(*best);
+    if (best) return *best;
   }
   return NotFound(path + ": no tekken.json, tokenizer.model, tokenizer.model.vN or tokenizer.json");
+}
+
+StatusOr<std::unique_ptr<const Tokenizer>> LoadTokenizer(const std::string& path) {
+  TM_ASSIGN_OR_RETURN(const TokenizerFile file, FindTokenizerFile(path));
+  for (const TokenizerFormat& format : kFormats) {
+    if (format.kind == file.kind) return format.load(file);
+  }
+  return LoadGguf(file);
 }
 
 }  // namespace tramontane

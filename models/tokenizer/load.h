@@ -11,6 +11,17 @@
 
 namespace tramontane {
 
+enum class TokenizerFileKind { kTekken, kSentencePiece, kTokenizerJson, kGguf };
+
+struct TokenizerFile {
+  std::string path;
+  TokenizerFileKind kind = TokenizerFileKind::kTekken;
+  int suffix_version = -1;  // N of ".vN"; -1 without one
+};
+
+// The file that LoadTokenizer() reads.
+StatusOr<TokenizerFile> FindTokenizerFile(const std::string& path);
+
 // Loads `tekken.json` from the folder `path`, else `tokenizer.model` or `tokenizer.model.vN`; of several, the
 // one with the highest N, which is then the version; else `tokenizer.json`; or the file `path`, which has one
 // of these names, or is a GGUF file, whose keys say it. Without a suffix the version comes from the control
