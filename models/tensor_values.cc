@@ -7,11 +7,10 @@
 #include "kernels/core/block_types.h"
 
 namespace tramontane {
-namespace {
 
 void DecodeValues(const Format& format, const std::byte* bytes, int64_t count, float* out) {
   if (!format.plain()) {
-    DecodeBlocks(format.dtype, bytes, count, out);
+    DecodeBlocks(format, bytes, count, out);
     return;
   }
   if (format.dtype == DType::kF32) {
@@ -24,8 +23,6 @@ void DecodeValues(const Format& format, const std::byte* bytes, int64_t count, f
     out[i] = format.dtype == DType::kBf16 ? Bf16ToFloat(bits) : F16ToFloat(bits);
   }
 }
-
-}  // namespace
 
 void ReadValues(const TensorFile& file, const TensorInfo& tensor,
                 const std::function<void(std::span<const float>)>& take) {

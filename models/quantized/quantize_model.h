@@ -21,7 +21,7 @@ struct QuantizeOptions {
   int32_t bits = 8;    // 4 or 8
   int64_t group = 64;  // numbers that share a scale: 32, 64, 128 or 256; divides every row that is quantised
   // Names of tensors that stay as they are; * stands for anything. Norms and routers always stay.
-  std::vector<std::string> keep = {"*embed*", "*lm_head*", "output.*"};
+  std::vector<std::string> keep = {"*embed*", "token_embd.*", "*lm_head*", "output.*"};
 };
 
 struct QuantizeResult {
