@@ -197,6 +197,10 @@ class GgufModelWriter {
       done_bytes_ += end - begin;
       if (progress_) progress_(done_bytes_, result_.bytes_before);
     }
+    // What the kernel has mapped once more, around a place that was read later.
+    const TensorSpec& from = piece.from;
+    found.file->Release(found.tensor->begin + piece.stored.BytesBefore(from.slice.begin, from),
+                        found.tensor->begin + piece.stored.BytesBefore(from.slice.end, from));
     return {};
   }
 

@@ -121,6 +121,33 @@ TEST(CommandLineTest, EveryProblemOfTheSettingsIsReportedAtOnce) {
   EXPECT_THAT(serve.err(), HasSubstr("--threads is -1, the least is 0"));
 }
 
+TEST(CommandLineTest, QuantizeWritesAGgufFileThatIsAModel) {
+  TempFolder folder;
+  const std::string breeze = std::string(TRAMONTANE_SOURCE_DIR) + "/models/breeze/weights";
+  const std::string out = folder.path() + "/small.gguf";
+  Program quantize({"quantize", breeze, out, "--format", "gguf:Q4_0"});
+  EXPECT_EQ(quantize.Wait(), 0) << quantize.err();
+  EXPECT_THAT(quantize.out(), HasSubstr("42 matrices in q4_0, 15 tensors as they are"));
+  Program inspect({"inspect", out});
+  EXPECT_EQ(inspect.Wait(), 0) << inspect.err();
+  EXPECT_THAT(inspect.out(), HasSubstr("vocabulary of GGUF llama, 2048 ids"));
+  EXPECT_THAT(inspect.out(), HasSubstr("window        256 on all 6 layers"));
+  Program again({"quantize", breeze, out, "--format", "gguf:Q4_0"});
+  EXPECT_EQ(again.Wait(), 1);
+  EXPECT_THAT(again.err(), HasSubstr("is there; it is left as it is"));
+}
+
+TEST(CommandLineTest, AGgufFormatSaysTheNumbersAndWhatSharesAScale) {
+  for (const auto& [option, value] : {std::pair("--type", "int4"), {"--group", "64"}}) {
+    Program quantize({"quantize", "a", "b", "--format", "gguf:Q8_0", option, value});
+    EXPECT_EQ(quantize.Wait(), 1);
+    EXPECT_THAT(quantize.err(), HasSubstr(std::string(option) + " does not go with --format gguf:Q8_0"));
+  }
+  Program neither({"quantize", "a", "b"});
+  EXPECT_EQ(neither.Wait(), 1);
+  EXPECT_THAT(neither.err(), HasSubstr("one of --type and --format is required"));
+}
+
 TEST(CommandLineTest, FlagsOverrideTheFileInPrintConfig) {
   TempFolder folder;
   const std::string file = folder.path() + "/config.json";
