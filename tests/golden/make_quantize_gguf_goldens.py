@@ -7,10 +7,11 @@ runs: of small golden models, each tensor's type, shape and the SHA-256 of its b
 `gguf.quants.quantize` makes of the source's numbers, rows of queries and keys with rotated pairs side by side.
 
 llama_cpp: Breeze in llama.cpp's server. Texts have the ids that sentencepiece gives; greedy tokens are those of our own
-server on the same file, up to near ties. And a model of random weights with a tekken.json: texts have the ids that
-tekken gives, by the merges that quantize made of its ranks.
+server on the same file, up to near ties. And the same of models of random weights with a tekken.json, one of each kind
+of config: texts have the ids that tekken gives, by the merges that quantize made of its ranks.
 """
 
+import base64
 import hashlib
 import json
 import pathlib
@@ -40,6 +41,35 @@ TYPES = ["Q8_0", "Q4_0"]
 KEPT = ("token_embd.weight", "output.weight")
 TEKKEN = HERE / "chat_tekken_tokenizer"
 TEXTS = 300
+LAYERS = 2
+YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 16}
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "original_max_position_embeddings": 64}
+# What is random weights' config besides their sizes.
+KINDS = {
+    "llama": {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "rope_parameters": LLAMA3 | {"low_freq_factor": 1.0, "high_freq_factor": 4.0},
+    },
+    "ministral3": {
+        "architectures": ["Ministral3ForCausalLM"],
+        "model_type": "ministral3",
+        "rope_parameters": YARN | {"mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1},
+    },
+    "mistral_yarn": {
+        "architectures": ["MistralForCausalLM"],
+        "model_type": "mistral",
+        "sliding_window": None,
+        "rope_parameters": YARN,
+    },
+    "mixtral": {
+        "architectures": ["MixtralForCausalLM"],
+        "model_type": "mixtral",
+        "rope_theta": 1e6,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+    },
+}
 
 
 def quantize(program, source, out, type_name):
@@ -127,39 +157,71 @@ def write_safetensors(path, tensors):
     path.write_bytes(len(text).to_bytes(8, "little") + text + data)
 
 
-def write_random_model(folder, vocab):
-    hidden, heads, wide = 64, 4, 128
-    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": vocab, "hidden_size": hidden}
-    config |= {"num_hidden_layers": 1, "num_attention_heads": heads, "num_key_value_heads": heads}
-    config |= {"intermediate_size": wide, "rms_norm_eps": 1e-5, "max_position_embeddings": 512, "rope_theta": 10000.0}
-    config |= {"bos_token_id": 1, "eos_token_id": 2, "hidden_act": "silu", "tie_word_embeddings": True}
+def sayable(tekken):
+    """[vocabulary]: whether a token is ASCII. Of others llama.cpp's server may give no text, nor probabilities."""
+    sizes = tekken["config"]
+    special = sizes["default_num_special_tokens"]
+    tokens = [base64.b64decode(entry["token_bytes"]) for entry in tekken["vocab"]]
+    return np.array([False] * special + [token.isascii() for token in tokens[: sizes["default_vocab_size"] - special]])
+
+
+def write_random_model(folder, may_say, kind):
+    """One of KINDS: sizes and weights are the same but for what its config says."""
+    hidden, heads, wide, experts = 64, 4, 128, 4
+    vocab = len(may_say)
+    config = {"vocab_size": vocab, "hidden_size": hidden, "num_hidden_layers": LAYERS, "intermediate_size": wide}
+    config |= {"num_attention_heads": heads, "num_key_value_heads": heads, "head_dim": hidden // heads}
+    config |= {"max_position_embeddings": 512, "rms_norm_eps": 1e-5, "hidden_act": "silu"}
+    config |= {"bos_token_id": 1, "eos_token_id": 2} | KINDS[kind]
     (folder / "config.json").write_text(json.dumps(config))
     rng = np.random.default_rng(1)
-    layer = "model.layers.0."
-    shapes = {"model.embed_tokens.weight": (vocab, hidden), "model.norm.weight": (hidden,)}
-    shapes |= {layer + f"{norm}_layernorm.weight": (hidden,) for norm in ("input", "post_attention")}
-    shapes |= {layer + f"self_attn.{part}_proj.weight": (hidden, hidden) for part in "qkvo"}
-    shapes |= {layer + f"mlp.{part}_proj.weight": (wide, hidden) for part in ("gate", "up")}
-    shapes[layer + "mlp.down_proj.weight"] = (hidden, wide)
-    write_safetensors(folder / "model.safetensors", {name: rng.standard_normal(of) for name, of in shapes.items()})
+
+    def matrix(rows, columns):
+        return rng.standard_normal((rows, columns)) / np.sqrt(columns)
+
+    tensors = {"model.embed_tokens.weight": rng.standard_normal((vocab, hidden)), "model.norm.weight": np.ones(hidden)}
+    # So small that the roundings of activations, which llama.cpp makes, move a log-probability by less than 0.1 in the mean.
+    tensors["lm_head.weight"] = 0.25 * rng.standard_normal((vocab, hidden)) * may_say[:, None]
+    for number in range(LAYERS):
+        layer = f"model.layers.{number}."
+        tensors |= {layer + f"{norm}_layernorm.weight": np.ones(hidden) for norm in ("input", "post_attention")}
+        tensors |= {layer + f"self_attn.{part}_proj.weight": 2 * matrix(hidden, hidden) for part in "qkvo"}
+        if "num_local_experts" not in KINDS[kind]:
+            tensors |= {layer + f"mlp.{part}_proj.weight": matrix(wide, hidden) for part in ("gate", "up")}
+            tensors[layer + "mlp.down_proj.weight"] = matrix(hidden, wide)
+            continue
+        tensors[layer + "block_sparse_moe.gate.weight"] = 4 * matrix(experts, hidden)
+        for expert in range(experts):
+            stem = layer + f"block_sparse_moe.experts.{expert}."
+            tensors |= {stem + f"{part}.weight": matrix(wide, hidden) for part in ("w1", "w3")}
+            tensors[stem + "w2.weight"] = matrix(hidden, wide)
+    write_safetensors(folder / "model.safetensors", tensors)
 
 
-def run_tekken(program, encode_texts, scratch):
-    folder = scratch / "random"
+def run_tekken(program, encode_texts, kind, scratch):
+    folder = scratch / kind
     folder.mkdir()
     tekken = json.loads((TEKKEN / "tekken.json").read_text())
     (folder / "tekken.json").write_text(json.dumps(tekken))
-    write_random_model(folder, tekken["config"]["default_vocab_size"])
-    out = scratch / "random.gguf"
+    write_random_model(folder, sayable(tekken), kind)
+    out = scratch / f"{kind}.gguf"
     quantize(program, folder, out, "Q8_0")
-    server = LlamaServer(out, context=512)
-    # Letters beyond ASCII are cut by their case in tekken, which llama.cpp does not know.
-    rng = random.Random(4)
-    plain = [random_text(rng, [], foreign=False) for _ in range(TEXTS)]
-    wanted = encode(encode_texts, folder / "tekken.json", plain)
-    for text, ids in zip(plain, wanted, strict=True):
-        assert server.tokenize(text, False) == ids, text
-    return {"model": "random weights with chat_tekken_tokenizer", "type": "Q8_0", "texts_with_the_same_ids": TEXTS}
+    ours, theirs = smollm2_oracle.Ours(program, out), LlamaServer(out, context=512)
+    try:
+        # Letters beyond ASCII are cut by their case in tekken, which llama.cpp does not know.
+        rng = random.Random(4)
+        plain = [random_text(rng, [], foreign=False) for _ in range(TEXTS)]
+        for text, ids in zip(plain, encode(encode_texts, folder / "tekken.json", plain), strict=True):
+            assert theirs.tokenize(text, False) == ids, text
+        smollm2_oracle.check_greedy(ours, theirs)
+    finally:
+        ours.server.stop()
+    return {
+        "model": f"{kind}, random weights",
+        "type": "Q8_0",
+        "texts_with_the_same_ids": TEXTS,
+        "greedy_tokens_agree": True,
+    }
 
 
 def encode(encode_texts, tokenizer, lines):
@@ -174,7 +236,7 @@ def main():
         scratch = pathlib.Path(name)
         found = {"runs": [run(program, model, kind, scratch) for model in MODELS for kind in TYPES]}
         found["llama_cpp"] = [run_breeze(program, kind, scratch) for kind in TYPES]
-        found["llama_cpp"].append(run_tekken(program, encode_texts, scratch))
+        found["llama_cpp"] += [run_tekken(program, encode_texts, kind, scratch) for kind in KINDS]
     # A line for each tensor.
     text = json.dumps(found, indent=1)
     tensor = re.compile(r'\{\s*("type": [^{}]*?"sha256"[^{}]*?)\s*\}')
