@@ -8,6 +8,7 @@
 #include "models/quantized/gguf_model.h"
 #include "models/quantized/quantize_model.h"
 #include "models/tokenizer/gguf_tokenizer_keys.h"
+#include "models/tokenizer/load.h"
 #include "server/commands/commands.h"
 #include "server/setup/model_source.h"
 
@@ -43,6 +44,20 @@ Status QuantizeToFolder(const QuantizeArguments& arguments, const OpenedModel& m
   return {};
 }
 
+// Without a template a reader takes [INST] for v3, the commonest.
+Status SayChatFormat(const std::string& place) {
+  TM_ASSIGN_OR_RETURN(const auto tokenizer, LoadTokenizer(place));
+  const std::optional<TokenizerVersion> version = tokenizer->version();
+  if (!version || version == TokenizerVersion::kV3) return {};
+  const char* name = TokenizerVersionName(*version);
+  std::fprintf(
+      stderr,
+      "tramontane quantize: %s has no chat template, and no key of a GGUF file says that chats are %s's; "
+      "serve it with --chat-format %s\n",
+      place.c_str(), name, name);
+  return {};
+}
+
 // With the tokenizer and the chat template, where the model has them.
 StatusOr<GgufKeys> TokenizerKeys(const OpenedModel& model) {
   const std::string& place = model.folder.tokenizer;
@@ -54,6 +69,7 @@ StatusOr<GgufKeys> TokenizerKeys(const OpenedModel& model) {
     return GgufKeys();
   }
   TM_ASSIGN_OR_RETURN(const std::optional<ChatTemplate> found, FindChatTemplate({&place, 1}));
+  if (!found) TM_RETURN_IF_ERROR(SayChatFormat(place));
   if (found) keys->SetString("tokenizer.chat_template", found->text);
   return keys;
 }
