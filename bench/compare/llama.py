@@ -24,9 +24,23 @@ CONTEXT = 4096  # tokens, of all streams together
 STREAMS = 32
 FIRST_WORD = 300  # ids from here on are words
 STARTS_WITHIN = 300  # seconds
+ANSWERS_WITHIN = 1800  # seconds, to the next byte
 
 
 # ---- the weights
+
+
+def add_vocabulary(writer: gguf.GGUFWriter, words: int) -> None:
+    """Bytes and made-up words, as SentencePiece's."""
+    writer.add_tokenizer_model("llama")
+    pieces = ["<unk>", "<s>", "</s>"] + [f"<0x{byte:02X}>" for byte in range(256)]
+    pieces += [f"\u2581word{number}" for number in range(len(pieces), words)]
+    writer.add_token_list(pieces)
+    writer.add_token_scores([-float(id) for id in range(words)])
+    writer.add_token_types([2, 3, 3] + [6] * 256 + [1] * (words - 259))
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_unk_token_id(0)
 
 
 def write_bf16(shape: str, path: Path) -> None:
@@ -43,15 +57,7 @@ def write_bf16(shape: str, path: Path) -> None:
     writer.add_rope_dimension_count(width // heads)
     writer.add_vocab_size(words)
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
-    writer.add_tokenizer_model("llama")
-    pieces = ["<unk>", "<s>", "</s>"] + [f"<0x{byte:02X}>" for byte in range(256)]
-    pieces += [f"\u2581word{number}" for number in range(len(pieces), words)]
-    writer.add_token_list(pieces)
-    writer.add_token_scores([-float(id) for id in range(words)])
-    writer.add_token_types([2, 3, 3] + [6] * 256 + [1] * (words - 259))
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
-    writer.add_unk_token_id(0)
+    add_vocabulary(writer, words)
     rng = numpy.random.default_rng(1)
 
     def add(name: str, *shape: int) -> None:
@@ -260,7 +266,7 @@ def stream(program: Program, prompt: list[int], tokens: int) -> tuple[float, flo
     )
     begin = time.perf_counter()
     times = []
-    with urllib.request.urlopen(request, timeout=600) as answer:
+    with urllib.request.urlopen(request, timeout=ANSWERS_WITHIN) as answer:
         for line in answer:
             if line.startswith(b"data: {") and b'"choices"' in line:
                 times.append(time.perf_counter())
