@@ -24,7 +24,7 @@ using Type = SentencePieceModel::Type;
 constexpr float kUnusedScore = -1000.0f;
 
 // The tokens in the making.
-struct Vocabulary {
+struct TokenList {
   std::vector<std::string> tokens;  // by id
   std::vector<int32_t> types;
 
@@ -60,7 +60,7 @@ StatusOr<GgufKeys> KeysOfGguf(const TokenizerFile& from) {
 StatusOr<GgufKeys> KeysOfSentencePiece(const TokenizerFile& file, int64_t vocab_size) {
   TM_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(file.path, SentencePieceModel::kMaxFileBytes));
   TM_ASSIGN_OR_RETURN(const SentencePieceModel model, ParseSentencePieceModel(bytes, file.path));
-  Vocabulary vocabulary;
+  TokenList vocabulary;
   std::vector<float> scores;
   for (const SentencePieceModel::Piece& piece : model.pieces) {
     vocabulary.Add(piece.text, piece.type);
@@ -82,7 +82,7 @@ StatusOr<GgufKeys> KeysOfTekken(const TokenizerFile& file, int64_t vocab_size) {
   TM_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(file.path, TekkenFile::kMaxFileBytes));
   TM_ASSIGN_OR_RETURN(const TekkenFile contents, ParseTekkenFile(bytes, file.path));
   if (contents.pattern != kTekkenPattern) return CannotBeSaid(file, "config.pattern is not tekken's own");
-  Vocabulary vocabulary;
+  TokenList vocabulary;
   for (const std::string& token : contents.special) vocabulary.Add(token, Type::kControl);
   for (const std::string& token : contents.tokens) vocabulary.Add(LettersOfBytes(token), Type::kNormal);
   vocabulary.Fill(vocab_size);
@@ -124,7 +124,7 @@ StatusOr<GgufKeys> KeysOfTokenizerJson(const TokenizerFile& file, const Tokenize
   TM_RETURN_IF_ERROR(CheckAddedTokens(file, contents));
   std::vector<bool> is_added(contents.pieces.size());
   for (const auto& token : contents.added_tokens) is_added[static_cast<size_t>(token.id)] = true;
-  Vocabulary vocabulary;
+  TokenList vocabulary;
   for (size_t id = 0; id < contents.pieces.size(); ++id) {
     const std::string& piece = contents.pieces[id];
     const PieceKind kind = tokenizer.Kind(static_cast<int32_t>(id));

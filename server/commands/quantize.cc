@@ -116,8 +116,7 @@ void AddQuantizeCommand(CLI::App& app, RunCommand* run) {
   auto arguments = std::make_shared<QuantizeArguments>();
   CLI::App* command = app.add_subcommand("quantize",
                                          "Write a model a second time with its matrices in int8 or int4, as "
-                                         "compressed-tensors has them, or as a "
-                                         "GGUF file");
+                                         "compressed-tensors has them, or as a GGUF file");
   command->add_option("MODEL", arguments->model, "folder of the model, or a GGUF file")->required();
   command
       ->add_option("OUT", arguments->out, "folder to write, made where it is not there; with --format a file")
