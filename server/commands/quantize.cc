@@ -3,14 +3,13 @@
 #include <cinttypes>
 #include <cstdio>
 #include <memory>
+#include <utility>
 
-#include "models/chat/chat_template.h"
 #include "models/quantized/gguf_model.h"
 #include "models/quantized/quantize_model.h"
-#include "models/tokenizer/gguf_tokenizer_keys.h"
-#include "models/tokenizer/load.h"
 #include "server/commands/commands.h"
 #include "server/setup/model_source.h"
+#include "server/setup/tokenizer_keys.h"
 
 namespace tramontane {
 namespace {
@@ -44,42 +43,15 @@ Status QuantizeToFolder(const QuantizeArguments& arguments, const OpenedModel& m
   return {};
 }
 
-// Without a template a reader takes [INST] for v3, the commonest.
-Status SayChatFormat(const std::string& place) {
-  TM_ASSIGN_OR_RETURN(const auto tokenizer, LoadTokenizer(place));
-  const std::optional<TokenizerVersion> version = tokenizer->version();
-  if (!version || version == TokenizerVersion::kV3) return {};
-  const char* name = TokenizerVersionName(*version);
-  std::fprintf(
-      stderr,
-      "tramontane quantize: %s has no chat template, and no key of a GGUF file says that chats are %s's; "
-      "serve it with --chat-format %s\n",
-      place.c_str(), name, name);
-  return {};
-}
-
-// With the tokenizer and the chat template, where the model has them.
-StatusOr<GgufKeys> TokenizerKeys(const OpenedModel& model) {
-  const std::string& place = model.folder.tokenizer;
-  auto keys = MakeGgufTokenizerKeys(place, model.config.vocab_size);
-  if (!keys.ok() && keys.status().code() != StatusCode::kNotFound) return keys.status();
-  if (!keys.ok()) {
-    std::fprintf(stderr, "tramontane quantize: %s; the file will need one beside it\n",
-                 keys.status().message().c_str());
-    return GgufKeys();
-  }
-  TM_ASSIGN_OR_RETURN(const std::optional<ChatTemplate> found, FindChatTemplate({&place, 1}));
-  if (!found) TM_RETURN_IF_ERROR(SayChatFormat(place));
-  if (found) keys->SetString("tokenizer.chat_template", found->text);
-  return keys;
-}
-
 Status QuantizeToGguf(const QuantizeArguments& arguments, const OpenedModel& model, const std::string& name) {
   GgufModelOptions options;
   options.type = arguments.format == "gguf:Q4_0" ? DType::kQ4_0 : DType::kQ8_0;
   options.name = name;
   options.keep = arguments.keep;
-  TM_ASSIGN_OR_RETURN(options.tokenizer, TokenizerKeys(model));
+  TM_ASSIGN_OR_RETURN(TokenizerKeys tokenizer, TokenizerKeysOf(model));
+  for (const std::string& note : tokenizer.notes)
+    std::fprintf(stderr, "tramontane quantize: %s\n", note.c_str());
+  options.tokenizer = std::move(tokenizer.keys);
   TM_ASSIGN_OR_RETURN(const QuantizeResult result, WriteGgufModel(model, arguments.out, options));
   PrintResult(arguments, DTypeName(options.type), result);
   return {};
