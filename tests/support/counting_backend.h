@@ -16,6 +16,7 @@ class CountingBackend : public Backend {
 
   // Bytes asked for so far.
   int64_t allocated = 0;
+  int64_t allocated_on_host = 0;
   int64_t packed = 0;
   int64_t reserved = 0;
   // What is held now.
@@ -42,7 +43,10 @@ class CountingBackend : public Backend {
     live_allocations -= memory != nullptr;
     inner_.Free(memory);
   }
-  void* AllocateHost(int64_t bytes) override { return inner_.AllocateHost(bytes); }
+  void* AllocateHost(int64_t bytes) override {
+    allocated_on_host += bytes;
+    return inner_.AllocateHost(bytes);
+  }
   void FreeHost(void* memory) override { inner_.FreeHost(memory); }
   OpCode Upload(void* device, const void* host, int64_t bytes) override {
     return inner_.Upload(device, host, bytes);
