@@ -5,16 +5,19 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <filesystem>
+#include <fstream>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "tests/server/program.h"
 #include "tests/support/http_test_client.h"
+#include "tests/support/safetensors_writer.h"
 #include "tests/support/temp_folder.h"
 
 namespace tramontane {
@@ -107,24 +110,57 @@ TEST(Process, ACopyOfTheBinaryAloneServesTheEmbeddedModel) {
 
 // ---- ending -------------------------------------------------------------------------------------
 
-// A model whose load stops at its tokenizer: a pipe that nobody writes to.
-class EndlessLoad {
+// A model whose load takes a second at least: 1.3 GB of zeros, none of them on the disk.
+class LongLoad {
  public:
-  EndlessLoad() {
+  LongLoad() {
     namespace fs = std::filesystem;
-    for (const char* file : {"config.json", "generation_config.json", "model.safetensors"}) {
-      fs::copy(fs::path("models/breeze/weights") / file, fs::path(folder_.path()) / file);
+    const fs::path breeze = "models/breeze/weights", folder = folder_.path();
+    fs::copy(breeze / "tokenizer.model.v3", folder / "tokenizer.model.v3");
+    nlohmann::json config = nlohmann::json::parse(std::ifstream(breeze / "config.json"));
+    config["hidden_size"] = kHidden;
+    config["intermediate_size"] = kIntermediate;
+    config["num_hidden_layers"] = 3;
+    folder_.Write("config.json", config.dump());
+    const int64_t vocab = config["vocab_size"], kv = 2 * 32, query = 8 * 32;
+    Add("lm_head.weight", {vocab, kHidden});
+    Add("model.embed_tokens.weight", {vocab, kHidden});
+    Add("model.norm.weight", {kHidden});
+    for (int layer = 0; layer < 3; ++layer) {
+      const std::string in = "model.layers." + std::to_string(layer) + ".";
+      Add(in + "input_layernorm.weight", {kHidden});
+      Add(in + "post_attention_layernorm.weight", {kHidden});
+      Add(in + "self_attn.q_proj.weight", {query, kHidden});
+      Add(in + "self_attn.k_proj.weight", {kv, kHidden});
+      Add(in + "self_attn.v_proj.weight", {kv, kHidden});
+      Add(in + "self_attn.o_proj.weight", {kHidden, query});
+      Add(in + "mlp.gate_proj.weight", {kIntermediate, kHidden});
+      Add(in + "mlp.up_proj.weight", {kIntermediate, kHidden});
+      Add(in + "mlp.down_proj.weight", {kHidden, kIntermediate});
     }
-    EXPECT_EQ(mkfifo((folder_.path() + "/tokenizer.model.v3").c_str(), 0600), 0);
+    const std::string head = SafetensorsWriter::FileOf(header_.dump(), "");
+    folder_.Write("model.safetensors", head);
+    fs::resize_file(folder / "model.safetensors", head.size() + static_cast<size_t>(bytes_));
   }
   const std::string& path() const { return folder_.path(); }
 
  private:
+  static constexpr int64_t kHidden = 4096, kIntermediate = 16384;
+
+  void Add(const std::string& name, const std::vector<int64_t>& shape) {
+    int64_t end = bytes_ + 2;
+    for (const int64_t size : shape) end = bytes_ + (end - bytes_) * size;
+    header_[name] = {{"dtype", "BF16"}, {"shape", shape}, {"data_offsets", {bytes_, end}}};
+    bytes_ = end;
+  }
+
   TempFolder folder_;
+  nlohmann::json header_;
+  int64_t bytes_ = 0;
 };
 
 TEST(Process, ASignalEndsALoadWhereverItIs) {
-  const EndlessLoad model;
+  const LongLoad model;
   for (const int signal : {SIGTERM, SIGINT, SIGHUP}) {
     Program program(Served::Arguments({model.path()}));
     ASSERT_TRUE(program.HasSaid(" on cpu (")) << program.err();
