@@ -59,11 +59,7 @@ class GgufModelWriter {
 
  private:
   Status CheckModel() const {
-    TM_RETURN_IF_ERROR(model_.weight_files.status());
-    if (!model_.config.quantization.schemes.empty()) {
-      return InvalidArgument(model_.folder.path +
-                             ": is quantised already; quantise the model that it was made of");
-    }
+    TM_RETURN_IF_ERROR(CheckNotQuantised(model_));
     std::error_code error;
     if (std::filesystem::exists(out_, error) || error)
       return InvalidArgument(out_ + ": is there; it is left as it is");
@@ -121,10 +117,8 @@ class GgufModelWriter {
 
   // Experts are one tensor: all stay, or none.
   bool IsKept(const OutTensor& tensor) const {
-    return std::any_of(options_.keep.begin(), options_.keep.end(), [&](const std::string& pattern) {
-      return std::any_of(tensor.pieces.begin(), tensor.pieces.end(),
-                         [&](const Piece& piece) { return FitsPattern(pattern, piece.from.name); });
-    });
+    return std::any_of(tensor.pieces.begin(), tensor.pieces.end(),
+                       [&](const Piece& piece) { return FitsAny(options_.keep, piece.from.name); });
   }
 
   static Format CommonFormat(const OutTensor& tensor) {

@@ -96,15 +96,9 @@ class Quantizer {
 
  private:
   Status CheckModel() const {
-    TM_RETURN_IF_ERROR(model_.weight_files.status());
-    const std::string& where = model_.folder.path;
-    if (model_.config.layout == FolderLayout::kGguf) {
-      return Unimplemented(where + ": a GGUF file has no config to write beside safetensors");
-    }
-    if (!model_.config.quantization.schemes.empty()) {
-      return InvalidArgument(where + ": is quantised already; quantise the model that it was made of");
-    }
-    return {};
+    TM_RETURN_IF_ERROR(CheckNotQuantised(model_));
+    if (model_.config.layout != FolderLayout::kGguf) return {};
+    return Unimplemented(model_.folder.path + ": a GGUF file has no config to write beside safetensors");
   }
 
   // The matrices that are quantised: of the model, not kept, and whole groups.
@@ -112,10 +106,7 @@ class Quantizer {
     for (const WeightSpec& weight : model_.weights) {
       for (const TensorSpec& part : weight.parts) {
         TM_ASSIGN_OR_RETURN(const StoredWeight stored, model_.weight_files->Find(part));
-        const bool kept =
-            std::any_of(options_.keep.begin(), options_.keep.end(),
-                        [&](const std::string& pattern) { return FitsPattern(pattern, part.name); });
-        if (!weight.packed || kept) continue;
+        if (!weight.packed || FitsAny(options_.keep, part.name)) continue;
         if (part.columns % options_.group != 0) {
           return InvalidArgument(stored.file().path() + ": tensor " + part.name + " has rows of " +
                                  std::to_string(part.columns) + " numbers, which are no whole groups of " +
@@ -314,6 +305,18 @@ bool FitsPattern(std::string_view pattern, std::string_view text) {
     if (FitsPattern(rest, text.substr(at))) return true;
   }
   return false;
+}
+
+bool FitsAny(const std::vector<std::string>& patterns, std::string_view text) {
+  return std::any_of(patterns.begin(), patterns.end(),
+                     [&](const std::string& pattern) { return FitsPattern(pattern, text); });
+}
+
+Status CheckNotQuantised(const OpenedModel& model) {
+  TM_RETURN_IF_ERROR(model.weight_files.status());
+  if (model.config.quantization.schemes.empty()) return {};
+  return InvalidArgument(model.folder.path +
+                         ": is quantised already; quantise the model that it was made of");
 }
 
 QuantizedGroup QuantizeGroup(std::span<const float> values, int32_t bits, DType scale_type) {

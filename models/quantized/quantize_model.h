@@ -33,6 +33,10 @@ struct QuantizeResult {
 
 // Whether all of `text` is as the pattern says.
 bool FitsPattern(std::string_view pattern, std::string_view text);
+bool FitsAny(const std::vector<std::string>& patterns, std::string_view text);
+
+// That there are weights, and that they are those that were trained.
+Status CheckNotQuantised(const OpenedModel& model);
 
 // `integers` = round(values / scale) from -2^(bits-1) on, with the best of a few scales for the group, as a
 // number of the type `scale_type` holds it. REQUIRES: finite values.
