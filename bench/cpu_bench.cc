@@ -1,6 +1,6 @@
 // cpu_bench: how near the CPU backend comes to its bounds, as ratios measured in one run.
 //
-//   cpu_bench [--variant NAME] [--threads N] [--dtype bf16|f16|f32] [--rounds N] [--formats]
+//   cpu_bench [--variant NAME] [--threads N] [--dtype bf16|f16|f32] [--rounds N] [--formats | --models]
 //
 // Decode (1 row) reads every weight once: its bound is the memory's read bandwidth. Prefill multiplies: its
 // bound is a BLAS's sgemm on the same shapes. Both bounds are measured in turns with what is compared with
@@ -9,8 +9,13 @@
 // Three tables: Linear at 1 row, Linear at 16 to 512 rows, and whole models (embedding, attention and logits
 // included) with Breeze's weights and with random ones in the shape of a 135M model.
 //
-// --formats: instead, Linear over weights in each type of blocks (kernels/core/block_types.h), in 8 bits and
-// exactly, beside the same weight in bf16: 1 row against a plain read of its bytes, more rows against bf16.
+// --formats: instead, Linear over weights in each type of blocks and in groups (kernels/core/format.h), in 8
+// bits and exactly, beside the same weight in bf16: 1 row against a plain read of its bytes, more rows
+// against bf16.
+//
+// --models: the third table alone. "sleeps" are the times a thread of the process gave up its core in a
+// token.
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -44,6 +49,7 @@ struct Options {
   DType dtype = DType::kBf16;
   int rounds = 7;
   bool formats = false;
+  bool models = false;
 };
 
 struct Shape {
@@ -163,6 +169,16 @@ class Bench {
   void Run() {
     PrintMachine();
     if (options_.formats) return RunFormats();
+    if (!options_.models) RunLinears();
+    std::printf("\nWhole models: tokens/s, of tokens/s if nothing but the bound took time.\n");
+    RunModel(kBreeze, "models/breeze/weights");
+    const TempFolder folder;
+    Write135M(folder);
+    RunModel(k135M, folder.path());
+  }
+
+ private:
+  void RunLinears() {
     std::printf("\nLinear, 1 row: GB/s of weights, of GB/s that the same threads read from memory.\n");
     DecodeLong();
     for (const ModelShape* model : {&kBreeze, &k135M}) DecodeModel(*model);
@@ -173,14 +189,8 @@ class Bench {
     for (const ModelShape* model : {&kBreeze, &k135M}) {
       for (const Shape& shape : model->layer) Prefill(model->name, shape);
     }
-    std::printf("\nWhole models: tokens/s, of tokens/s if nothing but the bound took time.\n");
-    RunModel(kBreeze, "models/breeze/weights");
-    const TempFolder folder;
-    Write135M(folder);
-    RunModel(k135M, folder.path());
   }
 
- private:
   struct Weight {
     Shape shape;
     WeightHandle handle;
@@ -282,13 +292,13 @@ class Bench {
   }
 
   // The same matrix, so often that no cache holds it.
-  static std::vector<WeightHandle> PackOften(Backend& backend, DType type, int64_t* bytes) {
+  static std::vector<WeightHandle> PackOften(Backend& backend, const Format& format, int64_t* bytes) {
     constexpr int64_t kAllBytes = int64_t{256} << 20;
-    const std::vector<std::byte> rows = Format(type).plain()
-                                            ? std::vector<std::byte>(static_cast<size_t>(
-                                                  Format(type).Bytes(kLong.out_features * kLong.in_features)))
-                                            : RandomBlocks(type, kLong.out_features * kLong.in_features, 1);
-    const WeightRows part = {rows.data(), type, kLong.out_features, kLong.in_features};
+    const int64_t count = kLong.out_features * kLong.in_features;
+    const std::vector<std::byte> rows = format.plain()
+                                            ? std::vector<std::byte>(static_cast<size_t>(format.Bytes(count)))
+                                            : RandomBlocks(format, count, 1);
+    const WeightRows part = {rows.data(), format, kLong.out_features, kLong.in_features};
     const LinearSource source = {&part, 1, kLong.in_features, LinearLayout::kStacked};
     std::vector<WeightHandle> handles;
     for (*bytes = 0; *bytes < kAllBytes; *bytes += backend.PackedBytes(source)) {
@@ -321,14 +331,18 @@ class Bench {
         "\nLinear %s %lld x %lld in blocks. 1 row: GB/s of GB/s that the same threads read; its speed "
         "over\nbf16's, in 8 bits and exactly. More rows: GFLOP/s in 8 bits, over bf16's.\n",
         kLong.name, static_cast<long long>(kLong.out_features), static_cast<long long>(kLong.in_features));
-    std::printf("  %-6s %5s %7s %7s %6s %7s %7s", "type", "bits", "GB/s", "read", "share", "x bf16", "exact");
+    std::printf("  %-18s %5s %7s %7s %6s %7s %7s", "format", "bits", "GB/s", "read", "share", "x bf16",
+                "exact");
     constexpr int32_t kRows[] = {2, 8, 32, kMaxRows};
     for (const int32_t rows : kRows) std::printf(" %8d rows", rows);
     std::printf("\n");
-    for (const DType type : kBlockTypes) {
+    std::vector<Format> formats(std::begin(kBlockTypes), std::end(kBlockTypes));
+    formats.insert(formats.end(), {DType::kInt4, Format::InGroups(DType::kInt4, 7, DType::kF16, true),
+                                   DType::kInt8, DType::kFp8E4M3});
+    for (const Format& format : formats) {
       int64_t bytes = 0, exact_bytes = 0;
-      const std::vector<WeightHandle> weights = PackOften(*backend_, type, &bytes);
-      const std::vector<WeightHandle> exactly = PackOften(*exact, type, &exact_bytes);
+      const std::vector<WeightHandle> weights = PackOften(*backend_, format, &bytes);
+      const std::vector<WeightHandle> exactly = PackOften(*exact, format, &exact_bytes);
       auto* memory = static_cast<std::byte*>(backend_->Allocate(bytes));
       TM_CHECK(memory != nullptr, "no memory");
       std::memset(memory, 1, static_cast<size_t>(bytes));
@@ -350,9 +364,8 @@ class Bench {
       const double matrices = static_cast<double>(weights.size());
       const double bf16_seconds = one_row[2] / static_cast<double>(bf16.size());
       const double gigabytes = static_cast<double>(bytes) * 1e-9;
-      std::printf("  %-6s %5.2f %7.2f %7.2f %4.0f %% %7.2f %7.2f", DTypeName(type),
-                  8.0 * static_cast<double>(Format(type).block_bytes) /
-                      static_cast<double>(Format(type).block_size()),
+      std::printf("  %-18s %5.2f %7.2f %7.2f %4.0f %% %7.2f %7.2f", BlockFormatId(format).c_str(),
+                  8.0 * static_cast<double>(format.block_bytes) / static_cast<double>(format.block_size()),
                   gigabytes / one_row[0], gigabytes / one_row[1], 100.0 * one_row[1] / one_row[0],
                   bf16_seconds / (one_row[0] / matrices), bf16_seconds / (one_row[3] / matrices));
       for (const int32_t rows : kRows) {
@@ -427,6 +440,22 @@ class Bench {
     model.WriteMistral(folder);
   }
 
+  // Many calls in a row: their mean seconds, and how often a thread of this process gave up its core in one.
+  struct InARow {
+    double seconds = 0.0;
+    double sleeps = 0.0;
+  };
+  static InARow RunInARow(const std::function<void()>& body) {
+    constexpr int kCalls = 100;
+    rusage before{}, after{};
+    getrusage(RUSAGE_SELF, &before);
+    const double seconds = Seconds([&] {
+      for (int i = 0; i < kCalls; ++i) body();
+    });
+    getrusage(RUSAGE_SELF, &after);
+    return {seconds / kCalls, static_cast<double>(after.ru_nvcsw - before.ru_nvcsw) / kCalls};
+  }
+
   // One sequence: a prompt of kMaxRows tokens in one step, and the token after it.
   void RunModel(const ModelShape& shape, const std::string& folder) {
     auto model = LoadFolder(folder, *backend_, {.kv = {}});
@@ -442,8 +471,11 @@ class Bench {
     int64_t bytes = Bf16Bytes(shape.head);
     for (const Shape& linear : shape.layer) bytes += shape.layers * Bf16Bytes(linear);
     const std::vector<double> decoded = AgainstReading(bytes, decode);
-    std::printf("  %-8s decode  %9.1f of %9.1f tokens/s: %3.0f %%\n", shape.name, 1.0 / decoded[0],
-                1.0 / decoded[1], 100.0 * decoded[1] / decoded[0]);
+    const InARow in_a_row = RunInARow(decode);
+    std::printf(
+        "  %-8s decode  %9.1f of %9.1f tokens/s: %3.0f %%; 100 in a row %.1f tokens/s, %.1f sleeps each\n",
+        shape.name, 1.0 / decoded[0], 1.0 / decoded[1], 100.0 * decoded[1] / decoded[0],
+        1.0 / in_a_row.seconds, in_a_row.sleeps);
     if (!HasSgemm()) {
       std::printf("  %-8s prefill %9.1f tokens/s, sgemm absent\n", shape.name,
                   kMaxRows / BestSeconds(options_.rounds, {prefill})[0]);
@@ -470,8 +502,8 @@ class Bench {
 bool Parse(int argc, char** argv, Options& options) {
   for (int i = 1; i < argc; i += 2) {
     const std::string flag = argv[i];
-    if (flag == "--formats") {
-      options.formats = true;
+    if (flag == "--formats" || flag == "--models") {
+      (flag == "--formats" ? options.formats : options.models) = true;
       --i;
       continue;
     }
@@ -510,7 +542,7 @@ int main(int argc, char** argv) {
   if (!tramontane::Parse(argc, argv, options)) {
     std::fprintf(stderr,
                  "usage: cpu_bench [--variant NAME] [--threads N] [--dtype bf16|f16|f32] [--rounds N] "
-                 "[--formats]\n");
+                 "[--formats | --models]\n");
     return 2;
   }
   const auto backend = tramontane::MakeCpuBackend(options.backend);

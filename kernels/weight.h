@@ -2,6 +2,7 @@
 // Loading thread. After Backend::PackLinear returns, the source memory may go.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "kernels/core/format.h"
@@ -15,11 +16,22 @@ struct WeightRows {
   Format format = DType::kBf16;
   int64_t rows = 0;
   int64_t row_stride = 0;  // elements from one row to the next
+  // [in_features] the input that each column, as the rows lie, is multiplied with; a permutation. Null:
+  // columns are in order. Of weights whose groups are not of neighbouring inputs. Read whenever the source
+  // is.
+  const int32_t* column_order = nullptr;
 };
 
 enum class LinearLayout : int32_t {
   kStacked = 0,  // parts follow each other along the output: [q; k; v]
   kGateUp = 1,   // exactly two parts of equal rows, gate then up; used with Epilogue::kSwiGlu
+};
+
+// What takes a weight. A backend may have fewer forms for some.
+enum class WeightUse : int32_t {
+  kLinear = 0,
+  kTable = 1,   // Embed, and perhaps Linear too
+  kExpert = 2,  // Moe
 };
 
 // Rows that are brought in while they are packed, so that a source need not be in memory whole. Loading
@@ -34,14 +46,23 @@ class RowFeed {
   ~RowFeed() = default;
 };
 
-// y = x W^T with W [sum of part rows, in_features]. Whether parts may differ in format is the backend's word.
+// y = x W^T with W [sum of part rows, in_features]. Whether parts may differ in format or in the order of
+// their columns is the backend's word.
 struct LinearSource {
   const WeightRows* parts = nullptr;  // [part_count]
   int32_t part_count = 0;
   int64_t in_features = 0;
   LinearLayout layout = LinearLayout::kStacked;
   RowFeed* feed = nullptr;  // where there is one, the rows come from it and the parts' data is null
+  WeightUse use = WeightUse::kLinear;
 };
+
+// Whether columns of both parts are multiplied with the same inputs.
+inline bool SameColumnOrder(const WeightRows& a, const WeightRows& b, int64_t in_features) {
+  if (a.column_order == b.column_order) return true;
+  if (a.column_order == nullptr || b.column_order == nullptr) return false;
+  return std::equal(a.column_order, a.column_order + in_features, b.column_order);
+}
 
 // A packed weight, owned by the backend until Backend::FreeWeight or its end. Opaque outside the backend.
 struct WeightHandle {

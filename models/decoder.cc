@@ -124,7 +124,9 @@ OpCode Decoder::Forward(const ForwardBatch& batch, std::byte* pool) {
                                           .query_scale_beta = config_.query_scaling.beta,
                                           .query_scale_positions = config_.query_scaling.positions}));
   const BlockStep step = {.batch = batch, .pool = pool, .cos_sin = CosSin(), .query_scale = QueryScale()};
-  for (const auto& block : blocks_) TM_RETURN_IF_FAILED(block->Forward(step, residual));
+  const size_t blocks_per_layer = blocks_.size() / static_cast<size_t>(config_.layers);
+  const size_t blocks = blocks_per_layer * static_cast<size_t>(std::min(batch.layers, config_.layers));
+  for (size_t i = 0; i < blocks; ++i) TM_RETURN_IF_FAILED(blocks_[i]->Forward(step, residual));
   return OpCode::kOk;
 }
 

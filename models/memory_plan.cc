@@ -14,16 +14,16 @@ Status AddWeights(const OpenedModel& model, const Backend& backend, MemoryPlan& 
     TM_RETURN_IF_ERROR(model.weight_files.status());
   }
   for (const WeightSpec& spec : model.weights) {
-    std::vector<Format> formats;
+    std::vector<StoredWeight> stored;
+    std::vector<WeightRows> parts;  // as the config has them
     for (const TensorSpec& part : spec.parts) {
       plan.weight_count += part.elements();
-      formats.push_back(model.config.weight_dtype);
-      if (plan.weights_present) {
-        TM_ASSIGN_OR_RETURN(const StoredWeight found, model.weight_files->Find(part));
-        formats.back() = found.format();
-      }
+      parts.push_back(TakeSlice(nullptr, model.config.weight_dtype, part));
+      if (!plan.weights_present) continue;
+      TM_ASSIGN_OR_RETURN(stored.emplace_back(), model.weight_files->Find(part));
     }
-    plan.weight_bytes += WeightBytes(spec, PackedFormats(formats), backend);
+    if (plan.weights_present) parts = PackedParts(spec, stored);
+    plan.weight_bytes += WeightBytes(spec, parts, backend);
   }
   return Status::Ok();
 }

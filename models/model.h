@@ -21,7 +21,8 @@ struct ForwardBatch {
   const int32_t* positions = nullptr;  // [T] absolute
   const int32_t* qo_indptr = nullptr;  // [B + 1]
   const PageTableView* groups =
-      nullptr;  // host array [KvLayout::groups]; the views' pointers are device memory
+      nullptr;                 // host array [KvLayout::groups]; the views' pointers are device memory
+  int32_t layers = INT32_MAX;  // fewer: only so many of the first ones are run, to time them
 };
 
 class Model {

@@ -37,6 +37,11 @@ std::string NameIn(const ModelConfig& config, const TensorName& name) {
 // What one norm vector or router takes of the shared allocation: each begins 64-byte aligned.
 int64_t VectorStride(int64_t elements) { return (elements + 15) / 16 * 16; }
 
+WeightUse UseOf(const WeightSpec& spec) {
+  if (spec.key.role == WeightRole::kEmbedding) return WeightUse::kTable;
+  return spec.key.expert == kNoExpert ? WeightUse::kLinear : WeightUse::kExpert;
+}
+
 int64_t InFeatures(const TensorSpec& spec) {
   return spec.slice.dim == 1 ? spec.slice.end - spec.slice.begin : spec.columns;
 }
@@ -276,22 +281,20 @@ Status Loader::CheckAll(const std::vector<WeightSpec>& specs) {
 
 Status Loader::Pack(const WeightSpec& spec, WeightHandle* to) {
   std::vector<StoredWeight> stored;
-  std::vector<Format> formats;
   for (const TensorSpec& part : spec.parts) {
     TM_ASSIGN_OR_RETURN(stored.emplace_back(), files_.Find(part));
-    formats.push_back(stored.back().format());
   }
-  formats = PackedFormats(formats);
-  std::vector<WeightRows> parts;
-  for (size_t i = 0; i < spec.parts.size(); ++i)
-    parts.push_back(TakeSlice(nullptr, formats[i], spec.parts[i]));
+  const std::vector<WeightRows> parts = PackedParts(spec, stored);
+  std::vector<Format> formats;
+  for (const WeightRows& part : parts) formats.push_back(part.format);
   const std::string what = stored[0].file().path() + ": tensor " + spec.parts[0].name + " cannot be packed";
   TensorFeed feed(spec, std::move(stored), std::move(formats), progress_);
   const OpCode code = backend_.PackLinear({.parts = parts.data(),
                                            .part_count = static_cast<int32_t>(parts.size()),
                                            .in_features = InFeatures(spec.parts[0]),
                                            .layout = spec.layout,
-                                           .feed = &feed},
+                                           .feed = &feed,
+                                           .use = UseOf(spec)},
                                           to);
   TM_RETURN_IF_ERROR(feed.status());
   TM_RETURN_IF_ERROR(OpStatus(code, backend_, what));
@@ -316,9 +319,7 @@ Status Loader::CopyVector(const WeightSpec& spec, float* host) {
 
 // A router that is quantised as the matrices are.
 Status Loader::CopyCoded(const TensorSpec& part, const CodedMatrix& matrix, float* host) {
-  std::vector<std::byte> blocks(static_cast<size_t>(matrix.format().Bytes(part.elements())));
-  TM_RETURN_IF_ERROR(matrix.Read(0, part.rows, blocks.data()));
-  DecodeBlocks(matrix.format(), blocks.data(), part.elements(), host);
+  TM_RETURN_IF_ERROR(matrix.ReadValues(0, part.rows, host));
   matrix.Release(part.rows);
   return {};
 }
@@ -577,15 +578,6 @@ StatusOr<StoredWeight> WeightFiles::Find(const TensorSpec& spec) const {
   return StoredWeight{.name = spec.name, .plain = found, .coded = std::nullopt};
 }
 
-std::vector<Format> PackedFormats(const std::vector<Format>& formats) {
-  const bool same =
-      std::all_of(formats.begin(), formats.end(), [&](const Format& format) { return format == formats[0]; });
-  const bool plain =
-      std::all_of(formats.begin(), formats.end(), [](const Format& format) { return format.plain(); });
-  if (same || !plain) return formats;
-  return std::vector<Format>(formats.size(), DType::kF32);
-}
-
 Status CheckTensors(const std::vector<WeightSpec>& specs, const WeightFiles& files, ModelConfig& config) {
   std::set<std::string> used;
   for (const WeightSpec& spec : specs) {
@@ -597,13 +589,43 @@ Status CheckTensors(const std::vector<WeightSpec>& specs, const WeightFiles& fil
   return CheckLeftOver(files, used, config);
 }
 
-int64_t WeightBytes(const WeightSpec& spec, const std::vector<Format>& formats, const Backend& backend) {
-  if (!spec.packed) return Format(DType::kF32).Bytes(VectorStride(spec.elements()));
+namespace {
+
+// Given those in the files: widened to f32 where plain ones differ, and as they are where any stands in
+// blocks.
+std::vector<Format> PackedFormats(const std::vector<Format>& formats) {
+  const bool same =
+      std::all_of(formats.begin(), formats.end(), [&](const Format& format) { return format == formats[0]; });
+  const bool plain =
+      std::all_of(formats.begin(), formats.end(), [](const Format& format) { return format.plain(); });
+  if (same || !plain) return formats;
+  return std::vector<Format>(formats.size(), DType::kF32);
+}
+
+}  // namespace
+
+std::vector<WeightRows> PackedParts(const WeightSpec& spec, const std::vector<StoredWeight>& stored) {
+  std::vector<Format> formats;
+  for (const StoredWeight& part : stored) formats.push_back(part.format());
+  formats = PackedFormats(formats);
   std::vector<WeightRows> parts;
-  for (size_t i = 0; i < spec.parts.size(); ++i)
+  for (size_t i = 0; i < spec.parts.size(); ++i) {
     parts.push_back(TakeSlice(nullptr, formats[i], spec.parts[i]));
-  return backend.PackedBytes(
-      {parts.data(), static_cast<int32_t>(parts.size()), InFeatures(spec.parts[0]), spec.layout});
+    if (!stored[i].coded) continue;
+    parts.back().column_order = stored[i].coded->column_order();
+    TM_CHECK(parts.back().column_order == nullptr || spec.parts[i].slice.dim == 0,
+             "a slice of columns in an order of their own");
+  }
+  return parts;
+}
+
+int64_t WeightBytes(const WeightSpec& spec, const std::vector<WeightRows>& parts, const Backend& backend) {
+  if (!spec.packed) return Format(DType::kF32).Bytes(VectorStride(spec.elements()));
+  return backend.PackedBytes({.parts = parts.data(),
+                              .part_count = static_cast<int32_t>(parts.size()),
+                              .in_features = InFeatures(spec.parts[0]),
+                              .layout = spec.layout,
+                              .use = UseOf(spec)});
 }
 
 ModelWeights::~ModelWeights() {

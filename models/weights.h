@@ -165,12 +165,11 @@ class WeightFiles {
   std::map<std::string, Found> all_;
 };
 
-// Formats of the parts of a spec's packed source, given those in the files: widened to f32 where plain ones
-// differ, and as they are where any stands in blocks.
-std::vector<Format> PackedFormats(const std::vector<Format>& formats);
+// The parts of a spec's packed source as a backend is given them, without their data. Borrows `stored`.
+std::vector<WeightRows> PackedParts(const WeightSpec& spec, const std::vector<StoredWeight>& stored);
 
-// Bytes that the spec takes in the backend when its parts are packed in these formats.
-int64_t WeightBytes(const WeightSpec& spec, const std::vector<Format>& formats, const Backend& backend);
+// Bytes that the spec takes in the backend when these are its parts, whose data is not read.
+int64_t WeightBytes(const WeightSpec& spec, const std::vector<WeightRows>& parts, const Backend& backend);
 
 // Whether the files hold every tensor of the list and, in a layer that runs and beside what is used, no
 // other; of a GGUF file, no other at all. Others become warnings in the config.

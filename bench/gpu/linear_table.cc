@@ -30,17 +30,23 @@ cuda::SmallLinearParams ParamsOf(const Product& product, int32_t rows) {
   return p;
 }
 
-constexpr DType kBlockTypes[] = {DType::kQ8_0, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0,
-                                 DType::kQ5_1, DType::kQ4K,  DType::kQ5K,  DType::kQ6K};
+// GGUF's blocks, and groups of 128: AWQ's and GPTQ's have zero points.
+constexpr Format kBlockFormats[] = {
+    DType::kQ8_0, DType::kQ4_0,
+    DType::kQ4_1, DType::kQ5_0,
+    DType::kQ5_1, DType::kQ4K,
+    DType::kQ5K,  DType::kQ6K,
+    DType::kInt4, Format::InGroups(DType::kInt4, 7, DType::kF16, /*zero_points=*/true),
+    DType::kInt8, DType::kFp8E4M3};
 
 // One product over a weight in blocks, as the backend calls it.
-int LaunchOverBlocks(DType type, const Product& product, int32_t rows, const void* weight, const void* x,
-                     void* out, cudaStream_t stream) {
+int LaunchOverBlocks(const Format& format, const Product& product, int32_t rows, const void* weight,
+                     const void* x, void* out, cudaStream_t stream) {
   if (rows <= cuda::kSmallLinearRows) {
     cuda::SmallLinearParams p = ParamsOf(product, rows);
     p.prologue = Prologue::kNone;
     p.weight = weight;
-    p.weight_format = type;
+    p.weight_format = format;
     p.x = x;
     p.out = out;
     return cuda::LaunchSmallLinear(p, stream);
@@ -57,7 +63,7 @@ int LaunchOverBlocks(DType type, const Product& product, int32_t rows, const voi
   p.out_features = product.out;
   p.epilogue = product.epilogue;
   p.out_dtype = product.out_dtype;
-  p.weight_format = type;
+  p.weight_format = format;
   return cuda::LaunchTileLinear(p, stream);
 }
 
@@ -68,24 +74,24 @@ Table BlockLinearTable(Device& device) {
   table.name = "Linear layers, weights in blocks";
   table.note =
       "The gate and up of a Mistral 7B layer, without the norm. The bound is the weight in the bits of its "
-      "type, read "
-      "once, at the rate of a copy, or the products at the device's peak; from 17 rows on tiles of 64 rows.";
+      "format, read once, at the rate of a copy, or the products at the device's peak; from 17 rows on tiles "
+      "of 64 rows.";
   const Product product = {"gate and up", 4096, 28672, Prologue::kNone, Epilogue::kSwiGlu, DType::kBf16};
-  for (const DType type : kBlockTypes) {
-    const int64_t weight_bytes = cuda::UnitsBytes(type, product.out, product.in);
+  for (const Format& format : kBlockFormats) {
+    const int64_t weight_bytes = cuda::UnitsBytes(format, product.out, product.in);
     const int copies = device.CopiesBeyondCache(weight_bytes);
     auto* weights = static_cast<std::byte*>(device.AllocateRandom(copies * weight_bytes, 0.02f));
     for (const int32_t rows : {1, 8, 16, 64, 512}) {
       const void* x = device.AllocateRandom(int64_t{rows} * product.in * 2);
       void* out = device.Allocate(int64_t{rows} * product.out * 2);
       const double seconds = device.MedianSeconds(copies, [&](int i, cudaStream_t stream) {
-        return LaunchOverBlocks(type, product, rows, weights + i * weight_bytes, x, out, stream);
+        return LaunchOverBlocks(format, product, rows, weights + i * weight_bytes, x, out, stream);
       });
       const double flops = 2.0 * rows * product.in * product.out;
       const Bound memory = MemoryBound(static_cast<double>(weight_bytes), device.copy_bytes_per_second());
       const Bound compute = ArithmeticBound(flops, device.peak_flops());
       table.rows.push_back(
-          {std::string(DTypeName(type)) + ", " + std::to_string(rows), seconds,
+          {FormatName(format) + ", " + std::to_string(rows), seconds,
            memory.amount / memory.per_second > compute.amount / compute.per_second ? memory : compute});
     }
     device.FreeAll();

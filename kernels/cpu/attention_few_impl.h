@@ -7,10 +7,12 @@
 //            first-level cache, and widened in registers for up to kFewRows rows.
 //   values   are widened straight from the page; two or more vectors of dimensions gather over all keys.
 //
-// Keys are read in strips of kStripKeys, then their values in the same strips. As it goes, each asks the
-// memory for the lines of a strip about 4 KiB further on, one in every few instructions and straight into the
-// first-level cache: a core keeps few lines in flight, and a line that comes by way of the second-level cache
-// takes two turns.
+// Keys are read in strips of kStripKeys, then their values in the same strips. Pages lie scattered, so no
+// hardware prefetcher runs ahead. As it goes, each strip asks the memory for the lines of a strip that is
+// read half a block later, spread over all that is done with it, the transposing too: a core keeps few lines
+// in flight, and time in which fewer are is lost. The lines go to the second-level cache; in the first they
+// would push out the strip. A page's first line is asked for a block earlier, for the sake of its address:
+// looking that up takes as long as some ten lines do.
 #pragma once
 
 #include "kernels/cpu/attention_elements_impl.h"
@@ -24,10 +26,7 @@ constexpr int kFewRows = kWidth == 16 ? 8 : 4;
 // Keys that are scored together: two vectors, so that sums of few rows do not wait for each other.
 constexpr int kStripKeys = 2 * kWidth;
 
-// How far ahead the memory is asked.
-constexpr int64_t kAskAheadBytes = 4096;
-
-inline void AskFor(const std::byte* line) { __builtin_prefetch(line, 0, 3); }
+inline void AskFor(const std::byte* line) { __builtin_prefetch(line, 0, 2); }
 constexpr int kLineBytes = 64;
 constexpr int kLineUnits = kLineBytes / 4;
 
@@ -62,49 +61,61 @@ void LoadColumns(const std::byte* const* keys, int32_t d, Vf (&columns)[kWidth])
   Transpose(columns);
 }
 
-// kStripKeys keys as columns of units: strip [units, kStripKeys].
+// kStripKeys keys as columns of units: strip [units, kStripKeys]. Asks for the lines of half of the strip
+// `ahead`, ScoreStrips for the others.
 template <typename Elements>
-void TransposeStrip(const std::byte* const* keys, int32_t head_dim, float* strip) {
+void TransposeStrip(const std::byte* const* keys, int32_t head_dim, const StripAhead& ahead, float* strip) {
   constexpr int kElements = kWidth * Elements::kPerUnit;  // of a key in one register
   Vf columns[kWidth];
+  auto ask = [&ahead](int half, int64_t offset) __attribute__((always_inline)) {
+    if (ahead.keys == nullptr || offset % kLineBytes != 0) return;
+#pragma GCC unroll 8
+    for (int i = 0; i < kWidth / 2; ++i) ahead.Ask(half * kWidth + i, offset);
+  };
   for (int half = 0; half < 2; ++half, keys += kWidth, strip += kWidth) {
     float* to = strip;
     int32_t d = 0;
     for (; d + kElements <= head_dim; d += kElements, to += kWidth * kStripKeys) {
       LoadColumns<Elements>(keys, d, columns);
+      ask(half, d * Elements::kBytes);
 #pragma GCC unroll 16
       for (int i = 0; i < kWidth; ++i) Store(to + i * kStripKeys, columns[i]);
     }
     if (d == head_dim) continue;
+    ask(half, d * Elements::kBytes);
     for (int i = 0; i < kWidth; ++i) columns[i] = FirstUnitsAt<Elements>(keys[i], d, head_dim - d);
     Transpose(columns);
     for (int i = 0; d + i * Elements::kPerUnit < head_dim; ++i) Store(to + i * kStripKeys, columns[i]);
   }
 }
 
-// Scores of the keys of kStrips strips, `strip_floats` apart. Row strides are kAttentionBlockKeys. Asks for
-// the same bytes of the strips `ahead`: a line of a key or two in every round, as many as the rounds read.
+// The queries of few rows as ScoreStrips takes them: [head_dim, kAttentionFewRows], so that one register
+// finds them all.
+inline void PutQueries(const float* const* queries, int32_t rows, int32_t head_dim, float* to) {
+  for (int32_t r = 0; r < rows; ++r) {
+    const float* query = queries[r];
+    for (int32_t d = 0; d < head_dim; ++d) to[d * kAttentionFewRows + r] = query[d];
+  }
+}
+
+// Scores of the keys of kStrips strips, `strip_floats` apart. Row strides are kAttentionBlockKeys. In every
+// round it asks for a line of each strip `ahead`.
 template <typename Elements, int kRows, int kStrips>
-void ScoreStrips(const float* strip, int64_t strip_floats, const float* const* queries, int32_t head_dim,
+void ScoreStrips(const float* strip, int64_t strip_floats, const float* query, int32_t head_dim,
                  const StripAhead (&ahead)[2], float* scores) {
   constexpr int kVectors = 2 * kStrips;
   Vf sums[kRows][kVectors] = {};
-  const float* query[kRows];
-#pragma GCC unroll 8
-  for (int r = 0; r < kRows; ++r) query[r] = queries[r];
   constexpr int kLineElements = kLineUnits * Elements::kPerUnit;
   for (int32_t line = 0; line < head_dim; line += kLineElements) {
     const int64_t offset = line * Elements::kBytes;
     const bool asks = ahead[0].keys != nullptr && offset % kLineBytes == 0;
     const int32_t end = head_dim - line < kLineElements ? head_dim : line + kLineElements;
-    int key = 0;
+    int round = 0;
     for (int32_t d = line; d < end; d += Elements::kPerUnit, strip += kStripKeys) {
-      if (asks) {
+      if (asks && round < kWidth) {
 #pragma GCC unroll 2
-        for (int s = 0; s < kStrips; ++s) {
-          for (int i = key; i < kStripKeys; i += kLineUnits) ahead[s].Ask(i, offset);
-        }
-        ++key;
+        for (int s = 0; s < kStrips; ++s) ahead[s].Ask(round % 2 * kWidth + (kWidth + round) / 2, offset);
+        ++round;
       }
       Vf units[kVectors];
 #pragma GCC unroll 4
@@ -116,11 +127,12 @@ void ScoreStrips(const float* strip, int64_t strip_floats, const float* const* q
         for (int v = 0; v < kVectors; ++v) elements[v] = ElementOfUnits<Elements>(units[v], i);
 #pragma GCC unroll 8
         for (int r = 0; r < kRows; ++r) {
-          const Vf own = Splat(query[r][d + i]);
+          const Vf own = Splat(query[i * kAttentionFewRows + r]);
 #pragma GCC unroll 4
           for (int v = 0; v < kVectors; ++v) sums[r][v] = Fma(own, elements[v], sums[r][v]);
         }
       }
+      query += Elements::kPerUnit * kAttentionFewRows;
     }
   }
 #pragma GCC unroll 8

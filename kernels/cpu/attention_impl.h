@@ -313,8 +313,8 @@ void AttendBlock(const AttentionTile& tile, const KeyBlock& block, const KeyBloc
            range.end - range.begin, static_cast<int32_t>(padded_dim));
 }
 
-// The same for few rows, without copies. Asks the memory for what comes next, up to the keys of the block
-// `next`.
+// The same for few rows, without copies; scratch.values holds their queries. Asks the memory for what comes
+// next, up to the keys of the block `next`.
 template <typename Elements>
 void AttendBlockFew(const AttentionTile& tile, const KeyBlock& block, const KeyBlock& next, RowRange range,
                     const AttentionScratch& scratch, const AttentionState& state, TileRows* rows) {
@@ -323,17 +323,10 @@ void AttendBlockFew(const AttentionTile& tile, const KeyBlock& block, const KeyB
   const int64_t padded_dim = PaddedHeadDim(head_dim);
   const int32_t count = range.end - range.begin;
 
-  // The strip after the keys' strip (or the values' strip) s: keys, then values, then the next block's keys.
-  constexpr int kStrips = kAttentionBlockKeys / kStripKeys;
-  const int64_t strip_bytes = kStripKeys * params.kv.format.VectorBytes();
-  const int further = static_cast<int>(ClampTo(kAskAheadBytes / strip_bytes, 1, kStrips));
-  auto ahead_of = [&](int s) -> StripAhead {
-    const int to = s + further;
-    if (to < 2 * kStrips) {
-      return {block.keys + to % kStrips * kStripKeys, to < kStrips ? 0 : params.kv.value_offset};
-    }
-    return {next.keys + to % kStrips * kStripKeys, to < 3 * kStrips ? 0 : params.kv.value_offset};
-  };
+  // The strip to ask for at strip s of the keys: their values. At a strip of the values: the next block's
+  // keys.
+  auto values_of = [&](int s) -> StripAhead { return {block.keys + s * kStripKeys, params.kv.value_offset}; };
+  auto next_keys_of = [&](int s) -> StripAhead { return {next.keys + s * kStripKeys, 0}; };
 
   const int32_t first_strip = block.first / kStripKeys;
   const int32_t end_strip = (block.end + kStripKeys - 1) / kStripKeys;
@@ -341,18 +334,19 @@ void AttendBlockFew(const AttentionTile& tile, const KeyBlock& block, const KeyB
   for (int32_t s = first_strip; s < end_strip; ++s) {
     const int32_t k = s * kStripKeys;
     float* scores = scratch.scores + int64_t{range.begin} * kAttentionBlockKeys + k;
-    const float* const* queries = rows->queries + range.begin;
-    TransposeStrip<Elements>(block.keys + k, head_dim, scratch.keys);
+    const float* queries = scratch.values + range.begin;
+    TransposeStrip<Elements>(block.keys + k, head_dim, values_of(s), scratch.keys);
     if (kWidth < 16 && count <= 2 && s + 1 < end_strip) {  // sums of few rows would wait for each other
-      TransposeStrip<Elements>(block.keys + k + kStripKeys, head_dim, scratch.keys + strip_floats);
-      const StripAhead ahead[2] = {ahead_of(s), ahead_of(s + 1)};
+      TransposeStrip<Elements>(block.keys + k + kStripKeys, head_dim, values_of(s + 1),
+                               scratch.keys + strip_floats);
+      const StripAhead ahead[2] = {values_of(s), values_of(s + 1)};
       count == 1 ? ScoreStrips<Elements, 1, 2>(scratch.keys, strip_floats, queries, head_dim, ahead, scores)
                  : ScoreStrips<Elements, 2, 2>(scratch.keys, strip_floats, queries, head_dim, ahead, scores);
       ++s;
       continue;
     }
     ForFewRows(count, [&]<int kRows>(int32_t row) {
-      const StripAhead ahead[2] = {row == 0 ? ahead_of(s) : StripAhead{}};
+      const StripAhead ahead[2] = {row == 0 ? values_of(s) : StripAhead{}};
       ScoreStrips<Elements, kRows, 1>(scratch.keys, strip_floats, queries + row, head_dim, ahead,
                                       scores + int64_t{row} * kAttentionBlockKeys);
     });
@@ -371,9 +365,19 @@ void AttendBlockFew(const AttentionTile& tile, const KeyBlock& block, const KeyB
                                   .carry = s == first_strip ? rows->carry + r : nullptr,
                                   .weighted = state.weighted + r * padded_dim,
                                   .stride = padded_dim,
-                                  .ahead = row == 0 ? ahead_of(kStrips + s) : StripAhead{}},
+                                  .ahead = row == 0 ? next_keys_of(s) : StripAhead{}},
                                  head_dim);
     });
+  }
+}
+
+// Asks for one line of each 4 KiB of a block's keys and values.
+inline void AskForAddresses(const KeyBlock& block, const KvLayerView& kv) {
+  constexpr int64_t kAddressed = 4096;  // bytes whose address is looked up at once, at least
+  const auto step = static_cast<int32_t>(ClampTo(kAddressed / kv.token_bytes, 1, kv.format.page_size));
+  for (int32_t k = block.first; k < block.end; k += step) {
+    AskFor(block.keys[k]);
+    AskFor(block.keys[k] + kv.value_offset);
   }
 }
 
@@ -396,6 +400,7 @@ void AttendSegmentFew(const AttentionTile& tile, int64_t segment, const Attentio
                       const AttentionScratch& scratch, const AttentionState& state, TileRows* rows) {
   const BlockRange range = BlocksOf(tile, segment);
   if (range.begin >= range.end) return;
+  PutQueries(rows->queries, tile.rows(), tile.params->kv.format.head_dim, scratch.values);
   KeyBlock blocks[2];
   KeyBlock *block = &blocks[0], *after = &blocks[1];
   FindBlock(tile, range.begin, block);
@@ -407,6 +412,7 @@ void AttendSegmentFew(const AttentionTile& tile, int64_t segment, const Attentio
       FindBlock(*next.tile, BlocksOf(*next.tile, next.segment).begin, after);
     }
     const bool is_known = after->first < after->end;
+    if (is_known) AskForAddresses(*after, tile.params->kv);
     AttendBlockFew<Elements>(tile, *block, is_known ? *after : *block, RowsSeeing(tile, begin), scratch,
                              state, rows);
     std::swap(block, after);

@@ -62,7 +62,7 @@ struct AttentionState {
 // One thread's scratch.
 struct AttentionScratch {
   float* keys = nullptr;    // [head_dim, kAttentionBlockKeys] a block of keys, transposed
-  float* values = nullptr;  // [kAttentionBlockKeys, PaddedHeadDim]
+  float* values = nullptr;  // [kAttentionBlockKeys, PaddedHeadDim]; of few rows their queries
   float* scores = nullptr;  // [rows, kAttentionBlockKeys]
 };
 

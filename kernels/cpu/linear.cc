@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "kernels/core/block_types.h"
 #include "kernels/core/check.h"
@@ -44,10 +45,17 @@ int64_t PanelBytes(const Format& format, int64_t in_features, int32_t panel_widt
   return format.Bytes(PaddedInFeatures(in_features) * panel_width);
 }
 
-int64_t SegmentBytes(const PackedSegment& segment, int64_t in_features, int32_t panel_width) {
+// Of the panels of a segment.
+int64_t PanelsBytes(const PackedSegment& segment, int64_t in_features, int32_t panel_width) {
   return RoundUp(PanelCount(segment.layout, segment.rows, panel_width) *
                      PanelBytes(segment.format, in_features, panel_width),
                  kAlignment);
+}
+
+int64_t SegmentBytes(const PackedSegment& segment, int64_t in_features, int32_t panel_width) {
+  const int64_t order_bytes =
+      segment.column_order == nullptr ? 0 : RoundUp(in_features * int64_t{sizeof(int32_t)}, kAlignment);
+  return PanelsBytes(segment, in_features, panel_width) + order_bytes;
 }
 
 // Without panels.
@@ -56,11 +64,13 @@ std::vector<PackedSegment> SegmentsOf(const LinearSource& source) {
   int64_t row = 0;
   for (int32_t i = 0; i < source.part_count; ++i) {
     const WeightRows& part = source.parts[i];
-    if (i > 0 && part.format == segments.back().format) {
+    if (i > 0 && part.format == segments.back().format &&
+        SameColumnOrder(part, source.parts[i - 1], source.in_features)) {
       segments.back().rows += part.rows;
       segments.back().layout = source.layout;
     } else {
-      segments.push_back({.format = part.format, .first_row = row, .rows = part.rows});
+      segments.push_back(
+          {.format = part.format, .first_row = row, .rows = part.rows, .column_order = part.column_order});
     }
     row += part.rows;
   }
@@ -148,9 +158,19 @@ bool FillSegment(const PackedSegment& segment, const PackedWeight& weight, Sourc
   return true;
 }
 
+// Columns of a segment's row, from the k-th as they stand, to the inputs that they are of.
+void PutColumns(const PackedSegment& segment, const float* values, int64_t k, int64_t count, float* out) {
+  if (segment.column_order == nullptr) {
+    std::copy_n(values, count, out + k);
+    return;
+  }
+  for (int64_t i = 0; i < count; ++i) out[segment.column_order[k + i]] = values[i];
+}
+
 // The blocks of one lane, put together again and decoded.
-void UnpackBlocks(const Format& format, const std::byte* panel, const PackedWeight& weight, int64_t lane,
-                  float* out) {
+void UnpackBlocks(const PackedSegment& segment, const std::byte* panel, const PackedWeight& weight,
+                  int64_t lane, float* out) {
+  const Format& format = segment.format;
   std::byte block[264];
   float values[256];
   TM_CHECK(format.block_bytes <= static_cast<int32_t>(sizeof(block)), "a block of %d bytes",
@@ -158,7 +178,7 @@ void UnpackBlocks(const Format& format, const std::byte* panel, const PackedWeig
   for (int64_t k = 0; k < weight.in_features; k += format.block_size()) {
     TakeBlock(format, panel + format.Bytes(k) * weight.panel_width, weight.panel_width, lane, block);
     DecodeBlocks(format, block, format.block_size(), values);
-    std::copy_n(values, std::min(format.block_size(), weight.in_features - k), out + k);
+    PutColumns(segment, values, k, std::min(format.block_size(), weight.in_features - k), out);
   }
 }
 
@@ -224,6 +244,10 @@ std::string WhyNotPackable(const LinearSource& source) {
       return name + " is " + FormatName(part.format) +
              ", supported are the types by themselves, and those in groups of 32 to 256";
     }
+    if (!IsPermutation(part.column_order, source.in_features)) {
+      return name + " has columns in an order that is no permutation of " +
+             std::to_string(source.in_features);
+    }
     // A row's last group may be filled up, a part of it that rows of x are rounded by may not.
     const int64_t whole = part.format.plain() ? 1 : RoundedBlock(part.format);
     if (source.in_features % whole != 0) {
@@ -265,7 +289,7 @@ std::optional<PackedWeight> PackLinearInto(const LinearSource& source, const Cpu
       .bytes = PackedLinearBytes(source, kernels),
       .segments = SegmentsOf(source),
   };
-  // A gate and an up of different formats are packed one after the other.
+  // A gate and an up that differ in format or order are packed one after the other.
   LinearSource in_segments = source;
   if (weight.segments[0].layout == LinearLayout::kStacked) in_segments.layout = LinearLayout::kStacked;
   SourceRows rows(in_segments);
@@ -273,6 +297,10 @@ std::optional<PackedWeight> PackLinearInto(const LinearSource& source, const Cpu
     segment.panels = panels;
     panels += SegmentBytes(segment, weight.in_features, weight.panel_width);
     if (!FillSegment(segment, weight, rows, pool)) return std::nullopt;
+    if (segment.column_order == nullptr) continue;
+    auto* const order = reinterpret_cast<int32_t*>(
+        segment.panels + PanelsBytes(segment, weight.in_features, weight.panel_width));
+    std::copy_n(std::exchange(segment.column_order, order), weight.in_features, order);
   }
   return weight;
 }
@@ -294,16 +322,18 @@ void UnpackRow(const PackedWeight& weight, int64_t row, float* out) {
   }
   const Format& format = segment.format;
   const std::byte* from = segment.panels + panel * PanelBytes(format, weight.in_features, weight.panel_width);
-  if (!format.plain()) return UnpackBlocks(format, from, weight, lane, out);
+  if (!format.plain()) return UnpackBlocks(segment, from, weight, lane, out);
   for (int64_t k = 0; k < weight.in_features; ++k) {
     const int64_t element = PanelElement(format.dtype, weight.panel_width, k, lane);
+    float value = 0.0f;
     if (format.dtype == DType::kF32) {
-      std::memcpy(out + k, from + element * 4, 4);
+      std::memcpy(&value, from + element * 4, 4);
     } else {
       uint16_t bits;
       std::memcpy(&bits, from + element * 2, 2);
-      out[k] = format.dtype == DType::kBf16 ? Bf16ToFloat(bits) : F16ToFloat(bits);
+      value = format.dtype == DType::kBf16 ? Bf16ToFloat(bits) : F16ToFloat(bits);
     }
+    PutColumns(segment, &value, k, 1, out);
   }
 }
 
@@ -353,10 +383,10 @@ PanelFinish FinishOf(const PackedWeight& weight, const PackedSegment& segment, E
 
 // Whether rows of x that are packed for one job serve the other.
 bool SharePackedX(const LinearJob& a, const LinearJob& b) {
-  if (a.mode != b.mode) return false;
+  if (a.mode != b.mode || a.column_order != b.column_order) return false;
   const Format &first = a.weight_format, &second = b.weight_format;
   if (first.dtype == second.dtype) return true;
-  if (first.plain() || second.plain() || a.mode != b.mode) return false;
+  if (first.plain() || second.plain()) return false;
   return a.mode == LinearMode::kExact || RoundedBlock(first) == RoundedBlock(second);
 }
 
@@ -409,6 +439,7 @@ LinearJobs MakeLinearJobs(const LinearParams& params, const CpuContext& context,
         .in_features = weight.in_features,
         .norm_weight = params.prologue == Prologue::kRmsNorm ? params.norm_weight : nullptr,
         .norm_epsilon = params.norm_epsilon,
+        .column_order = segment.column_order,
         .weight_format = segment.format,
         .mode = HasWholeNumbers(segment.format) ? context.linear : LinearMode::kExact,
         .panels = segment.panels,

@@ -16,17 +16,20 @@ namespace tramontane {
 // Parts of a source.
 inline constexpr int32_t kMaxParts = 4;
 
-// Output features of one format. They stand in panels of two vectors, the last one filled up with zeros.
+// Output features of one format and one order of columns. They stand in panels of two vectors, the last one
+// filled up with zeros.
 struct PackedSegment {
   Format format = DType::kBf16;  // as in the file
   LinearLayout layout = LinearLayout::kStacked;
   int64_t first_row = 0;  // of the source
   int64_t rows = 0;
   std::byte* panels = nullptr;  // 64-byte aligned
+  // [in_features] behind the panels; null: in order. A source's, while it is packed.
+  const int32_t* column_order = nullptr;
 };
 
-// What a WeightHandle of the CPU backend points at. Neighbouring parts of one format are one segment; a gate
-// and an up of different formats are two.
+// What a WeightHandle of the CPU backend points at. Neighbouring parts of one format and one order of columns
+// are one segment; a gate and an up that differ in either are two.
 struct PackedWeight {
   LinearLayout layout = LinearLayout::kStacked;
   int32_t panel_width = 0;

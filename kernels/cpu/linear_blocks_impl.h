@@ -2,7 +2,8 @@
 // second half of linear_impl.h, whose pieces it uses.
 //
 // Exactly: a block of k of some panels is decoded to f32 scratch, once for all rows, and multiplied as f32
-// weights are, in the same order: the bits are those of an f32 weight of the decoded values.
+// weights are, in the same order: the bits are those of an f32 weight of the decoded values. One row takes
+// the numbers as they are decoded, without scratch.
 //
 // In 8 bits: a row of x is rounded a block at a time,
 //
@@ -207,8 +208,9 @@ void RoundRows(const LinearJob& job, int64_t tile, const Put& put) {
       const int64_t first = block * Rounded::kBlock;
       alignas(64) float normalised[Rounded::kBlock];
       for (int k = 0; k < Rounded::kBlock; k += kWidth) {
-        Vf value = Load(x + first + k);
-        if (job.norm_weight != nullptr) value = value * scale * Load(job.norm_weight + first + k);
+        Vf value = LoadInputs(job, x, first + k, kWidth);
+        if (job.norm_weight != nullptr)
+          value = value * scale * LoadInputs(job, job.norm_weight, first + k, kWidth);
         Store(normalised + k, value);
       }
       Rounded rounded;
@@ -414,11 +416,14 @@ struct PartsOfGroups : SmallBlocks<kType == DType::kInt4 ? DType::kQ4_0 : DType:
     if constexpr (kType == DType::kInt4) return ToFloats((ShiftRight(word, 8 * i) & 255) - zero);
     const Vi top = word << (24 - 8 * i);
     if constexpr (kType == DType::kInt8) return ToFloats((top >> 24) - (zero - 128));
-    // The sign, exponent and mantissa where an f32 has its own: 2^120 below the number, exactly. NaN is all
-    // of them ones.
-    const Vi bits = top >> 4 & static_cast<int32_t>(0x87f00000u);
-    const Vi nan = (bits & 0x7fffffff) == SplatInt(0x07f00000);
-    return BitsToFloat(FloatToBits(BitsToFloat(bits) * 0x1p120f) | nan);
+    // Exponent and mantissa where an f32 has its own, the exponent 120 higher. A subnormal number is read as
+    // 2^-7 (1 + m / 8) so, and is m 2^-9, exactly twice that less 2^-6. No step meets a subnormal f32, which
+    // costs processors a hundred cycles. NaN is all of them ones.
+    const Vi size = ShiftRight(top, 4) & 0x07f00000;
+    const Vi nan = size == SplatInt(0x07f00000);
+    const Vf normal = BitsToFloat(size + 0x3c000000);
+    const Vf number = size < SplatInt(0x00800000) ? normal + normal - 0x1p-6f : normal;
+    return BitsToFloat(FloatToBits(number) | nan | (top & static_cast<int32_t>(0x80000000u)));
   }
 };
 
@@ -433,43 +438,87 @@ constexpr bool kHasRunScales = Type::X::kBlock == 256;
 
 // ---- exactly
 
-// A block's numbers as f32, [k][kPanelWidth].
+// Number i of the four in a word, with what is subtracted from it.
 template <typename Type>
-void DecodePanelBlock(const std::byte* block, float* to) {
+[[gnu::always_inline]] inline Vf NumberOfWord(Vi w, int i) {
+#if TM_SIMD_WIDTH == 16
+  if constexpr (Type::kBits == 4) {  // a table of all of them looks at four bits and no more
+    constexpr float m = Type::kMiddle;
+    const Vf numbers = {0 - m, 1 - m, 2 - m,  3 - m,  4 - m,  5 - m,  6 - m,  7 - m,
+                        8 - m, 9 - m, 10 - m, 11 - m, 12 - m, 13 - m, 14 - m, 15 - m};
+    return _mm512_permutexvar_ps(reinterpret_cast<__m512i>(ShiftRight(w, 8 * i)), numbers);
+  }
+#endif
+  const Vi q = Type::kBits == 8 ? w << (24 - 8 * i) >> 24 : ShiftRight(w, 8 * i) & 255;
+  return ToFloats(q - Type::kMiddle);
+}
+
+// A block's numbers as f32: put(v, k, value) of number k of vector v of outputs, in ascending k. Where there
+// is a minimum the product that it is taken from is exact, so a fused multiply-add makes the same value.
+template <typename Type, typename Put>
+[[gnu::always_inline]] inline void DecodeBlock(const std::byte* block, const Put& put) {
+  constexpr int kAllRuns = Type::kChunks * Type::kRuns;
+  Vf factors[2], minima[2] = {};
+  Vi run_scales[2][kAllRuns] = {}, run_minima[2][2] = {};
+#pragma GCC unroll 2
   for (int v = 0; v < 2; ++v) {
-    const std::byte* words = WordsOf<Type>(block, v);
-    const Vf scale = HalfAt(block, 0, v);
-    Vi run_scales[Type::kChunks * Type::kRuns] = {};
-    if constexpr (kHasRunScales<Type>) Type::RunScales(words, run_scales);
-    float* at = to + v * kWidth;
-    for (int chunk = 0; chunk < Type::kChunks; ++chunk) {
+    factors[v] = HalfAt(block, 0, v);
+    if constexpr (Type::kHalves == 2) minima[v] = HalfAt(block, 1, v);
+    if constexpr (kHasRunScales<Type>) {
+      Type::RunScales(WordsOf<Type>(block, v), run_scales[v]);
+      if constexpr (Type::kHalves == 2) {
+        const GroupScaleWords packed = LoadGroupScales(WordsOf<Type>(block, v));
+        run_minima[v][0] = packed.minima[0];
+        run_minima[v][1] = packed.minima[1];
+      }
+    }
+  }
+#pragma GCC unroll 1
+  for (int chunk = 0; chunk < Type::kChunks; ++chunk) {
 #pragma GCC unroll 4
-      for (int run = 0; run < Type::kRuns; ++run) {
-        Vf factor = scale, minimum = {};
+    for (int run = 0; run < Type::kRuns; ++run) {
+      const int index = chunk * Type::kRuns + run;
+      Vf factor[2], minimum[2];
+#pragma GCC unroll 2
+      for (int v = 0; v < 2; ++v) {
+        factor[v] = factors[v];
+        minimum[v] = minima[v];
         if constexpr (kHasRunScales<Type>) {
-          factor = scale * ToFloats(run_scales[chunk * Type::kRuns + run]);
+          factor[v] = factors[v] * ToFloats(run_scales[v][index]);
           if constexpr (Type::kHalves == 2) {
-            const int index = chunk * Type::kRuns + run;
-            const Vi minima = ShiftRightBy(LoadGroupScales(words).minima[index / 4], SplatInt(index % 4 * 8));
-            minimum = HalfAt(block, 1, v) * ToFloats(minima & 255);
+            const Vi least = ShiftRightBy(run_minima[v][index / 4], SplatInt(index % 4 * 8)) & 255;
+            minimum[v] = -(minima[v] * ToFloats(least));
           }
-        } else if constexpr (Type::kHalves == 2) {
-          minimum = -HalfAt(block, 1, v);
         }
+      }
 #pragma GCC unroll 8
-        for (int group = 0; group < Type::kGroups; ++group) {
-          const Vi w = Type::Word(words, chunk, run, group);
+      for (int group = 0; group < Type::kGroups; ++group) {
+        const Vi words[2] = {Type::Word(WordsOf<Type>(block, 0), chunk, run, group),
+                             Type::Word(WordsOf<Type>(block, 1), chunk, run, group)};
 #pragma GCC unroll 4
-          for (int i = 0; i < 4; ++i, at += kPanelWidth) {
-            const Vi q = Type::kBits == 8 ? w << (24 - 8 * i) >> 24 : ShiftRight(w, 8 * i) & 255;
-            Vf value = factor * ToFloats(q - Type::kMiddle);
-            if constexpr (Type::kHalves == 2) value -= minimum;
-            Store(at, value);
+        for (int i = 0; i < 4; ++i) {
+#pragma GCC unroll 2
+          for (int v = 0; v < 2; ++v) {
+            const Vf number = NumberOfWord<Type>(words[v], i);
+            const int k = (index * Type::kGroups + group) * 4 + i;
+            if constexpr (Type::kHalves == 2) {
+              put(v, k, Fma(factor[v], number, minimum[v]));
+            } else {
+              put(v, k, factor[v] * number);
+            }
           }
         }
       }
     }
   }
+}
+
+// The same, [k][kPanelWidth].
+template <typename Type>
+void DecodePanelBlock(const std::byte* block, float* to) {
+  DecodeBlock<Type>(block, [to](int v, int k, Vf value) __attribute__((always_inline)) {
+    Store(to + k * kPanelWidth + v * kWidth, value);
+  });
 }
 
 // `count` numbers of each of a panel's outputs from the blocks at `from`, and what fills up the last of them.
@@ -533,6 +582,67 @@ inline void MultiplyExactly(const LinearJob& job, const LinearBlock& block, Deco
   }
 }
 
+// Asks the memory for what comes later of a panel. Of large blocks line by line between the products: many
+// lines at once would wait for each other, and none would be under way later on. In q6_k every chunk takes
+// words from several places of its block, so all of a block is asked for before its first chunk.
+template <typename Type>
+struct AskAhead {
+  static constexpr int64_t Bytes() {
+    if constexpr (Type::kInGroups) {
+      return Type::kPartBytes;
+    } else {
+      return kPanelBlockBytes<Type>;
+    }
+  }
+  static constexpr int64_t kBytesAhead = kPrefetchBytes + (Type::kBits == 6 ? Bytes() : 0);
+  static constexpr int kLines = static_cast<int>((Bytes() + 63) / 64);
+  static constexpr int kAllRuns = Type::kChunks * Type::kRuns;
+  static constexpr int kLinesOfGroup = Type::X::kBlock == 32 ? 0 : kLines / (kAllRuns * Type::kGroups);
+  static constexpr int kLinesOfRun = kLinesOfGroup * Type::kGroups;  // what its groups ask for
+  static constexpr int kRest =
+      (kLines - kLinesOfRun * kAllRuns + kAllRuns - 1) / kAllRuns;  // at its beginning
+
+  const std::byte* lines;
+  const std::byte* rest;
+
+  AskAhead(const std::byte* block, int run)
+      : lines(block + kBytesAhead + run * kLinesOfRun * 64),
+        rest(block + kBytesAhead + (kAllRuns * kLinesOfRun + run * kRest) * 64) {}
+
+  [[gnu::always_inline]] void BeforeRun() const {
+#pragma GCC unroll 8
+    for (int i = 0; i < kRest; ++i) __builtin_prefetch(rest + i * 64);
+  }
+  [[gnu::always_inline]] void BeforeGroup(int group) const {
+#pragma GCC unroll 4
+    for (int i = 0; i < kLinesOfGroup; ++i) __builtin_prefetch(lines + (group * kLinesOfGroup + i) * 64);
+  }
+};
+
+// One row: its sums take each number as it is decoded, in the order in which they take those of scratch.
+template <typename Type>
+void MultiplyRowExactly(const LinearJob& job, const LinearBlock& block) {
+  const float* const row = PackedRows<F32Panels>(job, 0, 0);
+  for (int64_t panel = block.panel_begin; panel < block.panel_end; ++panel) {
+    Vf sums[2] = {};
+    const std::byte* from = job.panels + panel * job.panel_bytes;
+    for (int64_t begin = 0; begin < job.in_features; begin += Type::X::kBlock) {
+      const float* const x = row + begin;
+      DecodeBlock<Type>(from, [x, from, &sums](int v, int k, Vf value) __attribute__((always_inline)) {
+        if (v == 0 && k % 4 == 0) {
+          const auto group = static_cast<uint32_t>(k) / 4;
+          const AskAhead<Type> ahead(from, static_cast<int>(group / Type::kGroups));
+          if (group % Type::kGroups == 0) ahead.BeforeRun();
+          ahead.BeforeGroup(static_cast<int>(group % Type::kGroups));
+        }
+        sums[v] = Fma(Splat(x[k]), value, sums[v]);
+      });
+      from += kPanelBlockBytes<Type>;
+    }
+    FinishPanel(job, 0, panel, sums[0], sums[1]);
+  }
+}
+
 // ---- in 8 bits
 
 // A lane's scale of a run as a product of its sums takes it.
@@ -558,6 +668,8 @@ template <typename Type, int kRows>
                                           Vi (&totals)[kRows][2]) {
   const int first = (chunk * Type::kRuns + run) * Type::kGroups;  // among the block's groups
   const std::byte* const words[2] = {WordsOf<Type>(block, 0), WordsOf<Type>(block, 1)};
+  const AskAhead<Type> ahead(block, chunk * Type::kRuns + run);
+  ahead.BeforeRun();
 #ifdef TM_DOTS_OF_FOUR
   Vi sums[kRows][2];
 #pragma GCC unroll 16
@@ -567,6 +679,7 @@ template <typename Type, int kRows>
   }
 #pragma GCC unroll 8
   for (int group = 0; group < Type::kGroups; ++group) {
+    ahead.BeforeGroup(group);
     Vi w[2];
 #pragma GCC unroll 2
     for (int v = 0; v < 2; ++v) {
@@ -602,6 +715,7 @@ template <typename Type, int kRows>
     Vi pairs[kRows][2];
 #pragma GCC unroll 8
     for (int group = begin; group < begin + kStep; ++group) {
+      ahead.BeforeGroup(group);
       Vi w[2], size[2];
 #pragma GCC unroll 2
       for (int v = 0; v < 2; ++v) {
@@ -727,9 +841,6 @@ template <typename Type, int kRows>
     group += int64_t{format.codes_at()} * kPanelWidth;
     const int64_t end = std::min(k + format.block_size(), job.in_features);
     for (; k < end; k += 32, group += Type::kPartBytes, x += x_stride) {
-      for (int64_t line = 0; line < Type::kPartBytes; line += 64) {
-        __builtin_prefetch(group + kPrefetchBytes + line);
-      }
       Vi totals[kRows][2];
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
@@ -765,9 +876,6 @@ void MultiplyRounded(const LinearJob& job, const RowRun& run, int64_t panel) {
     AddGroups<Type, kRows>(job, block, x, run.tile_rows, sums);
   } else {
     for (int64_t left = job.in_features; left > 0; left -= Type::X::kBlock) {
-      for (int64_t line = 0; line < kPanelBlockBytes<Type>; line += 64) {
-        __builtin_prefetch(block + kPrefetchBytes + line);
-      }
       AddBlock<Type, kRows>(block, x, sums);
       block += kPanelBlockBytes<Type>;
       x += run.tile_rows;
@@ -794,6 +902,9 @@ constexpr int kRowsTogether = kWidth == 16  ? 8
 template <typename Type>
 void MultiplyBlocksOf(const LinearJob& job, const LinearBlock& block, std::byte* scratch) {
   if (job.mode == LinearMode::kExact) {
+    if constexpr (!Type::kInGroups) {
+      if (job.rows == 1) return MultiplyRowExactly<Type>(job, block);
+    }
     return MultiplyExactly(job, block, DecodePanel<Type>, *reinterpret_cast<BlockScratch*>(scratch));
   }
   for (int64_t panel = block.panel_begin; panel < block.panel_end; ++panel) {

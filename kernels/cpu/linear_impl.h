@@ -424,6 +424,15 @@ float NormScale(const float* x, int64_t n, float epsilon) {
   return 1.0f / std::sqrt(sum / static_cast<float>(n) + epsilon);
 }
 
+// Inputs, or weights of their norm, as columns [k, k + count) of the weight take them, of which a vector has
+// at most kWidth; the lanes behind them are zeros.
+inline Vf LoadInputs(const LinearJob& job, const float* from, int64_t k, int64_t count) {
+  if (job.column_order == nullptr) return LoadColumns(from + k, count);
+  alignas(64) float values[kWidth] = {};
+  for (int64_t i = 0; i < std::min<int64_t>(count, kWidth); ++i) values[i] = from[job.column_order[k + i]];
+  return Load(values);
+}
+
 // How a vector of x is stored for each kind. `to` is where its first k stands.
 struct PackFloats {
   using Kind = F32Panels;
@@ -456,8 +465,8 @@ void PackTileAs(const LinearJob& job, int64_t tile) {
     const float* x = job.x + (job.x_rows == nullptr ? begin + r : job.x_rows[begin + r]) * job.x_stride;
     const float scale = job.norm_weight == nullptr ? 1.0f : NormScale(x, n, job.norm_epsilon);
     for (int64_t k = 0; k < n; k += kWidth) {
-      Vf value = LoadColumns(x + k, n - k);
-      if (job.norm_weight != nullptr) value = value * scale * LoadColumns(job.norm_weight + k, n - k);
+      Vf value = LoadInputs(job, x, k, n - k);
+      if (job.norm_weight != nullptr) value = value * scale * LoadInputs(job, job.norm_weight, k, n - k);
       Pack::Put(PackedRows<Kind>(job, begin + r, k) + k % kBlockK / Kind::kPerInput, value);
     }
   }

@@ -15,12 +15,12 @@ enum class PanelFinish : int32_t {
   kStore,
   kAddResidual,  // out += y
   kSwiGlu,       // a panel is one vector of gates and one of ups: out = silu(gate) * up
-  kSilu,         // out = silu(y): gates whose ups stand in panels of another format
+  kSilu,         // out = silu(y): gates whose ups stand in panels of another format or order
   kTimes,        // out *= y: those ups
 };
 
-// One Linear call with everything resolved, or the part of it whose weights have one format; the same for all
-// threads, constant while they run.
+// One Linear call with everything resolved, or the part of it whose weights have one format and one order of
+// columns; the same for all threads, constant while they run.
 struct LinearJob {
   const float* x = nullptr;         // [.., in_features]
   int64_t x_stride = 0;             // elements from one row to the next
@@ -29,6 +29,8 @@ struct LinearJob {
   int64_t in_features = 0;
   const float* norm_weight = nullptr;  // [in_features]; null: rows are taken as they are
   float norm_epsilon = 0.0f;
+  const int32_t* column_order =
+      nullptr;  // [in_features] which input stands where in a packed row; null: in order
 
   Format weight_format = DType::kBf16;
   LinearMode mode = LinearMode::kExact;  // kInt8 only for a weight that has whole numbers in blocks

@@ -54,7 +54,8 @@ struct Segment {
   int64_t first_out = 0;
   int64_t out_features = 0;  // gate and up together
   std::byte* data = nullptr;
-  const PlanTable* plans = nullptr;  // of bf16
+  const PlanTable* plans = nullptr;       // of bf16
+  const int32_t* column_order = nullptr;  // [in_features], device; null: in order
 };
 
 // What a WeightHandle of this backend points at.
@@ -73,7 +74,7 @@ struct PackedWeight {
 
 // Where each buffer lies in the workspace. T: tokens of the largest step, L: its rows of logits.
 struct WorkspaceMap {
-  int64_t normalised = 0;   // [max(T, L), hidden] bf16
+  int64_t normalised = 0;   // [max(T, L), hidden] bf16: rows of x as a product takes them
   int64_t gate_up = 0;      // [T, 2 * hidden] bf16: no model's intermediate size exceeds maxima.hidden
   int64_t moe_chosen = 0;   // [T, experts per token] i32
   int64_t moe_shares = 0;   // [T, experts per token] f32
@@ -208,7 +209,9 @@ class CudaBackend final : public Backend {
   OpCode CopySegment(const LinearSource& source, const PackedSegment& segment, SourceRows& rows,
                      std::byte* data);
   OpCode PlanProducts(int64_t in_features, int64_t out_features);
-  OpCode Normalise(const LinearParams& params);
+  OpCode PrepareRows(const LinearParams& params, const int32_t* column_order);
+  OpCode GateUpApart(const LinearParams& params, const PackedWeight& weight);
+  OpCode LinearOfSegments(const LinearParams& params, const PackedWeight& weight);
   OpCode LinearOf(const LinearParams& params, const Segment& weight);
   OpCode TileLinear(const LinearParams& params, const Segment& weight);
   OpCode LargeLinear(const LinearParams& params, const Segment& weight);
@@ -283,10 +286,17 @@ OpCode CudaBackend::WaitFence(uint64_t fence) noexcept {
 
 // ---- weights ------------------------------------------------------------------------------------
 
+int64_t ColumnOrderBytes(const PackedSegment& segment) {
+  if (segment.column_order == nullptr) return 0;
+  return RoundUp(segment.in_features * int64_t{sizeof(int32_t)}, kAlignment);
+}
+
 int64_t CudaBackend::PackedBytes(const LinearSource& source) const noexcept {
   if (!WhyNotPackable(source).empty()) return 0;
   int64_t bytes = 0;
-  for (const PackedSegment& segment : SegmentsOf(source)) bytes += RoundUp(segment.bytes(), kAlignment);
+  for (const PackedSegment& segment : SegmentsOf(source)) {
+    bytes += RoundUp(segment.bytes(), kAlignment) + ColumnOrderBytes(segment);
+  }
   return bytes;
 }
 
@@ -300,22 +310,32 @@ OpCode CudaBackend::PackLinear(const LinearSource& source, WeightHandle* out) no
     return Fail(OpCode::kOutOfMemory, "no device memory for a weight of " + std::to_string(bytes) + " bytes");
   }
   auto weight = std::make_unique<PackedWeight>(source.layout, 0, source.in_features, data);
-  SourceRows rows(source);
+  const std::vector<PackedSegment> segments = SegmentsOf(source);
+  LinearSource in_segments = source;
+  in_segments.layout = segments[0].layout;  // of a gate and an up that stand apart kStacked
+  SourceRows rows(in_segments);
   std::byte* at = data;
-  for (const PackedSegment& segment : SegmentsOf(source)) {
-    OpCode code = CopySegment(source, segment, rows, at);
+  for (const PackedSegment& segment : segments) {
+    OpCode code = CopySegment(in_segments, segment, rows, at);
     const PlanTable* plans = nullptr;
     if (code == OpCode::kOk && !segment.in_blocks()) {
       code = PlanProducts(source.in_features, segment.rows);
       plans = &products_[{source.in_features, segment.rows}];
     }
+    std::byte* const order = at + RoundUp(segment.bytes(), kAlignment);
+    if (code == OpCode::kOk && segment.column_order != nullptr) {
+      code = Upload(order, segment.column_order, segment.in_features * int64_t{sizeof(int32_t)});
+      if (code == OpCode::kOk) code = WaitFence(RecordFence());
+    }
     if (code != OpCode::kOk) {
       runtime_->Free(data);
       return code;
     }
-    weight->segments.push_back({segment.format, segment.first_row, segment.rows, at, plans});
+    weight->segments.push_back(
+        {segment.format, segment.first_row, segment.rows, at, plans,
+         segment.column_order == nullptr ? nullptr : reinterpret_cast<const int32_t*>(order)});
     weight->out_features += segment.rows;
-    at += RoundUp(segment.bytes(), kAlignment);
+    at = order + ColumnOrderBytes(segment);
   }
   weights_.insert(weight.get());
   out->impl = weight.release();
@@ -503,7 +523,8 @@ bool FusesNorm(const PackedWeight& weight, int32_t rows) {
     small.in_features = static_cast<int32_t>(weight.in_features);
     small.prologue = Prologue::kRmsNorm;
     small.weight_format = segment.format;
-    return rows <= (segment.format == DType::kBf16 ? kFusedNormRows : kFusedNormRowsOverBlocks) &&
+    return segment.column_order == nullptr &&
+           rows <= (segment.format == DType::kBf16 ? kFusedNormRows : kFusedNormRowsOverBlocks) &&
            SmallLinearSupported(small);
   });
 }
@@ -512,24 +533,60 @@ OpCode CudaBackend::Linear(const LinearParams& p) noexcept {
   const auto& weight = *static_cast<const PackedWeight*>(p.weight.impl);
   CheckLinear(p, weight);
   if (p.rows == 0) return OpCode::kOk;
-  LinearParams linear = p;
-  if (p.prologue == Prologue::kRmsNorm && !FusesNorm(weight, p.rows)) {
-    if (const OpCode code = Normalise(p); code != OpCode::kOk) return code;
-    linear.x = MakeTensor(workspace_ + map_.normalised, DType::kBf16, p.rows, weight.in_features);
-    linear.x_rows = nullptr;
-    linear.prologue = Prologue::kNone;
-  }
+  const bool apart = p.epilogue == Epilogue::kSwiGlu && weight.alone() == nullptr;
+  return apart ? GateUpApart(p, weight) : LinearOfSegments(p, weight);
+}
+
+// A product for gate and one for up, rounded to bf16 as ever, then SwiGLU.
+OpCode CudaBackend::GateUpApart(const LinearParams& p, const PackedWeight& weight) {
+  TM_CHECK(p.rows <= maxima_.tokens && p.out.columns <= maxima_.hidden,
+           "%d rows of SwiGLU, beyond what was reserved", p.rows);
+  LinearParams product = p;
+  product.epilogue = Epilogue::kNone;
+  product.out = MakeTensor(workspace_ + map_.gate_up, DType::kBf16, p.rows, weight.out_features);
+  if (const OpCode code = LinearOfSegments(product, weight); code != OpCode::kOk) return code;
+  const SwiGluKernelParams swiglu = {.gate_up = product.out.data,
+                                     .h = p.out.data,
+                                     .h_stride = p.out.row_stride,
+                                     .rows = p.rows,
+                                     .width = static_cast<int32_t>(p.out.columns),
+                                     .apart = true};
+  return Queued(LaunchSwiGlu(swiglu, runtime_->stream()), "SwiGLU");
+}
+
+OpCode CudaBackend::LinearOfSegments(const LinearParams& p, const PackedWeight& weight) {
+  const bool norm_apart = p.prologue == Prologue::kRmsNorm && !FusesNorm(weight, p.rows);
+  LinearParams prepared = p;
+  prepared.x = MakeTensor(workspace_ + map_.normalised, DType::kBf16, p.rows, weight.in_features);
+  prepared.x_rows = nullptr;
+  prepared.prologue = Prologue::kNone;
+  const Segment* prepared_for = nullptr;
   for (const Segment& segment : weight.segments) {
-    if (const OpCode code = LinearOf(linear, segment); code != OpCode::kOk) return code;
+    const bool as_they_are = segment.column_order == nullptr && !norm_apart;
+    if (!as_they_are && (prepared_for == nullptr || prepared_for->column_order != segment.column_order)) {
+      if (const OpCode code = PrepareRows(p, segment.column_order); code != OpCode::kOk) return code;
+      prepared_for = &segment;
+    }
+    if (const OpCode code = LinearOf(as_they_are ? p : prepared, segment); code != OpCode::kOk) return code;
   }
   return OpCode::kOk;
 }
 
-// The norm alone, by a kernel of its own.
-OpCode CudaBackend::Normalise(const LinearParams& p) {
+// Rows of x by a kernel of their own: normalised, in the order of a weight's columns, or both.
+OpCode CudaBackend::PrepareRows(const LinearParams& p, const int32_t* column_order) {
   TM_CHECK(p.rows <= std::max(maxima_.tokens, maxima_.logit_rows) && p.x.columns <= maxima_.hidden,
-           "%d rows of %lld to normalise, beyond what was reserved", p.rows,
+           "%d rows of %lld to normalise or to reorder, beyond what was reserved", p.rows,
            static_cast<long long>(p.x.columns));
+  if (p.prologue == Prologue::kNone) {
+    const GatherColumnsParams gather = {.x = p.x.data,
+                                        .x_rows = p.x_rows,
+                                        .column_order = column_order,
+                                        .y = workspace_ + map_.normalised,
+                                        .x_stride = p.x.row_stride,
+                                        .rows = p.rows,
+                                        .width = static_cast<int32_t>(p.x.columns)};
+    return Queued(LaunchGatherColumns(gather, runtime_->stream()), "columns in another order");
+  }
   const RmsNormKernelParams norm = {.x = p.x.data,
                                     .x_rows = p.x_rows,
                                     .weight = p.norm_weight,
@@ -537,7 +594,8 @@ OpCode CudaBackend::Normalise(const LinearParams& p) {
                                     .x_stride = p.x.row_stride,
                                     .rows = p.rows,
                                     .width = static_cast<int32_t>(p.x.columns),
-                                    .epsilon = p.norm_epsilon};
+                                    .epsilon = p.norm_epsilon,
+                                    .column_order = column_order};
   return Queued(LaunchRmsNorm(norm, runtime_->stream()), "a norm");
 }
 

@@ -1,5 +1,5 @@
-// The small kernels of a step: embedding, RMSNorm, SwiGLU, rotary table, rotary embedding with append, page
-// copies. Shapes: pointwise.h.
+// The small kernels of a step: embedding, RMSNorm, columns in another order, SwiGLU, rotary table, rotary
+// embedding with append, page copies. Shapes: pointwise.h.
 //
 // Grid:   stated at each kernel, as are the bytes; 128 threads a block.
 // Limits: widths a multiple of 8; bf16 activations; all are bound by memory or, in decode, by their launch.
@@ -87,8 +87,21 @@ TM_KERNEL void EmbedBlocksKernel(EmbedKernelParams p) {
   }
 }
 
+namespace {
+
+// Eight elements of a row that need not be neighbours.
+TM_DEVICE Floats8 LoadColumns(const Bf16* x, const Vector16 (&columns)[2]) {
+  Floats8 out;
+  TM_UNROLL
+  for (int j = 0; j < kPiece; ++j) out.value[j] = ToFloat(LoadGlobal(x + columns[j / 4].word[j % 4]));
+  return out;
+}
+
+}  // namespace
+
 // Grid: (rows). A row is read twice, the second time from the cache.
-// Bytes: read rows * width * (2 * 2 + 4) (+ 4 a row when gathered), written rows * width * 2.
+// Bytes: read rows * width * (2 * 2 + 4) (+ 4 a row when gathered, + 4 for each column that has its place in
+// an order), written rows * width * 2.
 TM_KERNEL void RmsNormKernel(RmsNormKernelParams p) {
   AwaitPriorKernels();
   auto* sums = reinterpret_cast<float*>(SharedBytes());  // [kThreads / 32]
@@ -110,10 +123,31 @@ TM_KERNEL void RmsNormKernel(RmsNormKernelParams p) {
   for (int w = 0; w < kThreads / 32; ++w) sum += sums[w];
   const float scale = ReciprocalSqrt(sum / static_cast<float>(p.width) + p.epsilon);
   for (int i = ThreadX() * kPiece; i < p.width; i += kThreads * kPiece) {
-    Floats8 v = Unpack<Bf16>(LoadGlobal16(x + i));
-    TM_UNROLL
-    for (int j = 0; j < kPiece; ++j) v.value[j] *= scale * LoadGlobal(p.weight + i + j);
+    Floats8 v;
+    if (p.column_order == nullptr) {
+      v = Unpack<Bf16>(LoadGlobal16(x + i));
+      TM_UNROLL
+      for (int j = 0; j < kPiece; ++j) v.value[j] *= scale * LoadGlobal(p.weight + i + j);
+    } else {
+      const Vector16 columns[2] = {LoadGlobal16(p.column_order + i), LoadGlobal16(p.column_order + i + 4)};
+      v = LoadColumns(x, columns);
+      TM_UNROLL
+      for (int j = 0; j < kPiece; ++j)
+        v.value[j] *= scale * LoadGlobal(p.weight + columns[j / 4].word[j % 4]);
+    }
     StoreGlobal16(y + i, Pack<Bf16>(v));
+  }
+}
+
+// Grid: (rows). Bytes: read rows * width * (2 + 4) (+ 4 a row when gathered), written rows * width * 2.
+TM_KERNEL void GatherColumnsKernel(GatherColumnsParams p) {
+  AwaitPriorKernels();
+  const int64_t row = p.x_rows == nullptr ? BlockX() : LoadUniform(p.x_rows + BlockX());
+  const auto* x = static_cast<const Bf16*>(p.x) + row * p.x_stride;
+  auto* y = static_cast<Bf16*>(p.y) + int64_t{BlockX()} * p.width;
+  for (int i = ThreadX() * kPiece; i < p.width; i += kThreads * kPiece) {
+    const Vector16 columns[2] = {LoadGlobal16(p.column_order + i), LoadGlobal16(p.column_order + i + 4)};
+    StoreGlobal16(y + i, Pack<Bf16>(LoadColumns(x, columns)));
   }
 }
 
@@ -123,8 +157,8 @@ TM_KERNEL void SwiGluKernel(SwiGluKernelParams p) {
   const auto* from = static_cast<const Bf16*>(p.gate_up) + int64_t{BlockX()} * 2 * p.width;
   auto* to = static_cast<Bf16*>(p.h) + BlockX() * p.h_stride;
   for (int i = ThreadX() * kPiece; i < p.width; i += kThreads * kPiece) {
-    Floats8 gate = Unpack<Bf16>(LoadGlobal16(from + 2 * i));
-    const Floats8 up = Unpack<Bf16>(LoadGlobal16(from + 2 * i + kPiece));
+    Floats8 gate = Unpack<Bf16>(LoadGlobal16(from + (p.apart ? i : 2 * i)));
+    const Floats8 up = Unpack<Bf16>(LoadGlobal16(from + (p.apart ? p.width + i : 2 * i + kPiece)));
     TM_UNROLL
     for (int j = 0; j < kPiece; ++j) gate.value[j] = Silu(gate.value[j]) * up.value[j];
     StoreGlobal16(to + i, Pack<Bf16>(gate));
@@ -235,6 +269,10 @@ int LaunchEmbed(const EmbedKernelParams& params, void* stream) {
 int LaunchRmsNorm(const RmsNormKernelParams& params, void* stream) {
   return TM_LAUNCH(RmsNormKernel, GridOf(params.rows), Dim3{kThreads}, kThreads / 32 * sizeof(float),
                    static_cast<Stream>(stream), params);
+}
+int LaunchGatherColumns(const GatherColumnsParams& params, void* stream) {
+  return TM_LAUNCH(GatherColumnsKernel, GridOf(params.rows), Dim3{kThreads}, 0, static_cast<Stream>(stream),
+                   params);
 }
 int LaunchSwiGlu(const SwiGluKernelParams& params, void* stream) {
   return TM_LAUNCH(SwiGluKernel, GridOf(params.rows), Dim3{kThreads}, 0, static_cast<Stream>(stream), params);

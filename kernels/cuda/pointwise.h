@@ -19,7 +19,8 @@ struct EmbedKernelParams {
   Format table_format = DType::kBf16;
 };
 
-// y[r] = bf16(x[rows[r]] * rsqrt(mean square + epsilon) * weight); the sum and the product in f32.
+// y[r] = bf16(x[rows[r]] * rsqrt(mean square + epsilon) * weight); the sum and the product in f32. Column k
+// of y is of input column_order[k].
 struct RmsNormKernelParams {
   const void* x;          // [.., width] bf16, rows x_stride apart
   const int32_t* x_rows;  // [rows], or null for 0..rows-1
@@ -29,20 +30,34 @@ struct RmsNormKernelParams {
   int32_t rows;
   int32_t width;  // a multiple of 8
   float epsilon;
+  const int32_t* column_order = nullptr;  // [width]; null: in order
+};
+
+// y[r][k] = x[rows[r]][column_order[k]].
+struct GatherColumnsParams {
+  const void* x;                // [.., width] bf16, rows x_stride apart
+  const int32_t* x_rows;        // [rows], or null for 0..rows-1
+  const int32_t* column_order;  // [width]
+  void* y;                      // [rows, width] bf16
+  int64_t x_stride;
+  int32_t rows;
+  int32_t width;  // a multiple of 8
 };
 
 // h = bf16(silu(gate) * up) from a product with interleaved rows: every 16 columns are 8 of gate, then the 8
-// of up.
+// of up. Or they stand apart: all of gate, then all of up.
 struct SwiGluKernelParams {
   const void* gate_up;  // [rows, 2 * width] bf16
   void* h;              // [rows, width] bf16, rows h_stride apart
   int64_t h_stride;
   int32_t rows;
   int32_t width;  // a multiple of 8
+  bool apart = false;
 };
 
 int LaunchEmbed(const EmbedKernelParams& params, void* stream);
 int LaunchRmsNorm(const RmsNormKernelParams& params, void* stream);
+int LaunchGatherColumns(const GatherColumnsParams& params, void* stream);
 int LaunchSwiGlu(const SwiGluKernelParams& params, void* stream);
 int LaunchRopeTable(const RopeTableParams& params, void* stream);
 int LaunchRopeAppend(const RopeAppendParams& params, void* stream);  // bf16 qkv; pages bf16 or f16

@@ -214,8 +214,22 @@ void PackUnits(const PackedSegment& segment, int64_t first_row, const SourceRows
 
 // ---- what can be packed
 
-std::string WhyNotPart(const WeightRows& part, int64_t in_features) {
+std::string WhyNotColumnOrder(const WeightRows& part, const LinearSource& source) {
+  if (part.column_order == nullptr) return "";
+  if (source.use != WeightUse::kLinear) {
+    return std::string("columns in an order of their own; the CUDA backend takes those of ") +
+           (source.use == WeightUse::kTable ? "a table" : "experts") + " in order alone";
+  }
+  if (!IsPermutation(part.column_order, source.in_features)) {
+    return "columns in an order that is no permutation of " + std::to_string(source.in_features);
+  }
+  return "";
+}
+
+std::string WhyNotPart(const WeightRows& part, const LinearSource& source) {
+  const int64_t in_features = source.in_features;
   if (part.rows < 1) return "a part of no rows";
+  if (std::string reason = WhyNotColumnOrder(part, source); !reason.empty()) return reason;
   if (part.format.plain()) return "";
   if (!part.format.well_formed()) {
     return FormatName(part.format) +
@@ -230,6 +244,12 @@ std::string WhyNotPart(const WeightRows& part, int64_t in_features) {
   return "";
 }
 
+// Whether two parts may be of one segment.
+bool StandTogether(const LinearSource& source, int32_t a, int32_t b) {
+  return PackedFormat(source.parts[a].format) == PackedFormat(source.parts[b].format) &&
+         SameColumnOrder(source.parts[a], source.parts[b], source.in_features);
+}
+
 std::string WhyNotGateUp(const LinearSource& source) {
   if (source.part_count != 2 || source.parts[0].rows != source.parts[1].rows) {
     return "gate and up must be two parts of equal rows";
@@ -238,9 +258,10 @@ std::string WhyNotGateUp(const LinearSource& source) {
     return std::to_string(source.parts[0].rows) + " gate rows; the CUDA backend takes multiples of " +
            std::to_string(kGateUpRun);
   }
-  if (PackedFormat(source.parts[0].format) != PackedFormat(source.parts[1].format)) {
-    return "gate is " + FormatName(source.parts[0].format) + ", up is " + FormatName(source.parts[1].format) +
-           "; the CUDA backend takes both in one format";
+  // One launch multiplies by the weights of all experts.
+  if (source.use == WeightUse::kExpert && !StandTogether(source, 0, 1)) {
+    return "an expert's gate is " + FormatName(source.parts[0].format) + ", its up is " +
+           FormatName(source.parts[1].format) + "; the CUDA backend takes both in one format";
   }
   return "";
 }
@@ -266,7 +287,7 @@ std::string WhyNotPackable(const LinearSource& source) {
            std::to_string(kInFeaturesMultiple);
   }
   for (int32_t i = 0; i < source.part_count; ++i) {
-    if (std::string reason = WhyNotPart(source.parts[i], source.in_features); !reason.empty()) return reason;
+    if (std::string reason = WhyNotPart(source.parts[i], source); !reason.empty()) return reason;
   }
   return source.layout == LinearLayout::kGateUp ? WhyNotGateUp(source) : "";
 }
@@ -275,9 +296,12 @@ std::vector<PackedSegment> SegmentsOf(const LinearSource& source) {
   std::vector<PackedSegment> segments;
   int64_t row = 0;
   for (int32_t i = 0; i < source.part_count; ++i) {
-    const Format format = PackedFormat(source.parts[i].format);
-    if (segments.empty() || segments.back().format != format)
-      segments.push_back({format, source.layout, source.in_features, row, 0});
+    if (i == 0 || !StandTogether(source, i - 1, i)) {
+      segments.push_back({PackedFormat(source.parts[i].format), LinearLayout::kStacked, source.in_features,
+                          row, 0, source.parts[i].column_order});
+    } else {
+      segments.back().layout = source.layout;
+    }
     segments.back().rows += source.parts[i].rows;
     row += source.parts[i].rows;
   }
@@ -286,6 +310,7 @@ std::vector<PackedSegment> SegmentsOf(const LinearSource& source) {
 
 bool PackSegment(const LinearSource& source, const PackedSegment& segment, int64_t begin, int64_t count,
                  SourceRows& rows, std::byte* out) {
+  TM_CHECK(segment.layout == source.layout, "rows of a gate and an up are taken apart or together");
   const int64_t at_once = segment.rows_at_once(), end = std::min((begin + count) * at_once, segment.rows);
   // A row of gate and one of up are one output.
   const int64_t rows_of_output = segment.layout == LinearLayout::kGateUp ? 2 : 1;

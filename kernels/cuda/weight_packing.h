@@ -1,6 +1,6 @@
 // How weights stand in device memory. Loading thread; pure but for what it writes.
 //
-// A source is cut into segments, runs of parts that stand in one form:
+// A source is cut into segments, runs of parts that stand in one form and one order of columns:
 //
 //   bf16    row-major, of any plain part: one form for the small-batch kernel and for cuBLASLt alike
 //   blocks  of one format, with the bits they have in the file, in units of 16 rows: blocks.h
@@ -8,9 +8,10 @@
 // and the rows of a segment in order:
 //
 //   kStacked:  the parts' rows one after the other.
-//   kGateUp:   one segment, rows in sixteens: 8 of gate, then the 8 of up of the same outputs, so that a
-//   kernel's
+//   kGateUp:   one segment, where both stand in one form and order, rows in sixteens: 8 of gate, then the 8
+//   of up of the same outputs, so that a kernel's
 //              tile of 16 outputs holds both factors of 8 products.
+//              Else a segment of each, which is packed as of a source in kStacked.
 #pragma once
 
 #include <cstddef>
@@ -29,6 +30,7 @@ struct PackedSegment {
   int64_t in_features = 0;
   int64_t first_row = 0;  // of the whole source's rows
   int64_t rows = 0;
+  const int32_t* column_order = nullptr;  // the source's
 
   bool in_blocks() const { return !format.plain(); }
   // Rows that are packed together: a unit's, a turn of gate and up, or one.

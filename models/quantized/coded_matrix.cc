@@ -6,6 +6,7 @@
 #include <cstring>
 #include <initializer_list>
 
+#include "kernels/core/block_types.h"
 #include "kernels/core/check.h"
 
 namespace tramontane {
@@ -116,14 +117,13 @@ class CodedMatrixFinder {
            codes->second.tensor->dtype_name == PlainTypeOf(scheme_.coding);
   }
 
-  // REQUIRES: it is.
   StatusOr<CodedMatrix> Find() {
     TM_RETURN_IF_ERROR(FindCodes());
     TM_RETURN_IF_ERROR(FindScales());
     TM_RETURN_IF_ERROR(FindZeroPoints());
     TM_RETURN_IF_ERROR(ChooseFormat());
     TM_RETURN_IF_ERROR(CheckShape());
-    TM_RETURN_IF_ERROR(CheckColumnOrder());
+    TM_RETURN_IF_ERROR(FindColumnOrder());
     TakeUnused();
     return std::move(found_);
   }
@@ -166,7 +166,8 @@ class CodedMatrixFinder {
 
   Status FindCodes() {
     const char* name = NameOfCodes(scheme_.coding);
-    where_ = all_.at(stem_ + name).file->path();
+    const auto entry = all_.find(stem_ + name);
+    where_ = (entry == all_.end() ? all_.begin() : entry)->second.file->path();
     CodeArray& codes = found_.codes_;
     codes.bits = scheme_.bits;
     std::vector<int64_t> shape = {rows_, columns_};
@@ -247,6 +248,21 @@ class CodedMatrixFinder {
     return {};
   }
 
+  // What scales are kept as: f32 whose lower halves are empty, as scales that are powers of two have them,
+  // are bf16. A block of 128x128 has its scale once for each of its rows, which is 3.1 % of f32 and 1.6 % of
+  // bf16.
+  DType KeptScaleType() const {
+    const DType stored = found_.scales_.tensor->format->dtype;
+    if (stored != DType::kF32) return stored;
+    const int64_t count = (found_.scales_.tensor->end - found_.scales_.tensor->begin) / 4;
+    for (int64_t i = 0; i < count; ++i) {
+      uint32_t bits = 0;
+      std::memcpy(&bits, found_.scales_.data() + i * 4, sizeof(bits));
+      if ((bits & 0xffffu) != 0) return DType::kF32;
+    }
+    return DType::kBf16;
+  }
+
   // The largest group that no border of scales cuts.
   Status ChooseFormat() {
     const char* type = PlainTypeOf(scheme_.coding);
@@ -257,8 +273,7 @@ class CodedMatrixFinder {
     for (int32_t log2 = 8; log2 >= 5; --log2) {
       const int64_t group = int64_t{1} << log2;
       if (shared % group != 0 || columns_ % group != 0) continue;
-      found_.format_ = Format::InGroups(numbers, log2, found_.scales_.tensor->format->dtype,
-                                        found_.zeros_.data != nullptr);
+      found_.format_ = Format::InGroups(numbers, log2, KeptScaleType(), found_.zeros_.data != nullptr);
       return {};
     }
     return Unimplemented(where_ + ": tensor " + stem_ + NameOfCodes(scheme_.coding) + " has rows of " +
@@ -286,18 +301,38 @@ class CodedMatrixFinder {
                            ShapeText({rows_, columns_}));
   }
 
-  // GPTQ's g_idx says which group a column is of. Columns in order need none.
-  Status CheckColumnOrder() {
-    if (scheme_.coding != WeightCoding::kGptq || Optional("g_idx") == nullptr) return {};
-    TM_ASSIGN_OR_RETURN(const FoundTensor array, Take("g_idx", {"I32"}, {{columns_}}));
+  // Which group each column is of. Columns in order need no array.
+  Status FindColumnOrder() {
+    const std::string suffix = scheme_.coding == WeightCoding::kGptq ? "g_idx" : "weight_g_idx";
+    if (!scheme_.has_column_groups) return {};
+    if (!scheme_.needs_column_groups && Optional(suffix) == nullptr) return {};
+    TM_ASSIGN_OR_RETURN(const FoundTensor array, Take(suffix, {"I32"}, {{columns_}}));
+    const std::string what = array.file->path() + ": tensor " + stem_ + suffix;
+    const int64_t groups = scales_across(), size = found_.scale_columns_;
+    std::vector<int64_t> counts(static_cast<size_t>(groups));
+    std::vector<int32_t> order(static_cast<size_t>(columns_));
+    bool in_order = true;
     for (int64_t k = 0; k < columns_; ++k) {
       int32_t group = 0;
       std::memcpy(&group, array.data() + k * 4, sizeof(group));
-      if (group == k / found_.scale_columns_) continue;
-      return Unimplemented(where_ + ": tensor " + stem_ + "g_idx puts column " + std::to_string(k) +
-                           " into group " + std::to_string(group) +
-                           ": groups of reordered columns (desc_act) are not implemented");
+      if (group < 0 || group >= groups) {
+        return InvalidArgument(what + " puts column " + std::to_string(k) + " into group " +
+                               std::to_string(group) + "; the limit is " + std::to_string(groups - 1));
+      }
+      const int64_t place = group * size + counts[static_cast<size_t>(group)]++;
+      // A group that is too large is refused below.
+      if (place < columns_) order[static_cast<size_t>(place)] = static_cast<int32_t>(k);
+      in_order &= place == k;
     }
+    for (int64_t group = 0; group < groups; ++group) {
+      const int64_t count = counts[static_cast<size_t>(group)],
+                    want = std::min(size, columns_ - group * size);
+      if (count == want) continue;
+      return Unimplemented(what + " puts " + std::to_string(count) + " columns into group " +
+                           std::to_string(group) + "; the limit is the " + std::to_string(want) +
+                           " of a group");
+    }
+    if (!in_order) found_.column_order_ = std::move(order);
     return {};
   }
 
@@ -317,25 +352,47 @@ class CodedMatrixFinder {
   CodedMatrix found_;
 };
 
+namespace {
+
+// How a module that is quantised stands in the files, by the config.
+StatusOr<const CodingScheme*> SchemeOf(const Quantization& quantization, const std::string& module) {
+  const ModuleNames names = NamesOfModule(module);
+  TM_ASSIGN_OR_RETURN(const bool kept, MatchesAny(quantization.kept, names));
+  if (kept) return InvalidArgument(module + " is quantised, though the config says that it is not");
+  std::vector<const ModulePattern*> targets;
+  std::vector<const CodingScheme*> schemes;  // of each target
+  for (const CodingScheme& scheme : quantization.schemes) {
+    if (scheme.targets.empty()) return &scheme;  // of forms that know no targets
+    for (const ModulePattern& target : scheme.targets) {
+      targets.push_back(&target);
+      schemes.push_back(&scheme);
+    }
+  }
+  TM_ASSIGN_OR_RETURN(const int64_t best, BestMatch(targets, names));
+  if (best >= 0) return schemes[static_cast<size_t>(best)];
+  return InvalidArgument(module + " is quantised, though it is no target of the config's groups");
+}
+
+}  // namespace
+
 StatusOr<std::optional<CodedMatrix>> CodedMatrix::Find(const Arrays& arrays, const Quantization& quantization,
                                                        const std::string& name, int64_t rows,
                                                        int64_t columns) {
   if (!name.ends_with(".weight") || columns == 0) return std::optional<CodedMatrix>();
-  Status first;  // why it is not as the first scheme says
-  for (const CodingScheme& scheme : quantization.schemes) {
-    CodedMatrixFinder finder(arrays, scheme, name, rows, columns);
-    if (!finder.IsThere()) continue;
-    const std::string module = name.substr(0, name.rfind('.'));
-    if (std::find(quantization.kept.begin(), quantization.kept.end(), module) != quantization.kept.end()) {
-      return InvalidArgument(arrays.begin()->second.file->path() + ": " + module +
-                             " is quantised, though the config says that it is not");
-    }
-    StatusOr<CodedMatrix> found = finder.Find();
-    if (found.ok()) return std::optional<CodedMatrix>(std::move(found).value());
-    if (first.ok()) first = found.status();
-  }
-  TM_RETURN_IF_ERROR(first);
-  return std::optional<CodedMatrix>();
+  const bool is_there =
+      std::any_of(quantization.schemes.begin(), quantization.schemes.end(), [&](const CodingScheme& scheme) {
+        return CodedMatrixFinder(arrays, scheme, name, rows, columns).IsThere();
+      });
+  if (!is_there) return std::optional<CodedMatrix>();
+  const std::string module = name.substr(0, name.rfind('.'));
+  const auto with_file = [&](const Status& status) {
+    return Status(status).WithField(arrays.begin()->second.file->path());
+  };
+  StatusOr<const CodingScheme*> scheme = SchemeOf(quantization, module);
+  if (!scheme.ok()) return with_file(scheme.status());
+  CodedMatrixFinder finder(arrays, **scheme, name, rows, columns);
+  TM_ASSIGN_OR_RETURN(CodedMatrix found, finder.Find());
+  return std::optional<CodedMatrix>(std::move(found));
 }
 
 int64_t CodedMatrix::bytes() const {
@@ -347,9 +404,12 @@ int64_t CodedMatrix::bytes() const {
 Status CodedMatrix::PutScale(int64_t row, int64_t column, std::byte* block) const {
   const int64_t across = column / scale_columns_;
   const int64_t index = row / scale_rows_ * scale_row_stride_ + across * scale_column_stride_;
-  const std::byte* scale = scales_.data() + scales_.tensor->format->Bytes(index);
-  std::memcpy(block, scale, static_cast<size_t>(format_.scale_bytes()));
-  if (!std::isfinite(ScaleValue(scale, format_.scale))) {
+  const Format& stored = *scales_.tensor->format;
+  const std::byte* scale = scales_.data() + stored.Bytes(index);
+  // Of an f32 that is a bf16, the upper half.
+  const int64_t dropped = stored.block_bytes - format_.scale_bytes();
+  std::memcpy(block, scale + dropped, static_cast<size_t>(format_.scale_bytes()));
+  if (!std::isfinite(ScaleValue(scale, stored.dtype))) {
     return DataLoss(scales_.file->path() + ": tensor " + arrays_[1].first +
                     " holds values that are not finite (NaN or infinity)");
   }
@@ -402,6 +462,25 @@ void CodedMatrix::PutCodesOfColumns(int64_t begin, int64_t count, std::byte* blo
   }
 }
 
+// Column by column, each from wherever it stands in the file. REQUIRES: words of one row.
+void CodedMatrix::PutCodesInOrder(int64_t begin, int64_t count, std::byte* blocks) const {
+  const uint32_t mask = (1u << codes_.bits) - 1;
+  const int64_t row_bytes = format_.Bytes(columns_), next_row = codes_.row_stride * codes_.word_bytes;
+  for (int64_t place = 0; place < columns_; ++place) {
+    const int64_t column = column_order_[static_cast<size_t>(place)];
+    const std::byte* from = codes_.data + begin * next_row +
+                            column / codes_.columns_of_word * codes_.column_stride * codes_.word_bytes;
+    const int64_t shift = column % codes_.columns_of_word * codes_.bits;
+    const int64_t into = place * codes_.bits % 8;  // of 4 bits, the upper half of a byte
+    std::byte* to = CodesAt(0, place, blocks);
+    for (int64_t row = 0; row < count; ++row, from += next_row, to += row_bytes) {
+      uint32_t word = 0;
+      std::memcpy(&word, from, static_cast<size_t>(codes_.word_bytes));
+      *to |= static_cast<std::byte>(((word >> shift & mask) ^ codes_.flip) << into);
+    }
+  }
+}
+
 // Of integers every one is a number.
 Status CodedMatrix::CheckCodes(int64_t begin, int64_t count) const {
   if (format_.dtype != DType::kFp8E4M3) return {};
@@ -424,7 +503,26 @@ Status CodedMatrix::Read(int64_t begin, int64_t count, std::byte* blocks) const 
       block += format_.block_bytes;
     }
   }
-  by_rows() ? PutCodesOfRows(begin, count, blocks) : PutCodesOfColumns(begin, count, blocks);
+  if (!column_order_.empty()) {
+    PutCodesInOrder(begin, count, blocks);
+  } else if (by_rows()) {
+    PutCodesOfRows(begin, count, blocks);
+  } else {
+    PutCodesOfColumns(begin, count, blocks);
+  }
+  return {};
+}
+
+Status CodedMatrix::ReadValues(int64_t begin, int64_t count, float* values) const {
+  const int64_t row_numbers = format_.Blocks(columns_) * format_.block_size();
+  std::vector<std::byte> blocks(static_cast<size_t>(format_.Bytes(row_numbers)));
+  std::vector<float> row(static_cast<size_t>(row_numbers));
+  for (int64_t i = 0; i < count; ++i, values += columns_) {
+    TM_RETURN_IF_ERROR(Read(begin + i, 1, blocks.data()));
+    DecodeBlocks(format_, blocks.data(), row_numbers, row.data());
+    for (int64_t k = 0; k < columns_; ++k)
+      values[column_order_.empty() ? k : column_order_[static_cast<size_t>(k)]] = row[static_cast<size_t>(k)];
+  }
   return {};
 }
 

@@ -15,6 +15,10 @@
 // Words have 32 bits, with the first number lowest; AWQ's hold numbers 0, 2, 4, 6, 1, 3, 5, 7. Of 8 bits
 // there are four in a word. A value is scale times (number - zero point), in every one of them.
 //
+// g_idx [in] of GPTQ, and weight_g_idx of compressed-tensors, say which group each column is of. Where they
+// are not in order (desc_act, actorder) a row is given with its columns sorted by group, those of a group as
+// they stood: kernels know groups of neighbours alone. column_order() says what stands where.
+//
 // Loading thread. Borrows the files. Always: the arrays have the shapes and types that their form says.
 #pragma once
 
@@ -59,12 +63,17 @@ class CodedMatrix {
                                                    const std::string& name, int64_t rows, int64_t columns);
 
   const Format& format() const { return format_; }
+  // [columns] the column of the file that stands in each place of a row as it is read; null: all in order.
+  const int32_t* column_order() const { return column_order_.empty() ? nullptr : column_order_.data(); }
   // Every array that belongs to it, those without effect too.
   const std::vector<std::pair<std::string, FoundTensor>>& arrays() const { return arrays_; }
   int64_t bytes() const;  // of all of them
 
-  // Rows [begin, begin + count), each of whole blocks. Numbers that are not finite are an error.
+  // Rows [begin, begin + count), each of whole blocks, in column_order(). Numbers that are not finite are an
+  // error.
   Status Read(int64_t begin, int64_t count, std::byte* blocks) const;
+  // The same in f32, [count, columns], columns as in the file.
+  Status ReadValues(int64_t begin, int64_t count, float* values) const;
   // Rows before `end` will not be read again.
   void Release(int64_t end) const;
 
@@ -75,6 +84,7 @@ class CodedMatrix {
   Status PutScale(int64_t row, int64_t column, std::byte* block) const;
   void PutCodesOfRows(int64_t begin, int64_t count, std::byte* blocks) const;
   void PutCodesOfColumns(int64_t begin, int64_t count, std::byte* blocks) const;
+  void PutCodesInOrder(int64_t begin, int64_t count, std::byte* blocks) const;
   Status CheckCodes(int64_t begin, int64_t count) const;
   // Where the numbers from `column` on of a row stand.
   std::byte* CodesAt(int64_t row, int64_t column, std::byte* blocks) const;
@@ -92,6 +102,7 @@ class CodedMatrix {
   int64_t scale_column_stride_ = 0;
   CodeArray zeros_;  // data is null where there are none
   int32_t zero_offset_ = 0;
+  std::vector<int32_t> column_order_;  // empty: in order
 };
 
 }  // namespace tramontane

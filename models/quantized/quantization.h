@@ -8,11 +8,14 @@
 #include <string>
 #include <vector>
 
+#include "models/quantized/module_pattern.h"
+
 namespace tramontane {
 
 // Which arrays hold a matrix X.weight [out, in], and how.
 enum class WeightCoding : int32_t {
-  kPackQuantized,   // compressed-tensors: X.weight_packed [out, in / 8], .weight_scale, .weight_zero_point
+  kPackQuantized,   // compressed-tensors: X.weight_packed [out, in / 8], .weight_scale, .weight_zero_point,
+                    // and perhaps .weight_g_idx
   kIntQuantized,    // compressed-tensors: X.weight i8, .weight_scale, .weight_zero_point
   kFloatQuantized,  // compressed-tensors: X.weight fp8, .weight_scale
   kAwq,             // X.qweight [in, out / 8], .scales [in / group, out], .qzeros
@@ -30,11 +33,15 @@ struct CodingScheme {
   int64_t scale_rows = 1;
   int64_t scale_columns = 0;
   int32_t zero_offset = 0;  // what is added to a zero point as it is stored
+  // Columns may be of groups in any order, which an array beside the numbers says.
+  bool has_column_groups = false;
+  bool needs_column_groups = false;         // and it must be there
+  std::vector<ModulePattern> targets = {};  // modules that stand so; none: all that are quantised
 };
 
 struct Quantization {
-  std::vector<CodingScheme> schemes;  // none: all weights are plain. The arrays say which of them holds
-  std::vector<std::string> kept;      // modules whose weights must be plain
+  std::vector<CodingScheme> schemes;  // none: all weights are plain
+  std::vector<ModulePattern> kept;    // modules whose weights must be plain
 };
 
 }  // namespace tramontane

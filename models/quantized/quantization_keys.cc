@@ -36,6 +36,29 @@ std::vector<std::string> ReadNames(KeyReader& in, const std::string& key) {
   return names;
 }
 
+constexpr size_t kMaxExpressions = 100;  // of a config
+
+// Names of modules, of classes, and expressions.
+std::vector<ModulePattern> ReadModules(KeyReader& in, const std::string& key) {
+  std::vector<ModulePattern> patterns;
+  size_t expressions = 0;
+  for (const std::string& text : ReadNames(in, key)) {
+    StatusOr<ModulePattern> pattern = ModulePattern::Parse(text);
+    if (!pattern.ok()) {
+      in.Wrong(key, text, pattern.status().message());
+      continue;
+    }
+    expressions += pattern->is_expression() ? 1 : 0;
+    patterns.push_back(std::move(pattern).value());
+  }
+  if (expressions > kMaxExpressions) {
+    in.Refuse(key, in.Get(key),
+              "of " + std::to_string(expressions) + " expressions; the limit is " +
+                  std::to_string(kMaxExpressions));
+  }
+  return patterns;
+}
+
 // Only what stands in the list is implemented.
 bool OneOf(KeyReader& in, const std::string& key, std::initializer_list<json> known, const std::string& why) {
   const json& value = in.Get(key);
@@ -113,8 +136,8 @@ void ReadStrategy(KeyReader& in, CodingScheme& scheme) {
 }
 
 // `weights` of a group of modules.
-void ReadWeightArguments(KeyReader& in, WeightCoding coding, ModelConfig& config) {
-  CodingScheme scheme = {.coding = coding};
+void ReadWeightArguments(KeyReader& in, WeightCoding coding, CodingScheme& scheme) {
+  scheme.coding = coding;
   const bool is_float = coding == WeightCoding::kFloatQuantized;
   if (is_float || coding == WeightCoding::kIntQuantized) {
     ReadBits(in, "num_bits", {8});
@@ -128,10 +151,25 @@ void ReadWeightArguments(KeyReader& in, WeightCoding coding, ModelConfig& config
   if (is_float && !scheme.symmetric) in.Refuse("symmetric", false, "fp8 weights have no zero points");
   ReadStrategy(in, scheme);
   OneOf(in, "dynamic", {nullptr, false}, "weights have scales of their own");
-  OneOf(in, "actorder", {nullptr, false, "weight", "static"},
-        "columns in an order of their own (g_idx) are not implemented");
+  const json& order = in.Get("actorder");
+  scheme.has_column_groups = (order == "group" || order == true) && scheme.scale_columns != 0;
+  OneOf(in, "actorder", {nullptr, false, true, "group", "weight", "static"},
+        "only group, weight and static are known");
   RefuseOthers(in, {"observer", "observer_kwargs", "scale_dtype", "zp_dtype"});
-  config.quantization.schemes.push_back(scheme);
+}
+
+// Which of two schemes a module has that both name in the same words is for the order of a file's keys to
+// say.
+void RefuseRepeated(KeyReader& in, const std::vector<ModulePattern>& targets,
+                    const std::vector<CodingScheme>& before) {
+  for (const ModulePattern& target : targets) {
+    for (const CodingScheme& scheme : before) {
+      const bool repeated =
+          std::any_of(scheme.targets.begin(), scheme.targets.end(),
+                      [&target](const ModulePattern& other) { return other.text() == target.text(); });
+      if (repeated) in.Wrong("targets", target.text(), "in one group alone");
+    }
+  }
 }
 
 void ReadModuleGroup(KeyReader& in, const json& form, ModelConfig& config) {
@@ -144,15 +182,19 @@ void ReadModuleGroup(KeyReader& in, const json& form, ModelConfig& config) {
     ReadForm(of_all, "format", coding);
     in.Fail(of_all.status());
   }
-  ReadNames(in, "targets");
+  CodingScheme scheme;
+  if (!in.Has("targets")) in.Wrong("targets", json(), "a list of names");
+  scheme.targets = ReadModules(in, "targets");
+  RefuseRepeated(in, scheme.targets, config.quantization.schemes);
   const json& weights = in.Get("weights");
   if (!weights.is_object()) {
     in.Wrong("weights", weights, "an object");
     return;
   }
   KeyReader arguments(weights, in.file(), in.PathOf("weights."));
-  ReadWeightArguments(arguments, coding, config);
+  ReadWeightArguments(arguments, coding, scheme);
   in.Fail(arguments.status());
+  config.quantization.schemes.push_back(std::move(scheme));
   if (in.Has("input_activations")) WarnOfActivations(in, "input_activations", config);
   OneOf(in, "output_activations", {nullptr}, "rounding what a layer gives is not implemented");
   RefuseOthers(in, {});
@@ -177,7 +219,7 @@ void ReadCompressedTensors(KeyReader& in, ModelConfig& config) {
     ReadModuleGroup(of_group, form, config);
     in.Fail(of_group.status());
   }
-  config.quantization.kept = ReadNames(in, "ignore");
+  config.quantization.kept = ReadModules(in, "ignore");
   OneOf(in, "quantization_status", {nullptr, "compressed"}, "only compressed weights can be read");
   OneOf(in, "kv_cache_scheme", {nullptr}, "keys and values in a format of the file's are not implemented");
   const json& sparsity = in.Get("sparsity_config");
@@ -195,7 +237,7 @@ void ReadAwq(KeyReader& in, ModelConfig& config) {
   OneOf(in, "version", {nullptr, "gemm", "GEMM"}, "only gemm is implemented");
   OneOf(in, "zero_point", {nullptr, true}, "only weights with zero points are implemented");
   config.quantization.schemes.push_back(scheme);
-  config.quantization.kept = ReadNames(in, "modules_to_not_convert");
+  config.quantization.kept = ReadModules(in, "modules_to_not_convert");
   // How another program runs it.
   RefuseOthers(
       in, {"quant_method", "backend", "do_fuse", "fuse_max_seq_len", "modules_to_fuse", "exllama_config"});
@@ -210,9 +252,10 @@ void ReadGptq(KeyReader& in, ModelConfig& config) {
   scheme.zero_offset = form == "gptq_v2" ? 0 : 1;
   OneOf(in, "is_marlin_format", {nullptr, false}, "weights in the order of Marlin are not implemented");
   OneOf(in, "pack_dtype", {nullptr, "int32"}, "only words of 32 bits are implemented");
-  // Zero points stand in the file either way, and whether the columns are reordered g_idx says.
+  // Zero points stand in the file either way, and which group a column is of g_idx says.
+  scheme.has_column_groups = true;
+  scheme.needs_column_groups = in.BoolOr("desc_act", false) && scheme.scale_columns != 0;
   in.BoolOr("sym", true);
-  in.BoolOr("desc_act", false);
   config.quantization.schemes.push_back(scheme);
   // How the weights were found, and how another program runs them.
   RefuseOthers(in, {"quant_method",
@@ -253,7 +296,7 @@ void ReadFp8(KeyReader& in, ModelConfig& config) {
   OneOf(in, "activation_scheme", {nullptr, "dynamic", "static"}, "only dynamic and static are known");
   WarnOfActivations(in, "activation_scheme", config);
   config.quantization.schemes.push_back(scheme);
-  config.quantization.kept = ReadNames(in, "modules_to_not_convert");
+  config.quantization.kept = ReadModules(in, "modules_to_not_convert");
   RefuseOthers(in, {"quant_method", "dequantize"});
 }
 

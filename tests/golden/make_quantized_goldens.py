@@ -6,7 +6,7 @@
 Each folder is a model as users have them, of random weights. weights.json says of each of its matrices the SHA-256 of
 its values in float32, little-endian: scale times (number - zero point), rounded once.
 
-Folders named ct_* are written by compressed-tensors, whose decompression must agree: exactly where scales are f32, else
+Folders named ct_* but ct_actorder are written by compressed-tensors, whose decompression must agree: exactly where scales are f32, else
 after a rounding to the type of the scales. The others have no writer that runs without a GPU; they follow the published
 layouts of AutoAWQ's gemm, of GPTQ, of Hugging Face's fp8 and of Mistral's own.
 """
@@ -24,7 +24,7 @@ from compressed_tensors.quantization.utils import calculate_qparams
 from safetensors.torch import save_file
 
 HERE = pathlib.Path(__file__).resolve().parent / "quantized"
-HIDDEN, INTER, HEADS, KV_HEADS, HEAD, VOCAB = 64, 160, 4, 2, 16, 48
+HIDDEN, INTER, HEADS, KV_HEADS, HEAD, VOCAB = 64, 160, 2, 1, 32, 48
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
@@ -167,7 +167,16 @@ def awq(group):
     return encode, {"quant_method": "awq", "bits": 4, "group_size": group, "version": "gemm", "zero_point": True}
 
 
-def gptq(bits, group, v2=False, symmetric=False):
+def in_any_order(random, columns, group):
+    """The group of each column: as many in each, as activation ordering leaves them."""
+    groups = np.arange(columns, dtype="i4") // group
+    random.shuffle(groups)
+    return groups
+
+
+def gptq(bits, group, v2=False, symmetric=False, desc_act=False):
+    orders = {}
+
     def encode(random, weight):
         out, columns = weight.shape
         step = columns if group == -1 else group
@@ -183,13 +192,43 @@ def gptq(bits, group, v2=False, symmetric=False):
             "qweight": words(q, bits).T.contiguous(),
             "qzeros": words(stored.T, bits),
             "scales": torch.from_numpy(np.ascontiguousarray(s.T)),
-            "g_idx": torch.arange(columns, dtype=torch.int32) // step,
         }
-        zeros = spread(stored + (0 if v2 else 1), out, columns, (1, step))
-        return arrays, product(spread(s, out, columns, (1, step)), q - zeros)
+        g_idx = np.arange(columns, dtype="i4") // step
+        if desc_act:
+            # Gate and up share an order, keys and values too, but queries have another; or each has its own.
+            which = (columns, out == HIDDEN, desc_act == "each" and len(orders))
+            g_idx = orders.setdefault(which, in_any_order(random, columns, step))
+        arrays["g_idx"] = torch.from_numpy(g_idx.copy())
+        return arrays, product(s[:, g_idx], q - (stored + (0 if v2 else 1))[:, g_idx])
 
-    config = {"quant_method": "gptq", "bits": bits, "group_size": group, "desc_act": False, "sym": symmetric}
+    config = {"quant_method": "gptq", "bits": bits, "group_size": group, "desc_act": bool(desc_act), "sym": symmetric}
     return encode, config | {"checkpoint_format": "gptq_v2" if v2 else "gptq", "damp_percent": 0.01}
+
+
+def pack_quantized_by_groups(group):
+    """actorder "group": what compressed-tensors wrote before release 0.20, which no longer knows it."""
+
+    def encode(random, weight):
+        rows, columns = weight.shape
+        g_idx = in_any_order(random, columns, group)
+        q = random.integers(0, 16, (rows, columns))
+        s = (random.uniform(0.5, 1, (rows, columns // group)) / 60).astype("f4")
+        arrays = {
+            "weight_packed": words(q, 4),
+            "weight_scale": torch.from_numpy(s),
+            "weight_shape": torch.tensor([rows, columns]),
+            "weight_g_idx": torch.from_numpy(g_idx),
+        }
+        return arrays, product(s[:, g_idx], q - 8)
+
+    weights = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": group}
+    return encode, {
+        "quant_method": "compressed-tensors",
+        "format": "pack-quantized",
+        "quantization_status": "compressed",
+        "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights | {"actorder": "group"}}},
+        "ignore": ["lm_head"],
+    }
 
 
 def fp8(block, name, scale_dtype):
@@ -219,6 +258,9 @@ def forms():
     yield "gptq_int4", *gptq(4, 32)
     yield "gptq_int8", *gptq(8, 32, symmetric=True)
     yield "gptq_v2_channel", *gptq(4, -1, v2=True)
+    yield "gptq_desc_act", *gptq(4, 32, desc_act=True)
+    yield "gptq_int8_desc_act", *gptq(8, 32, v2=True, desc_act="each")
+    yield "ct_actorder", *pack_quantized_by_groups(32)
     config = {"quant_method": "fp8", "activation_scheme": "dynamic", "modules_to_not_convert": ["lm_head"]}
     blocks = config | {"weight_block_size": [128, 128]}
     yield "fp8_blocks", fp8((128, 128), "weight_scale_inv", torch.float32), blocks

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <random>
 
 #include "kernels/core/block_types.h"
@@ -40,7 +41,8 @@ struct BlockMatrix {
   Format type;
   int64_t rows, columns;
   std::vector<std::byte> blocks;
-  std::vector<uint16_t> bits;  // bf16
+  std::vector<uint16_t> bits;       // bf16, in the order of inputs
+  std::vector<int32_t> order = {};  // of columns as they stand; none: that of inputs
 
   BlockMatrix(const Format& of, int64_t r, int64_t c, std::vector<std::byte> stored)
       : type(of), rows(r), columns(c), blocks(std::move(stored)) {
@@ -58,7 +60,19 @@ struct BlockMatrix {
   static int64_t Stride(const Format& format, int64_t columns) {
     return format.Blocks(columns) * format.block_size();
   }
-  WeightRows Rows() const { return {blocks.data(), type, rows, Stride(type, columns)}; }
+  WeightRows Rows() const {
+    return {blocks.data(), type, rows, Stride(type, columns), order.empty() ? nullptr : order.data()};
+  }
+  void Reorder(uint32_t seed) {
+    order.resize(static_cast<size_t>(columns));
+    std::iota(order.begin(), order.end(), 0);
+    std::shuffle(order.begin(), order.end(), std::mt19937(seed));
+    const std::vector<uint16_t> as_they_stand = bits;
+    for (size_t i = 0; i < bits.size(); ++i) {
+      const size_t k = i % order.size();
+      bits[i - k + static_cast<size_t>(order[k])] = as_they_stand[i];
+    }
+  }
 };
 
 WeightHandle Pack(Device& device, const std::vector<WeightRows>& parts, int64_t columns,
@@ -210,6 +224,82 @@ TEST_P(CudaBlocks, LinearLayersAgreeWithTheirDefinition) {
   }
 }
 
+// ---- columns in an order of their own
+
+class CudaColumnOrder : public testing::TestWithParam<Format> {};
+INSTANTIATE_TEST_SUITE_P(Types, CudaColumnOrder,
+                         testing::Values(Format::InGroups(DType::kInt4, 5, DType::kF16, /*zero_points=*/true),
+                                         Format::InGroups(DType::kInt8, 7, DType::kF16),
+                                         Format(DType::kBf16)),
+                         [](const auto& info) { return std::string(DTypeName(info.param.dtype)); });
+
+BlockMatrix RandomMatrix(const Format& format, int64_t rows, int64_t columns, uint32_t seed) {
+  if (!format.plain()) return BlockMatrix(format, rows, columns, seed);
+  BlockMatrix matrix(DType::kQ8_0, 0, columns, seed);
+  matrix.type = format;
+  matrix.rows = rows;
+  matrix.bits = RandomBf16(rows * columns, seed);
+  matrix.blocks.resize(matrix.bits.size() * 2);
+  std::memcpy(matrix.blocks.data(), matrix.bits.data(), matrix.blocks.size());
+  return matrix;
+}
+
+// The orders of both parts: one, two, and of one part alone.
+TEST_P(CudaColumnOrder, LinearLayersAgreeWithTheirDefinition) {
+  const int64_t in = 256;
+  for (const Case& c : kCases) {
+    for (const int parts_in_order : {0, 1, 2}) {
+      const bool swiglu = c.epilogue == Epilogue::kSwiGlu;
+      BlockMatrix first = RandomMatrix(GetParam(), c.part_rows, in, 1);
+      BlockMatrix second = RandomMatrix(GetParam(), c.part_rows, in, 2);
+      first.Reorder(3);
+      if (parts_in_order != 1) second.Reorder(parts_in_order == 0 ? 3 : 4);
+      std::vector<uint16_t> bits = first.bits;
+      bits.insert(bits.end(), second.bits.begin(), second.bits.end());
+      for (const ThreadOrder order : ThreadOrders()) {
+        UseThreadOrder(order);
+        Device device;
+        const WeightHandle weight = Pack(device, {first.Rows(), second.Rows()}, in,
+                                         swiglu ? LinearLayout::kGateUp : LinearLayout::kStacked);
+        ExpectLinearAgrees(device, WithInputs(c, in), weight, bits);
+      }
+    }
+  }
+}
+
+TEST_P(CudaColumnOrder, TakesFourBytesForEachColumn) {
+  const Device device;
+  BlockMatrix matrix = RandomMatrix(GetParam(), 32, 256, 1);
+  const WeightRows rows = matrix.Rows();
+  matrix.Reorder(3);
+  const WeightRows reordered = matrix.Rows();
+  EXPECT_EQ(device.backend->PackedBytes({&reordered, 1, 256}),
+            device.backend->PackedBytes({&rows, 1, 256}) + 4 * 256);
+}
+
+TEST(CudaColumnOrderRefusal, NamesWhatIsNotTaken) {
+  Device device;
+  BlockMatrix gate(DType::kInt4, 16, 128, 1);
+  gate.Reorder(3);
+  const auto why = [&](const std::vector<WeightRows>& parts, LinearLayout layout, WeightUse use) {
+    WeightHandle weight;
+    const LinearSource source = {.parts = parts.data(),
+                                 .part_count = static_cast<int32_t>(parts.size()),
+                                 .in_features = 128,
+                                 .layout = layout,
+                                 .use = use};
+    EXPECT_EQ(device.backend->PackLinear(source, &weight), OpCode::kUnsupported);
+    return std::string(device.backend->last_error());
+  };
+  EXPECT_EQ(why({gate.Rows()}, LinearLayout::kStacked, WeightUse::kTable),
+            "columns in an order of their own; the CUDA backend takes those of a table in order alone");
+  EXPECT_EQ(why({gate.Rows()}, LinearLayout::kStacked, WeightUse::kExpert),
+            "columns in an order of their own; the CUDA backend takes those of experts in order alone");
+  gate.order[5] = gate.order[4];
+  EXPECT_EQ(why({gate.Rows()}, LinearLayout::kStacked, WeightUse::kLinear),
+            "columns in an order that is no permutation of 128");
+}
+
 // As in files of mixed types, where values take more bits than queries and keys; and beside a plain part.
 TEST(CudaMixedBlocks, PartsOfSeveralFormatsStandInOneWeight) {
   UseThreadOrder(ThreadOrder::kForward);
@@ -230,6 +320,24 @@ TEST(CudaMixedBlocks, PartsOfSeveralFormatsStandInOneWeight) {
   }
 }
 
+TEST(CudaMixedBlocks, GateAndUpOfTwoFormatsMeet) {
+  const int64_t in = 256;
+  const BlockMatrix gate(DType::kQ4K, 40, in, 1), up(DType::kQ6K, 40, in, 2);
+  std::vector<uint16_t> bits = gate.bits;
+  bits.insert(bits.end(), up.bits.begin(), up.bits.end());
+  for (const ThreadOrder order : ThreadOrders()) {
+    UseThreadOrder(order);
+    for (const int32_t rows : {1, 3, 16, 17, 70}) {
+      for (const Prologue prologue : {Prologue::kNone, Prologue::kRmsNorm}) {
+        const Case c = {rows, 1, 40, prologue, Epilogue::kSwiGlu};
+        Device device;
+        ExpectLinearAgrees(device, WithInputs(c, in),
+                           Pack(device, {gate.Rows(), up.Rows()}, in, LinearLayout::kGateUp), bits);
+      }
+    }
+  }
+}
+
 TEST(CudaMixedBlocks, TakeWhatTheirPartsTake) {
   const Device device;
   const WeightRows parts[] = {{nullptr, DType::kQ4K, 32, 256}, {nullptr, DType::kQ6K, 16, 256}};
@@ -241,10 +349,11 @@ TEST(CudaBlocksRefusal, NamesWhatIsWrong) {
   const std::vector<std::byte> memory(64 * 1024);
   WeightHandle weight;
   const WeightRows mixed[] = {{memory.data(), DType::kQ4K, 16, 256}, {memory.data(), DType::kQ6K, 16, 256}};
-  EXPECT_EQ(device.backend->PackLinear({mixed, 2, 256, LinearLayout::kGateUp}, &weight),
+  EXPECT_EQ(device.backend->PackLinear(
+                {mixed, 2, 256, LinearLayout::kGateUp, /*feed=*/nullptr, WeightUse::kExpert}, &weight),
             OpCode::kUnsupported);
   EXPECT_STREQ(device.backend->last_error(),
-               "gate is q4_k, up is q6_k; the CUDA backend takes both in one format");
+               "an expert's gate is q4_k, its up is q6_k; the CUDA backend takes both in one format");
   const WeightRows odd = {memory.data(), DType::kQ4K, 16, 128};
   EXPECT_EQ(device.backend->PackLinear({&odd, 1, 128, LinearLayout::kStacked}, &weight),
             OpCode::kUnsupported);

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <numeric>
 #include <random>
+#include <utility>
 
 #include "kernels/cuda/emulator/emulator.h"
 #include "kernels/cuda/linear_small.h"
@@ -357,6 +358,35 @@ TEST_P(CudaBlocksBytesTest, OfTheEmbeddingEqualTheFormula) {
       0);
   const int64_t two_rows = static_cast<int64_t>(static_cast<double>(of.run) * of.run_bits / 4);
   EXPECT_EQ(Counted(), (Bytes{3 * (4 + width / of.run * (two_rows + 2 * of.scale_bytes)), 3 * width * 2}));
+}
+
+// ---- pointwise.cu
+
+TEST(CudaPointwiseBytesTest, OfColumnsInAnotherOrderEqualTheFormula) {
+  constexpr int32_t kRows = 3, kWidth = 264;
+  const std::vector<uint16_t> x(5 * kWidth);
+  std::vector<uint16_t> y(kRows * kWidth);
+  const std::vector<float> weight(kWidth, 1.0f);
+  const std::vector<int32_t> x_rows = {4, 0, 2};
+  std::vector<int32_t> order(kWidth);
+  std::iota(order.rbegin(), order.rend(), 0);
+  const int32_t elements = kRows * kWidth;
+  for (const int32_t* gathered : {static_cast<const int32_t*>(nullptr), x_rows.data()}) {
+    const int32_t of_rows = gathered == nullptr ? 0 : 4 * kRows;
+    ForgetCounts();
+    ASSERT_EQ(cuda::LaunchGatherColumns({x.data(), gathered, order.data(), y.data(), kWidth, kRows, kWidth},
+                                        nullptr),
+              0);
+    EXPECT_EQ(Counted(), (Bytes{elements * 6 + of_rows, elements * 2}));
+    for (const int32_t* columns : {static_cast<const int32_t*>(nullptr), std::as_const(order).data()}) {
+      ForgetCounts();
+      ASSERT_EQ(
+          cuda::LaunchRmsNorm(
+              {x.data(), gathered, weight.data(), y.data(), kWidth, kRows, kWidth, 1e-5f, columns}, nullptr),
+          0);
+      EXPECT_EQ(Counted(), (Bytes{elements * (columns == nullptr ? 8 : 12) + of_rows, elements * 2}));
+    }
+  }
 }
 
 // ---- moe.cu

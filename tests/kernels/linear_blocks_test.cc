@@ -1,12 +1,13 @@
 // Linear of the CPU backend over weights in blocks: exactly, bit for bit as an f32 weight of the decoded
 // values; in 8 bits, against the definition in double precision and bit for bit against itself over rows,
-// threads, places and variants; parts of different formats; experts.
+// threads, places and variants; parts of different formats; columns in an order of their own; experts.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
 #include <random>
 #include <string>
 #include <tuple>
@@ -35,7 +36,8 @@ struct Part {
   Format type;
   int64_t rows;
   std::vector<std::byte> bytes;
-  std::vector<float> values;  // [rows, in features]
+  std::vector<float> values;        // [rows, in features]
+  std::vector<int32_t> order = {};  // WeightRows::column_order
 };
 
 // Numbers from one row to the next: whole blocks.
@@ -97,7 +99,8 @@ class Fixture {
       rows.push_back({.data = as_f32 ? static_cast<const void*>(part.values.data()) : part.bytes.data(),
                       .format = as_f32 ? Format(DType::kF32) : part.type,
                       .rows = part.rows,
-                      .row_stride = as_f32 ? in_features : RowStride(part.type, in_features)});
+                      .row_stride = as_f32 ? in_features : RowStride(part.type, in_features),
+                      .column_order = part.order.empty() ? nullptr : part.order.data()});
       columns_ += part.rows;
     }
     if (layout == LinearLayout::kGateUp) columns_ /= 2;
@@ -554,6 +557,159 @@ TEST_P(MixedPartsTest, GateAndUpOfDifferentFormatsMeet) {
     }
   }
 }
+
+// ---- columns in an order of their own
+
+std::vector<int32_t> RandomOrder(int64_t columns, uint32_t seed) {
+  std::vector<int32_t> order(static_cast<size_t>(columns));
+  std::iota(order.begin(), order.end(), 0);
+  std::shuffle(order.begin(), order.end(), std::mt19937(seed));
+  return order;
+}
+
+// Rows of x, or a norm's weights, as columns in such an order take them.
+std::vector<float> InOrder(const std::vector<float>& x, const std::vector<int32_t>& order) {
+  std::vector<float> columns(x.size());
+  for (size_t i = 0; i < x.size(); ++i) {
+    const size_t k = i % order.size();
+    columns[i] = x[i - k + static_cast<size_t>(order[k])];
+  }
+  return columns;
+}
+
+// Sizes of one: a norm's sum of squares is the same in any order.
+std::vector<float> RandomSigns(int64_t count, uint32_t seed) {
+  std::vector<float> signs = RandomFloats(count, seed);
+  for (float& sign : signs) sign = sign < 0.0f ? -1.0f : 1.0f;
+  return signs;
+}
+
+class ColumnOrderTest : public LinearBlocksTest {};
+TM_INSTANTIATE_FOR_CPU_VARIANTS(ColumnOrderTest);
+
+// Rounding rows to 8 bits comes after their columns have found their places.
+TEST_P(ColumnOrderTest, GivesTheBitsOfRowsInThatOrder) {
+  ForEachFormat([&] {
+    const int64_t in_features = InFeatures(3);
+    const std::vector<float> norm = RandomFloats(in_features, 4);
+    for (const LinearMode mode : {LinearMode::kExact, LinearMode::kInt8}) {
+      for (const LinearLayout layout : {LinearLayout::kStacked, LinearLayout::kGateUp}) {
+        const std::vector<Part> parts = PartsOf(Type(), 70, in_features, layout);
+        std::vector<Part> reordered = parts;
+        for (Part& part : reordered) part.order = RandomOrder(in_features, 9);
+        for (const int64_t rows : {1, 5, 40}) {
+          const Setting setting = {Variant(), mode, 2};
+          Fixture in_order(setting, parts, in_features, layout, rows);
+          Fixture fixture(setting, reordered, in_features, layout, rows);
+          ASSERT_EQ(fixture.packed().segments.size(), 1u);
+          const std::vector<int32_t>& order = reordered[0].order;
+          const std::vector<float> x = RandomFloats(rows * in_features, 3);
+          EXPECT_TRUE(SameBits(fixture.Run(x), in_order.Run(InOrder(x, order)))) << rows << " rows";
+          const std::vector<float> signs = RandomSigns(rows * in_features, 5);
+          EXPECT_TRUE(
+              SameBits(fixture.Run(signs, norm), in_order.Run(InOrder(signs, order), InOrder(norm, order))))
+              << rows << " rows, normalised";
+        }
+      }
+    }
+  });
+}
+
+TEST_P(ColumnOrderTest, OutputsHaveTheSameBitsAtAnyRowCountAndThreadCount) {
+  constexpr int64_t kRows = 64;
+  for (const Format& format : {Format::InGroups(DType::kInt4, 5, DType::kF16, /*zero_points=*/true),
+                               Format(DType::kInt8), Format(DType::kFp8E4M3)}) {
+    const int64_t in_features = 3 * format.block_size();
+    const std::vector<float> x = RandomFloats(kRows * in_features, 3);
+    const std::vector<float> norm = RandomFloats(in_features, 4);
+    for (const LinearMode mode : {LinearMode::kExact, LinearMode::kInt8}) {
+      for (const LinearLayout layout : {LinearLayout::kStacked, LinearLayout::kGateUp}) {
+        std::vector<Part> parts = PartsOf(format, 140, in_features, layout);
+        parts[0].order = RandomOrder(in_features, 9);
+        parts[1].order = RandomOrder(in_features, 10);
+        Fixture alone({Variant(), mode, 1}, parts, in_features, layout, 1);
+        std::vector<float> row_by_row;
+        for (int64_t row = 0; row < kRows; ++row) {
+          const std::vector<float> out = alone.Run(RowsOf(x, row, 1, in_features), norm);
+          row_by_row.insert(row_by_row.end(), out.begin(), out.end());
+        }
+        for (const int32_t threads : {1, 2, 3, 4}) {
+          Fixture fixture({Variant(), mode, threads}, parts, in_features, layout, kRows);
+          for (const int64_t rows : {1, 2, 3, 7, 8, 9, 16, 17, 64}) {
+            const int64_t first = (kRows - rows) / 2;
+            EXPECT_TRUE(SameBits(fixture.Run(RowsOf(x, first, rows, in_features), norm),
+                                 RowsOf(row_by_row, first, rows, alone.columns())))
+                << rows << " rows, " << threads << " threads, mode " << static_cast<int>(mode);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(ColumnOrderTest, PartsOfDifferentOrdersStayApart) {
+  std::vector<Part> parts;
+  for (uint32_t i = 0; i < 4; ++i) parts.push_back(RandomPart(DType::kInt4, 34, kMixedK, i + 1));
+  parts[0].order = RandomOrder(kMixedK, 1);
+  parts[1].order = RandomOrder(kMixedK, 2);
+  parts[2].order = parts[1].order;
+  const std::vector<float> norm = RandomFloats(kMixedK, 4);
+  for (const LinearMode mode : {LinearMode::kExact, LinearMode::kInt8}) {
+    for (const int64_t rows : {1, 5, 40}) {
+      const std::vector<float> x = RandomFloats(rows * kMixedK, 5);
+      Fixture together({Variant(), mode, 2}, parts, kMixedK, LinearLayout::kStacked, rows);
+      EXPECT_EQ(together.packed().segments.size(), 3u);
+      EXPECT_TRUE(SameBits(together.Run(x, norm), Alone({Variant(), mode, 1}, parts, x, norm)));
+    }
+  }
+}
+
+// The product of two f32, and of silu one by a polynomial: a few roundings.
+TEST_P(ColumnOrderTest, GateAndUpOfDifferentOrdersMeet) {
+  std::vector<Part> parts = {RandomPart(DType::kInt4, 70, kMixedK, 1),
+                             RandomPart(DType::kInt4, 70, kMixedK, 2)};
+  parts[0].order = RandomOrder(kMixedK, 1);
+  parts[1].order = RandomOrder(kMixedK, 2);
+  for (const int64_t rows : {1, 5, 40}) {
+    const std::vector<float> x = RandomFloats(rows * kMixedK, 5);
+    const Setting setting = {Variant(), LinearMode::kExact, 2};
+    const std::vector<float> gate =
+        Fixture(setting, {parts[0]}, kMixedK, LinearLayout::kStacked, rows).Run(x);
+    const std::vector<float> up = Fixture(setting, {parts[1]}, kMixedK, LinearLayout::kStacked, rows).Run(x);
+    const std::vector<float> got = Fixture(setting, parts, kMixedK, LinearLayout::kGateUp, rows).Run(x);
+    ASSERT_EQ(got.size(), gate.size());
+    for (size_t i = 0; i < got.size(); ++i) {
+      const double want = gate[i] / (1.0 + std::exp(-double{gate[i]})) * up[i];
+      ASSERT_NEAR(got[i], want, 1e-6 * std::abs(want) + 1e-30) << i;
+    }
+  }
+}
+
+TEST_P(ColumnOrderTest, UnpackedRowsAreInTheOrderOfInputs) {
+  for (const Format& format : {Format(DType::kInt4), Format(DType::kBf16)}) {
+    Part part = RandomPart(format, 37, kMixedK, 1);
+    part.order = RandomOrder(kMixedK, 1);
+    Fixture fixture({Variant()}, {part}, kMixedK, LinearLayout::kStacked, 1);
+    for (int64_t row = 0; row < 37; ++row) {
+      std::vector<float> got(kMixedK);
+      UnpackRow(fixture.packed(), row, got.data());
+      ASSERT_TRUE(SameBits(InOrder(got, part.order), RowsOf(part.values, row, 1, kMixedK))) << row;
+    }
+  }
+}
+
+TEST(ColumnOrderRefusalTest, WhatIsNoPermutationIsRefused) {
+  std::vector<int32_t> order = RandomOrder(128, 1);
+  const WeightRows part = {nullptr, DType::kInt4, 8, 128, order.data()};
+  const LinearSource source = {&part, 1, 128, LinearLayout::kStacked};
+  EXPECT_EQ(WhyNotPackable(source), "");
+  for (const int32_t wrong : {order[6], -1, 128}) {
+    order[7] = wrong;
+    EXPECT_EQ(WhyNotPackable(source), "part 0 has columns in an order that is no permutation of 128");
+  }
+}
+
+// ---- experts
 
 // An expert whose gate and up differ, beside one whose do not, by the products of each alone.
 TEST_P(MixedPartsTest, ExpertsKeepTheirFormats) {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
 #include <random>
 
 #include "kernels/core/check.h"
@@ -117,6 +118,28 @@ StepMaxima MoeCase::Maxima(int32_t tokens) const {
           .expert_intermediate = shape_.intermediate};
 }
 
+namespace {
+
+// Another one for each matrix.
+std::vector<int32_t> ColumnOrderOf(const Matrix& matrix) {
+  std::vector<int32_t> order(static_cast<size_t>(matrix.columns));
+  std::iota(order.begin(), order.end(), 0);
+  std::shuffle(order.begin(), order.end(),
+               std::mt19937(static_cast<uint32_t>(std::abs(matrix.data[0]) * 1e6)));
+  return order;
+}
+
+Matrix Reordered(const Matrix& matrix, const std::vector<int32_t>& order) {
+  Matrix reordered(matrix.rows, matrix.columns);
+  for (int64_t row = 0; row < matrix.rows; ++row) {
+    for (int64_t k = 0; k < matrix.columns; ++k)
+      reordered.At(row, k) = matrix.At(row, order[static_cast<size_t>(k)]);
+  }
+  return reordered;
+}
+
+}  // namespace
+
 PackedMoe::PackedMoe(const MoeCase& of, const reference::MoeLayer& layer, Backend& backend)
     : of_(of), shape_(of.shape()), backend_(backend) {
   norm_ = UploadFloats(layer.norm);
@@ -135,14 +158,21 @@ PackedMoe::~PackedMoe() {
 
 WeightHandle PackedMoe::Pack(const std::vector<const Matrix*>& matrices, LinearLayout layout) {
   std::vector<std::vector<std::byte>> bytes;
+  std::vector<std::vector<int32_t>> orders;
   std::vector<WeightRows> parts;
   for (const Matrix* matrix : matrices) {
-    bytes.push_back(of_.Stored(*matrix));
-    parts.push_back({bytes.back().data(), shape_.dtype, matrix->rows, matrix->columns});
+    orders.push_back(ColumnOrderOf(*matrix));
+    bytes.push_back(shape_.own_orders ? FileBytes(Reordered(*matrix, orders.back()), shape_.dtype)
+                                      : of_.Stored(*matrix));
+    parts.push_back({bytes.back().data(), shape_.dtype, matrix->rows, matrix->columns,
+                     shape_.own_orders ? orders.back().data() : nullptr});
   }
   WeightHandle weight;
-  const LinearSource source = {parts.data(), static_cast<int32_t>(parts.size()), matrices[0]->columns,
-                               layout};
+  const LinearSource source = {.parts = parts.data(),
+                               .part_count = static_cast<int32_t>(parts.size()),
+                               .in_features = matrices[0]->columns,
+                               .layout = layout,
+                               .use = WeightUse::kExpert};
   TM_CHECK(backend_.PackLinear(source, &weight) == OpCode::kOk, "%s", backend_.last_error());
   return weight;
 }

@@ -18,6 +18,7 @@ struct MoeShape {
   int32_t hidden = 64;
   int32_t intermediate = 48;
   DType dtype = DType::kBf16;  // of the experts' weights
+  bool own_orders = false;     // each matrix has its columns in another order; plain types
 };
 
 class MoeCase {

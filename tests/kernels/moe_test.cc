@@ -70,6 +70,12 @@ TEST_P(MoeTest, MatchesTheDefinition) {
       {.experts = 4, .experts_per_token = 4, .hidden = 300, .intermediate = 40, .dtype = DType::kF16},
       {.experts = 256, .experts_per_token = 7, .hidden = 24, .intermediate = 8, .dtype = DType::kF32},
       {.experts = 1, .experts_per_token = 1, .hidden = 48, .intermediate = 272, .dtype = DType::kBf16},
+      {.experts = 6,
+       .experts_per_token = 2,
+       .hidden = 40,
+       .intermediate = 72,
+       .dtype = DType::kF32,
+       .own_orders = true},
   };
   for (const MoeShape& shape : shapes) {
     MoeCase of(shape, 7);

@@ -43,6 +43,9 @@ const Form kForms[] = {
     {"gptq_v2_channel", Format::InGroups(DType::kInt4, 6, DType::kF16, /*zero_points=*/true)},
     {"fp8_blocks", Format::InGroups(DType::kFp8E4M3, 6, DType::kF32)},
     {"mistral_fp8", Format::InGroups(DType::kFp8E4M3, 6, DType::kBf16)},
+    {"gptq_desc_act", Format::InGroups(DType::kInt4, 5, DType::kF16, /*zero_points=*/true)},
+    {"gptq_int8_desc_act", Format::InGroups(DType::kInt8, 5, DType::kF16, /*zero_points=*/true)},
+    {"ct_actorder", Format::InGroups(DType::kInt4, 5, DType::kF32)},
 };
 
 std::string PathOf(const std::string& form, const std::string& file = "") {
@@ -80,6 +83,12 @@ std::vector<float> ValuesOf(const CodedMatrix& matrix, const TensorSpec& spec, i
     DecodeBlocks(matrix.format(), blocks.data(), count * spec.columns,
                  values.data() + static_cast<size_t>(begin * spec.columns));
   }
+  if (matrix.column_order() == nullptr) return values;
+  const std::vector<float> as_read = values;
+  for (int64_t i = 0; i < spec.rows * spec.columns; ++i) {
+    const int64_t k = i % spec.columns;
+    values[static_cast<size_t>(i - k + matrix.column_order()[k])] = as_read[static_cast<size_t>(i)];
+  }
   return values;
 }
 
@@ -105,6 +114,11 @@ TEST_P(QuantizedForm, GivesTheNumbersOfItsTools) {
         EXPECT_EQ(Sha256(ValuesOf(*stored->coded, spec, rows)), hashes[spec.name])
             << spec.name << " by " << rows;
       }
+      std::vector<float> values(static_cast<size_t>(spec.elements()));
+      ASSERT_TRUE(stored->coded->ReadValues(0, spec.rows, values.data()).ok());
+      EXPECT_EQ(Sha256(values), hashes[spec.name]) << spec.name;
+      const bool reordered = std::string(GetParam().folder).find("act") != std::string::npos;
+      EXPECT_EQ(stored->coded->column_order() != nullptr, reordered) << spec.name;
     }
   }
   EXPECT_EQ(compared, hashes.size());
@@ -173,11 +187,15 @@ class ChangedForm {
     }
   }
 
+  void WriteTo(const TempFolder& folder) const {
+    folder.Write(config_file(), config.dump());
+    folder.Write(weight_file(), SafetensorsWriter::FileOf(header.dump(), data));
+  }
+
   // What is wrong with it: in its config, its tensors or their numbers.
   Status Error() const {
     const TempFolder folder;
-    folder.Write(config_file(), config.dump());
-    folder.Write(weight_file(), SafetensorsWriter::FileOf(header.dump(), data));
+    WriteTo(folder);
     auto opened = OpenModel(folder.path(), {});
     TM_RETURN_IF_ERROR(opened.status());
     TM_RETURN_IF_ERROR(opened->weight_files.status());
@@ -214,6 +232,7 @@ TEST(QuantizedFiles, ArraysThatAreMissingAreNamed) {
       {"awq", "qzeros"},
       {"gptq_int4", "qweight"},
       {"gptq_int4", "qzeros"},
+      {"gptq_desc_act", "g_idx"},
       {"fp8_blocks", "weight_scale_inv"},
   };
   for (const auto& [form, array] : arrays) {
@@ -268,13 +287,38 @@ TEST(QuantizedFiles, ShapesThatDisagreeAreRefused) {
               AllOf(HasSubstr("weight_shape says [64, 72]"), HasSubstr("[64, 64]")));
 }
 
-TEST(QuantizedFiles, ReorderedColumnsAreRefusedByName) {
-  ChangedForm changed("gptq_int4");
-  const int32_t group = 1;
-  std::memcpy(changed.Data(std::string(kQ) + "g_idx") + 4 * 3, &group, sizeof(group));
-  EXPECT_EQ(changed.Error().code(), StatusCode::kUnimplemented);
-  EXPECT_THAT(changed.Error().message(),
-              AllOf(HasSubstr("q_proj.g_idx puts column 3 into group 1"), HasSubstr("desc_act")));
+// Kernels have groups of one size.
+TEST(QuantizedFiles, GroupsOfUnequalColumnsAreRefusedByName) {
+  for (const char* form : {"gptq_int4", "gptq_desc_act", "ct_actorder"}) {
+    SCOPED_TRACE(form);
+    ChangedForm changed(form);
+    const std::string name = std::string(kQ) + (form[0] == 'c' ? "weight_g_idx" : "g_idx");
+    int32_t group = 0;
+    int column = 0;
+    while (group == 0) std::memcpy(&group, changed.Data(name) + 4 * column++, sizeof(group));
+    ASSERT_EQ(group, 1);
+    const int32_t other = 0;
+    std::memcpy(changed.Data(name) + 4 * (column - 1), &other, sizeof(other));
+    EXPECT_EQ(changed.Error().code(), StatusCode::kUnimplemented);
+    EXPECT_THAT(changed.Error().message(),
+                HasSubstr(name + " puts 33 columns into group 0; the limit is the 32 of a group"));
+  }
+}
+
+TEST(QuantizedFiles, GroupsThatDoNotExistAreRefused) {
+  for (const int32_t group : {-1, 2, 1 << 30}) {
+    ChangedForm changed("gptq_desc_act");
+    std::memcpy(changed.Data(std::string(kQ) + "g_idx") + 4 * 3, &group, sizeof(group));
+    EXPECT_THAT(changed.Error().message(),
+                HasSubstr("g_idx puts column 3 into group " + std::to_string(group) + "; the limit is 1"));
+  }
+}
+
+// As compressed-tensors leaves it where nothing was reordered.
+TEST(QuantizedFiles, WithoutGroupsOfColumnsTheyAreInOrder) {
+  ChangedForm changed("ct_int4");
+  changed.config["quantization_config"]["config_groups"]["group_0"]["weights"]["actorder"] = "group";
+  EXPECT_TRUE(changed.Error().ok()) << changed.Error();
 }
 
 TEST(QuantizedFiles, NumbersThatAreNotFiniteAreRefused) {
@@ -286,6 +330,27 @@ TEST(QuantizedFiles, NumbersThatAreNotFiniteAreRefused) {
     ChangedForm number("fp8_blocks");
     number.Data(std::string(kQ) + "weight")[64 * 64 - 1] = nan;
     EXPECT_THAT(number.Error().message(), AllOf(HasSubstr("q_proj.weight"), HasSubstr("not finite")));
+  }
+}
+
+// What has a scale for each of its rows takes less than it would.
+TEST(QuantizedFiles, ScalesInF32ThatBf16HoldsAreKeptAsThat) {
+  ChangedForm changed("fp8_blocks");
+  const std::string name = "model.layers.0.mlp.down_proj.weight_scale_inv";  // [1, 2]
+  const float scales[] = {0x1p-7f, -0x1.8p-9f};
+  std::memcpy(changed.Data(name), scales, sizeof(scales));
+  const TempFolder folder;
+  changed.WriteTo(folder);
+  const auto opened = OpenModel(folder.path(), {});
+  const TensorSpec spec = {
+      .name = "model.layers.0.mlp.down_proj.weight", .rows = 64, .columns = 160, .slice = {0, 0, 64}};
+  const StoredWeight stored = opened->weight_files->Find(spec).value();
+  EXPECT_EQ(FormatName(stored.format()), FormatName(Format::InGroups(DType::kFp8E4M3, 5, DType::kBf16)));
+  std::vector<float> values(64 * 160);
+  ASSERT_TRUE(stored.coded->ReadValues(0, 64, values.data()).ok());
+  const char* codes = changed.Data("model.layers.0.mlp.down_proj.weight");
+  for (size_t i = 0; i < values.size(); ++i) {
+    ASSERT_EQ(values[i], scales[i % 160 / 128] * Fp8E4M3ToFloat(static_cast<uint8_t>(codes[i]))) << i;
   }
 }
 
@@ -320,18 +385,73 @@ TEST(QuantizedFiles, AModuleThatTheConfigKeepsMustBePlain) {
   EXPECT_THAT(changed.Error().message(), HasSubstr("model.layers.0.self_attn.q_proj is quantised, though"));
 }
 
-// A list of schemes: the arrays say which one holds.
-TEST(QuantizedFiles, EachMatrixMayBeOfAnotherScheme) {
+TEST(QuantizedFiles, AModuleMayBeKeptByAnExpression) {
   ChangedForm changed("ct_int4");
-  json& quantization = changed.config["quantization_config"];
-  json other = quantization["config_groups"]["group_0"];
-  other["targets"] = {"re:.*down_proj"};
-  other["weights"]["num_bits"] = 8;
-  quantization["config_groups"]["a_first_one"] = other;
+  json& ignore = changed.config["quantization_config"]["ignore"];
+  ignore.push_back("re:.*self_attn.v");  // of the beginning of a name
+  EXPECT_THAT(changed.Error().message(), HasSubstr("self_attn.v_proj is quantised, though"));
+  ignore.back() = "re:self_attn.v";
   EXPECT_TRUE(changed.Error().ok()) << changed.Error();
-  quantization["config_groups"].erase("group_0");
+  ignore.back() = "Linear";
+  EXPECT_THAT(changed.Error().message(), HasSubstr("is quantised, though"));
+}
+
+// Which scheme a matrix is of its module says.
+TEST(QuantizedFiles, EachMatrixIsOfTheSchemeWhoseTargetItIs) {
+  ChangedForm changed("ct_int4");
+  json& groups = changed.config["quantization_config"]["config_groups"];
+  json wider = groups["group_0"];
+  wider["weights"]["num_bits"] = 8;
+  constexpr char kOf8Bits[] = "weight_packed has shape [64, 20]; by the config it must be [64, 40]";
+  for (const char* target : {"re:.*down_proj", "model.layers.0.mlp.down_proj"}) {
+    SCOPED_TRACE(target);
+    wider["targets"] = {target};
+    groups["a_first_one"] = wider;
+    EXPECT_THAT(changed.Error().message(), HasSubstr(kOf8Bits));
+  }
+  // A name comes before a class, whatever the order of the groups.
+  groups["a_first_one"] = groups["group_0"];
+  groups["a_first_one"]["targets"] = {"model.layers.0.mlp.down_proj"};
+  wider["targets"] = {"re:.*mlp.down_proj"};
+  groups["group_0b"] = wider;
+  EXPECT_TRUE(changed.Error().ok()) << changed.Error();
+  groups.erase("a_first_one");
+  EXPECT_THAT(changed.Error().message(), HasSubstr(kOf8Bits));
+}
+
+TEST(QuantizedFiles, AModuleThatIsNoTargetMustBePlain) {
+  ChangedForm changed("ct_int4");
+  json& targets = changed.config["quantization_config"]["config_groups"]["group_0"]["targets"];
+  targets = {"re:.*self_attn.*", "re:.*(gate|up)_proj"};
   EXPECT_THAT(changed.Error().message(),
-              HasSubstr("weight_packed has shape [64, 8]; by the config it must be [64, 16]"));
+              HasSubstr("model.layers.0.mlp.down_proj is quantised, though it is no target"));
+  targets.push_back("re:.*down_proj");
+  EXPECT_TRUE(changed.Error().ok()) << changed.Error();
+  targets = {"Conv1d"};
+  EXPECT_THAT(changed.Error().message(), HasSubstr("is quantised, though it is no target"));
+}
+
+// An expression that goes back over a name in every way there is ends at its limit.
+TEST(QuantizedFiles, AnExpressionThatTakesTooLongIsRefused) {
+  ChangedForm changed("ct_int4");
+  json& targets = changed.config["quantization_config"]["config_groups"]["group_0"]["targets"];
+  targets = {"Linear", "re:(([a-z_.0-9]+)+)+[!?]"};
+  EXPECT_THAT(
+      changed.Error().message(),
+      AllOf(HasSubstr("re:(([a-z_.0-9]+)+)+[!?] cannot be looked for in model.layers.0.self_attn.q_proj"),
+            HasSubstr("the limit is 10000 steps")));
+}
+
+// Its numbers have another form than its module's scheme.
+TEST(QuantizedFiles, NumbersOfAnotherSchemeAreMissing) {
+  ChangedForm changed("ct_int4");
+  json& groups = changed.config["quantization_config"]["config_groups"];
+  json other = groups["group_0"];
+  other["targets"] = {"re:.*down_proj"};
+  other["format"] = "int-quantized";
+  other["weights"]["num_bits"] = 8;
+  groups["group_1"] = other;
+  EXPECT_THAT(changed.Error().message(), HasSubstr("tensor model.layers.0.mlp.down_proj.weight is missing"));
 }
 
 TEST(QuantizedFiles, WithoutAWordOfTheConfigTheyAreMissing) {
@@ -365,7 +485,15 @@ const RefusedKey kRefused[] = {
     {"ct_int4", "/config_groups/group_0/weights/type", "\"float\"", "weights.type is \"float\""},
     {"ct_int4", "/config_groups/group_0/weights/strategy", "\"token\"", "weights.strategy is \"token\""},
     {"ct_int4", "/config_groups/group_0/weights/group_size", "0", "weights.group_size is 0"},
-    {"ct_int4", "/config_groups/group_0/weights/actorder", "\"group\"", "weights.actorder is \"group\""},
+    {"ct_int4", "/config_groups/group_0/weights/actorder", "\"alphabet\"",
+     "weights.actorder is \"alphabet\""},
+    {"ct_int4", "/config_groups/group_0/targets", "\"Linear\"",
+     "group_0.targets is \"Linear\"; it must be a list"},
+    {"ct_int4", "/config_groups/group_0/targets", "[\"re:(\"]", "re:( is no regular expression at byte 1"},
+    {"ct_int4", "/config_groups/group_1",
+     "{\"targets\": [\"Linear\"], \"weights\": {\"num_bits\": 8, \"strategy\": \"channel\"}}",
+     "group_1.targets is \"Linear\"; it must be in one group alone"},
+    {"ct_int4", "/ignore", "[\"re:[\"]", "re:[ is no regular expression"},
     {"ct_int4", "/config_groups/group_0/weights/dynamic", "true", "weights.dynamic is true"},
     {"ct_int4", "/config_groups/group_0/weights/twist", "2", "weights.twist is 2"},
     {"ct_int4", "/config_groups/group_0/weights", "[]", "group_0.weights is []"},
@@ -393,6 +521,18 @@ const RefusedKey kRefused[] = {
     {"mistral_fp8", "/qscheme_act", "\"CHANNEL\"", "qscheme_act is \"CHANNEL\""},
     {"mistral_fp8", "/kv", "\"fp8\"", "kv is \"fp8\""},
 };
+
+TEST(QuantizedConfigs, ExpressionsHaveLimits) {
+  ChangedForm changed("ct_int4");
+  json& ignore = changed.config["quantization_config"]["ignore"];
+  ignore = {"re:" + std::string(1024, 'x')};
+  EXPECT_TRUE(changed.Error().ok()) << changed.Error();
+  ignore = {"re:" + std::string(1025, 'x')};
+  EXPECT_THAT(changed.Error().message(), HasSubstr("an expression has 1025 bytes; the limit is 1024"));
+  ignore = json::array();
+  for (int i = 0; i < 101; ++i) ignore.push_back("re:x" + std::to_string(i));
+  EXPECT_THAT(changed.Error().message(), HasSubstr("of 101 expressions; the limit is 100"));
+}
 
 TEST(QuantizedConfigs, WhatIsNotImplementedIsRefusedByName) {
   for (const RefusedKey& key : kRefused) {
