@@ -153,6 +153,16 @@ BackendModelRunner::LogitRow BackendModelRunner::PaddingRow() {
   return padding;
 }
 
+Status BackendModelRunner::RunLayers(const StepPlan& plan, int32_t layers) {
+  ListRecordsInFlight(plan);
+  PackedBatch packed = builder_.Build(plan, records_in_flight_, steps_[0].packed_host, batch_);
+  packed.forward.layers = layers;
+  TM_RETURN_IF_ERROR(UploadBatch(packed, steps_[0].packed_host));
+  const std::string what = "timing the layers";
+  TM_RETURN_IF_ERROR(OpStatus(model_.Forward(packed.forward, pool_), backend_, what));
+  return OpStatus(backend_.WaitFence(backend_.RecordFence()), backend_, what);
+}
+
 // ---- Forward ------------------------------------------------------------------------------------
 
 StatusOr<StepTicket> BackendModelRunner::Forward(const StepPlan& plan) {

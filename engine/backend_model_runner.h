@@ -43,6 +43,10 @@ class BackendModelRunner final : public ModelRunner {
   // Where the backend records steps: from now on decode steps are replayed. Before the first step.
   Status RecordDecodeSteps();
 
+  // Runs the first `layers` layers over a plan, waits until they are done, and forgets it: to time them.
+  // Before the first step.
+  Status RunLayers(const StepPlan& plan, int32_t layers);
+
   StatusOr<StepTicket> Forward(const StepPlan& plan) override;
   Status Sample(StepTicket ticket, const SampleInputs& inputs) override;
   StatusOr<StepResult> Collect(StepTicket ticket) override;

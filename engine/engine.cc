@@ -113,6 +113,7 @@ class Engine::Impl {
   int64_t stalled_ns() const;
   EngineLoad Load() const;
   const OutputMetrics& output_metrics() const { return output_.metrics(); }
+  const std::shared_ptr<StepTrace>& step_trace() const { return step_trace_; }
   const EngineLimits& limits() const { return limits_; }
   const KvLayout& kv_layout() const { return model_.kv_layout; }
 
@@ -121,6 +122,14 @@ class Engine::Impl {
   void WaitForWork(int64_t timeout_ns) { wake_.Wait(timeout_ns); }
 
  private:
+  // A step that was forwarded and is not applied.
+  struct InFlight {
+    StepTicket ticket;
+    StepPlan plan;
+    int64_t begin_ns = 0;      // of Forward
+    int64_t forwarded_ns = 0;  // Forward had returned; prefill only
+  };
+
   // The verbs, in the order of a step.
   void Drain();
   void Reap();
@@ -128,12 +137,15 @@ class Engine::Impl {
   StatusOr<StepTicket> Forward(const StepPlan& plan) { return runner_.Forward(plan); }
   Status Sample(StepTicket ticket, const StepPlan& plan);
   StatusOr<StepResult> Collect(StepTicket ticket) { return runner_.Collect(ticket); }
-  void Apply(const StepPlan& plan, StepResult result);
+  void Apply(const InFlight& step, StepResult result);
   bool Publish();
 
   // Forward, Sample, Collect and Apply of plans in flight, in their order. An error is a lost device.
   Status Run(StepPlan plan);
   Status CollectOldest();
+
+  void NotePrefill(const InFlight& step, int64_t begin_ns) const;
+  void Trace(const StepPlan& plan, int64_t begin_ns);
 
   void Begin(std::shared_ptr<LiveRequest> live);
   void ReapRequest(ActiveRequest& active);
@@ -182,19 +194,17 @@ class Engine::Impl {
   std::atomic<int64_t> busy_since_ns_{0};  // a request came while there was no other
   std::atomic<int64_t> stepped_ns_{0};     // the last step that did something has ended
   Published<EngineLoad> load_;
+  const std::shared_ptr<StepTrace> step_trace_ = std::make_shared<StepTrace>();
   OutputProcessor output_;
 
   // ---- engine thread ----------------------------------------------------------------------------
   Scheduler scheduler_;
   std::vector<std::unique_ptr<ActiveRequest>> active_;  // oldest first
   std::mt19937_64 seeds_{TrulyRandom()};                // of requests that bring none
-  struct InFlight {
-    StepTicket ticket;
-    StepPlan plan;
-  };
-  std::deque<InFlight> in_flight_;  // forwarded, not applied; at most limits_.steps_in_flight
+  std::deque<InFlight> in_flight_;                      // at most limits_.steps_in_flight
   int64_t arrivals_ = 0;
   int64_t now_ns_ = 0;                 // of this step
+  int64_t applied_ns_ = 0;             // the results of the last step that was applied were there
   StepOutput* step_output_ = nullptr;  // of this step
   SampleInputs sample_inputs_;         // of this step; kept for its memory
   std::vector<Choice*> held_;          // in no plan until their masks are filled; at most max_sequences
@@ -212,7 +222,7 @@ Engine::Impl::Impl(const EngineLimits& limits, const EngineModel& model, ModelRu
       inbox_(limits.max_queued_requests, limits.max_queued_bytes),
       output_(limits.output_queue_steps, wake_,
               [this](const LiveRequest&) { unfinished_.fetch_sub(1, std::memory_order_release); }),
-      scheduler_(limits, model.kv_layout),
+      scheduler_(limits, model.kv_layout, model.costs),
       mask_workers_(limits.mask_workers, kMasksPerSequence * static_cast<size_t>(limits.max_sequences),
                     wake_) {
   Publish();
@@ -311,8 +321,10 @@ StepOutcome Engine::Impl::Step() {
 Status Engine::Impl::Run(StepPlan plan) {
   const bool idle = plan.lane == Lane::kIdle;
   if (!idle) {
+    const int64_t begin_ns = clock_.NowNs();
     TM_ASSIGN_OR_RETURN(const StepTicket ticket, Forward(plan));
-    in_flight_.push_back({ticket, std::move(plan)});
+    const int64_t forwarded_ns = plan.lane == Lane::kPrefill ? clock_.NowNs() : 0;
+    in_flight_.push_back({ticket, std::move(plan), begin_ns, forwarded_ns});
   }
   while (in_flight_.size() > (idle ? 0u : 1u)) TM_RETURN_IF_ERROR(CollectOldest());
   if (idle) return {};
@@ -322,7 +334,7 @@ Status Engine::Impl::Run(StepPlan plan) {
 
 Status Engine::Impl::CollectOldest() {
   TM_ASSIGN_OR_RETURN(StepResult result, Collect(in_flight_.front().ticket));
-  Apply(in_flight_.front().plan, std::move(result));
+  Apply(in_flight_.front(), std::move(result));
   in_flight_.pop_front();
   return {};
 }
@@ -364,8 +376,14 @@ Status Engine::Impl::Sample(StepTicket ticket, const StepPlan& plan) {
   return runner_.Sample(ticket, sample_inputs_);
 }
 
-void Engine::Impl::Apply(const StepPlan& plan, StepResult result) {
+void Engine::Impl::Apply(const InFlight& step, StepResult result) {
+  const StepPlan& plan = step.plan;
   now_ns_ = clock_.NowNs();
+  // A step that was queued behind another began when that one ended.
+  const int64_t begin_ns = std::max(step.begin_ns, std::exchange(applied_ns_, now_ns_));
+  scheduler_.Learn(plan, now_ns_ - begin_ns);
+  if (plan.lane == Lane::kPrefill) NotePrefill(step, begin_ns);
+  if (step_trace_->on()) Trace(plan, begin_ns);
   std::vector<RowOutcome> outcomes;
   outcomes.reserve(plan.rows.size());
   for (size_t r = 0; r < plan.rows.size(); ++r) {
@@ -385,6 +403,30 @@ void Engine::Impl::Apply(const StepPlan& plan, StepResult result) {
   } else {
     ++counters_.decode_steps;
   }
+}
+
+// A backend that runs ops before they return has computed the rows when Forward returns. Of one that is
+// asynchronous the host learns that only with the samples, so there these count as prefill.
+void Engine::Impl::NotePrefill(const InFlight& step, int64_t begin_ns) const {
+  const int64_t end_ns = limits_.steps_in_flight == 1 ? step.forwarded_ns : now_ns_;
+  for (const StepRow& row : step.plan.rows) {
+    Timings& timings = row.sequence->timings;
+    if (timings.first_token_ns != 0) continue;  // computed again after preemption
+    timings.prefilled_ns = end_ns;
+    timings.prefill_run_ns += end_ns - begin_ns;
+  }
+}
+
+void Engine::Impl::Trace(const StepPlan& plan, int64_t begin_ns) {
+  StepRecord record;
+  record.step = plan.step;
+  record.begin_ns = begin_ns;
+  record.end_ns = now_ns_;
+  record.lane = plan.lane;
+  record.rows = static_cast<int32_t>(plan.rows.size());
+  record.tokens = plan.tokens;
+  record.held_pages = scheduler_.cache().pool().held_pages();
+  step_trace_->Add(record);
 }
 
 // True when there was something to tell.
@@ -737,6 +779,7 @@ int64_t Engine::stalled_ns() const { return impl_->stalled_ns(); }
 EngineLoad Engine::Load() const { return impl_->Load(); }
 const EngineLimits& Engine::limits() const { return impl_->limits(); }
 const OutputMetrics& Engine::output_metrics() const { return impl_->output_metrics(); }
+std::shared_ptr<StepTrace> Engine::step_trace() const { return impl_->step_trace(); }
 const KvLayout& Engine::kv_layout() const { return impl_->kv_layout(); }
 
 }  // namespace tramontane

@@ -17,6 +17,8 @@
 #include "engine/model_runner.h"
 #include "engine/output_metrics.h"
 #include "engine/request.h"
+#include "engine/step_cost_model.h"
+#include "engine/step_trace.h"
 #include "engine/token_stream.h"
 #include "kernels/core/status.h"
 #include "models/kv_layout.h"
@@ -29,6 +31,7 @@ struct EngineModel {
   int32_t vocab_size = 0;
   std::vector<int32_t> eos_ids;
   KvLayout kv_layout;
+  StepCosts costs = {};  // what is known of its steps' times beforehand; the engine learns on
 };
 
 // One consistent picture for GetLoad and metrics, published after every step.
@@ -83,6 +86,7 @@ class Engine {
 
   EngineLoad Load() const;
   const OutputMetrics& output_metrics() const;
+  std::shared_ptr<StepTrace> step_trace() const;  // may outlive the engine
   const EngineLimits& limits() const;
   const KvLayout& kv_layout() const;
 

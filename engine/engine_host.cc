@@ -6,6 +6,7 @@
 
 #include "engine/backend_model_runner.h"
 #include "engine/engine_thread.h"
+#include "engine/prefill_cost.h"
 #include "engine/signal.h"
 #include "models/chat/choose_chat_format.h"
 #include "models/decoder.h"
@@ -33,8 +34,33 @@ StatusOr<PoolMemory> AllocatePool(Backend& backend, const EngineHostPlan& plan) 
   return pool;
 }
 
-EngineModel ModelFor(const Model& model) {
-  return {model.config().vocab_size, model.config().eos_ids, model.kv_layout()};
+EngineModel ModelFor(const Model& model, const StepCosts& costs) {
+  return {model.config().vocab_size, model.config().eos_ids, model.kv_layout(), costs};
+}
+
+// What a prefill step is not cut below, and what the engine knows of steps' times before its first.
+Status DecideLeastStep(const Model& model, BackendModelRunner& runner, const Clock& clock,
+                       EngineHostPlan* plan) {
+  EngineLimits& limits = plan->limits;
+  const bool is_cut = limits.decode_gap_ns > 0 && limits.lane_policy == LanePolicy::kFair;
+  if (!is_cut || limits.least_step_tokens > 0) return {};
+  const int64_t begin_ns = clock.NowNs();
+  TM_ASSIGN_OR_RETURN(plan->row_speeds,
+                      MeasureRowSpeeds(model, plan->memory.weight_bytes, limits, runner, clock));
+  plan->measuring_ns = clock.NowNs() - begin_ns;
+  // A pool too small for a step of 32 tokens has steps small enough.
+  limits.least_step_tokens =
+      plan->row_speeds.empty() ? limits.max_step_tokens : LeastFastRows(plan->row_speeds);
+  return {};
+}
+
+StepCosts CostsOf(const EngineHostPlan& plan) {
+  const PrefillCost keys(plan.layout, plan.limits.attended_keys_per_token);
+  StepCosts costs;
+  for (const RowSpeed& speed : plan.row_speeds) {
+    costs.prefill.Learn({.tokens = speed.rows, .attended_keys = keys.AttendedKeys(0, speed.rows)}, speed.ns);
+  }
+  return costs;
 }
 
 // One prefill and one decode through an engine of their own, so that the first user's first token pays for
@@ -131,7 +157,7 @@ struct EngineHost::Impl {
         chat_format(std::move(the_chat_format)),
         pool(std::move(the_pool)),
         runner(std::move(the_runner)),
-        engine(plan.limits, ModelFor(*model), *runner, tokenizer.get(), clock),
+        engine(plan.limits, ModelFor(*model, CostsOf(plan)), *runner, tokenizer.get(), clock),
         thread(engine) {}
 
   const EngineHostPlan plan;
@@ -157,7 +183,8 @@ StatusOr<std::unique_ptr<EngineHost>> EngineHost::Start(OpenedModel opened, Back
   TM_ASSIGN_OR_RETURN(std::unique_ptr<BackendModelRunner> runner,
                       BackendModelRunner::Create(backend, *model, plan.limits, pool.get()));
   TM_RETURN_IF_ERROR(runner->RecordDecodeSteps());
-  const Status warm = WarmUp(plan.limits, ModelFor(*model), *runner, clock);
+  TM_RETURN_IF_ERROR(DecideLeastStep(*model, *runner, clock, &plan));
+  const Status warm = WarmUp(plan.limits, ModelFor(*model, {}), *runner, clock);
   if (!warm.ok()) return Status(warm.code(), folder + ": " + warm.message());
   return std::unique_ptr<EngineHost>(new EngineHost(
       std::make_unique<Impl>(std::move(plan), std::move(model), std::move(tokenizer), std::move(chat_format),

@@ -6,10 +6,12 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "engine/clock.h"
 #include "engine/engine.h"
 #include "engine/limits.h"
+#include "engine/row_speeds.h"
 #include "kernels/backend.h"
 #include "kernels/core/status.h"
 #include "models/chat/chat_format.h"
@@ -35,6 +37,10 @@ struct EngineHostPlan {
   KvLayout layout;  // of the opened model
   MemoryPlan memory;
   EngineLimits limits;  // context and pool_pages decided
+  // What least_step_tokens was decided by, and how long that took; empty where it was given, or where no step
+  // is cut (EngineLimits::decode_gap_ns).
+  std::vector<RowSpeed> row_speeds;
+  int64_t measuring_ns = 0;
 };
 
 // Before anything is allocated: from the config and file headers alone. Limits out of their bounds are
@@ -51,8 +57,8 @@ void AddEndOfTurn(const ChatFormat& format, ModelConfig* config);
 
 class EngineHost {
  public:
-  // Plans, loads, allocates, warms up (one prefill and one decode) and starts the engine thread. `backend`
-  // and `clock` are borrowed.
+  // Plans, loads, allocates, times the layers, warms up (one prefill and one decode) and starts the engine
+  // thread. `backend` and `clock` are borrowed.
   static StatusOr<std::unique_ptr<EngineHost>> Start(OpenedModel opened, Backend& backend,
                                                      const EngineHostOptions& options, const Clock& clock);
   ~EngineHost();  // ends what still runs with UNAVAILABLE

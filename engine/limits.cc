@@ -15,6 +15,18 @@ struct Bound {
   const char* when_reached;
 };
 
+const char* WhenBothLanesCouldGo(LanePolicy policy) {
+  switch (policy) {
+    case LanePolicy::kFair:
+      return "after max_prefill_steps prefill steps comes a decode step";
+    case LanePolicy::kPrefillFirst:
+      return "decode waits while a prompt can go on";
+    case LanePolicy::kDecodeFirst:
+      return "prompts wait while something can decode";
+  }
+  return "unknown";
+}
+
 // The table behind Validate and ToString.
 std::vector<Bound> Bounds(const EngineLimits& limits) {
   return {
@@ -43,7 +55,12 @@ std::vector<Bound> Bounds(const EngineLimits& limits) {
        "that many attended keys cost as much as a token"},
       {"max_partial_prefills", limits.max_partial_prefills, 1, 1 << 10,
        "later prompts wait, one place is kept for prompts that fit one chunk"},
-      {"max_prefill_steps", limits.max_prefill_steps, 1, 1 << 10, "a decode step comes next"},
+      {"max_prefill_steps", limits.max_prefill_steps, 1, 1 << 10,
+       "a decode step comes next (lane_policy fair)"},
+      {"decode_gap_ns", limits.decode_gap_ns, 0, int64_t{1} << 50,
+       "a prefill step beside decode takes no more than fits (0: as much as any; lane_policy fair)"},
+      {"least_step_tokens", limits.least_step_tokens, 0, 1 << 20,
+       "a prefill step beside decode is not cut further, whatever decode_gap_ns says"},
       {"max_constraint_step_ns", limits.max_constraint_step_ns, 1, int64_t{1} << 40,
        "the masks of a step that take longer are not waited for; a choice that spends more than its "
        "request's "
@@ -77,7 +94,8 @@ std::string EngineLimits::ToString() const {
   for (const Bound& bound : Bounds(*this)) {
     text += std::string(bound.name) + " = " + std::to_string(bound.value) + ": " + bound.when_reached + "\n";
   }
-  return text;
+  return text + "lane_policy = " + LanePolicyName(lane_policy) + ": " + WhenBothLanesCouldGo(lane_policy) +
+         "\n";
 }
 
 }  // namespace tramontane

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 
+#include "engine/lane_policy.h"
 #include "kernels/core/status.h"
 
 namespace tramontane {
@@ -35,7 +36,12 @@ struct EngineLimits {
   int64_t max_step_cost = 0;      // cost of one prefill step, in token equivalents; 0: 2 * max_step_tokens
   int64_t attended_keys_per_token = 4096;  // kappa: cost of a chunk = tokens + attended keys / kappa
   int32_t max_partial_prefills = 4;        // prompts part-way through prefill between steps; the rest wait
-  int32_t max_prefill_steps = 1;           // consecutive prefill steps while a decode sequence waits
+  LanePolicy lane_policy = LanePolicy::kFair;
+  int32_t max_prefill_steps = 1;  // kFair: consecutive prefill steps while a decode sequence waits
+  // kFair: while something decodes, prefill steps are cut to what by its measured cost fits, with the decode
+  // step behind them, into this time; but never to fewer tokens than the next bound.
+  int64_t decode_gap_ns = 0;      // 0: they are not cut
+  int32_t least_step_tokens = 0;  // 0: EngineHost measures where 90 % of the speed begins; without a host 1
 
   // ---- constraints ------------------------------------------------------------------------------
   // For the masks of a step, of all choices: longer the step does not wait, and later rows sit it out. It is

@@ -69,7 +69,7 @@ const std::string* OutputProcessor::DeliverToken(ChoiceOutput& output, ChoiceTex
   delta.marks = std::move(gain.marks);
   if (request.output.logprobs >= 0) delta.logprobs.push_back(*std::move(output.token));
   delta.completion_tokens = text.tokens();
-  output.request->stream->PutDelta(std::move(delta));
+  output.request->stream->PutDelta(std::move(delta), output.timings, output.usage);
   return stop;
 }
 
@@ -110,7 +110,7 @@ void OutputProcessor::FlushHeldText(const ChoiceOutput& output, ChoiceText& text
   delta.text = std::move(held.text);
   delta.marks = std::move(held.marks);
   delta.completion_tokens = text.tokens();
-  output.request->stream->PutDelta(std::move(delta));
+  output.request->stream->PutDelta(std::move(delta), output.timings, output.usage);
 }
 
 }  // namespace tramontane

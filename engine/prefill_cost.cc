@@ -11,7 +11,7 @@ namespace {
 int64_t SumOfLengths(int64_t begin, int64_t end) { return (end * (end + 1) - begin * (begin + 1)) / 2; }
 
 // Sum of min(position + 1, window) over [begin, end).
-int64_t AttendedKeys(int64_t begin, int64_t end, int32_t window) {
+int64_t KeysWithin(int64_t begin, int64_t end, int32_t window) {
   if (window == 0) return SumOfLengths(begin, end);
   const int64_t full = std::clamp<int64_t>(window, begin, end);  // from here on the window is full
   return SumOfLengths(begin, full) + (end - full) * window;
@@ -34,9 +34,13 @@ PrefillCost::PrefillCost(const KvLayout& layout, int64_t attended_keys_per_token
 }
 
 int64_t PrefillCost::Parts(int64_t begin, int64_t end) const {
-  int64_t parts = (end - begin) * parts_per_token_;
-  for (const WindowClass& c : classes_) parts += c.layers * AttendedKeys(begin, end, c.window);
-  return parts;
+  return (end - begin) * parts_per_token_ + AttendedKeys(begin, end);
+}
+
+int64_t PrefillCost::AttendedKeys(int64_t begin, int64_t end) const {
+  int64_t keys = 0;
+  for (const WindowClass& c : classes_) keys += c.layers * KeysWithin(begin, end, c.window);
+  return keys;
 }
 
 }  // namespace tramontane

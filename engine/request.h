@@ -75,8 +75,12 @@ struct Timings {
   int64_t admitted_ns = 0;     // left the queue, has a slot
   int64_t first_chunk_ns = 0;  // first prefill step planned
   int64_t last_chunk_ns = 0;   // last prefill step planned
+  // The forward pass of the last prefill step before the first token had ended.
+  int64_t prefilled_ns = 0;
   int64_t first_token_ns = 0;  // first token collected
   int64_t finished_ns = 0;
+  // Not a moment: how long prefill steps before the first token computed it, those too that preemption undid.
+  int64_t prefill_run_ns = 0;
 };
 
 struct Usage {

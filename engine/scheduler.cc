@@ -1,6 +1,7 @@
 #include "engine/scheduler.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "kernels/core/check.h"
 
@@ -34,11 +35,12 @@ StepRow* FindRow(StepPlan* plan, const Sequence* sequence) {
 
 }  // namespace
 
-Scheduler::Scheduler(const EngineLimits& limits, const KvLayout& layout)
+Scheduler::Scheduler(const EngineLimits& limits, const KvLayout& layout, const StepCosts& costs)
     : limits_(limits),
       cost_(layout, limits.attended_keys_per_token),
       least_chunk_(LeastChunk(layout, limits.max_step_tokens)),
       cache_(layout, limits.pool_pages),
+      costs_(costs),
       free_slots_(limits.max_sequences) {
   TM_CHECK(limits.context <= ContextThatFits(layout, limits.pool_pages, limits.max_step_tokens),
            "a context of %lld tokens does not fit %lld pages", static_cast<long long>(limits.context),
@@ -66,7 +68,7 @@ StepPlan Scheduler::Plan(int64_t now_ns) {
   StepPlan plan;
   plan.step = planned_steps_ + 1;
   const bool decode_waits = DecodeWaits();
-  const bool decode_due = decode_waits && prefill_run_ >= limits_.max_prefill_steps;
+  const bool decode_due = decode_waits && DecodeIsDue();
   if (decode_due) PlanDecode(&plan);
   if (plan.rows.empty()) PlanPrefill(&plan, now_ns);
   if (plan.rows.empty() && decode_waits && !decode_due) PlanDecode(&plan);
@@ -103,8 +105,26 @@ bool Scheduler::DecodeWaits() const {
                      [](const Sequence* s) { return HasDecodeLeft(*s) && !s->held; });
 }
 
+// Whether decode comes before prefill in this step, where both could go.
+bool Scheduler::DecodeIsDue() const {
+  switch (limits_.lane_policy) {
+    case LanePolicy::kFair:
+      return prefill_run_ >= limits_.max_prefill_steps;
+    case LanePolicy::kPrefillFirst:
+      return false;
+    case LanePolicy::kDecodeFirst:
+      return true;
+  }
+  return true;
+}
+
 bool Scheduler::AnyHeld() const {
   return std::any_of(decode_.begin(), decode_.end(), [](const Sequence* s) { return s->held; });
+}
+
+// Held ones too: they go on as soon as their masks are there.
+bool Scheduler::AnyDecodes() const {
+  return std::any_of(decode_.begin(), decode_.end(), [](const Sequence* s) { return HasDecodeLeft(*s); });
 }
 
 // One token for every sequence in decode, oldest first. Who goes is settled before any page is taken, so that
@@ -134,6 +154,7 @@ void Scheduler::PlanDecode(StepPlan* plan) {
   plan->cost = static_cast<int64_t>(plan->rows.size());
   for (const StepRow& row : plan->rows) {
     cache_.Extend(row.sequence->tables, row.start, row.start + 1, &plan->copies);
+    plan->attended_keys += cost_.AttendedKeys(row.start, row.start + 1);
     ++row.sequence->scheduled_len;
   }
 }
@@ -142,7 +163,7 @@ void Scheduler::PlanDecode(StepPlan* plan) {
 // order; what they leave goes to the shortest remaining, the oldest among them.
 void Scheduler::PlanPrefill(StepPlan* plan, int64_t now_ns) {
   if (prefill_.empty() && ready_.empty()) return;
-  const Budget budget = {limits_.max_step_tokens, limits_.step_cost() * cost_.parts_per_token()};
+  const Budget budget = PrefillBudget();
   Budget left = budget;
   GiveOldest(&left, plan);
   GiveShortPrompts(&left, plan);
@@ -153,15 +174,60 @@ void Scheduler::PlanPrefill(StepPlan* plan, int64_t now_ns) {
   FinishPrefillRows(plan, now_ns);
 }
 
+// ---- prefill: how much --------------------------------------------------------------------------
+
+// Beside decode a step takes what fits between two decode steps, but never fewer tokens than
+// least_step_tokens. As long as no step was timed it takes those.
+Scheduler::Budget Scheduler::PrefillBudget() const {
+  Budget budget = {limits_.max_step_tokens, limits_.step_cost() * cost_.parts_per_token(),
+                   std::numeric_limits<double>::infinity()};
+  const bool is_timed = limits_.decode_gap_ns > 0 && limits_.lane_policy == LanePolicy::kFair;
+  if (!is_timed || !AnyDecodes()) return budget;
+  if (!costs_.prefill.known()) {
+    budget.tokens = std::clamp<int64_t>(limits_.least_step_tokens, 1, budget.tokens);
+    return budget;
+  }
+  const double between_ns = static_cast<double>(limits_.decode_gap_ns) - DecodeStepNs();
+  budget.ns = std::max(between_ns / limits_.max_prefill_steps - costs_.prefill.fixed_ns(), LeastStepNs());
+  return budget;
+}
+
+double Scheduler::DecodeStepNs() const {
+  StepWork work;
+  for (const Sequence* sequence : decode_) {
+    if (!HasDecodeLeft(*sequence)) continue;
+    ++work.tokens;
+    work.attended_keys += cost_.AttendedKeys(sequence->scheduled_len, sequence->scheduled_len + 1);
+  }
+  return costs_.decode.Ns(work);
+}
+
+// The time of least_step_tokens tokens of whichever prompt they take longest in, and a shade more, so that
+// sharing it out in fractions loses none of them.
+double Scheduler::LeastStepNs() const {
+  const int64_t tokens = std::clamp<int64_t>(limits_.least_step_tokens, 1, limits_.max_step_tokens);
+  double most_ns = ChunkNs(0, tokens);
+  for (const Sequence* sequence : prefill_) {
+    most_ns = std::max(most_ns, ChunkNs(sequence->scheduled_len, sequence->scheduled_len + tokens));
+  }
+  return most_ns * (1 + 1e-9);
+}
+
+double Scheduler::ChunkNs(int64_t begin, int64_t end) const {
+  const double keys_ns = costs_.prefill.key_ns() * static_cast<double>(cost_.AttendedKeys(begin, end));
+  return costs_.prefill.token_ns() * static_cast<double>(end - begin) + keys_ns;
+}
+
 // ---- prefill: who gets how much -----------------------------------------------------------------
 
 // Half of the budget, rounded up, and at least one token, whatever it costs. For want of pages the oldest
 // preempts.
 void Scheduler::GiveOldest(Budget* left, StepPlan* plan) {
-  Budget half = {left->tokens - left->tokens / 2, left->parts - left->parts / 2};
+  Budget half = {left->tokens - left->tokens / 2, left->parts - left->parts / 2, left->ns / 2};
   Sequence* oldest = OldestPrompt(half);
   if (oldest == nullptr || SitsOut(*oldest)) return;
   half.parts = std::max(half.parts, cost_.Parts(oldest->scheduled_len, oldest->scheduled_len + 1));
+  half.ns = std::max(half.ns, ChunkNs(oldest->scheduled_len, oldest->scheduled_len + 1));
   while (Give(oldest, half, left, plan) == 0 && PreemptYoungerThan(*oldest)) {
   }
 }
@@ -228,6 +294,7 @@ int64_t Scheduler::Give(Sequence* sequence, const Budget& share, Budget* left, S
   sequence->scheduled_len += count;
   left->tokens -= count;
   left->parts -= cost_.Parts(start, start + count);
+  left->ns -= ChunkNs(start, start + count);
   if (StepRow* row = FindRow(plan, sequence)) {
     row->count += static_cast<int32_t>(count);
   } else {
@@ -247,7 +314,7 @@ int64_t Scheduler::ChunkThatFits(const Sequence& sequence, const Budget& share) 
   const int64_t start = sequence.scheduled_len;
   const int64_t pages = PagesAvailable(sequence);
   const auto fits = [&](int64_t count) {
-    return cost_.Parts(start, start + count) <= share.parts &&
+    return cost_.Parts(start, start + count) <= share.parts && ChunkNs(start, start + count) <= share.ns &&
            cache_.PagesNeeded(sequence.tables, start, start + count) <= pages;
   };
   int64_t most = std::min(PrefillLeft(sequence), share.tokens);
@@ -264,6 +331,7 @@ void Scheduler::FinishPrefillRows(StepPlan* plan, int64_t now_ns) {
   for (StepRow& row : plan->rows) {
     Sequence* sequence = row.sequence;
     row.ask = AskOf(*sequence, row.start, row.start + row.count);
+    plan->attended_keys += cost_.AttendedKeys(row.start, row.start + row.count);
     sequence->scored_len = std::max(sequence->scored_len, row.ask.score_end);
     ++sequence->usage.prefill_chunks;
     if (sequence->timings.first_chunk_ns == 0) sequence->timings.first_chunk_ns = now_ns;
@@ -459,6 +527,11 @@ void Scheduler::Apply(const StepPlan& plan, const std::vector<RowOutcome>& outco
     sequence->accepted_len += outcomes[i].accepted;
     cache_.Roll(sequence->tables, sequence->accepted_len);
   }
+}
+
+void Scheduler::Learn(const StepPlan& plan, int64_t ns) {
+  StepCostModel& model = plan.lane == Lane::kPrefill ? costs_.prefill : costs_.decode;
+  model.Learn({plan.tokens, plan.attended_keys}, ns);
 }
 
 // The one place where a finished sequence's pages and slots go back.

@@ -1,6 +1,6 @@
 // Scheduler: decides what each step computes. A pure function of the sequences, the limits, the free pages
-// and the times it is given: no clock, no device, no stream. Engine thread only. Borrows the sequences; owns
-// their pages through the KvCache.
+// and the times it is given, those that steps took among them: no clock, no device, no stream. Engine thread
+// only. Borrows the sequences; owns their pages through the KvCache.
 //
 // Two lanes: a step is one ragged batch of prefill chunks or one batch of decode tokens, never both.
 // engine/README.md states the sharing rule, the lane policy and the bounds that follow, as formulas.
@@ -21,6 +21,7 @@
 #include "engine/limits.h"
 #include "engine/prefill_cost.h"
 #include "engine/sequence.h"
+#include "engine/step_cost_model.h"
 #include "engine/step_plan.h"
 
 namespace tramontane {
@@ -32,8 +33,9 @@ struct RowOutcome {
 
 class Scheduler {
  public:
-  // REQUIRES: limits.Validate() is OK and limits.context is at most ContextThatFits.
-  Scheduler(const EngineLimits& limits, const KvLayout& layout);
+  // REQUIRES: limits.Validate() is OK and limits.context is at most ContextThatFits. `costs`: what is known
+  // of the steps' times beforehand.
+  Scheduler(const EngineLimits& limits, const KvLayout& layout, const StepCosts& costs = {});
 
   // Puts choice 0 of a request at the end of the queue, in order of arrival. Slots for all its choices are
   // reserved together. REQUIRES: the engine's fields of the sequence are set, request->choices <=
@@ -68,6 +70,10 @@ class Scheduler {
   // mentions the sequence.
   void Apply(const StepPlan& plan, const std::vector<RowOutcome>& outcomes);
 
+  // A plan that was made took so long. Teaches StepCosts, which limits.decode_gap_ns is held by.
+  void Learn(const StepPlan& plan, int64_t ns);
+
+  const StepCosts& costs() const { return costs_; }
   const KvCache& cache() const { return cache_; }
   int64_t waiting() const { return static_cast<int64_t>(queue_.size() + ready_.size()); }  // without pages
   int64_t running() const { return static_cast<int64_t>(prefill_.size() + decode_.size()); }
@@ -79,14 +85,23 @@ class Scheduler {
   struct Budget {
     int64_t tokens = 0;
     int64_t parts = 0;  // of PrefillCost
+    double ns = 0;      // predicted; infinite where nothing decodes
   };
 
   // ---- lanes ------------------------------------------------------------------------------------
   void GiveSlots(int64_t now_ns);
   bool DecodeWaits() const;
+  bool DecodeIsDue() const;
   bool AnyHeld() const;
+  bool AnyDecodes() const;
   void PlanDecode(StepPlan* plan);
   void PlanPrefill(StepPlan* plan, int64_t now_ns);
+
+  // ---- prefill: how much ------------------------------------------------------------------------
+  Budget PrefillBudget() const;
+  double DecodeStepNs() const;
+  double LeastStepNs() const;
+  double ChunkNs(int64_t begin, int64_t end) const;
 
   // ---- prefill: who gets how much ---------------------------------------------------------------
   void GiveOldest(Budget* left, StepPlan* plan);
@@ -118,6 +133,7 @@ class Scheduler {
   const PrefillCost cost_;
   const int64_t least_chunk_;  // tokens
   KvCache cache_;
+  StepCosts costs_;
 
   std::deque<Sequence*> queue_;   // no slots yet, in order of arrival; the engine bounds it
   std::vector<Sequence*> ready_;  // slots but no pages, oldest first; with the next two at most max_sequences

@@ -43,6 +43,7 @@ struct StepPlan {
   std::vector<PageCopy> copies;  // before anything else of the step
   int64_t tokens = 0;            // sum of counts
   int64_t cost = 0;              // token equivalents (EngineLimits::attended_keys_per_token)
+  int64_t attended_keys = 0;     // of all tokens, added up over the layers
 
   // "step 7 prefill cost 97: r1.0[0,64) r2.0[0,32)*": request id, choice, positions. * samples, *3 samples
   // three choices, ?[0,31) scores what follows those positions; "copies 2" after the cost when pages are

@@ -38,8 +38,14 @@ void TokenStream::PutStarted(StreamStarted started) {
   Put([&](StreamUpdate& pending) { pending.started = std::move(started); });
 }
 
-void TokenStream::PutDelta(StreamDelta delta) {
-  Put([&](StreamUpdate& pending) { Join(std::move(delta), &pending.deltas); });
+void TokenStream::PutDelta(StreamDelta delta, const Timings& timings, const Usage& usage) {
+  const bool first_ids = !delta.token_ids.empty() && !std::exchange(had_ids_, true);
+  const bool first_text = !delta.text.empty() && !std::exchange(had_text_, true);
+  Put([&](StreamUpdate& pending) {
+    if (first_ids) pending.first_ids = {timings, usage};
+    if (first_text) pending.first_text = {timings, usage};
+    Join(std::move(delta), &pending.deltas);
+  });
 }
 
 void TokenStream::PutFinished(StreamFinished finished) {

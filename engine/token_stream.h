@@ -72,8 +72,18 @@ struct StreamFinished {
   Timings timings;
 };
 
+// The step that gave a request its first output of a kind, in whichever choice; `timings.finished_ns` is when
+// that step was read.
+struct FirstOutput {
+  Timings timings;
+  Usage usage;
+};
+
 struct StreamUpdate {
   std::optional<StreamStarted> started;
+  // With the delta that has it: the request's first token id, and its first text that was not held back.
+  std::optional<FirstOutput> first_ids;
+  std::optional<FirstOutput> first_text;
   std::vector<StreamDelta> deltas;  // at most one per choice, by choice
   std::vector<StreamFinished> finished;
   bool done = false;  // nothing will follow; `status` is the request's outcome
@@ -104,7 +114,8 @@ class TokenStream {
   // ---- output thread ----------------------------------------------------------------------------
 
   void PutStarted(StreamStarted started);
-  void PutDelta(StreamDelta delta);
+  // `timings` and `usage`: of the choice, as of the step that gave the last of the delta.
+  void PutDelta(StreamDelta delta, const Timings& timings = {}, const Usage& usage = {});
   void PutFinished(StreamFinished finished);
   void PutDone(Status status);
 
@@ -115,7 +126,9 @@ class TokenStream {
   const std::string request_id_;
   const std::function<void()> on_ready_;
   std::atomic<bool> cancelled_{false};
-  std::mutex mutex_;  // guards pending_; taken by the output thread and the reader only
+  bool had_ids_ = false;   // output thread
+  bool had_text_ = false;  // output thread
+  std::mutex mutex_;       // guards pending_; taken by the output thread and the reader only
   StreamUpdate pending_;
 };
 

@@ -26,9 +26,11 @@
 #include "tests/support/block_weights_backend.h"
 #include "tests/support/cuda_device.h"
 #include "tests/support/drawn_model.h"
+#include "tests/support/gguf_writer.h"
 #include "tests/support/in_process_engine.h"
 #include "tests/support/load_folder.h"
 #include "tests/support/model_driver.h"
+#include "tests/support/random_blocks.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/test_scale.h"
 #include "tests/support/test_seed.h"
@@ -154,16 +156,14 @@ struct Comparison {
 // Over weights in blocks CUDA rounds each number once to bf16, where the CPU has its f32: as if the vector
 // that a matrix is multiplied with were rounded once more, five times in a layer, which the tolerance has
 // room for.
-void CompareTeacherForcedLogits(const DrawnModel& model, DType weights = DType::kBf16) {
-  const TempFolder folder;
-  model.Write(folder);
-  Loaded cuda(MakeCudaTestBackend(), folder.path(), model.page_size, weights);
-  Loaded cpu(MakeExactCpu(), folder.path(), model.page_size, weights);
+// score_growth: how much larger attention's scores are than in the models that the tolerance was made for.
+void CompareTeacherForcedLogits(const Loaded& cuda, const Loaded& cpu, double score_growth) {
   ModelDriver on_cuda(*cuda.model, *cuda.backend, kRoom), on_cpu(*cpu.model, *cpu.backend, kRoom);
   std::mt19937 random(7);
-  const auto some = [&random](int count) {
+  const auto vocab = std::min(96u, static_cast<uint32_t>(cpu.model->config().vocab_size));
+  const auto some = [&random, vocab](int count) {
     std::vector<int32_t> tokens;
-    for (int i = 0; i < count; ++i) tokens.push_back(static_cast<int32_t>(random() % 96));
+    for (int i = 0; i < count; ++i) tokens.push_back(static_cast<int32_t>(random() % vocab));
     return tokens;
   };
   const int first = on_cuda.AddSequence(), second = on_cuda.AddSequence();
@@ -180,12 +180,20 @@ void CompareTeacherForcedLogits(const DrawnModel& model, DType weights = DType::
   double tolerance = 0;
   for (const auto& rows : steps) {
     const Logits want = on_cpu.Step(rows);
-    if (tolerance == 0) tolerance = model.score_growth * Tolerance(3, Spread(want));
+    if (tolerance == 0) tolerance = score_growth * Tolerance(cpu.model->config().layers, Spread(want));
     all.Add(on_cuda.Step(rows), want, tolerance);
   }
   std::cout << "worst difference " << all.worst << " of " << tolerance << " allowed; " << all.clear << " of "
             << all.tokens << " tokens are clear\n";
-  EXPECT_GT(all.clear, static_cast<int>(all.tokens / (4 * model.score_growth)));
+  EXPECT_GT(all.clear, static_cast<int>(all.tokens / (4 * score_growth)));
+}
+
+void CompareTeacherForcedLogits(const DrawnModel& model, DType weights = DType::kBf16) {
+  const TempFolder folder;
+  model.Write(folder);
+  const Loaded cuda(MakeCudaTestBackend(), folder.path(), model.page_size, weights);
+  const Loaded cpu(MakeExactCpu(), folder.path(), model.page_size, weights);
+  CompareTeacherForcedLogits(cuda, cpu, model.score_growth);
 }
 
 TEST(CudaModel, TeacherForcedLogitsAgreeWithTheCpu) {
@@ -211,6 +219,75 @@ TEST(CudaModel, TeacherForcedLogitsOverWeightsInQ4KAgreeWithTheCpu) {
   model.Randomise(5);
   for (auto& [name, tensor] : model.tensors) tensor.dtype = DType::kBf16;
   CompareTeacherForcedLogits(NativeModel(std::move(model)), DType::kQ4K);
+}
+
+// Files as users have them, in each form of quantised weights.
+std::string QuantizedFolder(const std::string& form) {
+  return std::string(TRAMONTANE_SOURCE_DIR) + "/tests/golden/quantized/" + form;
+}
+
+class CudaQuantizedModel : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Forms, CudaQuantizedModel,
+                         testing::Values("ct_int4", "ct_int4_zero_points", "ct_int8_packed", "ct_int8",
+                                         "ct_fp8_channel", "ct_fp8_tensor", "awq", "gptq_int4", "gptq_int8",
+                                         "gptq_v2_channel", "gptq_desc_act", "gptq_int8_desc_act",
+                                         "ct_actorder", "fp8_blocks", "mistral_fp8"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST_P(CudaQuantizedModel, TeacherForcedLogitsAgreeWithTheCpu) {
+  const std::string folder = QuantizedFolder(GetParam());
+  const Loaded cuda(MakeCudaTestBackend(), folder, /*page_size=*/8);
+  const Loaded cpu(MakeExactCpu(), folder, /*page_size=*/8);
+  CompareTeacherForcedLogits(cuda, cpu, /*score_growth=*/1.0);
+}
+
+// Types mixed as llama.cpp mixes them: Q4_0 with values in Q6_K, and a tied embedding in Q6_K.
+std::string GgufOfMixedTypes() {
+  constexpr int64_t kHidden = 256, kInner = 512, kKeys = 128, kVocab = 48;
+  GgufWriter writer;
+  writer.AddString("general.architecture", "llama");
+  writer.AddUint32("llama.vocab_size", kVocab);
+  writer.AddUint32("llama.context_length", 256);
+  writer.AddUint32("llama.embedding_length", kHidden);
+  writer.AddUint32("llama.block_count", 2);
+  writer.AddUint32("llama.feed_forward_length", kInner);
+  writer.AddUint32("llama.attention.head_count", 4);
+  writer.AddUint32("llama.attention.head_count_kv", 2);
+  writer.AddFloat("llama.attention.layer_norm_rms_epsilon", 1e-5f);
+  writer.AddFloat("llama.rope.freq_base", 10000.0f);
+  uint32_t seed = 0;
+  const auto add = [&](const std::string& name, DType type, int64_t columns, int64_t rows) {
+    const std::vector<std::byte> blocks = RandomBlocks(type, rows * columns, ++seed);
+    writer.AddTensor(name, {static_cast<uint64_t>(columns), static_cast<uint64_t>(rows)},
+                     type == DType::kQ4_0 ? kGgufQ4_0 : kGgufQ6K,
+                     {reinterpret_cast<const char*>(blocks.data()), blocks.size()});
+  };
+  // Numbers in blocks are about one in size; small norms keep scores from growing with the width.
+  const auto add_norm = [&](const std::string& name, float size) {
+    writer.AddTensor(name, {kHidden}, std::vector<float>(kHidden, size));
+  };
+  add("token_embd.weight", DType::kQ6K, kHidden, kVocab);
+  add_norm("output_norm.weight", 0.1f);
+  for (const std::string layer : {"blk.0.", "blk.1."}) {
+    add_norm(layer + "attn_norm.weight", 0.02f);
+    add_norm(layer + "ffn_norm.weight", 0.02f);
+    add(layer + "attn_q.weight", DType::kQ4_0, kHidden, kHidden);
+    add(layer + "attn_k.weight", DType::kQ4_0, kHidden, kKeys);
+    add(layer + "attn_v.weight", DType::kQ6K, kHidden, kKeys);
+    add(layer + "attn_output.weight", DType::kQ4_0, kHidden, kHidden);
+    add(layer + "ffn_gate.weight", DType::kQ4_0, kHidden, kInner);
+    add(layer + "ffn_up.weight", DType::kQ4_0, kHidden, kInner);
+    add(layer + "ffn_down.weight", DType::kQ6K, kInner, kHidden);
+  }
+  return writer.File();
+}
+
+TEST(CudaModel, TeacherForcedLogitsOverAGgufFileAgreeWithTheCpu) {
+  const TempFolder folder;
+  folder.Write("x.gguf", GgufOfMixedTypes());
+  const Loaded cuda(MakeCudaTestBackend(), folder.PathOf("x.gguf"), /*page_size=*/8);
+  const Loaded cpu(MakeExactCpu(), folder.PathOf("x.gguf"), /*page_size=*/8);
+  CompareTeacherForcedLogits(cuda, cpu, /*score_growth=*/1.0);
 }
 
 // Of one kind after the other, from wherever the seed begins.

@@ -6,6 +6,7 @@
 
 #include <bit>
 #include <memory>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "tests/support/in_process_engine.h"
 #include "tests/support/piece_tokenizer.h"
 #include "tests/support/temp_folder.h"
+#include "tests/support/test_seed.h"
 #include "tests/support/tiny_model.h"
 
 namespace tramontane {
@@ -93,6 +95,10 @@ class Determinism : public CpuVariantTest {
 
   std::vector<Bytes> RunTogether(const CpuEngine::Options& options, int64_t* preemptions = nullptr) const {
     CpuEngine test(folder_.path(), options);
+    return RunTogether(test, preemptions);
+  }
+
+  static std::vector<Bytes> RunTogether(CpuEngine& test, int64_t* preemptions = nullptr) {
     std::vector<std::unique_ptr<StreamReader>> readers;
     std::vector<StreamReader*> all;
     for (const Request& request : SomeRequests()) {
@@ -130,6 +136,24 @@ TEST_P(Determinism, HowPromptsAreCutChangesNoBit) {
     options.limits.max_step_tokens = step_tokens;
     EXPECT_EQ(RunTogether(options), alone) << "steps of " << step_tokens;
   }
+}
+
+// Beside decode the steps' measured times decide how prompts are cut; here they are drawn.
+TEST_P(Determinism, CutsByMeasuredTimesChangeNoBit) {
+  std::mt19937 random(TestSeed());
+  FakeClock* clock = nullptr;
+  CpuEngine::Options options = Roomy();
+  options.limits.decode_gap_ns = 5'000'000;
+  options.limits.least_step_tokens = 2;
+  options.on_forward = [&](const StepPlan& plan) {
+    const int64_t tokens = plan.lane == Lane::kPrefill ? plan.tokens : 1;
+    clock->Advance(tokens * std::uniform_int_distribution<int64_t>(100'000, 1'000'000)(random));
+  };
+  CpuEngine test(folder_.path(), options);
+  clock = &test.clock();
+  const std::vector<Bytes> cut = RunTogether(test);
+  EXPECT_GT(test.engine().Load().prefill_steps, 6) << "uncut it would be three";
+  EXPECT_EQ(cut, RunAlone());
 }
 
 TEST_P(Determinism, PreemptionChangesNoBit) {

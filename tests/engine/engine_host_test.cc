@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -125,6 +126,54 @@ TEST_F(BreezeHost, AFullOutputQueueDoesNotEndTheWarmUp) {
     ASSERT_TRUE(host.ok()) << host.status();
     EXPECT_EQ(counting.embeds, 2) << "a prefill and a decode";
   }
+}
+
+// Steps beside decode have a bound in time: the layers are timed before the warm-up, and nothing counts it.
+TEST_F(BreezeHost, TheLayersAreTimedWhereStepsBesideDecodeAreCut) {
+  EXPECT_TRUE(host_->plan().row_speeds.empty()) << "by default no step is cut";
+  options_.limits.decode_gap_ns = 250'000'000;
+  CountingBackend counting(*backend_);
+  const auto host = EngineHost::Start(OpenModel(kBreeze, {}).value(), counting, options_, clock_);
+  ASSERT_TRUE(host.ok()) << host.status();
+  const std::vector<RowSpeed>& speeds = (*host)->plan().row_speeds;
+  ASSERT_FALSE(speeds.empty());
+  std::vector<int32_t> rows;
+  for (const RowSpeed& speed : speeds) rows.push_back(speed.rows);
+  const std::vector<int32_t> counts = {32, 64, 128, 256, 512};
+  EXPECT_TRUE(std::equal(rows.begin(), rows.end(), counts.begin()));
+  EXPECT_GE(counting.embeds, 2 + static_cast<int32_t>(speeds.size()));
+  EXPECT_EQ((*host)->engine().limits().least_step_tokens, LeastFastRows(speeds));
+  EXPECT_EQ((*host)->engine().Load().steps, 0);
+  // One after the other: both engines have the same backend.
+  StreamReader uncut(host_->engine(), Prompt("r", "Once upon a", 40));
+  uncut.WaitToEnd();
+  StreamReader cut((*host)->engine(), Prompt("r", "Once upon a", 40));
+  cut.WaitToEnd();
+  EXPECT_EQ(cut.choice().text, uncut.choice().text);
+}
+
+TEST_F(BreezeHost, NothingIsTimedWhereTheLeastStepIsGiven) {
+  options_.limits.decode_gap_ns = 250'000'000;
+  options_.limits.least_step_tokens = 64;
+  CountingBackend counting(*backend_);
+  const auto host = EngineHost::Start(OpenModel(kBreeze, {}).value(), counting, options_, clock_);
+  ASSERT_TRUE(host.ok()) << host.status();
+  EXPECT_EQ(counting.embeds, 2) << "a prefill and a decode";
+  EXPECT_EQ((*host)->engine().limits().least_step_tokens, 64);
+}
+
+// Tokens a second of a 1.1B model on two cores, and machines that bend otherwise.
+TEST(LeastFastRowsTest, IsTheFirstWithNineTenthsOfTheBest) {
+  const auto speeds = [](std::vector<std::pair<int32_t, int64_t>> rows_per_second) {
+    std::vector<RowSpeed> measured;
+    for (const auto& [rows, speed] : rows_per_second)
+      measured.push_back({rows, rows * int64_t{1'000'000'000} / speed});
+    return measured;
+  };
+  EXPECT_EQ(LeastFastRows(speeds({{32, 166}, {64, 188}, {128, 194}, {512, 182}})), 64);
+  EXPECT_EQ(LeastFastRows(speeds({{32, 100}, {64, 200}, {128, 400}, {256, 800}, {512, 1600}})), 512);
+  EXPECT_EQ(LeastFastRows(speeds({{32, 190}, {64, 170}, {128, 200}})), 32);
+  EXPECT_EQ(LeastFastRows(speeds({{20, 5}})), 20);
 }
 
 TEST_F(BreezeHost, ATokenizerMayLieElsewhere) {

@@ -24,11 +24,21 @@ EngineLimits TestLimits(const KvLayout& layout, int64_t pool_pages) {
   return limits;
 }
 
-FakeServing::FakeServing(const EngineLimits& limits, const KvLayout& layout)
+StepCostModel TaughtModel(double fixed_ns, double token_ns, double key_ns) {
+  StepCostModel model;
+  for (int64_t i = 0; i < 300; ++i) {
+    const StepWork work = {.tokens = 1 + i % 7 * 50, .attended_keys = (1 + i % 7 * 50) * (i % 11 * 300)};
+    model.Learn(work, static_cast<int64_t>(fixed_ns + token_ns * static_cast<double>(work.tokens) +
+                                           key_ns * static_cast<double>(work.attended_keys)));
+  }
+  return model;
+}
+
+FakeServing::FakeServing(const EngineLimits& limits, const KvLayout& layout, const StepCosts& costs)
     : limits_(limits),
       layout_(layout),
       cost_(layout, limits.attended_keys_per_token),
-      scheduler_(limits, layout),
+      scheduler_(limits, layout, costs),
       memory_(static_cast<size_t>(limits.pool_pages * layout.format.page_size)) {
   EXPECT_EQ(limits.Validate(), Status::Ok());
 }
@@ -76,7 +86,7 @@ bool FakeServing::Step() {
       if (on_plan) on_plan(plan);
       CheckPlan(plan);
       Run(plan);
-      clock_.Advance(plan.cost);
+      clock_.Advance(step_ns ? step_ns(plan) : plan.cost);
       in_flight_.push_back(std::move(plan));
     }
   }
@@ -271,6 +281,7 @@ void FakeServing::CheckPages() {
 }
 
 void FakeServing::Collect(const StepPlan& plan) {
+  if (step_ns) scheduler_.Learn(plan, step_ns(plan));
   std::vector<RowOutcome> outcomes;
   for (const StepRow& row : plan.rows) {
     Live& live = LiveOf(row.sequence);

@@ -36,8 +36,8 @@ struct Ask {
 
 class FakeServing {
  public:
-  // steps_in_flight plans are made before the first is applied.
-  FakeServing(const EngineLimits& limits, const KvLayout& layout);
+  // steps_in_flight plans are made before the first is applied. `costs`: what the scheduler knows beforehand.
+  FakeServing(const EngineLimits& limits, const KvLayout& layout, const StepCosts& costs = {});
 
   void Submit(const Ask& ask);
   void Cancel(const std::string& id);
@@ -71,6 +71,8 @@ class FakeServing {
 
   // Called with each plan before it runs.
   std::function<void(const StepPlan&)> on_plan;
+  // How long a plan takes, in place of its cost; the scheduler learns it.
+  std::function<int64_t(const StepPlan&)> step_ns;
   // Keys further back than this are checked at every 64th position only; for very long runs.
   int64_t always_check_keys = INT64_MAX;
 
@@ -116,6 +118,9 @@ class FakeServing {
   int64_t page_checks_ = 0;
   std::string last_plan_;
 };
+
+// What a model knows of a machine of such terms after a few hundred steps of it.
+StepCostModel TaughtModel(double fixed_ns, double token_ns, double key_ns);
 
 // Limits that tests start from: one step in flight, plenty of everything, cost = tokens as near as can be.
 EngineLimits TestLimits(const KvLayout& layout, int64_t pool_pages);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <random>
+#include <set>
 
 #include "tests/engine/fake_serving.h"
 #include "tests/support/test_scale.h"
@@ -31,8 +32,15 @@ class Random {
 // the slots suffice and a token costs at most half a step.
 class BoundWatch {
  public:
-  BoundWatch(FakeServing& serving, const EngineLimits& limits, const KvLayout& layout)
-      : serving_(serving), limits_(limits), layout_(layout) {
+  // `longest_output`: the most tokens that any request gives. `half_beside_decode`: tokens of half of the
+  // least step.
+  BoundWatch(FakeServing& serving, const EngineLimits& limits, const KvLayout& layout, int64_t longest_output,
+             int64_t half_beside_decode = INT64_MAX)
+      : serving_(serving),
+        limits_(limits),
+        layout_(layout),
+        longest_output_(longest_output),
+        half_beside_decode_(half_beside_decode) {
     serving_.on_plan = [this](const StepPlan& plan) { See(plan); };
   }
 
@@ -44,15 +52,19 @@ class BoundWatch {
     int64_t short_in_front = 0;
     for (const auto& [id, prompt] : prompts_) {
       in_front += prompt.chunks;
-      short_in_front += prompt.fits_one_chunk;
+      short_in_front += prompt.fits_one_chunk ? prompt.short_chunks : 0;
     }
     const int64_t half_tokens = limits_.max_step_tokens - limits_.max_step_tokens / 2;
-    prompts_[ask.id] = {ask.prompt_tokens, Chunks(ask.prompt_tokens, half_tokens, Half(true)),
-                        fits_one_chunk};
+    const int64_t short_tokens = std::min<int64_t>(limits_.max_step_tokens / 2, half_beside_decode_);
+    prompts_[ask.id] = {
+        ask.prompt_tokens, Chunks(ask.prompt_tokens, std::min(half_tokens, half_beside_decode_), Half(true)),
+        Chunks(ask.prompt_tokens, std::max<int64_t>(short_tokens, 1), Half(false)), fits_one_chunk};
     waiting.prefill_steps = 1 + in_front;
-    if (fits_one_chunk) waiting.prefill_steps = std::min(waiting.prefill_steps, 1 + short_in_front);
-    waiting.steps = waiting.prefill_steps +
-                    (waiting.prefill_steps + limits_.max_prefill_steps - 1) / limits_.max_prefill_steps;
+    // A short prompt that needs several steps beside decode needs a place, and one alone goes by age.
+    const bool may_need_place = half_beside_decode_ != INT64_MAX && limits_.max_partial_prefills == 1;
+    if (fits_one_chunk && !may_need_place)
+      waiting.prefill_steps = std::min(waiting.prefill_steps, 1 + short_in_front);
+    waiting.steps = StepsOfBothLanes(waiting.prefill_steps);
     waiting_[ask.id] = waiting;
   }
 
@@ -61,13 +73,40 @@ class BoundWatch {
  private:
   struct Prompt {
     int64_t tokens;
-    int64_t chunks;  // of half a step
+    int64_t chunks;        // of half a step
+    int64_t short_chunks;  // of the other half, which may be a token less
     bool fits_one_chunk;
   };
   struct Waiting {
     int64_t prefill_steps = 0;  // until its first chunk, at most
     int64_t steps = 0;
   };
+
+  // Within so many prefill steps.
+  int64_t StepsOfBothLanes(int64_t prefill_steps) const {
+    switch (limits_.lane_policy) {
+      case LanePolicy::kFair:
+        return prefill_steps + (prefill_steps + limits_.max_prefill_steps - 1) / limits_.max_prefill_steps;
+      case LanePolicy::kPrefillFirst:
+        return prefill_steps;
+      case LanePolicy::kDecodeFirst:
+        return prefill_steps * longest_output_;
+    }
+    return 0;
+  }
+
+  // Prefill steps that a sequence in decode may have waited for by now.
+  int64_t LongestWait() const {
+    switch (limits_.lane_policy) {
+      case LanePolicy::kFair:
+        return limits_.max_prefill_steps;
+      case LanePolicy::kPrefillFirst:
+        return chunks_in_gap_;
+      case LanePolicy::kDecodeFirst:
+        return 0;
+    }
+    return 0;
+  }
 
   double Half(bool rounded_up) const {
     // The cost is split in parts of a token equivalent, where rounding is below the doubles' care.
@@ -105,6 +144,20 @@ class BoundWatch {
       if (plan.lane == Lane::kPrefill) --waiting.prefill_steps;
       --waiting.steps;
     }
+    // The gap between two decode steps, while a sequence that was in decode before waits.
+    if (plan.lane == Lane::kDecode || !decode_waited_) {
+      gap_ = 0;
+      chunks_in_gap_ = 0;
+      in_gap_.clear();
+    } else {
+      ++gap_;
+      for (const StepRow& row : plan.rows) {
+        const std::string& id = row.sequence->request->id;
+        if (in_gap_.insert(id).second) chunks_in_gap_ += prompts_.at(id).chunks;
+      }
+    }
+    longest_gap_ = std::max(longest_gap_, gap_);
+    EXPECT_LE(gap_, LongestWait()) << plan.ToString();
     for (const StepRow& row : plan.rows) {
       const std::string& id = row.sequence->request->id;
       if (plan.lane == Lane::kPrefill && row.start + row.count == row.sequence->prefill_len)
@@ -118,14 +171,6 @@ class BoundWatch {
     for (const auto& [id, waiting] : waiting_) {
       EXPECT_GT(waiting.prefill_steps, 0) << id << " still waits in " << plan.ToString();
     }
-    // The gap between two decode steps, while a sequence that was in decode before waits.
-    if (plan.lane == Lane::kDecode || !decode_waited_) {
-      gap_ = 0;
-    } else {
-      ++gap_;
-    }
-    longest_gap_ = std::max(longest_gap_, gap_);
-    EXPECT_LE(gap_, limits_.max_prefill_steps) << plan.ToString();
     for (const StepRow& row : plan.rows) {
       const int64_t end = row.start + row.count;
       if (end >= row.sequence->prefill_len && end < row.sequence->max_len - 1) {
@@ -140,13 +185,27 @@ class BoundWatch {
   FakeServing& serving_;
   const EngineLimits limits_;
   const KvLayout layout_;
+  const int64_t longest_output_;
+  const int64_t half_beside_decode_;
   std::map<std::string, Prompt> prompts_;  // not fully prefilled
   std::map<std::string, Waiting> waiting_;
   std::map<const Sequence*, bool> decoding_;
   bool decode_waited_ = false;
   int64_t gap_ = 0;
+  int64_t chunks_in_gap_ = 0;     // of the prompts that had a part of it
+  std::set<std::string> in_gap_;  // their ids
   int64_t longest_gap_ = 0;
 };
+
+constexpr LanePolicy kPolicies[] = {LanePolicy::kFair, LanePolicy::kPrefillFirst, LanePolicy::kDecodeFirst};
+
+std::vector<std::pair<int32_t, LanePolicy>> WithEachPolicy(const std::vector<int32_t>& values) {
+  std::vector<std::pair<int32_t, LanePolicy>> pairs;
+  for (const int32_t value : values) {
+    for (const LanePolicy policy : kPolicies) pairs.emplace_back(value, policy);
+  }
+  return pairs;
+}
 
 EngineLimits Plenty(const KvLayout& layout) {
   EngineLimits limits = TestLimits(layout, 40000);
@@ -169,11 +228,23 @@ TEST(SchedulerBoundsTest, HoldForRandomArrivals) {
     limits.max_partial_prefills = static_cast<int32_t>(random.From(1, 5));
     limits.max_prefill_steps = static_cast<int32_t>(random.From(1, 4));
     limits.max_step_tokens = static_cast<int32_t>(random.From(2, 48));
+    limits.lane_policy = kPolicies[round % 3];
     // A token at position 600 costs at most half a step: 1 + 600 / kappa <= max_step_tokens.
     limits.attended_keys_per_token = random.OneIn(2) ? 4096 : random.From(601, 1200);
     SCOPED_TRACE("round " + std::to_string(round) + "\n" + limits.ToString());
-    FakeServing serving(limits, layout);
-    BoundWatch watch(serving, limits, layout);
+    // Every third round a prefill token takes a millisecond, and steps beside decode fit a few of them.
+    int64_t half_beside_decode = INT64_MAX;
+    StepCosts costs;
+    if (random.OneIn(3)) {
+      costs.prefill = TaughtModel(0, 1e6, 0);
+      const int64_t tokens = random.From(1, limits.max_step_tokens);
+      limits.decode_gap_ns = limits.max_prefill_steps * (tokens * 1'000'000 + 500'000);
+      limits.least_step_tokens = static_cast<int32_t>(random.From(2, limits.max_step_tokens));
+      half_beside_decode = std::max<int64_t>(tokens, limits.least_step_tokens) / 2;
+    }
+    FakeServing serving(limits, layout, costs);
+    constexpr int64_t kLongestOutput = 20;
+    BoundWatch watch(serving, limits, layout, kLongestOutput, half_beside_decode);
     const int64_t requests = random.From(5, 60);
     const int64_t patience = random.From(1, 6);  // steps between arrivals, in the mean
     for (int64_t submitted = 0; submitted < requests || serving.unfinished() > 0;) {
@@ -181,7 +252,7 @@ TEST(SchedulerBoundsTest, HoldForRandomArrivals) {
         const int64_t longest = random.OneIn(3) ? 600 : 20;
         const Ask ask = {.id = "r" + std::to_string(submitted++),
                          .prompt_tokens = random.From(1, longest),
-                         .max_tokens = random.From(1, 20)};
+                         .max_tokens = random.From(1, kLongestOutput)};
         serving.Submit(ask);
         watch.Watch(ask);
       }
@@ -192,6 +263,91 @@ TEST(SchedulerBoundsTest, HoldForRandomArrivals) {
     gaps += watch.longest_gap();
   }
   EXPECT_GT(gaps, rounds) << "decode never had to wait";
+}
+
+// The same in seconds, on machines that are known from their first steps on: a sequence in decode waits for
+// its next token no longer than decode_gap_ns, or where that is too short for K steps of least_step_tokens,
+// for those; and no prefill step beside decode is smaller than they are while there is more to do.
+TEST(SchedulerBoundsTest, TheGapHoldsInSeconds) {
+  const uint32_t seed = TestSeed();
+  SCOPED_TRACE("TRAMONTANE_TEST_SEED=" + std::to_string(seed));
+  Random random(seed);
+  int64_t cut_steps = 0;
+  for (int64_t round = 0; round < ScaledCount(40, 6); ++round) {
+    const KvLayout layout = TestLayout({0, 24}, 16);
+    EngineLimits limits = Plenty(layout);
+    limits.max_step_tokens = 256;
+    limits.max_prefill_steps = static_cast<int32_t>(random.From(1, 3));
+    limits.decode_gap_ns = random.From(5, 200) * 1'000'000;
+    limits.least_step_tokens = static_cast<int32_t>(random.From(1, 64));
+    SCOPED_TRACE("round " + std::to_string(round) + "\n" + limits.ToString());
+    const double fixed_ns = 1e6 * static_cast<double>(random.From(0, 20));
+    const double token_ns = 1e5 * static_cast<double>(random.From(1, 20));
+    const double key_ns = 10 * static_cast<double>(random.From(0, 20));
+    const double decode_ns = 1e6 * static_cast<double>(random.From(1, 10));
+    const StepCosts costs = {.prefill = TaughtModel(fixed_ns, token_ns, key_ns),
+                             .decode = TaughtModel(decode_ns, 0, 0)};
+    FakeServing serving(limits, layout, costs);
+    const PrefillCost keys(layout, 1);
+    serving.step_ns = [&](const StepPlan& plan) {
+      if (plan.lane == Lane::kDecode) return static_cast<int64_t>(decode_ns);
+      double ns = fixed_ns;
+      for (const StepRow& row : plan.rows) {
+        ns += token_ns * row.count +
+              key_ns * static_cast<double>(keys.AttendedKeys(row.start, row.start + row.count));
+      }
+      return static_cast<int64_t>(ns);
+    };
+    int64_t to_prefill = 0;  // tokens that are not planned
+    bool decodes = false;
+    int64_t gap_ns = 0;
+    double most_ns = decode_ns;  // of this gap
+    std::set<const Sequence*> decoding;
+    serving.on_plan = [&](const StepPlan& plan) {
+      gap_ns = decodes ? gap_ns + serving.step_ns(plan) : 0;
+      if (plan.lane == Lane::kPrefill && decodes) {
+        EXPECT_GE(plan.tokens, std::min<int64_t>(to_prefill, limits.least_step_tokens)) << plan.ToString();
+        cut_steps += plan.tokens < std::min<int64_t>(to_prefill, limits.max_step_tokens);
+        // No token stands deeper than 600.
+        const double least_ns =
+            fixed_ns + token_ns * limits.least_step_tokens +
+            key_ns * static_cast<double>(keys.AttendedKeys(600, 600 + limits.least_step_tokens));
+        most_ns = decode_ns + limits.max_prefill_steps * least_ns;
+      }
+      if (plan.lane == Lane::kDecode) {
+        EXPECT_LE(static_cast<double>(gap_ns),
+                  1.01 * std::max(most_ns, static_cast<double>(limits.decode_gap_ns)))
+            << plan.ToString();
+        gap_ns = 0;
+        most_ns = decode_ns;
+      } else {
+        to_prefill -= plan.tokens;
+      }
+      for (const StepRow& row : plan.rows) {
+        const int64_t end = row.start + row.count;
+        if (end >= row.sequence->prefill_len && end < row.sequence->max_len - 1) {
+          decoding.insert(row.sequence);
+        } else {
+          decoding.erase(row.sequence);
+        }
+      }
+      decodes = !decoding.empty();
+    };
+    const int64_t requests = random.From(5, 40);
+    for (int64_t submitted = 0; submitted < requests || serving.unfinished() > 0;) {
+      while (submitted < requests && random.OneIn(3)) {
+        const Ask ask = {.id = "r" + std::to_string(submitted++),
+                         .prompt_tokens = random.From(1, random.OneIn(2) ? 600 : 20),
+                         .max_tokens = random.From(1, 20)};
+        to_prefill += ask.prompt_tokens;
+        serving.Submit(ask);
+      }
+      serving.Step();
+      if (HasFailure()) return;
+    }
+    EXPECT_EQ(to_prefill, 0);
+  }
+  EXPECT_GT(cut_steps, 40) << "the gap was never short";
 }
 
 // Each pattern is played for a few hundred steps before and while the others are there.
@@ -213,21 +369,24 @@ TEST(SchedulerBoundsTest, HoldForAdversarialArrivals) {
       {"single tokens", 1, 6, 1, 9, 300},
   };
   for (const Pattern& pattern : patterns) {
-    for (int32_t partial : {1, 2, 4}) {
-      SCOPED_TRACE(std::string(pattern.name) + ", max_partial_prefills " + std::to_string(partial));
+    for (const auto& [partial, policy] : WithEachPolicy({1, 2, 4})) {
+      SCOPED_TRACE(std::string(pattern.name) + ", max_partial_prefills " + std::to_string(partial) + ", " +
+                   LanePolicyName(policy));
       const KvLayout layout = TestLayout({0, 24}, 16);
       EngineLimits limits = Plenty(layout);
       limits.max_partial_prefills = partial;
       limits.max_prefill_steps = 2;
+      limits.lane_policy = policy;
+      constexpr int64_t kOutput = 5;
       FakeServing serving(limits, layout);
-      BoundWatch watch(serving, limits, layout);
+      BoundWatch watch(serving, limits, layout, kOutput);
       int64_t arrivals = 0;
       for (int64_t step = 0; step < 160; ++step) {
         for (int64_t i = 0; step % pattern.every == 0 && i < pattern.at_once; ++i, ++arrivals) {
           const bool odd = arrivals % pattern.odd_every == pattern.odd_every - 1;
           const Ask ask = {.id = "r" + std::to_string(arrivals),
                            .prompt_tokens = odd ? pattern.odd_prompt : pattern.prompt,
-                           .max_tokens = 5};
+                           .max_tokens = kOutput};
           serving.Submit(ask);
           watch.Watch(ask);
         }
@@ -265,8 +424,12 @@ TEST(SchedulerSimTest, EverythingFinishesInAStormOverTinyPools) {
     limits.max_prefill_steps = static_cast<int32_t>(random.From(1, 3));
     limits.attended_keys_per_token = random.From(1, 200);
     limits.max_step_cost = random.From(0, 2) * random.From(1, 200);
+    limits.lane_policy = kPolicies[random.From(0, 2)];
+    limits.decode_gap_ns = random.From(0, 1) * random.From(1, 100);  // a step takes its cost in nanoseconds
+    limits.least_step_tokens = static_cast<int32_t>(random.From(0, 8));
     SCOPED_TRACE("storm " + std::to_string(storm) + "\n" + limits.ToString());
     FakeServing serving(limits, layout);
+    serving.step_ns = [](const StepPlan& plan) { return plan.cost; };
     const int64_t requests = random.From(1, 30);
     int64_t submitted = 0;
     for (int64_t step = 0; submitted < requests || serving.unfinished() > 0; ++step) {

@@ -262,7 +262,19 @@ TEST(EngineLimitsTest, PrintsEveryBoundWithWhatHappensThere) {
   EXPECT_THAT(text,
               ::testing::HasSubstr("pool_pages = 1000: the youngest sequence is preempted and recomputed\n"));
   EXPECT_THAT(text, ::testing::HasSubstr("max_sequences = 64: later requests wait in order\n"));
-  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 22);
+  EXPECT_THAT(text, ::testing::HasSubstr(
+                        "lane_policy = fair: after max_prefill_steps prefill steps comes a decode step\n"));
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 25);
+}
+
+TEST(LanePolicyTest, HasANameThatReadsBack) {
+  for (const char* name : {"fair", "prefill-first", "decode-first"}) {
+    const std::optional<LanePolicy> policy = ParseLanePolicy(name);
+    ASSERT_TRUE(policy.has_value()) << name;
+    EXPECT_STREQ(LanePolicyName(*policy), name);
+  }
+  EXPECT_EQ(EngineLimits().lane_policy, LanePolicy::kFair);
+  EXPECT_FALSE(ParseLanePolicy("prefill").has_value());
 }
 
 // Costs against the definition, token by token.

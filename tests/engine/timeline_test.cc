@@ -59,6 +59,70 @@ TEST(TimelineTest, DecodeWaitsForAsManyPrefillStepsAsConfigured) {
                           "step 7 decode cost 2: a.0[3,4)* b.0[24,25)*"));
 }
 
+// prefill-first: a stands still until b's prompt is done.
+//
+//   step     3  4  5  6
+//   prefill  b  b  b
+//   decode            ab                  gap: three prefill steps
+TEST(TimelineTest, PrefillFirstLetsDecodeWaitForWholePrompts) {
+  const KvLayout layout = TestLayout({0}, 4);
+  EngineLimits limits = EightTokenSteps(layout);
+  limits.lane_policy = LanePolicy::kPrefillFirst;
+  FakeServing serving(limits, layout);
+  serving.Submit({.id = "a", .prompt_tokens = 1, .max_tokens = 20});
+  serving.Steps(2);
+  serving.Submit({.id = "b", .prompt_tokens = 24, .max_tokens = 5});
+  EXPECT_THAT(
+      serving.Steps(4),
+      ElementsAre("step 3 prefill cost 9: b.0[0,8)", "step 4 prefill cost 9: b.0[8,16)",
+                  "step 5 prefill cost 9: b.0[16,24)*", "step 6 decode cost 2: a.0[2,3)* b.0[24,25)*"));
+}
+
+// prefill-first has no bound of its own: prompts that end with their first token give their slots back, and
+// while such ones come a stands still. The first that goes on to decode keeps its slot (two in all here), and
+// then the others wait.
+//
+//   slots    1 of a, 1 of s0, s1, ... one after another, then of b
+//   prefill  a  s0 s1 s2 ... s19 b
+//   decode                          ab
+TEST(TimelineTest, PrefillFirstHasNoBoundButTheSlots) {
+  const KvLayout layout = TestLayout({0}, 4);
+  EngineLimits limits = EightTokenSteps(layout);
+  limits.lane_policy = LanePolicy::kPrefillFirst;
+  limits.max_sequences = 2;
+  limits.max_choices = 1;
+  FakeServing serving(limits, layout);
+  serving.Submit({.id = "a", .prompt_tokens = 1, .max_tokens = 20});
+  serving.Steps(1);
+  for (int i = 0; i < 20; ++i) {
+    serving.Submit({.id = "s" + std::to_string(i), .prompt_tokens = 8, .max_tokens = 1});
+  }
+  for (const char* id : {"b", "c"}) serving.Submit({.id = id, .prompt_tokens = 8, .max_tokens = 2});
+  for (const std::string& plan : serving.Steps(21)) EXPECT_THAT(plan, ::testing::HasSubstr("prefill"));
+  EXPECT_THAT(serving.Steps(2),
+              ElementsAre("step 23 decode cost 2: a.0[1,2)* b.0[8,9)*", "step 24 prefill cost 9: c.0[0,8)*"));
+}
+
+// decode-first: b's prompt waits until a is done, and c's until b is.
+//
+//   step     3  4  5  6  7  8
+//   prefill        b     b     c          each prefill step comes when nothing decodes
+//   decode   a  a     -     b
+TEST(TimelineTest, DecodeFirstLetsPromptsWaitForWholeAnswers) {
+  const KvLayout layout = TestLayout({0}, 4);
+  EngineLimits limits = EightTokenSteps(layout);
+  limits.lane_policy = LanePolicy::kDecodeFirst;
+  FakeServing serving(limits, layout);
+  serving.Submit({.id = "a", .prompt_tokens = 1, .max_tokens = 4});
+  serving.Steps(2);
+  serving.Submit({.id = "b", .prompt_tokens = 12, .max_tokens = 2});
+  serving.Submit({.id = "c", .prompt_tokens = 12, .max_tokens = 1});
+  EXPECT_THAT(serving.Steps(7),
+              ElementsAre("step 3 decode cost 1: a.0[2,3)*", "step 4 decode cost 1: a.0[3,4)*",
+                          "step 5 prefill cost 9: b.0[0,8)", "step 6 prefill cost 9: b.0[8,12)* c.0[0,4)",
+                          "step 7 decode cost 1: b.0[12,13)*", "step 8 prefill cost 9: c.0[4,12)*", ""));
+}
+
 // A prompt of 40 is part-way when one of 3 arrives: it is done in the next step, and what it leaves goes
 // back.
 //
@@ -317,6 +381,126 @@ TEST(TimelineTest, ChunksShrinkAsTheirTokensAttendMoreKeys) {
   while (serving.sequence("a").scheduled_len < 79) serving.Steps(1);
   EXPECT_THAT(serving.last_plan(), ::testing::HasSubstr("cost 21: a.0[78,79)"))
       << "one token, over the budget";
+}
+
+// ---- the time between two decode steps ------------------------------------------------------------
+
+constexpr int64_t kMs = 1'000'000;
+
+// A prefill token takes 1 ms, a decode step 2.
+StepCosts OneTokenAMillisecond() {
+  return {.prefill = TaughtModel(0, kMs, 0), .decode = TaughtModel(2 * kMs, 0, 0)};
+}
+
+// a decodes when b comes. Between two decode steps of 2 ms there are 4.5 of 6.5: four tokens. When a is done
+// the steps are whole again.
+//
+//   step     3    4  5    6  7
+//   prefill  b 4     b 4     b 8
+//   decode        a       a
+TEST(TimelineTest, BesideDecodeAPrefillStepTakesWhatFitsIntoTheGap) {
+  const KvLayout layout = TestLayout({0}, 4);
+  EngineLimits limits = EightTokenSteps(layout);
+  limits.decode_gap_ns = 6'500'000;
+  limits.least_step_tokens = 2;
+  FakeServing serving(limits, layout, OneTokenAMillisecond());
+  serving.Submit({.id = "a", .prompt_tokens = 1, .max_tokens = 4});
+  serving.Steps(2);
+  serving.Submit({.id = "b", .prompt_tokens = 24, .max_tokens = 5});
+  EXPECT_THAT(serving.Steps(5),
+              ElementsAre("step 3 prefill cost 5: b.0[0,4)", "step 4 decode cost 1: a.0[2,3)*",
+                          "step 5 prefill cost 5: b.0[4,8)", "step 6 decode cost 1: a.0[3,4)*",
+                          "step 7 prefill cost 9: b.0[8,16)"));
+}
+
+// Two prefill steps between decode steps share the time: (8.5 - 2) / 2 ms, three tokens each.
+TEST(TimelineTest, PrefillStepsInARowShareTheGap) {
+  const KvLayout layout = TestLayout({0}, 4);
+  EngineLimits limits = EightTokenSteps(layout);
+  limits.max_prefill_steps = 2;
+  limits.decode_gap_ns = 8'500'000;
+  FakeServing serving(limits, layout, OneTokenAMillisecond());
+  serving.Submit({.id = "a", .prompt_tokens = 1, .max_tokens = 20});
+  serving.Steps(2);
+  serving.Submit({.id = "b", .prompt_tokens = 24, .max_tokens = 5});
+  EXPECT_THAT(serving.Steps(3),
+              ElementsAre("step 3 prefill cost 4: b.0[0,3)", "step 4 prefill cost 4: b.0[3,6)",
+                          "step 5 decode cost 1: a.0[2,3)*"));
+}
+
+// However little time there is, a step of fewer than least_step_tokens would waste the machine. The oldest
+// has half of them.
+TEST(TimelineTest, AStepIsNotCutBelowTheLeastTokens) {
+  const KvLayout layout = TestLayout({0}, 4);
+  EngineLimits limits = EightTokenSteps(layout);
+  limits.decode_gap_ns = 1;
+  limits.least_step_tokens = 6;
+  FakeServing serving(limits, layout, OneTokenAMillisecond());
+  serving.Submit({.id = "a", .prompt_tokens = 1, .max_tokens = 20});
+  serving.Steps(2);
+  serving.Submit({.id = "b", .prompt_tokens = 24, .max_tokens = 5});
+  EXPECT_THAT(serving.Steps(2),
+              ElementsAre("step 3 prefill cost 7: b.0[0,6)", "step 4 decode cost 1: a.0[2,3)*"));
+  serving.Submit({.id = "s", .prompt_tokens = 4, .max_tokens = 1});
+  EXPECT_THAT(serving.Steps(1), ElementsAre("step 5 prefill cost 7: b.0[6,9) s.0[0,3)"));
+}
+
+// Nothing was ever timed: the first steps beside decode are the least ones, and what they take decides on the
+// next. The prompt of a took 1 ms, its decode step 2.
+TEST(TimelineTest, UntimedStepsAreTheLeastOnes) {
+  const KvLayout layout = TestLayout({0}, 4);
+  EngineLimits limits = EightTokenSteps(layout);
+  limits.decode_gap_ns = 8'500'000;
+  limits.least_step_tokens = 3;
+  FakeServing serving(limits, layout);
+  serving.Submit({.id = "a", .prompt_tokens = 1, .max_tokens = 20});
+  serving.Steps(2);
+  serving.step_ns = [](const StepPlan& plan) {
+    return plan.lane == Lane::kPrefill ? plan.tokens * kMs : 2 * kMs;
+  };
+  serving.Submit({.id = "b", .prompt_tokens = 2000, .max_tokens = 5});
+  EXPECT_THAT(serving.Steps(2),
+              ElementsAre("step 3 prefill cost 4: b.0[0,3)", "step 4 decode cost 1: a.0[2,3)*"));
+  serving.Steps(1);
+  EXPECT_THAT(serving.last_plan(), ::testing::HasSubstr("prefill"));
+  serving.Steps(14);
+  EXPECT_THAT(serving.last_plan(), ::testing::HasSubstr("prefill"));
+  std::vector<std::string> plans = serving.Steps(2);
+  EXPECT_THAT(plans[1], ::testing::HasSubstr("prefill cost 7: "));
+}
+
+// A token at position p costs (p + 1) / 10 ms beside its 1: chunks shrink with the depth, down to the least.
+TEST(TimelineTest, ChunksShrinkWithTheirDepthDownToTheLeast) {
+  const KvLayout layout = TestLayout({0}, 4);
+  EngineLimits limits = EightTokenSteps(layout);
+  limits.decode_gap_ns = 8 * kMs;
+  limits.least_step_tokens = 2;
+  const StepCosts costs = {.prefill = TaughtModel(0, kMs, 0.1 * kMs), .decode = {}};
+  FakeServing serving(limits, layout, costs);
+  serving.Submit({.id = "a", .prompt_tokens = 1, .max_tokens = 60});
+  serving.Steps(2);
+  serving.Submit({.id = "b", .prompt_tokens = 100, .max_tokens = 1});
+  std::vector<int64_t> starts;
+  serving.on_plan = [&](const StepPlan& plan) {
+    if (plan.lane == Lane::kPrefill) starts.push_back(plan.rows[0].start);
+  };
+  serving.Steps(30);
+  // 5 tokens take 5 + 15/10 ms, 6 would take 8.1; then 4 take 4 + 30/10, 5 would take 9; 3 take 3 + 33/10 and
+  // 3 + 42/10, then 8.1; and from position 31 on 2 take 8.5 ms, and go all the same.
+  EXPECT_THAT(starts, ElementsAre(0, 5, 9, 12, 15, 17, 19, 21, 23, 25, 27, 29, 31, 33, 35));
+}
+
+// The other policies share no steps, and cut none.
+TEST(TimelineTest, OnlyTheFairPolicyHoldsAGap) {
+  const KvLayout layout = TestLayout({0}, 4);
+  EngineLimits limits = EightTokenSteps(layout);
+  limits.decode_gap_ns = 6'500'000;
+  limits.lane_policy = LanePolicy::kPrefillFirst;
+  FakeServing serving(limits, layout, OneTokenAMillisecond());
+  serving.Submit({.id = "a", .prompt_tokens = 1, .max_tokens = 4});
+  serving.Steps(2);
+  serving.Submit({.id = "b", .prompt_tokens = 24, .max_tokens = 5});
+  EXPECT_THAT(serving.Steps(1), ElementsAre("step 3 prefill cost 9: b.0[0,8)"));
 }
 
 // Two steps in flight: each decode step is planned before the token of the one before is known, and the

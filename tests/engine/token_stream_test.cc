@@ -32,6 +32,32 @@ TEST(TokenStream, JoinsWhatASlowReaderHasNotTaken) {
   EXPECT_TRUE(stream.Take().empty());
 }
 
+TEST(TokenStream, SaysOnceWhichStepGaveTheFirstIdsAndTheFirstText) {
+  TokenStream stream("r", nullptr);
+  const auto put = [&stream](int32_t choice, const std::string& text, int64_t at_ns) {
+    Timings timings;
+    timings.finished_ns = at_ns;
+    Usage usage;
+    usage.prefill_chunks = choice + 1;
+    stream.PutDelta(Delta(choice, 10, text, 1), timings, usage);
+  };
+  put(1, "", 100);  // its text is held back
+  put(0, "", 200);
+  const StreamUpdate first = stream.Take();
+  ASSERT_TRUE(first.first_ids.has_value());
+  EXPECT_EQ(first.first_ids->timings.finished_ns, 100);
+  EXPECT_EQ(first.first_ids->usage.prefill_chunks, 2);
+  EXPECT_FALSE(first.first_text.has_value());
+  put(0, "a", 300);
+  put(1, "b", 400);
+  const StreamUpdate second = stream.Take();
+  EXPECT_FALSE(second.first_ids.has_value());
+  ASSERT_TRUE(second.first_text.has_value());
+  EXPECT_EQ(second.first_text->timings.finished_ns, 300);
+  put(0, "c", 500);
+  EXPECT_FALSE(stream.Take().first_text.has_value());
+}
+
 TEST(TokenStream, CallsItsReaderOnlyWhenItWasEmpty) {
   int calls = 0;
   TokenStream stream("r", [&] { ++calls; });

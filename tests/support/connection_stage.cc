@@ -76,7 +76,7 @@ class ConnectionStage::Thread final : public ConnectionThread {
     return true;
   }
   bool is_current() const override { return is_current_; }
-  int64_t NowMs() const override { return now_ms_; }
+  int64_t NowNs() const override { return now_ms_ * 1'000'000; }
 
   bool RunOne() {
     if (mailbox_.empty()) return false;

@@ -13,7 +13,8 @@
 namespace tramontane {
 
 // Numbers of tensor types in the file.
-inline constexpr uint32_t kGgufF32 = 0, kGgufF16 = 1, kGgufQ8_0 = 8, kGgufBf16 = 30;
+inline constexpr uint32_t kGgufF32 = 0, kGgufF16 = 1, kGgufQ4_0 = 2, kGgufQ8_0 = 8, kGgufQ6K = 14,
+                          kGgufBf16 = 30;
 
 class GgufWriter {
  public:

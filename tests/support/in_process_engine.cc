@@ -66,6 +66,30 @@ SteppedEngine::SteppedEngine(const EngineLimits& limits, const std::vector<int32
       runner_(layout_, limits.pool_pages, kVocab),
       engine_(limits, {kVocab, {kEos}, layout_}, runner_, tokenizer, clock()) {}
 
+namespace {
+
+// Shows each step to a test.
+class WatchedRunner final : public ModelRunner {
+ public:
+  WatchedRunner(std::unique_ptr<ModelRunner> runner, std::function<void(const StepPlan&)> on_forward)
+      : runner_(std::move(runner)), on_forward_(std::move(on_forward)) {}
+
+  StatusOr<StepTicket> Forward(const StepPlan& plan) override {
+    on_forward_(plan);
+    return runner_->Forward(plan);
+  }
+  Status Sample(StepTicket ticket, const SampleInputs& inputs) override {
+    return runner_->Sample(ticket, inputs);
+  }
+  StatusOr<StepResult> Collect(StepTicket ticket) override { return runner_->Collect(ticket); }
+
+ private:
+  const std::unique_ptr<ModelRunner> runner_;
+  const std::function<void(const StepPlan&)> on_forward_;
+};
+
+}  // namespace
+
 CpuEngine::CpuEngine(const std::string& folder, const Options& options)
     : BackendEngine(MakeCpuBackend({.threads = options.threads, .variant = options.variant}).value(), folder,
                     options) {}
@@ -83,8 +107,10 @@ BackendEngine::BackendEngine(BackendPtr backend, const std::string& folder, cons
   const int64_t pool_bytes = options.limits.pool_pages * layout().page_bytes();
   pool_ = {static_cast<std::byte*>(backend_->Allocate(pool_bytes)),
            [backend = backend_.get()](std::byte* pool) { backend->Free(pool); }};
-  runner_ = BackendModelRunner::Create(*backend_, *model_, options.limits, pool_.get()).value();
-  if (options.recorded) TM_CHECK(runner_->RecordDecodeSteps().ok(), "recording failed");
+  auto runner = BackendModelRunner::Create(*backend_, *model_, options.limits, pool_.get()).value();
+  if (options.recorded) TM_CHECK(runner->RecordDecodeSteps().ok(), "recording failed");
+  runner_ = std::move(runner);
+  if (options.on_forward) runner_ = std::make_unique<WatchedRunner>(std::move(runner_), options.on_forward);
   engine_ = std::make_unique<Engine>(
       options.limits, EngineModel{model_->config().vocab_size, model_->config().eos_ids, layout()}, *runner_,
       options.tokenizer, clock());

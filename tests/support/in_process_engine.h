@@ -118,6 +118,7 @@ class BackendEngine : public EngineUnderTest {
     bool recorded = false;  // decode steps are replayed, where the backend can
     // Puts something between the runner and the model; null: nothing.
     std::function<std::unique_ptr<Model>(std::unique_ptr<Model>)> wrap_model;
+    std::function<void(const StepPlan&)> on_forward;  // before each forward pass; may move the clock
   };
   BackendEngine(BackendPtr backend, const std::string& folder, const Options& options);
 
@@ -128,7 +129,7 @@ class BackendEngine : public EngineUnderTest {
   BackendPtr backend_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<std::byte, std::function<void(std::byte*)>> pool_;
-  std::unique_ptr<BackendModelRunner> runner_;
+  std::unique_ptr<ModelRunner> runner_;
   std::unique_ptr<Engine> engine_;
 };
 
