@@ -112,6 +112,16 @@ InferenceCoreOptions CoreOptions(const ServerOptions& options) {
           .step_timeout = options.step_timeout};
 }
 
+// What /debug/* tells is for whoever sits at this machine.
+Status CheckDebug(const ServerOptions& options) {
+  if (!options.debug) return {};
+  if (options.http_address.empty()) return InvalidArgument("debug is on, and http_address is off");
+  TM_ASSIGN_OR_RETURN(const HostPort where, ParseHostPort(options.http_address));
+  if (IsLoopback(where.host)) return {};
+  return InvalidArgument("debug is on, and http_address is \"" + options.http_address +
+                         "\": it must be a loopback address then, as 127.0.0.1:8000");
+}
+
 }  // namespace
 
 struct Server::Impl {
@@ -134,6 +144,7 @@ struct Server::Impl {
 };
 
 StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
+  TM_RETURN_IF_ERROR(CheckDebug(options));
   auto impl = std::make_unique<Impl>(options);
   TM_RETURN_IF_ERROR(impl->StartGrpc(options));
   if (!options.http_address.empty()) TM_RETURN_IF_ERROR(impl->StartHttp(options));
@@ -185,6 +196,7 @@ Status Server::Impl::StartHttp(const ServerOptions& options) {
     const Serving* serving = core.serving();
     return serving == nullptr ? "" : ServerMetricsText(serving->model, DroppedLogLines());
   };
+  if (options.debug) gateway_options.trace = [this] { return core.StartTrace(); };
   gateway_options.on_answer = LogAnswer;
   TM_ASSIGN_OR_RETURN(gateway, Gateway::Start(std::move(gateway_options), client));
   return {};
@@ -204,6 +216,8 @@ const std::string& Server::grpc_address() const { return impl_->address; }
 std::string Server::http_address() const {
   return impl_->gateway == nullptr ? "" : impl_->gateway->address();
 }
+
+std::unique_ptr<TraceText> Server::StartTrace() { return impl_->core.StartTrace(); }
 
 InferenceClient& Server::client() { return impl_->client; }
 

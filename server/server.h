@@ -15,6 +15,7 @@
 #include "server/core/field_limits.h"
 #include "server/core/inference_client.h"
 #include "server/core/served_model.h"
+#include "server/core/trace_text.h"
 #include "server/http/limits.h"
 
 namespace tramontane {
@@ -27,6 +28,7 @@ struct ServerOptions {
   int32_t http_io_threads = kDefaultIoThreads;
   int32_t http_handler_threads = kDefaultHandlerThreads;
   HttpLimits http_limits = {};
+  bool debug = false;                     // HTTP has /debug/*; it must be on a loopback address
   bool any_model = false;                 // HTTP takes every model's name for the one that is served
   bool strict_fields = true;              // HTTP refuses fields that it does not know
   FieldLimits field_limits = {};          // of the engine that will serve
@@ -51,6 +53,9 @@ class Server {
   // "127.0.0.1:50051", with the port that was really taken.
   const std::string& grpc_address() const;
   std::string http_address() const;  // "": no HTTP
+
+  // Steps and requests as they end from now on. REQUIRES: Serve was called.
+  std::unique_ptr<TraceText> StartTrace();
 
   // Calls from within this process, behind the same checks and limits as gRPC. Until Stop. Calls that are
   // open then are the caller's to cancel.

@@ -18,6 +18,8 @@ Caller CallerOf(const InferenceCallOptions& options) {
     caller.timeout_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(left).count();
   }
   caller.continues = options.continues;
+  caller.receive_ns = options.receive_ns;
+  caller.parse_ns = options.parse_ns;
   return caller;
 }
 
@@ -30,6 +32,10 @@ class EngineCall final : public InferenceCall, public std::enable_shared_from_th
       : on_ready_(std::move(on_ready)), served_(core, CallerOf(options)) {}
 
   InferenceEvents Take() override;
+  void NoteDelivered() override {
+    std::lock_guard lock(mutex_);
+    served_.NoteDelivered();
+  }
   void Cancel() override { served_.Cancel(); }
 
   RpcError Open() { return served_.Open(); }
@@ -40,7 +46,7 @@ class EngineCall final : public InferenceCall, public std::enable_shared_from_th
   const std::function<void()> on_ready_;
   ServedCall served_;
 
-  std::mutex mutex_;  // guards the next two, and one Take against another
+  std::mutex mutex_;  // guards the next two, and one Take or NoteDelivered against another
   bool admitted_ = false;
   std::optional<RpcError> refusal_;  // until it is taken
 };

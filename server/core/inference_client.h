@@ -34,6 +34,8 @@ class InferenceCall {
   virtual ~InferenceCall() = default;
   // Everything pending; empty and not done when there is nothing.
   virtual InferenceEvents Take() = 0;
+  // The first content of what Take gave has been handed to the system: the end of what a trace shows of it.
+  virtual void NoteDelivered() {}
   // The request ends within one engine step and gives its pages back; `done` follows with CANCELLED.
   // Idempotent.
   virtual void Cancel() = 0;
@@ -44,6 +46,9 @@ struct InferenceCallOptions {
   std::string client =
       {};  // whose call it is, so that one does not hold up others; "": nobody's in particular
   std::optional<std::chrono::steady_clock::time_point> deadline = {};  // then it ends; in the queue too
+  // Nanoseconds before Generate: from the request's first byte to its last, and from there to Generate.
+  int64_t receive_ns = 0;
+  int64_t parse_ns = 0;
   bool continues = false;  // a later call of a request that was taken: a server that drains finishes it
 };
 

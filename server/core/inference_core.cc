@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "server/core/engine_trace.h"
 #include "server/core/served_call.h"
 #include "server/core/tool_choice.h"
 
@@ -58,6 +59,12 @@ RpcError InferenceCore::Health() const {
   return UnavailableError("STALLED", "the engine has work and has made no step for " +
                                          std::to_string(static_cast<int64_t>(stalled_s)) +
                                          " s, over step_timeout");
+}
+
+std::unique_ptr<TraceText> InferenceCore::StartTrace() const {
+  const Serving* model = serving();
+  if (model == nullptr) return nullptr;
+  return std::make_unique<EngineTrace>(model->model.engine->step_trace(), request_trace_);
 }
 
 RpcError InferenceCore::OnWorker(int64_t input_bytes, std::function<void(const Serving&)> work) {

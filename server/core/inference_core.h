@@ -16,8 +16,10 @@
 #include <unordered_set>
 
 #include "server/core/proto_convert.h"
+#include "server/core/request_trace.h"
 #include "server/core/rpc_error.h"
 #include "server/core/served_model.h"
+#include "server/core/trace_text.h"
 #include "server/core/worker_pool.h"
 #include "tramontane/v1/inference.pb.h"
 
@@ -65,6 +67,10 @@ class InferenceCore {
   // once its device is lost.
   RpcError Health() const;
 
+  // Steps and requests as they end from now on. Null: still loading.
+  std::unique_ptr<TraceText> StartTrace() const;
+  RequestTrace& request_trace() { return *request_trace_; }
+
   const Serving* serving() const { return serving_.load(std::memory_order_acquire); }  // null: still loading
   bool draining() const { return draining_; }
   bool stopping() const { return stopping_; }
@@ -105,6 +111,7 @@ class InferenceCore {
   const double step_timeout_;  // seconds
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 
+  const std::shared_ptr<RequestTrace> request_trace_ = std::make_shared<RequestTrace>();
   std::unique_ptr<Serving> serving_owner_;
   std::atomic<const Serving*> serving_{nullptr};
   std::atomic<bool> draining_{false};

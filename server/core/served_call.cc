@@ -51,6 +51,8 @@ RpcError ServedCall::Open() {
   serving_ = core_.serving();
   if (serving_ == nullptr) return InferenceCore::LoadingError();
   received_ns_ = serving_->model.clock->NowNs();
+  stages_ = TtftStages(received_ns_ - caller_.parse_ns - caller_.receive_ns);
+  stages_.Take(TtftStage::kReceive, caller_.receive_ns);
   if (caller_.timeout_ns) deadline_ns_ = std::max<int64_t>(1, received_ns_ + *caller_.timeout_ns);
   RpcError error = core_.AddStream(this);
   counted_ = error.ok();
@@ -66,6 +68,8 @@ RpcError ServedCall::Admit(const v1::GenerateRequest& proto, std::function<void(
   request.received_ns = received_ns_;
   request.tokenized_ns = serving_->model.clock->NowNs();
   request.deadline_ns = deadline_ns_;
+  stages_.Take(TtftStage::kParse, caller_.parse_ns + parse_ns_);
+  stages_.End(TtftStage::kTokenize, request.tokenized_ns);
   parts_.text = !proto.output().has_text() || proto.output().text();
   parts_.token_ids = !proto.output().has_token_ids() || proto.output().token_ids();
   choices_ = request.choices;
@@ -131,6 +135,7 @@ InferenceEvents ServedCall::Take() {
     std::vector<v1::GenerateResponse> messages = converter.DeltaToProto(std::move(delta), parts_, &splitter);
     std::move(messages.begin(), messages.end(), std::back_inserter(taken.events));
   }
+  NoteContent(update, taken.events);
   for (const StreamFinished& finished : update.finished) {
     summary_.Add(finished);
     AnswerSplitter& splitter = splitters_[static_cast<size_t>(finished.choice)];
@@ -139,12 +144,42 @@ InferenceEvents ServedCall::Take() {
       rest.mutable_delta()->set_choice(finished.choice);
       rest.mutable_delta()->set_completion_tokens(finished.usage.completion_tokens);
       taken.events.push_back(std::move(rest));
+      NoteContent(update, taken.events);
     }
     taken.events.push_back(ProtoConverter::FinishedToProto(finished, splitter));
+    SetStages(taken.events.back().mutable_finished());
   }
   taken.done = update.done;
   if (update.done) taken.outcome = ToldOutcome(update.status);
   return taken;
+}
+
+// What a splitter keeps back longer than the engine did is let go now.
+void ServedCall::NoteContent(const StreamUpdate& update, const std::vector<v1::GenerateResponse>& events) {
+  if (stages_.ended(TtftStage::kHold)) return;
+  const std::optional<FirstOutput>& first = parts_.token_ids ? update.first_ids : update.first_text;
+  if (first) first_ = first;
+  if (!first_ || std::none_of(events.begin(), events.end(), IsContent)) return;
+  const Timings& timings = first_->timings;
+  stages_.End(TtftStage::kQueue, timings.first_chunk_ns);
+  stages_.End(TtftStage::kPrefillRun, timings.first_chunk_ns + timings.prefill_run_ns);
+  stages_.End(TtftStage::kPrefillWait, timings.prefilled_ns);
+  stages_.End(TtftStage::kSample, timings.first_token_ns);
+  stages_.End(TtftStage::kHold, first ? timings.finished_ns : serving_->model.clock->NowNs());
+}
+
+void ServedCall::NoteDelivered() {
+  const bool is_first = stages_.ended(TtftStage::kHold) && !stages_.ended(TtftStage::kDeliver);
+  if (is_first) stages_.End(TtftStage::kDeliver, serving_->model.clock->NowNs());
+}
+
+void ServedCall::SetStages(v1::Finished* finished) const {
+  v1::Timings* timings = finished->mutable_timings();
+  const bool has_content = stages_.ended(TtftStage::kHold);
+  if (has_content) stages_.ToProto(timings);
+  timings->set_cached_tokens(finished->usage().cached_tokens());
+  timings->set_chunks(has_content ? first_->usage.prefill_chunks : finished->usage().prefill_chunks());
+  timings->set_preemptions(has_content ? first_->usage.preemptions : finished->usage().preemptions());
 }
 
 RpcError ServedCall::ToldOutcome(const Status& status) const {
@@ -155,7 +190,20 @@ RpcError ServedCall::ToldOutcome(const Status& status) const {
 void ServedCall::End(const RpcError& outcome) {
   ended_ = true;
   if (registered_) core_.UnregisterId(request_id_);
+  if (counted_ && core_.request_trace().on()) Trace();
   spdlog::info("{}", LogLine(outcome));
+}
+
+void ServedCall::Trace() const {
+  const Usage usage = first_ ? first_->usage : Usage();
+  core_.request_trace().Add({.id = request_id_,
+                             .stages = stages_,
+                             .end_ns = serving_->model.clock->NowNs(),
+                             .prompt_tokens = summary_.prompt_tokens,
+                             .completion_tokens = summary_.completion_tokens,
+                             .chunks = usage.prefill_chunks,
+                             .preemptions = usage.preemptions,
+                             .reasons = summary_.reasons});
 }
 
 std::string ServedCall::LogLine(const RpcError& outcome) const {

@@ -18,6 +18,7 @@
 
 #include "server/core/inference_client.h"
 #include "server/core/inference_core.h"
+#include "server/core/ttft_stages.h"
 
 namespace tramontane {
 
@@ -27,6 +28,9 @@ struct Caller {
   std::optional<std::string> correlation_id;  // goes to the log
   std::optional<int64_t> timeout_ns;          // from Open on; the queue counts
   bool continues = false;                     // a request that was taken before: taken while draining too
+  // Nanoseconds before Open: from the request's first byte to its last, and from there to Open.
+  int64_t receive_ns = 0;
+  int64_t parse_ns = 0;
 };
 
 class ServedCall {
@@ -48,11 +52,21 @@ class ServedCall {
   // OK: nothing was submitted.
   RpcError Admit(const v1::GenerateRequest& request, std::function<void()> on_ready);
 
+  // Before Admit: it took so long to parse the message on a worker. That counts as if it had been done first,
+  // and then been waited for a worker.
+  void NoteParse(int64_t ns) { parse_ns_ += ns; }
+
   // The engine ends it within one step; before it is submitted, it never is.
   void Cancel();
 
   // Everything pending. REQUIRES: Admit was OK.
   InferenceEvents Take();
+
+  // The transport has handed the first content to the system; then again does nothing.
+  void NoteDelivered();
+  // Where the time to the first content went, as far as that is known now. For whoever sends a Finished later
+  // than he took it.
+  void SetStages(v1::Finished* finished) const;
 
   // Gives the id back and writes the log line. Once, before the caller is told of the end.
   void End(const RpcError& outcome);
@@ -79,6 +93,8 @@ class ServedCall {
 
  private:
   RpcError TakeRequestId(const std::string& id_field);
+  void NoteContent(const StreamUpdate& update, const std::vector<v1::GenerateResponse>& events);
+  void Trace() const;
   // What the caller is told of an end: of one that the server's own stop brought about, that.
   RpcError ToldOutcome(const Status& status) const;
   std::string LogLine(const RpcError& outcome) const;
@@ -97,6 +113,10 @@ class ServedCall {
   int64_t received_ns_ = 0;  // this and the next on the engine's clock
   int64_t deadline_ns_ = 0;  // 0: none
   Summary summary_;
+  // Where the time to the first content went: up to kTokenize from Admit on, up to kHold from the content on.
+  TtftStages stages_;
+  int64_t parse_ns_ = 0;
+  std::optional<FirstOutput> first_;  // of the kinds that are asked for
 
   std::mutex mutex_;  // guards the next two against Cancel
   bool cancelled_ = false;

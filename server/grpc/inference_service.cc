@@ -3,9 +3,11 @@
 #include <grpcpp/grpcpp.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <deque>
+#include <iterator>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -204,9 +206,10 @@ class GenerateCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   bool reader_gone_ = false;
   bool write_in_flight_ = false;
   bool ended_ = false;
-  grpc::ByteBuffer writing_;             // owned by gRPC while write_in_flight_
-  std::deque<grpc::ByteBuffer> outbox_;  // what was last taken became
-  std::optional<RpcError> outcome_;      // known with the last events
+  grpc::ByteBuffer writing_;                 // owned by gRPC while write_in_flight_
+  bool writing_content_ = false;             // in it
+  std::deque<v1::GenerateResponse> outbox_;  // what was last taken, and is not written
+  std::optional<RpcError> outcome_;          // known with the last events
 };
 
 void GenerateCall::Start(const grpc::ByteBuffer& request) {
@@ -226,7 +229,10 @@ void GenerateCall::Start(const grpc::ByteBuffer& request) {
 RpcError GenerateCall::Read(const grpc::ByteBuffer& bytes) {
   if (RpcError error = served_.CheckIsWanted(); !error.ok()) return error;
   v1::GenerateRequest proto;
+  const Clock& clock = *served_.serving()->model.clock;
+  const int64_t begin_ns = clock.NowNs();
   if (RpcError error = Parse(bytes, &proto); !error.ok()) return error;
+  served_.NoteParse(clock.NowNs() - begin_ns);
   if (!InferenceCore::MayCompile(proto)) return Admit(proto);
   const auto shared = std::make_shared<const v1::GenerateRequest>(std::move(proto));
   const bool taken =
@@ -278,6 +284,7 @@ void GenerateCall::OnWriteDone(bool ok) {
   {
     std::lock_guard lock(mutex_);
     write_in_flight_ = false;
+    if (ok && writing_content_) served_.NoteDelivered();
     if (!ok) {
       reader_gone_ = true;
       outbox_.clear();
@@ -296,7 +303,10 @@ void GenerateCall::WriteNext() {
 
   const bool has_message = !outbox_.empty();
   if (has_message) {
-    writing_.Swap(&outbox_.front());
+    v1::GenerateResponse& event = outbox_.front();
+    if (event.has_finished()) served_.SetStages(event.mutable_finished());  // the content before it is out
+    writing_content_ = IsContent(event);
+    writing_ = Serialize(event);
     outbox_.pop_front();
     write_in_flight_ = true;
   }
@@ -314,10 +324,8 @@ void GenerateCall::WriteNext() {
 }
 
 void GenerateCall::TakeEvents() {
-  const InferenceEvents taken = served_.Take();
-  if (!reader_gone_) {
-    for (const v1::GenerateResponse& event : taken.events) outbox_.push_back(Serialize(event));
-  }
+  InferenceEvents taken = served_.Take();
+  if (!reader_gone_) std::move(taken.events.begin(), taken.events.end(), std::back_inserter(outbox_));
   if (taken.done) outcome_ = taken.outcome;
 }
 

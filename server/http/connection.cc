@@ -134,6 +134,7 @@ void Connection::OnInput(std::string_view bytes) {
   switch (phase_) {
     case Phase::kIdle:
       if (bytes.empty()) break;
+      first_byte_ns_ = thread_->NowNs();
       Enter(Phase::kReading);
       ParseInput(bytes);
       break;
@@ -206,6 +207,8 @@ void Connection::Dispatch() {
   const bool is_http_1_1 = parser_.is_http_1_1();
   keep_alive_ = parser_.keep_alive() && !is_over_limit_;
   HttpRequest request = parser_.Take();
+  request.first_byte_ns = first_byte_ns_;
+  request.whole_ns = thread_->NowNs();
   Name(&request);
   is_head_ = request.method == "HEAD";
   is_chunked_ = is_http_1_1;

@@ -138,6 +138,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool waiting_for_input_ = false;
   bool input_ended_ = false;  // the client has shut down its side
   bool continue_sent_ = false;
+  int64_t first_byte_ns_ = 0;  // of the request in `input_`
 
   // Answering.
   int64_t number_ = 0;  // of the exchange in progress, else of the last one

@@ -28,9 +28,10 @@ class ConnectionThread {
   // Runs `work` on the thread, soon. False, and nothing done, once the thread is gone.
   virtual bool Post(std::function<void()> work) = 0;
   virtual bool is_current() const = 0;
+  virtual int64_t NowNs() const = 0;  // monotonic, since some start
 
   // ---- on the thread ----
-  virtual int64_t NowMs() const = 0;
+  int64_t NowMs() const { return NowNs() / 1'000'000; }
   std::span<char> read_buffer() { return read_buffer_; }  // of whichever connection reads
 
   void Add(std::shared_ptr<Connection> connection);

@@ -26,6 +26,7 @@ class ConnectionExchange final : public HttpExchange,
   ~ConnectionExchange() override;
 
   const HttpRequest& request() const override { return request_; }
+  int64_t NowNs() const override { return connection_->thread().NowNs(); }
   void Respond(HttpResponse response) override;
   void StartStream(HttpResponse head) override;
   void Write(std::string bytes) override;

@@ -23,6 +23,10 @@ struct HttpRequest {
   std::string body;        // decoded, while RunOnHandler's work runs; then freed
   std::string id;          // drawn: no other request of this process has it
   std::string request_id;  // x-request-id, which clients may use again; else `id`
+  // On HttpExchange's clock. A request that came while the one before it was answered begins when that has
+  // ended.
+  int64_t first_byte_ns = 0;
+  int64_t whole_ns = 0;  // its last byte was there
 
   // The first of that name (in lower case); null: none.
   const std::string* Header(std::string_view name) const;
@@ -60,6 +64,9 @@ class HttpExchange {
   virtual ~HttpExchange() = default;
 
   virtual const HttpRequest& request() const = 0;
+
+  // Monotonic, nanoseconds since some start.
+  virtual int64_t NowNs() const = 0;
 
   virtual void Respond(HttpResponse response) = 0;
 

@@ -33,9 +33,9 @@ void IoThread::Start(int64_t sweep_ms) {
   });
 }
 
-int64_t IoThread::NowMs() const {
+int64_t IoThread::NowNs() const {
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
-  return std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
 }
 
 bool IoThread::Post(std::function<void()> work) {

@@ -30,7 +30,7 @@ class IoThread final : public ConnectionThread {
 
   bool Post(std::function<void()> work) override;
   bool is_current() const override { return thread_id_.load() == std::this_thread::get_id(); }
-  int64_t NowMs() const override;
+  int64_t NowNs() const override;
 
   // From another thread: returns when `work` has run on this one.
   void RunAndWait(const std::function<void()>& work);

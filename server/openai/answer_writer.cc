@@ -48,8 +48,9 @@ std::string AnswerWriter::OnEvents(size_t call, std::vector<v1::GenerateResponse
 
 void AnswerWriter::AddDelta(size_t choice, const v1::Delta& delta, std::string* out) {
   Count(choice, delta.completion_tokens());
+  has_content_ = has_content_ || !delta.reasoning().empty();
   if (!delta.reasoning().empty()) OnReasoning(choice, delta.reasoning(), out);
-  if (parsers_.empty()) return OnText(choice, delta.text(), &delta, out);
+  if (parsers_.empty()) return TellText(choice, delta.text(), &delta, out);
   Tell(choice, parsers_[choice].Append(delta), &delta, out);
 }
 
@@ -57,9 +58,16 @@ void AnswerWriter::Tell(size_t choice, const ToolCallParser::Output& parsed, con
                         std::string* out) {
   // Where there can be nothing but calls, what is not one is a piece of one that was cut off.
   const std::string_view text = options_.only_tool_calls ? std::string_view() : parsed.text;
-  if (delta != nullptr || !text.empty()) OnText(choice, text, delta, out);
+  if (delta != nullptr || !text.empty()) TellText(choice, text, delta, out);
+  has_content_ = has_content_ || !parsed.calls.empty();
   size_t number = parsers_[choice].calls() - parsed.calls.size();
   for (const ParsedToolCall& call : parsed.calls) OnToolCall(choice, number++, call, out);
+}
+
+void AnswerWriter::TellText(size_t choice, std::string_view text, const v1::Delta* delta, std::string* out) {
+  const bool has_ids = options_.token_ids && delta != nullptr && delta->token_ids_size() > 0;
+  has_content_ = has_content_ || has_ids || !text.empty();
+  OnText(choice, text, delta, out);
 }
 
 void AnswerWriter::Release(size_t choice, std::string* out) {

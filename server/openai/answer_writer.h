@@ -42,6 +42,8 @@ class AnswerWriter : public ResponseWriter {
   std::string OnEvents(size_t call, std::vector<v1::GenerateResponse> events) final;
   ApiError Explain(size_t call, const RpcError& error) const final { return names_[call].Explain(error); }
   std::optional<ApiError> Fault() const final { return fault_; }
+  bool HasContent() const final { return has_content_; }
+  void SetTiming(const v1::Timings& timing) final { timing_ = timing; }
 
  protected:
   // Each appends what is to be sent now; where nothing is streamed, nothing. Of one choice: OnText,
@@ -66,11 +68,13 @@ class AnswerWriter : public ResponseWriter {
   const AnswerOptions& options() const { return options_; }
   const std::string& model() const { return model_; }  // after the first Started
   const AnswerUsage& usage() const { return usage_; }
-  size_t choices() const { return completion_tokens_.size(); }  // of all calls
+  const std::optional<v1::Timings>& timing() const { return timing_; }  // nothing: nobody asked
+  size_t choices() const { return completion_tokens_.size(); }          // of all calls
   size_t FirstChoice(size_t call) const { return call * static_cast<size_t>(options_.choices); }
 
  private:
   void Tell(size_t choice, const ToolCallParser::Output& parsed, const v1::Delta* delta, std::string* out);
+  void TellText(size_t choice, std::string_view text, const v1::Delta* delta, std::string* out);
   void AddDelta(size_t choice, const v1::Delta& delta, std::string* out);
   void End(size_t choice, const v1::Finished& finished, std::string* out);
   void Count(size_t choice, int64_t completion_tokens);
@@ -79,6 +83,8 @@ class AnswerWriter : public ResponseWriter {
   const std::vector<FieldNames> names_;
   std::string model_;
   AnswerUsage usage_;
+  bool has_content_ = false;
+  std::optional<v1::Timings> timing_;
   std::vector<int64_t> completion_tokens_;  // [choices]
   std::vector<ToolCallParser> parsers_;     // [choices], where there can be calls; else []
   std::optional<ApiError> fault_;           // of the first choice that ended with an error

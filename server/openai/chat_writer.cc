@@ -176,6 +176,7 @@ std::string ChatWholeWriter::Finish() {
   AppendUsage(&out);
   if (options().token_ids) out += ",\"prompt_token_ids\":[" + prompt_ids_ + "]";
   if (options().prompt_logprobs >= 0) out += ",\"prompt_logprobs\":" + prompt_logprobs_;
+  AppendTiming(&out);
   return out + "}";
 }
 

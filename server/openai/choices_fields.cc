@@ -6,6 +6,7 @@
 
 #include "server/openai/field_rows.h"
 #include "server/openai/output_constraint.h"
+#include "server/openai/timing.h"
 
 namespace tramontane {
 
@@ -198,7 +199,8 @@ std::vector<Field> ChoicesAnswerFields(const char* object, Shape choice) {
           Always("model", String()),
           Maybe("system_fingerprint", String()),
           Always("choices", ArrayOf(std::move(choice))),
-          Always("usage", UsageShape())};
+          Always("usage", UsageShape()),
+          Maybe("timing", TimingShape())};
 }
 
 Field StopReason() {

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "server/openai/timing.h"
+
 namespace tramontane {
 namespace {
 
@@ -57,6 +59,10 @@ void ChoicesWriter::AppendUsage(std::string* out) const {
   *out += "}}";
 }
 
+void ChoicesWriter::AppendTiming(std::string* out) const {
+  if (timing()) *out += ",\"timing\":" + PrintJson(TimingJson(*timing()));
+}
+
 // ---- streams ------------------------------------------------------------------------------------
 
 void ChunkWriter::OpenChunk(size_t choice, std::string* out) {
@@ -79,9 +85,14 @@ void ChunkWriter::CloseChunk(std::string* out, std::string_view more) const {
 
 std::string ChunkWriter::Finish() {
   std::string out;
-  if (options().usage_chunk && !Fault()) {
-    out = "data: " + Head() + ",\"choices\":[],\"usage\":";
-    AppendUsage(&out);
+  const bool has_usage = options().usage_chunk || (timing() && options().usage_in_every_chunk);
+  if ((has_usage || timing()) && !Fault()) {
+    out = "data: " + Head() + ",\"choices\":[]";
+    if (has_usage) {
+      out += ",\"usage\":";
+      AppendUsage(&out);
+    }
+    AppendTiming(&out);
     out += "}\n\n";
   }
   return out + kDoneEvent;

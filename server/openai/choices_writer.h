@@ -33,6 +33,8 @@ class ChoicesWriter : public AnswerWriter {
   std::string Head() const;
   // {"prompt_tokens":...} of all that was seen so far.
   void AppendUsage(std::string* out) const;
+  // ,"timing":{...}     Nothing where nobody asked.
+  void AppendTiming(std::string* out) const;
 
  private:
   const std::string id_prefix_;

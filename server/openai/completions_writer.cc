@@ -181,6 +181,7 @@ std::string CompletionWholeWriter::Finish() {
   }
   out += "],\"usage\":";
   AppendUsage(&out);
+  AppendTiming(&out);
   return out + "}";
 }
 

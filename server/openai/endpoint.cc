@@ -5,6 +5,7 @@
 
 #include "server/openai/api_error.h"
 #include "server/openai/gateway.h"
+#include "server/openai/timing.h"
 
 namespace tramontane {
 namespace {
@@ -62,6 +63,7 @@ void AnswerGeneration(const GatewayContext& context, const std::shared_ptr<HttpE
   plan.shared = std::move(request.shared);
   plan.headers = IgnoredHeaders(request.ignored);
   plan.stream = request.answer.stream;
+  plan.timing = WantsTiming(exchange->request());
   plan.writer = make_writer(std::move(request.answer), std::move(request.names));
   RunGeneration(context.client, std::move(plan), exchange);
 }

@@ -34,8 +34,9 @@ std::function<void(int status)> OnAnswer(std::shared_ptr<HttpCounts> counts, con
   };
 }
 
-RouteMatch FindRouteOf(const HttpRequest& request) {
-  return FindRoute(request.method == "HEAD" ? "GET" : request.method, request.path);
+RouteMatch FindRouteOf(const HttpRequest& request, const GatewayOptions& options) {
+  const std::string_view method = request.method == "HEAD" ? std::string_view("GET") : request.method;
+  return FindRoute(method, request.path, options.trace != nullptr);
 }
 
 // What the transport refuses is counted, told of and readable by pages as every other answer is.
@@ -44,7 +45,7 @@ RefusalWriter RefusalWriterOf(std::shared_ptr<HttpCounts> counts, const GatewayO
     HttpResponse response = ErrorResponse(ToApiError(refusal));
     const HttpHeaders headers = CorsHeaders(options, request);
     response.headers.insert(response.headers.end(), headers.begin(), headers.end());
-    OnAnswer(counts, options, FindRouteOf(request).route, request)(response.status);
+    OnAnswer(counts, options, FindRouteOf(request, options).route, request)(response.status);
     return response;
   };
 }
@@ -79,7 +80,7 @@ struct Gateway::Impl {
 // On an io thread.
 void Gateway::Impl::Handle(const std::shared_ptr<HttpExchange>& received) const {
   const HttpRequest& request = received->request();
-  const RouteMatch match = FindRouteOf(request);
+  const RouteMatch match = FindRouteOf(request, options);
   const auto exchange = std::make_shared<GatewayExchange>(received, CorsHeaders(options, request),
                                                           OnAnswer(counts, options, match.route, request));
   auto answer = PassStages({.request = request, .match = match, .options = options, .draining = draining});

@@ -16,6 +16,7 @@
 #include "kernels/core/status.h"
 #include "server/core/field_limits.h"
 #include "server/core/inference_client.h"
+#include "server/core/trace_text.h"
 #include "server/http/http.h"
 #include "server/http/limits.h"
 #include "server/openai/http_counts.h"
@@ -35,6 +36,9 @@ struct GatewayOptions {
   bool any_model = false;
   // The text of GET /metrics, to which the counts of requests are added; null: 404.
   std::function<std::string()> metrics = {};
+  // Begins to record what GET /debug/trace tells; null where there is no model yet. Without it /debug/* is
+  // 404.
+  std::function<std::unique_ptr<TraceText>()> trace = {};
   // Told of each answer when it begins, on any thread, and maybe after the gateway's end; must not wait.
   // Null: nobody is.
   std::function<void(const HttpRequest& request, int status)> on_answer = {};

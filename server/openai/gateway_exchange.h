@@ -19,6 +19,7 @@ class GatewayExchange final : public HttpExchange {
       : inner_(std::move(inner)), headers_(std::move(headers)), on_answer_(std::move(on_answer)) {}
 
   const HttpRequest& request() const override { return inner_->request(); }
+  int64_t NowNs() const override { return inner_->NowNs(); }
   void Respond(HttpResponse response) override { inner_->Respond(Completed(std::move(response))); }
   void StartStream(HttpResponse head) override { inner_->StartStream(Completed(std::move(head))); }
   void Write(std::string bytes) override { inner_->Write(std::move(bytes)); }

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <deque>
 #include <exception>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,8 +12,10 @@
 #include <vector>
 
 #include "kernels/core/check.h"
+#include "server/core/ttft_stages.h"
 #include "server/openai/api_error.h"
 #include "server/openai/request_timeout.h"
+#include "server/openai/timing.h"
 
 namespace tramontane {
 namespace {
@@ -72,6 +75,7 @@ class Generation : public HttpListener, public std::enable_shared_from_this<Gene
     std::shared_ptr<InferenceCall> handle;  // null: unsent
     bool under_way = false;
     bool ended = false;
+    std::optional<InferenceEvents> rest = {};  // taken, and to be told when the first content is out
   };
 
   void Adopt(const RpcError& refusal);
@@ -83,6 +87,10 @@ class Generation : public HttpListener, public std::enable_shared_from_this<Gene
   void Pump();
   // Takes what the ready calls have. Returns what to send.
   std::string TakeReady();
+  void TellEvents(size_t call, InferenceEvents taken, std::string* bytes);
+  void TellWriter(size_t call, std::vector<v1::GenerateResponse> events, std::string* bytes);
+  bool ContentIsOnItsWay() const { return first_call_.has_value() && delivered_ns_ == 0; }
+  void SetTiming(size_t call, const v1::Finished& finished);
   void NoteUnderWay(size_t call);
   void NoteEnd(size_t call, const RpcError& outcome);
   void Send(std::string bytes);
@@ -105,11 +113,19 @@ class Generation : public HttpListener, public std::enable_shared_from_this<Gene
   bool adopted_ = false;             // the first calls are made
   bool started_ = false;             // the header is out
   bool writing_ = false;             // the last write is on its way
+  // What happened when on the exchange's clock; 0: not yet.
+  int64_t parsed_ns_ = 0;             // the first call is made
+  int64_t taken_ns_ = 0;              // the first content of a call was taken
+  int64_t told_ns_ = 0;               // the writer had content for the client
+  int64_t delivered_ns_ = 0;          // and the system has taken it
+  std::optional<size_t> first_call_;  // whose content that was
+  v1::Timings timing_;                // as the writer was told
   bool pumping_ = false;
 };
 
 void Generation::Start() {
   const auto exchange = exchange_;  // from Listen on, the member is the other thread's
+  parsed_ns_ = exchange->NowNs();
   exchange->Listen(shared_from_this());
   RpcError refusal = SendWhileThereIsRoom(*exchange, exchange);
   exchange->Post([self = shared_from_this(), refusal = std::move(refusal)] { self->Adopt(refusal); });
@@ -153,6 +169,8 @@ RpcError Generation::SendWhileThereIsRoom(const HttpExchange& exchange,
     v1::GenerateRequest request = is_alone ? std::move(plan_.requests[i]) : plan_.requests[i];
     request.MergeFrom(plan_.shared);
     options.continues = HasFoundRoom();
+    options.receive_ns = exchange.request().whole_ns - exchange.request().first_byte_ns;
+    options.parse_ns = exchange.NowNs() - exchange.request().whole_ns;
     RpcError refusal;
     calls_[i] = {.handle = client_.Generate(std::move(request), options, std::move(on_ready), &refusal)};
     if (calls_[i].handle == nullptr) {
@@ -175,6 +193,10 @@ void Generation::OnHangUp() { End(); }
 
 void Generation::OnWritten() {
   writing_ = false;
+  if (exchange_ != nullptr && ContentIsOnItsWay()) {
+    delivered_ns_ = exchange_->NowNs();
+    calls_[*first_call_].handle->NoteDelivered();
+  }
   Pump();
 }
 
@@ -218,13 +240,71 @@ std::string Generation::TakeReady() {
   for (const size_t i : std::exchange(ready_, {})) {
     // A call may be called ready once more than it has something to say, and after it was given up.
     if (calls_[i].handle == nullptr || calls_[i].ended) continue;
-    InferenceEvents taken = calls_[i].handle->Take();
-    if (!taken.events.empty() || (taken.done && taken.outcome.ok())) NoteUnderWay(i);
-    if (!taken.events.empty()) bytes += plan_.writer->OnEvents(i, std::move(taken.events));
-    if (taken.done) NoteEnd(i, taken.outcome);
+    if (calls_[i].rest) {
+      TellEvents(i, *std::exchange(calls_[i].rest, std::nullopt), &bytes);
+      if (calls_[i].ended || calls_[i].rest) continue;
+    }
+    TellEvents(i, calls_[i].handle->Take(), &bytes);
   }
   if (std::pair(under_way_, done_) != before && !failure_) SendMore();
   return bytes;
+}
+
+// The end of a choice is told with the time that its first content took to leave, so not before it has left.
+void Generation::TellEvents(size_t call, InferenceEvents taken, std::string* bytes) {
+  if (!taken.events.empty() || (taken.done && taken.outcome.ok())) NoteUnderWay(call);
+  std::vector<v1::GenerateResponse>& events = taken.events;
+  const auto is_end = [](const v1::GenerateResponse& event) { return event.has_finished(); };
+  const auto end = plan_.timing ? std::find_if(events.begin(), events.end(), is_end) : events.end();
+  std::vector<v1::GenerateResponse> rest(std::make_move_iterator(end), std::make_move_iterator(events.end()));
+  events.erase(end, events.end());
+  TellWriter(call, std::move(events), bytes);
+  if (!rest.empty()) {
+    if (plan_.stream && ContentIsOnItsWay() && !bytes->empty()) {
+      taken.events = std::move(rest);
+      calls_[call].rest = std::move(taken);
+      ready_.push_back(call);
+      return;
+    }
+    SetTiming(call, rest.front().finished());
+    TellWriter(call, std::move(rest), bytes);
+  }
+  if (taken.done) NoteEnd(call, taken.outcome);
+}
+
+void Generation::TellWriter(size_t call, std::vector<v1::GenerateResponse> events, std::string* bytes) {
+  if (events.empty()) return;
+  const bool is_first_content = taken_ns_ == 0 && std::any_of(events.begin(), events.end(), IsContent);
+  if (is_first_content) taken_ns_ = exchange_->NowNs();
+  *bytes += plan_.writer->OnEvents(call, std::move(events));
+  if (first_call_ || !plan_.writer->HasContent()) return;
+  first_call_ = call;
+  told_ns_ = is_first_content ? taken_ns_ : exchange_->NowNs();
+}
+
+// The middle is the call's to know: what it was in the engine. What a dialect has kept back (half a call of a
+// tool) was held as well.
+void Generation::SetTiming(size_t call, const v1::Finished& finished) {
+  if (first_call_.value_or(call) != call) return;
+  const v1::Timings& told = finished.timings();
+  timing_.Clear();
+  timing_.set_chunks(told.chunks());
+  timing_.set_cached_tokens(told.cached_tokens());
+  timing_.set_preemptions(told.preemptions());
+  if (first_call_ && told.has_hold_ms()) {
+    const HttpRequest& request = exchange_->request();
+    TtftStages stages(request.first_byte_ns);
+    stages.End(TtftStage::kReceive, request.whole_ns);
+    stages.End(TtftStage::kParse, parsed_ns_);
+    for (const TtftStage stage : {TtftStage::kTokenize, TtftStage::kQueue, TtftStage::kPrefillRun,
+                                  TtftStage::kPrefillWait, TtftStage::kSample}) {
+      stages.Take(stage, TtftStages::NsOf(told, stage));
+    }
+    stages.Take(TtftStage::kHold, TtftStages::NsOf(told, TtftStage::kHold) + told_ns_ - taken_ns_);
+    stages.End(TtftStage::kDeliver, delivered_ns_);  // 0 where nothing is streamed: at once
+    stages.ToProto(&timing_);
+  }
+  plan_.writer->SetTiming(timing_);
 }
 
 void Generation::NoteUnderWay(size_t call) {
@@ -267,6 +347,8 @@ void Generation::Finish(std::string last_bytes) {
   if (!plan_.stream) {
     HttpResponse response;
     response.headers = std::move(plan_.headers);
+    const std::string timing = plan_.timing ? ServerTimingText(timing_) : "";
+    if (!timing.empty()) response.headers.emplace_back("server-timing", timing);
     response.body = std::move(last_bytes);
     return exchange->Respond(std::move(response));
   }

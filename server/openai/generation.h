@@ -25,6 +25,14 @@ class ResponseWriter {
   // for nothing, and always "" where nothing is streamed. What it returns leaves in one write.
   virtual std::string OnEvents(size_t call, std::vector<v1::GenerateResponse> events) = 0;
 
+  // Something of what OnEvents has been given so far is content for the client: text, thoughts, calls of
+  // tools or token ids.
+  virtual bool HasContent() const { return false; }
+
+  // Where the time to that went, for the client that asked: before OnEvents is given the end of a choice.
+  // What is said last holds.
+  virtual void SetTiming(const v1::Timings& /*timing*/) {}
+
   // Every call has ended well. Returns the end of the stream (usage, "data: [DONE]\n\n"), or the whole JSON
   // body.
   virtual std::string Finish() = 0;
@@ -45,6 +53,7 @@ struct GenerationPlan {
   std::vector<v1::GenerateRequest> requests;  // at least one; a completion with several prompts has several
   v1::GenerateRequest shared;                 // goes into each of them when its call is made
   bool stream = false;
+  bool timing = false;  // the answer says where the time to its first content went
   std::unique_ptr<ResponseWriter> writer;
   HttpHeaders headers;  // of the answer, besides those that every answer has
 };
@@ -56,6 +65,10 @@ struct GenerationPlan {
 // Many requests are made calls of as room comes: at most kMaxWaitingCalls of them wait for their first event,
 // and one that finds no room (RESOURCE_EXHAUSTED) is tried again when another is under way, or half a second
 // later. Only when none of them has found room is the answer that refusal.
+//
+// A stream with `timing` whose first content is not yet taken by the system when a choice ends says that end
+// in a write of its own, when it is. An answer that is not streamed has its first content when that is known
+// here.
 inline constexpr size_t kMaxWaitingCalls = 32;
 void RunGeneration(InferenceClient& client, GenerationPlan plan, std::shared_ptr<HttpExchange> exchange);
 

@@ -12,6 +12,7 @@
 #include "server/openai/field_rows.h"
 #include "server/openai/foreign_fields.h"
 #include "server/openai/responses.h"
+#include "server/openai/timing.h"
 
 namespace tramontane {
 
@@ -201,6 +202,7 @@ std::vector<Field> AnswerFields() {
       Always("model", String()),
       Always("output", ArrayOf(AnyOf({AnswerMessageShape(), AnswerReasoningShape(), AnswerCallShape()}), 1)),
       Always("usage", AnswerUsageShape()),
+      Maybe("timing", TimingShape()),
       Maybe("instructions", String()),
       Maybe("max_output_tokens", Integer(1)),
       Always("metadata", MapOf(String())),

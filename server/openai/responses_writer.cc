@@ -8,6 +8,7 @@
 #include "server/openai/answer_writer.h"
 #include "server/openai/json.h"
 #include "server/openai/responses.h"
+#include "server/openai/timing.h"
 
 namespace tramontane {
 namespace {
@@ -202,6 +203,7 @@ class ResponsesWriter final : public AnswerWriter {
     if (status_ == "failed") response["error"] = {{"code", "server_error"}, {"message", error_}};
     if (status_ == "incomplete") response["incomplete_details"] = {{"reason", "max_output_tokens"}};
     if (has_ended) response["usage"] = UsageJson();
+    if (has_ended && timing()) response["timing"] = TimingJson(*timing());
     response.update(options().repeated);
     return response;
   }

@@ -2,6 +2,7 @@
 
 #include "server/openai/chat.h"
 #include "server/openai/completions.h"
+#include "server/openai/debug_endpoints.h"
 #include "server/openai/models.h"
 #include "server/openai/responses.h"
 #include "server/openai/spec.h"
@@ -90,16 +91,17 @@ const std::vector<Route>& Routes() {
       {"GET", "/version", AnswerVersion, kExact, kIoThread},
       {"GET", "/load", AnswerLoad, kExact, kIoThread},
       {"GET", "/metrics", AnswerMetrics, kExact, kIoThread},
+      {"GET", "/debug/trace", AnswerTrace, kExact, kIoThread, true},
   };
   return routes;
 }
 
-RouteMatch FindRoute(std::string_view method, std::string_view path) {
+RouteMatch FindRoute(std::string_view method, std::string_view path, bool with_debug) {
   RouteMatch match;
   if (EscapesALetter(path)) return match;
   const std::string api = ApiPath(path);
   for (const Route& route : Routes()) {
-    if (!Matches(route, path, api)) continue;
+    if (!Matches(route, path, api) || (route.is_debug && !with_debug)) continue;
     match.methods.append(match.methods.empty() ? "" : ", ").append(route.method);
     if (route.method == method) match.route = &route;
   }

@@ -30,6 +30,7 @@ struct Route {
   Endpoint endpoint;
   Spelling spelling = Spelling::kApi;
   AnsweredOn thread = AnsweredOn::kHandlerThread;
+  bool is_debug = false;  // there only where GatewayOptions::trace is
 };
 
 const std::vector<Route>& Routes();
@@ -40,7 +41,7 @@ struct RouteMatch {
   const Route* route = nullptr;  // null: no such path, or not with this method
   std::string methods;           // that the path has, "GET, POST"; "": no such path
 };
-RouteMatch FindRoute(std::string_view method, std::string_view path);
+RouteMatch FindRoute(std::string_view method, std::string_view path, bool with_debug = false);
 
 // What "*" stands for in the path of a request that was found, percent-decoded.
 std::string WildcardOf(std::string_view route_path, std::string_view path);

@@ -9,6 +9,7 @@
 #include "server/openai/json.h"
 #include "server/openai/models.h"
 #include "server/openai/responses.h"
+#include "server/openai/timing.h"
 #include "server/openai/tokenize.h"
 
 namespace tramontane {
@@ -126,8 +127,19 @@ Json OkJson(const Operation& operation) {
   return ok;
 }
 
+Json TimingParameter() {
+  return {{"name", kTimingHeader},
+          {"in", "header"},
+          {"required", false},
+          {"description",
+           "1: the answer has `timing`, the stages of the time to its first content; in the last JSON of a "
+           "stream. Default 0."},
+          {"schema", {{"type", "string"}, {"enum", {"0", "1"}}}}};
+}
+
 Json OperationJson(const Operation& operation, const RequestShapes& shapes) {
   Json json = {{"summary", operation.summary}};
+  if (operation.streams) json["parameters"] = Json::array({TimingParameter()});
   if (operation.path.ends_with("{model}")) {
     json["parameters"] = Json::array({{{"name", "model"},
                                        {"in", "path"},

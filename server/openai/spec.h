@@ -23,6 +23,7 @@ struct Operation {
   bool streams = false;                           // a 200 may also be server-sent events
 };
 
+// All but those under /debug.
 const std::vector<Operation>& Operations();
 
 std::string OpenApiJson(const std::string& version, const RequestShapes& shapes);

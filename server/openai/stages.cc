@@ -9,6 +9,7 @@
 #include "server/base/host_port.h"
 #include "server/openai/api_error.h"
 #include "server/openai/request_timeout.h"
+#include "server/openai/timing.h"
 
 namespace tramontane {
 namespace {
@@ -150,9 +151,16 @@ Answer CheckTimeout(const Arrival& arrival) {
                             "\" is not a number of up to eight digits and a unit (H, M, S, m, u or n)");
 }
 
+Answer CheckTiming(const Arrival& arrival) {
+  const std::string* timing = arrival.request.Header(kTimingHeader);
+  if (timing == nullptr || *timing == "0" || *timing == "1") return std::nullopt;
+  return RefusedAtStage(400, "invalid_timing",
+                        "x-tramontane-timing: \"" + *timing + "\" is not understood, only 1 and 0");
+}
+
 // From the outside to the inside: a stage may rely on those above it.
-constexpr std::array kStages = {CheckHost,   CheckOrigin,   CheckPath,      AnswerPreflight,
-                                CheckMethod, CheckDraining, CheckMediaType, CheckTimeout};
+constexpr std::array kStages = {CheckHost,     CheckOrigin,    CheckPath,    AnswerPreflight, CheckMethod,
+                                CheckDraining, CheckMediaType, CheckTimeout, CheckTiming};
 
 }  // namespace
 

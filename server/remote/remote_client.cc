@@ -105,7 +105,15 @@ class RemoteGeneration::Attempt final : public grpc::ClientReadReactor<v1::Gener
 
   grpc::ClientContext& context() { return context_; }
 
-  // REQUIRES: the context is among the open calls.
+  // Among the open calls; false: no call may start.
+  bool Open() {
+    OpenCalls& calls = generation_->backends_.open_calls();
+    if (!calls.Add(&context_)) return false;
+    open_count_.calls = &calls;
+    return true;
+  }
+
+  // REQUIRES: Open was true.
   void Start() {
     self_ = shared_from_this();
     backend_.CallStarted();
@@ -135,6 +143,7 @@ class RemoteGeneration::Attempt final : public grpc::ClientReadReactor<v1::Gener
     open_calls.Remove(&context_);
   }
 
+  OpenCallCount open_count_;  // in front of the context
   std::shared_ptr<RemoteGeneration> generation_;
   RemoteServer& backend_;
   grpc::ClientContext context_;
@@ -151,7 +160,7 @@ bool RemoteGeneration::TryNextBackend() {
     if (backend == nullptr) return false;
     tried_.push_back(backend);
     attempt = std::make_shared<Attempt>(shared_from_this(), *backend);
-    if (!backends_.open_calls().Add(&attempt->context())) return false;
+    if (!attempt->Open()) return false;
     attempt_ = attempt;
   }
   attempt->Start();  // a Cancel since then is not lost: it is in the context
@@ -253,15 +262,20 @@ class RemoteQuestion : public std::enable_shared_from_this<RemoteQuestion<Reques
     RemoteServer* backend = backends_.Choose(tried_);
     if (backend == nullptr) return false;
     tried_.push_back(backend);
-    auto context = std::make_shared<grpc::ClientContext>();
-    context->set_deadline(Clock::now() + kUnaryTimeout);
-    if (!backends_.open_calls().Add(context.get())) return false;
-    const auto on_status = [self = this->shared_from_this(), backend, context](const grpc::Status& status) {
+    struct OpenCall {
+      OpenCallCount count;  // in front of the context
+      grpc::ClientContext context;
+    };
+    auto call = std::make_shared<OpenCall>();
+    call->context.set_deadline(Clock::now() + kUnaryTimeout);
+    if (!backends_.open_calls().Add(&call->context)) return false;
+    call->count.calls = &backends_.open_calls();
+    const auto on_status = [self = this->shared_from_this(), backend, call](const grpc::Status& status) {
       OpenCalls& open_calls = self->backends_.open_calls();
       self->OnStatus(status, *backend);
-      open_calls.Remove(context.get());
+      open_calls.Remove(&call->context);
     };
-    (backend->stub().async()->*method_)(context.get(), &request_, &response_, on_status);
+    (backend->stub().async()->*method_)(&call->context, &request_, &response_, on_status);
     return true;
   }
 

@@ -41,20 +41,25 @@ bool OpenCalls::Add(grpc::ClientContext* context) {
   std::lock_guard lock(mutex_);
   if (closed_) return false;
   contexts_.insert(context);
+  ++not_gone_;
   return true;
 }
 
 void OpenCalls::Remove(grpc::ClientContext* context) {
   std::lock_guard lock(mutex_);
   contexts_.erase(context);
-  if (contexts_.empty()) changed_.notify_all();
+}
+
+void OpenCalls::CountDown() {
+  std::lock_guard lock(mutex_);
+  if (--not_gone_ == 0) changed_.notify_all();
 }
 
 void OpenCalls::CancelAndWait() {
   std::unique_lock lock(mutex_);
   closed_ = true;
   for (grpc::ClientContext* context : contexts_) context->TryCancel();
-  changed_.wait(lock, [this] { return contexts_.empty(); });
+  changed_.wait(lock, [this] { return not_gone_ == 0; });
 }
 
 // ---- RemoteServer ------------------------------------------------------------------------------------
@@ -73,6 +78,7 @@ void RemoteServer::CallEnded(bool lost) {
 }
 
 struct RemoteServer::LoadQuestion {
+  OpenCallCount count;  // in front of the context
   grpc::ClientContext context;
   v1::GetLoadRequest request;
   v1::GetLoadResponse response;
@@ -86,6 +92,7 @@ void RemoteServer::Poll(OpenCalls& open, int64_t timeout_ms) {
   question->context.set_wait_for_ready(true);
   question->context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(timeout_ms));
   if (!open.Add(&question->context)) return;
+  question->count.calls = &open;
   stub_->async()->GetLoad(&question->context, &question->request, &question->response,
                           [this, &open, question](const grpc::Status& status) {
                             OnLoad(status, question->response);

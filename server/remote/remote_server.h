@@ -23,14 +23,30 @@ namespace tramontane {
 class OpenCalls {
  public:
   bool Add(grpc::ClientContext* context);     // false: at the end; the call must not start
-  void Remove(grpc::ClientContext* context);  // the last thing that a call does
-  void CancelAndWait();                       // no call starts any more
+  void Remove(grpc::ClientContext* context);  // it has ended, and is cancelled no more
+  void CountDown();                           // once for each Add that was taken, when its context is gone
+  // No call starts any more. Returns when every context is gone: what they hold of gRPC's must not outlive
+  // its channels.
+  void CancelAndWait();
 
  private:
   std::mutex mutex_;  // guards the rest
   std::condition_variable changed_;
   std::unordered_set<grpc::ClientContext*> contexts_;
+  int64_t not_gone_ = 0;
   bool closed_ = false;
+};
+
+// Declared in front of a context, it goes after it: what counts a call down.
+struct OpenCallCount {
+  OpenCallCount() = default;
+  ~OpenCallCount() {
+    if (calls != nullptr) calls->CountDown();
+  }
+  OpenCallCount(const OpenCallCount&) = delete;
+  OpenCallCount& operator=(const OpenCallCount&) = delete;
+
+  OpenCalls* calls = nullptr;  // set once the context was taken
 };
 
 class RemoteServer {

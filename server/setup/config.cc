@@ -273,8 +273,17 @@ const std::vector<Setting>& ServeSettings() {
       Integer("max_step_tokens", &C::max_step_tokens, 1, 65536, "N", "tokens of one prefill step"),
       Integer("max_partial_prefills", &C::max_partial_prefills, 1, 1024, "N",
               "prompts part-way through prefill at once"),
+      OneOf("lane_policy", &C::lane_policy, {"fair", "prefill-first", "decode-first"},
+            "fair|prefill-first|decode-first",
+            "which lane goes where both could: fair shares steps by max_prefill_steps; prefill-first lets "
+            "decode "
+            "wait while a prompt can go on, decode-first prompts while something can decode"),
       Integer("max_prefill_steps", &C::max_prefill_steps, 1, 1024, "N",
-              "prefill steps between two decode steps while something decodes"),
+              "prefill steps between two decode steps while something decodes; lane_policy fair"),
+      Integer("decode_gap_ms", &C::decode_gap_ms, 0, 3'600'000, "N",
+              "milliseconds that a stream waits for its next token at most: while something decodes, prefill "
+              "steps are cut to what fits, but not to sizes that waste the machine; 0: 250 on a CPU, 50 on a "
+              "GPU; lane_policy fair"),
       Integer("max_constraint_step_us", &C::max_constraint_step_us, 1000, 10'000'000, "N",
               "microseconds that a step waits for the masks of constraints, and that a request's choices may "
               "spend on a token each"),
@@ -298,6 +307,9 @@ const std::vector<Setting>& ServeSettings() {
       OneOf("log_level", &C::log_level, {"trace", "debug", "info", "warn", "error", "off"}, "LEVEL",
             "least level that is logged"),
       OneOf("log_format", &C::log_format, {"text", "json"}, "text|json", "text, or one JSON object a line"),
+      Switch("debug", &C::debug, "HTTP has /debug/trace; http_address must be a loopback address"),
+      Text("trace_file", &C::trace_file, "FILE",
+           "every step and request goes there, as trace events that Perfetto opens; empty: nowhere"),
   };
   return *settings;
 }

@@ -14,6 +14,10 @@
 
 namespace tramontane {
 
+// Of decode_gap_ms.
+inline constexpr int64_t kCpuDecodeGapMs = 250;
+inline constexpr int64_t kGpuDecodeGapMs = 50;
+
 struct ServeConfig {
   std::string model;                            // folder; "": the embedded model
   std::string model_format = "auto";            // auto, native, hf, gguf
@@ -51,7 +55,9 @@ struct ServeConfig {
   int64_t max_choices = 16;
   int64_t max_step_tokens = 512;
   int64_t max_partial_prefills = 4;
+  std::string lane_policy = "fair";  // fair, prefill-first, decode-first
   int64_t max_prefill_steps = 1;
+  int64_t decode_gap_ms = 0;  // 0: kCpuDecodeGapMs or kGpuDecodeGapMs
   int64_t max_constraint_step_us = 20'000;
   int64_t max_compile_ms = 1500;
   int64_t worker_threads = 2;
@@ -64,6 +70,8 @@ struct ServeConfig {
   double drain_timeout = 30.0;  // seconds
   std::string log_level = "info";
   std::string log_format = "text";
+  bool debug = false;
+  std::string trace_file;  // "": none
 };
 
 // One setting: its JSON key (its flag is the same with dashes), what it means, and how to read and print it.

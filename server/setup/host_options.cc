@@ -116,7 +116,10 @@ StatusOr<EngineHostOptions> MakeHostOptions(const ServeConfig& config, const Ope
   limits.max_choices = static_cast<int32_t>(std::min(config.max_choices, config.max_sequences));
   limits.max_step_tokens = static_cast<int32_t>(config.max_step_tokens);
   limits.max_partial_prefills = static_cast<int32_t>(config.max_partial_prefills);
+  limits.lane_policy = ParseLanePolicy(config.lane_policy).value();  // the settings take no other name
   limits.max_prefill_steps = static_cast<int32_t>(config.max_prefill_steps);
+  const int64_t device_gap_ms = IsCuda(backend.info()) ? kGpuDecodeGapMs : kCpuDecodeGapMs;
+  limits.decode_gap_ns = (config.decode_gap_ms > 0 ? config.decode_gap_ms : device_gap_ms) * 1'000'000;
   limits.max_constraint_step_ns = config.max_constraint_step_us * 1000;
   options.memory_bytes = config.memory;
   options.chat_format = config.chat_format;

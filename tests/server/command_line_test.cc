@@ -109,6 +109,22 @@ TEST(CommandLineTest, TheGatewayServesWhatAServerElsewhereDoes) {
   EXPECT_THAT(nowhere.err(), HasSubstr("--backend"));
 }
 
+// A copy of the binary, so that beside it lies what the test puts there.
+TEST(CommandLineTest, BenchBecomesTheProgramBesideTheBinary) {
+  TempFolder folder;
+  const std::string binary = folder.PathOf("tramontane");
+  std::filesystem::copy_file(TramontaneBinary(), binary);
+  Program without({"bench", "--rate", "1"}, {.binary = binary});
+  EXPECT_EQ(without.Wait(), 1);
+  EXPECT_THAT(without.err(), HasSubstr(folder.PathOf("tramontane_bench")));
+  EXPECT_THAT(without.err(), HasSubstr("./run --build-only builds it"));
+  folder.Write("tramontane_bench", "#!/bin/sh\necho \"$@\"\nexit 3\n");
+  std::filesystem::permissions(folder.PathOf("tramontane_bench"), std::filesystem::perms::owner_all);
+  Program with({"bench", "--help", "--slo", "a b", "x", "--", "-h"}, {.binary = binary});
+  EXPECT_EQ(with.Wait(), 3);
+  EXPECT_EQ(with.out(), "--help --slo a b x -- -h\n");
+}
+
 TEST(CommandLineTest, EveryProblemOfTheSettingsIsReportedAtOnce) {
   TempFolder folder;
   const std::string file = folder.path() + "/config.json";
@@ -162,12 +178,14 @@ TEST(CommandLineTest, FlagsOverrideTheFileInPrintConfig) {
 
 TEST(CommandLineTest, SettingsReachTheEngineAndTheServer) {
   Served served({"--max-prefill-steps", "3", "--max-partial-prefills", "5", "--max-queued-requests", "77",
-                 "--max-queued-work", "78", "--max-streams", "79", "--max-compile-ms", "80"});
+                 "--max-queued-work", "78", "--max-streams", "79", "--max-compile-ms", "80", "--lane-policy",
+                 "decode-first", "--decode-gap-ms", "125"});
   served.program.Signal(SIGTERM);
   EXPECT_EQ(served.program.Wait(), 0);
   for (const char* limit :
        {"limit: max_prefill_steps = 3:", "limit: max_partial_prefills = 5:",
-        "limit: max_queued_requests = 77:", "limit: max_queued_work = 78:", "limit: max_streams = 79:"}) {
+        "limit: max_queued_requests = 77:", "limit: max_queued_work = 78:", "limit: max_streams = 79:",
+        "limit: lane_policy = decode-first:", "limit: decode_gap_ns = 125000000:"}) {
     EXPECT_THAT(served.program.err(), HasSubstr(limit));
   }
   const bool has_constraints = served.program.err().find("structured output: yes") != std::string::npos;

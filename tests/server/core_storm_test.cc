@@ -262,6 +262,7 @@ RpcError StormCaller::Read(CallReader& reader, const std::string& id) {
       return ToRpcError(Status(StatusCode::kCancelled, "dropped"));
     }
     if (!reader.Next()) return reader.outcome();
+    if (reader.deltas() > 0 && Chance(0.5)) reader.call()->NoteDelivered();
   }
 }
 
@@ -285,6 +286,9 @@ void StormCaller::ExpectSound(const CallReader& reader, const v1::GenerateReques
     ASSERT_GE(prompt_tokens, 0) << "an event before the start";
     if (event.has_finished()) {
       ++finished[event.finished().choice()];
+      const v1::Timings& timings = event.finished().timings();
+      EXPECT_EQ(timings.has_receive_ms(), timings.has_hold_ms());
+      EXPECT_EQ(timings.has_deliver_ms(), timings.has_ttft_ms());
       continue;
     }
     const v1::Delta& delta = event.delta();
@@ -357,6 +361,20 @@ void ExpectNothingHeld(World& world, InferenceCore& core) {
   EXPECT_EQ(taken.found_size(), 0) << taken.ShortDebugString();
 }
 
+// Looks at what happens, as /debug/trace does.
+void Watch(const InferenceCore& core, const std::atomic<bool>& is_over) {
+  while (!is_over) {
+    const std::unique_ptr<TraceText> trace = core.StartTrace();
+    std::string text;
+    for (int i = 0; i < 3; ++i) {
+      text += trace->Next();
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    text += trace->End();
+    EXPECT_TRUE(text.starts_with("[\n{") && text.ends_with("}\n]\n")) << text.substr(0, 100);
+  }
+}
+
 // One life of a core: loads, serves, drains, goes. Adds how its calls ended to `ends`.
 void RunLife(World& world, uint32_t seed, int64_t calls, std::map<StatusCode, int64_t>* ends) {
   InferenceCore core({.workers = {.threads = 2, .max_queued = 8}, .max_streams = 11});
@@ -379,10 +397,14 @@ void RunLife(World& world, uint32_t seed, int64_t calls, std::map<StatusCode, in
   is_refusing.wait();
   core.Serve(world.served());
   is_served.count_down();
+  std::atomic<bool> is_over = false;
+  std::thread watcher([&] { Watch(core, is_over); });
   is_late.wait();
   core.StartDraining();
   EXPECT_TRUE(core.WaitForStreams(kMinuteNs));
   for (std::thread& thread : threads) thread.join();
+  is_over = true;
+  watcher.join();
   ExpectNothingHeld(world, core);
   for (const auto& caller : callers) {
     for (const auto& [code, count] : caller->ends()) (*ends)[code] += count;

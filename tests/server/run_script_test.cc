@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <vector>
 
 #include "tests/server/program.h"
 #include "tests/support/temp_folder.h"
@@ -30,6 +31,32 @@ TEST(RunScriptTest, RefusesAModelThatItDoesNotKnow) {
   Program two({"--get", "smollm2", "some/folder"}, run);
   EXPECT_EQ(two.Wait(), 2);
   EXPECT_EQ(two.err(), "--get smollm2 and some/folder: one model is served\n");
+}
+
+// What a build is asked for, told by a ninja that only says it.
+TEST(RunScriptTest, OnlyBuildOnlyBuildsTheLoadTool) {
+  for (const bool build_only : {true, false}) {
+    TempFolder folder;
+    for (const char* name : {".ci", "bin", "build/release/bin"}) fs::create_directories(folder.PathOf(name));
+    fs::copy("run", folder.PathOf("run"));
+    const auto script = [&](const std::string& name, const std::string& text) {
+      folder.Write(name, "#!/bin/sh\n" + text);
+      fs::permissions(folder.PathOf(name), fs::perms::owner_all);
+    };
+    script(".ci/install", "exit 0\n");
+    script("bin/ninja", "echo ninja \"$@\"\n");
+    script("build/release/bin/tramontane", "exit 0\n");
+    folder.Write("build/release/build.ninja", "");
+    const std::string path = folder.PathOf("bin") + ":" + std::getenv("PATH");
+    Program run(build_only ? std::vector<std::string>{"--build-only"} : std::vector<std::string>{},
+                {.binary = folder.PathOf("run"), .in_child = [&] {
+                   setenv("PATH", path.c_str(), 1);
+                   unsetenv("TRAMONTANE_JINJA");  // which would have the build configured anew
+                 }});
+    EXPECT_EQ(run.Wait(), 0) << run.err();
+    EXPECT_THAT(run.err(), HasSubstr("ninja -C build/release tramontane"));
+    EXPECT_EQ(run.err().find("tramontane_bench") != std::string::npos, build_only) << run.err();
+  }
 }
 
 // A copy of the scripts, so that nothing is there yet.

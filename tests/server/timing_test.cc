@@ -1,0 +1,217 @@
+// What both doors of a real server tell of the time to the first content, and its traces.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "server/core/trace_file.h"
+#include "server/openai/gateway.h"
+#include "server/remote/remote_client.h"
+#include "tests/server/scripted_server.h"
+#include "tests/support/http_test_client.h"
+#include "tests/support/temp_folder.h"
+
+namespace tramontane {
+namespace {
+
+using ::testing::HasSubstr;
+using EventsJson = nlohmann::ordered_json;
+
+constexpr char kAsks[] = "x-tramontane-timing: 1";
+constexpr char kStreamed[] = R"({"prompt":[300,301,302],"max_tokens":4,"stream":true})";
+constexpr int64_t kMinuteMs = 60'000;
+
+ScriptedServerOptions WithHttp(bool debug = false) {
+  ScriptedServerOptions options;
+  options.server.http_address = "127.0.0.1:0";
+  options.server.debug = debug;
+  return options;
+}
+
+// The last JSON of a stream.
+EventsJson LastEvent(const HttpReply& reply) {
+  const size_t at = reply.body.rfind("data: {");
+  if (at == std::string::npos) return {};
+  return EventsJson::parse(reply.body.substr(at + 6, reply.body.find('\n', at) - at - 6));
+}
+
+void ExpectSum(const EventsJson& timing) {
+  int64_t sum_ns = 0;
+  for (const auto& [key, value] : timing.items()) {
+    if (!key.ends_with("_ms")) continue;
+    ASSERT_TRUE(value.is_number_float()) << key << ": " << value;
+    EXPECT_GE(value.get<double>(), 0.0) << key;
+    if (key != "ttft_ms") sum_ns += std::llround(value.get<double>() * 1e6);
+  }
+  EXPECT_EQ(sum_ns, std::llround(timing["ttft_ms"].get<double>() * 1e6));
+}
+
+// What a message tells, by the names of its fields.
+EventsJson JsonOf(const v1::Timings& timings) {
+  EventsJson json;
+  const auto& reflection = *timings.GetReflection();
+  for (int i = 0; i < timings.GetDescriptor()->field_count(); ++i) {
+    const google::protobuf::FieldDescriptor* field = timings.GetDescriptor()->field(i);
+    if (field->name().ends_with("_us") || !reflection.HasField(timings, field)) continue;
+    if (field->cpp_type() == google::protobuf::FieldDescriptor::CPPTYPE_DOUBLE) {
+      json[field->name()] = reflection.GetDouble(timings, field);
+    } else if (field->cpp_type() == google::protobuf::FieldDescriptor::CPPTYPE_INT32) {
+      json[field->name()] = reflection.GetInt32(timings, field);
+    } else {
+      json[field->name()] = reflection.GetInt64(timings, field);
+    }
+  }
+  return json;
+}
+
+std::vector<std::string> KeysOf(const EventsJson& json) {
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : json.items()) keys.push_back(key);
+  return keys;
+}
+
+TEST(TimingOfBothDoors, HasTheSameFieldsAndSums) {
+  ScriptedServer server(WithHttp());
+  Stream stream(server.stub(), RequestOfIds({300, 301, 302}, 4));
+  ASSERT_TRUE(stream.ReadAll().ok());
+  const EventsJson over_grpc = JsonOf(stream.finished().timings());
+  ExpectSum(over_grpc);
+  EXPECT_EQ(over_grpc["receive_ms"], 0.0);
+
+  const std::string& address = server.server().http_address();
+  const HttpReply reply = Fetch(address, HttpPost("/v1/completions", kStreamed, {kAsks}));
+  const EventsJson timing = LastEvent(reply)["timing"];
+  ExpectSum(timing);
+  EXPECT_EQ(KeysOf(timing), KeysOf(over_grpc)) << "in the order of the message's fields";
+  EXPECT_EQ(timing["chunks"], 1);
+  EXPECT_EQ(reply.Header("server-timing"), "");
+
+  const HttpReply plain = Fetch(address, HttpPost("/v1/completions", kStreamed));
+  EXPECT_EQ(plain.body.find("timing"), std::string::npos);
+
+  const std::string whole_body = R"({"prompt":[300,301,302],"max_tokens":4})";
+  const HttpReply whole = Fetch(address, HttpPost("/v1/completions", whole_body, {kAsks}));
+  ExpectSum(EventsJson::parse(whole.body)["timing"]);
+  EXPECT_THAT(whole.Header("server-timing"), HasSubstr("prefill_run;dur="));
+  EXPECT_EQ(Fetch(address, HttpPost("/v1/completions", whole_body)).Header("server-timing"), "");
+  const HttpReply refused =
+      Fetch(address, HttpPost("/v1/completions", kStreamed, {"x-tramontane-timing: yes"}));
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_THAT(refused.body, HasSubstr("only 1 and 0"));
+}
+
+// The middle is the server's, both ends are the gateway's.
+TEST(TimingOfBothDoors, PassesThroughTheSeparateGateway) {
+  ScriptedServer server;
+  RemoteClient remote(RemoteClientOptions{.backends = {server.address()}});
+  ASSERT_TRUE(remote.WaitUntilReady(kMinuteMs));
+  GatewayOptions options;
+  options.address = "127.0.0.1:0";
+  auto gateway = Gateway::Start(options, remote);
+  ASSERT_TRUE(gateway.ok()) << gateway.status();
+  for (int i = 0; i < 5; ++i) {
+    ExpectSum(
+        LastEvent(Fetch((*gateway)->address(), HttpPost("/v1/completions", kStreamed, {kAsks})))["timing"]);
+  }
+}
+
+// ---- traces ---------------------------------------------------------------------------------------
+
+struct Traced {
+  std::set<std::string> lanes;
+  std::set<std::string> requests;
+};
+
+Traced ExpectTrace(const std::string& text) {
+  Traced traced;
+  const EventsJson events = EventsJson::parse(text, nullptr, false);
+  EXPECT_TRUE(events.is_array()) << text.substr(0, 200);
+  for (const auto& event : events) {
+    if (event["ph"] == "X") {
+      traced.lanes.insert(event["args"]["lane"]);
+      for (const char* key : {"step", "rows", "tokens", "pages"}) EXPECT_GT(event["args"][key], 0) << key;
+    }
+    if (event["ph"] == "b" && event.contains("args")) traced.requests.insert(event["name"]);
+  }
+  return traced;
+}
+
+TEST(Trace, OverHttpWhereItIsAskedForAtStart) {
+  ScriptedServer server(WithHttp(/*debug=*/true));
+  HttpTestClient client(server.server().http_address());
+  ASSERT_TRUE(client.Send(HttpGet("/debug/trace?seconds=1")));
+  // Recording has begun when the header is out.
+  std::string reply = client.ReadUntil("\r\n\r\n");
+  v1::GenerateRequest request = RequestOfIds({300, 301, 302}, 4);
+  request.set_request_id("seen");
+  Stream stream(server.stub(), request);
+  ASSERT_TRUE(stream.ReadAll().ok());
+  reply += client.ReadUntil("\r\n0\r\n\r\n");
+  const Traced traced = ExpectTrace(ParseReply(reply).body);
+  EXPECT_EQ(traced.lanes, (std::set<std::string>{"prefill", "decode"}));
+  EXPECT_EQ(traced.requests, (std::set<std::string>{"seen"}));
+}
+
+TEST(Trace, WithoutDebugThereIsNoSuchPath) {
+  ScriptedServer server(WithHttp());
+  const HttpReply reply = Fetch(server.server().http_address(), HttpGet("/debug/trace?seconds=1"));
+  EXPECT_EQ(reply.status, 404);
+  EXPECT_THAT(reply.body, HasSubstr("unknown_url"));
+}
+
+TEST(Trace, DebugIsRefusedWhereOthersCouldAsk) {
+  ServerOptions options;
+  options.grpc_address = "127.0.0.1:0";
+  options.debug = true;
+  const Status without_http = Server::Start(options).status();
+  EXPECT_EQ(without_http.code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(without_http.message(), HasSubstr("http_address is off"));
+  for (const char* address : {"0.0.0.0:0", "[::]:0", "192.0.2.1:0"}) {
+    options.http_address = address;
+    const Status refused = Server::Start(options).status();
+    EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument) << address;
+    EXPECT_THAT(refused.message(),
+                HasSubstr(std::string("\"") + address + "\": it must be a loopback address"));
+  }
+}
+
+TEST(Trace, GoesToAFileUntilTheEnd) {
+  const TempFolder folder;
+  const std::string path = folder.path() + "/trace.json";
+  {
+    auto file = TraceFile::Open(path);
+    ASSERT_TRUE(file.ok()) << file.status();
+    ScriptedServer server;
+    (*file)->Record(server.server().StartTrace());
+    for (const char* id : {"first", "second"}) {
+      v1::GenerateRequest request = RequestOfIds({300, 301, 302}, 4);
+      request.set_request_id(id);
+      Stream stream(server.stub(), request);
+      ASSERT_TRUE(stream.ReadAll().ok());
+    }
+    *file = nullptr;
+  }
+  std::ifstream stream(path);
+  const Traced traced =
+      ExpectTrace(std::string(std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()));
+  EXPECT_EQ(traced.lanes, (std::set<std::string>{"prefill", "decode"}));
+  EXPECT_EQ(traced.requests, (std::set<std::string>{"first", "second"}));
+
+  const Status missing = TraceFile::Open(folder.path() + "/no/such/folder").status();
+  EXPECT_EQ(missing.code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(missing.message(), HasSubstr("trace_file is \""));
+}
+
+}  // namespace
+}  // namespace tramontane
