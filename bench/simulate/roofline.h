@@ -1,0 +1,49 @@
+// How long a device takes for a step by its roofline: the longer of reading what must be read and of
+// computing what must be computed. Plain values; any thread.
+//
+//   step = overhead + products + attention
+//   products  = max(weights read / bandwidth, 2 * weights * rows / arithmetic)
+//   attention = max(keys and values read / bandwidth, its multiplications / arithmetic)
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "engine/prefill_cost.h"
+#include "engine/step_plan.h"
+#include "kernels/core/status.h"
+#include "models/model_config.h"
+
+namespace tramontane::simulate {
+
+// A device as JSON tells it (configs/devices/): the peaks, and which share of them kernels reach.
+struct DeviceRoofline {
+  std::string name;
+  double bytes_per_s = 0;    // of its memory
+  double flops_per_s = 0;    // dense, in the type of the activations
+  double memory_share = 1;   // of bytes_per_s that kernels reach
+  double product_share = 1;  // of flops_per_s that the products of many rows reach
+  double attention_share = 1;
+  int64_t step_overhead_ns = 0;  // what a step takes besides
+};
+
+// Errors name the key, the value and the limit; `file` names the source in them.
+StatusOr<DeviceRoofline> ParseDeviceRoofline(std::string_view json, const std::string& file);
+
+// What of a model's config a roofline needs.
+struct ModelWork {
+  double layer_weights = 0;       // that a token is multiplied by, in all layers
+  double read_layer_weights = 0;  // that a step of many tokens reads: all experts
+  double head_weights = 0;
+  double bytes_per_weight = 2;
+  double key_bytes = 0;  // of one position in one layer: its keys and its values
+  double key_flops = 0;  // of one query row and one position in one layer, all heads
+};
+ModelWork WorkOf(const ModelConfig& config, const KvFormat& format);
+
+// The whole step, in nanoseconds; at least 1. `keys` counts attended keys over the model's layers.
+int64_t StepNs(const StepPlan& plan, const ModelWork& work, const PrefillCost& keys,
+               const DeviceRoofline& device);
+
+}  // namespace tramontane::simulate
