@@ -15,6 +15,7 @@ void AddGenerateCommand(CLI::App& app, RunCommand* run);
 void AddInspectCommand(CLI::App& app, RunCommand* run);
 void AddPerplexityCommand(CLI::App& app, RunCommand* run);
 void AddQuantizeCommand(CLI::App& app, RunCommand* run);
+void AddBenchCommand(CLI::App& app, RunCommand* run);
 void AddVersionCommand(CLI::App& app, RunCommand* run);
 
 }  // namespace tramontane

@@ -1,4 +1,4 @@
-// tramontane: one binary, seven subcommands.
+// tramontane: one binary, eight subcommands.
 #include "server/commands/commands.h"
 #include "server/setup/embedded_model.h"
 #include "server/setup/logging.h"
@@ -14,6 +14,7 @@ int main(int argc, char** argv) {
   tramontane::AddInspectCommand(app, &run);
   tramontane::AddPerplexityCommand(app, &run);
   tramontane::AddQuantizeCommand(app, &run);
+  tramontane::AddBenchCommand(app, &run);
   tramontane::AddVersionCommand(app, &run);
   CLI11_PARSE(app, argc, argv);
   const int status = run();

@@ -15,6 +15,7 @@
 #include "server/commands/setting_flags.h"
 #include "server/commands/start_guard.h"
 #include "server/commands/stop_signals.h"
+#include "server/core/trace_file.h"
 #include "server/core/worker_pool.h"
 #include "server/server.h"
 #include "server/setup/config.h"
@@ -92,6 +93,16 @@ void LogPlan(const EngineHostPlan& plan) {
   for (std::string line; std::getline(lines, line);) spdlog::info("limit: {}", line);
 }
 
+void LogRowSpeeds(const EngineHostPlan& plan) {
+  if (plan.row_speeds.empty()) return;
+  std::string speeds;
+  for (const RowSpeed& speed : plan.row_speeds) {
+    speeds += fmt::format("{}{}: {:.0f}", speeds.empty() ? "" : ", ", speed.rows, speed.rows_per_second());
+  }
+  spdlog::info("prefill by tokens of a step, in tokens/s: {}; timed in {} ms", speeds,
+               plan.measuring_ns / 1'000'000);
+}
+
 // Those of the doors.
 void LogServerLimits(const ServerOptions& options) {
   const auto log = [](const char* name, int64_t value, const char* one_more) {
@@ -112,6 +123,7 @@ ServerOptions ServerOptionsOf(const ServeConfig& config, const EngineLimits& lim
   options.http_handler_threads = static_cast<int32_t>(config.http_handler_threads);
   options.http_limits = HttpLimitsOf(config);
   options.step_timeout = config.step_timeout;
+  options.debug = config.debug;
   options.any_model = config.any_model;
   options.strict_fields = config.strict_fields == "on";
   options.field_limits = FieldLimitsOf(limits, ConstraintLimitsOf(config));
@@ -149,6 +161,7 @@ StatusOr<std::unique_ptr<Server>> Load(const ServeConfig& config, LoadedModel* l
   }
   LogChats(*loaded->host);
   LogPlan(loaded->host->plan());
+  LogRowSpeeds(loaded->host->plan());
   LogServerLimits(server_options);
   const ModelConfig& model = loaded->host->model().config();
   loaded->constraints = ConstraintCompiler::Create(loaded->host->tokenizer(), model.vocab_size, model.eos_ids,
@@ -217,9 +230,14 @@ Status WaitForStop(const Engine& engine) {
 }
 
 Status Serve(const ServeConfig& config, StartGuard& starting) {
+  std::unique_ptr<TraceFile> trace_file;  // ends after all that it tells of
+  if (!config.trace_file.empty()) {
+    TM_ASSIGN_OR_RETURN(trace_file, TraceFile::Open(config.trace_file));
+  }
   LoadedModel loaded;
   TM_ASSIGN_OR_RETURN(const std::unique_ptr<Server> server, LoadUnlessStopped(config, &loaded));
   server->Serve(ServedModelOf(config, loaded));
+  if (trace_file != nullptr) trace_file->Record(server->StartTrace());
   starting.Release();
   PrintReady(*server);
 

@@ -1,0 +1,34 @@
+// The part of the check that speaks gRPC. Any thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "bench/load/check/scripted_target.h"
+#include "kernels/core/status.h"
+
+namespace tramontane::load {
+
+// A Tramontane server over gRPC that streams by script: as many Deltas as `events`, the first after
+// `ttft_ns`, then one each `gap_ns`.
+struct GrpcScript {
+  int64_t ttft_ns = 0;
+  int64_t gap_ns = 0;
+  int32_t events = 1;
+};
+
+class GrpcScriptedTarget {
+ public:
+  virtual ~GrpcScriptedTarget() = default;
+  virtual std::string url() const = 0;  // "grpc://127.0.0.1:43210"
+  // By request id: a write for each Delta, stamped just before it was handed to gRPC.
+  virtual std::map<std::string, ScriptLog> Logs() const = 0;
+};
+
+// UNIMPLEMENTED in a build without gRPC.
+StatusOr<std::unique_ptr<GrpcScriptedTarget>> StartGrpcTarget(const GrpcScript& script);
+
+}  // namespace tramontane::load

@@ -1,0 +1,16 @@
+// Waits until a target has nothing more to do from the run before. Main thread.
+#pragma once
+
+#include "bench/load/clock.h"
+#include "bench/load/prompt_text.h"
+
+namespace tramontane::load {
+
+// Every request of ours has ended; one that was aborted or timed out may still run there. Where the target
+// has /metrics under vLLM's names (vllm:num_requests_running and _waiting) it is idle when both are 0; else,
+// after a run of which something was given up, it is given a second. At most `most_ns`; false where it was
+// busy until then.
+bool WaitUntilIdle(const TargetOptions& target, const AskTarget& ask, bool gave_up, int64_t most_ns,
+                   Clock& clock);
+
+}  // namespace tramontane::load

@@ -1,0 +1,198 @@
+#include "bench/load/wire/answer_reader.h"
+
+#include <algorithm>
+#include <charconv>
+#include <ctime>
+#include <optional>
+#include <utility>
+
+#include "kernels/core/utf8.h"
+
+namespace tramontane::load {
+namespace {
+
+constexpr size_t kMaxErrorBodyBytes = 64 * 1024;
+constexpr std::string_view kDone = "[DONE]";
+
+std::optional<double> Seconds(const std::string& text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool whole = error == std::errc() && end == text.data() + text.size() && !text.empty();
+  return whole && value >= 0 ? std::optional<double>(value) : std::nullopt;
+}
+
+// What a reply says of when to try again: milliseconds, seconds, or a date.
+std::optional<double> RetryAfterSeconds(const ReplyHead& head) {
+  if (const std::optional<double> ms = Seconds(head.retry_after_ms)) return *ms / 1000;
+  if (head.retry_after.empty()) return std::nullopt;
+  if (const std::optional<double> seconds = Seconds(head.retry_after)) return seconds;
+  std::tm date{};
+  if (strptime(head.retry_after.c_str(), "%a, %d %b %Y %H:%M:%S GMT", &date) == nullptr) return std::nullopt;
+  return std::max(0.0, std::difftime(timegm(&date), std::time(nullptr)));
+}
+
+std::string_view WithoutSpaces(std::string_view text) {
+  while (!text.empty() && text.back() == ' ') text.remove_suffix(1);
+  while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
+  return text;
+}
+
+// On one line, and short.
+std::string OneLine(std::string_view text) {
+  std::string line = Excerpt(ReplaceInvalidUtf8(text));
+  std::replace_if(line.begin(), line.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20; }, ' ');
+  return line;
+}
+
+}  // namespace
+
+// The secret goes before the text is cut, or a part of it would stay.
+std::string AnswerReader::WhyOf(std::string_view error_data) const {
+  const std::string message = ErrorMessageOf(error_data);
+  return OneLine(WithoutSecret(message.empty() ? std::string(error_data) : message, rules_->secret));
+}
+
+void AnswerReader::Read(std::string_view bytes, int64_t at_ns) {
+  has_bytes_ = has_bytes_ || !bytes.empty();
+  const bool had_head = http_.has_head();
+  const bool had_ended = http_.ended();
+  std::string_view body;
+  bool saw_head = had_head;
+  while (http_.Next(&bytes, &body)) {
+    if (!saw_head) ReadHead(at_ns);
+    saw_head = true;
+    if (!complete_) ReadBody(body, at_ns);
+  }
+  if (!saw_head && http_.has_head()) ReadHead(at_ns);
+  if (!http_.fault().empty()) {
+    is_garbage_ = true;
+    Finish(Outcome::kGarbage, http_.fault());
+  }
+  has_excess_ = has_excess_ || !bytes.empty();
+  if (http_.ended() && !had_ended) EndOfMessage(at_ns);
+}
+
+void AnswerReader::ReadHead(int64_t at_ns) {
+  if (complete_) return;
+  const ReplyHead& head = http_.head();
+  record_->headers_ns = at_ns;
+  record_->status = head.status;
+  record_->retry_after_s = RetryAfterSeconds(head);
+  const bool is_plain = head.content_encoding.empty() || head.content_encoding == "identity";
+  if (head.status == 200 && !is_plain) {
+    Finish(Outcome::kGarbage,
+           "content-encoding is " + OneLine(head.content_encoding) + ", which was not asked for");
+  }
+}
+
+void AnswerReader::ReadBody(std::string_view body, int64_t at_ns) {
+  if (record_->status != 200) {
+    error_body_.append(body.substr(0, kMaxErrorBodyBytes - std::min(error_body_.size(), kMaxErrorBodyBytes)));
+    return;
+  }
+  while (!complete_) {
+    const std::optional<ServerSentEvent> event = events_.Next(&body);
+    if (!events_.fault().empty()) Finish(Outcome::kGarbage, events_.fault());
+    if (!event) return;
+    ReadEvent(*event, at_ns);
+  }
+}
+
+void AnswerReader::ReadEvent(const ServerSentEvent& event, int64_t at_ns) {
+  if (WithoutSpaces(event.data) == kDone) {
+    record_->done_ns = at_ns;
+    return Finish(record_->content_ns.empty() ? Outcome::kNoContent : Outcome::kOk, "nothing but [DONE]");
+  }
+  if (event.name == "error") return Finish(Outcome::kStreamError, WhyOf(event.data));
+  std::string fault;
+  const std::optional<AnswerEvent> read = ReadAnswerEvent(event.data, &fault);
+  if (!read) return Finish(Outcome::kGarbage, fault);
+  if (read->is_error) return Finish(Outcome::kStreamError, WhyOf(event.data));
+  if (read->has_choices && !record_->first_any_ns) record_->first_any_ns = at_ns;
+  if (read->has_content) {
+    record_->content_ns.push_back(at_ns);
+    if (rules_->count_tokens && text_.size() < kMaxEventBytes) {
+      text_ += ContentTextOf(event.data);
+    }
+  }
+  ids_ += read->ids;
+  logprobs_ += read->logprobs;
+  has_finish_ = has_finish_ || read->finishes;
+  if (read->prompt_tokens) record_->input_tokens = *read->prompt_tokens;
+  if (read->completion_tokens) {
+    record_->output_tokens = *read->completion_tokens;
+    has_usage_ = true;
+  }
+  if (read->has_timing) record_->timing_json = WithoutSecret(TimingOf(event.data), rules_->secret);
+}
+
+// The message ended as its head had announced.
+void AnswerReader::EndOfMessage(int64_t at_ns) {
+  if (complete_) return;
+  if (record_->status != 200) {
+    const std::string why = WhyOf(error_body_);
+    return Finish(Outcome::kHttpError,
+                  "HTTP " + std::to_string(record_->status) + (why.empty() ? "" : ": " + why));
+  }
+  events_.End();
+  if (!events_.fault().empty()) return Finish(Outcome::kGarbage, events_.fault());
+  record_->done_ns = at_ns;
+  if (record_->content_ns.empty()) {
+    return Finish(Outcome::kNoContent, "the stream ended with nothing of content in it");
+  }
+  if (!has_finish_) {
+    return Finish(Outcome::kClosedEarly, "the stream ended with neither a finish reason nor [DONE]");
+  }
+  Finish(Outcome::kOk, "");
+}
+
+void AnswerReader::Close(int64_t at_ns, const std::string& how) {
+  if (complete_) return;
+  const bool was_ended = http_.ended();
+  if (http_.Close() && !was_ended && has_finish_) return EndOfMessage(at_ns);
+  const bool is_error_reply = http_.has_head() && record_->status != 200;
+  if (is_error_reply) return EndOfMessage(at_ns);
+  if (has_finish_) {
+    record_->done_ns = at_ns;
+    return Finish(record_->content_ns.empty() ? Outcome::kNoContent : Outcome::kOk,
+                  "a finish reason, and no content before it");
+  }
+  events_.End();
+  if (!events_.fault().empty()) return Finish(Outcome::kGarbage, events_.fault());
+  const std::string place = !has_bytes_         ? " before any byte of the answer"
+                            : !http_.has_head() ? " inside the head of the answer"
+                                                : " before a finish reason or [DONE]";
+  Finish(Outcome::kClosedEarly, how + place);
+}
+
+void AnswerReader::Abandon(Outcome outcome, const std::string& error) { Finish(outcome, error); }
+
+void AnswerReader::Finish(Outcome outcome, const std::string& error) {
+  if (complete_) return;
+  complete_ = true;
+  is_garbage_ = is_garbage_ || outcome == Outcome::kGarbage;
+  record_->outcome = outcome;
+  if (outcome != Outcome::kOk) record_->error = WithoutSecret(error, rules_->secret);
+  CountOutput();
+}
+
+void AnswerReader::CountOutput() {
+  const int64_t events = static_cast<int64_t>(record_->content_ns.size());
+  if (has_usage_) {
+    record_->output_tokens_from = TokenCountFrom::kUsage;
+  } else if (ids_ > 0) {
+    record_->output_tokens = static_cast<int32_t>(ids_);
+    record_->output_tokens_from = TokenCountFrom::kIds;
+  } else if (logprobs_ > 0) {
+    record_->output_tokens = static_cast<int32_t>(logprobs_);
+    record_->output_tokens_from = TokenCountFrom::kLogprobs;
+  } else if (rules_->count_tokens) {
+    record_->output_tokens = rules_->count_tokens(text_);
+    record_->output_tokens_from = TokenCountFrom::kTokenizer;
+  } else {
+    record_->output_tokens = static_cast<int32_t>(events);
+    record_->output_tokens_from = TokenCountFrom::kEvents;
+  }
+}
+
+}  // namespace tramontane::load

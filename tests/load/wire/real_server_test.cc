@@ -1,0 +1,177 @@
+// Transports against the real server, over a model that says a known text.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bench/load/check/grpc_check.h"
+#include "bench/load/connect.h"
+#include "tests/load/wire/recorded_requests.h"
+#include "tests/server/scripted_server.h"
+
+namespace tramontane::load {
+namespace {
+
+using ::testing::HasSubstr;
+
+TargetOptions GrpcOptions(const std::string& address) {
+  TargetOptions options;
+  options.url = "grpc://" + address;
+  options.model = "scripted";
+  options.timeout_s = 10;
+  return options;
+}
+
+std::unique_ptr<Transport> MustConnect(const TargetOptions& options) {
+  auto transport = Connect(options);
+  EXPECT_TRUE(transport.ok()) << transport.status();
+  return std::move(*transport);
+}
+
+OutgoingRequest IdsRequest(const std::string& id, int32_t output_tokens) {
+  OutgoingRequest request;
+  request.request_id = id;
+  request.ids = {1, 10, 11, 12, 13};
+  request.output_tokens = output_tokens;
+  request.deadline_ns = kLongDeadlineNs;
+  return request;
+}
+
+TEST(GrpcTransport, AStreamOfTheRealServerIsRecorded) {
+  ScriptedServer server;
+  TargetOptions options = GrpcOptions(server.address());
+  options.timing = true;
+  const auto transport = MustConnect(options);
+  RecordedRequests requests(*transport);
+  requests.Send(IdsRequest("one", 40));
+  const RequestRecord record = requests.WaitFor("one");
+  EXPECT_EQ(record.outcome, Outcome::kOk) << record.error;
+  EXPECT_EQ(record.input_tokens, 5);
+  EXPECT_EQ(record.output_tokens, 40);
+  EXPECT_EQ(record.output_tokens_from, TokenCountFrom::kUsage);
+  EXPECT_EQ(record.status, 0);
+  ASSERT_FALSE(record.content_ns.empty());
+  EXPECT_TRUE(std::is_sorted(record.content_ns.begin(), record.content_ns.end()));
+  EXPECT_LE(record.intended_ns, record.sent_ns);
+  EXPECT_LE(record.sent_ns, record.headers_ns.value());
+  EXPECT_LE(record.headers_ns.value(), record.content_ns.front());
+  EXPECT_LE(record.content_ns.back(), record.done_ns.value());
+  EXPECT_FALSE(record.connected_ns.has_value());
+  EXPECT_TRUE(nlohmann::json::parse(record.timing_json).contains("first_token_us")) << record.timing_json;
+}
+
+TEST(GrpcTransport, TextAndChatsAreSentAsSuch) {
+  ScriptedServer server;
+  for (const Endpoint endpoint : {Endpoint::kCompletions, Endpoint::kChat}) {
+    TargetOptions options = GrpcOptions(server.address());
+    options.endpoint = endpoint;
+    const auto transport = MustConnect(options);
+    RecordedRequests requests(*transport);
+    OutgoingRequest request = IdsRequest("text", 3);
+    request.ids.clear();
+    request.text = "Once upon";
+    requests.Send(request);
+    const RequestRecord record = requests.WaitFor("text");
+    EXPECT_EQ(record.outcome, Outcome::kOk) << record.error;
+    EXPECT_EQ(record.output_tokens, 3);
+    EXPECT_GT(record.input_tokens, 0);
+  }
+}
+
+TEST(GrpcTransport, ARefusedRequestIsAnErrorOfTheStreamWithItsCode) {
+  ScriptedServer server;
+  TargetOptions options = GrpcOptions(server.address());
+  options.model = "unknown";
+  const auto transport = MustConnect(options);
+  RecordedRequests requests(*transport);
+  requests.Send(IdsRequest("one", 3));
+  const RequestRecord record = requests.WaitFor("one");
+  EXPECT_EQ(record.outcome, Outcome::kStreamError);
+  EXPECT_EQ(record.status, static_cast<int32_t>(grpc::StatusCode::NOT_FOUND));
+  EXPECT_THAT(record.error, HasSubstr("NOT_FOUND"));
+}
+
+TEST(GrpcTransport, ADeadTargetRefusesEveryRequest) {
+  const auto transport = MustConnect(GrpcOptions("127.0.0.1:1"));
+  RecordedRequests requests(*transport);
+  for (int i = 0; i < 3; ++i) requests.Send(IdsRequest(std::to_string(i), 3));
+  for (const auto& [id, record] : requests.Wait())
+    EXPECT_EQ(record.outcome, Outcome::kRefused) << record.error;
+}
+
+TEST(GrpcTransport, DeadlinesAndAbortsEndWhatTheServerHolds) {
+  ScriptedServer server;
+  server.model().Hold();
+  const auto transport = MustConnect(GrpcOptions(server.address()));
+  RecordedRequests requests(*transport);
+  OutgoingRequest request = IdsRequest("late", 3);
+  request.deadline_ns = 200'000'000;
+  requests.Send(request);
+  EXPECT_EQ(requests.WaitFor("late").outcome, Outcome::kTimeout);
+  for (int i = 0; i < 5; ++i) requests.Send(IdsRequest(std::to_string(i), 3));
+  transport->Abort();
+  EXPECT_EQ(requests.ended(), 6u);
+  for (const auto& [id, record] : requests.Wait()) {
+    EXPECT_EQ(record.outcome, id == "late" ? Outcome::kTimeout : Outcome::kUnfinished) << record.error;
+  }
+  server.model().Release();
+}
+
+TEST(GrpcTransport, TheFirstServedModelIsAsked) {
+  ScriptedServer server;
+  const StatusOr<std::string> model = FirstServedModel(GrpcOptions(server.address()));
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ(*model, "scripted");
+  EXPECT_EQ(Ask(GrpcOptions(server.address()), {"POST", "/tokenize", "{}"}).status().code(),
+            StatusCode::kUnimplemented);
+}
+
+TEST(HttpTransportToTheRealServer, CompletionsAndChatsAreRecorded) {
+  ScriptedServerOptions server_options;
+  server_options.server.http_address = "127.0.0.1:0";
+  ScriptedServer server(server_options);
+  if (server.server().http_address().empty()) GTEST_SKIP() << "this build has no HTTP door; nothing was sent";
+  for (const Endpoint endpoint : {Endpoint::kCompletions, Endpoint::kChat}) {
+    TargetOptions options = GrpcOptions("");
+    options.url = "http://" + server.server().http_address();
+    options.endpoint = endpoint;
+    EXPECT_EQ(FirstServedModel(options).value(), "scripted");
+    const auto transport = MustConnect(options);
+    RecordedRequests requests(*transport);
+    OutgoingRequest request = IdsRequest("one", 20);
+    if (endpoint == Endpoint::kChat) request.text = "Once upon";
+    requests.Send(request);
+    const RequestRecord record = requests.WaitFor("one");
+    EXPECT_EQ(record.outcome, Outcome::kOk) << record.error;
+    EXPECT_EQ(record.output_tokens, 20);
+    EXPECT_EQ(record.output_tokens_from, TokenCountFrom::kUsage);
+    EXPECT_GT(record.input_tokens, 0);
+    EXPECT_FALSE(record.content_ns.empty());
+    EXPECT_TRUE(record.done_ns.has_value());
+  }
+}
+
+TEST(GrpcTransport, EveryDeltaIsAnEventBehindItsWrite) {
+  auto target = StartGrpcTarget({1'000'000, 2'000'000, 7});
+  ASSERT_TRUE(target.ok()) << target.status();
+  TargetOptions options = GrpcOptions("");
+  options.url = (*target)->url();
+  const auto transport = MustConnect(options);
+  RecordedRequests requests(*transport);
+  requests.Send(IdsRequest("one", 7));
+  const RequestRecord record = requests.WaitFor("one");
+  EXPECT_EQ(record.outcome, Outcome::kOk) << record.error;
+  const ScriptLog log = (*target)->Logs().at("one");
+  ASSERT_EQ(record.content_ns.size(), 7u);
+  ASSERT_EQ(log.writes.size(), 7u);
+  for (size_t i = 0; i < 7; ++i) EXPECT_GE(record.content_ns[i], log.writes[i].wrote_ns);
+  EXPECT_GT(transport->Load().cpu_ns, 0);
+}
+
+}  // namespace
+}  // namespace tramontane::load
