@@ -245,11 +245,13 @@ class Bench {
   }
 
   void Sampling() {
-    std::printf("\nSampling: us a row of 131,072 logits.\n");
-    constexpr int32_t kVocab = 131072;
+    constexpr int32_t kVocabs[] = {2048, 32768, 131072};
+    std::printf("\nSampling: us a row of that many logits.\n  %-16s", "");
+    for (const int32_t vocab : kVocabs) std::printf(" %9d", vocab);
+    std::printf("\n");
     std::mt19937 random(1);
     std::normal_distribution<float> normal(0.0f, 3.0f);
-    std::vector<float> logits(kVocab);
+    std::vector<float> logits(kVocabs[2]);
     for (float& logit : logits) logit = normal(random);
     SamplingRow plain;
     SamplingRow greedy = plain, cool = plain, top_k = plain, top_p = plain, top = plain;
@@ -262,16 +264,22 @@ class Bench {
                                                          {"temperature .7", cool}, {"top_k 40", top_k},
                                                          {"top_p 0.9", top_p},     {"20 logprobs", top}};
     for (const auto& [name, row] : cases) {
-      SampleRecord record;
-      TokenLogprob top_logprobs[kMaxTopLogprobs];
-      SampleParams params;
-      params.logits = MakeTensor(logits.data(), DType::kF32, 1, kVocab);
-      params.rows = &row;
-      params.records = &record;
-      params.top = top_logprobs;
-      const double best = BestSeconds(options_.rounds, {[&] { backend_->Sample(params); }})[0];
-      std::printf("  %-16s %9.0f\n", name, best * 1e6);
+      std::printf("  %-16s", name);
+      for (const int32_t vocab : kVocabs)
+        std::printf(" %9.1f", SampleSeconds(row, logits.data(), vocab) * 1e6);
+      std::printf("\n");
     }
+  }
+
+  double SampleSeconds(const SamplingRow& row, float* logits, int32_t vocab) {
+    SampleRecord record;
+    TokenLogprob top_logprobs[kMaxTopLogprobs];
+    SampleParams params;
+    params.logits = MakeTensor(logits, DType::kF32, 1, vocab);
+    params.rows = &row;
+    params.records = &record;
+    params.top = top_logprobs;
+    return BestSeconds(options_.rounds, {[&] { backend_->Sample(params); }})[0];
   }
 
   const Options options_;

@@ -86,16 +86,23 @@ struct AdvanceParams {
 // Philox-style counter hash: 64 bits that depend on the key only.
 // Source of the idea: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011); mixing constants
 // of splitmix64 (Steele, Lea, Flood 2014).
+inline constexpr uint64_t kRaceMix1 = 0xbf58476d1ce4e5b9ull;
+inline constexpr uint64_t kRaceMix2 = 0x94d049bb133111ebull;
+inline constexpr uint64_t kRaceToken = 0xd1342543de82ef95ull;
+constexpr uint64_t RaceMix(uint64_t z) {
+  z = (z ^ (z >> 30)) * kRaceMix1;
+  z = (z ^ (z >> 27)) * kRaceMix2;
+  return z ^ (z >> 31);
+}
+// What the bits of all tokens of a row begin with.
+constexpr uint64_t RaceState(uint64_t seed, int32_t choice, int64_t position) {
+  const uint64_t state = RaceMix(seed + 0x9e3779b97f4a7c15ull);
+  return RaceMix(state ^
+                 (static_cast<uint64_t>(position) * 0x9e3779b97f4a7c15ull + static_cast<uint32_t>(choice)));
+}
 constexpr uint64_t RaceBits(uint64_t seed, int32_t choice, int64_t position, int32_t token) {
-  auto mix = [](uint64_t z) {
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-    return z ^ (z >> 31);
-  };
-  uint64_t state = mix(seed + 0x9e3779b97f4a7c15ull);
-  state =
-      mix(state ^ (static_cast<uint64_t>(position) * 0x9e3779b97f4a7c15ull + static_cast<uint32_t>(choice)));
-  return mix(state ^ (static_cast<uint64_t>(static_cast<uint32_t>(token)) * 0xd1342543de82ef95ull + 1));
+  return RaceMix(RaceState(seed, choice, position) ^
+                 (static_cast<uint64_t>(static_cast<uint32_t>(token)) * kRaceToken + 1));
 }
 
 // v in (0, 1), uniform, exact in double. The token's exponential is E = -log1p(-v). Since E >= v, a token

@@ -1,8 +1,8 @@
 // Sample: a row of logits by one thread, or, in a step of few rows, by all threads. Every variant draws the
 // same token. Advance: the tokens drawn.
 //
-// The vocabulary is cut into kParts neighbouring parts, whoever runs them: a sum is taken part by part, and
-// the parts' sums are added in ascending order, so no number of threads shows.
+// The vocabulary is cut into neighbouring parts, as many as its size says and whoever runs them: a sum is
+// taken part by part, and the parts' sums are added in ascending order, so no number of threads shows.
 //
 // A row of V logits costs a few passes over it, in order of dearness:
 //   weights   exp in f64 for the log-sum-exp, and again where the row's weights differ from it
@@ -20,11 +20,8 @@ namespace tramontane {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr int32_t kCutBuckets = 2048;
-constexpr double kBucketsPerNat = 64;  // so that buckets reach 32 nats below the highest logit
-
 constexpr int32_t kParts = 8;
-constexpr int64_t kLeastSharedVocab = 8192;  // a smaller row is not worth a thread's waking
+constexpr int64_t kLeastSharedVocab = 8192;  // a smaller row is not worth a thread's waking: it is one part
 
 // Tokens [begin, end).
 struct Part {
@@ -33,8 +30,11 @@ struct Part {
   int64_t size() const { return end - begin; }
 };
 
+constexpr int32_t PartsOf(int64_t vocab) { return vocab < kLeastSharedVocab ? 1 : kParts; }
+
 Part PartOf(int64_t index, int64_t vocab) {
-  const int64_t size = ((vocab + kParts - 1) / kParts + 15) / 16 * 16;
+  const int64_t parts = PartsOf(vocab);
+  const int64_t size = ((vocab + parts - 1) / parts + 15) / 16 * 16;
   return {std::min(index * size, vocab), std::min((index + 1) * size, vocab)};
 }
 
@@ -43,28 +43,33 @@ struct PartRunner {
   ThreadPool* pool = nullptr;  // null: the thread that runs the row
   int64_t vocab = 0;
 
+  int32_t parts() const { return PartsOf(vocab); }
+
   // body(part index, Part) for every part.
   template <typename Body>
   void ForParts(const Body& body) const {
     auto run = [&](int64_t index, int32_t) { body(index, PartOf(index, vocab)); };
-    if (pool != nullptr) return pool->ParallelFor(kParts, run);
-    for (int64_t index = 0; index < kParts; ++index) run(index, 0);
+    if (pool != nullptr) return pool->ParallelFor(parts(), run);
+    for (int64_t index = 0; index < parts(); ++index) run(index, 0);
   }
 };
 
 // One row's scratch.
 struct SampleScratch {
   double* weights = nullptr;    // [vocab]
-  double* histogram = nullptr;  // [kParts, kCutBuckets]
+  double* histogram = nullptr;  // [parts, kHistogram]
   float* adjusted = nullptr;    // [vocab]
-  int32_t* bucket = nullptr;    // [vocab] tokens of the bucket that is cut
+  int32_t* buckets = nullptr;   // [vocab] the bucket of each token
+  int32_t* found = nullptr;     // [vocab] tokens of the bucket that is cut
 };
+
+constexpr int32_t kHistogram = kCutBuckets + 8;  // the last is kNoBucket's
 
 constexpr int64_t PaddedVocab(int64_t vocab) { return (vocab + 15) / 16 * 16; }
 
 int64_t ScratchBytesPerThread(int64_t vocab) {
-  return PaddedVocab(vocab) * static_cast<int64_t>(sizeof(double) + sizeof(float) + sizeof(int32_t)) +
-         kParts * kCutBuckets * static_cast<int64_t>(sizeof(double));
+  return PaddedVocab(vocab) * static_cast<int64_t>(sizeof(double) + sizeof(float) + 2 * sizeof(int32_t)) +
+         PartsOf(vocab) * kHistogram * static_cast<int64_t>(sizeof(double));
 }
 
 SampleScratch ScratchOf(const CpuContext& context, int32_t thread, int64_t vocab) {
@@ -72,21 +77,11 @@ SampleScratch ScratchOf(const CpuContext& context, int32_t thread, int64_t vocab
   SampleScratch scratch;
   scratch.weights = reinterpret_cast<double*>(memory);
   scratch.histogram = scratch.weights + PaddedVocab(vocab);
-  scratch.adjusted = reinterpret_cast<float*>(scratch.histogram + kParts * kCutBuckets);
-  scratch.bucket = reinterpret_cast<int32_t*>(scratch.adjusted + PaddedVocab(vocab));
+  scratch.adjusted = reinterpret_cast<float*>(scratch.histogram + PartsOf(vocab) * kHistogram);
+  scratch.buckets = reinterpret_cast<int32_t*>(scratch.adjusted + PaddedVocab(vocab));
+  scratch.found = scratch.buckets + PaddedVocab(vocab);
   return scratch;
 }
-
-// Where a filter cuts the tokens sorted by logit, highest first, equal ones by id: this token is the last to
-// stay.
-struct Cut {
-  float logit = -kInfinity;
-  int32_t token = std::numeric_limits<int32_t>::max();
-
-  bool Keeps(float other_logit, int32_t other) const {
-    return other_logit > logit || (other_logit == logit && other <= token);
-  }
-};
 
 // What one row works with after its logprobs are settled.
 struct Candidates {
@@ -101,28 +96,19 @@ struct Candidates {
 // The shortest head of the sorted candidates whose measure reaches `limit`, where measure is what each
 // candidate counts. All of them if they never reach it.
 template <typename Measure>
-Cut FindCut(const Candidates& candidates, double limit, const Measure& measure, const SampleScratch& scratch,
-            const PartRunner& runner) {
-  // Buckets by distance from the highest logit: neither the subtraction nor the product changes an order, so
-  // a bucket's tokens all sort before the next bucket's.
-  auto bucket_of = [&](float logit) {
-    const double distance = (static_cast<double>(candidates.highest) - logit) * kBucketsPerNat;
-    return distance < kCutBuckets - 1 ? static_cast<int32_t>(distance) : kCutBuckets - 1;
-  };
-  auto is_candidate = [&](int64_t t) {
-    const float logit = candidates.logits[t];
-    return logit > -kInfinity && candidates.cut.Keeps(logit, static_cast<int32_t>(t));
-  };
+Cut FindCut(const Candidates& candidates, double limit, const Measure& measure,
+            const SamplingKernels& kernels, const SampleScratch& scratch, const PartRunner& runner) {
   runner.ForParts([&](int64_t index, Part part) {
-    double* histogram = scratch.histogram + index * kCutBuckets;
-    std::fill_n(histogram, kCutBuckets, 0.0);
-    for (int64_t t = part.begin; t < part.end; ++t) {
-      if (is_candidate(t)) histogram[bucket_of(candidates.logits[t])] += measure(t);
-    }
+    int32_t* buckets = scratch.buckets + part.begin;
+    kernels.find_buckets(candidates.logits + part.begin, part.size(), static_cast<int32_t>(part.begin),
+                         candidates.highest, candidates.cut, buckets);
+    double* histogram = scratch.histogram + index * kHistogram;
+    std::fill_n(histogram, kHistogram, 0.0);
+    for (int64_t t = part.begin; t < part.end; ++t) histogram[*buckets++] += measure(t);
   });
-  for (int32_t index = 1; index < kParts; ++index) {
+  for (int32_t index = 1; index < runner.parts(); ++index) {
     for (int32_t i = 0; i < kCutBuckets; ++i) {
-      scratch.histogram[i] += scratch.histogram[index * kCutBuckets + i];
+      scratch.histogram[i] += scratch.histogram[index * kHistogram + i];
     }
   }
   double reached = 0;
@@ -132,32 +118,32 @@ Cut FindCut(const Candidates& candidates, double limit, const Measure& measure, 
   }
   if (cut_bucket == kCutBuckets) return candidates.cut;
 
-  int64_t found[kParts];  // each part's lie where the part does, and are then moved together
+  int64_t counts[kParts];  // each part's lie where the part does, and are then moved together
   runner.ForParts([&](int64_t index, Part part) {
-    int32_t* end = scratch.bucket + part.begin;
+    int32_t* end = scratch.found + part.begin;
     for (int64_t t = part.begin; t < part.end; ++t) {
-      if (is_candidate(t) && bucket_of(candidates.logits[t]) == cut_bucket) *end++ = static_cast<int32_t>(t);
+      if (scratch.buckets[t] == cut_bucket) *end++ = static_cast<int32_t>(t);
     }
-    found[index] = end - (scratch.bucket + part.begin);
+    counts[index] = end - (scratch.found + part.begin);
   });
-  int32_t* end = scratch.bucket;
-  for (int64_t index = 0; index < kParts; ++index) {
-    end = std::copy_n(scratch.bucket + PartOf(index, candidates.vocab).begin, found[index], end);
+  int32_t* end = scratch.found;
+  for (int64_t index = 0; index < runner.parts(); ++index) {
+    end = std::copy_n(scratch.found + PartOf(index, candidates.vocab).begin, counts[index], end);
   }
-  std::sort(scratch.bucket, end, [&](int32_t a, int32_t b) {
+  std::sort(scratch.found, end, [&](int32_t a, int32_t b) {
     const float logit_a = candidates.logits[a];
     const float logit_b = candidates.logits[b];
     return logit_a != logit_b ? logit_a > logit_b : a < b;
   });
-  const int32_t* last = scratch.bucket;
+  const int32_t* last = scratch.found;
   while (last + 1 < end && (reached += measure(*last)) < limit) ++last;
   return {candidates.logits[*last], *last};
 }
 
-void ApplyFilters(const SamplingRow& row, const SampleScratch& scratch, const PartRunner& runner,
-                  Candidates* candidates) {
+void ApplyFilters(const SamplingRow& row, const SamplingKernels& kernels, const SampleScratch& scratch,
+                  const PartRunner& runner, Candidates* candidates) {
   if (row.top_k > 0 && row.top_k < candidates->vocab) {
-    candidates->cut = FindCut(*candidates, row.top_k, [](int64_t) { return 1.0; }, scratch, runner);
+    candidates->cut = FindCut(*candidates, row.top_k, [](int64_t) { return 1.0; }, kernels, scratch, runner);
   }
   if (row.top_p < 1.0f) {
     double total = candidates->weight_sum;
@@ -172,42 +158,29 @@ void ApplyFilters(const SamplingRow& row, const SampleScratch& scratch, const Pa
         }
         sums[index] = sum;
       });
-      total = std::accumulate(sums, sums + kParts, 0.0);
+      total = std::accumulate(sums, sums + runner.parts(), 0.0);
     }
     candidates->cut = FindCut(
-        *candidates, row.top_p * total, [&](int64_t t) { return candidates->weights[t]; }, scratch, runner);
+        *candidates, row.top_p * total, [&](int64_t t) { return candidates->weights[t]; }, kernels, scratch,
+        runner);
   }
-}
-
-struct RaceWinner {
-  int32_t token = -1;
-  double time = std::numeric_limits<double>::infinity();
-};
-
-// The candidate of one part with the least E / w.
-RaceWinner RunRacePart(const SamplingRow& row, const Candidates& candidates, Part part) {
-  // min_p: the highest weight is 1. A weight that underflowed to zero never wins.
-  const double least_weight = std::max<double>(row.min_p, std::numeric_limits<double>::min());
-  RaceWinner winner;
-  for (auto t = static_cast<int32_t>(part.begin); t < part.end; ++t) {
-    const double weight = candidates.weights[t];
-    if (weight < least_weight || !candidates.cut.Keeps(candidates.logits[t], t)) continue;
-    const double v = RaceUniform(row.seed, row.choice, row.position, t);
-    // E >= v. The factor leaves room for the rounding of both sides.
-    if (v * (1 - 0x1p-50) > winner.time * weight) continue;
-    const double time = -std::log1p(-v) / weight;
-    if (time < winner.time) winner = {t, time};
-  }
-  return winner;
 }
 
 // Of equal times the lower token wins: the earlier part.
-int32_t RunRace(const SamplingRow& row, const Candidates& candidates, const PartRunner& runner) {
+int32_t RunRace(const SamplingRow& row, const Candidates& candidates, const SamplingKernels& kernels,
+                const PartRunner& runner) {
+  // min_p: the highest weight is 1. A weight that underflowed to zero never wins.
+  const RaceField field = {.state = RaceState(row.seed, row.choice, row.position),
+                           .least_weight = std::max<double>(row.min_p, std::numeric_limits<double>::min()),
+                           .cut = candidates.cut};
   RaceWinner winners[kParts];
-  runner.ForParts([&](int64_t index, Part part) { winners[index] = RunRacePart(row, candidates, part); });
+  runner.ForParts([&](int64_t index, Part part) {
+    winners[index] = kernels.race(candidates.logits + part.begin, candidates.weights + part.begin,
+                                  part.size(), static_cast<int32_t>(part.begin), field);
+  });
   RaceWinner best;
-  for (const RaceWinner& winner : winners) {
-    if (winner.time < best.time) best = winner;
+  for (int32_t index = 0; index < runner.parts(); ++index) {
+    if (winners[index].time < best.time) best = winners[index];
   }
   return best.token;
 }
@@ -249,9 +222,9 @@ LogitScan Scan(const SamplingKernels& kernels, const float* logits, const PartRu
   runner.ForParts(
       [&](int64_t index, Part part) { scans[index] = kernels.scan(logits + part.begin, part.size()); });
   LogitScan all = {.usable = true, .highest = -kInfinity};
-  for (const LogitScan& scan : scans) {
-    all.usable &= scan.usable;
-    all.highest = std::max(all.highest, scan.highest);
+  for (int32_t index = 0; index < runner.parts(); ++index) {
+    all.usable &= scans[index].usable;
+    all.highest = std::max(all.highest, scans[index].highest);
   }
   return all;
 }
@@ -263,7 +236,7 @@ double ExpWeights(const SamplingKernels& kernels, const float* logits, float hig
     sums[index] = kernels.exp_weights(logits + part.begin, part.size(), highest, inverse_temperature,
                                       weights + part.begin);
   });
-  return std::accumulate(sums, sums + kParts, 0.0);
+  return std::accumulate(sums, sums + runner.parts(), 0.0);
 }
 
 int32_t CountHigher(const SamplingKernels& kernels, const float* logits, float than,
@@ -272,7 +245,7 @@ int32_t CountHigher(const SamplingKernels& kernels, const float* logits, float t
   runner.ForParts([&](int64_t index, Part part) {
     counts[index] = kernels.count_higher(logits + part.begin, part.size(), than);
   });
-  return std::accumulate(counts, counts + kParts, 0);
+  return std::accumulate(counts, counts + runner.parts(), 0);
 }
 
 // The first token with this logit.
@@ -281,7 +254,7 @@ int32_t FindLogit(const float* logits, float logit, const PartRunner& runner) {
   runner.ForParts([&](int64_t index, Part part) {
     first[index] = std::find(logits + part.begin, logits + part.end, logit) - logits;
   });
-  for (int64_t index = 0; index < kParts; ++index) {
+  for (int64_t index = 0; index < runner.parts(); ++index) {
     if (first[index] < PartOf(index, runner.vocab).end) return static_cast<int32_t>(first[index]);
   }
   return -1;
@@ -303,8 +276,8 @@ int32_t ChooseToken(const SampleParams& params, const SamplingRow& row, const fl
   candidates.weight_sum = weights_are_raw ? raw_weight_sum
                                           : ExpWeights(kernels, candidates.logits, candidates.highest,
                                                        1.0 / row.temperature, scratch.weights, runner);
-  ApplyFilters(row, scratch, runner, &candidates);
-  return RunRace(row, candidates, runner);
+  ApplyFilters(row, kernels, scratch, runner, &candidates);
+  return RunRace(row, candidates, kernels, runner);
 }
 
 // Tokens in descending logit, equal ones in ascending id: a list of at most `count`, offered in ascending id.
@@ -332,7 +305,7 @@ int32_t WriteTop(const float* logits, int32_t count, double log_total, TokenLogp
     filled[index] = tokens.filled;
   });
   TopTokens all = {.count = count, .top = top};
-  for (int32_t index = 0; index < kParts; ++index) {
+  for (int32_t index = 0; index < runner.parts(); ++index) {
     for (int32_t i = 0; i < filled[index]; ++i) all.Offer(of_part[index][i].token, of_part[index][i].logprob);
   }
   for (int32_t i = 0; i < all.filled; ++i) top[i].logprob = static_cast<float>(top[i].logprob - log_total);
