@@ -54,6 +54,17 @@ struct ActiveRequest {
   const Request& request() const { return live->request; }
 };
 
+constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+
+// When its deadline or its limit of time ends the request, whichever is first; kNever where it has neither.
+int64_t OutOfTimeNs(const Request& request) {
+  const int64_t deadline_ns = request.deadline_ns > 0 ? request.deadline_ns : kNever;
+  const int64_t limit_ns = request.stopping.time_limit_ns;
+  return std::min(deadline_ns, limit_ns > 0 && request.received_ns <= kNever - limit_ns
+                                   ? request.received_ns + limit_ns
+                                   : kNever);
+}
+
 SamplingRow RowFor(const ActiveRequest& active, int32_t choice, int64_t position) {
   const SamplingParams& sampling = active.request().sampling;
   SamplingRow row;
@@ -148,9 +159,10 @@ class Engine::Impl {
   void Trace(const StepPlan& plan, int64_t begin_ns);
 
   void Begin(std::shared_ptr<LiveRequest> live);
+  void ReapWaiting();
   void ReapRequest(ActiveRequest& active);
-  void LeaveQueueOnceRunning(ActiveRequest& active);
-  bool Releasable(const ActiveRequest& active) const;
+  void LeaveQueue(ActiveRequest& active);
+  static bool Releasable(const std::unique_ptr<ActiveRequest>& active);
   void CheckPages() const;
 
   void ApplyScores(ActiveRequest& active, const StepRow& row, std::vector<ScoredToken> scores);
@@ -195,11 +207,17 @@ class Engine::Impl {
   std::atomic<int64_t> stepped_ns_{0};     // the last step that did something has ended
   Published<EngineLoad> load_;
   const std::shared_ptr<StepTrace> step_trace_ = std::make_shared<StepTrace>();
+  // Of requests that were cancelled, running or not: what waits is looked at only where this has moved.
+  const std::shared_ptr<std::atomic<int64_t>> cancels_ = std::make_shared<std::atomic<int64_t>>(0);
   OutputProcessor output_;
 
   // ---- engine thread ----------------------------------------------------------------------------
   Scheduler scheduler_;
-  std::vector<std::unique_ptr<ActiveRequest>> active_;  // oldest first
+  // What has not been in a plan yet, oldest first: ten thousand of them must not cost a step anything.
+  std::deque<std::unique_ptr<ActiveRequest>> waiting_;
+  int64_t waiting_end_ns_ = kNever;  // none of them runs out of time before
+  int64_t cancels_seen_ = 0;
+  std::vector<std::unique_ptr<ActiveRequest>> active_;  // the others, by their first plan
   std::mt19937_64 seeds_{TrulyRandom()};                // of requests that bring none
   std::deque<InFlight> in_flight_;                      // at most limits_.steps_in_flight
   int64_t arrivals_ = 0;
@@ -258,7 +276,7 @@ StatusOr<std::shared_ptr<TokenStream>> Engine::Impl::Submit(Request request, std
     }
   }
   if (request.received_ns == 0) request.received_ns = clock_.NowNs();
-  auto stream = std::make_shared<TokenStream>(request.id, std::move(on_ready));
+  auto stream = std::make_shared<TokenStream>(request.id, std::move(on_ready), cancels_);
   auto live = std::make_shared<LiveRequest>(std::move(request), stream, tokenizer_, model_.eos_ids);
   if (live->request.constraint.grammar != nullptr) {
     TM_ASSIGN_OR_RETURN(
@@ -346,18 +364,34 @@ void Engine::Impl::Drain() {
 void Engine::Impl::Reap() {
   ResumeWhatIsReady();
   if (lost_.load(std::memory_order_relaxed)) EndEverything(fatal_);
+  ReapWaiting();
   for (const auto& active : active_) ReapRequest(*active);
-  const size_t released = std::erase_if(active_, [this](const auto& active) { return Releasable(*active); });
-  if (released > 0 && active_.empty()) CheckPages();
+  const size_t released = std::erase_if(active_, Releasable);
+  if (released > 0 && active_.empty() && waiting_.empty()) CheckPages();
+}
+
+// A request that waits ends by what comes from outside alone: it is cancelled, it runs out of time, or the
+// device is lost.
+void Engine::Impl::ReapWaiting() {
+  const int64_t cancels = cancels_->load(std::memory_order_acquire);
+  const bool moved = std::exchange(cancels_seen_, cancels) != cancels;
+  if (!moved && now_ns_ < waiting_end_ns_ && !lost_.load(std::memory_order_relaxed)) return;
+  waiting_end_ns_ = kNever;
+  for (const auto& waiting : waiting_) {
+    ReapRequest(*waiting);
+    waiting_end_ns_ = std::min(waiting_end_ns_, OutOfTimeNs(waiting->request()));
+  }
+  std::erase_if(waiting_, Releasable);
 }
 
 StepPlan Engine::Impl::Plan() {
   const int64_t preemptions = scheduler_.preemptions();
   StepPlan plan = scheduler_.Plan(now_ns_);
   if (scheduler_.preemptions() != preemptions) NoteHeld();
-  TM_CHECK(plan.lane != Lane::kIdle || active_.empty() || !in_flight_.empty() || !held_.empty(),
-           "%zu requests are alive and none can run", active_.size());
-  for (const auto& active : active_) LeaveQueueOnceRunning(*active);
+  const size_t alive = active_.size() + waiting_.size();
+  TM_CHECK(plan.lane != Lane::kIdle || alive == 0 || !in_flight_.empty() || !held_.empty(),
+           "%zu requests are alive and none can run", alive);
+  for (const StepRow& row : plan.rows) LeaveQueue(*ChoiceOf(row.sequence).owner);
   return plan;
 }
 
@@ -475,7 +509,9 @@ void Engine::Impl::Begin(std::shared_ptr<LiveRequest> live) {
   if (request.output.prompt_logprobs >= 0) active->prompt_logprobs.resize(request.prompt.size() - 1);
   ++arrivals_;
   scheduler_.Admit(&active->choices[0]);
-  active_.push_back(std::move(active));
+  waiting_end_ns_ = std::min(waiting_end_ns_, OutOfTimeNs(request));
+  if (active->live->stream->cancelled()) cancels_seen_ = -1;  // before it was here to be seen
+  waiting_.push_back(std::move(active));
 }
 
 // ---- Reap ---------------------------------------------------------------------------------------
@@ -501,8 +537,8 @@ void Engine::Impl::ReapRequest(ActiveRequest& active) {
   }
 }
 
-bool Engine::Impl::Releasable(const ActiveRequest& active) const {
-  return std::all_of(active.choices.begin(), active.choices.end(),
+bool Engine::Impl::Releasable(const std::unique_ptr<ActiveRequest>& active) {
+  return std::all_of(active->choices.begin(), active->choices.end(),
                      [](const Choice& choice) { return choice.ended && choice.steps_in_flight == 0; });
 }
 
@@ -516,10 +552,15 @@ void Engine::Impl::CheckPages() const {
 
 // ---- Plan ---------------------------------------------------------------------------------------
 
-void Engine::Impl::LeaveQueueOnceRunning(ActiveRequest& active) {
-  if (!active.queued || active.choices[0].state == SequenceState::kWaiting) return;
+// The first plan that a request is in takes it out of what waits.
+void Engine::Impl::LeaveQueue(ActiveRequest& active) {
+  if (!active.queued) return;
   active.queued = false;
   inbox_.LeaveQueue(*active.live);
+  const auto at = std::find_if(waiting_.begin(), waiting_.end(),
+                               [&](const auto& waiting) { return waiting.get() == &active; });
+  active_.push_back(std::move(*at));
+  waiting_.erase(at);
 }
 
 // ---- Apply --------------------------------------------------------------------------------------
@@ -726,6 +767,7 @@ void Engine::Impl::EndChoice(Choice& choice, ChoiceEnd end, std::optional<TokenI
 }
 
 void Engine::Impl::EndEverything(const Status& status) {
+  for (const auto& waiting : waiting_) EndRequest(*waiting, {FinishReason::kError, status});
   for (const auto& active : active_) EndRequest(*active, {FinishReason::kError, status});
 }
 

@@ -26,8 +26,14 @@ void Join(StreamDelta delta, std::vector<StreamDelta>* deltas) {
 
 }  // namespace
 
-TokenStream::TokenStream(std::string request_id, std::function<void()> on_ready)
-    : request_id_(std::move(request_id)), on_ready_(std::move(on_ready)) {}
+TokenStream::TokenStream(std::string request_id, std::function<void()> on_ready,
+                         std::shared_ptr<std::atomic<int64_t>> cancels)
+    : request_id_(std::move(request_id)), on_ready_(std::move(on_ready)), cancels_(std::move(cancels)) {}
+
+void TokenStream::Cancel() {
+  cancelled_.store(true, std::memory_order_release);
+  if (cancels_) cancels_->fetch_add(1, std::memory_order_release);
+}
 
 StreamUpdate TokenStream::Take() {
   const std::lock_guard<std::mutex> lock(mutex_);

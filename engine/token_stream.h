@@ -95,8 +95,9 @@ struct StreamUpdate {
 class TokenStream {
  public:
   // `on_ready` is called on the output thread each time the stream goes from empty to not empty; it must not
-  // block. May be null for readers that poll.
-  TokenStream(std::string request_id, std::function<void()> on_ready);
+  // block. May be null for readers that poll. `cancels` counts the streams that were cancelled; may be null.
+  TokenStream(std::string request_id, std::function<void()> on_ready,
+              std::shared_ptr<std::atomic<int64_t>> cancels = nullptr);
 
   const std::string& request_id() const { return request_id_; }
 
@@ -105,7 +106,7 @@ class TokenStream {
   // Everything pending, joined; empty() when there is nothing.
   StreamUpdate Take();
   // Asks the engine to end the request within one step; the stream then finishes with CANCELLED.
-  void Cancel() { cancelled_.store(true, std::memory_order_release); }
+  void Cancel();
 
   // ---- engine thread ----------------------------------------------------------------------------
 
@@ -125,6 +126,7 @@ class TokenStream {
 
   const std::string request_id_;
   const std::function<void()> on_ready_;
+  const std::shared_ptr<std::atomic<int64_t>> cancels_;
   std::atomic<bool> cancelled_{false};
   bool had_ids_ = false;   // output thread
   bool had_text_ = false;  // output thread

@@ -10,27 +10,42 @@ ConnectionThread::ConnectionThread() = default;
 ConnectionThread::~ConnectionThread() = default;
 
 void ConnectionThread::Add(std::shared_ptr<Connection> connection) {
-  connections_.insert(std::move(connection));
+  if (is_visiting_) {
+    came_.push_back(std::move(connection));
+  } else {
+    connections_.insert(std::move(connection));
+  }
 }
 
 void ConnectionThread::Remove(const std::shared_ptr<Connection>& connection) {
-  connections_.erase(connection);
+  if (is_visiting_) {
+    went_.push_back(connection);
+  } else {
+    connections_.erase(connection);
+  }
 }
 
-std::vector<std::shared_ptr<Connection>> ConnectionThread::Connections() const {
-  return {connections_.begin(), connections_.end()};
+template <typename Visit>
+void ConnectionThread::ForConnections(const Visit& visit) {
+  is_visiting_ = true;
+  for (const auto& connection : connections_) visit(*connection);
+  is_visiting_ = false;
+  for (auto& connection : came_) connections_.insert(std::move(connection));
+  for (const auto& connection : went_) connections_.erase(connection);
+  came_.clear();
+  went_.clear();
 }
 
 void ConnectionThread::Sweep() {
-  for (const auto& connection : Connections()) connection->Sweep();
+  ForConnections([](Connection& connection) { connection.Sweep(); });
 }
 
 void ConnectionThread::StopAll() {
-  for (const auto& connection : Connections()) connection->Stop();
+  ForConnections([](Connection& connection) { connection.Stop(); });
 }
 
 void ConnectionThread::CloseAll() {
-  for (const auto& connection : Connections()) connection->Close();
+  ForConnections([](Connection& connection) { connection.Close(); });
 }
 
 ConnectionThread::Place ConnectionThread::Join(Line line, Connection& connection) {

@@ -52,11 +52,15 @@ class ConnectionThread {
   bool CloseFirst(Line line);
 
  private:
-  // A copy: connections that close are removed meanwhile.
-  std::vector<std::shared_ptr<Connection>> Connections() const;
+  // visit(Connection&) for every one; what is added or removed meanwhile is so afterwards.
+  template <typename Visit>
+  void ForConnections(const Visit& visit);
   std::map<Place, Connection*>& LineOf(Line line) { return lines_[static_cast<size_t>(line)]; }
 
   std::unordered_set<std::shared_ptr<Connection>> connections_;
+  bool is_visiting_ = false;
+  std::vector<std::shared_ptr<Connection>> came_;  // while visiting
+  std::vector<std::shared_ptr<Connection>> went_;
   std::array<std::map<Place, Connection*>, 2> lines_;
   Place next_place_ = 0;
   std::array<char, kReadBytes> read_buffer_;
