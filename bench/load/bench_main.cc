@@ -87,7 +87,7 @@ class BenchCommand {
 int BenchCommand::Go() {
   Status status = Prepare();
   if (!status.ok()) {
-    world_.err << "tramontane bench: " << status.message() << "\n";
+    world_.err << options().program << ": " << status.message() << "\n";
     return kUsage;
   }
   if (options().dry_run) {
@@ -101,7 +101,7 @@ int BenchCommand::Go() {
   }
   world_.out << std::flush;
   if (!status.ok()) {
-    world_.err << "tramontane bench: " << status.message() << "\n";
+    world_.err << options().program << ": " << status.message() << "\n";
     return status.code() == StatusCode::kInvalidArgument ? kUsage : kNothingSucceeded;
   }
   return options().dry_run ? kMade : ExitStatusOfRuns();
@@ -162,7 +162,7 @@ Status BenchCommand::MakeRuns() {
 Status BenchCommand::FindModel() {
   auto model = world_.first_served_model(options().target);
   if (!model.ok() && model.status().code() != StatusCode::kUnavailable) return std::move(model).status();
-  if (!model.ok()) world_.err << "tramontane bench: " << model.status().message() << "\n";
+  if (!model.ok()) world_.err << options().program << ": " << model.status().message() << "\n";
   options().target.model = model.ok() ? WithoutSecret(*model, options().target.api_key) : "unknown";
   return Status::Ok();
 }
@@ -257,6 +257,7 @@ StatusOr<MeasuredRun> BenchCommand::MeasureOn(ConnectedTarget& target, const Run
   tools.secret = target.options.api_key;
   tools.progress = [&](const RunProgress& progress) { live_.Show(what, progress); };
   TM_ASSIGN_OR_RETURN(MeasuredRun run, Measure(plan, tools, runs_made_++));
+  if (world_.target_counts) run.target_counts = world_.target_counts();
   target.gave_up =
       std::any_of(run.result.records.begin(), run.result.records.end(), [](const RequestRecord& record) {
         return record.outcome == Outcome::kUnfinished || record.outcome == Outcome::kTimeout;

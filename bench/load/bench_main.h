@@ -7,6 +7,8 @@
 #include <iosfwd>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "bench/load/clock.h"
 #include "bench/load/connect.h"
@@ -27,6 +29,8 @@ struct BenchWorld {
   bool err_is_terminal = false;
   std::function<std::string()> date;        // UTC, 20261123-080548
   const std::atomic<bool>* stop = nullptr;  // set by a signal
+  // What the target counted in the run that was just made; none: it is not known.
+  std::function<std::vector<std::pair<std::string, int64_t>>()> target_counts = {};
 };
 
 enum ExitStatus { kMade = 0, kNothingSucceeded = 1, kUsage = 2, kSloMissed = 3 };

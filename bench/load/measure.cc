@@ -37,7 +37,9 @@ class Writer {
     request.index = scheduled.plan.index;
     request.class_index = scheduled.plan.class_index;
     request.request_id = RequestId(plan_.nonce, number_, scheduled.plan.index);
+    request.input_tokens = scheduled.plan.input_tokens;
     request.output_tokens = scheduled.plan.output_tokens;
+    if (plan_.simulated) return request;
     request.ids = prompts_.Ids(scheduled);
     if (plan_.wants_text) {
       request.text = Text(request.ids);
@@ -114,6 +116,7 @@ StatusOr<RunPlan> PlanOf(const BenchOptions& options) {
   plan.token_ids = options.token_ids;
   plan.nonce = options.nonce;
   plan.wants_text = options.target.endpoint == Endpoint::kChat;
+  plan.simulated = options.target.simulated;
   return plan;
 }
 
@@ -173,6 +176,10 @@ StatusOr<MeasuredRun> Measure(const RunPlan& plan, const RunTools& tools, int64_
   hooks.progress = tools.progress;
   hooks.stop = tools.stop;
   run.result = Run(limits, hooks, tools.transport, tools.clock);
+  if (plan.simulated) {
+    run.result.cpu_ns = 0;
+    run.result.busiest_thread_share = 0;
+  }
   if (limits.closed_loop) run.left_out = slots.left_out();
   run.planned = static_cast<int64_t>(run.result.records.size());
   for (RequestRecord& record : run.result.records) {

@@ -24,6 +24,7 @@ struct RunPlan {
   IdRange token_ids;
   uint64_t nonce = 0;
   bool wants_text = false;
+  bool simulated = false;  // TargetOptions::simulated
 };
 
 StatusOr<RunPlan> PlanOf(const BenchOptions& options);
@@ -41,7 +42,8 @@ struct RunTools {
 struct MeasuredRun {
   RunResult result;
   Summary summary;
-  std::vector<std::pair<std::string, Summary>> classes;  // of a mix; else empty
+  std::vector<std::pair<std::string, Summary>> classes;        // of a mix; else empty
+  std::vector<std::pair<std::string, int64_t>> target_counts;  // what the target itself counted, if it tells
   int64_t planned = 0;
   int64_t left_out = 0;           // by max_context
   int64_t prompt_mismatches = 0;  // successes whose usage counts other input tokens than planned

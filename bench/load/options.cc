@@ -1,6 +1,5 @@
 #include "bench/load/options.h"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <fstream>
@@ -9,8 +8,8 @@
 #include <ostream>
 #include <set>
 
+#include "bench/load/flags.h"
 #include "bench/load/parse.h"
-#include "kernels/core/utf8.h"
 
 namespace tramontane::load {
 namespace {
@@ -21,20 +20,12 @@ constexpr NumberRange kSomeSeconds = {1e-3, 1e7};
 constexpr NumberRange kCount = {1, 1e8};
 constexpr NumberRange kScale = {1e-6, 1e6};
 
-// A flag with a value, as text; what it means is decided by one function, so that faults read alike.
-struct FlagRow {
-  const char* name;   // "--rate"
-  const char* value;  // what help calls its value; "" for one without
-  const char* group;
-  const char* help;
-};
-
 const std::vector<FlagRow>& Flags() {
   static const std::vector<FlagRow> flags = {
       {"--target", "URL", "Target", "http://, https://, grpc:// or grpcs://HOST:PORT"},
       {"--endpoint", "NAME", "Target", "completions or chat (completions)"},
       {"--model", "NAME", "Target", "the model that is asked (the first that the target serves)"},
-      {"--header", "'K: V'", "Target", "a header of every request; may be given again"},
+      {"--header", "'K: V'", "Target", "a header of every request; may be given again", true},
       {"--ca", "FILE", "Target", "certificates to trust, PEM (the system's)"},
       {"--cert", "FILE", "Target", "the client's certificate, PEM"},
       {"--key", "FILE", "Target", "its private key, PEM"},
@@ -90,49 +81,33 @@ const std::vector<FlagRow>& Flags() {
   return flags;
 }
 
-// What was given on the command line, by flag; those without a value have an empty one.
-using Given = std::map<std::string, std::vector<std::string>>;
-
 class Reader {
  public:
-  Reader(const Given& given, const OptionSources& sources) : given_(given), sources_(sources) {}
+  Reader(const GivenFlags& given, const OptionSources& sources) : given_(given), sources_(sources) {}
 
   StatusOr<BenchOptions> Read() {
-    if (Has("--check")) {
+    if (given_.Has("--check")) {
       if (given_.size() > 1)
         return InvalidArgument("--check stands alone: it brings its own servers and load");
       options_.check = true;
       return std::move(options_);
     }
-    TM_RETURN_IF_ERROR(ReadTarget());
+    if (sources_.other_target == nullptr) {
+      TM_RETURN_IF_ERROR(ReadTarget());
+    }
     TM_RETURN_IF_ERROR(ReadLoad());
     TM_RETURN_IF_ERROR(ReadWork());
     TM_RETURN_IF_ERROR(ReadWindow());
     TM_RETURN_IF_ERROR(ReadLimits());
     TM_RETURN_IF_ERROR(ReadOutput());
     TM_RETURN_IF_ERROR(CheckTogether());
+    if (sources_.other_target != nullptr && !options_.dry_run) {
+      TM_ASSIGN_OR_RETURN(options_.target, sources_.other_target->read(given_));
+    }
     return std::move(options_);
   }
 
  private:
-  bool Has(const char* flag) const { return given_.contains(flag); }
-  std::string Text(const char* flag, const std::string& otherwise = "") const {
-    const auto at = given_.find(flag);
-    return at == given_.end() ? otherwise : at->second.back();
-  }
-  Status Number(const char* flag, const NumberRange& range, double* value) const {
-    if (!Has(flag)) return Status::Ok();
-    TM_ASSIGN_OR_RETURN(*value, ParseNumber(flag, Text(flag), range));
-    return Status::Ok();
-  }
-  template <typename Integer>
-  Status Whole(const char* flag, const NumberRange& range, Integer* value) const {
-    if (!Has(flag)) return Status::Ok();
-    TM_ASSIGN_OR_RETURN(const int64_t whole, ParseWhole(flag, Text(flag), range));
-    *value = static_cast<Integer>(whole);
-    return Status::Ok();
-  }
-
   Status ReadTarget();
   Status ReadApiKey();
   Status ReadLoad();
@@ -144,43 +119,37 @@ class Reader {
   Status ReadLimits();
   Status ReadOutput();
   Status CheckTogether() const;
-  // One of the flags was given that only another gives a meaning.
-  Status NeedsOther(std::initializer_list<const char*> flags, bool has_other, const char* other) const;
-  // Both were given, and mean different things.
-  Status Excludes(const char* flag, std::initializer_list<const char*> others) const;
 
-  const Given& given_;
+  const GivenFlags& given_;
   const OptionSources& sources_;
   BenchOptions options_;
 };
 
 Status Reader::ReadTarget() {
   TargetOptions& target = options_.target;
-  target.url = Text("--target");
-  const std::string endpoint = Text("--endpoint", "completions");
+  target.url = given_.Text("--target");
+  const std::string endpoint = given_.Text("--endpoint", "completions");
   if (endpoint != "completions" && endpoint != "chat") {
     return BadValue("--endpoint", endpoint, "completions or chat");
   }
   target.endpoint = endpoint == "chat" ? Endpoint::kChat : Endpoint::kCompletions;
-  target.model = Text("--model");
-  if (const auto headers = given_.find("--header"); headers != given_.end()) {
-    for (const std::string& header : headers->second) {
-      const size_t colon = header.find(':');
-      const bool fits =
-          colon != std::string::npos && colon > 0 && header.find_first_of("\r\n") == std::string::npos;
-      if (!fits) return BadValue("--header", header.substr(0, colon), "'NAME: VALUE' in one line");
-      const size_t begin = header.find_first_not_of(' ', colon + 1);
-      target.headers.emplace_back(header.substr(0, colon),
-                                  begin == std::string::npos ? "" : header.substr(begin));
-    }
+  target.model = given_.Text("--model");
+  for (const std::string& header : given_.All("--header")) {
+    const size_t colon = header.find(':');
+    const bool fits =
+        colon != std::string::npos && colon > 0 && header.find_first_of("\r\n") == std::string::npos;
+    if (!fits) return BadValue("--header", header.substr(0, colon), "'NAME: VALUE' in one line");
+    const size_t begin = header.find_first_not_of(' ', colon + 1);
+    target.headers.emplace_back(header.substr(0, colon),
+                                begin == std::string::npos ? "" : header.substr(begin));
   }
-  target.ca_file = Text("--ca");
-  target.cert_file = Text("--cert");
-  target.key_file = Text("--key");
-  target.insecure = Has("--insecure");
-  target.ignore_eos = !Has("--no-ignore-eos");
-  target.extra_body = Text("--extra-body");
-  if (Has("--extra-body")) {
+  target.ca_file = given_.Text("--ca");
+  target.cert_file = given_.Text("--cert");
+  target.key_file = given_.Text("--key");
+  target.insecure = given_.Has("--insecure");
+  target.ignore_eos = !given_.Has("--no-ignore-eos");
+  target.extra_body = given_.Text("--extra-body");
+  if (given_.Has("--extra-body")) {
     if (IsNestedTooDeep(target.extra_body))
       return InvalidArgument("--extra-body is nested more than 32 deep");
     const auto body = nlohmann::json::parse(target.extra_body, nullptr, /*allow_exceptions=*/false);
@@ -192,10 +161,10 @@ Status Reader::ReadTarget() {
 Status Reader::ReadApiKey() {
   const char* const from_environment = sources_.environment("TRAMONTANE_API_KEY");
   std::string key = from_environment == nullptr ? "" : from_environment;
-  if (Has("--api-key-file")) {
-    std::ifstream file(Text("--api-key-file"));
+  if (given_.Has("--api-key-file")) {
+    std::ifstream file(given_.Text("--api-key-file"));
     if (!file || !std::getline(file, key) || key.empty()) {
-      return BadValue("--api-key-file", Text("--api-key-file"), "a file whose first line is the key");
+      return BadValue("--api-key-file", given_.Text("--api-key-file"), "a file whose first line is the key");
     }
   }
   while (!key.empty() && (key.back() == '\r' || key.back() == '\n' || key.back() == ' ')) key.pop_back();
@@ -208,25 +177,25 @@ Status Reader::ReadApiKey() {
 }
 
 Status Reader::ReadLoad() {
-  options_.trace_path = Text("--trace");
-  if (Has("--trace") && options_.trace_path.empty()) return BadValue("--trace", "", "a file");
-  TM_RETURN_IF_ERROR(Whole("--concurrency", {1, 100'000}, &options_.concurrency));
-  if (Has("--requests")) {
+  options_.trace_path = given_.Text("--trace");
+  if (given_.Has("--trace") && options_.trace_path.empty()) return BadValue("--trace", "", "a file");
+  TM_RETURN_IF_ERROR(given_.Whole("--concurrency", {1, 100'000}, &options_.concurrency));
+  if (given_.Has("--requests")) {
     int64_t requests = 0;
-    TM_RETURN_IF_ERROR(Whole("--requests", kCount, &requests));
+    TM_RETURN_IF_ERROR(given_.Whole("--requests", kCount, &requests));
     options_.requests = requests;
   }
-  if (Has("--duration")) {
+  if (given_.Has("--duration")) {
     double seconds = 0;
-    TM_RETURN_IF_ERROR(Number("--duration", kSomeSeconds, &seconds));
+    TM_RETURN_IF_ERROR(given_.Number("--duration", kSomeSeconds, &seconds));
     options_.duration_s = seconds;
   }
   if (!options_.requests && !options_.duration_s && options_.trace_path.empty())
     options_.requests = kDefaultRequests;
-  TM_RETURN_IF_ERROR(Number("--drain", kSeconds, &options_.drain_s));
-  TM_RETURN_IF_ERROR(Number("--timeout", kSomeSeconds, &options_.timeout_s));
+  TM_RETURN_IF_ERROR(given_.Number("--drain", kSeconds, &options_.drain_s));
+  TM_RETURN_IF_ERROR(given_.Number("--timeout", kSomeSeconds, &options_.timeout_s));
   options_.target.timeout_s = std::min(options_.timeout_s, 30.0);  // of a question outside of a run
-  options_.dry_run = Has("--dry-run");
+  options_.dry_run = given_.Has("--dry-run");
   return ReadArrivals();
 }
 
@@ -235,25 +204,26 @@ Status Reader::ReadArrivals() {
                                                                   {"gamma", ArrivalProcess::kGamma},
                                                                   {"constant", ArrivalProcess::kConstant}};
   ArrivalOptions arrivals;
-  const std::string process = Text("--arrival", "poisson");
+  const std::string process = given_.Text("--arrival", "poisson");
   if (!processes.contains(process)) return BadValue("--arrival", process, "poisson, gamma or constant");
   arrivals.process = processes.at(process);
-  TM_RETURN_IF_ERROR(NeedsOther({"--burstiness"}, process == "gamma", "--arrival gamma"));
-  TM_RETURN_IF_ERROR(Number("--burstiness", {1e-3, 1e3}, &arrivals.burstiness));
-  TM_RETURN_IF_ERROR(Excludes("--ramp", {"--rate", "--trace", "--find-rate", "--sweep"}));
-  TM_RETURN_IF_ERROR(Excludes("--rate", {"--trace", "--sweep"}));
-  TM_RETURN_IF_ERROR(Excludes("--trace", {"--find-rate", "--sweep", "--arrival"}));
-  const bool by_search = Has("--find-rate") || Has("--sweep");
-  if (Has("--rate") && Text("--rate") != "inf") {
-    TM_RETURN_IF_ERROR(Number("--rate", kRate, &arrivals.rate));
+  TM_RETURN_IF_ERROR(given_.NeedsOther({"--burstiness"}, process == "gamma", "--arrival gamma"));
+  TM_RETURN_IF_ERROR(given_.Number("--burstiness", {1e-3, 1e3}, &arrivals.burstiness));
+  TM_RETURN_IF_ERROR(given_.Excludes("--ramp", {"--rate", "--trace", "--find-rate", "--sweep"}));
+  TM_RETURN_IF_ERROR(given_.Excludes("--rate", {"--trace", "--sweep"}));
+  TM_RETURN_IF_ERROR(given_.Excludes("--trace", {"--find-rate", "--sweep", "--arrival"}));
+  const bool by_search = given_.Has("--find-rate") || given_.Has("--sweep");
+  if (given_.Has("--rate") && given_.Text("--rate") != "inf") {
+    TM_RETURN_IF_ERROR(given_.Number("--rate", kRate, &arrivals.rate));
   } else if (by_search) {
-    if (Has("--rate")) return BadValue("--rate", "inf", "a number with --find-rate, from which it looks");
+    if (given_.Has("--rate"))
+      return BadValue("--rate", "inf", "a number with --find-rate, from which it looks");
     arrivals.rate = 1;
-  } else if (Has("--ramp")) {
+  } else if (given_.Has("--ramp")) {
     TM_RETURN_IF_ERROR(ReadRamp(&arrivals));
   }
-  if (Has("--rate") || Has("--ramp") || by_search) options_.arrivals = arrivals;
-  TM_RETURN_IF_ERROR(NeedsOther({"--arrival"}, options_.arrivals.has_value(), "--rate"));
+  if (given_.Has("--rate") || given_.Has("--ramp") || by_search) options_.arrivals = arrivals;
+  TM_RETURN_IF_ERROR(given_.NeedsOther({"--arrival"}, options_.arrivals.has_value(), "--rate"));
   const bool any = options_.arrivals || !options_.trace_path.empty() || options_.concurrency > 0;
   if (!any)
     return InvalidArgument("the load is missing: give at least one of --rate, --trace and --concurrency");
@@ -262,7 +232,7 @@ Status Reader::ReadArrivals() {
 
 // Over --duration; else over the time that --requests take at the mean of both rates.
 Status Reader::ReadRamp(ArrivalOptions* arrivals) const {
-  const std::string text = Text("--ramp");
+  const std::string text = given_.Text("--ramp");
   const auto parts = SplitAt(text, ':');
   if (parts.size() != 2) return BadValue("--ramp", text, "R0:R1");
   TM_ASSIGN_OR_RETURN(arrivals->rate, ParseNumber("--ramp", parts[0], kRate));
@@ -274,52 +244,53 @@ Status Reader::ReadRamp(ArrivalOptions* arrivals) const {
 }
 
 Status Reader::ReadWork() {
-  if (Has("--token-ids")) {
-    TM_ASSIGN_OR_RETURN(options_.token_ids, ParseIdRange("--token-ids", Text("--token-ids")));
+  if (given_.Has("--token-ids")) {
+    TM_ASSIGN_OR_RETURN(options_.token_ids, ParseIdRange("--token-ids", given_.Text("--token-ids")));
   }
-  options_.tokenizer_path = Text("--tokenizer");
-  TM_RETURN_IF_ERROR(Whole("--seed", {0, 9e15}, &options_.seed));
-  options_.nonce = Has("--nonce") ? 0 : sources_.draw_nonce();
-  TM_RETURN_IF_ERROR(Whole("--nonce", {0, 9e15}, &options_.nonce));
-  TM_RETURN_IF_ERROR(Number("--rate-scale", kScale, &options_.rate_scale));
-  TM_RETURN_IF_ERROR(Number("--length-scale", kScale, &options_.length_scale));
-  TM_RETURN_IF_ERROR(Number("--spread", kSeconds, &options_.spread_s));
-  TM_RETURN_IF_ERROR(Whole("--max-context", {2, 1e9}, &options_.max_context));
+  options_.tokenizer_path = given_.Text("--tokenizer");
+  TM_RETURN_IF_ERROR(given_.Whole("--seed", {0, 9e15}, &options_.seed));
+  options_.nonce = given_.Has("--nonce") ? 0 : sources_.draw_nonce();
+  TM_RETURN_IF_ERROR(given_.Whole("--nonce", {0, 9e15}, &options_.nonce));
+  TM_RETURN_IF_ERROR(given_.Number("--rate-scale", kScale, &options_.rate_scale));
+  TM_RETURN_IF_ERROR(given_.Number("--length-scale", kScale, &options_.length_scale));
+  TM_RETURN_IF_ERROR(given_.Number("--spread", kSeconds, &options_.spread_s));
+  TM_RETURN_IF_ERROR(given_.Whole("--max-context", {2, 1e9}, &options_.max_context));
   const bool by_trace = !options_.trace_path.empty();
-  TM_RETURN_IF_ERROR(NeedsOther({"--rate-scale", "--spread"}, by_trace, "--trace"));
-  TM_RETURN_IF_ERROR(
-      Excludes("--trace", {"--prompt-tokens", "--output-tokens", "--shared-prefix", "--turns", "--mix"}));
+  TM_RETURN_IF_ERROR(given_.NeedsOther({"--rate-scale", "--spread"}, by_trace, "--trace"));
+  TM_RETURN_IF_ERROR(given_.Excludes(
+      "--trace", {"--prompt-tokens", "--output-tokens", "--shared-prefix", "--turns", "--mix"}));
   return ReadClasses();
 }
 
 Status Reader::ReadClasses() {
   WorkClass work;
-  if (Has("--prompt-tokens")) {
+  if (given_.Has("--prompt-tokens")) {
     TM_ASSIGN_OR_RETURN(work.prompt_tokens,
-                        LengthDistribution::Parse("--prompt-tokens", Text("--prompt-tokens")));
+                        LengthDistribution::Parse("--prompt-tokens", given_.Text("--prompt-tokens")));
   }
-  if (Has("--output-tokens")) {
+  if (given_.Has("--output-tokens")) {
     TM_ASSIGN_OR_RETURN(work.output_tokens,
-                        LengthDistribution::Parse("--output-tokens", Text("--output-tokens")));
+                        LengthDistribution::Parse("--output-tokens", given_.Text("--output-tokens")));
   }
-  if (Has("--shared-prefix")) {
-    TM_ASSIGN_OR_RETURN(work.shared_prefix, ParseSharedPrefix("--shared-prefix", Text("--shared-prefix")));
+  if (given_.Has("--shared-prefix")) {
+    TM_ASSIGN_OR_RETURN(work.shared_prefix,
+                        ParseSharedPrefix("--shared-prefix", given_.Text("--shared-prefix")));
   }
-  if (Has("--turns")) {
-    TM_ASSIGN_OR_RETURN(work.turns, ParseTurns("--turns", Text("--turns")));
+  if (given_.Has("--turns")) {
+    TM_ASSIGN_OR_RETURN(work.turns, ParseTurns("--turns", given_.Text("--turns")));
   }
   options_.classes = {work};
-  if (Has("--mix")) {
-    TM_ASSIGN_OR_RETURN(options_.classes, ReadMix(Text("--mix"), work));
+  if (given_.Has("--mix")) {
+    TM_ASSIGN_OR_RETURN(options_.classes, ReadMix(given_.Text("--mix"), work));
   }
   return Status::Ok();
 }
 
 Status Reader::ReadWindow() {
-  TM_RETURN_IF_ERROR(Whole("--warmup-requests", {0, 1e8}, &options_.warmup_requests));
-  TM_RETURN_IF_ERROR(Number("--warmup", kSeconds, &options_.warmup_s));
+  TM_RETURN_IF_ERROR(given_.Whole("--warmup-requests", {0, 1e8}, &options_.warmup_requests));
+  TM_RETURN_IF_ERROR(given_.Number("--warmup", kSeconds, &options_.warmup_s));
   options_.percentiles.clear();
-  const std::string percentiles = Text("--percentiles", "50,90,95,99,99.9");
+  const std::string percentiles = given_.Text("--percentiles", "50,90,95,99,99.9");
   std::set<double> all = {90, 99};
   for (const std::string_view part : SplitAt(percentiles, ',')) {
     TM_ASSIGN_OR_RETURN(const double p, ParseNumber("--percentiles", part, {0, 100}));
@@ -330,48 +301,49 @@ Status Reader::ReadWindow() {
 }
 
 Status Reader::ReadLimits() {
-  if (Has("--goodput")) {
-    TM_ASSIGN_OR_RETURN(options_.goodput, ParseGoodput("--goodput", Text("--goodput")));
+  if (given_.Has("--goodput")) {
+    TM_ASSIGN_OR_RETURN(options_.goodput, ParseGoodput("--goodput", given_.Text("--goodput")));
   }
-  if (Has("--slo")) {
-    TM_ASSIGN_OR_RETURN(options_.slo, ParseSlo("--slo", Text("--slo")));
+  if (given_.Has("--slo")) {
+    TM_ASSIGN_OR_RETURN(options_.slo, ParseSlo("--slo", given_.Text("--slo")));
   }
-  options_.find_rate = Has("--find-rate");
-  TM_RETURN_IF_ERROR(NeedsOther({"--find-rate"}, Has("--slo"), "--slo"));
-  TM_RETURN_IF_ERROR(Excludes("--find-rate", {"--sweep", "--ab"}));
-  TM_RETURN_IF_ERROR(Excludes("--sweep", {"--ab"}));
-  if (Has("--sweep")) {
-    const std::string rates = Text("--sweep");  // which the parts lie in
+  options_.find_rate = given_.Has("--find-rate");
+  TM_RETURN_IF_ERROR(given_.NeedsOther({"--find-rate"}, given_.Has("--slo"), "--slo"));
+  TM_RETURN_IF_ERROR(given_.Excludes("--find-rate", {"--sweep", "--ab"}));
+  TM_RETURN_IF_ERROR(given_.Excludes("--sweep", {"--ab"}));
+  if (given_.Has("--sweep")) {
+    const std::string rates = given_.Text("--sweep");  // which the parts lie in
     for (const std::string_view part : SplitAt(rates, ',')) {
       TM_ASSIGN_OR_RETURN(const double rate, ParseNumber("--sweep", part, kRate));
       options_.sweep.push_back(rate);
     }
   }
-  options_.ab_url = Text("--ab");
+  options_.ab_url = given_.Text("--ab");
   return Status::Ok();
 }
 
 Status Reader::ReadOutput() {
-  options_.json_path = Text("--json");
-  options_.jsonl_path = Text("--jsonl");
-  options_.html_path = Text("--html");
-  options_.explain = Has("--explain");
+  options_.json_path = given_.Text("--json");
+  options_.jsonl_path = given_.Text("--jsonl");
+  options_.html_path = given_.Text("--html");
+  options_.explain = given_.Has("--explain");
   options_.target.timing = options_.explain;
   return Status::Ok();
 }
 
 Status Reader::CheckTogether() const {
   if (options_.dry_run) {
-    TM_RETURN_IF_ERROR(NeedsOther({"--dry-run"}, Has("--jsonl"), "--jsonl"));
-    return Excludes("--dry-run", {"--find-rate", "--sweep", "--ab", "--explain"});
+    TM_RETURN_IF_ERROR(given_.NeedsOther({"--dry-run"}, given_.Has("--jsonl"), "--jsonl"));
+    return given_.Excludes("--dry-run", {"--find-rate", "--sweep", "--ab", "--explain"});
   }
-  TM_RETURN_IF_ERROR(Excludes("--explain", {"--find-rate", "--sweep", "--ab"}));
+  TM_RETURN_IF_ERROR(given_.Excludes("--explain", {"--find-rate", "--sweep", "--ab"}));
+  if (sources_.other_target != nullptr) return Status::Ok();
   if (options_.target.url.empty()) {
     return InvalidArgument("--target is missing; it must be http://, https://, grpc:// or grpcs://HOST:PORT");
   }
   for (const char* flag : {"--target", "--ab"}) {
-    if (!Has(flag)) continue;
-    const std::string url = Text(flag);
+    if (!given_.Has(flag)) continue;
+    const std::string url = given_.Text(flag);
     const auto begins = [&](const char* scheme) { return url.starts_with(scheme); };
     if (!begins("http://") && !begins("https://") && !begins("grpc://") && !begins("grpcs://")) {
       return BadValue(flag, url, "http://, https://, grpc:// or grpcs://HOST:PORT");
@@ -380,82 +352,37 @@ Status Reader::CheckTogether() const {
   return Status::Ok();
 }
 
-Status Reader::NeedsOther(std::initializer_list<const char*> flags, bool has_other, const char* other) const {
-  for (const char* flag : flags) {
-    if (Has(flag) && !has_other) return InvalidArgument(std::string(flag) + " needs " + other);
+FlagProgram ProgramOf(const OtherTarget* other) {
+  if (other == nullptr) {
+    return {"tramontane bench",
+            "Measures how an LLM server answers under load, by the definitions of docs/ttft.md.", Flags()};
   }
-  return Status::Ok();
-}
-
-Status Reader::Excludes(const char* flag, std::initializer_list<const char*> others) const {
-  for (const char* other : others) {
-    if (Has(flag) && Has(other))
-      return InvalidArgument(std::string(flag) + " and " + other + " exclude each other");
+  static const std::set<std::string> of_servers = {"--token-ids", "--tokenizer", "--nonce", "--ab",
+                                                   "--explain"};
+  FlagProgram program = {other->program, other->about, other->flags};
+  for (const FlagRow& row : Flags()) {
+    const std::string_view group = row.group;
+    if (group == "Target" || group == "Check" || of_servers.contains(row.name)) continue;
+    program.flags.push_back(row);
   }
-  return Status::Ok();
-}
-
-// The command line for a report. Values of headers are left out: they may be keys.
-std::string CommandLineText(int argc, const char* const* argv) {
-  std::string text = "tramontane bench";
-  bool is_header = false;
-  for (int i = 1; i < argc; ++i) {
-    std::string word = argv[i];
-    const std::string joined = "--header=";
-    if (is_header || word.starts_with(joined)) {
-      word = word.substr(0, word.find(':')) + ": ...";
-    }
-    is_header = !is_header && word == "--header";
-    const bool plain = !word.empty() && word.find_first_of(" \t\n\"'\\$`<>|&;(){}*?") == std::string::npos;
-    text += ' ';
-    text += plain ? word : "'" + word + "'";
-  }
-  return text;
+  return program;
 }
 
 }  // namespace
 
 ParsedOptions ParseOptions(int argc, const char* const* argv, const OptionSources& sources, std::ostream& out,
                            std::ostream& err) {
-  CLI::App app("Measures how an LLM server answers under load, by the definitions of docs/ttft.md.",
-               "tramontane bench");
-  std::map<std::string, std::vector<std::string>> values;
-  for (const FlagRow& row : Flags()) {
-    CLI::Option* option = nullptr;
-    if (row.value[0] == '\0') {
-      option = app.add_flag(row.name, row.help);
-    } else {
-      option = app.add_option(row.name, values[row.name], row.help)->type_name(row.value)->expected(1);
-      option->multi_option_policy(std::string_view(row.name) == "--header" ? CLI::MultiOptionPolicy::TakeAll
-                                                                           : CLI::MultiOptionPolicy::Throw);
-      if (std::string_view(row.name) == "--header") option->allow_extra_args(false);
-    }
-    option->group(row.group);
-  }
-  constexpr int kUsageStatus = 2;
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    const int status = app.exit(error, out, err);
-    return {{}, status == 0 ? 0 : kUsageStatus};
-  }
-  Given given;
-  for (const FlagRow& row : Flags()) {
-    if (app.count(row.name) > 0)
-      given[row.name] = values.contains(row.name) ? values[row.name] : std::vector<std::string>(1);
-  }
-  for (const auto& [flag, texts] : given) {
-    if (std::all_of(texts.begin(), texts.end(), [](const std::string& text) { return IsUtf8(text); }))
-      continue;
-    err << "tramontane bench: " << flag << " is not UTF-8\n";
-    return {{}, kUsageStatus};
-  }
-  auto options = Reader(given, sources).Read();
+  const FlagProgram program = ProgramOf(sources.other_target);
+  const ParsedFlags flags = ParseFlags(argc, argv, program, out, err);
+  if (flags.exit_status) return {{}, flags.exit_status};
+  auto options = Reader(flags.given, sources).Read();
   if (!options.ok()) {
-    err << "tramontane bench: " << options.status().message() << "\n";
+    constexpr int kUsageStatus = 2;
+    err << program.name << ": " << options.status().message() << "\n";
     return {{}, kUsageStatus};
   }
-  options->command_line = CommandLineText(argc, argv);
+  options->program = program.name;
+  options->command_line = CommandLineText(program.name, argc, argv);
   return {*std::move(options), std::nullopt};
 }
 

@@ -1,4 +1,5 @@
-// The flags of `tramontane bench`, and what is wrong with them. Main thread.
+// The flags of `tramontane bench`, and of `tramontane simulate` where they are the same; and what is wrong
+// with them. Main thread.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "bench/load/arrivals.h"
+#include "bench/load/flags.h"
 #include "bench/load/slo.h"
 #include "bench/load/summary.h"
 #include "bench/load/target_options.h"
@@ -20,6 +22,7 @@ inline constexpr int64_t kDefaultRequests =
     1000;  // where neither --requests nor --duration nor a trace ends a run
 
 struct BenchOptions {
+  std::string program = "tramontane bench";  // as faults name it
   TargetOptions target;
   // Load. Open loop with arrivals or a trace, else closed.
   std::optional<ArrivalOptions> arrivals;
@@ -61,10 +64,20 @@ struct BenchOptions {
   bool closed_loop() const { return !arrivals && trace_path.empty(); }
 };
 
+// A program whose target is no server: its own flags stand where those of a target do, and flags that only a
+// server gives a meaning are left out.
+struct OtherTarget {
+  std::string program;  // "tramontane simulate"
+  std::string about;
+  std::vector<FlagRow> flags;
+  std::function<StatusOr<TargetOptions>(const GivenFlags&)> read;  // not asked with --dry-run
+};
+
 // Where the options come from besides the command line.
 struct OptionSources {
   std::function<const char*(const char*)> environment;  // as getenv
   std::function<uint64_t()> draw_nonce;                 // where --nonce is not given
+  const OtherTarget* other_target = nullptr;            // null: servers
 };
 
 struct ParsedOptions {

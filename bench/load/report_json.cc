@@ -101,12 +101,15 @@ void PutRun(const ReportedRun& reported, const BenchOptions& options, Json* json
   (*json)["max_concurrency"] = options.concurrency > 0 ? Json(options.concurrency) : Json(nullptr);
   PutSummary(run.summary, json);
   const double seconds = static_cast<double>(run.result.end_ns - run.result.start_ns) * 1e-9;
-  (*json)["client_cpu"] = seconds > 0 ? static_cast<double>(run.result.cpu_ns) * 1e-9 / seconds : 0.0;
-  (*json)["client_busiest_thread"] = run.result.busiest_thread_share;
+  const bool has_client = !options.target.simulated;
+  const double client_cpu = seconds > 0 ? static_cast<double>(run.result.cpu_ns) * 1e-9 / seconds : 0.0;
+  (*json)["client_cpu"] = has_client ? Json(client_cpu) : Json(nullptr);
+  (*json)["client_busiest_thread"] = has_client ? Json(run.result.busiest_thread_share) : Json(nullptr);
   (*json)["client_bound"] = run.client_bound;
   (*json)["left_out"] = run.left_out;
   (*json)["prompt_mismatches"] = run.prompt_mismatches;
   (*json)["stopped"] = run.result.stopped;
+  for (const auto& [name, count] : run.target_counts) (*json)["target_counts"][name] = count;
   if (!options.slo.empty()) {
     (*json)["slo"] = VerdictsJson(reported.verdicts);
     (*json)["slo_met"] = Holds(reported.verdicts);
@@ -150,6 +153,7 @@ Json ComparisonJson(const Comparison& comparison, const BenchOptions& options) {
 }
 
 std::string Backend(const BenchOptions& options) {
+  if (options.target.simulated) return "simulated";
   const bool grpc = options.target.url.starts_with("grpc");
   if (grpc) return "tramontane-grpc";
   return options.target.endpoint == Endpoint::kChat ? "openai-chat" : "openai";
@@ -160,13 +164,14 @@ std::string Backend(const BenchOptions& options) {
 std::string JsonReport(const BenchReport& report) {
   const BenchOptions& options = report.options;
   Json json;
-  json["date"] = report.date;
+  json["date"] = report.date.empty() ? Json(nullptr) : Json(report.date);
   json["endpoint_type"] = Backend(options);
   json["backend"] = Backend(options);
   json["label"] = nullptr;
   json["model_id"] = options.target.model;
   json["tokenizer_id"] = options.tokenizer_path.empty() ? options.target.model : options.tokenizer_path;
   json["target"] = options.target.url;
+  for (const auto& [name, value] : options.target.about) json["about"][name] = value;
   json["seed"] = options.seed;
   json["nonce"] = options.nonce;
   json["command_line"] = options.command_line;

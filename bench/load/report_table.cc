@@ -109,6 +109,7 @@ void WriteRun(const ReportedRun& reported, std::ostream& out) {
   if (run.summary.failed > 0 && censored.contains(99)) {
     Row(out, "censored p99 of ttft (ms)", censored.at(99) ? Fixed(*censored.at(99)) : "falls on a failure");
   }
+  for (const auto& [name, count] : run.target_counts) Row(out, "Target's " + name, count);
   WriteVerdicts(reported.verdicts, out);
   for (const auto& [name, summary] : run.classes) {
     out << "=== class " << name << '\n';
@@ -177,6 +178,7 @@ void WriteComparison(const Comparison& comparison, const BenchOptions& options, 
 void WriteTable(const BenchReport& report, std::ostream& out) {
   if (report.runs.size() == 1) WriteDoubts(report.runs.back().run, out);
   out << "============ Serving Benchmark Result ============\n";
+  for (const auto& [name, value] : report.options.target.about) Row(out, name, value);
   if (report.found) WriteFound(*report.found, out);
   if (report.comparison) WriteComparison(*report.comparison, report.options, out);
   if (report.runs.size() > 1) {

@@ -26,6 +26,10 @@ struct TargetOptions {
   bool ignore_eos = true;
   bool timing = false;  // asks for the server's `timing` object
   int32_t threads = 1;  // of the transport
+  // It answers on a clock that is not real: prompts need no ids, and what the client itself costs is no part
+  // of a result.
+  bool simulated = false;
+  std::vector<std::pair<std::string, std::string>> about;  // what a report says of it: name and value
   // Counts the tokens of an output's text where the server tells no count; any thread. Null: there is none.
   std::function<int32_t(const std::string& text)> count_tokens;
 };

@@ -11,7 +11,8 @@
 
 namespace tramontane::load {
 
-// One request, ready to go. The prompt is token ids, or text where `text` is not empty.
+// One request, ready to go. The prompt is token ids, or text where `text` is not empty; a simulated target
+// gets neither, but their count alone.
 struct OutgoingRequest {
   int64_t index = 0;
   int32_t class_index = 0;
@@ -20,6 +21,7 @@ struct OutgoingRequest {
   int64_t deadline_ns = 0;  // from sent_ns; the request has ended by then, with kTimeout
   std::vector<int32_t> ids;
   std::string text;
+  int32_t input_tokens = 0;  // as planned
   int32_t output_tokens = 0;
 };
 
