@@ -15,7 +15,8 @@ struct Term {
   double most;
 };
 
-constexpr Term kTerms[] = {{"bytes_per_s", &DeviceRoofline::bytes_per_s, 1e18},
+constexpr Term kTerms[] = {{"memory_bytes", &DeviceRoofline::memory_bytes, 1e15},
+                           {"bytes_per_s", &DeviceRoofline::bytes_per_s, 1e18},
                            {"flops_per_s", &DeviceRoofline::flops_per_s, 1e21},
                            {"memory_share", &DeviceRoofline::memory_share, 1},
                            {"product_share", &DeviceRoofline::product_share, 1},
@@ -48,7 +49,8 @@ StatusOr<DeviceRoofline> ParseDeviceRoofline(std::string_view json, const std::s
     }
   }
   for (const Term& term : kTerms) {
-    if (device.*term.member > 0) continue;
+    const bool may_lack = term.member == &DeviceRoofline::memory_bytes;
+    if (device.*term.member > 0 || (may_lack && device.*term.member == 0)) continue;
     return InvalidArgument(file + ": " + term.key + " is missing or not above 0");
   }
   if (device.name.empty()) return InvalidArgument(file + ": name is missing");
@@ -103,6 +105,22 @@ int64_t StepNs(const StepPlan& plan, const ModelWork& work, const PrefillCost& k
                                     static_cast<double>(plan.attended_keys) * work.key_flops /
                                         (device.flops_per_s * device.attention_share));
   return std::max<int64_t>(1, device.step_overhead_ns + std::llround((products + attention) * 1e9));
+}
+
+std::vector<RowSpeed> RowSpeedsOf(const ModelWork& work, const PrefillCost& keys,
+                                  const DeviceRoofline& device, int32_t most_rows) {
+  std::vector<RowSpeed> speeds;
+  for (const int32_t count : {32, 64, 128, 256, 512}) {
+    const int32_t rows = std::min(count, most_rows);
+    if (!speeds.empty() && rows <= speeds.back().rows) break;
+    StepPlan plan;
+    plan.lane = Lane::kPrefill;
+    plan.rows = {{.sequence = nullptr, .start = 0, .count = rows, .ask = {}}};
+    plan.tokens = rows;
+    plan.attended_keys = keys.AttendedKeys(0, rows);
+    speeds.push_back({rows, StepNs(plan, work, keys, device)});
+  }
+  return speeds;
 }
 
 }  // namespace tramontane::simulate

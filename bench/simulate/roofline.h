@@ -9,8 +9,10 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "engine/prefill_cost.h"
+#include "engine/row_speeds.h"
 #include "engine/step_plan.h"
 #include "kernels/core/status.h"
 #include "models/model_config.h"
@@ -20,6 +22,7 @@ namespace tramontane::simulate {
 // A device as JSON tells it (configs/devices/): the peaks, and which share of them kernels reach.
 struct DeviceRoofline {
   std::string name;
+  double memory_bytes = 0;   // that it has; 0: not said
   double bytes_per_s = 0;    // of its memory
   double flops_per_s = 0;    // dense, in the type of the activations
   double memory_share = 1;   // of bytes_per_s that kernels reach
@@ -45,5 +48,10 @@ ModelWork WorkOf(const ModelConfig& config, const KvFormat& format);
 // The whole step, in nanoseconds; at least 1. `keys` counts attended keys over the model's layers.
 int64_t StepNs(const StepPlan& plan, const ModelWork& work, const PrefillCost& keys,
                const DeviceRoofline& device);
+
+// A forward pass of 32, 64, ... 512 rows, at most `most_rows`, alone through all layers: what EngineHost
+// measures before its first step.
+std::vector<RowSpeed> RowSpeedsOf(const ModelWork& work, const PrefillCost& keys,
+                                  const DeviceRoofline& device, int32_t most_rows);
 
 }  // namespace tramontane::simulate

@@ -12,7 +12,7 @@ constexpr int32_t kToken = 3;  // every answer consists of it
 
 }  // namespace
 
-SimulatedRunner::SimulatedRunner(SimulatedClock& clock, std::function<int64_t(const StepPlan&)> step_ns,
+SimulatedRunner::SimulatedRunner(EngineTime& clock, std::function<int64_t(const StepPlan&)> step_ns,
                                  std::function<void(const StepRow&, int64_t now_ns)> on_token)
     : clock_(clock), step_ns_(std::move(step_ns)), on_token_(std::move(on_token)) {}
 

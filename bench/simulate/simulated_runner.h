@@ -18,8 +18,8 @@
 
 namespace tramontane::simulate {
 
-// Goes on only when it is told. One thread moves it, any reads it.
-class SimulatedClock final : public Clock {
+// The engine's clock. Goes on only when it is told. One thread moves it, any reads it.
+class EngineTime final : public Clock {
  public:
   int64_t NowNs() const override { return now_ns_.load(std::memory_order_relaxed); }
   void AdvanceTo(int64_t ns) {
@@ -33,7 +33,7 @@ class SimulatedClock final : public Clock {
 class SimulatedRunner final : public ModelRunner {
  public:
   // `step_ns`: how long a plan takes on the device. `on_token`: a row has given a token at that time.
-  SimulatedRunner(SimulatedClock& clock, std::function<int64_t(const StepPlan&)> step_ns,
+  SimulatedRunner(EngineTime& clock, std::function<int64_t(const StepPlan&)> step_ns,
                   std::function<void(const StepRow&, int64_t now_ns)> on_token);
 
   StatusOr<StepTicket> Forward(const StepPlan& plan) override;
@@ -47,7 +47,7 @@ class SimulatedRunner final : public ModelRunner {
     int64_t end_ns = 0;
   };
 
-  SimulatedClock& clock_;
+  EngineTime& clock_;
   const std::function<int64_t(const StepPlan&)> step_ns_;
   const std::function<void(const StepRow&, int64_t)> on_token_;
   int64_t device_free_ns_ = 0;

@@ -1,5 +1,5 @@
 // The simulated engine against arithmetic done by hand.
-#include "bench/simulate/simulate.h"
+#include "bench/simulate/simulated_server.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -32,10 +32,11 @@ ModelConfig TwoLayers() {
   return config;
 }
 
-SimulatedModel TwoLayerModel() {
-  const KvFormat format = {.kv_heads = 2, .head_dim = 16, .page_size = 16};
-  return {WorkOf(TwoLayers(), format), MakeKvLayout({0, 0}, format)};
-}
+struct TwoLayerModel {
+  KvFormat format = {.kv_heads = 2, .head_dim = 16, .page_size = 16};
+  ModelWork work = WorkOf(TwoLayers(), format);
+  KvLayout kv_layout = MakeKvLayout({0, 0}, format);
+};
 
 // 1 GB/s, 0.1 TFLOP/s, 100 us a step: what is read decides for all small steps.
 DeviceRoofline SlowDevice() {
@@ -55,8 +56,51 @@ EngineLimits Limits(int32_t steps_in_flight = 1) {
   return limits;
 }
 
+struct Asked {
+  int64_t arrival_ns = 0;  // from the start
+  int32_t input_tokens = 1;
+  int32_t output_tokens = 1;
+  int64_t deadline_ns = 1'000'000'000'000;
+};
+
+struct Simulated {
+  std::vector<load::RequestRecord> records;    // in the order of what was asked
+  std::vector<std::vector<int64_t>> token_ns;  // of each, from the start
+  EngineLoad load;
+};
+
+// Ascending by arrival.
+Simulated Simulate(const DeviceRoofline& device, const EngineLimits& limits,
+                   const std::vector<Asked>& asked) {
+  SimulatedClock clock;
+  const TwoLayerModel model;
+  SimulatedServer server({model.work, model.kv_layout, device, limits, {}}, clock);
+  Simulated run;
+  run.records.resize(asked.size());
+  run.token_ns.resize(asked.size());
+  const int64_t start_ns = clock.Now();
+  size_t ended = 0;
+  for (size_t i = 0; i < asked.size(); ++i) {
+    while (clock.Now() < start_ns + asked[i].arrival_ns) clock.WaitUntil(start_ns + asked[i].arrival_ns);
+    load::OutgoingRequest request;
+    request.index = static_cast<int64_t>(i);
+    request.input_tokens = asked[i].input_tokens;
+    request.output_tokens = asked[i].output_tokens;
+    request.deadline_ns = asked[i].deadline_ns;
+    server.Send(std::move(request), [&](load::RequestRecord record) {
+      const auto index = static_cast<size_t>(record.index);
+      for (const int64_t ns : record.content_ns) run.token_ns[index].push_back(ns - start_ns);
+      run.records[index] = std::move(record);
+      ++ended;
+    });
+  }
+  while (ended < asked.size()) clock.WaitUntil(clock.Now() + 1'000'000'000);
+  run.load = server.engine_load();
+  return run;
+}
+
 TEST(SimulateTest, CountsAModelsWeightsAndItsKeys) {
-  const SimulatedModel model = TwoLayerModel();
+  const TwoLayerModel model;
   EXPECT_EQ(model.work.layer_weights, 73'728);
   EXPECT_EQ(model.work.head_weights, 64'000);
   EXPECT_EQ(model.work.bytes_per_weight, 2);
@@ -72,19 +116,17 @@ TEST(SimulateTest, CountsAModelsWeightsAndItsKeys) {
 //             26.112 us, 401.568 us
 TEST(SimulateTest, OneRequestTakesWhatTheArithmeticSays) {
   for (const int32_t steps_in_flight : {1, 2}) {
-    const auto run = Simulate(TwoLayerModel(), SlowDevice(), Limits(steps_in_flight),
-                              {{.arrival_ns = 5'000'000, .input_tokens = 100, .output_tokens = 3}});
-    ASSERT_TRUE(run.ok()) << run.status();
-    EXPECT_EQ(run->records[0].arrival_ns, 5'000'000);
-    EXPECT_THAT(run->records[0].token_ns,
+    const Simulated run = Simulate(SlowDevice(), Limits(steps_in_flight),
+                                   {{.arrival_ns = 5'000'000, .input_tokens = 100, .output_tokens = 3}});
+    EXPECT_THAT(run.token_ns[0],
                 ElementsAre(5'000'000 + 401'312, 5'000'000 + 802'624, 5'000'000 + 1'204'192));
-    EXPECT_EQ(run->load.free_pages, 1000);
+    EXPECT_EQ(run.load.free_pages, 1000);
   }
 }
 
 // Of large prompts the products decide: 512 tokens are 2 * 73,728 * 512 operations, 754.97 us, and no logits.
 TEST(SimulateTest, APromptOfSeveralChunksIsBoundByItsProducts) {
-  const SimulatedModel model = TwoLayerModel();
+  const TwoLayerModel model;
   const PrefillCost keys(model.kv_layout, 4096);
   StepPlan plan;
   Sequence sequence;
@@ -99,29 +141,61 @@ TEST(SimulateTest, APromptOfSeveralChunksIsBoundByItsProducts) {
 
 // b arrives while a decodes, and is prefilled in the next step but one at the latest.
 TEST(SimulateTest, RequestsShareTheDeviceByTheEnginesLanes) {
-  const auto run = Simulate(TwoLayerModel(), SlowDevice(), Limits(),
-                            {{.arrival_ns = 0, .input_tokens = 100, .output_tokens = 20},
-                             {.arrival_ns = 2'000'000, .input_tokens = 1000, .output_tokens = 5},
-                             {.arrival_ns = 900'000'000, .input_tokens = 10, .output_tokens = 2}});
-  ASSERT_TRUE(run.ok()) << run.status();
-  EXPECT_EQ(run->records[0].token_ns.size(), 20u);
-  EXPECT_EQ(run->records[1].token_ns.size(), 5u);
-  EXPECT_EQ(run->load.prefill_steps, 1 + 2 + 1) << "1,000 tokens are two chunks of at most 512";
+  const Simulated run = Simulate(SlowDevice(), Limits(),
+                                 {{.arrival_ns = 0, .input_tokens = 100, .output_tokens = 20},
+                                  {.arrival_ns = 2'000'000, .input_tokens = 1000, .output_tokens = 5},
+                                  {.arrival_ns = 900'000'000, .input_tokens = 10, .output_tokens = 2}});
+  EXPECT_EQ(run.token_ns[0].size(), 20u);
+  EXPECT_EQ(run.token_ns[1].size(), 5u);
+  EXPECT_EQ(run.load.prefill_steps, 1 + 2 + 1) << "1,000 tokens are two chunks of at most 512";
   // Alone: two steps of products and attention. Beside a: a decode step between them, and one under way.
   const int64_t alone_ns = 2 * 100'000 + 1'474'560 + 1'280 + 2'562'560;
-  const int64_t ttft_ns = run->records[1].token_ns[0] - 2'000'000;
+  const int64_t ttft_ns = run.token_ns[1][0] - 2'000'000;
   EXPECT_GT(ttft_ns, alone_ns);
   EXPECT_LT(ttft_ns, alone_ns + 3 * 402'000);
-  EXPECT_EQ(run->records[2].token_ns[0] - 900'000'000, 100'000 + 275'456 + 2'560) << "nothing else runs";
+  EXPECT_EQ(run.token_ns[2][0] - 900'000'000, 100'000 + 275'456 + 2'560) << "nothing else runs";
 }
 
 TEST(SimulateTest, WhatTheDoorRefusesHasNoTokens) {
-  const auto run = Simulate(TwoLayerModel(), SlowDevice(), Limits(),
-                            {{.arrival_ns = 0, .input_tokens = 5000, .output_tokens = 1},
-                             {.arrival_ns = 0, .input_tokens = 10, .output_tokens = 1}});
-  ASSERT_TRUE(run.ok()) << run.status();
-  EXPECT_TRUE(run->records[0].token_ns.empty());
-  EXPECT_EQ(run->records[1].token_ns.size(), 1u);
+  const Simulated run = Simulate(SlowDevice(), Limits(),
+                                 {{.arrival_ns = 0, .input_tokens = 5000, .output_tokens = 1},
+                                  {.arrival_ns = 0, .input_tokens = 10, .output_tokens = 1}});
+  EXPECT_TRUE(run.token_ns[0].empty());
+  EXPECT_EQ(load::OutcomeName(run.records[0].outcome, run.records[0].status), "http_400");
+  EXPECT_THAT(run.records[0].error, HasSubstr("4096"));
+  EXPECT_EQ(run.token_ns[1].size(), 1u);
+}
+
+// One may wait: the first runs from its arrival on, the third finds the queue full.
+TEST(SimulateTest, AFullQueueRefusesAsTheServerWould) {
+  EngineLimits limits = Limits();
+  limits.max_sequences = 1;
+  limits.max_choices = 1;
+  limits.max_queued_requests = 1;
+  const Simulated run = Simulate(SlowDevice(), limits,
+                                 {{.arrival_ns = 0, .input_tokens = 100, .output_tokens = 10},
+                                  {.arrival_ns = 1'000'000, .input_tokens = 100, .output_tokens = 10},
+                                  {.arrival_ns = 2'000'000, .input_tokens = 100, .output_tokens = 10}});
+  EXPECT_EQ(run.records[1].outcome, load::Outcome::kOk);
+  EXPECT_EQ(load::OutcomeName(run.records[2].outcome, run.records[2].status), "http_429");
+  EXPECT_THAT(run.records[2].error, HasSubstr("at most 1 requests (max_queued_requests)"));
+}
+
+// Six tokens are there after 2.4 ms (the arithmetic above); the seventh would come after 2.8.
+TEST(SimulateTest, ATimeoutEndsARequestAndFreesItsPlace) {
+  EngineLimits limits = Limits();
+  limits.max_sequences = 1;
+  limits.max_choices = 1;
+  const Simulated run =
+      Simulate(SlowDevice(), limits,
+               {{.arrival_ns = 0, .input_tokens = 100, .output_tokens = 1000, .deadline_ns = 2'500'000},
+                {.arrival_ns = 0, .input_tokens = 100, .output_tokens = 1}});
+  EXPECT_EQ(run.records[0].outcome, load::Outcome::kTimeout);
+  EXPECT_EQ(run.token_ns[0].size(), 6u);
+  EXPECT_EQ(run.records[0].output_tokens, 6);
+  ASSERT_EQ(run.token_ns[1].size(), 1u);
+  EXPECT_GT(run.token_ns[1][0], 2'500'000);
+  EXPECT_LT(run.token_ns[1][0], 4'000'000) << "at once, once the step under way has ended";
 }
 
 TEST(DeviceRooflineTest, TheDevicesOfConfigsAreSound) {
