@@ -1,4 +1,4 @@
-// tramontane: one binary, eight subcommands.
+// tramontane: one binary, nine subcommands.
 #include "server/commands/commands.h"
 #include "server/setup/embedded_model.h"
 #include "server/setup/logging.h"
@@ -15,6 +15,7 @@ int main(int argc, char** argv) {
   tramontane::AddPerplexityCommand(app, &run);
   tramontane::AddQuantizeCommand(app, &run);
   tramontane::AddBenchCommand(app, &run);
+  tramontane::AddSimulateCommand(app, &run);
   tramontane::AddVersionCommand(app, &run);
   CLI11_PARSE(app, argc, argv);
   const int status = run();

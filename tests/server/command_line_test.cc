@@ -110,19 +110,22 @@ TEST(CommandLineTest, TheGatewayServesWhatAServerElsewhereDoes) {
 }
 
 // A copy of the binary, so that beside it lies what the test puts there.
-TEST(CommandLineTest, BenchBecomesTheProgramBesideTheBinary) {
+TEST(CommandLineTest, BenchAndSimulateBecomeTheProgramsBesideTheBinary) {
   TempFolder folder;
   const std::string binary = folder.PathOf("tramontane");
   std::filesystem::copy_file(TramontaneBinary(), binary);
-  Program without({"bench", "--rate", "1"}, {.binary = binary});
-  EXPECT_EQ(without.Wait(), 1);
-  EXPECT_THAT(without.err(), HasSubstr(folder.PathOf("tramontane_bench")));
-  EXPECT_THAT(without.err(), HasSubstr("./run --build-only builds it"));
-  folder.Write("tramontane_bench", "#!/bin/sh\necho \"$@\"\nexit 3\n");
-  std::filesystem::permissions(folder.PathOf("tramontane_bench"), std::filesystem::perms::owner_all);
-  Program with({"bench", "--help", "--slo", "a b", "x", "--", "-h"}, {.binary = binary});
-  EXPECT_EQ(with.Wait(), 3);
-  EXPECT_EQ(with.out(), "--help --slo a b x -- -h\n");
+  for (const std::string name : {"bench", "simulate"}) {
+    const std::string program = "tramontane_" + name;
+    Program without({name, "--rate", "1"}, {.binary = binary});
+    EXPECT_EQ(without.Wait(), 1);
+    EXPECT_THAT(without.err(), HasSubstr(name + ": " + folder.PathOf(program)));
+    EXPECT_THAT(without.err(), HasSubstr("./run --build-only builds it"));
+    folder.Write(program, "#!/bin/sh\necho \"$@\"\nexit 3\n");
+    std::filesystem::permissions(folder.PathOf(program), std::filesystem::perms::owner_all);
+    Program with({name, "--help", "--slo", "a b", "x", "--", "-h"}, {.binary = binary});
+    EXPECT_EQ(with.Wait(), 3);
+    EXPECT_EQ(with.out(), "--help --slo a b x -- -h\n");
+  }
 }
 
 TEST(CommandLineTest, EveryProblemOfTheSettingsIsReportedAtOnce) {
