@@ -76,6 +76,10 @@ Status CheckLimits(std::string_view text, const JsonLimits& limits) {
 }  // namespace
 
 StatusOr<Json> ParseJson(std::string_view text, const JsonLimits& limits) {
+  // The parser takes a zero byte for the end of the text, and would not see what stands behind it.
+  if (const size_t zero = text.find('\0'); zero != std::string_view::npos) {
+    return InvalidArgument("not JSON at byte " + std::to_string(zero + 1) + ": a zero byte");
+  }
   TM_RETURN_IF_ERROR(CheckLimits(text, limits));
   try {
     return Json::parse(text);

@@ -43,7 +43,8 @@ std::string_view NameBefore(v1::MarkKind mark, std::string_view text) {
 
 bool IsJsonObject(std::string_view text) {
   const size_t first = text.find_first_not_of(kBlanks);
-  return first != std::string_view::npos && text[first] == '{' && json::accept(text);
+  return first != std::string_view::npos && text[first] == '{' && text.find('\0') == std::string_view::npos &&
+         json::accept(text);
 }
 
 // The JSON string that `text` is; none if it is anything else.

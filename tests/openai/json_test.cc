@@ -28,6 +28,18 @@ TEST(JsonLimits, DepthIsAllowedToTheLimitAndRefusedBeyondIt) {
   EXPECT_THAT(too_deep.status().message(), HasSubstr("more than 64 brackets inside each other, at byte 64"));
 }
 
+// The parser takes it for the end of the text.
+TEST(JsonLimits, AZeroByteIsNoEnd) {
+  for (const std::string_view text :
+       {std::string_view("{\"a\":1}\0junk", 12), std::string_view("{\"a\":1}\0", 8),
+        std::string_view("\0{}", 3), std::string_view("[\"\0\"]", 5)}) {
+    EXPECT_THAT(ParseJson(text).status().message(), HasSubstr("a zero byte")) << text;
+  }
+  EXPECT_EQ(ParseJson(std::string_view("{\"a\":1}\0junk", 12)).status().message(),
+            "not JSON at byte 8: a zero byte");
+  EXPECT_TRUE(ParseJson(R"("\u0000")").ok());
+}
+
 TEST(JsonLimits, AMillionOpenBracketsDoNotOverflowTheStack) {
   EXPECT_FALSE(ParseJson(std::string(1'000'000, '[')).ok());
   std::string objects;
