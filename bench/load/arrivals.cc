@@ -1,5 +1,6 @@
 #include "bench/load/arrivals.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace tramontane::load {
@@ -10,8 +11,7 @@ int64_t Arrivals::NextNs() {
   begun_ = true;
   if (!at_zero) expected_requests_ += Gap();
   const double ns = 1e9 * SecondsAt(expected_requests_);
-  constexpr double kMost = 9e18;
-  return ns < kMost ? std::llround(ns) : std::numeric_limits<int64_t>::max();
+  return std::llround(std::min(ns, kMaxArrivalNs));
 }
 
 double Arrivals::Gap() {

@@ -18,6 +18,9 @@ struct ArrivalOptions {
   double ramp_seconds = 0;  // and stays there after these
 };
 
+// 126 years: later is no time that a run gets to, and a clock's time can be added to it.
+inline constexpr double kMaxArrivalNs = 4e18;
+
 // Gaps are drawn with mean 1 and then walked along the integral of the rate, so that a ramp keeps the kind of
 // arrivals. Nothing is rescaled: a run of N requests at rate R lasts about N / R seconds, not exactly.
 // Constant arrivals begin at 0, others with a first gap.
@@ -26,7 +29,7 @@ class Arrivals {
   Arrivals(const ArrivalOptions& options, uint64_t seed)
       : options_(options), random_(seed, RandomUse::kArrivals) {}
 
-  // From the start of the run, never less than the one before. INT64_MAX where it would not fit.
+  // From the start of the run, never less than the one before, and kMaxArrivalNs at most.
   int64_t NextNs();
 
  private:

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "bench/load/report.h"
+#include "bench/load/report_files.h"
 #include "bench/load/target_idle.h"
 
 namespace tramontane::load {
@@ -109,15 +110,11 @@ int BenchCommand::Go() {
 
 Status BenchCommand::Prepare() {
   TM_ASSIGN_OR_RETURN(plan_, PlanOf(options()));
-  // Files are opened before an hour of load, not after it.
-  for (const std::string& path : {options().json_path, options().jsonl_path, options().html_path}) {
-    if (path.empty()) continue;
-    if (!std::ofstream(path, std::ios::app)) return InvalidArgument(path + " cannot be written");
-  }
-  return Status::Ok();
+  return CheckReportFiles(options());  // before an hour of load, not after it
 }
 
 Status BenchCommand::DryRun() {
+  TM_RETURN_IF_ERROR(CheckSize(plan_.schedule, plan_.most_requests, plan_.limits.duration_ns));
   std::vector<ScheduledRequest> requests;
   int64_t left_out = 0;
   if (options().closed_loop()) {
@@ -158,7 +155,7 @@ Status BenchCommand::MakeRuns() {
   return Status::Ok();
 }
 
-// A target that cannot be reached is what the requests are to find, one by one.
+// A target that cannot be reached is what the requests are to find, one by one; one that is there has to say.
 Status BenchCommand::FindModel() {
   auto model = world_.first_served_model(options().target);
   if (!model.ok() && model.status().code() != StatusCode::kUnavailable) return std::move(model).status();
@@ -172,7 +169,9 @@ Status BenchCommand::MakeSweep() {
     if (Stopped()) break;
     RunPlan plan = plan_;
     plan.schedule.arrivals->rate = rate;
-    TM_ASSIGN_OR_RETURN(MeasuredRun run, MeasureOn(target_, plan, "rate " + std::to_string(rate) + " "));
+    StatusOr<MeasuredRun> made = MeasureOn(target_, plan, "rate " + std::to_string(rate) + " ");
+    if (!made.ok() && made.status().code() == StatusCode::kCancelled) break;
+    TM_ASSIGN_OR_RETURN(MeasuredRun run, std::move(made));
     report_.runs.push_back(Reported(std::move(run), rate));
   }
   return Status::Ok();
@@ -232,7 +231,8 @@ StatusOr<ConnectedTarget> BenchCommand::ConnectTo(TargetOptions target) const {
   if (plan_.wants_text) {
     if (!report_.options.tokenizer_path.empty()) {
       TM_ASSIGN_OR_RETURN(connected.tokenizer, TokenizerOfFile(report_.options.tokenizer_path));
-    } else if (auto tokenizer = TokenizerOfTarget(target, world_.ask); tokenizer.ok()) {
+    } else if (auto tokenizer = TokenizerOfTarget(target, world_.ask, world_.clock, world_.stop);
+               tokenizer.ok()) {
       connected.tokenizer = *std::move(tokenizer);
     } else {
       world_.err << "tramontane bench: no exact prompts: " << tokenizer.status().message()
@@ -246,8 +246,11 @@ StatusOr<ConnectedTarget> BenchCommand::ConnectTo(TargetOptions target) const {
 StatusOr<MeasuredRun> BenchCommand::MeasureOn(ConnectedTarget& target, const RunPlan& plan,
                                               const std::string& what) {
   const bool follows_another = runs_made_ > 0;
-  if (follows_another &&
-      !WaitUntilIdle(target.options, world_.ask, target.gave_up, plan.limits.drain_ns, world_.clock)) {
+  const IdleWait idle = follows_another ? WaitUntilIdle(target.options, world_.ask, target.gave_up,
+                                                        plan.limits.drain_ns, world_.clock, world_.stop)
+                                        : IdleWait::kIdle;
+  if (idle == IdleWait::kStopped) return Status(StatusCode::kCancelled, "stopped between two runs");
+  if (idle == IdleWait::kBusy) {
     return Unavailable(target.options.url + " was still busy " +
                        std::to_string(plan.limits.drain_ns / 1'000'000'000) + " s after the run before");
   }

@@ -61,15 +61,17 @@ void CompareMetric(const SampleSeries& first, const SampleSeries& second, Metric
 StatusOr<Comparison> Compare(const SummaryOptions& options, const MakeSlice& slice) {
   Comparison comparison;
   std::vector<MeasuredRun> runs[2];
-  for (int pair = 0; pair < kSlicesOfEach; ++pair) {
-    for (const int turn : {0, 1}) {
-      const int target = pair % 2 == 0 ? turn : 1 - turn;
-      TM_ASSIGN_OR_RETURN(MeasuredRun run, slice(target, pair));
-      comparison.order += target == 0 ? 'A' : 'B';
-      comparison.completed[target] += run.summary.completed;
-      comparison.failed[target] += run.summary.failed;
-      runs[target].push_back(std::move(run));
-    }
+  for (int i = 0; i < 2 * kSlicesOfEach; ++i) {
+    const int pair = i / 2, turn = i % 2;
+    const int target = pair % 2 == 0 ? turn : 1 - turn;
+    StatusOr<MeasuredRun> made = slice(target, pair);
+    comparison.stopped = !made.ok() && made.status().code() == StatusCode::kCancelled;
+    if (comparison.stopped) break;
+    TM_ASSIGN_OR_RETURN(MeasuredRun run, std::move(made));
+    comparison.order += target == 0 ? 'A' : 'B';
+    comparison.completed[target] += run.summary.completed;
+    comparison.failed[target] += run.summary.failed;
+    runs[target].push_back(std::move(run));
   }
   for (const Metric metric : kMetrics) {
     CompareMetric(AllOf(runs[0], options, metric), AllOf(runs[1], options, metric), metric, options,

@@ -25,10 +25,11 @@ struct Comparison {
   std::vector<ComparedStatistic> statistics;  // those that both have
   int64_t completed[2] = {0, 0};
   int64_t failed[2] = {0, 0};
+  bool stopped = false;  // before its last slice; of the slice that was cut short nothing is in it
 };
 
 // Makes slice `slice` (0 to kSlicesOfEach - 1; both targets get the same load in it) on target 0 or 1, and
-// comes back when the target is idle again.
+// comes back when the target is idle again. CANCELLED ends the comparison with the slices before.
 using MakeSlice = std::function<StatusOr<MeasuredRun>(int target, int slice)>;
 
 StatusOr<Comparison> Compare(const SummaryOptions& options, const MakeSlice& slice);

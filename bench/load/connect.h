@@ -14,7 +14,8 @@ namespace tramontane::load {
 // of the options: a URL that is none, a certificate that cannot be read, a body that is not a JSON object.
 StatusOr<std::unique_ptr<Transport>> Connect(const TargetOptions& options);
 
-// The name of the first model that the target serves; asked where the user gave none.
+// The name of the first model that the target serves; asked where the user gave none. UNAVAILABLE: a dead
+// target; INVALID_ARGUMENT: one that is there and names none, or one that cannot be shown.
 StatusOr<std::string> FirstServedModel(const TargetOptions& options);
 
 // One plain question to a target over HTTP, outside of a measured run: /tokenize, /detokenize, /metrics.

@@ -78,7 +78,7 @@ std::vector<ExplainedRequest> Explain(const std::vector<RequestRecord>& records)
 void WriteExplained(const std::vector<ExplainedRequest>& explained, std::ostream& out) {
   constexpr int kBarWidth = 40;
   if (explained.empty()) {
-    out << "--- explained: the target told no stages (a Tramontane server does)\n";
+    out << "--- explained: the target told no stages (a Tramontane server does, in at most 4096 bytes)\n";
     return;
   }
   for (const ExplainedRequest& request : explained) {

@@ -124,6 +124,7 @@ StatusOr<MeasuredRun> Measure(const RunPlan& plan, const RunTools& tools, int64_
   MeasuredRun run;
   RunLimits limits = plan.limits;
   limits.max_requests = plan.most_requests;
+  TM_RETURN_IF_ERROR(CheckSize(plan.schedule, plan.most_requests, limits.duration_ns));
   Writer writer(plan, tools, number);
   Scheduler slots(plan.schedule);  // closed loop: drawn as slots fall free
   std::deque<ScheduledRequest> scheduled;
@@ -145,6 +146,7 @@ StatusOr<MeasuredRun> Measure(const RunPlan& plan, const RunTools& tools, int64_
   std::deque<OutgoingRequest> written;
   constexpr size_t kWrittenSlots = 1000;
   if (plan.wants_text && tools.tokenizer != nullptr) {
+    tools.tokenizer->AllowFor(limits.timeout_ns);
     while (limits.closed_loop && scheduled.size() < kWrittenSlots &&
            static_cast<int64_t>(scheduled.size()) < plan.most_requests) {
       auto next = slots.Next();
@@ -153,6 +155,9 @@ StatusOr<MeasuredRun> Measure(const RunPlan& plan, const RunTools& tools, int64_
     }
     for (const ScheduledRequest& request : scheduled) written.push_back(writer.Write(request));
     TM_RETURN_IF_ERROR(writer.status());
+    if (limits.duration_ns < kNever) {  // texts that are written in the run may not hold it up
+      tools.tokenizer->AllowFor(std::min(limits.timeout_ns, limits.duration_ns + limits.drain_ns));
+    }
   }
   RunHooks hooks;
   hooks.next = [&]() -> std::optional<ScheduledRequest> {

@@ -138,7 +138,9 @@ Status Reader::ReadTarget() {
     const size_t colon = header.find(':');
     const bool fits =
         colon != std::string::npos && colon > 0 && header.find_first_of("\r\n") == std::string::npos;
-    if (!fits) return BadValue("--header", header.substr(0, colon), "'NAME: VALUE' in one line");
+    // Of one without a colon nothing is shown: it may be a secret.
+    const std::string name = colon == std::string::npos ? "..." : header.substr(0, colon);
+    if (!fits) return BadValue("--header", name, "'NAME: VALUE' in one line");
     const size_t begin = header.find_first_not_of(' ', colon + 1);
     target.headers.emplace_back(header.substr(0, colon),
                                 begin == std::string::npos ? "" : header.substr(begin));

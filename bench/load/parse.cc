@@ -1,11 +1,13 @@
 #include "bench/load/parse.h"
 
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <system_error>
+
+#include "bench/load/record.h"
 
 namespace tramontane::load {
 namespace {
@@ -25,7 +27,7 @@ std::string InRange(std::string_view kind, const NumberRange& range) {
 
 Status BadValue(std::string_view flag, std::string_view text, std::string_view what) {
   constexpr size_t kShown = 200;
-  return InvalidArgument(std::string(flag) + " is \"" + std::string(text.substr(0, kShown)) +
+  return InvalidArgument(std::string(flag) + " is \"" + VisibleText(text.substr(0, kShown)) +
                          "\"; it must be " + std::string(what));
 }
 
@@ -82,16 +84,26 @@ bool IsNestedTooDeep(std::string_view json) {
   return false;
 }
 
-StatusOr<std::string> ReadWhole(const std::string& path) {
+StatusOr<std::string> ReadWhole(const std::string& path, size_t most_bytes) {
   std::error_code error;
   const std::filesystem::file_type type = std::filesystem::status(path, error).type();
   if (type != std::filesystem::file_type::regular && type != std::filesystem::file_type::fifo &&
       type != std::filesystem::file_type::not_found) {
     return NotFound("is no file").WithField(path);
   }
+  const Status too_long =
+      InvalidArgument("holds more than " + std::to_string(most_bytes) + " bytes").WithField(path);
+  const bool is_regular = type == std::filesystem::file_type::regular;
+  const uintmax_t size = is_regular ? std::filesystem::file_size(path, error) : 0;
+  if (is_regular && !error && size > most_bytes) return too_long;
   std::ifstream file(path, std::ios::binary);
   if (!file) return NotFound("cannot be opened").WithField(path);
-  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  std::string text;
+  std::array<char, 65536> piece;
+  while (file.read(piece.data(), piece.size()) || file.gcount() > 0) {
+    text.append(piece.data(), static_cast<size_t>(file.gcount()));
+    if (text.size() > most_bytes) return too_long;
+  }
   if (file.bad()) return NotFound("cannot be read").WithField(path);
   return text;
 }

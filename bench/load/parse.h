@@ -2,6 +2,7 @@
 // Errors name the flag, the value and what it may be: `--rate is "x"; it must be a number above 0`.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -27,7 +28,8 @@ Status BadValue(std::string_view flag, std::string_view text, std::string_view w
 bool IsNestedTooDeep(std::string_view json);
 
 // The bytes of a file, a pipe too. NOT_FOUND names the path: it cannot be opened, or is a folder or a device.
-StatusOr<std::string> ReadWhole(const std::string& path);
+// INVALID_ARGUMENT: it holds more than most_bytes; no more than that is read.
+StatusOr<std::string> ReadWhole(const std::string& path, size_t most_bytes);
 
 // "1:2:3" at the colons; no part is left out, so an empty text has one, empty part.
 std::vector<std::string_view> SplitAt(std::string_view text, char separator);

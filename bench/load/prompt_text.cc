@@ -1,9 +1,12 @@
 #include "bench/load/prompt_text.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
+#include "bench/load/json_text.h"
 #include "models/tokenizer/load.h"
 
 namespace tramontane::load {
@@ -27,12 +30,22 @@ class FileTokenizer final : public TextTokenizer {
 
 class TargetTokenizer final : public TextTokenizer {
  public:
-  TargetTokenizer(TargetOptions target, AskTarget ask) : target_(std::move(target)), ask_(std::move(ask)) {}
+  TargetTokenizer(TargetOptions target, AskTarget ask, Clock& clock, const std::atomic<bool>* stop)
+      : target_(std::move(target)), ask_(std::move(ask)), clock_(clock), stop_(stop) {}
+
+  void AllowFor(int64_t ns) override {
+    allowed_ns_ = ns;
+    allowed_from_ns_ = clock_.Now();
+  }
 
   StatusOr<std::string> Decode(const std::vector<int32_t>& ids) override {
     TM_ASSIGN_OR_RETURN(const Json answer, Post("/detokenize", {{"model", target_.model}, {"tokens", ids}}));
     if (!answer.contains("prompt") || !answer["prompt"].is_string()) return Wrong("/detokenize", "prompt");
-    return answer["prompt"].get<std::string>();
+    std::string text = answer["prompt"].get<std::string>();
+    if (text.size() <= kMaxBytesAnId * ids.size()) return text;
+    return Unavailable("the target's /detokenize answers " + std::to_string(text.size()) + " bytes for " +
+                       std::to_string(ids.size()) + " ids; it may be at most " +
+                       std::to_string(kMaxBytesAnId) + " an id");
   }
   StatusOr<int64_t> Count(const std::string& text) override {
     const Json question = {{"model", target_.model}, {"prompt", text}, {"add_special_tokens", false}};
@@ -53,12 +66,26 @@ class TargetTokenizer final : public TextTokenizer {
     return Unavailable(std::string("the target's ") + path + " answers without \"" + key + "\"");
   }
   StatusOr<Json> Post(const char* path, const Json& question) {
-    TM_ASSIGN_OR_RETURN(const PlainAnswer answer, ask_(target_, {"POST", path, question.dump()}));
+    if (stop_ != nullptr && stop_->load()) {
+      return Status(StatusCode::kCancelled, "stopped while prompts were written");
+    }
+    TargetOptions target = target_;
+    if (allowed_ns_) {
+      const int64_t left_ns = allowed_from_ns_ + *allowed_ns_ - clock_.Now();
+      if (left_ns <= 0) {
+        return Unavailable(
+            "the target's /tokenize and /detokenize take longer than " +
+            std::to_string(*allowed_ns_ / 1'000'000) +
+            " ms for the prompts of a run, as long as --timeout: --tokenizer FILE asks no target");
+      }
+      target.timeout_s = std::min(target.timeout_s, static_cast<double>(left_ns) * 1e-9);
+    }
+    TM_ASSIGN_OR_RETURN(const PlainAnswer answer, ask_(target, {"POST", path, question.dump()}));
     constexpr int32_t kHttpOk = 200;
     if (answer.status != kHttpOk) {
       return Unavailable(std::string("the target's ") + path + " answers " + std::to_string(answer.status));
     }
-    Json body = Json::parse(answer.body, nullptr, /*allow_exceptions=*/false);
+    Json body = JsonOf(answer.body);
     if (!body.is_object())
       return Unavailable(std::string("the target's ") + path + " answers no JSON object");
     return body;
@@ -66,6 +93,10 @@ class TargetTokenizer final : public TextTokenizer {
 
   TargetOptions target_;
   AskTarget ask_;
+  Clock& clock_;
+  const std::atomic<bool>* stop_;
+  std::optional<int64_t> allowed_ns_;  // from allowed_from_ns_ on
+  int64_t allowed_from_ns_ = 0;
 };
 
 }  // namespace
@@ -75,8 +106,9 @@ StatusOr<std::unique_ptr<TextTokenizer>> TokenizerOfFile(const std::string& path
   return std::unique_ptr<TextTokenizer>(std::make_unique<FileTokenizer>(std::move(tokenizer)));
 }
 
-StatusOr<std::unique_ptr<TextTokenizer>> TokenizerOfTarget(const TargetOptions& target, AskTarget ask) {
-  auto tokenizer = std::make_unique<TargetTokenizer>(target, std::move(ask));
+StatusOr<std::unique_ptr<TextTokenizer>> TokenizerOfTarget(const TargetOptions& target, AskTarget ask,
+                                                           Clock& clock, const std::atomic<bool>* stop) {
+  auto tokenizer = std::make_unique<TargetTokenizer>(target, std::move(ask), clock, stop);
   TM_ASSIGN_OR_RETURN(const int64_t count, tokenizer->Count("a"));
   if (count < 1) return Unavailable("the target's /tokenize counts no token in \"a\"");
   return std::unique_ptr<TextTokenizer>(std::move(tokenizer));

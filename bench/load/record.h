@@ -63,6 +63,18 @@ std::string OutcomeName(Outcome outcome, int32_t status);
 std::string_view TokenCountFromName(TokenCountFrom from);
 
 // `text` with three stars for each time it has `secret`, found from the left; none where that is empty.
+// Letters of either case are alike, characters may be written as JSON escapes, and as texts are cut, at the
+// end of one the first kSecretPart characters of a secret are enough.
+inline constexpr size_t kSecretPart = 4;
 std::string WithoutSecret(std::string_view text, std::string_view secret);
+
+// UTF-8 on one line: control characters, of C1 too, and those that turn the direction of text become
+// "\u001b", blanks become spaces, what is not UTF-8 becomes U+FFFD.
+std::string VisibleText(std::string_view text);
+
+// What others wrote, fit for a terminal and a report: WithoutSecret, then VisibleText, then what is longer
+// than kMaxServerTextBytes cut and "..." behind it. In this order, since half a secret is one too.
+inline constexpr size_t kMaxServerTextBytes = 200;
+std::string ServerText(std::string_view text, std::string_view secret);
 
 }  // namespace tramontane::load

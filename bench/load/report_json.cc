@@ -147,6 +147,7 @@ Json ComparisonJson(const Comparison& comparison, const BenchOptions& options) {
   return {{"a", options.target.url},
           {"b", options.ab_url},
           {"order", comparison.order},
+          {"stopped", comparison.stopped},
           {"completed", {comparison.completed[0], comparison.completed[1]}},
           {"failed", {comparison.failed[0], comparison.failed[1]}},
           {"ratios", std::move(ratios)}};

@@ -158,6 +158,7 @@ void WriteFound(const FoundRate& found, std::ostream& out) {
 }
 
 void WriteComparison(const Comparison& comparison, const BenchOptions& options, std::ostream& out) {
+  if (comparison.stopped) out << "STOPPED before its end\n";
   Row(out, "A", options.target.url);
   Row(out, "B", options.ab_url);
   Row(out, "Order of slices", comparison.order);

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
+
+#include "bench/load/parse.h"
 
 namespace tramontane::load {
 namespace {
@@ -18,7 +21,7 @@ std::vector<std::pair<int64_t, size_t>> Replayed(const std::vector<TraceRow>& ro
     if (options.spread_seconds > 0) ns += 1e9 * options.spread_seconds * random.Uniform();
     order.emplace_back(options.rate_scale == 1 && options.spread_seconds == 0
                            ? rows[i].at_ns
-                           : std::llround(ns / options.rate_scale),
+                           : std::llround(std::min(ns / options.rate_scale, kMaxArrivalNs)),
                        i);
   }
   std::sort(order.begin(), order.end());
@@ -129,6 +132,38 @@ int32_t Scheduler::Scaled(int32_t tokens) const {
   if (options_.length_scale == 1) return tokens;
   const double scaled = std::round(options_.length_scale * tokens);
   return static_cast<int32_t>(std::clamp(scaled, 1.0, static_cast<double>(kMaxTokens)));
+}
+
+Status CheckSize(const ScheduleOptions& options, int64_t max_requests, int64_t end_ns) {
+  constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+  const double infinity = std::numeric_limits<double>::infinity();
+  const double end_s = end_ns == kNever ? infinity : static_cast<double>(end_ns) * 1e-9;
+  double requests = max_requests == kNever ? infinity : static_cast<double>(max_requests);
+  double seconds = 0;
+  if (options.trace != nullptr) {
+    const double last_s = static_cast<double>(options.trace->back().at_ns) * 1e-9;
+    requests = std::min(requests, static_cast<double>(options.trace->size()));
+    seconds = std::min(end_s, (last_s + options.spread_seconds) / options.rate_scale);
+  } else if (options.arrivals) {
+    const ArrivalOptions& arrivals = *options.arrivals;
+    const double rate =
+        arrivals.ramp_to_rate > 0 ? 0.5 * (arrivals.rate + arrivals.ramp_to_rate) : arrivals.rate;
+    requests = std::min(requests, rate * end_s);
+    seconds = std::min(end_s, requests / rate);
+  } else if (max_requests == kNever) {
+    return Status::Ok();
+  }
+  if (requests > static_cast<double>(kMaxScheduledRequests)) {
+    return InvalidArgument("the load is " + NumberText(std::round(requests)) +
+                           " requests; it must be at most " + std::to_string(kMaxScheduledRequests) +
+                           ": that is --requests, what --rate and --duration make, or a row of a trace each");
+  }
+  if (seconds > kMaxScheduleSeconds) {
+    return InvalidArgument("the load takes " + NumberText(std::round(seconds)) +
+                           " seconds; it must take at most " + NumberText(kMaxScheduleSeconds) +
+                           ": that is --requests at --rate, or a trace with --spread and --rate-scale");
+  }
+  return Status::Ok();
 }
 
 Schedule DrawSchedule(const ScheduleOptions& options, int64_t max_requests, int64_t end_ns) {

@@ -10,6 +10,7 @@
 #include "bench/load/record.h"
 #include "bench/load/trace.h"
 #include "bench/load/work.h"
+#include "kernels/core/status.h"
 
 namespace tramontane::load {
 
@@ -74,6 +75,13 @@ class Scheduler {
   size_t trace_at_ = 0;
   int64_t index_ = 0, left_out_ = 0;
 };
+
+// Of one run: each request is held until its end, and its time is to fit into an int64_t of ns.
+inline constexpr int64_t kMaxScheduledRequests = 5'000'000;
+inline constexpr double kMaxScheduleSeconds = 1e9;
+// INVALID_ARGUMENT where a schedule would have more of either, by the mean of its arrivals or by its trace.
+// In a closed loop only max_requests is known beforehand. Draws nothing.
+Status CheckSize(const ScheduleOptions& options, int64_t max_requests, int64_t end_ns);
 
 // All requests of an open loop: up to `max_requests`, and intended before `end_ns`.
 struct Schedule {

@@ -17,6 +17,7 @@ class Search {
   explicit Search(const MakeProbe& probe) : probe_(probe) {}
 
   StatusOr<FoundRate> Find(double first);
+  FoundRate Stopped() { return Nothing("the search was stopped"); }
 
  private:
   StatusOr<bool> Holds(double rate, int confirmation = 0);
@@ -80,6 +81,11 @@ StatusOr<FoundRate> Search::Find(double first) {
 
 }  // namespace
 
-StatusOr<FoundRate> FindRate(double first, const MakeProbe& probe) { return Search(probe).Find(first); }
+StatusOr<FoundRate> FindRate(double first, const MakeProbe& probe) {
+  Search search(probe);
+  StatusOr<FoundRate> found = search.Find(first);
+  const bool was_stopped = !found.ok() && found.status().code() == StatusCode::kCancelled;
+  return was_stopped ? search.Stopped() : std::move(found);
+}
 
 }  // namespace tramontane::load

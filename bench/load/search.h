@@ -32,7 +32,8 @@ using MakeProbe = std::function<StatusOr<Probe>(double rate, int confirmation)>;
 
 // Doubles or halves from `first` until the rate is between one that holds and one that does not, then bisects
 // in the logarithm until they are 2 % apart, then confirms the lower one three times; where that fails it
-// goes down by 2 % and confirms anew.
+// goes down by 2 % and confirms anew. A probe that is CANCELLED ends the search with what was found until
+// then; another fault is the search's own.
 StatusOr<FoundRate> FindRate(double first, const MakeProbe& probe);
 
 }  // namespace tramontane::load

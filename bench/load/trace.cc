@@ -8,14 +8,17 @@
 #include <optional>
 
 #include "bench/load/distribution.h"
+#include "bench/load/json_text.h"
 #include "bench/load/parse.h"
+#include "bench/load/record.h"
 
 namespace tramontane::load {
 namespace {
 
 using Json = nlohmann::json;
 
-constexpr int64_t kMaxTraceSeconds = 366LL * 24 * 3600;
+constexpr int64_t kNsPerSecond = 1'000'000'000;
+constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 constexpr std::string_view kAzureHeader = "TIMESTAMP,ContextTokens,GeneratedTokens";
 
 Status LineFault(int64_t line, std::string_view field, const std::string& what) {
@@ -24,7 +27,7 @@ Status LineFault(int64_t line, std::string_view field, const std::string& what) 
 
 std::string Quoted(std::string_view text) {
   constexpr size_t kShown = 64;
-  return "is \"" + std::string(text.substr(0, kShown)) + "\"; it must be ";
+  return "is \"" + VisibleText(text.substr(0, kShown)) + "\"; it must be ";
 }
 
 std::string WholeFrom(int64_t least, int64_t most) {
@@ -43,7 +46,8 @@ std::optional<int64_t> Digits(std::string_view text) {
 // ---- Azure: TIMESTAMP,ContextTokens,GeneratedTokens
 // 2023-11-16 18:15:46.6805900,374,44
 
-// "2023-11-16 18:15:46.6805900" in ns since 1970; nothing where it is not of this form.
+// "2023-11-16 18:15:46.6805900" in ns since 1970; nothing where it is not of this form, or before 1970 or
+// after 2199, which ns hold for certain.
 std::optional<int64_t> StampNs(std::string_view text) {
   constexpr std::string_view kForm = "dddd-dd-dd dd:dd:dd";
   if (text.size() < kForm.size()) return std::nullopt;
@@ -55,7 +59,9 @@ std::optional<int64_t> StampNs(std::string_view text) {
   const std::chrono::year_month_day day(std::chrono::year(static_cast<int>(number(0, 4))),
                                         std::chrono::month(static_cast<unsigned>(number(5, 2))),
                                         std::chrono::day(static_cast<unsigned>(number(8, 2))));
-  if (!day.ok() || number(11, 2) > 23 || number(14, 2) > 59 || number(17, 2) > 60) return std::nullopt;
+  const bool is_known = number(0, 4) >= 1970 && number(0, 4) < 2200;
+  if (!is_known || !day.ok() || number(11, 2) > 23 || number(14, 2) > 59 || number(17, 2) > 60)
+    return std::nullopt;
   const int64_t days = std::chrono::sys_days(day).time_since_epoch().count();
   int64_t ns = ((days * 24 + number(11, 2)) * 60 + number(14, 2)) * 60 + number(17, 2);
   ns *= 1'000'000'000;
@@ -87,7 +93,9 @@ StatusOr<TraceRow> AzureRow(int64_t line, std::string_view text) {
   TraceRow row;
   const auto stamp = StampNs(text.substr(0, first));
   if (!stamp) {
-    return LineFault(line, "TIMESTAMP", Quoted(text.substr(0, first)) + "like 2023-11-16 18:15:46.6805900");
+    return LineFault(
+        line, "TIMESTAMP",
+        Quoted(text.substr(0, first)) + "like 2023-11-16 18:15:46.6805900, of a year from 1970 to 2199");
   }
   row.at_ns = *stamp;
   TM_ASSIGN_OR_RETURN(row.input_tokens,
@@ -146,8 +154,7 @@ StatusOr<TraceRow> MooncakeRow(int64_t line, const Json& object) {
 // {"index": 0, "intended_ns": 12345, "input_tokens": 100, "output_tokens": 10}
 StatusOr<TraceRow> OwnRow(int64_t line, const Json& object) {
   TraceRow row;
-  TM_ASSIGN_OR_RETURN(row.at_ns,
-                      WholeField(line, object, "intended_ns", 0, kMaxTraceSeconds * 1'000'000'000));
+  TM_ASSIGN_OR_RETURN(row.at_ns, WholeField(line, object, "intended_ns", 0, kMaxTraceSeconds * kNsPerSecond));
   TM_ASSIGN_OR_RETURN(row.input_tokens, TokensField(line, object, "input_tokens"));
   TM_ASSIGN_OR_RETURN(row.output_tokens, TokensField(line, object, "output_tokens"));
   return row;
@@ -155,7 +162,7 @@ StatusOr<TraceRow> OwnRow(int64_t line, const Json& object) {
 
 StatusOr<TraceRow> JsonRow(int64_t line, std::string_view text) {
   if (IsNestedTooDeep(text)) return LineFault(line, "the row", Quoted(text) + "nested 32 deep at most");
-  const Json object = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const Json object = JsonOf(text);
   if (!object.is_object()) return LineFault(line, "the row", Quoted(text) + "a JSON object");
   if (object.contains("timestamp")) return MooncakeRow(line, object);
   if (object.contains("intended_ns")) return OwnRow(line, object);
@@ -171,6 +178,11 @@ StatusOr<std::vector<TraceRow>> Rows(std::string_view text) {
     std::string_view row = text.substr(at, end - at);
     at = end + 1;
     ++line;
+    if (row.size() > kMaxTraceLineBytes) {
+      return LineFault(
+          line, "the row",
+          "has " + std::to_string(row.size()) + " bytes; at most " + std::to_string(kMaxTraceLineBytes));
+    }
     if (row.ends_with('\r')) row.remove_suffix(1);
     if (row.empty()) continue;
     if (line == 1 && row == kAzureHeader) {
@@ -193,18 +205,26 @@ StatusOr<std::vector<TraceRow>> Rows(std::string_view text) {
 }  // namespace
 
 StatusOr<std::vector<TraceRow>> ParseTrace(const std::string& name, std::string_view text) {
+  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
   auto rows = Rows(text);
   if (!rows.ok()) return std::move(rows).status().InField(name);
   const auto earlier = [](const TraceRow& a, const TraceRow& b) { return a.at_ns < b.at_ns; };
   std::stable_sort(rows->begin(), rows->end(), earlier);
   const bool is_own = text.find("\"intended_ns\"") < text.find('\n');
   const int64_t first = is_own ? 0 : rows->front().at_ns;
+  const int64_t seconds = (rows->back().at_ns - first) / kNsPerSecond;
+  if (seconds > kMaxTraceSeconds) {
+    return InvalidArgument("spans " + std::to_string(seconds) +
+                           " seconds from its first stamp to its last; at most " +
+                           std::to_string(kMaxTraceSeconds))
+        .WithField(name);
+  }
   for (TraceRow& row : *rows) row.at_ns -= first;
   return rows;
 }
 
 StatusOr<std::vector<TraceRow>> ReadTrace(const std::string& path) {
-  TM_ASSIGN_OR_RETURN(const std::string text, ReadWhole(path));
+  TM_ASSIGN_OR_RETURN(const std::string text, ReadWhole(path, kMaxTraceBytes));
   return ParseTrace(path, text);
 }
 

@@ -2,6 +2,7 @@
 // is what a dry run writes. Plain values; any thread.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -13,6 +14,11 @@ namespace tramontane::load {
 
 inline constexpr int32_t kTraceBlockTokens = 512;  // of one of Mooncake's hash_ids
 
+// Of a trace. More of any: INVALID_ARGUMENT.
+inline constexpr size_t kMaxTraceBytes = size_t{1} << 30;
+inline constexpr size_t kMaxTraceLineBytes = size_t{1} << 20;
+inline constexpr int64_t kMaxTraceSeconds = 366LL * 24 * 3600;  // from its first stamp to its last
+
 struct TraceRow {
   int64_t at_ns = 0;  // from the start of the run: the first row's stamp; in our own files they say it
   int32_t input_tokens = 0;
@@ -21,7 +27,7 @@ struct TraceRow {
       blocks;  // of kTraceBlockTokens ids each, the last may be shorter; empty: shares nothing
 };
 
-// In the order of their stamps. Errors name the file, the line and the field.
+// In the order of their stamps, none below 0. Errors name the file, the line and the field.
 StatusOr<std::vector<TraceRow>> ReadTrace(const std::string& path);
 // The same of a text; `name` is what errors call it.
 StatusOr<std::vector<TraceRow>> ParseTrace(const std::string& name, std::string_view text);

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "bench/load/json_text.h"
 #include "bench/load/parse.h"
+#include "bench/load/record.h"
 
 namespace tramontane::load {
 namespace {
@@ -20,8 +22,9 @@ Status SetKey(const std::string& key, const Json& value, WorkClass* work) {
   const std::string text = AsText(value);
   if (key == "name") {
     constexpr size_t kMaxNameBytes = 64;
-    const bool fits = value.is_string() && !text.empty() && text.size() <= kMaxNameBytes;
-    if (!fits) return BadValue(key, text, "a text of 1 to 64 bytes");
+    const bool fits =
+        value.is_string() && !text.empty() && text.size() <= kMaxNameBytes && VisibleText(text) == text;
+    if (!fits) return BadValue(key, text, "a text of 1 to 64 bytes without control characters");
     work->name = text;
     return Status::Ok();
   }
@@ -87,7 +90,7 @@ StatusOr<int32_t> ParseTurns(std::string_view flag, std::string_view text) {
 StatusOr<std::vector<WorkClass>> ParseMix(const std::string& name, std::string_view text,
                                           const WorkClass& defaults) {
   if (IsNestedTooDeep(text)) return InvalidArgument("is nested more than 32 deep").WithField(name);
-  const Json list = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const Json list = JsonOf(text);
   if (!list.is_array() || list.empty() || list.size() > kMaxClasses) {
     return InvalidArgument("must be a JSON list of 1 to " + std::to_string(kMaxClasses) + " classes")
         .WithField(name);
@@ -109,7 +112,7 @@ StatusOr<std::vector<WorkClass>> ParseMix(const std::string& name, std::string_v
 }
 
 StatusOr<std::vector<WorkClass>> ReadMix(const std::string& path, const WorkClass& defaults) {
-  TM_ASSIGN_OR_RETURN(const std::string text, ReadWhole(path));
+  TM_ASSIGN_OR_RETURN(const std::string text, ReadWhole(path, kMaxMixBytes));
   return ParseMix(path, text, defaults);
 }
 

@@ -1,6 +1,7 @@
 // What requests are like: lengths, what prompts share, classes. Plain values, as the options give them.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -36,6 +37,8 @@ struct WorkClass {
 StatusOr<SharedPrefix> ParseSharedPrefix(std::string_view flag, std::string_view text);
 StatusOr<IdRange> ParseIdRange(std::string_view flag, std::string_view text);
 StatusOr<int32_t> ParseTurns(std::string_view flag, std::string_view text);
+
+inline constexpr size_t kMaxMixBytes = 1 << 20;
 
 // `--mix FILE`: a JSON list of objects with `name`, `weight` and the keys of a class; what a class leaves out
 // is as in `defaults`. Errors name the file, the class and the key.

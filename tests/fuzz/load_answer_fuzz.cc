@@ -16,7 +16,7 @@ using tramontane::load::AnswerRules;
 using tramontane::load::RequestRecord;
 
 RequestRecord RecordOf(std::string_view bytes, size_t piece) {
-  static const AnswerRules rules;
+  static const AnswerRules rules{{}, {}, /*wants_timing=*/true};
   RequestRecord record;
   AnswerReader reader(&record, rules);
   for (; !bytes.empty(); bytes.remove_prefix(std::min(piece, bytes.size()))) {
@@ -37,8 +37,8 @@ void CheckSame(const RequestRecord& a, const RequestRecord& b) {
 }
 
 // Only one way round: the scanner lets through halves of surrogate pairs and numbers beyond a double. And a
-// full parser skips a byte order mark, which the event stream has taken already, and takes a zero byte for the
-// end of the text.
+// full parser skips a byte order mark, which the event stream has taken already, and takes a zero byte for
+// the end of the text.
 void CheckJson(const std::string& text) {
   if (text.starts_with('\xEF') || text.find('\0') != std::string::npos) return;
   const auto parsed = nlohmann::json::parse(text, nullptr, false);

@@ -4,12 +4,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <pthread.h>
+#include <signal.h>
+#include <sys/stat.h>
+
 #include <algorithm>
+#include <atomic>
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
+#include <thread>
 
 #include "bench/load/random.h"
 #include "tests/load/queue_server.h"
@@ -55,6 +61,7 @@ struct Bench {
   std::vector<std::string> asked;  // paths
   const char* key = nullptr;
   bool is_terminal = false;
+  std::atomic<bool> stop = false;
   std::string out, err;
 
   int Run(const std::vector<std::string>& arguments) {
@@ -90,7 +97,7 @@ struct Bench {
         .err = err_stream,
         .err_is_terminal = is_terminal,
         .date = [] { return std::string("20261123-101112"); },
-        .stop = nullptr,
+        .stop = &stop,
     };
     const int status = RunBench(static_cast<int>(argv.size()), argv.data(), world);
     out = out_stream.str();
@@ -701,6 +708,234 @@ TEST(BenchTest, ASecretOfStarsIsTakenOutOnce) {
   EXPECT_EQ(WithoutSecret("invalid key *", "*"), "invalid key ***");
   EXPECT_EQ(WithoutSecret("**", "*"), "******");
   EXPECT_EQ(WithoutSecret("nothing", ""), "nothing");
+}
+
+TEST(BenchTest, ASecretIsFoundInOtherCasesInEscapesAndInParts) {
+  const std::string secret = "sk-aB/c456";
+  EXPECT_EQ(WithoutSecret("<sk-aB/c456>", secret), "<***>");
+  EXPECT_EQ(WithoutSecret("<SK-AB/C456>", secret), "<***>");
+  EXPECT_EQ(WithoutSecret(R"(<sk-aB\/c456>)", secret), "<***>");
+  EXPECT_EQ(WithoutSecret(R"(<\u0073k\u002DaB/c456>)", secret), "<***>");
+  EXPECT_EQ(WithoutSecret(R"({"m":"{\"n\":\"\\u0073k-aB\\\/c456\"}"})", secret),
+            R"({"m":"{\"n\":\"***\"}"})");
+  EXPECT_EQ(WithoutSecret("key sk-aB/c45", secret), "key ***");  // cut
+  EXPECT_EQ(WithoutSecret("key sk-a", secret), "key ***");
+  EXPECT_EQ(WithoutSecret("key sk-", secret), "key sk-");
+  EXPECT_EQ(WithoutSecret(R"(key \u0073k-aB\u00)", secret), "key ***");
+  EXPECT_EQ(WithoutSecret("sk-aB/c456sk-aB/c456, sk-aB/c4567", secret), "******, ***7");
+  EXPECT_EQ(WithoutSecret(R"(a\nb \u0000 "c" \)", secret), R"(a\nb \u0000 "c" \)");
+}
+
+TEST(BenchTest, TextsOfServersAreShortVisibleAndUtf8) {
+  EXPECT_EQ(VisibleText("a\r\n\tb\x1b[2J\x7f\xff\u009b\u202e\u00e9"),
+            "a   b\\u001b[2J\\u007f\uFFFD\\u009b\\u202e\u00e9");
+  EXPECT_EQ(VisibleText(std::string_view("\0", 1)), "\\u0000");
+  EXPECT_EQ(ServerText(std::string(kMaxServerTextBytes, 'x'), ""), std::string(kMaxServerTextBytes, 'x'));
+  EXPECT_EQ(ServerText(std::string(kMaxServerTextBytes + 1, 'x'), ""),
+            std::string(kMaxServerTextBytes, 'x') + "...");
+  EXPECT_EQ(ServerText(std::string(kMaxServerTextBytes - 1, 'x') + "\u00e9", ""),
+            std::string(kMaxServerTextBytes - 1, 'x') + "...");
+}
+
+TEST(BenchTest, ATargetThatIsThereAndNamesNoModelIsAFault) {
+  Bench bench;
+  bench.model = InvalidArgument("http://a:1 answers GET /v1/models with 500: name the model with --model");
+  EXPECT_EQ(bench.RunWith({"--rate", "50", "--requests", "5"}), kUsage);
+  EXPECT_THAT(bench.err, HasSubstr("--model"));
+  EXPECT_TRUE(bench.connected.empty());
+}
+
+// ---- ends before the end
+
+// Sets `stop` with the `count`th request.
+std::function<Outcome(const OutgoingRequest&)> StopAt(int count, std::atomic<bool>* stop) {
+  return [count, stop, sent = 0](const OutgoingRequest&) mutable {
+    if (++sent == count) *stop = true;
+    return Outcome::kOk;
+  };
+}
+
+TEST(BenchTest, AStoppedSearchTellsItsProbes) {
+  Bench bench;
+  bench.server_options.outcome = StopAt(450, &bench.stop);
+  EXPECT_EQ(bench.RunWith({"--find-rate", "--rate", "10", "--slo", "ttft_p99<1000", "--requests", "100"}),
+            kSloMissed)
+      << bench.err;
+  const Json found = bench.Result()["find_rate"];
+  EXPECT_EQ(found["probes"].size(), 4u);
+  EXPECT_EQ(found["why"], "the search was stopped");
+  EXPECT_TRUE(found["rate"].is_null());
+  EXPECT_THAT(bench.out, HasSubstr("none: the search was stopped"));
+}
+
+TEST(BenchTest, AStoppedComparisonTellsItsSlices) {
+  Bench bench;
+  bench.server_options.outcome = StopAt(250, &bench.stop);
+  EXPECT_EQ(bench.RunWith({"--rate", "20", "--requests", "400", "--ab", "http://b:1"}), kMade) << bench.err;
+  const Json ab = bench.Result()["ab"];
+  EXPECT_TRUE(ab["stopped"].get<bool>());
+  EXPECT_EQ(ab["order"], "ABBA");
+  EXPECT_EQ(ab["completed"], (Json{200, 200}));
+  EXPECT_THAT(bench.out, HasSubstr("STOPPED before its end"));
+}
+
+TEST(BenchTest, ASweepThatIsStoppedWhileItWaitsTellsItsRuns) {
+  Bench bench;
+  bench.answer = [&](const PlainQuestion&) -> StatusOr<PlainAnswer> {
+    bench.stop = bench.asked.size() == 3;
+    return PlainAnswer{200, "vllm:num_requests_running 1\n"};
+  };
+  EXPECT_EQ(bench.RunWith({"--sweep", "10,20", "--requests", "20"}), kMade) << bench.err;
+  EXPECT_EQ(bench.asked.size(), 3u);
+  EXPECT_EQ(bench.Result()["completed"], 20);
+}
+
+TEST(BenchTest, AGaugeThatIsNoCountKeepsNobodyWaiting) {
+  for (const char* gauges : {"vllm:num_requests_running NaN\n", "vllm:num_requests_running +Inf\n",
+                             "vllm:num_requests_running -1\n", "vllm:num_requests_running\n",
+                             "vllm:num_requests_running{m=\"a} 5\"} 0 1700000000000\n"}) {
+    Bench bench;
+    bench.answer = [&](const PlainQuestion&) -> StatusOr<PlainAnswer> { return PlainAnswer{200, gauges}; };
+    EXPECT_EQ(bench.RunWith({"--sweep", "10,20", "--requests", "20", "--drain", "5"}), kMade)
+        << gauges << bench.err;
+    EXPECT_EQ(bench.asked.size(), 1u) << gauges;
+  }
+}
+
+// A tokenizer that takes `seconds` for each answer, a token a byte.
+auto SlowTokenizer(Bench* bench, int64_t seconds) {
+  return [bench, seconds](const PlainQuestion& question) -> StatusOr<PlainAnswer> {
+    const int64_t end = bench->clock.Now() + seconds * 1'000'000'000;
+    while (bench->clock.Now() < end) bench->clock.WaitUntil(end);
+    const Json body = Json::parse(question.body);
+    if (question.path == "/tokenize")
+      return PlainAnswer{200, Json{{"count", body["prompt"].get<std::string>().size()}}.dump()};
+    return PlainAnswer{200, Json{{"prompt", std::string(body["tokens"].size(), 'x')}}.dump()};
+  };
+}
+
+TEST(BenchTest, PromptsAreWrittenWithinTheTimeout) {
+  Bench bench;
+  const int64_t begin = bench.clock.Now();
+  bench.answer = SlowTokenizer(&bench, 20);
+  EXPECT_EQ(bench.RunWith({"--rate", "5", "--requests", "500", "--endpoint", "chat", "--timeout", "100"}),
+            kNothingSucceeded);
+  EXPECT_THAT(bench.err, AllOf(HasSubstr("100000 ms"), HasSubstr("--timeout"), HasSubstr("--tokenizer")));
+  EXPECT_LE(bench.clock.Now() - begin, 150'000 * kMs);
+  EXPECT_TRUE(bench.server->seen.empty());
+}
+
+// The thousand prompts of a closed loop that are written before it are not all; those behind them are words
+// once the target's tokenizer has had its time.
+TEST(BenchTest, ASlowTokenizerDoesNotPutOffTheEndOfAClosedLoop) {
+  Bench bench;
+  bool is_slow = false;
+  bench.answer = [&, slow = SlowTokenizer(&bench, 7),
+                  fast = SlowTokenizer(&bench, 0)](const PlainQuestion& question) {
+    is_slow = is_slow || bench.asked.size() > 2001;  // one, and two for each of the thousand
+    return is_slow ? slow(question) : fast(question);
+  };
+  const int64_t begin = bench.clock.Now();
+  EXPECT_EQ(bench.RunWith({"--concurrency", "50", "--duration", "20", "--drain", "10", "--endpoint", "chat"}),
+            kMade)
+      << bench.err;
+  EXPECT_TRUE(is_slow);
+  EXPECT_GT(bench.server->seen.size(), 500u);
+  EXPECT_LE(bench.clock.Now() - begin, 50'000 * kMs);
+}
+
+TEST(BenchTest, AStopEndsTheWritingOfPrompts) {
+  Bench bench;
+  bench.answer = [&, fast = SlowTokenizer(&bench, 0)](const PlainQuestion& question) {
+    bench.stop = bench.asked.size() >= 8;
+    return fast(question);
+  };
+  EXPECT_EQ(bench.RunWith({"--rate", "5", "--requests", "500", "--endpoint", "chat"}), kNothingSucceeded);
+  EXPECT_THAT(bench.err, HasSubstr("stopped"));
+  EXPECT_EQ(bench.asked.size(), 8u);
+}
+
+TEST(BenchTest, ADetokenizerOfEndlessTextsEndsBeforeTheRun) {
+  Bench bench;
+  bench.answer = [&](const PlainQuestion& question) -> StatusOr<PlainAnswer> {
+    if (question.path == "/tokenize") return PlainAnswer{200, R"({"count": 1})"};
+    return PlainAnswer{200, Json{{"prompt", std::string(1'000'000, 'x')}}.dump()};
+  };
+  EXPECT_EQ(bench.RunWith({"--rate", "5", "--requests", "5", "--endpoint", "chat"}), kNothingSucceeded);
+  EXPECT_THAT(bench.err, AllOf(HasSubstr("1000000 bytes for 8 ids"), HasSubstr("256")));
+}
+
+TEST(BenchTest, ALoadThatNoMemoryHoldsIsRefused) {
+  for (const std::vector<std::string>& load :
+       std::vector<std::vector<std::string>>{{"--rate", "inf", "--duration", "5"},
+                                             {"--rate", "5", "--requests", "100000000"},
+                                             {"--concurrency", "5", "--requests", "100000000"}}) {
+    Bench bench;
+    EXPECT_EQ(bench.RunWith(load), kUsage);
+    EXPECT_THAT(bench.err, HasSubstr("at most 5000000"));
+    std::vector<std::string> dry = load;
+    dry.insert(dry.end(), {"--dry-run", "--jsonl", bench.Path("dry")});
+    EXPECT_EQ(bench.Run(dry), kUsage);
+  }
+}
+
+// ---- files
+
+TEST(BenchTest, TwoReportsAreNotOneFile) {
+  Bench bench;
+  const std::string path = bench.Path("both");
+  for (const std::string& other : {path, bench.Path("./both"), bench.Path("link")}) {
+    std::filesystem::remove(bench.Path("link"));
+    std::filesystem::create_symlink(path, bench.Path("link"));
+    EXPECT_EQ(bench.Run({"--target", "http://a:1", "--rate", "5", "--json", path, "--jsonl", other}), kUsage);
+    EXPECT_THAT(bench.err, AllOf(HasSubstr("--jsonl is \"" + other), HasSubstr("--json too")));
+    EXPECT_TRUE(bench.connected.empty());
+  }
+  EXPECT_EQ(bench.Run({"--target", "http://a:1", "--rate", "5", "--requests", "2", "--json", "/dev/null",
+                       "--html", "/dev/null"}),
+            kMade);
+}
+
+TEST(BenchTest, AReportGoesThroughAPipeWhole) {
+  Bench bench;
+  ASSERT_EQ(mkfifo(bench.Path("pipe").c_str(), 0600), 0);
+  std::string read;
+  std::thread reader([&] { read = bench.File("pipe"); });
+  EXPECT_EQ(
+      bench.Run({"--target", "http://a:1", "--rate", "5", "--requests", "2", "--json", bench.Path("pipe")}),
+      kMade);
+  reader.join();
+  EXPECT_EQ(Json::parse(read, nullptr, false).value("completed", 0), 2) << read;
+}
+
+TEST(BenchTest, AMixHasABoundThroughAPipeToo) {
+  Bench bench;
+  const std::string path = bench.Path("mix");
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  std::thread writer([&] {
+    sigset_t pipe;
+    sigemptyset(&pipe);
+    sigaddset(&pipe, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, &pipe, nullptr);
+    std::ofstream file(path);
+    const std::string blanks(1 << 16, ' ');
+    while (file << blanks << std::flush) {
+    }
+  });
+  EXPECT_EQ(bench.RunWith({"--rate", "5", "--mix", path}), kUsage);
+  writer.join();
+  EXPECT_THAT(bench.err, HasSubstr("holds more than 1048576 bytes"));
+}
+
+TEST(BenchTest, AMixEndsWithItsJsonAndNamesCanBeShown) {
+  Bench bench;
+  bench.folder.Write("zero", std::string_view("[{\"name\":\"a\"}]\0junk", 20));
+  EXPECT_EQ(bench.RunWith({"--rate", "5", "--mix", bench.Path("zero")}), kUsage);
+  EXPECT_THAT(bench.err, HasSubstr("must be a JSON list"));
+  bench.folder.Write("escape", R"([{"name":"a\u001b[2J"}])");
+  EXPECT_EQ(bench.RunWith({"--rate", "5", "--mix", bench.Path("escape")}), kUsage);
+  EXPECT_THAT(bench.err, AllOf(HasSubstr("without control characters"), HasSubstr("\\u001b[2J"),
+                               Not(HasSubstr("\x1b"))));
 }
 
 }  // namespace

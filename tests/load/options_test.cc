@@ -252,5 +252,14 @@ TEST(BenchOptionsTest, HelpIsNoFault) {
   EXPECT_EQ(help.err, "");
 }
 
+TEST(BenchOptionsTest, AHeaderThatIsNoneIsNotShown) {
+  for (const char* header : {"Bearer sk-secret", "Authorization: sk-secret\nX: y"}) {
+    const Parse parse({"--target", kTarget, "--rate", "5", "--header", header});
+    EXPECT_EQ(parse.parsed.exit_status, 2);
+    EXPECT_THAT(parse.err, HasSubstr("'NAME: VALUE' in one line"));
+    EXPECT_THAT(parse.err, Not(HasSubstr("secret")));
+  }
+}
+
 }  // namespace
 }  // namespace tramontane::load

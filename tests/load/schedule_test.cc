@@ -220,5 +220,37 @@ TEST(WorkTest, WhatIsWrongWithAMixIsNamed) {
   }
 }
 
+// ---- bounds
+
+TEST(ScheduleSizeTest, MoreRequestsThanAreHeldAreRefusedBeforeTheyAreDrawn) {
+  EXPECT_TRUE(CheckSize(AtRate(10), kMaxScheduledRequests, kNoEnd).ok());
+  EXPECT_THAT(CheckSize(AtRate(10), kMaxScheduledRequests + 1, kNoEnd).message(),
+              testing::AllOf(testing::HasSubstr("5000001"), testing::HasSubstr("at most 5000000")));
+  constexpr int64_t kSecond = 1'000'000'000;
+  EXPECT_TRUE(CheckSize(AtRate(1e6), kNoEnd, 5 * kSecond).ok());
+  EXPECT_FALSE(CheckSize(AtRate(1e6), kNoEnd, 6 * kSecond).ok());
+  EXPECT_TRUE(CheckSize(AtRate(1e6), 100, 6 * kSecond).ok());
+  EXPECT_FALSE(CheckSize(AtRate(std::numeric_limits<double>::infinity()), kNoEnd, kSecond).ok());
+  const ScheduleOptions closed_loop;
+  EXPECT_TRUE(CheckSize(closed_loop, kNoEnd, kNoEnd).ok());
+  EXPECT_FALSE(CheckSize(closed_loop, 100'000'000, kNoEnd).ok());
+}
+
+TEST(ScheduleSizeTest, TimesThatNoRunReachesAreRefusedAndFitAnyway) {
+  EXPECT_FALSE(CheckSize(AtRate(1e-6), 5'000'000, kNoEnd).ok());
+  EXPECT_TRUE(CheckSize(AtRate(1e-6), 5'000'000, 1'000'000'000).ok());
+  ScheduleOptions replay;
+  replay.trace = std::make_shared<const std::vector<TraceRow>>(
+      std::vector<TraceRow>{{0, 1, 1, {}}, {kMaxTraceSeconds * 1'000'000'000, 1, 1, {}}});
+  replay.spread_seconds = 1e7;
+  EXPECT_TRUE(CheckSize(replay, kNoEnd, kNoEnd).ok());
+  replay.rate_scale = 1e-6;
+  EXPECT_THAT(CheckSize(replay, kNoEnd, kNoEnd).message(), testing::HasSubstr("--rate-scale"));
+  const auto requests = DrawSchedule(replay, 10, kNoEnd).requests;
+  EXPECT_EQ(requests.back().plan.intended_ns, static_cast<int64_t>(kMaxArrivalNs));
+  EXPECT_EQ(DrawSchedule(AtRate(1e-300), 1, kNoEnd).requests[0].plan.intended_ns,
+            static_cast<int64_t>(kMaxArrivalNs));
+}
+
 }  // namespace
 }  // namespace tramontane::load

@@ -54,5 +54,20 @@ TEST(SearchTest, AFaultEndsIt) {
   EXPECT_EQ(FindRate(1, broken).status().message(), "gone");
 }
 
+TEST(SearchTest, AStopEndsItWithWhatWasFound) {
+  int probes = 0;
+  const MakeProbe stopped = [&](double, int) -> StatusOr<Probe> {
+    if (++probes == 4) return Status(StatusCode::kCancelled, "stopped");
+    Probe probe;
+    probe.holds = true;
+    return probe;
+  };
+  const auto found = FindRate(1, stopped);
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_EQ(found->probes.size(), 3u);
+  EXPECT_FALSE(found->rate);
+  EXPECT_EQ(found->why, "the search was stopped");
+}
+
 }  // namespace
 }  // namespace tramontane::load

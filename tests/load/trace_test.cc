@@ -115,5 +115,48 @@ TEST(TraceTest, ReadsTheRealOnes) {
   EXPECT_EQ(mooncake->size(), 12'031u);
 }
 
+TEST(TraceTest, StampsThatNoClockHoldsAreRefused) {
+  const std::string head = "TIMESTAMP,ContextTokens,GeneratedTokens\n";
+  for (const char* stamp :
+       {"9999-12-31 23:59:59", "2200-01-01 00:00:00", "1969-12-31 23:59:59", "0000-01-01 00:00:00"}) {
+    const auto rows = ParseTrace("t.csv", head + stamp + ",1,1\n");
+    EXPECT_THAT(rows.status().message(),
+                testing::AllOf(HasSubstr("line 2, TIMESTAMP"), HasSubstr("1970 to 2199")));
+  }
+  const auto year = ParseTrace("t.csv", head + "2023-01-01 00:00:00,1,1\n2024-01-02 00:00:00,1,1\n");
+  ASSERT_TRUE(year.ok()) << year.status();
+  EXPECT_EQ(year->back().at_ns, kMaxTraceSeconds * 1'000'000'000);
+  const auto longer = ParseTrace("t.csv", head + "2023-01-01 00:00:00,1,1\n2024-01-02 00:00:01,1,1\n");
+  EXPECT_THAT(longer.status().message(), HasSubstr("t.csv: spans 31622401 seconds"));
+  EXPECT_THAT(longer.status().message(), HasSubstr("at most 31622400"));
+}
+
+TEST(TraceTest, AByteOrderMarkMayLead) {
+  const std::string mark = "\xEF\xBB\xBF";
+  const std::string row = R"({"intended_ns":5,"input_tokens":1,"output_tokens":1})";
+  EXPECT_TRUE(
+      ParseTrace("t", mark + "TIMESTAMP,ContextTokens,GeneratedTokens\r\n2023-01-01 00:00:00,1,1\r\n").ok());
+  EXPECT_EQ(ParseTrace("t", mark + row + "\n")->front().at_ns, 5);
+}
+
+TEST(TraceTest, ARowEndsWithItsJson) {
+  const std::string row = R"({"intended_ns":5,"input_tokens":1,"output_tokens":1})";
+  const auto rows = ParseTrace("t", row + std::string("\0junk", 5) + "\n");
+  EXPECT_THAT(rows.status().message(), HasSubstr("line 1, the row"));
+}
+
+TEST(TraceTest, AFileAndItsLinesHaveABound) {
+  const auto rows = ParseTrace("t", "{" + std::string(kMaxTraceLineBytes, ' ') + "\n");
+  EXPECT_THAT(rows.status().message(), HasSubstr("line 1, the row has 1048577 bytes; at most 1048576"));
+  TempFolder folder;
+  folder.Write("long", "");
+  std::filesystem::resize_file(folder.PathOf("long"), kMaxTraceBytes + 1);  // sparse
+  EXPECT_THAT(ReadTrace(folder.PathOf("long")).status().message(), HasSubstr("more than 1073741824 bytes"));
+}
+
+TEST(TraceTest, AFaultMovesNoCursor) {
+  EXPECT_THAT(ParseTrace("t", "\x1b[2J\n").status().message(), HasSubstr("\\u001b[2J"));
+}
+
 }  // namespace
 }  // namespace tramontane::load

@@ -251,7 +251,7 @@ class EventScanner {
         if (kind == Kind::kString && !text.empty()) event_.has_content = true;
         break;
       case Place::kFinishReason:
-        if (kind == Kind::kString) event_.finishes = true;
+        if (kind == Kind::kString && !text.empty()) event_.finishes = true;
         break;
       case Place::kError:
         if (kind != Kind::kNull) event_.is_error = true;
@@ -328,7 +328,8 @@ std::string TextOfMember(const Json& object, const char* key) {
 std::optional<AnswerEvent> ReadAnswerEvent(std::string_view data, std::string* fault) {
   EventScanner scanner(data);
   if (scanner.Scan()) return scanner.event();
-  *fault = scanner.fault() + ": " + Excerpt(ReplaceInvalidUtf8(data.substr(0, 256)));
+  constexpr size_t kShownBytes = 1024;
+  *fault = scanner.fault() + ": " + std::string(data.substr(0, kShownBytes));
   return std::nullopt;
 }
 

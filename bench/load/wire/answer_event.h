@@ -25,8 +25,9 @@ struct AnswerEvent {
 };
 
 // `data` of an event, in one pass that builds nothing. Nothing where it is no JSON object: then `fault` says
-// why, for people. Strings are not checked to be UTF-8, since an event stream replaces what is not, and
-// halves of surrogate pairs are let through, since servers written in JavaScript cut texts there.
+// why, with the beginning of `data` as it is: for people only through ServerText. Strings are not checked to
+// be UTF-8, since an event stream replaces what is not, and halves of surrogate pairs are let through, since
+// servers written in JavaScript cut texts there.
 std::optional<AnswerEvent> ReadAnswerEvent(std::string_view data, std::string* fault);
 
 // The seldom wanted parts of an event, by a full parser; empty where it has no such thing.

@@ -2,11 +2,10 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <ctime>
 #include <optional>
 #include <utility>
-
-#include "kernels/core/utf8.h"
 
 namespace tramontane::load {
 namespace {
@@ -18,7 +17,7 @@ std::optional<double> Seconds(const std::string& text) {
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   const bool whole = error == std::errc() && end == text.data() + text.size() && !text.empty();
-  return whole && value >= 0 ? std::optional<double>(value) : std::nullopt;
+  return whole && std::isfinite(value) && value >= 0 ? std::optional<double>(value) : std::nullopt;
 }
 
 // What a reply says of when to try again: milliseconds, seconds, or a date.
@@ -37,20 +36,21 @@ std::string_view WithoutSpaces(std::string_view text) {
   return text;
 }
 
-// On one line, and short.
-std::string OneLine(std::string_view text) {
-  std::string line = Excerpt(ReplaceInvalidUtf8(text));
-  std::replace_if(line.begin(), line.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20; }, ' ');
-  return line;
+bool EqualsInLowerCase(std::string_view text, std::string_view lower_case) {
+  return std::equal(text.begin(), text.end(), lower_case.begin(), lower_case.end(), [](char a, char b) {
+    return (a >= 'A' && a <= 'Z' ? static_cast<char>(a - 'A' + 'a') : a) == b;
+  });
+}
+
+// Of an error event, or of an error's body: its message, else all of it. A full parser takes many times the
+// bytes of a text, so of a long one there is no message.
+std::string WhyOf(std::string_view error_data) {
+  if (error_data.size() > kMaxErrorBodyBytes) return std::string(error_data.substr(0, kMaxErrorBodyBytes));
+  std::string message = ErrorMessageOf(error_data);
+  return message.empty() ? std::string(error_data) : message;
 }
 
 }  // namespace
-
-// The secret goes before the text is cut, or a part of it would stay.
-std::string AnswerReader::WhyOf(std::string_view error_data) const {
-  const std::string message = ErrorMessageOf(error_data);
-  return OneLine(WithoutSecret(message.empty() ? std::string(error_data) : message, rules_->secret));
-}
 
 void AnswerReader::Read(std::string_view bytes, int64_t at_ns) {
   has_bytes_ = has_bytes_ || !bytes.empty();
@@ -78,10 +78,10 @@ void AnswerReader::ReadHead(int64_t at_ns) {
   record_->headers_ns = at_ns;
   record_->status = head.status;
   record_->retry_after_s = RetryAfterSeconds(head);
-  const bool is_plain = head.content_encoding.empty() || head.content_encoding == "identity";
+  const bool is_plain = head.content_encoding.empty() || EqualsInLowerCase(head.content_encoding, "identity");
   if (head.status == 200 && !is_plain) {
     Finish(Outcome::kGarbage,
-           "content-encoding is " + OneLine(head.content_encoding) + ", which was not asked for");
+           "an encoding that was not asked for, content-encoding: " + head.content_encoding);
   }
 }
 
@@ -104,15 +104,21 @@ void AnswerReader::ReadEvent(const ServerSentEvent& event, int64_t at_ns) {
     return Finish(record_->content_ns.empty() ? Outcome::kNoContent : Outcome::kOk, "nothing but [DONE]");
   }
   if (event.name == "error") return Finish(Outcome::kStreamError, WhyOf(event.data));
+  if (WithoutSpaces(event.data).empty()) return;  // what some servers send to keep a stream alive
   std::string fault;
   const std::optional<AnswerEvent> read = ReadAnswerEvent(event.data, &fault);
   if (!read) return Finish(Outcome::kGarbage, fault);
   if (read->is_error) return Finish(Outcome::kStreamError, WhyOf(event.data));
   if (read->has_choices && !record_->first_any_ns) record_->first_any_ns = at_ns;
   if (read->has_content) {
+    if (record_->content_ns.size() == kMaxContentEvents) {
+      return Finish(Outcome::kGarbage,
+                    "more than " + std::to_string(kMaxContentEvents) + " content events in one answer");
+    }
     record_->content_ns.push_back(at_ns);
-    if (rules_->count_tokens && text_.size() < kMaxEventBytes) {
-      text_ += ContentTextOf(event.data);
+    if (rules_->count_tokens) {
+      const std::string text = ContentTextOf(event.data);
+      text_.append(text, 0, kMaxCountedTextBytes - text_.size());
     }
   }
   ids_ += read->ids;
@@ -123,7 +129,10 @@ void AnswerReader::ReadEvent(const ServerSentEvent& event, int64_t at_ns) {
     record_->output_tokens = *read->completion_tokens;
     has_usage_ = true;
   }
-  if (read->has_timing) record_->timing_json = WithoutSecret(TimingOf(event.data), rules_->secret);
+  if (read->has_timing && rules_->wants_timing) {
+    std::string timing = WithoutSecret(TimingOf(event.data), rules_->secret);
+    if (timing.size() <= kMaxTimingBytes) record_->timing_json = std::move(timing);
+  }
 }
 
 // The message ended as its head had announced.
@@ -172,7 +181,7 @@ void AnswerReader::Finish(Outcome outcome, const std::string& error) {
   complete_ = true;
   is_garbage_ = is_garbage_ || outcome == Outcome::kGarbage;
   record_->outcome = outcome;
-  if (outcome != Outcome::kOk) record_->error = WithoutSecret(error, rules_->secret);
+  if (outcome != Outcome::kOk) record_->error = ServerText(error, rules_->secret);
   CountOutput();
 }
 

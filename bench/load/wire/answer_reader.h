@@ -18,11 +18,17 @@
 
 namespace tramontane::load {
 
+// What one answer may hold for its record, however much a server sends: kMaxEventBytes of an event, and
+inline constexpr size_t kMaxContentEvents = size_t{1} << 20;  // 8 bytes each; one more is garbage
+inline constexpr size_t kMaxTimingBytes = 4096;
+inline constexpr size_t kMaxCountedTextBytes = size_t{4} << 20;  // what is behind them is not counted
+
 // What is the same for all answers of a run.
 struct AnswerRules {
   // Counts the tokens of an output's text, where the server does not tell. Any thread; null: there is none.
   std::function<int32_t(const std::string& text)> count_tokens;
-  std::string secret;  // what servers may repeat and no record may hold; empty: nothing
+  std::string secret;         // what servers may repeat and no record may hold; empty: nothing
+  bool wants_timing = false;  // keeps the `timing` object; one of more than kMaxTimingBytes is not kept
 };
 
 class AnswerReader {
@@ -54,14 +60,13 @@ class AnswerReader {
   void EndOfMessage(int64_t at_ns);
   void Finish(Outcome outcome, const std::string& error);
   void CountOutput();
-  std::string WhyOf(std::string_view error_data) const;
 
   RequestRecord* record_;
   const AnswerRules* rules_;
   HttpReplyParser http_;
   EventStreamParser events_;
   std::string error_body_;  // of an answer that is no stream; its first kMaxErrorBodyBytes
-  std::string text_;        // where it is to be counted; its first kMaxEventBytes
+  std::string text_;        // where it is to be counted; its first kMaxCountedTextBytes
   int64_t ids_ = 0;
   int64_t logprobs_ = 0;
   bool has_usage_ = false;

@@ -19,8 +19,13 @@ namespace {
 
 constexpr int64_t kNsPerMs = 1'000'000;
 
-Status Broken(const WireTarget& target, const std::string& why) {
+Status NoConnection(const WireTarget& target, const std::string& why) {
   return Unavailable(target.authority() + ": " + why);
+}
+
+// On a connection that was there.
+Status Broken(const WireTarget& target, const std::string& why) {
+  return Status(StatusCode::kAborted, target.authority() + ": " + ServerText(why, target.options().api_key));
 }
 
 // A socket that is waited for, never longer than its deadline.
@@ -154,7 +159,8 @@ StatusOr<PlainAnswer> ReadAnswer(const WireTarget& target, Channel* channel) {
     std::string_view piece;
     while (parser.Next(&left, &piece)) answer.body.append(piece);
     if (!parser.fault().empty()) return Broken(target, parser.fault());
-    if (answer.body.size() > kMaxPlainAnswerBytes) return Broken(target, "an answer of more than 64 MiB");
+    if (answer.body.size() > kMaxPlainAnswerBytes)
+      return Broken(target, "an answer of more than " + std::to_string(kMaxPlainAnswerBytes) + " bytes");
   }
   if (at_end && !parser.Close()) return Broken(target, "closed the connection before the end of its answer");
   answer.status = parser.head().status;
@@ -170,11 +176,11 @@ StatusOr<PlainAnswer> AskHttp(const WireTarget& target, const PlainQuestion& que
     fault = socket.Connect(address);
     if (fault.empty()) break;
   }
-  if (!fault.empty()) return Broken(target, fault);
+  if (!fault.empty()) return NoConnection(target, fault);
   Channel channel(target, &socket);
   fault = channel.Handshake();
-  if (fault.empty())
-    fault = channel.Send(target.QuestionBytes(question.method, question.path, question.body));
+  if (!fault.empty()) return NoConnection(target, fault);
+  fault = channel.Send(target.QuestionBytes(question.method, question.path, question.body));
   if (!fault.empty()) return Broken(target, fault);
   return ReadAnswer(target, &channel);
 }

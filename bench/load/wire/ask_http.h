@@ -8,9 +8,10 @@
 namespace tramontane::load {
 
 // Of an answer's body; a longer one is an error.
-inline constexpr size_t kMaxPlainAnswerBytes = 64 * 1024 * 1024;
+inline constexpr size_t kMaxPlainAnswerBytes = 16 * 1024 * 1024;
 
-// The deadline is the target's timeout_s. UNAVAILABLE says what went wrong on the way.
+// The deadline is the target's timeout_s. UNAVAILABLE: there was no connection, or no TLS on it; ABORTED: it
+// broke, what came is not HTTP, or not all of it came in time. Both say how.
 StatusOr<PlainAnswer> AskHttp(const WireTarget& target, const PlainQuestion& question);
 
 }  // namespace tramontane::load

@@ -8,6 +8,7 @@ namespace tramontane::load {
 namespace {
 
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+constexpr size_t kKeptBytes = 16 * 1024;  // enough for most events; a longer one's memory is given back
 
 bool IsFieldName(std::string_view name) {
   return std::all_of(name.begin(), name.end(), [](char c) {
@@ -26,6 +27,7 @@ std::optional<ServerSentEvent> EventStreamParser::Next(std::string_view* bytes) 
   if (clear_) {
     name_.clear();
     data_.clear();
+    if (data_.capacity() > kKeptBytes) data_.shrink_to_fit();
     has_data_ = clear_ = false;
   }
   std::string_view line;
@@ -33,6 +35,7 @@ std::optional<ServerSentEvent> EventStreamParser::Next(std::string_view* bytes) 
     const bool is_blank = line.empty();
     if (!is_blank) ReadField(line);
     held_.clear();
+    if (held_.capacity() > kKeptBytes) held_.shrink_to_fit();
     if (!is_blank) continue;
     if (has_data_) {
       clear_ = true;
@@ -82,7 +85,7 @@ void EventStreamParser::ReadField(std::string_view line) {
   } else if (name == "event") {
     name_.assign(value);
   } else if (!IsFieldName(name)) {
-    Fail("not a line of server-sent events: " + Excerpt(ReplaceInvalidUtf8(line)));
+    FailAt(line);
   }
 }
 
@@ -90,8 +93,13 @@ void EventStreamParser::End() {
   std::string_view line = held_;
   if (at_start_ && line.starts_with(kByteOrderMark)) line.remove_prefix(kByteOrderMark.size());
   if (fault_.empty() && !IsFieldName(NameOf(line))) {
-    Fail("not a line of server-sent events: " + Excerpt(ReplaceInvalidUtf8(line)));
+    FailAt(line);
   }
+}
+
+void EventStreamParser::FailAt(std::string_view line) {
+  constexpr size_t kShownBytes = 1024;
+  Fail("not a line of server-sent events: " + std::string(line.substr(0, kShownBytes)));
 }
 
 void EventStreamParser::Fail(const std::string& what) { fault_ = what; }

@@ -14,8 +14,8 @@
 
 namespace tramontane::load {
 
-// Of one event, and of a line. A longer one is a fault.
-inline constexpr size_t kMaxEventBytes = 16 * 1024 * 1024;
+// Of one event, and of a line. A longer one is a fault. Thousands of streams may hold one each.
+inline constexpr size_t kMaxEventBytes = 1024 * 1024;
 
 // Valid until the parser is next called.
 struct ServerSentEvent {
@@ -32,12 +32,14 @@ class EventStreamParser {
   // No more bytes will come. What is not completed is dropped, but it has to look like an event stream.
   void End();
 
-  // What is not an event stream, for people; empty: nothing.
+  // What is not an event stream, with the beginning of what the server wrote, as it is; empty: nothing. For
+  // people only through ServerText.
   const std::string& fault() const { return fault_; }
 
  private:
   bool TakeLine(std::string_view* bytes, std::string_view* line);
   void ReadField(std::string_view line);
+  void FailAt(std::string_view line);
   void Fail(const std::string& what);
 
   std::string held_;  // the beginning of a line

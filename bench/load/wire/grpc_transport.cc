@@ -19,7 +19,6 @@
 #include <vector>
 
 #include "bench/load/wire/stamp.h"
-#include "kernels/core/utf8.h"
 #include "server/remote/from_grpc_status.h"
 #include "tramontane/v1/inference.grpc.pb.h"
 
@@ -356,8 +355,7 @@ void GrpcCall::OnDone(const grpc::Status& status) {
   if (status.ok() && !record_.done_ns) record_.done_ns = now_ns;
   Judge(status);
   CountOutput();
-  record_.error = Excerpt(ReplaceInvalidUtf8(WithoutSecret(record_.error, target_.options().api_key)));
-  std::replace_if(record_.error.begin(), record_.error.end(), [](char c) { return c >= 0 && c < 0x20; }, ' ');
+  record_.error = ServerText(record_.error, target_.options().api_key);
   done_(std::move(record_));
   GrpcTransport* const transport = transport_;
   transport->Forget(this);
@@ -384,7 +382,18 @@ StatusOr<std::string> FirstGrpcModel(const std::shared_ptr<const WireTarget>& ta
       gpr_time_from_nanos(static_cast<int64_t>(target->options().timeout_s * 1e9), GPR_TIMESPAN)));
   v1::GetModelResponse model;
   const grpc::Status status = v1::Inference::NewStub(channel)->GetModel(&context, {}, &model);
-  if (!status.ok()) return ToStatus(FromGrpcStatus(status));
+  const std::string& key = target->options().api_key;
+  if (!status.ok()) {
+    const std::string why = ServerText(status.error_message(), key);
+    const bool is_dead = status.error_code() == grpc::StatusCode::UNAVAILABLE &&
+                         HasOneOf(status.error_message(), kNoConnectionWords);
+    if (is_dead) return Unavailable(target->authority() + ": " + why);
+    return InvalidArgument("GetModel failed: " + why + ": name the model with --model");
+  }
+  if (model.name().empty() || VisibleText(model.name()) != model.name()) {
+    return InvalidArgument(target->authority() + " serves a model called \"" + ServerText(model.name(), key) +
+                           "\", which cannot be shown: name the model with --model");
+  }
   return model.name();
 }
 

@@ -34,6 +34,12 @@ std::optional<int64_t> WholeNumber(std::string_view text, int base) {
   return value;
 }
 
+// Enough of it to know it by.
+std::string Beginning(std::string_view text) {
+  constexpr size_t kShownBytes = 1024;
+  return std::string(text.substr(0, kShownBytes));
+}
+
 bool IsNameCharacter(char c) {
   constexpr std::string_view kMarks = "!#$%&'*+-.^_`|~";
   const char lower = Lower(c);
@@ -94,7 +100,7 @@ bool HttpReplyParser::TakeLine(std::string_view* bytes) {
   bytes->remove_prefix(count);
   const size_t known = std::min(line_.size(), kVersion.size());
   if (stage_ == Stage::kStatusLine && line_.compare(0, known, kVersion, 0, known) != 0) {
-    Fail("not HTTP/1: " + Excerpt(ReplaceInvalidUtf8(line_)));
+    Fail("not HTTP/1: " + Beginning(line_));
     return false;
   }
   if (end == std::string_view::npos) return false;
@@ -131,7 +137,7 @@ void HttpReplyParser::ReadStatusLine() {
       line.size() >= 12 ? WholeNumber(line.substr(9, 3), 10) : std::optional<int64_t>();
   const bool ends = line.size() == 12 || (line.size() > 12 && line[12] == ' ');
   if (!status || *status < 100 || !ends || !IsDigit(line[7]) || line[8] != ' ') {
-    return Fail("not a status line: " + Excerpt(ReplaceInvalidUtf8(line)));
+    return Fail("not a status line: " + Beginning(line));
   }
   status_ = static_cast<int32_t>(*status);
   head_ = ReplyHead{};
@@ -147,19 +153,18 @@ void HttpReplyParser::ReadHeader() {
   const std::string_view raw_name = line.substr(0, std::min(colon, line.size()));
   if (colon == std::string_view::npos || raw_name.empty() ||
       !std::all_of(raw_name.begin(), raw_name.end(), IsNameCharacter)) {
-    return Fail("not a header: " + Excerpt(ReplaceInvalidUtf8(line)));
+    return Fail("not a header: " + Beginning(line));
   }
   const std::string name = Lowered(raw_name);
   const std::string value(WithoutBlanks(line.substr(colon + 1)));
   if (name == "content-length") {
     const std::optional<int64_t> length = WholeNumber(value, 10);
     if (!length || (length_ >= 0 && length_ != *length)) {
-      return Fail("content-length is " + Excerpt(ReplaceInvalidUtf8(value)));
+      return Fail("content-length is " + Beginning(value));
     }
     length_ = *length;
   } else if (name == "transfer-encoding") {
-    if (Lowered(value) != "chunked")
-      return Fail("transfer-encoding is " + Excerpt(ReplaceInvalidUtf8(value)));
+    if (Lowered(value) != "chunked") return Fail("transfer-encoding is " + Beginning(value));
     chunked_ = true;
   } else if (name == "connection") {
     const std::string list = Lowered(value);
@@ -170,7 +175,7 @@ void HttpReplyParser::ReadHeader() {
   } else if (name == "retry-after-ms") {
     head_.retry_after_ms = value;
   } else if (name == "content-encoding") {
-    head_.content_encoding = Lowered(value);
+    head_.content_encoding = value;
   }
 }
 
@@ -199,7 +204,7 @@ void HttpReplyParser::ReadChunkSize() {
   const std::string_view line = line_;
   const std::optional<int64_t> size =
       WholeNumber(WithoutBlanks(line.substr(0, std::min(line.find(';'), line.size()))), 16);
-  if (!size) return Fail("not a chunk's size: " + Excerpt(ReplaceInvalidUtf8(line)));
+  if (!size) return Fail("not a chunk's size: " + Beginning(line));
   head_bytes_ = 0;
   left_ = *size;
   stage_ = left_ == 0 ? Stage::kTrailer : Stage::kChunk;

@@ -16,9 +16,9 @@ inline constexpr size_t kMaxReplyHeadBytes = 64 * 1024;
 struct ReplyHead {
   int32_t status = 0;  // 0: the last byte of the head has not come
   bool keep_alive = true;
-  std::string retry_after;     // as sent; empty: none
-  std::string retry_after_ms;  // as OpenAI's own clients read it
-  std::string content_encoding;
+  std::string retry_after;       // as sent; empty: none
+  std::string retry_after_ms;    // as OpenAI's own clients read it
+  std::string content_encoding;  // as sent
 };
 
 class HttpReplyParser {
@@ -34,7 +34,8 @@ class HttpReplyParser {
   bool has_head() const { return head_.status != 0; }
   const ReplyHead& head() const { return head_; }
   bool ended() const { return stage_ == Stage::kEnded; }
-  // What is not HTTP, for people; empty: nothing.
+  // What is not HTTP, with the beginning of what the server wrote, as it is; empty: nothing. For people only
+  // through ServerText.
   const std::string& fault() const { return fault_; }
 
  private:

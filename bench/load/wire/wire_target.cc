@@ -114,8 +114,9 @@ Status WireTarget::ParseUrl() {
 Status WireTarget::CheckHeaders() const {
   for (const auto& [name, value] : options_.headers) {
     if (!IsHeaderName(name) || !IsHeaderText(value)) {
-      return InvalidArgument("is \"" + name + ": " + WithoutSecret(value, options_.api_key) +
-                             "\", which is no header")
+      // The value may be a secret.
+      return InvalidArgument("is \"" + VisibleText(name) +
+                             ": ...\", which is no header: NAME: VALUE on one line")
           .WithField("--header", FieldForm::kSubject);
     }
     for (const char* ours : {"content-length", "transfer-encoding", "connection", "x-request-id"}) {

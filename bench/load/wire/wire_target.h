@@ -48,7 +48,7 @@ class WireTarget {
 
  private:
   explicit WireTarget(const TargetOptions& options)
-      : options_(options), answer_rules_{options.count_tokens, options.api_key} {}
+      : options_(options), answer_rules_{options.count_tokens, options.api_key, options.timing} {}
 
   Status ParseUrl();
   Status CheckHeaders() const;

@@ -45,6 +45,7 @@ TEST(AnswerEvent, IsWhatServersMeanByIt) {
        true},
       {R"({"choices":[{"delta":{"content":""},"finish_reason":"length"}]})", true, false, true},
       {R"({"choices":[{"delta":{},"finish_reason":"stop"}],"usage":null})", true, false, true},
+      {R"({"choices":[{"delta":{"content":"a"},"finish_reason":""}]})", true, true, false},
       {R"({"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2}})"},
       // Completions: text, empty text, text with the end.
       {R"({"choices":[{"index":0,"text":"x","finish_reason":null}]})", true, true},

@@ -325,5 +325,120 @@ TEST(AnswerReader, NothingChangesARecordThatIsComplete) {
   EXPECT_FALSE(reader.reusable());
 }
 
+TEST(AnswerReader, NoTimeToTryAgainIsBeyondNumbers) {
+  for (const char* header : {"Retry-After-Ms: infinity", "Retry-After-Ms: inf", "Retry-After-Ms: nan",
+                             "Retry-After: inf", "Retry-After: -nan", "Retry-After: 1e999"}) {
+    const Transcript transcript{
+        "", "HTTP/1.1 429 No\r\n" + std::string(header) + "\r\nContent-Length: 0\r\n\r\n"};
+    EXPECT_EQ(ReadCut(transcript, {}).record.retry_after_s, std::nullopt) << header;
+  }
+}
+
+// The standard gives out an event for "data" alone, and servers send it to keep a stream alive.
+TEST(AnswerReader, AnEventOfEmptyDataIsNothing) {
+  const Transcript transcript{
+      "", kCloseHead + "data\n\n" + Data(Text("a")) + "data:\n\ndata: \n\n" + "data: [DONE]\n\n", true};
+  const RequestRecord record = ReadCut(transcript, {}).record;
+  EXPECT_EQ(record.outcome, Outcome::kOk) << record.error;
+  EXPECT_EQ(record.content_ns.size(), 1u);
+}
+
+TEST(AnswerReader, AnEmptyFinishReasonIsNone) {
+  const Transcript transcript{"", kCloseHead + Data(R"({"choices":[{"text":"a","finish_reason":""}]})"),
+                              true};
+  EXPECT_EQ(ReadCut(transcript, {}).record.outcome, Outcome::kClosedEarly);
+}
+
+TEST(AnswerReader, TimingIsKeptWhereItIsAskedForAndShort) {
+  const auto timing_of = [](const std::string& timing, bool wants_timing) {
+    RequestRecord record;
+    AnswerRules rules;
+    rules.wants_timing = wants_timing;
+    rules.secret = "sk-secret/1";
+    AnswerReader reader(&record, rules);
+    reader.Read(kStreamHead + Chunk(Data(R"({"choices":[],"timing":)" + timing + "}")), 1);
+    return record.timing_json;
+  };
+  EXPECT_EQ(timing_of(R"({"queue_ms":1.5})", true), R"({"queue_ms":1.5})");
+  EXPECT_EQ(timing_of(R"({"queue_ms":1.5})", false), "");
+  EXPECT_EQ(timing_of(R"({"a":"\u0073k-secret\/1"})", true), R"({"a":"***"})");
+  EXPECT_EQ(timing_of(R"({"a":")" + std::string(kMaxTimingBytes, 'x') + R"("})", true), "");
+}
+
+TEST(AnswerReader, ContentEventsHaveABound) {
+  RequestRecord record;
+  const AnswerRules rules;
+  AnswerReader reader(&record, rules);
+  std::string events;
+  for (int i = 0; i < 1024; ++i) events += Data(R"({"choices":[{"text":"a"}]})");
+  reader.Read(kCloseHead, 1);
+  for (size_t i = 0; i < kMaxContentEvents / 1024; ++i) reader.Read(events, 2);
+  ASSERT_FALSE(reader.complete());
+  reader.Read(events, 3);
+  EXPECT_EQ(record.outcome, Outcome::kGarbage);
+  EXPECT_THAT(record.error, HasSubstr("1048576 content events"));
+}
+
+TEST(AnswerReader, AnErrorOfAnyLengthIsShort) {
+  RequestRecord record;
+  const AnswerRules rules;
+  AnswerReader reader(&record, rules);
+  reader.Read(kCloseHead + Data(R"({"error":{"message":")" + std::string(500'000, 'x') + R"("}})"), 1);
+  EXPECT_EQ(record.outcome, Outcome::kStreamError);
+  EXPECT_LE(record.error.size(), kMaxServerTextBytes + 3);
+}
+
+// Wherever messages and reads are cut, no part of a key is left that would be worth anything.
+TEST(AnswerReader, NoCutLeavesAPartOfASecret) {
+  const std::string key = "sk-0aB/c4567890zyxwvutsr";
+  const std::string escaped = R"(\u0073\u006B-0aB\/c4567890zyxwvutsr)";
+  const std::string kOk = "HTTP/1.1 200 OK\r\n", kBad = "HTTP/1.1 401 No\r\nContent-Length: ";
+  AnswerRules rules;
+  rules.secret = key;
+  for (const std::string& said : {key, escaped}) {
+    for (size_t before = 0; before < 260; before += 3) {
+      const std::string text = std::string(before, '-') + said;
+      const std::string json = R"({"error":{"message":")" + text + R"("}})";
+      const std::string other_json = R"({"why":")" + text + R"("})";
+      for (const std::string& answer :
+           {text + "\r\n", "HTTP/1.1 " + text + "\r\n", kOk + text + "\r\n",
+            kOk + "Content-Length: " + text + "\r\n", kOk + "Transfer-Encoding: " + text + "\r\n",
+            kOk + "Content-Encoding: " + text + "\r\n\r\n", kStreamHead + text + "\r\n",
+            kStreamHead + Chunk("<" + text + "\n"), kStreamHead + Chunk(Data(text)),
+            kStreamHead + Chunk(Data(json)), kStreamHead + Chunk("event: error\n" + Data(text)),
+            kBad + std::to_string(json.size()) + "\r\n\r\n" + json,
+            kBad + std::to_string(other_json.size()) + "\r\n\r\n" + other_json}) {
+        const size_t step = before % 30 == 0 ? 1 : answer.size();
+        for (size_t cut = step; cut <= answer.size(); cut += step) {
+          RequestRecord record;
+          AnswerReader reader(&record, rules);
+          reader.Read(answer.substr(0, cut), 1);
+          reader.Read(answer.substr(cut), 2);
+          ASSERT_TRUE(reader.complete()) << answer;
+          ASSERT_NE(record.error, "");
+          for (const char* part : {"sk-0", "SK-0", "6B-0", "B/c4", "zyxw"}) {
+            ASSERT_THAT(record.error, Not(HasSubstr(part))) << answer << " cut at " << cut;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(AnswerReader, WhatAServerSaysMovesNoCursor) {
+  const AnswerRules rules;
+  for (const std::string& answer :
+       {std::string("SSH\x1b[2J\r\n"), kStreamHead + Chunk("\x9b\xc2\x9b\x07 x\n"),
+        kStreamHead + Chunk(Data(R"({"error":"a\u001b]0;x\u0007\u009b2J\u202ex\nb"})"))}) {
+    RequestRecord record;
+    AnswerReader reader(&record, rules);
+    reader.Read(answer, 1);
+    ASSERT_TRUE(reader.complete());
+    EXPECT_THAT(record.error, Not(HasSubstr("\xc2\x9b")));
+    EXPECT_THAT(record.error, Not(HasSubstr("\u202e")));
+    for (const char c : record.error) EXPECT_GE(static_cast<unsigned char>(c), 0x20) << record.error;
+  }
+}
+
 }  // namespace
 }  // namespace tramontane::load

@@ -420,9 +420,10 @@ TEST(PlainQuestions, AnAnswerWithoutModelsIsAnErrorThatNamesTheFlag) {
     const auto target = StartTarget([&](const ScriptedRequest&) { return PlainAnswerScript(200, body); });
     const StatusOr<std::string> model = FirstServedModel(OptionsFor(target->url()));
     ASSERT_FALSE(model.ok());
+    EXPECT_EQ(model.status().code(), StatusCode::kInvalidArgument);
     EXPECT_THAT(model.status().message(), HasSubstr("--model"));
   }
-  EXPECT_FALSE(FirstServedModel(OptionsFor(DeadUrl())).ok());
+  EXPECT_EQ(FirstServedModel(OptionsFor(DeadUrl())).status().code(), StatusCode::kUnavailable);
 }
 
 TEST(PlainQuestions, AnswersComeWithTheirStatus) {
@@ -442,7 +443,36 @@ TEST(PlainQuestions, NothingIsWaitedForLongerThanTheTimeout) {
     const auto target = StartTarget([&](const ScriptedRequest&) { return script; });
     TargetOptions options = OptionsFor(target->url());
     options.timeout_s = 0.3;
-    EXPECT_EQ(Ask(options, {"GET", "/metrics", ""}).status().code(), StatusCode::kUnavailable);
+    EXPECT_EQ(Ask(options, {"GET", "/metrics", ""}).status().code(), StatusCode::kAborted);
+  }
+}
+
+// A dead target is what the requests are to find; one that is there and fails is a fault to be told.
+TEST(PlainQuestions, AFailedQuestionForModelsIsNoDeadTarget) {
+  std::vector<Script> scripts = {PlainAnswerScript(500, R"({"data":[{"id":"one"}]})"), ClosedWithoutAByte(),
+                                 StatusAnswer(401, "", "who are you"), SilentFromTheBegin()};
+  for (const NamedScript& garbage : GarbageScripts()) scripts.push_back(garbage.script);
+  for (const Script& script : scripts) {
+    const auto target = StartTarget([&](const ScriptedRequest&) { return script; });
+    TargetOptions options = OptionsFor(target->url());
+    options.timeout_s = 0.3;
+    const StatusOr<std::string> model = FirstServedModel(options);
+    EXPECT_EQ(model.status().code(), StatusCode::kInvalidArgument) << model.status();
+    EXPECT_THAT(model.status().message(), HasSubstr("--model"));
+  }
+}
+
+TEST(PlainQuestions, WhatAServerSaysOfItsModelsIsShownWithoutSecretsAndEscapes) {
+  const std::string key = "sk-abcdefghijklmnopqrstuvwxyz";
+  std::vector<std::string> bodies = {R"({"data":[{"id":"\u001b[2Jm"}]})", R"({"data":[{"id":""}]})"};
+  for (size_t before = 0; before < 250; before += 7)
+    bodies.push_back(std::string(before, '-') + key + "\x1b[2J");
+  for (const std::string& body : bodies) {
+    const auto target = StartTarget([&](const ScriptedRequest&) { return PlainAnswerScript(200, body); });
+    TargetOptions options = OptionsFor(target->url());
+    options.api_key = key;
+    const std::string message(FirstServedModel(options).status().message());
+    EXPECT_THAT(message, AllOf(HasSubstr("--model"), Not(HasSubstr("sk-a")), Not(HasSubstr("\x1b")))) << body;
   }
 }
 
