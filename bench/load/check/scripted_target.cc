@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -39,11 +40,14 @@ void Watch(int poll, int fd, uint64_t key) {
   epoll_ctl(poll, EPOLL_CTL_ADD, fd, &interest);
 }
 
-// The value of a header whose name clients of ours write in this way; empty where there is none.
+// The value of a header; empty where there is none.
 std::string HeaderOf(const std::string& head, const std::string& name) {
-  const size_t at = head.find("\r\n" + name + ": ");
-  if (at == std::string::npos) return "";
-  const size_t begin = at + name.size() + 4;
+  const std::string line = "\r\n" + name + ":";
+  const auto at =
+      std::search(head.begin(), head.end(), line.begin(), line.end(),
+                  [](unsigned char a, unsigned char b) { return std::tolower(a) == std::tolower(b); });
+  if (at == head.end()) return "";
+  const size_t begin = head.find_first_not_of(' ', static_cast<size_t>(at - head.begin()) + line.size());
   return head.substr(begin, head.find("\r\n", begin) - begin);
 }
 
@@ -217,6 +221,9 @@ bool ScriptedTarget::TakeRequest(Connection* connection) {
   request.body = received.substr(head_end + 4, length);
   request.request_id = HeaderOf(head, "x-request-id");
   request.on_connection = ++connection->requests;
+  if (request.request_id.empty()) {
+    request.request_id = std::to_string(connection->serial) + "/" + std::to_string(connection->requests);
+  }
   received.erase(0, head_end + 4 + length);
   return true;
 }

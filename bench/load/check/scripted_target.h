@@ -23,7 +23,7 @@ struct ScriptedRequest {
   std::string path;
   std::string head;  // lines with CRLF
   std::string body;
-  std::string request_id;
+  std::string request_id;  // by its header, else CONNECTION/REQUEST, both counted from 1
   int64_t received_ns = 0;
   int32_t on_connection = 0;  // 1: its connection's first
 };

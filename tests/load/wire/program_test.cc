@@ -1,0 +1,201 @@
+// `tramontane bench` as a user starts it, against `tramontane serve` as a user starts it: two processes, the
+// embedded model. And the scripted server alone.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "tests/server/program.h"
+#include "tests/support/temp_folder.h"
+
+namespace tramontane {
+namespace {
+
+using testing::ContainsRegex;
+using testing::Each;
+using testing::HasSubstr;
+using testing::SizeIs;
+using Json = nlohmann::json;
+
+constexpr int64_t kRequests = 6;
+constexpr int64_t kOutputTokens = 8;
+
+// Of vLLM's result file, what does not depend on the percentiles asked for.
+const std::vector<std::string>& VllmKeys() {
+  static const std::vector<std::string> keys = {
+      "date",
+      "endpoint_type",
+      "backend",
+      "label",
+      "model_id",
+      "tokenizer_id",
+      "num_prompts",
+      "request_rate",
+      "burstiness",
+      "max_concurrency",
+      "duration",
+      "completed",
+      "failed",
+      "total_input_tokens",
+      "total_output_tokens",
+      "request_throughput",
+      "request_goodput",
+      "output_throughput",
+      "total_token_throughput",
+      "max_output_tokens_per_s",
+      "max_concurrent_requests",
+      "input_lens",
+      "output_lens",
+      "ttfts",
+      "itls",
+      "start_times",
+      "generated_texts",
+      "errors",
+  };
+  return keys;
+}
+
+struct Bench {
+  TempFolder folder;
+  int status = 0;
+  std::string out, err;
+  Json json;
+  std::vector<Json> lines;  // of --jsonl
+
+  explicit Bench(std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), "bench");
+    for (const char* name : {"json", "jsonl"}) {
+      arguments.push_back(std::string("--") + name);
+      arguments.push_back(folder.PathOf(name));
+    }
+    Program program(arguments);
+    status = program.Wait();
+    out = program.out();
+    err = program.err();
+    json = Json::parse(std::ifstream(folder.PathOf("json")), nullptr, false);
+    std::ifstream file(folder.PathOf("jsonl"));
+    for (std::string line; std::getline(file, line);) lines.push_back(Json::parse(line, nullptr, false));
+  }
+};
+
+std::vector<std::string> With(std::vector<std::string> arguments, const std::vector<std::string>& more) {
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+// A closed loop of two slots.
+std::vector<std::string> SmallLoad(const std::string& target, const std::vector<std::string>& more = {}) {
+  return With({"--target", target, "--concurrency", "2", "--requests", std::to_string(kRequests),
+               "--prompt-tokens", "24", "--output-tokens", std::to_string(kOutputTokens)},
+              more);
+}
+
+void ExpectAWholeRun(const Bench& bench, const std::string& which) {
+  SCOPED_TRACE(which);
+  EXPECT_EQ(bench.status, 0) << bench.out << bench.err;
+  ASSERT_TRUE(bench.json.is_object()) << bench.out << bench.err;
+  for (const std::string& key : VllmKeys()) EXPECT_TRUE(bench.json.contains(key)) << key;
+  for (const char* metric : {"ttft_ms", "tpot_ms", "itl_ms", "e2el_ms"}) {
+    for (const char* statistic : {"mean_", "median_", "std_", "p90_", "p99_"}) {
+      const std::string key = std::string(statistic) + metric;
+      ASSERT_TRUE(bench.json.contains(key)) << key;
+      EXPECT_TRUE(bench.json[key].is_number_float()) << key << ": " << bench.json[key];
+    }
+  }
+  EXPECT_EQ(bench.json["model_id"], "breeze");
+  EXPECT_EQ(bench.json["completed"], kRequests);
+  EXPECT_EQ(bench.json["failures"], Json({{"ok", kRequests}}));
+  EXPECT_EQ(bench.json["total_output_tokens"], kRequests * kOutputTokens);
+  EXPECT_EQ(bench.json["output_tokens_from"], Json({{"usage", kRequests}}));
+  ASSERT_THAT(bench.lines, SizeIs(kRequests));
+  for (const Json& line : bench.lines) {
+    EXPECT_EQ(line["outcome"], "ok") << line;
+    EXPECT_GT(line["ttft_ms"], 0) << line;
+    EXPECT_LE(line["ttft_ms"], line["e2el_ms"]) << line;
+    EXPECT_TRUE(line["timing"].is_object()) << line;
+  }
+  // Each of three requests is explained down to what no one told of.
+  EXPECT_THAT(bench.out, ContainsRegex("explained: ttft nearest to p50"));
+  EXPECT_THAT(bench.out, ContainsRegex("explained: ttft nearest to p99"));
+  EXPECT_THAT(bench.out, HasSubstr("prefill_run"));
+  EXPECT_THAT(bench.out, HasSubstr("network+client"));
+}
+
+TEST(BenchProgram, MeasuresTheRealServerThroughEachDoor) {
+  Served served;
+  const Bench grpc(SmallLoad("grpc://" + served.address, {"--explain"}));
+  ExpectAWholeRun(grpc, "gRPC");
+  EXPECT_THAT(grpc.json.value("input_lens", Json()), Each(24));
+  if (served.http.empty()) GTEST_SKIP() << "this build has no HTTP door: it was not measured";
+  const Bench completions(SmallLoad("http://" + served.http, {"--explain"}));
+  ExpectAWholeRun(completions, "completions");
+  EXPECT_THAT(completions.json.value("input_lens", Json()), Each(24));
+  const Bench chats(SmallLoad("http://" + served.http, {"--endpoint", "chat", "--explain"}));
+  ExpectAWholeRun(chats, "chats");
+  served.program.Signal(SIGTERM);
+  EXPECT_EQ(served.program.Wait(), 0) << served.program.err();
+}
+
+TEST(BenchProgram, TellsByItsStatusWhatBecameOfARun) {
+  Served served;
+  const std::string target = "grpc://" + served.address;
+  const Bench missed(SmallLoad(target, {"--slo", "ttft_p99<0.0001"}));
+  EXPECT_EQ(missed.status, 3) << missed.out << missed.err;
+  EXPECT_EQ(missed.json["slo_met"], false);
+  const Bench met(SmallLoad(target, {"--slo", "ttft_p99<600000,success>0.5"}));
+  EXPECT_EQ(met.status, 0) << met.out << met.err;
+  const Bench misused(SmallLoad(target, {"--rate", "fast"}));
+  EXPECT_EQ(misused.status, 2);
+  EXPECT_THAT(misused.err, HasSubstr("--rate is \"fast\"; it must be a number from"));
+  const Bench refused(SmallLoad("grpc://127.0.0.1:1", {"--model", "breeze"}));
+  EXPECT_EQ(refused.status, 1) << refused.out << refused.err;
+  EXPECT_EQ(refused.json["failures"], Json({{"refused", kRequests}}));
+}
+
+// ---- the scripted server alone
+// --------------------------------------------------------------------------------------
+
+TEST(ScriptedServerProgram, StreamsWhatIsAskedForAndLogsWhenItDid) {
+  const TempFolder folder;
+  const std::string log = folder.PathOf("log");
+  Program server({"--ttft-ms", "30", "--gap-ms", "1.5", "--log", log},
+                 {.binary = std::getenv("SCRIPTED_SERVER")});
+  const std::string ready = server.FirstLine();
+  ASSERT_TRUE(ready.starts_with("ready {")) << ready << server.err();
+  const std::string address = Json::parse(ready.substr(6)).value("http", "");
+  for (const char* endpoint : {"completions", "chat"}) {
+    const Bench bench(SmallLoad("http://" + address, {"--endpoint", endpoint}));
+    EXPECT_EQ(bench.status, 0) << bench.out << bench.err;
+    EXPECT_EQ(bench.json.value("completed", 0), kRequests) << bench.json;
+    EXPECT_EQ(bench.json.value("total_output_tokens", 0), kRequests * kOutputTokens) << bench.json;
+    EXPECT_EQ(bench.json.value("model_id", ""), "scripted");
+    for (const Json& line : bench.lines) EXPECT_GE(line["ttft_sent_ms"], 30) << line;
+  }
+  server.Signal(SIGTERM);
+  EXPECT_EQ(server.Wait(), 0) << server.err();
+  std::ifstream file(log);
+  int64_t requests = 0;
+  for (std::string text; std::getline(file, text); ++requests) {
+    const Json line = Json::parse(text);
+    const auto content_ns = line["content_ns"].get<std::vector<int64_t>>();
+    ASSERT_THAT(content_ns, SizeIs(kOutputTokens)) << text;
+    EXPECT_GE(content_ns.front() - line["received_ns"].get<int64_t>(), 30'000'000) << text;
+  }
+  EXPECT_EQ(requests, 2 * kRequests);
+}
+
+TEST(ScriptedServerProgram, NamesWhatItsFlagsMayBe) {
+  Program server({"--gap-ms", "-1"}, {.binary = std::getenv("SCRIPTED_SERVER")});
+  EXPECT_EQ(server.Wait(), 2);
+  EXPECT_THAT(server.err(), HasSubstr("--gap-ms"));
+}
+
+}  // namespace
+}  // namespace tramontane
