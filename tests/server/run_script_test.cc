@@ -1,4 +1,4 @@
-// ./run --get, as far as it needs neither a build nor a network.
+// ./run --get and what ./check runs, as far as they need neither a build nor a network.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,8 +16,10 @@ namespace tramontane {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::ContainsRegex;
 using testing::EndsWith;
 using testing::HasSubstr;
+using testing::Not;
 using testing::StartsWith;
 
 TEST(RunScriptTest, RefusesAModelThatItDoesNotKnow) {
@@ -33,26 +35,63 @@ TEST(RunScriptTest, RefusesAModelThatItDoesNotKnow) {
   EXPECT_EQ(two.err(), "--get smollm2 and some/folder: one model is served\n");
 }
 
-// What a build is asked for, told by a ninja that only says it.
+// A checkout with one script of ours, where the programs that it runs only say so.
+struct HollowCheckout {
+  TempFolder folder;
+  std::string path = folder.PathOf("bin") + ":" + std::getenv("PATH");
+
+  explicit HollowCheckout(const std::string& name) {
+    for (const char* part : {".ci", "bin", "build/release/bin"}) fs::create_directories(folder.PathOf(part));
+    fs::copy(name, folder.PathOf(name));
+    WriteScript(".ci/install", "exit 0\n");
+    WriteScript("bin/ninja", "echo ninja \"$@\"\n");
+    WriteScript("bin/ctest", "echo ctest \"$@\"\n");
+    WriteScript("build/release/bin/tramontane", "exit 0\n");
+    folder.Write("build/release/build.ninja", "");
+  }
+  HollowCheckout(const HollowCheckout&) = delete;
+  HollowCheckout& operator=(const HollowCheckout&) = delete;
+
+  void WriteScript(const std::string& name, const std::string& text) const {
+    folder.Write(name, "#!/bin/sh\n" + text);
+    fs::permissions(folder.PathOf(name), fs::perms::owner_all);
+  }
+  ProgramOptions Running(const std::string& name) const {
+    return {.binary = folder.PathOf(name), .in_child = [this] {
+              setenv("PATH", path.c_str(), 1);
+              unsetenv("TRAMONTANE_JINJA");  // which would have the build configured anew
+            }};
+  }
+};
+
+TEST(CheckScriptTest, HoldsTheLoadToolToItsTruthBeforeAllTests) {
+  for (const int status : {0, 1}) {
+    const HollowCheckout checkout("check");
+    checkout.WriteScript("build/release/bin/tramontane",
+                         "echo tramontane \"$@\"\nexit " + std::to_string(status) + "\n");
+    Program all({}, checkout.Running("check"));
+    EXPECT_EQ(all.Wait(), status) << all.err();
+    EXPECT_THAT(all.out(), ContainsRegex("tramontane bench --check\nctest "));
+    EXPECT_EQ(all.err().find("an error beyond its bound") != std::string::npos, status == 1) << all.err();
+    Program some({"-L", "engine"}, checkout.Running("check"));
+    EXPECT_EQ(some.Wait(), 0) << some.err();
+    EXPECT_THAT(some.out(), Not(HasSubstr("tramontane")));
+    EXPECT_THAT(some.out(), HasSubstr("-L engine"));
+  }
+}
+
+TEST(CheckScriptTest, FailsWhereATestDoes) {
+  const HollowCheckout checkout("check");
+  checkout.WriteScript("bin/ctest", "exit 8\n");
+  Program all({}, checkout.Running("check"));
+  EXPECT_EQ(all.Wait(), 8) << all.err();
+}
+
 TEST(RunScriptTest, OnlyBuildOnlyBuildsTheLoadTool) {
   for (const bool build_only : {true, false}) {
-    TempFolder folder;
-    for (const char* name : {".ci", "bin", "build/release/bin"}) fs::create_directories(folder.PathOf(name));
-    fs::copy("run", folder.PathOf("run"));
-    const auto script = [&](const std::string& name, const std::string& text) {
-      folder.Write(name, "#!/bin/sh\n" + text);
-      fs::permissions(folder.PathOf(name), fs::perms::owner_all);
-    };
-    script(".ci/install", "exit 0\n");
-    script("bin/ninja", "echo ninja \"$@\"\n");
-    script("build/release/bin/tramontane", "exit 0\n");
-    folder.Write("build/release/build.ninja", "");
-    const std::string path = folder.PathOf("bin") + ":" + std::getenv("PATH");
+    const HollowCheckout checkout("run");
     Program run(build_only ? std::vector<std::string>{"--build-only"} : std::vector<std::string>{},
-                {.binary = folder.PathOf("run"), .in_child = [&] {
-                   setenv("PATH", path.c_str(), 1);
-                   unsetenv("TRAMONTANE_JINJA");  // which would have the build configured anew
-                 }});
+                checkout.Running("run"));
     EXPECT_EQ(run.Wait(), 0) << run.err();
     EXPECT_THAT(run.err(), HasSubstr("ninja -C build/release tramontane"));
     for (const char* tool : {"tramontane_bench", "tramontane_simulate"}) {
