@@ -1,5 +1,5 @@
 // `tramontane bench --check`: the load tool against servers whose truth is known, because they log what they
-// really did. Main thread; takes about 15 seconds.
+// really did. Main thread; takes 15 seconds, more where something does not hold at once.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,8 @@ struct CheckLine {
 };
 
 // Errors of what is timed must not exceed those of a thread that only sleeps, in the same run, by more than
-// 0.3 ms in the median and 1 ms at p99. What is counted must be exact.
+// 0.3 ms in the median and 1 ms at p99 (of a gap twice those: it has two ends). What is counted must be
+// exact. What a busy machine can upset has three attempts.
 struct CheckReport {
   std::vector<CheckLine> lines;
   bool holds() const;

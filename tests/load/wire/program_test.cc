@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <cstdlib>
 #include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -162,11 +161,15 @@ TEST(BenchProgram, TellsByItsStatusWhatBecameOfARun) {
 // ---- the scripted server alone
 // --------------------------------------------------------------------------------------
 
+std::string ScriptedServer() {
+  const char* path = std::getenv("SCRIPTED_SERVER");
+  return path == nullptr ? "build/release/bin/load_scripted_server" : path;
+}
+
 TEST(ScriptedServerProgram, StreamsWhatIsAskedForAndLogsWhenItDid) {
   const TempFolder folder;
   const std::string log = folder.PathOf("log");
-  Program server({"--ttft-ms", "30", "--gap-ms", "1.5", "--log", log},
-                 {.binary = std::getenv("SCRIPTED_SERVER")});
+  Program server({"--ttft-ms", "30", "--gap-ms", "1.5", "--log", log}, {.binary = ScriptedServer()});
   const std::string ready = server.FirstLine();
   ASSERT_TRUE(ready.starts_with("ready {")) << ready << server.err();
   const std::string address = Json::parse(ready.substr(6)).value("http", "");
@@ -192,7 +195,7 @@ TEST(ScriptedServerProgram, StreamsWhatIsAskedForAndLogsWhenItDid) {
 }
 
 TEST(ScriptedServerProgram, NamesWhatItsFlagsMayBe) {
-  Program server({"--gap-ms", "-1"}, {.binary = std::getenv("SCRIPTED_SERVER")});
+  Program server({"--gap-ms", "-1"}, {.binary = ScriptedServer()});
   EXPECT_EQ(server.Wait(), 2);
   EXPECT_THAT(server.err(), HasSubstr("--gap-ms"));
 }
