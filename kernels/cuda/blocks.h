@@ -79,9 +79,10 @@ constexpr UnitLayout LayoutOf(const Format& format) {
   return {};
 }
 
-// Bytes of a matrix in blocks, its rows filled up to sixteens.
+// Bytes of a matrix in blocks, its rows filled up to sixteens; 0 where the type does not stand in blocks.
 constexpr int64_t UnitsBytes(const Format& format, int64_t rows, int64_t in_features) {
   const UnitLayout layout = LayoutOf(format);
+  if (layout.tiles == 0) return 0;
   return (rows + kUnitRows - 1) / kUnitRows * layout.units(in_features) * layout.bytes();
 }
 
