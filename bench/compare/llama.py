@@ -359,6 +359,42 @@ def compare(arguments, threads: int, read: PlainRead) -> None:
     print("\n" + "\n".join(f"{name}: {system}" for name, system in systems.items()), flush=True)
 
 
+# ---- the same arrivals
+
+
+# What a person who waits feels, as the load tool names it.
+FELT = [("TTFT, median", "median_ttft_ms"), ("TTFT, p99", "p99_ttft_ms"), ("ITL, median", "median_itl_ms"), ("ITL, p99", "p99_itl_ms")]
+
+
+def same_arrivals(arguments, threads: int, format: str) -> None:
+    """By rate, what the load tool finds on both in alternating slices of one run (--ab): its ratio is theirs by ours."""
+    model = model_file(arguments.kept, arguments.shape, format)
+    programs = [ours("Tramontane", arguments.binary, model, threads, []), native(arguments.kept, model, threads)]
+    try:
+        for program in programs:
+            decode(program, random.Random(1), 16, 8)  # warm
+        print(f"\n## {format}, {arguments.shape}, {threads} thread{'s' if threads > 1 else ''}: the same arrivals, ms\n")
+        print("| requests a second | | Tramontane | llama.cpp | theirs by ours, 95 % |\n|---|---|---|---|---|", flush=True)
+        for rate in arguments.arrivals.split(","):
+            with tempfile.NamedTemporaryFile() as report:
+                command = [arguments.binary, "bench", "--target", programs[0].url, "--ab", programs[1].url]
+                command += ["--rate", rate, "--requests", arguments.requests, "--seed", 1, "--json", report.name]
+                command += ["--prompt-tokens", arguments.prompt_tokens, "--output-tokens", arguments.output_tokens]
+                command += ["--token-ids", f"{FIRST_WORD}:31000", "--drain", ANSWERS_WITHIN, "--timeout", ANSWERS_WITHIN]
+                command += ["--extra-body", '{"temperature": 0}']
+                subprocess.run([str(word) for word in command], check=True, stdout=subprocess.DEVNULL)
+                found = json.loads(Path(report.name).read_text())["ab"]
+            for name, key in FELT:
+                row = found["ratios"][key]
+                low, high = row["ci95"]
+                print(f"| {rate} | {name} | {row['a']:.0f} | {row['b']:.0f} | {row['ratio']:.2f} ({low:.2f} to {high:.2f}) |")
+            print(f"| {rate} | failed | {found['failed'][0]} | {found['failed'][1]} | |", flush=True)
+        print("\n" + "\n".join(f"{program.name}: {program.system}" for program in programs), flush=True)
+    finally:
+        for program in programs:
+            program.stop()
+
+
 def main() -> None:
     if sys.argv[1] == "--serve-wheel":
         serve_wheel(*sys.argv[2:])
@@ -374,7 +410,16 @@ def main() -> None:
         default="native",
         help="native, vnni (the native build beside ours without AMX), wheel (PyPI's build beside ours held to AVX2), or some",
     )
+    parser.add_argument("--arrivals", default="", help="requests a second, some: instead of the rows, what both answer to the same arrivals")
+    parser.add_argument("--requests", type=int, default=40, help="with --arrivals: to each, at each rate")
+    parser.add_argument("--prompt-tokens", default="uniform:32:512", help="with --arrivals: as tramontane bench takes it")
+    parser.add_argument("--output-tokens", default="32", help="with --arrivals: as tramontane bench takes it")
     arguments = parser.parse_args()
+    if arguments.arrivals:
+        for threads in arguments.threads.split(","):
+            for format in arguments.formats.split(","):
+                same_arrivals(arguments, int(threads), format)
+        return
     read = PlainRead()
     for threads in arguments.threads.split(","):
         compare(arguments, int(threads), read)
