@@ -199,7 +199,7 @@ std::string VisibleText(std::string_view text) {
 
 std::string ServerText(std::string_view text, std::string_view secret) {
   constexpr size_t kReadBytes = 16 * kMaxServerTextBytes;  // the rest would be cut anyway
-  const std::string visible = VisibleText(WithoutSecret(text.substr(0, kReadBytes), secret));
+  std::string visible = VisibleText(WithoutSecret(text.substr(0, kReadBytes), secret));
   size_t bytes = 0;
   while (bytes < visible.size()) {
     const size_t next = bytes + NextUtf8(std::string_view(visible).substr(bytes)).bytes;

@@ -114,6 +114,14 @@ TEST(ToolCalls, BrokenJsonIsText) {
   }
 }
 
+// A parser takes it for the end of the JSON.
+TEST(ToolCalls, AZeroByteBehindArgumentsIsBrokenJson) {
+  const std::string calls = R"([{"name":"f","arguments":"{\"a\":1}\u0000junk"}])";
+  const Parsed parsed = ParseWhole("", calls);
+  EXPECT_TRUE(parsed.calls.empty());
+  EXPECT_EQ(parsed.text, calls);
+}
+
 TEST(ToolCalls, WhatFollowsSoundCallsIsTextAndPunctuationIsNot) {
   const auto text_after = [](const std::string& rest) {
     const Parsed parsed = ParseWhole("", R"([{"name": "f"})" + rest);

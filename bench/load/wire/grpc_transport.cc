@@ -18,6 +18,8 @@
 #include <utility>
 #include <vector>
 
+#include "bench/load/wire/answer_reader.h"
+#include "bench/load/wire/event_stream_parser.h"
 #include "bench/load/wire/stamp.h"
 #include "server/remote/from_grpc_status.h"
 #include "tramontane/v1/inference.grpc.pb.h"
@@ -75,7 +77,7 @@ StatusOr<std::shared_ptr<grpc::ChannelCredentials>> Credentials(const WireTarget
 StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const WireTarget& target) {
   TM_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ChannelCredentials> credentials, Credentials(target));
   grpc::ChannelArguments arguments;
-  arguments.SetMaxReceiveMessageSize(-1);
+  arguments.SetMaxReceiveMessageSize(static_cast<int>(kMaxEventBytes));  // gRPC names it where one is longer
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   return grpc::CreateCustomChannel(target.authority(), credentials, arguments);
 }
@@ -193,6 +195,7 @@ class GrpcCall final : public grpc::ClientReadReactor<v1::GenerateResponse> {
 
  private:
   void ReadEvent(int64_t now_ns);
+  void AddContent(int64_t now_ns);
   void Judge(const grpc::Status& status);
   void CountOutput();
 
@@ -207,7 +210,8 @@ class GrpcCall final : public grpc::ClientReadReactor<v1::GenerateResponse> {
   int64_t ids_ = 0;
   bool has_usage_ = false;
   bool has_finish_ = false;
-  std::string fault_;  // of a choice
+  bool is_too_long_ = false;  // more content than is kept
+  std::string fault_;         // of a choice
 };
 
 class GrpcTransport final : public Transport {
@@ -286,7 +290,7 @@ void GrpcCall::ReadEvent(int64_t now_ns) {
     record_.input_tokens = static_cast<int32_t>(event_.started().prompt_tokens());
   } else if (event_.has_delta()) {
     if (!record_.first_any_ns) record_.first_any_ns = now_ns;
-    if (HasContent(event_.delta())) record_.content_ns.push_back(now_ns);
+    if (HasContent(event_.delta())) AddContent(now_ns);
     ids_ += event_.delta().token_ids_size();
   } else if (event_.has_finished()) {
     const v1::Finished& finished = event_.finished();
@@ -305,7 +309,21 @@ void GrpcCall::ReadEvent(int64_t now_ns) {
   }
 }
 
+void GrpcCall::AddContent(int64_t now_ns) {
+  if (record_.content_ns.size() < kMaxContentEvents) {
+    record_.content_ns.push_back(now_ns);
+  } else {
+    is_too_long_ = true;
+    context_.TryCancel();
+  }
+}
+
 void GrpcCall::Judge(const grpc::Status& status) {
+  if (is_too_long_) {
+    record_.outcome = Outcome::kGarbage;
+    record_.error = "more than " + std::to_string(kMaxContentEvents) + " content events in one answer";
+    return;
+  }
   const bool has_answer = record_.headers_ns || record_.first_any_ns;
   if (status.ok()) {
     if (!fault_.empty()) {

@@ -1,5 +1,6 @@
 // Transports against the real server, over a model that says a known text.
 #include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,13 +12,16 @@
 
 #include "bench/load/check/grpc_check.h"
 #include "bench/load/connect.h"
+#include "bench/load/wire/event_stream_parser.h"
 #include "tests/load/wire/recorded_requests.h"
 #include "tests/server/scripted_server.h"
+#include "tramontane/v1/inference.grpc.pb.h"
 
 namespace tramontane::load {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TargetOptions GrpcOptions(const std::string& address) {
   TargetOptions options;
@@ -129,6 +133,74 @@ TEST(GrpcTransport, TheFirstServedModelIsAsked) {
   EXPECT_EQ(*model, "scripted");
   EXPECT_EQ(Ask(GrpcOptions(server.address()), {"POST", "/tokenize", "{}"}).status().code(),
             StatusCode::kUnimplemented);
+}
+
+// Answers as no server should, with what a call brought in its error.
+class BadService final : public v1::Inference::Service {
+ public:
+  grpc::Status Generate(grpc::ServerContext* /*context*/, const v1::GenerateRequest* request,
+                        grpc::ServerWriter<v1::GenerateResponse>* writer) override {
+    v1::GenerateResponse event;
+    if (request->request_id() == "long") {
+      event.mutable_delta()->set_text(std::string(kMaxEventBytes + 1, 'x'));
+      writer->Write(event);
+      return grpc::Status::OK;
+    }
+    return {grpc::StatusCode::UNAUTHENTICATED, "\x1b[2J" + std::string(150, '-') + kKey};
+  }
+  grpc::Status GetModel(grpc::ServerContext* /*context*/, const v1::GetModelRequest* /*request*/,
+                        v1::GetModelResponse* /*model*/) override {
+    return {grpc::StatusCode::UNAUTHENTICATED, "\x1b[2J" + std::string(150, '-') + kKey};
+  }
+  static constexpr const char* kKey = "sk-abcdefghijklmnopqrstuvwxyz0123456789abcdefghijklmnopqrstuvwxyz";
+};
+
+struct BadServer {
+  BadService service;
+  int port = 0;
+  std::unique_ptr<grpc::Server> server;
+
+  BadServer() {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+    builder.RegisterService(&service);
+    server = builder.BuildAndStart();
+  }
+  std::string address() const { return "127.0.0.1:" + std::to_string(port); }
+};
+
+TEST(GrpcTransport, AnEventHasABoundThatIsNamed) {
+  const BadServer server;
+  const auto transport = MustConnect(GrpcOptions(server.address()));
+  RecordedRequests requests(*transport);
+  requests.Send(IdsRequest("long", 3));
+  const RequestRecord record = requests.WaitFor("long");
+  EXPECT_EQ(record.outcome, Outcome::kStreamError);
+  EXPECT_THAT(record.error, HasSubstr("1048576"));
+  EXPECT_TRUE(record.content_ns.empty());
+}
+
+TEST(GrpcTransport, WhatAServerSaysIsShownWithoutSecretsAndEscapes) {
+  const BadServer server;
+  TargetOptions options = GrpcOptions(server.address());
+  options.api_key = BadService::kKey;
+  const auto transport = MustConnect(options);
+  RecordedRequests requests(*transport);
+  requests.Send(IdsRequest("one", 3));
+  const RequestRecord record = requests.WaitFor("one");
+  const StatusOr<std::string> model = FirstServedModel(options);
+  EXPECT_EQ(record.outcome, Outcome::kStreamError);
+  EXPECT_EQ(model.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(model.status().message(), HasSubstr("--model"));
+  for (const std::string& text : {record.error, std::string(model.status().message())}) {
+    EXPECT_THAT(text, HasSubstr("---***"));
+    EXPECT_THAT(text, Not(HasSubstr("sk-a")));
+    EXPECT_THAT(text, Not(HasSubstr("\x1b")));
+  }
+}
+
+TEST(GrpcTransport, ADeadTargetIsNoFaultOfTheModel) {
+  EXPECT_EQ(FirstServedModel(GrpcOptions("127.0.0.1:1")).status().code(), StatusCode::kUnavailable);
 }
 
 TEST(HttpTransportToTheRealServer, CompletionsAndChatsAreRecorded) {
