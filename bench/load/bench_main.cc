@@ -82,7 +82,7 @@ class BenchCommand {
   RunPlan plan_;
   ConnectedTarget target_;
   int64_t runs_made_ = 0;
-  std::vector<RequestRecord> all_records_;  // of every run but the reported ones': --jsonl of a search
+  std::vector<RequestRecord> compared_records_[2];  // of --ab, for --jsonl
 };
 
 int BenchCommand::Go() {
@@ -218,7 +218,8 @@ Status BenchCommand::MakeComparison() {
     ConnectedTarget& chosen = target == 0 ? target_ : second;
     TM_ASSIGN_OR_RETURN(MeasuredRun run, MeasureOn(chosen, plan, target == 0 ? "A " : "B "));
     if (run.result.stopped) return Status(StatusCode::kCancelled, "the comparison was stopped");
-    all_records_.insert(all_records_.end(), run.result.records.begin(), run.result.records.end());
+    auto& records = compared_records_[target];
+    records.insert(records.end(), run.result.records.begin(), run.result.records.end());
     return run;
   };
   TM_ASSIGN_OR_RETURN(report_.comparison, Compare(plan_.summary, slice));
@@ -286,9 +287,10 @@ Status BenchCommand::WriteFiles() const {
   TM_RETURN_IF_ERROR(write(options.json_path, [&](std::ostream& file) { file << JsonReport(report_); }));
   TM_RETURN_IF_ERROR(write(options.html_path, [&](std::ostream& file) { file << HtmlReport(report_); }));
   return write(options.jsonl_path, [&](std::ostream& file) {
-    WriteRequestLines(all_records_, plan_.class_names, file);
+    WriteRequestLines(compared_records_[0], plan_.class_names, options.target.url, file);
+    WriteRequestLines(compared_records_[1], plan_.class_names, options.ab_url, file);
     for (const ReportedRun& run : report_.runs)
-      WriteRequestLines(run.run.result.records, plan_.class_names, file);
+      WriteRequestLines(run.run.result.records, plan_.class_names, "", file);
   });
 }
 

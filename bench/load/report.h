@@ -34,9 +34,9 @@ void WriteTable(const BenchReport& report, std::ostream& out);
 // vLLM's keys and ours; of a sweep the last run's, and all in "runs".
 std::string JsonReport(const BenchReport& report);
 
-// One line a request.
+// One line a request, with its target where that is not empty: of two that are compared.
 void WriteRequestLines(const std::vector<RequestRecord>& records, const std::vector<std::string>& class_names,
-                       std::ostream& out);
+                       const std::string& target, std::ostream& out);
 // The same of a schedule: what --dry-run writes and --trace reads.
 void WriteScheduleLines(const std::vector<ScheduledRequest>& requests, std::ostream& out);
 

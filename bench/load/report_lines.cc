@@ -13,12 +13,13 @@ Line MsOrNull(const std::optional<double>& ms) { return ms ? Line(*ms) : Line(nu
 }  // namespace
 
 void WriteRequestLines(const std::vector<RequestRecord>& records, const std::vector<std::string>& class_names,
-                       std::ostream& out) {
+                       const std::string& target, std::ostream& out) {
   for (const RequestRecord& record : records) {
     const Latencies latencies = LatenciesOf(record);
     Line line;
     line["index"] = record.index;
     line["request_id"] = record.request_id;
+    if (!target.empty()) line["target"] = target;
     line["class"] = class_names.at(static_cast<size_t>(record.class_index));
     line["intended_ns"] = record.intended_ns;
     line["sent_ns"] = record.sent_ns == 0 ? Line(nullptr) : Line(record.sent_ns);

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
@@ -877,6 +878,16 @@ TEST(BenchTest, ALoadThatNoMemoryHoldsIsRefused) {
     dry.insert(dry.end(), {"--dry-run", "--jsonl", bench.Path("dry")});
     EXPECT_EQ(bench.Run(dry), kUsage);
   }
+}
+
+TEST(BenchTest, LinesOfAComparisonTellTheirTarget) {
+  Bench bench;
+  EXPECT_EQ(bench.RunWith({"--rate", "20", "--requests", "8", "--ab", "http://b:1"}), kMade) << bench.err;
+  std::map<std::string, int> lines;
+  for (const Json& line : bench.Lines()) ++lines[line["target"].get<std::string>()];
+  EXPECT_EQ(lines, (std::map<std::string, int>{{"http://a:1", 8}, {"http://b:1", 8}}));
+  EXPECT_EQ(bench.RunWith({"--rate", "20", "--requests", "8"}), kMade);
+  EXPECT_FALSE(bench.Lines()[0].contains("target"));
 }
 
 // ---- files
