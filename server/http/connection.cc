@@ -234,7 +234,7 @@ void Connection::Refuse(const HttpRefusal& refusal) {
   Enter(Phase::kAnswering);
   is_head_ = request.method == "HEAD";
   keep_alive_ = streaming_ = answered_ = false;
-  Respond(number_, std::move(response));
+  Respond(number_, response);
 }
 
 // ---- answering ---------------------------------------------------------------------------------------
@@ -249,7 +249,7 @@ std::string Connection::Head(const HttpResponse& response, const std::string& le
   return head + length_field + (keep_alive_ ? "connection: keep-alive\r\n\r\n" : "connection: close\r\n\r\n");
 }
 
-void Connection::Respond(int64_t number, HttpResponse response) {
+void Connection::Respond(int64_t number, const HttpResponse& response) {
   if (number != number_ || phase_ != Phase::kAnswering || answered_ || streaming_) return;
   if (shared_->closing) keep_alive_ = false;
   const bool has_length = response.status != 204;
@@ -260,7 +260,7 @@ void Connection::Respond(int64_t number, HttpResponse response) {
   Flush();
 }
 
-void Connection::StartStream(int64_t number, HttpResponse head) {
+void Connection::StartStream(int64_t number, const HttpResponse& head) {
   if (number != number_ || phase_ != Phase::kAnswering || answered_ || streaming_) return;
   if (shared_->closing || !is_chunked_)
     keep_alive_ = false;  // without chunks only the end of the connection ends it

@@ -73,8 +73,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   int64_t held_bytes() const { return held_.bytes(); }
 
   // ---- from the exchange in progress, by its number; of others nothing is done ----
-  void Respond(int64_t number, HttpResponse response);
-  void StartStream(int64_t number, HttpResponse head);
+  void Respond(int64_t number, const HttpResponse& response);
+  void StartStream(int64_t number, const HttpResponse& head);
   void Write(int64_t number, std::string_view bytes);
   void End(int64_t number, std::string_view last_bytes);
   void Listen(int64_t number, std::shared_ptr<HttpListener> listener);

@@ -95,15 +95,15 @@ void ConnectionExchange::Refuse(const HttpRefusal& refusal) {
 
 void ConnectionExchange::Respond(HttpResponse response) {
   state_ = State::kAnswered;
-  Do([connection = connection_, number = number_, response = std::move(response)]() mutable {
-    connection->Respond(number, std::move(response));
+  Do([connection = connection_, number = number_, response = std::move(response)] {
+    connection->Respond(number, response);
   });
 }
 
 void ConnectionExchange::StartStream(HttpResponse head) {
   state_ = State::kStreaming;
-  Do([connection = connection_, number = number_, head = std::move(head)]() mutable {
-    connection->StartStream(number, std::move(head));
+  Do([connection = connection_, number = number_, head = std::move(head)] {
+    connection->StartStream(number, head);
   });
 }
 
