@@ -86,23 +86,23 @@ class Reader {
   Reader(const GivenFlags& given, const OptionSources& sources) : given_(given), sources_(sources) {}
 
   StatusOr<BenchOptions> Read() {
-    if (given_.Has("--check")) {
-      if (given_.size() > 1)
-        return InvalidArgument("--check stands alone: it brings its own servers and load");
+    const OtherTarget* const other = sources_.other_target;
+    const std::string alone = other == nullptr ? "--check" : other->alone;
+    if (given_.Has(alone.c_str())) {
+      if (given_.size() > 1) return InvalidArgument(alone + " stands alone: without a load");
       options_.check = true;
+      if (other != nullptr) TM_RETURN_IF_ERROR(other->read(given_).status());
       return std::move(options_);
     }
-    if (sources_.other_target == nullptr) {
-      TM_RETURN_IF_ERROR(ReadTarget());
-    }
+    if (other == nullptr) TM_RETURN_IF_ERROR(ReadTarget());
     TM_RETURN_IF_ERROR(ReadLoad());
     TM_RETURN_IF_ERROR(ReadWork());
     TM_RETURN_IF_ERROR(ReadWindow());
     TM_RETURN_IF_ERROR(ReadLimits());
     TM_RETURN_IF_ERROR(ReadOutput());
     TM_RETURN_IF_ERROR(CheckTogether());
-    if (sources_.other_target != nullptr && !options_.dry_run) {
-      TM_ASSIGN_OR_RETURN(options_.target, sources_.other_target->read(given_));
+    if (other != nullptr && !options_.dry_run) {
+      TM_ASSIGN_OR_RETURN(options_.target, other->read(given_));
     }
     return std::move(options_);
   }

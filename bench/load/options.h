@@ -57,8 +57,9 @@ struct BenchOptions {
   std::string json_path;
   std::string jsonl_path;
   std::string html_path;
-  bool explain = false;      // asks the server for its stages, and shows those of single requests
-  bool check = false;        // instead of a run: the tool against servers whose truth is known
+  bool explain = false;  // asks the server for its stages, and shows those of single requests
+  bool check =
+      false;  // instead of a run: the tool against servers whose truth is known, or OtherTarget::alone
   std::string command_line;  // as it was given, without what is secret
 
   bool closed_loop() const { return !arrivals && trace_path.empty(); }
@@ -70,6 +71,7 @@ struct OtherTarget {
   std::string program;  // "tramontane simulate"
   std::string about;
   std::vector<FlagRow> flags;
+  std::string alone;  // a flag that is a command of its own, as --check
   std::function<StatusOr<TargetOptions>(const GivenFlags&)> read;  // not asked with --dry-run
 };
 

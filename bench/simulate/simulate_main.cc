@@ -10,6 +10,7 @@
 
 #include "bench/load/bench_main.h"
 #include "bench/simulate/device_presets.h"
+#include "bench/simulate/fit.h"
 #include "bench/simulate/simulated_model.h"
 #include "bench/simulate/simulated_server.h"
 #include "models/files/read_file.h"
@@ -19,6 +20,7 @@ namespace tramontane::simulate {
 namespace {
 
 constexpr int64_t kMaxDeviceBytes = 1 << 20;
+constexpr int64_t kMaxTablesBytes = 16 << 20;
 
 // The settings of `serve` that decide what is simulated, under the same names.
 constexpr const char* kSettings[] = {"kv_dtype",
@@ -94,6 +96,11 @@ class Simulator {
         {"--device", "NAME|FILE", "Target", "the device: h200, or a JSON file of roofline terms"},
         {"--memory", "B", "Target",
          "weights, workspace and KV pages together, as 80GiB or bytes (90 % of the device's)"}};
+    target_.flags.push_back(
+        {"--fit", "FILE", "Fit",
+         "no load: print the terms of the device that bench/gpu_check measured; FILE is its "
+         "gpu_check.json"});
+    target_.alone = "--fit";
     for (const char* key : kSettings) {
       const Setting& setting = SettingOf(key);
       flag_names_.push_back(FlagOf(setting));
@@ -112,6 +119,7 @@ class Simulator {
   const SimulateWorld& world_;
   load::OtherTarget target_;
   std::deque<std::string> flag_names_;  // which the rows point to
+  FittedDevice fitted_;                 // of --fit
   Simulation simulation_;
   SimulatedClock clock_;
   const SimulatedServer* server_ = nullptr;  // of the run
@@ -129,7 +137,11 @@ int Simulator::Run(int argc, const char* const* argv) {
           [](const load::TargetOptions&, const load::PlainQuestion&) {
             return StatusOr<load::PlainAnswer>(Unimplemented("nobody to ask"));
           },
-      .check = [](std::ostream&, std::ostream&) { return 0; },
+      .check =
+          [this](std::ostream& out, std::ostream&) {
+            out << DeviceJson(fitted_) << std::flush;
+            return int{load::kMade};
+          },
       .options = {.environment = [](const char*) -> const char* { return nullptr; },
                   .draw_nonce = [] { return uint64_t{0}; },
                   .other_target = &target_},
@@ -145,6 +157,12 @@ int Simulator::Run(int argc, const char* const* argv) {
 }
 
 StatusOr<load::TargetOptions> Simulator::Read(const load::GivenFlags& given) {
+  if (given.Has("--fit")) {
+    const std::string file = given.Text("--fit");
+    TM_ASSIGN_OR_RETURN(const std::string text, ReadFile(file, kMaxTablesBytes));
+    TM_ASSIGN_OR_RETURN(fitted_, FitDevice(text, file));
+    return load::TargetOptions();
+  }
   for (const char* flag : {"--model", "--device"}) {
     if (!given.Has(flag)) return InvalidArgument(std::string(flag) + " is missing");
   }

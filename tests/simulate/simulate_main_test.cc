@@ -200,6 +200,32 @@ TEST(SimulateMainTest, PoliciesDifferAsTheirBoundsSay) {
   EXPECT_GT(decode["p99_ttft_ms"], prefill["p99_ttft_ms"]);
 }
 
+// Mistral 7B on an H200: alone 100 tokens are there after 3.9 ms. Behind a prompt of 30,000 and beside a
+// stream they wait for at most one gap of 50 ms until their first chunk, which is their last:
+// engine/README.md, N = K = 1.
+TEST(SimulateMainTest, AShortPromptIsInsideItsBoundWhileALongOnePrefills) {
+  Simulate simulate;
+  simulate.folder.Write(
+      "long.jsonl", R"({"index": 0, "intended_ns": 0, "input_tokens": 100, "output_tokens": 2000})"
+                    "\n"
+                    R"({"index": 1, "intended_ns": 2000000000, "input_tokens": 30000, "output_tokens": 5})"
+                    "\n"
+                    R"({"index": 2, "intended_ns": 2300000000, "input_tokens": 100, "output_tokens": 5})"
+                    "\n");
+  ASSERT_EQ(simulate.Run({"--model", TRAMONTANE_SOURCE_DIR "/bench/simulate/mistral-7b", "--device", "h200",
+                          "--trace", simulate.folder.PathOf("long.jsonl"), "--jsonl",
+                          simulate.folder.PathOf("jsonl")}),
+            0)
+      << simulate.err;
+  std::istringstream lines(simulate.File("jsonl"));
+  std::vector<double> ttft_ms;
+  for (std::string line; std::getline(lines, line);) ttft_ms.push_back(Json::parse(line)["ttft_ms"]);
+  ASSERT_EQ(ttft_ms.size(), 3u);
+  EXPECT_NEAR(ttft_ms[0], 3.9, 0.1);
+  EXPECT_GT(ttft_ms[1], 1000) << "it prefills all the while";
+  EXPECT_LT(ttft_ms[2], 50 + 20) << "the wait, and the step that it shares with the long one";
+}
+
 TEST(SimulateMainTest, WhatTheDoorRefusesIsANamedFailure) {
   Simulate simulate;
   EXPECT_EQ(simulate.RunWith({"--concurrency", "3", "--requests", "50", "--prompt-tokens", "5000"}), 1);
@@ -282,6 +308,31 @@ TEST(SimulateMainTest, AFaultIsNamedWithFlagValueAndLimit) {
     for (const std::string& said : fault.said) EXPECT_THAT(simulate.err, HasSubstr(said));
     EXPECT_THAT(simulate.err, Not(HasSubstr("tramontane bench")));
   }
+}
+
+// Other than the fit itself, which fit_test holds to known terms.
+TEST(SimulateMainTest, FitStandsAloneAndPrintsADevice) {
+  Simulate simulate;
+  simulate.folder.Write("gpu_check.json", R"({"facts": {"device": "card"}, "tables": [
+      {"name": "Mistral 7B", "rows": [
+        {"name": "decode, 1 x 1k", "seconds": 0.011, "amount": 1e9, "unit": "bytes", "bound_per_second": 1e11},
+        {"name": "decode, 8 x 1k", "seconds": 0.021, "amount": 2e9, "unit": "bytes", "bound_per_second": 1e11},
+        {"name": "prefill, 2k", "seconds": 0.201, "amount": 1e11, "unit": "FLOP", "bound_per_second": 1e12}]},
+      {"name": "Prefill attention", "rows": [
+        {"name": "1 x 512", "seconds": 0.4, "amount": 1e11, "unit": "FLOP", "bound_per_second": 1e12}]}]})");
+  ASSERT_EQ(simulate.Run({"--fit", simulate.folder.PathOf("gpu_check.json")}), 0) << simulate.err;
+  const Json device = Json::parse(simulate.out);
+  EXPECT_EQ(device["name"], "card");
+  simulate.folder.Write("fitted.json", simulate.out);
+  EXPECT_EQ(
+      simulate.Run({"--model", simulate.folder.path(), "--device", simulate.folder.PathOf("fitted.json"),
+                    "--memory", "1GB", "--rate", "1", "--requests", "3"}),
+      0)
+      << simulate.err;
+  EXPECT_EQ(simulate.Run({"--fit", simulate.folder.PathOf("gpu_check.json"), "--rate", "1"}), 2);
+  EXPECT_THAT(simulate.err, HasSubstr("--fit stands alone"));
+  EXPECT_EQ(simulate.Run({"--fit", "/nowhere"}), 2);
+  EXPECT_THAT(simulate.err, HasSubstr("/nowhere"));
 }
 
 TEST(SimulateMainTest, HelpTellsItsOwnFlagsAndThoseOfLoads) {
