@@ -205,13 +205,11 @@ TEST(SimulateMainTest, PoliciesDifferAsTheirBoundsSay) {
 // engine/README.md, N = K = 1.
 TEST(SimulateMainTest, AShortPromptIsInsideItsBoundWhileALongOnePrefills) {
   Simulate simulate;
-  simulate.folder.Write(
-      "long.jsonl", R"({"index": 0, "intended_ns": 0, "input_tokens": 100, "output_tokens": 2000})"
-                    "\n"
-                    R"({"index": 1, "intended_ns": 2000000000, "input_tokens": 30000, "output_tokens": 5})"
-                    "\n"
-                    R"({"index": 2, "intended_ns": 2300000000, "input_tokens": 100, "output_tokens": 5})"
-                    "\n");
+  simulate.folder.Write("long.jsonl",
+                        R"({"index": 0, "intended_ns": 0, "input_tokens": 100, "output_tokens": 2000}
+{"index": 1, "intended_ns": 2000000000, "input_tokens": 30000, "output_tokens": 5}
+{"index": 2, "intended_ns": 2300000000, "input_tokens": 100, "output_tokens": 5}
+)");
   ASSERT_EQ(simulate.Run({"--model", TRAMONTANE_SOURCE_DIR "/bench/simulate/mistral-7b", "--device", "h200",
                           "--trace", simulate.folder.PathOf("long.jsonl"), "--jsonl",
                           simulate.folder.PathOf("jsonl")}),
@@ -252,9 +250,10 @@ TEST(SimulateMainTest, ALoadEndsOnTimeAndTheNextRunBeginsAnew) {
 
 TEST(SimulateMainTest, TracesMixesAndSearchesRunAsInBench) {
   Simulate simulate;
-  simulate.folder.Write("trace.csv",
-                        "TIMESTAMP,ContextTokens,GeneratedTokens\n"
-                        "2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:50.9951690,396,109\n");
+  simulate.folder.Write("trace.csv", R"(TIMESTAMP,ContextTokens,GeneratedTokens
+2023-11-16 18:15:46.6805900,374,44
+2023-11-16 18:15:50.9951690,396,109
+)");
   EXPECT_EQ(simulate.RunWith({"--trace", simulate.folder.PathOf("trace.csv"), "--rate-scale", "2"}), 0);
   Json json = Json::parse(simulate.File("json"));
   EXPECT_EQ(json["total_input_tokens"], 374 + 396);
