@@ -20,6 +20,7 @@ TTFT_MS = 200  # of the scripted server
 GAP_MS = 20
 SCRIPTED_PROMPT_TOKENS = 7  # what its usage says of any prompt
 TOKENIZER = "bytes"  # folder of one that takes a byte for a token
+BYTES_OF_A_TOKEN = 3  # of breeze's, roughly
 MOST = 0.02  # of what was measured, beyond which two tools differ
 RUN_WITHIN = 180  # seconds
 ATTEMPTS = 3  # of a comparison that must hold: a fault of a tool is in each, what else the machine did is not
@@ -42,10 +43,12 @@ class Server:
 
     name = ""
     model = ""
+    prompt = 0  # tokens of a prompt, roughly where it is text
 
     def __init__(self, command: list):
         self.log = tempfile.TemporaryFile("w+")
-        self.process = subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, stderr=self.log, text=True)
+        words = [str(word) for word in command]
+        self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=self.log, text=True)
         word, _, rest = self.process.stdout.readline().partition(" ")
         if word != "ready":
             self.process.kill()
@@ -64,10 +67,12 @@ class ScriptedServer(Server):
 
     name = f"scripted, TTFT {TTFT_MS} ms, gap {GAP_MS} ms"
     model = "scripted"
+    prompt = 64
     prompt_tokens = SCRIPTED_PROMPT_TOKENS
 
-    def __init__(self, binaries: Path, folder: Path):
+    def __init__(self, binaries: Path, folder: Path, tokens: int):
         self.path = folder / "log"
+        self.tokens = tokens
         super().__init__(
             [binaries / "load_scripted_server", "--ttft-ms", TTFT_MS, "--gap-ms", GAP_MS, "--log", self.path]
         )
@@ -76,6 +81,7 @@ class ScriptedServer(Server):
         super().stop()
         logs = [json.loads(line) for line in self.path.read_text().splitlines()]
         begun = [(log["received_ns"], log["content_ns"]) for log in logs]
+        begun = [(received, content) for received, content in begun if len(content) == self.tokens]  # no tool's probes
         return {
             "ttft": mean((content[0] - received) / 1e6 for received, content in begun),
             "e2e": mean((content[-1] - received) / 1e6 for received, content in begun),
@@ -89,6 +95,7 @@ class TramontaneServer(Server):
 
     name = "tramontane serve, breeze"
     model = "breeze"
+    prompt = 6000  # for a TTFT like the scripted server's
     prompt_tokens = 0  # known when one has asked
 
     def __init__(self, binaries: Path, tokens: int):
@@ -124,7 +131,6 @@ class Load:
     requests: int
     streams: int
     tokens: int
-    prompt: int  # tokens, or bytes where a tool counts those
 
 
 @dataclasses.dataclass
@@ -176,7 +182,7 @@ def run_ours(endpoint: str, server: Server, load: Load, place: Place) -> dict[st
 
 
 def run_locust(server: Server, load: Load, place: Place) -> Figures:
-    body = {"model": server.model, "prompt": list(range(1300, 1300 + load.prompt)), "max_tokens": load.tokens}
+    body = {"model": server.model, "prompt": [1300 + i % 700 for i in range(server.prompt)], "max_tokens": load.tokens}
     body |= {"stream": True, "ignore_eos": True, "stream_options": {"include_usage": True}}
     settings = {"path": "/v1/completions", "body": body, "requests": load.requests}
     if server.model == "scripted":
@@ -213,7 +219,8 @@ def run_aiperf(server: Server, load: Load, place: Place) -> Figures:
     command += ["--streaming", "--tokenizer", make_tokenizer("aiperf", place), "--use-server-token-count"]
     command += ["--concurrency", load.streams, "--request-count", load.requests, "--workers-max", 1]
     command += ["--warmup-request-count", load.streams]
-    command += ["--synthetic-input-tokens-mean", load.prompt, "--synthetic-input-tokens-stddev", 0]
+    command += ["--synthetic-input-tokens-mean", server.prompt * BYTES_OF_A_TOKEN]
+    command += ["--synthetic-input-tokens-stddev", 0]
     command += ["--output-tokens-mean", load.tokens, "--output-tokens-stddev", 0, "--extra-inputs", "ignore_eos:true"]
     command += ["--artifact-dir", place.folder / "aiperf", "--ui", "none", "--no-server-metrics", "--no-gpu-telemetry"]
     run(command, place)
@@ -228,8 +235,8 @@ def run_genai_bench(server: Server, load: Load, place: Place) -> Figures:
     command = [place.program("genai-bench"), "benchmark", "--api-backend", "vllm", "--api-base", server.url]
     command += ["--api-key", "none", "--api-model-name", server.model, "--task", "text-to-text"]
     command += ["--model-tokenizer", make_tokenizer("genai-bench", place)]
-    command += ["--traffic-scenario", f"D({load.prompt},{load.tokens})", "--num-concurrency", load.streams]
-    command += ["--max-time-per-run", 5, "--max-requests-per-run", load.requests]
+    command += ["--traffic-scenario", f"D({server.prompt * BYTES_OF_A_TOKEN},{load.tokens})"]
+    command += ["--num-concurrency", load.streams, "--max-requests-per-run", load.requests, "--max-time-per-run", 5]
     command += ["--experiment-base-dir", place.folder / "genai"]
     run(command, place)
     for path in place.folder.glob("genai/**/*.json"):
@@ -291,8 +298,8 @@ TOOLS = {
 
 def version_of(tool: str, place: Place) -> str:
     site = next((place.environments / tool / "lib").glob("python3*/site-packages"))
-    name = tool.replace("-", "_")
-    return next(one.version for one in importlib.metadata.distributions(path=[str(site)]) if one.name.replace("-", "_") == name)
+    found = importlib.metadata.distributions(path=[str(site)])
+    return next(one.version for one in found if one.name.replace("_", "-") == tool)
 
 
 # ---- the comparison
@@ -321,7 +328,7 @@ class Sleeper:
 
 def start(name: str, load: Load, place: Place) -> Server:
     if name == "scripted":
-        return ScriptedServer(place.binaries, place.folder)
+        return ScriptedServer(place.binaries, place.folder, load.tokens)
     return TramontaneServer(place.binaries, load.tokens)
 
 
@@ -359,14 +366,16 @@ def compare(name: str, server: str, load: Load, place: Place) -> tuple[list[str]
             apart = (their_rest - our_rest) / our_truth[row.truth]
             within = abs(their_rest - our_rest) <= MOST * our_truth[row.truth] + noise
             holds = holds and within
-            cells += [f"{their_truth[row.truth]:.2f}", f"`{row.ours}`", f"{ours[row.ours]:.2f}", f"{our_truth[row.truth]:.2f}"]
-            cells += [f"{100 * apart:+.2f} %", "" if within else "BEYOND"]
+            cells += [f"{their_truth[row.truth]:.2f}", f"`{row.ours}`", f"{ours[row.ours]:.2f}"]
+            cells += [f"{our_truth[row.truth]:.2f}", f"{100 * apart:+.2f} %", "" if within else "BEYOND"]
         lines.append("| " + " | ".join(cells) + " |")
     lines.append(f"| {name}: a thread that only sleeps, p99 | {noise:.2f} | | | | | | |")
     return lines, holds
 
 
-def compare_until_it_holds(name: str, server: str, load: Load, binaries: Path, environments: Path, attempts: int) -> bool:
+def compare_until_it_holds(
+    name: str, server: str, load: Load, binaries: Path, environments: Path, attempts: int
+) -> bool:
     """Prints the last attempt: the first that holds."""
     for attempt in range(attempts):
         with tempfile.TemporaryDirectory() as folder:
@@ -390,15 +399,15 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=40)
     parser.add_argument("--streams", type=int, default=4)
     parser.add_argument("--tokens", type=int, default=32)
-    parser.add_argument("--prompt", type=int, default=600, help="bytes, with locust tokens")
     parser.add_argument("--strict", action="store_true", help="fail where a figure differs by more than 2 % and noise")
     arguments = parser.parse_args()
-    load = Load(arguments.requests, arguments.streams, arguments.tokens, arguments.prompt)
+    load = Load(arguments.requests, arguments.streams, arguments.tokens)
     holds = True
     for server in arguments.servers.split(","):
         kind = ScriptedServer if server == "scripted" else TramontaneServer
-        print(f"\n{kind.name}; {load.requests} requests, {load.streams} at once, answers of {load.tokens} tokens; means, ms\n")
-        print("| figure | it says | server's own | ours | says | server's own | apart | |\n|---|---|---|---|---|---|---|---|")
+        shape = f"{load.requests} requests, {load.streams} at once, answers of {load.tokens} tokens"
+        print(f"\n{kind.name}; {shape}; means, ms\n")
+        print("| figure | it says | server's own | ours | says | server's own | apart | |\n" + "|---" * 8 + "|")
         for tool in arguments.tools.split(","):
             attempts = ATTEMPTS if arguments.strict else 1
             one = compare_until_it_holds(tool, server, load, arguments.binaries, arguments.environments, attempts)
