@@ -48,12 +48,11 @@ class TargetTokenizer final : public TextTokenizer {
                        std::to_string(kMaxBytesAnId) + " an id");
   }
   StatusOr<int64_t> Count(const std::string& text) override {
-    const Json question = {{"model", target_.model}, {"prompt", text}, {"add_special_tokens", false}};
-    TM_ASSIGN_OR_RETURN(const Json answer, Post("/tokenize", question));
+    TM_ASSIGN_OR_RETURN(const Json answer, Tokenized(text));
     if (!answer.contains("count") || !answer["count"].is_number_integer()) return Wrong("/tokenize", "count");
     // Tokenizers make hardly more tokens than bytes; what lies beyond would grow a prompt without an end.
     const Json& count = answer["count"];
-    const uint64_t most = 2 * text.size() + 16;
+    const uint64_t most = 2 * text.size() + (counts_chats_ ? kMostTemplateTokens : 16);
     if (!count.is_number_unsigned() || count.get<uint64_t>() > most) {
       return Unavailable("the target's /tokenize counts " + count.dump() + " tokens in " +
                          std::to_string(text.size()) + " bytes; it must be 0 to " + std::to_string(most));
@@ -62,6 +61,20 @@ class TargetTokenizer final : public TextTokenizer {
   }
 
  private:
+  static constexpr uint64_t kMostTemplateTokens = 4096;
+
+  // Where chats are asked for, what /tokenize makes of one: the template's own tokens are tokens of the
+  // prompt too. A target that does not count the first chat is asked for the text alone from then on.
+  StatusOr<Json> Tokenized(const std::string& text) {
+    if (counts_chats_) {
+      const Json message = {{"role", "user"}, {"content", text}};
+      auto answer = Post("/tokenize", {{"model", target_.model}, {"messages", Json::array({message})}});
+      const bool is_first = !std::exchange(has_counted_, answer.ok() || has_counted_);
+      if (answer.ok() || !is_first) return answer;
+      counts_chats_ = false;
+    }
+    return Post("/tokenize", {{"model", target_.model}, {"prompt", text}, {"add_special_tokens", false}});
+  }
   static Status Wrong(const char* path, const char* key) {
     return Unavailable(std::string("the target's ") + path + " answers without \"" + key + "\"");
   }
@@ -92,6 +105,8 @@ class TargetTokenizer final : public TextTokenizer {
   }
 
   TargetOptions target_;
+  bool counts_chats_ = target_.endpoint == Endpoint::kChat;
+  bool has_counted_ = false;  // a chat
   AskTarget ask_;
   Clock& clock_;
   const std::atomic<bool>* stop_;

@@ -442,8 +442,9 @@ TEST(BenchTest, ChatsAreTextOfTheTargetsTokenizer) {
       for (const int32_t id : body["tokens"]) text += id % 2 == 0 ? 'a' : 'b';
       return PlainAnswer{200, Json{{"prompt", text}}.dump()};
     }
-    const auto text = body["prompt"].get<std::string>();
-    int64_t count = 0;
+    const bool is_chat = body.contains("messages");
+    const auto text = (is_chat ? body["messages"][0]["content"] : body["prompt"]).get<std::string>();
+    int64_t count = is_chat ? 3 : 0;  // the template's own
     for (size_t i = 0; i < text.size(); ++i, ++count) i += text.compare(i, 2, "ab") == 0 ? 1 : 0;
     return PlainAnswer{200, Json{{"count", count}}.dump()};
   };
@@ -452,8 +453,22 @@ TEST(BenchTest, ChatsAreTextOfTheTargetsTokenizer) {
     EXPECT_TRUE(request.ids.empty());
     const auto count =
         Json::parse(bench.answer({"POST", "/tokenize", Json{{"prompt", request.text}}.dump()})->body);
-    EXPECT_EQ(count["count"], 8);
+    EXPECT_EQ(count["count"], 8 - 3);
   }
+}
+
+TEST(BenchTest, ATargetThatTokenizesNoChatsIsAskedForTexts) {
+  Bench bench;
+  bench.answer = [](const PlainQuestion& question) -> StatusOr<PlainAnswer> {
+    const Json body = Json::parse(question.body);
+    if (question.path == "/detokenize") {
+      return PlainAnswer{200, Json{{"prompt", std::string(body["tokens"].size(), 'a')}}.dump()};
+    }
+    if (!body.contains("prompt")) return PlainAnswer{400, ""};
+    return PlainAnswer{200, Json{{"count", body["prompt"].get<std::string>().size()}}.dump()};
+  };
+  EXPECT_EQ(bench.RunWith({"--rate", "50", "--requests", "5", "--endpoint", "chat"}), 0) << bench.err;
+  for (const OutgoingRequest& request : bench.server->seen) EXPECT_EQ(request.text.size(), 8u);
 }
 
 TEST(BenchTest, ChatsWithoutATokenizerAreWordsAndSaySo) {
@@ -686,7 +701,7 @@ TEST(BenchTest, ACountThatIsNoneEndsBeforeTheRun) {
   for (const char* count : {"-100000000", "18446744073709551615", "1.5"}) {
     bench.answer = [&](const PlainQuestion& question) -> StatusOr<PlainAnswer> {
       if (question.path == "/detokenize") return PlainAnswer{200, R"({"prompt": "x y"})"};
-      const bool is_first = Json::parse(question.body)["prompt"] == "a";
+      const bool is_first = question.body.find(R"("a")") != std::string::npos;
       return PlainAnswer{200, std::string(R"({"count": )") + (is_first ? "1" : count) + "}"};
     };
     EXPECT_EQ(bench.RunWith({"--rate", "5", "--requests", "2", "--endpoint", "chat"}), kNothingSucceeded);

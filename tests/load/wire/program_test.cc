@@ -138,6 +138,8 @@ TEST(BenchProgram, MeasuresTheRealServerThroughEachDoor) {
   EXPECT_THAT(completions.json.value("input_lens", Json()), Each(24));
   const Bench chats(SmallLoad("http://" + served.http, {"--endpoint", "chat", "--explain"}));
   ExpectAWholeRun(chats, "chats");
+  EXPECT_THAT(chats.json.value("input_lens", Json()), Each(24));  // the template's tokens among them
+  EXPECT_EQ(chats.json["prompt_mismatches"], 0);
   served.program.Signal(SIGTERM);
   EXPECT_EQ(served.program.Wait(), 0) << served.program.err();
 }
