@@ -824,8 +824,10 @@ auto SlowTokenizer(Bench* bench, int64_t seconds) {
     const int64_t end = bench->clock.Now() + seconds * 1'000'000'000;
     while (bench->clock.Now() < end) bench->clock.WaitUntil(end);
     const Json body = Json::parse(question.body);
-    if (question.path == "/tokenize")
-      return PlainAnswer{200, Json{{"count", body["prompt"].get<std::string>().size()}}.dump()};
+    if (question.path == "/tokenize") {
+      const Json& text = body.contains("messages") ? body["messages"][0]["content"] : body["prompt"];
+      return PlainAnswer{200, Json{{"count", text.get<std::string>().size()}}.dump()};
+    }
     return PlainAnswer{200, Json{{"prompt", std::string(body["tokens"].size(), 'x')}}.dump()};
   };
 }

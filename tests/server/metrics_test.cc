@@ -84,7 +84,8 @@ TEST(Metrics, PreemptionsAndFailedRowsAreToldApart) {
   server.model().Hold();
   Stream first(server.stub(), RequestOfIds(std::vector<int32_t>(16, 1), 200));
   Stream second(server.stub(), RequestOfIds(std::vector<int32_t>(16, 1), 200));
-  server.WaitForLoad([](const v1::GetLoadResponse& load) { return load.open_streams() == 2; });
+  first.WaitForInitialMetadata();  // both are the engine's before it goes on, so they share all of their time
+  second.WaitForInitialMetadata();
   server.model().Release();
   ASSERT_TRUE(first.ReadAll().ok());
   ASSERT_TRUE(second.ReadAll().ok());
