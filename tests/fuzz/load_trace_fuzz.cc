@@ -36,7 +36,7 @@ void CheckRows(const std::vector<TraceRow>& rows) {
   Require(before_ns <= tramontane::load::kMaxTraceSeconds * 1'000'000'000);
 }
 
-void Replay(ScheduleOptions options) {
+void Replay(const ScheduleOptions& options) {
   constexpr int64_t kNoEnd = std::numeric_limits<int64_t>::max();
   (void)CheckSize(options, kNoEnd, kNoEnd);
   int64_t before_ns = 0;

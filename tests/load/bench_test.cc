@@ -957,7 +957,7 @@ TEST(BenchTest, AMixHasABoundThroughAPipeToo) {
 
 TEST(BenchTest, AMixEndsWithItsJsonAndNamesCanBeShown) {
   Bench bench;
-  bench.folder.Write("zero", std::string_view("[{\"name\":\"a\"}]\0junk", 20));
+  bench.folder.Write("zero", std::string_view("[{\"name\":\"a\"}]\0junk", 19));
   EXPECT_EQ(bench.RunWith({"--rate", "5", "--mix", bench.Path("zero")}), kUsage);
   EXPECT_THAT(bench.err, HasSubstr("must be a JSON list"));
   bench.folder.Write("escape", R"([{"name":"a\u001b[2J"}])");
