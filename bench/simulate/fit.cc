@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -111,6 +112,15 @@ std::string SourceOf(const Json& facts) {
   return source;
 }
 
+// "143771 MiB" as the facts have it; 0: not said.
+double MemoryOf(const Json& facts) {
+  const Json memory = facts.value("memory", Json());
+  double mebibytes = 0;
+  const bool said =
+      memory.is_string() && std::sscanf(memory.get<std::string>().c_str(), "%lf MiB", &mebibytes) == 1;
+  return said && mebibytes > 0 ? mebibytes * 1048576 : 0;
+}
+
 }  // namespace
 
 StatusOr<FittedDevice> FitDevice(std::string_view json, const std::string& file) {
@@ -126,7 +136,10 @@ StatusOr<FittedDevice> FitDevice(std::string_view json, const std::string& file)
   const Json facts = document.value("facts", Json::object());
   const Json name = facts.is_object() ? facts.value("device", Json()) : Json();
   device.name = name.is_string() ? name.get<std::string>() : "fitted";
-  if (facts.is_object()) fitted.source = SourceOf(facts);
+  if (facts.is_object()) {
+    fitted.source = SourceOf(facts);
+    device.memory_bytes = MemoryOf(facts);
+  }
 
   const Line steps = LineOf(decode);
   for (Row& row : prefill) {
@@ -156,6 +169,7 @@ std::string DeviceJson(const FittedDevice& fitted) {
   json["about"] = "Fitted to gpu_check (" + fitted.source + "); no row is further off than " +
                   std::to_string(std::lround(100 * fitted.worst_error)) + " % of its time.";
   json["name"] = device.name;
+  if (device.memory_bytes > 0) json["memory_bytes"] = device.memory_bytes;
   json["bytes_per_s"] = device.bytes_per_s;
   json["flops_per_s"] = device.flops_per_s;
   json["memory_share"] = device.memory_share;

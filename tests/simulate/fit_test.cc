@@ -42,7 +42,7 @@ Json Tables(const Terms& terms) {
     attention.push_back(Row("1 x " + std::to_string(amount), amount / (kPeak * terms.attention_share), amount,
                             "FLOP", kPeak));
   }
-  return {{"facts", {{"device", "card"}, {"driver", "1.2"}, {"commit", "abc"}}},
+  return {{"facts", {{"device", "card"}, {"driver", "1.2"}, {"commit", "abc"}, {"memory", "1000 MiB"}}},
           {"tables",
            {{{"name", "Decode attention"}, {"rows", Json::array()}},
             {{"name", "Mistral 7B"}, {"rows", decode}},
@@ -60,6 +60,7 @@ TEST(FitTest, GivesBackTheTermsThatTablesWereMadeOf) {
   EXPECT_NEAR(device.memory_share, 0.8, 1e-6);
   EXPECT_NEAR(device.product_share, 0.6, 1e-6);
   EXPECT_NEAR(device.attention_share, 0.4, 1e-6);
+  EXPECT_EQ(device.memory_bytes, 1000.0 * 1048576);
   EXPECT_LT(fitted->worst_error, 1e-6);
   EXPECT_EQ(fitted->source, "device card, driver 1.2, commit abc");
 }
@@ -70,6 +71,7 @@ TEST(FitTest, WhatItPrintsIsADevice) {
   const auto device = ParseDeviceRoofline(DeviceJson(*fitted), "printed");
   ASSERT_TRUE(device.ok()) << device.status();
   EXPECT_EQ(device->step_overhead_ns, fitted->device.step_overhead_ns);
+  EXPECT_EQ(device->memory_bytes, fitted->device.memory_bytes);
   EXPECT_EQ(device->attention_share, fitted->device.attention_share);
 }
 
