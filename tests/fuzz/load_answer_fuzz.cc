@@ -1,5 +1,6 @@
 // Answers of servers to the load tool. The first byte says where the rest is cut; whole and cut it must give
-// the same record, and what a full parser takes for JSON the scanner must take too.
+// the same record, what a full parser takes for JSON the scanner must take too, and in what is shown there is
+// no secret and no byte that a terminal obeys.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -15,8 +16,16 @@ using tramontane::load::AnswerReader;
 using tramontane::load::AnswerRules;
 using tramontane::load::RequestRecord;
 
+constexpr const char* kSecret = "sk-fuzz/01";
+
+void CheckShown(const std::string& text) {
+  if (text.size() > tramontane::load::kMaxServerTextBytes + 3) std::abort();
+  if (tramontane::load::VisibleText(text) != text) std::abort();
+  if (tramontane::load::WithoutSecret(text, kSecret) != text) std::abort();
+}
+
 RequestRecord RecordOf(std::string_view bytes, size_t piece) {
-  static const AnswerRules rules{{}, {}, /*wants_timing=*/true};
+  static const AnswerRules rules{{}, kSecret, /*wants_timing=*/true};
   RequestRecord record;
   AnswerReader reader(&record, rules);
   for (; !bytes.empty(); bytes.remove_prefix(std::min(piece, bytes.size()))) {
@@ -24,6 +33,7 @@ RequestRecord RecordOf(std::string_view bytes, size_t piece) {
   }
   reader.Close(1, "closed");
   if (!reader.complete()) std::abort();
+  CheckShown(record.error);
   return record;
 }
 

@@ -23,7 +23,6 @@ namespace tramontane::load {
 namespace {
 
 using ::testing::AllOf;
-using ::testing::ElementsAre;
 using ::testing::Ge;
 using ::testing::HasSubstr;
 using ::testing::Le;
@@ -445,6 +444,15 @@ TEST(PlainQuestions, NothingIsWaitedForLongerThanTheTimeout) {
     options.timeout_s = 0.3;
     EXPECT_EQ(Ask(options, {"GET", "/metrics", ""}).status().code(), StatusCode::kAborted);
   }
+}
+
+TEST(HttpTransport, AHeaderThatIsNoneIsNotShown) {
+  TargetOptions options = OptionsFor(DeadUrl());
+  options.headers = {{"Authorization", "sk-secret\x01"}};
+  const auto transport = Connect(options);
+  ASSERT_FALSE(transport.ok());
+  EXPECT_THAT(transport.status().message(), AllOf(HasSubstr("--header"), HasSubstr("Authorization")));
+  EXPECT_THAT(transport.status().message(), Not(HasSubstr("secret")));
 }
 
 // A dead target is what the requests are to find; one that is there and fails is a fault to be told.
