@@ -25,15 +25,16 @@ struct Axis {
 std::vector<double> Axis::Ticks() const {
   std::vector<double> ticks;
   if (is_logarithmic) {
-    for (double tick = std::pow(10, std::ceil(std::log10(low) - 1e-9)); tick <= high * 1.0001; tick *= 10) {
-      ticks.push_back(tick);
-    }
+    const auto first = static_cast<int>(std::ceil(std::log10(low) - 1e-9));
+    const auto last = static_cast<int>(std::floor(std::log10(high * 1.0001)));
+    for (int power = first; power <= last; ++power) ticks.push_back(std::pow(10, power));
     return ticks;
   }
   double step = std::pow(10, std::floor(std::log10((high - low) / 2)));
   if ((high - low) / step > 10) step *= 2.5;
-  for (double tick = std::ceil(low / step) * step; tick <= high + step * 1e-6; tick += step)
-    ticks.push_back(tick);
+  const double first = std::ceil(low / step);
+  const auto count = static_cast<int>(std::floor(high / step + 1e-6 - first)) + 1;
+  for (int i = 0; i < count; ++i) ticks.push_back((first + i) * step);
   return ticks;
 }
 

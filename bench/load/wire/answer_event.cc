@@ -185,9 +185,15 @@ class EventScanner {
   bool Number(Place place) {
     const char* begin = at_;
     if (at_ != end_ && *at_ == '-') ++at_;
-    const bool is_zero = at_ != end_ && *at_ == '0';
-    if (is_zero ? (++at_, false) : !Digits()) return Fail("not a value");
-    if (at_ != end_ && *at_ == '.' && (++at_, !Digits())) return Fail("not a number");
+    if (at_ != end_ && *at_ == '0') {
+      ++at_;  // and no digit behind it
+    } else if (!Digits()) {
+      return Fail("not a value");
+    }
+    if (at_ != end_ && *at_ == '.') {
+      ++at_;
+      if (!Digits()) return Fail("not a number");
+    }
     if (at_ != end_ && (*at_ == 'e' || *at_ == 'E')) {
       ++at_;
       if (at_ != end_ && (*at_ == '+' || *at_ == '-')) ++at_;
