@@ -53,7 +53,9 @@ Script Answer(const ScriptedRequest& request, const Settings& settings) {
     if (body.contains(key) && !body[key].is_null()) tokens = body[key];
   }
   if (!tokens.is_number_integer() || tokens < 1 || tokens > kMostTokens) {
-    return StatusAnswer(400, "", "max_tokens must be between 1 and " + std::to_string(kMostTokens));
+    return StatusAnswer(400, "",
+                        "max_tokens is " + (tokens.is_number() ? tokens.dump() : "no number") +
+                            "; it must be between 1 and " + std::to_string(kMostTokens));
   }
   StreamScript stream;
   stream.ttft_ns = static_cast<int64_t>(settings.ttft_ms * 1e6);

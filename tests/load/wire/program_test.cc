@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tests/server/program.h"
+#include "tests/support/http_test_client.h"
 #include "tests/support/temp_folder.h"
 
 namespace tramontane {
@@ -21,6 +22,7 @@ using testing::ContainsRegex;
 using testing::Each;
 using testing::HasSubstr;
 using testing::SizeIs;
+using testing::StartsWith;
 using Json = nlohmann::json;
 
 constexpr int64_t kRequests = 6;
@@ -194,6 +196,40 @@ TEST(ScriptedServerProgram, StreamsWhatIsAskedForAndLogsWhenItDid) {
     EXPECT_GE(content_ns.front() - line["received_ns"].get<int64_t>(), 30'000'000) << text;
   }
   EXPECT_EQ(requests, 2 * kRequests);
+}
+
+// As clients of others write it: names in lower case, no request id.
+TEST(ScriptedServerProgram, AnswersForeignClientsAndRefusesWhatItCannotStream) {
+  const TempFolder folder;
+  Program server({"--ttft-ms", "0", "--gap-ms", "0", "--log", folder.PathOf("log")},
+                 {.binary = ScriptedServer()});
+  const std::string ready = server.FirstLine();
+  ASSERT_TRUE(ready.starts_with("ready {")) << ready << server.err();
+  const std::string address = Json::parse(ready.substr(6)).value("http", "");
+  const auto post = [&](const std::string& path, const std::string& body, const char* end = "}}") {
+    HttpTestClient client(address);
+    client.Send("POST " + path + " HTTP/1.1\r\nhost: x\r\ncontent-length:" + std::to_string(body.size()) +
+                "\r\n\r\n" + body);
+    return client.ReadUntil(end);
+  };
+  const std::string whole =
+      post("/v1/chat/completions", R"({"stream": true, "max_completion_tokens": 3})", "[DONE]");
+  EXPECT_THAT(whole, StartsWith("HTTP/1.1 200 "));
+  EXPECT_THAT(whole, HasSubstr(R"("completion_tokens":3)"));
+  EXPECT_THAT(post("/v1/embeddings", "{}"), StartsWith("HTTP/1.1 404 "));
+  EXPECT_THAT(post("/v1/completions", "[]"), StartsWith("HTTP/1.1 400 "));
+  EXPECT_THAT(post("/v1/completions", R"({"stream": false})"), HasSubstr("stream must be true"));
+  for (const char* tokens : {"0", "10001", "\"many\""}) {
+    EXPECT_THAT(post("/v1/completions", std::string(R"({"stream": true, "max_tokens": )") + tokens + "}"),
+                HasSubstr("between 1 and 10000"));
+  }
+  server.Signal(SIGTERM);
+  EXPECT_EQ(server.Wait(), 0) << server.err();
+  std::ifstream file(folder.PathOf("log"));
+  std::string line;
+  ASSERT_TRUE(std::getline(file, line));
+  EXPECT_EQ(Json::parse(line)["request_id"], "1/1");  // the first connection's first
+  EXPECT_FALSE(std::getline(file, line)) << line;     // refusals have no content
 }
 
 TEST(ScriptedServerProgram, NamesWhatItsFlagsMayBe) {
