@@ -17,7 +17,7 @@ void AddFlag(const FlagRow& row, GivenFlags::Values* values, CLI::App* app) {
     option = app->add_option(row.name, (*values)[row.name], row.help)->type_name(row.value)->expected(1);
     option->multi_option_policy(row.repeats ? CLI::MultiOptionPolicy::TakeAll
                                             : CLI::MultiOptionPolicy::Throw);
-    if (row.repeats) option->allow_extra_args(false);
+    option->allow_extra_args(false);  // else '[1]' is taken apart
   }
   option->group(row.group);
 }

@@ -313,6 +313,7 @@ Status Reader::ReadLimits() {
   TM_RETURN_IF_ERROR(given_.NeedsOther({"--find-rate"}, given_.Has("--slo"), "--slo"));
   TM_RETURN_IF_ERROR(given_.Excludes("--find-rate", {"--sweep", "--ab"}));
   TM_RETURN_IF_ERROR(given_.Excludes("--sweep", {"--ab"}));
+  TM_RETURN_IF_ERROR(given_.Excludes("--ab", {"--slo"}));  // it is one target's
   if (given_.Has("--sweep")) {
     const std::string rates = given_.Text("--sweep");  // which the parts lie in
     for (const std::string_view part : SplitAt(rates, ',')) {
