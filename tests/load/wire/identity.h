@@ -1,6 +1,7 @@
 // Who a server or a client is under TLS: a key and the certificate that it signs itself, made for a test.
 #pragma once
 
+#include <gtest/gtest.h>
 #include <openssl/evp.h>
 #include <openssl/pem.h>
 #include <openssl/x509v3.h>
@@ -39,11 +40,13 @@ class Identity {
 
   void WriteCertificate(const std::string& path) const {
     FILE* const file = std::fopen(path.c_str(), "w");
+    ASSERT_NE(file, nullptr) << path;
     PEM_write_X509(file, certificate_);
     std::fclose(file);
   }
   void WriteKey(const std::string& path) const {
     FILE* const file = std::fopen(path.c_str(), "w");
+    ASSERT_NE(file, nullptr) << path;
     PEM_write_PrivateKey(file, key_, nullptr, nullptr, 0, nullptr, nullptr);
     std::fclose(file);
   }

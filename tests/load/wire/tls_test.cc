@@ -35,6 +35,10 @@ class TlsTarget {
       SSL_CTX_set_verify(context_, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
     }
     listener_ = socket(AF_INET, SOCK_STREAM, 0);
+    if (listener_ < 0) {
+      ADD_FAILURE() << "no socket";
+      return;
+    }
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -48,7 +52,7 @@ class TlsTarget {
   }
   ~TlsTarget() {
     shutdown(listener_, SHUT_RDWR);
-    thread_.join();
+    if (thread_.joinable()) thread_.join();
     close(listener_);
     SSL_CTX_free(context_);
   }
