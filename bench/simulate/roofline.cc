@@ -24,20 +24,32 @@ constexpr Term kTerms[] = {{"memory_bytes", &DeviceRoofline::memory_bytes, 1e15}
 
 constexpr double kMostOverheadUs = 1e7;
 
+struct Overhead {
+  const char* key;
+  int64_t DeviceRoofline::* member;
+  bool may_lack;
+};
+
+constexpr Overhead kOverheads[] = {{"step_overhead_us", &DeviceRoofline::step_overhead_ns, false},
+                                   {"sample_us", &DeviceRoofline::sample_ns, true}};
+
 }  // namespace
 
 StatusOr<DeviceRoofline> ParseDeviceRoofline(std::string_view json, const std::string& file) {
   const Json document = Json::parse(json, nullptr, /*allow_exceptions=*/false);
   if (!document.is_object()) return InvalidArgument(file + ": must be a JSON object");
   DeviceRoofline device;
-  double overhead_us = -1;
+  for (const Overhead& overhead : kOverheads) device.*overhead.member = overhead.may_lack ? 0 : -1;
   for (const auto& [key, value] : document.items()) {
     const auto term = std::find_if(std::begin(kTerms), std::end(kTerms),
                                    [&key = key](const Term& t) { return key == t.key; });
+    const auto overhead = std::find_if(std::begin(kOverheads), std::end(kOverheads),
+                                       [&key = key](const Overhead& o) { return key == o.key; });
     if (key == "name" && value.is_string()) {
       device.name = value.get<std::string>();
-    } else if (key == "step_overhead_us" && value.is_number()) {
-      overhead_us = value.get<double>();
+    } else if (overhead != std::end(kOverheads) && value.is_number()) {
+      const auto us = value.get<double>();
+      device.*overhead->member = us >= 0 && us <= kMostOverheadUs ? std::llround(us * 1e3) : -1;
     } else if (term != std::end(kTerms) && value.is_number()) {
       device.*term->member = value.get<double>();
       if (device.*term->member > term->most) {
@@ -54,11 +66,11 @@ StatusOr<DeviceRoofline> ParseDeviceRoofline(std::string_view json, const std::s
     return InvalidArgument(file + ": " + term.key + " is missing or not above 0");
   }
   if (device.name.empty()) return InvalidArgument(file + ": name is missing");
-  if (overhead_us < 0 || overhead_us > kMostOverheadUs) {
-    return InvalidArgument(file + ": step_overhead_us is missing, or not in 0 .. " +
+  for (const Overhead& overhead : kOverheads) {
+    if (device.*overhead.member >= 0) continue;
+    return InvalidArgument(file + ": " + overhead.key + " is missing, or not in 0 .. " +
                            Json(kMostOverheadUs).dump());
   }
-  device.step_overhead_ns = std::llround(overhead_us * 1e3);
   return device;
 }
 
@@ -85,11 +97,13 @@ ModelWork WorkOf(const ModelConfig& config, const KvFormat& format) {
 
 int64_t StepNs(const StepPlan& plan, const ModelWork& work, const PrefillCost& keys,
                const DeviceRoofline& device) {
-  double samples = 0;
+  double samples = 0;  // and scores: rows of logits
+  int64_t drawn = 0;
   double read_positions = 0;  // over the layers: those that a row's last token sees are read once
   for (const StepRow& row : plan.rows) {
     const int64_t end = row.start + row.count;
     samples += row.ask.samples > 0 ? 1 : 0;
+    drawn += row.ask.samples;
     samples += static_cast<double>(row.ask.score_end - row.ask.score_begin);
     read_positions += static_cast<double>(keys.AttendedKeys(end - 1, end));
   }
@@ -104,7 +118,8 @@ int64_t StepNs(const StepPlan& plan, const ModelWork& work, const PrefillCost& k
   const double attention = std::max(read_positions * work.key_bytes / bandwidth,
                                     static_cast<double>(plan.attended_keys) * work.key_flops /
                                         (device.flops_per_s * device.attention_share));
-  return std::max<int64_t>(1, device.step_overhead_ns + std::llround((products + attention) * 1e9));
+  return std::max<int64_t>(
+      1, device.step_overhead_ns + drawn * device.sample_ns + std::llround((products + attention) * 1e9));
 }
 
 std::vector<RowSpeed> RowSpeedsOf(const ModelWork& work, const PrefillCost& keys,

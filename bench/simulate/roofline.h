@@ -1,7 +1,7 @@
 // How long a device takes for a step by its roofline: the longer of reading what must be read and of
 // computing what must be computed. Plain values; any thread.
 //
-//   step = overhead + products + attention
+//   step = overhead + tokens drawn * sample + products + attention
 //   products  = max(weights read / bandwidth, 2 * weights * rows / arithmetic)
 //   attention = max(keys and values read / bandwidth, its multiplications / arithmetic)
 #pragma once
@@ -29,6 +29,7 @@ struct DeviceRoofline {
   double product_share = 1;  // of flops_per_s that the products of many rows reach
   double attention_share = 1;
   int64_t step_overhead_ns = 0;  // what a step takes besides
+  int64_t sample_ns = 0;         // what each token that a step draws takes besides, where that is not hidden
 };
 
 // Errors name the key, the value and the limit; `file` names the source in them.

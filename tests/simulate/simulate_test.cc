@@ -124,6 +124,15 @@ TEST(SimulateTest, OneRequestTakesWhatTheArithmeticSays) {
   }
 }
 
+// As above, and 10 us for each token that is drawn.
+TEST(SimulateTest, EachDrawnTokenTakesItsTime) {
+  DeviceRoofline device = SlowDevice();
+  device.sample_ns = 10'000;
+  const Simulated run =
+      Simulate(device, Limits(), {{.arrival_ns = 5'000'000, .input_tokens = 100, .output_tokens = 3}});
+  EXPECT_THAT(run.token_ns[0], ElementsAre(5'000'000 + 411'312, 5'000'000 + 822'624, 5'000'000 + 1'234'192));
+}
+
 // Of large prompts the products decide: 512 tokens are 2 * 73,728 * 512 operations, 754.97 us, and no logits.
 TEST(SimulateTest, APromptOfSeveralChunksIsBoundByItsProducts) {
   const TwoLayerModel model;
@@ -216,6 +225,9 @@ TEST(DeviceRooflineTest, ErrorsNameFileKeyAndValue) {
   EXPECT_THAT(ParseDeviceRoofline("[]", "f").status().message(), HasSubstr("f: must be a JSON object"));
   EXPECT_THAT(ParseDeviceRoofline(sound + R"(, "memory_share": 2})", "f").status().message(),
               HasSubstr("f: memory_share is 2, the most is 1"));
+  EXPECT_EQ(ParseDeviceRoofline(sound + R"(, "sample_us": 2.5})", "f")->sample_ns, 2'500);
+  EXPECT_THAT(ParseDeviceRoofline(sound + R"(, "sample_us": -1})", "f").status().message(),
+              HasSubstr("f: sample_us is missing, or not in 0 .. "));
   EXPECT_THAT(ParseDeviceRoofline(sound + R"(, "flop": 2})", "f").status().message(),
               HasSubstr("f: flop is 2, which is no term of a device"));
   EXPECT_THAT(ParseDeviceRoofline(R"({"name": "d", "bytes_per_s": 1})", "f").status().message(),
