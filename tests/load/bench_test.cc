@@ -20,6 +20,7 @@
 
 #include "bench/load/random.h"
 #include "tests/load/queue_server.h"
+#include "tests/load/vllm_keys.h"
 #include "tests/support/temp_folder.h"
 
 namespace tramontane::load {
@@ -140,46 +141,12 @@ TEST(BenchTest, TheJsonHasEveryKeyOfVllmsAndOurs) {
       0)
       << bench.err;
   const Json json = bench.Result();
-  std::vector<std::string> keys = {"date",
-                                   "endpoint_type",
-                                   "backend",
-                                   "label",
-                                   "model_id",
-                                   "tokenizer_id",
-                                   "num_prompts",
-                                   "request_rate",
-                                   "burstiness",
-                                   "max_concurrency",
-                                   "duration",
-                                   "completed",
-                                   "failed",
-                                   "total_input_tokens",
-                                   "total_output_tokens",
-                                   "request_throughput",
-                                   "request_goodput",
-                                   "output_throughput",
-                                   "total_token_throughput",
-                                   "max_output_tokens_per_s",
-                                   "max_concurrent_requests",
-                                   "input_lens",
-                                   "output_lens",
-                                   "ttfts",
-                                   "itls",
-                                   "start_times",
-                                   "generated_texts",
-                                   "errors",
-                                   "ci95",
-                                   "failures",
-                                   "few_samples",
-                                   "client_lag_p99_ms",
-                                   "client_cpu",
-                                   "client_bound",
-                                   "reconnects",
-                                   "steady",
-                                   "seed",
-                                   "nonce",
-                                   "command_line",
-                                   "censored_p99_ttft_ms"};
+  std::vector<std::string> keys = VllmKeys();
+  for (const char* own :
+       {"ci95", "failures", "few_samples", "client_lag_p99_ms", "client_cpu", "client_bound", "reconnects",
+        "steady", "seed", "nonce", "command_line", "censored_p99_ttft_ms"}) {
+    keys.push_back(own);
+  }
   for (const char* metric : {"ttft_ms", "ttft_sent_ms", "tpot_ms", "itl_ms", "e2el_ms"}) {
     for (const char* statistic : {"mean_", "median_", "std_", "p50_", "p90_", "p95_", "p99_", "p99.9_"}) {
       keys.push_back(std::string(statistic) + metric);

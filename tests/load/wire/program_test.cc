@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/load/vllm_keys.h"
 #include "tests/server/program.h"
 #include "tests/support/http_test_client.h"
 #include "tests/support/temp_folder.h"
@@ -27,41 +28,6 @@ using Json = nlohmann::json;
 
 constexpr int64_t kRequests = 6;
 constexpr int64_t kOutputTokens = 8;
-
-// Of vLLM's result file, what does not depend on the percentiles asked for.
-const std::vector<std::string>& VllmKeys() {
-  static const std::vector<std::string> keys = {
-      "date",
-      "endpoint_type",
-      "backend",
-      "label",
-      "model_id",
-      "tokenizer_id",
-      "num_prompts",
-      "request_rate",
-      "burstiness",
-      "max_concurrency",
-      "duration",
-      "completed",
-      "failed",
-      "total_input_tokens",
-      "total_output_tokens",
-      "request_throughput",
-      "request_goodput",
-      "output_throughput",
-      "total_token_throughput",
-      "max_output_tokens_per_s",
-      "max_concurrent_requests",
-      "input_lens",
-      "output_lens",
-      "ttfts",
-      "itls",
-      "start_times",
-      "generated_texts",
-      "errors",
-  };
-  return keys;
-}
 
 struct Bench {
   TempFolder folder;
@@ -102,7 +68,7 @@ void ExpectAWholeRun(const Bench& bench, const std::string& which) {
   SCOPED_TRACE(which);
   EXPECT_EQ(bench.status, 0) << bench.out << bench.err;
   ASSERT_TRUE(bench.json.is_object()) << bench.out << bench.err;
-  for (const std::string& key : VllmKeys()) EXPECT_TRUE(bench.json.contains(key)) << key;
+  for (const std::string& key : load::VllmKeys()) EXPECT_TRUE(bench.json.contains(key)) << key;
   for (const char* metric : {"ttft_ms", "tpot_ms", "itl_ms", "e2el_ms"}) {
     for (const char* statistic : {"mean_", "median_", "std_", "p90_", "p99_"}) {
       const std::string key = std::string(statistic) + metric;
