@@ -2,7 +2,6 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cstdlib>
 #include <ctime>
 #include <iostream>
@@ -10,19 +9,9 @@
 
 #include "bench/load/bench_main.h"
 #include "bench/load/check/check.h"
+#include "bench/load/stop_signals.h"
 
 namespace {
-
-std::atomic<bool> stop = false;
-static_assert(std::atomic<bool>::is_always_lock_free);
-
-// The first signal ends the run early, with a report; the second ends the program.
-void OnSignal(int number) {
-  if (stop.exchange(true)) {
-    signal(number, SIG_DFL);
-    raise(number);
-  }
-}
 
 std::string UtcDate() {
   const std::time_t now = std::time(nullptr);
@@ -48,8 +37,6 @@ int Check(std::ostream& out, std::ostream& err) {
 
 int main(int argc, char** argv) {
   signal(SIGPIPE, SIG_IGN);
-  signal(SIGINT, OnSignal);
-  signal(SIGTERM, OnSignal);
   tramontane::load::MonotonicClock clock;
   const tramontane::load::BenchWorld world = {
       .connect = tramontane::load::Connect,
@@ -63,7 +50,7 @@ int main(int argc, char** argv) {
       .err = std::cerr,
       .err_is_terminal = isatty(STDERR_FILENO) != 0,
       .date = UtcDate,
-      .stop = &stop,
+      .stop = tramontane::load::StopOnSignals(),
   };
   return tramontane::load::RunBench(argc, argv, world);
 }

@@ -44,12 +44,6 @@ TargetOptions OptionsFor(const std::string& url) {
   return options;
 }
 
-std::unique_ptr<Transport> MustConnect(const TargetOptions& options) {
-  auto transport = Connect(options);
-  EXPECT_TRUE(transport.ok()) << transport.status();
-  return std::move(*transport);
-}
-
 // One request to a server that answers each with `script`.
 RequestRecord RecordOf(const Script& script, int64_t deadline_ns = kLongDeadlineNs) {
   const auto target = StartTarget([&](const ScriptedRequest&) { return script; });

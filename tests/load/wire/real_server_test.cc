@@ -31,12 +31,6 @@ TargetOptions GrpcOptions(const std::string& address) {
   return options;
 }
 
-std::unique_ptr<Transport> MustConnect(const TargetOptions& options) {
-  auto transport = Connect(options);
-  EXPECT_TRUE(transport.ok()) << transport.status();
-  return std::move(*transport);
-}
-
 OutgoingRequest IdsRequest(const std::string& id, int32_t output_tokens) {
   OutgoingRequest request;
   request.request_id = id;

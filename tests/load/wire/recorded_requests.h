@@ -1,21 +1,31 @@
 // Requests sent over a transport, and their records once all have ended. Any thread may end them.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "bench/load/connect.h"
 #include "bench/load/transport.h"
 #include "bench/load/wire/stamp.h"
 
 namespace tramontane::load {
 
 inline constexpr int64_t kLongDeadlineNs = 60'000'000'000;
+
+inline std::unique_ptr<Transport> MustConnect(const TargetOptions& options) {
+  auto transport = Connect(options);
+  EXPECT_TRUE(transport.ok()) << transport.status();
+  return std::move(*transport);
+}
 
 class RecordedRequests {
  public:
