@@ -297,7 +297,7 @@ class Bench {
     const int64_t count = kLong.out_features * kLong.in_features;
     const std::vector<std::byte> rows = format.plain()
                                             ? std::vector<std::byte>(static_cast<size_t>(format.Bytes(count)))
-                                            : RandomBlocks(format, count, 1);
+                                            : RandomBlocks(format, kLong.out_features, kLong.in_features, 1);
     const WeightRows part = {rows.data(), format, kLong.out_features, kLong.in_features};
     const LinearSource source = {&part, 1, kLong.in_features, LinearLayout::kStacked};
     std::vector<WeightHandle> handles;

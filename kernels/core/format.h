@@ -34,11 +34,13 @@ struct Format {
       : dtype(stored), block_log2(log2_of_block), block_bytes(bytes), companion_bytes(bytes_apart) {}
 
   // A type in groups of 2^group_log2, 32 to 256. scales: kF16, kBf16 or kF32. zero_points: integers alone.
-  static constexpr Format InGroups(DType type, int32_t group_log2, DType scales, bool zero_points = false) {
+  static constexpr Format InGroups(DType type, int32_t group_log2, DType scales, bool zero_points = false,
+                                   int32_t rows_of_scale = 1) {
     Format format = type;
     format.block_log2 = group_log2;
     format.scale = scales;
     format.zero_points = zero_points ? 1 : 0;
+    format.scale_rows = rows_of_scale;
     format.block_bytes = format.codes_at() + GroupCodeBytes(type, group_log2);
     return format;
   }
@@ -50,6 +52,9 @@ struct Format {
   // Of types in groups: how a block begins.
   DType scale = DType::kF16;
   int32_t zero_points = 0;  // 1: each group has one
+  // Rows that have their scales in common: 1, or, of f32 scales alone, 2 (0 and 1, 2 and 3, ..). In a file's
+  // order each row says its own all the same; what a backend packs may hold one of the two.
+  int32_t scale_rows = 1;
 
   // Whether it is no more than a row of its dtype: what all arithmetic here can read.
   constexpr bool plain() const { return block_log2 == 0; }
@@ -60,11 +65,15 @@ struct Format {
     return block_log2 >= 5 && block_log2 <= 8 &&
            (scale == DType::kF32 || scale == DType::kBf16 || scale == DType::kF16) &&
            (zero_points == 0 || (zero_points == 1 && dtype != DType::kFp8E4M3)) &&
-           *this == InGroups(dtype, block_log2, scale, zero_points != 0);
+           (scale_rows == 1 || (scale_rows == 2 && scale == DType::kF32)) &&
+           *this == InGroups(dtype, block_log2, scale, zero_points != 0, scale_rows);
   }
   // Bytes of a group before its codes.
   constexpr int32_t scale_bytes() const { return scale == DType::kF32 ? 4 : 2; }
   constexpr int32_t codes_at() const { return scale_bytes() + zero_points; }
+  // The same of a row that is packed, which has its share of the scale.
+  constexpr int32_t packed_scale_bytes() const { return scale_bytes() / scale_rows; }
+  constexpr int32_t packed_codes_at() const { return packed_scale_bytes() + zero_points; }
   // The zero point of integers in groups that store none.
   constexpr int32_t middle() const { return dtype == DType::kInt4 ? 8 : 128; }
   constexpr int64_t block_size() const { return int64_t{1} << block_log2; }
@@ -73,6 +82,10 @@ struct Format {
   }
   // Bytes of `count` numbers side by side. As an offset: of the number with that index, the first of a block.
   constexpr int64_t Bytes(int64_t count) const { return Blocks(count) * block_bytes; }
+  // The same of numbers that are packed.
+  constexpr int64_t PackedBytes(int64_t count) const {
+    return Blocks(count) * (block_bytes - scale_bytes() + packed_scale_bytes());
+  }
   constexpr int64_t CompanionBytes(int64_t count) const { return Blocks(count) * companion_bytes; }
 
   friend constexpr bool operator==(const Format&, const Format&) = default;

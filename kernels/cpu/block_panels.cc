@@ -52,9 +52,9 @@ struct LaneOfGroup {
   int64_t word_stride;  // to the next
 
   LaneOfGroup(const Format& format, int32_t panel_width, int64_t lane)
-      : scale_at(lane * format.scale_bytes()),
-        zero_at(int64_t{panel_width} * format.scale_bytes() + lane),
-        words_at(int64_t{panel_width} * format.codes_at() + lane * 4),
+      : scale_at(lane / format.scale_rows * format.scale_bytes()),
+        zero_at(int64_t{panel_width} * format.packed_scale_bytes() + lane),
+        words_at(int64_t{panel_width} * format.packed_codes_at() + lane * 4),
         word_stride(int64_t{panel_width} * 4) {}
 };
 

@@ -11,8 +11,9 @@
 // number k there, have bit 8 i + g for number 4 g + i here, so that a shift by g brings the bits of four
 // numbers to the bytes where the numbers are.
 //
-// A group, too, has its scales side by side, then its zero points; the words of every 32 numbers follow as
-// those of q4_0 or q8_0 stand, with what these have for signs: the integers of int8 are signed.
+// A group, too, has its scales side by side (of two neighbouring outputs that share them, one), then its zero
+// points; the words of every 32 numbers follow as those of q4_0 or q8_0 stand, with what these have for
+// signs: the integers of int8 are signed.
 //
 //   int4 in groups of 64, f16 and zero points:   | s x 16 | z x 16 | word 0 x 16 | ... | word 7 x 16 |
 //

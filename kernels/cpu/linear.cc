@@ -41,7 +41,7 @@ int64_t PanelCount(LinearLayout layout, int64_t out_features, int32_t panel_widt
 }
 
 int64_t PanelBytes(const Format& format, int64_t in_features, int32_t panel_width) {
-  if (!format.plain()) return format.Bytes(in_features) * panel_width;
+  if (!format.plain()) return format.PackedBytes(in_features) * panel_width;
   return format.Bytes(PaddedInFeatures(in_features) * panel_width);
 }
 
@@ -126,7 +126,7 @@ void FillPanel(const PackedSegment& segment, const PackedWeight& weight, const S
       continue;
     }
     for (int64_t k = begin; k < end; k += format.block_size()) {
-      PutBlock(format, from + format.Bytes(k), width, lane, to + format.Bytes(k) * width);
+      PutBlock(format, from + format.Bytes(k), width, lane, to + format.PackedBytes(k) * width);
     }
   }
 }
@@ -176,7 +176,7 @@ void UnpackBlocks(const PackedSegment& segment, const std::byte* panel, const Pa
   TM_CHECK(format.block_bytes <= static_cast<int32_t>(sizeof(block)), "a block of %d bytes",
            format.block_bytes);
   for (int64_t k = 0; k < weight.in_features; k += format.block_size()) {
-    TakeBlock(format, panel + format.Bytes(k) * weight.panel_width, weight.panel_width, lane, block);
+    TakeBlock(format, panel + format.PackedBytes(k) * weight.panel_width, weight.panel_width, lane, block);
     DecodeBlocks(format, block, format.block_size(), values);
     PutColumns(segment, values, k, std::min(format.block_size(), weight.in_features - k), out);
   }
@@ -247,6 +247,10 @@ std::string WhyNotPackable(const LinearSource& source) {
     if (!IsPermutation(part.column_order, source.in_features)) {
       return name + " has columns in an order that is no permutation of " +
              std::to_string(source.in_features);
+    }
+    if (part.rows % part.format.scale_rows != 0) {
+      return name + " has " + std::to_string(part.rows) + " rows, of which every " +
+             std::to_string(part.format.scale_rows) + " share their scales";
     }
     // A row's last group may be filled up, a part of it that rows of x are rounded by may not.
     const int64_t whole = part.format.plain() ? 1 : RoundedBlock(part.format);

@@ -388,18 +388,34 @@ inline Vi LoadUnsignedBytes(const std::byte* from) {
 #endif
 }
 
+// Half as many numbers as there are lanes, each in two neighbours.
+inline Vf LoadTwice(const float* from) {
+#if TM_SIMD_WIDTH == 16
+  const __m512i each = _mm512_set_epi32(7, 7, 6, 6, 5, 5, 4, 4, 3, 3, 2, 2, 1, 1, 0, 0);
+  return reinterpret_cast<Vf>(_mm512_permutexvar_ps(each, _mm512_castps256_ps512(_mm256_loadu_ps(from))));
+#elif TM_SIMD_WIDTH == 8
+  const __m256i each = _mm256_set_epi32(3, 3, 2, 2, 1, 1, 0, 0);
+  return reinterpret_cast<Vf>(_mm256_permutevar8x32_ps(_mm256_castps128_ps256(_mm_loadu_ps(from)), each));
+#else
+  Vf value;
+  for (int i = 0; i < kWidth; ++i) value[i] = from[i / 2];
+  return value;
+#endif
+}
+
 inline GroupHead LoadGroupHead(const Format& format, const std::byte* group, int v) {
   GroupHead head;
-  const std::byte* scales = group + v * kWidth * format.scale_bytes();
+  const std::byte* scales = group + v * kWidth * format.packed_scale_bytes();
   if (format.scale == DType::kF16) {
     head.scale = LoadF16(reinterpret_cast<const uint16_t*>(scales));
   } else if (format.scale == DType::kBf16) {
     head.scale = LoadBf16(reinterpret_cast<const uint16_t*>(scales));
   } else {
-    head.scale = Load(reinterpret_cast<const float*>(scales));
+    const auto* floats = reinterpret_cast<const float*>(scales);
+    head.scale = format.scale_rows == 1 ? Load(floats) : LoadTwice(floats);
   }
   head.zero = format.zero_points != 0
-                  ? LoadUnsignedBytes(group + kPanelWidth * format.scale_bytes() + v * kWidth)
+                  ? LoadUnsignedBytes(group + kPanelWidth * format.packed_scale_bytes() + v * kWidth)
                   : SplatInt(format.middle());
   return head;
 }
@@ -535,7 +551,7 @@ void DecodePanel(const Format& format, const std::byte* from, int64_t count, flo
     for (int64_t k = 0; k < count; k += 32, from += Type::kPartBytes) {
       if (k % format.block_size() == 0) {
         for (int v = 0; v < 2; ++v) heads[v] = LoadGroupHead(format, from, v);
-        from += int64_t{format.codes_at()} * kPanelWidth;
+        from += int64_t{format.packed_codes_at()} * kPanelWidth;
       }
       for (int v = 0; v < 2; ++v) {
         float* at = to + k * kPanelWidth + v * kWidth;
@@ -566,9 +582,9 @@ inline void MultiplyExactly(const LinearJob& job, const LinearBlock& block, Deco
     for (int64_t k = 0; k < job.in_features; k += depth) {
       const int64_t count = std::min<int64_t>(depth, job.in_features - k);
       for (int64_t panel = some.panel_begin; panel < some.panel_end; ++panel) {
-        const std::byte* from = job.panels + panel * job.panel_bytes + format.Bytes(k) * kPanelWidth;
+        const std::byte* from = job.panels + panel * job.panel_bytes + format.PackedBytes(k) * kPanelWidth;
         if (job.tiles == 1) {
-          for (int64_t line = 0; line < format.Bytes(count) * kPanelWidth; line += 64) {
+          for (int64_t line = 0; line < format.PackedBytes(count) * kPanelWidth; line += 64) {
             __builtin_prefetch(from + kPrefetchBytes + line);
           }
         }
@@ -838,7 +854,7 @@ template <typename Type, int kRows>
       scales[v] = head.scale;
       zeros[v] = (kLess - head.zero) & 0xffff;
     }
-    group += int64_t{format.codes_at()} * kPanelWidth;
+    group += int64_t{format.packed_codes_at()} * kPanelWidth;
     const int64_t end = std::min(k + format.block_size(), job.in_features);
     for (; k < end; k += 32, group += Type::kPartBytes, x += x_stride) {
       Vi totals[kRows][2];

@@ -104,7 +104,8 @@ struct GroupScales {
   TM_DEVICE static GroupScales Load(const std::byte* at, const Format& format, int lane) {
     GroupScales out;
     if (format.scale == DType::kF32) {
-      const Floats2 both = LoadTogether<4>(reinterpret_cast<const Floats2*>(at) + lane / 4);
+      const Floats2 both =
+          LoadTogether<4>(reinterpret_cast<const Floats2*>(at) + lane / 4 / format.scale_rows);
       out.scale[0] = both.value[0];
       out.scale[1] = both.value[1];
     } else {
@@ -118,7 +119,7 @@ struct GroupScales {
     }
     uint32_t zeros = static_cast<uint32_t>(format.middle()) * 0x0101u;
     if (format.zero_points != 0) {
-      const auto* stored = reinterpret_cast<const uint16_t*>(at + kUnitRows * format.scale_bytes());
+      const auto* stored = reinterpret_cast<const uint16_t*>(at + kUnitRows * format.packed_scale_bytes());
       zeros = LoadTogether<4>(stored + lane / 4);
     }
     out.zero[0] = FloatAboveByte(zeros, 0);
@@ -245,7 +246,7 @@ struct Groups : Blocks<kStored, GroupScales, 0, false> {
   TM_DEVICE static UnitLayout Layout(const Format& format) {
     UnitLayout layout = kLayout;
     layout.tiles = 1 << TilesLog2(format);
-    layout.scale_bytes = kUnitRows * format.codes_at();
+    layout.scale_bytes = kUnitRows * format.packed_codes_at();
     return layout;
   }
   TM_DEVICE static int TilesLog2(const Format& format) { return format.block_log2 - 5; }

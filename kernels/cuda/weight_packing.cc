@@ -172,8 +172,8 @@ void WriteNumbers(const UnitLayout& layout, const uint8_t* number, int tile, int
 void WriteScales(const Format& format, const uint8_t* scales, int g, int half, uint8_t* at) {
   if (format.in_groups()) {
     const int bytes = format.scale_bytes();
-    std::memcpy(at + (2 * g + half) * bytes, scales, static_cast<size_t>(bytes));
-    if (format.zero_points != 0) at[kUnitRows * bytes + 2 * g + half] = scales[bytes];
+    std::memcpy(at + (2 * (g / format.scale_rows) + half) * bytes, scales, static_cast<size_t>(bytes));
+    if (format.zero_points != 0) at[kUnitRows * format.packed_scale_bytes() + 2 * g + half] = scales[bytes];
     return;
   }
   const int bytes = LayoutOf(format).scale_bytes / kUnitRows;
@@ -234,6 +234,10 @@ std::string WhyNotPart(const WeightRows& part, const LinearSource& source) {
   if (!part.format.well_formed()) {
     return FormatName(part.format) +
            "; the CUDA backend reads bf16, f16, f32, GGUF's types in blocks, and groups of 32 to 256";
+  }
+  if (part.rows % part.format.scale_rows != 0) {
+    return std::to_string(part.rows) + " rows, of which every " + std::to_string(part.format.scale_rows) +
+           " share their scales";
   }
   // A row's last group may be filled up.
   const int64_t block = part.format.block_size(), whole = part.format.in_groups() ? kTileNumbers : block;

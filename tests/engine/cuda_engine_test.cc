@@ -257,7 +257,7 @@ std::string GgufOfMixedTypes() {
   writer.AddFloat("llama.rope.freq_base", 10000.0f);
   uint32_t seed = 0;
   const auto add = [&](const std::string& name, DType type, int64_t columns, int64_t rows) {
-    const std::vector<std::byte> blocks = RandomBlocks(type, rows * columns, ++seed);
+    const std::vector<std::byte> blocks = RandomBlocks(type, rows, columns, ++seed);
     writer.AddTensor(name, {static_cast<uint64_t>(columns), static_cast<uint64_t>(rows)},
                      type == DType::kQ4_0 ? kGgufQ4_0 : kGgufQ6K,
                      {reinterpret_cast<const char*>(blocks.data()), blocks.size()});

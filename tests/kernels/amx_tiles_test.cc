@@ -282,7 +282,7 @@ TEST(AmxTiles, ProductsOfBytesGiveTheBitsOfVectors) {
     if (!HasWholeNumbers(format)) continue;
     // A part of what is made bytes at once, and more than that.
     for (const int64_t depth : {format.block_size(), int64_t{kAmxChunkK + 256}}) {
-      const std::vector<std::byte> file = RandomBlocks(format, kOutFeatures * depth, 1);
+      const std::vector<std::byte> file = RandomBlocks(format, kOutFeatures, depth, 1);
       PackedLinear by_tiles(AmxLinearKernels(), file, format, kOutFeatures, depth, kRows);
       PackedLinear by_vectors(kAvx512VnniKernels.linear, file, format, kOutFeatures, depth, kRows);
       // The fewest that tiles take, tiles of fewer than 16 rows, and unequal ones.

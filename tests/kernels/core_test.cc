@@ -151,6 +151,17 @@ TEST(FormatTest, GroupsSayTheirSizeTheirScalesAndTheirZeroPoints) {
   EXPECT_FALSE(Format(DType::kQ6K).in_groups());
 }
 
+TEST(FormatTest, RowsThatShareScalesHoldThemOnceWhenPacked) {
+  const Format pairs = Format::InGroups(DType::kFp8E4M3, 7, DType::kF32, false, /*rows_of_scale=*/2);
+  EXPECT_TRUE(pairs.well_formed());
+  EXPECT_EQ(pairs.Bytes(512), 4 * 132) << "each row says its own";
+  EXPECT_EQ(pairs.PackedBytes(512), 4 * 130);
+  EXPECT_EQ(FormatName(pairs), "fp8_e4m3 in groups of 128 with f32 scales of two rows");
+  EXPECT_EQ(Format(DType::kFp8E4M3).PackedBytes(512), 4 * 132);
+  EXPECT_EQ(Format(DType::kQ6K).PackedBytes(512), Format(DType::kQ6K).Bytes(512));
+  EXPECT_FALSE(Format::InGroups(DType::kInt4, 7, DType::kF16, false, 2).well_formed());
+}
+
 // ---- fp8 ----------------------------------------------------------------------------------------
 
 TEST(DTypeTest, Fp8HasTheValuesOfItsDefinition) {

@@ -54,7 +54,7 @@ struct BlockMatrix {
     }
   }
   BlockMatrix(const Format& of, int64_t r, int64_t c, uint32_t seed)
-      : BlockMatrix(of, r, c, RandomBlocks(of, r * Stride(of, c), seed)) {}
+      : BlockMatrix(of, r, c, RandomBlocks(of, r, Stride(of, c), seed)) {}
 
   // From one row to the next: the last group may be filled up.
   static int64_t Stride(const Format& format, int64_t columns) {
@@ -122,6 +122,7 @@ std::vector<std::byte> EveryByteAtEveryPlace(const Format& format) {
       if ((block[at + 1] & std::byte{0x7c}) == std::byte{0x7c}) block[at + 1] ^= std::byte{0x40};
     }
   }
+  if (format.scale_rows == 2) ShareScales(format, format.block_size(), blocks);
   return blocks;
 }
 
@@ -150,8 +151,8 @@ TEST_P(CudaBlocks, EveryNumberIsItsF32RoundedOnce) {
 
 TEST_P(CudaBlocks, RowsOfATableAreGatheredFromSeveralUnits) {
   const int64_t columns = InFeatures(GetParam(), 3);
-  const BlockMatrix table(GetParam(), 37, columns, 3);
-  const std::vector<int32_t> ids = {36, 0, 15, 16, 36, 24};
+  const BlockMatrix table(GetParam(), 38, columns, 3);
+  const std::vector<int32_t> ids = {37, 0, 15, 16, 37, 24};
   for (const ThreadOrder order : ThreadOrders()) {
     UseThreadOrder(order);
     Device device;
@@ -168,11 +169,12 @@ TEST_P(CudaBlocks, RowsOfATableAreGatheredFromSeveralUnits) {
   }
 }
 
+// But for scales that rows share.
 TEST_P(CudaBlocks, TakeTheBytesThatTheyHaveInAFile) {
   const Device device;
   const int64_t columns = 4 * 256;
   const WeightRows rows = {nullptr, GetParam(), 160, columns};
-  const int64_t bytes = GetParam().Bytes(160 * columns);
+  const int64_t bytes = GetParam().PackedBytes(160 * columns);
   EXPECT_EQ(device.backend->PackedBytes({&rows, 1, columns}), (bytes + 255) / 256 * 256);
 }
 

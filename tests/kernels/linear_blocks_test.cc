@@ -59,7 +59,7 @@ Part RandomPart(const Format& format, int64_t rows, int64_t in_features, uint32_
   const DType type = format.dtype;
   Part part = {format, rows, {}, {}};
   if (!format.plain()) {
-    part.bytes = RandomBlocks(format, rows * RowStride(format, in_features), seed);
+    part.bytes = RandomBlocks(format, rows, RowStride(format, in_features), seed);
     part.values = DecodedRows(part, in_features);
     return part;
   }
@@ -171,6 +171,11 @@ class LinearBlocksTest : public CpuVariantTest {
   static std::string Variant() { return GetParam(); }
   Format Type() const { return format_; }
   int64_t Block() const { return Type().block_size(); }
+  // So many, or where rows share scales a few more, of which gates are half.
+  int64_t OutFeatures(int64_t wanted) const {
+    const int64_t multiple = Type().scale_rows == 1 ? 1 : 2 * Type().scale_rows;
+    return (wanted + multiple - 1) / multiple * multiple;
+  }
   // So many blocks, of more than one group the last filled up.
   int64_t InFeatures(int64_t blocks) const {
     return blocks * Block() - (Type().in_groups() && blocks > 1 && Block() > 32 ? 32 : 0);
@@ -184,7 +189,9 @@ TM_INSTANTIATE_FOR_CPU_VARIANTS(LinearBlocksTest);
 // Two parts of unequal rows, as q, k and v are, or gate and up.
 std::vector<Part> PartsOf(const Format& type, int64_t out_features, int64_t in_features,
                           LinearLayout layout) {
-  const int64_t first = layout == LinearLayout::kGateUp ? out_features / 2 : (out_features + 2) / 3;
+  const int64_t third = (out_features + 2) / 3, shared = type.scale_rows;
+  const int64_t first =
+      layout == LinearLayout::kGateUp ? out_features / 2 : (third + shared - 1) / shared * shared;
   std::vector<Part> parts = {RandomPart(type, first, in_features, 1)};
   if (first < out_features) parts.push_back(RandomPart(type, out_features - first, in_features, 2));
   return parts;
@@ -201,14 +208,14 @@ TEST_P(LinearBlocksTest, ExactlyGivesTheBitsOfAnF32WeightOfTheDecodedValues) {
       const std::vector<float> x = RandomFloats(rows * in_features, 3);
       const std::vector<float> norm = RandomFloats(in_features, 4);
       for (const LinearLayout layout : {LinearLayout::kStacked, LinearLayout::kGateUp}) {
-        const std::vector<Part> parts = PartsOf(Type(), out_features, in_features, layout);
+        const std::vector<Part> parts = PartsOf(Type(), OutFeatures(out_features), in_features, layout);
         const Setting setting = {Variant(), LinearMode::kExact, 2};
         Fixture in_blocks(setting, parts, in_features, layout, rows);
         Fixture in_f32(setting, parts, in_features, layout, rows, /*as_f32=*/true);
         EXPECT_TRUE(SameBits(in_blocks.Run(x), in_f32.Run(x))) << rows << " rows of " << in_features;
         EXPECT_TRUE(SameBits(in_blocks.Run(x, norm), in_f32.Run(x, norm))) << rows << " rows, normalised";
         if (layout == LinearLayout::kGateUp) continue;
-        const std::vector<float> residual = RandomFloats(rows * out_features, 5);
+        const std::vector<float> residual = RandomFloats(rows * OutFeatures(out_features), 5);
         EXPECT_TRUE(SameBits(in_blocks.Run(x, norm, residual), in_f32.Run(x, norm, residual)));
       }
     }
@@ -265,7 +272,8 @@ TEST_P(LinearBlocksTest, In8BitsGivesTheSumsOfRoundedRows) {
              {std::tuple<int64_t, int64_t, int64_t>{1, 1, 1}, {33, 2, 5}, {70, 5, 14}, {40, 9, 31}}) {
           const int64_t in_features = InFeatures(blocks);
           const std::vector<float> x = RandomFloats(rows * in_features, 3);
-          const std::vector<Part> parts = PartsOf(Type(), out_features, in_features, LinearLayout::kStacked);
+          const std::vector<Part> parts =
+              PartsOf(Type(), OutFeatures(out_features), in_features, LinearLayout::kStacked);
           Fixture fixture({Variant(), LinearMode::kInt8, 2}, parts, in_features, LinearLayout::kStacked,
                           rows);
           ExpectRoundedProducts(fixture.Run(x), parts, x, in_features, RoundedBlock(Type()));
@@ -313,7 +321,7 @@ TEST_P(LinearBlocksTest, In8BitsHoldsTheLargestSums) {
 TEST_P(LinearBlocksTest, OutputsHaveTheSameBitsAtAnyRowCountThreadCountAndPlace) {
   ForEachFormat([&] {
     const int64_t in_features = InFeatures(Block() == 32 ? 12 : 3);
-    const int64_t out_features = ScaledCount(380, 140);
+    const int64_t out_features = OutFeatures(ScaledCount(380, 140));
     constexpr int64_t kRows = 70;
     const std::vector<float> x = RandomFloats(kRows * in_features, 3);
     const std::vector<float> norm = RandomFloats(in_features, 4);
@@ -391,7 +399,7 @@ TEST_P(LinearBlocksTest, UnpackedRowsAreTheDecodedRows) {
   ForEachFormat([&] {
     const int64_t in_features = InFeatures(3);
     for (const LinearLayout layout : {LinearLayout::kStacked, LinearLayout::kGateUp}) {
-      const std::vector<Part> parts = PartsOf(Type(), 74, in_features, layout);
+      const std::vector<Part> parts = PartsOf(Type(), OutFeatures(74), in_features, layout);
       Fixture fixture({Variant()}, parts, in_features, layout, 1);
       int64_t row = 0;
       for (const Part& part : parts) {
@@ -409,7 +417,7 @@ TEST_P(LinearBlocksTest, PackingAddsNothingToWholePanels) {
   ForEachFormat([&] {
     const std::vector<Part> parts = {RandomPart(Type(), 192, Block(), 1)};
     Fixture fixture({Variant()}, parts, Block(), LinearLayout::kStacked, 1);
-    EXPECT_EQ(fixture.packed().bytes, static_cast<int64_t>(parts[0].bytes.size()));
+    EXPECT_EQ(fixture.packed().bytes, 192 * Type().PackedBytes(Block()));
   });
 }
 
@@ -450,6 +458,16 @@ TEST_P(GroupsTest, WithoutWholeNumbersIn8BitsIsExactly) {
   EXPECT_TRUE(SameBits(exact.Run(x), in_8_bits.Run(x)));
 }
 
+// A file of blocks of 128x128 has one byte a number and one f32 a block.
+TEST(GroupsBytesTest, F32ScalesOfBlocksAddNoTwoPercent) {
+  constexpr int64_t kRows = 256, kIn = 1024, kFileBytes = kRows * kIn + 4 * (kRows / 128) * (kIn / 128);
+  const Format pairs = Format::InGroups(DType::kFp8E4M3, 7, DType::kF32, false, /*rows_of_scale=*/2);
+  const WeightRows part = {nullptr, pairs, kRows, kIn};
+  const int64_t packed = PackedLinearBytes({&part, 1, kIn, LinearLayout::kStacked}, kAvx2Kernels);
+  EXPECT_GT(packed, kFileBytes);
+  EXPECT_LE(packed * 100, kFileBytes * 102);
+}
+
 TEST(GroupsRefusalTest, NamesWhatIsWrong) {
   const auto why = [](const Format& format, int64_t in_features, int64_t stride) {
     const WeightRows part = {nullptr, format, 8, stride};
@@ -466,6 +484,13 @@ TEST(GroupsRefusalTest, NamesWhatIsWrong) {
       "in groups of 32 to 256");
   EXPECT_NE(why(Format::InGroups(DType::kFp8E4M3, 7, DType::kF32, true), 128, 128), "");
   EXPECT_NE(why(Format::InGroups(DType::kInt8, 7, DType::kInt8), 128, 128), "");
+  EXPECT_NE(why(Format::InGroups(DType::kFp8E4M3, 7, DType::kBf16, false, 2), 128, 128), "")
+      << "16-bit scales are shared by no rows";
+  const Format pairs = Format::InGroups(DType::kFp8E4M3, 7, DType::kF32, false, 2);
+  EXPECT_EQ(why(pairs, 128, 128), "");
+  const WeightRows odd = {nullptr, pairs, 7, 128};
+  EXPECT_EQ(WhyNotPackable({&odd, 1, 128, LinearLayout::kStacked}),
+            "part 0 has 7 rows, of which every 2 share their scales");
 }
 
 // ---- parts of different formats
@@ -594,7 +619,7 @@ TEST_P(ColumnOrderTest, GivesTheBitsOfRowsInThatOrder) {
     const std::vector<float> norm = RandomFloats(in_features, 4);
     for (const LinearMode mode : {LinearMode::kExact, LinearMode::kInt8}) {
       for (const LinearLayout layout : {LinearLayout::kStacked, LinearLayout::kGateUp}) {
-        const std::vector<Part> parts = PartsOf(Type(), 70, in_features, layout);
+        const std::vector<Part> parts = PartsOf(Type(), OutFeatures(70), in_features, layout);
         std::vector<Part> reordered = parts;
         for (Part& part : reordered) part.order = RandomOrder(in_features, 9);
         for (const int64_t rows : {1, 5, 40}) {

@@ -65,7 +65,7 @@ void MoeCase::FillWithBlocks(uint32_t seed) {
   for (reference::MoeExpert& expert : layer_.experts) {
     for (Matrix* matrix : {&expert.gate, &expert.up, &expert.down}) {
       const std::vector<std::byte>& blocks = blocks_[matrix] =
-          RandomBlocks(shape_.dtype, static_cast<int64_t>(matrix->data.size()), ++seed);
+          RandomBlocks(shape_.dtype, 1, static_cast<int64_t>(matrix->data.size()), ++seed);
       const std::vector<float> values = DecodedBlocks(shape_.dtype, blocks);
       std::copy(values.begin(), values.end(), matrix->data.begin());
     }

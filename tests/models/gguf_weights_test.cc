@@ -100,7 +100,7 @@ TwoFiles MakeFiles(bool mixture, size_t shift, uint32_t seed) {
       continue;
     }
     const DType type = kBlockTypes[place++ % std::size(kBlockTypes)];
-    const std::vector<std::byte> bytes = RandomBlocks(type, count, seed + static_cast<uint32_t>(place));
+    const std::vector<std::byte> bytes = RandomBlocks(type, 1, count, seed + static_cast<uint32_t>(place));
     files.blocks.AddTensor(name, dimensions, NumberOf(type),
                            {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
     files.f32.AddTensor(name, dimensions, DecodedBlocks(type, bytes));

@@ -38,10 +38,26 @@ inline std::vector<std::byte> RandomGroups(const Format& format, int64_t count, 
   return groups;
 }
 
-// `count` numbers of a format in blocks: every integer at random, every scale so that numbers are about one
-// in size.
-inline std::vector<std::byte> RandomBlocks(const Format& format, int64_t count, uint32_t seed) {
-  if (format.in_groups()) return RandomGroups(format, count, seed);
+// Gives every second row, of `row_stride` numbers each, the scales of the row before it.
+inline void ShareScales(const Format& format, int64_t row_stride, std::vector<std::byte>& groups) {
+  const auto row_bytes = static_cast<size_t>(format.Bytes(row_stride));
+  for (size_t row = row_bytes; row < groups.size(); row += 2 * row_bytes) {
+    for (size_t group = row; group < row + row_bytes; group += static_cast<size_t>(format.block_bytes)) {
+      std::memcpy(&groups[group], &groups[group - row_bytes], static_cast<size_t>(format.scale_bytes()));
+    }
+  }
+}
+
+// `rows` rows of `row_stride` numbers of a format in blocks: every integer at random, every scale so that
+// numbers are about one in size.
+inline std::vector<std::byte> RandomBlocks(const Format& format, int64_t rows, int64_t row_stride,
+                                           uint32_t seed) {
+  const int64_t count = rows * row_stride;
+  if (format.in_groups()) {
+    std::vector<std::byte> groups = RandomGroups(format, count, seed);
+    if (format.scale_rows == 2) ShareScales(format, row_stride, groups);
+    return groups;
+  }
   const DType type = format.dtype;
   std::mt19937 random(seed);
   std::vector<std::byte> blocks(static_cast<size_t>(format.Bytes(count)));
@@ -94,6 +110,10 @@ inline std::vector<Format> BlockFormats() {
   formats.push_back(Format::InGroups(DType::kInt8, 8, DType::kF32, /*zero_points=*/true));
   formats.push_back(Format::InGroups(DType::kFp8E4M3, 6, DType::kF16));
   formats.push_back(DType::kFp8E4M3);
+  formats.push_back(
+      Format::InGroups(DType::kFp8E4M3, 7, DType::kF32, /*zero_points=*/false, /*rows_of_scale=*/2));
+  formats.push_back(
+      Format::InGroups(DType::kInt8, 5, DType::kF32, /*zero_points=*/true, /*rows_of_scale=*/2));
   formats.push_back(Format::InGroups(DType::kFp8E4M3, 8, DType::kBf16));
   return formats;
 }
@@ -103,6 +123,7 @@ inline std::string BlockFormatId(const Format& format) {
   std::string id = DTypeName(format.dtype);
   if (!format.in_groups()) return id;
   id += "_" + std::to_string(format.block_size()) + "_" + DTypeName(format.scale);
+  if (format.scale_rows == 2) id += "_pairs";
   return format.zero_points != 0 ? id + "_zeros" : id;
 }
 
