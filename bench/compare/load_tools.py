@@ -175,6 +175,10 @@ def run_ours(endpoint: str, server: Server, load: Load, place: Place) -> dict[st
         "headers": mean(record["headers_ms"] for record in records),
         "itl": mean(gap for record in records for gap in record["itl_ms"]),
         "tpot": mean(record["tpot_ms"] for record in records),
+        "e2el of a token": mean(
+            (record["e2el_ms"] - record["ttft_ms"] + record["ttft_sent_ms"]) / record["output_tokens"]
+            for record in records
+        ),
         "tpot to done": mean(
             (record["done_ms"] - record["ttft_sent_ms"]) / tokens for record, tokens in zip(records, after_first)
         ),
@@ -247,6 +251,32 @@ def run_genai_bench(server: Server, load: Load, place: Place) -> Figures:
     raise RuntimeError("genai-bench wrote no metrics")
 
 
+def run_guidellm(server: Server, load: Load, place: Place) -> Figures:
+    result = place.folder / "guidellm.json"
+    backend = f"kind=openai_http,target={server.url},model={server.model},validate_backend=false"
+    command = [place.program("guidellm"), "run", "--backend", backend, "--disable-console"]
+    command += ["--profile", f"kind=concurrent,streams={load.streams}"]
+    command += ["--constraint", f"kind=max_requests,count={load.requests}"]
+    command += ["--tokenizer", f"kind=hf_auto,model={make_tokenizer('guidellm', place)}"]
+    sizes = f"prompt_tokens={server.prompt * BYTES_OF_A_TOKEN},output_tokens={load.tokens}"
+    command += ["--data", f"kind=synthetic_text,{sizes}", "--output", f"kind=json,path={result}"]
+    run(command, place)
+    metrics = json.loads(result.read_text())["benchmarks"][0]["metrics"]
+    means = {name: metrics[name]["successful"] for name in GUIDELLM_SCALES}
+    if means["time_to_first_token_ms"]["count"] != load.requests:
+        raise RuntimeError(f"guidellm: {means['time_to_first_token_ms']['count']} of {load.requests} requests succeeded")
+    return {name: scale * means[name]["mean"] for name, scale in GUIDELLM_SCALES.items()}
+
+
+# Of its figures, to ms.
+GUIDELLM_SCALES = {
+    "time_to_first_token_ms": 1,
+    "inter_token_latency_ms": 1,
+    "time_per_output_token_ms": 1,
+    "request_latency": 1e3,
+}
+
+
 @dataclasses.dataclass
 class Row:
     """A figure of a tool, what ours calls the same, and what the server knows of it: None where it knows nothing."""
@@ -293,7 +323,18 @@ TOOLS = {
             Row("e2e_latency", "done", "e2e"),
         ],
     ),
+    "guidellm": Tool(
+        "chat",
+        run_guidellm,
+        [
+            Row("time_to_first_token_ms", "ttft_sent", "ttft"),
+            Row("inter_token_latency_ms", "tpot", "tpot"),
+            Row("time_per_output_token_ms", "e2el of a token", None),
+            Row("request_latency", "done", "e2e"),
+        ],
+    ),
 }
+DEFAULT_TOOLS = "locust,aiperf,genai-bench"
 
 
 def version_of(tool: str, place: Place) -> str:
@@ -394,7 +435,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("binaries", type=Path)
     parser.add_argument("environments", type=Path)
-    parser.add_argument("--tools", default=",".join(TOOLS))
+    parser.add_argument("--tools", default=DEFAULT_TOOLS)
     parser.add_argument("--servers", default="scripted,tramontane")
     parser.add_argument("--requests", type=int, default=40)
     parser.add_argument("--streams", type=int, default=4)
