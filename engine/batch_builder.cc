@@ -62,7 +62,7 @@ Room RoomOf(const StepPlan& plan, const KvLayout& layout) {
   for (size_t g = 0; g < layout.groups.size(); ++g) {
     int64_t& pages = room.pages.emplace_back(0);
     for (const StepRow& row : plan.rows) {
-      pages += EntriesOf(row, row.sequence->tables[g], layout.format.page_size);
+      pages += EntriesOf(row, row.sequence->lease.tables[g], layout.format.page_size);
     }
   }
   return room;
@@ -115,7 +115,7 @@ GroupArrays PackGroup(const StepPlan& plan, size_t group, int32_t page_size, con
   int64_t token = 0;
   for (size_t r = 0; r < plan.rows.size(); ++r) {
     const StepRow& row = plan.rows[r];
-    const PageTable& table = row.sequence->tables[group];
+    const PageTable& table = row.sequence->lease.tables[group];
     packed.kv_indptr.host[r] = entry;
     entry += static_cast<int32_t>(EntriesOf(row, table, page_size));
     packed.last_page_len.host[r] = OffsetInPage(EndOf(row) - 1, page_size) + 1;
@@ -137,7 +137,7 @@ GroupArrays PackGroup(const StepPlan& plan, size_t group, int32_t page_size, con
 int64_t PackPages(const StepPlan& plan, size_t group, int32_t page_size, int32_t* entries) {
   int32_t* entry = entries;
   for (const StepRow& row : plan.rows) {
-    const PageTable& table = row.sequence->tables[group];
+    const PageTable& table = row.sequence->lease.tables[group];
     entry = std::copy_n(table.pages.begin(), EntriesOf(row, table, page_size), entry);
   }
   return entry - entries;

@@ -459,22 +459,22 @@ void Engine::Impl::Trace(const StepPlan& plan, int64_t begin_ns) {
   record.lane = plan.lane;
   record.rows = static_cast<int32_t>(plan.rows.size());
   record.tokens = plan.tokens;
-  record.held_pages = scheduler_.cache().pool().held_pages();
+  record.held_pages = scheduler_.store().held_pages();
   step_trace_->Add(record);
 }
 
 // True when there was something to tell.
 bool Engine::Impl::Publish() {
-  const PagePool& pool = scheduler_.cache().pool();
-  TM_DCHECK((pool.CheckAccounting(), true), "it aborts by itself");
+  const KvStore& store = scheduler_.store();
+  TM_DCHECK((store.CheckAccounting(), true), "it aborts by itself");
   EngineLoad load = counters_;
   load.running = scheduler_.running();
   load.preemptions = scheduler_.preemptions();
-  load.total_pages = pool.capacity();
-  load.free_pages = pool.free_pages();
-  load.held_pages = pool.held_pages();
-  load.cached_pages = pool.cached_pages();
-  const std::vector<int64_t>& held_of_group = scheduler_.cache().held_pages_of_group();
+  load.total_pages = store.total_pages();
+  load.free_pages = store.free_pages();
+  load.held_pages = store.held_pages();
+  load.cached_pages = store.cached_pages();
+  const std::vector<int64_t>& held_of_group = store.held_pages_of_group();
   std::copy(held_of_group.begin(), held_of_group.end(), load.held_pages_of_group.begin());
   load_.Set(load);
   if (step_output_ == nullptr || step_output_->empty()) return false;
@@ -544,10 +544,10 @@ bool Engine::Impl::Releasable(const std::unique_ptr<ActiveRequest>& active) {
 
 // Everything came back. (In debug builds the accounting is looked at after every step.)
 void Engine::Impl::CheckPages() const {
-  const PagePool& pool = scheduler_.cache().pool();
-  pool.CheckAccounting();
-  TM_CHECK(pool.held_pages() == 0, "%lld pages are held and no request is alive",
-           static_cast<long long>(pool.held_pages()));
+  const KvStore& store = scheduler_.store();
+  store.CheckAccounting();
+  TM_CHECK(store.held_pages() == 0, "%lld pages are held and no request is alive",
+           static_cast<long long>(store.held_pages()));
 }
 
 // ---- Plan ---------------------------------------------------------------------------------------

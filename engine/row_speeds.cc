@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "engine/kv_cache.h"
+#include "engine/kv_store.h"
 #include "kernels/core/check.h"
 
 namespace tramontane {
@@ -19,23 +19,23 @@ constexpr int64_t kWeightBytes = int64_t{64} << 20;
 // A prompt of so many tokens, in one chunk.
 StatusOr<int64_t> TimeRows(int32_t rows, int32_t layers, const EngineLimits& limits, const KvLayout& layout,
                            BackendModelRunner& runner, const Clock& clock) {
-  KvCache cache(layout, limits.pool_pages);
+  KvStore store(layout, limits.pool_pages);
   Request request;
   request.prompt.assign(static_cast<size_t>(rows), 0);
   Sequence sequence;
   sequence.request = &request;
   sequence.tokens = request.prompt;
-  sequence.tables = cache.NewTables();
+  sequence.lease = store.NewLease();
   StepPlan plan;
   plan.lane = Lane::kPrefill;
   plan.tokens = rows;
   plan.rows.push_back({.sequence = &sequence, .start = 0, .count = rows, .ask = {}});
-  cache.Extend(sequence.tables, 0, rows, &plan.copies);
+  store.Extend(sequence.lease, 0, rows, &plan.copies);
   sequence.scheduled_len = rows;
   const int64_t begin_ns = clock.NowNs();
   const Status status = runner.RunLayers(plan, layers);
   const int64_t ns = clock.NowNs() - begin_ns;
-  cache.Clear(sequence.tables);
+  store.Release(sequence.lease);
   TM_RETURN_IF_ERROR(status);
   return std::max<int64_t>(ns, 1);
 }

@@ -39,7 +39,7 @@ Scheduler::Scheduler(const EngineLimits& limits, const KvLayout& layout, const S
     : limits_(limits),
       cost_(layout, limits.attended_keys_per_token),
       least_chunk_(LeastChunk(layout, limits.max_step_tokens)),
-      cache_(layout, limits.pool_pages),
+      store_(layout, limits.pool_pages),
       costs_(costs),
       free_slots_(limits.max_sequences) {
   TM_CHECK(limits.context <= ContextThatFits(layout, limits.pool_pages, limits.max_step_tokens),
@@ -55,7 +55,7 @@ void Scheduler::Admit(Sequence* sequence) {
            static_cast<long long>(sequence->max_len));
   TM_CHECK(queue_.empty() || Older(*queue_.back(), *sequence), "request %s is admitted out of order",
            sequence->request->id.c_str());
-  sequence->tables = cache_.NewTables();
+  sequence->lease = store_.NewLease();
   queue_.push_back(sequence);
 }
 
@@ -76,7 +76,7 @@ StepPlan Scheduler::Plan(int64_t now_ns) {
     TM_CHECK(steps_in_flight() > 0 || AnyHeld() ||
                  (prefill_.empty() && !decode_waits && (ready_.empty() || !decode_.empty())),
              "gridlock: %zu part-way, %zu in decode, %zu ready, %lld pages free", prefill_.size(),
-             decode_.size(), ready_.size(), static_cast<long long>(cache_.pool().free_pages()));
+             decode_.size(), ready_.size(), static_cast<long long>(store_.available()));
     return {};
   }
   prefill_run_ = plan.lane == Lane::kPrefill && decode_waits ? prefill_run_ + 1 : 0;
@@ -137,12 +137,12 @@ void Scheduler::PlanDecode(StepPlan* plan) {
     const bool is_preempted = sequence->state != SequenceState::kDecode;
     if (is_preempted || !HasDecodeLeft(*sequence) || SitsOut(*sequence)) continue;
     const int64_t position = sequence->scheduled_len;
-    const auto needed = [&] { return cache_.PagesNeeded(sequence->tables, position, position + 1); };
+    const auto needed = [&] { return store_.PagesNeeded(sequence->lease, position, position + 1); };
     int64_t pages = needed();
-    while (promised + pages > cache_.pool().free_pages() && PreemptYoungerThan(*sequence)) {
+    while (promised + pages > store_.available() && PreemptYoungerThan(*sequence)) {
       pages = needed();  // less, when the preempted one shared the page to be written
     }
-    if (promised + pages > cache_.pool().free_pages()) continue;
+    if (promised + pages > store_.available()) continue;
     promised += pages;
     plan->rows.push_back({.sequence = sequence,
                           .start = position,
@@ -153,7 +153,7 @@ void Scheduler::PlanDecode(StepPlan* plan) {
   plan->lane = Lane::kDecode;
   plan->cost = static_cast<int64_t>(plan->rows.size());
   for (const StepRow& row : plan->rows) {
-    cache_.Extend(row.sequence->tables, row.start, row.start + 1, &plan->copies);
+    store_.Extend(row.sequence->lease, row.start, row.start + 1, &plan->copies);
     plan->attended_keys += cost_.AttendedKeys(row.start, row.start + 1);
     ++row.sequence->scheduled_len;
   }
@@ -290,7 +290,7 @@ int64_t Scheduler::Give(Sequence* sequence, const Budget& share, Budget* left, S
   const int64_t count = SitsOut(*sequence) ? 0 : ChunkThatFits(*sequence, share);
   if (count == 0) return 0;
   const int64_t start = sequence->scheduled_len;
-  cache_.Extend(sequence->tables, start, start + count, &plan->copies);
+  store_.Extend(sequence->lease, start, start + count, &plan->copies);
   sequence->scheduled_len += count;
   left->tokens -= count;
   left->parts -= cost_.Parts(start, start + count);
@@ -315,7 +315,7 @@ int64_t Scheduler::ChunkThatFits(const Sequence& sequence, const Budget& share) 
   const int64_t pages = PagesAvailable(sequence);
   const auto fits = [&](int64_t count) {
     return cost_.Parts(start, start + count) <= share.parts && ChunkNs(start, start + count) <= share.ns &&
-           cache_.PagesNeeded(sequence.tables, start, start + count) <= pages;
+           store_.PagesNeeded(sequence.lease, start, start + count) <= pages;
   };
   int64_t most = std::min(PrefillLeft(sequence), share.tokens);
   if (most <= 0 || fits(most)) return std::max<int64_t>(most, 0);
@@ -388,12 +388,12 @@ bool Scheduler::HasPlace(const Sequence& sequence) const {
 // The pool holds what every prompt part-way still needs, one more page per group for every sequence in
 // decode, and this sequence's whole prefill.
 bool Scheduler::HasPagesToStart(const Sequence& sequence) const {
-  int64_t pages = cache_.PagesToReach(sequence.tables, sequence.prefill_len, least_chunk_);
+  int64_t pages = store_.PagesToReach(sequence.lease, sequence.prefill_len, least_chunk_);
   for (const Sequence* other : prefill_) {
-    pages += cache_.PagesToReach(other->tables, other->prefill_len, least_chunk_);
+    pages += store_.PagesToReach(other->lease, other->prefill_len, least_chunk_);
   }
-  pages += static_cast<int64_t>(decode_.size() * cache_.layout().groups.size());
-  return pages <= cache_.pool().free_pages();
+  pages += static_cast<int64_t>(decode_.size() * store_.layout().groups.size());
+  return pages <= store_.available();
 }
 
 int64_t Scheduler::RemainingParts(const Sequence& sequence) const {
@@ -404,10 +404,10 @@ int64_t Scheduler::RemainingParts(const Sequence& sequence) const {
 
 // Free pages that no older prompt part-way still needs.
 int64_t Scheduler::PagesAvailable(const Sequence& sequence) const {
-  int64_t pages = cache_.pool().free_pages();
+  int64_t pages = store_.available();
   for (const Sequence* other : prefill_) {
     if (!Older(*other, sequence)) break;
-    pages -= cache_.PagesToReach(other->tables, other->prefill_len, least_chunk_);
+    pages -= store_.PagesToReach(other->lease, other->prefill_len, least_chunk_);
   }
   return pages;
 }
@@ -446,7 +446,7 @@ bool Scheduler::PreemptYoungerThan(const Sequence& sequence) {
 
 void Scheduler::Preempt(Sequence* sequence) {
   Remove(sequence->state == SequenceState::kPrefill ? prefill_ : decode_, sequence);
-  cache_.Clear(sequence->tables);
+  store_.Release(sequence->lease);
   sequence->state = SequenceState::kWaiting;
   sequence->scheduled_len = 0;
   sequence->accepted_len = 0;
@@ -476,8 +476,8 @@ void Scheduler::Fork(Sequence& parent, Sequence* sequence) {
   sequence->prefill_len = parent.prompt_tokens();
   sequence->scheduled_len = sequence->prefill_len;
   sequence->accepted_len = sequence->prefill_len;
-  sequence->tables = cache_.Fork(parent.tables, sequence->prefill_len);
-  cache_.Roll(sequence->tables, sequence->accepted_len);
+  sequence->lease = store_.Fork(parent.lease, sequence->prefill_len);
+  store_.Roll(sequence->lease, sequence->accepted_len);
   sequence->timings = parent.timings;
   InsertByAge(decode_, sequence);
 }
@@ -525,7 +525,7 @@ void Scheduler::Apply(const StepPlan& plan, const std::vector<RowOutcome>& outco
              outcomes[i].accepted, row.count);
     sequence->scheduled_len -= refused;
     sequence->accepted_len += outcomes[i].accepted;
-    cache_.Roll(sequence->tables, sequence->accepted_len);
+    store_.Roll(sequence->lease, sequence->accepted_len);
   }
 }
 
@@ -536,7 +536,7 @@ void Scheduler::Learn(const StepPlan& plan, int64_t ns) {
 
 // The one place where a finished sequence's pages and slots go back.
 void Scheduler::Release(Sequence* sequence) {
-  cache_.Clear(sequence->tables);
+  store_.Release(sequence->lease);
   free_slots_ += sequence->slots;
   sequence->slots = 0;
 }

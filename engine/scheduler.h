@@ -1,6 +1,6 @@
 // Scheduler: decides what each step computes. A pure function of the sequences, the limits, the free pages
 // and the times it is given, those that steps took among them: no clock, no device, no stream. Engine thread
-// only. Borrows the sequences; owns their pages through the KvCache.
+// only. Borrows the sequences; owns their pages through the KvStore.
 //
 // Two lanes: a step is one ragged batch of prefill chunks or one batch of decode tokens, never both.
 // engine/README.md states the sharing rule, the lane policy and the bounds that follow, as formulas.
@@ -17,7 +17,7 @@
 #include <deque>
 #include <vector>
 
-#include "engine/kv_cache.h"
+#include "engine/kv_store.h"
 #include "engine/limits.h"
 #include "engine/prefill_cost.h"
 #include "engine/sequence.h"
@@ -74,7 +74,7 @@ class Scheduler {
   void Learn(const StepPlan& plan, int64_t ns);
 
   const StepCosts& costs() const { return costs_; }
-  const KvCache& cache() const { return cache_; }
+  const KvStore& store() const { return store_; }
   int64_t waiting() const { return static_cast<int64_t>(queue_.size() + ready_.size()); }  // without pages
   int64_t running() const { return static_cast<int64_t>(prefill_.size() + decode_.size()); }
   int32_t free_slots() const { return free_slots_; }
@@ -132,7 +132,7 @@ class Scheduler {
   const EngineLimits limits_;
   const PrefillCost cost_;
   const int64_t least_chunk_;  // tokens
-  KvCache cache_;
+  KvStore store_;
   StepCosts costs_;
 
   std::deque<Sequence*> queue_;   // no slots yet, in order of arrival; the engine bounds it

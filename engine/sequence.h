@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "engine/kv_cache.h"
+#include "engine/kv_store.h"
 #include "engine/request.h"
 
 namespace tramontane {
@@ -39,8 +39,8 @@ struct Sequence {
   int64_t scheduled_len = 0;    // positions planned
   int64_t accepted_len = 0;     // positions applied
   int64_t scored_len = 0;       // prompt positions whose scores were asked for
-  std::vector<PageTable> tables;  // [groups]
-  int32_t steps_in_flight = 0;    // plans that mention this sequence and are not applied
+  Lease lease;
+  int32_t steps_in_flight = 0;  // plans that mention this sequence and are not applied
 
   // ---- both -------------------------------------------------------------------------------------
   Timings timings;

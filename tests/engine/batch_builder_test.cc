@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/kv_cache.h"
+#include "engine/kv_store.h"
 #include "kernels/paged_kv.h"
 #include "tests/support/test_seed.h"
 
@@ -31,7 +31,7 @@ EngineLimits Limits() {
 
 // A plan whose sequences hold real page tables.
 struct Scene {
-  explicit Scene(const KvLayout& layout) : cache(layout, 1000) {}
+  explicit Scene(const KvLayout& layout) : store(layout, 1000) {}
 
   // Positions below `start` are there already, `count` are computed now; `beyond` more pages are held
   // already, as with another step in flight.
@@ -44,17 +44,17 @@ struct Scene {
       sequence->tokens.push_back(static_cast<int32_t>(1000 * sequences.size() + i));
     }
     request->prompt = sequence->tokens;
-    sequence->tables = cache.NewTables();
-    cache.Extend(sequence->tables, 0, start, &plan.copies);
-    cache.Roll(sequence->tables, start);
-    cache.Extend(sequence->tables, start, start + count + beyond * kPageSize, &plan.copies);
+    sequence->lease = store.NewLease();
+    store.Extend(sequence->lease, 0, start, &plan.copies);
+    store.Roll(sequence->lease, start);
+    store.Extend(sequence->lease, start, start + count + beyond * kPageSize, &plan.copies);
     plan.rows.push_back({.sequence = sequence.get(), .start = start, .count = count, .ask = {}});
     plan.tokens += count;
     requests.push_back(std::move(request));
     sequences.push_back(std::move(sequence));
   }
 
-  KvCache cache;
+  KvStore store;
   StepPlan plan;
   std::vector<std::unique_ptr<Request>> requests;
   std::vector<std::unique_ptr<Sequence>> sequences;
@@ -69,7 +69,7 @@ void ExpectDescribes(const PackedBatch& packed, const Scene& scene) {
   for (int32_t r = 0; r < batch.sequences; ++r) {
     const StepRow& row = rows[static_cast<size_t>(r)];
     ASSERT_EQ(batch.qo_indptr[r + 1] - batch.qo_indptr[r], row.count);
-    for (size_t g = 0; g < row.sequence->tables.size(); ++g) {
+    for (size_t g = 0; g < row.sequence->lease.tables.size(); ++g) {
       EXPECT_EQ(KvEnd(batch.groups[g], r, kPageSize), row.start + row.count) << "row " << r << " group " << g;
     }
     for (int32_t i = 0; i < row.count; ++i) {
@@ -77,15 +77,15 @@ void ExpectDescribes(const PackedBatch& packed, const Scene& scene) {
       const int64_t position = row.start + i;
       EXPECT_EQ(batch.positions[t], position);
       EXPECT_EQ(batch.token_ids[t], row.sequence->tokens[static_cast<size_t>(position)]);
-      for (size_t g = 0; g < row.sequence->tables.size(); ++g) {
+      for (size_t g = 0; g < row.sequence->lease.tables.size(); ++g) {
         const PageTableView& view = batch.groups[g];
         const int64_t entry = view.kv_indptr[r] + PageOf(position, view.kv_base[r], kPageSize);
         ASSERT_LT(entry, view.kv_indptr[r + 1]);
         EXPECT_EQ(view.slots[t], SlotOf(view.page_indices[entry], position, kPageSize));
       }
     }
-    for (size_t g = 0; g < row.sequence->tables.size(); ++g) {
-      const PageTable& table = row.sequence->tables[g];
+    for (size_t g = 0; g < row.sequence->lease.tables.size(); ++g) {
+      const PageTable& table = row.sequence->lease.tables[g];
       const PageTableView& view = batch.groups[g];
       EXPECT_EQ(view.kv_base[r], table.kv_base);
       for (int32_t e = view.kv_indptr[r]; e < view.kv_indptr[r + 1]; ++e) {
@@ -209,7 +209,7 @@ TEST(BatchBuilder, PaddedStepsOfAnyPlanHaveTheirPartsInTheSamePlaces) {
       for (int32_t r = 0; r < rows; ++r) {
         const StepRow& row = scene->plan.rows[static_cast<size_t>(r)];
         EXPECT_EQ(KvEnd(view, r, kPageSize), row.start + 1);
-        const PageTable& table = row.sequence->tables[g];
+        const PageTable& table = row.sequence->lease.tables[g];
         for (int32_t e = view.kv_indptr[r]; e < view.kv_indptr[r + 1]; ++e) {
           EXPECT_EQ(view.page_indices[e], table.pages[static_cast<size_t>(e - view.kv_indptr[r])]);
         }

@@ -109,7 +109,7 @@ void FakeServing::RunUntilIdle(int64_t most_steps) {
     if (::testing::Test::HasFailure()) return;
   }
   EXPECT_TRUE(live_.empty()) << live_.size() << " requests never finished";
-  EXPECT_EQ(scheduler_.cache().pool().free_pages(), limits_.pool_pages);
+  EXPECT_EQ(scheduler_.store().free_pages(), limits_.pool_pages);
   EXPECT_EQ(scheduler_.free_slots(), limits_.max_sequences);
 }
 
@@ -185,7 +185,7 @@ void FakeServing::Run(const StepPlan& plan) {
   };
   for (const StepRow& row : plan.rows) {
     const Live& live = LiveOf(row.sequence);
-    for (const PageTable& table : row.sequence->tables) {
+    for (const PageTable& table : row.sequence->lease.tables) {
       for (int64_t p = row.start; p < row.start + row.count; ++p)
         key(table, p) = KeyAt(live, *row.sequence, p);
     }
@@ -193,7 +193,7 @@ void FakeServing::Run(const StepPlan& plan) {
   for (const StepRow& row : plan.rows) {
     const Live& live = LiveOf(row.sequence);
     for (size_t group = 0; group < layout_.groups.size(); ++group) {
-      const PageTable& table = row.sequence->tables[group];
+      const PageTable& table = row.sequence->lease.tables[group];
       int64_t first = FirstVisible(row.start, layout_.groups[group].window);
       ASSERT_LE(table.kv_base, first) << "a visible page is gone: " << last_plan_;
       if (row.start % 64 != 0) first = std::max(first, row.start - always_check_keys);
@@ -246,16 +246,16 @@ void FakeServing::CheckPlan(const StepPlan& plan) const {
 void FakeServing::CheckPages() {
   // Each check reads every page: with large pools at every 64th only.
   if (limits_.pool_pages > 2000 && ++page_checks_ % 64 != 0) return;
-  const PagePool& pool = scheduler_.cache().pool();
+  const KvStore& store = scheduler_.store();
   const int32_t page_size = layout_.format.page_size;
-  pool.CheckAccounting();
-  EXPECT_EQ(pool.free_pages() + pool.held_pages() + pool.cached_pages(), pool.capacity());
-  std::vector<int32_t> owners(static_cast<size_t>(pool.capacity()), 0);
+  store.CheckAccounting();
+  EXPECT_EQ(store.free_pages() + store.held_pages() + store.cached_pages(), store.total_pages());
+  std::vector<int32_t> owners(static_cast<size_t>(store.total_pages()), 0);
   for (const auto& live : live_) {
     for (const Sequence& sequence : live->choices) {
       EXPECT_LE(sequence.accepted_len, sequence.scheduled_len);
-      for (size_t group = 0; group < sequence.tables.size(); ++group) {
-        const PageTable& table = sequence.tables[group];
+      for (size_t group = 0; group < sequence.lease.tables.size(); ++group) {
+        const PageTable& table = sequence.lease.tables[group];
         for (PageId page : table.pages) ++owners[page];
         EXPECT_EQ(table.kv_base % page_size, 0);
         const int32_t window = layout_.groups[group].window;
@@ -275,8 +275,8 @@ void FakeServing::CheckPages() {
       }
     }
   }
-  for (PageId page = 0; page < pool.capacity(); ++page) {
-    ASSERT_EQ(pool.references(page), owners[page]) << "page " << page << " after " << last_plan_;
+  for (PageId page = 0; page < store.total_pages(); ++page) {
+    ASSERT_EQ(store.references(page), owners[page]) << "page " << page << " after " << last_plan_;
   }
 }
 

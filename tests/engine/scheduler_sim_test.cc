@@ -503,12 +503,12 @@ TEST(SchedulerSimTest, AWindowedGroupHoldsTheSamePagesAfterTwentyThousandTokens)
       const Sequence& sequence = serving.sequence("a");
       if (sequence.state != SequenceState::kDecode || sequence.accepted_len < 101) continue;
       for (int group = 1; group < 4; ++group) {
-        most = std::max(most, static_cast<int64_t>(sequence.tables[group].pages.size()));
+        most = std::max(most, static_cast<int64_t>(sequence.lease.tables[group].pages.size()));
       }
     }
     EXPECT_EQ(most, 5) << steps_in_flight << " steps in flight";
     EXPECT_EQ(serving.ended("a").completion_tokens[0], tokens);
-    EXPECT_EQ(serving.scheduler().cache().pool().free_pages(), limits.pool_pages);
+    EXPECT_EQ(serving.scheduler().store().free_pages(), limits.pool_pages);
   }
 }
 

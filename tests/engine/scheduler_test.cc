@@ -62,11 +62,11 @@ TEST(SchedulerTest, ChoicesShareThePromptAndCopyItsLastPageOnly) {
   FakeServing serving(SmallSteps(layout), layout);
   serving.Submit({.id = "a", .prompt_tokens = 6, .max_tokens = 6, .choices = 3});
   EXPECT_THAT(serving.Steps(1), ElementsAre("step 1 prefill cost 7: a.0[0,6)*3"));
-  EXPECT_EQ(serving.scheduler().cache().pool().held_pages(), 2) << "one prompt";
+  EXPECT_EQ(serving.scheduler().store().held_pages(), 2) << "one prompt";
   EXPECT_THAT(serving.Steps(3), ElementsAre("step 2 decode cost 3 copies 2: a.0[6,7)* a.1[6,7)* a.2[6,7)*",
                                             "step 3 decode cost 3: a.0[7,8)* a.1[7,8)* a.2[7,8)*",
                                             "step 4 decode cost 3: a.0[8,9)* a.1[8,9)* a.2[8,9)*"));
-  EXPECT_EQ(serving.scheduler().cache().pool().held_pages(), 1 + 3 * 2);
+  EXPECT_EQ(serving.scheduler().store().held_pages(), 1 + 3 * 2);
   serving.RunUntilIdle(10);
   EXPECT_THAT(serving.ended("a").completion_tokens, ElementsAre(6, 6, 6));
 }
@@ -103,7 +103,7 @@ TEST(SchedulerTest, ASlotReservedForAChoiceComesBackWhenTheRequestIsCancelledBef
   serving.Cancel("a");
   serving.Steps(1);
   EXPECT_EQ(serving.scheduler().free_slots(), 4);
-  EXPECT_EQ(serving.scheduler().cache().pool().held_pages(), 0);
+  EXPECT_EQ(serving.scheduler().store().held_pages(), 0);
 }
 
 // Cancelled while it waits for slots, for a place, part-way, in decode, and finished already.
@@ -127,7 +127,7 @@ TEST(SchedulerTest, CancellationInEveryStateGivesEverythingBackWithinTheStep) {
   EXPECT_EQ(serving.sequence("queue").state, SequenceState::kWaiting);
   EXPECT_EQ(serving.sequence("queue").slots, 0);
   for (const char* id : {"queue", "ready", "decode", "part", "part"}) serving.Cancel(id);
-  EXPECT_EQ(serving.scheduler().cache().pool().held_pages(), 0);
+  EXPECT_EQ(serving.scheduler().store().held_pages(), 0);
   EXPECT_EQ(serving.scheduler().free_slots(), 3);
   EXPECT_EQ(serving.scheduler().waiting() + serving.scheduler().running(), 0);
   EXPECT_THAT(serving.Steps(1), ElementsAre(""));
@@ -152,12 +152,12 @@ TEST(SchedulerTest, AFinishedSequenceKeepsItsPagesWhileAStepInFlightMentionsIt) 
 
   scheduler.Finish(&sequence);
   EXPECT_FALSE(sequence.releasable());
-  EXPECT_EQ(scheduler.cache().pool().held_pages(), 1);
+  EXPECT_EQ(scheduler.store().held_pages(), 1);
   scheduler.Apply(prefill, {{.accepted = 3}});
   EXPECT_FALSE(sequence.releasable());
   scheduler.Apply(decode, {{.accepted = 1}});
   EXPECT_TRUE(sequence.releasable());
-  EXPECT_EQ(scheduler.cache().pool().held_pages(), 0);
+  EXPECT_EQ(scheduler.store().held_pages(), 0);
   EXPECT_EQ(scheduler.free_slots(), limits.max_sequences);
 }
 

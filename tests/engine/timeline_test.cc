@@ -517,15 +517,15 @@ TEST(TimelineTest, PlansRunTwoStepsAhead) {
               ElementsAre("step 1 prefill cost 9: a.0[0,8)", "step 2 prefill cost 5: a.0[8,12)*"));
   EXPECT_EQ(serving.sequence("a").accepted_len, 8);
   EXPECT_EQ(serving.sequence("a").scheduled_len, 12);
-  EXPECT_EQ(serving.sequence("a").tables[1].kv_base, 4) << "the window rolls by what is accepted";
+  EXPECT_EQ(serving.sequence("a").lease.tables[1].kv_base, 4) << "the window rolls by what is accepted";
   EXPECT_THAT(serving.Steps(2),
               ElementsAre("step 3 decode cost 1: a.0[12,13)*", "step 4 decode cost 1: a.0[13,14)*"));
   // Step 3 is applied: its token, the second, was a stop, and step 4 has run for nothing.
   EXPECT_EQ(serving.sequence("a").state, SequenceState::kFinished);
-  EXPECT_GT(serving.scheduler().cache().pool().held_pages(), 0) << "step 4 is still in flight";
+  EXPECT_GT(serving.scheduler().store().held_pages(), 0) << "step 4 is still in flight";
   EXPECT_THAT(serving.Steps(1), ElementsAre(""));
   EXPECT_EQ(serving.ended("a").completion_tokens[0], 2);
-  EXPECT_EQ(serving.scheduler().cache().pool().held_pages(), 0);
+  EXPECT_EQ(serving.scheduler().store().held_pages(), 0);
 }
 
 // The choices of a prompt are known one step late, when the parent's first decode step is in flight already

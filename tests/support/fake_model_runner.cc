@@ -93,7 +93,7 @@ StatusOr<StepResult> FakeModelRunner::Collect(StepTicket ticket) {
 
 void FakeModelRunner::Write(const StepRow& row) {
   const int32_t page_size = layout_.format.page_size;
-  for (const PageTable& table : row.sequence->tables) {
+  for (const PageTable& table : row.sequence->lease.tables) {
     for (int64_t p = row.start; p < row.start + row.count; ++p) {
       const std::vector<int32_t>& tokens = row.sequence->tokens;
       const bool in_flight = p == static_cast<int64_t>(tokens.size());
@@ -108,7 +108,7 @@ std::vector<float> FakeModelRunner::LogitsAfter(const StepRow& row, int64_t posi
   const int32_t page_size = layout_.format.page_size;
   uint64_t hash = 1;
   for (size_t g = 0; g < layout_.groups.size(); ++g) {
-    const PageTable& table = row.sequence->tables[g];
+    const PageTable& table = row.sequence->lease.tables[g];
     for (int64_t p = FirstVisible(position, layout_.groups[g].window); p <= position; ++p) {
       const size_t slot = static_cast<size_t>(SlotOf(PageAt(table, p, page_size), p, page_size));
       hash = Mix(hash, static_cast<uint64_t>(slots_[slot]) + 2);
