@@ -423,8 +423,10 @@ void Engine::Impl::Apply(const InFlight& step, StepResult result) {
   for (size_t r = 0; r < plan.rows.size(); ++r) {
     const StepRow& row = plan.rows[r];
     const bool late = std::exchange(ChoiceOf(row.sequence).late, false);
-    outcomes.push_back({.accepted = late ? 0 : row.count});
-    if (late || ChoiceOf(row.sequence).ended) continue;  // ended meanwhile, with the step in flight
+    const bool counts =
+        !late && !ChoiceOf(row.sequence).ended;  // not ended meanwhile, with the step in flight
+    outcomes.push_back({.accepted = counts ? row.count : 0});
+    if (!counts) continue;
     ApplyScores(*ChoiceOf(row.sequence).owner, row, std::move(result.rows[r].scores));
     ApplySamples(row, std::move(result.rows[r].samples));
   }
@@ -476,6 +478,10 @@ bool Engine::Impl::Publish() {
   load.cached_pages = store.cached_pages();
   const std::vector<int64_t>& held_of_group = store.held_pages_of_group();
   std::copy(held_of_group.begin(), held_of_group.end(), load.held_pages_of_group.begin());
+  const std::vector<int64_t>& cached_of_group = store.cached_pages_of_group();
+  std::copy(cached_of_group.begin(), cached_of_group.end(), load.cached_pages_of_group.begin());
+  load.prefix_queries = scheduler_.prefix_queries();
+  load.prefix_hits = scheduler_.prefix_hits();
   load_.Set(load);
   if (step_output_ == nullptr || step_output_->empty()) return false;
   output_.Push();
@@ -750,6 +756,7 @@ void Engine::Impl::EndChoice(Choice& choice, ChoiceEnd end, std::optional<TokenI
   ActiveRequest& active = *choice.owner;
   choice.ended = true;
   choice.timings.finished_ns = now_ns_;
+  if (end.status.code() == StatusCode::kInternal) scheduler_.Forget(&choice);  // a fault of what it computed
   scheduler_.Finish(&choice);
   AbandonConstraint(choice);
 

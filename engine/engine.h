@@ -41,9 +41,12 @@ struct EngineLoad {
   int64_t total_pages = 0, free_pages = 0, held_pages = 0, cached_pages = 0;
   std::array<int64_t, kMaxKvGroups> held_pages_of_group =
       {};  // of kv_layout().groups; their sum is held_pages
+  std::array<int64_t, kMaxKvGroups> cached_pages_of_group = {};  // the same of cached_pages
   int64_t steps = 0, prefill_steps = 0, decode_steps = 0;
   int64_t prompt_tokens = 0, output_tokens = 0;  // computed since the start; prompts again after preemption
   int64_t preemptions = 0;
+  // Prompt tokens of sequences that have started, and how many of them were found and not computed.
+  int64_t prefix_queries = 0, prefix_hits = 0;
   int64_t constrained_tokens = 0,
           constraint_ns = 0;  // tokens chosen under a constraint; engine time for that
   int64_t finished_requests = 0, cancelled_requests = 0, failed_rows = 0;

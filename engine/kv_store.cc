@@ -1,22 +1,113 @@
 #include "engine/kv_store.h"
 
 #include <algorithm>
+#include <cstring>
+#include <numeric>
 
 #include "kernels/core/check.h"
 #include "kernels/paged_kv.h"
 
 namespace tramontane {
 
-KvStore::KvStore(const KvLayout& layout, int64_t pool_pages)
+namespace {
+
+// Blocks that the tree knows for each page of the pool: its windowed groups let pages go whose blocks lead to
+// later ones.
+constexpr int64_t kBlocksPerPage = 2;
+
+int64_t Reach(int32_t window) { return window == 0 ? INT64_MAX : window; }
+
+}  // namespace
+
+KvStore::KvStore(const KvLayout& layout, int64_t pool_pages, PrefixCache prefix_cache,
+                 PrefixHashFunction hash)
     : layout_(layout),
-      references_(static_cast<size_t>(pool_pages), 0),
-      held_pages_of_group_(layout.groups.size()) {
+      pages_(static_cast<size_t>(pool_pages)),
+      held_pages_of_group_(layout.groups.size()),
+      cached_pages_of_group_(layout.groups.size()) {
   TM_CHECK(page_size() > 0, "page size is %d", page_size());
-  free_.reserve(references_.size());
+  free_.reserve(pages_.size());
   for (int64_t page = pool_pages - 1; page >= 0; --page) free_.push_back(static_cast<PageId>(page));
+  if (prefix_cache == PrefixCache::kOff) return;
+  for (const KvGroupSpec& group : layout.groups) prefix_groups_.push_back({.window = group.window});
+  tree_.emplace(kBlocksPerPage * pool_pages, page_size(), layout.groups.size(), hash);
+  block_.resize(static_cast<size_t>(page_size()));
 }
 
-Lease KvStore::NewLease() const { return {std::vector<PageTable>(layout_.groups.size())}; }
+Lease KvStore::NewLease() const {
+  Lease lease;
+  lease.tables.resize(layout_.groups.size());
+  return lease;
+}
+
+int64_t KvStore::Acquire(Lease& lease, const PrefixQuery& query) {
+  TM_CHECK(std::all_of(lease.tables.begin(), lease.tables.end(),
+                       [](const PageTable& table) { return table.pages.empty() && table.kv_base == 0; }) &&
+               lease.tip == PrefixTree::kRoot,
+           "a lease of pages acquires others");
+  if (!tree_) return 0;
+  const PrefixTree::Node salt = PinSalt(query.salt);
+  if (salt == PrefixTree::kNone) return 0;
+  const auto block = static_cast<size_t>(page_size());
+  const auto asked = static_cast<int64_t>(query.tokens.size());
+  const int64_t most = std::min(asked - 1, query.most_tokens);
+  path_.clear();
+  PrefixTree::Node node = salt;
+  while (static_cast<int64_t>((path_.size() + 1) * block) <= most) {
+    node = tree_->Find(node, query.tokens.subspan(path_.size() * block, block));
+    if (node == PrefixTree::kNone) break;
+    path_.push_back(node);
+  }
+  const int64_t hit =
+      LongestPrefixHit(static_cast<int64_t>(path_.size() * block) + 1, page_size(), prefix_groups_,
+                       [this](size_t group, int64_t index) {
+                         return tree_->page(path_[static_cast<size_t>(index)], group) != kNoPage;
+                       });
+  const auto end = static_cast<size_t>(PagesFor(hit, page_size()));
+  for (size_t group = 0; group < lease.tables.size(); ++group) {
+    PageTable& table = lease.tables[group];
+    const int64_t first = PageOf(FirstVisible(hit, layout_.groups[group].window), 0, page_size());
+    table.kv_base = first * page_size();
+    for (auto index = static_cast<size_t>(first); index < end; ++index) {
+      const PageId page = tree_->page(path_[index], group);
+      Share(page);
+      table.pages.push_back(page);
+    }
+  }
+  lease.tip = salt;
+  if (hit > 0) MoveTip(lease, path_[end - 1]);
+  lease.sealed = hit;
+  lease.seals = true;
+  lease.hit_tokens = hit;
+  lease.asked_tokens = asked;
+  return hit;
+}
+
+void KvStore::Seal(Lease& lease, std::span<const int32_t> tokens, int64_t accepted) {
+  const auto end = std::min(accepted, static_cast<int64_t>(tokens.size()));
+  while (lease.seals && lease.sealed + page_size() <= end) {
+    const auto begin = static_cast<size_t>(lease.sealed);
+    const PrefixTree::Node node =
+        TakeInBlock(lease.tip, tokens.subspan(begin, static_cast<size_t>(page_size())));
+    lease.seals = node != PrefixTree::kNone;
+    if (!lease.seals) return;
+    MoveTip(lease, node);
+    NamePages(lease, node, lease.sealed);
+    lease.sealed += page_size();
+  }
+}
+
+void KvStore::Forget(Lease& lease) {
+  lease.seals = false;
+  PrefixTree::Node above = PrefixTree::kNone;
+  for (PrefixTree::Node node = lease.tip; node != PrefixTree::kRoot; node = above) {
+    above = tree_->above(node);
+    for (size_t group = 0; group < layout_.groups.size(); ++group) {
+      const PageId page = tree_->page(node, group);
+      if (page != kNoPage) Unname(page);
+    }
+  }
+}
 
 int64_t KvStore::PagesNeeded(const Lease& lease, int64_t written, int64_t end) const {
   int64_t pages = 0;
@@ -49,7 +140,7 @@ void KvStore::Extend(Lease& lease, int64_t written, int64_t end, std::vector<Pag
       const int64_t first_position = table.kv_base + index * page_size();
       if (first_position < written) copies->push_back({.from = shared, .to = own});
       table.pages[index] = own;
-      Drop(group, shared);
+      Drop(shared, kOthers);
     });
     while (EndOf(table) < end) table.pages.push_back(Take(group));
   }
@@ -62,14 +153,19 @@ void KvStore::Roll(Lease& lease, int64_t accepted) {
     const int64_t drop =
         std::min(PageOf(first_visible, table.kv_base, page_size()), static_cast<int64_t>(table.pages.size()));
     if (drop <= 0) continue;
-    for (int64_t index = 0; index < drop; ++index) Drop(group, table.pages[index]);
+    for (int64_t index = 0; index < drop; ++index) {
+      const int64_t begin = table.kv_base + index * page_size();
+      Drop(table.pages[index], EndsNear(lease, begin, layout_.groups[group].window) ? kOthers : kPassed);
+    }
     table.pages.erase(table.pages.begin(), table.pages.begin() + drop);
     table.kv_base += drop * page_size();
   }
 }
 
 Lease KvStore::Fork(const Lease& lease, int64_t end) {
-  Lease fork = NewLease();
+  Lease fork = lease;
+  for (; fork.sealed > end; fork.sealed -= page_size()) fork.tip = tree_->above(fork.tip);
+  if (tree_) tree_->Pin(fork.tip);
   for (size_t group = 0; group < lease.tables.size(); ++group) {
     const PageTable& table = lease.tables[group];
     const int64_t pages = PagesFor(end - table.kv_base, page_size());
@@ -77,41 +173,88 @@ Lease KvStore::Fork(const Lease& lease, int64_t end) {
              "a table of %zu pages from position %lld does not reach %lld", table.pages.size(),
              static_cast<long long>(table.kv_base), static_cast<long long>(end));
     PageTable& shared = fork.tables[group];
-    shared.kv_base = table.kv_base;
-    shared.pages.assign(table.pages.begin(), table.pages.begin() + pages);
-    for (const PageId page : shared.pages) ++references_[page];
-    shared_references_ += pages;
+    shared.pages.resize(static_cast<size_t>(pages));
+    for (const PageId page : shared.pages) Share(page);
   }
   return fork;
 }
 
+// Pages without a name first, as they lie; then the named ones from the end, so that none is evicted before
+// what follows it.
 void KvStore::Release(Lease& lease) {
-  for (size_t group = 0; group < lease.tables.size(); ++group) {
-    PageTable& table = lease.tables[group];
-    for (const PageId page : table.pages) Drop(group, page);
+  for (PageTable& table : lease.tables) {
+    for (PageId& page : table.pages) {
+      if (pages_[page].node != PrefixTree::kNone) continue;
+      Drop(page, kOthers);
+      page = kNoPage;
+    }
+  }
+  int64_t least = INT64_MAX;
+  int64_t end = 0;
+  for (const PageTable& table : lease.tables) {
+    least = std::min(least, table.kv_base);
+    end = std::max(end, EndOf(table));
+  }
+  for (int64_t begin = end - page_size(); begin >= least; begin -= page_size()) {
+    for (const PageTable& table : lease.tables) {
+      if (begin < table.kv_base || begin >= EndOf(table)) continue;
+      const PageId page = table.pages[static_cast<size_t>(PageOf(begin, table.kv_base, page_size()))];
+      if (page != kNoPage) Drop(page, kOthers);
+    }
+  }
+  for (PageTable& table : lease.tables) {
     table.pages.clear();
     table.kv_base = 0;
   }
+  MoveTip(lease, PrefixTree::kRoot);
+  lease.sealed = 0;
+  lease.seals = false;
+  lease.hit_tokens = 0;
+  lease.asked_tokens = 0;
 }
 
 void KvStore::CheckAccounting() const {
-  std::vector<bool> is_free(references_.size(), false);
-  for (const PageId page : free_) {
-    TM_CHECK(references_[page] == 0, "page %d is free with %d references", page, references_[page]);
-    TM_CHECK(!is_free[page], "page %d is free twice", page);
-    is_free[page] = true;
+  enum class State { kLeased, kFree, kCached };
+  std::vector<State> states(pages_.size(), State::kLeased);
+  const auto mark = [&](PageId page, State state) {
+    TM_CHECK(pages_[page].references == 0, "page %d is not leased, and has %d leases", page,
+             pages_[page].references);
+    TM_CHECK(states[page] == State::kLeased, "page %d is free or cached twice", page);
+    states[page] = state;
+  };
+  for (const PageId page : free_) mark(page, State::kFree);
+  for (const Ends& ends : queues_) {
+    PageId older = kNoPage;
+    for (PageId page = ends.oldest; page != kNoPage; page = pages_[page].newer) {
+      mark(page, State::kCached);
+      TM_CHECK(pages_[page].older == older, "page %d does not know the one in front of it", page);
+      older = page;
+    }
+    TM_CHECK(ends.newest == older, "page %d is not the newest", ends.newest);
   }
   int64_t shared = 0;
-  for (size_t page = 0; page < references_.size(); ++page) {
-    TM_CHECK(is_free[page] || references_[page] > 0, "page %zu is neither free nor leased", page);
-    if (references_[page] > 1) shared += references_[page] - 1;
+  std::vector<int64_t> held(layout_.groups.size());
+  std::vector<int64_t> cached(layout_.groups.size());
+  for (size_t i = 0; i < pages_.size(); ++i) {
+    const Page& page = pages_[i];
+    const bool is_named = page.node != PrefixTree::kNone;
+    TM_CHECK(states[i] != State::kLeased || page.references > 0, "page %zu is in no state", i);
+    TM_CHECK(is_named ? states[i] != State::kFree : states[i] != State::kCached,
+             "page %zu is free with a name, or cached without one", i);
+    TM_CHECK(!is_named || tree_->page(page.node, static_cast<size_t>(page.group)) == static_cast<PageId>(i),
+             "page %zu has a name that is another one's", i);
+    if (states[i] == State::kLeased) ++held[static_cast<size_t>(page.group)];
+    if (states[i] == State::kCached) ++cached[static_cast<size_t>(page.group)];
+    if (page.references > 1) shared += page.references - 1;
   }
   TM_CHECK(shared == shared_references_, "%lld references are shared, not %lld",
            static_cast<long long>(shared), static_cast<long long>(shared_references_));
-  int64_t held = 0;
-  for (const int64_t pages : held_pages_of_group_) held += pages;
-  TM_CHECK(held == held_pages(), "%lld pages are held by groups, and %lld in all",
-           static_cast<long long>(held), static_cast<long long>(held_pages()));
+  TM_CHECK(held == held_pages_of_group_ && cached == cached_pages_of_group_,
+           "the pages of a group are not those that are counted");
+  TM_CHECK(std::accumulate(held.begin(), held.end(), int64_t{0}) == held_pages() &&
+               std::accumulate(cached.begin(), cached.end(), int64_t{0}) == cached_pages(),
+           "%lld pages are held and %lld cached, which no group has", static_cast<long long>(held_pages()),
+           static_cast<long long>(cached_pages()));
 }
 
 // Calls visit(index) for each page of the table that positions [written, end) lie in and that has other
@@ -123,7 +266,7 @@ void KvStore::ForEachSharedPage(const PageTable& table, int64_t written, int64_t
   end = std::min(end, EndOf(table));
   for (int64_t at = written; at < end; at = (at / page_size() + 1) * page_size()) {
     const int64_t index = PageOf(at, table.kv_base, page_size());
-    if (references_[table.pages[index]] > 1) visit(index);
+    if (pages_[table.pages[index]].references > 1) visit(index);
   }
 }
 
@@ -131,23 +274,183 @@ int64_t KvStore::EndOf(const PageTable& table) const {
   return table.kv_base + static_cast<int64_t>(table.pages.size()) * page_size();
 }
 
+// ---- names --------------------------------------------------------------------------------------
+
+// A salt is blocks of its own above those of tokens: its length, negative as no token is, then its bytes,
+// four an id. Where there is none tokens come at once. kNone: there is no room for them.
+PrefixTree::Node KvStore::PinSalt(std::string_view salt) {
+  PrefixTree::Node node = PrefixTree::kRoot;
+  if (salt.empty()) return node;
+  const auto id = [salt](size_t index) {
+    if (index == 0) return -static_cast<int32_t>(salt.size());
+    int32_t bytes = 0;
+    const std::string_view rest = salt.substr(std::min(salt.size(), (index - 1) * sizeof(bytes)));
+    std::memcpy(&bytes, rest.data(), std::min(rest.size(), sizeof(bytes)));
+    return bytes;
+  };
+  const size_t ids = 1 + (salt.size() + sizeof(int32_t) - 1) / sizeof(int32_t);
+  for (size_t begin = 0; begin < ids; begin += block_.size()) {
+    for (size_t i = 0; i < block_.size(); ++i) block_[i] = id(begin + i);
+    const PrefixTree::Node below = TakeInBlock(node, block_);
+    if (below != PrefixTree::kNone) tree_->Pin(below);
+    tree_->Unpin(node);
+    if (below == PrefixTree::kNone) return below;
+    node = below;
+  }
+  return node;
+}
+
+// Pages are evicted while there is no room for another block. kNone: there is none, or the block's hash is
+// another one's. REQUIRES: `above` is pinned.
+PrefixTree::Node KvStore::TakeInBlock(PrefixTree::Node above, std::span<const int32_t> ids) {
+  while (tree_->full() && cached_pages_ > 0) free_.push_back(Evict());
+  return tree_->full() ? tree_->Find(above, ids) : tree_->FindOrInsert(above, ids);
+}
+
+void KvStore::MoveTip(Lease& lease, PrefixTree::Node node) {
+  if (!tree_) return;
+  tree_->Pin(node);
+  tree_->Unpin(lease.tip);
+  lease.tip = node;
+}
+
+// Gives the lease's pages of the block that begins at `begin` to the node, where it has none.
+void KvStore::NamePages(const Lease& lease, PrefixTree::Node node, int64_t begin) {
+  for (size_t group = 0; group < lease.tables.size(); ++group) {
+    const PageTable& table = lease.tables[group];
+    if (begin < table.kv_base || tree_->page(node, group) != kNoPage) continue;
+    const PageId page = table.pages[static_cast<size_t>(PageOf(begin, table.kv_base, page_size()))];
+    tree_->SetPage(node, group, page);
+    pages_[page].node = node;
+  }
+  for (size_t group = 0; group < lease.tables.size(); ++group) {
+    const PageId page = tree_->page(node, group);
+    if (page == kNoPage || references(page) > 0 || pages_[page].queue != kUseless || IsUseless(page))
+      continue;
+    Dequeue(page);
+    Enqueue(page, kOthers);
+  }
+}
+
+// It is found no more; a cached one is free.
+void KvStore::Unname(PageId id) {
+  Page& page = pages_[id];
+  tree_->ClearPage(page.node, static_cast<size_t>(page.group));
+  page.node = PrefixTree::kNone;
+  if (page.references > 0) return;
+  Dequeue(id);
+  free_.push_back(id);
+}
+
+// A hit that needs this page needs that of each group that sees as far, too.
+bool KvStore::IsUseless(PageId id) const {
+  const Page& page = pages_[id];
+  const int64_t reach = Reach(layout_.groups[static_cast<size_t>(page.group)].window);
+  for (size_t group = 0; group < layout_.groups.size(); ++group) {
+    const bool sees_as_far = Reach(layout_.groups[group].window) >= reach;
+    if (sees_as_far && tree_->page(page.node, group) == kNoPage) return true;
+  }
+  return false;
+}
+
+// Whether the page of the block at `begin` is in the window of a place where a later hit is likely to end:
+// where this lease's own hit did, and the end of what it was asked for.
+bool KvStore::EndsNear(const Lease& lease, int64_t begin, int32_t window) const {
+  const auto is_seen = [&](int64_t least_end, int64_t most_end) {
+    return begin < most_end && begin + page_size() > FirstVisible(least_end, window);
+  };
+  const auto border = [&](int64_t tokens) { return tokens / page_size() * page_size(); };
+  const int64_t asked = lease.asked_tokens;
+  return is_seen(lease.hit_tokens, lease.hit_tokens) ||
+         (asked > 0 && is_seen(border(asked - 1), border(asked)));
+}
+
+// ---- states of a page ---------------------------------------------------------------------------
+
 PageId KvStore::Take(size_t group) {
-  TM_CHECK(!free_.empty(), "the pool of %zu pages is empty", references_.size());
-  const PageId page = free_.back();
-  free_.pop_back();
-  references_[page] = 1;
+  TM_CHECK(available() > 0, "the pool of %zu pages is empty", pages_.size());
+  PageId page = kNoPage;
+  if (free_.empty()) {
+    page = Evict();
+  } else {
+    page = free_.back();
+    free_.pop_back();
+  }
+  pages_[page].references = 1;
+  pages_[page].group = static_cast<int32_t>(group);
   ++held_pages_of_group_[group];
   return page;
 }
 
-void KvStore::Drop(size_t group, PageId page) {
-  TM_CHECK(references_[page] > 0, "page %d is released once too often", page);
-  if (--references_[page] > 0) {
+// One lease more, of a page that is leased or cached.
+void KvStore::Share(PageId id) {
+  Page& page = pages_[id];
+  if (page.references > 0) {
+    ++shared_references_;
+  } else {
+    Dequeue(id);
+    ++held_pages_of_group_[static_cast<size_t>(page.group)];
+  }
+  ++page.references;
+}
+
+// One lease less. After the last one a page with a name is cached.
+void KvStore::Drop(PageId id, Queue queue) {
+  Page& page = pages_[id];
+  TM_CHECK(page.references > 0, "page %d is released once too often", id);
+  if (--page.references > 0) {
     --shared_references_;
     return;
   }
-  --held_pages_of_group_[group];
-  free_.push_back(page);
+  --held_pages_of_group_[static_cast<size_t>(page.group)];
+  if (page.node == PrefixTree::kNone) {
+    free_.push_back(id);
+  } else {
+    Enqueue(id, IsUseless(id) ? kUseless : queue);
+  }
+}
+
+// The next cached page to go, which is then in no state. What it makes useless goes after it.
+// REQUIRES: a page is cached.
+PageId KvStore::Evict() {
+  const auto queue =
+      std::find_if(queues_.begin(), queues_.end(), [](const Ends& ends) { return ends.oldest != kNoPage; });
+  const PageId victim = queue->oldest;
+  Page& page = pages_[victim];
+  const int64_t reach = Reach(layout_.groups[static_cast<size_t>(page.group)].window);
+  for (size_t group = 0; group < layout_.groups.size(); ++group) {
+    const PageId partner = tree_->page(page.node, group);
+    const bool sees_no_farther = Reach(layout_.groups[group].window) <= reach;
+    if (partner == kNoPage || partner == victim || references(partner) > 0 || !sees_no_farther) continue;
+    if (pages_[partner].queue == kUseless) continue;
+    Dequeue(partner);
+    Enqueue(partner, kUseless);
+  }
+  Dequeue(victim);
+  tree_->ClearPage(page.node, static_cast<size_t>(page.group));
+  page.node = PrefixTree::kNone;
+  return victim;
+}
+
+void KvStore::Enqueue(PageId id, Queue queue) {
+  Page& page = pages_[id];
+  Ends& ends = queues_[queue];
+  page.queue = queue;
+  page.older = ends.newest;
+  page.newer = kNoPage;
+  (ends.newest == kNoPage ? ends.oldest : pages_[ends.newest].newer) = id;
+  ends.newest = id;
+  ++cached_pages_;
+  ++cached_pages_of_group_[static_cast<size_t>(page.group)];
+}
+
+void KvStore::Dequeue(PageId id) {
+  const Page& page = pages_[id];
+  Ends& ends = queues_[page.queue];
+  (page.older == kNoPage ? ends.oldest : pages_[page.older].newer) = page.newer;
+  (page.newer == kNoPage ? ends.newest : pages_[page.newer].older) = page.older;
+  --cached_pages_;
+  --cached_pages_of_group_[static_cast<size_t>(page.group)];
 }
 
 }  // namespace tramontane

@@ -4,8 +4,8 @@
 // A Lease is what a sequence holds: one PageTable per layer group. A table covers positions [kv_base, end):
 // its pages, oldest first. In a windowed group, pages whose every position has left the window of all
 // positions still to come are let go, and kv_base moves up; stored keys are never moved or rotated again.
-// Pages may be leased several times (choices of one prompt): a lease that must write into a page it shares
-// gets a copy first.
+// Pages may be leased several times (choices of one prompt, requests that begin alike): a lease that must
+// write into a page it shares gets a copy first.
 //
 //   window 6, page 4, accepted 13, written 15:   the query at 13 sees 8..13, so pages [0,4) and [4,8) are
 //   gone
@@ -14,20 +14,32 @@
 //   |0  1  2  3 |4  5  6  7  |8  9 10 11  |12 13 14 --|
 //                             ^ kv_base       ^ accepted_len
 //
-// Always: each page is either free or leased, free_pages() + held_pages() + cached_pages() == total_pages(),
-// each counted once (cached: kept for later requests, leased by none; 0 until there is a prefix cache); a
-// windowed table holds at most ceil((window - 1 + ahead) / page_size) + 1 pages, where `ahead` is the tokens
-// written beyond the accepted length (chunk x steps in flight).
+// With the prefix cache on, Seal names the full pages of a lease by the tokens they hold (PrefixTree), and a
+// named page that nobody leases any more is *cached*: Acquire finds it again, or Extend takes it for another
+// use when no page is free. What is evicted first:
+//   1. pages that no hit can use, because a group that sees as far lacks its page there;
+//   2. pages that left a window in the middle of a text, where a hit is unlikely to end;
+//   3. the others; those at ends of prompts, of hits and of answers are among them.
+// Each in the order in which they were let go, and the pages of one lease from its end: so no page goes
+// before those that follow it.
+//
+// Always: each page is free, cached or leased, free_pages() + cached_pages() + held_pages() == total_pages(),
+// each counted once; a windowed table holds at most ceil((window - 1 + ahead) / page_size) + 1 pages, where
+// `ahead` is the tokens written beyond the accepted length (chunk x steps in flight).
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
 #include <vector>
 
+#include "engine/prefix_hit.h"
+#include "engine/prefix_tree.h"
 #include "models/kv_layout.h"
 
 namespace tramontane {
-
-using PageId = int32_t;
 
 struct PageTable {
   std::vector<PageId> pages;  // oldest first
@@ -44,38 +56,74 @@ struct PageCopy {
 // The pages of one sequence. Filled and emptied by the store alone; read by whoever packs a step.
 struct Lease {
   std::vector<PageTable> tables;  // [groups]
+
+  // ---- the store's own --------------------------------------------------------------------------
+  PrefixTree::Node tip = PrefixTree::kRoot;  // the last block sealed, pinned
+  int64_t sealed = 0;                        // tokens whose pages have names
+  bool seals = false;                        // its further pages get names
+  int64_t hit_tokens = 0;                    // found by Acquire,
+  int64_t asked_tokens = 0;                  // of so many
 };
+
+// What a lease is wanted for.
+struct PrefixQuery {
+  std::span<const int32_t> tokens;  // prompt, and the output where a sequence begins again
+  std::string_view salt;            // requests of other salts share no page with this one
+  int64_t most_tokens = INT64_MAX;  // that may be found; what is asked of later positions must be computed
+};
+
+enum class PrefixCache : int32_t { kOff = 0, kOn = 1 };
 
 class KvStore {
  public:
-  KvStore(const KvLayout& layout, int64_t pool_pages);
+  // `hash`: tests bring worse ones.
+  KvStore(const KvLayout& layout, int64_t pool_pages, PrefixCache prefix_cache,
+          PrefixHashFunction hash = ChainedHash);
 
   const KvLayout& layout() const { return layout_; }
   int32_t page_size() const { return layout_.format.page_size; }
 
   // ---- pages ------------------------------------------------------------------------------------
-  int64_t total_pages() const { return static_cast<int64_t>(references_.size()); }
+  int64_t total_pages() const { return static_cast<int64_t>(pages_.size()); }
   int64_t free_pages() const { return static_cast<int64_t>(free_.size()); }
-  int64_t held_pages() const { return total_pages() - free_pages(); }
-  int64_t cached_pages() const { return 0; }
+  int64_t cached_pages() const { return cached_pages_; }  // evictable, all of them
+  int64_t held_pages() const { return total_pages() - free_pages() - cached_pages(); }
   // What Extend can take: the one number to plan by.
-  int64_t available() const { return free_pages(); }
+  int64_t available() const { return free_pages() + cached_pages(); }
   // [groups] pages that leases hold in each group, a shared one counted once: together held_pages().
   const std::vector<int64_t>& held_pages_of_group() const { return held_pages_of_group_; }
-  int32_t references(PageId page) const { return references_[static_cast<size_t>(page)]; }  // leases
+  const std::vector<int64_t>& cached_pages_of_group() const { return cached_pages_of_group_; }    // [groups]
+  int32_t references(PageId page) const { return pages_[static_cast<size_t>(page)].references; }  // leases
+  // Whether its tokens are known: Acquire may find it.
+  bool has_name(PageId page) const { return pages_[static_cast<size_t>(page)].node != PrefixTree::kNone; }
 
   // ---- leases -----------------------------------------------------------------------------------
   Lease NewLease() const;  // of no page
+
+  // Leases the pages of the longest known prefix of the tokens, so that the sequence can go on behind it;
+  // returns its length (LongestPrefixHit), 0 where none is known. They may be cached until now, and are
+  // available() no more. REQUIRES: the lease has no page.
+  int64_t Acquire(Lease& lease, const PrefixQuery& query);
+
+  // Names the full pages among [0, accepted), so that later requests find them. Of two pages with the same
+  // tokens the first keeps the name, and the other one is free once let go. `tokens`: the sequence's, at
+  // least [0, accepted); of what was named before the same as then. Where nothing was acquired nothing is
+  // named.
+  void Seal(Lease& lease, std::span<const int32_t> tokens, int64_t accepted);
+
+  // What this lease has found or sealed cannot be trusted: nobody finds it any more.
+  void Forget(Lease& lease);
 
   // Pages that Extend would take so that positions [written, end) can be written.
   int64_t PagesNeeded(const Lease& lease, int64_t written, int64_t end) const;
 
   // Pages the lease still lacks on its way to `end` tokens, window pages returning as they go and at most
-  // `ahead` tokens written beyond the window at a time.
+  // `ahead` tokens written beyond the window at a time. What a hit will lease counts here until Acquire has
+  // leased it: so where available() was enough before, it is enough after.
   int64_t PagesToReach(const Lease& lease, int64_t end, int64_t ahead) const;
 
-  // Makes room for positions [written, end): new pages, and a copy of a shared page that would be written to
-  // (appended to `copies`). REQUIRES: available() is at least PagesNeeded().
+  // Makes room for positions [written, end): free pages, then evicted ones, and a copy of a shared page that
+  // would be written to (appended to `copies`). REQUIRES: available() is at least PagesNeeded().
   void Extend(Lease& lease, int64_t written, int64_t end, std::vector<PageCopy>* copies);
 
   // Lets go of pages of windowed groups that no position >= accepted can see.
@@ -91,17 +139,55 @@ class KvStore {
   void CheckAccounting() const;
 
  private:
+  // The order of eviction.
+  enum Queue : int32_t { kUseless = 0, kPassed = 1, kOthers = 2, kQueues = 3 };
+
+  struct Page {
+    int32_t references = 0;                     // leases
+    int32_t group = 0;                          // where it is leased or cached
+    PrefixTree::Node node = PrefixTree::kNone;  // the block whose tokens it holds; kNone: it has no name
+    Queue queue = kOthers;                      // while it is cached:
+    PageId older = kNoPage;
+    PageId newer = kNoPage;
+  };
+  struct Ends {
+    PageId oldest = kNoPage;
+    PageId newest = kNoPage;
+  };
+
   template <typename Visit>
   void ForEachSharedPage(const PageTable& table, int64_t written, int64_t end, const Visit& visit) const;
   int64_t EndOf(const PageTable& table) const;
+
+  // ---- names ------------------------------------------------------------------------------------
+  PrefixTree::Node PinSalt(std::string_view salt);
+  PrefixTree::Node TakeInBlock(PrefixTree::Node above, std::span<const int32_t> ids);
+  void MoveTip(Lease& lease, PrefixTree::Node node);
+  void NamePages(const Lease& lease, PrefixTree::Node node, int64_t begin);
+  void Unname(PageId page);
+  bool IsUseless(PageId page) const;
+  bool EndsNear(const Lease& lease, int64_t begin, int32_t window) const;
+
+  // ---- states of a page -------------------------------------------------------------------------
   PageId Take(size_t group);
-  void Drop(size_t group, PageId page);
+  void Share(PageId page);
+  void Drop(PageId page, Queue queue);
+  PageId Evict();
+  void Enqueue(PageId page, Queue queue);
+  void Dequeue(PageId page);
 
   const KvLayout layout_;
-  std::vector<PageId> free_;         // last in, first out: a page just freed is warm in the caches
-  std::vector<int32_t> references_;  // [pages] leases of each; 0: it is free
-  int64_t shared_references_ = 0;    // beyond the first of each page: 0 when no page is shared
+  std::vector<PrefixGroup> prefix_groups_;  // [groups]
+  std::vector<PageId> free_;                // last in, first out: a page just freed is warm in the caches
+  std::vector<Page> pages_;
+  std::array<Ends, kQueues> queues_;
+  int64_t shared_references_ = 0;  // beyond the first of each page: 0 when no page is shared
+  int64_t cached_pages_ = 0;
   std::vector<int64_t> held_pages_of_group_;
+  std::vector<int64_t> cached_pages_of_group_;
+  std::optional<PrefixTree> tree_;      // while the cache is on
+  std::vector<PrefixTree::Node> path_;  // scratch of Acquire
+  std::vector<int32_t> block_;          // scratch of PinSalt
 };
 
 }  // namespace tramontane

@@ -94,6 +94,9 @@ std::string EngineLimits::ToString() const {
   for (const Bound& bound : Bounds(*this)) {
     text += std::string(bound.name) + " = " + std::to_string(bound.value) + ": " + bound.when_reached + "\n";
   }
+  text += std::string("prefix_cache = ") +
+          (prefix_cache ? "on: pages are kept for later prompts that begin alike, until they are needed\n"
+                        : "off: a page is free as soon as no sequence has it\n");
   return text + "lane_policy = " + LanePolicyName(lane_policy) + ": " + WhenBothLanesCouldGo(lane_policy) +
          "\n";
 }

@@ -29,6 +29,7 @@ struct EngineLimits {
   int32_t max_sequences = 64;   // choices running at once; later requests wait in order
   int32_t page_size = 16;       // tokens
   int64_t pool_pages = 0;       // of all groups; none free: the youngest sequence is preempted and recomputed
+  bool prefix_cache = true;     // pages stay known by their tokens until others need the room
   int32_t steps_in_flight = 1;  // 2: a step is computed while the one before it is read and applied
 
   // ---- the two lanes (engine/README.md states the bounds that follow from these) ----------------

@@ -146,6 +146,12 @@ Status CheckConstraint(const ConstraintParams& constraint, const EngineLimits& l
   return {};
 }
 
+Status CheckCacheSalt(const std::string& salt) {
+  if (salt.size() <= kMaxCacheSaltBytes) return {};
+  return Refuse("cache_salt", "has " + std::to_string(salt.size()) + " bytes; at most " +
+                                  std::to_string(kMaxCacheSaltBytes) + " are allowed");
+}
+
 Status CheckOutput(const OutputParams& output) {
   TM_RETURN_IF_ERROR(CheckRange("output.logprobs", output.logprobs, -1, kMaxTopLogprobs));
   return CheckRange("output.prompt_logprobs", output.prompt_logprobs, -1, kMaxTopLogprobs);
@@ -158,6 +164,7 @@ Status ValidateRequest(const Request& request, const EngineLimits& limits, int32
   TM_RETURN_IF_ERROR(
       CheckRange("choices", request.choices, 1, std::min(limits.max_choices, limits.max_sequences)));
   TM_RETURN_IF_ERROR(CheckPrompt(request, limits, vocab_size));
+  TM_RETURN_IF_ERROR(CheckCacheSalt(request.cache_salt));
   TM_RETURN_IF_ERROR(CheckSampling(request.sampling, limits, vocab_size));
   TM_RETURN_IF_ERROR(CheckLengths(request, limits));
   TM_RETURN_IF_ERROR(CheckStops(request.stopping, limits, vocab_size));

@@ -58,11 +58,14 @@ struct Request {
   StoppingParams stopping;
   OutputParams output;
   ConstraintParams constraint;
+  std::string cache_salt;   // requests share pages only with those of the same salt; any bytes
   int32_t choices = 1;      // n
   int64_t deadline_ns = 0;  // on the engine's clock; past it: DEADLINE_EXCEEDED. 0: none
   int64_t received_ns = 0;
   int64_t tokenized_ns = 0;
 };
+
+inline constexpr size_t kMaxCacheSaltBytes = 256;
 
 // The door: an INVALID_ARGUMENT that names the first field at fault, its value and the limit. A prompt that
 // leaves no room for one token, and a max_tokens beyond the rest of the context, are refused, never cut.

@@ -19,7 +19,7 @@ constexpr int64_t kWeightBytes = int64_t{64} << 20;
 // A prompt of so many tokens, in one chunk.
 StatusOr<int64_t> TimeRows(int32_t rows, int32_t layers, const EngineLimits& limits, const KvLayout& layout,
                            BackendModelRunner& runner, const Clock& clock) {
-  KvStore store(layout, limits.pool_pages);
+  KvStore store(layout, limits.pool_pages, PrefixCache::kOff);
   Request request;
   request.prompt.assign(static_cast<size_t>(rows), 0);
   Sequence sequence;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <span>
 
 #include "kernels/core/check.h"
 
@@ -39,7 +40,7 @@ Scheduler::Scheduler(const EngineLimits& limits, const KvLayout& layout, const S
     : limits_(limits),
       cost_(layout, limits.attended_keys_per_token),
       least_chunk_(LeastChunk(layout, limits.max_step_tokens)),
-      store_(layout, limits.pool_pages),
+      store_(layout, limits.pool_pages, limits.prefix_cache ? PrefixCache::kOn : PrefixCache::kOff),
       costs_(costs),
       free_slots_(limits.max_sequences) {
   TM_CHECK(limits.context <= ContextThatFits(layout, limits.pool_pages, limits.max_step_tokens),
@@ -75,7 +76,7 @@ StepPlan Scheduler::Plan(int64_t now_ns) {
   if (plan.rows.empty()) {
     TM_CHECK(steps_in_flight() > 0 || AnyHeld() ||
                  (prefill_.empty() && !decode_waits && (ready_.empty() || !decode_.empty())),
-             "gridlock: %zu part-way, %zu in decode, %zu ready, %lld pages free", prefill_.size(),
+             "gridlock: %zu part-way, %zu in decode, %zu ready, %lld pages available", prefill_.size(),
              decode_.size(), ready_.size(), static_cast<long long>(store_.available()));
     return {};
   }
@@ -223,12 +224,10 @@ double Scheduler::ChunkNs(int64_t begin, int64_t end) const {
 // Half of the budget, rounded up, and at least one token, whatever it costs. For want of pages the oldest
 // preempts.
 void Scheduler::GiveOldest(Budget* left, StepPlan* plan) {
-  Budget half = {left->tokens - left->tokens / 2, left->parts - left->parts / 2, left->ns / 2};
+  const Budget half = {left->tokens - left->tokens / 2, left->parts - left->parts / 2, left->ns / 2};
   Sequence* oldest = OldestPrompt(half);
   if (oldest == nullptr || SitsOut(*oldest)) return;
-  half.parts = std::max(half.parts, cost_.Parts(oldest->scheduled_len, oldest->scheduled_len + 1));
-  half.ns = std::max(half.ns, ChunkNs(oldest->scheduled_len, oldest->scheduled_len + 1));
-  while (Give(oldest, half, left, plan) == 0 && PreemptYoungerThan(*oldest)) {
+  while (Give(oldest, half, Least::kOneToken, left, plan) == 0 && PreemptYoungerThan(*oldest)) {
   }
 }
 
@@ -244,7 +243,7 @@ Sequence* Scheduler::OldestPrompt(const Budget& share) const {
 // or the pages end, so at most one of them is left part-way.
 void Scheduler::GiveShortPrompts(Budget* left, StepPlan* plan) {
   for (Sequence* sequence : prefill_) {
-    if (sequence->fits_one_chunk) Give(sequence, *left, left, plan);
+    if (sequence->fits_one_chunk) Give(sequence, *left, Least::kNothing, left, plan);
   }
   for (size_t i = 0; i < ready_.size() && left->tokens > 0;) {
     Sequence* sequence = ready_[i];
@@ -252,7 +251,7 @@ void Scheduler::GiveShortPrompts(Budget* left, StepPlan* plan) {
       ++i;
       continue;
     }
-    if (!MayStart(*sequence, *left) || Give(sequence, *left, left, plan) == 0)
+    if (!MayStart(*sequence, *left) || Give(sequence, *left, Least::kNothing, left, plan) == 0)
       return;  // leaves ready_ otherwise
   }
 }
@@ -269,11 +268,13 @@ void Scheduler::GiveShortestRemaining(Budget* left, StepPlan* plan) {
   });
   for (Sequence* sequence : shares_) {
     if (sequence->state == SequenceState::kWaiting && !MayStart(*sequence, *left)) continue;
-    Give(sequence, *left, left, plan);
+    Give(sequence, *left, Least::kNothing, left, plan);
   }
   while (left->tokens > 0) {
     Sequence* waiting = FirstLongPrompt();
-    if (waiting == nullptr || !MayStart(*waiting, *left) || Give(waiting, *left, left, plan) == 0) return;
+    if (waiting == nullptr || !MayStart(*waiting, *left) ||
+        Give(waiting, *left, Least::kNothing, left, plan) == 0)
+      return;
   }
 }
 
@@ -285,11 +286,21 @@ Sequence* Scheduler::FirstLongPrompt() const {
 }
 
 // As much of the share as the sequence can use, with the pages for it; returns the tokens. A waiting sequence
-// that gets any has started.
-int64_t Scheduler::Give(Sequence* sequence, const Budget& share, Budget* left, StepPlan* plan) {
-  const int64_t count = SitsOut(*sequence) ? 0 : ChunkThatFits(*sequence, share);
-  if (count == 0) return 0;
+// begins behind what the store knows of its tokens, and has started if it gets any.
+int64_t Scheduler::Give(Sequence* sequence, Budget share, Least least, Budget* left, StepPlan* plan) {
+  if (SitsOut(*sequence)) return 0;
+  const bool waits = sequence->state == SequenceState::kWaiting;
+  if (waits) Begin(sequence);
   const int64_t start = sequence->scheduled_len;
+  if (least == Least::kOneToken) {
+    share.parts = std::max(share.parts, cost_.Parts(start, start + 1));
+    share.ns = std::max(share.ns, ChunkNs(start, start + 1));
+  }
+  const int64_t count = ChunkThatFits(*sequence, share);
+  if (count == 0) {
+    if (waits) GiveBack(sequence);
+    return 0;
+  }
   store_.Extend(sequence->lease, start, start + count, &plan->copies);
   sequence->scheduled_len += count;
   left->tokens -= count;
@@ -301,12 +312,38 @@ int64_t Scheduler::Give(Sequence* sequence, const Budget& share, Budget* left, S
     plan->rows.push_back(
         {.sequence = sequence, .start = start, .count = static_cast<int32_t>(count), .ask = {}});
   }
-  if (sequence->state == SequenceState::kWaiting) {
-    Remove(ready_, sequence);
-    sequence->state = SequenceState::kPrefill;
-    InsertByAge(prefill_, sequence);
-  }
+  if (waits) Start(sequence);
   return count;
+}
+
+// Its first position to compute is the first that no known page has, and where positions are to be scored,
+// the first of those at most.
+void Scheduler::Begin(Sequence* sequence) {
+  const bool scores = sequence->request->output.prompt_logprobs >= 0 && sequence->choice == 0 &&
+                      sequence->scored_len < sequence->prompt_tokens() - 1;
+  const int64_t hit =
+      store_.Acquire(sequence->lease,
+                     {.tokens = std::span(sequence->tokens).first(static_cast<size_t>(sequence->prefill_len)),
+                      .salt = sequence->request->cache_salt,
+                      .most_tokens = scores ? sequence->scored_len : INT64_MAX});
+  sequence->scheduled_len = hit;
+  sequence->accepted_len = hit;
+}
+
+void Scheduler::GiveBack(Sequence* sequence) {
+  store_.Release(sequence->lease);
+  sequence->scheduled_len = 0;
+  sequence->accepted_len = 0;
+}
+
+void Scheduler::Start(Sequence* sequence) {
+  Remove(ready_, sequence);
+  sequence->state = SequenceState::kPrefill;
+  InsertByAge(prefill_, sequence);
+  if (sequence->usage.prefill_chunks > 0) return;  // it begins again
+  sequence->usage.cached_tokens = sequence->accepted_len;
+  prefix_queries_ += sequence->prompt_tokens();
+  prefix_hits_ += sequence->accepted_len;
 }
 
 // The longest next chunk within the share and the pages at hand: where pages are short the chunk shrinks.
@@ -402,7 +439,7 @@ int64_t Scheduler::RemainingParts(const Sequence& sequence) const {
 
 // ---- pages --------------------------------------------------------------------------------------
 
-// Free pages that no older prompt part-way still needs.
+// Available pages that no older prompt part-way still needs.
 int64_t Scheduler::PagesAvailable(const Sequence& sequence) const {
   int64_t pages = store_.available();
   for (const Sequence* other : prefill_) {
@@ -446,10 +483,8 @@ bool Scheduler::PreemptYoungerThan(const Sequence& sequence) {
 
 void Scheduler::Preempt(Sequence* sequence) {
   Remove(sequence->state == SequenceState::kPrefill ? prefill_ : decode_, sequence);
-  store_.Release(sequence->lease);
+  GiveBack(sequence);
   sequence->state = SequenceState::kWaiting;
-  sequence->scheduled_len = 0;
-  sequence->accepted_len = 0;
   ++sequence->usage.preemptions;
   ++preemptions_;
   sequence->held = sequence->held || sequence->undecided;
@@ -495,6 +530,8 @@ void Scheduler::Resume(Sequence* sequence) {
   if (sequence->state == SequenceState::kWaiting) MakeReady(sequence);
 }
 
+void Scheduler::Forget(Sequence* sequence) { store_.Forget(sequence->lease); }
+
 void Scheduler::Finish(Sequence* sequence) {
   const SequenceState state = sequence->state;
   if (state == SequenceState::kFinished) return;
@@ -516,6 +553,8 @@ void Scheduler::Apply(const StepPlan& plan, const std::vector<RowOutcome>& outco
     Sequence* sequence = row.sequence;
     --sequence->steps_in_flight;
     if (sequence->state == SequenceState::kFinished) {
+      sequence->accepted_len += outcomes[i].accepted;
+      store_.Seal(sequence->lease, sequence->tokens, sequence->accepted_len);
       if (sequence->steps_in_flight == 0) Release(sequence);
       continue;
     }
@@ -525,6 +564,7 @@ void Scheduler::Apply(const StepPlan& plan, const std::vector<RowOutcome>& outco
              outcomes[i].accepted, row.count);
     sequence->scheduled_len -= refused;
     sequence->accepted_len += outcomes[i].accepted;
+    store_.Seal(sequence->lease, sequence->tokens, sequence->accepted_len);
     store_.Roll(sequence->lease, sequence->accepted_len);
   }
 }

@@ -1,6 +1,6 @@
 // Scheduler: decides what each step computes. A pure function of the sequences, the limits, the free pages
 // and the times it is given, those that steps took among them: no clock, no device, no stream. Engine thread
-// only. Borrows the sequences; owns their pages through the KvStore.
+// only. Borrows the sequences; owns their pages through the KvStore, which knows the beginnings of many.
 //
 // Two lanes: a step is one ragged batch of prefill chunks or one batch of decode tokens, never both.
 // engine/README.md states the sharing rule, the lane policy and the bounds that follow, as formulas.
@@ -28,7 +28,9 @@ namespace tramontane {
 
 // What became of one row's samples, in the order of the plan's rows.
 struct RowOutcome {
-  int32_t accepted = 0;  // positions whose keys stay: the row's count, or less (speculation)
+  // Positions whose keys stay: the row's count, or less (speculation). Of a sequence that has ended: its
+  // count where it ended with this step and by its own tokens, else 0.
+  int32_t accepted = 0;
 };
 
 class Scheduler {
@@ -60,14 +62,17 @@ class Scheduler {
   // REQUIRES: it is held, and no plan in flight has a position of it that will not be accepted.
   void Resume(Sequence* sequence);
 
+  // What this sequence has computed cannot be trusted: no later one finds its pages. Finish comes next.
+  void Forget(Sequence* sequence);
+
   // No more steps for this sequence, in whatever state it is. Its pages and slots go back at once, or when
   // the last step in flight that mentions it is applied.
   void Finish(Sequence* sequence);
 
-  // Ends the oldest plan in flight. Advances accepted_len and rolls windows. The engine has appended sampled
-  // tokens to Sequence::tokens first, forked the choices of a prompt, and marked sequences that are done with
-  // Finish. Positions that are not accepted are planned again. REQUIRES for those: nothing else in flight
-  // mentions the sequence.
+  // Ends the oldest plan in flight. Advances accepted_len, gives full pages their names and rolls windows.
+  // The engine has appended sampled tokens to Sequence::tokens first, forked the choices of a prompt, and
+  // marked sequences that are done with Finish. Positions that are not accepted are planned again. REQUIRES
+  // for those: nothing else in flight mentions the sequence.
   void Apply(const StepPlan& plan, const std::vector<RowOutcome>& outcomes);
 
   // A plan that was made took so long. Teaches StepCosts, which limits.decode_gap_ns is held by.
@@ -80,6 +85,9 @@ class Scheduler {
   int32_t free_slots() const { return free_slots_; }
   int32_t steps_in_flight() const { return static_cast<int32_t>(planned_steps_ - applied_steps_); }
   int64_t preemptions() const { return preemptions_; }
+  // Prompt tokens of sequences that have started, and how many of them needed no computing.
+  int64_t prefix_queries() const { return prefix_queries_; }
+  int64_t prefix_hits() const { return prefix_hits_; }
 
  private:
   struct Budget {
@@ -109,7 +117,11 @@ class Scheduler {
   void GiveShortPrompts(Budget* left, StepPlan* plan);
   void GiveShortestRemaining(Budget* left, StepPlan* plan);
   Sequence* FirstLongPrompt() const;
-  int64_t Give(Sequence* sequence, const Budget& share, Budget* left, StepPlan* plan);
+  enum class Least { kNothing, kOneToken };  // whatever it costs
+  int64_t Give(Sequence* sequence, Budget share, Least least, Budget* left, StepPlan* plan);
+  void Begin(Sequence* sequence);
+  void GiveBack(Sequence* sequence);
+  void Start(Sequence* sequence);
   int64_t ChunkThatFits(const Sequence& sequence, const Budget& share) const;
   void FinishPrefillRows(StepPlan* plan, int64_t now_ns);
   static RowAsk AskOf(const Sequence& sequence, int64_t start, int64_t end);
@@ -148,6 +160,8 @@ class Scheduler {
   int64_t planned_steps_ = 0;
   int64_t applied_steps_ = 0;
   int64_t preemptions_ = 0;
+  int64_t prefix_queries_ = 0;
+  int64_t prefix_hits_ = 0;
 };
 
 }  // namespace tramontane

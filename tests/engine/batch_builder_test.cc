@@ -31,7 +31,7 @@ EngineLimits Limits() {
 
 // A plan whose sequences hold real page tables.
 struct Scene {
-  explicit Scene(const KvLayout& layout) : store(layout, 1000) {}
+  explicit Scene(const KvLayout& layout) : store(layout, 1000, PrefixCache::kOff) {}
 
   // Positions below `start` are there already, `count` are computed now; `beyond` more pages are held
   // already, as with another step in flight.

@@ -19,6 +19,7 @@ EngineLimits TestLimits(const KvLayout& layout, int64_t pool_pages) {
   limits.page_size = layout.format.page_size;
   limits.pool_pages = pool_pages;
   limits.max_choices = 1;
+  limits.prefix_cache = false;
   limits.attended_keys_per_token = 1 << 24;
   limits.context = ContextThatFits(layout, pool_pages, limits.max_step_tokens);
   return limits;
@@ -34,6 +35,21 @@ StepCostModel TaughtModel(double fixed_ns, double token_ns, double key_ns) {
   return model;
 }
 
+namespace {
+
+uint64_t Mix(uint64_t a, uint64_t b) {
+  a = (a ^ b) * 0xbf58476d1ce4e5b9ull;
+  return a ^ (a >> 31);
+}
+
+// Of texts below 0, of one request each; and of others, that prompts may share.
+int32_t TokenOf(int64_t text, int32_t choice, int64_t position) {
+  const uint64_t of_text = Mix(static_cast<uint64_t>(text) + 1, static_cast<uint64_t>(choice) + 1);
+  return static_cast<int32_t>(Mix(of_text, static_cast<uint64_t>(position) + 1) >> 33);
+}
+
+}  // namespace
+
 FakeServing::FakeServing(const EngineLimits& limits, const KvLayout& layout, const StepCosts& costs)
     : limits_(limits),
       layout_(layout),
@@ -46,7 +62,10 @@ FakeServing::FakeServing(const EngineLimits& limits, const KvLayout& layout, con
 void FakeServing::Submit(const Ask& ask) {
   auto live = std::make_unique<Live>();
   live->request.id = ask.id;
-  live->request.prompt.assign(static_cast<size_t>(ask.prompt_tokens), 7);
+  for (int64_t p = 0; p < ask.prompt_tokens; ++p) {
+    live->request.prompt.push_back(p < ask.same_tokens ? TokenOf(ask.same_text, 0, p)
+                                                       : TokenOf(-1 - requests_, 0, p));
+  }
   live->request.choices = ask.choices;
   live->request.stopping.max_tokens = ask.max_tokens;
   if (ask.prompt_logprobs) live->request.output.prompt_logprobs = 0;
@@ -54,6 +73,7 @@ void FakeServing::Submit(const Ask& ask) {
   live->number = requests_++;
   live->choices.resize(static_cast<size_t>(ask.choices));
   live->forked.resize(static_cast<size_t>(ask.choices));
+  live->contents.resize(static_cast<size_t>(ask.choices));
   for (int32_t c = 0; c < ask.choices; ++c) {
     Sequence& sequence = live->choices[c];
     sequence.request = &live->request;
@@ -109,7 +129,10 @@ void FakeServing::RunUntilIdle(int64_t most_steps) {
     if (::testing::Test::HasFailure()) return;
   }
   EXPECT_TRUE(live_.empty()) << live_.size() << " requests never finished";
-  EXPECT_EQ(scheduler_.store().free_pages(), limits_.pool_pages);
+  EXPECT_EQ(scheduler_.store().available(), limits_.pool_pages);
+  if (!limits_.prefix_cache) {
+    EXPECT_EQ(scheduler_.store().cached_pages(), 0);
+  }
   EXPECT_EQ(scheduler_.free_slots(), limits_.max_sequences);
 }
 
@@ -164,9 +187,18 @@ StepPlan FakeServing::PlanAndWatchPreemption() {
 
 FakeServing::Live& FakeServing::LiveOf(const Sequence* sequence) { return *live_of_.at(sequence); }
 
-FakeServing::Key FakeServing::KeyAt(const Live& live, const Sequence& sequence, int64_t position) const {
-  const bool of_prompt = position < sequence.prompt_tokens();
-  return {live.number, of_prompt ? -1 : sequence.choice, position};
+int32_t FakeServing::TokenAt(const Live& live, const Sequence& sequence, int64_t position) {
+  return position < sequence.prompt_tokens() ? live.request.prompt[static_cast<size_t>(position)]
+                                             : TokenOf(-1 - live.number, sequence.choice + 1, position);
+}
+
+FakeServing::Key FakeServing::KeyAt(Live& live, const Sequence& sequence, int64_t position) {
+  std::vector<uint64_t>& contents = live.contents[static_cast<size_t>(sequence.choice)];
+  for (auto p = static_cast<int64_t>(contents.size()); p <= position; ++p) {
+    const auto token = static_cast<uint64_t>(TokenAt(live, sequence, p));
+    contents.push_back(Mix(p == 0 ? 1 : contents.back(), token + 1));
+  }
+  return {contents[static_cast<size_t>(position)], position};
 }
 
 // Copies first, then what the rows write, then what their queries see.
@@ -184,14 +216,14 @@ void FakeServing::Run(const StepPlan& plan) {
     return memory_[SlotOf(page, position, page_size)];
   };
   for (const StepRow& row : plan.rows) {
-    const Live& live = LiveOf(row.sequence);
+    Live& live = LiveOf(row.sequence);
     for (const PageTable& table : row.sequence->lease.tables) {
       for (int64_t p = row.start; p < row.start + row.count; ++p)
         key(table, p) = KeyAt(live, *row.sequence, p);
     }
   }
   for (const StepRow& row : plan.rows) {
-    const Live& live = LiveOf(row.sequence);
+    Live& live = LiveOf(row.sequence);
     for (size_t group = 0; group < layout_.groups.size(); ++group) {
       const PageTable& table = row.sequence->lease.tables[group];
       int64_t first = FirstVisible(row.start, layout_.groups[group].window);
@@ -200,8 +232,8 @@ void FakeServing::Run(const StepPlan& plan) {
       for (int64_t p = first; p < row.start + row.count; ++p) {
         const Key& found = key(table, p);
         ASSERT_EQ(found, KeyAt(live, *row.sequence, p))
-            << "group " << group << " position " << p << " holds request " << found.request << " choice "
-            << found.choice << " position " << found.position << " in " << last_plan_;
+            << "group " << group << " position " << p << " holds another text's position " << found.position
+            << " in " << last_plan_;
       }
     }
   }
@@ -285,8 +317,9 @@ void FakeServing::Collect(const StepPlan& plan) {
   std::vector<RowOutcome> outcomes;
   for (const StepRow& row : plan.rows) {
     Live& live = LiveOf(row.sequence);
-    outcomes.push_back({.accepted = row.count});
-    if (row.sequence->state == SequenceState::kFinished) continue;
+    const bool counts = row.sequence->state != SequenceState::kFinished;
+    outcomes.push_back({.accepted = counts ? row.count : 0});
+    if (!counts) continue;
     if (row.ask.kind == RowAsk::Kind::kScore) live.scored_tokens += row.ask.score_end - row.ask.score_begin;
     for (int32_t s = 1; s < row.ask.samples; ++s) {
       scheduler_.Fork(*row.sequence, &live.choices[s]);
@@ -302,7 +335,7 @@ void FakeServing::Collect(const StepPlan& plan) {
 
 void FakeServing::AcceptToken(Live& live, Sequence& sequence) {
   if (sequence.timings.first_token_ns == 0) sequence.timings.first_token_ns = clock_.NowNs();
-  sequence.tokens.push_back(static_cast<int32_t>(sequence.tokens.size()));
+  sequence.tokens.push_back(TokenAt(live, sequence, static_cast<int64_t>(sequence.tokens.size())));
   const bool stops = live.stops_after >= 0 && sequence.output_tokens() >= live.stops_after;
   if (stops || static_cast<int64_t>(sequence.tokens.size()) == sequence.max_len) scheduler_.Finish(&sequence);
 }

@@ -1,9 +1,10 @@
 // FakeServing: the engine's side of the scheduler, over a fake model and a fake clock.
 //
-// The fake model has no arithmetic but a perfect memory: for every slot of every page it keeps which token of
-// which choice was written there, it runs plans in the order they are made, and at each row it checks that
-// every key the row's queries may see, in every group, is the right one. So a page that is released too
-// early, shared without a copy, copied too late or never extended is a failed test, not a wrong number.
+// The fake model has no arithmetic but a perfect memory: for every slot of every page it keeps which token
+// was written there, behind which others; it runs plans in the order they are made, and at each row it checks
+// that every key the row's queries may see, in every group, is the right one. So a page that is released too
+// early, shared without a copy, copied too late, never extended or found for another text is a failed test,
+// not a wrong number.
 //
 // Checked at each plan, besides: the pages' accounting and reference counts against all tables, the bound of
 // windowed tables, the step's budget, one lane a step, places, and that nobody is preempted in flight.
@@ -32,6 +33,8 @@ struct Ask {
   int32_t choices = 1;
   bool prompt_logprobs = false;
   int64_t stops_after = -1;  // output tokens after which the model says stop; -1: never
+  int64_t same_tokens = 0;   // the prompt begins with so many of the text of that number;
+  int64_t same_text = 0;     // all its other tokens are its own
 };
 
 class FakeServing {
@@ -83,13 +86,13 @@ class FakeServing {
     int64_t number = 0;
     std::vector<Sequence> choices;  // never resized
     std::vector<bool> forked;
+    std::vector<std::vector<uint64_t>> contents;  // [choices][position] what Key holds, as far as was needed
     int64_t scored_tokens = 0;
     bool cancelled = false;
   };
   // The token that a slot of a page holds.
   struct Key {
-    int64_t request = -1;
-    int32_t choice = -1;  // -1: of the prompt, the same for all choices
+    uint64_t content = 0;  // of it and all tokens in front of it
     int64_t position = -1;
     bool operator==(const Key&) const = default;
   };
@@ -102,7 +105,9 @@ class FakeServing {
   void AcceptToken(Live& live, Sequence& sequence);
   void Retire();
   Live& LiveOf(const Sequence* sequence);
-  Key KeyAt(const Live& live, const Sequence& sequence, int64_t position) const;
+  // Known before the model gives it.
+  static int32_t TokenAt(const Live& live, const Sequence& sequence, int64_t position);
+  static Key KeyAt(Live& live, const Sequence& sequence, int64_t position);
 
   const EngineLimits limits_;
   const KvLayout layout_;
@@ -122,7 +127,8 @@ class FakeServing {
 // What a model knows of a machine of such terms after a few hundred steps of it.
 StepCostModel TaughtModel(double fixed_ns, double token_ns, double key_ns);
 
-// Limits that tests start from: one step in flight, plenty of everything, cost = tokens as near as can be.
+// Limits that tests start from: one step in flight, plenty of everything, no prefix cache, cost = tokens as
+// near as can be.
 EngineLimits TestLimits(const KvLayout& layout, int64_t pool_pages);
 
 }  // namespace tramontane

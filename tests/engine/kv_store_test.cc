@@ -24,7 +24,7 @@ std::vector<PageCopy> Extend(KvStore& store, Lease& lease, int64_t written, int6
 }
 
 TEST(KvStoreTest, GivesEveryPageOnceAndCountsThem) {
-  KvStore store(TestLayout({0}, 4), 5);
+  KvStore store(TestLayout({0}, 4), 5, PrefixCache::kOff);
   Lease lease = store.NewLease();
   Extend(store, lease, 0, 20);
   EXPECT_EQ(std::set<PageId>(lease.tables[0].pages.begin(), lease.tables[0].pages.end()),
@@ -39,7 +39,7 @@ TEST(KvStoreTest, GivesEveryPageOnceAndCountsThem) {
 }
 
 TEST(KvStoreTest, APageIsFreeOnlyWhenItsLastLeaseLetsGo) {
-  KvStore store(TestLayout({0}, 4), 2);
+  KvStore store(TestLayout({0}, 4), 2, PrefixCache::kOff);
   Lease first = store.NewLease();
   Extend(store, first, 0, 4);
   Lease second = store.Fork(first, 4);
@@ -55,7 +55,7 @@ TEST(KvStoreTest, APageIsFreeOnlyWhenItsLastLeaseLetsGo) {
 }
 
 TEST(KvStoreTest, APageJustFreedIsTakenNext) {
-  KvStore store(TestLayout({0}, 4), 8);
+  KvStore store(TestLayout({0}, 4), 8, PrefixCache::kOff);
   Lease first = store.NewLease();
   Extend(store, first, 0, 4);
   Lease second = store.NewLease();
@@ -67,7 +67,7 @@ TEST(KvStoreTest, APageJustFreedIsTakenNext) {
 }
 
 TEST(KvStoreDeathTest, AbortsWhereMoreIsTakenThanIsAvailable) {
-  KvStore store(TestLayout({0}, 4), 1);
+  KvStore store(TestLayout({0}, 4), 1, PrefixCache::kOff);
   Lease lease = store.NewLease();
   std::vector<PageCopy> copies;
   EXPECT_DEATH(store.Extend(lease, 0, 8, &copies), "is empty");
@@ -78,7 +78,7 @@ TEST(KvStoreDeathTest, AbortsWhereMoreIsTakenThanIsAvailable) {
 //   accepted 13: the query at 13 sees 8..13        |0..3|4..7|8..11|12..15|
 //   windowed table                                            ^ kv_base 8
 TEST(KvStoreTest, AWindowedTableDropsPagesThatNoLaterQuerySees) {
-  KvStore store(TestLayout({0, 6}, 4), 100);
+  KvStore store(TestLayout({0, 6}, 4), 100, PrefixCache::kOff);
   Lease lease = store.NewLease();
   Extend(store, lease, 0, 13);
   EXPECT_EQ(lease.tables[0].pages.size(), 4u);
@@ -96,7 +96,7 @@ TEST(KvStoreTest, AWindowedTableDropsPagesThatNoLaterQuerySees) {
 }
 
 TEST(KvStoreTest, AWindowOfOneKeepsNothingAtAPageBorder) {
-  KvStore store(TestLayout({1}, 4), 10);
+  KvStore store(TestLayout({1}, 4), 10, PrefixCache::kOff);
   Lease lease = store.NewLease();
   Extend(store, lease, 0, 8);
   store.Roll(lease, 8);
@@ -112,7 +112,7 @@ TEST(KvStoreTest, WindowedTablesStayWithinTheBoundAndReachIt) {
   constexpr int32_t kPage = 4;
   for (int32_t window : {1, 2, 3, 4, 5, 7, 8, 9, 16, 17}) {
     for (int64_t chunk : {1, 2, 3, 4, 5, 8, 9}) {
-      KvStore store(TestLayout({window}, kPage), 1000);
+      KvStore store(TestLayout({window}, kPage), 1000, PrefixCache::kOff);
       Lease lease = store.NewLease();
       const int64_t bound = PagesFor(window - 1 + 2 * chunk, kPage) + 1;
       int64_t most = 0;
@@ -146,7 +146,7 @@ TEST(KvStoreTest, WindowedTablesStayWithinTheBoundAndReachIt) {
 }
 
 TEST(KvStoreTest, AForkSharesEveryPageAndCopiesTheOneItWrites) {
-  KvStore store(TestLayout({0, 8}, 4), 100);
+  KvStore store(TestLayout({0, 8}, 4), 100, PrefixCache::kOff);
   Lease parent = store.NewLease();
   Extend(store, parent, 0, 10);
   const int64_t held = store.held_pages();
@@ -172,7 +172,7 @@ TEST(KvStoreTest, AForkSharesEveryPageAndCopiesTheOneItWrites) {
 }
 
 TEST(KvStoreTest, HeldPagesAreCountedByGroupAndSharedOnesOnce) {
-  KvStore store(TestLayout({0, 8}, 4), 100);
+  KvStore store(TestLayout({0, 8}, 4), 100, PrefixCache::kOff);
   Lease parent = store.NewLease();
   Extend(store, parent, 0, 20);
   EXPECT_EQ(store.held_pages_of_group(), (std::vector<int64_t>{5, 5}));
@@ -188,7 +188,7 @@ TEST(KvStoreTest, HeldPagesAreCountedByGroupAndSharedOnesOnce) {
 }
 
 TEST(KvStoreTest, AForkAtAPageBorderNeedsNoCopy) {
-  KvStore store(TestLayout({0}, 4), 100);
+  KvStore store(TestLayout({0}, 4), 100, PrefixCache::kOff);
   Lease parent = store.NewLease();
   Extend(store, parent, 0, 8);
   Lease child = store.Fork(parent, 8);
@@ -198,7 +198,7 @@ TEST(KvStoreTest, AForkAtAPageBorderNeedsNoCopy) {
 }
 
 TEST(KvStoreTest, AForkLeavesOutPagesThatTheParentTookAhead) {
-  KvStore store(TestLayout({0}, 4), 100);
+  KvStore store(TestLayout({0}, 4), 100, PrefixCache::kOff);
   Lease parent = store.NewLease();
   Extend(store, parent, 0, 8);
   Extend(store, parent, 8, 9);  // the parent's first decode step is in flight already
@@ -209,7 +209,7 @@ TEST(KvStoreTest, AForkLeavesOutPagesThatTheParentTookAhead) {
 // After a refused draft, [9, 12) is written again: the shared page holds accepted keys, so it is copied; a
 // shared page that starts at or after the first rewritten position is replaced without a copy.
 TEST(KvStoreTest, RewritingSharedPagesCopiesOnlyTheOneWithKeysToKeep) {
-  KvStore store(TestLayout({0}, 4), 100);
+  KvStore store(TestLayout({0}, 4), 100, PrefixCache::kOff);
   Lease lease = store.NewLease();
   Extend(store, lease, 0, 16);
   Lease other = store.Fork(lease, 16);
@@ -220,7 +220,7 @@ TEST(KvStoreTest, RewritingSharedPagesCopiesOnlyTheOneWithKeysToKeep) {
 }
 
 TEST(KvStoreTest, SharedPagesSurviveTheRollOfOneOwner) {
-  KvStore store(TestLayout({4}, 4), 100);
+  KvStore store(TestLayout({4}, 4), 100, PrefixCache::kOff);
   Lease parent = store.NewLease();
   Extend(store, parent, 0, 12);
   Lease child = store.Fork(parent, 12);
@@ -234,7 +234,7 @@ TEST(KvStoreTest, SharedPagesSurviveTheRollOfOneOwner) {
 
 TEST(KvStoreTest, PagesToReachIsWhatASequenceTakesInAtWorst) {
   const KvLayout layout = TestLayout({0, 10}, 4);
-  KvStore store(layout, 1000);
+  KvStore store(layout, 1000, PrefixCache::kOff);
   for (int64_t end : {1, 3, 4, 5, 11, 12, 13, 40, 41, 100}) {
     Lease lease = store.NewLease();
     EXPECT_EQ(store.PagesToReach(lease, end, 4), layout.PagesForSequence(end, 4));
@@ -256,7 +256,7 @@ TEST(KvStoreTest, RandomOwnersNeverLoseAPage) {
   SCOPED_TRACE("TRAMONTANE_TEST_SEED=" + std::to_string(seed));
   std::mt19937 random(seed);
   const auto below = [&](int64_t n) { return std::uniform_int_distribution<int64_t>(0, n - 1)(random); };
-  KvStore store(TestLayout({0, 0, 12, 12, 3, 3}, 4), 200);
+  KvStore store(TestLayout({0, 0, 12, 12, 3, 3}, 4), 200, PrefixCache::kOff);
   struct Owner {
     Lease lease;
     int64_t written = 0;

@@ -221,6 +221,7 @@ TEST(SchedulerBoundsTest, HoldForRandomArrivals) {
   Random random(seed);
   const int64_t rounds = ScaledCount(60, 6);
   int64_t gaps = 0;
+  int64_t hits = 0;
   for (int64_t round = 0; round < rounds; ++round) {
     const KvLayout layout =
         TestLayout(random.OneIn(2) ? std::vector<int32_t>{0} : std::vector<int32_t>{0, 24, 24}, 16);
@@ -229,6 +230,7 @@ TEST(SchedulerBoundsTest, HoldForRandomArrivals) {
     limits.max_prefill_steps = static_cast<int32_t>(random.From(1, 4));
     limits.max_step_tokens = static_cast<int32_t>(random.From(2, 48));
     limits.lane_policy = kPolicies[round % 3];
+    limits.prefix_cache = random.OneIn(2);
     // A token at position 600 costs at most half a step: 1 + 600 / kappa <= max_step_tokens.
     limits.attended_keys_per_token = random.OneIn(2) ? 4096 : random.From(601, 1200);
     SCOPED_TRACE("round " + std::to_string(round) + "\n" + limits.ToString());
@@ -252,7 +254,9 @@ TEST(SchedulerBoundsTest, HoldForRandomArrivals) {
         const int64_t longest = random.OneIn(3) ? 600 : 20;
         const Ask ask = {.id = "r" + std::to_string(submitted++),
                          .prompt_tokens = random.From(1, longest),
-                         .max_tokens = random.From(1, kLongestOutput)};
+                         .max_tokens = random.From(1, kLongestOutput),
+                         .same_tokens = random.From(0, 1) * random.From(0, 600),
+                         .same_text = random.From(0, 2)};
         serving.Submit(ask);
         watch.Watch(ask);
       }
@@ -260,9 +264,11 @@ TEST(SchedulerBoundsTest, HoldForRandomArrivals) {
       if (HasFailure()) return;
     }
     EXPECT_EQ(serving.scheduler().preemptions(), 0);
+    hits += serving.scheduler().prefix_hits();
     gaps += watch.longest_gap();
   }
   EXPECT_GT(gaps, rounds) << "decode never had to wait";
+  EXPECT_GT(hits, rounds) << "nothing was found";
 }
 
 // The same in seconds, on machines that are known from their first steps on: a sequence in decode waits for
@@ -400,8 +406,9 @@ TEST(SchedulerBoundsTest, HoldForAdversarialArrivals) {
 
 // ---- storms -------------------------------------------------------------------------------------
 
-// Tiny pools, small chunks, up to three steps in flight, choices, cancellations at any moment: everything
-// finishes, every page and slot comes back, and FakeServing checks every key of every step on the way.
+// Tiny pools, small chunks, up to three steps in flight, choices, prompts that begin alike with the prefix
+// cache on or off, cancellations at any moment: everything finishes, every page and slot comes back, and
+// FakeServing checks every key of every step on the way.
 TEST(SchedulerSimTest, EverythingFinishesInAStormOverTinyPools) {
   const uint32_t seed = TestSeed();
   SCOPED_TRACE("TRAMONTANE_TEST_SEED=" + std::to_string(seed));
@@ -409,6 +416,7 @@ TEST(SchedulerSimTest, EverythingFinishesInAStormOverTinyPools) {
   const std::vector<std::vector<int32_t>> models = {{0}, {24}, {0, 24}, {0, 16, 16, 16}, {0, 24, 7}};
   const int64_t storms = ScaledCount(300, 20);
   int64_t preemptions = 0;
+  int64_t hits = 0;
   for (int64_t storm = 0; storm < storms; ++storm) {
     const KvLayout layout =
         TestLayout(models[random.From(0, 4)], static_cast<int32_t>(1 << random.From(0, 4)));
@@ -425,6 +433,7 @@ TEST(SchedulerSimTest, EverythingFinishesInAStormOverTinyPools) {
     limits.attended_keys_per_token = random.From(1, 200);
     limits.max_step_cost = random.From(0, 2) * random.From(1, 200);
     limits.lane_policy = kPolicies[random.From(0, 2)];
+    limits.prefix_cache = random.OneIn(2);
     limits.decode_gap_ns = random.From(0, 1) * random.From(1, 100);  // a step takes its cost in nanoseconds
     limits.least_step_tokens = static_cast<int32_t>(random.From(0, 8));
     SCOPED_TRACE("storm " + std::to_string(storm) + "\n" + limits.ToString());
@@ -445,7 +454,9 @@ TEST(SchedulerSimTest, EverythingFinishesInAStormOverTinyPools) {
                         .max_tokens = output,
                         .choices = static_cast<int32_t>(random.From(1, 3)),
                         .prompt_logprobs = random.OneIn(4),
-                        .stops_after = random.OneIn(3) ? random.From(1, 20) : -1});
+                        .stops_after = random.OneIn(3) ? random.From(1, 20) : -1,
+                        .same_tokens = random.From(0, 1) * random.From(0, longest),
+                        .same_text = random.From(0, 2)});
       }
       if (submitted > 0 && random.OneIn(40))
         serving.Cancel("r" + std::to_string(random.From(0, submitted - 1)));
@@ -454,8 +465,10 @@ TEST(SchedulerSimTest, EverythingFinishesInAStormOverTinyPools) {
     }
     serving.RunUntilIdle(10);
     preemptions += serving.scheduler().preemptions();
+    hits += serving.scheduler().prefix_hits();
   }
   EXPECT_GT(preemptions, storms) << "the pools were not tiny";
+  EXPECT_GT(hits, storms) << "nothing was found";
 }
 
 // What preemption costs when four times more wants to run than the pool holds: no more than half of the

@@ -264,7 +264,8 @@ TEST(EngineLimitsTest, PrintsEveryBoundWithWhatHappensThere) {
   EXPECT_THAT(text, ::testing::HasSubstr("max_sequences = 64: later requests wait in order\n"));
   EXPECT_THAT(text, ::testing::HasSubstr(
                         "lane_policy = fair: after max_prefill_steps prefill steps comes a decode step\n"));
-  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 25);
+  EXPECT_THAT(text, ::testing::HasSubstr("prefix_cache = off: a page is free as soon as"));
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 26);
 }
 
 TEST(LanePolicyTest, HasANameThatReadsBack) {

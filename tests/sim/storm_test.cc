@@ -1,7 +1,7 @@
 // The storm: random requests arrive, are cancelled, run out of time, are read slowly or not at all, wait for
-// their masks, in a pool that is far too small for them; and still each gives what it gives alone, and every
-// page comes back. Over a model they speak a vocabulary of each kind of file, with its grammars and its
-// prompts to fill in the middle.
+// their masks, begin as others did, in a pool that is far too small for them; and still each gives what it
+// gives alone and without a prefix cache, and every page comes back. Over a model they speak a vocabulary of
+// each kind of file, with its grammars and its prompts to fill in the middle.
 
 #include <gtest/gtest.h>
 
@@ -192,6 +192,8 @@ class Storm {
     Request request = MakeRequest("r" + std::to_string(number), Number(1, 40), Number(0, 20),
                                   static_cast<uint32_t>(random_()));
     if (language_ != nullptr && Chance(0.5)) request.prompt = language_->RandomPrompt(random_);
+    if (!requests_.empty() && Chance(0.5)) BeginAsAnother(&request.prompt);
+    if (Chance(0.2)) request.cache_salt = "salt";
     request.choices = Chance(0.2) ? static_cast<int32_t>(Number(2, 3)) : 1;
     request.sampling.temperature = Chance(0.3) ? 0.0f : 0.9f;
     request.sampling.seed = random_();
@@ -221,6 +223,18 @@ class Storm {
     requests_.push_back(std::move(request));
     specs_.push_back(std::move(spec));
     readers_.push_back(std::move(reader));
+  }
+
+  // A next turn, the same question again, or another one behind the same text.
+  void BeginAsAnother(std::vector<int32_t>* prompt) {
+    constexpr size_t kLongest = 40;
+    const size_t back = 1 + random_() % std::min<size_t>(6, requests_.size());  // the pool knows the last few
+    const std::vector<int32_t>& other = requests_[requests_.size() - back].prompt;
+    std::vector<int32_t> joined(other.begin(),
+                                other.end() - static_cast<int64_t>(random_() % other.size()) / 2);
+    if (Chance(0.8)) joined.insert(joined.end(), prompt->begin(), prompt->end());
+    joined.resize(std::min(joined.size(), kLongest));
+    *prompt = std::move(joined);
   }
 
   void ExpectAsInCalm(Request request, const StreamReader& stormy) {
@@ -288,6 +302,7 @@ EngineLimits Stormy() {
 EngineLimits Calm() {
   EngineLimits limits = SmallLimits(/*pool_pages=*/500);
   limits.max_step_tokens = 64;
+  limits.prefix_cache = false;
   return limits;
 }
 
@@ -305,9 +320,11 @@ INSTANTIATE_TEST_SUITE_P(StepsInFlight, StormOverTheFakeModel, testing::Values(1
 TEST_P(StormOverTheFakeModel, EachRequestGivesWhatItGivesAlone) {
   const uint32_t seed = TestSeed();
   SCOPED_TRACE("TRAMONTANE_TEST_SEED=" + std::to_string(seed));
-  const std::vector<int32_t> windows = {0, 8, 8, 13};
+  const std::vector<int32_t> windows =
+      seed % 2 == 0 ? std::vector<int32_t>{16, 0} : std::vector<int32_t>{0, 8, 8, 13};
   EngineLimits limits = Stormy();
   limits.steps_in_flight = GetParam();
+  limits.prefix_cache = seed % 8 != 0;
   SteppedEngine stormy(limits, windows, &ThreeLetters());
   SteppedEngine calm(Calm(), windows, &ThreeLetters());
   Storm storm(stormy, calm, seed);
@@ -316,6 +333,7 @@ TEST_P(StormOverTheFakeModel, EachRequestGivesWhatItGivesAlone) {
     EXPECT_GT(storm.ends().count(end), 0u) << "the storm was meant to see " << end;
   }
   EXPECT_GT(stormy.engine().Load().preemptions, 0);
+  EXPECT_EQ(stormy.engine().Load().prefix_hits > 0, limits.prefix_cache);
 }
 
 // On the CPU as it is; and as an asynchronous device, two steps in flight.
@@ -359,6 +377,7 @@ TEST_P(StormOnTheCpu, EachRequestGivesTheSameBitsAlone) {
   options.delayed = GetParam().delayed;
   options.recorded = GetParam().recorded;
   options.limits.steps_in_flight = options.delayed ? 2 : 1;
+  options.limits.prefix_cache = (seed + GetParam().number) % 4 != 0;
   CpuEngine stormy(folder.path(), options);
   options.threads = 1;
   options.limits = Calm();

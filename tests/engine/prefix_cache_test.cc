@@ -1,0 +1,448 @@
+// The prefix cache of KvStore: what is found, what is kept, what goes first.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <random>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/kv_store.h"
+#include "engine/request.h"
+#include "kernels/paged_kv.h"
+#include "tests/engine/fake_serving.h"
+#include "tests/support/test_scale.h"
+#include "tests/support/test_seed.h"
+
+namespace tramontane {
+namespace {
+
+constexpr int32_t kPage = 4;
+
+using Tokens = std::vector<int32_t>;
+
+// `count` tokens from `first` on: texts of different hundreds have none in common.
+Tokens Text(int32_t first, int64_t count) {
+  Tokens tokens(static_cast<size_t>(count));
+  std::iota(tokens.begin(), tokens.end(), first);
+  return tokens;
+}
+
+// Computes `tokens` step by step as a scheduler would, from the hit on.
+struct Reader {
+  Reader(KvStore& the_store, Tokens the_tokens, const std::string& salt = "", int64_t step = 8)
+      : store(the_store), tokens(std::move(the_tokens)), lease(store.NewLease()) {
+    hit = store.Acquire(lease, {.tokens = tokens, .salt = salt});
+    accepted = hit;
+    while (accepted < static_cast<int64_t>(tokens.size())) {
+      Advance(std::min<int64_t>(step, static_cast<int64_t>(tokens.size()) - accepted));
+    }
+  }
+  void Advance(int64_t count) {
+    std::vector<PageCopy> copies;
+    store.Extend(lease, accepted, accepted + count, &copies);
+    accepted += count;
+    store.Seal(lease, tokens, accepted);
+    store.Roll(lease, accepted);
+  }
+  void Append(const Tokens& more) {
+    tokens.insert(tokens.end(), more.begin(), more.end());
+    Advance(static_cast<int64_t>(more.size()));
+  }
+  ~Reader() { store.Release(lease); }
+
+  KvStore& store;
+  Tokens tokens;
+  Lease lease;
+  int64_t hit = 0;
+  int64_t accepted = 0;
+};
+
+int64_t HitOf(KvStore& store, const Tokens& tokens, const std::string& salt = "",
+              int64_t most_tokens = INT64_MAX) {
+  Lease lease = store.NewLease();
+  const int64_t hit = store.Acquire(lease, {.tokens = tokens, .salt = salt, .most_tokens = most_tokens});
+  store.Release(lease);
+  store.CheckAccounting();
+  return hit;
+}
+
+TEST(PrefixCacheTest, FindsWhatWasComputedBefore) {
+  KvStore store(TestLayout({0, 6}, kPage), 100, PrefixCache::kOn);
+  {
+    const Reader run(store, Text(100, 18));
+  }
+  EXPECT_EQ(store.held_pages(), 0);
+  EXPECT_EQ(store.available(), 100) << "what is cached is there to be taken";
+  EXPECT_GT(store.cached_pages(), 0);
+  EXPECT_EQ(HitOf(store, Text(100, 18)), 16);
+  EXPECT_EQ(HitOf(store, Text(100, 16)), 12) << "pages that left the window are there, too";
+  EXPECT_EQ(HitOf(store, Text(200, 18)), 0);
+}
+
+TEST(PrefixCacheTest, AHitIsLeasedAndTheRestIsTaken) {
+  KvStore store(TestLayout({0, 6}, kPage), 100, PrefixCache::kOn);
+  {
+    const Reader run(store, Text(100, 16));
+  }
+  Tokens longer = Text(100, 16);
+  longer.resize(30, 7);
+  Lease lease = store.NewLease();
+  const int64_t reach = store.PagesToReach(lease, 30, kPage);
+  const int64_t available = store.available();
+  ASSERT_EQ(store.Acquire(lease, {.tokens = longer, .salt = {}}), 16);
+  EXPECT_EQ(lease.tables[0].kv_base, 0);
+  EXPECT_EQ(lease.tables[0].pages.size(), 4u);
+  EXPECT_EQ(lease.tables[1].kv_base, 8) << "the query at 16 sees 11..16";
+  EXPECT_EQ(lease.tables[1].pages.size(), 2u);
+  EXPECT_EQ(store.held_pages(), 6);
+  EXPECT_EQ(store.available(), available - 6);
+  EXPECT_LE(store.PagesToReach(lease, 30, kPage), reach - 6) << "what was enough before is enough now";
+  EXPECT_EQ(store.PagesNeeded(lease, 16, 20), 2) << "no page of the hit is written";
+  store.Release(lease);
+}
+
+TEST(PrefixCacheTest, TwoLeasesShareOnePage) {
+  KvStore store(TestLayout({0}, kPage), 100, PrefixCache::kOn);
+  const Reader first(store, Text(100, 9));
+  const Reader second(store, Text(100, 9));
+  EXPECT_EQ(second.hit, 8);
+  EXPECT_EQ(second.lease.tables[0].pages[0], first.lease.tables[0].pages[0]);
+  EXPECT_EQ(store.references(first.lease.tables[0].pages[1]), 2);
+  EXPECT_EQ(store.held_pages(), 4);
+}
+
+TEST(PrefixCacheTest, OfTwoPagesWithTheSameTokensTheFirstStaysKnown) {
+  KvStore store(TestLayout({0}, kPage), 100, PrefixCache::kOn);
+  PageId known = kNoPage;
+  {
+    Lease late = store.NewLease();  // begins before anything is known, and ends last
+    ASSERT_EQ(store.Acquire(late, {.tokens = Text(100, 9), .salt = {}}), 0);
+    std::vector<PageCopy> copies;
+    store.Extend(late, 0, 9, &copies);
+    const Reader first(store, Text(100, 9));
+    known = first.lease.tables[0].pages[0];
+    store.Seal(late, Text(100, 9), 9);
+    store.Release(late);
+    EXPECT_EQ(store.cached_pages(), 0) << "its pages are free, not cached";
+  }
+  EXPECT_EQ(store.cached_pages(), 2);
+  const Reader again(store, Text(100, 9));
+  EXPECT_EQ(again.lease.tables[0].pages[0], known);
+}
+
+TEST(PrefixCacheTest, OnlyFullPagesOfAppliedStepsAreFound) {
+  KvStore store(TestLayout({0}, kPage), 100, PrefixCache::kOn);
+  Reader run(store, Text(100, 7));
+  EXPECT_EQ(HitOf(store, Text(100, 20)), 4);
+  std::vector<PageCopy> copies;
+  store.Extend(run.lease, 7, 12, &copies);  // planned, and not applied
+  run.tokens = Text(100, 12);
+  EXPECT_EQ(HitOf(store, Text(100, 20)), 4);
+  store.Seal(run.lease, run.tokens, 11);
+  EXPECT_EQ(HitOf(store, Text(100, 20)), 8);
+}
+
+TEST(PrefixCacheTest, RequestsOfDifferentSaltsShareNothing) {
+  for (const int32_t page_size : {1, 4, 16}) {
+    KvStore store(TestLayout({0}, page_size), 500, PrefixCache::kOn);
+    const Tokens text = Text(100, 40);
+    const std::string longest(kMaxCacheSaltBytes, 'x');
+    for (const std::string& salt : {std::string(), std::string("a"), std::string("b"), std::string("a\0", 2),
+                                    std::string("abcd"), std::string("abcde"), longest}) {
+      EXPECT_EQ(HitOf(store, text, salt), 0) << salt;
+      {
+        const Reader run(store, text, salt);
+      }
+      EXPECT_EQ(HitOf(store, text, salt), 39 / page_size * page_size) << salt;
+    }
+  }
+}
+
+TEST(PrefixCacheTest, AHitEndsWhereSomethingIsAskedOfAPosition) {
+  KvStore store(TestLayout({0}, kPage), 100, PrefixCache::kOn);
+  {
+    const Reader run(store, Text(100, 20));
+  }
+  EXPECT_EQ(HitOf(store, Text(100, 20), "", 0), 0);
+  EXPECT_EQ(HitOf(store, Text(100, 20), "", 11), 8);
+  EXPECT_EQ(HitOf(store, Text(100, 20), "", 12), 12);
+}
+
+TEST(PrefixCacheTest, WhatCannotBeTrustedIsForgotten) {
+  KvStore store(TestLayout({0, 6}, kPage), 100, PrefixCache::kOn);
+  {
+    Reader run(store, Text(100, 30));
+    store.Forget(run.lease);
+    EXPECT_EQ(HitOf(store, Text(100, 31)), 0);
+    run.Append(Text(500, 10));
+  }
+  EXPECT_EQ(store.cached_pages(), 0) << "and nothing of it is sealed later";
+  {
+    const Reader run(store, Text(100, 30));
+  }
+  EXPECT_EQ(HitOf(store, Text(100, 31)), 28);
+}
+
+TEST(PrefixCacheTest, AForkSealsItsOwnTokens) {
+  KvStore store(TestLayout({0}, kPage), 100, PrefixCache::kOn);
+  Reader parent(store, Text(100, 10));
+  Lease child = store.Fork(parent.lease, 10);
+  Tokens tokens = parent.tokens;
+  parent.Append(Text(500, 6));
+  tokens.resize(16, 9);
+  std::vector<PageCopy> copies;
+  store.Extend(child, 10, 16, &copies);
+  EXPECT_EQ(copies.size(), 0u) << "the parent has copied the page already";
+  store.Seal(child, tokens, 16);
+  store.Release(child);
+  parent.tokens.push_back(0);
+  tokens.push_back(0);
+  EXPECT_EQ(HitOf(store, tokens), 16);
+  EXPECT_EQ(HitOf(store, parent.tokens), 16);
+}
+
+// ---- eviction -----------------------------------------------------------------------------------
+
+TEST(PrefixCacheTest, TheOldestTextGoesFirstAndFromItsEnd) {
+  KvStore store(TestLayout({0}, kPage), 10, PrefixCache::kOn);
+  {
+    const Reader run(store, Text(100, 20));
+  }
+  {
+    const Reader run(store, Text(200, 20));
+  }
+  EXPECT_EQ(store.free_pages(), 0);
+  const Reader run(store, Text(300, 8));  // takes two pages
+  EXPECT_EQ(HitOf(store, Text(100, 30)), 12);
+  EXPECT_EQ(HitOf(store, Text(200, 30)), 20);
+}
+
+TEST(PrefixCacheTest, WhatWasFoundIsYoungAgain) {
+  KvStore store(TestLayout({0}, kPage), 10, PrefixCache::kOn);
+  {
+    const Reader run(store, Text(100, 20));
+  }
+  {
+    const Reader run(store, Text(200, 20));
+  }
+  EXPECT_EQ(HitOf(store, Text(100, 30)), 20);
+  const Reader run(store, Text(300, 8));
+  EXPECT_EQ(HitOf(store, Text(100, 30)), 20);
+  EXPECT_EQ(HitOf(store, Text(200, 30)), 12);
+}
+
+TEST(PrefixCacheTest, PagesWhosePartnersAreGoneGoFirst) {
+  // Of the first text a page without a window goes; then the windowed one of the same tokens, which no hit
+  // can use any more, before anything of the second text.
+  KvStore store(TestLayout({0, 100}, kPage), 8, PrefixCache::kOn);
+  {
+    const Reader run(store, Text(100, 8));
+  }
+  {
+    const Reader run(store, Text(200, 8));
+  }
+  ASSERT_EQ(store.free_pages(), 0);
+  std::vector<PageCopy> copies;
+  Lease one = store.NewLease();
+  store.Extend(one, 0, 4, &copies);  // a page in each group
+  EXPECT_EQ(store.cached_pages(), 6);
+  EXPECT_EQ(HitOf(store, Text(100, 9)), 4);
+  EXPECT_EQ(HitOf(store, Text(200, 9)), 8);
+  store.Release(one);
+}
+
+TEST(PrefixCacheTest, PagesThatLeftAWindowMidwayGoBeforeThoseAtEnds) {
+  KvStore store(TestLayout({0, 8}, kPage), 26, PrefixCache::kOn);
+  {
+    Reader run(store, Text(100, 16));  // its prompt ends at 16
+    run.Append(Text(116, 12));
+    run.Append(Text(128, 12));
+  }
+  ASSERT_EQ(store.free_pages(), 6);
+  const Reader other(store, Text(500, 20));  // ten pages: four must go
+  EXPECT_EQ(HitOf(store, Text(100, 17)), 16) << "the end of its prompt is still there";
+  EXPECT_EQ(HitOf(store, Text(100, 41)), 40) << "and the end of its answer";
+}
+
+// ---- collisions ---------------------------------------------------------------------------------
+
+PrefixHash OneHash(const PrefixHash&, std::span<const int32_t>) { return {1, 2}; }
+PrefixHash FewHashes(const PrefixHash& above, std::span<const int32_t> ids) {
+  return {0, (above.low * 7 + static_cast<uint64_t>(ids[0])) % 5};
+}
+
+TEST(PrefixCacheTest, ACollisionCostsAMissAndNothingElse) {
+  KvStore store(TestLayout({0, 6}, kPage), 100, PrefixCache::kOn, OneHash);
+  {
+    const Reader run(store, Text(100, 18));
+  }
+  {
+    const Reader run(store, Text(200, 18));
+  }
+  EXPECT_EQ(HitOf(store, Text(100, 18)), 4) << "the first block has the hash";
+  EXPECT_EQ(HitOf(store, Text(200, 18)), 0);
+}
+
+// ---- against a model ----------------------------------------------------------------------------
+
+// What each page with a name holds, in words: all tokens up to its end. Nothing about hashes, nodes or lists.
+struct Shadow {
+  using Name = std::pair<size_t, std::string>;  // group, salt and tokens up to the page's end
+
+  static Name NameOf(size_t group, const std::string& salt, const Tokens& tokens, int64_t end) {
+    std::string text = std::to_string(salt.size()) + "/" + salt + "/";
+    for (int64_t p = 0; p < end; ++p) text += std::to_string(tokens[static_cast<size_t>(p)]) + " ";
+    return {group, text};
+  }
+
+  void DropWhatIsGone(const KvStore& store) {
+    std::erase_if(names, [&](const auto& named) {
+      if (store.has_name(named.first)) return false;
+      pages.erase(named.second);
+      return true;
+    });
+  }
+
+  std::map<Name, PageId> pages;
+  std::map<PageId, Name> names;
+};
+
+struct Owner {
+  Tokens tokens;
+  std::string salt;
+  Lease lease;
+  int64_t accepted = 0;
+};
+
+// Random leases of texts that begin alike, over pools that are too small: what is found is what the model
+// knows, no page that is found or held is ever given to another, and states add up after each operation.
+class AgainstAModel : public testing::TestWithParam<PrefixHashFunction> {};
+const char* const kHashNames[] = {"Good", "Few", "One"};
+INSTANTIATE_TEST_SUITE_P(Hashes, AgainstAModel, testing::Values(ChainedHash, FewHashes, OneHash),
+                         [](const auto& info) { return kHashNames[info.index]; });
+
+TEST_P(AgainstAModel, FindsWhatWasSealedAndOnlyThat) {
+  const uint32_t seed = TestSeed();
+  SCOPED_TRACE("TRAMONTANE_TEST_SEED=" + std::to_string(seed));
+  std::mt19937 random(seed);
+  const auto below = [&](int64_t n) { return static_cast<int64_t>(random() % static_cast<uint64_t>(n)); };
+  const std::vector<std::vector<int32_t>> models = {{0}, {0, 7}, {6, 6}, {0, 0, 3, 12}, {1}};
+  int64_t hits = 0;
+  for (int64_t round = 0; round < ScaledCount(60, 10); ++round) {
+    const KvLayout layout =
+        TestLayout(models[static_cast<size_t>(below(5))], static_cast<int32_t>(1 + below(4)));
+    const int32_t page = layout.format.page_size;
+    KvStore store(layout, 20 + below(60), PrefixCache::kOn, GetParam());
+    std::vector<PrefixGroup> groups;
+    for (const KvGroupSpec& group : layout.groups) groups.push_back({.window = group.window});
+    Shadow shadow;
+    std::vector<Owner> owners;
+    for (int64_t step = 0; step < 300; ++step) {
+      const int64_t what = below(10);
+      if (owners.empty() || (what == 0 && owners.size() < 8)) {
+        Owner& owner = owners.emplace_back();
+        // One of a few beginnings of a few tokens, then whatever.
+        for (int64_t p = 0, common = below(30); p < common; ++p)
+          owner.tokens.push_back(static_cast<int32_t>(p));
+        for (int64_t more = 1 + below(12); more > 0; --more) {
+          owner.tokens.push_back(static_cast<int32_t>(below(2)));
+        }
+        owner.salt = below(3) == 0 ? "s" : "";
+        owner.lease = store.NewLease();
+        const int64_t most = below(4) == 0 ? below(20) : INT64_MAX;
+        const int64_t available = store.available();
+        const auto asked = static_cast<int64_t>(owner.tokens.size());
+        const int64_t expected =
+            LongestPrefixHit(std::min(asked - 1, most) + 1, page, groups, [&](size_t group, int64_t index) {
+              return shadow.pages.count(Shadow::NameOf(group, owner.salt, owner.tokens, (index + 1) * page)) >
+                     0;
+            });
+        owner.accepted =
+            store.Acquire(owner.lease, {.tokens = owner.tokens, .salt = owner.salt, .most_tokens = most});
+        // Where every group has a window the store may have no room for so many blocks, and goes no further
+        // than it has seen.
+        const bool has_room = std::any_of(groups.begin(), groups.end(),
+                                          [](const PrefixGroup& group) { return group.window == 0; });
+        if (GetParam() == ChainedHash && has_room) {
+          ASSERT_EQ(owner.accepted, expected);
+        } else {
+          ASSERT_LE(owner.accepted, expected);
+        }
+        hits += owner.accepted;
+        ASSERT_LE(store.available(), available);
+        for (size_t g = 0; g < groups.size(); ++g) {
+          const PageTable& table = owner.lease.tables[g];
+          for (size_t i = 0; i < table.pages.size(); ++i) {
+            const int64_t end = table.kv_base + static_cast<int64_t>(i + 1) * page;
+            const auto named = shadow.names.find(table.pages[i]);
+            ASSERT_NE(named, shadow.names.end());
+            ASSERT_EQ(named->second, Shadow::NameOf(g, owner.salt, owner.tokens, end))
+                << "another text's page";
+          }
+          ASSERT_LE(table.kv_base, FirstVisible(owner.accepted, groups[g].window));
+        }
+      } else if (what == 1) {
+        const int64_t which = below(static_cast<int64_t>(owners.size()));
+        store.Release(owners[static_cast<size_t>(which)].lease);
+        owners.erase(owners.begin() + which);
+      } else if (what == 2 && owners.size() < 8) {
+        const Owner& parent = owners[static_cast<size_t>(below(static_cast<int64_t>(owners.size())))];
+        Owner child = parent;
+        child.lease = store.Fork(parent.lease, parent.accepted);
+        child.tokens.resize(static_cast<size_t>(parent.accepted));
+        owners.push_back(std::move(child));
+      } else {
+        Owner& owner = owners[static_cast<size_t>(below(static_cast<int64_t>(owners.size())))];
+        const int64_t end = owner.accepted + 1 + below(2 * page + 1);
+        while (static_cast<int64_t>(owner.tokens.size()) < end) {
+          owner.tokens.push_back(static_cast<int32_t>(below(2)));
+        }
+        if (store.PagesNeeded(owner.lease, owner.accepted, end) > store.available()) continue;
+        std::vector<PageCopy> copies;
+        const int64_t names = static_cast<int64_t>(shadow.names.size());
+        const int64_t evicted = store.PagesNeeded(owner.lease, owner.accepted, end) - store.free_pages();
+        store.Extend(owner.lease, owner.accepted, end, &copies);
+        shadow.DropWhatIsGone(store);
+        ASSERT_EQ(names - static_cast<int64_t>(shadow.names.size()), std::max<int64_t>(0, evicted))
+            << "no page is evicted while another one is free";
+        owner.accepted = end;
+        store.Seal(owner.lease, owner.tokens, end);
+        shadow.DropWhatIsGone(store);
+        for (size_t g = 0; g < groups.size(); ++g) {
+          const PageTable& table = owner.lease.tables[g];
+          for (size_t i = 0; i < table.pages.size(); ++i) {
+            const int64_t page_end = table.kv_base + static_cast<int64_t>(i + 1) * page;
+            if (page_end > end || shadow.names.count(table.pages[i]) > 0) continue;
+            const Shadow::Name name = Shadow::NameOf(g, owner.salt, owner.tokens, page_end);
+            if (!shadow.pages.emplace(name, table.pages[i]).second) continue;  // the first stays known
+            shadow.names[table.pages[i]] = name;
+          }
+        }
+        store.Roll(owner.lease, end);
+      }
+      store.CheckAccounting();
+      shadow.DropWhatIsGone(store);
+      std::vector<int32_t> leases(static_cast<size_t>(store.total_pages()));
+      for (const Owner& owner : owners) {
+        for (const PageTable& table : owner.lease.tables) {
+          for (const PageId id : table.pages) ++leases[static_cast<size_t>(id)];
+        }
+      }
+      for (PageId id = 0; id < store.total_pages(); ++id) {
+        ASSERT_EQ(store.references(id), leases[static_cast<size_t>(id)]);
+      }
+    }
+    for (Owner& owner : owners) store.Release(owner.lease);
+    store.CheckAccounting();
+    EXPECT_EQ(store.available(), store.total_pages());
+  }
+  EXPECT_GT(hits, 0);
+}
+
+}  // namespace
+}  // namespace tramontane
