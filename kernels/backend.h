@@ -27,7 +27,7 @@
 namespace tramontane {
 
 // Raised whenever a struct or a method of this border changes.
-inline constexpr uint32_t kBackendAbiVersion = 9;
+inline constexpr uint32_t kBackendAbiVersion = 10;
 
 enum class OpCode : int32_t {
   kOk = 0,
@@ -170,6 +170,9 @@ class Backend {
   virtual const BackendInfo& info() const = 0;
   // The reason of the last OpCode that was not kOk; "" when there is none. Valid until the next call.
   virtual const char* last_error() const = 0;
+  // What a log should say of this device once weights are packed and memory is reserved: lines, or "". Valid
+  // until the next call.
+  virtual const char* remarks() const = 0;
 
   // ---- memory -----------------------------------------------------------------------------------
 

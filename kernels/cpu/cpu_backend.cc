@@ -38,6 +38,7 @@ class CpuBackend final : public Backend {
 
   const BackendInfo& info() const override { return info_; }
   const char* last_error() const override { return last_error_.c_str(); }
+  const char* remarks() const override { return ""; }
 
   // ---- memory: host memory is device memory, every op is done when it returns, so fences have always passed
   // ----

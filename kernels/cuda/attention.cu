@@ -375,7 +375,7 @@ template <typename T, int kHeadDim, int kTileRows>
 int LaunchTile(const AttentionRunParams& p, Stream stream) {
   using Shape = Tile<T, kHeadDim, kTileRows>;
   const Dim3 grid{static_cast<unsigned>(p.max_items), static_cast<unsigned>(p.kv.format.kv_heads)};
-  if (const int error = AllowSharedBytes(AttentionKernel<T, kHeadDim, kTileRows>, Shape::kSharedBytes))
+  if (const int error = AllowSharedBytes<AttentionKernel<T, kHeadDim, kTileRows>, Shape::kSharedBytes>())
     return error;
   if (const int error = TM_LAUNCH((AttentionKernel<T, kHeadDim, kTileRows>), grid, Dim3{kThreads},
                                   Shape::kSharedBytes, stream, p)) {

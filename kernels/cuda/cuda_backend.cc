@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <map>
 #include <unordered_set>
 #include <utility>
@@ -45,8 +46,23 @@ MatmulShape FamilyShape(size_t family, int64_t in_features, int64_t out_features
 }
 
 constexpr int kNotPlanned = -1;
-// Plans of every weight of one shape: [MatmulOut][family].
+// Plans of every weight of one shape: [MatmulOut][family]. Empty: nothing asks for that.
 using PlanTable = std::array<std::vector<int>, 3>;
+
+// What a weight's products may be asked to do with their result.
+std::vector<MatmulOut> OutsOf(const LinearSource& source) {
+  if (source.use == WeightUse::kExpert) return {};  // other kernels multiply by them
+  if (source.use == WeightUse::kTable) return {MatmulOut::kF32};
+  if (source.layout == LinearLayout::kGateUp) return {MatmulOut::kBf16};
+  return {MatmulOut::kBf16, MatmulOut::kBf16Add, MatmulOut::kF32};
+}
+
+// Whether TRAMONTANE_CUDA_SYNC=1 stands in the environment: every op is waited for, so that a fault is told
+// with the name of the op that it is of.
+bool WaitsForEveryOp() {
+  const char* asked = std::getenv("TRAMONTANE_CUDA_SYNC");
+  return asked != nullptr && asked[0] == '1';
+}
 
 // Rows of a weight in one form: weight_packing.h.
 struct Segment {
@@ -161,6 +177,7 @@ class CudaBackend final : public Backend {
 
   const BackendInfo& info() const noexcept override { return info_; }
   const char* last_error() const noexcept override { return last_error_.c_str(); }
+  const char* remarks() const noexcept override { return remarks_.c_str(); }
 
   // ---- memory
   void* Allocate(int64_t bytes) noexcept override { return runtime_->Allocate(std::max<int64_t>(bytes, 1)); }
@@ -208,7 +225,7 @@ class CudaBackend final : public Backend {
   OpCode Queued(int error, const char* what);
   OpCode CopySegment(const LinearSource& source, const PackedSegment& segment, SourceRows& rows,
                      std::byte* data);
-  OpCode PlanProducts(int64_t in_features, int64_t out_features);
+  void PlanProducts(int64_t in_features, int64_t out_features, PlanTable& table);
   OpCode PrepareRows(const LinearParams& params, const int32_t* column_order);
   OpCode GateUpApart(const LinearParams& params, const PackedWeight& weight);
   OpCode LinearOfSegments(const LinearParams& params, const PackedWeight& weight);
@@ -216,6 +233,7 @@ class CudaBackend final : public Backend {
   OpCode TileLinear(const LinearParams& params, const Segment& weight);
   OpCode LargeLinear(const LinearParams& params, const Segment& weight);
   OpCode Multiply(const LinearParams& params, const Segment& weight, const Tensor& out);
+  OpCode MultiplyInSlices(const LinearParams& params, const Segment& weight, const Tensor& out);
   OpCode CheckExperts(const MoeParams& params);
   MoeGemmParams ExpertProducts(const MoeParams& params, int32_t intermediate) const;
   OpCode Route(const MoeParams& params, const MoeGemmParams& gemm);
@@ -224,6 +242,9 @@ class CudaBackend final : public Backend {
   const std::unique_ptr<Runtime> runtime_;
   BackendInfo info_;
   std::string last_error_;
+  std::string remarks_;
+  const bool waits_for_every_op_ = WaitsForEveryOp();
+  bool recording_ = false;
   uint64_t last_fence_ = 0;
   int fence_error_ = 0;  // of RecordFence, told by the next WaitFence
 
@@ -251,8 +272,13 @@ OpCode CudaBackend::Fail(OpCode code, std::string reason) {
 }
 
 OpCode CudaBackend::Queued(int error, const char* what) {
+  const char* where = "";
+  if (error == 0 && waits_for_every_op_ && !recording_) {
+    error = runtime_->Synchronize();
+    where = " (found by waiting for it)";
+  }
   if (error == 0) return OpCode::kOk;
-  return Fail(OpCode::kDeviceFault, std::string(what) + ": " + runtime_->ErrorText(error));
+  return Fail(OpCode::kDeviceFault, std::string(what) + where + ": " + runtime_->ErrorText(error));
 }
 
 // ---- memory -------------------------------------------------------------------------------------
@@ -318,9 +344,14 @@ OpCode CudaBackend::PackLinear(const LinearSource& source, WeightHandle* out) no
   for (const PackedSegment& segment : segments) {
     OpCode code = CopySegment(in_segments, segment, rows, at);
     const PlanTable* plans = nullptr;
-    if (code == OpCode::kOk && !segment.in_blocks()) {
-      code = PlanProducts(source.in_features, segment.rows);
-      plans = &products_[{source.in_features, segment.rows}];
+    if (!segment.in_blocks()) {
+      PlanTable& table = products_[{source.in_features, segment.rows}];
+      for (const MatmulOut out : OutsOf(in_segments)) {
+        std::vector<int>& of_out = table[static_cast<size_t>(out)];
+        if (of_out.empty()) of_out.push_back(kNotPlanned);
+      }
+      PlanProducts(source.in_features, segment.rows, table);
+      plans = &table;
     }
     std::byte* const order = at + RoundUp(segment.bytes(), kAlignment);
     if (code == OpCode::kOk && segment.column_order != nullptr) {
@@ -369,30 +400,31 @@ void CudaBackend::FreeWeight(WeightHandle handle) noexcept {
   delete weight;
 }
 
-// Plans for every way in which a weight of this shape can be used and for all rows of a step, as far as they
-// are known: packing and Reserve may come in either order.
-OpCode CudaBackend::PlanProducts(int64_t in_features, int64_t out_features) {
+// Plans for every way in which weights of this shape are used and for all rows of a step, as far as they are
+// known: packing and Reserve may come in either order.
+void CudaBackend::PlanProducts(int64_t in_features, int64_t out_features, PlanTable& table) {
   SmallLinearParams small{};
   small.rows = kSmallLinearRows;
   small.in_features = static_cast<int32_t>(in_features);
   small.out_features = static_cast<int32_t>(out_features);
   const size_t first = SmallLinearSupported(small) ? 1 : 0;  // few rows never come here, or always
-  PlanTable& table = products_[{in_features, out_features}];
   const size_t families = FamilyOf(std::max(maxima_.tokens, maxima_.logit_rows)) + 1;
   for (const MatmulOut out : {MatmulOut::kBf16, MatmulOut::kBf16Add, MatmulOut::kF32}) {
     std::vector<int>& plans = table[static_cast<size_t>(out)];
+    if (plans.empty()) continue;
     plans.resize(std::max(plans.size(), families), kNotPlanned);
     for (size_t family = first; family < families; ++family) {
       if (plans[family] != kNotPlanned) continue;
-      plans[family] = runtime_->PlanMatmul(FamilyShape(family, in_features, out_features, out));
-      if (plans[family] == kNotPlanned) {
-        return Fail(OpCode::kUnsupported, "no matrix product of " + std::to_string(out_features) + " by " +
-                                              std::to_string(in_features) + " for up to " +
-                                              std::to_string(kFirstRows << family) + " rows");
-      }
+      const MatmulShape shape = FamilyShape(family, in_features, out_features, out);
+      plans[family] = runtime_->PlanMatmul(shape);
+      if (runtime_->HasKernel(plans[family])) continue;
+      remarks_ += "no one kernel multiplies " + std::to_string(shape.min_rows) + " to " +
+                  std::to_string(shape.max_rows) + " rows of " + std::to_string(in_features) + " by " +
+                  std::to_string(out_features) +
+                  " weights: each number of rows is given its own, or slices of " +
+                  std::to_string(kSmallLinearRows) + "\n";
     }
   }
-  return OpCode::kOk;
 }
 
 // ---- workspace ----------------------------------------------------------------------------------
@@ -421,9 +453,7 @@ OpCode CudaBackend::Reserve(const StepMaxima& maxima) noexcept {
     return Fail(OpCode::kOutOfMemory,
                 "no device memory for a workspace of " + std::to_string(map_.bytes) + " bytes");
   }
-  for (const auto& [shape, table] : products_) {
-    if (const OpCode code = PlanProducts(shape.first, shape.second); code != OpCode::kOk) return code;
-  }
+  for (auto& [shape, table] : products_) PlanProducts(shape.first, shape.second, table);
   return OpCode::kOk;
 }
 
@@ -484,11 +514,14 @@ OpCode CudaBackend::Advance(const AdvanceParams& p) noexcept {
 
 OpCode CudaBackend::BeginRecording() noexcept {
   plans_.clear();
-  return Queued(runtime_->BeginRecording(), "recording a step");
+  const OpCode code = Queued(runtime_->BeginRecording(), "recording a step");
+  recording_ = code == OpCode::kOk;
+  return code;
 }
 
 OpCode CudaBackend::EndRecording(RecordingHandle* out) noexcept {
   plans_.clear();
+  recording_ = false;
   return Queued(runtime_->EndRecording(&out->impl), "recording a step");
 }
 
@@ -499,6 +532,15 @@ OpCode CudaBackend::Replay(RecordingHandle recording) noexcept {
 
 // ---- linear layers, a segment of the weight at a time: 1 to 16 rows by our own kernel, more by a large
 // product between small kernels, or of a weight in blocks by tiles
+
+// Kernels read rows in pieces of 16 bytes.
+bool IsOfPieces(int64_t bytes) { return bytes % 16 == 0; }
+void CheckPieces(const Tensor& rows, const char* name) {
+  TM_CHECK(IsOfPieces(static_cast<int64_t>(reinterpret_cast<uintptr_t>(rows.data))) &&
+               (rows.rows <= 1 || IsOfPieces(Format(rows.dtype).Bytes(rows.row_stride))),
+           "%s at %p has rows %lld elements apart, which are no pieces of 16 bytes", name, rows.data,
+           static_cast<long long>(rows.row_stride));
+}
 
 void CheckLinear(const LinearParams& p, const PackedWeight& weight) {
   const bool swiglu = p.epilogue == Epilogue::kSwiGlu;
@@ -513,6 +555,7 @@ void CheckLinear(const LinearParams& p, const PackedWeight& weight) {
            "%s out with an epilogue", DTypeName(p.out.dtype));
   TM_CHECK(swiglu == (weight.layout == LinearLayout::kGateUp), "SwiGLU and the gate-up layout go together");
   TM_CHECK(p.adapter_index == nullptr, "there are no adapters");
+  CheckPieces(p.x, "x");
 }
 
 // Whether every form that the weight stands in takes the norm with it.
@@ -671,7 +714,38 @@ OpCode CudaBackend::Multiply(const LinearParams& p, const Segment& weight, const
                                .x_stride = p.x.row_stride,
                                .out_stride = out.row_stride,
                                .rows = p.rows};
-  return Queued(runtime_->Matmul(plans[family], params), "a matrix product");
+  const int error = runtime_->Matmul(plans[family], params);
+  return error == Runtime::kNoMatmul ? MultiplyInSlices(p, weight, out) : Queued(error, "a matrix product");
+}
+
+// Where the device's library has no kernel: our own, as many rows at a time as it takes. It reads the weight
+// once for each slice.
+OpCode CudaBackend::MultiplyInSlices(const LinearParams& p, const Segment& weight, const Tensor& out) {
+  const int64_t x_bytes = Format(p.x.dtype).Bytes(p.x.row_stride),
+                out_bytes = Format(out.dtype).Bytes(out.row_stride);
+  for (int32_t row = 0; row < p.rows; row += kSmallLinearRows) {
+    SmallLinearParams slice{};
+    slice.x = static_cast<const std::byte*>(p.x.data) + row * x_bytes;
+    slice.weight = weight.data;
+    slice.out = static_cast<std::byte*>(out.data) + row * out_bytes;
+    slice.x_stride = p.x.row_stride;
+    slice.out_stride = out.row_stride;
+    slice.rows = std::min(kSmallLinearRows, p.rows - row);
+    slice.in_features = static_cast<int32_t>(p.x.columns);
+    slice.out_features = static_cast<int32_t>(weight.out_features);
+    slice.epilogue = p.epilogue == Epilogue::kSwiGlu ? Epilogue::kNone : p.epilogue;  // which is apart here
+    slice.out_dtype = out.dtype;
+    if (!SmallLinearSupported(slice)) {
+      return Fail(OpCode::kUnsupported, "no matrix product of " + std::to_string(p.rows) + " rows of " +
+                                            std::to_string(slice.in_features) + " by " +
+                                            std::to_string(slice.out_features) + " weights");
+    }
+    if (const OpCode code =
+            Queued(LaunchSmallLinear(slice, runtime_->stream()), "a slice of a matrix product");
+        code != OpCode::kOk)
+      return code;
+  }
+  return OpCode::kOk;
 }
 
 // ---- mixtures of experts
@@ -847,6 +921,11 @@ OpCode CudaBackend::Attention(const AttentionParams& p) noexcept {
       "attention of %s queries over %s pages", DTypeName(p.query.dtype),
       FormatName(p.kv.format.element).c_str());
   if (p.query.rows == 0 || p.batch == 0) return OpCode::kOk;
+  CheckPieces(p.query, "query");
+  CheckPieces(p.out, "out");
+  TM_CHECK(IsOfPieces(p.kv.page_bytes) && IsOfPieces(p.kv.layer_offset) && IsOfPieces(p.kv.value_offset) &&
+               IsOfPieces(p.kv.head_bytes) && IsOfPieces(p.kv.token_bytes),
+           "pages whose keys are no pieces of 16 bytes");
   const AttentionPlan* plan = nullptr;
   if (const OpCode code = PlanFor(p, &plan); code != OpCode::kOk) return code;
   const AttentionRunParams run = {.query = p.query.data,

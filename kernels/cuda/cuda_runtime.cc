@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -50,6 +52,9 @@ class CudaRuntime final : public Runtime {
   void* AllocateHost(int64_t bytes) override;
   void FreeHost(void* memory) override { cudaFreeHost(memory); }
   int PlanMatmul(const MatmulShape& shape) override;
+  bool HasKernel(int plan) const override {
+    return plans_.at(static_cast<size_t>(plan)).of_family.has_value();
+  }
 
   void* stream() override { return stream_; }
   int CopyToDevice(void* device, const void* host, int64_t bytes) override {
@@ -62,6 +67,7 @@ class CudaRuntime final : public Runtime {
   int RecordEvent(int event) override {
     return cudaEventRecord(events_.at(static_cast<size_t>(event)), stream_);
   }
+  int Synchronize() override { return cudaStreamSynchronize(stream_); }
   int WaitEvent(int event) override { return cudaEventSynchronize(events_.at(static_cast<size_t>(event))); }
 
   int BeginRecording() override { return cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal); }
@@ -74,11 +80,16 @@ class CudaRuntime final : public Runtime {
   }
 
  private:
+  using Algorithm = std::optional<cublasLtMatmulAlgo_t>;
   struct Plan {
     MatmulShape shape;
-    cublasLtMatmulAlgo_t algorithm;
+    Algorithm of_family = {};
+    std::map<int32_t, Algorithm> of_rows = {};  // of row counts that it does not serve; none: nothing does
   };
 
+  std::vector<cublasLtMatmulHeuristicResult_t> Candidates(MatmulLayouts& layouts);
+  cublasStatus_t Run(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm, const MatmulParams& params,
+                     MatmulLayouts& layouts);
   bool ServesAllRows(const MatmulShape& shape, const cublasLtMatmulAlgo_t& algorithm);
 
   DeviceProperties properties_;
@@ -170,44 +181,76 @@ bool CudaRuntime::ServesAllRows(const MatmulShape& shape, const cublasLtMatmulAl
   return true;
 }
 
-// The first of cuBLASLt's candidates for the most rows that serves the fewest too.
-int CudaRuntime::PlanMatmul(const MatmulShape& shape) {
+// Best first. None that would add partial sums in bf16: sums are f32 until the one rounding at the end.
+std::vector<cublasLtMatmulHeuristicResult_t> CudaRuntime::Candidates(MatmulLayouts& layouts) {
   cublasLtMatmulPreferenceOpaque_t preference;
   cublasLtMatmulPreferenceInit(&preference);
   cublasLtMatmulPreferenceSetAttribute(&preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                                        &kBlasWorkspaceBytes, sizeof(kBlasWorkspaceBytes));
+  const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+  cublasLtMatmulPreferenceSetAttribute(&preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions,
+                                       sizeof(reductions));
   for (const auto attribute :
        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
     cublasLtMatmulPreferenceSetAttribute(&preference, attribute, &kBlasAlignment, sizeof(kBlasAlignment));
   }
-  MatmulLayouts layouts(shape, shape.max_rows, shape.in_features, shape.out_features);
-  std::array<cublasLtMatmulHeuristicResult_t, kCandidates> candidates{};
+  std::vector<cublasLtMatmulHeuristicResult_t> candidates(kCandidates);
   int found = 0;
   if (cublasLtMatmulAlgoGetHeuristic(blas_, &operation_, &layouts.weight, &layouts.x, &layouts.out,
                                      &layouts.out, &preference, kCandidates, candidates.data(),
                                      &found) != CUBLAS_STATUS_SUCCESS) {
-    return -1;
+    found = 0;
   }
-  for (int i = 0; i < found; ++i) {
-    const cublasLtMatmulHeuristicResult_t& candidate = candidates[static_cast<size_t>(i)];
-    if (candidate.state != CUBLAS_STATUS_SUCCESS || !ServesAllRows(shape, candidate.algo)) continue;
-    plans_.push_back({shape, candidate.algo});
-    return static_cast<int>(plans_.size()) - 1;
-  }
-  return -1;
+  candidates.resize(static_cast<size_t>(found));
+  std::erase_if(candidates, [](const auto& candidate) { return candidate.state != CUBLAS_STATUS_SUCCESS; });
+  return candidates;
 }
 
+// The first candidate for the most rows that serves the fewest too.
+int CudaRuntime::PlanMatmul(const MatmulShape& shape) {
+  MatmulLayouts layouts(shape, shape.max_rows, shape.in_features, shape.out_features);
+  Plan plan = {.shape = shape};
+  for (const cublasLtMatmulHeuristicResult_t& candidate : Candidates(layouts)) {
+    if (!ServesAllRows(shape, candidate.algo)) continue;
+    plan.of_family = candidate.algo;
+    break;
+  }
+  plans_.push_back(std::move(plan));
+  return static_cast<int>(plans_.size()) - 1;
+}
+
+cublasStatus_t CudaRuntime::Run(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm,
+                                const MatmulParams& params, MatmulLayouts& layouts) {
+  const float one = 1.0f;
+  const float kept = plan.shape.out == MatmulOut::kBf16Add ? 1.0f : 0.0f;
+  return cublasLtMatmul(blas_, &operation_, &one, params.weight, &layouts.weight, params.x, &layouts.x, &kept,
+                        params.out, &layouts.out, params.out, &layouts.out, &algorithm, blas_workspace_,
+                        kBlasWorkspaceBytes, stream_);
+}
+
+// A row count that the family's kernel refuses asks for its own the first time it comes, which is before a
+// step of so many rows is recorded.
 int CudaRuntime::Matmul(int plan, const MatmulParams& params) {
-  const Plan& p = plans_.at(static_cast<size_t>(plan));
+  const auto refuses = [](cublasStatus_t status) {
+    return status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE;
+  };
+  Plan& p = plans_.at(static_cast<size_t>(plan));
   TM_CHECK(params.rows >= p.shape.min_rows && params.rows <= p.shape.max_rows,
            "%d rows, the plan is for %d to %d", params.rows, p.shape.min_rows, p.shape.max_rows);
   MatmulLayouts layouts(p.shape, params.rows, params.x_stride, params.out_stride);
-  const float one = 1.0f;
-  const float kept = p.shape.out == MatmulOut::kBf16Add ? 1.0f : 0.0f;
-  return BlasError(cublasLtMatmul(blas_, &operation_, &one, params.weight, &layouts.weight, params.x,
-                                  &layouts.x, &kept, params.out, &layouts.out, params.out, &layouts.out,
-                                  &p.algorithm, blas_workspace_, kBlasWorkspaceBytes, stream_));
+  auto own = p.of_rows.find(params.rows);
+  if (own == p.of_rows.end()) {
+    const cublasStatus_t status =
+        p.of_family ? Run(p, *p.of_family, params, layouts) : CUBLAS_STATUS_NOT_SUPPORTED;
+    if (!refuses(status)) return BlasError(status);
+    own = p.of_rows.try_emplace(params.rows).first;
+    const std::vector<cublasLtMatmulHeuristicResult_t> candidates = Candidates(layouts);
+    if (!candidates.empty()) own->second = candidates[0].algo;
+  }
+  if (!own->second) return kNoMatmul;
+  const cublasStatus_t status = Run(p, *own->second, params, layouts);
+  return refuses(status) ? kNoMatmul : BlasError(status);
 }
 
 // ---- recorded steps

@@ -175,7 +175,9 @@ int Launch(const SmallLinearParams& p, Stream stream) {
   const int64_t partial = kSmallPartialBytes<kRowTiles>;
   const int64_t rows = kNorm ? p.rows * SharedRowBytes(p.in_features) : 0;
   const auto shared = static_cast<int>(partial > rows ? partial : rows);
-  if (const int error = AllowSharedBytes(SmallLinearKernel<Type, kRowTiles, kNorm>, shared)) return error;
+  constexpr int kMost = kNorm ? kMaxSharedRowBytes : static_cast<int>(kSmallPartialBytes<kRowTiles>);
+  static_assert(kMost >= kSmallPartialBytes<kRowTiles>);
+  if (const int error = AllowSharedBytes<SmallLinearKernel<Type, kRowTiles, kNorm>, kMost>()) return error;
   const Dim3 grid{static_cast<unsigned>((p.out_features + kSmallTileOut - 1) / kSmallTileOut), 1, 1};
   return TM_LAUNCH((SmallLinearKernel<Type, kRowTiles, kNorm>), grid, Dim3{kThreads}, shared, stream, p);
 }

@@ -228,7 +228,7 @@ int LaunchTileLinear(const TileLinearParams& p, void* stream) {
   const Dim3 grid{static_cast<unsigned>(OutTiles(p, warps)), static_cast<unsigned>(RowTiles(p)), 1};
   const Dim3 block{static_cast<unsigned>(warps * 32)};
   return WithBlocks(p.weight_format.dtype, [&]<typename Type>(Type) {
-    if (const int error = AllowSharedBytes(TileLinearKernel<Type>, kSharedBytes)) return error;
+    if (const int error = AllowSharedBytes<TileLinearKernel<Type>, kSharedBytes>()) return error;
     return TM_LAUNCH(TileLinearKernel<Type>, grid, block, kSharedBytes, static_cast<Stream>(stream), p);
   });
 }

@@ -43,6 +43,8 @@ constexpr int64_t RouteSharedBytes(int32_t hidden, int32_t experts) {
   return int64_t{4} * (hidden + 2 * experts + kWarps);
 }
 
+constexpr int kMostRouteSharedBytes = static_cast<int>(RouteSharedBytes(kMaxMoeHidden, kMaxExperts));
+
 // The row's sum of squares, the same in every thread: lanes by halves, then warps in order.
 TM_DEVICE float SumOfSquares(const Bf16* x, int hidden, float* sums) {
   float sum = 0.0f;
@@ -510,7 +512,7 @@ int LaunchTilesOfBlocks(const MoeGemmParams& p, void* stream) {
 
 int LaunchMoeRoute(const MoeRouteParams& p, void* stream) {
   const auto shared = static_cast<int>(RouteSharedBytes(p.hidden, p.experts));
-  if (const int error = AllowSharedBytes(MoeRouteKernel, shared)) return error;
+  if (const int error = AllowSharedBytes<MoeRouteKernel, kMostRouteSharedBytes>()) return error;
   return TM_LAUNCH(MoeRouteKernel, GridOf(p.rows), Dim3{kThreads}, shared, static_cast<Stream>(stream), p);
 }
 
@@ -528,7 +530,7 @@ int LaunchMoeGemm(const MoeGemmParams& p, void* stream) {
   }
   if (p.order == nullptr) return p.rows <= 8 ? LaunchSmall<Bf16, 1>(p, s) : LaunchSmall<Bf16, 2>(p, s);
   if (p.weight_format != DType::kBf16) return LaunchTilesOfBlocks(p, stream);
-  if (const int error = AllowSharedBytes(MoeTileKernel, kTileSharedBytes)) return error;
+  if (const int error = AllowSharedBytes<MoeTileKernel, kTileSharedBytes>()) return error;
   return TM_LAUNCH(MoeTileKernel, GridOf(CeilDiv(p.out_features, kTileOut), p.max_tiles), Dim3{kThreads},
                    kTileSharedBytes, s, p);
 }

@@ -27,7 +27,8 @@ function(tramontane_nvcc_library name)
   # 90a runs on nothing later, that of 90 does.
   set(architectures -gencode=arch=compute_80,code=sm_80 -gencode=arch=compute_89,code=sm_89
                     -gencode=arch=compute_90a,code=sm_90a -gencode=arch=compute_90,code=compute_90)
-  set(flags -std=c++20 -O3 --expt-relaxed-constexpr -Xptxas=-v -Werror=all-warnings -Xcompiler=-fPIC,-Wall,-Wextra,-fno-strict-aliasing
+  # -lineinfo: tools name the line of an instruction; the code is the same.
+  set(flags -std=c++20 -O3 -lineinfo --expt-relaxed-constexpr -Xptxas=-v -Werror=all-warnings -Xcompiler=-fPIC,-Wall,-Wextra,-fno-strict-aliasing
             -I${CMAKE_SOURCE_DIR} --compiler-bindir=${CMAKE_CXX_COMPILER} ${architectures})
   if(TRAMONTANE_WERROR)
     list(APPEND flags -Xcompiler=-Werror)

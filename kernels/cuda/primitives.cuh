@@ -15,6 +15,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 
 #define TM_KERNEL __global__
 #define TM_DEVICE __device__ __forceinline__
@@ -29,9 +30,12 @@ namespace tramontane::cuda {
 using Stream = cudaStream_t;
 using Dim3 = dim3;
 
-// Whether a kernel may begin while the one before it still runs (sm_90 and later).
+// Whether a kernel may begin while the one before it still runs (programmatic dependent launch, sm_90 and
+// later). TRAMONTANE_NO_PDL=1 in the environment, read once, forbids it.
 inline bool DeviceOverlapsKernels() {
   static const bool overlaps = [] {
+    const char* forbidden = std::getenv("TRAMONTANE_NO_PDL");
+    if (forbidden != nullptr && forbidden[0] == '1') return false;
     int major = 0;
     return cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0) == cudaSuccess && major >= 9;
   }();
@@ -55,10 +59,13 @@ int Launch(Stream stream, Dim3 grid, Dim3 block, size_t shared_bytes, void (*ker
   return static_cast<int>(cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...));
 }
 
-// Lets a kernel be launched with so much shared memory. 0 or the runtime's error.
-template <typename Kernel>
-int AllowSharedBytes(Kernel kernel, int bytes) {
-  return static_cast<int>(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+// Lets a kernel be launched with up to kMostBytes of shared memory: said to the runtime once, since what a
+// recorded launch may use must not change under it. 0 or the runtime's error.
+template <auto* kKernel, int kMostBytes>
+int AllowSharedBytes() {
+  static const auto error = static_cast<int>(
+      cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostBytes));
+  return error;
 }
 
 struct Bf16 {
@@ -214,8 +221,14 @@ TM_DEVICE uint64_t ShuffleUp(uint64_t value, int delta) {
 
 // Atomics on shared memory, on integers only: their result does not depend on the order.
 TM_DEVICE int32_t AtomicAddShared(int32_t* address, int32_t value) { return atomicAdd(address, value); }
+// Shared memory adds 32 bits in one instruction, 64 in a loop of compare and swap: so by halves, each carry
+// by whoever made it. The sum is right once all have added.
 TM_DEVICE void AtomicAddShared(uint64_t* address, uint64_t value) {
-  atomicAdd(reinterpret_cast<unsigned long long*>(address), static_cast<unsigned long long>(value));
+  auto* halves = reinterpret_cast<uint32_t*>(address);
+  const auto low = static_cast<uint32_t>(value);
+  const uint32_t before = atomicAdd(halves, low);
+  const uint32_t high = static_cast<uint32_t>(value >> 32) + (before + low < before ? 1u : 0u);
+  if (high != 0) atomicAdd(halves + 1, high);
 }
 TM_DEVICE void AtomicMinShared(uint32_t* address, uint32_t value) { atomicMin(address, value); }
 // What other threads lower with AtomicMinShared meanwhile: some value that it has had.

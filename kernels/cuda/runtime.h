@@ -48,6 +48,7 @@ struct MatmulParams {
 class Runtime {
  public:
   static constexpr int kEvents = 64;
+  static constexpr int kNoMatmul = -1;
 
   virtual ~Runtime() = default;
   virtual const DeviceProperties& properties() const = 0;
@@ -59,16 +60,22 @@ class Runtime {
   virtual void* AllocateHost(int64_t bytes) = 0;
   virtual void FreeHost(void* memory) = 0;
 
-  // Settles how products of this family run; no device work. A plan's number, or -1 where there is no kernel
-  // for it.
+  // Settles how products of this family run; no device work. A plan's number. Where no one kernel serves the
+  // family, each row count finds its own when it first comes.
   virtual int PlanMatmul(const MatmulShape& shape) = 0;
+  // Of a plan: no kernel serves the whole family.
+  virtual bool HasKernel(int plan) const = 0;
 
   // ---- queued on the stream
   virtual void* stream() = 0;  // what launches are given
   virtual int CopyToDevice(void* device, const void* host, int64_t bytes) = 0;
   virtual int CopyToHost(void* host, const void* device, int64_t bytes) = 0;
+  // kNoMatmul: there is no kernel for this very product, and nothing was queued.
   virtual int Matmul(int plan, const MatmulParams& params) = 0;
   virtual int RecordEvent(int event) = 0;  // 0..kEvents-1
+  // Waits for all that is queued and returns its error; to find the op that a fault is of. Refused while a
+  // step is recorded.
+  virtual int Synchronize() = 0;
 
   // ---- waiting: refused while a step is recorded
   virtual int WaitEvent(int event) = 0;  // until everything queued before its latest RecordEvent is done

@@ -282,7 +282,10 @@ TM_DEVICE uint64_t FindCut(Shared* s, const Logits& logits, float highest, uint6
     SyncThreads();
     ForEachToken(logits, [&](int token, float logit) {
       const uint64_t key = KeyOf(logit, token);
-      if (key >= first && key <= end) AtomicAddShared(&s->histogram[bucket_of(logit, key)], measure(logit));
+      if (key < first || key > end) return;
+      // Far below the highest all tokens fall into one bucket, and most weigh nothing.
+      const uint64_t weight = measure(logit);
+      if (weight != 0) AtomicAddShared(&s->histogram[bucket_of(logit, key)], weight);
     });
     SyncThreads();
     limit = shift < 0 ? FindBucket(s, reached, limit_of)

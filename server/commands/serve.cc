@@ -84,13 +84,18 @@ void LogChats(const EngineHost& host) {
   spdlog::info("answers end at {}", EndsText(host.model().config(), &host.tokenizer()));
 }
 
+void LogLines(const std::string& text) {
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) spdlog::info("{}", line);
+}
+
 void LogPlan(const EngineHostPlan& plan) {
   spdlog::info("memory: weights {}, workspace {}, {} pages of {} = {}", FormatBytes(plan.memory.weight_bytes),
                FormatBytes(plan.memory.workspace_bytes), plan.limits.pool_pages,
                FormatBytes(plan.memory.page_bytes),
                FormatBytes(plan.limits.pool_pages * plan.memory.page_bytes));
-  std::istringstream lines(plan.limits.ToString());
-  for (std::string line; std::getline(lines, line);) spdlog::info("limit: {}", line);
+  std::istringstream limits(plan.limits.ToString());
+  for (std::string line; std::getline(limits, line);) spdlog::info("limit: {}", line);
 }
 
 void LogRowSpeeds(const EngineHostPlan& plan) {
@@ -161,6 +166,7 @@ StatusOr<std::unique_ptr<Server>> Load(const ServeConfig& config, LoadedModel* l
   }
   LogChats(*loaded->host);
   LogPlan(loaded->host->plan());
+  LogLines(backend.remarks());
   LogRowSpeeds(loaded->host->plan());
   LogServerLimits(server_options);
   const ModelConfig& model = loaded->host->model().config();

@@ -200,6 +200,16 @@ TEST(CudaModel, TeacherForcedLogitsAgreeWithTheCpu) {
   CompareTeacherForcedLogits(NativeModel(WindowedModel()));
 }
 
+// Where attention is split into as many parts as a large device has room for.
+TEST(CudaModel, TeacherForcedLogitsAgreeWithTheCpuOnALargeDevice) {
+  const DrawnModel model = NativeModel(WindowedModel());
+  const TempFolder folder;
+  model.Write(folder);
+  const Loaded cuda(MakeLargeCudaTestBackend(), folder.path(), model.page_size);
+  const Loaded cpu(MakeExactCpu(), folder.path(), model.page_size);
+  CompareTeacherForcedLogits(cuda, cpu, model.score_growth);
+}
+
 // Every token has every expert, by shares of its own: a choice between two that score alike would be another
 // one after a rounding, and rightly so; which experts are chosen is cuda_moe_test's.
 TEST(CudaModel, TeacherForcedLogitsAgreeWithTheCpuOverAMixtureOfExperts) {

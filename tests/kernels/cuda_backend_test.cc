@@ -4,6 +4,7 @@
 // from the host.
 #include "kernels/cuda/cuda_backend.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include <cstring>
 #include <memory>
 #include <random>
+#include <set>
 
 #include "kernels/cuda/emulator/emulated_runtime.h"
 #include "tests/kernels/cuda_linear_case.h"
@@ -97,9 +99,7 @@ std::vector<std::byte> WeightMemory(DType dtype, const std::vector<uint16_t>& bi
   return memory;
 }
 
-TEST_P(CudaLinear, AgreesWithItsDefinition) {
-  const LinearCase c = GetParam();
-  Device device;
+void ExpectAsDefined(Device& device, const LinearCase& c) {
   Backend& backend = *device.backend;
   ASSERT_EQ(backend.Reserve(SmallMaxima()), OpCode::kOk) << backend.last_error();
   const bool swiglu = c.epilogue == Epilogue::kSwiGlu;
@@ -119,6 +119,94 @@ TEST_P(CudaLinear, AgreesWithItsDefinition) {
 
   ExpectLinearAgrees(device, {c.rows, c.in, c.part_rows, c.prologue, c.epilogue, c.out_dtype}, weight,
                      weight_bits);
+}
+
+TEST_P(CudaLinear, AgreesWithItsDefinition) {
+  Device device;
+  ExpectAsDefined(device, GetParam());
+  EXPECT_STREQ(device.backend->remarks(), "");
+}
+
+// The library says so at load, or only when the very number of rows comes.
+TEST_P(CudaLinear, AgreesWhereTheLibraryHasNoKernel) {
+  const LinearCase c = GetParam();
+  if (c.in % 32 != 0)
+    GTEST_SKIP() << "our own kernel takes rows of whole 32 numbers; others have the library's alone";
+  Device no_kernels;
+  no_kernels.runtime->RefuseMatmuls([](const cuda::MatmulShape&, int32_t) { return true; });
+  ExpectAsDefined(no_kernels, c);
+  EXPECT_THAT(no_kernels.backend->remarks(),
+              testing::HasSubstr("no one kernel multiplies 17 to 32 rows of 96 by"));
+  Device not_for_these;
+  not_for_these.runtime->RefuseMatmuls(
+      [&](const cuda::MatmulShape& shape, int32_t rows) { return rows == c.rows && rows < shape.max_rows; });
+  ExpectAsDefined(not_for_these, c);
+}
+
+TEST(CudaLinearTest, WithoutAnyKernelTheProductIsRefusedByItsShape) {
+  Device device;
+  device.runtime->RefuseMatmuls([](const cuda::MatmulShape&, int32_t) { return true; });
+  ASSERT_EQ(device.backend->Reserve(SmallMaxima()), OpCode::kOk);
+  const std::vector<uint16_t> bits = RandomBf16(40 * 72, 1, 0.1f);
+  const WeightRows part = {bits.data(), DType::kBf16, 40, 72};
+  WeightHandle weight;
+  ASSERT_EQ(device.backend->PackLinear({&part, 1, 72, LinearLayout::kStacked}, &weight), OpCode::kOk);
+  LinearParams params;
+  params.x = MakeTensor(device.Allocate<uint16_t>(20 * 72), DType::kBf16, 20, 72);
+  params.out = MakeTensor(device.Allocate<uint16_t>(20 * 40), DType::kBf16, 20, 40);
+  params.rows = 20;
+  params.weight = weight;
+  EXPECT_EQ(device.backend->Linear(params), OpCode::kUnsupported);
+  EXPECT_STREQ(device.backend->last_error(), "no matrix product of 20 rows of 72 by 40 weights");
+}
+
+// Of a table, and of gates beside ups, there is one kind of product; experts have none.
+TEST(CudaWeights, ArePlannedForWhatTheyMayBeAskedFor) {
+  const std::vector<uint16_t> bits = RandomBf16(64 * 64, 1, 0.1f);
+  const WeightRows parts[] = {{bits.data(), DType::kBf16, 32, 64}, {bits.data(), DType::kBf16, 32, 64}};
+  struct Row {
+    LinearSource source;
+    std::set<cuda::MatmulOut> outs;
+  };
+  using cuda::MatmulOut;
+  const Row rows[] = {
+      {{parts, 2, 64, LinearLayout::kStacked}, {MatmulOut::kBf16, MatmulOut::kBf16Add, MatmulOut::kF32}},
+      {{parts, 2, 64, LinearLayout::kGateUp}, {MatmulOut::kBf16}},
+      {{parts, 1, 64, LinearLayout::kStacked, nullptr, WeightUse::kTable}, {MatmulOut::kF32}},
+      {{parts, 2, 64, LinearLayout::kGateUp, nullptr, WeightUse::kExpert}, {}},
+  };
+  for (const Row& row : rows) {
+    Device device;
+    std::set<MatmulOut> planned;
+    device.runtime->RefuseMatmuls([&](const cuda::MatmulShape& shape, int32_t) {
+      planned.insert(shape.out);
+      return false;
+    });
+    ASSERT_EQ(device.backend->Reserve(SmallMaxima()), OpCode::kOk);
+    WeightHandle weight;
+    ASSERT_EQ(device.backend->PackLinear(row.source, &weight), OpCode::kOk) << device.backend->last_error();
+    EXPECT_EQ(planned, row.outs);
+  }
+}
+
+// What a kernel would read in pieces of 16 bytes must lie so.
+TEST(CudaLinearDeathTest, RowsAtNoPiecesAreCaught) {
+  Device device;
+  ASSERT_EQ(device.backend->Reserve(SmallMaxima()), OpCode::kOk);
+  const std::vector<uint16_t> bits = RandomBf16(32 * 64, 1, 0.1f);
+  const WeightRows part = {bits.data(), DType::kBf16, 32, 64};
+  WeightHandle weight;
+  ASSERT_EQ(device.backend->PackLinear({&part, 1, 64, LinearLayout::kStacked}, &weight), OpCode::kOk);
+  LinearParams params;
+  params.x = MakeTensor(device.Allocate<uint16_t>(2 * 80), DType::kBf16, 2, 64);
+  params.out = MakeTensor(device.Allocate<uint16_t>(2 * 32), DType::kBf16, 2, 32);
+  params.rows = 2;
+  params.weight = weight;
+  params.x.row_stride = 72;
+  EXPECT_EQ(device.backend->Linear(params), OpCode::kOk) << device.backend->last_error();
+  params.x.row_stride = 68;
+  EXPECT_DEATH((void)device.backend->Linear(params),
+               "has rows 68 elements apart, which are no pieces of 16 bytes");
 }
 
 TEST(CudaWeights, ThatCannotBePackedAreRefusedWithTheReason) {

@@ -4,7 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <vector>
 
 #include "kernels/cuda/primitives.cuh"
@@ -172,6 +174,67 @@ TEST(EmulatorTest, BankConflictsOfMatrixLoadsAreCounted) {
     EXPECT_EQ(emulator::TotalStats().matrix_loads, 1);
     EXPECT_EQ(emulator::TotalStats().bank_conflicts, 4 * conflicts) << row_bytes;
   }
+}
+
+TM_KERNEL void LoadsPiecesAtAStride(int stride, float* out) {
+  const Vector16 piece = LoadShared16(SharedBytes() + LaneId() * stride);
+  StoreGlobal(out + ThreadX(), static_cast<float>(piece.word[0] & 1u));
+}
+
+TEST(EmulatorTest, BankConflictsOfPlainLoadsAreCountedWhereAskedFor) {
+  std::vector<float> out(kThreads);
+  emulator::CurrentSettings() = {.count_shared_conflicts = true};
+  for (const auto& [stride, conflicts] : {std::pair{16, 0}, {32, 1}, {64, 3}, {128, 7}, {144, 0}}) {
+    emulator::TotalStats() = {};
+    EXPECT_EQ(TM_LAUNCH(LoadsPiecesAtAStride, Dim3(), Dim3{32}, 32 * 144, nullptr, stride, out.data()), 0);
+    EXPECT_EQ(emulator::TotalStats().plain_conflicts, 4 * conflicts) << stride;
+  }
+  emulator::CurrentSettings() = {};
+}
+
+TM_KERNEL void LoadsAPieceAt(const float* from, float* out) {
+  StoreGlobal(out, static_cast<float>(LoadGlobal16(from).word[0]));
+}
+
+TEST(EmulatorDeathTest, APieceThatIsNotAlignedIsCaught) {
+  std::vector<float> out(kThreads);
+  alignas(16) const float from[8] = {};
+  RunIn(LaneOrder::kForward, LoadsAPieceAt, from + 4, out.data());
+  EXPECT_DEATH(RunIn(LaneOrder::kForward, LoadsAPieceAt, from + 1, out.data()),
+               "an access of 16 bytes at no multiple of them");
+}
+
+TM_KERNEL void TakesItsTurn(int* turns, int* next) {
+  if (ThreadX() == 0) turns[BlockX()] = (*next)++;
+}
+
+TEST(EmulatorTest, BlocksMayRunInAnotherOrder) {
+  for (const bool shuffled : {false, true}) {
+    emulator::CurrentSettings() = {.seed = 3, .shuffle_blocks = shuffled};
+    int turns[16] = {}, next = 0;
+    EXPECT_EQ(TM_LAUNCH(TakesItsTurn, Dim3{16}, Dim3{32}, 0, nullptr, turns, &next), 0);
+    EXPECT_EQ(next, 16) << "each has run once";
+    EXPECT_EQ(std::is_sorted(std::begin(turns), std::end(turns)), !shuffled);
+  }
+  emulator::CurrentSettings() = {};
+}
+
+struct LargeParameters {
+  std::byte bytes[4096];
+};
+TM_KERNEL void TakesMuch(LargeParameters, int) {}
+
+TEST(EmulatorDeathTest, ALaunchBeyondTheLimitsIsCaught) {
+  std::vector<float> out(kThreads);
+  const auto launch = [&out](Dim3 grid, int shared_bytes) {
+    return TM_LAUNCH(StoresOne<true>, grid, Dim3{1}, shared_bytes, nullptr, out.data());
+  };
+  EXPECT_EQ(launch(Dim3{1}, 48 * 1024), 0);
+  EXPECT_DEATH((void)launch(Dim3{1}, 48 * 1024 + 16), "of shared memory, the kernel is allowed 49152");
+  EXPECT_DEATH((void)launch(Dim3{1, 65'536}, 0), "a grid of 1 by 65536 by 1");
+  EXPECT_DEATH((void)launch(Dim3{0}, 0), "a grid of 0 by 1 by 1");
+  EXPECT_DEATH((void)TM_LAUNCH(TakesMuch, Dim3{1}, Dim3{1}, 0, nullptr, LargeParameters{}, 1),
+               "4100 bytes of parameters, the limit is 4096");
 }
 
 TEST(EmulatorTest, SharedMemoryStartsAsNaN) {

@@ -34,6 +34,7 @@ class CountingBackend : public Backend {
 
   const BackendInfo& info() const override { return inner_.info(); }
   const char* last_error() const override { return refused_ ? "refused by the test" : inner_.last_error(); }
+  const char* remarks() const override { return inner_.remarks(); }
   void* Allocate(int64_t bytes) override {
     allocated += bytes;
     ++live_allocations;

@@ -28,6 +28,8 @@ void UseThreadOrder(ThreadOrder order);
 
 // The CUDA backend on that device.
 BackendPtr MakeCudaTestBackend();
+// The same on a device of 132 multiprocessors, as an H200 has them; a real one is what it is.
+BackendPtr MakeLargeCudaTestBackend();
 
 // Device memory with a copy of host values.
 template <typename T>

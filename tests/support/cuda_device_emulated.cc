@@ -26,11 +26,18 @@ void UseThreadOrder(ThreadOrder order) {
   emulator::CurrentSettings() = {.order = order == ThreadOrder::kForward   ? emulator::LaneOrder::kForward
                                           : order == ThreadOrder::kReverse ? emulator::LaneOrder::kReverse
                                                                            : emulator::LaneOrder::kRandom,
-                                 .seed = 11};
+                                 .seed = 11,
+                                 .shuffle_blocks = order == ThreadOrder::kRandom};
 }
 
 BackendPtr MakeCudaTestBackend() {
   return cuda::MakeCudaBackend(std::make_unique<emulator::EmulatedRuntime>());
+}
+
+BackendPtr MakeLargeCudaTestBackend() {
+  auto runtime = std::make_unique<emulator::EmulatedRuntime>();
+  runtime->set_multiprocessors(132);
+  return cuda::MakeCudaBackend(std::move(runtime));
 }
 
 }  // namespace tramontane

@@ -41,4 +41,6 @@ BackendPtr MakeCudaTestBackend() {
   std::exit(1);
 }
 
+BackendPtr MakeLargeCudaTestBackend() { return MakeCudaTestBackend(); }
+
 }  // namespace tramontane

@@ -37,6 +37,7 @@ class DelayedBackend final : public Backend {
 
   const BackendInfo& info() const override { return info_; }
   const char* last_error() const override { return inner_.last_error(); }
+  const char* remarks() const override { return inner_.remarks(); }
 
   void* Allocate(int64_t bytes) override { return Idle().Allocate(bytes); }
   void Free(void* memory) override { Idle().Free(memory); }

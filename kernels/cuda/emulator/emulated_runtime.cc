@@ -80,6 +80,11 @@ int EmulatedRuntime::PlanMatmul(const MatmulShape& shape) {
   return static_cast<int>(plans_.size()) - 1;
 }
 
+bool EmulatedRuntime::HasKernel(int plan) const {
+  const MatmulShape& shape = plans_.at(static_cast<size_t>(plan));
+  return refuses_ == nullptr || (!refuses_(shape, shape.min_rows) && !refuses_(shape, shape.max_rows));
+}
+
 int EmulatedRuntime::CopyToDevice(void* device, const void* host, int64_t bytes) {
   queue_.Push([=] { std::memcpy(device, host, static_cast<size_t>(bytes)); });
   return 0;
@@ -94,6 +99,7 @@ int EmulatedRuntime::Matmul(int plan, const MatmulParams& params) {
   const MatmulShape shape = plans_.at(static_cast<size_t>(plan));
   TM_CHECK(params.rows >= shape.min_rows && params.rows <= shape.max_rows,
            "%d rows, the plan is for %d to %d", params.rows, shape.min_rows, shape.max_rows);
+  if (refuses_ != nullptr && refuses_(shape, params.rows)) return kNoMatmul;
   queue_.Push([=] { Multiply(shape, params); });
   return 0;
 }
@@ -107,6 +113,12 @@ int EmulatedRuntime::RecordEvent(int event) {
 int EmulatedRuntime::WaitEvent(int event) {
   if (queue_.recording()) return kRefusedWhileRecording;
   queue_.RunUntil(event_marks_.at(static_cast<size_t>(event)));
+  return 0;
+}
+
+int EmulatedRuntime::Synchronize() {
+  if (queue_.recording()) return kRefusedWhileRecording;
+  queue_.RunUntil(queue_.queued());
   return 0;
 }
 

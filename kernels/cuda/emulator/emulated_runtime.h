@@ -7,8 +7,10 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "kernels/cuda/emulator/command_queue.h"
@@ -31,6 +33,11 @@ class EmulatedRuntime final : public cuda::Runtime {
   void* AllocateHost(int64_t bytes) override { return Allocate(bytes); }
   void FreeHost(void* memory) override { Free(memory); }
   int PlanMatmul(const cuda::MatmulShape& shape) override;
+  bool HasKernel(int plan) const override;
+  // As cuBLASLt may: there is no kernel for products of which `refuses` is true.
+  void RefuseMatmuls(std::function<bool(const cuda::MatmulShape& shape, int32_t rows)> refuses) {
+    refuses_ = std::move(refuses);
+  }
 
   void* stream() override { return &queue_; }
   int CopyToDevice(void* device, const void* host, int64_t bytes) override;
@@ -38,6 +45,7 @@ class EmulatedRuntime final : public cuda::Runtime {
   int Matmul(int plan, const cuda::MatmulParams& params) override;
   int RecordEvent(int event) override;
   int WaitEvent(int event) override;
+  int Synchronize() override;
 
   int BeginRecording() override;
   int EndRecording(void** recording) override;
@@ -45,6 +53,8 @@ class EmulatedRuntime final : public cuda::Runtime {
   void FreeRecording(void* recording) override;
 
   int64_t live_allocations() const { return live_allocations_; }
+  // A device of another size.
+  void set_multiprocessors(int32_t count) { properties_.multiprocessors = count; }
 
  private:
   using Recording = std::vector<CommandQueue::Command>;
@@ -53,6 +63,7 @@ class EmulatedRuntime final : public cuda::Runtime {
   CommandQueue queue_;
   std::array<int64_t, kEvents> event_marks_{};
   std::vector<cuda::MatmulShape> plans_;
+  std::function<bool(const cuda::MatmulShape& shape, int32_t rows)> refuses_;  // null: nothing
   std::unordered_map<void*, std::unique_ptr<Recording>> recordings_;
   int64_t live_allocations_ = 0;
 };

@@ -7,8 +7,13 @@
 #include <cstdlib>
 #include <cstring>
 #include <list>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <random>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
 
 #include "kernels/core/check.h"
 #include "kernels/cuda/emulator/fiber.h"
@@ -69,6 +74,7 @@ struct Thread {
   Site site;
   std::vector<std::vector<AsyncCopy>> copy_groups;  // committed, oldest first
   std::vector<AsyncCopy> open_copies;
+  std::map<std::pair<const char*, int>, int> shared_accesses;  // made so far, by site
 };
 
 // Lanes of one warp on their way into one collective.
@@ -81,18 +87,29 @@ struct Meeting {
   alignas(16) std::array<std::array<std::byte, 64>, kWarp> operands;
 };
 
+// As a device has it.
+constexpr size_t kSharedAlignment = 1024;
+struct FreeShared {
+  void operator()(std::byte* memory) const {
+    ::operator delete[](memory, std::align_val_t{kSharedAlignment});
+  }
+};
+
 struct Block {
   const Launch* launch = nullptr;
   const Settings* settings = nullptr;
   Dim3 index;
   std::vector<Thread>* threads = nullptr;
   std::vector<std::list<Meeting>> meetings;  // [warps]
-  std::unique_ptr<std::byte[]> shared;
+  std::unique_ptr<std::byte[], FreeShared> shared;
   int alive = 0;
   int at_barrier = 0;
   Site barrier_site;
   char barrier_order[2] =
       {};  // for their addresses: neighbouring barriers order threads through different ones
+  // Accesses of a warp by (warp, file, line, number): how many lanes of each eight use each four banks.
+  using Users = std::array<std::array<int, 8>, 4>;
+  std::map<std::tuple<int, const char*, int, int>, Users> shared_users;
   LaunchStats stats;
 };
 
@@ -173,6 +190,29 @@ void RunBlock(Block& block, std::mt19937_64& random) {
   }
 }
 
+// Eight lanes are one pass where they use different groups of four banks.
+void CountPlainConflicts(Block& block) {
+  for (const auto& [access, users] : block.shared_users) {
+    for (const std::array<int, 8>& pass : users) {
+      block.stats.plain_conflicts += std::max(1, *std::max_element(pass.begin(), pass.end())) - 1;
+    }
+  }
+  block.shared_users.clear();
+  for (Thread& thread : *block.threads) thread.shared_accesses.clear();
+}
+
+std::vector<Dim3> OrderOfBlocks(Dim3 grid, const Settings& settings, std::mt19937_64& random) {
+  std::vector<Dim3> order;
+  order.reserve(size_t{grid.x} * grid.y * grid.z);
+  for (unsigned z = 0; z < grid.z; ++z) {
+    for (unsigned y = 0; y < grid.y; ++y) {
+      for (unsigned x = 0; x < grid.x; ++x) order.push_back({x, y, z});
+    }
+  }
+  if (settings.shuffle_blocks) std::shuffle(order.begin(), order.end(), random);
+  return order;
+}
+
 // A kernel may begin before the ones it depends on are done.
 void CheckAwaited() {
   if (current_block->launch->must_await && !current_thread->awaited)
@@ -193,6 +233,7 @@ void LaunchStats::Add(const LaunchStats& other) {
   barriers += other.barriers;
   matrix_loads += other.matrix_loads;
   bank_conflicts += other.bank_conflicts;
+  plain_conflicts += other.plain_conflicts;
 }
 
 LaunchStats Run(const Launch& launch, const Settings& settings) {
@@ -225,17 +266,14 @@ LaunchStats Run(const Launch& launch, const Settings& settings) {
   block.stats.shared_bytes = static_cast<int64_t>(launch.shared_bytes);
   current_block = &block;
   PublishOrder(&block);
-  for (unsigned z = 0; z < launch.grid.z; ++z) {
-    for (unsigned y = 0; y < launch.grid.y; ++y) {
-      for (unsigned x = 0; x < launch.grid.x; ++x) {
-        block.index = {x, y, z};
-        // Fresh memory per block, of the exact size: an address sanitizer sees what lies beyond.
-        block.shared = std::make_unique<std::byte[]>(launch.shared_bytes);
-        std::memset(block.shared.get(), kPoison, launch.shared_bytes);
-        RunBlock(block, random);
-        ReceiveOrder(&block.alive);
-      }
-    }
+  for (const Dim3 index : OrderOfBlocks(launch.grid, settings, random)) {
+    block.index = index;
+    // Fresh memory per block, of the exact size: an address sanitizer sees what lies beyond.
+    block.shared.reset(new (std::align_val_t{kSharedAlignment}) std::byte[launch.shared_bytes]);
+    std::memset(block.shared.get(), kPoison, launch.shared_bytes);
+    RunBlock(block, random);
+    ReceiveOrder(&block.alive);
+    CountPlainConflicts(block);
   }
   current_block = nullptr;
   std::move(threads.begin(), threads.end(), pool.begin());
@@ -250,6 +288,49 @@ Settings& CurrentSettings() {
 LaunchStats& TotalStats() {
   thread_local LaunchStats stats;
   return stats;
+}
+
+// ---- launches
+
+namespace {
+
+constexpr size_t kSharedBytesByItself = 48 * 1024;
+constexpr size_t kMostParameterBytes = 4096;
+constexpr unsigned kMostBlocksAcross = 65'535;  // of y and z; of x 2^31 - 1
+
+std::mutex shared_limits_mutex;
+std::unordered_map<const void*, size_t>& SharedLimits() {
+  static std::unordered_map<const void*, size_t> limits;
+  return limits;
+}
+
+}  // namespace
+
+void AllowSharedBytes(const void* kernel, size_t bytes) {
+  const std::lock_guard lock(shared_limits_mutex);
+  SharedLimits()[kernel] = bytes;
+}
+
+void CheckLaunch(const void* kernel, Dim3 grid, size_t shared_bytes, size_t parameter_bytes) {
+  TM_CHECK(grid.x >= 1 && grid.y >= 1 && grid.z >= 1, "a grid of %u by %u by %u", grid.x, grid.y, grid.z);
+  TM_CHECK(grid.x < 1u << 31 && grid.y <= kMostBlocksAcross && grid.z <= kMostBlocksAcross,
+           "a grid of %u by %u by %u", grid.x, grid.y, grid.z);
+  TM_CHECK(parameter_bytes <= kMostParameterBytes, "%zu bytes of parameters, the limit is %zu",
+           parameter_bytes, kMostParameterBytes);
+  const std::lock_guard lock(shared_limits_mutex);
+  const auto found = SharedLimits().find(kernel);
+  const size_t limit = found == SharedLimits().end() ? kSharedBytesByItself : found->second;
+  TM_CHECK(shared_bytes <= limit, "%zu bytes of shared memory, the kernel is allowed %zu", shared_bytes,
+           limit);
+}
+
+// ---- what a running thread calls
+
+void CheckAligned(const void* address, size_t bytes) {
+  if (reinterpret_cast<uintptr_t>(address) % bytes == 0) return;
+  char rule[64];
+  std::snprintf(rule, sizeof(rule), "an access of %zu bytes at no multiple of them", bytes);
+  Broken(rule, current_thread->site);
 }
 
 Dim3 ThreadIndex() { return current_thread->index; }
@@ -365,6 +446,17 @@ void WarpCollective(unsigned mask, Site site, void* operand, size_t operand_byte
   std::memcpy(operand, meeting->operands[lane].data(), operand_bytes);
   meeting->unread &= ~own_bit;
   if (meeting->unread == 0) meetings.erase(meeting);
+}
+
+void CountSharedAccess(const void* address, Site site) {
+  if (!current_block->settings->count_shared_conflicts) return;
+  const Bookkeeping bookkeeping;
+  Thread& self = *current_thread;
+  const int number = self.shared_accesses[{site.file, site.line}]++;
+  const auto offset = static_cast<const std::byte*>(address) - current_block->shared.get();
+  const auto lane = static_cast<size_t>(self.lane);
+  ++current_block->shared_users[{self.warp, site.file, site.line, number}][lane / 8]
+                               [static_cast<size_t>(offset / 16 % 8)];
 }
 
 void CountMatrixLoad(const void* const rows[kWarp], int row_count) {

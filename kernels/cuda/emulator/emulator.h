@@ -1,10 +1,11 @@
 // Emulator: runs a CUDA kernel's own source on the host, one fiber per CUDA thread. Tests only.
 //
-// What it models: blocks one after another; threads of a block in a chosen order, switched at barriers and
-// warp collectives; shared memory poisoned with 0xFF (NaN) before each block; asynchronous copies that land
-// only when waited for; warp collectives that check mask and call site; exact bank conflicts of ldmatrix;
-// bytes moved through the global load and store primitives. What it cannot model: the weak memory model
-// between blocks, registers, occupancy, time. See ../README.md.
+// What it models: blocks one after another, in their order or in another; threads of a block in a chosen
+// order, switched at barriers and warp collectives; shared memory poisoned with 0xFF (NaN) before each block;
+// asynchronous copies that land only when waited for; warp collectives that check mask and call site; exact
+// bank conflicts of ldmatrix; bytes moved through the global load and store primitives; the alignment that an
+// access needs; the limits of a launch. What it cannot model: the weak memory model between blocks,
+// registers, occupancy, time. See ../README.md.
 //
 // One launch at a time per host thread. A broken rule (deadlock, lanes in different collectives, a wrong
 // mask) prints where and aborts.
@@ -28,17 +29,20 @@ enum class LaneOrder { kForward, kReverse, kRandom };
 
 struct Settings {
   LaneOrder order = LaneOrder::kForward;
-  uint64_t seed = 1;          // of kRandom
-  bool eager_copies = false;  // asynchronous copies land at once (what hides a missing wait)
+  uint64_t seed = 1;                    // of kRandom
+  bool shuffle_blocks = false;          // blocks of a grid run in a random order, else in ascending one
+  bool count_shared_conflicts = false;  // of plain loads and stores of 16 bytes; takes time
+  bool eager_copies = false;            // asynchronous copies land at once (what hides a missing wait)
 };
 
 struct LaunchStats {
   int64_t shared_bytes = 0;  // of a block; of several launches the most
   int64_t global_read_bytes = 0;
   int64_t global_written_bytes = 0;
-  int64_t barriers = 0;        // __syncthreads, per block
-  int64_t matrix_loads = 0;    // ldmatrix, per warp
-  int64_t bank_conflicts = 0;  // extra shared-memory passes of those loads
+  int64_t barriers = 0;         // __syncthreads, per block
+  int64_t matrix_loads = 0;     // ldmatrix, per warp
+  int64_t bank_conflicts = 0;   // extra shared-memory passes of those loads
+  int64_t plain_conflicts = 0;  // of plain ones, where Settings asks for them
 
   void Add(const LaunchStats& other);
 };
@@ -62,6 +66,12 @@ LaunchStats Run(const Launch& launch, const Settings& settings);
 Settings& CurrentSettings();
 LaunchStats& TotalStats();
 
+// ---- called by whoever launches, through primitives_host.h: what the runtime would refuse aborts
+
+// What AllowSharedBytes said of a kernel; without it a block has at most 48 KiB.
+void AllowSharedBytes(const void* kernel, size_t bytes);
+void CheckLaunch(const void* kernel, Dim3 grid, size_t shared_bytes, size_t parameter_bytes);
+
 // ---- called by a running thread, through primitives_host.h --------------------------------------
 
 struct AsyncCopy {
@@ -78,6 +88,8 @@ Dim3 GridDimension();
 int Lane();
 std::byte* SharedMemory();
 
+// An access of so many bytes at once aborts where the address is no multiple of them, as on a device.
+void CheckAligned(const void* address, size_t bytes);
 void AwaitPriorKernels();
 void SyncThreads(Site site);
 void CountRead(int64_t bytes);
@@ -90,6 +102,9 @@ void WaitCopies(int groups_left);  // until at most `groups_left` of the thread'
 // operands of every lane (null for lanes outside the mask). What combine writes to an operand, its lane gets.
 void WarpCollective(unsigned mask, Site site, void* operand, size_t operand_bytes,
                     void (*combine)(void* const operands[kWarp], unsigned mask));
+// One of the 16-byte accesses to shared memory that the lanes of a warp make together: the n-th of each lane
+// at a site are taken for one.
+void CountSharedAccess(const void* address, Site site);
 // Counts one ldmatrix over rows at these shared-memory addresses.
 void CountMatrixLoad(const void* const rows[kWarp], int row_count);
 

@@ -34,6 +34,8 @@ using Dim3 = emulator::Dim3;
 template <typename Kernel, typename... Arguments>
 int LaunchEmulated(Stream stream, Dim3 grid, Dim3 block, size_t shared_bytes, Kernel kernel,
                    Arguments... arguments) {
+  emulator::CheckLaunch(reinterpret_cast<const void*>(kernel), grid, shared_bytes,
+                        (size_t{0} + ... + sizeof(Arguments)));
   emulator::Launch launch{grid, block, shared_bytes, [=] { kernel(arguments...); }};
   launch.must_await = stream != nullptr;
   auto run = [launch = std::move(launch)] {
@@ -47,10 +49,12 @@ int LaunchEmulated(Stream stream, Dim3 grid, Dim3 block, size_t shared_bytes, Ke
   return 0;
 }
 
-// Lets a kernel be launched with so much shared memory; sm_90 has 227 KiB a block. 0 or the runtime's error.
-template <typename Kernel>
-int AllowSharedBytes(Kernel, int bytes) {
-  return bytes <= 227 * 1024 ? 0 : 1;
+// Lets a kernel be launched with up to kMostBytes of shared memory; sm_90 has 227 KiB a block. 0 or the
+// runtime's error.
+template <auto* kKernel, int kMostBytes>
+int AllowSharedBytes() {
+  emulator::AllowSharedBytes(reinterpret_cast<const void*>(kKernel), size_t{kMostBytes});
+  return kMostBytes <= 227 * 1024 ? 0 : 1;
 }
 
 // ---- element types ------------------------------------------------------------------------------
@@ -116,11 +120,13 @@ inline void PrefetchConstant(const void*) {}
 
 template <typename T>
 T LoadGlobal(const T* address) {
+  emulator::CheckAligned(address, alignof(T));
   emulator::CountRead(sizeof(T));
   return *address;
 }
 template <typename T>
 void StoreGlobal(T* address, T value) {
+  emulator::CheckAligned(address, alignof(T));
   emulator::CountWritten(sizeof(T));
   *address = value;
 }
@@ -132,16 +138,19 @@ T LoadUniform(const T* address) {
 }
 template <int kLanes, typename T>
 T LoadTogether(const T* address) {
+  emulator::CheckAligned(address, alignof(T));
   if (LaneId() % kLanes == 0) emulator::CountRead(sizeof(T));
   return *address;
 }
 inline Vector16 LoadGlobal16(const void* address) {
+  emulator::CheckAligned(address, 16);
   emulator::CountRead(16);
   Vector16 value;
   std::memcpy(&value, address, 16);
   return value;
 }
 inline void StoreGlobal16(void* address, const Vector16& value) {
+  emulator::CheckAligned(address, 16);
   emulator::CountWritten(16);
   std::memcpy(address, &value, 16);
 }
@@ -150,16 +159,26 @@ inline Vector16 LoadGlobal16Once(const void* address) { return LoadGlobal16(addr
 inline Vector8 LoadGlobal8Once(const void* address) {
   return LoadGlobal(static_cast<const Vector8*>(address));
 }
-inline Vector16 LoadShared16(const void* address) {
+inline Vector16 LoadShared16(const void* address, const char* file = __builtin_FILE(),
+                             int line = __builtin_LINE()) {
+  emulator::CheckAligned(address, 16);
+  emulator::CountSharedAccess(address, {file, line});
   Vector16 value;
   std::memcpy(&value, address, 16);
   return value;
 }
-inline void StoreShared16(void* address, const Vector16& value) { std::memcpy(address, &value, 16); }
+inline void StoreShared16(void* address, const Vector16& value, const char* file = __builtin_FILE(),
+                          int line = __builtin_LINE()) {
+  emulator::CheckAligned(address, 16);
+  emulator::CountSharedAccess(address, {file, line});
+  std::memcpy(address, &value, 16);
+}
 
 // ---- asynchronous copies to shared memory: 16 bytes, of which the first `bytes` are read, the rest zero
 
 inline void CopyAsync16(void* shared, const void* global, int bytes) {
+  emulator::CheckAligned(shared, 16);
+  if (bytes > 0) emulator::CheckAligned(global, 16);
   emulator::IssueCopy({static_cast<std::byte*>(shared), static_cast<const std::byte*>(global),
                        static_cast<size_t>(bytes), static_cast<size_t>(16 - bytes)});
 }
@@ -233,6 +252,7 @@ struct MatrixOperand {
 };
 template <bool kTransposed>
 void LoadMatrices(uint32_t out[4], const void* row, const char* file, int line) {
+  emulator::CheckAligned(row, 16);
   MatrixOperand operand;
   operand.address = row;
   std::memcpy(operand.row, row, 16);
