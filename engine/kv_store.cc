@@ -83,7 +83,7 @@ int64_t KvStore::Acquire(Lease& lease, const PrefixQuery& query) {
   return hit;
 }
 
-void KvStore::Seal(Lease& lease, std::span<const int32_t> tokens, int64_t accepted) {
+void KvStore::SealPages(Lease& lease, std::span<const int32_t> tokens, int64_t accepted) {
   const auto end = std::min(accepted, static_cast<int64_t>(tokens.size()));
   while (lease.seals && lease.sealed + page_size() <= end) {
     const auto begin = static_cast<size_t>(lease.sealed);
@@ -114,7 +114,7 @@ int64_t KvStore::PagesNeeded(const Lease& lease, int64_t written, int64_t end) c
   for (const PageTable& table : lease.tables) {
     const int64_t table_end = EndOf(table);
     if (end > table_end) pages += PagesFor(end - table_end, page_size());
-    ForEachSharedPage(table, written, end, [&](int64_t) { ++pages; });
+    ForEachSharedPage(lease, table, written, end, [&](int64_t) { ++pages; });
   }
   return pages;
 }
@@ -134,7 +134,7 @@ void KvStore::Extend(Lease& lease, int64_t written, int64_t end, std::vector<Pag
     TM_CHECK(written >= table.kv_base && written <= EndOf(table),
              "position %lld is outside a table that starts at %lld", static_cast<long long>(written),
              static_cast<long long>(table.kv_base));
-    ForEachSharedPage(table, written, end, [&](int64_t index) {
+    ForEachSharedPage(lease, table, written, end, [&](int64_t index) {
       const PageId shared = table.pages[index];
       const PageId own = Take(group);
       const int64_t first_position = table.kv_base + index * page_size();
@@ -144,6 +144,7 @@ void KvStore::Extend(Lease& lease, int64_t written, int64_t end, std::vector<Pag
     });
     while (EndOf(table) < end) table.pages.push_back(Take(group));
   }
+  lease.is_cut = false;  // the page is its own by now
 }
 
 void KvStore::Roll(Lease& lease, int64_t accepted) {
@@ -166,6 +167,7 @@ Lease KvStore::Fork(const Lease& lease, int64_t end) {
   Lease fork = lease;
   for (; fork.sealed > end; fork.sealed -= page_size()) fork.tip = tree_->above(fork.tip);
   if (tree_) tree_->Pin(fork.tip);
+  fork.is_cut = true;
   for (size_t group = 0; group < lease.tables.size(); ++group) {
     const PageTable& table = lease.tables[group];
     const int64_t pages = PagesFor(end - table.kv_base, page_size());
@@ -209,6 +211,7 @@ void KvStore::Release(Lease& lease) {
   MoveTip(lease, PrefixTree::kRoot);
   lease.sealed = 0;
   lease.seals = false;
+  lease.is_cut = false;
   lease.hit_tokens = 0;
   lease.asked_tokens = 0;
 }
@@ -245,7 +248,7 @@ void KvStore::CheckAccounting() const {
              "page %zu has a name that is another one's", i);
     if (states[i] == State::kLeased) ++held[static_cast<size_t>(page.group)];
     if (states[i] == State::kCached) ++cached[static_cast<size_t>(page.group)];
-    if (page.references > 1) shared += page.references - 1;
+    if (page.references > 1 && !is_named) shared += page.references - 1;
   }
   TM_CHECK(shared == shared_references_, "%lld references are shared, not %lld",
            static_cast<long long>(shared), static_cast<long long>(shared_references_));
@@ -260,9 +263,9 @@ void KvStore::CheckAccounting() const {
 // Calls visit(index) for each page of the table that positions [written, end) lie in and that has other
 // leases.
 template <typename Visit>
-void KvStore::ForEachSharedPage(const PageTable& table, int64_t written, int64_t end,
+void KvStore::ForEachSharedPage(const Lease& lease, const PageTable& table, int64_t written, int64_t end,
                                 const Visit& visit) const {
-  if (shared_references_ == 0) return;  // the usual case: no page to look at
+  if (shared_references_ == 0 && !lease.is_cut) return;  // the usual case: no page to look at
   end = std::min(end, EndOf(table));
   for (int64_t at = written; at < end; at = (at / page_size() + 1) * page_size()) {
     const int64_t index = PageOf(at, table.kv_base, page_size());
@@ -322,6 +325,7 @@ void KvStore::NamePages(const Lease& lease, PrefixTree::Node node, int64_t begin
     const PageId page = table.pages[static_cast<size_t>(PageOf(begin, table.kv_base, page_size()))];
     tree_->SetPage(node, group, page);
     pages_[page].node = node;
+    shared_references_ -= references(page) - 1;
   }
   for (size_t group = 0; group < lease.tables.size(); ++group) {
     const PageId page = tree_->page(node, group);
@@ -337,7 +341,10 @@ void KvStore::Unname(PageId id) {
   Page& page = pages_[id];
   tree_->ClearPage(page.node, static_cast<size_t>(page.group));
   page.node = PrefixTree::kNone;
-  if (page.references > 0) return;
+  if (page.references > 0) {
+    shared_references_ += page.references - 1;
+    return;
+  }
   Dequeue(id);
   free_.push_back(id);
 }
@@ -386,7 +393,7 @@ PageId KvStore::Take(size_t group) {
 void KvStore::Share(PageId id) {
   Page& page = pages_[id];
   if (page.references > 0) {
-    ++shared_references_;
+    if (page.node == PrefixTree::kNone) ++shared_references_;
   } else {
     Dequeue(id);
     ++held_pages_of_group_[static_cast<size_t>(page.group)];
@@ -399,7 +406,7 @@ void KvStore::Drop(PageId id, Queue queue) {
   Page& page = pages_[id];
   TM_CHECK(page.references > 0, "page %d is released once too often", id);
   if (--page.references > 0) {
-    --shared_references_;
+    if (page.node == PrefixTree::kNone) --shared_references_;
     return;
   }
   --held_pages_of_group_[static_cast<size_t>(page.group)];

@@ -61,6 +61,7 @@ struct Lease {
   PrefixTree::Node tip = PrefixTree::kRoot;  // the last block sealed, pinned
   int64_t sealed = 0;                        // tokens whose pages have names
   bool seals = false;                        // its further pages get names
+  bool is_cut = false;                       // its last page was shared by Fork, maybe part of a full one
   int64_t hit_tokens = 0;                    // found by Acquire,
   int64_t asked_tokens = 0;                  // of so many
 };
@@ -109,7 +110,9 @@ class KvStore {
   // tokens the first keeps the name, and the other one is free once let go. `tokens`: the sequence's, at
   // least [0, accepted); of what was named before the same as then. Where nothing was acquired nothing is
   // named.
-  void Seal(Lease& lease, std::span<const int32_t> tokens, int64_t accepted);
+  void Seal(Lease& lease, std::span<const int32_t> tokens, int64_t accepted) {
+    if (lease.seals && lease.sealed + page_size() <= accepted) SealPages(lease, tokens, accepted);
+  }
 
   // What this lease has found or sealed cannot be trusted: nobody finds it any more.
   void Forget(Lease& lease);
@@ -156,10 +159,12 @@ class KvStore {
   };
 
   template <typename Visit>
-  void ForEachSharedPage(const PageTable& table, int64_t written, int64_t end, const Visit& visit) const;
+  void ForEachSharedPage(const Lease& lease, const PageTable& table, int64_t written, int64_t end,
+                         const Visit& visit) const;
   int64_t EndOf(const PageTable& table) const;
 
   // ---- names ------------------------------------------------------------------------------------
+  void SealPages(Lease& lease, std::span<const int32_t> tokens, int64_t accepted);
   PrefixTree::Node PinSalt(std::string_view salt);
   PrefixTree::Node TakeInBlock(PrefixTree::Node above, std::span<const int32_t> ids);
   void MoveTip(Lease& lease, PrefixTree::Node node);
@@ -181,7 +186,9 @@ class KvStore {
   std::vector<PageId> free_;                // last in, first out: a page just freed is warm in the caches
   std::vector<Page> pages_;
   std::array<Ends, kQueues> queues_;
-  int64_t shared_references_ = 0;  // beyond the first of each page: 0 when no page is shared
+  // Beyond the first of each page without a name: 0 when none of them is shared. (Those with a name are full,
+  // and nobody writes to them but behind a cut.)
+  int64_t shared_references_ = 0;
   int64_t cached_pages_ = 0;
   std::vector<int64_t> held_pages_of_group_;
   std::vector<int64_t> cached_pages_of_group_;

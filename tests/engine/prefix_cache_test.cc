@@ -206,6 +206,20 @@ TEST(PrefixCacheTest, AForkSealsItsOwnTokens) {
   EXPECT_EQ(HitOf(store, parent.tokens), 16);
 }
 
+TEST(PrefixCacheTest, AForkWithinAPageThatIsKnownCopiesIt) {
+  KvStore store(TestLayout({0}, kPage), 100, PrefixCache::kOn);
+  const Reader parent(store, Text(100, 12));
+  Lease child = store.Fork(parent.lease, 6);
+  std::vector<PageCopy> copies;
+  ASSERT_EQ(store.PagesNeeded(child, 6, 7), 1);
+  store.Extend(child, 6, 7, &copies);
+  ASSERT_EQ(copies.size(), 1u);
+  EXPECT_EQ(copies[0].from, parent.lease.tables[0].pages[1]);
+  EXPECT_EQ(child.sealed, 4) << "what it shares in full";
+  store.Release(child);
+  EXPECT_EQ(HitOf(store, Text(100, 13)), 12);
+}
+
 // ---- eviction -----------------------------------------------------------------------------------
 
 TEST(PrefixCacheTest, TheOldestTextGoesFirstAndFromItsEnd) {
