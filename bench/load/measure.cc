@@ -39,7 +39,6 @@ class Writer {
     request.request_id = RequestId(plan_.nonce, number_, scheduled.plan.index);
     request.input_tokens = scheduled.plan.input_tokens;
     request.output_tokens = scheduled.plan.output_tokens;
-    if (plan_.simulated) return request;
     request.ids = prompts_.Ids(scheduled);
     if (plan_.wants_text) {
       request.text = Text(request.ids);

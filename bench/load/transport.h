@@ -11,8 +11,7 @@
 
 namespace tramontane::load {
 
-// One request, ready to go. The prompt is token ids, or text where `text` is not empty; a simulated target
-// gets neither, but their count alone.
+// One request, ready to go. The prompt is token ids, or text where `text` is not empty.
 struct OutgoingRequest {
   int64_t index = 0;
   int32_t class_index = 0;

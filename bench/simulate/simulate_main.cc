@@ -23,16 +23,10 @@ constexpr int64_t kMaxDeviceBytes = 1 << 20;
 constexpr int64_t kMaxTablesBytes = 16 << 20;
 
 // The settings of `serve` that decide what is simulated, under the same names.
-constexpr const char* kSettings[] = {"kv_dtype",
-                                     "page_size",
-                                     "context",
-                                     "max_sequences",
-                                     "max_queued_requests",
-                                     "max_step_tokens",
-                                     "max_partial_prefills",
-                                     "lane_policy",
-                                     "max_prefill_steps",
-                                     "decode_gap_ms"};
+constexpr const char* kSettings[] = {
+    "kv_dtype",      "page_size",           "prefix_cache",    "context",
+    "max_sequences", "max_queued_requests", "max_step_tokens", "max_partial_prefills",
+    "lane_policy",   "max_prefill_steps",   "decode_gap_ms"};
 
 const Setting& SettingOf(std::string_view key) {
   const std::vector<Setting>& settings = ServeSettings();
@@ -61,6 +55,7 @@ StatusOr<DeviceRoofline> DeviceOf(const std::string& name_or_file) {
 EngineLimits LimitsOf(const ServeConfig& config) {
   EngineLimits limits;
   limits.context = config.context;
+  limits.prefix_cache = config.prefix_cache == "on";
   limits.max_sequences = static_cast<int32_t>(config.max_sequences);
   limits.max_choices = 1;
   limits.max_queued_requests = static_cast<int32_t>(config.max_queued_requests);
@@ -194,6 +189,7 @@ StatusOr<load::TargetOptions> Simulator::Read(const load::GivenFlags& given) {
   tell("pages", limits.pool_pages);
   tell("page bytes", memory.page_bytes);
   tell("context", limits.context);
+  target.about.emplace_back("prefix cache", limits.prefix_cache ? "on" : "off");
   target.about.emplace_back("lane policy", LanePolicyName(limits.lane_policy));
   tell("least step tokens", limits.least_step_tokens);
   return target;

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <charconv>
+#include <limits>
 #include <string>
+#include <utility>
 
 #include "engine/signal.h"
 #include "kernels/core/check.h"
@@ -13,13 +15,13 @@ namespace {
 using load::Outcome;
 using load::RequestRecord;
 
-constexpr int32_t kVocabulary = 16;        // nobody reads the tokens
+constexpr int32_t kVocabulary = std::numeric_limits<int32_t>::max();  // whatever the prompts are made of
 constexpr int64_t kRefusalNs = 1'000'000;  // until a refusal is there, so that whoever sends on takes time
 
-Request RequestOf(int64_t number, int32_t input_tokens, int32_t output_tokens, int64_t now_ns) {
+Request RequestOf(int64_t number, std::vector<int32_t> prompt, int32_t output_tokens, int64_t now_ns) {
   Request request;
   request.id = std::to_string(number);
-  request.prompt.assign(static_cast<size_t>(input_tokens), 0);
+  request.prompt = std::move(prompt);
   request.sampling.seed = static_cast<uint64_t>(number);
   request.stopping.max_tokens = output_tokens;
   request.stopping.ignore_eos = true;
@@ -86,12 +88,12 @@ void SimulatedServer::Send(load::OutgoingRequest request, Done done) {
   record.input_tokens = request.input_tokens;
   record.output_tokens_from = load::TokenCountFrom::kUsage;
   call.deadline_ns = record.sent_ns + request.deadline_ns;
-  Submit(number, request.input_tokens, &call);
+  Submit(number, std::move(request.ids), &call);
   timeouts_.emplace(call.deadline_ns, number);
   calls_.emplace(number, std::move(call));
 }
 
-void SimulatedServer::Submit(int64_t number, int32_t input_tokens, Call* call) {
+void SimulatedServer::Submit(int64_t number, std::vector<int32_t> prompt, Call* call) {
   if (session_ == nullptr) {
     session_ = std::make_unique<Session>(
         simulation_,
@@ -99,8 +101,8 @@ void SimulatedServer::Submit(int64_t number, int32_t input_tokens, Call* call) {
         [this](const StepRow& row, int64_t now_ns) { TakeToken(row, now_ns); });
   }
   session_->clock.AdvanceTo(clock_.Now());
-  auto stream =
-      session_->engine.Submit(RequestOf(number, input_tokens, call->tokens_to_go, clock_.Now()), nullptr);
+  auto stream = session_->engine.Submit(
+      RequestOf(number, std::move(prompt), call->tokens_to_go, clock_.Now()), nullptr);
   if (stream.ok()) {
     call->stream = *std::move(stream);
     engine_works_ = true;

@@ -88,7 +88,7 @@ class SimulatedServer final : public load::Transport, private SimulatedEvents {
   int64_t NextNs() const override;
   void Happen(int64_t now_ns) override;
 
-  void Submit(int64_t number, int32_t input_tokens, Call* call);
+  void Submit(int64_t number, std::vector<int32_t> prompt, Call* call);
   void TakeToken(const StepRow& row, int64_t now_ns);
   bool EndWhatIsDue(int64_t now_ns);
   void End(int64_t number, load::Outcome outcome);

@@ -39,6 +39,12 @@ void AddRequests(const Engine& engine, const EngineLoad& load, MetricsPage* page
   page->Family(MetricType::Counter, "vllm:prompt_tokens_total",
                "Prompt tokens computed; after a preemption again.");
   page->Value(load.prompt_tokens);
+  page->Family(MetricType::Counter, "vllm:prefix_cache_queries_total",
+               "Prompt tokens of choices that have started: what the prefix cache was asked for.");
+  page->Value(load.prefix_queries);
+  page->Family(MetricType::Counter, "vllm:prefix_cache_hits_total",
+               "Of those, tokens that were found and not computed.");
+  page->Value(load.prefix_hits);
   page->Family(MetricType::Counter, "vllm:generation_tokens_total", "Tokens generated.");
   page->Value(load.output_tokens);
 
@@ -87,7 +93,7 @@ void AddPages(const Engine& engine, const EngineLoad& load, MetricsPage* page) {
   const std::vector<std::string> names = GroupNames(engine.kv_layout());
   for (size_t group = 0; group < names.size(); ++group) {
     page->Value(load.held_pages_of_group[group], {{"group", names[group]}, {"state", "held"}});
-    page->Value(int64_t{0}, {{"group", names[group]}, {"state", "cached"}});
+    page->Value(load.cached_pages_of_group[group], {{"group", names[group]}, {"state", "cached"}});
   }
 }
 

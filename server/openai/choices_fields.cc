@@ -38,6 +38,10 @@ void ApplyStopTokenIds(const Json& value, Request* request) {
 
 void ApplyChoices(const Json& value, Request* request) { request->set_choices(value.get<int32_t>()); }
 
+void ApplyCacheSalt(const Json& value, Request* request) {
+  request->set_cache_salt(value.get<std::string>());
+}
+
 void ApplyReturnTokenIds(const Json& value, Request* request) {
   request->mutable_output()->set_prompt_tokens(value.get<bool>());
   request->mutable_output()->set_token_ids(value.get<bool>());
@@ -160,6 +164,11 @@ std::vector<Field> OutputFields(const FieldLimits& limits) {
       {.name = "return_tokens_as_token_ids",
        .shape = Boolean(),
        .doc = "Write the tokens of log probabilities as \"token_id:17\". Default false."},
+      {.name = "cache_salt",
+       .shape = String(0, kMaxCacheSaltFieldBytes),
+       .doc = "What is remembered of prompts is shared only with requests of the same salt. Default: none.",
+       .path = "cache_salt",
+       .apply = ApplyCacheSalt},
       {.name = "request_id",
        .shape = String(1, kMaxRequestIdFieldBytes),
        .doc =

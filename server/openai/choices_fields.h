@@ -11,6 +11,7 @@
 namespace tramontane {
 
 inline constexpr int64_t kMaxRequestIdFieldBytes = 64;  // leaves room for the number of the prompt
+inline constexpr int64_t kMaxCacheSaltFieldBytes = 256;
 
 // ---- requests -----------------------------------------------------------------------------------
 

@@ -174,7 +174,6 @@ Fields IgnoredFields() {
                            "spaces_between_special_tokens",
                            "stream_interval",
                            "priority",
-                           "cache_salt",
                            "extra_key",
                            "cache_prompt",
                            "id_slot",

@@ -137,9 +137,9 @@ std::vector<Field> ResponsesFields(const FieldLimits& limits) {
        .doc = "Accepted; what it asks for (encrypted reasoning, search results) never exists here."},
   };
   const Shape chat = ChatCompletionShape(limits);
-  for (const char* name :
-       {"model", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
-        "frequency_penalty", "seed", "stop", "min_tokens", "ignore_eos", "stream", "parallel_tool_calls"}) {
+  for (const char* name : {"model", "temperature", "top_p", "top_k", "min_p", "repetition_penalty",
+                           "presence_penalty", "frequency_penalty", "seed", "stop", "min_tokens",
+                           "ignore_eos", "stream", "parallel_tool_calls", "cache_salt"}) {
     fields.push_back(ChatRow(chat, name));
   }
   std::vector<Field> foreign = ForeignResponsesFields();

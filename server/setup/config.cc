@@ -265,6 +265,8 @@ const std::vector<Setting>& ServeSettings() {
       OneOf("kv_dtype", &C::kv_dtype, {"bf16", "f32"}, "bf16|f32",
             "type of cached keys and values; f32 also keeps every other rounding to bf16 away"),
       Integer("page_size", &C::page_size, 1, 256, "N", "tokens of one KV page"),
+      OneOf("prefix_cache", &C::prefix_cache, {"on", "off"}, "on|off",
+            "keep KV pages for later prompts that begin alike, until the room is needed"),
       Integer("context", &C::context, 0, kMost, "N", "longest prompt + output in tokens; 0: the model's"),
       Integer("max_sequences", &C::max_sequences, 1, 4096, "N", "choices running at once; later ones wait"),
       Integer("max_queued_requests", &C::max_queued_requests, 1, 1 << 20, "N",

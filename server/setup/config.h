@@ -49,7 +49,8 @@ struct ServeConfig {
   std::string linear = kDefaultLinearMode == LinearMode::kInt8 ? "int8" : "exact";  // exact, int8
   std::string kv_dtype = "bf16";                                                    // bf16, f32
   int64_t page_size = 16;
-  int64_t context = 0;  // 0: the model's
+  std::string prefix_cache = "on";  // on, off
+  int64_t context = 0;              // 0: the model's
   int64_t max_sequences = 64;
   int64_t max_queued_requests = 2048;
   int64_t max_choices = 16;

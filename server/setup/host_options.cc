@@ -111,6 +111,7 @@ StatusOr<EngineHostOptions> MakeHostOptions(const ServeConfig& config, const Ope
   EngineHostOptions options;
   EngineLimits& limits = options.limits;
   limits.context = config.context;
+  limits.prefix_cache = config.prefix_cache == "on";
   limits.max_sequences = static_cast<int32_t>(config.max_sequences);
   limits.max_queued_requests = static_cast<int32_t>(config.max_queued_requests);
   limits.max_choices = static_cast<int32_t>(std::min(config.max_choices, config.max_sequences));

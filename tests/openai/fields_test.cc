@@ -182,6 +182,17 @@ TEST(Fields, IdentityOfTheAnswer) {
   EXPECT_EQ(request.answer.model, "gpt-4o");
 }
 
+TEST(Fields, ACacheSaltTravels) {
+  EXPECT_EQ(ChatWith(R"("cache_salt":"mine")").calls[0].cache_salt(), "mine");
+  EXPECT_TRUE(ChatWith(R"("cache_salt":"mine")").ignored.empty());
+  EXPECT_EQ(CompletionWith(R"("cache_salt":"mine")").calls[0].cache_salt(), "mine");
+  EXPECT_EQ(ChatWith("").calls[0].cache_salt(), "");
+  const std::string longest(256, 'x');
+  EXPECT_EQ(ChatWith("\"cache_salt\":\"" + longest + "\"").calls[0].cache_salt(), longest);
+  EXPECT_EQ(ChatFaultWith("\"cache_salt\":\"" + longest + "x\"").message,
+            "cache_salt: has 257 bytes, the most is 256");
+}
+
 TEST(Fields, TokenIdsTravelOnlyWhereTheyAreReturned) {
   EXPECT_FALSE(ChatWith("").calls[0].output().token_ids());
   const v1::Output output = ChatWith(R"("return_token_ids":true)").calls[0].output();

@@ -37,6 +37,12 @@ std::string FaultOf(const std::string& body) {
 
 // ---- requests -----------------------------------------------------------------------------------
 
+TEST(Responses, ACacheSaltTravels) {
+  GenerationRequest request;
+  ASSERT_FALSE(ParseResponses(R"({"input": "Hi", "cache_salt": "mine"})", Context(), &request));
+  EXPECT_EQ(request.calls[0].cache_salt(), "mine");
+}
+
 TEST(ResponsesRequest, ATextIsAUsersMessageBehindTheInstructions) {
   const GenerationRequest request =
       Parsed(R"({"model": "m", "input": "Hi", "instructions": "Be kind", "max_output_tokens": 7})");

@@ -122,8 +122,32 @@ TEST(Metrics, PagesAreToldByGroupAndNoneIsHeldAfterTheLastRequest) {
   server.WaitForLoad([](const v1::GetLoadResponse& now) { return now.held_pages() == 0; });
   const std::string text = Text(server);
   EXPECT_THAT(text, HasSubstr(held + "0\n"));
+  const EngineLoad after = server.engine().Load();
+  EXPECT_GT(after.cached_pages, 0);
+  EXPECT_THAT(text,
+              HasSubstr(R"(tramontane_kv_pages{model_name="scripted",group="window-64",state="cached"} )" +
+                        std::to_string(after.cached_pages) + "\n"));
   EXPECT_THAT(text, HasSubstr(R"(tramontane_kv_pages{model_name="scripted",group="any",state="free"} )" +
-                              std::to_string(load.total_pages) + "\n"));
+                              std::to_string(after.total_pages - after.cached_pages) + "\n"));
+}
+
+TEST(Metrics, CountWhatThePrefixCacheFound) {
+  ScriptedServer server;
+  const std::string queries = R"(vllm:prefix_cache_queries_total{model_name="scripted"})";
+  const std::string hits = R"(vllm:prefix_cache_hits_total{model_name="scripted"})";
+  for (int i = 0; i < 2; ++i) {
+    Stream stream(server.stub(), RequestOfIds(std::vector<int32_t>(40, 1), 2));
+    ASSERT_TRUE(stream.ReadAll().ok());
+    EXPECT_EQ(stream.finished().usage().cached_tokens(), 32 * i) << "pages of 16 tokens";
+    server.WaitForLoad([](const v1::GetLoadResponse& load) { return load.held_pages() == 0; });
+    EXPECT_EQ(ValueOf(Text(server), queries), std::to_string(40 * (i + 1)));
+    EXPECT_EQ(ValueOf(Text(server), hits), std::to_string(32 * i));
+  }
+  v1::GenerateRequest salted = RequestOfIds(std::vector<int32_t>(40, 1), 2);
+  salted.set_cache_salt("mine");
+  Stream stream(server.stub(), salted);
+  ASSERT_TRUE(stream.ReadAll().ok());
+  EXPECT_EQ(stream.finished().usage().cached_tokens(), 0);
 }
 
 TEST(Metrics, OfTheGatewayTellItsServers) {

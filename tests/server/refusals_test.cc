@@ -109,6 +109,7 @@ TEST_F(Refusals, EveryFieldIsNamed) {
          tool->set_parameters_json("{\"type\"");
        }},
       {"add_bos", [](auto* r) { r->set_add_bos(true); }},
+      {"cache_salt", [](auto* r) { r->set_cache_salt(std::string(257, 'x')); }},
       {"choices", [](auto* r) { r->set_choices(0); }},
       {"choices", [](auto* r) { r->set_choices(17); }},
       {"request_id", [](auto* r) { r->set_request_id("two words"); }},

@@ -85,6 +85,9 @@ Simulated Simulate(const DeviceRoofline& device, const EngineLimits& limits,
     load::OutgoingRequest request;
     request.index = static_cast<int64_t>(i);
     request.input_tokens = asked[i].input_tokens;
+    for (int32_t id = 0; id < request.input_tokens; ++id) {
+      request.ids.push_back(static_cast<int32_t>(i) * 1'000'000 + id);  // no two begin alike
+    }
     request.output_tokens = asked[i].output_tokens;
     request.deadline_ns = asked[i].deadline_ns;
     server.Send(std::move(request), [&](load::RequestRecord record) {
@@ -120,7 +123,7 @@ TEST(SimulateTest, OneRequestTakesWhatTheArithmeticSays) {
                                    {{.arrival_ns = 5'000'000, .input_tokens = 100, .output_tokens = 3}});
     EXPECT_THAT(run.token_ns[0],
                 ElementsAre(5'000'000 + 401'312, 5'000'000 + 802'624, 5'000'000 + 1'204'192));
-    EXPECT_EQ(run.load.free_pages, 1000);
+    EXPECT_EQ(run.load.held_pages, 0);
   }
 }
 
