@@ -7,6 +7,9 @@
 //
 //   page p:  | layer 0: K [kv_heads, page_size, head_dim] | layer 0: V ... | layer 1: K | layer 1: V | ...
 //
+// Where numbers are quantised in groups, each K and each V is followed by its scales
+// [kv_heads, page_size, head_dim / group].
+//
 // That is HND order; NHD (page_size before kv_heads) is the same view with other strides. A layer is named by
 // its index *within its group*, so groups of equal layer count have pages of equal bytes.
 //
@@ -49,6 +52,42 @@ struct KvFormat {
   constexpr int32_t TokenStride() const { return order == KvOrder::kHnd ? 1 : kv_heads; }
 };
 
+// Bytes from one page, half (a key to its value), layer, head and token to the next.
+struct KvStrides {
+  int64_t page = 0;
+  int64_t kv = 0;
+  int64_t layer = 0;
+  int64_t head = 0;
+  int64_t token = 0;
+};
+
+// Where the scales of quantised rows lie, apart from their numbers: those of a row's groups side by side. Of
+// fp8, which has one f32 scale for each head, the strides of pages and tokens are 0.
+struct KvScaleView {
+  std::byte* scales = nullptr;  // of the layer; null: the format has none apart
+  KvStrides strides = {};
+
+  constexpr std::byte* Key(int64_t page, int32_t kv_head, int32_t offset) const {
+    return scales + page * strides.page + kv_head * strides.head + offset * strides.token;
+  }
+  constexpr std::byte* Value(int64_t page, int32_t kv_head, int32_t offset) const {
+    return Key(page, kv_head, offset) + strides.kv;
+  }
+};
+
+// Of a layer whose scales stand behind its numbers.
+constexpr KvScaleView ScalesInPages(const KvFormat& format, std::byte* pool, int64_t page_bytes,
+                                    int64_t layer_offset) {
+  const int64_t scale_bytes = format.element.CompanionBytes(format.head_dim);
+  if (pool == nullptr || scale_bytes == 0) return {};
+  return {.scales = pool + layer_offset + int64_t{format.kv_heads} * format.page_size * format.VectorBytes(),
+          .strides = {.page = page_bytes,
+                      .kv = format.HalfLayerBytes(),
+                      .layer = format.LayerBytes(),
+                      .head = format.HeadStride() * scale_bytes,
+                      .token = format.TokenStride() * scale_bytes}};
+}
+
 // The pages of one layer: where a (page, head, offset) lies. What follows from the format is computed here
 // once, so that a kernel multiplies and adds and no more.
 struct KvLayerView {
@@ -61,7 +100,8 @@ struct KvLayerView {
         value_offset(of.HalfLayerBytes()),
         head_bytes(of.HeadStride() * of.VectorBytes()),
         token_bytes(of.TokenStride() * of.VectorBytes()),
-        format(of) {}
+        format(of),
+        scale(ScalesInPages(of, pages, bytes_of_page, offset_of_layer)) {}
 
   std::byte* pool = nullptr;
   int64_t page_bytes = 0;    // from one page to the next
@@ -70,6 +110,7 @@ struct KvLayerView {
   int64_t head_bytes = 0;    // from one head to the next
   int64_t token_bytes = 0;   // from one token to the next
   KvFormat format;
+  KvScaleView scale;
 
   // The key (value) vector of one head and token.
   constexpr std::byte* Key(int64_t page, int32_t kv_head, int32_t offset) const {

@@ -76,4 +76,20 @@ float Fp8E4M3ToFloat(uint8_t bits) {
   return std::bit_cast<float>(sign | ((exponent + 120) << 23) | (mantissa << 20));
 }
 
+uint8_t FloatToFp8E4M3(float value) {
+  constexpr float kLargest = 448.0f;
+  constexpr uint8_t kLargestCode = 0x7e;
+  const uint8_t sign = std::signbit(value) ? 0x80 : 0;
+  const float magnitude = std::abs(value);
+  if (std::isnan(value)) return 0x7f;
+  if (magnitude >= kLargest) return sign | kLargestCode;
+  if (magnitude < 0x1p-6f) {  // subnormal: a multiple of 2^-9, or the first normal number
+    return sign | static_cast<uint8_t>(std::nearbyint(magnitude * 0x1p9f));
+  }
+  // Three bits of mantissa stay; a carry goes into the exponent.
+  const uint32_t bits = std::bit_cast<uint32_t>(magnitude);
+  const uint32_t rounded = bits + 0x7ffffu + ((bits >> 20) & 1u);
+  return sign | static_cast<uint8_t>((rounded >> 20) - (120u << 3));
+}
+
 }  // namespace tramontane

@@ -48,5 +48,8 @@ uint16_t FloatToF16(float value);  // nearest even; overflow to infinity; NaN st
 
 // A sign, 4 bits of exponent, 3 of mantissa; 448 is the largest. No infinity: 0x7f and 0xff are NaN.
 float Fp8E4M3ToFloat(uint8_t bits);
+// Nearest, ties to the even code; beyond 448 it stays there, infinities too. The sign of zero is kept; NaN is
+// 0x7f.
+uint8_t FloatToFp8E4M3(float value);
 
 }  // namespace tramontane

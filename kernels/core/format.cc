@@ -4,6 +4,7 @@ namespace tramontane {
 
 std::string FormatName(const Format& format) {
   std::string name = DTypeName(format.dtype);
+  if (format == Format::BareFp8()) return name;
   if (format.in_groups()) {
     name += " in groups of " + std::to_string(format.block_size()) + " with " + DTypeName(format.scale);
     name += format.scale_rows == 2 ? " scales of two rows" : " scales";

@@ -10,7 +10,8 @@
 //   q8_0: 8 bits, a 16-bit scale within                 32                 34                        0
 //   q4_k: 4 bits, scales of 32 within                  256                144                        0
 //   int4 in groups of 128, an f16 scale within         128                 66                        0
-//   e.g. 4 bits, a 16-bit scale apart                   32                 16                        2
+//   keys and values as int8 in groups of 32             32                 32                        2
+//   the same as fp8_e4m3                                 1                  1                        0
 //
 // Any thread; a plain value, crosses the library border of a backend.
 #pragma once
@@ -56,7 +57,18 @@ struct Format {
   // order each row says its own all the same; what a backend packs may hold one of the two.
   int32_t scale_rows = 1;
 
-  // Whether it is no more than a row of its dtype: what all arithmetic here can read.
+  // Integers as keys and values are kept: signed, symmetric, in groups of 2^group_log2, whose scales of kF16
+  // or kF32 are companions. kernels/core/kv_quantize.h says how they round.
+  static constexpr Format WithScalesApart(DType type, int32_t group_log2, DType scales = DType::kF16) {
+    Format format(type, group_log2, GroupCodeBytes(type, group_log2), scales == DType::kF32 ? 4 : 2);
+    format.scale = scales;
+    return format;
+  }
+  // Rows of fp8_e4m3 and nothing else, as keys and values are kept: what scales them is not theirs.
+  static constexpr Format BareFp8() { return {DType::kFp8E4M3, 0, 1, 0}; }
+
+  // Whether a number is a block by itself: f32, bf16 and f16, which all arithmetic here can read, and fp8 of
+  // keys and values.
   constexpr bool plain() const { return block_log2 == 0; }
   constexpr bool in_groups() const { return dtype >= DType::kInt4; }
   // Whether it is a type by itself, or one in groups as InGroups makes them.

@@ -5,11 +5,13 @@
 #include <cstring>
 #include <limits>
 #include <numeric>
+#include <random>
 #include <vector>
 
 #include "kernels/core/block_types.h"
 #include "kernels/core/dtype.h"
 #include "kernels/core/format.h"
+#include "kernels/core/kv_quantize.h"
 #include "kernels/core/nearest_name.h"
 #include "kernels/core/status.h"
 
@@ -151,6 +153,23 @@ TEST(FormatTest, GroupsSayTheirSizeTheirScalesAndTheirZeroPoints) {
   EXPECT_FALSE(Format(DType::kQ6K).in_groups());
 }
 
+TEST(FormatTest, KeysAndValuesHaveTheirScalesApart) {
+  const Format int8 = Format::WithScalesApart(DType::kInt8, 5);
+  EXPECT_EQ(int8.Bytes(128) + int8.CompanionBytes(128), 136);
+  EXPECT_EQ(FormatName(int8), "int8 in groups of 32 with f16 scales");
+  const Format int4 = Format::WithScalesApart(DType::kInt4, 5);
+  EXPECT_EQ(int4.Bytes(128) + int4.CompanionBytes(128), 72);
+  const Format narrow = Format::WithScalesApart(DType::kInt4, 3, DType::kF32);
+  EXPECT_EQ(narrow.Bytes(8), 4);
+  EXPECT_EQ(narrow.CompanionBytes(16), 8);
+  EXPECT_EQ(Format::BareFp8().Bytes(128), 128);
+  EXPECT_EQ(Format::BareFp8().CompanionBytes(128), 0);
+  EXPECT_EQ(FormatName(Format::BareFp8()), "fp8_e4m3");
+  for (const Format& format : {int8, int4, narrow, Format::BareFp8()}) {
+    EXPECT_FALSE(format.well_formed()) << "no weight is stored so";
+  }
+}
+
 TEST(FormatTest, RowsThatShareScalesHoldThemOnceWhenPacked) {
   const Format pairs = Format::InGroups(DType::kFp8E4M3, 7, DType::kF32, false, /*rows_of_scale=*/2);
   EXPECT_TRUE(pairs.well_formed());
@@ -180,6 +199,130 @@ TEST(DTypeTest, Fp8HasTheValuesOfItsDefinition) {
   EXPECT_EQ(Fp8E4M3ToFloat(0x38), 1.0f);
   EXPECT_EQ(Fp8E4M3ToFloat(0x7e), 448.0f);
   EXPECT_EQ(Fp8E4M3ToFloat(0x81), -0x1p-9f);
+}
+
+// The nearest of all codes, the even one of two; those of NaN are no candidates.
+TEST(DTypeTest, Fp8RoundsToTheNearestCodeAndSaturates) {
+  const auto nearest = [](double value) {
+    int best = 0;
+    for (int code = 1; code < 0x7f; ++code) {
+      const double distance = std::abs(Fp8E4M3ToFloat(static_cast<uint8_t>(code)) - value);
+      const double best_distance = std::abs(Fp8E4M3ToFloat(static_cast<uint8_t>(best)) - value);
+      if (distance < best_distance || (distance == best_distance && code % 2 == 0)) best = code;
+    }
+    return best;
+  };
+  std::vector<float> values = {0.0f, 447.9f, 448.0f, 464.0f, 1e30f, 0x1p-10f, 0x1.8p-10f, 0x1p-149f};
+  for (int code = 0; code < 0x7e; ++code) {
+    const float low = Fp8E4M3ToFloat(static_cast<uint8_t>(code));
+    const float high = Fp8E4M3ToFloat(static_cast<uint8_t>(code + 1));
+    const float middle = (low + high) / 2;
+    for (const float value : {low, middle, std::nextafter(middle, 0.0f), std::nextafter(middle, high)}) {
+      values.push_back(value);
+    }
+  }
+  for (const float value : values) {
+    EXPECT_EQ(FloatToFp8E4M3(value), nearest(value)) << value;
+    EXPECT_EQ(FloatToFp8E4M3(-value), 0x80 | nearest(value)) << value;
+  }
+  EXPECT_EQ(FloatToFp8E4M3(std::numeric_limits<float>::infinity()), 0x7e);
+  EXPECT_TRUE(std::isnan(Fp8E4M3ToFloat(FloatToFp8E4M3(std::numeric_limits<float>::quiet_NaN()))));
+}
+
+// ---- rows of keys and values ----------------------------------------------------------------------
+
+struct QuantizedRow {
+  std::vector<std::byte> numbers, scales;
+  std::vector<float> read;
+};
+
+QuantizedRow Quantize(const Format& format, const std::vector<float>& row) {
+  const auto count = static_cast<int32_t>(row.size());
+  QuantizedRow result;
+  result.numbers.resize(static_cast<size_t>(format.Bytes(count)));
+  result.scales.resize(static_cast<size_t>(format.CompanionBytes(count)));
+  result.read.resize(row.size());
+  QuantizeKvRow(format, row.data(), count, result.numbers.data(), result.scales.data());
+  DequantizeKvRow(format, result.numbers.data(), result.scales.data(), count, result.read.data());
+  return result;
+}
+
+float ScaleOfGroup(const Format& format, const QuantizedRow& row, size_t group) {
+  const std::byte* from = row.scales.data() + group * static_cast<size_t>(format.companion_bytes);
+  if (format.scale == DType::kF32) {
+    float scale;
+    std::memcpy(&scale, from, sizeof scale);
+    return scale;
+  }
+  uint16_t bits;
+  std::memcpy(&bits, from, sizeof bits);
+  return F16ToFloat(bits);
+}
+
+TEST(KvQuantizeTest, NumbersAndScalesAreThoseOfTheDefinition) {
+  std::mt19937_64 random(3);
+  std::normal_distribution<float> normal;
+  for (const DType type : {DType::kInt8, DType::kInt4}) {
+    for (const DType scales : {DType::kF16, DType::kF32}) {
+      for (const int32_t group_log2 : {3, 5, 7}) {
+        const Format format = Format::WithScalesApart(type, group_log2, scales);
+        const size_t group = size_t{1} << group_log2;
+        const float most = type == DType::kInt4 ? 7.0f : 127.0f;
+        std::vector<float> row(256);
+        for (float& x : row) x = normal(random) * std::exp2(static_cast<float>(random() % 24) - 16.0f);
+        for (size_t i = 0; i < group; ++i) row[i] = 0.0f;  // a group of nothing has the least scale
+        const QuantizedRow result = Quantize(format, row);
+        for (size_t i = 0; i < row.size(); ++i) {
+          float largest = 0;
+          for (size_t k = i / group * group; k < i / group * group + group; ++k)
+            largest = std::max(largest, std::abs(row[k]));
+          float scale = std::max(largest / most, 1e-5f);
+          if (scales == DType::kF16) scale = F16ToFloat(FloatToF16(scale));
+          ASSERT_EQ(ScaleOfGroup(format, result, i / group), scale) << FormatName(format) << " " << i;
+          const float q = std::clamp(std::nearbyint(row[i] / scale), -most, most);
+          ASSERT_EQ(result.read[i], q * scale) << FormatName(format) << " " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST(KvQuantizeTest, EvenNumbersStandLowInTwosComplementAndTiesGoToEven) {
+  // The largest is 7, so the scale is 1.
+  const std::vector<float> row = {7.0f, -7.0f, 0.5f, 1.5f, 2.5f, -0.5f, -1.5f, -2.5f};
+  const QuantizedRow four = Quantize(Format::WithScalesApart(DType::kInt4, 3), row);
+  EXPECT_EQ(four.numbers,
+            (std::vector<std::byte>{std::byte{0x97}, std::byte{0x20}, std::byte{0x02}, std::byte{0xee}}));
+  EXPECT_EQ(four.read, (std::vector<float>{7, -7, 0, 2, 2, 0, -2, -2}));
+  std::vector<float> wide = row;
+  wide[0] = 127.0f;
+  const QuantizedRow eight = Quantize(Format::WithScalesApart(DType::kInt8, 3), wide);
+  EXPECT_EQ(eight.numbers[0], std::byte{127});
+  EXPECT_EQ(eight.numbers[1], std::byte{0xf9});
+  EXPECT_EQ(eight.read, (std::vector<float>{127, -7, 0, 2, 2, 0, -2, -2}));
+}
+
+TEST(KvQuantizeTest, WhatHasNoScaleReadsBackAsNotANumberAndLeavesOtherGroupsAlone) {
+  for (const DType type : {DType::kInt8, DType::kInt4}) {
+    for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
+                            -std::numeric_limits<float>::quiet_NaN(), 3e38f}) {
+      std::vector<float> row(16, 1.0f);
+      row[3] = bad;
+      const QuantizedRow result = Quantize(Format::WithScalesApart(type, 3), row);
+      for (size_t i = 0; i < 8; ++i) EXPECT_TRUE(std::isnan(result.read[i])) << bad << " " << i;
+      for (size_t i = 8; i < 16; ++i) EXPECT_NEAR(result.read[i], 1.0f, 1e-3f);
+    }
+  }
+}
+
+TEST(KvQuantizeTest, Fp8IsTakenOfTheNumberOverItsScale) {
+  const std::vector<float> row = {0.0f, -0.0f, 1.0f, -896.0f, 2000.0f, 0.3f};
+  std::vector<std::byte> numbers(row.size());
+  std::vector<float> read(row.size());
+  RoundKvRowToFp8(row.data(), 6, 2.0f, numbers.data());
+  WidenKvRowOfFp8(numbers.data(), 6, 2.0f, read.data());
+  EXPECT_EQ(numbers[1], std::byte{0x80}) << "the sign of zero is kept";
+  EXPECT_EQ(read, (std::vector<float>{0.0f, -0.0f, 1.0f, -896.0f, 896.0f, 0.3125f}));
 }
 
 // ---- block types --------------------------------------------------------------------------------

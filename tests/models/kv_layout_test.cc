@@ -179,8 +179,10 @@ TEST(KvLayout, BytesOfPagesTokensAndAddressesFollowTheFormat) {
     int64_t vector_bytes;     // of 64 numbers
     int64_t companion_bytes;  // of those
   };
-  for (const Row& row : {Row{DType::kF32, 256, 0}, Row{DType::kF16, 128, 0},
-                         Row{{DType::kF16, 5, 34, 0}, 68, 0}, Row{{DType::kF16, 5, 16, 2}, 32, 4}}) {
+  for (const Row& row :
+       {Row{DType::kF32, 256, 0}, Row{DType::kF16, 128, 0}, Row{{DType::kF16, 5, 34, 0}, 68, 0},
+        Row{{DType::kF16, 5, 16, 2}, 32, 4}, Row{Format::WithScalesApart(DType::kInt8, 5), 64, 4},
+        Row{Format::WithScalesApart(DType::kInt4, 3), 32, 16}, Row{Format::BareFp8(), 64, 0}}) {
     const KvFormat format = {.element = row.element, .kv_heads = 2, .head_dim = 64, .page_size = 16};
     const KvLayout layout = MakeKvLayout({0, 0, 0}, format);
     const int64_t half = 2 * 16 * (row.vector_bytes + row.companion_bytes);
@@ -192,7 +194,28 @@ TEST(KvLayout, BytesOfPagesTokensAndAddressesFollowTheFormat) {
     EXPECT_EQ(view.Key(1, 0, 3) - view.Key(1, 0, 0), 3 * row.vector_bytes);
     EXPECT_EQ(view.Key(1, 1, 0) - view.Key(1, 0, 0), 16 * row.vector_bytes);
     EXPECT_EQ(view.Value(1, 1, 0) - view.Key(1, 1, 0), half);
+    if (row.companion_bytes == 0) {
+      EXPECT_EQ(view.scale.scales, nullptr);
+      continue;
+    }
+    EXPECT_EQ(view.scale.Key(1, 0, 0), view.Key(1, 0, 0) + 2 * 16 * row.vector_bytes) << "behind the numbers";
+    EXPECT_EQ(view.scale.Key(1, 1, 3) - view.scale.Key(1, 0, 0), (16 + 3) * row.companion_bytes);
+    EXPECT_EQ(view.scale.Value(1, 1, 15) + row.companion_bytes, pool.data() + 2 * layout.page_bytes())
+        << "the last layer's end is the page's";
   }
+}
+
+TEST(KvLayout, ScalesLieBesideTheirVectorsInEitherOrder) {
+  const KvFormat format = {.element = Format::WithScalesApart(DType::kInt8, 5),
+                           .kv_heads = 2,
+                           .head_dim = 128,
+                           .page_size = 16,
+                           .order = KvOrder::kNhd};
+  EXPECT_EQ(format.TokenBytes(), 2 * 2 * 136);
+  std::vector<std::byte> pool(static_cast<size_t>(format.PageBytes(1)));
+  const KvLayerView view(format, pool.data(), format.PageBytes(1));
+  EXPECT_EQ(view.scale.Key(0, 1, 0) - view.scale.Key(0, 0, 0), 8);
+  EXPECT_EQ(view.scale.Key(0, 0, 1) - view.scale.Key(0, 0, 0), 2 * 8);
 }
 
 }  // namespace
