@@ -67,6 +67,13 @@ struct KvScaleView {
   std::byte* scales = nullptr;  // of the layer; null: the format has none apart
   KvStrides strides = {};
 
+  // fp8's scales [2, kv_heads]: of the layer's keys, then of its values.
+  static KvScaleView OfFp8(float* scales, int32_t kv_heads) {
+    constexpr int64_t kBytes = sizeof(float);
+    return {.scales = reinterpret_cast<std::byte*>(scales),
+            .strides = {.kv = kv_heads * kBytes, .head = kBytes}};
+  }
+
   constexpr std::byte* Key(int64_t page, int32_t kv_head, int32_t offset) const {
     return scales + page * strides.page + kv_head * strides.head + offset * strides.token;
   }

@@ -86,9 +86,7 @@ void DequantizeKvRow(const Format& format, const std::byte* numbers, const std::
   }
 }
 
-float KvFp8Scale(const std::byte* scale) {
-  return scale == nullptr ? 1.0f : LoadScale(DType::kF32, scale);
-}
+float KvFp8Scale(const std::byte* scale) { return scale == nullptr ? 1.0f : LoadScale(DType::kF32, scale); }
 
 void RoundKvRowToFp8(const float* row, int32_t count, float scale, std::byte* numbers) {
   for (int32_t i = 0; i < count; ++i) numbers[i] = static_cast<std::byte>(FloatToFp8E4M3(row[i] / scale));

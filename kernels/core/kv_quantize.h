@@ -21,6 +21,20 @@
 
 namespace tramontane {
 
+// Numbers of a group of int8 or int4: 2^3 to 2^7.
+inline constexpr int32_t kMinKvGroupLog2 = 3;
+inline constexpr int32_t kMaxKvGroupLog2 = 7;
+
+// Whether keys and values may be stored so: f32, bf16, f16, or as said above.
+constexpr bool IsKvElement(const Format& format) {
+  if (format.dtype == DType::kInt8 || format.dtype == DType::kInt4) {
+    return format.block_log2 >= kMinKvGroupLog2 && format.block_log2 <= kMaxKvGroupLog2 &&
+           (format.scale == DType::kF16 || format.scale == DType::kF32) &&
+           format == Format::WithScalesApart(format.dtype, format.block_log2, format.scale);
+  }
+  return format == Format::BareFp8() || (format.plain() && format == Format(format.dtype));
+}
+
 // row [count] to numbers [format.Bytes(count)] and scales [format.CompanionBytes(count)]. REQUIRES: int8 or
 // int4 with scales apart; whole groups.
 void QuantizeKvRow(const Format& format, const float* row, int32_t count, std::byte* numbers,

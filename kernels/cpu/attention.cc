@@ -23,8 +23,8 @@ constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 int64_t FloatsPerThread(int64_t rows, int32_t head_dim) {
   return AlignFloats(int64_t{head_dim} * kAttentionBlockKeys) +
-         kAttentionBlockKeys * PaddedHeadDim(head_dim) + rows * kAttentionBlockKeys +
-         2 * AttentionState::Floats(rows, head_dim);
+         (kAttentionBlockKeys + kAttentionDecodedKeys) * PaddedHeadDim(head_dim) +
+         rows * kAttentionBlockKeys + 2 * AttentionState::Floats(rows, head_dim);
 }
 
 int64_t MaxPartialStates(int32_t threads, int64_t context) {
@@ -210,6 +210,8 @@ AttentionCall::ThreadMemory AttentionCall::MemoryOf(int32_t thread) const {
   memory += AlignFloats(int64_t{head_dim_} * kAttentionBlockKeys);
   parts.scratch.values = memory;
   memory += kAttentionBlockKeys * PaddedHeadDim(head_dim_);
+  parts.scratch.decoded = memory;
+  memory += kAttentionDecodedKeys * PaddedHeadDim(head_dim_);
   parts.scratch.scores = memory;
   memory += max_rows_ * kAttentionBlockKeys;
   parts.segment = AttentionState::At(memory, max_rows_);
@@ -246,6 +248,7 @@ void RunAttention(const AttentionParams& params, const CpuContext& context) {
   TM_CHECK(params.query.dtype == DType::kF32 && params.out.dtype == DType::kF32, "attention speaks f32");
   TM_CHECK(params.kv.format.kv_heads > 0 && params.query_heads % params.kv.format.kv_heads == 0,
            "%d query heads over %d kv heads", params.query_heads, params.kv.format.kv_heads);
+  CheckKvView(params.kv);
   TM_CHECK(params.kv.format.head_dim % 2 == 0, "head_dim %d is odd", params.kv.format.head_dim);
   if (params.batch > 0) AttentionCall(params, context).Run();
 }

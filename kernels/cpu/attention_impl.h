@@ -14,10 +14,12 @@
 // then every row of the tile is served from the cache. Bound by multiply-adds. As pages lie scattered, no
 // hardware prefetcher runs ahead of a block, so packing one half of a block asks for the half that is packed
 // next. Few rows (a decode step's tile is the whole group of a kv head) read the KV once and are bound by
-// memory: attention_few_impl.h.
+// memory: attention_few_impl.h. Quantised pages are decoded a strip at a time, and then go either way as f32
+// pages do: attention_quantized_impl.h.
 #pragma once
 
 #include "kernels/cpu/attention_few_impl.h"
+#include "kernels/cpu/attention_quantized_impl.h"
 #include "kernels/cpu/simd.h"
 
 namespace tramontane {
@@ -35,6 +37,17 @@ struct KeyBlock {
   int32_t first = 0;  // keys [first, end) of the block are seen by some row; no other is read
   int32_t end = 0;
   const std::byte* keys[kAttentionBlockKeys];  // outside [first, end) copies of the nearest inside
+  // Of keys quantised in groups, likewise; null: they have none.
+  const std::byte* scales[kAttentionBlockKeys];
+
+  // From key k on, `kv` being their layer.
+  QuantizedRows Keys(int32_t k) const { return {.numbers = keys + k, .scales = scales + k}; }
+  QuantizedRows Values(const KvLayerView& kv, int32_t k) const {
+    return {.numbers = keys + k,
+            .scales = scales + k,
+            .numbers_offset = kv.value_offset,
+            .scales_offset = kv.scale.strides.kv};
+  }
 };
 
 // Rows [begin, end) of a tile.
@@ -72,13 +85,21 @@ inline void FindBlock(const AttentionTile& tile, int64_t block_begin, KeyBlock* 
   int32_t offset = OffsetInPage(block_begin + block.first, format.page_size);
   for (int32_t k = block.first; k < block.end; ++page, offset = 0) {
     const std::byte* key = params.kv.Key(*page, tile.kv_head, offset);
-    for (; k < block.end && offset < format.page_size; ++k, ++offset, key += params.kv.token_bytes) {
+    const std::byte* scale = params.kv.scale.Key(*page, tile.kv_head, offset);
+    for (; k < block.end && offset < format.page_size; ++k, ++offset) {
       block.keys[k] = key;
+      block.scales[k] = scale;
+      key += params.kv.token_bytes;
+      scale += params.kv.scale.strides.token;
     }
   }
   if (block.first < block.end) {
-    for (int32_t k = 0; k < block.first; ++k) block.keys[k] = block.keys[block.first];
-    for (int32_t k = block.end; k < kAttentionBlockKeys; ++k) block.keys[k] = block.keys[block.end - 1];
+    auto copy = [&block](int32_t from, int32_t to) {
+      block.keys[to] = block.keys[from];
+      block.scales[to] = block.scales[from];
+    };
+    for (int32_t k = 0; k < block.first; ++k) copy(block.first, k);
+    for (int32_t k = block.end; k < kAttentionBlockKeys; ++k) copy(block.end - 1, k);
   }
 }
 
@@ -104,7 +125,10 @@ inline RowRange RowsSeeing(const AttentionTile& tile, int64_t block_begin) {
 // Columns of keys that are not in [first, end) hold copies of others; the scores there are never used. Asks
 // the memory for the block's values.
 template <typename Elements>
-void PackKeys(const KeyBlock& block, int64_t value_offset, int32_t head_dim, float* keys) {
+void PackKeys(const KeyBlock& block, const AttentionParams& params, const AttentionScratch& scratch) {
+  const int32_t head_dim = params.kv.format.head_dim;
+  const int64_t value_offset = params.kv.value_offset;
+  float* const keys = scratch.keys;
   for (int32_t k = block.first / kWidth * kWidth; k < block.end; k += kWidth) {
     const std::byte* const* from = block.keys + k;
     Vf rows[kWidth];
@@ -125,10 +149,33 @@ void PackKeys(const KeyBlock& block, int64_t value_offset, int32_t head_dim, flo
   }
 }
 
+template <typename Numbers>
+  requires kIsQuantized<Numbers>
+void PackKeys(const KeyBlock& block, const AttentionParams& params, const AttentionScratch& scratch) {
+  const int32_t head_dim = params.kv.format.head_dim;
+  const int64_t stride = PaddedHeadDim(head_dim);
+  for (int32_t k = block.first / kWidth * kWidth; k < block.end; k += kWidth) {
+    DecodeRows<Numbers>(params.kv.format.element, block.Keys(k), 0, kWidth, block.Values(params.kv, k),
+                        head_dim, scratch.decoded, stride);
+    Vf rows[kWidth];
+    for (int32_t d = 0; d < head_dim; d += kWidth) {
+#pragma GCC unroll 16
+      for (int i = 0; i < kWidth; ++i) rows[i] = Load(scratch.decoded + i * stride + d);
+      Transpose(rows);
+      for (int i = 0; i < kWidth && d + i < head_dim; ++i) {
+        Store(scratch.keys + (d + i) * kAttentionBlockKeys + k, rows[i]);
+      }
+    }
+  }
+}
+
 // Asks the memory for the next block's keys.
 template <typename Elements>
-void PackValues(const KeyBlock& block, const KeyBlock& next, int64_t value_offset, int32_t head_dim,
-                float* values) {
+void PackValues(const KeyBlock& block, const KeyBlock& next, const AttentionParams& params,
+                const AttentionScratch& scratch) {
+  const int32_t head_dim = params.kv.format.head_dim;
+  const int64_t value_offset = params.kv.value_offset;
+  float* const values = scratch.values;
   const int64_t stride = PaddedHeadDim(head_dim);
   for (int32_t k = block.first; k < block.end; ++k) {
     const std::byte* from = block.keys[k] + value_offset;
@@ -143,6 +190,15 @@ void PackValues(const KeyBlock& block, const KeyBlock& next, int64_t value_offse
     Store(to + d, Elements::FirstAt(from, d, head_dim - d));
     for (d += kWidth; d < stride; d += kWidth) Store(to + d, Vf{});
   }
+}
+
+template <typename Numbers>
+  requires kIsQuantized<Numbers>
+void PackValues(const KeyBlock& block, const KeyBlock& next, const AttentionParams& params,
+                const AttentionScratch& scratch) {
+  const int64_t stride = PaddedHeadDim(params.kv.format.head_dim);
+  DecodeRows<Numbers>(params.kv.format.element, block.Values(params.kv, 0), block.first, block.end,
+                      next.Keys(0), params.kv.format.head_dim, scratch.values + block.first * stride, stride);
 }
 
 // out [rows, columns] = out * carry + a [rows, depth] x b [depth, columns]. Row strides in floats; columns
@@ -285,7 +341,7 @@ void AttendBlock(const AttentionTile& tile, const KeyBlock& block, const KeyBloc
   const AttentionParams& params = *tile.params;
   const int32_t head_dim = params.kv.format.head_dim;
   const int64_t padded_dim = PaddedHeadDim(head_dim);
-  PackKeys<Elements>(block, params.kv.value_offset, head_dim, scratch.keys);
+  PackKeys<Elements>(block, params, scratch);
   float* scores = scratch.scores + int64_t{range.begin} * kAttentionBlockKeys;
   const int32_t score_columns = (block.end + kWidth - 1) / kWidth * kWidth;
   Multiply({.a = rows->queries + range.begin,
@@ -298,7 +354,7 @@ void AttendBlock(const AttentionTile& tile, const KeyBlock& block, const KeyBloc
            range.end - range.begin, score_columns);
   SoftmaxRows(params, rows->positions, block, range, scratch.scores, state, rows->carry);
 
-  PackValues<Elements>(block, next, params.kv.value_offset, head_dim, scratch.values);
+  PackValues<Elements>(block, next, params, scratch);
   const float* weights[kAttentionTileRows];
   for (int32_t r = range.begin; r < range.end; ++r) {
     weights[r] = scratch.scores + int64_t{r} * kAttentionBlockKeys + block.first;
@@ -371,6 +427,58 @@ void AttendBlockFew(const AttentionTile& tile, const KeyBlock& block, const KeyB
   }
 }
 
+// The same over quantised pages: each strip is decoded, and read from the cache.
+template <typename Numbers>
+  requires kIsQuantized<Numbers>
+void AttendBlockFew(const AttentionTile& tile, const KeyBlock& block, const KeyBlock& next, RowRange range,
+                    const AttentionScratch& scratch, const AttentionState& state, TileRows* rows) {
+  const AttentionParams& params = *tile.params;
+  const Format& element = params.kv.format.element;
+  const int32_t head_dim = params.kv.format.head_dim;
+  const int64_t padded_dim = PaddedHeadDim(head_dim);
+  const int32_t count = range.end - range.begin;
+  const std::byte* decoded[kStripKeys];
+  for (int k = 0; k < kStripKeys; ++k) {
+    decoded[k] = reinterpret_cast<const std::byte*>(scratch.decoded + k * padded_dim);
+  }
+
+  const int32_t first_strip = block.first / kStripKeys;
+  const int32_t end_strip = (block.end + kStripKeys - 1) / kStripKeys;
+  for (int32_t s = first_strip; s < end_strip; ++s) {
+    const int32_t k = s * kStripKeys;
+    DecodeRows<Numbers>(element, block.Keys(k), 0, kStripKeys, block.Values(params.kv, k), head_dim,
+                        scratch.decoded, padded_dim);
+    TransposeStrip<F32Elements>(decoded, head_dim, {}, scratch.keys);
+    ForFewRows(count, [&]<int kRows>(int32_t row) {
+      const int64_t r = range.begin + row;
+      ScoreStrips<F32Elements, kRows, 1>(scratch.keys, 0, scratch.values + r, head_dim, {},
+                                         scratch.scores + r * kAttentionBlockKeys + k);
+    });
+  }
+  SoftmaxRows(params, rows->positions, block, range, scratch.scores, state, rows->carry);
+
+  for (int32_t s = first_strip; s < end_strip; ++s) {
+    const int32_t k = s * kStripKeys;
+    const auto begin = static_cast<int32_t>(ClampTo(block.first - k, 0, kStripKeys));
+    const auto end = static_cast<int32_t>(ClampTo(block.end - k, 0, kStripKeys));
+    DecodeRows<Numbers>(element, block.Values(params.kv, k), begin, end, next.Keys(k), head_dim,
+                        scratch.decoded + begin * padded_dim, padded_dim);
+    ForFewRows(count, [&]<int kRows>(int32_t row) {
+      const int64_t r = range.begin + row;
+      WeighRows<F32Elements, kRows>({.keys = decoded,
+                                     .value_offset = 0,
+                                     .begin = begin,
+                                     .end = end,
+                                     .weights = scratch.scores + r * kAttentionBlockKeys + k,
+                                     .carry = s == first_strip ? rows->carry + r : nullptr,
+                                     .weighted = state.weighted + r * padded_dim,
+                                     .stride = padded_dim,
+                                     .ahead = {}},
+                                    head_dim);
+    });
+  }
+}
+
 // Asks for one line of each 4 KiB of a block's keys and values.
 inline void AskForAddresses(const KeyBlock& block, const KvLayerView& kv) {
   constexpr int64_t kAddressed = 4096;  // bytes whose address is looked up at once, at least
@@ -417,9 +525,11 @@ void AttendSegmentFew(const AttentionTile& tile, int64_t segment, const Attentio
                              state, rows);
     std::swap(block, after);
   }
-  const int32_t head_dim = tile.params->kv.format.head_dim;
-  for (int32_t r = 0; r < tile.rows(); ++r) {
-    PutInOrder<Elements>(state.weighted + r * PaddedHeadDim(head_dim), head_dim);
+  if constexpr (!kIsQuantized<Elements>) {  // those are read as f32, which has no order of its own
+    const int32_t head_dim = tile.params->kv.format.head_dim;
+    for (int32_t r = 0; r < tile.rows(); ++r) {
+      PutInOrder<Elements>(state.weighted + r * PaddedHeadDim(head_dim), head_dim);
+    }
   }
 }
 
@@ -473,6 +583,12 @@ void AttendSegment(const AttentionTile& tile, int64_t segment, const AttentionNe
       return AttendSegmentOf<Bf16Elements>(tile, segment, next, scratch, state);
     case DType::kF16:
       return AttendSegmentOf<F16Elements>(tile, segment, next, scratch, state);
+    case DType::kInt8:
+      return AttendSegmentOf<Int8Numbers>(tile, segment, next, scratch, state);
+    case DType::kInt4:
+      return AttendSegmentOf<Int4Numbers>(tile, segment, next, scratch, state);
+    case DType::kFp8E4M3:
+      return AttendSegmentOf<Fp8Numbers>(tile, segment, next, scratch, state);
     default:
       return;  // refused before a step
   }

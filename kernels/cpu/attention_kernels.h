@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/attention.h"
+#include "kernels/core/kv_quantize.h"
 
 namespace tramontane {
 
@@ -19,6 +20,9 @@ inline constexpr int32_t kAttentionTileRows = 128;
 // Tiles of at most so many rows read keys and values as they lie in their pages; others make copies for all
 // their rows. Both take every sum in the same order: any value gives the same bits.
 inline constexpr int32_t kAttentionFewRows = 8;
+
+// Quantised keys or values that are decoded at once: those of a strip of the widest variant.
+inline constexpr int32_t kAttentionDecodedKeys = 32;
 
 // Head dimensions are filled up to whole vectors of the widest variant.
 constexpr int64_t PaddedHeadDim(int32_t head_dim) { return (int64_t{head_dim} + 15) / 16 * 16; }
@@ -63,6 +67,8 @@ struct AttentionState {
 struct AttentionScratch {
   float* keys = nullptr;    // [head_dim, kAttentionBlockKeys] a block of keys, transposed
   float* values = nullptr;  // [kAttentionBlockKeys, PaddedHeadDim]; of few rows their queries
+  // [kAttentionDecodedKeys, PaddedHeadDim] of quantised pages: keys or values in f32
+  float* decoded = nullptr;
   float* scores = nullptr;  // [rows, kAttentionBlockKeys]
 };
 

@@ -16,6 +16,8 @@ int64_t MoeWorkspaceBytes(const StepMaxima& maxima, const CpuKernels& kernels, i
 int64_t SampleWorkspaceBytes(const StepMaxima& maxima, int32_t threads);
 
 void RunEmbed(const EmbedParams& params, const CpuContext& context);
+// That vectors are stored in a way that RunRopeAppend and RunAttention know.
+void CheckKvView(const KvLayerView& kv);
 void RunRopeTable(const RopeTableParams& params, const CpuContext& context);
 void RunMoe(const MoeParams& params, const CpuContext& context);
 void RunRopeAppend(const RopeAppendParams& params, const CpuContext& context);

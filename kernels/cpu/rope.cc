@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "kernels/core/check.h"
+#include "kernels/core/kv_quantize.h"
 #include "kernels/cpu/ops.h"
 
 namespace tramontane {
@@ -36,17 +37,28 @@ void RotateHead(RotaryStyle style, const float* __restrict cos_sin, int32_t half
   }
 }
 
-// One vector of a page: each element rounded once.
-void StoreRounded(DType dtype, const float* __restrict from, int32_t count, std::byte* __restrict to) {
-  if (dtype == DType::kF32) {
-    std::memcpy(to, from, static_cast<size_t>(count) * sizeof(float));
-    return;
-  }
+// One vector of a page: each element rounded once, or each group quantised. scales: where those of the vector
+// lie, where it has any.
+void StoreVector(const Format& format, const float* __restrict from, int32_t count, std::byte* __restrict to,
+                 std::byte* __restrict scales) {
   auto* halves = reinterpret_cast<uint16_t*>(to);
-  if (dtype == DType::kBf16) {
-    for (int32_t d = 0; d < count; ++d) halves[d] = FloatToBf16(from[d]);
-  } else {
-    for (int32_t d = 0; d < count; ++d) halves[d] = FloatToF16(from[d]);
+  switch (format.dtype) {
+    case DType::kF32:
+      std::memcpy(to, from, static_cast<size_t>(count) * sizeof(float));
+      return;
+    case DType::kBf16:
+      for (int32_t d = 0; d < count; ++d) halves[d] = FloatToBf16(from[d]);
+      return;
+    case DType::kF16:
+      for (int32_t d = 0; d < count; ++d) halves[d] = FloatToF16(from[d]);
+      return;
+    case DType::kInt8:
+    case DType::kInt4:
+      return QuantizeKvRow(format, from, count, to, scales);
+    case DType::kFp8E4M3:
+      return RoundKvRowToFp8(from, count, KvFp8Scale(scales), to);
+    default:
+      return;  // refused before
   }
 }
 
@@ -74,14 +86,24 @@ void AppendToken(const RopeAppendParams& params, int64_t token) {
   const int64_t page = PageOfSlot(slot, format.page_size);
   const int32_t offset = OffsetOfSlot(slot, format.page_size);
   for (int32_t head = 0; head < format.kv_heads; ++head) {
-    StoreRounded(format.element.dtype, key + int64_t{head} * head_dim, head_dim,
-                 params.kv.Key(page, head, offset));
-    StoreRounded(format.element.dtype, value + int64_t{head} * head_dim, head_dim,
-                 params.kv.Value(page, head, offset));
+    const KvScaleView& scale = params.kv.scale;
+    StoreVector(format.element, key + int64_t{head} * head_dim, head_dim, params.kv.Key(page, head, offset),
+                scale.Key(page, head, offset));
+    StoreVector(format.element, value + int64_t{head} * head_dim, head_dim,
+                params.kv.Value(page, head, offset), scale.Value(page, head, offset));
   }
 }
 
 }  // namespace
+
+void CheckKvView(const KvLayerView& kv) {
+  const Format& element = kv.format.element;
+  TM_CHECK(IsKvElement(element), "keys and values as %s", FormatName(element).c_str());
+  TM_CHECK(kv.format.head_dim % element.block_size() == 0, "head_dim %d in groups of %lld",
+           kv.format.head_dim, static_cast<long long>(element.block_size()));
+  TM_CHECK(element.companion_bytes == 0 || kv.scale.scales != nullptr, "pages of %s without scales",
+           FormatName(element).c_str());
+}
 
 void RunRopeTable(const RopeTableParams& params, const CpuContext& context) {
   ForEachToken(context.pool, params.tokens, [&](int64_t token) {
@@ -104,6 +126,7 @@ void RunRopeAppend(const RopeAppendParams& params, const CpuContext& context) {
   TM_CHECK(format.head_dim % 2 == 0, "head_dim %d is odd", format.head_dim);
   TM_CHECK(params.qkv.columns == int64_t{params.query_heads + 2 * format.kv_heads} * format.head_dim,
            "qkv has %lld columns", static_cast<long long>(params.qkv.columns));
+  CheckKvView(params.kv);
   ForEachToken(context.pool, params.qkv.rows, [&](int64_t token) { AppendToken(params, token); });
 }
 

@@ -95,7 +95,7 @@ struct QueryRows {
 
 // [tokens + 1, query_heads * head_dim]; the last row is padding that the op must leave alone.
 std::vector<float> RunAttention(Backend& backend, const Problem& problem, const PagedKvFixture& kv,
-                                std::vector<float>* query_data = nullptr) {
+                                std::vector<float>* query_data = nullptr, const KvLayerView* view = nullptr) {
   QueryRows queries(problem, kv);
   if (query_data != nullptr) queries.data = *query_data;
   const int64_t rows = kv.tokens() + 1;
@@ -103,7 +103,7 @@ std::vector<float> RunAttention(Backend& backend, const Problem& problem, const 
   AttentionParams params;
   params.query = {queries.data.data(), DType::kF32, rows, queries.columns, queries.stride};
   params.out = MakeTensor(out.data(), DType::kF32, rows, queries.columns);
-  params.kv = kv.View();
+  params.kv = view == nullptr ? kv.View() : *view;
   params.table = kv.Table();
   params.qo_indptr = kv.qo_indptr();
   params.batch = kv.batch();
@@ -222,6 +222,61 @@ TEST_P(AttentionTest, EveryDTypeOrderAndPageSizeMatchesTheDefinition) {
       }
     }
   }
+}
+
+TEST_P(AttentionTest, EveryQuantisedTypeAndGroupMatchesTheDefinition) {
+  struct Shape {
+    DType dtype;
+    int32_t head_dim, group_log2;
+  };
+  for (const Shape& shape :
+       {Shape{DType::kInt8, 128, 5}, Shape{DType::kInt8, 64, 3}, Shape{DType::kInt8, 8, 3},
+        Shape{DType::kInt8, 24, 3}, Shape{DType::kInt8, 128, 7}, Shape{DType::kInt4, 128, 5},
+        Shape{DType::kInt4, 80, 4}, Shape{DType::kInt4, 8, 3}, Shape{DType::kInt4, 256, 6},
+        Shape{DType::kInt4, 40, 3}, Shape{DType::kFp8E4M3, 128, 0}, Shape{DType::kFp8E4M3, 24, 0},
+        Shape{DType::kFp8E4M3, 6, 0}}) {
+    for (const KvOrder order : {KvOrder::kHnd, KvOrder::kNhd}) {
+      for (const int32_t page_size : {1, 7, 16, 64}) {
+        SCOPED_TRACE(testing::Message() << DTypeName(shape.dtype) << " x " << shape.head_dim
+                                        << " in groups of 2^" << shape.group_log2 << ", order "
+                                        << static_cast<int>(order) << ", pages of " << page_size);
+        Problem problem;
+        problem.query_heads = 6;
+        problem.shape = {.dtype = shape.dtype,
+                         .kv_heads = 2,
+                         .head_dim = shape.head_dim,
+                         .page_size = page_size,
+                         .order = order,
+                         .group_log2 = shape.group_log2};
+        problem.window = 100;
+        problem.sequences = {{0, 150, 20}, {0, 9, 9}, {0, 150, 1}, {0, 1, 1}};
+        ExpectMatchesDefinition(problem);
+      }
+    }
+  }
+}
+
+// Each kv head has its own, keys and values apart.
+TEST_P(AttentionTest, ScalesOfFp8AreThoseOfTheirHead) {
+  Problem problem;
+  problem.query_heads = 2;
+  problem.shape = {.dtype = DType::kFp8E4M3, .kv_heads = 2, .head_dim = 32};
+  problem.sequences = {{0, 40, 1}, {0, 40, 20}};
+  const auto kv = MakeKv(problem, 11);
+  const BackendPtr backend = MakeBackend(GetParam(), 1, MaximaOf(problem, *kv));
+  const std::vector<float> plain = RunAttention(*backend, problem, *kv);
+  std::vector<float> scales = {1.0f, 1.0f, 0.5f, 4.0f};  // powers of two: nothing rounds anew
+  KvLayerView view = kv->View();
+  view.scale = KvScaleView::OfFp8(scales.data(), 2);
+  const std::vector<float> scaled = RunAttention(*backend, problem, *kv, nullptr, &view);
+  for (size_t i = 0; i + 64 < plain.size(); ++i) {
+    ASSERT_EQ(scaled[i], plain[i] * (i / 32 % 2 == 0 ? 0.5f : 4.0f)) << i;
+  }
+  std::vector<float> of_keys = {2.0f, 1.0f, 1.0f, 1.0f};
+  view.scale = KvScaleView::OfFp8(of_keys.data(), 2);
+  const std::vector<float> sharper = RunAttention(*backend, problem, *kv, nullptr, &view);
+  EXPECT_FALSE(std::equal(sharper.begin(), sharper.begin() + 32, plain.begin())) << "the first head";
+  EXPECT_TRUE(std::equal(sharper.begin() + 32, sharper.begin() + 64, plain.begin() + 32)) << "the other";
 }
 
 TEST_P(AttentionTest, EveryLengthAroundPagesBlocksSegmentsAndTheWindowMatchesTheDefinition) {
@@ -379,7 +434,13 @@ TEST_P(AttentionInvarianceTest, OneToTenRowsGiveTheBitsOfManyRowTiles) {
                              {DType::kF16, 64, 16, KvOrder::kHnd},
                              {DType::kF16, 24, 5, KvOrder::kNhd},
                              {DType::kF32, 64, 64, KvOrder::kHnd},
-                             {DType::kF32, 20, 16, KvOrder::kHnd}}) {
+                             {DType::kF32, 20, 16, KvOrder::kHnd},
+                             {DType::kInt8, 64, 16, KvOrder::kHnd},
+                             {DType::kInt8, 24, 5, KvOrder::kNhd},
+                             {DType::kInt4, 128, 16, KvOrder::kHnd},
+                             {DType::kInt4, 8, 7, KvOrder::kNhd},
+                             {DType::kFp8E4M3, 64, 16, KvOrder::kHnd},
+                             {DType::kFp8E4M3, 20, 7, KvOrder::kNhd}}) {
     const bool all_groups = TestScalePercent() == 100;
     for (const int32_t group :
          all_groups ? std::vector<int32_t>{1, 2, 3, 4, 5, 7, 8} : std::vector<int32_t>{3, 4}) {
@@ -440,6 +501,31 @@ TEST_P(AttentionTest, NanStaysInItsOwnSequence) {
       EXPECT_TRUE(std::isnan(out[i]));
     } else {
       EXPECT_EQ(out[i], clean[i]);
+    }
+  }
+}
+
+// A scale that is no number makes its group none; nobody else's row is touched.
+TEST_P(AttentionTest, ANanInAQuantisedRowStaysInItsOwnSequence) {
+  for (const DType dtype : {DType::kInt8, DType::kInt4, DType::kFp8E4M3}) {
+    SCOPED_TRACE(DTypeName(dtype));
+    Problem problem;
+    problem.query_heads = 2;
+    problem.shape = {.dtype = dtype, .kv_heads = 1, .head_dim = 16};
+    problem.sequences = {{0, 40, 2}, {0, 20, 1}, {0, 33, 30}};
+    const auto kv = MakeKv(problem, 5);
+    const BackendPtr backend = MakeBackend(GetParam(), 2, MaximaOf(problem, *kv));
+    const std::vector<float> clean = RunAttention(*backend, problem, *kv);
+    std::vector<float> key(16, 1.0f);
+    key[3] = kNan;
+    kv->SetVector(KvHalf::kKey, 1, 7, 0, key);
+    const std::vector<float> out = RunAttention(*backend, problem, *kv);
+    for (size_t i = 0; i < out.size(); ++i) {
+      if (i / 32 == 2) {
+        EXPECT_TRUE(std::isnan(out[i]));
+      } else {
+        EXPECT_EQ(out[i], clean[i]);
+      }
     }
   }
 }

@@ -102,13 +102,15 @@ class AppendStep {
     before_ = qkv_;
   }
 
-  void Run(Backend& backend, const std::vector<float>& cos_sin, const float* query_scale = nullptr) {
+  void Run(Backend& backend, const std::vector<float>& cos_sin, const float* query_scale = nullptr,
+           const KvScaleView* kv_scale = nullptr) {
     RopeAppendParams params;
     params.qkv = {qkv_.data(), DType::kF32, static_cast<int64_t>(slots_.size()), columns_, stride_};
     params.cos_sin = cos_sin.data();
     params.style = case_.style;
     params.query_heads = case_.query_heads;
     params.kv = kv_.View();
+    if (kv_scale != nullptr) params.kv.scale = *kv_scale;
     params.slots = slots_.data();
     params.query_scale = query_scale;
     EXPECT_EQ(backend.RopeAppend(params), OpCode::kOk);
@@ -183,6 +185,72 @@ TEST_P(RopeTest, AppendRotatesQueriesInPlaceAndKeysIntoTheirPages) {
         }
       }
     }
+  }
+}
+
+// The bytes of the definition, of what the same append stores in f32: whatever the variant, and whoever else
+// is in the step.
+TEST_P(RopeTest, QuantisedPagesHoldTheBytesOfTheDefinition) {
+  struct Shape {
+    DType dtype;
+    int32_t head_dim, group_log2;
+  };
+  for (const Shape& shape :
+       {Shape{DType::kInt8, 64, 5}, Shape{DType::kInt8, 8, 3}, Shape{DType::kInt4, 96, 4},
+        Shape{DType::kInt4, 128, 7}, Shape{DType::kFp8E4M3, 24, 0}}) {
+    for (const KvOrder order : {KvOrder::kHnd, KvOrder::kNhd}) {
+      SCOPED_TRACE(testing::Message() << DTypeName(shape.dtype) << " x " << shape.head_dim);
+      AppendCase exact_case = {.query_heads = 4,
+                               .shape = {.kv_heads = 2, .head_dim = shape.head_dim, .order = order}};
+      AppendCase quantised_case = exact_case;
+      exact_case.shape.dtype = DType::kF32;
+      quantised_case.shape.dtype = shape.dtype;
+      quantised_case.shape.group_log2 = shape.group_log2;
+      AppendStep exact(exact_case), quantised(quantised_case), written(quantised_case);
+      const BackendPtr backend = MakeRopeBackend();
+      const std::vector<float> table =
+          Table(*backend, exact.positions_, reference::InverseFrequencies(10000.0, shape.head_dim));
+      exact.Run(*backend, table);
+      quantised.Run(*backend, table);
+      for (size_t token = 0; token < 8; ++token) {
+        const int32_t sequence = token < 5 ? 0 : 2;
+        for (int32_t head = 0; head < 2; ++head) {
+          for (const KvHalf half : {KvHalf::kKey, KvHalf::kValue}) {
+            std::vector<float> vector;
+            for (int32_t d = 0; d < shape.head_dim; ++d) {
+              vector.push_back(
+                  static_cast<float>(exact.kv_.Get(half, sequence, exact.positions_[token], head, d)));
+            }
+            written.kv_.SetVector(half, sequence, written.positions_[token], head, vector);
+          }
+        }
+      }
+      EXPECT_EQ(std::memcmp(quantised.kv_.pool(), written.kv_.pool(),
+                            static_cast<size_t>(written.kv_.pool_bytes())),
+                0);
+    }
+  }
+}
+
+TEST_P(RopeTest, Fp8IsTakenOverTheScaleOfItsHead) {
+  const BackendPtr backend = MakeRopeBackend();
+  const AppendCase c = {.query_heads = 2, .shape = {.dtype = DType::kFp8E4M3, .kv_heads = 2, .head_dim = 8}};
+  AppendStep plain(c), scaled(c);
+  const std::vector<float> table =
+      Table(*backend, plain.positions_, reference::InverseFrequencies(10000.0, 8));
+  plain.Run(*backend, table);
+  std::vector<float> scales = {1.0f, 2.0f, 0.25f, 1.0f};
+  const KvScaleView view = KvScaleView::OfFp8(scales.data(), 2);
+  scaled.Run(*backend, table, nullptr, &view);
+  for (int32_t d = 0; d < 8; ++d) {  // by powers of two, nothing that is no subnormal rounds anew
+    const auto same = [&](KvHalf half, int32_t head, double scale) {
+      EXPECT_NEAR(scaled.kv_.Get(half, 0, 16, head, d) * scale, plain.kv_.Get(half, 0, 16, head, d),
+                  scale * 0x1p-10);
+    };
+    same(KvHalf::kKey, 0, 1.0);
+    same(KvHalf::kKey, 1, 2.0);
+    same(KvHalf::kValue, 0, 0.25);
+    same(KvHalf::kValue, 1, 1.0);
   }
 }
 

@@ -7,13 +7,14 @@
 #include <cstring>
 #include <numeric>
 #include <random>
+#include <utility>
 
 #include "kernels/core/check.h"
 
 namespace tramontane {
 namespace {
 
-constexpr int kNanByte = 0xff;  // a run of these is NaN as f32, bf16 and f16
+constexpr int kNanByte = 0xff;  // a run of these is NaN as f32, bf16, f16 and fp8, and as a scale
 
 int64_t RoundUp(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
@@ -70,18 +71,26 @@ void PagedKvFixture::FillRandom(uint64_t seed) {
       std::mt19937_64 random(seed * 1000003 + Index(b) * 1000000007 + Index(position));
       std::normal_distribution<double> normal;
       for (int32_t head = 0; head < shape_.kv_heads; ++head) {
-        for (int32_t d = 0; d < shape_.head_dim; ++d) {
-          Set(KvHalf::kKey, b, position, head, d, normal(random));
-          Set(KvHalf::kValue, b, position, head, d, normal(random));
+        std::vector<float> key(Index(shape_.head_dim)), value(Index(shape_.head_dim));
+        for (size_t d = 0; d < key.size(); ++d) {
+          key[d] = static_cast<float>(normal(random));
+          value[d] = static_cast<float>(normal(random));
         }
+        SetVector(KvHalf::kKey, b, position, head, key);
+        SetVector(KvHalf::kValue, b, position, head, value);
       }
     }
   }
 }
 
 void PagedKvFixture::Set(KvHalf half, int32_t b, int64_t position, int32_t head, int32_t d, double value) {
-  std::byte* element = pool_ + VectorByte(half, b, position, head) + d * ElementBytes();
+  TM_CHECK(!InGroups(), "a number of a group has no bytes of its own");
+  std::byte* element = pool_ + VectorByte(half, b, position, head) + Element().Bytes(d);
   const float single = static_cast<float>(value);
+  if (shape_.dtype == DType::kFp8E4M3) {
+    *element = static_cast<std::byte>(FloatToFp8E4M3(single));
+    return;
+  }
   if (shape_.dtype == DType::kF32) {
     std::memcpy(element, &single, sizeof(single));
     return;
@@ -90,8 +99,26 @@ void PagedKvFixture::Set(KvHalf half, int32_t b, int64_t position, int32_t head,
   std::memcpy(element, &bits, sizeof(bits));
 }
 
+void PagedKvFixture::SetVector(KvHalf half, int32_t b, int64_t position, int32_t head,
+                               const std::vector<float>& vector) {
+  if (InGroups()) {
+    return QuantizeKvRow(Element(), vector.data(), shape_.head_dim,
+                         pool_ + VectorByte(half, b, position, head),
+                         pool_ + ScaleByte(half, b, position, head));
+  }
+  for (int32_t d = 0; d < shape_.head_dim; ++d) Set(half, b, position, head, d, double{vector[Index(d)]});
+}
+
 double PagedKvFixture::Get(KvHalf half, int32_t b, int64_t position, int32_t head, int32_t d) const {
-  const std::byte* element = pool_ + VectorByte(half, b, position, head) + d * ElementBytes();
+  const std::byte* vector = pool_ + VectorByte(half, b, position, head);
+  if (InGroups()) {
+    std::vector<float> row(Index(shape_.head_dim));
+    DequantizeKvRow(Element(), vector, pool_ + ScaleByte(half, b, position, head), shape_.head_dim,
+                    row.data());
+    return double{row[Index(d)]};
+  }
+  const std::byte* element = vector + Element().Bytes(d);
+  if (shape_.dtype == DType::kFp8E4M3) return double{Fp8E4M3ToFloat(static_cast<uint8_t>(*element))};
   if (shape_.dtype == DType::kF32) {
     float single;
     std::memcpy(&single, element, sizeof(single));
@@ -126,9 +153,12 @@ void PagedKvFixture::ForbidAllBut(const std::vector<int64_t>& first) {
     for (int64_t position = first[Index(b)]; position < sequences_[Index(b)].kv_end; ++position) {
       for (int32_t head = 0; head < shape_.kv_heads; ++head) {
         for (const KvHalf half : {KvHalf::kKey, KvHalf::kValue}) {
-          const int64_t begin = VectorByte(half, b, position, head);
-          const int64_t end = begin + shape_.head_dim * ElementBytes();
-          for (int64_t page = begin / os_page; page * os_page < end; ++page) live[Index(page)] = true;
+          const int64_t vector = VectorByte(half, b, position, head);
+          const int64_t scales = ScaleByte(half, b, position, head);
+          for (const auto& [begin, end] :
+               {std::pair{vector, vector + VectorBytes()}, std::pair{scales, scales + ScaleBytes()}}) {
+            for (int64_t page = begin / os_page; page * os_page < end; ++page) live[Index(page)] = true;
+          }
         }
       }
     }
@@ -142,7 +172,7 @@ void PagedKvFixture::ForbidAllBut(const std::vector<int64_t>& first) {
 }
 
 KvLayerView PagedKvFixture::View() const {
-  return KvLayerView({shape_.dtype, shape_.kv_heads, shape_.head_dim, shape_.page_size, shape_.order}, pool_,
+  return KvLayerView({Element(), shape_.kv_heads, shape_.head_dim, shape_.page_size, shape_.order}, pool_,
                      page_bytes_, shape_.layer * LayerBytes());
 }
 
@@ -162,22 +192,35 @@ int64_t PagedKvFixture::Slot(int32_t b, int64_t position) const {
   return int64_t{page} * shape_.page_size + listed % shape_.page_size;
 }
 
-int64_t PagedKvFixture::LayerBytes() const {
-  return int64_t{2} * shape_.kv_heads * shape_.page_size * shape_.head_dim * ElementBytes();
+Format PagedKvFixture::Element() const {
+  if (InGroups()) return Format::WithScalesApart(shape_.dtype, shape_.group_log2);
+  return shape_.dtype == DType::kFp8E4M3 ? Format::BareFp8() : Format(shape_.dtype);
 }
 
-int64_t PagedKvFixture::VectorByte(KvHalf half, int32_t b, int64_t position, int32_t head) const {
+int64_t PagedKvFixture::LayerBytes() const {
+  return int64_t{2} * shape_.kv_heads * shape_.page_size * (VectorBytes() + ScaleBytes());
+}
+
+int64_t PagedKvFixture::VectorIndex(int32_t b, int64_t position, int32_t head) const {
+  const int64_t offset = Slot(b, position) % shape_.page_size;
+  return shape_.order == KvOrder::kHnd ? head * shape_.page_size + offset : offset * shape_.kv_heads + head;
+}
+
+int64_t PagedKvFixture::HalfByte(KvHalf half, int32_t b, int64_t position) const {
   const PagedSpan& span = sequences_[Index(b)];
   TM_CHECK(position >= span.kv_base && position < span.kv_end, "position %lld is not held",
            static_cast<long long>(position));
-  const int64_t slot = Slot(b, position);
-  const int64_t page = slot / shape_.page_size;
-  const int64_t offset = slot % shape_.page_size;
-  const int64_t vector =
-      shape_.order == KvOrder::kHnd ? head * shape_.page_size + offset : offset * shape_.kv_heads + head;
   const int64_t half_bytes = half == KvHalf::kKey ? 0 : LayerBytes() / 2;
-  return page * page_bytes_ + shape_.layer * LayerBytes() + half_bytes +
-         vector * shape_.head_dim * ElementBytes();
+  return Slot(b, position) / shape_.page_size * page_bytes_ + shape_.layer * LayerBytes() + half_bytes;
+}
+
+int64_t PagedKvFixture::VectorByte(KvHalf half, int32_t b, int64_t position, int32_t head) const {
+  return HalfByte(half, b, position) + VectorIndex(b, position, head) * VectorBytes();
+}
+
+int64_t PagedKvFixture::ScaleByte(KvHalf half, int32_t b, int64_t position, int32_t head) const {
+  return HalfByte(half, b, position) + int64_t{shape_.kv_heads} * shape_.page_size * VectorBytes() +
+         VectorIndex(b, position, head) * ScaleBytes();
 }
 
 }  // namespace tramontane

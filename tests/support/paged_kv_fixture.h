@@ -11,12 +11,13 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/core/kv_quantize.h"
 #include "kernels/paged_kv.h"
 
 namespace tramontane {
 
 struct PagedKvShape {
-  DType dtype = DType::kBf16;
+  DType dtype = DType::kBf16;  // or kFp8E4M3, kInt8, kInt4
   int32_t kv_heads = 1;
   int32_t head_dim = 8;
   int32_t page_size = 16;
@@ -25,6 +26,7 @@ struct PagedKvShape {
   int32_t layer = 1;            // the one under test; the others stay NaN
   int32_t spare_pages = 5;      // in the pool, held by nobody
   uint64_t seed = 1;            // of the page permutation
+  int32_t group_log2 = 3;       // of kInt8 and kInt4
   bool whole_os_pages = false;  // round a page up to whole pages of the operating system (for ForbidAllBut)
 };
 
@@ -50,6 +52,8 @@ class PagedKvFixture {
   // only: not on where the pages lie, nor on dtype, page size or order but for the rounding.
   void FillRandom(uint64_t seed);
   void Set(KvHalf half, int32_t b, int64_t position, int32_t head, int32_t d, double value);
+  // A whole vector [head_dim]: the only way where numbers have their scales in common.
+  void SetVector(KvHalf half, int32_t b, int64_t position, int32_t head, const std::vector<float>& vector);
   double Get(KvHalf half, int32_t b, int64_t position, int32_t head, int32_t d) const;
   // [kv_end - from, kv_heads, head_dim] from position `from` on.
   std::vector<double> All(KvHalf half, int32_t b, int64_t from) const;
@@ -75,10 +79,17 @@ class PagedKvFixture {
 
  private:
   static size_t Index(int64_t i) { return static_cast<size_t>(i); }
-  int64_t ElementBytes() const { return shape_.dtype == DType::kF32 ? 4 : 2; }
+  bool InGroups() const { return shape_.dtype == DType::kInt8 || shape_.dtype == DType::kInt4; }
+  Format Element() const;
+  int64_t VectorBytes() const { return Element().Bytes(shape_.head_dim); }
+  int64_t ScaleBytes() const { return Element().CompanionBytes(shape_.head_dim); }
   int64_t LayerBytes() const;
-  // Byte in the pool of the first element of a vector.
+  // Index of a vector in its half of the layer, and the byte in the pool where that half begins.
+  int64_t VectorIndex(int32_t b, int64_t position, int32_t head) const;
+  int64_t HalfByte(KvHalf half, int32_t b, int64_t position) const;
+  // Bytes in the pool of a vector's first number and first scale.
   int64_t VectorByte(KvHalf half, int32_t b, int64_t position, int32_t head) const;
+  int64_t ScaleByte(KvHalf half, int32_t b, int64_t position, int32_t head) const;
 
   PagedKvShape shape_;
   std::vector<PagedSpan> sequences_;
