@@ -19,9 +19,15 @@ namespace tramontane {
 
 // How keys and values are to be kept: what a user may choose. The rest of a KvFormat is the model's.
 struct KvOptions {
-  Format format = DType::kBf16;
+  DType dtype = DType::kBf16;  // kF32, kBf16, kF16, kFp8E4M3, kInt8 or kInt4
+  // Numbers that have a scale in common, of kInt8 and kInt4: 8, 16, .. 128, dividing head_dim. 0: 32, or
+  // head_dim where that is less; of the others always 0.
+  int32_t group = 0;
   int32_t page_size = 16;  // tokens, 1 to kMaxPageSize
 };
+
+// How one key of head_dim numbers is stored.
+StatusOr<Format> KvElementOf(const KvOptions& kv, int32_t head_dim);
 
 struct OpenedModel {
   ModelFolder folder;

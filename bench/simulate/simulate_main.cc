@@ -23,10 +23,18 @@ constexpr int64_t kMaxDeviceBytes = 1 << 20;
 constexpr int64_t kMaxTablesBytes = 16 << 20;
 
 // The settings of `serve` that decide what is simulated, under the same names.
-constexpr const char* kSettings[] = {
-    "kv_dtype",      "page_size",           "prefix_cache",    "context",
-    "max_sequences", "max_queued_requests", "max_step_tokens", "max_partial_prefills",
-    "lane_policy",   "max_prefill_steps",   "decode_gap_ms"};
+constexpr const char* kSettings[] = {"kv_dtype",
+                                     "kv_group",
+                                     "page_size",
+                                     "prefix_cache",
+                                     "context",
+                                     "max_sequences",
+                                     "max_queued_requests",
+                                     "max_step_tokens",
+                                     "max_partial_prefills",
+                                     "lane_policy",
+                                     "max_prefill_steps",
+                                     "decode_gap_ms"};
 
 const Setting& SettingOf(std::string_view key) {
   const std::vector<Setting>& settings = ServeSettings();
@@ -162,7 +170,8 @@ StatusOr<load::TargetOptions> Simulator::Read(const load::GivenFlags& given) {
     if (!given.Has(flag)) return InvalidArgument(std::string(flag) + " is missing");
   }
   TM_ASSIGN_OR_RETURN(const ServeConfig config, ReadSettings(given));
-  const KvOptions kv = {.format = config.kv_dtype == "f32" ? DType::kF32 : DType::kBf16,
+  const KvOptions kv = {.dtype = KvDTypeOf(config),
+                        .group = static_cast<int32_t>(config.kv_group),
                         .page_size = static_cast<int32_t>(config.page_size)};
   TM_ASSIGN_OR_RETURN(simulation_.device, DeviceOf(given.Text("--device")));
   TM_ASSIGN_OR_RETURN(const SimulatedModel model, ReadSimulatedModel(given.Text("--model"), kv));

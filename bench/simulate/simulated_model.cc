@@ -42,6 +42,7 @@ StatusOr<SimulatedModel> ReadSimulatedModel(const std::string& folder, const KvO
     return Unimplemented(folder + ": its weights are quantised, and what they take stands in their files; " +
                          "only plain weights can be simulated");
   }
+  TM_RETURN_IF_ERROR(KvElementOf(kv, config.head_dim).status());
   std::filesystem::path path = std::filesystem::path(folder).lexically_normal();
   if (path.filename().empty()) path = path.parent_path();
   return SimulatedModelOf(path.filename().string(), config, kv);
@@ -51,7 +52,7 @@ SimulatedModel SimulatedModelOf(const std::string& name, const ModelConfig& conf
   SimulatedModel model;
   model.name = name;
   model.config = config;
-  const KvFormat format = {.element = kv.format,
+  const KvFormat format = {.element = KvElementOf(kv, config.head_dim).value(),
                            .kv_heads = config.kv_heads,
                            .head_dim = config.head_dim,
                            .page_size = kv.page_size};

@@ -32,6 +32,7 @@ struct PerplexityOptions {
   std::string file;
   std::string against;  // used when has_against
   bool has_against = false;
+  std::string against_kv_dtype;  // "": as the model's
   int64_t chunk = 512;
   GivenSettings settings;
 };
@@ -142,6 +143,10 @@ Status CompareModels(const PerplexityOptions& options, ServeConfig config,
   const auto max_tokens = static_cast<int32_t>(options.chunk + 1);
   TM_ASSIGN_OR_RETURN(const auto model, PromptLogits::Open(config, max_tokens));
   config.model = options.against;
+  if (!options.against_kv_dtype.empty()) {
+    config.kv_dtype = options.against_kv_dtype;
+    config.kv_group = 0;
+  }
   TM_ASSIGN_OR_RETURN(const auto reference, PromptLogits::Open(config, max_tokens));
   if (model->vocab_size() != reference->vocab_size()) {
     return InvalidArgument("--against is a model of " + std::to_string(reference->vocab_size()) +
@@ -234,8 +239,8 @@ int RunPerplexity(const PerplexityOptions& options) {
 // Of serve's settings, those that say what the model is and how it is computed.
 bool DecidesTheScores(std::string_view key) {
   for (const std::string_view setting :
-       {"model_format", "tokenizer", "device", "cpu_variant", "threads", "memory", "kv_dtype", "page_size",
-        "context", "max_step_tokens", "linear"}) {
+       {"model_format", "tokenizer", "device", "cpu_variant", "threads", "memory", "kv_dtype", "kv_group",
+        "page_size", "context", "max_step_tokens", "linear"}) {
     if (key == setting) return true;
   }
   return false;
@@ -255,6 +260,11 @@ void AddPerplexityCommand(CLI::App& app, RunCommand* run) {
   CLI::Option* against =
       command->add_option("--against", options->against,
                           "a model of the same vocabulary to compare with; \"\": the embedded one");
+  command
+      ->add_option("--against-kv-dtype", options->against_kv_dtype,
+                   "kv_dtype of the model that --against names; none: the same as MODEL's")
+      ->check(CLI::IsMember({"f32", "bf16", "fp8", "int8", "int4"}))
+      ->needs(against);
   AddSettingFlags(DecidesTheScores, &options->settings, command);
   command->callback([options, against, run] {
     options->has_against = against->count() > 0;

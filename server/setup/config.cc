@@ -262,8 +262,12 @@ const std::vector<Setting>& ServeSettings() {
             "how weights in blocks are multiplied on the CPU: decoded to f32, or with rows rounded to 8 "
             "bits, a "
             "block at a time"),
-      OneOf("kv_dtype", &C::kv_dtype, {"bf16", "f32"}, "bf16|f32",
-            "type of cached keys and values; f32 also keeps every other rounding to bf16 away"),
+      OneOf(
+          "kv_dtype", &C::kv_dtype, {"f32", "bf16", "fp8", "int8", "int4"}, "f32|bf16|fp8|int8|int4",
+          "type of cached keys and values; f32 also keeps every other rounding to bf16 away; on a GPU bf16"),
+      Integer("kv_group", &C::kv_group, 0, 128, "N",
+              "numbers that share a scale, of kv_dtype int8 and int4: a power of two from 8 that divides the "
+              "model's head_dim; 0: 32, or head_dim where that is less"),
       Integer("page_size", &C::page_size, 1, 256, "N", "tokens of one KV page"),
       OneOf("prefix_cache", &C::prefix_cache, {"on", "off"}, "on|off",
             "keep KV pages for later prompts that begin alike, until the room is needed"),
@@ -362,6 +366,13 @@ std::vector<std::string> ApplyConfigJson(std::string_view json_text, ServeConfig
     if (!problem.empty()) problems.push_back(Quoted(key) + " " + problem);
   }
   return problems;
+}
+
+DType KvDTypeOf(const ServeConfig& config) {
+  if (config.kv_dtype == "f32") return DType::kF32;
+  if (config.kv_dtype == "fp8") return DType::kFp8E4M3;
+  if (config.kv_dtype == "int8") return DType::kInt8;
+  return config.kv_dtype == "int4" ? DType::kInt4 : DType::kBf16;
 }
 
 HttpLimits HttpLimitsOf(const ServeConfig& config) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/backends/cpu_backend.h"
+#include "kernels/core/dtype.h"
 #include "kernels/core/status.h"
 #include "server/http/limits.h"
 
@@ -47,7 +48,8 @@ struct ServeConfig {
   int64_t threads = 0;               // compute threads; 0: one per core
   int64_t memory = 0;  // bytes in all; 0: what the limits below can use, at most 70 % of what is free
   std::string linear = kDefaultLinearMode == LinearMode::kInt8 ? "int8" : "exact";  // exact, int8
-  std::string kv_dtype = "bf16";                                                    // bf16, f32
+  std::string kv_dtype = "bf16";  // f32, bf16, fp8, int8, int4
+  int64_t kv_group = 0;           // of int8 and int4; 0: 32, or the model's head_dim where that is less
   int64_t page_size = 16;
   std::string prefix_cache = "on";  // on, off
   int64_t context = 0;              // 0: the model's
@@ -98,6 +100,8 @@ std::string FlagOf(const Setting& setting);
 std::vector<std::string> ApplyConfigJson(std::string_view json_text, ServeConfig* config);
 
 HttpLimits HttpLimitsOf(const ServeConfig& config);
+// The type that kv_dtype names.
+DType KvDTypeOf(const ServeConfig& config);
 
 // The effective settings as a JSON document that ApplyConfigJson accepts.
 std::string PrintConfig(const ServeConfig& config);

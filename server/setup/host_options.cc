@@ -94,7 +94,8 @@ int64_t FreeMemoryBytes() {
 }
 
 KvOptions KvOptionsOf(const ServeConfig& config) {
-  return {.format = config.kv_dtype == "f32" ? DType::kF32 : DType::kBf16,
+  return {.dtype = KvDTypeOf(config),
+          .group = static_cast<int32_t>(config.kv_group),
           .page_size = static_cast<int32_t>(config.page_size)};
 }
 

@@ -89,6 +89,7 @@ class Determinism : public CpuVariantTest {
     options.limits = SmallLimits(/*pool_pages=*/400);
     options.limits.max_step_tokens = 64;
     options.variant = GetParam();
+    options.kv_dtype = kv_dtype_;
     options.tokenizer = &Pieces();
     return options;
   }
@@ -125,6 +126,7 @@ class Determinism : public CpuVariantTest {
   }
 
   const TempFolder folder_;
+  DType kv_dtype_ = DType::kBf16;
 };
 
 TEST_P(Determinism, ACrowdChangesNoBit) { EXPECT_EQ(RunTogether(Roomy()), RunAlone()); }
@@ -185,6 +187,26 @@ TEST_P(Determinism, AChoiceOfSeveralIsTheSameFromASharedPrompt) {
   auto neighbour = test.Submit(SomeRequests()[5]);
   test.RunToEnd({again.get(), neighbour.get()});
   for (int32_t c = 0; c < 3; ++c) EXPECT_EQ(BytesOf(*again, c), BytesOf(*three, c));
+}
+
+// A token's bytes follow from its own key and value, and attention reads the pages, its own chunk's too.
+TEST_P(Determinism, QuantisedPagesChangeNoBitByCrowdsCutsPreemptionOrThreads) {
+  std::vector<std::vector<Bytes>> of_dtypes;
+  for (const DType dtype : {DType::kBf16, DType::kFp8E4M3, DType::kInt8, DType::kInt4}) {
+    SCOPED_TRACE(DTypeName(dtype));
+    kv_dtype_ = dtype;
+    const std::vector<Bytes> alone = RunAlone();
+    EXPECT_EQ(RunTogether(Roomy()), alone);
+    CpuEngine::Options options = Roomy();
+    options.limits.max_step_tokens = 5;
+    options.limits.pool_pages = 40;
+    options.threads = 2;
+    int64_t preemptions = 0;
+    EXPECT_EQ(RunTogether(options, &preemptions), alone);
+    EXPECT_GT(preemptions, 0) << "the pool was meant to be too small";
+    for (const std::vector<Bytes>& other : of_dtypes) EXPECT_NE(other, alone) << "another type, other logits";
+    of_dtypes.push_back(alone);
+  }
 }
 
 TM_INSTANTIATE_FOR_CPU_VARIANTS(Determinism);

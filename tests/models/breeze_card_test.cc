@@ -86,7 +86,7 @@ class BreezeCard : public ::testing::TestWithParam<Arithmetic> {
     options.memory_bytes = int64_t{256} << 20;
     options.limits.max_queued_requests = 1024;
     options.limits.context = 4096;
-    auto host = EngineHost::Start(OpenModel(kBreeze + "weights", {.format = GetParam().kv_dtype}).value(),
+    auto host = EngineHost::Start(OpenModel(kBreeze + "weights", {.dtype = GetParam().kv_dtype}).value(),
                                   *backend_, options, clock_);
     ASSERT_TRUE(host.ok()) << host.status();
     host_ = std::move(host).value();

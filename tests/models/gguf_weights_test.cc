@@ -113,7 +113,7 @@ std::vector<std::vector<float>> LogitsOf(const GgufWriter& writer, LinearMode mo
   folder.Write("x.gguf", writer.File());
   BackendPtr backend = MakeCpuBackend({.threads = 2, .variant = "", .linear = mode}).value();
   LoadOptions options;
-  options.kv.format = DType::kF32;
+  options.kv.dtype = DType::kF32;
   int64_t done = 0, total = 0;
   options.progress = [&](int64_t done_bytes, int64_t total_bytes) {
     done = done_bytes;

@@ -129,7 +129,7 @@ Loaded Load(const std::string& name, const std::string& variant, DType kv_dtype,
   EXPECT_TRUE(backend.ok()) << backend.status();
   loaded.backend = std::move(backend).value();
   LoadOptions options;
-  options.kv.format = kv_dtype;
+  options.kv.dtype = kv_dtype;
   options.kv.page_size = page_size;
   auto model = LoadFolder(FolderOf(name), *loaded.backend, options);
   EXPECT_TRUE(model.ok()) << model.status();
@@ -319,7 +319,7 @@ class GoldenMistake : public testing::TestWithParam<Mistake> {};
 double WorstOfPrompts(const Mistake& mistake, bool make) {
   auto backend = MakeCpuBackend({.threads = 2, .variant = "portable"}).value();
   const std::string folder = std::string(TRAMONTANE_SOURCE_DIR) + "/tests/golden/" + mistake.model;
-  OpenedModel opened = OpenModel(folder, {.format = DType::kF32, .page_size = 8}).value();
+  OpenedModel opened = OpenModel(folder, {.dtype = DType::kF32, .page_size = 8}).value();
   std::unique_ptr<CountingBackend> mistaken;
   if (make) {
     mistake.make(opened.config);

@@ -1,8 +1,11 @@
 #include "models/kv_layout.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <set>
+
+#include "models/opened_model.h"
 
 namespace tramontane {
 namespace {
@@ -216,6 +219,38 @@ TEST(KvLayout, ScalesLieBesideTheirVectorsInEitherOrder) {
   const KvLayerView view(format, pool.data(), format.PageBytes(1));
   EXPECT_EQ(view.scale.Key(0, 1, 0) - view.scale.Key(0, 0, 0), 8);
   EXPECT_EQ(view.scale.Key(0, 0, 1) - view.scale.Key(0, 0, 0), 2 * 8);
+}
+
+TEST(KvElementOf, GroupsDivideHeadDimAndTheDefaultIs32OrHeadDim) {
+  const auto group_of = [](int32_t group, int32_t head_dim) {
+    return KvElementOf({.dtype = DType::kInt8, .group = group}, head_dim).value().block_size();
+  };
+  EXPECT_EQ(group_of(0, 128), 32);
+  EXPECT_EQ(group_of(0, 8), 8);
+  EXPECT_EQ(group_of(128, 128), 128);
+  EXPECT_EQ(group_of(16, 80), 16);
+  EXPECT_EQ(KvElementOf({.dtype = DType::kFp8E4M3}, 128).value(), Format::BareFp8());
+  EXPECT_EQ(KvElementOf({.dtype = DType::kF32}, 128).value(), Format(DType::kF32));
+
+  struct Refused {
+    KvOptions kv;
+    int32_t head_dim;
+    const char* why;
+  };
+  for (const Refused& row :
+       {Refused{{.dtype = DType::kInt4, .group = 48},
+                96,
+                "kv_group is 48, it must be a power of two from 8 to 128"},
+        {{.dtype = DType::kInt8, .group = 4}, 64, "kv_group is 4, it must be a power of two from 8 to 128"},
+        {{.dtype = DType::kInt8, .group = 256},
+         256,
+         "kv_group is 256, it must be a power of two from 8 to 128"},
+        {{.dtype = DType::kInt8, .group = 64}, 32, "kv_group is 64, it must divide head_dim, 32"},
+        {{.dtype = DType::kInt8}, 80, "kv_group is 32, it must divide head_dim, 80"},
+        {{.dtype = DType::kInt8}, 12, "kv_group is 12, it must be a power of two from 8 to 128"},
+        {{.dtype = DType::kFp8E4M3, .group = 8}, 64, "kv_group is 8, and kv_dtype fp8_e4m3 has no groups"}}) {
+    EXPECT_THAT(KvElementOf(row.kv, row.head_dim).status().message(), testing::HasSubstr(row.why));
+  }
 }
 
 }  // namespace

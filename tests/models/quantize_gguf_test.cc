@@ -177,7 +177,7 @@ TEST_F(QuantizeGgufTest, ConfigIsReadBackAsItWas) {
 std::vector<float> LogitsOf(const std::string& path, int32_t vocab) {
   BackendPtr backend = MakeCpuBackend({.threads = 2, .variant = "", .linear = LinearMode::kExact}).value();
   LoadOptions options;
-  options.kv.format = DType::kF32;
+  options.kv.dtype = DType::kF32;
   auto model = LoadFolder(path, *backend, options);
   EXPECT_TRUE(model.ok()) << model.status();
   ModelDriver driver(**model, *backend, {});

@@ -71,7 +71,7 @@ void WriteInF32(const std::string& form, const TempFolder& folder) {
 
 std::vector<std::vector<float>> LogitsOf(const std::string& folder, Backend& backend) {
   LoadOptions options;
-  options.kv.format = DType::kF32;
+  options.kv.dtype = DType::kF32;
   int64_t done = 0, total = 0;
   options.progress = [&](int64_t done_bytes, int64_t total_bytes) {
     done = done_bytes;

@@ -161,7 +161,7 @@ class Stories : public testing::TestWithParam<Golden> {
       SCOPED_TRACE(variant);
       const BackendPtr backend = MakeCpuBackend({.threads = 1, .variant = variant}).value();
       LoadOptions options;
-      options.kv.format = DType::kF32;
+      options.kv.dtype = DType::kF32;
       options.kv.page_size = 4;
       auto model = LoadFolder(folder, *backend, options);
       ASSERT_TRUE(model.ok()) << model.status();

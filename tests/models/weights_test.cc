@@ -35,7 +35,7 @@ class WeightsTest : public testing::Test {
 
   StatusOr<std::unique_ptr<Model>> Load(LoadProgress progress = nullptr) {
     LoadOptions options;
-    options.kv.format = DType::kF32;
+    options.kv.dtype = DType::kF32;
     options.progress = std::move(progress);
     return LoadFolder(folder_.path(), *backend_, options);
   }

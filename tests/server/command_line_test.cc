@@ -353,6 +353,30 @@ TEST(CommandLineTest, ExactKeysAndValuesNeedTheCpu) {
   EXPECT_THAT(program.err(), HasSubstr("kv_dtype is f32"));
 }
 
+TEST(CommandLineTest, QuantisedKeysAndValuesNeedTheCpu) {
+  for (const char* dtype : {"fp8", "int8", "int4"}) {
+    Program program({"inspect", "--device", "cuda", "--kv-dtype", dtype});
+    EXPECT_EQ(program.Wait(), 1);
+    EXPECT_THAT(program.err(), HasSubstr(std::string("kv_dtype is ") + dtype + ", CUDA keeps"));
+  }
+}
+
+// Of breeze: 2 kv heads of 32 numbers.
+TEST(CommandLineTest, InspectCountsTheBytesOfQuantisedPages) {
+  Program int8({"inspect", "--device", "cpu", "--kv-dtype", "int8"});
+  EXPECT_EQ(int8.Wait(), 0);
+  EXPECT_THAT(int8.out(), HasSubstr("int8 in groups of 32 with f16 scales"));
+  Program int4({"inspect", "--device", "cpu", "--kv-dtype", "int4", "--kv-group", "8"});
+  EXPECT_EQ(int4.Wait(), 0);
+  EXPECT_THAT(int4.out(), HasSubstr("int4 in groups of 8 with f16 scales"));
+  Program wide({"inspect", "--device", "cpu", "--kv-dtype", "int4", "--kv-group", "64"});
+  EXPECT_EQ(wide.Wait(), 1);
+  EXPECT_THAT(wide.err(), HasSubstr("kv_group is 64, it must divide head_dim, 32"));
+  Program plain({"inspect", "--device", "cpu", "--kv-group", "32"});
+  EXPECT_EQ(plain.Wait(), 1);
+  EXPECT_THAT(plain.err(), HasSubstr("kv_group is 32, and kv_dtype bf16 has no groups"));
+}
+
 TEST(CommandLineTest, AMissingFolderIsNamed) {
   for (const char* command : {"serve", "inspect"}) {
     Program program({command, "/no/such/model"});

@@ -50,12 +50,12 @@ TEST(ConfigTest, TheQueuesHoldALoadToolsBurst) {
 
 TEST(ConfigTest, ReportsEveryProblemAtOnceWithKeyValueAndLimit) {
   ServeConfig config;
-  EXPECT_THAT(ApplyConfigJson(R"({"max_sequences": 0, "max_sequence": 4, "kv_dtype": "fp8", "page_size": "16",
+  EXPECT_THAT(ApplyConfigJson(R"({"max_sequences": 0, "max_sequence": 4, "kv_dtype": "fp4", "page_size": "16",
                           "memory": "4 parsecs", "threads": 1.5, "drain_timeout": -1, "model": null, "any_model": "true"})",
                               &config),
               ElementsAre(R"("max_sequences" is 0, the least is 1)",
                           R"("max_sequence" is not a setting; the nearest is "max_sequences")",
-                          R"("kv_dtype" is "fp8", it must be one of "bf16", "f32")",
+                          R"("kv_dtype" is "fp4", it must be one of "f32", "bf16", "fp8", "int8", "int4")",
                           R"("page_size" is "16", it must be of the kind N)",
                           AllOf(HasSubstr(R"("memory" is "4 parsecs")"), HasSubstr("GiB")),
                           R"("threads" is "1.5", it must be a whole number)",

@@ -369,8 +369,12 @@ TEST_P(StormOnTheCpu, EachRequestGivesTheSameBitsAlone) {
   SCOPED_TRACE(drawn.name);
   const TempFolder folder;
   drawn.Write(folder);
-  const KvLayout layout = OpenModel(folder.path(), {.page_size = drawn.page_size})->kv_layout;
+  constexpr DType kKvDTypes[] = {DType::kBf16, DType::kF32, DType::kFp8E4M3, DType::kInt8, DType::kInt4};
   CpuEngine::Options options;
+  options.kv_dtype = kKvDTypes[(seed / 7 + GetParam().number) % std::size(kKvDTypes)];
+  SCOPED_TRACE(DTypeName(options.kv_dtype));
+  const KvLayout layout =
+      OpenModel(folder.path(), {.dtype = options.kv_dtype, .page_size = drawn.page_size})->kv_layout;
   options.tokenizer = &language.tokenizer();
   options.threads = 2;
   options.limits = Narrow(Stormy(), layout);

@@ -98,7 +98,7 @@ BackendEngine::BackendEngine(BackendPtr backend, const std::string& folder, cons
     : backend_(options.delayed ? MakeDelayedBackend(std::move(backend), *options.delayed)
                                : std::move(backend)) {
   LoadOptions load;
-  load.kv.format = options.kv_dtype;
+  load.kv.dtype = options.kv_dtype;
   load.kv.page_size = options.limits.page_size;
   auto model = LoadFolder(folder, *backend_, load);
   TM_CHECK(model.ok(), "%s", model.status().ToString().c_str());
