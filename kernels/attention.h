@@ -6,6 +6,16 @@
 // qo_indptr[b] tokens of its page table, so query i of b has position KvEnd(b) - count + i. Keys are already
 // in their pages, rotated by absolute position.
 //
+// A mask instead of the window (`mask`): it alone decides, over the tokens that the table lists, whatever
+// their order; builders of masks.h make it, with a group's window folded in. Causal order, windows, trees of
+// candidates and ragged batches are all masks.
+//
+// Sinks (`sinks`, StreamingLLM): a row also sees the sequence's first `len` tokens, however far behind, and
+// of the others those from `left` on. Sink keys stand as they were rotated; where tokens between them and the
+// window were discarded, the query that meets them is turned back by as many positions instead
+// (`sinks.query`, rotated at `query_position`): scores depend on differences only, so that equals moving
+// every key of the window up, and no key is ever turned again. Softmax runs over both kinds together.
+//
 // The window shortens the loop: a page without a visible key is never read, and neither are slots beyond
 // KvEnd. Softmax: scores * scale in f32, max subtracted, f32 sums. A row of queries with no key gives zeros.
 // Query head h reads kv head h / (query_heads / kv_heads).
@@ -18,9 +28,25 @@
 
 namespace tramontane {
 
+// A mask of bits for each sequence: bit q * keys + k says whether its query q sees the k-th token its table
+// lists from kv_base on. Least significant first; each sequence begins at a byte.
+struct AttentionMaskView {
+  const uint8_t* bits = nullptr;    // null: no mask, the window decides
+  const int32_t* indptr = nullptr;  // [batch + 1] in bytes
+};
+
+// What rows see beside their window. Positions within a sequence ascend, and `left` with them.
+struct AttentionSinks {
+  const int32_t* len = nullptr;             // [tokens] sink_len: 0 and up; null: no row has sinks
+  const int32_t* left = nullptr;            // [tokens] first visible position that is no sink
+  const int32_t* query_position = nullptr;  // [tokens] where the query stands for sink keys
+  Tensor query = {};                        // [tokens, query_heads * head_dim] rotated there
+  int32_t windowed = 0;  // 1: a sink farther than the window from query_position is hidden too
+};
+
 struct AttentionParams {
   Tensor query;    // [tokens, query_heads * head_dim]; row_stride may be wider (q lies inside qkv)
-  Tensor out;      // [tokens, query_heads * head_dim]
+  Tensor out;      // [tokens, query_heads * head_dim]; of latent pages [tokens, query_heads * ValueDim()]
   KvLayerView kv;  // this layer's pages
   PageTableView table;
   const int32_t* qo_indptr = nullptr;  // [batch + 1] first token of each sequence in `query`
@@ -28,6 +54,11 @@ struct AttentionParams {
   int32_t query_heads = 0;
   int32_t window = 0;  // keys a query sees, itself included; 0: all before it
   float scale = 0.0f;  // head_dim^-0.5
+  AttentionMaskView mask = {};
+  AttentionSinks sinks = {};  // not together with a mask
+  // [tokens, query_heads] log2 of the sum of e^score over the keys that a row sees, -inf where it sees none;
+  // null: not wanted.
+  float* lse = nullptr;
 };
 
 }  // namespace tramontane

@@ -147,15 +147,30 @@ struct RopeTableParams {
   int32_t query_scale_positions = 1;  // > 0
 };
 
-// Rotates q in place and k, and writes k and v into their pages.
+// Rotates q in place and k, and writes k and v into their pages. Latent pages take k alone.
 struct RopeAppendParams {
-  Tensor qkv;                      // [tokens, (query_heads + 2 * kv_heads) * head_dim]
-  const float* cos_sin = nullptr;  // [tokens, head_dim / 2, 2]
+  Tensor qkv;                      // [tokens, (query_heads + Halves() * kv_heads) * head_dim]
+  const float* cos_sin = nullptr;  // [tokens, head_dim / 2, 2]; null: nothing is turned
   RotaryStyle style = RotaryStyle::kHalfSplit;
   int32_t query_heads = 0;
   KvLayerView kv;
   const int64_t* slots = nullptr;      // [tokens] page * page_size + offset; < 0: write nothing
   const float* query_scale = nullptr;  // [tokens] times the rotated queries; null: 1
+  // The queries once more, turned by other angles, for sink keys (AttentionSinks).
+  const float* sink_cos_sin = nullptr;  // [tokens, head_dim / 2, 2]; null: not wanted
+  Tensor sink_query = {};               // [tokens, query_heads * head_dim] out
+};
+
+// Keys and values out of their pages: row out_indptr[b] + i is the i-th token that sequence b's table lists
+// from kv_base on, in the type of the tensors.
+struct GatherKvParams {
+  KvLayerView kv;
+  PageTableView table;
+  const int32_t* out_indptr = nullptr;  // [batch + 1] rows; as many as the tables list
+  int32_t batch = 0;
+  int32_t repeat = 1;  // output head h is kv head h / repeat
+  Tensor key = {};     // [rows, kv_heads * repeat * head_dim] out
+  Tensor value = {};   // [rows, kv_heads * repeat * ValueDim()] out
 };
 
 struct CopyPagesParams {
@@ -210,6 +225,8 @@ class Backend {
   virtual OpCode Sample(const SampleParams& params) = 0;
   virtual OpCode Advance(const AdvanceParams& params) = 0;
   virtual OpCode CopyPages(const CopyPagesParams& params) = 0;
+  // Not part of a step: for whoever hands pages on.
+  virtual OpCode GatherKv(const GatherKvParams&) { return OpCode::kUnsupported; }
 
   // ---- recorded steps: where info().records_steps is 1, else kUnsupported -------------------------
 

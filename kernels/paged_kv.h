@@ -11,11 +11,13 @@
 // [kv_heads, page_size, head_dim / group].
 //
 // That is HND order; NHD (page_size before kv_heads) is the same view with other strides. A layer is named by
-// its index *within its group*, so groups of equal layer count have pages of equal bytes.
+// its index *within its group*, so groups of equal layer count have pages of equal bytes. Buffers that others
+// laid out are views too: five strides (KvStrides) say where page, half, layer, head and token lie
+// (foreign_kv.h). A latent page has no values apart: a row's first lanes are its value.
 //
 // A sequence's table for one group lists pages oldest first. Index k of the table is absolute position
-// kv_base + k; kv_base is a multiple of page_size and grows as pages leave the window. (A later `sink_pages`
-// would list pages from position 0 in front of them; only this file would change.)
+// kv_base + k; kv_base is a multiple of page_size and grows as pages leave the window. Where its first tokens
+// stay visible as sinks, the pages that hold positions from 0 on are listed in front of those (sink_pages).
 #pragma once
 
 #include <cstddef>
@@ -34,18 +36,26 @@ struct KvFormat {
   int32_t head_dim = 0;
   int32_t page_size = 16;  // tokens
   KvOrder order = KvOrder::kHnd;
+  // Of latent pages (multi-head latent attention): a row's value is its first so many lanes, and there is no
+  // other. 0: values lie apart, as wide as keys.
+  int32_t latent_value_dim = 0;
 
+  constexpr bool latent() const { return latent_value_dim > 0; }
+  // Lanes of a value, and of a head's output.
+  constexpr int32_t ValueDim() const { return latent() ? latent_value_dim : head_dim; }
+  // Keys, or keys and values.
+  constexpr int32_t Halves() const { return latent() ? 1 : 2; }
   // One head's key (value) of one token, head_dim numbers side by side: whole blocks, where there are blocks.
   constexpr int64_t VectorBytes() const { return element.Bytes(head_dim); }
   // K or V of one layer in one page; companions, where the format has any, behind the numbers.
   constexpr int64_t HalfLayerBytes() const {
     return int64_t{kv_heads} * page_size * (VectorBytes() + element.CompanionBytes(head_dim));
   }
-  constexpr int64_t LayerBytes() const { return 2 * HalfLayerBytes(); }
+  constexpr int64_t LayerBytes() const { return Halves() * HalfLayerBytes(); }
   constexpr int64_t PageBytes(int32_t layers) const { return layers * LayerBytes(); }
   // Keys and values of one token in one layer.
   constexpr int64_t TokenBytes() const {
-    return 2 * int64_t{kv_heads} * (VectorBytes() + element.CompanionBytes(head_dim));
+    return Halves() * int64_t{kv_heads} * (VectorBytes() + element.CompanionBytes(head_dim));
   }
   // Vectors from one head to the next, and from one token to the next.
   constexpr int32_t HeadStride() const { return order == KvOrder::kHnd ? page_size : 1; }
@@ -60,6 +70,15 @@ struct KvStrides {
   int64_t head = 0;
   int64_t token = 0;
 };
+
+// Of a pool whose pages take so many bytes.
+constexpr KvStrides StridesOfPool(const KvFormat& format, int64_t page_bytes) {
+  return {.page = page_bytes,
+          .kv = format.latent() ? 0 : format.HalfLayerBytes(),
+          .layer = format.LayerBytes(),
+          .head = format.HeadStride() * format.VectorBytes(),
+          .token = format.TokenStride() * format.VectorBytes()};
+}
 
 // Where the scales of quantised rows lie, apart from their numbers: those of a row's groups side by side. Of
 // fp8, which has one f32 scale for each head, the strides of pages and tokens are 0.
@@ -89,7 +108,7 @@ constexpr KvScaleView ScalesInPages(const KvFormat& format, std::byte* pool, int
   if (pool == nullptr || scale_bytes == 0) return {};
   return {.scales = pool + layer_offset + int64_t{format.kv_heads} * format.page_size * format.VectorBytes(),
           .strides = {.page = page_bytes,
-                      .kv = format.HalfLayerBytes(),
+                      .kv = format.latent() ? 0 : format.HalfLayerBytes(),
                       .layer = format.LayerBytes(),
                       .head = format.HeadStride() * scale_bytes,
                       .token = format.TokenStride() * scale_bytes}};
@@ -101,14 +120,20 @@ struct KvLayerView {
   constexpr KvLayerView() = default;
   constexpr explicit KvLayerView(const KvFormat& of, std::byte* pages = nullptr, int64_t bytes_of_page = 0,
                                  int64_t offset_of_layer = 0)
-      : pool(pages),
-        page_bytes(bytes_of_page),
-        layer_offset(offset_of_layer),
-        value_offset(of.HalfLayerBytes()),
-        head_bytes(of.HeadStride() * of.VectorBytes()),
-        token_bytes(of.TokenStride() * of.VectorBytes()),
-        format(of),
-        scale(ScalesInPages(of, pages, bytes_of_page, offset_of_layer)) {}
+      : KvLayerView(of, StridesOfPool(of, bytes_of_page), pages) {
+    layer_offset = offset_of_layer;
+    scale = ScalesInPages(of, pages, bytes_of_page, offset_of_layer);
+  }
+  // Any layout: layer `layer` of a buffer with such strides. format.order says nothing then, and scales that
+  // lie apart are the caller's to name.
+  constexpr KvLayerView(const KvFormat& of, const KvStrides& strides, std::byte* buffer, int64_t layer = 0)
+      : pool(buffer),
+        page_bytes(strides.page),
+        layer_offset(layer * strides.layer),
+        value_offset(strides.kv),
+        head_bytes(strides.head),
+        token_bytes(strides.token),
+        format(of) {}
 
   std::byte* pool = nullptr;
   int64_t page_bytes = 0;    // from one page to the next
@@ -117,7 +142,7 @@ struct KvLayerView {
   int64_t head_bytes = 0;    // from one head to the next
   int64_t token_bytes = 0;   // from one token to the next
   KvFormat format;
-  KvScaleView scale;
+  KvScaleView scale = {};
 
   // The key (value) vector of one head and token.
   constexpr std::byte* Key(int64_t page, int32_t kv_head, int32_t offset) const {
@@ -134,14 +159,26 @@ struct PageTableView {
   const int32_t* page_indices = nullptr;   // [kv_indptr[batch]] page ids, oldest first
   const int32_t* last_page_len = nullptr;  // [batch] tokens in the last page, 1..page_size; 0 when no page
   const int32_t* kv_base = nullptr;        // [batch] absolute position of the first listed token
+  // [batch] how many entries in front of a sequence's others hold positions 0, 1, .. instead, for its sinks;
+  // a page may stand in both lists. Null: none has any.
+  const int32_t* sink_pages = nullptr;
   // Where each token of the step is written: page * page_size + offset, or -1 for a padded row (write
   // nothing).
   const int64_t* slots = nullptr;  // [tokens]
 };
 
+constexpr int32_t SinkPages(const PageTableView& table, int32_t b) {
+  return table.sink_pages == nullptr ? 0 : table.sink_pages[b];
+}
+
+// Sequence b's pages from kv_base on.
+constexpr const int32_t* PagesFromBase(const PageTableView& table, int32_t b) {
+  return table.page_indices + table.kv_indptr[b] + SinkPages(table, b);
+}
+
 // Position of the token after the last one in sequence b's table: kv_base + listed tokens.
 constexpr int64_t KvEnd(const PageTableView& table, int32_t b, int32_t page_size) {
-  const int32_t pages = table.kv_indptr[b + 1] - table.kv_indptr[b];
+  const int32_t pages = table.kv_indptr[b + 1] - table.kv_indptr[b] - SinkPages(table, b);
   return pages == 0 ? table.kv_base[b]
                     : int64_t{table.kv_base[b]} + int64_t{pages - 1} * page_size + table.last_page_len[b];
 }

@@ -21,14 +21,15 @@
 
 namespace tramontane {
 
-// Numbers of a group of int8 or int4: 2^3 to 2^7.
+// Numbers of a group of int8 or int4 in our own pages: 2^3 to 2^7. What others laid out may have smaller
+// ones.
 inline constexpr int32_t kMinKvGroupLog2 = 3;
 inline constexpr int32_t kMaxKvGroupLog2 = 7;
 
 // Whether keys and values may be stored so: f32, bf16, f16, or as said above.
 constexpr bool IsKvElement(const Format& format) {
   if (format.dtype == DType::kInt8 || format.dtype == DType::kInt4) {
-    return format.block_log2 >= kMinKvGroupLog2 && format.block_log2 <= kMaxKvGroupLog2 &&
+    return format.block_log2 >= 1 && format.block_log2 <= kMaxKvGroupLog2 &&
            (format.scale == DType::kF16 || format.scale == DType::kF32) &&
            format == Format::WithScalesApart(format.dtype, format.block_log2, format.scale);
   }

@@ -37,13 +37,20 @@ int64_t MaxPartialStates(int32_t threads, int64_t context) {
 struct SegmentRange {
   int64_t begin = 0;
   int64_t end = 0;
+
+  int64_t count() const { return end - begin; }
 };
 
 SegmentRange SegmentsOf(const AttentionTile& tile) {
-  const int64_t last = tile.LastPosition();
-  if (last < 0) return {};
-  return {FirstVisible(tile.FirstPosition(), tile.params->window) / kAttentionSegmentKeys,
-          last / kAttentionSegmentKeys + 1};
+  if (tile.key_begin >= tile.key_end) return {};
+  return {tile.key_begin / kAttentionSegmentKeys, (tile.key_end - 1) / kAttentionSegmentKeys + 1};
+}
+
+// The same rows over their sinks.
+AttentionTile SinksOf(AttentionTile tile) {
+  tile.over_sinks = true;
+  tile.FindKeys();
+  return tile;
 }
 
 // One call of the op over the reserved workspace.
@@ -67,6 +74,8 @@ class AttentionCall {
   void ClearTotal(const AttentionState& total, int32_t rows) const;
 
   bool PlanSplit();
+  bool has_sinks() const { return params_.sinks.len != nullptr; }
+  void RunSinks(const AttentionTile& tile, const ThreadMemory& memory) const;
   void RunTiles(int64_t begin, int64_t end, int32_t thread) const;
   void RunPart(int64_t part, int32_t thread) const;
   void MergeParts(int64_t item, int32_t thread) const;
@@ -75,6 +84,7 @@ class AttentionCall {
   const CpuContext& context_;
   const AttentionKernels& kernels_;
   const int32_t head_dim_;
+  const int32_t value_dim_;  // at most head_dim_
   const int32_t group_;
   int64_t max_rows_ = 0;  // of a tile in this call
   int64_t items_ = 0;     // tiles
@@ -93,6 +103,7 @@ AttentionCall::AttentionCall(const AttentionParams& params, const CpuContext& co
       context_(context),
       kernels_(context.kernels.attention),
       head_dim_(params.kv.format.head_dim),
+      value_dim_(params.kv.format.ValueDim()),
       group_(params.query_heads / params.kv.format.kv_heads) {
   const int32_t threads = context.pool.threads();
   item_begin_ = reinterpret_cast<int64_t*>(context.workspace.data);
@@ -102,10 +113,10 @@ AttentionCall::AttentionCall(const AttentionParams& params, const CpuContext& co
     item_begin_[b] = items_;
     items_ += TilesPerHead(b) * params.kv.format.kv_heads;
     longest = std::max(longest, QueryCount(b));
-    TM_CHECK(
-        QueryCount(b) == 0 || FirstVisible(KvEnd(params.table, b, params.kv.format.page_size) - QueryCount(b),
-                                           params.window) >= params.table.kv_base[b],
-        "sequence %d: a visible key is before kv_base %d", b, params.table.kv_base[b]);
+    if (QueryCount(b) == 0) continue;
+    const AttentionTile first = {.params = &params, .sequence = b, .row_begin = 0, .row_end = group_};
+    TM_CHECK(first.Seen(0).begin >= params.table.kv_base[b],
+             "sequence %d: a visible key is before kv_base %d", b, params.table.kv_base[b]);
   }
   item_begin_[params.batch] = items_;
   max_rows_ = std::min<int64_t>(longest * group_, kAttentionTileRows);
@@ -141,9 +152,10 @@ bool AttentionCall::PlanSplit() {
   if (threads == 1 || items_ >= kTilesPerThread * threads || max_rows_ > group_) return false;
   parts_ = 0;
   for (int64_t item = 0; item < items_; ++item) {
-    const SegmentRange segments = SegmentsOf(TileOf(item));
+    const AttentionTile tile = TileOf(item);
     part_begin_[item] = parts_;
-    parts_ += segments.end - segments.begin;
+    if (has_sinks()) parts_ += SegmentsOf(SinksOf(tile)).count();
+    parts_ += SegmentsOf(tile).count();
   }
   part_begin_[items_] = parts_;
   return parts_ > items_ && parts_ <= max_parts_;
@@ -155,6 +167,7 @@ void AttentionCall::RunTiles(int64_t begin, int64_t end, int32_t thread) const {
   for (int64_t item = begin; item < end; ++item) {
     const AttentionTile next_tile = item + 1 < end ? TileOf(item + 1) : AttentionTile{};
     ClearTotal(memory.total, tile.rows());
+    if (has_sinks()) RunSinks(tile, memory);
     const SegmentRange segments = SegmentsOf(tile);
     for (int64_t segment = segments.begin; segment < segments.end; ++segment) {
       AttentionNext next;
@@ -164,17 +177,37 @@ void AttentionCall::RunTiles(int64_t begin, int64_t end, int32_t thread) const {
         next = {&next_tile, SegmentsOf(next_tile).begin};
       }
       kernels_.attend_segment(tile, segment, next, memory.scratch, memory.segment);
-      kernels_.merge(memory.total, memory.segment, tile.rows(), head_dim_);
+      kernels_.merge(memory.total, memory.segment, tile.rows(), value_dim_);
     }
     kernels_.finish(tile, memory.total);
     tile = next_tile;
   }
 }
 
+// The sinks' segments come before the others.
+void AttentionCall::RunSinks(const AttentionTile& tile, const ThreadMemory& memory) const {
+  const AttentionTile sinks = SinksOf(tile);
+  const SegmentRange segments = SegmentsOf(sinks);
+  for (int64_t segment = segments.begin; segment < segments.end; ++segment) {
+    kernels_.attend_segment(sinks, segment, {}, memory.scratch, memory.segment);
+    kernels_.merge(memory.total, memory.segment, tile.rows(), value_dim_);
+  }
+}
+
 void AttentionCall::RunPart(int64_t part, int32_t thread) const {
   const int64_t item = std::upper_bound(part_begin_, part_begin_ + items_, part) - part_begin_ - 1;
-  const AttentionTile tile = TileOf(item);
-  const int64_t segment = SegmentsOf(tile).begin + part - part_begin_[item];
+  AttentionTile tile = TileOf(item);
+  int64_t segment = part - part_begin_[item];
+  if (has_sinks()) {
+    const AttentionTile sinks = SinksOf(tile);
+    const SegmentRange sink_segments = SegmentsOf(sinks);
+    if (segment < sink_segments.count()) {
+      tile = sinks;
+    } else {
+      segment -= sink_segments.count();
+    }
+  }
+  segment += SegmentsOf(tile).begin;
   kernels_.attend_segment(tile, segment, {}, MemoryOf(thread).scratch, PartialState(part));
 }
 
@@ -183,7 +216,7 @@ void AttentionCall::MergeParts(int64_t item, int32_t thread) const {
   const AttentionState total = MemoryOf(thread).total;
   ClearTotal(total, tile.rows());
   for (int64_t part = part_begin_[item]; part < part_begin_[item + 1]; ++part) {
-    kernels_.merge(total, PartialState(part), tile.rows(), head_dim_);
+    kernels_.merge(total, PartialState(part), tile.rows(), value_dim_);
   }
   kernels_.finish(tile, total);
 }
@@ -196,11 +229,13 @@ AttentionTile AttentionCall::TileOf(int64_t item) const {
   const int64_t local = item - item_begin_[b];
   const int64_t tile = TilesPerHead(b) - 1 - local / kv_heads;
   const int64_t row_begin = tile * kAttentionTileRows;
-  return {.params = &params_,
-          .sequence = b,
-          .kv_head = static_cast<int32_t>(local % kv_heads),
-          .row_begin = row_begin,
-          .row_end = std::min(row_begin + kAttentionTileRows, QueryCount(b) * group_)};
+  AttentionTile rows = {.params = &params_,
+                        .sequence = b,
+                        .kv_head = static_cast<int32_t>(local % kv_heads),
+                        .row_begin = row_begin,
+                        .row_end = std::min(row_begin + kAttentionTileRows, QueryCount(b) * group_)};
+  rows.FindKeys();
+  return rows;
 }
 
 AttentionCall::ThreadMemory AttentionCall::MemoryOf(int32_t thread) const {
@@ -250,6 +285,9 @@ void RunAttention(const AttentionParams& params, const CpuContext& context) {
            "%d query heads over %d kv heads", params.query_heads, params.kv.format.kv_heads);
   CheckKvView(params.kv);
   TM_CHECK(params.kv.format.head_dim % 2 == 0, "head_dim %d is odd", params.kv.format.head_dim);
+  TM_CHECK(params.kv.format.ValueDim() <= params.kv.format.head_dim, "values of %d lanes in rows of %d",
+           params.kv.format.ValueDim(), params.kv.format.head_dim);
+  TM_CHECK(params.mask.bits == nullptr || params.sinks.len == nullptr, "a mask and sinks together");
   if (params.batch > 0) AttentionCall(params, context).Run();
 }
 

@@ -56,7 +56,7 @@ struct RowRange {
   int32_t end = 0;
 };
 
-// Keys [first, end) of a block that the query at `position` sees.
+// Keys [first, end) of a block among those of a range of positions.
 struct VisibleKeys {
   int32_t first = 0;
   int32_t end = 0;
@@ -66,9 +66,9 @@ inline int64_t ClampTo(int64_t value, int64_t low, int64_t high) {
   return value < low ? low : value > high ? high : value;
 }
 
-inline VisibleKeys KeysSeen(int64_t position, int32_t window, int64_t block_begin) {
-  return {static_cast<int32_t>(ClampTo(FirstVisible(position, window) - block_begin, 0, kAttentionBlockKeys)),
-          static_cast<int32_t>(ClampTo(position + 1 - block_begin, 0, kAttentionBlockKeys))};
+inline VisibleKeys KeysSeen(PositionRange seen, int64_t block_begin) {
+  return {static_cast<int32_t>(ClampTo(seen.begin - block_begin, 0, kAttentionBlockKeys)),
+          static_cast<int32_t>(ClampTo(seen.end - block_begin, 0, kAttentionBlockKeys))};
 }
 
 inline void FindBlock(const AttentionTile& tile, int64_t block_begin, KeyBlock* found) {
@@ -76,12 +76,15 @@ inline void FindBlock(const AttentionTile& tile, int64_t block_begin, KeyBlock* 
   const KvFormat& format = params.kv.format;
   KeyBlock& block = *found;
   block.begin = block_begin;
-  block.first = KeysSeen(tile.FirstPosition(), params.window, block_begin).first;
-  block.end = KeysSeen(tile.LastPosition(), params.window, block_begin).end;
+  const VisibleKeys seen = KeysSeen({tile.key_begin, tile.key_end}, block_begin);
+  block.first = seen.first;
+  block.end = seen.end;
 
-  const int64_t kv_base = params.table.kv_base[tile.sequence];
-  const int32_t* page = params.table.page_indices + params.table.kv_indptr[tile.sequence] +
-                        PageOf(block_begin + block.first, kv_base, format.page_size);
+  const bool in_sink_pages = tile.over_sinks && SinkPages(params.table, tile.sequence) > 0;
+  const int64_t kv_base = in_sink_pages ? 0 : params.table.kv_base[tile.sequence];
+  const int32_t* page = in_sink_pages ? params.table.page_indices + params.table.kv_indptr[tile.sequence]
+                                      : PagesFromBase(params.table, tile.sequence);
+  page += PageOf(block_begin + block.first, kv_base, format.page_size);
   int32_t offset = OffsetInPage(block_begin + block.first, format.page_size);
   for (int32_t k = block.first; k < block.end; ++page, offset = 0) {
     const std::byte* key = params.kv.Key(*page, tile.kv_head, offset);
@@ -103,8 +106,13 @@ inline void FindBlock(const AttentionTile& tile, int64_t block_begin, KeyBlock* 
   }
 }
 
-// The rows of the tile that see a key of the block: positions ascend, so they are neighbours.
+// The rows of the tile that see a key of the block: positions ascend, so they are neighbours. Where more than
+// positions decides, all rows.
 inline RowRange RowsSeeing(const AttentionTile& tile, int64_t block_begin) {
+  if (!tile.plain()) {
+    const bool meets = block_begin < tile.key_end && block_begin + kAttentionBlockKeys > tile.key_begin;
+    return {0, meets ? tile.rows() : 0};
+  }
   const int32_t group = tile.group();
   const int64_t first_query = tile.row_begin / group;
   const int64_t position_of_query_zero = tile.Position(0);
@@ -173,21 +181,21 @@ void PackKeys(const KeyBlock& block, const AttentionParams& params, const Attent
 template <typename Elements>
 void PackValues(const KeyBlock& block, const KeyBlock& next, const AttentionParams& params,
                 const AttentionScratch& scratch) {
-  const int32_t head_dim = params.kv.format.head_dim;
+  const int32_t value_dim = params.kv.format.ValueDim();
   const int64_t value_offset = params.kv.value_offset;
   float* const values = scratch.values;
-  const int64_t stride = PaddedHeadDim(head_dim);
+  const int64_t stride = PaddedHeadDim(value_dim);
   for (int32_t k = block.first; k < block.end; ++k) {
     const std::byte* from = block.keys[k] + value_offset;
     const std::byte* ahead = next.keys[k];
     float* to = values + k * stride;
     int32_t d = 0;
-    for (; d + kWidth <= head_dim; d += kWidth) {
+    for (; d + kWidth <= value_dim; d += kWidth) {
       Store(to + d, Elements::At(from, d));
       __builtin_prefetch(ahead + d * Elements::kBytes);
     }
-    if (d == head_dim) continue;
-    Store(to + d, Elements::FirstAt(from, d, head_dim - d));
+    if (d == value_dim) continue;
+    Store(to + d, Elements::FirstAt(from, d, value_dim - d));
     for (d += kWidth; d < stride; d += kWidth) Store(to + d, Vf{});
   }
 }
@@ -196,9 +204,10 @@ template <typename Numbers>
   requires kIsQuantized<Numbers>
 void PackValues(const KeyBlock& block, const KeyBlock& next, const AttentionParams& params,
                 const AttentionScratch& scratch) {
-  const int64_t stride = PaddedHeadDim(params.kv.format.head_dim);
+  const int32_t value_dim = params.kv.format.ValueDim();
+  const int64_t stride = PaddedHeadDim(value_dim);
   DecodeRows<Numbers>(params.kv.format.element, block.Values(params.kv, 0), block.first, block.end,
-                      next.Keys(0), params.kv.format.head_dim, scratch.values + block.first * stride, stride);
+                      next.Keys(0), value_dim, scratch.values + block.first * stride, stride);
 }
 
 // out [rows, columns] = out * carry + a [rows, depth] x b [depth, columns]. Row strides in floats; columns
@@ -315,24 +324,60 @@ inline float UpdateSoftmax(float* scores, float scale, float* highest, float* su
   return carry;
 }
 
-// Hides from each row the keys it does not see, then updates its softmax.
-inline void SoftmaxRows(const AttentionParams& params, const int64_t* positions, const KeyBlock& block,
-                        RowRange rows, float* scores, const AttentionState& state, float* carry) {
-  for (int32_t r = rows.begin; r < rows.end; ++r) {
-    float* row = scores + int64_t{r} * kAttentionBlockKeys;
-    const VisibleKeys seen = KeysSeen(positions[r], params.window, block.begin);
-    for (int32_t k = 0; k < seen.first; ++k) row[k] = kMinusInfinity;
-    for (int32_t k = seen.end; k < kAttentionBlockKeys; ++k) row[k] = kMinusInfinity;
-    carry[r] = UpdateSoftmax(row, params.scale, &state.highest[r], &state.sum[r]);
-  }
-}
-
 // The rows of a tile at work.
 struct TileRows {
-  int64_t positions[kAttentionTileRows];
+  PositionRange seen[kAttentionTileRows];
   const float* queries[kAttentionTileRows];
   float carry[kAttentionTileRows];
 };
+
+// Hides from a row the keys of the block that its mask hides. Whether it sees any at all.
+inline bool HideByMask(const AttentionTile& tile, int64_t query, const KeyBlock& block, float* scores) {
+  const AttentionParams& params = *tile.params;
+  const uint8_t* bits = params.mask.bits + params.mask.indptr[tile.sequence];
+  const int64_t kv_base = params.table.kv_base[tile.sequence];
+  const int64_t keys = KvEnd(params.table, tile.sequence, params.kv.format.page_size) - kv_base;
+  const int64_t first_bit = query * keys + block.begin - kv_base;
+  bool sees_any = false;
+  for (int32_t k = block.first; k < block.end; ++k) {
+    const int64_t bit = first_bit + k;
+    const bool sees = ((bits[bit / 8] >> (bit % 8)) & 1) != 0;
+    if (!sees) scores[k] = kMinusInfinity;
+    sees_any |= sees;
+  }
+  return sees_any;
+}
+
+// Hides from each row the keys it does not see, then updates its softmax. Where a row may see no key of the
+// block (not kPlain) it keeps its state then, and has weights of zero.
+template <bool kPlain>
+void SoftmaxRowsOf(const AttentionTile& tile, const TileRows& tile_rows, const KeyBlock& block, RowRange rows,
+                   float* scores, const AttentionState& state, float* carry) {
+  for (int32_t r = rows.begin; r < rows.end; ++r) {
+    float* row = scores + int64_t{r} * kAttentionBlockKeys;
+    const VisibleKeys seen = KeysSeen(tile_rows.seen[r], block.begin);
+    for (int32_t k = 0; k < seen.first; ++k) row[k] = kMinusInfinity;
+    for (int32_t k = seen.end; k < kAttentionBlockKeys; ++k) row[k] = kMinusInfinity;
+    if constexpr (!kPlain) {
+      bool sees_any = seen.first < seen.end;
+      if (sees_any && tile.params->mask.bits != nullptr) {
+        sees_any = HideByMask(tile, (tile.row_begin + r) / tile.group(), block, row);
+      }
+      if (!sees_any) {
+        __builtin_memset(row, 0, kAttentionBlockKeys * sizeof(float));
+        carry[r] = 1.0f;
+        continue;
+      }
+    }
+    carry[r] = UpdateSoftmax(row, tile.params->scale, &state.highest[r], &state.sum[r]);
+  }
+}
+
+inline void SoftmaxRows(const AttentionTile& tile, const TileRows& tile_rows, const KeyBlock& block,
+                        RowRange rows, float* scores, const AttentionState& state, float* carry) {
+  if (tile.plain()) return SoftmaxRowsOf<true>(tile, tile_rows, block, rows, scores, state, carry);
+  SoftmaxRowsOf<false>(tile, tile_rows, block, rows, scores, state, carry);
+}
 
 // Scores of all rows, then weighted sums of all rows, over copies of the block's keys and values.
 template <typename Elements>
@@ -340,7 +385,8 @@ void AttendBlock(const AttentionTile& tile, const KeyBlock& block, const KeyBloc
                  const AttentionScratch& scratch, const AttentionState& state, TileRows* rows) {
   const AttentionParams& params = *tile.params;
   const int32_t head_dim = params.kv.format.head_dim;
-  const int64_t padded_dim = PaddedHeadDim(head_dim);
+  const int32_t value_dim = params.kv.format.ValueDim();
+  const int64_t padded_dim = PaddedHeadDim(value_dim);
   PackKeys<Elements>(block, params, scratch);
   float* scores = scratch.scores + int64_t{range.begin} * kAttentionBlockKeys;
   const int32_t score_columns = (block.end + kWidth - 1) / kWidth * kWidth;
@@ -352,7 +398,7 @@ void AttendBlock(const AttentionTile& tile, const KeyBlock& block, const KeyBloc
             .out = scores,
             .out_stride = kAttentionBlockKeys},
            range.end - range.begin, score_columns);
-  SoftmaxRows(params, rows->positions, block, range, scratch.scores, state, rows->carry);
+  SoftmaxRows(tile, *rows, block, range, scratch.scores, state, rows->carry);
 
   PackValues<Elements>(block, next, params, scratch);
   const float* weights[kAttentionTileRows];
@@ -376,7 +422,8 @@ void AttendBlockFew(const AttentionTile& tile, const KeyBlock& block, const KeyB
                     const AttentionScratch& scratch, const AttentionState& state, TileRows* rows) {
   const AttentionParams& params = *tile.params;
   const int32_t head_dim = params.kv.format.head_dim;
-  const int64_t padded_dim = PaddedHeadDim(head_dim);
+  const int32_t value_dim = params.kv.format.ValueDim();
+  const int64_t padded_dim = PaddedHeadDim(value_dim);
   const int32_t count = range.end - range.begin;
 
   // The strip to ask for at strip s of the keys: their values. At a strip of the values: the next block's
@@ -407,7 +454,7 @@ void AttendBlockFew(const AttentionTile& tile, const KeyBlock& block, const KeyB
                                       scores + int64_t{row} * kAttentionBlockKeys);
     });
   }
-  SoftmaxRows(params, rows->positions, block, range, scratch.scores, state, rows->carry);
+  SoftmaxRows(tile, *rows, block, range, scratch.scores, state, rows->carry);
 
   for (int32_t s = first_strip; s < end_strip; ++s) {
     const int32_t k = s * kStripKeys;
@@ -422,7 +469,7 @@ void AttendBlockFew(const AttentionTile& tile, const KeyBlock& block, const KeyB
                                   .weighted = state.weighted + r * padded_dim,
                                   .stride = padded_dim,
                                   .ahead = row == 0 ? next_keys_of(s) : StripAhead{}},
-                                 head_dim);
+                                 value_dim);
     });
   }
 }
@@ -435,11 +482,12 @@ void AttendBlockFew(const AttentionTile& tile, const KeyBlock& block, const KeyB
   const AttentionParams& params = *tile.params;
   const Format& element = params.kv.format.element;
   const int32_t head_dim = params.kv.format.head_dim;
-  const int64_t padded_dim = PaddedHeadDim(head_dim);
+  const int32_t value_dim = params.kv.format.ValueDim();
+  const int64_t decoded_stride = PaddedHeadDim(head_dim), padded_dim = PaddedHeadDim(value_dim);
   const int32_t count = range.end - range.begin;
   const std::byte* decoded[kStripKeys];
   for (int k = 0; k < kStripKeys; ++k) {
-    decoded[k] = reinterpret_cast<const std::byte*>(scratch.decoded + k * padded_dim);
+    decoded[k] = reinterpret_cast<const std::byte*>(scratch.decoded + k * decoded_stride);
   }
 
   const int32_t first_strip = block.first / kStripKeys;
@@ -447,7 +495,7 @@ void AttendBlockFew(const AttentionTile& tile, const KeyBlock& block, const KeyB
   for (int32_t s = first_strip; s < end_strip; ++s) {
     const int32_t k = s * kStripKeys;
     DecodeRows<Numbers>(element, block.Keys(k), 0, kStripKeys, block.Values(params.kv, k), head_dim,
-                        scratch.decoded, padded_dim);
+                        scratch.decoded, decoded_stride);
     TransposeStrip<F32Elements>(decoded, head_dim, {}, scratch.keys);
     ForFewRows(count, [&]<int kRows>(int32_t row) {
       const int64_t r = range.begin + row;
@@ -455,14 +503,14 @@ void AttendBlockFew(const AttentionTile& tile, const KeyBlock& block, const KeyB
                                          scratch.scores + r * kAttentionBlockKeys + k);
     });
   }
-  SoftmaxRows(params, rows->positions, block, range, scratch.scores, state, rows->carry);
+  SoftmaxRows(tile, *rows, block, range, scratch.scores, state, rows->carry);
 
   for (int32_t s = first_strip; s < end_strip; ++s) {
     const int32_t k = s * kStripKeys;
     const auto begin = static_cast<int32_t>(ClampTo(block.first - k, 0, kStripKeys));
     const auto end = static_cast<int32_t>(ClampTo(block.end - k, 0, kStripKeys));
-    DecodeRows<Numbers>(element, block.Values(params.kv, k), begin, end, next.Keys(k), head_dim,
-                        scratch.decoded + begin * padded_dim, padded_dim);
+    DecodeRows<Numbers>(element, block.Values(params.kv, k), begin, end, next.Keys(k), value_dim,
+                        scratch.decoded + begin * decoded_stride, decoded_stride);
     ForFewRows(count, [&]<int kRows>(int32_t row) {
       const int64_t r = range.begin + row;
       WeighRows<F32Elements, kRows>({.keys = decoded,
@@ -474,7 +522,7 @@ void AttendBlockFew(const AttentionTile& tile, const KeyBlock& block, const KeyB
                                      .weighted = state.weighted + r * padded_dim,
                                      .stride = padded_dim,
                                      .ahead = {}},
-                                    head_dim);
+                                    value_dim);
     });
   }
 }
@@ -489,24 +537,18 @@ inline void AskForAddresses(const KeyBlock& block, const KvLayerView& kv) {
   }
 }
 
-// Positions [begin, end): the blocks of a segment that some row of a tile sees.
-struct BlockRange {
-  int64_t begin = 0;
-  int64_t end = 0;
-};
-
-inline BlockRange BlocksOf(const AttentionTile& tile, int64_t segment) {
-  const int64_t first_visible = FirstVisible(tile.FirstPosition(), tile.params->window);
+// Of a segment, from the first block that some row of a tile sees to the last such key.
+inline PositionRange BlocksOf(const AttentionTile& tile, int64_t segment) {
   const int64_t segment_begin = segment * kAttentionSegmentKeys;
-  return {ClampTo(first_visible / kAttentionBlockKeys * kAttentionBlockKeys, segment_begin,
+  return {ClampTo(tile.key_begin / kAttentionBlockKeys * kAttentionBlockKeys, segment_begin,
                   segment_begin + kAttentionSegmentKeys),
-          ClampTo(tile.LastPosition() + 1, segment_begin, segment_begin + kAttentionSegmentKeys)};
+          ClampTo(tile.key_end, segment_begin, segment_begin + kAttentionSegmentKeys)};
 }
 
 template <typename Elements>
 void AttendSegmentFew(const AttentionTile& tile, int64_t segment, const AttentionNext& next,
                       const AttentionScratch& scratch, const AttentionState& state, TileRows* rows) {
-  const BlockRange range = BlocksOf(tile, segment);
+  const PositionRange range = BlocksOf(tile, segment);
   if (range.begin >= range.end) return;
   PutQueries(rows->queries, tile.rows(), tile.params->kv.format.head_dim, scratch.values);
   KeyBlock blocks[2];
@@ -526,9 +568,9 @@ void AttendSegmentFew(const AttentionTile& tile, int64_t segment, const Attentio
     std::swap(block, after);
   }
   if constexpr (!kIsQuantized<Elements>) {  // those are read as f32, which has no order of its own
-    const int32_t head_dim = tile.params->kv.format.head_dim;
+    const int32_t value_dim = tile.params->kv.format.ValueDim();
     for (int32_t r = 0; r < tile.rows(); ++r) {
-      PutInOrder<Elements>(state.weighted + r * PaddedHeadDim(head_dim), head_dim);
+      PutInOrder<Elements>(state.weighted + r * PaddedHeadDim(value_dim), value_dim);
     }
   }
 }
@@ -544,7 +586,7 @@ void AttendSegmentMany(const AttentionTile& tile, int64_t segment, const Attenti
     const int64_t next_begin = begin + kAttentionBlockKeys;
     KeyBlock block, next;
     FindBlock(tile, begin, &block);
-    FindBlock(tile, next_begin <= tile.LastPosition() ? next_begin : begin, &next);
+    FindBlock(tile, next_begin < tile.key_end ? next_begin : begin, &next);
     AttendBlock<Elements>(tile, block, next, range, scratch, state, rows);
   }
 }
@@ -554,18 +596,18 @@ void AttendSegmentOf(const AttentionTile& tile, int64_t segment, const Attention
                      const AttentionScratch& scratch, const AttentionState& state) {
   const AttentionParams& params = *tile.params;
   const int32_t group = tile.group();
+  const Tensor& queries = tile.over_sinks ? params.sinks.query : params.query;
   TileRows rows;
   for (int32_t r = 0; r < tile.rows(); ++r) {
     const int64_t row = tile.row_begin + r;
-    const int64_t token = params.qo_indptr[tile.sequence] + row / group;
     const int64_t head = int64_t{tile.kv_head} * group + row % group;
-    rows.queries[r] = static_cast<const float*>(params.query.data) + token * params.query.row_stride +
+    rows.queries[r] = static_cast<const float*>(queries.data) + tile.Token(row / group) * queries.row_stride +
                       head * params.kv.format.head_dim;
-    rows.positions[r] = tile.Position(row / group);
+    rows.seen[r] = tile.Seen(row / group);
     state.highest[r] = kMinusInfinity;
     state.sum[r] = 0.0f;
   }
-  const int64_t weighted_floats = tile.rows() * PaddedHeadDim(params.kv.format.head_dim);
+  const int64_t weighted_floats = tile.rows() * PaddedHeadDim(params.kv.format.ValueDim());
   __builtin_memset(state.weighted, 0, static_cast<size_t>(weighted_floats) * sizeof(float));
 
   if (tile.rows() <= kAttentionFewRows) {
@@ -594,8 +636,8 @@ void AttendSegment(const AttentionTile& tile, int64_t segment, const AttentionNe
   }
 }
 
-void MergeStates(const AttentionState& total, const AttentionState& part, int32_t rows, int32_t head_dim) {
-  const int64_t padded_dim = PaddedHeadDim(head_dim);
+void MergeStates(const AttentionState& total, const AttentionState& part, int32_t rows, int32_t value_dim) {
+  const int64_t padded_dim = PaddedHeadDim(value_dim);
   for (int32_t r = 0; r < rows; ++r) {
     if (part.highest[r] == kMinusInfinity && part.sum[r] == 0.0f) continue;
     const float highest = part.highest[r] > total.highest[r] ? part.highest[r] : total.highest[r];
@@ -611,23 +653,32 @@ void MergeStates(const AttentionState& total, const AttentionState& part, int32_
   }
 }
 
+// log2 of the sum of e^score, from its state; -inf where no key was seen.
+inline float LogSumExp2(float highest, float sum) {
+  constexpr float kLog2E = 1.44269504f;
+  return sum == 0.0f ? kMinusInfinity : highest * kLog2E + __builtin_log2f(sum);
+}
+
 void FinishTile(const AttentionTile& tile, const AttentionState& total) {
   const AttentionParams& params = *tile.params;
-  const int32_t head_dim = params.kv.format.head_dim;
-  const int64_t padded_dim = PaddedHeadDim(head_dim);
+  const int32_t value_dim = params.kv.format.ValueDim();
+  const int64_t padded_dim = PaddedHeadDim(value_dim);
   const int32_t group = tile.group();
   for (int32_t r = 0; r < tile.rows(); ++r) {
     const int64_t row = tile.row_begin + r;
-    const int64_t token = params.qo_indptr[tile.sequence] + row / group;
+    const int64_t token = tile.Token(row / group);
     const int64_t head = int64_t{tile.kv_head} * group + row % group;
-    float* out = static_cast<float*>(params.out.data) + token * params.out.row_stride + head * head_dim;
+    float* out = static_cast<float*>(params.out.data) + token * params.out.row_stride + head * value_dim;
     const float* weighted = total.weighted + r * padded_dim;
     const float sum = total.sum[r] == 0.0f ? 1.0f : total.sum[r];
     // Adding zero turns -0 (a product too small for f32) into the 0 that a masked key after it would have
     // made.
     int32_t d = 0;
-    for (; d + kWidth <= head_dim; d += kWidth) Store(out + d, Load(weighted + d) / sum + 0.0f);
-    if (d < head_dim) StoreFirst(out + d, Load(weighted + d) / sum + 0.0f, head_dim - d);
+    for (; d + kWidth <= value_dim; d += kWidth) Store(out + d, Load(weighted + d) / sum + 0.0f);
+    if (d < value_dim) StoreFirst(out + d, Load(weighted + d) / sum + 0.0f, value_dim - d);
+    if (params.lse != nullptr) {
+      params.lse[token * params.query_heads + head] = LogSumExp2(total.highest[r], total.sum[r]);
+    }
   }
 }
 

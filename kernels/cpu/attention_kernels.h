@@ -24,8 +24,14 @@ inline constexpr int32_t kAttentionFewRows = 8;
 // Quantised keys or values that are decoded at once: those of a strip of the widest variant.
 inline constexpr int32_t kAttentionDecodedKeys = 32;
 
-// Head dimensions are filled up to whole vectors of the widest variant.
+// Dimensions of keys and values are filled up to whole vectors of the widest variant.
 constexpr int64_t PaddedHeadDim(int32_t head_dim) { return (int64_t{head_dim} + 15) / 16 * 16; }
+
+// Positions [begin, end).
+struct PositionRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+};
 
 // Some of the rows of one sequence and kv head. Row r is head r % group of the group that reads this kv head,
 // of query r / group of the sequence, where group = query_heads / kv_heads.
@@ -36,15 +42,58 @@ struct AttentionTile {
   int64_t row_begin = 0;
   int64_t row_end = 0;  // at most kAttentionTileRows after row_begin
 
+  // Which keys this pass is over: those of the window (or mask), or the sinks.
+  bool over_sinks = false;
+  // Positions [key_begin, key_end): keys that some row sees.
+  int64_t key_begin = 0;
+  int64_t key_end = 0;
+
   int32_t group() const { return params->query_heads / params->kv.format.kv_heads; }
   int32_t rows() const { return static_cast<int32_t>(row_end - row_begin); }
+  int64_t Token(int64_t query) const { return params->qo_indptr[sequence] + query; }
   // Absolute position of the sequence's query i.
   int64_t Position(int64_t query) const {
     const int64_t count = params->qo_indptr[sequence + 1] - params->qo_indptr[sequence];
     return KvEnd(params->table, sequence, params->kv.format.page_size) - count + query;
   }
-  int64_t FirstPosition() const { return Position(row_begin / group()); }
-  int64_t LastPosition() const { return Position((row_end - 1) / group()); }
+  // Whether what a row sees follows from its position and the window alone: then neighbours see much the
+  // same, and every row of RowsSeeing sees a key of the block.
+  bool plain() const { return params->mask.bits == nullptr && params->sinks.len == nullptr; }
+  // Positions among which the sequence's query i sees keys: all of them unless there is a mask.
+  PositionRange Seen(int64_t query) const {
+    const int64_t position = Position(query);
+    if (params->mask.bits != nullptr) {
+      return {params->table.kv_base[sequence], KvEnd(params->table, sequence, params->kv.format.page_size)};
+    }
+    if (params->sinks.len == nullptr) return {FirstVisible(position, params->window), position + 1};
+    const AttentionSinks& sinks = params->sinks;
+    const int64_t token = Token(query);
+    if (over_sinks) {
+      const int64_t end = sinks.len[token] < position + 1 ? sinks.len[token] : position + 1;
+      const int64_t begin =
+          sinks.windowed != 0 ? FirstVisible(sinks.query_position[token], params->window) : 0;
+      return {begin < end ? begin : end, end};
+    }
+    const int64_t left = sinks.left[token];
+    const int64_t begin = FirstVisible(position, params->window);
+    return {begin > left ? begin : left, position + 1};
+  }
+  // Sets key_begin and key_end from what the rows see.
+  void FindKeys() {
+    const int64_t first = row_begin / group(), last = (row_end - 1) / group();
+    if (plain()) {
+      key_begin = Seen(first).begin;
+      key_end = Seen(last).end;
+      return;
+    }
+    key_begin = key_end = 0;
+    for (int64_t query = first; query <= last; ++query) {
+      const PositionRange seen = Seen(query);
+      if (seen.begin >= seen.end) continue;
+      key_begin = key_begin == key_end || seen.begin < key_begin ? seen.begin : key_begin;
+      key_end = seen.end > key_end ? seen.end : key_end;
+    }
+  }
 };
 
 // A softmax in progress for each row: of the keys seen so far, the highest score, the sum of
@@ -52,7 +101,7 @@ struct AttentionTile {
 struct AttentionState {
   float* highest = nullptr;   // [rows] -inf: no key seen
   float* sum = nullptr;       // [rows]
-  float* weighted = nullptr;  // [rows, PaddedHeadDim]
+  float* weighted = nullptr;  // [rows, PaddedHeadDim(value_dim)]
 
   static constexpr int64_t Floats(int64_t rows, int32_t head_dim) {
     return (rows + 15) / 16 * 16 * 2 + rows * PaddedHeadDim(head_dim);
@@ -84,7 +133,7 @@ struct AttentionKernels {
                          const AttentionScratch& scratch, const AttentionState& state);
   // total = the softmax over the keys of total and part, for rows [0, rows). A row without keys in part keeps
   // its total as it is.
-  void (*merge)(const AttentionState& total, const AttentionState& part, int32_t rows, int32_t head_dim);
+  void (*merge)(const AttentionState& total, const AttentionState& part, int32_t rows, int32_t value_dim);
   // Writes the tile's rows of out; zeros for a row that saw no key.
   void (*finish)(const AttentionTile& tile, const AttentionState& total);
 };

@@ -80,6 +80,7 @@ class CpuBackend final : public Backend {
   OpCode Sample(const SampleParams& params) override { return Done(RunSample, params); }
   OpCode Advance(const AdvanceParams& params) override { return Done(RunAdvance, params); }
   OpCode CopyPages(const CopyPagesParams& params) override { return Done(RunCopyPages, params); }
+  OpCode GatherKv(const GatherKvParams& params) override { return Done(RunGatherKv, params); }
 
   void Destroy() override { delete this; }
 

@@ -1,5 +1,5 @@
 // The ops of the CPU backend but Linear (linear.h), as CpuBackend calls them. Definitions in embed, rope,
-// attention, moe, sampling and copy.
+// attention, moe, sampling, copy and gather.
 // Engine thread. Params are checked by TM_CHECK: a wrong one is our own bug. No op allocates.
 #pragma once
 
@@ -25,5 +25,6 @@ void RunAttention(const AttentionParams& params, const CpuContext& context);
 void RunSample(const SampleParams& params, const CpuContext& context);
 void RunAdvance(const AdvanceParams& params, const CpuContext& context);
 void RunCopyPages(const CopyPagesParams& params, const CpuContext& context);
+void RunGatherKv(const GatherKvParams& params, const CpuContext& context);
 
 }  // namespace tramontane

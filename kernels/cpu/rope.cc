@@ -62,25 +62,38 @@ void StoreVector(const Format& format, const float* __restrict from, int32_t cou
   }
 }
 
+void ScaleBy(const float* scale, int32_t count, float* numbers) {
+  if (scale == nullptr) return;
+  for (int32_t i = 0; i < count; ++i) numbers[i] *= *scale;
+}
+
 void AppendToken(const RopeAppendParams& params, int64_t token) {
   const KvFormat& format = params.kv.format;
   const int32_t head_dim = format.head_dim;
   const int32_t half = head_dim / 2;
-  const float* cos_sin = params.cos_sin + token * head_dim;
+  const int32_t query_columns = params.query_heads * head_dim;
   float* const query = static_cast<float*>(params.qkv.data) + token * params.qkv.row_stride;
-  float* const key = query + int64_t{params.query_heads} * head_dim;
+  float* const key = query + query_columns;
   const float* const value = key + int64_t{format.kv_heads} * head_dim;
+  const float* const query_scale = params.query_scale == nullptr ? nullptr : params.query_scale + token;
 
-  for (int32_t head = 0; head < params.query_heads; ++head) {
-    RotateHead(params.style, cos_sin, half, query + int64_t{head} * head_dim);
+  if (params.sink_cos_sin != nullptr) {
+    float* const sink_query =
+        static_cast<float*>(params.sink_query.data) + token * params.sink_query.row_stride;
+    std::memcpy(sink_query, query, static_cast<size_t>(query_columns) * sizeof(float));
+    for (int32_t head = 0; head < params.query_heads; ++head) {
+      RotateHead(params.style, params.sink_cos_sin + token * head_dim, half,
+                 sink_query + int64_t{head} * head_dim);
+    }
+    ScaleBy(query_scale, query_columns, sink_query);
   }
-  if (params.query_scale != nullptr) {
-    const float scale = params.query_scale[token];
-    for (int32_t i = 0; i < params.query_heads * head_dim; ++i) query[i] *= scale;
+  if (params.cos_sin != nullptr) {
+    const float* cos_sin = params.cos_sin + token * head_dim;
+    for (int32_t head = 0; head < params.query_heads + format.kv_heads; ++head) {
+      RotateHead(params.style, cos_sin, half, query + int64_t{head} * head_dim);
+    }
   }
-  for (int32_t head = 0; head < format.kv_heads; ++head) {
-    RotateHead(params.style, cos_sin, half, key + int64_t{head} * head_dim);
-  }
+  ScaleBy(query_scale, query_columns, query);
   const int64_t slot = params.slots[token];
   if (slot < 0) return;
   const int64_t page = PageOfSlot(slot, format.page_size);
@@ -89,6 +102,7 @@ void AppendToken(const RopeAppendParams& params, int64_t token) {
     const KvScaleView& scale = params.kv.scale;
     StoreVector(format.element, key + int64_t{head} * head_dim, head_dim, params.kv.Key(page, head, offset),
                 scale.Key(page, head, offset));
+    if (format.latent()) continue;
     StoreVector(format.element, value + int64_t{head} * head_dim, head_dim,
                 params.kv.Value(page, head, offset), scale.Value(page, head, offset));
   }
@@ -99,8 +113,8 @@ void AppendToken(const RopeAppendParams& params, int64_t token) {
 void CheckKvView(const KvLayerView& kv) {
   const Format& element = kv.format.element;
   TM_CHECK(IsKvElement(element), "keys and values as %s", FormatName(element).c_str());
-  TM_CHECK(kv.format.head_dim % element.block_size() == 0, "head_dim %d in groups of %lld",
-           kv.format.head_dim, static_cast<long long>(element.block_size()));
+  TM_CHECK(kv.format.head_dim % element.block_size() == 0 && kv.format.ValueDim() % element.block_size() == 0,
+           "head_dim %d in groups of %lld", kv.format.head_dim, static_cast<long long>(element.block_size()));
   TM_CHECK(element.companion_bytes == 0 || kv.scale.scales != nullptr, "pages of %s without scales",
            FormatName(element).c_str());
 }
@@ -124,8 +138,9 @@ void RunRopeAppend(const RopeAppendParams& params, const CpuContext& context) {
   const KvFormat& format = params.kv.format;
   TM_CHECK(params.qkv.dtype == DType::kF32, "qkv is %s, not f32", DTypeName(params.qkv.dtype));
   TM_CHECK(format.head_dim % 2 == 0, "head_dim %d is odd", format.head_dim);
-  TM_CHECK(params.qkv.columns == int64_t{params.query_heads + 2 * format.kv_heads} * format.head_dim,
-           "qkv has %lld columns", static_cast<long long>(params.qkv.columns));
+  TM_CHECK(
+      params.qkv.columns == int64_t{params.query_heads + format.Halves() * format.kv_heads} * format.head_dim,
+      "qkv has %lld columns", static_cast<long long>(params.qkv.columns));
   CheckKvView(params.kv);
   ForEachToken(context.pool, params.qkv.rows, [&](int64_t token) { AppendToken(params, token); });
 }

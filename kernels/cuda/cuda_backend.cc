@@ -485,6 +485,9 @@ OpCode CudaBackend::RopeTable(const RopeTableParams& p) noexcept {
 OpCode CudaBackend::RopeAppend(const RopeAppendParams& p) noexcept {
   TM_CHECK(p.qkv.dtype == DType::kBf16 && p.kv.format.element == DType::kBf16, "qkv is %s, pages are %s",
            DTypeName(p.qkv.dtype), FormatName(p.kv.format.element).c_str());
+  if (p.kv.format.latent() || p.sink_cos_sin != nullptr) {
+    return Fail(OpCode::kUnsupported, "latent pages and queries for sink keys have no kernel");
+  }
   if (p.qkv.rows == 0) return OpCode::kOk;
   return Queued(LaunchRopeAppend(p, runtime_->stream()), "the rotary embedding");
 }
@@ -920,6 +923,9 @@ OpCode CudaBackend::Attention(const AttentionParams& p) noexcept {
       p.query.dtype == DType::kBf16 && p.out.dtype == DType::kBf16 && p.kv.format.element == DType::kBf16,
       "attention of %s queries over %s pages", DTypeName(p.query.dtype),
       FormatName(p.kv.format.element).c_str());
+  if (p.mask.bits != nullptr || p.sinks.len != nullptr || p.kv.format.latent()) {
+    return Fail(OpCode::kUnsupported, "attention by masks, to sinks and over latent pages has no kernel");
+  }
   if (p.query.rows == 0 || p.batch == 0) return OpCode::kOk;
   CheckPieces(p.query, "query");
   CheckPieces(p.out, "out");
@@ -943,7 +949,7 @@ OpCode CudaBackend::Attention(const AttentionParams& p) noexcept {
                                   .work = plan->work,
                                   .partial_out = reinterpret_cast<float*>(workspace_ + map_.partial_out),
                                   .partial_lse = reinterpret_cast<float*>(workspace_ + map_.partial_lse),
-                                  .lse = nullptr,
+                                  .lse = p.lse,
                                   .window = p.window,
                                   .group = p.query_heads / p.kv.format.kv_heads,
                                   .tile_rows = plan->tile_rows,

@@ -210,7 +210,7 @@ TM_KERNEL void RopeAppendKernel(RopeAppendParams p) {
   const int head_dim = p.kv.format.head_dim, half = head_dim / 2;
   const int kv_heads = p.kv.format.kv_heads;
   auto* row = static_cast<Bf16*>(p.qkv.data) + BlockX() * p.qkv.row_stride;
-  const float* cos_sin = p.cos_sin + int64_t{BlockX()} * half * 2;
+  const float* cos_sin = p.cos_sin == nullptr ? nullptr : p.cos_sin + int64_t{BlockX()} * half * 2;
   const int64_t slot = LoadUniform(p.slots + BlockX());
   const float query_scale = p.query_scale == nullptr ? 1.0f : LoadUniform(p.query_scale + BlockX());
   const int64_t page = slot < 0 ? 0 : PageOfSlot(slot, p.kv.format.page_size);
@@ -223,7 +223,8 @@ TM_KERNEL void RopeAppendKernel(RopeAppendParams p) {
     Bf16* vector = row + head * head_dim;
     const int first = FirstOfPair(p.style, i), second = SecondOfPair(p.style, i, half);
     const float a = ToFloat(LoadGlobal(vector + first)), b = ToFloat(LoadGlobal(vector + second));
-    const float cosine = LoadGlobal(cos_sin + 2 * i), sine = LoadGlobal(cos_sin + 2 * i + 1);
+    const float cosine = cos_sin == nullptr ? 1.0f : LoadGlobal(cos_sin + 2 * i);
+    const float sine = cos_sin == nullptr ? 0.0f : LoadGlobal(cos_sin + 2 * i + 1);
     const float x = a * cosine - b * sine, y = b * cosine + a * sine;
     if (is_key) {
       std::byte* key = p.kv.Key(page, head - p.query_heads, offset);

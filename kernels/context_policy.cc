@@ -1,0 +1,65 @@
+#include "kernels/context_policy.h"
+
+#include <algorithm>
+#include <string>
+
+namespace tramontane {
+namespace {
+
+Status CheckWithin(const char* field, int64_t value, int64_t least, int64_t most) {
+  if (value >= least && value <= most) return Status::Ok();
+  return InvalidArgument("is " + std::to_string(value) + ", allowed are " + std::to_string(least) + " to " +
+                         std::to_string(most))
+      .WithField(field, FieldForm::kSubject);
+}
+
+constexpr int64_t kMaxPolicyTokens = int64_t{1} << 26;
+
+}  // namespace
+
+Status CheckContextPolicy(const ContextPolicy& policy) {
+  if (policy.type == ContextPolicyType::kNone) return Status::Ok();
+  TM_RETURN_IF_ERROR(CheckWithin("n_ctx", policy.n_ctx, 1, kMaxPolicyTokens));
+  TM_RETURN_IF_ERROR(CheckWithin("n_keep", policy.n_keep, 0, policy.n_ctx - 1));
+  if (policy.type == ContextPolicyType::kSinks) return CheckWithin("n_discard", policy.n_discard, 0, 0);
+  return CheckWithin("n_discard", policy.n_discard, 1, policy.n_ctx - policy.n_keep);
+}
+
+int64_t ContextView::Held(int64_t position) const {
+  return std::min(sink_len, position + 1) + std::max<int64_t>(0, position + 1 - left);
+}
+
+ContextView ViewAt(const ContextPolicy& policy, int64_t position) {
+  ContextView view;
+  view.query_position = view.sink_query_position = position;
+  if (policy.type == ContextPolicyType::kNone) return view;
+  view.sink_len = policy.n_keep;
+  view.left = policy.n_keep;
+  if (policy.type == ContextPolicyType::kSinks) {
+    view.left = std::max(policy.n_keep, position + 1 - (policy.n_ctx - policy.n_keep));
+    return view;
+  }
+  const int64_t beyond = std::max<int64_t>(0, position + 1 - policy.n_ctx);
+  view.discarded = (beyond + policy.n_discard - 1) / policy.n_discard * policy.n_discard;
+  view.left += view.discarded;
+  view.query_position = view.sink_query_position = position - view.discarded;
+  return view;
+}
+
+StatusOr<std::vector<ContextEvent>> PlanContext(const ContextPolicy& policy, int64_t prompt, int64_t tokens) {
+  TM_RETURN_IF_ERROR(CheckContextPolicy(policy));
+  const bool endless = policy.type != ContextPolicyType::kNone;
+  TM_RETURN_IF_ERROR(CheckWithin("prompt", prompt, 1, endless ? policy.n_ctx : kMaxPolicyTokens));
+  TM_RETURN_IF_ERROR(CheckWithin("tokens", tokens, prompt, kMaxPolicyTokens));
+  std::vector<ContextEvent> events = {{0, prompt, ViewAt(policy, prompt - 1)}};
+  for (int64_t position = prompt; position < tokens; ++position) {
+    const ContextView view = ViewAt(policy, position);
+    const bool again =
+        policy.type == ContextPolicyType::kReevaluate && view.discarded > events.back().view.discarded;
+    const int64_t token = again ? view.left : position;
+    events.push_back({token, position + 1 - token, view});
+  }
+  return events;
+}
+
+}  // namespace tramontane
