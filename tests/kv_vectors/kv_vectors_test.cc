@@ -1,0 +1,326 @@
+// kv_vectors on files of every kind: all cases pass, one altered value of any output fails, and so does a
+// rule that is broken below it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "tests/kv_vectors/run.h"
+#include "tests/kv_vectors/vector_file.h"
+#include "tests/support/counting_backend.h"
+#include "tests/support/temp_folder.h"
+
+namespace tramontane::kv_vectors {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+std::vector<std::string> FilesIn(const std::string& folder) {
+  std::vector<std::string> files;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (entry.path().extension() == ".json") files.push_back(entry.path().string());
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+std::vector<std::string> OwnFiles() { return FilesIn(TRAMONTANE_SOURCE_DIR "/tests/kv_vectors/cases"); }
+
+json ReadJson(const std::string& path) {
+  std::ifstream file(path);
+  return json::parse(file);
+}
+
+json FileOf(json vector_case) {
+  return {
+      {"format", "tramontane-kv-vectors"}, {"version", 1}, {"cases", json::array({std::move(vector_case)})}};
+}
+
+struct Ran {
+  Outcome outcome;
+  std::string text;
+};
+
+Ran RunText(Machine& machine, const std::string& text) {
+  TempFolder folder;
+  folder.Write("vectors.json", text);
+  std::ostringstream out;
+  Ran ran;
+  ran.outcome = RunFiles(machine, {folder.PathOf("vectors.json")}, out);
+  ran.text = out.str();
+  return ran;
+}
+
+Machine Cpu() { return MakeMachine("cpu").value(); }
+
+std::string Base64(const std::vector<unsigned char>& bytes) {
+  static constexpr char kDigits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string text;
+  for (size_t i = 0; i < bytes.size(); i += 3) {
+    uint32_t bits = 0;
+    for (size_t j = 0; j < 3; ++j) bits = bits << 8 | (i + j < bytes.size() ? bytes[i + j] : 0u);
+    for (size_t j = 0; j < 4; ++j) {
+      text.push_back(i + j > bytes.size() ? '=' : kDigits[bits >> (18 - 6 * j) & 63]);
+    }
+  }
+  return text;
+}
+
+// The tensor with one element one higher, as f32; nothing where it has no element.
+json Altered(const json& tensor, size_t element) {
+  VectorTensor numbers = ReadTensor(tensor).value();
+  if (numbers.values.empty()) return json();
+  double& number = numbers.values[element % numbers.values.size()];
+  number = std::isfinite(number) ? number + 1 : 0;
+  std::vector<unsigned char> bytes(numbers.values.size() * sizeof(float));
+  for (size_t i = 0; i < numbers.values.size(); ++i) {
+    const auto value = static_cast<float>(numbers.values[i]);
+    std::memcpy(bytes.data() + i * sizeof(float), &value, sizeof(value));
+  }
+  return {{"dtype", "f32"}, {"shape", numbers.shape}, {"b64", Base64(bytes)}};
+}
+
+// Every output of a case: of itself and of its calls.
+std::vector<json::json_pointer> OutputsOf(const json& vector_case) {
+  std::vector<json::json_pointer> outputs;
+  const auto add = [&](const json::json_pointer& out) {
+    for (const auto& [name, value] : vector_case[out].items()) outputs.push_back(out / name);
+  };
+  add(json::json_pointer("/out"));
+  if (vector_case.contains("calls")) {
+    for (size_t i = 0; i < vector_case["calls"].size(); ++i) {
+      add(json::json_pointer("/calls/" + std::to_string(i) + "/out"));
+    }
+  }
+  return outputs;
+}
+
+TEST(KvVectorsTest, EveryCaseOfOurOwnPassesOnTheCpu) {
+  Machine machine = Cpu();
+  std::ostringstream out;
+  const Outcome outcome = RunFiles(machine, OwnFiles(), out);
+  EXPECT_EQ(outcome.failed, 0) << out.str();
+  EXPECT_EQ(outcome.skipped, 0) << "the CPU skips nothing";
+  EXPECT_GE(outcome.passed, 60);
+  EXPECT_THAT(out.str(), HasSubstr(std::to_string(outcome.passed) + " passed, 0 failed\n"));
+}
+
+TEST(KvVectorsTest, OneAlteredValueOfAnyOutputFails) {
+  Machine machine = Cpu();
+  std::map<std::string, int> altered_of_kind;
+  for (const std::string& file : OwnFiles()) {
+    const json whole = ReadJson(file);
+    for (const json& vector_case : whole["cases"]) {
+      for (const json::json_pointer& output : OutputsOf(vector_case)) {
+        if (!vector_case[output].is_object()) continue;  // plain JSON: below
+        for (const size_t element : {size_t{0}, size_t{7919}}) {
+          json altered = vector_case;
+          altered[output] = Altered(vector_case[output], element);
+          if (altered[output].is_null()) continue;
+          const Ran ran = RunText(machine, FileOf(altered).dump());
+          ASSERT_EQ(ran.outcome.failed, 1) << vector_case["name"] << " " << output << "\n" << ran.text;
+          ASSERT_THAT(ran.text, HasSubstr("expected"));
+          ++altered_of_kind[vector_case["kind"]];
+        }
+      }
+    }
+  }
+  for (const char* kind :
+       {"openppl.key_value_cache", "flashinfer.append", "flashinfer.mask", "flashinfer.attention",
+        "flashinfer.mla", "flashinfer.cascade", "ascend.mask", "ascend.tiles", "article.attention",
+        "streaming.plan", "streaming.attention", "rope.shift", "fp8.e4m3"}) {
+    EXPECT_GT(altered_of_kind[kind], 0) << kind;
+  }
+}
+
+TEST(KvVectorsTest, OneAlteredValueOfATraceFails) {
+  Machine machine = Cpu();
+  const json whole = ReadJson(TRAMONTANE_SOURCE_DIR "/tests/kv_vectors/cases/article.json");
+  const json& trace = whole["cases"][0];
+  ASSERT_EQ(trace["kind"], "article.trace");
+  for (const auto& [name, value] : trace["out"]["steps"][1].items()) {
+    json altered = trace;
+    json& field = altered["out"]["steps"][1][name];
+    json& element = field.is_array() ? (field[0].is_array() ? field[0][0] : field[0]) : field;
+    element = element.is_string() ? json("2") : json(element.get<int64_t>() + 1);
+    const Ran ran = RunText(machine, FileOf(altered).dump());
+    EXPECT_EQ(ran.outcome.failed, 1) << name;
+    EXPECT_THAT(ran.text, HasSubstr("out.steps[1]." + name));
+  }
+}
+
+TEST(KvVectorsTest, AnAlteredHitFails) {
+  Machine machine = Cpu();
+  const json whole = ReadJson(TRAMONTANE_SOURCE_DIR "/tests/kv_vectors/cases/prefix.json");
+  for (json vector_case : whole["cases"]) {
+    ASSERT_EQ(vector_case["kind"], "prefix.hit");
+    vector_case["out"]["hit_tokens"] = vector_case["out"]["hit_tokens"].get<int64_t>() + 1;
+    const Ran ran = RunText(machine, FileOf(vector_case).dump());
+    EXPECT_EQ(ran.outcome.failed, 1);
+    EXPECT_THAT(ran.text, HasSubstr("out.hit_tokens is"));
+  }
+}
+
+TEST(KvVectorsTest, TheSharedSamplesPassOnTheCpu) {
+  const char* shared = std::getenv("TRAMONTANE_SHARED");
+  const std::string folder =
+      std::string(shared != nullptr ? shared : TRAMONTANE_SOURCE_DIR "/../shared") + "/data/kv-vectors";
+  if (!std::filesystem::exists(folder)) GTEST_SKIP() << "no samples at " << folder;
+  Machine machine = Cpu();
+  for (const std::string& file : FilesIn(folder)) {
+    std::ostringstream out;
+    EXPECT_TRUE(RunFiles(machine, {file}, out).good()) << out.str();
+  }
+}
+
+TEST(KvVectorsTest, TheEmulatorPassesOrNamesItsLimit) {
+  Machine machine = MakeMachine("emulator").value();
+  std::ostringstream out;
+  const Outcome outcome = RunFiles(machine, OwnFiles(), out);
+  EXPECT_EQ(outcome.failed, 0) << out.str();
+  EXPECT_GT(outcome.passed, 0);
+  EXPECT_GT(outcome.skipped, 0);
+}
+
+// A rule broken in the product: the CPU's ops with one parameter changed on its way.
+enum class Fault { kNone, kWindow, kSinkQuery, kMask, kQuantisedScale };
+
+class FaultyBackend final : public CountingBackend {
+ public:
+  FaultyBackend(BackendPtr inner, Fault fault)
+      : CountingBackend(*inner), owned_(std::move(inner)), fault_(fault) {}
+
+  OpCode RopeAppend(const RopeAppendParams& given) override {
+    RopeAppendParams params = given;
+    if (fault_ == Fault::kSinkQuery && params.sink_cos_sin != nullptr) params.sink_cos_sin = params.cos_sin;
+    // As if scales were rounded up.
+    if (fault_ == Fault::kQuantisedScale && params.kv.format.element.companion_bytes > 0) {
+      auto* numbers = static_cast<float*>(params.qkv.data);
+      for (int64_t i = 0; i < params.qkv.rows * params.qkv.columns; ++i) numbers[i] *= 1.01f;
+    }
+    return owned_->RopeAppend(params);
+  }
+  OpCode Attention(const AttentionParams& given) override {
+    AttentionParams params = given;
+    if (fault_ == Fault::kWindow && params.window > 0) ++params.window;
+    if (fault_ == Fault::kMask) params.mask = {};
+    return owned_->Attention(params);
+  }
+  OpCode GatherKv(const GatherKvParams& params) override { return owned_->GatherKv(params); }
+  void Destroy() override { delete this; }
+
+ private:
+  BackendPtr owned_;
+  const Fault fault_;
+};
+
+TEST(KvVectorsTest, ABrokenRuleOfTheProductFails) {
+  const std::map<Fault, const char*> files = {{Fault::kNone, ""},
+                                              {Fault::kWindow, "flashinfer.json"},
+                                              {Fault::kSinkQuery, "streaming.json"},
+                                              {Fault::kMask, "flashinfer.json"},
+                                              {Fault::kQuantisedScale, "openppl.json"}};
+  for (const auto& [fault, name] : files) {
+    Machine machine = Cpu();
+    machine.backend = BackendPtr(new FaultyBackend(std::move(machine.backend), fault));
+    std::ostringstream out;
+    std::vector<std::string> run = OwnFiles();
+    if (fault != Fault::kNone) run = {TRAMONTANE_SOURCE_DIR "/tests/kv_vectors/cases/" + std::string(name)};
+    EXPECT_EQ(RunFiles(machine, run, out).good(), fault == Fault::kNone) << name << "\n" << out.str();
+  }
+}
+
+TEST(KvVectorsTest, WhatIsWrongWithAFileOrACaseIsNamed) {
+  Machine machine = Cpu();
+  const auto text_of = [&](const json& file) {
+    const Ran ran = RunText(machine, file.dump());
+    EXPECT_EQ(ran.outcome.failed, 1);
+    EXPECT_FALSE(ran.outcome.good());
+    return ran.text;
+  };
+  const json good = {{"kind", "fp8.e4m3"},
+                     {"name", "one"},
+                     {"attrs", json::object()},
+                     {"in", {{"x", {{"dtype", "f32"}, {"shape", {2}}, {"fill", 1}}}}},
+                     {"out",
+                      {{"code", {{"dtype", "u8"}, {"shape", {2}}, {"data", {56, 56}}}},
+                       {"decoded", {{"dtype", "i8"}, {"shape", {2}}, {"scale", 0.5}, {"data", {2, 2}}}}}}};
+  EXPECT_TRUE(RunText(machine, FileOf(good).dump()).outcome.good());
+
+  json file = FileOf(good);
+  file["format"] = "other";
+  EXPECT_THAT(text_of(file), HasSubstr("format is \"other\", not \"tramontane-kv-vectors\""));
+  file = FileOf(good);
+  file["version"] = 2;
+  EXPECT_THAT(text_of(file), HasSubstr("version is 2, not 1"));
+  file = FileOf(good);
+  file.erase("cases");
+  EXPECT_THAT(text_of(file), HasSubstr("has no list of cases"));
+  file = FileOf(good);
+  file["cases"][0].erase("name");
+  EXPECT_THAT(text_of(file), HasSubstr("cases[0] has no text name"));
+
+  struct Edit {
+    const char* pointer;
+    json value;
+    const char* message;
+  };
+  const Edit edits[] = {
+      {"/kind", "fp8.e5m2", "fp8.e5m2 one: is no kind that is known"},
+      {"/in/x/dtype", "f64", "in.x.dtype is \"f64\", not f32, f16, i8, u8, i16, i32 or i64"},
+      {"/in/x/shape", {-1}, "in.x.shape is [-1], not sizes of 0 to 16777216"},
+      {"/in/x/shape", {1 << 13, 1 << 13}, "at most 16777216 elements"},
+      {"/in/x/shape", {1, 2}, "in.x.shape is [1,2], not [-1]"},
+      {"/in/x/fill", "1", "in.x.fill is \"1\", not a number of f32"},
+      {"/in/x/data", {1, 2}, "in.x: has more than one of b64, data and fill"},
+      {"/in/x/colour", 1, "in.x.colour is no key of a tensor"},
+      {"/out/code/data", {56}, "out.code.data has 1 elements; the shape takes 2"},
+      {"/out/code/data", {56, 256}, "out.code.data[1] is 256, not a whole number of u8"},
+      {"/out/code/data", {56, 57}, "out.code[1] is 56, expected 57"},
+      {"/out/decoded/scale", 0, "out.decoded.scale is 0, not a finite number other than 0"},
+      {"/out/other", good["out"]["code"], "out.other is no output of this kind"},
+      {"/out/code", {{"dtype", "u8"}, {"shape", {2}}, {"b64", "ODg"}}, "out.code.b64: has 3 characters"},
+      {"/out/code", {{"dtype", "u8"}, {"shape", {2}}, {"b64", "OD!="}}, "no base64 digit at character 2"},
+      {"/out/code", {{"dtype", "u8"}, {"shape", {2}}, {"b64", "OA=="}}, "has 1 bytes; the shape takes 2"},
+  };
+  for (const Edit& edit : edits) {
+    json altered = good;
+    altered[json::json_pointer(edit.pointer)] = edit.value;
+    EXPECT_THAT(text_of(FileOf(altered)), HasSubstr(edit.message));
+  }
+  EXPECT_THAT(RunText(machine, "{").text, HasSubstr("not valid JSON"));
+  EXPECT_THAT(RunText(machine, FileOf(good).dump() + "x").text, HasSubstr("not valid JSON"));
+}
+
+TEST(KvVectorsTest, TheExitStatusIsZeroOnlyWhereSomethingPassedAndNothingFailed) {
+  TempFolder folder;
+  folder.Write("none.json", R"({"format": "tramontane-kv-vectors", "version": 1, "cases": []})");
+  const std::string own = OwnFiles()[0];
+  const auto exit_of = [](const std::vector<std::string>& arguments, std::string* text = nullptr) {
+    std::ostringstream out, err;
+    const int status = KvVectorsMain(arguments, out, err);
+    if (text != nullptr) *text = out.str() + err.str();
+    return status;
+  };
+  std::string text;
+  EXPECT_EQ(exit_of({own}), 0);
+  EXPECT_EQ(exit_of({"--backend", "cpu", own, own}), 0);
+  EXPECT_EQ(exit_of({folder.PathOf("none.json")}, &text), 1);
+  EXPECT_EQ(text, "0 passed, 0 failed\n");
+  EXPECT_EQ(exit_of({own, folder.PathOf("absent.json")}, &text), 1);
+  EXPECT_THAT(text, HasSubstr("FAIL " + folder.PathOf("absent.json")));
+  EXPECT_EQ(exit_of({}, &text), 2);
+  EXPECT_THAT(text, HasSubstr("usage: kv_vectors"));
+  EXPECT_EQ(exit_of({"--backend", "tpu", own}, &text), 2);
+  EXPECT_THAT(text, HasSubstr("--backend is 'tpu', not cpu, emulator or cuda"));
+}
+
+}  // namespace
+}  // namespace tramontane::kv_vectors
