@@ -57,6 +57,7 @@ StatusOr<OpenedModel> OpenModel(const std::string& path, const KvOptions& kv, co
   format.kv_heads = config.kv_heads;
   format.head_dim = config.head_dim;
   format.page_size = kv.page_size;
+  format.order = kv.order;
   return OpenedModel{.folder = files,
                      .config = config,
                      .kv_layout = MakeKvLayout(config.window, format),

@@ -23,7 +23,8 @@ struct KvOptions {
   // Numbers that have a scale in common, of kInt8 and kInt4: 8, 16, .. 128, dividing head_dim. 0: 32, or
   // head_dim where that is less; of the others always 0.
   int32_t group = 0;
-  int32_t page_size = 16;  // tokens, 1 to kMaxPageSize
+  int32_t page_size = 16;         // tokens, 1 to kMaxPageSize
+  KvOrder order = KvOrder::kHnd;  // of heads and tokens within a page
 };
 
 // How one key of head_dim numbers is stored.

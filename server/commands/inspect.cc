@@ -60,8 +60,8 @@ void AddInspectCommand(CLI::App& app, RunCommand* run) {
                     "print instead one JSON line for each tensor of the files, whatever the architecture");
   // The settings of serve that decide the plan, under the same names.
   const std::vector<std::string> deciding = {
-      "model_format", "tokenizer",     "chat_format",     "memory", "kv_dtype",    "kv_group", "page_size",
-      "context",      "max_sequences", "max_step_tokens", "device", "cpu_variant", "threads"};
+      "model_format", "tokenizer", "chat_format",   "memory",          "kv_dtype", "kv_group",    "page_size",
+      "kv_layout",    "context",   "max_sequences", "max_step_tokens", "device",   "cpu_variant", "threads"};
   for (const Setting& setting : ServeSettings()) {
     if (std::find(deciding.begin(), deciding.end(), setting.key) == deciding.end()) continue;
     command

@@ -240,7 +240,7 @@ int RunPerplexity(const PerplexityOptions& options) {
 bool DecidesTheScores(std::string_view key) {
   for (const std::string_view setting :
        {"model_format", "tokenizer", "device", "cpu_variant", "threads", "memory", "kv_dtype", "kv_group",
-        "page_size", "context", "max_step_tokens", "linear"}) {
+        "page_size", "kv_layout", "context", "max_step_tokens", "linear"}) {
     if (key == setting) return true;
   }
   return false;

@@ -54,7 +54,11 @@ Status PromptLogits::Forward(std::span<const int32_t> prompt) {
     }
     TM_ASSIGN_OR_RETURN(const int32_t* page_indices, Upload(indices));
     TM_ASSIGN_OR_RETURN(const int64_t* slot_mapping, Upload(slots));
-    groups.push_back({kv_indptr, page_indices, last_page_len, kv_base, slot_mapping});
+    groups.push_back({.kv_indptr = kv_indptr,
+                      .page_indices = page_indices,
+                      .last_page_len = last_page_len,
+                      .kv_base = kv_base,
+                      .slots = slot_mapping});
   }
   ForwardBatch batch;
   batch.tokens = tokens;

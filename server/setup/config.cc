@@ -269,6 +269,8 @@ const std::vector<Setting>& ServeSettings() {
               "numbers that share a scale, of kv_dtype int8 and int4: a power of two from 8 that divides the "
               "model's head_dim; 0: 32, or head_dim where that is less"),
       Integer("page_size", &C::page_size, 1, 256, "N", "tokens of one KV page"),
+      OneOf("kv_layout", &C::kv_layout, {"hnd", "nhd"}, "hnd|nhd",
+            "within a page: each head's tokens side by side, or each token's heads"),
       OneOf("prefix_cache", &C::prefix_cache, {"on", "off"}, "on|off",
             "keep KV pages for later prompts that begin alike, until the room is needed"),
       Integer("context", &C::context, 0, kMost, "N", "longest prompt + output in tokens; 0: the model's"),

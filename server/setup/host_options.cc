@@ -96,7 +96,8 @@ int64_t FreeMemoryBytes() {
 KvOptions KvOptionsOf(const ServeConfig& config) {
   return {.dtype = KvDTypeOf(config),
           .group = static_cast<int32_t>(config.kv_group),
-          .page_size = static_cast<int32_t>(config.page_size)};
+          .page_size = static_cast<int32_t>(config.page_size),
+          .order = config.kv_layout == "nhd" ? KvOrder::kNhd : KvOrder::kHnd};
 }
 
 FileChoice FileChoiceOf(const ServeConfig& config) {

@@ -190,7 +190,7 @@ TEST_P(Determinism, AChoiceOfSeveralIsTheSameFromASharedPrompt) {
 }
 
 // A token's bytes follow from its own key and value, and attention reads the pages, its own chunk's too.
-TEST_P(Determinism, QuantisedPagesChangeNoBitByCrowdsCutsPreemptionOrThreads) {
+TEST_P(Determinism, PagesOfAnyTypeAndOrderChangeNoBitByCrowdsCutsPreemptionOrThreads) {
   std::vector<std::vector<Bytes>> of_dtypes;
   for (const DType dtype : {DType::kBf16, DType::kFp8E4M3, DType::kInt8, DType::kInt4}) {
     SCOPED_TRACE(DTypeName(dtype));
@@ -198,6 +198,8 @@ TEST_P(Determinism, QuantisedPagesChangeNoBitByCrowdsCutsPreemptionOrThreads) {
     const std::vector<Bytes> alone = RunAlone();
     EXPECT_EQ(RunTogether(Roomy()), alone);
     CpuEngine::Options options = Roomy();
+    options.kv_order = KvOrder::kNhd;
+    EXPECT_EQ(RunTogether(options), alone) << "pages laid out in another order";
     options.limits.max_step_tokens = 5;
     options.limits.pool_pages = 40;
     options.threads = 2;

@@ -280,7 +280,10 @@ class PagedAttention {
     params.query = MakeTensor(query_, DType::kBf16, kv_->tokens(), kWidth);
     params.out = MakeTensor(out_, DType::kBf16, kv_->tokens(), kWidth);
     params.kv = view_;
-    params.table = {kv_indptr_, page_indices_, last_page_len_, kv_base_, nullptr};
+    params.table = {.kv_indptr = kv_indptr_,
+                    .page_indices = page_indices_,
+                    .last_page_len = last_page_len_,
+                    .kv_base = kv_base_};
     params.qo_indptr = qo_indptr_;
     params.batch = 2;
     params.query_heads = kHeads;
@@ -467,7 +470,11 @@ class SmallStep {
     const Tensor hidden = MakeTensor(hidden_, DType::kBf16, 2, kHidden);
     const Tensor qkv = MakeTensor(qkv_rows_, DType::kBf16, 2, kQkv);
     const Tensor attention = MakeTensor(attention_, DType::kBf16, 2, kHeads * kHeadDim);
-    const PageTableView table = {kv_indptr_, page_indices_, last_page_len_, kv_base_, slots_};
+    const PageTableView table = {.kv_indptr = kv_indptr_,
+                                 .page_indices = page_indices_,
+                                 .last_page_len = last_page_len_,
+                                 .kv_base = kv_base_,
+                                 .slots = slots_};
     Expect(backend_.Embed({.token_ids = token_ids, .tokens = 2, .table = table_, .out = hidden}));
     Expect(backend_.RopeTable({positions_, 2, frequency_, kHeadDim / 2, cos_sin_}));
     Expect(backend_.Linear({.x = hidden, .rows = 2, .weight = qkv_, .out = qkv}));

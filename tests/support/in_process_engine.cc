@@ -100,6 +100,7 @@ BackendEngine::BackendEngine(BackendPtr backend, const std::string& folder, cons
   LoadOptions load;
   load.kv.dtype = options.kv_dtype;
   load.kv.page_size = options.limits.page_size;
+  load.kv.order = options.kv_order;
   auto model = LoadFolder(folder, *backend_, load);
   TM_CHECK(model.ok(), "%s", model.status().ToString().c_str());
   model_ = *std::move(model);

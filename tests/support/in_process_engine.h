@@ -112,6 +112,7 @@ class BackendEngine : public EngineUnderTest {
     int32_t threads = 1;  // of the CPU backend
     std::string variant;  // of the CPU backend; "": the machine's best
     DType kv_dtype = DType::kBf16;
+    KvOrder kv_order = KvOrder::kHnd;
     const Tokenizer* tokenizer = nullptr;
     // Makes the backend run its ops later; limits.steps_in_flight may then be 2.
     std::optional<DelayedBackend::Runs> delayed;

@@ -65,8 +65,11 @@ std::vector<std::vector<float>> ModelDriver::Step(const std::vector<Row>& rows) 
         slots.push_back(SlotOf(table.pages[PageOf(position, table.kv_base, page_size)], position, page_size));
       }
     }
-    groups.push_back(
-        {Upload(kv_indptr), Upload(page_indices), Upload(last_page_len), Upload(kv_base), Upload(slots)});
+    groups.push_back({.kv_indptr = Upload(kv_indptr),
+                      .page_indices = Upload(page_indices),
+                      .last_page_len = Upload(last_page_len),
+                      .kv_base = Upload(kv_base),
+                      .slots = Upload(slots)});
   }
 
   ForwardBatch batch;
