@@ -2,8 +2,8 @@
 // then read as those of f32 pages: same numbers, same sums in the same order. Included by attention_impl.h.
 //
 // Values are those of kernels/core/kv_quantize.h: a small number times its scale, rounded once to f32.
-// Decoding takes some three instructions for kWidth numbers. Where pages of bf16 are bound by memory, these
-// are bound by what is done with a key; so while a strip is decoded, memory is asked for what is read next.
+// Such pages are half as many bytes or less, and bound by what is done with a key, decoding included. While a
+// strip is decoded, memory is asked for what is read next.
 #pragma once
 
 #include "kernels/cpu/attention_few_impl.h"
@@ -24,7 +24,7 @@ inline ByteVector LoadBytes(const std::byte* from) {
 inline ByteVector LoadHalfBytes(const std::byte* from) {
   return _mm_cvtepu8_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
 }
-// Each byte's e4m3 in f16, less 2^8.
+// Each byte's e4m3 read as the top of an f16, which makes 2^-8 of the number.
 inline Vf WidenFp8(ByteVector codes) {
   const __m256i wide = _mm256_cvtepu8_epi16(codes);
   const __m256i magnitude = _mm256_and_si256(wide, _mm256_set1_epi16(0x7f));
@@ -118,11 +118,19 @@ Vf FirstNumbersAt(const std::byte* numbers, int n) {
 
 // ---- rows
 
-// The scales of groups [group, group + n), n <= kWidth.
-inline Vf ScalesAt(DType type, const std::byte* scales, int32_t group, int32_t n) {
-  if (type == DType::kF32) return LoadFirst(reinterpret_cast<const float*>(scales) + group, n);
-  return n == kWidth ? LoadF16(reinterpret_cast<const uint16_t*>(scales) + group)
-                     : LoadF16First(reinterpret_cast<const uint16_t*>(scales) + group, n);
+inline float ScaleOfGroup(DType type, const std::byte* scales, int32_t group) {
+  if (type == DType::kF32) {
+    float scale;
+    __builtin_memcpy(&scale, scales + group * 4, sizeof scale);
+    return scale;
+  }
+  uint16_t bits;
+  __builtin_memcpy(&bits, scales + group * 2, sizeof bits);
+#if TM_SIMD_WIDTH == 4
+  return F16ToFloat(bits);
+#else
+  return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(bits)));
+#endif
 }
 
 // One vector in f32: to [PaddedHeadDim], zeros behind its head_dim numbers.
@@ -132,20 +140,19 @@ void DecodeRow(const Format& format, const std::byte* numbers, const std::byte* 
   int32_t d = 0;
   if constexpr (Numbers::kInGroups) {
     const auto group = static_cast<int32_t>(format.block_size());
-    const int32_t groups = head_dim >> format.block_log2;
-    for (int32_t first = 0; first < groups; first += kWidth) {
-      const int32_t n = groups - first < kWidth ? groups - first : kWidth;
-      float scale[kWidth];
-      Store(scale, ScalesAt(format.scale, scales, first, n));
-      for (int32_t g = 0; g < n; ++g) {
-        const int32_t end = d + group;
-        for (; d + kWidth <= end; d += kWidth) {
-          Store(to + d, Numbers::At(numbers + Numbers::Bytes(d)) * scale[g]);
-        }
-        if (d == end) continue;
-        StoreFirst(to + d, FirstNumbersAt<Numbers>(numbers + Numbers::Bytes(d), end - d) * scale[g], end - d);
-        d = end;
+    for (int32_t g = 0; d < head_dim; ++g) {
+      const Vf scale = Splat(ScaleOfGroup(format.scale, scales, g));
+      const int32_t end = d + group;
+      for (; d + 2 * kWidth <= end; d += 2 * kWidth) {
+        const Vf first = Numbers::At(numbers + Numbers::Bytes(d));
+        const Vf second = Numbers::At(numbers + Numbers::Bytes(d + kWidth));
+        Store(to + d, first * scale);
+        Store(to + d + kWidth, second * scale);
       }
+      for (; d + kWidth <= end; d += kWidth) Store(to + d, Numbers::At(numbers + Numbers::Bytes(d)) * scale);
+      if (d == end) continue;
+      StoreFirst(to + d, FirstNumbersAt<Numbers>(numbers + Numbers::Bytes(d), end - d) * scale, end - d);
+      d = end;
     }
   } else {
     const float scale = KvFp8Scale(scales) * Numbers::kFactor;
