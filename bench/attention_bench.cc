@@ -35,7 +35,7 @@ struct Options {
 struct HeadShape {
   const char* name;
   int32_t query_heads, kv_heads, head_dim;
-  DType dtype = DType::kBf16;
+  Format element = DType::kBf16;
   int32_t page_size = 16;
 };
 
@@ -51,6 +51,14 @@ constexpr HeadShape kOtherShapes[] = {{"page 64", 32, 8, 128, DType::kBf16, 64},
                                       {"64 x 1", 8, 8, 64},
                                       {"64 x 4", 32, 8, 64},
                                       {"64 x 8", 64, 8, 64}};
+
+// Pages of smaller numbers, each beside bf16's of the same heads.
+constexpr HeadShape kQuantisedShapes[] = {{"fp8", 32, 8, 128, Format::BareFp8()},
+                                          {"int8/32", 32, 8, 128, Format::WithScalesApart(DType::kInt8, 5)},
+                                          {"int8/128", 32, 8, 128, Format::WithScalesApart(DType::kInt8, 7)},
+                                          {"int4/32", 32, 8, 128, Format::WithScalesApart(DType::kInt4, 5)},
+                                          {"int8/32", 8, 8, 128, Format::WithScalesApart(DType::kInt8, 5)},
+                                          {"int8/32", 9, 3, 64, Format::WithScalesApart(DType::kInt8, 5)}};
 
 // Processor time of all threads of this process.
 double ProcessorSeconds() {
@@ -102,7 +110,7 @@ class KvBench {
  public:
   KvBench(Backend& backend, const HeadShape& shape, int32_t sequences, int32_t context, int64_t pool_bytes)
       : backend_(backend), shape_(shape), sequences_(sequences), context_(context) {
-    KvFormat format = {shape.dtype, shape.kv_heads, shape.head_dim, shape.page_size, KvOrder::kHnd};
+    KvFormat format = {shape.element, shape.kv_heads, shape.head_dim, shape.page_size, KvOrder::kHnd};
     const int32_t pages_each = static_cast<int32_t>(PagesFor(context, shape.page_size));
     const int32_t pages = pages_each * sequences;
     layers_ = static_cast<int32_t>(std::max<int64_t>(1, pool_bytes / (pages * format.LayerBytes())));
@@ -143,7 +151,7 @@ class KvBench {
     params.window = window;
     params.scale = 1.0f / std::sqrt(static_cast<float>(shape_.head_dim));
     for (int32_t layer = 0; layer < layers_; ++layer) {
-      params.kv.layer_offset = layer * view_.format.LayerBytes();
+      params.kv = KvLayerView(view_.format, view_.pool, view_.page_bytes, layer * view_.format.LayerBytes());
       TM_CHECK(backend_.Attention(params) == OpCode::kOk, "%s", backend_.last_error());
     }
   }
@@ -207,6 +215,9 @@ class Bench {
         Decode(shape, 64, 256, 0);
       }
       for (const HeadShape& shape : kOtherShapes) Decode(shape, 1, 4096, 0);
+      std::printf("\nDecode over quantised pages, 4,096 tokens. Bytes of a token, and speed, over bf16's.\n");
+      std::printf("  %-8s %12s %9s %9s\n", "pages", "heads", "bytes", "speed");
+      for (const HeadShape& shape : kQuantisedShapes) DecodeQuantised(shape);
     }
     if (Wanted("prefill")) PrefillTable();
     if (Wanted("sampling")) Sampling();
@@ -234,6 +245,21 @@ class Bench {
     std::printf("  %-8s %9d %9d %9.2f %9.2f %6.0f%%\n", shape.name, sequences, context,
                 kv.DecodeBytes(window) / compared.op_seconds / 1e9,
                 static_cast<double>(kv.pool_bytes()) / compared.bound_seconds / 1e9, 100 * compared.share);
+  }
+
+  // Beside bf16, in turn.
+  void DecodeQuantised(const HeadShape& shape) {
+    HeadShape plain_shape = shape;
+    plain_shape.element = DType::kBf16;
+    KvBench kv(*backend_, shape, 1, 4096, int64_t{192} << 20);
+    KvBench plain(*backend_, plain_shape, 1, 4096, int64_t{192} << 20);
+    const Compared compared =
+        Compare(options_.rounds, pool_.threads(), [&] { kv.Attend(1, 0); }, [&] { plain.Attend(1, 0); });
+    const std::string heads = std::to_string(shape.query_heads) + "/" + std::to_string(shape.kv_heads) +
+                              " x " + std::to_string(shape.head_dim);
+    std::printf("  %-8s %12s %9.3f %9.2f\n", shape.name, heads.c_str(),
+                kv.DecodeBytes(0) / kv.layers() / (plain.DecodeBytes(0) / plain.layers()),
+                compared.share * kv.layers() / plain.layers());
   }
 
   void Prefill(const HeadShape& shape, int32_t context, int32_t window) {

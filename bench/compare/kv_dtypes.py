@@ -1,0 +1,58 @@
+"""The runs and the table of bench/compare/kv_dtypes, which see for how to start it."""
+
+import argparse
+import json
+import re
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+DTYPES = ("f32", "bf16", "fp8", "int8/8", "int8/16", "int8/32", "int4/8", "int4/16", "int4/32")
+GIB = 1 << 30
+
+
+def flags_of(dtype: str) -> list[str]:
+    name, _, group = dtype.partition("/")
+    return ["--kv-dtype", name] + (["--kv-group", group] if group else [])
+
+
+def run(binary: Path, *arguments: str) -> str:
+    command = [str(binary), *arguments]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
+
+
+def token_bytes(binary: Path, flags: list[str]) -> int:
+    """Over all layers, as the memory plan has it."""
+    plan = run(binary, "inspect", "--device", "cpu", "--page-size", "16", *flags)
+    (bytes_of_page,) = re.findall(r" of ([\d,]+) bytes: 16 tokens", plan)
+    groups = len(re.findall(r"^ *group \d+", plan, re.MULTILINE))
+    return int(bytes_of_page.replace(",", "")) // 16 * groups
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="bench/compare/kv_dtypes")
+    parser.add_argument("binary", type=Path)
+    parser.add_argument("--text", default=str(ROOT / "bench/texts/stories.txt"))
+    parser.add_argument("--cpu-variant", default="")
+    parser.add_argument("--only", default=",".join(DTYPES))
+    arguments = parser.parse_args()
+    variant = ["--cpu-variant", arguments.cpu_variant] if arguments.cpu_variant else []
+    header = "| `kv_dtype` / `kv_group` | Bytes of a token | Tokens in a GiB | Perplexity | KL | Same likeliest |"
+    print(header + "\n" + "|---" * 6 + "|", flush=True)
+    exact = None
+    for dtype in arguments.only.split(","):
+        flags = flags_of(dtype)
+        said = json.loads(
+            run(arguments.binary, "perplexity", "", arguments.text, "--against", "", "--against-kv-dtype", "f32",
+                "--device", "cpu", *variant, *flags)
+        )  # fmt: skip
+        exact = exact or said["perplexity"]
+        of_token = token_bytes(arguments.binary, flags)
+        change = f" ({100 * (said['perplexity'] / exact - 1):+.2f} %)" if said["perplexity"] != exact else ""
+        cells = [dtype, f"{of_token:,}", f"{GIB // of_token:,}", f"{said['perplexity']:.4f}{change}"]
+        cells += [f"{said['kl']:.6f}", f"{100 * said['same_likeliest']:.2f} %"]
+        print("| " + " | ".join(cells) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
