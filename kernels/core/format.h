@@ -53,8 +53,8 @@ struct Format {
   // Of types in groups: how a block begins.
   DType scale = DType::kF16;
   int32_t zero_points = 0;  // 1: each group has one
-  // Rows that have their scales in common: 1, or, of f32 scales alone, 2 (0 and 1, 2 and 3, ..). In a file's
-  // order each row says its own all the same; what a backend packs may hold one of the two.
+  // Rows that have their scales in common: 1, or, of fp8_e4m3 with f32 scales, 2 (0 and 1, 2 and 3, ..). In a
+  // file's order each row says its own all the same; what a backend packs may hold one of the two.
   int32_t scale_rows = 1;
 
   // Integers as keys and values are kept: signed, symmetric, in groups of 2^group_log2, whose scales of kF16
@@ -77,14 +77,14 @@ struct Format {
     return block_log2 >= 5 && block_log2 <= 8 &&
            (scale == DType::kF32 || scale == DType::kBf16 || scale == DType::kF16) &&
            (zero_points == 0 || (zero_points == 1 && dtype != DType::kFp8E4M3)) &&
-           (scale_rows == 1 || (scale_rows == 2 && scale == DType::kF32)) &&
+           (scale_rows == 1 || (scale_rows == 2 && scale == DType::kF32 && dtype == DType::kFp8E4M3)) &&
            *this == InGroups(dtype, block_log2, scale, zero_points != 0, scale_rows);
   }
   // Bytes of a group before its codes.
   constexpr int32_t scale_bytes() const { return scale == DType::kF32 ? 4 : 2; }
   constexpr int32_t codes_at() const { return scale_bytes() + zero_points; }
   // The same of a row that is packed, which has its share of the scale.
-  constexpr int32_t packed_scale_bytes() const { return scale_bytes() / scale_rows; }
+  constexpr int32_t packed_scale_bytes() const { return scale_bytes() >> (scale_rows - 1); }
   constexpr int32_t packed_codes_at() const { return packed_scale_bytes() + zero_points; }
   // The zero point of integers in groups that store none.
   constexpr int32_t middle() const { return dtype == DType::kInt4 ? 8 : 128; }

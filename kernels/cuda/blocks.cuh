@@ -101,11 +101,12 @@ struct GroupScales {
   float scale[2];
   float zero[2];  // and 2^23, as FloatAboveByte has it
 
+  template <bool kShared>
   TM_DEVICE static GroupScales Load(const std::byte* at, const Format& format, int lane) {
     GroupScales out;
+    const int pair = kShared && format.scale_rows == 2 ? lane / 8 : lane / 4;
     if (format.scale == DType::kF32) {
-      const Floats2 both =
-          LoadTogether<4>(reinterpret_cast<const Floats2*>(at) + lane / 4 / format.scale_rows);
+      const Floats2 both = LoadTogether<4>(reinterpret_cast<const Floats2*>(at) + pair);
       out.scale[0] = both.value[0];
       out.scale[1] = both.value[1];
     } else {
@@ -119,7 +120,7 @@ struct GroupScales {
     }
     uint32_t zeros = static_cast<uint32_t>(format.middle()) * 0x0101u;
     if (format.zero_points != 0) {
-      const auto* stored = reinterpret_cast<const uint16_t*>(at + kUnitRows * format.packed_scale_bytes());
+      const auto* stored = reinterpret_cast<const uint16_t*>(at + kUnitRows * format.scale_bytes());
       zeros = LoadTogether<4>(stored + lane / 4);
     }
     out.zero[0] = FloatAboveByte(zeros, 0);
@@ -242,17 +243,18 @@ struct Groups : Blocks<kStored, GroupScales, 0, false> {
   using Base::kLayout;
   using typename Base::Run;
   static constexpr bool kInGroups = true;
+  static constexpr bool kSharesScales = kStored == DType::kFp8E4M3;  // two rows may
 
   TM_DEVICE static UnitLayout Layout(const Format& format) {
     UnitLayout layout = kLayout;
     layout.tiles = 1 << TilesLog2(format);
-    layout.scale_bytes = kUnitRows * format.packed_codes_at();
+    layout.scale_bytes = kUnitRows * (kSharesScales ? format.packed_codes_at() : format.codes_at());
     return layout;
   }
   TM_DEVICE static int TilesLog2(const Format& format) { return format.block_log2 - 5; }
 
   TM_DEVICE static GroupScales LoadScales(const std::byte* unit, const Format& format, int lane) {
-    return GroupScales::Load(unit + Layout(format).scales_at(), format, lane);
+    return GroupScales::Load<kSharesScales>(unit + Layout(format).scales_at(), format, lane);
   }
 
   TM_DEVICE static Vector16 Decode(const GroupScales& scales, const Run& run, int, int half, int) {

@@ -274,7 +274,8 @@ class CodedMatrixFinder {
       const int64_t group = int64_t{1} << log2;
       if (shared % group != 0 || columns_ % group != 0) continue;
       const DType scale = KeptScaleType();
-      const bool in_pairs = scale == DType::kF32 && rows_ % 2 == 0 && found_.scale_rows_ % 2 == 0;
+      const bool in_pairs =
+          numbers == DType::kFp8E4M3 && scale == DType::kF32 && rows_ % 2 == 0 && found_.scale_rows_ % 2 == 0;
       found_.format_ =
           Format::InGroups(numbers, log2, scale, found_.zeros_.data != nullptr, in_pairs ? 2 : 1);
       return {};

@@ -178,7 +178,8 @@ TEST(FormatTest, RowsThatShareScalesHoldThemOnceWhenPacked) {
   EXPECT_EQ(FormatName(pairs), "fp8_e4m3 in groups of 128 with f32 scales of two rows");
   EXPECT_EQ(Format(DType::kFp8E4M3).PackedBytes(512), 4 * 132);
   EXPECT_EQ(Format(DType::kQ6K).PackedBytes(512), Format(DType::kQ6K).Bytes(512));
-  EXPECT_FALSE(Format::InGroups(DType::kInt4, 7, DType::kF16, false, 2).well_formed());
+  EXPECT_FALSE(Format::InGroups(DType::kInt4, 7, DType::kF32, false, 2).well_formed());
+  EXPECT_FALSE(Format::InGroups(DType::kFp8E4M3, 7, DType::kBf16, false, 2).well_formed());
 }
 
 // ---- fp8 ----------------------------------------------------------------------------------------

@@ -346,6 +346,7 @@ TEST_F(TtftOfACall, ATraceHasStepsAndRequestsWhileSomebodyReads) {
 
   const std::unique_ptr<TraceText> trace = core_.StartTrace();
   v1::GenerateRequest request = RequestOf(40, 2);
+  request.set_cache_salt("traced");  // no page of the request before it
   request.set_request_id("traced \"one\"");
   const auto refused = Submit(request);
   request.set_request_id("traced");

@@ -112,8 +112,6 @@ inline std::vector<Format> BlockFormats() {
   formats.push_back(DType::kFp8E4M3);
   formats.push_back(
       Format::InGroups(DType::kFp8E4M3, 7, DType::kF32, /*zero_points=*/false, /*rows_of_scale=*/2));
-  formats.push_back(
-      Format::InGroups(DType::kInt8, 5, DType::kF32, /*zero_points=*/true, /*rows_of_scale=*/2));
   formats.push_back(Format::InGroups(DType::kFp8E4M3, 8, DType::kBf16));
   return formats;
 }
