@@ -80,8 +80,10 @@ void DequantizeKvRow(const Format& format, const std::byte* numbers, const std::
   for (int32_t i = 0; i < count; ++i) {
     const float scale =
         LoadScale(format.scale, scales + int64_t{i >> format.block_log2} * format.companion_bytes);
-    int32_t q = static_cast<int8_t>(numbers[nibbles ? i / 2 : i]);
-    if (nibbles) q = i % 2 == 0 ? static_cast<int8_t>(q << 4) >> 4 : q >> 4;
+    const auto byte = static_cast<int32_t>(numbers[nibbles ? i / 2 : i]);
+    const int32_t code = nibbles ? byte >> i % 2 * 4 & 15 : byte;
+    const int32_t sign = nibbles ? 8 : 128;
+    const int32_t q = (code ^ sign) - sign;  // two's complement
     row[i] = static_cast<float>(q) * scale;
   }
 }

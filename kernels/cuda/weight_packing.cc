@@ -200,6 +200,7 @@ void WriteRow(const Format& format, const RowOfUnit& row, int in_unit, uint8_t* 
 void PackUnits(const PackedSegment& segment, int64_t first_row, const SourceRows& rows, uint8_t* out) {
   const Format& format = segment.format;
   const UnitLayout layout = LayoutOf(format);
+  TM_CHECK(layout.tiles > 0, "%s does not stand in blocks", FormatName(format).c_str());
   const int64_t units = layout.units(segment.in_features);
   std::memset(out, 0, static_cast<size_t>(units * layout.bytes()));
   for (int i = 0; i < kUnitRows && first_row + i < segment.rows; ++i) {

@@ -81,7 +81,8 @@ class Attending {
   Outputs Run(Backend& backend, AttentionParams params) const {
     Outputs outputs;
     outputs.out.assign(static_cast<size_t>(kv_.tokens() * Columns()), std::nanf(""));
-    outputs.lse.assign(static_cast<size_t>(kv_.tokens() * batch_.query_heads), std::nanf(""));
+    outputs.lse.assign(static_cast<size_t>(kv_.tokens()) * static_cast<size_t>(batch_.query_heads),
+                       std::nanf(""));
     params.out = MakeTensor(outputs.out.data(), DType::kF32, kv_.tokens(), Columns());
     params.lse = outputs.lse.data();
     EXPECT_EQ(backend.Attention(params), OpCode::kOk);
