@@ -210,8 +210,8 @@ TEST(SimulateMainTest, AShortPromptIsInsideItsBoundWhileALongOnePrefills) {
 {"index": 1, "intended_ns": 2000000000, "input_tokens": 30000, "output_tokens": 5}
 {"index": 2, "intended_ns": 2300000000, "input_tokens": 100, "output_tokens": 5}
 )");
-  ASSERT_EQ(simulate.Run({"--model", TRAMONTANE_SOURCE_DIR "/bench/simulate/mistral-7b", "--device", "h200",
-                          "--trace", simulate.folder.PathOf("long.jsonl"), "--jsonl",
+  ASSERT_EQ(simulate.Run({"--model", std::string(TRAMONTANE_SOURCE_DIR) + "/bench/simulate/mistral-7b",
+                          "--device", "h200", "--trace", simulate.folder.PathOf("long.jsonl"), "--jsonl",
                           simulate.folder.PathOf("jsonl")}),
             0)
       << simulate.err;
@@ -258,7 +258,8 @@ TEST(SimulateMainTest, TracesMixesAndSearchesRunAsInBench) {
   Json json = Json::parse(simulate.File("json"));
   EXPECT_EQ(json["total_input_tokens"], 374 + 396);
   EXPECT_EQ(json["total_output_tokens"], 44 + 109);
-  EXPECT_EQ(simulate.RunWith({"--find-rate", "--slo", "ttft_p99<1000", "--requests", "200", "--rate", "2"}),
+  EXPECT_EQ(simulate.RunWith({"--find-rate", "--slo", "ttft_p99<1000", "--requests", "60", "--rate", "4",
+                              "--prompt-tokens", "200", "--output-tokens", "20", "--prefix-cache", "off"}),
             0)
       << simulate.err;
   json = Json::parse(simulate.File("json"));
