@@ -125,6 +125,16 @@ class Determinism : public CpuVariantTest {
     return bytes;
   }
 
+  // Short chunks, preemption and another thread at once.
+  void ExpectSameInATightPool(CpuEngine::Options options, const std::vector<Bytes>& alone) const {
+    options.limits.max_step_tokens = 5;
+    options.limits.pool_pages = 40;
+    options.threads = 2;
+    int64_t preemptions = 0;
+    EXPECT_EQ(RunTogether(options, &preemptions), alone);
+    EXPECT_GT(preemptions, 0) << "the pool was meant to be too small";
+  }
+
   const TempFolder folder_;
   DType kv_dtype_ = DType::kBf16;
 };
@@ -200,12 +210,7 @@ TEST_P(Determinism, PagesOfAnyTypeAndOrderChangeNoBitByCrowdsCutsPreemptionOrThr
     CpuEngine::Options options = Roomy();
     options.kv_order = KvOrder::kNhd;
     EXPECT_EQ(RunTogether(options), alone) << "pages laid out in another order";
-    options.limits.max_step_tokens = 5;
-    options.limits.pool_pages = 40;
-    options.threads = 2;
-    int64_t preemptions = 0;
-    EXPECT_EQ(RunTogether(options, &preemptions), alone);
-    EXPECT_GT(preemptions, 0) << "the pool was meant to be too small";
+    ExpectSameInATightPool(options, alone);
     for (const std::vector<Bytes>& other : of_dtypes) EXPECT_NE(other, alone) << "another type, other logits";
     of_dtypes.push_back(alone);
   }
@@ -222,13 +227,7 @@ class DeterminismOfExperts : public Determinism {
 TEST_P(DeterminismOfExperts, NeitherACrowdNorCutsNorPreemptionNorThreadsChangeABit) {
   const std::vector<Bytes> alone = RunAlone();
   EXPECT_EQ(RunTogether(Roomy()), alone);
-  CpuEngine::Options options = Roomy();
-  options.limits.max_step_tokens = 5;
-  options.limits.pool_pages = 40;
-  options.threads = 2;
-  int64_t preemptions = 0;
-  EXPECT_EQ(RunTogether(options, &preemptions), alone);
-  EXPECT_GT(preemptions, 0) << "the pool was meant to be too small";
+  ExpectSameInATightPool(Roomy(), alone);
 }
 
 TM_INSTANTIATE_FOR_CPU_VARIANTS(DeterminismOfExperts);

@@ -67,16 +67,7 @@ class Attending {
     return params;
   }
 
-  StepMaxima Maxima() const {
-    StepMaxima maxima;
-    maxima.tokens = std::max(kv_.tokens(), 1);
-    maxima.sequences = kv_.batch();
-    maxima.query_heads = batch_.query_heads;
-    maxima.kv_heads = batch_.shape.kv_heads;
-    maxima.head_dim = batch_.shape.head_dim;
-    for (const PagedSpan& span : batch_.spans) maxima.context = std::max(maxima.context, span.kv_end);
-    return maxima;
-  }
+  StepMaxima Maxima() const { return kv_.Maxima(batch_.query_heads); }
 
   Outputs Run(Backend& backend, AttentionParams params) const {
     Outputs outputs;

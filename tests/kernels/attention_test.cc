@@ -62,17 +62,6 @@ std::vector<float> QueryOf(const Problem& problem, uint64_t seed, int64_t positi
 
 float ScaleOf(const Problem& problem) { return 1.0f / std::sqrt(static_cast<float>(problem.shape.head_dim)); }
 
-StepMaxima MaximaOf(const Problem& problem, const PagedKvFixture& kv) {
-  StepMaxima maxima;
-  maxima.tokens = kv.tokens();
-  maxima.sequences = kv.batch();
-  maxima.query_heads = problem.query_heads;
-  maxima.kv_heads = problem.shape.kv_heads;
-  maxima.head_dim = problem.shape.head_dim;
-  for (const Sequence& s : problem.sequences) maxima.context = std::max(maxima.context, s.kv_end);
-  return maxima;
-}
-
 // Queries for the call, in rows wider than q, the rest of which is NaN.
 struct QueryRows {
   int64_t columns = 0;
@@ -183,7 +172,7 @@ class AttentionTest : public CpuVariantTest {
  protected:
   void ExpectMatchesDefinition(const Problem& problem, int32_t threads = 2) {
     const auto kv = MakeKv(problem, 11);
-    const BackendPtr backend = MakeBackend(GetParam(), threads, MaximaOf(problem, *kv));
+    const BackendPtr backend = MakeBackend(GetParam(), threads, kv->Maxima(problem.query_heads));
     tramontane::ExpectMatchesDefinition(problem, *kv, RunAttention(*backend, problem, *kv));
   }
 };
@@ -265,7 +254,7 @@ TEST_P(AttentionTest, ScalesOfFp8AreThoseOfTheirHead) {
   problem.shape = {.dtype = DType::kFp8E4M3, .kv_heads = 2, .head_dim = 32};
   problem.sequences = {{0, 40, 1}, {0, 40, 20}};
   const auto kv = MakeKv(problem, 11);
-  const BackendPtr backend = MakeBackend(GetParam(), 1, MaximaOf(problem, *kv));
+  const BackendPtr backend = MakeBackend(GetParam(), 1, kv->Maxima(problem.query_heads));
   const std::vector<float> plain = RunAttention(*backend, problem, *kv);
   std::vector<float> scales = {1.0f, 1.0f, 0.5f, 4.0f};  // powers of two: nothing rounds anew
   KvLayerView view = kv->View();
@@ -323,7 +312,7 @@ TEST_P(AttentionTest, NothingThatNoQuerySeesIsRead) {
                        {0, 0, 0},   {0, 600, 1}, {0, 1, 1}};
   const auto kv = MakeKv(problem, 3);
   const std::vector<int64_t> first_visible = {80, 72, 88, 0, 0, 580, 0};
-  const BackendPtr backend = MakeBackend(GetParam(), 2, MaximaOf(problem, *kv));
+  const BackendPtr backend = MakeBackend(GetParam(), 2, kv->Maxima(problem.query_heads));
   const std::vector<float> before = RunAttention(*backend, problem, *kv);
   kv->ForbidAllBut(first_visible);
   ASSERT_GT(kv->forbidden_bytes(), kv->pool_bytes() / 2);
@@ -336,7 +325,7 @@ TEST_P(AttentionTest, WindowForgetsExactlyTheTokenBeyondIt) {
   problem.window = 5;
   problem.sequences = {{0, 12, 1}};
   const auto kv = MakeKv(problem, 5);
-  const BackendPtr backend = MakeBackend(GetParam(), 1, MaximaOf(problem, *kv));
+  const BackendPtr backend = MakeBackend(GetParam(), 1, kv->Maxima(problem.query_heads));
   const std::vector<float> before = RunAttention(*backend, problem, *kv);
   kv->Set(KvHalf::kValue, 0, 6, 0, 0, 100.0);  // the query at 11 sees 7..11
   EXPECT_EQ(RunAttention(*backend, problem, *kv), before);
@@ -362,13 +351,13 @@ class AttentionInvarianceTest : public CpuVariantTest {
   std::vector<float> Whole(int32_t window) {
     const Problem problem = BaseProblem(window);
     const auto kv = MakeKv(problem, 21);
-    const BackendPtr backend = MakeBackend(GetParam(), 1, MaximaOf(problem, *kv));
+    const BackendPtr backend = MakeBackend(GetParam(), 1, kv->Maxima(problem.query_heads));
     return RunAttention(*backend, problem, *kv);
   }
   // Runs sequence 0 of `problem` and compares its rows with those positions of the whole prompt.
   void ExpectSameBits(const Problem& problem, const std::vector<float>& whole, int32_t threads) {
     const auto kv = MakeKv(problem, 21);
-    const BackendPtr backend = MakeBackend(GetParam(), threads, MaximaOf(problem, *kv));
+    const BackendPtr backend = MakeBackend(GetParam(), threads, kv->Maxima(problem.query_heads));
     const std::vector<float> out = RunAttention(*backend, problem, *kv);
     const int64_t columns = problem.query_heads * problem.shape.head_dim;
     const int64_t rows = problem.sequences[0].queries;
@@ -458,7 +447,7 @@ TEST_P(AttentionInvarianceTest, OneToTenRowsGiveTheBitsOfManyRowTiles) {
                                       << shape.page_size << ", group " << group);
       problem.sequences = {{0, kLength, static_cast<int32_t>(kLength)}};
       const auto all = MakeKv(problem, 21);
-      const BackendPtr backend = MakeBackend(GetParam(), 1, MaximaOf(problem, *all));
+      const BackendPtr backend = MakeBackend(GetParam(), 1, all->Maxima(problem.query_heads));
       const std::vector<float> whole = RunAttention(*backend, problem, *all);
       for (int32_t queries = 1; queries * group <= 10; ++queries) {
         for (const int64_t end : {int64_t{queries}, int64_t{17}, int64_t{65}, int64_t{514}, kLength}) {
@@ -481,7 +470,7 @@ TEST_P(AttentionTest, HugeScoresPickTheHighestKeyWithoutOverflow) {
     for (int32_t d = 0; d < 8; ++d) kv->Set(KvHalf::kKey, 0, position, 0, d, position == 17 ? 1e15 : -1e15);
   }
   std::vector<float> query(8 + 24, 1e15f);
-  const BackendPtr backend = MakeBackend(GetParam(), 1, MaximaOf(problem, *kv));
+  const BackendPtr backend = MakeBackend(GetParam(), 1, kv->Maxima(problem.query_heads));
   const std::vector<float> out = RunAttention(*backend, problem, *kv, &query);
   for (int32_t d = 0; d < 8; ++d)
     EXPECT_EQ(out[static_cast<size_t>(d)], kv->Get(KvHalf::kValue, 0, 17, 0, d));
@@ -493,7 +482,7 @@ TEST_P(AttentionTest, NanStaysInItsOwnSequence) {
   problem.shape = {.kv_heads = 1, .head_dim = 16};
   problem.sequences = {{0, 40, 2}, {0, 20, 1}, {0, 33, 3}};
   const auto kv = MakeKv(problem, 5);
-  const BackendPtr backend = MakeBackend(GetParam(), 2, MaximaOf(problem, *kv));
+  const BackendPtr backend = MakeBackend(GetParam(), 2, kv->Maxima(problem.query_heads));
   const std::vector<float> clean = RunAttention(*backend, problem, *kv);
   kv->Set(KvHalf::kKey, 1, 7, 0, 3, std::numeric_limits<double>::quiet_NaN());
   const std::vector<float> out = RunAttention(*backend, problem, *kv);
@@ -516,7 +505,7 @@ TEST_P(AttentionTest, ANanInAQuantisedRowStaysInItsOwnSequence) {
     problem.shape = {.dtype = dtype, .kv_heads = 1, .head_dim = 16};
     problem.sequences = {{0, 40, 2}, {0, 20, 1}, {0, 33, 30}};
     const auto kv = MakeKv(problem, 5);
-    const BackendPtr backend = MakeBackend(GetParam(), 2, MaximaOf(problem, *kv));
+    const BackendPtr backend = MakeBackend(GetParam(), 2, kv->Maxima(problem.query_heads));
     const std::vector<float> clean = RunAttention(*backend, problem, *kv);
     std::vector<float> key(16, 1.0f);
     key[3] = kNan;
@@ -592,7 +581,7 @@ class AttentionMaskTest : public CpuVariantTest {
         }
       }
     }
-    const BackendPtr backend = MakeBackend(GetParam(), 2, MaximaOf(problem, *kv));
+    const BackendPtr backend = MakeBackend(GetParam(), 2, kv->Maxima(problem.query_heads));
     const std::vector<float> out = RunAttention(*backend, problem, *kv);
     for (size_t r = 0; r < step.rows.size(); ++r) ExpectSeen(step, step.rows[r], &out[r * 8]);
   }

@@ -143,20 +143,26 @@ TEST_P(CudaLinear, AgreesWhereTheLibraryHasNoKernel) {
   ExpectAsDefined(not_for_these, c);
 }
 
+// A product of `rows` rows of [in] by a weight [out, in] on this device, which has room for a few more numbers in
+// each row of x.
+LinearParams ProductOn(Device& device, int32_t rows, int64_t in, int64_t out) {
+  constexpr int64_t kMoreNumbers = 16;
+  EXPECT_EQ(device.backend->Reserve(SmallMaxima()), OpCode::kOk);
+  const std::vector<uint16_t> bits = RandomBf16(out * in, 1, 0.1f);
+  const WeightRows part = {bits.data(), DType::kBf16, out, in};
+  LinearParams params;
+  EXPECT_EQ(device.backend->PackLinear({&part, 1, in, LinearLayout::kStacked}, &params.weight), OpCode::kOk);
+  const auto numbers = [rows](int64_t columns) { return static_cast<size_t>(rows * columns); };
+  params.x = MakeTensor(device.Allocate<uint16_t>(numbers(in + kMoreNumbers)), DType::kBf16, rows, in);
+  params.out = MakeTensor(device.Allocate<uint16_t>(numbers(out)), DType::kBf16, rows, out);
+  params.rows = rows;
+  return params;
+}
+
 TEST(CudaLinearTest, WithoutAnyKernelTheProductIsRefusedByItsShape) {
   Device device;
   device.runtime->RefuseMatmuls([](const cuda::MatmulShape&, int32_t) { return true; });
-  ASSERT_EQ(device.backend->Reserve(SmallMaxima()), OpCode::kOk);
-  const std::vector<uint16_t> bits = RandomBf16(40 * 72, 1, 0.1f);
-  const WeightRows part = {bits.data(), DType::kBf16, 40, 72};
-  WeightHandle weight;
-  ASSERT_EQ(device.backend->PackLinear({&part, 1, 72, LinearLayout::kStacked}, &weight), OpCode::kOk);
-  LinearParams params;
-  params.x = MakeTensor(device.Allocate<uint16_t>(20 * 72), DType::kBf16, 20, 72);
-  params.out = MakeTensor(device.Allocate<uint16_t>(20 * 40), DType::kBf16, 20, 40);
-  params.rows = 20;
-  params.weight = weight;
-  EXPECT_EQ(device.backend->Linear(params), OpCode::kUnsupported);
+  EXPECT_EQ(device.backend->Linear(ProductOn(device, 20, 72, 40)), OpCode::kUnsupported);
   EXPECT_STREQ(device.backend->last_error(), "no matrix product of 20 rows of 72 by 40 weights");
 }
 
@@ -192,16 +198,7 @@ TEST(CudaWeights, ArePlannedForWhatTheyMayBeAskedFor) {
 // What a kernel would read in pieces of 16 bytes must lie so.
 TEST(CudaLinearDeathTest, RowsAtNoPiecesAreCaught) {
   Device device;
-  ASSERT_EQ(device.backend->Reserve(SmallMaxima()), OpCode::kOk);
-  const std::vector<uint16_t> bits = RandomBf16(32 * 64, 1, 0.1f);
-  const WeightRows part = {bits.data(), DType::kBf16, 32, 64};
-  WeightHandle weight;
-  ASSERT_EQ(device.backend->PackLinear({&part, 1, 64, LinearLayout::kStacked}, &weight), OpCode::kOk);
-  LinearParams params;
-  params.x = MakeTensor(device.Allocate<uint16_t>(2 * 80), DType::kBf16, 2, 64);
-  params.out = MakeTensor(device.Allocate<uint16_t>(2 * 32), DType::kBf16, 2, 32);
-  params.rows = 2;
-  params.weight = weight;
+  LinearParams params = ProductOn(device, 2, 64, 32);
   params.x.row_stride = 72;
   EXPECT_EQ(device.backend->Linear(params), OpCode::kOk) << device.backend->last_error();
   params.x.row_stride = 68;

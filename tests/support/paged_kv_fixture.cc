@@ -192,6 +192,17 @@ int64_t PagedKvFixture::Slot(int32_t b, int64_t position) const {
   return int64_t{page} * shape_.page_size + listed % shape_.page_size;
 }
 
+StepMaxima PagedKvFixture::Maxima(int32_t query_heads) const {
+  StepMaxima maxima;
+  maxima.tokens = std::max(tokens(), 1);
+  maxima.sequences = batch();
+  maxima.query_heads = query_heads;
+  maxima.kv_heads = shape_.kv_heads;
+  maxima.head_dim = shape_.head_dim;
+  for (const PagedSpan& span : sequences_) maxima.context = std::max(maxima.context, span.kv_end);
+  return maxima;
+}
+
 Format PagedKvFixture::Element() const {
   if (InGroups()) return Format::WithScalesApart(shape_.dtype, shape_.group_log2);
   return shape_.dtype == DType::kFp8E4M3 ? Format::BareFp8() : Format(shape_.dtype);

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/backend.h"
 #include "kernels/core/kv_quantize.h"
 #include "kernels/paged_kv.h"
 
@@ -74,6 +75,8 @@ class PagedKvFixture {
   int32_t QueryCount(int32_t b) const { return qo_indptr_[Index(b) + 1] - qo_indptr_[Index(b)]; }
   int64_t QueryBegin(int32_t b) const { return sequences_[Index(b)].kv_end - QueryCount(b); }
   int64_t Slot(int32_t b, int64_t position) const;
+  // Of a step of these queries.
+  StepMaxima Maxima(int32_t query_heads) const;
   const std::byte* pool() const { return pool_; }
   int64_t pool_bytes() const { return pool_bytes_; }
 
