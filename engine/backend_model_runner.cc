@@ -205,7 +205,7 @@ StatusOr<StepTicket> BackendModelRunner::Forward(const StepPlan& plan) {
 
 // The smallest that is wide enough; null where the step is not recorded.
 const BackendModelRunner::RecordedStep* BackendModelRunner::FindRecorded(const StepPlan& plan) const {
-  if (plan.lane != Lane::kDecode) return nullptr;
+  if (plan.lane != Lane::kDecode || BatchBuilder::HasSinks(plan)) return nullptr;
   for (const RecordedStep& recorded : recorded_) {
     if (static_cast<int64_t>(plan.rows.size()) <= recorded.rows) return &recorded;
   }

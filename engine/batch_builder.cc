@@ -16,6 +16,7 @@ struct BatchBuilder::Room {
   int64_t copies = 0;
   int64_t in_flight = 0;
   std::vector<int64_t> pages = {};  // [groups]
+  bool sinks = false;               // some row sees other positions than its windows say
 };
 
 namespace {
@@ -23,11 +24,18 @@ namespace {
 using Room = BatchBuilder::Room;
 
 // A sequence copies at most the page it writes next, one in each group, and has one token in flight.
-Room RoomFor(int64_t rows, int64_t tokens, const KvLayout& layout, int64_t context, int64_t ahead) {
-  Room room = {.rows = rows, .tokens = tokens, .in_flight = rows};
+// `sinks`: and its tables may be those of sequences without an end, whose windows are not wider than a
+// context.
+Room RoomFor(int64_t rows, int64_t tokens, const KvLayout& layout, int64_t context, int64_t ahead,
+             bool sinks) {
+  Room room = {.rows = rows, .tokens = tokens, .in_flight = rows, .sinks = sinks};
   const auto groups = static_cast<int32_t>(layout.groups.size());
   room.copies = rows * groups;
-  for (int32_t g = 0; g < groups; ++g) room.pages.push_back(rows * layout.PagesForGroup(g, context, ahead));
+  const int32_t page_size = layout.format.page_size;
+  const int64_t endless = sinks ? PagesFor(context, page_size) + PagesFor(ahead, page_size) + 2 : 0;
+  for (int32_t g = 0; g < groups; ++g) {
+    room.pages.push_back(rows * std::max(layout.PagesForGroup(g, context, ahead), endless));
+  }
   return room;
 }
 
@@ -39,6 +47,10 @@ int64_t BytesOf(const Room& room) {
     bytes += PackedBlock::Bytes<int32_t>(room.rows + 1) + PackedBlock::Bytes<int32_t>(pages) +
              2 * PackedBlock::Bytes<int32_t>(room.rows) + PackedBlock::Bytes<int64_t>(room.tokens);
   }
+  if (room.sinks) {
+    bytes += 4 * PackedBlock::Bytes<int32_t>(room.tokens) +
+             static_cast<int64_t>(room.pages.size()) * PackedBlock::Bytes<int32_t>(room.rows);
+  }
   return bytes;
 }
 
@@ -49,9 +61,16 @@ int64_t EntriesOf(const StepRow& row, const PageTable& table, int32_t page_size)
   return PagesFor(EndOf(row) - table.kv_base, page_size);
 }
 
+// In front of those, where a row of the step sees sinks.
+int64_t SinkEntries(const PageTable& table, const Room& room) {
+  return room.sinks ? static_cast<int64_t>(table.sinks.size()) : 0;
+}
+
 bool StartsInFlight(const StepRow& row) {
   return row.start == static_cast<int64_t>(row.sequence->tokens.size());
 }
+
+bool SeesSinks(const StepRow& row) { return EndOf(row) > row.sequence->lease.plain_len; }
 
 // No more than the plan needs.
 Room RoomOf(const StepPlan& plan, const KvLayout& layout) {
@@ -59,10 +78,12 @@ Room RoomOf(const StepPlan& plan, const KvLayout& layout) {
                .tokens = plan.tokens,
                .copies = static_cast<int64_t>(plan.copies.size())};
   room.in_flight = std::count_if(plan.rows.begin(), plan.rows.end(), StartsInFlight);
+  room.sinks = BatchBuilder::HasSinks(plan);
   for (size_t g = 0; g < layout.groups.size(); ++g) {
     int64_t& pages = room.pages.emplace_back(0);
     for (const StepRow& row : plan.rows) {
-      pages += EntriesOf(row, row.sequence->lease.tables[g], layout.format.page_size);
+      const PageTable& table = row.sequence->lease.tables[g];
+      pages += SinkEntries(table, room) + EntriesOf(row, table, layout.format.page_size);
     }
   }
   return room;
@@ -117,7 +138,7 @@ GroupArrays PackGroup(const StepPlan& plan, size_t group, int32_t page_size, con
     const StepRow& row = plan.rows[r];
     const PageTable& table = row.sequence->lease.tables[group];
     packed.kv_indptr.host[r] = entry;
-    entry += static_cast<int32_t>(EntriesOf(row, table, page_size));
+    entry += static_cast<int32_t>(SinkEntries(table, room) + EntriesOf(row, table, page_size));
     packed.last_page_len.host[r] = OffsetInPage(EndOf(row) - 1, page_size) + 1;
     packed.kv_base.host[r] = static_cast<int32_t>(table.kv_base);
     for (int64_t position = row.start; position < EndOf(row); ++position, ++token) {
@@ -134,13 +155,41 @@ GroupArrays PackGroup(const StepPlan& plan, size_t group, int32_t page_size, con
 }
 
 // Returns the entries written.
-int64_t PackPages(const StepPlan& plan, size_t group, int32_t page_size, int32_t* entries) {
+int64_t PackPages(const StepPlan& plan, size_t group, int32_t page_size, const Room& room, int32_t* entries) {
   int32_t* entry = entries;
   for (const StepRow& row : plan.rows) {
     const PageTable& table = row.sequence->lease.tables[group];
+    entry = std::copy_n(table.sinks.begin(), SinkEntries(table, room), entry);
     entry = std::copy_n(table.pages.begin(), EntriesOf(row, table, page_size), entry);
   }
   return entry - entries;
+}
+
+// Of every row of the step, where one of them sees sinks.
+SinkRows PackSinks(const StepPlan& plan, const Room& room, PackedBlock& block,
+                   std::vector<PageTableView>* groups) {
+  const PackedArray<int32_t> len = block.Take<int32_t>(room.tokens);
+  const PackedArray<int32_t> left = block.Take<int32_t>(room.tokens);
+  const PackedArray<int32_t> positions = block.Take<int32_t>(room.tokens);
+  const PackedArray<int32_t> limits = block.Take<int32_t>(room.tokens);
+  int64_t token = 0;
+  for (const StepRow& row : plan.rows) {
+    for (int64_t position = row.start; position < EndOf(row); ++position, ++token) {
+      const RowView view = SeenAt(row.sequence->lease, position);
+      len.host[token] = static_cast<int32_t>(view.sink_len);
+      left.host[token] = static_cast<int32_t>(view.left);
+      positions.host[token] = static_cast<int32_t>(view.sink_position);
+      limits.host[token] = static_cast<int32_t>(view.sink_limit);
+    }
+  }
+  for (size_t g = 0; g < groups->size(); ++g) {
+    const PackedArray<int32_t> sink_pages = block.Take<int32_t>(room.rows);
+    for (size_t r = 0; r < plan.rows.size(); ++r) {
+      sink_pages.host[r] = static_cast<int32_t>(SinkEntries(plan.rows[r].sequence->lease.tables[g], room));
+    }
+    (*groups)[g].sink_pages = sink_pages.device;
+  }
+  return {.len = len.device, .left = left.device, .positions = positions.device, .limits = limits.device};
 }
 
 void PackCopies(const StepPlan& plan, const Room& room, PackedBlock& block, PackedBatch& packed) {
@@ -175,11 +224,16 @@ AdvanceParams PackAdvance(const StepPlan& plan, std::span<const int32_t> records
 
 }  // namespace
 
+bool BatchBuilder::HasSinks(const StepPlan& plan) {
+  return std::any_of(plan.rows.begin(), plan.rows.end(), SeesSinks);
+}
+
 BatchBuilder::BatchBuilder(const KvLayout& layout, const EngineLimits& limits, int64_t context)
     : layout_(layout),
       context_(context),
       ahead_(int64_t{limits.max_tokens()} * limits.steps_in_flight),
-      max_bytes_(BytesOf(RoomFor(limits.max_sequences, limits.max_tokens(), layout, context, ahead_))),
+      max_bytes_(BytesOf(
+          RoomFor(limits.max_sequences, limits.max_tokens(), layout, context, ahead_, /*sinks=*/true))),
       groups_(layout.groups.size()) {}
 
 PackedBatch BatchBuilder::Build(const StepPlan& plan, std::span<const int32_t> records_in_flight,
@@ -189,9 +243,10 @@ PackedBatch BatchBuilder::Build(const StepPlan& plan, std::span<const int32_t> r
 
 PackedBatch BatchBuilder::BuildPadded(const StepPlan& plan, std::span<const int32_t> records_in_flight,
                                       int32_t rows, std::byte* host, std::byte* device) {
-  TM_CHECK(static_cast<int64_t>(plan.rows.size()) <= rows && plan.tokens <= rows, "%zu rows padded to %d",
-           plan.rows.size(), rows);
-  return Pack(plan, records_in_flight, RoomFor(rows, rows, layout_, context_, ahead_), host, device);
+  TM_CHECK(static_cast<int64_t>(plan.rows.size()) <= rows && plan.tokens <= rows && !HasSinks(plan),
+           "%zu rows padded to %d, or rows that see sinks", plan.rows.size(), rows);
+  return Pack(plan, records_in_flight, RoomFor(rows, rows, layout_, context_, ahead_, /*sinks=*/false), host,
+              device);
 }
 
 PackedBatch BatchBuilder::Pack(const StepPlan& plan, std::span<const int32_t> records_in_flight,
@@ -217,10 +272,14 @@ PackedBatch BatchBuilder::Pack(const StepPlan& plan, std::span<const int32_t> re
     const int64_t at = block.bytes();
     const PackedArray<int32_t> pages = block.Take<int32_t>(room.pages[g]);
     groups_[g].page_indices = pages.device;
-    const int64_t end = at + PackedBlock::Bytes<int32_t>(PackPages(plan, g, page_size, pages.host));
+    const int64_t end = at + PackedBlock::Bytes<int32_t>(PackPages(plan, g, page_size, room, pages.host));
     if (end == block.bytes() && g + 1 < groups_.size()) continue;  // the next one begins right behind
     if (end > begin) pieces_.push_back({begin, end - begin});
     begin = block.bytes();
+  }
+  if (room.sinks) {
+    packed.forward.sinks = PackSinks(plan, room, block, &groups_);
+    pieces_ = {{0, block.bytes()}};  // a step of no more than it needs is one piece
   }
   packed.pieces = pieces_;
   return packed;

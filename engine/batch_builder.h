@@ -2,7 +2,7 @@
 // is. Engine thread only. Reads the plan's sequences and their page tables; changes nothing.
 //
 //   block:  token_ids | positions | qo_indptr | per group: kv_indptr, last_page_len, kv_base, slots
-//           | page copies | tokens in flight | per group: page_indices
+//           | page copies | tokens in flight | per group: page_indices | what rows see of sinks
 //
 // Each part starts at a multiple of 64 bytes. Its room is what the step needs, or, padded, what any decode
 // step of that many rows may need: then every part lies where it lay the last time, as a recorded step
@@ -50,9 +50,12 @@ class BatchBuilder {
   PackedBatch Build(const StepPlan& plan, std::span<const int32_t> records_in_flight, std::byte* host,
                     std::byte* device);
   // The same for a decode step of at most `rows` rows, with room for as many. The rest is padding: no token
-  // of it is attended, and no key is written.
+  // of it is attended, and no key is written. REQUIRES: no row sees sinks.
   PackedBatch BuildPadded(const StepPlan& plan, std::span<const int32_t> records_in_flight, int32_t rows,
                           std::byte* host, std::byte* device);
+
+  // Whether a row of the plan sees other positions than its layers' windows say.
+  static bool HasSinks(const StepPlan& plan);
 
   struct Room;
 

@@ -121,6 +121,7 @@ class Engine::Impl {
   void Wake() { wake_.Notify(); }
   bool idle() const { return unfinished_.load(std::memory_order_acquire) == 0; }
   Status fatal() const { return lost_.load(std::memory_order_acquire) ? fatal_ : Status::Ok(); }
+  Status CheckPolicyFits(const ContextPolicy& policy) const;
   int64_t stalled_ns() const;
   EngineLoad Load() const;
   const OutputMetrics& output_metrics() const { return output_.metrics(); }
@@ -168,6 +169,9 @@ class Engine::Impl {
   void ApplyScores(ActiveRequest& active, const StepRow& row, std::vector<ScoredToken> scores);
   void ApplySamples(const StepRow& row, std::vector<ScoredToken> samples);
   void ForkSiblings(Choice& parent);
+  void DiscardWhatIsDue(ActiveRequest& active);
+  static void Discard(Choice& choice, int64_t count);
+  static int64_t Discarded(const Choice& choice);
   void AcceptToken(Choice& choice, ScoredToken scored);
   void WaitForMasks(const StepPlan& plan);
   bool IsWorthWaiting(const StepPlan& plan) const;
@@ -259,6 +263,8 @@ Engine::Impl::~Impl() {
 StatusOr<std::shared_ptr<TokenStream>> Engine::Impl::Submit(Request request, std::function<void()> on_ready) {
   TM_RETURN_IF_ERROR(fatal());
   TM_RETURN_IF_ERROR(ValidateRequest(request, limits_, model_.vocab_size));
+  request.context_policy = ContextPolicyOf(request, limits_);
+  TM_RETURN_IF_ERROR(CheckPolicyFits(*request.context_policy));
   if (tokenizer_ == nullptr && !request.stopping.stop.empty()) {
     return InvalidArgument("needs a tokenizer, and this model has none")
         .WithField("stopping.stop", FieldForm::kSubject);
@@ -295,6 +301,22 @@ StatusOr<std::shared_ptr<TokenStream>> Engine::Impl::Submit(Request request, std
   }
   wake_.Notify();
   return stream;
+}
+
+// What the model and the pool say to a policy, beside the request itself.
+Status Engine::Impl::CheckPolicyFits(const ContextPolicy& policy) const {
+  if (policy.type == ContextPolicyType::kNone || policy.type == ContextPolicyType::kReevaluate) return {};
+  if (!model_.has_sinks) {
+    return InvalidArgument(std::string("is ") + ContextPolicyName(policy.type) +
+                           ", for which this device has no kernel; reevaluate needs none")
+        .WithField("context_policy.type", FieldForm::kSubject);
+  }
+  const int64_t ahead = LeastChunk(model_.kv_layout, limits_.max_step_tokens);
+  const int64_t pages = PagesUnderPolicy(model_.kv_layout, policy, ahead);
+  if (pages <= limits_.pool_pages) return {};
+  return InvalidArgument("is " + std::to_string(policy.n_ctx) + ", which takes " + std::to_string(pages) +
+                         " pages while the text moves on; the pool has " + std::to_string(limits_.pool_pages))
+      .WithField("context_policy.n_ctx", FieldForm::kSubject);
 }
 
 int64_t Engine::Impl::stalled_ns() const {
@@ -404,7 +426,8 @@ Status Engine::Impl::Sample(StepTicket ticket, const StepPlan& plan) {
       Choice& choice = active.choices[static_cast<size_t>(row.sequence->choice) + static_cast<size_t>(s)];
       if (!choice.history) choice.history = active.live->history_after_prompt;
       sample_inputs_.choices.push_back(
-          {RowFor(active, choice.choice, row.start + row.count), choice.history->adjusts(), MaskOf(choice)});
+          {RowFor(active, choice.choice, choice.discarded + row.start + row.count), choice.history->adjusts(),
+           MaskOf(choice)});
     }
   }
   return runner_.Sample(ticket, sample_inputs_);
@@ -431,6 +454,7 @@ void Engine::Impl::Apply(const InFlight& step, StepResult result) {
     ApplySamples(row, std::move(result.rows[r].samples));
   }
   scheduler_.Apply(plan, outcomes);
+  for (const StepRow& row : plan.rows) DiscardWhatIsDue(*ChoiceOf(row.sequence).owner);
 
   ++counters_.steps;
   if (plan.lane == Lane::kPrefill) {
@@ -504,7 +528,12 @@ void Engine::Impl::Begin(std::shared_ptr<LiveRequest> live) {
     choice.choice = c;
     choice.arrival = arrivals_;
     choice.tokens = std::move(active->live->tokens[static_cast<size_t>(c)]);
-    choice.max_len = prompt_tokens + request.stopping.max_tokens.value_or(limits_.context - prompt_tokens);
+    const ContextPolicy& policy = *request.context_policy;
+    const bool endless = policy.type != ContextPolicyType::kNone;
+    const int64_t context = endless ? policy.n_ctx : limits_.context;
+    choice.max_len = prompt_tokens + request.stopping.max_tokens.value_or(context - prompt_tokens);
+    if (policy.type == ContextPolicyType::kReevaluate)
+      Discard(choice, ViewAt(policy, prompt_tokens - 1).discarded);
     choice.timings.received_ns = request.received_ns;
     choice.timings.tokenized_ns = request.tokenized_ns;
     choice.usage.prompt_tokens = prompt_tokens;
@@ -585,10 +614,10 @@ void Engine::Impl::ApplyScores(ActiveRequest& active, const StepRow& row, std::v
 void Engine::Impl::ApplySamples(const StepRow& row, std::vector<ScoredToken> samples) {
   Choice& first = ChoiceOf(row.sequence);
   if (first.ended) return;
-  const bool scored_to_the_end = row.start + row.count == first.prompt_tokens();
+  const bool scored_to_the_end = row.start + row.count == first.prompt_len();
   if (samples.empty()) {
     // max_tokens 0: nothing to sample, done once the whole prompt is computed.
-    if (scored_to_the_end && first.max_len == first.prompt_tokens()) {
+    if (scored_to_the_end && first.max_len == first.prompt_len()) {
       EndRequest(*first.owner, {FinishReason::kLength});
     }
     return;
@@ -635,6 +664,38 @@ std::optional<ChoiceEnd> Engine::Impl::EndByToken(const Choice& choice, int32_t 
   if (Contains(stopping.stop_token_ids, token)) return ChoiceEnd{FinishReason::kStopSequence, {}, token};
   if (static_cast<int64_t>(choice.tokens.size()) >= choice.max_len) return ChoiceEnd{FinishReason::kLength};
   return std::nullopt;
+}
+
+// ---- discards -----------------------------------------------------------------------------------
+
+// The tokens left are computed again once the step is applied that gave the one too many.
+void Engine::Impl::DiscardWhatIsDue(ActiveRequest& active) {
+  const ContextPolicy& policy = *active.request().context_policy;
+  if (policy.type != ContextPolicyType::kReevaluate) return;
+  for (Choice& choice : active.choices) {
+    const bool decodes = !choice.ended && choice.state == SequenceState::kDecode;
+    if (!decodes || static_cast<int64_t>(choice.tokens.size()) <= policy.n_ctx) continue;
+    Discard(choice, policy.n_discard);
+    scheduler_.Reevaluate(&choice);
+    if (choice.held) NoteHeld();
+  }
+}
+
+// The oldest behind those that are kept.
+void Engine::Impl::Discard(Choice& choice, int64_t count) {
+  const auto begin = choice.tokens.begin() + choice.request->context_policy->n_keep;
+  choice.tokens.erase(begin, begin + count);
+  choice.discarded += count;
+  choice.max_len -= count;
+}
+
+// Tokens that the last row computed did not see any more.
+int64_t Engine::Impl::Discarded(const Choice& choice) {
+  const ContextPolicy& policy = *choice.request->context_policy;
+  if (policy.type == ContextPolicyType::kNone || policy.type == ContextPolicyType::kReevaluate)
+    return choice.discarded;
+  const int64_t last_row = static_cast<int64_t>(choice.tokens.size()) - (choice.output_tokens() > 0 ? 2 : 1);
+  return ViewAt(policy, last_row).left - policy.n_keep;
 }
 
 // ---- constraints --------------------------------------------------------------------------------
@@ -756,6 +817,7 @@ void Engine::Impl::EndChoice(Choice& choice, ChoiceEnd end, std::optional<TokenI
   ActiveRequest& active = *choice.owner;
   choice.ended = true;
   choice.timings.finished_ns = now_ns_;
+  counters_.discarded_tokens[static_cast<size_t>(choice.request->context_policy->type)] += Discarded(choice);
   if (end.status.code() == StatusCode::kInternal) scheduler_.Forget(&choice);  // a fault of what it computed
   scheduler_.Finish(&choice);
   AbandonConstraint(choice);
@@ -789,6 +851,8 @@ ChoiceOutput& Engine::Impl::Emit(Choice& choice) {
   ChoiceOutput& output = step_output_->emplace_back();
   output.request = active.live;
   output.choice = choice.choice;
+  if (choice.request->context_policy->type != ContextPolicyType::kNone)
+    choice.usage.discarded_tokens = Discarded(choice);
   output.usage = choice.usage;
   output.timings = choice.timings;
   output.timings.finished_ns = now_ns_;

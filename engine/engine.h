@@ -32,6 +32,8 @@ struct EngineModel {
   std::vector<int32_t> eos_ids;
   KvLayout kv_layout;
   StepCosts costs = {};  // what is known of its steps' times beforehand; the engine learns on
+  // Whether rows can see sinks: the policies `sinks` and `shift`.
+  bool has_sinks = true;
 };
 
 // One consistent picture for GetLoad and metrics, published after every step.
@@ -46,6 +48,8 @@ struct EngineLoad {
   int64_t prompt_tokens = 0, output_tokens = 0;  // computed since the start; prompts again after preemption
   int64_t preemptions = 0;
   // Prompt tokens of sequences that have started, and how many of them were found and not computed.
+  // By ContextPolicyType: of choices that have ended, those that their last rows did not see.
+  std::array<int64_t, kContextPolicyTypes> discarded_tokens = {};
   int64_t prefix_queries = 0, prefix_hits = 0;
   int64_t constrained_tokens = 0,
           constraint_ns = 0;  // tokens chosen under a constraint; engine time for that

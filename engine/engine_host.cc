@@ -35,7 +35,11 @@ StatusOr<PoolMemory> AllocatePool(Backend& backend, const EngineHostPlan& plan) 
 }
 
 EngineModel ModelFor(const Model& model, const StepCosts& costs) {
-  return {model.config().vocab_size, model.config().eos_ids, model.kv_layout(), costs};
+  return {.vocab_size = model.config().vocab_size,
+          .eos_ids = model.config().eos_ids,
+          .kv_layout = model.kv_layout(),
+          .costs = costs,
+          .has_sinks = model.has_sinks()};
 }
 
 // What a prefill step is not cut below, and what the engine knows of steps' times before its first.

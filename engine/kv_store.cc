@@ -17,7 +17,55 @@ constexpr int64_t kBlocksPerPage = 2;
 
 int64_t Reach(int32_t window) { return window == 0 ? INT64_MAX : window; }
 
+bool ChangesWhatIsSeen(const ContextPolicy& policy) {
+  return policy.type == ContextPolicyType::kSinks || policy.type == ContextPolicyType::kShift;
+}
+
+// First positions that layers with this window keep in sight. After a discard of `shift` the newest query
+// stands at n_ctx - n_discard or later: a window that ends before the sinks there never meets them again.
+int64_t SinksOf(const ContextPolicy& policy, int32_t window) {
+  if (!ChangesWhatIsSeen(policy)) return 0;
+  const bool out_of_sight = policy.type == ContextPolicyType::kShift && window > 0 &&
+                            policy.n_keep + window < policy.n_ctx - policy.n_discard + 2;
+  return out_of_sight ? 0 : policy.n_keep;
+}
+
+// The first position at which some layer sees another set than without the policy: where the context is full,
+// or where a window leaves the sinks, which then stay.
+int64_t PlainLength(const ContextPolicy& policy, const KvLayout& layout) {
+  if (!ChangesWhatIsSeen(policy)) return INT64_MAX;
+  int64_t length = policy.n_ctx;
+  if (policy.type != ContextPolicyType::kSinks || policy.n_keep == 0) return length;
+  for (const KvGroupSpec& group : layout.groups) length = std::min(length, Reach(group.window));
+  return length;
+}
+
+// Of one group: sinks, and what the narrower of the two windows holds.
+int64_t PagesOfGroupUnderPolicy(const KvLayout& layout, size_t group, const ContextPolicy& policy,
+                                int64_t ahead) {
+  const int32_t page_size = layout.format.page_size;
+  const int32_t window = layout.groups[group].window;
+  return PagesFor(SinksOf(policy, window), page_size) +
+         PagesFor(std::min(Reach(window), policy.n_ctx - policy.n_keep) - 1 + ahead, page_size) + 1;
+}
+
 }  // namespace
+
+RowView SeenAt(const Lease& lease, int64_t position) {
+  if (position < lease.plain_len) return {.sink_position = position};
+  const ContextView view = ViewAt(lease.policy, position);
+  return {.sink_len = view.sink_len,
+          .left = view.left,
+          .sink_position = view.sink_query_position,
+          .sink_limit = lease.policy.type == ContextPolicyType::kShift ? view.sink_query_position : 0};
+}
+
+int64_t PagesUnderPolicy(const KvLayout& layout, const ContextPolicy& policy, int64_t ahead) {
+  int64_t pages = 0;
+  for (size_t group = 0; group < layout.groups.size(); ++group)
+    pages += PagesOfGroupUnderPolicy(layout, group, policy, ahead);
+  return pages;
+}
 
 KvStore::KvStore(const KvLayout& layout, int64_t pool_pages, PrefixCache prefix_cache,
                  PrefixHashFunction hash)
@@ -34,9 +82,12 @@ KvStore::KvStore(const KvLayout& layout, int64_t pool_pages, PrefixCache prefix_
   block_.resize(static_cast<size_t>(page_size()));
 }
 
-Lease KvStore::NewLease() const {
+Lease KvStore::NewLease(const ContextPolicy& policy) const {
+  TM_CHECK(policy.type != ContextPolicyType::kReevaluate, "re-evaluation leaves what a row sees as it is");
   Lease lease;
   lease.tables.resize(layout_.groups.size());
+  lease.policy = policy;
+  lease.plain_len = PlainLength(policy, layout_);
   return lease;
 }
 
@@ -50,7 +101,7 @@ int64_t KvStore::Acquire(Lease& lease, const PrefixQuery& query) {
   if (salt == PrefixTree::kNone) return 0;
   const auto block = static_cast<size_t>(page_size());
   const auto asked = static_cast<int64_t>(query.tokens.size());
-  const int64_t most = std::min(asked - 1, query.most_tokens);
+  const int64_t most = std::min({asked - 1, query.most_tokens, lease.plain_len});
   path_.clear();
   PrefixTree::Node node = salt;
   while (static_cast<int64_t>((path_.size() + 1) * block) <= most) {
@@ -58,21 +109,27 @@ int64_t KvStore::Acquire(Lease& lease, const PrefixQuery& query) {
     if (node == PrefixTree::kNone) break;
     path_.push_back(node);
   }
+  asked_groups_ = prefix_groups_;
+  for (PrefixGroup& group : asked_groups_) group.n_keep = SinksOf(lease.policy, group.window);
   const int64_t hit =
-      LongestPrefixHit(static_cast<int64_t>(path_.size() * block) + 1, page_size(), prefix_groups_,
+      LongestPrefixHit(static_cast<int64_t>(path_.size() * block) + 1, page_size(), asked_groups_,
                        [this](size_t group, int64_t index) {
                          return tree_->page(path_[static_cast<size_t>(index)], group) != kNoPage;
                        });
   const auto end = static_cast<size_t>(PagesFor(hit, page_size()));
   for (size_t group = 0; group < lease.tables.size(); ++group) {
     PageTable& table = lease.tables[group];
-    const int64_t first = PageOf(FirstVisible(hit, layout_.groups[group].window), 0, page_size());
-    table.kv_base = first * page_size();
-    for (auto index = static_cast<size_t>(first); index < end; ++index) {
+    const auto lease_page = [&](size_t index, std::vector<PageId>* pages) {
       const PageId page = tree_->page(path_[index], group);
       Share(page);
-      table.pages.push_back(page);
-    }
+      pages->push_back(page);
+    };
+    const auto sinks = static_cast<size_t>(SinkPages(lease, group));
+    auto first = static_cast<size_t>(PageOf(FirstVisible(hit, layout_.groups[group].window), 0, page_size()));
+    if (first <= sinks) first = 0;  // the sinks are not behind it
+    table.kv_base = static_cast<int64_t>(first) * page_size();
+    for (size_t index = 0; first > 0 && index < sinks; ++index) lease_page(index, &table.sinks);
+    for (size_t index = first; index < end; ++index) lease_page(index, &table.pages);
   }
   lease.tip = salt;
   if (hit > 0) MoveTip(lease, path_[end - 1]);
@@ -84,7 +141,7 @@ int64_t KvStore::Acquire(Lease& lease, const PrefixQuery& query) {
 }
 
 void KvStore::SealPages(Lease& lease, std::span<const int32_t> tokens, int64_t accepted) {
-  const auto end = std::min(accepted, static_cast<int64_t>(tokens.size()));
+  const auto end = std::min({accepted, static_cast<int64_t>(tokens.size()), lease.plain_len});
   while (lease.seals && lease.sealed + page_size() <= end) {
     const auto begin = static_cast<size_t>(lease.sealed);
     const PrefixTree::Node node =
@@ -122,8 +179,12 @@ int64_t KvStore::PagesNeeded(const Lease& lease, int64_t written, int64_t end) c
 int64_t KvStore::PagesToReach(const Lease& lease, int64_t end, int64_t ahead) const {
   int64_t pages = 0;
   for (size_t group = 0; group < lease.tables.size(); ++group) {
-    const int64_t most = layout_.PagesForGroup(static_cast<int32_t>(group), end, ahead);
-    pages += std::max<int64_t>(0, most - static_cast<int64_t>(lease.tables[group].pages.size()));
+    const int64_t most = lease.plain_len == INT64_MAX
+                             ? layout_.PagesForGroup(static_cast<int32_t>(group), end, ahead)
+                             : std::min(PagesFor(end, page_size()),
+                                        PagesOfGroupUnderPolicy(layout_, group, lease.policy, ahead));
+    const PageTable& table = lease.tables[group];
+    pages += std::max<int64_t>(0, most - static_cast<int64_t>(table.sinks.size() + table.pages.size()));
   }
   return pages;
 }
@@ -148,13 +209,16 @@ void KvStore::Extend(Lease& lease, int64_t written, int64_t end, std::vector<Pag
 }
 
 void KvStore::Roll(Lease& lease, int64_t accepted) {
+  const int64_t left = SeenAt(lease, accepted).left;
   for (size_t group = 0; group < lease.tables.size(); ++group) {
     PageTable& table = lease.tables[group];
-    const int64_t first_visible = FirstVisible(accepted, layout_.groups[group].window);
+    const int64_t first_visible = std::max(FirstVisible(accepted, layout_.groups[group].window), left);
     const int64_t drop =
         std::min(PageOf(first_visible, table.kv_base, page_size()), static_cast<int64_t>(table.pages.size()));
-    if (drop <= 0) continue;
-    for (int64_t index = 0; index < drop; ++index) {
+    const int64_t sinks = table.kv_base == 0 ? SinkPages(lease, group) : 0;
+    if (drop <= sinks) continue;  // they stay, wherever they are listed
+    table.sinks.insert(table.sinks.end(), table.pages.begin(), table.pages.begin() + sinks);
+    for (int64_t index = sinks; index < drop; ++index) {
       const int64_t begin = table.kv_base + index * page_size();
       Drop(table.pages[index], EndsNear(lease, begin, layout_.groups[group].window) ? kOthers : kPassed);
     }
@@ -177,6 +241,7 @@ Lease KvStore::Fork(const Lease& lease, int64_t end) {
     PageTable& shared = fork.tables[group];
     shared.pages.resize(static_cast<size_t>(pages));
     for (const PageId page : shared.pages) Share(page);
+    for (const PageId page : shared.sinks) Share(page);
   }
   return fork;
 }
@@ -185,10 +250,12 @@ Lease KvStore::Fork(const Lease& lease, int64_t end) {
 // what follows it.
 void KvStore::Release(Lease& lease) {
   for (PageTable& table : lease.tables) {
-    for (PageId& page : table.pages) {
-      if (pages_[page].node != PrefixTree::kNone) continue;
-      Drop(page, kOthers);
-      page = kNoPage;
+    for (std::vector<PageId>* list : {&table.sinks, &table.pages}) {
+      for (PageId& page : *list) {
+        if (pages_[page].node != PrefixTree::kNone) continue;
+        Drop(page, kOthers);
+        page = kNoPage;
+      }
     }
   }
   int64_t least = INT64_MAX;
@@ -205,6 +272,10 @@ void KvStore::Release(Lease& lease) {
     }
   }
   for (PageTable& table : lease.tables) {
+    for (size_t index = table.sinks.size(); index-- > 0;) {
+      if (table.sinks[index] != kNoPage) Drop(table.sinks[index], kOthers);
+    }
+    table.sinks.clear();
     table.pages.clear();
     table.kv_base = 0;
   }
@@ -271,6 +342,10 @@ void KvStore::ForEachSharedPage(const Lease& lease, const PageTable& table, int6
     const int64_t index = PageOf(at, table.kv_base, page_size());
     if (pages_[table.pages[index]].references > 1) visit(index);
   }
+}
+
+int64_t KvStore::SinkPages(const Lease& lease, size_t group) const {
+  return PagesFor(SinksOf(lease.policy, layout_.groups[group].window), page_size());
 }
 
 int64_t KvStore::EndOf(const PageTable& table) const {

@@ -14,6 +14,10 @@
 //   |0  1  2  3 |4  5  6  7  |8  9 10 11  |12 13 14 --|
 //                             ^ kv_base       ^ accepted_len
 //
+// Under a context policy the first n_keep positions of a group stay in sight: their pages move to the table's
+// sinks when it rolls on. Pages from the first position on whose row sees another set than without a policy
+// (Lease::plain_len) hold what no other request can use, and are not named.
+//
 // With the prefix cache on, Seal names the full pages of a lease by the tokens they hold (PrefixTree), and a
 // named page that nobody leases any more is *cached*: Acquire finds it again, or Extend takes it for another
 // use when no page is free. What is evicted first:
@@ -37,6 +41,7 @@
 
 #include "engine/prefix_hit.h"
 #include "engine/prefix_tree.h"
+#include "kernels/context_policy.h"
 #include "models/kv_layout.h"
 
 namespace tramontane {
@@ -44,6 +49,17 @@ namespace tramontane {
 struct PageTable {
   std::vector<PageId> pages;  // oldest first
   int64_t kv_base = 0;        // absolute position of pages[0]'s first token; a multiple of the page size
+  // The pages of positions 0 and on that stay in sight under a context policy, once kv_base has passed them
+  // all: no page is in both lists.
+  std::vector<PageId> sinks = {};
+};
+
+// What a row sees at a position, beside its layers' windows (AttentionSinks).
+struct RowView {
+  int64_t sink_len = 0;       // it sees [0, sink_len)
+  int64_t left = 0;           // and [left, position]
+  int64_t sink_position = 0;  // where its query stands for sink keys
+  int64_t sink_limit = 0;     // a sink that lies a window or more behind this is hidden
 };
 
 // A page to be copied before the step that writes to it runs. Within one step no page is both `from` and
@@ -56,6 +72,9 @@ struct PageCopy {
 // The pages of one sequence. Filled and emptied by the store alone; read by whoever packs a step.
 struct Lease {
   std::vector<PageTable> tables;  // [groups]
+  ContextPolicy policy;           // kNone, kSinks or kShift
+  // Positions below see what those of a request without a policy see: their pages are anybody's.
+  int64_t plain_len = INT64_MAX;
 
   // ---- the store's own --------------------------------------------------------------------------
   PrefixTree::Node tip = PrefixTree::kRoot;  // the last block sealed, pinned
@@ -74,6 +93,12 @@ struct PrefixQuery {
 };
 
 enum class PrefixCache : int32_t { kOff = 0, kOn = 1 };
+
+RowView SeenAt(const Lease& lease, int64_t position);
+
+// Pages that one sequence without an end may hold over all groups under a policy (kSinks or kShift), at most
+// `ahead` tokens written beyond its window at a time.
+int64_t PagesUnderPolicy(const KvLayout& layout, const ContextPolicy& policy, int64_t ahead);
 
 class KvStore {
  public:
@@ -99,7 +124,8 @@ class KvStore {
   bool has_name(PageId page) const { return pages_[static_cast<size_t>(page)].node != PrefixTree::kNone; }
 
   // ---- leases -----------------------------------------------------------------------------------
-  Lease NewLease() const;  // of no page
+  // Of no page. `policy`: what its rows see; kReevaluate is no such thing, its sequences begin again.
+  Lease NewLease(const ContextPolicy& policy = {}) const;
 
   // Leases the pages of the longest known prefix of the tokens, so that the sequence can go on behind it;
   // returns its length (LongestPrefixHit), 0 where none is known. They may be cached until now, and are
@@ -162,6 +188,7 @@ class KvStore {
   void ForEachSharedPage(const Lease& lease, const PageTable& table, int64_t written, int64_t end,
                          const Visit& visit) const;
   int64_t EndOf(const PageTable& table) const;
+  int64_t SinkPages(const Lease& lease, size_t group) const;
 
   // ---- names ------------------------------------------------------------------------------------
   void SealPages(Lease& lease, std::span<const int32_t> tokens, int64_t accepted);
@@ -194,7 +221,8 @@ class KvStore {
   std::vector<int64_t> cached_pages_of_group_;
   std::optional<PrefixTree> tree_;      // while the cache is on
   std::vector<PrefixTree::Node> path_;  // scratch of Acquire
-  std::vector<int32_t> block_;          // scratch of PinSalt
+  std::vector<PrefixGroup> asked_groups_;
+  std::vector<int32_t> block_;  // scratch of PinSalt
 };
 
 }  // namespace tramontane

@@ -97,6 +97,11 @@ std::string EngineLimits::ToString() const {
   text += std::string("prefix_cache = ") +
           (prefix_cache ? "on: pages are kept for later prompts that begin alike, until they are needed\n"
                         : "off: a page is free as soon as no sequence has it\n");
+  text += std::string("context_policy = ") + ContextPolicyName(context_policy.type) + ": " +
+          (context_policy.type == ContextPolicyType::kNone
+               ? "a text ends with the context, unless its request "
+                 "says otherwise\n"
+               : "texts go on, unless their requests say otherwise\n");
   return text + "lane_policy = " + LanePolicyName(lane_policy) + ": " + WhenBothLanesCouldGo(lane_policy) +
          "\n";
 }

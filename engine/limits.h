@@ -6,6 +6,7 @@
 #include <string>
 
 #include "engine/lane_policy.h"
+#include "kernels/context_policy.h"
 #include "kernels/core/status.h"
 
 namespace tramontane {
@@ -24,6 +25,7 @@ struct EngineLimits {
   int32_t max_stop_token_ids = 64;
   int32_t max_logit_bias = 1024;  // entries
   int32_t max_forced_prefix_ids = 16;
+  ContextPolicy context_policy;  // of requests that bring none; see Request::context_policy
 
   // ---- running ----------------------------------------------------------------------------------
   int32_t max_sequences = 64;   // choices running at once; later requests wait in order

@@ -11,8 +11,7 @@ namespace {
 int64_t SumOfLengths(int64_t begin, int64_t end) { return (end * (end + 1) - begin * (begin + 1)) / 2; }
 
 // Sum of min(position + 1, window) over [begin, end).
-int64_t KeysWithin(int64_t begin, int64_t end, int32_t window) {
-  if (window == 0) return SumOfLengths(begin, end);
+int64_t KeysWithin(int64_t begin, int64_t end, int64_t window) {
   const int64_t full = std::clamp<int64_t>(window, begin, end);  // from here on the window is full
   return SumOfLengths(begin, full) + (end - full) * window;
 }
@@ -33,13 +32,16 @@ PrefillCost::PrefillCost(const KvLayout& layout, int64_t attended_keys_per_token
   parts_per_token_ = attended_keys_per_token * layers;
 }
 
-int64_t PrefillCost::Parts(int64_t begin, int64_t end) const {
-  return (end - begin) * parts_per_token_ + AttendedKeys(begin, end);
+int64_t PrefillCost::Parts(int64_t begin, int64_t end, int64_t most_keys) const {
+  return (end - begin) * parts_per_token_ + AttendedKeys(begin, end, most_keys);
 }
 
-int64_t PrefillCost::AttendedKeys(int64_t begin, int64_t end) const {
+int64_t PrefillCost::AttendedKeys(int64_t begin, int64_t end, int64_t most_keys) const {
   int64_t keys = 0;
-  for (const WindowClass& c : classes_) keys += c.layers * KeysWithin(begin, end, c.window);
+  for (const WindowClass& c : classes_) {
+    const int64_t window = c.window == 0 ? most_keys : std::min<int64_t>(c.window, most_keys);
+    keys += c.layers * KeysWithin(begin, end, window);
+  }
   return keys;
 }
 

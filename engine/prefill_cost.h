@@ -18,8 +18,10 @@ class PrefillCost {
  public:
   PrefillCost(const KvLayout& layout, int64_t attended_keys_per_token);
 
-  int64_t Parts(int64_t begin, int64_t end) const;
-  int64_t AttendedKeys(int64_t begin, int64_t end) const;  // added up over the layers
+  // `most_keys`: a row sees no more, whatever its layers' windows.
+  int64_t Parts(int64_t begin, int64_t end, int64_t most_keys = kMaxContext) const;
+  // Added up over the layers.
+  int64_t AttendedKeys(int64_t begin, int64_t end, int64_t most_keys = kMaxContext) const;
   int64_t parts_per_token() const { return parts_per_token_; }
   int64_t TokenEquivalents(int64_t parts) const { return (parts + parts_per_token_ - 1) / parts_per_token_; }
 

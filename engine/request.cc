@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "engine/limits.h"
 #include "kernels/core/utf8.h"
 #include "kernels/sampling.h"
+#include "models/kv_layout.h"
 
 namespace tramontane {
 namespace {
@@ -56,13 +58,15 @@ Status CheckToken(const char* field, size_t index, int32_t token, int32_t vocab_
                            "; the vocabulary has the ids 0 to " + std::to_string(vocab_size - 1));
 }
 
-Status CheckPrompt(const Request& request, const EngineLimits& limits, int32_t vocab_size) {
+Status CheckPrompt(const Request& request, const ContextPolicy& policy, const EngineLimits& limits,
+                   int32_t vocab_size) {
   if (request.prompt.empty()) return Refuse("prompt", "is empty; it must hold at least one token");
   const auto tokens = static_cast<int64_t>(request.prompt.size());
   const int64_t output = request.stopping.max_tokens.value_or(1);  // unset: at least one must fit
-  if (tokens > limits.context || (output > 0 && tokens == limits.context)) {
+  const int64_t most = MostTokens(policy, limits);
+  if (tokens > most || (output > 0 && tokens == most)) {
     return Refuse("prompt", "has " + std::to_string(tokens) + " tokens; the context holds " +
-                                std::to_string(limits.context) + ", output included");
+                                std::to_string(most) + ", output included");
   }
   for (size_t i = 0; i < request.prompt.size(); ++i) {
     TM_RETURN_IF_ERROR(CheckToken("prompt", i, request.prompt[i], vocab_size));
@@ -97,15 +101,24 @@ Status CheckSampling(const SamplingParams& sampling, const EngineLimits& limits,
   return {};
 }
 
-Status CheckLengths(const Request& request, const EngineLimits& limits) {
+// A policy's n_ctx is what a request without max_tokens gets, as without one the context.
+Status CheckLengths(const Request& request, const ContextPolicy& policy, const EngineLimits& limits) {
   const StoppingParams& stopping = request.stopping;
-  const int64_t room = limits.context - static_cast<int64_t>(request.prompt.size());
-  const int64_t max_tokens = stopping.max_tokens.value_or(room);
+  const auto prompt = static_cast<int64_t>(request.prompt.size());
+  const int64_t most = MostTokens(policy, limits);
+  const int64_t room = most - prompt;
+  const bool endless = policy.type != ContextPolicyType::kNone;
+  if (endless && !stopping.max_tokens && prompt >= policy.n_ctx) {
+    return Refuse("stopping.max_tokens", "is not given, and a prompt of " + std::to_string(prompt) +
+                                             " tokens leaves nothing of context_policy.n_ctx, " +
+                                             std::to_string(policy.n_ctx) + ", that it could default to");
+  }
+  const int64_t max_tokens = stopping.max_tokens.value_or(endless ? policy.n_ctx - prompt : room);
   if (max_tokens < 0) return Refuse("stopping.max_tokens", "is " + std::to_string(max_tokens) + ", below 0");
   if (max_tokens > room) {
     return Refuse("stopping.max_tokens", "is " + std::to_string(max_tokens) + " after a prompt of " +
                                              std::to_string(request.prompt.size()) +
-                                             " tokens; the context holds " + std::to_string(limits.context) +
+                                             " tokens; the context holds " + std::to_string(most) +
                                              " in all");
   }
   return CheckRange("stopping.min_tokens", stopping.min_tokens, 0, max_tokens);
@@ -146,6 +159,17 @@ Status CheckConstraint(const ConstraintParams& constraint, const EngineLimits& l
   return {};
 }
 
+Status CheckPolicy(const ContextPolicy& policy, const OutputParams& output, const EngineLimits& limits) {
+  if (policy.type == ContextPolicyType::kNone) return {};
+  TM_RETURN_IF_ERROR(CheckRange("context_policy.n_ctx", policy.n_ctx, 1, limits.context));
+  Status status = CheckContextPolicy(policy);
+  if (!status.ok()) return std::move(status).InField("context_policy");
+  if (policy.type != ContextPolicyType::kReevaluate || output.prompt_logprobs < 0) return {};
+  return Refuse("output.prompt_logprobs",
+                "is " + std::to_string(output.prompt_logprobs) +
+                    "; together with context_policy.type reevaluate it must be unset, for positions change");
+}
+
 Status CheckCacheSalt(const std::string& salt) {
   if (salt.size() <= kMaxCacheSaltBytes) return {};
   return Refuse("cache_salt", "has " + std::to_string(salt.size()) + " bytes; at most " +
@@ -159,14 +183,30 @@ Status CheckOutput(const OutputParams& output) {
 
 }  // namespace
 
+int64_t MostTokens(const ContextPolicy& policy, const EngineLimits& limits) {
+  return policy.type == ContextPolicyType::kNone ? limits.context : kMaxContext;
+}
+
+ContextPolicy ContextPolicyOf(const Request& request, const EngineLimits& limits) {
+  ContextPolicy policy = request.context_policy.value_or(limits.context_policy);
+  if (policy.type == ContextPolicyType::kNone) return {};
+  if (policy.n_ctx == 0) policy.n_ctx = limits.context;
+  if (policy.n_discard == 0 && policy.type == ContextPolicyType::kShift) policy.n_discard = 1;
+  if (policy.n_discard == 0 && policy.type == ContextPolicyType::kReevaluate)
+    policy.n_discard = std::max<int64_t>(1, (policy.n_ctx - policy.n_keep) / 2);
+  return policy;
+}
+
 Status ValidateRequest(const Request& request, const EngineLimits& limits, int32_t vocab_size) {
   if (request.id.empty()) return Refuse("request_id", "is empty");
   TM_RETURN_IF_ERROR(
       CheckRange("choices", request.choices, 1, std::min(limits.max_choices, limits.max_sequences)));
-  TM_RETURN_IF_ERROR(CheckPrompt(request, limits, vocab_size));
+  const ContextPolicy policy = ContextPolicyOf(request, limits);
+  TM_RETURN_IF_ERROR(CheckPolicy(policy, request.output, limits));
+  TM_RETURN_IF_ERROR(CheckPrompt(request, policy, limits, vocab_size));
   TM_RETURN_IF_ERROR(CheckCacheSalt(request.cache_salt));
   TM_RETURN_IF_ERROR(CheckSampling(request.sampling, limits, vocab_size));
-  TM_RETURN_IF_ERROR(CheckLengths(request, limits));
+  TM_RETURN_IF_ERROR(CheckLengths(request, policy, limits));
   TM_RETURN_IF_ERROR(CheckStops(request.stopping, limits, vocab_size));
   TM_RETURN_IF_ERROR(CheckConstraint(request.constraint, limits, vocab_size));
   return CheckOutput(request.output);

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/context_policy.h"
 #include "kernels/core/status.h"
 #include "models/grammar/grammar.h"
 
@@ -58,6 +59,9 @@ struct Request {
   StoppingParams stopping;
   OutputParams output;
   ConstraintParams constraint;
+  // How the text goes on when its context is full; unset: as EngineLimits says. n_ctx and n_discard may be 0
+  // for what ContextPolicyOf makes of it.
+  std::optional<ContextPolicy> context_policy;
   std::string cache_salt;   // requests share pages only with those of the same salt; any bytes
   int32_t choices = 1;      // n
   int64_t deadline_ns = 0;  // on the engine's clock; past it: DEADLINE_EXCEEDED. 0: none
@@ -66,6 +70,12 @@ struct Request {
 };
 
 inline constexpr size_t kMaxCacheSaltBytes = 256;
+
+// The request's policy, or that of the limits, with nothing left open: n_ctx becomes the context, n_discard 1
+// (kShift) or half of what is not kept (kReevaluate).
+ContextPolicy ContextPolicyOf(const Request& request, const EngineLimits& limits);
+// Of prompt and output: without a policy as many as the context holds, under one as many as have positions.
+int64_t MostTokens(const ContextPolicy& policy, const EngineLimits& limits);
 
 // The door: an INVALID_ARGUMENT that names the first field at fault, its value and the limit. A prompt that
 // leaves no room for one token, and a max_tokens beyond the rest of the context, are refused, never cut.
@@ -90,6 +100,8 @@ struct Usage {
   int64_t prompt_tokens = 0;
   int64_t cached_tokens = 0;      // prompt tokens whose pages were found, not computed
   int64_t completion_tokens = 0;  // as delivered: up to and with the token that completed a stop
+  // That the last row did not see any more; unset where there is no context policy.
+  std::optional<int64_t> discarded_tokens;
   int32_t prefill_chunks = 0;
   int32_t preemptions = 0;
 };

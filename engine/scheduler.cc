@@ -24,8 +24,23 @@ bool Remove(List& list, const Sequence* sequence) {
 
 int64_t PrefillLeft(const Sequence& sequence) { return sequence.prefill_len - sequence.scheduled_len; }
 
-// The token at max_len - 1 is the last one, and it is never fed back.
-bool HasDecodeLeft(const Sequence& sequence) { return sequence.scheduled_len < sequence.max_len - 1; }
+// The token at max_len - 1 is the last one, and it is never fed back. Before a discard nothing is computed at
+// positions that will be others'.
+bool HasDecodeLeft(const Sequence& sequence) {
+  return sequence.scheduled_len < std::min(sequence.max_len - 1, sequence.computed_before_discard());
+}
+
+// Keys that a row of the sequence sees at most.
+int64_t MostKeys(const Sequence& sequence) {
+  return std::min(sequence.lease.plain_len == INT64_MAX ? kMaxContext : sequence.lease.policy.n_ctx,
+                  kMaxContext);
+}
+
+// What of the policy is a matter of masks. Re-evaluation is not: its sequences begin again.
+ContextPolicy MaskPolicy(const Request& request) {
+  const ContextPolicy policy = request.context_policy.value_or(ContextPolicy());
+  return policy.type == ContextPolicyType::kReevaluate ? ContextPolicy() : policy;
+}
 
 StepRow* FindRow(StepPlan* plan, const Sequence* sequence) {
   for (StepRow& row : plan->rows) {
@@ -52,11 +67,13 @@ void Scheduler::Admit(Sequence* sequence) {
   TM_CHECK(sequence->state == SequenceState::kWaiting && sequence->slots == 0 && sequence->choice == 0,
            "request %s is admitted twice", sequence->request->id.c_str());
   TM_CHECK(sequence->request->choices <= limits_.max_sequences, "%d choices", sequence->request->choices);
-  TM_CHECK(sequence->max_len <= limits_.context && !sequence->tokens.empty(), "a sequence of %lld tokens",
-           static_cast<long long>(sequence->max_len));
+  const bool endless =
+      sequence->request->context_policy.value_or(ContextPolicy()).type != ContextPolicyType::kNone;
+  TM_CHECK(sequence->max_len <= (endless ? kMaxContext : limits_.context) && !sequence->tokens.empty(),
+           "a sequence of %lld tokens", static_cast<long long>(sequence->max_len));
   TM_CHECK(queue_.empty() || Older(*queue_.back(), *sequence), "request %s is admitted out of order",
            sequence->request->id.c_str());
-  sequence->lease = store_.NewLease();
+  sequence->lease = store_.NewLease(MaskPolicy(*sequence->request));
   queue_.push_back(sequence);
 }
 
@@ -155,7 +172,7 @@ void Scheduler::PlanDecode(StepPlan* plan) {
   plan->cost = static_cast<int64_t>(plan->rows.size());
   for (const StepRow& row : plan->rows) {
     store_.Extend(row.sequence->lease, row.start, row.start + 1, &plan->copies);
-    plan->attended_keys += cost_.AttendedKeys(row.start, row.start + 1);
+    plan->attended_keys += cost_.AttendedKeys(row.start, row.start + 1, MostKeys(*row.sequence));
     ++row.sequence->scheduled_len;
   }
 }
@@ -198,7 +215,8 @@ double Scheduler::DecodeStepNs() const {
   for (const Sequence* sequence : decode_) {
     if (!HasDecodeLeft(*sequence)) continue;
     ++work.tokens;
-    work.attended_keys += cost_.AttendedKeys(sequence->scheduled_len, sequence->scheduled_len + 1);
+    work.attended_keys +=
+        cost_.AttendedKeys(sequence->scheduled_len, sequence->scheduled_len + 1, MostKeys(*sequence));
   }
   return costs_.decode.Ns(work);
 }
@@ -207,15 +225,17 @@ double Scheduler::DecodeStepNs() const {
 // sharing it out in fractions loses none of them.
 double Scheduler::LeastStepNs() const {
   const int64_t tokens = std::clamp<int64_t>(limits_.least_step_tokens, 1, limits_.max_step_tokens);
-  double most_ns = ChunkNs(0, tokens);
+  double most_ns = ChunkNs(0, tokens, kMaxContext);
   for (const Sequence* sequence : prefill_) {
-    most_ns = std::max(most_ns, ChunkNs(sequence->scheduled_len, sequence->scheduled_len + tokens));
+    const int64_t begin = sequence->scheduled_len;
+    most_ns = std::max(most_ns, ChunkNs(begin, begin + tokens, MostKeys(*sequence)));
   }
   return most_ns * (1 + 1e-9);
 }
 
-double Scheduler::ChunkNs(int64_t begin, int64_t end) const {
-  const double keys_ns = costs_.prefill.key_ns() * static_cast<double>(cost_.AttendedKeys(begin, end));
+double Scheduler::ChunkNs(int64_t begin, int64_t end, int64_t most_keys) const {
+  const double keys_ns =
+      costs_.prefill.key_ns() * static_cast<double>(cost_.AttendedKeys(begin, end, most_keys));
   return costs_.prefill.token_ns() * static_cast<double>(end - begin) + keys_ns;
 }
 
@@ -292,9 +312,10 @@ int64_t Scheduler::Give(Sequence* sequence, Budget share, Least least, Budget* l
   const bool waits = sequence->state == SequenceState::kWaiting;
   if (waits) Begin(sequence);
   const int64_t start = sequence->scheduled_len;
+  const int64_t most_keys = MostKeys(*sequence);
   if (least == Least::kOneToken) {
-    share.parts = std::max(share.parts, cost_.Parts(start, start + 1));
-    share.ns = std::max(share.ns, ChunkNs(start, start + 1));
+    share.parts = std::max(share.parts, cost_.Parts(start, start + 1, most_keys));
+    share.ns = std::max(share.ns, ChunkNs(start, start + 1, most_keys));
   }
   const int64_t count = ChunkThatFits(*sequence, share);
   if (count == 0) {
@@ -304,8 +325,8 @@ int64_t Scheduler::Give(Sequence* sequence, Budget share, Least least, Budget* l
   store_.Extend(sequence->lease, start, start + count, &plan->copies);
   sequence->scheduled_len += count;
   left->tokens -= count;
-  left->parts -= cost_.Parts(start, start + count);
-  left->ns -= ChunkNs(start, start + count);
+  left->parts -= cost_.Parts(start, start + count, most_keys);
+  left->ns -= ChunkNs(start, start + count, most_keys);
   if (StepRow* row = FindRow(plan, sequence)) {
     row->count += static_cast<int32_t>(count);
   } else {
@@ -320,7 +341,7 @@ int64_t Scheduler::Give(Sequence* sequence, Budget share, Least least, Budget* l
 // the first of those at most.
 void Scheduler::Begin(Sequence* sequence) {
   const bool scores = sequence->request->output.prompt_logprobs >= 0 && sequence->choice == 0 &&
-                      sequence->scored_len < sequence->prompt_tokens() - 1;
+                      sequence->scored_len < sequence->prompt_len() - 1;
   const int64_t hit =
       store_.Acquire(sequence->lease,
                      {.tokens = std::span(sequence->tokens).first(static_cast<size_t>(sequence->prefill_len)),
@@ -350,8 +371,10 @@ void Scheduler::Start(Sequence* sequence) {
 int64_t Scheduler::ChunkThatFits(const Sequence& sequence, const Budget& share) const {
   const int64_t start = sequence.scheduled_len;
   const int64_t pages = PagesAvailable(sequence);
+  const int64_t most_keys = MostKeys(sequence);
   const auto fits = [&](int64_t count) {
-    return cost_.Parts(start, start + count) <= share.parts && ChunkNs(start, start + count) <= share.ns &&
+    return cost_.Parts(start, start + count, most_keys) <= share.parts &&
+           ChunkNs(start, start + count, most_keys) <= share.ns &&
            store_.PagesNeeded(sequence.lease, start, start + count) <= pages;
   };
   int64_t most = std::min(PrefillLeft(sequence), share.tokens);
@@ -368,7 +391,7 @@ void Scheduler::FinishPrefillRows(StepPlan* plan, int64_t now_ns) {
   for (StepRow& row : plan->rows) {
     Sequence* sequence = row.sequence;
     row.ask = AskOf(*sequence, row.start, row.start + row.count);
-    plan->attended_keys += cost_.AttendedKeys(row.start, row.start + row.count);
+    plan->attended_keys += cost_.AttendedKeys(row.start, row.start + row.count, MostKeys(*sequence));
     sequence->scored_len = std::max(sequence->scored_len, row.ask.score_end);
     ++sequence->usage.prefill_chunks;
     if (sequence->timings.first_chunk_ns == 0) sequence->timings.first_chunk_ns = now_ns;
@@ -388,7 +411,7 @@ RowAsk Scheduler::AskOf(const Sequence& sequence, int64_t start, int64_t end) {
   }
   // Each prompt token is scored once: not again after preemption, nor for the choices that share the prompt.
   const int64_t score_begin = std::max(start, sequence.scored_len);
-  const int64_t score_end = std::min(end, sequence.prompt_tokens() - 1);
+  const int64_t score_end = std::min(end, sequence.prompt_len() - 1);
   if (sequence.request->output.prompt_logprobs >= 0 && sequence.choice == 0 && score_begin < score_end) {
     ask.kind = RowAsk::Kind::kScore;
     ask.score_begin = score_begin;
@@ -434,7 +457,7 @@ bool Scheduler::HasPagesToStart(const Sequence& sequence) const {
 }
 
 int64_t Scheduler::RemainingParts(const Sequence& sequence) const {
-  return cost_.Parts(sequence.scheduled_len, sequence.prefill_len);
+  return cost_.Parts(sequence.scheduled_len, sequence.prefill_len, MostKeys(sequence));
 }
 
 // ---- pages --------------------------------------------------------------------------------------
@@ -482,11 +505,22 @@ bool Scheduler::PreemptYoungerThan(const Sequence& sequence) {
 }
 
 void Scheduler::Preempt(Sequence* sequence) {
+  ++sequence->usage.preemptions;
+  ++preemptions_;
+  SendBack(sequence);
+}
+
+void Scheduler::Reevaluate(Sequence* sequence) {
+  TM_CHECK(sequence->state == SequenceState::kDecode && sequence->steps_in_flight == 0,
+           "choice %d of request %s is to be computed again while it is computed", sequence->choice,
+           sequence->request->id.c_str());
+  SendBack(sequence);
+}
+
+void Scheduler::SendBack(Sequence* sequence) {
   Remove(sequence->state == SequenceState::kPrefill ? prefill_ : decode_, sequence);
   GiveBack(sequence);
   sequence->state = SequenceState::kWaiting;
-  ++sequence->usage.preemptions;
-  ++preemptions_;
   sequence->held = sequence->held || sequence->undecided;
   if (!sequence->held) MakeReady(sequence);
 }
@@ -508,7 +542,7 @@ void Scheduler::Fork(Sequence& parent, Sequence* sequence) {
   --parent.slots;
   sequence->slots = 1;
   sequence->state = SequenceState::kDecode;
-  sequence->prefill_len = parent.prompt_tokens();
+  sequence->prefill_len = parent.prompt_len();
   sequence->scheduled_len = sequence->prefill_len;
   sequence->accepted_len = sequence->prefill_len;
   sequence->lease = store_.Fork(parent.lease, sequence->prefill_len);

@@ -62,6 +62,11 @@ class Scheduler {
   // REQUIRES: it is held, and no plan in flight has a position of it that will not be accepted.
   void Resume(Sequence* sequence);
 
+  // A discard (ContextPolicyType::kReevaluate): what is left of the tokens is computed again, at its new
+  // positions, as if the sequence had just begun with them. REQUIRES: it decodes, and nothing of it is in
+  // flight.
+  void Reevaluate(Sequence* sequence);
+
   // What this sequence has computed cannot be trusted: no later one finds its pages. Finish comes next.
   void Forget(Sequence* sequence);
 
@@ -109,7 +114,7 @@ class Scheduler {
   Budget PrefillBudget() const;
   double DecodeStepNs() const;
   double LeastStepNs() const;
-  double ChunkNs(int64_t begin, int64_t end) const;
+  double ChunkNs(int64_t begin, int64_t end, int64_t most_keys) const;
 
   // ---- prefill: who gets how much ---------------------------------------------------------------
   void GiveOldest(Budget* left, StepPlan* plan);
@@ -138,6 +143,7 @@ class Scheduler {
   bool PreemptYoungerThan(const Sequence& sequence);
   Sequence* HeldWithPages() const;
   void Preempt(Sequence* sequence);
+  void SendBack(Sequence* sequence);
   void MakeReady(Sequence* sequence);
   void Release(Sequence* sequence);
 

@@ -25,10 +25,14 @@ struct Sequence {
   // ---- set by the engine ------------------------------------------------------------------------
   const Request* request = nullptr;  // outlives the sequence
   int32_t choice = 0;
-  int64_t arrival = 0;          // order of submission over all requests: who is older (then by choice)
-  std::vector<int32_t> tokens;  // prompt, then accepted output
-  int64_t max_len = 0;          // prompt + max_tokens, at most the context
-  bool undecided = false;       // what its next token may be is not known yet: once preempted it is held
+  int64_t arrival = 0;  // order of submission over all requests: who is older (then by choice)
+  // Prompt, then accepted output; where discards are followed by re-evaluation, what is left of them.
+  std::vector<int32_t> tokens;
+  int64_t discarded = 0;  // tokens that re-evaluation has taken out of `tokens`
+  // Where `tokens` ends at the latest: prompt + max_tokens, less what was discarded; without a context policy
+  // at most the context.
+  int64_t max_len = 0;
+  bool undecided = false;  // what its next token may be is not known yet: once preempted it is held
 
   // ---- kept by the scheduler --------------------------------------------------------------------
   SequenceState state = SequenceState::kWaiting;
@@ -47,7 +51,14 @@ struct Sequence {
   Usage usage;
 
   int64_t prompt_tokens() const { return static_cast<int64_t>(request->prompt.size()); }
-  int64_t output_tokens() const { return static_cast<int64_t>(tokens.size()) - prompt_tokens(); }
+  // Where the prompt ends in `tokens` as long as there is no output.
+  int64_t prompt_len() const { return prompt_tokens() - discarded; }
+  int64_t output_tokens() const { return static_cast<int64_t>(tokens.size()) - prompt_len(); }
+  // Positions that are computed before a discard, after which others take their places.
+  int64_t computed_before_discard() const {
+    const ContextPolicy& policy = request->context_policy.value_or(ContextPolicy());
+    return policy.type == ContextPolicyType::kReevaluate ? policy.n_ctx : INT64_MAX;
+  }
   bool releasable() const { return state == SequenceState::kFinished && steps_in_flight == 0; }
 };
 

@@ -17,6 +17,11 @@ constexpr int64_t kMaxPolicyTokens = int64_t{1} << 26;
 
 }  // namespace
 
+const char* ContextPolicyName(ContextPolicyType type) {
+  static constexpr const char* kNames[kContextPolicyTypes] = {"none", "sinks", "shift", "reevaluate"};
+  return kNames[static_cast<size_t>(type)];
+}
+
 Status CheckContextPolicy(const ContextPolicy& policy) {
   if (policy.type == ContextPolicyType::kNone) return Status::Ok();
   TM_RETURN_IF_ERROR(CheckWithin("n_ctx", policy.n_ctx, 1, kMaxPolicyTokens));

@@ -15,6 +15,7 @@
 // `reevaluate` an event ends at each discard.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -23,6 +24,8 @@
 namespace tramontane {
 
 enum class ContextPolicyType : int32_t { kNone = 0, kSinks = 1, kShift = 2, kReevaluate = 3 };
+inline constexpr size_t kContextPolicyTypes = 4;
+const char* ContextPolicyName(ContextPolicyType type);  // "none", "sinks", "shift", "reevaluate"
 
 struct ContextPolicy {
   ContextPolicyType type = ContextPolicyType::kNone;

@@ -80,7 +80,18 @@ OpCode AttentionBlock::Forward(const BlockStep& step, const Residual& residual) 
                                            .query_heads = config_.heads,
                                            .kv = kv,
                                            .slots = table.slots,
-                                           .query_scale = step.query_scale}));
+                                           .query_scale = step.query_scale,
+                                           .sink_cos_sin = step.sink_cos_sin,
+                                           .sink_query = step.sink_query}));
+  const SinkRows& rows = step.batch.sinks;
+  AttentionSinks sinks;
+  if (rows.len != nullptr) {
+    sinks = {.len = rows.len,
+             .left = rows.left,
+             .query_position = rows.limits,
+             .query = step.sink_query,
+             .windowed = 1};
+  }
   TM_RETURN_IF_FAILED(backend_.Attention({.query = query,
                                           .out = attention,
                                           .kv = kv,
@@ -89,7 +100,8 @@ OpCode AttentionBlock::Forward(const BlockStep& step, const Residual& residual) 
                                           .batch = step.batch.sequences,
                                           .query_heads = config_.heads,
                                           .window = window_,
-                                          .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim))}));
+                                          .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim)),
+                                          .sinks = sinks}));
   return residual.Add(attention, out_);
 }
 

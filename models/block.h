@@ -25,6 +25,9 @@ struct BlockStep {
   std::byte* pool = nullptr;
   const float* cos_sin = nullptr;      // [tokens, head_dim / 2, 2] device
   const float* query_scale = nullptr;  // [tokens] device; null: 1
+  // Of queries for sink keys, where the batch has any.
+  const float* sink_cos_sin = nullptr;  // [tokens, head_dim / 2, 2] device
+  Tensor sink_query = {};               // [tokens, heads * head_dim] room for them
 };
 
 // The residual stream of a step.

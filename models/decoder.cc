@@ -27,11 +27,16 @@ struct ActivationMap {
   int64_t cos_sin = 0;             // [T, head_dim / 2, 2] f32
   int64_t inverse_frequency = 0;   // [head_dim / 2] f64
   int64_t query_scale = 0;         // [T] f32, where the model scales its queries
+  int64_t sink_query = 0;          // [T, heads * head_dim] f32, and
+  int64_t sink_cos_sin = 0;        // [T, head_dim / 2, 2] f32, where the backend has sinks
   int64_t bytes = 0;
 };
 
 // Elements from one row to the next: rows stay 64-byte aligned.
 int64_t RowStride(int64_t columns) { return (columns + 31) / 32 * 32; }
+
+// The backend of f32 activations is the one that has kernels for them.
+bool HasSinks(DType activation_dtype) { return activation_dtype == DType::kF32; }
 
 ActivationMap MapActivations(const ModelConfig& config, DType dtype, int64_t tokens) {
   ActivationMap map;
@@ -51,6 +56,10 @@ ActivationMap MapActivations(const ModelConfig& config, DType dtype, int64_t tok
   map.cos_sin = take(tokens * config.head_dim * static_cast<int64_t>(sizeof(float)));
   map.inverse_frequency = take(config.head_dim / 2 * static_cast<int64_t>(sizeof(double)));
   if (config.query_scaling.beta != 0.0) map.query_scale = take(tokens * static_cast<int64_t>(sizeof(float)));
+  if (HasSinks(dtype)) {
+    map.sink_query = rows(int64_t{config.heads} * config.head_dim);
+    map.sink_cos_sin = take(tokens * config.head_dim * static_cast<int64_t>(sizeof(float)));
+  }
   return map;
 }
 
@@ -64,6 +73,7 @@ class Decoder final : public Model {
 
   const ModelConfig& config() const override { return config_; }
   const KvLayout& kv_layout() const override { return layout_; }
+  bool has_sinks() const override { return HasSinks(backend_.info().activation_dtype); }
   Status Reserve(int32_t max_tokens, int32_t max_sequences, int32_t max_logit_rows) override;
   OpCode Forward(const ForwardBatch& batch, std::byte* pool) override;
   OpCode Logits(const int32_t* rows, int32_t count, const Tensor& logits) override;
@@ -71,11 +81,13 @@ class Decoder final : public Model {
  private:
   void MakeBlocks();
   Status UploadInverseFrequency();
+  OpCode MakeAngles(const int32_t* positions, int32_t tokens, float* cos_sin);
   Tensor Buffer(int64_t offset, int64_t rows, int64_t columns) const {
     return {activations_ + offset, backend_.info().activation_dtype, rows, columns, RowStride(columns)};
   }
   Tensor Hidden(int64_t rows) const { return Buffer(map_.hidden, rows, config_.hidden_size); }
   float* CosSin() const { return reinterpret_cast<float*>(activations_ + map_.cos_sin); }
+  float* SinkCosSin() const { return reinterpret_cast<float*>(activations_ + map_.sink_cos_sin); }
   double* InverseFrequency() const {
     return reinterpret_cast<double*>(activations_ + map_.inverse_frequency);
   }
@@ -114,20 +126,31 @@ OpCode Decoder::Forward(const ForwardBatch& batch, std::byte* pool) {
   const Residual residual(backend_, Hidden(batch.tokens));
   TM_RETURN_IF_FAILED(backend_.Embed(
       {.token_ids = batch.token_ids, .tokens = batch.tokens, .table = embedding_, .out = residual.stream()}));
-  TM_RETURN_IF_FAILED(backend_.RopeTable({.positions = batch.positions,
-                                          .tokens = batch.tokens,
-                                          .inverse_frequency = InverseFrequency(),
-                                          .half_dim = config_.head_dim / 2,
-                                          .cos_sin = CosSin(),
-                                          .magnitude = config_.rope_scaling.magnitude,
-                                          .query_scale = QueryScale(),
-                                          .query_scale_beta = config_.query_scaling.beta,
-                                          .query_scale_positions = config_.query_scaling.positions}));
-  const BlockStep step = {.batch = batch, .pool = pool, .cos_sin = CosSin(), .query_scale = QueryScale()};
+  TM_RETURN_IF_FAILED(MakeAngles(batch.positions, batch.tokens, CosSin()));
+  BlockStep step = {.batch = batch, .pool = pool, .cos_sin = CosSin(), .query_scale = QueryScale()};
+  if (batch.sinks.len != nullptr) {
+    // Second, so that queries are scaled by where they stand among the tokens held.
+    TM_RETURN_IF_FAILED(MakeAngles(batch.sinks.positions, batch.tokens, SinkCosSin()));
+    step.sink_cos_sin = SinkCosSin();
+    step.sink_query = Buffer(map_.sink_query, batch.tokens, int64_t{config_.heads} * config_.head_dim);
+  }
   const size_t blocks_per_layer = blocks_.size() / static_cast<size_t>(config_.layers);
   const size_t blocks = blocks_per_layer * static_cast<size_t>(std::min(batch.layers, config_.layers));
   for (size_t i = 0; i < blocks; ++i) TM_RETURN_IF_FAILED(blocks_[i]->Forward(step, residual));
   return OpCode::kOk;
+}
+
+// The rotation at each position, and how much longer the queries there become.
+OpCode Decoder::MakeAngles(const int32_t* positions, int32_t tokens, float* cos_sin) {
+  return backend_.RopeTable({.positions = positions,
+                             .tokens = tokens,
+                             .inverse_frequency = InverseFrequency(),
+                             .half_dim = config_.head_dim / 2,
+                             .cos_sin = cos_sin,
+                             .magnitude = config_.rope_scaling.magnitude,
+                             .query_scale = QueryScale(),
+                             .query_scale_beta = config_.query_scaling.beta,
+                             .query_scale_positions = config_.query_scaling.positions});
 }
 
 OpCode Decoder::Logits(const int32_t* rows, int32_t count, const Tensor& logits) {

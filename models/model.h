@@ -12,6 +12,14 @@
 
 namespace tramontane {
 
+// What rows see of a context that never ends (AttentionSinks), all [T] on the device. Null: nothing of it.
+struct SinkRows {
+  const int32_t* len = nullptr;
+  const int32_t* left = nullptr;
+  const int32_t* positions = nullptr;  // where queries stand for sink keys
+  const int32_t* limits = nullptr;     // what a window away from which hides a sink
+};
+
 // One step's input, all pointers device memory (one packed upload). The order of tokens is sequence by
 // sequence.
 struct ForwardBatch {
@@ -20,6 +28,7 @@ struct ForwardBatch {
   const int32_t* token_ids = nullptr;  // [T]
   const int32_t* positions = nullptr;  // [T] absolute
   const int32_t* qo_indptr = nullptr;  // [B + 1]
+  SinkRows sinks = {};                 // REQUIRES: Model::has_sinks
   const PageTableView* groups =
       nullptr;                 // host array [KvLayout::groups]; the views' pointers are device memory
   int32_t layers = INT32_MAX;  // fewer: only so many of the first ones are run, to time them
@@ -31,6 +40,9 @@ class Model {
 
   virtual const ModelConfig& config() const = 0;
   virtual const KvLayout& kv_layout() const = 0;
+
+  // Whether the backend has kernels for rows that see sinks.
+  virtual bool has_sinks() const = 0;
 
   // Takes the activation buffers and the backend's workspace for steps up to these maxima. Once, before
   // Forward.

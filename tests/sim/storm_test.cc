@@ -206,6 +206,7 @@ class Storm {
     if (language_ != nullptr && Chance(0.5)) request.prompt = language_->RandomPrompt(random_);
     if (!requests_.empty() && Chance(0.5)) BeginAsAnother(&request.prompt);
     if (Chance(0.2)) request.cache_salt = "salt";
+    if (Chance(0.3)) request.context_policy = RandomPolicy();
     request.choices = Chance(0.2) ? static_cast<int32_t>(Number(2, 3)) : 1;
     request.sampling.temperature = Chance(0.3) ? 0.0f : 0.9f;
     request.sampling.seed = random_();
@@ -224,7 +225,9 @@ class Storm {
       request.constraint.grammar = language_->Compile(*spec);
     }
     if (Chance(0.3)) request.output.logprobs = 2;
-    if (Chance(0.2)) request.output.prompt_logprobs = 1;
+    const bool moves =
+        request.context_policy && request.context_policy->type == ContextPolicyType::kReevaluate;
+    if (Chance(0.2) && !moves) request.output.prompt_logprobs = 1;
     if (Chance(0.1)) request.deadline_ns = storm_.clock().NowNs() + Number(1, 60) * 1'000'000;
     if (Chance(0.1)) request.stopping.time_limit_ns = Number(1, 60) * 1'000'000;
     auto reader = storm_.Submit(request);
@@ -235,6 +238,18 @@ class Storm {
     requests_.push_back(std::move(request));
     specs_.push_back(std::move(spec));
     readers_.push_back(std::move(reader));
+  }
+
+  // Contexts that most of the requests fill.
+  ContextPolicy RandomPolicy() {
+    ContextPolicy policy;
+    policy.type = static_cast<ContextPolicyType>(Number(0, int64_t{kContextPolicyTypes} - 1));
+    policy.n_ctx = Number(6, 40);
+    policy.n_keep = Number(0, 5);
+    const bool discards =
+        policy.type == ContextPolicyType::kShift || policy.type == ContextPolicyType::kReevaluate;
+    policy.n_discard = discards && Chance(0.7) ? Number(1, policy.n_ctx - policy.n_keep) : 0;
+    return policy;
   }
 
   // A next turn, the same question again, or another one behind the same text.

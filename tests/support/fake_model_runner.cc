@@ -17,6 +17,7 @@ uint64_t Mix(uint64_t hash, uint64_t value) {
 }
 
 int64_t PageAt(const PageTable& table, int64_t position, int32_t page_size) {
+  if (position < table.kv_base) return table.sinks.at(static_cast<size_t>(position / page_size));
   return table.pages.at(static_cast<size_t>(PageOf(position, table.kv_base, page_size)));
 }
 
@@ -109,7 +110,15 @@ std::vector<float> FakeModelRunner::LogitsAfter(const StepRow& row, int64_t posi
   uint64_t hash = 1;
   for (size_t g = 0; g < layout_.groups.size(); ++g) {
     const PageTable& table = row.sequence->lease.tables[g];
-    for (int64_t p = FirstVisible(position, layout_.groups[g].window); p <= position; ++p) {
+    // Every position that the policy lets a row see, by its definition.
+    const int32_t window = layout_.groups[g].window;
+    const ContextPolicy& policy = row.sequence->lease.policy;
+    const ContextView view = ViewAt(policy, position);
+    const int64_t sinks_from =
+        policy.type == ContextPolicyType::kSinks ? 0 : FirstVisible(view.sink_query_position, window);
+    for (int64_t p = 0; p <= position; ++p) {
+      const bool is_sink = p < view.sink_len && p >= sinks_from;
+      if (!is_sink && p < std::max(view.left, FirstVisible(position, window))) continue;
       const size_t slot = static_cast<size_t>(SlotOf(PageAt(table, p, page_size), p, page_size));
       hash = Mix(hash, static_cast<uint64_t>(slots_[slot]) + 2);
     }
