@@ -45,6 +45,12 @@ void AddRequests(const Engine& engine, const EngineLoad& load, MetricsPage* page
   page->Family(MetricType::Counter, "vllm:prefix_cache_hits_total",
                "Of those, tokens that were found and not computed.");
   page->Value(load.prefix_hits);
+  page->Family(MetricType::Counter, "tramontane_discarded_tokens_total",
+               "Tokens out of sight at the end of choices under a context policy, by its type.");
+  for (const ContextPolicyType type :
+       {ContextPolicyType::kSinks, ContextPolicyType::kShift, ContextPolicyType::kReevaluate}) {
+    page->Value(load.discarded_tokens[static_cast<size_t>(type)], {{"type", ContextPolicyName(type)}});
+  }
   page->Family(MetricType::Counter, "vllm:generation_tokens_total", "Tokens generated.");
   page->Value(load.output_tokens);
 

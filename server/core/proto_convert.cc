@@ -191,8 +191,14 @@ RpcError ProtoConverter::Generate(const v1::GenerateRequest& proto, Request* req
   request->sampling = ConvertSampling(proto.sampling());
   if (RpcError error = ConvertStopping(proto.stopping(), &request->stopping); !error.ok()) return error;
   if (RpcError error = ConvertOutput(proto.output(), &request->output); !error.ok()) return error;
-  const bool scores_only = request->stopping.max_tokens == 0;
-  if (RpcError error = PromptIds(proto, scores_only, &request->prompt); !error.ok()) return error;
+  if (proto.has_context_policy()) {
+    RpcError error = ConvertContextPolicy(proto.context_policy(), &request->context_policy.emplace());
+    if (!error.ok()) return error;
+  }
+  const EngineLimits& limits = model_.engine->limits();
+  const PromptRoom room = {.context = MostTokens(ContextPolicyOf(*request, limits), limits),
+                           .scores_only = request->stopping.max_tokens == 0};
+  if (RpcError error = PromptIds(proto, room, &request->prompt); !error.ok()) return error;
   request->output.marked_ids = MarkedIds(answer_syntax_, proto.has_chat());
   return ConstrainOutput(proto, wanted, &request->constraint);
 }
@@ -237,14 +243,14 @@ RpcError ProtoConverter::CheckModelName(const std::string& name) const {
   return error;
 }
 
-RpcError ProtoConverter::PromptIds(const v1::GenerateRequest& proto, bool scores_only,
+RpcError ProtoConverter::PromptIds(const v1::GenerateRequest& proto, const PromptRoom& room,
                                    std::vector<int32_t>* ids) const {
   std::string path;
   switch (proto.prompt_case()) {
     case v1::GenerateRequest::kText: {
       path = "text";
       const auto bytes = static_cast<int64_t>(proto.text().size() + proto.suffix().size());
-      if (RpcError error = CheckBytes(path, bytes, scores_only); !error.ok()) return error;
+      if (RpcError error = CheckBytes(path, bytes, room); !error.ok()) return error;
       if (RpcError error = TextIds(proto, ids); !error.ok()) return error;
       break;
     }
@@ -257,7 +263,7 @@ RpcError ProtoConverter::PromptIds(const v1::GenerateRequest& proto, bool scores
     case v1::GenerateRequest::kChat: {
       path = "chat";
       const int64_t shown = model_.chat_format->shows_all_texts() ? LeastTextBytes(proto.chat()) : 0;
-      if (RpcError error = CheckBytes(path, shown, scores_only); !error.ok()) return error;
+      if (RpcError error = CheckBytes(path, shown, room); !error.ok()) return error;
       RenderedChat rendered;
       if (RpcError error = RenderChatProto(*model_.chat_format, proto.chat(), &rendered); !error.ok())
         return error;
@@ -268,7 +274,7 @@ RpcError ProtoConverter::PromptIds(const v1::GenerateRequest& proto, bool scores
       return FieldError("prompt", "is missing: exactly one of text, token_ids and chat is needed");
   }
   if (ids->empty()) return FieldError(path, "is empty: a prompt has at least one token");
-  return CheckLength(path, static_cast<int64_t>(ids->size()), scores_only);
+  return CheckLength(path, static_cast<int64_t>(ids->size()), room);
 }
 
 template <typename TextRequest>
@@ -304,14 +310,13 @@ RpcError ProtoConverter::CheckIds(const std::string& path,
 }
 
 // What is far too long is said to be without tokenising it.
-RpcError ProtoConverter::CheckBytes(const std::string& path, int64_t bytes, bool scores_only) const {
-  return longest_piece_bytes_ == 0 ? RpcError()
-                                   : CheckLength(path, bytes / longest_piece_bytes_, scores_only);
+RpcError ProtoConverter::CheckBytes(const std::string& path, int64_t bytes, const PromptRoom& room) const {
+  return longest_piece_bytes_ == 0 ? RpcError() : CheckLength(path, bytes / longest_piece_bytes_, room);
 }
 
-RpcError ProtoConverter::CheckLength(const std::string& path, int64_t tokens, bool scores_only) const {
-  const int64_t context = model_.engine->limits().context;
-  const int64_t most = scores_only ? context : context - 1;  // room for one token of output
+RpcError ProtoConverter::CheckLength(const std::string& path, int64_t tokens, const PromptRoom& room) {
+  const int64_t context = room.context;
+  const int64_t most = room.scores_only ? context : context - 1;  // room for one token of output
   if (tokens <= most) return {};
   RpcError error =
       FieldError(path, "is at least " + std::to_string(tokens) + " tokens long; the context of " +
@@ -335,6 +340,26 @@ SamplingParams ProtoConverter::ConvertSampling(const v1::Sampling& proto) const 
   sampling.logit_bias.assign(proto.logit_bias().begin(), proto.logit_bias().end());
   std::sort(sampling.logit_bias.begin(), sampling.logit_bias.end());  // a map has no order of its own
   return sampling;
+}
+
+// What is left open is the engine's to fill in (ContextPolicyOf), where it is 0.
+RpcError ProtoConverter::ConvertContextPolicy(const v1::ContextPolicy& proto, ContextPolicy* policy) {
+  if (proto.type() < v1::ContextPolicy::TYPE_NONE || proto.type() > v1::ContextPolicy::TYPE_REEVALUATE) {
+    return FieldError("context_policy.type",
+                      "is " + std::to_string(proto.type()) + "; it must be from 1 (none) to 4 (reevaluate)");
+  }
+  policy->type = static_cast<ContextPolicyType>(proto.type() - v1::ContextPolicy::TYPE_NONE);
+  if (proto.has_n_ctx() && proto.n_ctx() < 1) {
+    return FieldError("context_policy.n_ctx", "is " + std::to_string(proto.n_ctx()) + "; the least is 1");
+  }
+  if (proto.has_n_discard() && proto.n_discard() < 1) {
+    return FieldError("context_policy.n_discard",
+                      "is " + std::to_string(proto.n_discard()) + "; the least is 1");
+  }
+  policy->n_ctx = proto.n_ctx();
+  if (proto.has_n_keep()) policy->n_keep = proto.n_keep();
+  policy->n_discard = proto.n_discard();
+  return {};
 }
 
 RpcError ProtoConverter::ConvertStopping(const v1::Stopping& proto, StoppingParams* stopping) {
@@ -611,6 +636,7 @@ v1::GenerateResponse ProtoConverter::FinishedToProto(const StreamFinished& finis
   usage->set_prefill_chunks(finished.usage.prefill_chunks);
   usage->set_preemptions(finished.usage.preemptions);
   usage->set_reasoning_tokens(splitter.reasoning_tokens());
+  if (finished.usage.discarded_tokens) usage->set_discarded_tokens(*finished.usage.discarded_tokens);
 
   const Timings& times = finished.timings;
   v1::Timings* timings = proto->mutable_timings();

@@ -58,14 +58,21 @@ class ProtoConverter {
   RpcError CheckModelName(const std::string& name) const;
   RpcError ConstrainOutput(const v1::GenerateRequest& proto, const std::function<bool()>& wanted,
                            ConstraintParams* constraint) const;
-  RpcError PromptIds(const v1::GenerateRequest& proto, bool scores_only, std::vector<int32_t>* ids) const;
+  // What a prompt has to leave.
+  struct PromptRoom {
+    int64_t context = 0;
+    bool scores_only = false;  // no token of output
+  };
+  RpcError PromptIds(const v1::GenerateRequest& proto, const PromptRoom& room,
+                     std::vector<int32_t>* ids) const;
   template <typename TextRequest>  // v1::GenerateRequest or v1::TokenizeRequest
   RpcError TextIds(const TextRequest& proto, std::vector<int32_t>* ids) const;
   RpcError CheckIds(const std::string& path, const google::protobuf::RepeatedField<int32_t>& ids) const;
-  RpcError CheckBytes(const std::string& path, int64_t bytes, bool scores_only) const;
-  RpcError CheckLength(const std::string& path, int64_t tokens, bool scores_only) const;
+  RpcError CheckBytes(const std::string& path, int64_t bytes, const PromptRoom& room) const;
+  static RpcError CheckLength(const std::string& path, int64_t tokens, const PromptRoom& room);
   SamplingParams ConvertSampling(const v1::Sampling& proto) const;
   static RpcError ConvertStopping(const v1::Stopping& proto, StoppingParams* stopping);
+  static RpcError ConvertContextPolicy(const v1::ContextPolicy& proto, ContextPolicy* policy);
   static RpcError ConvertOutput(const v1::Output& proto, OutputParams* output);
   std::string TokenBytes(int32_t id, PieceUse use) const;
   std::string PieceText(int32_t id) const;

@@ -77,6 +77,9 @@ void AnswerWriter::Release(size_t choice, std::string* out) {
 void AnswerWriter::End(size_t choice, const v1::Finished& finished, std::string* out) {
   Count(choice, finished.usage().completion_tokens());
   usage_.reasoning_tokens += finished.usage().reasoning_tokens();
+  if (finished.usage().has_discarded_tokens()) {
+    usage_.discarded_tokens = usage_.discarded_tokens.value_or(0) + finished.usage().discarded_tokens();
+  }
   if (finished.reason() == v1::FINISH_REASON_CANCELLED) return;  // the call fails: Fail says it
   if (finished.reason() == v1::FINISH_REASON_ERROR) {
     ApiError fault = OnFailed(choice, finished, out);

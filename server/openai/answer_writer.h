@@ -32,6 +32,8 @@ struct AnswerUsage {
   int64_t cached_tokens = 0;
   int64_t completion_tokens = 0;
   int64_t reasoning_tokens = 0;  // of these; of choices that have ended
+  // Out of sight at the end of choices that have ended; unset where no context policy holds.
+  std::optional<int64_t> discarded_tokens;
 };
 
 // Choices of one answer are numbered through: those of its first call, then those of its second.

@@ -1,5 +1,7 @@
 #include "server/openai/choices_fields.h"
 
+#include <algorithm>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -40,6 +42,17 @@ void ApplyChoices(const Json& value, Request* request) { request->set_choices(va
 
 void ApplyCacheSalt(const Json& value, Request* request) {
   request->set_cache_salt(value.get<std::string>());
+}
+
+void ApplyContextPolicy(const Json& value, Request* request) {
+  v1::ContextPolicy* policy = request->mutable_context_policy();
+  static constexpr const char* kTypes[] = {"none", "sinks", "shift", "reevaluate"};
+  const auto type = std::find(std::begin(kTypes), std::end(kTypes), TextOf(value, "type"));
+  policy->set_type(
+      static_cast<v1::ContextPolicy::Type>(v1::ContextPolicy::TYPE_NONE + (type - std::begin(kTypes))));
+  if (const Json* n_ctx = Find(value, "n_ctx")) policy->set_n_ctx(n_ctx->get<int64_t>());
+  if (const Json* n_keep = Find(value, "n_keep")) policy->set_n_keep(n_keep->get<int64_t>());
+  if (const Json* n_discard = Find(value, "n_discard")) policy->set_n_discard(n_discard->get<int64_t>());
 }
 
 void ApplyReturnTokenIds(const Json& value, Request* request) {
@@ -169,6 +182,23 @@ std::vector<Field> OutputFields(const FieldLimits& limits) {
        .doc = "What is remembered of prompts is shared only with requests of the same salt. Default: none.",
        .path = "cache_salt",
        .apply = ApplyCacheSalt},
+      {.name = "context_policy",
+       .shape = ClosedObject({
+           {.name = "type",
+            .shape = OneOfStrings({"none", "sinks", "shift", "reevaluate"}),
+            .doc = "What a token sees once the context is full.",
+            .required = true},
+           {.name = "n_ctx",
+            .shape = Integer(1),
+            .doc = "Tokens held. Default: the served context, the most."},
+           {.name = "n_keep", .shape = Integer(0), .doc = "First tokens that stay. Default 4."},
+           {.name = "n_discard",
+            .shape = Integer(1),
+            .doc = "Tokens that go at once. Default 1 (shift), half of the rest (reevaluate)."},
+       }),
+       .doc = "How the text goes on when its context is full. Default: the server's, which is none.",
+       .path = "context_policy",
+       .apply = ApplyContextPolicy},
       {.name = "request_id",
        .shape = String(1, kMaxRequestIdFieldBytes),
        .doc =
@@ -196,7 +226,8 @@ Shape UsageShape() {
   return Object({Always("prompt_tokens", Count()), Always("completion_tokens", Count()),
                  Always("total_tokens", Count()),
                  Always("prompt_tokens_details", Object({Always("cached_tokens", Count())})),
-                 Always("completion_tokens_details", Object({Always("reasoning_tokens", Count())}))});
+                 Always("completion_tokens_details", Object({Always("reasoning_tokens", Count())})),
+                 Maybe("discarded_tokens", Count())});
 }
 
 }  // namespace

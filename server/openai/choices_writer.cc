@@ -56,7 +56,12 @@ void ChoicesWriter::AppendUsage(std::string* out) const {
   AppendJsonInteger(usage().cached_tokens, out);
   *out += "},\"completion_tokens_details\":{\"reasoning_tokens\":";
   AppendJsonInteger(usage().reasoning_tokens, out);
-  *out += "}}";
+  *out += '}';
+  if (usage().discarded_tokens) {
+    *out += ",\"discarded_tokens\":";
+    AppendJsonInteger(*usage().discarded_tokens, out);
+  }
+  *out += '}';
 }
 
 void ChoicesWriter::AppendTiming(std::string* out) const {

@@ -62,6 +62,16 @@ int64_t DefaultMemory(const BackendInfo& info) {
   return IsCuda(info) ? info.memory_bytes / 10 * 9 : FreeMemoryBytes() / 10 * 7;
 }
 
+// Of the name that the settings take; its numbers are the defaults.
+ContextPolicy DefaultPolicy(const std::string& name) {
+  ContextPolicy policy;
+  for (size_t type = 0; type < kContextPolicyTypes; ++type) {
+    if (name == ContextPolicyName(static_cast<ContextPolicyType>(type)))
+      policy.type = static_cast<ContextPolicyType>(type);
+  }
+  return policy;
+}
+
 }  // namespace
 
 StatusOr<Device> MakeDevice(const ServeConfig& config) {
@@ -114,6 +124,14 @@ StatusOr<EngineHostOptions> MakeHostOptions(const ServeConfig& config, const Ope
   EngineLimits& limits = options.limits;
   limits.context = config.context;
   limits.prefix_cache = config.prefix_cache == "on";
+  limits.context_policy = DefaultPolicy(config.context_policy);
+  const bool sees_sinks = limits.context_policy.type == ContextPolicyType::kSinks ||
+                          limits.context_policy.type == ContextPolicyType::kShift;
+  if (sees_sinks && IsCuda(backend.info())) {
+    return InvalidArgument("is " + config.context_policy +
+                           ", for which a GPU has no kernel yet; the CPU has, and reevaluate needs none")
+        .WithField("context_policy", FieldForm::kSubject);
+  }
   limits.max_sequences = static_cast<int32_t>(config.max_sequences);
   limits.max_queued_requests = static_cast<int32_t>(config.max_queued_requests);
   limits.max_choices = static_cast<int32_t>(std::min(config.max_choices, config.max_sequences));

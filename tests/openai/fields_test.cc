@@ -193,6 +193,26 @@ TEST(Fields, ACacheSaltTravels) {
             "cache_salt: has 257 bytes, the most is 256");
 }
 
+TEST(Fields, AContextPolicyTravels) {
+  const v1::GenerateRequest call = CompletionWith(R"("context_policy":{"type":"shift","n_ctx":64,"n_keep":2,)"
+                                                  R"("n_discard":null})")
+                                       .calls[0];
+  EXPECT_EQ(call.context_policy().type(), v1::ContextPolicy::TYPE_SHIFT);
+  EXPECT_EQ(call.context_policy().n_ctx(), 64);
+  EXPECT_EQ(call.context_policy().n_keep(), 2);
+  EXPECT_FALSE(call.context_policy().has_n_discard());
+  EXPECT_EQ(ChatWith(R"("context_policy":{"type":"none"})").calls[0].context_policy().type(),
+            v1::ContextPolicy::TYPE_NONE);
+  EXPECT_FALSE(ChatWith("").calls[0].has_context_policy());
+  EXPECT_FALSE(ChatWith(R"("context_policy":null)").calls[0].has_context_policy());
+  EXPECT_EQ(ChatFaultWith(R"("context_policy":{"type":"ring"})").message,
+            R"(context_policy.type: is "ring"; it must be one of "none", "sinks", "shift", "reevaluate")");
+  EXPECT_EQ(ChatFaultWith(R"("context_policy":{"n_ctx":64})").message, "context_policy.type: is missing");
+  EXPECT_EQ(ChatFaultWith(R"("context_policy":{"type":"sinks","n_ctx":0})").param, "context_policy.n_ctx");
+  EXPECT_EQ(ChatFaultWith(R"("context_policy":{"type":"sinks","n_sinks":4})").param,
+            "context_policy.n_sinks");
+}
+
 TEST(Fields, TokenIdsTravelOnlyWhereTheyAreReturned) {
   EXPECT_FALSE(ChatWith("").calls[0].output().token_ids());
   const v1::Output output = ChatWith(R"("return_token_ids":true)").calls[0].output();

@@ -150,6 +150,26 @@ TEST(Metrics, CountWhatThePrefixCacheFound) {
   EXPECT_EQ(stream.finished().usage().cached_tokens(), 0);
 }
 
+TEST(Metrics, CountWhatContextPoliciesDiscard) {
+  ScriptedServer server;
+  v1::GenerateRequest request = RequestOfIds(std::vector<int32_t>(40, 1), 20);
+  request.mutable_context_policy()->set_type(v1::ContextPolicy::TYPE_SINKS);
+  request.mutable_context_policy()->set_n_ctx(32);
+  Stream stream(server.stub(), request);
+  ASSERT_TRUE(stream.ReadAll().ok());
+  EXPECT_EQ(stream.finished().usage().discarded_tokens(), 40 + 20 - 1 - 32)
+      << "the last token is not fed back";
+  server.WaitForLoad([](const v1::GetLoadResponse& load) { return load.held_pages() == 0; });
+  const std::string text = Text(server);
+  EXPECT_EQ(ValueOf(text, R"(tramontane_discarded_tokens_total{model_name="scripted",type="sinks"})"), "27");
+  EXPECT_EQ(ValueOf(text, R"(tramontane_discarded_tokens_total{model_name="scripted",type="shift"})"), "0");
+
+  request.clear_context_policy();
+  Stream plain(server.stub(), request);
+  ASSERT_TRUE(plain.ReadAll().ok());
+  EXPECT_FALSE(plain.finished().usage().has_discarded_tokens());
+}
+
 TEST(Metrics, OfTheGatewayTellItsServers) {
   const std::string text = GatewayMetricsText({{.address = "a:1",
                                                 .up = true,

@@ -110,6 +110,35 @@ TEST_F(Refusals, EveryFieldIsNamed) {
        }},
       {"add_bos", [](auto* r) { r->set_add_bos(true); }},
       {"cache_salt", [](auto* r) { r->set_cache_salt(std::string(257, 'x')); }},
+      {"context_policy.type", [](auto* r) { r->mutable_context_policy(); }},
+      {"context_policy.type",
+       [](auto* r) { r->mutable_context_policy()->set_type(static_cast<v1::ContextPolicy::Type>(5)); }},
+      {"context_policy.n_ctx",
+       [](auto* r) {
+         r->mutable_context_policy()->set_type(v1::ContextPolicy::TYPE_SINKS);
+         r->mutable_context_policy()->set_n_ctx(0);
+       }},
+      {"context_policy.n_ctx",
+       [](auto* r) {
+         r->mutable_context_policy()->set_type(v1::ContextPolicy::TYPE_SINKS);
+         r->mutable_context_policy()->set_n_ctx(int64_t{1} << 40);
+       }},
+      {"context_policy.n_keep",
+       [](auto* r) {
+         r->mutable_context_policy()->set_type(v1::ContextPolicy::TYPE_SHIFT);
+         r->mutable_context_policy()->set_n_ctx(16);
+         r->mutable_context_policy()->set_n_keep(-1);
+       }},
+      {"context_policy.n_discard",
+       [](auto* r) {
+         r->mutable_context_policy()->set_type(v1::ContextPolicy::TYPE_SINKS);
+         r->mutable_context_policy()->set_n_discard(1);
+       }},
+      {"context_policy.n_discard",
+       [](auto* r) {
+         r->mutable_context_policy()->set_type(v1::ContextPolicy::TYPE_REEVALUATE);
+         r->mutable_context_policy()->set_n_discard(0);
+       }},
       {"choices", [](auto* r) { r->set_choices(0); }},
       {"choices", [](auto* r) { r->set_choices(17); }},
       {"request_id", [](auto* r) { r->set_request_id("two words"); }},
