@@ -1,8 +1,7 @@
 #include "server/openai/choices_fields.h"
 
-#include <algorithm>
-#include <iterator>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -46,10 +45,15 @@ void ApplyCacheSalt(const Json& value, Request* request) {
 
 void ApplyContextPolicy(const Json& value, Request* request) {
   v1::ContextPolicy* policy = request->mutable_context_policy();
-  static constexpr const char* kTypes[] = {"none", "sinks", "shift", "reevaluate"};
-  const auto type = std::find(std::begin(kTypes), std::end(kTypes), TextOf(value, "type"));
-  policy->set_type(
-      static_cast<v1::ContextPolicy::Type>(v1::ContextPolicy::TYPE_NONE + (type - std::begin(kTypes))));
+  static constexpr std::pair<std::string_view, v1::ContextPolicy::Type> kTypes[] = {
+      {"none", v1::ContextPolicy::TYPE_NONE},
+      {"sinks", v1::ContextPolicy::TYPE_SINKS},
+      {"shift", v1::ContextPolicy::TYPE_SHIFT},
+      {"reevaluate", v1::ContextPolicy::TYPE_REEVALUATE}};
+  const std::string named = TextOf(value, "type");
+  for (const auto& [name, type] : kTypes) {
+    if (name == named) policy->set_type(type);
+  }
   if (const Json* n_ctx = Find(value, "n_ctx")) policy->set_n_ctx(n_ctx->get<int64_t>());
   if (const Json* n_keep = Find(value, "n_keep")) policy->set_n_keep(n_keep->get<int64_t>());
   if (const Json* n_discard = Find(value, "n_discard")) policy->set_n_discard(n_discard->get<int64_t>());

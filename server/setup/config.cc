@@ -37,7 +37,7 @@ Setting Text(const char* key, std::string ServeConfig::* member, const char* met
           [member](const ServeConfig& config) { return Quoted(config.*member); }};
 }
 
-Setting OneOf(const char* key, std::string ServeConfig::* member, std::vector<std::string> allowed,
+Setting OneOf(const char* key, std::string ServeConfig::* member, const std::vector<std::string>& allowed,
               const char* metavar, const char* help) {
   return {key, help, metavar,
           [member, allowed](ServeConfig& config, std::string_view text) {

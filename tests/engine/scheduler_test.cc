@@ -265,7 +265,7 @@ TEST(EngineLimitsTest, PrintsEveryBoundWithWhatHappensThere) {
   EXPECT_THAT(text, ::testing::HasSubstr(
                         "lane_policy = fair: after max_prefill_steps prefill steps comes a decode step\n"));
   EXPECT_THAT(text, ::testing::HasSubstr("prefix_cache = off: a page is free as soon as"));
-  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 26);
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 27);
 }
 
 TEST(LanePolicyTest, HasANameThatReadsBack) {

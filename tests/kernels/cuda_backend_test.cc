@@ -143,8 +143,8 @@ TEST_P(CudaLinear, AgreesWhereTheLibraryHasNoKernel) {
   ExpectAsDefined(not_for_these, c);
 }
 
-// A product of `rows` rows of [in] by a weight [out, in] on this device, which has room for a few more numbers in
-// each row of x.
+// A product of `rows` rows of [in] by a weight [out, in] on this device, which has room for a few more
+// numbers in each row of x.
 LinearParams ProductOn(Device& device, int32_t rows, int64_t in, int64_t out) {
   constexpr int64_t kMoreNumbers = 16;
   EXPECT_EQ(device.backend->Reserve(SmallMaxima()), OpCode::kOk);

@@ -34,6 +34,11 @@ std::optional<Detail> DetailOf(const grpc::Status& status) {
   return std::nullopt;
 }
 
+// Gives the field of an enumeration a number that names nothing.
+void SetUnnamed(google::protobuf::Message* message, const char* field, int number) {
+  message->GetReflection()->SetEnumValue(message, message->GetDescriptor()->FindFieldByName(field), number);
+}
+
 class Refusals : public ::testing::Test {
  protected:
   static void SetUpTestSuite() { server_ = new ScriptedServer(); }
@@ -96,8 +101,7 @@ TEST_F(Refusals, EveryFieldIsNamed) {
        [](auto* r) { r->mutable_token_ids()->add_ids(server_->tokenizer().vocab_size()); }},
       {"chat.messages", [](auto* r) { r->mutable_chat(); }},
       {"chat.messages[0].role", [](auto* r) { r->mutable_chat()->add_messages()->set_content("Hi"); }},
-      {"chat.messages[0].role",
-       [](auto* r) { r->mutable_chat()->add_messages()->set_role(static_cast<v1::Role>(9)); }},
+      {"chat.messages[0].role", [](auto* r) { SetUnnamed(r->mutable_chat()->add_messages(), "role", 9); }},
       {"chat.messages[0]", [](auto* r) { r->mutable_chat()->add_messages()->set_role(v1::ROLE_USER); }},
       {"chat.tools[0].parameters",
        [](auto* r) {
@@ -111,8 +115,7 @@ TEST_F(Refusals, EveryFieldIsNamed) {
       {"add_bos", [](auto* r) { r->set_add_bos(true); }},
       {"cache_salt", [](auto* r) { r->set_cache_salt(std::string(257, 'x')); }},
       {"context_policy.type", [](auto* r) { r->mutable_context_policy(); }},
-      {"context_policy.type",
-       [](auto* r) { r->mutable_context_policy()->set_type(static_cast<v1::ContextPolicy::Type>(5)); }},
+      {"context_policy.type", [](auto* r) { SetUnnamed(r->mutable_context_policy(), "type", 5); }},
       {"context_policy.n_ctx",
        [](auto* r) {
          r->mutable_context_policy()->set_type(v1::ContextPolicy::TYPE_SINKS);
