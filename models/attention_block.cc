@@ -23,6 +23,21 @@ void ListAttentionWeights(const ModelConfig& config, int32_t layer, WeightList& 
   weights.AddMatrix({WeightRole::kAttentionOut, layer},
                     {{{".self_attn.o_proj.weight", ".attention.wo.weight", ".attn_output.weight"}, hidden}},
                     QueryColumns(config));
+  if (!config.quantization.has_kv_scales) return;
+  weights.AddScale({WeightRole::kKeyScale, layer},
+                   {".self_attn.k_scale", ".attention.k_scale", ".attn_k.scale"});
+  weights.AddScale({WeightRole::kValueScale, layer},
+                   {".self_attn.v_scale", ".attention.v_scale", ".attn_v.scale"});
+}
+
+// The file's scales, where keys and values are kept in fp8: the same for all heads, wherever the two lie.
+KvScaleView ScalesOfTheFile(const BlockParts& parts) {
+  const bool is_fp8 = parts.kv_layout.format.element.dtype == DType::kFp8E4M3;
+  if (!parts.config.quantization.has_kv_scales || !is_fp8) return {};
+  const float* keys = parts.weights.vector(WeightRole::kKeyScale, parts.layer);
+  const float* values = parts.weights.vector(WeightRole::kValueScale, parts.layer);
+  return {.scales = reinterpret_cast<std::byte*>(const_cast<float*>(keys)),
+          .strides = {.kv = (values - keys) * static_cast<int64_t>(sizeof(float))}};
 }
 
 std::vector<int64_t> AttentionBufferColumns(const ModelConfig& config) {
@@ -40,6 +55,7 @@ class AttentionBlock final : public Block {
         norm_(parts.weights.vector(WeightRole::kAttentionNorm, parts.layer)),
         qkv_(parts.weights.matrix(WeightRole::kQkv, parts.layer)),
         out_(parts.weights.matrix(WeightRole::kAttentionOut, parts.layer)),
+        scales_(ScalesOfTheFile(parts)),
         qkv_buffer_(parts.buffers[0]),
         attention_buffer_(parts.buffers[1]) {}
 
@@ -54,6 +70,7 @@ class AttentionBlock final : public Block {
   const float* const norm_;
   const WeightHandle qkv_;
   const WeightHandle out_;
+  const KvScaleView scales_;
   const Tensor qkv_buffer_;
   const Tensor attention_buffer_;
 };
@@ -61,7 +78,8 @@ class AttentionBlock final : public Block {
 OpCode AttentionBlock::Forward(const BlockStep& step, const Residual& residual) const {
   const int32_t tokens = step.batch.tokens;
   const PageTableView& table = step.batch.groups[place_.group];
-  const KvLayerView kv = layout_.LayerView(step.pool, place_.layer_in_group);
+  KvLayerView kv = layout_.LayerView(step.pool, place_.layer_in_group);
+  if (scales_.scales != nullptr) kv.scale = scales_;
   const Tensor qkv = FirstRows(qkv_buffer_, tokens);
   const Tensor attention = FirstRows(attention_buffer_, tokens);
   Tensor query = qkv;

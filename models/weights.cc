@@ -313,6 +313,11 @@ Status Loader::CopyVector(const WeightSpec& spec, float* host) {
     ToFloat(found.data(), found.tensor->format->dtype, spec.elements(), host);
     found.file->Release(found.tensor->begin, found.tensor->end);
   }
+  const bool is_scale = spec.key.role == WeightRole::kKeyScale || spec.key.role == WeightRole::kValueScale;
+  if (is_scale && host[0] <= 0.0f) {
+    return InvalidArgument(stored.file().path() + ": tensor " + part.name + " is " + std::to_string(host[0]) +
+                           "; a scale must be above 0");
+  }
   progress_(stored.bytes());
   return Status::Ok();
 }
@@ -406,6 +411,8 @@ std::string WeightList::NameOf(const WeightKey& key, const TensorName& name) con
 void WeightList::AddNorm(WeightKey key, const TensorName& name, int64_t length) {
   specs_.push_back({.key = key, .parts = {{NameOf(key, name), length, 0, {0, 0, length}}}, .packed = false});
 }
+
+void WeightList::AddScale(WeightKey key, const TensorName& name) { AddNorm(key, name, 1); }
 
 void WeightList::AddRouter(WeightKey key, const TensorName& name, int64_t experts, int64_t hidden) {
   specs_.push_back(
@@ -567,7 +574,8 @@ StatusOr<StoredWeight> WeightFiles::Find(const TensorSpec& spec) const {
   if (spec.columns != 0) shape.push_back(spec.columns);
   if (spec.matrices != 0) shape = {spec.matrices, spec.rows / spec.matrices, spec.columns};
   const std::string where = found.file->path() + ": tensor " + spec.name;
-  if (found.tensor->shape != shape) {
+  const bool is_number = spec.rows == 1 && spec.columns == 0 && found.tensor->shape.empty();
+  if (found.tensor->shape != shape && !is_number) {
     return InvalidArgument(where + " has shape " + ShapeText(found.tensor->shape) +
                            "; by the config it must be " + ShapeText(shape));
   }

@@ -30,6 +30,8 @@ enum class WeightRole : int32_t {
   kAttentionNorm,  // [hidden]
   kQkv,            // [(heads + 2 * kv_heads) * head_dim, hidden]
   kAttentionOut,   // [hidden, heads * head_dim]
+  kKeyScale,       // [1] of keys in fp8; where the file has them
+  kValueScale,     // [1]
   kMlpNorm,        // [hidden]
   kRouter,         // [experts, hidden]
   kGateUp,         // [2 * intermediate, hidden]; of each expert, where there are any
@@ -104,6 +106,7 @@ class WeightList {
   explicit WeightList(const ModelConfig& config) : config_(config) {}
 
   void AddNorm(WeightKey key, const TensorName& name, int64_t length);
+  void AddScale(WeightKey key, const TensorName& name);  // one number above 0
   void AddRouter(WeightKey key, const TensorName& name, int64_t experts, int64_t hidden);
   void AddMatrix(WeightKey key, const std::vector<MatrixPart>& parts, int64_t columns,
                  LinearLayout layout = LinearLayout::kStacked);

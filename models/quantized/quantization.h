@@ -42,6 +42,7 @@ struct CodingScheme {
 struct Quantization {
   std::vector<CodingScheme> schemes;  // none: all weights are plain
   std::vector<ModulePattern> kept;    // modules whose weights must be plain
+  bool has_kv_scales = false;         // each layer brings one scale for keys and one for values in fp8
 };
 
 }  // namespace tramontane

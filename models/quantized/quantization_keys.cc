@@ -200,16 +200,41 @@ void ReadModuleGroup(KeyReader& in, const json& form, ModelConfig& config) {
   RefuseOthers(in, {});
 }
 
+// What `format` says of a file none of whose weights are compressed.
+constexpr char kDense[] = "dense";
+
+// Keys and values in fp8 with one scale a layer for each, the one scheme there is here.
+void ReadKvCacheScheme(KeyReader& in, ModelConfig& config) {
+  const json& scheme = in.Get("kv_cache_scheme");
+  if (scheme.is_null()) return;
+  if (!scheme.is_object()) return in.Wrong("kv_cache_scheme", scheme, "an object");
+  KeyReader of_scheme(scheme, in.file(), in.PathOf("kv_cache_scheme."));
+  ReadBits(of_scheme, "num_bits", {8});
+  OneOf(of_scheme, "type", {"float"}, "keys and values with scales of the file's are fp8 (float)");
+  OneOf(of_scheme, "strategy", {nullptr, "tensor"},
+        "a layer has one scale for its keys and one for its values");
+  OneOf(of_scheme, "dynamic", {nullptr, false}, "the scales are those of the file");
+  OneOf(of_scheme, "symmetric", {nullptr, true}, "fp8 has no zero points");
+  RefuseOthers(of_scheme, {"group_size", "block_structure", "actorder", "observer", "observer_kwargs",
+                           "scale_dtype", "zp_dtype"});
+  in.Fail(of_scheme.status());
+  config.quantization.has_kv_scales = true;
+}
+
 void ReadCompressedTensors(KeyReader& in, ModelConfig& config) {
   const json& form = in.Get("format");
+  ReadKvCacheScheme(in, config);
   WeightCoding coding = WeightCoding::kPackQuantized;
   // Of a mixture each group names its own.
-  if (form != "mixed-precision" && !ReadForm(in, "format", coding)) return;
+  const bool is_dense = form == kDense && config.quantization.has_kv_scales;
+  if (form != "mixed-precision" && !is_dense && !ReadForm(in, "format", coding)) return;
   const json& groups = in.Get("config_groups");
-  if (!groups.is_object() || groups.empty()) {
+  if (!is_dense && (!groups.is_object() || groups.empty())) {
     in.Wrong("config_groups", groups, "an object with at least one group");
     return;
   }
+  if (is_dense && groups.is_object() && !groups.empty())
+    return in.Wrong("config_groups", groups, "empty where the format is dense");
   for (const auto& [name, group] : groups.items()) {
     if (!group.is_object()) {
       in.Wrong("config_groups", groups, "an object of objects");
@@ -221,7 +246,6 @@ void ReadCompressedTensors(KeyReader& in, ModelConfig& config) {
   }
   config.quantization.kept = ReadModules(in, "ignore");
   OneOf(in, "quantization_status", {nullptr, "compressed"}, "only compressed weights can be read");
-  OneOf(in, "kv_cache_scheme", {nullptr}, "keys and values in a format of the file's are not implemented");
   const json& sparsity = in.Get("sparsity_config");
   if (sparsity.is_object() && !sparsity.empty() && sparsity.value("format", json()) != "dense")
     in.Refuse("sparsity_config", sparsity, "sparse weights are not implemented");

@@ -499,7 +499,7 @@ const RefusedKey kRefused[] = {
     {"ct_int4", "/config_groups/group_0/weights", "[]", "group_0.weights is []"},
     {"ct_int4", "/config_groups/group_0/output_activations", "{\"num_bits\": 8}", "output_activations"},
     {"ct_int4", "/config_groups", "{}", "config_groups is {}"},
-    {"ct_int4", "/kv_cache_scheme", "{\"num_bits\": 8}", "kv_cache_scheme"},
+    {"ct_int4", "/kv_cache_scheme", "{\"num_bits\": 8}", "kv_cache_scheme.type is null"},
     {"ct_int4", "/sparsity_config", "{\"format\": \"sparse-24-bitmask\"}", "sparse-24-bitmask"},
     {"ct_int4", "/transform_config", "{\"config_groups\": {\"u\": 1}}", "transform_config"},
     {"ct_int4", "/quantization_status", "\"frozen\"", "quantization_status is \"frozen\""},
