@@ -1,6 +1,6 @@
 // attention_bench: how near attention comes to its bounds, and what sampling costs.
 //
-//   attention_bench [--variant NAME] [--threads N] [--rounds N] [--only decode|prefill|sampling]
+//   attention_bench [--variant NAME] [--threads N] [--rounds N] [--only decode|shared|prefill|sampling]
 //
 // Decode reads the keys and values once: its bound is a plain read of as many bytes in order by the same
 // threads. Prefill multiplies: its bound is the fused multiply-adds that the same threads can issue. Decode
@@ -130,6 +130,16 @@ class KvBench {
   KvBench(const KvBench&) = delete;
   KvBench& operator=(const KvBench&) = delete;
 
+  // All sequences list the first one's pages for their first `tokens` tokens. Returns the share of pages that
+  // are still told apart.
+  double SharePrefix(int32_t tokens) {
+    const int32_t shared = tokens / shape_.page_size, each = kv_indptr_[1];
+    for (int32_t b = 1; b < sequences_; ++b) {
+      std::copy_n(page_indices_.begin(), shared, page_indices_.begin() + kv_indptr_[static_cast<size_t>(b)]);
+    }
+    return 1.0 - 1.0 * (sequences_ - 1) * shared / (sequences_ * each);
+  }
+
   // The last `queries` tokens of every sequence attend, in every layer.
   void Attend(int32_t queries, int32_t window) {
     const int64_t columns = int64_t{shape_.query_heads} * shape_.head_dim;
@@ -219,6 +229,7 @@ class Bench {
       std::printf("  %-8s %12s %9s %9s\n", "pages", "heads", "bytes", "speed");
       for (const HeadShape& shape : kQuantisedShapes) DecodeQuantised(shape);
     }
+    if (Wanted("shared")) SharedTable();
     if (Wanted("prefill")) PrefillTable();
     if (Wanted("sampling")) Sampling();
   }
@@ -235,6 +246,27 @@ class Bench {
       Prefill(shape, 8192, 0);
       Prefill(shape, 8192, 256);
     }
+  }
+
+  void SharedTable() {
+    std::printf(
+        "\nDecode over a prefix of 8,192 tokens in shared pages and 64 more: pages told apart, and time by\n"
+        "processor, over those of the same batch with pages of its own.\n");
+    std::printf("  %-8s %9s %9s %9s\n", "heads", "sequences", "pages", "time");
+    for (const int32_t sequences : {2, 3, 4, 8, 16, 32}) Shared(kShapes[2], sequences);
+    for (const HeadShape& shape : {kShapes[0], kShapes[1], kOtherShapes[5]}) {
+      for (const int32_t sequences : {2, 4, 32}) Shared(shape, sequences);
+    }
+  }
+
+  void Shared(const HeadShape& shape, int32_t sequences) {
+    constexpr int32_t kPrefix = 8192, kOwn = 64;
+    KvBench own(*backend_, shape, sequences, kPrefix + kOwn, 0);
+    KvBench shared(*backend_, shape, sequences, kPrefix + kOwn, 0);
+    const double pages = shared.SharePrefix(kPrefix);
+    const Compared compared =
+        Compare(options_.rounds, pool_.threads(), [&] { own.Attend(1, 0); }, [&] { shared.Attend(1, 0); });
+    std::printf("  %-8s %9d %9.3f %9.3f\n", shape.name, sequences, pages, compared.share);
   }
 
   void Decode(const HeadShape& shape, int32_t sequences, int32_t context, int32_t window) {
@@ -331,7 +363,7 @@ int main(int argc, char** argv) {
     } else {
       std::fprintf(stderr,
                    "usage: attention_bench [--variant NAME] [--threads N] [--rounds N] [--only "
-                   "decode|prefill|sampling]\n");
+                   "decode|shared|prefill|sampling]\n");
       return 2;
     }
   }

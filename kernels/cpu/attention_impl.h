@@ -109,7 +109,7 @@ inline void FindBlock(const AttentionTile& tile, int64_t block_begin, KeyBlock* 
 // The rows of the tile that see a key of the block: positions ascend, so they are neighbours. Where more than
 // positions decides, all rows.
 inline RowRange RowsSeeing(const AttentionTile& tile, int64_t block_begin) {
-  if (!tile.plain()) {
+  if (!tile.plain() || tile.sequences != nullptr) {
     const bool meets = block_begin < tile.key_end && block_begin + kAttentionBlockKeys > tile.key_begin;
     return {0, meets ? tile.rows() : 0};
   }

@@ -35,9 +35,13 @@ struct PositionRange {
 
 // Some of the rows of one sequence and kv head. Row r is head r % group of the group that reads this kv head,
 // of query r / group of the sequence, where group = query_heads / kv_heads.
+//
+// Or the rows of several sequences of one query each, over keys in pages that stand in all their tables: then
+// query i is that of sequences[i], and every row sees all of [key_begin, key_end).
 struct AttentionTile {
   const AttentionParams* params = nullptr;
-  int32_t sequence = 0;
+  int32_t sequence = 0;  // whose table is read
+  const int32_t* sequences = nullptr;
   int32_t kv_head = 0;
   int64_t row_begin = 0;
   int64_t row_end = 0;  // at most kAttentionTileRows after row_begin
@@ -50,8 +54,10 @@ struct AttentionTile {
 
   int32_t group() const { return params->query_heads / params->kv.format.kv_heads; }
   int32_t rows() const { return static_cast<int32_t>(row_end - row_begin); }
-  int64_t Token(int64_t query) const { return params->qo_indptr[sequence] + query; }
-  // Absolute position of the sequence's query i.
+  int64_t Token(int64_t query) const {
+    return sequences == nullptr ? params->qo_indptr[sequence] + query : params->qo_indptr[sequences[query]];
+  }
+  // Absolute position of the sequence's query i. Not of several sequences'.
   int64_t Position(int64_t query) const {
     const int64_t count = params->qo_indptr[sequence + 1] - params->qo_indptr[sequence];
     return KvEnd(params->table, sequence, params->kv.format.page_size) - count + query;
@@ -61,6 +67,7 @@ struct AttentionTile {
   bool plain() const { return params->mask.bits == nullptr && params->sinks.len == nullptr; }
   // Positions among which the sequence's query i sees keys: all of them unless there is a mask.
   PositionRange Seen(int64_t query) const {
+    if (sequences != nullptr) return {key_begin, key_end};
     const int64_t position = Position(query);
     if (params->mask.bits != nullptr) {
       return {params->table.kv_base[sequence], KvEnd(params->table, sequence, params->kv.format.page_size)};

@@ -78,6 +78,7 @@ class Determinism : public CpuVariantTest {
     TinyModel model;
     model.experts = experts;
     model.layers = 3;
+    model.context = 2048;
     model.window = {12, 0, 12};  // shorter than most prompts
     model.Randomise(5);
     for (auto& [name, tensor] : model.tensors) tensor.dtype = DType::kBf16;
@@ -197,6 +198,40 @@ TEST_P(Determinism, AChoiceOfSeveralIsTheSameFromASharedPrompt) {
   auto neighbour = test.Submit(SomeRequests()[5]);
   test.RunToEnd({again.get(), neighbour.get()});
   for (int32_t c = 0; c < 3; ++c) EXPECT_EQ(BytesOf(*again, c), BytesOf(*three, c));
+}
+
+// Rows whose tables begin with the same pages walk those together in the layer without a window.
+TEST_P(Determinism, RequestsOverOneLongPromptHaveTheBitsTheyHaveAlone) {
+  constexpr int32_t kShared = 1100;  // two segments of attention
+  CpuEngine::Options options = Roomy();
+  options.limits.pool_pages = 1000;
+  options.limits.context = 1200;
+  options.limits.max_step_tokens = 256;
+  std::vector<Request> requests;
+  for (int32_t i = 0; i < 12; ++i) {
+    Request request = MakeRequest("r" + std::to_string(i), kShared, 8);
+    for (int32_t own = 0; own <= i; ++own) request.prompt.push_back(3 + (i * 7 + own) % 80);
+    request.output.logprobs = 3;
+    requests.push_back(request);
+  }
+  CpuEngine::Options plain = options;
+  plain.limits.prefix_cache = false;
+  CpuEngine alone(folder_.path(), plain), together(folder_.path(), options);
+  std::vector<std::unique_ptr<StreamReader>> readers;
+  std::vector<StreamReader*> all;
+  auto first = together.Submit(requests[0]);
+  together.RunToEnd({first.get()});
+  for (const Request& request : requests) {
+    readers.push_back(together.Submit(request));
+    all.push_back(readers.back().get());
+  }
+  together.RunToEnd(all);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    auto expected = alone.Submit(requests[i]);
+    alone.RunToEnd({expected.get()});
+    EXPECT_EQ(BytesOf(*readers[i]), BytesOf(*expected)) << "request " << i;
+    EXPECT_GE(readers[i]->choice().end().usage.cached_tokens, kShared);
+  }
 }
 
 // A token's bytes follow from its own key and value, and attention reads the pages, its own chunk's too.

@@ -139,6 +139,18 @@ std::vector<double> PagedKvFixture::All(KvHalf half, int32_t b, int64_t from) co
   return all;
 }
 
+void PagedKvFixture::ShareUpTo(int64_t end, int32_t b, int32_t from) {
+  const PagedSpan &span = sequences_[Index(b)], &other = sequences_[Index(from)];
+  end = std::min({end, span.kv_end, other.kv_end}) / shape_.page_size * shape_.page_size;
+  const auto page = [&](int32_t sequence, int64_t position) -> int32_t& {
+    const int64_t listed = (position - sequences_[Index(sequence)].kv_base) / shape_.page_size;
+    return page_indices_[Index(kv_indptr_[Index(sequence)] + listed)];
+  };
+  for (int64_t at = std::max(span.kv_base, other.kv_base); at < end; at += shape_.page_size) {
+    page(b, at) = page(from, at);
+  }
+}
+
 void PagedKvFixture::ListStrangePage(int32_t b, int64_t position) {
   int32_t strange = 0;
   while (std::count(page_indices_.begin(), page_indices_.end(), strange) > 0) ++strange;

@@ -59,6 +59,10 @@ class PagedKvFixture {
   // [kv_end - from, kv_heads, head_dim] from position `from` on.
   std::vector<double> All(KvHalf half, int32_t b, int64_t from) const;
 
+  // Sequence b lists the pages of sequence `from` for the positions up to `end` that both list and that fill
+  // pages: their tokens are then the same.
+  void ShareUpTo(int64_t end, int32_t b, int32_t from);
+
   // A fault to plant: the page of this position becomes one that nobody holds.
   void ListStrangePage(int32_t b, int64_t position);
 

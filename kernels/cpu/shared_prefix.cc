@@ -1,0 +1,118 @@
+#include "kernels/cpu/shared_prefix.h"
+
+#include <algorithm>
+#include <new>
+
+#include "kernels/cpu/attention_kernels.h"
+
+namespace tramontane {
+namespace {
+
+// A sequence and its pages from the first segment on that its query sees whole.
+struct Candidate {
+  const int32_t* pages = nullptr;
+  int32_t page_count = 0;
+  int32_t sequence = 0;
+  int64_t first_segment = 0;
+  int64_t end = 0;  // position after its last key
+
+  bool operator<(const Candidate& other) const {
+    if (first_segment != other.first_segment) return first_segment < other.first_segment;
+    const auto [mine, others] =
+        std::mismatch(pages, pages + page_count, other.pages, other.pages + other.page_count);
+    const bool all_mine = mine == pages + page_count;
+    if (all_mine || others == other.pages + other.page_count) {
+      return page_count != other.page_count ? page_count < other.page_count : sequence < other.sequence;
+    }
+    return *mine < *others;
+  }
+};
+
+int64_t AlignTo8(int64_t bytes) { return (bytes + 7) / 8 * 8; }
+
+Candidate CandidateOf(const AttentionParams& params, int32_t sequence) {
+  const AttentionTile tile = {.params = &params, .sequence = sequence};
+  const int32_t page_size = params.kv.format.page_size;
+  const PositionRange seen = tile.Seen(0);
+  const int64_t segment = (seen.begin + kAttentionSegmentKeys - 1) / kAttentionSegmentKeys;
+  const int64_t kv_base = params.table.kv_base[sequence];
+  const int32_t* const pages = PagesFromBase(params.table, sequence);
+  const int32_t* const end = params.table.page_indices + params.table.kv_indptr[sequence + 1];
+  const int64_t first = PageOf(segment * kAttentionSegmentKeys, kv_base, page_size);
+  const int64_t count = std::max<int64_t>(end - pages - first, 0);
+  return {.pages = pages + std::min<int64_t>(first, end - pages),
+          .page_count = static_cast<int32_t>(count),
+          .sequence = sequence,
+          .first_segment = segment,
+          .end = seen.end};
+}
+
+// The segment after the last one that both have in the same pages.
+int64_t EndOfShared(const Candidate& a, const Candidate& b, int32_t page_size) {
+  if (a.first_segment != b.first_segment) return a.first_segment;
+  const int32_t* const differs =
+      std::mismatch(a.pages, a.pages + a.page_count, b.pages, b.pages + b.page_count).first;
+  const int64_t begin = a.first_segment * kAttentionSegmentKeys;
+  const int64_t first_page_begin = begin - OffsetInPage(begin, page_size);
+  const int64_t end = std::min({first_page_begin + (differs - a.pages) * page_size, a.end, b.end});
+  return std::max(end / kAttentionSegmentKeys, a.first_segment);
+}
+
+}  // namespace
+
+int64_t SharedPrefixBytes(int64_t batch) {
+  return batch * static_cast<int64_t>(sizeof(Candidate) + sizeof(PrefixSharers)) +
+         AlignTo8(batch * static_cast<int64_t>(sizeof(int32_t)));
+}
+
+SharedPrefixes FindSharedPrefixes(const AttentionParams& params, const SharerLimits& limits,
+                                  std::byte* memory) {
+  const bool plain = params.mask.bits == nullptr && params.sinks.len == nullptr;
+  if (!plain || limits.most < 2) return {};
+  const int32_t page_size = params.kv.format.page_size;
+  auto* const candidates = reinterpret_cast<Candidate*>(memory);
+  auto* const groups = reinterpret_cast<PrefixSharers*>(candidates + params.batch);
+  auto* sequences = reinterpret_cast<int32_t*>(groups + params.batch);
+  int32_t count = 0;
+  for (int32_t b = 0; b < params.batch; ++b) {
+    if (params.qo_indptr[b + 1] - params.qo_indptr[b] != 1) continue;
+    const Candidate candidate = CandidateOf(params, b);
+    if (candidate.end < (candidate.first_segment + 1) * kAttentionSegmentKeys) continue;
+    new (&candidates[count++]) Candidate(candidate);
+  }
+  // Those that share most become neighbours.
+  std::sort(candidates, candidates + count);
+  SharedPrefixes found = {.groups = groups};
+  for (int32_t leader = 0; leader + 1 < count;) {
+    const Candidate& first = candidates[leader];
+    const auto shared_by = [&](int64_t i) {  // segments of neighbours i and i + 1
+      if (i + 1 >= count) return int64_t{0};
+      return EndOfShared(candidates[i], candidates[i + 1], page_size) - candidates[i].first_segment;
+    };
+    if (shared_by(leader + 1) > 2 * shared_by(leader)) {  // the next two save more without it
+      ++leader;
+      continue;
+    }
+    int64_t end_segment = 0;
+    int64_t members = 1;
+    // Another sequence is taken as long as so many walks of segments are saved.
+    for (; leader + members < count && members < limits.most; ++members) {
+      const int64_t end = EndOfShared(first, candidates[leader + members], page_size);
+      const int64_t length = end - first.first_segment;
+      if (length == 0 || length * members < (end_segment - first.first_segment) * (members - 1)) break;
+      end_segment = members == 1 ? end : std::min(end, end_segment);
+    }
+    if (members < limits.many) members = std::min(members, std::max<int64_t>(limits.few, 1));
+    if (members > 1) {
+      new (&groups[found.count++]) PrefixSharers{.sequences = sequences,
+                                                 .count = static_cast<int32_t>(members),
+                                                 .first_segment = first.first_segment,
+                                                 .end_segment = end_segment};
+      for (int64_t i = 0; i < members; ++i) *sequences++ = candidates[leader + i].sequence;
+    }
+    leader += static_cast<int32_t>(members);
+  }
+  return found;
+}
+
+}  // namespace tramontane

@@ -1,0 +1,207 @@
+// Sequences whose tables begin with the same pages: who is found to share what, and that attention, which
+// walks those pages once for all of them, gives each the bits that it has alone.
+#include "kernels/cpu/shared_prefix.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <random>
+
+#include "kernels/cpu/attention_kernels.h"
+#include "tests/support/cpu_variants.h"
+#include "tests/support/paged_kv_fixture.h"
+#include "tests/support/test_scale.h"
+
+namespace tramontane {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+// A batch of one query each, and memory for the search.
+class Batch {
+ public:
+  Batch(const PagedKvShape& shape, const std::vector<PagedSpan>& sequences, int32_t query_heads)
+      : kv_(shape, sequences),
+        query_heads_(query_heads),
+        memory_(static_cast<size_t>(SharedPrefixBytes(kv_.batch()) / 8 + 1)),
+        queries_(static_cast<size_t>(kv_.batch() * query_heads * shape.head_dim)) {
+    kv_.FillRandom(5);
+    kv_.SetQueries(std::vector<int32_t>(sequences.size(), 1));
+    std::mt19937_64 random(shape.seed);
+    std::normal_distribution<float> normal;
+    for (float& q : queries_) q = normal(random);
+    out_.resize(queries_.size());
+    head_dim_ = shape.head_dim;
+  }
+
+  PagedKvFixture& kv() { return kv_; }
+
+  AttentionParams Params(int32_t window) {
+    const int64_t columns = int64_t{query_heads_} * head_dim_;
+    AttentionParams params;
+    params.query = MakeTensor(queries_.data(), DType::kF32, kv_.batch(), columns);
+    params.out = MakeTensor(out_.data(), DType::kF32, kv_.batch(), columns);
+    params.kv = kv_.View();
+    params.table = kv_.Table();
+    params.qo_indptr = kv_.qo_indptr();
+    params.batch = kv_.batch();
+    params.query_heads = query_heads_;
+    params.window = window;
+    params.scale = 1.0f / std::sqrt(static_cast<float>(head_dim_));
+    return params;
+  }
+
+  // Of sequence b alone.
+  AttentionParams ParamsOf(int32_t b, int32_t window) {
+    AttentionParams params = Params(window);
+    params.table.kv_indptr += b;
+    params.table.last_page_len += b;
+    params.table.kv_base += b;
+    params.qo_indptr += b;
+    params.batch = 1;
+    return params;
+  }
+
+  SharedPrefixes Find(int32_t window, const SharerLimits& limits = {.most = 32}) {
+    return FindSharedPrefixes(Params(window), limits, reinterpret_cast<std::byte*>(memory_.data()));
+  }
+
+  std::vector<float> Attend(Backend& backend, const AttentionParams& params) {
+    std::fill(out_.begin(), out_.end(), 0.0f);
+    EXPECT_EQ(backend.Attention(params), OpCode::kOk);
+    return out_;
+  }
+
+ private:
+  PagedKvFixture kv_;
+  int32_t query_heads_;
+  int32_t head_dim_ = 0;
+  std::vector<int64_t> memory_;
+  std::vector<float> queries_;
+  std::vector<float> out_;
+};
+
+std::vector<int32_t> SequencesOf(const PrefixSharers& sharers) {
+  std::vector<int32_t> sequences(sharers.sequences, sharers.sequences + sharers.count);
+  std::sort(sequences.begin(), sequences.end());
+  return sequences;
+}
+
+constexpr int64_t kSegment = kAttentionSegmentKeys;
+
+TEST(SharedPrefixTest, WholeSegmentsInTheSamePagesAreShared) {
+  Batch batch({}, {{0, 2000}, {0, 1700}, {0, 1800}, {0, 400}}, 1);
+  EXPECT_EQ(batch.Find(0).count, 0);
+  batch.kv().ShareUpTo(1600, 2, 0);
+  batch.kv().ShareUpTo(400, 3, 0);  // less than a segment
+  const SharedPrefixes found = batch.Find(0);
+  ASSERT_EQ(found.count, 1);
+  EXPECT_THAT(SequencesOf(found.groups[0]), ElementsAre(0, 2));
+  EXPECT_EQ(found.groups[0].first_segment, 0);
+  EXPECT_EQ(found.groups[0].end_segment, 1600 / kSegment);
+}
+
+TEST(SharedPrefixTest, OneWithLittleInCommonDoesNotCutWhatOthersShare) {
+  Batch batch({}, {{0, 5000}, {0, 5000}, {0, 5000}, {0, 600}}, 1);
+  batch.kv().ShareUpTo(4500, 1, 0);
+  batch.kv().ShareUpTo(4500, 2, 0);
+  batch.kv().ShareUpTo(512, 3, 0);
+  const SharedPrefixes found = batch.Find(0);
+  ASSERT_EQ(found.count, 1);
+  EXPECT_THAT(SequencesOf(found.groups[0]), ElementsAre(0, 1, 2));
+  EXPECT_EQ(found.groups[0].end_segment, 4500 / kSegment);
+}
+
+TEST(SharedPrefixTest, AGroupHasAsManyAsAreAllowed) {
+  Batch batch({}, std::vector<PagedSpan>(7, PagedSpan{0, 700}), 1);
+  for (int32_t b = 1; b < 7; ++b) batch.kv().ShareUpTo(600, b, 0);
+  EXPECT_EQ(batch.Find(0, {.most = 1}).count, 0);
+  const auto counts = [&batch](const SharerLimits& limits) {
+    const SharedPrefixes found = batch.Find(0, limits);
+    std::vector<int32_t> counts;
+    for (int32_t i = 0; i < found.count; ++i) counts.push_back(found.groups[i].count);
+    return counts;
+  };
+  EXPECT_THAT(counts({.most = 3}), ElementsAre(3, 3));
+  EXPECT_THAT(counts({.most = 32, .many = 7, .few = 2}), ElementsAre(7));
+  EXPECT_THAT(counts({.most = 32, .many = 8, .few = 2}), ElementsAre(2, 2, 2));
+  EXPECT_THAT(counts({.most = 32, .many = 8, .few = 1}), IsEmpty());
+  EXPECT_THAT(counts({.most = 32, .many = 8, .few = 0}), IsEmpty());
+}
+
+// Under a window only segments that every row sees whole, and none where the windows begin in others.
+TEST(SharedPrefixTest, WindowsShareWhatAllOfThemSee) {
+  Batch batch({}, {{400, 2000}, {416, 2010}, {1008, 2600}}, 1);
+  batch.kv().ShareUpTo(1990, 1, 0);
+  batch.kv().ShareUpTo(1990, 2, 0);
+  const SharedPrefixes found = batch.Find(1590);
+  ASSERT_EQ(found.count, 1);
+  EXPECT_THAT(SequencesOf(found.groups[0]), ElementsAre(0, 1));
+  EXPECT_EQ(found.groups[0].first_segment, 1);
+  EXPECT_EQ(found.groups[0].end_segment, 1990 / kSegment);
+}
+
+// Parents, lengths and what is shared at random: the bits of each sequence are those it has alone.
+class AttentionOfSharersTest : public CpuVariantTest {};
+TM_INSTANTIATE_FOR_CPU_VARIANTS(AttentionOfSharersTest);
+
+TEST_P(AttentionOfSharersTest, EachHasTheBitsItHasAlone) {
+  constexpr uint64_t kSeed = 17;
+  std::mt19937_64 random(kSeed);
+  const auto draw = [&random](int64_t least, int64_t most) {
+    return least + static_cast<int64_t>(random() % static_cast<uint64_t>(most - least + 1));
+  };
+  constexpr DType kTypes[] = {DType::kF32, DType::kBf16, DType::kInt8, DType::kInt4, DType::kFp8E4M3};
+  constexpr int32_t kHeadDims[] = {24, 64};
+  constexpr int32_t kPageSizes[] = {7, 16, 64};
+  constexpr int32_t kWindows[] = {0, 600, 1300};
+  int64_t shared = 0;
+  for (int round = ScaledCount(24, 8); round > 0; --round) {
+    PagedKvShape shape = {.dtype = kTypes[draw(0, 4)],
+                          .kv_heads = 2,
+                          .head_dim = kHeadDims[draw(0, 1)],
+                          .page_size = kPageSizes[draw(0, 2)],
+                          .order = draw(0, 1) == 0 ? KvOrder::kHnd : KvOrder::kNhd,
+                          .seed = random()};
+    const auto window = kWindows[draw(0, 2)];
+    const auto query_heads = static_cast<int32_t>(2 * draw(1, 5));
+    std::vector<PagedSpan> spans;
+    const int64_t usual = draw(900, 1800);
+    for (int64_t b = draw(2, 24); b > 0; --b) {
+      const int64_t end = draw(0, 3) == 0 ? draw(1, 1800) : draw(usual, usual + 30);
+      const int64_t first = window == 0 ? 0 : std::max<int64_t>(0, end - window);
+      spans.push_back({first / shape.page_size * shape.page_size, end});
+    }
+    Batch batch(shape, spans, query_heads);
+    for (int32_t b = 1; b < batch.kv().batch(); ++b) {
+      if (draw(0, 4) > 0) batch.kv().ShareUpTo(draw(1, 1800), b, static_cast<int32_t>(draw(0, b - 1)));
+    }
+    const auto threads = static_cast<int32_t>(draw(1, 2));
+    SCOPED_TRACE(testing::Message() << "seed " << kSeed << ", " << ScaledCount(24, 8) - round
+                                    << " rounds before, window " << window << ", " << threads << " threads");
+    // As many as the op allows: its items of two kv heads keep four for each thread.
+    const int32_t group = query_heads / 2;
+    shared += batch
+                  .Find(window, {.most = static_cast<int64_t>(spans.size()) * 2 / (4 * threads),
+                                 .many = 32 / group,
+                                 .few = kAttentionFewRows / group})
+                  .count;
+    const BackendPtr backend = MakeBackend(GetParam(), threads, batch.kv().Maxima(query_heads));
+    const std::vector<float> together = batch.Attend(*backend, batch.Params(window));
+    const size_t columns = static_cast<size_t>(query_heads) * static_cast<size_t>(shape.head_dim);
+    for (int32_t b = 0; b < batch.kv().batch(); ++b) {
+      const std::vector<float> alone = batch.Attend(*backend, batch.ParamsOf(b, window));
+      const size_t row = static_cast<size_t>(b) * columns;
+      ASSERT_EQ(std::memcmp(&together[row], &alone[row], columns * sizeof(float)), 0) << "sequence " << b;
+    }
+  }
+  EXPECT_GE(shared, ScaledCount(24, 8) / 4) << "batches that share nothing";
+}
+
+}  // namespace
+}  // namespace tramontane
