@@ -21,9 +21,9 @@ def run(binary: Path, *arguments: str) -> str:
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
 
 
-def token_bytes(binary: Path, flags: list[str]) -> int:
+def token_bytes(binary: Path, model: str, flags: list[str]) -> int:
     """Over all layers, as the memory plan has it."""
-    plan = run(binary, "inspect", "--device", "cpu", "--page-size", "16", *flags)
+    plan = run(binary, "inspect", *([model] if model else []), "--device", "cpu", "--page-size", "16", *flags)
     (bytes_of_page,) = re.findall(r" of ([\d,]+) bytes: 16 tokens", plan)
     groups = len(re.findall(r"^ *group \d+", plan, re.MULTILINE))
     return int(bytes_of_page.replace(",", "")) // 16 * groups
@@ -32,6 +32,7 @@ def token_bytes(binary: Path, flags: list[str]) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench/compare/kv_dtypes")
     parser.add_argument("binary", type=Path)
+    parser.add_argument("--model", default="")  # "": the embedded one
     parser.add_argument("--text", default=str(ROOT / "bench/texts/stories.txt"))
     parser.add_argument("--cpu-variant", default="")
     parser.add_argument("--only", default=",".join(DTYPES))
@@ -43,11 +44,11 @@ def main() -> None:
     for dtype in arguments.only.split(","):
         flags = flags_of(dtype)
         said = json.loads(
-            run(arguments.binary, "perplexity", "", arguments.text, "--against", "", "--against-kv-dtype", "f32",
+            run(arguments.binary, "perplexity", arguments.model, arguments.text, "--against", arguments.model, "--against-kv-dtype", "f32",
                 "--device", "cpu", *variant, *flags)
         )  # fmt: skip
         exact = exact or said["perplexity"]
-        of_token = token_bytes(arguments.binary, flags)
+        of_token = token_bytes(arguments.binary, arguments.model, flags)
         change = f" ({100 * (said['perplexity'] / exact - 1):+.2f} %)" if said["perplexity"] != exact else ""
         cells = [dtype, f"{of_token:,}", f"{GIB // of_token:,}", f"{said['perplexity']:.4f}{change}"]
         cells += [f"{said['kl']:.6f}", f"{100 * said['same_likeliest']:.2f} %"]
