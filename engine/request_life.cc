@@ -1,0 +1,408 @@
+#include "engine/request_life.h"
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+#include <span>
+#include <utility>
+
+namespace tramontane {
+namespace {
+
+constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+
+// When its deadline or its limit of time ends the request, whichever is first; kNever where it has neither.
+int64_t OutOfTimeNs(const Request& request) {
+  const int64_t deadline_ns = request.deadline_ns > 0 ? request.deadline_ns : kNever;
+  const int64_t limit_ns = request.stopping.time_limit_ns;
+  return std::min(deadline_ns, limit_ns > 0 && request.received_ns <= kNever - limit_ns
+                                   ? request.received_ns + limit_ns
+                                   : kNever);
+}
+
+SamplingRow RowFor(const ActiveRequest& active, int32_t choice, int64_t position) {
+  const SamplingParams& sampling = active.request().sampling;
+  SamplingRow row;
+  row.temperature = sampling.temperature;
+  row.top_p = sampling.top_p;
+  row.min_p = sampling.min_p;
+  row.top_k = std::max(sampling.top_k, 0);
+  row.repetition_penalty = sampling.repetition_penalty;
+  row.presence_penalty = sampling.presence_penalty;
+  row.frequency_penalty = sampling.frequency_penalty;
+  row.choice = choice;
+  row.seed = active.seed;
+  row.position = position;
+  row.top_logprobs = std::max(active.request().output.logprobs, 0);
+  return row;
+}
+
+TokenInfo InfoOf(ScoredToken scored) {
+  return {scored.token.token, scored.token.logprob, scored.rank, std::move(scored.top)};
+}
+
+// Whether a token is allowed that the adjustments do not ban.
+bool AllowsAny(std::span<const uint32_t> mask, std::span<const LogitAdjust> adjusts) {
+  int64_t allowed = 0;
+  for (const uint32_t word : mask) allowed += std::popcount(word);
+  for (const LogitAdjust& adjust : adjusts) {
+    const bool banned = adjust.bias == -std::numeric_limits<float>::infinity();
+    if (banned && MaskAllows(mask, adjust.token)) --allowed;
+  }
+  return allowed > 0;
+}
+
+Status NotFinite() { return Internal("the model's logits are not finite"); }
+
+uint64_t TrulyRandom() {
+  std::random_device device;
+  return uint64_t{device()} << 32 | device();
+}
+
+bool Contains(const std::vector<int32_t>& ids, int32_t id) {
+  return std::find(ids.begin(), ids.end(), id) != ids.end();
+}
+
+// The oldest behind those that are kept.
+void Discard(Choice& choice, int64_t count) {
+  const auto begin = choice.tokens.begin() + choice.request->context_policy->n_keep;
+  choice.tokens.erase(begin, begin + count);
+  choice.discarded += count;
+  choice.max_len -= count;
+}
+
+// Tokens that the last row computed did not see any more.
+int64_t Discarded(const Choice& choice) {
+  const ContextPolicy& policy = *choice.request->context_policy;
+  if (policy.type == ContextPolicyType::kNone || policy.type == ContextPolicyType::kReevaluate)
+    return choice.discarded;
+  const int64_t last_row = static_cast<int64_t>(choice.tokens.size()) - (choice.output_tokens() > 0 ? 2 : 1);
+  return ViewAt(policy, last_row).left - policy.n_keep;
+}
+
+}  // namespace
+
+RequestLife::RequestLife(const EngineLimits& limits, const EngineModel& model, Scheduler& scheduler,
+                         Inbox& inbox, Signal& wake, const std::atomic<int64_t>& cancels,
+                         EngineLoad& counters)
+    : limits_(limits),
+      model_(model),
+      scheduler_(scheduler),
+      inbox_(inbox),
+      cancels_(cancels),
+      counters_(counters),
+      waiting_end_ns_(kNever),
+      seeds_(TrulyRandom()),
+      masks_(limits, scheduler, wake, counters, [this](Choice& choice, const Status& status) {
+        EndChoice(choice, {FinishReason::kError, status}, std::nullopt);
+      }) {}
+
+void RequestLife::BeginStep(StepOutput* output, int64_t now_ns) {
+  step_output_ = output;
+  now_ns_ = now_ns;
+}
+
+// ---- begin and wait -----------------------------------------------------------------------------
+
+void RequestLife::Begin(std::shared_ptr<LiveRequest> live) {
+  auto active = std::make_unique<ActiveRequest>();
+  const Request& request = live->request;
+  active->live = std::move(live);
+  active->seed = request.sampling.seed ? *request.sampling.seed : seeds_();
+  const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
+  active->choices.resize(static_cast<size_t>(request.choices));
+  for (int32_t c = 0; c < request.choices; ++c) {
+    Choice& choice = active->choices[static_cast<size_t>(c)];
+    choice.owner = active.get();
+    choice.request = &request;
+    choice.choice = c;
+    choice.arrival = arrivals_;
+    choice.tokens = std::move(active->live->tokens[static_cast<size_t>(c)]);
+    const ContextPolicy& policy = *request.context_policy;
+    const bool endless = policy.type != ContextPolicyType::kNone;
+    const int64_t context = endless ? policy.n_ctx : limits_.context;
+    choice.max_len = prompt_tokens + request.stopping.max_tokens.value_or(context - prompt_tokens);
+    if (policy.type == ContextPolicyType::kReevaluate)
+      Discard(choice, ViewAt(policy, prompt_tokens - 1).discarded);
+    choice.timings.received_ns = request.received_ns;
+    choice.timings.tokenized_ns = request.tokenized_ns;
+    choice.usage.prompt_tokens = prompt_tokens;
+    if (request.constraint.grammar != nullptr) {
+      choice.constraint = std::make_shared<OutputConstraint>(active->live, limits_.max_constraint_step_ns);
+    }
+  }
+  if (request.output.prompt_logprobs >= 0) active->prompt_logprobs.resize(request.prompt.size() - 1);
+  ++arrivals_;
+  scheduler_.Admit(&active->choices[0]);
+  waiting_end_ns_ = std::min(waiting_end_ns_, OutOfTimeNs(request));
+  if (active->live->stream->cancelled()) cancels_seen_ = -1;  // before it was here to be seen
+  waiting_.push_back(std::move(active));
+}
+
+void RequestLife::Reap() {
+  masks_.ResumeWhatIsReady();
+  ReapWaiting();
+  for (const auto& active : active_) ReapRequest(*active);
+  const size_t released = std::erase_if(active_, Releasable);
+  if (released > 0 && alive() == 0) CheckPages();
+}
+
+// A request that waits ends by what comes from outside alone: it is cancelled, it runs out of time, or the
+// device is lost.
+void RequestLife::ReapWaiting() {
+  const int64_t cancels = cancels_.load(std::memory_order_acquire);
+  const bool moved = std::exchange(cancels_seen_, cancels) != cancels;
+  if (!moved && now_ns_ < waiting_end_ns_) return;
+  waiting_end_ns_ = kNever;
+  for (const auto& waiting : waiting_) {
+    ReapRequest(*waiting);
+    waiting_end_ns_ = std::min(waiting_end_ns_, OutOfTimeNs(waiting->request()));
+  }
+  std::erase_if(waiting_, Releasable);
+}
+
+void RequestLife::ReapRequest(ActiveRequest& active) {
+  const Request& request = active.request();
+  if (active.live->stream->cancelled()) {
+    EndRequest(active,
+               {FinishReason::kCancelled, Status(StatusCode::kCancelled, "the request was cancelled")});
+  }
+  if (request.deadline_ns > 0 && now_ns_ >= request.deadline_ns) {
+    EndRequest(active, {FinishReason::kError, Status(StatusCode::kDeadlineExceeded,
+                                                     "the deadline passed before the request was finished")});
+  }
+  if (request.stopping.time_limit_ns > 0 && now_ns_ - request.received_ns >= request.stopping.time_limit_ns) {
+    EndRequest(active, {FinishReason::kTimeLimit});
+  }
+  for (Choice& choice : active.choices) {
+    const auto c = static_cast<size_t>(choice.choice);
+    if (!choice.ended && active.live->stopped_by_text[c].load(std::memory_order_acquire)) {
+      EndChoice(choice, {FinishReason::kStopSequence}, std::nullopt);
+    }
+  }
+}
+
+bool RequestLife::Releasable(const std::unique_ptr<ActiveRequest>& active) {
+  return std::all_of(active->choices.begin(), active->choices.end(),
+                     [](const Choice& choice) { return choice.ended && choice.steps_in_flight == 0; });
+}
+
+// Everything came back. (In debug builds the accounting is looked at after every step.)
+void RequestLife::CheckPages() const {
+  const KvStore& store = scheduler_.store();
+  store.CheckAccounting();
+  TM_CHECK(store.held_pages() == 0, "%lld pages are held and no request is alive",
+           static_cast<long long>(store.held_pages()));
+}
+
+// The first plan that a request is in takes it out of what waits.
+void RequestLife::LeaveQueue(ActiveRequest& active) {
+  if (!active.queued) return;
+  active.queued = false;
+  inbox_.LeaveQueue(*active.live);
+  const auto at = std::find_if(waiting_.begin(), waiting_.end(),
+                               [&](const auto& waiting) { return waiting.get() == &active; });
+  active_.push_back(std::move(*at));
+  waiting_.erase(at);
+}
+
+// ---- plans --------------------------------------------------------------------------------------
+
+void RequestLife::NotePlan(const StepPlan& plan, bool preempted) {
+  if (preempted) NoteHeld();
+  for (const StepRow& row : plan.rows) LeaveQueue(*ChoiceOf(row.sequence).owner);
+}
+
+// Those that the scheduler has held because it preempted them while their masks were being filled.
+void RequestLife::NoteHeld() {
+  for (const auto& active : active_) {
+    for (Choice& choice : active->choices) masks_.Note(choice);
+  }
+}
+
+const SampleInputs& RequestLife::InputsOf(const StepPlan& plan) {
+  masks_.Wait(plan);
+  sample_inputs_.choices.clear();
+  for (const StepRow& row : plan.rows) {
+    ActiveRequest& active = *ChoiceOf(row.sequence).owner;
+    for (int32_t s = 0; s < row.ask.samples; ++s) {
+      Choice& choice = active.choices[static_cast<size_t>(row.sequence->choice) + static_cast<size_t>(s)];
+      if (!choice.history) choice.history = active.live->history_after_prompt;
+      sample_inputs_.choices.push_back(
+          {RowFor(active, choice.choice, choice.discarded + row.start + row.count), choice.history->adjusts(),
+           MaskOf(choice)});
+    }
+  }
+  return sample_inputs_;
+}
+
+std::vector<RowOutcome> RequestLife::Take(const StepPlan& plan, StepResult result) {
+  std::vector<RowOutcome> outcomes;
+  outcomes.reserve(plan.rows.size());
+  for (size_t r = 0; r < plan.rows.size(); ++r) {
+    const StepRow& row = plan.rows[r];
+    Choice& choice = ChoiceOf(row.sequence);
+    const bool late = std::exchange(choice.late, false);
+    const bool counts = !late && !choice.ended;  // not ended meanwhile, with the step in flight
+    outcomes.push_back({.accepted = counts ? row.count : 0});
+    if (!counts) continue;
+    TakeScores(*choice.owner, row, std::move(result.rows[r].scores));
+    TakeSamples(row, std::move(result.rows[r].samples));
+  }
+  return outcomes;
+}
+
+void RequestLife::TakeScores(ActiveRequest& active, const StepRow& row, std::vector<ScoredToken> scores) {
+  // Position p's logits score prompt token p + 1, which is entry p.
+  for (size_t i = 0; i < scores.size(); ++i) {
+    if (scores[i].token.token < 0) {
+      ++counters_.failed_rows;
+      return EndRequest(active, {FinishReason::kError, NotFinite()});
+    }
+    active.prompt_logprobs[static_cast<size_t>(row.ask.score_begin) + i] = InfoOf(std::move(scores[i]));
+  }
+}
+
+void RequestLife::TakeSamples(const StepRow& row, std::vector<ScoredToken> samples) {
+  Choice& first = ChoiceOf(row.sequence);
+  if (first.ended) return;
+  const bool scored_to_the_end = row.start + row.count == first.prompt_len();
+  if (samples.empty()) {
+    // max_tokens 0: nothing to sample, done once the whole prompt is computed.
+    if (scored_to_the_end && first.max_len == first.prompt_len()) {
+      EndRequest(*first.owner, {FinishReason::kLength});
+    }
+    return;
+  }
+  if (samples.size() > 1) ForkSiblings(first);
+  for (size_t s = 0; s < samples.size(); ++s) {
+    AcceptToken(first.owner->choices[static_cast<size_t>(first.choice) + s], std::move(samples[s]));
+  }
+}
+
+void RequestLife::ForkSiblings(Choice& parent) {
+  for (size_t c = 1; c < parent.owner->choices.size(); ++c) {
+    Choice& sibling = parent.owner->choices[c];
+    sibling.usage = parent.usage;
+    scheduler_.Fork(parent, &sibling);
+  }
+}
+
+void RequestLife::AcceptToken(Choice& choice, ScoredToken scored) {
+  const int32_t token = scored.token.token;
+  if (token < 0) {
+    ++counters_.failed_rows;
+    EndChoice(choice, {FinishReason::kError, WhyNoToken(choice)}, std::nullopt);
+    return;
+  }
+  ++counters_.output_tokens;
+  if (choice.timings.first_token_ns == 0) choice.timings.first_token_ns = now_ns_;
+  choice.tokens.push_back(token);
+  choice.history->Append(token);
+  std::optional<ChoiceEnd> end = EndByToken(choice, token);
+  if (end) {
+    EndChoice(choice, *std::move(end), InfoOf(std::move(scored)));
+    return;
+  }
+  Emit(choice).token = InfoOf(std::move(scored));
+  if (choice.constraint != nullptr) masks_.Follow(choice, token);
+}
+
+std::optional<ChoiceEnd> RequestLife::EndByToken(const Choice& choice, int32_t token) const {
+  const StoppingParams& stopping = choice.request->stopping;
+  if (!stopping.ignore_eos && Contains(model_.eos_ids, token)) {
+    return ChoiceEnd{FinishReason::kStop, {}, token};
+  }
+  if (Contains(stopping.stop_token_ids, token)) return ChoiceEnd{FinishReason::kStopSequence, {}, token};
+  if (static_cast<int64_t>(choice.tokens.size()) >= choice.max_len) return ChoiceEnd{FinishReason::kLength};
+  return std::nullopt;
+}
+
+Status RequestLife::WhyNoToken(const Choice& choice) {
+  if (choice.constraint == nullptr || AllowsAny(MaskOf(choice), choice.history->adjusts()))
+    return NotFinite();
+  return InvalidArgument(
+      "the constraint allows no token here: the text is whole before stopping.min_tokens, or "
+      "the vocabulary cannot go on with it");
+}
+
+void RequestLife::DiscardWhatIsDue(const StepPlan& plan) {
+  for (const StepRow& row : plan.rows) {
+    ActiveRequest& active = *ChoiceOf(row.sequence).owner;
+    const ContextPolicy& policy = *active.request().context_policy;
+    if (policy.type != ContextPolicyType::kReevaluate) continue;
+    for (Choice& choice : active.choices) {
+      const bool decodes = !choice.ended && choice.state == SequenceState::kDecode;
+      if (!decodes || static_cast<int64_t>(choice.tokens.size()) <= policy.n_ctx) continue;
+      Discard(choice, policy.n_discard);
+      scheduler_.Reevaluate(&choice);
+      masks_.Note(choice);
+    }
+  }
+}
+
+// ---- ends ---------------------------------------------------------------------------------------
+
+void RequestLife::EndRequest(ActiveRequest& active, const ChoiceEnd& end) {
+  for (Choice& choice : active.choices) {
+    if (!choice.ended) EndChoice(choice, end, std::nullopt);
+  }
+}
+
+// The one way a choice ends for the engine thread.
+void RequestLife::EndChoice(Choice& choice, ChoiceEnd end, std::optional<TokenInfo> last_token) {
+  ActiveRequest& active = *choice.owner;
+  choice.ended = true;
+  choice.timings.finished_ns = now_ns_;
+  counters_.discarded_tokens[static_cast<size_t>(choice.request->context_policy->type)] += Discarded(choice);
+  if (end.status.code() == StatusCode::kInternal) scheduler_.Forget(&choice);  // a fault of what it computed
+  scheduler_.Finish(&choice);
+  masks_.Abandon(choice);
+
+  ChoiceOutput& output = Emit(choice);
+  output.token = std::move(last_token);
+  output.end = std::move(end);
+
+  const bool all_ended = std::all_of(active.choices.begin(), active.choices.end(),
+                                     [](const Choice& other) { return other.ended; });
+  if (!all_ended) return;
+  ++counters_.finished_requests;
+  if (output.end->reason == FinishReason::kCancelled) ++counters_.cancelled_requests;
+  if (active.queued) inbox_.LeaveQueue(*active.live);
+  active.queued = false;
+}
+
+void RequestLife::EndEverything(const Status& status) {
+  for (const auto& waiting : waiting_) EndRequest(*waiting, {FinishReason::kError, status});
+  for (const auto& active : active_) EndRequest(*active, {FinishReason::kError, status});
+  cancels_seen_ = -1;
+}
+
+ChoiceOutput& RequestLife::Emit(Choice& choice) {
+  ActiveRequest& active = *choice.owner;
+  ChoiceOutput& output = step_output_->emplace_back();
+  output.request = active.live;
+  output.choice = choice.choice;
+  if (choice.request->context_policy->type != ContextPolicyType::kNone)
+    choice.usage.discarded_tokens = Discarded(choice);
+  output.usage = choice.usage;
+  output.timings = choice.timings;
+  output.timings.finished_ns = now_ns_;
+  if (!active.started) output.started = Started(active);
+  return output;
+}
+
+StreamStarted RequestLife::Started(ActiveRequest& active) {
+  active.started = true;
+  StreamStarted started;
+  started.prompt_tokens = active.choices[0].usage.prompt_tokens;
+  started.cached_tokens = active.choices[0].usage.cached_tokens;
+  started.seed = active.seed;
+  const bool scored = std::all_of(active.prompt_logprobs.begin(), active.prompt_logprobs.end(),
+                                  [](const TokenInfo& info) { return info.token >= 0; });
+  if (scored) started.prompt_logprobs = std::move(active.prompt_logprobs);
+  if (active.request().output.prompt_tokens) started.prompt = active.request().prompt;
+  return started;
+}
+
+}  // namespace tramontane

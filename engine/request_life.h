@@ -1,0 +1,96 @@
+// RequestLife: what becomes of requests on the engine thread. A request begins, waits, is in plans, takes
+// tokens, ends, and is let go once no step in flight knows it. What happens to it goes to the step's output.
+//
+// The step in verbs (engine.cc) says when; this says what. Engine thread.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <random>
+#include <vector>
+
+#include "engine/active_request.h"
+#include "engine/engine.h"
+#include "engine/inbox.h"
+#include "engine/mask_waits.h"
+#include "engine/model_runner.h"
+#include "engine/output_processor.h"
+#include "engine/scheduler.h"
+#include "engine/step_plan.h"
+
+namespace tramontane {
+
+class RequestLife {
+ public:
+  // All are borrowed. `cancels` counts cancelled requests, running or not; what is counted here goes to
+  // `counters`.
+  RequestLife(const EngineLimits& limits, const EngineModel& model, Scheduler& scheduler, Inbox& inbox,
+              Signal& wake, const std::atomic<int64_t>& cancels, EngineLoad& counters);
+
+  // What happens from now on goes to `output`, which lives until the next call.
+  void BeginStep(StepOutput* output, int64_t now_ns);
+  void set_now_ns(int64_t now_ns) { now_ns_ = now_ns; }
+
+  void Begin(std::shared_ptr<LiveRequest> live);
+  // Ends what was cancelled, is out of time or complete by its text; goes on with choices whose masks were
+  // filled; lets go of what has ended.
+  void Reap();
+  void EndEverything(const Status& status);
+
+  size_t alive() const { return active_.size() + waiting_.size(); }
+  bool waits_for_masks() const { return masks_.any_held(); }
+
+  // A plan was made. The first one that a request is in takes it out of what waits.
+  void NotePlan(const StepPlan& plan, bool preempted);
+  // Of the plan's samples, once their masks are filled or their rows sit the step out; until the next call.
+  const SampleInputs& InputsOf(const StepPlan& plan);
+  // Gives choices what their rows computed. What each row counts for.
+  std::vector<RowOutcome> Take(const StepPlan& plan, StepResult result);
+  // The tokens left are computed again once the step is applied that gave the one too many.
+  void DiscardWhatIsDue(const StepPlan& plan);
+
+ private:
+  void ReapWaiting();
+  void ReapRequest(ActiveRequest& active);
+  static bool Releasable(const std::unique_ptr<ActiveRequest>& active);
+  void CheckPages() const;
+  void LeaveQueue(ActiveRequest& active);
+  void NoteHeld();
+
+  void TakeScores(ActiveRequest& active, const StepRow& row, std::vector<ScoredToken> scores);
+  void TakeSamples(const StepRow& row, std::vector<ScoredToken> samples);
+  void ForkSiblings(Choice& parent);
+  void AcceptToken(Choice& choice, ScoredToken scored);
+  // How this token ends its choice, if it does.
+  std::optional<ChoiceEnd> EndByToken(const Choice& choice, int32_t token) const;
+  static Status WhyNoToken(const Choice& choice);
+
+  void EndRequest(ActiveRequest& active, const ChoiceEnd& end);
+  void EndChoice(Choice& choice, ChoiceEnd end, std::optional<TokenInfo> last_token);
+  ChoiceOutput& Emit(Choice& choice);
+  static StreamStarted Started(ActiveRequest& active);
+
+  const EngineLimits& limits_;
+  const EngineModel& model_;
+  Scheduler& scheduler_;
+  Inbox& inbox_;
+  const std::atomic<int64_t>& cancels_;
+  EngineLoad& counters_;
+
+  // What has not been in a plan yet, oldest first: ten thousand of them must not cost a step anything.
+  std::deque<std::unique_ptr<ActiveRequest>> waiting_;
+  int64_t waiting_end_ns_;                              // none of them runs out of time before
+  int64_t cancels_seen_ = 0;                            // -1: what waits is looked at again
+  std::vector<std::unique_ptr<ActiveRequest>> active_;  // the others, by their first plan
+  std::mt19937_64 seeds_;                               // of requests that bring none
+  int64_t arrivals_ = 0;
+  int64_t now_ns_ = 0;                 // of this step
+  StepOutput* step_output_ = nullptr;  // of this step
+  SampleInputs sample_inputs_;         // of this step; kept for its memory
+  MaskWaits masks_;
+};
+
+}  // namespace tramontane
