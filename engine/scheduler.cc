@@ -162,10 +162,7 @@ void Scheduler::PlanDecode(StepPlan* plan) {
     }
     if (promised + pages > store_.available()) continue;
     promised += pages;
-    plan->rows.push_back({.sequence = sequence,
-                          .start = position,
-                          .count = 1,
-                          .ask = {.kind = RowAsk::Kind::kSample, .samples = 1}});
+    plan->rows.push_back({.sequence = sequence, .start = position, .count = 1, .ask = {.samples = 1}});
   }
   if (plan->rows.empty()) return;
   plan->lane = Lane::kDecode;
@@ -405,15 +402,12 @@ void Scheduler::FinishPrefillRows(StepPlan* plan, int64_t now_ns) {
 
 RowAsk Scheduler::AskOf(const Sequence& sequence, int64_t start, int64_t end) {
   RowAsk ask;
-  if (end == sequence.prefill_len && end < sequence.max_len) {
-    ask.kind = RowAsk::Kind::kSample;
+  if (end == sequence.prefill_len && end < sequence.max_len)
     ask.samples = sequence.output_tokens() == 0 ? sequence.request->choices : 1;
-  }
   // Each prompt token is scored once: not again after preemption, nor for the choices that share the prompt.
   const int64_t score_begin = std::max(start, sequence.scored_len);
   const int64_t score_end = std::min(end, sequence.prompt_len() - 1);
   if (sequence.request->output.prompt_logprobs >= 0 && sequence.choice == 0 && score_begin < score_end) {
-    ask.kind = RowAsk::Kind::kScore;
     ask.score_begin = score_begin;
     ask.score_end = score_end;
   }

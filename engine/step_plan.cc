@@ -10,7 +10,7 @@ std::string Range(int64_t begin, int64_t end) {
 std::string RowToString(const StepRow& row) {
   std::string text = row.sequence->request->id + "." + std::to_string(row.sequence->choice) +
                      Range(row.start, row.start + row.count);
-  if (row.ask.kind == RowAsk::Kind::kScore) text += "?" + Range(row.ask.score_begin, row.ask.score_end);
+  if (row.ask.scores()) text += "?" + Range(row.ask.score_begin, row.ask.score_end);
   if (row.ask.samples > 0) text += "*";
   if (row.ask.samples > 1) text += std::to_string(row.ask.samples);
   return text;

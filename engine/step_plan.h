@@ -13,20 +13,14 @@ namespace tramontane {
 enum class Lane : int32_t { kIdle = 0, kPrefill = 1, kDecode = 2 };
 const char* LaneName(Lane lane);
 
-// What a row wants back.
+// What a row wants back, beside nothing: a chunk that is not the last wants none of it.
 struct RowAsk {
-  enum class Kind : int32_t {
-    kNone = 0,    // a chunk that is not the last: nothing
-    kSample = 1,  // `samples` tokens drawn from the logits of the row's last position
-    kScore =
-        2,  // logprobs of the prompt tokens that follow positions [score_begin, score_end); then as `samples`
-    kVerify = 3,  // later: logits of the last k positions against drafted tokens
-    kHidden = 4,  // later: hidden states
-  };
-  Kind kind = Kind::kNone;
-  int32_t samples = 0;      // choices drawn: n at a prompt's last chunk, 1 in decode, 0 for none
-  int64_t score_begin = 0;  // absolute positions within this row
+  int32_t samples = 0;  // drawn at its last position: n at a prompt's last chunk, 1 in decode, 0 for none
+  // Logprobs of the prompt tokens that follow positions [score_begin, score_end) of this row.
+  int64_t score_begin = 0;
   int64_t score_end = 0;
+
+  bool scores() const { return score_begin < score_end; }
 };
 
 struct StepRow {

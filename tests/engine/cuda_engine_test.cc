@@ -423,6 +423,75 @@ TEST_P(CudaEngine, GivesWhatTheCpuGivesWhileWindowsRollAndSequencesArePreempted)
   EXPECT_GT(all.clear, static_cast<int>(all.tokens / (4 * drawn.score_growth)));
 }
 
+BackendEngine::Options RollingOptions(const Manner& manner) {
+  BackendEngine::Options options;
+  options.limits = SmallLimits(/*pool_pages=*/48);
+  options.limits.steps_in_flight = manner.steps_in_flight;
+  options.recorded = manner.recorded;
+  return options;
+}
+
+// Policies that show sinks need kernels that only the CPU has.
+TEST_P(CudaEngine, RefusesPoliciesWithSinksByName) {
+  const TempFolder folder;
+  WindowedModel().WriteMistral(folder);
+  BackendEngine test(MakeCudaTestBackend(), folder.path(), RollingOptions(GetParam()));
+  const std::pair<ContextPolicyType, std::string> refused[] = {{ContextPolicyType::kSinks, "sinks"},
+                                                               {ContextPolicyType::kShift, "shift"}};
+  for (const auto& [type, name] : refused) {
+    Request request = MakeRequest("r", 5, 5);
+    request.context_policy = ContextPolicy{.type = type, .n_ctx = 24, .n_keep = 4};
+    EXPECT_EQ(
+        test.Submit(request)->refused().message(),
+        "context_policy.type is " + name + ", for which this device has no kernel; reevaluate needs none");
+  }
+}
+
+// Between two discards a row sees what the CPU is given as a fresh prompt: the tokens that are left.
+TEST_P(CudaEngine, ReevaluatesWhatIsLeftAsTheCpuComputesIt) {
+  constexpr int64_t kContext = 24, kKeep = 4, kDiscard = 10;
+  const TempFolder folder;
+  WindowedModel().WriteMistral(folder);
+  BackendEngine test(MakeCudaTestBackend(), folder.path(), RollingOptions(GetParam()));
+  Request request = MakeRequest("r", 20, 30);
+  request.output.logprobs = 3;
+  request.context_policy = ContextPolicy{
+      .type = ContextPolicyType::kReevaluate, .n_ctx = kContext, .n_keep = kKeep, .n_discard = kDiscard};
+  auto reader = test.Submit(request);
+  ASSERT_TRUE(reader->refused().ok()) << reader->refused();
+  test.RunToEnd({reader.get()});
+  const ChoiceReading& reading = reader->choice();
+  ASSERT_EQ(reading.ids.size(), 30u);
+
+  Loaded cpu(MakeExactCpu(), folder.path(), RollingOptions(GetParam()).limits.page_size);
+  ModelDriver on_cpu(*cpu.model, *cpu.backend, kRoom);
+  Comparison all;
+  double tolerance = 0;
+  std::vector<int32_t> held = request.prompt;
+  int64_t discarded = 0;
+  for (size_t begin = 0; begin < reading.ids.size();) {
+    const auto room = static_cast<size_t>(kContext + 1) - held.size();  // the last one is one too many
+    const size_t end = std::min(begin + room, reading.ids.size());
+    const auto first = static_cast<std::ptrdiff_t>(begin), last = static_cast<std::ptrdiff_t>(end);
+    Request fresh = request;
+    fresh.prompt = held;
+    ChoiceReading part;
+    part.ids.assign(reading.ids.begin() + first, reading.ids.begin() + last);
+    part.logprobs.assign(reading.logprobs.begin() + first, reading.logprobs.begin() + last);
+    CompareWithTheCpu(cpu, on_cpu, fresh, part, 1.0, &tolerance, &all);
+    held.insert(held.end(), part.ids.begin(), part.ids.end());
+    if (end < reading.ids.size()) {
+      held.erase(held.begin() + kKeep, held.begin() + kKeep + kDiscard);
+      discarded += kDiscard;
+    }
+    begin = end;
+  }
+  EXPECT_EQ(reading.end().usage.discarded_tokens, discarded);
+  EXPECT_EQ(discarded, 3 * kDiscard);
+  Report(all, tolerance);
+  EXPECT_GT(all.clear, all.tokens / 4);
+}
+
 // A request alone has the same batch shapes with one step in flight and with two, recorded or not, and so the
 // same bits, whatever of the last token the host has to know: penalties, a token that ends it.
 void CompareRecordedStepsInFlight(const TinyModel& model) {

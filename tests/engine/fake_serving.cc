@@ -320,7 +320,7 @@ void FakeServing::Collect(const StepPlan& plan) {
     const bool counts = row.sequence->state != SequenceState::kFinished;
     outcomes.push_back({.accepted = counts ? row.count : 0});
     if (!counts) continue;
-    if (row.ask.kind == RowAsk::Kind::kScore) live.scored_tokens += row.ask.score_end - row.ask.score_begin;
+    live.scored_tokens += row.ask.score_end - row.ask.score_begin;
     for (int32_t s = 1; s < row.ask.samples; ++s) {
       scheduler_.Fork(*row.sequence, &live.choices[s]);
       live.forked[s] = true;

@@ -112,9 +112,12 @@ BackendEngine::BackendEngine(BackendPtr backend, const std::string& folder, cons
   if (options.recorded) TM_CHECK(runner->RecordDecodeSteps().ok(), "recording failed");
   runner_ = std::move(runner);
   if (options.on_forward) runner_ = std::make_unique<WatchedRunner>(std::move(runner_), options.on_forward);
-  engine_ = std::make_unique<Engine>(
-      options.limits, EngineModel{model_->config().vocab_size, model_->config().eos_ids, layout()}, *runner_,
-      options.tokenizer, clock());
+  engine_ = std::make_unique<Engine>(options.limits,
+                                     EngineModel{.vocab_size = model_->config().vocab_size,
+                                                 .eos_ids = model_->config().eos_ids,
+                                                 .kv_layout = layout(),
+                                                 .has_sinks = model_->has_sinks()},
+                                     *runner_, options.tokenizer, clock());
 }
 
 EngineLimits SmallLimits(int64_t pool_pages) {
