@@ -227,6 +227,15 @@ RollingBlock MakeRollingBlock(RollingPhase phase, int64_t seen, int64_t new_toke
 
 StatusOr<RaggedMask> RollingMask(const std::vector<RollingBlock>& blocks, int32_t window) {
   TM_RETURN_IF_ERROR(CheckWindow(window));
+  return ContextMask(blocks, {}, window);
+}
+
+StatusOr<RaggedMask> ContextMask(const std::vector<RollingBlock>& blocks, const ContextPolicy& policy,
+                                 int32_t window) {
+  TM_RETURN_IF_ERROR(CheckContextPolicy(policy));
+  if (policy.type == ContextPolicyType::kReevaluate) {
+    return InvalidArgument("is reevaluate, which moves tokens").WithField("policy", FieldForm::kSubject);
+  }
   std::vector<int32_t> queries, keys;
   for (const RollingBlock& block : blocks) {
     queries.push_back(static_cast<int32_t>(block.queries.size()));
@@ -235,7 +244,14 @@ StatusOr<RaggedMask> RollingMask(const std::vector<RollingBlock>& blocks, int32_
   return MakeRaggedMask(queries, keys, [&](size_t b, int64_t query, int64_t key) {
     const int64_t at = blocks[b].queries[static_cast<size_t>(query)];
     const int64_t held = blocks[b].keys[static_cast<size_t>(key)];
-    return held >= FirstVisible(at, window) && held <= at;
+    if (held < 0 || held > at) return false;
+    const ContextView view = ViewAt(policy, at);
+    // Under `shift` the window counts cache positions, for sinks too; under `sinks` those are always seen.
+    if (held < view.sink_len) {
+      return policy.type == ContextPolicyType::kSinks ||
+             held >= FirstVisible(view.sink_query_position, window);
+    }
+    return held >= std::max(view.left, FirstVisible(at, window));
   });
 }
 

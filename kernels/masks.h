@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/context_policy.h"
 #include "kernels/core/status.h"
 
 namespace tramontane {
@@ -98,6 +99,13 @@ RollingBlock MakeRollingBlock(RollingPhase phase, int64_t seen, int64_t new_toke
 
 // The block-diagonal mask of such blocks: the last W positions up to the query's own.
 StatusOr<RaggedMask> RollingMask(const std::vector<RollingBlock>& blocks, int32_t window);
+
+// The same without an end to the text: what such rows see under a context policy, and of that what a layer's
+// window leaves (0: none). AttentionSinks as a mask, for policies whose tokens stay where they are: a key is
+// seen by its true position, wherever the query stands for it. INVALID_ARGUMENT: kReevaluate, whose tokens
+// move.
+StatusOr<RaggedMask> ContextMask(const std::vector<RollingBlock>& blocks, const ContextPolicy& policy,
+                                 int32_t window);
 
 // A row of '0' and '1' for each query over the columns of all sequences side by side.
 std::vector<std::string> BlockDiagonalRows(const RaggedMask& mask);

@@ -1,10 +1,11 @@
 // inspect MODEL_DIR: what a model is and what would fit in memory, from its config and file headers alone;
-// or, with --tensors, what its files hold.
+// or, with --tensors, what its files hold. inspect --kv needs no model.
 #include <algorithm>
 #include <cstdio>
 
 #include "models/inspect.h"
 #include "server/commands/commands.h"
+#include "server/commands/inspect_kv.h"
 #include "server/commands/inspect_tensors.h"
 #include "server/setup/describe_tokenizer.h"
 #include "server/setup/host_options.h"
@@ -18,10 +19,14 @@ struct InspectArguments {
   std::string model;
   ServeConfig config;
   bool tensors = false;
+  KvViewArguments kv;
+  bool page_size_given = false;
   std::vector<std::string> problems;
 };
 
 Status Inspect(const InspectArguments& arguments) {
+  if (arguments.kv.wanted)
+    return PrintKvView(arguments.kv, arguments.page_size_given ? arguments.config.page_size : 1);
   TM_ASSIGN_OR_RETURN(const ModelSource source, FindModel(arguments.model));
   if (arguments.tensors) return PrintTensors(source.folder, FileChoiceOf(arguments.config));
   TM_ASSIGN_OR_RETURN(const OpenedModel model, OpenModel(source.folder, KvOptionsOf(arguments.config),
@@ -54,10 +59,13 @@ void AddInspectCommand(CLI::App& app, RunCommand* run) {
   auto arguments = std::make_shared<InspectArguments>();
   CLI::App* command =
       app.add_subcommand("inspect", "Print what a model is and what fits in memory, without loading it");
-  command->add_option("MODEL_DIR", arguments->model,
-                      "folder of the model, or its GGUF file; none: the embedded model, breeze");
-  command->add_flag("--tensors", arguments->tensors,
-                    "print instead one JSON line for each tensor of the files, whatever the architecture");
+  CLI::Option* model =
+      command->add_option("MODEL_DIR", arguments->model,
+                          "folder of the model, or its GGUF file; none: the embedded model, breeze");
+  CLI::Option* tensors = command->add_flag(
+      "--tensors", arguments->tensors,
+      "print instead one JSON line for each tensor of the files, whatever the architecture");
+  AddKvViewFlags(*command, &arguments->kv)->excludes(model)->excludes(tensors);
   // The settings of serve that decide the plan, under the same names.
   const std::vector<std::string> deciding = {
       "model_format", "tokenizer", "chat_format",   "memory",          "kv_dtype", "kv_group",    "page_size",
@@ -74,7 +82,10 @@ void AddInspectCommand(CLI::App& app, RunCommand* run) {
             setting.help)
         ->type_name(setting.metavar);
   }
-  command->callback([arguments, run] { *run = [arguments] { return RunInspect(*arguments); }; });
+  command->callback([arguments, command, run] {
+    arguments->page_size_given = command->count("--page-size") > 0;
+    *run = [arguments] { return RunInspect(*arguments); };
+  });
 }
 
 }  // namespace tramontane

@@ -243,6 +243,47 @@ TEST(CommandLineTest, TheChatFormatIsTheOneAskedForInEveryCommand) {
   }
 }
 
+TEST(CommandLineTest, TheViewOfTheKvCacheNamesWhatItCannotShow) {
+  struct Case {
+    std::vector<std::string> flags;
+    std::string error;
+  };
+  for (const Case& refused : std::vector<Case>{
+           {{}, "--seqlens[0] is \"\", allowed are 1 to 256"},
+           {{"--seqlens", "4,0"}, "--seqlens[1] is \"0\", allowed are 1 to 256"},
+           {{"--seqlens", "4,x3"}, "--seqlens[1] is \"x3\""},
+           {{"--seqlens", "4,"}, "--seqlens[1] is \"\""},
+           {{"--seqlens", "99999999999"}, "--seqlens[0] is \"99999999999\""},
+           {{"--seqlens", "1,1,1,1,1,1,1,1,1"}, "the number of --seqlens is 9, allowed are 1 to 8"},
+           {{"--seqlens", "200,57"}, "the sum of --seqlens is 257, allowed are 1 to 256"},
+           {{"--seqlens", "4", "--window", "-1"}, "--window is -1, allowed are 0 to 256"},
+           {{"--seqlens", "4", "--window", "257"}, "--window is 257"},
+           {{"--seqlens", "4", "--chunk", "-1"}, "--chunk is -1, allowed are 1 to 256"},
+           {{"--seqlens", "4", "--steps", "101"}, "--steps is 101, allowed are 0 to 100"},
+           {{"--seqlens", "4", "--page-size", "257"}, "--page-size"},
+           {{"--seqlens", "4,2", "--shared-prefix", "3"}, "--shared-prefix is 3, allowed are 0 to 2"},
+           {{"--seqlens", "4", "--context-policy", "sinks"}, "--n-ctx is 0, allowed are 1 to 512"},
+           {{"--seqlens", "4", "--context-policy", "shift", "--n-ctx", "8", "--n-keep", "8"},
+            "--n-keep is 8, allowed are 0 to 7"},
+           {{"--seqlens", "4", "--context-policy", "shift", "--n-ctx", "8", "--n-discard", "5"},
+            "--n-discard is 5, allowed are 1 to 4"},
+           {{"--seqlens", "4", "--context-policy", "sinks", "--n-ctx", "8", "--n-discard", "1"},
+            "--n-discard is 1, allowed are 0 to 0"}}) {
+    std::vector<std::string> arguments = {"inspect", "--kv"};
+    arguments.insert(arguments.end(), refused.flags.begin(), refused.flags.end());
+    Program inspect(arguments);
+    EXPECT_GT(inspect.Wait(), 0) << refused.error;
+    EXPECT_EQ(inspect.out(), "");
+    EXPECT_THAT(inspect.err(), HasSubstr(refused.error));
+  }
+  Program alone({"inspect", "--window", "3"});
+  EXPECT_GT(alone.Wait(), 0);
+  EXPECT_THAT(alone.err(), HasSubstr("--window requires --kv"));
+  Program both({"inspect", "--kv", "--tensors"});
+  EXPECT_GT(both.Wait(), 0);
+  EXPECT_THAT(both.err(), HasSubstr("excludes"));
+}
+
 TEST(CommandLineTest, FilesOfTheModelAreChosenWithLocalAlone) {
   Program elsewhere({"generate", "Hi", "--tokenizer", "/nowhere"});
   EXPECT_EQ(elsewhere.Wait(), 2);
