@@ -20,13 +20,11 @@ struct InspectArguments {
   ServeConfig config;
   bool tensors = false;
   KvViewArguments kv;
-  bool page_size_given = false;
   std::vector<std::string> problems;
 };
 
 Status Inspect(const InspectArguments& arguments) {
-  if (arguments.kv.wanted)
-    return PrintKvView(arguments.kv, arguments.page_size_given ? arguments.config.page_size : 1);
+  if (arguments.kv.wanted) return PrintKvView(arguments.kv, arguments.config);
   TM_ASSIGN_OR_RETURN(const ModelSource source, FindModel(arguments.model));
   if (arguments.tensors) return PrintTensors(source.folder, FileChoiceOf(arguments.config));
   TM_ASSIGN_OR_RETURN(const OpenedModel model, OpenModel(source.folder, KvOptionsOf(arguments.config),
@@ -83,7 +81,9 @@ void AddInspectCommand(CLI::App& app, RunCommand* run) {
         ->type_name(setting.metavar);
   }
   command->callback([arguments, command, run] {
-    arguments->page_size_given = command->count("--page-size") > 0;
+    // Pages of one token show a ring best.
+    if (arguments->kv.wanted && command->count("--page-size") == 0) arguments->config.page_size = 1;
+    arguments->kv.page_wanted = command->count("--kv-dtype") > 0;
     *run = [arguments] { return RunInspect(*arguments); };
   });
 }

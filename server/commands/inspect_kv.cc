@@ -10,6 +10,8 @@
 
 #include "engine/rolling_trace.h"
 #include "server/commands/kv_listing.h"
+#include "server/commands/kv_page_listing.h"
+#include "server/commands/kv_picture.h"
 
 namespace tramontane {
 namespace {
@@ -32,6 +34,10 @@ Status CheckFlag(const char* flag, int64_t value, int64_t least, int64_t most) {
 
 // "4,1,3"
 StatusOr<std::vector<int32_t>> ReadLengths(std::string_view text) {
+  if (text.empty()) {
+    return InvalidArgument("is missing: tokens of each prompt, as 4,1,3")
+        .WithField("--seqlens", FieldForm::kSubject);
+  }
   std::vector<int32_t> lengths;
   int64_t tokens = 0;
   while (true) {
@@ -88,6 +94,26 @@ StatusOr<RollingTraceOptions> ReadOptions(const KvViewArguments& arguments, int6
   return options;
 }
 
+Status WriteFile(const std::string& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  file.close();
+  if (file) return Status::Ok();
+  return InvalidArgument("is \"" + path + "\", which cannot be written")
+      .WithField("--svg", FieldForm::kSubject);
+}
+
+// Iterations in words; the picture goes to its file.
+StatusOr<std::string> TraceListing(const KvViewArguments& arguments, int64_t page_size) {
+  TM_ASSIGN_OR_RETURN(const RollingTraceOptions options, ReadOptions(arguments, page_size));
+  TM_ASSIGN_OR_RETURN(const std::vector<RollingStep> steps, TraceRolling(options));
+  if (!arguments.svg.empty()) {
+    TM_ASSIGN_OR_RETURN(const std::string picture, DrawKvTrace(options, steps));
+    TM_RETURN_IF_ERROR(WriteFile(arguments.svg, picture));
+  }
+  return ListKvTrace(options, steps);
+}
+
 }  // namespace
 
 CLI::Option* AddKvViewFlags(CLI::App& command, KvViewArguments* arguments) {
@@ -112,14 +138,20 @@ CLI::Option* AddKvViewFlags(CLI::App& command, KvViewArguments* arguments) {
   number("--n-discard", &arguments->n_discard, "of one discard, under shift; 0: 1");
   number("--shared-prefix", &arguments->shared_prefix,
          "first tokens that all prompts have in common, so that later ones find pages of earlier ones");
+  command.add_option("--svg", arguments->svg, "write the same as a picture")->type_name("FILE")->needs(kv);
   return kv;
 }
 
-Status PrintKvView(const KvViewArguments& arguments, int64_t page_size) {
-  TM_ASSIGN_OR_RETURN(const RollingTraceOptions options, ReadOptions(arguments, page_size));
-  TM_ASSIGN_OR_RETURN(const std::vector<RollingStep> steps, TraceRolling(options));
-  TM_ASSIGN_OR_RETURN(const std::string listing, ListKvTrace(options, steps));
-  std::fputs(listing.c_str(), stdout);
+Status PrintKvView(const KvViewArguments& arguments, const ServeConfig& config) {
+  std::string text;
+  if (!arguments.page_wanted || !arguments.seqlens.empty()) {
+    TM_ASSIGN_OR_RETURN(text, TraceListing(arguments, config.page_size));
+  }
+  if (arguments.page_wanted) {
+    TM_ASSIGN_OR_RETURN(const std::string page, ListKvPage(config, static_cast<int32_t>(config.page_size)));
+    text += (text.empty() ? "" : "\n") + page;
+  }
+  std::fputs(text.c_str(), stdout);
   return std::fflush(stdout) == 0 ? Status::Ok() : Internal("standard output cannot be written");
 }
 

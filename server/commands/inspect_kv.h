@@ -22,14 +22,16 @@ struct KvViewArguments {
   int64_t n_keep = 4;
   int64_t n_discard = 0;  // 0: 1 under `shift`
   int64_t shared_prefix = 0;
-  std::string svg;  // a file for the picture; empty: none
+  std::string svg;           // a file for the picture; empty: none
+  bool page_wanted = false;  // --kv-dtype is given
 };
 
 // Its flags, each of which needs the one returned, --kv.
 CLI::Option* AddKvViewFlags(CLI::App& command, KvViewArguments* arguments);
 
-// To standard output, and to the file of --svg. `page_size`: tokens of a page. INVALID_ARGUMENT names the
-// flag, its value and the limit.
-Status PrintKvView(const KvViewArguments& arguments, int64_t page_size);
+// To standard output, and to the file of --svg: the iterations, where there are --seqlens, and a page, where
+// there is --kv-dtype. `config`: its page size and how it keeps numbers. INVALID_ARGUMENT names the flag, its
+// value and the limit.
+Status PrintKvView(const KvViewArguments& arguments, const ServeConfig& config);
 
 }  // namespace tramontane

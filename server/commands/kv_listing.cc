@@ -43,11 +43,13 @@ std::string RangeText(int64_t first, int64_t last) {
 
 bool HasPolicy(const RollingTraceOptions& options) { return options.policy.type != ContextPolicyType::kNone; }
 
+bool Discards(const RollingTraceOptions& options) { return options.policy.type == ContextPolicyType::kShift; }
+
 std::string Summary(const RollingTraceOptions& options, const RollingStep& first) {
   const std::vector<int64_t> lengths(options.prompt_tokens.begin(), options.prompt_tokens.end());
   std::string text = "prompts of " + JoinNumbers(lengths, ", ") + " tokens, chunk " +
-                     std::to_string(options.chunk) + ", then " + std::to_string(options.decode_steps) +
-                     " tokens each; ";
+                     std::to_string(options.chunk) + ", decode steps " +
+                     std::to_string(options.decode_steps) + "; ";
   text += options.window > 0 ? "window " + std::to_string(options.window) : "no window";
   if (HasPolicy(options)) {
     text += std::string(", ") + ContextPolicyName(options.policy.type) + " with n_ctx " +
@@ -55,7 +57,7 @@ std::string Summary(const RollingTraceOptions& options, const RollingStep& first
     if (options.policy.n_discard > 0) text += ", n_discard " + std::to_string(options.policy.n_discard);
   }
   if (options.shared_prefix > 0) text += ", " + std::to_string(options.shared_prefix) + " tokens in common";
-  return text + "; pages of " + std::to_string(options.page_size) + ", a pool of " +
+  return text + "; page size " + std::to_string(options.page_size) + ", pages " +
          std::to_string(first.free_pages + first.cached_pages + first.held_pages) + "\n";
 }
 
@@ -154,7 +156,8 @@ std::string SeenText(const RollingRow& row, const RaggedMask& mask, size_t b) {
 std::vector<std::string> HeadOf(const RollingTraceOptions& options) {
   std::vector<std::string> head = {"sequence", "tokens", "page table", "lets go", "kv_base"};
   if (HasPolicy(options)) {
-    head.insert(head.end(), {"sees", "discarded"});
+    head.emplace_back("sees");
+    if (Discards(options)) head.emplace_back("discarded");
   } else if (options.window > 0) {
     head.emplace_back("ring: token@slot of the pool");
   }
@@ -172,8 +175,9 @@ std::vector<std::string> LineOf(const RollingTraceOptions& options, const Rollin
   std::vector<std::string> cells = {"s" + std::to_string(b), std::move(tokens), PageTableText(row.table),
                                     let_go.empty() ? "-" : JoinNumbers(let_go, " "), std::move(base)};
   if (HasPolicy(options)) {
-    const int64_t discarded = row.end() == 0 ? 0 : ViewAt(options.policy, row.end() - 1).discarded;
-    cells.insert(cells.end(), {SeenText(row, mask, b), std::to_string(discarded)});
+    cells.push_back(SeenText(row, mask, b));
+    const int64_t last = std::max<int64_t>(0, row.end() - 1);
+    if (Discards(options)) cells.push_back(std::to_string(ViewAt(options.policy, last).discarded));
   } else if (options.window > 0) {
     cells.push_back(RingText(options, row));
   }

@@ -249,7 +249,7 @@ TEST(CommandLineTest, TheViewOfTheKvCacheNamesWhatItCannotShow) {
     std::string error;
   };
   for (const Case& refused : std::vector<Case>{
-           {{}, "--seqlens[0] is \"\", allowed are 1 to 256"},
+           {{}, "--seqlens is missing"},
            {{"--seqlens", "4,0"}, "--seqlens[1] is \"0\", allowed are 1 to 256"},
            {{"--seqlens", "4,x3"}, "--seqlens[1] is \"x3\""},
            {{"--seqlens", "4,"}, "--seqlens[1] is \"\""},

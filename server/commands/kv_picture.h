@@ -1,0 +1,16 @@
+// A RollingTrace as a picture, for `inspect --kv --svg`. Pure; main thread.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "engine/rolling_trace.h"
+#include "kernels/core/status.h"
+
+namespace tramontane {
+
+// An SVG file: each iteration's mask, and beside it a row of pages for each sequence: those of sinks, those
+// it holds, and those it lets go, crossed out, with the first token of each below its name.
+StatusOr<std::string> DrawKvTrace(const RollingTraceOptions& options, const std::vector<RollingStep>& steps);
+
+}  // namespace tramontane
