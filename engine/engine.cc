@@ -33,6 +33,7 @@ class Engine::Impl {
   EngineLoad Load() const;
   const OutputMetrics& output_metrics() const { return output_.metrics(); }
   const std::shared_ptr<StepTrace>& step_trace() const { return step_trace_; }
+  StatusOr<std::shared_ptr<KvQuestion>> AskKv();
   const EngineLimits& limits() const { return limits_; }
   const KvLayout& kv_layout() const { return model_.kv_layout; }
 
@@ -63,6 +64,7 @@ class Engine::Impl {
   Status Run(StepPlan plan);
   Status CollectOldest();
 
+  void AnswerKvQuestions();
   void NotePrefill(const InFlight& step, int64_t begin_ns) const;
   void Trace(const StepPlan& plan, int64_t begin_ns);
 
@@ -77,6 +79,7 @@ class Engine::Impl {
   // ---- shared -----------------------------------------------------------------------------------
   Signal wake_;
   Inbox inbox_;
+  KvQuestions kv_questions_;
   std::atomic<int64_t> unfinished_{0};  // accepted, stream not done
   Status fatal_;                        // written once, before lost_
   std::atomic<bool> lost_{false};
@@ -195,9 +198,20 @@ EngineLoad Engine::Impl::Load() const {
   return load;
 }
 
+StatusOr<std::shared_ptr<KvQuestion>> Engine::Impl::AskKv() {
+  std::shared_ptr<KvQuestion> question = kv_questions_.Ask();
+  if (question == nullptr) {
+    return ResourceExhausted("at most " + std::to_string(KvQuestions::kMost) +
+                             " questions for the KV cache's tables wait at once");
+  }
+  wake_.Notify();
+  return question;
+}
+
 // ---- the step -----------------------------------------------------------------------------------
 
 StepOutcome Engine::Impl::Step() {
+  if (kv_questions_.any()) AnswerKvQuestions();
   step_output_ = output_.Back();
   if (step_output_ == nullptr) return StepOutcome::kNoRoom;
   now_ns_ = clock_.NowNs();
@@ -218,6 +232,10 @@ StepOutcome Engine::Impl::Step() {
   if (!status.ok()) LoseDevice(status);
   if (worked) stepped_ns_.store(clock_.NowNs(), std::memory_order_relaxed);
   return Publish() || worked ? StepOutcome::kWorked : StepOutcome::kNothingToDo;
+}
+
+void Engine::Impl::AnswerKvQuestions() {
+  kv_questions_.AnswerAll(std::make_shared<const KvReport>(ReportKv(scheduler_.store(), life_.Sequences())));
 }
 
 // One step in flight: Forward, Sample, Collect, Apply of the plan. Two: while the device computes the plan,
@@ -356,6 +374,7 @@ EngineLoad Engine::Load() const { return impl_->Load(); }
 const EngineLimits& Engine::limits() const { return impl_->limits(); }
 const OutputMetrics& Engine::output_metrics() const { return impl_->output_metrics(); }
 std::shared_ptr<StepTrace> Engine::step_trace() const { return impl_->step_trace(); }
+StatusOr<std::shared_ptr<KvQuestion>> Engine::AskKv() { return impl_->AskKv(); }
 const KvLayout& Engine::kv_layout() const { return impl_->kv_layout(); }
 
 }  // namespace tramontane

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "engine/clock.h"
+#include "engine/kv_report.h"
 #include "engine/limits.h"
 #include "engine/model_runner.h"
 #include "engine/output_metrics.h"
@@ -94,6 +95,9 @@ class Engine {
   EngineLoad Load() const;
   const OutputMetrics& output_metrics() const;
   std::shared_ptr<StepTrace> step_trace() const;  // may outlive the engine
+  // The KV cache's tables, as they are when the next step begins: its answer is there then. The question may
+  // outlive the engine. RESOURCE_EXHAUSTED: KvQuestions::kMost wait already.
+  StatusOr<std::shared_ptr<KvQuestion>> AskKv();
   const EngineLimits& limits() const;
   const KvLayout& kv_layout() const;
 

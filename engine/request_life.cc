@@ -213,6 +213,14 @@ void RequestLife::NotePlan(const StepPlan& plan, bool preempted) {
   for (const StepRow& row : plan.rows) LeaveQueue(*ChoiceOf(row.sequence).owner);
 }
 
+std::vector<const Sequence*> RequestLife::Sequences() const {
+  std::vector<const Sequence*> sequences;
+  for (const auto& active : active_) {
+    for (const Choice& choice : active->choices) sequences.push_back(&choice);
+  }
+  return sequences;
+}
+
 // Those that the scheduler has held because it preempted them while their masks were being filled.
 void RequestLife::NoteHeld() {
   for (const auto& active : active_) {

@@ -41,6 +41,7 @@ class RequestLife {
   void EndEverything(const Status& status);
 
   size_t alive() const { return active_.size() + waiting_.size(); }
+  std::vector<const Sequence*> Sequences() const;  // that have been in a plan
   bool waits_for_masks() const { return masks_.any_held(); }
 
   // A plan was made. The first one that a request is in takes it out of what waits.

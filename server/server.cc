@@ -196,7 +196,10 @@ Status Server::Impl::StartHttp(const ServerOptions& options) {
     const Serving* serving = core.serving();
     return serving == nullptr ? "" : ServerMetricsText(serving->model, DroppedLogLines());
   };
-  if (options.debug) gateway_options.trace = [this] { return core.StartTrace(); };
+  if (options.debug) {
+    gateway_options.trace = [this] { return core.StartTrace(); };
+    gateway_options.kv_tables = [this](RpcError* refusal) { return core.AskKvTables(refusal); };
+  }
   gateway_options.on_answer = LogAnswer;
   TM_ASSIGN_OR_RETURN(gateway, Gateway::Start(std::move(gateway_options), client));
   return {};

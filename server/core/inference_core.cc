@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "server/core/engine_trace.h"
+#include "server/core/kv_tables_text.h"
 #include "server/core/served_call.h"
 #include "server/core/tool_choice.h"
 
@@ -65,6 +66,18 @@ std::unique_ptr<TraceText> InferenceCore::StartTrace() const {
   const Serving* model = serving();
   if (model == nullptr) return nullptr;
   return std::make_unique<EngineTrace>(model->model.engine->step_trace(), request_trace_);
+}
+
+std::unique_ptr<PendingText> InferenceCore::AskKvTables(RpcError* refusal) const {
+  const Serving* model = serving();
+  if (model == nullptr) {
+    *refusal = LoadingError();
+    return nullptr;
+  }
+  StatusOr<std::shared_ptr<KvQuestion>> question = model->model.engine->AskKv();
+  if (question.ok()) return std::make_unique<KvTablesText>(*std::move(question));
+  *refusal = ToRpcError(question.status());
+  return nullptr;
 }
 
 RpcError InferenceCore::OnWorker(int64_t input_bytes, std::function<void(const Serving&)> work) {

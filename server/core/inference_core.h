@@ -15,6 +15,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "server/core/pending_text.h"
 #include "server/core/proto_convert.h"
 #include "server/core/request_trace.h"
 #include "server/core/rpc_error.h"
@@ -69,6 +70,9 @@ class InferenceCore {
 
   // Steps and requests as they end from now on. Null: still loading.
   std::unique_ptr<TraceText> StartTrace() const;
+  // The KV cache's tables, when the engine has told them. Null: still loading, or asked too often; then
+  // `refusal` says which.
+  std::unique_ptr<PendingText> AskKvTables(RpcError* refusal) const;
   RequestTrace& request_trace() { return *request_trace_; }
 
   const Serving* serving() const { return serving_.load(std::memory_order_acquire); }  // null: still loading

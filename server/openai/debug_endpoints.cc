@@ -73,6 +73,40 @@ class TraceExchange final : public HttpListener {
   bool writing_ = false;
 };
 
+// Answers with the text once it is there. On the connection's thread.
+class PendingExchange final : public HttpListener {
+ public:
+  PendingExchange(std::shared_ptr<HttpExchange> exchange, std::unique_ptr<PendingText> text, int64_t end_ns)
+      : exchange_(std::move(exchange)), text_(std::move(text)), end_ns_(end_ns) {}
+
+  void OnHangUp() override { exchange_ = nullptr; }
+  void OnStop() override { Refuse("the server stops"); }
+  void OnTick() override {
+    if (exchange_ == nullptr) return;
+    std::optional<std::string> text = text_->Take();
+    if (text) return Respond({.headers = {{"cache-control", "no-store"}}, .body = *std::move(text)});
+    if (exchange_->NowNs() < end_ns_) return;
+    Refuse("the engine has begun no step for " + std::to_string(kMostKvTablesSeconds) + " seconds");
+  }
+
+ private:
+  void Refuse(const std::string& why) {
+    ApiError error;
+    error.status = 503;
+    error.message = why;
+    Respond(ErrorResponse(error));
+  }
+  // Once.
+  void Respond(HttpResponse response) {
+    const auto exchange = std::exchange(exchange_, nullptr);
+    if (exchange != nullptr) exchange->Respond(std::move(response));
+  }
+
+  std::shared_ptr<HttpExchange> exchange_;  // null: the answer has ended
+  const std::unique_ptr<PendingText> text_;
+  const int64_t end_ns_;
+};
+
 }  // namespace
 
 void AnswerTrace(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange) {
@@ -91,6 +125,20 @@ void AnswerTrace(const GatewayContext& context, const std::shared_ptr<HttpExchan
   head.headers.emplace_back("cache-control", "no-store");
   exchange->StartStream(std::move(head));
   exchange->Listen(std::make_shared<TraceExchange>(exchange, std::move(text), end_ns));
+}
+
+void AnswerKvTables(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange) {
+  if (context.options.kv_tables == nullptr) {
+    ApiError error;
+    error.status = 404;
+    error.message = "this server has no KV cache to show";
+    return exchange->Respond(ErrorResponse(error));
+  }
+  RpcError refusal;
+  std::unique_ptr<PendingText> text = context.options.kv_tables(&refusal);
+  if (text == nullptr) return exchange->Respond(ErrorResponse(ToApiError(refusal)));
+  const int64_t end_ns = exchange->NowNs() + kMostKvTablesSeconds * 1'000'000'000;
+  exchange->Listen(std::make_shared<PendingExchange>(exchange, std::move(text), end_ns));
 }
 
 }  // namespace tramontane

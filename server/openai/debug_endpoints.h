@@ -15,4 +15,11 @@ inline constexpr int64_t kMostTraceSeconds = 60;
 // the answer ends on one too.
 void AnswerTrace(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange);
 
+inline constexpr int64_t kMostKvTablesSeconds = 60;
+
+// GET /debug/kv: the page tables of the sequences that run, as the engine tells them when its next step
+// begins; looked for about twice a second. 503 when there is no answer after kMostKvTablesSeconds. On an io
+// thread; the answer leaves on one too.
+void AnswerKvTables(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange);
+
 }  // namespace tramontane

@@ -16,6 +16,8 @@
 #include "kernels/core/status.h"
 #include "server/core/field_limits.h"
 #include "server/core/inference_client.h"
+#include "server/core/pending_text.h"
+#include "server/core/rpc_error.h"
 #include "server/core/trace_text.h"
 #include "server/http/http.h"
 #include "server/http/limits.h"
@@ -39,6 +41,8 @@ struct GatewayOptions {
   // Begins to record what GET /debug/trace tells; null where there is no model yet. Without it /debug/* is
   // 404.
   std::function<std::unique_ptr<TraceText>()> trace = {};
+  // Asks for what GET /debug/kv tells; null, and why, where that cannot be asked. Without it the path is 404.
+  std::function<std::unique_ptr<PendingText>(RpcError* refusal)> kv_tables = {};
   // Told of each answer when it begins, on any thread, and maybe after the gateway's end; must not wait.
   // Null: nobody is.
   std::function<void(const HttpRequest& request, int status)> on_answer = {};

@@ -92,6 +92,7 @@ const std::vector<Route>& Routes() {
       {"GET", "/load", AnswerLoad, kExact, kIoThread},
       {"GET", "/metrics", AnswerMetrics, kExact, kIoThread},
       {"GET", "/debug/trace", AnswerTrace, kExact, kIoThread, true},
+      {"GET", "/debug/kv", AnswerKvTables, kExact, kIoThread, true},
   };
   return routes;
 }

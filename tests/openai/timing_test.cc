@@ -333,5 +333,81 @@ TEST_F(DebugTrace, SecondsOutOfRangeAreRefusedWithTheLimit) {
   EXPECT_EQ(open_, 0);
 }
 
+// ---- /debug/kv ------------------------------------------------------------------------------------
+
+// There once `ready` says so.
+class TextWhenReady final : public PendingText {
+ public:
+  TextWhenReady(const bool* ready, int64_t* open) : ready_(*ready), open_(*open) { ++open_; }
+  ~TextWhenReady() override { --open_; }
+  std::optional<std::string> Take() override {
+    return ready_ ? std::optional<std::string>("{\"page_size\":16}") : std::nullopt;
+  }
+
+ private:
+  const bool& ready_;
+  int64_t& open_;
+};
+
+class DebugKv : public TimingTest {
+ protected:
+  DebugKv() {
+    endpoint_ = AnswerKvTables;
+    options_.kv_tables = [this](RpcError* refusal) -> std::unique_ptr<PendingText> {
+      if (refused_) *refusal = UnavailableError("LOADING", "the model is loading");
+      if (refused_) return nullptr;
+      return std::make_unique<TextWhenReady>(&ready_, &open_);
+    };
+  }
+  bool ready_ = false;
+  bool refused_ = false;
+  int64_t open_ = 0;
+};
+
+TEST_F(DebugKv, IsAnsweredWhenTheEngineHasTold) {
+  StagePeer& peer = stage_->Connect();
+  peer.Send(HttpGet("/debug/kv"));
+  stage_->Advance(5000);
+  EXPECT_EQ(peer.received(), "");
+  EXPECT_EQ(open_, 1);
+  ready_ = true;
+  stage_->Advance(500);
+  const HttpReply reply = ParseReply(peer.received());
+  EXPECT_EQ(reply.status, 200);
+  EXPECT_EQ(reply.body, "{\"page_size\":16}");
+  EXPECT_EQ(open_, 0);
+}
+
+TEST_F(DebugKv, AnEngineThatDoesNotStepIsA503AfterAMinute) {
+  StagePeer& peer = stage_->Connect();
+  peer.Send(HttpGet("/debug/kv"));
+  stage_->Advance(59'000);
+  EXPECT_EQ(peer.received(), "");
+  stage_->Advance(1500);
+  const HttpReply reply = ParseReply(peer.received());
+  EXPECT_EQ(reply.status, 503);
+  EXPECT_NE(reply.body.find("no step for 60 seconds"), std::string::npos) << reply.body;
+  EXPECT_EQ(open_, 0);
+}
+
+TEST_F(DebugKv, AReaderThatHangsUpAsksNoMore) {
+  StagePeer& peer = stage_->Connect();
+  peer.Send(HttpGet("/debug/kv"));
+  stage_->Advance(500);
+  EXPECT_EQ(open_, 1);
+  peer.Reset();
+  stage_->Advance(500);
+  EXPECT_EQ(open_, 0);
+}
+
+TEST_F(DebugKv, WhatCannotBeAskedSaysWhy) {
+  refused_ = true;
+  StagePeer& peer = stage_->Connect();
+  peer.Send(HttpGet("/debug/kv"));
+  stage_->Run();
+  EXPECT_EQ(ParseReply(peer.received()).status, 503);
+  EXPECT_NE(peer.received().find("the model is loading"), std::string::npos) << peer.received();
+}
+
 }  // namespace
 }  // namespace tramontane

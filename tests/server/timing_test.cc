@@ -165,9 +165,46 @@ TEST(Trace, OverHttpWhereItIsAskedForAtStart) {
 
 TEST(Trace, WithoutDebugThereIsNoSuchPath) {
   ScriptedServer server(WithHttp());
-  const HttpReply reply = Fetch(server.server().http_address(), HttpGet("/debug/trace?seconds=1"));
-  EXPECT_EQ(reply.status, 404);
-  EXPECT_THAT(reply.body, HasSubstr("unknown_url"));
+  for (const char* path : {"/debug/trace?seconds=1", "/debug/kv"}) {
+    const HttpReply reply = Fetch(server.server().http_address(), HttpGet(path));
+    EXPECT_EQ(reply.status, 404) << path;
+    EXPECT_THAT(reply.body, HasSubstr("unknown_url"));
+  }
+}
+
+TEST(KvTables, OfWhatRunsAndOfAnIdleServer) {
+  ScriptedServer server(WithHttp(/*debug=*/true));
+  const auto ask = [&] {
+    const HttpReply reply = Fetch(server.server().http_address(), HttpGet("/debug/kv"));
+    EXPECT_EQ(reply.status, 200) << reply.body;
+    return EventsJson::parse(reply.body, nullptr, false);
+  };
+  const EventsJson idle = ask();
+  EXPECT_TRUE(idle["sequences"].empty()) << idle;
+  EXPECT_EQ(idle["pages"]["held"], 0);
+
+  server.model().SetStepTime(2000);  // it is still there when it is asked for
+  v1::GenerateRequest request = RequestOfIds({300, 301, 302}, 30'000);
+  request.set_request_id("seen");
+  Stream stream(server.stub(), request);
+  while (stream.deltas() == 0) ASSERT_TRUE(stream.Next().has_value());
+  const EventsJson busy = ask();
+  ASSERT_EQ(busy["sequences"].size(), 1u) << busy;
+  const EventsJson& sequence = busy["sequences"][0];
+  EXPECT_EQ(sequence["id"], "seen");
+  EXPECT_EQ(sequence["state"], "decode");
+  EXPECT_EQ(sequence["context_policy"]["type"], "none");
+  EXPECT_GE(sequence["tokens"], 3);
+  ASSERT_EQ(sequence["tables"].size(), busy["groups"].size());
+  size_t pages = 0;
+  for (const EventsJson& table : sequence["tables"]) {
+    pages += table["pages"].size() + table["pages_left_out"].get<size_t>();
+  }
+  EXPECT_EQ(pages, busy["pages"]["held"].get<size_t>());
+  EXPECT_EQ(busy["sequences_left_out"], 0);
+  stream.Cancel();
+  server.model().SetStepTime(0);
+  stream.ReadAll();
 }
 
 TEST(Trace, DebugIsRefusedWhereOthersCouldAsk) {

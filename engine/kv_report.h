@@ -1,0 +1,97 @@
+// KvReport: the KV cache's tables between two steps, for whoever wants to look; KvQuestions: how one asks
+// for them. Bounded: so many sequences and pages are told of, and how many more there are.
+//
+// Threads: Ask, and a question's answer, from any; the rest from the engine thread. No lock: questions are a
+// stack that the engine thread takes away whole, and one load a step where nobody asks.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/kv_store.h"
+#include "engine/sequence.h"
+#include "kernels/context_policy.h"
+
+namespace tramontane {
+
+struct KvReport {
+  static constexpr size_t kSequences = 64;
+  static constexpr size_t kPagesOfTable = 256;  // its sinks and oldest ones first
+
+  struct Group {
+    int32_t window = 0;  // 0: none
+    int64_t layers = 0;
+    int64_t held_pages = 0, cached_pages = 0;
+  };
+  struct Table {
+    int64_t kv_base = 0;
+    std::vector<PageId> sinks;
+    std::vector<PageId> pages;
+    int64_t pages_left_out = 0;
+  };
+  struct OfSequence {
+    std::string id;  // of its request
+    int32_t choice = 0;
+    SequenceState state = SequenceState::kWaiting;
+    int64_t tokens = 0;         // accepted, since the text began or was re-evaluated
+    int64_t prefix_tokens = 0;  // of these, found in the prefix cache
+    ContextPolicy policy;
+    std::vector<Table> tables;  // [groups]
+  };
+
+  int64_t page_size = 0;   // tokens
+  int64_t page_bytes = 0;  // of all layers of a group
+  int64_t total_pages = 0, free_pages = 0, cached_pages = 0, held_pages = 0;
+  std::vector<Group> groups;
+  std::vector<OfSequence> sequences;  // those that hold pages, as given
+  int64_t sequences_left_out = 0;
+};
+
+KvReport ReportKv(const KvStore& store, std::span<const Sequence* const> sequences);
+
+// Shared by who asks and the engine.
+class KvQuestion {
+ public:
+  // Null: not yet.
+  const KvReport* answer() const {
+    return answered_.load(std::memory_order_acquire) ? report_.get() : nullptr;
+  }
+
+ private:
+  friend class KvQuestions;
+
+  std::shared_ptr<const KvReport> report_;  // written before answered_
+  std::atomic<bool> answered_{false};
+};
+
+class KvQuestions {
+ public:
+  static constexpr int32_t kMost = 64;  // that wait at once
+
+  KvQuestions() = default;
+  ~KvQuestions();  // those that still wait stay without an answer
+  KvQuestions(const KvQuestions&) = delete;
+  KvQuestions& operator=(const KvQuestions&) = delete;
+
+  // Null: kMost wait already.
+  std::shared_ptr<KvQuestion> Ask();
+
+  bool any() const { return top_.load(std::memory_order_relaxed) != nullptr; }
+  void AnswerAll(const std::shared_ptr<const KvReport>& report);
+
+ private:
+  struct Node {
+    std::shared_ptr<KvQuestion> question;
+    Node* below = nullptr;  // asked just before this one
+  };
+
+  std::atomic<int32_t> waiting_{0};
+  std::atomic<Node*> top_{nullptr};  // the newest
+};
+
+}  // namespace tramontane
