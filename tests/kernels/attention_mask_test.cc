@@ -221,6 +221,17 @@ AttentionParams WithSinks(Attending& attending, const SinkRows& rows) {
   return params;
 }
 
+// Queries and keys of a batch whose tables begin at position 0.
+std::vector<RollingBlock> BlocksFromZero(const Batch& batch) {
+  std::vector<RollingBlock> blocks;
+  for (size_t b = 0; b < batch.spans.size(); ++b) {
+    RollingBlock& block = blocks.emplace_back();
+    for (int64_t key = 0; key < batch.spans[b].kv_end; ++key) block.keys.push_back(key);
+    block.queries.assign(block.keys.end() - batch.queries[b], block.keys.end());
+  }
+  return blocks;
+}
+
 TEST_P(AttentionByMaskTest, SinksAndWindowAreTheMaskThatShowsBoth) {
   const Batch batch = {.shape = {.dtype = DType::kF32, .kv_heads = 2, .head_dim = 16, .page_size = 5},
                        .query_heads = 6,
@@ -236,6 +247,12 @@ TEST_P(AttentionByMaskTest, SinksAndWindowAreTheMaskThatShowsBoth) {
           const int64_t at = batch.spans[b].kv_end - batch.queries[b] + query;
           return key <= at && (key < sink_len || key > at - newest);
         });
+    const StatusOr<RaggedMask> of_policy = ContextMask(
+        BlocksFromZero(batch),
+        {.type = ContextPolicyType::kSinks, .n_ctx = sink_len + newest, .n_keep = sink_len, .n_discard = 0},
+        0);
+    ASSERT_TRUE(of_policy.ok()) << of_policy.status();
+    EXPECT_EQ(of_policy->visible, mask->visible);
     const PackedMask packed = PackSegments(*mask);
     AttentionParams by_mask = attending.Params(0);
     by_mask.mask = {packed.bits.data(), packed.indptr.data()};

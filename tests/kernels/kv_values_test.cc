@@ -55,6 +55,29 @@ TEST(AscendMaskTest, HeadsWithoutABlockAndWindowsBelowOneAreRefused) {
   EXPECT_FALSE(MakeAscendCompressedMask({.window = -1, .head_size = 64}, 1.0).ok());
 }
 
+// The row at position 9 of the example in kernels/context_policy.h, over tokens 0 .. 9.
+TEST(ContextMaskTest, ShowsWhatAPolicyAndAWindowLeave) {
+  const std::vector<RollingBlock> blocks = {{.queries = {9}, .keys = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9}}};
+  const auto shown = [&](const ContextPolicy& policy, int32_t window) {
+    const StatusOr<RaggedMask> mask = ContextMask(blocks, policy, window);
+    return mask.ok() ? BlockDiagonalRows(*mask).at(0) : mask.status().ToString();
+  };
+  const ContextPolicy shift = {.type = ContextPolicyType::kShift, .n_ctx = 8, .n_keep = 2, .n_discard = 3};
+  const ContextPolicy sinks = {.type = ContextPolicyType::kSinks, .n_ctx = 8, .n_keep = 2, .n_discard = 0};
+  EXPECT_EQ(shown(shift, 0), "1100011111");
+  EXPECT_EQ(shown(shift, 6), "0100011111") << "a window counts cache positions, and 9 stands at 6";
+  EXPECT_EQ(shown(shift, 4), "0000001111");
+  EXPECT_EQ(shown(sinks, 0), "1100111111");
+  EXPECT_EQ(shown(sinks, 4), "1100001111") << "sinks are seen whatever the window";
+  EXPECT_EQ(shown({}, 0), "1111111111");
+  EXPECT_EQ(shown({}, 4), "0000001111");
+  ContextPolicy again = shift;
+  again.type = ContextPolicyType::kReevaluate;
+  EXPECT_THAT(shown(again, 0), HasSubstr("policy is reevaluate"));
+  again.n_keep = 8;
+  EXPECT_THAT(shown(again, 0), HasSubstr("n_keep is 8, allowed are 0 to 7"));
+}
+
 TEST(RaggedMaskTest, SizesAndElementsAreChecked) {
   EXPECT_THAT(MaskOfBools({2}, {3}, {1, 0, 1}).status().message(),
               HasSubstr("custom_mask: has 3 elements; queries x keys make 6"));
