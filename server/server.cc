@@ -109,6 +109,7 @@ InferenceCoreOptions CoreOptions(const ServerOptions& options) {
   return {.workers = {.threads = options.worker_threads, .max_queued = options.max_queued_work},
           .compiler_threads = options.compiler_threads,
           .max_streams = options.max_streams,
+          .sessions = options.sessions,
           .step_timeout = options.step_timeout};
 }
 

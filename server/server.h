@@ -15,6 +15,7 @@
 #include "server/core/field_limits.h"
 #include "server/core/inference_client.h"
 #include "server/core/served_model.h"
+#include "server/core/session_store.h"
 #include "server/core/trace_text.h"
 #include "server/http/limits.h"
 
@@ -28,16 +29,17 @@ struct ServerOptions {
   int32_t http_io_threads = kDefaultIoThreads;
   int32_t http_handler_threads = kDefaultHandlerThreads;
   HttpLimits http_limits = {};
-  bool debug = false;                     // HTTP has /debug/*; it must be on a loopback address
-  bool any_model = false;                 // HTTP takes every model's name for the one that is served
-  bool strict_fields = true;              // HTTP refuses fields that it does not know
-  FieldLimits field_limits = {};          // of the engine that will serve
-  int32_t worker_threads = 2;             // tokenising, chat rendering, detokenising
-  int32_t compiler_threads = 4;           // for requests with constraints
-  int32_t max_queued_work = 2048;         // inputs waiting for them; one more: RESOURCE_EXHAUSTED
-  int32_t writer_threads = 1;             // hand results to gRPC
-  double step_timeout = 300;              // seconds; no step with work for longer: unhealthy; 0: never
-  int32_t max_streams = 2048;             // Generate calls open at once; one more: RESOURCE_EXHAUSTED
+  bool debug = false;              // HTTP has /debug/*; it must be on a loopback address
+  bool any_model = false;          // HTTP takes every model's name for the one that is served
+  bool strict_fields = true;       // HTTP refuses fields that it does not know
+  FieldLimits field_limits = {};   // of the engine that will serve
+  int32_t worker_threads = 2;      // tokenising, chat rendering, detokenising
+  int32_t compiler_threads = 4;    // for requests with constraints
+  int32_t max_queued_work = 2048;  // inputs waiting for them; one more: RESOURCE_EXHAUSTED
+  int32_t writer_threads = 1;      // hand results to gRPC
+  double step_timeout = 300;       // seconds; no step with work for longer: unhealthy; 0: never
+  int32_t max_streams = 2048;      // Generate calls open at once; one more: RESOURCE_EXHAUSTED
+  SessionStoreOptions sessions = {};
   int64_t grpc_memory_bytes = 256 << 20;  // messages of gRPC on their way; more: RESOURCE_EXHAUSTED
 };
 

@@ -116,6 +116,8 @@ void LogServerLimits(const ServerOptions& options) {
   log("max_queued_work", options.max_queued_work, "one more is refused");
   log("max_queued_work_bytes", WorkerPoolOptions().max_queued_bytes, "input beyond it is refused");
   log("max_streams", options.max_streams, "one more is refused");
+  log("max_sessions", options.sessions.max_sessions,
+      "of more the idle one used longest ago goes; where all are in use one more is refused");
 }
 
 ServerOptions ServerOptionsOf(const ServeConfig& config, const EngineLimits& limits) {
@@ -136,6 +138,8 @@ ServerOptions ServerOptionsOf(const ServeConfig& config, const EngineLimits& lim
   options.compiler_threads = static_cast<int32_t>(config.compiler_threads);
   options.max_queued_work = static_cast<int32_t>(config.max_queued_work);
   options.max_streams = static_cast<int32_t>(config.max_streams);
+  options.sessions.max_sessions = static_cast<int32_t>(config.max_sessions);
+  options.sessions.ttl_ns = static_cast<int64_t>(config.session_ttl * 1e9);
   options.writer_threads = static_cast<int32_t>(config.writer_threads);
   options.grpc_memory_bytes = config.grpc_memory;
   return options;

@@ -117,6 +117,14 @@ void EngineClient::GetLoad(Done<v1::GetLoadResponse> done) {
   AtOnce(done, [&](const Serving& serving, auto* response) { return core_.GetLoad(serving, response); });
 }
 
+void EngineClient::ListSessions(Done<v1::ListSessionsResponse> done) {
+  AtOnce(done, [&](const Serving&, auto* response) { return core_.ListSessions(response); });
+}
+
+void EngineClient::DeleteSession(v1::DeleteSessionRequest request, Done<v1::DeleteSessionResponse> done) {
+  AtOnce(done, [&](const Serving&, auto*) { return core_.DeleteSession(request); });
+}
+
 template <typename Request, typename Response>
 void EngineClient::OnWorker(Request request, const Done<Response>& done,
                             Converter<Request, Response> convert) {

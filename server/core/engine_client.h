@@ -31,6 +31,8 @@ class EngineClient final : public InferenceClient {
   // At once, before they return.
   void GetModel(v1::GetModelRequest request, Done<v1::GetModelResponse> done) override;
   void GetLoad(Done<v1::GetLoadResponse> done) override;
+  void ListSessions(Done<v1::ListSessionsResponse> done) override;
+  void DeleteSession(v1::DeleteSessionRequest request, Done<v1::DeleteSessionResponse> done) override;
   bool ready() const override { return core_.Health().ok() && !core_.draining(); }
   RpcError health() const override { return core_.Health(); }
 

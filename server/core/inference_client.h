@@ -71,6 +71,11 @@ class InferenceClient {
   virtual void RenderChat(v1::RenderChatRequest request, Done<v1::RenderChatResponse> done) = 0;
   virtual void GetModel(v1::GetModelRequest request, Done<v1::GetModelResponse> done) = 0;
   virtual void GetLoad(Done<v1::GetLoadResponse> done) = 0;
+  // UNIMPLEMENTED where nobody keeps sessions.
+  virtual void ListSessions(Done<v1::ListSessionsResponse> done) { done(NoSessionsError(), {}); }
+  virtual void DeleteSession(v1::DeleteSessionRequest, Done<v1::DeleteSessionResponse> done) {
+    done(NoSessionsError(), {});
+  }
 
   // Would take a request now: healthy, not draining; for several servers, one of them.
   virtual bool ready() const = 0;
@@ -78,6 +83,9 @@ class InferenceClient {
   // Why nobody should be sent here at all: nothing is loaded, or what is does not move; for several servers,
   // none is up. OK also while draining. Waits for nothing.
   virtual RpcError health() const = 0;
+
+ protected:
+  static RpcError NoSessionsError() { return ToRpcError(Unimplemented("no sessions are kept here")); }
 };
 
 }  // namespace tramontane

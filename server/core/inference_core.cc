@@ -18,6 +18,7 @@ constexpr int kMaxAbortIds = 1024;
 InferenceCore::InferenceCore(const InferenceCoreOptions& options)
     : max_streams_(options.max_streams),
       step_timeout_(options.step_timeout),
+      sessions_(options.sessions),
       workers_(options.workers),
       compilers_({.threads = options.compiler_threads,
                   .max_queued = options.workers.max_queued,
@@ -34,6 +35,7 @@ InferenceCore::~InferenceCore() {
 
 void InferenceCore::Serve(const ServedModel& model) {
   serving_owner_ = std::make_unique<Serving>(model);
+  sessions_.Start(*model.clock);
   serving_.store(serving_owner_.get(), std::memory_order_release);
 }
 
@@ -157,6 +159,16 @@ RpcError InferenceCore::GetLoad(const Serving& serving, v1::GetLoadResponse* res
   std::lock_guard lock(streams_mutex_);
   response->set_open_streams(static_cast<int32_t>(open_streams_.size()));
   return {};
+}
+
+RpcError InferenceCore::ListSessions(v1::ListSessionsResponse* response) {
+  const auto since_1970 = std::chrono::system_clock::now().time_since_epoch();
+  *response = sessions_.List(std::chrono::duration_cast<std::chrono::seconds>(since_1970).count());
+  return {};
+}
+
+RpcError InferenceCore::DeleteSession(const v1::DeleteSessionRequest& request) {
+  return sessions_.Delete(request.name());
 }
 
 RpcError InferenceCore::AddStream(ServedCall* call) {

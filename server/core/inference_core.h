@@ -20,6 +20,7 @@
 #include "server/core/request_trace.h"
 #include "server/core/rpc_error.h"
 #include "server/core/served_model.h"
+#include "server/core/session_store.h"
 #include "server/core/trace_text.h"
 #include "server/core/worker_pool.h"
 #include "tramontane/v1/inference.pb.h"
@@ -41,7 +42,8 @@ struct InferenceCoreOptions {
   WorkerPoolOptions workers;     // tokenising, chat rendering, detokenising
   int32_t compiler_threads = 4;  // for requests with constraints; one client holds at most half of them
   int32_t max_streams = 2048;    // Generate calls open at once; one more: RESOURCE_EXHAUSTED
-  double step_timeout = 300;     // seconds with work and without a step, from which on Health fails; 0: never
+  SessionStoreOptions sessions = {};
+  double step_timeout = 300;  // seconds with work and without a step, from which on Health fails; 0: never
 };
 
 class InferenceCore {
@@ -74,6 +76,7 @@ class InferenceCore {
   // `refusal` says which.
   std::unique_ptr<PendingText> AskKvTables(RpcError* refusal) const;
   RequestTrace& request_trace() { return *request_trace_; }
+  SessionStore& sessions() { return sessions_; }
 
   const Serving* serving() const { return serving_.load(std::memory_order_acquire); }  // null: still loading
   bool draining() const { return draining_; }
@@ -102,6 +105,8 @@ class InferenceCore {
   RpcError Abort(const v1::AbortRequest& request, v1::AbortResponse* response);
   RpcError GetServerInfo(const Serving& serving, v1::GetServerInfoResponse* response) const;
   RpcError GetLoad(const Serving& serving, v1::GetLoadResponse* response) const;
+  RpcError ListSessions(v1::ListSessionsResponse* response);
+  RpcError DeleteSession(const v1::DeleteSessionRequest& request);
 
   // ---- for ServedCall ----
 
@@ -116,6 +121,7 @@ class InferenceCore {
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 
   const std::shared_ptr<RequestTrace> request_trace_ = std::make_shared<RequestTrace>();
+  SessionStore sessions_;
   std::unique_ptr<Serving> serving_owner_;
   std::atomic<const Serving*> serving_{nullptr};
   std::atomic<bool> draining_{false};

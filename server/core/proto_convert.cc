@@ -18,6 +18,7 @@
 #include "server/base/text.h"
 #include "server/core/constraint_convert.h"
 #include "server/core/marked_calls.h"
+#include "server/core/session_prompt.h"
 #include "server/core/tool_choice.h"
 
 namespace tramontane {
@@ -178,7 +179,7 @@ ProtoConverter::ProtoConverter(const ServedModel& model)
 }
 
 RpcError ProtoConverter::Generate(const v1::GenerateRequest& proto, Request* request,
-                                  const std::function<bool()>& wanted) const {
+                                  const std::function<bool()>& wanted, const SessionState* session) const {
   if (RpcError error = CheckModelName(proto.model()); !error.ok()) return error;
   if (proto.prompt_case() != v1::GenerateRequest::kText) {
     if (proto.has_add_bos()) return FieldError("add_bos", "goes with text prompts only");
@@ -196,9 +197,14 @@ RpcError ProtoConverter::Generate(const v1::GenerateRequest& proto, Request* req
     if (!error.ok()) return error;
   }
   const EngineLimits& limits = model_.engine->limits();
-  const PromptRoom room = {.context = MostTokens(ContextPolicyOf(*request, limits), limits),
+  const ContextPolicy policy = ContextPolicyOf(*request, limits);
+  if (!proto.session().empty() && policy.type != ContextPolicyType::kNone) {
+    return FieldError("session", std::string("goes with the context policy none; this request's is ") +
+                                     ContextPolicyName(policy.type));
+  }
+  const PromptRoom room = {.context = MostTokens(policy, limits),
                            .scores_only = request->stopping.max_tokens == 0};
-  if (RpcError error = PromptIds(proto, room, &request->prompt); !error.ok()) return error;
+  if (RpcError error = PromptIds(proto, room, session, &request->prompt); !error.ok()) return error;
   request->output.marked_ids = MarkedIds(answer_syntax_, proto.has_chat());
   return ConstrainOutput(proto, wanted, &request->constraint);
 }
@@ -244,7 +250,7 @@ RpcError ProtoConverter::CheckModelName(const std::string& name) const {
 }
 
 RpcError ProtoConverter::PromptIds(const v1::GenerateRequest& proto, const PromptRoom& room,
-                                   std::vector<int32_t>* ids) const {
+                                   const SessionState* session, std::vector<int32_t>* ids) const {
   std::string path;
   switch (proto.prompt_case()) {
     case v1::GenerateRequest::kText: {
@@ -264,17 +270,28 @@ RpcError ProtoConverter::PromptIds(const v1::GenerateRequest& proto, const Promp
       path = "chat";
       const int64_t shown = model_.chat_format->shows_all_texts() ? LeastTextBytes(proto.chat()) : 0;
       if (RpcError error = CheckBytes(path, shown, room); !error.ok()) return error;
-      RenderedChat rendered;
-      if (RpcError error = RenderChatProto(*model_.chat_format, proto.chat(), &rendered); !error.ok())
-        return error;
-      *ids = std::move(rendered.ids);
+      if (RpcError error = ChatIds(proto.chat(), session, ids); !error.ok()) return error;
       break;
     }
     case v1::GenerateRequest::PROMPT_NOT_SET:
       return FieldError("prompt", "is missing: exactly one of text, token_ids and chat is needed");
   }
   if (ids->empty()) return FieldError(path, "is empty: a prompt has at least one token");
-  return CheckLength(path, static_cast<int64_t>(ids->size()), room);
+  if (RpcError error = CheckLength(path, static_cast<int64_t>(ids->size()), room); !error.ok()) return error;
+  const bool is_text = session != nullptr && !session->is_chat;
+  return is_text ? CheckGoesOn(*session, path, *ids) : RpcError();
+}
+
+RpcError ProtoConverter::ChatIds(const v1::Chat& chat, const SessionState* session,
+                                 std::vector<int32_t>* ids) const {
+  const RenderIds render = [this](const v1::Chat& rendered_chat, std::vector<int32_t>* rendered_ids) {
+    RenderedChat rendered;
+    RpcError error = RenderChatProto(*model_.chat_format, rendered_chat, &rendered);
+    *rendered_ids = std::move(rendered.ids);
+    return error;
+  };
+  if (session == nullptr) return render(chat, ids);
+  return GoOnWithChat(*session, chat, answer_syntax_.end, render, ids);
 }
 
 template <typename TextRequest>

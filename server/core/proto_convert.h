@@ -19,6 +19,7 @@
 #include "server/core/answer_splitter.h"
 #include "server/core/rpc_error.h"
 #include "server/core/served_model.h"
+#include "server/core/session_store.h"
 #include "tramontane/v1/inference.pb.h"
 
 namespace tramontane {
@@ -29,8 +30,9 @@ class ProtoConverter {
 
   // Fills in all of `request` but its id, deadline and times.
   // `wanted` is asked while a constraint is compiled; false: CANCELLED. Empty: always wanted.
+  // `session`: what the request goes on from; null: nothing.
   RpcError Generate(const v1::GenerateRequest& proto, Request* request,
-                    const std::function<bool()>& wanted = {}) const;
+                    const std::function<bool()>& wanted = {}, const SessionState* session = nullptr) const;
   RpcError Tokenize(const v1::TokenizeRequest& proto, v1::TokenizeResponse* response) const;
   RpcError Detokenize(const v1::DetokenizeRequest& proto, v1::DetokenizeResponse* response) const;
   RpcError RenderChat(const v1::RenderChatRequest& proto, v1::RenderChatResponse* response) const;
@@ -63,8 +65,9 @@ class ProtoConverter {
     int64_t context = 0;
     bool scores_only = false;  // no token of output
   };
-  RpcError PromptIds(const v1::GenerateRequest& proto, const PromptRoom& room,
+  RpcError PromptIds(const v1::GenerateRequest& proto, const PromptRoom& room, const SessionState* session,
                      std::vector<int32_t>* ids) const;
+  RpcError ChatIds(const v1::Chat& chat, const SessionState* session, std::vector<int32_t>* ids) const;
   template <typename TextRequest>  // v1::GenerateRequest or v1::TokenizeRequest
   RpcError TextIds(const TextRequest& proto, std::vector<int32_t>* ids) const;
   RpcError CheckIds(const std::string& path, const google::protobuf::RepeatedField<int32_t>& ids) const;

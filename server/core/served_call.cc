@@ -44,6 +44,7 @@ ServedCall::~ServedCall() {
     stream_->Cancel();
     End(ToRpcError(Status(StatusCode::kCancelled, "the call was dropped")));
   }
+  session_.LetGo();
   if (counted_) core_.RemoveStream(this);
 }
 
@@ -61,9 +62,12 @@ RpcError ServedCall::Open() {
 
 RpcError ServedCall::Admit(const v1::GenerateRequest& proto, std::function<void()> on_ready) {
   if (RpcError error = TakeRequestId(proto.request_id()); !error.ok()) return error;
+  if (RpcError error = session_.Begin(core_.sessions(), proto); !error.ok()) return error;
   Request request;
   const auto wanted = [this] { return CheckIsWanted().ok(); };
-  if (RpcError error = serving_->converter.Generate(proto, &request, wanted); !error.ok()) return error;
+  RpcError error = serving_->converter.Generate(proto, &request, wanted, session_.found());
+  if (!error.ok()) return error;
+  session_.NotePrompt(proto, request.prompt);
   request.id = request_id_;
   request.received_ns = received_ns_;
   request.tokenized_ns = serving_->model.clock->NowNs();
@@ -132,7 +136,9 @@ InferenceEvents ServedCall::Take() {
   if (update.started) taken.events.push_back(converter.StartedToProto(*update.started, request_id_));
   for (StreamDelta& delta : update.deltas) {
     AnswerSplitter& splitter = splitters_[static_cast<size_t>(delta.choice)];
+    session_.NoteTokens(delta.token_ids);
     std::vector<v1::GenerateResponse> messages = converter.DeltaToProto(std::move(delta), parts_, &splitter);
+    for (const v1::GenerateResponse& message : messages) session_.NoteDelta(message.delta());
     std::move(messages.begin(), messages.end(), std::back_inserter(taken.events));
   }
   NoteContent(update, taken.events);
@@ -143,9 +149,11 @@ InferenceEvents ServedCall::Take() {
     if (parts_.text && splitter.End(rest.mutable_delta())) {
       rest.mutable_delta()->set_choice(finished.choice);
       rest.mutable_delta()->set_completion_tokens(finished.usage.completion_tokens);
+      session_.NoteDelta(rest.delta());
       taken.events.push_back(std::move(rest));
       NoteContent(update, taken.events);
     }
+    session_.NoteFinished(finished);
     taken.events.push_back(ProtoConverter::FinishedToProto(finished, splitter));
     SetStages(taken.events.back().mutable_finished());
   }
@@ -189,6 +197,7 @@ RpcError ServedCall::ToldOutcome(const Status& status) const {
 
 void ServedCall::End(const RpcError& outcome) {
   ended_ = true;
+  session_.LetGo();
   if (registered_) core_.UnregisterId(request_id_);
   if (counted_ && core_.request_trace().on()) Trace();
   spdlog::info("{}", LogLine(outcome));

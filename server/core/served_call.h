@@ -18,6 +18,7 @@
 
 #include "server/core/inference_client.h"
 #include "server/core/inference_core.h"
+#include "server/core/session_turn.h"
 #include "server/core/ttft_stages.h"
 
 namespace tramontane {
@@ -107,6 +108,7 @@ class ServedCall {
   bool ended_ = false;
   std::string request_id_;
   std::string correlation_id_;
+  SessionTurn session_;
   ProtoConverter::DeltaParts parts_;
   std::vector<AnswerSplitter> splitters_;  // [choices]
   int32_t choices_ = 1;

@@ -84,7 +84,9 @@ using RawService = v1::Inference::WithRawCallbackMethod_Generate<
     v1::Inference::WithRawCallbackMethod_Tokenize<v1::Inference::WithRawCallbackMethod_Detokenize<
         v1::Inference::WithRawCallbackMethod_RenderChat<v1::Inference::WithRawCallbackMethod_Abort<
             v1::Inference::WithRawCallbackMethod_GetModel<v1::Inference::WithRawCallbackMethod_GetServerInfo<
-                v1::Inference::WithRawCallbackMethod_GetLoad<v1::Inference::Service>>>>>>>>;
+                v1::Inference::WithRawCallbackMethod_GetLoad<
+                    v1::Inference::WithRawCallbackMethod_ListSessions<
+                        v1::Inference::WithRawCallbackMethod_DeleteSession<v1::Inference::Service>>>>>>>>>>;
 
 }  // namespace
 
@@ -139,6 +141,20 @@ class InferenceService::Impl final : public RawService {
     return AtOnce<v1::GetLoadRequest, v1::GetLoadResponse>(
         context, request, response,
         [this](const Serving& serving, const auto&, auto* answer) { return core_.GetLoad(serving, answer); });
+  }
+  grpc::ServerUnaryReactor* ListSessions(grpc::CallbackServerContext* context,
+                                         const grpc::ByteBuffer* request,
+                                         grpc::ByteBuffer* response) override {
+    return AtOnce<v1::ListSessionsRequest, v1::ListSessionsResponse>(
+        context, request, response,
+        [this](const Serving&, const auto&, auto* answer) { return core_.ListSessions(answer); });
+  }
+  grpc::ServerUnaryReactor* DeleteSession(grpc::CallbackServerContext* context,
+                                          const grpc::ByteBuffer* request,
+                                          grpc::ByteBuffer* response) override {
+    return AtOnce<v1::DeleteSessionRequest, v1::DeleteSessionResponse>(
+        context, request, response,
+        [this](const Serving&, const auto& proto, auto*) { return core_.DeleteSession(proto); });
   }
 
   // ---- for GenerateCall ----

@@ -38,6 +38,11 @@ const Mapping& MappingOf(StatusCode code) {
   return kOther;
 }
 
+// What the server holds is in the way, not what was asked.
+bool IsConflict(const RpcError& error) {
+  return error.code == StatusCode::kFailedPrecondition && error.reason.starts_with("SESSION_");
+}
+
 // "sampling.top_p" -> "top_p": OpenAI's requests are flat where the .proto has groups.
 std::string ParamOf(const std::string& path) {
   for (const char* group : {"sampling.", "stopping.", "output.", "chat."}) {
@@ -77,7 +82,7 @@ ApiError ToApiError(const HttpRefusal& refusal) {
 ApiError ToApiError(const RpcError& error) {
   const Mapping& mapping = MappingOf(error.code);
   ApiError result;
-  result.status = mapping.http_status;
+  result.status = IsConflict(error) ? 409 : mapping.http_status;
   result.type = mapping.type;
   result.message = error.message();
   result.code = error.missing_model.empty() ? LowerCase(error.reason) : "model_not_found";

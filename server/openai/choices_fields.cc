@@ -43,6 +43,8 @@ void ApplyCacheSalt(const Json& value, Request* request) {
   request->set_cache_salt(value.get<std::string>());
 }
 
+void ApplySession(const Json& value, Request* request) { request->set_session(value.get<std::string>()); }
+
 void ApplyContextPolicy(const Json& value, Request* request) {
   v1::ContextPolicy* policy = request->mutable_context_policy();
   static constexpr std::pair<std::string_view, v1::ContextPolicy::Type> kTypes[] = {
@@ -203,6 +205,12 @@ std::vector<Field> OutputFields(const FieldLimits& limits) {
        .doc = "How the text goes on when its context is full. Default: the server's, which is none.",
        .path = "context_policy",
        .apply = ApplyContextPolicy},
+      {.name = "session",
+       .shape = String(1, kMaxSessionFieldBytes),
+       .doc = "A conversation that the server keeps under this name; the prompt must go on from it. Default: "
+              "none.",
+       .path = "session",
+       .apply = ApplySession},
       {.name = "request_id",
        .shape = String(1, kMaxRequestIdFieldBytes),
        .doc =

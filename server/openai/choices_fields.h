@@ -12,6 +12,7 @@ namespace tramontane {
 
 inline constexpr int64_t kMaxRequestIdFieldBytes = 64;  // leaves room for the number of the prompt
 inline constexpr int64_t kMaxCacheSaltFieldBytes = 256;
+inline constexpr int64_t kMaxSessionFieldBytes = 64;
 
 // ---- requests -----------------------------------------------------------------------------------
 

@@ -137,6 +137,9 @@ std::optional<ApiError> ConvertPrompts(const Json& json, GenerationRequest* requ
     SetPrompt(json, prompt[0], FieldElement("prompt", 0), &request->calls[0], &request->names[0]);
     return std::nullopt;
   }
+  if (!request->calls[0].session().empty()) {
+    return FieldFault("session", "goes with one prompt; here are " + std::to_string(prompt.size()));
+  }
   const size_t suffix_bytes = request->calls[0].suffix().size();
   if (suffix_bytes * prompt.size() > kMaxSuffixBytes) {
     return FieldFault("suffix", "is " + std::to_string(suffix_bytes) + " bytes long, for each of " +

@@ -5,6 +5,7 @@
 #include "server/openai/debug_endpoints.h"
 #include "server/openai/models.h"
 #include "server/openai/responses.h"
+#include "server/openai/sessions.h"
 #include "server/openai/spec.h"
 #include "server/openai/status_endpoints.h"
 #include "server/openai/tokenize.h"
@@ -82,6 +83,8 @@ const std::vector<Route>& Routes() {
       {"POST", "/detokenize", AnswerDetokenize},
       {"GET", "/models", AnswerModels},
       {"GET", "/models/*", AnswerModel},
+      {"GET", "/sessions", AnswerSessions},
+      {"DELETE", "/sessions/*", AnswerDeleteSession},
       {"GET", "/tokenizer_info", AnswerTokenizerInfo, kExact},
       {"GET", "/openapi.json", AnswerOpenApi, kExact},
       {"GET", "/health", AnswerHealth, kExact, kIoThread},

@@ -9,6 +9,7 @@
 #include "server/openai/json.h"
 #include "server/openai/models.h"
 #include "server/openai/responses.h"
+#include "server/openai/sessions.h"
 #include "server/openai/timing.h"
 #include "server/openai/tokenize.h"
 
@@ -75,6 +76,14 @@ const std::vector<Operation>& Operations() {
        .streams = true},
       {.method = "get", .path = "/v1/models", .summary = "The served names.", .response = ModelListShape},
       {.method = "get", .path = "/v1/models/{model}", .summary = "One of them.", .response = ModelShape},
+      {.method = "get",
+       .path = "/v1/sessions",
+       .summary = "The conversations that are kept, by name.",
+       .response = SessionListShape},
+      {.method = "delete",
+       .path = "/v1/sessions/{name}",
+       .summary = "Forgets one of them; 409 where a request uses it.",
+       .response = SessionDeletedShape},
       {.method = "post",
        .path = "/tokenize",
        .summary = "Text or a chat to token ids.",
@@ -140,8 +149,9 @@ Json TimingParameter() {
 Json OperationJson(const Operation& operation, const RequestShapes& shapes) {
   Json json = {{"summary", operation.summary}};
   if (operation.streams) json["parameters"] = Json::array({TimingParameter()});
-  if (operation.path.ends_with("{model}")) {
-    json["parameters"] = Json::array({{{"name", "model"},
+  for (const char* const name : {"model", "name"}) {
+    if (!operation.path.ends_with("{" + std::string(name) + "}")) continue;
+    json["parameters"] = Json::array({{{"name", name},
                                        {"in", "path"},
                                        {"required", true},
                                        {"schema", {{"type", "string"}, {"minLength", 1}}}}});
@@ -162,6 +172,7 @@ Json OperationJson(const Operation& operation, const RequestShapes& shapes) {
   if (operation.request != nullptr || operation.path.ends_with("{model}")) {
     responses["404"] = ErrorResponseJson("No such model.");
   }
+  if (operation.path.ends_with("{name}")) responses["404"] = ErrorResponseJson("No such session.");
   responses["503"] = ErrorResponseJson("The server is loading or shutting down.");
   responses["default"] = ErrorResponseJson("Any other error.");
   return json;

@@ -156,7 +156,8 @@ bool RemoteGeneration::TryNextBackend() {
   {
     std::lock_guard lock(mutex_);
     if (cancelled_) return false;
-    RemoteServer* backend = backends_.Choose(tried_);
+    const std::string& session = request_.session();
+    RemoteServer* backend = session.empty() ? backends_.Choose(tried_) : backends_.HomeOf(session, tried_);
     if (backend == nullptr) return false;
     tried_.push_back(backend);
     attempt = std::make_shared<Attempt>(shared_from_this(), *backend);
@@ -250,8 +251,12 @@ class RemoteQuestion : public std::enable_shared_from_this<RemoteQuestion<Reques
                                      std::function<void(grpc::Status)>);
 
   RemoteQuestion(RemoteServers& backends, Method method, Request request,
-                 InferenceClient::Done<Response> done)
-      : backends_(backends), method_(method), request_(std::move(request)), done_(std::move(done)) {}
+                 InferenceClient::Done<Response> done, std::string session = {})
+      : backends_(backends),
+        method_(method),
+        request_(std::move(request)),
+        done_(std::move(done)),
+        session_(std::move(session)) {}
 
   void Ask() {
     if (!TryNextBackend()) done_(NoBackendError(backends_), {});
@@ -259,7 +264,7 @@ class RemoteQuestion : public std::enable_shared_from_this<RemoteQuestion<Reques
 
  private:
   bool TryNextBackend() {
-    RemoteServer* backend = backends_.Choose(tried_);
+    RemoteServer* backend = session_.empty() ? backends_.Choose(tried_) : backends_.HomeOf(session_, tried_);
     if (backend == nullptr) return false;
     tried_.push_back(backend);
     struct OpenCall {
@@ -288,6 +293,7 @@ class RemoteQuestion : public std::enable_shared_from_this<RemoteQuestion<Reques
   const Method method_;
   const Request request_;
   const InferenceClient::Done<Response> done_;
+  const std::string session_;  // only the server that keeps it is asked; "": any
   std::vector<RemoteServer*> tried_;
   Response response_;
 };
@@ -312,8 +318,10 @@ class RemoteClient::Impl {
   explicit Impl(const RemoteClientOptions& options) : backends(options) {}
 
   template <typename Request, typename Response>
-  void Ask(typename RemoteQuestion<Request, Response>::Method method, Request request, Done<Response> done) {
-    std::make_shared<RemoteQuestion<Request, Response>>(backends, method, std::move(request), std::move(done))
+  void Ask(typename RemoteQuestion<Request, Response>::Method method, Request request, Done<Response> done,
+           std::string session = {}) {
+    std::make_shared<RemoteQuestion<Request, Response>>(backends, method, std::move(request), std::move(done),
+                                                        std::move(session))
         ->Ask();
   }
 
@@ -352,6 +360,23 @@ void RemoteClient::RenderChat(v1::RenderChatRequest request, Done<v1::RenderChat
 void RemoteClient::GetModel(v1::GetModelRequest request, Done<v1::GetModelResponse> done) {
   impl_->Ask<v1::GetModelRequest, v1::GetModelResponse>(&AsyncStub::GetModel, std::move(request),
                                                         std::move(done));
+}
+
+void RemoteClient::ListSessions(Done<v1::ListSessionsResponse> done) {
+  const size_t servers = impl_->backends.all().size();
+  if (servers > 1) {
+    return done(ToRpcError(Unimplemented("behind this gateway are " + std::to_string(servers) +
+                                         " servers, each of which lists its own sessions")),
+                {});
+  }
+  impl_->Ask<v1::ListSessionsRequest, v1::ListSessionsResponse>(&AsyncStub::ListSessions, {},
+                                                                std::move(done));
+}
+
+void RemoteClient::DeleteSession(v1::DeleteSessionRequest request, Done<v1::DeleteSessionResponse> done) {
+  const std::string name = request.name();
+  impl_->Ask<v1::DeleteSessionRequest, v1::DeleteSessionResponse>(&AsyncStub::DeleteSession,
+                                                                  std::move(request), std::move(done), name);
 }
 
 void RemoteClient::GetLoad(Done<v1::GetLoadResponse> done) {

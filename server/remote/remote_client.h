@@ -47,8 +47,11 @@ class RemoteClient final : public InferenceClient {
   void RenderChat(v1::RenderChatRequest request, Done<v1::RenderChatResponse> done) override;
   void GetModel(v1::GetModelRequest request, Done<v1::GetModelResponse> done) override;
   void GetLoad(Done<v1::GetLoadResponse> done) override;  // summed, as last asked
-  bool ready() const override;                            // one server is up
-  RpcError health() const override;                       // UNAVAILABLE names them all
+  // Of one server; of several each lists its own.
+  void ListSessions(Done<v1::ListSessionsResponse> done) override;
+  void DeleteSession(v1::DeleteSessionRequest request, Done<v1::DeleteSessionResponse> done) override;
+  bool ready() const override;       // one server is up
+  RpcError health() const override;  // UNAVAILABLE names them all
 
   // True once one is up; false when none was within the time.
   bool WaitUntilReady(int64_t timeout_ms) const;

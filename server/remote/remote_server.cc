@@ -147,6 +147,15 @@ RemoteServer* RemoteServers::Choose(const std::vector<RemoteServer*>& tried) {
   return best;
 }
 
+RemoteServer* RemoteServers::HomeOf(const std::string& session,
+                                    const std::vector<RemoteServer*>& tried) const {
+  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
+  for (const char c : session) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3;
+  RemoteServer* home = backends_[hash % backends_.size()].get();
+  const bool was_tried = std::find(tried.begin(), tried.end(), home) != tried.end();
+  return was_tried || !home->up() ? nullptr : home;
+}
+
 std::string RemoteServers::Describe() const {
   std::string text;
   for (const auto& backend : backends_) {

@@ -92,6 +92,9 @@ class RemoteServers {
 
   // The one that is up, not `tried`, and has the least to do; null: none.
   RemoteServer* Choose(const std::vector<RemoteServer*>& tried);
+  // The one that keeps the session of that name, if it is up and not `tried`; null: it is down. Always the
+  // same one, so that every turn of a conversation finds it.
+  RemoteServer* HomeOf(const std::string& session, const std::vector<RemoteServer*>& tried) const;
   const std::vector<std::unique_ptr<RemoteServer>>& all() const { return backends_; }
   OpenCalls& open_calls() { return open_calls_; }
   // "127.0.0.1:1 is down, 127.0.0.1:2 is down"

@@ -307,6 +307,10 @@ const std::vector<Setting>& ServeSettings() {
               "requests waiting for threads of either kind; one more is refused with RESOURCE_EXHAUSTED"),
       Integer("max_streams", &C::max_streams, 1, 1 << 20, "N",
               "requests that generate, open at once; one more is refused with RESOURCE_EXHAUSTED"),
+      Integer("max_sessions", &C::max_sessions, 1, 1 << 20, "N",
+              "conversations kept under their `session`; of more the one that was used longest ago goes"),
+      Seconds("session_ttl", &C::session_ttl, 0, 31'536'000.0,
+              "a session that no request has used for so long goes; 0: never"),
       Integer("writer_threads", &C::writer_threads, 1, 64, "N", "threads that hand results to gRPC"),
       Bytes("grpc_memory", &C::grpc_memory, 16 << 20, int64_t{1} << 40,
             "what messages of all gRPC calls may take while they come; calls beyond end with "

@@ -193,6 +193,17 @@ TEST(Fields, ACacheSaltTravels) {
             "cache_salt: has 257 bytes, the most is 256");
 }
 
+TEST(Fields, ASessionTravels) {
+  EXPECT_EQ(ChatWith(R"("session":"mine")").calls[0].session(), "mine");
+  EXPECT_TRUE(ChatWith(R"("session":"mine")").ignored.empty());
+  EXPECT_EQ(CompletionWith(R"("session":"mine")").calls[0].session(), "mine");
+  EXPECT_EQ(ChatWith("").calls[0].session(), "");
+  EXPECT_EQ(ChatFaultWith("\"session\":\"" + std::string(65, 'x') + "\"").message,
+            "session: has 65 bytes, the most is 64");
+  EXPECT_EQ(ChatFaultWith(R"("session":"")").param, "session");
+  EXPECT_EQ(ChatFaultWith(R"("session":7)").param, "session");
+}
+
 TEST(Fields, AContextPolicyTravels) {
   const v1::GenerateRequest call = CompletionWith(R"("context_policy":{"type":"shift","n_ctx":64,"n_keep":2,)"
                                                   R"("n_discard":null})")

@@ -152,6 +152,109 @@ TEST_F(Breeze, SaysWhereItsToolCallsBegin) {
             nlohmann::json::parse(R"([{"name": "get_weather", "arguments": {"city": "Toulouse"}}])"));
 }
 
+// ---- sessions -----------------------------------------------------------------------------------
+
+v1::GenerateRequest InSession(const std::string& name, v1::GenerateRequest request) {
+  request.set_session(name);
+  request.set_cache_salt("of " + name);  // what other tests left of the prompt is of no use
+  request.mutable_output()->set_prompt_tokens(true);
+  return request;
+}
+
+std::vector<int32_t> PromptOf(const Stream& stream) {
+  std::vector<int32_t> ids;
+  for (const v1::PromptToken& token : stream.events().at(0).started().prompt())
+    ids.push_back(token.token_id());
+  return ids;
+}
+
+v1::ChatMessage* Say(v1::GenerateRequest* request, v1::Role role, const std::string& content) {
+  v1::ChatMessage* message = request->mutable_chat()->add_messages();
+  message->set_role(role);
+  message->set_content(content);
+  return message;
+}
+
+TEST_F(Breeze, ASessionGoesOnAsOneRequestOfTheSameTokensWould) {
+  std::vector<int32_t> ids = host_->tokenizer().Encode("Once upon a time").value();
+  ids.insert(ids.begin(), host_->tokenizer().bos_id());
+  Stream first(*stub_, InSession("story", Greedy(ids, 40)));
+  ASSERT_TRUE(first.ReadAll().ok());
+  const std::vector<int32_t> said = first.token_ids();
+  ASSERT_EQ(said.size(), 40u) << "the story ended";
+  ids.insert(ids.end(), said.begin(), said.end());
+  const std::vector<int32_t> more = host_->tokenizer().Encode("But then").value();
+  ids.insert(ids.end(), more.begin(), more.end());
+  Stream second(*stub_, InSession("story", Greedy(ids, 40)));
+  ASSERT_TRUE(second.ReadAll().ok());
+  EXPECT_GE(second.finished().usage().cached_tokens(), 32) << "the first turn's pages are found again";
+  v1::GenerateRequest alone = Greedy(ids, 40);
+  alone.set_cache_salt("alone");
+  Stream fresh(*stub_, alone);
+  ASSERT_TRUE(fresh.ReadAll().ok());
+  EXPECT_EQ(fresh.finished().usage().cached_tokens(), 0);
+  EXPECT_THAT(second.token_ids(), ElementsAreArray(fresh.token_ids()));
+  EXPECT_EQ(second.text(), fresh.text());
+}
+
+TEST_F(Breeze, AChatsSessionGoesOnFromTheTokensOfItsAnswer) {
+  v1::GenerateRequest request;
+  request.mutable_sampling()->set_temperature(0);
+  Say(&request, v1::ROLE_USER, "Hi!");
+  Stream first(*stub_, InSession("chat", request));
+  ASSERT_TRUE(first.ReadAll().ok());
+  ASSERT_EQ(first.finished().reason(), v1::FINISH_REASON_STOP);
+  std::vector<int32_t> before = PromptOf(first);
+  const std::vector<int32_t> answer = first.token_ids();
+  before.insert(before.end(), answer.begin(), answer.end());
+  ASSERT_EQ(before.back(), host_->tokenizer().eos_id());
+
+  Say(&request, v1::ROLE_ASSISTANT, first.text());
+  Say(&request, v1::ROLE_USER, "Who are you?");
+  Stream second(*stub_, InSession("chat", request));
+  ASSERT_TRUE(second.ReadAll().ok());
+  const std::vector<int32_t> prompt = PromptOf(second);
+  ASSERT_GT(prompt.size(), before.size());
+  EXPECT_THAT(std::vector<int32_t>(prompt.begin(), prompt.begin() + static_cast<ptrdiff_t>(before.size())),
+              ElementsAreArray(before));
+  EXPECT_EQ(prompt[before.size()], host_->tokenizer().ControlId("[INST]"));
+  EXPECT_EQ(prompt.back(), host_->tokenizer().ControlId("[/INST]"));
+  v1::GenerateRequest same = Greedy(prompt, 400);
+  EXPECT_THAT(IdsOf(same), ElementsAreArray(second.token_ids()));
+}
+
+TEST_F(Breeze, ASessionGoesOnFromACall) {
+  v1::GenerateRequest request = WeatherRequest(v1::TOOL_CHOICE_MODE_AUTO);
+  Stream first(*stub_, InSession("tools", request));
+  ASSERT_TRUE(first.ReadAll().ok());
+  v1::ChatMessage* call = request.mutable_chat()->add_messages();
+  call->set_role(v1::ROLE_ASSISTANT);
+  v1::ToolCall* proto = call->add_tool_calls();
+  proto->set_id("abcdefghi");  // drawn by the door
+  proto->set_name("get_weather");
+  proto->set_arguments_json(R"({"city": "Paris"})");
+  Say(&request, v1::ROLE_TOOL, R"({"sky": "clear"})")->set_tool_call_id("abcdefghi");
+  Stream other(*stub_, InSession("tools", request));
+  const grpc::Status refused = other.ReadAll();
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::FAILED_PRECONDITION)
+      << "the model asked for another city";
+  EXPECT_THAT(refused.error_message(), ::testing::HasSubstr("chat.messages[1]"));
+
+  request.mutable_chat()->mutable_messages(1)->mutable_tool_calls(0)->set_arguments_json(
+      R"({"city": "Toulouse"})");
+  Stream second(*stub_, InSession("tools", request));
+  const grpc::Status status = second.ReadAll();
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  std::vector<int32_t> before = PromptOf(first);
+  const std::vector<int32_t> said = first.token_ids();
+  before.insert(before.end(), said.begin(), said.end());
+  const std::vector<int32_t> prompt = PromptOf(second);
+  ASSERT_GT(prompt.size(), before.size());
+  EXPECT_THAT(std::vector<int32_t>(prompt.begin(), prompt.begin() + static_cast<ptrdiff_t>(before.size())),
+              ElementsAreArray(before));
+  EXPECT_EQ(prompt[before.size()], host_->tokenizer().ControlId("[TOOL_RESULTS]"));
+}
+
 // ---- structured output --------------------------------------------------------------------------
 
 #define SKIP_WITHOUT_STRUCTURED_OUTPUT() \

@@ -114,6 +114,14 @@ TEST_F(Refusals, EveryFieldIsNamed) {
        }},
       {"add_bos", [](auto* r) { r->set_add_bos(true); }},
       {"cache_salt", [](auto* r) { r->set_cache_salt(std::string(257, 'x')); }},
+      {"session", [](auto* r) { r->set_session(std::string(65, 'x')); }},
+      {"session", [](auto* r) { r->set_session(".x"); }},
+      {"session", [](auto* r) { r->set_session("a/b"); }},
+      {"choices",
+       [](auto* r) {
+         r->set_session("s");
+         r->set_choices(2);
+       }},
       {"context_policy.type", [](auto* r) { r->mutable_context_policy(); }},
       {"context_policy.type", [](auto* r) { SetUnnamed(r->mutable_context_policy(), "type", 5); }},
       {"context_policy.n_ctx",

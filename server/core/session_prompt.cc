@@ -1,0 +1,148 @@
+#include "server/core/session_prompt.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace tramontane {
+namespace {
+
+constexpr char kSession[] = "session";
+constexpr char kMessages[] = "chat.messages";
+
+RpcError Differs(std::string path, std::string sentence, int64_t index) {
+  RpcError error =
+      ToRpcError(Status(StatusCode::kFailedPrecondition, std::move(sentence)).WithField(std::move(path)));
+  error.reason = "SESSION_DIFFERS";
+  error.info = {{"index", std::to_string(index)}};
+  return error;
+}
+
+RpcError CannotGoOn(std::string sentence) {
+  RpcError error =
+      ToRpcError(Status(StatusCode::kFailedPrecondition, std::move(sentence)).WithField(kSession));
+  error.reason = "SESSION_CANNOT_GO_ON";
+  return error;
+}
+
+// What an assistant said, whether it came as content or as parts, without what it thought.
+std::string SaidText(const v1::ChatMessage& message) {
+  std::string text = message.content();
+  for (const v1::ContentPart& part : message.parts()) text += part.text();
+  return text;
+}
+
+// An id that the session does not know is whatever the client was told by its door.
+bool IsSameCall(const v1::ToolCall& own, const v1::ToolCall& call) {
+  const auto arguments = [](const v1::ToolCall& of) {
+    return of.arguments_json().empty() ? std::string("{}") : of.arguments_json();
+  };
+  return own.name() == call.name() && arguments(own) == arguments(call) &&
+         (own.id().empty() || own.id() == call.id());
+}
+
+// Beside calls the text may be left out: formats that cannot hold both do so too.
+bool IsSameAnswer(const v1::ChatMessage& own, const v1::ChatMessage& message) {
+  const bool same_calls = std::equal(own.tool_calls().begin(), own.tool_calls().end(),
+                                     message.tool_calls().begin(), message.tool_calls().end(), IsSameCall);
+  const std::string text = SaidText(message);
+  const bool same_text = text == SaidText(own) || (text.empty() && !own.tool_calls().empty());
+  return same_calls && same_text;
+}
+
+bool IsSameMessage(const v1::ChatMessage& own, const v1::ChatMessage& message) {
+  if (own.role() != message.role()) return false;
+  if (own.role() == v1::ROLE_ASSISTANT) return IsSameAnswer(own, message);
+  return own.SerializeAsString() == message.SerializeAsString();
+}
+
+RpcError CheckMessages(const v1::Chat& own, const v1::Chat& chat) {
+  const int count = own.messages_size();
+  const auto [first_own, first] =
+      std::mismatch(own.messages().begin(), own.messages().end(), chat.messages().begin(),
+                    chat.messages().end(), IsSameMessage);
+  const auto index = static_cast<int>(first - chat.messages().begin());
+  const std::string path = std::string(kMessages) + "[" + std::to_string(index) + "]";
+  if (first_own == own.messages().end()) {
+    if (first != chat.messages().end()) return {};
+    return Differs(
+        path, "is missing: the session holds " + std::to_string(count) + " messages, and none follows them",
+        index);
+  }
+  if (first == chat.messages().end()) {
+    return Differs(path, "is missing: the session holds " + std::to_string(count) + " messages", index);
+  }
+  return Differs(path, "is not the message that the session holds in its place", index);
+}
+
+}  // namespace
+
+RpcError CheckSessionFields(const v1::GenerateRequest& request) {
+  if (const std::string fault = SessionNameFault(request.session()); !fault.empty()) {
+    return FieldError(kSession, fault);
+  }
+  if (request.has_choices() && request.choices() != 1) {
+    return FieldError("choices",
+                      "is " + std::to_string(request.choices()) + "; with a session the most is 1");
+  }
+  if (!request.has_chat()) return {};
+  if (request.output().has_text() && !request.output().text()) {
+    return FieldError("output.text", "is false; the session of a chat keeps the text of its answers");
+  }
+  const int last = request.chat().messages_size() - 1;
+  if (last < 0 || !request.chat().messages(last).prefix()) return {};
+  return FieldError(std::string(kMessages) + "[" + std::to_string(last) + "].prefix",
+                    "does not go with a session, whose answers are whole messages");
+}
+
+RpcError CheckSessionKind(const SessionState& session, const v1::GenerateRequest& request) {
+  if (session.cache_salt != request.cache_salt()) {
+    return Differs("cache_salt", "is not the one that the session was begun with", 0);
+  }
+  if (session.is_chat == request.has_chat()) return {};
+  return Differs(kSession,
+                 session.is_chat ? "is a chat, and the prompt is none" : "is no chat, and the prompt is one",
+                 0);
+}
+
+RpcError CheckGoesOn(const SessionState& session, const std::string& path,
+                     const std::vector<int32_t>& prompt) {
+  const auto [own, given] =
+      std::mismatch(session.ids.begin(), session.ids.end(), prompt.begin(), prompt.end());
+  if (own == session.ids.end()) return {};
+  const auto index = own - session.ids.begin();
+  const std::string is = given == prompt.end() ? "ends there" : "is " + std::to_string(*given);
+  return Differs(path,
+                 "does not go on from the session: token " + std::to_string(index) + " of its " +
+                     std::to_string(session.ids.size()) + " is " + std::to_string(*own) +
+                     ", and the prompt " + is,
+                 index);
+}
+
+RpcError GoOnWithChat(const SessionState& session, const v1::Chat& chat, int32_t end, const RenderIds& render,
+                      std::vector<int32_t>* ids) {
+  if (RpcError error = CheckMessages(session.chat, chat); !error.ok()) return error;
+  v1::Chat asked = session.chat;  // without the answer: where the model began to speak
+  asked.mutable_messages()->RemoveLast();
+  std::vector<int32_t> before;
+  std::vector<int32_t> whole;
+  if (RpcError error = render(asked, &before); !error.ok()) return error;
+  if (RpcError error = render(chat, &whole); !error.ok()) return error;
+  const auto [first, in_whole] = std::mismatch(before.begin(), before.end(), whole.begin(), whole.end());
+  if (first != before.end()) {
+    return CannotGoOn(
+        "cannot go on: with what was added, or asked otherwise, the chat format renders its messages "
+        "differently from token " +
+        std::to_string(first - before.begin()) + " on; begin another session");
+  }
+  // Texts have no control tokens, so that the first one behind the question ends the answer to it.
+  const auto answer_end = std::find(in_whole, whole.end(), end);
+  if (end < 0 || answer_end == whole.end()) {
+    return CannotGoOn("cannot go on: the chat format does not say where its last answer ends");
+  }
+  const bool has_end = !session.ids.empty() && session.ids.back() == end;
+  *ids = session.ids;
+  ids->insert(ids->end(), has_end ? answer_end + 1 : answer_end, whole.end());
+  return {};
+}
+
+}  // namespace tramontane

@@ -1,0 +1,59 @@
+#include "server/openai/sessions.h"
+
+#include <string>
+#include <utility>
+
+#include "server/core/inference_client.h"
+#include "server/openai/api_error.h"
+#include "server/openai/gateway.h"
+#include "server/openai/routes.h"
+
+namespace tramontane {
+
+const Shape& SessionListShape() {
+  static const Shape session =
+      Object({Always("name", String(1)), Always("object", OneOfStrings({"session"})),
+              Always("tokens", Integer(0), "Of prompt and output."),
+              Always("messages", Integer(0), "Of a chat, the answers included; else 0."),
+              Always("in_use", Boolean(), "By a request; another one is refused."),
+              Always("created", Integer(0)), Always("last_used", Integer(0))});
+  static const Shape shape =
+      Object({Always("object", OneOfStrings({"list"})), Always("data", ArrayOf(session))});
+  return shape;
+}
+
+const Shape& SessionDeletedShape() {
+  static const Shape shape = Object(
+      {Always("name", String(1)), Always("object", OneOfStrings({"session"})), Always("deleted", Boolean())});
+  return shape;
+}
+
+void AnswerSessions(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange) {
+  context.client.ListSessions([exchange](const RpcError& error, const v1::ListSessionsResponse& list) {
+    if (!error.ok()) return exchange->Respond(ErrorResponse(ToApiError(error)));
+    Json data = Json::array();
+    for (const v1::Session& session : list.sessions()) {
+      data.push_back({{"name", session.name()},
+                      {"object", "session"},
+                      {"tokens", session.tokens()},
+                      {"messages", session.messages()},
+                      {"in_use", session.in_use()},
+                      {"created", session.created_s()},
+                      {"last_used", session.last_used_s()}});
+    }
+    RespondWith(*exchange, {{"object", "list"}, {"data", std::move(data)}});
+  });
+}
+
+void AnswerDeleteSession(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange) {
+  const std::string name = WildcardOf("/sessions/*", exchange->request().path);
+  v1::DeleteSessionRequest request;
+  request.set_name(name);
+  context.client.DeleteSession(
+      request, [exchange, name](const RpcError& error, const v1::DeleteSessionResponse&) {
+        if (!error.ok()) return exchange->Respond(ErrorResponse(ToApiError(error)));
+        RespondWith(*exchange, {{"name", name}, {"object", "session"}, {"deleted", true}});
+      });
+}
+
+}  // namespace tramontane

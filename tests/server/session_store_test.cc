@@ -1,0 +1,379 @@
+// What the server keeps of conversations: who may use it, what goes when room or time is over, and which
+// prompts go on from it.
+#include "server/core/session_store.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "server/core/session_prompt.h"
+#include "tests/support/fake_clock.h"
+
+namespace tramontane {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::ElementsAreArray;
+using ::testing::HasSubstr;
+
+constexpr int64_t kSecondNs = 1'000'000'000;
+
+SessionState StateOf(std::vector<int32_t> ids) {
+  SessionState state;
+  state.ids = std::move(ids);
+  return state;
+}
+
+class Sessions : public ::testing::Test {
+ protected:
+  explicit Sessions(const SessionStoreOptions& options = {}) : store_(options) { store_.Start(clock_); }
+
+  // A request that ends well.
+  static void Use(SessionStore& store, const std::string& name, std::vector<int32_t> ids) {
+    SessionLease lease;
+    const RpcError error = store.Take(name, &lease);
+    ASSERT_TRUE(error.ok()) << error.message();
+    lease.Keep(StateOf(std::move(ids)));
+  }
+  static std::vector<std::string> NamesOf(SessionStore& store) {
+    std::vector<std::string> names;
+    const v1::ListSessionsResponse list = store.List(0);
+    for (const v1::Session& session : list.sessions()) names.push_back(session.name());
+    return names;
+  }
+
+  FakeClock clock_;
+  SessionStore store_;
+};
+
+TEST(SessionName, IsOfSixtyFourPlainCharacters) {
+  for (const std::string& name : {std::string("a"), std::string("A-z_0.9"), std::string(64, 'x')}) {
+    EXPECT_EQ(SessionNameFault(name), "") << name;
+  }
+  EXPECT_EQ(SessionNameFault(""), "has 0 bytes, the range is [1, 64]");
+  EXPECT_EQ(SessionNameFault(std::string(1 << 20, 'x')), "has 1048576 bytes, the range is [1, 64]");
+  EXPECT_EQ(SessionNameFault(".hidden"), "begins with a dot");
+  EXPECT_EQ(SessionNameFault(".."), "begins with a dot");
+  for (const std::string& name : {std::string("a/b"), std::string("a\0b", 3), std::string("a b"),
+                                  std::string("a\xc3\xa9"), std::string("a\n")}) {
+    EXPECT_THAT(SessionNameFault(name), HasSubstr("has at byte 1 what is none of")) << name;
+  }
+}
+
+TEST_F(Sessions, HoldWhatTheLastRequestLeft) {
+  Use(store_, "s", {1, 2, 3});
+  SessionLease lease;
+  ASSERT_TRUE(store_.Take("s", &lease).ok());
+  ASSERT_NE(lease.state(), nullptr);
+  EXPECT_THAT(lease.state()->ids, ElementsAre(1, 2, 3));
+  lease.Keep(StateOf({1, 2, 3, 4, 5}));
+  EXPECT_FALSE(lease.held());
+  ASSERT_TRUE(store_.Take("s", &lease).ok());
+  EXPECT_THAT(lease.state()->ids, ElementsAre(1, 2, 3, 4, 5));
+}
+
+TEST_F(Sessions, StayAsTheyWereWhenARequestLetsGo) {
+  Use(store_, "s", {1, 2, 3});
+  SessionLease lease;
+  ASSERT_TRUE(store_.Take("s", &lease).ok());
+  lease.LetGo();
+  lease.LetGo();
+  ASSERT_TRUE(store_.Take("s", &lease).ok());
+  EXPECT_THAT(lease.state()->ids, ElementsAre(1, 2, 3));
+  ASSERT_TRUE(store_.Take("new", &lease).ok());  // lets go of the other
+  lease.LetGo();
+  EXPECT_THAT(NamesOf(store_), ElementsAre("s")) << "what never was is none";
+}
+
+TEST_F(Sessions, AreOfOneRequestAtATime) {
+  SessionLease first, second;
+  ASSERT_TRUE(store_.Take("s", &first).ok());
+  const RpcError error = store_.Take("s", &second);
+  EXPECT_EQ(error.code, StatusCode::kFailedPrecondition);
+  EXPECT_EQ(error.reason, "SESSION_IN_USE");
+  EXPECT_EQ(error.message(), "session: \"s\" is in use by a request in progress");
+  EXPECT_FALSE(second.held());
+  SessionLease moved = std::move(first);
+  EXPECT_FALSE(store_.Take("s", &second).ok());
+  moved.LetGo();
+  EXPECT_TRUE(store_.Take("s", &second).ok());
+}
+
+TEST_F(Sessions, OfTwoRequestsAtOnceExactlyOneWins) {
+  constexpr int kRounds = 200;
+  for (int round = 0; round < kRounds; ++round) {
+    std::atomic<int> ready{0}, won{0}, lost{0};
+    const auto take = [&] {
+      SessionLease lease;
+      ++ready;
+      while (ready < 2) {
+      }
+      ++(store_.Take("s", &lease).ok() ? won : lost);
+      while (won + lost < 2) {
+      }
+    };
+    std::thread other(take);
+    take();
+    other.join();
+    ASSERT_EQ(won, 1) << "round " << round;
+  }
+}
+
+TEST_F(Sessions, AreToldOfByName) {
+  Use(store_, "b", {1, 2, 3});
+  clock_.Advance(10 * kSecondNs);
+  SessionLease lease;
+  ASSERT_TRUE(store_.Take("a", &lease).ok());
+  clock_.Advance(5 * kSecondNs);
+  const v1::ListSessionsResponse list = store_.List(1000);
+  ASSERT_EQ(list.sessions_size(), 2);
+  EXPECT_EQ(list.sessions(0).name(), "a");
+  EXPECT_TRUE(list.sessions(0).in_use());
+  EXPECT_EQ(list.sessions(0).tokens(), 0);
+  EXPECT_EQ(list.sessions(0).created_s(), 995);
+  EXPECT_EQ(list.sessions(1).name(), "b");
+  EXPECT_FALSE(list.sessions(1).in_use());
+  EXPECT_EQ(list.sessions(1).tokens(), 3);
+  EXPECT_EQ(list.sessions(1).created_s(), 985);
+  EXPECT_EQ(list.sessions(1).last_used_s(), 985);
+}
+
+TEST_F(Sessions, AreDeletedOnceNobodyUsesThem) {
+  SessionLease lease;
+  ASSERT_TRUE(store_.Take("s", &lease).ok());
+  EXPECT_EQ(store_.Delete("s").reason, "SESSION_IN_USE");
+  lease.Keep(StateOf({1}));
+  EXPECT_TRUE(store_.Delete("s").ok());
+  const RpcError unknown = store_.Delete("s");
+  EXPECT_EQ(unknown.code, StatusCode::kNotFound);
+  EXPECT_EQ(unknown.message(), "there is no session \"s\"");
+  EXPECT_EQ(store_.Delete("../s").message(), "name: begins with a dot");
+  ASSERT_TRUE(store_.Take("s", &lease).ok());
+  EXPECT_EQ(lease.state(), nullptr) << "it begins anew";
+}
+
+// ---- bounds -----------------------------------------------------------------------------------------
+
+class FewSessions : public Sessions {
+ protected:
+  FewSessions() : Sessions({.max_sessions = 3, .ttl_ns = 100 * kSecondNs, .max_bytes = 4000}) {}
+};
+
+TEST_F(FewSessions, TheOneUsedLongestAgoGoesFirst) {
+  for (const char* name : {"a", "b", "c"}) Use(store_, name, {1});
+  Use(store_, "a", {1, 2});
+  Use(store_, "d", {1});
+  EXPECT_THAT(NamesOf(store_), ElementsAre("a", "c", "d"));
+}
+
+TEST_F(FewSessions, OneInUseNeverGoes) {
+  Use(store_, "a", {1});
+  SessionLease a, b, c, d;
+  ASSERT_TRUE(store_.Take("a", &a).ok());
+  ASSERT_TRUE(store_.Take("b", &b).ok());
+  Use(store_, "c", {1});
+  Use(store_, "d", {1});
+  EXPECT_THAT(NamesOf(store_), ElementsAre("a", "b", "d"));
+  ASSERT_TRUE(store_.Take("d", &d).ok());
+  const RpcError full = store_.Take("c", &c);
+  EXPECT_EQ(full.code, StatusCode::kResourceExhausted);
+  EXPECT_EQ(full.reason, "TOO_MANY_SESSIONS");
+  EXPECT_THAT(full.message(), HasSubstr("all of the server's 3 sessions are in use"));
+  clock_.Advance(1000 * kSecondNs);
+  EXPECT_THAT(NamesOf(store_), ElementsAre("a", "b", "d"));
+  a.Keep(StateOf({1}));
+  EXPECT_TRUE(store_.Take("c", &c).ok());
+  EXPECT_THAT(NamesOf(store_), ElementsAre("b", "c", "d"));
+}
+
+TEST_F(FewSessions, GoWhenTheirTimeIsOver) {
+  Use(store_, "a", {1});
+  clock_.Advance(60 * kSecondNs);
+  Use(store_, "b", {1});
+  clock_.Advance(39 * kSecondNs);
+  EXPECT_THAT(NamesOf(store_), ElementsAre("a", "b"));
+  clock_.Advance(kSecondNs);
+  EXPECT_THAT(NamesOf(store_), ElementsAre("b"));
+  EXPECT_EQ(store_.Delete("a").code, StatusCode::kNotFound);
+  clock_.Advance(60 * kSecondNs);
+  SessionLease lease;
+  ASSERT_TRUE(store_.Take("b", &lease).ok());
+  EXPECT_EQ(lease.state(), nullptr);
+}
+
+TEST_F(FewSessions, TogetherHoldSoManyBytes) {
+  Use(store_, "a", std::vector<int32_t>(400, 1));
+  Use(store_, "b", std::vector<int32_t>(400, 1));
+  EXPECT_THAT(NamesOf(store_), ElementsAre("a", "b"));
+  Use(store_, "b", std::vector<int32_t>(500, 1));
+  Use(store_, "c", std::vector<int32_t>(400, 1));
+  EXPECT_THAT(NamesOf(store_), ElementsAre("b", "c"));
+  Use(store_, "d", std::vector<int32_t>(1001, 1));
+  EXPECT_TRUE(NamesOf(store_).empty());
+}
+
+TEST(SessionStore, TenThousandNamesHoldNoMoreThanMayBe) {
+  FakeClock clock;
+  SessionStore store({.max_sessions = 100, .ttl_ns = 0});
+  store.Start(clock);
+  for (int i = 0; i < 10'000; ++i) {
+    SessionLease lease;
+    ASSERT_TRUE(store.Take("s" + std::to_string(i), &lease).ok());
+    lease.Keep(StateOf({i}));
+    clock.Advance(1000 * kSecondNs);
+  }
+  EXPECT_EQ(store.List(0).sessions_size(), 100);
+  EXPECT_TRUE(store.Delete("s9999").ok());
+  EXPECT_FALSE(store.Delete("s9899").ok());
+}
+
+// ---- prompts that go on -----------------------------------------------------------------------------
+
+TEST(SessionPrompt, GoesOnFromEveryToken) {
+  const SessionState session = StateOf({5, 6, 7});
+  EXPECT_TRUE(CheckGoesOn(session, "text", {5, 6, 7}).ok());
+  EXPECT_TRUE(CheckGoesOn(session, "text", {5, 6, 7, 8}).ok());
+  const RpcError other = CheckGoesOn(session, "text", {5, 9, 7, 8});
+  EXPECT_EQ(other.code, StatusCode::kFailedPrecondition);
+  EXPECT_EQ(other.reason, "SESSION_DIFFERS");
+  EXPECT_EQ(other.info.at("index"), "1");
+  EXPECT_EQ(other.message(),
+            "text: does not go on from the session: token 1 of its 3 is 6, and the prompt is 9");
+  const RpcError shorter = CheckGoesOn(session, "text", {5, 6});
+  EXPECT_EQ(shorter.info.at("index"), "2");
+  EXPECT_THAT(shorter.message(), HasSubstr("token 2 of its 3 is 7, and the prompt ends there"));
+}
+
+constexpr int32_t kEnd = 2;
+constexpr int32_t kUser = 10, kAssistant = 11;
+
+// <role> then a token for each byte; answers end with kEnd. The question of the model's turn is kAssistant.
+RpcError RenderPlainly(const v1::Chat& chat, std::vector<int32_t>* ids) {
+  ids->clear();
+  for (const v1::ChatMessage& message : chat.messages()) {
+    const bool answers = message.role() == v1::ROLE_ASSISTANT;
+    ids->push_back(answers ? kAssistant : kUser);
+    for (const char c : message.content()) ids->push_back(c);
+    if (answers) ids->push_back(kEnd);
+  }
+  ids->push_back(kAssistant);
+  return {};
+}
+
+void Say(v1::Chat* chat, v1::Role role, const std::string& content) {
+  v1::ChatMessage* message = chat->add_messages();
+  message->set_role(role);
+  message->set_content(content);
+}
+
+class SessionChat : public ::testing::Test {
+ protected:
+  SessionChat() {
+    Say(&session_.chat, v1::ROLE_USER, "hi");
+    Say(&session_.chat, v1::ROLE_ASSISTANT, "yo");
+    session_.is_chat = true;
+    // "yo" in one token: sampled otherwise than it is rendered.
+    session_.ids = {kUser, 'h', 'i', kAssistant, 999, kEnd};
+    chat_ = session_.chat;
+    Say(&chat_, v1::ROLE_USER, "so");
+  }
+  RpcError GoOn(const RenderIds& render = RenderPlainly, int32_t end = kEnd) {
+    return GoOnWithChat(session_, chat_, end, render, &ids_);
+  }
+  static void ExpectDiffersAt(const RpcError& error, int index) {
+    EXPECT_EQ(error.code, StatusCode::kFailedPrecondition);
+    EXPECT_EQ(error.reason, "SESSION_DIFFERS");
+    EXPECT_EQ(error.field, "chat.messages[" + std::to_string(index) + "]");
+    EXPECT_EQ(error.info.at("index"), std::to_string(index));
+  }
+
+  SessionState session_;
+  v1::Chat chat_;
+  std::vector<int32_t> ids_;
+};
+
+TEST_F(SessionChat, GoesOnFromTheTokensThatWereSampled) {
+  ASSERT_TRUE(GoOn().ok());
+  EXPECT_THAT(ids_, ElementsAreArray({kUser, int{'h'}, int{'i'}, kAssistant, 999, kEnd, kUser, int{'s'},
+                                      int{'o'}, kAssistant}));
+}
+
+TEST_F(SessionChat, EndsAnAnswerThatWasCutOff) {
+  session_.ids.pop_back();
+  ASSERT_TRUE(GoOn().ok());
+  EXPECT_THAT(ids_, ElementsAreArray({kUser, int{'h'}, int{'i'}, kAssistant, 999, kEnd, kUser, int{'s'},
+                                      int{'o'}, kAssistant}));
+}
+
+TEST_F(SessionChat, NamesTheFirstMessageThatDiffers) {
+  chat_.mutable_messages(0)->set_content("ho");
+  ExpectDiffersAt(GoOn(), 0);
+  chat_.mutable_messages(0)->set_content("hi");
+  chat_.mutable_messages(1)->set_content("YO");
+  ExpectDiffersAt(GoOn(), 1);
+  chat_.mutable_messages(1)->set_content("yo");
+  chat_.mutable_messages(1)->set_role(v1::ROLE_USER);
+  ExpectDiffersAt(GoOn(), 1);
+  chat_.mutable_messages()->RemoveLast();
+  chat_.mutable_messages()->RemoveLast();
+  ExpectDiffersAt(GoOn(), 1);
+  chat_ = session_.chat;
+  const RpcError error = GoOn();
+  ExpectDiffersAt(error, 2);
+  EXPECT_THAT(error.message(), HasSubstr("the session holds 2 messages, and none follows them"));
+}
+
+TEST_F(SessionChat, TakesAnAnswerBackWithoutItsThoughtsAndWithIdsForItsCalls) {
+  v1::ChatMessage* answer = chat_.mutable_messages(1);
+  answer->clear_content();
+  answer->add_parts()->mutable_thinking()->set_text("hm");
+  answer->add_parts()->set_text("yo");
+  EXPECT_EQ(GoOn().message(), "");
+
+  v1::ToolCall* own = session_.chat.mutable_messages(1)->add_tool_calls();
+  own->set_name("look");
+  own->set_arguments_json("{}");
+  ExpectDiffersAt(GoOn(), 1);
+  v1::ToolCall* call = answer->add_tool_calls();
+  call->set_id("abcdefghi");
+  call->set_name("look");
+  EXPECT_EQ(GoOn().message(), "");
+  answer->clear_parts();
+  EXPECT_EQ(GoOn().message(), "") << "beside calls the text may be left out";
+  call->set_arguments_json(R"({"at":1})");
+  ExpectDiffersAt(GoOn(), 1);
+  call->set_arguments_json("{}");
+  own->set_id("123456789");
+  ExpectDiffersAt(GoOn(), 1);
+}
+
+// What is behind the last message depends on the tools, on the system's message: in some formats those stand
+// in front of the last question.
+TEST_F(SessionChat, IsRefusedWhereWhatThereIsWouldBeRenderedDifferently) {
+  const auto last_comes_first = [](const v1::Chat& chat, std::vector<int32_t>* ids) {
+    RenderPlainly(chat, ids);
+    ids->insert(ids->begin(), chat.messages_size());
+    return RpcError();
+  };
+  const RpcError error = GoOn(last_comes_first);
+  EXPECT_EQ(error.code, StatusCode::kFailedPrecondition);
+  EXPECT_EQ(error.reason, "SESSION_CANNOT_GO_ON");
+  EXPECT_THAT(error.message(), HasSubstr("differently from token 0 on; begin another session"));
+  EXPECT_EQ(GoOn(RenderPlainly, -1).reason, "SESSION_CANNOT_GO_ON");
+  EXPECT_EQ(GoOn(RenderPlainly, 77).reason, "SESSION_CANNOT_GO_ON");
+}
+
+TEST_F(SessionChat, ARenderingsOwnFaultIsTold) {
+  const auto fails = [](const v1::Chat& chat, std::vector<int32_t>*) {
+    return FieldError("chat", "has " + std::to_string(chat.messages_size()) + " messages");
+  };
+  EXPECT_EQ(GoOn(fails).code, StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace tramontane
