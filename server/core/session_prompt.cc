@@ -55,6 +55,17 @@ bool IsSameMessage(const v1::ChatMessage& own, const v1::ChatMessage& message) {
   return own.SerializeAsString() == message.SerializeAsString();
 }
 
+// What the assistant says in a session was said here.
+RpcError CheckNewRoles(const v1::Chat& chat, int first) {
+  for (int i = first; i < chat.messages_size(); ++i) {
+    if (chat.messages(i).role() != v1::ROLE_ASSISTANT) continue;
+    return FieldError(std::string(kMessages) + "[" + std::to_string(i) + "].role",
+                      "is the assistant's, which the session's " + std::to_string(first) +
+                          " messages do not have; behind them come a user's, a tool's or a system's");
+  }
+  return {};
+}
+
 RpcError CheckMessages(const v1::Chat& own, const v1::Chat& chat) {
   const int count = own.messages_size();
   const auto [first_own, first] =
@@ -63,7 +74,7 @@ RpcError CheckMessages(const v1::Chat& own, const v1::Chat& chat) {
   const auto index = static_cast<int>(first - chat.messages().begin());
   const std::string path = std::string(kMessages) + "[" + std::to_string(index) + "]";
   if (first_own == own.messages().end()) {
-    if (first != chat.messages().end()) return {};
+    if (first != chat.messages().end()) return CheckNewRoles(chat, index);
     return Differs(
         path, "is missing: the session holds " + std::to_string(count) + " messages, and none follows them",
         index);

@@ -83,6 +83,31 @@ TEST_P(Client, SaysWhatGrpcSays) {
   }
 }
 
+TEST_P(Client, KeepsSessions) {
+  v1::GenerateRequest request = RequestOfIds({1, 2, 3}, 5);
+  request.set_session("s");
+  CallReader first(client(), request);
+  ASSERT_TRUE(first.ReadAll().ok());
+  CallReader other(client(), request);  // it does not go on
+  const RpcError differs = other.ReadAll();
+  EXPECT_EQ(differs.code, StatusCode::kFailedPrecondition);
+  EXPECT_EQ(differs.reason, "SESSION_DIFFERS");
+  EXPECT_EQ(differs.info.at("index"), "3");
+
+  using List = v1::ListSessionsResponse;
+  const auto list = Await<List>([&](auto done) { client().ListSessions(done); });
+  ASSERT_TRUE(list.error.ok()) << list.error.message();
+  ASSERT_EQ(list.response.sessions_size(), 1);
+  EXPECT_EQ(list.response.sessions(0).tokens(), 8);
+  v1::DeleteSessionRequest name;
+  name.set_name("s");
+  const auto erase = [&] {
+    return Await<v1::DeleteSessionResponse>([&](auto done) { client().DeleteSession(name, done); });
+  };
+  EXPECT_TRUE(erase().error.ok());
+  EXPECT_EQ(erase().error.reason, "SESSION_NOT_FOUND");
+}
+
 TEST_P(Client, AReaderThatComesLateFindsOneDelta) {
   const v1::GenerateRequest request = RequestOfIds({1, 400, 401}, 300);
   CallReader call(client(), request);
@@ -482,6 +507,30 @@ TEST_F(Servers, EqualOnesTakeTurns) {
   }
   EXPECT_EQ(client.backends()[0].started_calls, 3);
   EXPECT_EQ(client.backends()[1].started_calls, 3);
+}
+
+TEST_F(Servers, EveryRequestOfASessionGoesToTheSameOne) {
+  for (const auto& server : servers_) server->model().Release();
+  for (const char* name : {"a", "b", "c", "d", "e", "f"}) {
+    v1::GenerateRequest request = RequestOfIds({1}, 2);
+    request.set_session(name);
+    CallReader first(*client_, request);
+    ASSERT_TRUE(first.ReadAll().ok());
+    CallReader second(*client_, request);
+    EXPECT_EQ(second.ReadAll().reason, "SESSION_DIFFERS") << "it was there before";
+  }
+  EXPECT_GT(client_->backends()[0].started_calls, 0);
+  EXPECT_GT(client_->backends()[1].started_calls, 0);
+  const auto list = Await<v1::ListSessionsResponse>([&](auto done) { client_->ListSessions(done); });
+  EXPECT_EQ(list.error.code, StatusCode::kUnimplemented);
+  EXPECT_THAT(list.error.message(), HasSubstr("2 servers, each of which lists its own"));
+  for (const char* name : {"a", "b", "c", "d", "e", "f"}) {
+    v1::DeleteSessionRequest request;
+    request.set_name(name);
+    const auto deleted =
+        Await<v1::DeleteSessionResponse>([&](auto done) { client_->DeleteSession(request, done); });
+    EXPECT_TRUE(deleted.error.ok()) << deleted.error.message();
+  }
 }
 
 TEST_F(Servers, ADrainingServerGetsNothingNewAndFinishesWhatItHas) {

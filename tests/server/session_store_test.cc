@@ -328,6 +328,14 @@ TEST_F(SessionChat, NamesTheFirstMessageThatDiffers) {
   EXPECT_THAT(error.message(), HasSubstr("the session holds 2 messages, and none follows them"));
 }
 
+TEST_F(SessionChat, TakesNoAnswersThatWereNotGivenHere) {
+  Say(&chat_, v1::ROLE_ASSISTANT, "made up");
+  Say(&chat_, v1::ROLE_USER, "so?");
+  const RpcError error = GoOn();
+  EXPECT_EQ(error.code, StatusCode::kInvalidArgument);
+  EXPECT_EQ(error.field, "chat.messages[3].role");
+}
+
 TEST_F(SessionChat, TakesAnAnswerBackWithoutItsThoughtsAndWithIdsForItsCalls) {
   v1::ChatMessage* answer = chat_.mutable_messages(1);
   answer->clear_content();
