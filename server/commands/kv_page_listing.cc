@@ -211,10 +211,9 @@ StatusOr<std::string> ListKvPage(const ServeConfig& config, int32_t page_size) {
   TM_ASSIGN_OR_RETURN(const BackendPtr backend, MakeCpuBackend(one_thread));
   Page page(format);
   TM_RETURN_IF_ERROR(page.Write(*backend));
-  std::string text = "a page of " + FormatName(format.element) + " (" + config.kv_layout +
-                     "): " + std::to_string(page_size) + " tokens, one layer, " + std::to_string(kKvHeads) +
-                     " heads of " + std::to_string(kHeadDim) + " lanes; " + std::to_string(page.size()) +
-                     " bytes\n";
+  std::string text = "a page of " + FormatName(format.element) + ", " + config.kv_layout + ": page size " +
+                     std::to_string(page_size) + ", one layer, " + std::to_string(kKvHeads) + " heads of " +
+                     std::to_string(kHeadDim) + " lanes; " + std::to_string(page.size()) + " bytes\n";
   text += PiecesText(page, page.Pieces());
   text += "K of head 0, token 0, as it was written and as it reads back:\n ";
   for (int32_t lane = 0; lane < kHeadDim; ++lane) text += " " + Shown(WrittenNumber(0, 0, 0, lane));

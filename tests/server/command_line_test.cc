@@ -11,6 +11,8 @@
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <regex>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -276,12 +278,52 @@ TEST(CommandLineTest, TheViewOfTheKvCacheNamesWhatItCannotShow) {
     EXPECT_EQ(inspect.out(), "");
     EXPECT_THAT(inspect.err(), HasSubstr(refused.error));
   }
+  Program nowhere({"inspect", "--kv", "--seqlens", "4", "--svg", "/nowhere/a.svg"});
+  EXPECT_EQ(nowhere.Wait(), 1);
+  EXPECT_THAT(nowhere.err(), HasSubstr("--svg is \"/nowhere/a.svg\", which cannot be written"));
+  Program group({"inspect", "--kv", "--kv-dtype", "int4", "--kv-group", "32"});
+  EXPECT_EQ(group.Wait(), 1);
+  EXPECT_THAT(group.err(), HasSubstr("kv_group is 32, it must divide head_dim, 16"));
   Program alone({"inspect", "--window", "3"});
   EXPECT_GT(alone.Wait(), 0);
   EXPECT_THAT(alone.err(), HasSubstr("--window requires --kv"));
   Program both({"inspect", "--kv", "--tensors"});
   EXPECT_GT(both.Wait(), 0);
   EXPECT_THAT(both.err(), HasSubstr("excludes"));
+}
+
+// Bytes of the pieces that a page's listing names, in its order; nothing where one does not begin at the end
+// of the one before it.
+std::optional<int64_t> BytesOfPieces(const std::string& listing) {
+  static const std::regex kPiece(
+      R"(^ +(\d+)  [KV] head \d+ token \d+(?:, scales)? +((?:[0-9a-f]{2} )+) *= .*$)");
+  int64_t bytes = 0;
+  std::istringstream lines(listing);
+  for (std::string line; std::getline(lines, line);) {
+    std::smatch piece;
+    if (!std::regex_match(line, piece, kPiece)) continue;
+    if (std::stoll(piece[1]) != bytes) return std::nullopt;
+    bytes += piece.length(2) / 3;
+  }
+  return bytes;
+}
+
+TEST(CommandLineTest, EveryByteOfAPageIsListedOnce) {
+  const std::regex size(R"(; (\d+) bytes\n)");
+  for (const char* dtype : {"f32", "bf16", "fp8", "int8", "int4"}) {
+    for (const char* layout : {"hnd", "nhd"}) {
+      for (const char* tokens : {"1", "3"}) {
+        Program inspect(
+            {"inspect", "--kv", "--kv-dtype", dtype, "--kv-layout", layout, "--page-size", tokens});
+        EXPECT_EQ(inspect.Wait(), 0) << inspect.err();
+        std::smatch said;
+        ASSERT_TRUE(std::regex_search(inspect.out(), said, size)) << inspect.out();
+        const std::optional<int64_t> listed = BytesOfPieces(inspect.out());
+        EXPECT_TRUE(listed.has_value()) << inspect.out();
+        EXPECT_EQ(listed.value_or(0), std::stoll(said[1])) << inspect.out();
+      }
+    }
+  }
 }
 
 TEST(CommandLineTest, FilesOfTheModelAreChosenWithLocalAlone) {
