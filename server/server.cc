@@ -105,11 +105,12 @@ std::string ListenFault(const HostPort& address) {
 
 bool IsUnixSocket(const std::string& address) { return address.rfind("unix:", 0) == 0; }
 
-InferenceCoreOptions CoreOptions(const ServerOptions& options) {
+InferenceCoreOptions CoreOptions(const ServerOptions& options, std::shared_ptr<SessionFiles> files) {
   return {.workers = {.threads = options.worker_threads, .max_queued = options.max_queued_work},
           .compiler_threads = options.compiler_threads,
           .max_streams = options.max_streams,
           .sessions = options.sessions,
+          .session_files = std::move(files),
           .step_timeout = options.step_timeout};
 }
 
@@ -126,8 +127,8 @@ Status CheckDebug(const ServerOptions& options) {
 }  // namespace
 
 struct Server::Impl {
-  explicit Impl(const ServerOptions& options)
-      : core(CoreOptions(options)),
+  Impl(const ServerOptions& options, std::shared_ptr<SessionFiles> files)
+      : core(CoreOptions(options, std::move(files))),
         client(core),
         service({.writer_threads = options.writer_threads, .max_streams = options.max_streams}, core) {}
 
@@ -146,7 +147,11 @@ struct Server::Impl {
 
 StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
   TM_RETURN_IF_ERROR(CheckDebug(options));
-  auto impl = std::make_unique<Impl>(options);
+  std::shared_ptr<SessionFiles> files;
+  if (!options.session_dir.empty()) {
+    TM_ASSIGN_OR_RETURN(files, SessionFiles::Open(options.session_dir));
+  }
+  auto impl = std::make_unique<Impl>(options, std::move(files));
   TM_RETURN_IF_ERROR(impl->StartGrpc(options));
   if (!options.http_address.empty()) TM_RETURN_IF_ERROR(impl->StartHttp(options));
   return std::unique_ptr<Server>(new Server(std::move(impl)));

@@ -40,6 +40,7 @@ struct ServerOptions {
   double step_timeout = 300;       // seconds; no step with work for longer: unhealthy; 0: never
   int32_t max_streams = 2048;      // Generate calls open at once; one more: RESOURCE_EXHAUSTED
   SessionStoreOptions sessions = {};
+  std::string session_dir = {};           // "": none are saved
   int64_t grpc_memory_bytes = 256 << 20;  // messages of gRPC on their way; more: RESOURCE_EXHAUSTED
 };
 

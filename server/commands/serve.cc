@@ -139,6 +139,7 @@ ServerOptions ServerOptionsOf(const ServeConfig& config, const EngineLimits& lim
   options.max_queued_work = static_cast<int32_t>(config.max_queued_work);
   options.max_streams = static_cast<int32_t>(config.max_streams);
   options.sessions.max_sessions = static_cast<int32_t>(config.max_sessions);
+  options.session_dir = config.session_dir;
   options.sessions.ttl_ns = static_cast<int64_t>(config.session_ttl * 1e9);
   options.writer_threads = static_cast<int32_t>(config.writer_threads);
   options.grpc_memory_bytes = config.grpc_memory;

@@ -125,6 +125,26 @@ void EngineClient::DeleteSession(v1::DeleteSessionRequest request, Done<v1::Dele
   AtOnce(done, [&](const Serving&, auto*) { return core_.DeleteSession(request); });
 }
 
+void EngineClient::SaveSession(v1::SaveSessionRequest request, Done<v1::SaveSessionResponse> done) {
+  OnWorker(std::move(request), done, &InferenceCore::SaveSession);
+}
+
+void EngineClient::RestoreSession(v1::RestoreSessionRequest request, Done<v1::RestoreSessionResponse> done) {
+  OnWorker(std::move(request), done, &InferenceCore::RestoreSession);
+}
+
+template <typename Request, typename Response>
+void EngineClient::OnWorker(Request request, const Done<Response>& done, CoreCall<Request, Response> call) {
+  const auto bytes = static_cast<int64_t>(request.ByteSizeLong());
+  const RpcError refusal =
+      core_.OnWorker(bytes, [this, done, call, request = std::move(request)](const Serving& serving) {
+        Response response;
+        const RpcError error = (core_.*call)(serving, request, &response);
+        done(error, response);
+      });
+  if (!refusal.ok()) done(refusal, {});
+}
+
 template <typename Request, typename Response>
 void EngineClient::OnWorker(Request request, const Done<Response>& done,
                             Converter<Request, Response> convert) {

@@ -28,6 +28,9 @@ class EngineClient final : public InferenceClient {
   void Detokenize(v1::DetokenizeRequest request, Done<v1::DetokenizeResponse> done) override;
   void RenderChat(v1::RenderChatRequest request, Done<v1::RenderChatResponse> done) override;
 
+  void SaveSession(v1::SaveSessionRequest request, Done<v1::SaveSessionResponse> done) override;
+  void RestoreSession(v1::RestoreSessionRequest request, Done<v1::RestoreSessionResponse> done) override;
+
   // At once, before they return.
   void GetModel(v1::GetModelRequest request, Done<v1::GetModelResponse> done) override;
   void GetLoad(Done<v1::GetLoadResponse> done) override;
@@ -40,6 +43,11 @@ class EngineClient final : public InferenceClient {
   template <typename Request, typename Response>
   using Converter = RpcError (ProtoConverter::*)(const Request&, Response*) const;
 
+  template <typename Request, typename Response>
+  using CoreCall = RpcError (InferenceCore::*)(const Serving&, const Request&, Response*);
+
+  template <typename Request, typename Response>
+  void OnWorker(Request request, const Done<Response>& done, CoreCall<Request, Response> call);
   template <typename Request, typename Response>
   void OnWorker(Request request, const Done<Response>& done, Converter<Request, Response> convert);
   template <typename Response, typename Answer>

@@ -76,6 +76,12 @@ class InferenceClient {
   virtual void DeleteSession(v1::DeleteSessionRequest, Done<v1::DeleteSessionResponse> done) {
     done(NoSessionsError(), {});
   }
+  virtual void SaveSession(v1::SaveSessionRequest, Done<v1::SaveSessionResponse> done) {
+    done(NoSessionsError(), {});
+  }
+  virtual void RestoreSession(v1::RestoreSessionRequest, Done<v1::RestoreSessionResponse> done) {
+    done(NoSessionsError(), {});
+  }
 
   // Would take a request now: healthy, not draining; for several servers, one of them.
   virtual bool ready() const = 0;

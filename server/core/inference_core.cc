@@ -19,6 +19,7 @@ InferenceCore::InferenceCore(const InferenceCoreOptions& options)
     : max_streams_(options.max_streams),
       step_timeout_(options.step_timeout),
       sessions_(options.sessions),
+      session_files_(options.session_files),
       workers_(options.workers),
       compilers_({.threads = options.compiler_threads,
                   .max_queued = options.workers.max_queued,
@@ -169,6 +170,59 @@ RpcError InferenceCore::ListSessions(v1::ListSessionsResponse* response) {
 
 RpcError InferenceCore::DeleteSession(const v1::DeleteSessionRequest& request) {
   return sessions_.Delete(request.name());
+}
+
+namespace {
+
+RpcError NoSessionDirError() {
+  RpcError error = ToRpcError(Status(StatusCode::kFailedPrecondition,
+                                     "sessions are saved and restored only where --session-dir is given"));
+  error.reason = "NO_SESSION_DIR";
+  return error;
+}
+
+SavedSessionModel SavedModelOf(const Serving& serving) {
+  return {.name = serving.model.names[0],
+          .fingerprint = serving.fingerprint,
+          .vocab_size = serving.model.config.vocab_size};
+}
+
+void Describe(const std::string& name, const SessionState& state, v1::Session* session) {
+  session->set_name(name);
+  session->set_tokens(static_cast<int64_t>(state.ids.size()));
+  session->set_messages(state.chat.messages_size());
+}
+
+}  // namespace
+
+RpcError InferenceCore::SaveSession(const Serving& serving, const v1::SaveSessionRequest& request,
+                                    v1::SaveSessionResponse* response) {
+  if (session_files_ == nullptr) return NoSessionDirError();
+  const std::string& name = request.name();
+  if (const std::string fault = SessionNameFault(name); !fault.empty()) return FieldError("name", fault);
+  std::shared_ptr<const SessionState> state;
+  if (RpcError error = sessions_.Find(name, &state); !error.ok()) return error;
+  int64_t bytes = 0;
+  RpcError error = session_files_->Save(name, *state, SavedModelOf(serving), &bytes);
+  if (!error.ok()) return error;
+  Describe(name, *state, response->mutable_session());
+  response->set_bytes(bytes);
+  return {};
+}
+
+RpcError InferenceCore::RestoreSession(const Serving& serving, const v1::RestoreSessionRequest& request,
+                                       v1::RestoreSessionResponse* response) {
+  if (session_files_ == nullptr) return NoSessionDirError();
+  const std::string& name = request.name();
+  if (const std::string fault = SessionNameFault(name); !fault.empty()) return FieldError("name", fault);
+  SessionState state;
+  if (RpcError error = session_files_->Restore(name, SavedModelOf(serving), &state); !error.ok())
+    return error;
+  SessionLease lease;
+  if (RpcError error = sessions_.Take(name, &lease); !error.ok()) return error;
+  Describe(name, state, response->mutable_session());
+  lease.Keep(std::move(state));
+  return {};
 }
 
 RpcError InferenceCore::AddStream(ServedCall* call) {

@@ -20,6 +20,7 @@
 #include "server/core/request_trace.h"
 #include "server/core/rpc_error.h"
 #include "server/core/served_model.h"
+#include "server/core/session_files.h"
 #include "server/core/session_store.h"
 #include "server/core/trace_text.h"
 #include "server/core/worker_pool.h"
@@ -33,9 +34,11 @@ class ServedCall;
 
 // What calls need once there is a model.
 struct Serving {
-  explicit Serving(const ServedModel& served) : model(served), converter(model) {}
+  explicit Serving(const ServedModel& served)
+      : model(served), converter(model), fingerprint(ModelFingerprint(model)) {}
   const ServedModel model;
   const ProtoConverter converter;
+  const std::string fingerprint;
 };
 
 struct InferenceCoreOptions {
@@ -43,6 +46,7 @@ struct InferenceCoreOptions {
   int32_t compiler_threads = 4;  // for requests with constraints; one client holds at most half of them
   int32_t max_streams = 2048;    // Generate calls open at once; one more: RESOURCE_EXHAUSTED
   SessionStoreOptions sessions = {};
+  std::shared_ptr<SessionFiles> session_files = {};  // null: none are saved
   double step_timeout = 300;  // seconds with work and without a step, from which on Health fails; 0: never
 };
 
@@ -107,6 +111,11 @@ class InferenceCore {
   RpcError GetLoad(const Serving& serving, v1::GetLoadResponse* response) const;
   RpcError ListSessions(v1::ListSessionsResponse* response);
   RpcError DeleteSession(const v1::DeleteSessionRequest& request);
+  // These two wait for the disk: on a worker.
+  RpcError SaveSession(const Serving& serving, const v1::SaveSessionRequest& request,
+                       v1::SaveSessionResponse* response);
+  RpcError RestoreSession(const Serving& serving, const v1::RestoreSessionRequest& request,
+                          v1::RestoreSessionResponse* response);
 
   // ---- for ServedCall ----
 
@@ -122,6 +131,7 @@ class InferenceCore {
 
   const std::shared_ptr<RequestTrace> request_trace_ = std::make_shared<RequestTrace>();
   SessionStore sessions_;
+  const std::shared_ptr<SessionFiles> session_files_;
   std::unique_ptr<Serving> serving_owner_;
   std::atomic<const Serving*> serving_{nullptr};
   std::atomic<bool> draining_{false};

@@ -144,16 +144,29 @@ v1::ListSessionsResponse SessionStore::List(int64_t unix_s) {
 RpcError SessionStore::Delete(const std::string& name) {
   if (const std::string fault = SessionNameFault(name); !fault.empty()) return FieldError("name", fault);
   std::lock_guard lock(mutex_);
+  Entries::iterator found;
+  if (RpcError error = FindIdle(name, &found); !error.ok()) return error;
+  Drop(found);
+  return {};
+}
+
+RpcError SessionStore::Find(const std::string& name, std::shared_ptr<const SessionState>* state) {
+  std::lock_guard lock(mutex_);
+  Entries::iterator found;
+  if (RpcError error = FindIdle(name, &found); !error.ok()) return error;
+  *state = found->second.state;
+  return {};
+}
+
+RpcError SessionStore::FindIdle(const std::string& name, Entries::iterator* found) {
   if (clock_ != nullptr) DropExpired();
-  const auto found = entries_.find(name);
-  if (found == entries_.end()) {
+  *found = entries_.find(name);
+  if (*found == entries_.end()) {
     RpcError error = ToRpcError(Status(StatusCode::kNotFound, "there is no session \"" + name + "\""));
     error.reason = "SESSION_NOT_FOUND";
     return error;
   }
-  if (found->second.in_use) return InUseError(name);
-  Drop(found);
-  return {};
+  return (*found)->second.in_use ? InUseError(name) : RpcError();
 }
 
 void SessionStore::DropExpired() {

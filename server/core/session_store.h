@@ -90,6 +90,9 @@ class SessionStore {
   // FAILED_PRECONDITION: in use. RESOURCE_EXHAUSTED: all are. REQUIRES: Start; the name has no fault.
   RpcError Take(const std::string& name, SessionLease* lease);
 
+  // What is kept under the name, now. NOT_FOUND, or FAILED_PRECONDITION where it is in use.
+  RpcError Find(const std::string& name, std::shared_ptr<const SessionState>* state);
+
   // By name; ages are told as moments of `unix_s`, which is now.
   v1::ListSessionsResponse List(int64_t unix_s);
   // INVALID_ARGUMENT, NOT_FOUND, or FAILED_PRECONDITION where it is in use.
@@ -109,6 +112,7 @@ class SessionStore {
 
   void Return(const std::string& name, std::shared_ptr<const SessionState> state);  // null: as it was
   // Of the below each under mutex_.
+  RpcError FindIdle(const std::string& name, Entries::iterator* found);
   void DropExpired();
   bool DropOldest();  // false: none is idle
   void Drop(Entries::iterator entry);

@@ -86,7 +86,10 @@ using RawService = v1::Inference::WithRawCallbackMethod_Generate<
             v1::Inference::WithRawCallbackMethod_GetModel<v1::Inference::WithRawCallbackMethod_GetServerInfo<
                 v1::Inference::WithRawCallbackMethod_GetLoad<
                     v1::Inference::WithRawCallbackMethod_ListSessions<
-                        v1::Inference::WithRawCallbackMethod_DeleteSession<v1::Inference::Service>>>>>>>>>>;
+                        v1::Inference::WithRawCallbackMethod_DeleteSession<
+                            v1::Inference::WithRawCallbackMethod_SaveSession<
+                                v1::Inference::WithRawCallbackMethod_RestoreSession<
+                                    v1::Inference::Service>>>>>>>>>>>>;
 
 }  // namespace
 
@@ -157,6 +160,22 @@ class InferenceService::Impl final : public RawService {
         [this](const Serving&, const auto& proto, auto*) { return core_.DeleteSession(proto); });
   }
 
+  grpc::ServerUnaryReactor* SaveSession(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                        grpc::ByteBuffer* response) override {
+    return AnswerOnWorker<v1::SaveSessionRequest, v1::SaveSessionResponse>(
+        context, request, response, [this](const Serving& serving, const auto& proto, auto* answer) {
+          return core_.SaveSession(serving, proto, answer);
+        });
+  }
+  grpc::ServerUnaryReactor* RestoreSession(grpc::CallbackServerContext* context,
+                                           const grpc::ByteBuffer* request,
+                                           grpc::ByteBuffer* response) override {
+    return AnswerOnWorker<v1::RestoreSessionRequest, v1::RestoreSessionResponse>(
+        context, request, response, [this](const Serving& serving, const auto& proto, auto* answer) {
+          return core_.RestoreSession(serving, proto, answer);
+        });
+  }
+
   // ---- for GenerateCall ----
   InferenceCore& core() { return core_; }
   WorkerPool& writers() { return writers_; }
@@ -168,7 +187,17 @@ class InferenceService::Impl final : public RawService {
   template <typename RequestProto, typename ResponseProto>
   grpc::ServerUnaryReactor* OnWorker(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
                                      grpc::ByteBuffer* response,
-                                     Converter<RequestProto, ResponseProto> convert);
+                                     Converter<RequestProto, ResponseProto> convert) {
+    return AnswerOnWorker<RequestProto, ResponseProto>(
+        context, request, response, [convert](const Serving& serving, const auto& proto, auto* answer) {
+          return (serving.converter.*convert)(proto, answer);
+        });
+  }
+  // answer: as AtOnce's
+  template <typename RequestProto, typename ResponseProto, typename Answer>
+  grpc::ServerUnaryReactor* AnswerOnWorker(grpc::CallbackServerContext* context,
+                                           const grpc::ByteBuffer* request, grpc::ByteBuffer* response,
+                                           const Answer& answer);
   // answer: RpcError(const Serving&, const RequestProto&, ResponseProto*)
   template <typename RequestProto, typename ResponseProto, typename Answer>
   grpc::ServerUnaryReactor* AtOnce(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
@@ -383,20 +412,20 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Impl::Generate(
   return call.get();
 }
 
-template <typename RequestProto, typename ResponseProto>
-grpc::ServerUnaryReactor* InferenceService::Impl::OnWorker(grpc::CallbackServerContext* context,
-                                                           const grpc::ByteBuffer* request,
-                                                           grpc::ByteBuffer* response,
-                                                           Converter<RequestProto, ResponseProto> convert) {
+template <typename RequestProto, typename ResponseProto, typename Answer>
+grpc::ServerUnaryReactor* InferenceService::Impl::AnswerOnWorker(grpc::CallbackServerContext* context,
+                                                                 const grpc::ByteBuffer* request,
+                                                                 grpc::ByteBuffer* response,
+                                                                 const Answer& answer) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   const auto work = [=](const Serving& serving) {
     if (context->IsCancelled()) return reactor->Finish(grpc::Status::CANCELLED);
     RequestProto proto;
     RpcError error = Parse(*request, &proto);
     if (error.ok()) {
-      ResponseProto answer;
-      error = (serving.converter.*convert)(proto, &answer);
-      if (error.ok()) *response = Serialize(answer);
+      ResponseProto message;
+      error = answer(serving, proto, &message);
+      if (error.ok()) *response = Serialize(message);
     }
     reactor->Finish(ToGrpcStatus(error));
   };

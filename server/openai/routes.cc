@@ -62,9 +62,10 @@ std::string ApiPath(std::string_view path) {
 
 bool Matches(const Route& route, std::string_view exact, std::string_view api) {
   const std::string_view path = route.spelling == Spelling::kApi ? api : exact;
-  if (!route.path.ends_with('*')) return route.path == path;
-  const std::string_view fixed = route.path.substr(0, route.path.size() - 1);
-  return path.starts_with(fixed) && path.size() > fixed.size();
+  const size_t star = route.path.find('*');
+  if (star == std::string_view::npos) return route.path == path;
+  return path.size() >= route.path.size() && path.starts_with(route.path.substr(0, star)) &&
+         path.ends_with(route.path.substr(star + 1));
 }
 
 }  // namespace
@@ -85,6 +86,8 @@ const std::vector<Route>& Routes() {
       {"GET", "/models/*", AnswerModel},
       {"GET", "/sessions", AnswerSessions},
       {"DELETE", "/sessions/*", AnswerDeleteSession},
+      {"POST", "/v1/sessions/*/save", AnswerSaveSession, kExact},
+      {"POST", "/v1/sessions/*/restore", AnswerRestoreSession, kExact},
       {"GET", "/tokenizer_info", AnswerTokenizerInfo, kExact},
       {"GET", "/openapi.json", AnswerOpenApi, kExact},
       {"GET", "/health", AnswerHealth, kExact, kIoThread},
@@ -113,7 +116,10 @@ RouteMatch FindRoute(std::string_view method, std::string_view path, bool with_d
 }
 
 std::string WildcardOf(std::string_view route_path, std::string_view path) {
-  return PercentDecoded(ApiPath(path)).substr(route_path.size() - 1);
+  const size_t star = route_path.find('*');
+  const std::string api = ApiPath(path);
+  if (api.size() < route_path.size()) return "";  // its slashes were one too many
+  return PercentDecoded(std::string_view(api).substr(star, api.size() - (route_path.size() - 1)));
 }
 
 }  // namespace tramontane

@@ -26,7 +26,7 @@ enum class Spelling {
 
 struct Route {
   std::string_view method;
-  std::string_view path;  // without "/v1"; a last "*" stands for the rest: "/models/*"
+  std::string_view path;  // without "/v1"; a "*" stands for a name, the rest where it is last: "/models/*"
   Endpoint endpoint;
   Spelling spelling = Spelling::kApi;
   AnsweredOn thread = AnsweredOn::kHandlerThread;

@@ -2,6 +2,7 @@
 
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "server/core/inference_client.h"
 #include "server/openai/api_error.h"
@@ -25,6 +26,26 @@ const Shape& SessionListShape() {
 const Shape& SessionDeletedShape() {
   static const Shape shape = Object(
       {Always("name", String(1)), Always("object", OneOfStrings({"session"})), Always("deleted", Boolean())});
+  return shape;
+}
+
+namespace {
+
+std::vector<Field> SessionInFileFields() {
+  return {Always("name", String(1)), Always("object", OneOfStrings({"session"})),
+          Always("tokens", Integer(0)), Always("messages", Integer(0))};
+}
+
+}  // namespace
+
+const Shape& SessionSavedShape() {
+  static const Shape shape =
+      Object(SessionInFileFields() + std::vector<Field>{Always("bytes", Integer(0), "Of the file.")});
+  return shape;
+}
+
+const Shape& SessionRestoredShape() {
+  static const Shape shape = Object(SessionInFileFields());
   return shape;
 }
 
@@ -53,6 +74,39 @@ void AnswerDeleteSession(const GatewayContext& context, const std::shared_ptr<Ht
       request, [exchange, name](const RpcError& error, const v1::DeleteSessionResponse&) {
         if (!error.ok()) return exchange->Respond(ErrorResponse(ToApiError(error)));
         RespondWith(*exchange, {{"name", name}, {"object", "session"}, {"deleted", true}});
+      });
+}
+
+namespace {
+
+Json SessionInFileJson(const v1::Session& session) {
+  return {{"name", session.name()},
+          {"object", "session"},
+          {"tokens", session.tokens()},
+          {"messages", session.messages()}};
+}
+
+}  // namespace
+
+void AnswerSaveSession(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange) {
+  v1::SaveSessionRequest request;
+  request.set_name(WildcardOf("/sessions/*/save", exchange->request().path));
+  context.client.SaveSession(request,
+                             [exchange](const RpcError& error, const v1::SaveSessionResponse& saved) {
+                               if (!error.ok()) return exchange->Respond(ErrorResponse(ToApiError(error)));
+                               Json json = SessionInFileJson(saved.session());
+                               json["bytes"] = saved.bytes();
+                               RespondWith(*exchange, json);
+                             });
+}
+
+void AnswerRestoreSession(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange) {
+  v1::RestoreSessionRequest request;
+  request.set_name(WildcardOf("/sessions/*/restore", exchange->request().path));
+  context.client.RestoreSession(
+      request, [exchange](const RpcError& error, const v1::RestoreSessionResponse& restored) {
+        if (!error.ok()) return exchange->Respond(ErrorResponse(ToApiError(error)));
+        RespondWith(*exchange, SessionInFileJson(restored.session()));
       });
 }
 

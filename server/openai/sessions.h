@@ -1,4 +1,5 @@
-// GET /v1/sessions and DELETE /v1/sessions/{name}: what is kept of conversations. Endpoints: gateway.h.
+// GET /v1/sessions, DELETE /v1/sessions/{name} and POST .../{name}/save and /restore: what is kept of
+// conversations. Endpoints: gateway.h.
 #pragma once
 
 #include <memory>
@@ -10,9 +11,15 @@ namespace tramontane {
 
 const Shape& SessionListShape();
 const Shape& SessionDeletedShape();
+const Shape& SessionSavedShape();
+const Shape& SessionRestoredShape();
 
 void AnswerSessions(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange);
 void AnswerDeleteSession(const GatewayContext& context,
                          const std::shared_ptr<HttpExchange>& exchange);  // of /sessions/*
+void AnswerSaveSession(const GatewayContext& context,
+                       const std::shared_ptr<HttpExchange>& exchange);  // of /sessions/*/save
+void AnswerRestoreSession(const GatewayContext& context,
+                          const std::shared_ptr<HttpExchange>& exchange);  // of /sessions/*/restore
 
 }  // namespace tramontane

@@ -85,6 +85,14 @@ const std::vector<Operation>& Operations() {
        .summary = "Forgets one of them; 409 where a request uses it.",
        .response = SessionDeletedShape},
       {.method = "post",
+       .path = "/v1/sessions/{name}/save",
+       .summary = "Writes it to the server's --session-dir.",
+       .response = SessionSavedShape},
+      {.method = "post",
+       .path = "/v1/sessions/{name}/restore",
+       .summary = "Reads it from there, in place of what is kept under the name.",
+       .response = SessionRestoredShape},
+      {.method = "post",
        .path = "/tokenize",
        .summary = "Text or a chat to token ids.",
        .request = &RequestShapes::tokenize,
@@ -150,7 +158,7 @@ Json OperationJson(const Operation& operation, const RequestShapes& shapes) {
   Json json = {{"summary", operation.summary}};
   if (operation.streams) json["parameters"] = Json::array({TimingParameter()});
   for (const char* const name : {"model", "name"}) {
-    if (!operation.path.ends_with("{" + std::string(name) + "}")) continue;
+    if (operation.path.find("{" + std::string(name) + "}") == std::string::npos) continue;
     json["parameters"] = Json::array({{{"name", name},
                                        {"in", "path"},
                                        {"required", true},
@@ -172,7 +180,8 @@ Json OperationJson(const Operation& operation, const RequestShapes& shapes) {
   if (operation.request != nullptr || operation.path.ends_with("{model}")) {
     responses["404"] = ErrorResponseJson("No such model.");
   }
-  if (operation.path.ends_with("{name}")) responses["404"] = ErrorResponseJson("No such session.");
+  if (operation.path.find("{name}") != std::string::npos)
+    responses["404"] = ErrorResponseJson("No such session.");
   responses["503"] = ErrorResponseJson("The server is loading or shutting down.");
   responses["default"] = ErrorResponseJson("Any other error.");
   return json;

@@ -379,6 +379,18 @@ void RemoteClient::DeleteSession(v1::DeleteSessionRequest request, Done<v1::Dele
                                                                   std::move(request), std::move(done), name);
 }
 
+void RemoteClient::SaveSession(v1::SaveSessionRequest request, Done<v1::SaveSessionResponse> done) {
+  const std::string name = request.name();
+  impl_->Ask<v1::SaveSessionRequest, v1::SaveSessionResponse>(&AsyncStub::SaveSession, std::move(request),
+                                                              std::move(done), name);
+}
+
+void RemoteClient::RestoreSession(v1::RestoreSessionRequest request, Done<v1::RestoreSessionResponse> done) {
+  const std::string name = request.name();
+  impl_->Ask<v1::RestoreSessionRequest, v1::RestoreSessionResponse>(
+      &AsyncStub::RestoreSession, std::move(request), std::move(done), name);
+}
+
 void RemoteClient::GetLoad(Done<v1::GetLoadResponse> done) {
   v1::GetLoadResponse sum;
   for (const auto& backend : impl_->backends.all()) {

@@ -50,6 +50,8 @@ class RemoteClient final : public InferenceClient {
   // Of one server; of several each lists its own.
   void ListSessions(Done<v1::ListSessionsResponse> done) override;
   void DeleteSession(v1::DeleteSessionRequest request, Done<v1::DeleteSessionResponse> done) override;
+  void SaveSession(v1::SaveSessionRequest request, Done<v1::SaveSessionResponse> done) override;
+  void RestoreSession(v1::RestoreSessionRequest request, Done<v1::RestoreSessionResponse> done) override;
   bool ready() const override;       // one server is up
   RpcError health() const override;  // UNAVAILABLE names them all
 

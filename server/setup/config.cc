@@ -311,6 +311,8 @@ const std::vector<Setting>& ServeSettings() {
               "conversations kept under their `session`; of more the one that was used longest ago goes"),
       Seconds("session_ttl", &C::session_ttl, 0, 31'536'000.0,
               "a session that no request has used for so long goes; 0: never"),
+      Text("session_dir", &C::session_dir, "FOLDER",
+           "where sessions are saved to and restored from; without it they are not"),
       Integer("writer_threads", &C::writer_threads, 1, 64, "N", "threads that hand results to gRPC"),
       Bytes("grpc_memory", &C::grpc_memory, 16 << 20, int64_t{1} << 40,
             "what messages of all gRPC calls may take while they come; calls beyond end with "

@@ -71,6 +71,7 @@ struct ServeConfig {
   int64_t max_streams = 2048;
   int64_t max_sessions = 256;
   double session_ttl = 3600.0;  // seconds; 0: none
+  std::string session_dir;      // "": none are saved
   int64_t writer_threads = 1;
   int64_t grpc_memory = 256 << 20;
   double step_timeout = 300.0;  // seconds; 0: none

@@ -45,6 +45,18 @@ TEST(Routes, APercentEscapedLetterIsNobodys) {
   }
 }
 
+TEST(Routes, ASessionsNameStandsInFrontOfWhatIsDoneWithIt) {
+  EXPECT_EQ(PathFor("POST", "/v1/sessions/a/save"), "/v1/sessions/*/save");
+  EXPECT_EQ(PathFor("POST", "/v1/sessions/a/restore"), "/v1/sessions/*/restore");
+  EXPECT_EQ(PathFor("DELETE", "/sessions/a"), "/sessions/*");
+  for (const char* path : {"/sessions/a/save", "/v1/sessions//save", "/v1/sessions/save", "/v1/sessions/a"}) {
+    EXPECT_EQ(PathFor("POST", path), "") << path;
+  }
+  EXPECT_EQ(WildcardOf("/sessions/*/save", "/v1/sessions/a.b/save"), "a.b");
+  EXPECT_EQ(WildcardOf("/sessions/*/save", "/v1/sessions/a/b/save"), "a/b");
+  EXPECT_EQ(WildcardOf("/sessions/*/save", "/v1/sessions///save"), "");
+}
+
 TEST(Routes, AModelsNameIsDecoded) {
   EXPECT_EQ(WildcardOf("/models/*", "/v1/models/org%2Fname"), "org/name");
   EXPECT_EQ(WildcardOf("/models/*", "/models/a%20b%zz%4"), "a b%zz%4") << "what is no escape stays";

@@ -7,9 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "server/core/session_files.h"
 #include "server/remote/from_grpc_status.h"
 #include "tests/server/scripted_server.h"
 #include "tests/support/http_test_client.h"
+#include "tests/support/temp_folder.h"
 
 namespace tramontane {
 namespace {
@@ -331,6 +333,93 @@ TEST_F(Sessions, AreListedAndDeletedOverBothDoors) {
   EXPECT_EQ(FromGrpcStatus(erase(std::string(1 << 19, 'x'))).field, "name");
   EXPECT_TRUE(Listed().empty());
   EXPECT_EQ(Say(In("b", RequestOfIds({7, 8}, 3))).size(), 3u) << "it begins anew";
+}
+
+TEST_F(Sessions, AreNotSavedWithoutAFolder) {
+  Say(In("s", RequestOfIds({1}, 3)));
+  for (const char* action : {"save", "restore"}) {
+    const HttpReply reply = Post(std::string("/v1/sessions/s/") + action, json::object());
+    ExpectError(reply, 400, "", "no_session_dir");
+    EXPECT_THAT(reply.body, HasSubstr("only where --session-dir is given"));
+  }
+}
+
+class SavedSessions : public Sessions {
+ protected:
+  explicit SavedSessions(std::shared_ptr<TempFolder> folder = std::make_shared<TempFolder>())
+      : Sessions(In(*folder)), folder_(std::move(folder)) {}
+  using Sessions::In;
+  static ScriptedServerOptions In(const TempFolder& folder) {
+    ScriptedServerOptions options;
+    options.server.session_dir = folder.path();
+    return options;
+  }
+  HttpReply Act(const std::string& name, const std::string& action) {
+    return Fetch(server_.server().http_address(), HttpPost("/v1/sessions/" + name + "/" + action, ""));
+  }
+
+  const std::shared_ptr<TempFolder> folder_;
+};
+
+TEST_F(SavedSessions, GoOnInAnotherServerWhereTheyWereSaved) {
+  Stream first(server_.stub(), ChatIn("s", {"Hi"}));
+  ASSERT_TRUE(first.ReadAll().ok());
+  const Ids before = Joined(PromptOf(first), first.token_ids());
+  const HttpReply saved = Act("s", "save");
+  ASSERT_EQ(saved.status, 200) << saved.body;
+  EXPECT_EQ(json::parse(saved.body)["tokens"], before.size());
+  EXPECT_EQ(json::parse(saved.body)["messages"], 2);
+  EXPECT_GT(json::parse(saved.body)["bytes"], 50);
+
+  ScriptedServer other(WithHttp(In(*folder_)));
+  grpc::ClientContext context;
+  v1::RestoreSessionRequest request;
+  request.set_name("s");
+  v1::RestoreSessionResponse restored;
+  const grpc::Status status = other.stub().RestoreSession(&context, request, &restored);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(restored.session().tokens(), static_cast<int64_t>(before.size()));
+  Stream second(other.stub(), ChatIn("s", {"Hi", first.text(), "And then?"}));
+  ASSERT_TRUE(second.ReadAll().ok());
+  const Ids prompt = PromptOf(second);
+  EXPECT_THAT(Ids(prompt.begin(), prompt.begin() + static_cast<ptrdiff_t>(before.size())),
+              ElementsAreArray(before));
+}
+
+TEST_F(SavedSessions, AreTakenBackToWhereTheyWere) {
+  const Ids all = Joined({1}, Say(In("s", RequestOfIds({1}, 3))));
+  grpc::ClientContext context;
+  v1::SaveSessionRequest request;
+  request.set_name("s");
+  v1::SaveSessionResponse saved;
+  ASSERT_TRUE(server_.stub().SaveSession(&context, request, &saved).ok());
+  EXPECT_EQ(saved.session().tokens(), 4);
+  Say(In("s", RequestOfIds(all, 5)));
+  EXPECT_EQ(Listed()[0]["tokens"], 9);
+  EXPECT_EQ(Act("s", "restore").body, R"({"name":"s","object":"session","tokens":4,"messages":0})");
+  EXPECT_EQ(Listed()[0]["tokens"], 4);
+  Delete("/v1/sessions/s");
+  EXPECT_EQ(Act("s", "restore").status, 200);
+  Say(In("s", RequestOfIds(all, 5)));
+}
+
+TEST_F(SavedSessions, AreRefusedByName) {
+  ExpectError(Act("s", "save"), 404, "", "session_not_found");
+  ExpectError(Act("s", "restore"), 404, "", "session_not_found");
+  ExpectError(Act("..", "save"), 400, "name", "invalid_field");
+  ExpectError(Act(".." + std::string(100, 'x'), "restore"), 400, "name", "invalid_field");
+  EXPECT_EQ(Act("s", "burn").status, 405);
+  Say(In("s", RequestOfIds({1}, 3)));
+  ASSERT_EQ(Act("s", "save").status, 200);
+  server_.model().Hold();
+  Stream busy(server_.stub(), In("s", RequestOfIds(Joined({1}, server_.IdsSaid(1, 3)), 3)));
+  busy.WaitForInitialMetadata();
+  ExpectError(Act("s", "save"), 409, "session", "session_in_use");
+  ExpectError(Act("s", "restore"), 409, "session", "session_in_use");
+  server_.model().Release();
+  EXPECT_TRUE(busy.ReadAll().ok());
+  folder_->Write(SessionFiles::FileName("s"), "tramontane session 1");
+  ExpectError(Act("s", "restore"), 409, "", "session_file_unusable");
 }
 
 class FewSessions : public Sessions {

@@ -233,7 +233,7 @@ Findings LibrariesHaveTheirRooms(const Tree& tree) {
       {std::regex("^boost/"), {"server/http"}},
       {std::regex("^prometheus/"), {"server/core"}},
       {std::regex("^CLI/"), {"server/commands"}},
-      {std::regex("^openssl/"), {"server/commands"}},
+      {std::regex("^openssl/"), {"server/commands", "server/core"}},
       {std::regex("^xgrammar/"), {"models/grammar"}},
       {std::regex("^jinja/"), {"models/jinja"}},
   };

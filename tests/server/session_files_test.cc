@@ -1,0 +1,236 @@
+// Sessions in files: whole and of this model, or refused with a word that says why.
+#include "server/core/session_files.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "tests/support/temp_folder.h"
+
+namespace tramontane {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+const SavedSessionModel kModel = {.name = "m", .fingerprint = "f1", .vocab_size = 100};
+
+class SessionFile : public ::testing::Test {
+ protected:
+  SessionFile() : files_(SessionFiles::Open(folder_.path()).value()) {
+    state_.ids = {1, 2, 99};
+    state_.is_chat = true;
+    state_.cache_salt = "salt";
+    Say(v1::ROLE_USER, "hi");
+    Say(v1::ROLE_ASSISTANT, "yo");
+  }
+  void Say(v1::Role role, const std::string& content) {
+    v1::ChatMessage* message = state_.chat.add_messages();
+    message->set_role(role);
+    message->set_content(content);
+  }
+  void Save(const std::string& name) {
+    int64_t bytes = 0;
+    const RpcError error = files_->Save(name, state_, kModel, &bytes);
+    ASSERT_TRUE(error.ok()) << error.message();
+    EXPECT_EQ(bytes, static_cast<int64_t>(BytesOf(name).size()));
+  }
+  RpcError Restore(const std::string& name, const SavedSessionModel& model = kModel) {
+    return files_->Restore(name, model, &restored_);
+  }
+  // Of a file that is there and cannot be used.
+  void ExpectUnusable(const std::string& name, const std::string& why,
+                      const SavedSessionModel& model = kModel) {
+    const RpcError error = Restore(name, model);
+    EXPECT_EQ(error.code, StatusCode::kFailedPrecondition) << error.message();
+    EXPECT_EQ(error.reason, "SESSION_FILE_UNUSABLE");
+    EXPECT_THAT(error.message(), HasSubstr("the file of session \"" + name + "\" " + why));
+  }
+  std::string PathOf(const std::string& name) { return folder_.PathOf(SessionFiles::FileName(name)); }
+  std::string BytesOf(const std::string& name) {
+    std::ifstream file(PathOf(name), std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  void Put(const std::string& name, std::string_view bytes) {
+    folder_.Write(SessionFiles::FileName(name), bytes);
+  }
+  size_t FilesThere() {
+    const std::filesystem::directory_iterator files(folder_.path());
+    return static_cast<size_t>(std::distance(begin(files), end(files)));
+  }
+
+  TempFolder folder_;
+  std::unique_ptr<SessionFiles> files_;
+  SessionState state_, restored_;
+};
+
+TEST_F(SessionFile, HoldsWhatTheSessionHeld) {
+  Save("s");
+  ASSERT_TRUE(Restore("s").ok());
+  EXPECT_THAT(restored_.ids, ElementsAre(1, 2, 99));
+  EXPECT_TRUE(restored_.is_chat);
+  EXPECT_EQ(restored_.cache_salt, "salt");
+  EXPECT_EQ(restored_.chat.SerializeAsString(), state_.chat.SerializeAsString());
+
+  state_.is_chat = false;
+  state_.chat.Clear();
+  state_.ids.push_back(4);
+  Save("s");
+  ASSERT_TRUE(Restore("s").ok());
+  EXPECT_THAT(restored_.ids, ElementsAre(1, 2, 99, 4));
+  EXPECT_FALSE(restored_.is_chat);
+  EXPECT_EQ(restored_.chat.messages_size(), 0);
+  EXPECT_EQ(FilesThere(), 1u);
+  struct stat about = {};
+  ASSERT_EQ(stat(PathOf("s").c_str(), &about), 0);
+  EXPECT_EQ(about.st_mode & 0777, 0600u) << "others do not read conversations";
+}
+
+TEST_F(SessionFile, IsNamedByAHash) {
+  EXPECT_EQ(SessionFiles::FileName("abc"),
+            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad.session");
+  EXPECT_NE(SessionFiles::FileName("a"), SessionFiles::FileName("A"));
+}
+
+TEST_F(SessionFile, ThatIsNotThereIsSaidToBe) {
+  const RpcError error = Restore("s");
+  EXPECT_EQ(error.code, StatusCode::kNotFound);
+  EXPECT_EQ(error.reason, "SESSION_NOT_FOUND");
+  EXPECT_EQ(error.message(), "no session \"s\" was saved");
+}
+
+TEST_F(SessionFile, CutAtAnyByteIsRefused) {
+  Save("s");
+  const std::string bytes = BytesOf("s");
+  for (size_t size = 0; size < bytes.size(); ++size) {
+    Put("s", std::string_view(bytes).substr(0, size));
+    ExpectUnusable("s", "is cut off");
+  }
+  Put("s", bytes + "x");
+  ExpectUnusable("s", "is cut off or damaged: its checksum is not that of its");
+  Put("s", bytes);
+  EXPECT_TRUE(Restore("s").ok());
+}
+
+TEST_F(SessionFile, WithAnyBitFlippedIsRefused) {
+  Save("s");
+  const std::string bytes = BytesOf("s");
+  for (size_t bit = 0; bit < 8 * bytes.size(); ++bit) {
+    std::string damaged = bytes;
+    damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << bit % 8));
+    Put("s", damaged);
+    ExpectUnusable("s", "is ");
+  }
+}
+
+TEST_F(SessionFile, OfAnotherModelOrNameIsRefused) {
+  Save("s");
+  ExpectUnusable("s", "is of another model: \"m\" was served, \"n\" is now",
+                 {.name = "n", .fingerprint = "f2", .vocab_size = 100});
+  Put("other", BytesOf("s"));
+  ExpectUnusable("other", "holds the session \"s\"");
+  Put("s", "something else altogether, and long enough to be read as a file of ours");
+  ExpectUnusable("s", "is no saved session");
+}
+
+// What somebody has written who knows the format.
+TEST_F(SessionFile, WhoseContentCannotBeIsRefused) {
+  state_.ids = {1, 100};
+  Save("s");
+  ExpectUnusable("s", "holds ids that the vocabulary does not have");
+  state_.ids = {1, -1};
+  Save("s");
+  ExpectUnusable("s", "holds ids that the vocabulary does not have");
+  state_.ids = {};
+  Save("s");
+  ExpectUnusable("s", "holds ids that the vocabulary does not have, or none");
+  state_.ids = {1};
+  Say(v1::ROLE_USER, "so?");
+  Save("s");
+  ExpectUnusable("s", "holds a chat that does not end with an answer");
+  state_.chat.Clear();
+  Save("s");
+  ExpectUnusable("s", "holds a chat that does not end with an answer");
+}
+
+TEST_F(SessionFile, LinksAreNotFollowed) {
+  Save("s");
+  const std::string elsewhere = folder_.PathOf("elsewhere");
+  std::filesystem::rename(PathOf("s"), elsewhere);
+  std::filesystem::create_symlink(elsewhere, PathOf("s"));
+  ExpectUnusable("s", "is a link");
+  const auto written = std::filesystem::file_size(elsewhere);
+  state_.ids = std::vector<int32_t>(1000, 7);
+  Save("s");  // in place of the link
+  EXPECT_FALSE(std::filesystem::is_symlink(PathOf("s")));
+  EXPECT_EQ(std::filesystem::file_size(elsewhere), written) << "what it pointed to is as it was";
+  EXPECT_TRUE(Restore("s").ok());
+
+  // Where it is written aside, too.
+  const std::string aside = PathOf("s") + "." + std::to_string(getpid()) + ".tmp";
+  std::filesystem::create_symlink(elsewhere, aside);
+  Save("s");
+  EXPECT_EQ(std::filesystem::file_size(elsewhere), written);
+  EXPECT_FALSE(std::filesystem::exists(aside));
+}
+
+TEST_F(SessionFile, WhatIsNoFileIsRefusedAtOnce) {
+  ASSERT_EQ(mkfifo(PathOf("pipe").c_str(), 0600), 0);
+  ExpectUnusable("pipe", "is no plain file");
+  std::filesystem::create_directory(PathOf("folder"));
+  ExpectUnusable("folder", "is no plain file");
+  std::ofstream(PathOf("huge")).close();
+  std::filesystem::resize_file(PathOf("huge"), (uintmax_t{1} << 30) + 1);
+  ExpectUnusable("huge", "has 1073741825 bytes, the most is 1073741824");
+}
+
+TEST_F(SessionFile, ThatCannotBeWrittenLeavesTheOneBefore) {
+  Save("s");
+  std::filesystem::create_directory(PathOf("t"));
+  std::ofstream(PathOf("t") + "/in_the_way").close();
+  int64_t bytes = 0;
+  const RpcError error = files_->Save("t", state_, kModel, &bytes);
+  EXPECT_EQ(error.code, StatusCode::kInternal);
+  EXPECT_THAT(error.message(), HasSubstr("the session cannot be saved: "));
+  EXPECT_EQ(FilesThere(), 2u) << "what was written aside is gone";
+  EXPECT_TRUE(Restore("s").ok());
+}
+
+TEST_F(SessionFile, SavedFromSeveralThreadsIsOneOfThem) {
+  std::vector<std::thread> threads;
+  for (int32_t i = 0; i < 4; ++i) {
+    threads.emplace_back([this, i] {
+      SessionState state;
+      state.ids = std::vector<int32_t>(1000, i);
+      int64_t bytes = 0;
+      for (int round = 0; round < 5; ++round) EXPECT_TRUE(files_->Save("s", state, kModel, &bytes).ok());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  ASSERT_TRUE(Restore("s").ok());
+  ASSERT_EQ(restored_.ids.size(), 1000u);
+  EXPECT_EQ(restored_.ids.front(), restored_.ids.back());
+}
+
+TEST(SessionFolder, MustBeThere) {
+  const TempFolder folder;
+  folder.Write("file", "x");
+  for (const std::string& path : {folder.PathOf("absent"), folder.PathOf("file")}) {
+    const auto files = SessionFiles::Open(path);
+    ASSERT_FALSE(files.ok());
+    EXPECT_THAT(files.status().message(),
+                HasSubstr("session_dir is \"" + path + "\", which is no folder to save in: "));
+  }
+}
+
+}  // namespace
+}  // namespace tramontane
