@@ -73,9 +73,9 @@ void AddInspectCommand(CLI::App& app, RunCommand* run) {
     command
         ->add_option_function<std::string>(
             FlagOf(setting),
-            [arguments, &setting](const std::string& text) {
-              const std::string problem = setting.set(arguments->config, text);
-              if (!problem.empty()) arguments->problems.push_back(FlagOf(setting) + " " + problem);
+            [to = arguments.get(), &setting](const std::string& text) {  // the command's callback keeps it
+              const std::string problem = setting.set(to->config, text);
+              if (!problem.empty()) to->problems.push_back(FlagOf(setting) + " " + problem);
             },
             setting.help)
         ->type_name(setting.metavar);

@@ -144,12 +144,11 @@ class Page {
   std::string Codes(const std::byte* numbers) const {
     std::string text;
     for (int32_t lane = 0; lane < kHeadDim; ++lane) {
-      int32_t code = std::to_integer<int8_t>(numbers[lane]);
-      if (format_.element.dtype == DType::kInt4) {
-        const int32_t nibble = std::to_integer<int32_t>(numbers[lane / 2]) >> (lane % 2 * 4) & 15;
-        code = nibble < 8 ? nibble : nibble - 16;
-      }
-      text += (lane == 0 ? "" : " ") + std::to_string(code);
+      const auto bits = static_cast<int32_t>(8 * format_.VectorBytes() / kHeadDim);
+      const int32_t at = lane * bits;
+      const int32_t code = std::to_integer<int32_t>(numbers[at / 8]) >> at % 8 & ((1 << bits) - 1);
+      const int32_t sign = code >> (bits - 1);
+      text += (lane == 0 ? "" : " ") + std::to_string(code - (sign << bits));
     }
     return text;
   }

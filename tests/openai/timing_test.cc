@@ -44,10 +44,11 @@ class TimingTest : public ::testing::Test {
  protected:
   TimingTest() {
     limits_.silence_ms = 0;
-    stage_ = std::make_unique<ConnectionStage>(limits_, [this](std::shared_ptr<HttpExchange> exchange) {
-      exchange->RunOnHandler(
-          [this, exchange] { endpoint_({client_, options_, counts_, draining_}, exchange); });
-    });
+    stage_ =
+        std::make_unique<ConnectionStage>(limits_, [this](const std::shared_ptr<HttpExchange>& exchange) {
+          exchange->RunOnHandler(
+              [this, exchange] { endpoint_({client_, options_, counts_, draining_}, exchange); });
+        });
   }
 
   std::shared_ptr<FakeInferenceCall> Call(size_t n = 0) { return client_.WaitForCall(n); }
