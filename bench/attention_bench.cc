@@ -1,6 +1,7 @@
 // attention_bench: how near attention comes to its bounds, and what sampling costs.
 //
-//   attention_bench [--variant NAME] [--threads N] [--rounds N] [--only decode|shared|prefill|sampling]
+//   attention_bench [--variant NAME] [--threads N] [--rounds N]
+//                   [--only decode|shared|discard|prefill|sampling]
 //
 // Decode reads the keys and values once: its bound is a plain read of as many bytes in order by the same
 // threads. Prefill multiplies: its bound is the fused multiply-adds that the same threads can issue. Decode
@@ -140,6 +141,57 @@ class KvBench {
     return 1.0 - 1.0 * (sequences_ - 1) * shared / (sequences_ * each);
   }
 
+  // The first sequence's keys, in the first layer, are turned by one position each: what a cache costs that
+  // moves its keys up when a token is discarded. In bf16, pairs half a head apart.
+  void TurnKeys(ThreadPool& pool, const std::vector<float>& cos_sin) {
+    const KvFormat& format = view_.format;
+    const int32_t half = format.head_dim / 2;
+    pool.ParallelFor(kv_indptr_[1], [&](int64_t listed, int32_t) {
+      const int64_t page = page_indices_[static_cast<size_t>(listed)];
+      for (int32_t head = 0; head < format.kv_heads; ++head) {
+        for (int32_t offset = 0; offset < format.page_size; ++offset) {
+          auto* key = reinterpret_cast<uint16_t*>(view_.Key(page, head, offset));
+          for (int32_t i = 0; i < half; ++i) {
+            const float a = Bf16ToFloat(key[i]), b = Bf16ToFloat(key[i + half]);
+            const float cos = cos_sin[static_cast<size_t>(2 * i)];
+            const float sin = cos_sin[static_cast<size_t>(2 * i + 1)];
+            key[i] = FloatToBf16(a * cos - b * sin);
+            key[i + half] = FloatToBf16(a * sin + b * cos);
+          }
+        }
+      }
+    });
+  }
+
+  // One row of a sequence is rotated, and once more for sinks where it has any, and attends in the first
+  // layer; nothing is written.
+  void DecodeRow(bool sinks, int32_t n_keep, const std::vector<float>& cos_sin) {
+    const int64_t columns = int64_t{shape_.query_heads} * shape_.head_dim;
+    const int64_t qkv_columns = columns + int64_t{2} * shape_.kv_heads * shape_.head_dim;
+    query_.resize(static_cast<size_t>(qkv_columns + columns), 0.25f);
+    out_.resize(static_cast<size_t>(columns));
+    const int64_t nowhere = -1;
+    RopeAppendParams rope;
+    rope.qkv = MakeTensor(query_.data(), DType::kF32, 1, qkv_columns);
+    rope.cos_sin = cos_sin.data();
+    rope.query_heads = shape_.query_heads;
+    rope.kv = view_;
+    rope.slots = &nowhere;
+    if (sinks) {
+      rope.sink_cos_sin = cos_sin.data();
+      rope.sink_query = MakeTensor(query_.data() + qkv_columns, DType::kF32, 1, columns);
+    }
+    TM_CHECK(backend_.RopeAppend(rope) == OpCode::kOk, "%s", backend_.last_error());
+    const int32_t len = n_keep, left = n_keep + 1, position = context_ - 1;
+    AttentionParams params = Params(1, 0);
+    params.query = rope.qkv;
+    params.query.columns = columns;
+    if (sinks) {
+      params.sinks = {.len = &len, .left = &left, .query_position = &position, .query = rope.sink_query};
+    }
+    TM_CHECK(backend_.Attention(params) == OpCode::kOk, "%s", backend_.last_error());
+  }
+
   // The last `queries` tokens of every sequence attend, in every layer.
   void Attend(int32_t queries, int32_t window) {
     const int64_t columns = int64_t{shape_.query_heads} * shape_.head_dim;
@@ -148,18 +200,7 @@ class KvBench {
       query_.assign(elements, 0.25f);
       out_.assign(elements, 0.0f);
     }
-    qo_indptr_.clear();
-    for (int32_t b = 0; b <= sequences_; ++b) qo_indptr_.push_back(b * queries);
-    AttentionParams params;
-    params.query = MakeTensor(query_.data(), DType::kF32, sequences_ * queries, columns);
-    params.out = MakeTensor(out_.data(), DType::kF32, sequences_ * queries, columns);
-    params.kv = view_;
-    params.table = {kv_indptr_.data(), page_indices_.data(), last_page_len_.data(), kv_base_.data(), nullptr};
-    params.qo_indptr = qo_indptr_.data();
-    params.batch = sequences_;
-    params.query_heads = shape_.query_heads;
-    params.window = window;
-    params.scale = 1.0f / std::sqrt(static_cast<float>(shape_.head_dim));
+    AttentionParams params = Params(queries, window);
     for (int32_t layer = 0; layer < layers_; ++layer) {
       params.kv = KvLayerView(view_.format, view_.pool, view_.page_bytes, layer * view_.format.LayerBytes());
       TM_CHECK(backend_.Attention(params) == OpCode::kOk, "%s", backend_.last_error());
@@ -183,6 +224,23 @@ class KvBench {
   }
 
  private:
+  AttentionParams Params(int32_t queries, int32_t window) {
+    const int64_t columns = int64_t{shape_.query_heads} * shape_.head_dim;
+    qo_indptr_.clear();
+    for (int32_t b = 0; b <= sequences_; ++b) qo_indptr_.push_back(b * queries);
+    AttentionParams params;
+    params.query = MakeTensor(query_.data(), DType::kF32, sequences_ * queries, columns);
+    params.out = MakeTensor(out_.data(), DType::kF32, sequences_ * queries, columns);
+    params.kv = view_;
+    params.table = {kv_indptr_.data(), page_indices_.data(), last_page_len_.data(), kv_base_.data(), nullptr};
+    params.qo_indptr = qo_indptr_.data();
+    params.batch = sequences_;
+    params.query_heads = shape_.query_heads;
+    params.window = window;
+    params.scale = 1.0f / std::sqrt(static_cast<float>(shape_.head_dim));
+    return params;
+  }
+
   Backend& backend_;
   const HeadShape shape_;
   const int32_t sequences_, context_;
@@ -230,6 +288,7 @@ class Bench {
       for (const HeadShape& shape : kQuantisedShapes) DecodeQuantised(shape);
     }
     if (Wanted("shared")) SharedTable();
+    if (Wanted("discard")) DiscardTable();
     if (Wanted("prefill")) PrefillTable();
     if (Wanted("sampling")) Sampling();
   }
@@ -267,6 +326,32 @@ class Bench {
     const Compared compared =
         Compare(options_.rounds, pool_.threads(), [&] { own.Attend(1, 0); }, [&] { shared.Attend(1, 0); });
     std::printf("  %-8s %9d %9.3f %9.3f\n", shape.name, sequences, pages, compared.share);
+  }
+
+  // Of a text that shifts by one token at each step.
+  void DiscardTable() {
+    constexpr int32_t kKept = 4;
+    std::printf(
+        "\nA token in one layer of a text that shifts with each: us of its row without sinks, more for\n"
+        "four of them, more for turning every key instead; that as GB/s of keys read and written.\n");
+    std::printf("  %-8s %9s %9s %9s %9s %9s\n", "heads", "context", "row", "+ sinks", "+ turns", "GB/s");
+    for (const int32_t context : {512, 4096, 32768}) {
+      const HeadShape& shape = kShapes[2];
+      KvBench kv(*backend_, shape, 1, context, 0);
+      std::vector<float> cos_sin;
+      for (int32_t i = 0; i < shape.head_dim / 2; ++i) {
+        const double angle = -std::pow(1e4, -2.0 * i / shape.head_dim);
+        cos_sin.push_back(static_cast<float>(std::cos(angle)));
+        cos_sin.push_back(static_cast<float>(std::sin(angle)));
+      }
+      const std::vector<double> seconds =
+          BestSeconds(options_.rounds,
+                      {[&] { kv.DecodeRow(false, kKept, cos_sin); },
+                       [&] { kv.DecodeRow(true, kKept, cos_sin); }, [&] { kv.TurnKeys(pool_, cos_sin); }});
+      const double key_bytes = 2.0 * context * shape.kv_heads * shape.head_dim;
+      std::printf("  %-8s %9d %9.1f %9.1f %9.1f %9.2f\n", shape.name, context, seconds[0] * 1e6,
+                  (seconds[1] - seconds[0]) * 1e6, seconds[2] * 1e6, 2 * key_bytes / seconds[2] / 1e9);
+    }
   }
 
   void Decode(const HeadShape& shape, int32_t sequences, int32_t context, int32_t window) {
@@ -363,7 +448,7 @@ int main(int argc, char** argv) {
     } else {
       std::fprintf(stderr,
                    "usage: attention_bench [--variant NAME] [--threads N] [--rounds N] [--only "
-                   "decode|shared|prefill|sampling]\n");
+                   "decode|shared|discard|prefill|sampling]\n");
       return 2;
     }
   }

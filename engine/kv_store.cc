@@ -91,14 +91,18 @@ Lease KvStore::NewLease(const ContextPolicy& policy) const {
   return lease;
 }
 
-int64_t KvStore::Acquire(Lease& lease, const PrefixQuery& query) {
-  TM_CHECK(std::all_of(lease.tables.begin(), lease.tables.end(),
-                       [](const PageTable& table) { return table.pages.empty() && table.kv_base == 0; }) &&
-               lease.tip == PrefixTree::kRoot,
-           "a lease of pages acquires others");
+int64_t KvStore::KnownPrefix(const Lease& lease, const PrefixQuery& query) {
   if (!tree_) return 0;
-  const PrefixTree::Node salt = PinSalt(query.salt);
-  if (salt == PrefixTree::kNone) return 0;
+  PrefixTree::Node node = PrefixTree::kRoot;
+  const bool salt_is_known = ForEachSaltBlock(query.salt, [&] {
+    node = tree_->Find(node, block_);
+    return node != PrefixTree::kNone;
+  });
+  return salt_is_known ? FindHit(node, lease, query) : 0;
+}
+
+// Leaves the blocks below `salt` in path_.
+int64_t KvStore::FindHit(PrefixTree::Node salt, const Lease& lease, const PrefixQuery& query) {
   const auto block = static_cast<size_t>(page_size());
   const auto asked = static_cast<int64_t>(query.tokens.size());
   const int64_t most = std::min({asked - 1, query.most_tokens, lease.plain_len});
@@ -111,11 +115,21 @@ int64_t KvStore::Acquire(Lease& lease, const PrefixQuery& query) {
   }
   asked_groups_ = prefix_groups_;
   for (PrefixGroup& group : asked_groups_) group.n_keep = SinksOf(lease.policy, group.window);
-  const int64_t hit =
-      LongestPrefixHit(static_cast<int64_t>(path_.size() * block) + 1, page_size(), asked_groups_,
-                       [this](size_t group, int64_t index) {
-                         return tree_->page(path_[static_cast<size_t>(index)], group) != kNoPage;
-                       });
+  return LongestPrefixHit(static_cast<int64_t>(path_.size() * block) + 1, page_size(), asked_groups_,
+                          [this](size_t group, int64_t index) {
+                            return tree_->page(path_[static_cast<size_t>(index)], group) != kNoPage;
+                          });
+}
+
+int64_t KvStore::Acquire(Lease& lease, const PrefixQuery& query) {
+  TM_CHECK(std::all_of(lease.tables.begin(), lease.tables.end(),
+                       [](const PageTable& table) { return table.pages.empty() && table.kv_base == 0; }) &&
+               lease.tip == PrefixTree::kRoot,
+           "a lease of pages acquires others");
+  if (!tree_) return 0;
+  const PrefixTree::Node salt = PinSalt(query.salt);
+  if (salt == PrefixTree::kNone) return 0;
+  const int64_t hit = FindHit(salt, lease, query);
   const auto end = static_cast<size_t>(PagesFor(hit, page_size()));
   for (size_t group = 0; group < lease.tables.size(); ++group) {
     PageTable& table = lease.tables[group];
@@ -136,7 +150,7 @@ int64_t KvStore::Acquire(Lease& lease, const PrefixQuery& query) {
   lease.sealed = hit;
   lease.seals = true;
   lease.hit_tokens = hit;
-  lease.asked_tokens = asked;
+  lease.asked_tokens = static_cast<int64_t>(query.tokens.size());
   return hit;
 }
 
@@ -358,7 +372,20 @@ int64_t KvStore::EndOf(const PageTable& table) const {
 // four an id. Where there is none tokens come at once. kNone: there is no room for them.
 PrefixTree::Node KvStore::PinSalt(std::string_view salt) {
   PrefixTree::Node node = PrefixTree::kRoot;
-  if (salt.empty()) return node;
+  ForEachSaltBlock(salt, [&] {
+    const PrefixTree::Node below = TakeInBlock(node, block_);
+    if (below != PrefixTree::kNone) tree_->Pin(below);
+    tree_->Unpin(node);
+    node = below;
+    return node != PrefixTree::kNone;
+  });
+  return node;
+}
+
+// Puts a salt's ids in block_, block by block, until a visit says no; whether none did.
+template <typename Visit>
+bool KvStore::ForEachSaltBlock(std::string_view salt, const Visit& visit) {
+  if (salt.empty()) return true;
   const auto id = [salt](size_t index) {
     if (index == 0) return -static_cast<int32_t>(salt.size());
     int32_t bytes = 0;
@@ -369,13 +396,9 @@ PrefixTree::Node KvStore::PinSalt(std::string_view salt) {
   const size_t ids = 1 + (salt.size() + sizeof(int32_t) - 1) / sizeof(int32_t);
   for (size_t begin = 0; begin < ids; begin += block_.size()) {
     for (size_t i = 0; i < block_.size(); ++i) block_[i] = id(begin + i);
-    const PrefixTree::Node below = TakeInBlock(node, block_);
-    if (below != PrefixTree::kNone) tree_->Pin(below);
-    tree_->Unpin(node);
-    if (below == PrefixTree::kNone) return below;
-    node = below;
+    if (!visit()) return false;
   }
-  return node;
+  return true;
 }
 
 // Pages are evicted while there is no room for another block. kNone: there is none, or the block's hash is

@@ -131,6 +131,8 @@ class KvStore {
   // returns its length (LongestPrefixHit), 0 where none is known. They may be cached until now, and are
   // available() no more. REQUIRES: the lease has no page.
   int64_t Acquire(Lease& lease, const PrefixQuery& query);
+  // What Acquire would return now. Nothing is leased, so that it may be less by then.
+  int64_t KnownPrefix(const Lease& lease, const PrefixQuery& query);
 
   // Names the full pages among [0, accepted), so that later requests find them. Of two pages with the same
   // tokens the first keeps the name, and the other one is free once let go. `tokens`: the sequence's, at
@@ -192,6 +194,9 @@ class KvStore {
 
   // ---- names ------------------------------------------------------------------------------------
   void SealPages(Lease& lease, std::span<const int32_t> tokens, int64_t accepted);
+  int64_t FindHit(PrefixTree::Node salt, const Lease& lease, const PrefixQuery& query);
+  template <typename Visit>
+  bool ForEachSaltBlock(std::string_view salt, const Visit& visit);
   PrefixTree::Node PinSalt(std::string_view salt);
   PrefixTree::Node TakeInBlock(PrefixTree::Node above, std::span<const int32_t> ids);
   void MoveTip(Lease& lease, PrefixTree::Node node);

@@ -337,15 +337,23 @@ int64_t Scheduler::Give(Sequence* sequence, Budget share, Least least, Budget* l
 // Its first position to compute is the first that no known page has, and where positions are to be scored,
 // the first of those at most.
 void Scheduler::Begin(Sequence* sequence) {
-  const bool scores = sequence->request->output.prompt_logprobs >= 0 && sequence->choice == 0 &&
-                      sequence->scored_len < sequence->prompt_len() - 1;
-  const int64_t hit =
-      store_.Acquire(sequence->lease,
-                     {.tokens = std::span(sequence->tokens).first(static_cast<size_t>(sequence->prefill_len)),
-                      .salt = sequence->request->cache_salt,
-                      .most_tokens = scores ? sequence->scored_len : INT64_MAX});
+  const int64_t hit = store_.Acquire(sequence->lease, QueryFor(*sequence));
+  sequence->expected_hit = hit;
   sequence->scheduled_len = hit;
   sequence->accepted_len = hit;
+}
+
+PrefixQuery Scheduler::QueryFor(const Sequence& sequence) {
+  const bool scores = sequence.request->output.prompt_logprobs >= 0 && sequence.choice == 0 &&
+                      sequence.scored_len < sequence.prompt_len() - 1;
+  return {.tokens = std::span(sequence.tokens).first(static_cast<size_t>(sequence.prefill_len)),
+          .salt = sequence.request->cache_salt,
+          .most_tokens = scores ? sequence.scored_len : INT64_MAX};
+}
+
+// The first position that a plan computes; of one that waits, as far as is known.
+int64_t Scheduler::StartOf(const Sequence& sequence) {
+  return sequence.state == SequenceState::kWaiting ? sequence.expected_hit : sequence.scheduled_len;
 }
 
 void Scheduler::GiveBack(Sequence* sequence) {
@@ -366,7 +374,7 @@ void Scheduler::Start(Sequence* sequence) {
 
 // The longest next chunk within the share and the pages at hand: where pages are short the chunk shrinks.
 int64_t Scheduler::ChunkThatFits(const Sequence& sequence, const Budget& share) const {
-  const int64_t start = sequence.scheduled_len;
+  const int64_t start = StartOf(sequence);
   const int64_t pages = PagesAvailable(sequence);
   const int64_t most_keys = MostKeys(sequence);
   const auto fits = [&](int64_t count) {
@@ -374,7 +382,7 @@ int64_t Scheduler::ChunkThatFits(const Sequence& sequence, const Budget& share) 
            ChunkNs(start, start + count, most_keys) <= share.ns &&
            store_.PagesNeeded(sequence.lease, start, start + count) <= pages;
   };
-  int64_t most = std::min(PrefillLeft(sequence), share.tokens);
+  int64_t most = std::min(sequence.prefill_len - start, share.tokens);
   if (most <= 0 || fits(most)) return std::max<int64_t>(most, 0);
   int64_t count = 0;
   while (most - count > 1) {
@@ -418,7 +426,7 @@ RowAsk Scheduler::AskOf(const Sequence& sequence, int64_t start, int64_t end) {
 
 // Where the pool is too small for the oldest that waits, nobody starts in front of it.
 bool Scheduler::MayStart(const Sequence& sequence, const Budget& share) const {
-  const bool done_at_once = ChunkThatFits(sequence, share) == sequence.prefill_len;
+  const bool done_at_once = StartOf(sequence) + ChunkThatFits(sequence, share) == sequence.prefill_len;
   if (!done_at_once && !HasPlace(sequence)) return false;
   return HasPagesToStart(*ready_.front()) && (&sequence == ready_.front() || HasPagesToStart(sequence));
 }
@@ -451,7 +459,7 @@ bool Scheduler::HasPagesToStart(const Sequence& sequence) const {
 }
 
 int64_t Scheduler::RemainingParts(const Sequence& sequence) const {
-  return cost_.Parts(sequence.scheduled_len, sequence.prefill_len, MostKeys(sequence));
+  return cost_.Parts(StartOf(sequence), sequence.prefill_len, MostKeys(sequence));
 }
 
 // ---- pages --------------------------------------------------------------------------------------
@@ -522,7 +530,8 @@ void Scheduler::SendBack(Sequence* sequence) {
 // By age: what was preempted comes before everything that arrived later.
 void Scheduler::MakeReady(Sequence* sequence) {
   sequence->prefill_len = static_cast<int64_t>(sequence->tokens.size());
-  sequence->fits_one_chunk = sequence->prefill_len <= limits_.max_step_tokens / 2 &&
+  sequence->expected_hit = store_.KnownPrefix(sequence->lease, QueryFor(*sequence));
+  sequence->fits_one_chunk = sequence->prefill_len - sequence->expected_hit <= limits_.max_step_tokens / 2 &&
                              RemainingParts(*sequence) <= limits_.step_cost() * cost_.parts_per_token() / 2;
   InsertByAge(ready_, sequence);
 }

@@ -125,6 +125,8 @@ class Scheduler {
   enum class Least { kNothing, kOneToken };  // whatever it costs
   int64_t Give(Sequence* sequence, Budget share, Least least, Budget* left, StepPlan* plan);
   void Begin(Sequence* sequence);
+  static PrefixQuery QueryFor(const Sequence& sequence);
+  static int64_t StartOf(const Sequence& sequence);
   void GiveBack(Sequence* sequence);
   void Start(Sequence* sequence);
   int64_t ChunkThatFits(const Sequence& sequence, const Budget& share) const;

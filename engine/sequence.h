@@ -36,9 +36,11 @@ struct Sequence {
 
   // ---- kept by the scheduler --------------------------------------------------------------------
   SequenceState state = SequenceState::kWaiting;
-  int32_t slots = 0;            // of EngineLimits::max_sequences: its own and those of choices not yet forked
-  int64_t prefill_len = 0;      // tokens to prefill: the prompt, or after preemption prompt + output
-  bool held = false;            // in no plan until Resume
+  int32_t slots = 0;        // of EngineLimits::max_sequences: its own and those of choices not yet forked
+  int64_t prefill_len = 0;  // tokens to prefill: the prompt, or after preemption prompt + output
+  bool held = false;        // in no plan until Resume
+  // Of these, while it waits: what the store knew when it began to. Its plans are made as if it began there.
+  int64_t expected_hit = 0;
   bool fits_one_chunk = false;  // its prefill fits the half of a step that the oldest prompt leaves
   int64_t scheduled_len = 0;    // positions planned
   int64_t accepted_len = 0;     // positions applied

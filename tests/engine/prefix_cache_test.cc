@@ -65,7 +65,10 @@ struct Reader {
 int64_t HitOf(KvStore& store, const Tokens& tokens, const std::string& salt = "",
               int64_t most_tokens = INT64_MAX) {
   Lease lease = store.NewLease();
-  const int64_t hit = store.Acquire(lease, {.tokens = tokens, .salt = salt, .most_tokens = most_tokens});
+  const PrefixQuery query = {.tokens = tokens, .salt = salt, .most_tokens = most_tokens};
+  const int64_t known = store.KnownPrefix(lease, query);
+  const int64_t hit = store.Acquire(lease, query);
+  EXPECT_EQ(known, hit);
   store.Release(lease);
   store.CheckAccounting();
   return hit;

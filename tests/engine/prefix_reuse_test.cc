@@ -66,6 +66,19 @@ TEST_P(PrefixReuse, TheSameQuestionAgainComputesLessThanAPage) {
   EXPECT_EQ(CachedTokens(*Ask(test, request)), 16) << "at least one token is computed";
 }
 
+// A prompt of which little is new does not wait for a place behind a long one.
+TEST_P(PrefixReuse, APromptIsAsShortAsWhatIsNewOfIt) {
+  SteppedEngine test(SmallLimits(64), GetParam());
+  const Request first = MakeRequest("first", 40, 1);
+  Ask(test, first);
+  const auto slow = test.Submit(MakeRequest("slow", 60, 1, /*salt=*/9));
+  const auto again = test.Submit(first);
+  test.Step();
+  EXPECT_EQ(test.engine().Load().finished_requests, 2) << "beside the first chunk of the long one";
+  test.RunToEnd({again.get(), slow.get()});
+  EXPECT_EQ(again->choice().ids, IdsWithoutCache(first, GetParam()));
+}
+
 TEST_P(PrefixReuse, ChoicesOfOneRequestShareWhatWasFound) {
   SteppedEngine test(SmallLimits(64), GetParam());
   Request request = MakeRequest("r", 21, 5);
