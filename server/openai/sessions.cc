@@ -6,6 +6,7 @@
 
 #include "server/core/inference_client.h"
 #include "server/openai/api_error.h"
+#include "server/openai/field_rows.h"
 #include "server/openai/gateway.h"
 #include "server/openai/routes.h"
 
