@@ -3,10 +3,14 @@
 #include <google/protobuf/any.pb.h>
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
+#include "models/chat/template_chat.h"
 #include "server/core/session_files.h"
 #include "server/remote/from_grpc_status.h"
 #include "tests/server/scripted_server.h"
@@ -295,6 +299,70 @@ TEST_F(Sessions, AChatThatTheFormatRendersAnewIsRefused) {
   EXPECT_EQ(error.code, StatusCode::kFailedPrecondition);
   EXPECT_EQ(error.reason, "SESSION_CANNOT_GO_ON");
   EXPECT_THAT(error.message(), HasSubstr("renders its messages differently from token"));
+}
+
+// A stand-in for a template: every message in brackets, answers up to the end of a text. `shows_count`: what
+// it says first changes with each message.
+class PlainTemplate final : public JinjaTemplate {
+ public:
+  explicit PlainTemplate(bool shows_count) : shows_count_(shows_count) {}
+  StatusOr<std::string> Render(const JsonValue& values, const std::tm& /*now*/) const override {
+    std::string text = "<s>";
+    const JsonValue& messages = *Find(values, "messages");
+    if (shows_count_) text += std::to_string(messages.items.size());
+    for (const JsonValue& message : messages.items) {
+      const std::string& content = Find(message, "content")->text;
+      const bool answers = Find(message, "role")->text == "assistant";
+      text += answers ? content + "</s>" : "[INST]" + content + "[/INST]";
+    }
+    return text;
+  }
+
+ private:
+  static const JsonValue* Find(const JsonValue& object, std::string_view key) {
+    const JsonValue* found = nullptr;
+    for (const JsonMember& member : object.members) {
+      if (member.key == key) found = &member.value;
+    }
+    return found;
+  }
+
+  const bool shows_count_;
+};
+
+class TemplateSessions : public Sessions, public ::testing::WithParamInterface<bool> {
+ protected:
+  static ScriptedServerOptions WithTemplate(bool shows_count) {
+    ScriptedServerOptions options;
+    options.chat_format = [shows_count](const Tokenizer& tokenizer) -> ChatFormatPtr {
+      return std::make_unique<TemplateChatFormat>(tokenizer, "", std::make_unique<PlainTemplate>(shows_count),
+                                                  "");
+    };
+    return options;
+  }
+  TemplateSessions() : Sessions(WithTemplate(GetParam())) {}
+};
+
+INSTANTIATE_TEST_SUITE_P(ThatRendersAnew, TemplateSessions, ::testing::Bool());
+
+TEST_P(TemplateSessions, GoOnWhereWhatThereIsStaysAsItIs) {
+  Stream first(server_.stub(), ChatIn("s", {"Hi"}));
+  ASSERT_TRUE(first.ReadAll().ok());
+  const v1::GenerateRequest next = ChatIn("s", {"Hi", first.text(), "And then?"});
+  if (GetParam()) {
+    EXPECT_EQ(Fault(next).reason, "SESSION_CANNOT_GO_ON");
+    return;
+  }
+  Stream second(server_.stub(), next);
+  const grpc::Status status = second.ReadAll();
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  Ids before = Joined(PromptOf(first), first.token_ids());
+  before.push_back(server_.tokenizer().eos_id());
+  before.push_back(*server_.tokenizer().ControlId("[INST]"));
+  const Ids prompt = PromptOf(second);
+  ASSERT_GT(prompt.size(), before.size());
+  EXPECT_THAT(Ids(prompt.begin(), prompt.begin() + static_cast<ptrdiff_t>(before.size())),
+              ElementsAreArray(before));
 }
 
 TEST_F(Sessions, AnAnswerThatSaysNothingChangesNothing) {
