@@ -195,7 +195,8 @@ RpcError SessionFiles::Write(const std::string& file_name, const std::string& by
   return fsync(folder_) == 0 ? RpcError() : SystemError("the session was saved, its folder cannot be synced");
 }
 
-RpcError SessionFiles::Restore(const std::string& name, const SavedSessionModel& model, SessionState* state) {
+RpcError SessionFiles::Restore(const std::string& name, const SavedSessionModel& model,
+                               SessionState* state) const {
   std::string bytes;
   if (RpcError error = Read(name, &bytes); !error.ok()) return error;
   v1::SavedSession saved;
@@ -213,8 +214,7 @@ RpcError SessionFiles::Restore(const std::string& name, const SavedSessionModel&
   return {};
 }
 
-RpcError SessionFiles::Read(const std::string& name, std::string* bytes) {
-  std::lock_guard lock(mutex_);
+RpcError SessionFiles::Read(const std::string& name, std::string* bytes) const {
   // Not blocked by what is no file: a pipe.
   const OpenFile file(
       openat(folder_, FileName(name).c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));

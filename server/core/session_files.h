@@ -1,8 +1,9 @@
 // SessionFiles: sessions in files of one folder, each under the hash of its name. A file holds what a session
 // holds: ids and messages, no pages; they are computed again.
 //
-// Any thread; one file at a time. Links are never followed. A file is written aside, synced and renamed, so
-// that under its name there is what was saved before, or all of what was saved last.
+// Any thread; one file at a time is written, and whoever reads meanwhile reads the one before. Links are
+// never followed. A file is written aside, synced and renamed, so that under its name there is what was saved
+// before, or all of what was saved last.
 #pragma once
 
 #include <memory>
@@ -40,7 +41,7 @@ class SessionFiles {
                 int64_t* bytes);
   // NOT_FOUND; FAILED_PRECONDITION: it is a link, no file of ours, cut, damaged, of a later version, or of
   // another model or name.
-  RpcError Restore(const std::string& name, const SavedSessionModel& model, SessionState* state);
+  RpcError Restore(const std::string& name, const SavedSessionModel& model, SessionState* state) const;
 
   // "9f86d081884c7d65....session"
   static std::string FileName(std::string_view name);
@@ -49,10 +50,10 @@ class SessionFiles {
   explicit SessionFiles(int folder) : folder_(folder) {}
 
   RpcError Write(const std::string& file_name, const std::string& bytes);
-  RpcError Read(const std::string& name, std::string* bytes);
+  RpcError Read(const std::string& name, std::string* bytes) const;
 
   const int folder_;  // a descriptor
-  std::mutex mutex_;
+  std::mutex mutex_;  // of what is written aside
 };
 
 }  // namespace tramontane
