@@ -68,7 +68,9 @@ TEST_P(PrefixReuse, TheSameQuestionAgainComputesLessThanAPage) {
 
 // A prompt of which little is new does not wait for a place behind a long one.
 TEST_P(PrefixReuse, APromptIsAsShortAsWhatIsNewOfIt) {
-  SteppedEngine test(SmallLimits(64), GetParam());
+  EngineLimits limits = SmallLimits(64);
+  limits.max_partial_prefills = 1;
+  SteppedEngine test(limits, GetParam());
   const Request first = MakeRequest("first", 40, 1);
   Ask(test, first);
   const auto slow = test.Submit(MakeRequest("slow", 60, 1, /*salt=*/9));
