@@ -71,17 +71,10 @@ class InferenceClient {
   virtual void RenderChat(v1::RenderChatRequest request, Done<v1::RenderChatResponse> done) = 0;
   virtual void GetModel(v1::GetModelRequest request, Done<v1::GetModelResponse> done) = 0;
   virtual void GetLoad(Done<v1::GetLoadResponse> done) = 0;
-  // UNIMPLEMENTED where nobody keeps sessions.
-  virtual void ListSessions(Done<v1::ListSessionsResponse> done) { done(NoSessionsError(), {}); }
-  virtual void DeleteSession(v1::DeleteSessionRequest, Done<v1::DeleteSessionResponse> done) {
-    done(NoSessionsError(), {});
-  }
-  virtual void SaveSession(v1::SaveSessionRequest, Done<v1::SaveSessionResponse> done) {
-    done(NoSessionsError(), {});
-  }
-  virtual void RestoreSession(v1::RestoreSessionRequest, Done<v1::RestoreSessionResponse> done) {
-    done(NoSessionsError(), {});
-  }
+  virtual void ListSessions(Done<v1::ListSessionsResponse> done) = 0;
+  virtual void DeleteSession(v1::DeleteSessionRequest request, Done<v1::DeleteSessionResponse> done) = 0;
+  virtual void SaveSession(v1::SaveSessionRequest request, Done<v1::SaveSessionResponse> done) = 0;
+  virtual void RestoreSession(v1::RestoreSessionRequest request, Done<v1::RestoreSessionResponse> done) = 0;
 
   // Would take a request now: healthy, not draining; for several servers, one of them.
   virtual bool ready() const = 0;
@@ -89,9 +82,6 @@ class InferenceClient {
   // Why nobody should be sent here at all: nothing is loaded, or what is does not move; for several servers,
   // none is up. OK also while draining. Waits for nothing.
   virtual RpcError health() const = 0;
-
- protected:
-  static RpcError NoSessionsError() { return ToRpcError(Unimplemented("no sessions are kept here")); }
 };
 
 }  // namespace tramontane

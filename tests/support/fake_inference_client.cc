@@ -13,6 +13,8 @@ constexpr std::chrono::seconds kPatience{60};
 constexpr int32_t kBos = 1;
 constexpr int32_t kFirstByte = 3;
 
+RpcError NoSessions() { return ToRpcError(Unimplemented("no sessions are kept here")); }
+
 // Adds `more` to a Delta of the same choice that waits already. False: there is none.
 bool Join(std::vector<v1::GenerateResponse>* events, const v1::GenerateResponse& more) {
   if (!more.has_delta()) return false;
@@ -264,6 +266,23 @@ void FakeInferenceClient::GetModel(v1::GetModelRequest request, Done<v1::GetMode
 }
 
 void FakeInferenceClient::GetLoad(Done<v1::GetLoadResponse> done) { done(unary_error, load); }
+
+void FakeInferenceClient::ListSessions(Done<v1::ListSessionsResponse> done) { done(NoSessions(), {}); }
+
+void FakeInferenceClient::DeleteSession(v1::DeleteSessionRequest /*request*/,
+                                        Done<v1::DeleteSessionResponse> done) {
+  done(NoSessions(), {});
+}
+
+void FakeInferenceClient::SaveSession(v1::SaveSessionRequest /*request*/,
+                                      Done<v1::SaveSessionResponse> done) {
+  done(NoSessions(), {});
+}
+
+void FakeInferenceClient::RestoreSession(v1::RestoreSessionRequest /*request*/,
+                                         Done<v1::RestoreSessionResponse> done) {
+  done(NoSessions(), {});
+}
 
 // ---- scripts
 // ----------------------------------------------------------------------------------------------------

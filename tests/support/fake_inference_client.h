@@ -97,6 +97,11 @@ class FakeInferenceClient final : public InferenceClient {
   void RenderChat(v1::RenderChatRequest request, Done<v1::RenderChatResponse> done) override;
   void GetModel(v1::GetModelRequest request, Done<v1::GetModelResponse> done) override;
   void GetLoad(Done<v1::GetLoadResponse> done) override;
+  // It keeps no sessions: UNIMPLEMENTED.
+  void ListSessions(Done<v1::ListSessionsResponse> done) override;
+  void DeleteSession(v1::DeleteSessionRequest request, Done<v1::DeleteSessionResponse> done) override;
+  void SaveSession(v1::SaveSessionRequest request, Done<v1::SaveSessionResponse> done) override;
+  void RestoreSession(v1::RestoreSessionRequest request, Done<v1::RestoreSessionResponse> done) override;
   bool ready() const override { return is_ready; }
   RpcError health() const override { return health_fault; }
 
