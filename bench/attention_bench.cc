@@ -153,8 +153,7 @@ class KvBench {
           auto* key = reinterpret_cast<uint16_t*>(view_.Key(page, head, offset));
           for (int32_t i = 0; i < half; ++i) {
             const float a = Bf16ToFloat(key[i]), b = Bf16ToFloat(key[i + half]);
-            const float cos = cos_sin[static_cast<size_t>(2 * i)];
-            const float sin = cos_sin[static_cast<size_t>(2 * i + 1)];
+            const float cos = cos_sin.data()[2 * i], sin = cos_sin.data()[2 * i + 1];
             key[i] = FloatToBf16(a * cos - b * sin);
             key[i + half] = FloatToBf16(a * sin + b * cos);
           }
