@@ -324,7 +324,8 @@ const std::vector<Setting>& ServeSettings() {
       OneOf("log_level", &C::log_level, {"trace", "debug", "info", "warn", "error", "off"}, "LEVEL",
             "least level that is logged"),
       OneOf("log_format", &C::log_format, {"text", "json"}, "text|json", "text, or one JSON object a line"),
-      Switch("debug", &C::debug, "HTTP has /debug/trace and /debug/kv; http_address must be a loopback address"),
+      Switch("debug", &C::debug,
+             "HTTP has /debug/trace and /debug/kv; http_address must be a loopback address"),
       Text("trace_file", &C::trace_file, "FILE",
            "every step and request goes there, as trace events that Perfetto opens; empty: nowhere"),
   };
