@@ -136,10 +136,10 @@ void EngineClient::RestoreSession(v1::RestoreSessionRequest request, Done<v1::Re
 template <typename Request, typename Response>
 void EngineClient::OnWorker(Request request, const Done<Response>& done, CoreCall<Request, Response> call) {
   const auto bytes = static_cast<int64_t>(request.ByteSizeLong());
-  const RpcError refusal =
-      core_.OnWorker(bytes, [this, done, call, request = std::move(request)](const Serving& serving) {
+  const RpcError refusal = core_.OnWorker(
+      bytes, [&core = core_, done, call, request = std::move(request)](const Serving& serving) {
         Response response;
-        const RpcError error = (core_.*call)(serving, request, &response);
+        const RpcError error = (core.*call)(serving, request, &response);
         done(error, response);
       });
   if (!refusal.ok()) done(refusal, {});
