@@ -96,7 +96,8 @@ inline DrawnModel DrawModel(uint32_t kind, uint32_t seed, TinyModel base) {
   if (row.query_scaling) {
     constexpr double kBeta = 0.1;
     rope["llama_4_scaling_beta"] = kBeta;
-    drawn.score_growth *= 1.0 + kBeta * std::log(1.0 + model.context / kScaledFrom);
+    const auto whole_times = model.context / kScaledFrom;
+    drawn.score_growth *= 1.0 + kBeta * std::log(1.0 + whole_times);
   }
   drawn.name += ", " + rope["rope_type"].get<std::string>();
   config.erase("rope_theta");
