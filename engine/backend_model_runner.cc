@@ -14,7 +14,7 @@ namespace {
 // Adjusted logits that one upload can carry; more go in several rounds. One row may name the whole
 // vocabulary.
 int64_t MaxAdjusts(const EngineLimits& limits, int32_t vocab_size) {
-  return std::max<int64_t>(vocab_size, int64_t{1024} * limits.max_logit_rows);
+  return std::max<int64_t>(vocab_size, int64_t{1024} * limits.logit_rows());
 }
 
 // Every sequence may be sampled or every token of a step scored, or a mixture.
@@ -38,7 +38,7 @@ int64_t RecordBytes(const EngineLimits& limits) {
 }
 
 int64_t LogitBytes(const EngineLimits& limits, int32_t vocab_size) {
-  return int64_t{limits.max_logit_rows} * vocab_size * static_cast<int64_t>(sizeof(float));
+  return int64_t{limits.logit_rows()} * vocab_size * static_cast<int64_t>(sizeof(float));
 }
 
 Status NoStepBuffer(int64_t bytes) {
@@ -87,7 +87,7 @@ BackendModelRunner::~BackendModelRunner() {
 
 Status BackendModelRunner::Allocate() {
   const int32_t vocab_size = model_.config().vocab_size;
-  TM_RETURN_IF_ERROR(model_.Reserve(limits_.max_tokens(), limits_.max_sequences, limits_.max_logit_rows));
+  TM_RETURN_IF_ERROR(model_.Reserve(limits_.max_tokens(), limits_.max_sequences, limits_.logit_rows()));
   batch_ = static_cast<std::byte*>(backend_.Allocate(builder_.max_bytes()));
   if (batch_ == nullptr) return NoStepBuffer(builder_.max_bytes());
   for (OpenStep& step : steps_) {
@@ -116,10 +116,8 @@ Status BackendModelRunner::AllocateBuffer(int64_t bytes, Buffer* buffer) {
 
 Status BackendModelRunner::RecordDecodeSteps() {
   if (backend_.info().records_steps == 0) return {};
-  for (int32_t rows = 1;; rows = std::min(2 * rows, limits_.max_sequences)) {
-    TM_RETURN_IF_ERROR(RecordDecodeStep(rows));
-    if (rows == limits_.max_sequences) return {};
-  }
+  for (const int32_t rows : limits_.RowsToRecord()) TM_RETURN_IF_ERROR(RecordDecodeStep(rows));
+  return {};
 }
 
 // A step that is padding only: it has the places and sizes of every step of so many rows.
@@ -354,8 +352,8 @@ StatusOr<BackendModelRunner::PackedRound> BackendModelRunner::PackRound(const Op
 }
 
 OpCode BackendModelRunner::SampleRound(const PackedRound& round) {
-  for (int64_t at = 0; at < round.count; at += limits_.max_logit_rows) {
-    const auto slice = static_cast<int32_t>(std::min<int64_t>(limits_.max_logit_rows, round.count - at));
+  for (int64_t at = 0; at < round.count; at += limits_.logit_rows()) {
+    const auto slice = static_cast<int32_t>(std::min<int64_t>(limits_.logit_rows(), round.count - at));
     const Tensor logits = MakeTensor(logits_, DType::kF32, slice, model_.config().vocab_size);
     OpCode code = model_.Logits(round.hidden_rows + at, slice, logits);
     if (code != OpCode::kOk) return code;

@@ -5,11 +5,11 @@
 // buffer is free when the op that writes it next runs. The host's side of the packed plan is there twice; the
 // rest of it is written and read between Collect of one step and Sample of the next.
 //
-// A decode step may be recorded once per count of rows (1, 2, 4, ... max_sequences), its forward pass and its
+// A decode step may be recorded once for each of EngineLimits::RowsToRecord, its forward pass and its
 // sampling apart, and replayed with padding from then on: two calls instead of some hundred launches.
 //
 // Rows that want logits (choices to be sampled, prompt tokens to be scored) go through the LM head in slices
-// of at most max_logit_rows, so a long prompt's logprobs take no more memory than a decode step.
+// of at most EngineLimits::logit_rows, so a long prompt's logprobs take no more memory than a decode step.
 #pragma once
 
 #include <cstddef>
@@ -127,7 +127,7 @@ class BackendModelRunner final : public ModelRunner {
   Buffer sampling_;              // hidden row indices, SamplingRows, LogitAdjusts
   Buffer masks_;                 // uint32_t [masked rows, MaskWords(vocab)]
   Buffer records_;               // SampleRecord [rows], then TokenLogprob [rows, kMaxTopLogprobs] if wanted
-  std::byte* logits_ = nullptr;  // device [max_logit_rows, vocab] f32
+  std::byte* logits_ = nullptr;  // device [logit_rows, vocab] f32
 
   std::vector<RecordedStep> recorded_;      // by rows
   std::vector<OpenStep> steps_;             // [steps_in_flight] step n has place n % steps_in_flight

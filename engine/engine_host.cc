@@ -108,7 +108,7 @@ StatusOr<EngineHostPlan> PlanEngineHost(const OpenedModel& model, const Backend&
   PlanLimits sizes;
   sizes.max_tokens = plan.limits.max_tokens();
   sizes.max_sequences = plan.limits.max_sequences;
-  sizes.max_logit_rows = plan.limits.max_logit_rows;
+  sizes.max_logit_rows = plan.limits.logit_rows();
   sizes.max_step_tokens = plan.limits.max_step_tokens;
   // A backend whose ops are done when they return is the processor itself: the host's copies, of one step,
   // are in the same memory.

@@ -67,7 +67,7 @@ std::vector<Bound> Bounds(const EngineLimits& limits) {
        "share of it ends with an error"},
       {"mask_workers", limits.mask_workers, 1, 1 << 6,
        "masks wait for each other, and their rows sit steps out"},
-      {"max_logit_rows", limits.max_logit_rows, 1, 1 << 16, "prompts are scored in slices of it"},
+      {"max_logit_rows", limits.logit_rows(), 1, 1 << 16, "prompts are scored in slices of it"},
       {"output_queue_steps", limits.output_queue_steps, 1, 1 << 16, "the engine waits for the output thread"},
   };
 }
@@ -86,7 +86,29 @@ Status EngineLimits::Validate() const {
     add("max_choices is " + std::to_string(max_choices) + ", more than max_sequences, which is " +
         std::to_string(max_sequences) + ": such a request would wait for ever");
   }
+  for (size_t i = 0; i < recorded_rows.size(); ++i) {
+    const int32_t above = i == 0 ? 0 : recorded_rows[i - 1];
+    if (recorded_rows[i] > above && recorded_rows[i] <= max_sequences) continue;
+    add("recorded_rows[" + std::to_string(i) + "] is " + std::to_string(recorded_rows[i]) +
+        ", the limits are " + std::to_string(above + 1) + " to max_sequences, which is " +
+        std::to_string(max_sequences));
+  }
+  if (recorded_rows.size() > kMaxRecordedSteps) {
+    add("recorded_rows has " + std::to_string(recorded_rows.size()) + " entries, the limit is " +
+        std::to_string(kMaxRecordedSteps));
+  }
   return problems.empty() ? Status::Ok() : InvalidArgument(std::move(problems));
+}
+
+std::vector<int32_t> EngineLimits::RowsToRecord() const {
+  if (!recorded_rows.empty()) return recorded_rows;
+  std::vector<int32_t> rows;
+  int32_t stride = 8;
+  constexpr size_t kPowersOfTwo = 16;  // below the stride, at most
+  while (static_cast<size_t>(max_sequences / stride) + kPowersOfTwo > kMaxRecordedSteps) stride *= 2;
+  for (int32_t at = 1; at < max_sequences; at += std::min(at, stride)) rows.push_back(at);
+  rows.push_back(max_sequences);
+  return rows;
 }
 
 std::string EngineLimits::ToString() const {
@@ -94,6 +116,9 @@ std::string EngineLimits::ToString() const {
   for (const Bound& bound : Bounds(*this)) {
     text += std::string(bound.name) + " = " + std::to_string(bound.value) + ": " + bound.when_reached + "\n";
   }
+  text += "recorded_rows =";
+  for (const int32_t rows : RowsToRecord()) text += " " + std::to_string(rows);
+  text += ": a wider decode step is queued op by op, as all are on a device that records none\n";
   text += std::string("prefix_cache = ") +
           (prefix_cache ? "on: pages are kept for later prompts that begin alike, until they are needed\n"
                         : "off: a page is free as soon as no sequence has it\n");

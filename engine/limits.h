@@ -2,8 +2,10 @@
 // Fixed before the engine starts; read by any thread.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "engine/lane_policy.h"
 #include "kernels/context_policy.h"
@@ -13,6 +15,10 @@ namespace tramontane {
 
 // A plan is made while the one before it is computed, and then that one is collected: see engine/README.md.
 inline constexpr int32_t kMaxStepsInFlight = 2;
+// A recording holds no buffer, but the device keeps a description of each of its launches.
+inline constexpr size_t kMaxRecordedSteps = 64;
+// Fewer rows of logits at once would read the LM head more often than a long prompt's scores are worth.
+inline constexpr int32_t kScoredRows = 64;
 
 struct EngineLimits {
   // ---- the door (any breach is refused at once, naming the field) -------------------------------
@@ -53,13 +59,26 @@ struct EngineLimits {
   int64_t max_constraint_step_ns = 20'000'000;
   int32_t mask_workers = 2;  // threads that fill masks; a choice whose mask is not filled yet sits steps out
 
+  // ---- decode steps that a device replays ---------------------------------------------------------
+  // Rows of each, ascending, at most max_sequences; a step takes the narrowest that is wide enough, and is
+  // queued op by op where none is. Empty: 1, 2, 4, 8, then every 8 up to max_sequences, or every 16, 32 ...
+  // so that there are at most kMaxRecordedSteps.
+  std::vector<int32_t> recorded_rows = {};
+
   // ---- output -----------------------------------------------------------------------------------
-  int32_t max_logit_rows = 64;  // rows of logits held at once; prompt scoring runs in slices of it
+  // Rows of logits held at once, which go through the LM head in one product; prompts are scored in slices of
+  // it. 0: kScoredRows, or max_sequences where that is more.
+  int32_t max_logit_rows = 0;
   int32_t output_queue_steps =
       64;  // steps whose results may wait for the output thread; full: the engine waits
 
   // Of one step in either lane.
   int32_t max_tokens() const { return max_step_tokens > max_sequences ? max_step_tokens : max_sequences; }
+  int32_t logit_rows() const {
+    if (max_logit_rows > 0) return max_logit_rows;
+    return max_sequences > kScoredRows ? max_sequences : kScoredRows;
+  }
+  std::vector<int32_t> RowsToRecord() const;  // recorded_rows, or what stands for none
   int64_t step_cost() const { return max_step_cost > 0 ? max_step_cost : int64_t{2} * max_step_tokens; }
 
   // Every breach at once, one line each; OK when sound.

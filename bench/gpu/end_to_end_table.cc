@@ -193,7 +193,6 @@ Table EndToEndTable(Device& device, const std::string& library) {
   options.limits.context = 4096;
   options.limits.max_step_tokens = 2048;
   options.limits.max_sequences = 128;
-  options.limits.max_logit_rows = 128;
   options.limits.steps_in_flight = (*backend)->info().asynchronous != 0 ? 2 : 1;
   options.recorded = true;
   const int64_t page_bytes = static_cast<int64_t>(kKeyBytes) * options.limits.page_size;

@@ -67,7 +67,8 @@ EngineLimits LimitsOf(const ServeConfig& config) {
   limits.max_sequences = static_cast<int32_t>(config.max_sequences);
   limits.max_choices = 1;
   limits.max_queued_requests = static_cast<int32_t>(config.max_queued_requests);
-  limits.max_step_tokens = static_cast<int32_t>(config.max_step_tokens);
+  limits.max_step_tokens =
+      static_cast<int32_t>(config.max_step_tokens > 0 ? config.max_step_tokens : kGpuStepTokens);
   limits.max_partial_prefills = static_cast<int32_t>(config.max_partial_prefills);
   limits.lane_policy = ParseLanePolicy(config.lane_policy).value();  // the settings take no other name
   limits.max_prefill_steps = static_cast<int32_t>(config.max_prefill_steps);

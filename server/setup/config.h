@@ -15,6 +15,10 @@
 
 namespace tramontane {
 
+// Of max_step_tokens. A GPU's products are bound by arithmetic only from a few hundred rows on, and
+// decode_gap_ms cuts steps that would keep a stream waiting.
+inline constexpr int64_t kCpuStepTokens = 512;
+inline constexpr int64_t kGpuStepTokens = 2048;
 // Of decode_gap_ms.
 inline constexpr int64_t kCpuDecodeGapMs = 250;
 inline constexpr int64_t kGpuDecodeGapMs = 50;
@@ -58,7 +62,7 @@ struct ServeConfig {
   int64_t max_sequences = 64;
   int64_t max_queued_requests = 2048;
   int64_t max_choices = 16;
-  int64_t max_step_tokens = 512;
+  int64_t max_step_tokens = 0;  // 0: kCpuStepTokens or kGpuStepTokens
   int64_t max_partial_prefills = 4;
   std::string lane_policy = "fair";  // fair, prefill-first, decode-first
   int64_t max_prefill_steps = 1;

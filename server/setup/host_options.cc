@@ -135,7 +135,9 @@ StatusOr<EngineHostOptions> MakeHostOptions(const ServeConfig& config, const Ope
   limits.max_sequences = static_cast<int32_t>(config.max_sequences);
   limits.max_queued_requests = static_cast<int32_t>(config.max_queued_requests);
   limits.max_choices = static_cast<int32_t>(std::min(config.max_choices, config.max_sequences));
-  limits.max_step_tokens = static_cast<int32_t>(config.max_step_tokens);
+  const int64_t device_step_tokens = IsCuda(backend.info()) ? kGpuStepTokens : kCpuStepTokens;
+  limits.max_step_tokens =
+      static_cast<int32_t>(config.max_step_tokens > 0 ? config.max_step_tokens : device_step_tokens);
   limits.max_partial_prefills = static_cast<int32_t>(config.max_partial_prefills);
   limits.lane_policy = ParseLanePolicy(config.lane_policy).value();  // the settings take no other name
   limits.max_prefill_steps = static_cast<int32_t>(config.max_prefill_steps);

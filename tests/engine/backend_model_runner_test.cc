@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -19,6 +20,28 @@ namespace tramontane {
 namespace {
 
 constexpr int64_t kMiB = 1 << 20;
+
+// The most rows that were asked for at once.
+class LogitRowsSeen final : public Model {
+ public:
+  LogitRowsSeen(std::unique_ptr<Model> inner, int64_t& most) : inner_(std::move(inner)), most_(most) {}
+
+  const ModelConfig& config() const override { return inner_->config(); }
+  const KvLayout& kv_layout() const override { return inner_->kv_layout(); }
+  bool has_sinks() const override { return inner_->has_sinks(); }
+  Status Reserve(int32_t max_tokens, int32_t max_sequences, int32_t max_logit_rows) override {
+    return inner_->Reserve(max_tokens, max_sequences, max_logit_rows);
+  }
+  OpCode Forward(const ForwardBatch& batch, std::byte* pool) override { return inner_->Forward(batch, pool); }
+  OpCode Logits(const int32_t* rows, int32_t count, const Tensor& logits) override {
+    most_ = std::max<int64_t>(most_, count);
+    return inner_->Logits(rows, count, logits);
+  }
+
+ private:
+  const std::unique_ptr<Model> inner_;
+  int64_t& most_;
+};
 
 // Every token of the vocabulary adjusted in every row: more than one upload can carry.
 TEST(BackendModelRunner, AdjustedLogitsOfMoreRowsThanOneUploadCarriesGiveTheSameTokens) {
@@ -108,6 +131,91 @@ TEST(BackendModelRunner, ARecordedDecodeStepIsTwoReplays) {
     EXPECT_EQ(backend.replays, recorded ? 2 * 10 : 0) << "the first token comes with the prompt";
   }
   EXPECT_EQ(ids[0], ids[1]);
+}
+
+// Three widths: a step takes the narrowest that is wide enough, and one of more rows is queued op by op.
+TEST(BackendModelRunner, AStepReplaysTheNarrowestRecordingThatIsWideEnough) {
+  TinyModel model;
+  model.Randomise(4);
+  const TempFolder folder;
+  model.WriteMistral(folder);
+  for (const int32_t choices : {1, 2, 3, 4, 5}) {
+    BackendEngine::Options options;
+    options.limits = SmallLimits(400);
+    options.limits.steps_in_flight = 2;
+    options.limits.recorded_rows = {1, 3, 4};
+    options.limits.max_logit_rows = 0;
+    options.limits.max_choices = 5;
+    options.recorded = true;
+    int64_t narrow_steps = 0;
+    int64_t wide_steps = 0;
+    options.on_forward = [&](const StepPlan& plan) {
+      if (plan.lane == Lane::kDecode) ++(plan.rows.size() <= 4 ? narrow_steps : wide_steps);
+    };
+    int64_t logit_rows = 0;  // of the widest product with the LM head
+    options.wrap_model = [&](std::unique_ptr<Model> inner) {
+      return std::make_unique<LogitRowsSeen>(std::move(inner), logit_rows);
+    };
+    BackendPtr made = MakeDelayedBackend(MakeCpuBackend({.threads = 1, .variant = ""}).value(),
+                                         DelayedBackend::Runs::kWhenWaitedFor);
+    const auto& backend = *static_cast<DelayedBackend*>(made.get());
+    BackendEngine test(std::move(made), folder.path(), options);
+    EXPECT_EQ(std::exchange(logit_rows, 0), 4) << "recorded over the widest";
+    Request request = MakeRequest("r", 30, 11);
+    request.choices = choices;
+    auto reader = test.Submit(request);
+    test.RunToEnd({reader.get()});
+    EXPECT_EQ(backend.replays, 2 * narrow_steps) << choices;
+    EXPECT_EQ(wide_steps > 0, choices == 5);
+    EXPECT_EQ(logit_rows, choices) << "of the prompt, and of steps that are not recorded";
+  }
+}
+
+TEST(EngineLimits, RowsToRecordArePowersOfTwoThenEqualSteps) {
+  const auto rows = [](int32_t max_sequences) {
+    EngineLimits limits;
+    limits.max_sequences = max_sequences;
+    return limits.RowsToRecord();
+  };
+  using Rows = std::vector<int32_t>;
+  EXPECT_EQ(rows(1), (Rows{1}));
+  EXPECT_EQ(rows(3), (Rows{1, 2, 3}));
+  EXPECT_EQ(rows(8), (Rows{1, 2, 4, 8}));
+  EXPECT_EQ(rows(20), (Rows{1, 2, 4, 8, 16, 20}));
+  const Rows of_130 = rows(130);
+  EXPECT_EQ(of_130[of_130.size() - 2], 128) << "130 rows run as 130, 121 as 128";
+  EXPECT_EQ(of_130.back(), 130);
+  for (int32_t most = 1; most <= 4096; ++most) {
+    const Rows all = rows(most);
+    ASSERT_LE(all.size(), kMaxRecordedSteps) << most;
+    ASSERT_EQ(all.back(), most);
+    EngineLimits limits = SmallLimits(10);
+    limits.max_sequences = most;
+    limits.max_choices = 1;
+    limits.recorded_rows = all;
+    ASSERT_TRUE(limits.Validate().ok()) << limits.Validate();
+  }
+}
+
+TEST(EngineLimits, RecordedRowsOutOfOrderOrBoundsAreRefused) {
+  EngineLimits limits = SmallLimits(10);  // 8 sequences
+  limits.recorded_rows = {2, 2};
+  EXPECT_EQ(limits.Validate().message(),
+            "recorded_rows[1] is 2, the limits are 3 to max_sequences, which is 8");
+  limits.recorded_rows = {0, 9};
+  EXPECT_EQ(limits.Validate().message(),
+            "recorded_rows[0] is 0, the limits are 1 to max_sequences, which is 8\n"
+            "recorded_rows[1] is 9, the limits are 1 to max_sequences, which is 8");
+}
+
+TEST(EngineLimits, TheLmHeadTakesAllRowsOfADecodeStepAtOnce) {
+  EngineLimits limits;
+  for (const int32_t sequences : {1, 64, 256}) {
+    limits.max_sequences = sequences;
+    EXPECT_EQ(limits.logit_rows(), std::max(64, sequences));
+  }
+  limits.max_logit_rows = 7;
+  EXPECT_EQ(limits.logit_rows(), 7);
 }
 
 TEST(EngineHostPlan, EqualsTheMemoryThatAServerTakes) {

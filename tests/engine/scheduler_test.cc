@@ -264,8 +264,10 @@ TEST(EngineLimitsTest, PrintsEveryBoundWithWhatHappensThere) {
   EXPECT_THAT(text, ::testing::HasSubstr("max_sequences = 64: later requests wait in order\n"));
   EXPECT_THAT(text, ::testing::HasSubstr(
                         "lane_policy = fair: after max_prefill_steps prefill steps comes a decode step\n"));
+  EXPECT_THAT(text,
+              ::testing::HasSubstr("recorded_rows = 1 2 4 8 16 24 32 40 48 56 64: a wider decode step"));
   EXPECT_THAT(text, ::testing::HasSubstr("prefix_cache = off: a page is free as soon as"));
-  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 27);
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 28);
 }
 
 TEST(LanePolicyTest, HasANameThatReadsBack) {
