@@ -7,6 +7,9 @@
 
 namespace tramontane::load {
 
+inline constexpr int64_t kNsPerMs = 1'000'000;
+inline constexpr int64_t kNsPerSecond = 1'000'000'000;
+
 class Clock {
  public:
   virtual ~Clock() = default;

@@ -7,22 +7,23 @@
 namespace tramontane::load {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 // Of a number that may not be there; JSON has no infinity.
-Json NumberOrNull(const std::optional<double>& value) {
-  return value && std::isfinite(*value) ? Json(*value) : Json(nullptr);
+OrderedJson NumberOrNull(const std::optional<double>& value) {
+  return value && std::isfinite(*value) ? OrderedJson(*value) : OrderedJson(nullptr);
 }
 
-void PutMetric(const MetricSummary& summary, const std::string& name, Json* json, Json* intervals,
-               Json* few) {
+void PutMetric(const MetricSummary& summary, const std::string& name, OrderedJson* json,
+               OrderedJson* intervals, OrderedJson* few) {
   const auto key = [&](const std::string& statistic) { return statistic + "_" + name + "_ms"; };
   (*json)[key("mean")] = NumberOrNull(summary.mean);
   (*json)[key("median")] = NumberOrNull(summary.median);
   (*json)[key("std")] = NumberOrNull(summary.deviation);
   for (const auto& [p, censored] : summary.censored_percentiles) {
     const auto at = summary.percentiles.find(p);
-    (*json)[key(PercentileName(p))] = at == summary.percentiles.end() ? Json(nullptr) : Json(at->second);
+    (*json)[key(PercentileName(p))] =
+        at == summary.percentiles.end() ? OrderedJson(nullptr) : OrderedJson(at->second);
     (*json)["censored_" + key(PercentileName(p))] = NumberOrNull(censored);
   }
   for (const auto& [statistic, interval] : summary.intervals) {
@@ -32,7 +33,7 @@ void PutMetric(const MetricSummary& summary, const std::string& name, Json* json
 }
 
 // Counts, rates and latencies: the keys that a run and a class of it both have.
-void PutSummary(const Summary& summary, Json* json) {
+void PutSummary(const Summary& summary, OrderedJson* json) {
   (*json)["duration"] = summary.duration_s;
   (*json)["completed"] = summary.completed;
   (*json)["failed"] = summary.failed;
@@ -44,7 +45,7 @@ void PutSummary(const Summary& summary, Json* json) {
   (*json)["total_token_throughput"] = summary.total_token_rate;
   (*json)["max_output_tokens_per_s"] = summary.most_output_tokens_in_a_second;
   (*json)["max_concurrent_requests"] = summary.most_in_flight;
-  Json intervals = Json::object(), few = Json::array();
+  OrderedJson intervals = OrderedJson::object(), few = OrderedJson::array();
   for (const Metric metric : kMetrics) {
     PutMetric(summary.Of(metric), std::string(MetricName(metric)), json, &intervals, &few);
   }
@@ -59,15 +60,16 @@ void PutSummary(const Summary& summary, Json* json) {
 }
 
 // vLLM's lists with --save-detailed, in seconds. Texts are not kept.
-void PutDetails(const RunResult& result, Json* json) {
-  Json inputs = Json::array(), outputs = Json::array(), ttfts = Json::array(), itls = Json::array(),
-       starts = Json::array(), texts = Json::array(), errors = Json::array();
+void PutDetails(const RunResult& result, OrderedJson* json) {
+  OrderedJson inputs = OrderedJson::array(), outputs = OrderedJson::array(), ttfts = OrderedJson::array(),
+              itls = OrderedJson::array(), starts = OrderedJson::array(), texts = OrderedJson::array(),
+              errors = OrderedJson::array();
   for (const RequestRecord& record : result.records) {
     const Latencies latencies = LatenciesOf(record);
     inputs.push_back(record.input_tokens);
     outputs.push_back(record.output_tokens);
-    ttfts.push_back(latencies.ttft ? Json(*latencies.ttft / 1000) : Json(nullptr));
-    Json gaps = Json::array();
+    ttfts.push_back(latencies.ttft ? OrderedJson(*latencies.ttft / 1000) : OrderedJson(nullptr));
+    OrderedJson gaps = OrderedJson::array();
     for (const double gap : latencies.itl) gaps.push_back(gap / 1000);
     itls.push_back(std::move(gaps));
     starts.push_back(static_cast<double>(record.sent_ns) * 1e-9);
@@ -83,8 +85,8 @@ void PutDetails(const RunResult& result, Json* json) {
   (*json)["errors"] = std::move(errors);
 }
 
-Json VerdictsJson(const std::vector<SloVerdict>& verdicts) {
-  Json list = Json::array();
+OrderedJson VerdictsJson(const std::vector<SloVerdict>& verdicts) {
+  OrderedJson list = OrderedJson::array();
   for (const SloVerdict& verdict : verdicts) {
     list.push_back(
         {{"clause", verdict.text}, {"measured", NumberOrNull(verdict.measured)}, {"holds", verdict.holds}});
@@ -92,19 +94,21 @@ Json VerdictsJson(const std::vector<SloVerdict>& verdicts) {
   return list;
 }
 
-void PutRun(const ReportedRun& reported, const BenchOptions& options, Json* json) {
+void PutRun(const ReportedRun& reported, const BenchOptions& options, OrderedJson* json) {
   const MeasuredRun& run = reported.run;
   const double rate = reported.rate.value_or(run.offered_rate);
   (*json)["num_prompts"] = run.planned;
-  (*json)["request_rate"] = std::isfinite(rate) ? Json(rate) : Json("inf");
-  (*json)["burstiness"] = options.arrivals ? Json(options.arrivals->burstiness) : Json(nullptr);
-  (*json)["max_concurrency"] = options.concurrency > 0 ? Json(options.concurrency) : Json(nullptr);
+  (*json)["request_rate"] = std::isfinite(rate) ? OrderedJson(rate) : OrderedJson("inf");
+  (*json)["burstiness"] = options.arrivals ? OrderedJson(options.arrivals->burstiness) : OrderedJson(nullptr);
+  (*json)["max_concurrency"] =
+      options.concurrency > 0 ? OrderedJson(options.concurrency) : OrderedJson(nullptr);
   PutSummary(run.summary, json);
   const double seconds = static_cast<double>(run.result.end_ns - run.result.start_ns) * 1e-9;
   const bool has_client = !options.target.simulated;
   const double client_cpu = seconds > 0 ? static_cast<double>(run.result.cpu_ns) * 1e-9 / seconds : 0.0;
-  (*json)["client_cpu"] = has_client ? Json(client_cpu) : Json(nullptr);
-  (*json)["client_busiest_thread"] = has_client ? Json(run.result.busiest_thread_share) : Json(nullptr);
+  (*json)["client_cpu"] = has_client ? OrderedJson(client_cpu) : OrderedJson(nullptr);
+  (*json)["client_busiest_thread"] =
+      has_client ? OrderedJson(run.result.busiest_thread_share) : OrderedJson(nullptr);
   (*json)["client_bound"] = run.client_bound;
   (*json)["left_out"] = run.left_out;
   (*json)["prompt_mismatches"] = run.prompt_mismatches;
@@ -115,15 +119,15 @@ void PutRun(const ReportedRun& reported, const BenchOptions& options, Json* json
     (*json)["slo_met"] = Holds(reported.verdicts);
   }
   if (!run.classes.empty()) {
-    Json classes = Json::object();
+    OrderedJson classes = OrderedJson::object();
     for (const auto& [name, summary] : run.classes) PutSummary(summary, &classes[name]);
     (*json)["classes"] = std::move(classes);
   }
   PutDetails(run.result, json);
 }
 
-Json FoundJson(const FoundRate& found) {
-  Json probes = Json::array();
+OrderedJson FoundJson(const FoundRate& found) {
+  OrderedJson probes = OrderedJson::array();
   for (const Probe& probe : found.probes) {
     probes.push_back({{"rate", probe.rate},
                       {"confirmation", probe.is_confirmation},
@@ -131,13 +135,13 @@ Json FoundJson(const FoundRate& found) {
                       {"steady", probe.steady},
                       {"slo", VerdictsJson(probe.verdicts)}});
   }
-  Json json = {{"rate", NumberOrNull(found.rate)}, {"probes", std::move(probes)}};
+  OrderedJson json = {{"rate", NumberOrNull(found.rate)}, {"probes", std::move(probes)}};
   if (!found.why.empty()) json["why"] = found.why;
   return json;
 }
 
-Json ComparisonJson(const Comparison& comparison, const BenchOptions& options) {
-  Json ratios = Json::object();
+OrderedJson ComparisonJson(const Comparison& comparison, const BenchOptions& options) {
+  OrderedJson ratios = OrderedJson::object();
   for (const ComparedStatistic& row : comparison.statistics) {
     ratios[row.name] = {{"a", row.first},
                         {"b", row.second},
@@ -164,8 +168,8 @@ std::string Backend(const BenchOptions& options) {
 
 std::string JsonReport(const BenchReport& report) {
   const BenchOptions& options = report.options;
-  Json json;
-  json["date"] = report.date.empty() ? Json(nullptr) : Json(report.date);
+  OrderedJson json;
+  json["date"] = report.date.empty() ? OrderedJson(nullptr) : OrderedJson(report.date);
   json["endpoint_type"] = Backend(options);
   json["backend"] = Backend(options);
   json["label"] = nullptr;
@@ -179,14 +183,14 @@ std::string JsonReport(const BenchReport& report) {
   if (!report.runs.empty()) PutRun(report.runs.back(), options, &json);
   if (report.runs.size() > 1) {
     for (const ReportedRun& run : report.runs) {
-      Json one;
+      OrderedJson one;
       PutRun(run, options, &one);
       json["runs"].push_back(std::move(one));
     }
   }
   if (report.found) json["find_rate"] = FoundJson(*report.found);
   if (report.comparison) json["ab"] = ComparisonJson(*report.comparison, options);
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
 }
 
 }  // namespace tramontane::load

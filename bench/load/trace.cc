@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "bench/load/clock.h"
 #include "bench/load/distribution.h"
 #include "bench/load/json_text.h"
 #include "bench/load/parse.h"
@@ -17,7 +18,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int64_t kNsPerSecond = 1'000'000'000;
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 constexpr std::string_view kAzureHeader = "TIMESTAMP,ContextTokens,GeneratedTokens";
 

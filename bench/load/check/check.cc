@@ -112,7 +112,6 @@ class Sleeper {
  private:
   void Run() {
     for (int64_t due_ns = NowNs() + kSleepNs; !stops_; due_ns += kSleepNs) {
-      constexpr int64_t kNsPerSecond = 1'000'000'000;
       const timespec due{due_ns / kNsPerSecond, due_ns % kNsPerSecond};
       if (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &due, nullptr) != 0) continue;
       late_ms_.push_back(Ms(NowNs() - due_ns));

@@ -6,13 +6,12 @@
 #include <mutex>
 #include <utility>
 
+#include "bench/load/clock.h"
 #include "bench/load/wire/stamp.h"
 #include "tramontane/v1/inference.grpc.pb.h"
 
 namespace tramontane::load {
 namespace {
-
-constexpr int64_t kNsPerSecond = 1'000'000'000;
 
 void SleepUntil(int64_t ns) {
   const timespec until{ns / kNsPerSecond, ns % kNsPerSecond};

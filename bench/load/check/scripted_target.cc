@@ -20,12 +20,12 @@
 #include <optional>
 #include <utility>
 
+#include "bench/load/clock.h"
 #include "bench/load/wire/stamp.h"
 
 namespace tramontane::load {
 namespace {
 
-constexpr int64_t kNsPerSecond = 1'000'000'000;
 constexpr uint64_t kListenerKey = 0;
 constexpr uint64_t kTimerKey = UINT64_MAX;
 constexpr uint64_t kWakeKey = UINT64_MAX - 1;

@@ -10,14 +10,13 @@
 #include <memory>
 #include <utility>
 
+#include "bench/load/clock.h"
 #include "bench/load/wire/http_reply_parser.h"
 #include "bench/load/wire/stamp.h"
 #include "bench/load/wire/tls_session.h"
 
 namespace tramontane::load {
 namespace {
-
-constexpr int64_t kNsPerMs = 1'000'000;
 
 Status NoConnection(const WireTarget& target, const std::string& why) {
   return Unavailable(target.authority() + ": " + why);

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <ctime>
 
+#include "bench/load/clock.h"
 #include "bench/load/wire/stamp.h"
 #include "kernels/core/check.h"
 
@@ -23,7 +24,6 @@ constexpr int kMaxReady = 256;            // sockets read before any is parsed
 constexpr size_t kReadBytes = 16 * 1024;  // of one read; what is more comes with the next
 constexpr int kHandledBetweenSends = 16;  // answers parsed before new requests are looked for
 constexpr int64_t kEndingNs = 1'000'000'000;
-constexpr int64_t kNsPerMs = 1'000'000;
 
 std::string ErrnoText(int error) { return std::strerror(error); }
 
