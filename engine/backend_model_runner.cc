@@ -397,6 +397,28 @@ StatusOr<StepResult> BackendModelRunner::Collect(StepTicket ticket) {
   return result;
 }
 
+Status BackendModelRunner::ReadPages(std::span<const PageImage> images) {
+  const KvLayout& layout = model_.kv_layout();
+  const KvLayerView pages = layout.LayerView(pool_, 0);
+  for (const PageImage& image : images) {
+    TM_RETURN_IF_ERROR(
+        OpStatus(backend_.Download(image.bytes, pages.Key(image.page, 0, 0), layout.page_bytes()), backend_,
+                 "reading pages"));
+  }
+  return OpStatus(backend_.WaitFence(backend_.RecordFence()), backend_, "reading pages");
+}
+
+Status BackendModelRunner::WritePages(std::span<const PageImage> images) {
+  const KvLayout& layout = model_.kv_layout();
+  const KvLayerView pages = layout.LayerView(pool_, 0);
+  for (const PageImage& image : images) {
+    TM_RETURN_IF_ERROR(
+        OpStatus(backend_.Upload(pages.Key(image.page, 0, 0), image.bytes, layout.page_bytes()), backend_,
+                 "writing pages"));
+  }
+  return OpStatus(backend_.WaitFence(backend_.RecordFence()), backend_, "writing pages");
+}
+
 StepResult BackendModelRunner::ResultOfRecords(const OpenStep& step) const {
   StepResult result;
   result.rows.resize(step.rows.size());

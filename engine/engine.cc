@@ -34,6 +34,8 @@ class Engine::Impl {
   const OutputMetrics& output_metrics() const { return output_.metrics(); }
   const std::shared_ptr<StepTrace>& step_trace() const { return step_trace_; }
   StatusOr<std::shared_ptr<KvQuestion>> AskKv();
+  Status Start(const std::shared_ptr<KvTransfer>& transfer);
+  bool keeps_pages() const { return limits_.prefix_cache && runner_.copies_pages(); }
   const EngineLimits& limits() const { return limits_; }
   const KvLayout& kv_layout() const { return model_.kv_layout; }
 
@@ -80,6 +82,7 @@ class Engine::Impl {
   Signal wake_;
   Inbox inbox_;
   KvQuestions kv_questions_;
+  KvTransfers kv_transfers_;
   std::atomic<int64_t> unfinished_{0};  // accepted, stream not done
   Status fatal_;                        // written once, before lost_
   std::atomic<bool> lost_{false};
@@ -208,6 +211,17 @@ StatusOr<std::shared_ptr<KvQuestion>> Engine::Impl::AskKv() {
   return question;
 }
 
+Status Engine::Impl::Start(const std::shared_ptr<KvTransfer>& transfer) {
+  TM_CHECK(keeps_pages(), "no pages are kept");
+  TM_RETURN_IF_ERROR(fatal());
+  if (!kv_transfers_.Push(transfer)) {
+    return ResourceExhausted("at most " + std::to_string(KvTransfers::kMost) +
+                             " copies of the KV cache's pages wait at once");
+  }
+  wake_.Notify();
+  return {};
+}
+
 // ---- the step -----------------------------------------------------------------------------------
 
 StepOutcome Engine::Impl::Step() {
@@ -219,10 +233,19 @@ StepOutcome Engine::Impl::Step() {
   Drain();
   Reap();
   if (lost_.load(std::memory_order_relaxed)) {
+    kv_transfers_.EndAll(fatal_);
     return Publish() ? StepOutcome::kWorked : StepOutcome::kNothingToDo;
   }
+  const bool copies = kv_transfers_.any();
+  if (copies) {
+    if (const Status status = kv_transfers_.Work(scheduler_.cache(), runner_); !status.ok()) {
+      LoseDevice(status);
+      Publish();
+      return StepOutcome::kWorked;
+    }
+  }
   StepPlan plan = Plan();
-  const bool worked = plan.lane != Lane::kIdle || !in_flight_.empty();
+  const bool worked = copies || plan.lane != Lane::kIdle || !in_flight_.empty();
   if (!worked && life_.waits_for_masks()) {
     wake_.Wait(limits_.max_constraint_step_ns);  // then look again who was cancelled, or is out of time
     Publish();
@@ -375,6 +398,8 @@ const EngineLimits& Engine::limits() const { return impl_->limits(); }
 const OutputMetrics& Engine::output_metrics() const { return impl_->output_metrics(); }
 std::shared_ptr<StepTrace> Engine::step_trace() const { return impl_->step_trace(); }
 StatusOr<std::shared_ptr<KvQuestion>> Engine::AskKv() { return impl_->AskKv(); }
+Status Engine::Start(const std::shared_ptr<KvTransfer>& transfer) { return impl_->Start(transfer); }
+bool Engine::keeps_pages() const { return impl_->keeps_pages(); }
 const KvLayout& Engine::kv_layout() const { return impl_->kv_layout(); }
 
 }  // namespace tramontane

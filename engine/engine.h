@@ -14,6 +14,7 @@
 
 #include "engine/clock.h"
 #include "engine/kv_report.h"
+#include "engine/kv_transfer.h"
 #include "engine/limits.h"
 #include "engine/model_runner.h"
 #include "engine/output_metrics.h"
@@ -98,6 +99,13 @@ class Engine {
   // The KV cache's tables, as they are when the next step begins: its answer is there then. The question may
   // outlive the engine. RESOURCE_EXHAUSTED: KvQuestions::kMost wait already.
   StatusOr<std::shared_ptr<KvQuestion>> AskKv();
+
+  // Cached pages are copied to the host, or put into the cache from there, while requests go on; the transfer
+  // may outlive the engine. RESOURCE_EXHAUSTED: KvTransfers::kMost wait already. REQUIRES: keeps_pages().
+  Status Start(const std::shared_ptr<KvTransfer>& transfer);
+  // Whether there are pages to copy, and a cache that they are found in.
+  bool keeps_pages() const;
+
   const EngineLimits& limits() const;
   const KvLayout& kv_layout() const;
 

@@ -154,8 +154,9 @@ void AddEndOfTurn(const ChatFormat& format, ModelConfig* config) {
 struct EngineHost::Impl {
   Impl(EngineHostPlan the_plan, std::unique_ptr<Model> the_model,
        std::unique_ptr<const Tokenizer> the_tokenizer, ChatFormatPtr the_chat_format, PoolMemory the_pool,
-       std::unique_ptr<BackendModelRunner> the_runner, const Clock& clock)
-      : plan(std::move(the_plan)),
+       std::unique_ptr<BackendModelRunner> the_runner, std::string the_weight_sample, const Clock& clock)
+      : weight_sample(std::move(the_weight_sample)),
+        plan(std::move(the_plan)),
         model(std::move(the_model)),
         tokenizer(std::move(the_tokenizer)),
         chat_format(std::move(the_chat_format)),
@@ -164,6 +165,7 @@ struct EngineHost::Impl {
         engine(plan.limits, ModelFor(*model, CostsOf(plan)), *runner, tokenizer.get(), clock),
         thread(engine) {}
 
+  const std::string weight_sample;
   const EngineHostPlan plan;
   const std::unique_ptr<Model> model;
   const std::unique_ptr<const Tokenizer> tokenizer;
@@ -182,6 +184,7 @@ StatusOr<std::unique_ptr<EngineHost>> EngineHost::Start(OpenedModel opened, Back
   TM_ASSIGN_OR_RETURN(std::unique_ptr<const Tokenizer> tokenizer, LoadTokenizer(opened.folder.tokenizer));
   TM_ASSIGN_OR_RETURN(ChatFormatPtr chat_format, ChatFormatOf(opened, *tokenizer, options.chat_format));
   AddEndOfTurn(*chat_format, &opened.config);
+  std::string weight_sample = SampleOfWeights(opened);
   TM_ASSIGN_OR_RETURN(std::unique_ptr<Model> model, LoadModel(std::move(opened), backend, options.progress));
   TM_ASSIGN_OR_RETURN(PoolMemory pool, AllocatePool(backend, plan));
   TM_ASSIGN_OR_RETURN(std::unique_ptr<BackendModelRunner> runner,
@@ -192,7 +195,7 @@ StatusOr<std::unique_ptr<EngineHost>> EngineHost::Start(OpenedModel opened, Back
   if (!warm.ok()) return Status(warm.code(), folder + ": " + warm.message());
   return std::unique_ptr<EngineHost>(new EngineHost(
       std::make_unique<Impl>(std::move(plan), std::move(model), std::move(tokenizer), std::move(chat_format),
-                             std::move(pool), std::move(runner), clock)));
+                             std::move(pool), std::move(runner), std::move(weight_sample), clock)));
 }
 
 EngineHost::EngineHost(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -203,5 +206,6 @@ const Model& EngineHost::model() const { return *impl_->model; }
 const Tokenizer& EngineHost::tokenizer() const { return *impl_->tokenizer; }
 const ChatFormat& EngineHost::chat_format() const { return *impl_->chat_format; }
 const EngineHostPlan& EngineHost::plan() const { return impl_->plan; }
+const std::string& EngineHost::weight_sample() const { return impl_->weight_sample; }
 
 }  // namespace tramontane

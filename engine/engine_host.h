@@ -68,6 +68,7 @@ class EngineHost {
   const Tokenizer& tokenizer() const;
   const ChatFormat& chat_format() const;
   const EngineHostPlan& plan() const;
+  const std::string& weight_sample() const;  // SampleOfWeights
 
  private:
   struct Impl;

@@ -92,27 +92,59 @@ Lease KvStore::NewLease(const ContextPolicy& policy) const {
 }
 
 int64_t KvStore::KnownPrefix(const Lease& lease, const PrefixQuery& query) {
-  if (!tree_) return 0;
-  PrefixTree::Node node = PrefixTree::kRoot;
-  const bool salt_is_known = ForEachSaltBlock(query.salt, [&] {
-    node = tree_->Find(node, block_);
-    return node != PrefixTree::kNone;
-  });
-  return salt_is_known ? FindHit(node, lease, query) : 0;
+  const PrefixTree::Node salt = FindSalt(query.salt);
+  return salt == PrefixTree::kNone ? 0 : FindHit(salt, lease, query);
+}
+
+std::vector<PageId> KvStore::KnownPages(const PrefixQuery& query) {
+  const PrefixTree::Node salt = FindSalt(query.salt);
+  if (salt == PrefixTree::kNone) return {};
+  FindPath(salt, query.tokens, std::min<int64_t>(std::ssize(query.tokens), query.most_tokens));
+  std::vector<PageId> pages;
+  pages.reserve(path_.size() * layout_.groups.size());
+  for (const PrefixTree::Node node : path_) {
+    for (size_t group = 0; group < layout_.groups.size(); ++group) pages.push_back(tree_->page(node, group));
+  }
+  return pages;
+}
+
+// Its pages are not cached before all of them have the name: each would be useless without the others.
+bool KvStore::Plant(Lease& above, std::span<const int32_t> block, const std::vector<bool>& wanted,
+                    std::vector<TakenPage>* taken) {
+  if (!tree_) return false;
+  const PrefixTree::Node node = TakeInBlock(above.tip, block);
+  if (node == PrefixTree::kNone) return false;
+  MoveTip(above, node);
+  const size_t first = taken->size();
+  for (size_t group = 0; group < layout_.groups.size() && available() > 0; ++group) {
+    if (!wanted[group] || tree_->page(node, group) != kNoPage) continue;
+    const PageId page = Take(group);
+    tree_->SetPage(node, group, page);
+    pages_[page].node = node;
+    taken->push_back({.group = group, .page = page});
+  }
+  for (size_t i = first; i < taken->size(); ++i) Drop((*taken)[i].page, kOthers);
+  RequeueUseful(node);
+  return true;
+}
+
+// Leaves the known blocks below `salt` in path_, of at most so many tokens.
+void KvStore::FindPath(PrefixTree::Node salt, std::span<const int32_t> tokens, int64_t most) {
+  const auto block = static_cast<size_t>(page_size());
+  path_.clear();
+  PrefixTree::Node node = salt;
+  while (static_cast<int64_t>((path_.size() + 1) * block) <= most) {
+    node = tree_->Find(node, tokens.subspan(path_.size() * block, block));
+    if (node == PrefixTree::kNone) break;
+    path_.push_back(node);
+  }
 }
 
 // Leaves the blocks below `salt` in path_.
 int64_t KvStore::FindHit(PrefixTree::Node salt, const Lease& lease, const PrefixQuery& query) {
   const auto block = static_cast<size_t>(page_size());
   const auto asked = static_cast<int64_t>(query.tokens.size());
-  const int64_t most = std::min({asked - 1, query.most_tokens, lease.plain_len});
-  path_.clear();
-  PrefixTree::Node node = salt;
-  while (static_cast<int64_t>((path_.size() + 1) * block) <= most) {
-    node = tree_->Find(node, query.tokens.subspan(path_.size() * block, block));
-    if (node == PrefixTree::kNone) break;
-    path_.push_back(node);
-  }
+  FindPath(salt, query.tokens, std::min({asked - 1, query.most_tokens, lease.plain_len}));
   asked_groups_ = prefix_groups_;
   for (PrefixGroup& group : asked_groups_) group.n_keep = SinksOf(lease.policy, group.window);
   return LongestPrefixHit(static_cast<int64_t>(path_.size() * block) + 1, page_size(), asked_groups_,
@@ -368,6 +400,17 @@ int64_t KvStore::EndOf(const PageTable& table) const {
 
 // ---- names --------------------------------------------------------------------------------------
 
+// kNone: not known, or nothing is.
+PrefixTree::Node KvStore::FindSalt(std::string_view salt) {
+  if (!tree_) return PrefixTree::kNone;
+  PrefixTree::Node node = PrefixTree::kRoot;
+  const bool is_known = ForEachSaltBlock(salt, [&] {
+    node = tree_->Find(node, block_);
+    return node != PrefixTree::kNone;
+  });
+  return is_known ? node : PrefixTree::kNone;
+}
+
 // A salt is blocks of its own above those of tokens: its length, negative as no token is, then its bytes,
 // four an id. Where there is none tokens come at once. kNone: there is no room for them.
 PrefixTree::Node KvStore::PinSalt(std::string_view salt) {
@@ -425,7 +468,12 @@ void KvStore::NamePages(const Lease& lease, PrefixTree::Node node, int64_t begin
     pages_[page].node = node;
     shared_references_ -= references(page) - 1;
   }
-  for (size_t group = 0; group < lease.tables.size(); ++group) {
+  RequeueUseful(node);
+}
+
+// Pages of the block that were useless and are no more, since others have come.
+void KvStore::RequeueUseful(PrefixTree::Node node) {
+  for (size_t group = 0; group < layout_.groups.size(); ++group) {
     const PageId page = tree_->page(node, group);
     if (page == kNoPage || references(page) > 0 || pages_[page].queue != kUseless || IsUseless(page))
       continue;

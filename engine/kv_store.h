@@ -163,6 +163,19 @@ class KvStore {
   // A second lease of the pages that hold positions below `end`, the partial one too.
   Lease Fork(const Lease& lease, int64_t end);
 
+  // ---- pages copied from and to elsewhere (KvTransfers): never leased for it -----------------------
+  // The known pages of the first blocks of these tokens: [blocks, groups], kNoPage where a group has none.
+  std::vector<PageId> KnownPages(const PrefixQuery& query);
+  // Moves `above`, a lease of no page that has acquired a salt, down by a block, and takes a page in each
+  // group that is wanted and has none there, appended to `taken`: the caller writes it at once. It is cached
+  // from now on. False: there is no room, or the block's hash is another one's.
+  struct TakenPage {
+    size_t group = 0;
+    PageId page = kNoPage;
+  };
+  bool Plant(Lease& above, std::span<const int32_t> block, const std::vector<bool>& wanted,
+             std::vector<TakenPage>* taken);
+
   // Lets go of everything. The only other places that drop a page are Roll, and Extend for a page it copies.
   void Release(Lease& lease);
 
@@ -194,13 +207,16 @@ class KvStore {
 
   // ---- names ------------------------------------------------------------------------------------
   void SealPages(Lease& lease, std::span<const int32_t> tokens, int64_t accepted);
+  void FindPath(PrefixTree::Node salt, std::span<const int32_t> tokens, int64_t most);
   int64_t FindHit(PrefixTree::Node salt, const Lease& lease, const PrefixQuery& query);
   template <typename Visit>
   bool ForEachSaltBlock(std::string_view salt, const Visit& visit);
+  PrefixTree::Node FindSalt(std::string_view salt);
   PrefixTree::Node PinSalt(std::string_view salt);
   PrefixTree::Node TakeInBlock(PrefixTree::Node above, std::span<const int32_t> ids);
   void MoveTip(Lease& lease, PrefixTree::Node node);
   void NamePages(const Lease& lease, PrefixTree::Node node, int64_t begin);
+  void RequeueUseful(PrefixTree::Node node);
   void Unname(PageId page);
   bool IsUseless(PageId page) const;
   bool EndsNear(const Lease& lease, int64_t begin, int32_t window) const;

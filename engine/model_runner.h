@@ -10,10 +10,12 @@
 // of n+1 may begin at a token that step n has sampled and nobody has read.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "engine/prefix_tree.h"
 #include "engine/step_plan.h"
 #include "kernels/core/status.h"
 #include "kernels/sampling.h"
@@ -51,6 +53,12 @@ struct StepResult {
   std::vector<RowResult> rows;  // in the order of the plan's rows
 };
 
+// A page of the pool and its bytes on the host, [page_bytes] of KvLayout.
+struct PageImage {
+  PageId page = kNoPage;
+  std::byte* bytes = nullptr;
+};
+
 class ModelRunner {
  public:
   virtual ~ModelRunner() = default;
@@ -59,6 +67,14 @@ class ModelRunner {
   virtual StatusOr<StepTicket> Forward(const StepPlan& plan) = 0;
   virtual Status Sample(StepTicket ticket, const SampleInputs& inputs) = 0;
   virtual StatusOr<StepResult> Collect(StepTicket ticket) = 0;
+
+  // ---- pages between the pool and the host, behind all steps that were forwarded; done on return ----
+
+  // Whether there are pages to copy: a model that a test has made up may have none.
+  virtual bool copies_pages() const { return false; }
+  // An error is a lost device. REQUIRES: copies_pages().
+  virtual Status ReadPages(std::span<const PageImage>) { return Internal("pages cannot be read"); }
+  virtual Status WritePages(std::span<const PageImage>) { return Internal("pages cannot be written"); }
 };
 
 }  // namespace tramontane

@@ -85,6 +85,8 @@ class Scheduler {
 
   const StepCosts& costs() const { return costs_; }
   const KvStore& store() const { return store_; }
+  // For who puts cached pages there or reads them, between two calls of the above: what is available() stays.
+  KvStore& cache() { return store_; }
   int64_t waiting() const { return static_cast<int64_t>(queue_.size() + ready_.size()); }  // without pages
   int64_t running() const { return static_cast<int64_t>(prefill_.size() + decode_.size()); }
   int32_t free_slots() const { return free_slots_; }

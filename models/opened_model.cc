@@ -6,6 +6,7 @@
 
 #include "kernels/core/kv_quantize.h"
 #include "models/files/built_in_files.h"
+#include "models/files/tensor_file.h"
 
 namespace tramontane {
 
@@ -64,6 +65,33 @@ StatusOr<OpenedModel> OpenModel(const std::string& path, const KvOptions& kv, co
                      .weights = std::move(weights),
                      .weight_files = std::move(weight_files),
                      .file_names = std::move(file_names)};
+}
+
+std::string SampleOfWeights(const OpenedModel& model) {
+  constexpr int64_t kPlaces = 4, kPlaceBytes = 64;
+  constexpr size_t kMostBytes = size_t{256} << 10;
+  if (!model.weight_files.ok()) return "";
+  const ModelConfig& config = model.config;
+  std::string names, bytes;
+  const auto add_number = [&](double number) {
+    bytes.append(reinterpret_cast<const char*>(&number), sizeof(number));
+  };
+  for (const double f : RotaryFrequencies(config.rope_theta, config.head_dim, config.rope_scaling))
+    add_number(f);
+  add_number(config.rope_scaling.magnitude);
+  add_number(config.rms_epsilon);
+  add_number(static_cast<double>(config.rotary_style));
+  for (const auto& [name, found] : model.weight_files->all()) {
+    const TensorInfo& tensor = *found.tensor;
+    names += name + " " + tensor.dtype_name + " " + ShapeText(tensor.shape) + "\n";
+    const int64_t size = tensor.end - tensor.begin;
+    const int64_t piece = std::min(size, kPlaceBytes);
+    for (int64_t place = 0; place < kPlaces && bytes.size() < kMostBytes; ++place) {
+      const int64_t at = (size - piece) * place / (kPlaces - 1);
+      bytes.append(reinterpret_cast<const char*>(found.data()) + at, static_cast<size_t>(piece));
+    }
+  }
+  return names + bytes;
 }
 
 }  // namespace tramontane

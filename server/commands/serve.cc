@@ -220,6 +220,7 @@ ServedModel ServedModelOf(const ServeConfig& config, const LoadedModel& loaded) 
   model.tokenizer = &loaded.host->tokenizer();
   model.chat_format = &loaded.host->chat_format();
   model.clock = &loaded.clock;
+  model.weight_sample = loaded.host->weight_sample();
   model.constraints = loaded.constraints.get();
   return model;
 }

@@ -184,7 +184,17 @@ RpcError NoSessionDirError() {
 SavedSessionModel SavedModelOf(const Serving& serving) {
   return {.name = serving.model.names[0],
           .fingerprint = serving.fingerprint,
-          .vocab_size = serving.model.config.vocab_size};
+          .vocab_size = serving.model.config.vocab_size,
+          .layout = serving.model.engine->keeps_pages() ? &serving.model.engine->kv_layout() : nullptr,
+          .weights = serving.weights};
+}
+
+// Null: no pages are kept, or there is no copying them now; a session is saved and restored all the same.
+std::shared_ptr<KvTransfer> Copied(const Serving& serving, std::shared_ptr<KvTransfer> transfer) {
+  Engine& engine = *serving.model.engine;
+  if (!engine.keeps_pages() || !engine.Start(transfer).ok()) return nullptr;
+  transfer->Wait();
+  return transfer->status().ok() ? transfer : nullptr;
 }
 
 void Describe(const std::string& name, const SessionState& state, v1::Session* session) {
@@ -202,11 +212,14 @@ RpcError InferenceCore::SaveSession(const Serving& serving, const v1::SaveSessio
   if (const std::string fault = SessionNameFault(name); !fault.empty()) return FieldError("name", fault);
   std::shared_ptr<const SessionState> state;
   if (RpcError error = sessions_.Find(name, &state); !error.ok()) return error;
+  const auto read = Copied(serving, std::make_shared<KvTransfer>(state->ids, state->cache_salt));
+  const KvPages* pages = read == nullptr ? nullptr : &read->pages();
   int64_t bytes = 0;
-  RpcError error = session_files_->Save(name, *state, SavedModelOf(serving), &bytes);
+  RpcError error = session_files_->Save(name, *state, SavedModelOf(serving), pages, &bytes);
   if (!error.ok()) return error;
   Describe(name, *state, response->mutable_session());
   response->set_bytes(bytes);
+  response->set_kv_tokens(read == nullptr ? 0 : read->tokens());
   return {};
 }
 
@@ -216,11 +229,18 @@ RpcError InferenceCore::RestoreSession(const Serving& serving, const v1::Restore
   const std::string& name = request.name();
   if (const std::string fault = SessionNameFault(name); !fault.empty()) return FieldError("name", fault);
   SessionState state;
-  if (RpcError error = session_files_->Restore(name, SavedModelOf(serving), &state); !error.ok())
+  KvPages pages;
+  if (RpcError error = session_files_->Restore(name, SavedModelOf(serving), &state, &pages); !error.ok()) {
     return error;
+  }
   SessionLease lease;
   if (RpcError error = sessions_.Take(name, &lease); !error.ok()) return error;
   Describe(name, state, response->mutable_session());
+  if (pages.tokens > 0) {
+    const auto written =
+        Copied(serving, std::make_shared<KvTransfer>(state.ids, state.cache_salt, std::move(pages)));
+    response->set_kv_tokens(written == nullptr ? 0 : written->tokens());
+  }
   lease.Keep(std::move(state));
   return {};
 }

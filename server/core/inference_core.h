@@ -35,10 +35,14 @@ class ServedCall;
 // What calls need once there is a model.
 struct Serving {
   explicit Serving(const ServedModel& served)
-      : model(served), converter(model), fingerprint(ModelFingerprint(model)) {}
+      : model(served),
+        converter(model),
+        fingerprint(ModelFingerprint(model)),
+        weights(WeightsFingerprint(model)) {}
   const ServedModel model;
   const ProtoConverter converter;
   const std::string fingerprint;
+  const std::string weights;  // their fingerprint
 };
 
 struct InferenceCoreOptions {
@@ -111,7 +115,7 @@ class InferenceCore {
   RpcError GetLoad(const Serving& serving, v1::GetLoadResponse* response) const;
   RpcError ListSessions(v1::ListSessionsResponse* response);
   RpcError DeleteSession(const v1::DeleteSessionRequest& request);
-  // These two wait for the disk: on a worker.
+  // These two wait for the disk and for the engine's thread: on a worker.
   RpcError SaveSession(const Serving& serving, const v1::SaveSessionRequest& request,
                        v1::SaveSessionResponse* response);
   RpcError RestoreSession(const Serving& serving, const v1::RestoreSessionRequest& request,

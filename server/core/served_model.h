@@ -23,6 +23,7 @@ struct ServedModel {
   const Tokenizer* tokenizer = nullptr;     // outlives the server
   const ChatFormat* chat_format = nullptr;  // outlives the server
   const Clock* clock = nullptr;             // the engine's
+  std::string weight_sample = {};           // SampleOfWeights: what keys and values are known by
   ConstraintCompiler* constraints = nullptr;  // null: no structured output; outlives the server
 };
 

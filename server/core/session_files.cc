@@ -1,35 +1,23 @@
 #include "server/core/session_files.h"
 
 #include <fcntl.h>
-#include <openssl/evp.h>
-#include <sys/stat.h>
+#include <sys/types.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
+#include <optional>
 #include <utility>
+#include <vector>
 
-#include "kernels/core/check.h"
+#include "server/core/kv_snapshot.h"
 
 namespace tramontane {
 namespace {
 
-// A file: this line, the SHA-256 of the rest, the rest: a SavedSession.
-constexpr std::string_view kKind = "tramontane session ";
-constexpr std::string_view kVersion = "1\n";
-constexpr size_t kDigestBytes = 32;
-constexpr size_t kHeadBytes = kKind.size() + kVersion.size() + kDigestBytes;
-constexpr int64_t kMaxFileBytes = int64_t{1} << 30;  // far above what a session may hold
 constexpr mode_t kOwnerOnly = 0600;
-
-std::string Digest(std::string_view bytes) {
-  unsigned char digest[EVP_MAX_MD_SIZE];
-  unsigned int size = 0;
-  const int done = EVP_Digest(bytes.data(), bytes.size(), digest, &size, EVP_sha256(), nullptr);
-  TM_CHECK(done == 1 && size == kDigestBytes, "OpenSSL has no SHA-256");
-  return {reinterpret_cast<const char*>(digest), size};
-}
 
 std::string Hex(std::string_view bytes) {
   constexpr char kDigits[] = "0123456789abcdef";
@@ -67,61 +55,20 @@ RpcError FileError(const std::string& name, const std::string& fault) {
   return error;
 }
 
-bool WriteAll(int file, std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t written = write(file, bytes.data(), bytes.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return false;
-    bytes.remove_prefix(static_cast<size_t>(written));
-  }
-  return true;
-}
-
-bool ReadAll(int file, std::string* bytes) {
-  size_t done = 0;
-  while (done < bytes->size()) {
-    const ssize_t got = read(file, bytes->data() + done, bytes->size() - done);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return false;
-    if (got == 0) break;  // it was cut meanwhile
-    done += static_cast<size_t>(got);
-  }
-  bytes->resize(done);
-  return true;
-}
-
 // "" or what is wrong with what a file says, whose digest is right.
 std::string StateFault(const v1::SavedSession& saved, const SavedSessionModel& model) {
   const auto is_id = [&](int32_t id) { return id >= 0 && id < model.vocab_size; };
   if (saved.ids().empty() || !std::all_of(saved.ids().begin(), saved.ids().end(), is_id)) {
     return "holds ids that the vocabulary does not have, or none";
   }
+  if (saved.has_kv() && saved.kv().tokens() > saved.ids_size()) {
+    return "holds keys and values of " + std::to_string(saved.kv().tokens()) + " tokens, and " +
+           std::to_string(saved.ids_size()) + " ids";
+  }
   const int messages = saved.chat().messages_size();
   const bool ends_with_answer =
       messages > 1 && saved.chat().messages(messages - 1).role() == v1::ROLE_ASSISTANT;
   return saved.has_chat() && !ends_with_answer ? "holds a chat that does not end with an answer" : "";
-}
-
-// Of the bytes of a whole file.
-RpcError ParseFile(const std::string& name, std::string_view bytes, v1::SavedSession* saved) {
-  if (!bytes.starts_with(kKind.substr(0, std::min(bytes.size(), kKind.size())))) {
-    return FileError(name, "is no saved session");
-  }
-  if (bytes.size() < kHeadBytes) {
-    return FileError(name, "is cut off: it has " + std::to_string(bytes.size()) + " bytes");
-  }
-  if (bytes.substr(kKind.size(), kVersion.size()) != kVersion) {
-    return FileError(name, "is of another version, or damaged; this server reads version 1");
-  }
-  const std::string_view content = bytes.substr(kHeadBytes);
-  if (Digest(content) != bytes.substr(kKind.size() + kVersion.size(), kDigestBytes)) {
-    return FileError(name, "is cut off or damaged: its checksum is not that of its " +
-                               std::to_string(content.size()) + " bytes");
-  }
-  if (!saved->ParseFromArray(content.data(), static_cast<int>(content.size()))) {
-    return FileError(name, "has a checksum that is right, but is no saved session");
-  }
-  return {};
 }
 
 }  // namespace
@@ -141,8 +88,10 @@ std::string ModelFingerprint(const ServedModel& model) {
     said += "\n" + std::to_string(piece.size()) + (tokenizer.IsControl(id) ? "c" : "t");
     said += piece;
   }
-  return Digest(said);
+  return Sha256Digest(said);
 }
+
+std::string WeightsFingerprint(const ServedModel& model) { return Sha256Digest(model.weight_sample); }
 
 StatusOr<std::unique_ptr<SessionFiles>> SessionFiles::Open(const std::string& folder) {
   const int descriptor = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -155,10 +104,10 @@ StatusOr<std::unique_ptr<SessionFiles>> SessionFiles::Open(const std::string& fo
 
 SessionFiles::~SessionFiles() { close(folder_); }
 
-std::string SessionFiles::FileName(std::string_view name) { return Hex(Digest(name)) + ".session"; }
+std::string SessionFiles::FileName(std::string_view name) { return Hex(Sha256Digest(name)) + ".session"; }
 
 RpcError SessionFiles::Save(const std::string& name, const SessionState& state,
-                            const SavedSessionModel& model, int64_t* bytes) {
+                            const SavedSessionModel& model, const KvPages* pages, int64_t* bytes) {
   v1::SavedSession saved;
   saved.set_name(name);
   saved.set_model(model.name);
@@ -166,22 +115,30 @@ RpcError SessionFiles::Save(const std::string& name, const SessionState& state,
   saved.mutable_ids()->Add(state.ids.begin(), state.ids.end());
   if (state.is_chat) *saved.mutable_chat() = state.chat;
   saved.set_cache_salt(state.cache_salt);
-  const std::string content = saved.SerializeAsString();
-  std::string file;
-  file.append(kKind).append(kVersion).append(Digest(content)).append(content);
-  *bytes = static_cast<int64_t>(file.size());
+  const bool has_pages = pages != nullptr && pages->tokens > 0;
+  if (has_pages) *saved.mutable_kv() = DescribeKv(*pages, *model.layout, model.weights);
   std::lock_guard lock(mutex_);
-  return Write(FileName(name), file);
+  return Write(FileName(name), [&](int file) {
+    SessionFileWriter writer(file);
+    bool written = writer.WriteHead(saved);
+    std::vector<std::byte> rows;
+    for (int32_t layer = 0; written && layer < saved.kv().layers_size(); ++layer) {
+      RowsOfPages(*pages, *model.layout, saved.kv(), layer, &rows);
+      written = writer.WriteLayer(layer, rows);
+    }
+    *bytes = writer.bytes();
+    return written;
+  });
 }
 
-RpcError SessionFiles::Write(const std::string& file_name, const std::string& bytes) {
+RpcError SessionFiles::Write(const std::string& file_name, const std::function<bool(int file)>& fill) {
   const std::string aside = file_name + "." + std::to_string(getpid()) + ".tmp";
   unlinkat(folder_, aside.c_str(), 0);  // of a process of this id that ended while it wrote
   {
     const OpenFile file(
         openat(folder_, aside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, kOwnerOnly));
     if (file.get() < 0) return SystemError("the session cannot be saved");
-    if (!WriteAll(file.get(), bytes) || fsync(file.get()) != 0) {
+    if (!fill(file.get()) || fsync(file.get()) != 0) {
       RpcError error = SystemError("the session cannot be saved");
       unlinkat(folder_, aside.c_str(), 0);
       return error;
@@ -195,26 +152,8 @@ RpcError SessionFiles::Write(const std::string& file_name, const std::string& by
   return fsync(folder_) == 0 ? RpcError() : SystemError("the session was saved, its folder cannot be synced");
 }
 
-RpcError SessionFiles::Restore(const std::string& name, const SavedSessionModel& model,
-                               SessionState* state) const {
-  std::string bytes;
-  if (RpcError error = Read(name, &bytes); !error.ok()) return error;
-  v1::SavedSession saved;
-  if (RpcError error = ParseFile(name, bytes, &saved); !error.ok()) return error;
-  if (saved.name() != name) return FileError(name, "holds the session \"" + saved.name() + "\"");
-  if (saved.fingerprint() != model.fingerprint) {
-    return FileError(name, "is of another model: \"" + saved.model() + "\" was served, \"" + model.name +
-                               "\" is now, and their dimensions, vocabularies or chat formats differ");
-  }
-  if (const std::string fault = StateFault(saved, model); !fault.empty()) return FileError(name, fault);
-  state->ids.assign(saved.ids().begin(), saved.ids().end());
-  state->is_chat = saved.has_chat();
-  state->chat = std::move(*saved.mutable_chat());
-  state->cache_salt = saved.cache_salt();
-  return {};
-}
-
-RpcError SessionFiles::Read(const std::string& name, std::string* bytes) const {
+RpcError SessionFiles::Restore(const std::string& name, const SavedSessionModel& model, SessionState* state,
+                               KvPages* pages) const {
   // Not blocked by what is no file: a pipe.
   const OpenFile file(
       openat(folder_, FileName(name).c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
@@ -225,15 +164,46 @@ RpcError SessionFiles::Read(const std::string& name, std::string* bytes) const {
   }
   if (file.get() < 0 && errno == ELOOP) return FileError(name, "is a link, which is not followed");
   if (file.get() < 0) return SystemError("the session cannot be restored");
-  struct stat about = {};
-  if (fstat(file.get(), &about) != 0) return SystemError("the session cannot be restored");
-  if (!S_ISREG(about.st_mode)) return FileError(name, "is no plain file");
-  if (about.st_size > kMaxFileBytes) {
-    return FileError(name, "has " + std::to_string(about.st_size) + " bytes, the most is " +
-                               std::to_string(kMaxFileBytes));
+  StatusOr<SessionFileReader> opened = SessionFileReader::Open(file.get());
+  if (!opened.ok()) return FileError(name, opened.status().message());
+  SessionFileReader reader = *std::move(opened);
+  v1::SavedSession& saved = reader.head();
+  if (saved.name() != name) return FileError(name, "holds the session \"" + saved.name() + "\"");
+  if (saved.fingerprint() != model.fingerprint) {
+    return FileError(name, "is of another model: \"" + saved.model() + "\" was served, \"" + model.name +
+                               "\" is now, and their dimensions, vocabularies or chat formats differ");
   }
-  bytes->resize(static_cast<size_t>(about.st_size));
-  return ReadAll(file.get(), bytes) ? RpcError() : SystemError("the session cannot be restored");
+  if (const std::string fault = StateFault(saved, model); !fault.empty()) return FileError(name, fault);
+  if (RpcError error = ReadPages(name, model, reader, pages); !error.ok()) return error;
+  state->ids.assign(saved.ids().begin(), saved.ids().end());
+  state->is_chat = saved.has_chat();
+  state->chat = std::move(*saved.mutable_chat());
+  state->cache_salt = saved.cache_salt();
+  return {};
+}
+
+// A file is read to its end even where nobody wants its pages: a damaged one is refused.
+RpcError SessionFiles::ReadPages(const std::string& name, const SavedSessionModel& model,
+                                 SessionFileReader& reader, KvPages* pages) {
+  *pages = {};
+  if (!reader.head().has_kv()) return {};
+  const v1::SavedKv& kv = reader.head().kv();
+  std::optional<PagesOfRows> made;
+  if (model.layout != nullptr) {
+    if (const std::string fault = KvFault(kv, *model.layout, model.weights); !fault.empty()) {
+      return FileError(name, "is of another model or --kv-dtype than \"" + model.name + "\": it " + fault);
+    }
+    made.emplace(*model.layout, kv);
+  }
+  std::vector<std::byte> rows;
+  for (int32_t layer = 0; layer < kv.layers_size(); ++layer) {
+    if (const Status status = reader.ReadLayer(layer, &rows); !status.ok()) {
+      return FileError(name, status.message());
+    }
+    if (made) made->Add(layer, rows);
+  }
+  if (made) *pages = made->Take();
+  return {};
 }
 
 }  // namespace tramontane

@@ -1,18 +1,24 @@
 // SessionFiles: sessions in files of one folder, each under the hash of its name. A file holds what a session
-// holds: ids and messages, no pages; they are computed again.
+// holds, ids and messages, and the keys and values of its first tokens where they were cached
+// (session_file.h).
 //
 // Any thread; one file at a time is written, and whoever reads meanwhile reads the one before. Links are
 // never followed. A file is written aside, synced and renamed, so that under its name there is what was saved
 // before, or all of what was saved last.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
 
+#include "engine/kv_transfer.h"
+#include "models/kv_layout.h"
 #include "server/core/rpc_error.h"
 #include "server/core/served_model.h"
+#include "server/core/session_file.h"
 #include "server/core/session_store.h"
 
 namespace tramontane {
@@ -20,12 +26,16 @@ namespace tramontane {
 // Of what makes ids mean the same: the architecture's numbers, the vocabulary, the chat format. Not of the
 // weights.
 std::string ModelFingerprint(const ServedModel& model);
+// Of its weights, by a sample of them: keys and values are of no use to others.
+std::string WeightsFingerprint(const ServedModel& model);
 
 // What is saved of a session, and of which model.
 struct SavedSessionModel {
   std::string name;
   std::string fingerprint;
   int32_t vocab_size = 0;
+  const KvLayout* layout = nullptr;  // null: no pages are kept
+  std::string weights = {};          // WeightsFingerprint
 };
 
 class SessionFiles {
@@ -36,12 +46,14 @@ class SessionFiles {
   SessionFiles(const SessionFiles&) = delete;
   SessionFiles& operator=(const SessionFiles&) = delete;
 
-  // INTERNAL: what the system says, a full disk. `bytes`: the file has. REQUIRES: the name has no fault.
+  // pages: of the first tokens; null, or of no token: none. INTERNAL: what the system says, a full disk.
+  // `bytes`: the file has. REQUIRES: the name has no fault.
   RpcError Save(const std::string& name, const SessionState& state, const SavedSessionModel& model,
-                int64_t* bytes);
-  // NOT_FOUND; FAILED_PRECONDITION: it is a link, no file of ours, cut, damaged, of a later version, or of
-  // another model or name.
-  RpcError Restore(const std::string& name, const SavedSessionModel& model, SessionState* state) const;
+                const KvPages* pages, int64_t* bytes);
+  // pages: as they fit model.layout; of no token where the file has none. NOT_FOUND; FAILED_PRECONDITION: it
+  // is a link, no file of ours, cut, damaged, of another version, or of another model, KV type or name.
+  RpcError Restore(const std::string& name, const SavedSessionModel& model, SessionState* state,
+                   KvPages* pages) const;
 
   // "9f86d081884c7d65....session"
   static std::string FileName(std::string_view name);
@@ -49,8 +61,9 @@ class SessionFiles {
  private:
   explicit SessionFiles(int folder) : folder_(folder) {}
 
-  RpcError Write(const std::string& file_name, const std::string& bytes);
-  RpcError Read(const std::string& name, std::string* bytes) const;
+  RpcError Write(const std::string& file_name, const std::function<bool(int file)>& fill);
+  static RpcError ReadPages(const std::string& name, const SavedSessionModel& model,
+                            SessionFileReader& reader, KvPages* pages);
 
   const int folder_;  // a descriptor
   std::mutex mutex_;  // of what is written aside

@@ -40,13 +40,17 @@ std::vector<Field> SessionInFileFields() {
 }  // namespace
 
 const Shape& SessionSavedShape() {
-  static const Shape shape =
-      Object(SessionInFileFields() + std::vector<Field>{Always("bytes", Integer(0), "Of the file.")});
+  static const Shape shape = Object(
+      SessionInFileFields() +
+      std::vector<Field>{Always("bytes", Integer(0), "Of the file."),
+                         Always("kv_tokens", Integer(0), "First tokens whose keys and values it holds.")});
   return shape;
 }
 
 const Shape& SessionRestoredShape() {
-  static const Shape shape = Object(SessionInFileFields());
+  static const Shape shape =
+      Object(SessionInFileFields() +
+             std::vector<Field>{Always("kv_tokens", Integer(0), "First tokens that need no computing now.")});
   return shape;
 }
 
@@ -97,6 +101,7 @@ void AnswerSaveSession(const GatewayContext& context, const std::shared_ptr<Http
                                if (!error.ok()) return exchange->Respond(ErrorResponse(ToApiError(error)));
                                Json json = SessionInFileJson(saved.session());
                                json["bytes"] = saved.bytes();
+                               json["kv_tokens"] = saved.kv_tokens();
                                RespondWith(*exchange, json);
                              });
 }
@@ -107,7 +112,9 @@ void AnswerRestoreSession(const GatewayContext& context, const std::shared_ptr<H
   context.client.RestoreSession(
       request, [exchange](const RpcError& error, const v1::RestoreSessionResponse& restored) {
         if (!error.ok()) return exchange->Respond(ErrorResponse(ToApiError(error)));
-        RespondWith(*exchange, SessionInFileJson(restored.session()));
+        Json json = SessionInFileJson(restored.session());
+        json["kv_tokens"] = restored.kv_tokens();
+        RespondWith(*exchange, json);
       });
 }
 

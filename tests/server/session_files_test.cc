@@ -40,12 +40,13 @@ class SessionFile : public ::testing::Test {
   }
   void Save(const std::string& name) {
     int64_t bytes = 0;
-    const RpcError error = files_->Save(name, state_, kModel, &bytes);
+    const RpcError error = files_->Save(name, state_, kModel, nullptr, &bytes);
     ASSERT_TRUE(error.ok()) << error.message();
     EXPECT_EQ(bytes, static_cast<int64_t>(BytesOf(name).size()));
   }
   RpcError Restore(const std::string& name, const SavedSessionModel& model = kModel) {
-    return files_->Restore(name, model, &restored_);
+    KvPages pages;
+    return files_->Restore(name, model, &restored_, &pages);
   }
   // Of a file that is there and cannot be used.
   void ExpectUnusable(const std::string& name, const std::string& why,
@@ -116,7 +117,8 @@ TEST_F(SessionFile, CutAtAnyByteIsRefused) {
     ExpectUnusable("s", "is cut off");
   }
   Put("s", bytes + "x");
-  ExpectUnusable("s", "is cut off or damaged: its checksum is not that of its");
+  ExpectUnusable("s", "is cut off or damaged: it has " + std::to_string(bytes.size() + 1) +
+                          " bytes, and its head says " + std::to_string(bytes.size()));
   Put("s", bytes);
   EXPECT_TRUE(Restore("s").ok());
 }
@@ -188,9 +190,9 @@ TEST_F(SessionFile, WhatIsNoFileIsRefusedAtOnce) {
   ExpectUnusable("pipe", "is no plain file");
   std::filesystem::create_directory(PathOf("folder"));
   ExpectUnusable("folder", "is no plain file");
-  std::ofstream(PathOf("huge")).close();
+  std::ofstream(PathOf("huge")) << "tramontane session 2\n" << std::string(8, '\x01');
   std::filesystem::resize_file(PathOf("huge"), (uintmax_t{1} << 30) + 1);
-  ExpectUnusable("huge", "has 1073741825 bytes, the most is 1073741824");
+  ExpectUnusable("huge", "is cut off or damaged: it has 1073741825 bytes, and its head would have");
 }
 
 TEST_F(SessionFile, ThatCannotBeWrittenLeavesTheOneBefore) {
@@ -198,7 +200,7 @@ TEST_F(SessionFile, ThatCannotBeWrittenLeavesTheOneBefore) {
   std::filesystem::create_directory(PathOf("t"));
   std::ofstream(PathOf("t") + "/in_the_way").close();
   int64_t bytes = 0;
-  const RpcError error = files_->Save("t", state_, kModel, &bytes);
+  const RpcError error = files_->Save("t", state_, kModel, nullptr, &bytes);
   EXPECT_EQ(error.code, StatusCode::kInternal);
   EXPECT_THAT(error.message(), HasSubstr("the session cannot be saved: "));
   EXPECT_EQ(FilesThere(), 2u) << "what was written aside is gone";
@@ -212,7 +214,9 @@ TEST_F(SessionFile, SavedFromSeveralThreadsIsOneOfThem) {
       SessionState state;
       state.ids = std::vector<int32_t>(1000, i);
       int64_t bytes = 0;
-      for (int round = 0; round < 5; ++round) EXPECT_TRUE(files_->Save("s", state, kModel, &bytes).ok());
+      for (int round = 0; round < 5; ++round) {
+        EXPECT_TRUE(files_->Save("s", state, kModel, nullptr, &bytes).ok());
+      }
     });
   }
   for (std::thread& thread : threads) thread.join();

@@ -74,6 +74,9 @@ class WatchedRunner final : public ModelRunner {
   WatchedRunner(std::unique_ptr<ModelRunner> runner, std::function<void(const StepPlan&)> on_forward)
       : runner_(std::move(runner)), on_forward_(std::move(on_forward)) {}
 
+  bool copies_pages() const override { return runner_->copies_pages(); }
+  Status ReadPages(std::span<const PageImage> images) override { return runner_->ReadPages(images); }
+  Status WritePages(std::span<const PageImage> images) override { return runner_->WritePages(images); }
   StatusOr<StepTicket> Forward(const StepPlan& plan) override {
     on_forward_(plan);
     return runner_->Forward(plan);

@@ -1,0 +1,185 @@
+#include "engine/kv_transfer.h"
+
+#include <algorithm>
+#include <span>
+
+#include "engine/prefix_hit.h"
+#include "kernels/paged_kv.h"
+
+namespace tramontane {
+namespace {
+
+std::vector<PrefixGroup> GroupsOf(const KvLayout& layout) {
+  std::vector<PrefixGroup> groups;
+  for (const KvGroupSpec& group : layout.groups) groups.push_back({.window = group.window});
+  return groups;
+}
+
+PrefixQuery QueryOf(const std::vector<int32_t>& tokens, const std::string& salt) {
+  return {.tokens = tokens, .salt = salt};
+}
+
+int64_t PagesOfStep(const KvStore& store) {
+  return std::max<int64_t>(1, KvTransfers::kBytesAStep / store.layout().page_bytes());
+}
+
+KvPages::Image NewImage(const KvStore& store) {
+  return std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(store.layout().page_bytes()));
+}
+
+int64_t CountImages(const KvPages& pages) {
+  int64_t count = 0;
+  for (const auto& group : pages.groups) {
+    count += std::count_if(group.begin(), group.end(), [](const KvPages::Image& i) { return i != nullptr; });
+  }
+  return count;
+}
+
+}  // namespace
+
+int64_t HitOf(const KvPages& pages, const KvLayout& layout) {
+  if (pages.groups.empty()) return 0;
+  const int64_t tokens = std::ssize(pages.groups[0]) * layout.format.page_size;
+  return LongestPrefixHit(tokens + 1, layout.format.page_size, GroupsOf(layout),
+                          [&](size_t group, int64_t block) {
+                            return pages.groups[group][static_cast<size_t>(block)] != nullptr;
+                          });
+}
+
+bool KvTransfers::Push(std::shared_ptr<KvTransfer> transfer) {
+  if (count_.fetch_add(1, std::memory_order_relaxed) >= kMost) {
+    count_.fetch_sub(1, std::memory_order_relaxed);
+    return false;
+  }
+  Node* const node = new Node{std::move(transfer), top_.load(std::memory_order_relaxed)};
+  while (
+      !top_.compare_exchange_weak(node->below, node, std::memory_order_release, std::memory_order_relaxed)) {
+  }
+  return true;
+}
+
+void KvTransfers::TakeAll() {
+  const size_t before = waiting_.size();
+  Node* node = top_.exchange(nullptr, std::memory_order_acquire);
+  while (node != nullptr) {
+    const std::unique_ptr<Node> owned(node);
+    node = owned->below;
+    waiting_.push_back(std::move(owned->transfer));
+  }
+  std::reverse(waiting_.begin() + static_cast<std::ptrdiff_t>(before), waiting_.end());
+}
+
+void KvTransfers::EndOldest(Status status) {
+  const std::shared_ptr<KvTransfer> transfer = std::move(waiting_.front());
+  waiting_.pop_front();
+  count_.fetch_sub(1, std::memory_order_relaxed);
+  transfer->status_ = std::move(status);
+  transfer->done_.store(true, std::memory_order_release);
+  transfer->done_.notify_all();
+}
+
+void KvTransfers::EndAll(const Status& status) {
+  TakeAll();
+  while (!waiting_.empty()) EndOldest(status);
+}
+
+Status KvTransfers::Work(KvStore& store, ModelRunner& runner) {
+  TakeAll();
+  KvTransfer& transfer = *waiting_.front();
+  const StatusOr<bool> done =
+      transfer.writes_ ? Write(transfer, store, runner) : Read(transfer, store, runner);
+  if (!done.ok()) {
+    EndOldest(done.status());
+    return done.status();
+  }
+  if (*done) EndOldest({});
+  return {};
+}
+
+// What the longest hit needs, and in windowed groups a little more. From the end: so pages are evicted.
+void KvTransfers::BeginReading(KvTransfer& transfer, KvStore& store) {
+  const KvLayout& layout = store.layout();
+  const std::vector<PageId> known = store.KnownPages(QueryOf(transfer.tokens_, transfer.salt_));
+  const size_t groups = layout.groups.size();
+  const auto page_at = [&](size_t group, int64_t block) {
+    return known[static_cast<size_t>(block) * groups + group];
+  };
+  const int32_t page_size = store.page_size();
+  const int64_t known_tokens = std::ssize(known) / std::ssize(layout.groups) * page_size;
+  const int64_t hit =
+      LongestPrefixHit(known_tokens + 1, page_size, GroupsOf(layout),
+                       [&](size_t group, int64_t block) { return page_at(group, block) != kNoPage; });
+  const int64_t blocks = PageOf(hit, 0, page_size);
+  transfer.pages_.groups.resize(groups);
+  for (auto& group : transfer.pages_.groups) group.resize(static_cast<size_t>(blocks));
+  for (size_t group = 0; group < groups; ++group) {
+    const int64_t seen = FirstVisible(hit, layout.groups[group].window);
+    const int64_t least = PageOf(std::max<int64_t>(0, seen - KvTransfer::kMarginTokens), 0, page_size);
+    int64_t first = std::min(PageOf(seen, 0, page_size), blocks);
+    while (first > least && page_at(group, first - 1) != kNoPage) --first;
+    for (int64_t block = first; block < blocks; ++block) {
+      transfer.wanted_.push_back({.group = group, .block = static_cast<size_t>(block)});
+    }
+  }
+  std::stable_sort(transfer.wanted_.begin(), transfer.wanted_.end(),
+                   [](const auto& a, const auto& b) { return a.block < b.block; });
+}
+
+StatusOr<bool> KvTransfers::Read(KvTransfer& transfer, KvStore& store, ModelRunner& runner) {
+  if (!transfer.begun_) BeginReading(transfer, store);
+  transfer.begun_ = true;
+  const std::vector<PageId> known = store.KnownPages(QueryOf(transfer.tokens_, transfer.salt_));
+  std::vector<PageImage> images;
+  while (!transfer.wanted_.empty() && std::ssize(images) < PagesOfStep(store)) {
+    const KvTransfer::Place place = transfer.wanted_.back();
+    transfer.wanted_.pop_back();
+    const size_t at = place.block * store.layout().groups.size() + place.group;
+    if (at >= known.size() || known[at] == kNoPage) continue;  // evicted meanwhile
+    KvPages::Image& image = transfer.pages_.groups[place.group][place.block];
+    image = NewImage(store);
+    images.push_back({.page = known[at], .bytes = image.get()});
+  }
+  if (!images.empty()) TM_RETURN_IF_ERROR(runner.ReadPages(images));
+  if (!transfer.wanted_.empty()) return false;
+  transfer.pages_.tokens = HitOf(transfer.pages_, store.layout());
+  transfer.tokens_found_ = transfer.pages_.tokens;
+  return true;
+}
+
+StatusOr<bool> KvTransfers::Write(KvTransfer& transfer, KvStore& store, ModelRunner& runner) {
+  KvPages& pages = transfer.pages_;
+  const PrefixQuery query = QueryOf(transfer.tokens_, transfer.salt_);
+  const size_t blocks = pages.groups.empty() ? 0 : pages.groups[0].size();
+  const auto block_tokens = static_cast<size_t>(store.page_size());
+  if (!transfer.begun_) {
+    transfer.begun_ = true;
+    transfer.above_ = store.NewLease();
+    store.Acquire(transfer.above_, {.tokens = {}, .salt = transfer.salt_});
+    if (CountImages(pages) > store.available()) transfer.next_block_ = blocks;
+  }
+  std::vector<PageImage> images;
+  std::vector<KvStore::TakenPage> taken;
+  std::vector<bool> wanted(pages.groups.size());
+  while (transfer.next_block_ < blocks && std::ssize(images) < PagesOfStep(store)) {
+    const size_t block = transfer.next_block_++;
+    for (size_t group = 0; group < wanted.size(); ++group)
+      wanted[group] = pages.groups[group][block] != nullptr;
+    taken.clear();
+    const auto ids = query.tokens.subspan(block * block_tokens, block_tokens);
+    if (!store.Plant(transfer.above_, ids, wanted, &taken)) transfer.next_block_ = blocks;
+    for (const KvStore::TakenPage& page : taken) {
+      images.push_back({.page = page.page, .bytes = pages.groups[page.group][block].get()});
+    }
+  }
+  if (!images.empty()) TM_RETURN_IF_ERROR(runner.WritePages(images));
+  if (transfer.next_block_ < blocks) return false;
+  store.Release(transfer.above_);
+  // As if a sequence had held them: they are the newest now, and their end goes first.
+  Lease lease = store.NewLease();
+  transfer.tokens_found_ = store.Acquire(lease, query);
+  store.Release(lease);
+  pages = {};
+  return true;
+}
+
+}  // namespace tramontane

@@ -1,0 +1,166 @@
+#include "server/core/kv_snapshot.h"
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <utility>
+
+#include "kernels/core/check.h"
+#include "kernels/core/dtype.h"
+#include "kernels/paged_kv.h"
+#include "models/opened_model.h"
+
+namespace tramontane {
+namespace {
+
+constexpr int32_t kMostHeads = 1 << 16;
+constexpr int32_t kMostHeadDim = 1 << 16;
+constexpr std::array kKvTypes = {DType::kF32,     DType::kBf16, DType::kF16,
+                                 DType::kFp8E4M3, DType::kInt8, DType::kInt4};
+
+int32_t GroupOf(const Format& element) {
+  return element.plain() ? 0 : static_cast<int32_t>(element.block_size());
+}
+
+std::string ElementText(const std::string& dtype, int32_t group) {
+  return group == 0 ? dtype : dtype + " in groups of " + std::to_string(group);
+}
+
+// Position from which the group has its pages, up to the end, without a gap.
+int64_t BeginOf(const std::vector<KvPages::Image>& images, int64_t tokens, int32_t page_size) {
+  int64_t block = PageOf(tokens, 0, page_size);
+  while (block > 0 && images[static_cast<size_t>(block - 1)] != nullptr) --block;
+  return block * page_size;
+}
+
+KvPagesFrom PageAt(const KvLayout& layout, const KvPages::Image& image, int32_t layer_in_group,
+                   int64_t block) {
+  return {.pages = layout.LayerView(image.get(), layer_in_group), .base = block * layout.format.page_size};
+}
+
+}  // namespace
+
+v1::SavedKv DescribeKv(const KvPages& pages, const KvLayout& layout, const std::string& weights) {
+  v1::SavedKv saved;
+  saved.set_weights(weights);
+  saved.set_dtype(DTypeName(layout.format.element.dtype));
+  saved.set_group(GroupOf(layout.format.element));
+  saved.set_kv_heads(layout.format.kv_heads);
+  saved.set_head_dim(layout.format.head_dim);
+  saved.set_tokens(pages.tokens);
+  for (const KvLayout::Place& place : layout.places) {
+    const auto group = static_cast<size_t>(place.group);
+    v1::SavedKvLayer* layer = saved.add_layers();
+    layer->set_begin(BeginOf(pages.groups[group], pages.tokens, layout.format.page_size));
+    layer->set_window(layout.groups[group].window);
+  }
+  return saved;
+}
+
+StatusOr<KvFormat> RowFormatOf(const v1::SavedKv& saved, int32_t layer) {
+  const auto out_of = [](const char* name, int64_t value, int64_t most) {
+    return InvalidArgument("is " + std::to_string(value) + ", the range is [1, " + std::to_string(most) + "]")
+        .WithField(name, FieldForm::kSubject);
+  };
+  if (saved.kv_heads() < 1 || saved.kv_heads() > kMostHeads)
+    return out_of("kv_heads", saved.kv_heads(), kMostHeads);
+  if (saved.head_dim() < 1 || saved.head_dim() > kMostHeadDim) {
+    return out_of("head_dim", saved.head_dim(), kMostHeadDim);
+  }
+  if (saved.tokens() < 1 || saved.tokens() > kMaxContext)
+    return out_of("tokens", saved.tokens(), kMaxContext);
+  const int64_t begin = saved.layers(layer).begin();
+  if (begin < 0 || begin >= saved.tokens()) {
+    return InvalidArgument("is " + std::to_string(begin) + ", the range is [0, " +
+                           std::to_string(saved.tokens() - 1) + "]")
+        .WithField(FieldElement("layers", static_cast<size_t>(layer)) + ".begin", FieldForm::kSubject);
+  }
+  const auto dtype = std::find_if(kKvTypes.begin(), kKvTypes.end(),
+                                  [&](DType type) { return saved.dtype() == DTypeName(type); });
+  if (dtype == kKvTypes.end()) {
+    return InvalidArgument("is \"" + saved.dtype() + "\", which is no type of numbers")
+        .WithField("dtype", FieldForm::kSubject);
+  }
+  KvFormat format;
+  TM_ASSIGN_OR_RETURN(format.element,
+                      KvElementOf({.dtype = *dtype, .group = saved.group()}, saved.head_dim()));
+  format.kv_heads = saved.kv_heads();
+  format.head_dim = saved.head_dim();
+  return FormatOfRows(format, saved.tokens() - begin);
+}
+
+int64_t RowBytes(const KvFormat& rows) { return rows.LayerBytes(); }
+
+std::string KvElementText(const v1::SavedKv& saved) { return ElementText(saved.dtype(), saved.group()); }
+
+std::string KvFault(const v1::SavedKv& saved, const KvLayout& layout, const std::string& weights) {
+  if (saved.weights() != weights) return "holds keys and values that other weights have given";
+  const KvFormat& format = layout.format;
+  const std::string served = ElementText(DTypeName(format.element.dtype), GroupOf(format.element));
+  if (KvElementText(saved) != served) {
+    return "holds keys and values as " + KvElementText(saved) + ", and this server keeps them as " + served +
+           " (--kv-dtype, --kv-group)";
+  }
+  bool same = saved.kv_heads() == format.kv_heads && saved.head_dim() == format.head_dim &&
+              saved.layers_size() == std::ssize(layout.places) && !format.latent();
+  for (int32_t layer = 0; same && layer < saved.layers_size(); ++layer) {
+    const KvLayout::Place& place = layout.places[static_cast<size_t>(layer)];
+    same = saved.layers(layer).window() == layout.groups[static_cast<size_t>(place.group)].window;
+  }
+  return same ? "" : "holds keys and values of other layers than those of this model";
+}
+
+void RowsOfPages(const KvPages& pages, const KvLayout& layout, const v1::SavedKv& saved, int32_t layer,
+                 std::vector<std::byte>* rows) {
+  const int64_t begin = saved.layers(layer).begin();
+  const KvFormat format = FormatOfRows(layout.format, saved.tokens() - begin);
+  rows->resize(static_cast<size_t>(RowBytes(format)));
+  const KvPagesFrom to = {.pages = KvLayerView(format, rows->data(), format.LayerBytes()), .base = begin};
+  const KvLayout::Place& place = layout.places[static_cast<size_t>(layer)];
+  const int32_t page_size = layout.format.page_size;
+  for (int64_t block = PageOf(begin, 0, page_size); block * page_size < saved.tokens(); ++block) {
+    const auto& image = pages.groups[static_cast<size_t>(place.group)][static_cast<size_t>(block)];
+    CopyKvRows(PageAt(layout, image, place.layer_in_group, block), to, block * page_size,
+               (block + 1) * page_size);
+  }
+}
+
+PagesOfRows::PagesOfRows(const KvLayout& layout, const v1::SavedKv& saved) : layout_(layout), saved_(saved) {
+  const int32_t page_size = layout.format.page_size;
+  const int64_t blocks = PageOf(saved.tokens(), 0, page_size);
+  pages_.groups.resize(layout.groups.size());
+  for (size_t group = 0; group < layout.groups.size(); ++group) {
+    int64_t begin = 0;
+    for (const int32_t layer : layout.groups[group].layers)
+      begin = std::max(begin, saved.layers(layer).begin());
+    auto& images = pages_.groups[group];
+    images.resize(static_cast<size_t>(blocks));
+    for (int64_t block = PagesFor(begin, page_size); block < blocks; ++block) {
+      images[static_cast<size_t>(block)] =
+          std::make_unique<std::byte[]>(static_cast<size_t>(layout.page_bytes()));
+    }
+  }
+}
+
+void PagesOfRows::Add(int32_t layer, std::vector<std::byte>& rows) {
+  const int64_t begin = saved_.layers(layer).begin();
+  const KvFormat format = FormatOfRows(layout_.format, saved_.tokens() - begin);
+  TM_CHECK(std::ssize(rows) == RowBytes(format), "%zu bytes of rows", rows.size());
+  const KvPagesFrom from = {.pages = KvLayerView(format, rows.data(), format.LayerBytes()), .base = begin};
+  const KvLayout::Place& place = layout_.places[static_cast<size_t>(layer)];
+  const int32_t page_size = layout_.format.page_size;
+  const auto& images = pages_.groups[static_cast<size_t>(place.group)];
+  for (size_t block = 0; block < images.size(); ++block) {
+    if (images[block] == nullptr) continue;
+    const auto first = static_cast<int64_t>(block) * page_size;
+    CopyKvRows(from, PageAt(layout_, images[block], place.layer_in_group, static_cast<int64_t>(block)), first,
+               first + page_size);
+  }
+}
+
+KvPages PagesOfRows::Take() {
+  pages_.tokens = HitOf(pages_, layout_);
+  return std::move(pages_);
+}
+
+}  // namespace tramontane

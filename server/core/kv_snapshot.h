@@ -1,0 +1,52 @@
+// Keys and values of one text by themselves: the rows of each layer, in the order of NHD and whatever pages
+// they lay in, so that they fit pools of other page sizes and layouts. They are bytes as the pool keeps them.
+//
+// Any thread; pure functions of host memory.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/kv_transfer.h"
+#include "kernels/core/status.h"
+#include "kernels/kv_rows.h"
+#include "models/kv_layout.h"
+#include "tramontane/v1/inference.pb.h"
+
+namespace tramontane {
+
+// What the pages hold: of windowed layers what lies without a gap in front of the end.
+v1::SavedKv DescribeKv(const KvPages& pages, const KvLayout& layout, const std::string& weights);
+
+// The format of a layer's rows, or what is wrong with what is said of them.
+StatusOr<KvFormat> RowFormatOf(const v1::SavedKv& saved, int32_t layer);
+// Bytes of them.
+int64_t RowBytes(const KvFormat& rows);
+// "int8 in groups of 32"
+std::string KvElementText(const v1::SavedKv& saved);
+
+// "" or why such rows are not those of the model that is served: "holds keys and values as bf16, ..".
+std::string KvFault(const v1::SavedKv& saved, const KvLayout& layout, const std::string& weights);
+
+// The rows of a layer out of its pages. rows: RowBytes of them.
+void RowsOfPages(const KvPages& pages, const KvLayout& layout, const v1::SavedKv& saved, int32_t layer,
+                 std::vector<std::byte>* rows);
+
+// Pages of a pool, made of rows layer by layer. REQUIRES: no KvFault.
+class PagesOfRows {
+ public:
+  PagesOfRows(const KvLayout& layout, const v1::SavedKv& saved);
+
+  void Add(int32_t layer, std::vector<std::byte>& rows);
+  // Once all layers were added: the pages that are whole.
+  KvPages Take();
+
+ private:
+  const KvLayout& layout_;
+  const v1::SavedKv& saved_;
+  KvPages pages_;
+};
+
+}  // namespace tramontane

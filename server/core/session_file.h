@@ -1,0 +1,68 @@
+// One saved session as a file: what stands where in it.
+//
+//   "tramontane session 2\n"
+//   bytes of the head, 8, little-endian
+//   SHA-256 of those 8 and of the head
+//   the head: a SavedSession
+//   of each layer, where the head has a SavedKv: its rows (FormatOfRows), then the SHA-256 of the layer's
+//   number, 8 bytes, and of them
+//
+// So no byte is without a checksum but for those of the first line, and the head says how long the file is.
+// The checksums keep accidents out, not forgers. Any thread, one at a time; descriptors are borrowed.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/core/status.h"
+#include "tramontane/v1/inference.pb.h"
+
+namespace tramontane {
+
+std::string Sha256Digest(std::string_view bytes);
+
+class SessionFileWriter {
+ public:
+  explicit SessionFileWriter(int file) : file_(file) {}
+
+  // False: the system's errno says why.
+  bool WriteHead(const v1::SavedSession& head);
+  bool WriteLayer(int32_t layer, std::span<const std::byte> rows);
+
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  bool Write(std::string_view bytes);
+
+  const int file_;
+  int64_t bytes_ = 0;
+};
+
+class SessionFileReader {
+ public:
+  // Reads the head. An error's message goes on from "the file": "is cut off: it has 7 bytes".
+  static StatusOr<SessionFileReader> Open(int file);
+
+  v1::SavedSession& head() { return head_; }
+  int64_t bytes() const { return bytes_; }  // of the file
+
+  // The rows of the next layer: 0, 1, ..
+  Status ReadLayer(int32_t layer, std::vector<std::byte>* rows);
+
+ private:
+  SessionFileReader(int file, int64_t bytes) : file_(file), bytes_(bytes) {}
+
+  Status ReadHead();
+  Status CheckLength() const;
+
+  int file_ = -1;
+  int64_t bytes_ = 0;
+  int64_t head_bytes_ = 0;  // up to the first layer
+  v1::SavedSession head_;
+};
+
+}  // namespace tramontane

@@ -1,0 +1,335 @@
+// Keys and values that go to a file and come back, in engines of other page sizes and layouts: the text goes
+// on bit for bit as if nothing had been; or the file is refused.
+#include "server/core/kv_snapshot.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "server/core/session_files.h"
+#include "tests/support/in_process_engine.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/tiny_model.h"
+
+namespace tramontane {
+namespace {
+
+using ::testing::HasSubstr;
+using Ids = std::vector<int32_t>;
+
+constexpr int64_t kPromptTokens = 150;
+constexpr int64_t kSaid = 21;
+
+struct Pool {
+  int32_t page_size = 16;
+  KvOrder order = KvOrder::kHnd;
+  DType dtype = DType::kBf16;
+  int64_t pages = 400;
+  int32_t steps_in_flight = 1;
+};
+
+EngineLimits LimitsOf(const Pool& pool) {
+  EngineLimits limits;
+  limits.context = 208;
+  limits.max_sequences = 4;
+  limits.page_size = pool.page_size;
+  limits.pool_pages = pool.pages;
+  limits.max_step_tokens = 48;
+  limits.max_logit_rows = 4;
+  limits.steps_in_flight = pool.steps_in_flight;
+  return limits;
+}
+
+class PoolOfPages {
+ public:
+  PoolOfPages(const TempFolder& model, const Pool& pool) : engine_(model.path(), OptionsOf(pool)) {}
+
+  std::unique_ptr<StreamReader> Ask(const Request& request) {
+    auto reader = engine_.Submit(request);
+    EXPECT_TRUE(reader->refused().ok()) << reader->refused();
+    engine_.RunToEnd({reader.get()});
+    return reader;
+  }
+  // Steps meanwhile.
+  void Run(const std::shared_ptr<KvTransfer>& transfer) {
+    ASSERT_TRUE(engine_.engine().Start(transfer).ok());
+    while (!transfer->done()) engine_.Step();
+    EXPECT_TRUE(transfer->status().ok()) << transfer->status();
+  }
+  SavedSessionModel model(const std::string& weights = "w") {
+    return {.name = "m",
+            .fingerprint = "f",
+            .vocab_size = 96,
+            .layout = &engine_.engine().kv_layout(),
+            .weights = weights};
+  }
+  CpuEngine& engine() { return engine_; }
+
+ private:
+  static CpuEngine::Options OptionsOf(const Pool& pool) {
+    CpuEngine::Options options;
+    options.limits = LimitsOf(pool);
+    options.kv_dtype = pool.dtype;
+    options.kv_order = pool.order;
+    if (pool.steps_in_flight > 1) options.delayed = DelayedBackend::Runs::kWhenWaitedFor;
+    return options;
+  }
+  CpuEngine engine_;
+};
+
+Request RequestOf(Ids prompt, int64_t tokens) {
+  Request request;
+  request.id = "r";
+  request.prompt = std::move(prompt);
+  request.sampling.temperature = 1;
+  request.sampling.seed = 5;
+  request.stopping.max_tokens = tokens;
+  request.stopping.ignore_eos = true;
+  request.output.logprobs = 3;
+  return request;
+}
+
+Ids Prompt(int64_t tokens, uint32_t salt = 0) {
+  Request request = MakeRequest("", tokens, 1, salt);
+  return request.prompt;
+}
+
+void ExpectSame(const StreamReader& a, const StreamReader& b) {
+  EXPECT_EQ(a.choice().ids, b.choice().ids);
+  ASSERT_EQ(a.choice().logprobs.size(), b.choice().logprobs.size());
+  for (size_t i = 0; i < a.choice().logprobs.size(); ++i) {
+    EXPECT_EQ(a.choice().logprobs[i].logprob, b.choice().logprobs[i].logprob) << i;
+  }
+}
+
+class KvSnapshot : public ::testing::Test {
+ protected:
+  KvSnapshot() : files_(SessionFiles::Open(folder_.path()).value()) {}
+
+  void WriteModel(const std::vector<int32_t>& windows) {
+    TinyModel tiny;
+    tiny.layers = static_cast<int32_t>(windows.size());
+    tiny.window = windows;
+    tiny.Randomise(4);
+    tiny.WriteMistral(model_);
+  }
+  // Says the first turn and saves it; what is in the session then.
+  void SaveFirstTurn(const Pool& pool) {
+    PoolOfPages server(model_, pool);
+    state_.ids = Prompt(kPromptTokens);
+    const auto answer = server.Ask(RequestOf(state_.ids, kSaid));
+    state_.ids.insert(state_.ids.end(), answer->choice().ids.begin(), answer->choice().ids.end());
+    const auto read = std::make_shared<KvTransfer>(state_.ids, "");
+    server.Run(read);
+    const int64_t whole_pages = (std::ssize(state_.ids) - 1) / pool.page_size;
+    EXPECT_EQ(read->tokens(), whole_pages * pool.page_size) << "the last token was not fed back";
+    int64_t bytes = 0;
+    const RpcError error = files_->Save("s", state_, server.model(), &read->pages(), &bytes);
+    ASSERT_TRUE(error.ok()) << error.message();
+    EXPECT_EQ(bytes, static_cast<int64_t>(BytesOfFile().size()));
+  }
+  Request SecondTurn() {
+    Ids prompt = state_.ids;
+    prompt.insert(prompt.end(), {9, 10, 11});
+    return RequestOf(prompt, 30);
+  }
+  // Restores into a server of that pool and goes on there; tokens that were found.
+  int64_t GoOn(const Pool& pool, std::unique_ptr<StreamReader>* answer) {
+    PoolOfPages server(model_, pool);
+    SessionState state;
+    KvPages pages;
+    const RpcError error = files_->Restore("s", server.model(), &state, &pages);
+    EXPECT_TRUE(error.ok()) << error.message();
+    EXPECT_EQ(state.ids, state_.ids);
+    const auto written = std::make_shared<KvTransfer>(state.ids, state.cache_salt, std::move(pages));
+    server.Run(written);
+    *answer = server.Ask(SecondTurn());
+    EXPECT_EQ((*answer)->choice().end().usage.cached_tokens, written->tokens());
+    return written->tokens();
+  }
+  std::unique_ptr<StreamReader> NeverStopped(const Pool& pool) {
+    PoolOfPages server(model_, pool);
+    Ids first(state_.ids.begin(), state_.ids.begin() + kPromptTokens);
+    server.Ask(RequestOf(first, kSaid));
+    return server.Ask(SecondTurn());
+  }
+  std::string BytesOfFile() {
+    std::ifstream file(folder_.PathOf(SessionFiles::FileName("s")), std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  RpcError Restore(const SavedSessionModel& model) {
+    SessionState state;
+    KvPages pages;
+    const RpcError error = files_->Restore("s", model, &state, &pages);
+    if (!error.ok()) {
+      EXPECT_TRUE(state.ids.empty());
+      EXPECT_EQ(error.reason, "SESSION_FILE_UNUSABLE");
+    }
+    return error;
+  }
+
+  TempFolder model_, folder_;
+  std::unique_ptr<SessionFiles> files_;
+  SessionState state_;
+};
+
+class KvSnapshotOf : public KvSnapshot, public ::testing::WithParamInterface<std::vector<int32_t>> {};
+INSTANTIATE_TEST_SUITE_P(Windows, KvSnapshotOf,
+                         ::testing::Values(std::vector<int32_t>{0, 0}, std::vector<int32_t>{48, 0, 48},
+                                           std::vector<int32_t>{40, 40}),
+                         [](const auto& info) { return std::to_string(info.index); });
+
+TEST_P(KvSnapshotOf, GoesOnBitForBitInPoolsOfAnyPageSizeAndLayout) {
+  WriteModel(GetParam());
+  SaveFirstTurn({});
+  const auto never_stopped = NeverStopped({});
+  const auto expect_found = [&](const Pool& pool, int64_t tokens) {
+    std::unique_ptr<StreamReader> answer;
+    EXPECT_EQ(GoOn(pool, &answer), tokens) << pool.page_size;
+    ExpectSame(*answer, *never_stopped);
+  };
+  // 170 tokens were computed, of which 160 fill pages of 16.
+  expect_found({}, 160);
+  expect_found({.order = KvOrder::kNhd}, 160);
+  expect_found({.page_size = 1, .pages = 3000}, 160);
+  expect_found({.page_size = 4}, 160);
+  expect_found({.page_size = 12, .order = KvOrder::kNhd}, 156);
+  expect_found({.page_size = 64}, 128);
+  expect_found({.steps_in_flight = 2}, 160);
+  expect_found({.page_size = 256, .pages = 20}, 0);
+}
+
+TEST_F(KvSnapshot, OfEveryKindOfPagesComesBack) {
+  WriteModel({0, 24});
+  for (const DType dtype :
+       {DType::kF32, DType::kBf16, DType::kF16, DType::kFp8E4M3, DType::kInt8, DType::kInt4}) {
+    SaveFirstTurn({.page_size = 8, .order = KvOrder::kNhd, .dtype = dtype});
+    std::unique_ptr<StreamReader> answer;
+    EXPECT_EQ(GoOn({.page_size = 16, .dtype = dtype}, &answer), 160);
+    ExpectSame(*answer, *NeverStopped({.dtype = dtype}));
+  }
+}
+
+TEST_F(KvSnapshot, HoldsOfWindowsWhatIsStillSeen) {
+  WriteModel({16, 0});
+  SaveFirstTurn({});
+  // A layer's row is a key and a value of 2 heads of 8 numbers. The window and the margin begin at 160 - 15 -
+  // 128 = 17, in the page that begins at 16.
+  const size_t row = size_t{2} * 2 * 8 * 2;
+  const size_t rows = 160 + (160 - 16);
+  const size_t size = BytesOfFile().size();
+  EXPECT_GT(size, rows * row);
+  EXPECT_LT(size, rows * row + 2000);
+}
+
+// Of a pool without room nothing is put there, and nothing else goes wrong.
+TEST_F(KvSnapshot, ThatFindsNoRoomIsComputedAgain) {
+  WriteModel({0, 0});
+  SaveFirstTurn({});
+  std::unique_ptr<StreamReader> answer;
+  PoolOfPages server(model_, {.pages = 14});  // a group of 2 layers: 9 pages of the prompt, and the answer
+  const Ids other = Prompt(100, 7);
+  auto busy = server.engine().Submit(RequestOf(other, 60));
+  for (int i = 0; i < 10; ++i) server.engine().Step();
+  SessionState state;
+  KvPages pages;
+  ASSERT_TRUE(files_->Restore("s", server.model(), &state, &pages).ok());
+  const auto written = std::make_shared<KvTransfer>(state.ids, "", std::move(pages));
+  server.Run(written);
+  EXPECT_EQ(written->tokens(), 0);
+  server.engine().RunToEnd({busy.get()});
+  ExpectSame(*server.Ask(SecondTurn()), *NeverStopped({}));
+}
+
+// Requests go on meanwhile, in a pool that is short of pages.
+TEST_F(KvSnapshot, IsCopiedBetweenTheStepsOfOthers) {
+  WriteModel({32, 0});
+  SaveFirstTurn({});
+  const auto never_stopped = NeverStopped({});
+  for (const int64_t pool_pages : {40, 60, 400}) {
+    PoolOfPages server(model_, {.pages = pool_pages});
+    std::vector<std::unique_ptr<StreamReader>> others;
+    for (uint32_t i = 0; i < 3; ++i) {
+      others.push_back(server.engine().Submit(RequestOf(Prompt(60, i + 1), 70)));
+      server.engine().Step();
+    }
+    SessionState state;
+    KvPages pages;
+    ASSERT_TRUE(files_->Restore("s", server.model(), &state, &pages).ok());
+    const auto written = std::make_shared<KvTransfer>(state.ids, "", std::move(pages));
+    const auto read = std::make_shared<KvTransfer>(state.ids, "");
+    ASSERT_TRUE(server.engine().engine().Start(written).ok());
+    ASSERT_TRUE(server.engine().engine().Start(read).ok());
+    std::vector<StreamReader*> readers;
+    for (const auto& other : others) readers.push_back(other.get());
+    server.engine().RunToEnd(readers);
+    EXPECT_TRUE(written->done() && read->done());
+    EXPECT_LE(read->tokens(), written->tokens());
+    for (uint32_t i = 0; i < 3; ++i) {
+      PoolOfPages alone(model_, {});
+      ExpectSame(*others[i], *alone.Ask(RequestOf(Prompt(60, i + 1), 70)));
+    }
+    ExpectSame(*server.Ask(SecondTurn()), *never_stopped);
+  }
+}
+
+TEST_F(KvSnapshot, CutAtAnyByteOrWithAnyBitFlippedIsRefused) {
+  WriteModel({0, 8});
+  state_.ids = {};
+  PoolOfPages server(model_, {.page_size = 4});
+  state_.ids = Prompt(9);
+  server.Ask(RequestOf(state_.ids, 1));
+  const auto read = std::make_shared<KvTransfer>(state_.ids, "");
+  server.Run(read);
+  ASSERT_EQ(read->tokens(), 8);
+  int64_t size = 0;
+  ASSERT_TRUE(files_->Save("s", state_, server.model(), &read->pages(), &size).ok());
+  const std::string bytes = BytesOfFile();
+  ASSERT_TRUE(Restore(server.model()).ok());
+  const std::string name = SessionFiles::FileName("s");
+  for (size_t cut = 0; cut < bytes.size(); ++cut) {
+    folder_.Write(name, std::string_view(bytes).substr(0, cut));
+    EXPECT_THAT(Restore(server.model()).message(), HasSubstr("is cut off")) << cut;
+  }
+  folder_.Write(name, bytes);
+  std::fstream file(folder_.PathOf(name), std::ios::in | std::ios::out | std::ios::binary);
+  const auto put = [&](size_t at, char byte) {
+    file.seekp(static_cast<std::streamoff>(at));
+    file.put(byte).flush();
+  };
+  for (size_t bit = 0; bit < 8 * bytes.size(); ++bit) {
+    put(bit / 8, static_cast<char>(bytes[bit / 8] ^ (1 << bit % 8)));
+    EXPECT_FALSE(Restore(server.model()).ok()) << bit;
+    // A server that keeps no pages has no use for them, and refuses a damaged file all the same.
+    SavedSessionModel without = server.model();
+    without.layout = nullptr;
+    EXPECT_FALSE(bit % 16 == 0 && Restore(without).ok()) << bit;
+    put(bit / 8, bytes[bit / 8]);
+  }
+  EXPECT_TRUE(Restore(server.model()).ok());
+  folder_.Write(name, bytes + "x");
+  EXPECT_THAT(Restore(server.model()).message(), HasSubstr("is cut off or damaged"));
+}
+
+TEST_F(KvSnapshot, OfAnotherModelOrTypeIsRefusedByName) {
+  WriteModel({0, 24});
+  SaveFirstTurn({});
+  PoolOfPages same(model_, {});
+  EXPECT_TRUE(Restore(same.model()).ok());
+  EXPECT_THAT(Restore(same.model("others")).message(),
+              HasSubstr("holds keys and values that other weights have given"));
+  PoolOfPages other_type(model_, {.dtype = DType::kInt8});
+  EXPECT_THAT(Restore(other_type.model()).message(),
+              HasSubstr("holds keys and values as bf16, and this server keeps them as int8 in groups of 8"));
+  WriteModel({0, 32});
+  PoolOfPages other_windows(model_, {});
+  EXPECT_THAT(Restore(other_windows.model()).message(), HasSubstr("of other layers than those"));
+}
+
+}  // namespace
+}  // namespace tramontane
