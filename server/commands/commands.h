@@ -13,6 +13,7 @@ void AddServeCommand(CLI::App& app, RunCommand* run);
 void AddGatewayCommand(CLI::App& app, RunCommand* run);
 void AddGenerateCommand(CLI::App& app, RunCommand* run);
 void AddInspectCommand(CLI::App& app, RunCommand* run);
+void AddKvCommand(CLI::App& app, RunCommand* run);
 void AddPerplexityCommand(CLI::App& app, RunCommand* run);
 void AddQuantizeCommand(CLI::App& app, RunCommand* run);
 void AddBenchCommand(CLI::App& app, RunCommand* run);

@@ -1,4 +1,4 @@
-// tramontane: one binary, nine subcommands.
+// tramontane: one binary, ten subcommands.
 #include "server/commands/commands.h"
 #include "server/setup/embedded_model.h"
 #include "server/setup/logging.h"
@@ -12,6 +12,7 @@ int main(int argc, char** argv) {
   tramontane::AddGatewayCommand(app, &run);
   tramontane::AddGenerateCommand(app, &run);
   tramontane::AddInspectCommand(app, &run);
+  tramontane::AddKvCommand(app, &run);
   tramontane::AddPerplexityCommand(app, &run);
   tramontane::AddQuantizeCommand(app, &run);
   tramontane::AddBenchCommand(app, &run);

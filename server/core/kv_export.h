@@ -1,0 +1,42 @@
+// Keys and values of a saved session as tensors in a layout that other engines read, as they are stored:
+// nothing is rounded again. Any thread; pure functions of host memory.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/core/status.h"
+#include "tramontane/v1/inference.pb.h"
+
+namespace tramontane {
+
+// A layout's name on the command line, in the order in which help lists them.
+inline constexpr std::string_view kKvExportLayouts[] = {"hnd",      "nhd",      "openppl0",
+                                                        "openppl1", "openppl2", "openppl3"};
+
+struct ExportedTensor {
+  std::string name;
+  std::string dtype;  // as safetensors call it; "U8" where a byte holds two numbers of 4 bits
+  std::vector<int64_t> shape;
+  std::vector<std::byte> bytes;
+};
+
+struct ExportedKv {
+  int64_t first_position = 0;  // of the T tokens; a layer whose window hides some of them has zeros there
+  std::vector<ExportedTensor> tensors;
+};
+
+// hnd, nhd: of each layer "layers.I.kv", (1, 2, H, T, X) or (1, 2, T, H, X), one page of FlashInfer's.
+// openppl0 to 3: "kv_cache" of all layers, (T, L, 2, H, X), (L, T, 2, H, X), (L, 2, T, H, X) or
+// (L, 2, H, T, X). X is head_dim; where numbers are quantised in groups their scales stand in "kv_scale" of
+// the same shape with head_dim / group. `read_layer` fills the rows of layers 0, 1, .. INVALID_ARGUMENT: no
+// such layout, or one without the session's type of numbers.
+StatusOr<ExportedKv> ExportKv(
+    const v1::SavedKv& saved, const std::string& layout,
+    const std::function<Status(int32_t layer, std::vector<std::byte>* rows)>& read_layer);
+
+}  // namespace tramontane
