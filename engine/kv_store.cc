@@ -168,6 +168,7 @@ int64_t KvStore::Acquire(Lease& lease, const PrefixQuery& query) {
     const auto lease_page = [&](size_t index, std::vector<PageId>* pages) {
       const PageId page = tree_->page(path_[index], group);
       Share(page);
+      if (lease.prefers_cache) pages_[page].is_preferred = true;
       pages->push_back(page);
     };
     const auto sinks = static_cast<size_t>(SinkPages(lease, group));
@@ -352,6 +353,10 @@ void KvStore::CheckAccounting() const {
     }
     TM_CHECK(ends.newest == older, "page %d is not the newest", ends.newest);
   }
+  int64_t preferred = 0;
+  for (PageId page = queues_[kPreferred].oldest; page != kNoPage; page = pages_[page].newer) ++preferred;
+  TM_CHECK(preferred == preferred_pages_, "%lld cached pages are preferred, not %lld",
+           static_cast<long long>(preferred), static_cast<long long>(preferred_pages_));
   int64_t shared = 0;
   std::vector<int64_t> held(layout_.groups.size());
   std::vector<int64_t> cached(layout_.groups.size());
@@ -466,6 +471,7 @@ void KvStore::NamePages(const Lease& lease, PrefixTree::Node node, int64_t begin
     const PageId page = table.pages[static_cast<size_t>(PageOf(begin, table.kv_base, page_size()))];
     tree_->SetPage(node, group, page);
     pages_[page].node = node;
+    pages_[page].is_preferred = lease.prefers_cache;
     shared_references_ -= references(page) - 1;
   }
   RequeueUseful(node);
@@ -530,6 +536,7 @@ PageId KvStore::Take(size_t group) {
     free_.pop_back();
   }
   pages_[page].references = 1;
+  pages_[page].is_preferred = false;
   pages_[page].group = static_cast<int32_t>(group);
   ++held_pages_of_group_[group];
   return page;
@@ -566,9 +573,7 @@ void KvStore::Drop(PageId id, Queue queue) {
 // The next cached page to go, which is then in no state. What it makes useless goes after it.
 // REQUIRES: a page is cached.
 PageId KvStore::Evict() {
-  const auto queue =
-      std::find_if(queues_.begin(), queues_.end(), [](const Ends& ends) { return ends.oldest != kNoPage; });
-  const PageId victim = queue->oldest;
+  const PageId victim = queues_[FirstToGo()].oldest;
   Page& page = pages_[victim];
   const int64_t reach = Reach(layout_.groups[static_cast<size_t>(page.group)].window);
   for (size_t group = 0; group < layout_.groups.size(); ++group) {
@@ -585,8 +590,20 @@ PageId KvStore::Evict() {
   return victim;
 }
 
+// The first queue that has a page. REQUIRES: one has.
+KvStore::Queue KvStore::FirstToGo() const {
+  constexpr std::array usual = {kUseless, kPassed, kOthers, kPreferred};
+  constexpr std::array crowded = {kUseless, kPassed, kPreferred, kOthers};
+  const bool is_crowded = 2 * preferred_pages_ > total_pages();
+  const auto& order = is_crowded ? crowded : usual;
+  return *std::find_if(order.begin(), order.end(),
+                       [this](Queue queue) { return queues_[queue].oldest != kNoPage; });
+}
+
 void KvStore::Enqueue(PageId id, Queue queue) {
   Page& page = pages_[id];
+  if (queue == kOthers && page.is_preferred) queue = kPreferred;
+  if (queue == kPreferred) ++preferred_pages_;
   Ends& ends = queues_[queue];
   page.queue = queue;
   page.older = ends.newest;
@@ -602,6 +619,7 @@ void KvStore::Dequeue(PageId id) {
   Ends& ends = queues_[page.queue];
   (page.older == kNoPage ? ends.oldest : pages_[page.older].newer) = page.newer;
   (page.newer == kNoPage ? ends.newest : pages_[page.newer].older) = page.older;
+  if (page.queue == kPreferred) --preferred_pages_;
   --cached_pages_;
   --cached_pages_of_group_[static_cast<size_t>(page.group)];
 }

@@ -23,7 +23,10 @@
 // use when no page is free. What is evicted first:
 //   1. pages that no hit can use, because a group that sees as far lacks its page there;
 //   2. pages that left a window in the middle of a text, where a hit is unlikely to end;
-//   3. the others; those at ends of prompts, of hits and of answers are among them.
+//   3. the others; those at ends of prompts, of hits and of answers are among them;
+//   4. of these the ones that a lease has had which prefers them (Lease::prefers_cache), unless more than
+//   half
+//      of the pool are such: then they are third.
 // Each in the order in which they were let go, and the pages of one lease from its end: so no page goes
 // before those that follow it.
 //
@@ -75,6 +78,7 @@ struct Lease {
   ContextPolicy policy;           // kNone, kSinks or kShift
   // Positions below see what those of a request without a policy see: their pages are anybody's.
   int64_t plain_len = INT64_MAX;
+  bool prefers_cache = false;  // Request::prefers_cache
 
   // ---- the store's own --------------------------------------------------------------------------
   PrefixTree::Node tip = PrefixTree::kRoot;  // the last block sealed, pinned
@@ -184,12 +188,13 @@ class KvStore {
 
  private:
   // The order of eviction.
-  enum Queue : int32_t { kUseless = 0, kPassed = 1, kOthers = 2, kQueues = 3 };
+  enum Queue : int32_t { kUseless = 0, kPassed = 1, kOthers = 2, kPreferred = 3, kQueues = 4 };
 
   struct Page {
     int32_t references = 0;                     // leases
     int32_t group = 0;                          // where it is leased or cached
     PrefixTree::Node node = PrefixTree::kNone;  // the block whose tokens it holds; kNone: it has no name
+    bool is_preferred = false;                  // it goes to kPreferred in place of kOthers
     Queue queue = kOthers;                      // while it is cached:
     PageId older = kNoPage;
     PageId newer = kNoPage;
@@ -226,6 +231,7 @@ class KvStore {
   void Share(PageId page);
   void Drop(PageId page, Queue queue);
   PageId Evict();
+  Queue FirstToGo() const;
   void Enqueue(PageId page, Queue queue);
   void Dequeue(PageId page);
 
@@ -238,6 +244,7 @@ class KvStore {
   // and nobody writes to them but behind a cut.)
   int64_t shared_references_ = 0;
   int64_t cached_pages_ = 0;
+  int64_t preferred_pages_ = 0;  // of these, in kPreferred
   std::vector<int64_t> held_pages_of_group_;
   std::vector<int64_t> cached_pages_of_group_;
   std::optional<PrefixTree> tree_;      // while the cache is on

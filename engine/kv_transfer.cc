@@ -176,6 +176,7 @@ StatusOr<bool> KvTransfers::Write(KvTransfer& transfer, KvStore& store, ModelRun
   store.Release(transfer.above_);
   // As if a sequence had held them: they are the newest now, and their end goes first.
   Lease lease = store.NewLease();
+  lease.prefers_cache = true;
   transfer.tokens_found_ = store.Acquire(lease, query);
   store.Release(lease);
   pages = {};

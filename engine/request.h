@@ -62,7 +62,9 @@ struct Request {
   // How the text goes on when its context is full; unset: as EngineLimits says. n_ctx and n_discard may be 0
   // for what ContextPolicyOf makes of it.
   std::optional<ContextPolicy> context_policy;
-  std::string cache_salt;   // requests share pages only with those of the same salt; any bytes
+  std::string cache_salt;  // requests share pages only with those of the same salt; any bytes
+  // Its pages stay cached while others can go, up to half of the pool: a session goes on from them.
+  bool prefers_cache = false;
   int32_t choices = 1;      // n
   int64_t deadline_ns = 0;  // on the engine's clock; past it: DEADLINE_EXCEEDED. 0: none
   int64_t received_ns = 0;

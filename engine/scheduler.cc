@@ -74,6 +74,7 @@ void Scheduler::Admit(Sequence* sequence) {
   TM_CHECK(queue_.empty() || Older(*queue_.back(), *sequence), "request %s is admitted out of order",
            sequence->request->id.c_str());
   sequence->lease = store_.NewLease(MaskPolicy(*sequence->request));
+  sequence->lease.prefers_cache = sequence->request->prefers_cache;
   queue_.push_back(sequence);
 }
 

@@ -189,6 +189,7 @@ RpcError ProtoConverter::Generate(const v1::GenerateRequest& proto, Request* req
   }
   if (proto.has_choices()) request->choices = proto.choices();
   request->cache_salt = proto.cache_salt();
+  request->prefers_cache = !proto.session().empty();
   request->sampling = ConvertSampling(proto.sampling());
   if (RpcError error = ConvertStopping(proto.stopping(), &request->stopping); !error.ok()) return error;
   if (RpcError error = ConvertOutput(proto.output(), &request->output); !error.ok()) return error;

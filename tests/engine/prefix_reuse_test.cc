@@ -55,6 +55,40 @@ TEST_P(PrefixReuse, ASecondTurnComputesOnlyWhatIsNew) {
   EXPECT_EQ(test.engine().Load().prefix_hits, 24);
 }
 
+// Others come and go until the pool was filled many times over.
+TEST_P(PrefixReuse, PagesOfASessionStayWhileThoseOfOthersGo) {
+  for (const bool is_session : {false, true}) {
+    SteppedEngine test(SmallLimits(48), GetParam());
+    Request first = MakeRequest("first", 21, 6);
+    first.prefers_cache = is_session;
+    const auto answer = Ask(test, first);
+    for (uint32_t other = 1; other < 40; ++other) {
+      Ask(test, MakeRequest("other" + std::to_string(other), 30, 5, other));
+    }
+    Request second = first;
+    second.prompt.insert(second.prompt.end(), answer->choice().ids.begin(), answer->choice().ids.end());
+    EXPECT_EQ(CachedTokens(*Ask(test, second)), is_session ? 24 : 0);
+  }
+}
+
+// Of more sessions than half of the pool holds, those used longest ago go; and nobody waits for any.
+TEST_P(PrefixReuse, SessionsTakeHalfOfThePoolFromOthers) {
+  SteppedEngine test(SmallLimits(96), GetParam());
+  const auto session = [&](uint32_t number) {
+    Request request = MakeRequest("session" + std::to_string(number), 21, 6, number);
+    request.prefers_cache = true;
+    return request;
+  };
+  constexpr uint32_t kSessions = 40;
+  for (uint32_t number = 1; number <= kSessions; ++number) Ask(test, session(number));
+  const Request other = MakeRequest("other", 30, 5, 1000);
+  Ask(test, other);
+  for (uint32_t number = 1; number <= 3; ++number) Ask(test, session(kSessions + number));
+  EXPECT_GT(CachedTokens(*Ask(test, other)), 0) << "half of the pool is for all";
+  EXPECT_GT(CachedTokens(*Ask(test, session(kSessions + 3))), 0);
+  EXPECT_EQ(CachedTokens(*Ask(test, session(1))), 0);
+}
+
 TEST_P(PrefixReuse, TheSameQuestionAgainComputesLessThanAPage) {
   SteppedEngine test(SmallLimits(64), GetParam());
   Request request = MakeRequest("r", 21, 1);  // ends with the step that computes it
