@@ -34,7 +34,7 @@ class Engine::Impl {
   const OutputMetrics& output_metrics() const { return output_.metrics(); }
   const std::shared_ptr<StepTrace>& step_trace() const { return step_trace_; }
   StatusOr<std::shared_ptr<KvQuestion>> AskKv();
-  Status Start(const std::shared_ptr<KvTransfer>& transfer);
+  Status StartTransfer(const std::shared_ptr<KvTransfer>& transfer);
   bool keeps_pages() const { return limits_.prefix_cache && runner_.copies_pages(); }
   const EngineLimits& limits() const { return limits_; }
   const KvLayout& kv_layout() const { return model_.kv_layout; }
@@ -211,7 +211,7 @@ StatusOr<std::shared_ptr<KvQuestion>> Engine::Impl::AskKv() {
   return question;
 }
 
-Status Engine::Impl::Start(const std::shared_ptr<KvTransfer>& transfer) {
+Status Engine::Impl::StartTransfer(const std::shared_ptr<KvTransfer>& transfer) {
   TM_CHECK(keeps_pages(), "no pages are kept");
   TM_RETURN_IF_ERROR(fatal());
   if (!kv_transfers_.Push(transfer)) {
@@ -398,7 +398,9 @@ const EngineLimits& Engine::limits() const { return impl_->limits(); }
 const OutputMetrics& Engine::output_metrics() const { return impl_->output_metrics(); }
 std::shared_ptr<StepTrace> Engine::step_trace() const { return impl_->step_trace(); }
 StatusOr<std::shared_ptr<KvQuestion>> Engine::AskKv() { return impl_->AskKv(); }
-Status Engine::Start(const std::shared_ptr<KvTransfer>& transfer) { return impl_->Start(transfer); }
+Status Engine::StartTransfer(const std::shared_ptr<KvTransfer>& transfer) {
+  return impl_->StartTransfer(transfer);
+}
 bool Engine::keeps_pages() const { return impl_->keeps_pages(); }
 const KvLayout& Engine::kv_layout() const { return impl_->kv_layout(); }
 

@@ -189,10 +189,31 @@ SavedSessionModel SavedModelOf(const Serving& serving) {
           .weights = serving.weights};
 }
 
+// Held while a session is saved or restored: of all its pages the host has a copy meanwhile, and a worker is
+// busy with it.
+class CopySlot {
+ public:
+  explicit CopySlot(std::atomic<bool>& taken) : taken_(taken), held_(!taken.exchange(true)) {}
+  ~CopySlot() {
+    if (held_) taken_ = false;
+  }
+  CopySlot(const CopySlot&) = delete;
+  CopySlot& operator=(const CopySlot&) = delete;
+  bool held() const { return held_; }
+
+ private:
+  std::atomic<bool>& taken_;
+  const bool held_;
+};
+
+RpcError FilesBusyError() {
+  return BusyError("SESSION_FILES_BUSY", "another session is being saved or restored, one at a time is");
+}
+
 // Null: no pages are kept, or there is no copying them now; a session is saved and restored all the same.
 std::shared_ptr<KvTransfer> Copied(const Serving& serving, std::shared_ptr<KvTransfer> transfer) {
   Engine& engine = *serving.model.engine;
-  if (!engine.keeps_pages() || !engine.Start(transfer).ok()) return nullptr;
+  if (!engine.keeps_pages() || !engine.StartTransfer(transfer).ok()) return nullptr;
   transfer->Wait();
   return transfer->status().ok() ? transfer : nullptr;
 }
@@ -212,6 +233,8 @@ RpcError InferenceCore::SaveSession(const Serving& serving, const v1::SaveSessio
   if (const std::string fault = SessionNameFault(name); !fault.empty()) return FieldError("name", fault);
   std::shared_ptr<const SessionState> state;
   if (RpcError error = sessions_.Find(name, &state); !error.ok()) return error;
+  const CopySlot slot(copies_session_);
+  if (!slot.held()) return FilesBusyError();
   const auto read = Copied(serving, std::make_shared<KvTransfer>(state->ids, state->cache_salt));
   const KvPages* pages = read == nullptr ? nullptr : &read->pages();
   int64_t bytes = 0;
@@ -228,6 +251,8 @@ RpcError InferenceCore::RestoreSession(const Serving& serving, const v1::Restore
   if (session_files_ == nullptr) return NoSessionDirError();
   const std::string& name = request.name();
   if (const std::string fault = SessionNameFault(name); !fault.empty()) return FieldError("name", fault);
+  const CopySlot slot(copies_session_);
+  if (!slot.held()) return FilesBusyError();
   SessionState state;
   KvPages pages;
   if (RpcError error = session_files_->Restore(name, SavedModelOf(serving), &state, &pages); !error.ok()) {

@@ -115,7 +115,8 @@ class InferenceCore {
   RpcError GetLoad(const Serving& serving, v1::GetLoadResponse* response) const;
   RpcError ListSessions(v1::ListSessionsResponse* response);
   RpcError DeleteSession(const v1::DeleteSessionRequest& request);
-  // These two wait for the disk and for the engine's thread: on a worker.
+  // These two wait for the disk and for the engine's thread: on a worker. One at a time; another one is
+  // refused: RESOURCE_EXHAUSTED.
   RpcError SaveSession(const Serving& serving, const v1::SaveSessionRequest& request,
                        v1::SaveSessionResponse* response);
   RpcError RestoreSession(const Serving& serving, const v1::RestoreSessionRequest& request,
@@ -136,6 +137,7 @@ class InferenceCore {
   const std::shared_ptr<RequestTrace> request_trace_ = std::make_shared<RequestTrace>();
   SessionStore sessions_;
   const std::shared_ptr<SessionFiles> session_files_;
+  std::atomic<bool> copies_session_{false};  // one is being saved or restored
   std::unique_ptr<Serving> serving_owner_;
   std::atomic<const Serving*> serving_{nullptr};
   std::atomic<bool> draining_{false};

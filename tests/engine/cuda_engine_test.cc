@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <iostream>
 #include <memory>
 #include <random>
@@ -22,6 +23,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/kv_transfer.h"
 #include "kernels/backends/cpu_backend.h"
 #include "tests/support/block_weights_backend.h"
 #include "tests/support/cuda_device.h"
@@ -421,6 +423,78 @@ TEST_P(CudaEngine, GivesWhatTheCpuGivesWhileWindowsRollAndSequencesArePreempted)
   }
   Report(all, tolerance);
   EXPECT_GT(all.clear, static_cast<int>(all.tokens / (4 * drawn.score_growth)));
+}
+
+KvPages CopyOf(const KvPages& pages, const KvLayout& layout) {
+  KvPages copy;
+  copy.tokens = pages.tokens;
+  const auto bytes = static_cast<size_t>(layout.page_bytes());
+  for (const auto& group : pages.groups) {
+    auto& images = copy.groups.emplace_back(group.size());
+    for (size_t block = 0; block < group.size(); ++block) {
+      if (group[block] == nullptr) continue;
+      images[block] = std::make_unique<std::byte[]>(bytes);
+      std::copy_n(group[block].get(), bytes, images[block].get());
+    }
+  }
+  return copy;
+}
+
+void RunTransfer(BackendEngine& test, const std::shared_ptr<KvTransfer>& transfer) {
+  ASSERT_TRUE(test.engine().StartTransfer(transfer).ok());
+  while (!transfer->done()) test.Step();
+  ASSERT_TRUE(transfer->status().ok()) << transfer->status();
+}
+
+// Pages that the CPU has made, brought to the device, give what the CPU gives, and come back as they were;
+// while a sequence decodes beside it.
+TEST_P(CudaEngine, GoesOnFromPagesOfTheCpu) {
+  const DrawnModel drawn = DrawWindowedModel(TestSeed(), 3);
+  SCOPED_TRACE(drawn.name);
+  const TempFolder folder;
+  drawn.Write(folder);
+  BackendEngine::Options options;
+  options.limits = SmallLimits(/*pool_pages=*/400);
+  options.limits.page_size = drawn.page_size;
+  BackendEngine cpu_engine(MakeExactCpu(), folder.path(), options);
+  Request request = MakeRequest("r", 50, 3);
+  const auto asked = cpu_engine.Submit(request);
+  cpu_engine.RunToEnd({asked.get()});
+  const auto made = std::make_shared<KvTransfer>(request.prompt, "");
+  RunTransfer(cpu_engine, made);
+  const int64_t whole = 50 / drawn.page_size * drawn.page_size;
+  ASSERT_EQ(made->tokens(), whole);
+
+  options.limits.steps_in_flight = GetParam().steps_in_flight;
+  options.recorded = GetParam().recorded;
+  BackendEngine test(MakeCudaTestBackend(), folder.path(), options);
+  const auto beside = test.Submit(MakeRequest("beside", 9, 20, 1));
+  for (int step = 0; step < 4; ++step) test.Step();
+  RunTransfer(test, std::make_shared<KvTransfer>(request.prompt, "", CopyOf(made->pages(), test.layout())));
+  const auto read = std::make_shared<KvTransfer>(request.prompt, "");
+  RunTransfer(test, read);
+  ASSERT_EQ(read->tokens(), whole);
+  for (size_t group = 0; group < read->pages().groups.size(); ++group) {
+    for (size_t block = 0; block < read->pages().groups[group].size(); ++block) {
+      const KvPages::Image& image = read->pages().groups[group][block];
+      if (image == nullptr) continue;
+      const KvPages::Image& was = made->pages().groups[group][block];
+      ASSERT_NE(was, nullptr);
+      EXPECT_TRUE(std::equal(image.get(), image.get() + test.layout().page_bytes(), was.get()))
+          << "group " << group << " block " << block;
+    }
+  }
+  request.output.logprobs = 3;
+  request.stopping.max_tokens = 8;
+  const auto goes_on = test.Submit(request);
+  test.RunToEnd({beside.get(), goes_on.get()});
+  EXPECT_EQ(goes_on->choice().end().usage.cached_tokens, (50 - 1) / drawn.page_size * drawn.page_size);
+  Loaded cpu(MakeExactCpu(), folder.path(), drawn.page_size);
+  ModelDriver on_cpu(*cpu.model, *cpu.backend, kRoom);
+  Comparison all;
+  double tolerance = 0;
+  CompareWithTheCpu(cpu, on_cpu, request, goes_on->choice(), drawn.score_growth, &tolerance, &all);
+  Report(all, tolerance);
 }
 
 BackendEngine::Options RollingOptions(const Manner& manner) {

@@ -5,13 +5,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <fstream>
 #include <iterator>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "models/chat/mistral_chat.h"
+#include "server/core/inference_core.h"
 #include "server/core/session_files.h"
+#include "tests/support/byte_tokenizer.h"
 #include "tests/support/in_process_engine.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/tiny_model.h"
@@ -57,7 +62,7 @@ class PoolOfPages {
   }
   // Steps meanwhile.
   void Run(const std::shared_ptr<KvTransfer>& transfer) {
-    ASSERT_TRUE(engine_.engine().Start(transfer).ok());
+    ASSERT_TRUE(engine_.engine().StartTransfer(transfer).ok());
     while (!transfer->done()) engine_.Step();
     EXPECT_TRUE(transfer->status().ok()) << transfer->status();
   }
@@ -263,8 +268,8 @@ TEST_F(KvSnapshot, IsCopiedBetweenTheStepsOfOthers) {
     ASSERT_TRUE(files_->Restore("s", server.model(), &state, &pages).ok());
     const auto written = std::make_shared<KvTransfer>(state.ids, "", std::move(pages));
     const auto read = std::make_shared<KvTransfer>(state.ids, "");
-    ASSERT_TRUE(server.engine().engine().Start(written).ok());
-    ASSERT_TRUE(server.engine().engine().Start(read).ok());
+    ASSERT_TRUE(server.engine().engine().StartTransfer(written).ok());
+    ASSERT_TRUE(server.engine().engine().StartTransfer(read).ok());
     std::vector<StreamReader*> readers;
     for (const auto& other : others) readers.push_back(other.get());
     server.engine().RunToEnd(readers);
@@ -276,6 +281,57 @@ TEST_F(KvSnapshot, IsCopiedBetweenTheStepsOfOthers) {
     }
     ExpectSame(*server.Ask(SecondTurn()), *never_stopped);
   }
+}
+
+// Of all its pages the host has a copy meanwhile.
+TEST_F(KvSnapshot, OneSessionAtATimeIsSavedOrRestored) {
+  WriteModel({0, 24});
+  PoolOfPages server(model_, {});
+  const ByteTokenizer tokenizer;
+  const MistralChatFormat chat_format(tokenizer, TokenizerVersion::kV1);
+  ServedModel served;
+  served.names = {"m"};
+  served.config.vocab_size = tokenizer.vocab_size();
+  served.config.context = server.engine().engine().limits().context;
+  served.engine = &server.engine().engine();
+  served.tokenizer = &tokenizer;
+  served.chat_format = &chat_format;
+  served.clock = &server.engine().clock();
+  InferenceCoreOptions options;
+  options.workers.threads = 1;
+  options.session_files = SessionFiles::Open(folder_.path()).value();
+  InferenceCore core(options);
+  core.Serve(served);
+  {
+    SessionLease lease;
+    ASSERT_TRUE(core.sessions().Take("a", &lease).ok());
+    lease.Keep({.ids = Prompt(60), .is_chat = false, .chat = {}, .cache_salt = ""});
+  }
+  server.Ask(RequestOf(Prompt(60), 2));
+
+  v1::SaveSessionRequest save;
+  save.set_name("a");
+  v1::SaveSessionResponse saved;
+  std::atomic<bool> done = false;
+  // Nobody steps yet, so it waits for the engine; it may be refused itself while the other one looks.
+  std::thread saving([&] {
+    while (!core.SaveSession(*core.serving(), save, &saved).ok()) std::this_thread::yield();
+    done = true;
+  });
+  const auto restore_absent = [&] {
+    v1::RestoreSessionRequest request;
+    request.set_name("absent");
+    v1::RestoreSessionResponse response;
+    return core.RestoreSession(*core.serving(), request, &response);
+  };
+  RpcError refused = restore_absent();
+  while (refused.reason == "SESSION_NOT_FOUND") refused = restore_absent();
+  EXPECT_EQ(refused.reason, "SESSION_FILES_BUSY");
+  EXPECT_EQ(refused.code, StatusCode::kResourceExhausted);
+  while (!done) server.engine().Step();
+  saving.join();
+  EXPECT_EQ(saved.kv_tokens(), 48);
+  EXPECT_EQ(restore_absent().reason, "SESSION_NOT_FOUND");
 }
 
 TEST_F(KvSnapshot, CutAtAnyByteOrWithAnyBitFlippedIsRefused) {
