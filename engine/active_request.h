@@ -32,7 +32,7 @@ struct ActiveRequest {
   bool queued = true;                      // counts in the inbox
   bool started = false;                    // its Started was given to the output thread
   std::vector<Choice> choices;             // [n], never resized: the scheduler holds their addresses
-  std::vector<TokenInfo> prompt_logprobs;  // [prompt - 1] when asked for, filled chunk by chunk
+  std::vector<TokenInfo> prompt_logprobs;  // the sequence's scores when asked for, filled chunk by chunk
 
   const Request& request() const { return live->request; }
 };

@@ -280,12 +280,12 @@ void BackendModelRunner::ListLogitRows(const SampleInputs& inputs, OpenStep& ste
       step.logit_rows.push_back(
           {step.first_hidden[r] + row.count - 1, choice->row, choice->adjusts, choice->mask});
     }
-    const Request& request = *row.sequence->request;
-    for (int64_t position = row.ask.score_begin; position < row.ask.score_end; ++position) {
+    for (int64_t score = row.ask.score_begin; score < row.ask.score_end; ++score) {
+      const TokenToScore wanted = row.sequence->ToScore(score);
       LogitRow scored;
-      scored.hidden_row = step.first_hidden[r] + static_cast<int32_t>(position - row.start);
-      scored.sampling.forced_token = request.prompt[static_cast<size_t>(position) + 1];
-      scored.sampling.top_logprobs = request.output.prompt_logprobs;
+      scored.hidden_row = step.first_hidden[r] + static_cast<int32_t>(wanted.place - row.start);
+      scored.sampling.forced_token = wanted.token;
+      scored.sampling.top_logprobs = std::max(row.sequence->request->output.prompt_logprobs, 0);
       step.logit_rows.push_back(scored);
     }
   }

@@ -17,6 +17,7 @@ struct BatchBuilder::Room {
   int64_t in_flight = 0;
   std::vector<int64_t> pages = {};  // [groups]
   bool sinks = false;               // some row sees other positions than its windows say
+  bool masks = false;               // some row has a mask
 };
 
 namespace {
@@ -57,7 +58,17 @@ int64_t BytesOf(const Room& room) {
 // Position after the row's last one, and the table entries that hold positions below it. (With steps in
 // flight a table may already reach further.)
 int64_t EndOf(const StepRow& row) { return row.start + row.count; }
+
+// Whether attention needs a mask for what the row sees.
+bool IsMasked(const StepRow& row) {
+  return row.sequence->tree != nullptr && EndOf(row) > row.sequence->tree->plain_len();
+}
+BranchListing ListingOf(const StepRow& row, const PageTable& table, int32_t page_size) {
+  return {*row.sequence->tree, table.kv_base, row.start, EndOf(row), page_size};
+}
+
 int64_t EntriesOf(const StepRow& row, const PageTable& table, int32_t page_size) {
+  if (IsMasked(row)) return ListingOf(row, table, page_size).pages();
   return PagesFor(EndOf(row) - table.kv_base, page_size);
 }
 
@@ -79,6 +90,7 @@ Room RoomOf(const StepPlan& plan, const KvLayout& layout) {
                .copies = static_cast<int64_t>(plan.copies.size())};
   room.in_flight = std::count_if(plan.rows.begin(), plan.rows.end(), StartsInFlight);
   room.sinks = BatchBuilder::HasSinks(plan);
+  room.masks = std::any_of(plan.rows.begin(), plan.rows.end(), IsMasked);
   for (size_t g = 0; g < layout.groups.size(); ++g) {
     int64_t& pages = room.pages.emplace_back(0);
     for (const StepRow& row : plan.rows) {
@@ -104,7 +116,8 @@ int32_t* PackTokens(const StepPlan& plan, const Room& room, PackedBlock& block, 
     qo_indptr.host[r] = token;
     for (int64_t position = row.start; position < EndOf(row); ++position, ++token) {
       token_ids.host[token] = StartsInFlight(row) ? 0 : row.sequence->tokens[static_cast<size_t>(position)];
-      positions.host[token] = static_cast<int32_t>(position);
+      const CandidateTree* tree = row.sequence->tree;
+      positions.host[token] = static_cast<int32_t>(tree == nullptr ? position : tree->PositionOf(position));
     }
   }
   std::fill(qo_indptr.host + plan.rows.size(), qo_indptr.host + room.rows + 1, token);
@@ -139,7 +152,7 @@ GroupArrays PackGroup(const StepPlan& plan, size_t group, int32_t page_size, con
     const PageTable& table = row.sequence->lease.tables[group];
     packed.kv_indptr.host[r] = entry;
     entry += static_cast<int32_t>(SinkEntries(table, room) + EntriesOf(row, table, page_size));
-    packed.last_page_len.host[r] = OffsetInPage(EndOf(row) - 1, page_size) + 1;
+    packed.last_page_len.host[r] = IsMasked(row) ? page_size : OffsetInPage(EndOf(row) - 1, page_size) + 1;
     packed.kv_base.host[r] = static_cast<int32_t>(table.kv_base);
     for (int64_t position = row.start; position < EndOf(row); ++position, ++token) {
       const PageId page = table.pages[static_cast<size_t>(PageOf(position, table.kv_base, page_size))];
@@ -160,7 +173,13 @@ int64_t PackPages(const StepPlan& plan, size_t group, int32_t page_size, const R
   for (const StepRow& row : plan.rows) {
     const PageTable& table = row.sequence->lease.tables[group];
     entry = std::copy_n(table.sinks.begin(), SinkEntries(table, room), entry);
-    entry = std::copy_n(table.pages.begin(), EntriesOf(row, table, page_size), entry);
+    const int64_t entries_of_row = EntriesOf(row, table, page_size);
+    if (IsMasked(row)) {
+      ListingOf(row, table, page_size).ListPages(table, entry);
+    } else {
+      std::copy_n(table.pages.begin(), entries_of_row, entry);
+    }
+    entry += entries_of_row;
   }
   return entry - entries;
 }
@@ -190,6 +209,29 @@ SinkRows PackSinks(const StepPlan& plan, const Room& room, PackedBlock& block,
     (*groups)[g].sink_pages = sink_pages.device;
   }
   return {.len = len.device, .left = left.device, .positions = positions.device, .limits = limits.device};
+}
+
+// Of one group: none for rows whose windows decide.
+AttentionMaskView PackMasks(const StepPlan& plan, size_t group, const KvLayout& layout, PackedBlock& block) {
+  const auto rows = static_cast<int64_t>(plan.rows.size());
+  const PackedArray<int32_t> indptr = block.Take<int32_t>(rows + 1);
+  const auto listing_of = [&](const StepRow& row) {
+    return ListingOf(row, row.sequence->lease.tables[group], layout.format.page_size);
+  };
+  int64_t bytes = 0;
+  for (int64_t r = 0; r < rows; ++r) {
+    const StepRow& row = plan.rows[static_cast<size_t>(r)];
+    indptr.host[r] = static_cast<int32_t>(bytes);
+    if (IsMasked(row)) bytes += listing_of(row).mask_bytes();
+  }
+  indptr.host[rows] = static_cast<int32_t>(bytes);
+  const PackedArray<uint8_t> bits = block.Take<uint8_t>(bytes);
+  std::fill_n(bits.host, bytes, uint8_t{0});
+  for (int64_t r = 0; r < rows; ++r) {
+    const StepRow& row = plan.rows[static_cast<size_t>(r)];
+    if (IsMasked(row)) listing_of(row).ShowKeys(layout.groups[group].window, bits.host + indptr.host[r]);
+  }
+  return {.bits = bits.device, .indptr = indptr.device};
 }
 
 void PackCopies(const StepPlan& plan, const Room& room, PackedBlock& block, PackedBatch& packed) {
@@ -232,8 +274,11 @@ BatchBuilder::BatchBuilder(const KvLayout& layout, const EngineLimits& limits, i
     : layout_(layout),
       context_(context),
       ahead_(int64_t{limits.max_tokens()} * limits.steps_in_flight),
-      max_bytes_(BytesOf(
-          RoomFor(limits.max_sequences, limits.max_tokens(), layout, context, ahead_, /*sinks=*/true))),
+      max_bytes_(BytesOf(RoomFor(limits.max_sequences, limits.max_tokens(), layout, context, ahead_,
+                                 /*sinks=*/true)) +
+                 MaxTreeBytes(layout, context) +
+                 static_cast<int64_t>(layout.groups.size()) *
+                     PackedBlock::Bytes<int32_t>(limits.max_sequences + 1)),
       groups_(layout.groups.size()) {}
 
 PackedBatch BatchBuilder::Build(const StepPlan& plan, std::span<const int32_t> records_in_flight,
@@ -280,6 +325,12 @@ PackedBatch BatchBuilder::Pack(const StepPlan& plan, std::span<const int32_t> re
   if (room.sinks) {
     packed.forward.sinks = PackSinks(plan, room, block, &groups_);
     pieces_ = {{0, block.bytes()}};  // a step of no more than it needs is one piece
+  }
+  if (room.masks) {
+    masks_.clear();
+    for (size_t g = 0; g < groups_.size(); ++g) masks_.push_back(PackMasks(plan, g, layout_, block));
+    packed.forward.masks = masks_.data();
+    pieces_ = {{0, block.bytes()}};
   }
   packed.pieces = pieces_;
   return packed;

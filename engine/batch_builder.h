@@ -2,7 +2,7 @@
 // is. Engine thread only. Reads the plan's sequences and their page tables; changes nothing.
 //
 //   block:  token_ids | positions | qo_indptr | per group: kv_indptr, last_page_len, kv_base, slots
-//           | page copies | tokens in flight | per group: page_indices | what rows see of sinks
+//           | page copies | tokens in flight | per group: page_indices | what rows see of sinks | masks
 //
 // Each part starts at a multiple of 64 bytes. Its room is what the step needs, or, padded, what any decode
 // step of that many rows may need: then every part lies where it lay the last time, as a recorded step
@@ -28,7 +28,7 @@ struct PackedBatch {
     int64_t offset = 0;
     int64_t bytes = 0;
   };
-  // These and forward.groups belong to the builder, until its next Build.
+  // These, forward.groups and forward.masks belong to the builder, until its next Build.
   std::span<const Piece> pieces;
   ForwardBatch forward;
   const int32_t* copy_pairs = nullptr;  // [copy_count, 2] (from, to)
@@ -50,7 +50,7 @@ class BatchBuilder {
   PackedBatch Build(const StepPlan& plan, std::span<const int32_t> records_in_flight, std::byte* host,
                     std::byte* device);
   // The same for a decode step of at most `rows` rows, with room for as many. The rest is padding: no token
-  // of it is attended, and no key is written. REQUIRES: no row sees sinks.
+  // of it is attended, and no key is written. REQUIRES: no row sees sinks or has a mask.
   PackedBatch BuildPadded(const StepPlan& plan, std::span<const int32_t> records_in_flight, int32_t rows,
                           std::byte* host, std::byte* device);
 
@@ -67,7 +67,8 @@ class BatchBuilder {
   const int64_t context_;
   const int64_t ahead_;  // positions that may be planned and not yet applied, per sequence
   const int64_t max_bytes_;
-  std::vector<PageTableView> groups_;  // [groups] of the last Build
+  std::vector<PageTableView> groups_;     // [groups] of the last Build
+  std::vector<AttentionMaskView> masks_;  // [groups] likewise, where some row has one
   std::vector<PackedBatch::Piece> pieces_;
 };
 

@@ -29,6 +29,7 @@ class Engine::Impl {
   bool idle() const { return unfinished_.load(std::memory_order_acquire) == 0; }
   Status fatal() const { return lost_.load(std::memory_order_acquire) ? fatal_ : Status::Ok(); }
   Status CheckPolicyFits(const ContextPolicy& policy) const;
+  Status CheckTreeFits(const CandidateTree& tree) const;
   int64_t stalled_ns() const;
   EngineLoad Load() const;
   const OutputMetrics& output_metrics() const { return output_.metrics(); }
@@ -153,6 +154,11 @@ StatusOr<std::shared_ptr<TokenStream>> Engine::Impl::Submit(Request request, std
   if (request.received_ns == 0) request.received_ns = clock_.NowNs();
   auto stream = std::make_shared<TokenStream>(request.id, std::move(on_ready), cancels_);
   auto live = std::make_shared<LiveRequest>(std::move(request), stream, tokenizer_, model_.eos_ids);
+  if (!live->request.candidates.empty()) {
+    live->tree = CandidateTree::Of(live->request.prompt, live->request.candidates, limits_.page_size);
+    live->tokens[0] = live->tree->tokens;
+    TM_RETURN_IF_ERROR(CheckTreeFits(*live->tree));
+  }
   if (live->request.constraint.grammar != nullptr) {
     TM_ASSIGN_OR_RETURN(
         live->constraint_start,
@@ -186,6 +192,23 @@ Status Engine::Impl::CheckPolicyFits(const ContextPolicy& policy) const {
   return InvalidArgument("is " + std::to_string(policy.n_ctx) + ", which takes " + std::to_string(pages) +
                          " pages while the text moves on; the pool has " + std::to_string(limits_.pool_pages))
       .WithField("context_policy.n_ctx", FieldForm::kSubject);
+}
+
+// And to the candidates of a request.
+Status Engine::Impl::CheckTreeFits(const CandidateTree& tree) const {
+  const auto refuse = [](const std::string& what) {
+    return InvalidArgument(what).WithField("candidates", FieldForm::kSubject);
+  };
+  const size_t candidates = tree.branch_begin.size();
+  if (candidates > 1 && !model_.has_masks) {
+    return refuse(
+        "has " + std::to_string(candidates) +
+        " entries, which needs attention by masks, for which this device has no kernel; it takes one");
+  }
+  const int64_t pages = tree.Pages(model_.kv_layout, LeastChunk(model_.kv_layout, limits_.max_step_tokens));
+  if (pages <= limits_.pool_pages) return {};
+  return refuse("take " + std::to_string(pages) + " pages with their prompt; the pool has " +
+                std::to_string(limits_.pool_pages));
 }
 
 int64_t Engine::Impl::stalled_ns() const {

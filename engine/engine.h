@@ -36,6 +36,8 @@ struct EngineModel {
   StepCosts costs = {};  // what is known of its steps' times beforehand; the engine learns on
   // Whether rows can see sinks: the policies `sinks` and `shift`.
   bool has_sinks = true;
+  // Whether what a row sees can be told by a mask: several candidates behind one prompt.
+  bool has_masks = true;
 };
 
 // One consistent picture for GetLoad and metrics, published after every step.

@@ -39,7 +39,8 @@ EngineModel ModelFor(const Model& model, const StepCosts& costs) {
           .eos_ids = model.config().eos_ids,
           .kv_layout = model.kv_layout(),
           .costs = costs,
-          .has_sinks = model.has_sinks()};
+          .has_sinks = model.has_sinks(),
+          .has_masks = model.has_masks()};
 }
 
 // What a prefill step is not cut below, and what the engine knows of steps' times before its first.

@@ -67,6 +67,16 @@ int64_t PagesUnderPolicy(const KvLayout& layout, const ContextPolicy& policy, in
   return pages;
 }
 
+// Up to the trunk's end its windows roll, and then no more.
+int64_t PagesOfGroupUnderBranches(const KvLayout& layout, size_t group, int64_t trunk_len, int64_t end,
+                                  int64_t ahead) {
+  const int32_t page_size = layout.format.page_size;
+  const int64_t rolling = layout.PagesForGroup(static_cast<int32_t>(group), end, ahead);
+  if (end <= trunk_len) return rolling;
+  const int64_t let_go = PageOf(FirstVisible(trunk_len, layout.groups[group].window), 0, page_size);
+  return std::max(rolling, PagesFor(end, page_size) - let_go);
+}
+
 KvStore::KvStore(const KvLayout& layout, int64_t pool_pages, PrefixCache prefix_cache,
                  PrefixHashFunction hash)
     : layout_(layout),
@@ -82,12 +92,14 @@ KvStore::KvStore(const KvLayout& layout, int64_t pool_pages, PrefixCache prefix_
   block_.resize(static_cast<size_t>(page_size()));
 }
 
-Lease KvStore::NewLease(const ContextPolicy& policy) const {
+Lease KvStore::NewLease(const ContextPolicy& policy, int64_t trunk_len) const {
   TM_CHECK(policy.type != ContextPolicyType::kReevaluate, "re-evaluation leaves what a row sees as it is");
+  TM_CHECK(trunk_len == INT64_MAX || policy.type == ContextPolicyType::kNone, "branches under a policy");
   Lease lease;
   lease.tables.resize(layout_.groups.size());
   lease.policy = policy;
   lease.plain_len = PlainLength(policy, layout_);
+  lease.trunk_len = trunk_len;
   return lease;
 }
 
@@ -188,7 +200,8 @@ int64_t KvStore::Acquire(Lease& lease, const PrefixQuery& query) {
 }
 
 void KvStore::SealPages(Lease& lease, std::span<const int32_t> tokens, int64_t accepted) {
-  const auto end = std::min({accepted, static_cast<int64_t>(tokens.size()), lease.plain_len});
+  const auto end =
+      std::min({accepted, static_cast<int64_t>(tokens.size()), lease.plain_len, lease.trunk_len});
   while (lease.seals && lease.sealed + page_size() <= end) {
     const auto begin = static_cast<size_t>(lease.sealed);
     const PrefixTree::Node node =
@@ -227,7 +240,7 @@ int64_t KvStore::PagesToReach(const Lease& lease, int64_t end, int64_t ahead) co
   int64_t pages = 0;
   for (size_t group = 0; group < lease.tables.size(); ++group) {
     const int64_t most = lease.plain_len == INT64_MAX
-                             ? layout_.PagesForGroup(static_cast<int32_t>(group), end, ahead)
+                             ? PagesOfGroupUnderBranches(layout_, group, lease.trunk_len, end, ahead)
                              : std::min(PagesFor(end, page_size()),
                                         PagesOfGroupUnderPolicy(layout_, group, lease.policy, ahead));
     const PageTable& table = lease.tables[group];
@@ -256,6 +269,7 @@ void KvStore::Extend(Lease& lease, int64_t written, int64_t end, std::vector<Pag
 }
 
 void KvStore::Roll(Lease& lease, int64_t accepted) {
+  accepted = std::min(accepted, lease.trunk_len);
   const int64_t left = SeenAt(lease, accepted).left;
   for (size_t group = 0; group < lease.tables.size(); ++group) {
     PageTable& table = lease.tables[group];

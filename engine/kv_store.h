@@ -18,6 +18,10 @@
 // sinks when it rolls on. Pages from the first position on whose row sees another set than without a policy
 // (Lease::plain_len) hold what no other request can use, and are not named.
 //
+// Of a sequence with branches (CandidateTree) the tables list places, which from trunk_len on are not where
+// their tokens stand: windows roll no further than a row at trunk_len needs, and no page from there on is
+// named.
+//
 // With the prefix cache on, Seal names the full pages of a lease by the tokens they hold (PrefixTree), and a
 // named page that nobody leases any more is *cached*: Acquire finds it again, or Extend takes it for another
 // use when no page is free. What is evicted first:
@@ -79,6 +83,8 @@ struct Lease {
   // Positions below see what those of a request without a policy see: their pages are anybody's.
   int64_t plain_len = INT64_MAX;
   bool prefers_cache = false;  // Request::prefers_cache
+  // Of a sequence with branches: from here on tokens do not stand where they lie. Whole pages.
+  int64_t trunk_len = INT64_MAX;
 
   // ---- the store's own --------------------------------------------------------------------------
   PrefixTree::Node tip = PrefixTree::kRoot;  // the last block sealed, pinned
@@ -103,6 +109,10 @@ RowView SeenAt(const Lease& lease, int64_t position);
 // Pages that one sequence without an end may hold over all groups under a policy (kSinks or kShift), at most
 // `ahead` tokens written beyond its window at a time.
 int64_t PagesUnderPolicy(const KvLayout& layout, const ContextPolicy& policy, int64_t ahead);
+
+// Pages that one sequence with branches may hold in a group on its way to `end` places.
+int64_t PagesOfGroupUnderBranches(const KvLayout& layout, size_t group, int64_t trunk_len, int64_t end,
+                                  int64_t ahead);
 
 class KvStore {
  public:
@@ -129,7 +139,8 @@ class KvStore {
 
   // ---- leases -----------------------------------------------------------------------------------
   // Of no page. `policy`: what its rows see; kReevaluate is no such thing, its sequences begin again.
-  Lease NewLease(const ContextPolicy& policy = {}) const;
+  // `trunk_len`: of a sequence with branches, which has no policy.
+  Lease NewLease(const ContextPolicy& policy = {}, int64_t trunk_len = INT64_MAX) const;
 
   // Leases the pages of the longest known prefix of the tokens, so that the sequence can go on behind it;
   // returns its length (LongestPrefixHit), 0 where none is known. They may be cached until now, and are

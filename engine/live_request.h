@@ -5,8 +5,10 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include "engine/candidate_tree.h"
 #include "engine/choice_text.h"
 #include "engine/request.h"
 #include "engine/sampling_history.h"
@@ -44,6 +46,7 @@ struct LiveRequest {
   const SamplingHistory history_after_prompt;  // engine thread: what each choice's own history starts from
   // [choices] engine thread: what each choice begins with and takes; copied by the thread that submits.
   std::vector<std::vector<int32_t>> tokens;
+  std::optional<CandidateTree> tree;           // any thread, once Submit has set it: of its candidates
   ConstraintStart constraint_start;            // any thread, once Submit has set it
   std::atomic<int64_t> constraint_left_ns{0};  // mask workers: of the share of all choices
 

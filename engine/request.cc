@@ -4,6 +4,7 @@
 #include <limits>
 #include <utility>
 
+#include "engine/candidate_tree.h"
 #include "engine/limits.h"
 #include "kernels/core/utf8.h"
 #include "kernels/sampling.h"
@@ -176,6 +177,35 @@ Status CheckCacheSalt(const std::string& salt) {
                                   std::to_string(kMaxCacheSaltBytes) + " are allowed");
 }
 
+// Places are counted, not tokens: the end of the prompt is computed for each candidate, and pages are whole.
+Status CheckCandidates(const Request& request, const ContextPolicy& policy, const EngineLimits& limits,
+                       int32_t vocab_size) {
+  const std::vector<std::vector<int32_t>>& candidates = request.candidates;
+  if (candidates.empty()) return {};
+  TM_RETURN_IF_ERROR(CheckCount("candidates", candidates.size(), kMaxCandidates));
+  for (size_t c = 0; c < candidates.size(); ++c) {
+    const std::string field = "candidates[" + std::to_string(c) + "]";
+    if (candidates[c].empty()) return Refuse(field, "is empty; it must hold at least one token");
+    for (size_t i = 0; i < candidates[c].size(); ++i) {
+      TM_RETURN_IF_ERROR(CheckToken(field.c_str(), i, candidates[c][i], vocab_size));
+    }
+  }
+  if (request.stopping.max_tokens != 0)
+    return Refuse("stopping.max_tokens", "must be 0 where candidates are scored");
+  if (request.choices != 1) return Refuse("choices", "must be 1 where candidates are scored");
+  if (policy.type != ContextPolicyType::kNone) {
+    return Refuse("context_policy.type", std::string("is ") + ContextPolicyName(policy.type) +
+                                             "; it must be none where candidates are scored");
+  }
+  const int64_t places = CandidateTree::PlacesOf(static_cast<int64_t>(request.prompt.size()), candidates,
+                                                 limits.page_size, limits.context);
+  if (places <= limits.context) return {};
+  return Refuse("candidates", "take " + std::to_string(places) +
+                                  " or more places together with their prompt of " +
+                                  std::to_string(request.prompt.size()) + " tokens; the context holds " +
+                                  std::to_string(limits.context));
+}
+
 Status CheckOutput(const OutputParams& output) {
   TM_RETURN_IF_ERROR(CheckRange("output.logprobs", output.logprobs, -1, kMaxTopLogprobs));
   return CheckRange("output.prompt_logprobs", output.prompt_logprobs, -1, kMaxTopLogprobs);
@@ -204,6 +234,7 @@ Status ValidateRequest(const Request& request, const EngineLimits& limits, int32
   const ContextPolicy policy = ContextPolicyOf(request, limits);
   TM_RETURN_IF_ERROR(CheckPolicy(policy, request.output, limits));
   TM_RETURN_IF_ERROR(CheckPrompt(request, policy, limits, vocab_size));
+  TM_RETURN_IF_ERROR(CheckCandidates(request, policy, limits, vocab_size));
   TM_RETURN_IF_ERROR(CheckCacheSalt(request.cache_salt));
   TM_RETURN_IF_ERROR(CheckSampling(request.sampling, limits, vocab_size));
   TM_RETURN_IF_ERROR(CheckLengths(request, policy, limits));

@@ -55,6 +55,10 @@ struct ConstraintParams {
 struct Request {
   std::string id;
   std::vector<int32_t> prompt;  // token ids, at least one
+  // Continuations of the prompt to be scored, each as if it were alone behind it; none empty. Their tokens'
+  // logprobs then come in place of the prompt's, asked for or not. With max_tokens 0, one choice and no
+  // context policy.
+  std::vector<std::vector<int32_t>> candidates;
   SamplingParams sampling;
   StoppingParams stopping;
   OutputParams output;
@@ -72,6 +76,7 @@ struct Request {
 };
 
 inline constexpr size_t kMaxCacheSaltBytes = 256;
+inline constexpr int32_t kMaxCandidates = 1024;
 
 // The request's policy, or that of the limits, with nothing left open: n_ctx becomes the context, n_discard 1
 // (kShift) or half of what is not kept (kReevaluate).

@@ -118,10 +118,11 @@ void RequestLife::Begin(std::shared_ptr<LiveRequest> live) {
     choice.choice = c;
     choice.arrival = arrivals_;
     choice.tokens = std::move(active->live->tokens[static_cast<size_t>(c)]);
+    if (active->live->tree) choice.tree = &*active->live->tree;
     const ContextPolicy& policy = *request.context_policy;
     const bool endless = policy.type != ContextPolicyType::kNone;
     const int64_t context = endless ? policy.n_ctx : limits_.context;
-    choice.max_len = prompt_tokens + request.stopping.max_tokens.value_or(context - prompt_tokens);
+    choice.max_len = choice.prompt_tokens() + request.stopping.max_tokens.value_or(context - prompt_tokens);
     if (policy.type == ContextPolicyType::kReevaluate)
       Discard(choice, ViewAt(policy, prompt_tokens - 1).discarded);
     choice.timings.received_ns = request.received_ns;
@@ -131,7 +132,9 @@ void RequestLife::Begin(std::shared_ptr<LiveRequest> live) {
       choice.constraint = std::make_shared<OutputConstraint>(active->live, limits_.max_constraint_step_ns);
     }
   }
-  if (request.output.prompt_logprobs >= 0) active->prompt_logprobs.resize(request.prompt.size() - 1);
+  const Choice& first = active->choices[0];
+  if (first.wants_scores())
+    active->prompt_logprobs.resize(static_cast<size_t>(first.ScoresBefore(first.prompt_tokens())));
   ++arrivals_;
   scheduler_.Admit(&active->choices[0]);
   waiting_end_ns_ = std::min(waiting_end_ns_, OutOfTimeNs(request));
@@ -261,7 +264,6 @@ std::vector<RowOutcome> RequestLife::Take(const StepPlan& plan, StepResult resul
 }
 
 void RequestLife::TakeScores(ActiveRequest& active, const StepRow& row, std::vector<ScoredToken> scores) {
-  // Position p's logits score prompt token p + 1, which is entry p.
   for (size_t i = 0; i < scores.size(); ++i) {
     if (scores[i].token.token < 0) {
       ++counters_.failed_rows;

@@ -73,7 +73,8 @@ void Scheduler::Admit(Sequence* sequence) {
            "a sequence of %lld tokens", static_cast<long long>(sequence->max_len));
   TM_CHECK(queue_.empty() || Older(*queue_.back(), *sequence), "request %s is admitted out of order",
            sequence->request->id.c_str());
-  sequence->lease = store_.NewLease(MaskPolicy(*sequence->request));
+  sequence->lease = store_.NewLease(MaskPolicy(*sequence->request),
+                                    sequence->tree != nullptr ? sequence->tree->trunk_len : INT64_MAX);
   sequence->lease.prefers_cache = sequence->request->prefers_cache;
   queue_.push_back(sequence);
 }
@@ -84,6 +85,7 @@ StepPlan Scheduler::Plan(int64_t now_ns) {
   TM_CHECK(steps_in_flight() < limits_.steps_in_flight, "%d steps are in flight", steps_in_flight());
   GiveSlots(now_ns);
   victim_in_flight_ = nullptr;
+  tree_bytes_left_ = MaxTreeBytes(store_.layout(), limits_.context);
   StepPlan plan;
   plan.step = planned_steps_ + 1;
   const bool decode_waits = DecodeWaits();
@@ -315,7 +317,8 @@ int64_t Scheduler::Give(Sequence* sequence, Budget share, Least least, Budget* l
     share.parts = std::max(share.parts, cost_.Parts(start, start + 1, most_keys));
     share.ns = std::max(share.ns, ChunkNs(start, start + 1, most_keys));
   }
-  const int64_t count = ChunkThatFits(*sequence, share);
+  StepRow* row = FindRow(plan, sequence);
+  const int64_t count = ChunkThatFits(*sequence, share, row);
   if (count == 0) {
     if (waits) GiveBack(sequence);
     return 0;
@@ -325,7 +328,8 @@ int64_t Scheduler::Give(Sequence* sequence, Budget share, Least least, Budget* l
   left->tokens -= count;
   left->parts -= cost_.Parts(start, start + count, most_keys);
   left->ns -= ChunkNs(start, start + count, most_keys);
-  if (StepRow* row = FindRow(plan, sequence)) {
+  tree_bytes_left_ -= TreeBytesOf(*sequence, start, start + count);
+  if (row != nullptr) {
     row->count += static_cast<int32_t>(count);
   } else {
     plan->rows.push_back(
@@ -345,8 +349,11 @@ void Scheduler::Begin(Sequence* sequence) {
 }
 
 PrefixQuery Scheduler::QueryFor(const Sequence& sequence) {
-  const bool scores = sequence.request->output.prompt_logprobs >= 0 && sequence.choice == 0 &&
-                      sequence.scored_len < sequence.prompt_len() - 1;
+  if (sequence.tree != nullptr) {  // its branches stand behind the trunk, and hold what is scored
+    return {.tokens = std::span(sequence.tokens).first(static_cast<size_t>(sequence.tree->trunk_len) + 1),
+            .salt = sequence.request->cache_salt};
+  }
+  const bool scores = sequence.wants_scores() && sequence.scored_len < sequence.prompt_len() - 1;
   return {.tokens = std::span(sequence.tokens).first(static_cast<size_t>(sequence.prefill_len)),
           .salt = sequence.request->cache_salt,
           .most_tokens = scores ? sequence.scored_len : INT64_MAX};
@@ -369,21 +376,25 @@ void Scheduler::Start(Sequence* sequence) {
   InsertByAge(prefill_, sequence);
   if (sequence->usage.prefill_chunks > 0) return;  // it begins again
   sequence->usage.cached_tokens = sequence->accepted_len;
-  prefix_queries_ += sequence->prompt_tokens();
+  prefix_queries_ += static_cast<int64_t>(sequence->request->prompt.size());
   prefix_hits_ += sequence->accepted_len;
 }
 
-// The longest next chunk within the share and the pages at hand: where pages are short the chunk shrinks.
-int64_t Scheduler::ChunkThatFits(const Sequence& sequence, const Budget& share) const {
+// The longest next chunk within the share and the pages at hand: where pages are short the chunk shrinks. One
+// that joins a row which the plan has already adds no branch to it, since its mask would be another one.
+int64_t Scheduler::ChunkThatFits(const Sequence& sequence, const Budget& share, const StepRow* row) const {
   const int64_t start = StartOf(sequence);
   const int64_t pages = PagesAvailable(sequence);
   const int64_t most_keys = MostKeys(sequence);
   const auto fits = [&](int64_t count) {
     return cost_.Parts(start, start + count, most_keys) <= share.parts &&
            ChunkNs(start, start + count, most_keys) <= share.ns &&
-           store_.PagesNeeded(sequence.lease, start, start + count) <= pages;
+           store_.PagesNeeded(sequence.lease, start, start + count) <= pages &&
+           TreeBytesOf(sequence, start, start + count) <= tree_bytes_left_;
   };
-  int64_t most = std::min(sequence.prefill_len - start, share.tokens);
+  const bool joins = row != nullptr && sequence.tree != nullptr;
+  const int64_t end = joins ? sequence.tree->plain_len() : sequence.prefill_len;
+  int64_t most = std::min(end - start, share.tokens);
   if (most <= 0 || fits(most)) return std::max<int64_t>(most, 0);
   int64_t count = 0;
   while (most - count > 1) {
@@ -391,6 +402,11 @@ int64_t Scheduler::ChunkThatFits(const Sequence& sequence, const Budget& share) 
     (fits(middle) ? count : most) = middle;
   }
   return count;
+}
+
+int64_t Scheduler::TreeBytesOf(const Sequence& sequence, int64_t start, int64_t end) const {
+  return sequence.tree == nullptr ? 0
+                                  : TreeBytes(*sequence.tree, store_.layout(), sequence.lease, start, end);
 }
 
 void Scheduler::FinishPrefillRows(StepPlan* plan, int64_t now_ns) {
@@ -413,10 +429,11 @@ RowAsk Scheduler::AskOf(const Sequence& sequence, int64_t start, int64_t end) {
   RowAsk ask;
   if (end == sequence.prefill_len && end < sequence.max_len)
     ask.samples = sequence.output_tokens() == 0 ? sequence.request->choices : 1;
-  // Each prompt token is scored once: not again after preemption, nor for the choices that share the prompt.
-  const int64_t score_begin = std::max(start, sequence.scored_len);
-  const int64_t score_end = std::min(end, sequence.prompt_len() - 1);
-  if (sequence.request->output.prompt_logprobs >= 0 && sequence.choice == 0 && score_begin < score_end) {
+  if (!sequence.wants_scores()) return ask;
+  // Each token is scored once: not again after preemption, nor for the choices that share the prompt.
+  const int64_t score_begin = std::max(sequence.ScoresBefore(start), sequence.scored_len);
+  const int64_t score_end = sequence.ScoresBefore(end);
+  if (score_begin < score_end) {
     ask.score_begin = score_begin;
     ask.score_end = score_end;
   }

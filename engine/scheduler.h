@@ -131,7 +131,8 @@ class Scheduler {
   static int64_t StartOf(const Sequence& sequence);
   void GiveBack(Sequence* sequence);
   void Start(Sequence* sequence);
-  int64_t ChunkThatFits(const Sequence& sequence, const Budget& share) const;
+  int64_t ChunkThatFits(const Sequence& sequence, const Budget& share, const StepRow* row = nullptr) const;
+  int64_t TreeBytesOf(const Sequence& sequence, int64_t start, int64_t end) const;
   void FinishPrefillRows(StepPlan* plan, int64_t now_ns);
   static RowAsk AskOf(const Sequence& sequence, int64_t start, int64_t end);
 
@@ -167,6 +168,7 @@ class Scheduler {
   int32_t free_slots_ = 0;
   int32_t prefill_run_ = 0;  // prefill steps since the last decode step, while decode waits
   const Sequence* victim_in_flight_ = nullptr;  // sits the current plan out, to be preempted later
+  int64_t tree_bytes_left_ = 0;                 // of MaxTreeBytes, in the plan that is being made
   int64_t planned_steps_ = 0;
   int64_t applied_steps_ = 0;
   int64_t preemptions_ = 0;

@@ -8,9 +8,11 @@
 // decode row's input token may still be in flight (scheduled_len == tokens.size()): the device has it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
+#include "engine/candidate_tree.h"
 #include "engine/kv_store.h"
 #include "engine/request.h"
 
@@ -28,7 +30,8 @@ struct Sequence {
   int64_t arrival = 0;  // order of submission over all requests: who is older (then by choice)
   // Prompt, then accepted output; where discards are followed by re-evaluation, what is left of them.
   std::vector<int32_t> tokens;
-  int64_t discarded = 0;  // tokens that re-evaluation has taken out of `tokens`
+  const CandidateTree* tree = nullptr;  // where candidates are scored: of what `tokens` are. Outlives it
+  int64_t discarded = 0;                // tokens that re-evaluation has taken out of `tokens`
   // Where `tokens` ends at the latest: prompt + max_tokens, less what was discarded; without a context policy
   // at most the context.
   int64_t max_len = 0;
@@ -44,7 +47,7 @@ struct Sequence {
   bool fits_one_chunk = false;  // its prefill fits the half of a step that the oldest prompt leaves
   int64_t scheduled_len = 0;    // positions planned
   int64_t accepted_len = 0;     // positions applied
-  int64_t scored_len = 0;       // prompt positions whose scores were asked for
+  int64_t scored_len = 0;       // scores that were asked for
   Lease lease;
   int32_t steps_in_flight = 0;  // plans that mention this sequence and are not applied
 
@@ -52,9 +55,24 @@ struct Sequence {
   Timings timings;
   Usage usage;
 
-  int64_t prompt_tokens() const { return static_cast<int64_t>(request->prompt.size()); }
+  // With all candidates, where there are any.
+  int64_t prompt_tokens() const {
+    return tree != nullptr ? tree->places() : static_cast<int64_t>(request->prompt.size());
+  }
   // Where the prompt ends in `tokens` as long as there is no output.
   int64_t prompt_len() const { return prompt_tokens() - discarded; }
+  // The scores that the request wants: of the prompt's tokens but the first, or of the candidates' tokens.
+  bool wants_scores() const {
+    return choice == 0 && (tree != nullptr || request->output.prompt_logprobs >= 0);
+  }
+  TokenToScore ToScore(int64_t index) const {
+    if (tree != nullptr) return tree->scores[static_cast<size_t>(index)];
+    return {index, request->prompt[static_cast<size_t>(index) + 1]};
+  }
+  // How many of them the positions below give.
+  int64_t ScoresBefore(int64_t position) const {
+    return tree != nullptr ? tree->ScoresBefore(position) : std::min(position, prompt_len() - 1);
+  }
   int64_t output_tokens() const { return static_cast<int64_t>(tokens.size()) - prompt_len(); }
   // Positions that are computed before a discard, after which others take their places.
   int64_t computed_before_discard() const {

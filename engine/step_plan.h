@@ -16,7 +16,8 @@ const char* LaneName(Lane lane);
 // What a row wants back, beside nothing: a chunk that is not the last wants none of it.
 struct RowAsk {
   int32_t samples = 0;  // drawn at its last position: n at a prompt's last chunk, 1 in decode, 0 for none
-  // Logprobs of the prompt tokens that follow positions [score_begin, score_end) of this row.
+  // Of the sequence's scores [score_begin, score_end), all of positions of this row. Where the prompt is
+  // scored score p is the logprob of the token behind position p.
   int64_t score_begin = 0;
   int64_t score_end = 0;
 

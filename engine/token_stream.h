@@ -43,7 +43,8 @@ struct StreamStarted {
   int64_t cached_tokens = 0;
   uint64_t seed = 0;  // given or drawn
   std::vector<TokenInfo>
-      prompt_logprobs;          // [prompt_tokens - 1] when asked for; entry i is of prompt token i+1
+      prompt_logprobs;  // [prompt_tokens - 1] when asked for; entry i is of prompt token i+1. Where there
+                        // are candidates, of their tokens, one candidate after the other
   std::vector<int32_t> prompt;  // token ids, when asked for
 };
 

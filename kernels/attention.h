@@ -8,7 +8,8 @@
 //
 // A mask instead of the window (`mask`): it alone decides, over the tokens that the table lists, whatever
 // their order; builders of masks.h make it, with a group's window folded in. Causal order, windows, trees of
-// candidates and ragged batches are all masks.
+// candidates and ragged batches are all masks. A sequence whose part of the mask is empty has none: its
+// window (and its sinks) decide.
 //
 // Sinks (`sinks`, StreamingLLM): a row also sees the sequence's first `len` tokens, however far behind, and
 // of the others those from `left` on. Sink keys stand as they were rotated; where tokens between them and the
@@ -28,8 +29,12 @@
 
 namespace tramontane {
 
+// Keys are summed by where a table lists them. Listed elsewhere, by a multiple of this farther on, with keys
+// in between that a mask hides, they are summed in the same order: the CPU gives the same bits.
+inline constexpr int32_t kAttentionOrderKeys = 512;
+
 // A mask of bits for each sequence: bit q * keys + k says whether its query q sees the k-th token its table
-// lists from kv_base on. Least significant first; each sequence begins at a byte.
+// lists from kv_base on. Least significant first; each sequence begins at a byte. No byte: it has no mask.
 struct AttentionMaskView {
   const uint8_t* bits = nullptr;    // null: no mask, the window decides
   const int32_t* indptr = nullptr;  // [batch + 1] in bytes
@@ -55,7 +60,7 @@ struct AttentionParams {
   int32_t window = 0;  // keys a query sees, itself included; 0: all before it
   float scale = 0.0f;  // head_dim^-0.5
   AttentionMaskView mask = {};
-  AttentionSinks sinks = {};  // not together with a mask
+  AttentionSinks sinks = {};  // of sequences without a mask
   // [tokens, query_heads] log2 of the sum of e^score over the keys that a row sees, -inf where it sees none;
   // null: not wanted.
   float* lse = nullptr;

@@ -177,6 +177,12 @@ StatusOr<RaggedMask> MaskOfBits(const std::vector<int32_t>& queries, const std::
   return mask;
 }
 
+void ShowKeys(uint8_t* bits, int64_t begin, int64_t end) {
+  for (; begin < end && begin % 8 != 0; ++begin) bits[begin / 8] |= static_cast<uint8_t>(1 << begin % 8);
+  for (; begin + 8 <= end; begin += 8) bits[begin / 8] = 0xff;
+  for (; begin < end; ++begin) bits[begin / 8] |= static_cast<uint8_t>(1 << begin % 8);
+}
+
 std::vector<uint8_t> PackFlat(const RaggedMask& mask) {
   const auto pairs = static_cast<int64_t>(mask.visible.size());
   std::vector<uint8_t> bits(static_cast<size_t>(BytesOfBits(pairs)));

@@ -75,6 +75,9 @@ StatusOr<RaggedMask> MaskOfBits(const std::vector<int32_t>& queries, const std::
 std::vector<uint8_t> PackFlat(const RaggedMask& mask);
 PackedMask PackSegments(const RaggedMask& mask);
 
+// Bits [begin, end) of a mask become 1: keys begin .. end - 1 of a row that begins at bit 0.
+void ShowKeys(uint8_t* bits, int64_t begin, int64_t end);
+
 // ---- the article's masks: a rolling buffer of W slots, sequences side by side
 
 enum class RollingPhase { kFirstPrefill, kSubsequentPrefill, kDecode };

@@ -110,16 +110,19 @@ OpCode AttentionBlock::Forward(const BlockStep& step, const Residual& residual) 
              .query = step.sink_query,
              .windowed = 1};
   }
-  TM_RETURN_IF_FAILED(backend_.Attention({.query = query,
-                                          .out = attention,
-                                          .kv = kv,
-                                          .table = table,
-                                          .qo_indptr = step.batch.qo_indptr,
-                                          .batch = step.batch.sequences,
-                                          .query_heads = config_.heads,
-                                          .window = window_,
-                                          .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim)),
-                                          .sinks = sinks}));
+  const AttentionMaskView* masks = step.batch.masks;
+  TM_RETURN_IF_FAILED(
+      backend_.Attention({.query = query,
+                          .out = attention,
+                          .kv = kv,
+                          .table = table,
+                          .qo_indptr = step.batch.qo_indptr,
+                          .batch = step.batch.sequences,
+                          .query_heads = config_.heads,
+                          .window = window_,
+                          .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim)),
+                          .mask = masks == nullptr ? AttentionMaskView{} : masks[place_.group],
+                          .sinks = sinks}));
   return residual.Add(attention, out_);
 }
 

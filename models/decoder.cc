@@ -74,6 +74,7 @@ class Decoder final : public Model {
   const ModelConfig& config() const override { return config_; }
   const KvLayout& kv_layout() const override { return layout_; }
   bool has_sinks() const override { return HasSinks(backend_.info().activation_dtype); }
+  bool has_masks() const override { return has_sinks(); }
   Status Reserve(int32_t max_tokens, int32_t max_sequences, int32_t max_logit_rows) override;
   OpCode Forward(const ForwardBatch& batch, std::byte* pool) override;
   OpCode Logits(const int32_t* rows, int32_t count, const Tensor& logits) override;

@@ -30,7 +30,10 @@ struct ForwardBatch {
   const int32_t* qo_indptr = nullptr;  // [B + 1]
   SinkRows sinks = {};                 // REQUIRES: Model::has_sinks
   const PageTableView* groups =
-      nullptr;                 // host array [KvLayout::groups]; the views' pointers are device memory
+      nullptr;  // host array [KvLayout::groups]; the views' pointers are device memory
+  // Host array [KvLayout::groups], likewise: a mask for some of the sequences. Null: windows decide.
+  // REQUIRES: Model::has_masks.
+  const AttentionMaskView* masks = nullptr;
   int32_t layers = INT32_MAX;  // fewer: only so many of the first ones are run, to time them
 };
 
@@ -43,6 +46,8 @@ class Model {
 
   // Whether the backend has kernels for rows that see sinks.
   virtual bool has_sinks() const = 0;
+  // Whether it has kernels for sequences whose rows see what a mask shows them.
+  virtual bool has_masks() const = 0;
 
   // Takes the activation buffers and the backend's workspace for steps up to these maxima. Once, before
   // Forward.

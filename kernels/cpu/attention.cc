@@ -373,7 +373,6 @@ void RunAttention(const AttentionParams& params, const CpuContext& context) {
   TM_CHECK(params.kv.format.head_dim % 2 == 0, "head_dim %d is odd", params.kv.format.head_dim);
   TM_CHECK(params.kv.format.ValueDim() <= params.kv.format.head_dim, "values of %d lanes in rows of %d",
            params.kv.format.ValueDim(), params.kv.format.head_dim);
-  TM_CHECK(params.mask.bits == nullptr || params.sinks.len == nullptr, "a mask and sinks together");
   if (params.batch > 0) AttentionCall(params, context).Run();
 }
 

@@ -71,14 +71,59 @@ inline VisibleKeys KeysSeen(PositionRange seen, int64_t block_begin) {
           static_cast<int32_t>(ClampTo(seen.end - block_begin, 0, kAttentionBlockKeys))};
 }
 
+// Which keys of a block a query's mask shows: bit k is the block's key k.
+inline uint64_t KeysShown(const AttentionTile& tile, int64_t query, int64_t block_begin) {
+  const AttentionParams& params = *tile.params;
+  const int64_t kv_base = params.table.kv_base[tile.sequence];
+  const int64_t kv_end = KvEnd(params.table, tile.sequence, params.kv.format.page_size);
+  const VisibleKeys listed = KeysSeen({kv_base, kv_end}, block_begin);
+  if (listed.first >= listed.end) return 0;
+  const int64_t bit = query * (kv_end - kv_base) + block_begin + listed.first - kv_base;
+  const uint8_t* from = params.mask.bits + params.mask.indptr[tile.sequence] + bit / 8;
+  const int shift = static_cast<int>(bit % 8), count = listed.end - listed.first;
+  const int bytes = (shift + count + 7) / 8;  // up to 9
+  uint64_t shown = 0;
+  __builtin_memcpy(&shown, from, static_cast<size_t>(bytes < 8 ? bytes : 8));
+  shown >>= shift;
+  if (bytes > 8) shown |= uint64_t{from[8]} << (64 - shift);
+  if (count < 64) shown &= (uint64_t{1} << count) - 1;
+  return shown << listed.first;
+}
+static_assert(kAttentionBlockKeys == 64);
+
+// Of a block, what the masks of a tile's rows show: the keys from the first to the last that some row sees,
+// and the rows from the first to the last that see one.
+struct ShownBlock {
+  VisibleKeys keys;
+  RowRange rows;
+};
+
+inline ShownBlock FindShown(const AttentionTile& tile, int64_t block_begin) {
+  const int64_t group = tile.group();
+  uint64_t any = 0;
+  ShownBlock found;
+  for (int64_t query = tile.row_begin / group; query * group < tile.row_end; ++query) {
+    const uint64_t shown = KeysShown(tile, query, block_begin);
+    if (shown == 0) continue;
+    if (any == 0)
+      found.rows.begin = static_cast<int32_t>(ClampTo(query * group - tile.row_begin, 0, tile.rows()));
+    found.rows.end = static_cast<int32_t>(ClampTo((query + 1) * group - tile.row_begin, 0, tile.rows()));
+    any |= shown;
+  }
+  if (any != 0) found.keys = {__builtin_ctzll(any), 64 - __builtin_clzll(any)};
+  return found;
+}
+
 inline void FindBlock(const AttentionTile& tile, int64_t block_begin, KeyBlock* found) {
   const AttentionParams& params = *tile.params;
   const KvFormat& format = params.kv.format;
   KeyBlock& block = *found;
   block.begin = block_begin;
-  const VisibleKeys seen = KeysSeen({tile.key_begin, tile.key_end}, block_begin);
+  const VisibleKeys seen = tile.has_mask() ? FindShown(tile, block_begin).keys
+                                           : KeysSeen({tile.key_begin, tile.key_end}, block_begin);
   block.first = seen.first;
   block.end = seen.end;
+  if (block.first >= block.end) return;
 
   const bool in_sink_pages = tile.over_sinks && SinkPages(params.table, tile.sequence) > 0;
   const int64_t kv_base = in_sink_pages ? 0 : params.table.kv_base[tile.sequence];
@@ -96,19 +141,18 @@ inline void FindBlock(const AttentionTile& tile, int64_t block_begin, KeyBlock* 
       scale += params.kv.scale.strides.token;
     }
   }
-  if (block.first < block.end) {
-    auto copy = [&block](int32_t from, int32_t to) {
-      block.keys[to] = block.keys[from];
-      block.scales[to] = block.scales[from];
-    };
-    for (int32_t k = 0; k < block.first; ++k) copy(block.first, k);
-    for (int32_t k = block.end; k < kAttentionBlockKeys; ++k) copy(block.end - 1, k);
-  }
+  auto copy = [&block](int32_t from, int32_t to) {
+    block.keys[to] = block.keys[from];
+    block.scales[to] = block.scales[from];
+  };
+  for (int32_t k = 0; k < block.first; ++k) copy(block.first, k);
+  for (int32_t k = block.end; k < kAttentionBlockKeys; ++k) copy(block.end - 1, k);
 }
 
 // The rows of the tile that see a key of the block: positions ascend, so they are neighbours. Where more than
-// positions decides, all rows.
+// positions decides, all rows that may.
 inline RowRange RowsSeeing(const AttentionTile& tile, int64_t block_begin) {
+  if (tile.has_mask()) return FindShown(tile, block_begin).rows;
   if (!tile.plain() || tile.sequences != nullptr) {
     const bool meets = block_begin < tile.key_end && block_begin + kAttentionBlockKeys > tile.key_begin;
     return {0, meets ? tile.rows() : 0};
@@ -333,19 +377,11 @@ struct TileRows {
 
 // Hides from a row the keys of the block that its mask hides. Whether it sees any at all.
 inline bool HideByMask(const AttentionTile& tile, int64_t query, const KeyBlock& block, float* scores) {
-  const AttentionParams& params = *tile.params;
-  const uint8_t* bits = params.mask.bits + params.mask.indptr[tile.sequence];
-  const int64_t kv_base = params.table.kv_base[tile.sequence];
-  const int64_t keys = KvEnd(params.table, tile.sequence, params.kv.format.page_size) - kv_base;
-  const int64_t first_bit = query * keys + block.begin - kv_base;
-  bool sees_any = false;
-  for (int32_t k = block.first; k < block.end; ++k) {
-    const int64_t bit = first_bit + k;
-    const bool sees = ((bits[bit / 8] >> (bit % 8)) & 1) != 0;
-    if (!sees) scores[k] = kMinusInfinity;
-    sees_any |= sees;
+  const uint64_t shown = KeysShown(tile, query, block.begin);
+  for (int32_t k = 0; k < kAttentionBlockKeys; ++k) {
+    if ((shown >> k & 1) == 0) scores[k] = kMinusInfinity;
   }
-  return sees_any;
+  return shown != 0;
 }
 
 // Hides from each row the keys it does not see, then updates its softmax. Where a row may see no key of the
@@ -360,7 +396,7 @@ void SoftmaxRowsOf(const AttentionTile& tile, const TileRows& tile_rows, const K
     for (int32_t k = seen.end; k < kAttentionBlockKeys; ++k) row[k] = kMinusInfinity;
     if constexpr (!kPlain) {
       bool sees_any = seen.first < seen.end;
-      if (sees_any && tile.params->mask.bits != nullptr) {
+      if (sees_any && tile.has_mask()) {
         sees_any = HideByMask(tile, (tile.row_begin + r) / tile.group(), block, row);
       }
       if (!sees_any) {
@@ -587,7 +623,8 @@ void AttendSegmentMany(const AttentionTile& tile, int64_t segment, const Attenti
     KeyBlock block, next;
     FindBlock(tile, begin, &block);
     FindBlock(tile, next_begin < tile.key_end ? next_begin : begin, &next);
-    AttendBlock<Elements>(tile, block, next, range, scratch, state, rows);
+    const bool is_known = next.first < next.end;
+    AttendBlock<Elements>(tile, block, is_known ? next : block, range, scratch, state, rows);
   }
 }
 

@@ -13,6 +13,7 @@ namespace tramontane {
 inline constexpr int32_t kAttentionBlockKeys = 64;     // keys scored at once, from absolute multiples
 inline constexpr int32_t kAttentionSegmentKeys = 512;  // keys of one softmax state, from absolute multiples
 static_assert(kAttentionSegmentKeys % kAttentionBlockKeys == 0);
+static_assert(kAttentionOrderKeys % kAttentionSegmentKeys == 0);
 
 // Rows of query that share a pass over the keys. Any value gives the same bits.
 inline constexpr int32_t kAttentionTileRows = 128;
@@ -64,13 +65,17 @@ struct AttentionTile {
   }
   // Whether what a row sees follows from its position and the window alone: then neighbours see much the
   // same, and every row of RowsSeeing sees a key of the block.
-  bool plain() const { return params->mask.bits == nullptr && params->sinks.len == nullptr; }
+  bool plain() const { return !has_mask() && params->sinks.len == nullptr; }
+  bool has_mask() const {
+    return params->mask.bits != nullptr && params->mask.indptr[sequence] < params->mask.indptr[sequence + 1];
+  }
   // Positions among which the sequence's query i sees keys: all of them unless there is a mask.
   PositionRange Seen(int64_t query) const {
     if (sequences != nullptr) return {key_begin, key_end};
     const int64_t position = Position(query);
-    if (params->mask.bits != nullptr) {
-      return {params->table.kv_base[sequence], KvEnd(params->table, sequence, params->kv.format.page_size)};
+    if (has_mask()) {
+      const int64_t kv_base = params->table.kv_base[sequence];
+      return {kv_base, over_sinks ? kv_base : KvEnd(params->table, sequence, params->kv.format.page_size)};
     }
     if (params->sinks.len == nullptr) return {FirstVisible(position, params->window), position + 1};
     const AttentionSinks& sinks = params->sinks;

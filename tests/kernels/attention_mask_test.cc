@@ -67,6 +67,17 @@ class Attending {
     return params;
   }
 
+  // Sequence 0 has no number at these positions, as where nothing was written yet.
+  void Poison(int64_t begin, int64_t end) {
+    const std::vector<float> nothing(static_cast<size_t>(batch_.shape.head_dim), std::nanf(""));
+    for (; begin < end; ++begin) {
+      for (int32_t head = 0; head < batch_.shape.kv_heads; ++head) {
+        kv_.SetVector(KvHalf::kKey, 0, begin, head, nothing);
+        kv_.SetVector(KvHalf::kValue, 0, begin, head, nothing);
+      }
+    }
+  }
+
   StepMaxima Maxima() const { return kv_.Maxima(batch_.query_heads); }
 
   Outputs Run(Backend& backend, AttentionParams params) const {
@@ -143,6 +154,58 @@ TEST_P(AttentionByMaskTest, TheMaskOfAWindowGivesTheBitsOfTheWindow) {
     AttentionParams params = attending.Params(0);
     params.mask = {packed.bits.data(), packed.indptr.data()};
     ExpectSameBits(attending.Run(*backend, params), by_window);
+  }
+}
+
+// Some of the sequences have a mask, and the others, whose part of it is empty, their window.
+TEST_P(AttentionByMaskTest, ASequenceWithoutAPartOfTheMaskHasItsWindow) {
+  std::mt19937 random(TestSeed());
+  for (int64_t round = ScaledCount(20, 4); round > 0; --round) {
+    const int32_t window = std::array{0, 7, 64}[random() % 3];
+    const Batch batch = DrawBatch(random, window);
+    SCOPED_TRACE(testing::Message() << "seed " << TestSeed() << " round " << round << " window " << window);
+    Attending attending(batch, random());
+    const BackendPtr backend =
+        MakeBackend(GetParam(), static_cast<int32_t>(1 + random() % 3), attending.Maxima());
+    const StatusOr<RaggedMask> mask = AlignedMask(batch.queries, attending.Keys(), true, window);
+    ASSERT_TRUE(mask.ok()) << mask.status();
+    const PackedMask all = PackSegments(*mask);
+    PackedMask some = {.bits = {0xff}, .indptr = {1}};
+    for (size_t b = 0; b < batch.queries.size(); ++b) {
+      if (random() % 2 == 0)
+        some.bits.insert(some.bits.end(), all.bits.begin() + all.indptr[b],
+                         all.bits.begin() + all.indptr[b + 1]);
+      some.indptr.push_back(static_cast<int32_t>(some.bits.size()));
+    }
+    AttentionParams params = attending.Params(window);
+    const Outputs by_window = attending.Run(*backend, params);
+    params.mask = {some.bits.data(), some.indptr.data()};
+    ExpectSameBits(attending.Run(*backend, params), by_window);
+  }
+}
+
+// Pages may be listed of which a part was never written, in front of what is seen of a block and behind it.
+TEST_P(AttentionByMaskTest, OfABlockOnlyWhatLiesBetweenVisibleKeysIsRead) {
+  for (const int32_t queries : {1, 60}) {
+    const Batch batch = {.shape = {.kv_heads = 2, .head_dim = 16, .page_size = 4},
+                         .query_heads = 4,
+                         .spans = {{0, 700}},
+                         .queries = {queries}};
+    Attending attending(batch, 4);
+    const BackendPtr backend = MakeBackend(GetParam(), 1, attending.Maxima());
+    const StatusOr<RaggedMask> mask =
+        MakeRaggedMask({queries}, {700}, [](size_t, int64_t query, int64_t key) {
+          return (key >= 70 && key < 100 + query / 3) || (key >= 513 && key < 520);
+        });
+    const PackedMask packed = PackSegments(*mask);
+    AttentionParams params = attending.Params(0);
+    params.mask = {packed.bits.data(), packed.indptr.data()};
+    const Outputs whole = attending.Run(*backend, params);
+    EXPECT_FALSE(std::isnan(whole.out[0]));
+    attending.Poison(0, 70);
+    attending.Poison(100 + (queries - 1) / 3, 513);
+    attending.Poison(520, 700);
+    ExpectSameBits(attending.Run(*backend, params), whole);
   }
 }
 

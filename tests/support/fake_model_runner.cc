@@ -42,8 +42,8 @@ StatusOr<StepTicket> FakeModelRunner::Forward(const StepPlan& plan) {
   for (const StepRow& row : plan.rows) {
     Row& asked = step.rows.emplace_back(Row{row, {}});
     if (row.ask.samples > 0) asked.logits.push_back(LogitsAfter(row, row.start + row.count - 1));
-    for (int64_t p = row.ask.score_begin; p < row.ask.score_end; ++p) {
-      asked.logits.push_back(LogitsAfter(row, p));
+    for (int64_t s = row.ask.score_begin; s < row.ask.score_end; ++s) {
+      asked.logits.push_back(LogitsAfter(row, row.sequence->ToScore(s).place));
     }
   }
   step.ticket = {plan.step};
@@ -73,8 +73,8 @@ Status FakeModelRunner::Sample(StepTicket ticket, const SampleInputs& inputs) {
     }
     for (int64_t p = row.ask.score_begin; p < row.ask.score_end; ++p) {
       ChoiceSampling sampling;
-      sampling.row.forced_token = request.prompt[static_cast<size_t>(p) + 1];
-      sampling.row.top_logprobs = request.output.prompt_logprobs;
+      sampling.row.forced_token = row.sequence->ToScore(p).token;
+      sampling.row.top_logprobs = std::max(request.output.prompt_logprobs, 0);
       const size_t at = static_cast<size_t>(p - row.ask.score_begin) + (row.ask.samples > 0 ? 1 : 0);
       result.rows[r].scores.push_back(Choose(rows[r].logits[at], sampling));
     }
@@ -99,8 +99,9 @@ void FakeModelRunner::Write(const StepRow& row) {
       const std::vector<int32_t>& tokens = row.sequence->tokens;
       const bool in_flight = p == static_cast<int64_t>(tokens.size());
       const int32_t token = in_flight ? last_sampled_.at(row.sequence) : tokens.at(static_cast<size_t>(p));
+      const CandidateTree* tree = row.sequence->tree;
       slots_[static_cast<size_t>(SlotOf(PageAt(table, p, page_size), p, page_size))] =
-          p * vocab_size_ + token;
+          (tree == nullptr ? p : tree->PositionOf(p)) * vocab_size_ + token;
     }
   }
 }
@@ -117,8 +118,12 @@ std::vector<float> FakeModelRunner::LogitsAfter(const StepRow& row, int64_t posi
     const int64_t sinks_from =
         policy.type == ContextPolicyType::kSinks ? 0 : FirstVisible(view.sink_query_position, window);
     for (int64_t p = 0; p <= position; ++p) {
+      const CandidateTree* tree = row.sequence->tree;
       const bool is_sink = p < view.sink_len && p >= sinks_from;
-      if (!is_sink && p < std::max(view.left, FirstVisible(position, window))) continue;
+      const bool is_seen = tree == nullptr
+                               ? is_sink || p >= std::max(view.left, FirstVisible(position, window))
+                               : tree->Sees(position, p, window);
+      if (!is_seen) continue;
       const size_t slot = static_cast<size_t>(SlotOf(PageAt(table, p, page_size), p, page_size));
       hash = Mix(hash, static_cast<uint64_t>(slots_[slot]) + 2);
     }
