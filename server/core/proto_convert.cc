@@ -210,6 +210,65 @@ RpcError ProtoConverter::Generate(const v1::GenerateRequest& proto, Request* req
   return ConstrainOutput(proto, wanted, &request->constraint);
 }
 
+// The prompt is that of a Generate which generates nothing.
+RpcError ProtoConverter::ScoreCandidates(const v1::ScoreCandidatesRequest& proto, Request* request) const {
+  v1::GenerateRequest scoring;
+  scoring.set_model(proto.model());
+  if (proto.has_text()) scoring.set_text(proto.text());
+  if (proto.has_token_ids()) *scoring.mutable_token_ids() = proto.token_ids();
+  if (proto.has_chat()) *scoring.mutable_chat() = proto.chat();
+  if (proto.has_add_bos()) scoring.set_add_bos(proto.add_bos());
+  if (proto.has_parse_special_tokens()) scoring.set_parse_special_tokens(proto.parse_special_tokens());
+  scoring.set_cache_salt(proto.cache_salt());
+  scoring.mutable_stopping()->set_max_tokens(0);
+  scoring.mutable_context_policy()->set_type(v1::ContextPolicy::TYPE_NONE);
+  if (MustCallTools(proto.chat())) {
+    return FieldError("chat.tool_choice",
+                      "makes the model call, but nothing is generated: auto and none are what it may be");
+  }
+  if (proto.candidates().empty()) return FieldError("candidates", "is empty: there must be at least one");
+  if (proto.candidates_size() > kMaxCandidates) {
+    return FieldError("candidates", "has " + std::to_string(proto.candidates_size()) + " entries; at most " +
+                                        std::to_string(kMaxCandidates) + " are allowed");
+  }
+  if (RpcError error = Generate(scoring, request); !error.ok()) return error;
+  const bool goes_on = !model_.tokenizer->IsControl(request->prompt.back());
+  for (int i = 0; i < proto.candidates_size(); ++i) {
+    RpcError error = CandidateIds(FieldElement("candidates", static_cast<size_t>(i)), proto.candidates(i),
+                                  goes_on, &request->candidates.emplace_back());
+    if (!error.ok()) return error;
+  }
+  return {};
+}
+
+// `goes_on`: behind text, where the space that encoders put in front of a text stands for one that it begins
+// with.
+RpcError ProtoConverter::CandidateIds(const std::string& path, const v1::Candidate& candidate, bool goes_on,
+                                      std::vector<int32_t>* ids) const {
+  switch (candidate.kind_case()) {
+    case v1::Candidate::kText: {
+      const PromptRoom room = {.context = model_.engine->limits().context, .scores_only = true};
+      std::string_view text = candidate.text();
+      if (RpcError error = CheckBytes(path + ".text", static_cast<int64_t>(text.size()), room); !error.ok())
+        return error;
+      const bool adds_space = model_.tokenizer->leading_space() != LeadingSpace::kKept;
+      if (goes_on && adds_space && text.size() > 1 && text.front() == ' ') text.remove_prefix(1);
+      StatusOr<std::vector<int32_t>> encoded = model_.tokenizer->Encode(text);
+      if (!encoded.ok()) return FieldError(path + ".text", encoded.status().message());
+      *ids = *std::move(encoded);
+      break;
+    }
+    case v1::Candidate::kTokenIds:
+      if (RpcError error = CheckIds(path + ".token_ids.ids", candidate.token_ids().ids()); !error.ok())
+        return error;
+      ids->assign(candidate.token_ids().ids().begin(), candidate.token_ids().ids().end());
+      break;
+    case v1::Candidate::KIND_NOT_SET:
+      return FieldError(path, "is missing: exactly one of text and token_ids is needed");
+  }
+  return ids->empty() ? FieldError(path, "is empty: a candidate has at least one token") : RpcError();
+}
+
 RpcError ProtoConverter::ConstrainOutput(const v1::GenerateRequest& proto,
                                          const std::function<bool()>& wanted,
                                          ConstraintParams* constraint) const {
@@ -525,6 +584,7 @@ void ProtoConverter::EngineLimitsToProto(v1::Limits* proto) const {
   proto->set_max_stop_token_ids(limits.max_stop_token_ids);
   proto->set_max_logit_bias(limits.max_logit_bias);
   proto->set_max_top_logprobs(kMaxTopLogprobs);
+  proto->set_max_candidates(kMaxCandidates);
   proto->set_max_queued_requests(limits.max_queued_requests);
   proto->set_max_queued_bytes(limits.max_queued_bytes);
   proto->set_max_sequences(limits.max_sequences);

@@ -2,9 +2,9 @@
 // messages.
 //
 // Any thread: it does not change once made. No gRPC in here, so it is tested alone.
-// Tokenise, Detokenise, RenderChat and Generate take time in proportion to their input: they belong on a
-// WorkerPool. A request with faults gives one RpcError that names the first faulty field by its path in
-// the .proto.
+// Tokenise, Detokenise, RenderChat, Generate and ScoreCandidates take time in proportion to their input: they
+// belong on a WorkerPool. A request with faults gives one RpcError that names the first faulty field by its
+// path in the .proto.
 #pragma once
 
 #include <cstdint>
@@ -33,6 +33,7 @@ class ProtoConverter {
   // `session`: what the request goes on from; null: nothing.
   RpcError Generate(const v1::GenerateRequest& proto, Request* request,
                     const std::function<bool()>& wanted = {}, const SessionState* session = nullptr) const;
+  RpcError ScoreCandidates(const v1::ScoreCandidatesRequest& proto, Request* request) const;
   RpcError Tokenize(const v1::TokenizeRequest& proto, v1::TokenizeResponse* response) const;
   RpcError Detokenize(const v1::DetokenizeRequest& proto, v1::DetokenizeResponse* response) const;
   RpcError RenderChat(const v1::RenderChatRequest& proto, v1::RenderChatResponse* response) const;
@@ -67,6 +68,8 @@ class ProtoConverter {
   };
   RpcError PromptIds(const v1::GenerateRequest& proto, const PromptRoom& room, const SessionState* session,
                      std::vector<int32_t>* ids) const;
+  RpcError CandidateIds(const std::string& path, const v1::Candidate& candidate, bool goes_on,
+                        std::vector<int32_t>* ids) const;
   RpcError ChatIds(const v1::Chat& chat, const SessionState* session, std::vector<int32_t>* ids) const;
   template <typename TextRequest>  // v1::GenerateRequest or v1::TokenizeRequest
   RpcError TextIds(const TextRequest& proto, std::vector<int32_t>* ids) const;

@@ -68,19 +68,32 @@ RpcError ServedCall::Admit(const v1::GenerateRequest& proto, std::function<void(
   RpcError error = serving_->converter.Generate(proto, &request, wanted, session_.found());
   if (!error.ok()) return error;
   session_.NotePrompt(proto, request.prompt);
+  parts_.text = !proto.output().has_text() || proto.output().text();
+  parts_.token_ids = !proto.output().has_token_ids() || proto.output().token_ids();
+  return Submit(std::move(request), proto.has_chat(), std::move(on_ready));
+}
+
+RpcError ServedCall::Admit(const v1::ScoreCandidatesRequest& proto, std::function<void()> on_ready,
+                           std::vector<int64_t>* lengths) {
+  if (RpcError error = TakeRequestId(proto.request_id()); !error.ok()) return error;
+  Request request;
+  if (RpcError error = serving_->converter.ScoreCandidates(proto, &request); !error.ok()) return error;
+  for (const std::vector<int32_t>& candidate : request.candidates)
+    lengths->push_back(static_cast<int64_t>(candidate.size()));
+  return Submit(std::move(request), proto.has_chat(), std::move(on_ready));
+}
+
+RpcError ServedCall::Submit(Request request, bool is_chat, std::function<void()> on_ready) {
   request.id = request_id_;
   request.received_ns = received_ns_;
   request.tokenized_ns = serving_->model.clock->NowNs();
   request.deadline_ns = deadline_ns_;
   stages_.Take(TtftStage::kParse, caller_.parse_ns + parse_ns_);
   stages_.End(TtftStage::kTokenize, request.tokenized_ns);
-  parts_.text = !proto.output().has_text() || proto.output().text();
-  parts_.token_ids = !proto.output().has_token_ids() || proto.output().token_ids();
   choices_ = request.choices;
   if (RpcError error = CheckIsWanted(); !error.ok()) return error;
 
-  splitters_.assign(static_cast<size_t>(choices_),
-                    serving_->converter.NewSplitter(request, proto.has_chat()));
+  splitters_.assign(static_cast<size_t>(choices_), serving_->converter.NewSplitter(request, is_chat));
   StatusOr<std::shared_ptr<TokenStream>> stream =
       serving_->model.engine->Submit(std::move(request), std::move(on_ready));
   if (!stream.ok()) return ToRpcError(stream.status());

@@ -1,5 +1,5 @@
-// ServedCall: one Generate call without its transport: admission, the request's id, its events as messages,
-// its end and the log line. gRPC's call and the gateway's each hold one.
+// ServedCall: one Generate (or ScoreCandidates) call without its transport: admission, the request's id, its
+// events as messages, its end and the log line. gRPC's call and the gateway's each hold one.
 //
 //   made -> Open -> Admit -> Take ... Take -> End            after a refusal: straight to End
 //
@@ -53,6 +53,12 @@ class ServedCall {
   // OK: nothing was submitted.
   RpcError Admit(const v1::GenerateRequest& request, std::function<void()> on_ready);
 
+  // The same for scores. Take then gives a Started with the logprobs of all candidates' tokens, one candidate
+  // after the other, and a Finished. `lengths`: of the candidates, in tokens; set before `on_ready` is
+  // called.
+  RpcError Admit(const v1::ScoreCandidatesRequest& request, std::function<void()> on_ready,
+                 std::vector<int64_t>* lengths);
+
   // Before Admit: it took so long to parse the message on a worker. That counts as if it had been done first,
   // and then been waited for a worker.
   void NoteParse(int64_t ns) { parse_ns_ += ns; }
@@ -94,6 +100,7 @@ class ServedCall {
 
  private:
   RpcError TakeRequestId(const std::string& id_field);
+  RpcError Submit(Request request, bool is_chat, std::function<void()> on_ready);
   void NoteContent(const StreamUpdate& update, const std::vector<v1::GenerateResponse>& events);
   void Trace() const;
   // What the caller is told of an end: of one that the server's own stop brought about, that.

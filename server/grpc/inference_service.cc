@@ -9,6 +9,7 @@
 #include <deque>
 #include <iterator>
 #include <mutex>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -81,15 +82,16 @@ std::optional<int64_t> TimeoutNs(const grpc::CallbackServerContext& context) {
 }
 
 using RawService = v1::Inference::WithRawCallbackMethod_Generate<
-    v1::Inference::WithRawCallbackMethod_Tokenize<v1::Inference::WithRawCallbackMethod_Detokenize<
-        v1::Inference::WithRawCallbackMethod_RenderChat<v1::Inference::WithRawCallbackMethod_Abort<
-            v1::Inference::WithRawCallbackMethod_GetModel<v1::Inference::WithRawCallbackMethod_GetServerInfo<
-                v1::Inference::WithRawCallbackMethod_GetLoad<
-                    v1::Inference::WithRawCallbackMethod_ListSessions<
-                        v1::Inference::WithRawCallbackMethod_DeleteSession<
-                            v1::Inference::WithRawCallbackMethod_SaveSession<
-                                v1::Inference::WithRawCallbackMethod_RestoreSession<
-                                    v1::Inference::Service>>>>>>>>>>>>;
+    v1::Inference::WithRawCallbackMethod_ScoreCandidates<v1::Inference::WithRawCallbackMethod_Tokenize<
+        v1::Inference::WithRawCallbackMethod_Detokenize<v1::Inference::WithRawCallbackMethod_RenderChat<
+            v1::Inference::WithRawCallbackMethod_Abort<v1::Inference::WithRawCallbackMethod_GetModel<
+                v1::Inference::WithRawCallbackMethod_GetServerInfo<
+                    v1::Inference::WithRawCallbackMethod_GetLoad<
+                        v1::Inference::WithRawCallbackMethod_ListSessions<
+                            v1::Inference::WithRawCallbackMethod_DeleteSession<
+                                v1::Inference::WithRawCallbackMethod_SaveSession<
+                                    v1::Inference::WithRawCallbackMethod_RestoreSession<
+                                        v1::Inference::Service>>>>>>>>>>>>>;
 
 }  // namespace
 
@@ -103,6 +105,9 @@ class InferenceService::Impl final : public RawService {
   // ---- the service ----
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Generate(grpc::CallbackServerContext* context,
                                                        const grpc::ByteBuffer* request) override;
+  grpc::ServerUnaryReactor* ScoreCandidates(grpc::CallbackServerContext* context,
+                                            const grpc::ByteBuffer* request,
+                                            grpc::ByteBuffer* response) override;
   grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
                                      grpc::ByteBuffer* response) override {
     return OnWorker<v1::TokenizeRequest, v1::TokenizeResponse>(context, request, response,
@@ -176,7 +181,7 @@ class InferenceService::Impl final : public RawService {
         });
   }
 
-  // ---- for GenerateCall ----
+  // ---- for GenerateCall and ScoreCall ----
   InferenceCore& core() { return core_; }
   WorkerPool& writers() { return writers_; }
 
@@ -209,6 +214,38 @@ class InferenceService::Impl final : public RawService {
 
 namespace {
 
+Caller CallerOf(const grpc::CallbackServerContext& context) {
+  return {.request_id = ClientMetadata(context, kRequestIdKey),
+          .correlation_id = ClientMetadata(context, kCorrelationIdKey),
+          .timeout_ns = TimeoutNs(context)};
+}
+
+void AddIdsToInitialMetadata(const ServedCall& served, grpc::CallbackServerContext& context) {
+  const std::string& id = served.request_id();
+  const std::string& correlation_id = served.correlation_id();
+  if (!id.empty()) context.AddInitialMetadata(kRequestIdKey, id);
+  if (!correlation_id.empty()) context.AddInitialMetadata(kCorrelationIdKey, correlation_id);
+}
+
+// Once, before the status goes to gRPC.
+grpc::Status PrepareEnd(const RpcError& error, ServedCall& served, grpc::CallbackServerContext& context) {
+  served.End(error);
+  const ServedCall::Summary& summary = served.summary();
+  if (summary.finished_choices > 0) {
+    const Timings& times = summary.timings;
+    context.AddTrailingMetadata("x-prompt-tokens", std::to_string(summary.prompt_tokens));
+    context.AddTrailingMetadata("x-cached-tokens", std::to_string(summary.cached_tokens));
+    context.AddTrailingMetadata("x-completion-tokens", std::to_string(summary.completion_tokens));
+    context.AddTrailingMetadata("x-queue-ms", MillisecondsText(times.received_ns, times.admitted_ns));
+    context.AddTrailingMetadata("x-prefill-ms", MillisecondsText(times.admitted_ns, times.first_token_ns));
+    context.AddTrailingMetadata("x-decode-ms", MillisecondsText(times.first_token_ns, times.finished_ns));
+  }
+  if (error.retry_after_ms > 0) {
+    context.AddTrailingMetadata("grpc-retry-pushback-ms", std::to_string(error.retry_after_ms));
+  }
+  return ToGrpcStatus(error);
+}
+
 // One Generate call, from its bytes to its status. Owns itself until gRPC is done with it; whoever may use it
 // later (a worker, a writer) holds a reference.
 //
@@ -217,11 +254,7 @@ class GenerateCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
                            public std::enable_shared_from_this<GenerateCall> {
  public:
   GenerateCall(InferenceService::Impl& service, grpc::CallbackServerContext* context)
-      : service_(service),
-        context_(context),
-        served_(service.core(), {.request_id = ClientMetadata(*context, kRequestIdKey),
-                                 .correlation_id = ClientMetadata(*context, kCorrelationIdKey),
-                                 .timeout_ns = TimeoutNs(*context)}) {}
+      : service_(service), context_(context), served_(service.core(), CallerOf(*context)) {}
 
   void Start(const grpc::ByteBuffer& request);  // gRPC's thread
 
@@ -232,13 +265,11 @@ class GenerateCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
 
   RpcError Read(const grpc::ByteBuffer& bytes);      // worker
   RpcError Admit(const v1::GenerateRequest& proto);  // worker
-  void AddIdsToInitialMetadata();
 
   void ScheduleWrite();  // output thread
   void WriteNext();      // writer, or gRPC's thread
   void TakeEvents();     // holds mutex_
   void EndRefused(const RpcError& error);
-  grpc::Status PrepareEnd(const RpcError& error);  // once, before the status goes to gRPC
 
   InferenceService::Impl& service_;
   grpc::CallbackServerContext* const context_;  // until the status was given to gRPC
@@ -295,7 +326,7 @@ RpcError GenerateCall::Admit(const v1::GenerateRequest& proto) {
   if (!error.ok()) return error;
 
   // At once on admission, so that a client can tell being accepted from the first token.
-  AddIdsToInitialMetadata();
+  AddIdsToInitialMetadata(served_, *context_);
   context_->AddInitialMetadata("x-served-model", MetadataText(served_.serving()->model.names[0]));
   context_->AddInitialMetadata("x-server-version", TRAMONTANE_VERSION);
   StartSendInitialMetadata();
@@ -305,13 +336,6 @@ RpcError GenerateCall::Admit(const v1::GenerateRequest& proto) {
   }
   WriteNext();
   return {};
-}
-
-void GenerateCall::AddIdsToInitialMetadata() {
-  const std::string& id = served_.request_id();
-  const std::string& correlation_id = served_.correlation_id();
-  if (!id.empty()) context_->AddInitialMetadata(kRequestIdKey, id);
-  if (!correlation_id.empty()) context_->AddInitialMetadata(kCorrelationIdKey, correlation_id);
 }
 
 // At most one entry per call waits for a writer, so the writers' queue of max_streams entries cannot
@@ -360,11 +384,11 @@ void GenerateCall::WriteNext() {
   lock.unlock();
 
   if (has_message && ends) {
-    StartWriteAndFinish(&writing_, grpc::WriteOptions(), PrepareEnd(*outcome_));
+    StartWriteAndFinish(&writing_, grpc::WriteOptions(), PrepareEnd(*outcome_, served_, *context_));
   } else if (has_message) {
     StartWrite(&writing_);
   } else if (ends) {
-    Finish(PrepareEnd(*outcome_));
+    Finish(PrepareEnd(*outcome_, served_, *context_));
   }
 }
 
@@ -379,26 +403,127 @@ void GenerateCall::EndRefused(const RpcError& error) {
     std::lock_guard lock(mutex_);
     ended_ = true;
   }
-  AddIdsToInitialMetadata();
-  Finish(PrepareEnd(error));
+  AddIdsToInitialMetadata(served_, *context_);
+  Finish(PrepareEnd(error, served_, *context_));
 }
 
-grpc::Status GenerateCall::PrepareEnd(const RpcError& error) {
-  served_.End(error);
-  const ServedCall::Summary& summary = served_.summary();
-  if (summary.finished_choices > 0) {
-    const Timings& times = summary.timings;
-    context_->AddTrailingMetadata("x-prompt-tokens", std::to_string(summary.prompt_tokens));
-    context_->AddTrailingMetadata("x-cached-tokens", std::to_string(summary.cached_tokens));
-    context_->AddTrailingMetadata("x-completion-tokens", std::to_string(summary.completion_tokens));
-    context_->AddTrailingMetadata("x-queue-ms", MillisecondsText(times.received_ns, times.admitted_ns));
-    context_->AddTrailingMetadata("x-prefill-ms", MillisecondsText(times.admitted_ns, times.first_token_ns));
-    context_->AddTrailingMetadata("x-decode-ms", MillisecondsText(times.first_token_ns, times.finished_ns));
+// One ScoreCandidates call, likewise: its one answer is there when its request has ended.
+class ScoreCall final : public grpc::ServerUnaryReactor, public std::enable_shared_from_this<ScoreCall> {
+ public:
+  ScoreCall(InferenceService::Impl& service, grpc::CallbackServerContext* context, grpc::ByteBuffer* response)
+      : service_(service),
+        context_(context),
+        response_(response),
+        served_(service.core(), CallerOf(*context)) {}
+
+  void Start(const grpc::ByteBuffer& request);  // gRPC's thread
+
+ private:
+  void OnCancel() override { served_.Cancel(); }
+  void OnDone() override { self_.reset(); }
+
+  RpcError Admit(const grpc::ByteBuffer& bytes);  // worker
+  void ScheduleTake();                            // output thread
+  void TakeWhatIsThere();                         // writer, or worker
+  void NoteEvent(const v1::GenerateResponse& event);
+  void End(const RpcError& outcome);
+
+  InferenceService::Impl& service_;
+  grpc::CallbackServerContext* const context_;
+  grpc::ByteBuffer* const response_;
+  ServedCall served_;
+  std::shared_ptr<ScoreCall> self_;
+
+  std::atomic<bool> take_scheduled_{false};
+  std::mutex mutex_;  // guards everything below
+  bool admitted_ = false;
+  bool ended_ = false;
+  v1::ScoreCandidatesResponse answer_;
+  std::vector<int64_t> lengths_;  // of the candidates, once they are known
+};
+
+void ScoreCall::Start(const grpc::ByteBuffer& request) {
+  self_ = shared_from_this();
+  if (const RpcError error = served_.Open(); !error.ok()) return End(error);
+  InferenceCore& core = service_.core();
+  const bool taken = core.workers().TrySubmit(static_cast<int64_t>(request.Length()),
+                                              [self = shared_from_this(), bytes = request] {
+                                                if (const RpcError error = self->Admit(bytes); !error.ok())
+                                                  self->End(error);
+                                              });
+  if (!taken) End(core.WorkersBusyError());
+}
+
+RpcError ScoreCall::Admit(const grpc::ByteBuffer& bytes) {
+  if (RpcError error = served_.CheckIsWanted(); !error.ok()) return error;
+  v1::ScoreCandidatesRequest proto;
+  if (RpcError error = Parse(bytes, &proto); !error.ok()) return error;
+  RpcError error = served_.Admit(
+      proto,
+      [weak = weak_from_this()] {
+        if (const std::shared_ptr<ScoreCall> call = weak.lock()) call->ScheduleTake();
+      },
+      &lengths_);
+  if (!error.ok()) return error;
+  {
+    std::lock_guard lock(mutex_);
+    admitted_ = true;
   }
-  if (error.retry_after_ms > 0) {
-    context_->AddTrailingMetadata("grpc-retry-pushback-ms", std::to_string(error.retry_after_ms));
+  TakeWhatIsThere();
+  return {};
+}
+
+// As GenerateCall::ScheduleWrite: one entry of a call at a time.
+void ScoreCall::ScheduleTake() {
+  if (take_scheduled_.exchange(true)) return;
+  const bool taken = service_.writers().TrySubmit(0, [self = shared_from_this()] {
+    self->take_scheduled_ = false;
+    self->TakeWhatIsThere();
+  });
+  TM_CHECK(taken, "the writers' queue is full");
+}
+
+void ScoreCall::TakeWhatIsThere() {
+  RpcError outcome;
+  {
+    std::lock_guard lock(mutex_);
+    if (!admitted_ || ended_) return;
+    const InferenceEvents taken = served_.Take();
+    for (const v1::GenerateResponse& event : taken.events) NoteEvent(event);
+    if (!taken.done) return;
+    ended_ = true;
+    outcome = taken.outcome;
   }
-  return ToGrpcStatus(error);
+  if (outcome.ok()) *response_ = Serialize(answer_);
+  End(outcome);
+}
+
+void ScoreCall::NoteEvent(const v1::GenerateResponse& event) {
+  if (event.has_finished()) *answer_.mutable_usage() = event.finished().usage();
+  if (!event.has_started()) return;
+  const v1::Started& started = event.started();
+  const int64_t tokens = std::accumulate(lengths_.begin(), lengths_.end(), int64_t{0});
+  if (started.prompt_logprobs_size() != tokens) return;  // it has failed: the outcome says how
+  answer_.set_request_id(started.request_id());
+  answer_.set_model(started.model());
+  answer_.set_candidate_tokens(tokens);
+  auto token = started.prompt_logprobs().begin();
+  for (const int64_t length : lengths_) {
+    v1::CandidateScore* candidate = answer_.add_candidates();
+    double sum = 0;
+    for (const auto end = token + length; token != end; ++token) {
+      candidate->add_token_ids(token->token_id());
+      candidate->add_logprobs(token->logprob());
+      candidate->add_ranks(token->rank());
+      sum += token->logprob();
+    }
+    candidate->set_logprob_sum(sum);
+  }
+}
+
+void ScoreCall::End(const RpcError& outcome) {
+  AddIdsToInitialMetadata(served_, *context_);
+  Finish(PrepareEnd(outcome, served_, *context_));
 }
 
 }  // namespace
@@ -408,6 +533,14 @@ grpc::Status GenerateCall::PrepareEnd(const RpcError& error) {
 grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Impl::Generate(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
   const auto call = std::make_shared<GenerateCall>(*this, context);
+  call->Start(*request);
+  return call.get();
+}
+
+grpc::ServerUnaryReactor* InferenceService::Impl::ScoreCandidates(grpc::CallbackServerContext* context,
+                                                                  const grpc::ByteBuffer* request,
+                                                                  grpc::ByteBuffer* response) {
+  const auto call = std::make_shared<ScoreCall>(*this, context, response);
   call->Start(*request);
   return call.get();
 }

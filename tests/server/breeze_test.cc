@@ -117,6 +117,49 @@ TEST_F(Breeze, AnswersAGreetingInTheChatFormat) {
   EXPECT_EQ(stream.finished().stop_token_id(), 2);
 }
 
+// What Generate says of the prompt with one candidate behind it, for each of them.
+TEST_F(Breeze, CandidatesHaveTheScoresThatTheyHaveAlone) {
+  v1::ScoreCandidatesRequest request;
+  request.set_text("Toulouse is a city in the south of");
+  for (const char* text : {" France", " Spain", " the country, and the wind is strong there", "."}) {
+    request.add_candidates()->set_text(text);
+  }
+  request.add_candidates()->mutable_token_ids()->add_ids(500);
+  const StatusOr<v1::ScoreCandidatesResponse> scored = client_->ScoreCandidates(request);
+  ASSERT_TRUE(scored.ok()) << scored.status();
+  ASSERT_EQ(scored->candidates_size(), request.candidates_size());
+  v1::TokenizeRequest tokenize;
+  tokenize.set_text(request.text());
+  const StatusOr<v1::TokenizeResponse> prompt = client_->Tokenize(tokenize);
+  ASSERT_TRUE(prompt.ok());
+  EXPECT_EQ(scored->usage().prompt_tokens(), prompt->token_ids_size());
+  EXPECT_EQ(scored->usage().completion_tokens(), 0);
+  EXPECT_EQ(scored->model(), "breeze");
+  int64_t tokens = 0;
+  for (const v1::CandidateScore& candidate : scored->candidates()) {
+    v1::GenerateRequest alone;
+    *alone.mutable_token_ids()->mutable_ids() = prompt->token_ids();
+    alone.mutable_token_ids()->mutable_ids()->MergeFrom(candidate.token_ids());
+    alone.mutable_stopping()->set_max_tokens(0);
+    alone.mutable_output()->set_prompt_logprobs(0);
+    Stream stream(*stub_, alone);
+    ASSERT_TRUE(stream.ReadAll().ok());
+    const auto& logprobs = stream.events().at(0).started().prompt_logprobs();
+    double sum = 0;
+    for (int i = 0; i < candidate.token_ids_size(); ++i) {
+      const v1::TokenLogprob& expected = logprobs[logprobs.size() - candidate.token_ids_size() + i];
+      EXPECT_EQ(candidate.token_ids(i), expected.token_id());
+      EXPECT_EQ(candidate.logprobs(i), expected.logprob());
+      EXPECT_EQ(candidate.ranks(i), expected.rank());
+      sum += expected.logprob();
+    }
+    EXPECT_DOUBLE_EQ(candidate.logprob_sum(), sum);
+    tokens += candidate.token_ids_size();
+  }
+  EXPECT_EQ(scored->candidate_tokens(), tokens);
+  EXPECT_EQ(scored->candidates(0).token_ids_size() > 0, true);
+}
+
 v1::GenerateRequest WeatherRequest(v1::ToolChoiceMode mode) {
   v1::GenerateRequest request;
   v1::ChatMessage* message = request.mutable_chat()->add_messages();

@@ -174,6 +174,7 @@ TEST(Information, OfTheServer) {
   EXPECT_EQ(info->limits().max_queued_work(), 77);
   EXPECT_EQ(info->limits().max_message_bytes(), 8 << 20);
   EXPECT_EQ(info->limits().max_top_logprobs(), 20);
+  EXPECT_EQ(info->limits().max_candidates(), 1024);
   EXPECT_EQ(info->limits().max_sequences(), server.engine().limits().max_sequences);
 }
 

@@ -46,8 +46,9 @@ StatusOr<StepTicket> ScriptedModel::Forward(const StepPlan& plan) {
     const OutputParams& output = row.sequence->request->output;
     result.samples.assign(static_cast<size_t>(row.ask.samples), Scored(token, output.logprobs));
     for (int64_t scored = row.ask.score_begin; scored < row.ask.score_end; ++scored) {
-      const int32_t next = row.sequence->request->prompt[static_cast<size_t>(scored) + 1];
-      result.scores.push_back(Scored(next, output.prompt_logprobs));
+      const TokenToScore wanted = row.sequence->ToScore(scored);
+      result.scores.push_back(
+          Scored(wanted.place + 1 == fail_at_ ? -1 : wanted.token, output.prompt_logprobs));
     }
   }
   lock.unlock();

@@ -22,6 +22,10 @@ StatusOr<Response> UnaryClient::Call(Method<Request, Response> method, const Req
   return response;
 }
 
+StatusOr<v1::ScoreCandidatesResponse> UnaryClient::ScoreCandidates(
+    const v1::ScoreCandidatesRequest& request) {
+  return Call(&v1::Inference::Stub::ScoreCandidates, request);
+}
 StatusOr<v1::TokenizeResponse> UnaryClient::Tokenize(const v1::TokenizeRequest& request) {
   return Call(&v1::Inference::Stub::Tokenize, request);
 }

@@ -15,6 +15,7 @@ class UnaryClient {
   explicit UnaryClient(const std::string& address);  // "127.0.0.1:50051"; connects at the first call
 
   // The status is the call's; its field is the one at fault.
+  StatusOr<v1::ScoreCandidatesResponse> ScoreCandidates(const v1::ScoreCandidatesRequest& request);
   StatusOr<v1::TokenizeResponse> Tokenize(const v1::TokenizeRequest& request);
   StatusOr<v1::DetokenizeResponse> Detokenize(const v1::DetokenizeRequest& request);
   StatusOr<v1::RenderChatResponse> RenderChat(const v1::RenderChatRequest& request);
