@@ -161,6 +161,8 @@ class Storm {
   const std::map<std::string, int64_t>& ends() const { return ends_; }
   // Answers that ended where the grammar of a language let them.
   int64_t whole_texts() const { return whole_texts_; }
+  // Requests whose candidates were scored to the end.
+  int64_t scored() const { return scored_; }
 
  private:
   // Until `requests` of them were taken up since the storm began, and all that came of them is as in calm.
@@ -228,9 +230,14 @@ class Storm {
     const bool moves =
         request.context_policy && request.context_policy->type == ContextPolicyType::kReevaluate;
     if (Chance(0.2) && !moves) request.output.prompt_logprobs = 1;
+    if (Chance(0.15)) {
+      spec.reset();
+      ScoreInstead(&request);
+    }
     if (Chance(0.1)) request.deadline_ns = storm_.clock().NowNs() + Number(1, 60) * 1'000'000;
     if (Chance(0.1)) request.stopping.time_limit_ns = Number(1, 60) * 1'000'000;
     auto reader = storm_.Submit(request);
+    if (!request.candidates.empty() && reader->refused().code() == StatusCode::kInvalidArgument) return;
     if (!reader->refused().ok()) {
       EXPECT_EQ(reader->refused().code(), StatusCode::kResourceExhausted) << reader->refused();
       return;
@@ -238,6 +245,21 @@ class Storm {
     requests_.push_back(std::move(request));
     specs_.push_back(std::move(spec));
     readers_.push_back(std::move(reader));
+  }
+
+  // The pool may be too small for so many, or the context.
+  void ScoreInstead(Request* request) {
+    request->candidates.resize(static_cast<size_t>(Number(1, 5)));
+    for (std::vector<int32_t>& candidate : request->candidates) {
+      candidate.resize(static_cast<size_t>(Number(1, 7)));
+      for (int32_t& token : candidate) token = static_cast<int32_t>(Number(3, SteppedEngine::kVocab - 1));
+    }
+    request->choices = 1;
+    request->stopping = {};
+    request->stopping.max_tokens = 0;
+    request->constraint = {};
+    request->context_policy.reset();
+    request->output.prompt_logprobs = -1;
   }
 
   // Contexts that most of the requests fill.
@@ -294,7 +316,30 @@ class Storm {
       EXPECT_EQ(got.end().stop_token_id, alone.end().stop_token_id);
       for (size_t i = 0; i < got.logprobs.size(); ++i)
         EXPECT_EQ(got.logprobs[i].logprob, alone.logprobs[i].logprob);
+      if (!request.candidates.empty()) ExpectScoresOfEachAlone(request, stormy.started()[0].prompt_logprobs);
     }
+  }
+
+  // Of the prompt with that candidate, as a prompt that is scored.
+  void ExpectScoresOfEachAlone(const Request& request, const std::vector<TokenInfo>& scores) {
+    ++scored_;
+    size_t score = 0;
+    for (const std::vector<int32_t>& candidate : request.candidates) {
+      Request alone = request;
+      alone.candidates.clear();
+      alone.output.prompt_logprobs = 0;
+      alone.prompt.insert(alone.prompt.end(), candidate.begin(), candidate.end());
+      auto calm = calm_.Submit(alone);
+      ASSERT_TRUE(calm->refused().ok()) << calm->refused();
+      calm_.RunToEnd({calm.get()});
+      const std::vector<TokenInfo>& expected = calm->started().at(0).prompt_logprobs;
+      for (size_t i = expected.size() - candidate.size(); i < expected.size(); ++i, ++score) {
+        ASSERT_LT(score, scores.size());
+        EXPECT_EQ(scores[score].token, expected[i].token);
+        EXPECT_EQ(scores[score].logprob, expected[i].logprob);
+      }
+    }
+    EXPECT_EQ(score, scores.size());
   }
 
   void ExpectWithinGrammar(const Request& request, const ConstraintSpec& spec, const StreamReader& reader) {
@@ -313,6 +358,7 @@ class Storm {
   std::vector<Request> requests_;
   std::vector<std::optional<ConstraintSpec>> specs_;  // of the language's grammars, by request
   int64_t whole_texts_ = 0;
+  int64_t scored_ = 0;
   std::vector<std::unique_ptr<StreamReader>> readers_;
   std::map<std::string, int64_t> ends_;
 };
@@ -360,7 +406,7 @@ TEST_P(StormOverTheFakeModel, EachRequestGivesWhatItGivesAlone) {
       if (storm.ends().count(end) == 0) return false;
     }
     const EngineLoad load = stormy.engine().Load();
-    return load.preemptions > 0 && (load.prefix_hits > 0 || !limits.prefix_cache);
+    return load.preemptions > 0 && storm.scored() > 0 && (load.prefix_hits > 0 || !limits.prefix_cache);
   };
   storm.RunUntil(has_seen_all, ScaledCount(1500, 100));
   if (!limits.prefix_cache) {
@@ -426,7 +472,8 @@ TEST_P(StormOnTheCpu, EachRequestGivesTheSameBitsAlone) {
   CpuEngine calm(folder.path(), options);
   Storm storm(stormy, calm, seed, &language);
   const auto has_seen_all = [&] {
-    return stormy.engine().Load().preemptions > 0 && (storm.whole_texts() > 0 || !language.has_grammars());
+    return stormy.engine().Load().preemptions > 0 && storm.scored() > 0 &&
+           (storm.whole_texts() > 0 || !language.has_grammars());
   };
   storm.RunUntil(has_seen_all, ScaledCount(300, 40));
 }
