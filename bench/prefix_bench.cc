@@ -6,8 +6,9 @@
 // come one after another, in the order of the lines, through the server's own KvStore: here a block is a
 // token and a page, so a window of 4096 tokens is 8 blocks. An answer adds one block of its own.
 //
-// Rates are shares of the prompts' blocks. Beside the store: `lru`, one list over the pages of all groups,
-// whatever else is gone; `full`, the same store and bytes for a model whose layers have no windows.
+// Rates are shares of the prompts' blocks. The pool `live` holds the windows at the ends of all prompts.
+// Beside the store: `lru`, one list over the pages of all groups, whatever else is gone; `full`, the same
+// store and bytes for a model whose layers have no windows.
 
 #include <algorithm>
 #include <cstdint>
@@ -16,6 +17,7 @@
 #include <fstream>
 #include <list>
 #include <map>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -151,6 +153,24 @@ int64_t HitsOfOneLru(const Trace& trace, const KvLayout& layout, int64_t pages) 
   return hits;
 }
 
+// Of a pool that holds what hits at the ends of all prompts need, to the last of them, and nothing else.
+int64_t LivePages(const Trace& trace, const KvLayout& layout) {
+  std::map<std::pair<int64_t, int32_t>, int64_t> nodes;
+  std::set<std::pair<int64_t, size_t>> live;  // prefix, group
+  for (const Blocks& prompt : trace.prompts) {
+    const auto length = static_cast<int64_t>(prompt.size());
+    int64_t node = 0;
+    for (int64_t block = 0; block < length; ++block) {
+      const std::pair<int64_t, int32_t> key = {node, prompt[static_cast<size_t>(block)]};
+      node = nodes.try_emplace(key, static_cast<int64_t>(nodes.size()) + 1).first->second;
+      for (size_t group = 0; group < layout.groups.size(); ++group) {
+        if (block >= FirstVisible(length, layout.groups[group].window)) live.emplace(node, group);
+      }
+    }
+  }
+  return static_cast<int64_t>(live.size());
+}
+
 void Print(const Trace& trace, const char* name, const std::vector<int32_t>& windows) {
   const KvLayout layout = LayoutOf(windows);
   const KvLayout full = LayoutOf(std::vector<int32_t>(windows.size(), 0));
@@ -170,6 +190,7 @@ void Print(const Trace& trace, const char* name, const std::vector<int32_t>& win
   for (const int64_t times : {2, 4, 8, 16, 32, 64, 128}) {
     row(("x" + std::to_string(times)).c_str(), longest * groups * times);
   }
+  row("live", LivePages(trace, layout));
   row("unlimited", unlimited);
 }
 

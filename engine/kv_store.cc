@@ -15,6 +15,9 @@ namespace {
 // later ones.
 constexpr int64_t kBlocksPerPage = 2;
 
+// Of a text that goes by, each so-manieth window is kept as if a hit could end there: prefix_bench.
+constexpr int64_t kWindowsPerKept = 8;
+
 int64_t Reach(int32_t window) { return window == 0 ? INT64_MAX : window; }
 
 bool ChangesWhatIsSeen(const ContextPolicy& policy) {
@@ -87,7 +90,11 @@ KvStore::KvStore(const KvLayout& layout, int64_t pool_pages, PrefixCache prefix_
   free_.reserve(pages_.size());
   for (int64_t page = pool_pages - 1; page >= 0; --page) free_.push_back(static_cast<PageId>(page));
   if (prefix_cache == PrefixCache::kOff) return;
-  for (const KvGroupSpec& group : layout.groups) prefix_groups_.push_back({.window = group.window});
+  for (const KvGroupSpec& group : layout.groups) {
+    prefix_groups_.push_back({.window = group.window});
+    const int64_t pages = PagesFor(kWindowsPerKept * group.window, page_size());
+    kept_interval_ = std::max(kept_interval_, pages * page_size());
+  }
   tree_.emplace(kBlocksPerPage * pool_pages, page_size(), layout.groups.size(), hash);
   block_.resize(static_cast<size_t>(page_size()));
 }
@@ -195,6 +202,7 @@ int64_t KvStore::Acquire(Lease& lease, const PrefixQuery& query) {
   lease.sealed = hit;
   lease.seals = true;
   lease.hit_tokens = hit;
+  lease.known_tokens = static_cast<int64_t>(path_.size()) * page_size();
   lease.asked_tokens = static_cast<int64_t>(query.tokens.size());
   return hit;
 }
@@ -345,6 +353,7 @@ void KvStore::Release(Lease& lease) {
   lease.seals = false;
   lease.is_cut = false;
   lease.hit_tokens = 0;
+  lease.known_tokens = 0;
   lease.asked_tokens = 0;
 }
 
@@ -527,15 +536,19 @@ bool KvStore::IsUseless(PageId id) const {
 }
 
 // Whether the page of the block at `begin` is in the window of a place where a later hit is likely to end:
-// where this lease's own hit did, and the end of what it was asked for.
+// where this lease's own hit did, where its text parts from those before it, the end of what it was asked
+// for; and some places on the way, for a text that parts from this one.
 bool KvStore::EndsNear(const Lease& lease, int64_t begin, int32_t window) const {
   const auto is_seen = [&](int64_t least_end, int64_t most_end) {
     return begin < most_end && begin + page_size() > FirstVisible(least_end, window);
   };
   const auto border = [&](int64_t tokens) { return tokens / page_size() * page_size(); };
   const int64_t asked = lease.asked_tokens;
-  return is_seen(lease.hit_tokens, lease.hit_tokens) ||
-         (asked > 0 && is_seen(border(asked - 1), border(asked)));
+  // The first of the places kept at intervals that is not in front of the page's end.
+  const int64_t interval = kept_interval_;
+  const int64_t next = interval == 0 ? 0 : (begin + page_size() + interval - 1) / interval * interval;
+  return is_seen(lease.hit_tokens, lease.hit_tokens) || is_seen(lease.known_tokens, lease.known_tokens) ||
+         (interval > 0 && is_seen(next, next)) || (asked > 0 && is_seen(border(asked - 1), border(asked)));
 }
 
 // ---- states of a page ---------------------------------------------------------------------------

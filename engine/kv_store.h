@@ -27,10 +27,10 @@
 // use when no page is free. What is evicted first:
 //   1. pages that no hit can use, because a group that sees as far lacks its page there;
 //   2. pages that left a window in the middle of a text, where a hit is unlikely to end;
-//   3. the others; those at ends of prompts, of hits and of answers are among them;
+//   3. the others; those at ends of prompts, of hits and of answers are among them, those where texts part,
+//      and some on the way (EndsNear);
 //   4. of these the ones that a lease has had which prefers them (Lease::prefers_cache), unless more than
-//   half
-//      of the pool are such: then they are third.
+//      half of the pool are such: then they are third.
 // Each in the order in which they were let go, and the pages of one lease from its end: so no page goes
 // before those that follow it.
 //
@@ -92,6 +92,7 @@ struct Lease {
   bool seals = false;                        // its further pages get names
   bool is_cut = false;                       // its last page was shared by Fork, maybe part of a full one
   int64_t hit_tokens = 0;                    // found by Acquire,
+  int64_t known_tokens = 0;                  // of whose tokens so many were known, with their pages or not,
   int64_t asked_tokens = 0;                  // of so many
 };
 
@@ -248,7 +249,10 @@ class KvStore {
 
   const KvLayout layout_;
   std::vector<PrefixGroup> prefix_groups_;  // [groups]
-  std::vector<PageId> free_;                // last in, first out: a page just freed is warm in the caches
+  // Tokens from one place on the way of a text to the next whose windows are kept, for all groups the same:
+  // by the widest window. 0: no group has one.
+  int64_t kept_interval_ = 0;
+  std::vector<PageId> free_;  // last in, first out: a page just freed is warm in the caches
   std::vector<Page> pages_;
   std::array<Ends, kQueues> queues_;
   // Beyond the first of each page without a name: 0 when none of them is shared. (Those with a name are full,

@@ -286,6 +286,49 @@ TEST(PrefixCacheTest, PagesThatLeftAWindowMidwayGoBeforeThoseAtEnds) {
   EXPECT_EQ(HitOf(store, Text(100, 41)), 40) << "and the end of its answer";
 }
 
+// The second text with such a beginning cannot go on with the first one's, of which only the end was kept;
+// but from its tokens it is known where they part, and a third one may part there too.
+TEST(PrefixCacheTest, WhereTextsPartIsKept) {
+  KvStore store(TestLayout({8}, kPage), 16, PrefixCache::kOn);
+  const auto beginning_with = [](int32_t own) {
+    Tokens text = Text(100, 20);
+    const Tokens rest = Text(own, 20);
+    text.insert(text.end(), rest.begin(), rest.end());
+    return text;
+  };
+  {
+    const Reader first(store, beginning_with(200));
+  }
+  {
+    const Reader other(store, Text(500, 40));
+  }  // what the first one passed by goes
+  {
+    const Reader second(store, beginning_with(300));
+    EXPECT_EQ(second.hit, 0);
+  }
+  {
+    const Reader other(store, Text(600, 32));
+  }
+  EXPECT_EQ(HitOf(store, beginning_with(400)), 20);
+}
+
+// And some windows on the way, each eighth: for the second text.
+TEST(PrefixCacheTest, OfALongTextSomeWindowsOnTheWayAreKept) {
+  KvStore store(TestLayout({8}, kPage), 60, PrefixCache::kOn);
+  {
+    const Reader first(store, Text(100, 200));
+  }
+  {
+    const Reader other(store, Text(500, 160));
+  }
+  for (const auto& [parts_at, hit] : std::vector<std::pair<int64_t, int64_t>>{
+           {60, 0}, {64, 64}, {100, 64}, {130, 128}, {195, 192}, {199, 196}}) {
+    Tokens second = Text(100, parts_at);
+    second.push_back(7);
+    EXPECT_EQ(HitOf(store, second), hit) << parts_at;
+  }
+}
+
 // ---- collisions ---------------------------------------------------------------------------------
 
 PrefixHash OneHash(const PrefixHash&, std::span<const int32_t>) { return {1, 2}; }
