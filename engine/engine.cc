@@ -181,11 +181,6 @@ StatusOr<std::shared_ptr<TokenStream>> Engine::Impl::Submit(Request request, std
 // What the model and the pool say to a policy, beside the request itself.
 Status Engine::Impl::CheckPolicyFits(const ContextPolicy& policy) const {
   if (policy.type == ContextPolicyType::kNone || policy.type == ContextPolicyType::kReevaluate) return {};
-  if (!model_.has_sinks) {
-    return InvalidArgument(std::string("is ") + ContextPolicyName(policy.type) +
-                           ", for which this device has no kernel; reevaluate needs none")
-        .WithField("context_policy.type", FieldForm::kSubject);
-  }
   const int64_t ahead = LeastChunk(model_.kv_layout, limits_.max_step_tokens);
   const int64_t pages = PagesUnderPolicy(model_.kv_layout, policy, ahead);
   if (pages <= limits_.pool_pages) return {};

@@ -34,8 +34,6 @@ struct EngineModel {
   std::vector<int32_t> eos_ids;
   KvLayout kv_layout;
   StepCosts costs = {};  // what is known of its steps' times beforehand; the engine learns on
-  // Whether rows can see sinks: the policies `sinks` and `shift`.
-  bool has_sinks = true;
   // Whether what a row sees can be told by a mask: several candidates behind one prompt.
   bool has_masks = true;
 };

@@ -39,7 +39,6 @@ EngineModel ModelFor(const Model& model, const StepCosts& costs) {
           .eos_ids = model.config().eos_ids,
           .kv_layout = model.kv_layout(),
           .costs = costs,
-          .has_sinks = model.has_sinks(),
           .has_masks = model.has_masks()};
 }
 

@@ -27,16 +27,13 @@ struct ActivationMap {
   int64_t cos_sin = 0;             // [T, head_dim / 2, 2] f32
   int64_t inverse_frequency = 0;   // [head_dim / 2] f64
   int64_t query_scale = 0;         // [T] f32, where the model scales its queries
-  int64_t sink_query = 0;          // [T, heads * head_dim] f32, and
-  int64_t sink_cos_sin = 0;        // [T, head_dim / 2, 2] f32, where the backend has sinks
+  int64_t sink_query = 0;          // [T, heads * head_dim] of rows that see sinks, and
+  int64_t sink_cos_sin = 0;        // [T, head_dim / 2, 2] f32
   int64_t bytes = 0;
 };
 
 // Elements from one row to the next: rows stay 64-byte aligned.
 int64_t RowStride(int64_t columns) { return (columns + 31) / 32 * 32; }
-
-// The backend of f32 activations is the one that has kernels for them.
-bool HasSinks(DType activation_dtype) { return activation_dtype == DType::kF32; }
 
 ActivationMap MapActivations(const ModelConfig& config, DType dtype, int64_t tokens) {
   ActivationMap map;
@@ -56,10 +53,8 @@ ActivationMap MapActivations(const ModelConfig& config, DType dtype, int64_t tok
   map.cos_sin = take(tokens * config.head_dim * static_cast<int64_t>(sizeof(float)));
   map.inverse_frequency = take(config.head_dim / 2 * static_cast<int64_t>(sizeof(double)));
   if (config.query_scaling.beta != 0.0) map.query_scale = take(tokens * static_cast<int64_t>(sizeof(float)));
-  if (HasSinks(dtype)) {
-    map.sink_query = rows(int64_t{config.heads} * config.head_dim);
-    map.sink_cos_sin = take(tokens * config.head_dim * static_cast<int64_t>(sizeof(float)));
-  }
+  map.sink_query = rows(int64_t{config.heads} * config.head_dim);
+  map.sink_cos_sin = take(tokens * config.head_dim * static_cast<int64_t>(sizeof(float)));
   return map;
 }
 
@@ -73,8 +68,8 @@ class Decoder final : public Model {
 
   const ModelConfig& config() const override { return config_; }
   const KvLayout& kv_layout() const override { return layout_; }
-  bool has_sinks() const override { return HasSinks(backend_.info().activation_dtype); }
-  bool has_masks() const override { return has_sinks(); }
+  // The CPU backend alone has kernels for masks of some of a batch's sequences.
+  bool has_masks() const override { return backend_.info().activation_dtype == DType::kF32; }
   Status Reserve(int32_t max_tokens, int32_t max_sequences, int32_t max_logit_rows) override;
   OpCode Forward(const ForwardBatch& batch, std::byte* pool) override;
   OpCode Logits(const int32_t* rows, int32_t count, const Tensor& logits) override;

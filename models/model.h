@@ -28,7 +28,7 @@ struct ForwardBatch {
   const int32_t* token_ids = nullptr;  // [T]
   const int32_t* positions = nullptr;  // [T] absolute
   const int32_t* qo_indptr = nullptr;  // [B + 1]
-  SinkRows sinks = {};                 // REQUIRES: Model::has_sinks
+  SinkRows sinks = {};
   const PageTableView* groups =
       nullptr;  // host array [KvLayout::groups]; the views' pointers are device memory
   // Host array [KvLayout::groups], likewise: a mask for some of the sequences. Null: windows decide.
@@ -44,8 +44,6 @@ class Model {
   virtual const ModelConfig& config() const = 0;
   virtual const KvLayout& kv_layout() const = 0;
 
-  // Whether the backend has kernels for rows that see sinks.
-  virtual bool has_sinks() const = 0;
   // Whether it has kernels for sequences whose rows see what a mask shows them.
   virtual bool has_masks() const = 0;
 

@@ -11,6 +11,7 @@ namespace tramontane::cuda {
 inline constexpr int kKeyTile = 64;           // keys that a block works on at once
 inline constexpr int kMinSplitTiles = 4;      // a split has at least this many key tiles
 inline constexpr int kMaxAttentionRows = 64;  // rows (tokens x group) of the large tile
+inline constexpr int kByRowTileRows = 16;     // of the only tile where each row has bounds of its own
 
 // One block column's work: rows [row_begin, row_begin + tile rows) of a sequence (row = token * group + head
 // in group) against the keys at absolute positions [key_begin, key_end).
@@ -54,6 +55,9 @@ struct AttentionPlanParams {
   AttentionItem* items;    // [max_items]
   AttentionMerge* merges;  // [max_items]
   AttentionWork* work;     // [1]
+  // Of rows that see sinks, else null; then tile_rows is kByRowTileRows.
+  const int32_t* sink_pages = nullptr;  // [batch] (PageTableView)
+  const int32_t* left = nullptr;        // [tokens] (AttentionSinks)
 };
 
 // Blocks of one kv head that splits aim for.
@@ -101,9 +105,19 @@ struct AttentionRunParams {
   float scale;
 };
 
+// Attention whose rows see more than their positions and the window say.
+struct AttentionByRowParams {
+  AttentionRunParams run;     // bf16; tile_rows is kByRowTileRows
+  const int32_t* sink_pages;  // [batch] (PageTableView), or null
+  AttentionSinks sinks;       // bf16 queries
+};
+
 // Queue the launches on `stream` (a cudaStream_t). 0 or the runtime's error. REQUIRES: AttentionSupported.
 int PlanAttention(const AttentionPlanParams& params, void* stream);
 int RunAttention(const AttentionRunParams& params, void* stream);
+int RunAttentionByRow(const AttentionByRowParams& params, void* stream);
+// The second half of both: joins the splits that `params.merges` lists.
+int MergeAttention(const AttentionRunParams& params, void* stream);
 
 constexpr bool AttentionSupported(DType dtype, int32_t head_dim, int32_t group) {
   return dtype != DType::kF32 && (head_dim == 32 || head_dim == 64 || head_dim == 96 || head_dim == 128) &&

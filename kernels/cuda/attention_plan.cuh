@@ -1,5 +1,6 @@
 // What one sequence adds to the work list of an attention call: the arithmetic of attention_plan.cu, written
-// once for the kernel and its host twin. `Memory` says how integers are read and entries written.
+// once for the kernel and its host twin. `Memory` says how integers are read and entries written; `kByRow`
+// whether rows see other keys than those of the window.
 #pragma once
 
 #include "kernels/cuda/attention.h"
@@ -34,16 +35,19 @@ TM_HOST_DEVICE int Larger(int a, int b) { return a > b ? a : b; }
 
 // The lengths of one sequence.
 struct PlanRow {
-  int kv_end;  // position after its last key
-  int tokens;  // queries: the last ones before kv_end
+  int kv_base;
+  int kv_end;       // position after its last key
+  int first_token;  // row of its first query
+  int tokens;       // queries: the last ones before kv_end
 };
 
-template <typename Memory>
+template <typename Memory, bool kByRow>
 TM_HOST_DEVICE PlanRow ReadRow(const AttentionPlanParams& p, int b) {
-  const int pages = Memory::Load(p.kv_indptr + b + 1) - Memory::Load(p.kv_indptr + b);
+  int pages = Memory::Load(p.kv_indptr + b + 1) - Memory::Load(p.kv_indptr + b);
+  if (kByRow && p.sink_pages != nullptr) pages -= Memory::Load(p.sink_pages + b);
   const int listed = pages == 0 ? 0 : (pages - 1) * p.page_size + Memory::Load(p.last_page_len + b);
-  return {Memory::Load(p.kv_base + b) + listed,
-          Memory::Load(p.qo_indptr + b + 1) - Memory::Load(p.qo_indptr + b)};
+  const int kv_base = Memory::Load(p.kv_base + b), first_token = Memory::Load(p.qo_indptr + b);
+  return {kv_base, kv_base + listed, first_token, Memory::Load(p.qo_indptr + b + 1) - first_token};
 }
 
 // The keys that rows [row_begin, row_begin + tile_rows) see: [begin, end), begin rounded down to a key tile.
@@ -51,11 +55,15 @@ struct KeyRange {
   int begin, end;
 };
 
+template <typename Memory, bool kByRow>
 TM_HOST_DEVICE KeyRange KeysOf(const AttentionPlanParams& p, const PlanRow& row, int row_begin) {
   const int first_token = row_begin / p.group;
   const int last_token = Smaller(row_begin + p.tile_rows, row.tokens * p.group) - 1;
   const int first_position = row.kv_end - row.tokens + first_token;
-  const int begin = p.window > 0 ? Larger(0, first_position - p.window + 1) : 0;
+  int begin = p.window > 0 ? Larger(0, first_position - p.window + 1) : 0;
+  // `left` ascends, and so it is the least of the tile.
+  if (kByRow && p.left != nullptr)
+    begin = Larger(begin, Memory::Load(p.left + row.first_token + first_token));
   return {begin / kKeyTile * kKeyTile, row.kv_end - row.tokens + last_token / p.group + 1};
 }
 
@@ -67,12 +75,12 @@ struct Totals {
   int tiles = 0, items = 0, merges = 0, partials = 0;
 };
 
-template <typename Memory>
+template <typename Memory, bool kByRow>
 TM_HOST_DEVICE Totals CountSequence(const AttentionPlanParams& p, int b, int split_tiles) {
   Totals totals;
-  const PlanRow row = ReadRow<Memory>(p, b);
+  const PlanRow row = ReadRow<Memory, kByRow>(p, b);
   for (int r = 0; r < row.tokens * p.group; r += p.tile_rows) {
-    const int tiles = TilesOf(KeysOf(p, row, r));
+    const int tiles = TilesOf(KeysOf<Memory, kByRow>(p, row, r));
     const int splits = SplitsOf(tiles, split_tiles);
     totals.tiles += tiles;
     totals.items += splits;
@@ -83,11 +91,11 @@ TM_HOST_DEVICE Totals CountSequence(const AttentionPlanParams& p, int b, int spl
 }
 
 // Writes the items of one sequence behind those of the sequences before it.
-template <typename Memory>
+template <typename Memory, bool kByRow>
 TM_HOST_DEVICE void FillSequence(const AttentionPlanParams& p, int b, int split_tiles, Totals at) {
-  const PlanRow row = ReadRow<Memory>(p, b);
+  const PlanRow row = ReadRow<Memory, kByRow>(p, b);
   for (int r = 0; r < row.tokens * p.group; r += p.tile_rows) {
-    const KeyRange keys = KeysOf(p, row, r);
+    const KeyRange keys = KeysOf<Memory, kByRow>(p, row, r);
     const int splits = SplitsOf(TilesOf(keys), split_tiles);
     if (splits > 1) Memory::Store(p.merges + at.merges++, AttentionMerge{b, r, at.partials, splits});
     for (int s = 0; s < splits; ++s) {

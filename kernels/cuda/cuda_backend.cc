@@ -23,7 +23,8 @@ namespace {
 constexpr int64_t kAlignment = 256;
 constexpr int64_t kStagingBytes = int64_t{16} << 20;  // of host memory through which weights pass
 constexpr int32_t kBlocksPerMultiprocessor = 2;       // that attention's splits aim for
-constexpr int32_t kSmallTileRows = 16;
+constexpr int32_t kSmallTileRows = 16;                // of the smallest tile there is
+static_assert(kSmallTileRows == kByRowTileRows);
 constexpr size_t kPlanSlots =
     8;  // more (table, window) pairs than that in a step: the oldest plan is made again
 
@@ -149,6 +150,7 @@ WorkspaceMap MapWorkspace(const StepMaxima& maxima, const DeviceProperties& devi
 struct AttentionPlan {
   const int32_t* kv_indptr = nullptr;
   const int32_t* qo_indptr = nullptr;
+  const int32_t* left = nullptr;
   int32_t window = 0;
   int32_t batch = 0;
   int32_t tokens = 0;
@@ -160,7 +162,7 @@ struct AttentionPlan {
 
   bool Serves(const AttentionParams& p) const {
     return kv_indptr == p.table.kv_indptr && qo_indptr == p.qo_indptr && window == p.window &&
-           batch == p.batch && tokens == p.query.rows;
+           batch == p.batch && tokens == p.query.rows && left == p.sinks.left;
   }
 };
 
@@ -485,10 +487,14 @@ OpCode CudaBackend::RopeTable(const RopeTableParams& p) noexcept {
 OpCode CudaBackend::RopeAppend(const RopeAppendParams& p) noexcept {
   TM_CHECK(p.qkv.dtype == DType::kBf16 && p.kv.format.element == DType::kBf16, "qkv is %s, pages are %s",
            DTypeName(p.qkv.dtype), FormatName(p.kv.format.element).c_str());
-  if (p.kv.format.latent() || p.sink_cos_sin != nullptr) {
-    return Fail(OpCode::kUnsupported, "latent pages and queries for sink keys have no kernel");
-  }
+  if (p.kv.format.latent()) return Fail(OpCode::kUnsupported, "latent pages have no kernel");
   if (p.qkv.rows == 0) return OpCode::kOk;
+  if (p.sink_cos_sin != nullptr) {  // before the rows' queries are turned where they lie
+    TM_CHECK(p.sink_query.dtype == DType::kBf16, "queries for sinks are %s", DTypeName(p.sink_query.dtype));
+    if (const OpCode code = Queued(LaunchRopeSinkQuery(p, runtime_->stream()), "queries for sinks");
+        code != OpCode::kOk)
+      return code;
+  }
   return Queued(LaunchRopeAppend(p, runtime_->stream()), "the rotary embedding");
 }
 
@@ -871,7 +877,10 @@ OpCode CudaBackend::Moe(const MoeParams& p) noexcept {
   return Queued(LaunchMoeCombine(combine, runtime_->stream()), "summing experts");
 }
 
-// ---- attention: the work list of a (table, window) is made once a step
+// ---- attention: the work list of a (table, window, left) is made once a step
+
+// Whether rows see other keys than those of the window.
+bool IsByRow(const AttentionParams& p) { return p.sinks.len != nullptr; }
 
 OpCode CudaBackend::PlanFor(const AttentionParams& p, const AttentionPlan** out) {
   const size_t kept = std::min(plans_.size(), kPlanSlots);
@@ -889,11 +898,13 @@ OpCode CudaBackend::PlanFor(const AttentionParams& p, const AttentionPlan** out)
   AttentionPlan plan;
   plan.kv_indptr = p.table.kv_indptr;
   plan.qo_indptr = p.qo_indptr;
+  plan.left = p.sinks.left;
   plan.window = p.window;
   plan.batch = p.batch;
   plan.tokens = tokens;
-  plan.tile_rows =
-      int64_t{tokens} * group <= int64_t{kSmallTileRows} * p.batch ? kSmallTileRows : kMaxAttentionRows;
+  const bool by_row = IsByRow(p);
+  const bool small = int64_t{tokens} * group <= int64_t{kSmallTileRows} * p.batch;
+  plan.tile_rows = by_row ? kByRowTileRows : small ? kSmallTileRows : kMaxAttentionRows;
   plan.max_items = AttentionItemBound(tokens, p.batch, group, plan.tile_rows, kv_heads, target_blocks);
   plan.items = reinterpret_cast<AttentionItem*>(slot);
   plan.merges = reinterpret_cast<AttentionMerge*>(slot + map_.plan_merges);
@@ -912,7 +923,9 @@ OpCode CudaBackend::PlanFor(const AttentionParams& p, const AttentionPlan** out)
                                       .max_items = plan.max_items,
                                       .items = plan.items,
                                       .merges = plan.merges,
-                                      .work = plan.work};
+                                      .work = plan.work,
+                                      .sink_pages = by_row ? p.table.sink_pages : nullptr,
+                                      .left = p.sinks.left};
   plans_.push_back(plan);
   *out = &plans_.back();
   return Queued(PlanAttention(params, runtime_->stream()), "planning attention");
@@ -923,8 +936,8 @@ OpCode CudaBackend::Attention(const AttentionParams& p) noexcept {
       p.query.dtype == DType::kBf16 && p.out.dtype == DType::kBf16 && p.kv.format.element == DType::kBf16,
       "attention of %s queries over %s pages", DTypeName(p.query.dtype),
       FormatName(p.kv.format.element).c_str());
-  if (p.mask.bits != nullptr || p.sinks.len != nullptr || p.kv.format.latent()) {
-    return Fail(OpCode::kUnsupported, "attention by masks, to sinks and over latent pages has no kernel");
+  if (p.mask.bits != nullptr || p.kv.format.latent()) {
+    return Fail(OpCode::kUnsupported, "attention by masks and over latent pages has no kernel");
   }
   if (p.query.rows == 0 || p.batch == 0) return OpCode::kOk;
   CheckPieces(p.query, "query");
@@ -955,7 +968,11 @@ OpCode CudaBackend::Attention(const AttentionParams& p) noexcept {
                                   .tile_rows = plan->tile_rows,
                                   .max_items = plan->max_items,
                                   .scale = p.scale};
-  return Queued(RunAttention(run, runtime_->stream()), "attention");
+  if (!IsByRow(p)) return Queued(RunAttention(run, runtime_->stream()), "attention");
+  TM_CHECK(p.sinks.query.dtype == DType::kBf16, "queries for sinks are %s", DTypeName(p.sinks.query.dtype));
+  CheckPieces(p.sinks.query, "queries for sinks");
+  const AttentionByRowParams by_row = {.run = run, .sink_pages = p.table.sink_pages, .sinks = p.sinks};
+  return Queued(RunAttentionByRow(by_row, runtime_->stream()), "attention by row");
 }
 
 }  // namespace

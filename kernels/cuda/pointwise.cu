@@ -243,6 +243,26 @@ TM_KERNEL void RopeAppendKernel(RopeAppendParams p) {
   }
 }
 
+// The queries once more, turned by sink_cos_sin. Grid: (tokens).
+// Bytes, d = head_dim: a token reads query_heads * 6d and writes query_heads * 2d; with query scales it reads
+// 4 more.
+TM_KERNEL void RopeSinkQueryKernel(RopeAppendParams p) {
+  AwaitPriorKernels();
+  const int head_dim = p.kv.format.head_dim, half = head_dim / 2;
+  const auto* row = static_cast<const Bf16*>(p.qkv.data) + BlockX() * p.qkv.row_stride;
+  auto* out = static_cast<Bf16*>(p.sink_query.data) + BlockX() * p.sink_query.row_stride;
+  const float* cos_sin = p.sink_cos_sin + int64_t{BlockX()} * half * 2;
+  const float query_scale = p.query_scale == nullptr ? 1.0f : LoadUniform(p.query_scale + BlockX());
+  for (int piece = ThreadX(); piece < p.query_heads * half; piece += kThreads) {
+    const int head = piece / half * head_dim, i = piece % half;
+    const int first = head + FirstOfPair(p.style, i), second = head + SecondOfPair(p.style, i, half);
+    const float a = ToFloat(LoadGlobal(row + first)), b = ToFloat(LoadGlobal(row + second));
+    const float cosine = LoadGlobal(cos_sin + 2 * i), sine = LoadGlobal(cos_sin + 2 * i + 1);
+    StoreGlobal(out + first, FromFloat<Bf16>((a * cosine - b * sine) * query_scale));
+    StoreGlobal(out + second, FromFloat<Bf16>((b * cosine + a * sine) * query_scale));
+  }
+}
+
 // Grid: (pairs, 16). Bytes: read and written count * page_bytes each (+ 8 read by a block).
 TM_KERNEL void CopyPagesKernel(CopyPagesParams p) {
   AwaitPriorKernels();
@@ -288,6 +308,10 @@ int LaunchRopeAppend(const RopeAppendParams& params, void* stream) {
     return TM_LAUNCH(RopeAppendKernel<F16>, grid, Dim3{kThreads}, 0, static_cast<Stream>(stream), params);
   }
   return TM_LAUNCH(RopeAppendKernel<Bf16>, grid, Dim3{kThreads}, 0, static_cast<Stream>(stream), params);
+}
+int LaunchRopeSinkQuery(const RopeAppendParams& params, void* stream) {
+  return TM_LAUNCH(RopeSinkQueryKernel, GridOf(static_cast<int32_t>(params.qkv.rows)), Dim3{kThreads}, 0,
+                   static_cast<Stream>(stream), params);
 }
 int LaunchCopyPages(const CopyPagesParams& params, void* stream) {
   return TM_LAUNCH(CopyPagesKernel, GridOf(params.count, 16), Dim3{kThreads}, 0, static_cast<Stream>(stream),

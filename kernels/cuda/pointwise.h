@@ -61,6 +61,8 @@ int LaunchGatherColumns(const GatherColumnsParams& params, void* stream);
 int LaunchSwiGlu(const SwiGluKernelParams& params, void* stream);
 int LaunchRopeTable(const RopeTableParams& params, void* stream);
 int LaunchRopeAppend(const RopeAppendParams& params, void* stream);  // bf16 qkv; pages bf16 or f16
+// sink_query alone, from queries that LaunchRopeAppend has not turned yet; both bf16.
+int LaunchRopeSinkQuery(const RopeAppendParams& params, void* stream);
 int LaunchCopyPages(const CopyPagesParams& params, void* stream);
 
 }  // namespace tramontane::cuda

@@ -125,13 +125,6 @@ StatusOr<EngineHostOptions> MakeHostOptions(const ServeConfig& config, const Ope
   limits.context = config.context;
   limits.prefix_cache = config.prefix_cache == "on";
   limits.context_policy = DefaultPolicy(config.context_policy);
-  const bool sees_sinks = limits.context_policy.type == ContextPolicyType::kSinks ||
-                          limits.context_policy.type == ContextPolicyType::kShift;
-  if (sees_sinks && IsCuda(backend.info())) {
-    return InvalidArgument("is " + config.context_policy +
-                           ", for which a GPU has no kernel yet; the CPU has, and reevaluate needs none")
-        .WithField("context_policy", FieldForm::kSubject);
-  }
   limits.max_sequences = static_cast<int32_t>(config.max_sequences);
   limits.max_queued_requests = static_cast<int32_t>(config.max_queued_requests);
   limits.max_choices = static_cast<int32_t>(std::min(config.max_choices, config.max_sequences));

@@ -383,7 +383,6 @@ TEST_F(CandidatesOnTheCpu, WithoutMasksOneAloneIsTaken) {
     explicit WithoutMasks(std::unique_ptr<Model> inner) : inner_(std::move(inner)) {}
     const ModelConfig& config() const override { return inner_->config(); }
     const KvLayout& kv_layout() const override { return inner_->kv_layout(); }
-    bool has_sinks() const override { return inner_->has_sinks(); }
     bool has_masks() const override { return false; }
     Status Reserve(int32_t tokens, int32_t sequences, int32_t rows) override {
       return inner_->Reserve(tokens, sequences, rows);

@@ -505,19 +505,67 @@ BackendEngine::Options RollingOptions(const Manner& manner) {
   return options;
 }
 
-// Policies that show sinks need kernels that only the CPU has.
-TEST_P(CudaEngine, RefusesPoliciesWithSinksByName) {
+// What a request without an end was given, against the CPU's engine under the same policy: it scores the
+// whole text as a prompt, since what a row sees follows from its position. Logits of the file's head;
+// `growth` as there.
+void CompareUnderAPolicy(const std::string& folder, const BackendEngine::Options& options,
+                         const Request& request, const ChoiceReading& reading, double growth) {
+  ASSERT_EQ(reading.logprobs.size(), reading.ids.size());
+  Loaded model(MakeExactCpu(), folder, options.limits.page_size);
+  ModelDriver driver(*model.model, *model.backend, kRoom);
+  const double tolerance = growth * Tolerance(model.model->config().layers,
+                                              Spread(driver.Step({{driver.AddSequence(), request.prompt}})));
+
+  Request scored = request;
+  scored.prompt.insert(scored.prompt.end(), reading.ids.begin(), reading.ids.end());
+  scored.stopping.max_tokens = 1;
+  scored.output.prompt_logprobs = 3;
+  BackendEngine::Options of_cpu = options;
+  of_cpu.limits.steps_in_flight = 1;
+  of_cpu.recorded = false;
+  BackendEngine cpu(MakeExactCpu(), folder, of_cpu);
+  auto reader = cpu.Submit(scored);
+  ASSERT_TRUE(reader->refused().ok()) << reader->refused();
+  cpu.RunToEnd({reader.get()});
+  const std::vector<TokenInfo>& want = reader->started().at(0).prompt_logprobs;
+  ASSERT_EQ(want.size(), scored.prompt.size() - 1);  // of the second token on
+
+  Comparison all;
+  for (size_t i = 0; i < reading.ids.size(); ++i) {
+    const TokenInfo& expected = want[request.prompt.size() - 1 + i];
+    const double difference = std::abs(double{reading.logprobs[i].logprob} - expected.logprob);
+    all.worst = std::max(all.worst, difference);
+    ASSERT_LE(difference, 2 * tolerance) << "output " << i;
+    ++all.tokens;
+    if (expected.top[0].logprob - expected.top[1].logprob <= 2 * tolerance) continue;
+    ++all.clear;
+    EXPECT_EQ(reading.ids[i], expected.top[0].token) << "output " << i;
+  }
+  Report(all, tolerance);
+  EXPECT_GT(all.clear, static_cast<int>(all.tokens / (4 * growth)));
+}
+
+// Sinks inside windows of 16 and behind them; prompts in chunks that cross what leaves; single tokens.
+TEST_P(CudaEngine, GivesWhatTheCpuGivesUnderPoliciesWithSinks) {
   const TempFolder folder;
   WindowedModel().WriteMistral(folder);
-  BackendEngine test(MakeCudaTestBackend(), folder.path(), RollingOptions(GetParam()));
-  const std::pair<ContextPolicyType, std::string> refused[] = {{ContextPolicyType::kSinks, "sinks"},
-                                                               {ContextPolicyType::kShift, "shift"}};
-  for (const auto& [type, name] : refused) {
-    Request request = MakeRequest("r", 5, 5);
-    request.context_policy = ContextPolicy{.type = type, .n_ctx = 24, .n_keep = 4};
-    EXPECT_EQ(
-        test.Submit(request)->refused().message(),
-        "context_policy.type is " + name + ", for which this device has no kernel; reevaluate needs none");
+  const BackendEngine::Options options = RollingOptions(GetParam());
+  const std::pair<ContextPolicy, int64_t> cases[] = {
+      {{.type = ContextPolicyType::kSinks, .n_ctx = 24, .n_keep = 4}, 5},
+      {{.type = ContextPolicyType::kSinks, .n_ctx = 20, .n_keep = 7}, 43},
+      {{.type = ContextPolicyType::kShift, .n_ctx = 24, .n_keep = 4, .n_discard = 1}, 20},
+      {{.type = ContextPolicyType::kShift, .n_ctx = 24, .n_keep = 5, .n_discard = 9}, 43}};
+  for (const auto& [policy, prompt] : cases) {
+    SCOPED_TRACE(testing::Message() << ContextPolicyName(policy.type) << " after " << prompt);
+    BackendEngine test(MakeCudaTestBackend(), folder.path(), options);
+    Request request = MakeRequest("r", prompt, ScaledCount(36, 24));
+    request.output.logprobs = 3;
+    request.context_policy = policy;
+    auto reader = test.Submit(request);
+    ASSERT_TRUE(reader->refused().ok()) << reader->refused();
+    test.RunToEnd({reader.get()});
+    EXPECT_GT(reader->choice().end().usage.discarded_tokens, 0);
+    CompareUnderAPolicy(folder.path(), options, request, reader->choice(), 1.0);
   }
 }
 

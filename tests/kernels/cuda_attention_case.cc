@@ -34,6 +34,13 @@ AttentionOutcome Run(const AttentionCase& c, const PagedKvFixture& kv, const std
   const DeviceArray<cuda::AttentionItem> items{std::vector<cuda::AttentionItem>(bound)};
   const DeviceArray<cuda::AttentionMerge> merges{std::vector<cuda::AttentionMerge>(bound)};
   const DeviceArray<cuda::AttentionWork> work{std::vector<cuda::AttentionWork>(1)};
+  std::vector<int32_t> host_len, host_left, host_position;
+  for (const RowOfSinks& row : c.sinks) {
+    host_len.push_back(row.len);
+    host_left.push_back(row.left);
+    host_position.push_back(row.query_position);
+  }
+  const DeviceArray<int32_t> sink_len(host_len), left(host_left), query_position(host_position);
   cuda::AttentionPlanParams plan{kv_indptr.data(),
                                  last_page_len.data(),
                                  kv_base.data(),
@@ -49,6 +56,7 @@ AttentionOutcome Run(const AttentionCase& c, const PagedKvFixture& kv, const std
                                  items.data(),
                                  merges.data(),
                                  work.data()};
+  if (!c.sinks.empty()) plan.left = left.data();
   EXPECT_EQ(cuda::PlanAttention(plan, nullptr), 0);
   outcome.work = work.Get().front();
   outcome.items = items.Get();
@@ -65,6 +73,7 @@ AttentionOutcome Run(const AttentionCase& c, const PagedKvFixture& kv, const std
   plan.items = twin_items.data();
   plan.merges = twin_merges.data();
   plan.work = &twin;
+  if (!c.sinks.empty()) plan.left = host_left.data();
   cuda::PlanAttentionOnHost(plan);
   EXPECT_EQ(std::memcmp(&twin, &outcome.work, sizeof(twin)), 0);
   EXPECT_LE(twin.items, outcome.max_items);
@@ -102,7 +111,19 @@ AttentionOutcome Run(const AttentionCase& c, const PagedKvFixture& kv, const std
   run.tile_rows = c.tile_rows;
   run.max_items = outcome.max_items;
   run.scale = 1.0f / std::sqrt(static_cast<float>(c.kv.head_dim));
-  EXPECT_EQ(cuda::RunAttention(run, nullptr), 0);
+  if (c.sinks.empty()) {
+    EXPECT_EQ(cuda::RunAttention(run, nullptr), 0);
+  } else {
+    const Tensor sink_query = MakeTensor(device_query.data(), DType::kBf16, kv.tokens(), width);
+    const cuda::AttentionByRowParams by_row = {.run = run,
+                                               .sink_pages = nullptr,
+                                               .sinks = {.len = sink_len.data(),
+                                                         .left = left.data(),
+                                                         .query_position = query_position.data(),
+                                                         .query = sink_query,
+                                                         .windowed = c.sinks_windowed ? 1 : 0}};
+    EXPECT_EQ(cuda::RunAttentionByRow(by_row, nullptr), 0);
+  }
   outcome.out = out.Get();
   outcome.lse = lse.Get();
   return outcome;

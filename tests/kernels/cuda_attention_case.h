@@ -11,6 +11,11 @@
 
 namespace tramontane {
 
+// What a row sees beside its window, as AttentionSinks.
+struct RowOfSinks {
+  int32_t len = 0, left = 0, query_position = 0;
+};
+
 struct AttentionCase {
   std::string name;
   PagedKvShape kv;
@@ -20,6 +25,9 @@ struct AttentionCase {
   int32_t window = 0;
   int32_t tile_rows = 16;
   int32_t target_blocks = 8;
+  // Of each token; none: attention by the window alone. Queries for sinks are the others.
+  std::vector<RowOfSinks> sinks = {};
+  bool sinks_windowed = false;
 
   int32_t heads() const { return group * kv.kv_heads; }
 };

@@ -111,6 +111,32 @@ TEST(CudaAttentionBytesTest, EqualTheFormulaAtTheHeadOfTheKernel) {
   }
 }
 
+// A decode of three sequences whose keys are not split: one with sinks behind its window, one whose sinks are
+// too far away, one without.
+TEST(CudaAttentionBytesTest, OfSinksEqualTheFormulaAtTheHeadOfTheirKernel) {
+  constexpr int32_t kDim = 64, kGroup = 4, kWindow = 50;
+  const AttentionCase c = {.name = "Sinks",
+                           .kv = KvOf(1, kDim, 16),
+                           .spans = {{0, 200}, {0, 300}, {0, 30}},
+                           .queries = {1, 1, 1},
+                           .group = kGroup,
+                           .window = kWindow,
+                           .sinks = {{4, 160, 40}, {4, 260, 90}, {0, 0, 29}},
+                           .sinks_windowed = true};
+  const CountedRun run(c);
+  // Of the first all four; of the second those from 90 - 50 + 1 on, which are none.
+  const std::pair<int64_t, int64_t> keys_and_sinks[] = {{200 - 160, 4}, {300 - 260, 0}, {30, 0}};
+  Bytes bytes = PlanBytes(run.kv, run.outcome);
+  bytes.read += 4 * 3 * 4;  // `left` of each tile
+  for (const auto& [keys, sinks] : keys_and_sinks) {
+    bytes.read += 48 + kGroup * (8 + 4 + 2 * kDim) + keys * (4 * kDim + kDim / 2);
+    if (sinks > 0) bytes.read += kGroup * 2 * kDim + sinks * (4 * kDim + kDim / 2);
+    bytes.written += kGroup * 2 * kDim + kGroup * 4;
+  }
+  bytes.read += 4 * (2 * run.outcome.max_items - 3);
+  EXPECT_EQ(run.bytes, bytes);
+}
+
 // The planted fault: the loop goes over all keys, as if there were no window, where the window's bytes are
 // allowed.
 TEST(CudaAttentionBytesTest, ALoopThatIgnoresTheWindowDoesNotEqualIt) {
@@ -671,6 +697,17 @@ TEST(CudaPointwiseBytesTest, OfRopeAndPageCopiesEqualTheirFormulas) {
   const Bytes token = {8 + (kQuery + kKv) * 6 * kDim + kKv * 2 * kDim, (kQuery + 2 * kKv) * 2 * kDim};
   const Bytes padded = {8 + kQuery * 6 * kDim, kQuery * 2 * kDim};
   EXPECT_EQ(Counted(), token + token + padded);
+
+  std::vector<uint16_t> sink_query(kTokens * kQuery * kDim);
+  RopeAppendParams sinks{};
+  sinks.qkv = MakeTensor(qkv.data(), DType::kBf16, kTokens, (kQuery + 2 * kKv) * kDim);
+  sinks.query_heads = kQuery;
+  sinks.kv = kv;
+  sinks.sink_cos_sin = cos_sin.data();
+  sinks.sink_query = MakeTensor(sink_query.data(), DType::kBf16, kTokens, kQuery * kDim);
+  ForgetCounts();
+  ASSERT_EQ(cuda::LaunchRopeSinkQuery(sinks, nullptr), 0);
+  EXPECT_EQ(Counted(), (Bytes{kTokens * kQuery * 6 * kDim, kTokens * kQuery * 2 * kDim}));
 
   const std::vector<int32_t> pairs = {0, 2, 1, 3};
   ForgetCounts();

@@ -174,6 +174,16 @@ int64_t AttentionSharedBytes(DType dtype, int32_t head_dim, int32_t tile_rows) {
   return SharedBytesOf([&] { return cuda::RunAttention(p, nullptr); });
 }
 
+int64_t AttentionByRowSharedBytes(int32_t head_dim) {
+  const cuda::AttentionWork nothing{};
+  cuda::AttentionByRowParams p{};
+  p.run.kv = KvLayerView({.element = DType::kBf16, .kv_heads = 1, .head_dim = head_dim});
+  p.run.work = &nothing;
+  p.run.tile_rows = cuda::kByRowTileRows;
+  p.run.max_items = 1;
+  return SharedBytesOf([&] { return cuda::RunAttentionByRow(p, nullptr); });
+}
+
 // Weights of kernels that are made for each type, and what they are called there.
 const std::pair<DType, const char*> kWeightTypes[] = {
     {DType::kBf16, "Bf16"}, {DType::kQ8_0, "Q8_0"}, {DType::kQ4_0, "Q4_0"}, {DType::kQ4_1, "Q4_1"},
@@ -279,6 +289,9 @@ DynamicShared MeasuredDynamicShared() {
       }
     }
   }
+  for (const int32_t head_dim : {32, 64, 96, 128}) {
+    bytes["AttentionByRowKernel<" + std::to_string(head_dim) + ">"] = AttentionByRowSharedBytes(head_dim);
+  }
   for (const auto& [type, name] : kWeightTypes) {
     const std::string small = std::string("SmallLinearKernel<") + name,
                       moe = std::string("MoeSmallKernel<") + name;
@@ -300,6 +313,9 @@ DynamicShared MeasuredDynamicShared() {
   plan.kv_heads = 1;
   plan.work = &work;
   bytes["PlanAttentionKernel"] = SharedBytesOf([&] { return cuda::PlanAttention(plan, nullptr); });
+  const int32_t left = 0;
+  plan.left = &left;
+  bytes["PlanAttentionByRowKernel"] = SharedBytesOf([&] { return cuda::PlanAttention(plan, nullptr); });
   const std::vector<uint16_t> x(8);
   std::vector<uint16_t> y(8);
   const std::vector<float> weight(8);

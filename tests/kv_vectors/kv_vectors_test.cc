@@ -189,6 +189,16 @@ TEST(KvVectorsTest, TheEmulatorPassesOrNamesItsLimit) {
   EXPECT_GT(outcome.skipped, 0);
 }
 
+// Cases made for the limits of the CUDA kernels: none is passed over.
+TEST(KvVectorsTest, TheEmulatorPassesWhatIsAsWideAsItsKernels) {
+  Machine machine = MakeMachine("emulator").value();
+  std::ostringstream out;
+  const Outcome outcome = RunFiles(machine, {TRAMONTANE_SOURCE_DIR "/tests/kv_vectors/cases/wide.json"}, out);
+  EXPECT_EQ(outcome.failed, 0) << out.str();
+  EXPECT_EQ(outcome.skipped, 0) << out.str();
+  EXPECT_GT(outcome.passed, 0);
+}
+
 // A rule broken in the product: the CPU's ops with one parameter changed on its way.
 enum class Fault { kNone, kWindow, kSinkQuery, kMask, kQuantisedScale };
 

@@ -692,6 +692,12 @@ def files():
         prefix_hit(rng, 100, 1, [(9, 0)], 0.1), prefix_hit(rng, 120, 8, [(0, 0), (20, 3)], 0.1),
         prefix_hit(rng, 200, 5, [(13, 7), (1, 0)], 0.2), prefix_hit(rng, 7, 16, [(0, 0)], 0)]
     yield "fp8", [fp8()]
+    # Heads as wide as the CUDA kernels take them.
+    rng = random.Random(21)
+    yield "wide", [
+        streaming_attention(rng, "sinks", 8, 3, 0, 6, 20, 0, "half", 4, 2, 32),
+        streaming_attention(rng, "shift", 10, 3, 4, 4, 24, 6, "interleaved", 2, 1, 64),
+        streaming_attention(rng, "reevaluate", 8, 2, 3, 8, 20, 0, "half", 2, 1, 32)]
 
 
 def main():

@@ -221,8 +221,8 @@ Status RunStreamingAttention(CaseRun& run) {
     if (format.kv_heads < 1 || attention.query_heads % format.kv_heads != 0 || format.head_dim % 2 != 0) {
       return InvalidArgument("q has no whole groups of k's heads, or head_dim is odd");
     }
-    if (!run.machine().is_cpu) {
-      run.Skip("sinks are the CPU backend's");
+    if (std::string limit = AttentionLimit(run.machine(), format, attention); !limit.empty()) {
+      run.Skip(std::move(limit));
       return Status::Ok();
     }
     Stream stream(run, plan, format, window, rotation, attention);

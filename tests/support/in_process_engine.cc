@@ -119,7 +119,6 @@ BackendEngine::BackendEngine(BackendPtr backend, const std::string& folder, cons
                                      EngineModel{.vocab_size = model_->config().vocab_size,
                                                  .eos_ids = model_->config().eos_ids,
                                                  .kv_layout = layout(),
-                                                 .has_sinks = model_->has_sinks(),
                                                  .has_masks = model_->has_masks()},
                                      *runner_, options.tokenizer, clock());
 }

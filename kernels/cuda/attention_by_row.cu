@@ -1,0 +1,214 @@
+// Attention whose rows see more than a window: sinks, by numbers that each row brings.
+//
+// Shapes: as attention.cu, bf16; sinks.len, left, query_position [tokens]; sinks.query [tokens, query_heads *
+//         head_dim].
+// Grid:   as attention.cu, the tile of 16 rows alone. Who takes the first keys of a tile of rows walks the
+//         tile's sinks before them, with the queries that stand for sink keys, in one softmax.
+// Bytes:  d = head_dim; rows = live rows of the tile; keys = those of the item's range from the first that
+//         some row sees; sinks = sink positions from the first to the last that some row sees, where the item
+//         takes them.
+//         an item and kv head reads    48 + rows * (8 + 2d) + keys * (4d + d / 2): as attention.cu, and len
+//                                      and left; + rows * 4 where sinks are windowed and there is a window;
+//                                      + 4 where tables list sinks
+//                                      and for sinks + rows * 2d + sinks * (4d + d / 2)
+//                             writes   as attention.cu
+//         Splits are joined by attention.cu's kernel.
+// Limits: head_dim 32, 64, 96, 128; group 1..16; bf16; any page size; sm_80 and later.
+// Math:   as attention.cu.
+// Ideas:  StreamingLLM (sinks); a query turned back instead of keys turned forward: kernels/attention.h.
+#include "kernels/cuda/attention_tile.cuh"
+
+namespace tramontane::cuda {
+
+namespace {
+
+constexpr int kRows = kByRowTileRows;
+
+// What a row sees: positions [begin, end), and sinks at [sink_begin, sink_end).
+struct RowView {
+  int begin, end;
+  int sink_begin, sink_end;
+};
+
+TM_DEVICE int Later(int a, int b) { return a > b ? a : b; }
+TM_DEVICE int Earlier(int a, int b) { return a < b ? a : b; }
+
+TM_DEVICE RowView ViewOf(const AttentionByRowParams& p, int token, int position) {
+  const int window = p.run.window;
+  const int left = LoadGlobal(p.sinks.left + token);
+  const int sink_end = Earlier(LoadGlobal(p.sinks.len + token), position + 1);
+  int sink_begin = 0;
+  if (p.sinks.windowed != 0 && window > 0) {
+    sink_begin = static_cast<int>(FirstVisible(LoadGlobal(p.sinks.query_position + token), window));
+  }
+  return {Later(static_cast<int>(FirstVisible(position, window)), left), position + 1,
+          Earlier(sink_begin, sink_end), sink_end};
+}
+
+// What some row of the tile sees.
+TM_DEVICE RowView UnionOf(const RowView* views, int rows) {
+  RowView all = views[0];
+  for (int row = 1; row < rows; ++row) {
+    const RowView view = views[row];
+    all.begin = Earlier(all.begin, view.begin);
+    all.end = Later(all.end, view.end);
+    if (view.sink_begin == view.sink_end) continue;
+    all.sink_begin =
+        all.sink_begin == all.sink_end ? view.sink_begin : Earlier(all.sink_begin, view.sink_begin);
+    all.sink_end = Later(all.sink_end, view.sink_end);
+  }
+  return all;
+}
+
+// Keys that stand in one list of pages: those at [begin, end), in tiles from position `first` on.
+struct KeyRun {
+  const int32_t* pages;
+  int base;  // position of the first token listed
+  int first;
+  int begin, end;
+
+  TM_DEVICE int tiles() const { return end > first ? (end - first + kKeyTile - 1) / kKeyTile : 0; }
+};
+
+template <int kHeadDim>
+struct ByRowTile : AttentionTile<Bf16, kHeadDim, kRows> {
+  using Base = AttentionTile<Bf16, kHeadDim, kRows>;
+  // Queries, queries for sinks, stages of keys and of values, what rows see.
+  static constexpr int kKeysAt = 2 * Base::kQueryBytes;
+  static constexpr int kValuesAt = kKeysAt + kAttentionStages * Base::kKeyBytes;
+  static constexpr int kViewsAt = kValuesAt + kAttentionStages * Base::kKeyBytes;
+  static constexpr int kSharedBytes = kViewsAt + kRows * static_cast<int>(sizeof(RowView));
+  static_assert(kSharedBytes >= Base::kJoinBytes);
+};
+
+}  // namespace
+
+template <int kHeadDim>
+TM_KERNEL void AttentionByRowKernel(AttentionByRowParams p) {
+  AwaitPriorKernels();
+  using Shape = ByRowTile<kHeadDim>;
+  const AttentionRunParams& run = p.run;
+  if (BlockX() >= LoadUniform(&run.work->items)) return;
+  const AttentionItem item = LoadUniform(run.items + BlockX());
+  const int kv_head = BlockY();
+  const auto at = AttentionPlace<Shape>::OfThread();
+
+  // The sequence's lengths: its queries are its last tokens.
+  const int first_token = LoadUniform(run.qo_indptr + item.sequence);
+  const int tokens = LoadUniform(run.qo_indptr + item.sequence + 1) - first_token;
+  const int rows = tokens * run.group;
+  const int first_entry = LoadUniform(run.kv_indptr + item.sequence);
+  const int sink_pages = p.sink_pages == nullptr ? 0 : LoadUniform(p.sink_pages + item.sequence);
+  const int pages = LoadUniform(run.kv_indptr + item.sequence + 1) - first_entry - sink_pages;
+  const int kv_base = LoadUniform(run.kv_base + item.sequence);
+  const int kv_end =
+      kv_base + (pages - 1) * run.kv.format.page_size + LoadUniform(run.last_page_len + item.sequence);
+  const int tile_rows = Earlier(kRows, rows - item.row_begin);
+
+  std::byte* const queries = SharedBytes();
+  std::byte* const sink_queries = queries + Shape::kQueryBytes;
+  std::byte* const key_tiles = queries + Shape::kKeysAt;
+  std::byte* const value_tiles = queries + Shape::kValuesAt;
+  auto* const views = reinterpret_cast<RowView*>(queries + Shape::kViewsAt);
+  if (ThreadX() < kRows) {
+    const int query = (item.row_begin + ThreadX()) / run.group;
+    views[ThreadX()] =
+        ThreadX() < tile_rows ? ViewOf(p, first_token + query, kv_end - tokens + query) : RowView{0, 0, 0, 0};
+  }
+  SyncThreads();
+  const RowView seen = UnionOf(views, tile_rows);
+
+  // Sinks stand in front of the table, or where nothing has rolled out of it in its first pages.
+  const int32_t* const table = run.page_indices + first_entry;
+  const KeyRun others = {table + sink_pages, kv_base, item.key_begin, Later(item.key_begin, seen.begin),
+                         Earlier(item.key_end, seen.end)};
+  KeyRun sinks = {table, sink_pages > 0 ? 0 : kv_base, seen.sink_begin, seen.sink_begin, seen.sink_end};
+  const bool takes_sinks = item.key_begin == seen.begin / kKeyTile * kKeyTile;
+  if (!takes_sinks) sinks.end = sinks.begin;
+  const int sink_tiles = sinks.tiles();
+  const int tiles = sink_tiles + others.tiles();
+
+  const auto load = [&](int t) {
+    const bool of_sinks = t < sink_tiles;
+    const KeyRun keys = of_sinks ? sinks : others;
+    const int first = keys.first + (of_sinks ? t : t - sink_tiles) * kKeyTile;
+    const int stage = t % kAttentionStages;
+    CopyKeys<Shape>(run.kv, keys.pages, keys.base, kv_head, first, keys.begin, keys.end,
+                    key_tiles + stage * Shape::kKeyBytes, value_tiles + stage * Shape::kKeyBytes);
+  };
+  LoadQueries<Shape>(run.query, run.query_stride, first_token, run.group, kv_head, item.row_begin, rows,
+                     queries);
+  if (sink_tiles > 0) {
+    LoadQueries<Shape>(p.sinks.query.data, p.sinks.query.row_stride, first_token, run.group, kv_head,
+                       item.row_begin, rows, sink_queries);
+  }
+  if (tiles > 0) load(0);
+  CopyCommit();
+
+  AttentionRunning<Shape> running;
+  uint32_t query[Shape::kDimSteps][4];
+  const float scale = run.scale * kAttentionLog2E;
+  for (int t = 0; t < tiles; ++t) {
+    const int stage = t % kAttentionStages;
+    if (t + 1 < tiles) load(t + 1);
+    CopyCommit();
+    CopyWait<1>();  // all but the next tile
+    SyncThreads();
+    const bool of_sinks = t < sink_tiles;
+    if (t == 0 || t == sink_tiles) TakeQueries<Shape>(at, of_sinks ? sink_queries : queries, query);
+    float score[Shape::kKeySteps * 2][4] = {};
+    ScoreKeys<Shape>(at, query, key_tiles + stage * Shape::kKeyBytes, score);
+
+    const int tile_key = of_sinks ? sinks.first + t * kKeyTile : others.first + (t - sink_tiles) * kKeyTile;
+    TM_UNROLL
+    for (int j = 0; j < 2; ++j) {
+      const RowView view = views[at.group_lane + 8 * j];
+      const int begin = of_sinks ? view.sink_begin : view.begin;
+      const int end = of_sinks ? view.sink_end : Earlier(view.end, item.key_end);
+      TM_UNROLL
+      for (int n = 0; n < Shape::kKeySteps * 2; ++n) {
+        TM_UNROLL
+        for (int i = 2 * j; i < 2 * j + 2; ++i) {
+          const int key = tile_key + at.warp_key() + n * 8 + at.pair * 2 + i % 2;
+          score[n][i] = key >= begin && key < end ? score[n][i] * scale : kMinusInfinity;
+        }
+      }
+    }
+    WeighKeys<Shape>(running, score);
+    AddValues<Shape>(at, score, value_tiles + stage * Shape::kKeyBytes, running);
+    SyncThreads();  // the stage may be overwritten
+  }
+  if (JoinWarps<Shape>(at, running)) WriteRows<Shape>(run, at, item, kv_head, first_token, rows, running);
+}
+
+namespace {
+
+template <int kHeadDim>
+int Launch(const AttentionByRowParams& p, Stream stream) {
+  constexpr int kSharedBytes = ByRowTile<kHeadDim>::kSharedBytes;
+  if (const int error = AllowSharedBytes<AttentionByRowKernel<kHeadDim>, kSharedBytes>()) return error;
+  const Dim3 grid{static_cast<unsigned>(p.run.max_items), static_cast<unsigned>(p.run.kv.format.kv_heads)};
+  return TM_LAUNCH(AttentionByRowKernel<kHeadDim>, grid, Dim3{kAttentionThreads}, kSharedBytes, stream, p);
+}
+
+int LaunchDim(const AttentionByRowParams& p, Stream stream) {
+  switch (p.run.kv.format.head_dim) {
+    case 32:
+      return Launch<32>(p, stream);
+    case 64:
+      return Launch<64>(p, stream);
+    case 96:
+      return Launch<96>(p, stream);
+    default:
+      return Launch<128>(p, stream);
+  }
+}
+
+}  // namespace
+
+int RunAttentionByRow(const AttentionByRowParams& params, void* stream) {
+  if (const int error = LaunchDim(params, static_cast<Stream>(stream))) return error;
+  return MergeAttention(params.run, stream);
+}
+
+}  // namespace tramontane::cuda

@@ -1,0 +1,289 @@
+// What the attention kernels do with a tile of rows and 64 keys in shared memory: scores, a step of the
+// softmax, the weighted values, and the end of a block. Device side; every thread of the block calls each.
+//
+// A block has 4 warps and one tile of rows. Two tiles:
+//   64 rows: warp w takes rows 16w..16w+15 and all 64 keys;
+//   16 rows: every warp takes all rows and 16 of the 64 keys; the warps' softmax states are joined in warp
+//            order at the end (JoinWarps).
+#pragma once
+
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/primitives.cuh"
+
+namespace tramontane::cuda {
+
+inline constexpr int kAttentionWarps = 4;
+inline constexpr int kAttentionThreads = kAttentionWarps * 32;
+inline constexpr int kAttentionStages = 2;
+inline constexpr float kAttentionLog2E = 1.4426950408889634f;
+inline constexpr float kMinusInfinity = -__builtin_huge_valf();
+
+template <typename T, int kHeadDimensions, int kRows>
+struct AttentionTile {
+  using Element = T;
+  static constexpr int kHeadDim = kHeadDimensions;
+  static constexpr int kTileRows = kRows;
+  static constexpr int kRowWarps = kTileRows / 16;               // warps side by side over rows
+  static constexpr int kKeyWarps = kAttentionWarps / kRowWarps;  // and over keys
+  static constexpr int kWarpKeys = kKeyTile / kKeyWarps;         // keys of a tile that one warp takes
+  static constexpr int kKeySteps = kWarpKeys / 16;
+  static constexpr int kDimSteps = kHeadDim / 16;
+  static constexpr int kChunks = kHeadDim / 8;  // 16-byte pieces of a row
+  static constexpr int kRowBytes = kHeadDim * 2;
+  static constexpr int kQueryBytes = kTileRows * kRowBytes;
+  static constexpr int kKeyBytes = kKeyTile * kRowBytes;
+  static constexpr int kStateBytes = kTileRows * (kHeadDim + 2) * 4;  // one warp's O, max and sum
+  static constexpr int kLoadBytes = kQueryBytes + 2 * kAttentionStages * kKeyBytes;
+  static constexpr int kJoinBytes = kKeyWarps > 1 ? kKeyWarps* kStateBytes : 0;
+  static constexpr int kSharedBytes = kJoinBytes > kLoadBytes ? kJoinBytes : kLoadBytes;
+  static_assert(kRowWarps * kKeyWarps == kAttentionWarps && kKeySteps * 16 * kKeyWarps == kKeyTile);
+
+  // Byte offset of a 16-byte piece in a tile. The exclusive or spreads eight neighbouring rows over all
+  // banks.
+  TM_DEVICE static int Swizzle(int row, int chunk) {
+    const int twist = kChunks % 8 == 0 ? row & 7 : (row >> 1) & 3;
+    return row * kRowBytes + (chunk ^ twist) * 16;
+  }
+};
+
+// Where a thread stands in its block: its warp's rows and keys, its row and column pair of a fragment.
+template <typename Shape>
+struct AttentionPlace {
+  int lane, row_warp, key_warp;
+  int group_lane, pair;
+
+  TM_DEVICE static AttentionPlace OfThread() {
+    const int lane = LaneId(), warp = ThreadX() / 32;
+    return {lane, warp % Shape::kRowWarps, warp / Shape::kRowWarps, lane / 4, lane % 4};
+  }
+  TM_DEVICE int warp_key() const { return key_warp * Shape::kWarpKeys; }
+};
+
+// The softmax so far of the two rows of a thread, group_lane and group_lane + 8 of its warp's: their highest
+// score, the sum of 2^(score - highest), and the values weighted by it.
+template <typename Shape>
+struct AttentionRunning {
+  float out[Shape::kDimSteps * 2][4] = {};
+  float most[2] = {kMinusInfinity, kMinusInfinity};
+  float sum[2] = {0.0f, 0.0f};
+};
+
+// Query rows [row_begin, row_begin + kTileRows) of a sequence of `rows`, zero beyond the last one.
+template <typename Shape>
+TM_DEVICE void LoadQueries(const void* query, int64_t query_stride, int first_token, int group, int kv_head,
+                           int row_begin, int rows, std::byte* tile) {
+  for (int piece = ThreadX(); piece < Shape::kTileRows * Shape::kChunks; piece += kAttentionThreads) {
+    const int row = piece / Shape::kChunks, chunk = piece % Shape::kChunks;
+    const int r = row_begin + row;
+    const auto* source = static_cast<const std::byte*>(query);
+    if (r < rows) {
+      const int64_t element = (first_token + r / group) * query_stride +
+                              int64_t{kv_head * group + r % group} * Shape::kHeadDim + chunk * 8;
+      source += element * 2;
+    }
+    CopyAsync16(tile + Shape::Swizzle(row, chunk), source, r < rows ? 16 : 0);
+  }
+}
+
+// Copies the keys and values at absolute positions [tile, tile + 64) into a tile; zero where not in [begin,
+// end).
+template <typename Shape>
+TM_DEVICE void CopyKeys(const KvLayerView& kv, const int32_t* pages, int kv_base, int kv_head, int tile,
+                        int begin, int end, std::byte* keys, std::byte* values) {
+  const int page_size = kv.format.page_size;
+  for (int piece = ThreadX(); piece < kKeyTile * Shape::kChunks; piece += kAttentionThreads) {
+    const int row = piece / Shape::kChunks, chunk = piece % Shape::kChunks;
+    const int position = tile + row;
+    const bool live = position >= begin && position < end;
+    const std::byte* key = kv.pool;  // a valid address for a copy of no bytes
+    if (live) {
+      const int page = LoadGlobal(pages + PageOf(position, kv_base, page_size));
+      key = kv.Key(page, kv_head, OffsetInPage(position, page_size)) + chunk * 16;
+    }
+    const int at = Shape::Swizzle(row, chunk);
+    CopyAsync16(keys + at, key, live ? 16 : 0);
+    CopyAsync16(values + at, live ? key + kv.value_offset : key, live ? 16 : 0);
+  }
+}
+
+// A warp's rows of queries as fragments.
+template <typename Shape>
+TM_DEVICE void TakeQueries(const AttentionPlace<Shape>& at, const std::byte* tile,
+                           uint32_t (&query)[Shape::kDimSteps][4]) {
+  TM_UNROLL
+  for (int k = 0; k < Shape::kDimSteps; ++k) {
+    const int row = at.row_warp * 16 + at.lane % 8 + (at.lane / 8 % 2) * 8;
+    LoadMatrix4(query[k], tile + Shape::Swizzle(row, 2 * k + at.lane / 16));
+  }
+}
+
+// score [16 rows, kWarpKeys] = query * keys^T. Element i of score[n] is of row group_lane + 8 (i / 2) and key
+// warp_key + 8n + 2 pair + i % 2.
+template <typename Shape>
+TM_DEVICE void ScoreKeys(const AttentionPlace<Shape>& at, const uint32_t (&query)[Shape::kDimSteps][4],
+                         const std::byte* keys, float (&score)[Shape::kKeySteps * 2][4]) {
+  using T = typename Shape::Element;
+  TM_UNROLL
+  for (int k = 0; k < Shape::kDimSteps; ++k) {
+    TM_UNROLL
+    for (int n = 0; n < Shape::kKeySteps; ++n) {
+      uint32_t key[4];
+      const int row = at.warp_key() + n * 16 + (at.lane / 16) * 8 + at.lane % 8;
+      LoadMatrix4(key, keys + Shape::Swizzle(row, 2 * k + at.lane / 8 % 2));
+      Mma16816<T>(score[2 * n], query[k], key);
+      Mma16816<T>(score[2 * n + 1], query[k], key + 2);
+    }
+  }
+}
+
+// A step of the softmax in base 2: scores become weights. A row is spread over the four lanes of a quad.
+template <typename Shape>
+TM_DEVICE void WeighKeys(AttentionRunning<Shape>& running, float (&score)[Shape::kKeySteps * 2][4]) {
+  TM_UNROLL
+  for (int i = 0; i < 2; ++i) {
+    float most = running.most[i];
+    TM_UNROLL
+    for (int n = 0; n < Shape::kKeySteps * 2; ++n)
+      most = Max(most, Max(score[n][2 * i], score[n][2 * i + 1]));
+    most = Max(most, ShuffleXor(most, 1));
+    most = Max(most, ShuffleXor(most, 2));
+    const float base = most == kMinusInfinity ? 0.0f : most;  // no key seen yet: every weight is 0
+    const float shrink = Exp2(running.most[i] - base);
+    running.most[i] = most;
+    float sum = 0.0f;
+    TM_UNROLL
+    for (int n = 0; n < Shape::kKeySteps * 2; ++n) {
+      TM_UNROLL
+      for (int j = 2 * i; j < 2 * i + 2; ++j) {
+        score[n][j] = Exp2(score[n][j] - base);
+        sum += score[n][j];
+      }
+    }
+    running.sum[i] = running.sum[i] * shrink + sum;
+    TM_UNROLL
+    for (int d = 0; d < Shape::kDimSteps * 2; ++d) {
+      running.out[d][2 * i] *= shrink;
+      running.out[d][2 * i + 1] *= shrink;
+    }
+  }
+}
+
+// out += weights * values.
+template <typename Shape>
+TM_DEVICE void AddValues(const AttentionPlace<Shape>& at, const float (&score)[Shape::kKeySteps * 2][4],
+                         const std::byte* values, AttentionRunning<Shape>& running) {
+  using T = typename Shape::Element;
+  TM_UNROLL
+  for (int n = 0; n < Shape::kKeySteps; ++n) {
+    const uint32_t weight[4] = {PackPair<T>(score[2 * n][0], score[2 * n][1]),
+                                PackPair<T>(score[2 * n][2], score[2 * n][3]),
+                                PackPair<T>(score[2 * n + 1][0], score[2 * n + 1][1]),
+                                PackPair<T>(score[2 * n + 1][2], score[2 * n + 1][3])};
+    TM_UNROLL
+    for (int d = 0; d < Shape::kDimSteps; ++d) {
+      uint32_t value[4];
+      const int row = at.warp_key() + n * 16 + (at.lane / 8 % 2) * 8 + at.lane % 8;
+      LoadMatrix4Transposed(value, values + Shape::Swizzle(row, 2 * d + at.lane / 16));
+      Mma16816<T>(running.out[2 * d], weight, value);
+      Mma16816<T>(running.out[2 * d + 1], weight, value + 2);
+    }
+  }
+}
+
+// Sums over the lanes of a row; then warps that shared rows join their states, in warp order, over shared
+// memory that nobody else needs any more. Whether the thread goes on, with the state of its rows whole.
+template <typename Shape>
+TM_DEVICE bool JoinWarps(const AttentionPlace<Shape>& at, AttentionRunning<Shape>& running) {
+  TM_UNROLL
+  for (int i = 0; i < 2; ++i) {
+    running.sum[i] += ShuffleXor(running.sum[i], 1);
+    running.sum[i] += ShuffleXor(running.sum[i], 2);
+  }
+  if (Shape::kKeyWarps == 1) return true;
+  auto* state = reinterpret_cast<float*>(SharedBytes());  // [kKeyWarps][16][head_dim + 2]
+  constexpr int kStride = Shape::kHeadDim + 2;
+  CopyWait<0>();
+  SyncThreads();
+  TM_UNROLL
+  for (int i = 0; i < 2; ++i) {
+    float* row = state + (at.key_warp * Shape::kTileRows + at.group_lane + 8 * i) * kStride;
+    TM_UNROLL
+    for (int d = 0; d < Shape::kDimSteps * 2; ++d) {
+      row[d * 8 + at.pair * 2] = running.out[d][2 * i];
+      row[d * 8 + at.pair * 2 + 1] = running.out[d][2 * i + 1];
+    }
+    if (at.pair == 0) {
+      row[Shape::kHeadDim] = running.most[i];
+      row[Shape::kHeadDim + 1] = running.sum[i];
+    }
+  }
+  SyncThreads();
+  if (at.key_warp > 0) return false;
+  TM_UNROLL
+  for (int i = 0; i < 2; ++i) {
+    const float* row = state + (at.group_lane + 8 * i) * kStride;
+    float most = kMinusInfinity;
+    TM_UNROLL
+    for (int w = 0; w < Shape::kKeyWarps; ++w)
+      most = Max(most, row[w * Shape::kTileRows * kStride + Shape::kHeadDim]);
+    const float base = most == kMinusInfinity ? 0.0f : most;
+    running.most[i] = most;
+    running.sum[i] = 0.0f;
+    TM_UNROLL
+    for (int d = 0; d < Shape::kDimSteps * 2; ++d) running.out[d][2 * i] = running.out[d][2 * i + 1] = 0.0f;
+    TM_UNROLL
+    for (int w = 0; w < Shape::kKeyWarps; ++w) {
+      const float* other = row + w * Shape::kTileRows * kStride;
+      const float shrink = Exp2(other[Shape::kHeadDim] - base);
+      running.sum[i] += other[Shape::kHeadDim + 1] * shrink;
+      TM_UNROLL
+      for (int d = 0; d < Shape::kDimSteps * 2; ++d) {
+        running.out[d][2 * i] += other[d * 8 + at.pair * 2] * shrink;
+        running.out[d][2 * i + 1] += other[d * 8 + at.pair * 2 + 1] * shrink;
+      }
+    }
+  }
+  return true;
+}
+
+// The rows' outputs, or where an item is one of several splits their part of them.
+template <typename Shape>
+TM_DEVICE void WriteRows(const AttentionRunParams& p, const AttentionPlace<Shape>& at,
+                         const AttentionItem& item, int kv_head, int first_token, int rows,
+                         const AttentionRunning<Shape>& running) {
+  using T = typename Shape::Element;
+  TM_UNROLL
+  for (int i = 0; i < 2; ++i) {
+    const int tile_row = at.row_warp * 16 + at.group_lane + 8 * i;
+    const int r = item.row_begin + tile_row;
+    if (r >= rows) continue;
+    const float inverse = running.sum[i] > 0.0f ? 1.0f / running.sum[i] : 0.0f;
+    const float lse = running.sum[i] > 0.0f ? running.most[i] + Log2(running.sum[i]) : kMinusInfinity;
+    const int64_t token = first_token + r / p.group;
+    const int head = kv_head * p.group + r % p.group;
+    if (item.partial >= 0) {
+      const int64_t slot =
+          (int64_t{item.partial} * p.kv.format.kv_heads + kv_head) * Shape::kTileRows + tile_row;
+      TM_UNROLL
+      for (int d = 0; d < Shape::kDimSteps * 2; ++d) {
+        float* to = p.partial_out + slot * Shape::kHeadDim + d * 8 + at.pair * 2;
+        StoreGlobal(to, running.out[d][2 * i] * inverse);
+        StoreGlobal(to + 1, running.out[d][2 * i + 1] * inverse);
+      }
+      if (at.pair == 0) StoreGlobal(p.partial_lse + slot, lse);
+    } else {
+      auto* to =
+          static_cast<T*>(p.out) + token * p.out_stride + int64_t{head} * Shape::kHeadDim + at.pair * 2;
+      TM_UNROLL
+      for (int d = 0; d < Shape::kDimSteps * 2; ++d) {
+        StoreGlobal(reinterpret_cast<uint32_t*>(to + d * 8),
+                    PackPair<T>(running.out[d][2 * i] * inverse, running.out[d][2 * i + 1] * inverse));
+      }
+      if (p.lse != nullptr && at.pair == 0) {
+        StoreGlobal(p.lse + token * (p.kv.format.kv_heads * p.group) + head, lse);
+      }
+    }
+  }
+}
+
+}  // namespace tramontane::cuda

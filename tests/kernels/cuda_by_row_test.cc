@@ -1,0 +1,315 @@
+// Attention whose rows see more than a window, against the definition in double precision: on the emulator in
+// every build, on a GPU in bench/gpu_check.
+//
+// Tolerance: that of cuda_attention_test: P and the output are rounded to bf16 once each, a split's part once
+// more, so |error| <= 4.5 u * max |v| with u = 2^-9.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <random>
+
+#include "tests/support/cuda_device.h"
+#include "tests/support/paged_kv_fixture.h"
+#include "tests/support/test_scale.h"
+#include "tests/support/test_seed.h"
+
+namespace tramontane {
+namespace {
+
+constexpr double kTolerance = 2.25 * 0x1p-8;
+constexpr double kLseTolerance = 2e-4;
+
+std::vector<uint16_t> RandomBf16(int64_t count, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<uint16_t> bits(static_cast<size_t>(count));
+  for (uint16_t& b : bits) b = FloatToBf16(normal(random));
+  return bits;
+}
+
+// One row of the step: its own position and its numbers.
+struct RowSinks {
+  int32_t len = 0, left = 0, query_position = 0;
+};
+
+struct ByRowBatch {
+  PagedKvShape shape;
+  int32_t group = 1;
+  int32_t window = 0;
+  bool windowed = false;
+  std::vector<int64_t> ends;     // [sequences]
+  std::vector<int32_t> queries;  // [sequences]
+  std::vector<RowSinks> rows;    // [tokens]; none: without sinks
+  std::vector<int64_t> rolled;   // [sequences] positions from n_keep to here have left the table; 0: none
+  int32_t n_keep = 0;            // sinks whose pages stay, where some have left
+};
+
+// Whether row i of sequence b sees a key, and by which of its queries.
+enum class Sight { kNot, kByQuery, kBySinkQuery };
+
+class ByRow {
+ public:
+  explicit ByRow(const ByRowBatch& batch) : batch_(batch), kv_(batch.shape, Spans(batch)) {
+    kv_.FillRandom(3);
+    kv_.SetQueries(batch.queries);
+    const int64_t numbers = int64_t{kv_.tokens()} * Columns();
+    query_ = RandomBf16(numbers, 7);
+    sink_query_ = RandomBf16(numbers, 8);
+    MakeTable();
+  }
+
+  int64_t Columns() const { return int64_t{batch_.group} * batch_.shape.kv_heads * batch_.shape.head_dim; }
+  const PagedKvFixture& kv() const { return kv_; }
+  const std::vector<int32_t>& sink_pages() const { return sink_pages_; }
+
+  // Runs on the device's backend, and compares.
+  void ExpectAsDefined() {
+    Run();
+    Compare();
+  }
+
+  void Run() {
+    const BackendPtr backend = MakeCudaTestBackend();
+    StepMaxima maxima = kv_.Maxima(batch_.group * batch_.shape.kv_heads);
+    ASSERT_EQ(backend->Reserve(maxima), OpCode::kOk) << backend->last_error();
+    const auto upload = [&](const auto& values) {
+      const auto bytes = static_cast<int64_t>(values.size() * sizeof(values[0]));
+      void* memory = backend->Allocate(bytes);
+      EXPECT_EQ(backend->Upload(memory, values.data(), bytes), OpCode::kOk);
+      EXPECT_EQ(backend->WaitFence(backend->RecordFence()), OpCode::kOk);  // before `values` goes
+      memory_.push_back(memory);
+      return memory;
+    };
+    const auto ints = [&](const std::vector<int32_t>& values) {
+      return static_cast<int32_t*>(upload(values));
+    };
+    const int32_t heads = batch_.group * batch_.shape.kv_heads;
+    std::vector<int32_t> len, left, position;
+    for (const RowSinks& row : batch_.rows) {
+      len.push_back(row.len);
+      left.push_back(row.left);
+      position.push_back(row.query_position);
+    }
+    std::vector<uint16_t> out(query_.size(), 0x7fff);
+    std::vector<float> lse(static_cast<size_t>(kv_.tokens() * heads), std::nanf(""));
+    AttentionParams params;
+    params.query = MakeTensor(upload(query_), DType::kBf16, kv_.tokens(), Columns());
+    params.out = MakeTensor(upload(out), DType::kBf16, kv_.tokens(), Columns());
+    params.kv = kv_.View();
+    const std::vector<std::byte> pool(kv_.pool(), kv_.pool() + kv_.pool_bytes());
+    params.kv.pool = static_cast<std::byte*>(upload(pool));
+    params.table = {.kv_indptr = ints(kv_indptr_),
+                    .page_indices = ints(page_indices_),
+                    .last_page_len = ints(last_page_len_),
+                    .kv_base = ints(kv_base_)};
+    if (batch_.n_keep > 0) params.table.sink_pages = ints(sink_pages_);
+    params.qo_indptr = ints({kv_.qo_indptr(), kv_.qo_indptr() + kv_.batch() + 1});
+    params.batch = kv_.batch();
+    params.query_heads = heads;
+    params.window = batch_.window;
+    params.scale = 1.0f / std::sqrt(static_cast<float>(batch_.shape.head_dim));
+    params.lse = static_cast<float*>(upload(lse));
+    if (!batch_.rows.empty()) {
+      params.sinks = {.len = ints(len),
+                      .left = ints(left),
+                      .query_position = ints(position),
+                      .query = MakeTensor(upload(sink_query_), DType::kBf16, kv_.tokens(), Columns()),
+                      .windowed = batch_.windowed ? 1 : 0};
+    }
+    ASSERT_EQ(backend->Attention(params), OpCode::kOk) << backend->last_error();
+    out_.resize(out.size());
+    lse_.resize(lse.size());
+    backend->Download(out_.data(), params.out.data, static_cast<int64_t>(out.size() * sizeof(uint16_t)));
+    backend->Download(lse_.data(), params.lse, static_cast<int64_t>(lse.size() * sizeof(float)));
+    ASSERT_EQ(backend->WaitFence(backend->RecordFence()), OpCode::kOk);
+    for (void* memory : memory_) backend->Free(memory);
+    memory_.clear();
+  }
+
+ private:
+  static std::vector<PagedSpan> Spans(const ByRowBatch& batch) {
+    std::vector<PagedSpan> spans;
+    for (const int64_t end : batch.ends) spans.push_back({0, end});
+    return spans;
+  }
+
+  // The fixture's, with the pages of sinks in front where others have left.
+  void MakeTable() {
+    const PageTableView whole = kv_.Table();
+    const int32_t page_size = batch_.shape.page_size;
+    kv_indptr_ = {0};
+    for (int32_t b = 0; b < kv_.batch(); ++b) {
+      const int32_t* pages = whole.page_indices + whole.kv_indptr[b];
+      const int32_t count = whole.kv_indptr[b + 1] - whole.kv_indptr[b];
+      const int64_t rolled = batch_.rolled.empty() ? 0 : batch_.rolled[static_cast<size_t>(b)];
+      const auto gone = static_cast<int32_t>(rolled / page_size);
+      const auto kept = gone == 0 ? 0 : static_cast<int32_t>(PagesFor(batch_.n_keep, page_size));
+      page_indices_.insert(page_indices_.end(), pages, pages + kept);
+      page_indices_.insert(page_indices_.end(), pages + gone, pages + count);
+      kv_indptr_.push_back(static_cast<int32_t>(page_indices_.size()));
+      sink_pages_.push_back(kept);
+      kv_base_.push_back(gone * page_size);
+      last_page_len_.push_back(whole.last_page_len[b]);
+    }
+  }
+
+  // The definition: every key, one after the other.
+  Sight SightOf(size_t token, int64_t position, int64_t key, bool as_sink) const {
+    const auto within = [&](int64_t at) { return batch_.window == 0 || key > at - batch_.window; };
+    if (key > position) return Sight::kNot;
+    if (batch_.rows.empty()) return !as_sink && within(position) ? Sight::kByQuery : Sight::kNot;
+    const RowSinks& row = batch_.rows[token];
+    if (!as_sink) return key >= row.left && within(position) ? Sight::kByQuery : Sight::kNot;
+    const bool near = !batch_.windowed || within(row.query_position);
+    return key < row.len && near ? Sight::kBySinkQuery : Sight::kNot;
+  }
+
+  void Compare() const {
+    const int32_t dim = batch_.shape.head_dim, heads = batch_.group * batch_.shape.kv_heads;
+    const double scale = 1.0 / std::sqrt(static_cast<double>(dim));
+    for (int32_t b = 0; b < kv_.batch(); ++b) {
+      const std::vector<double> keys = kv_.All(KvHalf::kKey, b, 0), values = kv_.All(KvHalf::kValue, b, 0);
+      const int64_t end = batch_.ends[static_cast<size_t>(b)];
+      double most_value = 0;
+      for (const double v : values) most_value = std::max(most_value, std::abs(v));
+      for (int32_t i = 0; i < kv_.QueryCount(b); ++i) {
+        const auto token = static_cast<size_t>(kv_.qo_indptr()[b] + i);
+        for (int32_t head = 0; head < heads; ++head) {
+          const size_t row = (token * static_cast<size_t>(heads) + static_cast<size_t>(head));
+          const auto vector_of = [&](int64_t key) {
+            return static_cast<size_t>((key * batch_.shape.kv_heads + head / batch_.group) * dim);
+          };
+          std::vector<double> scores;
+          std::vector<int64_t> seen;
+          for (const bool as_sink : {true, false}) {
+            for (int64_t key = 0; key < end; ++key) {
+              const Sight sight = SightOf(token, kv_.QueryBegin(b) + i, key, as_sink);
+              if (sight == Sight::kNot) continue;
+              const std::vector<uint16_t>& query = sight == Sight::kByQuery ? query_ : sink_query_;
+              double score = 0;
+              for (int32_t d = 0; d < dim; ++d) {
+                const auto at = static_cast<size_t>(d);
+                score += double{Bf16ToFloat(query[row * static_cast<size_t>(dim) + at])} *
+                         keys[vector_of(key) + at];
+              }
+              scores.push_back(score * scale);
+              seen.push_back(key);
+            }
+          }
+          std::vector<double> expected(static_cast<size_t>(dim));
+          double sum = 0;
+          const double most = scores.empty() ? 0 : *std::max_element(scores.begin(), scores.end());
+          for (size_t k = 0; k < scores.size(); ++k) {
+            const double weight = std::exp(scores[k] - most);
+            sum += weight;
+            for (size_t d = 0; d < expected.size(); ++d)
+              expected[d] += weight * values[vector_of(seen[k]) + d];
+          }
+          for (size_t d = 0; d < expected.size(); ++d) {
+            const double want = scores.empty() ? 0 : expected[d] / sum;
+            ASSERT_NEAR(Bf16ToFloat(out_[row * static_cast<size_t>(dim) + d]), want, kTolerance * most_value)
+                << "sequence " << b << " query " << i << " head " << head << " element " << d;
+          }
+          if (scores.empty()) {
+            ASSERT_EQ(lse_[row], -INFINITY);
+          } else {
+            ASSERT_NEAR(lse_[row], (most + std::log(sum)) / std::log(2.0), kLseTolerance);
+          }
+        }
+      }
+    }
+  }
+
+  const ByRowBatch batch_;
+  PagedKvFixture kv_;
+  std::vector<uint16_t> query_, sink_query_, out_;
+  std::vector<float> lse_;
+  std::vector<int32_t> kv_indptr_, page_indices_, last_page_len_, kv_base_, sink_pages_;
+  std::vector<void*> memory_;
+};
+
+class CudaByRowTest : public testing::TestWithParam<ThreadOrder> {
+ protected:
+  void SetUp() override { UseThreadOrder(GetParam()); }
+};
+
+INSTANTIATE_TEST_SUITE_P(Orders, CudaByRowTest, testing::ValuesIn(ThreadOrders()),
+                         [](const auto& info) { return "Order" + std::to_string(info.index); });
+
+ByRowBatch DrawShape(std::mt19937& random) {
+  const auto draw = [&random](int32_t least, int32_t most) {
+    return std::uniform_int_distribution<int32_t>(least, most)(random);
+  };
+  ByRowBatch batch;
+  batch.shape.kv_heads = draw(1, 2);
+  batch.shape.head_dim = 32 * draw(1, 4);
+  batch.shape.page_size = std::array{1, 4, 16, 64}[static_cast<size_t>(draw(0, 3))];
+  batch.shape.order = draw(0, 1) == 0 ? KvOrder::kHnd : KvOrder::kNhd;
+  batch.group = draw(1, 5);
+  for (int32_t sequences = draw(1, 3); sequences > 0; --sequences) {
+    const int64_t end = draw(0, 3) == 0 ? draw(300, 900) : draw(1, 90);
+    batch.ends.push_back(end);
+    batch.queries.push_back(static_cast<int32_t>(std::min<int64_t>(end, draw(0, 1) == 0 ? 1 : draw(0, 30))));
+  }
+  return batch;
+}
+
+// A sequence from its position `after` on sees n_keep sinks and the newest of the others, with its sink query
+// somewhere at or behind its own place.
+void AddSinks(std::mt19937& random, ByRowBatch& batch) {
+  batch.n_keep = static_cast<int32_t>(random() % 2 == 0 ? random() % 8 : random() % 150);
+  batch.windowed = random() % 2 == 0;
+  batch.window = std::array{0, 5, 40, 200}[random() % 4];
+  const auto newest = static_cast<int32_t>(1 + random() % 100);
+  const bool roll = batch.n_keep > 0 && random() % 2 == 0;
+  for (size_t b = 0; b < batch.ends.size(); ++b) {
+    const auto end = static_cast<int32_t>(batch.ends[b]);
+    int32_t least_seen = end;
+    for (int32_t position = end - batch.queries[b]; position < end; ++position) {
+      const int32_t left = std::max(batch.n_keep, position - newest + 1);
+      // Rows that everything is visible to have no sinks apart.
+      const RowSinks row =
+          position < batch.n_keep + newest
+              ? RowSinks{0, 0, position}
+              : RowSinks{batch.n_keep, left,
+                         std::max(batch.n_keep, position - static_cast<int32_t>(random() % 9))};
+      batch.rows.push_back(row);
+      least_seen = std::min(least_seen, row.left);
+    }
+    const bool has_left = roll && batch.queries[b] > 0 && least_seen > batch.n_keep;
+    batch.rolled.push_back(has_left ? least_seen / batch.shape.page_size * batch.shape.page_size : 0);
+  }
+}
+
+TEST_P(CudaByRowTest, SinksAreWhatTheDefinitionSays) {
+  std::mt19937 random(TestSeed());
+  for (int64_t round = ScaledCount(40, 6); round > 0; --round) {
+    SCOPED_TRACE(testing::Message() << "TRAMONTANE_TEST_SEED=" << TestSeed() << " round " << round);
+    ByRowBatch batch = DrawShape(random);
+    AddSinks(random, batch);
+    ByRow(batch).ExpectAsDefined();
+    if (HasFatalFailure()) return;
+  }
+}
+
+// More sinks than a tile of keys holds, their pages in front, beside a sequence without any; and keys that
+// are split, of which the first alone takes them.
+TEST_P(CudaByRowTest, ManySinksBesideASplitWindow) {
+  ByRowBatch batch;
+  batch.shape.kv_heads = 1;
+  batch.shape.head_dim = 64;
+  batch.group = 4;
+  batch.ends = {1500, 20};
+  batch.queries = {1, 3};
+  batch.n_keep = 150;
+  batch.rolled = {400, 0};
+  batch.rows = {{150, 410, 1400}, {0, 0, 17}, {0, 0, 18}, {0, 0, 19}};
+  ByRow run(batch);
+  EXPECT_EQ(run.sink_pages()[0], 10);
+  run.ExpectAsDefined();
+}
+
+}  // namespace
+}  // namespace tramontane
