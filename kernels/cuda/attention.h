@@ -55,9 +55,10 @@ struct AttentionPlanParams {
   AttentionItem* items;    // [max_items]
   AttentionMerge* merges;  // [max_items]
   AttentionWork* work;     // [1]
-  // Of rows that see sinks, else null; then tile_rows is kByRowTileRows.
-  const int32_t* sink_pages = nullptr;  // [batch] (PageTableView)
-  const int32_t* left = nullptr;        // [tokens] (AttentionSinks)
+  // Of rows that see other keys than the window's; then tile_rows is kByRowTileRows.
+  const int32_t* sink_pages = nullptr;  // [batch] (PageTableView), or null
+  const int32_t* left = nullptr;        // [tokens] (AttentionSinks), or null
+  bool by_mask = false;                 // each sees some of all keys that are listed
 };
 
 // Blocks of one kv head that splits aim for.
@@ -109,7 +110,8 @@ struct AttentionRunParams {
 struct AttentionByRowParams {
   AttentionRunParams run;     // bf16; tile_rows is kByRowTileRows
   const int32_t* sink_pages;  // [batch] (PageTableView), or null
-  AttentionSinks sinks;       // bf16 queries
+  AttentionSinks sinks;       // bf16 queries; len null: none
+  AttentionMaskView mask;     // bits null: none; not together with sinks
 };
 
 // Queue the launches on `stream` (a cudaStream_t). 0 or the runtime's error. REQUIRES: AttentionSupported.

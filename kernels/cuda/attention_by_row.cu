@@ -1,16 +1,18 @@
-// Attention whose rows see more than a window: sinks, by numbers that each row brings.
+// Attention whose rows see other keys than a window: sinks, by numbers that each row brings, or a mask.
 //
 // Shapes: as attention.cu, bf16; sinks.len, left, query_position [tokens]; sinks.query [tokens, query_heads *
-//         head_dim].
+//         head_dim]; a mask of bits (AttentionMaskView).
 // Grid:   as attention.cu, the tile of 16 rows alone. Who takes the first keys of a tile of rows walks the
 //         tile's sinks before them, with the queries that stand for sink keys, in one softmax.
 // Bytes:  d = head_dim; rows = live rows of the tile; keys = those of the item's range from the first that
 //         some row sees; sinks = sink positions from the first to the last that some row sees, where the item
 //         takes them.
-//         an item and kv head reads    48 + rows * (8 + 2d) + keys * (4d + d / 2): as attention.cu, and len
-//                                      and left; + rows * 4 where sinks are windowed and there is a window;
-//                                      + 4 where tables list sinks
-//                                      and for sinks + rows * 2d + sinks * (4d + d / 2)
+//         an item and kv head reads    48 + rows * 2d + keys * (4d + d / 2): as attention.cu; + 4 where
+//                                      tables list sinks
+//                                      where rows see sinks + rows * 8 (+ rows * 4 where they are windowed
+//                                      and there is a window) + rows * 2d + sinks * (4d + d / 2), the last
+//                                      two if the item takes any
+//                                      where there is a mask + 4 + rows * keys, a byte for each pair
 //                             writes   as attention.cu
 //         Splits are joined by attention.cu's kernel.
 // Limits: head_dim 32, 64, 96, 128; group 1..16; bf16; any page size; sm_80 and later.
@@ -33,16 +35,23 @@ struct RowView {
 TM_DEVICE int Later(int a, int b) { return a > b ? a : b; }
 TM_DEVICE int Earlier(int a, int b) { return a < b ? a : b; }
 
-TM_DEVICE RowView ViewOf(const AttentionByRowParams& p, int token, int position) {
+// Of a row at `position` over keys at [kv_base, kv_end).
+TM_DEVICE RowView ViewOf(const AttentionByRowParams& p, int token, int position, int kv_base, int kv_end) {
   const int window = p.run.window;
+  if (p.mask.bits != nullptr) return {kv_base, kv_end, 0, 0};
+  const auto first = static_cast<int>(FirstVisible(position, window));
+  if (p.sinks.len == nullptr) return {first, position + 1, 0, 0};
   const int left = LoadGlobal(p.sinks.left + token);
   const int sink_end = Earlier(LoadGlobal(p.sinks.len + token), position + 1);
   int sink_begin = 0;
   if (p.sinks.windowed != 0 && window > 0) {
     sink_begin = static_cast<int>(FirstVisible(LoadGlobal(p.sinks.query_position + token), window));
   }
-  return {Later(static_cast<int>(FirstVisible(position, window)), left), position + 1,
-          Earlier(sink_begin, sink_end), sink_end};
+  return {Later(first, left), position + 1, Earlier(sink_begin, sink_end), sink_end};
+}
+
+TM_DEVICE bool Sees(const uint8_t* mask, int64_t pair) {
+  return (LoadGlobal(mask + pair / 8) >> (pair % 8) & 1) != 0;
 }
 
 // What some row of the tile sees.
@@ -101,8 +110,11 @@ TM_KERNEL void AttentionByRowKernel(AttentionByRowParams p) {
   const int sink_pages = p.sink_pages == nullptr ? 0 : LoadUniform(p.sink_pages + item.sequence);
   const int pages = LoadUniform(run.kv_indptr + item.sequence + 1) - first_entry - sink_pages;
   const int kv_base = LoadUniform(run.kv_base + item.sequence);
-  const int kv_end =
-      kv_base + (pages - 1) * run.kv.format.page_size + LoadUniform(run.last_page_len + item.sequence);
+  const int listed =
+      pages == 0 ? 0 : (pages - 1) * run.kv.format.page_size + LoadUniform(run.last_page_len + item.sequence);
+  const int kv_end = kv_base + listed;
+  const uint8_t* const mask =
+      p.mask.bits == nullptr ? nullptr : p.mask.bits + LoadUniform(p.mask.indptr + item.sequence);
   const int tile_rows = Earlier(kRows, rows - item.row_begin);
 
   std::byte* const queries = SharedBytes();
@@ -112,8 +124,9 @@ TM_KERNEL void AttentionByRowKernel(AttentionByRowParams p) {
   auto* const views = reinterpret_cast<RowView*>(queries + Shape::kViewsAt);
   if (ThreadX() < kRows) {
     const int query = (item.row_begin + ThreadX()) / run.group;
-    views[ThreadX()] =
-        ThreadX() < tile_rows ? ViewOf(p, first_token + query, kv_end - tokens + query) : RowView{0, 0, 0, 0};
+    views[ThreadX()] = ThreadX() < tile_rows
+                           ? ViewOf(p, first_token + query, kv_end - tokens + query, kv_base, kv_end)
+                           : RowView{0, 0, 0, 0};
   }
   SyncThreads();
   const RowView seen = UnionOf(views, tile_rows);
@@ -163,6 +176,7 @@ TM_KERNEL void AttentionByRowKernel(AttentionByRowParams p) {
     TM_UNROLL
     for (int j = 0; j < 2; ++j) {
       const RowView view = views[at.group_lane + 8 * j];
+      const int64_t query_of_row = (item.row_begin + at.group_lane + 8 * j) / run.group;
       const int begin = of_sinks ? view.sink_begin : view.begin;
       const int end = of_sinks ? view.sink_end : Earlier(view.end, item.key_end);
       TM_UNROLL
@@ -170,7 +184,9 @@ TM_KERNEL void AttentionByRowKernel(AttentionByRowParams p) {
         TM_UNROLL
         for (int i = 2 * j; i < 2 * j + 2; ++i) {
           const int key = tile_key + at.warp_key() + n * 8 + at.pair * 2 + i % 2;
-          score[n][i] = key >= begin && key < end ? score[n][i] * scale : kMinusInfinity;
+          bool visible = key >= begin && key < end;
+          if (visible && mask != nullptr) visible = Sees(mask, query_of_row * listed + (key - kv_base));
+          score[n][i] = visible ? score[n][i] * scale : kMinusInfinity;
         }
       }
     }

@@ -86,7 +86,7 @@ void PlanOnHost(const AttentionPlanParams& params) {
 }
 
 bool IsByRow(const AttentionPlanParams& params) {
-  return params.sink_pages != nullptr || params.left != nullptr;
+  return params.sink_pages != nullptr || params.left != nullptr || params.by_mask;
 }
 
 }  // namespace

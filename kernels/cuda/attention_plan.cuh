@@ -57,6 +57,7 @@ struct KeyRange {
 
 template <typename Memory, bool kByRow>
 TM_HOST_DEVICE KeyRange KeysOf(const AttentionPlanParams& p, const PlanRow& row, int row_begin) {
+  if (kByRow && p.by_mask) return {row.kv_base / kKeyTile * kKeyTile, row.kv_end};
   const int first_token = row_begin / p.group;
   const int last_token = Smaller(row_begin + p.tile_rows, row.tokens * p.group) - 1;
   const int first_position = row.kv_end - row.tokens + first_token;
@@ -68,7 +69,10 @@ TM_HOST_DEVICE KeyRange KeysOf(const AttentionPlanParams& p, const PlanRow& row,
 }
 
 TM_HOST_DEVICE int TilesOf(const KeyRange& keys) { return (keys.end - keys.begin + kKeyTile - 1) / kKeyTile; }
-TM_HOST_DEVICE int SplitsOf(int tiles, int split_tiles) { return (tiles + split_tiles - 1) / split_tiles; }
+// At least one, who writes the zeros of rows that see no key.
+TM_HOST_DEVICE int SplitsOf(int tiles, int split_tiles) {
+  return Larger(1, (tiles + split_tiles - 1) / split_tiles);
+}
 
 // Key tiles, items, merges and partials of one sequence under a split length.
 struct Totals {

@@ -151,6 +151,7 @@ struct AttentionPlan {
   const int32_t* kv_indptr = nullptr;
   const int32_t* qo_indptr = nullptr;
   const int32_t* left = nullptr;
+  bool by_mask = false;
   int32_t window = 0;
   int32_t batch = 0;
   int32_t tokens = 0;
@@ -162,7 +163,8 @@ struct AttentionPlan {
 
   bool Serves(const AttentionParams& p) const {
     return kv_indptr == p.table.kv_indptr && qo_indptr == p.qo_indptr && window == p.window &&
-           batch == p.batch && tokens == p.query.rows && left == p.sinks.left;
+           batch == p.batch && tokens == p.query.rows && left == p.sinks.left &&
+           by_mask == (p.mask.bits != nullptr);
   }
 };
 
@@ -880,7 +882,9 @@ OpCode CudaBackend::Moe(const MoeParams& p) noexcept {
 // ---- attention: the work list of a (table, window, left) is made once a step
 
 // Whether rows see other keys than those of the window.
-bool IsByRow(const AttentionParams& p) { return p.sinks.len != nullptr; }
+bool IsByRow(const AttentionParams& p) {
+  return p.sinks.len != nullptr || p.mask.bits != nullptr || p.table.sink_pages != nullptr;
+}
 
 OpCode CudaBackend::PlanFor(const AttentionParams& p, const AttentionPlan** out) {
   const size_t kept = std::min(plans_.size(), kPlanSlots);
@@ -899,6 +903,7 @@ OpCode CudaBackend::PlanFor(const AttentionParams& p, const AttentionPlan** out)
   plan.kv_indptr = p.table.kv_indptr;
   plan.qo_indptr = p.qo_indptr;
   plan.left = p.sinks.left;
+  plan.by_mask = p.mask.bits != nullptr;
   plan.window = p.window;
   plan.batch = p.batch;
   plan.tokens = tokens;
@@ -924,8 +929,9 @@ OpCode CudaBackend::PlanFor(const AttentionParams& p, const AttentionPlan** out)
                                       .items = plan.items,
                                       .merges = plan.merges,
                                       .work = plan.work,
-                                      .sink_pages = by_row ? p.table.sink_pages : nullptr,
-                                      .left = p.sinks.left};
+                                      .sink_pages = p.table.sink_pages,
+                                      .left = p.sinks.left,
+                                      .by_mask = plan.by_mask};
   plans_.push_back(plan);
   *out = &plans_.back();
   return Queued(PlanAttention(params, runtime_->stream()), "planning attention");
@@ -936,9 +942,8 @@ OpCode CudaBackend::Attention(const AttentionParams& p) noexcept {
       p.query.dtype == DType::kBf16 && p.out.dtype == DType::kBf16 && p.kv.format.element == DType::kBf16,
       "attention of %s queries over %s pages", DTypeName(p.query.dtype),
       FormatName(p.kv.format.element).c_str());
-  if (p.mask.bits != nullptr || p.kv.format.latent()) {
-    return Fail(OpCode::kUnsupported, "attention by masks and over latent pages has no kernel");
-  }
+  if (p.kv.format.latent()) return Fail(OpCode::kUnsupported, "latent pages have no kernel");
+  TM_CHECK(p.mask.bits == nullptr || p.sinks.len == nullptr, "a mask and sinks together");
   if (p.query.rows == 0 || p.batch == 0) return OpCode::kOk;
   CheckPieces(p.query, "query");
   CheckPieces(p.out, "out");
@@ -969,9 +974,12 @@ OpCode CudaBackend::Attention(const AttentionParams& p) noexcept {
                                   .max_items = plan->max_items,
                                   .scale = p.scale};
   if (!IsByRow(p)) return Queued(RunAttention(run, runtime_->stream()), "attention");
-  TM_CHECK(p.sinks.query.dtype == DType::kBf16, "queries for sinks are %s", DTypeName(p.sinks.query.dtype));
-  CheckPieces(p.sinks.query, "queries for sinks");
-  const AttentionByRowParams by_row = {.run = run, .sink_pages = p.table.sink_pages, .sinks = p.sinks};
+  if (p.sinks.len != nullptr) {
+    TM_CHECK(p.sinks.query.dtype == DType::kBf16, "queries for sinks are %s", DTypeName(p.sinks.query.dtype));
+    CheckPieces(p.sinks.query, "queries for sinks");
+  }
+  const AttentionByRowParams by_row = {
+      .run = run, .sink_pages = p.table.sink_pages, .sinks = p.sinks, .mask = p.mask};
   return Queued(RunAttentionByRow(by_row, runtime_->stream()), "attention by row");
 }
 

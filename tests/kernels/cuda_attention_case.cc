@@ -57,6 +57,7 @@ AttentionOutcome Run(const AttentionCase& c, const PagedKvFixture& kv, const std
                                  merges.data(),
                                  work.data()};
   if (!c.sinks.empty()) plan.left = left.data();
+  plan.by_mask = !c.mask.empty();
   EXPECT_EQ(cuda::PlanAttention(plan, nullptr), 0);
   outcome.work = work.Get().front();
   outcome.items = items.Get();
@@ -111,17 +112,22 @@ AttentionOutcome Run(const AttentionCase& c, const PagedKvFixture& kv, const std
   run.tile_rows = c.tile_rows;
   run.max_items = outcome.max_items;
   run.scale = 1.0f / std::sqrt(static_cast<float>(c.kv.head_dim));
-  if (c.sinks.empty()) {
+  if (c.sinks.empty() && c.mask.empty()) {
     EXPECT_EQ(cuda::RunAttention(run, nullptr), 0);
   } else {
+    const DeviceArray<uint8_t> mask(c.mask);
+    const DeviceArray<int32_t> mask_indptr(std::vector<int32_t>(2));
     const Tensor sink_query = MakeTensor(device_query.data(), DType::kBf16, kv.tokens(), width);
-    const cuda::AttentionByRowParams by_row = {.run = run,
-                                               .sink_pages = nullptr,
-                                               .sinks = {.len = sink_len.data(),
-                                                         .left = left.data(),
-                                                         .query_position = query_position.data(),
-                                                         .query = sink_query,
-                                                         .windowed = c.sinks_windowed ? 1 : 0}};
+    cuda::AttentionByRowParams by_row{};
+    by_row.run = run;
+    if (!c.mask.empty()) by_row.mask = {.bits = mask.data(), .indptr = mask_indptr.data()};
+    if (!c.sinks.empty()) {
+      by_row.sinks = {.len = sink_len.data(),
+                      .left = left.data(),
+                      .query_position = query_position.data(),
+                      .query = sink_query,
+                      .windowed = c.sinks_windowed ? 1 : 0};
+    }
     EXPECT_EQ(cuda::RunAttentionByRow(by_row, nullptr), 0);
   }
   outcome.out = out.Get();

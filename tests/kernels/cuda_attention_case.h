@@ -28,6 +28,7 @@ struct AttentionCase {
   // Of each token; none: attention by the window alone. Queries for sinks are the others.
   std::vector<RowOfSinks> sinks = {};
   bool sinks_windowed = false;
+  std::vector<uint8_t> mask = {};  // of one sequence, instead of sinks and window
 
   int32_t heads() const { return group * kv.kv_heads; }
 };

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <random>
 
+#include "kernels/masks.h"
 #include "tests/support/cuda_device.h"
 #include "tests/support/paged_kv_fixture.h"
 #include "tests/support/test_scale.h"
@@ -43,6 +44,8 @@ struct ByRowBatch {
   std::vector<int32_t> queries;  // [sequences]
   std::vector<RowSinks> rows;    // [tokens]; none: without sinks
   std::vector<int64_t> rolled;   // [sequences] positions from n_keep to here have left the table; 0: none
+  PackedMask mask = {};          // of all keys; empty: none
+  RaggedMask sees = {};          // the same
   int32_t n_keep = 0;            // sinks whose pages stay, where some have left
 };
 
@@ -118,6 +121,10 @@ class ByRow {
                       .query = MakeTensor(upload(sink_query_), DType::kBf16, kv_.tokens(), Columns()),
                       .windowed = batch_.windowed ? 1 : 0};
     }
+    if (!batch_.mask.bits.empty()) {
+      params.mask = {.bits = static_cast<const uint8_t*>(upload(batch_.mask.bits)),
+                     .indptr = ints(batch_.mask.indptr)};
+    }
     ASSERT_EQ(backend->Attention(params), OpCode::kOk) << backend->last_error();
     out_.resize(out.size());
     lse_.resize(lse.size());
@@ -156,7 +163,12 @@ class ByRow {
   }
 
   // The definition: every key, one after the other.
-  Sight SightOf(size_t token, int64_t position, int64_t key, bool as_sink) const {
+  Sight SightOf(int32_t b, int32_t query, int64_t key, bool as_sink) const {
+    if (!batch_.mask.bits.empty()) {
+      return !as_sink && batch_.sees.Sees(static_cast<size_t>(b), query, key) ? Sight::kByQuery : Sight::kNot;
+    }
+    const auto token = static_cast<size_t>(kv_.qo_indptr()[b] + query);
+    const int64_t position = kv_.QueryBegin(b) + query;
     const auto within = [&](int64_t at) { return batch_.window == 0 || key > at - batch_.window; };
     if (key > position) return Sight::kNot;
     if (batch_.rows.empty()) return !as_sink && within(position) ? Sight::kByQuery : Sight::kNot;
@@ -185,7 +197,7 @@ class ByRow {
           std::vector<int64_t> seen;
           for (const bool as_sink : {true, false}) {
             for (int64_t key = 0; key < end; ++key) {
-              const Sight sight = SightOf(token, kv_.QueryBegin(b) + i, key, as_sink);
+              const Sight sight = SightOf(b, i, key, as_sink);
               if (sight == Sight::kNot) continue;
               const std::vector<uint16_t>& query = sight == Sight::kByQuery ? query_ : sink_query_;
               double score = 0;
@@ -309,6 +321,25 @@ TEST_P(CudaByRowTest, ManySinksBesideASplitWindow) {
   ByRow run(batch);
   EXPECT_EQ(run.sink_pages()[0], 10);
   run.ExpectAsDefined();
+}
+
+// Of any density, rows that see nothing among them.
+TEST_P(CudaByRowTest, AMaskAloneDecides) {
+  std::mt19937 random(TestSeed() + 1);
+  for (int64_t round = ScaledCount(40, 6); round > 0; --round) {
+    SCOPED_TRACE(testing::Message() << "TRAMONTANE_TEST_SEED=" << TestSeed() << " round " << round);
+    ByRowBatch batch = DrawShape(random);
+    const uint32_t density = std::array{0u, 1u, 50u, 100u}[random() % 4];
+    batch.window = static_cast<int32_t>(random() % 3);  // says nothing
+    const std::vector<int32_t> keys(batch.ends.begin(), batch.ends.end());
+    batch.sees = MakeRaggedMask(batch.queries, keys, [&](size_t, int64_t query, int64_t) {
+                   return query % 5 != 1 && random() % 100 < density;
+                 }).value();
+    batch.mask = PackSegments(batch.sees);
+    if (batch.mask.bits.empty()) continue;  // no query
+    ByRow(batch).ExpectAsDefined();
+    if (HasFatalFailure()) return;
+  }
 }
 
 }  // namespace

@@ -137,6 +137,24 @@ TEST(CudaAttentionBytesTest, OfSinksEqualTheFormulaAtTheHeadOfTheirKernel) {
   EXPECT_EQ(run.bytes, bytes);
 }
 
+// All keys are read whatever the mask hides, and a byte of it for each pair.
+TEST(CudaAttentionBytesTest, OfAMaskEqualTheFormulaAtTheHeadOfItsKernel) {
+  constexpr int32_t kDim = 32, kGroup = 3, kKeys = 130, kQueries = 4;
+  const AttentionCase c = {.name = "Mask",
+                           .kv = KvOf(1, kDim, 16),
+                           .spans = {{0, kKeys}},
+                           .queries = {kQueries},
+                           .group = kGroup,
+                           .mask = std::vector<uint8_t>((kKeys * kQueries + 7) / 8, 0x5a)};
+  const CountedRun run(c);
+  constexpr int64_t kRows = kQueries * kGroup;
+  Bytes bytes = PlanBytes(run.kv, run.outcome);
+  bytes.read += 48 + kRows * 2 * kDim + kKeys * (4 * kDim + kDim / 2) + 4 + kRows * kKeys;
+  bytes.read += 4 * (2 * run.outcome.max_items - 1);
+  bytes.written += kRows * 2 * kDim + kRows * 4;
+  EXPECT_EQ(run.bytes, bytes);
+}
+
 // The planted fault: the loop goes over all keys, as if there were no window, where the window's bytes are
 // allowed.
 TEST(CudaAttentionBytesTest, ALoopThatIgnoresTheWindowDoesNotEqualIt) {

@@ -697,7 +697,12 @@ def files():
     yield "wide", [
         streaming_attention(rng, "sinks", 8, 3, 0, 6, 20, 0, "half", 4, 2, 32),
         streaming_attention(rng, "shift", 10, 3, 4, 4, 24, 6, "interleaved", 2, 1, 64),
-        streaming_attention(rng, "reevaluate", 8, 2, 3, 8, 20, 0, "half", 2, 1, 32)]
+        streaming_attention(rng, "reevaluate", 8, 2, 3, 8, 20, 0, "half", 2, 1, 32),
+        flashinfer_attention(rng, [5, 0, 3], [7, 3, 13], 6, 2, 32, 4, False, -1, "bool"),
+        flashinfer_attention(rng, [10, 1], [70, 9], 2, 1, 64, 16, True, 1, "packed"),
+        flashinfer_attention(rng, [4, 2], [9, 6], 2, 1, 32, 5, False, 2, "none"),
+        flashinfer_attention(rng, [3, 2], [2, 0], 2, 1, 32, 4, True, -1, "none"),
+        flashinfer_cascade(rng, 3, 4, 2, 32)]
 
 
 def main():

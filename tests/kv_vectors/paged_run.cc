@@ -167,7 +167,6 @@ std::string AttentionLimit(const Machine& machine, const KvFormat& format, const
   if (machine.is_cpu) return "";
   constexpr int32_t kMostGroup = 16;
   const int32_t dim = format.head_dim;
-  if (attention.mask != nullptr) return "masks are the CPU backend's";
   if (format.latent()) return "latent pages are the CPU backend's";
   if (dim != 32 && dim != 64 && dim != 96 && dim != 128) {
     return "head_dim is " + std::to_string(dim) + ", not 32, 64, 96 or 128";
