@@ -106,12 +106,13 @@ struct AttentionRunParams {
   float scale;
 };
 
-// Attention whose rows see more than their positions and the window say.
+// Attention whose rows see other keys than their positions and the window say, or whose pages are quantised.
 struct AttentionByRowParams {
-  AttentionRunParams run;     // bf16; tile_rows is kByRowTileRows
+  AttentionRunParams run;     // bf16, or quantised pages; tile_rows is kByRowTileRows
   const int32_t* sink_pages;  // [batch] (PageTableView), or null
   AttentionSinks sinks;       // bf16 queries; len null: none
   AttentionMaskView mask;     // bits null: none; not together with sinks
+  bool wide = false;          // set by RunAttentionByRow
 };
 
 // Queue the launches on `stream` (a cudaStream_t). 0 or the runtime's error. REQUIRES: AttentionSupported.

@@ -1,7 +1,9 @@
-// Attention whose rows see other keys than a window: sinks, by numbers that each row brings, or a mask.
+// Attention whose rows see other keys than a window (sinks, by numbers that each row brings, or a mask), or
+// whose pages are quantised.
 //
-// Shapes: as attention.cu, bf16; sinks.len, left, query_position [tokens]; sinks.query [tokens, query_heads *
-//         head_dim]; a mask of bits (AttentionMaskView).
+// Shapes: as attention.cu, bf16, and pages of int8, int4 (in groups of 8 and more) or fp8; sinks.len, left,
+//         query_position [tokens]; sinks.query [tokens, query_heads * head_dim]; a mask of bits
+//         (AttentionMaskView).
 // Grid:   as attention.cu, the tile of 16 rows alone. Who takes the first keys of a tile of rows walks the
 //         tile's sinks before them, with the queries that stand for sink keys, in one softmax.
 // Bytes:  d = head_dim; rows = live rows of the tile; keys = those of the item's range from the first that
@@ -13,12 +15,16 @@
 //                                      and there is a window) + rows * 2d + sinks * (4d + d / 2), the last
 //                                      two if the item takes any
 //                                      where there is a mask + 4 + rows * keys, a byte for each pair
+//                                      over quantised pages instead of 4d a key or sink: 2d of int8 and
+//                                      fp8, d of int4; and d / 4 scales, one for each 8 numbers (the caches'
+//                                      bytes), or for fp8 with scales 8 in all
 //                             writes   as attention.cu
 //         Splits are joined by attention.cu's kernel.
-// Limits: head_dim 32, 64, 96, 128; group 1..16; bf16; any page size; sm_80 and later.
-// Math:   as attention.cu.
+// Limits: head_dim 32, 64, 96, 128; group 1..16; any page size; sm_80 and later.
+// Math:   as attention.cu; a quantised number times its scale is rounded once to bf16.
 // Ideas:  StreamingLLM (sinks); a query turned back instead of keys turned forward: kernels/attention.h.
 #include "kernels/cuda/attention_tile.cuh"
+#include "kernels/cuda/kv_numbers.cuh"
 
 namespace tramontane::cuda {
 
@@ -79,6 +85,36 @@ struct KeyRun {
   TM_DEVICE int tiles() const { return end > first ? (end - first + kKeyTile - 1) / kKeyTile : 0; }
 };
 
+// CopyKeys for quantised pages, by way of registers: each number is rounded once to bf16. key_scale and
+// value_scale: of fp8.
+template <typename Shape>
+TM_DEVICE void DecodeKeys(const KvLayerView& kv, const KeyRun& run, int kv_head, int tile, bool wide,
+                          float key_scale, float value_scale, std::byte* keys, std::byte* values) {
+  const int page_size = kv.format.page_size;
+  const Format element = kv.format.element;
+  const bool in_groups = element.companion_bytes > 0;
+  const int bytes = KvPieceBytes(element);
+  for (int piece = ThreadX(); piece < kKeyTile * Shape::kChunks; piece += kAttentionThreads) {
+    const int row = piece / Shape::kChunks, chunk = piece % Shape::kChunks;
+    const int position = tile + row, at = Shape::Swizzle(row, chunk);
+    Vector16 key = {}, value = {};
+    if (position >= run.begin && position < run.end) {
+      const int page = LoadGlobal(run.pages + PageOf(position, run.base, page_size));
+      const int offset = OffsetInPage(position, page_size);
+      const std::byte* const numbers = kv.Key(page, kv_head, offset) + chunk * bytes;
+      if (in_groups) {
+        const int group = (chunk * kKvPiece >> element.block_log2) * element.companion_bytes;
+        key_scale = LoadKvScale(element, kv.scale.Key(page, kv_head, offset) + group);
+        value_scale = LoadKvScale(element, kv.scale.Value(page, kv_head, offset) + group);
+      }
+      key = KvPieceAsBf16(element.dtype, LoadKvPiece(numbers, bytes, wide), key_scale);
+      value = KvPieceAsBf16(element.dtype, LoadKvPiece(numbers + kv.value_offset, bytes, wide), value_scale);
+    }
+    StoreShared16(keys + at, key);
+    StoreShared16(values + at, value);
+  }
+}
+
 template <int kHeadDim>
 struct ByRowTile : AttentionTile<Bf16, kHeadDim, kRows> {
   using Base = AttentionTile<Bf16, kHeadDim, kRows>;
@@ -92,7 +128,7 @@ struct ByRowTile : AttentionTile<Bf16, kHeadDim, kRows> {
 
 }  // namespace
 
-template <int kHeadDim>
+template <int kHeadDim, bool kQuantised>
 TM_KERNEL void AttentionByRowKernel(AttentionByRowParams p) {
   AwaitPriorKernels();
   using Shape = ByRowTile<kHeadDim>;
@@ -141,13 +177,24 @@ TM_KERNEL void AttentionByRowKernel(AttentionByRowParams p) {
   const int sink_tiles = sinks.tiles();
   const int tiles = sink_tiles + others.tiles();
 
+  float key_scale = 1.0f, value_scale = 1.0f;
+  if (kQuantised && run.kv.format.element.companion_bytes == 0 && run.kv.scale.scales != nullptr) {
+    key_scale = LoadUniform(reinterpret_cast<const float*>(run.kv.scale.Key(0, kv_head, 0)));
+    value_scale = LoadUniform(reinterpret_cast<const float*>(run.kv.scale.Value(0, kv_head, 0)));
+  }
   const auto load = [&](int t) {
     const bool of_sinks = t < sink_tiles;
     const KeyRun keys = of_sinks ? sinks : others;
     const int first = keys.first + (of_sinks ? t : t - sink_tiles) * kKeyTile;
     const int stage = t % kAttentionStages;
-    CopyKeys<Shape>(run.kv, keys.pages, keys.base, kv_head, first, keys.begin, keys.end,
-                    key_tiles + stage * Shape::kKeyBytes, value_tiles + stage * Shape::kKeyBytes);
+    std::byte* const to_keys = key_tiles + stage * Shape::kKeyBytes;
+    std::byte* const to_values = value_tiles + stage * Shape::kKeyBytes;
+    if constexpr (kQuantised) {
+      DecodeKeys<Shape>(run.kv, keys, kv_head, first, p.wide, key_scale, value_scale, to_keys, to_values);
+    } else {
+      CopyKeys<Shape>(run.kv, keys.pages, keys.base, kv_head, first, keys.begin, keys.end, to_keys,
+                      to_values);
+    }
   };
   LoadQueries<Shape>(run.query, run.query_stride, first_token, run.group, kv_head, item.row_begin, rows,
                      queries);
@@ -199,32 +246,40 @@ TM_KERNEL void AttentionByRowKernel(AttentionByRowParams p) {
 
 namespace {
 
-template <int kHeadDim>
+template <int kHeadDim, bool kQuantised>
 int Launch(const AttentionByRowParams& p, Stream stream) {
   constexpr int kSharedBytes = ByRowTile<kHeadDim>::kSharedBytes;
-  if (const int error = AllowSharedBytes<AttentionByRowKernel<kHeadDim>, kSharedBytes>()) return error;
+  if (const int error = AllowSharedBytes<AttentionByRowKernel<kHeadDim, kQuantised>, kSharedBytes>())
+    return error;
   const Dim3 grid{static_cast<unsigned>(p.run.max_items), static_cast<unsigned>(p.run.kv.format.kv_heads)};
-  return TM_LAUNCH(AttentionByRowKernel<kHeadDim>, grid, Dim3{kAttentionThreads}, kSharedBytes, stream, p);
+  return TM_LAUNCH((AttentionByRowKernel<kHeadDim, kQuantised>), grid, Dim3{kAttentionThreads}, kSharedBytes,
+                   stream, p);
 }
 
+template <bool kQuantised>
 int LaunchDim(const AttentionByRowParams& p, Stream stream) {
   switch (p.run.kv.format.head_dim) {
     case 32:
-      return Launch<32>(p, stream);
+      return Launch<32, kQuantised>(p, stream);
     case 64:
-      return Launch<64>(p, stream);
+      return Launch<64, kQuantised>(p, stream);
     case 96:
-      return Launch<96>(p, stream);
+      return Launch<96, kQuantised>(p, stream);
     default:
-      return Launch<128>(p, stream);
+      return Launch<128, kQuantised>(p, stream);
   }
 }
 
 }  // namespace
 
-int RunAttentionByRow(const AttentionByRowParams& params, void* stream) {
-  if (const int error = LaunchDim(params, static_cast<Stream>(stream))) return error;
-  return MergeAttention(params.run, stream);
+int RunAttentionByRow(const AttentionByRowParams& given, void* stream) {
+  AttentionByRowParams params = given;
+  params.wide = AreWide(given.run.kv);
+  const auto queue = static_cast<Stream>(stream);
+  const int error = params.run.kv.format.element.plain() && params.run.kv.format.element != Format::BareFp8()
+                        ? LaunchDim<false>(params, queue)
+                        : LaunchDim<true>(params, queue);
+  return error != 0 ? error : MergeAttention(params.run, stream);
 }
 
 }  // namespace tramontane::cuda

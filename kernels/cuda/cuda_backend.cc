@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/core/check.h"
+#include "kernels/core/kv_quantize.h"
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/linear_small.h"
 #include "kernels/cuda/linear_tile.h"
@@ -241,6 +242,7 @@ class CudaBackend final : public Backend {
   OpCode CheckExperts(const MoeParams& params);
   MoeGemmParams ExpertProducts(const MoeParams& params, int32_t intermediate) const;
   OpCode Route(const MoeParams& params, const MoeGemmParams& gemm);
+  OpCode CheckPages(const KvLayerView& kv);
   OpCode PlanFor(const AttentionParams& params, const AttentionPlan** plan);
 
   const std::unique_ptr<Runtime> runtime_;
@@ -486,10 +488,30 @@ OpCode CudaBackend::RopeTable(const RopeTableParams& p) noexcept {
   return Queued(LaunchRopeTable(p, runtime_->stream()), "the rotary table");
 }
 
+// What pages may hold.
+OpCode CudaBackend::CheckPages(const KvLayerView& kv) {
+  const Format& element = kv.format.element;
+  if (kv.format.latent()) return Fail(OpCode::kUnsupported, "latent pages have no kernel");
+  if (element == DType::kBf16) return OpCode::kOk;
+  const bool fits = element == Format::BareFp8() ||
+                    (element.in_groups() && IsKvElement(element) && element.block_log2 >= kMinKvGroupLog2);
+  if (!fits || kv.format.head_dim % 16 != 0 || kv.format.head_dim % element.block_size() != 0) {
+    return Fail(OpCode::kUnsupported,
+                "pages of " + FormatName(element) + " with heads of " + std::to_string(kv.format.head_dim) +
+                    "; the CUDA backend has bf16, fp8, and int8 and int4 in groups of 8 "
+                    "to 128 that divide heads of a multiple of 16");
+  }
+  TM_CHECK(element.companion_bytes == 0 || kv.scale.scales != nullptr, "pages of %s without scales",
+           FormatName(element).c_str());
+  TM_CHECK(kv.page_bytes % 2 == 0 && kv.layer_offset % 2 == 0 && kv.value_offset % 2 == 0 &&
+               kv.head_bytes % 2 == 0 && kv.token_bytes % 2 == 0,
+           "pages whose rows are no pieces of 2 bytes");
+  return OpCode::kOk;
+}
+
 OpCode CudaBackend::RopeAppend(const RopeAppendParams& p) noexcept {
-  TM_CHECK(p.qkv.dtype == DType::kBf16 && p.kv.format.element == DType::kBf16, "qkv is %s, pages are %s",
-           DTypeName(p.qkv.dtype), FormatName(p.kv.format.element).c_str());
-  if (p.kv.format.latent()) return Fail(OpCode::kUnsupported, "latent pages have no kernel");
+  TM_CHECK(p.qkv.dtype == DType::kBf16, "qkv is %s", DTypeName(p.qkv.dtype));
+  if (const OpCode code = CheckPages(p.kv); code != OpCode::kOk) return code;
   if (p.qkv.rows == 0) return OpCode::kOk;
   if (p.sink_cos_sin != nullptr) {  // before the rows' queries are turned where they lie
     TM_CHECK(p.sink_query.dtype == DType::kBf16, "queries for sinks are %s", DTypeName(p.sink_query.dtype));
@@ -497,7 +519,9 @@ OpCode CudaBackend::RopeAppend(const RopeAppendParams& p) noexcept {
         code != OpCode::kOk)
       return code;
   }
-  return Queued(LaunchRopeAppend(p, runtime_->stream()), "the rotary embedding");
+  const int error = p.kv.format.element == DType::kBf16 ? LaunchRopeAppend(p, runtime_->stream())
+                                                        : LaunchRopeAppendQuantised(p, runtime_->stream());
+  return Queued(error, "the rotary embedding");
 }
 
 OpCode CudaBackend::CopyPages(const CopyPagesParams& p) noexcept {
@@ -881,9 +905,10 @@ OpCode CudaBackend::Moe(const MoeParams& p) noexcept {
 
 // ---- attention: the work list of a (table, window, left) is made once a step
 
-// Whether rows see other keys than those of the window.
+// Whether rows see other keys than those of the window, or keys are decoded first.
 bool IsByRow(const AttentionParams& p) {
-  return p.sinks.len != nullptr || p.mask.bits != nullptr || p.table.sink_pages != nullptr;
+  return p.sinks.len != nullptr || p.mask.bits != nullptr || p.table.sink_pages != nullptr ||
+         p.kv.format.element != DType::kBf16;
 }
 
 OpCode CudaBackend::PlanFor(const AttentionParams& p, const AttentionPlan** out) {
@@ -938,17 +963,16 @@ OpCode CudaBackend::PlanFor(const AttentionParams& p, const AttentionPlan** out)
 }
 
 OpCode CudaBackend::Attention(const AttentionParams& p) noexcept {
-  TM_CHECK(
-      p.query.dtype == DType::kBf16 && p.out.dtype == DType::kBf16 && p.kv.format.element == DType::kBf16,
-      "attention of %s queries over %s pages", DTypeName(p.query.dtype),
-      FormatName(p.kv.format.element).c_str());
-  if (p.kv.format.latent()) return Fail(OpCode::kUnsupported, "latent pages have no kernel");
+  TM_CHECK(p.query.dtype == DType::kBf16 && p.out.dtype == DType::kBf16, "attention of %s queries to %s",
+           DTypeName(p.query.dtype), DTypeName(p.out.dtype));
+  if (const OpCode code = CheckPages(p.kv); code != OpCode::kOk) return code;
   TM_CHECK(p.mask.bits == nullptr || p.sinks.len == nullptr, "a mask and sinks together");
   if (p.query.rows == 0 || p.batch == 0) return OpCode::kOk;
   CheckPieces(p.query, "query");
   CheckPieces(p.out, "out");
-  TM_CHECK(IsOfPieces(p.kv.page_bytes) && IsOfPieces(p.kv.layer_offset) && IsOfPieces(p.kv.value_offset) &&
-               IsOfPieces(p.kv.head_bytes) && IsOfPieces(p.kv.token_bytes),
+  TM_CHECK(p.kv.format.element != DType::kBf16 ||
+               (IsOfPieces(p.kv.page_bytes) && IsOfPieces(p.kv.layer_offset) &&
+                IsOfPieces(p.kv.value_offset) && IsOfPieces(p.kv.head_bytes) && IsOfPieces(p.kv.token_bytes)),
            "pages whose keys are no pieces of 16 bytes");
   const AttentionPlan* plan = nullptr;
   if (const OpCode code = PlanFor(p, &plan); code != OpCode::kOk) return code;

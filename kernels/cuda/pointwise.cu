@@ -267,9 +267,19 @@ TM_KERNEL void RopeSinkQueryKernel(RopeAppendParams p) {
 TM_KERNEL void CopyPagesKernel(CopyPagesParams p) {
   AwaitPriorKernels();
   const int64_t from = LoadUniform(p.pairs + 2 * BlockX()), to = LoadUniform(p.pairs + 2 * BlockX() + 1);
-  const int64_t stride = int64_t{GridY()} * kThreads * 16;
-  for (int64_t i = (int64_t{BlockY()} * kThreads + ThreadX()) * 16; i < p.page_bytes; i += stride) {
-    StoreGlobal16(p.pool + to * p.page_bytes + i, LoadGlobal16(p.pool + from * p.page_bytes + i));
+  const int64_t thread = int64_t{BlockY()} * kThreads + ThreadX(), threads = int64_t{GridY()} * kThreads;
+  std::byte* const target = p.pool + to * p.page_bytes;
+  const std::byte* const source = p.pool + from * p.page_bytes;
+  if (p.page_bytes % 16 == 0) {
+    for (int64_t i = thread * 16; i < p.page_bytes; i += threads * 16) {
+      StoreGlobal16(target + i, LoadGlobal16(source + i));
+    }
+    return;
+  }
+  // Quantised pages of few tokens: rows of whole halves.
+  for (int64_t i = thread * 2; i < p.page_bytes; i += threads * 2) {
+    StoreGlobal(reinterpret_cast<uint16_t*>(target + i),
+                LoadGlobal(reinterpret_cast<const uint16_t*>(source + i)));
   }
 }
 

@@ -60,7 +60,8 @@ int LaunchRmsNorm(const RmsNormKernelParams& params, void* stream);
 int LaunchGatherColumns(const GatherColumnsParams& params, void* stream);
 int LaunchSwiGlu(const SwiGluKernelParams& params, void* stream);
 int LaunchRopeTable(const RopeTableParams& params, void* stream);
-int LaunchRopeAppend(const RopeAppendParams& params, void* stream);  // bf16 qkv; pages bf16 or f16
+int LaunchRopeAppend(const RopeAppendParams& params, void* stream);           // bf16 qkv; pages bf16 or f16
+int LaunchRopeAppendQuantised(const RopeAppendParams& params, void* stream);  // pages int8, int4 or fp8
 // sink_query alone, from queries that LaunchRopeAppend has not turned yet; both bf16.
 int LaunchRopeSinkQuery(const RopeAppendParams& params, void* stream);
 int LaunchCopyPages(const CopyPagesParams& params, void* stream);

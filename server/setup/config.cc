@@ -262,9 +262,9 @@ const std::vector<Setting>& ServeSettings() {
             "how weights in blocks are multiplied on the CPU: decoded to f32, or with rows rounded to 8 "
             "bits, a "
             "block at a time"),
-      OneOf(
-          "kv_dtype", &C::kv_dtype, {"f32", "bf16", "fp8", "int8", "int4"}, "f32|bf16|fp8|int8|int4",
-          "type of cached keys and values; f32 also keeps every other rounding to bf16 away; on a GPU bf16"),
+      OneOf("kv_dtype", &C::kv_dtype, {"f32", "bf16", "fp8", "int8", "int4"}, "f32|bf16|fp8|int8|int4",
+            "type of cached keys and values; f32 also keeps every other rounding to bf16 away, and is the "
+            "CPU's alone"),
       Integer("kv_group", &C::kv_group, 0, 128, "N",
               "numbers that share a scale, of kv_dtype int8 and int4: a power of two from 8 that divides the "
               "model's head_dim; 0: 32, or head_dim where that is less"),

@@ -49,8 +49,8 @@ StatusOr<BackendPtr> MakeCpu(const ServeConfig& config) {
 StatusOr<BackendPtr> MakeCuda(const ServeConfig& config) {
   if (!config.cpu_variant.empty())
     return InvalidArgument("cpu_variant is " + config.cpu_variant + ", which only the CPU has");
-  if (config.kv_dtype != "bf16") {
-    return InvalidArgument("kv_dtype is " + config.kv_dtype + ", CUDA keeps keys and values in bf16");
+  if (config.kv_dtype == "f32") {
+    return InvalidArgument("kv_dtype is f32, CUDA keeps keys and values in bf16, fp8, int8 and int4");
   }
   return OpenCudaBackend(CudaLibraryPath());
 }

@@ -57,12 +57,14 @@ struct Loaded {
   std::unique_ptr<BlockWeightsBackend> in_blocks;  // where the weights are to stand so
   std::unique_ptr<Model> model;
 
-  Loaded(BackendPtr made, const std::string& folder, int32_t page_size, DType weights = DType::kBf16)
+  Loaded(BackendPtr made, const std::string& folder, int32_t page_size, DType weights = DType::kBf16,
+         DType kv_dtype = DType::kBf16)
       : backend(std::move(made)) {
     if (weights != DType::kBf16) in_blocks = std::make_unique<BlockWeightsBackend>(*backend, weights);
     Backend& into = in_blocks != nullptr ? *in_blocks : *backend;
     LoadOptions options;
     options.kv.page_size = page_size;
+    options.kv.dtype = kv_dtype;
     auto loaded = LoadFolder(folder, into, options);
     EXPECT_TRUE(loaded.ok()) << loaded.status();
     model = *std::move(loaded);
@@ -509,7 +511,8 @@ BackendEngine::Options RollingOptions(const Manner& manner) {
 // whole text as a prompt, since what a row sees follows from its position. Logits of the file's head;
 // `growth` as there.
 void CompareUnderAPolicy(const std::string& folder, const BackendEngine::Options& options,
-                         const Request& request, const ChoiceReading& reading, double growth) {
+                         const Request& request, const ChoiceReading& reading, double growth,
+                         Comparison* all) {
   ASSERT_EQ(reading.logprobs.size(), reading.ids.size());
   Loaded model(MakeExactCpu(), folder, options.limits.page_size);
   ModelDriver driver(*model.model, *model.backend, kRoom);
@@ -530,19 +533,17 @@ void CompareUnderAPolicy(const std::string& folder, const BackendEngine::Options
   const std::vector<TokenInfo>& want = reader->started().at(0).prompt_logprobs;
   ASSERT_EQ(want.size(), scored.prompt.size() - 1);  // of the second token on
 
-  Comparison all;
   for (size_t i = 0; i < reading.ids.size(); ++i) {
     const TokenInfo& expected = want[request.prompt.size() - 1 + i];
     const double difference = std::abs(double{reading.logprobs[i].logprob} - expected.logprob);
-    all.worst = std::max(all.worst, difference);
+    all->worst = std::max(all->worst, difference);
     ASSERT_LE(difference, 2 * tolerance) << "output " << i;
-    ++all.tokens;
+    ++all->tokens;
     if (expected.top[0].logprob - expected.top[1].logprob <= 2 * tolerance) continue;
-    ++all.clear;
+    ++all->clear;
     EXPECT_EQ(reading.ids[i], expected.top[0].token) << "output " << i;
   }
-  Report(all, tolerance);
-  EXPECT_GT(all.clear, static_cast<int>(all.tokens / (4 * growth)));
+  Report(*all, tolerance);
 }
 
 // Sinks inside windows of 16 and behind them; prompts in chunks that cross what leaves; single tokens.
@@ -555,6 +556,7 @@ TEST_P(CudaEngine, GivesWhatTheCpuGivesUnderPoliciesWithSinks) {
       {{.type = ContextPolicyType::kSinks, .n_ctx = 20, .n_keep = 7}, 43},
       {{.type = ContextPolicyType::kShift, .n_ctx = 24, .n_keep = 4, .n_discard = 1}, 20},
       {{.type = ContextPolicyType::kShift, .n_ctx = 24, .n_keep = 5, .n_discard = 9}, 43}};
+  Comparison all;
   for (const auto& [policy, prompt] : cases) {
     SCOPED_TRACE(testing::Message() << ContextPolicyName(policy.type) << " after " << prompt);
     BackendEngine test(MakeCudaTestBackend(), folder.path(), options);
@@ -565,8 +567,49 @@ TEST_P(CudaEngine, GivesWhatTheCpuGivesUnderPoliciesWithSinks) {
     ASSERT_TRUE(reader->refused().ok()) << reader->refused();
     test.RunToEnd({reader.get()});
     EXPECT_GT(reader->choice().end().usage.discarded_tokens, 0);
-    CompareUnderAPolicy(folder.path(), options, request, reader->choice(), 1.0);
+    CompareUnderAPolicy(folder.path(), options, request, reader->choice(), 1.0, &all);
   }
+  EXPECT_GT(all.clear, all.tokens / 4);
+}
+
+// How much farther logits are apart over pages of that type. Two rows whose elements differ by u of their
+// size get codes a step s apart with the chance u / s, so by sqrt(u s) of it on the average instead of u:
+// with s of 1/64 of a number's size (int8: max / 127), 1/8 (fp8) and 1/3 (int4: max / 7), that is 3, 8 and 13
+// u, in two of the 14 roundings of a layer.
+double GrowthOf(DType kv_dtype) {
+  const double steps_of_u = kv_dtype == DType::kInt8 ? 3 : kv_dtype == DType::kFp8E4M3 ? 8 : 13;
+  return std::sqrt((12 + 2 * steps_of_u * steps_of_u) / 14);
+}
+
+// Both keep keys and values so: what requests get in chunks and alone, with and without sinks.
+TEST_P(CudaEngine, GivesWhatTheCpuGivesOverQuantisedPages) {
+  const TempFolder folder;
+  WindowedModel().WriteMistral(folder);
+  Comparison all;
+  for (const DType dtype : {DType::kInt8, DType::kInt4, DType::kFp8E4M3}) {
+    SCOPED_TRACE(DTypeName(dtype));
+    BackendEngine::Options options = RollingOptions(GetParam());
+    options.kv_dtype = dtype;
+    BackendEngine test(MakeCudaTestBackend(), folder.path(), options);
+    std::vector<Request> requests = {MakeRequest("plain", 21, ScaledCount(24, 10), 1),
+                                     MakeRequest("endless", 30, ScaledCount(24, 10), 2)};
+    requests[1].context_policy =
+        ContextPolicy{.type = ContextPolicyType::kShift, .n_ctx = 24, .n_keep = 4, .n_discard = 3};
+    std::vector<std::unique_ptr<StreamReader>> readers;
+    std::vector<StreamReader*> both;
+    for (Request& request : requests) {
+      request.output.logprobs = 3;
+      readers.push_back(test.Submit(request));
+      ASSERT_TRUE(readers.back()->refused().ok()) << readers.back()->refused();
+      both.push_back(readers.back().get());
+    }
+    test.RunToEnd(both);
+    for (size_t i = 0; i < requests.size(); ++i) {
+      ASSERT_FALSE(readers[i]->choice().ids.empty());
+      CompareUnderAPolicy(folder.path(), options, requests[i], readers[i]->choice(), GrowthOf(dtype), &all);
+    }
+  }
+  EXPECT_GT(all.clear, all.tokens / 8);  // hardly one of int4, whose codes lie far apart
 }
 
 // Between two discards a row sees what the CPU is given as a fresh prompt: the tokens that are left.

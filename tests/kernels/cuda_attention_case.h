@@ -44,7 +44,7 @@ struct AttentionOutcome {
 };
 
 double AttentionDouble(DType dtype, uint16_t bits);
-// Standard normal, rounded to the case's dtype: [tokens, heads * head_dim].
+// Standard normal, rounded to the case's dtype, over quantised pages to bf16: [tokens, heads * head_dim].
 std::vector<uint16_t> RandomQuery(const AttentionCase& c, int32_t tokens);
 
 // Plans and runs. Output, lse and partial results are NaN before. The pool is copied to the device.

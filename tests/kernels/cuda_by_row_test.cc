@@ -21,6 +21,11 @@ namespace {
 
 constexpr double kTolerance = 2.25 * 0x1p-8;
 constexpr double kLseTolerance = 2e-4;
+// Quantised keys and values are rounded to bf16 once more. Of values that is u; a score, whose products are
+// off by u / sqrt(3) at random, is off by as much of the size of a score, which is 1, and hardly ever by ten
+// times that, which moves weights by 2 u and the lse by 4 u * log2(e).
+constexpr double kQuantisedTolerance = kTolerance + 3 * 0x1p-9;
+constexpr double kQuantisedLseTolerance = kLseTolerance + 6 * 0x1p-9;
 
 std::vector<uint16_t> RandomBf16(int64_t count, uint64_t seed) {
   std::mt19937_64 random(seed);
@@ -44,9 +49,10 @@ struct ByRowBatch {
   std::vector<int32_t> queries;  // [sequences]
   std::vector<RowSinks> rows;    // [tokens]; none: without sinks
   std::vector<int64_t> rolled;   // [sequences] positions from n_keep to here have left the table; 0: none
-  PackedMask mask = {};          // of all keys; empty: none
-  RaggedMask sees = {};          // the same
-  int32_t n_keep = 0;            // sinks whose pages stay, where some have left
+  std::vector<float> fp8_scales = {};  // [2, kv_heads] of pages in fp8; none: 1
+  PackedMask mask = {};                // of all keys; empty: none
+  RaggedMask sees = {};                // the same
+  int32_t n_keep = 0;                  // sinks whose pages stay, where some have left
 };
 
 // Whether row i of sequence b sees a key, and by which of its queries.
@@ -103,6 +109,10 @@ class ByRow {
     params.kv = kv_.View();
     const std::vector<std::byte> pool(kv_.pool(), kv_.pool() + kv_.pool_bytes());
     params.kv.pool = static_cast<std::byte*>(upload(pool));
+    if (!batch_.fp8_scales.empty()) {
+      params.kv.scale =
+          KvScaleView::OfFp8(static_cast<float*>(upload(batch_.fp8_scales)), batch_.shape.kv_heads);
+    }
     params.table = {.kv_indptr = ints(kv_indptr_),
                     .page_indices = ints(page_indices_),
                     .last_page_len = ints(last_page_len_),
@@ -178,9 +188,19 @@ class ByRow {
     return key < row.len && near ? Sight::kBySinkQuery : Sight::kNot;
   }
 
+  // Of a half of a kv head's vectors.
+  double Fp8Scale(KvHalf half, int32_t kv_head) const {
+    if (batch_.fp8_scales.empty()) return 1.0;
+    return batch_
+        .fp8_scales[static_cast<size_t>((half == KvHalf::kKey ? 0 : batch_.shape.kv_heads) + kv_head)];
+  }
+
   void Compare() const {
     const int32_t dim = batch_.shape.head_dim, heads = batch_.group * batch_.shape.kv_heads;
     const double scale = 1.0 / std::sqrt(static_cast<double>(dim));
+    const bool quantised = batch_.shape.dtype != DType::kBf16;
+    const double tolerance = quantised ? kQuantisedTolerance : kTolerance;
+    const double lse_tolerance = quantised ? kQuantisedLseTolerance : kLseTolerance;
     for (int32_t b = 0; b < kv_.batch(); ++b) {
       const std::vector<double> keys = kv_.All(KvHalf::kKey, b, 0), values = kv_.All(KvHalf::kValue, b, 0);
       const int64_t end = batch_.ends[static_cast<size_t>(b)];
@@ -206,7 +226,7 @@ class ByRow {
                 score += double{Bf16ToFloat(query[row * static_cast<size_t>(dim) + at])} *
                          keys[vector_of(key) + at];
               }
-              scores.push_back(score * scale);
+              scores.push_back(score * scale * Fp8Scale(KvHalf::kKey, head / batch_.group));
               seen.push_back(key);
             }
           }
@@ -220,14 +240,16 @@ class ByRow {
               expected[d] += weight * values[vector_of(seen[k]) + d];
           }
           for (size_t d = 0; d < expected.size(); ++d) {
-            const double want = scores.empty() ? 0 : expected[d] / sum;
-            ASSERT_NEAR(Bf16ToFloat(out_[row * static_cast<size_t>(dim) + d]), want, kTolerance * most_value)
+            const double value_scale = Fp8Scale(KvHalf::kValue, head / batch_.group);
+            const double want = scores.empty() ? 0 : value_scale * expected[d] / sum;
+            ASSERT_NEAR(Bf16ToFloat(out_[row * static_cast<size_t>(dim) + d]), want,
+                        tolerance * value_scale * most_value)
                 << "sequence " << b << " query " << i << " head " << head << " element " << d;
           }
           if (scores.empty()) {
             ASSERT_EQ(lse_[row], -INFINITY);
           } else {
-            ASSERT_NEAR(lse_[row], (most + std::log(sum)) / std::log(2.0), kLseTolerance);
+            ASSERT_NEAR(lse_[row], (most + std::log(sum)) / std::log(2.0), lse_tolerance);
           }
         }
       }
@@ -259,6 +281,15 @@ ByRowBatch DrawShape(std::mt19937& random) {
   batch.shape.head_dim = 32 * draw(1, 4);
   batch.shape.page_size = std::array{1, 4, 16, 64}[static_cast<size_t>(draw(0, 3))];
   batch.shape.order = draw(0, 1) == 0 ? KvOrder::kHnd : KvOrder::kNhd;
+  if (draw(0, 1) == 0) {
+    batch.shape.dtype =
+        std::array{DType::kFp8E4M3, DType::kInt8, DType::kInt4}[static_cast<size_t>(draw(0, 2))];
+    batch.shape.group_log2 = draw(3, batch.shape.head_dim == 128 ? 7 : 5);
+    if (batch.shape.dtype == DType::kFp8E4M3 && draw(0, 1) == 0) {
+      for (int32_t i = 0; i < 2 * batch.shape.kv_heads; ++i)
+        batch.fp8_scales.push_back(0.3f + 0.1f * static_cast<float>(draw(0, 7)));
+    }
+  }
   batch.group = draw(1, 5);
   for (int32_t sequences = draw(1, 3); sequences > 0; --sequences) {
     const int64_t end = draw(0, 3) == 0 ? draw(300, 900) : draw(1, 90);
@@ -321,6 +352,19 @@ TEST_P(CudaByRowTest, ManySinksBesideASplitWindow) {
   ByRow run(batch);
   EXPECT_EQ(run.sink_pages()[0], 10);
   run.ExpectAsDefined();
+}
+
+// Quantised pages under a window alone.
+TEST_P(CudaByRowTest, QuantisedPagesAreWhatTheyStandFor) {
+  std::mt19937 random(TestSeed() + 2);
+  for (int64_t round = ScaledCount(40, 6); round > 0; --round) {
+    SCOPED_TRACE(testing::Message() << "TRAMONTANE_TEST_SEED=" << TestSeed() << " round " << round);
+    ByRowBatch batch = DrawShape(random);
+    if (batch.shape.dtype == DType::kBf16) continue;
+    batch.window = std::array{0, 1, 30, 200}[random() % 4];
+    ByRow(batch).ExpectAsDefined();
+    if (HasFatalFailure()) return;
+  }
 }
 
 // Of any density, rows that see nothing among them.

@@ -155,6 +155,24 @@ TEST(CudaAttentionBytesTest, OfAMaskEqualTheFormulaAtTheHeadOfItsKernel) {
   EXPECT_EQ(run.bytes, bytes);
 }
 
+// A decode of one sequence and one layer: what quantised pages save, and what is read again of their scales.
+TEST(CudaAttentionBytesTest, OfQuantisedPagesEqualTheFormulaAtTheHeadOfTheirKernel) {
+  constexpr int64_t kDim = 128, kGroup = 4, kKeys = 200;
+  for (const auto& [dtype, numbers, scales] : {std::tuple{DType::kInt8, 2 * kDim, kDim / 4 * 2},
+                                               {DType::kInt4, kDim, kDim / 4 * 2},
+                                               {DType::kFp8E4M3, 2 * kDim, int64_t{0}}}) {
+    AttentionCase c = {
+        .name = "Quantised", .kv = KvOf(1, kDim, 16, dtype), .spans = {{0, kKeys}}, .queries = {1}};
+    c.kv.group_log2 = 5;
+    const CountedRun run(c);
+    Bytes bytes = PlanBytes(run.kv, run.outcome);
+    bytes.read += 48 + kGroup * 2 * kDim + kKeys * (numbers + scales + kDim / 2);
+    bytes.read += 4 * (2 * run.outcome.max_items - 1);
+    bytes.written += kGroup * 2 * kDim + kGroup * 4;
+    EXPECT_EQ(run.bytes, bytes) << DTypeName(dtype);
+  }
+}
+
 // The planted fault: the loop goes over all keys, as if there were no window, where the window's bytes are
 // allowed.
 TEST(CudaAttentionBytesTest, ALoopThatIgnoresTheWindowDoesNotEqualIt) {
@@ -728,9 +746,27 @@ TEST(CudaPointwiseBytesTest, OfRopeAndPageCopiesEqualTheirFormulas) {
   EXPECT_EQ(Counted(), (Bytes{kTokens * kQuery * 6 * kDim, kTokens * kQuery * 2 * kDim}));
 
   const std::vector<int32_t> pairs = {0, 2, 1, 3};
+  for (const int64_t page_bytes : {kv.page_bytes, kv.page_bytes - 6}) {  // whole pieces of 16 bytes, and not
+    ForgetCounts();
+    ASSERT_EQ(cuda::LaunchCopyPages({pool.data(), page_bytes, pairs.data(), 2}, nullptr), 0);
+    EXPECT_EQ(Counted(), (Bytes{2 * page_bytes + 2 * 16 * 8, 2 * page_bytes}));
+  }
+
+  RopeAppendParams quantised{};
+  quantised.qkv = MakeTensor(qkv.data(), DType::kBf16, kTokens, (kQuery + 2 * kKv) * kDim);
+  quantised.cos_sin = cos_sin.data();
+  quantised.query_heads = kQuery;
+  quantised.kv = KvLayerView({.element = Format::WithScalesApart(DType::kInt8, 3),
+                              .kv_heads = kKv,
+                              .head_dim = kDim,
+                              .page_size = 4},
+                             pool.data(), kv.page_bytes);
+  quantised.slots = slots.data();
   ForgetCounts();
-  ASSERT_EQ(cuda::LaunchCopyPages({pool.data(), kv.page_bytes, pairs.data(), 2}, nullptr), 0);
-  EXPECT_EQ(Counted(), (Bytes{2 * kv.page_bytes + 2 * 16 * 8, 2 * kv.page_bytes}));
+  ASSERT_EQ(cuda::LaunchRopeAppendQuantised(quantised, nullptr), 0);
+  const Bytes small_token = {8 + kQuery * 6 * kDim + kKv * 14 * kDim,
+                             kQuery * 2 * kDim + quantised.kv.format.TokenBytes()};
+  EXPECT_EQ(Counted(), small_token + small_token + padded);
 }
 
 // ---- sampling.cu ---------------------------------------------------------------------------------

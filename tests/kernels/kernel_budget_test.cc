@@ -174,10 +174,10 @@ int64_t AttentionSharedBytes(DType dtype, int32_t head_dim, int32_t tile_rows) {
   return SharedBytesOf([&] { return cuda::RunAttention(p, nullptr); });
 }
 
-int64_t AttentionByRowSharedBytes(int32_t head_dim) {
+int64_t AttentionByRowSharedBytes(const Format& element, int32_t head_dim) {
   const cuda::AttentionWork nothing{};
   cuda::AttentionByRowParams p{};
-  p.run.kv = KvLayerView({.element = DType::kBf16, .kv_heads = 1, .head_dim = head_dim});
+  p.run.kv = KvLayerView({.element = element, .kv_heads = 1, .head_dim = head_dim});
   p.run.work = &nothing;
   p.run.tile_rows = cuda::kByRowTileRows;
   p.run.max_items = 1;
@@ -290,7 +290,9 @@ DynamicShared MeasuredDynamicShared() {
     }
   }
   for (const int32_t head_dim : {32, 64, 96, 128}) {
-    bytes["AttentionByRowKernel<" + std::to_string(head_dim) + ">"] = AttentionByRowSharedBytes(head_dim);
+    const std::string name = "AttentionByRowKernel<" + std::to_string(head_dim);
+    bytes[name + ", false>"] = AttentionByRowSharedBytes(DType::kBf16, head_dim);
+    bytes[name + ", true>"] = AttentionByRowSharedBytes(Format::BareFp8(), head_dim);
   }
   for (const auto& [type, name] : kWeightTypes) {
     const std::string small = std::string("SmallLinearKernel<") + name,

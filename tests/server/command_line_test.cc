@@ -436,14 +436,6 @@ TEST(CommandLineTest, ExactKeysAndValuesNeedTheCpu) {
   EXPECT_THAT(program.err(), HasSubstr("kv_dtype is f32"));
 }
 
-TEST(CommandLineTest, QuantisedKeysAndValuesNeedTheCpu) {
-  for (const char* dtype : {"fp8", "int8", "int4"}) {
-    Program program({"inspect", "--device", "cuda", "--kv-dtype", dtype});
-    EXPECT_EQ(program.Wait(), 1);
-    EXPECT_THAT(program.err(), HasSubstr(std::string("kv_dtype is ") + dtype + ", CUDA keeps"));
-  }
-}
-
 // Of breeze: 2 kv heads of 32 numbers.
 TEST(CommandLineTest, InspectCountsTheBytesOfQuantisedPages) {
   Program int8({"inspect", "--device", "cpu", "--kv-dtype", "int8"});
