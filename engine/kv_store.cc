@@ -15,7 +15,7 @@ namespace {
 // later ones.
 constexpr int64_t kBlocksPerPage = 2;
 
-// Of a text that goes by, each so-manieth window is kept as if a hit could end there: prefix_bench.
+// Of a text that goes by, one window in so many is kept as if a hit could end there: prefix_bench.
 constexpr int64_t kWindowsPerKept = 8;
 
 int64_t Reach(int32_t window) { return window == 0 ? INT64_MAX : window; }
