@@ -194,12 +194,6 @@ Status Engine::Impl::CheckTreeFits(const CandidateTree& tree) const {
   const auto refuse = [](const std::string& what) {
     return InvalidArgument(what).WithField("candidates", FieldForm::kSubject);
   };
-  const size_t candidates = tree.branch_begin.size();
-  if (candidates > 1 && !model_.has_masks) {
-    return refuse(
-        "has " + std::to_string(candidates) +
-        " entries, which needs attention by masks, for which this device has no kernel; it takes one");
-  }
   const int64_t pages = tree.Pages(model_.kv_layout, LeastChunk(model_.kv_layout, limits_.max_step_tokens));
   if (pages <= limits_.pool_pages) return {};
   return refuse("take " + std::to_string(pages) + " pages with their prompt; the pool has " +

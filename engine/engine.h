@@ -34,8 +34,6 @@ struct EngineModel {
   std::vector<int32_t> eos_ids;
   KvLayout kv_layout;
   StepCosts costs = {};  // what is known of its steps' times beforehand; the engine learns on
-  // Whether what a row sees can be told by a mask: several candidates behind one prompt.
-  bool has_masks = true;
 };
 
 // One consistent picture for GetLoad and metrics, published after every step.

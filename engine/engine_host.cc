@@ -38,8 +38,7 @@ EngineModel ModelFor(const Model& model, const StepCosts& costs) {
   return {.vocab_size = model.config().vocab_size,
           .eos_ids = model.config().eos_ids,
           .kv_layout = model.kv_layout(),
-          .costs = costs,
-          .has_masks = model.has_masks()};
+          .costs = costs};
 }
 
 // What a prefill step is not cut below, and what the engine knows of steps' times before its first.

@@ -68,8 +68,6 @@ class Decoder final : public Model {
 
   const ModelConfig& config() const override { return config_; }
   const KvLayout& kv_layout() const override { return layout_; }
-  // The CPU backend alone has kernels for masks of some of a batch's sequences.
-  bool has_masks() const override { return backend_.info().activation_dtype == DType::kF32; }
   Status Reserve(int32_t max_tokens, int32_t max_sequences, int32_t max_logit_rows) override;
   OpCode Forward(const ForwardBatch& batch, std::byte* pool) override;
   OpCode Logits(const int32_t* rows, int32_t count, const Tensor& logits) override;

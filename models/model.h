@@ -32,7 +32,6 @@ struct ForwardBatch {
   const PageTableView* groups =
       nullptr;  // host array [KvLayout::groups]; the views' pointers are device memory
   // Host array [KvLayout::groups], likewise: a mask for some of the sequences. Null: windows decide.
-  // REQUIRES: Model::has_masks.
   const AttentionMaskView* masks = nullptr;
   int32_t layers = INT32_MAX;  // fewer: only so many of the first ones are run, to time them
 };
@@ -43,9 +42,6 @@ class Model {
 
   virtual const ModelConfig& config() const = 0;
   virtual const KvLayout& kv_layout() const = 0;
-
-  // Whether it has kernels for sequences whose rows see what a mask shows them.
-  virtual bool has_masks() const = 0;
 
   // Takes the activation buffers and the backend's workspace for steps up to these maxima. Once, before
   // Forward.

@@ -111,7 +111,7 @@ struct AttentionByRowParams {
   AttentionRunParams run;     // bf16, or quantised pages; tile_rows is kByRowTileRows
   const int32_t* sink_pages;  // [batch] (PageTableView), or null
   AttentionSinks sinks;       // bf16 queries; len null: none
-  AttentionMaskView mask;     // bits null: none; not together with sinks
+  AttentionMaskView mask;     // bits null: no sequence has one
   bool wide = false;          // set by RunAttentionByRow
 };
 

@@ -14,7 +14,8 @@
 //                                      where rows see sinks + rows * 8 (+ rows * 4 where they are windowed
 //                                      and there is a window) + rows * 2d + sinks * (4d + d / 2), the last
 //                                      two if the item takes any
-//                                      where there is a mask + 4 + rows * keys, a byte for each pair
+//                                      where a sequence of the call has a mask + 8, and where it is this one
+//                                      rows * keys, a byte for each pair
 //                                      over quantised pages instead of 4d a key or sink: 2d of int8 and
 //                                      fp8, d of int4; and d / 4 scales, one for each 8 numbers (the caches'
 //                                      bytes), or for fp8 with scales 8 in all
@@ -41,10 +42,9 @@ struct RowView {
 TM_DEVICE int Later(int a, int b) { return a > b ? a : b; }
 TM_DEVICE int Earlier(int a, int b) { return a < b ? a : b; }
 
-// Of a row at `position` over keys at [kv_base, kv_end).
-TM_DEVICE RowView ViewOf(const AttentionByRowParams& p, int token, int position, int kv_base, int kv_end) {
+// Of a row at `position`, of a sequence that has no mask.
+TM_DEVICE RowView ViewOf(const AttentionByRowParams& p, int token, int position) {
   const int window = p.run.window;
-  if (p.mask.bits != nullptr) return {kv_base, kv_end, 0, 0};
   const auto first = static_cast<int>(FirstVisible(position, window));
   if (p.sinks.len == nullptr) return {first, position + 1, 0, 0};
   const int left = LoadGlobal(p.sinks.left + token);
@@ -149,8 +149,12 @@ TM_KERNEL void AttentionByRowKernel(AttentionByRowParams p) {
   const int listed =
       pages == 0 ? 0 : (pages - 1) * run.kv.format.page_size + LoadUniform(run.last_page_len + item.sequence);
   const int kv_end = kv_base + listed;
-  const uint8_t* const mask =
-      p.mask.bits == nullptr ? nullptr : p.mask.bits + LoadUniform(p.mask.indptr + item.sequence);
+  const bool planned_by_mask = p.mask.bits != nullptr;
+  const uint8_t* mask = nullptr;
+  if (planned_by_mask) {
+    const int begin = LoadUniform(p.mask.indptr + item.sequence);
+    if (begin < LoadUniform(p.mask.indptr + item.sequence + 1)) mask = p.mask.bits + begin;
+  }
   const int tile_rows = Earlier(kRows, rows - item.row_begin);
 
   std::byte* const queries = SharedBytes();
@@ -160,9 +164,13 @@ TM_KERNEL void AttentionByRowKernel(AttentionByRowParams p) {
   auto* const views = reinterpret_cast<RowView*>(queries + Shape::kViewsAt);
   if (ThreadX() < kRows) {
     const int query = (item.row_begin + ThreadX()) / run.group;
-    views[ThreadX()] = ThreadX() < tile_rows
-                           ? ViewOf(p, first_token + query, kv_end - tokens + query, kv_base, kv_end)
-                           : RowView{0, 0, 0, 0};
+    if (ThreadX() >= tile_rows) {
+      views[ThreadX()] = {0, 0, 0, 0};
+    } else if (mask != nullptr) {
+      views[ThreadX()] = {kv_base, kv_end, 0, 0};
+    } else {
+      views[ThreadX()] = ViewOf(p, first_token + query, kv_end - tokens + query);
+    }
   }
   SyncThreads();
   const RowView seen = UnionOf(views, tile_rows);
@@ -172,7 +180,8 @@ TM_KERNEL void AttentionByRowKernel(AttentionByRowParams p) {
   const KeyRun others = {table + sink_pages, kv_base, item.key_begin, Later(item.key_begin, seen.begin),
                          Earlier(item.key_end, seen.end)};
   KeyRun sinks = {table, sink_pages > 0 ? 0 : kv_base, seen.sink_begin, seen.sink_begin, seen.sink_end};
-  const bool takes_sinks = item.key_begin == seen.begin / kKeyTile * kKeyTile;
+  const int first_key = planned_by_mask ? kv_base : seen.begin;  // of the tile's first item
+  const bool takes_sinks = item.key_begin == first_key / kKeyTile * kKeyTile;
   if (!takes_sinks) sinks.end = sinks.begin;
   const int sink_tiles = sinks.tiles();
   const int tiles = sink_tiles + others.tiles();

@@ -966,7 +966,6 @@ OpCode CudaBackend::Attention(const AttentionParams& p) noexcept {
   TM_CHECK(p.query.dtype == DType::kBf16 && p.out.dtype == DType::kBf16, "attention of %s queries to %s",
            DTypeName(p.query.dtype), DTypeName(p.out.dtype));
   if (const OpCode code = CheckPages(p.kv); code != OpCode::kOk) return code;
-  TM_CHECK(p.mask.bits == nullptr || p.sinks.len == nullptr, "a mask and sinks together");
   if (p.query.rows == 0 || p.batch == 0) return OpCode::kOk;
   CheckPieces(p.query, "query");
   CheckPieces(p.out, "out");

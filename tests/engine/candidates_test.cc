@@ -376,41 +376,5 @@ TEST_F(CandidatesOnTheCpu, HaveThemInACrowd) {
   }
 }
 
-// A device that has no masks takes one candidate, which needs none, and says what it lacks of more.
-TEST_F(CandidatesOnTheCpu, WithoutMasksOneAloneIsTaken) {
-  class WithoutMasks final : public Model {
-   public:
-    explicit WithoutMasks(std::unique_ptr<Model> inner) : inner_(std::move(inner)) {}
-    const ModelConfig& config() const override { return inner_->config(); }
-    const KvLayout& kv_layout() const override { return inner_->kv_layout(); }
-    bool has_masks() const override { return false; }
-    Status Reserve(int32_t tokens, int32_t sequences, int32_t rows) override {
-      return inner_->Reserve(tokens, sequences, rows);
-    }
-    OpCode Forward(const ForwardBatch& batch, std::byte* pool) override {
-      EXPECT_EQ(batch.masks, nullptr);
-      return inner_->Forward(batch, pool);
-    }
-    OpCode Logits(const int32_t* rows, int32_t count, const Tensor& logits) override {
-      return inner_->Logits(rows, count, logits);
-    }
-
-   private:
-    const std::unique_ptr<Model> inner_;
-  };
-  BackendEngine::Options options;
-  options.limits = SmallLimits(400);
-  options.wrap_model = [](std::unique_ptr<Model> model) {
-    return std::make_unique<WithoutMasks>(std::move(model));
-  };
-  CpuEngine test(folder_.path(), options);
-  const Request one = ScoreRequest("one", 20, {5});
-  EXPECT_EQ(ScoresOf(*Ask(test, one)), AloneScores(test, one));
-  EXPECT_EQ(
-      test.Submit(ScoreRequest("two", 20, {5, 5}))->refused().message(),
-      "candidates has 2 entries, which needs attention by masks, for which this device has no kernel; it "
-      "takes one");
-}
-
 }  // namespace
 }  // namespace tramontane

@@ -582,6 +582,54 @@ double GrowthOf(DType kv_dtype) {
 }
 
 // Both keep keys and values so: what requests get in chunks and alone, with and without sinks.
+// A mask for one sequence of a step; the others have none, and one of them sees sinks.
+TEST_P(CudaEngine, ScoresCandidatesAsTheCpuDoesBesideRowsOfOtherKinds) {
+  const TempFolder folder;
+  WindowedModel().WriteMistral(folder);
+  BackendEngine::Options options = RollingOptions(GetParam());
+  options.limits.pool_pages = 400;
+  BackendEngine test(MakeCudaTestBackend(), folder.path(), options);
+  Request request = MakeRequest("scored", 21, 0);
+  for (const int64_t tokens : {5, 1, 11}) {
+    request.candidates.push_back(MakeRequest("c", tokens, 0, static_cast<uint32_t>(100 + tokens)).prompt);
+  }
+  Request with_sinks = MakeRequest("sinks", 43, 4, 7);
+  with_sinks.output.logprobs = 3;
+  with_sinks.context_policy = {.type = ContextPolicyType::kSinks, .n_ctx = 20, .n_keep = 7};
+  Request plain = MakeRequest("plain", 17, 4, 8);
+  plain.output.logprobs = 3;
+  const auto sinks_reader = test.Submit(with_sinks);
+  const auto reader = test.Submit(request);
+  const auto plain_reader = test.Submit(plain);
+  for (const auto* each : {&sinks_reader, &reader, &plain_reader}) {
+    ASSERT_TRUE((*each)->refused().ok()) << (*each)->refused();
+  }
+  test.RunToEnd({sinks_reader.get(), reader.get(), plain_reader.get()});
+
+  Comparison all;
+  CompareUnderAPolicy(folder.path(), options, with_sinks, sinks_reader->choice(), 1.0, &all);
+  Loaded cpu(MakeExactCpu(), folder.path(), options.limits.page_size);
+  ModelDriver on_cpu(*cpu.model, *cpu.backend, kRoom);
+  double tolerance = 0;
+  CompareWithTheCpu(cpu, on_cpu, plain, plain_reader->choice(), 1.0, &tolerance, &all);
+  const std::vector<TokenInfo>& scores = reader->started().at(0).prompt_logprobs;
+  ASSERT_EQ(scores.size(), 17u);
+  auto score = scores.begin();
+  for (const std::vector<int32_t>& candidate : request.candidates) {
+    std::vector<int32_t> tokens = request.prompt;
+    tokens.insert(tokens.end(), candidate.begin(), candidate.end());
+    const int sequence = on_cpu.AddSequence();
+    const Logits want = on_cpu.Step({{sequence, tokens}});
+    on_cpu.EndSequence(sequence);
+    for (size_t i = 0; i < candidate.size(); ++i, ++score) {
+      EXPECT_EQ(score->token, candidate[i]);
+      const double expected =
+          LogSoftmax(want[request.prompt.size() + i - 1])[static_cast<size_t>(candidate[i])];
+      EXPECT_NEAR(score->logprob, expected, 2 * tolerance) << "token " << i << " of " << candidate.size();
+    }
+  }
+}
+
 TEST_P(CudaEngine, GivesWhatTheCpuGivesOverQuantisedPages) {
   const TempFolder folder;
   WindowedModel().WriteMistral(folder);

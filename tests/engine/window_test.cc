@@ -85,7 +85,6 @@ class TappedModel final : public Model {
 
   const ModelConfig& config() const override { return inner_->config(); }
   const KvLayout& kv_layout() const override { return inner_->kv_layout(); }
-  bool has_masks() const override { return inner_->has_masks(); }
   Status Reserve(int32_t max_tokens, int32_t max_sequences, int32_t max_logit_rows) override {
     return inner_->Reserve(max_tokens, max_sequences, max_logit_rows);
   }

@@ -118,8 +118,7 @@ BackendEngine::BackendEngine(BackendPtr backend, const std::string& folder, cons
   engine_ = std::make_unique<Engine>(options.limits,
                                      EngineModel{.vocab_size = model_->config().vocab_size,
                                                  .eos_ids = model_->config().eos_ids,
-                                                 .kv_layout = layout(),
-                                                 .has_masks = model_->has_masks()},
+                                                 .kv_layout = layout()},
                                      *runner_, options.tokenizer, clock());
 }
 
