@@ -271,6 +271,7 @@ void KvStore::Extend(Lease& lease, int64_t written, int64_t end, std::vector<Pag
       table.pages[index] = own;
       Drop(shared, kOthers);
     });
+    if (lease.is_cut) UnnameAt(table, written);
     while (EndOf(table) < end) table.pages.push_back(Take(group));
   }
   lease.is_cut = false;  // the page is its own by now
@@ -403,6 +404,14 @@ void KvStore::CheckAccounting() const {
                std::accumulate(cached.begin(), cached.end(), int64_t{0}) == cached_pages(),
            "%lld pages are held and %lld cached, which no group has", static_cast<long long>(held_pages()),
            static_cast<long long>(cached_pages()));
+}
+
+// The page that position `written` lies in, where it is the lease's alone, holds what its name says no more.
+// Behind a cut it may have one: whom it was shared with has filled and sealed it, and let go.
+void KvStore::UnnameAt(const PageTable& table, int64_t written) {
+  if (written >= EndOf(table)) return;
+  const PageId page = table.pages[static_cast<size_t>(PageOf(written, table.kv_base, page_size()))];
+  if (pages_[page].node != PrefixTree::kNone) Unname(page);
 }
 
 // Calls visit(index) for each page of the table that positions [written, end) lie in and that has other

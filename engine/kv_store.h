@@ -235,6 +235,7 @@ class KvStore {
   void NamePages(const Lease& lease, PrefixTree::Node node, int64_t begin);
   void RequeueUseful(PrefixTree::Node node);
   void Unname(PageId page);
+  void UnnameAt(const PageTable& table, int64_t written);
   bool IsUseless(PageId page) const;
   bool EndsNear(const Lease& lease, int64_t begin, int32_t window) const;
 

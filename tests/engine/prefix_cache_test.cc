@@ -223,6 +223,30 @@ TEST(PrefixCacheTest, AForkWithinAPageThatIsKnownCopiesIt) {
   EXPECT_EQ(HitOf(store, Text(100, 13)), 12);
 }
 
+// As where the parent's next token was on its way when it was forked, and the fork was held meanwhile.
+TEST(PrefixCacheTest, AForkAloneInAPageThatIsKnownTakesItsNameAway) {
+  KvStore store(TestLayout({0}, kPage), 100, PrefixCache::kOn);
+  Lease parent = store.NewLease();
+  const Tokens tokens = Text(100, 12);
+  ASSERT_EQ(store.Acquire(parent, {.tokens = tokens, .salt = {}}), 0);
+  std::vector<PageCopy> copies;
+  store.Extend(parent, 0, 11, &copies);
+  store.Extend(parent, 11, 12, &copies);
+  Lease child = store.Fork(parent, 11);
+  store.Seal(parent, tokens, 12);
+  const PageId page = child.tables[0].pages[2];
+  EXPECT_TRUE(store.has_name(page));
+  store.Release(parent);
+  EXPECT_EQ(HitOf(store, Text(100, 13)), 12);
+  EXPECT_EQ(store.PagesNeeded(child, 11, 12), 0);
+  store.Extend(child, 11, 12, &copies);
+  EXPECT_TRUE(copies.empty());
+  EXPECT_EQ(child.tables[0].pages[2], page);
+  EXPECT_EQ(HitOf(store, Text(100, 13)), 8) << "other tokens are written there now";
+  store.Release(child);
+  store.CheckAccounting();
+}
+
 // ---- eviction -----------------------------------------------------------------------------------
 
 TEST(PrefixCacheTest, TheOldestTextGoesFirstAndFromItsEnd) {
