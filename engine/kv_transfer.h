@@ -58,6 +58,7 @@ class KvTransfer {
   const Status& status() const { return status_; }
   // What was read.
   const KvPages& pages() const { return pages_; }
+  KvPages TakePages() { return std::move(pages_); }
   // Tokens that are found now: in pages(), or in the pool.
   int64_t tokens() const { return tokens_found_; }
 

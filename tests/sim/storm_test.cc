@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/kv_transfer.h"
 #include "models/grammar/constraint_compiler.h"
 #include "models/opened_model.h"
 #include "models/tokenizer/fill_in_middle.h"
@@ -163,6 +164,8 @@ class Storm {
   int64_t whole_texts() const { return whole_texts_; }
   // Requests whose candidates were scored to the end.
   int64_t scored() const { return scored_; }
+  // That were found where they had been put back.
+  int64_t moved_tokens() const { return moved_tokens_; }
 
  private:
   // Until `requests` of them were taken up since the storm began, and all that came of them is as in calm.
@@ -172,6 +175,7 @@ class Storm {
       if (Chance(0.4)) SubmitOne();
       if (Chance(0.08)) Pick().stream().Cancel();
       if (Chance(0.3)) Pick().Poll();  // the others stall
+      if (storm_.engine().keeps_pages()) MovePages();
       if (Chance(0.01)) storm_.clock().Advance(30'000'000);
       storm_.Step();
       const EngineLoad load = storm_.engine().Load();
@@ -191,6 +195,27 @@ class Storm {
     }
   }
 
+  // Cached pages of some prompt go to the host, and come back when others may have taken their room.
+  void MovePages() {
+    if (transfer_ == nullptr && Chance(0.2) && !requests_.empty()) {
+      const Request& request = requests_[random_() % requests_.size()];
+      moved_ = {request.prompt, request.cache_salt};
+      transfer_ = std::make_shared<KvTransfer>(moved_.first, moved_.second);
+      ASSERT_TRUE(storm_.engine().StartTransfer(transfer_).ok());
+      is_out_ = false;
+    }
+    if (transfer_ == nullptr || !transfer_->done() || Chance(0.7)) return;
+    ASSERT_TRUE(transfer_->status().ok()) << transfer_->status();
+    if (is_out_ || transfer_->tokens() == 0) {
+      moved_tokens_ += is_out_ ? transfer_->tokens() : 0;
+      transfer_ = nullptr;
+      return;
+    }
+    transfer_ = std::make_shared<KvTransfer>(moved_.first, moved_.second, transfer_->TakePages());
+    ASSERT_TRUE(storm_.engine().StartTransfer(transfer_).ok());
+    is_out_ = true;
+  }
+
   bool Chance(double probability) { return std::uniform_real_distribution<>()(random_) < probability; }
   int64_t Number(int64_t least, int64_t most) {
     return std::uniform_int_distribution<int64_t>(least, most)(random_);
@@ -208,6 +233,7 @@ class Storm {
     if (language_ != nullptr && Chance(0.5)) request.prompt = language_->RandomPrompt(random_);
     if (!requests_.empty() && Chance(0.5)) BeginAsAnother(&request.prompt);
     if (Chance(0.2)) request.cache_salt = "salt";
+    request.prefers_cache = Chance(0.2);
     if (Chance(0.3)) request.context_policy = RandomPolicy();
     request.choices = Chance(0.2) ? static_cast<int32_t>(Number(2, 3)) : 1;
     request.sampling.temperature = Chance(0.3) ? 0.0f : 0.9f;
@@ -359,6 +385,10 @@ class Storm {
   std::vector<std::optional<ConstraintSpec>> specs_;  // of the language's grammars, by request
   int64_t whole_texts_ = 0;
   int64_t scored_ = 0;
+  std::shared_ptr<KvTransfer> transfer_;                // null: none
+  std::pair<std::vector<int32_t>, std::string> moved_;  // its tokens and salt
+  bool is_out_ = false;                                 // the pages are on the host, or on their way back
+  int64_t moved_tokens_ = 0;
   std::vector<std::unique_ptr<StreamReader>> readers_;
   std::map<std::string, int64_t> ends_;
 };
@@ -472,8 +502,10 @@ TEST_P(StormOnTheCpu, EachRequestGivesTheSameBitsAlone) {
   CpuEngine calm(folder.path(), options);
   Storm storm(stormy, calm, seed, &language);
   const auto has_seen_all = [&] {
+    const bool moves_pages = stormy.engine().keeps_pages();
     return stormy.engine().Load().preemptions > 0 && storm.scored() > 0 &&
-           (storm.whole_texts() > 0 || !language.has_grammars());
+           (storm.whole_texts() > 0 || !language.has_grammars()) &&
+           (storm.moved_tokens() > 0 || !moves_pages);
   };
   storm.RunUntil(has_seen_all, ScaledCount(300, 40));
 }
