@@ -213,6 +213,7 @@ class CudaBackend final : public Backend {
   OpCode Sample(const SampleParams& params) noexcept override;
   OpCode Advance(const AdvanceParams& params) noexcept override;
   OpCode CopyPages(const CopyPagesParams& params) noexcept override;
+  OpCode GatherKv(const GatherKvParams& params) noexcept override;
 
   // ---- recorded steps
   OpCode BeginRecording() noexcept override;
@@ -527,6 +528,18 @@ OpCode CudaBackend::RopeAppend(const RopeAppendParams& p) noexcept {
 OpCode CudaBackend::CopyPages(const CopyPagesParams& p) noexcept {
   if (p.count == 0) return OpCode::kOk;
   return Queued(LaunchCopyPages(p, runtime_->stream()), "copying pages");
+}
+
+OpCode CudaBackend::GatherKv(const GatherKvParams& p) noexcept {
+  const KvFormat& format = p.kv.format;
+  const int64_t heads = int64_t{format.kv_heads} * p.repeat;
+  TM_CHECK(IsKvElement(format.element) && Format(p.key.dtype).plain() && Format(p.value.dtype).plain(),
+           "gathering %s as %s", FormatName(format.element).c_str(), DTypeName(p.key.dtype));
+  TM_CHECK(p.key.columns == heads * format.head_dim && p.value.columns == heads * format.ValueDim(),
+           "rows of %lld and %lld numbers for %lld heads", static_cast<long long>(p.key.columns),
+           static_cast<long long>(p.value.columns), static_cast<long long>(heads));
+  if (p.batch == 0) return OpCode::kOk;
+  return Queued(LaunchGatherKv(p, runtime_->stream()), "gathering keys and values");
 }
 
 OpCode CudaBackend::Sample(const SampleParams& p) noexcept {

@@ -64,6 +64,7 @@ int LaunchRopeAppend(const RopeAppendParams& params, void* stream);           //
 int LaunchRopeAppendQuantised(const RopeAppendParams& params, void* stream);  // pages int8, int4 or fp8
 // sink_query alone, from queries that LaunchRopeAppend has not turned yet; both bf16.
 int LaunchRopeSinkQuery(const RopeAppendParams& params, void* stream);
+int LaunchGatherKv(const GatherKvParams& params, void* stream);
 int LaunchCopyPages(const CopyPagesParams& params, void* stream);
 
 }  // namespace tramontane::cuda

@@ -769,6 +769,36 @@ TEST(CudaPointwiseBytesTest, OfRopeAndPageCopiesEqualTheirFormulas) {
   EXPECT_EQ(Counted(), small_token + small_token + padded);
 }
 
+TEST(CudaGatherBytesTest, EqualTheFormulaAtTheHeadOfTheKernel) {
+  constexpr int64_t kTokens = 40, kHeads = 2, kRepeat = 3, kDim = 16, kBlocks = 32;
+  constexpr int64_t kNumbers = kTokens * kHeads * kRepeat * kDim * 2;
+  for (const auto& [element, number] :
+       {std::pair{Format(DType::kBf16), 2}, {Format::WithScalesApart(DType::kInt4, 3), 1 + 2}}) {
+    const KvFormat format = {.element = element, .kv_heads = kHeads, .head_dim = kDim, .page_size = 4};
+    std::vector<std::byte> pool(static_cast<size_t>(kTokens / 4 * format.PageBytes(1)));
+    std::vector<int32_t> pages(kTokens / 4);
+    std::iota(pages.begin(), pages.end(), 0);
+    const std::vector<int32_t> kv_indptr = {0, kTokens / 4}, last_page_len = {4}, kv_base = {0},
+                               out_indptr = {0, kTokens};
+    std::vector<float> key(kNumbers / 2), value(kNumbers / 2);
+    GatherKvParams params;
+    params.kv = KvLayerView(format, pool.data(), format.PageBytes(1));
+    params.table = {.kv_indptr = kv_indptr.data(),
+                    .page_indices = pages.data(),
+                    .last_page_len = last_page_len.data(),
+                    .kv_base = kv_base.data()};
+    params.out_indptr = out_indptr.data();
+    params.batch = 1;
+    params.repeat = kRepeat;
+    params.key = MakeTensor(key.data(), DType::kF32, kTokens, kHeads * kRepeat * kDim);
+    params.value = MakeTensor(value.data(), DType::kF32, kTokens, kHeads * kRepeat * kDim);
+    ForgetCounts();
+    ASSERT_EQ(cuda::LaunchGatherKv(params, nullptr), 0);
+    EXPECT_EQ(Counted(), (Bytes{kBlocks * 16 + kTokens * 4 + kNumbers * number, kNumbers * 4}))
+        << FormatName(element);
+  }
+}
+
 // ---- sampling.cu ---------------------------------------------------------------------------------
 
 struct SamplingCase {

@@ -151,6 +151,66 @@ TEST_P(CudaQuantisedTest, ARowHasTheBytesThatTheCpuGivesIt) {
   }
 }
 
+// Pages of any format, sinks listed in front of some: the CPU's numbers, bit for bit.
+TEST_P(CudaQuantisedTest, GatheredRowsAreTheCpus) {
+  std::mt19937 random(TestSeed() + 1);
+  const BackendPtr backends[] = {MakeCudaTestBackend(),
+                                 MakeCpuBackend({.threads = 1, .variant = ""}).value()};
+  const Format elements[] = {DType::kF32,
+                             DType::kBf16,
+                             DType::kF16,
+                             Format::BareFp8(),
+                             Format::WithScalesApart(DType::kInt8, 2),
+                             Format::WithScalesApart(DType::kInt4, 1, DType::kF32)};
+  for (const Format& element : elements) {
+    for (const DType out : {DType::kF32, DType::kBf16, DType::kF16}) {
+      SCOPED_TRACE(testing::Message() << FormatName(element) << " as " << DTypeName(out));
+      constexpr int32_t kRepeat = 2, kTokens = 7;
+      const KvFormat format = {.element = element, .kv_heads = 2, .head_dim = 12, .page_size = 2};
+      const int64_t columns = int64_t{format.kv_heads} * kRepeat * format.head_dim;
+      std::vector<std::byte> pool(static_cast<size_t>(kPages * format.PageBytes(1)));
+      for (std::byte& byte : pool) byte = static_cast<std::byte>(random() % 0x70);  // no NaN, no infinity
+      std::vector<std::byte> gathered[2];
+      for (size_t i = 0; i < 2; ++i) {
+        Backend& backend = *backends[i];
+        std::vector<void*> memory;
+        const auto upload = [&](const auto& values) {
+          const auto bytes = static_cast<int64_t>(values.size() * sizeof(values[0]));
+          memory.push_back(backend.Allocate(bytes));
+          EXPECT_EQ(backend.Upload(memory.back(), values.data(), bytes), OpCode::kOk);
+          EXPECT_EQ(backend.WaitFence(backend.RecordFence()), OpCode::kOk);
+          return memory.back();
+        };
+        const auto ints = [&](const std::vector<int32_t>& values) {
+          return static_cast<int32_t*>(upload(values));
+        };
+        const auto row_bytes = static_cast<size_t>(Format(out).Bytes(columns));
+        gathered[i].assign(2 * kTokens * row_bytes, std::byte{0xee});
+        auto* rows = static_cast<std::byte*>(upload(gathered[i]));
+        GatherKvParams params;
+        params.kv = KvLayerView(format, static_cast<std::byte*>(upload(pool)), format.PageBytes(1));
+        // Two sequences: 3 tokens from 4 on behind a page of sinks, and 4 from 0 on.
+        params.table = {.kv_indptr = ints({0, 3, 5}),
+                        .page_indices = ints({8, 3, 1, 0, 7}),
+                        .last_page_len = ints({1, 2}),
+                        .kv_base = ints({4, 0}),
+                        .sink_pages = ints({1, 0})};
+        params.out_indptr = ints({0, 3, kTokens});
+        params.batch = 2;
+        params.repeat = kRepeat;
+        params.key = MakeTensor(rows, out, kTokens, columns);
+        params.value = MakeTensor(rows + kTokens * row_bytes, out, kTokens, columns);
+        ASSERT_EQ(backend.GatherKv(params), OpCode::kOk) << backend.last_error();
+        EXPECT_EQ(backend.Download(gathered[i].data(), rows, static_cast<int64_t>(gathered[i].size())),
+                  OpCode::kOk);
+        EXPECT_EQ(backend.WaitFence(backend.RecordFence()), OpCode::kOk);
+        for (void* allocated : memory) backend.Free(allocated);
+      }
+      ASSERT_TRUE(gathered[0] == gathered[1]);
+    }
+  }
+}
+
 // One altered number alters bytes, so the comparison above sees what it should.
 TEST_P(CudaQuantisedTest, AnotherRowHasOtherBytes) {
   std::mt19937 random(3);

@@ -464,7 +464,8 @@ TEST_F(SavedSessions, AreTakenBackToWhereTheyWere) {
   EXPECT_EQ(saved.session().tokens(), 4);
   Say(In("s", RequestOfIds(all, 5)));
   EXPECT_EQ(Listed()[0]["tokens"], 9);
-  EXPECT_EQ(Act("s", "restore").body, R"({"name":"s","object":"session","tokens":4,"messages":0,"kv_tokens":0})");
+  EXPECT_EQ(Act("s", "restore").body,
+            R"({"name":"s","object":"session","tokens":4,"messages":0,"kv_tokens":0})");
   EXPECT_EQ(Listed()[0]["tokens"], 4);
   Delete("/v1/sessions/s");
   EXPECT_EQ(Act("s", "restore").status, 200);
