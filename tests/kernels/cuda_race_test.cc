@@ -114,14 +114,15 @@ class CudaRaceTest : public testing::TestWithParam<LaneOrder> {
 INSTANTIATE_TEST_SUITE_P(Orders, CudaRaceTest, testing::ValuesIn(kOrders),
                          [](const auto& info) { return "Order" + std::to_string(info.index); });
 
-// Two sequences: one whose keys are split, one short; `tokens` queries each.
-void RunAttentionOf(int32_t tokens, int32_t tile_rows, int32_t window) {
+// Two sequences: one whose keys are split, one short; `tokens` queries each. `sinks`: of each row, which go
+// by the kernel by row, as do quantised pages.
+void RunAttentionOf(int32_t tokens, int32_t tile_rows, int32_t window, int32_t sinks = 0,
+                    const Format& element = DType::kBf16) {
   constexpr int32_t kPage = 16, kDim = 32, kGroup = 2, kKeys = 272, kPages = kKeys / kPage + 1;
   KvLayerView kv;
-  kv = KvLayerView({.element = DType::kBf16, .kv_heads = 1, .head_dim = kDim, .page_size = kPage});
-  kv.page_bytes = kv.format.PageBytes(1);
-  std::vector<std::byte> pool(static_cast<size_t>(kPages * kv.page_bytes));
-  kv.pool = pool.data();
+  const KvFormat format = {.element = element, .kv_heads = 1, .head_dim = kDim, .page_size = kPage};
+  std::vector<std::byte> pool(static_cast<size_t>(kPages * format.PageBytes(1)));
+  kv = KvLayerView(format, pool.data(), format.PageBytes(1));
   std::vector<int32_t> page_indices(kPages);
   for (int32_t i = 0; i < kPages; ++i) page_indices[static_cast<size_t>(i)] = kPages - 1 - i;
   const std::vector<int32_t> kv_indptr = {0, kPages - 1, kPages}, last_page_len = {kPage, 9},
@@ -162,7 +163,28 @@ void RunAttentionOf(int32_t tokens, int32_t tile_rows, int32_t window) {
   run.tile_rows = tile_rows;
   run.max_items = bound;
   run.scale = 0.2f;
-  ASSERT_EQ(RunAttention(run, nullptr), 0);
+  if (sinks == 0 && element == DType::kBf16) {
+    ASSERT_EQ(RunAttention(run, nullptr), 0);
+    return;
+  }
+  const std::vector<int32_t> len(static_cast<size_t>(2 * tokens), sinks), left(len.size());
+  AttentionByRowParams by_row{};
+  by_row.run = run;
+  if (sinks > 0) {
+    by_row.sinks = {.len = len.data(),
+                    .left = left.data(),
+                    .query_position = left.data(),
+                    .query = MakeTensor(const_cast<uint16_t*>(query.data()), DType::kBf16, 2 * tokens,
+                                        int64_t{kGroup} * kDim)};
+  }
+  ASSERT_EQ(RunAttentionByRow(by_row, nullptr), 0);
+}
+
+TEST_P(CudaRaceTest, AttentionByRowIsSilent) {
+  RunAttentionOf(1, 16, 0, 4);
+  RunAttentionOf(9, 16, 20, 70);
+  RunAttentionOf(9, 16, 20, 4, Format::WithScalesApart(DType::kInt8, 3));
+  RunAttentionOf(1, 16, 0, 0, Format::BareFp8());
 }
 
 TEST_P(CudaRaceTest, AttentionIsSilent) {
