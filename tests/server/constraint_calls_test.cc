@@ -15,6 +15,7 @@
 #include "tests/server/call_reader.h"
 #include "tests/server/scripted_server.h"
 #include "tests/support/fake_grammar.h"
+#include "tests/support/wait_for.h"
 
 namespace tramontane {
 namespace {
@@ -51,14 +52,6 @@ class SlowBackend final : public GrammarBackend {
   const int32_t vocab_size_;
   Counts& counts_;
 };
-
-// Fails the test after a minute.
-void WaitFor(const std::function<bool()>& holds) {
-  for (int64_t waited_ms = 0; !holds(); ++waited_ms) {
-    ASSERT_LT(waited_ms, 60'000);
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-}
 
 class ConstraintCalls : public ::testing::Test {
  protected:

@@ -34,6 +34,7 @@
 #include "tests/server/scripted_model.h"
 #include "tests/support/test_scale.h"
 #include "tests/support/test_seed.h"
+#include "tests/support/wait_for.h"
 
 namespace tramontane {
 namespace {
@@ -332,14 +333,6 @@ void StormCaller::AskUnary() {
 }
 
 // ---- the storm ------------------------------------------------------------------------------------
-
-// Fails the test after a minute.
-void WaitFor(const std::function<bool()>& holds) {
-  for (int64_t waited_ms = 0; !holds(); ++waited_ms) {
-    ASSERT_LT(waited_ms, 60'000);
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-}
 
 void ExpectNothingHeld(World& world, InferenceCore& core) {
   WaitFor([&] {

@@ -14,6 +14,7 @@
 #include "server/remote/remote_client.h"
 #include "tests/server/call_reader.h"
 #include "tests/server/scripted_server.h"
+#include "tests/support/wait_for.h"
 
 namespace tramontane {
 namespace {
@@ -22,14 +23,6 @@ using ::testing::HasSubstr;
 
 constexpr int64_t kMinuteMs = 60'000;
 constexpr int64_t kMinuteNs = kMinuteMs * 1'000'000;
-
-// Fails the test after a minute.
-void WaitFor(const std::function<bool()>& holds) {
-  for (int64_t waited_ms = 0; !holds(); ++waited_ms) {
-    ASSERT_LT(waited_ms, kMinuteMs);
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-}
 
 // ---- the promises of both -------------------------------------------------------------------------
 
