@@ -117,7 +117,7 @@ AttentionOutcome Run(const AttentionCase& c, const PagedKvFixture& kv, const std
     EXPECT_EQ(cuda::RunAttention(run, nullptr), 0);
   } else {
     const DeviceArray<uint8_t> mask(c.mask);
-    const DeviceArray<int32_t> mask_indptr(std::vector<int32_t>(2));
+    const DeviceArray<int32_t> mask_indptr(std::vector<int32_t>{0, static_cast<int32_t>(c.mask.size())});
     const Tensor sink_query = MakeTensor(device_query.data(), DType::kBf16, kv.tokens(), width);
     cuda::AttentionByRowParams by_row{};
     by_row.run = run;

@@ -149,7 +149,7 @@ TEST(CudaAttentionBytesTest, OfAMaskEqualTheFormulaAtTheHeadOfItsKernel) {
   const CountedRun run(c);
   constexpr int64_t kRows = kQueries * kGroup;
   Bytes bytes = PlanBytes(run.kv, run.outcome);
-  bytes.read += 48 + kRows * 2 * kDim + kKeys * (4 * kDim + kDim / 2) + 4 + kRows * kKeys;
+  bytes.read += 48 + kRows * 2 * kDim + kKeys * (4 * kDim + kDim / 2) + 8 + kRows * kKeys;
   bytes.read += 4 * (2 * run.outcome.max_items - 1);
   bytes.written += kRows * 2 * kDim + kRows * 4;
   EXPECT_EQ(run.bytes, bytes);

@@ -169,10 +169,10 @@ TEST(SimulateMainTest, MorePrefillStepsBetweenDecodeStepsMakeLongerGaps) {
 TEST(SimulateMainTest, PlacesLetShortPromptsPassLongOnes) {
   const auto median = [](const std::string& places) {
     Simulate simulate;
-    EXPECT_EQ(
-        simulate.RunWith({"--rate", "2", "--requests", "60", "--prompt-tokens", "lognormal:400:1.2",
-                          "--max-context", "4000", "--output-tokens", "5", "--max-partial-prefills", places}),
-        0)
+    EXPECT_EQ(simulate.RunWith({"--rate", "2", "--requests", "60", "--prompt-tokens", "lognormal:400:1.2",
+                                "--max-context", "4000", "--output-tokens", "5", "--max-step-tokens", "512",
+                                "--max-partial-prefills", places}),
+              0)
         << simulate.err;
     return Json::parse(simulate.File("json"))["median_ttft_ms"].get<double>();
   };
@@ -184,7 +184,8 @@ TEST(SimulateMainTest, PoliciesDifferAsTheirBoundsSay) {
   const auto result = [](const std::string& policy) {
     Simulate simulate;
     EXPECT_EQ(simulate.RunWith({"--rate", "3", "--requests", "60", "--prompt-tokens", "500",
-                                "--output-tokens", "30", "--lane-policy", policy, "--percentiles", "50,100"}),
+                                "--output-tokens", "30", "--max-step-tokens", "512", "--lane-policy", policy,
+                                "--percentiles", "50,100"}),
               0)
         << simulate.err;
     return Json::parse(simulate.File("json"));
