@@ -31,9 +31,8 @@ int64_t OutFeatures(const LinearSource& source) {
 // ---- where weights stand in panels
 //
 //   kStacked: panel p holds output features [p * width, (p + 1) * width).
-//   kGateUp:  panel p holds gates [p * width / 2, ..) in its first half and the ups of the same outputs in
-//   its
-//             second: gate and up of one output meet in registers.
+//   kGateUp:  panel p holds gates [p * width / 2, ..) in its first half and the ups of the same outputs
+//             in its second: gate and up of one output meet in registers.
 
 int64_t PanelCount(LinearLayout layout, int64_t out_features, int32_t panel_width) {
   return layout == LinearLayout::kGateUp ? CeilDiv(out_features / 2, panel_width / 2)

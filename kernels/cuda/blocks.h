@@ -9,10 +9,10 @@
 //   unit     runs, then the scales of all its rows
 //   run      one tile, of K types two: the low bits of 32 lanes, then the high bits of 32 lanes
 //   low      8 bits: 16 bytes a lane: [half][8 numbers]
-//            4 bits: 8 bytes a lane and tile: [tile][half][4 bytes], byte i holds numbers i and, above it, i
-//            + 4
-//   high     words with one bit, or two, in each byte for each of four numbers; the place in the byte says
-//   whose:
+//            4 bits: 8 bytes a lane and tile: [tile][half][4 bytes], byte i holds numbers i and, above it,
+//            i + 4
+//   high     words with one bit, or two, in each byte for each of four numbers; the place in the byte
+//            says whose:
 //            place = 2 half + (0 for numbers 0-3, 1 for 4-7), + 4 for the second tile of a run
 //            1 bit, runs of one tile: two lanes share a word, the odd one has the places from 4 on
 //            2 bits: a word a lane and tile, bits 2 place and 2 place + 1

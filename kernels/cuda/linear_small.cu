@@ -1,21 +1,19 @@
 // Linear layers for 1 to 16 rows: y = x W^T with W read exactly once, straight into tensor-core fragments.
 //
-// Shapes: x [rows, K] bf16; W [N, K] bf16 row-major or in blocks (blocks.h), decoded in registers; out [rows,
-// N]
-//         bf16 or f32 (N / 2 for SwiGLU).
+// Shapes: x [rows, K] bf16; W [N, K] bf16 row-major or in blocks (blocks.h), decoded in registers;
+//         out [rows, N] bf16 or f32 (N / 2 for SwiGLU).
 // Grid:   (ceil(N / 16)) blocks of 8 warps. A block makes 16 outputs for all rows; warp w takes every eighth
 //         block of 32 along K (w, w + 8, ...), or unit. The eight partial sums are added in warp order.
-// Bytes:  in all N * K * 2 of W, or N * K times the bits of its type, with N filled up to sixteens (in bits:
-// q8_0
-//         8.5, q4_0 4.5, q4_1 5, q5_0 5.5, q5_1 6, q4_k 4.5, q5_k 5.5, q6_k 6.5625, groups 4 or 8 and what a
-//         group has besides over its size: int4 of 128 with f16 scales 4.125): the bound. Each block besides
+// Bytes:  in all N * K * 2 of W, or N * K times the bits of its type, with N filled up to sixteens (in
+//         bits: q8_0 8.5, q4_0 4.5, q4_1 5, q5_0 5.5, q5_1 6, q4_k 4.5, q5_k 5.5, q6_k 6.5625, groups 4 or 8
+//         and what a group has besides over its size: int4 of 128 with f16 scales 4.125): the bound. Each
+//         block besides
 //         reads   rows * K * 2 of x, or for a fused norm rows * K * (2 + 2 + 4): x twice and norm_weight;
 //                 rows * 128 where rows are gathered (each of 32 threads reads a row's number);
 //                 for kAddResidual what it writes; all of it from the caches but once;
 //         writes  rows * 16 outputs (8 for SwiGLU) of 2 or 4 bytes, fewer in the last block.
-// Limits: rows 1..16, over blocks with a norm 1..8; K a multiple of 32, or whole units but of groups; N any,
-// for SwiGLU a
-//         multiple of 16; sm_80 and later.
+// Limits: rows 1..16, over blocks with a norm 1..8; K a multiple of 32, or whole units but of groups;
+//         N any, for SwiGLU a multiple of 16; sm_80 and later.
 // Math:   products of bf16 in f32 sums; gate and up rounded to bf16 before silu, as the large path does.
 // Ideas:  weights as the M operand so that few rows waste little (swapped operands, as skinny GEMMs of
 //         TensorRT-LLM do); the order of k inside an mma is free, so a lane takes 8 neighbours of a row in

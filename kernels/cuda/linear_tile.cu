@@ -1,21 +1,17 @@
 // Linear layers over weights in blocks for many rows: y = x W^T, tiles of 64 rows of x in shared memory, W
 // decoded in registers, so that no copy of it in bf16 exists.
 //
-// Shapes: x [rows, K] bf16; W [N, K] in blocks (blocks.h); out [rows, N] bf16 or f32 (N / 2 for SwiGLU). Rows
-// of x
-//         and of out are those of one matrix in order, or of an expert from the lists of moe.cu.
+// Shapes: x [rows, K] bf16; W [N, K] in blocks (blocks.h); out [rows, N] bf16 or f32 (N / 2 for SwiGLU).
+//         Rows of x and of out are those of one matrix in order, or of an expert from the lists of moe.cu.
 // Grid:   (ceil(N / 16 warps), tiles of 64 rows), blocks of 2, 4 or 8 warps: as many as leave the device
-// enough
-//         blocks. A warp makes 16 outputs for all rows of a tile, over the whole of K in order.
+//         enough blocks. A warp makes 16 outputs for all rows of a tile, over the whole of K in order.
 // Bytes:  a block reads the units of its 16 outputs a warp (in the bits of linear_small.cu), and for a tile
-// of R rows R
-//         * K * 2 of x; of experts 12, and R * 4 where R > 0; for kAddResidual what it writes. It writes R *
-//         16 outputs a warp (8 for SwiGLU) of 2 or 4 bytes, fewer in the last block.
+//         of R rows R * K * 2 of x; of experts 12, and R * 4 where R > 0; for kAddResidual what it writes. It
+//         writes R * 16 outputs a warp (8 for SwiGLU) of 2 or 4 bytes, fewer in the last block.
 // Limits: K whole units, of groups whole tiles; N any, for SwiGLU a multiple of 16; sm_80 and later.
 // Math:   as in linear_small.cu; the order of sums is another, and does not depend on the warps of a block.
 // Ideas:  x in three buffers by asynchronous copies (as moe.cu); a warp owns its outputs, so what it decodes
-// goes
-//         straight into its mma, and nobody else needs it in shared memory; W of the next step is loaded
+//         goes straight into its mma, and nobody else needs it in shared memory; W of the next step is loaded
 //         meanwhile (Marlin). The order of k within a tile is that of linear_small.cuh.
 #include "kernels/cuda/linear_tile.h"
 

@@ -8,9 +8,9 @@
 // and the rows of a segment in order:
 //
 //   kStacked:  the parts' rows one after the other.
-//   kGateUp:   one segment, where both stand in one form and order, rows in sixteens: 8 of gate, then the 8
-//   of up of the same outputs, so that a kernel's
-//              tile of 16 outputs holds both factors of 8 products.
+//   kGateUp:   one segment, where both stand in one form and order, rows in sixteens: 8 of gate, then the
+//              8 of up of the same outputs, so that a kernel's tile of 16 outputs holds both factors of 8
+//              products.
 //              Else a segment of each, which is packed as of a source in kStacked.
 #pragma once
 

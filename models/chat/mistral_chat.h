@@ -9,8 +9,7 @@
 //   - an assistant's message with neither content nor calls is left out;
 //   - content beside calls, in one message or in neighbours: before v7 the calls win, the text is left out;
 //   - a system message after an answer or a result: from v7 on at its place, before v7 part of the system
-//   prompt
-//     (refused there after the last answer, where nothing is left to answer);
+//     prompt (refused there after the last answer, where nothing is left to answer);
 //   - a tool's parameters that are an object and no sound JSON Schema: shown to the model as they are.
 // What it passes over and we refuse: a reasoning effort where the vocabulary's file has no such setting, but
 // for "none".

@@ -3,8 +3,8 @@
 //
 //   tokenizer.ggml.model "llama"   SentencePieceTokenizer: tokens, scores, token_type, add_space_prefix
 //   tokenizer.ggml.model "gpt2"    HuggingFaceTokenizer over bytes: tokens, merges, token_type, and `pre`,
-//   which
-//                                  says how text is cut and whether a cut that is a piece needs no merges
+//                                  which says how text is cut and whether a cut that is a piece needs no
+//                                  merges
 //
 // Any thread.
 #pragma once

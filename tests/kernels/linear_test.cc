@@ -177,10 +177,9 @@ Matrix ToMatrix(const std::vector<float>& values, int64_t columns) {
 // Compares one call with the definition. The tolerance of an output y = sum over k of x_k w_k:
 // - K additions and products in f32 err by at most K roundoffs of sum |x_k w_k| (Higham, section 3.1);
 // - a row normalised in f32 differs by its sum of squares (K roundoffs, halved by the root) and 6 more
-// operations;
-// - inputs rounded to bf16 differ by one roundoff of bf16 each. Where there is no norm the reference is given
-// the
-//   rounded inputs, so nothing of this is left.
+//   operations;
+// - inputs rounded to bf16 differ by one roundoff of bf16 each. Where there is no norm the reference is
+//   given the rounded inputs, so nothing of this is left.
 // SwiGLU: |silu'| <= 1.1, so gate's error counts 1.1 |up| times, up's |silu(gate)| times, and silu itself is
 // good to 8 roundoffs. Adding the residual rounds once more.
 void ExpectMatchesDefinition(const Call& call, const std::vector<float>& got, const FileMatrix& weight,

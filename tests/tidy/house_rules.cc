@@ -383,6 +383,45 @@ Findings OnlyAFormatKnowsSizes(const Tree& tree) {
   return findings;
 }
 
+// Three lines of one comment: a full one; a short one that begins farther left than the next, and whose first
+// word found no room on the full one; and the next, which goes on in the middle of the sentence.
+Findings CommentsKeepTheirColumns(const Tree& tree) {
+  constexpr size_t kColumnLimit = 110;  // of .clang-format
+  constexpr size_t kShortLine = 64;
+  struct Line {
+    size_t length = 0;             // 0: not of a comment with words
+    size_t slashes = 0, text = 0;  // columns
+    std::string words;
+  };
+  static const std::regex comment(R"(^(\s*)//(\s*)(\S.*)$)");
+  Findings findings;
+  for (const File& file : tree) {
+    if (!IsCode(file.path) || IsUnder(file.path, "tests/tidy")) continue;
+    std::array<Line, 2> before;  // the full one, the short one
+    ForEachLine(file, [&](int64_t number, const std::string& text) {
+      Line line;
+      std::smatch match;
+      if (std::regex_match(text, match, comment)) {
+        line.length = text.size();
+        line.slashes = static_cast<size_t>(match[1].length());
+        line.text = static_cast<size_t>(match[2].length());
+        line.words = match[3].str();
+      }
+      const auto& [full, folded] = before;
+      const bool is_one_comment = full.length > 0 && folded.length > 0 && line.length > 0 &&
+                                  full.slashes == folded.slashes && folded.slashes == line.slashes;
+      const size_t first_word = std::min(folded.words.find(' '), folded.words.size());
+      if (is_one_comment && line.text > folded.text && folded.length < kShortLine &&
+          full.length + 1 + first_word > kColumnLimit && !EndsWithAny(folded.words, {".", ":", ";"}) &&
+          folded.words.find("  ") == std::string::npos) {
+        findings.push_back({file.path, number - 1, "\"" + folded.words + "\" was folded out of its column"});
+      }
+      before = {std::move(before[1]), std::move(line)};
+    });
+  }
+  return findings;
+}
+
 Findings NothingIsLeftUnfinished(const Tree& tree) {
   static const std::regex mark(R"(\b(TODO|FIXME|XXX)\b)");
   Findings findings;

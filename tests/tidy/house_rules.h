@@ -67,6 +67,10 @@ Findings FewFilesTurnPositionsIntoPages(const Tree& tree);
 // kernels/core/format.h and nowhere else.
 Findings OnlyAFormatKnowsSizes(const Tree& tree);
 
+// A line of a table or list in a comment that grew too long for the formatter was folded to the first column,
+// and what hung below it hangs below nothing.
+Findings CommentsKeepTheirColumns(const Tree& tree);
+
 Findings NothingIsLeftUnfinished(const Tree& tree);
 Findings HeadersSayWhatTheyAre(const Tree& tree);  // a comment first, and #pragma once
 Findings TopLevelIsTheOwnersLayout(const Tree& tree);

@@ -69,6 +69,7 @@ TEST_F(HouseRules, FewFilesTurnPositionsIntoPages) {
   EXPECT_THAT(FewFilesTurnPositionsIntoPages(tree_), IsEmpty());
 }
 TEST_F(HouseRules, OnlyAFormatKnowsSizes) { EXPECT_THAT(OnlyAFormatKnowsSizes(tree_), IsEmpty()); }
+TEST_F(HouseRules, CommentsKeepTheirColumns) { EXPECT_THAT(CommentsKeepTheirColumns(tree_), IsEmpty()); }
 TEST_F(HouseRules, NothingIsLeftUnfinished) { EXPECT_THAT(NothingIsLeftUnfinished(tree_), IsEmpty()); }
 TEST_F(HouseRules, HeadersSayWhatTheyAre) { EXPECT_THAT(HeadersSayWhatTheyAre(tree_), IsEmpty()); }
 TEST_F(HouseRules, TopLevelIsTheOwnersLayout) { EXPECT_THAT(TopLevelIsTheOwnersLayout(tree_), IsEmpty()); }
@@ -258,6 +259,18 @@ TEST(PlantedViolation, ASizeByDTypeInAnotherFileIsFound) {
   };
   EXPECT_THAT(OnlyAFormatKnowsSizes(tree),
               FoundIn("kernels/cpu/linear.cc", "engine/host.cc", "tests/kernels/linear_test.cc"));
+}
+
+TEST(PlantedViolation, ALineFoldedOutOfItsColumnIsFound) {
+  const std::string full = "// Grid:   " + std::string(96, 'x');
+  const Tree tree = {
+      {"kernels/folded.h", full + "\n// enough\n//         blocks.\n"},
+      {"kernels/hanging.h", full + "\n//         enough\n//         blocks.\n"},
+      {"kernels/list.h", full + "\n// of which:\n//   - one\n"},
+      {"kernels/sentence.h", full + "\n// enough\n// blocks.\n"},
+      {"kernels/two.cc", "  " + full + "\n  // of\n  //   x\n"},
+  };
+  EXPECT_THAT(CommentsKeepTheirColumns(tree), FoundIn("kernels/folded.h", "kernels/two.cc"));
 }
 
 TEST(PlantedViolation, AMarkOfUnfinishedWorkIsFound) {
