@@ -197,7 +197,10 @@ SinkRows PackSinks(const StepPlan& plan, const Room& room, PackedBlock& block,
       const RowView view = SeenAt(row.sequence->lease, position);
       len.host[token] = static_cast<int32_t>(view.sink_len);
       left.host[token] = static_cast<int32_t>(view.left);
-      positions.host[token] = static_cast<int32_t>(view.sink_position);
+      // Also where its query stands among the tokens held, whatever it sees: a model may scale by that.
+      const CandidateTree* tree = row.sequence->tree;
+      positions.host[token] =
+          static_cast<int32_t>(tree == nullptr ? view.sink_position : tree->PositionOf(position));
       limits.host[token] = static_cast<int32_t>(view.sink_limit);
     }
   }

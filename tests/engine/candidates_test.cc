@@ -4,6 +4,7 @@
 // bit for bit.
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cstdint>
@@ -305,6 +306,10 @@ class CandidatesOnTheCpu : public testing::Test {
     model.heads = 6;  // groups of three: tiles of rows end within a query
     model.Randomise(11);
     model.WriteMistral(folder_);
+    // Queries are scaled by where they stand, which is not where they lie.
+    nlohmann::json params = model.MistralParams();
+    params["llama_4_scaling"] = {{"original_max_position_embeddings", 32}, {"beta", 0.1}};
+    folder_.Write("params.json", params.dump());
   }
 
   std::unique_ptr<CpuEngine> Start(int32_t page_size, int32_t step_tokens, DType dtype, int32_t threads,

@@ -222,7 +222,7 @@ class Storm {
   }
 
   StreamReader& Pick() {
-    if (readers_.empty()) SubmitOne();
+    while (readers_.empty()) SubmitOne();  // one may be refused
     return *readers_[random_() % readers_.size()];
   }
 
