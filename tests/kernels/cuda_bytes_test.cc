@@ -334,7 +334,8 @@ const BlockBits kBlockBits[] = {{DType::kQ8_0, 8.5, 8, 32, 2},
 
 // [rows filled up to sixteens, k]
 int64_t WeightBytes(const BlockBits& of, int64_t rows, int64_t k) {
-  return static_cast<int64_t>(static_cast<double>((rows + 15) / 16 * 16 * k) * of.bits / 8);
+  const int64_t numbers = (rows + 15) / 16 * 16 * k;
+  return static_cast<int64_t>(static_cast<double>(numbers) * of.bits / 8);
 }
 
 class CudaBlocksBytesTest : public testing::TestWithParam<BlockBits> {};
