@@ -1,6 +1,5 @@
 #include "engine/inbox.h"
 
-#include <algorithm>
 #include <utility>
 
 namespace tramontane {
@@ -24,8 +23,6 @@ int64_t QueuedBytesOf(const LiveRequest& live) {
 
 }  // namespace
 
-Inbox::~Inbox() { TakeAll(); }
-
 bool Inbox::Push(std::shared_ptr<LiveRequest> request) {
   const int64_t bytes = QueuedBytesOf(*request);
   if (!ReserveBytes(bytes)) return false;
@@ -33,24 +30,8 @@ bool Inbox::Push(std::shared_ptr<LiveRequest> request) {
     queued_bytes_.fetch_sub(bytes, std::memory_order_relaxed);
     return false;
   }
-  Node* node = new Node{std::move(request), top_.load(std::memory_order_relaxed)};
-  while (
-      !top_.compare_exchange_weak(node->below, node, std::memory_order_release, std::memory_order_relaxed)) {
-  }
+  pushed_.Push(std::move(request));
   return true;
-}
-
-std::vector<std::shared_ptr<LiveRequest>> Inbox::TakeAll() {
-  std::vector<std::shared_ptr<LiveRequest>> requests;
-  if (top_.load(std::memory_order_relaxed) == nullptr) return requests;  // the usual case costs one load
-  Node* node = top_.exchange(nullptr, std::memory_order_acquire);
-  while (node != nullptr) {
-    const std::unique_ptr<Node> owned(node);
-    node = owned->below;
-    requests.push_back(std::move(owned->request));
-  }
-  std::reverse(requests.begin(), requests.end());
-  return requests;
 }
 
 void Inbox::LeaveQueue(const LiveRequest& request) {

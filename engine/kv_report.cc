@@ -63,34 +63,20 @@ KvReport ReportKv(const KvStore& store, std::span<const Sequence* const> sequenc
   return report;
 }
 
-KvQuestions::~KvQuestions() {
-  for (const Node* node = top_.load(std::memory_order_acquire); node != nullptr;) {
-    const Node* const below = node->below;
-    delete node;
-    node = below;
-  }
-}
-
 std::shared_ptr<KvQuestion> KvQuestions::Ask() {
   if (waiting_.fetch_add(1, std::memory_order_relaxed) >= kMost) {
     waiting_.fetch_sub(1, std::memory_order_relaxed);
     return nullptr;
   }
   auto question = std::make_shared<KvQuestion>();
-  Node* const node = new Node{question, top_.load(std::memory_order_relaxed)};
-  while (
-      !top_.compare_exchange_weak(node->below, node, std::memory_order_release, std::memory_order_relaxed)) {
-  }
+  asked_.Push(question);
   return question;
 }
 
 void KvQuestions::AnswerAll(const std::shared_ptr<const KvReport>& report) {
-  Node* node = top_.exchange(nullptr, std::memory_order_acquire);
-  while (node != nullptr) {
-    const std::unique_ptr<Node> owned(node);
-    node = owned->below;
-    owned->question->report_ = report;
-    owned->question->answered_.store(true, std::memory_order_release);
+  for (const std::shared_ptr<KvQuestion>& question : asked_.TakeAll()) {
+    question->report_ = report;
+    question->answered_.store(true, std::memory_order_release);
     waiting_.fetch_sub(1, std::memory_order_relaxed);
   }
 }

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "engine/kv_store.h"
+#include "engine/mpsc_stack.h"
 #include "engine/sequence.h"
 #include "kernels/context_policy.h"
 
@@ -73,25 +74,15 @@ class KvQuestions {
  public:
   static constexpr int32_t kMost = 64;  // that wait at once
 
-  KvQuestions() = default;
-  ~KvQuestions();  // those that still wait stay without an answer
-  KvQuestions(const KvQuestions&) = delete;
-  KvQuestions& operator=(const KvQuestions&) = delete;
-
   // Null: kMost wait already.
   std::shared_ptr<KvQuestion> Ask();
 
-  bool any() const { return top_.load(std::memory_order_relaxed) != nullptr; }
+  bool any() const { return !asked_.empty(); }
   void AnswerAll(const std::shared_ptr<const KvReport>& report);
 
  private:
-  struct Node {
-    std::shared_ptr<KvQuestion> question;
-    Node* below = nullptr;  // asked just before this one
-  };
-
   std::atomic<int32_t> waiting_{0};
-  std::atomic<Node*> top_{nullptr};  // the newest
+  MpscStack<std::shared_ptr<KvQuestion>> asked_;  // those still in it at the end stay without an answer
 };
 
 }  // namespace tramontane

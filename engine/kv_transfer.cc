@@ -51,22 +51,12 @@ bool KvTransfers::Push(std::shared_ptr<KvTransfer> transfer) {
     count_.fetch_sub(1, std::memory_order_relaxed);
     return false;
   }
-  Node* const node = new Node{std::move(transfer), top_.load(std::memory_order_relaxed)};
-  while (
-      !top_.compare_exchange_weak(node->below, node, std::memory_order_release, std::memory_order_relaxed)) {
-  }
+  pushed_.Push(std::move(transfer));
   return true;
 }
 
 void KvTransfers::TakeAll() {
-  const size_t before = waiting_.size();
-  Node* node = top_.exchange(nullptr, std::memory_order_acquire);
-  while (node != nullptr) {
-    const std::unique_ptr<Node> owned(node);
-    node = owned->below;
-    waiting_.push_back(std::move(owned->transfer));
-  }
-  std::reverse(waiting_.begin() + static_cast<std::ptrdiff_t>(before), waiting_.end());
+  for (std::shared_ptr<KvTransfer>& transfer : pushed_.TakeAll()) waiting_.push_back(std::move(transfer));
 }
 
 void KvTransfers::EndOldest(Status status) {

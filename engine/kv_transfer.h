@@ -6,8 +6,7 @@
 // and a page at least.
 //
 // Threads: a transfer is made and waited for by any; the engine thread does it, and owns it until it is done.
-// No lock: transfers are a stack that the engine thread takes away whole, and one load a step where there is
-// none.
+// No mutex (MpscStack), and one load a step where there is none.
 #pragma once
 
 #include <atomic>
@@ -21,6 +20,7 @@
 
 #include "engine/kv_store.h"
 #include "engine/model_runner.h"
+#include "engine/mpsc_stack.h"
 #include "kernels/core/status.h"
 #include "models/kv_layout.h"
 
@@ -99,17 +99,12 @@ class KvTransfers {
   bool Push(std::shared_ptr<KvTransfer> transfer);
 
   // ---- engine thread ----
-  bool any() const { return top_.load(std::memory_order_relaxed) != nullptr || !waiting_.empty(); }
+  bool any() const { return !pushed_.empty() || !waiting_.empty(); }
   // Copies for the oldest one. An error is a lost device.
   Status Work(KvStore& store, ModelRunner& runner);
   void EndAll(const Status& status);
 
  private:
-  struct Node {
-    std::shared_ptr<KvTransfer> transfer;
-    Node* below = nullptr;  // pushed just before this one
-  };
-
   void TakeAll();
   void EndOldest(Status status);
 
@@ -119,7 +114,7 @@ class KvTransfers {
   static void BeginReading(KvTransfer& transfer, KvStore& store);
 
   std::atomic<int32_t> count_{0};
-  std::atomic<Node*> top_{nullptr};                  // the newest
+  MpscStack<std::shared_ptr<KvTransfer>> pushed_;
   std::deque<std::shared_ptr<KvTransfer>> waiting_;  // the oldest first
 };
 
