@@ -1,6 +1,5 @@
 // tramontane kv: what is in a saved session's file, and its keys and values as others lay them out.
 #include <fcntl.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstdint>
@@ -13,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "server/base/file_descriptor.h"
 #include "server/commands/commands.h"
 #include "server/core/kv_export.h"
 #include "server/core/kv_snapshot.h"
@@ -27,28 +27,16 @@ struct KvArguments {
   std::string out;
 };
 
-// A descriptor that closes itself.
-class InputFile {
- public:
-  explicit InputFile(const std::string& path)
-      : descriptor_(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {}
-  ~InputFile() {
-    if (descriptor_ >= 0) close(descriptor_);
-  }
-  InputFile(const InputFile&) = delete;
-  InputFile& operator=(const InputFile&) = delete;
-  int get() const { return descriptor_; }
-
- private:
-  const int descriptor_;
-};
+FileDescriptor OpenToRead(const std::string& path) {
+  return FileDescriptor(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+}
 
 // What is wrong with a file is told behind its name.
 Status OfFile(const std::string& path, const Status& status) {
   return status.ok() ? status : Status(status.code(), path + " " + status.message());
 }
 
-StatusOr<SessionFileReader> OpenFile(const InputFile& file, const std::string& path) {
+StatusOr<SessionFileReader> OpenFile(const FileDescriptor& file, const std::string& path) {
   if (file.get() < 0) return NotFound(path + ": " + std::strerror(errno));
   StatusOr<SessionFileReader> reader = SessionFileReader::Open(file.get());
   if (!reader.ok()) return OfFile(path, reader.status());
@@ -86,7 +74,7 @@ StatusOr<std::string> ListKv(SessionFileReader& reader) {
 }
 
 Status Show(const KvArguments& arguments) {
-  const InputFile file(arguments.file);
+  const FileDescriptor file = OpenToRead(arguments.file);
   TM_ASSIGN_OR_RETURN(SessionFileReader reader, OpenFile(file, arguments.file));
   const v1::SavedSession& head = reader.head();
   const std::string kind = head.has_chat()
@@ -139,7 +127,7 @@ Status WriteSafetensors(const std::string& path, const ExportedKv& exported, con
 }
 
 Status Export(const KvArguments& arguments) {
-  const InputFile file(arguments.file);
+  const FileDescriptor file = OpenToRead(arguments.file);
   TM_ASSIGN_OR_RETURN(SessionFileReader reader, OpenFile(file, arguments.file));
   if (!reader.head().has_kv()) {
     return FailedPrecondition(arguments.file + " holds no keys and values: none were cached as it was saved");

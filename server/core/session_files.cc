@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "server/base/file_descriptor.h"
 #include "server/core/kv_snapshot.h"
 
 namespace tramontane {
@@ -28,21 +29,6 @@ std::string Hex(std::string_view bytes) {
   }
   return text;
 }
-
-// A descriptor that closes itself.
-class OpenFile {
- public:
-  explicit OpenFile(int descriptor) : descriptor_(descriptor) {}
-  ~OpenFile() {
-    if (descriptor_ >= 0) close(descriptor_);
-  }
-  OpenFile(const OpenFile&) = delete;
-  OpenFile& operator=(const OpenFile&) = delete;
-  int get() const { return descriptor_; }
-
- private:
-  const int descriptor_;
-};
 
 RpcError SystemError(const std::string& what) {
   return ToRpcError(Status(StatusCode::kInternal, what + ": " + std::strerror(errno)));
@@ -135,7 +121,7 @@ RpcError SessionFiles::Write(const std::string& file_name, const std::function<b
   const std::string aside = file_name + "." + std::to_string(getpid()) + ".tmp";
   unlinkat(folder_, aside.c_str(), 0);  // of a process of this id that ended while it wrote
   {
-    const OpenFile file(
+    const FileDescriptor file(
         openat(folder_, aside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, kOwnerOnly));
     if (file.get() < 0) return SystemError("the session cannot be saved");
     if (!fill(file.get()) || fsync(file.get()) != 0) {
@@ -155,7 +141,7 @@ RpcError SessionFiles::Write(const std::string& file_name, const std::function<b
 RpcError SessionFiles::Restore(const std::string& name, const SavedSessionModel& model, SessionState* state,
                                KvPages* pages) const {
   // Not blocked by what is no file: a pipe.
-  const OpenFile file(
+  const FileDescriptor file(
       openat(folder_, FileName(name).c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   if (file.get() < 0 && errno == ENOENT) {
     RpcError error = ToRpcError(Status(StatusCode::kNotFound, "no session \"" + name + "\" was saved"));
