@@ -3,9 +3,8 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <random>
 
-#include "kernels/core/dtype.h"
+#include "bench/gpu/random_weights.h"
 
 namespace tramontane::gpu {
 namespace {
@@ -116,12 +115,7 @@ void* Device::Allocate(int64_t bytes) {
 }
 
 void* Device::AllocateRandom(int64_t bytes, float scale) {
-  std::vector<uint16_t> block(static_cast<size_t>(std::min(bytes, kRandomBlockBytes) / 2));
-  std::mt19937_64 random(17);
-  std::normal_distribution<float> normal(0.0f, scale);
-  std::vector<uint16_t> some(1 << 16);
-  for (uint16_t& bits : some) bits = FloatToBf16(normal(random));
-  for (uint16_t& bits : block) bits = some[random() % some.size()];
+  const std::vector<uint16_t> block = RandomBf16(std::min(bytes, kRandomBlockBytes) / 2, scale, 17);
   auto* memory = static_cast<std::byte*>(Allocate(bytes));
   const auto block_bytes = static_cast<int64_t>(block.size() * 2);
   for (int64_t done = 0; done < bytes; done += block_bytes) {

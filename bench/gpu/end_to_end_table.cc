@@ -1,5 +1,5 @@
 // Whole steps of Mistral 7B: the engine, the model and the CUDA backend as a server runs them, over random
-// weights that are written as a model folder on this machine.
+// weights that no disk has: the model folder's matrices are holes, and what is packed comes from memory.
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,8 +8,9 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <random>
-#include <thread>
+#include <span>
 
+#include "bench/gpu/random_weights.h"
 #include "bench/gpu/tables.h"
 #include "kernels/core/dtype.h"
 #include "server/setup/cuda_loader.h"
@@ -21,78 +22,72 @@ namespace {
 
 constexpr int64_t kHidden = 4096, kLayers = 32, kHeads = 32, kKvHeads = 8, kHeadDim = 128,
                   kIntermediate = 14336, kVocab = 32000;
-constexpr int32_t kWindow = 4096;
-constexpr int64_t kBlockElements = 32 << 20;
-constexpr int64_t kContext = 1024;
+constexpr int64_t kContext = 33 * 1024;  // 32k and what a row of the table adds
+constexpr int32_t kSequences = 256;
+constexpr float kWeightScale = 0.02f;
 constexpr int64_t kLayerWeights =
     kHidden * (kHeads + 2 * kKvHeads) * kHeadDim + kHeads * kHeadDim * kHidden + 3 * kHidden * kIntermediate;
 // What one step reads of the weights, and what one token of the context holds.
 constexpr double kWeightBytes = 2.0 * (kLayers * kLayerWeights + kVocab * kHidden);
 constexpr double kKeyBytes = 2.0 * 2 * kKvHeads * kHeadDim * kLayers;
 
-// One safetensors file: matrices of random bf16 numbers (a block of them over and over), norms of ones.
-class RandomWeightFile {
+// One safetensors file of bf16: norms of ones, matrices that are holes.
+class WeightFile {
  public:
   void Add(const std::string& name, std::vector<int64_t> shape) {
     int64_t elements = 1;
     for (const int64_t size : shape) elements *= size;
     header_[name] = {{"dtype", "BF16"}, {"shape", shape}, {"data_offsets", {end_, end_ + elements * 2}}};
-    tensors_.push_back({elements, shape.size() == 1});
+    if (shape.size() == 1) norms_.push_back({end_, elements});
     end_ += elements * 2;
   }
-  int64_t bytes() const { return end_; }
 
   bool Write(const std::string& path) const {
-    std::mt19937_64 random(23);
-    std::normal_distribution<float> normal(0.0f, 0.02f);
-    std::vector<uint16_t> some(1 << 16), block(kBlockElements);
-    for (uint16_t& bits : some) bits = FloatToBf16(normal(random));
-    for (uint16_t& bits : block) bits = some[random() % some.size()];
-    const std::vector<uint16_t> ones(kHidden, FloatToBf16(1.0f));
-
     std::ofstream file(path, std::ios::binary);
     const std::string header = header_.dump();
     const uint64_t length = header.size();
     file.write(reinterpret_cast<const char*>(&length), sizeof(length)) << header;
-    for (const Tensor& tensor : tensors_) {
-      const std::vector<uint16_t>& from = tensor.is_norm ? ones : block;
-      for (int64_t done = 0; done < tensor.elements;) {
-        const int64_t now = std::min<int64_t>(tensor.elements - done, static_cast<int64_t>(from.size()));
-        file.write(reinterpret_cast<const char*>(from.data()), now * 2);
-        done += now;
-      }
+    const auto begin = static_cast<int64_t>(file.tellp());
+    for (const Norm& norm : norms_) {
+      const std::vector<uint16_t> ones(static_cast<size_t>(norm.elements), FloatToBf16(1.0f));
+      file.seekp(begin + norm.begin);
+      file.write(reinterpret_cast<const char*>(ones.data()), norm.elements * 2);
     }
-    return file.good();
+    file.close();
+    std::error_code error;
+    std::filesystem::resize_file(path, static_cast<uintmax_t>(begin + end_), error);
+    return file.good() && !error;
   }
 
  private:
-  struct Tensor {
+  struct Norm {
+    int64_t begin;
     int64_t elements;
-    bool is_norm;
   };
   nlohmann::json header_ = nlohmann::json::object();
-  std::vector<Tensor> tensors_;
+  std::vector<Norm> norms_;
   int64_t end_ = 0;
 };
 
-// "" or what went wrong.
-std::string WriteModel(const TempFolder& folder) {
-  const nlohmann::json config = {{"architectures", {"MistralForCausalLM"}},
-                                 {"model_type", "mistral"},
-                                 {"hidden_size", kHidden},
-                                 {"num_hidden_layers", kLayers},
-                                 {"head_dim", kHeadDim},
-                                 {"intermediate_size", kIntermediate},
-                                 {"num_attention_heads", kHeads},
-                                 {"num_key_value_heads", kKvHeads},
-                                 {"rms_norm_eps", 1e-5},
-                                 {"vocab_size", kVocab},
-                                 {"rope_theta", 10000.0},
-                                 {"max_position_embeddings", 32768},
-                                 {"sliding_window", kWindow},
-                                 {"tie_word_embeddings", false}};
+// Whether it could be written.
+bool WriteModel(const TempFolder& folder, int32_t window) {
+  nlohmann::json config = {{"architectures", {"MistralForCausalLM"}},
+                           {"model_type", "mistral"},
+                           {"hidden_size", kHidden},
+                           {"num_hidden_layers", kLayers},
+                           {"head_dim", kHeadDim},
+                           {"intermediate_size", kIntermediate},
+                           {"num_attention_heads", kHeads},
+                           {"num_key_value_heads", kKvHeads},
+                           {"rms_norm_eps", 1e-5},
+                           {"vocab_size", kVocab},
+                           {"rope_theta", 10000.0},
+                           {"max_position_embeddings", 2 * kContext},
+                           {"sliding_window", nullptr},
+                           {"tie_word_embeddings", false}};
+  if (window > 0) config["sliding_window"] = window;
   folder.Write("config.json", config.dump());
-  RandomWeightFile file;
+  WeightFile file;
   file.Add("model.embed_tokens.weight", {kVocab, kHidden});
   for (int64_t i = 0; i < kLayers; ++i) {
     const std::string layer = "model.layers." + std::to_string(i) + ".";
@@ -108,12 +103,7 @@ std::string WriteModel(const TempFolder& folder) {
   }
   file.Add("model.norm.weight", {kHidden});
   file.Add("lm_head.weight", {kVocab, kHidden});
-  std::error_code error;
-  const auto free = std::filesystem::space(folder.path(), error).available;
-  if (error || free < static_cast<uintmax_t>(file.bytes()) + (uintmax_t{1} << 30)) {
-    return "no room for 14.5 GB of random weights in " + folder.path() + " (TMPDIR names another folder)";
-  }
-  return file.Write(folder.PathOf("model.safetensors")) ? "" : "the random weights could not be written";
+  return file.Write(folder.PathOf("model.safetensors"));
 }
 
 double SecondsSince(std::chrono::steady_clock::time_point begin) {
@@ -127,20 +117,16 @@ Request RandomPrompt(int64_t prompt_tokens, int64_t max_tokens, uint32_t salt) {
   return request;
 }
 
-// Median seconds of a decode step of `sequences`, whose contexts are kContext tokens on the average.
-double SecondsOfDecodeStep(BackendEngine& engine, int sequences) {
+// Median seconds of a decode step of `sequences`, whose contexts are `context` tokens on the average.
+double SecondsOfDecodeStep(BackendEngine& engine, int sequences, int64_t context) {
   constexpr int64_t kSteps = 128;
   constexpr int kWarmUps = 8;
-  // While prompts are computed, two a step, decode steps run in between: the first sequences get ahead by
-  // half as many tokens as there are sequences.
-  const int64_t ahead = sequences / 2;
-  const int64_t prompt_tokens = kContext - kSteps / 2 - kWarmUps - ahead / 2;
+  const int64_t prompt_tokens = context - kSteps / 2 - kWarmUps;
   std::vector<std::unique_ptr<StreamReader>> readers;
   std::vector<StreamReader*> reading;
-  const int64_t before = engine.engine().Load().prompt_tokens;
+  const int64_t before = engine.engine().Load().prompt_tokens;  // prompts come first: kPrefillFirst
   for (int i = 0; i < sequences; ++i) {
-    const Request request =
-        RandomPrompt(prompt_tokens, kSteps + 2 * (ahead + kWarmUps), static_cast<uint32_t>(i));
+    const Request request = RandomPrompt(prompt_tokens, kSteps + 2 * kWarmUps, static_cast<uint32_t>(i));
     readers.push_back(engine.Submit(request));
     reading.push_back(readers.back().get());
   }
@@ -157,67 +143,114 @@ double SecondsOfDecodeStep(BackendEngine& engine, int sequences) {
   return seconds[seconds.size() / 2];
 }
 
-double SecondsOfPrefill(BackendEngine& engine, int64_t tokens) {
+double SecondsToFirstToken(BackendEngine& engine, int64_t tokens) {
+  constexpr int kPrompts = 5;
   std::vector<double> seconds;
-  for (uint32_t i = 0; i < 6; ++i) {
+  for (uint32_t i = 0; i <= kPrompts; ++i) {
     auto reader = engine.Submit(RandomPrompt(tokens, 1, 1000 + i));
     const auto begin = std::chrono::steady_clock::now();
     engine.RunToEnd({reader.get()});
     if (i > 0) seconds.push_back(SecondsSince(begin));
   }
-  std::nth_element(seconds.begin(), seconds.begin() + 2, seconds.end());
-  return seconds[2];
+  std::nth_element(seconds.begin(), seconds.begin() + kPrompts / 2, seconds.end());
+  return seconds[kPrompts / 2];
+}
+
+// Keys that the query at a position sees.
+int64_t KeysAt(int64_t position, int32_t window) {
+  return window > 0 ? std::min<int64_t>(position + 1, window) : position + 1;
+}
+
+double FlopsOfPrefill(int64_t tokens, int32_t window) {
+  double pairs = 0;
+  for (int64_t position = 0; position < tokens; ++position) {
+    pairs += static_cast<double>(KeysAt(position, window));
+  }
+  return 2.0 * kLayers * kLayerWeights * static_cast<double>(tokens) +
+         4.0 * kHeads * kHeadDim * kLayers * pairs + 2.0 * kVocab * kHidden;
+}
+
+// 1024 is "1k".
+std::string Tokens(int64_t count) {
+  return count % 1024 == 0 ? std::to_string(count / 1024) + "k" : std::to_string(count);
+}
+
+// A row of the table: decode where there are sequences, else a prompt's way to its first token.
+struct Work {
+  int32_t sequences;
+  int64_t tokens;  // of each context, or of the prompt
+};
+// Cheapest first.
+constexpr Work kAllWork[] = {{1, 1024},  {0, 128},    {0, 2048},   {8, 1024},  {32, 1024},
+                             {64, 1024}, {128, 1024}, {256, 1024}, {0, 8192},  {1, 8192},
+                             {8, 8192},  {1, 32768},  {0, 32768},  {32, 8192}, {8, 32768}};
+constexpr Work kShortWork[] = {{1, 1024}, {8, 1024}, {32, 1024}, {0, 2048}};
+
+std::string NameOf(const Work& work) {
+  return work.sequences > 0 ? "decode, " + std::to_string(work.sequences) + " x " + Tokens(work.tokens)
+                            : "prefill, " + Tokens(work.tokens);
 }
 
 }  // namespace
 
-Table EndToEndTable(Device& device, const std::string& library) {
+Table EndToEndTable(Device& device, const EndToEnd& asked) {
+  const auto begin = std::chrono::steady_clock::now();
   Table table;
-  table.name = "Mistral 7B";
+  table.name = asked.name;
   table.note =
-      "The whole engine, greedy, random weights of the exact shape in bf16. Decode (sequences x context): "
-      "time of a step; the bound is the weights and the keys and values, read once, at the rate of a "
-      "copy. Prefill: from a prompt to its first token; the bound is its FLOPs at the peak of dense bf16.";
-  auto backend = OpenCudaBackend(library);
+      "The whole engine, greedy, random weights of the exact shape in bf16, " +
+      (asked.window > 0 ? "a window of " + Tokens(asked.window) : std::string("no window")) +
+      ". Decode (sequences x context): time of a step; the bound is the weights and the keys and values "
+      "that are seen, read once, at the rate of a copy. Prefill: from a prompt to its first token; the "
+      "bound is its FLOPs at the peak of dense bf16.";
+  auto backend = OpenCudaBackend(asked.library);
   if (!backend.ok()) {
     table.note = "Not measured: " + backend.status().ToString();
     return table;
   }
   const TempFolder folder;
-  if (const std::string wrong = WriteModel(folder); !wrong.empty()) {
-    table.note = "Not measured: " + wrong;
+  if (!WriteModel(folder, asked.window)) {
+    table.note = "Not measured: the model's folder could not be written in " + folder.path();
     return table;
   }
   const int64_t memory_bytes = (*backend)->info().memory_bytes;
   BackendEngine::Options options;
-  options.limits.context = 4096;
-  options.limits.max_step_tokens = 2048;
-  options.limits.max_sequences = 128;
-  options.limits.steps_in_flight = (*backend)->info().asynchronous != 0 ? 2 : 1;
+  EngineLimits& limits = options.limits;
+  limits.context = kContext;
+  limits.max_step_tokens = 2048;
+  limits.max_sequences = kSequences;
+  limits.steps_in_flight = (*backend)->info().asynchronous != 0 ? 2 : 1;
+  limits.lane_policy = LanePolicy::kPrefillFirst;
+  limits.prefix_cache = false;  // rows begin with the same prompts
   options.recorded = true;
-  const int64_t page_bytes = static_cast<int64_t>(kKeyBytes) * options.limits.page_size;
+  const int64_t page_bytes = static_cast<int64_t>(kKeyBytes) * limits.page_size;
   const int64_t pool_bytes = std::min<int64_t>(
       memory_bytes * 9 / 10 - static_cast<int64_t>(kWeightBytes) - kVocab * kHidden * 2 - (int64_t{4} << 30),
-      int64_t{40} << 30);
-  options.limits.pool_pages = pool_bytes / page_bytes;
-  if (options.limits.pool_pages < 2 * kContext / options.limits.page_size) {
+      int64_t{48} << 30);
+  limits.pool_pages = pool_bytes / page_bytes;
+  if (limits.pool_pages < 2 * kContext / limits.page_size) {
     table.note = "Not measured: the weights leave no room for keys and values on this device";
     return table;
   }
-  BackendEngine engine(*std::move(backend), folder.path(), options);
-  for (const int sequences : {1, 8, 32, 128}) {
-    const int64_t pages = sequences * (kContext + 256) / options.limits.page_size;
-    if (pages > options.limits.pool_pages) continue;
-    const double bytes = kWeightBytes + sequences * kContext * kKeyBytes;
-    table.rows.push_back({"decode, " + std::to_string(sequences) + " x 1k",
-                          SecondsOfDecodeStep(engine, sequences),
-                          MemoryBound(bytes, device.copy_bytes_per_second())});
+  BackendEngine engine(BackendPtr(new RandomWeights(*std::move(backend), kWeightScale)), folder.path(),
+                       options);
+  std::string left_out;
+  const std::span<const Work> all = asked.short_list ? std::span<const Work>(kShortWork) : kAllWork;
+  for (const Work& work : all) {
+    const int64_t pages = std::max(work.sequences, 1) * (work.tokens + 256) / limits.page_size;
+    if (pages > limits.pool_pages || (asked.seconds > 0 && SecondsSince(begin) > asked.seconds)) {
+      left_out += (left_out.empty() ? "" : "; ") + NameOf(work);
+    } else if (work.sequences > 0) {
+      const double keys = static_cast<double>(KeysAt(work.tokens, asked.window));
+      const double bytes = kWeightBytes + work.sequences * keys * kKeyBytes;
+      table.rows.push_back({NameOf(work), SecondsOfDecodeStep(engine, work.sequences, work.tokens),
+                            MemoryBound(bytes, device.copy_bytes_per_second())});
+    } else {
+      table.rows.push_back({NameOf(work), SecondsToFirstToken(engine, work.tokens),
+                            ArithmeticBound(FlopsOfPrefill(work.tokens, asked.window), device.peak_flops())});
+    }
   }
-  const double tokens = 2048, pairs = tokens * (tokens + 1) / 2;
-  const double flops = 2.0 * kLayers * kLayerWeights * tokens + 4.0 * kHeads * kHeadDim * kLayers * pairs +
-                       2.0 * kVocab * kHidden;
-  table.rows.push_back(
-      {"prefill, 2k", SecondsOfPrefill(engine, 2048), ArithmeticBound(flops, device.peak_flops())});
+  if (!left_out.empty()) table.note += " Left out for want of time or memory: " + left_out + ".";
   return table;
 }
 

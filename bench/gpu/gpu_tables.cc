@@ -1,13 +1,19 @@
-// gpu_tables: measures the CUDA kernels and the whole engine on this machine's GPU, and writes gpu_check.json
-// and gpu_check.md. Part of the bundle of bench/gpu_check, whose script run_on_gpu starts it.
+// gpu_tables: measures one table on this machine's GPU and adds it to gpu_check.json and gpu_check.md. Part
+// of the bundle of bench/gpu_check, whose script run_on_gpu starts it, once for each table.
 //
 //   gpu_tables --device-only            exit 0 where there is a GPU; else says why not and exits 3
-//   gpu_tables --out FOLDER [--peers FILE] [--checks FILE] [--commit NAME] [--driver NAME]
+//   gpu_tables --list                   the tables, cheapest first
+//   gpu_tables --out FOLDER [--table NAME [--seconds N]] [--peers FILE] [--checks FILE] [--commit NAME]
+//              [--driver NAME]
 //
-// --checks: lines for the report's list of checks.
+// --seconds: whole steps begin no row after that. --peers, --checks: what peers.py wrote, and lines for the
+// report's list of checks, in place of those it has.
+#include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <string>
 
@@ -20,43 +26,91 @@ namespace tramontane::gpu {
 namespace {
 
 constexpr int kNoDevice = 3;
+constexpr int32_t kWindow = 4096;
 
-int Run(const std::map<std::string, std::string>& options, bool device_only) {
-  auto option = [&](const char* name) {
-    const auto found = options.find(name);
-    return found == options.end() ? std::string() : found->second;
-  };
+struct Entry {
+  const char* name;
+  std::function<Table(Device&, double seconds)> measure;
+};
+
+Entry WholeSteps(const char* name, EndToEnd asked, bool pdl = true) {
+  return {name, [asked, pdl](Device& device, double seconds) {
+            if (!pdl) setenv("TRAMONTANE_NO_PDL", "1", 1);  // read by the library's first launch
+            EndToEnd of_run = asked;
+            of_run.library = CudaLibraryPath();
+            of_run.seconds = seconds;
+            return EndToEndTable(device, of_run);
+          }};
+}
+Entry Kernels(const char* name, Table (*measure)(Device&)) {
+  return {name, [measure](Device& device, double) { return measure(device); }};
+}
+
+// Cheapest first.
+const Entry kTables[] = {
+    Kernels("pointwise", PointwiseTable),
+    Kernels("decode-attention", DecodeAttentionTable),
+    Kernels("prefill-attention", PrefillAttentionTable),
+    Kernels("small-linear", SmallLinearTable),
+    {"large-linear", [](Device& device, double) { return LargeLinearTable(device, CudaLibraryPath()); }},
+    Kernels("sampling", SamplingTable),
+    WholeSteps("steps", {.name = "Mistral 7B", .window = kWindow}),
+    WholeSteps("steps-without-window", {.name = "Mistral 7B without a window"}),
+    WholeSteps("steps-without-pdl",
+               {.name = "Mistral 7B, no kernel before the one before it is done",
+                .window = kWindow,
+                .short_list = true},
+               /*pdl=*/false),
+    Kernels("moe", MoeTable),
+    Kernels("block-linear", BlockLinearTable)};
+
+using Options = std::map<std::string, std::string>;
+
+std::string Get(const Options& options, const char* name) {
+  const auto found = options.find(name);
+  return found == options.end() ? "" : found->second;
+}
+
+void TakeWhatWasFound(const Options& options, Report& report) {
+  for (const char* name : {"commit", "driver"}) {
+    if (const std::string value = Get(options, name); !value.empty()) report.facts[name] = value;
+  }
+  if (const std::string path = Get(options, "checks"); !path.empty()) {
+    report.checks.clear();
+    std::ifstream checks(path);
+    for (std::string line; std::getline(checks, line);) report.checks.push_back(line);
+  }
+  for (auto& [table, rows] : ReadPeers(Get(options, "peers"))) report.peers[table] = std::move(rows);
+}
+
+int Run(const Options& options) {
   std::string why_not;
   const std::unique_ptr<Device> device = Device::Open(&why_not);
   if (device == nullptr) {
     std::printf("no device: %s\n", why_not.c_str());
     return kNoDevice;
   }
-  if (device_only) {
+  if (options.count("device-only") != 0) {
     std::printf("device: %s\n", device->facts().at("device").c_str());
     return 0;
   }
-  Report report;
-  report.facts = device->facts();
-  for (const char* name : {"commit", "driver"}) {
-    if (!option(name).empty()) report.facts[name] = option(name);
-  }
-  std::ifstream checks(option("checks"));
-  for (std::string line; std::getline(checks, line);) report.checks.push_back(line);
-  report.peers = ReadPeers(option("peers"));
-  // Written after each table: one that fails takes none of those before it along.
-  auto add = [&](Table table) {
+  const std::string folder = Get(options, "out"), wanted = Get(options, "table");
+  Report report = ReadReport(folder);
+  for (const auto& [name, value] : device->facts()) report.facts[name] = value;
+  TakeWhatWasFound(options, report);
+  if (!wanted.empty()) {
+    const Entry* const entry = std::find_if(std::begin(kTables), std::end(kTables),
+                                            [&](const Entry& e) { return wanted == e.name; });
+    if (entry == std::end(kTables)) {
+      std::fprintf(stderr, "no table '%s'; --list names them\n", wanted.c_str());
+      return 2;
+    }
+    Table table = entry->measure(*device, std::atof(Get(options, "seconds").c_str()));
     std::printf("%s: %zu rows\n", table.name.c_str(), table.rows.size());
-    std::fflush(stdout);
-    report.tables.push_back(std::move(table));
-    return WriteReport(report, option("out"));
-  };
-  const bool written = add(DecodeAttentionTable(*device)) && add(PrefillAttentionTable(*device)) &&
-                       add(SmallLinearTable(*device)) && add(BlockLinearTable(*device)) &&
-                       add(MoeTable(*device)) && add(PointwiseTable(*device)) &&
-                       add(SamplingTable(*device)) && add(EndToEndTable(*device, CudaLibraryPath()));
-  if (!written) {
-    std::fprintf(stderr, "cannot write to the folder '%s'\n", option("out").c_str());
+    AddTable(report, std::move(table));
+  }
+  if (!WriteReport(report, folder)) {
+    std::fprintf(stderr, "cannot write to the folder '%s'\n", folder.c_str());
     return 1;
   }
   return 0;
@@ -66,11 +120,14 @@ int Run(const std::map<std::string, std::string>& options, bool device_only) {
 }  // namespace tramontane::gpu
 
 int main(int argc, char** argv) {
-  std::map<std::string, std::string> options;
-  bool device_only = false;
+  tramontane::gpu::Options options;
   for (int i = 1; i < argc; ++i) {
+    if (std::strcmp(argv[i], "--list") == 0) {
+      for (const auto& entry : tramontane::gpu::kTables) std::printf("%s\n", entry.name);
+      return 0;
+    }
     if (std::strcmp(argv[i], "--device-only") == 0) {
-      device_only = true;
+      options["device-only"] = "";
     } else if (std::strncmp(argv[i], "--", 2) == 0 && i + 1 < argc) {
       options[argv[i] + 2] = argv[i + 1];
       ++i;
@@ -79,9 +136,9 @@ int main(int argc, char** argv) {
       return 2;
     }
   }
-  if (!device_only && options.count("out") == 0) {
+  if (options.count("device-only") == 0 && options.count("out") == 0) {
     std::fprintf(stderr, "--out FOLDER is missing\n");
     return 2;
   }
-  return tramontane::gpu::Run(options, device_only);
+  return tramontane::gpu::Run(options);
 }

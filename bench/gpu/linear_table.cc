@@ -1,8 +1,16 @@
-// The matrix products of a Mistral 7B layer and its head for 1 to 16 rows.
+// The matrix products of a Mistral 7B layer and its head, by the number of rows.
+#include <algorithm>
+#include <chrono>
+#include <span>
+#include <vector>
+
+#include "bench/gpu/random_weights.h"
 #include "bench/gpu/tables.h"
 #include "kernels/cuda/blocks.h"
 #include "kernels/cuda/linear_small.h"
 #include "kernels/cuda/linear_tile.h"
+#include "kernels/cuda/pointwise.h"
+#include "server/setup/cuda_loader.h"
 
 namespace tramontane::gpu {
 namespace {
@@ -124,10 +132,140 @@ Table SmallLinearTable(Device& device) {
         p.weight = weights + i * weight_bytes;
         return cuda::LaunchSmallLinear(p, stream);
       });
-      table.rows.push_back({std::string(product.name) + ", " + std::to_string(rows), seconds,
-                            MemoryBound(static_cast<double>(weight_bytes), device.copy_bytes_per_second())});
+      const std::string name = std::string(product.name) + ", " + std::to_string(rows);
+      const Bound bound = MemoryBound(static_cast<double>(weight_bytes), device.copy_bytes_per_second());
+      table.rows.push_back({name, seconds, bound});
+      if (p.prologue != Prologue::kRmsNorm) continue;
+      cuda::RmsNormKernelParams norm{};
+      norm.x = p.x;
+      norm.weight = p.norm_weight;
+      norm.y = device.Allocate(int64_t{rows} * product.in * 2);
+      norm.x_stride = product.in;
+      norm.rows = rows;
+      norm.width = product.in;
+      norm.epsilon = p.epsilon;
+      p.prologue = Prologue::kNone;
+      p.x = norm.y;
+      const double apart = device.MedianSeconds(copies, [&](int i, cudaStream_t stream) {
+        p.weight = weights + i * weight_bytes;
+        const int error = cuda::LaunchRmsNorm(norm, stream);
+        return error != 0 ? error : cuda::LaunchSmallLinear(p, stream);
+      });
+      table.rows.push_back({name + ", norm apart", apart, bound});
     }
     device.FreeAll();
+  }
+  return table;
+}
+
+namespace {
+
+constexpr int32_t kManyRows[] = {17, 24, 32, 48, 64, 96, 128, 256, 512, 2048};
+constexpr int32_t kMostRows = 2048;
+
+double SecondsSince(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+// Median seconds of a product: recordings of one over each weight are replayed, several before each wait.
+double SecondsOfProduct(Backend& backend, std::span<const WeightHandle> weights, LinearParams params) {
+  constexpr int kReplays = 8, kRounds = 9;
+  const auto queue = [&] {
+    for (const WeightHandle weight : weights) {
+      params.weight = weight;
+      TM_CHECK(backend.Linear(params) == OpCode::kOk, "%s", backend.last_error());
+    }
+  };
+  const auto wait = [&] {
+    TM_CHECK(backend.WaitFence(backend.RecordFence()) == OpCode::kOk, "%s", backend.last_error());
+  };
+  queue();  // a kernel is loaded when it first runs
+  wait();
+  RecordingHandle recording;
+  TM_CHECK(backend.BeginRecording() == OpCode::kOk, "%s", backend.last_error());
+  queue();
+  TM_CHECK(backend.EndRecording(&recording) == OpCode::kOk, "%s", backend.last_error());
+  std::vector<double> seconds;
+  for (int round = 0; round < kRounds; ++round) {
+    const auto begin = std::chrono::steady_clock::now();
+    for (int i = 0; i < kReplays; ++i) {
+      TM_CHECK(backend.Replay(recording) == OpCode::kOk, "%s", backend.last_error());
+    }
+    wait();
+    seconds.push_back(SecondsSince(begin) / (kReplays * static_cast<double>(weights.size())));
+  }
+  backend.FreeRecording(recording);
+  std::ranges::nth_element(seconds, seconds.begin() + kRounds / 2);
+  return seconds[kRounds / 2];
+}
+
+}  // namespace
+
+Table LargeLinearTable(Device& device, const std::string& library) {
+  Table table;
+  table.name = "Linear layers, many rows";
+  table.note =
+      "By cuBLASLt, as the backend calls it: a plan for a family of row counts, which is narrower the fewer "
+      "the "
+      "rows. The bound is the weight, read once, at the rate of a copy, or the products at the device's "
+      "peak. "
+      "By the clock of the host over recordings.";
+  auto opened = OpenCudaBackend(library);
+  if (!opened.ok()) {
+    table.note = "Not measured: " + opened.status().ToString();
+    return table;
+  }
+  const BackendPtr backend(new RandomWeights(*std::move(opened), 0.02f));
+  const StepMaxima maxima = {.tokens = kMostRows,
+                             .sequences = 1,
+                             .logit_rows = 1,
+                             .hidden = 14336,
+                             .query_heads = 32,
+                             .kv_heads = 8,
+                             .head_dim = 128,
+                             .vocab = 32000,
+                             .context = kMostRows};
+  TM_CHECK(backend->Reserve(maxima) == OpCode::kOk, "%s", backend->last_error());
+  const Product products[] = {
+      {"qkv", 4096, 6144, Prologue::kNone, Epilogue::kNone, DType::kBf16},
+      {"attention out", 4096, 4096, Prologue::kNone, Epilogue::kAddResidual, DType::kBf16},
+      {"gate and up", 4096, 28672, Prologue::kNone, Epilogue::kSwiGlu, DType::kBf16},
+      {"down", 14336, 4096, Prologue::kNone, Epilogue::kAddResidual, DType::kBf16}};
+  for (const Product& product : products) {
+    const bool gate_up = product.epilogue == Epilogue::kSwiGlu;
+    const WeightRows half = {.rows = product.out / (gate_up ? 2 : 1), .row_stride = product.in};
+    const WeightRows parts[] = {half, half};
+    const LinearSource source = {.parts = parts,
+                                 .part_count = gate_up ? 2 : 1,
+                                 .in_features = product.in,
+                                 .layout = gate_up ? LinearLayout::kGateUp : LinearLayout::kStacked};
+    const double bytes = 2.0 * product.in * product.out;
+    std::vector<WeightHandle> weights(
+        static_cast<size_t>(device.CopiesBeyondCache(static_cast<int64_t>(bytes))));
+    for (WeightHandle& weight : weights) {
+      TM_CHECK(backend->PackLinear(source, &weight) == OpCode::kOk, "%s", backend->last_error());
+    }
+    const int32_t width = gate_up ? product.out / 2 : product.out;
+    void* const x = backend->Allocate(int64_t{kMostRows} * product.in * 2);
+    void* const out = backend->Allocate(int64_t{kMostRows} * width * 2);
+    const std::vector<uint16_t> numbers = RandomBf16(int64_t{kMostRows} * product.in, 1.0f, 29);
+    backend->Upload(x, numbers.data(), static_cast<int64_t>(numbers.size() * 2));
+    for (const int32_t rows : kManyRows) {
+      LinearParams params;
+      params.x = MakeTensor(x, DType::kBf16, rows, product.in);
+      params.rows = rows;
+      params.epilogue = product.epilogue;
+      params.out = MakeTensor(out, DType::kBf16, rows, width);
+      const double seconds = SecondsOfProduct(*backend, weights, params);
+      const Bound memory = MemoryBound(bytes, device.copy_bytes_per_second());
+      const Bound compute = ArithmeticBound(bytes * rows, device.peak_flops());
+      table.rows.push_back(
+          {std::string(product.name) + ", " + std::to_string(rows), seconds,
+           memory.amount / memory.per_second > compute.amount / compute.per_second ? memory : compute});
+    }
+    for (const WeightHandle weight : weights) backend->FreeWeight(weight);
+    backend->Free(x);
+    backend->Free(out);
   }
   return table;
 }

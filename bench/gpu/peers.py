@@ -1,46 +1,65 @@
-"""What PyTorch's kernels take for the rows of gpu_tables, on the same machine and in the same run.
+"""What PyTorch's kernels take for the rows of gpu_tables, on the same machine, attention in turn with ours in this process.
 
-    python3 peers.py OUT.json
+    python3 peers.py OUT.json [LIBGPU_CALLS.so [SECONDS]]
 
-Writes {table: {row: {peer: seconds}}}; names are those of attention_tables.cc, linear_table.cc and pointwise_table.cc.
-Attention here reads dense keys, not pages: the easier task. Timed as there: calls captured in a graph over rotating
-copies that no cache holds, median of 25 replays.
+Writes {table: {row: {peer: seconds}}} after each row; names are those of attention_tables.cc and linear_table.cc. With
+the library ours are timed too, as "ours, in turn". No row begins later than SECONDS. PyTorch's attention reads dense keys,
+not pages: the easier task. Its FLASH backend is FlashAttention 2, its CUDNN backend on Hopper near FlashAttention 3. A
+contender is its calls captured in a graph over rotating copies that no cache holds; graphs are replayed in turn, and the
+median of 25 rounds is taken.
 """
 
+import ctypes
 import json
 import statistics
 import sys
+import time
 
 import torch
 import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 DEVICE = torch.device("cuda")
 KV_HEADS, GROUP, HEAD_DIM = 8, 4, 128
 HEADS = KV_HEADS * GROUP
 K = 1024
+OURS = "ours, in turn"
+WARM_UPS, ROUNDS = 3, 25
 
 
-def median_seconds(copies, call):
-    """call(i) runs the i-th copy's work once."""
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        for i in range(copies):
-            call(i)
-    stream.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for i in range(copies):
-            call(i)
-    times = []
-    for replay in range(28):
+class Contender:
+    """Calls in a graph; call(i) runs the i-th copy's work once on the current stream."""
+
+    def __init__(self, copies, call):
+        self.copies = copies
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            for i in range(copies):
+                call(i)
+        stream.synchronize()
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            for i in range(copies):
+                call(i)
+
+    def seconds(self):
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         begin.record()
-        graph.replay()
+        self.graph.replay()
         end.record()
         end.synchronize()
-        if replay >= 3:
-            times.append(begin.elapsed_time(end) * 1e-3 / copies)
-    return statistics.median(times)
+        return begin.elapsed_time(end) * 1e-3 / self.copies
+
+
+def in_turn(contenders):
+    """{name: median seconds of a call}."""
+    times = {name: [] for name in contenders}
+    for round_number in range(WARM_UPS + ROUNDS):
+        for name, contender in contenders.items():
+            seconds = contender.seconds()
+            if round_number >= WARM_UPS:
+                times[name].append(seconds)
+    return {name: statistics.median(of_one) for name, of_one in times.items()}
 
 
 def copies_beyond_cache(size):
@@ -56,56 +75,110 @@ def tokens(count):
     return f"{count // K}k" if count % K == 0 else str(count)
 
 
-def attention(batch, context, queries):
-    size = 2 * batch * context * KV_HEADS * HEAD_DIM * 2
-    copies = copies_beyond_cache(size)
+def add(contenders, name, make):
+    """One that cannot run a shape is left out; why is said."""
+    try:
+        contenders[name] = make()
+    except RuntimeError as error:
+        print(f"{name}: {error}", file=sys.stderr)
+
+
+class Ours:
+    """The attention calls of libgpu_calls.so."""
+
+    def __init__(self, path):
+        self.library = ctypes.CDLL(path)
+        self.library.OpenAttention.restype = ctypes.c_void_p
+        self.library.AttentionCopies.argtypes = [ctypes.c_void_p]
+        self.library.RunAttentionCall.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p]
+        self.library.CloseAttention.argtypes = [ctypes.c_void_p]
+
+    def open(self, batch, context, queries):
+        calls = self.library.OpenAttention(batch, context, queries, 0)
+        if calls is None:
+            raise RuntimeError("no device")
+        return calls
+
+    def contender(self, calls):
+        def call(i):
+            error = self.library.RunAttentionCall(calls, i, torch.cuda.current_stream().cuda_stream)
+            if error != 0:
+                raise RuntimeError(f"error {error}")
+
+        return Contender(self.library.AttentionCopies(calls), call)
+
+    def close(self, calls):
+        self.library.CloseAttention(calls)
+
+
+def attention(ours, batch, context, queries):
+    copies = copies_beyond_cache(2 * batch * context * KV_HEADS * HEAD_DIM * 2)
     keys = [random(batch, KV_HEADS, context, HEAD_DIM) for _ in range(copies)]
     values = [random(batch, KV_HEADS, context, HEAD_DIM) for _ in range(copies)]
     query = random(batch, HEADS, queries, HEAD_DIM)
-    causal = queries > 1
 
-    def call(i):
-        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.FLASH_ATTENTION):
-            F.scaled_dot_product_attention(query, keys[i], values[i], is_causal=causal, enable_gqa=True)
+    def by(backend):
+        def call(i):
+            with sdpa_kernel(backend):
+                F.scaled_dot_product_attention(query, keys[i], values[i], is_causal=queries > 1, enable_gqa=True)
 
-    return median_seconds(copies, call)
+        return Contender(copies, call)
+
+    contenders = {}
+    add(contenders, "PyTorch flash", lambda: by(SDPBackend.FLASH_ATTENTION))
+    add(contenders, "PyTorch cuDNN", lambda: by(SDPBackend.CUDNN_ATTENTION))
+    if ours is None:
+        return in_turn(contenders)
+    calls = ours.open(batch, context, queries)
+    try:
+        add(contenders, OURS, lambda: ours.contender(calls))
+        return in_turn(contenders)
+    finally:
+        contenders.clear()
+        ours.close(calls)
 
 
 def linear(n_in, n_out, rows):
     copies = copies_beyond_cache(n_in * n_out * 2)
     weights = [random(n_out, n_in, scale=0.02) for _ in range(copies)]
     x = random(rows, n_in)
-    return median_seconds(copies, lambda i: F.linear(x, weights[i]))
+    contenders = {}
+    add(contenders, "cuBLAS, no fusion", lambda: Contender(copies, lambda i: F.linear(x, weights[i])))
+    return in_turn(contenders)
 
 
-def add(table, row, peer, measure):
-    """A peer that cannot run a shape has no entry; why is said."""
-    try:
-        table.setdefault(row, {})[peer] = measure()
-    except RuntimeError as error:
-        print(f"{peer}, {row}: {error}", file=sys.stderr)
-    torch.cuda.empty_cache()
+def rows_of_tables(ours):
+    """(table, row, measure), those that say most first."""
+    for batch, count in [(1, 2 * K), (1, 8 * K), (4, 2 * K), (1, 512), (1, 16 * K)]:
+        yield "Prefill attention", f"{batch} x {tokens(count)}", lambda b=batch, c=count: attention(ours, b, c, c)
+    for batch, thousands in [(1, 1), (1, 4), (8, 4), (32, 4), (8, 32), (128, 1), (8, 1), (16, 4), (1, 32)]:
+        yield ("Decode attention", f"{batch} x {thousands}k",
+               lambda b=batch, c=thousands * K: attention(ours, b, c, 1))
+    products = {"qkv": (4096, 6144), "attention out": (4096, 4096), "gate and up": (4096, 28672), "down": (14336, 4096),
+                "head": (4096, 32000)}
+    for rows in (1, 2, 4, 8, 16):
+        for name, (n_in, n_out) in products.items():
+            yield ("Linear layers, few rows", f"{name}, {rows}", lambda i=n_in, o=n_out, r=rows: linear(i, o, r))
+    del products["head"]
+    for rows in (17, 24, 32, 48, 64, 96, 128, 256, 512, 2048):
+        for name, (n_in, n_out) in products.items():
+            yield ("Linear layers, many rows", f"{name}, {rows}", lambda i=n_in, o=n_out, r=rows: linear(i, o, r))
 
 
 def main():
+    out = sys.argv[1]
+    ours = Ours(sys.argv[2]) if len(sys.argv) > 2 else None
+    end = time.monotonic() + (float(sys.argv[3]) if len(sys.argv) > 3 else float("inf"))
     peers = {}
-    decode = peers.setdefault("Decode attention", {})
-    shapes = [(1, 1), (1, 4), (1, 32), (8, 1), (8, 4), (8, 32), (16, 4), (32, 4), (128, 1)]
-    for batch, thousands in shapes:
-        name = f"{batch} x {thousands}k"
-        add(decode, name, "PyTorch flash", lambda b=batch, c=thousands * K: attention(b, c, 1))
-    prefill = peers.setdefault("Prefill attention", {})
-    for batch, count in [(1, 512), (1, 2 * K), (1, 8 * K), (1, 16 * K), (4, 2 * K)]:
-        name = f"{batch} x {tokens(count)}"
-        add(prefill, name, "PyTorch flash", lambda b=batch, c=count: attention(b, c, c))
-    products = {"qkv": (4096, 6144), "attention out": (4096, 4096), "gate and up": (4096, 28672),
-                "down": (14336, 4096), "head": (4096, 32000)}
-    linears = peers.setdefault("Linear layers, few rows", {})
-    for name, (n_in, n_out) in products.items():
-        for rows in (1, 2, 4, 8, 16):
-            add(linears, f"{name}, {rows}", "cuBLAS, no fusion", lambda i=n_in, o=n_out, r=rows: linear(i, o, r))
-    with open(sys.argv[1], "w", encoding="utf-8") as out:
-        json.dump(peers, out, indent=1)
+    for table, row, measure in rows_of_tables(ours):
+        if time.monotonic() > end:
+            print(f"left out for want of time: {table}, {row}", file=sys.stderr)
+            continue
+        peers.setdefault(table, {})[row] = measure()
+        torch.cuda.empty_cache()
+        with open(out, "w", encoding="utf-8") as file:
+            json.dump(peers, file, indent=1)
 
 
-main()
+if __name__ == "__main__":
+    main()

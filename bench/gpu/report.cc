@@ -1,5 +1,6 @@
 #include "bench/gpu/report.h"
 
+#include <algorithm>
 #include <cstdarg>
 #include <cstdio>
 #include <fstream>
@@ -50,11 +51,11 @@ json JsonOf(const Report& report) {
 
 std::string RateOf(const Row& row) {
   const double rate = row.bound.amount / row.seconds;
-  return row.bound.unit[0] == 'b' ? Format("%.0f GB/s", rate / 1e9) : Format("%.1f TFLOP/s", rate / 1e12);
+  return row.bound.unit == "bytes" ? Format("%.0f GB/s", rate / 1e9) : Format("%.1f TFLOP/s", rate / 1e12);
 }
 
 std::string BoundOf(const Row& row) {
-  return row.bound.unit[0] == 'b'
+  return row.bound.unit == "bytes"
              ? Format("%.1f MB at %.0f GB/s", row.bound.amount / 1e6, row.bound.per_second / 1e9)
              : Format("%.2f GFLOP at %.0f TFLOP/s", row.bound.amount / 1e9, row.bound.per_second / 1e12);
 }
@@ -64,12 +65,38 @@ std::string PeerText(const Report& report, const Table& table, const Row& row) {
   std::string text;
   const auto* peers = PeersOf(report, table, row);
   if (peers == nullptr) return "-";
+  const auto in_turn = peers->find(kOursInTurn);
+  const double ours = in_turn == peers->end() ? row.seconds : in_turn->second;
   for (const auto& [peer, seconds] : *peers) {
+    if (peer == kOursInTurn) continue;
     if (!text.empty()) text += "; ";
-    text +=
-        Format("%s %.1f us, ours takes %.0f %%", peer.c_str(), seconds * 1e6, 100 * row.seconds / seconds);
+    text += Format("%s %.1f us, ours takes %.0f %%", peer.c_str(), seconds * 1e6, 100 * ours / seconds);
   }
+  if (in_turn != peers->end()) text += Format(" (%.1f us in turn with it)", ours * 1e6);
   return text;
+}
+
+Row RowOf(const json& entry) {
+  return {entry.at("name"),
+          entry.at("seconds"),
+          {entry.at("amount"), entry.at("bound_per_second"), entry.at("unit").get<std::string>()}};
+}
+
+Report ReportOf(const json& document) {
+  Report report;
+  report.facts = document.at("facts").get<std::map<std::string, std::string>>();
+  report.checks = document.at("checks").get<std::vector<std::string>>();
+  for (const json& entry : document.at("tables")) {
+    Table table = {entry.at("name"), entry.at("note"), {}};
+    for (const json& row : entry.at("rows")) {
+      table.rows.push_back(RowOf(row));
+      if (row.contains("peer_seconds"))
+        report.peers[table.name][table.rows.back().name] =
+            row.at("peer_seconds").get<std::map<std::string, double>>();
+    }
+    report.tables.push_back(std::move(table));
+  }
+  return report;
 }
 
 void WriteMarkdown(const Report& report, std::ostream& out) {
@@ -98,6 +125,27 @@ Peers ReadPeers(const std::string& path) {
   } catch (const json::exception& error) {
     std::fprintf(stderr, "%s is not what peers.py writes: %s\n", path.c_str(), error.what());
     return {};
+  }
+}
+
+Report ReadReport(const std::string& folder) {
+  std::ifstream file(folder + "/gpu_check.json");
+  if (!file) return {};
+  try {
+    return ReportOf(json::parse(file));
+  } catch (const json::exception& error) {
+    std::fprintf(stderr, "%s/gpu_check.json is none of ours, and is written anew: %s\n", folder.c_str(),
+                 error.what());
+    return {};
+  }
+}
+
+void AddTable(Report& report, Table table) {
+  const auto old = std::ranges::find(report.tables, table.name, &Table::name);
+  if (old == report.tables.end()) {
+    report.tables.push_back(std::move(table));
+  } else {
+    *old = std::move(table);
   }
 }
 

@@ -13,7 +13,7 @@ namespace tramontane::gpu {
 struct Bound {
   double amount = 0;      // bytes or floating-point operations
   double per_second = 0;  // of the device
-  const char* unit = "";  // "bytes" or "FLOP"
+  std::string unit;       // "bytes" or "FLOP"
 };
 
 inline Bound MemoryBound(double bytes, double bytes_per_second) { return {bytes, bytes_per_second, "bytes"}; }
@@ -35,7 +35,9 @@ struct Table {
   std::vector<Row> rows;
 };
 
-// Seconds of other programs for the same rows: peers[table][row][peer].
+// Seconds of other programs for the same rows: peers[table][row][peer]. kOursInTurn among them: our kernel,
+// timed in turn with the others in their process, which is what they are compared with then.
+inline constexpr char kOursInTurn[] = "ours, in turn";
 using Peers = std::map<std::string, std::map<std::string, std::map<std::string, double>>>;
 
 struct Report {
@@ -47,6 +49,10 @@ struct Report {
 
 // The file that peers.py wrote; none where there is no such file.
 Peers ReadPeers(const std::string& path);
+// What WriteReport left in folder/gpu_check.json; an empty report where there is none.
+Report ReadReport(const std::string& folder);
+// Puts a table where one of its name stands, else at the end.
+void AddTable(Report& report, Table table);
 // Writes folder/gpu_check.json and folder/gpu_check.md. False where that failed.
 bool WriteReport(const Report& report, const std::string& folder);
 

@@ -2,6 +2,7 @@
 // also those of peers.py.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "bench/gpu/device.h"
@@ -12,6 +13,9 @@ namespace tramontane::gpu {
 Table DecodeAttentionTable(Device& device);
 Table PrefillAttentionTable(Device& device);
 Table SmallLinearTable(Device& device);
+// Through libtramontane_cuda.so at `library`, which alone has cuBLASLt. On failure no rows, and the note says
+// why.
+Table LargeLinearTable(Device& device, const std::string& library);
 Table BlockLinearTable(Device& device);
 Table MoeTable(Device& device);
 Table PointwiseTable(Device& device);
@@ -19,6 +23,13 @@ Table SamplingTable(Device& device);
 
 // A model of Mistral 7B's exact shape with random weights, through the whole engine over
 // libtramontane_cuda.so at `library`. On failure no rows, and the note says why.
-Table EndToEndTable(Device& device, const std::string& library);
+struct EndToEnd {
+  std::string name;
+  std::string library = {};
+  int32_t window = 0;       // 0: none
+  bool short_list = false;  // a few rows, to compare by
+  double seconds = 0;       // no row begins later than this; 0: all are measured
+};
+Table EndToEndTable(Device& device, const EndToEnd& asked);
 
 }  // namespace tramontane::gpu

@@ -1,0 +1,219 @@
+// What bench/gpu_check is made of, as far as it can be seen without a GPU: its report, its random weights,
+// and the order, time-outs and exit status of its script over programs that only say that they were started.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "bench/gpu/random_weights.h"
+#include "bench/gpu/report.h"
+#include "kernels/backends/cpu_backend.h"
+#include "kernels/core/dtype.h"
+#include "tests/support/temp_folder.h"
+
+namespace tramontane::gpu {
+namespace {
+
+using testing::AllOf;
+using testing::Contains;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
+
+std::string ReadFile(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+// ---- the report
+
+Table TableOf(const std::string& name, double seconds) {
+  return {name, "a note", {{"1 x 1k", seconds, MemoryBound(2e9, 4e12)}}};
+}
+
+TEST(GpuReportTest, TablesAreAddedOneByOneAndKeepWhatStandsBesideThem) {
+  const TempFolder folder;
+  Report report = ReadReport(folder.path());
+  EXPECT_TRUE(report.tables.empty());
+  report.facts["device"] = "a card";
+  report.checks = {"op tests: passed"};
+  report.peers["Decode attention"]["1 x 1k"] = {{"PyTorch flash", 0.002}, {kOursInTurn, 0.001}};
+  AddTable(report, TableOf("Decode attention", 0.0015));
+  ASSERT_TRUE(WriteReport(report, folder.path()));
+
+  report = ReadReport(folder.path());
+  EXPECT_EQ(report.facts.at("device"), "a card");
+  EXPECT_THAT(report.checks, ElementsAre("op tests: passed"));
+  AddTable(report, TableOf("Sampling", 0.5));
+  AddTable(report, TableOf("Decode attention", 0.001));  // measured again
+  ASSERT_TRUE(WriteReport(report, folder.path()));
+
+  report = ReadReport(folder.path());
+  ASSERT_EQ(report.tables.size(), 2U);
+  EXPECT_EQ(report.tables[0].name, "Decode attention");
+  EXPECT_EQ(report.tables[0].note, "a note");
+  EXPECT_DOUBLE_EQ(report.tables[0].rows[0].seconds, 0.001);
+  EXPECT_DOUBLE_EQ(report.tables[0].rows[0].share(), 0.5);
+  EXPECT_EQ(report.tables[1].rows[0].bound.unit, "bytes");
+  // A peer is held to ours in the same process, where that was timed.
+  EXPECT_THAT(ReadFile(folder.PathOf("gpu_check.md")),
+              HasSubstr("PyTorch flash 2000.0 us, ours takes 50 % (1000.0 us in turn with it)"));
+}
+
+TEST(GpuReportTest, AFileThatIsNoReportIsWrittenAnew) {
+  const TempFolder folder;
+  folder.Write("gpu_check.json", R"({"tables": 3})");
+  EXPECT_TRUE(ReadReport(folder.path()).tables.empty());
+}
+
+// ---- random weights
+
+TEST(RandomWeightsTest, MatricesHoldNumbersOfTheirScaleWhateverTheSourceSays) {
+  constexpr int64_t kIn = 256, kOut = 64;
+  constexpr float kScale = 0.5f;
+  const BackendPtr backend(
+      new RandomWeights(MakeCpuBackend({.threads = 1, .variant = "portable"}).value(), kScale));
+  StepMaxima maxima;
+  maxima.tokens = maxima.sequences = maxima.logit_rows = 1;
+  maxima.hidden = kIn;
+  maxima.query_heads = maxima.kv_heads = 1;
+  maxima.head_dim = 32;
+  maxima.vocab = 64;
+  maxima.context = 64;
+  ASSERT_EQ(backend->Reserve(maxima), OpCode::kOk);
+  const std::vector<uint16_t> nothing(kIn * kOut);
+  const WeightRows rows = {.data = nothing.data(), .rows = kOut, .row_stride = kIn};
+  WeightHandle weight;
+  ASSERT_EQ(backend->PackLinear({.parts = &rows, .part_count = 1, .in_features = kIn}, &weight), OpCode::kOk);
+
+  // The columns of the matrix, one by one.
+  std::vector<float> numbers;
+  for (int64_t k = 0; k < kIn; ++k) {
+    std::vector<float> x(kIn), out(kOut);
+    x[static_cast<size_t>(k)] = 1.0f;
+    LinearParams params;
+    params.x = MakeTensor(x.data(), DType::kF32, 1, kIn);
+    params.rows = 1;
+    params.weight = weight;
+    params.out = MakeTensor(out.data(), DType::kF32, 1, kOut);
+    ASSERT_EQ(backend->Linear(params), OpCode::kOk);
+    numbers.insert(numbers.end(), out.begin(), out.end());
+  }
+  backend->FreeWeight(weight);
+  double sum = 0, squares = 0;
+  for (const float number : numbers) {
+    sum += number;
+    squares += double{number} * number;
+  }
+  const auto count = static_cast<double>(numbers.size());
+  // 16,384 draws: a mean is off by 0.004 of the scale's 0.5, a standard deviation by less; ten times that.
+  EXPECT_NEAR(sum / count, 0.0, 0.04);
+  EXPECT_NEAR(std::sqrt(squares / count), kScale, 0.04);
+}
+
+// ---- run_on_gpu
+
+// A bundle whose programs note how they were started and end as told.
+class RunOnGpu {
+ public:
+  RunOnGpu() {
+    std::filesystem::create_directory(folder_.PathOf("bin"));
+    std::filesystem::copy_file(std::string(TRAMONTANE_SOURCE_DIR) + "/bench/gpu/run_on_gpu",
+                               folder_.PathOf("run_on_gpu"));
+    folder_.Write("commit", "abc\n");
+    for (const char* name : {"bin/gpu_tables", "bin/gpu_op_tests", "bin/gpu_engine_tests"}) {
+      Program(name, "echo '[  PASSED  ] 3 tests.'");
+    }
+    // Nothing of this machine's Python or CUDA is asked.
+    Program("bin/python3", "exit 1");
+    Program("bin/nvidia-smi", "exit 1");
+  }
+
+  // The program notes its arguments, then runs `body`.
+  void Program(const std::string& name, const std::string& body) {
+    folder_.Write(
+        name, "#!/bin/bash\necho \"$(basename \"$0\") $*\" >> " + folder_.PathOf("log") + "\n" + body + "\n");
+    std::filesystem::permissions(folder_.PathOf(name), std::filesystem::perms::owner_all);
+  }
+
+  // The exit status, where the script believes to have run for `seconds` already.
+  int Run(const std::string& arguments, int seconds = 0) {
+    const std::string command = "PATH=" + folder_.PathOf("bin") +
+                                ":/usr/bin:/bin SECONDS=" + std::to_string(seconds) + " bash " +
+                                folder_.PathOf("run_on_gpu") + " " + arguments + " " + folder_.PathOf("out") +
+                                " > " + folder_.PathOf("printed") + " 2>&1";
+    return WEXITSTATUS(std::system(command.c_str()));
+  }
+
+  std::string printed() const { return ReadFile(folder_.PathOf("printed")); }
+  // The tables asked for, and the test programs, in order.
+  std::vector<std::string> started() const {
+    std::vector<std::string> names;
+    std::istringstream log(ReadFile(folder_.PathOf("log")));
+    for (std::string line; std::getline(log, line);) {
+      std::istringstream words(line);
+      std::string program, flag, table;
+      words >> program >> flag >> table;
+      if (program == "gpu_tables" && flag == "--table") names.push_back(table);
+      if (program == "gpu_op_tests" || program == "gpu_engine_tests") names.push_back(program);
+    }
+    return names;
+  }
+
+ private:
+  TempFolder folder_;
+};
+
+TEST(RunOnGpuTest, TablesComeFirstThenTheChecks) {
+  RunOnGpu run;
+  EXPECT_EQ(run.Run(""), 0) << run.printed();
+  EXPECT_THAT(run.started(), ElementsAre("pointwise", "decode-attention", "prefill-attention", "small-linear",
+                                         "large-linear", "sampling", "steps", "gpu_op_tests", "gpu_op_tests",
+                                         "gpu_engine_tests", "gpu_op_tests", "steps-without-window",
+                                         "steps-without-pdl", "moe", "block-linear"));
+  EXPECT_THAT(run.printed(), AllOf(HasSubstr("op tests: passed ([ PASSED ] 3 tests.)"),
+                                   HasSubstr("PyTorch beside it: not on this machine"),
+                                   HasSubstr("memcheck: not run"), Not(HasSubstr("left out"))));
+}
+
+TEST(RunOnGpuTest, StagesThatWouldNotFitTheMinutesAreLeftOutAndNamed) {
+  RunOnGpu run;
+  EXPECT_EQ(run.Run("--minutes 8", /*seconds=*/8 * 60 - 27), 0) << run.printed();
+  EXPECT_THAT(run.started(), Contains("pointwise"));
+  EXPECT_THAT(run.started(), Not(Contains("steps")));
+  EXPECT_THAT(run.printed(), HasSubstr("table steps: left out for want of time"));
+}
+
+TEST(RunOnGpuTest, ATableThatFailsTakesNoOtherAlong) {
+  RunOnGpu run;
+  run.Program("bin/gpu_tables", "[[ $2 != decode-attention ]]");
+  EXPECT_EQ(run.Run(""), 1);
+  EXPECT_THAT(run.printed(), HasSubstr("table decode-attention: FAILED, see table_decode-attention.log"));
+  EXPECT_THAT(run.started(), AllOf(Contains("prefill-attention"), Contains("gpu_engine_tests")));
+}
+
+TEST(RunOnGpuTest, WithoutADeviceNothingElseIsStarted) {
+  RunOnGpu run;
+  run.Program("bin/gpu_tables", "exit 3");
+  EXPECT_EQ(run.Run(""), 3);
+  EXPECT_TRUE(run.started().empty());
+}
+
+TEST(RunOnGpuTest, MinutesThatAreNoNumberAreRefused) {
+  RunOnGpu run;
+  EXPECT_EQ(run.Run("--minutes soon"), 2);
+  EXPECT_THAT(run.printed(), HasSubstr("--minutes is \"soon\": a whole number from 1 to 9999"));
+}
+
+}  // namespace
+}  // namespace tramontane::gpu
