@@ -9,8 +9,8 @@
 //                              joined in warp order at the end.
 //         MergeKernel (max_items, kv_heads): a block joins the splits of one AttentionMerge for one kv head.
 // Bytes:  d = head_dim; rows = live rows of the tile; keys = those of the item's range that some row sees.
-//         an item and kv head reads    48 + rows * 2d + keys * (4d + d / 2): its lengths, the query, keys and
-//                                      values, and a page number for each 16 bytes of a key
+//         an item and kv head reads    48 + rows * 2d + keys * 4d + tiles * 256: its lengths, the query, keys
+//                                      and values, and of each tile of 64 keys a page number a row
 //                             writes   rows * 2d (+ rows * 4 with lse), or rows * (4d + 4) when it is a part
 //         a merge and kv head reads    28 + rows * splits * 8d: parts, and their lse twice for each pair of
 //                                      elements (the caches' bytes, not the memory's)
@@ -19,7 +19,10 @@
 //         So decode reads the keys inside the window, whatever the context: tiles outside do not exist, and
 //         keys of an edge tile that no row sees are not fetched.
 // Limits: head_dim 32, 64, 96, 128; group 1..16; T bf16 or f16; any page size; sm_80 and later (mma.sync).
-// Math:   scores in f32, softmax in base 2, P rounded to T before the second product, f32 sums.
+// Issue:  per warp and tile of keys as budget.txt says: no division, and where no key is masked no branch but
+//         the loop's own and those that ask for the next tile and for an edge.
+// Math:   scores in f32; softmax in base 2, the scale in its exponent; P rounded to T before the second
+//         product; f32 sums.
 // Ideas:  FlashAttention-2 (online softmax over key tiles, P in registers), FlashInfer (rows = tokens x group
 //         in the tile's M dimension; CSR page tables; partial states as an algebra), PagedAttention (pages).
 #include "kernels/cuda/attention.h"
@@ -57,64 +60,56 @@ TM_KERNEL void AttentionKernel(AttentionRunParams p) {
       p.window > 0 && tile_first - p.window + 1 > 0 ? tile_first - p.window + 1 : 0;
   const int key_begin = item.key_begin > tile_begin_visible ? item.key_begin : tile_begin_visible;
 
-  std::byte* query_tile = SharedBytes();
-  std::byte* key_tiles = query_tile + Shape::kQueryBytes;
-  std::byte* value_tiles = key_tiles + kAttentionStages * Shape::kKeyBytes;
+  std::byte* const query_tile = SharedBytes();
+  std::byte* const key_tiles = query_tile + Shape::kQueryBytes;
+  std::byte* const value_tiles = key_tiles + kAttentionStages * Shape::kKeyBytes;
+  const KeyRun keys = {{p.page_indices + first_page, kv_base}, item.key_begin, key_begin, item.key_end};
+  const int tiles = keys.tiles();
+  const auto copy = [&](int t) {
+    const int stage = t % kAttentionStages;
+    CopyKeys<Shape>(p.pages, keys, kv_head, keys.first + t * kKeyTile, key_tiles + stage * Shape::kKeyBytes,
+                    value_tiles + stage * Shape::kKeyBytes);
+  };
   LoadQueries<Shape>(p.query, p.query_stride, first_token, p.group, kv_head, item.row_begin, rows,
                      query_tile);
-  const int32_t* page_table = p.page_indices + first_page;
-  CopyKeys<Shape>(p.kv, page_table, kv_base, kv_head, item.key_begin, key_begin, item.key_end, key_tiles,
-                  value_tiles);
+  CopyCommit();
+  if (tiles > 0) copy(0);
   CopyCommit();
 
-  // The two rows of this lane: fragment rows group_lane and group_lane + 8.
-  int position[2];
+  // What the two rows of this lane see: fragment rows group_lane and group_lane + 8.
+  int begin[2], end[2];
   TM_UNROLL
   for (int i = 0; i < 2; ++i) {
     const int r = item.row_begin + at.row_warp * 16 + at.group_lane + 8 * i;
-    position[i] = first_position + (r < rows ? r : rows - 1) / p.group;
+    const int position = first_position + (r < rows ? r : rows - 1) / p.group;
+    begin[i] = p.window > 0 ? position - p.window + 1 : 0;
+    end[i] = Min(position + 1, item.key_end);
   }
-  AttentionRunning<Shape> running;
-  uint32_t query[Shape::kDimSteps][4];
+  AttentionState<Shape> state;
   const float scale = p.scale * kAttentionLog2E;
+  uint32_t query[Shape::kDimSteps][4];
+  CopyWait<1>();  // the queries
+  SyncThreads();
+  QueryFragments(at, query_tile, query);
 
-  const int tiles = (item.key_end - item.key_begin + kKeyTile - 1) / kKeyTile;
   for (int t = 0; t < tiles; ++t) {
     const int stage = t % kAttentionStages;
-    if (t + 1 < tiles) {
-      const int next = (t + 1) % kAttentionStages;
-      CopyKeys<Shape>(p.kv, page_table, kv_base, kv_head, item.key_begin + (t + 1) * kKeyTile, key_begin,
-                      item.key_end, key_tiles + next * Shape::kKeyBytes,
-                      value_tiles + next * Shape::kKeyBytes);
-    }
+    if (t + 1 < tiles) copy(t + 1);
     CopyCommit();
     CopyWait<1>();  // all but the next tile
     SyncThreads();
-    if (t == 0) TakeQueries(at, query_tile, query);
     float score[Shape::kKeySteps * 2][4] = {};
-    ScoreKeys(at, query, key_tiles + stage * Shape::kKeyBytes, score);
-
-    // Mask at the edges only: the first tiles of the window, and the last ones before the rows' own
-    // positions.
-    const int tile_key = item.key_begin + t * kKeyTile;
+    Scores(at, query, key_tiles + stage * Shape::kKeyBytes, score);
+    // At the edges only: the first tiles of the window, and the last ones before the rows' own positions.
+    const int tile_key = keys.first + t * kKeyTile;
     const bool edge = tile_key + kKeyTile - 1 > tile_first || tile_key + kKeyTile > item.key_end ||
                       (p.window > 0 && tile_key < tile_last - p.window + 1);
-    TM_UNROLL
-    for (int n = 0; n < Shape::kKeySteps * 2; ++n) {
-      TM_UNROLL
-      for (int i = 0; i < 4; ++i) {
-        const int key = tile_key + at.warp_key() + n * 8 + at.pair * 2 + i % 2;
-        const int row = position[i / 2];
-        const bool visible =
-            !edge || (key <= row && key < item.key_end && (p.window <= 0 || key > row - p.window));
-        score[n][i] = visible ? score[n][i] * scale : kMinusInfinity;
-      }
-    }
-    WeighKeys(running, score);
-    AddValues(at, score, value_tiles + stage * Shape::kKeyBytes, running);
+    if (edge) Mask(at, tile_key + at.warp_key(), begin, end, score);
+    Softmax(state, score, scale);
+    Accumulate(at, score, value_tiles + stage * Shape::kKeyBytes, state);
     SyncThreads();  // the stage may be overwritten
   }
-  if (JoinWarps(at, running)) WriteRows(p, at, item, kv_head, first_token, rows, running);
+  if (JoinWarps(at, state, scale)) Write(p, at, item, kv_head, first_token, rows, state);
 }
 
 // Joins the splits of one tile of rows, in key order. Grid: (merges, kv_heads); a thread takes (row, 2
@@ -191,7 +186,9 @@ int LaunchTile(const AttentionRunParams& p, Stream stream) {
 
 }  // namespace
 
-int RunAttention(const AttentionRunParams& params, void* stream) {
+int RunAttention(const AttentionRunParams& given, void* stream) {
+  AttentionRunParams params = given;
+  params.pages = DevicePages(given.kv);
   const auto launch = [&]<typename T, int kHeadDim>(T, std::integral_constant<int, kHeadDim>) {
     return params.tile_rows == 16 ? LaunchTile<T, kHeadDim, 16>(params, static_cast<Stream>(stream))
                                   : LaunchTile<T, kHeadDim, 64>(params, static_cast<Stream>(stream));

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/attention.h"
+#include "kernels/cuda/device_pages.h"
 
 namespace tramontane::cuda {
 
@@ -103,7 +104,8 @@ struct AttentionRunParams {
   int32_t group;
   int32_t tile_rows;
   int32_t max_items;
-  float scale;
+  float scale;             // > 0
+  DevicePages pages = {};  // of kv; set by RunAttention and RunAttentionByRow
 };
 
 // Attention whose rows see other keys than their positions and the window say, or whose pages are quantised.

@@ -8,17 +8,18 @@
 //         tile's sinks before them, with the queries that stand for sink keys, in one softmax.
 // Bytes:  d = head_dim; rows = live rows of the tile; keys = those of the item's range from the first that
 //         some row sees; sinks = sink positions from the first to the last that some row sees, where the item
-//         takes them.
-//         an item and kv head reads    48 + rows * 2d + keys * (4d + d / 2): as attention.cu; + 4 where
+//         takes them; tiles = tiles of 64 keys that hold them, and sink tiles those of sinks.
+//         an item and kv head reads    48 + rows * 2d + keys * 4d + tiles * 256: as attention.cu; + 4 where
 //                                      tables list sinks
 //                                      where rows see sinks + rows * 8 (+ rows * 4 where they are windowed
-//                                      and there is a window) + rows * 2d + sinks * (4d + d / 2), the last
-//                                      two if the item takes any
+//                                      and there is a window) + rows * 2d + sinks * 4d + sink tiles * 256,
+//                                      the last three if the item takes any
 //                                      where a sequence of the call has a mask + 8, and where it is this one
 //                                      rows * keys, a byte for each pair
 //                                      over quantised pages instead of 4d a key or sink: 2d of int8 and
-//                                      fp8, d of int4; and d / 4 scales, one for each 8 numbers (the caches'
-//                                      bytes), or for fp8 with scales 8 in all
+//                                      fp8, d of int4; d / 4 scales, one for each 8 numbers (the caches'
+//                                      bytes), or for fp8 with scales 8 in all; and instead of 256 a tile
+//                                      d / 2 a key or sink, a page number for each 8 numbers
 //                             writes   as attention.cu
 //         Splits are joined by attention.cu's kernel.
 // Limits: head_dim 32, 64, 96, 128; group 1..16; any page size; sm_80 and later.
@@ -39,21 +40,18 @@ struct RowView {
   int sink_begin, sink_end;
 };
 
-TM_DEVICE int Later(int a, int b) { return a > b ? a : b; }
-TM_DEVICE int Earlier(int a, int b) { return a < b ? a : b; }
-
 // Of a row at `position`, of a sequence that has no mask.
 TM_DEVICE RowView ViewOf(const AttentionByRowParams& p, int token, int position) {
   const int window = p.run.window;
   const auto first = static_cast<int>(FirstVisible(position, window));
   if (p.sinks.len == nullptr) return {first, position + 1, 0, 0};
   const int left = LoadGlobal(p.sinks.left + token);
-  const int sink_end = Earlier(LoadGlobal(p.sinks.len + token), position + 1);
+  const int sink_end = Min(LoadGlobal(p.sinks.len + token), position + 1);
   int sink_begin = 0;
   if (p.sinks.windowed != 0 && window > 0) {
     sink_begin = static_cast<int>(FirstVisible(LoadGlobal(p.sinks.query_position + token), window));
   }
-  return {Later(first, left), position + 1, Earlier(sink_begin, sink_end), sink_end};
+  return {Max(first, left), position + 1, Min(sink_begin, sink_end), sink_end};
 }
 
 TM_DEVICE bool Sees(const uint8_t* mask, int64_t pair) {
@@ -65,32 +63,21 @@ TM_DEVICE RowView UnionOf(const RowView* views, int rows) {
   RowView all = views[0];
   for (int row = 1; row < rows; ++row) {
     const RowView view = views[row];
-    all.begin = Earlier(all.begin, view.begin);
-    all.end = Later(all.end, view.end);
+    all.begin = Min(all.begin, view.begin);
+    all.end = Max(all.end, view.end);
     if (view.sink_begin == view.sink_end) continue;
-    all.sink_begin =
-        all.sink_begin == all.sink_end ? view.sink_begin : Earlier(all.sink_begin, view.sink_begin);
-    all.sink_end = Later(all.sink_end, view.sink_end);
+    all.sink_begin = all.sink_begin == all.sink_end ? view.sink_begin : Min(all.sink_begin, view.sink_begin);
+    all.sink_end = Max(all.sink_end, view.sink_end);
   }
   return all;
 }
 
-// Keys that stand in one list of pages: those at [begin, end), in tiles from position `first` on.
-struct KeyRun {
-  const int32_t* pages;
-  int base;  // position of the first token listed
-  int first;
-  int begin, end;
-
-  TM_DEVICE int tiles() const { return end > first ? (end - first + kKeyTile - 1) / kKeyTile : 0; }
-};
-
 // CopyKeys for quantised pages, by way of registers: each number is rounded once to bf16. key_scale and
 // value_scale: of fp8.
 template <typename Shape>
-TM_DEVICE void DecodeKeys(const KvLayerView& kv, const KeyRun& run, int kv_head, int tile, bool wide,
-                          float key_scale, float value_scale, std::byte* keys, std::byte* values) {
-  const int page_size = kv.format.page_size;
+TM_DEVICE void DecodeKeys(const KvLayerView& kv, const PageDivisor& divisor, const KeyRun& run, int kv_head,
+                          int tile, bool wide, float key_scale, float value_scale, std::byte* keys,
+                          std::byte* values) {
   const Format element = kv.format.element;
   const bool in_groups = element.companion_bytes > 0;
   const int bytes = KvPieceBytes(element);
@@ -99,8 +86,7 @@ TM_DEVICE void DecodeKeys(const KvLayerView& kv, const KeyRun& run, int kv_head,
     const int position = tile + row, at = Shape::Swizzle(row, chunk);
     Vector16 key = {}, value = {};
     if (position >= run.begin && position < run.end) {
-      const int page = LoadGlobal(run.pages + PageOf(position, run.base, page_size));
-      const int offset = OffsetInPage(position, page_size);
+      const auto [page, offset] = FindPage<1>(run.pages, divisor, position);
       const std::byte* const numbers = kv.Key(page, kv_head, offset) + chunk * bytes;
       if (in_groups) {
         const int group = (chunk * kKvPiece >> element.block_log2) * element.companion_bytes;
@@ -112,6 +98,23 @@ TM_DEVICE void DecodeKeys(const KvLayerView& kv, const KeyRun& run, int kv_head,
     }
     StoreShared16(keys + at, key);
     StoreShared16(values + at, value);
+  }
+}
+
+// Of the keys in [begin, end) hides those that the bits of a mask do not show; row i's bit for the key at
+// position k is bits_of_row[i] + k.
+template <typename Shape>
+TM_DEVICE void MaskByBits(const AttentionPlace<Shape>& at, int key, const uint8_t* mask,
+                          const int64_t (&bits_of_row)[2], const int (&begin)[2], const int (&end)[2],
+                          float (&score)[Shape::kKeySteps * 2][4]) {
+  TM_UNROLL
+  for (int n = 0; n < Shape::kKeySteps * 2; ++n) {
+    TM_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      const int own = key + n * 8 + at.pair * 2 + i % 2;
+      if (own < begin[i / 2] || own >= end[i / 2]) continue;
+      if (!Sees(mask, bits_of_row[i / 2] + own)) score[n][i] = kMinusInfinity;
+    }
   }
 }
 
@@ -155,7 +158,7 @@ TM_KERNEL void AttentionByRowKernel(AttentionByRowParams p) {
     const int begin = LoadUniform(p.mask.indptr + item.sequence);
     if (begin < LoadUniform(p.mask.indptr + item.sequence + 1)) mask = p.mask.bits + begin;
   }
-  const int tile_rows = Earlier(kRows, rows - item.row_begin);
+  const int tile_rows = Min(kRows, rows - item.row_begin);
 
   std::byte* const queries = SharedBytes();
   std::byte* const sink_queries = queries + Shape::kQueryBytes;
@@ -177,9 +180,11 @@ TM_KERNEL void AttentionByRowKernel(AttentionByRowParams p) {
 
   // Sinks stand in front of the table, or where nothing has rolled out of it in its first pages.
   const int32_t* const table = run.page_indices + first_entry;
-  const KeyRun others = {table + sink_pages, kv_base, item.key_begin, Later(item.key_begin, seen.begin),
-                         Earlier(item.key_end, seen.end)};
-  KeyRun sinks = {table, sink_pages > 0 ? 0 : kv_base, seen.sink_begin, seen.sink_begin, seen.sink_end};
+  const KeyRun others = {{table + sink_pages, kv_base},
+                         item.key_begin,
+                         Max(item.key_begin, seen.begin),
+                         Min(item.key_end, seen.end)};
+  KeyRun sinks = {{table, sink_pages > 0 ? 0 : kv_base}, seen.sink_begin, seen.sink_begin, seen.sink_end};
   const int first_key = planned_by_mask ? kv_base : seen.begin;  // of the tile's first item
   const bool takes_sinks = item.key_begin == first_key / kKeyTile * kKeyTile;
   if (!takes_sinks) sinks.end = sinks.begin;
@@ -199,10 +204,10 @@ TM_KERNEL void AttentionByRowKernel(AttentionByRowParams p) {
     std::byte* const to_keys = key_tiles + stage * Shape::kKeyBytes;
     std::byte* const to_values = value_tiles + stage * Shape::kKeyBytes;
     if constexpr (kQuantised) {
-      DecodeKeys<Shape>(run.kv, keys, kv_head, first, p.wide, key_scale, value_scale, to_keys, to_values);
+      DecodeKeys<Shape>(run.kv, run.pages.divisor, keys, kv_head, first, p.wide, key_scale, value_scale,
+                        to_keys, to_values);
     } else {
-      CopyKeys<Shape>(run.kv, keys.pages, keys.base, kv_head, first, keys.begin, keys.end, to_keys,
-                      to_values);
+      CopyKeys<Shape>(run.pages, keys, kv_head, first, to_keys, to_values);
     }
   };
   LoadQueries<Shape>(run.query, run.query_stride, first_token, run.group, kv_head, item.row_begin, rows,
@@ -214,7 +219,7 @@ TM_KERNEL void AttentionByRowKernel(AttentionByRowParams p) {
   if (tiles > 0) load(0);
   CopyCommit();
 
-  AttentionRunning<Shape> running;
+  AttentionState<Shape> state;
   uint32_t query[Shape::kDimSteps][4];
   const float scale = run.scale * kAttentionLog2E;
   for (int t = 0; t < tiles; ++t) {
@@ -224,33 +229,33 @@ TM_KERNEL void AttentionByRowKernel(AttentionByRowParams p) {
     CopyWait<1>();  // all but the next tile
     SyncThreads();
     const bool of_sinks = t < sink_tiles;
-    if (t == 0 || t == sink_tiles) TakeQueries<Shape>(at, of_sinks ? sink_queries : queries, query);
+    if (t == 0 || t == sink_tiles) QueryFragments<Shape>(at, of_sinks ? sink_queries : queries, query);
     float score[Shape::kKeySteps * 2][4] = {};
-    ScoreKeys<Shape>(at, query, key_tiles + stage * Shape::kKeyBytes, score);
+    Scores<Shape>(at, query, key_tiles + stage * Shape::kKeyBytes, score);
 
     const int tile_key = of_sinks ? sinks.first + t * kKeyTile : others.first + (t - sink_tiles) * kKeyTile;
+    int begin[2], end[2];
     TM_UNROLL
-    for (int j = 0; j < 2; ++j) {
-      const RowView view = views[at.group_lane + 8 * j];
-      const int64_t query_of_row = (item.row_begin + at.group_lane + 8 * j) / run.group;
-      const int begin = of_sinks ? view.sink_begin : view.begin;
-      const int end = of_sinks ? view.sink_end : Earlier(view.end, item.key_end);
-      TM_UNROLL
-      for (int n = 0; n < Shape::kKeySteps * 2; ++n) {
-        TM_UNROLL
-        for (int i = 2 * j; i < 2 * j + 2; ++i) {
-          const int key = tile_key + at.warp_key() + n * 8 + at.pair * 2 + i % 2;
-          bool visible = key >= begin && key < end;
-          if (visible && mask != nullptr) visible = Sees(mask, query_of_row * listed + (key - kv_base));
-          score[n][i] = visible ? score[n][i] * scale : kMinusInfinity;
-        }
-      }
+    for (int i = 0; i < 2; ++i) {
+      const RowView view = views[at.group_lane + 8 * i];
+      begin[i] = of_sinks ? view.sink_begin : view.begin;
+      end[i] = of_sinks ? view.sink_end : Min(view.end, item.key_end);
     }
-    WeighKeys<Shape>(running, score);
-    AddValues<Shape>(at, score, value_tiles + stage * Shape::kKeyBytes, running);
+    Mask<Shape>(at, tile_key + at.warp_key(), begin, end, score);
+    if (mask != nullptr) {
+      int64_t bits_of_row[2];  // of its query's bits that of position 0
+      TM_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        const int64_t query_of_row = (item.row_begin + at.group_lane + 8 * i) / run.group;
+        bits_of_row[i] = query_of_row * listed - kv_base;
+      }
+      MaskByBits<Shape>(at, tile_key + at.warp_key(), mask, bits_of_row, begin, end, score);
+    }
+    Softmax<Shape>(state, score, scale);
+    Accumulate<Shape>(at, score, value_tiles + stage * Shape::kKeyBytes, state);
     SyncThreads();  // the stage may be overwritten
   }
-  if (JoinWarps<Shape>(at, running)) WriteRows<Shape>(run, at, item, kv_head, first_token, rows, running);
+  if (JoinWarps<Shape>(at, state, scale)) Write<Shape>(run, at, item, kv_head, first_token, rows, state);
 }
 
 namespace {
@@ -283,6 +288,7 @@ int LaunchDim(const AttentionByRowParams& p, Stream stream) {
 
 int RunAttentionByRow(const AttentionByRowParams& given, void* stream) {
   AttentionByRowParams params = given;
+  params.run.pages = DevicePages(given.run.kv);
   params.wide = AreWide(given.run.kv);
   const auto queue = static_cast<Stream>(stream);
   const int error = params.run.kv.format.element.plain() && params.run.kv.format.element != Format::BareFp8()

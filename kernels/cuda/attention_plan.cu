@@ -40,7 +40,7 @@ TM_DEVICE void PlanBlock(const AttentionPlanParams& p) {
 
   // A thread owns a run of neighbouring sequences, so that the lists are in the order of the batch.
   const int run = (p.batch + kPlanThreads - 1) / kPlanThreads;
-  const int begin = Smaller(thread * run, p.batch), end = Smaller(begin + run, p.batch);
+  const int begin = Min(thread * run, p.batch), end = Min(begin + run, p.batch);
   mine = {};
   for (int b = begin; b < end; ++b) {
     const Totals t = CountSequence<DeviceMemory, kByRow>(p, b, split_tiles);

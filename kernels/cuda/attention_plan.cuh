@@ -30,9 +30,6 @@ struct HostMemory {
   }
 };
 
-TM_HOST_DEVICE int Smaller(int a, int b) { return a < b ? a : b; }
-TM_HOST_DEVICE int Larger(int a, int b) { return a > b ? a : b; }
-
 // The lengths of one sequence.
 struct PlanRow {
   int kv_base;
@@ -59,19 +56,18 @@ template <typename Memory, bool kByRow>
 TM_HOST_DEVICE KeyRange KeysOf(const AttentionPlanParams& p, const PlanRow& row, int row_begin) {
   if (kByRow && p.by_mask) return {row.kv_base / kKeyTile * kKeyTile, row.kv_end};
   const int first_token = row_begin / p.group;
-  const int last_token = Smaller(row_begin + p.tile_rows, row.tokens * p.group) - 1;
+  const int last_token = Min(row_begin + p.tile_rows, row.tokens * p.group) - 1;
   const int first_position = row.kv_end - row.tokens + first_token;
-  int begin = p.window > 0 ? Larger(0, first_position - p.window + 1) : 0;
+  int begin = p.window > 0 ? Max(0, first_position - p.window + 1) : 0;
   // `left` ascends, and so it is the least of the tile.
-  if (kByRow && p.left != nullptr)
-    begin = Larger(begin, Memory::Load(p.left + row.first_token + first_token));
+  if (kByRow && p.left != nullptr) begin = Max(begin, Memory::Load(p.left + row.first_token + first_token));
   return {begin / kKeyTile * kKeyTile, row.kv_end - row.tokens + last_token / p.group + 1};
 }
 
 TM_HOST_DEVICE int TilesOf(const KeyRange& keys) { return (keys.end - keys.begin + kKeyTile - 1) / kKeyTile; }
 // At least one, who writes the zeros of rows that see no key.
 TM_HOST_DEVICE int SplitsOf(int tiles, int split_tiles) {
-  return Larger(1, (tiles + split_tiles - 1) / split_tiles);
+  return Max(1, (tiles + split_tiles - 1) / split_tiles);
 }
 
 // Key tiles, items, merges and partials of one sequence under a split length.
@@ -105,7 +101,7 @@ TM_HOST_DEVICE void FillSequence(const AttentionPlanParams& p, int b, int split_
     for (int s = 0; s < splits; ++s) {
       const int begin = keys.begin + s * split_tiles * kKeyTile;
       Memory::Store(p.items + at.items++,
-                    AttentionItem{b, r, begin, Smaller(begin + split_tiles * kKeyTile, keys.end),
+                    AttentionItem{b, r, begin, Min(begin + split_tiles * kKeyTile, keys.end),
                                   splits > 1 ? at.partials++ : -1});
     }
   }
@@ -114,7 +110,7 @@ TM_HOST_DEVICE void FillSequence(const AttentionPlanParams& p, int b, int split_
 // The split length for so many key tiles in all (of one kv head).
 TM_HOST_DEVICE int SplitLength(const AttentionPlanParams& p, int all_tiles) {
   const int blocks = AttentionBlocks(p.kv_heads, p.target_blocks);
-  return Larger(kMinSplitTiles, (all_tiles + blocks - 1) / blocks);
+  return Max(kMinSplitTiles, (all_tiles + blocks - 1) / blocks);
 }
 
 }  // namespace tramontane::cuda

@@ -8,6 +8,7 @@
 #pragma once
 
 #include "kernels/cuda/attention.h"
+#include "kernels/cuda/device_pages.cuh"
 #include "kernels/cuda/primitives.cuh"
 
 namespace tramontane::cuda {
@@ -40,7 +41,7 @@ struct AttentionTile {
 
   // Byte offset of a 16-byte piece in a tile. The exclusive or spreads eight neighbouring rows over all
   // banks.
-  TM_DEVICE static int Swizzle(int row, int chunk) {
+  TM_HOST_DEVICE static constexpr int Swizzle(int row, int chunk) {
     const int twist = kChunks % 8 == 0 ? row & 7 : (row >> 1) & 3;
     return row * kRowBytes + (chunk ^ twist) * 16;
   }
@@ -60,11 +61,11 @@ struct AttentionPlace {
 };
 
 // The softmax so far of the two rows of a thread, group_lane and group_lane + 8 of its warp's: their highest
-// score, the sum of 2^(score - highest), and the values weighted by it.
+// score, not scaled yet; the sum of 2^((score - highest) * scale); and the values weighted by it.
 template <typename Shape>
-struct AttentionRunning {
+struct AttentionState {
   float out[Shape::kDimSteps * 2][4] = {};
-  float most[2] = {kMinusInfinity, kMinusInfinity};
+  float max[2] = {kMinusInfinity, kMinusInfinity};
   float sum[2] = {0.0f, 0.0f};
 };
 
@@ -85,31 +86,57 @@ TM_DEVICE void LoadQueries(const void* query, int64_t query_stride, int first_to
   }
 }
 
-// Copies the keys and values at absolute positions [tile, tile + 64) into a tile; zero where not in [begin,
-// end).
+// Keys that stand in one list of pages: those at positions [begin, end), in tiles from position `first` on.
+struct KeyRun {
+  ListedPages pages;
+  int first;
+  int begin, end;
+
+  TM_DEVICE int tiles() const { return end > first ? (end - first + kKeyTile - 1) / kKeyTile : 0; }
+};
+
+// Copies the keys and values at positions [tile, tile + 64) into a tile, of which the run has some; zero
+// where it has none. A thread keeps its pieces of a row and copies them of every kRowsAtOnce-th row: the
+// first row's address in the tile is that of the others but for a constant.
 template <typename Shape>
-TM_DEVICE void CopyKeys(const KvLayerView& kv, const int32_t* pages, int kv_base, int kv_head, int tile,
-                        int begin, int end, std::byte* keys, std::byte* values) {
-  const int page_size = kv.format.page_size;
-  for (int piece = ThreadX(); piece < kKeyTile * Shape::kChunks; piece += kAttentionThreads) {
-    const int row = piece / Shape::kChunks, chunk = piece % Shape::kChunks;
-    const int position = tile + row;
-    const bool live = position >= begin && position < end;
-    const std::byte* key = kv.pool;  // a valid address for a copy of no bytes
-    if (live) {
-      const int page = LoadGlobal(pages + PageOf(position, kv_base, page_size));
-      key = kv.Key(page, kv_head, OffsetInPage(position, page_size)) + chunk * 16;
+TM_DEVICE void CopyKeys(const DevicePages& pages, const KeyRun& run, int kv_head, int tile, std::byte* keys,
+                        std::byte* values) {
+  constexpr int kLanes = Shape::kChunks % 8 == 0 ? 8 : 4;  // neighbours in one row
+  constexpr int kRowsAtOnce = kAttentionThreads / kLanes;
+  constexpr int kRows = kKeyTile / kRowsAtOnce, kPieces = Shape::kChunks / kLanes;
+  static_assert(kRows * kRowsAtOnce == kKeyTile && kPieces * kLanes == Shape::kChunks);
+  static_assert(Shape::Swizzle(kRowsAtOnce + 7, kLanes) ==
+                Shape::Swizzle(7, 0) + kRowsAtOnce * Shape::kRowBytes + kLanes * 16);
+  const int first_row = ThreadX() / kLanes, chunk = ThreadX() % kLanes;
+  const int to = Shape::Swizzle(first_row, chunk);
+  const std::byte* const head = pages.Head(kv_head) + chunk * 16;
+
+  PagePlace place[kRows];
+  bool live[kRows];
+  TM_UNROLL
+  for (int i = 0; i < kRows; ++i) {
+    // A row without a key takes the nearest one's address, for copies of no bytes.
+    const int position = tile + first_row + i * kRowsAtOnce;
+    const int listed = Min(Max(position, run.begin), run.end - 1);
+    live[i] = listed == position;
+    place[i] = FindPage<kLanes>(run.pages, pages.divisor, listed);
+  }
+  TM_UNROLL
+  for (int i = 0; i < kRows; ++i) {
+    const std::byte* const key = head + pages.Offset(place[i].page, place[i].offset);
+    TM_UNROLL
+    for (int j = 0; j < kPieces; ++j) {
+      const int at = to + i * kRowsAtOnce * Shape::kRowBytes + j * kLanes * 16;
+      CopyAsync16(keys + at, key + j * kLanes * 16, live[i] ? 16 : 0);
+      CopyAsync16(values + at, key + pages.value_offset + j * kLanes * 16, live[i] ? 16 : 0);
     }
-    const int at = Shape::Swizzle(row, chunk);
-    CopyAsync16(keys + at, key, live ? 16 : 0);
-    CopyAsync16(values + at, live ? key + kv.value_offset : key, live ? 16 : 0);
   }
 }
 
 // A warp's rows of queries as fragments.
 template <typename Shape>
-TM_DEVICE void TakeQueries(const AttentionPlace<Shape>& at, const std::byte* tile,
-                           uint32_t (&query)[Shape::kDimSteps][4]) {
+TM_DEVICE void QueryFragments(const AttentionPlace<Shape>& at, const std::byte* tile,
+                              uint32_t (&query)[Shape::kDimSteps][4]) {
   TM_UNROLL
   for (int k = 0; k < Shape::kDimSteps; ++k) {
     const int row = at.row_warp * 16 + at.lane % 8 + (at.lane / 8 % 2) * 8;
@@ -120,8 +147,8 @@ TM_DEVICE void TakeQueries(const AttentionPlace<Shape>& at, const std::byte* til
 // score [16 rows, kWarpKeys] = query * keys^T. Element i of score[n] is of row group_lane + 8 (i / 2) and key
 // warp_key + 8n + 2 pair + i % 2.
 template <typename Shape>
-TM_DEVICE void ScoreKeys(const AttentionPlace<Shape>& at, const uint32_t (&query)[Shape::kDimSteps][4],
-                         const std::byte* keys, float (&score)[Shape::kKeySteps * 2][4]) {
+TM_DEVICE void Scores(const AttentionPlace<Shape>& at, const uint32_t (&query)[Shape::kDimSteps][4],
+                      const std::byte* keys, float (&score)[Shape::kKeySteps * 2][4]) {
   using T = typename Shape::Element;
   TM_UNROLL
   for (int k = 0; k < Shape::kDimSteps; ++k) {
@@ -136,42 +163,58 @@ TM_DEVICE void ScoreKeys(const AttentionPlace<Shape>& at, const uint32_t (&query
   }
 }
 
-// A step of the softmax in base 2: scores become weights. A row is spread over the four lanes of a quad.
+// Hides the keys outside [begin, end) from the two rows of a thread, group_lane and group_lane + 8. key: the
+// warp's first key.
 template <typename Shape>
-TM_DEVICE void WeighKeys(AttentionRunning<Shape>& running, float (&score)[Shape::kKeySteps * 2][4]) {
+TM_DEVICE void Mask(const AttentionPlace<Shape>& at, int key, const int (&begin)[2], const int (&end)[2],
+                    float (&score)[Shape::kKeySteps * 2][4]) {
+  TM_UNROLL
+  for (int n = 0; n < Shape::kKeySteps * 2; ++n) {
+    TM_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      const int own = key + n * 8 + at.pair * 2 + i % 2;
+      const bool visible = (own >= begin[i / 2]) & (own < end[i / 2]);
+      score[n][i] = visible ? score[n][i] : kMinusInfinity;
+    }
+  }
+}
+
+// A step of the softmax in base 2: scores become weights 2^(score * scale - highest). A row is spread over
+// the four lanes of a quad.
+template <typename Shape>
+TM_DEVICE void Softmax(AttentionState<Shape>& state, float (&score)[Shape::kKeySteps * 2][4], float scale) {
   TM_UNROLL
   for (int i = 0; i < 2; ++i) {
-    float most = running.most[i];
+    float max = state.max[i];
     TM_UNROLL
-    for (int n = 0; n < Shape::kKeySteps * 2; ++n)
-      most = Max(most, Max(score[n][2 * i], score[n][2 * i + 1]));
-    most = Max(most, ShuffleXor(most, 1));
-    most = Max(most, ShuffleXor(most, 2));
-    const float base = most == kMinusInfinity ? 0.0f : most;  // no key seen yet: every weight is 0
-    const float shrink = Exp2(running.most[i] - base);
-    running.most[i] = most;
+    for (int n = 0; n < Shape::kKeySteps * 2; ++n) max = Max(max, Max(score[n][2 * i], score[n][2 * i + 1]));
+    max = Max(max, ShuffleXor(max, 1));
+    max = Max(max, ShuffleXor(max, 2));
+    const float base = max == kMinusInfinity ? 0.0f : max * scale;  // no key seen yet: every weight is 0
+    const float shrink = Exp2(state.max[i] * scale - base);
+    state.max[i] = max;
     float sum = 0.0f;
     TM_UNROLL
     for (int n = 0; n < Shape::kKeySteps * 2; ++n) {
       TM_UNROLL
       for (int j = 2 * i; j < 2 * i + 2; ++j) {
-        score[n][j] = Exp2(score[n][j] - base);
+        score[n][j] = Exp2(score[n][j] * scale - base);
         sum += score[n][j];
       }
     }
-    running.sum[i] = running.sum[i] * shrink + sum;
+    state.sum[i] = state.sum[i] * shrink + sum;
     TM_UNROLL
     for (int d = 0; d < Shape::kDimSteps * 2; ++d) {
-      running.out[d][2 * i] *= shrink;
-      running.out[d][2 * i + 1] *= shrink;
+      state.out[d][2 * i] *= shrink;
+      state.out[d][2 * i + 1] *= shrink;
     }
   }
 }
 
 // out += weights * values.
 template <typename Shape>
-TM_DEVICE void AddValues(const AttentionPlace<Shape>& at, const float (&score)[Shape::kKeySteps * 2][4],
-                         const std::byte* values, AttentionRunning<Shape>& running) {
+TM_DEVICE void Accumulate(const AttentionPlace<Shape>& at, const float (&score)[Shape::kKeySteps * 2][4],
+                          const std::byte* values, AttentionState<Shape>& state) {
   using T = typename Shape::Element;
   TM_UNROLL
   for (int n = 0; n < Shape::kKeySteps; ++n) {
@@ -184,62 +227,64 @@ TM_DEVICE void AddValues(const AttentionPlace<Shape>& at, const float (&score)[S
       uint32_t value[4];
       const int row = at.warp_key() + n * 16 + (at.lane / 8 % 2) * 8 + at.lane % 8;
       LoadMatrix4Transposed(value, values + Shape::Swizzle(row, 2 * d + at.lane / 16));
-      Mma16816<T>(running.out[2 * d], weight, value);
-      Mma16816<T>(running.out[2 * d + 1], weight, value + 2);
+      Mma16816<T>(state.out[2 * d], weight, value);
+      Mma16816<T>(state.out[2 * d + 1], weight, value + 2);
     }
   }
 }
 
 // Sums over the lanes of a row; then warps that shared rows join their states, in warp order, over shared
-// memory that nobody else needs any more. Whether the thread goes on, with the state of its rows whole.
+// memory that nobody else needs any more. Whether the thread goes on, with the state of its rows whole and
+// their highest score scaled.
 template <typename Shape>
-TM_DEVICE bool JoinWarps(const AttentionPlace<Shape>& at, AttentionRunning<Shape>& running) {
+TM_DEVICE bool JoinWarps(const AttentionPlace<Shape>& at, AttentionState<Shape>& state, float scale) {
   TM_UNROLL
   for (int i = 0; i < 2; ++i) {
-    running.sum[i] += ShuffleXor(running.sum[i], 1);
-    running.sum[i] += ShuffleXor(running.sum[i], 2);
+    state.sum[i] += ShuffleXor(state.sum[i], 1);
+    state.sum[i] += ShuffleXor(state.sum[i], 2);
+    state.max[i] *= scale;
   }
   if (Shape::kKeyWarps == 1) return true;
-  auto* state = reinterpret_cast<float*>(SharedBytes());  // [kKeyWarps][16][head_dim + 2]
+  auto* const states = reinterpret_cast<float*>(SharedBytes());  // [kKeyWarps][16][head_dim + 2]
   constexpr int kStride = Shape::kHeadDim + 2;
   CopyWait<0>();
   SyncThreads();
   TM_UNROLL
   for (int i = 0; i < 2; ++i) {
-    float* row = state + (at.key_warp * Shape::kTileRows + at.group_lane + 8 * i) * kStride;
+    float* row = states + (at.key_warp * Shape::kTileRows + at.group_lane + 8 * i) * kStride;
     TM_UNROLL
     for (int d = 0; d < Shape::kDimSteps * 2; ++d) {
-      row[d * 8 + at.pair * 2] = running.out[d][2 * i];
-      row[d * 8 + at.pair * 2 + 1] = running.out[d][2 * i + 1];
+      row[d * 8 + at.pair * 2] = state.out[d][2 * i];
+      row[d * 8 + at.pair * 2 + 1] = state.out[d][2 * i + 1];
     }
     if (at.pair == 0) {
-      row[Shape::kHeadDim] = running.most[i];
-      row[Shape::kHeadDim + 1] = running.sum[i];
+      row[Shape::kHeadDim] = state.max[i];
+      row[Shape::kHeadDim + 1] = state.sum[i];
     }
   }
   SyncThreads();
   if (at.key_warp > 0) return false;
   TM_UNROLL
   for (int i = 0; i < 2; ++i) {
-    const float* row = state + (at.group_lane + 8 * i) * kStride;
-    float most = kMinusInfinity;
+    const float* row = states + (at.group_lane + 8 * i) * kStride;
+    float max = kMinusInfinity;
     TM_UNROLL
     for (int w = 0; w < Shape::kKeyWarps; ++w)
-      most = Max(most, row[w * Shape::kTileRows * kStride + Shape::kHeadDim]);
-    const float base = most == kMinusInfinity ? 0.0f : most;
-    running.most[i] = most;
-    running.sum[i] = 0.0f;
+      max = Max(max, row[w * Shape::kTileRows * kStride + Shape::kHeadDim]);
+    const float base = max == kMinusInfinity ? 0.0f : max;
+    state.max[i] = max;
+    state.sum[i] = 0.0f;
     TM_UNROLL
-    for (int d = 0; d < Shape::kDimSteps * 2; ++d) running.out[d][2 * i] = running.out[d][2 * i + 1] = 0.0f;
+    for (int d = 0; d < Shape::kDimSteps * 2; ++d) state.out[d][2 * i] = state.out[d][2 * i + 1] = 0.0f;
     TM_UNROLL
     for (int w = 0; w < Shape::kKeyWarps; ++w) {
       const float* other = row + w * Shape::kTileRows * kStride;
       const float shrink = Exp2(other[Shape::kHeadDim] - base);
-      running.sum[i] += other[Shape::kHeadDim + 1] * shrink;
+      state.sum[i] += other[Shape::kHeadDim + 1] * shrink;
       TM_UNROLL
       for (int d = 0; d < Shape::kDimSteps * 2; ++d) {
-        running.out[d][2 * i] += other[d * 8 + at.pair * 2] * shrink;
-        running.out[d][2 * i + 1] += other[d * 8 + at.pair * 2 + 1] * shrink;
+        state.out[d][2 * i] += other[d * 8 + at.pair * 2] * shrink;
+        state.out[d][2 * i + 1] += other[d * 8 + at.pair * 2 + 1] * shrink;
       }
     }
   }
@@ -248,17 +293,16 @@ TM_DEVICE bool JoinWarps(const AttentionPlace<Shape>& at, AttentionRunning<Shape
 
 // The rows' outputs, or where an item is one of several splits their part of them.
 template <typename Shape>
-TM_DEVICE void WriteRows(const AttentionRunParams& p, const AttentionPlace<Shape>& at,
-                         const AttentionItem& item, int kv_head, int first_token, int rows,
-                         const AttentionRunning<Shape>& running) {
+TM_DEVICE void Write(const AttentionRunParams& p, const AttentionPlace<Shape>& at, const AttentionItem& item,
+                     int kv_head, int first_token, int rows, const AttentionState<Shape>& state) {
   using T = typename Shape::Element;
   TM_UNROLL
   for (int i = 0; i < 2; ++i) {
     const int tile_row = at.row_warp * 16 + at.group_lane + 8 * i;
     const int r = item.row_begin + tile_row;
     if (r >= rows) continue;
-    const float inverse = running.sum[i] > 0.0f ? 1.0f / running.sum[i] : 0.0f;
-    const float lse = running.sum[i] > 0.0f ? running.most[i] + Log2(running.sum[i]) : kMinusInfinity;
+    const float inverse = state.sum[i] > 0.0f ? 1.0f / state.sum[i] : 0.0f;
+    const float lse = state.sum[i] > 0.0f ? state.max[i] + Log2(state.sum[i]) : kMinusInfinity;
     const int64_t token = first_token + r / p.group;
     const int head = kv_head * p.group + r % p.group;
     if (item.partial >= 0) {
@@ -267,8 +311,8 @@ TM_DEVICE void WriteRows(const AttentionRunParams& p, const AttentionPlace<Shape
       TM_UNROLL
       for (int d = 0; d < Shape::kDimSteps * 2; ++d) {
         float* to = p.partial_out + slot * Shape::kHeadDim + d * 8 + at.pair * 2;
-        StoreGlobal(to, running.out[d][2 * i] * inverse);
-        StoreGlobal(to + 1, running.out[d][2 * i + 1] * inverse);
+        StoreGlobal(to, state.out[d][2 * i] * inverse);
+        StoreGlobal(to + 1, state.out[d][2 * i + 1] * inverse);
       }
       if (at.pair == 0) StoreGlobal(p.partial_lse + slot, lse);
     } else {
@@ -277,7 +321,7 @@ TM_DEVICE void WriteRows(const AttentionRunParams& p, const AttentionPlace<Shape
       TM_UNROLL
       for (int d = 0; d < Shape::kDimSteps * 2; ++d) {
         StoreGlobal(reinterpret_cast<uint32_t*>(to + d * 8),
-                    PackPair<T>(running.out[d][2 * i] * inverse, running.out[d][2 * i + 1] * inverse));
+                    PackPair<T>(state.out[d][2 * i] * inverse, state.out[d][2 * i + 1] * inverse));
       }
       if (p.lse != nullptr && at.pair == 0) {
         StoreGlobal(p.lse + token * (p.kv.format.kv_heads * p.group) + head, lse);

@@ -283,6 +283,8 @@ TM_DEVICE float Log2(float x) {
 TM_DEVICE float ReciprocalSqrt(float x) { return rsqrtf(x); }
 TM_DEVICE void SineCosine(double x, double* sine, double* cosine) { sincos(x, sine, cosine); }
 TM_DEVICE float Max(float a, float b) { return fmaxf(a, b); }
+TM_HOST_DEVICE int Max(int a, int b) { return a > b ? a : b; }
+TM_HOST_DEVICE int Min(int a, int b) { return a < b ? a : b; }
 TM_DEVICE double Log(double x) { return log(x); }
 TM_DEVICE double Log1p(double x) { return log1p(x); }
 TM_DEVICE float MultiplyUnfused(float a, float b) { return __fmul_rn(a, b); }

@@ -10,6 +10,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <numeric>
 
 #include "tests/kernels/cuda_attention_case.h"
 #include "tests/reference/attention.h"
@@ -43,6 +45,28 @@ reference::AttentionProblem ProblemOf(const AttentionCase& c, const PagedKvFixtu
   problem.keys = kv.All(KvHalf::kKey, b, problem.key_begin);
   problem.values = kv.All(KvHalf::kValue, b, problem.key_begin);
   return problem;
+}
+
+// Where a rounded multiplier could be one off: at the ends of every quotient, and at those of the numbers.
+TEST(PageDivisorTest, DividesAsTheLanguageDoes) {
+  std::vector<int32_t> sizes(300);
+  std::iota(sizes.begin(), sizes.end(), 1);
+  for (int bit = 9; bit < 31; ++bit) {
+    for (const int32_t off : {-1, 0, 1}) sizes.push_back((1 << bit) + off);
+  }
+  sizes.push_back(std::numeric_limits<int32_t>::max());
+  for (const int32_t size : sizes) {
+    const cuda::PageDivisor divisor(size);
+    ASSERT_EQ(divisor.size(), size);
+    const int64_t most = std::numeric_limits<int32_t>::max(), quotients = most / size;
+    const int64_t step = std::max<int64_t>(1, quotients / 1000);
+    for (int64_t quotient = 0; quotient <= quotients + 1; quotient += step) {
+      for (const int64_t n : {quotient * size - 1, quotient * size, quotient * size + 1, most - quotient}) {
+        if (n < 0 || n > most) continue;
+        ASSERT_EQ(divisor.Quotient(static_cast<int32_t>(n)), n / size) << n << " / " << size;
+      }
+    }
+  }
 }
 
 TEST_P(CudaAttentionTest, AgreesWithTheDefinition) {
@@ -127,11 +151,16 @@ Cases TileCases() {
 
 Cases PageCases() {
   Cases cases;
-  for (const int32_t page : {1, 16, 32, 64, 128}) {
+  for (const int32_t page : {1, 3, 12, 16, 32, 64, 128}) {
     for (const KvOrder order : {KvOrder::kHnd, KvOrder::kNhd}) {
       const std::string name = "Page" + std::to_string(page) + (order == KvOrder::kHnd ? "Hnd" : "Nhd");
-      cases.push_back(
-          {name, KvOf(2, 32, page, DType::kBf16, order), {{0, 140}, {128, 300}}, {1, 20}, 4, 100, 16});
+      cases.push_back({name,
+                       KvOf(2, 32, page, DType::kBf16, order),
+                       {{0, 140}, {128 / page * page, 300}},
+                       {1, 20},
+                       4,
+                       100,
+                       16});
     }
   }
   return cases;

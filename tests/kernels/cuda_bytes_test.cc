@@ -53,6 +53,8 @@ Bytes PlanBytes(const PagedKvFixture& kv, const AttentionOutcome& outcome) {
   return bytes;
 }
 
+int64_t KeyTiles(int64_t keys) { return (keys + cuda::kKeyTile - 1) / cuda::kKeyTile; }
+
 // `window` is the one whose keys may be read.
 Bytes AttentionBytes(const AttentionCase& c, const PagedKvFixture& kv, const AttentionOutcome& outcome,
                      int32_t window) {
@@ -65,7 +67,7 @@ Bytes AttentionBytes(const AttentionCase& c, const PagedKvFixture& kv, const Att
     const int64_t rows = rows_of(item.sequence, item.row_begin);
     const int64_t first_query = kv.QueryBegin(item.sequence) + item.row_begin / c.group;
     const int64_t keys = item.key_end - std::max<int64_t>(item.key_begin, FirstVisible(first_query, window));
-    of_a_head.read += 48 + rows * 2 * d + keys * (4 * d + d / 2);
+    of_a_head.read += 48 + rows * 2 * d + keys * 4 * d + KeyTiles(item.key_end - item.key_begin) * 256;
     of_a_head.written += item.partial < 0 ? rows * 2 * d + rows * 4 : rows * (4 * d + 4);
   }
   for (const cuda::AttentionMerge& merge : outcome.merges) {
@@ -125,12 +127,15 @@ TEST(CudaAttentionBytesTest, OfSinksEqualTheFormulaAtTheHeadOfTheirKernel) {
                            .sinks_windowed = true};
   const CountedRun run(c);
   // Of the first all four; of the second those from 90 - 50 + 1 on, which are none.
-  const std::pair<int64_t, int64_t> keys_and_sinks[] = {{200 - 160, 4}, {300 - 260, 0}, {30, 0}};
+  struct Seen {
+    int64_t keys, tiles, sinks;
+  };
+  const Seen seen[] = {{200 - 160, 2, 4}, {300 - 260, 1, 0}, {30, 1, 0}};
   Bytes bytes = PlanBytes(run.kv, run.outcome);
   bytes.read += 4 * 3 * 4;  // `left` of each tile
-  for (const auto& [keys, sinks] : keys_and_sinks) {
-    bytes.read += 48 + kGroup * (8 + 4 + 2 * kDim) + keys * (4 * kDim + kDim / 2);
-    if (sinks > 0) bytes.read += kGroup * 2 * kDim + sinks * (4 * kDim + kDim / 2);
+  for (const auto& [keys, tiles, sinks] : seen) {
+    bytes.read += 48 + kGroup * (8 + 4 + 2 * kDim) + keys * 4 * kDim + tiles * 256;
+    if (sinks > 0) bytes.read += kGroup * 2 * kDim + sinks * 4 * kDim + 256;
     bytes.written += kGroup * 2 * kDim + kGroup * 4;
   }
   bytes.read += 4 * (2 * run.outcome.max_items - 3);
@@ -149,7 +154,7 @@ TEST(CudaAttentionBytesTest, OfAMaskEqualTheFormulaAtTheHeadOfItsKernel) {
   const CountedRun run(c);
   constexpr int64_t kRows = kQueries * kGroup;
   Bytes bytes = PlanBytes(run.kv, run.outcome);
-  bytes.read += 48 + kRows * 2 * kDim + kKeys * (4 * kDim + kDim / 2) + 8 + kRows * kKeys;
+  bytes.read += 48 + kRows * 2 * kDim + kKeys * 4 * kDim + KeyTiles(kKeys) * 256 + 8 + kRows * kKeys;
   bytes.read += 4 * (2 * run.outcome.max_items - 1);
   bytes.written += kRows * 2 * kDim + kRows * 4;
   EXPECT_EQ(run.bytes, bytes);

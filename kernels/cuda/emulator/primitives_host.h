@@ -341,6 +341,8 @@ inline void SineCosine(double x, double* sine, double* cosine) {
   *sine = std::sin(x);
   *cosine = std::cos(x);
 }
+inline int Max(int a, int b) { return a > b ? a : b; }
+inline int Min(int a, int b) { return a < b ? a : b; }
 inline float Max(float a, float b) { return std::fmax(a, b); }
 inline double Log(double x) { return std::log(x); }
 inline double Log1p(double x) { return std::log1p(x); }
