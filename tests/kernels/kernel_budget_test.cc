@@ -1,6 +1,7 @@
 // What the CUDA kernels take of a multiprocessor stays within kernels/cuda/budget.txt: registers, spilled
-// bytes, stack and static shared memory as ptxas reported them while the library was compiled, and the
-// dynamic shared memory of launches, measured on the emulator.
+// bytes, stack and static shared memory as ptxas reported them while the library was compiled, what a warp
+// issues in the main loops of the machine code (machine_code.h), and the dynamic shared memory of launches,
+// measured on the emulator.
 //
 // A change that takes more fails here. If the change is worth it, write the budget anew and look at what git
 // shows:
@@ -8,13 +9,16 @@
 #include <cxxabi.h>
 #include <gtest/gtest.h>
 
+#include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <map>
 #include <numeric>
 #include <regex>
 #include <sstream>
+#include <vector>
 
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/blocks.h"
@@ -23,6 +27,7 @@
 #include "kernels/cuda/moe.h"
 #include "kernels/cuda/pointwise.h"
 #include "kernels/cuda/sampling.h"
+#include "tests/kernels/machine_code.h"
 
 namespace tramontane {
 namespace {
@@ -40,11 +45,13 @@ using KernelOnArchitecture =
     std::pair<std::string, std::string>;  // ("AttentionKernel<Bf16, 64, 16>", "sm_80")
 using Usages = std::map<KernelOnArchitecture, Usage>;
 using DynamicShared = std::map<std::string, int64_t>;  // bytes of a block, by kernel
+using Loops = std::map<KernelOnArchitecture, LoopCost>;
 
 struct Budget {
   std::string nvcc;  // "13.0": other versions allocate registers otherwise
   Usages usage;
   DynamicShared dynamic;
+  Loops loops;
 };
 
 // "_ZN...AttentionKernel..." to "AttentionKernel<Bf16, 64, 16>": no namespaces, return type or parameters.
@@ -112,8 +119,80 @@ std::string FirstUsageBeyond(const Usages& used, const Usages& allowed) {
   return "";
 }
 
-// Lines: "nvcc 13.0", "sm_80 REGISTERS SPILLED STACK SHARED KERNEL", "dynamic BYTES KERNEL"; '#' begins a
-// comment.
+// ---- main loops --------------------------------------------------------------------------------
+
+// Where .ci/install puts the tools, and where toolkits have them.
+std::string Disassembler() {
+  for (const char* folder :
+       {TRAMONTANE_SOURCE_DIR "/build/disassembler/nvidia/cu13/bin", TRAMONTANE_CUDA_BIN}) {
+    const std::filesystem::path tools = folder;
+    if (std::filesystem::exists(tools / "cuobjdump") && std::filesystem::exists(tools / "nvdisasm"))
+      return folder;
+  }
+  return "";
+}
+
+// Of the kernels that one architecture has in `objects`, those whose main loops make tensor products of what
+// they copy. (Where keys are decoded through registers nothing tells one turn's work from what an `if`
+// guards.)
+Loops LoopsOf(const std::vector<std::string>& objects, const std::string& architecture) {
+  const std::string tools = Disassembler();
+  Loops loops;
+  for (const std::string& object : objects) {
+    const std::string command =
+        "PATH='" + tools + "':\"$PATH\" cuobjdump -sass -arch " + architecture + " '" + object + "'";
+    FILE* const pipe = popen(command.c_str(), "r");
+    if (pipe == nullptr) {
+      ADD_FAILURE() << command;
+      continue;
+    }
+    std::string text;
+    std::vector<char> piece(1 << 16);
+    while (const size_t bytes = std::fread(piece.data(), 1, piece.size(), pipe))
+      text.append(piece.data(), bytes);
+    EXPECT_EQ(pclose(pipe), 0) << command;
+    std::istringstream dump(text);
+    for (const auto& [name, code] : ReadMachineCode(dump)) {
+      const LoopCost cost = MainLoopCost(code);
+      if (cost.products > 0 && cost.copies > 0) loops[{KernelName(name), architecture}] = cost;
+    }
+  }
+  return loops;
+}
+
+constexpr const char* kLoopArchitecture = "sm_90a";
+
+Loops CompiledLoops() {
+  std::vector<std::string> objects;
+  std::istringstream logs(TRAMONTANE_PTXAS_LOGS);
+  for (std::string log; std::getline(logs, log, ':');) {
+    for (const char* source : {"/attention.cu", "/attention_by_row.cu"}) {
+      const std::string ending = std::string(source) + ".ptxas";
+      if (log.ends_with(ending)) objects.push_back(log.substr(0, log.size() - ending.size()) + source + ".o");
+    }
+  }
+  return LoopsOf(objects, kLoopArchitecture);
+}
+
+std::string FirstLoopBeyond(const Loops& found, const Loops& allowed) {
+  for (const auto& [kernel, cost] : found) {
+    const std::string name = "the main loop of " + kernel.first + " on " + kernel.second;
+    const auto budget = allowed.find(kernel);
+    if (budget == allowed.end()) return name + " has no budget";
+    if (cost.instructions > budget->second.instructions) {
+      return name + " issues " + std::to_string(cost.instructions) + " instructions, the budget is " +
+             std::to_string(budget->second.instructions);
+    }
+    if (cost.branches > budget->second.branches) {
+      return name + " has " + std::to_string(cost.branches) + " branches, the budget is " +
+             std::to_string(budget->second.branches);
+    }
+  }
+  return "";
+}
+
+// Lines: "nvcc 13.0", "sm_80 REGISTERS SPILLED STACK SHARED KERNEL", "dynamic BYTES KERNEL", "loop sm_90a
+// INSTRUCTIONS BRANCHES KERNEL"; '#' begins a comment.
 Budget ReadBudget(std::istream& file) {
   Budget budget;
   for (std::string line; std::getline(file, line);) {
@@ -128,6 +207,12 @@ Budget ReadBudget(std::istream& file) {
       words >> bytes >> std::ws;
       std::getline(words, kernel);
       budget.dynamic[kernel] = bytes;
+    } else if (first == "loop") {
+      std::string architecture;
+      LoopCost cost;
+      words >> architecture >> cost.instructions >> cost.branches >> std::ws;
+      std::getline(words, kernel);
+      budget.loops[{kernel, architecture}] = cost;
     } else {
       Usage u;
       words >> u.registers >> u.spilled >> u.stack >> u.shared >> std::ws;
@@ -152,6 +237,12 @@ void WriteBudget(const Budget& budget) {
   }
   file << "\n# most dynamic shared memory of a block, kernel\n";
   for (const auto& [kernel, bytes] : budget.dynamic) file << "dynamic " << bytes << ' ' << kernel << '\n';
+  file << "\n# in one turn of the main loop: architecture, instructions and branches that a warp issues, "
+          "kernel\n";
+  for (const auto& [kernel, cost] : budget.loops) {
+    file << "loop " << kernel.second << ' ' << cost.instructions << ' ' << cost.branches << ' '
+         << kernel.first << '\n';
+  }
 }
 
 // ---- launches with as much shared memory as each kernel ever takes
@@ -360,13 +451,32 @@ TEST(KernelBudgetTest, EveryKernelStaysWithinItsRegistersSpillsAndStaticSharedMe
   const Usages used = CompiledUsages();
   ASSERT_FALSE(used.empty());
   if (std::getenv("TRAMONTANE_WRITE_BUDGET") != nullptr) {
-    WriteBudget({TRAMONTANE_NVCC_VERSION, used, MeasuredDynamicShared()});
+    const Loops loops = Disassembler().empty() ? budget.loops : CompiledLoops();
+    WriteBudget({TRAMONTANE_NVCC_VERSION, used, MeasuredDynamicShared(), loops});
     budget = CommittedBudget();
   }
   EXPECT_EQ(FirstUsageBeyond(used, budget.usage), "");
   for (const auto& [kernel, allowed] : budget.usage) {
     EXPECT_TRUE(used.count(kernel)) << kernel.first << " on " << kernel.second
                                     << " has a budget but does not exist";
+  }
+}
+
+TEST(KernelBudgetTest, MainLoopsIssueNoMoreThanTheirInstructionsAndBranches) {
+  const Budget budget = CommittedBudget();
+  if (const std::string reason = WhyNotCompiled(budget); !reason.empty()) GTEST_SKIP() << reason;
+  if (Disassembler().empty()) {
+    GTEST_SKIP() << "no cuobjdump and nvdisasm (.ci/install disassembler): nobody looked at the machine code";
+  }
+  const Loops loops = CompiledLoops();
+  ASSERT_FALSE(loops.empty());
+  EXPECT_EQ(FirstLoopBeyond(loops, budget.loops), "");
+  for (const auto& [kernel, allowed] : budget.loops) {
+    EXPECT_TRUE(loops.count(kernel)) << kernel.first << " on " << kernel.second
+                                     << " has a loop's budget but no loop";
+  }
+  for (const auto& [kernel, cost] : loops) {
+    EXPECT_EQ(cost.divisions, 0) << "the main loop of " << kernel.first << " divides";
   }
 }
 
@@ -384,6 +494,43 @@ TEST(KernelBudgetTest, SharedMemoryOfEveryKernelFitsItsArchitecture) {
     const int64_t bytes = usage.shared + (dynamic == budget.dynamic.end() ? 0 : dynamic->second);
     EXPECT_LE(bytes, limit.at(kernel.second)) << kernel.first << " on " << kernel.second;
   }
+}
+
+// A loop from 0x10 to 0x90: a copy that the last turn jumps over, and a mask that most turns do.
+TEST(KernelBudgetTest, ATurnOfALoopIsTheShortestWayWithAllProductsAndCopies) {
+  std::istringstream dump(
+      "\t\tFunction : kernel\n"
+      "        /*0000*/                   MOV R1, c[0x0][0x28] ;            /* 0x00000a00ff017624 */\n"
+      "                                                                     /* 0x000fe400078e00ff */\n"
+      "        /*0010*/              @P1  BRA 0x30 ;                        /* 0x00000a00ff017624 */\n"
+      "        /*0020*/                   LDGSTS.E.BYPASS.128 [R2], [R4.64] ;\n"
+      "        /*0030*/                   HMMA.16816.F32.BF16 R4, R8, R12, R4 ;\n"
+      "        /*0040*/             @!P0  BRA 0x70 ;\n"
+      "        /*0050*/                   FSEL R4, R4, -INF , P2 ;\n"
+      "        /*0060*/                   MUFU.RCP R5, R4 ;\n"
+      "        /*0070*/                   HMMA.16816.F32.BF16 R4, R8, R12, R4 ;\n"
+      "        /*0080*/              @P3  MUFU.RCP R9, R8 ;\n"
+      "        /*0090*/                   BRA P4, 0x10 ;\n"
+      "        /*00a0*/                   EXIT ;\n"
+      "        /*00b0*/                   BRA 0xb0 ;\n");
+  const auto functions = ReadMachineCode(dump);
+  ASSERT_TRUE(functions.count("kernel"));
+  ASSERT_EQ(functions.at("kernel").size(), 12u);
+  const LoopCost cost = MainLoopCost(functions.at("kernel"));
+  EXPECT_EQ(cost.instructions, 7);
+  EXPECT_EQ(cost.branches, 3);
+  EXPECT_EQ(cost.divisions, 1);
+  EXPECT_EQ(cost.copies, 1);
+  EXPECT_EQ(cost.products, 2);
+  const KernelOnArchitecture kernel = {"kernel", "sm_90a"};
+  EXPECT_EQ(FirstLoopBeyond({{kernel, cost}}, {{kernel, cost}}), "");
+  for (int LoopCost::* field : {&LoopCost::instructions, &LoopCost::branches}) {
+    LoopCost less = cost;
+    less.*field -= 1;
+    EXPECT_NE(FirstLoopBeyond({{kernel, cost}}, {{kernel, less}}).find("the main loop of kernel on sm_90a"),
+              std::string::npos);
+  }
+  EXPECT_EQ(FirstLoopBeyond({{kernel, cost}}, {}), "the main loop of kernel on sm_90a has no budget");
 }
 
 TEST(KernelBudgetTest, AKernelThatTakesMoreThanItsBudgetIsNamed) {

@@ -1,0 +1,156 @@
+#include "tests/kernels/machine_code.h"
+
+#include <algorithm>
+#include <optional>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <utility>
+
+namespace tramontane {
+namespace {
+
+bool IsOneOf(const Instruction& instruction, const std::set<std::string>& operations) {
+  return operations.count(instruction.operation.substr(0, instruction.operation.find('.'))) > 0;
+}
+
+bool IsProduct(const Instruction& i) { return IsOneOf(i, {"HMMA", "HGMMA", "IMMA", "QGMMA"}); }
+bool IsCopy(const Instruction& i) { return IsOneOf(i, {"LDGSTS", "UTMALDG"}); }
+bool IsBranch(const Instruction& i) {
+  return IsOneOf(i, {"BRA", "BRX", "JMP", "CALL", "RET", "BSSY", "BSYNC", "BREAK", "WARPSYNC"});
+}
+bool IsDivision(const Instruction& i) { return IsOneOf(i, {"CALL"}) || i.operation.starts_with("MUFU.RCP"); }
+
+class Function {
+ public:
+  explicit Function(const std::vector<Instruction>& code) : code_(code) {
+    for (size_t i = 0; i < code.size(); ++i) index_[code[i].address] = i;
+  }
+
+  struct Loop {
+    size_t first, last;  // instructions; the last one jumps to the first
+    int products;
+  };
+
+  std::optional<Loop> MainLoop() const {
+    std::optional<Loop> best;
+    for (size_t last = 0; last < code_.size(); ++last) {
+      const std::optional<size_t> first = Target(last);
+      if (!first || *first > last) continue;
+      const auto products =
+          static_cast<int>(std::count_if(code_.begin() + static_cast<std::ptrdiff_t>(*first),
+                                         code_.begin() + static_cast<std::ptrdiff_t>(last), IsProduct));
+      if (products == 0) continue;
+      const bool better = !best || products > best->products ||
+                          (products == best->products && last - *first < best->last - best->first);
+      if (better) best = Loop{*first, last, products};
+    }
+    return best;
+  }
+
+  // The instructions of one turn.
+  std::vector<size_t> Turn(const Loop& loop) const {
+    struct Reached {
+      int skipped = 0;  // less: products and copies on the way, so that most of them win
+      int length = 0;
+      size_t from = 0;
+      auto Order() const { return std::pair(skipped, length); }
+    };
+    std::map<size_t, Reached> reached = {{loop.first, {}}};
+    for (size_t i = loop.first; i < code_.size(); ++i) {
+      const auto here = reached.find(i);
+      if (here == reached.end() || i == loop.last) continue;
+      const int wanted = IsProduct(code_[i]) || IsCopy(code_[i]) ? 1 : 0;
+      const Reached next = {here->second.skipped - wanted, here->second.length + 1, i};
+      for (const size_t to : Successors(i)) {
+        if (to <= i) continue;
+        const auto [found, is_new] = reached.try_emplace(to, next);
+        if (!is_new && next.Order() < found->second.Order()) found->second = next;
+      }
+    }
+    std::vector<size_t> turn;
+    if (reached.count(loop.last) == 0) return turn;
+    for (size_t i = loop.last; i != loop.first; i = reached[i].from) turn.push_back(i);
+    turn.push_back(loop.first);
+    return turn;
+  }
+
+ private:
+  // Where a jump goes to.
+  std::optional<size_t> Target(size_t i) const {
+    static const std::regex address("0x([0-9a-f]+)");
+    std::smatch match;
+    if (!IsOneOf(code_[i], {"BRA"}) || !std::regex_search(code_[i].operands, match, address)) {
+      return std::nullopt;
+    }
+    const auto found = index_.find(std::stoll(match[1], nullptr, 16));
+    return found == index_.end() ? std::nullopt : std::optional(found->second);
+  }
+
+  std::vector<size_t> Successors(size_t i) const {
+    const Instruction& instruction = code_[i];
+    std::vector<size_t> to;
+    if (const std::optional<size_t> target = Target(i)) to.push_back(*target);
+    // A second operand of a jump is a predicate, too.
+    const bool leaves = IsOneOf(instruction, {"BRA", "EXIT", "RET"}) && !instruction.predicated &&
+                        instruction.operands.find(',') == std::string::npos;
+    if (!leaves && i + 1 < code_.size()) to.push_back(i + 1);
+    return to;
+  }
+
+  const std::vector<Instruction>& code_;
+  std::map<int64_t, size_t> index_;
+};
+
+// "/*0070*/  @P0 BRA 0x90 ;  /* 0x... */": by hand, since a regular expression takes seconds over all of it.
+std::optional<Instruction> ParseInstruction(const std::string& line) {
+  std::istringstream words(line.substr(0, line.find(';')));
+  std::string address, word;
+  if (!(words >> address >> word) || !address.starts_with("/*") || !address.ends_with("*/") ||
+      address.starts_with("/* ")) {
+    return std::nullopt;
+  }
+  Instruction instruction;
+  instruction.address = std::stoll(address.substr(2), nullptr, 16);
+  instruction.predicated = word.front() == '@';
+  if (instruction.predicated) words >> word;
+  instruction.operation = word;
+  words >> std::ws;
+  std::getline(words, instruction.operands);
+  return instruction;
+}
+
+}  // namespace
+
+std::map<std::string, std::vector<Instruction>> ReadMachineCode(std::istream& dump) {
+  const std::string function = "Function : ";
+  std::map<std::string, std::vector<Instruction>> functions;
+  std::vector<Instruction>* current = nullptr;
+  for (std::string line; std::getline(dump, line);) {
+    if (const size_t at = line.find(function); at != std::string::npos) {
+      current = &functions[line.substr(at + function.size())];
+    } else if (current != nullptr && line.find(';') != std::string::npos) {
+      if (std::optional<Instruction> instruction = ParseInstruction(line)) {
+        current->push_back(std::move(*instruction));
+      }
+    }
+  }
+  return functions;
+}
+
+LoopCost MainLoopCost(const std::vector<Instruction>& function) {
+  const Function of(function);
+  const auto loop = of.MainLoop();
+  if (!loop) return {};
+  LoopCost cost;
+  for (const size_t i : of.Turn(*loop)) {
+    cost.instructions += 1;
+    cost.branches += IsBranch(function[i]) ? 1 : 0;
+    cost.divisions += IsDivision(function[i]) ? 1 : 0;
+    cost.copies += IsCopy(function[i]) ? 1 : 0;
+    cost.products += IsProduct(function[i]) ? 1 : 0;
+  }
+  return cost;
+}
+
+}  // namespace tramontane

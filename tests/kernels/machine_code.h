@@ -1,0 +1,38 @@
+// What a warp issues in the main loop of a kernel, read from its machine code as cuobjdump prints it. One
+// thread.
+//
+// The main loop is the smallest one around most of the kernel's tensor products. Counted is one turn of it,
+// by the shortest way that leaves out no product and no asynchronous copy: what stands behind an `if` that
+// guards neither (a mask at an edge, say) is not on it. Loops inside it count as one turn, predicated
+// instructions always, since they are issued.
+#pragma once
+
+#include <istream>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace tramontane {
+
+struct Instruction {
+  int64_t address = 0;  // bytes from the start of its function
+  bool predicated = false;
+  std::string operation;  // "HMMA.16816.F32.BF16"
+  std::string operands;   // "R4, R8, R12, R4"
+};
+
+struct LoopCost {
+  int instructions = 0;
+  int branches = 0;   // jumps and calls, and what makes lanes meet again behind them
+  int divisions = 0;  // reciprocals, of which divisions are made, and calls of functions that divide
+  int copies = 0;     // asynchronous ones from global memory to shared
+  int products = 0;   // of tensor cores
+};
+
+// Functions by their mangled names, for an architecture ("sm_90a").
+std::map<std::string, std::vector<Instruction>> ReadMachineCode(std::istream& dump);
+
+// All zero where no loop holds a tensor product.
+LoopCost MainLoopCost(const std::vector<Instruction>& function);
+
+}  // namespace tramontane
