@@ -30,16 +30,23 @@ StatusOr<std::string> ReadGgufArchitecture(const GgufMetadata& metadata) {
   return std::string(name);
 }
 
-// The tokens are what the embedding has rows for; a file without a tokenizer says their number.
-int32_t ReadVocabularySize(GgufKeyReader& in) {
-  const auto tokens = in.metadata().values().find(kTokens);
-  const bool listed = tokens != in.metadata().values().end() && tokens->second.kind == GgufKind::kArray;
-  if (listed) in.MarkRead("vocab_size");
-  if (!listed) return static_cast<int32_t>(in.Int("vocab_size", 1, kMaxVocab));
-  if (tokens->second.count < 1) {
-    in.Fail(InvalidArgument(in.metadata().file() + ": key \"" + kTokens + "\" has no tokens"));
+// The tokens are what the embedding has rows for; a file without a tokenizer says their number, or its
+// embedding does.
+int32_t ReadVocabularySize(GgufKeyReader& in, int64_t embedding_rows) {
+  const GgufMetadata& metadata = in.metadata();
+  const auto tokens = metadata.values().find(kTokens);
+  const bool listed = tokens != metadata.values().end() && tokens->second.kind == GgufKind::kArray;
+  const int64_t said = in.IntOr("vocab_size", 1, kMaxVocab, 0);
+  if (listed) {
+    if (tokens->second.count < 1)
+      in.Fail(InvalidArgument(metadata.file() + ": key \"" + kTokens + "\" has no tokens"));
+    return static_cast<int32_t>(std::max<int64_t>(1, tokens->second.count));
   }
-  return static_cast<int32_t>(std::max<int64_t>(1, tokens->second.count));
+  if (said > 0) return static_cast<int32_t>(said);
+  if (embedding_rows > 0 && embedding_rows <= kMaxVocab) return static_cast<int32_t>(embedding_rows);
+  in.Fail(NotFound(metadata.file() + ": key \"" + in.PathOf("vocab_size") +
+                   "\" is missing, and there is no tokenizer in it (\"" + kTokens + "\") to count"));
+  return 1;
 }
 
 int32_t ReadGgufHeadDim(GgufKeyReader& in, const ModelConfig& config) {
@@ -154,7 +161,7 @@ void ReadGgufSpecialIds(GgufKeyReader& in, ModelConfig& config) {
 
 }  // namespace
 
-StatusOr<ModelConfig> ReadGgufConfig(const GgufMetadata& metadata) {
+StatusOr<ModelConfig> ReadGgufConfig(const GgufMetadata& metadata, int64_t embedding_rows) {
   TM_ASSIGN_OR_RETURN(const std::string architecture, ReadGgufArchitecture(metadata));
   GgufKeyReader in(metadata, architecture);
   ModelConfig config;
@@ -164,7 +171,7 @@ StatusOr<ModelConfig> ReadGgufConfig(const GgufMetadata& metadata) {
   config.rotary_style = RotaryStyle::kInterleaved;
   config.tied_if_no_head = true;
   ReadGgufExperts(in, config);
-  config.vocab_size = ReadVocabularySize(in);
+  config.vocab_size = ReadVocabularySize(in, embedding_rows);
   config.hidden_size = static_cast<int32_t>(in.Int("embedding_length", 1, kMaxHidden));
   config.layers = static_cast<int32_t>(in.Int("block_count", 1, kMaxLayers));
   config.heads = static_cast<int32_t>(in.Int("attention.head_count", 1, kMaxHeads));
@@ -174,6 +181,9 @@ StatusOr<ModelConfig> ReadGgufConfig(const GgufMetadata& metadata) {
   if (in.IntOr("expert_feed_forward_length", 0, kMaxIntermediate, config.intermediate_size) !=
       config.intermediate_size) {
     in.Refuse("expert_feed_forward_length", "it must be feed_forward_length");
+  }
+  if (config.heads % config.kv_heads != 0) {
+    in.Wrong("attention.head_count_kv", "a divisor of head_count, " + std::to_string(config.heads));
   }
   config.rms_epsilon = static_cast<float>(in.Number("attention.layer_norm_rms_epsilon", 1e-20, 0.1));
   config.context = in.Int("context_length", 1, kMaxPositions);

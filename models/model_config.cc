@@ -109,7 +109,12 @@ StatusOr<ModelConfig> LoadModelConfig(const ModelFolder& files) {
   if (files.layout == FolderLayout::kGguf) {
     // With all parts: where one is missing nothing else is worth saying.
     TM_ASSIGN_OR_RETURN(const std::vector<GgufFile> parts, OpenGgufParts(file));
-    return ReadGgufConfig(parts[0].metadata);
+    int64_t embedding_rows = 0;
+    for (const GgufFile& part : parts) {
+      const auto embedding = part.file.tensors().find("token_embd.weight");
+      if (embedding != part.file.tensors().end()) embedding_rows = embedding->second.shape[0];
+    }
+    return ReadGgufConfig(parts[0].metadata, embedding_rows);
   }
   TM_ASSIGN_OR_RETURN(const std::string text, ReadFile(file, kMaxConfigBytes));
   const auto parse = files.layout == FolderLayout::kMistral ? ParseMistralParams : ParseHuggingFaceConfig;

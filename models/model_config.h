@@ -74,8 +74,9 @@ StatusOr<ModelConfig> LoadModelConfig(const ModelFolder& files);
 // The same from text. `file` names the source in messages.
 StatusOr<ModelConfig> ParseHuggingFaceConfig(std::string_view text, const std::string& file);
 StatusOr<ModelConfig> ParseMistralParams(std::string_view text, const std::string& file);
-// From the keys of a GGUF file. Embeddings are tied where its tensors lack an output matrix.
-StatusOr<ModelConfig> ReadGgufConfig(const GgufMetadata& metadata);
+// From the keys of a GGUF file. Embeddings are tied where its tensors lack an output matrix. embedding_rows:
+// of the tensor, for files that have neither a tokenizer nor the key; 0: not known.
+StatusOr<ModelConfig> ReadGgufConfig(const GgufMetadata& metadata, int64_t embedding_rows = 0);
 // generation_config.json: how answers are sampled where a request does not say, and which ids end them.
 // Replaces what `config` says of these.
 Status ReadGenerationConfig(std::string_view text, const std::string& file, ModelConfig& config);

@@ -34,7 +34,7 @@ class Mixture {
     inner_ = device.Allocate(int64_t{pairs_} * kIntermediate * 2);
     outer_ = static_cast<float*>(device.Allocate(int64_t{pairs_} * kHidden * 4));
     gate_up_ = Product(gate_up, kGateUpBytes, normalised_, inner_, kPerToken, kHidden, 2 * kIntermediate);
-    gate_up_.swiglu = true;
+    gate_up_.out_kind = cuda::MoeOut::kSwiGlu;
     down_ = Product(down, kDownBytes, inner_, outer_, 1, kIntermediate, kHidden);
   }
 

@@ -240,9 +240,11 @@ class CudaBackend final : public Backend {
   OpCode LargeLinear(const LinearParams& params, const Segment& weight);
   OpCode Multiply(const LinearParams& params, const Segment& weight, const Tensor& out);
   OpCode MultiplyInSlices(const LinearParams& params, const Segment& weight, const Tensor& out);
-  OpCode CheckExperts(const MoeParams& params);
   MoeGemmParams ExpertProducts(const MoeParams& params, int32_t intermediate) const;
   OpCode Route(const MoeParams& params, const MoeGemmParams& gemm);
+  OpCode ReorderForExperts(const WeightHandle* weights, size_t index, void* reordered, MoeGemmParams* gemm);
+  OpCode MultiplyExperts(const WeightHandle* weights, size_t index, void* reordered, MoeGemmParams gemm,
+                         const char* what);
   OpCode CheckPages(const KvLayerView& kv);
   OpCode PlanFor(const AttentionParams& params, const AttentionPlan** plan);
 
@@ -479,7 +481,8 @@ OpCode CudaBackend::Embed(const EmbedParams& p) noexcept {
                                     .out_stride = p.out.row_stride,
                                     .tokens = p.tokens,
                                     .width = static_cast<int32_t>(table.in_features),
-                                    .table_format = table.alone()->format};
+                                    .table_format = table.alone()->format,
+                                    .column_order = table.alone()->column_order};
   return Queued(LaunchEmbed(kernel, runtime_->stream()), "the embedding");
 }
 
@@ -807,28 +810,71 @@ void CheckMoe(const MoeParams& p, const StepMaxima& maxima) {
   TM_CHECK(p.epilogue != Epilogue::kSwiGlu, "a mixture ends plain or in an addition");
 }
 
-// One launch multiplies by the weights of all experts, so they stand in one form.
-OpCode CudaBackend::CheckExperts(const MoeParams& p) {
-  for (const WeightHandle* weights : {p.gate_up, p.down}) {
-    const auto& first = *static_cast<const PackedWeight*>(weights[0].impl);
-    for (int32_t e = 0; e < p.experts; ++e) {
-      const Segment* segment = static_cast<const PackedWeight*>(weights[e].impl)->alone();
-      if (first.alone() != nullptr && segment != nullptr && segment->format == first.alone()->format)
-        continue;
-      return Fail(OpCode::kUnsupported,
-                  "experts 0 and " + std::to_string(e) +
-                      " of a layer are in different formats; the CUDA backend takes one");
-    }
+// A segment of an expert's weight, and what becomes of its product; no segment where the weight has fewer.
+struct ExpertForm {
+  const Segment* segment = nullptr;
+  MoeOut out_kind = MoeOut::kF32;
+
+  bool Joins(const ExpertForm& other) const {
+    return segment != nullptr && other.segment != nullptr && out_kind == other.out_kind &&
+           segment->format == other.segment->format;
   }
-  return OpCode::kOk;
+};
+
+ExpertForm FormOf(const WeightHandle& handle, size_t index) {
+  const auto& weight = *static_cast<const PackedWeight*>(handle.impl);
+  if (index >= weight.segments.size()) return {};
+  const MoeOut of_gates = weight.alone() != nullptr ? MoeOut::kSwiGlu
+                          : index == 0              ? MoeOut::kGate
+                                                    : MoeOut::kUp;
+  return {&weight.segments[index], weight.layout == LinearLayout::kGateUp ? of_gates : MoeOut::kF32};
 }
 
-void TakeExperts(const WeightHandle* weights, int32_t experts, MoeGemmParams* gemm) {
-  for (int32_t e = 0; e < experts; ++e) {
-    const Segment& segment = *static_cast<const PackedWeight*>(weights[e].impl)->alone();
-    gemm->weights[e] = segment.data;
-    gemm->weight_format = segment.format;
+// Where any expert has its columns in an order of its own: rows of x for each pair in its expert's order.
+// After it gemm.x is such rows.
+OpCode CudaBackend::ReorderForExperts(const WeightHandle* weights, size_t index, void* reordered,
+                                      MoeGemmParams* gemm) {
+  MoeOrderParams order{};
+  bool in_order = true;
+  for (int32_t e = 0; e < gemm->experts; ++e) {
+    const ExpertForm form = FormOf(weights[e], index);
+    order.orders[e] = form.segment == nullptr ? nullptr : form.segment->column_order;
+    in_order &= order.orders[e] == nullptr;
   }
+  if (in_order) return OpCode::kOk;
+  order.x = gemm->x;
+  order.y = reordered;
+  order.chosen = gemm->chosen;
+  order.pairs = gemm->pairs;
+  order.pairs_of_a_row = gemm->pairs_of_a_row;
+  order.width = gemm->in_features;
+  gemm->x = reordered;
+  gemm->pairs_of_a_row = 1;
+  return Queued(LaunchMoeOrder(order, runtime_->stream()), "experts' columns in order");
+}
+
+// A product with segment `index` of each expert's weight, if there is one: a launch for the experts of each
+// form, which is one form but in rare files.
+OpCode CudaBackend::MultiplyExperts(const WeightHandle* weights, size_t index, void* reordered,
+                                    MoeGemmParams gemm, const char* what) {
+  if (const OpCode code = ReorderForExperts(weights, index, reordered, &gemm); code != OpCode::kOk)
+    return code;
+  for (int32_t first = 0; first < gemm.experts; ++first) {
+    const ExpertForm form = FormOf(weights[first], index);
+    bool is_new = form.segment != nullptr;
+    for (int32_t e = 0; is_new && e < first; ++e) is_new = !FormOf(weights[e], index).Joins(form);
+    if (!is_new) continue;
+    gemm.out_kind = form.out_kind;
+    gemm.out_features = static_cast<int32_t>(form.segment->out_features);
+    gemm.weight_format = form.segment->format;
+    for (int32_t e = 0; e < gemm.experts; ++e) {
+      const ExpertForm of_expert = FormOf(weights[e], index);
+      gemm.weights[e] = of_expert.Joins(form) ? of_expert.segment->data : nullptr;
+    }
+    if (const OpCode code = Queued(LaunchMoeGemm(gemm, runtime_->stream()), what); code != OpCode::kOk)
+      return code;
+  }
+  return OpCode::kOk;
 }
 
 // The products of a mixture, without what differs between its two.
@@ -873,7 +919,6 @@ OpCode CudaBackend::Route(const MoeParams& p, const MoeGemmParams& gemm) {
 OpCode CudaBackend::Moe(const MoeParams& p) noexcept {
   CheckMoe(p, maxima_);
   if (p.rows == 0) return OpCode::kOk;
-  if (const OpCode code = CheckExperts(p); code != OpCode::kOk) return code;
   const auto& first = *static_cast<const PackedWeight*>(p.down[0].impl);
   const auto hidden = static_cast<int32_t>(first.out_features),
              intermediate = static_cast<int32_t>(first.in_features);
@@ -882,27 +927,22 @@ OpCode CudaBackend::Moe(const MoeParams& p) noexcept {
   MoeGemmParams gemm = ExpertProducts(p, intermediate);
   if (const OpCode code = Route(p, gemm); code != OpCode::kOk) return code;
 
-  TakeExperts(p.gate_up, p.experts, &gemm);
   gemm.x = workspace_ + map_.normalised;
   gemm.out = workspace_ + map_.moe_inner;
   gemm.pairs_of_a_row = p.experts_per_token;
   gemm.in_features = hidden;
-  gemm.out_features = 2 * intermediate;
-  gemm.swiglu = true;
-  if (const OpCode code = Queued(LaunchMoeGemm(gemm, runtime_->stream()), "experts' gates");
-      code != OpCode::kOk)
-    return code;
+  // Outputs are made last: until then their memory has room for every pair's row in another order.
+  void* const reordered = workspace_ + map_.moe_outer;
+  OpCode code = MultiplyExperts(p.gate_up, 0, reordered, gemm, "experts' gates");
+  if (code == OpCode::kOk) code = MultiplyExperts(p.gate_up, 1, reordered, gemm, "experts' gates");
+  if (code != OpCode::kOk) return code;
 
-  TakeExperts(p.down, p.experts, &gemm);
   gemm.x = workspace_ + map_.moe_inner;
   gemm.out = workspace_ + map_.moe_outer;
   gemm.pairs_of_a_row = 1;
   gemm.in_features = intermediate;
-  gemm.out_features = hidden;
-  gemm.swiglu = false;
-  if (const OpCode code = Queued(LaunchMoeGemm(gemm, runtime_->stream()), "experts' outputs");
-      code != OpCode::kOk)
-    return code;
+  code = MultiplyExperts(p.down, 0, workspace_ + map_.moe_inner, gemm, "experts' outputs");
+  if (code != OpCode::kOk) return code;
 
   const MoeCombineParams combine = {.y = reinterpret_cast<const float*>(workspace_ + map_.moe_outer),
                                     .shares = reinterpret_cast<const float*>(workspace_ + map_.moe_shares),

@@ -6,8 +6,9 @@
 // Grid:   (ceil(N / 16 warps), tiles of 64 rows), blocks of 2, 4 or 8 warps: as many as leave the device
 //         enough blocks. A warp makes 16 outputs for all rows of a tile, over the whole of K in order.
 // Bytes:  a block reads the units of its 16 outputs a warp (in the bits of linear_small.cu), and for a tile
-//         of R rows R * K * 2 of x; of experts 12, and R * 4 where R > 0; for kAddResidual what it writes. It
-//         writes R * 16 outputs a warp (8 for SwiGLU) of 2 or 4 bytes, fewer in the last block.
+//         of R rows R * K * 2 of x; of experts 12, and R * 4 where R > 0; for kAddResidual, and onto a gate,
+//         what it writes. It writes R * 16 outputs a warp (8 for SwiGLU) of 2 or 4 bytes, fewer in the last
+//         block.
 // Limits: K whole units, of groups whole tiles; N any, for SwiGLU a multiple of 16; sm_80 and later.
 // Math:   as in linear_small.cu; the order of sums is another, and does not depend on the warps of a block.
 // Ideas:  x in three buffers by asynchronous copies (as moe.cu); a warp owns its outputs, so what it decodes
@@ -102,6 +103,7 @@ TM_DEVICE void StoreOutput(const TileLinearParams& p, int64_t place, int out, fl
   }
   Bf16* to = static_cast<Bf16*>(p.out) + at;
   if (p.epilogue == Epilogue::kAddResidual) value += ToFloat(LoadGlobal(to));
+  if (p.onto_gate) value = Silu(ToFloat(LoadGlobal(to))) * ToFloat(FromFloat<Bf16>(value));
   StoreGlobal(to, FromFloat<Bf16>(value));
 }
 
@@ -171,7 +173,7 @@ template <typename Type>
 TM_KERNEL void TileLinearKernel(TileLinearParams p) {
   AwaitPriorKernels();
   const MoeTile tile = FindTile(p);
-  if (tile.rows == 0) return;
+  if (tile.rows == 0 || p.weights[tile.expert] == nullptr) return;
   auto* places = reinterpret_cast<int32_t*>(SharedBytes() + kStages * kStageBytes);
   for (int i = ThreadX(); i < tile.rows; i += BlockSizeX()) {
     places[i] = p.order == nullptr ? tile.begin + i : LoadGlobal(p.order + tile.begin + i);

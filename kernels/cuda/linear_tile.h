@@ -13,7 +13,8 @@ inline constexpr int32_t kTileLinearRows = kMoeTileRows;  // of x that share a p
 
 // out[place] = epilogue(x[place / places_of_a_row] W^T), W in blocks (blocks.h).
 struct TileLinearParams {
-  const void* weights[kMaxExperts];  // W of each expert, or one; kSwiGlu: rows as in linear_small.h
+  const void* weights[kMaxExperts];  // W of each expert (null: no work), or one; kSwiGlu: rows as in
+                                     // linear_small.h
   const void* x;                     // [.., in_features] bf16, rows x_stride apart, 16-byte aligned
   void* out;                         // kSwiGlu: half as wide
   const int32_t* order;  // experts: places by expert (MoeGroupParams); null: places 0..rows-1, one W
@@ -28,6 +29,7 @@ struct TileLinearParams {
   Epilogue epilogue;
   DType out_dtype;  // bf16, or f32 for kNone
   Format weight_format = DType::kBf16;
+  bool onto_gate = false;  // kNone in bf16: out is a gate, and becomes SwiGLU of it and of the product
 };
 
 // Warps of a block, each of which makes 16 outputs: as many as leave the device enough blocks.

@@ -1,6 +1,7 @@
-// A mixture of experts: moe_route and moe_group (who goes where), moe_gemm (twice: gate-up, down) and
-// moe_combine. Shapes: moe.h. No atomics, nothing read by the host: sizes that depend on the choice stay on
-// the device, and grids are made for the most there can be, so a step can be recorded.
+// A mixture of experts: moe_route and moe_group (who goes where), moe_gemm (twice: gate-up, down; gate and up
+// that differ in form are a product each), before either moe_order where experts have their columns in an
+// order of their own, and moe_combine. Shapes: moe.h. No atomics, nothing read by the host: sizes that depend
+// on the choice stay on the device, and grids are made for the most there can be, so a step can be recorded.
 //
 // Grid:   stated at each kernel, as are the bytes; 256 threads a block. K inputs, N outputs of a product.
 // Limits: hidden and intermediate sizes multiples of 8, hidden at most 16384; up to 256 experts; sm_80 and
@@ -270,6 +271,18 @@ TM_DEVICE SmallGroup FindRows(const MoeGemmParams& p, int32_t* pairs, int (&own)
   return group;
 }
 
+// An output of one weight alone, f32 or bf16.
+TM_DEVICE void StoreProduct(const MoeGemmParams& p, int64_t at, float value) {
+  if (p.out_kind == MoeOut::kF32) {
+    StoreGlobal(static_cast<float*>(p.out) + at, value);
+    return;
+  }
+  Bf16* out = static_cast<Bf16*>(p.out) + at;
+  Bf16 rounded = FromFloat<Bf16>(value);
+  if (p.out_kind == MoeOut::kUp) rounded = FromFloat<Bf16>(Silu(ToFloat(LoadGlobal(out))) * ToFloat(rounded));
+  StoreGlobal(out, rounded);
+}
+
 }  // namespace
 
 // The masked form, for few rows: y = x W^T for 16 outputs and all rows of one expert; an expert has each row
@@ -277,8 +290,8 @@ TM_DEVICE SmallGroup FindRows(const MoeGemmParams& p, int32_t* pairs, int (&own)
 // Grid: (ceil(N / 16), pairs up to kMoePairRows rows, else experts).
 // Bytes: a block reads pairs * 4 (by pairs 4 more, and no further than an earlier pair); where it has R > 0
 // rows of which no earlier pair is, 16 * K * 2 of W (fewer in the last block; in blocks as in
-// linear_small.cu) and R * K * 2 of x, and writes R * 16 outputs (8 bf16 with swiglu, else f32). In all, W of
-// each expert that a row chose is read once.
+// linear_small.cu) and R * K * 2 of x, and writes R * 16 outputs (8 for kSwiGlu) of 4 bytes for kF32, else of
+// 2; for kUp it reads what it writes. In all, W of each expert that a row chose is read once.
 template <typename Type, int kRowTiles>
 TM_KERNEL void MoeSmallKernel(MoeGemmParams p) {
   AwaitPriorKernels();
@@ -286,7 +299,7 @@ TM_KERNEL void MoeSmallKernel(MoeGemmParams p) {
   auto* pairs = reinterpret_cast<int32_t*>(SharedBytes() + kSmallPartialBytes<kRowTiles>);
   int own[kRowTiles];
   const SmallGroup group = FindRows<kRowTiles>(p, pairs, own);
-  if (group.rows == 0) return;
+  if (group.rows == 0 || p.weights[group.expert] == nullptr) return;
 
   const int first_out = BlockX() * kSmallTileOut;
   const std::byte* row[kRowTiles];
@@ -314,7 +327,7 @@ TM_KERNEL void MoeSmallKernel(MoeGemmParams p) {
   }
   StoreSmallPartials(sum, partial);
 
-  if (p.swiglu) {
+  if (p.out_kind == MoeOut::kSwiGlu) {
     for (int i = ThreadX(); i < group.rows * 8; i += kThreads) {
       const int r = i / 8, out = i % 8;
       const float gate = ToFloat(FromFloat<Bf16>(SmallTotal<kRowTiles>(partial, r, out)));
@@ -327,8 +340,39 @@ TM_KERNEL void MoeSmallKernel(MoeGemmParams p) {
   for (int i = ThreadX(); i < group.rows * kSmallTileOut; i += kThreads) {
     const int r = i / kSmallTileOut, out = i % kSmallTileOut;
     if (first_out + out >= p.out_features) continue;
-    StoreGlobal(static_cast<float*>(p.out) + int64_t{pairs[r]} * p.out_features + first_out + out,
-                SmallTotal<kRowTiles>(partial, r, out));
+    StoreProduct(p, int64_t{pairs[r]} * p.out_features + first_out + out,
+                 SmallTotal<kRowTiles>(partial, r, out));
+  }
+}
+
+// Rows of x once more for each pair, columns as its expert's weight has them. A row is whole in shared memory
+// before any of it is written, so that it may be written where it lies.
+// Grid: (pairs). Bytes: a pair reads 4 and, where it has an expert, width * 2, of one that has an order
+// width * 4 more, and writes width * 2.
+TM_KERNEL void MoeOrderKernel(MoeOrderParams p) {
+  AwaitPriorKernels();
+  const int expert = LoadUniform(p.chosen + BlockX());
+  if (expert < 0) return;
+  const int32_t* order = p.orders[expert];
+  auto* row = reinterpret_cast<Bf16*>(SharedBytes());  // [width]
+  const auto* x = static_cast<const Bf16*>(p.x) + int64_t{BlockX() / p.pairs_of_a_row} * p.width;
+  auto* y = static_cast<Bf16*>(p.y) + int64_t{BlockX()} * p.width;
+  for (int i = ThreadX() * 8; i < p.width; i += kThreads * 8) StoreShared16(row + i, LoadGlobal16(x + i));
+  SyncThreads();
+  for (int i = ThreadX() * 8; i < p.width; i += kThreads * 8) {
+    Vector16 piece;
+    if (order == nullptr) {
+      piece = LoadShared16(row + i);
+    } else {
+      const Vector16 columns[2] = {LoadGlobal16(order + i), LoadGlobal16(order + i + 4)};
+      TM_UNROLL
+      for (int j = 0; j < 4; ++j) {
+        const uint32_t low = row[columns[j / 2].word[2 * j % 4]].bits;
+        const uint32_t high = row[columns[j / 2].word[2 * j % 4 + 1]].bits;
+        piece.word[j] = low | high << 16;
+      }
+    }
+    StoreGlobal16(y + i, piece);
   }
 }
 
@@ -393,16 +437,16 @@ TM_DEVICE void StoreTile(const MoeGemmParams& p, int first_out, const int32_t* p
       const int r = n * 8 + 2 * t + i;
       if (r >= rows) continue;
       const int64_t pair = pairs[r];
-      if (p.swiglu) {
+      if (p.out_kind == MoeOut::kSwiGlu) {
         if (first_out >= p.out_features) continue;
         const float gate = ToFloat(FromFloat<Bf16>(sum[n][i])), up = ToFloat(FromFloat<Bf16>(sum[n][i + 2]));
         StoreGlobal(static_cast<Bf16*>(p.out) + pair * (p.out_features / 2) + first_out / 2 + g,
                     FromFloat<Bf16>(Silu(gate) * up));
         continue;
       }
-      auto* out = static_cast<float*>(p.out) + pair * p.out_features + first_out + g;
-      if (first_out + g < p.out_features) StoreGlobal(out, sum[n][i]);
-      if (first_out + g + 8 < p.out_features) StoreGlobal(out + 8, sum[n][i + 2]);
+      const int64_t at = pair * p.out_features + first_out + g;
+      if (first_out + g < p.out_features) StoreProduct(p, at, sum[n][i]);
+      if (first_out + g + 8 < p.out_features) StoreProduct(p, at + 8, sum[n][i + 2]);
     }
   }
 }
@@ -412,11 +456,12 @@ TM_DEVICE void StoreTile(const MoeGemmParams& p, int first_out, const int32_t* p
 // The contiguous form: up to 64 rows of one expert from the list.
 // Grid: (ceil(N / 128), max_tiles).
 // Bytes: a block reads 12; where its tile has R > 0 rows, R * 4, 128 * K * 2 of W (fewer in the last block)
-// and R * K * 2 of x, and writes R * 128 outputs (64 bf16 with swiglu, else f32).
+// and R * K * 2 of x, and writes R * 128 outputs (64 for kSwiGlu) of 4 bytes for kF32, else of 2; for kUp it
+// reads what it writes.
 TM_KERNEL void MoeTileKernel(MoeGemmParams p) {
   AwaitPriorKernels();
   const MoeTile tile = LoadUniform(p.tiles + BlockY());
-  if (tile.rows == 0) return;
+  if (tile.rows == 0 || p.weights[tile.expert] == nullptr) return;
   auto* pairs = reinterpret_cast<int32_t*>(SharedBytes() + kStages * kStageBytes);
   if (ThreadX() < tile.rows) pairs[ThreadX()] = LoadGlobal(p.order + tile.begin + ThreadX());
   SyncThreads();
@@ -497,13 +542,14 @@ int LaunchTilesOfBlocks(const MoeGemmParams& p, void* stream) {
   tiles.order = p.order;
   tiles.tiles = p.tiles;
   tiles.x_stride = p.in_features;
-  tiles.out_stride = p.swiglu ? p.out_features / 2 : p.out_features;
+  tiles.out_stride = p.out_kind == MoeOut::kSwiGlu ? p.out_features / 2 : p.out_features;
   tiles.max_tiles = p.max_tiles;
   tiles.places_of_a_row = p.pairs_of_a_row;
   tiles.in_features = p.in_features;
   tiles.out_features = p.out_features;
-  tiles.epilogue = p.swiglu ? Epilogue::kSwiGlu : Epilogue::kNone;
-  tiles.out_dtype = p.swiglu ? DType::kBf16 : DType::kF32;
+  tiles.epilogue = p.out_kind == MoeOut::kSwiGlu ? Epilogue::kSwiGlu : Epilogue::kNone;
+  tiles.out_dtype = p.out_kind == MoeOut::kF32 ? DType::kF32 : DType::kBf16;
+  tiles.onto_gate = p.out_kind == MoeOut::kUp;
   tiles.weight_format = p.weight_format;
   return LaunchTileLinear(tiles, stream);
 }
@@ -519,6 +565,12 @@ int LaunchMoeRoute(const MoeRouteParams& p, void* stream) {
 int LaunchMoeGroup(const MoeGroupParams& p, void* stream) {
   return TM_LAUNCH(MoeGroupKernel, GridOf(1), Dim3{kThreads}, (3 * p.experts + 1) * 4,
                    static_cast<Stream>(stream), p);
+}
+
+int LaunchMoeOrder(const MoeOrderParams& p, void* stream) {
+  if (const int error = AllowSharedBytes<MoeOrderKernel, kMaxMoeOrderWidth * 2>()) return error;
+  return TM_LAUNCH(MoeOrderKernel, GridOf(p.pairs), Dim3{kThreads}, p.width * 2, static_cast<Stream>(stream),
+                   p);
 }
 
 int LaunchMoeGemm(const MoeGemmParams& p, void* stream) {

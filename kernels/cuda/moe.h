@@ -1,4 +1,4 @@
-// A mixture of experts in four kernels: parameters and launches. Host side; any CUDA stream.
+// A mixture of experts in five kernels: parameters and launches. Host side; any CUDA stream.
 // Every launch returns 0 or the runtime's error.
 //
 // A pair is a row and one of its experts: number row * experts_per_token + i, its experts ascending in i.
@@ -15,6 +15,7 @@ inline constexpr int32_t kMaxMoeHidden = 16384;  // a normalised row lies in sha
 inline constexpr int32_t kMoeSmallRows = 16;     // up to which experts find their rows themselves
 inline constexpr int32_t kMoePairRows = 4;       // up to which a block belongs to a pair, not to an expert
 inline constexpr int32_t kMoeTileRows = 64;  // rows of an expert that share a pass over its weights beyond
+inline constexpr int32_t kMaxMoeOrderWidth = 49152;  // a row that is reordered lies in shared memory as bf16
 
 // Scores in f32 from the unrounded norm; the experts_per_token highest, their softmax, and the norm in bf16.
 struct MoeRouteParams {
@@ -50,11 +51,31 @@ struct MoeGroupParams {
   int32_t max_tiles;  // MoeTileBound
 };
 
+// y[pair][k] = x[pair / pairs_of_a_row][orders[expert of the pair][k]].
+struct MoeOrderParams {
+  const int32_t* orders[kMaxExperts];  // [width] each; null: in order
+  const void* x;                       // [.., width] bf16
+  void* y;                             // [pairs, width] bf16; may be x where pairs_of_a_row is 1
+  const int32_t* chosen;               // [pairs]
+  int32_t pairs;
+  int32_t pairs_of_a_row;
+  int32_t width;  // a multiple of 8, at most kMaxMoeOrderWidth
+};
+
+// What becomes of a product, of which a pair has a row.
+enum class MoeOut : int32_t {
+  kF32 = 0,     // [pairs, out_features] f32
+  kSwiGlu = 1,  // [pairs, out_features / 2] bf16, of gate and up in one weight
+  kGate = 2,    // [pairs, out_features] bf16, of a gate whose up is another weight
+  kUp = 3,      // SwiGLU of that gate, in its place
+};
+
 // y[pair] = x[pair / pairs_of_a_row] W[expert of the pair]^T.
 struct MoeGemmParams {
-  const void* weights[kMaxExperts];  // each [out_features, in_features], as in linear_small.h
-  const void* x;                     // [.., in_features] bf16
-  void* out;                         // swiglu: [pairs, out_features / 2] bf16; else [pairs, out_features] f32
+  // Each [out_features, in_features], as in linear_small.h; null: pairs of this expert are left alone.
+  const void* weights[kMaxExperts];
+  const void* x;  // [.., in_features] bf16
+  void* out;      // as out_kind says
   const int32_t* chosen;
   const int32_t* order;  // from MoeGroup; null: experts look for their rows in `chosen`
   const MoeTile* tiles;
@@ -64,8 +85,8 @@ struct MoeGemmParams {
   int32_t pairs_of_a_row;  // of x: experts_per_token, or 1
   int32_t experts;
   int32_t in_features;   // a multiple of 8; without `order` of 32; in blocks whole units
-  int32_t out_features;  // a multiple of 8, of 16 with swiglu
-  bool swiglu;
+  int32_t out_features;  // a multiple of 8, of 16 for kSwiGlu
+  MoeOut out_kind;
   Format weight_format = DType::kBf16;
 };
 
@@ -93,6 +114,7 @@ constexpr bool MoeIsSmall(int32_t rows, int32_t hidden, int32_t intermediate) {
 
 int LaunchMoeRoute(const MoeRouteParams& params, void* stream);
 int LaunchMoeGroup(const MoeGroupParams& params, void* stream);
+int LaunchMoeOrder(const MoeOrderParams& params, void* stream);
 int LaunchMoeGemm(const MoeGemmParams& params, void* stream);
 int LaunchMoeCombine(const MoeCombineParams& params, void* stream);
 

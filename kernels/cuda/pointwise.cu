@@ -44,16 +44,31 @@ TM_DEVICE Vector16 Pack(const Floats8& in) {
 
 TM_DEVICE float Silu(float x) { return x / (1.0f + Exp2(-1.4426950408889634f * x)); }
 
+// Columns i .. i + 7 of a table to where an order puts them in a row.
+TM_DEVICE void StoreColumns(Bf16* row, int i, const Vector16& piece, const int32_t* order) {
+  if (order == nullptr) {
+    StoreGlobal16(row + i, piece);
+    return;
+  }
+  const Vector16 columns[2] = {LoadGlobal16(order + i), LoadGlobal16(order + i + 4)};
+  TM_UNROLL
+  for (int j = 0; j < kPiece; ++j) {
+    StoreGlobal(row + columns[j / 4].word[j % 4],
+                Bf16{static_cast<uint16_t>(piece.word[j / 2] >> 16 * (j % 2))});
+  }
+}
+
 }  // namespace
 
-// Grid: (tokens). Bytes: read tokens * (width * 2 + 4), written tokens * width * 2.
+// Grid: (tokens). Bytes: read tokens * (width * 2 + 4), written tokens * width * 2. Here and in blocks, where
+// columns have an order, a token reads width * 4 more.
 TM_KERNEL void EmbedKernel(EmbedKernelParams p) {
   AwaitPriorKernels();
   const int64_t row = LoadUniform(p.token_ids + BlockX());
   const auto* from = static_cast<const Bf16*>(p.table) + row * p.width;
   auto* to = static_cast<Bf16*>(p.out) + BlockX() * p.out_stride;
   for (int i = ThreadX() * kPiece; i < p.width; i += kThreads * kPiece)
-    StoreGlobal16(to + i, LoadGlobal16(from + i));
+    StoreColumns(to, i, LoadGlobal16(from + i), p.column_order);
 }
 
 // The same from a table in blocks: four threads take a run of a row, eight numbers of each tile.
@@ -71,7 +86,7 @@ TM_KERNEL void EmbedBlocksKernel(EmbedKernelParams p) {
   const int log2 = Type::TilesLog2(format), unit_bytes = Type::Layout(format).bytes();
   const auto* table =
       static_cast<const std::byte*>(p.table) + row / kUnitRows * BytesOfUnitRows<Type>(format, p.width);
-  auto* to = static_cast<Bf16*>(p.out) + BlockX() * p.out_stride + 8 * t;
+  auto* to = static_cast<Bf16*>(p.out) + BlockX() * p.out_stride;
   for (int i = ThreadX() / 4; i < p.width / kRunNumbers; i += kThreads / 4) {
     const int first = i * kLayout.run_tiles, in_unit_tile = first & ((1 << log2) - 1);
     const std::byte* unit = table + int64_t{first >> log2} * unit_bytes;
@@ -82,7 +97,8 @@ TM_KERNEL void EmbedBlocksKernel(EmbedKernelParams p) {
       if (!Type::kInGroups && tile / kLayout.run_tiles != in_unit_tile / kLayout.run_tiles) continue;
       const Vector16 numbers =
           in_unit < 8 ? Type::Decode(scales, run, tile, 0, t) : Type::Decode(scales, run, tile, 1, t);
-      StoreGlobal16(to + i * kRunNumbers + tile % kLayout.run_tiles * kTileNumbers, numbers);
+      StoreColumns(to, i * kRunNumbers + tile % kLayout.run_tiles * kTileNumbers + 8 * t, numbers,
+                   p.column_order);
     }
   }
 }

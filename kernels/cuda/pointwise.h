@@ -8,7 +8,8 @@
 
 namespace tramontane::cuda {
 
-// out[t] = table[token_ids[t]]; bf16 [tokens, width]. width a multiple of 8, or whole units.
+// out[t] = table[token_ids[t]]; bf16 [tokens, width]. width a multiple of 8, or whole units. Column k of the
+// table is column_order[k] of out.
 struct EmbedKernelParams {
   const int32_t* token_ids;
   const void* table;  // [vocab, width], row-major bf16 or units (blocks.h)
@@ -17,6 +18,7 @@ struct EmbedKernelParams {
   int32_t tokens;
   int32_t width;
   Format table_format = DType::kBf16;
+  const int32_t* column_order = nullptr;  // [width]; null: in order
 };
 
 // y[r] = bf16(x[rows[r]] * rsqrt(mean square + epsilon) * weight); the sum and the product in f32. Column k

@@ -6,6 +6,7 @@
 #include "kernels/core/block_types.h"
 #include "kernels/core/check.h"
 #include "kernels/cuda/blocks.h"
+#include "kernels/cuda/moe.h"
 
 namespace tramontane::cuda {
 namespace {
@@ -217,9 +218,10 @@ void PackUnits(const PackedSegment& segment, int64_t first_row, const SourceRows
 
 std::string WhyNotColumnOrder(const WeightRows& part, const LinearSource& source) {
   if (part.column_order == nullptr) return "";
-  if (source.use != WeightUse::kLinear) {
-    return std::string("columns in an order of their own; the CUDA backend takes those of ") +
-           (source.use == WeightUse::kTable ? "a table" : "experts") + " in order alone";
+  if (source.use == WeightUse::kExpert && source.in_features > kMaxMoeOrderWidth) {
+    return "an expert's " + std::to_string(source.in_features) +
+           " columns in an order of their own; the CUDA backend takes up to " +
+           std::to_string(kMaxMoeOrderWidth);
   }
   if (!IsPermutation(part.column_order, source.in_features)) {
     return "columns in an order that is no permutation of " + std::to_string(source.in_features);
@@ -262,11 +264,6 @@ std::string WhyNotGateUp(const LinearSource& source) {
   if (source.parts[0].rows % kGateUpRun != 0) {
     return std::to_string(source.parts[0].rows) + " gate rows; the CUDA backend takes multiples of " +
            std::to_string(kGateUpRun);
-  }
-  // One launch multiplies by the weights of all experts.
-  if (source.use == WeightUse::kExpert && !StandTogether(source, 0, 1)) {
-    return "an expert's gate is " + FormatName(source.parts[0].format) + ", its up is " +
-           FormatName(source.parts[1].format) + "; the CUDA backend takes both in one format";
   }
   return "";
 }

@@ -38,7 +38,7 @@ Status MappedFile::Map() {
   const int mmap_error = errno;
   close(descriptor);
   if (!regular) return InvalidArgument(path + ": not a regular file");
-  if (info.st_size == 0) return DataLoss(path + ": the file is empty");
+  if (info.st_size == 0) return DataLoss(path + ": the file is empty: is it truncated?");
   if (mapping == MAP_FAILED)
     return ResourceExhausted(path + ": cannot be mapped: " + std::strerror(mmap_error));
 

@@ -44,6 +44,8 @@ const char* NameOfCodes(WeightCoding coding) {
   return "weight";
 }
 
+constexpr char kPlainScale[] = "weight_scale";
+
 const char* NameOfScales(WeightCoding coding) {
   switch (coding) {
     case WeightCoding::kAwq:
@@ -58,7 +60,7 @@ const char* NameOfScales(WeightCoding coding) {
     case WeightCoding::kFloatQuantized:
       break;
   }
-  return "weight_scale";
+  return kPlainScale;
 }
 
 bool IsTransposed(WeightCoding coding) {
@@ -203,7 +205,11 @@ class CodedMatrixFinder {
   Status FindScales() {
     const int64_t down = scales_down(), across = scales_across();
     const bool transposed = IsTransposed(scheme_.coding);
-    TM_ASSIGN_OR_RETURN(found_.scales_, Take(NameOfScales(scheme_.coding), {"F16", "BF16", "F32"},
+    std::string name = NameOfScales(scheme_.coding);
+    // The first releases in fp8 have it under the name of others.
+    if (scheme_.coding == WeightCoding::kFp8 && Optional(name) == nullptr && Optional(kPlainScale) != nullptr)
+      name = kPlainScale;
+    TM_ASSIGN_OR_RETURN(found_.scales_, Take(name, {"F16", "BF16", "F32"},
                                              transposed ? ShapesOf(across, down) : ShapesOf(down, across)));
     found_.scale_rows_ = scheme_.scale_rows == 0 ? rows_ : scheme_.scale_rows;
     found_.scale_columns_ = scheme_.scale_columns == 0 ? columns_ : scheme_.scale_columns;

@@ -8,7 +8,7 @@
 //   float-quantized   weight [out, in] fp8                weight_scale
 //   AWQ               qweight [in, out / 8] words         scales [groups, out]      qzeros [groups, out / 8] words
 //   GPTQ              qweight [in / 8, out] words         scales [groups, out]      qzeros [groups, out / 8] words
-//   fp8               weight [out, in] fp8                weight_scale_inv
+//   fp8               weight [out, in] fp8                weight_scale_inv, or weight_scale
 //   Mistral's fp8     weight [out, in] fp8                qscale_weight
 // clang-format on
 //

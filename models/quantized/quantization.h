@@ -20,7 +20,7 @@ enum class WeightCoding : int32_t {
   kFloatQuantized,  // compressed-tensors: X.weight fp8, .weight_scale
   kAwq,             // X.qweight [in, out / 8], .scales [in / group, out], .qzeros
   kGptq,            // X.qweight [in / 8, out], .scales [in / group, out], .qzeros, .g_idx
-  kFp8,             // Hugging Face's: X.weight fp8, .weight_scale_inv
+  kFp8,             // Hugging Face's: X.weight fp8, .weight_scale_inv (or .weight_scale)
   kMistralFp8,      // X.weight fp8, .qscale_weight
 };
 

@@ -103,14 +103,17 @@ void WarnOfActivations(const KeyReader& in, const std::string& key, ModelConfig&
 // ---- compressed-tensors -------------------------------------------------------------------------
 
 constexpr char kKnownForms[] = "only pack-quantized, int-quantized and float-quantized are implemented";
+// What older releases call either of the latter two.
+constexpr char kNaive[] = "naive-quantized";
 
-bool ReadForm(KeyReader& in, const std::string& key, WeightCoding& coding) {
+// of_float: the type of a group's weights, which tells what the naive form is.
+bool ReadForm(KeyReader& in, const std::string& key, bool of_float, WeightCoding& coding) {
   const json& form = in.Get(key);
   if (form == "pack-quantized") {
     coding = WeightCoding::kPackQuantized;
-  } else if (form == "int-quantized") {
+  } else if (form == "int-quantized" || (form == kNaive && !of_float)) {
     coding = WeightCoding::kIntQuantized;
-  } else if (form == "float-quantized") {
+  } else if (form == "float-quantized" || form == kNaive) {
     coding = WeightCoding::kFloatQuantized;
   } else {
     in.Refuse(key, form, kKnownForms);
@@ -174,19 +177,20 @@ void RefuseRepeated(KeyReader& in, const std::vector<ModulePattern>& targets,
 
 void ReadModuleGroup(KeyReader& in, const json& form, ModelConfig& config) {
   WeightCoding coding = WeightCoding::kPackQuantized;
+  const json& weights = in.Get("weights");
+  const bool of_float = weights.is_object() && weights.value("type", json()) == "float";
   if (in.Has("format")) {
-    ReadForm(in, "format", coding);
+    ReadForm(in, "format", of_float, coding);
   } else {
     const json outer = {{"format", form}};
     KeyReader of_all(outer, in.file(), "quantization_config.");
-    ReadForm(of_all, "format", coding);
+    ReadForm(of_all, "format", of_float, coding);
     in.Fail(of_all.status());
   }
   CodingScheme scheme;
   if (!in.Has("targets")) in.Wrong("targets", json(), "a list of names");
   scheme.targets = ReadModules(in, "targets");
   RefuseRepeated(in, scheme.targets, config.quantization.schemes);
-  const json& weights = in.Get("weights");
   if (!weights.is_object()) {
     in.Wrong("weights", weights, "an object");
     return;
@@ -227,7 +231,7 @@ void ReadCompressedTensors(KeyReader& in, ModelConfig& config) {
   WeightCoding coding = WeightCoding::kPackQuantized;
   // Of a mixture each group names its own.
   const bool is_dense = form == kDense && config.quantization.has_kv_scales;
-  if (form != "mixed-precision" && !is_dense && !ReadForm(in, "format", coding)) return;
+  if (form != "mixed-precision" && !is_dense && !ReadForm(in, "format", false, coding)) return;
   const json& groups = in.Get("config_groups");
   if (!is_dense && (!groups.is_object() || groups.empty())) {
     in.Wrong("config_groups", groups, "an object with at least one group");
@@ -245,7 +249,8 @@ void ReadCompressedTensors(KeyReader& in, ModelConfig& config) {
     in.Fail(of_group.status());
   }
   config.quantization.kept = ReadModules(in, "ignore");
-  OneOf(in, "quantization_status", {nullptr, "compressed"}, "only compressed weights can be read");
+  // Of a frozen model, too, the arrays say what is compressed.
+  OneOf(in, "quantization_status", {nullptr, "compressed", "frozen"}, "only compressed weights can be read");
   const json& sparsity = in.Get("sparsity_config");
   if (sparsity.is_object() && !sparsity.empty() && sparsity.value("format", json()) != "dense")
     in.Refuse("sparsity_config", sparsity, "sparse weights are not implemented");
@@ -308,6 +313,9 @@ void ReadGptq(KeyReader& in, ModelConfig& config) {
                     "backend",
                     "meta",
                     "mse",
+                    "act_group_aware",
+                    "hyb_act",
+                    "cache_examples_on_gpu",
                     "disable_exllama"});
 }
 
@@ -321,7 +329,10 @@ void ReadFp8(KeyReader& in, ModelConfig& config) {
   WarnOfActivations(in, "activation_scheme", config);
   config.quantization.schemes.push_back(scheme);
   config.quantization.kept = ReadModules(in, "modules_to_not_convert");
-  RefuseOthers(in, {"quant_method", "dequantize"});
+  for (ModulePattern& module : ReadModules(in, "ignored_layers"))
+    config.quantization.kept.push_back(std::move(module));
+  // How scales of activations are rounded.
+  RefuseOthers(in, {"quant_method", "dequantize", "scale_fmt"});
 }
 
 }  // namespace

@@ -245,7 +245,8 @@ INSTANTIATE_TEST_SUITE_P(Forms, CudaQuantizedModel,
                          testing::Values("ct_int4", "ct_int4_zero_points", "ct_int8_packed", "ct_int8",
                                          "ct_fp8_channel", "ct_fp8_tensor", "awq", "gptq_int4", "gptq_int8",
                                          "gptq_v2_channel", "gptq_desc_act", "gptq_int8_desc_act",
-                                         "ct_actorder", "fp8_blocks", "mistral_fp8"),
+                                         "gptq_desc_act_experts", "ct_actorder", "ct_actorder_tied",
+                                         "fp8_blocks", "mistral_fp8"),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST_P(CudaQuantizedModel, TeacherForcedLogitsAgreeWithTheCpu) {

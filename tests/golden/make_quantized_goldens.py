@@ -1,12 +1,12 @@
 """Writes tests/golden/quantized/: one small model in each form of quantised weights, and what the weights are in f32.
 
     pip install torch compressed-tensors safetensors numpy
-    python3 tests/golden/make_quantized_goldens.py
+    python3 tests/golden/make_quantized_goldens.py [FORM ..]     # all of them, or those that are named
 
 Each folder is a model as users have them, of random weights. weights.json says of each of its matrices the SHA-256 of
 its values in float32, little-endian: scale times (number - zero point), rounded once.
 
-Folders named ct_* but ct_actorder are written by compressed-tensors, whose decompression must agree: exactly where scales are f32, else
+Folders named ct_* but ct_actorder* are written by compressed-tensors, whose decompression must agree: exactly where scales are f32, else
 after a rounding to the type of the scales. The others have no writer that runs without a GPU; they follow the published
 layouts of AutoAWQ's gemm, of GPTQ, of Hugging Face's fp8 and of Mistral's own.
 """
@@ -14,7 +14,9 @@ layouts of AutoAWQ's gemm, of GPTQ, of Hugging Face's fp8 and of Mistral's own.
 import hashlib
 import json
 import pathlib
+import re
 import shutil
+import sys
 
 import numpy as np
 import torch
@@ -52,6 +54,8 @@ LINEARS = {
     "mlp.up_proj": (INTER, HIDDEN),
     "mlp.down_proj": (HIDDEN, INTER),
 }
+EXPERTS = 3
+EXPERT = {"w1": (INTER, HIDDEN), "w3": (INTER, HIDDEN), "w2": (HIDDEN, INTER)}
 MISTRAL = {
     "model.embed_tokens": "tok_embeddings",
     "model.norm": "norm",
@@ -69,16 +73,43 @@ MISTRAL = {
 AWQ_ORDER = [0, 2, 4, 6, 1, 3, 5, 7]
 
 
-def plain_tensors(random):
+def matrices(name):
+    """Modules that a form quantises, in each of the models that there are."""
+    linears = {f"model.layers.0.{module}": shape for module, shape in LINEARS.items()}
+    if name.endswith("_tied"):
+        return {"model.embed_tokens": (VOCAB, HIDDEN)} | linears
+    if not name.endswith("_experts"):
+        return linears
+    attention = {module: shape for module, shape in linears.items() if "attn" in module}
+    stem = "model.layers.0.block_sparse_moe.experts"
+    return attention | {f"{stem}.{e}.{part}": shape for e in range(EXPERTS) for part, shape in EXPERT.items()}
+
+
+def config_of(name):
+    if name.endswith("_tied"):
+        return CONFIG | {"tie_word_embeddings": True}
+    if not name.endswith("_experts"):
+        return CONFIG
+    # Every token has every expert: a choice between two that score alike would be another after a rounding.
+    mixture = {"num_local_experts": EXPERTS, "num_experts_per_tok": EXPERTS}
+    return CONFIG | {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral"} | mixture
+
+
+def plain_tensors(random, name):
     """What no form quantises."""
     normal = lambda *shape: torch.from_numpy(random.standard_normal(shape).astype("f4")).bfloat16()
-    return {
+    tensors = {
         "model.embed_tokens.weight": normal(VOCAB, HIDDEN),
         "model.norm.weight": (1 + normal(HIDDEN) / 4).bfloat16(),
         "model.layers.0.input_layernorm.weight": (1 + normal(HIDDEN) / 4).bfloat16(),
         "model.layers.0.post_attention_layernorm.weight": (1 + normal(HIDDEN) / 4).bfloat16(),
         "lm_head.weight": normal(VOCAB, HIDDEN),
     }
+    if name.endswith("_tied"):
+        del tensors["model.embed_tokens.weight"], tensors["lm_head.weight"]
+    if name.endswith("_experts"):
+        tensors["model.layers.0.block_sparse_moe.gate.weight"] = normal(EXPERTS, HIDDEN)
+    return tensors
 
 
 def words(numbers, bits):
@@ -102,7 +133,7 @@ def f32(tensor):
     return tensor.float().numpy()
 
 
-# ---- forms: each gives arrays of one matrix, by what follows its module's name, and its values ------------------
+# ---- forms: each gives arrays of one module's matrix, by what follows its name, and its values ------------------
 
 
 def compressed_tensors(form, arguments, dtype):
@@ -112,7 +143,7 @@ def compressed_tensors(form, arguments, dtype):
     blocks = {"tensor": (0, 0), "channel": (1, 0), "group": (1, arguments.get("group_size"))}
     block = arguments.get("block_structure") or blocks[arguments["strategy"]]
 
-    def encode(random, weight):
+    def encode(random, weight, module):
         rows, columns = weight.shape
         down, across = -(-rows // (block[0] or rows)), -(-columns // (block[1] or columns))
         least, most = np.full((down, across), np.inf), np.full((down, across), -np.inf)
@@ -149,7 +180,7 @@ def compressed_tensors(form, arguments, dtype):
 
 
 def awq(group):
-    def encode(random, weight):
+    def encode(random, weight, module):
         out, columns = weight.shape
         groups = columns // group
         q = random.integers(0, 16, (out, columns))
@@ -177,7 +208,7 @@ def in_any_order(random, columns, group):
 def gptq(bits, group, v2=False, symmetric=False, desc_act=False):
     orders = {}
 
-    def encode(random, weight):
+    def encode(random, weight, module):
         out, columns = weight.shape
         step = columns if group == -1 else group
         groups = columns // step
@@ -195,8 +226,10 @@ def gptq(bits, group, v2=False, symmetric=False, desc_act=False):
         }
         g_idx = np.arange(columns, dtype="i4") // step
         if desc_act:
-            # Gate and up share an order, keys and values too, but queries have another; or each has its own.
-            which = (columns, out == HIDDEN, desc_act == "each" and len(orders))
+            # Gate and up share an order, in each expert another, keys and values too, but queries have another;
+            # or each has its own.
+            expert = re.search(r"experts\.\d+", module)
+            which = (columns, out == HIDDEN, desc_act == "each" and len(orders), expert and expert[0])
             g_idx = orders.setdefault(which, in_any_order(random, columns, step))
         arrays["g_idx"] = torch.from_numpy(g_idx.copy())
         return arrays, product(s[:, g_idx], q - (stored + (0 if v2 else 1))[:, g_idx])
@@ -205,14 +238,15 @@ def gptq(bits, group, v2=False, symmetric=False, desc_act=False):
     return encode, config | {"checkpoint_format": "gptq_v2" if v2 else "gptq", "damp_percent": 0.01}
 
 
-def pack_quantized_by_groups(group):
+def pack_quantized_by_groups(group, targets=("Linear",)):
     """actorder "group": what compressed-tensors wrote before release 0.20, which no longer knows it."""
 
-    def encode(random, weight):
+    def encode(random, weight, module):
         rows, columns = weight.shape
         g_idx = in_any_order(random, columns, group)
         q = random.integers(0, 16, (rows, columns))
-        s = (random.uniform(0.5, 1, (rows, columns // group)) / 60).astype("f4")
+        # An embedding's numbers are of the size of one.
+        s = (random.uniform(0.5, 1, (rows, columns // group)) / (4 if rows == VOCAB else 60)).astype("f4")
         arrays = {
             "weight_packed": words(q, 4),
             "weight_scale": torch.from_numpy(s),
@@ -226,13 +260,13 @@ def pack_quantized_by_groups(group):
         "quant_method": "compressed-tensors",
         "format": "pack-quantized",
         "quantization_status": "compressed",
-        "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights | {"actorder": "group"}}},
-        "ignore": ["lm_head"],
+        "config_groups": {"group_0": {"targets": list(targets), "weights": weights | {"actorder": "group"}}},
+        "ignore": [] if "Embedding" in targets else ["lm_head"],
     }
 
 
 def fp8(block, name, scale_dtype):
-    def encode(random, weight):
+    def encode(random, weight, module):
         rows, columns = weight.shape
         down, across = -(-rows // (block[0] or rows)), -(-columns // (block[1] or columns))
         numbers = torch.from_numpy((weight * 100).astype("f4")).clamp(-448, 448).to(torch.float8_e4m3fn)
@@ -260,7 +294,9 @@ def forms():
     yield "gptq_v2_channel", *gptq(4, -1, v2=True)
     yield "gptq_desc_act", *gptq(4, 32, desc_act=True)
     yield "gptq_int8_desc_act", *gptq(8, 32, v2=True, desc_act="each")
+    yield "gptq_desc_act_experts", *gptq(4, 32, desc_act=True)
     yield "ct_actorder", *pack_quantized_by_groups(32)
+    yield "ct_actorder_tied", *pack_quantized_by_groups(32, ("Linear", "Embedding"))
     config = {"quant_method": "fp8", "activation_scheme": "dynamic", "modules_to_not_convert": ["lm_head"]}
     blocks = config | {"weight_block_size": [128, 128]}
     yield "fp8_blocks", fp8((128, 128), "weight_scale_inv", torch.float32), blocks
@@ -296,30 +332,31 @@ def write(name, encode, quantization):
     folder = HERE / name
     folder.mkdir(parents=True)
     random = np.random.default_rng(17)
-    tensors, hashes = plain_tensors(random), {}
-    for module, shape in LINEARS.items():
+    tensors, hashes = plain_tensors(random, name), {}
+    for module, shape in matrices(name).items():
         weight = (random.standard_normal(shape) / 8).astype("f4")
-        arrays, values = encode(random, weight)
-        stem = "model.layers.0." + module
+        arrays, values = encode(random, weight, module)
         for suffix, array in arrays.items():
-            tensors[f"{stem}.{suffix}"] = array.contiguous()
+            tensors[f"{module}.{suffix}"] = array.contiguous()
         values = np.ascontiguousarray(values, dtype="<f4")
-        hashes[f"{stem}.weight"] = hashlib.sha256(values.tobytes()).hexdigest()
+        hashes[f"{module}.weight"] = hashlib.sha256(values.tobytes()).hexdigest()
     native = name.startswith("mistral")
     if native:
         tensors = {in_mistrals_names(n): v for n, v in tensors.items()}
         hashes = {in_mistrals_names(n): v for n, v in hashes.items()}
         (folder / "params.json").write_text(json.dumps(params() | {"quantization": quantization}, indent=1) + "\n")
     else:
-        config = CONFIG | {"quantization_config": quantization}
+        config = config_of(name) | {"quantization_config": quantization}
         (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
     save_file(tensors, folder / ("consolidated.safetensors" if native else "model.safetensors"))
     (folder / "weights.json").write_text(json.dumps(hashes, indent=1) + "\n")
 
 
 def main():
-    shutil.rmtree(HERE, ignore_errors=True)
     for name, encode, quantization in forms():
+        if len(sys.argv) > 1 and name not in sys.argv[1:]:
+            continue
+        shutil.rmtree(HERE / name, ignore_errors=True)
         write(name, encode, quantization)
 
 

@@ -269,6 +269,31 @@ TEST_P(CudaColumnOrder, LinearLayersAgreeWithTheirDefinition) {
   }
 }
 
+// A table: its rows come out in the order of inputs, and logits are made of it.
+TEST_P(CudaColumnOrder, RowsOfATableAreInTheOrderOfInputs) {
+  const int64_t in = 256;
+  BlockMatrix table = RandomMatrix(GetParam(), 38, in, 5);
+  table.Reorder(6);
+  const std::vector<int32_t> ids = {37, 0, 15, 16, 37, 24};
+  for (const ThreadOrder order : ThreadOrders()) {
+    UseThreadOrder(order);
+    Device device;
+    const WeightRows part = table.Rows();
+    WeightHandle packed;
+    ASSERT_EQ(device.backend->PackLinear(
+                  {.parts = &part, .part_count = 1, .in_features = in, .use = WeightUse::kTable}, &packed),
+              OpCode::kOk)
+        << device.backend->last_error();
+    auto* out = device.Upload(std::vector<uint16_t>(ids.size() * size_t{in}, 0x7fff));
+    ASSERT_EQ(device.backend->Embed({device.Upload(ids), 6, packed, MakeTensor(out, DType::kBf16, 6, in)}),
+              OpCode::kOk);
+    const std::vector<uint16_t> got = device.Read(out, ids.size() * size_t{in});
+    for (size_t i = 0; i < got.size(); ++i) {
+      ASSERT_EQ(got[i], table.bits[static_cast<size_t>(ids[i / in] * in) + i % in]) << "token " << i / in;
+    }
+  }
+}
+
 TEST_P(CudaColumnOrder, TakesFourBytesForEachColumn) {
   const Device device;
   BlockMatrix matrix = RandomMatrix(GetParam(), 32, 256, 1);
@@ -279,27 +304,15 @@ TEST_P(CudaColumnOrder, TakesFourBytesForEachColumn) {
             device.backend->PackedBytes({&rows, 1, 256}) + 4 * 256);
 }
 
-TEST(CudaColumnOrderRefusal, NamesWhatIsNotTaken) {
+TEST(CudaColumnOrderRefusal, NamesAnOrderThatIsNone) {
   Device device;
-  BlockMatrix gate(DType::kInt4, 16, 128, 1);
-  gate.Reorder(3);
-  const auto why = [&](const std::vector<WeightRows>& parts, LinearLayout layout, WeightUse use) {
-    WeightHandle weight;
-    const LinearSource source = {.parts = parts.data(),
-                                 .part_count = static_cast<int32_t>(parts.size()),
-                                 .in_features = 128,
-                                 .layout = layout,
-                                 .use = use};
-    EXPECT_EQ(device.backend->PackLinear(source, &weight), OpCode::kUnsupported);
-    return std::string(device.backend->last_error());
-  };
-  EXPECT_EQ(why({gate.Rows()}, LinearLayout::kStacked, WeightUse::kTable),
-            "columns in an order of their own; the CUDA backend takes those of a table in order alone");
-  EXPECT_EQ(why({gate.Rows()}, LinearLayout::kStacked, WeightUse::kExpert),
-            "columns in an order of their own; the CUDA backend takes those of experts in order alone");
-  gate.order[5] = gate.order[4];
-  EXPECT_EQ(why({gate.Rows()}, LinearLayout::kStacked, WeightUse::kLinear),
-            "columns in an order that is no permutation of 128");
+  BlockMatrix matrix(DType::kInt4, 16, 128, 1);
+  matrix.Reorder(3);
+  matrix.order[5] = matrix.order[4];
+  const WeightRows part = matrix.Rows();
+  WeightHandle weight;
+  EXPECT_EQ(device.backend->PackLinear({&part, 1, 128}, &weight), OpCode::kUnsupported);
+  EXPECT_STREQ(device.backend->last_error(), "columns in an order that is no permutation of 128");
 }
 
 // As in files of mixed types, where values take more bits than queries and keys; and beside a plain part.
@@ -350,12 +363,6 @@ TEST(CudaBlocksRefusal, NamesWhatIsWrong) {
   Device device;
   const std::vector<std::byte> memory(64 * 1024);
   WeightHandle weight;
-  const WeightRows mixed[] = {{memory.data(), DType::kQ4K, 16, 256}, {memory.data(), DType::kQ6K, 16, 256}};
-  EXPECT_EQ(device.backend->PackLinear(
-                {mixed, 2, 256, LinearLayout::kGateUp, /*feed=*/nullptr, WeightUse::kExpert}, &weight),
-            OpCode::kUnsupported);
-  EXPECT_STREQ(device.backend->last_error(),
-               "an expert's gate is q4_k, its up is q6_k; the CUDA backend takes both in one format");
   const WeightRows odd = {memory.data(), DType::kQ4K, 16, 128};
   EXPECT_EQ(device.backend->PackLinear({&odd, 1, 128, LinearLayout::kStacked}, &weight),
             OpCode::kUnsupported);

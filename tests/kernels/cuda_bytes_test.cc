@@ -419,13 +419,19 @@ TEST_P(CudaBlocksBytesTest, OfTheEmbeddingEqualTheFormula) {
   const std::vector<std::byte> table(static_cast<size_t>(WeightBytes(of, 20, width)));
   const std::vector<int32_t> ids = {19, 0, 15};
   std::vector<uint16_t> out(static_cast<size_t>(3 * width));
-  ForgetCounts();
-  ASSERT_EQ(
-      cuda::LaunchEmbed(
-          {ids.data(), table.data(), out.data(), width, 3, static_cast<int32_t>(width), of.type}, nullptr),
-      0);
+  std::vector<int32_t> order(static_cast<size_t>(width));
+  std::iota(order.rbegin(), order.rend(), 0);
   const int64_t two_rows = static_cast<int64_t>(static_cast<double>(of.run) * of.run_bits / 4);
-  EXPECT_EQ(Counted(), (Bytes{3 * (4 + width / of.run * (two_rows + 2 * of.scale_bytes)), 3 * width * 2}));
+  for (const int32_t* columns : {static_cast<const int32_t*>(nullptr), std::as_const(order).data()}) {
+    ForgetCounts();
+    ASSERT_EQ(cuda::LaunchEmbed({ids.data(), table.data(), out.data(), width, 3, static_cast<int32_t>(width),
+                                 of.type, columns},
+                                nullptr),
+              0);
+    const int64_t of_order = columns == nullptr ? 0 : width * 4;
+    EXPECT_EQ(Counted(),
+              (Bytes{3 * (4 + width / of.run * (two_rows + 2 * of.scale_bytes) + of_order), 3 * width * 2}));
+  }
 }
 
 // ---- pointwise.cu
@@ -476,11 +482,15 @@ std::vector<int32_t> RandomChoices(int32_t rows, int32_t experts, int32_t expert
 
 struct MoeGemmCase {
   int32_t rows, experts, experts_per_token, in, out;
-  bool swiglu;
+  cuda::MoeOut kind;
   const BlockBits* blocks = nullptr;  // bf16
 
   int64_t ExpertBytes() const {
     return blocks == nullptr ? int64_t{in} * out * 2 : WeightBytes(*blocks, out, in);
+  }
+  bool of_gates() const { return kind != cuda::MoeOut::kF32; }
+  int64_t OutBytes() const {  // of a pair
+    return kind == cuda::MoeOut::kF32 ? out * 4 : kind == cuda::MoeOut::kSwiGlu ? out : out * 2;
   }
 };
 
@@ -515,11 +525,11 @@ struct CountedMoeGemm {
     p.chosen = chosen.data();
     p.rows = c.rows;
     p.pairs = static_cast<int32_t>(pairs);
-    p.pairs_of_a_row = c.swiglu ? c.experts_per_token : 1;
+    p.pairs_of_a_row = c.of_gates() ? c.experts_per_token : 1;
     p.experts = c.experts;
     p.in_features = c.in;
     p.out_features = c.out;
-    p.swiglu = c.swiglu;
+    p.out_kind = c.kind;
     if (c.blocks != nullptr) p.weight_format = c.blocks->type;
     if (!small) {
       p.order = order.data();
@@ -555,8 +565,9 @@ Bytes SmallMoeBytes(const MoeGemmCase& c, const CountedMoeGemm& run) {
     }
     bytes.read += blocks * (looked_at * 4 + (by_pair ? 4 : 0));
   }
-  bytes.read += run.distinct * c.ExpertBytes() + blocks * run.pairs * k * 2;
-  bytes.written = run.pairs * (c.swiglu ? c.out / 2 * 2 : c.out * 4);
+  bytes.written = run.pairs * c.OutBytes();
+  bytes.read += run.distinct * c.ExpertBytes() + blocks * run.pairs * k * 2 +
+                (c.kind == cuda::MoeOut::kUp ? bytes.written : 0);
   return bytes;
 }
 
@@ -569,15 +580,20 @@ Bytes TileMoeBytes(const MoeGemmCase& c, const CountedMoeGemm& run) {
   for (const int64_t rows : run.rows_of) {
     bytes.read += (rows + cuda::kMoeTileRows - 1) / cuda::kMoeTileRows * c.ExpertBytes();
   }
-  bytes.written = run.pairs * (c.swiglu ? c.out / 2 * 2 : c.out * 4);
+  bytes.written = run.pairs * c.OutBytes();
+  if (c.kind == cuda::MoeOut::kUp) bytes.read += bytes.written;
   return bytes;
 }
 
 TEST(CudaMoeBytesTest, OfTheProductsEqualTheFormulas) {
-  for (const MoeGemmCase& c : {MoeGemmCase{1, 8, 2, 96, 64, true}, MoeGemmCase{3, 8, 2, 64, 96, false},
-                               MoeGemmCase{4, 3, 2, 32, 32, true}, MoeGemmCase{16, 8, 2, 64, 96, false},
-                               MoeGemmCase{9, 5, 3, 96, 160, true}, MoeGemmCase{20, 8, 2, 72, 136, false},
-                               MoeGemmCase{100, 3, 2, 64, 160, true}}) {
+  using cuda::MoeOut;
+  for (const MoeGemmCase& c :
+       {MoeGemmCase{1, 8, 2, 96, 64, MoeOut::kSwiGlu}, MoeGemmCase{3, 8, 2, 64, 96, MoeOut::kF32},
+        MoeGemmCase{4, 3, 2, 32, 32, MoeOut::kSwiGlu}, MoeGemmCase{16, 8, 2, 64, 96, MoeOut::kF32},
+        MoeGemmCase{9, 5, 3, 96, 160, MoeOut::kSwiGlu}, MoeGemmCase{20, 8, 2, 72, 136, MoeOut::kF32},
+        MoeGemmCase{100, 3, 2, 64, 160, MoeOut::kSwiGlu}, MoeGemmCase{3, 3, 2, 64, 40, MoeOut::kGate},
+        MoeGemmCase{9, 3, 2, 64, 40, MoeOut::kUp}, MoeGemmCase{40, 3, 2, 64, 136, MoeOut::kGate},
+        MoeGemmCase{40, 3, 2, 64, 136, MoeOut::kUp}}) {
     const CountedMoeGemm run(c);
     EXPECT_EQ(run.bytes, run.small ? SmallMoeBytes(c, run) : TileMoeBytes(c, run)) << c.rows << " rows";
   }
@@ -585,10 +601,13 @@ TEST(CudaMoeBytesTest, OfTheProductsEqualTheFormulas) {
 
 TEST_P(CudaBlocksBytesTest, OfExpertsEqualTheFormulas) {
   const auto block = static_cast<int32_t>(GetParam().type.block_size());
-  for (const MoeGemmCase& c : {MoeGemmCase{3, 8, 2, block, 96, false, &GetParam()},
-                               MoeGemmCase{9, 5, 3, 3 * block, 64, true, &GetParam()},
-                               MoeGemmCase{20, 8, 2, block, 136, false, &GetParam()},
-                               MoeGemmCase{100, 3, 2, 2 * block, 160, true, &GetParam()}}) {
+  using cuda::MoeOut;
+  for (const MoeGemmCase& c : {MoeGemmCase{3, 8, 2, block, 96, MoeOut::kF32, &GetParam()},
+                               MoeGemmCase{9, 5, 3, 3 * block, 64, MoeOut::kSwiGlu, &GetParam()},
+                               MoeGemmCase{20, 8, 2, block, 136, MoeOut::kF32, &GetParam()},
+                               MoeGemmCase{20, 8, 2, block, 136, MoeOut::kGate, &GetParam()},
+                               MoeGemmCase{20, 8, 2, block, 136, MoeOut::kUp, &GetParam()},
+                               MoeGemmCase{100, 3, 2, 2 * block, 160, MoeOut::kSwiGlu, &GetParam()}}) {
     const CountedMoeGemm run(c);
     EXPECT_EQ(run.bytes, run.small ? SmallMoeBytes(c, run) : TileMoeBytes(c, run)) << c.rows << " rows";
   }
@@ -597,7 +616,7 @@ TEST_P(CudaBlocksBytesTest, OfExpertsEqualTheFormulas) {
 // What a step must read of its experts is read, and no more: with 1, 8 and 32 rows of Mixtral's experts.
 TEST(CudaMoeBytesTest, EachExpertThatARowChoseIsReadOnce) {
   for (const int32_t rows : {1, 4, 8, 32}) {
-    const MoeGemmCase c = {rows, 8, 2, 1024, 64, false};
+    const MoeGemmCase c = {rows, 8, 2, 1024, 64, cuda::MoeOut::kF32};
     const CountedMoeGemm run(c);
     const int64_t weights = run.distinct * c.in * c.out * 2;
     const int64_t activations = (c.out + 15) / 16 * run.pairs * c.in * 2;  // from the caches but once
@@ -605,6 +624,25 @@ TEST(CudaMoeBytesTest, EachExpertThatARowChoseIsReadOnce) {
     EXPECT_LE(run.bytes.read, weights + activations + 4096)
         << rows << " rows, " << run.distinct << " experts";
   }
+}
+
+// Pairs of an expert that has an order, of one that has none, and of nobody.
+TEST(CudaMoeBytesTest, OfColumnsInAnotherOrderEqualTheFormula) {
+  constexpr int32_t kPairs = 6, kWidth = 2056;
+  const std::vector<int32_t> chosen = {0, 1, 0, 1, -1, -1};
+  std::vector<int32_t> order(kWidth);
+  std::iota(order.rbegin(), order.rend(), 0);
+  std::vector<uint16_t> x(kPairs * kWidth);
+  cuda::MoeOrderParams p{};
+  p.orders[0] = order.data();
+  p.x = p.y = x.data();
+  p.chosen = chosen.data();
+  p.pairs = kPairs;
+  p.pairs_of_a_row = 1;
+  p.width = kWidth;
+  ForgetCounts();
+  ASSERT_EQ(cuda::LaunchMoeOrder(p, nullptr), 0);
+  EXPECT_EQ(Counted(), (Bytes{kPairs * 4 + 4 * kWidth * 2 + 2 * kWidth * 4, 4 * kWidth * 2}));
 }
 
 TEST(CudaMoeBytesTest, OfRouteGroupAndCombineEqualTheirFormulas) {

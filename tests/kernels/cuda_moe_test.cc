@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
 
 #include "kernels/core/check.h"
 #include "kernels/cuda/moe.h"
@@ -67,16 +68,20 @@ class CudaMoe : public testing::TestWithParam<Shape> {};
 // of outputs, intermediate 72 within a block of k.
 INSTANTIATE_TEST_SUITE_P(
     Shapes, CudaMoe,
-    testing::Values(Shape{"TwoOfEight", {8, 2, 64, 96, DType::kBf16}, {1, 2, 4, 5, 9, 16, 17, 40}},
-                    Shape{"ThreeOfFive", {5, 3, 160, 32, DType::kF16}, {1, 3, 4, 8, 16, 33}},
-                    Shape{"OneOfTwo", {2, 1, 32, 64, DType::kF32}, {2, 7, 150}},
-                    Shape{"AllOfThree", {3, 3, 352, 32, DType::kBf16}, {4, 12, 70}},
-                    Shape{"OddWidths", {4, 2, 152, 72, DType::kBf16}, {1, 6, 80}},
-                    Shape{"InBlocksOf32", {4, 2, 96, 64, DType::kQ4_0}, {1, 6, 40}},
-                    Shape{"InBlocksOf256", {3, 2, 256, 256, DType::kQ6K}, {3, 9, 20}},
-                    Shape{"InGroups", {4, 2, 256, 128, DType::kInt4}, {1, 6, 40}},
-                    Shape{"Many", {70, 8, 64, 32, DType::kBf16}, {1, 11, 18}},
-                    Shape{"Alone", {1, 1, 136, 40, DType::kBf16}, {1, 65}}),
+    testing::Values(
+        Shape{"TwoOfEight", {8, 2, 64, 96, DType::kBf16}, {1, 2, 4, 5, 9, 16, 17, 40}},
+        Shape{"ThreeOfFive", {5, 3, 160, 32, DType::kF16}, {1, 3, 4, 8, 16, 33}},
+        Shape{"OneOfTwo", {2, 1, 32, 64, DType::kF32}, {2, 7, 150}},
+        Shape{"AllOfThree", {3, 3, 352, 32, DType::kBf16}, {4, 12, 70}},
+        Shape{"OddWidths", {4, 2, 152, 72, DType::kBf16}, {1, 6, 80}},
+        Shape{"InBlocksOf32", {4, 2, 96, 64, DType::kQ4_0}, {1, 6, 40}},
+        Shape{"InBlocksOf256", {3, 2, 256, 256, DType::kQ6K}, {3, 9, 20}},
+        Shape{"InGroups", {4, 2, 256, 128, DType::kInt4}, {1, 6, 40}},
+        Shape{"InOrdersOfTheirInputs", {4, 2, 256, 128, DType::kInt4, MoeColumns::kByInputs}, {1, 6, 40}},
+        Shape{"InOrdersOfTheirOwn", {3, 2, 128, 384, DType::kInt8, MoeColumns::kByMatrix}, {2, 9, 20}},
+        Shape{"PlainInOrdersOfTheirOwn", {3, 2, 64, 96, DType::kBf16, MoeColumns::kByMatrix}, {1, 7, 20}},
+        Shape{"Many", {70, 8, 64, 32, DType::kBf16}, {1, 11, 18}},
+        Shape{"Alone", {1, 1, 136, 40, DType::kBf16}, {1, 65}}),
     [](const auto& info) { return info.param.name; });
 
 // All of them, or where tests are scaled down three, the first and the last among them.
@@ -180,6 +185,22 @@ TEST(CudaMoePadding, RowsOfPaddingAreLeftAlone) {
       }
     }
   }
+}
+
+TEST(CudaMoeRefusal, NamesTheWidthBeyondWhichColumnsMustBeInOrder) {
+  const BackendPtr backend = MakeCudaTestBackend();
+  std::vector<int32_t> order(size_t{cuda::kMaxMoeOrderWidth} + 32);
+  std::iota(order.rbegin(), order.rend(), 0);
+  const auto columns = static_cast<int64_t>(order.size());
+  const WeightRows part = {nullptr, Format::InGroups(DType::kInt4, 5, DType::kF16), 16, columns,
+                           order.data()};
+  WeightHandle weight;
+  EXPECT_EQ(
+      backend->PackLinear(
+          {.parts = &part, .part_count = 1, .in_features = columns, .use = WeightUse::kExpert}, &weight),
+      OpCode::kUnsupported);
+  EXPECT_STREQ(backend->last_error(),
+               "an expert's 49184 columns in an order of their own; the CUDA backend takes up to 49152");
 }
 
 TEST(CudaMoeReserve, RowsTooWideForTheRouterAreRefusedWithTheLimit) {

@@ -283,6 +283,18 @@ TEST_P(CudaRaceTest, MoeIsSilent) {
               0);
     ASSERT_EQ(
         LaunchMoeGroup({chosen.data(), order.data(), tiles.data(), pairs, kExperts, max_tiles}, nullptr), 0);
+    // Columns in another order, rows where they lie.
+    std::vector<int32_t> columns(kHidden);
+    std::iota(columns.rbegin(), columns.rend(), 0);
+    MoeOrderParams reorder{};
+    std::fill_n(reorder.orders, kExperts, columns.data());
+    reorder.x = outer.data();
+    reorder.y = outer.data();
+    reorder.chosen = chosen.data();
+    reorder.pairs = pairs;
+    reorder.pairs_of_a_row = 1;
+    reorder.width = kHidden;
+    ASSERT_EQ(LaunchMoeOrder(reorder, nullptr), 0);
     MoeGemmParams p{};
     std::fill_n(p.weights, kExperts, static_cast<const void*>(gate_up.data()));
     p.x = normalised.data();
@@ -299,7 +311,7 @@ TEST_P(CudaRaceTest, MoeIsSilent) {
     p.experts = kExperts;
     p.in_features = kHidden;
     p.out_features = 2 * kInner;
-    p.swiglu = true;
+    p.out_kind = MoeOut::kSwiGlu;
     ASSERT_EQ(LaunchMoeGemm(p, nullptr), 0);
     std::fill_n(p.weights, kExperts, static_cast<const void*>(down.data()));
     p.x = inner.data();
@@ -307,7 +319,7 @@ TEST_P(CudaRaceTest, MoeIsSilent) {
     p.pairs_of_a_row = 1;
     p.in_features = kInner;
     p.out_features = kHidden;
-    p.swiglu = false;
+    p.out_kind = MoeOut::kF32;
     ASSERT_EQ(LaunchMoeGemm(p, nullptr), 0);
     ASSERT_EQ(LaunchMoeCombine(
                   {outer.data(), shares.data(), x.data(), nullptr, kHidden, rows, kHidden, kPerToken, true},

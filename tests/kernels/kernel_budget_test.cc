@@ -345,6 +345,17 @@ int64_t MoeGroupSharedBytes() {
       [&] { return cuda::LaunchMoeGroup({&chosen, &order, &tile, 1, kMaxExperts, 1}, nullptr); });
 }
 
+int64_t MoeOrderSharedBytes() {
+  std::vector<uint16_t> x(cuda::kMaxMoeOrderWidth);
+  const int32_t chosen = 0;
+  cuda::MoeOrderParams p{};
+  p.x = p.y = x.data();
+  p.chosen = &chosen;
+  p.pairs = p.pairs_of_a_row = 1;
+  p.width = cuda::kMaxMoeOrderWidth;
+  return SharedBytesOf([&] { return cuda::LaunchMoeOrder(p, nullptr); });
+}
+
 int64_t MoeGemmSharedBytes(int32_t rows, bool tiles, DType type) {
   const int32_t in = LeastInFeatures(type);
   const std::vector<uint16_t> x(static_cast<size_t>(rows * in)), weight(static_cast<size_t>(16 * in));
@@ -401,6 +412,7 @@ DynamicShared MeasuredDynamicShared() {
   }
   bytes["MoeRouteKernel"] = MoeRouteSharedBytes();
   bytes["MoeGroupKernel"] = MoeGroupSharedBytes();
+  bytes["MoeOrderKernel"] = MoeOrderSharedBytes();
   cuda::AttentionWork work{};
   cuda::AttentionPlanParams plan{};
   plan.kv_heads = 1;

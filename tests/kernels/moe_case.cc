@@ -58,23 +58,73 @@ MoeCase::MoeCase(const MoeShape& shape, uint32_t seed) : shape_(shape) {
                               RandomMatrix(random, shape.intermediate, shape.hidden, 1.0, shape.dtype),
                               RandomMatrix(random, shape.hidden, shape.intermediate, 1.0, shape.dtype)});
   }
-  if (!Format(shape.dtype).plain()) FillWithBlocks(random());
+  if (shape.columns != MoeColumns::kInOrder) DrawOrders(random());
+  for (Matrix* matrix : Matrices()) {
+    formats_.emplace(matrix, shape.mixed && formats_.size() % 2 == 1 ? DType::kQ8_0 : shape.dtype);
+  }
+  FillWithBlocks(random());
+}
+
+std::vector<Matrix*> MoeCase::Matrices() {
+  std::vector<Matrix*> matrices;
+  for (reference::MoeExpert& expert : layer_.experts)
+    matrices.insert(matrices.end(), {&expert.gate, &expert.up, &expert.down});
+  return matrices;
+}
+
+Format MoeCase::FormatOf(const Matrix& matrix) const {
+  const auto found = formats_.find(&matrix);
+  return found == formats_.end() ? Format(shape_.dtype) : found->second;
+}
+
+void MoeCase::DrawOrders(uint32_t seed) {
+  std::mt19937 random(seed);
+  const auto draw = [&random](int64_t columns) {
+    std::vector<int32_t> order(static_cast<size_t>(columns));
+    std::iota(order.begin(), order.end(), 0);
+    std::shuffle(order.begin(), order.end(), random);
+    return order;
+  };
+  // One of several experts has its columns in order.
+  for (size_t i = layer_.experts.size() > 1 ? 1 : 0; i < layer_.experts.size(); ++i) {
+    const reference::MoeExpert& expert = layer_.experts[i];
+    orders_[&expert.gate] = draw(shape_.hidden);
+    orders_[&expert.up] =
+        shape_.columns == MoeColumns::kByInputs ? orders_[&expert.gate] : draw(shape_.hidden);
+    orders_[&expert.down] = draw(shape_.intermediate);
+  }
+}
+
+const int32_t* MoeCase::ColumnOrder(const Matrix& matrix) const {
+  const auto found = orders_.find(&matrix);
+  return found == orders_.end() ? nullptr : found->second.data();
 }
 
 void MoeCase::FillWithBlocks(uint32_t seed) {
-  for (reference::MoeExpert& expert : layer_.experts) {
-    for (Matrix* matrix : {&expert.gate, &expert.up, &expert.down}) {
-      const std::vector<std::byte>& blocks = blocks_[matrix] =
-          RandomBlocks(shape_.dtype, 1, static_cast<int64_t>(matrix->data.size()), ++seed);
-      const std::vector<float> values = DecodedBlocks(shape_.dtype, blocks);
-      std::copy(values.begin(), values.end(), matrix->data.begin());
+  for (Matrix* matrix : Matrices()) {
+    const Format format = FormatOf(*matrix);
+    if (format.plain()) continue;
+    const std::vector<std::byte>& blocks = blocks_[matrix] =
+        RandomBlocks(format, 1, static_cast<int64_t>(matrix->data.size()), ++seed);
+    const std::vector<float> values = DecodedBlocks(format, blocks);
+    const int32_t* order = ColumnOrder(*matrix);
+    for (int64_t i = 0; i < static_cast<int64_t>(values.size()); ++i) {
+      const int64_t k = i % matrix->columns;
+      matrix->data[static_cast<size_t>(i - k + (order == nullptr ? k : order[k]))] =
+          values[static_cast<size_t>(i)];
     }
   }
 }
 
 std::vector<std::byte> MoeCase::Stored(const Matrix& matrix) const {
-  const auto found = blocks_.find(&matrix);
-  return found != blocks_.end() ? found->second : FileBytes(matrix, shape_.dtype);
+  if (const auto found = blocks_.find(&matrix); found != blocks_.end()) return found->second;
+  const int32_t* order = ColumnOrder(matrix);
+  if (order == nullptr) return FileBytes(matrix, shape_.dtype);
+  Matrix reordered(matrix.rows, matrix.columns);
+  for (int64_t row = 0; row < matrix.rows; ++row) {
+    for (int64_t k = 0; k < matrix.columns; ++k) reordered.At(row, k) = matrix.At(row, order[k]);
+  }
+  return FileBytes(reordered, shape_.dtype);
 }
 
 double MoeCase::Lead(const std::vector<float>& x) const {
@@ -118,28 +168,6 @@ StepMaxima MoeCase::Maxima(int32_t tokens) const {
           .expert_intermediate = shape_.intermediate};
 }
 
-namespace {
-
-// Another one for each matrix.
-std::vector<int32_t> ColumnOrderOf(const Matrix& matrix) {
-  std::vector<int32_t> order(static_cast<size_t>(matrix.columns));
-  std::iota(order.begin(), order.end(), 0);
-  std::shuffle(order.begin(), order.end(),
-               std::mt19937(static_cast<uint32_t>(std::abs(matrix.data[0]) * 1e6)));
-  return order;
-}
-
-Matrix Reordered(const Matrix& matrix, const std::vector<int32_t>& order) {
-  Matrix reordered(matrix.rows, matrix.columns);
-  for (int64_t row = 0; row < matrix.rows; ++row) {
-    for (int64_t k = 0; k < matrix.columns; ++k)
-      reordered.At(row, k) = matrix.At(row, order[static_cast<size_t>(k)]);
-  }
-  return reordered;
-}
-
-}  // namespace
-
 PackedMoe::PackedMoe(const MoeCase& of, const reference::MoeLayer& layer, Backend& backend)
     : of_(of), shape_(of.shape()), backend_(backend) {
   norm_ = UploadFloats(layer.norm);
@@ -158,14 +186,11 @@ PackedMoe::~PackedMoe() {
 
 WeightHandle PackedMoe::Pack(const std::vector<const Matrix*>& matrices, LinearLayout layout) {
   std::vector<std::vector<std::byte>> bytes;
-  std::vector<std::vector<int32_t>> orders;
   std::vector<WeightRows> parts;
   for (const Matrix* matrix : matrices) {
-    orders.push_back(ColumnOrderOf(*matrix));
-    bytes.push_back(shape_.own_orders ? FileBytes(Reordered(*matrix, orders.back()), shape_.dtype)
-                                      : of_.Stored(*matrix));
-    parts.push_back({bytes.back().data(), shape_.dtype, matrix->rows, matrix->columns,
-                     shape_.own_orders ? orders.back().data() : nullptr});
+    bytes.push_back(of_.Stored(*matrix));
+    parts.push_back({bytes.back().data(), of_.FormatOf(*matrix), matrix->rows, matrix->columns,
+                     of_.ColumnOrder(*matrix)});
   }
   WeightHandle weight;
   const LinearSource source = {.parts = parts.data(),

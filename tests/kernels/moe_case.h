@@ -12,13 +12,21 @@
 
 namespace tramontane {
 
+// How the columns of the experts' matrices stand.
+enum class MoeColumns : int32_t {
+  kInOrder = 0,
+  kByInputs = 1,  // an expert's gate and up in one order, its down in another
+  kByMatrix = 2,  // each matrix in another
+};
+
 struct MoeShape {
   int32_t experts = 8;
   int32_t experts_per_token = 2;
   int32_t hidden = 64;
   int32_t intermediate = 48;
   DType dtype = DType::kBf16;  // of the experts' weights
-  bool own_orders = false;     // each matrix has its columns in another order; plain types
+  MoeColumns columns = MoeColumns::kInOrder;
+  bool mixed = false;  // every second matrix of the experts stands in Q8_0
 };
 
 class MoeCase {
@@ -29,8 +37,11 @@ class MoeCase {
   // Tests may change it before it is packed; every value must be one of the dtype. What stands in blocks is
   // packed as it was made.
   reference::MoeLayer& layer() { return layer_; }
-  // A matrix of its experts as a file would hold it.
+  // A matrix of its experts as a file would hold it, its format, and the input of each of its columns; null:
+  // in order.
   std::vector<std::byte> Stored(const reference::Matrix& matrix) const;
+  Format FormatOf(const reference::Matrix& matrix) const;
+  const int32_t* ColumnOrder(const reference::Matrix& matrix) const;
 
   // [rows, hidden] values of bf16, none of whose experts is chosen by a hair.
   std::vector<float> RandomRows(int32_t rows, uint32_t seed) const;
@@ -41,10 +52,14 @@ class MoeCase {
 
  private:
   void FillWithBlocks(uint32_t seed);
+  std::vector<reference::Matrix*> Matrices();
+  void DrawOrders(uint32_t seed);
 
   const MoeShape shape_;
   reference::MoeLayer layer_;
+  std::map<const reference::Matrix*, Format> formats_;
   std::map<const reference::Matrix*, std::vector<std::byte>> blocks_;
+  std::map<const reference::Matrix*, std::vector<int32_t>> orders_;  // none: in order
 };
 
 // A case in a backend that has reserved for it.

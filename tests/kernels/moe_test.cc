@@ -75,7 +75,7 @@ TEST_P(MoeTest, MatchesTheDefinition) {
        .hidden = 40,
        .intermediate = 72,
        .dtype = DType::kF32,
-       .own_orders = true},
+       .columns = MoeColumns::kByMatrix},
   };
   for (const MoeShape& shape : shapes) {
     MoeCase of(shape, 7);

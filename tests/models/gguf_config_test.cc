@@ -144,6 +144,36 @@ TEST(GgufConfig, TheTokenizerSaysTheVocabularyAndWhatEndsAnAnswer) {
   EXPECT_THAT(model.ConfigError(), AllOf(HasSubstr("eos_token_id"), HasSubstr("is 6"), HasSubstr("0 to 5")));
 }
 
+// With --tokenizer such a file is served.
+TEST(GgufConfig, WithoutATokenizerAndTheKeyTheEmbeddingSaysTheVocabulary) {
+  SmallModel model;
+  model.keys.erase("llama.vocab_size");
+  const TempFolder folder;
+  folder.Write("x.gguf", model.File());
+  const auto opened = OpenModel(folder.PathOf("x.gguf"), {});
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  EXPECT_EQ(opened->config.vocab_size, 5);
+  EXPECT_THAT(model.ConfigError(), AllOf(HasSubstr("llama.vocab_size"), HasSubstr("no tokenizer")));
+  model.tensors.erase("token_embd.weight");
+  EXPECT_THAT(model.OpenError(), AllOf(HasSubstr("x.gguf"), HasSubstr("llama.vocab_size")));
+}
+
+TEST(GgufConfig, TheKeyOfTheVocabularyIsCheckedBesideTokensToo) {
+  SmallModel model;
+  model.keys["tokenizer.ggml.tokens"] = [](GgufWriter& writer, const std::string& key) {
+    writer.AddStrings(key, {"a", "b", "c", "d", "e"});
+  };
+  model.keys["llama.vocab_size"] = Text("5");
+  EXPECT_THAT(model.ConfigError(), AllOf(HasSubstr("llama.vocab_size"), HasSubstr("whole number")));
+}
+
+TEST(GgufConfig, KeyHeadsThatDoNotDivideTheHeadsAreNamedByTheirKey) {
+  SmallModel model;
+  model.keys["llama.attention.head_count_kv"] = Uint32(3);
+  EXPECT_THAT(model.ConfigError(),
+              AllOf(HasSubstr("llama.attention.head_count_kv"), HasSubstr("is 3"), HasSubstr("divisor")));
+}
+
 TEST(GgufConfig, WindowsAreOfAllLayersOrOfThoseOfThePattern) {
   SmallModel model;
   model.keys["llama.attention.sliding_window"] = Uint32(16);

@@ -37,7 +37,9 @@ const char* const kForms[] = {"ct_int4",
                               "mistral_fp8",
                               "gptq_desc_act",
                               "gptq_int8_desc_act",
-                              "ct_actorder"};
+                              "gptq_desc_act_experts",
+                              "ct_actorder",
+                              "ct_actorder_tied"};
 
 std::string FolderOfForm(const std::string& form) {
   return std::string(TRAMONTANE_SOURCE_DIR) + "/tests/golden/quantized/" + form;
