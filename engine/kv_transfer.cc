@@ -89,7 +89,8 @@ Status KvTransfers::Work(KvStore& store, ModelRunner& runner) {
 // What the longest hit needs, and in windowed groups a little more. From the end: so pages are evicted.
 void KvTransfers::BeginReading(KvTransfer& transfer, KvStore& store) {
   const KvLayout& layout = store.layout();
-  const std::vector<PageId> known = store.KnownPages(QueryOf(transfer.tokens_, transfer.salt_));
+  const std::vector<PageId> known =
+      store.KnownPages(store.NewLease(), QueryOf(transfer.tokens_, transfer.salt_));
   const size_t groups = layout.groups.size();
   const auto page_at = [&](size_t group, int64_t block) {
     return known[static_cast<size_t>(block) * groups + group];
@@ -118,7 +119,8 @@ void KvTransfers::BeginReading(KvTransfer& transfer, KvStore& store) {
 StatusOr<bool> KvTransfers::Read(KvTransfer& transfer, KvStore& store, ModelRunner& runner) {
   if (!transfer.begun_) BeginReading(transfer, store);
   transfer.begun_ = true;
-  const std::vector<PageId> known = store.KnownPages(QueryOf(transfer.tokens_, transfer.salt_));
+  const std::vector<PageId> known =
+      store.KnownPages(store.NewLease(), QueryOf(transfer.tokens_, transfer.salt_));
   std::vector<PageImage> images;
   while (!transfer.wanted_.empty() && std::ssize(images) < PagesOfStep(store)) {
     const KvTransfer::Place place = transfer.wanted_.back();

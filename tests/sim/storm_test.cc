@@ -231,10 +231,10 @@ class Storm {
     Request request = MakeRequest("r" + std::to_string(number), Number(1, 40), Number(0, 20),
                                   static_cast<uint32_t>(random_()));
     if (language_ != nullptr && Chance(0.5)) request.prompt = language_->RandomPrompt(random_);
-    if (!requests_.empty() && Chance(0.5)) BeginAsAnother(&request.prompt);
+    if (Chance(0.3)) request.context_policy = RandomPolicy();
+    if (!requests_.empty() && Chance(0.5)) BeginAsAnother(&request);
     if (Chance(0.2)) request.cache_salt = "salt";
     request.prefers_cache = Chance(0.2);
-    if (Chance(0.3)) request.context_policy = RandomPolicy();
     request.choices = Chance(0.2) ? static_cast<int32_t>(Number(2, 3)) : 1;
     request.sampling.temperature = Chance(0.3) ? 0.0f : 0.9f;
     request.sampling.seed = random_();
@@ -300,11 +300,13 @@ class Storm {
     return policy;
   }
 
-  // A next turn, the same question again, or another one behind the same text.
-  void BeginAsAnother(std::vector<int32_t>* prompt) {
+  // A next turn, the same question again, or another one behind the same text; mostly under its policy.
+  void BeginAsAnother(Request* request) {
     constexpr size_t kLongest = 40;
+    std::vector<int32_t>* prompt = &request->prompt;
     const size_t back = 1 + random_() % std::min<size_t>(6, requests_.size());  // the pool knows the last few
     const std::vector<int32_t>& other = requests_[requests_.size() - back].prompt;
+    if (Chance(0.7)) request->context_policy = requests_[requests_.size() - back].context_policy;
     std::vector<int32_t> joined(other.begin(),
                                 other.end() - static_cast<int64_t>(random_() % other.size()) / 2);
     if (Chance(0.8)) joined.insert(joined.end(), prompt->begin(), prompt->end());
