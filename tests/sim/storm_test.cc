@@ -199,8 +199,9 @@ class Storm {
   void MovePages() {
     if (transfer_ == nullptr && Chance(0.2) && !requests_.empty()) {
       const Request& request = requests_[random_() % requests_.size()];
-      moved_ = {request.prompt, request.cache_salt};
-      transfer_ = std::make_shared<KvTransfer>(moved_.first, moved_.second);
+      moved_ = CachedTextOf(request.prompt, request.cache_salt,
+                            ContextPolicyOf(request, storm_.engine().limits()));
+      transfer_ = std::make_shared<KvTransfer>(moved_);
       ASSERT_TRUE(storm_.engine().StartTransfer(transfer_).ok());
       is_out_ = false;
     }
@@ -211,7 +212,7 @@ class Storm {
       transfer_ = nullptr;
       return;
     }
-    transfer_ = std::make_shared<KvTransfer>(moved_.first, moved_.second, transfer_->TakePages());
+    transfer_ = std::make_shared<KvTransfer>(moved_, transfer_->TakePages());
     ASSERT_TRUE(storm_.engine().StartTransfer(transfer_).ok());
     is_out_ = true;
   }
@@ -387,9 +388,9 @@ class Storm {
   std::vector<std::optional<ConstraintSpec>> specs_;  // of the language's grammars, by request
   int64_t whole_texts_ = 0;
   int64_t scored_ = 0;
-  std::shared_ptr<KvTransfer> transfer_;                // null: none
-  std::pair<std::vector<int32_t>, std::string> moved_;  // its tokens and salt
-  bool is_out_ = false;                                 // the pages are on the host, or on their way back
+  std::shared_ptr<KvTransfer> transfer_;  // null: none
+  CachedText moved_;                      // what it moves
+  bool is_out_ = false;                   // the pages are on the host, or on their way back
   int64_t moved_tokens_ = 0;
   std::vector<std::unique_ptr<StreamReader>> readers_;
   std::map<std::string, int64_t> ends_;
