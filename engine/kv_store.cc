@@ -14,6 +14,8 @@ namespace {
 // Blocks that the tree knows for each page of the pool: its windowed groups let pages go whose blocks lead to
 // later ones.
 constexpr int64_t kBlocksPerPage = 2;
+// And of these one in so many may be behind live leases that name theirs by a policy.
+constexpr int64_t kBlocksUnderPolicies = 4;
 
 // Of a text that goes by, one window in so many is kept as if a hit could end there: prefix_bench.
 constexpr int64_t kWindowsPerKept = 8;
@@ -63,6 +65,18 @@ RowView SeenAt(const Lease& lease, int64_t position) {
           .sink_limit = lease.policy.type == ContextPolicyType::kShift ? view.sink_query_position : 0};
 }
 
+std::vector<PrefixGroup> PrefixGroupsOf(const KvLayout& layout, const ContextPolicy& policy) {
+  std::vector<PrefixGroup> groups;
+  for (const KvGroupSpec& group : layout.groups) {
+    groups.push_back({.window = group.window, .n_keep = SinksOf(policy, group.window)});
+  }
+  return groups;
+}
+
+int64_t LeftAt(const KvLayout& layout, const ContextPolicy& policy, int64_t position) {
+  return position < PlainLength(policy, layout) ? 0 : ViewAt(policy, position).left;
+}
+
 int64_t PagesUnderPolicy(const KvLayout& layout, const ContextPolicy& policy, int64_t ahead) {
   int64_t pages = 0;
   for (size_t group = 0; group < layout.groups.size(); ++group)
@@ -90,13 +104,12 @@ KvStore::KvStore(const KvLayout& layout, int64_t pool_pages, PrefixCache prefix_
   free_.reserve(pages_.size());
   for (int64_t page = pool_pages - 1; page >= 0; --page) free_.push_back(static_cast<PageId>(page));
   if (prefix_cache == PrefixCache::kOff) return;
+  prefix_groups_ = PrefixGroupsOf(layout, {});
   for (const KvGroupSpec& group : layout.groups) {
-    prefix_groups_.push_back({.window = group.window});
     const int64_t pages = PagesFor(kWindowsPerKept * group.window, page_size());
     kept_interval_ = std::max(kept_interval_, pages * page_size());
   }
   tree_.emplace(kBlocksPerPage * pool_pages, page_size(), layout.groups.size(), hash);
-  block_.resize(static_cast<size_t>(page_size()));
 }
 
 Lease KvStore::NewLease(const ContextPolicy& policy, int64_t trunk_len) const {
@@ -111,14 +124,16 @@ Lease KvStore::NewLease(const ContextPolicy& policy, int64_t trunk_len) const {
 }
 
 int64_t KvStore::KnownPrefix(const Lease& lease, const PrefixQuery& query) {
-  const PrefixTree::Node salt = FindSalt(query.salt);
+  if (!tree_) return 0;
+  const PrefixTree::Node salt = FindMark(PrefixTree::kRoot, MarkOf(query.salt));
   return salt == PrefixTree::kNone ? 0 : FindHit(salt, lease, query);
 }
 
-std::vector<PageId> KvStore::KnownPages(const PrefixQuery& query) {
-  const PrefixTree::Node salt = FindSalt(query.salt);
+std::vector<PageId> KvStore::KnownPages(const Lease& lease, const PrefixQuery& query) {
+  if (!tree_) return {};
+  const PrefixTree::Node salt = FindMark(PrefixTree::kRoot, MarkOf(query.salt));
   if (salt == PrefixTree::kNone) return {};
-  FindPath(salt, query.tokens, std::min<int64_t>(std::ssize(query.tokens), query.most_tokens));
+  FindPath(salt, lease, query.tokens, std::min<int64_t>(std::ssize(query.tokens), query.most_tokens));
   std::vector<PageId> pages;
   pages.reserve(path_.size() * layout_.groups.size());
   for (const PrefixTree::Node node : path_) {
@@ -130,10 +145,8 @@ std::vector<PageId> KvStore::KnownPages(const PrefixQuery& query) {
 // Its pages are not cached before all of them have the name: each would be useless without the others.
 bool KvStore::Plant(Lease& above, std::span<const int32_t> block, const std::vector<bool>& wanted,
                     std::vector<TakenPage>* taken) {
-  if (!tree_) return false;
-  const PrefixTree::Node node = TakeInBlock(above.tip, block);
-  if (node == PrefixTree::kNone) return false;
-  MoveTip(above, node);
+  if (!tree_ || !TakeInNext(above, block)) return false;
+  const PrefixTree::Node node = above.tip;
   const size_t first = taken->size();
   for (size_t group = 0; group < layout_.groups.size() && available() > 0; ++group) {
     if (!wanted[group] || tree_->page(node, group) != kNoPage) continue;
@@ -148,11 +161,15 @@ bool KvStore::Plant(Lease& above, std::span<const int32_t> block, const std::vec
 }
 
 // Leaves the known blocks below `salt` in path_, of at most so many tokens.
-void KvStore::FindPath(PrefixTree::Node salt, std::span<const int32_t> tokens, int64_t most) {
+void KvStore::FindPath(PrefixTree::Node salt, const Lease& lease, std::span<const int32_t> tokens,
+                       int64_t most) {
   const auto block = static_cast<size_t>(page_size());
+  const int64_t plain_end = PlainBlocksEnd(lease);
   path_.clear();
   PrefixTree::Node node = salt;
   while (static_cast<int64_t>((path_.size() + 1) * block) <= most) {
+    if (static_cast<int64_t>(path_.size() * block) == plain_end) node = FindMark(node, MarkOf(lease.policy));
+    if (node == PrefixTree::kNone) break;
     node = tree_->Find(node, tokens.subspan(path_.size() * block, block));
     if (node == PrefixTree::kNone) break;
     path_.push_back(node);
@@ -163,13 +180,15 @@ void KvStore::FindPath(PrefixTree::Node salt, std::span<const int32_t> tokens, i
 int64_t KvStore::FindHit(PrefixTree::Node salt, const Lease& lease, const PrefixQuery& query) {
   const auto block = static_cast<size_t>(page_size());
   const auto asked = static_cast<int64_t>(query.tokens.size());
-  FindPath(salt, query.tokens, std::min({asked - 1, query.most_tokens, lease.plain_len}));
+  FindPath(salt, lease, query.tokens, std::min(asked - 1, query.most_tokens));
   asked_groups_ = prefix_groups_;
   for (PrefixGroup& group : asked_groups_) group.n_keep = SinksOf(lease.policy, group.window);
-  return LongestPrefixHit(static_cast<int64_t>(path_.size() * block) + 1, page_size(), asked_groups_,
-                          [this](size_t group, int64_t index) {
-                            return tree_->page(path_[static_cast<size_t>(index)], group) != kNoPage;
-                          });
+  return LongestPrefixHit(
+      static_cast<int64_t>(path_.size() * block) + 1, page_size(), asked_groups_,
+      [this](size_t group, int64_t index) {
+        return tree_->page(path_[static_cast<size_t>(index)], group) != kNoPage;
+      },
+      [&lease](int64_t position) { return SeenAt(lease, position).left; });
 }
 
 int64_t KvStore::Acquire(Lease& lease, const PrefixQuery& query) {
@@ -178,10 +197,11 @@ int64_t KvStore::Acquire(Lease& lease, const PrefixQuery& query) {
                lease.tip == PrefixTree::kRoot,
            "a lease of pages acquires others");
   if (!tree_) return 0;
-  const PrefixTree::Node salt = PinSalt(query.salt);
+  const PrefixTree::Node salt = PinMark(PrefixTree::kRoot, MarkOf(query.salt));
   if (salt == PrefixTree::kNone) return 0;
   const int64_t hit = FindHit(salt, lease, query);
   const auto end = static_cast<size_t>(PagesFor(hit, page_size()));
+  const int64_t left = SeenAt(lease, hit).left;
   for (size_t group = 0; group < lease.tables.size(); ++group) {
     PageTable& table = lease.tables[group];
     const auto lease_page = [&](size_t index, std::vector<PageId>* pages) {
@@ -191,7 +211,8 @@ int64_t KvStore::Acquire(Lease& lease, const PrefixQuery& query) {
       pages->push_back(page);
     };
     const auto sinks = static_cast<size_t>(SinkPages(lease, group));
-    auto first = static_cast<size_t>(PageOf(FirstVisible(hit, layout_.groups[group].window), 0, page_size()));
+    const int64_t first_visible = std::max(FirstVisible(hit, layout_.groups[group].window), left);
+    auto first = static_cast<size_t>(PageOf(first_visible, 0, page_size()));
     if (first <= sinks) first = 0;  // the sinks are not behind it
     table.kv_base = static_cast<int64_t>(first) * page_size();
     for (size_t index = 0; first > 0 && index < sinks; ++index) lease_page(index, &table.sinks);
@@ -204,21 +225,17 @@ int64_t KvStore::Acquire(Lease& lease, const PrefixQuery& query) {
   lease.hit_tokens = hit;
   lease.known_tokens = static_cast<int64_t>(path_.size()) * page_size();
   lease.asked_tokens = static_cast<int64_t>(query.tokens.size());
+  blocks_under_policies_ += BlocksUnderPolicy(lease);
   return hit;
 }
 
 void KvStore::SealPages(Lease& lease, std::span<const int32_t> tokens, int64_t accepted) {
-  const auto end =
-      std::min({accepted, static_cast<int64_t>(tokens.size()), lease.plain_len, lease.trunk_len});
+  const auto end = std::min({accepted, static_cast<int64_t>(tokens.size()), lease.trunk_len});
   while (lease.seals && lease.sealed + page_size() <= end) {
-    const auto begin = static_cast<size_t>(lease.sealed);
-    const PrefixTree::Node node =
-        TakeInBlock(lease.tip, tokens.subspan(begin, static_cast<size_t>(page_size())));
-    lease.seals = node != PrefixTree::kNone;
-    if (!lease.seals) return;
-    MoveTip(lease, node);
-    NamePages(lease, node, lease.sealed);
-    lease.sealed += page_size();
+    const int64_t begin = lease.sealed;
+    lease.seals =
+        TakeInNext(lease, tokens.subspan(static_cast<size_t>(begin), static_cast<size_t>(page_size())));
+    if (lease.seals) NamePages(lease, lease.tip, begin);
   }
 }
 
@@ -299,8 +316,15 @@ void KvStore::Roll(Lease& lease, int64_t accepted) {
 
 Lease KvStore::Fork(const Lease& lease, int64_t end) {
   Lease fork = lease;
-  for (; fork.sealed > end; fork.sealed -= page_size()) fork.tip = tree_->above(fork.tip);
+  const int64_t plain_end = PlainBlocksEnd(lease);
+  const auto mark_blocks = PagesFor(std::ssize(MarkOf(lease.policy)), page_size());
+  while (fork.sealed > end) {
+    fork.sealed -= page_size();
+    const int64_t nodes = 1 + (fork.sealed == plain_end ? mark_blocks : 0);
+    for (int64_t node = 0; node < nodes; ++node) fork.tip = tree_->above(fork.tip);
+  }
   if (tree_) tree_->Pin(fork.tip);
+  blocks_under_policies_ += BlocksUnderPolicy(fork);
   fork.is_cut = true;
   for (size_t group = 0; group < lease.tables.size(); ++group) {
     const PageTable& table = lease.tables[group];
@@ -350,6 +374,7 @@ void KvStore::Release(Lease& lease) {
     table.kv_base = 0;
   }
   MoveTip(lease, PrefixTree::kRoot);
+  blocks_under_policies_ -= BlocksUnderPolicy(lease);
   lease.sealed = 0;
   lease.seals = false;
   lease.is_cut = false;
@@ -431,54 +456,84 @@ int64_t KvStore::SinkPages(const Lease& lease, size_t group) const {
   return PagesFor(SinksOf(lease.policy, layout_.groups[group].window), page_size());
 }
 
+// Where the blocks end that are named without the policy.
+int64_t KvStore::PlainBlocksEnd(const Lease& lease) const {
+  return lease.plain_len == INT64_MAX ? INT64_MAX : lease.plain_len / page_size() * page_size();
+}
+
+int64_t KvStore::BlocksUnderPolicy(const Lease& lease) const {
+  return PagesFor(std::max<int64_t>(0, lease.sealed - PlainBlocksEnd(lease)), page_size());
+}
+
 int64_t KvStore::EndOf(const PageTable& table) const {
   return table.kv_base + static_cast<int64_t>(table.pages.size()) * page_size();
 }
 
 // ---- names --------------------------------------------------------------------------------------
 
-// kNone: not known, or nothing is.
-PrefixTree::Node KvStore::FindSalt(std::string_view salt) {
-  if (!tree_) return PrefixTree::kNone;
-  PrefixTree::Node node = PrefixTree::kRoot;
-  const bool is_known = ForEachSaltBlock(salt, [&] {
-    node = tree_->Find(node, block_);
-    return node != PrefixTree::kNone;
-  });
-  return is_known ? node : PrefixTree::kNone;
+// A mark stands between blocks of tokens, in blocks of its own: whole ones, which no tokens are, since its
+// first id is negative and says how long it is. Where there is none tokens come at once. The view lives until
+// the next one.
+std::span<const int32_t> KvStore::MarkOf(std::string_view salt) {
+  mark_.clear();
+  if (salt.empty()) return mark_;
+  mark_.push_back(-static_cast<int32_t>(salt.size()));
+  for (size_t begin = 0; begin < salt.size(); begin += sizeof(int32_t)) {
+    const std::string_view bytes = salt.substr(begin, sizeof(int32_t));
+    std::memcpy(&mark_.emplace_back(0), bytes.data(), bytes.size());
+  }
+  mark_.resize(static_cast<size_t>(PagesFor(std::ssize(mark_), page_size()) * page_size()));
+  return mark_;
 }
 
-// A salt is blocks of its own above those of tokens: its length, negative as no token is, then its bytes,
-// four an id. Where there is none tokens come at once. kNone: there is no room for them.
-PrefixTree::Node KvStore::PinSalt(std::string_view salt) {
-  PrefixTree::Node node = PrefixTree::kRoot;
-  ForEachSaltBlock(salt, [&] {
-    const PrefixTree::Node below = TakeInBlock(node, block_);
+std::span<const int32_t> KvStore::MarkOf(const ContextPolicy& policy) {
+  mark_.clear();
+  if (policy.type == ContextPolicyType::kNone) return mark_;
+  // No salt is as long.
+  mark_ = {INT32_MIN + static_cast<int32_t>(policy.type), static_cast<int32_t>(policy.n_ctx),
+           static_cast<int32_t>(policy.n_keep), static_cast<int32_t>(policy.n_discard)};
+  mark_.resize(static_cast<size_t>(PagesFor(std::ssize(mark_), page_size()) * page_size()));
+  return mark_;
+}
+
+// kNone: not known.
+PrefixTree::Node KvStore::FindMark(PrefixTree::Node above, std::span<const int32_t> mark) const {
+  const auto block = static_cast<size_t>(page_size());
+  for (size_t begin = 0; begin < mark.size() && above != PrefixTree::kNone; begin += block) {
+    above = tree_->Find(above, mark.subspan(begin, block));
+  }
+  return above;
+}
+
+// kNone: there is no room for it. REQUIRES: `above` is pinned, and stays so.
+PrefixTree::Node KvStore::PinMark(PrefixTree::Node above, std::span<const int32_t> mark) {
+  const auto block = static_cast<size_t>(page_size());
+  PrefixTree::Node node = above;
+  tree_->Pin(node);
+  for (size_t begin = 0; begin < mark.size() && node != PrefixTree::kNone; begin += block) {
+    const PrefixTree::Node below = TakeInBlock(node, mark.subspan(begin, block));
     if (below != PrefixTree::kNone) tree_->Pin(below);
     tree_->Unpin(node);
     node = below;
-    return node != PrefixTree::kNone;
-  });
+  }
   return node;
 }
 
-// Puts a salt's ids in block_, block by block, until a visit says no; whether none did.
-template <typename Visit>
-bool KvStore::ForEachSaltBlock(std::string_view salt, const Visit& visit) {
-  if (salt.empty()) return true;
-  const auto id = [salt](size_t index) {
-    if (index == 0) return -static_cast<int32_t>(salt.size());
-    int32_t bytes = 0;
-    const std::string_view rest = salt.substr(std::min(salt.size(), (index - 1) * sizeof(bytes)));
-    std::memcpy(&bytes, rest.data(), std::min(rest.size(), sizeof(bytes)));
-    return bytes;
-  };
-  const size_t ids = 1 + (salt.size() + sizeof(int32_t) - 1) / sizeof(int32_t);
-  for (size_t begin = 0; begin < ids; begin += block_.size()) {
-    for (size_t i = 0; i < block_.size(); ++i) block_[i] = id(begin + i);
-    if (!visit()) return false;
+// Takes in the block behind those that the lease has named, which is named from now on. False: there is no
+// room for it, or too much under policies has names, or its hash is another one's.
+bool KvStore::TakeInNext(Lease& lease, std::span<const int32_t> ids) {
+  const bool under_policy = lease.sealed >= PlainBlocksEnd(lease);
+  if (under_policy && (blocks_under_policies_ + 1) * kBlocksUnderPolicies > tree_->capacity()) return false;
+  const bool marks = lease.sealed == PlainBlocksEnd(lease);
+  const PrefixTree::Node above = marks ? PinMark(lease.tip, MarkOf(lease.policy)) : lease.tip;
+  const PrefixTree::Node node = above == PrefixTree::kNone ? above : TakeInBlock(above, ids);
+  if (node != PrefixTree::kNone) {
+    MoveTip(lease, node);
+    lease.sealed += page_size();
+    if (under_policy) ++blocks_under_policies_;
   }
-  return true;
+  if (marks && above != PrefixTree::kNone) tree_->Unpin(above);
+  return node != PrefixTree::kNone;
 }
 
 // Pages are evicted while there is no room for another block. kNone: there is none, or the block's hash is
@@ -548,8 +603,10 @@ bool KvStore::IsUseless(PageId id) const {
 // where this lease's own hit did, where its text parts from those before it, the end of what it was asked
 // for; and some places on the way, for a text that parts from this one.
 bool KvStore::EndsNear(const Lease& lease, int64_t begin, int32_t window) const {
+  const bool under_policy = begin >= PlainBlocksEnd(lease);
   const auto is_seen = [&](int64_t least_end, int64_t most_end) {
-    return begin < most_end && begin + page_size() > FirstVisible(least_end, window);
+    const int64_t left = under_policy ? SeenAt(lease, least_end).left : 0;
+    return begin < most_end && begin + page_size() > std::max(FirstVisible(least_end, window), left);
   };
   const auto border = [&](int64_t tokens) { return tokens / page_size() * page_size(); };
   const int64_t asked = lease.asked_tokens;

@@ -15,8 +15,10 @@
 //                             ^ kv_base       ^ accepted_len
 //
 // Under a context policy the first n_keep positions of a group stay in sight: their pages move to the table's
-// sinks when it rolls on. Pages from the first position on whose row sees another set than without a policy
-// (Lease::plain_len) hold what no other request can use, and are not named.
+// sinks when it rolls on. Pages from the first one on with a row that sees another set than without a policy
+// (Lease::plain_len) are named by the policy, too: requests under the same one find them. Of such blocks,
+// which make chains as long as the text, leases together name at most a kBlocksUnderPolicies-th of those that
+// the tree can hold: what lies behind is not found again.
 //
 // Of a sequence with branches (CandidateTree) the tables list places, which from trunk_len on are not where
 // their tokens stand: windows roll no further than a row at trunk_len needs, and no page from there on is
@@ -80,7 +82,8 @@ struct PageCopy {
 struct Lease {
   std::vector<PageTable> tables;  // [groups]
   ContextPolicy policy;           // kNone, kSinks or kShift
-  // Positions below see what those of a request without a policy see: their pages are anybody's.
+  // Positions below see what those of a request without a policy see: their pages are anybody's. Those
+  // behind are of requests under the same policy.
   int64_t plain_len = INT64_MAX;
   bool prefers_cache = false;  // Request::prefers_cache
   // Of a sequence with branches: from here on tokens do not stand where they lie. Whole pages.
@@ -106,6 +109,11 @@ struct PrefixQuery {
 enum class PrefixCache : int32_t { kOff = 0, kOn = 1 };
 
 RowView SeenAt(const Lease& lease, int64_t position);
+
+// What a hit needs of each group under a policy (kNone, kSinks or kShift): LongestPrefixHit's `groups`, and
+// its `left`.
+std::vector<PrefixGroup> PrefixGroupsOf(const KvLayout& layout, const ContextPolicy& policy);
+int64_t LeftAt(const KvLayout& layout, const ContextPolicy& policy, int64_t position);
 
 // Pages that one sequence without an end may hold over all groups under a policy (kSinks or kShift), at most
 // `ahead` tokens written beyond its window at a time.
@@ -181,7 +189,8 @@ class KvStore {
 
   // ---- pages copied from and to elsewhere (KvTransfers): never leased for it -----------------------
   // The known pages of the first blocks of these tokens: [blocks, groups], kNoPage where a group has none.
-  std::vector<PageId> KnownPages(const PrefixQuery& query);
+  // `lease`: by whose policy.
+  std::vector<PageId> KnownPages(const Lease& lease, const PrefixQuery& query);
   // Moves `above`, a lease of no page that has acquired a salt, down by a block, and takes a page in each
   // group that is wanted and has none there, appended to `taken`: the caller writes it at once. It is cached
   // from now on. False: there is no room, or the block's hash is another one's.
@@ -221,16 +230,19 @@ class KvStore {
                          const Visit& visit) const;
   int64_t EndOf(const PageTable& table) const;
   int64_t SinkPages(const Lease& lease, size_t group) const;
+  int64_t PlainBlocksEnd(const Lease& lease) const;
+  int64_t BlocksUnderPolicy(const Lease& lease) const;
 
   // ---- names ------------------------------------------------------------------------------------
   void SealPages(Lease& lease, std::span<const int32_t> tokens, int64_t accepted);
-  void FindPath(PrefixTree::Node salt, std::span<const int32_t> tokens, int64_t most);
+  void FindPath(PrefixTree::Node salt, const Lease& lease, std::span<const int32_t> tokens, int64_t most);
   int64_t FindHit(PrefixTree::Node salt, const Lease& lease, const PrefixQuery& query);
-  template <typename Visit>
-  bool ForEachSaltBlock(std::string_view salt, const Visit& visit);
-  PrefixTree::Node FindSalt(std::string_view salt);
-  PrefixTree::Node PinSalt(std::string_view salt);
+  PrefixTree::Node FindMark(PrefixTree::Node above, std::span<const int32_t> mark) const;
+  PrefixTree::Node PinMark(PrefixTree::Node above, std::span<const int32_t> mark);
+  std::span<const int32_t> MarkOf(std::string_view salt);
+  std::span<const int32_t> MarkOf(const ContextPolicy& policy);
   PrefixTree::Node TakeInBlock(PrefixTree::Node above, std::span<const int32_t> ids);
+  bool TakeInNext(Lease& lease, std::span<const int32_t> ids);
   void MoveTip(Lease& lease, PrefixTree::Node node);
   void NamePages(const Lease& lease, PrefixTree::Node node, int64_t begin);
   void RequeueUseful(PrefixTree::Node node);
@@ -263,10 +275,12 @@ class KvStore {
   int64_t preferred_pages_ = 0;  // of these, in kPreferred
   std::vector<int64_t> held_pages_of_group_;
   std::vector<int64_t> cached_pages_of_group_;
-  std::optional<PrefixTree> tree_;      // while the cache is on
+  std::optional<PrefixTree> tree_;  // while the cache is on
+  // Of live leases, behind what is named without their policies; one that is shared counts for each.
+  int64_t blocks_under_policies_ = 0;
   std::vector<PrefixTree::Node> path_;  // scratch of Acquire
   std::vector<PrefixGroup> asked_groups_;
-  std::vector<int32_t> block_;  // scratch of PinSalt
+  std::vector<int32_t> mark_;  // scratch of MarkOf
 };
 
 }  // namespace tramontane

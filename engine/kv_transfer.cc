@@ -9,15 +9,7 @@
 namespace tramontane {
 namespace {
 
-std::vector<PrefixGroup> GroupsOf(const KvLayout& layout) {
-  std::vector<PrefixGroup> groups;
-  for (const KvGroupSpec& group : layout.groups) groups.push_back({.window = group.window});
-  return groups;
-}
-
-PrefixQuery QueryOf(const std::vector<int32_t>& tokens, const std::string& salt) {
-  return {.tokens = tokens, .salt = salt};
-}
+PrefixQuery QueryOf(const CachedText& text) { return {.tokens = text.tokens, .salt = text.salt}; }
 
 int64_t PagesOfStep(const KvStore& store) {
   return std::max<int64_t>(1, KvTransfers::kBytesAStep / store.layout().page_bytes());
@@ -37,13 +29,22 @@ int64_t CountImages(const KvPages& pages) {
 
 }  // namespace
 
-int64_t HitOf(const KvPages& pages, const KvLayout& layout) {
+CachedText CachedTextOf(std::vector<int32_t> ids, std::string salt, const ContextPolicy& policy) {
+  CachedText text = {.tokens = std::move(ids), .salt = std::move(salt), .policy = policy};
+  if (policy.type != ContextPolicyType::kReevaluate) return text;
+  text.policy = {};
+  const auto kept = text.tokens.begin() + std::min(policy.n_keep, std::ssize(text.tokens));
+  text.tokens.erase(kept, kept + ViewAt(policy, std::ssize(text.tokens) - 1).discarded);
+  return text;
+}
+
+int64_t HitOf(const KvPages& pages, const KvLayout& layout, const ContextPolicy& policy) {
   if (pages.groups.empty()) return 0;
   const int64_t tokens = std::ssize(pages.groups[0]) * layout.format.page_size;
-  return LongestPrefixHit(tokens + 1, layout.format.page_size, GroupsOf(layout),
-                          [&](size_t group, int64_t block) {
-                            return pages.groups[group][static_cast<size_t>(block)] != nullptr;
-                          });
+  return LongestPrefixHit(
+      tokens + 1, layout.format.page_size, PrefixGroupsOf(layout, policy),
+      [&](size_t group, int64_t block) { return pages.groups[group][static_cast<size_t>(block)] != nullptr; },
+      [&](int64_t position) { return LeftAt(layout, policy, position); });
 }
 
 bool KvTransfers::Push(std::shared_ptr<KvTransfer> transfer) {
@@ -86,29 +87,42 @@ Status KvTransfers::Work(KvStore& store, ModelRunner& runner) {
   return {};
 }
 
-// What the longest hit needs, and in windowed groups a little more. From the end: so pages are evicted.
+std::vector<PageId> KvTransfers::KnownPages(const KvTransfer& transfer, KvStore& store) {
+  return store.KnownPages(store.NewLease(transfer.text_.policy), QueryOf(transfer.text_));
+}
+
+// What the longest hit needs, and a little more on either side of what is not seen. From the end: so pages
+// are evicted.
 void KvTransfers::BeginReading(KvTransfer& transfer, KvStore& store) {
   const KvLayout& layout = store.layout();
-  const std::vector<PageId> known = store.KnownPages(QueryOf(transfer.tokens_, transfer.salt_));
-  const size_t groups = layout.groups.size();
+  const ContextPolicy& policy = transfer.text_.policy;
+  const std::vector<PageId> known = KnownPages(transfer, store);
+  const std::vector<PrefixGroup> groups = PrefixGroupsOf(layout, policy);
   const auto page_at = [&](size_t group, int64_t block) {
-    return known[static_cast<size_t>(block) * groups + group];
+    return known[static_cast<size_t>(block) * groups.size() + group];
   };
+  const auto left = [&](int64_t position) { return LeftAt(layout, policy, position); };
   const int32_t page_size = store.page_size();
-  const int64_t known_tokens = std::ssize(known) / std::ssize(layout.groups) * page_size;
-  const int64_t hit =
-      LongestPrefixHit(known_tokens + 1, page_size, GroupsOf(layout),
-                       [&](size_t group, int64_t block) { return page_at(group, block) != kNoPage; });
+  const int64_t known_tokens = std::ssize(known) / std::ssize(groups) * page_size;
+  const int64_t hit = LongestPrefixHit(
+      known_tokens + 1, page_size, groups,
+      [&](size_t group, int64_t block) { return page_at(group, block) != kNoPage; }, left);
   const int64_t blocks = PageOf(hit, 0, page_size);
-  transfer.pages_.groups.resize(groups);
+  transfer.pages_.groups.resize(groups.size());
   for (auto& group : transfer.pages_.groups) group.resize(static_cast<size_t>(blocks));
-  for (size_t group = 0; group < groups; ++group) {
-    const int64_t seen = FirstVisible(hit, layout.groups[group].window);
+  for (size_t group = 0; group < groups.size(); ++group) {
+    const auto want = [&](int64_t block) {
+      transfer.wanted_.push_back({.group = group, .block = static_cast<size_t>(block)});
+    };
+    const int64_t seen = std::max(FirstVisible(hit, groups[group].window), left(hit));
     const int64_t least = PageOf(std::max<int64_t>(0, seen - KvTransfer::kMarginTokens), 0, page_size);
     int64_t first = std::min(PageOf(seen, 0, page_size), blocks);
     while (first > least && page_at(group, first - 1) != kNoPage) --first;
-    for (int64_t block = first; block < blocks; ++block) {
-      transfer.wanted_.push_back({.group = group, .block = static_cast<size_t>(block)});
+    for (int64_t block = first; block < blocks; ++block) want(block);
+    const int64_t n_keep = groups[group].n_keep;
+    const int64_t sinks = n_keep == 0 ? 0 : PagesFor(n_keep + KvTransfer::kMarginTokens, page_size);
+    for (int64_t block = 0; block < std::min(sinks, first) && page_at(group, block) != kNoPage; ++block) {
+      want(block);
     }
   }
   std::stable_sort(transfer.wanted_.begin(), transfer.wanted_.end(),
@@ -118,7 +132,7 @@ void KvTransfers::BeginReading(KvTransfer& transfer, KvStore& store) {
 StatusOr<bool> KvTransfers::Read(KvTransfer& transfer, KvStore& store, ModelRunner& runner) {
   if (!transfer.begun_) BeginReading(transfer, store);
   transfer.begun_ = true;
-  const std::vector<PageId> known = store.KnownPages(QueryOf(transfer.tokens_, transfer.salt_));
+  const std::vector<PageId> known = KnownPages(transfer, store);
   std::vector<PageImage> images;
   while (!transfer.wanted_.empty() && std::ssize(images) < PagesOfStep(store)) {
     const KvTransfer::Place place = transfer.wanted_.back();
@@ -131,20 +145,20 @@ StatusOr<bool> KvTransfers::Read(KvTransfer& transfer, KvStore& store, ModelRunn
   }
   if (!images.empty()) TM_RETURN_IF_ERROR(runner.ReadPages(images));
   if (!transfer.wanted_.empty()) return false;
-  transfer.pages_.tokens = HitOf(transfer.pages_, store.layout());
+  transfer.pages_.tokens = HitOf(transfer.pages_, store.layout(), transfer.text_.policy);
   transfer.tokens_found_ = transfer.pages_.tokens;
   return true;
 }
 
 StatusOr<bool> KvTransfers::Write(KvTransfer& transfer, KvStore& store, ModelRunner& runner) {
   KvPages& pages = transfer.pages_;
-  const PrefixQuery query = QueryOf(transfer.tokens_, transfer.salt_);
+  const PrefixQuery query = QueryOf(transfer.text_);
   const size_t blocks = pages.groups.empty() ? 0 : pages.groups[0].size();
   const auto block_tokens = static_cast<size_t>(store.page_size());
   if (!transfer.begun_) {
     transfer.begun_ = true;
-    transfer.above_ = store.NewLease();
-    store.Acquire(transfer.above_, {.tokens = {}, .salt = transfer.salt_});
+    transfer.above_ = store.NewLease(transfer.text_.policy);
+    store.Acquire(transfer.above_, {.tokens = {}, .salt = transfer.text_.salt});
     if (CountImages(pages) > store.available()) transfer.next_block_ = blocks;
   }
   std::vector<PageImage> images;
@@ -165,7 +179,7 @@ StatusOr<bool> KvTransfers::Write(KvTransfer& transfer, KvStore& store, ModelRun
   if (transfer.next_block_ < blocks) return false;
   store.Release(transfer.above_);
   // As if a sequence had held them: they are the newest now, and their end goes first.
-  Lease lease = store.NewLease();
+  Lease lease = store.NewLease(transfer.text_.policy);
   lease.prefers_cache = true;
   transfer.tokens_found_ = store.Acquire(lease, query);
   store.Release(lease);

@@ -34,21 +34,31 @@ struct KvPages {
   std::vector<std::vector<Image>> groups;  // [groups][blocks]
 };
 
+// A text that is cached: what its pages are named by.
+struct CachedText {
+  std::vector<int32_t> tokens;
+  std::string salt;
+  ContextPolicy policy = {};  // what its rows see: kNone, kSinks or kShift
+};
+
+// What the pages of a sequence are named by, all of whose ids are these. Under kReevaluate that is a text of
+// the tokens that are left, without a policy.
+CachedText CachedTextOf(std::vector<int32_t> ids, std::string salt, const ContextPolicy& policy);
+
 // Tokens of the longest hit that the pages suffice for.
-int64_t HitOf(const KvPages& pages, const KvLayout& layout);
+int64_t HitOf(const KvPages& pages, const KvLayout& layout, const ContextPolicy& policy);
 
 class KvTransfer {
  public:
-  // Tokens of windowed groups that are read beyond the window, where they are known: so a pool whose pages
-  // are larger by less than that finds a whole page there too.
+  // Tokens that are read beyond what is seen, in front of a window and behind sinks, where they are known: so
+  // a pool whose pages are larger by less than that finds a whole page there too.
   static constexpr int64_t kMarginTokens = 128;
 
-  // Out of the pool. tokens: of the text, as many as may be wanted.
-  KvTransfer(std::vector<int32_t> tokens, std::string salt)
-      : tokens_(std::move(tokens)), salt_(std::move(salt)) {}
-  // Into the pool: pages of these tokens' blocks. Where all of them together find no room none are put there.
-  KvTransfer(std::vector<int32_t> tokens, std::string salt, KvPages pages)
-      : tokens_(std::move(tokens)), salt_(std::move(salt)), pages_(std::move(pages)), writes_(true) {}
+  // Out of the pool. Of the text as many tokens as may be wanted.
+  explicit KvTransfer(CachedText text) : text_(std::move(text)) {}
+  // Into the pool: pages of its tokens' blocks. Where all of them together find no room none are put there.
+  KvTransfer(CachedText text, KvPages pages)
+      : text_(std::move(text)), pages_(std::move(pages)), writes_(true) {}
 
   // Returns when the engine is done with it, or has ended.
   void Wait() const { done_.wait(false, std::memory_order_acquire); }
@@ -69,8 +79,7 @@ class KvTransfer {
     size_t block = 0;
   };
 
-  const std::vector<int32_t> tokens_;
-  const std::string salt_;
+  const CachedText text_;
   KvPages pages_;
   const bool writes_ = false;
 
@@ -112,6 +121,7 @@ class KvTransfers {
   static StatusOr<bool> Read(KvTransfer& transfer, KvStore& store, ModelRunner& runner);
   static StatusOr<bool> Write(KvTransfer& transfer, KvStore& store, ModelRunner& runner);
   static void BeginReading(KvTransfer& transfer, KvStore& store);
+  static std::vector<PageId> KnownPages(const KvTransfer& transfer, KvStore& store);
 
   std::atomic<int32_t> count_{0};
   MpscStack<std::shared_ptr<KvTransfer>> pushed_;

@@ -8,7 +8,8 @@
 //
 // A hit ends at a page border below the prompt's end (so at least one token is computed), and every group
 // must be able to go on from there: it needs the pages that the first computed query sees, and those of the
-// first positions where it keeps them in sight.
+// first positions where it keeps them in sight. Under a context policy that query may see less than windows
+// say: then `left` tells from where on.
 #pragma once
 
 #include <algorithm>
@@ -27,12 +28,18 @@ struct PrefixGroup {
   int64_t n_keep = 0;  // first positions that stay in sight, whatever the window
 };
 
+// Of rows whose windows decide alone.
+struct SeesWhatWindowsShow {
+  int64_t operator()(int64_t /*position*/) const { return 0; }
+};
+
 // Tokens of the longest hit: a multiple of page_size below prompt_tokens, 0 where there is none.
 // `known(group, page)`: whether the page of positions [page * page_size, (page + 1) * page_size) is known in
-// that group; asked in order of pages.
-template <typename Known>
+// that group; asked in order of pages. `left(position)`: the row there sees nothing in front of it but the
+// first n_keep positions; never less for a later row.
+template <typename Known, typename Left = SeesWhatWindowsShow>
 int64_t LongestPrefixHit(int64_t prompt_tokens, int32_t page_size, std::span<const PrefixGroup> groups,
-                         const Known& known) {
+                         const Known& known, const Left& left = {}) {
   struct Run {
     int64_t begin = 0;  // the pages from here up to the last one asked for are known
     int64_t kept = 0;   // the pages [0, kept) are known
@@ -42,12 +49,13 @@ int64_t LongestPrefixHit(int64_t prompt_tokens, int32_t page_size, std::span<con
   const int64_t pages = std::max<int64_t>(prompt_tokens - 1, 0) / page_size;
   for (int64_t page = 0; page < pages; ++page) {
     const int64_t end = (page + 1) * page_size;
+    const int64_t left_at_end = left(end);
     bool suffices = true;
     for (size_t g = 0; g < groups.size(); ++g) {
       const bool is_known = known(g, page);
       if (!is_known) runs[g].begin = page + 1;
       if (is_known && runs[g].kept == page) ++runs[g].kept;
-      const int64_t first_seen = FirstVisible(end, groups[g].window) / page_size;
+      const int64_t first_seen = std::max(FirstVisible(end, groups[g].window), left_at_end) / page_size;
       const int64_t sinks = PagesFor(std::min(groups[g].n_keep, end), page_size);
       suffices = suffices && runs[g].begin <= first_seen && runs[g].kept >= sinks;
     }

@@ -42,6 +42,7 @@ class PrefixTree {
   PrefixTree(int64_t capacity, int32_t block_ids, size_t groups, PrefixHashFunction hash);
 
   bool full() const { return free_.empty(); }
+  int64_t capacity() const { return static_cast<int64_t>(nodes_.size()); }
   int64_t nodes() const { return static_cast<int64_t>(nodes_.size() - free_.size()); }
 
   // The block of these ids below `above`; kNone where there is none. ids: [block_ids].

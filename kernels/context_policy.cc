@@ -22,6 +22,14 @@ const char* ContextPolicyName(ContextPolicyType type) {
   return kNames[static_cast<size_t>(type)];
 }
 
+std::string ContextPolicyText(const ContextPolicy& policy) {
+  std::string text = ContextPolicyName(policy.type);
+  if (policy.type == ContextPolicyType::kNone) return text;
+  text += " (n_ctx " + std::to_string(policy.n_ctx) + ", n_keep " + std::to_string(policy.n_keep);
+  if (policy.n_discard > 0) text += ", n_discard " + std::to_string(policy.n_discard);
+  return text + ")";
+}
+
 Status CheckContextPolicy(const ContextPolicy& policy) {
   if (policy.type == ContextPolicyType::kNone) return Status::Ok();
   TM_RETURN_IF_ERROR(CheckWithin("n_ctx", policy.n_ctx, 1, kMaxPolicyTokens));

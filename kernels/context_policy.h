@@ -17,6 +17,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "kernels/core/status.h"
@@ -32,7 +33,12 @@ struct ContextPolicy {
   int64_t n_ctx = 0;      // tokens that a row sees at most, itself included
   int64_t n_keep = 4;     // of these, first ones
   int64_t n_discard = 0;  // of one discard; of kShift and kReevaluate alone
+
+  bool operator==(const ContextPolicy&) const = default;
 };
+
+// "none", "shift (n_ctx 16, n_keep 4, n_discard 1)"
+std::string ContextPolicyText(const ContextPolicy& policy);
 
 // INVALID_ARGUMENT names the field, its value and what is allowed: n_ctx below 1, n_keep outside 0..n_ctx -
 // 1, n_discard outside 1..n_ctx - n_keep, or given with kSinks.

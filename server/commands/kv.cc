@@ -16,6 +16,7 @@
 #include "server/commands/commands.h"
 #include "server/core/kv_export.h"
 #include "server/core/kv_snapshot.h"
+#include "server/core/proto_convert.h"
 #include "server/core/session_file.h"
 
 namespace tramontane {
@@ -49,7 +50,9 @@ std::string LayersLine(const v1::SavedKv& kv, int32_t first, int32_t last, int64
   std::string line = first == last ? "layer " + std::to_string(first)
                                    : "layers " + std::to_string(first) + " to " + std::to_string(last);
   line += layer.window() == 0 ? ": no window" : ": window " + std::to_string(layer.window());
-  line += ", positions " + std::to_string(layer.begin()) + " to " + std::to_string(kv.tokens() - 1) + ", " +
+  line += ", positions ";
+  if (layer.sinks() > 0) line += "0 to " + std::to_string(layer.sinks() - 1) + " and ";
+  line += std::to_string(layer.begin()) + " to " + std::to_string(kv.tokens() - 1) + ", " +
           std::to_string(bytes) + " bytes";
   return line + (first == last ? "\n" : " each\n");
 }
@@ -65,12 +68,22 @@ StatusOr<std::string> ListKv(SessionFileReader& reader) {
     TM_RETURN_IF_ERROR(reader.ReadLayer(layer, &rows));
     const bool goes_on = layer + 1 < kv.layers_size() &&
                          kv.layers(layer + 1).window() == kv.layers(first).window() &&
-                         kv.layers(layer + 1).begin() == kv.layers(first).begin();
+                         kv.layers(layer + 1).begin() == kv.layers(first).begin() &&
+                         kv.layers(layer + 1).sinks() == kv.layers(first).sinks();
     if (goes_on) continue;
     text += "  " + LayersLine(kv, first, layer, std::ssize(rows));
     first = layer + 1;
   }
   return text;
+}
+
+// As it was saved, whatever it says.
+std::string PolicyText(const v1::ContextPolicy& saved) {
+  ContextPolicy policy;
+  if (RpcError error = ProtoConverter::ConvertContextPolicy(saved, &policy); !error.ok()) {
+    return error.message();
+  }
+  return ContextPolicyText(policy);
 }
 
 Status Show(const KvArguments& arguments) {
@@ -84,6 +97,7 @@ Status Show(const KvArguments& arguments) {
       "session \"" + head.name() + "\": " + kind + "\nmodel: \"" + head.model() +
       "\"\nids: " + std::to_string(head.ids_size()) + "\ncache_salt: " +
       (head.cache_salt().empty() ? "none" : std::to_string(head.cache_salt().size()) + " bytes") + "\n";
+  if (head.has_context_policy()) text += "context_policy: " + PolicyText(head.context_policy()) + "\n";
   if (head.has_kv()) {
     StatusOr<std::string> listing = ListKv(reader);
     if (!listing.ok()) return OfFile(arguments.file, listing.status());
@@ -91,7 +105,7 @@ Status Show(const KvArguments& arguments) {
   } else {
     text += "keys and values: none\n";
   }
-  text += "file: version 2, " + std::to_string(reader.bytes()) + " bytes, every checksum is right\n";
+  text += "file: version 3, " + std::to_string(reader.bytes()) + " bytes, every checksum is right\n";
   std::fputs(text.c_str(), stdout);
   return std::fflush(stdout) == 0 ? Status::Ok() : Internal("standard output cannot be written");
 }
@@ -99,10 +113,12 @@ Status Show(const KvArguments& arguments) {
 Status WriteSafetensors(const std::string& path, const ExportedKv& exported, const v1::SavedKv& kv,
                         const std::string& layout) {
   nlohmann::ordered_json header;
-  header["__metadata__"] = {{"layout", layout},
-                            {"kv_dtype", KvElementText(kv)},
-                            {"first_position", std::to_string(exported.first_position)},
-                            {"tokens", std::to_string(kv.tokens() - exported.first_position)}};
+  header["__metadata__"] = {
+      {"layout", layout},
+      {"kv_dtype", KvElementText(kv)},
+      {"sinks", std::to_string(exported.sinks)},
+      {"first_position", std::to_string(exported.first_position)},
+      {"tokens", std::to_string(exported.sinks + kv.tokens() - exported.first_position)}};
   size_t begin = 0;
   for (const ExportedTensor& tensor : exported.tensors) {
     header[tensor.name] = {{"dtype", tensor.dtype},

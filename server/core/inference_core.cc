@@ -218,6 +218,10 @@ std::shared_ptr<KvTransfer> Copied(const Serving& serving, std::shared_ptr<KvTra
   return transfer->status().ok() ? transfer : nullptr;
 }
 
+CachedText SessionText(const SessionState& state) {
+  return CachedTextOf(state.ids, state.cache_salt, state.context_policy);
+}
+
 void Describe(const std::string& name, const SessionState& state, v1::Session* session) {
   session->set_name(name);
   session->set_tokens(static_cast<int64_t>(state.ids.size()));
@@ -235,7 +239,7 @@ RpcError InferenceCore::SaveSession(const Serving& serving, const v1::SaveSessio
   if (RpcError error = sessions_.Find(name, &state); !error.ok()) return error;
   const CopySlot slot(copies_session_);
   if (!slot.held()) return FilesBusyError();
-  const auto read = Copied(serving, std::make_shared<KvTransfer>(state->ids, state->cache_salt));
+  const auto read = Copied(serving, std::make_shared<KvTransfer>(SessionText(*state)));
   const KvPages* pages = read == nullptr ? nullptr : &read->pages();
   int64_t bytes = 0;
   RpcError error = session_files_->Save(name, *state, SavedModelOf(serving), pages, &bytes);
@@ -262,8 +266,7 @@ RpcError InferenceCore::RestoreSession(const Serving& serving, const v1::Restore
   if (RpcError error = sessions_.Take(name, &lease); !error.ok()) return error;
   Describe(name, state, response->mutable_session());
   if (pages.tokens > 0) {
-    const auto written =
-        Copied(serving, std::make_shared<KvTransfer>(state.ids, state.cache_salt, std::move(pages)));
+    const auto written = Copied(serving, std::make_shared<KvTransfer>(SessionText(state), std::move(pages)));
     response->set_kv_tokens(written == nullptr ? 0 : written->tokens());
   }
   lease.Keep(std::move(state));

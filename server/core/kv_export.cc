@@ -34,8 +34,9 @@ const char* SafetensorsType(DType dtype) {
 // What is exported, in numbers.
 struct KvShape {
   KvFormat rows;       // of all tokens
-  int64_t first = 0;   // position
-  int64_t tokens = 0;  // from there on
+  int64_t sinks = 0;   // positions [0, sinks)
+  int64_t first = 0;   // and those from here on,
+  int64_t tokens = 0;  // together so many
   int32_t layers = 0;
   int64_t last_dim = 0;   // X as stored
   int64_t scale_dim = 0;  // X of scales; 0: there are none
@@ -46,8 +47,12 @@ StatusOr<KvShape> ShapeOf(const v1::SavedKv& saved) {
   shape.layers = saved.layers_size();
   if (shape.layers == 0) return FailedPrecondition("holds keys and values of no layer");
   shape.first = saved.layers(0).begin();
-  for (const v1::SavedKvLayer& layer : saved.layers()) shape.first = std::min(shape.first, layer.begin());
-  shape.tokens = saved.tokens() - shape.first;
+  for (const v1::SavedKvLayer& layer : saved.layers()) {
+    shape.first = std::min(shape.first, layer.begin());
+    shape.sinks = std::max(shape.sinks, layer.sinks());
+  }
+  shape.sinks = std::min(shape.sinks, shape.first);
+  shape.tokens = shape.sinks + saved.tokens() - shape.first;
   TM_ASSIGN_OR_RETURN(const KvFormat rows, RowFormatOf(saved, 0));
   shape.rows = FormatOfRows(rows, shape.tokens);
   const Format& element = rows.element;
@@ -152,7 +157,7 @@ StatusOr<ExportedKv> ExportKv(
     return WrongLayout(layout, "which has no fp8, and the file holds fp8; hnd and nhd have it");
   }
 
-  ExportedKv exported = {.first_position = shape.first, .tensors = {}};
+  ExportedKv exported = {.sinks = shape.sinks, .first_position = shape.first, .tensors = {}};
   if (open_ppl) AddTensors(shape, "kv_", "cache", "scale", OpenPplDims(shape, variant), &exported);
   std::vector<std::byte> rows;
   for (int32_t layer = 0; layer < shape.layers; ++layer) {
@@ -168,15 +173,20 @@ StatusOr<ExportedKv> ExportKv(
     const size_t scales_at = exported.tensors.size() - 1;
     std::byte* const scales = shape.scale_dim == 0 ? nullptr : exported.tensors[scales_at].bytes.data();
     std::byte* const numbers = exported.tensors[scales_at - (scales == nullptr ? 0 : 1)].bytes.data();
-    KvPagesFrom to = {.pages = {}, .base = shape.first};
+    KvLayerView out;
     if (open_ppl) {
-      TM_ASSIGN_OR_RETURN(to.pages, OpenPplLayerView(shape, variant, layer, numbers, scales));
+      TM_ASSIGN_OR_RETURN(out, OpenPplLayerView(shape, variant, layer, numbers, scales));
     } else {
-      to.pages = PageView(shape, order, numbers, scales);
+      out = PageView(shape, order, numbers, scales);
     }
-    const int64_t begin = saved.layers(layer).begin();
-    const KvPagesFrom from = {.pages = KvLayerView(format, rows.data(), format.LayerBytes()), .base = begin};
-    CopyKvRows(from, to, begin, saved.tokens());
+    const v1::SavedKvLayer& of = saved.layers(layer);
+    const KvLayerView in(format, rows.data(), format.LayerBytes());
+    CopyKvRows({.pages = in, .base = 0}, {.pages = out, .base = 0}, 0, std::min(of.sinks(), shape.sinks));
+    // What it has in front of its begin beside others' sinks: they may have begun there.
+    const int64_t base = shape.first - shape.sinks;
+    CopyKvRows({.pages = in, .base = 0}, {.pages = out, .base = base}, shape.first, of.sinks());
+    CopyKvRows({.pages = in, .base = of.begin() - of.sinks()}, {.pages = out, .base = base}, of.begin(),
+               saved.tokens());
   }
   return exported;
 }

@@ -25,8 +25,11 @@ struct ExportedTensor {
   std::vector<std::byte> bytes;
 };
 
+// T tokens: positions [0, sinks), and those from first_position on. A layer that holds some of them no more
+// has zeros there.
 struct ExportedKv {
-  int64_t first_position = 0;  // of the T tokens; a layer whose window hides some of them has zeros there
+  int64_t sinks = 0;
+  int64_t first_position = 0;
   std::vector<ExportedTensor> tensors;
 };
 

@@ -33,6 +33,13 @@ int64_t BeginOf(const std::vector<KvPages::Image>& images, int64_t tokens, int32
   return block * page_size;
 }
 
+// Behind the last position up to which it has its pages from the first one on.
+int64_t EndOfFirst(const std::vector<KvPages::Image>& images, int32_t page_size) {
+  size_t block = 0;
+  while (block < images.size() && images[block] != nullptr) ++block;
+  return static_cast<int64_t>(block) * page_size;
+}
+
 KvPagesFrom PageAt(const KvLayout& layout, const KvPages::Image& image, int32_t layer_in_group,
                    int64_t block) {
   return {.pages = layout.LayerView(image.get(), layer_in_group), .base = block * layout.format.page_size};
@@ -52,6 +59,7 @@ v1::SavedKv DescribeKv(const KvPages& pages, const KvLayout& layout, const std::
     const auto group = static_cast<size_t>(place.group);
     v1::SavedKvLayer* layer = saved.add_layers();
     layer->set_begin(BeginOf(pages.groups[group], pages.tokens, layout.format.page_size));
+    if (layer->begin() > 0) layer->set_sinks(EndOfFirst(pages.groups[group], layout.format.page_size));
     layer->set_window(layout.groups[group].window);
   }
   return saved;
@@ -75,6 +83,12 @@ StatusOr<KvFormat> RowFormatOf(const v1::SavedKv& saved, int32_t layer) {
                            std::to_string(saved.tokens() - 1) + "]")
         .WithField(FieldElement("layers", static_cast<size_t>(layer)) + ".begin", FieldForm::kSubject);
   }
+  const int64_t sinks = saved.layers(layer).sinks();
+  if (sinks < 0 || sinks > begin) {
+    return InvalidArgument("is " + std::to_string(sinks) + ", the range is [0, " + std::to_string(begin) +
+                           "]")
+        .WithField(FieldElement("layers", static_cast<size_t>(layer)) + ".sinks", FieldForm::kSubject);
+  }
   const auto dtype = std::find_if(kKvTypes.begin(), kKvTypes.end(),
                                   [&](DType type) { return saved.dtype() == DTypeName(type); });
   if (dtype == kKvTypes.end()) {
@@ -86,7 +100,11 @@ StatusOr<KvFormat> RowFormatOf(const v1::SavedKv& saved, int32_t layer) {
                       KvElementOf({.dtype = *dtype, .group = saved.group()}, saved.head_dim()));
   format.kv_heads = saved.kv_heads();
   format.head_dim = saved.head_dim();
-  return FormatOfRows(format, saved.tokens() - begin);
+  return FormatOfRows(format, sinks + saved.tokens() - begin);
+}
+
+int64_t RowBaseOf(const v1::SavedKvLayer& layer, int64_t position) {
+  return position < layer.sinks() ? 0 : layer.begin() - layer.sinks();
 }
 
 int64_t RowBytes(const KvFormat& rows) { return rows.LayerBytes(); }
@@ -112,30 +130,38 @@ std::string KvFault(const v1::SavedKv& saved, const KvLayout& layout, const std:
 
 void RowsOfPages(const KvPages& pages, const KvLayout& layout, const v1::SavedKv& saved, int32_t layer,
                  std::vector<std::byte>* rows) {
-  const int64_t begin = saved.layers(layer).begin();
-  const KvFormat format = FormatOfRows(layout.format, saved.tokens() - begin);
+  const v1::SavedKvLayer& of = saved.layers(layer);
+  const KvFormat format = FormatOfRows(layout.format, of.sinks() + saved.tokens() - of.begin());
   rows->resize(static_cast<size_t>(RowBytes(format)));
-  const KvPagesFrom to = {.pages = KvLayerView(format, rows->data(), format.LayerBytes()), .base = begin};
   const KvLayout::Place& place = layout.places[static_cast<size_t>(layer)];
+  const auto& images = pages.groups[static_cast<size_t>(place.group)];
   const int32_t page_size = layout.format.page_size;
-  for (int64_t block = PageOf(begin, 0, page_size); block * page_size < saved.tokens(); ++block) {
-    const auto& image = pages.groups[static_cast<size_t>(place.group)][static_cast<size_t>(block)];
-    CopyKvRows(PageAt(layout, image, place.layer_in_group, block), to, block * page_size,
-               (block + 1) * page_size);
+  for (int64_t block = 0; block * page_size < saved.tokens(); ++block) {
+    const int64_t first = block * page_size;
+    if (first >= of.sinks() && first < of.begin()) continue;
+    const KvPagesFrom to = {.pages = KvLayerView(format, rows->data(), format.LayerBytes()),
+                            .base = RowBaseOf(of, first)};
+    CopyKvRows(PageAt(layout, images[static_cast<size_t>(block)], place.layer_in_group, block), to, first,
+               first + page_size);
   }
 }
 
-PagesOfRows::PagesOfRows(const KvLayout& layout, const v1::SavedKv& saved) : layout_(layout), saved_(saved) {
+PagesOfRows::PagesOfRows(const KvLayout& layout, const v1::SavedKv& saved, const ContextPolicy& policy)
+    : layout_(layout), saved_(saved), policy_(policy) {
   const int32_t page_size = layout.format.page_size;
   const int64_t blocks = PageOf(saved.tokens(), 0, page_size);
   pages_.groups.resize(layout.groups.size());
   for (size_t group = 0; group < layout.groups.size(); ++group) {
     int64_t begin = 0;
-    for (const int32_t layer : layout.groups[group].layers)
+    int64_t sinks = INT64_MAX;
+    for (const int32_t layer : layout.groups[group].layers) {
       begin = std::max(begin, saved.layers(layer).begin());
+      sinks = std::min(sinks, saved.layers(layer).sinks());
+    }
     auto& images = pages_.groups[group];
     images.resize(static_cast<size_t>(blocks));
-    for (int64_t block = PagesFor(begin, page_size); block < blocks; ++block) {
+    for (int64_t block = 0; block < blocks; ++block) {
+      if (block * page_size < begin && (block + 1) * page_size > sinks) continue;
       images[static_cast<size_t>(block)] =
           std::make_unique<std::byte[]>(static_cast<size_t>(layout.page_bytes()));
     }
@@ -143,23 +169,24 @@ PagesOfRows::PagesOfRows(const KvLayout& layout, const v1::SavedKv& saved) : lay
 }
 
 void PagesOfRows::Add(int32_t layer, std::vector<std::byte>& rows) {
-  const int64_t begin = saved_.layers(layer).begin();
-  const KvFormat format = FormatOfRows(layout_.format, saved_.tokens() - begin);
+  const v1::SavedKvLayer& of = saved_.layers(layer);
+  const KvFormat format = FormatOfRows(layout_.format, of.sinks() + saved_.tokens() - of.begin());
   TM_CHECK(std::ssize(rows) == RowBytes(format), "%zu bytes of rows", rows.size());
-  const KvPagesFrom from = {.pages = KvLayerView(format, rows.data(), format.LayerBytes()), .base = begin};
   const KvLayout::Place& place = layout_.places[static_cast<size_t>(layer)];
   const int32_t page_size = layout_.format.page_size;
   const auto& images = pages_.groups[static_cast<size_t>(place.group)];
   for (size_t block = 0; block < images.size(); ++block) {
     if (images[block] == nullptr) continue;
     const auto first = static_cast<int64_t>(block) * page_size;
+    const KvPagesFrom from = {.pages = KvLayerView(format, rows.data(), format.LayerBytes()),
+                              .base = RowBaseOf(of, first)};
     CopyKvRows(from, PageAt(layout_, images[block], place.layer_in_group, static_cast<int64_t>(block)), first,
                first + page_size);
   }
 }
 
 KvPages PagesOfRows::Take() {
-  pages_.tokens = HitOf(pages_, layout_);
+  pages_.tokens = HitOf(pages_, layout_, policy_);
   return std::move(pages_);
 }
 

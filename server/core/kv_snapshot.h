@@ -17,11 +17,13 @@
 
 namespace tramontane {
 
-// What the pages hold: of windowed layers what lies without a gap in front of the end.
+// What the pages hold: what lies without a gap in front of the end, and behind the first position.
 v1::SavedKv DescribeKv(const KvPages& pages, const KvLayout& layout, const std::string& weights);
 
 // The format of a layer's rows, or what is wrong with what is said of them.
 StatusOr<KvFormat> RowFormatOf(const v1::SavedKv& saved, int32_t layer);
+// Where position p is in a layer's rows: at p - RowBaseOf(layer, p).
+int64_t RowBaseOf(const v1::SavedKvLayer& layer, int64_t position);
 // Bytes of them.
 int64_t RowBytes(const KvFormat& rows);
 // "int8 in groups of 32"
@@ -34,10 +36,10 @@ std::string KvFault(const v1::SavedKv& saved, const KvLayout& layout, const std:
 void RowsOfPages(const KvPages& pages, const KvLayout& layout, const v1::SavedKv& saved, int32_t layer,
                  std::vector<std::byte>* rows);
 
-// Pages of a pool, made of rows layer by layer. REQUIRES: no KvFault.
+// Pages of a pool, made of rows layer by layer. `policy`: of the text. REQUIRES: no KvFault.
 class PagesOfRows {
  public:
-  PagesOfRows(const KvLayout& layout, const v1::SavedKv& saved);
+  PagesOfRows(const KvLayout& layout, const v1::SavedKv& saved, const ContextPolicy& policy);
 
   void Add(int32_t layer, std::vector<std::byte>& rows);
   // Once all layers were added: the pages that are whole.
@@ -46,6 +48,7 @@ class PagesOfRows {
  private:
   const KvLayout& layout_;
   const v1::SavedKv& saved_;
+  const ContextPolicy policy_;
   KvPages pages_;
 };
 

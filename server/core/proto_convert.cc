@@ -199,9 +199,9 @@ RpcError ProtoConverter::Generate(const v1::GenerateRequest& proto, Request* req
   }
   const EngineLimits& limits = model_.engine->limits();
   const ContextPolicy policy = ContextPolicyOf(*request, limits);
-  if (!proto.session().empty() && policy.type != ContextPolicyType::kNone) {
-    return FieldError("session", std::string("goes with the context policy none; this request's is ") +
-                                     ContextPolicyName(policy.type));
+  request->context_policy = policy;
+  if (session != nullptr) {
+    if (RpcError error = CheckSessionPolicy(*session, policy); !error.ok()) return error;
   }
   const PromptRoom room = {.context = MostTokens(policy, limits),
                            .scores_only = request->stopping.max_tokens == 0};
@@ -419,7 +419,17 @@ SamplingParams ProtoConverter::ConvertSampling(const v1::Sampling& proto) const 
   return sampling;
 }
 
-// What is left open is the engine's to fill in (ContextPolicyOf), where it is 0.
+v1::ContextPolicy ProtoConverter::ContextPolicyToProto(const ContextPolicy& policy) {
+  v1::ContextPolicy proto;
+  proto.set_type(
+      static_cast<v1::ContextPolicy::Type>(v1::ContextPolicy::TYPE_NONE + static_cast<int>(policy.type)));
+  if (policy.type == ContextPolicyType::kNone) return proto;
+  proto.set_n_ctx(policy.n_ctx);
+  proto.set_n_keep(policy.n_keep);
+  if (policy.n_discard > 0) proto.set_n_discard(policy.n_discard);
+  return proto;
+}
+
 RpcError ProtoConverter::ConvertContextPolicy(const v1::ContextPolicy& proto, ContextPolicy* policy) {
   if (proto.type() < v1::ContextPolicy::TYPE_NONE || proto.type() > v1::ContextPolicy::TYPE_REEVALUATE) {
     return FieldError("context_policy.type",

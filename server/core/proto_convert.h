@@ -56,6 +56,10 @@ class ProtoConverter {
   AnswerSplitter NewSplitter(const Request& request, bool is_chat) const;
   static v1::GenerateResponse FinishedToProto(const StreamFinished& finished, const AnswerSplitter& splitter);
   static void LoadToProto(const EngineLoad& load, v1::GetLoadResponse* response);
+  static v1::ContextPolicy ContextPolicyToProto(const ContextPolicy& policy);
+  // What is left open is 0 for ContextPolicyOf. Its numbers may still be none of a policy
+  // (CheckContextPolicy).
+  static RpcError ConvertContextPolicy(const v1::ContextPolicy& proto, ContextPolicy* policy);
 
  private:
   RpcError CheckModelName(const std::string& name) const;
@@ -78,7 +82,6 @@ class ProtoConverter {
   static RpcError CheckLength(const std::string& path, int64_t tokens, const PromptRoom& room);
   SamplingParams ConvertSampling(const v1::Sampling& proto) const;
   static RpcError ConvertStopping(const v1::Stopping& proto, StoppingParams* stopping);
-  static RpcError ConvertContextPolicy(const v1::ContextPolicy& proto, ContextPolicy* policy);
   static RpcError ConvertOutput(const v1::Output& proto, OutputParams* output);
   std::string TokenBytes(int32_t id, PieceUse use) const;
   std::string PieceText(int32_t id) const;

@@ -18,7 +18,7 @@ namespace tramontane {
 namespace {
 
 constexpr std::string_view kKind = "tramontane session ";
-constexpr std::string_view kVersion = "2\n";
+constexpr std::string_view kVersion = "3\n";
 constexpr size_t kNumberBytes = 8;
 constexpr size_t kDigestBytes = 32;
 constexpr size_t kFrontBytes = kKind.size() + kVersion.size() + kNumberBytes + kDigestBytes;
@@ -122,7 +122,7 @@ Status SessionFileReader::ReadHead() {
   }
   if (bytes.size() < kFrontBytes) return FailedPrecondition("is cut off: " + HasBytes(bytes_));
   if (bytes.substr(kKind.size(), kVersion.size()) != kVersion) {
-    return FailedPrecondition("is of another version, or damaged; this server reads version 2");
+    return FailedPrecondition("is of another version, or damaged; this server reads version 3");
   }
   const std::string_view size = bytes.substr(kKind.size() + kVersion.size(), kNumberBytes);
   const uint64_t content_bytes = NumberOf(size);

@@ -1,6 +1,6 @@
 // One saved session as a file: what stands where in it.
 //
-//   "tramontane session 2\n"
+//   "tramontane session 3\n"
 //   bytes of the head, 8, little-endian
 //   SHA-256 of those 8 and of the head
 //   the head: a SavedSession

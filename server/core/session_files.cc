@@ -14,6 +14,7 @@
 
 #include "server/base/file_descriptor.h"
 #include "server/core/kv_snapshot.h"
+#include "server/core/proto_convert.h"
 
 namespace tramontane {
 namespace {
@@ -41,6 +42,17 @@ RpcError FileError(const std::string& name, const std::string& fault) {
   return error;
 }
 
+// "" or what is wrong with it.
+std::string ReadPolicy(const v1::SavedSession& saved, ContextPolicy* policy) {
+  *policy = {};
+  if (!saved.has_context_policy()) return "";
+  if (RpcError error = ProtoConverter::ConvertContextPolicy(saved.context_policy(), policy); !error.ok()) {
+    return error.message();
+  }
+  const Status status = CheckContextPolicy(*policy);
+  return status.ok() ? "" : "context_policy." + status.message();
+}
+
 // "" or what is wrong with what a file says, whose digest is right.
 std::string StateFault(const v1::SavedSession& saved, const SavedSessionModel& model) {
   const auto is_id = [&](int32_t id) { return id >= 0 && id < model.vocab_size; };
@@ -50,6 +62,10 @@ std::string StateFault(const v1::SavedSession& saved, const SavedSessionModel& m
   if (saved.has_kv() && saved.kv().tokens() > saved.ids_size()) {
     return "holds keys and values of " + std::to_string(saved.kv().tokens()) + " tokens, and " +
            std::to_string(saved.ids_size()) + " ids";
+  }
+  ContextPolicy policy;
+  if (const std::string fault = ReadPolicy(saved, &policy); !fault.empty()) {
+    return "holds a policy that cannot be: " + fault;
   }
   const int messages = saved.chat().messages_size();
   const bool ends_with_answer =
@@ -101,6 +117,10 @@ RpcError SessionFiles::Save(const std::string& name, const SessionState& state,
   saved.mutable_ids()->Add(state.ids.begin(), state.ids.end());
   if (state.is_chat) *saved.mutable_chat() = state.chat;
   saved.set_cache_salt(state.cache_salt);
+  const bool has_policy = state.context_policy.type != ContextPolicyType::kNone;
+  if (has_policy) {
+    *saved.mutable_context_policy() = ProtoConverter::ContextPolicyToProto(state.context_policy);
+  }
   const bool has_pages = pages != nullptr && pages->tokens > 0;
   if (has_pages) *saved.mutable_kv() = DescribeKv(*pages, *model.layout, model.weights);
   std::lock_guard lock(mutex_);
@@ -165,6 +185,7 @@ RpcError SessionFiles::Restore(const std::string& name, const SavedSessionModel&
   state->is_chat = saved.has_chat();
   state->chat = std::move(*saved.mutable_chat());
   state->cache_salt = saved.cache_salt();
+  ReadPolicy(saved, &state->context_policy);
   return {};
 }
 
@@ -179,7 +200,9 @@ RpcError SessionFiles::ReadPages(const std::string& name, const SavedSessionMode
     if (const std::string fault = KvFault(kv, *model.layout, model.weights); !fault.empty()) {
       return FileError(name, "is of another model or --kv-dtype than \"" + model.name + "\": it " + fault);
     }
-    made.emplace(*model.layout, kv);
+    ContextPolicy policy;
+    ReadPolicy(reader.head(), &policy);
+    made.emplace(*model.layout, kv, CachedTextOf({}, "", policy).policy);
   }
   std::vector<std::byte> rows;
   for (int32_t layer = 0; layer < kv.layers_size(); ++layer) {

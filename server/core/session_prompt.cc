@@ -115,6 +115,14 @@ RpcError CheckSessionKind(const SessionState& session, const v1::GenerateRequest
                  0);
 }
 
+RpcError CheckSessionPolicy(const SessionState& session, const ContextPolicy& policy) {
+  if (session.context_policy == policy) return {};
+  return Differs("context_policy",
+                 "is " + ContextPolicyText(policy) + ", and the session was begun with " +
+                     ContextPolicyText(session.context_policy),
+                 0);
+}
+
 RpcError CheckGoesOn(const SessionState& session, const std::string& path,
                      const std::vector<int32_t>& prompt) {
   const auto [own, given] =

@@ -18,6 +18,9 @@ RpcError CheckSessionFields(const v1::GenerateRequest& request);
 // FAILED_PRECONDITION: the session is a chat and the prompt is not, or the other way round, or it was begun
 // with another cache_salt.
 RpcError CheckSessionKind(const SessionState& session, const v1::GenerateRequest& request);
+// FAILED_PRECONDITION: the session was begun under another policy, with which its rows saw something else.
+// `policy`: with nothing left open.
+RpcError CheckSessionPolicy(const SessionState& session, const ContextPolicy& policy);
 
 // FAILED_PRECONDITION, with the first index at which `prompt` is not what the session holds. `path`: the
 // prompt's field.

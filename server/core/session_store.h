@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "engine/clock.h"
+#include "kernels/context_policy.h"
 #include "server/core/rpc_error.h"
 #include "tramontane/v1/inference.pb.h"
 
@@ -42,6 +43,7 @@ struct SessionState {
   bool is_chat = false;
   v1::Chat chat;  // of chats: as received, and the answer
   std::string cache_salt;
+  ContextPolicy context_policy = {};  // with nothing left open
 
   int64_t Bytes() const;
 };

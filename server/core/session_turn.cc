@@ -22,10 +22,12 @@ RpcError SessionTurn::Begin(SessionStore& store, const v1::GenerateRequest& requ
   return found() == nullptr ? RpcError() : CheckSessionKind(*found(), request);
 }
 
-void SessionTurn::NotePrompt(const v1::GenerateRequest& request, std::span<const int32_t> prompt) {
+void SessionTurn::NotePrompt(const v1::GenerateRequest& request, std::span<const int32_t> prompt,
+                             const ContextPolicy& policy) {
   if (!lease_.held()) return;
   next_.ids.assign(prompt.begin(), prompt.end());
   next_.cache_salt = request.cache_salt();
+  next_.context_policy = policy;
   next_.is_chat = request.has_chat();
   if (!next_.is_chat) return;
   next_.chat = request.chat();

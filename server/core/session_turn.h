@@ -26,7 +26,8 @@ class SessionTurn {
   const SessionState* found() const { return lease_.state(); }  // null: nothing yet, or no session
 
   // What was asked, once its prompt is known.
-  void NotePrompt(const v1::GenerateRequest& request, std::span<const int32_t> prompt);
+  void NotePrompt(const v1::GenerateRequest& request, std::span<const int32_t> prompt,
+                  const ContextPolicy& policy);
   // What the model said: the ids of its choice, and what was made of them.
   void NoteTokens(std::span<const int32_t> ids);
   void NoteDelta(const v1::Delta& delta);

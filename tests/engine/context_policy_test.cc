@@ -111,6 +111,36 @@ TEST_P(Endless, ChunksPreemptionAndTheCacheChangeNoToken) {
   }
 }
 
+// Far behind its context, too: the pages of the next turn are those of the last one, and no token is another
+// one for it.
+TEST_P(Endless, ASecondTurnComputesOnlyWhatIsNew) {
+  for (const ContextPolicy& policy : Policies()) {
+    SCOPED_TRACE(std::string(ContextPolicyName(policy.type)) + " " + std::to_string(policy.n_ctx));
+    SteppedEngine test(SmallLimits(200), GetParam());
+    const Request first = EndlessRequest(policy, 50, 47);
+    const auto answer = Ask(test, first);
+    Request second = first;
+    second.prompt.insert(second.prompt.end(), answer->choice().ids.begin(), answer->choice().ids.end());
+    second.prompt.insert(second.prompt.end(), {9, 10, 11});
+    const auto next = Ask(test, second);
+    if (policy.type != ContextPolicyType::kReevaluate) {
+      // 96 positions of the first turn were computed: its last token was drawn and not fed back.
+      EXPECT_EQ(next->choice().end().usage.cached_tokens, 96);
+    }
+    EngineLimits calm = SmallLimits(200);
+    calm.prefix_cache = false;
+    SteppedEngine alone(calm, GetParam());
+    EXPECT_EQ(next->choice().ids, Ask(alone, second)->choice().ids);
+    // Under another policy its pages are of no use, but for those in front of where either changes a mask.
+    ContextPolicy other = policy;
+    ++other.n_keep;
+    second.context_policy = other;
+    if (CheckContextPolicy(other).ok()) {
+      EXPECT_EQ(Ask(test, second)->choice().ids, Ask(alone, second)->choice().ids);
+    }
+  }
+}
+
 TEST_P(Endless, ChoicesOfOnePromptGoTheirOwnWays) {
   for (const ContextPolicy& policy : Policies()) {
     SteppedEngine test(SmallLimits(120), GetParam());
@@ -280,6 +310,26 @@ TEST_F(EndlessOnTheCpu, AWindowHoldsOverTheTokensLeft) {
   for (const int64_t n_discard : {1, 14}) {  // 14: windows meet the sinks again behind each discard
     const Request request = EndlessRequest(Policy(ContextPolicyType::kShift, 20, 4, n_discard), 30, 40);
     ExpectFreshPrefills(*test, request, 1e-4f);
+  }
+}
+
+// What is cached under one policy is nothing to another, and what is found is what would be computed.
+TEST_F(EndlessOnTheCpu, PagesThatAreFoundChangeNoBit) {
+  WriteModel(2, {12, 0});
+  const auto cached = Start();
+  for (const ContextPolicy& policy : Policies()) {
+    Request request = EndlessRequest(policy, 60, 20);
+    request.output.logprobs = 1;
+    for (int turn = 0; turn < 3; ++turn) {
+      const auto found = Ask(*cached, request);
+      const auto computed = Ask(*Start(), request);
+      EXPECT_EQ(found->choice().ids, computed->choice().ids) << ContextPolicyText(policy) << turn;
+      for (size_t t = 0; t < computed->choice().logprobs.size(); ++t) {
+        EXPECT_EQ(found->choice().logprobs.at(t).logprob, computed->choice().logprobs[t].logprob);
+      }
+      const auto& ids = computed->choice().ids;
+      request.prompt.insert(request.prompt.end(), ids.begin(), ids.end());
+    }
   }
 }
 

@@ -463,7 +463,7 @@ TEST_P(CudaEngine, GoesOnFromPagesOfTheCpu) {
   Request request = MakeRequest("r", 50, 3);
   const auto asked = cpu_engine.Submit(request);
   cpu_engine.RunToEnd({asked.get()});
-  const auto made = std::make_shared<KvTransfer>(request.prompt, "");
+  const auto made = std::make_shared<KvTransfer>(CachedText{.tokens = request.prompt, .salt = ""});
   RunTransfer(cpu_engine, made);
   const int64_t whole = 50 / drawn.page_size * drawn.page_size;
   ASSERT_EQ(made->tokens(), whole);
@@ -473,8 +473,9 @@ TEST_P(CudaEngine, GoesOnFromPagesOfTheCpu) {
   BackendEngine test(MakeCudaTestBackend(), folder.path(), options);
   const auto beside = test.Submit(MakeRequest("beside", 9, 20, 1));
   for (int step = 0; step < 4; ++step) test.Step();
-  RunTransfer(test, std::make_shared<KvTransfer>(request.prompt, "", CopyOf(made->pages(), test.layout())));
-  const auto read = std::make_shared<KvTransfer>(request.prompt, "");
+  RunTransfer(test, std::make_shared<KvTransfer>(CachedText{.tokens = request.prompt, .salt = ""},
+                                                 CopyOf(made->pages(), test.layout())));
+  const auto read = std::make_shared<KvTransfer>(CachedText{.tokens = request.prompt, .salt = ""});
   RunTransfer(test, read);
   ASSERT_EQ(read->tokens(), whole);
   for (size_t group = 0; group < read->pages().groups.size(); ++group) {

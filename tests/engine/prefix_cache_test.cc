@@ -34,8 +34,9 @@ Tokens Text(int32_t first, int64_t count) {
 
 // Computes `tokens` step by step as a scheduler would, from the hit on.
 struct Reader {
-  Reader(KvStore& the_store, Tokens the_tokens, const std::string& salt = "", int64_t step = 8)
-      : store(the_store), tokens(std::move(the_tokens)), lease(store.NewLease()) {
+  Reader(KvStore& the_store, Tokens the_tokens, const std::string& salt = "", int64_t step = 8,
+         const ContextPolicy& policy = {})
+      : store(the_store), tokens(std::move(the_tokens)), lease(store.NewLease(policy)) {
     hit = store.Acquire(lease, {.tokens = tokens, .salt = salt});
     accepted = hit;
     while (accepted < static_cast<int64_t>(tokens.size())) {
@@ -63,8 +64,8 @@ struct Reader {
 };
 
 int64_t HitOf(KvStore& store, const Tokens& tokens, const std::string& salt = "",
-              int64_t most_tokens = INT64_MAX) {
-  Lease lease = store.NewLease();
+              int64_t most_tokens = INT64_MAX, const ContextPolicy& policy = {}) {
+  Lease lease = store.NewLease(policy);
   const PrefixQuery query = {.tokens = tokens, .salt = salt, .most_tokens = most_tokens};
   const int64_t known = store.KnownPrefix(lease, query);
   const int64_t hit = store.Acquire(lease, query);
@@ -353,6 +354,89 @@ TEST(PrefixCacheTest, OfALongTextSomeWindowsOnTheWayAreKept) {
   }
 }
 
+// ---- under a policy -----------------------------------------------------------------------------
+
+constexpr ContextPolicy kShiftOf24 = {
+    .type = ContextPolicyType::kShift, .n_ctx = 24, .n_keep = 4, .n_discard = 2};
+
+int64_t HitUnder(KvStore& store, const Tokens& tokens, const ContextPolicy& policy) {
+  return HitOf(store, tokens, "", INT64_MAX, policy);
+}
+
+TEST(PrefixCacheTest, UnderAPolicyItsOwnPagesAreFoundAndOthersUpToWhereItChangesAMask) {
+  KvStore store(TestLayout({0, 6}, kPage), 100, PrefixCache::kOn);
+  {
+    const Reader run(store, Text(100, 50), "", 8, kShiftOf24);
+  }
+  EXPECT_EQ(HitUnder(store, Text(100, 51), kShiftOf24), 48);
+  EXPECT_EQ(HitUnder(store, Text(100, 51), {}), 24);
+  for (const ContextPolicy& other :
+       {ContextPolicy{.type = ContextPolicyType::kShift, .n_ctx = 24, .n_keep = 4, .n_discard = 3},
+        ContextPolicy{.type = ContextPolicyType::kShift, .n_ctx = 25, .n_keep = 4, .n_discard = 2},
+        ContextPolicy{.type = ContextPolicyType::kShift, .n_ctx = 24, .n_keep = 3, .n_discard = 2}}) {
+    EXPECT_EQ(HitUnder(store, Text(100, 51), other), 24);
+  }
+  // Sinks stay in sight where the window of 6 passes them.
+  EXPECT_EQ(HitUnder(store, Text(100, 51), {.type = ContextPolicyType::kSinks, .n_ctx = 24, .n_keep = 4}), 4);
+}
+
+TEST(PrefixCacheTest, UnderAPolicyAHitLeasesTheSinksAndWhatIsStillSeen) {
+  KvStore store(TestLayout({0, 6}, kPage), 100, PrefixCache::kOn);
+  {
+    const Reader run(store, Text(100, 50), "", 8, kShiftOf24);
+  }
+  Lease lease = store.NewLease(kShiftOf24);
+  const Tokens tokens = Text(100, 49);
+  ASSERT_EQ(store.Acquire(lease, {.tokens = tokens, .salt = ""}), 48);
+  // The query at 48 stands at 24 - 1 - 1 behind 26 discarded ones: it sees 0..3, and 30..48; of a window of 6
+  // 43..48, for which sinks are out of sight.
+  EXPECT_EQ(lease.tables[0].sinks.size(), 1u);
+  EXPECT_EQ(lease.tables[0].kv_base, 28);
+  EXPECT_EQ(lease.tables[0].pages.size(), 5u);
+  EXPECT_TRUE(lease.tables[1].sinks.empty());
+  EXPECT_EQ(lease.tables[1].kv_base, 40);
+  store.Release(lease);
+  store.CheckAccounting();
+}
+
+TEST(PrefixCacheTest, AForkUnderAPolicyGoesBackToWhereItHadNone) {
+  for (const int32_t page : {1, 4}) {
+    KvStore store(TestLayout({0}, page), 300, PrefixCache::kOn);
+    Reader run(store, Text(100, 40), "", 8, kShiftOf24);
+    Lease fork = store.Fork(run.lease, 40);
+    Tokens tokens = Text(100, 40);
+    const Tokens more = Text(700, 8);
+    tokens.insert(tokens.end(), more.begin(), more.end());
+    std::vector<PageCopy> copies;
+    store.Extend(fork, 40, 48, &copies);
+    store.Seal(fork, tokens, 48);
+    store.Release(fork);
+    EXPECT_EQ(HitUnder(store, tokens, kShiftOf24), 48 - page);
+    Reader young(store, Text(100, 24), "", 8, kShiftOf24);  // no block behind its context
+    Lease early = store.Fork(young.lease, 20);
+    EXPECT_EQ(early.sealed, 20);
+    store.Release(early);
+    store.CheckAccounting();
+  }
+}
+
+// A text without an end is no reason to forget all others: its chain of blocks is let grow no longer.
+TEST(PrefixCacheTest, TextsWithoutAnEndNameNoMoreBlocksThanMayBe) {
+  KvStore store(TestLayout({0}, kPage), 64, PrefixCache::kOn);
+  {
+    const Reader other(store, Text(9000, 40));
+  }
+  {
+    Reader endless(store, Text(100, 24), "", 8, kShiftOf24);
+    for (int32_t more = 0; more < 400; ++more) endless.Append(Text(124 + 8 * more, 8));
+    EXPECT_EQ(endless.lease.sealed, 24 + 2 * 64 / 4 * kPage) << "a quarter of the blocks of 64 pages";
+    EXPECT_EQ(HitOf(store, Text(9000, 41)), 40);
+  }
+  const Reader next(store, Text(5000, 24 + 2 * 64 / 4 * kPage), "", 8, kShiftOf24);
+  EXPECT_EQ(next.lease.sealed, 24 + 2 * 64 / 4 * kPage) << "those of a text that ended count no more";
+  store.CheckAccounting();
+}
+
 // ---- collisions ---------------------------------------------------------------------------------
 
 PrefixHash OneHash(const PrefixHash&, std::span<const int32_t>) { return {1, 2}; }
@@ -378,8 +462,16 @@ TEST(PrefixCacheTest, ACollisionCostsAMissAndNothingElse) {
 struct Shadow {
   using Name = std::pair<size_t, std::string>;  // group, salt and tokens up to the page's end
 
-  static Name NameOf(size_t group, const std::string& salt, const Tokens& tokens, int64_t end) {
+  static Name NameOf(size_t group, const std::string& salt, const Lease& lease, const Tokens& tokens,
+                     int64_t end) {
     std::string text = std::to_string(salt.size()) + "/" + salt + "/";
+    const ContextPolicy& policy = lease.policy;
+    if (end > lease.plain_len) {
+      for (const int64_t number : {int64_t{policy.type == ContextPolicyType::kShift}, policy.n_ctx,
+                                   policy.n_keep, policy.n_discard}) {
+        text += std::to_string(number) + ",";
+      }
+    }
     for (int64_t p = 0; p < end; ++p) text += std::to_string(tokens[static_cast<size_t>(p)]) + " ";
     return {group, text};
   }
@@ -417,13 +509,19 @@ TEST_P(AgainstAModel, FindsWhatWasSealedAndOnlyThat) {
   const auto below = [&](int64_t n) { return static_cast<int64_t>(random() % static_cast<uint64_t>(n)); };
   const std::vector<std::vector<int32_t>> models = {{0}, {0, 7}, {6, 6}, {0, 0, 3, 12}, {1}};
   int64_t hits = 0;
+  int64_t hits_under_policies = 0;
   for (int64_t round = 0; round < ScaledCount(60, 10); ++round) {
     const KvLayout layout =
         TestLayout(models[static_cast<size_t>(below(5))], static_cast<int32_t>(1 + below(4)));
     const int32_t page = layout.format.page_size;
     KvStore store(layout, 20 + below(60), PrefixCache::kOn, GetParam());
-    std::vector<PrefixGroup> groups;
-    for (const KvGroupSpec& group : layout.groups) groups.push_back({.window = group.window});
+    const std::vector<PrefixGroup> groups = PrefixGroupsOf(layout, {});
+    // Half of the leases have one of two policies.
+    const std::vector<ContextPolicy> policies = {
+        {},
+        {},
+        {.type = ContextPolicyType::kSinks, .n_ctx = 8 + below(12), .n_keep = below(6)},
+        {.type = ContextPolicyType::kShift, .n_ctx = 8 + below(12), .n_keep = 3, .n_discard = 1 + below(4)}};
     Shadow shadow;
     std::vector<Owner> owners;
     for (int64_t step = 0; step < 300; ++step) {
@@ -437,27 +535,31 @@ TEST_P(AgainstAModel, FindsWhatWasSealedAndOnlyThat) {
           owner.tokens.push_back(static_cast<int32_t>(below(2)));
         }
         owner.salt = below(3) == 0 ? "s" : "";
-        owner.lease = store.NewLease();
+        const ContextPolicy& policy = policies[static_cast<size_t>(below(4))];
+        owner.lease = store.NewLease(policy);
         const int64_t most = below(4) == 0 ? below(20) : INT64_MAX;
         const int64_t available = store.available();
         const auto asked = static_cast<int64_t>(owner.tokens.size());
-        const int64_t expected =
-            LongestPrefixHit(std::min(asked - 1, most) + 1, page, groups, [&](size_t group, int64_t index) {
-              return shadow.pages.count(Shadow::NameOf(group, owner.salt, owner.tokens, (index + 1) * page)) >
-                     0;
-            });
+        const int64_t expected = LongestPrefixHit(
+            std::min(asked - 1, most) + 1, page, PrefixGroupsOf(layout, policy),
+            [&](size_t group, int64_t index) {
+              return shadow.pages.count(Shadow::NameOf(group, owner.salt, owner.lease, owner.tokens,
+                                                       (index + 1) * page)) > 0;
+            },
+            [&](int64_t position) { return LeftAt(layout, policy, position); });
         owner.accepted =
             store.Acquire(owner.lease, {.tokens = owner.tokens, .salt = owner.salt, .most_tokens = most});
-        // Where every group has a window the store may have no room for so many blocks, and goes no further
-        // than it has seen.
-        const bool has_room = std::any_of(groups.begin(), groups.end(),
-                                          [](const PrefixGroup& group) { return group.window == 0; });
-        if (GetParam() == ChainedHash && has_room) {
+        // Where no row sees more than itself a hit needs no page, and the store goes no further than it has
+        // seen. A salt takes blocks, for which there may be no room before pages go.
+        const bool sees_others = std::any_of(groups.begin(), groups.end(),
+                                             [](const PrefixGroup& group) { return group.window != 1; });
+        if (GetParam() == ChainedHash && sees_others && owner.salt.empty()) {
           ASSERT_EQ(owner.accepted, expected);
         } else {
           ASSERT_LE(owner.accepted, expected);
         }
         hits += owner.accepted;
+        if (owner.accepted > owner.lease.plain_len) ++hits_under_policies;
         ASSERT_LE(store.available(), available);
         for (size_t g = 0; g < groups.size(); ++g) {
           const PageTable& table = owner.lease.tables[g];
@@ -465,10 +567,17 @@ TEST_P(AgainstAModel, FindsWhatWasSealedAndOnlyThat) {
             const int64_t end = table.kv_base + static_cast<int64_t>(i + 1) * page;
             const auto named = shadow.names.find(table.pages[i]);
             ASSERT_NE(named, shadow.names.end());
-            ASSERT_EQ(named->second, Shadow::NameOf(g, owner.salt, owner.tokens, end))
+            ASSERT_EQ(named->second, Shadow::NameOf(g, owner.salt, owner.lease, owner.tokens, end))
                 << "another text's page";
           }
-          ASSERT_LE(table.kv_base, FirstVisible(owner.accepted, groups[g].window));
+          for (size_t i = 0; i < table.sinks.size(); ++i) {
+            const auto named = shadow.names.find(table.sinks[i]);
+            ASSERT_NE(named, shadow.names.end());
+            ASSERT_EQ(named->second, Shadow::NameOf(g, owner.salt, owner.lease, owner.tokens,
+                                                    static_cast<int64_t>(i + 1) * page));
+          }
+          ASSERT_LE(table.kv_base, std::max(FirstVisible(owner.accepted, groups[g].window),
+                                            SeenAt(owner.lease, owner.accepted).left));
         }
       } else if (what == 1) {
         const int64_t which = below(static_cast<int64_t>(owners.size()));
@@ -502,7 +611,7 @@ TEST_P(AgainstAModel, FindsWhatWasSealedAndOnlyThat) {
           for (size_t i = 0; i < table.pages.size(); ++i) {
             const int64_t page_end = table.kv_base + static_cast<int64_t>(i + 1) * page;
             if (page_end > end || shadow.names.count(table.pages[i]) > 0) continue;
-            const Shadow::Name name = Shadow::NameOf(g, owner.salt, owner.tokens, page_end);
+            const Shadow::Name name = Shadow::NameOf(g, owner.salt, owner.lease, owner.tokens, page_end);
             if (!shadow.pages.emplace(name, table.pages[i]).second) continue;  // the first stays known
             shadow.names[table.pages[i]] = name;
           }
@@ -515,6 +624,7 @@ TEST_P(AgainstAModel, FindsWhatWasSealedAndOnlyThat) {
       for (const Owner& owner : owners) {
         for (const PageTable& table : owner.lease.tables) {
           for (const PageId id : table.pages) ++leases[static_cast<size_t>(id)];
+          for (const PageId id : table.sinks) ++leases[static_cast<size_t>(id)];
         }
       }
       for (PageId id = 0; id < store.total_pages(); ++id) {
@@ -526,6 +636,7 @@ TEST_P(AgainstAModel, FindsWhatWasSealedAndOnlyThat) {
     EXPECT_EQ(store.available(), store.total_pages());
   }
   EXPECT_GT(hits, 0);
+  EXPECT_TRUE(GetParam() != ChainedHash || hits_under_policies > 0);
 }
 
 }  // namespace

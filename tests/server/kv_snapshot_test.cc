@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstring>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -15,6 +16,7 @@
 
 #include "models/chat/mistral_chat.h"
 #include "server/core/inference_core.h"
+#include "server/core/kv_export.h"
 #include "server/core/session_files.h"
 #include "tests/support/byte_tokenizer.h"
 #include "tests/support/in_process_engine.h"
@@ -112,6 +114,10 @@ void ExpectSame(const StreamReader& a, const StreamReader& b) {
   }
 }
 
+CachedText TextOf(const SessionState& state) {
+  return CachedTextOf(state.ids, state.cache_salt, state.context_policy);
+}
+
 class KvSnapshot : public ::testing::Test {
  protected:
   KvSnapshot() : files_(SessionFiles::Open(folder_.path()).value()) {}
@@ -123,15 +129,20 @@ class KvSnapshot : public ::testing::Test {
     tiny.Randomise(4);
     tiny.WriteMistral(model_);
   }
+  Request Turn(Ids prompt, int64_t tokens) const {
+    Request request = RequestOf(std::move(prompt), tokens);
+    request.context_policy = state_.context_policy;
+    return request;
+  }
   // Says the first turn and saves it; what is in the session then.
   void SaveFirstTurn(const Pool& pool) {
     PoolOfPages server(model_, pool);
-    state_.ids = Prompt(kPromptTokens);
-    const auto answer = server.Ask(RequestOf(state_.ids, kSaid));
+    state_.ids = Prompt(prompt_tokens_);
+    const auto answer = server.Ask(Turn(state_.ids, kSaid));
     state_.ids.insert(state_.ids.end(), answer->choice().ids.begin(), answer->choice().ids.end());
-    const auto read = std::make_shared<KvTransfer>(state_.ids, "");
+    const auto read = std::make_shared<KvTransfer>(TextOf(state_));
     server.Run(read);
-    const int64_t whole_pages = (std::ssize(state_.ids) - 1) / pool.page_size;
+    const int64_t whole_pages = (std::ssize(TextOf(state_).tokens) - 1) / pool.page_size;
     EXPECT_EQ(read->tokens(), whole_pages * pool.page_size) << "the last token was not fed back";
     int64_t bytes = 0;
     const RpcError error = files_->Save("s", state_, server.model(), &read->pages(), &bytes);
@@ -141,7 +152,7 @@ class KvSnapshot : public ::testing::Test {
   Request SecondTurn() {
     Ids prompt = state_.ids;
     prompt.insert(prompt.end(), {9, 10, 11});
-    return RequestOf(prompt, 30);
+    return Turn(prompt, 30);
   }
   // Restores into a server of that pool and goes on there; tokens that were found.
   int64_t GoOn(const Pool& pool, std::unique_ptr<StreamReader>* answer) {
@@ -151,7 +162,8 @@ class KvSnapshot : public ::testing::Test {
     const RpcError error = files_->Restore("s", server.model(), &state, &pages);
     EXPECT_TRUE(error.ok()) << error.message();
     EXPECT_EQ(state.ids, state_.ids);
-    const auto written = std::make_shared<KvTransfer>(state.ids, state.cache_salt, std::move(pages));
+    EXPECT_EQ(state.context_policy, state_.context_policy);
+    const auto written = std::make_shared<KvTransfer>(TextOf(state), std::move(pages));
     server.Run(written);
     *answer = server.Ask(SecondTurn());
     EXPECT_EQ((*answer)->choice().end().usage.cached_tokens, written->tokens());
@@ -159,8 +171,8 @@ class KvSnapshot : public ::testing::Test {
   }
   std::unique_ptr<StreamReader> NeverStopped(const Pool& pool) {
     PoolOfPages server(model_, pool);
-    Ids first(state_.ids.begin(), state_.ids.begin() + kPromptTokens);
-    server.Ask(RequestOf(first, kSaid));
+    Ids first(state_.ids.begin(), state_.ids.begin() + prompt_tokens_);
+    server.Ask(Turn(first, kSaid));
     return server.Ask(SecondTurn());
   }
   std::string BytesOfFile() {
@@ -181,6 +193,7 @@ class KvSnapshot : public ::testing::Test {
   TempFolder model_, folder_;
   std::unique_ptr<SessionFiles> files_;
   SessionState state_;
+  int64_t prompt_tokens_ = kPromptTokens;
 };
 
 class KvSnapshotOf : public KvSnapshot, public ::testing::WithParamInterface<std::vector<int32_t>> {};
@@ -207,6 +220,97 @@ TEST_P(KvSnapshotOf, GoesOnBitForBitInPoolsOfAnyPageSizeAndLayout) {
   expect_found({.page_size = 64}, 128);
   expect_found({.steps_in_flight = 2}, 160);
   expect_found({.page_size = 256, .pages = 20}, 0);
+}
+
+// What is saved far behind n_ctx goes on in other pools as if nothing had been.
+TEST_P(KvSnapshotOf, UnderAContextPolicyGoesOnBitForBit) {
+  WriteModel(GetParam());
+  prompt_tokens_ = 400;
+  for (const ContextPolicy& policy :
+       {ContextPolicy{.type = ContextPolicyType::kSinks, .n_ctx = 64, .n_keep = 4},
+        ContextPolicy{.type = ContextPolicyType::kShift, .n_ctx = 64, .n_keep = 6, .n_discard = 10},
+        ContextPolicy{.type = ContextPolicyType::kReevaluate, .n_ctx = 64, .n_keep = 4, .n_discard = 30}}) {
+    SCOPED_TRACE(ContextPolicyText(policy));
+    state_.context_policy = policy;
+    SaveFirstTurn({});
+    const auto never_stopped = NeverStopped({});
+    const bool is_mask = policy.type != ContextPolicyType::kReevaluate;
+    const auto expect_found = [&](const Pool& pool, int64_t tokens, int64_t tokens_left) {
+      std::unique_ptr<StreamReader> answer;
+      EXPECT_EQ(GoOn(pool, &answer), is_mask ? tokens : tokens_left) << pool.page_size;
+      ExpectSame(*answer, *never_stopped);
+    };
+    // 420 tokens were computed, or of those that are left 60.
+    expect_found({}, 416, 48);
+    expect_found({.order = KvOrder::kNhd}, 416, 48);
+    expect_found({.page_size = 4}, 416, 48);
+    expect_found({.page_size = 12, .order = KvOrder::kNhd}, 408, 48);
+    expect_found({.page_size = 64}, 384, 0);
+    expect_found({.steps_in_flight = 2}, 416, 48);
+    expect_found({.page_size = 256, .pages = 20}, 0, 0);
+  }
+}
+
+TEST_F(KvSnapshot, HoldsOfATextWithoutAnEndWhatIsStillSeen) {
+  WriteModel({16, 0});
+  prompt_tokens_ = 400;
+  state_.context_policy = {.type = ContextPolicyType::kSinks, .n_ctx = 64, .n_keep = 4};
+  SaveFirstTurn({});
+  // The row at 416 sees 0..3, 401..416 in the first layer and 357..416 in the second: with the margins that
+  // begins in the pages at 272 and 224, and sinks end in that of 4 + 128 tokens.
+  const size_t row = size_t{2} * 2 * 8 * 2;
+  const size_t rows = (416 - 272) + (416 - 224) + 2 * 144;
+  const size_t size = BytesOfFile().size();
+  EXPECT_GT(size, rows * row);
+  EXPECT_LT(size, rows * row + 421 * 2 + 500);
+}
+
+// Each layer has what it shows, in one numbering of tokens, and zeros elsewhere.
+TEST_F(KvSnapshot, OfATextWithoutAnEndIsExportedWithoutWhatLiesBetween) {
+  WriteModel({16, 0});
+  prompt_tokens_ = 400;
+  state_.context_policy = {.type = ContextPolicyType::kSinks, .n_ctx = 64, .n_keep = 4};
+  PoolOfPages server(model_, {});
+  state_.ids = Prompt(prompt_tokens_);
+  server.Ask(Turn(state_.ids, 1));
+  const auto read = std::make_shared<KvTransfer>(TextOf(state_));
+  server.Run(read);
+  ASSERT_EQ(read->tokens(), 400);
+  const KvLayout& layout = server.engine().engine().kv_layout();
+  const v1::SavedKv saved = DescribeKv(read->pages(), layout, "w");
+  ASSERT_EQ(saved.layers(0).sinks(), 144);
+  ASSERT_EQ(saved.layers(0).begin(), 256);
+  ASSERT_EQ(saved.layers(1).begin(), 208);
+  const auto exported = ExportKv(saved, "nhd", [&](int32_t layer, std::vector<std::byte>* rows) {
+    RowsOfPages(read->pages(), layout, saved, layer, rows);
+    return Status::Ok();
+  });
+  ASSERT_TRUE(exported.ok()) << exported.status();
+  EXPECT_EQ(exported->sinks, 144);
+  EXPECT_EQ(exported->first_position, 208);
+  const int64_t tokens = 144 + 400 - 208;
+  const KvFormat& format = layout.format;
+  const std::vector<std::byte> zeros(static_cast<size_t>(format.VectorBytes()));
+  for (int32_t layer = 0; layer < 2; ++layer) {
+    const ExportedTensor& tensor = exported->tensors[static_cast<size_t>(layer)];
+    ASSERT_EQ(tensor.shape, (std::vector<int64_t>{1, 2, tokens, format.kv_heads, format.head_dim}));
+    const KvLayout::Place& place = layout.places[static_cast<size_t>(layer)];
+    for (int64_t token = 0; token < tokens; ++token) {
+      const int64_t position = token < 144 ? token : 208 + token - 144;
+      const bool is_there = position < 144 || position >= saved.layers(layer).begin();
+      const auto& images = read->pages().groups[static_cast<size_t>(place.group)];
+      const auto& image = images[static_cast<size_t>(position / format.page_size)];
+      for (int32_t head = 0; head < format.kv_heads; ++head) {
+        const std::byte* expected = zeros.data();
+        if (is_there) {
+          expected = layout.LayerView(image.get(), place.layer_in_group)
+                         .Key(0, head, static_cast<int32_t>(position % format.page_size));
+        }
+        const std::byte* key = tensor.bytes.data() + (token * format.kv_heads + head) * format.VectorBytes();
+        ASSERT_EQ(std::memcmp(key, expected, zeros.size()), 0) << layer << " " << position;
+      }
+    }
+  }
 }
 
 TEST_F(KvSnapshot, OfEveryKindOfPagesComesBack) {
@@ -244,7 +348,7 @@ TEST_F(KvSnapshot, ThatFindsNoRoomIsComputedAgain) {
   SessionState state;
   KvPages pages;
   ASSERT_TRUE(files_->Restore("s", server.model(), &state, &pages).ok());
-  const auto written = std::make_shared<KvTransfer>(state.ids, "", std::move(pages));
+  const auto written = std::make_shared<KvTransfer>(TextOf(state), std::move(pages));
   server.Run(written);
   EXPECT_EQ(written->tokens(), 0);
   server.engine().RunToEnd({busy.get()});
@@ -266,8 +370,8 @@ TEST_F(KvSnapshot, IsCopiedBetweenTheStepsOfOthers) {
     SessionState state;
     KvPages pages;
     ASSERT_TRUE(files_->Restore("s", server.model(), &state, &pages).ok());
-    const auto written = std::make_shared<KvTransfer>(state.ids, "", std::move(pages));
-    const auto read = std::make_shared<KvTransfer>(state.ids, "");
+    const auto written = std::make_shared<KvTransfer>(TextOf(state), std::move(pages));
+    const auto read = std::make_shared<KvTransfer>(TextOf(state));
     ASSERT_TRUE(server.engine().engine().StartTransfer(written).ok());
     ASSERT_TRUE(server.engine().engine().StartTransfer(read).ok());
     std::vector<StreamReader*> readers;
@@ -340,7 +444,7 @@ TEST_F(KvSnapshot, CutAtAnyByteOrWithAnyBitFlippedIsRefused) {
   PoolOfPages server(model_, {.page_size = 4});
   state_.ids = Prompt(9);
   server.Ask(RequestOf(state_.ids, 1));
-  const auto read = std::make_shared<KvTransfer>(state_.ids, "");
+  const auto read = std::make_shared<KvTransfer>(TextOf(state_));
   server.Run(read);
   ASSERT_EQ(read->tokens(), 8);
   int64_t size = 0;

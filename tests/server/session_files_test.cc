@@ -162,6 +162,25 @@ TEST_F(SessionFile, WhoseContentCannotBeIsRefused) {
   state_.chat.Clear();
   Save("s");
   ExpectUnusable("s", "holds a chat that does not end with an answer");
+  state_.is_chat = false;
+  state_.context_policy = {.type = ContextPolicyType::kShift, .n_ctx = 8, .n_keep = 8, .n_discard = 1};
+  Save("s");
+  ExpectUnusable("s", "holds a policy that cannot be: context_policy.n_keep is 8, allowed are 0 to 7");
+  state_.context_policy.n_ctx = int64_t{1} << 62;
+  Save("s");
+  ExpectUnusable("s", "holds a policy that cannot be: context_policy.n_ctx is 4611686018427387904");
+}
+
+TEST_F(SessionFile, HoldsItsPolicy) {
+  for (const ContextPolicy& policy :
+       {ContextPolicy{.type = ContextPolicyType::kSinks, .n_ctx = 9, .n_keep = 0},
+        ContextPolicy{.type = ContextPolicyType::kReevaluate, .n_ctx = 9, .n_keep = 3, .n_discard = 6},
+        ContextPolicy{}}) {
+    state_.context_policy = policy;
+    Save("s");
+    ASSERT_TRUE(Restore("s").ok());
+    EXPECT_EQ(restored_.context_policy, policy) << ContextPolicyText(policy);
+  }
 }
 
 TEST_F(SessionFile, LinksAreNotFollowed) {
@@ -190,7 +209,7 @@ TEST_F(SessionFile, WhatIsNoFileIsRefusedAtOnce) {
   ExpectUnusable("pipe", "is no plain file");
   std::filesystem::create_directory(PathOf("folder"));
   ExpectUnusable("folder", "is no plain file");
-  std::ofstream(PathOf("huge")) << "tramontane session 2\n" << std::string(8, '\x01');
+  std::ofstream(PathOf("huge")) << "tramontane session 3\n" << std::string(8, '\x01');
   std::filesystem::resize_file(PathOf("huge"), (uintmax_t{1} << 30) + 1);
   ExpectUnusable("huge", "is cut off or damaged: it has 1073741825 bytes, and its head would have");
 }

@@ -203,9 +203,6 @@ TEST_F(Sessions, WhatDoesNotGoWithThemIsRefusedByName) {
   v1::GenerateRequest request = In("s", RequestOfIds({1}, 3));
   request.set_choices(2);
   EXPECT_EQ(Fault(request).message(), "choices: is 2; with a session the most is 1");
-  request = In("s", RequestOfIds({1}, 3));
-  request.mutable_context_policy()->set_type(v1::ContextPolicy::TYPE_SHIFT);
-  EXPECT_EQ(Fault(request).message(), "session: goes with the context policy none; this request's is shift");
   request = ChatIn("s", {"Hi", "Hel"});
   request.mutable_chat()->mutable_messages(1)->set_prefix(true);
   EXPECT_EQ(Fault(request).field, "chat.messages[1].prefix");
@@ -235,6 +232,33 @@ TEST_F(Sessions, AreOfOneKindAndOneSalt) {
   v1::GenerateRequest salted = In("text", RequestOfIds({1}, 3));
   salted.set_cache_salt("somebody else");
   EXPECT_EQ(Fault(salted).field, "cache_salt");
+}
+
+TEST_F(Sessions, GoOnUnderThePolicyThatTheyWereBegunWith) {
+  const auto turn = [](const Ids& ids, int64_t n_ctx) {
+    v1::GenerateRequest request = In("s", RequestOfIds(ids, 9));
+    request.mutable_context_policy()->set_type(v1::ContextPolicy::TYPE_SHIFT);
+    request.mutable_context_policy()->set_n_ctx(n_ctx);
+    return request;
+  };
+  Ids ids = {1, 400, 401};
+  for (int i = 0; i < 3; ++i) {  // far behind the 16 tokens that are held
+    ids = Joined(ids, Say(turn(ids, 16)));
+    ids.push_back(402);
+  }
+  const RpcError error = Fault(turn(ids, 17));
+  EXPECT_EQ(error.code, StatusCode::kFailedPrecondition);
+  EXPECT_EQ(error.reason, "SESSION_DIFFERS");
+  EXPECT_EQ(error.message(),
+            "context_policy: is shift (n_ctx 17, n_keep 4, n_discard 1), and the session was begun with "
+            "shift (n_ctx 16, n_keep 4, n_discard 1)");
+  EXPECT_EQ(Fault(In("s", RequestOfIds(ids, 9))).field, "context_policy");
+  EXPECT_EQ(Say(turn(ids, 16)).size(), 9u) << "what was refused changed nothing";
+  json body = Completion("h", json(ids));
+  body["context_policy"] = {{"type", "reevaluate"}, {"n_ctx", 20}};
+  EXPECT_EQ(Post("/v1/completions", body).status, 200);
+  body["context_policy"]["n_keep"] = 5;
+  ExpectError(Post("/v1/completions", body), 409, "context_policy", "session_differs");
 }
 
 // ---- chats ------------------------------------------------------------------------------------------

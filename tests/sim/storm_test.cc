@@ -199,8 +199,9 @@ class Storm {
   void MovePages() {
     if (transfer_ == nullptr && Chance(0.2) && !requests_.empty()) {
       const Request& request = requests_[random_() % requests_.size()];
-      moved_ = {request.prompt, request.cache_salt};
-      transfer_ = std::make_shared<KvTransfer>(moved_.first, moved_.second);
+      moved_ = CachedTextOf(request.prompt, request.cache_salt,
+                            ContextPolicyOf(request, storm_.engine().limits()));
+      transfer_ = std::make_shared<KvTransfer>(moved_);
       ASSERT_TRUE(storm_.engine().StartTransfer(transfer_).ok());
       is_out_ = false;
     }
@@ -211,7 +212,7 @@ class Storm {
       transfer_ = nullptr;
       return;
     }
-    transfer_ = std::make_shared<KvTransfer>(moved_.first, moved_.second, transfer_->TakePages());
+    transfer_ = std::make_shared<KvTransfer>(moved_, transfer_->TakePages());
     ASSERT_TRUE(storm_.engine().StartTransfer(transfer_).ok());
     is_out_ = true;
   }
@@ -231,10 +232,10 @@ class Storm {
     Request request = MakeRequest("r" + std::to_string(number), Number(1, 40), Number(0, 20),
                                   static_cast<uint32_t>(random_()));
     if (language_ != nullptr && Chance(0.5)) request.prompt = language_->RandomPrompt(random_);
-    if (!requests_.empty() && Chance(0.5)) BeginAsAnother(&request.prompt);
+    if (Chance(0.3)) request.context_policy = RandomPolicy();
+    if (!requests_.empty() && Chance(0.5)) BeginAsAnother(&request);
     if (Chance(0.2)) request.cache_salt = "salt";
     request.prefers_cache = Chance(0.2);
-    if (Chance(0.3)) request.context_policy = RandomPolicy();
     request.choices = Chance(0.2) ? static_cast<int32_t>(Number(2, 3)) : 1;
     request.sampling.temperature = Chance(0.3) ? 0.0f : 0.9f;
     request.sampling.seed = random_();
@@ -300,11 +301,13 @@ class Storm {
     return policy;
   }
 
-  // A next turn, the same question again, or another one behind the same text.
-  void BeginAsAnother(std::vector<int32_t>* prompt) {
+  // A next turn, the same question again, or another one behind the same text; mostly under its policy.
+  void BeginAsAnother(Request* request) {
     constexpr size_t kLongest = 40;
+    std::vector<int32_t>* prompt = &request->prompt;
     const size_t back = 1 + random_() % std::min<size_t>(6, requests_.size());  // the pool knows the last few
     const std::vector<int32_t>& other = requests_[requests_.size() - back].prompt;
+    if (Chance(0.7)) request->context_policy = requests_[requests_.size() - back].context_policy;
     std::vector<int32_t> joined(other.begin(),
                                 other.end() - static_cast<int64_t>(random_() % other.size()) / 2);
     if (Chance(0.8)) joined.insert(joined.end(), prompt->begin(), prompt->end());
@@ -385,9 +388,9 @@ class Storm {
   std::vector<std::optional<ConstraintSpec>> specs_;  // of the language's grammars, by request
   int64_t whole_texts_ = 0;
   int64_t scored_ = 0;
-  std::shared_ptr<KvTransfer> transfer_;                // null: none
-  std::pair<std::vector<int32_t>, std::string> moved_;  // its tokens and salt
-  bool is_out_ = false;                                 // the pages are on the host, or on their way back
+  std::shared_ptr<KvTransfer> transfer_;  // null: none
+  CachedText moved_;                      // what it moves
+  bool is_out_ = false;                   // the pages are on the host, or on their way back
   int64_t moved_tokens_ = 0;
   std::vector<std::unique_ptr<StreamReader>> readers_;
   std::map<std::string, int64_t> ends_;
