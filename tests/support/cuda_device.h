@@ -26,6 +26,9 @@ enum class ThreadOrder { kForward, kReverse, kRandom };
 std::vector<ThreadOrder> ThreadOrders();
 void UseThreadOrder(ThreadOrder order);
 
+// Whether the device has what hopper_*.cu are made of: compute capability 9.0, or the emulator.
+bool DeviceIsHopper();
+
 // The CUDA backend on that device.
 BackendPtr MakeCudaTestBackend();
 // The same on a device of 132 multiprocessors, as an H200 has them; a real one is what it is.

@@ -30,6 +30,8 @@ void UseThreadOrder(ThreadOrder order) {
                                  .shuffle_blocks = order == ThreadOrder::kRandom};
 }
 
+bool DeviceIsHopper() { return true; }
+
 BackendPtr MakeCudaTestBackend() {
   return cuda::MakeCudaBackend(std::make_unique<emulator::EmulatedRuntime>());
 }

@@ -34,6 +34,12 @@ void CopyFromDevice(void* host, const void* device, size_t bytes) {
 std::vector<ThreadOrder> ThreadOrders() { return {ThreadOrder::kForward}; }
 void UseThreadOrder(ThreadOrder) {}
 
+bool DeviceIsHopper() {
+  int major = 0;
+  Check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0), "the compute capability");
+  return major == 9;
+}
+
 BackendPtr MakeCudaTestBackend() {
   auto backend = OpenCudaBackend(CudaLibraryPath());
   if (backend.ok()) return *std::move(backend);

@@ -57,7 +57,7 @@ Findings NamesAreDefinedOnce(const Tree& tree);
 // be taken for the other.
 Findings HiddenNamesAreTheirFoldersOwn(const Tree& tree);
 
-// Inline assembly and PTX live in kernels/cuda/primitives.cuh.
+// Inline assembly and PTX live in kernels/cuda/primitives.cuh and hopper_primitives.cuh.
 Findings AssemblyHasOneFile(const Tree& tree);
 
 // Dividing by the page size, or taking the rest, is how a position becomes a place; few files may do it.

@@ -62,7 +62,36 @@ class Bookkeeping {
   Bookkeeping& operator=(const Bookkeeping&) = delete;
 };
 
-enum class Waiting { kNo, kBarrier, kCollective };
+enum class Waiting { kNo, kBarrier, kCollective, kCountingBarrier, kNamedBarrier };
+
+const char* NameOf(Waiting waiting) {
+  switch (waiting) {
+    case Waiting::kBarrier:
+      return "barrier";
+    case Waiting::kCollective:
+      return "warp collective";
+    case Waiting::kCountingBarrier:
+      return "wait for a phase";
+    case Waiting::kNamedBarrier:
+      return "named barrier";
+    default:
+      return "turn of its own";
+  }
+}
+
+// Sums of products that are under way, and where they go.
+struct Sums {
+  float* registers = nullptr;
+  std::vector<float> values;
+  int group = 0;  // of the last product that adds to them
+};
+
+// What a product read of shared memory.
+struct OperandPiece {
+  const std::byte* at = nullptr;
+  std::array<std::byte, 16> bytes;
+  int group = 0;
+};
 
 struct Thread {
   std::unique_ptr<Fiber> fiber;
@@ -75,6 +104,12 @@ struct Thread {
   std::vector<std::vector<AsyncCopy>> copy_groups;  // committed, oldest first
   std::vector<AsyncCopy> open_copies;
   std::map<std::pair<const char*, int>, int> shared_accesses;  // made so far, by site
+  const void* waits_at = nullptr;                              // the counting or named barrier
+  bool products_fenced = false;
+  int product_group = 0;  // the open one
+  std::list<Sums> sums;
+  std::vector<OperandPiece> operands;
+  std::vector<size_t> unfenced_pieces;  // of shared memory, written without FenceAsyncProxy since
 };
 
 // Lanes of one warp on their way into one collective.
@@ -85,6 +120,33 @@ struct Meeting {
   Site site;
   size_t operand_bytes = 0;
   alignas(16) std::array<std::array<std::byte, 64>, kWarp> operands;
+};
+
+struct PendingBox {
+  std::byte* to = nullptr;
+  BoxedTensor tensor;
+  std::array<int32_t, BoxedTensor::kDimensions> at;
+};
+
+// A barrier in shared memory. `order` and `issued` are for their addresses: neighbouring phases order threads
+// through different ones.
+struct CountingBarrier {
+  explicit CountingBarrier(int count) : arrivals(count), missing(count) {}
+
+  int arrivals;       // of a phase
+  int missing;        // of this one
+  int64_t bytes = 0;  // announced and not landed
+  unsigned phase = 0;
+  std::vector<PendingBox> boxes;
+  char order[2] = {};
+  char issued = 0;
+};
+
+struct NamedBarrier {
+  int threads = 0;
+  int arrived = 0;
+  int generation = 0;
+  char order[2] = {};
 };
 
 // As a device has it.
@@ -110,6 +172,11 @@ struct Block {
   // Accesses of a warp by (warp, file, line, number): how many lanes of each eight use each four banks.
   using Users = std::array<std::array<int, 8>, 4>;
   std::map<std::tuple<int, const char*, int, int>, Users> shared_users;
+  std::map<const void*, CountingBarrier> counting_barriers;  // by address
+  std::array<NamedBarrier, 16> named_barriers;
+  // Of 16 bytes of shared memory each: written by a plain store that no FenceAsyncProxy followed. Kept where
+  // there are counting barriers.
+  std::vector<bool> unfenced;
   LaunchStats stats;
 };
 
@@ -144,6 +211,7 @@ void RunThread(void* argument) {
   if (!thread->open_copies.empty())
     Broken("a thread ended with copies that were never committed", thread->site);
   thread->copy_groups.clear();
+  if (!thread->sums.empty()) Broken("a thread ended with products that were never waited for", thread->site);
   --block.alive;
   OpenBarrierIfComplete(block);
 }
@@ -154,8 +222,7 @@ void RunThread(void* argument) {
   for (const Thread& thread : *block.threads) {
     if (thread.fiber->finished()) continue;
     std::fprintf(stderr, "  thread (%u,%u,%u) waits in a %s at %s:%d\n", thread.index.x, thread.index.y,
-                 thread.index.z, thread.waiting == Waiting::kBarrier ? "barrier" : "warp collective",
-                 thread.site.file, thread.site.line);
+                 thread.index.z, NameOf(thread.waiting), thread.site.file, thread.site.line);
   }
   std::fflush(stderr);
   std::abort();
@@ -172,6 +239,8 @@ void RunBlock(Block& block, std::mt19937_64& random) {
   for (Thread& thread : threads) {
     thread.waiting = Waiting::kNo;
     thread.awaited = false;
+    thread.products_fenced = false;
+    thread.unfenced_pieces.clear();
     thread.fiber->Start(&RunThread, &thread);
   }
   block.alive = static_cast<int>(threads.size());
@@ -273,6 +342,12 @@ LaunchStats Run(const Launch& launch, const Settings& settings) {
     std::memset(block.shared.get(), kPoison, launch.shared_bytes);
     RunBlock(block, random);
     ReceiveOrder(&block.alive);
+    for (const auto& [at, barrier] : block.counting_barriers) {
+      if (!barrier.boxes.empty()) Broken("a block ended with boxes that nobody waited for", {});
+    }
+    block.counting_barriers.clear();
+    block.named_barriers = {};
+    block.unfenced.clear();
     CountPlainConflicts(block);
   }
   current_block = nullptr;
@@ -395,7 +470,10 @@ void CommitCopies() {
 void WaitCopies(int groups_left) {
   auto& groups = current_thread->copy_groups;
   while (static_cast<int>(groups.size()) > groups_left) {
-    for (const AsyncCopy& copy : groups.front()) LandCopy(copy);
+    for (const AsyncCopy& copy : groups.front()) {
+      LandCopy(copy);
+      CountSharedWrite(copy.to, copy.bytes + copy.zero_bytes);
+    }
     const Bookkeeping bookkeeping;
     groups.erase(groups.begin());
   }
@@ -471,6 +549,272 @@ void CountMatrixLoad(const void* const rows[kWarp], int row_count) {
     }
     stats.bank_conflicts += *std::max_element(users.begin(), users.end()) - 1;
   }
+}
+
+// ---- sm_90a
+
+namespace {
+
+CountingBarrier& BarrierAt(const void* at, Site site) {
+  const auto found = current_block->counting_barriers.find(at);
+  if (found == current_block->counting_barriers.end()) Broken("a barrier that was never initialised", site);
+  return found->second;
+}
+
+// Lets those who wait at a barrier look again.
+void WakeWaiting(Waiting kind, const void* at) {
+  for (Thread& thread : *current_block->threads) {
+    if (thread.waiting == kind && thread.waits_at == at) thread.waiting = Waiting::kNo;
+  }
+}
+
+void EndPhaseIfComplete(const void* at, CountingBarrier& barrier) {
+  if (barrier.missing > 0 || barrier.bytes != 0) return;
+  ++barrier.phase;
+  barrier.missing = barrier.arrivals;
+  WakeWaiting(Waiting::kCountingBarrier, at);
+}
+
+size_t SharedOffset(const void* at) {
+  return static_cast<size_t>(static_cast<const std::byte*>(at) - current_block->shared.get());
+}
+
+// PTX ISA, swizzling modes: of an address in shared memory, bits 4 to 6 are xored with bits 7 to 9.
+std::byte* Swizzled(std::byte* at) {
+  const size_t offset = SharedOffset(at);
+  return at - offset + (offset ^ (offset >> 3 & 0x70));
+}
+
+// Calls visit(16 bytes of shared memory, their source or null) for each piece of a box, in its order.
+template <typename Visit>
+void ForEachPiece(const PendingBox& box, Visit visit) {
+  const BoxedTensor& tensor = box.tensor;
+  std::byte* to = box.to;
+  std::array<int32_t, BoxedTensor::kDimensions> i{};
+  const int32_t pieces = tensor.box[0] * 2 / 16;
+  for (;;) {
+    for (int32_t piece = 0; piece < pieces; ++piece, to += 16) {
+      const std::byte* from = tensor.base + (box.at[0] + piece * 8) * int64_t{2};
+      bool inside = box.at[0] + piece * 8 >= 0 && box.at[0] + piece * 8 < tensor.sizes[0];
+      for (size_t d = 1; d < i.size(); ++d) {
+        const int64_t at = int64_t{box.at[d]} + i[d];
+        inside = inside && at >= 0 && at < tensor.sizes[d];
+        from += at * tensor.stride_bytes[d];
+      }
+      visit(Swizzled(to), inside ? from : nullptr);
+    }
+    size_t d = 1;
+    while (d < i.size() && ++i[d] == tensor.box[d]) i[d++] = 0;
+    if (d == i.size()) return;
+  }
+}
+
+int64_t BoxBytes(const BoxedTensor& tensor) {
+  int64_t bytes = 2;
+  for (const int32_t size : tensor.box) bytes *= size;
+  return bytes;
+}
+
+void LandBoxes(const void* at, CountingBarrier& barrier) {
+  std::vector<PendingBox> boxes;
+  {
+    const Bookkeeping bookkeeping;
+    boxes = std::exchange(barrier.boxes, {});
+  }
+  ReceiveOrder(&barrier.issued);
+  for (const PendingBox& box : boxes) {
+    ForEachPiece(box, [](std::byte* to, const std::byte* from) {
+      from != nullptr ? std::memcpy(to, from, 16) : std::memset(to, 0, 16);
+    });
+  }
+  PublishOrder(&barrier.order[barrier.phase % 2]);
+  const Bookkeeping bookkeeping;
+  for (const PendingBox& box : boxes) barrier.bytes -= BoxBytes(box.tensor);
+  EndPhaseIfComplete(at, barrier);
+}
+
+}  // namespace
+
+void InitBarrier(const void* at, int arrivals, Site site) {
+  const Bookkeeping bookkeeping;
+  CheckAligned(at, 8);
+  Block& block = *current_block;
+  if (arrivals < 1) Broken("a barrier of no arrivals", site);
+  if (!block.counting_barriers.try_emplace(at, arrivals).second)
+    Broken("a barrier that is initialised twice", site);
+  block.unfenced.resize(block.launch->shared_bytes / 16);
+}
+
+void ArriveAtBarrier(const void* at, int64_t announced_bytes, Site site) {
+  const Bookkeeping bookkeeping;
+  CountingBarrier& barrier = BarrierAt(at, site);
+  if (barrier.missing == 0) Broken("more arrive at a barrier than a phase has", site);
+  PublishOrder(&barrier.order[barrier.phase % 2]);
+  barrier.bytes += announced_bytes;
+  --barrier.missing;
+  EndPhaseIfComplete(at, barrier);
+}
+
+void WaitAtBarrier(const void* at, unsigned parity, Site site) {
+  CountingBarrier* barrier = nullptr;
+  {
+    const Bookkeeping bookkeeping;
+    barrier = &BarrierAt(at, site);
+    current_thread->site = site;
+  }
+  const auto over = [&] {
+    const Bookkeeping bookkeeping;
+    return barrier->phase % 2 != parity;
+  };
+  const auto has_boxes = [&] {
+    const Bookkeeping bookkeeping;
+    return !barrier->boxes.empty();
+  };
+  while (!over()) {
+    if (has_boxes()) {
+      LandBoxes(at, *barrier);
+      continue;
+    }
+    const Bookkeeping bookkeeping;
+    current_thread->waits_at = at;
+    current_thread->waiting = Waiting::kCountingBarrier;
+    while (current_thread->waiting != Waiting::kNo) current_thread->fiber->Suspend();
+  }
+  ReceiveOrder(&barrier->order[parity]);
+}
+
+void MeetAtNamedBarrier(int id, int threads, bool waits, Site site) {
+  const Bookkeeping bookkeeping;
+  Block& block = *current_block;
+  Thread& self = *current_thread;
+  if (id < 1 || id >= static_cast<int>(block.named_barriers.size()) || threads % kWarp != 0)
+    Broken("a named barrier is one of 1 to 15, for whole warps", site);
+  NamedBarrier& barrier = block.named_barriers[static_cast<size_t>(id)];
+  if (barrier.arrived > 0 && barrier.threads != threads)
+    Broken("threads disagree how many meet at a named barrier", site);
+  barrier.threads = threads;
+  char* order = &barrier.order[barrier.generation % 2];
+  PublishOrder(order);
+  self.site = site;
+  const int generation = barrier.generation;
+  if (++barrier.arrived == threads) {
+    barrier.arrived = 0;
+    ++barrier.generation;
+    WakeWaiting(Waiting::kNamedBarrier, &barrier);
+  } else if (waits) {
+    self.waits_at = &barrier;
+    while (barrier.generation == generation) {
+      self.waiting = Waiting::kNamedBarrier;
+      self.fiber->Suspend();
+    }
+  }
+  if (waits) ReceiveOrder(order);
+}
+
+void IssueBox(std::byte* to, const BoxedTensor& tensor,
+              const int32_t (&coordinates)[BoxedTensor::kDimensions], const void* at, Site site) {
+  CountingBarrier* barrier = nullptr;
+  PendingBox box{to, tensor, {}};
+  {
+    const Bookkeeping bookkeeping;
+    barrier = &BarrierAt(at, site);
+    current_thread->site = site;
+    CheckAligned(to, 128);
+    if (tensor.box[0] != 64) Broken("a box whose rows are not 128 bytes", site);
+    std::copy_n(coordinates, box.at.size(), box.at.begin());
+    int64_t bytes = 0;
+    ForEachPiece(box, [&](std::byte* piece, const std::byte* from) {
+      if (current_block->unfenced[SharedOffset(piece) / 16])
+        Broken("a box overwrites what was stored without a proxy fence", site);
+      if (from != nullptr) bytes += 16;
+    });
+    CountRead(bytes);
+  }
+  ForEachPiece(box, [](std::byte* piece, const std::byte*) { std::memset(piece, kPoison, 16); });
+  PublishOrder(&barrier->issued);
+  const Bookkeeping bookkeeping;
+  barrier->boxes.push_back(box);
+  WakeWaiting(Waiting::kCountingBarrier, at);  // somebody has to land it
+}
+
+void CountSharedWrite(const void* to, size_t bytes) {
+  const Bookkeeping bookkeeping;
+  Block& block = *current_block;
+  if (block.unfenced.empty()) return;
+  for (size_t piece = SharedOffset(to) / 16; piece < (SharedOffset(to) + bytes + 15) / 16; ++piece) {
+    block.unfenced[piece] = true;
+    current_thread->unfenced_pieces.push_back(piece);
+  }
+}
+
+void FenceAsyncProxy() {
+  const Bookkeeping bookkeeping;
+  for (const size_t piece : current_thread->unfenced_pieces) current_block->unfenced[piece] = false;
+  current_thread->unfenced_pieces.clear();
+}
+
+void FenceProducts() {
+  const Bookkeeping bookkeeping;
+  current_thread->products_fenced = true;
+}
+
+float* BeginProduct(float* registers, int count, bool accumulate, Site site) {
+  const Bookkeeping bookkeeping;
+  Thread& self = *current_thread;
+  self.site = site;
+  if (!self.products_fenced) Broken("the first product of a group without a fence before it", site);
+  auto sums = std::find_if(self.sums.begin(), self.sums.end(),
+                           [registers](const Sums& s) { return s.registers == registers; });
+  if (sums == self.sums.end()) {
+    sums = self.sums.insert(self.sums.end(), {registers, {registers, registers + count}, 0});
+    std::memset(registers, kPoison, sizeof(float) * static_cast<size_t>(count));
+  }
+  sums->group = self.product_group;
+  if (!accumulate) sums->values.assign(static_cast<size_t>(count), 0.0f);
+  return sums->values.data();
+}
+
+void KeepRegisters(const uint32_t (&registers)[4]) {
+  const Bookkeeping bookkeeping;
+  OperandPiece& kept = current_thread->operands.emplace_back();
+  kept.at = reinterpret_cast<const std::byte*>(registers);
+  std::copy_n(kept.at, kept.bytes.size(), kept.bytes.begin());
+  kept.group = current_thread->product_group;
+}
+
+void ReadOperand(const std::byte* at, std::byte (&piece)[16], Site site) {
+  std::memcpy(piece, at, 16);
+  const Bookkeeping bookkeeping;
+  if (SharedOffset(at) + 16 > current_block->launch->shared_bytes)
+    Broken("an operand outside of shared memory", site);
+  if (!current_block->unfenced.empty() && current_block->unfenced[SharedOffset(at) / 16])
+    Broken("a product reads what was stored without a proxy fence", site);
+  OperandPiece& kept = current_thread->operands.emplace_back();
+  kept.at = at;
+  std::copy_n(piece, kept.bytes.size(), kept.bytes.begin());
+  kept.group = current_thread->product_group;
+}
+
+void CommitProducts() {
+  const Bookkeeping bookkeeping;
+  ++current_thread->product_group;
+  current_thread->products_fenced = false;
+}
+
+void WaitProducts(int groups_left, Site site) {
+  Thread& self = *current_thread;
+  self.fiber->Suspend();                              // others go first: the operands have to last until here
+  const int last = self.product_group - groups_left;  // the first group that need not be done
+  for (const OperandPiece& piece : self.operands) {
+    if (piece.group < last && std::memcmp(piece.at, piece.bytes.data(), piece.bytes.size()) != 0)
+      Broken("an operand was overwritten before its product was waited for", site);
+  }
+  const Bookkeeping bookkeeping;
+  std::erase_if(self.operands, [last](const OperandPiece& piece) { return piece.group < last; });
+  for (const Sums& sums : self.sums) {
+    if (sums.group < last) std::copy(sums.values.begin(), sums.values.end(), sums.registers);
+  }
+  self.sums.remove_if([last](const Sums& sums) { return sums.group < last; });
 }
 
 }  // namespace tramontane::emulator

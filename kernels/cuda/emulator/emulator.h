@@ -4,8 +4,10 @@
 // order, switched at barriers and warp collectives; shared memory poisoned with 0xFF (NaN) before each block;
 // asynchronous copies that land only when waited for; warp collectives that check mask and call site; exact
 // bank conflicts of ldmatrix; bytes moved through the global load and store primitives; the alignment that an
-// access needs; the limits of a launch. What it cannot model: the weak memory model between blocks,
-// registers, occupancy, time. See ../README.md.
+// access needs; the limits of a launch; of sm_90a barriers in shared memory that count arrivals and bytes,
+// boxes of a tensor that land only when their barrier is waited for, and products whose sums land only when
+// waited for. What it cannot model: the weak memory model between blocks, registers, occupancy, time. See
+// ../README.md.
 //
 // One launch at a time per host thread. A broken rule (deadlock, lanes in different collectives, a wrong
 // mask) prints where and aborts.
@@ -107,5 +109,46 @@ void WarpCollective(unsigned mask, Site site, void* operand, size_t operand_byte
 void CountSharedAccess(const void* address, Site site);
 // Counts one ldmatrix over rows at these shared-memory addresses.
 void CountMatrixLoad(const void* const rows[kWarp], int row_count);
+
+// ---- the same, of sm_90a
+
+// A barrier in shared memory (mbarrier): a phase ends when `arrivals` have come and all bytes that were
+// announced have landed. `at` is only its name; its state lies outside of what a kernel can reach.
+void InitBarrier(const void* at, int arrivals, Site site);
+void ArriveAtBarrier(const void* at, int64_t announced_bytes, Site site);
+// Until the phase of this parity is over: at once where the phase under way is of the other one.
+void WaitAtBarrier(const void* at, unsigned parity, Site site);
+
+// `threads` meet at one of 16 barriers; whoever does not wait goes on at once.
+void MeetAtNamedBarrier(int id, int threads, bool waits, Site site);
+
+// A tensor of 2-byte elements that boxes are copied from, and the box: what a TensorMap holds here.
+struct BoxedTensor {
+  static constexpr int kDimensions = 5;
+  const std::byte* base = nullptr;
+  int64_t sizes[kDimensions] = {};
+  int64_t stride_bytes[kDimensions] = {};
+  int32_t box[kDimensions] = {};  // box[0] elements are 128 bytes
+};
+// Copies the box at `coordinates` to shared memory, its 16-byte pieces swizzled (SWIZZLE_128B), zero where it
+// lies outside of the tensor. Lands when somebody waits at the barrier; NaN until then.
+void IssueBox(std::byte* to, const BoxedTensor& tensor,
+              const int32_t (&coordinates)[BoxedTensor::kDimensions], const void* barrier, Site site);
+
+// What this thread wrote to shared memory by plain stores can be read by products and overwritten by boxes
+// only after its fence.
+void CountSharedWrite(const void* to, size_t bytes);
+void FenceAsyncProxy();
+
+// A product under way. BeginProduct gives memory for the sums: what they are so far, or zero; the registers
+// themselves are NaN until the product's group has been waited for.
+void FenceProducts();  // before the first product of a group
+float* BeginProduct(float* registers, int count, bool accumulate, Site site);
+// This lane's part of an operand in shared memory, 16 bytes, or in registers: must be the same when the
+// product is waited for.
+void ReadOperand(const std::byte* at, std::byte (&piece)[16], Site site);
+void KeepRegisters(const uint32_t (&registers)[4]);
+void CommitProducts();
+void WaitProducts(int groups_left, Site site);
 
 }  // namespace tramontane::emulator

@@ -172,6 +172,7 @@ inline void StoreShared16(void* address, const Vector16& value, const char* file
   emulator::CheckAligned(address, 16);
   emulator::CountSharedAccess(address, {file, line});
   std::memcpy(address, &value, 16);
+  emulator::CountSharedWrite(address, 16);
 }
 
 // ---- asynchronous copies to shared memory: 16 bytes, of which the first `bytes` are read, the rest zero
