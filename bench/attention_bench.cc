@@ -123,9 +123,9 @@ class KvBench {
     for (int64_t i = 0; i < pool_bytes_ / 2; ++i) halves[i] = static_cast<uint16_t>(0x3c00 + i * 37 % 512);
     for (int32_t p = 0; p < pages; ++p) page_indices_.push_back(p);
     std::shuffle(page_indices_.begin(), page_indices_.end(), std::mt19937(1));
-    for (int32_t b = 0; b <= sequences; ++b) kv_indptr_.push_back(b * pages_each);
-    last_page_len_.assign(static_cast<size_t>(sequences), (context - 1) % shape.page_size + 1);
+    for (int32_t b = 0; b < sequences; ++b) first_entry_.push_back(b * pages_each);
     kv_base_.assign(static_cast<size_t>(sequences), 0);
+    kv_end_.assign(static_cast<size_t>(sequences), context);
   }
   ~KvBench() { backend_.Free(view_.pool); }
   KvBench(const KvBench&) = delete;
@@ -134,9 +134,10 @@ class KvBench {
   // All sequences list the first one's pages for their first `tokens` tokens. Returns the share of pages that
   // are still told apart.
   double SharePrefix(int32_t tokens) {
-    const int32_t shared = tokens / shape_.page_size, each = kv_indptr_[1];
+    const int32_t shared = tokens / shape_.page_size, each = PagesEach();
     for (int32_t b = 1; b < sequences_; ++b) {
-      std::copy_n(page_indices_.begin(), shared, page_indices_.begin() + kv_indptr_[static_cast<size_t>(b)]);
+      std::copy_n(page_indices_.begin(), shared,
+                  page_indices_.begin() + first_entry_[static_cast<size_t>(b)]);
     }
     return 1.0 - 1.0 * (sequences_ - 1) * shared / (sequences_ * each);
   }
@@ -146,7 +147,7 @@ class KvBench {
   void TurnKeys(ThreadPool& pool, const std::vector<float>& cos_sin) {
     const KvFormat& format = view_.format;
     const int32_t half = format.head_dim / 2;
-    pool.ParallelFor(kv_indptr_[1], [&](int64_t listed, int32_t) {
+    pool.ParallelFor(PagesEach(), [&](int64_t listed, int32_t) {
       const int64_t page = page_indices_[static_cast<size_t>(listed)];
       for (int32_t head = 0; head < format.kv_heads; ++head) {
         for (int32_t offset = 0; offset < format.page_size; ++offset) {
@@ -223,6 +224,8 @@ class KvBench {
   }
 
  private:
+  int32_t PagesEach() const { return static_cast<int32_t>(PagesFor(context_, shape_.page_size)); }
+
   AttentionParams Params(int32_t queries, int32_t window) {
     const int64_t columns = int64_t{shape_.query_heads} * shape_.head_dim;
     qo_indptr_.clear();
@@ -231,7 +234,10 @@ class KvBench {
     params.query = MakeTensor(query_.data(), DType::kF32, sequences_ * queries, columns);
     params.out = MakeTensor(out_.data(), DType::kF32, sequences_ * queries, columns);
     params.kv = view_;
-    params.table = {kv_indptr_.data(), page_indices_.data(), last_page_len_.data(), kv_base_.data(), nullptr};
+    params.table = {.page_indices = page_indices_.data(),
+                    .first_entry = first_entry_.data(),
+                    .kv_base = kv_base_.data(),
+                    .kv_end = kv_end_.data()};
     params.qo_indptr = qo_indptr_.data();
     params.batch = sequences_;
     params.query_heads = shape_.query_heads;
@@ -246,7 +252,7 @@ class KvBench {
   int32_t layers_ = 0;
   int64_t pool_bytes_ = 0;
   KvLayerView view_;
-  std::vector<int32_t> kv_indptr_, page_indices_, last_page_len_, kv_base_, qo_indptr_;
+  std::vector<int32_t> page_indices_, first_entry_, kv_base_, kv_end_, qo_indptr_;
   std::vector<float> query_, out_;
 };
 

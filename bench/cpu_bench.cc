@@ -109,25 +109,23 @@ class OneSequence {
   void Step(int32_t position, int32_t count) {
     const KvLayout& layout = model_.kv_layout();
     const int64_t pages = PagesFor(kMaxRows + 1, PageSize());
-    const auto used = static_cast<int32_t>(PagesFor(position + count, PageSize()));
     const std::vector<int32_t> token_ids(static_cast<size_t>(count), 100);
     std::vector<int32_t> positions(static_cast<size_t>(count));
     std::iota(positions.begin(), positions.end(), position);
     const int32_t qo_indptr[] = {0, count};
-    const int32_t kv_indptr[] = {0, used};
-    const int32_t kv_base = 0;
-    const int32_t last_page_len = OffsetInPage(position + count - 1, PageSize()) + 1;
+    const int32_t zero = 0;
+    const int32_t kv_end = position + count;
     std::vector<std::vector<int64_t>> slots(layout.groups.size());
     std::vector<PageTableView> tables(layout.groups.size());
     for (size_t group = 0; group < tables.size(); ++group) {
       const int64_t first_page = static_cast<int64_t>(group) * pages;
       for (const int32_t at : positions) {
-        slots[group].push_back(SlotOf(first_page + PageOf(at, kv_base, PageSize()), at, PageSize()));
+        slots[group].push_back(SlotOf(first_page + PageOf(at, 0, PageSize()), at, PageSize()));
       }
-      tables[group] = {.kv_indptr = kv_indptr,
-                       .page_indices = page_indices_.data() + first_page,
-                       .last_page_len = &last_page_len,
-                       .kv_base = &kv_base,
+      tables[group] = {.page_indices = page_indices_.data() + first_page,
+                       .first_entry = &zero,
+                       .kv_base = &zero,
+                       .kv_end = &kv_end,
                        .slots = slots[group].data()};
     }
     const ForwardBatch batch = {.tokens = count,

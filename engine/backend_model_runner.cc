@@ -47,10 +47,14 @@ Status NoStepBuffer(int64_t bytes) {
 
 }  // namespace
 
-int64_t BackendModelRunner::BufferBytes(const KvLayout& layout, const EngineLimits& limits,
-                                        const ModelConfig& config) {
-  return BatchBuilder(layout, limits, config.context).max_bytes() + SamplingBytes(limits, config.vocab_size) +
-         MaskBytes(limits, config.vocab_size) + RecordBytes(limits);
+BackendModelRunner::BufferBytes BackendModelRunner::CountBuffers(const KvLayout& layout,
+                                                                 const EngineLimits& limits,
+                                                                 const ModelConfig& config) {
+  const BatchBuilder builder(layout, limits, config.context);
+  const int64_t sampling =
+      SamplingBytes(limits, config.vocab_size) + MaskBytes(limits, config.vocab_size) + RecordBytes(limits);
+  return {.device = builder.table_bytes() + builder.max_bytes() + sampling,
+          .host = limits.steps_in_flight * builder.max_bytes() + sampling};
 }
 
 StatusOr<std::unique_ptr<BackendModelRunner>> BackendModelRunner::Create(Backend& backend, Model& model,
@@ -87,9 +91,11 @@ BackendModelRunner::~BackendModelRunner() {
 
 Status BackendModelRunner::Allocate() {
   const int32_t vocab_size = model_.config().vocab_size;
+  TM_RETURN_IF_ERROR(builder_.CheckSize());
   TM_RETURN_IF_ERROR(model_.Reserve(limits_.max_tokens(), limits_.max_sequences, limits_.logit_rows()));
-  batch_ = static_cast<std::byte*>(backend_.Allocate(builder_.max_bytes()));
-  if (batch_ == nullptr) return NoStepBuffer(builder_.max_bytes());
+  const int64_t batch_bytes = builder_.table_bytes() + builder_.max_bytes();
+  batch_ = static_cast<std::byte*>(backend_.Allocate(batch_bytes));
+  if (batch_ == nullptr) return NoStepBuffer(batch_bytes);
   for (OpenStep& step : steps_) {
     step.packed_host = static_cast<std::byte*>(backend_.AllocateHost(builder_.max_bytes()));
     if (step.packed_host == nullptr) return NoStepBuffer(builder_.max_bytes());
@@ -211,11 +217,25 @@ const BackendModelRunner::RecordedStep* BackendModelRunner::FindRecorded(const S
 }
 
 Status BackendModelRunner::UploadBatch(const PackedBatch& packed, const std::byte* host) {
-  for (const PackedBatch::Piece& piece : packed.pieces) {
-    TM_RETURN_IF_ERROR(OpStatus(backend_.Upload(batch_ + piece.offset, host + piece.offset, piece.bytes),
-                                backend_, "copying a step to the device"));
+  std::byte* const block = batch_ + builder_.table_bytes();
+  const char* const what = "copying a step to the device";
+  // By way of the block's own place, which the step before is done with when these ops run.
+  const int64_t most = builder_.max_bytes() / static_cast<int64_t>(sizeof(int32_t)) / 2 * 2;
+  for (std::span<const int32_t> rest = packed.early_changes; !rest.empty();) {
+    const auto count = std::min(std::ssize(rest), most);
+    TM_RETURN_IF_ERROR(OpStatus(
+        backend_.Upload(block, rest.data(), count * static_cast<int64_t>(sizeof(int32_t))), backend_, what));
+    const ScatterParams changes = {.pairs = reinterpret_cast<const int32_t*>(block),
+                                   .count = static_cast<int32_t>(count / 2),
+                                   .out = packed.table_changes.out};
+    TM_RETURN_IF_ERROR(OpStatus(backend_.Scatter(changes), backend_, what));
+    rest = rest.subspan(static_cast<size_t>(count));
+    if (rest.empty())
+      TM_RETURN_IF_ERROR(OpStatus(backend_.WaitFence(backend_.RecordFence()), backend_, what));
   }
-  return {};
+  TM_RETURN_IF_ERROR(OpStatus(backend_.Upload(block, host, packed.bytes), backend_, what));
+  if (packed.table_changes.count == 0) return {};
+  return OpStatus(backend_.Scatter(packed.table_changes), backend_, what);
 }
 
 // Which record of the step before holds the token that a row begins with: its sequence's first sample there.

@@ -30,10 +30,14 @@ namespace tramontane {
 
 class BackendModelRunner final : public ModelRunner {
  public:
-  // Device memory that Create takes beside what PlanMemory counts as activations, logits and the backend's
-  // own: page tables, token ids, sampling records. The host has as much again, of pages and ids once for each
-  // step in flight. Pure.
-  static int64_t BufferBytes(const KvLayout& layout, const EngineLimits& limits, const ModelConfig& config);
+  // Memory that Create takes beside what PlanMemory counts as activations, logits and the backend's own.
+  // Pure.
+  struct BufferBytes {
+    int64_t device = 0;  // page tables, the packed plan, sampling and its records
+    int64_t host = 0;    // all but the tables; the packed plan once for each step in flight
+  };
+  static BufferBytes CountBuffers(const KvLayout& layout, const EngineLimits& limits,
+                                  const ModelConfig& config);
 
   // Takes every buffer that steps within these limits need. `pool`: limits.pool_pages pages. All borrowed.
   static StatusOr<std::unique_ptr<BackendModelRunner>> Create(Backend& backend, Model& model,
@@ -126,7 +130,7 @@ class BackendModelRunner final : public ModelRunner {
   std::byte* const pool_;
   BatchBuilder builder_;
 
-  std::byte* batch_ = nullptr;   // device: the packed plan
+  std::byte* batch_ = nullptr;   // device: page tables, then the packed plan
   Buffer sampling_;              // hidden row indices, SamplingRows, LogitAdjusts
   Buffer masks_;                 // uint32_t [masked rows, MaskWords(vocab)]
   Buffer records_;               // SampleRecord [rows], then TokenLogprob [rows, kMaxTopLogprobs] if wanted

@@ -1,6 +1,8 @@
 #include "engine/batch_builder.h"
 
 #include <algorithm>
+#include <array>
+#include <string>
 #include <vector>
 
 #include "engine/packed_block.h"
@@ -15,48 +17,48 @@ struct BatchBuilder::Room {
   int64_t tokens = 0;
   int64_t copies = 0;
   int64_t in_flight = 0;
-  std::vector<int64_t> pages = {};  // [groups]
-  bool sinks = false;               // some row sees other positions than its windows say
-  bool masks = false;               // some row has a mask
+  int64_t table_changes = 0;
+  bool sinks = false;  // some row sees other positions than its windows say
+  bool masks = false;  // some row has a mask
 };
 
 namespace {
 
 using Room = BatchBuilder::Room;
 
-// A sequence copies at most the page it writes next, one in each group, and has one token in flight.
-// `sinks`: and its tables may be those of sequences without an end, whose windows are not wider than a
-// context.
-Room RoomFor(int64_t rows, int64_t tokens, const KvLayout& layout, int64_t context, int64_t ahead,
-             bool sinks) {
-  Room room = {.rows = rows, .tokens = tokens, .in_flight = rows, .sinks = sinks};
-  const auto groups = static_cast<int32_t>(layout.groups.size());
-  room.copies = rows * groups;
-  const int32_t page_size = layout.format.page_size;
-  const int64_t endless = sinks ? PagesFor(context, page_size) + PagesFor(ahead, page_size) + 2 : 0;
-  for (int32_t g = 0; g < groups; ++g) {
-    room.pages.push_back(rows * std::max(layout.PagesForGroup(g, context, ahead), endless));
-  }
-  return room;
-}
-
-int64_t BytesOf(const Room& room) {
-  int64_t bytes = 2 * PackedBlock::Bytes<int32_t>(room.tokens) + PackedBlock::Bytes<int32_t>(room.rows + 1) +
-                  PackedBlock::Bytes<int32_t>(2 * room.copies) +
-                  PackedBlock::Bytes<int32_t>(2 * room.in_flight);
-  for (const int64_t pages : room.pages) {
-    bytes += PackedBlock::Bytes<int32_t>(room.rows + 1) + PackedBlock::Bytes<int32_t>(pages) +
-             2 * PackedBlock::Bytes<int32_t>(room.rows) + PackedBlock::Bytes<int64_t>(room.tokens);
-  }
+// Without what masks take.
+int64_t BytesOf(const Room& room, int64_t groups) {
+  int64_t bytes =
+      2 * PackedBlock::Bytes<int32_t>(room.tokens) + PackedBlock::Bytes<int32_t>(room.rows + 1) +
+      PackedBlock::Bytes<int32_t>(2 * room.copies) + PackedBlock::Bytes<int32_t>(2 * room.in_flight) +
+      PackedBlock::Bytes<int32_t>(2 * room.table_changes) +
+      groups * (4 * PackedBlock::Bytes<int32_t>(room.rows) + PackedBlock::Bytes<int64_t>(room.tokens));
   if (room.sinks) {
-    bytes += 4 * PackedBlock::Bytes<int32_t>(room.tokens) +
-             static_cast<int64_t>(room.pages.size()) * PackedBlock::Bytes<int32_t>(room.rows);
+    bytes += 4 * PackedBlock::Bytes<int32_t>(room.tokens) + groups * PackedBlock::Bytes<int32_t>(room.rows);
   }
   return bytes;
 }
 
-// Position after the row's last one, and the table entries that hold positions below it. (With steps in
-// flight a table may already reach further.)
+// Of a step in which all that a block may hold comes together: a sequence copies at most the page it writes
+// next, one in each group, and has one token in flight.
+Room LargestRoom(const KvLayout& layout, const EngineLimits& limits, int64_t max_changes) {
+  return {.rows = limits.max_sequences,
+          .tokens = limits.max_tokens(),
+          .copies = limits.max_sequences * std::ssize(layout.groups),
+          .in_flight = limits.max_sequences,
+          .table_changes = max_changes,
+          .sinks = true};
+}
+
+// The tables of the longest text, and what a step of all rows writes beside it.
+int64_t MaxTableChanges(const KvLayout& layout, const EngineLimits& limits, int64_t context) {
+  const int32_t page_size = layout.format.page_size;
+  return std::ssize(layout.groups) *
+         (2 * PagesFor(context, page_size) + PagesFor(limits.max_tokens(), page_size) +
+          2 * int64_t{limits.max_sequences});
+}
+
+// Position after the row's last one. (With steps in flight a table may already reach further.)
 int64_t EndOf(const StepRow& row) { return row.start + row.count; }
 
 // Whether attention needs a mask for what the row sees.
@@ -67,16 +69,6 @@ BranchListing ListingOf(const StepRow& row, const PageTable& table, int32_t page
   return {*row.sequence->tree, table.kv_base, row.start, EndOf(row), page_size};
 }
 
-int64_t EntriesOf(const StepRow& row, const PageTable& table, int32_t page_size) {
-  if (IsMasked(row)) return ListingOf(row, table, page_size).pages();
-  return PagesFor(EndOf(row) - table.kv_base, page_size);
-}
-
-// In front of those, where a row of the step sees sinks.
-int64_t SinkEntries(const PageTable& table, const Room& room) {
-  return room.sinks ? static_cast<int64_t>(table.sinks.size()) : 0;
-}
-
 bool StartsInFlight(const StepRow& row) {
   return row.start == static_cast<int64_t>(row.sequence->tokens.size());
 }
@@ -84,21 +76,13 @@ bool StartsInFlight(const StepRow& row) {
 bool SeesSinks(const StepRow& row) { return EndOf(row) > row.sequence->lease.plain_len; }
 
 // No more than the plan needs.
-Room RoomOf(const StepPlan& plan, const KvLayout& layout) {
-  Room room = {.rows = static_cast<int64_t>(plan.rows.size()),
-               .tokens = plan.tokens,
-               .copies = static_cast<int64_t>(plan.copies.size())};
-  room.in_flight = std::count_if(plan.rows.begin(), plan.rows.end(), StartsInFlight);
-  room.sinks = BatchBuilder::HasSinks(plan);
-  room.masks = std::any_of(plan.rows.begin(), plan.rows.end(), IsMasked);
-  for (size_t g = 0; g < layout.groups.size(); ++g) {
-    int64_t& pages = room.pages.emplace_back(0);
-    for (const StepRow& row : plan.rows) {
-      const PageTable& table = row.sequence->lease.tables[g];
-      pages += SinkEntries(table, room) + EntriesOf(row, table, layout.format.page_size);
-    }
-  }
-  return room;
+Room RoomOf(const StepPlan& plan) {
+  return {.rows = std::ssize(plan.rows),
+          .tokens = plan.tokens,
+          .copies = std::ssize(plan.copies),
+          .in_flight = std::count_if(plan.rows.begin(), plan.rows.end(), StartsInFlight),
+          .sinks = BatchBuilder::HasSinks(plan),
+          .masks = std::any_of(plan.rows.begin(), plan.rows.end(), IsMasked)};
 }
 
 // Rows and tokens beyond the plan's are padding: no sequence has the tokens, and nothing is written for them.
@@ -131,61 +115,54 @@ int32_t* PackTokens(const StepPlan& plan, const Room& room, PackedBlock& block, 
   return token_ids.device;
 }
 
-// One layer group's page tables, but for the pages.
+// One layer group's page tables. Rows with masks have none of their own yet: PackMasks.
 struct GroupArrays {
-  PackedArray<int32_t> kv_indptr, last_page_len, kv_base;
+  PackedArray<int32_t> first_entry, page_mask, kv_base, kv_end;
   PackedArray<int64_t> slots;
+
+  PageTableView View(const int32_t* page_indices) const {
+    return {.page_indices = page_indices,
+            .first_entry = first_entry.device,
+            .page_mask = page_mask.device,
+            .kv_base = kv_base.device,
+            .kv_end = kv_end.device,
+            .slots = slots.device};
+  }
 };
 
-GroupArrays PackGroup(const StepPlan& plan, size_t group, int32_t page_size, const Room& room,
-                      PackedBlock& block) {
+GroupArrays PackGroup(const StepPlan& plan, size_t group, int32_t page_size, const SlotTables& tables,
+                      const Room& room, PackedBlock& block) {
   const GroupArrays packed = {
-      .kv_indptr = block.Take<int32_t>(room.rows + 1),
-      .last_page_len = block.Take<int32_t>(room.rows),
+      .first_entry = block.Take<int32_t>(room.rows),
+      .page_mask = block.Take<int32_t>(room.rows),
       .kv_base = block.Take<int32_t>(room.rows),
+      .kv_end = block.Take<int32_t>(room.rows),
       .slots = block.Take<int64_t>(room.tokens),
   };
-  int32_t entry = 0;
   int64_t token = 0;
   for (size_t r = 0; r < plan.rows.size(); ++r) {
     const StepRow& row = plan.rows[r];
     const PageTable& table = row.sequence->lease.tables[group];
-    packed.kv_indptr.host[r] = entry;
-    entry += static_cast<int32_t>(SinkEntries(table, room) + EntriesOf(row, table, page_size));
-    packed.last_page_len.host[r] = IsMasked(row) ? page_size : OffsetInPage(EndOf(row) - 1, page_size) + 1;
+    packed.first_entry.host[r] = tables.FirstEntry(group, row.sequence->slot);
+    packed.page_mask.host[r] = tables.PageMask(group);
     packed.kv_base.host[r] = static_cast<int32_t>(table.kv_base);
+    packed.kv_end.host[r] = static_cast<int32_t>(EndOf(row));
     for (int64_t position = row.start; position < EndOf(row); ++position, ++token) {
       const PageId page = table.pages[static_cast<size_t>(PageOf(position, table.kv_base, page_size))];
       packed.slots.host[token] = SlotOf(page, position, page_size);
     }
   }
-  const auto rows = static_cast<int64_t>(plan.rows.size());
-  std::fill(packed.kv_indptr.host + rows, packed.kv_indptr.host + room.rows + 1, entry);
-  std::fill(packed.last_page_len.host + rows, packed.last_page_len.host + room.rows, 0);
-  std::fill(packed.kv_base.host + rows, packed.kv_base.host + room.rows, 0);
+  const auto rows = std::ssize(plan.rows);
+  for (const PackedArray<int32_t>& array :
+       {packed.first_entry, packed.page_mask, packed.kv_base, packed.kv_end}) {
+    std::fill(array.host + rows, array.host + room.rows, 0);
+  }
   std::fill(packed.slots.host + token, packed.slots.host + room.tokens, -1);
   return packed;
 }
 
-// Returns the entries written.
-int64_t PackPages(const StepPlan& plan, size_t group, int32_t page_size, const Room& room, int32_t* entries) {
-  int32_t* entry = entries;
-  for (const StepRow& row : plan.rows) {
-    const PageTable& table = row.sequence->lease.tables[group];
-    entry = std::copy_n(table.sinks.begin(), SinkEntries(table, room), entry);
-    const int64_t entries_of_row = EntriesOf(row, table, page_size);
-    if (IsMasked(row)) {
-      ListingOf(row, table, page_size).ListPages(table, entry);
-    } else {
-      std::copy_n(table.pages.begin(), entries_of_row, entry);
-    }
-    entry += entries_of_row;
-  }
-  return entry - entries;
-}
-
 // Of every row of the step, where one of them sees sinks.
-SinkRows PackSinks(const StepPlan& plan, const Room& room, PackedBlock& block,
+SinkRows PackSinks(const StepPlan& plan, const SlotTables& tables, const Room& room, PackedBlock& block,
                    std::vector<PageTableView>* groups) {
   const PackedArray<int32_t> len = block.Take<int32_t>(room.tokens);
   const PackedArray<int32_t> left = block.Take<int32_t>(room.tokens);
@@ -205,34 +182,50 @@ SinkRows PackSinks(const StepPlan& plan, const Room& room, PackedBlock& block,
     }
   }
   for (size_t g = 0; g < groups->size(); ++g) {
-    const PackedArray<int32_t> sink_pages = block.Take<int32_t>(room.rows);
+    const PackedArray<int32_t> sink_entry = block.Take<int32_t>(room.rows);
     for (size_t r = 0; r < plan.rows.size(); ++r) {
-      sink_pages.host[r] = static_cast<int32_t>(SinkEntries(plan.rows[r].sequence->lease.tables[g], room));
+      sink_entry.host[r] = tables.SinkEntry(g, plan.rows[r].sequence->slot);
     }
-    (*groups)[g].sink_pages = sink_pages.device;
+    (*groups)[g].sink_entry = sink_entry.device;
   }
   return {.len = len.device, .left = left.device, .positions = positions.device, .limits = limits.device};
 }
 
-// Of one group: none for rows whose windows decide.
-AttentionMaskView PackMasks(const StepPlan& plan, size_t group, const KvLayout& layout, PackedBlock& block) {
-  const auto rows = static_cast<int64_t>(plan.rows.size());
+// Of one group: none for rows whose windows decide. Rows with masks get the pages that these are of, listed
+// in the block.
+AttentionMaskView PackMasks(const StepPlan& plan, size_t group, const KvLayout& layout,
+                            const int32_t* page_indices, const GroupArrays& arrays, PackedBlock& block) {
+  const int32_t page_size = layout.format.page_size;
+  const auto rows = std::ssize(plan.rows);
   const PackedArray<int32_t> indptr = block.Take<int32_t>(rows + 1);
   const auto listing_of = [&](const StepRow& row) {
-    return ListingOf(row, row.sequence->lease.tables[group], layout.format.page_size);
+    return ListingOf(row, row.sequence->lease.tables[group], page_size);
   };
-  int64_t bytes = 0;
+  int64_t bytes = 0, pages = 0;
   for (int64_t r = 0; r < rows; ++r) {
     const StepRow& row = plan.rows[static_cast<size_t>(r)];
     indptr.host[r] = static_cast<int32_t>(bytes);
-    if (IsMasked(row)) bytes += listing_of(row).mask_bytes();
+    if (!IsMasked(row)) continue;
+    bytes += listing_of(row).mask_bytes();
+    pages += listing_of(row).pages();
   }
   indptr.host[rows] = static_cast<int32_t>(bytes);
   const PackedArray<uint8_t> bits = block.Take<uint8_t>(bytes);
+  const PackedArray<int32_t> listed = block.Take<int32_t>(pages);
   std::fill_n(bits.host, bytes, uint8_t{0});
+  int64_t entry = 0;
   for (int64_t r = 0; r < rows; ++r) {
     const StepRow& row = plan.rows[static_cast<size_t>(r)];
-    if (IsMasked(row)) listing_of(row).ShowKeys(layout.groups[group].window, bits.host + indptr.host[r]);
+    if (!IsMasked(row)) continue;
+    const PageTable& table = row.sequence->lease.tables[group];
+    const BranchListing listing = listing_of(row);
+    listing.ShowKeys(layout.groups[group].window, bits.host + indptr.host[r]);
+    listing.ListPages(table, listed.host + entry);
+    const int64_t first = listed.device - page_indices + entry - PageOf(table.kv_base, 0, page_size);
+    arrays.first_entry.host[r] = static_cast<int32_t>(first);
+    arrays.page_mask.host[r] = -1;
+    arrays.kv_end.host[r] = static_cast<int32_t>(table.kv_base + listing.keys());
+    entry += listing.pages();
   }
   return {.bits = bits.device, .indptr = indptr.device};
 }
@@ -275,68 +268,78 @@ bool BatchBuilder::HasSinks(const StepPlan& plan) {
 
 BatchBuilder::BatchBuilder(const KvLayout& layout, const EngineLimits& limits, int64_t context)
     : layout_(layout),
-      context_(context),
-      ahead_(int64_t{limits.max_tokens()} * limits.steps_in_flight),
-      max_bytes_(BytesOf(RoomFor(limits.max_sequences, limits.max_tokens(), layout, context, ahead_,
-                                 /*sinks=*/true)) +
+      max_changes_(MaxTableChanges(layout, limits, context)),
+      max_bytes_(BytesOf(LargestRoom(layout, limits, max_changes_), std::ssize(layout.groups)) +
                  MaxTreeBytes(layout, context) +
-                 static_cast<int64_t>(layout.groups.size()) *
-                     PackedBlock::Bytes<int32_t>(limits.max_sequences + 1)),
+                 std::ssize(layout.groups) * PackedBlock::Bytes<int32_t>(limits.max_sequences + 1)),
+      tables_(layout, limits, context),
       groups_(layout.groups.size()) {}
+
+int64_t BatchBuilder::table_bytes() const { return PackedBlock::Bytes<int32_t>(tables_.entries()); }
+
+Status BatchBuilder::CheckSize() const {
+  const int64_t entries = (table_bytes() + max_bytes_) / static_cast<int64_t>(sizeof(int32_t));
+  if (entries <= INT32_MAX) return {};
+  return ResourceExhausted("page tables of all sequences are " + std::to_string(entries) +
+                           " page ids, the limit is " + std::to_string(INT32_MAX) +
+                           ": max_sequences or the context is too large");
+}
 
 PackedBatch BatchBuilder::Build(const StepPlan& plan, std::span<const int32_t> records_in_flight,
                                 std::byte* host, std::byte* device) {
-  return Pack(plan, records_in_flight, RoomOf(plan, layout_), host, device);
+  return Pack(plan, records_in_flight, RoomOf(plan), host, device);
 }
 
 PackedBatch BatchBuilder::BuildPadded(const StepPlan& plan, std::span<const int32_t> records_in_flight,
                                       int32_t rows, std::byte* host, std::byte* device) {
-  TM_CHECK(static_cast<int64_t>(plan.rows.size()) <= rows && plan.tokens <= rows && !HasSinks(plan),
-           "%zu rows padded to %d, or rows that see sinks", plan.rows.size(), rows);
-  return Pack(plan, records_in_flight, RoomFor(rows, rows, layout_, context_, ahead_, /*sinks=*/false), host,
-              device);
+  Room room = RoomOf(plan);
+  TM_CHECK(room.rows <= rows && room.tokens <= rows && !room.sinks && !room.masks,
+           "%lld rows padded to %d, or rows that see sinks or have masks", static_cast<long long>(room.rows),
+           rows);
+  room.rows = room.tokens = rows;
+  return Pack(plan, records_in_flight, room, host, device);
 }
 
 PackedBatch BatchBuilder::Pack(const StepPlan& plan, std::span<const int32_t> records_in_flight,
                                const Room& room, std::byte* host, std::byte* device) {
-  PackedBlock block(host, device, max_bytes_);
+  PackedBlock block(host, device + table_bytes(), max_bytes_);
+  auto* const page_indices = reinterpret_cast<int32_t*>(device);
   PackedBatch packed;
-  const int32_t page_size = layout_.format.page_size;
   int32_t* token_ids = PackTokens(plan, room, block, packed.forward);
+  std::array<GroupArrays, kMaxKvGroups> arrays;
   for (size_t g = 0; g < groups_.size(); ++g) {
-    const GroupArrays arrays = PackGroup(plan, g, page_size, room, block);
-    groups_[g] = {.kv_indptr = arrays.kv_indptr.device,
-                  .last_page_len = arrays.last_page_len.device,
-                  .kv_base = arrays.kv_base.device,
-                  .slots = arrays.slots.device};
+    arrays[g] = PackGroup(plan, g, layout_.format.page_size, tables_, room, block);
+    groups_[g] = arrays[g].View(page_indices);
   }
   packed.forward.groups = groups_.data();
   PackCopies(plan, room, block, packed);
   packed.advance = PackAdvance(plan, records_in_flight, room, block, token_ids);
-  // Of the pages' room only what is written is uploaded, with what lies in front of it.
-  pieces_.clear();
-  int64_t begin = 0;
-  for (size_t g = 0; g < groups_.size(); ++g) {
-    const int64_t at = block.bytes();
-    const PackedArray<int32_t> pages = block.Take<int32_t>(room.pages[g]);
-    groups_[g].page_indices = pages.device;
-    const int64_t end = at + PackedBlock::Bytes<int32_t>(PackPages(plan, g, page_size, room, pages.host));
-    if (end == block.bytes() && g + 1 < groups_.size()) continue;  // the next one begins right behind
-    if (end > begin) pieces_.push_back({begin, end - begin});
-    begin = block.bytes();
-  }
-  if (room.sinks) {
-    packed.forward.sinks = PackSinks(plan, room, block, &groups_);
-    pieces_ = {{0, block.bytes()}};  // a step of no more than it needs is one piece
-  }
+  if (room.sinks) packed.forward.sinks = PackSinks(plan, tables_, room, block, &groups_);
   if (room.masks) {
     masks_.clear();
-    for (size_t g = 0; g < groups_.size(); ++g) masks_.push_back(PackMasks(plan, g, layout_, block));
+    for (size_t g = 0; g < groups_.size(); ++g) {
+      masks_.push_back(PackMasks(plan, g, layout_, page_indices, arrays[g], block));
+    }
     packed.forward.masks = masks_.data();
-    pieces_ = {{0, block.bytes()}};
   }
-  packed.pieces = pieces_;
+  PackTableChanges(plan, page_indices, block, packed);
+  packed.bytes = block.bytes();
   return packed;
+}
+
+void BatchBuilder::PackTableChanges(const StepPlan& plan, int32_t* page_indices, PackedBlock& block,
+                                    PackedBatch& packed) {
+  changes_.clear();
+  for (const StepRow& row : plan.rows) {
+    if (!IsMasked(row)) tables_.Update(row, &changes_);
+  }
+  const std::span<const int32_t> all(changes_);
+  const size_t early = all.size() - std::min(all.size(), static_cast<size_t>(2 * max_changes_));
+  packed.early_changes = all.first(early);
+  const PackedArray<int32_t> pairs = block.Take<int32_t>(static_cast<int64_t>(all.size() - early));
+  std::copy(all.begin() + static_cast<std::ptrdiff_t>(early), all.end(), pairs.host);
+  packed.table_changes = {
+      .pairs = pairs.device, .count = static_cast<int32_t>((all.size() - early) / 2), .out = page_indices};
 }
 
 }  // namespace tramontane

@@ -1,12 +1,14 @@
 // BatchBuilder: packs a StepPlan into one block of host memory, which the runner copies to the device as it
-// is. Engine thread only. Reads the plan's sequences and their page tables; changes nothing.
+// is, behind the page tables that the device keeps (SlotTables). Engine thread only. Reads the plan's
+// sequences and their leases; changes nothing but what it knows of the device.
 //
-//   block:  token_ids | positions | qo_indptr | per group: kv_indptr, last_page_len, kv_base, slots
-//           | page copies | tokens in flight | per group: page_indices | what rows see of sinks | masks
+//   device:  tables | block
+//   block:   token_ids | positions | qo_indptr | per group: first_entry, page_mask, kv_base, kv_end, slots
+//            | page copies | tokens in flight | what rows see of sinks | masks and the pages that they are of
+//            | changes of the tables
 //
-// Each part starts at a multiple of 64 bytes. Its room is what the step needs, or, padded, what any decode
-// step of that many rows may need: then every part lies where it lay the last time, as a recorded step
-// requires.
+// Each part starts at a multiple of 64 bytes. Its room is what the step needs; padded, those of the first
+// line have room for so many rows, and lie where they lay the last time, as a recorded step requires.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +17,10 @@
 #include <vector>
 
 #include "engine/limits.h"
+#include "engine/packed_block.h"
+#include "engine/slot_tables.h"
 #include "engine/step_plan.h"
+#include "kernels/core/status.h"
 #include "models/kv_layout.h"
 #include "models/model.h"
 
@@ -23,17 +28,16 @@ namespace tramontane {
 
 // Where the parts of a packed step lie on the device.
 struct PackedBatch {
-  // Bytes [offset, offset + bytes) of the block that are to be copied: one piece, or padded one per group.
-  struct Piece {
-    int64_t offset = 0;
-    int64_t bytes = 0;
-  };
-  // These, forward.groups and forward.masks belong to the builder, until its next Build.
-  std::span<const Piece> pieces;
+  int64_t bytes = 0;  // of the block
+  // forward.groups and forward.masks belong to the builder, until its next Build.
   ForwardBatch forward;
   const int32_t* copy_pairs = nullptr;  // [copy_count, 2] (from, to)
   int32_t copy_count = 0;
   AdvanceParams advance;  // of the tokens in flight; its records are filled in by the runner
+  // Brings the tables up to date. Before it come as many changes as have no place in the block, [.., 2] in
+  // host memory of the builder: tables that are new to the device, of long prefixes that were found.
+  ScatterParams table_changes;
+  std::span<const int32_t> early_changes;
 };
 
 class BatchBuilder {
@@ -41,10 +45,14 @@ class BatchBuilder {
   // `context`: no sequence is longer than that.
   BatchBuilder(const KvLayout& layout, const EngineLimits& limits, int64_t context);
 
-  // Bytes of the largest step's block.
+  // Bytes of the largest step's block, and of what is in front of it on the device.
   int64_t max_bytes() const { return max_bytes_; }
+  int64_t table_bytes() const;
+  // What an op's 32 bits can name: more page ids are more than a device is asked to keep.
+  Status CheckSize() const;
 
-  // Writes the block to `host`, to be copied to `device` before the result is used. Both have max_bytes().
+  // Writes the block to `host`, to be copied behind the table_bytes() at `device` before the result is used.
+  // `host` has max_bytes(). The tables are those of all calls with this device memory.
   // A row whose token was sampled by the step before and is not known yet (start == tokens.size()) takes it
   // from records_in_flight[row], a record of that step. Where every token is known the list may be empty.
   PackedBatch Build(const StepPlan& plan, std::span<const int32_t> records_in_flight, std::byte* host,
@@ -62,14 +70,15 @@ class BatchBuilder {
  private:
   PackedBatch Pack(const StepPlan& plan, std::span<const int32_t> records_in_flight, const Room& room,
                    std::byte* host, std::byte* device);
+  void PackTableChanges(const StepPlan& plan, int32_t* page_indices, PackedBlock& block, PackedBatch& packed);
 
   const KvLayout layout_;
-  const int64_t context_;
-  const int64_t ahead_;  // positions that may be planned and not yet applied, per sequence
+  const int64_t max_changes_;  // of tables, that a block has place for
   const int64_t max_bytes_;
+  SlotTables tables_;
+  std::vector<int32_t> changes_;          // of the last Build
   std::vector<PageTableView> groups_;     // [groups] of the last Build
   std::vector<AttentionMaskView> masks_;  // [groups] likewise, where some row has one
-  std::vector<PackedBatch::Piece> pieces_;
 };
 
 }  // namespace tramontane

@@ -109,10 +109,11 @@ StatusOr<EngineHostPlan> PlanEngineHost(const OpenedModel& model, const Backend&
   sizes.max_sequences = plan.limits.max_sequences;
   sizes.max_logit_rows = plan.limits.logit_rows();
   sizes.max_step_tokens = plan.limits.max_step_tokens;
-  // A backend whose ops are done when they return is the processor itself: the host's copies, of one step,
-  // are in the same memory.
-  const int64_t buffer_bytes = BackendModelRunner::BufferBytes(plan.layout, plan.limits, model.config);
-  sizes.step_buffer_bytes = backend.info().asynchronous != 0 ? buffer_bytes : 2 * buffer_bytes;
+  // A backend whose ops are done when they return is the processor itself: the host's copies are in the same
+  // memory.
+  const BackendModelRunner::BufferBytes buffers =
+      BackendModelRunner::CountBuffers(plan.layout, plan.limits, model.config);
+  sizes.step_buffer_bytes = buffers.device + (backend.info().asynchronous != 0 ? 0 : buffers.host);
   TM_ASSIGN_OR_RETURN(plan.memory, PlanMemory(model, backend, sizes, options.memory_bytes));
 
   const auto at_most = [](int64_t asked, int64_t most) { return asked > 0 ? std::min(asked, most) : most; };

@@ -1,6 +1,7 @@
 #include "engine/kv_store.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <numeric>
 
@@ -21,6 +22,11 @@ constexpr int64_t kBlocksUnderPolicies = 4;
 constexpr int64_t kWindowsPerKept = 8;
 
 int64_t Reach(int32_t window) { return window == 0 ? INT64_MAX : window; }
+
+uint64_t NextLeaseId() {
+  static std::atomic<uint64_t> last{0};  // stores may be on several threads, each with an engine
+  return last.fetch_add(1, std::memory_order_relaxed) + 1;
+}
 
 bool ChangesWhatIsSeen(const ContextPolicy& policy) {
   return policy.type == ContextPolicyType::kSinks || policy.type == ContextPolicyType::kShift;
@@ -77,6 +83,10 @@ int64_t LeftAt(const KvLayout& layout, const ContextPolicy& policy, int64_t posi
   return position < PlainLength(policy, layout) ? 0 : ViewAt(policy, position).left;
 }
 
+int64_t SinkPages(const Lease& lease, const KvLayout& layout, size_t group) {
+  return PagesFor(SinksOf(lease.policy, layout.groups[group].window), layout.format.page_size);
+}
+
 int64_t PagesUnderPolicy(const KvLayout& layout, const ContextPolicy& policy, int64_t ahead) {
   int64_t pages = 0;
   for (size_t group = 0; group < layout.groups.size(); ++group)
@@ -116,6 +126,7 @@ Lease KvStore::NewLease(const ContextPolicy& policy, int64_t trunk_len) const {
   TM_CHECK(policy.type != ContextPolicyType::kReevaluate, "re-evaluation leaves what a row sees as it is");
   TM_CHECK(trunk_len == INT64_MAX || policy.type == ContextPolicyType::kNone, "branches under a policy");
   Lease lease;
+  lease.id = NextLeaseId();
   lease.tables.resize(layout_.groups.size());
   lease.policy = policy;
   lease.plain_len = PlainLength(policy, layout_);
@@ -210,7 +221,7 @@ int64_t KvStore::Acquire(Lease& lease, const PrefixQuery& query) {
       if (lease.prefers_cache) pages_[page].is_preferred = true;
       pages->push_back(page);
     };
-    const auto sinks = static_cast<size_t>(SinkPages(lease, group));
+    const auto sinks = static_cast<size_t>(SinkPages(lease, layout_, group));
     const int64_t first_visible = std::max(FirstVisible(hit, layout_.groups[group].window), left);
     auto first = static_cast<size_t>(PageOf(first_visible, 0, page_size()));
     if (first <= sinks) first = 0;  // the sinks are not behind it
@@ -302,7 +313,7 @@ void KvStore::Roll(Lease& lease, int64_t accepted) {
     const int64_t first_visible = std::max(FirstVisible(accepted, layout_.groups[group].window), left);
     const int64_t drop =
         std::min(PageOf(first_visible, table.kv_base, page_size()), static_cast<int64_t>(table.pages.size()));
-    const int64_t sinks = table.kv_base == 0 ? SinkPages(lease, group) : 0;
+    const int64_t sinks = table.kv_base == 0 ? SinkPages(lease, layout_, group) : 0;
     if (drop <= sinks) continue;  // they stay, wherever they are listed
     table.sinks.insert(table.sinks.end(), table.pages.begin(), table.pages.begin() + sinks);
     for (int64_t index = sinks; index < drop; ++index) {
@@ -316,6 +327,7 @@ void KvStore::Roll(Lease& lease, int64_t accepted) {
 
 Lease KvStore::Fork(const Lease& lease, int64_t end) {
   Lease fork = lease;
+  fork.id = NextLeaseId();
   const int64_t plain_end = PlainBlocksEnd(lease);
   const auto mark_blocks = PagesFor(std::ssize(MarkOf(lease.policy)), page_size());
   while (fork.sealed > end) {
@@ -373,6 +385,7 @@ void KvStore::Release(Lease& lease) {
     table.pages.clear();
     table.kv_base = 0;
   }
+  lease.id = NextLeaseId();
   MoveTip(lease, PrefixTree::kRoot);
   blocks_under_policies_ -= BlocksUnderPolicy(lease);
   lease.sealed = 0;
@@ -450,10 +463,6 @@ void KvStore::ForEachSharedPage(const Lease& lease, const PageTable& table, int6
     const int64_t index = PageOf(at, table.kv_base, page_size());
     if (pages_[table.pages[index]].references > 1) visit(index);
   }
-}
-
-int64_t KvStore::SinkPages(const Lease& lease, size_t group) const {
-  return PagesFor(SinksOf(lease.policy, layout_.groups[group].window), page_size());
 }
 
 // Where the blocks end that are named without the policy.

@@ -80,6 +80,10 @@ struct PageCopy {
 
 // The pages of one sequence. Filled and emptied by the store alone; read by whoever packs a step.
 struct Lease {
+  // Another one after each Release and Fork, of no other lease in this process: who has a copy of the tables
+  // (SlotTables) sees by it whether they are these. As long as it stays, only pages of positions that are
+  // written next become others.
+  uint64_t id = 0;
   std::vector<PageTable> tables;  // [groups]
   ContextPolicy policy;           // kNone, kSinks or kShift
   // Positions below see what those of a request without a policy see: their pages are anybody's. Those
@@ -109,6 +113,8 @@ struct PrefixQuery {
 enum class PrefixCache : int32_t { kOff = 0, kOn = 1 };
 
 RowView SeenAt(const Lease& lease, int64_t position);
+// Pages of the first positions that its policy keeps in a group's sight; 0: none.
+int64_t SinkPages(const Lease& lease, const KvLayout& layout, size_t group);
 
 // What a hit needs of each group under a policy (kNone, kSinks or kShift): LongestPrefixHit's `groups`, and
 // its `left`.
@@ -229,7 +235,6 @@ class KvStore {
   void ForEachSharedPage(const Lease& lease, const PageTable& table, int64_t written, int64_t end,
                          const Visit& visit) const;
   int64_t EndOf(const PageTable& table) const;
-  int64_t SinkPages(const Lease& lease, size_t group) const;
   int64_t PlainBlocksEnd(const Lease& lease) const;
   int64_t BlocksUnderPolicy(const Lease& lease) const;
 

@@ -25,6 +25,7 @@ StatusOr<int64_t> TimeRows(int32_t rows, int32_t layers, const EngineLimits& lim
   Sequence sequence;
   sequence.request = &request;
   sequence.tokens = request.prompt;
+  sequence.slot = 0;
   sequence.lease = store.NewLease();
   StepPlan plan;
   plan.lane = Lane::kPrefill;

@@ -58,6 +58,7 @@ Scheduler::Scheduler(const EngineLimits& limits, const KvLayout& layout, const S
       store_(layout, limits.pool_pages, limits.prefix_cache ? PrefixCache::kOn : PrefixCache::kOff),
       costs_(costs),
       free_slots_(limits.max_sequences) {
+  for (int32_t slot = limits.max_sequences - 1; slot >= 0; --slot) idle_slots_.push_back(slot);
   TM_CHECK(limits.context <= ContextThatFits(layout, limits.pool_pages, limits.max_step_tokens),
            "a context of %lld tokens does not fit %lld pages", static_cast<long long>(limits.context),
            static_cast<long long>(limits.pool_pages));
@@ -116,9 +117,16 @@ void Scheduler::GiveSlots(int64_t now_ns) {
     queue_.pop_front();
     sequence->slots = sequence->request->choices;
     free_slots_ -= sequence->slots;
+    TakeSlot(sequence);
     sequence->timings.admitted_ns = now_ns;
     MakeReady(sequence);
   }
+}
+
+// Of those that it or its parent has been given.
+void Scheduler::TakeSlot(Sequence* sequence) {
+  sequence->slot = idle_slots_.back();
+  idle_slots_.pop_back();
 }
 
 bool Scheduler::DecodeWaits() const {
@@ -562,6 +570,7 @@ void Scheduler::Fork(Sequence& parent, Sequence* sequence) {
            parent.request->id.c_str());
   --parent.slots;
   sequence->slots = 1;
+  TakeSlot(sequence);
   sequence->state = SequenceState::kDecode;
   sequence->prefill_len = parent.prompt_len();
   sequence->scheduled_len = sequence->prefill_len;
@@ -634,6 +643,8 @@ void Scheduler::Release(Sequence* sequence) {
   store_.Release(sequence->lease);
   free_slots_ += sequence->slots;
   sequence->slots = 0;
+  if (sequence->slot >= 0) idle_slots_.push_back(sequence->slot);
+  sequence->slot = -1;
 }
 
 }  // namespace tramontane

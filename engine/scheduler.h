@@ -105,6 +105,7 @@ class Scheduler {
 
   // ---- lanes ------------------------------------------------------------------------------------
   void GiveSlots(int64_t now_ns);
+  void TakeSlot(Sequence* sequence);
   bool DecodeWaits() const;
   bool DecodeIsDue() const;
   bool AnyHeld() const;
@@ -166,6 +167,8 @@ class Scheduler {
   std::vector<Sequence*> rows_;     // scratch of PlanDecode
 
   int32_t free_slots_ = 0;
+  std::vector<int32_t>
+      idle_slots_;           // those that no sequence runs in; some may be promised to choices to come
   int32_t prefill_run_ = 0;  // prefill steps since the last decode step, while decode waits
   const Sequence* victim_in_flight_ = nullptr;  // sits the current plan out, to be preempted later
   int64_t tree_bytes_left_ = 0;                 // of MaxTreeBytes, in the plan that is being made

@@ -40,6 +40,7 @@ struct Sequence {
   // ---- kept by the scheduler --------------------------------------------------------------------
   SequenceState state = SequenceState::kWaiting;
   int32_t slots = 0;        // of EngineLimits::max_sequences: its own and those of choices not yet forked
+  int32_t slot = -1;        // its own: where the device keeps what stays from step to step; -1: none
   int64_t prefill_len = 0;  // tokens to prefill: the prompt, or after preemption prompt + output
   bool held = false;        // in no plan until Resume
   // Of these, while it waits: what the store knew when it began to. Its plans are made as if it began there.

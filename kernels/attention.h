@@ -3,7 +3,7 @@
 // The mask: a query at absolute position p sees the keys at positions max(0, p - window + 1) .. p, itself
 // included: `window` keys once the sequence is long enough. window 0 means no window (never a large number).
 // Prefill and decode are one operation: the queries of sequence b are the *last* qo_indptr[b+1] -
-// qo_indptr[b] tokens of its page table, so query i of b has position KvEnd(b) - count + i. Keys are already
+// qo_indptr[b] tokens of its page table, so query i of b has position kv_end[b] - count + i. Keys are already
 // in their pages, rotated by absolute position.
 //
 // A mask instead of the window (`mask`): it alone decides, over the tokens that the table lists, whatever
@@ -18,7 +18,7 @@
 // every key of the window up, and no key is ever turned again. Softmax runs over both kinds together.
 //
 // The window shortens the loop: a page without a visible key is never read, and neither are slots beyond
-// KvEnd. Softmax: scores * scale in f32, max subtracted, f32 sums. A row of queries with no key gives zeros.
+// kv_end. Softmax: scores * scale in f32, max subtracted, f32 sums. A row of queries with no key gives zeros.
 // Query head h reads kv head h / (query_heads / kv_heads).
 #pragma once
 

@@ -27,7 +27,7 @@
 namespace tramontane {
 
 // Raised whenever a struct or a method of this border changes.
-inline constexpr uint32_t kBackendAbiVersion = 11;
+inline constexpr uint32_t kBackendAbiVersion = 12;
 
 enum class OpCode : int32_t {
   kOk = 0,
@@ -173,6 +173,14 @@ struct GatherKvParams {
   Tensor value = {};   // [rows, kv_heads * repeat * ValueDim()] out
 };
 
+// out[index] = value, for numbers of 32 bits. What is kept on the device from step to step (page tables) is
+// brought up to date by this. No index twice.
+struct ScatterParams {
+  const int32_t* pairs = nullptr;  // [count, 2] (index, value)
+  int32_t count = 0;
+  int32_t* out = nullptr;
+};
+
 struct CopyPagesParams {
   std::byte* pool = nullptr;
   int64_t page_bytes = 0;
@@ -224,6 +232,7 @@ class Backend {
   virtual OpCode Attention(const AttentionParams& params) = 0;
   virtual OpCode Sample(const SampleParams& params) = 0;
   virtual OpCode Advance(const AdvanceParams& params) = 0;
+  virtual OpCode Scatter(const ScatterParams& params) = 0;
   virtual OpCode CopyPages(const CopyPagesParams& params) = 0;
   // Not part of a step: for whoever hands pages on.
   virtual OpCode GatherKv(const GatherKvParams&) { return OpCode::kUnsupported; }

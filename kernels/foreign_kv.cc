@@ -97,10 +97,24 @@ KvStrides OpenPplStrides(int32_t layout, int64_t layers, int64_t tokens, int64_t
 
 }  // namespace
 
-int32_t HostPageTables::Length(int32_t b, int32_t page_size) const {
+int32_t HostPageTables::Length(int32_t b) const {
   const auto at = static_cast<size_t>(b);
-  const int32_t pages = kv_indptr[at + 1] - kv_indptr[at];
-  return pages == 0 ? 0 : (pages - 1) * page_size + last_page_len[at];
+  return kv_end[at] - kv_base[at];
+}
+
+void HostPageTables::Add(std::span<const int32_t> pages, int64_t base, int64_t end, int32_t page_size) {
+  first_entry.push_back(static_cast<int32_t>(std::ssize(page_indices) - PageOf(base, 0, page_size)));
+  page_indices.insert(page_indices.end(), pages.begin(), pages.end());
+  kv_base.push_back(static_cast<int32_t>(base));
+  kv_end.push_back(static_cast<int32_t>(end));
+}
+
+PageTableView HostPageTables::View() const {
+  return {.page_indices = page_indices.data(),
+          .first_entry = first_entry.data(),
+          .kv_base = kv_base.data(),
+          .kv_end = kv_end.data(),
+          .slots = slots.data()};
 }
 
 KvLayerView FlashInferView(const KvFormat& format, std::byte* keys, std::byte* values) {
@@ -128,18 +142,20 @@ StatusOr<HostPageTables> FlashInferTables(std::vector<int32_t> kv_indptr, std::v
     return Wrong(FieldElement("kv_page_indices", i), page_indices[i],
                  "the pool's pages are 0 to " + std::to_string(num_pages - 1));
   }
+  HostPageTables tables;
   for (size_t b = 0; b < batch; ++b) {
-    const bool has_pages = kv_indptr[b + 1] > kv_indptr[b];
+    const int32_t pages = kv_indptr[b + 1] - kv_indptr[b];
+    const bool has_pages = pages > 0;
     const int32_t least = has_pages ? 1 : 0, most = has_pages ? page_size : 0;
-    if (last_page_len[b] >= least && last_page_len[b] <= most) continue;
-    return Wrong(FieldElement("kv_last_page_len", b), last_page_len[b],
-                 has_pages ? "allowed are 1 to " + std::to_string(most) : "not 0, and it has no page");
+    if (last_page_len[b] < least || last_page_len[b] > most) {
+      return Wrong(FieldElement("kv_last_page_len", b), last_page_len[b],
+                   has_pages ? "allowed are 1 to " + std::to_string(most) : "not 0, and it has no page");
+    }
+    const int64_t tokens = has_pages ? int64_t{pages - 1} * page_size + last_page_len[b] : 0;
+    tables.Add(std::span(page_indices).subspan(static_cast<size_t>(kv_indptr[b]), static_cast<size_t>(pages)),
+               /*base=*/0, tokens, page_size);
   }
-  return HostPageTables{.kv_indptr = std::move(kv_indptr),
-                        .page_indices = std::move(page_indices),
-                        .last_page_len = std::move(last_page_len),
-                        .kv_base = std::vector<int32_t>(batch),
-                        .slots = {}};
+  return tables;
 }
 
 Status AddAppendSlots(const std::vector<int32_t>& append_indptr, int32_t page_size, HostPageTables* tables) {
@@ -148,14 +164,14 @@ Status AddAppendSlots(const std::vector<int32_t>& append_indptr, int32_t page_si
   for (int32_t b = 0; b < tables->batch(); ++b) {
     const auto at = static_cast<size_t>(b);
     const int64_t rows = append_indptr[at + 1] - append_indptr[at];
-    const int64_t length = tables->Length(b, page_size);
+    const int64_t length = tables->Length(b);
     if (rows > length) {
       return Wrong(
           FieldElement("append_indptr", at + 1), append_indptr[at + 1],
           "more rows than the " + std::to_string(length) + " that sequence " + std::to_string(b) + " holds");
     }
     for (int64_t position = length - rows; position < length; ++position) {
-      const auto entry = static_cast<size_t>(tables->kv_indptr[at] + PageOf(position, 0, page_size));
+      const auto entry = static_cast<size_t>(tables->first_entry[at] + PageOf(position, 0, page_size));
       const int64_t slot = SlotOf(tables->page_indices[entry], position, page_size);
       TM_RETURN_IF_ERROR(written.Add("kv_page_indices", entry, slot));
       tables->slots.push_back(slot);
@@ -226,7 +242,6 @@ StatusOr<HostPageTables> OpenPplTables(const OpenPplAttributes& attributes, cons
 
   const int32_t page_size = OpenPplPageSize(attributes, shape);
   HostPageTables tables;
-  tables.kv_indptr.push_back(0);
   WrittenSlots written;
   for (int64_t b = 0; b < batch; ++b) {
     const auto at = static_cast<size_t>(b);
@@ -259,6 +274,7 @@ StatusOr<HostPageTables> OpenPplTables(const OpenPplAttributes& attributes, cons
                              std::to_string(b) + " needs " + std::to_string(pages))
           .WithField("cachestarts", FieldForm::kSubject);
     }
+    std::vector<int32_t> indices;
     for (int64_t page = 0; page < pages; ++page) {
       const auto element = static_cast<size_t>(paged ? b * columns + page : b);
       const int64_t first = inputs.cachestarts[element];
@@ -269,15 +285,13 @@ StatusOr<HostPageTables> OpenPplTables(const OpenPplAttributes& attributes, cons
                      std::to_string(end - begin) + " slots from there are not in the cache's " +
                          std::to_string(shape.cache_tokens));
       }
-      tables.page_indices.push_back(static_cast<int32_t>(first));
+      indices.push_back(static_cast<int32_t>(first));
       for (int64_t position = std::max(begin, start); position < end; ++position) {
         TM_RETURN_IF_ERROR(written.Add("cachestarts", element, first + position - begin));
         tables.slots.push_back(SlotOf(first, position, page_size));
       }
     }
-    tables.kv_indptr.push_back(static_cast<int32_t>(tables.page_indices.size()));
-    tables.last_page_len.push_back(pages == 0 ? 0 : static_cast<int32_t>(kvlen - (pages - 1) * page_size));
-    tables.kv_base.push_back(0);
+    tables.Add(indices, /*base=*/0, kvlen, page_size);
   }
   return tables;
 }

@@ -16,6 +16,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "kernels/core/status.h"
@@ -23,17 +24,21 @@
 
 namespace tramontane {
 
-// A batch's page tables and write slots, on the host.
+// A batch's page tables (PageTableView, without rings) and write slots, on the host.
 struct HostPageTables {
-  std::vector<int32_t> kv_indptr;
   std::vector<int32_t> page_indices;
-  std::vector<int32_t> last_page_len;
-  std::vector<int32_t> kv_base;  // zeros: everything is listed
-  std::vector<int64_t> slots;    // of the rows that are appended
+  std::vector<int32_t> first_entry;
+  std::vector<int32_t> kv_base;
+  std::vector<int32_t> kv_end;
+  std::vector<int64_t> slots;  // of the rows that are appended
 
   int32_t batch() const { return static_cast<int32_t>(kv_base.size()); }
   // Tokens that sequence b's table lists.
-  int32_t Length(int32_t b, int32_t page_size) const;
+  int32_t Length(int32_t b) const;
+  // Lists another sequence's tokens [base, end) in these pages; base is a multiple of page_size.
+  void Add(std::span<const int32_t> pages, int64_t base, int64_t end, int32_t page_size);
+  // Of memory of the host. Valid until the tables change.
+  PageTableView View() const;
 };
 
 // ---- FlashInfer

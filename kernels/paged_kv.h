@@ -15,9 +15,9 @@
 // laid out are views too: five strides (KvStrides) say where page, half, layer, head and token lie
 // (foreign_kv.h). A latent page has no values apart: a row's first lanes are its value.
 //
-// A sequence's table for one group lists pages oldest first. Index k of the table is absolute position
-// kv_base + k; kv_base is a multiple of page_size and grows as pages leave the window. Where its first tokens
-// stay visible as sinks, the pages that hold positions from 0 on are listed in front of those (sink_pages).
+// A sequence's table for one group lists the pages of positions kv_base and on; kv_base is a multiple of
+// page_size and grows as pages leave the window. Where its first tokens stay visible as sinks, the pages that
+// hold positions from 0 on are listed apart (sink_entry).
 #pragma once
 
 #include <cstddef>
@@ -153,34 +153,40 @@ struct KvLayerView {
   }
 };
 
-// Page tables of a batch for one layer group, in compressed rows (FlashInfer's vocabulary). Device memory.
+// Page tables of a batch for one layer group. Device memory. A sequence's pages are a ring, or a list:
+//
+//   page_indices:   ... | sinks: 0 1 2 . | others: 16 9 10 11 12 13 14 15 | ...      page_mask 7
+//                         ^ sink_entry     ^ first_entry
+//
+// The page with absolute number n (positions n * page_size and on) is entry first_entry + (n & page_mask): a
+// window rolls on and no entry moves. Entries of pages that no query of the batch sees may be others'.
+// Compressed rows (FlashInfer's vocabulary) are the case in which every bit of the mask is set: first_entry
+// is kv_indptr, less the number of the first page that is listed.
 struct PageTableView {
-  const int32_t* kv_indptr = nullptr;      // [batch + 1] first entry of each sequence in page_indices
-  const int32_t* page_indices = nullptr;   // [kv_indptr[batch]] page ids, oldest first
-  const int32_t* last_page_len = nullptr;  // [batch] tokens in the last page, 1..page_size; 0 when no page
-  const int32_t* kv_base = nullptr;        // [batch] absolute position of the first listed token
-  // [batch] how many entries in front of a sequence's others hold positions 0, 1, .. instead, for its sinks;
-  // a page may stand in both lists. Null: none has any.
-  const int32_t* sink_pages = nullptr;
+  const int32_t* page_indices = nullptr;  // page ids of all sequences
+  const int32_t* first_entry = nullptr;   // [batch] where page 0 is, or would be
+  const int32_t* page_mask = nullptr;     // [batch] a power of two less one, or -1; null: -1 for all
+  const int32_t* kv_base = nullptr;     // [batch] position of the first token that is listed: a page's first
+  const int32_t* kv_end = nullptr;      // [batch] position after the last one
+  const int32_t* sink_entry = nullptr;  // [batch] where page 0 is for sinks; null: among the others
   // Where each token of the step is written: page * page_size + offset, or -1 for a padded row (write
   // nothing).
   const int64_t* slots = nullptr;  // [tokens]
 };
 
-constexpr int32_t SinkPages(const PageTableView& table, int32_t b) {
-  return table.sink_pages == nullptr ? 0 : table.sink_pages[b];
-}
+// Sequence b's pages by absolute number.
+struct PagesOfSequence {
+  const int32_t* entries = nullptr;
+  int32_t mask = -1;
 
-// Sequence b's pages from kv_base on.
-constexpr const int32_t* PagesFromBase(const PageTableView& table, int32_t b) {
-  return table.page_indices + table.kv_indptr[b] + SinkPages(table, b);
+  constexpr int32_t operator[](int64_t page) const { return entries[page & mask]; }
+};
+constexpr PagesOfSequence PagesOf(const PageTableView& table, int32_t b) {
+  return {table.page_indices + table.first_entry[b], table.page_mask == nullptr ? -1 : table.page_mask[b]};
 }
-
-// Position of the token after the last one in sequence b's table: kv_base + listed tokens.
-constexpr int64_t KvEnd(const PageTableView& table, int32_t b, int32_t page_size) {
-  const int32_t pages = table.kv_indptr[b + 1] - table.kv_indptr[b] - SinkPages(table, b);
-  return pages == 0 ? table.kv_base[b]
-                    : int64_t{table.kv_base[b]} + int64_t{pages - 1} * page_size + table.last_page_len[b];
+constexpr PagesOfSequence SinkPagesOf(const PageTableView& table, int32_t b) {
+  if (table.sink_entry == nullptr) return PagesOf(table, b);
+  return {table.page_indices + table.sink_entry[b], -1};
 }
 
 // Index of a position's page in its table, and its offset in that page.

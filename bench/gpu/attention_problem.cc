@@ -46,18 +46,18 @@ AttentionProblem::AttentionProblem(Device& device, const AttentionShape& shape) 
   std::vector<int32_t> page_ids(static_cast<size_t>(pages));
   std::iota(page_ids.begin(), page_ids.end(), 0);
   std::shuffle(page_ids.begin(), page_ids.end(), std::mt19937_64(1));
-  std::vector<int32_t> kv_indptr, qo_indptr;
+  std::vector<int32_t> first_entry, qo_indptr;
   for (int32_t b = 0; b <= shape.batch; ++b) {
-    kv_indptr.push_back(b * pages_each);
+    first_entry.push_back(b * pages_each - static_cast<int32_t>(kv_base / kPageSize));
     qo_indptr.push_back(b * shape.queries);
   }
-  const auto last = static_cast<int32_t>(shape.context - kv_base - int64_t{pages_each - 1} * kPageSize);
   const auto sequences = static_cast<size_t>(shape.batch);
-  run_.kv_indptr = device.Upload(kv_indptr);
   run_.qo_indptr = device.Upload(qo_indptr);
-  run_.page_indices = device.Upload(page_ids);
-  run_.last_page_len = device.Upload(std::vector<int32_t>(sequences, last));
-  run_.kv_base = device.Upload(std::vector<int32_t>(sequences, static_cast<int32_t>(kv_base)));
+  run_.table = {
+      .page_indices = device.Upload(page_ids),
+      .first_entry = device.Upload(first_entry),
+      .kv_base = device.Upload(std::vector<int32_t>(sequences, static_cast<int32_t>(kv_base))),
+      .kv_end = device.Upload(std::vector<int32_t>(sequences, static_cast<int32_t>(shape.context)))};
 
   const int32_t tokens = shape.batch * shape.queries;
   const int32_t target_blocks = 2 * device.multiprocessors();
@@ -81,9 +81,19 @@ AttentionProblem::AttentionProblem(Device& device, const AttentionShape& shape) 
   run_.items = items;
   run_.merges = merges;
   run_.work = work;
-  plan_ = {run_.kv_indptr, run_.last_page_len, run_.kv_base, run_.qo_indptr, shape.batch,
-           kPageSize,      shape.window,       kGroup,       run_.tile_rows, kKvHeads,
-           target_blocks,  run_.max_items,     items,        merges,         work};
+  plan_ = {.kv_base = run_.table.kv_base,
+           .kv_end = run_.table.kv_end,
+           .qo_indptr = run_.qo_indptr,
+           .batch = shape.batch,
+           .window = shape.window,
+           .group = kGroup,
+           .tile_rows = run_.tile_rows,
+           .kv_heads = kKvHeads,
+           .target_blocks = target_blocks,
+           .max_items = run_.max_items,
+           .items = items,
+           .merges = merges,
+           .work = work};
   Check(cuda::PlanAttention(plan_, device.stream()), "PlanAttention");
 }
 

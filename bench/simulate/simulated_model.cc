@@ -75,7 +75,7 @@ StatusOr<SimulatedMemory> FitIntoMemory(const SimulatedModel& model, int64_t mem
   memory.workspace_bytes =
       ActivationBytes(model.config, DType::kBf16, limits->max_tokens()) +
       int64_t{limits->logit_rows()} * model.config.vocab_size * static_cast<int64_t>(sizeof(float)) +
-      BackendModelRunner::BufferBytes(layout, *limits, model.config);
+      BackendModelRunner::CountBuffers(layout, *limits, model.config).device;
   memory.page_bytes = layout.page_bytes();
   const int64_t least = memory.weight_bytes + memory.workspace_bytes +
                         static_cast<int64_t>(layout.groups.size()) * memory.page_bytes;

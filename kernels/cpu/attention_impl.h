@@ -75,7 +75,7 @@ inline VisibleKeys KeysSeen(PositionRange seen, int64_t block_begin) {
 inline uint64_t KeysShown(const AttentionTile& tile, int64_t query, int64_t block_begin) {
   const AttentionParams& params = *tile.params;
   const int64_t kv_base = params.table.kv_base[tile.sequence];
-  const int64_t kv_end = KvEnd(params.table, tile.sequence, params.kv.format.page_size);
+  const int64_t kv_end = params.table.kv_end[tile.sequence];
   const VisibleKeys listed = KeysSeen({kv_base, kv_end}, block_begin);
   if (listed.first >= listed.end) return 0;
   const int64_t bit = query * (kv_end - kv_base) + block_begin + listed.first - kv_base;
@@ -125,15 +125,14 @@ inline void FindBlock(const AttentionTile& tile, int64_t block_begin, KeyBlock* 
   block.end = seen.end;
   if (block.first >= block.end) return;
 
-  const bool in_sink_pages = tile.over_sinks && SinkPages(params.table, tile.sequence) > 0;
-  const int64_t kv_base = in_sink_pages ? 0 : params.table.kv_base[tile.sequence];
-  const int32_t* page = in_sink_pages ? params.table.page_indices + params.table.kv_indptr[tile.sequence]
-                                      : PagesFromBase(params.table, tile.sequence);
-  page += PageOf(block_begin + block.first, kv_base, format.page_size);
+  const PagesOfSequence pages =
+      tile.over_sinks ? SinkPagesOf(params.table, tile.sequence) : PagesOf(params.table, tile.sequence);
+  int64_t at = PageOf(block_begin + block.first, 0, format.page_size);
   int32_t offset = OffsetInPage(block_begin + block.first, format.page_size);
-  for (int32_t k = block.first; k < block.end; ++page, offset = 0) {
-    const std::byte* key = params.kv.Key(*page, tile.kv_head, offset);
-    const std::byte* scale = params.kv.scale.Key(*page, tile.kv_head, offset);
+  for (int32_t k = block.first; k < block.end; ++at, offset = 0) {
+    const int32_t page = pages[at];
+    const std::byte* key = params.kv.Key(page, tile.kv_head, offset);
+    const std::byte* scale = params.kv.scale.Key(page, tile.kv_head, offset);
     for (; k < block.end && offset < format.page_size; ++k, ++offset) {
       block.keys[k] = key;
       block.scales[k] = scale;

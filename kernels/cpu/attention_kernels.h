@@ -61,7 +61,7 @@ struct AttentionTile {
   // Absolute position of the sequence's query i. Not of several sequences'.
   int64_t Position(int64_t query) const {
     const int64_t count = params->qo_indptr[sequence + 1] - params->qo_indptr[sequence];
-    return KvEnd(params->table, sequence, params->kv.format.page_size) - count + query;
+    return params->table.kv_end[sequence] - count + query;
   }
   // Whether what a row sees follows from its position and the window alone: then neighbours see much the
   // same, and every row of RowsSeeing sees a key of the block.
@@ -75,7 +75,7 @@ struct AttentionTile {
     const int64_t position = Position(query);
     if (has_mask()) {
       const int64_t kv_base = params->table.kv_base[sequence];
-      return {kv_base, over_sinks ? kv_base : KvEnd(params->table, sequence, params->kv.format.page_size)};
+      return {kv_base, over_sinks ? kv_base : params->table.kv_end[sequence]};
     }
     if (params->sinks.len == nullptr) return {FirstVisible(position, params->window), position + 1};
     const AttentionSinks& sinks = params->sinks;

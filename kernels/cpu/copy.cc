@@ -1,4 +1,4 @@
-// CopyPages: whole pages, all layers at once.
+// CopyPages: whole pages, all layers at once. Scatter: numbers, one at a time.
 #include <cstring>
 
 #include "kernels/cpu/ops.h"
@@ -12,6 +12,12 @@ void RunCopyPages(const CopyPagesParams& params, const CpuContext& context) {
     std::memcpy(params.pool + to * params.page_bytes, params.pool + from * params.page_bytes,
                 static_cast<size_t>(params.page_bytes));
   });
+}
+
+void RunScatter(const ScatterParams& params, const CpuContext&) {
+  for (int64_t pair = 0; pair < params.count; ++pair) {
+    params.out[params.pairs[2 * pair]] = params.pairs[2 * pair + 1];
+  }
 }
 
 }  // namespace tramontane

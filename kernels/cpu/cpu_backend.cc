@@ -79,6 +79,7 @@ class CpuBackend final : public Backend {
   OpCode Attention(const AttentionParams& params) override { return Done(RunAttention, params); }
   OpCode Sample(const SampleParams& params) override { return Done(RunSample, params); }
   OpCode Advance(const AdvanceParams& params) override { return Done(RunAdvance, params); }
+  OpCode Scatter(const ScatterParams& params) override { return Done(RunScatter, params); }
   OpCode CopyPages(const CopyPagesParams& params) override { return Done(RunCopyPages, params); }
   OpCode GatherKv(const GatherKvParams& params) override { return Done(RunGatherKv, params); }
 

@@ -59,11 +59,12 @@ void RunGatherKv(const GatherKvParams& params, const CpuContext& context) {
     const auto b = static_cast<int32_t>(item);
     const int64_t kv_base = params.table.kv_base[b];
     const int64_t tokens = params.out_indptr[b + 1] - params.out_indptr[b];
-    TM_CHECK(tokens == KvEnd(params.table, b, format.page_size) - kv_base,
+    TM_CHECK(tokens == params.table.kv_end[b] - kv_base,
              "sequence %d: %lld rows for the tokens that its table lists", b, static_cast<long long>(tokens));
+    const PagesOfSequence pages = PagesOf(params.table, b);
     float numbers[kMaxGatherDim];
     for (int64_t position = kv_base; position < kv_base + tokens; ++position) {
-      const int32_t page = PagesFromBase(params.table, b)[PageOf(position, kv_base, format.page_size)];
+      const int32_t page = pages[PageOf(position, 0, format.page_size)];
       const int32_t offset = OffsetInPage(position, format.page_size);
       const int64_t row = params.out_indptr[b] + position - kv_base;
       for (int64_t head = 0; head < heads; ++head) {

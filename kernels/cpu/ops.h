@@ -24,6 +24,7 @@ void RunRopeAppend(const RopeAppendParams& params, const CpuContext& context);
 void RunAttention(const AttentionParams& params, const CpuContext& context);
 void RunSample(const SampleParams& params, const CpuContext& context);
 void RunAdvance(const AdvanceParams& params, const CpuContext& context);
+void RunScatter(const ScatterParams& params, const CpuContext& context);
 void RunCopyPages(const CopyPagesParams& params, const CpuContext& context);
 void RunGatherKv(const GatherKvParams& params, const CpuContext& context);
 

@@ -10,23 +10,44 @@ namespace {
 
 // A sequence and its pages from the first segment on that its query sees whole.
 struct Candidate {
-  const int32_t* pages = nullptr;
-  int32_t page_count = 0;
+  PagesOfSequence pages = {};
+  int64_t first_page = 0;  // its absolute number
+  int64_t page_count = 0;
   int32_t sequence = 0;
   int64_t first_segment = 0;
   int64_t end = 0;  // position after its last key
 
-  bool operator<(const Candidate& other) const {
-    if (first_segment != other.first_segment) return first_segment < other.first_segment;
-    const auto [mine, others] =
-        std::mismatch(pages, pages + page_count, other.pages, other.pages + other.page_count);
-    const bool all_mine = mine == pages + page_count;
-    if (all_mine || others == other.pages + other.page_count) {
-      return page_count != other.page_count ? page_count < other.page_count : sequence < other.sequence;
-    }
-    return *mine < *others;
+  const int32_t* At(int64_t index) const { return &pages.entries[(first_page + index) & pages.mask]; }
+  // Pages from `index` on that lie side by side.
+  int64_t RunAt(int64_t index) const {
+    const int64_t left = page_count - index;
+    return pages.mask < 0 ? left : std::min(left, pages.mask + 1 - ((first_page + index) & pages.mask));
   }
+
+  bool operator<(const Candidate& other) const;
 };
+
+// How many pages both begin with.
+int64_t CommonPages(const Candidate& a, const Candidate& b) {
+  int64_t common = 0;
+  while (common < a.page_count && common < b.page_count) {
+    const int64_t run = std::min(a.RunAt(common), b.RunAt(common));
+    const int32_t* const begin = a.At(common);
+    const int64_t alike = std::mismatch(begin, begin + run, b.At(common)).first - begin;
+    common += alike;
+    if (alike < run) break;
+  }
+  return common;
+}
+
+bool Candidate::operator<(const Candidate& other) const {
+  if (first_segment != other.first_segment) return first_segment < other.first_segment;
+  const int64_t common = CommonPages(*this, other);
+  if (common == page_count || common == other.page_count) {
+    return page_count != other.page_count ? page_count < other.page_count : sequence < other.sequence;
+  }
+  return *At(common) < *other.At(common);
+}
 
 int64_t AlignTo8(int64_t bytes) { return (bytes + 7) / 8 * 8; }
 
@@ -35,13 +56,11 @@ Candidate CandidateOf(const AttentionParams& params, int32_t sequence) {
   const int32_t page_size = params.kv.format.page_size;
   const PositionRange seen = tile.Seen(0);
   const int64_t segment = (seen.begin + kAttentionSegmentKeys - 1) / kAttentionSegmentKeys;
-  const int64_t kv_base = params.table.kv_base[sequence];
-  const int32_t* const pages = PagesFromBase(params.table, sequence);
-  const int32_t* const end = params.table.page_indices + params.table.kv_indptr[sequence + 1];
-  const int64_t first = PageOf(segment * kAttentionSegmentKeys, kv_base, page_size);
-  const int64_t count = std::max<int64_t>(end - pages - first, 0);
-  return {.pages = pages + std::min<int64_t>(first, end - pages),
-          .page_count = static_cast<int32_t>(count),
+  const int64_t first = PageOf(segment * kAttentionSegmentKeys, 0, page_size);
+  const int64_t end = PagesFor(params.table.kv_end[sequence], page_size);
+  return {.pages = PagesOf(params.table, sequence),
+          .first_page = first,
+          .page_count = std::max<int64_t>(end - first, 0),
           .sequence = sequence,
           .first_segment = segment,
           .end = seen.end};
@@ -50,11 +69,9 @@ Candidate CandidateOf(const AttentionParams& params, int32_t sequence) {
 // The segment after the last one that both have in the same pages.
 int64_t EndOfShared(const Candidate& a, const Candidate& b, int32_t page_size) {
   if (a.first_segment != b.first_segment) return a.first_segment;
-  const int32_t* const differs =
-      std::mismatch(a.pages, a.pages + a.page_count, b.pages, b.pages + b.page_count).first;
   const int64_t begin = a.first_segment * kAttentionSegmentKeys;
   const int64_t first_page_begin = begin - OffsetInPage(begin, page_size);
-  const int64_t end = std::min({first_page_begin + (differs - a.pages) * page_size, a.end, b.end});
+  const int64_t end = std::min({first_page_begin + CommonPages(a, b) * page_size, a.end, b.end});
   return std::max(end / kAttentionSegmentKeys, a.first_segment);
 }
 

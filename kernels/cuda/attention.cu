@@ -1,6 +1,6 @@
 // Paged grouped-query attention with a sliding window: prefill, decode and mixtures, one family.
 //
-// Shapes: query, out [tokens, query_heads * head_dim] T; pages of T (KvLayerView); tables in compressed rows.
+// Shapes: query, out [tokens, query_heads * head_dim] T; pages of T (KvLayerView); PageTableView.
 // Grid:   AttentionKernel (max_items, kv_heads) blocks of 4 warps. A block takes one AttentionItem for one kv
 //         head: a tile of rows (row = token * group + head in group, so that all query heads of a kv head
 //         share each key) against the keys [key_begin, key_end), 64 at a time. Two tiles:
@@ -9,8 +9,9 @@
 //                              joined in warp order at the end.
 //         MergeKernel (max_items, kv_heads): a block joins the splits of one AttentionMerge for one kv head.
 // Bytes:  d = head_dim; rows = live rows of the tile; keys = those of the item's range that some row sees.
-//         an item and kv head reads    48 + rows * 2d + keys * 4d + tiles * 256: its lengths, the query, keys
-//                                      and values, and of each tile of 64 keys a page number a row
+//         an item and kv head reads    40 + rows * 2d + keys * 4d + tiles * 256: its lengths, the query, keys
+//                                      and values, and of each tile of 64 keys a page number a row; + 4
+//                                      where tables are rings
 //                             writes   rows * 2d (+ rows * 4 with lse), or rows * (4d + 4) when it is a part
 //         a merge and kv head reads    28 + rows * splits * 8d: parts, and their lse twice for each pair of
 //                                      elements (the caches' bytes, not the memory's)
@@ -46,11 +47,7 @@ TM_KERNEL void AttentionKernel(AttentionRunParams p) {
   const int first_token = LoadUniform(p.qo_indptr + item.sequence);
   const int tokens = LoadUniform(p.qo_indptr + item.sequence + 1) - first_token;
   const int rows = tokens * p.group;
-  const int first_page = LoadUniform(p.kv_indptr + item.sequence);
-  const int pages = LoadUniform(p.kv_indptr + item.sequence + 1) - first_page;
-  const int kv_base = LoadUniform(p.kv_base + item.sequence);
-  const int kv_end =
-      kv_base + (pages - 1) * p.kv.format.page_size + LoadUniform(p.last_page_len + item.sequence);
+  const int kv_end = LoadUniform(p.table.kv_end + item.sequence);
   const int first_position = kv_end - tokens;
   const int tile_first =
       first_position + item.row_begin / p.group;  // positions of the tile's first and last rows
@@ -63,7 +60,7 @@ TM_KERNEL void AttentionKernel(AttentionRunParams p) {
   std::byte* const query_tile = SharedBytes();
   std::byte* const key_tiles = query_tile + Shape::kQueryBytes;
   std::byte* const value_tiles = key_tiles + kAttentionStages * Shape::kKeyBytes;
-  const KeyRun keys = {{p.page_indices + first_page, kv_base}, item.key_begin, key_begin, item.key_end};
+  const KeyRun keys = {LoadPages(p.table, item.sequence), item.key_begin, key_begin, item.key_end};
   const int tiles = keys.tiles();
   const auto copy = [&](int t) {
     const int stage = t % kAttentionStages;

@@ -41,12 +41,10 @@ struct AttentionWork {
 
 // What the plan is made from. Device pointers for the kernel, host pointers for its host twin.
 struct AttentionPlanParams {
-  const int32_t* kv_indptr;
-  const int32_t* last_page_len;
   const int32_t* kv_base;
+  const int32_t* kv_end;
   const int32_t* qo_indptr;
   int32_t batch;
-  int32_t page_size;
   int32_t window;     // 0: none
   int32_t group;      // query heads of a kv head
   int32_t tile_rows;  // 16 or 64
@@ -57,9 +55,8 @@ struct AttentionPlanParams {
   AttentionMerge* merges;  // [max_items]
   AttentionWork* work;     // [1]
   // Of rows that see other keys than the window's; then tile_rows is kByRowTileRows.
-  const int32_t* sink_pages = nullptr;  // [batch] (PageTableView), or null
-  const int32_t* left = nullptr;        // [tokens] (AttentionSinks), or null
-  bool by_mask = false;                 // each sees some of all keys that are listed
+  const int32_t* left = nullptr;  // [tokens] (AttentionSinks), or null
+  bool by_mask = false;           // each sees some of all keys that are listed
 };
 
 // Blocks of one kv head that splits aim for.
@@ -89,10 +86,7 @@ struct AttentionRunParams {
   int64_t query_stride;
   int64_t out_stride;
   KvLayerView kv;
-  const int32_t* kv_indptr;
-  const int32_t* page_indices;
-  const int32_t* last_page_len;
-  const int32_t* kv_base;
+  PageTableView table;
   const int32_t* qo_indptr;
   const AttentionItem* items;
   const AttentionMerge* merges;
@@ -110,11 +104,10 @@ struct AttentionRunParams {
 
 // Attention whose rows see other keys than their positions and the window say, or whose pages are quantised.
 struct AttentionByRowParams {
-  AttentionRunParams run;     // bf16, or quantised pages; tile_rows is kByRowTileRows
-  const int32_t* sink_pages;  // [batch] (PageTableView), or null
-  AttentionSinks sinks;       // bf16 queries; len null: none
-  AttentionMaskView mask;     // bits null: no sequence has one
-  bool wide = false;          // set by RunAttentionByRow
+  AttentionRunParams run;  // bf16, or quantised pages; tile_rows is kByRowTileRows
+  AttentionSinks sinks;    // bf16 queries; len null: none
+  AttentionMaskView mask;  // bits null: no sequence has one
+  bool wide = false;       // set by RunAttentionByRow
 };
 
 // Queue the launches on `stream` (a cudaStream_t). 0 or the runtime's error. REQUIRES: AttentionSupported.

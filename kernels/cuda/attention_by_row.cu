@@ -9,8 +9,8 @@
 // Bytes:  d = head_dim; rows = live rows of the tile; keys = those of the item's range from the first that
 //         some row sees; sinks = sink positions from the first to the last that some row sees, where the item
 //         takes them; tiles = tiles of 64 keys that hold them, and sink tiles those of sinks.
-//         an item and kv head reads    48 + rows * 2d + keys * 4d + tiles * 256: as attention.cu; + 4 where
-//                                      tables list sinks
+//         an item and kv head reads    44 + rows * 2d + keys * 4d + tiles * 256: as attention.cu; + 4 where
+//                                      tables are rings, + 4 where they list sinks apart
 //                                      where rows see sinks + rows * 8 (+ rows * 4 where they are windowed
 //                                      and there is a window) + rows * 2d + sinks * 4d + sink tiles * 256,
 //                                      the last three if the item takes any
@@ -145,13 +145,9 @@ TM_KERNEL void AttentionByRowKernel(AttentionByRowParams p) {
   const int first_token = LoadUniform(run.qo_indptr + item.sequence);
   const int tokens = LoadUniform(run.qo_indptr + item.sequence + 1) - first_token;
   const int rows = tokens * run.group;
-  const int first_entry = LoadUniform(run.kv_indptr + item.sequence);
-  const int sink_pages = p.sink_pages == nullptr ? 0 : LoadUniform(p.sink_pages + item.sequence);
-  const int pages = LoadUniform(run.kv_indptr + item.sequence + 1) - first_entry - sink_pages;
-  const int kv_base = LoadUniform(run.kv_base + item.sequence);
-  const int listed =
-      pages == 0 ? 0 : (pages - 1) * run.kv.format.page_size + LoadUniform(run.last_page_len + item.sequence);
-  const int kv_end = kv_base + listed;
+  const int kv_base = LoadUniform(run.table.kv_base + item.sequence);
+  const int kv_end = LoadUniform(run.table.kv_end + item.sequence);
+  const int listed = kv_end - kv_base;
   const bool planned_by_mask = p.mask.bits != nullptr;
   const uint8_t* mask = nullptr;
   if (planned_by_mask) {
@@ -178,13 +174,10 @@ TM_KERNEL void AttentionByRowKernel(AttentionByRowParams p) {
   SyncThreads();
   const RowView seen = UnionOf(views, tile_rows);
 
-  // Sinks stand in front of the table, or where nothing has rolled out of it in its first pages.
-  const int32_t* const table = run.page_indices + first_entry;
-  const KeyRun others = {{table + sink_pages, kv_base},
-                         item.key_begin,
-                         Max(item.key_begin, seen.begin),
+  const KeyRun others = {LoadPages(run.table, item.sequence), item.key_begin, Max(item.key_begin, seen.begin),
                          Min(item.key_end, seen.end)};
-  KeyRun sinks = {{table, sink_pages > 0 ? 0 : kv_base}, seen.sink_begin, seen.sink_begin, seen.sink_end};
+  KeyRun sinks = {LoadSinkPages(run.table, item.sequence, others.pages), seen.sink_begin, seen.sink_begin,
+                  seen.sink_end};
   const int first_key = planned_by_mask ? kv_base : seen.begin;  // of the tile's first item
   const bool takes_sinks = item.key_begin == first_key / kKeyTile * kKeyTile;
   if (!takes_sinks) sinks.end = sinks.begin;

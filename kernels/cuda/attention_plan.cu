@@ -1,10 +1,10 @@
 // The work list of an attention call, made on the device, so that the host need not know the lengths.
 //
-// Shapes: 6 integers a sequence in; AttentionItem [items], AttentionMerge [merges], AttentionWork [1] out.
+// Shapes: 3 integers a sequence in; AttentionItem [items], AttentionMerge [merges], AttentionWork [1] out.
 // Grid:   one block of 256 threads. For the split length a thread takes every 256th sequence; for the lists
 //         it owns a run of neighbouring ones, placed by a prefix sum over the threads.
-// Bytes:  read 24 a sequence (20 where it has no page), four times; written 20 an item, 16 a merge, 16 once.
-//         By row: 4 more a sequence where tables list sinks, and 4 a tile of rows where rows have a `left`.
+// Bytes:  read 12 a sequence, four times; written 20 an item, 16 a merge, 16 once.
+//         By row: 4 more a sequence where masks decide, and 4 a tile of rows where rows have a `left`.
 //         Microseconds; run once a step per window, used by all its layers.
 // Limits: any batch; lists bounded by AttentionItemBound.
 // Idea:   FlashAttention-3's device-side split planner, but counting only keys inside the window.
@@ -85,9 +85,7 @@ void PlanOnHost(const AttentionPlanParams& params) {
   *params.work = {at.items, at.merges, at.partials, split_tiles};
 }
 
-bool IsByRow(const AttentionPlanParams& params) {
-  return params.sink_pages != nullptr || params.left != nullptr || params.by_mask;
-}
+bool IsByRow(const AttentionPlanParams& params) { return params.left != nullptr || params.by_mask; }
 
 }  // namespace
 

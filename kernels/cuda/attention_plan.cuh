@@ -32,7 +32,7 @@ struct HostMemory {
 
 // The lengths of one sequence.
 struct PlanRow {
-  int kv_base;
+  int kv_base;      // 0 where it is not asked for: masks alone go by it
   int kv_end;       // position after its last key
   int first_token;  // row of its first query
   int tokens;       // queries: the last ones before kv_end
@@ -40,11 +40,9 @@ struct PlanRow {
 
 template <typename Memory, bool kByRow>
 TM_HOST_DEVICE PlanRow ReadRow(const AttentionPlanParams& p, int b) {
-  int pages = Memory::Load(p.kv_indptr + b + 1) - Memory::Load(p.kv_indptr + b);
-  if (kByRow && p.sink_pages != nullptr) pages -= Memory::Load(p.sink_pages + b);
-  const int listed = pages == 0 ? 0 : (pages - 1) * p.page_size + Memory::Load(p.last_page_len + b);
-  const int kv_base = Memory::Load(p.kv_base + b), first_token = Memory::Load(p.qo_indptr + b);
-  return {kv_base, kv_base + listed, first_token, Memory::Load(p.qo_indptr + b + 1) - first_token};
+  const int kv_base = kByRow && p.by_mask ? Memory::Load(p.kv_base + b) : 0;
+  const int first_token = Memory::Load(p.qo_indptr + b);
+  return {kv_base, Memory::Load(p.kv_end + b), first_token, Memory::Load(p.qo_indptr + b + 1) - first_token};
 }
 
 // The keys that rows [row_begin, row_begin + tile_rows) see: [begin, end), begin rounded down to a key tile.

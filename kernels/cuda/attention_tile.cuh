@@ -88,7 +88,7 @@ TM_DEVICE void LoadQueries(const void* query, int64_t query_stride, int first_to
 
 // Keys that stand in one list of pages: those at positions [begin, end), in tiles from position `first` on.
 struct KeyRun {
-  ListedPages pages;
+  PagesOfSequence pages;
   int first;
   int begin, end;
 

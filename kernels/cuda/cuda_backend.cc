@@ -149,7 +149,7 @@ WorkspaceMap MapWorkspace(const StepMaxima& maxima, const DeviceProperties& devi
 
 // A work list that attention calls of one step share, and what it was made for.
 struct AttentionPlan {
-  const int32_t* kv_indptr = nullptr;
+  const int32_t* kv_end = nullptr;
   const int32_t* qo_indptr = nullptr;
   const int32_t* left = nullptr;
   bool by_mask = false;
@@ -163,9 +163,8 @@ struct AttentionPlan {
   AttentionWork* work = nullptr;
 
   bool Serves(const AttentionParams& p) const {
-    return kv_indptr == p.table.kv_indptr && qo_indptr == p.qo_indptr && window == p.window &&
-           batch == p.batch && tokens == p.query.rows && left == p.sinks.left &&
-           by_mask == (p.mask.bits != nullptr);
+    return kv_end == p.table.kv_end && qo_indptr == p.qo_indptr && window == p.window && batch == p.batch &&
+           tokens == p.query.rows && left == p.sinks.left && by_mask == (p.mask.bits != nullptr);
   }
 };
 
@@ -212,6 +211,7 @@ class CudaBackend final : public Backend {
   OpCode Attention(const AttentionParams& params) noexcept override;
   OpCode Sample(const SampleParams& params) noexcept override;
   OpCode Advance(const AdvanceParams& params) noexcept override;
+  OpCode Scatter(const ScatterParams& params) noexcept override;
   OpCode CopyPages(const CopyPagesParams& params) noexcept override;
   OpCode GatherKv(const GatherKvParams& params) noexcept override;
 
@@ -526,6 +526,11 @@ OpCode CudaBackend::RopeAppend(const RopeAppendParams& p) noexcept {
   const int error = p.kv.format.element == DType::kBf16 ? LaunchRopeAppend(p, runtime_->stream())
                                                         : LaunchRopeAppendQuantised(p, runtime_->stream());
   return Queued(error, "the rotary embedding");
+}
+
+OpCode CudaBackend::Scatter(const ScatterParams& p) noexcept {
+  if (p.count == 0) return OpCode::kOk;
+  return Queued(LaunchScatter(p, runtime_->stream()), "changing what stays from step to step");
 }
 
 OpCode CudaBackend::CopyPages(const CopyPagesParams& p) noexcept {
@@ -960,8 +965,7 @@ OpCode CudaBackend::Moe(const MoeParams& p) noexcept {
 
 // Whether rows see other keys than those of the window, or keys are decoded first.
 bool IsByRow(const AttentionParams& p) {
-  return p.sinks.len != nullptr || p.mask.bits != nullptr || p.table.sink_pages != nullptr ||
-         p.kv.format.element != DType::kBf16;
+  return p.sinks.len != nullptr || p.mask.bits != nullptr || p.kv.format.element != DType::kBf16;
 }
 
 OpCode CudaBackend::PlanFor(const AttentionParams& p, const AttentionPlan** out) {
@@ -978,7 +982,7 @@ OpCode CudaBackend::PlanFor(const AttentionParams& p, const AttentionPlan** out)
   std::byte* slot =
       workspace_ + map_.plans + static_cast<int64_t>(plans_.size() % kPlanSlots) * map_.plan_bytes;
   AttentionPlan plan;
-  plan.kv_indptr = p.table.kv_indptr;
+  plan.kv_end = p.table.kv_end;
   plan.qo_indptr = p.qo_indptr;
   plan.left = p.sinks.left;
   plan.by_mask = p.mask.bits != nullptr;
@@ -992,12 +996,10 @@ OpCode CudaBackend::PlanFor(const AttentionParams& p, const AttentionPlan** out)
   plan.items = reinterpret_cast<AttentionItem*>(slot);
   plan.merges = reinterpret_cast<AttentionMerge*>(slot + map_.plan_merges);
   plan.work = reinterpret_cast<AttentionWork*>(slot + map_.plan_work);
-  const AttentionPlanParams params = {.kv_indptr = p.table.kv_indptr,
-                                      .last_page_len = p.table.last_page_len,
-                                      .kv_base = p.table.kv_base,
+  const AttentionPlanParams params = {.kv_base = p.table.kv_base,
+                                      .kv_end = p.table.kv_end,
                                       .qo_indptr = p.qo_indptr,
                                       .batch = p.batch,
-                                      .page_size = p.kv.format.page_size,
                                       .window = p.window,
                                       .group = group,
                                       .tile_rows = plan.tile_rows,
@@ -1007,7 +1009,6 @@ OpCode CudaBackend::PlanFor(const AttentionParams& p, const AttentionPlan** out)
                                       .items = plan.items,
                                       .merges = plan.merges,
                                       .work = plan.work,
-                                      .sink_pages = p.table.sink_pages,
                                       .left = p.sinks.left,
                                       .by_mask = plan.by_mask};
   plans_.push_back(plan);
@@ -1033,10 +1034,7 @@ OpCode CudaBackend::Attention(const AttentionParams& p) noexcept {
                                   .query_stride = p.query.row_stride,
                                   .out_stride = p.out.row_stride,
                                   .kv = p.kv,
-                                  .kv_indptr = p.table.kv_indptr,
-                                  .page_indices = p.table.page_indices,
-                                  .last_page_len = p.table.last_page_len,
-                                  .kv_base = p.table.kv_base,
+                                  .table = p.table,
                                   .qo_indptr = p.qo_indptr,
                                   .items = plan->items,
                                   .merges = plan->merges,
@@ -1054,8 +1052,7 @@ OpCode CudaBackend::Attention(const AttentionParams& p) noexcept {
     TM_CHECK(p.sinks.query.dtype == DType::kBf16, "queries for sinks are %s", DTypeName(p.sinks.query.dtype));
     CheckPieces(p.sinks.query, "queries for sinks");
   }
-  const AttentionByRowParams by_row = {
-      .run = run, .sink_pages = p.table.sink_pages, .sinks = p.sinks, .mask = p.mask};
+  const AttentionByRowParams by_row = {.run = run, .sinks = p.sinks, .mask = p.mask};
   return Queued(RunAttentionByRow(by_row, runtime_->stream()), "attention by row");
 }
 

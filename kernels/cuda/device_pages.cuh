@@ -7,11 +7,16 @@
 
 namespace tramontane::cuda {
 
-// The pages that a table lists for one sequence, oldest first.
-struct ListedPages {
-  const int32_t* ids;
-  int base;  // position of the first token listed, a multiple of the page size
-};
+// A sequence's pages, the same for all threads of a block; entries are read later.
+TM_DEVICE PagesOfSequence LoadPages(const PageTableView& table, int b) {
+  const int mask = table.page_mask == nullptr ? -1 : LoadUniform(table.page_mask + b);
+  return {table.page_indices + LoadUniform(table.first_entry + b), mask};
+}
+// `others`: its LoadPages.
+TM_DEVICE PagesOfSequence LoadSinkPages(const PageTableView& table, int b, const PagesOfSequence& others) {
+  if (table.sink_entry == nullptr) return others;
+  return {table.page_indices + LoadUniform(table.sink_entry + b), -1};
+}
 
 // A listed position's page and its offset there.
 struct PagePlace {
@@ -20,10 +25,13 @@ struct PagePlace {
 
 // kLanes neighbours ask for the same position.
 template <int kLanes>
-TM_DEVICE PagePlace FindPage(const ListedPages& listed, const PageDivisor& divisor, int position) {
-  const int from_base = position - listed.base;
-  const int index = divisor.Quotient(from_base);
-  return {LoadTogether<kLanes>(listed.ids + index), from_base - index * divisor.size()};
+TM_DEVICE PagePlace FindPage(const PagesOfSequence& pages, const PageDivisor& divisor, int position) {
+  const int number = divisor.Quotient(position);
+  return {LoadTogether<kLanes>(pages.entries + (number & pages.mask)), position - number * divisor.size()};
+}
+// All threads of a block do.
+TM_DEVICE int UniformPageAt(const PagesOfSequence& pages, int number) {
+  return LoadUniform(pages.entries + (number & pages.mask));
 }
 
 }  // namespace tramontane::cuda

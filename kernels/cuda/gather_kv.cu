@@ -2,11 +2,12 @@
 //
 // Grid:   (batch, 32) of 128 threads: a block takes every 32nd token of a sequence, a thread one number of
 //         the row at a time.
-// Bytes:  a block reads 16, and 4 more where tables list sinks; a token reads 4 for its page and, for each
+// Bytes:  a block reads 16, and 4 more where tables are rings; a token reads 4 for its page and, for each
 //         number that it writes, that number in the page (a whole byte of int4) and its scale where it has
 //         one.
 // Limits: none but the op's.
 // Math:   as the CPU: a number times its scale in f32, rounded once to the type of the rows.
+#include "kernels/cuda/device_pages.cuh"
 #include "kernels/cuda/kv_numbers.cuh"
 #include "kernels/cuda/pointwise.h"
 
@@ -53,13 +54,12 @@ TM_KERNEL void GatherKvKernel(GatherKvParams p) {
   const KvFormat& format = p.kv.format;
   const int b = BlockX();
   const int first_row = LoadUniform(p.out_indptr + b), tokens = LoadUniform(p.out_indptr + b + 1) - first_row;
-  const int sink_pages = p.table.sink_pages == nullptr ? 0 : LoadUniform(p.table.sink_pages + b);
-  const int32_t* const pages = p.table.page_indices + LoadUniform(p.table.kv_indptr + b) + sink_pages;
+  const PagesOfSequence pages = LoadPages(p.table, b);
   const int kv_base = LoadUniform(p.table.kv_base + b);
   const bool has_scales = p.kv.scale.scales != nullptr;
   const int heads = format.kv_heads * p.repeat;
   for (int i = BlockY(); i < tokens; i += GridY()) {
-    const int64_t page = LoadUniform(pages + PageOf(kv_base + i, kv_base, format.page_size));
+    const int64_t page = UniformPageAt(pages, static_cast<int>(PageOf(kv_base + i, 0, format.page_size)));
     const int offset = OffsetInPage(kv_base + i, format.page_size);
     for (int half = 0; half < 2; ++half) {
       const bool is_value = half == 1;

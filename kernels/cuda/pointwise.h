@@ -67,6 +67,7 @@ int LaunchRopeAppendQuantised(const RopeAppendParams& params, void* stream);  //
 // sink_query alone, from queries that LaunchRopeAppend has not turned yet; both bf16.
 int LaunchRopeSinkQuery(const RopeAppendParams& params, void* stream);
 int LaunchGatherKv(const GatherKvParams& params, void* stream);
+int LaunchScatter(const ScatterParams& params, void* stream);
 int LaunchCopyPages(const CopyPagesParams& params, void* stream);
 
 }  // namespace tramontane::cuda

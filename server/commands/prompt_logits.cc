@@ -39,10 +39,8 @@ Status PromptLogits::Forward(std::span<const int32_t> prompt) {
   const auto pages = static_cast<int32_t>(PagesFor(tokens, page_size));
   std::vector<int32_t> positions(prompt.size());
   std::iota(positions.begin(), positions.end(), 0);
-  TM_ASSIGN_OR_RETURN(const int32_t* kv_indptr, Upload<int32_t>({0, pages}));
-  TM_ASSIGN_OR_RETURN(const int32_t* last_page_len,
-                      Upload<int32_t>({OffsetInPage(tokens - 1, page_size) + 1}));
-  TM_ASSIGN_OR_RETURN(const int32_t* kv_base, Upload<int32_t>({0}));
+  TM_ASSIGN_OR_RETURN(const int32_t* zero, Upload<int32_t>({0}));
+  TM_ASSIGN_OR_RETURN(const int32_t* kv_end, Upload<int32_t>({tokens}));
   std::vector<PageTableView> groups;
   for (size_t g = 0; g < layout.groups.size(); ++g) {
     std::vector<int32_t> indices(static_cast<size_t>(pages));
@@ -54,10 +52,10 @@ Status PromptLogits::Forward(std::span<const int32_t> prompt) {
     }
     TM_ASSIGN_OR_RETURN(const int32_t* page_indices, Upload(indices));
     TM_ASSIGN_OR_RETURN(const int64_t* slot_mapping, Upload(slots));
-    groups.push_back({.kv_indptr = kv_indptr,
-                      .page_indices = page_indices,
-                      .last_page_len = last_page_len,
-                      .kv_base = kv_base,
+    groups.push_back({.page_indices = page_indices,
+                      .first_entry = zero,
+                      .kv_base = zero,
+                      .kv_end = kv_end,
                       .slots = slot_mapping});
   }
   ForwardBatch batch;

@@ -8,6 +8,7 @@
 
 #include "engine/kv_store.h"
 #include "kernels/paged_kv.h"
+#include "tests/support/test_scale.h"
 #include "tests/support/test_seed.h"
 
 namespace tramontane {
@@ -44,6 +45,7 @@ struct Scene {
       sequence->tokens.push_back(static_cast<int32_t>(1000 * sequences.size() + i));
     }
     request->prompt = sequence->tokens;
+    sequence->slot = static_cast<int32_t>(sequences.size());
     sequence->lease = store.NewLease();
     store.Extend(sequence->lease, 0, start, &plan.copies);
     store.Roll(sequence->lease, start);
@@ -60,6 +62,13 @@ struct Scene {
   std::vector<std::unique_ptr<Sequence>> sequences;
 };
 
+void ExpectLists(const PageTableView& view, int32_t r, const PageTable& table) {
+  for (int64_t position = view.kv_base[r]; position < view.kv_end[r]; position += kPageSize) {
+    EXPECT_EQ(PagesOf(view, r)[PageOf(position, 0, kPageSize)],
+              table.pages[static_cast<size_t>(PageOf(position, table.kv_base, kPageSize))]);
+  }
+}
+
 // The block as the device would hold it: host and device are the same memory here.
 void ExpectDescribes(const PackedBatch& packed, const Scene& scene) {
   const std::vector<StepRow>& rows = scene.plan.rows;
@@ -70,7 +79,7 @@ void ExpectDescribes(const PackedBatch& packed, const Scene& scene) {
     const StepRow& row = rows[static_cast<size_t>(r)];
     ASSERT_EQ(batch.qo_indptr[r + 1] - batch.qo_indptr[r], row.count);
     for (size_t g = 0; g < row.sequence->lease.tables.size(); ++g) {
-      EXPECT_EQ(KvEnd(batch.groups[g], r, kPageSize), row.start + row.count) << "row " << r << " group " << g;
+      EXPECT_EQ(batch.groups[g].kv_end[r], row.start + row.count) << "row " << r << " group " << g;
     }
     for (int32_t i = 0; i < row.count; ++i) {
       const int32_t t = batch.qo_indptr[r] + i;
@@ -79,34 +88,57 @@ void ExpectDescribes(const PackedBatch& packed, const Scene& scene) {
       EXPECT_EQ(batch.token_ids[t], row.sequence->tokens[static_cast<size_t>(position)]);
       for (size_t g = 0; g < row.sequence->lease.tables.size(); ++g) {
         const PageTableView& view = batch.groups[g];
-        const int64_t entry = view.kv_indptr[r] + PageOf(position, view.kv_base[r], kPageSize);
-        ASSERT_LT(entry, view.kv_indptr[r + 1]);
-        EXPECT_EQ(view.slots[t], SlotOf(view.page_indices[entry], position, kPageSize));
+        const int32_t page = PagesOf(view, r)[PageOf(position, 0, kPageSize)];
+        EXPECT_EQ(view.slots[t], SlotOf(page, position, kPageSize));
       }
     }
     for (size_t g = 0; g < row.sequence->lease.tables.size(); ++g) {
       const PageTable& table = row.sequence->lease.tables[g];
       const PageTableView& view = batch.groups[g];
       EXPECT_EQ(view.kv_base[r], table.kv_base);
-      for (int32_t e = view.kv_indptr[r]; e < view.kv_indptr[r + 1]; ++e) {
-        EXPECT_EQ(view.page_indices[e], table.pages[static_cast<size_t>(e - view.kv_indptr[r])]);
-      }
+      ExpectLists(view, r, table);
     }
   }
 }
 
-PackedBatch Build(BatchBuilder& builder, const StepPlan& plan, std::vector<std::byte>& block) {
-  block.assign(static_cast<size_t>(builder.max_bytes()), std::byte{0xee});
-  return builder.Build(plan, {}, block.data(), block.data());
-}
+// What a runner does with a packed step: the block is copied behind the tables, which are changed.
+class Device {
+ public:
+  explicit Device(BatchBuilder& builder)
+      : builder_(builder),
+        host_(static_cast<size_t>(builder.max_bytes()), std::byte{0xee}),
+        memory_(static_cast<size_t>(builder.table_bytes() + builder.max_bytes()), std::byte{0xdd}) {}
+
+  PackedBatch Build(const StepPlan& plan, std::span<const int32_t> records = {}) {
+    return Copy(builder_.Build(plan, records, host_.data(), memory_.data()));
+  }
+  PackedBatch BuildPadded(const StepPlan& plan, int32_t rows) {
+    return Copy(builder_.BuildPadded(plan, {}, rows, host_.data(), memory_.data()));
+  }
+
+ private:
+  PackedBatch Copy(const PackedBatch& packed) {
+    EXPECT_LE(packed.bytes, builder_.max_bytes());
+    std::copy_n(host_.begin(), packed.bytes, memory_.begin() + builder_.table_bytes());
+    const ScatterParams& changes = packed.table_changes;
+    for (size_t i = 0; i < packed.early_changes.size(); i += 2) {
+      changes.out[packed.early_changes[i]] = packed.early_changes[i + 1];
+    }
+    for (int32_t i = 0; i < changes.count; ++i) changes.out[changes.pairs[2 * i]] = changes.pairs[2 * i + 1];
+    return packed;
+  }
+
+  BatchBuilder& builder_;
+  std::vector<std::byte> host_, memory_;
+};
 
 TEST(BatchBuilder, PacksDecodeRowsAtEveryPlaceOfAPage) {
   const KvLayout layout = Layout({0, 6});
   Scene scene(layout);
   for (const int64_t start : {0, 3, 4, 5, 17, 60}) scene.AddRow(start, 1);
   BatchBuilder builder(layout, Limits(), 64);
-  std::vector<std::byte> block;
-  ExpectDescribes(Build(builder, scene.plan, block), scene);
+  Device device(builder);
+  ExpectDescribes(device.Build(scene.plan), scene);
 }
 
 TEST(BatchBuilder, PacksRaggedChunksOfAnySplit) {
@@ -115,6 +147,7 @@ TEST(BatchBuilder, PacksRaggedChunksOfAnySplit) {
   std::mt19937 random(seed);
   const KvLayout layout = Layout({0, 6, 6, 9});
   BatchBuilder builder(layout, Limits(), 64);
+  Device device(builder);
   for (int round = 0; round < 200; ++round) {
     Scene scene(layout);
     int64_t left = Limits().max_step_tokens;
@@ -123,8 +156,7 @@ TEST(BatchBuilder, PacksRaggedChunksOfAnySplit) {
       left -= count;
       scene.AddRow(random() % (64 - count + 1), count);
     }
-    std::vector<std::byte> block;
-    ExpectDescribes(Build(builder, scene.plan, block), scene);
+    ExpectDescribes(device.Build(scene.plan), scene);
     if (HasFatalFailure() || HasNonfatalFailure()) return;
   }
 }
@@ -134,9 +166,9 @@ TEST(BatchBuilder, ListsNoPageBeyondTheRowsEnd) {
   Scene scene(layout);
   scene.AddRow(7, 1, /*beyond=*/2);
   BatchBuilder builder(layout, Limits(), 64);
-  std::vector<std::byte> block;
-  const PackedBatch packed = Build(builder, scene.plan, block);
-  EXPECT_EQ(packed.forward.groups[0].kv_indptr[1], 2) << "8 tokens are 2 pages, though 4 are held";
+  Device device(builder);
+  const PackedBatch packed = device.Build(scene.plan);
+  EXPECT_EQ(packed.forward.groups[0].kv_end[0], 8) << "8 tokens, though there are pages for 16";
 }
 
 TEST(BatchBuilder, PacksCopies) {
@@ -145,12 +177,11 @@ TEST(BatchBuilder, PacksCopies) {
   scene.AddRow(1, 1);
   scene.plan.copies = {{5, 9}, {7, 11}};
   BatchBuilder builder(layout, Limits(), 64);
-  std::vector<std::byte> block;
-  const PackedBatch packed = Build(builder, scene.plan, block);
+  Device device(builder);
+  const PackedBatch packed = device.Build(scene.plan);
   ASSERT_EQ(packed.copy_count, 2);
   EXPECT_EQ(std::vector<int32_t>(packed.copy_pairs, packed.copy_pairs + 4),
             (std::vector<int32_t>{5, 9, 7, 11}));
-  EXPECT_LE(packed.pieces.back().offset + packed.pieces.back().bytes, builder.max_bytes());
 }
 
 TEST(BatchBuilder, TokensInFlightAreTakenFromRecordsOfTheStepBefore) {
@@ -162,9 +193,9 @@ TEST(BatchBuilder, TokensInFlightAreTakenFromRecordsOfTheStepBefore) {
   scene.AddRow(8, 1);
   for (const size_t r : {1u, 3u}) scene.sequences[r]->tokens.pop_back();  // sampled, and not read yet
   BatchBuilder builder(layout, Limits(), 64);
-  std::vector<std::byte> block(static_cast<size_t>(builder.max_bytes()));
+  Device device(builder);
   const std::vector<int32_t> records = {-1, 4, 7, 2};  // row 2's token is known meanwhile
-  const PackedBatch packed = builder.Build(scene.plan, records, block.data(), block.data());
+  const PackedBatch packed = device.Build(scene.plan, records);
   ASSERT_EQ(packed.advance.count, 2);
   EXPECT_EQ(std::vector<int32_t>(packed.advance.pairs, packed.advance.pairs + 4),
             (std::vector<int32_t>{4, 3, 2, 5}));
@@ -178,25 +209,13 @@ TEST(BatchBuilder, TokensInFlightAreTakenFromRecordsOfTheStepBefore) {
 TEST(BatchBuilder, PaddedStepsOfAnyPlanHaveTheirPartsInTheSamePlaces) {
   const KvLayout layout = Layout({0, 6});
   BatchBuilder builder(layout, Limits(), 64);
-  std::vector<std::byte> first, block;
-  const auto build = [&](const Scene& scene, std::vector<std::byte>& host) {
-    first.resize(static_cast<size_t>(builder.max_bytes()));
-    host.assign(static_cast<size_t>(builder.max_bytes()), std::byte{0xee});
-    std::vector<std::byte> device(host.size(), std::byte{0xdd});
-    const PackedBatch packed = builder.BuildPadded(scene.plan, {}, 4, host.data(), first.data());
-    // What the device gets is complete: the pieces, and nothing else, are copied.
-    for (const PackedBatch::Piece& piece : packed.pieces) {
-      std::copy_n(host.begin() + piece.offset, piece.bytes, device.begin() + piece.offset);
-    }
-    std::copy(device.begin(), device.end(), first.begin());
-    return packed;
-  };
+  Device device(builder);
   Scene none(layout), some(layout), full(layout);
   for (const int64_t start : {5, 60}) some.AddRow(start, 1);
   for (const int64_t start : {0, 3, 17, 63}) full.AddRow(start, 1);
   std::vector<const void*> places;
   for (const Scene* scene : {&none, &some, &full}) {
-    const PackedBatch packed = build(*scene, block);
+    const PackedBatch packed = device.BuildPadded(scene->plan, 4);
     ASSERT_EQ(packed.forward.sequences, 4);
     ASSERT_EQ(packed.forward.tokens, 4);
     const auto rows = static_cast<int32_t>(scene->plan.rows.size());
@@ -204,20 +223,18 @@ TEST(BatchBuilder, PaddedStepsOfAnyPlanHaveTheirPartsInTheSamePlaces) {
                                       packed.forward.qo_indptr};
     for (size_t g = 0; g < 2; ++g) {
       const PageTableView& view = packed.forward.groups[g];
-      found.insert(found.end(),
-                   {view.kv_indptr, view.page_indices, view.last_page_len, view.kv_base, view.slots});
+      found.insert(found.end(), {view.page_indices, view.first_entry, view.page_mask, view.kv_base,
+                                 view.kv_end, view.slots});
       for (int32_t r = 0; r < rows; ++r) {
         const StepRow& row = scene->plan.rows[static_cast<size_t>(r)];
-        EXPECT_EQ(KvEnd(view, r, kPageSize), row.start + 1);
+        EXPECT_EQ(view.kv_end[r], row.start + 1);
         const PageTable& table = row.sequence->lease.tables[g];
-        for (int32_t e = view.kv_indptr[r]; e < view.kv_indptr[r + 1]; ++e) {
-          EXPECT_EQ(view.page_indices[e], table.pages[static_cast<size_t>(e - view.kv_indptr[r])]);
-        }
+        ExpectLists(view, r, table);
         EXPECT_GE(view.slots[r], 0);
       }
       for (int32_t r = rows; r < 4; ++r) {
         EXPECT_EQ(packed.forward.qo_indptr[r + 1], rows);
-        EXPECT_EQ(KvEnd(view, r, kPageSize), 0);
+        EXPECT_EQ(view.kv_end[r], 0);
         EXPECT_EQ(view.slots[r], -1);
       }
     }
@@ -230,13 +247,174 @@ TEST(BatchBuilder, TheFullestStepFitsItsBound) {
   // Every slot taken by a sequence of the whole context, in both lanes.
   const KvLayout layout = Layout({0, 6});
   BatchBuilder builder(layout, Limits(), 64);
+  Device device(builder);
   for (const int32_t count : {1, 5}) {
     Scene scene(layout);
     for (int r = 0; r < Limits().max_sequences; ++r) scene.AddRow(64 - count, count);
     for (int32_t i = 0; i < 2 * Limits().max_sequences; ++i) scene.plan.copies.push_back({i, i + 100});
-    std::vector<std::byte> block;
-    ExpectDescribes(Build(builder, scene.plan, block), scene);
+    ExpectDescribes(device.Build(scene.plan), scene);
   }
+}
+
+// ---- the tables that stay on the device ----------------------------------------------------------
+
+// One sequence of a slot, as the scheduler moves it.
+struct Runner {
+  Runner(KvStore& the_store, int32_t slot, const ContextPolicy& policy) : store(the_store) {
+    sequence.request = &request;
+    sequence.slot = slot;
+    sequence.lease = store.NewLease(policy);
+  }
+  ~Runner() { store.Release(sequence.lease); }
+  Runner(const Runner&) = delete;
+  Runner& operator=(const Runner&) = delete;
+
+  int64_t end() const { return static_cast<int64_t>(sequence.tokens.size()); }
+  void Plan(int32_t count, StepPlan& plan) {
+    const int64_t start = end();
+    sequence.tokens.resize(static_cast<size_t>(start + count), 7);
+    store.Extend(sequence.lease, start, start + count, &plan.copies);
+    plan.rows.push_back({.sequence = &sequence, .start = start, .count = count, .ask = {}});
+    plan.tokens += count;
+  }
+
+  KvStore& store;
+  Request request;
+  Sequence sequence;
+};
+
+// Of what the rows of a plan see: every page in its ring, every sink apart.
+void ExpectSeen(const PackedBatch& packed, const StepPlan& plan, const KvLayout& layout) {
+  for (size_t g = 0; g < layout.groups.size(); ++g) {
+    const PageTableView& view = packed.forward.groups[g];
+    for (int32_t r = 0; r < packed.forward.sequences; ++r) {
+      const StepRow& row = plan.rows[static_cast<size_t>(r)];
+      const Lease& lease = row.sequence->lease;
+      const PageTable& table = lease.tables[g];
+      const auto page_of = [&](int64_t position) {
+        return position < table.kv_base
+                   ? table.sinks[static_cast<size_t>(PageOf(position, 0, kPageSize))]
+                   : table.pages[static_cast<size_t>(PageOf(position, table.kv_base, kPageSize))];
+      };
+      ASSERT_EQ(view.kv_end[r], row.start + row.count);
+      for (int64_t query = row.start; query < row.start + row.count; ++query) {
+        const RowView seen = SeenAt(lease, query);
+        for (int64_t key = std::max(FirstVisible(query, layout.groups[g].window), seen.left); key <= query;
+             ++key) {
+          ASSERT_EQ(PagesOf(view, r)[PageOf(key, 0, kPageSize)], page_of(key))
+              << "row " << r << " key " << key;
+        }
+        const int64_t sinks = std::min(seen.sink_len, SinkPages(lease, layout, g) * kPageSize);
+        for (int64_t key = 0; key < sinks; ++key) {
+          ASSERT_EQ(SinkPagesOf(view, r)[PageOf(key, 0, kPageSize)], page_of(key))
+              << "row " << r << " sink " << key;
+        }
+      }
+    }
+  }
+}
+
+TEST(SlotTablesTest, ADecodeRowChangesEntriesOnlyWhereItBeginsAPage) {
+  const KvLayout layout = Layout({0, 6});
+  KvStore store(layout, 1000, PrefixCache::kOff);
+  BatchBuilder builder(layout, Limits(), 64);
+  Device device(builder);
+  Runner runner(store, 2, {});
+  for (int64_t position = 0; position < 64; ++position) {
+    StepPlan plan;
+    runner.Plan(1, plan);
+    const PackedBatch packed = device.Build(plan);
+    EXPECT_EQ(packed.table_changes.count, position % kPageSize == 0 ? 2 : 0) << "position " << position;
+    ExpectSeen(packed, plan, layout);
+    store.Roll(runner.sequence.lease, position + 1);
+  }
+}
+
+// Sequences of all policies come, go, fork and begin again in any slot; nothing of those before is left.
+TEST(SlotTablesTest, RowsSeeTheirOwnPagesInAnyHistory) {
+  const uint32_t seed = TestSeed();
+  SCOPED_TRACE("TRAMONTANE_TEST_SEED=" + std::to_string(seed));
+  std::mt19937 random(seed);
+  const KvLayout layout = Layout({0, 6, 6, 9});
+  constexpr int64_t kContext = 64;
+  const auto draw = [&](int64_t least, int64_t most) {
+    return std::uniform_int_distribution<int64_t>(least, most)(random);
+  };
+  for (int64_t history = ScaledCount(40, 5); history > 0; --history) {
+    KvStore store(layout, 4000, PrefixCache::kOff);
+    BatchBuilder builder(layout, Limits(), kContext);
+    Device device(builder);
+    std::vector<std::unique_ptr<Runner>> runners(static_cast<size_t>(Limits().max_sequences));
+    for (int step = 0; step < 60; ++step) {
+      StepPlan plan;
+      int64_t left = Limits().max_step_tokens;
+      for (size_t slot = 0; slot < runners.size(); ++slot) {
+        std::unique_ptr<Runner>& runner = runners[slot];
+        if (runner != nullptr && draw(0, 30) == 0) runner = nullptr;
+        if (runner != nullptr && draw(0, 30) == 0) {  // preempted
+          store.Release(runner->sequence.lease);
+          runner->sequence.tokens.clear();
+        }
+        if (runner == nullptr) {
+          ContextPolicy policy;
+          if (draw(0, 1) == 0) {
+            policy.type = draw(0, 1) == 0 ? ContextPolicyType::kSinks : ContextPolicyType::kShift;
+            policy.n_ctx = draw(2, kContext);
+            policy.n_keep = draw(0, policy.n_ctx - 1);
+            policy.n_discard = draw(1, policy.n_ctx - policy.n_keep);
+          }
+          const auto other = static_cast<size_t>(draw(0, static_cast<int64_t>(runners.size()) - 1));
+          runner = std::make_unique<Runner>(store, static_cast<int32_t>(slot), policy);
+          if (runners[other] != nullptr && other != slot && other > slot && runners[other]->end() > 0) {
+            runner->sequence.tokens = runners[other]->sequence.tokens;
+            runner->sequence.lease = store.Fork(runners[other]->sequence.lease, runners[other]->end());
+          }
+        }
+        const bool endless = runner->sequence.lease.plain_len != INT64_MAX;
+        const int64_t room = endless ? left : std::min(left, kContext - runner->end());
+        if (room == 0 || draw(0, 3) == 0) continue;
+        const auto count = static_cast<int32_t>(draw(0, 2) == 0 ? draw(1, room) : 1);
+        runner->Plan(count, plan);
+        left -= count;
+      }
+      if (plan.rows.empty()) continue;
+      ExpectSeen(device.Build(plan), plan, layout);
+      if (HasFatalFailure()) return;
+      for (const StepRow& row : plan.rows) store.Roll(row.sequence->lease, row.start + row.count);
+    }
+  }
+}
+
+// More changes than a block has place for: the tables of many long texts at once, as when all find a prefix.
+TEST(SlotTablesTest, ChangesWithoutAPlaceInTheBlockComeBeforeIt) {
+  const KvLayout layout = Layout({0, 0, 0, 6});
+  EngineLimits limits = Limits();
+  limits.max_sequences = 40;
+  constexpr int64_t kContext = 4000;
+  KvStore store(layout, 200'000, PrefixCache::kOff);
+  BatchBuilder builder(layout, limits, kContext);
+  Device device(builder);
+  std::vector<std::unique_ptr<Runner>> runners;
+  StepPlan plan;
+  for (int32_t slot = 0; slot < 32; ++slot) {
+    Runner& runner = *runners.emplace_back(std::make_unique<Runner>(store, slot, ContextPolicy()));
+    StepPlan before;
+    runner.Plan(kContext - 1, before);
+    runner.Plan(1, plan);
+  }
+  plan.copies.clear();
+  const PackedBatch packed = device.Build(plan);
+  EXPECT_GT(packed.early_changes.size(), 0u);
+  ExpectSeen(packed, plan, layout);
+  EXPECT_EQ(device.Build(plan).early_changes.size(), 0u) << "nothing is changed twice";
+}
+
+TEST(SlotTablesTest, MorePageIdsThan32BitsNameAreRefused) {
+  EngineLimits limits = Limits();
+  limits.max_sequences = 1 << 16;
+  const Status refused = BatchBuilder(Layout({0}), limits, int64_t{1} << 20).CheckSize();
+  EXPECT_EQ(refused.code(), StatusCode::kResourceExhausted);
+  EXPECT_TRUE(BatchBuilder(Layout({0}), Limits(), int64_t{1} << 20).CheckSize().ok());
 }
 
 }  // namespace

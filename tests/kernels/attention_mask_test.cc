@@ -347,12 +347,11 @@ TEST_P(AttentionByMaskTest, SinkPagesInFrontOfATableGiveTheBitsOfTheWholeTable) 
     const int32_t first_page = rows.left[0] / kPage, pages = (end + kPage - 1) / kPage;
     std::vector<int32_t> listed = {all[0], all[1]};
     listed.insert(listed.end(), all + first_page, all + pages);
-    const std::vector<int32_t> indptr = {0, static_cast<int32_t>(listed.size())};
-    const int32_t kv_base = first_page * kPage, sink_pages = 2;
+    const int32_t kv_base = first_page * kPage, sink_entry = 0, first_entry = 2 - first_page;
     params.table.page_indices = listed.data();
-    params.table.kv_indptr = indptr.data();
+    params.table.first_entry = &first_entry;
     params.table.kv_base = &kv_base;
-    params.table.sink_pages = &sink_pages;
+    params.table.sink_entry = &sink_entry;
     ExpectSameBits(attending.Run(*backend, params), whole);
   }
 }
@@ -405,10 +404,7 @@ TEST_P(AttentionByMaskTest, EveryForeignLayoutGivesTheBitsOfPages) {
                 OpCode::kOk);
       AttentionParams params = attending.Params(7);
       params.kv = *view;
-      params.table = {.kv_indptr = tables->kv_indptr.data(),
-                      .page_indices = tables->page_indices.data(),
-                      .last_page_len = tables->last_page_len.data(),
-                      .kv_base = tables->kv_base.data()};
+      params.table = tables->View();
       ExpectSameBits(attending.Run(*backend, params), in_pages);
 
       std::vector<float> key(kv.size() / 2), value(kv.size() / 2);

@@ -299,7 +299,10 @@ TEST_P(AttentionTest, TablesThatRolledMatchTheDefinition) {
       problem.sequences.push_back({first_visible / 16 * 16, end, queries});
     }
   }
-  ExpectMatchesDefinition(problem);
+  for (const bool rings : {false, true}) {
+    problem.shape.rings = rings;
+    ExpectMatchesDefinition(problem);
+  }
 }
 
 TEST_P(AttentionTest, NothingThatNoQuerySeesIsRead) {

@@ -26,6 +26,14 @@ TEST(CopyPagesTest, WholePagesAreCopiedAndNoOtherIsTouched) {
   }
 }
 
+TEST(ScatterTest, EachNumberGoesToItsPlaceAndNoOtherIsTouched) {
+  const BackendPtr backend = CpuBackendWith(1);
+  std::vector<int32_t> out(9, 7);
+  const std::vector<int32_t> pairs = {8, -1, 0, 5, 3, INT32_MIN};
+  ASSERT_EQ(backend->Scatter({pairs.data(), 3, out.data()}), OpCode::kOk);
+  EXPECT_EQ(out, (std::vector<int32_t>{5, 7, 7, INT32_MIN, 7, 7, 7, 7, -1}));
+}
+
 TEST(CopyPagesTest, NoPairsIsNoWork) { EXPECT_EQ(CpuBackendWith(1)->CopyPages({}), OpCode::kOk); }
 
 }  // namespace

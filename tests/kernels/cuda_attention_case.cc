@@ -22,9 +22,10 @@ AttentionOutcome Run(const AttentionCase& c, const PagedKvFixture& kv, const std
                      KvLayerView view) {
   const int32_t width = c.heads() * c.kv.head_dim, batch = kv.batch();
   const PageTableView table = kv.Table();
-  const DeviceArray<int32_t> kv_indptr(Copied(table.kv_indptr, batch + 1)),
-      page_indices(Copied(table.page_indices, table.kv_indptr[batch])),
-      last_page_len(Copied(table.last_page_len, batch)), kv_base(Copied(table.kv_base, batch)),
+  const DeviceArray<int32_t> page_indices(Copied(table.page_indices, kv.listed_pages())),
+      first_entry(Copied(table.first_entry, batch)), kv_base(Copied(table.kv_base, batch)),
+      kv_end(Copied(table.kv_end, batch)),
+      page_mask(table.page_mask == nullptr ? std::vector<int32_t>() : Copied(table.page_mask, batch)),
       qo_indptr(Copied(kv.qo_indptr(), batch + 1));
 
   AttentionOutcome outcome;
@@ -41,21 +42,19 @@ AttentionOutcome Run(const AttentionCase& c, const PagedKvFixture& kv, const std
     host_position.push_back(row.query_position);
   }
   const DeviceArray<int32_t> sink_len(host_len), left(host_left), query_position(host_position);
-  cuda::AttentionPlanParams plan{kv_indptr.data(),
-                                 last_page_len.data(),
-                                 kv_base.data(),
-                                 qo_indptr.data(),
-                                 batch,
-                                 c.kv.page_size,
-                                 c.window,
-                                 c.group,
-                                 c.tile_rows,
-                                 c.kv.kv_heads,
-                                 c.target_blocks,
-                                 outcome.max_items,
-                                 items.data(),
-                                 merges.data(),
-                                 work.data()};
+  cuda::AttentionPlanParams plan{.kv_base = kv_base.data(),
+                                 .kv_end = kv_end.data(),
+                                 .qo_indptr = qo_indptr.data(),
+                                 .batch = batch,
+                                 .window = c.window,
+                                 .group = c.group,
+                                 .tile_rows = c.tile_rows,
+                                 .kv_heads = c.kv.kv_heads,
+                                 .target_blocks = c.target_blocks,
+                                 .max_items = outcome.max_items,
+                                 .items = items.data(),
+                                 .merges = merges.data(),
+                                 .work = work.data()};
   if (!c.sinks.empty()) plan.left = left.data();
   plan.by_mask = !c.mask.empty();
   EXPECT_EQ(cuda::PlanAttention(plan, nullptr), 0);
@@ -67,9 +66,8 @@ AttentionOutcome Run(const AttentionCase& c, const PagedKvFixture& kv, const std
   cuda::AttentionWork twin{};
   std::vector<cuda::AttentionItem> twin_items(bound);
   std::vector<cuda::AttentionMerge> twin_merges(bound);
-  plan.kv_indptr = table.kv_indptr;
-  plan.last_page_len = table.last_page_len;
   plan.kv_base = table.kv_base;
+  plan.kv_end = table.kv_end;
   plan.qo_indptr = kv.qo_indptr();
   plan.items = twin_items.data();
   plan.merges = twin_merges.data();
@@ -96,10 +94,11 @@ AttentionOutcome Run(const AttentionCase& c, const PagedKvFixture& kv, const std
   run.out = out.data();
   run.query_stride = run.out_stride = width;
   run.kv = view;
-  run.kv_indptr = kv_indptr.data();
-  run.page_indices = page_indices.data();
-  run.last_page_len = last_page_len.data();
-  run.kv_base = kv_base.data();
+  run.table = {.page_indices = page_indices.data(),
+               .first_entry = first_entry.data(),
+               .page_mask = c.kv.rings ? page_mask.data() : nullptr,
+               .kv_base = kv_base.data(),
+               .kv_end = kv_end.data()};
   run.qo_indptr = qo_indptr.data();
   run.items = items.data();
   run.merges = merges.data();

@@ -124,6 +124,16 @@ Cases SingleCases() {
       {"PrefillAndDecodeTogether", KvOf(2, 64, 16), {{0, 70}, {0, 33}, {64, 200}}, {30, 1, 1}, 4, 100, 16}};
 }
 
+// As the engine keeps tables.
+Cases RingCases() {
+  Cases cases = SingleCases();
+  for (AttentionCase& c : cases) {
+    c.name += "InRings";
+    c.kv.rings = true;
+  }
+  return cases;
+}
+
 // A decode and a prefill of every ratio of query heads to kv heads.
 Cases GroupCases() {
   Cases cases;
@@ -190,7 +200,7 @@ Cases AllCases() {
   AttentionCase& crowd = all.emplace_back();
   crowd = {"MoreSequencesThanThreadsOfThePlan", KvOf(1, 32, 16), {}, std::vector<int32_t>(300, 1), 1};
   for (int32_t b = 0; b < 300; ++b) crowd.spans.push_back({0, 1 + b % 20});
-  for (const Cases& more : {GroupCases(), TileCases(), PageCases(), LengthCases()}) {
+  for (const Cases& more : {RingCases(), GroupCases(), TileCases(), PageCases(), LengthCases()}) {
     all.insert(all.end(), more.begin(), more.end());
   }
   return all;

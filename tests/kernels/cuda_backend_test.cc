@@ -244,10 +244,10 @@ class PagedAttention {
 
   explicit PagedAttention(Device& device)
       : device_(device),
-        kv_indptr_(device.Allocate<int32_t>(3)),
         page_indices_(device.Allocate<int32_t>(64)),
-        last_page_len_(device.Allocate<int32_t>(2)),
+        first_entry_(device.Allocate<int32_t>(2)),
         kv_base_(device.Allocate<int32_t>(2)),
+        kv_end_(device.Allocate<int32_t>(2)),
         qo_indptr_(device.Allocate<int32_t>(3)),
         query_(device.Allocate<uint16_t>(48 * kWidth)),
         out_(device.Allocate<uint16_t>(48 * kWidth)) {}
@@ -263,10 +263,10 @@ class PagedAttention {
     auto* pool = device_.Allocate<std::byte>(static_cast<size_t>(kv_->pool_bytes()));
     Write(written, pool, kv_->pool(), static_cast<size_t>(kv_->pool_bytes()));
     view_.pool = pool;
-    Write(written, kv_indptr_, table.kv_indptr, 3);
-    Write(written, page_indices_, table.page_indices, static_cast<size_t>(table.kv_indptr[2]));
-    Write(written, last_page_len_, table.last_page_len, 2);
+    Write(written, page_indices_, table.page_indices, static_cast<size_t>(kv_->listed_pages()));
+    Write(written, first_entry_, table.first_entry, 2);
     Write(written, kv_base_, table.kv_base, 2);
+    Write(written, kv_end_, table.kv_end, 2);
     Write(written, qo_indptr_, kv_->qo_indptr(), 3);
     queries_ = RandomBf16(kv_->tokens() * kWidth, 9, 1.0f);
     Write(written, query_, queries_.data(), queries_.size());
@@ -277,10 +277,8 @@ class PagedAttention {
     params.query = MakeTensor(query_, DType::kBf16, kv_->tokens(), kWidth);
     params.out = MakeTensor(out_, DType::kBf16, kv_->tokens(), kWidth);
     params.kv = view_;
-    params.table = {.kv_indptr = kv_indptr_,
-                    .page_indices = page_indices_,
-                    .last_page_len = last_page_len_,
-                    .kv_base = kv_base_};
+    params.table = {
+        .page_indices = page_indices_, .first_entry = first_entry_, .kv_base = kv_base_, .kv_end = kv_end_};
     params.qo_indptr = qo_indptr_;
     params.batch = 2;
     params.query_heads = kHeads;
@@ -330,7 +328,7 @@ class PagedAttention {
   std::vector<PagedSpan> spans_;
   KvLayerView view_;
   std::vector<uint16_t> queries_;
-  int32_t *kv_indptr_, *page_indices_, *last_page_len_, *kv_base_, *qo_indptr_;
+  int32_t *page_indices_, *first_entry_, *kv_base_, *kv_end_, *qo_indptr_;
   uint16_t *query_, *out_;
 };
 
@@ -434,9 +432,9 @@ class SmallStep {
     frequency_ = device.Upload(frequency);
     token_ids = device.Allocate<int32_t>(2);
     positions_ = device.Allocate<int32_t>(2);
-    kv_indptr_ = device.Allocate<int32_t>(3);
     page_indices_ = device.Allocate<int32_t>(kPages);
-    last_page_len_ = device.Allocate<int32_t>(2);
+    first_entry_ = device.Allocate<int32_t>(2);
+    kv_end_ = device.Allocate<int32_t>(2);
     kv_base_ = device.Upload(std::vector<int32_t>{0, 0});
     slots_ = device.Allocate<int64_t>(2);
     qo_indptr_ = device.Upload(std::vector<int32_t>{0, 1, 2});
@@ -444,22 +442,21 @@ class SmallStep {
 
   // Two sequences, of which `lengths` tokens are in their pages once the step has run.
   void SetBatch(const std::vector<int32_t>& ids, const std::vector<int32_t>& lengths) {
-    std::vector<int32_t> indptr = {0}, pages, last, positions;
+    std::vector<int32_t> first, pages, positions;
     std::vector<int64_t> slots;
     for (int32_t s = 0; s < 2; ++s) {
       const int32_t length = lengths[static_cast<size_t>(s)];
       const auto count = static_cast<int32_t>(PagesFor(length, kPageSize));
+      first.push_back(static_cast<int32_t>(pages.size()));
       for (int32_t i = 0; i < count; ++i) pages.push_back((5 * s + 3 * i + 1) % kPages);
-      indptr.push_back(static_cast<int32_t>(pages.size()));
-      last.push_back(OffsetInPage(length - 1, kPageSize) + 1);
       positions.push_back(length - 1);
       slots.push_back(SlotOf(pages.back(), length - 1, kPageSize));
     }
     device_.Write(token_ids, ids);
     device_.Write(positions_, positions);
-    device_.Write(kv_indptr_, indptr);
     device_.Write(page_indices_, pages);
-    device_.Write(last_page_len_, last);
+    device_.Write(first_entry_, first);
+    device_.Write(kv_end_, lengths);
     device_.Write(slots_, slots);
   }
 
@@ -467,10 +464,10 @@ class SmallStep {
     const Tensor hidden = MakeTensor(hidden_, DType::kBf16, 2, kHidden);
     const Tensor qkv = MakeTensor(qkv_rows_, DType::kBf16, 2, kQkv);
     const Tensor attention = MakeTensor(attention_, DType::kBf16, 2, kHeads * kHeadDim);
-    const PageTableView table = {.kv_indptr = kv_indptr_,
-                                 .page_indices = page_indices_,
-                                 .last_page_len = last_page_len_,
+    const PageTableView table = {.page_indices = page_indices_,
+                                 .first_entry = first_entry_,
                                  .kv_base = kv_base_,
+                                 .kv_end = kv_end_,
                                  .slots = slots_};
     Expect(backend_.Embed({.token_ids = token_ids, .tokens = 2, .table = table_, .out = hidden}));
     Expect(backend_.RopeTable({positions_, 2, frequency_, kHeadDim / 2, cos_sin_}));
@@ -515,7 +512,7 @@ class SmallStep {
   uint16_t *pool_, *hidden_, *qkv_rows_, *attention_;
   float* cos_sin_;
   double* frequency_;
-  int32_t *positions_, *kv_indptr_, *page_indices_, *last_page_len_, *kv_base_, *qo_indptr_;
+  int32_t *positions_, *page_indices_, *first_entry_, *kv_base_, *kv_end_, *qo_indptr_;
   int64_t* slots_;
   std::vector<int32_t> host_ids_;
 };

@@ -71,7 +71,10 @@ class ByRow {
 
   int64_t Columns() const { return int64_t{batch_.group} * batch_.shape.kv_heads * batch_.shape.head_dim; }
   const PagedKvFixture& kv() const { return kv_; }
-  const std::vector<int32_t>& sink_pages() const { return sink_pages_; }
+  // Pages that sequence b lists apart, for its sinks.
+  int32_t sink_pages(size_t b) const {
+    return first_entry_[b] + kv_base_[b] / batch_.shape.page_size - sink_entry_[b];
+  }
 
   // Runs on the device's backend, and compares.
   void ExpectAsDefined() {
@@ -113,11 +116,11 @@ class ByRow {
       params.kv.scale =
           KvScaleView::OfFp8(static_cast<float*>(upload(batch_.fp8_scales)), batch_.shape.kv_heads);
     }
-    params.table = {.kv_indptr = ints(kv_indptr_),
-                    .page_indices = ints(page_indices_),
-                    .last_page_len = ints(last_page_len_),
-                    .kv_base = ints(kv_base_)};
-    if (batch_.n_keep > 0) params.table.sink_pages = ints(sink_pages_);
+    params.table = {.page_indices = ints(page_indices_),
+                    .first_entry = ints(first_entry_),
+                    .kv_base = ints(kv_base_),
+                    .kv_end = ints(kv_end_)};
+    if (batch_.n_keep > 0) params.table.sink_entry = ints(sink_entry_);
     params.qo_indptr = ints({kv_.qo_indptr(), kv_.qo_indptr() + kv_.batch() + 1});
     params.batch = kv_.batch();
     params.query_heads = heads;
@@ -156,19 +159,18 @@ class ByRow {
   void MakeTable() {
     const PageTableView whole = kv_.Table();
     const int32_t page_size = batch_.shape.page_size;
-    kv_indptr_ = {0};
     for (int32_t b = 0; b < kv_.batch(); ++b) {
-      const int32_t* pages = whole.page_indices + whole.kv_indptr[b];
-      const int32_t count = whole.kv_indptr[b + 1] - whole.kv_indptr[b];
+      const int32_t* pages = whole.page_indices + whole.first_entry[b];
+      const auto count = static_cast<int32_t>(PagesFor(whole.kv_end[b], page_size));
       const int64_t rolled = batch_.rolled.empty() ? 0 : batch_.rolled[static_cast<size_t>(b)];
       const auto gone = static_cast<int32_t>(rolled / page_size);
       const auto kept = gone == 0 ? 0 : static_cast<int32_t>(PagesFor(batch_.n_keep, page_size));
+      sink_entry_.push_back(static_cast<int32_t>(page_indices_.size()));
       page_indices_.insert(page_indices_.end(), pages, pages + kept);
+      first_entry_.push_back(static_cast<int32_t>(page_indices_.size()) - gone);
       page_indices_.insert(page_indices_.end(), pages + gone, pages + count);
-      kv_indptr_.push_back(static_cast<int32_t>(page_indices_.size()));
-      sink_pages_.push_back(kept);
       kv_base_.push_back(gone * page_size);
-      last_page_len_.push_back(whole.last_page_len[b]);
+      kv_end_.push_back(whole.kv_end[b]);
     }
   }
 
@@ -260,7 +262,7 @@ class ByRow {
   PagedKvFixture kv_;
   std::vector<uint16_t> query_, sink_query_, out_;
   std::vector<float> lse_;
-  std::vector<int32_t> kv_indptr_, page_indices_, last_page_len_, kv_base_, sink_pages_;
+  std::vector<int32_t> page_indices_, first_entry_, kv_base_, kv_end_, sink_entry_;
   std::vector<void*> memory_;
 };
 
@@ -350,7 +352,7 @@ TEST_P(CudaByRowTest, ManySinksBesideASplitWindow) {
   batch.rolled = {400, 0};
   batch.rows = {{150, 410, 1400}, {0, 0, 17}, {0, 0, 18}, {0, 0, 19}};
   ByRow run(batch);
-  EXPECT_EQ(run.sink_pages()[0], 10);
+  EXPECT_EQ(run.sink_pages(0), 10);
   run.ExpectAsDefined();
 }
 

@@ -45,10 +45,7 @@ Bytes Counted() {
 
 Bytes PlanBytes(const PagedKvFixture& kv, const AttentionOutcome& outcome) {
   Bytes bytes;
-  for (int32_t b = 0; b < kv.batch(); ++b) {
-    const bool has_pages = kv.Table().kv_indptr[b + 1] > kv.Table().kv_indptr[b];
-    bytes.read += 4 * (has_pages ? 24 : 20);
-  }
+  bytes.read = kv.batch() * 4 * 12;
   bytes.written = 20 * outcome.work.items + 16 * outcome.work.merges + 16;
   return bytes;
 }
@@ -67,7 +64,7 @@ Bytes AttentionBytes(const AttentionCase& c, const PagedKvFixture& kv, const Att
     const int64_t rows = rows_of(item.sequence, item.row_begin);
     const int64_t first_query = kv.QueryBegin(item.sequence) + item.row_begin / c.group;
     const int64_t keys = item.key_end - std::max<int64_t>(item.key_begin, FirstVisible(first_query, window));
-    of_a_head.read += 48 + rows * 2 * d + keys * 4 * d + KeyTiles(item.key_end - item.key_begin) * 256;
+    of_a_head.read += 40 + rows * 2 * d + keys * 4 * d + KeyTiles(item.key_end - item.key_begin) * 256;
     of_a_head.written += item.partial < 0 ? rows * 2 * d + rows * 4 : rows * (4 * d + 4);
   }
   for (const cuda::AttentionMerge& merge : outcome.merges) {
@@ -77,6 +74,7 @@ Bytes AttentionBytes(const AttentionCase& c, const PagedKvFixture& kv, const Att
   }
   const int64_t idle = 2 * int64_t{outcome.max_items} - outcome.work.items - outcome.work.merges;
   of_a_head.read += 4 * idle;
+  if (c.kv.rings) of_a_head.read += 4 * outcome.work.items;
   return {of_a_head.read * c.kv.kv_heads, of_a_head.written * c.kv.kv_heads};
 }
 
@@ -106,10 +104,13 @@ const AttentionCase kCases[] = {
     {"Mixture", KvOf(1, 64, 16, DType::kF16, KvOrder::kNhd), {{0, 70}, {0, 200}}, {9, 1}, 4, 60, 16}};
 
 TEST(CudaAttentionBytesTest, EqualTheFormulaAtTheHeadOfTheKernel) {
-  for (const AttentionCase& c : kCases) {
-    const CountedRun run(c);
-    EXPECT_EQ(run.bytes, PlanBytes(run.kv, run.outcome) + AttentionBytes(c, run.kv, run.outcome, c.window))
-        << c.name;
+  for (AttentionCase c : kCases) {
+    for (const bool rings : {false, true}) {
+      c.kv.rings = rings;
+      const CountedRun run(c);
+      EXPECT_EQ(run.bytes, PlanBytes(run.kv, run.outcome) + AttentionBytes(c, run.kv, run.outcome, c.window))
+          << c.name << (rings ? " in rings" : "");
+    }
   }
 }
 
@@ -134,7 +135,7 @@ TEST(CudaAttentionBytesTest, OfSinksEqualTheFormulaAtTheHeadOfTheirKernel) {
   Bytes bytes = PlanBytes(run.kv, run.outcome);
   bytes.read += 4 * 3 * 4;  // `left` of each tile
   for (const auto& [keys, tiles, sinks] : seen) {
-    bytes.read += 48 + kGroup * (8 + 4 + 2 * kDim) + keys * 4 * kDim + tiles * 256;
+    bytes.read += 44 + kGroup * (8 + 4 + 2 * kDim) + keys * 4 * kDim + tiles * 256;
     if (sinks > 0) bytes.read += kGroup * 2 * kDim + sinks * 4 * kDim + 256;
     bytes.written += kGroup * 2 * kDim + kGroup * 4;
   }
@@ -154,7 +155,8 @@ TEST(CudaAttentionBytesTest, OfAMaskEqualTheFormulaAtTheHeadOfItsKernel) {
   const CountedRun run(c);
   constexpr int64_t kRows = kQueries * kGroup;
   Bytes bytes = PlanBytes(run.kv, run.outcome);
-  bytes.read += 48 + kRows * 2 * kDim + kKeys * 4 * kDim + KeyTiles(kKeys) * 256 + 8 + kRows * kKeys;
+  bytes.read += 4 * 4;  // where its keys begin
+  bytes.read += 44 + kRows * 2 * kDim + kKeys * 4 * kDim + KeyTiles(kKeys) * 256 + 8 + kRows * kKeys;
   bytes.read += 4 * (2 * run.outcome.max_items - 1);
   bytes.written += kRows * 2 * kDim + kRows * 4;
   EXPECT_EQ(run.bytes, bytes);
@@ -171,7 +173,7 @@ TEST(CudaAttentionBytesTest, OfQuantisedPagesEqualTheFormulaAtTheHeadOfTheirKern
     c.kv.group_log2 = 5;
     const CountedRun run(c);
     Bytes bytes = PlanBytes(run.kv, run.outcome);
-    bytes.read += 48 + kGroup * 2 * kDim + kKeys * (numbers + scales + kDim / 2);
+    bytes.read += 44 + kGroup * 2 * kDim + kKeys * (numbers + scales + kDim / 2);
     bytes.read += 4 * (2 * run.outcome.max_items - 1);
     bytes.written += kGroup * 2 * kDim + kGroup * 4;
     EXPECT_EQ(run.bytes, bytes) << DTypeName(dtype);
@@ -796,6 +798,13 @@ TEST(CudaPointwiseBytesTest, OfRopeAndPageCopiesEqualTheirFormulas) {
     EXPECT_EQ(Counted(), (Bytes{2 * page_bytes + 2 * 16 * 8, 2 * page_bytes}));
   }
 
+  std::vector<int32_t> scattered(200), changes;
+  for (int32_t i = 0; i < 200; ++i) changes.insert(changes.end(), {199 - i, i});
+  ForgetCounts();
+  ASSERT_EQ(cuda::LaunchScatter({changes.data(), 200, scattered.data()}, nullptr), 0);
+  EXPECT_EQ(Counted(), (Bytes{200 * 8, 200 * 4}));
+  for (int32_t i = 0; i < 200; ++i) EXPECT_EQ(scattered[static_cast<size_t>(199 - i)], i);
+
   RopeAppendParams quantised{};
   quantised.qkv = MakeTensor(qkv.data(), DType::kBf16, kTokens, (kQuery + 2 * kKv) * kDim);
   quantised.cos_sin = cos_sin.data();
@@ -822,15 +831,15 @@ TEST(CudaGatherBytesTest, EqualTheFormulaAtTheHeadOfTheKernel) {
     std::vector<std::byte> pool(static_cast<size_t>(kTokens / 4 * format.PageBytes(1)));
     std::vector<int32_t> pages(kTokens / 4);
     std::iota(pages.begin(), pages.end(), 0);
-    const std::vector<int32_t> kv_indptr = {0, kTokens / 4}, last_page_len = {4}, kv_base = {0},
+    const std::vector<int32_t> first_entry = {0}, kv_base = {0}, kv_end = {kTokens},
                                out_indptr = {0, kTokens};
     std::vector<float> key(kNumbers / 2), value(kNumbers / 2);
     GatherKvParams params;
     params.kv = KvLayerView(format, pool.data(), format.PageBytes(1));
-    params.table = {.kv_indptr = kv_indptr.data(),
-                    .page_indices = pages.data(),
-                    .last_page_len = last_page_len.data(),
-                    .kv_base = kv_base.data()};
+    params.table = {.page_indices = pages.data(),
+                    .first_entry = first_entry.data(),
+                    .kv_base = kv_base.data(),
+                    .kv_end = kv_end.data()};
     params.out_indptr = out_indptr.data();
     params.batch = 1;
     params.repeat = kRepeat;

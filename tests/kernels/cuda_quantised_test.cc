@@ -189,12 +189,12 @@ TEST_P(CudaQuantisedTest, GatheredRowsAreTheCpus) {
         auto* rows = static_cast<std::byte*>(upload(gathered[i]));
         GatherKvParams params;
         params.kv = KvLayerView(format, static_cast<std::byte*>(upload(pool)), format.PageBytes(1));
-        // Two sequences: 3 tokens from 4 on behind a page of sinks, and 4 from 0 on.
-        params.table = {.kv_indptr = ints({0, 3, 5}),
-                        .page_indices = ints({8, 3, 1, 0, 7}),
-                        .last_page_len = ints({1, 2}),
-                        .kv_base = ints({4, 0}),
-                        .sink_pages = ints({1, 0})};
+        // Two sequences: 3 tokens from 6 on in a ring, and 4 from 0 on.
+        params.table = {.page_indices = ints({8, 3, 1, 0, 7}),
+                        .first_entry = ints({1, 3}),
+                        .page_mask = ints({1, -1}),
+                        .kv_base = ints({6, 0}),
+                        .kv_end = ints({9, 4})};
         params.out_indptr = ints({0, 3, kTokens});
         params.batch = 2;
         params.repeat = kRepeat;

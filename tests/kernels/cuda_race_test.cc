@@ -125,15 +125,26 @@ void RunAttentionOf(int32_t tokens, int32_t tile_rows, int32_t window, int32_t s
   kv = KvLayerView(format, pool.data(), format.PageBytes(1));
   std::vector<int32_t> page_indices(kPages);
   for (int32_t i = 0; i < kPages; ++i) page_indices[static_cast<size_t>(i)] = kPages - 1 - i;
-  const std::vector<int32_t> kv_indptr = {0, kPages - 1, kPages}, last_page_len = {kPage, 9},
-                             kv_base = {0, 0}, qo_indptr = {0, tokens, 2 * tokens};
+  const std::vector<int32_t> first_entry = {0, kPages - 1}, kv_base = {0, 0}, kv_end = {kKeys, 9},
+                             qo_indptr = {0, tokens, 2 * tokens};
   constexpr int32_t kTarget = 8;
   const int32_t bound = AttentionItemBound(2 * tokens, 2, kGroup, tile_rows, 1, kTarget);
   std::vector<AttentionItem> items(static_cast<size_t>(bound));
   std::vector<AttentionMerge> merges(items.size());
   AttentionWork work{};
-  ASSERT_EQ(PlanAttention({kv_indptr.data(), last_page_len.data(), kv_base.data(), qo_indptr.data(), 2, kPage,
-                           window, kGroup, tile_rows, 1, kTarget, bound, items.data(), merges.data(), &work},
+  ASSERT_EQ(PlanAttention({.kv_base = kv_base.data(),
+                           .kv_end = kv_end.data(),
+                           .qo_indptr = qo_indptr.data(),
+                           .batch = 2,
+                           .window = window,
+                           .group = kGroup,
+                           .tile_rows = tile_rows,
+                           .kv_heads = 1,
+                           .target_blocks = kTarget,
+                           .max_items = bound,
+                           .items = items.data(),
+                           .merges = merges.data(),
+                           .work = &work},
                           nullptr),
             0);
   ASSERT_EQ(work.merges > 0, window == 0);
@@ -147,10 +158,10 @@ void RunAttentionOf(int32_t tokens, int32_t tile_rows, int32_t window, int32_t s
   run.out = out.data();
   run.query_stride = run.out_stride = kGroup * kDim;
   run.kv = kv;
-  run.kv_indptr = kv_indptr.data();
-  run.page_indices = page_indices.data();
-  run.last_page_len = last_page_len.data();
-  run.kv_base = kv_base.data();
+  run.table = {.page_indices = page_indices.data(),
+               .first_entry = first_entry.data(),
+               .kv_base = kv_base.data(),
+               .kv_end = kv_end.data()};
   run.qo_indptr = qo_indptr.data();
   run.items = items.data();
   run.merges = merges.data();
@@ -354,6 +365,8 @@ TEST_P(CudaRaceTest, PointwiseKernelsAreSilent) {
                              nullptr),
             0);
   ASSERT_EQ(LaunchCopyPages({pool.data(), kv.page_bytes, pairs.data(), 1}, nullptr), 0);
+  std::vector<int32_t> scattered(2);
+  ASSERT_EQ(LaunchScatter({pairs.data(), 1, scattered.data()}, nullptr), 0);
 }
 
 // A greedy row, one with every filter, mask and adjustment, and then their tokens handed on.

@@ -112,9 +112,9 @@ TEST(OpenPplTest, SlotsFollowThePagesOfTheCall) {
   const OpenPplCall call;
   const StatusOr<HostPageTables> tables = OpenPplTables(call.attributes, call.inputs, call.shape);
   ASSERT_TRUE(tables.ok()) << tables.status();
-  EXPECT_THAT(tables->kv_indptr, testing::ElementsAre(0, 2, 3));
   EXPECT_THAT(tables->page_indices, testing::ElementsAre(9, 20, 1));
-  EXPECT_THAT(tables->last_page_len, testing::ElementsAre(1, 2));
+  EXPECT_THAT(tables->first_entry, testing::ElementsAre(0, 2));
+  EXPECT_THAT(tables->kv_end, testing::ElementsAre(5, 2));
   // Page 9 holds positions 0..3: the current ones begin at 2.
   EXPECT_THAT(tables->slots, testing::ElementsAre(9 * 4 + 2, 9 * 4 + 3, 20 * 4, 1 * 4, 1 * 4 + 1));
 }

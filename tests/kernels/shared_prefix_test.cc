@@ -59,9 +59,9 @@ class Batch {
   // Of sequence b alone.
   AttentionParams ParamsOf(int32_t b, int32_t window) {
     AttentionParams params = Params(window);
-    params.table.kv_indptr += b;
-    params.table.last_page_len += b;
+    params.table.first_entry += b;
     params.table.kv_base += b;
+    params.table.kv_end += b;
     params.qo_indptr += b;
     params.batch = 1;
     return params;
@@ -104,6 +104,21 @@ TEST(SharedPrefixTest, WholeSegmentsInTheSamePagesAreShared) {
   EXPECT_THAT(SequencesOf(found.groups[0]), ElementsAre(0, 2));
   EXPECT_EQ(found.groups[0].first_segment, 0);
   EXPECT_EQ(found.groups[0].end_segment, 1600 / kSegment);
+}
+
+TEST(SharedPrefixTest, RingsThatWrapShareWhatListsDo) {
+  for (const bool rings : {false, true}) {
+    const PagedKvShape shape = {.page_size = 16, .rings = rings};
+    // 113 pages from number 19 on, in rings of 128: they wrap in the third segment that is seen whole.
+    Batch batch(shape, {{304, 2100}, {304, 2110}, {304, 2100}}, 4);
+    batch.kv().ShareUpTo(2050, 1, 0);
+    batch.kv().ShareUpTo(2000, 2, 0);
+    const SharedPrefixes found = batch.Find(1790);
+    ASSERT_EQ(found.count, 1) << rings;
+    EXPECT_EQ(found.groups[0].first_segment, 1);
+    EXPECT_EQ(found.groups[0].end_segment, 3) << "of positions 512 to 1999";
+    EXPECT_EQ(found.groups[0].count, 3);
+  }
 }
 
 TEST(SharedPrefixTest, OneWithLittleInCommonDoesNotCutWhatOthersShare) {
@@ -167,7 +182,8 @@ TEST_P(AttentionOfSharersTest, EachHasTheBitsItHasAlone) {
                           .head_dim = kHeadDims[draw(0, 1)],
                           .page_size = kPageSizes[draw(0, 2)],
                           .order = draw(0, 1) == 0 ? KvOrder::kHnd : KvOrder::kNhd,
-                          .seed = random()};
+                          .seed = random(),
+                          .rings = draw(0, 1) == 0};
     const auto window = kWindows[draw(0, 2)];
     const auto query_heads = static_cast<int32_t>(2 * draw(1, 5));
     std::vector<PagedSpan> spans;

@@ -78,16 +78,10 @@ Status CheckFreed(const RollingStep& step, const RollingTraceOptions& options) {
 // Page tables of the sequences that take part in an iteration, and the slots of their new tokens.
 HostPageTables TablesOf(const RollingStep& step, int32_t page_size) {
   HostPageTables tables;
-  tables.kv_indptr.push_back(0);
   for (const RollingRow& row : step.rows) {
     const std::vector<int64_t>& queries = row.block.queries;
     const int64_t end = row.seen + static_cast<int64_t>(queries.size());
-    tables.page_indices.insert(tables.page_indices.end(), row.table.pages.begin(), row.table.pages.end());
-    tables.kv_indptr.push_back(static_cast<int32_t>(tables.page_indices.size()));
-    tables.kv_base.push_back(static_cast<int32_t>(row.table.kv_base));
-    const auto pages = static_cast<int64_t>(row.table.pages.size());
-    tables.last_page_len.push_back(
-        pages == 0 ? 0 : static_cast<int32_t>(end - row.table.kv_base - (pages - 1) * page_size));
+    tables.Add(row.table.pages, row.table.kv_base, end, page_size);
     for (const int64_t position : queries) {
       const int64_t index = PageOf(position, row.table.kv_base, page_size);
       tables.slots.push_back(SlotOf(row.table.pages[static_cast<size_t>(index)], position, page_size));

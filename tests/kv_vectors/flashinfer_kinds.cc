@@ -39,9 +39,9 @@ Status Place(Machine& machine, const KvLayerView& view, const std::vector<int32_
   for (int32_t b = 0; b < tables->batch(); ++b) {
     const auto at = static_cast<size_t>(b);
     const int32_t rows = ragged_indptr[at + 1] - ragged_indptr[at];
-    if (rows == tables->Length(b, view.format.page_size)) continue;
+    if (rows == tables->Length(b)) continue;
     return InvalidArgument("gives " + std::to_string(rows) + " keys; the table lists " +
-                           std::to_string(tables->Length(b, view.format.page_size)))
+                           std::to_string(tables->Length(b)))
         .WithField(FieldElement("in.ragged_kv_indptr", at + 1), FieldForm::kSubject);
   }
   if (ragged_indptr.back() != keys.shape[0])
@@ -111,7 +111,7 @@ Status ExpectAttention(CaseRun& run, const KvLayerView& view, const HostPageTabl
   TM_RETURN_IF_ERROR(run.Expect("lse", result.lse));
   if (!by_window) return Status::Ok();
   std::vector<int32_t> keys;
-  for (int32_t b = 0; b < tables.batch(); ++b) keys.push_back(tables.Length(b, view.format.page_size));
+  for (int32_t b = 0; b < tables.batch(); ++b) keys.push_back(tables.Length(b));
   TM_ASSIGN_OR_RETURN(const RaggedMask mask,
                       AlignedMask(LengthsOf(attention.qo_indptr), keys, true, attention.window));
   attention.mask = &mask;
@@ -155,7 +155,7 @@ Status RunFlashInferAppend(CaseRun& run) {
   rows.slots = tables.slots;
   TM_RETURN_IF_ERROR(Append(run.machine(), is_single ? pool.View() : pool.PairView(), rows).status());
   std::vector<int32_t> lengths;
-  for (int32_t b = 0; b < tables.batch(); ++b) lengths.push_back(tables.Length(b, page_size));
+  for (int32_t b = 0; b < tables.batch(); ++b) lengths.push_back(tables.Length(b));
   TM_RETURN_IF_ERROR(run.Expect("kv_len", lengths));
   const std::vector<double> numbers = pool.Numbers();
   if (is_single) return run.Expect("kv_data", numbers);

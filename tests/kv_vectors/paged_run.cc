@@ -19,7 +19,7 @@ Status ReserveFor(Machine& machine, const KvFormat& format, const HostPageTables
   maxima.head_dim = format.head_dim;
   maxima.context = 1;
   for (int32_t b = 0; b < tables.batch(); ++b) {
-    maxima.context = std::max<int64_t>(maxima.context, tables.Length(b, format.page_size));
+    maxima.context = std::max<int64_t>(maxima.context, tables.Length(b));
   }
   return OpStatus(machine, machine.backend->Reserve(maxima), "Reserve");
 }
@@ -28,20 +28,20 @@ Status ReserveFor(Machine& machine, const KvFormat& format, const HostPageTables
 class DeviceTables {
  public:
   DeviceTables(Machine& machine, const HostPageTables& tables)
-      : kv_indptr_(machine, tables.kv_indptr),
-        page_indices_(machine, tables.page_indices),
-        last_page_len_(machine, tables.last_page_len),
-        kv_base_(machine, tables.kv_base) {}
+      : page_indices_(machine, tables.page_indices),
+        first_entry_(machine, tables.first_entry),
+        kv_base_(machine, tables.kv_base),
+        kv_end_(machine, tables.kv_end) {}
 
   PageTableView View() const {
-    return {.kv_indptr = kv_indptr_.data(),
-            .page_indices = page_indices_.data(),
-            .last_page_len = last_page_len_.data(),
-            .kv_base = kv_base_.data()};
+    return {.page_indices = page_indices_.data(),
+            .first_entry = first_entry_.data(),
+            .kv_base = kv_base_.data(),
+            .kv_end = kv_end_.data()};
   }
 
  private:
-  DeviceList<int32_t> kv_indptr_, page_indices_, last_page_len_, kv_base_;
+  DeviceList<int32_t> page_indices_, first_entry_, kv_base_, kv_end_;
 };
 
 // cos and sin of the rows' positions.
@@ -143,7 +143,7 @@ StatusOr<GatheredRows> Gather(Machine& machine, const KvLayerView& view, const H
                               int32_t repeat, DType out) {
   std::vector<int32_t> indptr = {0};
   for (int32_t b = 0; b < tables.batch(); ++b) {
-    indptr.push_back(indptr.back() + tables.Length(b, view.format.page_size));
+    indptr.push_back(indptr.back() + tables.Length(b));
   }
   const int64_t rows = indptr.back(), heads = int64_t{view.format.kv_heads} * repeat;
   const int64_t key_columns = heads * view.format.head_dim, value_columns = heads * view.format.ValueDim();

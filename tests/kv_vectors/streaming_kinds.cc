@@ -47,12 +47,8 @@ Rotation ReadRotation(CaseReader& reader, const char* style, const char* theta) 
 // The tables of one lease that holds `end` tokens, and the slots of the last `count`.
 HostPageTables TablesOf(const Lease& lease, int32_t page_size, int64_t end, int64_t count) {
   const PageTable& table = lease.tables[0];
-  const auto pages = static_cast<int32_t>(table.pages.size());
-  HostPageTables tables = {.kv_indptr = {0, pages},
-                           .page_indices = table.pages,
-                           .last_page_len = {static_cast<int32_t>(end - int64_t{pages - 1} * page_size)},
-                           .kv_base = {0},
-                           .slots = {}};
+  HostPageTables tables;
+  tables.Add(table.pages, /*base=*/0, end, page_size);
   for (int64_t position = end - count; position < end; ++position) {
     const auto index = static_cast<size_t>(PageOf(position, 0, page_size));
     tables.slots.push_back(SlotOf(table.pages[index], position, page_size));

@@ -108,6 +108,7 @@ class CountingBackend : public Backend {
   }
   OpCode Sample(const SampleParams& params) override { return inner_.Sample(params); }
   OpCode Advance(const AdvanceParams& params) override { return inner_.Advance(params); }
+  OpCode Scatter(const ScatterParams& params) override { return inner_.Scatter(params); }
   OpCode CopyPages(const CopyPagesParams& params) override { return inner_.CopyPages(params); }
   void Destroy() override {}
 

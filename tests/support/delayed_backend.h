@@ -94,6 +94,7 @@ class DelayedBackend final : public Backend {
   OpCode Attention(const AttentionParams& params) override { return QueueOp(&Backend::Attention, params); }
   OpCode Sample(const SampleParams& params) override { return QueueOp(&Backend::Sample, params); }
   OpCode Advance(const AdvanceParams& params) override { return QueueOp(&Backend::Advance, params); }
+  OpCode Scatter(const ScatterParams& params) override { return QueueOp(&Backend::Scatter, params); }
   OpCode CopyPages(const CopyPagesParams& params) override { return QueueOp(&Backend::CopyPages, params); }
 
   OpCode BeginRecording() override {

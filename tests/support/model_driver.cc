@@ -51,24 +51,25 @@ std::vector<std::vector<float>> ModelDriver::Step(const std::vector<Row>& rows) 
 
   std::vector<PageTableView> groups;
   for (size_t g = 0; g < layout.groups.size(); ++g) {
-    std::vector<int32_t> kv_indptr = {0}, page_indices, last_page_len, kv_base;
+    std::vector<int32_t> page_indices, first_entry, kv_base, kv_end;
     std::vector<int64_t> slots;
     for (const Row& row : rows) {
       const Sequence& sequence = sequences_.at(row.sequence);
       const Table& table = sequence.tables[g];
       const int64_t end = sequence.length + static_cast<int64_t>(row.tokens.size());
+      first_entry.push_back(
+          static_cast<int32_t>(std::ssize(page_indices) - PageOf(table.kv_base, 0, page_size)));
       page_indices.insert(page_indices.end(), table.pages.begin(), table.pages.end());
-      kv_indptr.push_back(static_cast<int32_t>(page_indices.size()));
-      last_page_len.push_back(table.pages.empty() ? 0 : OffsetInPage(end - 1, page_size) + 1);
       kv_base.push_back(static_cast<int32_t>(table.kv_base));
+      kv_end.push_back(static_cast<int32_t>(end));
       for (int64_t position = sequence.length; position < end; ++position) {
         slots.push_back(SlotOf(table.pages[PageOf(position, table.kv_base, page_size)], position, page_size));
       }
     }
-    groups.push_back({.kv_indptr = Upload(kv_indptr),
-                      .page_indices = Upload(page_indices),
-                      .last_page_len = Upload(last_page_len),
+    groups.push_back({.page_indices = Upload(page_indices),
+                      .first_entry = Upload(first_entry),
                       .kv_base = Upload(kv_base),
+                      .kv_end = Upload(kv_end),
                       .slots = Upload(slots)});
   }
 

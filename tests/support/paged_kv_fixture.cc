@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <numeric>
 #include <random>
@@ -21,7 +22,7 @@ int64_t RoundUp(int64_t value, int64_t multiple) { return (value + multiple - 1)
 }  // namespace
 
 PagedKvFixture::PagedKvFixture(const PagedKvShape& shape, std::vector<PagedSpan> sequences)
-    : shape_(shape), sequences_(std::move(sequences)), kv_indptr_{0} {
+    : shape_(shape), sequences_(std::move(sequences)) {
   const int64_t os_page = sysconf(_SC_PAGESIZE);
   page_bytes_ = shape_.layers * LayerBytes();
   if (shape_.whole_os_pages) page_bytes_ = RoundUp(page_bytes_, os_page);
@@ -29,16 +30,28 @@ PagedKvFixture::PagedKvFixture(const PagedKvShape& shape, std::vector<PagedSpan>
   int32_t used_pages = 0;
   for (const PagedSpan& span : sequences_) {
     TM_CHECK(span.kv_base % shape_.page_size == 0 && span.kv_end >= span.kv_base, "bad span of a sequence");
-    const int64_t tokens = span.kv_end - span.kv_base;
-    used_pages += static_cast<int32_t>((tokens + shape_.page_size - 1) / shape_.page_size);
-    kv_indptr_.push_back(used_pages);
-    last_page_len_.push_back(tokens == 0 ? 0 : static_cast<int32_t>((tokens - 1) % shape_.page_size + 1));
-    kv_base_.push_back(static_cast<int32_t>(span.kv_base));
+    used_pages += static_cast<int32_t>(PagesFor(span.kv_end - span.kv_base, shape_.page_size));
   }
-  page_indices_.resize(Index(used_pages + shape_.spare_pages));
-  std::iota(page_indices_.begin(), page_indices_.end(), 0);
-  std::shuffle(page_indices_.begin(), page_indices_.end(), std::mt19937_64(shape_.seed));
-  page_indices_.resize(Index(used_pages));
+  std::vector<int32_t> pages(Index(used_pages + shape_.spare_pages));
+  std::iota(pages.begin(), pages.end(), 0);
+  std::shuffle(pages.begin(), pages.end(), std::mt19937_64(shape_.seed));
+  const int32_t* page = pages.data();
+  for (const PagedSpan& span : sequences_) {
+    const int64_t first = span.kv_base / shape_.page_size;
+    const int64_t count = PagesFor(span.kv_end - span.kv_base, shape_.page_size);
+    const auto begin = static_cast<int64_t>(page_indices_.size());
+    const auto width =
+        static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(count, 1))));
+    first_entry_.push_back(static_cast<int32_t>(shape_.rings ? begin : begin - first));
+    page_mask_.push_back(shape_.rings ? static_cast<int32_t>(width - 1) : -1);
+    page_indices_.resize(Index(begin + (shape_.rings ? width : count)), pages.back());
+    kv_base_.push_back(static_cast<int32_t>(span.kv_base));
+    kv_end_.push_back(static_cast<int32_t>(span.kv_end));
+    for (int64_t i = 0; i < count; ++i) {
+      page_indices_[EntryOf(static_cast<int32_t>(kv_end_.size()) - 1, span.kv_base + i * shape_.page_size)] =
+          *page++;
+    }
+  }
 
   pool_bytes_ = RoundUp((used_pages + shape_.spare_pages) * page_bytes_, os_page);
   void* memory =
@@ -143,8 +156,7 @@ void PagedKvFixture::ShareUpTo(int64_t end, int32_t b, int32_t from) {
   const PagedSpan &span = sequences_[Index(b)], &other = sequences_[Index(from)];
   end = std::min({end, span.kv_end, other.kv_end}) / shape_.page_size * shape_.page_size;
   const auto page = [&](int32_t sequence, int64_t position) -> int32_t& {
-    const int64_t listed = (position - sequences_[Index(sequence)].kv_base) / shape_.page_size;
-    return page_indices_[Index(kv_indptr_[Index(sequence)] + listed)];
+    return page_indices_[EntryOf(sequence, position)];
   };
   for (int64_t at = std::max(span.kv_base, other.kv_base); at < end; at += shape_.page_size) {
     page(b, at) = page(from, at);
@@ -154,8 +166,7 @@ void PagedKvFixture::ShareUpTo(int64_t end, int32_t b, int32_t from) {
 void PagedKvFixture::ListStrangePage(int32_t b, int64_t position) {
   int32_t strange = 0;
   while (std::count(page_indices_.begin(), page_indices_.end(), strange) > 0) ++strange;
-  const int64_t listed = (position - sequences_[Index(b)].kv_base) / shape_.page_size;
-  page_indices_[Index(kv_indptr_[Index(b)] + listed)] = strange;
+  page_indices_[EntryOf(b, position)] = strange;
 }
 
 void PagedKvFixture::ForbidAllBut(const std::vector<int64_t>& first) {
@@ -190,18 +201,22 @@ KvLayerView PagedKvFixture::View() const {
 
 PageTableView PagedKvFixture::Table() const {
   PageTableView table;
-  table.kv_indptr = kv_indptr_.data();
   table.page_indices = page_indices_.data();
-  table.last_page_len = last_page_len_.data();
+  table.first_entry = first_entry_.data();
+  if (shape_.rings) table.page_mask = page_mask_.data();
   table.kv_base = kv_base_.data();
+  table.kv_end = kv_end_.data();
   table.slots = slots_.data();
   return table;
 }
 
+size_t PagedKvFixture::EntryOf(int32_t b, int64_t position) const {
+  return Index(first_entry_[Index(b)] + (position / shape_.page_size & page_mask_[Index(b)]));
+}
+
 int64_t PagedKvFixture::Slot(int32_t b, int64_t position) const {
-  const int64_t listed = position - sequences_[Index(b)].kv_base;
-  const int32_t page = page_indices_[Index(kv_indptr_[Index(b)] + listed / shape_.page_size)];
-  return int64_t{page} * shape_.page_size + listed % shape_.page_size;
+  const int32_t page = page_indices_[EntryOf(b, position)];
+  return int64_t{page} * shape_.page_size + position % shape_.page_size;
 }
 
 StepMaxima PagedKvFixture::Maxima(int32_t query_heads) const {

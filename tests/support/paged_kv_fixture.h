@@ -28,6 +28,7 @@ struct PagedKvShape {
   int32_t spare_pages = 5;      // in the pool, held by nobody
   uint64_t seed = 1;            // of the page permutation
   int32_t group_log2 = 3;       // of kInt8 and kInt4
+  bool rings = false;           // tables are rings, with strange pages where nothing is listed
   bool whole_os_pages = false;  // round a page up to whole pages of the operating system (for ForbidAllBut)
 };
 
@@ -73,6 +74,7 @@ class PagedKvFixture {
 
   KvLayerView View() const;
   PageTableView Table() const;  // lives as long as the fixture, until SetQueries
+  int32_t listed_pages() const { return static_cast<int32_t>(page_indices_.size()); }
   const int32_t* qo_indptr() const { return qo_indptr_.data(); }
   int32_t batch() const { return static_cast<int32_t>(sequences_.size()); }
   int32_t tokens() const { return qo_indptr_.back(); }
@@ -91,6 +93,8 @@ class PagedKvFixture {
   int64_t VectorBytes() const { return Element().Bytes(shape_.head_dim); }
   int64_t ScaleBytes() const { return Element().CompanionBytes(shape_.head_dim); }
   int64_t LayerBytes() const;
+  // The entry of a position's page.
+  size_t EntryOf(int32_t b, int64_t position) const;
   // Index of a vector in its half of the layer, and the byte in the pool where that half begins.
   int64_t VectorIndex(int32_t b, int64_t position, int32_t head) const;
   int64_t HalfByte(KvHalf half, int32_t b, int64_t position) const;
@@ -104,7 +108,7 @@ class PagedKvFixture {
   int64_t pool_bytes_ = 0;
   int64_t forbidden_bytes_ = 0;
   std::byte* pool_ = nullptr;
-  std::vector<int32_t> kv_indptr_, page_indices_, last_page_len_, kv_base_, qo_indptr_;
+  std::vector<int32_t> page_indices_, first_entry_, page_mask_, kv_base_, kv_end_, qo_indptr_;
   std::vector<int64_t> slots_;
 };
 
