@@ -189,6 +189,7 @@ StatusOr<std::unique_ptr<EngineHost>> EngineHost::Start(OpenedModel opened, Back
   TM_ASSIGN_OR_RETURN(PoolMemory pool, AllocatePool(backend, plan));
   TM_ASSIGN_OR_RETURN(std::unique_ptr<BackendModelRunner> runner,
                       BackendModelRunner::Create(backend, *model, plan.limits, pool.get()));
+  if (options.tune && backend.Tune() != OpCode::kOk) return Internal(backend.last_error());
   TM_RETURN_IF_ERROR(runner->RecordDecodeSteps());
   TM_RETURN_IF_ERROR(DecideLeastStep(*model, *runner, clock, &plan));
   const Status warm = WarmUp(plan.limits, ModelFor(*model, {}), *runner, clock);

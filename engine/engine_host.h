@@ -30,6 +30,7 @@ struct EngineHostOptions {
   EngineLimits limits;
   std::string chat_format;  // asked for: a name, or a file with a template; "": what the model's files say
   LoadProgress progress;    // may be null
+  bool tune = false;        // kernels that the backend chooses by time are timed (Backend::Tune)
 };
 
 // The memory and the limits a host would run with.

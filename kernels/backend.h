@@ -222,6 +222,16 @@ class Backend {
   virtual int64_t WorkspaceBytes(const StepMaxima& maxima) const = 0;
   virtual OpCode Reserve(const StepMaxima& maxima) = 0;
 
+  // Tuning, of backends that can choose among kernels by time; kUnsupported: there is nothing to choose. What
+  // Tuning said before, of this device or others: taken before weights are packed. Text that is none of it is
+  // refused.
+  virtual OpCode UseTuning(const char*) { return OpCode::kUnsupported; }
+  // Times what that text does not say of this device, and chooses. Seconds; between Reserve and the first
+  // step.
+  virtual OpCode Tune() { return OpCode::kUnsupported; }
+  // Every choice that is known, a line each. Valid until the next call.
+  virtual const char* Tuning() { return ""; }
+
   // ---- a step: about six calls a layer ----------------------------------------------------------
 
   virtual OpCode Embed(const EmbedParams& params) = 0;

@@ -15,6 +15,7 @@
 #include "kernels/cuda/linear_tile.h"
 #include "kernels/cuda/moe.h"
 #include "kernels/cuda/pointwise.h"
+#include "kernels/cuda/product_plans.h"
 #include "kernels/cuda/sampling.h"
 #include "kernels/cuda/weight_packing.h"
 
@@ -32,24 +33,6 @@ constexpr size_t kPlanSlots =
 constexpr int64_t RoundUp(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
-
-// ---- large products: families of row counts that share a plan: 1-16, 17-32, 33-64, ...
-
-constexpr int32_t kFirstRows = 16;
-
-size_t FamilyOf(int32_t rows) {
-  size_t family = 0;
-  for (int64_t most = kFirstRows; most < rows; most *= 2) ++family;
-  return family;
-}
-MatmulShape FamilyShape(size_t family, int64_t in_features, int64_t out_features, MatmulOut out) {
-  const int32_t most = kFirstRows << family;
-  return {family == 0 ? 1 : most / 2 + 1, most, in_features, out_features, out};
-}
-
-constexpr int kNotPlanned = -1;
-// Plans of every weight of one shape: [MatmulOut][family]. Empty: nothing asks for that.
-using PlanTable = std::array<std::vector<int>, 3>;
 
 // What a weight's products may be asked to do with their result.
 std::vector<MatmulOut> OutsOf(const LinearSource& source) {
@@ -72,8 +55,8 @@ struct Segment {
   int64_t first_out = 0;
   int64_t out_features = 0;  // gate and up together
   std::byte* data = nullptr;
-  const PlanTable* plans = nullptr;       // of bf16
-  const int32_t* column_order = nullptr;  // [in_features], device; null: in order
+  const ProductPlans::Table* plans = nullptr;  // of bf16
+  const int32_t* column_order = nullptr;       // [in_features], device; null: in order
 };
 
 // What a WeightHandle of this backend points at.
@@ -181,7 +164,7 @@ class CudaBackend final : public Backend {
 
   const BackendInfo& info() const noexcept override { return info_; }
   const char* last_error() const noexcept override { return last_error_.c_str(); }
-  const char* remarks() const noexcept override { return remarks_.c_str(); }
+  const char* remarks() const noexcept override { return products_.remarks().c_str(); }
 
   // ---- memory
   void* Allocate(int64_t bytes) noexcept override { return runtime_->Allocate(std::max<int64_t>(bytes, 1)); }
@@ -201,6 +184,12 @@ class CudaBackend final : public Backend {
   void FreeWeight(WeightHandle weight) noexcept override;
   int64_t WorkspaceBytes(const StepMaxima& maxima) const noexcept override;
   OpCode Reserve(const StepMaxima& maxima) noexcept override;
+  OpCode UseTuning(const char* text) noexcept override;
+  OpCode Tune() noexcept override;
+  const char* Tuning() noexcept override {
+    tuning_ = products_.Tuning();
+    return tuning_.c_str();
+  }
 
   // ---- a step
   OpCode Embed(const EmbedParams& params) noexcept override;
@@ -231,7 +220,6 @@ class CudaBackend final : public Backend {
   OpCode Queued(int error, const char* what);
   OpCode CopySegment(const LinearSource& source, const PackedSegment& segment, SourceRows& rows,
                      std::byte* data);
-  void PlanProducts(int64_t in_features, int64_t out_features, PlanTable& table);
   OpCode PrepareRows(const LinearParams& params, const int32_t* column_order);
   OpCode GateUpApart(const LinearParams& params, const PackedWeight& weight);
   OpCode LinearOfSegments(const LinearParams& params, const PackedWeight& weight);
@@ -251,14 +239,14 @@ class CudaBackend final : public Backend {
   const std::unique_ptr<Runtime> runtime_;
   BackendInfo info_;
   std::string last_error_;
-  std::string remarks_;
+  std::string tuning_;  // as Tuning said last
   const bool waits_for_every_op_ = WaitsForEveryOp();
   bool recording_ = false;
   uint64_t last_fence_ = 0;
   int fence_error_ = 0;  // of RecordFence, told by the next WaitFence
 
-  std::unordered_set<PackedWeight*> weights_;                  // live handles
-  std::map<std::pair<int64_t, int64_t>, PlanTable> products_;  // by (in_features, out_features)
+  std::unordered_set<PackedWeight*> weights_;  // live handles
+  ProductPlans products_{*runtime_};
   void* staging_ = nullptr;  // host [kStagingBytes]; while weights are loaded
 
   StepMaxima maxima_;
@@ -352,15 +340,9 @@ OpCode CudaBackend::PackLinear(const LinearSource& source, WeightHandle* out) no
   std::byte* at = data;
   for (const PackedSegment& segment : segments) {
     OpCode code = CopySegment(in_segments, segment, rows, at);
-    const PlanTable* plans = nullptr;
+    const ProductPlans::Table* plans = nullptr;
     if (!segment.in_blocks()) {
-      PlanTable& table = products_[{source.in_features, segment.rows}];
-      for (const MatmulOut out : OutsOf(in_segments)) {
-        std::vector<int>& of_out = table[static_cast<size_t>(out)];
-        if (of_out.empty()) of_out.push_back(kNotPlanned);
-      }
-      PlanProducts(source.in_features, segment.rows, table);
-      plans = &table;
+      plans = products_.Add(source.in_features, segment.rows, OutsOf(in_segments), at);
     }
     std::byte* const order = at + RoundUp(segment.bytes(), kAlignment);
     if (code == OpCode::kOk && segment.column_order != nullptr) {
@@ -405,35 +387,11 @@ OpCode CudaBackend::CopySegment(const LinearSource& source, const PackedSegment&
 void CudaBackend::FreeWeight(WeightHandle handle) noexcept {
   auto* weight = static_cast<PackedWeight*>(handle.impl);
   TM_CHECK(weights_.erase(weight) == 1, "a weight handle that is not live");
+  for (const Segment& segment : weight->segments) {
+    if (segment.plans != nullptr) products_.Remove(weight->in_features, segment.out_features, segment.data);
+  }
   runtime_->Free(weight->data);
   delete weight;
-}
-
-// Plans for every way in which weights of this shape are used and for all rows of a step, as far as they are
-// known: packing and Reserve may come in either order.
-void CudaBackend::PlanProducts(int64_t in_features, int64_t out_features, PlanTable& table) {
-  SmallLinearParams small{};
-  small.rows = kSmallLinearRows;
-  small.in_features = static_cast<int32_t>(in_features);
-  small.out_features = static_cast<int32_t>(out_features);
-  const size_t first = SmallLinearSupported(small) ? 1 : 0;  // few rows never come here, or always
-  const size_t families = FamilyOf(std::max(maxima_.tokens, maxima_.logit_rows)) + 1;
-  for (const MatmulOut out : {MatmulOut::kBf16, MatmulOut::kBf16Add, MatmulOut::kF32}) {
-    std::vector<int>& plans = table[static_cast<size_t>(out)];
-    if (plans.empty()) continue;
-    plans.resize(std::max(plans.size(), families), kNotPlanned);
-    for (size_t family = first; family < families; ++family) {
-      if (plans[family] != kNotPlanned) continue;
-      const MatmulShape shape = FamilyShape(family, in_features, out_features, out);
-      plans[family] = runtime_->PlanMatmul(shape);
-      if (runtime_->HasKernel(plans[family])) continue;
-      remarks_ += "no one kernel multiplies " + std::to_string(shape.min_rows) + " to " +
-                  std::to_string(shape.max_rows) + " rows of " + std::to_string(in_features) + " by " +
-                  std::to_string(out_features) +
-                  " weights: each number of rows is given its own, or slices of " +
-                  std::to_string(kSmallLinearRows) + "\n";
-    }
-  }
 }
 
 // ---- workspace ----------------------------------------------------------------------------------
@@ -462,8 +420,24 @@ OpCode CudaBackend::Reserve(const StepMaxima& maxima) noexcept {
     return Fail(OpCode::kOutOfMemory,
                 "no device memory for a workspace of " + std::to_string(map_.bytes) + " bytes");
   }
-  for (auto& [shape, table] : products_) PlanProducts(shape.first, shape.second, table);
+  products_.Reserve(std::max(maxima.tokens, maxima.logit_rows));
   return OpCode::kOk;
+}
+
+OpCode CudaBackend::UseTuning(const char* text) noexcept {
+  TM_CHECK(weights_.empty(), "weights are planned for already");
+  if (products_.UseTuning(text)) return OpCode::kOk;
+  return Fail(OpCode::kUnsupported, "a line is no choice of a kernel");
+}
+
+// Products are timed over the workspace, which no step uses yet.
+OpCode CudaBackend::Tune() noexcept {
+  TM_CHECK(workspace_ != nullptr && !recording_, "kernels are chosen between Reserve and the first step");
+  const ProductPlans::Scratch scratch = {.x = workspace_ + map_.normalised,
+                                         .x_bytes = map_.gate_up - map_.normalised,
+                                         .out = workspace_ + map_.gate_up,
+                                         .out_bytes = map_.bytes - map_.gate_up};
+  return Queued(products_.Tune(scratch), "a product that was timed");
 }
 
 // ---- a step -------------------------------------------------------------------------------------
@@ -760,17 +734,15 @@ OpCode CudaBackend::Multiply(const LinearParams& p, const Segment& weight, const
   const MatmulOut kind = out.dtype == DType::kF32               ? MatmulOut::kF32
                          : p.epilogue == Epilogue::kAddResidual ? MatmulOut::kBf16Add
                                                                 : MatmulOut::kBf16;
-  const std::vector<int>& plans = (*weight.plans)[static_cast<size_t>(kind)];
-  const size_t family = FamilyOf(p.rows);
-  TM_CHECK(family < plans.size() && plans[family] != kNotPlanned,
-           "a product of %d rows, beyond what was reserved", p.rows);
+  const int plan = ProductPlans::PlanOf(*weight.plans, kind, p.rows);
+  TM_CHECK(plan != ProductPlans::kNotPlanned, "a product of %d rows, beyond what was reserved", p.rows);
   const MatmulParams params = {.x = p.x.data,
                                .weight = weight.data,
                                .out = out.data,
                                .x_stride = p.x.row_stride,
                                .out_stride = out.row_stride,
                                .rows = p.rows};
-  const int error = runtime_->Matmul(plans[family], params);
+  const int error = runtime_->Matmul(plan, params);
   return error == Runtime::kNoMatmul ? MultiplyInSlices(p, weight, out) : Queued(error, "a matrix product");
 }
 

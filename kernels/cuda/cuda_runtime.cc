@@ -5,6 +5,10 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
+#include <chrono>
+#include <cstdio>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <utility>
@@ -55,6 +59,12 @@ class CudaRuntime final : public Runtime {
   bool HasKernel(int plan) const override {
     return plans_.at(static_cast<size_t>(plan)).of_family.has_value();
   }
+  const std::string& tuning_key() const override { return tuning_key_; }
+  std::vector<std::string> MatmulCandidates(int plan) override;
+  bool ChooseMatmul(int plan, const std::string& candidate) override;
+  int64_t NowNs() override {
+    return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+  }
 
   void* stream() override { return stream_; }
   int CopyToDevice(void* device, const void* host, int64_t bytes) override {
@@ -93,6 +103,7 @@ class CudaRuntime final : public Runtime {
   bool ServesAllRows(const MatmulShape& shape, const cublasLtMatmulAlgo_t& algorithm);
 
   DeviceProperties properties_;
+  std::string tuning_key_;
   cudaStream_t stream_ = nullptr;
   std::array<cudaEvent_t, kEvents> events_{};
   cublasLtHandle_t blas_ = nullptr;
@@ -104,6 +115,9 @@ class CudaRuntime final : public Runtime {
 std::string CudaRuntime::Start(const cudaDeviceProp& device) {
   properties_.name = device.name;
   properties_.multiprocessors = device.multiProcessorCount;
+  tuning_key_ = properties_.name + "," + std::to_string(properties_.multiprocessors) + ",cublasLt-" +
+                std::to_string(cublasLtGetVersion());
+  std::replace(tuning_key_.begin(), tuning_key_.end(), ' ', '_');
   int error = cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking);
   for (cudaEvent_t& event : events_) {
     if (error == 0) error = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
@@ -218,6 +232,49 @@ int CudaRuntime::PlanMatmul(const MatmulShape& shape) {
   }
   plans_.push_back(std::move(plan));
   return static_cast<int>(plans_.size()) - 1;
+}
+
+// A candidate's name is what the library keeps of it, which it says may be saved and used again by the same
+// version, in hexadecimal.
+std::string NameOf(const cublasLtMatmulAlgo_t& algorithm) {
+  std::string name;
+  char digits[17];
+  for (const uint64_t word : algorithm.data) {
+    std::snprintf(digits, sizeof(digits), "%016llx", static_cast<unsigned long long>(word));
+    name += digits;
+  }
+  return name;
+}
+
+std::optional<cublasLtMatmulAlgo_t> AlgorithmOf(const std::string& name) {
+  constexpr size_t kDigits = 16;
+  cublasLtMatmulAlgo_t algorithm{};
+  if (name.size() != std::size(algorithm.data) * kDigits) return std::nullopt;
+  for (size_t i = 0; i < std::size(algorithm.data); ++i) {
+    const char* const begin = name.data() + i * kDigits;
+    if (std::from_chars(begin, begin + kDigits, algorithm.data[i], 16).ptr != begin + kDigits)
+      return std::nullopt;
+  }
+  return algorithm;
+}
+
+std::vector<std::string> CudaRuntime::MatmulCandidates(int plan) {
+  const MatmulShape& shape = plans_.at(static_cast<size_t>(plan)).shape;
+  MatmulLayouts layouts(shape, shape.max_rows, shape.in_features, shape.out_features);
+  std::vector<std::string> names;
+  for (const cublasLtMatmulHeuristicResult_t& candidate : Candidates(layouts)) {
+    if (ServesAllRows(shape, candidate.algo)) names.push_back(NameOf(candidate.algo));
+  }
+  return names;
+}
+
+bool CudaRuntime::ChooseMatmul(int plan, const std::string& candidate) {
+  Plan& p = plans_.at(static_cast<size_t>(plan));
+  const std::optional<cublasLtMatmulAlgo_t> algorithm = AlgorithmOf(candidate);
+  if (!algorithm || !ServesAllRows(p.shape, *algorithm)) return false;
+  p.of_family = algorithm;
+  p.of_rows.clear();
+  return true;
 }
 
 cublasStatus_t CudaRuntime::Run(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm,

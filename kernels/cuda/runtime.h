@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "kernels/core/dtype.h"
 
@@ -65,6 +66,16 @@ class Runtime {
   virtual int PlanMatmul(const MatmulShape& shape) = 0;
   // Of a plan: no kernel serves the whole family.
   virtual bool HasKernel(int plan) const = 0;
+
+  // ---- tuning: for whoever would rather time a plan's candidates than trust the library's order
+  // Device and library: what a candidate's name holds for. Not empty, and no blank in it.
+  virtual const std::string& tuning_key() const = 0;
+  // Names of kernels that may serve the whole family, the library's best guess first. No blank in them.
+  virtual std::vector<std::string> MatmulCandidates(int plan) = 0;
+  // From now on the plan goes by this candidate. False: it does not serve the family here, and nothing changed.
+  virtual bool ChooseMatmul(int plan, const std::string& candidate) = 0;
+  // A clock that candidates are timed by.
+  virtual int64_t NowNs() = 0;
 
   // ---- queued on the stream
   virtual void* stream() = 0;  // what launches are given

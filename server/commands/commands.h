@@ -16,6 +16,7 @@ void AddInspectCommand(CLI::App& app, RunCommand* run);
 void AddKvCommand(CLI::App& app, RunCommand* run);
 void AddPerplexityCommand(CLI::App& app, RunCommand* run);
 void AddQuantizeCommand(CLI::App& app, RunCommand* run);
+void AddTuneCommand(CLI::App& app, RunCommand* run);
 void AddBenchCommand(CLI::App& app, RunCommand* run);
 void AddSimulateCommand(CLI::App& app, RunCommand* run);
 void AddVersionCommand(CLI::App& app, RunCommand* run);

@@ -5,6 +5,7 @@
 #include "server/setup/host_options.h"
 #include "server/setup/logging.h"
 #include "server/setup/model_source.h"
+#include "server/setup/tuning_cache.h"
 
 namespace tramontane {
 
@@ -17,7 +18,11 @@ StatusOr<std::unique_ptr<LocalEngine>> StartLocalEngine(const ServeConfig& confi
   auto local = std::make_unique<LocalEngine>();
   local->name = std::move(source.name);
   local->backend = std::move(device.backend);
-  TM_ASSIGN_OR_RETURN(const EngineHostOptions options, MakeHostOptions(config, opened, *local->backend));
+  TM_ASSIGN_OR_RETURN(EngineHostOptions options, MakeHostOptions(config, opened, *local->backend));
+  if (!config.tuning_cache.empty()) {
+    TM_ASSIGN_OR_RETURN(local->tuned, UseTuningCache(config.tuning_cache, *local->backend));
+    options.tune = local->tuned;
+  }
   TM_ASSIGN_OR_RETURN(local->host,
                       EngineHost::Start(std::move(opened), *local->backend, options, local->clock));
   return local;

@@ -18,6 +18,7 @@ namespace tramontane {
 struct LocalEngine {
   std::string name;  // of the model
   BackendPtr backend;
+  bool tuned = false;  // what a tuning cache did not say was timed
   SteadyClock clock;
   std::unique_ptr<EngineHost> host;
 };

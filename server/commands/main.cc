@@ -1,4 +1,4 @@
-// tramontane: one binary, ten subcommands.
+// tramontane: one binary, eleven subcommands.
 #include "server/commands/commands.h"
 #include "server/setup/embedded_model.h"
 #include "server/setup/logging.h"
@@ -15,6 +15,7 @@ int main(int argc, char** argv) {
   tramontane::AddKvCommand(app, &run);
   tramontane::AddPerplexityCommand(app, &run);
   tramontane::AddQuantizeCommand(app, &run);
+  tramontane::AddTuneCommand(app, &run);
   tramontane::AddBenchCommand(app, &run);
   tramontane::AddSimulateCommand(app, &run);
   tramontane::AddVersionCommand(app, &run);

@@ -23,6 +23,7 @@
 #include "server/setup/host_options.h"
 #include "server/setup/logging.h"
 #include "server/setup/model_source.h"
+#include "server/setup/tuning_cache.h"
 
 namespace tramontane {
 
@@ -108,6 +109,15 @@ void LogRowSpeeds(const EngineHostPlan& plan) {
                plan.measuring_ns / 1'000'000);
 }
 
+// A cache that cannot be written costs the next start its seconds, and this one nothing.
+void LogTuning(const StatusOr<int64_t>& choices) {
+  if (choices.ok()) {
+    spdlog::info("tuning_cache: {} kernels chosen by time", *choices);
+  } else {
+    spdlog::warn("{}", choices.status().message());
+  }
+}
+
 // Those of the doors.
 void LogServerLimits(const ServerOptions& options) {
   const auto log = [](const char* name, int64_t value, const char* one_more) {
@@ -162,9 +172,15 @@ StatusOr<std::unique_ptr<Server>> Load(const ServeConfig& config, LoadedModel* l
   const ServerOptions server_options = ServerOptionsOf(config, options.limits);
   TM_ASSIGN_OR_RETURN(std::unique_ptr<Server> server, Server::Start(server_options));
 
+  if (!config.tuning_cache.empty()) {
+    TM_ASSIGN_OR_RETURN(options.tune, UseTuningCache(config.tuning_cache, backend));
+    if (!options.tune)
+      spdlog::info("tuning_cache: {} has nothing to choose by time", DescribeDevice(backend.info()));
+  }
   options.progress = LogProgress(loaded->clock);
   spdlog::info("model {} from {} on {}", loaded->source.name, folder, DescribeDevice(backend.info()));
   TM_ASSIGN_OR_RETURN(loaded->host, EngineHost::Start(std::move(opened), backend, options, loaded->clock));
+  if (options.tune) LogTuning(WriteTuningCache(config.tuning_cache, backend));
   for (const std::string& warning :
        TokenizerWarnings(loaded->host->tokenizer(), loaded->host->model().config().vocab_size)) {
     spdlog::warn("{}", warning);

@@ -254,6 +254,10 @@ const std::vector<Setting>& ServeSettings() {
       OneOf("cpu_variant", &C::cpu_variant,
             {"", "portable", "avx2", "avx512", "avx512_vnni", "avx512_bf16", "amx_bf16"}, "NAME",
             "instruction set of the CPU kernels; empty: the best this machine has"),
+      Text("tuning_cache", &C::tuning_cache, "FILE",
+           "which of a GPU's kernels for large products were the fastest; those it lacks are timed at start, "
+           "and "
+           "added; empty: the library's own choice"),
       Integer("threads", &C::threads, 0, 1024, "N", "compute threads; 0: one per core"),
       Bytes("memory", &C::memory, 0, std::numeric_limits<int64_t>::max(),
             "weights, workspace and KV pages together, as 4GiB or bytes; 0: what the limits can use, at most "

@@ -49,6 +49,7 @@ struct ServeConfig {
   std::string strict_fields = "on";  // on, off
   std::string device = "auto";       // auto, cpu, cuda
   std::string cpu_variant;           // "": the best this machine has
+  std::string tuning_cache;          // file; "": the library's own choice of a GPU's kernels
   int64_t threads = 0;               // compute threads; 0: one per core
   int64_t memory = 0;  // bytes in all; 0: what the limits below can use, at most 70 % of what is free
   std::string linear = kDefaultLinearMode == LinearMode::kInt8 ? "int8" : "exact";  // exact, int8

@@ -136,7 +136,7 @@ TEST_P(CudaLinear, AgreesWhereTheLibraryHasNoKernel) {
   no_kernels.runtime->RefuseMatmuls([](const cuda::MatmulShape&, int32_t) { return true; });
   ExpectAsDefined(no_kernels, c);
   EXPECT_THAT(no_kernels.backend->remarks(),
-              testing::HasSubstr("no one kernel multiplies 17 to 32 rows of 96 by"));
+              testing::HasSubstr("no one kernel multiplies 17 to 24 rows of 96 by"));
   Device not_for_these;
   not_for_these.runtime->RefuseMatmuls(
       [&](const cuda::MatmulShape& shape, int32_t rows) { return rows == c.rows && rows < shape.max_rows; });

@@ -197,6 +197,23 @@ TEST(CommandLineTest, SettingsReachTheEngineAndTheServer) {
   EXPECT_EQ(served.program.err().find("limit: max_compile_ms = 80:") != std::string::npos, has_constraints);
 }
 
+TEST(CommandLineTest, TheCpuHasNothingToTune) {
+  const TempFolder folder;
+  const std::string cache = folder.PathOf("tuning");
+  Program tune({"tune", "--tuning-cache", cache, "--device", "cpu"});
+  EXPECT_EQ(tune.Wait(), 1);
+  EXPECT_THAT(tune.err(),
+              ContainsRegex("the model would run on cpu .*, which has no kernels to choose by time"));
+  Program nowhere({"tune", "--device", "cpu"});
+  EXPECT_EQ(nowhere.Wait(), 2);
+  EXPECT_THAT(nowhere.err(), HasSubstr("--tuning-cache is missing"));
+  Served served({"--tuning-cache", cache, "--device", "cpu"});
+  served.program.Signal(SIGTERM);
+  EXPECT_EQ(served.program.Wait(), 0);
+  EXPECT_THAT(served.program.err(), HasSubstr("has nothing to choose by time"));
+  EXPECT_FALSE(std::filesystem::exists(cache));
+}
+
 TEST(CommandLineTest, LogsCanBeJsonLines) {
   Served served({"--log-format", "json"});
   served.program.Signal(SIGTERM);

@@ -76,13 +76,19 @@ void EmulatedRuntime::Free(void* memory) {
 }
 
 int EmulatedRuntime::PlanMatmul(const MatmulShape& shape) {
-  plans_.push_back(shape);
+  plans_.push_back({.shape = shape});
   return static_cast<int>(plans_.size()) - 1;
 }
 
 bool EmulatedRuntime::HasKernel(int plan) const {
-  const MatmulShape& shape = plans_.at(static_cast<size_t>(plan));
+  const MatmulShape& shape = plans_.at(static_cast<size_t>(plan)).shape;
   return refuses_ == nullptr || (!refuses_(shape, shape.min_rows) && !refuses_(shape, shape.max_rows));
+}
+
+bool EmulatedRuntime::ChooseMatmul(int plan, const std::string& candidate) {
+  if (candidate.size() != 1 || candidate < "a" || candidate > "c") return false;
+  plans_.at(static_cast<size_t>(plan)).candidate = candidate[0] - 'a';
+  return true;
 }
 
 int EmulatedRuntime::CopyToDevice(void* device, const void* host, int64_t bytes) {
@@ -96,11 +102,13 @@ int EmulatedRuntime::CopyToHost(void* host, const void* device, int64_t bytes) {
 }
 
 int EmulatedRuntime::Matmul(int plan, const MatmulParams& params) {
-  const MatmulShape shape = plans_.at(static_cast<size_t>(plan));
+  const auto [shape, candidate] = plans_.at(static_cast<size_t>(plan));
   TM_CHECK(params.rows >= shape.min_rows && params.rows <= shape.max_rows,
            "%d rows, the plan is for %d to %d", params.rows, shape.min_rows, shape.max_rows);
   if (refuses_ != nullptr && refuses_(shape, params.rows)) return kNoMatmul;
-  queue_.Push([=] { Multiply(shape, params); });
+  now_ns_ += candidate_ns_.at(static_cast<size_t>(candidate));
+  ++matmuls_;
+  queue_.Push([shape = shape, params] { Multiply(shape, params); });
   return 0;
 }
 

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -39,6 +40,16 @@ class EmulatedRuntime final : public cuda::Runtime {
     refuses_ = std::move(refuses);
   }
 
+  const std::string& tuning_key() const override { return tuning_key_; }
+  std::vector<std::string> MatmulCandidates(int) override { return {"a", "b", "c"}; }
+  bool ChooseMatmul(int plan, const std::string& candidate) override;
+  int64_t NowNs() override { return now_ns_; }
+  // What products by candidate 0, 1, 2 take on this runtime's clock; nothing until then.
+  void SetCandidateTimes(std::array<int64_t, 3> ns) { candidate_ns_ = ns; }
+  // The candidate that a plan goes by, 0 at first.
+  int CandidateOf(int plan) const { return plans_.at(static_cast<size_t>(plan)).candidate; }
+  int64_t matmuls() const { return matmuls_; }  // queued so far
+
   void* stream() override { return &queue_; }
   int CopyToDevice(void* device, const void* host, int64_t bytes) override;
   int CopyToHost(void* host, const void* device, int64_t bytes) override;
@@ -62,7 +73,16 @@ class EmulatedRuntime final : public cuda::Runtime {
   cuda::DeviceProperties properties_;
   CommandQueue queue_;
   std::array<int64_t, kEvents> event_marks_{};
-  std::vector<cuda::MatmulShape> plans_;
+  struct Plan {
+    cuda::MatmulShape shape;
+    int candidate = 0;
+  };
+
+  const std::string tuning_key_ = "emulated";
+  std::array<int64_t, 3> candidate_ns_{};
+  int64_t now_ns_ = 0;
+  int64_t matmuls_ = 0;
+  std::vector<Plan> plans_;
   std::function<bool(const cuda::MatmulShape& shape, int32_t rows)> refuses_;  // null: nothing
   std::unordered_map<void*, std::unique_ptr<Recording>> recordings_;
   int64_t live_allocations_ = 0;

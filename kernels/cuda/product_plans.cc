@@ -1,0 +1,226 @@
+#include "kernels/cuda/product_plans.h"
+
+#include <algorithm>
+
+#include "kernels/cuda/linear_small.h"
+
+namespace tramontane::cuda {
+namespace {
+
+// Up to `most` rows, families are `width` wide.
+struct Widths {
+  int32_t most;
+  int32_t width;
+};
+constexpr int32_t kFirstRows = 16;  // of the first family
+constexpr Widths kWidths[] = {{128, 8}, {1024, 64}, {INT32_MAX, 256}};
+
+constexpr size_t kTimedCandidates = 8;  // of a family, the library's best guesses
+constexpr int kRounds = 3;
+constexpr int kCallsOfRound = 8;
+constexpr size_t kTimedWeights = 8;  // in turn, so that the cache does not hold the one that comes next
+
+const char* NameOf(MatmulOut out) {
+  switch (out) {
+    case MatmulOut::kBf16:
+      return "bf16";
+    case MatmulOut::kBf16Add:
+      return "bf16+";
+    case MatmulOut::kF32:
+      return "f32";
+  }
+  return "";
+}
+
+int64_t BytesOf(MatmulOut out) { return out == MatmulOut::kF32 ? 4 : 2; }
+
+}  // namespace
+
+size_t FamilyOf(int32_t rows) {
+  size_t family = 0;
+  int32_t before = kFirstRows;
+  if (rows <= before) return 0;
+  for (const Widths& widths : kWidths) {
+    const int32_t last = std::min(rows, widths.most);
+    family += static_cast<size_t>((last - before + widths.width - 1) / widths.width);
+    if (rows <= widths.most) break;
+    before = widths.most;
+  }
+  return family;
+}
+
+MatmulShape FamilyShape(size_t family, int64_t in_features, int64_t out_features, MatmulOut out) {
+  MatmulShape shape = {1, kFirstRows, in_features, out_features, out};
+  if (family == 0) return shape;
+  auto left = static_cast<int32_t>(family);
+  int32_t before = kFirstRows;
+  for (const Widths& widths : kWidths) {
+    const int32_t here = (widths.most - before) / widths.width;
+    if (left <= here) {
+      shape.max_rows = before + left * widths.width;
+      shape.min_rows = shape.max_rows - widths.width + 1;
+      break;
+    }
+    left -= here;
+    before = widths.most;
+  }
+  return shape;
+}
+
+const ProductPlans::Table* ProductPlans::Add(int64_t in_features, int64_t out_features,
+                                             const std::vector<MatmulOut>& outs, const void* weight) {
+  const Shape shape = {in_features, out_features};
+  Weights& weights = products_[shape];
+  for (const MatmulOut out : outs) {
+    std::vector<int>& plans = weights.plans[static_cast<size_t>(out)];
+    if (plans.empty()) plans.push_back(kNotPlanned);
+  }
+  weights.at.push_back(weight);
+  PlanAll(shape, weights.plans);
+  return &weights.plans;
+}
+
+void ProductPlans::Remove(int64_t in_features, int64_t out_features, const void* weight) {
+  std::erase(products_.at({in_features, out_features}).at, weight);
+}
+
+void ProductPlans::Reserve(int32_t rows) {
+  rows_ = rows;
+  for (auto& [shape, weights] : products_) PlanAll(shape, weights.plans);
+}
+
+int ProductPlans::PlanOf(const Table& table, MatmulOut out, int32_t rows) {
+  const std::vector<int>& plans = table[static_cast<size_t>(out)];
+  const size_t family = FamilyOf(rows);
+  return family < plans.size() ? plans[family] : kNotPlanned;
+}
+
+// For every way in which weights of this shape are used and for all rows of a step, as far as they are known:
+// packing and Reserve may come in either order.
+void ProductPlans::PlanAll(const Shape& shape, Table& table) {
+  SmallLinearParams small{};
+  small.rows = kSmallLinearRows;
+  small.in_features = static_cast<int32_t>(shape.first);
+  small.out_features = static_cast<int32_t>(shape.second);
+  const size_t first = SmallLinearSupported(small) ? 1 : 0;  // few rows never come here, or always
+  const size_t families = FamilyOf(rows_) + 1;
+  for (const MatmulOut out : {MatmulOut::kBf16, MatmulOut::kBf16Add, MatmulOut::kF32}) {
+    std::vector<int>& plans = table[static_cast<size_t>(out)];
+    if (plans.empty()) continue;
+    plans.resize(std::max(plans.size(), families), kNotPlanned);
+    for (size_t family = first; family < families; ++family) {
+      if (plans[family] == kNotPlanned)
+        PlanFamily(FamilyShape(family, shape.first, shape.second, out), &plans[family]);
+    }
+  }
+}
+
+void ProductPlans::PlanFamily(const MatmulShape& family, int* plan) {
+  *plan = runtime_.PlanMatmul(family);
+  if (const auto known = choices_.find(KeyOf(family)); known != choices_.end()) {
+    if (runtime_.ChooseMatmul(*plan, known->second)) return;
+    choices_.erase(known);  // of a library that says it is this one and is not
+  }
+  if (runtime_.HasKernel(*plan)) return;
+  remarks_ += "no one kernel multiplies " + std::to_string(family.min_rows) + " to " +
+              std::to_string(family.max_rows) + " rows of " + std::to_string(family.in_features) + " by " +
+              std::to_string(family.out_features) +
+              " weights: each number of rows is given its own, or slices of " +
+              std::to_string(kSmallLinearRows) + "\n";
+}
+
+// ---- tuning
+
+// "NVIDIA_H200,cublasLt-130200 4096 6144 bf16 17 24": nothing in it is blank but between its parts.
+std::string ProductPlans::KeyOf(const MatmulShape& family) const {
+  return runtime_.tuning_key() + " " + std::to_string(family.in_features) + " " +
+         std::to_string(family.out_features) + " " + NameOf(family.out) + " " +
+         std::to_string(family.min_rows) + " " + std::to_string(family.max_rows);
+}
+
+bool ProductPlans::UseTuning(std::string_view text) {
+  constexpr int64_t kBlanks = 6;  // of a line: five in the key, one in front of the candidate
+  std::map<std::string, std::string, std::less<>> choices;
+  while (!text.empty()) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(text.size(), line.size() + 1));
+    const size_t last = line.rfind(' ');
+    if (std::count(line.begin(), line.end(), ' ') != kBlanks || last + 1 == line.size() || line[0] == ' ') {
+      return false;
+    }
+    choices[std::string(line.substr(0, last))] = line.substr(last + 1);
+  }
+  choices_ = std::move(choices);
+  return true;
+}
+
+std::string ProductPlans::Tuning() const {
+  std::string text;
+  for (const auto& [key, candidate] : choices_) text.append(key).append(" ").append(candidate).append("\n");
+  return text;
+}
+
+int ProductPlans::Tune(const Scratch& scratch) {
+  for (const auto& [shape, weights] : products_) {
+    for (const MatmulOut out : {MatmulOut::kBf16, MatmulOut::kBf16Add, MatmulOut::kF32}) {
+      const std::vector<int>& plans = weights.plans[static_cast<size_t>(out)];
+      for (size_t family = 0; family < plans.size(); ++family) {
+        if (plans[family] == kNotPlanned) continue;
+        const MatmulShape rows = FamilyShape(family, shape.first, shape.second, out);
+        if (const int error = TuneFamily(rows, plans[family], weights, scratch)) return error;
+      }
+    }
+  }
+  return 0;
+}
+
+int ProductPlans::TuneFamily(const MatmulShape& family, int plan, const Weights& weights,
+                             const Scratch& scratch) {
+  const int32_t rows = std::min(family.max_rows, rows_);
+  if (weights.at.empty() || choices_.contains(KeyOf(family)) ||
+      rows * family.in_features * 2 > scratch.x_bytes ||
+      rows * family.out_features * BytesOf(family.out) > scratch.out_bytes) {
+    return 0;
+  }
+  const MatmulParams product = {.x = scratch.x,
+                                .out = scratch.out,
+                                .x_stride = family.in_features,
+                                .out_stride = family.out_features,
+                                .rows = rows};
+  std::vector<std::string> candidates = runtime_.MatmulCandidates(plan);
+  candidates.resize(std::min(candidates.size(), kTimedCandidates));
+  const std::string* fastest = nullptr;
+  int64_t least_ns = INT64_MAX;
+  for (const std::string& candidate : candidates) {
+    if (!runtime_.ChooseMatmul(plan, candidate)) continue;
+    int64_t ns = 0;
+    const int error = TimeProducts(plan, product, weights, &ns);
+    if (error == Runtime::kNoMatmul) continue;
+    if (error != 0) return error;
+    if (ns < least_ns) fastest = &candidate;
+    least_ns = std::min(least_ns, ns);
+  }
+  if (fastest == nullptr) return 0;
+  runtime_.ChooseMatmul(plan, *fastest);
+  choices_[KeyOf(family)] = *fastest;
+  return 0;
+}
+
+// The least of some rounds, of which one more goes before to load the kernel.
+int ProductPlans::TimeProducts(int plan, const MatmulParams& product, const Weights& weights, int64_t* ns) {
+  MatmulParams call = product;
+  *ns = INT64_MAX;
+  size_t next = 0;
+  for (int round = -1; round < kRounds; ++round) {
+    const int64_t begin = runtime_.NowNs();
+    for (int i = 0; i < kCallsOfRound; ++i) {
+      call.weight = weights.at[next++ % std::min(weights.at.size(), kTimedWeights)];
+      if (const int error = runtime_.Matmul(plan, call)) return error;
+    }
+    if (const int error = runtime_.Synchronize()) return error;
+    if (round >= 0) *ns = std::min(*ns, runtime_.NowNs() - begin);
+  }
+  return 0;
+}
+
+}  // namespace tramontane::cuda
