@@ -417,6 +417,19 @@ StatusOr<StepResult> BackendModelRunner::Collect(StepTicket ticket) {
   return result;
 }
 
+Status BackendModelRunner::MovePages(std::span<const PageMove> moves) {
+  const KvLayout& layout = model_.kv_layout();
+  const KvLayerView pages = layout.LayerView(pool_, 0);
+  for (const PageMove& move : moves) {
+    std::byte* page = pages.Key(move.page, 0, 0);
+    const OpCode code = move.way == PageMove::Way::kOut
+                            ? backend_.Download(move.image, page, layout.page_bytes())
+                            : backend_.Upload(page, move.image, layout.page_bytes());
+    TM_RETURN_IF_ERROR(OpStatus(code, backend_, "moving pages"));
+  }
+  return {};
+}
+
 Status BackendModelRunner::ReadPages(std::span<const PageImage> images) {
   const KvLayout& layout = model_.kv_layout();
   const KvLayerView pages = layout.LayerView(pool_, 0);

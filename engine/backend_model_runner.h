@@ -54,6 +54,7 @@ class BackendModelRunner final : public ModelRunner {
   StatusOr<StepTicket> Forward(const StepPlan& plan) override;
   Status Sample(StepTicket ticket, const SampleInputs& inputs) override;
   StatusOr<StepResult> Collect(StepTicket ticket) override;
+  Status MovePages(std::span<const PageMove> moves) override;
   bool copies_pages() const override { return true; }
   Status ReadPages(std::span<const PageImage> images) override;
   Status WritePages(std::span<const PageImage> images) override;

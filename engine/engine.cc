@@ -20,7 +20,7 @@ namespace tramontane {
 class Engine::Impl {
  public:
   Impl(const EngineLimits& limits, const EngineModel& model, ModelRunner& runner, const Tokenizer* tokenizer,
-       const Clock& clock);
+       const Clock& clock, std::unique_ptr<KvTier> tier);
   ~Impl();
 
   // ---- any thread -------------------------------------------------------------------------------
@@ -49,6 +49,7 @@ class Engine::Impl {
   struct InFlight {
     StepTicket ticket;
     StepPlan plan;
+    int64_t moves = 0;         // the last batch of moves in front of it
     int64_t begin_ns = 0;      // of Forward
     int64_t forwarded_ns = 0;  // Forward had returned; prefill only
   };
@@ -66,6 +67,7 @@ class Engine::Impl {
   // Forward, Sample, Collect and Apply of plans in flight, in their order. An error is a lost device.
   Status Run(StepPlan plan);
   Status CollectOldest();
+  Status MovePages(bool waits);
 
   void AnswerKvQuestions();
   void NotePrefill(const InFlight& step, int64_t begin_ns) const;
@@ -96,8 +98,10 @@ class Engine::Impl {
   OutputProcessor output_;
 
   // ---- engine thread ----------------------------------------------------------------------------
+  const std::unique_ptr<KvTier> tier_;  // null: none. Its disk notifies wake_
   Scheduler scheduler_;
   std::deque<InFlight> in_flight_;     // at most limits_.steps_in_flight
+  int64_t moves_ = 0;                  // the last batch of them that was queued
   int64_t now_ns_ = 0;                 // of this step
   int64_t applied_ns_ = 0;             // the results of the last step that was applied were there
   StepOutput* step_output_ = nullptr;  // of this step
@@ -106,7 +110,7 @@ class Engine::Impl {
 };
 
 Engine::Impl::Impl(const EngineLimits& limits, const EngineModel& model, ModelRunner& runner,
-                   const Tokenizer* tokenizer, const Clock& clock)
+                   const Tokenizer* tokenizer, const Clock& clock, std::unique_ptr<KvTier> tier)
     : limits_(limits),
       model_(model),
       runner_(runner),
@@ -115,8 +119,10 @@ Engine::Impl::Impl(const EngineLimits& limits, const EngineModel& model, ModelRu
       inbox_(limits.max_queued_requests, limits.max_queued_bytes),
       output_(limits.output_queue_steps, wake_,
               [this](const LiveRequest&) { unfinished_.fetch_sub(1, std::memory_order_release); }),
-      scheduler_(limits, model.kv_layout, model.costs),
+      tier_(std::move(tier)),
+      scheduler_(limits, model.kv_layout, model.costs, tier_.get()),
       life_(limits_, model_, scheduler_, inbox_, wake_, *cancels_, counters_) {
+  if (tier_ != nullptr) tier_->set_wake([this] { wake_.Notify(); });
   Publish();
 }
 
@@ -258,7 +264,7 @@ StepOutcome Engine::Impl::Step() {
   }
   StepPlan plan = Plan();
   const bool worked = copies || plan.lane != Lane::kIdle || !in_flight_.empty();
-  if (!worked && life_.waits_for_masks()) {
+  if (!worked && (life_.waits_for_masks() || scheduler_.awaits_pages())) {
     wake_.Wait(limits_.max_constraint_step_ns);  // then look again who was cancelled, or is out of time
     Publish();
     return StepOutcome::kWorked;
@@ -277,11 +283,14 @@ void Engine::Impl::AnswerKvQuestions() {
 // the step before it is collected and applied; so the plan is sampled knowing every token before it.
 Status Engine::Impl::Run(StepPlan plan) {
   const bool idle = plan.lane == Lane::kIdle;
+  if (tier_ != nullptr && scheduler_.store().has_moves()) {
+    TM_RETURN_IF_ERROR(MovePages(idle && in_flight_.empty()));
+  }
   if (!idle) {
     const int64_t begin_ns = clock_.NowNs();
     TM_ASSIGN_OR_RETURN(const StepTicket ticket, Forward(plan));
     const int64_t forwarded_ns = plan.lane == Lane::kPrefill ? clock_.NowNs() : 0;
-    in_flight_.push_back({ticket, std::move(plan), begin_ns, forwarded_ns});
+    in_flight_.push_back({ticket, std::move(plan), moves_, begin_ns, forwarded_ns});
   }
   while (in_flight_.size() > (idle ? 0u : 1u)) TM_RETURN_IF_ERROR(CollectOldest());
   if (idle) return {};
@@ -289,8 +298,21 @@ Status Engine::Impl::Run(StepPlan plan) {
   return limits_.steps_in_flight == 1 ? CollectOldest() : Status::Ok();
 }
 
+// What is evicted, and what comes back, in front of the step that was planned with it. Where there is no step
+// whose end could tell that they are done they are waited for.
+Status Engine::Impl::MovePages(bool waits) {
+  const KvStore::Moves moves = scheduler_.cache().TakeMoves();
+  moves_ = moves.batch;
+  TM_RETURN_IF_ERROR(runner_.MovePages(moves.list));
+  if (!waits) return {};
+  TM_RETURN_IF_ERROR(runner_.ReadPages({}));
+  scheduler_.cache().MovesDone(moves_);
+  return {};
+}
+
 Status Engine::Impl::CollectOldest() {
   TM_ASSIGN_OR_RETURN(StepResult result, Collect(in_flight_.front().ticket));
+  if (tier_ != nullptr) scheduler_.cache().MovesDone(in_flight_.front().moves);
   Apply(in_flight_.front(), std::move(result));
   in_flight_.pop_front();
   return {};
@@ -310,7 +332,8 @@ StepPlan Engine::Impl::Plan() {
   StepPlan plan = scheduler_.Plan(now_ns_);
   life_.NotePlan(plan, scheduler_.preemptions() != preemptions);
   const size_t alive = life_.alive();
-  TM_CHECK(plan.lane != Lane::kIdle || alive == 0 || !in_flight_.empty() || life_.waits_for_masks(),
+  TM_CHECK(plan.lane != Lane::kIdle || alive == 0 || !in_flight_.empty() || life_.waits_for_masks() ||
+               scheduler_.awaits_pages(),
            "%zu requests are alive and none can run", alive);
   return plan;
 }
@@ -375,6 +398,10 @@ bool Engine::Impl::Publish() {
   std::copy(held_of_group.begin(), held_of_group.end(), load.held_pages_of_group.begin());
   const std::vector<int64_t>& cached_of_group = store.cached_pages_of_group();
   std::copy(cached_of_group.begin(), cached_of_group.end(), load.cached_pages_of_group.begin());
+  if (tier_ != nullptr) {
+    load.host_kv_bytes = tier_->host_bytes();
+    load.disk_kv_bytes = tier_->disk_bytes();
+  }
   load.prefix_queries = scheduler_.prefix_queries();
   load.prefix_hits = scheduler_.prefix_hits();
   load_.Set(load);
@@ -392,8 +419,8 @@ void Engine::Impl::LoseDevice(const Status& status) {
 // ---- the public face ----------------------------------------------------------------------------
 
 Engine::Engine(const EngineLimits& limits, const EngineModel& model, ModelRunner& runner,
-               const Tokenizer* tokenizer, const Clock& clock)
-    : impl_(std::make_unique<Impl>(limits, model, runner, tokenizer, clock)) {}
+               const Tokenizer* tokenizer, const Clock& clock, std::unique_ptr<KvTier> tier)
+    : impl_(std::make_unique<Impl>(limits, model, runner, tokenizer, clock, std::move(tier))) {}
 Engine::~Engine() = default;
 
 StatusOr<std::shared_ptr<TokenStream>> Engine::Submit(Request request, std::function<void()> on_ready) {

@@ -14,6 +14,7 @@
 
 #include "engine/clock.h"
 #include "engine/kv_report.h"
+#include "engine/kv_tier.h"
 #include "engine/kv_transfer.h"
 #include "engine/limits.h"
 #include "engine/model_runner.h"
@@ -44,6 +45,7 @@ struct EngineLoad {
   std::array<int64_t, kMaxKvGroups> held_pages_of_group =
       {};  // of kv_layout().groups; their sum is held_pages
   std::array<int64_t, kMaxKvGroups> cached_pages_of_group = {};  // the same of cached_pages
+  int64_t host_kv_bytes = 0, disk_kv_bytes = 0;                  // images of pages beyond the pool
   int64_t steps = 0, prefill_steps = 0, decode_steps = 0;
   int64_t prompt_tokens = 0, output_tokens = 0;  // computed since the start; prompts again after preemption
   int64_t preemptions = 0;
@@ -65,9 +67,9 @@ enum class StepOutcome {
 class Engine {
  public:
   // `tokenizer` may be null: then there is no text and no stop strings (benchmarks). All borrowed, outlive
-  // it. REQUIRES: limits.Validate() is OK.
+  // it; the tier is the engine's. REQUIRES: limits.Validate() is OK; a tier comes with the prefix cache.
   Engine(const EngineLimits& limits, const EngineModel& model, ModelRunner& runner,
-         const Tokenizer* tokenizer, const Clock& clock);
+         const Tokenizer* tokenizer, const Clock& clock, std::unique_ptr<KvTier> tier = nullptr);
   ~Engine();  // streams still open end with UNAVAILABLE. REQUIRES: nobody steps
 
   // Checks the request against the limits and puts it in the inbox. Errors name the field, the value and the

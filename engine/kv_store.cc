@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstring>
 #include <numeric>
+#include <utility>
 
 #include "kernels/core/check.h"
 #include "kernels/paged_kv.h"
@@ -17,6 +18,8 @@ namespace {
 constexpr int64_t kBlocksPerPage = 2;
 // And of these one in so many may be behind live leases that name theirs by a policy.
 constexpr int64_t kBlocksUnderPolicies = 4;
+// And for each image, since of a text whose layers have windows a few are kept and the way to them is long.
+constexpr int64_t kBlocksPerImage = 4;
 
 // Of a text that goes by, one window in so many is kept as if a hit could end there: prefix_bench.
 constexpr int64_t kWindowsPerKept = 8;
@@ -105,21 +108,27 @@ int64_t PagesOfGroupUnderBranches(const KvLayout& layout, size_t group, int64_t 
 }
 
 KvStore::KvStore(const KvLayout& layout, int64_t pool_pages, PrefixCache prefix_cache,
-                 PrefixHashFunction hash)
+                 PrefixHashFunction hash, KvTier* tier)
     : layout_(layout),
       pages_(static_cast<size_t>(pool_pages)),
       held_pages_of_group_(layout.groups.size()),
-      cached_pages_of_group_(layout.groups.size()) {
+      cached_pages_of_group_(layout.groups.size()),
+      tier_(tier) {
   TM_CHECK(page_size() > 0, "page size is %d", page_size());
   free_.reserve(pages_.size());
   for (int64_t page = pool_pages - 1; page >= 0; --page) free_.push_back(static_cast<PageId>(page));
+  TM_CHECK(tier == nullptr || prefix_cache == PrefixCache::kOn, "a tier without names");
   if (prefix_cache == PrefixCache::kOff) return;
   prefix_groups_ = PrefixGroupsOf(layout, {});
   for (const KvGroupSpec& group : layout.groups) {
     const int64_t pages = PagesFor(kWindowsPerKept * group.window, page_size());
     kept_interval_ = std::max(kept_interval_, pages * page_size());
   }
-  tree_.emplace(kBlocksPerPage * pool_pages, page_size(), layout.groups.size(), hash);
+  // A block's columns: its page in each group, then its image in each.
+  const int64_t blocks =
+      kBlocksPerPage * pool_pages + kBlocksPerImage * (tier == nullptr ? 0 : tier->most_images());
+  const size_t columns = layout.groups.size() * (tier == nullptr ? 1 : 2);
+  tree_.emplace(blocks, page_size(), columns, hash);
 }
 
 Lease KvStore::NewLease(const ContextPolicy& policy, int64_t trunk_len) const {
@@ -135,9 +144,9 @@ Lease KvStore::NewLease(const ContextPolicy& policy, int64_t trunk_len) const {
 }
 
 int64_t KvStore::KnownPrefix(const Lease& lease, const PrefixQuery& query) {
-  if (!tree_) return 0;
-  const PrefixTree::Node salt = FindMark(PrefixTree::kRoot, MarkOf(query.salt));
-  return salt == PrefixTree::kNone ? 0 : FindHit(salt, lease, query);
+  if (lease.is_parked() && IsWhole(lease, From::kAnywhere)) return lease.parked_tokens;
+  const PrefixTree::Node salt = FindSalt(query.salt);
+  return salt == PrefixTree::kNone ? 0 : FindHit(salt, lease, query, From::kHost);
 }
 
 std::vector<PageId> KvStore::KnownPages(const Lease& lease, const PrefixQuery& query) {
@@ -162,8 +171,7 @@ bool KvStore::Plant(Lease& above, std::span<const int32_t> block, const std::vec
   for (size_t group = 0; group < layout_.groups.size() && available() > 0; ++group) {
     if (!wanted[group] || tree_->page(node, group) != kNoPage) continue;
     const PageId page = Take(group);
-    tree_->SetPage(node, group, page);
-    pages_[page].node = node;
+    NamePage(page, node);
     taken->push_back({.group = group, .page = page});
   }
   for (size_t i = first; i < taken->size(); ++i) Drop((*taken)[i].page, kOthers);
@@ -188,7 +196,7 @@ void KvStore::FindPath(PrefixTree::Node salt, const Lease& lease, std::span<cons
 }
 
 // Leaves the blocks below `salt` in path_.
-int64_t KvStore::FindHit(PrefixTree::Node salt, const Lease& lease, const PrefixQuery& query) {
+int64_t KvStore::FindHit(PrefixTree::Node salt, const Lease& lease, const PrefixQuery& query, From from) {
   const auto block = static_cast<size_t>(page_size());
   const auto asked = static_cast<int64_t>(query.tokens.size());
   FindPath(salt, lease, query.tokens, std::min(asked - 1, query.most_tokens));
@@ -196,41 +204,80 @@ int64_t KvStore::FindHit(PrefixTree::Node salt, const Lease& lease, const Prefix
   for (PrefixGroup& group : asked_groups_) group.n_keep = SinksOf(lease.policy, group.window);
   return LongestPrefixHit(
       static_cast<int64_t>(path_.size() * block) + 1, page_size(), asked_groups_,
-      [this](size_t group, int64_t index) {
-        return tree_->page(path_[static_cast<size_t>(index)], group) != kNoPage;
+      [this, from](size_t group, int64_t index) {
+        return Knows(path_[static_cast<size_t>(index)], group, from);
       },
       [&lease](int64_t position) { return SeenAt(lease, position).left; });
 }
 
-int64_t KvStore::Acquire(Lease& lease, const PrefixQuery& query) {
-  TM_CHECK(std::all_of(lease.tables.begin(), lease.tables.end(),
-                       [](const PageTable& table) { return table.pages.empty() && table.kv_base == 0; }) &&
-               lease.tip == PrefixTree::kRoot,
-           "a lease of pages acquires others");
-  if (!tree_) return 0;
-  const PrefixTree::Node salt = PinMark(PrefixTree::kRoot, MarkOf(query.salt));
-  if (salt == PrefixTree::kNone) return 0;
-  const int64_t hit = FindHit(salt, lease, query);
+bool KvStore::Knows(PrefixTree::Node node, size_t group, From from) const {
+  if (tree_->page(node, group) != kNoPage) return true;
+  if (from == From::kPool || tier_ == nullptr) return false;
+  const KvTier::Image image = this->image(node, group);
+  if (image == KvTier::kNone) return false;
+  const KvTier::Place place = tier_->place(image);
+  return place == KvTier::Place::kHere || from == From::kAnywhere;
+}
+
+// Calls visit(group, index, list) for each page that a hit leases: the block of path_ it is of, and where in
+// the lease's tables it comes.
+template <typename Visit>
+void KvStore::ForEachPageOfHit(Lease& lease, int64_t hit, const Visit& visit) const {
   const auto end = static_cast<size_t>(PagesFor(hit, page_size()));
   const int64_t left = SeenAt(lease, hit).left;
   for (size_t group = 0; group < lease.tables.size(); ++group) {
     PageTable& table = lease.tables[group];
-    const auto lease_page = [&](size_t index, std::vector<PageId>* pages) {
-      const PageId page = tree_->page(path_[index], group);
-      Share(page);
-      if (lease.prefers_cache) pages_[page].is_preferred = true;
-      pages->push_back(page);
-    };
     const auto sinks = static_cast<size_t>(SinkPages(lease, layout_, group));
     const int64_t first_visible = std::max(FirstVisible(hit, layout_.groups[group].window), left);
     auto first = static_cast<size_t>(PageOf(first_visible, 0, page_size()));
     if (first <= sinks) first = 0;  // the sinks are not behind it
     table.kv_base = static_cast<int64_t>(first) * page_size();
-    for (size_t index = 0; first > 0 && index < sinks; ++index) lease_page(index, &table.sinks);
-    for (size_t index = first; index < end; ++index) lease_page(index, &table.pages);
+    for (size_t index = 0; first > 0 && index < sinks; ++index) visit(group, index, &table.sinks);
+    for (size_t index = first; index < end; ++index) visit(group, index, &table.pages);
   }
+}
+
+int64_t KvStore::Acquire(Lease& lease, const PrefixQuery& query) {
+  TM_CHECK(std::all_of(lease.tables.begin(), lease.tables.end(),
+                       [](const PageTable& table) { return table.pages.empty() && table.kv_base == 0; }) &&
+               (lease.is_parked() || lease.tip == PrefixTree::kRoot),
+           "a lease of pages acquires others");
+  if (!tree_) return 0;
+  if (lease.is_parked()) {
+    if (TakeBack(lease)) return std::exchange(lease.parked_tokens, 0);
+    Release(lease);
+  }
+  const PrefixTree::Node salt = PinMark(PrefixTree::kRoot, MarkOf(query.salt));
+  if (salt == PrefixTree::kNone) return 0;
+  int64_t hit = FindHit(salt, lease, query, From::kHost);
+  if (tier_ != nullptr && !HasRoomFor(lease, hit)) hit = FindHit(salt, lease, query, From::kPool);
+  struct Absent {
+    PrefixTree::Node node = PrefixTree::kNone;
+    size_t group = 0;
+    std::vector<PageId>* pages = nullptr;
+    size_t at = 0;
+  };
+  std::vector<Absent> absent;
+  // First those that are there, so that none of them makes room for one that is brought in.
+  ForEachPageOfHit(lease, hit, [&](size_t group, size_t index, std::vector<PageId>* pages) {
+    const PageId page = tree_->page(path_[index], group);
+    if (page == kNoPage) {
+      tier_->Use(image(path_[index], group));
+      absent.push_back({.node = path_[index], .group = group, .pages = pages, .at = pages->size()});
+    } else {
+      Share(page);
+      if (lease.prefers_cache) pages_[page].is_preferred = true;
+    }
+    pages->push_back(page);
+  });
   lease.tip = salt;
-  if (hit > 0) MoveTip(lease, path_[end - 1]);
+  if (hit > 0) MoveTip(lease, path_[static_cast<size_t>(PagesFor(hit, page_size())) - 1]);
+  for (const Absent& wanted : absent) {
+    const PageId page = BringIn(wanted.node, wanted.group);
+    NamePage(page, wanted.node);
+    pages_[page].is_preferred = lease.prefers_cache;
+    (*wanted.pages)[wanted.at] = page;
+  }
   lease.sealed = hit;
   lease.seals = true;
   lease.hit_tokens = hit;
@@ -258,6 +305,7 @@ void KvStore::Forget(Lease& lease) {
     for (size_t group = 0; group < layout_.groups.size(); ++group) {
       const PageId page = tree_->page(node, group);
       if (page != kNoPage) Unname(page);
+      ForgetImage(node, group);
     }
   }
 }
@@ -355,6 +403,7 @@ Lease KvStore::Fork(const Lease& lease, int64_t end) {
 // Pages without a name first, as they lie; then the named ones from the end, so that none is evicted before
 // what follows it.
 void KvStore::Release(Lease& lease) {
+  if (lease.is_parked()) DropParked(lease);
   for (PageTable& table : lease.tables) {
     for (std::vector<PageId>* list : {&table.sinks, &table.pages}) {
       for (PageId& page : *list) {
@@ -442,6 +491,7 @@ void KvStore::CheckAccounting() const {
                std::accumulate(cached.begin(), cached.end(), int64_t{0}) == cached_pages(),
            "%lld pages are held and %lld cached, which no group has", static_cast<long long>(held_pages()),
            static_cast<long long>(cached_pages()));
+  if (tier_ != nullptr) tier_->CheckAccounting();
 }
 
 // The page that position `written` lies in, where it is the lease's alone, holds what its name says no more.
@@ -491,8 +541,7 @@ std::span<const int32_t> KvStore::MarkOf(std::string_view salt) {
     const std::string_view bytes = salt.substr(begin, sizeof(int32_t));
     std::memcpy(&mark_.emplace_back(0), bytes.data(), bytes.size());
   }
-  mark_.resize(static_cast<size_t>(PagesFor(std::ssize(mark_), page_size()) * page_size()));
-  return mark_;
+  return WholeBlocksOfMark();
 }
 
 std::span<const int32_t> KvStore::MarkOf(const ContextPolicy& policy) {
@@ -501,8 +550,17 @@ std::span<const int32_t> KvStore::MarkOf(const ContextPolicy& policy) {
   // No salt is as long.
   mark_ = {INT32_MIN + static_cast<int32_t>(policy.type), static_cast<int32_t>(policy.n_ctx),
            static_cast<int32_t>(policy.n_keep), static_cast<int32_t>(policy.n_discard)};
+  return WholeBlocksOfMark();
+}
+
+std::span<const int32_t> KvStore::WholeBlocksOfMark() {
   mark_.resize(static_cast<size_t>(PagesFor(std::ssize(mark_), page_size()) * page_size()));
   return mark_;
+}
+
+// kNone: not known, or nothing is.
+PrefixTree::Node KvStore::FindSalt(std::string_view salt) {
+  return tree_ ? FindMark(PrefixTree::kRoot, MarkOf(salt)) : PrefixTree::kNone;
 }
 
 // kNone: not known.
@@ -545,10 +603,11 @@ bool KvStore::TakeInNext(Lease& lease, std::span<const int32_t> ids) {
   return node != PrefixTree::kNone;
 }
 
-// Pages are evicted while there is no room for another block. kNone: there is none, or the block's hash is
-// another one's. REQUIRES: `above` is pinned.
+// Images are let go, then pages evicted, while there is no room for another block. kNone: there is none, or
+// the block's hash is another one's. REQUIRES: `above` is pinned.
 PrefixTree::Node KvStore::TakeInBlock(PrefixTree::Node above, std::span<const int32_t> ids) {
-  while (tree_->full() && cached_pages_ > 0) free_.push_back(Evict());
+  while (tree_->full() && tier_ != nullptr && tier_->LoseOldest(&lost_)) ForgetLost();
+  while (tree_->full() && cached_pages_ > 0) free_.push_back(Evict(Keeps::kNothing));
   return tree_->full() ? tree_->Find(above, ids) : tree_->FindOrInsert(above, ids);
 }
 
@@ -565,12 +624,18 @@ void KvStore::NamePages(const Lease& lease, PrefixTree::Node node, int64_t begin
     const PageTable& table = lease.tables[group];
     if (begin < table.kv_base || tree_->page(node, group) != kNoPage) continue;
     const PageId page = table.pages[static_cast<size_t>(PageOf(begin, table.kv_base, page_size()))];
-    tree_->SetPage(node, group, page);
-    pages_[page].node = node;
+    NamePage(page, node);
     pages_[page].is_preferred = lease.prefers_cache;
     shared_references_ -= references(page) - 1;
   }
   RequeueUseful(node);
+}
+
+// REQUIRES: the node has no page in the page's group, and the page no name.
+void KvStore::NamePage(PageId id, PrefixTree::Node node) {
+  Page& page = pages_[id];
+  tree_->SetPage(node, static_cast<size_t>(page.group), id);
+  page.node = node;
 }
 
 // Pages of the block that were useless and are no more, since others have come.
@@ -603,7 +668,7 @@ bool KvStore::IsUseless(PageId id) const {
   const int64_t reach = Reach(layout_.groups[static_cast<size_t>(page.group)].window);
   for (size_t group = 0; group < layout_.groups.size(); ++group) {
     const bool sees_as_far = Reach(layout_.groups[group].window) >= reach;
-    if (sees_as_far && tree_->page(page.node, group) == kNoPage) return true;
+    if (sees_as_far && !Knows(page.node, group, From::kAnywhere)) return true;
   }
   return false;
 }
@@ -626,13 +691,318 @@ bool KvStore::EndsNear(const Lease& lease, int64_t begin, int32_t window) const 
          (interval > 0 && is_seen(next, next)) || (asked > 0 && is_seen(border(asked - 1), border(asked)));
 }
 
+// ---- parking ------------------------------------------------------------------------------------
+
+void KvStore::SetAside(Lease& lease, int64_t accepted) {
+  if (!Park(lease, accepted)) Release(lease);
+}
+
+// What a row below plain_len computed any request finds by its tokens, which Release sees to.
+bool KvStore::Park(Lease& lease, int64_t accepted) {
+  if (!tree_ || accepted <= lease.plain_len || lease.is_cut) return false;
+  for (PageTable& table : lease.tables) {  // what was taken for a step that did not count
+    for (; EndOf(table) - page_size() >= accepted && !table.pages.empty(); table.pages.pop_back())
+      Drop(table.pages.back(), kOthers);
+  }
+  std::vector<PageTable> named;
+  if (!NameParked(lease, &named)) return false;
+  for (size_t group = 0; group < lease.tables.size(); ++group) {
+    PageTable& table = lease.tables[group];
+    for (auto [pages, nodes] :
+         {std::pair(&table.sinks, &named[group].sinks), std::pair(&table.pages, &named[group].pages)}) {
+      for (size_t i = pages->size(); i-- > 0;) {
+        const PageId page = (*pages)[i];
+        if (pages_[page].node == PrefixTree::kNone) NamePage(page, (*nodes)[i]);
+        Drop(page, kParked);
+      }
+      pages->clear();
+    }
+    table.kv_base = 0;
+  }
+  lease.id = NextLeaseId();
+  lease.parked = std::move(named);
+  lease.parked_tokens = accepted;
+  return true;
+}
+
+// Nodes for all pages of the lease, each pinned: of those that have a name it is that; the others get one
+// below a node that is the lease's alone. False: there is no room for all, or another lease writes to one.
+bool KvStore::NameParked(Lease& lease, std::vector<PageTable>* named) {
+  ++parkings_;
+  mark_ = {INT32_MIN + static_cast<int32_t>(ContextPolicyType::kNone),  // no salt's, and no policy's
+           static_cast<int32_t>(parkings_ & INT32_MAX), static_cast<int32_t>(parkings_ >> 31)};
+  lease.parked_below = PinMark(PrefixTree::kRoot, WholeBlocksOfMark());
+  std::vector<int32_t> own(static_cast<size_t>(page_size()));
+  if (lease.parked_below == PrefixTree::kNone) return false;
+  bool is_named = true;
+  const auto name = [&](PageId id, int64_t block) {
+    PrefixTree::Node node = pages_[id].node;
+    if (node == PrefixTree::kNone && references(id) == 1) {
+      own[0] = static_cast<int32_t>(block);
+      node = TakeInBlock(lease.parked_below, own);
+    }
+    is_named = is_named && node != PrefixTree::kNone;
+    if (node != PrefixTree::kNone) tree_->Pin(node);
+    return node;
+  };
+  for (const PageTable& table : lease.tables) {
+    PageTable& nodes = named->emplace_back();
+    nodes.kv_base = table.kv_base;
+    for (const PageId page : table.sinks) nodes.sinks.push_back(name(page, std::ssize(nodes.sinks)));
+    for (const PageId page : table.pages) {
+      nodes.pages.push_back(name(page, table.kv_base / page_size() + std::ssize(nodes.pages)));
+    }
+  }
+  if (is_named) return true;
+  lease.parked = std::move(*named);
+  DropParked(lease);
+  return false;
+}
+
+// Calls visit(node, group, list) for each page that is parked.
+template <typename Visit>
+void KvStore::ForEachParked(const Lease& lease, const Visit& visit) {
+  for (size_t group = 0; group < lease.parked.size(); ++group) {
+    for (const PrefixTree::Node node : lease.parked[group].sinks) visit(node, group);
+    for (const PrefixTree::Node node : lease.parked[group].pages) visit(node, group);
+  }
+}
+
+bool KvStore::IsWhole(const Lease& lease, From from) const {
+  bool is_whole = true;
+  ForEachParked(
+      lease, [&](PrefixTree::Node node, size_t group) { is_whole = is_whole && Knows(node, group, from); });
+  return is_whole;
+}
+
+// Leases all that is parked again, as it was; false: some of it is not here.
+bool KvStore::TakeBack(Lease& lease) {
+  if (!IsWhole(lease, From::kHost)) return false;
+  ForEachParked(lease, [&](PrefixTree::Node node, size_t group) {
+    const PageId page = tree_->page(node, group);
+    if (page != kNoPage)
+      Share(page);
+    else
+      tier_->Use(image(node, group));
+  });
+  for (size_t group = 0; group < lease.parked.size(); ++group) {
+    const PageTable& parked = lease.parked[group];
+    PageTable& table = lease.tables[group];
+    table.kv_base = parked.kv_base;
+    for (auto [nodes, pages] :
+         {std::pair(&parked.sinks, &table.sinks), std::pair(&parked.pages, &table.pages)}) {
+      for (const PrefixTree::Node node : *nodes) {
+        PageId page = tree_->page(node, group);
+        const bool is_own = tree_->above(node) == lease.parked_below;
+        if (page == kNoPage) {
+          page = BringIn(node, group);
+          if (!is_own) NamePage(page, node);
+        } else if (is_own) {
+          Unname(page);
+        }
+        pages->push_back(page);
+      }
+    }
+  }
+  UnpinParked(lease);
+  return true;
+}
+
+// Nobody can have it any more. Pages with names of their own are like all others.
+void KvStore::DropParked(Lease& lease) {
+  ForEachParked(lease, [&](PrefixTree::Node node, size_t group) {
+    if (node == PrefixTree::kNone) return;
+    const PageId page = tree_->page(node, group);
+    const bool is_cached = page != kNoPage && references(page) == 0;
+    if (is_cached && tree_->above(node) == lease.parked_below) {
+      Unname(page);
+    } else if (is_cached && pages_[page].queue == kParked) {
+      Dequeue(page);
+      Enqueue(page, IsUseless(page) ? kUseless : kOthers);
+    }
+  });
+  UnpinParked(lease);
+  lease.parked_tokens = 0;
+}
+
+void KvStore::UnpinParked(Lease& lease) {
+  ForEachParked(lease, [&](PrefixTree::Node node, size_t group) {
+    if (node == PrefixTree::kNone) return;
+    const KvTier::Image known = image(node, group);
+    if (tree_->above(node) == lease.parked_below) {
+      ForgetImage(node, group);
+    } else if (known != KvTier::kNone) {
+      tier_->GoInTurn(known);
+    }
+    tree_->Unpin(node);
+  });
+  lease.parked.clear();
+  tree_->Unpin(lease.parked_below);
+  lease.parked_below = PrefixTree::kNone;
+}
+
+// ---- the tier -----------------------------------------------------------------------------------
+
+bool KvStore::Fetch(const Lease& lease, const PrefixQuery& query) {
+  if (tier_ == nullptr) return false;
+  bool is_coming = false;
+  const auto fetch = [&](PrefixTree::Node node, size_t group) {
+    const KvTier::Image image = this->image(node, group);
+    if (tree_->page(node, group) != kNoPage || image == KvTier::kNone) return;
+    bool waits_for_room = false;
+    if (tier_->place(image) == KvTier::Place::kOnDisk) {
+      waits_for_room = !tier_->Read(image, &lost_) && lease.is_parked();
+      ForgetLost();  // the next image looked at may be one of those
+    } else {
+      tier_->Touch(image);
+    }
+    is_coming = is_coming || waits_for_room || tier_->place(image) == KvTier::Place::kComing;
+  };
+  if (lease.is_parked()) {
+    if (CanReturn(lease)) ForEachParked(lease, fetch);
+  } else if (const PrefixTree::Node salt = FindSalt(query.salt); salt != PrefixTree::kNone) {
+    const int64_t hit = HitThatCanCome(salt, lease, query);
+    Lease asked = NewLease(lease.policy, lease.trunk_len);
+    ForEachPageOfHit(asked, hit,
+                     [&](size_t group, size_t index, std::vector<PageId>*) { fetch(path_[index], group); });
+  }
+  return is_coming;
+}
+
+bool KvStore::IsComing(const Lease& lease, const PrefixQuery& query) {
+  bool is_coming = false;
+  const auto look = [&](PrefixTree::Node node, size_t group) {
+    const KvTier::Image image = this->image(node, group);
+    const bool is_wanted = tree_->page(node, group) == kNoPage && image != KvTier::kNone;
+    is_coming = is_coming || (is_wanted && tier_->place(image) == KvTier::Place::kComing);
+  };
+  if (lease.is_parked()) {
+    ForEachParked(lease, look);
+  } else if (const PrefixTree::Node salt = FindSalt(query.salt); salt != PrefixTree::kNone) {
+    FindPath(salt, lease, query.tokens, std::ssize(query.tokens));
+    for (const PrefixTree::Node node : path_) {
+      for (size_t group = 0; group < layout_.groups.size(); ++group) look(node, group);
+    }
+  }
+  return is_coming;
+}
+
+// Images that are to be read all lie on the host at once.
+bool KvStore::CanReturn(const Lease& lease) const {
+  if (!IsWhole(lease, From::kAnywhere)) return false;
+  int64_t images = 0;
+  ForEachParked(lease, [&](PrefixTree::Node node, size_t group) {
+    if (tree_->page(node, group) == kNoPage) ++images;
+  });
+  return images <= tier_->host_pages();
+}
+
+// The longest hit, of those tried, whose images have room on the host; that of the host alone, where reading
+// takes longer than computing. Leaves its blocks in path_.
+int64_t KvStore::HitThatCanCome(PrefixTree::Node salt, const Lease& lease, PrefixQuery query) {
+  const int64_t here = FindHit(salt, lease, query, From::kHost);
+  if (!DiskPays()) return here;
+  while (true) {
+    const int64_t hit = FindHit(salt, lease, query, From::kAnywhere);
+    if (hit <= here) return here;
+    int64_t images = 0;
+    Lease asked = NewLease(lease.policy, lease.trunk_len);
+    ForEachPageOfHit(asked, hit, [&](size_t group, size_t index, std::vector<PageId>*) {
+      if (tree_->page(path_[index], group) == kNoPage) ++images;
+    });
+    if (images <= tier_->host_pages()) return hit;
+    query.most_tokens = here + (hit - here) / 2;
+  }
+}
+
+// Whether the pages of a hit can be taken and leased without any of them making room for another.
+bool KvStore::HasRoomFor(Lease& lease, int64_t hit) {
+  int64_t pages = 0;
+  ForEachPageOfHit(lease, hit, [&](size_t group, size_t index, std::vector<PageId>*) {
+    const PageId page = tree_->page(path_[index], group);
+    if (page == kNoPage || references(page) == 0) ++pages;
+  });
+  return pages <= available();
+}
+
+bool KvStore::PollTier() {
+  const bool has_read = tier_->Poll(&lost_);
+  ForgetLost();
+  return has_read;
+}
+
+void KvStore::TurnDiskOff(const std::string& fault) {
+  tier_->TurnDiskOff(fault, &lost_);
+  ForgetLost();
+}
+
+// Computing a page's worth of tokens fills a page of each group.
+void KvStore::SetTokenNs(double ns) {
+  page_ns_ = ns * page_size() / static_cast<double>(layout_.groups.size());
+}
+
+// There and back.
+bool KvStore::HostPays() const { return page_ns_ == 0 || 2 * tier_->copy_ns() <= page_ns_; }
+bool KvStore::DiskPays() const { return page_ns_ == 0 || tier_->read_ns() + tier_->copy_ns() <= page_ns_; }
+
+KvStore::Moves KvStore::TakeMoves() {
+  return {.list = std::exchange(moves_, {}), .batch = tier_ == nullptr ? 0 : tier_->CloseBatch()};
+}
+
+void KvStore::MovesDone(int64_t batch) { tier_->BatchDone(batch); }
+
+// Keeps an image of a cached page that is about to go, where that is worth it and there is room. Whether
+// there is one.
+bool KvStore::Spill(PageId id) {
+  const Page& page = pages_[id];
+  const auto group = static_cast<size_t>(page.group);
+  if (const KvTier::Image known = image(page.node, group); known != KvTier::kNone) {
+    tier_->Touch(known);
+    return true;
+  }
+  const bool is_parked = page.queue == kParked;
+  const bool is_wanted = page.queue == kOthers || page.queue == kPreferred;
+  if (!is_parked && !(is_wanted && HostPays())) return false;
+  const KvTier::Image added = tier_->Add({.block = page.node, .group = page.group},
+                                         is_parked ? KvTier::Goes::kLast : KvTier::Goes::kInTurn, &lost_);
+  ForgetLost();
+  if (added == KvTier::kNone) return false;
+  tree_->SetPage(page.node, ImageColumn(group), added);
+  moves_.push_back({.way = PageMove::Way::kOut, .page = id, .image = tier_->bytes(added)});
+  return true;
+}
+
+// A page with what the node's image holds, leased, without a name. REQUIRES: Use was called for the image.
+PageId KvStore::BringIn(PrefixTree::Node node, size_t group) {
+  const PageId page = Take(group);
+  moves_.push_back({.way = PageMove::Way::kIn, .page = page, .image = tier_->bytes(image(node, group))});
+  return page;
+}
+
+void KvStore::ForgetImage(PrefixTree::Node node, size_t group) {
+  const KvTier::Image known = image(node, group);
+  if (known == KvTier::kNone) return;
+  tier_->Remove(known);
+  tree_->ClearPage(node, ImageColumn(group));
+}
+
+// The names of images that are gone.
+void KvStore::ForgetLost() {
+  for (const KvTier::Name& name : lost_) {
+    const auto group = static_cast<size_t>(name.group);
+    if (tree_->page(name.block, group) == kNoPage) MakePartnersUseless(name.block, group);
+    tree_->ClearPage(name.block, ImageColumn(group));
+  }
+  lost_.clear();
+}
+
 // ---- states of a page ---------------------------------------------------------------------------
 
 PageId KvStore::Take(size_t group) {
   TM_CHECK(available() > 0, "the pool of %zu pages is empty", pages_.size());
   PageId page = kNoPage;
   if (free_.empty()) {
-    page = Evict();
+    page = Evict(Keeps::kImage);
   } else {
     page = free_.back();
     free_.pop_back();
@@ -668,34 +1038,40 @@ void KvStore::Drop(PageId id, Queue queue) {
   if (page.node == PrefixTree::kNone) {
     free_.push_back(id);
   } else {
-    Enqueue(id, IsUseless(id) ? kUseless : queue);
+    Enqueue(id, queue != kParked && IsUseless(id) ? kUseless : queue);
   }
 }
 
 // The next cached page to go, which is then in no state. What it makes useless goes after it.
 // REQUIRES: a page is cached.
-PageId KvStore::Evict() {
+PageId KvStore::Evict(Keeps keeps) {
   const PageId victim = queues_[FirstToGo()].oldest;
   Page& page = pages_[victim];
-  const int64_t reach = Reach(layout_.groups[static_cast<size_t>(page.group)].window);
-  for (size_t group = 0; group < layout_.groups.size(); ++group) {
-    const PageId partner = tree_->page(page.node, group);
-    const bool sees_no_farther = Reach(layout_.groups[group].window) <= reach;
-    if (partner == kNoPage || partner == victim || references(partner) > 0 || !sees_no_farther) continue;
-    if (pages_[partner].queue == kUseless) continue;
-    Dequeue(partner);
-    Enqueue(partner, kUseless);
-  }
+  const bool is_kept = tier_ != nullptr && keeps == Keeps::kImage && Spill(victim);
+  if (!is_kept) MakePartnersUseless(page.node, static_cast<size_t>(page.group));
   Dequeue(victim);
   tree_->ClearPage(page.node, static_cast<size_t>(page.group));
   page.node = PrefixTree::kNone;
   return victim;
 }
 
+// Cached pages of the block that no hit can use without its page in this group.
+void KvStore::MakePartnersUseless(PrefixTree::Node node, size_t group) {
+  const int64_t reach = Reach(layout_.groups[group].window);
+  for (size_t other = 0; other < layout_.groups.size(); ++other) {
+    const PageId partner = tree_->page(node, other);
+    const bool sees_no_farther = Reach(layout_.groups[other].window) <= reach;
+    if (other == group || partner == kNoPage || references(partner) > 0 || !sees_no_farther) continue;
+    if (pages_[partner].queue == kUseless) continue;
+    Dequeue(partner);
+    Enqueue(partner, kUseless);
+  }
+}
+
 // The first queue that has a page. REQUIRES: one has.
 KvStore::Queue KvStore::FirstToGo() const {
-  constexpr std::array usual = {kUseless, kPassed, kOthers, kPreferred};
-  constexpr std::array crowded = {kUseless, kPassed, kPreferred, kOthers};
+  constexpr std::array usual = {kUseless, kPassed, kOthers, kPreferred, kParked};
+  constexpr std::array crowded = {kUseless, kPassed, kPreferred, kOthers, kParked};
   const bool is_crowded = 2 * preferred_pages_ > total_pages();
   const auto& order = is_crowded ? crowded : usual;
   return *std::find_if(order.begin(), order.end(),

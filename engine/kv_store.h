@@ -36,6 +36,15 @@
 // Each in the order in which they were let go, and the pages of one lease from its end: so no page goes
 // before those that follow it.
 //
+// SetAside is Release for a lease that may come back: under a policy the pages whose rows saw what no other
+// request's do are *parked*. They are cached under a name that only this lease knows, are evicted after all
+// others, and Acquire leases them again, so that nothing of a text without an end is computed twice. Where
+// one of them is gone, all are, and the sequence begins anew.
+//
+// With a KvTier the images of evicted pages of kinds 3 and 4, and of parked ones, stay on the host or a disk
+// under the same names, and Acquire brings them back into pages that it takes. What is to be copied for it is
+// a list of moves, in order, that whoever runs steps does before the next one (TakeMoves).
+//
 // Always: each page is free, cached or leased, free_pages() + cached_pages() + held_pages() == total_pages(),
 // each counted once; a windowed table holds at most ceil((window - 1 + ahead) / page_size) + 1 pages, where
 // `ahead` is the tokens written beyond the accepted length (chunk x steps in flight).
@@ -45,9 +54,11 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
+#include "engine/kv_tier.h"
 #include "engine/prefix_hit.h"
 #include "engine/prefix_tree.h"
 #include "kernels/context_policy.h"
@@ -78,6 +89,14 @@ struct PageCopy {
   PageId to = 0;
 };
 
+// A page whose bytes go to an image of the tier, or come from there.
+struct PageMove {
+  enum class Way : int32_t { kOut = 0, kIn = 1 };
+  Way way = Way::kOut;
+  PageId page = 0;
+  std::byte* image = nullptr;  // [page_bytes], busy until KvStore::MovesDone
+};
+
 // The pages of one sequence. Filled and emptied by the store alone; read by whoever packs a step.
 struct Lease {
   // Another one after each Release and Fork, of no other lease in this process: who has a copy of the tables
@@ -101,6 +120,13 @@ struct Lease {
   int64_t hit_tokens = 0;                    // found by Acquire,
   int64_t known_tokens = 0;                  // of whose tokens so many were known, with their pages or not,
   int64_t asked_tokens = 0;                  // of so many
+  // Of one that is parked: its tables, with the nodes of its pages in their places, each pinned; the node
+  // above those that are its own; and the tokens that they hold.
+  std::vector<PageTable> parked = {};
+  PrefixTree::Node parked_below = PrefixTree::kNone;
+  int64_t parked_tokens = 0;
+
+  bool is_parked() const { return parked_tokens > 0; }
 };
 
 // What a lease is wanted for.
@@ -131,9 +157,10 @@ int64_t PagesOfGroupUnderBranches(const KvLayout& layout, size_t group, int64_t 
 
 class KvStore {
  public:
-  // `hash`: tests bring worse ones.
+  // `hash`: tests bring worse ones. `tier`: where evicted pages go; borrowed, this store's alone. REQUIRES:
+  // it comes with the cache.
   KvStore(const KvLayout& layout, int64_t pool_pages, PrefixCache prefix_cache,
-          PrefixHashFunction hash = ChainedHash);
+          PrefixHashFunction hash = ChainedHash, KvTier* tier = nullptr);
 
   const KvLayout& layout() const { return layout_; }
   int32_t page_size() const { return layout_.format.page_size; }
@@ -207,15 +234,42 @@ class KvStore {
   bool Plant(Lease& above, std::span<const int32_t> block, const std::vector<bool>& wanted,
              std::vector<TakenPage>* taken);
 
-  // Lets go of everything. The only other places that drop a page are Roll, and Extend for a page it copies.
+  // Lets go of everything. The only other places that drop a page are Roll, SetAside, and Extend for a page
+  // it copies.
   void Release(Lease& lease);
+  // The same, and what positions below `accepted` need is parked where nobody else can have it.
+  void SetAside(Lease& lease, int64_t accepted);
+
+  // ---- the tier ---------------------------------------------------------------------------------
+  bool has_tier() const { return tier_ != nullptr; }
+  // Asks the disk for what Acquire could then bring back, of a prefix or of what is parked. Whether something
+  // is on its way: Acquire finds more when it has come.
+  bool Fetch(const Lease& lease, const PrefixQuery& query);
+  // Whether something of the prefix is on its way still; nothing is asked for.
+  bool IsComing(const Lease& lease, const PrefixQuery& query);
+  // What the disk has done since the last call; whether it has read something.
+  bool PollTier();
+  bool tier_reads() const { return tier_ != nullptr && tier_->reads(); }
+  void TurnDiskOff(const std::string& fault);
+  // Computing a token takes about so long: pages that are copied no faster are not kept. 0: not known.
+  void SetTokenNs(double ns);
+
+  // Moves to be done before anything that reads or writes pages, in order.
+  bool has_moves() const { return !moves_.empty(); }
+  struct Moves {
+    std::vector<PageMove> list;
+    int64_t batch = 0;
+  };
+  Moves TakeMoves();
+  // Those of this batch and of all before are done.
+  void MovesDone(int64_t batch);
 
   // Aborts when an invariant is broken. Reads every page: for tests, debug builds and idle moments.
   void CheckAccounting() const;
 
  private:
   // The order of eviction.
-  enum Queue : int32_t { kUseless = 0, kPassed = 1, kOthers = 2, kPreferred = 3, kQueues = 4 };
+  enum Queue : int32_t { kUseless = 0, kPassed = 1, kOthers = 2, kPreferred = 3, kParked = 4, kQueues = 5 };
 
   struct Page {
     int32_t references = 0;                     // leases
@@ -241,26 +295,61 @@ class KvStore {
   // ---- names ------------------------------------------------------------------------------------
   void SealPages(Lease& lease, std::span<const int32_t> tokens, int64_t accepted);
   void FindPath(PrefixTree::Node salt, const Lease& lease, std::span<const int32_t> tokens, int64_t most);
-  int64_t FindHit(PrefixTree::Node salt, const Lease& lease, const PrefixQuery& query);
+  // What counts as known: pages of the pool; and images on the host; and those that come or can be read.
+  enum class From : int32_t { kPool = 0, kHost = 1, kAnywhere = 2 };
+  int64_t FindHit(PrefixTree::Node salt, const Lease& lease, const PrefixQuery& query, From from);
+  bool Knows(PrefixTree::Node node, size_t group, From from) const;
+  template <typename Visit>
+  void ForEachPageOfHit(Lease& lease, int64_t hit, const Visit& visit) const;
+  PrefixTree::Node FindSalt(std::string_view salt);
   PrefixTree::Node FindMark(PrefixTree::Node above, std::span<const int32_t> mark) const;
   PrefixTree::Node PinMark(PrefixTree::Node above, std::span<const int32_t> mark);
   std::span<const int32_t> MarkOf(std::string_view salt);
   std::span<const int32_t> MarkOf(const ContextPolicy& policy);
+  std::span<const int32_t> WholeBlocksOfMark();
   PrefixTree::Node TakeInBlock(PrefixTree::Node above, std::span<const int32_t> ids);
   bool TakeInNext(Lease& lease, std::span<const int32_t> ids);
   void MoveTip(Lease& lease, PrefixTree::Node node);
   void NamePages(const Lease& lease, PrefixTree::Node node, int64_t begin);
+  void NamePage(PageId id, PrefixTree::Node node);
   void RequeueUseful(PrefixTree::Node node);
   void Unname(PageId page);
   void UnnameAt(const PageTable& table, int64_t written);
   bool IsUseless(PageId page) const;
   bool EndsNear(const Lease& lease, int64_t begin, int32_t window) const;
 
+  // ---- parking ----------------------------------------------------------------------------------
+  bool Park(Lease& lease, int64_t accepted);
+  bool NameParked(Lease& lease, std::vector<PageTable>* named);
+  bool TakeBack(Lease& lease);
+  void DropParked(Lease& lease);
+  void UnpinParked(Lease& lease);
+  bool IsWhole(const Lease& lease, From from) const;
+  template <typename Visit>
+  static void ForEachParked(const Lease& lease, const Visit& visit);
+
+  // ---- images -----------------------------------------------------------------------------------
+  size_t ImageColumn(size_t group) const { return layout_.groups.size() + group; }
+  KvTier::Image image(PrefixTree::Node node, size_t group) const {
+    return tier_ == nullptr ? KvTier::kNone : tree_->page(node, ImageColumn(group));
+  }
+  bool CanReturn(const Lease& lease) const;
+  int64_t HitThatCanCome(PrefixTree::Node salt, const Lease& lease, PrefixQuery query);
+  bool HasRoomFor(Lease& lease, int64_t hit);
+  bool Spill(PageId id);
+  PageId BringIn(PrefixTree::Node node, size_t group);
+  void ForgetImage(PrefixTree::Node node, size_t group);
+  void ForgetLost();
+  void MakePartnersUseless(PrefixTree::Node node, size_t group);
+  bool HostPays() const;
+  bool DiskPays() const;
+
   // ---- states of a page -------------------------------------------------------------------------
+  enum class Keeps : int32_t { kNothing = 0, kImage = 1 };  // of what is evicted
   PageId Take(size_t group);
   void Share(PageId page);
   void Drop(PageId page, Queue queue);
-  PageId Evict();
+  PageId Evict(Keeps keeps);
   Queue FirstToGo() const;
   void Enqueue(PageId page, Queue queue);
   void Dequeue(PageId page);
@@ -286,6 +375,12 @@ class KvStore {
   std::vector<PrefixTree::Node> path_;  // scratch of Acquire
   std::vector<PrefixGroup> asked_groups_;
   std::vector<int32_t> mark_;  // scratch of MarkOf
+
+  KvTier* const tier_;              // null: none
+  std::vector<PageMove> moves_;     // of the current batch
+  std::vector<KvTier::Name> lost_;  // scratch: images that are gone, and have their columns still
+  double page_ns_ = 0;              // that computing a page's worth takes; 0: not known
+  int64_t parkings_ = 0;            // so far: what a parked lease's own name is made of
 };
 
 }  // namespace tramontane

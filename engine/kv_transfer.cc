@@ -19,6 +19,16 @@ KvPages::Image NewImage(const KvStore& store) {
   return std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(store.layout().page_bytes()));
 }
 
+// Moves that the store has decided on come in front of what is read or written here.
+Status DoMoves(KvStore& store, ModelRunner& runner) {
+  if (!store.has_moves()) return {};
+  const KvStore::Moves moves = store.TakeMoves();
+  TM_RETURN_IF_ERROR(runner.MovePages(moves.list));
+  TM_RETURN_IF_ERROR(runner.ReadPages({}));
+  store.MovesDone(moves.batch);
+  return {};
+}
+
 int64_t CountImages(const KvPages& pages) {
   int64_t count = 0;
   for (const auto& group : pages.groups) {
@@ -143,6 +153,7 @@ StatusOr<bool> KvTransfers::Read(KvTransfer& transfer, KvStore& store, ModelRunn
     image = NewImage(store);
     images.push_back({.page = known[at], .bytes = image.get()});
   }
+  TM_RETURN_IF_ERROR(DoMoves(store, runner));
   if (!images.empty()) TM_RETURN_IF_ERROR(runner.ReadPages(images));
   if (!transfer.wanted_.empty()) return false;
   transfer.pages_.tokens = HitOf(transfer.pages_, store.layout(), transfer.text_.policy);
@@ -175,6 +186,7 @@ StatusOr<bool> KvTransfers::Write(KvTransfer& transfer, KvStore& store, ModelRun
       images.push_back({.page = page.page, .bytes = pages.groups[page.group][block].get()});
     }
   }
+  TM_RETURN_IF_ERROR(DoMoves(store, runner));
   if (!images.empty()) TM_RETURN_IF_ERROR(runner.WritePages(images));
   if (transfer.next_block_ < blocks) return false;
   store.Release(transfer.above_);

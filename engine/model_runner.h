@@ -68,11 +68,15 @@ class ModelRunner {
   virtual Status Sample(StepTicket ticket, const SampleInputs& inputs) = 0;
   virtual StatusOr<StepResult> Collect(StepTicket ticket) = 0;
 
-  // ---- pages between the pool and the host, behind all steps that were forwarded; done on return ----
+  // ---- pages between the pool and the host --------------------------------------------------------
+
+  // Queued behind all that was forwarded and in front of all that will be, in order; done when a step that is
+  // forwarded later is collected, or ReadPages has returned. An error is a lost device.
+  virtual Status MovePages(std::span<const PageMove>) { return Internal("pages cannot be moved"); }
 
   // Whether there are pages to copy: a model that a test has made up may have none.
   virtual bool copies_pages() const { return false; }
-  // An error is a lost device. REQUIRES: copies_pages().
+  // Behind all that was queued; done on return. An error is a lost device. REQUIRES: copies_pages().
   virtual Status ReadPages(std::span<const PageImage>) { return Internal("pages cannot be read"); }
   virtual Status WritePages(std::span<const PageImage>) { return Internal("pages cannot be written"); }
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <span>
+#include <string>
 
 #include "kernels/core/check.h"
 
@@ -21,6 +22,9 @@ bool Remove(List& list, const Sequence* sequence) {
   list.erase(at);
   return true;
 }
+
+// A disk that is asked for something and reads nothing for so long is used no more.
+constexpr int64_t kDiskPatienceNs = 10'000'000'000;
 
 int64_t PrefillLeft(const Sequence& sequence) { return sequence.prefill_len - sequence.scheduled_len; }
 
@@ -51,17 +55,19 @@ StepRow* FindRow(StepPlan* plan, const Sequence* sequence) {
 
 }  // namespace
 
-Scheduler::Scheduler(const EngineLimits& limits, const KvLayout& layout, const StepCosts& costs)
+Scheduler::Scheduler(const EngineLimits& limits, const KvLayout& layout, const StepCosts& costs, KvTier* tier)
     : limits_(limits),
       cost_(layout, limits.attended_keys_per_token),
       least_chunk_(LeastChunk(layout, limits.max_step_tokens)),
-      store_(layout, limits.pool_pages, limits.prefix_cache ? PrefixCache::kOn : PrefixCache::kOff),
+      store_(layout, limits.pool_pages, limits.prefix_cache ? PrefixCache::kOn : PrefixCache::kOff,
+             ChainedHash, tier),
       costs_(costs),
       free_slots_(limits.max_sequences) {
   for (int32_t slot = limits.max_sequences - 1; slot >= 0; --slot) idle_slots_.push_back(slot);
   TM_CHECK(limits.context <= ContextThatFits(layout, limits.pool_pages, limits.max_step_tokens),
            "a context of %lld tokens does not fit %lld pages", static_cast<long long>(limits.context),
            static_cast<long long>(limits.pool_pages));
+  if (tier != nullptr && costs_.prefill.known()) store_.SetTokenNs(costs_.prefill.token_ns());
 }
 
 void Scheduler::Admit(Sequence* sequence) {
@@ -84,6 +90,7 @@ void Scheduler::Admit(Sequence* sequence) {
 
 StepPlan Scheduler::Plan(int64_t now_ns) {
   TM_CHECK(steps_in_flight() < limits_.steps_in_flight, "%d steps are in flight", steps_in_flight());
+  if (store_.has_tier()) LookAtTier(now_ns);
   GiveSlots(now_ns);
   victim_in_flight_ = nullptr;
   tree_bytes_left_ = MaxTreeBytes(store_.layout(), limits_.context);
@@ -95,7 +102,7 @@ StepPlan Scheduler::Plan(int64_t now_ns) {
   if (plan.rows.empty()) PlanPrefill(&plan, now_ns);
   if (plan.rows.empty() && decode_waits && !decode_due) PlanDecode(&plan);
   if (plan.rows.empty()) {
-    TM_CHECK(steps_in_flight() > 0 || AnyHeld() ||
+    TM_CHECK(steps_in_flight() > 0 || AnyHeld() || awaits_pages() ||
                  (prefill_.empty() && !decode_waits && (ready_.empty() || !decode_.empty())),
              "gridlock: %zu part-way, %zu in decode, %zu ready, %lld pages available", prefill_.size(),
              decode_.size(), ready_.size(), static_cast<long long>(store_.available()));
@@ -108,6 +115,35 @@ StepPlan Scheduler::Plan(int64_t now_ns) {
     plan.tokens += row.count;
   }
   return plan;
+}
+
+// ---- pages that come back ------------------------------------------------------------------------
+
+// What a prompt waits for was asked for when it was made ready, once: what makes room for it may be another
+// one's. What is parked is asked for again and again, of the oldest alone.
+void Scheduler::LookAtTier(int64_t now_ns) {
+  const bool has_read = store_.PollTier();
+  if (has_read || !store_.tier_reads()) disk_answered_ns_ = now_ns;
+  if (now_ns - disk_answered_ns_ > kDiskPatienceNs) {
+    store_.TurnDiskOff("it has read nothing for " + std::to_string(kDiskPatienceNs / 1'000'000'000) + " s");
+  }
+  bool is_oldest = true;
+  for (Sequence* sequence : ready_) {
+    if (sequence->lease.is_parked()) {
+      sequence->awaits_pages = is_oldest ? store_.Fetch(sequence->lease, QueryFor(*sequence))
+                                         : store_.IsComing(sequence->lease, QueryFor(*sequence));
+      is_oldest = false;
+    } else if (sequence->awaits_pages && (has_read || !store_.tier_reads())) {
+      sequence->awaits_pages = store_.IsComing(sequence->lease, QueryFor(*sequence));
+    } else {
+      continue;
+    }
+    Expect(sequence);
+  }
+}
+
+bool Scheduler::awaits_pages() const {
+  return std::any_of(ready_.begin(), ready_.end(), [](const Sequence* s) { return s->awaits_pages; });
 }
 
 // In order of arrival and never around a request that needs more slots than are free: so nothing starves it.
@@ -262,7 +298,7 @@ void Scheduler::GiveOldest(Budget* left, StepPlan* plan) {
 // The oldest of all prompts that are part-way or may start with this share; null when there is none.
 Sequence* Scheduler::OldestPrompt(const Budget& share) const {
   Sequence* part_way = prefill_.empty() ? nullptr : prefill_.front();
-  Sequence* waiting = ready_.empty() ? nullptr : ready_.front();
+  Sequence* waiting = FirstReady();
   const bool waiting_is_older = waiting != nullptr && (part_way == nullptr || Older(*waiting, *part_way));
   return waiting_is_older && MayStart(*waiting, share) ? waiting : part_way;
 }
@@ -275,7 +311,7 @@ void Scheduler::GiveShortPrompts(Budget* left, StepPlan* plan) {
   }
   for (size_t i = 0; i < ready_.size() && left->tokens > 0;) {
     Sequence* sequence = ready_[i];
-    if (!sequence->fits_one_chunk) {
+    if (!sequence->fits_one_chunk || sequence->awaits_pages) {
       ++i;
       continue;
     }
@@ -306,10 +342,18 @@ void Scheduler::GiveShortestRemaining(Budget* left, StepPlan* plan) {
   }
 }
 
-// The oldest that waits and does not fit one chunk; null when there is none.
-Sequence* Scheduler::FirstLongPrompt() const {
+// The oldest that waits, but for its pages; null when there is none.
+Sequence* Scheduler::FirstReady() const {
   const auto first = std::find_if(ready_.begin(), ready_.end(),
-                                  [](const Sequence* sequence) { return !sequence->fits_one_chunk; });
+                                  [](const Sequence* sequence) { return !sequence->awaits_pages; });
+  return first == ready_.end() ? nullptr : *first;
+}
+
+// The oldest of those that does not fit one chunk; null when there is none.
+Sequence* Scheduler::FirstLongPrompt() const {
+  const auto first = std::find_if(ready_.begin(), ready_.end(), [](const Sequence* sequence) {
+    return !sequence->fits_one_chunk && !sequence->awaits_pages;
+  });
   return first == ready_.end() ? nullptr : *first;
 }
 
@@ -373,7 +417,7 @@ int64_t Scheduler::StartOf(const Sequence& sequence) {
 }
 
 void Scheduler::GiveBack(Sequence* sequence) {
-  store_.Release(sequence->lease);
+  store_.SetAside(sequence->lease, sequence->accepted_len);
   sequence->scheduled_len = 0;
   sequence->accepted_len = 0;
 }
@@ -469,7 +513,7 @@ bool Scheduler::HasPlace(const Sequence& sequence) const {
   }
   const int32_t places = limits_.max_partial_prefills;
   if (part_way >= places) return false;
-  if (places == 1) return &sequence == ready_.front();
+  if (places == 1) return &sequence == FirstReady();
   return sequence.fits_one_chunk || long_part_way < places - 1;
 }
 
@@ -556,10 +600,15 @@ void Scheduler::SendBack(Sequence* sequence) {
 // By age: what was preempted comes before everything that arrived later.
 void Scheduler::MakeReady(Sequence* sequence) {
   sequence->prefill_len = static_cast<int64_t>(sequence->tokens.size());
+  sequence->awaits_pages = store_.Fetch(sequence->lease, QueryFor(*sequence));
+  Expect(sequence);
+  InsertByAge(ready_, sequence);
+}
+
+void Scheduler::Expect(Sequence* sequence) {
   sequence->expected_hit = store_.KnownPrefix(sequence->lease, QueryFor(*sequence));
   sequence->fits_one_chunk = sequence->prefill_len - sequence->expected_hit <= limits_.max_step_tokens / 2 &&
                              RemainingParts(*sequence) <= limits_.step_cost() * cost_.parts_per_token() / 2;
-  InsertByAge(ready_, sequence);
 }
 
 // ---- results ------------------------------------------------------------------------------------
@@ -636,6 +685,7 @@ void Scheduler::Apply(const StepPlan& plan, const std::vector<RowOutcome>& outco
 void Scheduler::Learn(const StepPlan& plan, int64_t ns) {
   StepCostModel& model = plan.lane == Lane::kPrefill ? costs_.prefill : costs_.decode;
   model.Learn({plan.tokens, plan.attended_keys}, ns);
+  if (store_.has_tier() && plan.lane == Lane::kPrefill) store_.SetTokenNs(model.token_ns());
 }
 
 // The one place where a finished sequence's pages and slots go back.

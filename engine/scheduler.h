@@ -37,7 +37,9 @@ class Scheduler {
  public:
   // REQUIRES: limits.Validate() is OK and limits.context is at most ContextThatFits. `costs`: what is known
   // of the steps' times beforehand.
-  Scheduler(const EngineLimits& limits, const KvLayout& layout, const StepCosts& costs = {});
+  // `tier`: as KvStore's.
+  Scheduler(const EngineLimits& limits, const KvLayout& layout, const StepCosts& costs = {},
+            KvTier* tier = nullptr);
 
   // Puts choice 0 of a request at the end of the queue, in order of arrival. Slots for all its choices are
   // reserved together. REQUIRES: the engine's fields of the sequence are set, request->choices <=
@@ -87,6 +89,8 @@ class Scheduler {
   const KvStore& store() const { return store_; }
   // For who puts cached pages there or reads them, between two calls of the above: what is available() stays.
   KvStore& cache() { return store_; }
+  // Some that could start otherwise wait for pages from the tier.
+  bool awaits_pages() const;
   int64_t waiting() const { return static_cast<int64_t>(queue_.size() + ready_.size()); }  // without pages
   int64_t running() const { return static_cast<int64_t>(prefill_.size() + decode_.size()); }
   int32_t free_slots() const { return free_slots_; }
@@ -102,6 +106,10 @@ class Scheduler {
     int64_t parts = 0;  // of PrefillCost
     double ns = 0;      // predicted; infinite where nothing decodes
   };
+
+  // ---- pages that come back -----------------------------------------------------------------------
+  void LookAtTier(int64_t now_ns);
+  void Expect(Sequence* sequence);
 
   // ---- lanes ------------------------------------------------------------------------------------
   void GiveSlots(int64_t now_ns);
@@ -124,6 +132,7 @@ class Scheduler {
   Sequence* OldestPrompt(const Budget& share) const;
   void GiveShortPrompts(Budget* left, StepPlan* plan);
   void GiveShortestRemaining(Budget* left, StepPlan* plan);
+  Sequence* FirstReady() const;
   Sequence* FirstLongPrompt() const;
   enum class Least { kNothing, kOneToken };  // whatever it costs
   int64_t Give(Sequence* sequence, Budget share, Least least, Budget* left, StepPlan* plan);
@@ -177,6 +186,7 @@ class Scheduler {
   int64_t preemptions_ = 0;
   int64_t prefix_queries_ = 0;
   int64_t prefix_hits_ = 0;
+  int64_t disk_answered_ns_ = 0;  // the disk has read something, or was not asked to
 };
 
 }  // namespace tramontane

@@ -45,6 +45,7 @@ struct Sequence {
   bool held = false;        // in no plan until Resume
   // Of these, while it waits: what the store knew when it began to. Its plans are made as if it began there.
   int64_t expected_hit = 0;
+  bool awaits_pages = false;    // while it waits: of what the store knew some is on its way from the tier
   bool fits_one_chunk = false;  // its prefill fits the half of a step that the oldest prompt leaves
   int64_t scheduled_len = 0;    // positions planned
   int64_t accepted_len = 0;     // positions applied

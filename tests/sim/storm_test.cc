@@ -164,6 +164,10 @@ class Storm {
   int64_t whole_texts() const { return whole_texts_; }
   // Requests whose candidates were scored to the end.
   int64_t scored() const { return scored_; }
+  // Whether there were images wherever there may be some.
+  bool SawTier(const TestTier& tier) const {
+    return (most_on_host_ > 0 || tier.host_pages == 0) && (most_on_disk_ > 0 || tier.disk_pages == 0);
+  }
   // That were found where they had been put back.
   int64_t moved_tokens() const { return moved_tokens_; }
 
@@ -180,6 +184,8 @@ class Storm {
       storm_.Step();
       const EngineLoad load = storm_.engine().Load();
       ASSERT_EQ(load.free_pages + load.held_pages + load.cached_pages, load.total_pages);
+      most_on_host_ = std::max(most_on_host_, load.host_kv_bytes);
+      most_on_disk_ = std::max(most_on_disk_, load.disk_kv_bytes);
     }
     std::vector<StreamReader*> all;
     for (const auto& reader : readers_) all.push_back(reader.get());
@@ -392,6 +398,7 @@ class Storm {
   CachedText moved_;                      // what it moves
   bool is_out_ = false;                   // the pages are on the host, or on their way back
   int64_t moved_tokens_ = 0;
+  int64_t most_on_host_ = 0, most_on_disk_ = 0;  // bytes
   std::vector<std::unique_ptr<StreamReader>> readers_;
   std::map<std::string, int64_t> ends_;
 };
@@ -420,6 +427,16 @@ EngineLimits Narrow(EngineLimits limits, const KvLayout& layout) {
   return limits;
 }
 
+// None, the host alone, a host too small for anything, and a disk behind either.
+TestTier DrawnTier(uint32_t seed, const EngineLimits& limits, const TempFolder& disk) {
+  if (!limits.prefix_cache || seed % 3 == 0) return {};
+  TestTier tier;
+  tier.host_pages = seed / 3 % 2 == 0 ? 3 : 60;
+  tier.disk_pages = seed / 6 % 2 == 0 ? 0 : 150;
+  tier.folder = disk.path();
+  return tier;
+}
+
 class StormOverTheFakeModel : public testing::TestWithParam<int32_t> {};  // steps in flight
 INSTANTIATE_TEST_SUITE_P(StepsInFlight, StormOverTheFakeModel, testing::Values(1, 2));
 
@@ -431,7 +448,8 @@ TEST_P(StormOverTheFakeModel, EachRequestGivesWhatItGivesAlone) {
   EngineLimits limits = Stormy();
   limits.steps_in_flight = GetParam();
   limits.prefix_cache = seed % 8 != 0;
-  SteppedEngine stormy(limits, windows, &ThreeLetters());
+  const TempFolder disk;
+  SteppedEngine stormy(limits, windows, &ThreeLetters(), DrawnTier(seed, limits, disk));
   SteppedEngine calm(Calm(), windows, &ThreeLetters());
   Storm storm(stormy, calm, seed);
   const auto has_seen_all = [&] {
@@ -439,7 +457,8 @@ TEST_P(StormOverTheFakeModel, EachRequestGivesWhatItGivesAlone) {
       if (storm.ends().count(end) == 0) return false;
     }
     const EngineLoad load = stormy.engine().Load();
-    return load.preemptions > 0 && storm.scored() > 0 && (load.prefix_hits > 0 || !limits.prefix_cache);
+    return load.preemptions > 0 && storm.scored() > 0 && (load.prefix_hits > 0 || !limits.prefix_cache) &&
+           storm.SawTier(DrawnTier(seed, limits, disk));
   };
   storm.RunUntil(has_seen_all, ScaledCount(1500, 100));
   if (!limits.prefix_cache) {
@@ -495,7 +514,11 @@ TEST_P(StormOnTheCpu, EachRequestGivesTheSameBitsAlone) {
   options.recorded = GetParam().recorded;
   options.limits.steps_in_flight = options.delayed ? 2 : 1;
   options.limits.prefix_cache = (seed + GetParam().number) % 4 != 0;
+  const TempFolder disk;
+  const TestTier tier = DrawnTier(seed / 5 + GetParam().number, options.limits, disk);
+  options.tier = tier;
   CpuEngine stormy(folder.path(), options);
+  options.tier = {};
   options.threads = 1;
   options.limits = Calm();
   options.limits.page_size = drawn.page_size;
@@ -508,7 +531,7 @@ TEST_P(StormOnTheCpu, EachRequestGivesTheSameBitsAlone) {
     const bool moves_pages = stormy.engine().keeps_pages();
     return stormy.engine().Load().preemptions > 0 && storm.scored() > 0 &&
            (storm.whole_texts() > 0 || !language.has_grammars()) &&
-           (storm.moved_tokens() > 0 || !moves_pages);
+           (storm.moved_tokens() > 0 || !moves_pages) && storm.SawTier(tier);
   };
   storm.RunUntil(has_seen_all, ScaledCount(300, 40));
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "kernels/core/check.h"
@@ -27,6 +28,24 @@ FakeModelRunner::FakeModelRunner(const KvLayout& layout, int64_t pool_pages, int
     : layout_(layout),
       vocab_size_(vocab_size),
       slots_(static_cast<size_t>(pool_pages * layout.format.page_size), -1) {}
+
+Status FakeModelRunner::MovePages(std::span<const PageMove> moves) {
+  const auto bytes = static_cast<size_t>(ImageBytes(layout_));
+  for (const PageMove& move : moves) {
+    int64_t* page = &slots_[static_cast<size_t>(move.page) * static_cast<size_t>(layout_.format.page_size)];
+    if (move.way == PageMove::Way::kOut) {
+      std::memcpy(move.image, page, bytes);
+    } else {
+      std::memcpy(page, move.image, bytes);
+    }
+  }
+  return {};
+}
+
+Status FakeModelRunner::ReadPages(std::span<const PageImage> images) {
+  TM_CHECK(images.empty(), "the fake model has no pages to read");
+  return {};
+}
 
 StatusOr<StepTicket> FakeModelRunner::Forward(const StepPlan& plan) {
   if (on_forward) on_forward(plan);

@@ -10,6 +10,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,13 @@ class FakeModelRunner final : public ModelRunner {
  public:
   FakeModelRunner(const KvLayout& layout, int64_t pool_pages, int32_t vocab_size);
 
+  // An image holds the tokens of a page.
+  static int64_t ImageBytes(const KvLayout& layout) {
+    return layout.format.page_size * int64_t{sizeof(int64_t)};
+  }
+
+  Status MovePages(std::span<const PageMove> moves) override;
+  Status ReadPages(std::span<const PageImage> images) override;  // of none: it is all done
   StatusOr<StepTicket> Forward(const StepPlan& plan) override;
   Status Sample(StepTicket ticket, const SampleInputs& inputs) override;
   StatusOr<StepResult> Collect(StepTicket ticket) override;

@@ -61,10 +61,11 @@ void EngineUnderTest::RunToEnd(const std::vector<StreamReader*>& readers) {
 }
 
 SteppedEngine::SteppedEngine(const EngineLimits& limits, const std::vector<int32_t>& windows,
-                             const Tokenizer* tokenizer)
+                             const Tokenizer* tokenizer, const TestTier& tier)
     : layout_(SmallLayout(windows, limits.page_size)),
       runner_(layout_, limits.pool_pages, kVocab),
-      engine_(limits, {kVocab, {kEos}, layout_}, runner_, tokenizer, clock()) {}
+      engine_(limits, {kVocab, {kEos}, layout_}, runner_, tokenizer, clock(),
+              MakeTestTier(tier, FakeModelRunner::ImageBytes(layout_))) {}
 
 namespace {
 
@@ -74,6 +75,7 @@ class WatchedRunner final : public ModelRunner {
   WatchedRunner(std::unique_ptr<ModelRunner> runner, std::function<void(const StepPlan&)> on_forward)
       : runner_(std::move(runner)), on_forward_(std::move(on_forward)) {}
 
+  Status MovePages(std::span<const PageMove> moves) override { return runner_->MovePages(moves); }
   bool copies_pages() const override { return runner_->copies_pages(); }
   Status ReadPages(std::span<const PageImage> images) override { return runner_->ReadPages(images); }
   Status WritePages(std::span<const PageImage> images) override { return runner_->WritePages(images); }
@@ -119,7 +121,8 @@ BackendEngine::BackendEngine(BackendPtr backend, const std::string& folder, cons
                                      EngineModel{.vocab_size = model_->config().vocab_size,
                                                  .eos_ids = model_->config().eos_ids,
                                                  .kv_layout = layout()},
-                                     *runner_, options.tokenizer, clock());
+                                     *runner_, options.tokenizer, clock(),
+                                     MakeTestTier(options.tier, layout().page_bytes()));
 }
 
 EngineLimits SmallLimits(int64_t pool_pages) {

@@ -19,6 +19,7 @@
 #include "tests/support/delayed_backend.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/fake_model_runner.h"
+#include "tests/support/test_tier.h"
 
 namespace tramontane {
 
@@ -93,7 +94,7 @@ class SteppedEngine final : public EngineUnderTest {
   static constexpr int32_t kEos = 2;
 
   explicit SteppedEngine(const EngineLimits& limits, const std::vector<int32_t>& windows = {0},
-                         const Tokenizer* tokenizer = nullptr);
+                         const Tokenizer* tokenizer = nullptr, const TestTier& tier = {});
 
   Engine& engine() override { return engine_; }
   FakeModelRunner& runner() { return runner_; }
@@ -116,6 +117,7 @@ class BackendEngine : public EngineUnderTest {
     const Tokenizer* tokenizer = nullptr;
     // Makes the backend run its ops later; limits.steps_in_flight may then be 2.
     std::optional<DelayedBackend::Runs> delayed;
+    TestTier tier = {};
     bool recorded = false;  // decode steps are replayed, where the backend can
     // Puts something between the runner and the model; null: nothing.
     std::function<std::unique_ptr<Model>(std::unique_ptr<Model>)> wrap_model;

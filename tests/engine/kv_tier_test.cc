@@ -1,0 +1,327 @@
+// Pages beyond the pool: what was evicted comes back from the host and from the disk, and whatever a disk
+// does no text is another one.
+
+#include "engine/kv_tier.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/mount.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/engine.h"
+#include "tests/support/in_process_engine.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/test_tier.h"
+
+namespace tramontane {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr int64_t kBytes = 64;
+
+// ---- images -------------------------------------------------------------------------------------
+
+std::vector<int32_t> Blocks(const std::vector<KvTier::Name>& names) {
+  std::vector<int32_t> blocks;
+  for (const KvTier::Name& name : names) blocks.push_back(name.block);
+  return blocks;
+}
+
+// A tier whose moves are done as soon as they are decided.
+struct Tier {
+  explicit Tier(const TestTier& sizes) : tier(MakeTestTier(sizes, kBytes)) {}
+
+  KvTier::Image Add(int32_t block, KvTier::Goes goes = KvTier::Goes::kInTurn) {
+    const KvTier::Image image = tier->Add({.block = block, .group = 0}, goes, &lost);
+    if (image != KvTier::kNone) std::fill_n(tier->bytes(image), kBytes, static_cast<std::byte>(block));
+    tier->BatchDone(tier->CloseBatch());
+    tier->CheckAccounting();
+    return image;
+  }
+  // Until the disk holds so much.
+  void WaitForDisk(int64_t bytes) {
+    for (tier->Poll(&lost); tier->disk_bytes() < bytes; tier->Poll(&lost)) std::this_thread::yield();
+    WaitForPlace();
+  }
+  void WaitForPlace() {
+    for (int i = 0; i < 20; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      tier->Poll(&lost);
+    }
+    tier->CheckAccounting();
+  }
+  bool Holds(KvTier::Image image, int32_t block) const {
+    const std::byte* bytes = tier->bytes(image);
+    return std::all_of(bytes, bytes + kBytes,
+                       [&](std::byte b) { return b == static_cast<std::byte>(block); });
+  }
+
+  const std::unique_ptr<KvTier> tier;
+  std::vector<KvTier::Name> lost;
+};
+
+TEST(KvTierTest, TheImageUsedLongestAgoGoes) {
+  Tier test({.host_pages = 3});
+  const KvTier::Image first = test.Add(1);
+  test.Add(2);
+  test.Add(3);
+  test.tier->Touch(first);
+  test.Add(4);
+  EXPECT_THAT(Blocks(test.lost), ElementsAre(2));
+  EXPECT_TRUE(test.Holds(first, 1));
+  EXPECT_EQ(test.tier->host_bytes(), 3 * kBytes);
+}
+
+TEST(KvTierTest, WhatGoesLastMakesRoomForItsLikeAlone) {
+  Tier test({.host_pages = 2});
+  const KvTier::Image first = test.Add(1, KvTier::Goes::kLast);
+  test.Add(2, KvTier::Goes::kLast);
+  EXPECT_EQ(test.Add(3), KvTier::kNone);
+  EXPECT_NE(test.Add(4, KvTier::Goes::kLast), KvTier::kNone);
+  EXPECT_THAT(Blocks(test.lost), ElementsAre(1));
+  (void)first;
+}
+
+// Its place is read or written by a copy that may not have run yet.
+TEST(KvTierTest, APlaceInACopyIsNobodyElses) {
+  Tier test({.host_pages = 1});
+  const KvTier::Image image = test.tier->Add({.block = 1, .group = 0}, KvTier::Goes::kInTurn, &test.lost);
+  EXPECT_EQ(test.tier->place(image), KvTier::Place::kComing);
+  EXPECT_EQ(test.Add(2), KvTier::kNone);  // which ends the batch
+  EXPECT_EQ(test.tier->place(image), KvTier::Place::kHere);
+  test.tier->Use(image);
+  EXPECT_EQ(test.tier->Add({.block = 3, .group = 0}, KvTier::Goes::kInTurn, &test.lost), KvTier::kNone);
+  test.tier->Remove(image);
+  EXPECT_EQ(test.tier->host_bytes(), kBytes) << "not before the copy is done";
+  test.tier->CheckAccounting();
+  test.tier->BatchDone(test.tier->CloseBatch());
+  EXPECT_EQ(test.tier->host_bytes(), 0);
+}
+
+TEST(KvTierTest, WhatLeavesTheHostIsReadFromTheDisk) {
+  const TempFolder folder;
+  Tier test({.host_pages = 2, .disk_pages = 3, .folder = folder.path()});
+  std::vector<KvTier::Image> images;
+  for (int32_t block = 1; block <= 3; ++block) {
+    images.push_back(test.Add(block));
+    test.WaitForDisk(block * kBytes);
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path())) << "the file has no name";
+  EXPECT_EQ(test.tier->place(images[0]), KvTier::Place::kOnDisk);
+  ASSERT_TRUE(test.tier->Read(images[0], &test.lost));
+  EXPECT_EQ(test.tier->place(images[0]), KvTier::Place::kComing);
+  while (!test.tier->Poll(&test.lost)) std::this_thread::yield();
+  EXPECT_EQ(test.tier->place(images[0]), KvTier::Place::kHere);
+  EXPECT_TRUE(test.Holds(images[0], 1));
+  EXPECT_TRUE(test.lost.empty());
+  // The disk is full, too: what was used longest ago there is 2, which the host has no more either.
+  test.Add(4);
+  test.WaitForPlace();
+  EXPECT_THAT(Blocks(test.lost), ElementsAre(2));
+}
+
+class DamagedDisk : public testing::TestWithParam<bool> {};  // cut, or else one bit is another
+INSTANTIATE_TEST_SUITE_P(Ways, DamagedDisk, testing::Bool());
+
+TEST_P(DamagedDisk, IsTurnedOffWithOneWarning) {
+  const TempFolder folder;
+  KvDisk* disk = nullptr;
+  std::vector<std::string> warnings;
+  Tier test({.host_pages = 2,
+             .disk_pages = 4,
+             .folder = folder.path(),
+             .warn = [&](const std::string& warning) { warnings.push_back(warning); },
+             .disk = &disk});
+  std::vector<KvTier::Image> images;
+  for (int32_t block = 1; block <= 4; ++block) {
+    images.push_back(test.Add(block));
+    test.WaitForDisk(block * kBytes);
+  }
+  if (GetParam()) {
+    ASSERT_EQ(ftruncate(disk->descriptor(), kBytes / 2), 0);
+  } else {
+    const char other = 17;
+    ASSERT_EQ(pwrite(disk->descriptor(), &other, 1, kBytes - 1), 1);
+  }
+  ASSERT_TRUE(test.tier->Read(images[0], &test.lost));
+  while (!test.tier->Poll(&test.lost)) std::this_thread::yield();
+  EXPECT_THAT(warnings, ElementsAre(HasSubstr(GetParam() ? "its file was cut" : "its file was damaged")));
+  // 3 had gone from the host for the one that was read.
+  EXPECT_THAT(Blocks(test.lost), testing::UnorderedElementsAre(1, 2, 3)) << "all that were there alone";
+  EXPECT_EQ(test.tier->disk_bytes(), 0);
+  test.tier->CheckAccounting();
+  test.Add(5);
+  test.Add(6);
+  EXPECT_EQ(test.lost.back().block, 4) << "the host is what there is";
+  EXPECT_EQ(warnings.size(), 1u);
+}
+
+TEST(KvTierTest, AFullDiskIsTurnedOffAndTheHostGoesOn) {
+  const TempFolder folder;
+  if (mount("none", folder.path().c_str(), "tmpfs", 0, "size=4k") != 0) {
+    GTEST_SKIP() << "a file system of one page needs the right to mount it";
+  }
+  std::vector<std::string> warnings;
+  {
+    const std::unique_ptr<KvTier> tier =
+        MakeTestTier({.host_pages = 4,
+                      .disk_pages = 16,
+                      .folder = folder.path(),
+                      .warn = [&](const std::string& warning) { warnings.push_back(warning); }},
+                     /*page_bytes=*/4096);
+    std::vector<KvTier::Name> lost;
+    for (int32_t block = 0; warnings.empty(); ++block) {
+      tier->Add({.block = block, .group = 0}, KvTier::Goes::kInTurn, &lost);
+      tier->BatchDone(tier->CloseBatch());
+      tier->Poll(&lost);
+      tier->CheckAccounting();
+    }
+  }
+  umount(folder.path().c_str());
+  EXPECT_THAT(warnings, ElementsAre(HasSubstr("its file cannot be written: No space left on device")));
+}
+
+TEST(KvDiskTest, AFolderThatIsNoneIsRefused) {
+  const TempFolder folder;
+  folder.Write("file", "");
+  for (const std::string& path : {folder.PathOf("none"), folder.PathOf("file")}) {
+    const auto disk = KvDisk::Open(path, kBytes, 1, 1);
+    ASSERT_FALSE(disk.ok());
+    EXPECT_EQ(disk.status().code(), StatusCode::kInvalidArgument);
+    EXPECT_THAT(disk.status().ToString(), HasSubstr("disk_kv is \"" + path + "\", which is no folder"));
+  }
+}
+
+// ---- behind the prefix cache ----------------------------------------------------------------------
+
+std::unique_ptr<StreamReader> Ask(SteppedEngine& test, const Request& request) {
+  auto reader = test.Submit(request);
+  EXPECT_TRUE(reader->refused().ok()) << reader->refused();
+  test.RunToEnd({reader.get()});
+  return reader;
+}
+
+int64_t CachedTokens(const StreamReader& reader) { return reader.choice().end().usage.cached_tokens; }
+
+// Others come and go until the pool was filled many times over, and the disk has what it takes.
+void AskOthers(SteppedEngine& test, uint32_t count) {
+  for (uint32_t other = 1; other <= count; ++other) {
+    Ask(test, MakeRequest("other" + std::to_string(other), 30, 5, other));
+    for (int64_t before = -1; before != test.engine().Load().disk_kv_bytes;) {
+      before = test.engine().Load().disk_kv_bytes;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      test.Step();
+    }
+  }
+}
+
+class BehindTheCache : public testing::TestWithParam<std::vector<int32_t>> {};  // windows
+INSTANTIATE_TEST_SUITE_P(Windows, BehindTheCache,
+                         testing::Values(std::vector<int32_t>{0}, std::vector<int32_t>{16, 0},
+                                         std::vector<int32_t>{6}),
+                         [](const auto& info) { return std::to_string(info.index); });
+
+TEST_P(BehindTheCache, WhatWasEvictedComesBack) {
+  const TempFolder folder;
+  const Request request = MakeRequest("r", 21, 6);
+  SteppedEngine alone(SmallLimits(64), GetParam());
+  const std::vector<int32_t> ids = Ask(alone, request)->choice().ids;
+  struct Case {
+    const char* name;
+    TestTier tier;
+    int64_t found;
+  };
+  for (const Case& at : {Case{"no tier", {}, 0}, Case{"host", {.host_pages = 2000}, 20},
+                         Case{"disk", {.host_pages = 40, .disk_pages = 2000, .folder = folder.path()}, 20},
+                         Case{"too little", {.host_pages = 1}, 0}}) {
+    SCOPED_TRACE(at.name);
+    SteppedEngine test(SmallLimits(48), GetParam(), nullptr, at.tier);
+    Ask(test, request);
+    AskOthers(test, 40);
+    const auto again = Ask(test, request);
+    EXPECT_EQ(CachedTokens(*again), at.found);
+    EXPECT_EQ(again->choice().ids, ids);
+    const EngineLoad load = test.engine().Load();
+    EXPECT_LE(load.host_kv_bytes, at.tier.host_pages * 4 * int64_t{sizeof(int64_t)});
+    EXPECT_TRUE(load.host_kv_bytes > 0 || at.found == 0);
+    EXPECT_EQ(load.disk_kv_bytes > 0, at.tier.disk_pages > 0);
+    EXPECT_EQ(load.free_pages + load.cached_pages, load.total_pages);
+  }
+}
+
+TEST_P(BehindTheCache, WhatAFaultyRequestComputedIsNotFoundThereEither) {
+  SteppedEngine test(SmallLimits(48), GetParam(), nullptr, {.host_pages = 2000});
+  const Request request = MakeRequest("poisoned", 40, 4);
+  Ask(test, request);
+  AskOthers(test, 40);
+  test.runner().not_finite = [](const std::string&, int32_t, int64_t) { return true; };
+  EXPECT_EQ(CachedTokens(*Ask(test, request)), 36);
+  test.runner().not_finite = nullptr;
+  EXPECT_EQ(CachedTokens(*Ask(test, request)), 0);
+}
+
+// ---- texts without an end -------------------------------------------------------------------------
+
+struct Crowd {
+  int64_t prompt_tokens = 0;  // computed, those computed again among them
+  int64_t preemptions = 0;
+  std::vector<std::vector<int32_t>> ids;
+};
+
+Crowd RunCrowd(const std::vector<int32_t>& windows, int64_t pool_pages, const TestTier& tier) {
+  EngineLimits limits = SmallLimits(pool_pages);
+  SteppedEngine test(limits, windows, nullptr, tier);
+  std::vector<std::unique_ptr<StreamReader>> readers;
+  std::vector<StreamReader*> all;
+  for (uint32_t salt = 0; salt < 6; ++salt) {
+    Request request = MakeRequest("r" + std::to_string(salt), 9, 400, salt);
+    request.context_policy =
+        ContextPolicy{.type = salt % 2 == 0 ? ContextPolicyType::kSinks : ContextPolicyType::kShift,
+                      .n_ctx = 24,
+                      .n_keep = 4};
+    readers.push_back(test.Submit(request));
+    EXPECT_TRUE(readers.back()->refused().ok()) << readers.back()->refused();
+    all.push_back(readers.back().get());
+  }
+  test.RunToEnd(all);
+  Crowd crowd;
+  for (const auto& reader : readers) crowd.ids.push_back(reader->choice().ids);
+  crowd.prompt_tokens = test.engine().Load().prompt_tokens;
+  crowd.preemptions = test.engine().Load().preemptions;
+  EXPECT_EQ(test.engine().Load().held_pages, 0);
+  EXPECT_EQ(test.engine().Load().cached_pages + test.engine().Load().free_pages, pool_pages);
+  return crowd;
+}
+
+// Their pages are taken by older ones, so that without a tier they begin with their first token again; and
+// each text has 400.
+TEST(TextsWithoutEnd, GoOnWhereTheyWereAfterPreemption) {
+  for (const std::vector<int32_t>& windows : {std::vector<int32_t>{0}, std::vector<int32_t>{16, 0}}) {
+    SCOPED_TRACE(std::to_string(windows.size()) + " groups");
+    const TempFolder folder;
+    const Crowd calm = RunCrowd(windows, 300, {});
+    EXPECT_EQ(calm.preemptions, 0);
+    const Crowd none = RunCrowd(windows, 24, {});
+    const Crowd host = RunCrowd(windows, 24, {.host_pages = 200});
+    const Crowd disk = RunCrowd(windows, 24, {.host_pages = 20, .disk_pages = 200, .folder = folder.path()});
+    for (const Crowd* crowd : {&none, &host, &disk}) EXPECT_EQ(crowd->ids, calm.ids);
+    ASSERT_GT(none.preemptions, 0);
+    ASSERT_GT(host.preemptions, 0);
+    // One token to go on with; where nothing was out of sight yet what it computed is found by whole pages.
+    EXPECT_LE(host.prompt_tokens, calm.prompt_tokens + 4 * host.preemptions);
+    EXPECT_GT(none.prompt_tokens, calm.prompt_tokens + 4 * none.preemptions);
+    EXPECT_LE(disk.prompt_tokens, none.prompt_tokens);
+  }
+}
+
+}  // namespace
+}  // namespace tramontane

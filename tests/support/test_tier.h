@@ -1,0 +1,42 @@
+// A KvTier of a few pages for tests.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "engine/kv_disk.h"
+#include "engine/kv_tier.h"
+#include "kernels/core/check.h"
+
+namespace tramontane {
+
+struct TestTier {
+  int64_t host_pages = 0;  // 0: no tier
+  int64_t disk_pages = 0;  // 0: no disk
+  std::string folder = {};
+  std::function<void(const std::string&)> warn = nullptr;
+  KvDisk** disk = nullptr;  // out, where it is not null: for a test that damages it
+};
+
+inline std::unique_ptr<KvTier> MakeTestTier(const TestTier& sizes, int64_t page_bytes) {
+  if (sizes.host_pages == 0) return nullptr;
+  KvTier::Options options;
+  options.page_bytes = page_bytes;
+  options.host_pages = sizes.host_pages;
+  options.host = {new std::byte[static_cast<size_t>(sizes.host_pages * page_bytes)],
+                  [](std::byte* memory) { delete[] memory; }};
+  options.warn = sizes.warn;
+  if (sizes.disk_pages > 0) {
+    auto disk = KvDisk::Open(sizes.folder, page_bytes, sizes.disk_pages, KvTier::MostJobs(sizes.host_pages));
+    TM_CHECK(disk.ok(), "%s", disk.status().ToString().c_str());
+    if (sizes.disk != nullptr) *sizes.disk = disk->get();
+    options.disk = *std::move(disk);
+  }
+  return std::make_unique<KvTier>(std::move(options));
+}
+
+}  // namespace tramontane
