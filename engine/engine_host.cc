@@ -66,6 +66,81 @@ StepCosts CostsOf(const EngineHostPlan& plan) {
   return costs;
 }
 
+// In whole pages. A tier needs two on the host, so that one can leave while another comes.
+Status PlanTier(const KvTierOptions& tier, EngineHostPlan* plan) {
+  plan->limits.host_kv_bytes = 0;
+  plan->limits.disk_kv_bytes = 0;
+  if (!tier.wanted()) return {};
+  const auto refuse = [](const char* field, const std::string& what) {
+    return InvalidArgument(what).WithField(field, FieldForm::kSubject);
+  };
+  const char* const asked = tier.host_bytes > 0 ? "host_kv" : "disk_kv";
+  if (!plan->limits.prefix_cache) {
+    return refuse(asked, "is set, and prefix_cache is off: pages are found there by their tokens");
+  }
+  const int64_t page_bytes = plan->layout.page_bytes();
+  const auto pages_in = [page_bytes](int64_t bytes) { return std::min(bytes / page_bytes, kMaxTierPages); };
+  const int64_t host_bytes =
+      tier.host_bytes > 0 ? tier.host_bytes : std::max(kDiskStagingBytes, 2 * page_bytes);
+  if (pages_in(host_bytes) < 2) {
+    return refuse("host_kv", "is " + std::to_string(tier.host_bytes) + " bytes, the least is 2 pages of " +
+                                 std::to_string(page_bytes));
+  }
+  plan->limits.host_kv_bytes = pages_in(host_bytes) * page_bytes;
+  if (tier.disk_folder.empty()) return {};
+  if (pages_in(tier.disk_bytes) < 1) {
+    return refuse("disk_kv_size", "is " + std::to_string(tier.disk_bytes) +
+                                      " bytes, the least is a page of " + std::to_string(page_bytes));
+  }
+  plan->limits.disk_kv_bytes = pages_in(tier.disk_bytes) * page_bytes;
+  return {};
+}
+
+// Out and in, on memory that was used before.
+StatusOr<double> MeasurePageCopyNs(ModelRunner& runner, std::byte* host, const EngineHostPlan& plan,
+                                   const Clock& clock) {
+  const int64_t page_bytes = plan.layout.page_bytes();
+  const int64_t pages =
+      std::min({int64_t{8}, plan.limits.host_kv_bytes / page_bytes, plan.limits.pool_pages});
+  std::vector<PageImage> images;
+  for (int64_t page = 0; page < pages; ++page) {
+    images.push_back({.page = static_cast<PageId>(page), .bytes = host + page * page_bytes});
+  }
+  TM_RETURN_IF_ERROR(runner.ReadPages(images));
+  const int64_t begin_ns = clock.NowNs();
+  TM_RETURN_IF_ERROR(runner.ReadPages(images));
+  TM_RETURN_IF_ERROR(runner.WritePages(images));
+  return static_cast<double>(clock.NowNs() - begin_ns) / static_cast<double>(2 * pages);
+}
+
+// Null: none is wanted.
+StatusOr<std::unique_ptr<KvTier>> MakeTier(Backend& backend, ModelRunner& runner, const KvTierOptions& asked,
+                                           const Clock& clock, EngineHostPlan* plan) {
+  if (!asked.wanted()) return std::unique_ptr<KvTier>();
+  const EngineLimits& limits = plan->limits;
+  KvTier::Options options;
+  options.page_bytes = plan->layout.page_bytes();
+  options.host_pages = limits.host_kv_bytes / options.page_bytes;
+  options.warn = asked.warn;
+  options.host = {static_cast<std::byte*>(backend.AllocateHost(limits.host_kv_bytes)),
+                  [&backend](std::byte* host) {
+                    backend.WaitFence(backend.RecordFence());  // copies of a step in flight
+                    backend.FreeHost(host);
+                  }};
+  if (options.host == nullptr) {
+    return ResourceExhausted("is " + std::to_string(limits.host_kv_bytes) + " bytes, which there are not")
+        .WithField("host_kv", FieldForm::kSubject);
+  }
+  TM_ASSIGN_OR_RETURN(options.copy_ns, MeasurePageCopyNs(runner, options.host.get(), *plan, clock));
+  plan->page_copy_ns = options.copy_ns;
+  if (!asked.disk_folder.empty()) {
+    TM_ASSIGN_OR_RETURN(options.disk, KvDisk::Open(asked.disk_folder, options.page_bytes,
+                                                   limits.disk_kv_bytes / options.page_bytes,
+                                                   KvTier::MostJobs(options.host_pages)));
+  }
+  return std::make_unique<KvTier>(std::move(options));
+}
+
 // One prefill and one decode through an engine of their own, so that the first user's first token pays for
 // nothing and no counter has seen them. A model whose logits are not finite would fail every request: it
 // fails here.
@@ -120,6 +195,7 @@ StatusOr<EngineHostPlan> PlanEngineHost(const OpenedModel& model, const Backend&
   plan.limits.pool_pages = at_most(plan.limits.pool_pages, plan.memory.pool_pages);
   const int64_t fits = ContextThatFits(plan.layout, plan.limits.pool_pages, plan.limits.max_step_tokens);
   plan.limits.context = at_most(plan.limits.context, std::min(model.config.context, fits));
+  TM_RETURN_IF_ERROR(PlanTier(options.tier, &plan));
   TM_RETURN_IF_ERROR(plan.limits.Validate());
   return plan;
 }
@@ -154,7 +230,8 @@ void AddEndOfTurn(const ChatFormat& format, ModelConfig* config) {
 struct EngineHost::Impl {
   Impl(EngineHostPlan the_plan, std::unique_ptr<Model> the_model,
        std::unique_ptr<const Tokenizer> the_tokenizer, ChatFormatPtr the_chat_format, PoolMemory the_pool,
-       std::unique_ptr<BackendModelRunner> the_runner, std::string the_weight_sample, const Clock& clock)
+       std::unique_ptr<BackendModelRunner> the_runner, std::unique_ptr<KvTier> tier,
+       std::string the_weight_sample, const Clock& clock)
       : weight_sample(std::move(the_weight_sample)),
         plan(std::move(the_plan)),
         model(std::move(the_model)),
@@ -162,7 +239,8 @@ struct EngineHost::Impl {
         chat_format(std::move(the_chat_format)),
         pool(std::move(the_pool)),
         runner(std::move(the_runner)),
-        engine(plan.limits, ModelFor(*model, CostsOf(plan)), *runner, tokenizer.get(), clock),
+        engine(plan.limits, ModelFor(*model, CostsOf(plan)), *runner, tokenizer.get(), clock,
+               std::move(tier)),
         thread(engine) {}
 
   const std::string weight_sample;
@@ -194,9 +272,10 @@ StatusOr<std::unique_ptr<EngineHost>> EngineHost::Start(OpenedModel opened, Back
   TM_RETURN_IF_ERROR(DecideLeastStep(*model, *runner, clock, &plan));
   const Status warm = WarmUp(plan.limits, ModelFor(*model, {}), *runner, clock);
   if (!warm.ok()) return Status(warm.code(), folder + ": " + warm.message());
-  return std::unique_ptr<EngineHost>(new EngineHost(
-      std::make_unique<Impl>(std::move(plan), std::move(model), std::move(tokenizer), std::move(chat_format),
-                             std::move(pool), std::move(runner), std::move(weight_sample), clock)));
+  TM_ASSIGN_OR_RETURN(std::unique_ptr<KvTier> tier, MakeTier(backend, *runner, options.tier, clock, &plan));
+  return std::unique_ptr<EngineHost>(new EngineHost(std::make_unique<Impl>(
+      std::move(plan), std::move(model), std::move(tokenizer), std::move(chat_format), std::move(pool),
+      std::move(runner), std::move(tier), std::move(weight_sample), clock)));
 }
 
 EngineHost::EngineHost(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -23,8 +24,24 @@
 
 namespace tramontane {
 
+// Where pages go that the pool evicts (KvTier).
+struct KvTierOptions {
+  int64_t host_bytes = 0;        // beside memory_bytes; 0: none, or kDiskStagingBytes in front of a disk
+  std::string disk_folder = {};  // "": no disk
+  int64_t disk_bytes = 0;
+  std::function<void(const std::string&)> warn = nullptr;  // engine thread; at most once
+
+  bool wanted() const { return host_bytes > 0 || !disk_folder.empty(); }
+};
+
+// Pages on their way to a disk and back, where nothing else stays on the host.
+inline constexpr int64_t kDiskStagingBytes = int64_t{64} << 20;
+// The store knows an image by some hundred bytes of the host's memory.
+inline constexpr int64_t kMaxTierPages = int64_t{1} << 22;
+
 struct EngineHostOptions {
   int64_t memory_bytes = 0;  // weights, workspace and pages together
+  KvTierOptions tier;        // limits.host_kv_bytes and disk_kv_bytes follow from it
   // context and pool_pages 0: as much as the memory holds; else at most that. page_size is that of the opened
   // model, steps_in_flight the backend's.
   EngineLimits limits;
@@ -42,6 +59,7 @@ struct EngineHostPlan {
   // is cut (EngineLimits::decode_gap_ns).
   std::vector<RowSpeed> row_speeds;
   int64_t measuring_ns = 0;
+  double page_copy_ns = 0;  // measured, between pool and host; 0: no tier
 };
 
 // Before anything is allocated: from the config and file headers alone. Limits out of their bounds are

@@ -34,10 +34,12 @@ struct EngineLimits {
   ContextPolicy context_policy;  // of requests that bring none; see Request::context_policy
 
   // ---- running ----------------------------------------------------------------------------------
-  int32_t max_sequences = 64;   // choices running at once; later requests wait in order
-  int32_t page_size = 16;       // tokens
-  int64_t pool_pages = 0;       // of all groups; none free: the youngest sequence is preempted and recomputed
-  bool prefix_cache = true;     // pages stay known by their tokens until others need the room
+  int32_t max_sequences = 64;  // choices running at once; later requests wait in order
+  int32_t page_size = 16;      // tokens
+  int64_t pool_pages = 0;      // of all groups; none free: the youngest sequence is preempted and recomputed
+  bool prefix_cache = true;    // pages stay known by their tokens until others need the room
+  int64_t host_kv_bytes = 0;   // images of pages that the pool evicted: then the oldest goes to disk, or away
+  int64_t disk_kv_bytes = 0;   // of those, on the disk: then the oldest goes away
   int32_t steps_in_flight = 1;  // 2: a step is computed while the one before it is read and applied
 
   // ---- the two lanes (engine/README.md states the bounds that follow from these) ----------------

@@ -2,6 +2,7 @@
 // or, with --tensors, what its files hold. inspect --kv needs no model.
 #include <algorithm>
 #include <cstdio>
+#include <string>
 
 #include "models/inspect.h"
 #include "server/commands/commands.h"
@@ -23,6 +24,19 @@ struct InspectArguments {
   std::vector<std::string> problems;
 };
 
+// Where pages go that the pool evicts; "" where they go nowhere.
+std::string DescribeTier(const EngineHostPlan& plan) {
+  std::string text;
+  const auto add = [&](const char* what, int64_t bytes) {
+    if (bytes == 0) return;
+    text += std::string(what) + std::to_string(bytes) +
+            " bytes: " + std::to_string(bytes / plan.memory.page_bytes) + " evicted pages\n";
+  };
+  add("host_kv: ", plan.limits.host_kv_bytes);
+  add("disk_kv: ", plan.limits.disk_kv_bytes);
+  return text;
+}
+
 Status Inspect(const InspectArguments& arguments) {
   if (arguments.kv.wanted) return PrintKvView(arguments.kv, arguments.config);
   TM_ASSIGN_OR_RETURN(const ModelSource source, FindModel(arguments.model));
@@ -37,6 +51,7 @@ Status Inspect(const InspectArguments& arguments) {
   TM_ASSIGN_OR_RETURN(const EngineHostOptions options, MakeHostOptions(arguments.config, model, backend));
   TM_ASSIGN_OR_RETURN(const EngineHostPlan plan, PlanEngineHost(model, backend, options));
   std::fputs(DescribePlan(plan.layout, plan.memory, options.memory_bytes).c_str(), stdout);
+  std::fputs(DescribeTier(plan).c_str(), stdout);
   return std::fflush(stdout) == 0 ? Status::Ok() : Internal("standard output cannot be written");
 }
 
@@ -66,8 +81,9 @@ void AddInspectCommand(CLI::App& app, RunCommand* run) {
   AddKvViewFlags(*command, &arguments->kv)->excludes(model)->excludes(tensors);
   // The settings of serve that decide the plan, under the same names.
   const std::vector<std::string> deciding = {
-      "model_format", "tokenizer", "chat_format",   "memory",          "kv_dtype", "kv_group",    "page_size",
-      "kv_layout",    "context",   "max_sequences", "max_step_tokens", "device",   "cpu_variant", "threads"};
+      "model_format", "tokenizer",     "chat_format",     "memory",  "kv_dtype",    "kv_group",
+      "page_size",    "kv_layout",     "prefix_cache",    "host_kv", "disk_kv",     "disk_kv_size",
+      "context",      "max_sequences", "max_step_tokens", "device",  "cpu_variant", "threads"};
   for (const Setting& setting : ServeSettings()) {
     if (std::find(deciding.begin(), deciding.end(), setting.key) == deciding.end()) continue;
     command

@@ -95,6 +95,11 @@ void LogPlan(const EngineHostPlan& plan) {
                FormatBytes(plan.memory.workspace_bytes), plan.limits.pool_pages,
                FormatBytes(plan.memory.page_bytes),
                FormatBytes(plan.limits.pool_pages * plan.memory.page_bytes));
+  if (plan.page_copy_ns > 0) {
+    spdlog::info("evicted pages: {} on the host, {} on the disk; a page is copied in {:.1f} us",
+                 FormatBytes(plan.limits.host_kv_bytes), FormatBytes(plan.limits.disk_kv_bytes),
+                 plan.page_copy_ns / 1e3);
+  }
   std::istringstream limits(plan.limits.ToString());
   for (std::string line; std::getline(limits, line);) spdlog::info("limit: {}", line);
 }
@@ -178,6 +183,7 @@ StatusOr<std::unique_ptr<Server>> Load(const ServeConfig& config, LoadedModel* l
       spdlog::info("tuning_cache: {} has nothing to choose by time", DescribeDevice(backend.info()));
   }
   options.progress = LogProgress(loaded->clock);
+  options.tier.warn = [](const std::string& warning) { spdlog::warn("{}", warning); };
   spdlog::info("model {} from {} on {}", loaded->source.name, folder, DescribeDevice(backend.info()));
   TM_ASSIGN_OR_RETURN(loaded->host, EngineHost::Start(std::move(opened), backend, options, loaded->clock));
   if (options.tune) LogTuning(WriteTuningCache(config.tuning_cache, backend));

@@ -101,6 +101,11 @@ void AddPages(const Engine& engine, const EngineLoad& load, MetricsPage* page) {
     page->Value(load.held_pages_of_group[group], {{"group", names[group]}, {"state", "held"}});
     page->Value(load.cached_pages_of_group[group], {{"group", names[group]}, {"state", "cached"}});
   }
+
+  page->Family(MetricType::Gauge, "tramontane_kv_tier_bytes",
+               "Images of KV pages that the pool has evicted, by where they are.");
+  page->Value(load.host_kv_bytes, {{"tier", "host"}});
+  page->Value(load.disk_kv_bytes, {{"tier", "disk"}});
 }
 
 void AddSteps(const EngineLoad& load, MetricsPage* page) {

@@ -277,6 +277,15 @@ const std::vector<Setting>& ServeSettings() {
             "within a page: each head's tokens side by side, or each token's heads"),
       OneOf("prefix_cache", &C::prefix_cache, {"on", "off"}, "on|off",
             "keep KV pages for later prompts that begin alike, until the room is needed"),
+      Bytes("host_kv", &C::host_kv, 0, int64_t{1} << 50,
+            "memory of the host, beside `memory`, for KV pages that the cache lets go: they come back from "
+            "there "
+            "instead of being computed again; 0: none"),
+      Text("disk_kv", &C::disk_kv, "FOLDER",
+           "where KV pages go that leave the host: into one file without a name, which is gone with the "
+           "server; "
+           "empty: nowhere"),
+      Bytes("disk_kv_size", &C::disk_kv_size, 1, int64_t{1} << 50, "of that file at most"),
       Integer("context", &C::context, 0, kMost, "N", "longest prompt + output in tokens; 0: the model's"),
       OneOf("context_policy", &C::context_policy, {"none", "sinks", "shift", "reevaluate"},
             "none|sinks|shift|reevaluate",

@@ -56,8 +56,11 @@ struct ServeConfig {
   std::string kv_dtype = "bf16";  // f32, bf16, fp8, int8, int4
   int64_t kv_group = 0;           // of int8 and int4; 0: 32, or the model's head_dim where that is less
   int64_t page_size = 16;
-  std::string kv_layout = "hnd";        // hnd, nhd
-  std::string prefix_cache = "on";      // on, off
+  std::string kv_layout = "hnd";    // hnd, nhd
+  std::string prefix_cache = "on";  // on, off
+  int64_t host_kv = 0;              // bytes for evicted pages; 0: none
+  std::string disk_kv;              // folder for those that leave the host; "": none
+  int64_t disk_kv_size = int64_t{4} << 30;
   int64_t context = 0;                  // 0: the model's
   std::string context_policy = "none";  // none, sinks, shift, reevaluate: of requests that bring none
   int64_t max_sequences = 64;

@@ -57,9 +57,10 @@ StatusOr<BackendPtr> MakeCuda(const ServeConfig& config) {
 
 bool IsCuda(const BackendInfo& info) { return std::string_view(info.name) == "cuda"; }
 
-// As much as a server may take by itself.
-int64_t DefaultMemory(const BackendInfo& info) {
-  return IsCuda(info) ? info.memory_bytes / 10 * 9 : FreeMemoryBytes() / 10 * 7;
+// As much as a server may take by itself, beside the host's memory that it is told to take.
+int64_t DefaultMemory(const BackendInfo& info, int64_t host_kv) {
+  if (IsCuda(info)) return info.memory_bytes / 10 * 9;
+  return std::max<int64_t>(0, FreeMemoryBytes() - host_kv) / 10 * 7;
 }
 
 // Of the name that the settings take; its numbers are the defaults.
@@ -138,9 +139,12 @@ StatusOr<EngineHostOptions> MakeHostOptions(const ServeConfig& config, const Ope
   limits.decode_gap_ns = (config.decode_gap_ms > 0 ? config.decode_gap_ms : device_gap_ms) * 1'000'000;
   limits.max_constraint_step_ns = config.max_constraint_step_us * 1000;
   options.memory_bytes = config.memory;
+  options.tier.host_bytes = config.host_kv;
+  options.tier.disk_folder = config.disk_kv;
+  options.tier.disk_bytes = config.disk_kv_size;
   options.chat_format = config.chat_format;
   if (config.memory == 0) {
-    const int64_t most = DefaultMemory(backend.info());
+    const int64_t most = DefaultMemory(backend.info(), config.host_kv);
     options.memory_bytes = most;
     TM_ASSIGN_OR_RETURN(const EngineHostPlan plan, PlanEngineHost(model, backend, options));
     const int64_t context =

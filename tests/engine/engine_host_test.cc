@@ -228,6 +228,57 @@ TEST_F(BreezeHost, WeightsWhoseLogitsOverflowAreRefusedByTheWarmUp) {
       << refused.status();
 }
 
+// With a pool that holds one long prompt, a host that holds few, and a disk.
+TEST_F(BreezeHost, EvictedPagesComeBackFromItsTier) {
+  const TempFolder disk;
+  options_.limits.pool_pages = 40;
+  options_.limits.max_step_tokens = 64;
+  options_.limits.max_sequences = 2;
+  options_.limits.max_choices = 1;
+  options_.tier = {.host_bytes = 8 * kMiB, .disk_folder = disk.path(), .disk_bytes = 16 * kMiB};
+  auto started = EngineHost::Start(OpenModel(kBreeze, {}).value(), *backend_, options_, clock_);
+  ASSERT_TRUE(started.ok()) << started.status();
+  host_ = *std::move(started);
+  const int64_t page_bytes = host_->plan().layout.page_bytes();
+  EXPECT_EQ(host_->plan().limits.host_kv_bytes, 8 * kMiB / page_bytes * page_bytes);
+  EXPECT_EQ(host_->plan().limits.disk_kv_bytes, 16 * kMiB / page_bytes * page_bytes);
+  EXPECT_GT(host_->plan().page_copy_ns, 0);
+  const auto tell = [&](const std::string& about) {
+    std::string text = "Once upon a time there was a " + about + ".";
+    for (int i = 0; i < 45; ++i) text += " The " + about + " went on and on.";
+    StreamReader reader(host_->engine(), Prompt(about, text, 8));
+    EXPECT_TRUE(reader.refused().ok()) << reader.refused();
+    reader.WaitToEnd();
+    return std::pair(reader.choice().ids, reader.choice().end().usage.cached_tokens);
+  };
+  const auto [first_ids, first_cached] = tell("fox");
+  EXPECT_EQ(first_cached, 0);
+  for (const char* other : {"bear", "crow", "frog", "hare"}) tell(other);
+  const auto [again_ids, again_cached] = tell("fox");
+  EXPECT_GT(again_cached, 256) << "more than a window was computed";
+  EXPECT_EQ(again_ids, first_ids);
+  EXPECT_GT(host_->engine().Load().host_kv_bytes, 0);
+}
+
+TEST_F(BreezeHost, RefusesATierThatCannotBe) {
+  const TempFolder disk;
+  const auto refusal = [&](const KvTierOptions& tier, bool prefix_cache = true) {
+    options_.tier = tier;
+    options_.limits.prefix_cache = prefix_cache;
+    return EngineHost::Start(OpenModel(kBreeze, {}).value(), *backend_, options_, clock_).status().ToString();
+  };
+  EXPECT_EQ(refusal({.host_bytes = 1000}),
+            "INVALID_ARGUMENT: host_kv is 1000 bytes, the least is 2 pages of 24576");
+  EXPECT_EQ(refusal({.disk_folder = disk.path(), .disk_bytes = 1000}),
+            "INVALID_ARGUMENT: disk_kv_size is 1000 bytes, the least is a page of 24576");
+  EXPECT_EQ(
+      refusal({.host_bytes = kMiB}, /*prefix_cache=*/false),
+      "INVALID_ARGUMENT: host_kv is set, and prefix_cache is off: pages are found there by their tokens");
+  EXPECT_EQ(refusal({.disk_folder = disk.PathOf("none"), .disk_bytes = kMiB}),
+            "INVALID_ARGUMENT: disk_kv is \"" + disk.PathOf("none") +
+                "\", which is no folder to keep pages in: No such file or directory");
+}
+
 TEST_F(BreezeHost, EndsWhatRunsWhenItIsDestroyed) {
   StreamReader reader(host_->engine(), Prompt("r", "Once upon a time", 4000));
   host_.reset();

@@ -129,6 +129,10 @@ TEST(Metrics, PagesAreToldByGroupAndNoneIsHeldAfterTheLastRequest) {
                         std::to_string(after.cached_pages) + "\n"));
   EXPECT_THAT(text, HasSubstr(R"(tramontane_kv_pages{model_name="scripted",group="any",state="free"} )" +
                               std::to_string(after.total_pages - after.cached_pages) + "\n"));
+  for (const std::string tier : {"host", "disk"}) {
+    EXPECT_EQ(ValueOf(text, R"(tramontane_kv_tier_bytes{model_name="scripted",tier=")" + tier + R"("})"),
+              "0");
+  }
 }
 
 TEST(Metrics, CountWhatThePrefixCacheFound) {
