@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
 #include <utility>
+
+#include "models/quantized/same_model.h"
 
 namespace tramontane {
 namespace {
@@ -11,18 +12,15 @@ namespace {
 using Kind = RopeScaling::Kind;
 
 constexpr char kTokens[] = "tokenizer.ggml.tokens";
-constexpr double kRounding = 1e-6;  // relative: a few roundings to float
-
-bool Near(double a, double b) { return std::abs(a - b) <= kRounding * std::max(std::abs(a), std::abs(b)); }
 
 // YaRN's factor on cos and sin is (0.1 ln f + 1) / (0.1 m ln f + 1); the format has m. Negative: none fits.
 double LogMultiplier(const RopeScaling& scaling) {
   const double whole = YarnMagnitude(scaling.factor, 1.0, 0.0);
   if (whole == 1.0) return scaling.magnitude == 1.0 ? 0.0 : -1.0;
-  if (Near(scaling.magnitude, whole)) return 0.0;
+  if (NearlyEqual(scaling.magnitude, whole)) return 0.0;
   const double multiplier = (whole / scaling.magnitude - 1.0) / (whole - 1.0);
   // What is 1 but for the division's rounding.
-  return Near(multiplier, 1.0) ? 1.0 : multiplier;
+  return NearlyEqual(multiplier, 1.0) ? 1.0 : multiplier;
 }
 
 class Writer {
@@ -130,7 +128,7 @@ class Writer {
     if (multiplier != 0.0) keys.SetFloat(In("rope.scaling.yarn_log_multiplier"), multiplier);
     RopeScaling whole_pairs = scaling;
     whole_pairs.truncate = true;
-    if (!SameFrequencies(config_.rope_theta, whole_pairs))
+    if (!SameFrequencies(config_, config_.rope_theta, whole_pairs))
       return Refuse("YaRN with truncate false, a band that does not end at whole pairs");
     return {};
   }
@@ -140,13 +138,6 @@ class Writer {
     const auto plain = RotaryFrequencies(config_.rope_theta, config_.head_dim, {});
     for (size_t i = 0; i < scaled.size(); ++i)
       result_.rotary_divisors.push_back(static_cast<float>(plain[i] / scaled[i]));
-  }
-
-  // Whether these are the model's frequencies.
-  bool SameFrequencies(double theta, const RopeScaling& scaling) const {
-    const auto wanted = RotaryFrequencies(config_.rope_theta, config_.head_dim, config_.rope_scaling);
-    const auto given = RotaryFrequencies(theta, config_.head_dim, scaling);
-    return std::equal(wanted.begin(), wanted.end(), given.begin(), given.end(), Near);
   }
 
   // The format has a key each for the ends of a text, of a turn and of a message to a tool; whichever id
@@ -175,28 +166,12 @@ class Writer {
       read.rope_scaling.kind = Kind::kDivided;
       read.rope_scaling.divisors = result_.rotary_divisors;
     }
-    const auto dimensions = [](const ModelConfig& config) {
-      return std::vector<int64_t>{config.vocab_size, config.hidden_size,       config.layers,
-                                  config.heads,      config.kv_heads,          config.head_dim,
-                                  config.experts,    config.intermediate_size, config.experts_per_token,
-                                  config.context};
-    };
     if (read.vocab_size != config_.vocab_size) {
       return InvalidArgument(where_ + ": the tokenizer has " + std::to_string(read.vocab_size) +
                              " tokens, the embedding has rows for " + std::to_string(config_.vocab_size));
     }
-    if (dimensions(read) != dimensions(config_)) return Refuse("its dimensions");
-    if (read.rms_epsilon != config_.rms_epsilon) return Refuse("the epsilon of its norms");
-    if (read.window != config_.window) return Refuse("the windows of its layers");
-    if (!SameFrequencies(read.rope_theta, read.rope_scaling)) return Refuse("its rotary frequencies");
-    if (!Near(read.rope_scaling.magnitude, config_.rope_scaling.magnitude))
-      return Refuse("the factor on cos and sin");
-    const QueryScaling &is = read.query_scaling, &was = config_.query_scaling;
-    if (!Near(is.beta, was.beta) || (was.beta != 0.0 && is.positions != was.positions))
-      return Refuse("the factor on queries");
-    if (!config_.eos_ids.empty() && std::set<int32_t>(read.eos_ids.begin(), read.eos_ids.end()) !=
-                                        std::set<int32_t>(config_.eos_ids.begin(), config_.eos_ids.end()))
-      return Refuse("the ids that end an answer");
+    const std::string differs = WhatDiffers(config_, read);
+    if (!differs.empty()) return Refuse(differs);
     return {};
   }
 

@@ -13,6 +13,7 @@
 #include "models/files/built_in_files.h"
 #include "models/files/read_file.h"
 #include "models/json_file.h"
+#include "models/quantized/hugging_face_keys.h"
 #include "models/tensor_values.h"
 
 namespace tramontane {
@@ -73,6 +74,36 @@ class TensorWriter {
   std::ofstream file_;
 };
 
+// A tensor of the model as it is written.
+struct TensorToWrite {
+  std::string name;
+  FoundTensor found;
+  std::vector<int64_t> shape;
+  std::string dtype_name;  // where it is kept
+  int64_t first_row = 0;   // in the file's tensor, whose numbers are rows side by side
+  int64_t rows = 0;
+  int64_t columns = 0;
+  int64_t rotary_head = 0;  // rows of a head whose pairs stand side by side and are to stand apart; 0: none
+  bool chosen = false;      // it is quantised
+
+  bool whole() const { return rotary_head == 0 && dtype_name == found.tensor->dtype_name; }
+  // The row of the file's tensor that stands in this one.
+  int64_t SourceRow(int64_t row) const {
+    if (rotary_head == 0) return first_row + row;
+    const int64_t half = rotary_head / 2, in_head = row % rotary_head;
+    return first_row + row - in_head + (in_head < half ? 2 * in_head : 2 * (in_head - half) + 1);
+  }
+  int64_t SourceBytes(int64_t row) const { return found.tensor->format->Bytes(row * columns); }
+  // Of it in the file.
+  int64_t begin() const { return columns == 0 ? 0 : SourceBytes(first_row); }
+  int64_t end() const {
+    return columns == 0 ? found.tensor->end - found.tensor->begin : SourceBytes(first_row + rows);
+  }
+};
+
+// What numbers in blocks become where they are kept, and their scales where they are not.
+DType PlainType(const Format& format) { return format.plain() ? format.dtype : DType::kF16; }
+
 class Quantizer {
  public:
   Quantizer(const OpenedModel& model, const std::string& out, const QuantizeOptions& options,
@@ -81,9 +112,11 @@ class Quantizer {
 
   StatusOr<QuantizeResult> Run() {
     TM_RETURN_IF_ERROR(CheckModel());
+    TM_RETURN_IF_ERROR(ListTensors());
     TM_RETURN_IF_ERROR(ChooseTensors());
+    TM_ASSIGN_OR_RETURN(const json config, MakeConfig());
     TM_RETURN_IF_ERROR(MakeFolder());
-    Status written = WriteAll();
+    Status written = WriteAll(config);
     if (!written.ok()) {
       std::error_code ignored;
       for (const std::string& file : written_) std::filesystem::remove(file, ignored);
@@ -95,16 +128,69 @@ class Quantizer {
   }
 
  private:
-  Status CheckModel() const {
-    TM_RETURN_IF_ERROR(CheckNotQuantised(model_));
-    if (model_.config.layout != FolderLayout::kGguf) return {};
-    return Unimplemented(model_.folder.path + ": a GGUF file has no config to write beside safetensors");
+  bool is_gguf() const { return model_.config.layout == FolderLayout::kGguf; }
+
+  Status CheckModel() const { return CheckNotQuantised(model_); }
+
+  Status ListTensors() {
+    if (is_gguf()) {
+      ModelConfig config = model_.config;
+      config.layout = FolderLayout::kHuggingFace;
+      const std::vector<WeightSpec> weights = ListWeights(config);
+      TM_CHECK(weights.size() == model_.weights.size(), "one list is longer");
+      for (size_t i = 0; i < weights.size(); ++i) {
+        for (size_t k = 0; k < weights[i].parts.size(); ++k)
+          TM_RETURN_IF_ERROR(AddOfGguf(model_.weights[i], k, weights[i].parts[k].name));
+      }
+    } else {
+      for (const auto& [name, found] : model_.weight_files->all()) {
+        tensors_.push_back({.name = name,
+                            .found = found,
+                            .shape = found.tensor->shape,
+                            .dtype_name = found.tensor->dtype_name});
+      }
+    }
+    // Whatever the files of the model are.
+    std::sort(tensors_.begin(), tensors_.end(),
+              [](const TensorToWrite& a, const TensorToWrite& b) { return a.name < b.name; });
+    for (const auto& [name, found] : model_.weight_files->all())
+      result_.bytes_before += found.tensor->end - found.tensor->begin;
+    return {};
+  }
+
+  Status AddOfGguf(const WeightSpec& weight, size_t part, const std::string& name) {
+    const TensorSpec& from = weight.parts[part];
+    TM_ASSIGN_OR_RETURN(const StoredWeight stored, model_.weight_files->Find(from));
+    const int64_t rows = from.slice.end - from.slice.begin;
+    // Of query, key and value all but the last.
+    const bool rotary = weight.key.role == WeightRole::kQkv && part < 2;
+    TensorToWrite tensor = {.name = name,
+                            .found = stored.plain,
+                            .shape = {rows},
+                            .dtype_name = SafetensorsName(PlainType(stored.format())),
+                            .first_row = from.slice.begin,
+                            .rows = rows,
+                            .columns = std::max<int64_t>(1, from.columns),
+                            .rotary_head = rotary ? int64_t{model_.config.head_dim} : 0};
+    if (from.columns != 0) tensor.shape.push_back(from.columns);
+    tensors_.push_back(std::move(tensor));
+    return {};
+  }
+
+  static const char* SafetensorsName(DType plain) {
+    return plain == DType::kF32 ? "F32" : plain == DType::kF16 ? "F16" : "BF16";
   }
 
   // The matrices that are quantised: of the model, not kept, and whole groups.
   Status ChooseTensors() {
-    for (const WeightSpec& weight : model_.weights) {
-      for (const TensorSpec& part : weight.parts) {
+    std::set<std::string> chosen;
+    ModelConfig config = model_.config;
+    if (is_gguf()) config.layout = FolderLayout::kHuggingFace;
+    const std::vector<WeightSpec> as_written = ListWeights(config);
+    for (size_t i = 0; i < model_.weights.size(); ++i) {
+      const WeightSpec& weight = model_.weights[i];
+      for (size_t k = 0; k < weight.parts.size(); ++k) {
+        const TensorSpec& part = weight.parts[k];
         TM_ASSIGN_OR_RETURN(const StoredWeight stored, model_.weight_files->Find(part));
         if (!weight.packed || FitsAny(options_.keep, part.name)) continue;
         if (part.columns % options_.group != 0) {
@@ -112,15 +198,20 @@ class Quantizer {
                                  std::to_string(part.columns) + " numbers, which are no whole groups of " +
                                  std::to_string(options_.group) + ": take a smaller group, or keep it");
         }
-        chosen_.insert(part.name);
+        chosen.insert(as_written[i].parts[k].name);
+        if (weight.key.role == WeightRole::kEmbedding) embedding_is_chosen_ = true;
       }
     }
-    if (chosen_.empty())
+    if (chosen.empty())
       return InvalidArgument(model_.folder.path + ": every matrix is kept; there is nothing to do");
-    for (const auto& [name, found] : model_.weight_files->all())
-      result_.bytes_before += found.tensor->end - found.tensor->begin;
-    result_.quantised = static_cast<int64_t>(chosen_.size());
-    result_.kept = static_cast<int64_t>(model_.weight_files->all().size()) - result_.quantised;
+    for (TensorToWrite& tensor : tensors_) {
+      if (chosen.count(tensor.name) == 0) continue;
+      tensor.chosen = true;
+      tensor.rows = tensor.shape[0];
+      tensor.columns = tensor.shape[1];
+    }
+    result_.quantised = static_cast<int64_t>(chosen.size());
+    result_.kept = static_cast<int64_t>(tensors_.size()) - result_.quantised;
     return {};
   }
 
@@ -134,10 +225,16 @@ class Quantizer {
     return {};
   }
 
-  Status WriteAll() {
-    TM_RETURN_IF_ERROR(CopySmallFiles());
-    TM_RETURN_IF_ERROR(WriteConfig());
+  Status WriteAll(const json& config) {
+    TM_RETURN_IF_ERROR(is_gguf() ? WriteGivenFiles() : CopySmallFiles());
+    TM_RETURN_IF_ERROR(
+        WriteFile(is_gguf() ? "config.json" : model_.folder.config_file, config.dump(2) + "\n"));
     return WriteTensors();
+  }
+
+  Status WriteGivenFiles() {
+    for (const NamedBytes& file : options_.files) TM_RETURN_IF_ERROR(WriteFile(file.name, file.bytes));
+    return {};
   }
 
   // Tokenizer, template, defaults: what stands beside config and weights.
@@ -171,23 +268,25 @@ class Quantizer {
   // Modules of matrices that are not quantised; of an embedding nobody expects anything else.
   std::vector<std::string> PlainModules() const {
     std::vector<std::string> modules;
-    for (const auto& [name, found] : model_.weight_files->all()) {
-      if (chosen_.count(name) != 0 || found.tensor->shape.size() < 2 || !name.ends_with(".weight")) continue;
-      modules.push_back(name.substr(0, name.rfind('.')));
+    for (const TensorToWrite& tensor : tensors_) {
+      if (tensor.chosen || tensor.shape.size() < 2 || !tensor.name.ends_with(".weight")) continue;
+      modules.push_back(tensor.name.substr(0, tensor.name.rfind('.')));
     }
     return modules;
   }
 
-  Status WriteConfig() {
-    const std::string name = model_.folder.config_file;
-    const std::string path = model_.folder.PathOf(name);
-    TM_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxConfigBytes));
-    TM_ASSIGN_OR_RETURN(json config, ParseJsonObject(text, path));
-    json targets = {"Linear"};
-    for (const WeightSpec& weight : model_.weights) {
-      if (weight.key.role == WeightRole::kEmbedding && chosen_.count(weight.parts[0].name) != 0)
-        targets.push_back("Embedding");
+  StatusOr<json> MakeConfig() const {
+    json config;
+    if (is_gguf()) {
+      TM_ASSIGN_OR_RETURN(config, MakeHuggingFaceConfig(model_.config, PlainType(model_.config.weight_dtype),
+                                                        model_.folder.path));
+    } else {
+      const std::string path = model_.folder.PathOf(model_.folder.config_file);
+      TM_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxConfigBytes));
+      TM_ASSIGN_OR_RETURN(config, ParseJsonObject(text, path));
     }
+    json targets = {"Linear"};
+    if (embedding_is_chosen_) targets.push_back("Embedding");
     config["quantization_config"] = {{"quant_method", "compressed-tensors"},
                                      {"format", "pack-quantized"},
                                      {"quantization_status", "compressed"},
@@ -198,76 +297,113 @@ class Quantizer {
                                          {"input_activations", nullptr},
                                          {"output_activations", nullptr}}}}},
                                      {"ignore", PlainModules()}};
-    return WriteFile(name, config.dump(2) + "\n");
+    return config;
   }
 
-  // In the order of their names, whatever the files of the model are.
   Status WriteTensors() {
-    for (const auto& [name, found] : model_.weight_files->all()) {
-      const TensorInfo& tensor = *found.tensor;
-      if (chosen_.count(name) == 0) {
-        writer_.Plan(name, tensor.dtype_name, tensor.shape, tensor.end - tensor.begin);
-        continue;
-      }
-      const int64_t rows = tensor.shape[0], columns = tensor.shape[1];
-      const int64_t words = columns * options_.bits / 32, groups = columns / options_.group;
-      const std::string stem = name.substr(0, name.rfind('.') + 1);
-      const Format scale = *tensor.format;
-      writer_.Plan(stem + "weight_packed", "I32", {rows, words}, rows * words * 4);
-      writer_.Plan(stem + "weight_scale", tensor.dtype_name, {rows, groups}, scale.Bytes(rows * groups));
-      writer_.Plan(stem + "weight_shape", "I64", {2}, 16);
-    }
+    for (const TensorToWrite& tensor : tensors_) Plan(tensor);
     const bool native = model_.config.layout == FolderLayout::kMistral;
     const std::string path = out_ + (native ? "/consolidated.safetensors" : "/model.safetensors");
     written_.push_back(path);
     TM_RETURN_IF_ERROR(writer_.Begin(path));
-    for (const auto& [name, found] : model_.weight_files->all()) {
-      TM_RETURN_IF_ERROR(chosen_.count(name) == 0 ? Copy(found) : Quantize(name, found));
-      done_bytes_ += found.tensor->end - found.tensor->begin;
+    for (const TensorToWrite& tensor : tensors_) {
+      TM_RETURN_IF_ERROR(tensor.chosen ? Quantize(tensor) : tensor.whole() ? Copy(tensor) : CopyRows(tensor));
+      done_bytes_ += tensor.end() - tensor.begin();
       if (progress_) progress_(done_bytes_, result_.bytes_before);
     }
     return writer_.End();
   }
 
-  Status Copy(const FoundTensor& found) {
+  void Plan(const TensorToWrite& tensor) {
+    if (!tensor.chosen) {
+      const int64_t bytes =
+          tensor.whole()
+              ? tensor.end() - tensor.begin()
+              : Format(PlainType(*tensor.found.tensor->format)).Bytes(tensor.rows * tensor.columns);
+      writer_.Plan(tensor.name, tensor.dtype_name, tensor.shape, bytes);
+      return;
+    }
+    const int64_t words = tensor.columns * options_.bits / 32, groups = tensor.columns / options_.group;
+    const std::string stem = tensor.name.substr(0, tensor.name.rfind('.') + 1);
+    const Format scale = PlainType(*tensor.found.tensor->format);
+    writer_.Plan(stem + "weight_packed", "I32", {tensor.rows, words}, tensor.rows * words * 4);
+    writer_.Plan(stem + "weight_scale", tensor.dtype_name, {tensor.rows, groups},
+                 scale.Bytes(tensor.rows * groups));
+    writer_.Plan(stem + "weight_shape", "I64", {2}, 16);
+  }
+
+  Status Copy(const TensorToWrite& tensor) {
     constexpr int64_t kPiece = int64_t{1} << 22;
-    const TensorInfo& tensor = *found.tensor;
-    const char* data = reinterpret_cast<const char*>(found.data());
-    const int64_t bytes = tensor.end - tensor.begin;
-    for (int64_t at = 0; at < bytes; at += kPiece) {
-      const int64_t piece = std::min(kPiece, bytes - at);
+    const char* data = reinterpret_cast<const char*>(tensor.found.data());
+    for (int64_t at = tensor.begin(); at < tensor.end(); at += kPiece) {
+      const int64_t piece = std::min(kPiece, tensor.end() - at);
       TM_RETURN_IF_ERROR(writer_.Append({data + at, static_cast<size_t>(piece)}));
-      found.file->Release(tensor.begin + at, tensor.begin + at + piece);
+      const int64_t begin = tensor.found.tensor->begin + at;
+      tensor.found.file->Release(begin, begin + piece);
     }
     return {};
   }
 
-  // Rows are whole groups, so that the groups of a matrix follow each other from its first number to its
-  // last.
-  Status Quantize(const std::string& name, const FoundTensor& found) {
-    const DType type = found.tensor->format->dtype;
+  // Hands over the tensor's rows in the order in which they are written, one by one. A few at a time are
+  // brought in and given back to the kernel.
+  Status ForEachRow(const TensorToWrite& tensor, const std::function<Status(std::span<const float>)>& take) {
+    constexpr int64_t kNumbers = 1 << 16;
+    const TensorInfo& info = *tensor.found.tensor;
+    // Rows of a head change their places within it.
+    const int64_t step =
+        tensor.rotary_head != 0 ? tensor.rotary_head : std::max<int64_t>(1, kNumbers / tensor.columns);
+    std::vector<float> values(static_cast<size_t>(tensor.columns));
+    TensorInfo part = info;
+    for (int64_t first = 0; first < tensor.rows; first += step) {
+      const int64_t end = std::min(first + step, tensor.rows);
+      part.begin = info.begin + tensor.SourceBytes(tensor.first_row + first);
+      part.end = info.begin + tensor.SourceBytes(tensor.first_row + end);
+      tensor.found.file->ReadAhead(part);
+      for (int64_t row = first; row < end; ++row) {
+        DecodeValues(*info.format, tensor.found.data() + tensor.SourceBytes(tensor.SourceRow(row)),
+                     tensor.columns, values.data());
+        if (!std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); })) {
+          return DataLoss(tensor.found.file->path() + ": tensor " + tensor.name +
+                          " holds values that are not finite (NaN or infinity)");
+        }
+        TM_RETURN_IF_ERROR(take(values));
+      }
+      tensor.found.file->Release(part.begin, part.end);
+    }
+    return {};
+  }
+
+  // Numbers that stand in blocks, or rows that change their places.
+  Status CopyRows(const TensorToWrite& tensor) {
+    const DType type = PlainType(*tensor.found.tensor->format);
+    return ForEachRow(tensor, [&](std::span<const float> values) {
+      std::string row;
+      for (const float value : values) {
+        if (!std::isfinite(AsStored(value, type))) {
+          return DataLoss(tensor.found.file->path() + ": tensor " + tensor.name + " holds " +
+                          std::to_string(value) + ", which is too large for f16");
+        }
+        AppendNumber(value, type, row);
+      }
+      return writer_.Append(row);
+    });
+  }
+
+  Status Quantize(const TensorToWrite& tensor) {
+    const DType type = PlainType(*tensor.found.tensor->format);
     const auto group = static_cast<size_t>(options_.group);
     std::string scales;
-    Status status;
-    ReadValues(*found.file, *found.tensor, [&](std::span<const float> values) {
-      if (!status.ok()) return;
+    TM_RETURN_IF_ERROR(ForEachRow(tensor, [&](std::span<const float> values) {
       std::string packed;
-      for (; !values.empty() && status.ok(); values = values.subspan(group)) {
-        const std::span<const float> numbers = values.first(group);
-        if (!std::all_of(numbers.begin(), numbers.end(), [](float value) { return std::isfinite(value); })) {
-          status = DataLoss(found.file->path() + ": tensor " + name +
-                            " holds values that are not finite (NaN or infinity)");
-          return;
-        }
-        const QuantizedGroup rounded = QuantizeGroup(numbers, options_.bits, type);
+      for (; !values.empty(); values = values.subspan(group)) {
+        const QuantizedGroup rounded = QuantizeGroup(values.first(group), options_.bits, type);
         AppendNumber(rounded.scale, type, scales);
         AppendCodes(rounded.integers, packed);
       }
-      status = writer_.Append(packed);
-    });
-    TM_RETURN_IF_ERROR(status);
+      return writer_.Append(packed);
+    }));
     TM_RETURN_IF_ERROR(writer_.Append(scales));
-    const int64_t shape[2] = {found.tensor->shape[0], found.tensor->shape[1]};
+    const int64_t shape[2] = {tensor.rows, tensor.columns};
     return writer_.Append({reinterpret_cast<const char*>(shape), sizeof(shape)});
   }
 
@@ -285,7 +421,8 @@ class Quantizer {
   const std::string out_;
   const QuantizeOptions& options_;
   const std::function<void(int64_t, int64_t)>& progress_;
-  std::set<std::string> chosen_;      // tensors that are quantised
+  std::vector<TensorToWrite> tensors_;  // in the order of their names
+  bool embedding_is_chosen_ = false;
   std::vector<std::string> written_;  // files
   bool made_folder_ = false;
   TensorWriter writer_;

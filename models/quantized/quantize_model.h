@@ -1,5 +1,7 @@
 // A model written a second time with its matrices in groups of small integers: a folder of safetensors in
-// compressed-tensors' form pack-quantized.
+// compressed-tensors' form pack-quantized. That of a GGUF file is in Hugging Face's layout: its config is
+// written anew, rows of queries and keys and the experts of a stack stand as that has them, and a kept matrix
+// in blocks becomes f16.
 //
 // One thread. Memory does not grow with the model: a tensor is read, rounded and written a piece at a time,
 // and only its scales wait. The same files and options give the same bytes.
@@ -17,11 +19,18 @@
 
 namespace tramontane {
 
+struct NamedBytes {
+  std::string name;
+  std::string bytes;
+};
+
 struct QuantizeOptions {
   int32_t bits = 8;    // 4 or 8
   int64_t group = 64;  // numbers that share a scale: 32, 64, 128 or 256; divides every row that is quantised
   // Names of tensors that stay as they are; * stands for anything. Norms and routers always stay.
   std::vector<std::string> keep = {"*embed*", "token_embd.*", "*lm_head*", "output.*"};
+  // Written beside a model that is a GGUF file: its tokenizer's.
+  std::vector<NamedBytes> files = {};
 };
 
 struct QuantizeResult {

@@ -195,7 +195,7 @@ Status CheckUnknownPiece(const GgufMetadata& metadata, bool byte_fallback, Vocab
                   " has neither byte pieces nor an unknown one, so that some text has no ids");
 }
 
-StatusOr<std::unique_ptr<const Tokenizer>> MakeLlama(const GgufMetadata& metadata) {
+StatusOr<SentencePieceModel> ReadLlama(const GgufMetadata& metadata) {
   TM_ASSIGN_OR_RETURN(Vocabulary vocabulary, ReadVocabulary(metadata));
   if (!metadata.Has(kTypesKey)) {
     return NotFound(KeyIn(metadata, kTypesKey) + " is missing, which says what is no text");
@@ -220,7 +220,7 @@ StatusOr<std::unique_ptr<const Tokenizer>> MakeLlama(const GgufMetadata& metadat
   };
   model.bos_piece = spelling(vocabulary.bos_id);
   model.eos_piece = spelling(vocabulary.eos_id);
-  return std::unique_ptr<const Tokenizer>(new SentencePieceTokenizer(std::move(model), std::nullopt));
+  return model;
 }
 
 // ---- model "gpt2"
@@ -263,15 +263,14 @@ StatusOr<std::vector<ListedMerges::Merge>> ReadMerges(const GgufMetadata& metada
   return merges;
 }
 
-StatusOr<std::unique_ptr<const Tokenizer>> MakeGpt2(const GgufMetadata& metadata) {
+StatusOr<GgufVocabulary> ReadGpt2(const GgufMetadata& metadata) {
   TM_ASSIGN_OR_RETURN(const PreTokenizer* pre, FindPreTokenizer(metadata));
   TM_ASSIGN_OR_RETURN(const Vocabulary vocabulary, ReadVocabulary(metadata));
-  TokenizerJsonFile file;
+  GgufVocabulary read;
+  TokenizerJsonFile& file = read.json;
   file.family = "GGUF gpt2";
   file.splits = pre->splits;
   file.ignore_merges = pre->ignore_merges;
-  file.may_lack_bytes =
-      true;  // SmolLM2's vocabulary has no piece for the byte 4; its own library leaves it out
   TM_ASSIGN_OR_RETURN(file.merges, ReadMerges(metadata, vocabulary.pieces));
   if (!metadata.Has("tokenizer.ggml.pre")) {
     file.warnings.emplace_back("tokenizer.ggml.pre is missing, so that text is cut as by default");
@@ -288,7 +287,7 @@ StatusOr<std::unique_ptr<const Tokenizer>> MakeGpt2(const GgufMetadata& metadata
                                  .is_special = type == PieceType::kControl,
                                  .is_in_model = true});
   }
-  TokenizerConfigFile config;
+  TokenizerConfigFile& config = read.config;
   TM_ASSIGN_OR_RETURN(const bool adds_bos, AddsBos(metadata, vocabulary, pre->adds_bos));
   config.adds_bos = adds_bos ? TokenizerConfigFile::AddsBos::kYes : TokenizerConfigFile::AddsBos::kNo;
   const auto spelling = [&](int32_t id) {
@@ -296,8 +295,7 @@ StatusOr<std::unique_ptr<const Tokenizer>> MakeGpt2(const GgufMetadata& metadata
   };
   config.bos_token = spelling(vocabulary.bos_id);
   config.eos_token = spelling(vocabulary.eos_id);
-  TM_ASSIGN_OR_RETURN(auto tokenizer, HuggingFaceTokenizer::Create(file, config, metadata.file()));
-  return std::unique_ptr<const Tokenizer>(std::move(tokenizer));
+  return read;
 }
 
 }  // namespace
@@ -323,17 +321,31 @@ std::string FindPreTokenizerName(const std::vector<TokenizerJsonFile::Split>& sp
   return "";
 }
 
-StatusOr<std::unique_ptr<const Tokenizer>> MakeGgufTokenizer(const GgufMetadata& metadata) {
+StatusOr<GgufVocabulary> ReadGgufVocabulary(const GgufMetadata& metadata) {
   if (!metadata.Has(kModelKey)) {
     return NotFound(metadata.file() + ": there is no tokenizer in it (" + kModelKey +
                     " is missing); --tokenizer names one");
   }
   TM_ASSIGN_OR_RETURN(const std::string_view model, metadata.String(kModelKey));
-  if (model == "llama") return MakeLlama(metadata);
-  if (model == "gpt2") return MakeGpt2(metadata);
+  if (model == "gpt2") return ReadGpt2(metadata);
+  if (model == "llama") {
+    GgufVocabulary read;
+    TM_ASSIGN_OR_RETURN(read.sentencepiece, ReadLlama(metadata));
+    return read;
+  }
   return Unimplemented(KeyIn(metadata, kModelKey) + " is " +
                        GgufMetadata::Text(metadata.values().at(kModelKey)) +
                        ", which is neither llama nor gpt2");
+}
+
+StatusOr<std::unique_ptr<const Tokenizer>> MakeGgufTokenizer(const GgufMetadata& metadata) {
+  TM_ASSIGN_OR_RETURN(GgufVocabulary read, ReadGgufVocabulary(metadata));
+  if (read.sentencepiece) {
+    return std::unique_ptr<const Tokenizer>(
+        new SentencePieceTokenizer(*std::move(read.sentencepiece), std::nullopt));
+  }
+  TM_ASSIGN_OR_RETURN(auto tokenizer, HuggingFaceTokenizer::Create(read.json, read.config, metadata.file()));
+  return std::unique_ptr<const Tokenizer>(std::move(tokenizer));
 }
 
 }  // namespace tramontane

@@ -10,11 +10,13 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "kernels/core/status.h"
 #include "models/gguf/gguf_metadata.h"
+#include "models/tokenizer/sentencepiece_model.h"
 #include "models/tokenizer/tokenizer.h"
 #include "models/tokenizer/tokenizer_json_file.h"
 
@@ -23,6 +25,14 @@ namespace tramontane {
 // NOT_FOUND: the file has no tokenizer. UNIMPLEMENTED names a model or a `pre` that is not known. Else errors
 // name the file, the key, the value and the limit. The tokenizer needs the file no longer.
 StatusOr<std::unique_ptr<const Tokenizer>> MakeGgufTokenizer(const GgufMetadata& metadata);
+
+// The same as the values that the tokenizer is made of; errors as above.
+struct GgufVocabulary {
+  std::optional<SentencePieceModel> sentencepiece;  // "llama"
+  TokenizerJsonFile json;                           // "gpt2": this and its config
+  TokenizerConfigFile config;
+};
+StatusOr<GgufVocabulary> ReadGgufVocabulary(const GgufMetadata& metadata);
 
 // The pre-tokenizer that cuts text so and takes a cut that is a piece for that piece, or merges it all the
 // same; "" where none does. known: all of them, for people.

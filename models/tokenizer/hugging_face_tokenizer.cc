@@ -293,8 +293,8 @@ std::string HuggingFaceTokenizer::Normalize(std::string_view text) const {
 StatusOr<std::unique_ptr<const HuggingFaceTokenizer>> HuggingFaceTokenizer::Create(
     const TokenizerJsonFile& file, const TokenizerConfigFile& config, std::string_view name) {
   std::unique_ptr<HuggingFaceTokenizer> tokenizer(new HuggingFaceTokenizer(file, config));
-  Status status = tokenizer->CheckBytes(file.may_lack_bytes);
-  if (status.ok()) status = tokenizer->MakeSplitters(file);
+  tokenizer->FindMissingBytes();
+  const Status status = tokenizer->MakeSplitters(file);
   if (!status.ok()) return Status(status.code(), std::string(name) + ": " + status.message());
   for (std::string& warning : tokenizer->warnings_) warning = std::string(name) + ": " + warning;
   return std::unique_ptr<const HuggingFaceTokenizer>(std::move(tokenizer));
@@ -459,21 +459,18 @@ Status HuggingFaceTokenizer::MakeSplitters(const TokenizerJsonFile& file) {
   return Status::Ok();
 }
 
-// A byte that is left out stands between its neighbours until the merges are done: they do not merge across.
-Status HuggingFaceTokenizer::CheckBytes(bool may_lack_bytes) {
+// A byte without a piece is left out, as SmolLM2's byte 4 is by its own library. It stands between its
+// neighbours until the merges are done: they do not merge across.
+void HuggingFaceTokenizer::FindMissingBytes() {
   std::string missing;
   for (size_t byte = 0; byte < byte_ids_.size(); ++byte) {
     if (byte_ids_[byte] >= 0 || IsNeverInText(byte)) continue;
-    if (!may_lack_bytes) {
-      return DataLoss("model.vocab has no piece of text for the byte " + std::to_string(byte));
-    }
     byte_ids_[byte] = vocab_size();
     leaves_out_bytes_ = true;
     missing += (missing.empty() ? "" : ", ") + std::to_string(byte);
   }
   if (leaves_out_bytes_)
     warnings_.push_back("no piece for the bytes " + missing + ": they are left out of text");
-  return Status::Ok();
 }
 
 // ---- pieces

@@ -109,7 +109,7 @@ class HuggingFaceTokenizer final : public Tokenizer {
   void FindMergedTexts();
   Status MakeSplitters(const TokenizerJsonFile& file);
   void MakeMatchers(std::vector<AddedToken> added_tokens);
-  Status CheckBytes(bool may_lack_bytes);
+  void FindMissingBytes();
   void AppendSymbols(std::string_view cut, std::vector<int32_t>* symbols) const;
   std::string Normalize(std::string_view text) const;
 

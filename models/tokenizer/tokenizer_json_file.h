@@ -67,8 +67,7 @@ struct TokenizerJsonFile {
   int32_t unk_id = -1;
   int32_t template_bos_id = -1;  // what the template puts in front of a text
 
-  std::vector<Split> splits;    // kBytes: in order, and what follows
-  bool may_lack_bytes = false;  // a byte without a piece is left out of the ids; else it is an error
+  std::vector<Split> splits;  // kBytes: in order
 
   DummySpace dummy_space = DummySpace::kNever;  // kByteFallback: this and what follows
   bool cuts_before_spaces = false;              // each U+2581 begins a cut

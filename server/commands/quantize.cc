@@ -33,11 +33,20 @@ void PrintResult(const QuantizeArguments& arguments, const std::string& kinds, c
               result.bytes_before);
 }
 
+void PrintNotes(const std::vector<std::string>& notes) {
+  for (const std::string& note : notes) std::fprintf(stderr, "tramontane quantize: %s\n", note.c_str());
+}
+
 Status QuantizeToFolder(const QuantizeArguments& arguments, const OpenedModel& model) {
   QuantizeOptions options;
   options.bits = arguments.type == "int4" ? 4 : 8;
   options.group = arguments.group == 0 ? kDefaultGroup : arguments.group;
   options.keep = arguments.keep;
+  if (model.config.layout == FolderLayout::kGguf) {
+    TM_ASSIGN_OR_RETURN(TokenizerFiles tokenizer, TokenizerFilesOf(model));
+    PrintNotes(tokenizer.notes);
+    options.files = std::move(tokenizer.files);
+  }
   TM_ASSIGN_OR_RETURN(const QuantizeResult result, QuantizeModel(model, arguments.out, options));
   PrintResult(arguments, arguments.type + " in groups of " + std::to_string(options.group), result);
   return {};
@@ -49,8 +58,7 @@ Status QuantizeToGguf(const QuantizeArguments& arguments, const OpenedModel& mod
   options.name = name;
   options.keep = arguments.keep;
   TM_ASSIGN_OR_RETURN(TokenizerKeys tokenizer, TokenizerKeysOf(model));
-  for (const std::string& note : tokenizer.notes)
-    std::fprintf(stderr, "tramontane quantize: %s\n", note.c_str());
+  PrintNotes(tokenizer.notes);
   options.tokenizer = std::move(tokenizer.keys);
   TM_ASSIGN_OR_RETURN(const QuantizeResult result, WriteGgufModel(model, arguments.out, options));
   PrintResult(arguments, DTypeName(options.type), result);

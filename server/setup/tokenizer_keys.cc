@@ -5,8 +5,10 @@
 #include <utility>
 
 #include "models/chat/chat_template.h"
+#include "models/gguf/gguf_file.h"
 #include "models/tokenizer/gguf_tokenizer_keys.h"
 #include "models/tokenizer/load.h"
+#include "models/tokenizer/tokenizer_files.h"
 
 namespace tramontane {
 namespace {
@@ -37,6 +39,23 @@ StatusOr<TokenizerKeys> TokenizerKeysOf(const OpenedModel& model) {
   TM_ASSIGN_OR_RETURN(const std::optional<ChatTemplate> found, FindChatTemplate({&place, 1}));
   if (!found) TM_RETURN_IF_ERROR(NoteChatFormat(place, &made.notes));
   if (found) made.keys.SetString("tokenizer.chat_template", found->text);
+  return made;
+}
+
+StatusOr<TokenizerFiles> TokenizerFilesOf(const OpenedModel& model) {
+  const std::string& place = model.folder.tokenizer;
+  TM_ASSIGN_OR_RETURN(const GgufFile file, OpenGguf(place));
+  TokenizerFiles made;
+  auto files = MakeTokenizerFiles(file.metadata);
+  if (!files.ok()) {
+    made.notes.push_back(
+        files.status().message() + ": no tokenizer is written; serve the folder with " +
+        (files.status().code() == StatusCode::kNotFound ? "--tokenizer" : "--tokenizer " + place));
+    return made;
+  }
+  for (auto& [name, bytes] : *files) made.files.push_back({std::move(name), std::move(bytes)});
+  TM_ASSIGN_OR_RETURN(const std::optional<ChatTemplate> found, FindChatTemplate({&place, 1}));
+  if (found) made.files.push_back({"chat_template.jinja", found->text});
   return made;
 }
 

@@ -59,11 +59,6 @@ TEST(TokenizerJsonFileTest, BrokenPartsAreNamed) {
         [](json& f) { f["model"]["vocab"][""] = 900; }},
        {"the piece has 1025 bytes", [&](json& f) { f["model"]["vocab"][long_piece] = 900; }},
        {"is 259, which \"", [](json& f) { f["model"]["vocab"]["x y"] = kFirstTestMerge; }},
-       {"model.vocab has no piece of text for the byte 97",
-        [](json& f) {
-          f["model"]["vocab"].erase("a");
-          f["model"]["merges"] = json::array();
-        }},
        {"model.merges[1] needs \"abx\", which is not in model.vocab",
         [](json& f) { f["model"]["merges"].push_back({"ab", "x"}); }},
        {"model.merges[1] is \"a b c\", not two pieces",
@@ -228,6 +223,16 @@ TEST(TokenizerJsonFileTest, WhatIsDoubtfulIsAWarning) {
   file["truncation"] = {{"max_length", 512}};
   file["extra"] = 1;
   EXPECT_THAT(warnings(file), ElementsAre("truncation is ignored", "unknown key \"extra\" is ignored"));
+}
+
+TEST(TokenizerJsonFileTest, AByteWithoutAPieceIsLeftOutWithAWarning) {
+  json file = ByteLevelJson({});
+  file["model"]["vocab"].erase("a");
+  const auto tokenizer = MakeHuggingFace(file);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_THAT((*tokenizer)->warnings(),
+              ElementsAre("tokenizer.json: no piece for the bytes 97: they are left out of text"));
+  EXPECT_EQ((*tokenizer)->Decode((*tokenizer)->Encode("bac").value()).value(), "bc");
 }
 
 TEST(TokenizerJsonFileTest, ATekkenVocabularyWithAnotherPatternIsAWarning) {

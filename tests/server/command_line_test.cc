@@ -158,6 +158,22 @@ TEST(CommandLineTest, QuantizeWritesAGgufFileThatIsAModel) {
   EXPECT_THAT(again.err(), HasSubstr("is there; it is left as it is"));
 }
 
+TEST(CommandLineTest, QuantizeWritesAFolderOfAGgufFileWithItsTokenizer) {
+  TempFolder folder;
+  const std::string gguf = folder.path() + "/breeze.gguf", out = folder.path() + "/out";
+  Program make({"quantize", std::string(TRAMONTANE_SOURCE_DIR) + "/models/breeze/weights", gguf, "--format",
+                "gguf:Q8_0"});
+  EXPECT_EQ(make.Wait(), 0) << make.err();
+  Program quantize({"quantize", gguf, out, "--type", "int8"});
+  EXPECT_EQ(quantize.Wait(), 0) << quantize.err();
+  EXPECT_THAT(quantize.out(), HasSubstr("42 matrices in int8 in groups of 64, 15 tensors as they are"));
+  Program inspect({"inspect", out});
+  EXPECT_EQ(inspect.Wait(), 0) << inspect.err();
+  EXPECT_THAT(inspect.out(), HasSubstr("MistralForCausalLM, Hugging Face layout"));
+  EXPECT_THAT(inspect.out(), HasSubstr("tokenizer.model (SentencePiece)"));
+  EXPECT_THAT(inspect.out(), HasSubstr("window        256 on all 6 layers"));
+}
+
 TEST(CommandLineTest, AGgufFormatSaysTheNumbersAndWhatSharesAScale) {
   for (const auto& [option, value] : {std::pair("--type", "int4"), {"--group", "64"}}) {
     Program quantize({"quantize", "a", "b", "--format", "gguf:Q8_0", option, value});
