@@ -60,10 +60,13 @@ AttentionProblem::AttentionProblem(Device& device, const AttentionShape& shape) 
       .kv_end = device.Upload(std::vector<int32_t>(sequences, static_cast<int32_t>(shape.context)))};
 
   const int32_t tokens = shape.batch * shape.queries;
-  const int32_t target_blocks = 2 * device.multiprocessors();
   run_.window = shape.window;
   run_.group = kGroup;
   run_.tile_rows = shape.queries * kGroup > 16 ? 64 : 16;
+  const int32_t target_blocks =
+      cuda::AttentionBlocksPerMultiprocessor(run_.tile_rows) * device.multiprocessors();
+  run_.max_merges = cuda::AttentionMergeBound(kKvHeads, target_blocks,
+                                              cuda::AttentionKeyBound(shape.window, kGroup, run_.tile_rows));
   run_.max_items =
       cuda::AttentionItemBound(tokens, shape.batch, kGroup, run_.tile_rows, kKvHeads, target_blocks);
   run_.query = device.AllocateRandom(int64_t{tokens} * kWidth * 2);

@@ -1,20 +1,22 @@
 // Paged grouped-query attention with a sliding window: prefill, decode and mixtures, one family.
 //
 // Shapes: query, out [tokens, query_heads * head_dim] T; pages of T (KvLayerView); PageTableView.
-// Grid:   AttentionKernel (max_items, kv_heads) blocks of 4 warps. A block takes one AttentionItem for one kv
-//         head: a tile of rows (row = token * group + head in group, so that all query heads of a kv head
-//         share each key) against the keys [key_begin, key_end), 64 at a time. Two tiles:
+// Grid:   AttentionKernel max_items * kv_heads blocks of 4 warps, an item's kv heads side by side: the
+//         longest items begin first. A block takes one AttentionItem for one kv head: a tile of rows (row =
+//         token * group + head in group, so that all query heads of a kv head share each key) against the
+//         keys [key_begin, key_end), 64 at a time. Two tiles:
 //           64 rows (prefill): warp w takes rows 16w..16w+15 and all 64 keys;
 //           16 rows (decode):  every warp takes all rows and 16 of the 64 keys; the warps' softmax states are
 //                              joined in warp order at the end.
-//         MergeKernel (max_items, kv_heads): a block joins the splits of one AttentionMerge for one kv head.
+//         MergeKernel max_merges * kv_heads: a block joins the splits of one AttentionMerge for one kv head.
+//         It is not launched where the window is too short for splits; else whether there are any only the
+//         device knows, and blocks without a merge end at once.
 // Bytes:  d = head_dim; rows = live rows of the tile; keys = those of the item's range that some row sees.
 //         an item and kv head reads    40 + rows * 2d + keys * 4d + tiles * 256: its lengths, the query, keys
 //                                      and values, and of each tile of 64 keys a page number a row; + 4
 //                                      where tables are rings
 //                             writes   rows * 2d (+ rows * 4 with lse), or rows * (4d + 4) when it is a part
-//         a merge and kv head reads    28 + rows * splits * 8d: parts, and their lse twice for each pair of
-//                                      elements (the caches' bytes, not the memory's)
+//         a merge and kv head reads    28 + rows * splits * (4d + 8): parts, and their lse twice
 //                             writes   rows * 2d (+ rows * 4 with lse)
 //         every other block of the two grids reads 4.
 //         So decode reads the keys inside the window, whatever the context: tiles outside do not exist, and
@@ -35,12 +37,13 @@
 namespace tramontane::cuda {
 
 template <typename T, int kHeadDim, int kTileRows>
-TM_KERNEL void AttentionKernel(AttentionRunParams p) {
+TM_KERNEL TM_BOUNDS(kAttentionThreads,
+                    AttentionBlocksPerMultiprocessor(kTileRows)) void AttentionKernel(AttentionRunParams p) {
   AwaitPriorKernels();
   using Shape = AttentionTile<T, kHeadDim, kTileRows>;
-  if (BlockX() >= LoadUniform(&p.work->items)) return;
-  const AttentionItem item = LoadUniform(p.items + BlockX());
-  const int kv_head = BlockY();
+  const int kv_head = BlockX() % p.kv.format.kv_heads, index = BlockX() / p.kv.format.kv_heads;
+  if (index >= LoadUniform(&p.work->items)) return;
+  const AttentionItem item = LoadUniform(p.items + index);
   const auto at = AttentionPlace<Shape>::OfThread();
 
   // The sequence's lengths: its queries are its last tokens.
@@ -109,40 +112,45 @@ TM_KERNEL void AttentionKernel(AttentionRunParams p) {
   if (JoinWarps(at, state, scale)) Write(p, at, item, kv_head, first_token, rows, state);
 }
 
-// Joins the splits of one tile of rows, in key order. Grid: (merges, kv_heads); a thread takes (row, 2
-// elements).
+// Joins the splits of one tile of rows, in key order. A warp takes a row, a lane four elements of it.
 template <typename T, int kHeadDim>
-TM_KERNEL void MergeKernel(AttentionRunParams p) {
+TM_KERNEL TM_BOUNDS(kAttentionThreads) void MergeKernel(AttentionRunParams p) {
   AwaitPriorKernels();
-  if (BlockX() >= LoadUniform(&p.work->merges)) return;
-  const AttentionMerge merge = LoadUniform(p.merges + BlockX());
-  const int kv_head = BlockY();
+  const int kv_heads = p.kv.format.kv_heads;
+  const int kv_head = BlockX() % kv_heads, index = BlockX() / kv_heads;
+  if (index >= LoadUniform(&p.work->merges)) return;
+  const AttentionMerge merge = LoadUniform(p.merges + index);
   const int first_token = LoadUniform(p.qo_indptr + merge.sequence);
-  const int rows = (LoadUniform(p.qo_indptr + merge.sequence + 1) - first_token) * p.group;
-  for (int piece = ThreadX(); piece < p.tile_rows * kHeadDim / 2; piece += BlockSizeX()) {
-    const int tile_row = piece / (kHeadDim / 2), d = piece % (kHeadDim / 2) * 2;
-    const int r = merge.row_begin + tile_row;
-    if (r >= rows) break;
-    auto slot = [&](int s) {
-      return (int64_t{merge.partial_begin + s} * p.kv.format.kv_heads + kv_head) * p.tile_rows + tile_row;
-    };
-    float most = kMinusInfinity;
-    for (int s = 0; s < merge.splits; ++s) most = Max(most, LoadGlobal(p.partial_lse + slot(s)));
-    const float base = most == kMinusInfinity ? 0.0f : most;
-    float sum = 0.0f, first = 0.0f, second = 0.0f;
+  const int rows = (LoadUniform(p.qo_indptr + merge.sequence + 1) - first_token) * p.group - merge.row_begin;
+  const int64_t split_rows = int64_t{kv_heads} * p.tile_rows;  // from a split to the next
+  for (int row = ThreadX() / 32; row < Min(rows, p.tile_rows); row += kAttentionWarps) {
+    const int64_t slot = (int64_t{merge.partial_begin} * kv_heads + kv_head) * p.tile_rows + row;
+    const float* const lse = p.partial_lse + slot;
+    float max = kMinusInfinity;
+    for (int s = LaneId(); s < merge.splits; s += 32) max = Max(max, LoadGlobal(lse + s * split_rows));
+    TM_UNROLL
+    for (int mask = 16; mask > 0; mask /= 2) max = Max(max, ShuffleXor(max, mask));
+    const int d = LaneId() * 4;
+    if (d >= kHeadDim) continue;
+    const float base = max == kMinusInfinity ? 0.0f : max;
+    const float* const part = p.partial_out + slot * kHeadDim + d;
+    float sum = 0.0f, out[4] = {};
     for (int s = 0; s < merge.splits; ++s) {
-      const float weight = Exp2(LoadGlobal(p.partial_lse + slot(s)) - base);
+      const float weight = Exp2(LoadTogether<32>(lse + s * split_rows) - base);
+      const Vector16 four = LoadGlobal16(part + s * split_rows * kHeadDim);
       sum += weight;
-      first += weight * LoadGlobal(p.partial_out + slot(s) * kHeadDim + d);
-      second += weight * LoadGlobal(p.partial_out + slot(s) * kHeadDim + d + 1);
+      TM_UNROLL
+      for (int i = 0; i < 4; ++i) out[i] += weight * FloatOf(four.word[i]);
     }
     const float inverse = sum > 0.0f ? 1.0f / sum : 0.0f;
+    const int r = merge.row_begin + row;
     const int64_t token = first_token + r / p.group;
     const int head = kv_head * p.group + r % p.group;
-    auto* at = static_cast<T*>(p.out) + token * p.out_stride + int64_t{head} * kHeadDim + d;
-    StoreGlobal(reinterpret_cast<uint32_t*>(at), PackPair<T>(first * inverse, second * inverse));
+    auto* to = static_cast<T*>(p.out) + token * p.out_stride + int64_t{head} * kHeadDim + d;
+    StoreGlobal(reinterpret_cast<Vector8*>(to), Vector8{PackPair<T>(out[0] * inverse, out[1] * inverse),
+                                                        PackPair<T>(out[2] * inverse, out[3] * inverse)});
     if (p.lse != nullptr && d == 0) {
-      StoreGlobal(p.lse + token * (p.kv.format.kv_heads * p.group) + head,
+      StoreGlobal(p.lse + token * (kv_heads * p.group) + head,
                   sum > 0.0f ? base + Log2(sum) : kMinusInfinity);
     }
   }
@@ -168,8 +176,9 @@ int WithShape(const KvFormat& format, Launch&& launch) {
   return format.element.dtype == DType::kF16 ? with_type(F16()) : with_type(Bf16());
 }
 
-Dim3 GridOf(const AttentionRunParams& p) {
-  return {static_cast<unsigned>(p.max_items), static_cast<unsigned>(p.kv.format.kv_heads)};
+// kv heads fastest: neighbours are equally long.
+Dim3 GridOf(const AttentionRunParams& p, int32_t columns) {
+  return Dim3{static_cast<unsigned>(columns * p.kv.format.kv_heads)};
 }
 
 template <typename T, int kHeadDim, int kTileRows>
@@ -177,7 +186,7 @@ int LaunchTile(const AttentionRunParams& p, Stream stream) {
   using Shape = AttentionTile<T, kHeadDim, kTileRows>;
   if (const int error = AllowSharedBytes<AttentionKernel<T, kHeadDim, kTileRows>, Shape::kSharedBytes>())
     return error;
-  return TM_LAUNCH((AttentionKernel<T, kHeadDim, kTileRows>), GridOf(p), Dim3{kAttentionThreads},
+  return TM_LAUNCH((AttentionKernel<T, kHeadDim, kTileRows>), GridOf(p, p.max_items), Dim3{kAttentionThreads},
                    Shape::kSharedBytes, stream, p);
 }
 
@@ -195,9 +204,10 @@ int RunAttention(const AttentionRunParams& given, void* stream) {
 }
 
 int MergeAttention(const AttentionRunParams& params, void* stream) {
+  if (params.max_merges == 0) return 0;
   return WithShape(params.kv.format, [&]<typename T, int kHeadDim>(T, std::integral_constant<int, kHeadDim>) {
-    return TM_LAUNCH((MergeKernel<T, kHeadDim>), GridOf(params), Dim3{kAttentionThreads}, 0,
-                     static_cast<Stream>(stream), params);
+    return TM_LAUNCH((MergeKernel<T, kHeadDim>), GridOf(params, params.max_merges), Dim3{kAttentionThreads},
+                     0, static_cast<Stream>(stream), params);
   });
 }
 

@@ -49,7 +49,7 @@ struct AttentionPlanParams {
   int32_t group;      // query heads of a kv head
   int32_t tile_rows;  // 16 or 64
   int32_t kv_heads;
-  int32_t target_blocks;   // blocks that fill the device about twice
+  int32_t target_blocks;   // AttentionBlocksPerMultiprocessor of them on each multiprocessor
   int32_t max_items;       // capacity of the lists: AttentionItemBound
   AttentionItem* items;    // [max_items]
   AttentionMerge* merges;  // [max_items]
@@ -58,6 +58,9 @@ struct AttentionPlanParams {
   const int32_t* left = nullptr;  // [tokens] (AttentionSinks), or null
   bool by_mask = false;           // each sees some of all keys that are listed
 };
+
+// Blocks that fit on a multiprocessor at once, by their registers.
+constexpr int32_t AttentionBlocksPerMultiprocessor(int32_t tile_rows) { return tile_rows == 16 ? 3 : 2; }
 
 // Blocks of one kv head that splits aim for.
 constexpr int32_t AttentionBlocks(int32_t kv_heads, int32_t target_blocks) {
@@ -75,6 +78,18 @@ constexpr int32_t AttentionItemBound(int32_t tokens, int32_t sequences, int32_t 
 // each such length of its keys.
 constexpr int32_t AttentionPartialBound(int32_t kv_heads, int32_t target_blocks) {
   return 2 * AttentionBlocks(kv_heads, target_blocks);
+}
+
+// Tiles of rows that are split: each has two partial slots at least. `keys` of any tile at most, where that
+// is known: too few of them are never split, and nothing has to be merged.
+constexpr int32_t AttentionMergeBound(int32_t kv_heads, int32_t target_blocks, int64_t keys) {
+  return keys <= int64_t{kKeyTile} * kMinSplitTiles ? 0 : AttentionBlocks(kv_heads, target_blocks);
+}
+
+// Keys between the begin of a tile of rows' first key tile and its last key, at most. No window: no bound.
+constexpr int64_t AttentionKeyBound(int32_t window, int32_t group, int32_t tile_rows) {
+  const int64_t tokens = (tile_rows - 1) / group + 2;  // that rows of one tile belong to
+  return window > 0 ? window + tokens - 1 + kKeyTile - 1 : INT64_MAX;
 }
 
 // The host twin of the plan kernel: the same lists, from host pointers.
@@ -98,6 +113,7 @@ struct AttentionRunParams {
   int32_t group;
   int32_t tile_rows;
   int32_t max_items;
+  int32_t max_merges;      // AttentionMergeBound; 0: nothing can be split, and nothing is merged
   float scale;             // > 0
   DevicePages pages = {};  // of kv; set by RunAttention and RunAttentionByRow
 };

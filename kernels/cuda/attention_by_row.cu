@@ -132,13 +132,14 @@ struct ByRowTile : AttentionTile<Bf16, kHeadDim, kRows> {
 }  // namespace
 
 template <int kHeadDim, bool kQuantised>
-TM_KERNEL void AttentionByRowKernel(AttentionByRowParams p) {
+TM_KERNEL TM_BOUNDS(kAttentionThreads, AttentionBlocksPerMultiprocessor(kRows)) void AttentionByRowKernel(
+    AttentionByRowParams p) {
   AwaitPriorKernels();
   using Shape = ByRowTile<kHeadDim>;
   const AttentionRunParams& run = p.run;
-  if (BlockX() >= LoadUniform(&run.work->items)) return;
-  const AttentionItem item = LoadUniform(run.items + BlockX());
-  const int kv_head = BlockY();
+  const int kv_head = BlockX() % run.kv.format.kv_heads, index = BlockX() / run.kv.format.kv_heads;
+  if (index >= LoadUniform(&run.work->items)) return;
+  const AttentionItem item = LoadUniform(run.items + index);
   const auto at = AttentionPlace<Shape>::OfThread();
 
   // The sequence's lengths: its queries are its last tokens.
@@ -258,7 +259,7 @@ int Launch(const AttentionByRowParams& p, Stream stream) {
   constexpr int kSharedBytes = ByRowTile<kHeadDim>::kSharedBytes;
   if (const int error = AllowSharedBytes<AttentionByRowKernel<kHeadDim, kQuantised>, kSharedBytes>())
     return error;
-  const Dim3 grid{static_cast<unsigned>(p.run.max_items), static_cast<unsigned>(p.run.kv.format.kv_heads)};
+  const Dim3 grid{static_cast<unsigned>(p.run.max_items * p.run.kv.format.kv_heads)};
   return TM_LAUNCH((AttentionByRowKernel<kHeadDim, kQuantised>), grid, Dim3{kAttentionThreads}, kSharedBytes,
                    stream, p);
 }

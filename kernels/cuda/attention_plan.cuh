@@ -68,39 +68,71 @@ TM_HOST_DEVICE int SplitsOf(int tiles, int split_tiles) {
   return Max(1, (tiles + split_tiles - 1) / split_tiles);
 }
 
-// Key tiles, items, merges and partials of one sequence under a split length.
-struct Totals {
-  int tiles = 0, items = 0, merges = 0, partials = 0;
-};
+// Key tiles of each split but the last: as even as whole tiles allow.
+TM_HOST_DEVICE int LengthOf(int tiles, int splits) { return (tiles + splits - 1) / splits; }
 
-template <typename Memory, bool kByRow>
-TM_HOST_DEVICE Totals CountSequence(const AttentionPlanParams& p, int b, int split_tiles) {
-  Totals totals;
-  const PlanRow row = ReadRow<Memory, kByRow>(p, b);
-  for (int r = 0; r < row.tokens * p.group; r += p.tile_rows) {
-    const int tiles = TilesOf(KeysOf<Memory, kByRow>(p, row, r));
-    const int splits = SplitsOf(tiles, split_tiles);
-    totals.tiles += tiles;
-    totals.items += splits;
-    totals.merges += splits > 1 ? 1 : 0;
-    totals.partials += splits > 1 ? splits : 0;
-  }
-  return totals;
+// Items begin in the order of their list, and what begins last should end soon: so they stand by classes of
+// length, longest first, and within a class in the order of the batch, a sequence's last rows before its
+// first.
+inline constexpr int kLengthClasses = 8;
+TM_HOST_DEVICE int LengthClass(int length, int split_tiles) {
+  return (split_tiles - length) * kLengthClasses / (split_tiles + 1);
 }
 
-// Writes the items of one sequence behind those of the sequences before it.
+// Of each class a number, `stride` apart.
+struct ClassCounts {
+  int* count;
+  int stride;
+  TM_HOST_DEVICE int& operator[](int length_class) const { return count[length_class * stride]; }
+};
+
+// Merges and partials of sequences under a split length.
+struct Totals {
+  int merges = 0, partials = 0;
+};
+
+// First row of a sequence's last tile; negative where it has no row.
+TM_HOST_DEVICE int LastTileBegin(const AttentionPlanParams& p, const PlanRow& row) {
+  return (row.tokens * p.group + p.tile_rows - 1) / p.tile_rows * p.tile_rows - p.tile_rows;
+}
+
 template <typename Memory, bool kByRow>
-TM_HOST_DEVICE void FillSequence(const AttentionPlanParams& p, int b, int split_tiles, Totals at) {
+TM_HOST_DEVICE int CountKeyTiles(const AttentionPlanParams& p, int b) {
+  const PlanRow row = ReadRow<Memory, kByRow>(p, b);
+  int tiles = 0;
+  for (int r = 0; r < row.tokens * p.group; r += p.tile_rows)
+    tiles += TilesOf(KeysOf<Memory, kByRow>(p, row, r));
+  return tiles;
+}
+
+// Adds the items of one sequence to those of their classes, its merges and partials to `totals`.
+template <typename Memory, bool kByRow>
+TM_HOST_DEVICE void CountSequence(const AttentionPlanParams& p, int b, int split_tiles, ClassCounts items,
+                                  Totals* totals) {
   const PlanRow row = ReadRow<Memory, kByRow>(p, b);
   for (int r = 0; r < row.tokens * p.group; r += p.tile_rows) {
+    const int tiles = TilesOf(KeysOf<Memory, kByRow>(p, row, r)), splits = SplitsOf(tiles, split_tiles);
+    items[LengthClass(LengthOf(tiles, splits), split_tiles)] += splits;
+    totals->merges += splits > 1 ? 1 : 0;
+    totals->partials += splits > 1 ? splits : 0;
+  }
+}
+
+// Writes the items of one sequence to where their classes have come, its merges and partials to `next`, and
+// counts all of them on.
+template <typename Memory, bool kByRow>
+TM_HOST_DEVICE void FillSequence(const AttentionPlanParams& p, int b, int split_tiles, ClassCounts next_item,
+                                 Totals* next) {
+  const PlanRow row = ReadRow<Memory, kByRow>(p, b);
+  for (int r = LastTileBegin(p, row); r >= 0; r -= p.tile_rows) {
     const KeyRange keys = KeysOf<Memory, kByRow>(p, row, r);
-    const int splits = SplitsOf(TilesOf(keys), split_tiles);
-    if (splits > 1) Memory::Store(p.merges + at.merges++, AttentionMerge{b, r, at.partials, splits});
+    const int tiles = TilesOf(keys), splits = SplitsOf(tiles, split_tiles), length = LengthOf(tiles, splits);
+    if (splits > 1) Memory::Store(p.merges + next->merges++, AttentionMerge{b, r, next->partials, splits});
+    int& item = next_item[LengthClass(length, split_tiles)];
     for (int s = 0; s < splits; ++s) {
-      const int begin = keys.begin + s * split_tiles * kKeyTile;
-      Memory::Store(p.items + at.items++,
-                    AttentionItem{b, r, begin, Min(begin + split_tiles * kKeyTile, keys.end),
-                                  splits > 1 ? at.partials++ : -1});
+      const int begin = keys.begin + s * length * kKeyTile;
+      Memory::Store(p.items + item++, AttentionItem{b, r, begin, Min(begin + length * kKeyTile, keys.end),
+                                                    splits > 1 ? next->partials++ : -1});
     }
   }
 }

@@ -311,8 +311,8 @@ TM_DEVICE void Write(const AttentionRunParams& p, const AttentionPlace<Shape>& a
       TM_UNROLL
       for (int d = 0; d < Shape::kDimSteps * 2; ++d) {
         float* to = p.partial_out + slot * Shape::kHeadDim + d * 8 + at.pair * 2;
-        StoreGlobal(to, state.out[d][2 * i] * inverse);
-        StoreGlobal(to + 1, state.out[d][2 * i + 1] * inverse);
+        StoreGlobal(reinterpret_cast<Vector8*>(to), Vector8{BitsOf(state.out[d][2 * i] * inverse),
+                                                            BitsOf(state.out[d][2 * i + 1] * inverse)});
       }
       if (at.pair == 0) StoreGlobal(p.partial_lse + slot, lse);
     } else {

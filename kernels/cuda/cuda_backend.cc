@@ -24,7 +24,6 @@ namespace {
 
 constexpr int64_t kAlignment = 256;
 constexpr int64_t kStagingBytes = int64_t{16} << 20;  // of host memory through which weights pass
-constexpr int32_t kBlocksPerMultiprocessor = 2;       // that attention's splits aim for
 constexpr int32_t kSmallTileRows = 16;                // of the smallest tile there is
 static_assert(kSmallTileRows == kByRowTileRows);
 constexpr size_t kPlanSlots =
@@ -94,8 +93,9 @@ struct WorkspaceMap {
   int64_t bytes = 0;
 };
 
-int32_t TargetBlocks(const DeviceProperties& device) {
-  return kBlocksPerMultiprocessor * device.multiprocessors;
+// That attention's splits aim for.
+int32_t TargetBlocks(const DeviceProperties& device, int32_t tile_rows) {
+  return AttentionBlocksPerMultiprocessor(tile_rows) * device.multiprocessors;
 }
 
 WorkspaceMap MapWorkspace(const StepMaxima& maxima, const DeviceProperties& device) {
@@ -104,8 +104,11 @@ WorkspaceMap MapWorkspace(const StepMaxima& maxima, const DeviceProperties& devi
     return std::exchange(*total, *total + RoundUp(bytes, kAlignment));
   };
   const int64_t rows = std::max(maxima.tokens, maxima.logit_rows);
-  const int64_t state_rows = int64_t{AttentionPartialBound(maxima.kv_heads, TargetBlocks(device))} *
-                             maxima.kv_heads * kMaxAttentionRows;
+  int64_t state_rows = 0;
+  for (const int32_t tile_rows : {kSmallTileRows, kMaxAttentionRows}) {
+    const int32_t partials = AttentionPartialBound(maxima.kv_heads, TargetBlocks(device, tile_rows));
+    state_rows = std::max(state_rows, int64_t{partials} * maxima.kv_heads * tile_rows);
+  }
   map.normalised = take(rows * maxima.hidden * 2, &map.bytes);
   map.gate_up = take(int64_t{maxima.tokens} * maxima.hidden * 2 * 2, &map.bytes);
   if (maxima.experts > 0) {
@@ -122,7 +125,7 @@ WorkspaceMap MapWorkspace(const StepMaxima& maxima, const DeviceProperties& devi
   map.partial_out = take(state_rows * maxima.head_dim * int64_t{sizeof(float)}, &map.bytes);
   map.partial_lse = take(state_rows * int64_t{sizeof(float)}, &map.bytes);
   map.plan_items = AttentionItemBound(maxima.tokens, maxima.sequences, maxima.query_heads / maxima.kv_heads,
-                                      kSmallTileRows, maxima.kv_heads, TargetBlocks(device));
+                                      kSmallTileRows, maxima.kv_heads, TargetBlocks(device, kSmallTileRows));
   take(map.plan_items * int64_t{sizeof(AttentionItem)}, &map.plan_bytes);
   map.plan_merges = take(map.plan_items * int64_t{sizeof(AttentionMerge)}, &map.plan_bytes);
   map.plan_work = take(sizeof(AttentionWork), &map.plan_bytes);
@@ -141,6 +144,7 @@ struct AttentionPlan {
   int32_t tokens = 0;
   int32_t tile_rows = 0;
   int32_t max_items = 0;
+  int32_t max_merges = 0;
   AttentionItem* items = nullptr;
   AttentionMerge* merges = nullptr;
   AttentionWork* work = nullptr;
@@ -950,7 +954,6 @@ OpCode CudaBackend::PlanFor(const AttentionParams& p, const AttentionPlan** out)
   const auto tokens = static_cast<int32_t>(p.query.rows);
   TM_CHECK(tokens <= maxima_.tokens && p.batch <= maxima_.sequences && kv_heads <= maxima_.kv_heads,
            "attention over %d tokens of %d sequences, beyond what was reserved", tokens, p.batch);
-  const int32_t target_blocks = TargetBlocks(runtime_->properties());
   std::byte* slot =
       workspace_ + map_.plans + static_cast<int64_t>(plans_.size() % kPlanSlots) * map_.plan_bytes;
   AttentionPlan plan;
@@ -964,6 +967,9 @@ OpCode CudaBackend::PlanFor(const AttentionParams& p, const AttentionPlan** out)
   const bool by_row = IsByRow(p);
   const bool small = int64_t{tokens} * group <= int64_t{kSmallTileRows} * p.batch;
   plan.tile_rows = by_row ? kByRowTileRows : small ? kSmallTileRows : kMaxAttentionRows;
+  const int32_t target_blocks = TargetBlocks(runtime_->properties(), plan.tile_rows);
+  const int64_t keys = plan.by_mask ? INT64_MAX : AttentionKeyBound(p.window, group, plan.tile_rows);
+  plan.max_merges = AttentionMergeBound(kv_heads, target_blocks, keys);
   plan.max_items = AttentionItemBound(tokens, p.batch, group, plan.tile_rows, kv_heads, target_blocks);
   plan.items = reinterpret_cast<AttentionItem*>(slot);
   plan.merges = reinterpret_cast<AttentionMerge*>(slot + map_.plan_merges);
@@ -1018,6 +1024,7 @@ OpCode CudaBackend::Attention(const AttentionParams& p) noexcept {
                                   .group = p.query_heads / p.kv.format.kv_heads,
                                   .tile_rows = plan->tile_rows,
                                   .max_items = plan->max_items,
+                                  .max_merges = plan->max_merges,
                                   .scale = p.scale};
   if (!IsByRow(p)) return Queued(RunAttention(run, runtime_->stream()), "attention");
   if (p.sinks.len != nullptr) {

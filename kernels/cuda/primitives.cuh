@@ -18,6 +18,7 @@
 #include <cstdlib>
 
 #define TM_KERNEL __global__
+#define TM_BOUNDS(...) __launch_bounds__(__VA_ARGS__)  // threads of a block, and blocks that shall fit
 #define TM_DEVICE __device__ __forceinline__
 #define TM_HOST_DEVICE __host__ __device__ inline
 #define TM_UNROLL _Pragma("unroll")

@@ -76,6 +76,10 @@ AttentionOutcome Run(const AttentionCase& c, const PagedKvFixture& kv, const std
   cuda::PlanAttentionOnHost(plan);
   EXPECT_EQ(std::memcmp(&twin, &outcome.work, sizeof(twin)), 0);
   EXPECT_LE(twin.items, outcome.max_items);
+  outcome.max_merges = cuda::AttentionMergeBound(
+      c.kv.kv_heads, c.target_blocks,
+      c.mask.empty() ? cuda::AttentionKeyBound(c.window, c.group, c.tile_rows) : INT64_MAX);
+  EXPECT_LE(twin.merges, outcome.max_merges);
   EXPECT_TRUE(SameBytes(outcome.items, twin_items, twin.items));
   EXPECT_TRUE(SameBytes(outcome.merges, twin_merges, twin.merges));
   outcome.items.resize(static_cast<size_t>(twin.items));
@@ -110,6 +114,7 @@ AttentionOutcome Run(const AttentionCase& c, const PagedKvFixture& kv, const std
   run.group = c.group;
   run.tile_rows = c.tile_rows;
   run.max_items = outcome.max_items;
+  run.max_merges = outcome.max_merges;
   run.scale = 1.0f / std::sqrt(static_cast<float>(c.kv.head_dim));
   const bool quantised = Format(c.kv.dtype).in_groups();
   if (c.sinks.empty() && c.mask.empty() && !quantised) {

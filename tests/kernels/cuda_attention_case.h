@@ -41,6 +41,7 @@ struct AttentionOutcome {
   std::vector<cuda::AttentionItem> items;
   std::vector<cuda::AttentionMerge> merges;
   int32_t max_items = 0;
+  int32_t max_merges = 0;
 };
 
 double AttentionDouble(DType dtype, uint16_t bits);

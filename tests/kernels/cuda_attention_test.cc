@@ -11,7 +11,10 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <numeric>
+#include <utility>
+#include <vector>
 
 #include "tests/kernels/cuda_attention_case.h"
 #include "tests/reference/attention.h"
@@ -215,6 +218,61 @@ INSTANTIATE_TEST_SUITE_P(Shapes, CudaAttentionTest,
                                                                       ? "Reverse"
                                                                       : "Random");
                          });
+
+// What begins last ends soon: by classes of an eighth of a split, no item is longer than one before it.
+TEST(CudaAttentionPlanTest, TheLongestItemsComeFirstAndSplitsOfATileAreEven) {
+  const AttentionCase cases[] = {
+      {"Prompts", KvOf(2, 32, 16), {{0, 700}, {0, 90}, {0, 400}}, {700, 90, 10}, 4, 0, 64, 8},
+      {"Decode", KvOf(1, 32, 16), {{0, 1100}, {0, 40}, {0, 2000}, {0, 777}}, {1, 1, 1, 1}, 4, 0, 16, 9}};
+  for (const AttentionCase& c : cases) {
+    PagedKvFixture kv(c.kv, c.spans);
+    kv.FillRandom(3);
+    kv.SetQueries(c.queries);
+    const AttentionOutcome outcome = RunAttentionCase(c, kv, RandomQuery(c, kv.tokens()));
+    std::map<std::pair<int32_t, int32_t>, std::vector<int32_t>> splits;  // key tiles, by tile of rows
+    int32_t shortest = outcome.work.split_tiles;
+    for (const cuda::AttentionItem& item : outcome.items) {
+      const int32_t tiles = (item.key_end - item.key_begin + cuda::kKeyTile - 1) / cuda::kKeyTile;
+      splits[{item.sequence, item.row_begin}].push_back(tiles);
+    }
+    for (const cuda::AttentionItem& item : outcome.items) {
+      const std::vector<int32_t>& all = splits[{item.sequence, item.row_begin}];
+      const int32_t longest = *std::max_element(all.begin(), all.end());
+      EXPECT_LE(longest, shortest + (outcome.work.split_tiles + 1) / 8 + 1) << c.name;
+      shortest = std::min(shortest, longest);
+    }
+    for (const auto& [rows, tiles] : splits) {
+      const int32_t all = std::accumulate(tiles.begin(), tiles.end(), 0);
+      const auto count = static_cast<int32_t>(tiles.size());
+      EXPECT_EQ(count, std::max(1, (all + outcome.work.split_tiles - 1) / outcome.work.split_tiles))
+          << c.name;
+      for (const int32_t own : tiles) EXPECT_LE(own, (all + count - 1) / count) << c.name;
+    }
+  }
+}
+
+// Where the host knows that nothing is split, it queues no second kernel; where it does not, the bound on
+// merges is one block column for each pair of parts.
+TEST(CudaAttentionPlanTest, AWindowTooShortForSplitsHasNothingToMerge) {
+  for (const int32_t tile_rows : {16, 64}) {
+    for (int32_t group = 1; group <= 16; ++group) {
+      for (int32_t window = 1; window <= 300; ++window) {
+        if (cuda::AttentionMergeBound(1, 1000, cuda::AttentionKeyBound(window, group, tile_rows)) > 0)
+          continue;
+        // Every tile of rows of a sequence, wherever it ends: its key tiles are too few for two splits.
+        for (int32_t first_position = 512; first_position < 512 + cuda::kKeyTile; ++first_position) {
+          const int32_t last_position = first_position + (tile_rows - 1 + group - 1) / group;
+          const int32_t begin = (first_position - window + 1) / cuda::kKeyTile * cuda::kKeyTile;
+          ASSERT_LE((last_position + 1 - begin + cuda::kKeyTile - 1) / cuda::kKeyTile, cuda::kMinSplitTiles)
+              << window << " keys, groups of " << group << ", tiles of " << tile_rows;
+        }
+      }
+    }
+  }
+  EXPECT_EQ(cuda::AttentionMergeBound(8, 264, cuda::AttentionKeyBound(100, 4, 64)), 0);
+  EXPECT_EQ(cuda::AttentionMergeBound(8, 264, cuda::AttentionKeyBound(4096, 4, 64)), 33);
+  EXPECT_EQ(cuda::AttentionMergeBound(8, 264, cuda::AttentionKeyBound(0, 4, 16)), 33);
+}
 
 TEST(CudaAttentionShapesTest, OtherHeadsAreRefused) {
   for (const int32_t head_dim : {8, 16, 48, 80, 112, 160, 192, 256}) {

@@ -45,7 +45,7 @@ Bytes Counted() {
 
 Bytes PlanBytes(const PagedKvFixture& kv, const AttentionOutcome& outcome) {
   Bytes bytes;
-  bytes.read = kv.batch() * 4 * 12;
+  bytes.read = kv.batch() * 3 * 12;
   bytes.written = 20 * outcome.work.items + 16 * outcome.work.merges + 16;
   return bytes;
 }
@@ -69,10 +69,11 @@ Bytes AttentionBytes(const AttentionCase& c, const PagedKvFixture& kv, const Att
   }
   for (const cuda::AttentionMerge& merge : outcome.merges) {
     const int64_t rows = rows_of(merge.sequence, merge.row_begin);
-    of_a_head.read += 28 + rows * merge.splits * 8 * d;
+    of_a_head.read += 28 + rows * merge.splits * (4 * d + 8);
     of_a_head.written += rows * 2 * d + rows * 4;
   }
-  const int64_t idle = 2 * int64_t{outcome.max_items} - outcome.work.items - outcome.work.merges;
+  const int64_t idle =
+      int64_t{outcome.max_items} + outcome.max_merges - outcome.work.items - outcome.work.merges;
   of_a_head.read += 4 * idle;
   if (c.kv.rings) of_a_head.read += 4 * outcome.work.items;
   return {of_a_head.read * c.kv.kv_heads, of_a_head.written * c.kv.kv_heads};
@@ -133,13 +134,13 @@ TEST(CudaAttentionBytesTest, OfSinksEqualTheFormulaAtTheHeadOfTheirKernel) {
   };
   const Seen seen[] = {{200 - 160, 2, 4}, {300 - 260, 1, 0}, {30, 1, 0}};
   Bytes bytes = PlanBytes(run.kv, run.outcome);
-  bytes.read += 4 * 3 * 4;  // `left` of each tile
+  bytes.read += 3 * 3 * 4;  // `left` of each tile
   for (const auto& [keys, tiles, sinks] : seen) {
     bytes.read += 44 + kGroup * (8 + 4 + 2 * kDim) + keys * 4 * kDim + tiles * 256;
     if (sinks > 0) bytes.read += kGroup * 2 * kDim + sinks * 4 * kDim + 256;
     bytes.written += kGroup * 2 * kDim + kGroup * 4;
   }
-  bytes.read += 4 * (2 * run.outcome.max_items - 3);
+  bytes.read += 4 * (run.outcome.max_items + run.outcome.max_merges - 3);
   EXPECT_EQ(run.bytes, bytes);
 }
 
@@ -155,9 +156,9 @@ TEST(CudaAttentionBytesTest, OfAMaskEqualTheFormulaAtTheHeadOfItsKernel) {
   const CountedRun run(c);
   constexpr int64_t kRows = kQueries * kGroup;
   Bytes bytes = PlanBytes(run.kv, run.outcome);
-  bytes.read += 4 * 4;  // where its keys begin
+  bytes.read += 3 * 4;  // where its keys begin
   bytes.read += 44 + kRows * 2 * kDim + kKeys * 4 * kDim + KeyTiles(kKeys) * 256 + 8 + kRows * kKeys;
-  bytes.read += 4 * (2 * run.outcome.max_items - 1);
+  bytes.read += 4 * (run.outcome.max_items + run.outcome.max_merges - 1);
   bytes.written += kRows * 2 * kDim + kRows * 4;
   EXPECT_EQ(run.bytes, bytes);
 }
@@ -174,7 +175,7 @@ TEST(CudaAttentionBytesTest, OfQuantisedPagesEqualTheFormulaAtTheHeadOfTheirKern
     const CountedRun run(c);
     Bytes bytes = PlanBytes(run.kv, run.outcome);
     bytes.read += 44 + kGroup * 2 * kDim + kKeys * (numbers + scales + kDim / 2);
-    bytes.read += 4 * (2 * run.outcome.max_items - 1);
+    bytes.read += 4 * (run.outcome.max_items + run.outcome.max_merges - 1);
     bytes.written += kGroup * 2 * kDim + kGroup * 4;
     EXPECT_EQ(run.bytes, bytes) << DTypeName(dtype);
   }

@@ -173,6 +173,7 @@ void RunAttentionOf(int32_t tokens, int32_t tile_rows, int32_t window, int32_t s
   run.group = kGroup;
   run.tile_rows = tile_rows;
   run.max_items = bound;
+  run.max_merges = AttentionMergeBound(1, kTarget, AttentionKeyBound(window, kGroup, tile_rows));
   run.scale = 0.2f;
   if (sinks == 0 && element == DType::kBf16) {
     ASSERT_EQ(RunAttention(run, nullptr), 0);

@@ -15,6 +15,7 @@
 #include "kernels/cuda/emulator/emulator.h"
 
 #define TM_KERNEL
+#define TM_BOUNDS(...)
 #define TM_DEVICE inline
 #define TM_HOST_DEVICE inline
 #define TM_UNROLL
