@@ -27,12 +27,10 @@ constexpr int64_t kPromptTokens = 64;
 class InstantRunner final : public ModelRunner {
  public:
   StatusOr<StepTicket> Forward(const StepPlan& plan) override {
-    result_.rows.resize(plan.rows.size());
-    for (size_t r = 0; r < plan.rows.size(); ++r) {
-      const auto samples = static_cast<size_t>(plan.rows[r].ask.samples);
-      result_.rows[r].samples.assign(samples,
-                                     {.token = {.token = 7, .logprob = -1.0f}, .rank = 1, .top = {}});
-    }
+    int64_t results = 0;
+    for (const StepRow& row : plan.rows) results += row.ask.results();
+    result_.tokens.assign(static_cast<size_t>(results),
+                          {.token = {.token = 7, .logprob = -1.0f}, .rank = 1, .top = {}});
     return StepTicket{plan.step};
   }
   Status Sample(StepTicket, const SampleInputs&) override { return {}; }

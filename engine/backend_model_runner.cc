@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <string>
-#include <unordered_map>
 
 #include "engine/packed_block.h"
 #include "kernels/core/check.h"
@@ -72,7 +71,8 @@ BackendModelRunner::BackendModelRunner(Backend& backend, Model& model, const Eng
       limits_(limits),
       pool_(pool),
       builder_(model.kv_layout(), limits, model.config().context),
-      steps_(static_cast<size_t>(limits.steps_in_flight)) {}
+      steps_(static_cast<size_t>(limits.steps_in_flight)),
+      sampled_slots_(static_cast<size_t>(limits.max_sequences)) {}
 
 BackendModelRunner::~BackendModelRunner() {
   backend_.WaitFence(backend_.RecordFence());  // an engine may end with a step in flight
@@ -218,7 +218,7 @@ const BackendModelRunner::RecordedStep* BackendModelRunner::FindRecorded(const S
 
 Status BackendModelRunner::UploadBatch(const PackedBatch& packed, const std::byte* host) {
   std::byte* const block = batch_ + builder_.table_bytes();
-  const char* const what = "copying a step to the device";
+  const std::string what = "copying a step to the device";
   // By way of the block's own place, which the step before is done with when these ops run.
   const int64_t most = builder_.max_bytes() / static_cast<int64_t>(sizeof(int32_t)) / 2 * 2;
   for (std::span<const int32_t> rest = packed.early_changes; !rest.empty();) {
@@ -246,15 +246,15 @@ void BackendModelRunner::ListRecordsInFlight(const StepPlan& plan) {
   TM_CHECK(before.id == plan.step - 1 && before.sampled, "step %lld begins before step %lld is sampled",
            static_cast<long long>(plan.step), static_cast<long long>(before.id));
   records_in_flight_.assign(plan.rows.size(), -1);
-  std::unordered_map<const Sequence*, int32_t> record_of;
+  std::fill(sampled_slots_.begin(), sampled_slots_.end(), SampledSlot());
   int32_t record = 0;
   for (const StepRow& row : before.rows) {
-    if (row.ask.samples > 0) record_of[row.sequence] = record;
-    record += row.ask.samples + static_cast<int32_t>(row.ask.score_end - row.ask.score_begin);
+    if (row.ask.samples > 0) SampledOf(*row.sequence) = {row.sequence, record};
+    record += static_cast<int32_t>(row.ask.results());
   }
   for (size_t r = 0; r < plan.rows.size(); ++r) {
-    const auto at = record_of.find(plan.rows[r].sequence);
-    if (at != record_of.end()) records_in_flight_[r] = at->second;
+    const SampledSlot& sampled = SampledOf(*plan.rows[r].sequence);
+    if (sampled.sequence == plan.rows[r].sequence) records_in_flight_[r] = sampled.record;
   }
 }
 
@@ -453,18 +453,11 @@ Status BackendModelRunner::WritePages(std::span<const PageImage> images) {
 }
 
 StepResult BackendModelRunner::ResultOfRecords(const OpenStep& step) const {
+  size_t records = 0;
+  for (const StepRow& row : step.rows) records += static_cast<size_t>(row.ask.results());
   StepResult result;
-  result.rows.resize(step.rows.size());
-  size_t record = 0;
-  for (size_t r = 0; r < step.rows.size(); ++r) {
-    const RowAsk& ask = step.rows[r].ask;
-    for (int32_t s = 0; s < ask.samples; ++s) {
-      result.rows[r].samples.push_back(ScoredTokenAt(step, record++));
-    }
-    for (int64_t p = ask.score_begin; p < ask.score_end; ++p) {
-      result.rows[r].scores.push_back(ScoredTokenAt(step, record++));
-    }
-  }
+  result.tokens.reserve(records);
+  for (size_t record = 0; record < records; ++record) result.tokens.push_back(ScoredTokenAt(step, record));
   return result;
 }
 

@@ -85,6 +85,11 @@ class BackendModelRunner final : public ModelRunner {
     SampleRecord* records = nullptr;
     TokenLogprob* top = nullptr;
   };
+  // Where a step has the first sample of the sequence in a slot.
+  struct SampledSlot {
+    const Sequence* sequence = nullptr;
+    int32_t record = 0;
+  };
   struct OpenStep {
     int64_t id = 0;                     // 0: none
     std::vector<StepRow> rows;          // of its plan
@@ -110,6 +115,9 @@ class BackendModelRunner final : public ModelRunner {
 
   // Forward.
   void ListRecordsInFlight(const StepPlan& plan);
+  SampledSlot& SampledOf(const Sequence& sequence) {
+    return sampled_slots_[static_cast<size_t>(sequence.slot)];
+  }
   const RecordedStep* FindRecorded(const StepPlan& plan) const;
   Status UploadBatch(const PackedBatch& packed, const std::byte* host);
   // Sample, in call order.
@@ -137,8 +145,10 @@ class BackendModelRunner final : public ModelRunner {
   Buffer records_;               // SampleRecord [rows], then TokenLogprob [rows, kMaxTopLogprobs] if wanted
   std::byte* logits_ = nullptr;  // device [logit_rows, vocab] f32
 
-  std::vector<RecordedStep> recorded_;      // by rows
-  std::vector<OpenStep> steps_;             // [steps_in_flight] step n has place n % steps_in_flight
+  std::vector<RecordedStep> recorded_;  // by rows
+  std::vector<OpenStep> steps_;         // [steps_in_flight] step n has place n % steps_in_flight
+  // [slots] of the step before the one that is being packed
+  std::vector<SampledSlot> sampled_slots_;
   std::vector<int32_t> records_in_flight_;  // [rows] of the plan that is being packed
 };
 

@@ -44,13 +44,10 @@ struct ScoredToken {
   std::vector<TokenLogprob> top;
 };
 
-struct RowResult {
-  std::vector<ScoredToken> samples;  // [RowAsk::samples]
-  std::vector<ScoredToken> scores;   // [score_end - score_begin]
-};
-
+// In the order of the plan's rows, for each its samples [RowAsk::samples], then its scores [score_end -
+// score_begin].
 struct StepResult {
-  std::vector<RowResult> rows;  // in the order of the plan's rows
+  std::vector<ScoredToken> tokens;
 };
 
 // A page of the pool and its bytes on the host, [page_bytes] of KvLayout.

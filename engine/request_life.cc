@@ -250,20 +250,23 @@ const SampleInputs& RequestLife::InputsOf(const StepPlan& plan) {
 std::vector<RowOutcome> RequestLife::Take(const StepPlan& plan, StepResult result) {
   std::vector<RowOutcome> outcomes;
   outcomes.reserve(plan.rows.size());
+  std::span<ScoredToken> tokens(result.tokens);
   for (size_t r = 0; r < plan.rows.size(); ++r) {
     const StepRow& row = plan.rows[r];
     Choice& choice = ChoiceOf(row.sequence);
     const bool late = std::exchange(choice.late, false);
     const bool counts = !late && !choice.ended;  // not ended meanwhile, with the step in flight
+    const std::span<ScoredToken> of_row = tokens.first(static_cast<size_t>(row.ask.results()));
+    tokens = tokens.subspan(of_row.size());
     outcomes.push_back({.accepted = counts ? row.count : 0});
     if (!counts) continue;
-    TakeScores(*choice.owner, row, std::move(result.rows[r].scores));
-    TakeSamples(row, std::move(result.rows[r].samples));
+    TakeScores(*choice.owner, row, of_row.subspan(static_cast<size_t>(row.ask.samples)));
+    TakeSamples(row, of_row.first(static_cast<size_t>(row.ask.samples)));
   }
   return outcomes;
 }
 
-void RequestLife::TakeScores(ActiveRequest& active, const StepRow& row, std::vector<ScoredToken> scores) {
+void RequestLife::TakeScores(ActiveRequest& active, const StepRow& row, std::span<ScoredToken> scores) {
   for (size_t i = 0; i < scores.size(); ++i) {
     if (scores[i].token.token < 0) {
       ++counters_.failed_rows;
@@ -273,7 +276,7 @@ void RequestLife::TakeScores(ActiveRequest& active, const StepRow& row, std::vec
   }
 }
 
-void RequestLife::TakeSamples(const StepRow& row, std::vector<ScoredToken> samples) {
+void RequestLife::TakeSamples(const StepRow& row, std::span<ScoredToken> samples) {
   Choice& first = ChoiceOf(row.sequence);
   if (first.ended) return;
   const bool scored_to_the_end = row.start + row.count == first.prompt_len();

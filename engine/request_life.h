@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <random>
+#include <span>
 #include <vector>
 
 #include "engine/active_request.h"
@@ -61,8 +62,8 @@ class RequestLife {
   void LeaveQueue(ActiveRequest& active);
   void NoteHeld();
 
-  void TakeScores(ActiveRequest& active, const StepRow& row, std::vector<ScoredToken> scores);
-  void TakeSamples(const StepRow& row, std::vector<ScoredToken> samples);
+  void TakeScores(ActiveRequest& active, const StepRow& row, std::span<ScoredToken> scores);
+  void TakeSamples(const StepRow& row, std::span<ScoredToken> samples);
   void ForkSiblings(Choice& parent);
   void AcceptToken(Choice& choice, ScoredToken scored);
   // How this token ends its choice, if it does.

@@ -22,6 +22,7 @@ struct RowAsk {
   int64_t score_end = 0;
 
   bool scores() const { return score_begin < score_end; }
+  int64_t results() const { return samples + score_end - score_begin; }
 };
 
 struct StepRow {

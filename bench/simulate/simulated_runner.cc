@@ -30,9 +30,8 @@ StatusOr<StepResult> SimulatedRunner::Collect(StepTicket ticket) {
   clock_.AdvanceTo(open_.front().end_ns);
   StepResult result;
   for (const StepRow& row : open_.front().rows) {
-    RowResult& given = result.rows.emplace_back();
-    given.samples.resize(static_cast<size_t>(row.ask.samples));
-    for (ScoredToken& sample : given.samples) sample.token = {kToken, 0.0f};
+    const ScoredToken sample = {.token = {kToken, 0.0f}, .rank = 0, .top = {}};
+    result.tokens.insert(result.tokens.end(), static_cast<size_t>(row.ask.samples), sample);
     if (row.ask.samples > 0) on_token_(row, clock_.NowNs());
   }
   open_.pop_front();

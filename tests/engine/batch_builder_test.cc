@@ -304,7 +304,7 @@ void ExpectSeen(const PackedBatch& packed, const StepPlan& plan, const KvLayout&
           ASSERT_EQ(PagesOf(view, r)[PageOf(key, 0, kPageSize)], page_of(key))
               << "row " << r << " key " << key;
         }
-        const int64_t sinks = std::min(seen.sink_len, SinkPages(lease, layout, g) * kPageSize);
+        const int64_t sinks = std::min({seen.sink_len, query + 1, SinkPages(lease, layout, g) * kPageSize});
         for (int64_t key = 0; key < sinks; ++key) {
           ASSERT_EQ(SinkPagesOf(view, r)[PageOf(key, 0, kPageSize)], page_of(key))
               << "row " << r << " sink " << key;

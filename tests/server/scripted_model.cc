@@ -38,16 +38,15 @@ StatusOr<StepTicket> ScriptedModel::Forward(const StepPlan& plan) {
   if (allowed_steps_ != INT64_MAX) --allowed_steps_;
   const int64_t step_time_us = step_time_us_;
 
-  result_.rows.clear();
+  result_.tokens.clear();
   for (const StepRow& row : plan.rows) {
-    RowResult& result = result_.rows.emplace_back();
     const int64_t position = row.start + row.count;
     const int32_t token = position == fail_at_ ? -1 : TokenAt(position);
     const OutputParams& output = row.sequence->request->output;
-    result.samples.assign(static_cast<size_t>(row.ask.samples), Scored(token, output.logprobs));
+    for (int32_t s = 0; s < row.ask.samples; ++s) result_.tokens.push_back(Scored(token, output.logprobs));
     for (int64_t scored = row.ask.score_begin; scored < row.ask.score_end; ++scored) {
       const TokenToScore wanted = row.sequence->ToScore(scored);
-      result.scores.push_back(
+      result_.tokens.push_back(
           Scored(wanted.place + 1 == fail_at_ ? -1 : wanted.token, output.prompt_logprobs));
     }
   }

@@ -75,27 +75,28 @@ Status FakeModelRunner::Sample(StepTicket ticket, const SampleInputs& inputs) {
   const std::vector<Row>& rows = open_[0].rows;
   StepResult& result = open_[0].result;
   open_[0].sampled = true;
-  result.rows.assign(rows.size(), {});
+  result.tokens.clear();
   last_sampled_.clear();
   auto choice = inputs.choices.begin();
   for (size_t r = 0; r < rows.size(); ++r) {
     const StepRow& row = rows[r].row;
     const Request& request = *row.sequence->request;
+    const size_t first = result.tokens.size();
     for (int32_t s = 0; s < row.ask.samples; ++s, ++choice) {
       ChoiceSampling sampling = *choice;
       if (forced) sampling.row.forced_token = forced(request.id, sampling.row.choice, sampling.row.position);
       const bool fails = not_finite && not_finite(request.id, sampling.row.choice, sampling.row.position);
-      result.rows[r].samples.push_back(fails ? ScoredToken{} : Choose(rows[r].logits[0], sampling));
+      result.tokens.push_back(fails ? ScoredToken{} : Choose(rows[r].logits[0], sampling));
     }
     if (row.ask.samples > 0) {
-      last_sampled_[row.sequence] = std::max(result.rows[r].samples[0].token.token, 0);
+      last_sampled_[row.sequence] = std::max(result.tokens[first].token.token, 0);
     }
     for (int64_t p = row.ask.score_begin; p < row.ask.score_end; ++p) {
       ChoiceSampling sampling;
       sampling.row.forced_token = row.sequence->ToScore(p).token;
       sampling.row.top_logprobs = std::max(request.output.prompt_logprobs, 0);
       const size_t at = static_cast<size_t>(p - row.ask.score_begin) + (row.ask.samples > 0 ? 1 : 0);
-      result.rows[r].scores.push_back(Choose(rows[r].logits[at], sampling));
+      result.tokens.push_back(Choose(rows[r].logits[at], sampling));
     }
   }
   TM_CHECK(choice == inputs.choices.end(), "%zu choices were given", inputs.choices.size());
