@@ -11,6 +11,7 @@
 #include "kernels/core/check.h"
 #include "kernels/core/kv_quantize.h"
 #include "kernels/cuda/attention.h"
+#include "kernels/cuda/hopper_attention.h"
 #include "kernels/cuda/linear_small.h"
 #include "kernels/cuda/linear_tile.h"
 #include "kernels/cuda/moe.h"
@@ -26,6 +27,7 @@ constexpr int64_t kAlignment = 256;
 constexpr int64_t kStagingBytes = int64_t{16} << 20;  // of host memory through which weights pass
 constexpr int32_t kSmallTileRows = 16;                // of the smallest tile there is
 static_assert(kSmallTileRows == kByRowTileRows);
+constexpr size_t kMostPoolMaps = 8;  // more pools than that: the oldest map is made again
 constexpr size_t kPlanSlots =
     8;  // more (table, window) pairs than that in a step: the oldest plan is made again
 
@@ -85,6 +87,7 @@ struct WorkspaceMap {
   int64_t adjusted = 0;     // [L, vocab] f32
   int64_t partial_out = 0;  // [partials, kv_heads, tile rows, head_dim] f32
   int64_t partial_lse = 0;  // [partials, kv_heads, tile rows] f32
+  int64_t parts_done = 0;   // [partials, kv_heads] i32, zeros between calls; where the device is Hopper's
   int64_t plans = 0;        // [kPlanSlots] plan_bytes each: items, merges, work
   int64_t plan_merges = 0;  // within a plan
   int64_t plan_work = 0;
@@ -98,6 +101,11 @@ int32_t TargetBlocks(const DeviceProperties& device, int32_t tile_rows) {
   return AttentionBlocksPerMultiprocessor(tile_rows) * device.multiprocessors;
 }
 
+// The same of the kernels of sm_90a.
+int32_t HopperTargetBlocks(const DeviceProperties& device, int32_t tile_rows) {
+  return HopperBlocksPerMultiprocessor(tile_rows) * device.multiprocessors;
+}
+
 WorkspaceMap MapWorkspace(const StepMaxima& maxima, const DeviceProperties& device) {
   WorkspaceMap map;
   const auto take = [](int64_t bytes, int64_t* total) {
@@ -108,6 +116,14 @@ WorkspaceMap MapWorkspace(const StepMaxima& maxima, const DeviceProperties& devi
   for (const int32_t tile_rows : {kSmallTileRows, kMaxAttentionRows}) {
     const int32_t partials = AttentionPartialBound(maxima.kv_heads, TargetBlocks(device, tile_rows));
     state_rows = std::max(state_rows, int64_t{partials} * maxima.kv_heads * tile_rows);
+  }
+  if (device.hopper) {
+    const int32_t partials =
+        AttentionPartialBound(maxima.kv_heads, HopperTargetBlocks(device, kHopperPrefillRows));
+    state_rows = std::max(state_rows, int64_t{partials} * maxima.kv_heads * kHopperPrefillRows);
+    const int32_t parts =
+        AttentionPartialBound(maxima.kv_heads, HopperTargetBlocks(device, kHopperDecodeRows));
+    map.parts_done = take(int64_t{parts} * maxima.kv_heads * int64_t{sizeof(int32_t)}, &map.bytes);
   }
   map.normalised = take(rows * maxima.hidden * 2, &map.bytes);
   map.gate_up = take(int64_t{maxima.tokens} * maxima.hidden * 2 * 2, &map.bytes);
@@ -133,6 +149,9 @@ WorkspaceMap MapWorkspace(const StepMaxima& maxima, const DeviceProperties& devi
   return map;
 }
 
+// The kernels that a call of attention goes by.
+enum class AttentionKernels { kMmaSync, kByRow, kHopperPrefill, kHopperDecode };
+
 // A work list that attention calls of one step share, and what it was made for.
 struct AttentionPlan {
   const int32_t* kv_end = nullptr;
@@ -142,6 +161,7 @@ struct AttentionPlan {
   int32_t window = 0;
   int32_t batch = 0;
   int32_t tokens = 0;
+  AttentionKernels kernels = AttentionKernels::kMmaSync;
   int32_t tile_rows = 0;
   int32_t max_items = 0;
   int32_t max_merges = 0;
@@ -149,9 +169,24 @@ struct AttentionPlan {
   AttentionMerge* merges = nullptr;
   AttentionWork* work = nullptr;
 
-  bool Serves(const AttentionParams& p) const {
-    return kv_end == p.table.kv_end && qo_indptr == p.qo_indptr && window == p.window && batch == p.batch &&
-           tokens == p.query.rows && left == p.sinks.left && by_mask == (p.mask.bits != nullptr);
+  bool Serves(const AttentionParams& p, AttentionKernels by) const {
+    return kernels == by && kv_end == p.table.kv_end && qo_indptr == p.qo_indptr && window == p.window &&
+           batch == p.batch && tokens == p.query.rows && left == p.sinks.left &&
+           by_mask == (p.mask.bits != nullptr);
+  }
+};
+
+// The tensor map of a pool of pages, and what it was made for.
+struct PoolMap {
+  const std::byte* pool = nullptr;
+  int64_t page_bytes = 0;
+  KvFormat format;
+  TensorMap map;
+
+  bool Describes(const KvLayerView& kv) const {
+    return pool == kv.pool && page_bytes == kv.page_bytes && format.kv_heads == kv.format.kv_heads &&
+           format.head_dim == kv.format.head_dim && format.page_size == kv.format.page_size &&
+           format.order == kv.format.order;
   }
 };
 
@@ -238,7 +273,9 @@ class CudaBackend final : public Backend {
   OpCode MultiplyExperts(const WeightHandle* weights, size_t index, void* reordered, MoeGemmParams gemm,
                          const char* what);
   OpCode CheckPages(const KvLayerView& kv);
+  AttentionKernels KernelsFor(const AttentionParams& params) const;
   OpCode PlanFor(const AttentionParams& params, const AttentionPlan** plan);
+  OpCode MapOfPool(const KvLayerView& kv, TensorMap* map);
 
   const std::unique_ptr<Runtime> runtime_;
   BackendInfo info_;
@@ -259,6 +296,7 @@ class CudaBackend final : public Backend {
 
   // Of the step that is being queued: an upload, a recording or the rotary table begins another.
   std::vector<AttentionPlan> plans_;  // plan i lies in slot i % kPlanSlots
+  std::vector<PoolMap> pool_maps_;    // at most kMostPoolMaps, oldest first
 };
 
 CudaBackend::~CudaBackend() {
@@ -944,11 +982,25 @@ bool IsByRow(const AttentionParams& p) {
   return p.sinks.len != nullptr || p.mask.bits != nullptr || p.kv.format.element != DType::kBf16;
 }
 
+// Whether tiles of the smallest size hold a sequence's rows: a step of decode.
+bool FitsSmallTiles(const AttentionParams& p) {
+  return p.query.rows * (p.query_heads / p.kv.format.kv_heads) <= int64_t{kSmallTileRows} * p.batch;
+}
+
+AttentionKernels CudaBackend::KernelsFor(const AttentionParams& p) const {
+  if (IsByRow(p)) return AttentionKernels::kByRow;
+  if (!runtime_->properties().hopper) return AttentionKernels::kMmaSync;
+  if (FitsSmallTiles(p))
+    return HopperDecodeSupported(p.kv) ? AttentionKernels::kHopperDecode : AttentionKernels::kMmaSync;
+  return HopperSupported(p.kv) ? AttentionKernels::kHopperPrefill : AttentionKernels::kMmaSync;
+}
+
 OpCode CudaBackend::PlanFor(const AttentionParams& p, const AttentionPlan** out) {
+  const AttentionKernels kernels = KernelsFor(p);
   const size_t kept = std::min(plans_.size(), kPlanSlots);
   for (size_t i = plans_.size() - kept; i < plans_.size(); ++i) {
     *out = &plans_[i];
-    if (plans_[i].Serves(p)) return OpCode::kOk;
+    if (plans_[i].Serves(p, kernels)) return OpCode::kOk;
   }
   const int32_t kv_heads = p.kv.format.kv_heads, group = p.query_heads / kv_heads;
   const auto tokens = static_cast<int32_t>(p.query.rows);
@@ -964,10 +1016,13 @@ OpCode CudaBackend::PlanFor(const AttentionParams& p, const AttentionPlan** out)
   plan.window = p.window;
   plan.batch = p.batch;
   plan.tokens = tokens;
-  const bool by_row = IsByRow(p);
-  const bool small = int64_t{tokens} * group <= int64_t{kSmallTileRows} * p.batch;
-  plan.tile_rows = by_row ? kByRowTileRows : small ? kSmallTileRows : kMaxAttentionRows;
-  const int32_t target_blocks = TargetBlocks(runtime_->properties(), plan.tile_rows);
+  plan.kernels = kernels;
+  const bool prefill = kernels == AttentionKernels::kHopperPrefill;
+  const bool small = kernels == AttentionKernels::kByRow || FitsSmallTiles(p);
+  plan.tile_rows = prefill ? kHopperPrefillRows : small ? kSmallTileRows : kMaxAttentionRows;
+  const bool hopper = prefill || kernels == AttentionKernels::kHopperDecode;
+  const int32_t target_blocks = hopper ? HopperTargetBlocks(runtime_->properties(), plan.tile_rows)
+                                       : TargetBlocks(runtime_->properties(), plan.tile_rows);
   const int64_t keys = plan.by_mask ? INT64_MAX : AttentionKeyBound(p.window, group, plan.tile_rows);
   plan.max_merges = AttentionMergeBound(kv_heads, target_blocks, keys);
   plan.max_items = AttentionItemBound(tokens, p.batch, group, plan.tile_rows, kv_heads, target_blocks);
@@ -992,6 +1047,23 @@ OpCode CudaBackend::PlanFor(const AttentionParams& p, const AttentionPlan** out)
   plans_.push_back(plan);
   *out = &plans_.back();
   return Queued(PlanAttention(params, runtime_->stream()), "planning attention");
+}
+
+// A map is made once a pool, and kept; a pool that comes to lie where another one did finds its own.
+OpCode CudaBackend::MapOfPool(const KvLayerView& kv, TensorMap* map) {
+  for (const PoolMap& known : pool_maps_) {
+    if (known.Describes(kv)) {
+      *map = known.map;
+      return OpCode::kOk;
+    }
+  }
+  PoolMap made{.pool = kv.pool, .page_bytes = kv.page_bytes, .format = kv.format, .map = {}};
+  if (const OpCode code = Queued(MakePoolMap(kv, &made.map), "a map of the pages"); code != OpCode::kOk)
+    return code;
+  if (pool_maps_.size() == kMostPoolMaps) pool_maps_.erase(pool_maps_.begin());
+  pool_maps_.push_back(made);
+  *map = made.map;
+  return OpCode::kOk;
 }
 
 OpCode CudaBackend::Attention(const AttentionParams& p) noexcept {
@@ -1026,7 +1098,19 @@ OpCode CudaBackend::Attention(const AttentionParams& p) noexcept {
                                   .max_items = plan->max_items,
                                   .max_merges = plan->max_merges,
                                   .scale = p.scale};
-  if (!IsByRow(p)) return Queued(RunAttention(run, runtime_->stream()), "attention");
+  if (plan->kernels == AttentionKernels::kMmaSync)
+    return Queued(RunAttention(run, runtime_->stream()), "attention");
+  if (plan->kernels != AttentionKernels::kByRow) {
+    HopperAttentionParams hopper{};
+    if (const OpCode code = MapOfPool(p.kv, &hopper.pool); code != OpCode::kOk) return code;
+    hopper.run = run;
+    hopper.blocks = runtime_->properties().multiprocessors;
+    hopper.parts_done = reinterpret_cast<int32_t*>(workspace_ + map_.parts_done);
+    return Queued(plan->kernels == AttentionKernels::kHopperPrefill
+                      ? RunHopperPrefill(hopper, runtime_->stream())
+                      : RunHopperDecode(hopper, runtime_->stream()),
+                  "attention of sm_90a");
+  }
   if (p.sinks.len != nullptr) {
     TM_CHECK(p.sinks.query.dtype == DType::kBf16, "queries for sinks are %s", DTypeName(p.sinks.query.dtype));
     CheckPieces(p.sinks.query, "queries for sinks");

@@ -115,6 +115,7 @@ class CudaRuntime final : public Runtime {
 std::string CudaRuntime::Start(const cudaDeviceProp& device) {
   properties_.name = device.name;
   properties_.multiprocessors = device.multiProcessorCount;
+  properties_.hopper = device.major == 9 && device.minor == 0;
   tuning_key_ = properties_.name + "," + std::to_string(properties_.multiprocessors) + ",cublasLt-" +
                 std::to_string(cublasLtGetVersion());
   std::replace(tuning_key_.begin(), tuning_key_.end(), ' ', '_');

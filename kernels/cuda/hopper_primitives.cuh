@@ -19,7 +19,6 @@
 
 #define TM_GRID_CONSTANT __grid_constant__
 #define TM_ROLLED _Pragma("unroll 1")
-#define TM_LAUNCH_BOUNDS(threads, blocks) __launch_bounds__(threads, blocks)
 
 namespace tramontane::cuda {
 
@@ -63,6 +62,18 @@ TM_DEVICE std::byte* AlignedSharedBytes() {
 }
 
 TM_DEVICE void SyncWarp() { __syncwarp(); }
+
+// ---- between blocks of a grid -------------------------------------------------------------------
+
+// What this thread wrote to global memory is seen by whoever sees what it writes next.
+TM_DEVICE void FenceGlobal() { __threadfence(); }
+TM_DEVICE int32_t AtomicAddGlobal(int32_t* address, int32_t value) { return atomicAdd(address, value); }
+// What another block of this grid has written: not out of the L1 cache.
+TM_DEVICE Vector16 LoadGlobal16Written(const void* address) {
+  const uint4 value = __ldcg(static_cast<const uint4*>(address));
+  return {{value.x, value.y, value.z, value.w}};
+}
+TM_DEVICE float LoadGlobalWritten(const float* address) { return __ldcg(address); }
 
 // ---- mbarrier -----------------------------------------------------------------------------------
 

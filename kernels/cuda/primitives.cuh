@@ -1,5 +1,5 @@
 // The vocabulary of the kernels: every machine instruction they use beyond plain C++, under one name each.
-// With hopper_primitives.cuh the only inline PTX. Compiled by nvcc it is the instructions; as host C++ it is the
+// With hopper_primitives.cuh the only inline PTX. By nvcc it is the instructions; as host C++ it is the
 // emulator's model of them (emulator/primitives_host.h states what each one does).
 //
 // Rules for kernel sources: nothing but this header and plain C++; shared memory through SharedBytes();

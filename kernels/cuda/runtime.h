@@ -18,6 +18,7 @@ struct DeviceProperties {
   std::string name;
   int64_t memory_bytes = 0;  // free when the runtime was made
   int32_t multiprocessors = 0;
+  bool hopper = false;  // compute capability 9.0: wgmma and TMA
 };
 
 // What a matrix product does with its result: f32 sums, one rounding at the end.

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <random>
 
+#include "kernels/cuda/hopper_attention.h"
 #include "tests/support/cuda_device.h"
 
 namespace tramontane {
@@ -117,7 +118,22 @@ AttentionOutcome Run(const AttentionCase& c, const PagedKvFixture& kv, const std
   run.max_merges = outcome.max_merges;
   run.scale = 1.0f / std::sqrt(static_cast<float>(c.kv.head_dim));
   const bool quantised = Format(c.kv.dtype).in_groups();
-  if (c.sinks.empty() && c.mask.empty() && !quantised) {
+  if (c.hopper) {
+    cuda::HopperAttentionParams hopper{};
+    hopper.run = run;
+    hopper.blocks = kHopperBlocks;
+    EXPECT_EQ(cuda::MakePoolMap(view, &hopper.pool), 0);
+    const DeviceArray<int32_t> parts_done(std::vector<int32_t>(
+        static_cast<size_t>(cuda::AttentionPartialBound(c.kv.kv_heads, c.target_blocks) * c.kv.kv_heads)));
+    hopper.parts_done = parts_done.data();
+    if (c.tile_rows == cuda::kHopperPrefillRows) {
+      EXPECT_EQ(cuda::RunHopperPrefill(hopper, nullptr), 0);
+    } else {
+      EXPECT_EQ(cuda::RunHopperDecode(hopper, nullptr), 0);
+      for (const int32_t parts : parts_done.Get())
+        EXPECT_EQ(parts, 0) << "the next step would count from there";
+    }
+  } else if (c.sinks.empty() && c.mask.empty() && !quantised) {
     EXPECT_EQ(cuda::RunAttention(run, nullptr), 0);
   } else {
     const DeviceArray<uint8_t> mask(c.mask);

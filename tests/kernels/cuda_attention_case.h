@@ -11,6 +11,9 @@
 
 namespace tramontane {
 
+// Blocks of the kernels of sm_90a: few, so that each takes several items.
+inline constexpr int32_t kHopperBlocks = 3;
+
 // What a row sees beside its window, as AttentionSinks.
 struct RowOfSinks {
   int32_t len = 0, left = 0, query_position = 0;
@@ -29,6 +32,7 @@ struct AttentionCase {
   std::vector<RowOfSinks> sinks = {};
   bool sinks_windowed = false;
   std::vector<uint8_t> mask = {};  // of one sequence, instead of sinks and window
+  bool hopper = false;             // by the kernels of sm_90a
 
   int32_t heads() const { return group * kv.kv_heads; }
 };

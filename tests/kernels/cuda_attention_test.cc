@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/cuda/hopper_attention.h"
 #include "tests/kernels/cuda_attention_case.h"
 #include "tests/reference/attention.h"
 #include "tests/support/cuda_device.h"
@@ -72,20 +73,39 @@ TEST(PageDivisorTest, DividesAsTheLanguageDoes) {
   }
 }
 
+// What no row of a sequence sees any more is NaN, on the page that the window's first key is on, too.
+void PoisonBeforeWindows(const AttentionCase& c, PagedKvFixture* kv) {
+  const std::vector<float> poison(static_cast<size_t>(c.kv.head_dim), std::nanf(""));
+  for (int32_t b = 0; b < kv->batch(); ++b) {
+    for (int64_t at = c.spans[static_cast<size_t>(b)].kv_base; at < FirstVisible(kv->QueryBegin(b), c.window);
+         ++at) {
+      for (int32_t head = 0; head < c.kv.kv_heads; ++head) {
+        kv->SetVector(KvHalf::kKey, b, at, head, poison);
+        kv->SetVector(KvHalf::kValue, b, at, head, poison);
+      }
+    }
+  }
+}
+
 TEST_P(CudaAttentionTest, AgreesWithTheDefinition) {
   const auto& [c, order] = GetParam();
+  if (c.hopper && !DeviceIsHopper())
+    GTEST_SKIP() << "no device of compute capability 9.0: its kernels did not run";
   UseThreadOrder(order);
   PagedKvFixture kv(c.kv, c.spans);
   kv.FillRandom(3);
   kv.SetQueries(c.queries);
   const std::vector<uint16_t> query = RandomQuery(c, kv.tokens());
+  std::vector<reference::AttentionProblem> problems;
+  for (int32_t b = 0; b < kv.batch(); ++b) problems.push_back(ProblemOf(c, kv, query, b));
+  PoisonBeforeWindows(c, &kv);
   const AttentionOutcome outcome = RunAttentionCase(c, kv, query);
 
   const auto heads = static_cast<size_t>(c.heads()), width = heads * static_cast<size_t>(c.kv.head_dim);
   const double unit = c.kv.dtype == DType::kBf16 ? 0x1p-8 : 0x1p-11;
   for (int32_t b = 0; b < kv.batch(); ++b) {
     const auto first = static_cast<size_t>(kv.qo_indptr()[b]);
-    const reference::AttentionProblem problem = ProblemOf(c, kv, query, b);
+    const reference::AttentionProblem& problem = problems[static_cast<size_t>(b)];
     double most = 0;
     for (const double v : problem.values) most = std::max(most, std::fabs(v));
     const std::vector<double> expected = reference::Attention(problem);
@@ -209,15 +229,73 @@ Cases AllCases() {
   return all;
 }
 
+// The same through the kernels of sm_90a, in heads and pages that they serve.
+void AddHopperCase(AttentionCase c, int32_t tile_rows, Cases* cases) {
+  const bool decode = tile_rows == cuda::kHopperDecodeRows;
+  c.name = (decode ? "HopperDecode" : "HopperPrefill") + c.name;
+  c.hopper = true;
+  c.kv.head_dim = c.kv.head_dim <= 64 ? 64 : 128;
+  c.tile_rows = tile_rows;
+  const int32_t most_tokens = decode ? cuda::kKeyTile : cuda::kHopperKeyTile;
+  const bool served = c.kv.dtype == DType::kBf16 && c.kv.page_size >= 8 && most_tokens % c.kv.page_size == 0;
+  if (served && !c.name.ends_with("MoreSequencesThanThreadsOfThePlan")) cases->push_back(c);
+}
+
+// And what only they can get wrong: a page of each size, many tiles of keys, parts of which the last one
+// joins.
+Cases HopperCases() {
+  Cases cases;
+  for (const AttentionCase& c : AllCases()) {
+    if (!c.name.ends_with("Rows16")) AddHopperCase(c, cuda::kHopperPrefillRows, &cases);
+    if (c.tile_rows == cuda::kHopperDecodeRows) AddHopperCase(c, cuda::kHopperDecodeRows, &cases);
+  }
+  for (const int32_t page : {8, 16, 32, 64, 128}) {
+    for (const KvOrder order : {KvOrder::kHnd, KvOrder::kNhd}) {
+      for (const int32_t head_dim : {64, 128}) {
+        if ((order == KvOrder::kHnd) != (head_dim == 128) && page != 16) continue;
+        AttentionCase c = {"Boxes" + std::to_string(page) + (order == KvOrder::kHnd ? "Hnd" : "Nhd") +
+                               "Head" + std::to_string(head_dim),
+                           KvOf(2, head_dim, page, DType::kBf16, order),
+                           {{128, 440}, {0, 129}},
+                           {21, 33},
+                           4,
+                           200};
+        AddHopperCase(c, cuda::kHopperPrefillRows, &cases);
+        c.queries = {1, 3};
+        AddHopperCase(c, cuda::kHopperDecodeRows, &cases);
+      }
+    }
+  }
+  AddHopperCase({"ManyTiles", KvOf(1, 64, 16), {{0, 900}}, {60}, 3}, cuda::kHopperPrefillRows, &cases);
+  AddHopperCase({"ManyTiles", KvOf(1, 128, 16), {{0, 900}}, {1}, 3}, cuda::kHopperDecodeRows, &cases);
+  const AttentionCase splits = {
+      "ManySplits", KvOf(1, 128, 16), {{0, 1300}, {0, 1000}, {0, 20}}, {33, 1, 1}, 4, 0, 0, 12};
+  AddHopperCase(splits, cuda::kHopperPrefillRows, &cases);
+  AddHopperCase(splits, cuda::kHopperDecodeRows, &cases);
+  return cases;
+}
+
+// Two of the three, for their time: a block has 384 threads.
+std::vector<ThreadOrder> HopperOrders() {
+  std::vector<ThreadOrder> orders = ThreadOrders();
+  std::erase(orders, ThreadOrder::kReverse);
+  return orders;
+}
+
+std::string NameOfCase(const testing::TestParamInfo<std::tuple<AttentionCase, ThreadOrder>>& info) {
+  const ThreadOrder order = std::get<1>(info.param);
+  return std::get<0>(info.param).name + (order == ThreadOrder::kForward   ? "Forward"
+                                         : order == ThreadOrder::kReverse ? "Reverse"
+                                                                          : "Random");
+}
+
 INSTANTIATE_TEST_SUITE_P(Shapes, CudaAttentionTest,
                          testing::Combine(testing::ValuesIn(AllCases()), testing::ValuesIn(ThreadOrders())),
-                         [](const auto& info) {
-                           const ThreadOrder order = std::get<1>(info.param);
-                           return std::get<0>(info.param).name + (order == ThreadOrder::kForward ? "Forward"
-                                                                  : order == ThreadOrder::kReverse
-                                                                      ? "Reverse"
-                                                                      : "Random");
-                         });
+                         NameOfCase);
+INSTANTIATE_TEST_SUITE_P(Hopper, CudaAttentionTest,
+                         testing::Combine(testing::ValuesIn(HopperCases()),
+                                          testing::ValuesIn(HopperOrders())),
+                         NameOfCase);
 
 // What begins last ends soon: by classes of an eighth of a split, no item is longer than one before it.
 TEST(CudaAttentionPlanTest, TheLongestItemsComeFirstAndSplitsOfATileAreEven) {

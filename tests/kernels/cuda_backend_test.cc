@@ -13,8 +13,10 @@
 #include <memory>
 #include <random>
 #include <set>
+#include <tuple>
 
 #include "kernels/cuda/emulator/emulated_runtime.h"
+#include "kernels/cuda/emulator/emulator.h"
 #include "tests/kernels/cuda_linear_case.h"
 #include "tests/reference/attention.h"
 #include "tests/support/paged_kv_fixture.h"
@@ -230,8 +232,7 @@ TEST(CudaReserve, RefusesHeadsThatAttentionDoesNotHave) {
 // One layer's attention of a step of two sequences, in buffers that all its steps share.
 class PagedAttention {
  public:
-  static constexpr int32_t kHeads = 4, kKvHeads = 2, kHeadDim = 32, kPageSize = 16;
-  static constexpr int32_t kWidth = kHeads * kHeadDim;
+  static constexpr int32_t kHeads = 4, kKvHeads = 2;
 
   struct Batch {
     std::vector<PagedSpan> spans;
@@ -242,19 +243,22 @@ class PagedAttention {
     kBehindTheBackend
   };  // the latter as a kernel would: no call of the backend tells
 
-  explicit PagedAttention(Device& device)
+  explicit PagedAttention(Device& device, int32_t head_dim = 32, int32_t page_size = 16)
       : device_(device),
-        page_indices_(device.Allocate<int32_t>(64)),
+        head_dim_(head_dim),
+        page_size_(page_size),
+        width_(kHeads * head_dim),
+        page_indices_(device.Allocate<int32_t>(128)),
         first_entry_(device.Allocate<int32_t>(2)),
         kv_base_(device.Allocate<int32_t>(2)),
         kv_end_(device.Allocate<int32_t>(2)),
         qo_indptr_(device.Allocate<int32_t>(3)),
-        query_(device.Allocate<uint16_t>(48 * kWidth)),
-        out_(device.Allocate<uint16_t>(48 * kWidth)) {}
+        query_(device.Allocate<uint16_t>(48 * static_cast<size_t>(width_))),
+        out_(device.Allocate<uint16_t>(48 * static_cast<size_t>(width_))) {}
 
   void Set(const Batch& batch, Written written = Written::kByUpload) {
     kv_ = std::make_unique<PagedKvFixture>(
-        PagedKvShape{.kv_heads = kKvHeads, .head_dim = kHeadDim, .page_size = kPageSize}, batch.spans);
+        PagedKvShape{.kv_heads = kKvHeads, .head_dim = head_dim_, .page_size = page_size_}, batch.spans);
     kv_->FillRandom(5);
     kv_->SetQueries(batch.queries);
     spans_ = batch.spans;
@@ -268,14 +272,14 @@ class PagedAttention {
     Write(written, kv_base_, table.kv_base, 2);
     Write(written, kv_end_, table.kv_end, 2);
     Write(written, qo_indptr_, kv_->qo_indptr(), 3);
-    queries_ = RandomBf16(kv_->tokens() * kWidth, 9, 1.0f);
+    queries_ = RandomBf16(kv_->tokens() * width_, 9, 1.0f);
     Write(written, query_, queries_.data(), queries_.size());
   }
 
   void Queue(int32_t window) {
     AttentionParams params;
-    params.query = MakeTensor(query_, DType::kBf16, kv_->tokens(), kWidth);
-    params.out = MakeTensor(out_, DType::kBf16, kv_->tokens(), kWidth);
+    params.query = MakeTensor(query_, DType::kBf16, kv_->tokens(), width_);
+    params.out = MakeTensor(out_, DType::kBf16, kv_->tokens(), width_);
     params.kv = view_;
     params.table = {
         .page_indices = page_indices_, .first_entry = first_entry_, .kv_base = kv_base_, .kv_end = kv_end_};
@@ -287,6 +291,9 @@ class PagedAttention {
     ASSERT_EQ(device_.backend->Attention(params), OpCode::kOk) << device_.backend->last_error();
   }
 
+  // The output becomes NaN.
+  void Forget() { device_.Write(out_, std::vector<uint16_t>(queries_.size(), 0x7FFF)); }
+
   // What was queued last gave. Tolerance: weights P and the output are rounded once each, and values are of
   // size 1: 4 units of 1.
   void ExpectAsDefined(int32_t window) {
@@ -297,14 +304,14 @@ class PagedAttention {
       reference::AttentionProblem problem;
       problem.query_heads = kHeads;
       problem.kv_heads = kKvHeads;
-      problem.head_dim = kHeadDim;
+      problem.head_dim = head_dim_;
       problem.window = window;
       problem.scale = kScale;
       problem.query_begin = kv_->QueryBegin(b);
       problem.key_begin = from;
       problem.keys = kv_->All(KvHalf::kKey, b, from);
       problem.values = kv_->All(KvHalf::kValue, b, from);
-      for (size_t i = 0; i < static_cast<size_t>(kv_->QueryCount(b)) * kWidth; ++i) {
+      for (size_t i = 0; i < static_cast<size_t>(kv_->QueryCount(b) * width_); ++i) {
         problem.query.push_back(Bf16ToFloat(queries_[at + i]));
       }
       for (const double want : reference::Attention(problem)) {
@@ -324,6 +331,7 @@ class PagedAttention {
   }
 
   Device& device_;
+  const int32_t head_dim_, page_size_, width_;
   std::unique_ptr<PagedKvFixture> kv_;
   std::vector<PagedSpan> spans_;
   KvLayerView view_;
@@ -389,6 +397,63 @@ TEST(CudaAttention, AReplayedStepLeavesNoListsToTheCallsAfterIt) {
   recorded.ExpectAsDefined(kWindow);
   after.Queue(kWindow);
   after.ExpectAsDefined(kWindow);
+  device.backend->FreeRecording(recording);
+}
+
+// Boxes that the TMA unit copied for one call.
+int64_t BoxesOf(Device& device, PagedAttention& attention, int32_t window) {
+  emulator::TotalStats() = {};
+  attention.Queue(window);
+  EXPECT_EQ(device.runtime->Synchronize(), 0);
+  return emulator::TotalStats().boxes;
+}
+
+const PagedAttention::Batch kDecodeBatch = {{{0, 600}, {0, 90}}, {1, 1}};  // the first in parts
+
+StepMaxima HopperMaxima() {
+  StepMaxima maxima = SmallMaxima();
+  maxima.head_dim = 64;
+  return maxima;
+}
+
+TEST(CudaAttention, AHopperDeviceGoesByItsOwnKernelsWhereTheyServeThePages) {
+  for (const bool hopper : {true, false}) {
+    for (const auto& [page_size, prefill, decode] :
+         {std::tuple{16, true, true}, {128, true, false}, {4, false, false}}) {
+      SCOPED_TRACE("pages of " + std::to_string(page_size) + (hopper ? " on Hopper" : " before it"));
+      Device device;
+      device.runtime->set_hopper(hopper);
+      ASSERT_EQ(device.backend->Reserve(HopperMaxima()), OpCode::kOk) << device.backend->last_error();
+      PagedAttention attention(device, 64, page_size);
+      for (const int32_t window : {0, 40}) {
+        const PagedSpan rolled = {window == 0 ? 0 : 128, 190};
+        attention.Set({{{0, 135}, rolled}, {20, 3}});
+        EXPECT_EQ(BoxesOf(device, attention, window) > 0, hopper && prefill);
+        attention.ExpectAsDefined(window);
+        attention.Set({{{0, 65}, rolled}, {1, 1}});
+        EXPECT_EQ(BoxesOf(device, attention, window) > 0, hopper && decode);
+        attention.ExpectAsDefined(window);
+      }
+    }
+  }
+}
+
+// Parts are counted to the last one, and the count begins again at each replay.
+TEST(CudaAttention, ARecordedStepOfPartsIsReplayedOnHopper) {
+  Device device;
+  device.runtime->set_hopper(true);
+  ASSERT_EQ(device.backend->Reserve(HopperMaxima()), OpCode::kOk) << device.backend->last_error();
+  PagedAttention attention(device, 64);
+  attention.Set(kDecodeBatch);
+  ASSERT_EQ(device.backend->BeginRecording(), OpCode::kOk);
+  attention.Queue(0);
+  RecordingHandle recording;
+  ASSERT_EQ(device.backend->EndRecording(&recording), OpCode::kOk);
+  for (int i = 0; i < 3; ++i) {
+    attention.Forget();
+    ASSERT_EQ(device.backend->Replay(recording), OpCode::kOk);
+    attention.ExpectAsDefined(0);
+  }
   device.backend->FreeRecording(recording);
 }
 

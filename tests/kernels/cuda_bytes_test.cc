@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "kernels/cuda/emulator/emulator.h"
+#include "kernels/cuda/hopper_attention.h"
 #include "kernels/cuda/linear_small.h"
 #include "kernels/cuda/linear_tile.h"
 #include "kernels/cuda/moe.h"
@@ -52,29 +53,79 @@ Bytes PlanBytes(const PagedKvFixture& kv, const AttentionOutcome& outcome) {
 
 int64_t KeyTiles(int64_t keys) { return (keys + cuda::kKeyTile - 1) / cuda::kKeyTile; }
 
+int64_t RowsOfTile(const AttentionCase& c, const PagedKvFixture& kv, int32_t sequence, int32_t row_begin) {
+  return std::min<int64_t>(c.tile_rows, int64_t{kv.QueryCount(sequence)} * c.group - row_begin);
+}
+
+Bytes MergeBytes(const AttentionCase& c, const PagedKvFixture& kv, const AttentionOutcome& outcome) {
+  const int64_t d = c.kv.head_dim;
+  Bytes of_a_head;
+  for (const cuda::AttentionMerge& merge : outcome.merges) {
+    const int64_t rows = RowsOfTile(c, kv, merge.sequence, merge.row_begin);
+    of_a_head.read += 28 + rows * merge.splits * (4 * d + 8);
+    of_a_head.written += rows * 2 * d + rows * 4;
+  }
+  of_a_head.read += 4 * (int64_t{outcome.max_merges} - outcome.work.merges);
+  return {of_a_head.read * c.kv.kv_heads, of_a_head.written * c.kv.kv_heads};
+}
+
 // `window` is the one whose keys may be read.
 Bytes AttentionBytes(const AttentionCase& c, const PagedKvFixture& kv, const AttentionOutcome& outcome,
                      int32_t window) {
   const int64_t d = c.kv.head_dim;
-  auto rows_of = [&](int32_t sequence, int32_t row_begin) {
-    return std::min<int64_t>(c.tile_rows, int64_t{kv.QueryCount(sequence)} * c.group - row_begin);
-  };
   Bytes of_a_head;
   for (const cuda::AttentionItem& item : outcome.items) {
-    const int64_t rows = rows_of(item.sequence, item.row_begin);
+    const int64_t rows = RowsOfTile(c, kv, item.sequence, item.row_begin);
     const int64_t first_query = kv.QueryBegin(item.sequence) + item.row_begin / c.group;
     const int64_t keys = item.key_end - std::max<int64_t>(item.key_begin, FirstVisible(first_query, window));
     of_a_head.read += 40 + rows * 2 * d + keys * 4 * d + KeyTiles(item.key_end - item.key_begin) * 256;
     of_a_head.written += item.partial < 0 ? rows * 2 * d + rows * 4 : rows * (4 * d + 4);
   }
-  for (const cuda::AttentionMerge& merge : outcome.merges) {
-    const int64_t rows = rows_of(merge.sequence, merge.row_begin);
-    of_a_head.read += 28 + rows * merge.splits * (4 * d + 8);
-    of_a_head.written += rows * 2 * d + rows * 4;
+  of_a_head.read += 4 * (int64_t{outcome.max_items} - outcome.work.items);
+  if (c.kv.rings) of_a_head.read += 4 * outcome.work.items;
+  return Bytes{of_a_head.read * c.kv.kv_heads, of_a_head.written * c.kv.kv_heads} +
+         MergeBytes(c, kv, outcome);
+}
+
+// Pages in which some row of the item sees a key.
+int64_t PagesOfItem(const AttentionCase& c, const PagedKvFixture& kv, const cuda::AttentionItem& item) {
+  const int64_t first_query = kv.QueryBegin(item.sequence) + item.row_begin / c.group;
+  const int64_t first = std::max<int64_t>(item.key_begin, FirstVisible(first_query, c.window));
+  return (item.key_end - 1) / c.kv.page_size - first / c.kv.page_size + 1;
+}
+
+// hopper_attention.cu.
+Bytes HopperPrefillBytes(const AttentionCase& c, const PagedKvFixture& kv, const AttentionOutcome& outcome) {
+  const int64_t d = c.kv.head_dim;
+  Bytes of_a_head;
+  for (const cuda::AttentionItem& item : outcome.items) {
+    const int64_t rows = RowsOfTile(c, kv, item.sequence, item.row_begin);
+    of_a_head.read += 36 + rows * 2 * d + PagesOfItem(c, kv, item) * (4 + c.kv.page_size * 4 * d);
+    of_a_head.written += item.partial < 0 ? rows * 2 * d + rows * 4 : rows * (4 * d + 4);
   }
-  const int64_t idle =
-      int64_t{outcome.max_items} + outcome.max_merges - outcome.work.items - outcome.work.merges;
-  of_a_head.read += 4 * idle;
+  if (c.kv.rings) of_a_head.read += 4 * outcome.work.items;
+  const Bytes merges = MergeBytes(c, kv, outcome);
+  const int64_t blocks = std::min<int64_t>(kHopperBlocks, int64_t{outcome.max_items} * c.kv.kv_heads);
+  return {of_a_head.read * c.kv.kv_heads + merges.read + 4 * blocks,
+          of_a_head.written * c.kv.kv_heads + merges.written};
+}
+
+// hopper_decode.cu.
+Bytes HopperDecodeBytes(const AttentionCase& c, const PagedKvFixture& kv, const AttentionOutcome& outcome) {
+  const int64_t d = c.kv.head_dim;
+  Bytes of_a_head;
+  for (const cuda::AttentionItem& item : outcome.items) {
+    const int64_t rows = RowsOfTile(c, kv, item.sequence, item.row_begin);
+    of_a_head.read += 40 + rows * 2 * d + PagesOfItem(c, kv, item) * (4 + c.kv.page_size * 4 * d);
+    of_a_head.written += item.partial < 0 ? rows * 2 * d + rows * 4 : rows * (4 * d + 4) + 4;
+    if (item.partial >= 0) of_a_head.read += 16 + 8 * outcome.work.merges;
+  }
+  for (const cuda::AttentionMerge& merge : outcome.merges) {
+    const int64_t rows = RowsOfTile(c, kv, merge.sequence, merge.row_begin);
+    of_a_head.read += rows * merge.splits * 6 * d;
+    of_a_head.written += 4 + rows * 2 * d + rows * 4;
+  }
+  of_a_head.read += 4 * (int64_t{outcome.max_items} - outcome.work.items);
   if (c.kv.rings) of_a_head.read += 4 * outcome.work.items;
   return {of_a_head.read * c.kv.kv_heads, of_a_head.written * c.kv.kv_heads};
 }
@@ -112,6 +163,33 @@ TEST(CudaAttentionBytesTest, EqualTheFormulaAtTheHeadOfTheKernel) {
       EXPECT_EQ(run.bytes, PlanBytes(run.kv, run.outcome) + AttentionBytes(c, run.kv, run.outcome, c.window))
           << c.name << (rings ? " in rings" : "");
     }
+  }
+}
+
+// Whole pages, whatever the window hides of them.
+TEST(CudaAttentionBytesTest, OfHopperPrefillEqualTheFormulaAtTheHeadOfItsKernel) {
+  for (AttentionCase c : std::vector<AttentionCase>{
+           {"Prefill", KvOf(1, 64, 32), {{0, 100}, {0, 30}}, {100, 30}, 3, 0},
+           {"ChunkInWindow", KvOf(2, 128, 16), {{64, 450}}, {50}, 4, 200},
+           {"PagesOf128", KvOf(2, 64, 128, DType::kBf16, KvOrder::kNhd), {{128, 450}}, {50}, 4, 100},
+           {"Split", KvOf(1, 64, 8), {{0, 900}, {0, 20}}, {20, 1}, 4, 0, 128, 16}}) {
+    c.tile_rows = cuda::kHopperPrefillRows;
+    c.hopper = true;
+    const CountedRun run(c);
+    EXPECT_EQ(run.bytes, PlanBytes(run.kv, run.outcome) + HopperPrefillBytes(c, run.kv, run.outcome))
+        << c.name;
+  }
+}
+
+TEST(CudaAttentionBytesTest, OfHopperDecodeEqualTheFormulaAtTheHeadOfItsKernel) {
+  for (AttentionCase c : std::vector<AttentionCase>{
+           {"Whole", KvOf(2, 64, 16), {{0, 1}, {0, 77}, {0, 0}, {0, 300}}, {1, 1, 0, 1}, 4, 0},
+           {"Window", KvOf(1, 128, 64), {{64, 450}, {0, 33}}, {1, 2}, 3, 200},
+           {"Split", KvOf(2, 64, 8), {{0, 1100}, {0, 900}, {0, 20}}, {1, 1, 1}, 4, 0, 16, 32}}) {
+    c.hopper = true;
+    const CountedRun run(c);
+    EXPECT_EQ(run.bytes, PlanBytes(run.kv, run.outcome) + HopperDecodeBytes(c, run.kv, run.outcome))
+        << c.name;
   }
 }
 

@@ -10,6 +10,7 @@
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/blocks.h"
 #include "kernels/cuda/emulator/emulator.h"
+#include "kernels/cuda/hopper_attention.h"
 #include "kernels/cuda/linear_small.h"
 #include "kernels/cuda/linear_tile.h"
 #include "kernels/cuda/moe.h"
@@ -117,10 +118,11 @@ INSTANTIATE_TEST_SUITE_P(Orders, CudaRaceTest, testing::ValuesIn(kOrders),
 // Two sequences: one whose keys are split, one short; `tokens` queries each. `sinks`: of each row, which go
 // by the kernel by row, as do quantised pages.
 void RunAttentionOf(int32_t tokens, int32_t tile_rows, int32_t window, int32_t sinks = 0,
-                    const Format& element = DType::kBf16) {
-  constexpr int32_t kPage = 16, kDim = 32, kGroup = 2, kKeys = 272, kPages = kKeys / kPage + 1;
+                    const Format& element = DType::kBf16, bool hopper = false) {
+  constexpr int32_t kPage = 16, kGroup = 2, kKeys = 272, kPages = kKeys / kPage + 1;
+  const int32_t dim = hopper ? 64 : 32;
   KvLayerView kv;
-  const KvFormat format = {.element = element, .kv_heads = 1, .head_dim = kDim, .page_size = kPage};
+  const KvFormat format = {.element = element, .kv_heads = 1, .head_dim = dim, .page_size = kPage};
   std::vector<std::byte> pool(static_cast<size_t>(kPages * format.PageBytes(1)));
   kv = KvLayerView(format, pool.data(), format.PageBytes(1));
   std::vector<int32_t> page_indices(kPages);
@@ -148,15 +150,15 @@ void RunAttentionOf(int32_t tokens, int32_t tile_rows, int32_t window, int32_t s
                           nullptr),
             0);
   ASSERT_EQ(work.merges > 0, window == 0);
-  const std::vector<uint16_t> query(static_cast<size_t>(2 * tokens * kGroup * kDim));
+  const std::vector<uint16_t> query(static_cast<size_t>(2 * tokens * kGroup * dim));
   std::vector<uint16_t> out(query.size());
   const auto slots = static_cast<size_t>(work.partials * tile_rows);
-  std::vector<float> partial_out(slots * kDim), partial_lse(slots),
+  std::vector<float> partial_out(slots * static_cast<size_t>(dim)), partial_lse(slots),
       lse(static_cast<size_t>(2 * tokens * kGroup));
   AttentionRunParams run{};
   run.query = query.data();
   run.out = out.data();
-  run.query_stride = run.out_stride = kGroup * kDim;
+  run.query_stride = run.out_stride = kGroup * dim;
   run.kv = kv;
   run.table = {.page_indices = page_indices.data(),
                .first_entry = first_entry.data(),
@@ -175,6 +177,18 @@ void RunAttentionOf(int32_t tokens, int32_t tile_rows, int32_t window, int32_t s
   run.max_items = bound;
   run.max_merges = AttentionMergeBound(1, kTarget, AttentionKeyBound(window, kGroup, tile_rows));
   run.scale = 0.2f;
+  if (hopper) {
+    HopperAttentionParams params{};
+    params.run = run;
+    params.blocks = 2;
+    ASSERT_EQ(MakePoolMap(kv, &params.pool), 0);
+    std::vector<int32_t> parts_done(static_cast<size_t>(AttentionPartialBound(1, kTarget)));
+    params.parts_done = parts_done.data();
+    ASSERT_EQ(tile_rows == kHopperPrefillRows ? RunHopperPrefill(params, nullptr)
+                                              : RunHopperDecode(params, nullptr),
+              0);
+    return;
+  }
   if (sinks == 0 && element == DType::kBf16) {
     ASSERT_EQ(RunAttention(run, nullptr), 0);
     return;
@@ -187,7 +201,7 @@ void RunAttentionOf(int32_t tokens, int32_t tile_rows, int32_t window, int32_t s
                     .left = left.data(),
                     .query_position = left.data(),
                     .query = MakeTensor(const_cast<uint16_t*>(query.data()), DType::kBf16, 2 * tokens,
-                                        int64_t{kGroup} * kDim)};
+                                        int64_t{kGroup} * dim)};
   }
   ASSERT_EQ(RunAttentionByRow(by_row, nullptr), 0);
 }
@@ -203,6 +217,16 @@ TEST_P(CudaRaceTest, AttentionIsSilent) {
   RunAttentionOf(1, 16, 0);
   RunAttentionOf(1, 16, 20);
   RunAttentionOf(9, 64, 0);
+}
+
+TEST_P(CudaRaceTest, HopperPrefillIsSilent) {
+  RunAttentionOf(9, kHopperPrefillRows, 0, 0, DType::kBf16, true);
+  RunAttentionOf(9, kHopperPrefillRows, 20, 0, DType::kBf16, true);
+}
+
+TEST_P(CudaRaceTest, HopperDecodeIsSilent) {
+  RunAttentionOf(1, kHopperDecodeRows, 0, 0, DType::kBf16, true);
+  RunAttentionOf(1, kHopperDecodeRows, 20, 0, DType::kBf16, true);
 }
 
 TEST_P(CudaRaceTest, SmallLinearIsSilent) {

@@ -23,6 +23,7 @@
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/blocks.h"
 #include "kernels/cuda/emulator/emulator.h"
+#include "kernels/cuda/hopper_attention.h"
 #include "kernels/cuda/linear_small.h"
 #include "kernels/cuda/moe.h"
 #include "kernels/cuda/pointwise.h"
@@ -275,6 +276,24 @@ int64_t AttentionByRowSharedBytes(const Format& element, int32_t head_dim) {
   return SharedBytesOf([&] { return cuda::RunAttentionByRow(p, nullptr); });
 }
 
+int64_t HopperSharedBytes(int32_t head_dim, int32_t tile_rows) {
+  const cuda::AttentionWork nothing{};
+  cuda::HopperAttentionParams p{};
+  const KvFormat format = {.element = DType::kBf16, .kv_heads = 1, .head_dim = head_dim};
+  p.run.kv = KvLayerView(format, nullptr, format.PageBytes(1));
+  p.run.work = &nothing;
+  p.run.group = 1;
+  p.run.tile_rows = tile_rows;
+  p.run.max_items = 1;
+  p.blocks = 1;
+  int32_t parts_done = 0;
+  p.parts_done = &parts_done;
+  return SharedBytesOf([&] {
+    return tile_rows == cuda::kHopperPrefillRows ? cuda::RunHopperPrefill(p, nullptr)
+                                                 : cuda::RunHopperDecode(p, nullptr);
+  });
+}
+
 // Weights of kernels that are made for each type, and what they are called there.
 const std::pair<DType, const char*> kWeightTypes[] = {
     {DType::kBf16, "Bf16"}, {DType::kQ8_0, "Q8_0"}, {DType::kQ4_0, "Q4_0"}, {DType::kQ4_1, "Q4_1"},
@@ -395,6 +414,11 @@ DynamicShared MeasuredDynamicShared() {
     const std::string name = "AttentionByRowKernel<" + std::to_string(head_dim);
     bytes[name + ", false>"] = AttentionByRowSharedBytes(DType::kBf16, head_dim);
     bytes[name + ", true>"] = AttentionByRowSharedBytes(Format::BareFp8(), head_dim);
+  }
+  for (const int32_t head_dim : {64, 128}) {
+    const std::string shape = "<" + std::to_string(head_dim) + ">";
+    bytes["HopperPrefillKernel" + shape] = HopperSharedBytes(head_dim, cuda::kHopperPrefillRows);
+    bytes["HopperDecodeKernel" + shape] = HopperSharedBytes(head_dim, cuda::kHopperDecodeRows);
   }
   for (const auto& [type, name] : kWeightTypes) {
     const std::string small = std::string("SmallLinearKernel<") + name,

@@ -66,6 +66,8 @@ class EmulatedRuntime final : public cuda::Runtime {
   int64_t live_allocations() const { return live_allocations_; }
   // A device of another size.
   void set_multiprocessors(int32_t count) { properties_.multiprocessors = count; }
+  // A device of compute capability 9.0, or one before it: whose kernels there are.
+  void set_hopper(bool hopper) { properties_.hopper = hopper; }
 
  private:
   using Recording = std::vector<CommandQueue::Command>;

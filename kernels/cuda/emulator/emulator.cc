@@ -303,6 +303,7 @@ void LaunchStats::Add(const LaunchStats& other) {
   matrix_loads += other.matrix_loads;
   bank_conflicts += other.bank_conflicts;
   plain_conflicts += other.plain_conflicts;
+  boxes += other.boxes;
 }
 
 LaunchStats Run(const Launch& launch, const Settings& settings) {
@@ -729,6 +730,7 @@ void IssueBox(std::byte* to, const BoxedTensor& tensor,
       if (from != nullptr) bytes += 16;
     });
     CountRead(bytes);
+    ++current_block->stats.boxes;
   }
   ForEachPiece(box, [](std::byte* piece, const std::byte*) { std::memset(piece, kPoison, 16); });
   PublishOrder(&barrier->issued);

@@ -45,6 +45,7 @@ struct LaunchStats {
   int64_t matrix_loads = 0;     // ldmatrix, per warp
   int64_t bank_conflicts = 0;   // extra shared-memory passes of those loads
   int64_t plain_conflicts = 0;  // of plain ones, where Settings asks for them
+  int64_t boxes = 0;            // of tensors, copied by the TMA unit
 
   void Add(const LaunchStats& other);
 };
