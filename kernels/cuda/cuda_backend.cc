@@ -11,6 +11,7 @@
 #include "kernels/core/check.h"
 #include "kernels/core/kv_quantize.h"
 #include "kernels/cuda/attention.h"
+#include "kernels/cuda/attention_latent.h"
 #include "kernels/cuda/hopper_attention.h"
 #include "kernels/cuda/linear_small.h"
 #include "kernels/cuda/linear_tile.h"
@@ -150,7 +151,7 @@ WorkspaceMap MapWorkspace(const StepMaxima& maxima, const DeviceProperties& devi
 }
 
 // The kernels that a call of attention goes by.
-enum class AttentionKernels { kMmaSync, kByRow, kHopperPrefill, kHopperDecode };
+enum class AttentionKernels { kMmaSync, kByRow, kLatent, kHopperPrefill, kHopperDecode };
 
 // A work list that attention calls of one step share, and what it was made for.
 struct AttentionPlan {
@@ -436,6 +437,19 @@ void CudaBackend::FreeWeight(WeightHandle handle) noexcept {
   delete weight;
 }
 
+// Why heads have no kernel.
+std::string NoHeads(int32_t head_dim, int32_t group) {
+  return "attention with heads of " + std::to_string(head_dim) + " and " + std::to_string(group) +
+         " query heads a kv head; the CUDA backend has 32, 64, 96 and 128, and 1 to 16";
+}
+
+// Why rows of latent pages have no kernel.
+std::string NoLatentRows(int32_t head_dim, int32_t value_dim) {
+  return "latent rows of " + std::to_string(head_dim) + " lanes with values of " + std::to_string(value_dim) +
+         "; the CUDA backend takes multiples of 8 up to " + std::to_string(kMostLatentDim) + " and " +
+         std::to_string(kMostLatentValueDim);
+}
+
 // ---- workspace ----------------------------------------------------------------------------------
 
 int64_t CudaBackend::WorkspaceBytes(const StepMaxima& maxima) const noexcept {
@@ -443,11 +457,11 @@ int64_t CudaBackend::WorkspaceBytes(const StepMaxima& maxima) const noexcept {
 }
 
 OpCode CudaBackend::Reserve(const StepMaxima& maxima) noexcept {
-  if (!AttentionSupported(DType::kBf16, maxima.head_dim, maxima.query_heads / maxima.kv_heads)) {
-    return Fail(OpCode::kUnsupported,
-                "attention with heads of " + std::to_string(maxima.head_dim) + " and " +
-                    std::to_string(maxima.query_heads / maxima.kv_heads) +
-                    " query heads a kv head; the CUDA backend has 32, 64, 96 and 128, and 1 to 16");
+  const int32_t group = maxima.query_heads / maxima.kv_heads;
+  // A single kv head may be the row of latent pages, which pages say when they come.
+  const bool latent = maxima.kv_heads == 1 && LatentAttentionSupported(maxima.head_dim, kLeastLatentDim);
+  if (!latent && !AttentionSupported(DType::kBf16, maxima.head_dim, group)) {
+    return Fail(OpCode::kUnsupported, NoHeads(maxima.head_dim, group));
   }
   if (maxima.experts > 0 && maxima.hidden > kMaxMoeHidden) {
     return Fail(OpCode::kUnsupported, "experts over rows of " + std::to_string(maxima.hidden) +
@@ -511,7 +525,16 @@ OpCode CudaBackend::RopeTable(const RopeTableParams& p) noexcept {
 // What pages may hold.
 OpCode CudaBackend::CheckPages(const KvLayerView& kv) {
   const Format& element = kv.format.element;
-  if (kv.format.latent()) return Fail(OpCode::kUnsupported, "latent pages have no kernel");
+  if (kv.format.latent()) {
+    if (element != DType::kBf16) {
+      return Fail(OpCode::kUnsupported,
+                  "latent pages of " + FormatName(element) + "; the CUDA backend has those of bf16");
+    }
+    if (!LatentAttentionSupported(kv.format.head_dim, kv.format.latent_value_dim)) {
+      return Fail(OpCode::kUnsupported, NoLatentRows(kv.format.head_dim, kv.format.latent_value_dim));
+    }
+    return OpCode::kOk;
+  }
   if (element == DType::kBf16) return OpCode::kOk;
   const bool fits = element == Format::BareFp8() ||
                     (element.in_groups() && IsKvElement(element) && element.block_log2 >= kMinKvGroupLog2);
@@ -988,6 +1011,7 @@ bool FitsSmallTiles(const AttentionParams& p) {
 }
 
 AttentionKernels CudaBackend::KernelsFor(const AttentionParams& p) const {
+  if (p.kv.format.latent()) return AttentionKernels::kLatent;
   if (IsByRow(p)) return AttentionKernels::kByRow;
   if (!runtime_->properties().hopper) return AttentionKernels::kMmaSync;
   if (FitsSmallTiles(p))
@@ -1018,7 +1042,8 @@ OpCode CudaBackend::PlanFor(const AttentionParams& p, const AttentionPlan** out)
   plan.tokens = tokens;
   plan.kernels = kernels;
   const bool prefill = kernels == AttentionKernels::kHopperPrefill;
-  const bool small = kernels == AttentionKernels::kByRow || FitsSmallTiles(p);
+  const bool small =
+      kernels == AttentionKernels::kByRow || kernels == AttentionKernels::kLatent || FitsSmallTiles(p);
   plan.tile_rows = prefill ? kHopperPrefillRows : small ? kSmallTileRows : kMaxAttentionRows;
   const bool hopper = prefill || kernels == AttentionKernels::kHopperDecode;
   const int32_t target_blocks = hopper ? HopperTargetBlocks(runtime_->properties(), plan.tile_rows)
@@ -1077,6 +1102,13 @@ OpCode CudaBackend::Attention(const AttentionParams& p) noexcept {
                (IsOfPieces(p.kv.page_bytes) && IsOfPieces(p.kv.layer_offset) &&
                 IsOfPieces(p.kv.value_offset) && IsOfPieces(p.kv.head_bytes) && IsOfPieces(p.kv.token_bytes)),
            "pages whose keys are no pieces of 16 bytes");
+  if (p.kv.format.latent() && (p.sinks.len != nullptr || p.table.sink_entry != nullptr)) {
+    return Fail(OpCode::kUnsupported, "rows that see sinks in latent pages have no kernel");
+  }
+  const int32_t group = p.query_heads / p.kv.format.kv_heads;
+  if (!p.kv.format.latent() && !AttentionSupported(DType::kBf16, p.kv.format.head_dim, group)) {
+    return Fail(OpCode::kUnsupported, NoHeads(p.kv.format.head_dim, group));
+  }
   const AttentionPlan* plan = nullptr;
   if (const OpCode code = PlanFor(p, &plan); code != OpCode::kOk) return code;
   const AttentionRunParams run = {.query = p.query.data,
@@ -1093,11 +1125,13 @@ OpCode CudaBackend::Attention(const AttentionParams& p) noexcept {
                                   .partial_lse = reinterpret_cast<float*>(workspace_ + map_.partial_lse),
                                   .lse = p.lse,
                                   .window = p.window,
-                                  .group = p.query_heads / p.kv.format.kv_heads,
+                                  .group = group,
                                   .tile_rows = plan->tile_rows,
                                   .max_items = plan->max_items,
                                   .max_merges = plan->max_merges,
                                   .scale = p.scale};
+  if (plan->kernels == AttentionKernels::kLatent)
+    return Queued(RunLatentAttention({.run = run, .mask = p.mask}, runtime_->stream()), "latent attention");
   if (plan->kernels == AttentionKernels::kMmaSync)
     return Queued(RunAttention(run, runtime_->stream()), "attention");
   if (plan->kernels != AttentionKernels::kByRow) {

@@ -251,7 +251,7 @@ TM_KERNEL void RopeAppendKernel(RopeAppendParams p) {
       StoreGlobal(vector + second, FromFloat<Bf16>(y * query_scale));
     }
   }
-  if (slot < 0) return;
+  if (slot < 0 || p.kv.format.latent()) return;
   const Bf16* values = row + (p.query_heads + kv_heads) * head_dim;
   for (int piece = ThreadX(); piece < kv_heads * head_dim; piece += kThreads) {
     const int head = piece / head_dim, d = piece % head_dim;

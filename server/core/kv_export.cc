@@ -13,6 +13,9 @@ namespace tramontane {
 namespace {
 
 constexpr std::string_view kOpenPpl = "openppl";
+// Rows of zeros beside each row of the file at most: what a model of many narrow windows beside one wide one
+// has, and no file that was made up to fill the memory.
+constexpr int64_t kMostTimesTheFile = 64;
 
 const char* SafetensorsType(DType dtype) {
   switch (dtype) {
@@ -53,6 +56,14 @@ StatusOr<KvShape> ShapeOf(const v1::SavedKv& saved) {
   }
   shape.sinks = std::min(shape.sinks, shape.first);
   shape.tokens = shape.sinks + saved.tokens() - shape.first;
+  int64_t held = 0;
+  for (const v1::SavedKvLayer& layer : saved.layers()) held += layer.sinks() + saved.tokens() - layer.begin();
+  if (shape.layers * shape.tokens > kMostTimesTheFile * held) {
+    return FailedPrecondition("holds " + std::to_string(held) + " rows of " + std::to_string(shape.layers) +
+                              " layers, whose tensors would have " +
+                              std::to_string(shape.layers * shape.tokens) + ", more than " +
+                              std::to_string(kMostTimesTheFile) + " times as many");
+  }
   TM_ASSIGN_OR_RETURN(const KvFormat rows, RowFormatOf(saved, 0));
   shape.rows = FormatOfRows(rows, shape.tokens);
   const Format& element = rows.element;

@@ -38,6 +38,7 @@ struct ExportedKv {
 // (L, 2, H, T, X). X is head_dim; where numbers are quantised in groups their scales stand in "kv_scale" of
 // the same shape with head_dim / group. `read_layer` fills the rows of layers 0, 1, .. INVALID_ARGUMENT: no
 // such layout, or one without the session's type of numbers.
+// FAILED_PRECONDITION: nearly all of the tensors would be zeros.
 StatusOr<ExportedKv> ExportKv(
     const v1::SavedKv& saved, const std::string& layout,
     const std::function<Status(int32_t layer, std::vector<std::byte>* rows)>& read_layer);

@@ -9,6 +9,7 @@
 #include <random>
 #include <utility>
 
+#include "kernels/cuda/attention_latent.h"
 #include "kernels/cuda/emulator/emulator.h"
 #include "kernels/cuda/hopper_attention.h"
 #include "kernels/cuda/linear_small.h"
@@ -261,6 +262,105 @@ TEST(CudaAttentionBytesTest, OfQuantisedPagesEqualTheFormulaAtTheHeadOfTheirKern
 
 // The planted fault: the loop goes over all keys, as if there were no window, where the window's bytes are
 // allowed.
+// One sequence of so many keys with one query of 20 heads, in two tiles of rows.
+struct LatentRun {
+  Bytes bytes;
+  cuda::AttentionWork work{};
+  std::vector<cuda::AttentionItem> items;
+};
+
+constexpr int32_t kLatentDim = 72, kLatentValueDim = 40, kLatentGroup = 20, kLatentPage = 16;
+
+LatentRun CountLatent(int32_t keys, int32_t window) {
+  const KvFormat format = {.element = DType::kBf16,
+                           .kv_heads = 1,
+                           .head_dim = kLatentDim,
+                           .page_size = kLatentPage,
+                           .latent_value_dim = kLatentValueDim};
+  const auto pages = static_cast<int32_t>(PagesFor(keys, kLatentPage));
+  std::vector<std::byte> pool(static_cast<size_t>(pages * format.PageBytes(1)));
+  std::vector<int32_t> page_indices(static_cast<size_t>(pages));
+  std::iota(page_indices.begin(), page_indices.end(), 0);
+  const std::vector<int32_t> first_entry = {0}, kv_base = {0}, kv_end = {keys}, qo_indptr = {0, 1};
+  constexpr int32_t kTarget = 8;
+  const int32_t bound = cuda::AttentionItemBound(1, 1, kLatentGroup, 16, 1, kTarget);
+  LatentRun run;
+  run.items.resize(static_cast<size_t>(bound));
+  std::vector<cuda::AttentionMerge> merges(run.items.size());
+  EXPECT_EQ(cuda::PlanAttention({.kv_base = kv_base.data(),
+                                 .kv_end = kv_end.data(),
+                                 .qo_indptr = qo_indptr.data(),
+                                 .batch = 1,
+                                 .window = window,
+                                 .group = kLatentGroup,
+                                 .tile_rows = 16,
+                                 .kv_heads = 1,
+                                 .target_blocks = kTarget,
+                                 .max_items = bound,
+                                 .items = run.items.data(),
+                                 .merges = merges.data(),
+                                 .work = &run.work},
+                                nullptr),
+            0);
+  const std::vector<uint16_t> query(kLatentGroup * kLatentDim);
+  std::vector<uint16_t> out(kLatentGroup * kLatentValueDim);
+  std::vector<float> partial_out(static_cast<size_t>(run.work.partials) * 16 * kLatentValueDim),
+      partial_lse(static_cast<size_t>(run.work.partials) * 16);
+  cuda::AttentionRunParams params{};
+  params.query = query.data();
+  params.out = out.data();
+  params.query_stride = kLatentGroup * kLatentDim;
+  params.out_stride = kLatentGroup * kLatentValueDim;
+  params.kv = KvLayerView(format, pool.data(), format.PageBytes(1));
+  params.table = {.page_indices = page_indices.data(),
+                  .first_entry = first_entry.data(),
+                  .kv_base = kv_base.data(),
+                  .kv_end = kv_end.data()};
+  params.qo_indptr = qo_indptr.data();
+  params.items = run.items.data();
+  params.merges = merges.data();
+  params.work = &run.work;
+  params.partial_out = partial_out.data();
+  params.partial_lse = partial_lse.data();
+  params.window = window;
+  params.group = kLatentGroup;
+  params.tile_rows = 16;
+  params.max_items = bound;
+  params.scale = 0.1f;
+  ForgetCounts();
+  EXPECT_EQ(cuda::RunLatentAttention({.run = params, .mask = {}}, nullptr), 0);
+  run.bytes = Counted();
+  return run;
+}
+
+TEST(CudaAttentionBytesTest, OfLatentPagesEqualTheFormulaAtTheHeadOfTheirKernel) {
+  for (const auto& [keys, window] : std::vector<std::pair<int32_t, int32_t>>{{70, 0}, {900, 0}, {900, 100}}) {
+    const LatentRun run = CountLatent(keys, window);
+    ASSERT_EQ(run.work.merges > 0, keys == 900 && window == 0);
+    const int64_t first_seen = window == 0 ? 0 : keys - window;
+    Bytes expected;
+    const auto bound = static_cast<int64_t>(run.items.size());
+    expected.read += 4 * (bound - run.work.items + bound - run.work.merges);
+    for (int32_t i = 0; i < run.work.items; ++i) {
+      const cuda::AttentionItem& item = run.items[static_cast<size_t>(i)];
+      const int64_t rows = std::min(16, kLatentGroup - item.row_begin);
+      const int64_t seen = item.key_end - std::max<int64_t>(item.key_begin, first_seen);
+      // A step is 32 keys from the item's first on; those in front of what is seen are left out.
+      const int64_t first_step = std::max<int64_t>(0, first_seen - item.key_begin) / 32;
+      const int64_t steps = (item.key_end - item.key_begin + 31) / 32 - first_step;
+      expected.read += 40 + rows * 2 * kLatentDim + seen * 2 * kLatentDim + steps * 128;
+      expected.written += rows * (item.partial >= 0 ? 4 * kLatentValueDim + 4 : 2 * kLatentValueDim);
+    }
+    const int64_t splits = run.work.merges == 0 ? 0 : run.work.partials / run.work.merges;
+    expected.read += 28 * run.work.merges;
+    if (splits > 0) {
+      expected.read += kLatentGroup * splits * 8 * kLatentValueDim;
+      expected.written += kLatentGroup * 2 * kLatentValueDim;
+    }
+    EXPECT_EQ(run.bytes, expected) << keys << " keys, window " << window;
+  }
+}
+
 TEST(CudaAttentionBytesTest, ALoopThatIgnoresTheWindowDoesNotEqualIt) {
   AttentionCase c = {"", KvOf(1, 64, 16), {{0, 420}}, {1}, 4, 32};
   const CountedRun right(c);

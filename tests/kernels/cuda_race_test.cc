@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/cuda/attention.h"
+#include "kernels/cuda/attention_latent.h"
 #include "kernels/cuda/blocks.h"
 #include "kernels/cuda/emulator/emulator.h"
 #include "kernels/cuda/hopper_attention.h"
@@ -116,13 +117,14 @@ INSTANTIATE_TEST_SUITE_P(Orders, CudaRaceTest, testing::ValuesIn(kOrders),
                          [](const auto& info) { return "Order" + std::to_string(info.index); });
 
 // Two sequences: one whose keys are split, one short; `tokens` queries each. `sinks`: of each row, which go
-// by the kernel by row, as do quantised pages.
+// by the kernel by row, as do quantised pages. `latent`: lanes of a value, in latent pages.
 void RunAttentionOf(int32_t tokens, int32_t tile_rows, int32_t window, int32_t sinks = 0,
-                    const Format& element = DType::kBf16, bool hopper = false) {
+                    const Format& element = DType::kBf16, bool hopper = false, int32_t latent = 0) {
   constexpr int32_t kPage = 16, kGroup = 2, kKeys = 272, kPages = kKeys / kPage + 1;
   const int32_t dim = hopper ? 64 : 32;
   KvLayerView kv;
-  const KvFormat format = {.element = element, .kv_heads = 1, .head_dim = dim, .page_size = kPage};
+  const KvFormat format = {
+      .element = element, .kv_heads = 1, .head_dim = dim, .page_size = kPage, .latent_value_dim = latent};
   std::vector<std::byte> pool(static_cast<size_t>(kPages * format.PageBytes(1)));
   kv = KvLayerView(format, pool.data(), format.PageBytes(1));
   std::vector<int32_t> page_indices(kPages);
@@ -177,6 +179,10 @@ void RunAttentionOf(int32_t tokens, int32_t tile_rows, int32_t window, int32_t s
   run.max_items = bound;
   run.max_merges = AttentionMergeBound(1, kTarget, AttentionKeyBound(window, kGroup, tile_rows));
   run.scale = 0.2f;
+  if (latent > 0) {
+    ASSERT_EQ(RunLatentAttention({.run = run, .mask = {}}, nullptr), 0);
+    return;
+  }
   if (hopper) {
     HopperAttentionParams params{};
     params.run = run;
@@ -211,6 +217,11 @@ TEST_P(CudaRaceTest, AttentionByRowIsSilent) {
   RunAttentionOf(9, 16, 20, 70);
   RunAttentionOf(9, 16, 20, 4, Format::WithScalesApart(DType::kInt8, 3));
   RunAttentionOf(1, 16, 0, 0, Format::BareFp8());
+}
+
+TEST_P(CudaRaceTest, LatentAttentionIsSilent) {
+  RunAttentionOf(1, 16, 0, 0, DType::kBf16, false, 24);
+  RunAttentionOf(9, 16, 20, 0, DType::kBf16, false, 32);
 }
 
 TEST_P(CudaRaceTest, AttentionIsSilent) {

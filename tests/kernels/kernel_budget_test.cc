@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "kernels/cuda/attention.h"
+#include "kernels/cuda/attention_latent.h"
 #include "kernels/cuda/blocks.h"
 #include "kernels/cuda/emulator/emulator.h"
 #include "kernels/cuda/hopper_attention.h"
@@ -294,6 +295,20 @@ int64_t HopperSharedBytes(int32_t head_dim, int32_t tile_rows) {
   });
 }
 
+// The most that rows take.
+int64_t LatentAttentionSharedBytes() {
+  const cuda::AttentionWork nothing{};
+  cuda::LatentAttentionParams p{};
+  p.run.kv = KvLayerView({.element = DType::kBf16,
+                          .kv_heads = 1,
+                          .head_dim = cuda::kMostLatentDim,
+                          .latent_value_dim = cuda::kMostLatentValueDim});
+  p.run.work = &nothing;
+  p.run.tile_rows = cuda::kByRowTileRows;
+  p.run.max_items = 1;
+  return SharedBytesOf([&] { return cuda::RunLatentAttention(p, nullptr); });
+}
+
 // Weights of kernels that are made for each type, and what they are called there.
 const std::pair<DType, const char*> kWeightTypes[] = {
     {DType::kBf16, "Bf16"}, {DType::kQ8_0, "Q8_0"}, {DType::kQ4_0, "Q4_0"}, {DType::kQ4_1, "Q4_1"},
@@ -420,6 +435,7 @@ DynamicShared MeasuredDynamicShared() {
     bytes["HopperPrefillKernel" + shape] = HopperSharedBytes(head_dim, cuda::kHopperPrefillRows);
     bytes["HopperDecodeKernel" + shape] = HopperSharedBytes(head_dim, cuda::kHopperDecodeRows);
   }
+  bytes["LatentAttentionKernel"] = LatentAttentionSharedBytes();
   for (const auto& [type, name] : kWeightTypes) {
     const std::string small = std::string("SmallLinearKernel<") + name,
                       moe = std::string("MoeSmallKernel<") + name;

@@ -167,7 +167,12 @@ std::string AttentionLimit(const Machine& machine, const KvFormat& format, const
   if (machine.is_cpu) return "";
   constexpr int32_t kMostGroup = 16;
   const int32_t dim = format.head_dim;
-  if (format.latent()) return "latent pages are the CPU backend's";
+  if (format.latent()) {
+    const int32_t value_dim = format.latent_value_dim;
+    if (dim % 8 == 0 && value_dim % 8 == 0 && dim <= 576 && value_dim <= 512) return "";
+    return "latent rows of " + std::to_string(dim) + " lanes with values of " + std::to_string(value_dim) +
+           ", not multiples of 8 up to 576 and 512";
+  }
   if (dim != 32 && dim != 64 && dim != 96 && dim != 128) {
     return "head_dim is " + std::to_string(dim) + ", not 32, 64, 96 or 128";
   }

@@ -313,6 +313,25 @@ TEST_F(KvSnapshot, OfATextWithoutAnEndIsExportedWithoutWhatLiesBetween) {
   }
 }
 
+// Of a file that somebody made up: one long layer, and many of one row.
+TEST_F(KvSnapshot, WhoseTensorsWouldBeZerosIsNotExported) {
+  v1::SavedKv saved;
+  saved.set_dtype("bf16");
+  saved.set_kv_heads(2);
+  saved.set_head_dim(32);
+  saved.set_tokens(1 << 20);
+  saved.add_layers();
+  for (int i = 0; i < 100'000; ++i) saved.add_layers()->set_begin(saved.tokens() - 1);
+  const auto exported = ExportKv(saved, "hnd", [](int32_t, std::vector<std::byte>*) {
+    ADD_FAILURE() << "nothing is read";
+    return Status::Ok();
+  });
+  EXPECT_EQ(
+      exported.status().message(),
+      "holds 1148576 rows of 100001 layers, whose tensors would have 104858648576, more than 64 times as "
+      "many");
+}
+
 TEST_F(KvSnapshot, OfEveryKindOfPagesComesBack) {
   WriteModel({0, 24});
   for (const DType dtype :
