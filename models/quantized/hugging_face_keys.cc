@@ -16,7 +16,6 @@ namespace tramontane {
 namespace {
 
 using nlohmann::json;
-using Kind = RopeScaling::Kind;
 
 // A float by the fewest digits that are it.
 double Shortest(float value) {
@@ -35,7 +34,7 @@ std::vector<RopeScaling> BandsOf(const ModelConfig& config) {
   constexpr int32_t kMostLog2 = 24;
   const std::vector<float>& divisors = config.rope_scaling.divisors;
   const double factor = Shortest(*std::max_element(divisors.begin(), divisors.end()));
-  RopeScaling bands = {.kind = Kind::kLlama3, .factor = factor, .fast = 4, .slow = 1};
+  RopeScaling bands = {.kind = RopeScaling::Kind::kLlama3, .factor = factor, .fast = 4, .slow = 1};
   std::vector<RopeScaling> candidates;
   for (int32_t log2 = 0; log2 <= kMostLog2; ++log2) {
     bands.original_context = static_cast<double>(int64_t{1} << log2);
@@ -121,12 +120,13 @@ class ConfigWriter {
   Status WriteRope() {
     const double theta = Shortest(static_cast<float>(config_.rope_theta));
     json scaling;
-    if (config_.rope_scaling.kind == Kind::kYarn) scaling = Yarn();
-    if (config_.rope_scaling.kind == Kind::kDivided) {
+    if (config_.rope_scaling.kind == RopeScaling::Kind::kYarn) scaling = Yarn();
+    if (config_.rope_scaling.kind == RopeScaling::Kind::kDivided) {
       TM_ASSIGN_OR_RETURN(scaling, Bands());
     }
     if (config_.query_scaling.beta != 0.0) {
-      if (config_.rope_scaling.kind != Kind::kYarn) return Refuse("queries that are scaled without YaRN");
+      if (config_.rope_scaling.kind != RopeScaling::Kind::kYarn)
+        return Refuse("queries that are scaled without YaRN");
       scaling["llama_4_scaling_beta"] = Shortest(static_cast<float>(config_.query_scaling.beta));
     }
     // Its class has them in one object alone.
