@@ -1,9 +1,8 @@
 // Attention over latent pages (multi-head latent attention): a token has one row of ckv and kpe lanes, which
 // is the key of every head, and whose first lanes are the value.
 //
-// Shapes: D = head_dim lanes of a row, V = latent_value_dim of them its value; query [tokens, query_heads *
-// D]
-//         bf16, out [tokens, query_heads * V] bf16; latent pages of bf16 (KvLayerView).
+// Shapes: D = head_dim lanes of a row, V = latent_value_dim of them its value; bf16 query
+//         [tokens, query_heads * D] and out [tokens, query_heads * V]; latent pages of bf16 (KvLayerView).
 // Grid:   LatentAttentionKernel (max_items, kv_heads) blocks of 4 warps. A block takes one AttentionItem: 16
 //         rows (row = token * group + head in group) against the keys [key_begin, key_end), 32 at a time.
 //         Warp w scores all rows with keys 8w..8w+7; the scores pass through shared memory, every warp
