@@ -16,11 +16,11 @@
 //                             writes   rows * 2d (+ rows * 4 with lse), or rows * (4d + 4) when it is a part
 //         a part also reads 16 + 8 for each merge of the list, and writes 4: it counts itself;
 //         the last part also reads rows * splits * 6d, parts and for each 16 bytes of them their lse twice,
-//         and writes 4 + rows * 2d (+ rows * 4 with lse). every other block reads 4.
+//         and writes 4 + rows * 2d (+ rows * 4 with lse).
+//         Every other block reads 4.
 // Limits: head_dim 64 and 128; group 1..16; bf16; pages of 8, 16, 32 or 64 tokens; sm_90a alone.
 // Math:   as attention.cu.
-// Ideas:  XQA (a warp that fetches, the last block merges), FlashInfer (rows = tokens x group in the tile's
-// M).
+// Ideas:  XQA (a warp that fetches, the last block merges), FlashInfer (rows = tokens x group).
 #include "kernels/core/check.h"
 #include "kernels/cuda/attention_tile.cuh"
 #include "kernels/cuda/hopper_tile.cuh"

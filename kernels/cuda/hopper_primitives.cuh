@@ -252,9 +252,8 @@ namespace tramontane::cuda {
 // 32-45 the stride dimension byte offset, each without its low four bits; 49-51 the base offset, 0 for atoms
 // at multiples of 1024; 62-63 the swizzling mode, 1 for 128 bytes.
 //   K-major:  rows are m (or n); `stride_bytes` from eight rows to the next; the leading offset is not used.
-//   MN-major: rows are k; `leading_bytes` from 64 elements of n to the next, `stride_bytes` from eight rows
-//   to
-//             the next.
+//   MN-major: rows are k; `leading_bytes` from 64 elements of n to the next, and
+//             `stride_bytes` from eight rows to the next.
 // Another 16 elements of k: 32 bytes farther (K-major), or 16 rows.
 TM_DEVICE uint64_t MatrixDescriptor(const void* at, uint32_t leading_bytes, uint32_t stride_bytes) {
   return uint64_t{(SharedAddress(at) & 0x3ffffu) >> 4} | uint64_t{leading_bytes >> 4} << 16 |
