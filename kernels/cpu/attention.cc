@@ -36,10 +36,10 @@ int64_t FloatsPerThread(int64_t rows, int32_t head_dim) {
          rows * kAttentionBlockKeys + 2 * AttentionState::Floats(rows, head_dim);
 }
 
-// Of the workspace before the memory of threads: indices, and what sequences share.
+// Of the workspace before the memory of threads: indices.
 int64_t IndexFloats(int64_t batch, int32_t threads) {
   const int64_t numbers = batch + 2 + kTilesPerThread * threads;
-  return AlignFloats(2 * numbers + SharedPrefixBytes(batch) / static_cast<int64_t>(sizeof(float)));
+  return AlignFloats(2 * numbers);
 }
 
 int64_t MaxPartialStates(int32_t threads, int64_t context) {
@@ -88,7 +88,7 @@ class AttentionCall {
 
   int64_t QueryCount(int32_t b) const { return params_.qo_indptr[b + 1] - params_.qo_indptr[b]; }
   int64_t TilesPerHead(int32_t b) const { return CeilDiv(QueryCount(b) * group_, kAttentionTileRows); }
-  void FindSharers(std::byte* memory);
+  void FindSharers();
   AttentionTile TileOf(int64_t item) const;
   ThreadMemory MemoryOf(int32_t thread) const;
   AttentionState PartialState(int64_t part) const;
@@ -145,7 +145,7 @@ AttentionCall::AttentionCall(const AttentionParams& params, const CpuContext& co
              "sequence %d: a visible key is before kv_base %d", b, params.table.kv_base[b]);
   }
   item_rows_ = max_rows_ = std::min<int64_t>(longest * group_, kAttentionTileRows);
-  FindSharers(reinterpret_cast<std::byte*>(part_begin_ + kTilesPerThread * threads + 1));
+  FindSharers();
   items_ = 0;
   for (int32_t b = 0; b <= params.batch; ++b) items_ += std::exchange(item_begin_[b], items_);
 
@@ -160,13 +160,13 @@ AttentionCall::AttentionCall(const AttentionParams& params, const CpuContext& co
 
 // Takes the sequences that share segments out of item_begin_, which holds how many items each has. As many
 // items are left as keep all threads busy.
-void AttentionCall::FindSharers(std::byte* memory) {
+void AttentionCall::FindSharers() {
   const int64_t for_threads = items_ / (kTilesPerThread * context_.pool.threads());
   item_begin_[params_.batch] = 0;
   const SharerLimits limits = {.most = std::min<int64_t>(kAttentionTileRows / group_, for_threads),
                                .many = kRowsWorthCopies / group_,
                                .few = kAttentionFewRows / group_};
-  shared_ = FindSharedPrefixes(params_, limits, memory);
+  shared_ = context_.shared_prefixes.Find(params_, limits);
   for (int32_t i = 0; i < shared_.count; ++i) {
     const PrefixSharers& sharers = shared_.groups[i];
     max_rows_ = std::max<int64_t>(max_rows_, int64_t{sharers.count} * group_);

@@ -7,6 +7,9 @@
 namespace tramontane {
 namespace {
 
+inline void AskFor(const std::byte* line) { __builtin_prefetch(line, 0, 2); }
+constexpr int kLineBytes = 64;
+
 // Lanes of a and b in turn: first halves, second halves.
 #if TM_SIMD_WIDTH == 16
 inline Vf InterleaveLow(Vf a, Vf b) {
@@ -94,30 +97,33 @@ inline void Transpose(Vf (&rows)[kWidth]) {
 #endif
 }
 
-// Loads of a key's or value's elements. A unit is 32 bits that are transposed as one: two bf16, or one
-// element widened to f32.
+// Loads of a key's or value's elements. A unit is 32 bits that are transposed as one: neighbours as they are
+// stored, or one element widened to f32.
 struct F32Elements {
-  static constexpr int64_t kBytes = 4;
+  static constexpr int64_t Bytes(int64_t count) { return 4 * count; }
   static constexpr int kPerUnit = 1;
   static constexpr bool kStoredUnits = true;
+  static constexpr bool kPairsByTurns = false;  // PairAt gives even and odd elements
   static Vf At(const std::byte* row, int d) { return Load(reinterpret_cast<const float*>(row) + d); }
   static Vf FirstAt(const std::byte* row, int d, int n) {
     return LoadFirst(reinterpret_cast<const float*>(row) + d, n);
   }
 };
 struct Bf16Elements {
-  static constexpr int64_t kBytes = 2;
+  static constexpr int64_t Bytes(int64_t count) { return 2 * count; }
   static constexpr int kPerUnit = 2;
   static constexpr bool kStoredUnits = true;
+  static constexpr bool kPairsByTurns = true;
   static Vf At(const std::byte* row, int d) { return LoadBf16(reinterpret_cast<const uint16_t*>(row) + d); }
   static Vf FirstAt(const std::byte* row, int d, int n) {
     return LoadBf16First(reinterpret_cast<const uint16_t*>(row) + d, n);
   }
 };
 struct F16Elements {
-  static constexpr int64_t kBytes = 2;
+  static constexpr int64_t Bytes(int64_t count) { return 2 * count; }
   static constexpr int kPerUnit = 1;
   static constexpr bool kStoredUnits = false;
+  static constexpr bool kPairsByTurns = false;
   static Vf At(const std::byte* row, int d) { return LoadF16(reinterpret_cast<const uint16_t*>(row) + d); }
   static Vf FirstAt(const std::byte* row, int d, int n) {
     return LoadF16First(reinterpret_cast<const uint16_t*>(row) + d, n);
@@ -135,16 +141,15 @@ inline Vf LoadQuarters(const std::byte* low, const std::byte* high) {
 // kWidth units, from element d on.
 template <typename Elements>
 Vf UnitsAt(const std::byte* row, int d) {
-  return Elements::kPerUnit == 1 ? Elements::At(row, d) : Load(reinterpret_cast<const float*>(row + 2 * d));
+  if constexpr (!Elements::kStoredUnits) return Elements::At(row, d);
+  return Load(reinterpret_cast<const float*>(row + Elements::Bytes(d)));
 }
 
-// The units of the first n elements, the others zero.
+// The units of the first n elements, which fill them, the others zero.
 template <typename Elements>
 Vf FirstUnitsAt(const std::byte* row, int d, int n) {
-  if constexpr (Elements::kPerUnit == 1) return Elements::FirstAt(row, d, n);
-  float units[kWidth] = {};
-  __builtin_memcpy(units, row + 2 * d, static_cast<size_t>(2 * n));
-  return Load(units);
+  if constexpr (!Elements::kStoredUnits) return Elements::FirstAt(row, d, n);
+  return LoadFirst(reinterpret_cast<const float*>(row + Elements::Bytes(d)), n / Elements::kPerUnit);
 }
 
 // The first and the second element of each unit of two bf16.

@@ -3,9 +3,11 @@
 // Same sums in the same order as for many rows, so the same bits; only the way of the bytes is another. Few
 // rows do not pay for a widened copy of the keys and values:
 //
-//   scores   2 kWidth keys at a time are transposed as stored (two bf16 are one lane) into a strip of the
-//            first-level cache, and widened in registers for up to kFewRows rows.
+//   scores   2 kWidth keys at a time are transposed as stored (two bf16 are one lane, four or eight quantised
+//            numbers) into a strip of the first-level cache, and widened in registers for up to kFewRows
+//            rows.
 //   values   are widened straight from the page; two or more vectors of dimensions gather over all keys.
+//   scales   of a strip's quantised numbers become f32 once, in a table beside it.
 //
 // Keys are read in strips of kStripKeys, then their values in the same strips. Pages lie scattered, so no
 // hardware prefetcher runs ahead. As it goes, each strip asks the memory for the lines of a strip that is
@@ -15,7 +17,7 @@
 // looking that up takes as long as some ten lines do.
 #pragma once
 
-#include "kernels/cpu/attention_elements_impl.h"
+#include "kernels/cpu/attention_quantized_impl.h"
 
 namespace tramontane {
 namespace {
@@ -26,8 +28,6 @@ constexpr int kFewRows = kWidth == 16 ? 8 : 4;
 // Keys that are scored together: two vectors, so that sums of few rows do not wait for each other.
 constexpr int kStripKeys = 2 * kWidth;
 
-inline void AskFor(const std::byte* line) { __builtin_prefetch(line, 0, 2); }
-constexpr int kLineBytes = 64;
 constexpr int kLineUnits = kLineBytes / 4;
 
 // Keys, or values `offset` bytes behind them, that are read soon.
@@ -38,6 +38,13 @@ struct StripAhead {
   void Ask(int key, int64_t at) const { AskFor(keys[key] + offset + at); }
 };
 
+// Asks for the scales of a strip of keys, or of their values `offset` bytes behind them: keys of a page have
+// theirs side by side, so that every fourth key's are on the same lines or nearly.
+inline void AskForScales(const std::byte* const* scales, int64_t offset, int32_t groups) {
+  const int step = groups <= 8 ? 4 : 1;
+  for (int k = 0; k < kStripKeys; k += step) AskFor(scales[k] + offset);
+}
+
 // Units [0, kWidth) of kWidth keys from element d on, as columns.
 template <typename Elements>
 void LoadColumns(const std::byte* const* keys, int32_t d, Vf (&columns)[kWidth]) {
@@ -46,8 +53,8 @@ void LoadColumns(const std::byte* const* keys, int32_t d, Vf (&columns)[kWidth])
     // Quarters of two keys meet as they are loaded, which saves the shuffles that cross 128 bits.
 #pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) {
-      const std::byte* low = keys[i] + d * Elements::kBytes;
-      const std::byte* high = keys[4 + i] + d * Elements::kBytes;
+      const std::byte* low = keys[i] + Elements::Bytes(d);
+      const std::byte* high = keys[4 + i] + Elements::Bytes(d);
       columns[i] = LoadQuarters(low, high);
       columns[4 + i] = LoadQuarters(low + 16, high + 16);
     }
@@ -77,12 +84,12 @@ void TransposeStrip(const std::byte* const* keys, int32_t head_dim, const StripA
     int32_t d = 0;
     for (; d + kElements <= head_dim; d += kElements, to += kWidth * kStripKeys) {
       LoadColumns<Elements>(keys, d, columns);
-      ask(half, d * Elements::kBytes);
+      ask(half, Elements::Bytes(d));
 #pragma GCC unroll 16
       for (int i = 0; i < kWidth; ++i) Store(to + i * kStripKeys, columns[i]);
     }
     if (d == head_dim) continue;
-    ask(half, d * Elements::kBytes);
+    ask(half, Elements::Bytes(d));
     for (int i = 0; i < kWidth; ++i) columns[i] = FirstUnitsAt<Elements>(keys[i], d, head_dim - d);
     Transpose(columns);
     for (int i = 0; d + i * Elements::kPerUnit < head_dim; ++i) Store(to + i * kStripKeys, columns[i]);
@@ -98,16 +105,27 @@ inline void PutQueries(const float* const* queries, int32_t rows, int32_t head_d
   }
 }
 
-// Scores of the keys of kStrips strips, `strip_floats` apart. Row strides are kAttentionBlockKeys. In every
-// round it asks for a line of each strip `ahead`.
+// Strips of keys, `floats` apart. Of quantised ones also their scales: [groups, kStripKeys] for each strip,
+// groups of 2^group_log2 numbers.
+struct Strips {
+  const float* keys = nullptr;
+  int64_t floats = 0;
+  const float* scales = nullptr;
+  int64_t scale_floats = 0;
+  int group_log2 = 0;
+};
+
+// Scores of the keys of kStrips strips. Row strides are kAttentionBlockKeys. In every round it asks for a
+// line of each strip `ahead`.
 template <typename Elements, int kRows, int kStrips>
-void ScoreStrips(const float* strip, int64_t strip_floats, const float* query, int32_t head_dim,
-                 const StripAhead (&ahead)[2], float* scores) {
+void ScoreStrips(const Strips& strips, const float* query, int32_t head_dim, const StripAhead (&ahead)[2],
+                 float* scores) {
+  const float* strip = strips.keys;
   constexpr int kVectors = 2 * kStrips;
   Vf sums[kRows][kVectors] = {};
   constexpr int kLineElements = kLineUnits * Elements::kPerUnit;
   for (int32_t line = 0; line < head_dim; line += kLineElements) {
-    const int64_t offset = line * Elements::kBytes;
+    const int64_t offset = Elements::Bytes(line);
     const bool asks = ahead[0].keys != nullptr && offset % kLineBytes == 0;
     const int32_t end = head_dim - line < kLineElements ? head_dim : line + kLineElements;
     int round = 0;
@@ -119,12 +137,23 @@ void ScoreStrips(const float* strip, int64_t strip_floats, const float* query, i
       }
       Vf units[kVectors];
 #pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) units[v] = Load(strip + v / 2 * strip_floats + v % 2 * kWidth);
-#pragma GCC unroll 2
+      for (int v = 0; v < kVectors; ++v) units[v] = Load(strip + v / 2 * strips.floats + v % 2 * kWidth);
+      Vf scales[kVectors];
+      if constexpr (kIsQuantized<Elements>) {
+        const float* of_group = strips.scales + (d >> strips.group_log2) * kStripKeys;
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; ++v) {
+          scales[v] = Load(of_group + v / 2 * strips.scale_floats + v % 2 * kWidth);
+        }
+      }
+#pragma GCC unroll 8
       for (int i = 0; i < Elements::kPerUnit; ++i) {
         Vf elements[kVectors];
 #pragma GCC unroll 4
-        for (int v = 0; v < kVectors; ++v) elements[v] = ElementOfUnits<Elements>(units[v], i);
+        for (int v = 0; v < kVectors; ++v) {
+          elements[v] = ElementOfUnits<Elements>(units[v], i);
+          if constexpr (kIsQuantized<Elements>) elements[v] *= scales[v];
+        }
 #pragma GCC unroll 8
         for (int r = 0; r < kRows; ++r) {
           const Vf own = Splat(query[i * kAttentionFewRows + r]);
@@ -153,7 +182,17 @@ struct FewValues {
   float* weighted = nullptr;       // [rows, PaddedHeadDim] in the order of PairAt
   int64_t stride = 0;
   StripAhead ahead;
+  // Of quantised values: [kStripKeys, groups], groups of 2^group_log2 numbers.
+  const float* scales = nullptr;
+  int32_t groups = 0;
+  int group_log2 = 0;
 };
+
+// Whether pairs of vectors are read as such: those of smaller groups would have several scales.
+template <typename Elements>
+bool ReadsPairs(int group_log2) {
+  return !kIsQuantized<Elements> || int64_t{1} << group_log2 >= 2 * kWidth;
+}
 
 // Dimensions [d, d + 2 kPairs kWidth) of kRows rows.
 template <typename Elements, int kRows, int kPairs>
@@ -168,12 +207,19 @@ void WeighPairs(const FewValues& v, int32_t d) {
       sums[r][p] = {Load(before) * carry, Load(before + kWidth) * carry};
     }
   }
-  const int64_t value_of_key = v.value_offset + d * Elements::kBytes;
+  const int64_t value_of_key = v.value_offset + Elements::Bytes(d);
   auto add = [&](int32_t k) __attribute__((always_inline)) {
     const std::byte* value = v.keys[k] + value_of_key;
     VectorPair values[kPairs];
 #pragma GCC unroll 4
-    for (int p = 0; p < kPairs; ++p) values[p] = PairAt<Elements>(value, p * 2 * kWidth);
+    for (int p = 0; p < kPairs; ++p) {
+      if constexpr (kIsQuantized<Elements>) {
+        const Vf scale = Splat(v.scales[k * v.groups + ((d + p * 2 * kWidth) >> v.group_log2)]);
+        values[p] = ScaledPairAt<Elements>(value + Elements::Bytes(p * 2 * kWidth), scale);
+      } else {
+        values[p] = PairAt<Elements>(value, p * 2 * kWidth);
+      }
+    }
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
       const Vf weight = Splat(v.weights[r * kAttentionBlockKeys + k]);
@@ -185,12 +231,12 @@ void WeighPairs(const FewValues& v, int32_t d) {
     }
   };
   // Every pass asks for its share of the lines: those it reads first, or that of every other key.
-  constexpr int64_t kBytes = kPairs * 2 * kWidth * Elements::kBytes;  // of a key
+  constexpr int64_t kBytes = Elements::Bytes(kPairs * 2 * kWidth);  // of a key
   constexpr int kShare = kBytes < kLineBytes ? kLineBytes / kBytes : 1;
-  const int64_t line = d * Elements::kBytes / kLineBytes * kLineBytes;
+  const int64_t line = Elements::Bytes(d) / kLineBytes * kLineBytes;
   int32_t k = v.begin;
   if (v.ahead.keys != nullptr) {
-    const int turn = static_cast<int>(d * Elements::kBytes / kBytes % kShare);
+    const int turn = static_cast<int>(Elements::Bytes(d) / kBytes % kShare);
     for (; k + kShare <= v.end; k += kShare) {
       for (int64_t at = 0; at < kBytes; at += kLineBytes) v.ahead.Ask(k + turn, line + at);
 #pragma GCC unroll 4
@@ -218,7 +264,13 @@ void WeighRest(const FewValues& v, int32_t d, int32_t n) {
     sums[r] = v.carry == nullptr ? before : before * v.carry[r];
   }
   for (int32_t k = v.begin; k < v.end; ++k) {
-    const Vf value = Elements::FirstAt(v.keys[k] + v.value_offset, d, n);
+    Vf value;
+    if constexpr (kIsQuantized<Elements>) {
+      value = FirstNumbersAt<Elements>(v.keys[k] + v.value_offset + Elements::Bytes(d), n) *
+              ScaleLanes(v.scales + k * v.groups, d, n, v.group_log2);
+    } else {
+      value = Elements::FirstAt(v.keys[k] + v.value_offset, d, n);
+    }
     for (int r = 0; r < kRows; ++r) {
       sums[r] = Fma(Splat(v.weights[r * kAttentionBlockKeys + k]), value, sums[r]);
     }
@@ -230,11 +282,13 @@ template <typename Elements, int kRows>
 void WeighRows(const FewValues& v, int32_t head_dim) {
   constexpr int kPairs = kFewRows / kRows > 4 ? 4 : kFewRows / kRows;
   int32_t d = 0;
-  for (; d + kPairs * 2 * kWidth <= head_dim; d += kPairs * 2 * kWidth) {
-    WeighPairs<Elements, kRows, kPairs>(v, d);
-  }
-  for (; d + 2 * kWidth <= head_dim; d += 2 * kWidth) {
-    WeighPairs<Elements, kRows, 1>(v, d);
+  if (ReadsPairs<Elements>(v.group_log2)) {
+    for (; d + kPairs * 2 * kWidth <= head_dim; d += kPairs * 2 * kWidth) {
+      WeighPairs<Elements, kRows, kPairs>(v, d);
+    }
+    for (; d + 2 * kWidth <= head_dim; d += 2 * kWidth) {
+      WeighPairs<Elements, kRows, 1>(v, d);
+    }
   }
   for (; d < head_dim; d += kWidth) {
     WeighRest<Elements, kRows>(v, d, head_dim - d < kWidth ? head_dim - d : kWidth);
@@ -244,7 +298,7 @@ void WeighRows(const FewValues& v, int32_t head_dim) {
 // From the order of PairAt to that of the dimensions.
 template <typename Elements>
 void PutInOrder(float* weighted, int32_t head_dim) {
-  if constexpr (Elements::kPerUnit == 1) return;
+  if constexpr (!Elements::kPairsByTurns) return;
   for (int32_t d = 0; d + 2 * kWidth <= head_dim; d += 2 * kWidth) {
     StoreInOrder(weighted + d, {Load(weighted + d), Load(weighted + d + kWidth)});
   }

@@ -14,12 +14,11 @@
 // then every row of the tile is served from the cache. Bound by multiply-adds. As pages lie scattered, no
 // hardware prefetcher runs ahead of a block, so packing one half of a block asks for the half that is packed
 // next. Few rows (a decode step's tile is the whole group of a kv head) read the KV once and are bound by
-// memory: attention_few_impl.h. Quantised pages are decoded a strip at a time, and then go either way as f32
-// pages do: attention_quantized_impl.h.
+// memory: attention_few_impl.h. Numbers of quantised pages are products with their scales, rounded once,
+// either way: attention_quantized_impl.h.
 #pragma once
 
 #include "kernels/cpu/attention_few_impl.h"
-#include "kernels/cpu/attention_quantized_impl.h"
 #include "kernels/cpu/simd.h"
 
 namespace tramontane {
@@ -188,7 +187,7 @@ void PackKeys(const KeyBlock& block, const AttentionParams& params, const Attent
 #pragma GCC unroll 16
       for (int i = 0; i < kWidth; ++i) rows[i] = Elements::At(from[i], d);
 #pragma GCC unroll 16
-      for (int i = 0; i < kWidth; ++i) __builtin_prefetch(from[i] + value_offset + d * Elements::kBytes);
+      for (int i = 0; i < kWidth; ++i) __builtin_prefetch(from[i] + value_offset + Elements::Bytes(d));
       Transpose(rows);
 #pragma GCC unroll 16
       for (int i = 0; i < kWidth; ++i) Store(keys + (d + i) * kAttentionBlockKeys + k, rows[i]);
@@ -235,7 +234,7 @@ void PackValues(const KeyBlock& block, const KeyBlock& next, const AttentionPara
     int32_t d = 0;
     for (; d + kWidth <= value_dim; d += kWidth) {
       Store(to + d, Elements::At(from, d));
-      __builtin_prefetch(ahead + d * Elements::kBytes);
+      __builtin_prefetch(ahead + Elements::Bytes(d));
     }
     if (d == value_dim) continue;
     Store(to + d, Elements::FirstAt(from, d, value_dim - d));
@@ -456,86 +455,56 @@ template <typename Elements>
 void AttendBlockFew(const AttentionTile& tile, const KeyBlock& block, const KeyBlock& next, RowRange range,
                     const AttentionScratch& scratch, const AttentionState& state, TileRows* rows) {
   const AttentionParams& params = *tile.params;
+  const Format& element = params.kv.format.element;
   const int32_t head_dim = params.kv.format.head_dim;
   const int32_t value_dim = params.kv.format.ValueDim();
   const int64_t padded_dim = PaddedHeadDim(value_dim);
+  const int64_t value_offset = params.kv.value_offset, value_scale_offset = params.kv.scale.strides.kv;
   const int32_t count = range.end - range.begin;
+  int group_log2 = 0;
+  int32_t groups = 0;
+  if constexpr (kIsQuantized<Elements>) {
+    group_log2 = GroupLog2<Elements>(element);
+    groups = ((head_dim - 1) >> group_log2) + 1;
+  }
 
   // The strip to ask for at strip s of the keys: their values. At a strip of the values: the next block's
   // keys.
-  auto values_of = [&](int s) -> StripAhead { return {block.keys + s * kStripKeys, params.kv.value_offset}; };
+  auto values_of = [&](int s) -> StripAhead { return {block.keys + s * kStripKeys, value_offset}; };
   auto next_keys_of = [&](int s) -> StripAhead { return {next.keys + s * kStripKeys, 0}; };
 
   const int32_t first_strip = block.first / kStripKeys;
   const int32_t end_strip = (block.end + kStripKeys - 1) / kStripKeys;
-  const int64_t strip_floats = int64_t{head_dim} / Elements::kPerUnit * kStripKeys;
+  Strips strips = {.keys = scratch.keys,
+                   .floats = int64_t{head_dim} / Elements::kPerUnit * kStripKeys,
+                   .scales = scratch.decoded,
+                   .scale_floats = int64_t{groups} * kStripKeys,
+                   .group_log2 = group_log2};
+  auto put_strip = [&](int s, int place) {
+    const std::byte* const* keys = block.keys + s * kStripKeys;
+    if constexpr (kIsQuantized<Elements>) {
+      const std::byte* const* scales = block.scales + s * kStripKeys;
+      if (Elements::kInGroups) AskForScales(scales, value_scale_offset, groups);
+      PutKeyScales<Elements>(scales, groups, kStripKeys, scratch.decoded + place * strips.scale_floats);
+    }
+    TransposeStrip<Elements>(keys, head_dim, values_of(s), scratch.keys + place * strips.floats);
+  };
   for (int32_t s = first_strip; s < end_strip; ++s) {
-    const int32_t k = s * kStripKeys;
-    float* scores = scratch.scores + int64_t{range.begin} * kAttentionBlockKeys + k;
+    float* scores = scratch.scores + int64_t{range.begin} * kAttentionBlockKeys + s * kStripKeys;
     const float* queries = scratch.values + range.begin;
-    TransposeStrip<Elements>(block.keys + k, head_dim, values_of(s), scratch.keys);
+    put_strip(s, 0);
     if (kWidth < 16 && count <= 2 && s + 1 < end_strip) {  // sums of few rows would wait for each other
-      TransposeStrip<Elements>(block.keys + k + kStripKeys, head_dim, values_of(s + 1),
-                               scratch.keys + strip_floats);
+      put_strip(s + 1, 1);
       const StripAhead ahead[2] = {values_of(s), values_of(s + 1)};
-      count == 1 ? ScoreStrips<Elements, 1, 2>(scratch.keys, strip_floats, queries, head_dim, ahead, scores)
-                 : ScoreStrips<Elements, 2, 2>(scratch.keys, strip_floats, queries, head_dim, ahead, scores);
+      count == 1 ? ScoreStrips<Elements, 1, 2>(strips, queries, head_dim, ahead, scores)
+                 : ScoreStrips<Elements, 2, 2>(strips, queries, head_dim, ahead, scores);
       ++s;
       continue;
     }
     ForFewRows(count, [&]<int kRows>(int32_t row) {
       const StripAhead ahead[2] = {row == 0 ? values_of(s) : StripAhead{}};
-      ScoreStrips<Elements, kRows, 1>(scratch.keys, strip_floats, queries + row, head_dim, ahead,
+      ScoreStrips<Elements, kRows, 1>(strips, queries + row, head_dim, ahead,
                                       scores + int64_t{row} * kAttentionBlockKeys);
-    });
-  }
-  SoftmaxRows(tile, *rows, block, range, scratch.scores, state, rows->carry);
-
-  for (int32_t s = first_strip; s < end_strip; ++s) {
-    const int32_t k = s * kStripKeys;
-    ForFewRows(count, [&]<int kRows>(int32_t row) {
-      const int64_t r = range.begin + row;
-      WeighRows<Elements, kRows>({.keys = block.keys + k,
-                                  .value_offset = params.kv.value_offset,
-                                  .begin = static_cast<int32_t>(ClampTo(block.first - k, 0, kStripKeys)),
-                                  .end = static_cast<int32_t>(ClampTo(block.end - k, 0, kStripKeys)),
-                                  .weights = scratch.scores + r * kAttentionBlockKeys + k,
-                                  .carry = s == first_strip ? rows->carry + r : nullptr,
-                                  .weighted = state.weighted + r * padded_dim,
-                                  .stride = padded_dim,
-                                  .ahead = row == 0 ? next_keys_of(s) : StripAhead{}},
-                                 value_dim);
-    });
-  }
-}
-
-// The same over quantised pages: each strip is decoded, and read from the cache.
-template <typename Numbers>
-  requires kIsQuantized<Numbers>
-void AttendBlockFew(const AttentionTile& tile, const KeyBlock& block, const KeyBlock& next, RowRange range,
-                    const AttentionScratch& scratch, const AttentionState& state, TileRows* rows) {
-  const AttentionParams& params = *tile.params;
-  const Format& element = params.kv.format.element;
-  const int32_t head_dim = params.kv.format.head_dim;
-  const int32_t value_dim = params.kv.format.ValueDim();
-  const int64_t decoded_stride = PaddedHeadDim(head_dim), padded_dim = PaddedHeadDim(value_dim);
-  const int32_t count = range.end - range.begin;
-  const std::byte* decoded[kStripKeys];
-  for (int k = 0; k < kStripKeys; ++k) {
-    decoded[k] = reinterpret_cast<const std::byte*>(scratch.decoded + k * decoded_stride);
-  }
-
-  const int32_t first_strip = block.first / kStripKeys;
-  const int32_t end_strip = (block.end + kStripKeys - 1) / kStripKeys;
-  for (int32_t s = first_strip; s < end_strip; ++s) {
-    const int32_t k = s * kStripKeys;
-    DecodeRows<Numbers>(element, block.Keys(k), 0, kStripKeys, block.Values(params.kv, k), head_dim,
-                        scratch.decoded, decoded_stride);
-    TransposeStrip<F32Elements>(decoded, head_dim, {}, scratch.keys);
-    ForFewRows(count, [&]<int kRows>(int32_t row) {
-      const int64_t r = range.begin + row;
-      ScoreStrips<F32Elements, kRows, 1>(scratch.keys, 0, scratch.values + r, head_dim, {},
-                                         scratch.scores + r * kAttentionBlockKeys + k);
     });
   }
   SoftmaxRows(tile, *rows, block, range, scratch.scores, state, rows->carry);
@@ -544,20 +513,25 @@ void AttendBlockFew(const AttentionTile& tile, const KeyBlock& block, const KeyB
     const int32_t k = s * kStripKeys;
     const auto begin = static_cast<int32_t>(ClampTo(block.first - k, 0, kStripKeys));
     const auto end = static_cast<int32_t>(ClampTo(block.end - k, 0, kStripKeys));
-    DecodeRows<Numbers>(element, block.Values(params.kv, k), begin, end, next.Keys(k), value_dim,
-                        scratch.decoded + begin * decoded_stride, decoded_stride);
+    if constexpr (kIsQuantized<Elements>) {
+      if (Elements::kInGroups) AskForScales(next.scales + k, 0, groups);
+      PutValueScales<Elements>(block.scales + k, value_scale_offset, groups, begin, end, scratch.decoded);
+    }
     ForFewRows(count, [&]<int kRows>(int32_t row) {
       const int64_t r = range.begin + row;
-      WeighRows<F32Elements, kRows>({.keys = decoded,
-                                     .value_offset = 0,
-                                     .begin = begin,
-                                     .end = end,
-                                     .weights = scratch.scores + r * kAttentionBlockKeys + k,
-                                     .carry = s == first_strip ? rows->carry + r : nullptr,
-                                     .weighted = state.weighted + r * padded_dim,
-                                     .stride = padded_dim,
-                                     .ahead = {}},
-                                    value_dim);
+      WeighRows<Elements, kRows>({.keys = block.keys + k,
+                                  .value_offset = value_offset,
+                                  .begin = begin,
+                                  .end = end,
+                                  .weights = scratch.scores + r * kAttentionBlockKeys + k,
+                                  .carry = s == first_strip ? rows->carry + r : nullptr,
+                                  .weighted = state.weighted + r * padded_dim,
+                                  .stride = padded_dim,
+                                  .ahead = row == 0 ? next_keys_of(s) : StripAhead{},
+                                  .scales = scratch.decoded,
+                                  .groups = groups,
+                                  .group_log2 = group_log2},
+                                 value_dim);
     });
   }
 }
@@ -602,7 +576,7 @@ void AttendSegmentFew(const AttentionTile& tile, int64_t segment, const Attentio
                              state, rows);
     std::swap(block, after);
   }
-  if constexpr (!kIsQuantized<Elements>) {  // those are read as f32, which has no order of its own
+  if (ReadsPairs<Elements>(tile.params->kv.format.element.block_log2)) {
     const int32_t value_dim = tile.params->kv.format.ValueDim();
     for (int32_t r = 0; r < tile.rows(); ++r) {
       PutInOrder<Elements>(state.weighted + r * PaddedHeadDim(value_dim), value_dim);
@@ -646,7 +620,7 @@ void AttendSegmentOf(const AttentionTile& tile, int64_t segment, const Attention
   const int64_t weighted_floats = tile.rows() * PaddedHeadDim(params.kv.format.ValueDim());
   __builtin_memset(state.weighted, 0, static_cast<size_t>(weighted_floats) * sizeof(float));
 
-  if (tile.rows() <= kAttentionFewRows) {
+  if (tile.rows() <= kAttentionFewRows && HasWholeUnits<Elements>(params.kv.format)) {
     return AttendSegmentFew<Elements>(tile, segment, next, scratch, state, &rows);
   }
   AttendSegmentMany<Elements>(tile, segment, scratch, state, &rows);

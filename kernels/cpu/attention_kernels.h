@@ -22,8 +22,8 @@ inline constexpr int32_t kAttentionTileRows = 128;
 // their rows. Both take every sum in the same order: any value gives the same bits.
 inline constexpr int32_t kAttentionFewRows = 8;
 
-// Quantised keys or values that are decoded at once: those of a strip of the widest variant.
-inline constexpr int32_t kAttentionDecodedKeys = 32;
+// Quantised keys that are decoded at once for many rows: a vector of the widest variant.
+inline constexpr int32_t kAttentionDecodedKeys = 16;
 
 // Dimensions of keys and values are filled up to whole vectors of the widest variant.
 constexpr int64_t PaddedHeadDim(int32_t head_dim) { return (int64_t{head_dim} + 15) / 16 * 16; }
@@ -128,7 +128,7 @@ struct AttentionState {
 struct AttentionScratch {
   float* keys = nullptr;    // [head_dim, kAttentionBlockKeys] a block of keys, transposed
   float* values = nullptr;  // [kAttentionBlockKeys, PaddedHeadDim]; of few rows their queries
-  // [kAttentionDecodedKeys, PaddedHeadDim] of quantised pages: keys or values in f32
+  // [kAttentionDecodedKeys, PaddedHeadDim] of quantised pages: keys in f32; of few rows the scales of a strip
   float* decoded = nullptr;
   float* scores = nullptr;  // [rows, kAttentionBlockKeys]
 };

@@ -1,17 +1,40 @@
-// Quantised keys and values become rows of f32 in the first-level cache, a strip at a time, which the kernels
-// then read as those of f32 pages: same numbers, same sums in the same order. Included by attention_impl.h.
+// Quantised keys and values in registers. Included by attention_few_impl.h.
 //
-// Values are those of kernels/core/kv_quantize.h: a small number times its scale, rounded once to f32.
-// Such pages are half as many bytes or less, and bound by what is done with a key, decoding included. While a
-// strip is decoded, memory is asked for what is read next.
+// Values are those of kernels/core/kv_quantize.h: a small number times its scale, rounded once to f32. Few
+// rows transpose keys as they are stored, four or eight numbers a unit, and take numbers out of units and
+// bytes as they multiply them: attention_few_impl.h. For many rows a row becomes one of f32 in their copies.
 #pragma once
 
-#include "kernels/cpu/attention_few_impl.h"
+#include "kernels/cpu/attention_elements_impl.h"
 
 namespace tramontane {
 namespace {
 
-static_assert(kStripKeys <= kAttentionDecodedKeys);
+static_assert(kWidth <= kAttentionDecodedKeys);
+
+// kWidth lanes of bytes: each 32 bits get byte i of their own on top, zeros below.
+#if TM_SIMD_WIDTH == 16
+inline Vi ByteOnTop(Vi units, int i) {
+  const int32_t first = (i << 24) | 0x808080, next = 4 << 24;
+  const __m512i from = _mm512_set4_epi32(first + 3 * next, first + 2 * next, first + next, first);
+  return reinterpret_cast<Vi>(_mm512_shuffle_epi8(reinterpret_cast<__m512i>(units), from));
+}
+inline Vf FloatOfInts(Vi numbers) { return _mm512_cvtepi32_ps(reinterpret_cast<__m512i>(numbers)); }
+#elif TM_SIMD_WIDTH == 8
+inline Vi ByteOnTop(Vi units, int i) {
+  const int32_t first = (i << 24) | 0x808080, next = 4 << 24;
+  const __m256i from = _mm256_setr_epi32(first, first + next, first + 2 * next, first + 3 * next, first,
+                                         first + next, first + 2 * next, first + 3 * next);
+  return reinterpret_cast<Vi>(_mm256_shuffle_epi8(reinterpret_cast<__m256i>(units), from));
+}
+inline Vf FloatOfInts(Vi numbers) { return _mm256_cvtepi32_ps(reinterpret_cast<__m256i>(numbers)); }
+#else
+inline Vi ByteOnTop(Vi units, int i) {
+  using Unsigned = uint32_t __attribute__((vector_size(4 * TM_SIMD_WIDTH)));
+  return reinterpret_cast<Vi>(reinterpret_cast<Unsigned>(units) << (24 - 8 * i)) & SplatInt(-0x1000000);
+}
+inline Vf FloatOfInts(Vi numbers) { return __builtin_convertvector(numbers, Vf); }
+#endif
 
 // ---- kWidth numbers, before their scale. Reads no byte beyond them.
 
@@ -56,6 +79,12 @@ inline Vf WidenFp8(ByteVector codes) {
 struct Int8Numbers {
   static constexpr bool kInGroups = true;
   static constexpr int64_t Bytes(int64_t count) { return count; }
+  static constexpr int kPerUnit = 4;
+  static constexpr bool kStoredUnits = true;
+  static constexpr bool kPairsByTurns = false;
+  // Number i of each unit, over kUnitFactor.
+  static constexpr float kUnitFactor = 0x1p-24f;
+  static Vf OfUnits(Vi units, int i) { return FloatOfInts(ByteOnTop(units, i)); }
   static Vf At(const std::byte* numbers) {
 #if TM_SIMD_WIDTH == 4
     Vf value;
@@ -70,6 +99,41 @@ struct Int8Numbers {
 struct Int4Numbers {
   static constexpr bool kInGroups = true;
   static constexpr int64_t Bytes(int64_t count) { return count / 2; }
+  static constexpr int kPerUnit = 8;
+  static constexpr bool kStoredUnits = true;
+  static constexpr bool kPairsByTurns = true;
+#if TM_SIMD_WIDTH == 16
+  // A number is looked up by the low four bits of its lane.
+  static Vf Table() { return Vf{0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1}; }
+  static Vf LookUp(Vi lanes, Vf table) {
+    return _mm512_permutexvar_ps(reinterpret_cast<__m512i>(lanes), table);
+  }
+  static constexpr float kUnitFactor = 1.0f;
+  static Vf OfUnits(Vi units, int i) { return LookUp(units >> (4 * i), Table()); }
+  // Even and odd numbers of 2 kWidth, times their scale.
+  static VectorPair ScaledPairAt(const std::byte* numbers, Vf scale) {
+    const Vi bytes = reinterpret_cast<Vi>(_mm512_cvtepu8_epi32(LoadBytes(numbers)));
+    const Vf scaled = Table() * scale;
+    return {LookUp(bytes, scaled), LookUp(bytes >> 4, scaled)};
+  }
+#else
+  static constexpr float kUnitFactor = 0x1p-28f;
+  static Vf OfUnits(Vi units, int i) {
+    using Unsigned = uint32_t __attribute__((vector_size(4 * TM_SIMD_WIDTH)));
+    const Vi on_top = reinterpret_cast<Vi>(reinterpret_cast<Unsigned>(units) << (28 - 4 * i));
+    return FloatOfInts(on_top & SplatInt(-0x10000000));
+  }
+  static VectorPair ScaledPairAt(const std::byte* numbers, Vf scale) {
+#if TM_SIMD_WIDTH == 8
+    const Vi bytes = reinterpret_cast<Vi>(_mm256_cvtepi8_epi32(LoadBytes(numbers)));
+#else
+    Vi bytes;
+    for (int i = 0; i < kWidth; ++i) bytes[i] = static_cast<int8_t>(numbers[i]);
+#endif
+    const Vi even = ((bytes & 15) ^ 8) - 8;
+    return {FloatOfInts(even) * scale, FloatOfInts(bytes >> 4) * scale};
+  }
+#endif
   static Vf At(const std::byte* numbers) {
 #if TM_SIMD_WIDTH == 4
     Vf value;
@@ -92,6 +156,21 @@ struct Int4Numbers {
 struct Fp8Numbers {
   static constexpr bool kInGroups = false;
   static constexpr int64_t Bytes(int64_t count) { return count; }
+  static constexpr int kPerUnit = 4;
+  static constexpr bool kStoredUnits = true;
+  static constexpr bool kPairsByTurns = false;
+  // Number i of each unit, over kFactor. One whose exponent is zero has no leading bit: it is twice what it
+  // would be with one, less the smallest number that has. For all others that is not below the number.
+  static Vf OfUnits(Vi units, int i) {
+    constexpr int32_t kBias = 120 - (kFactor == 256.0f ? 8 : 0);
+    constexpr float kSmallest = 0x1p-6f / kFactor;
+    const Vi top = ByteOnTop(units, i);
+    const Vi magnitude = (top >> 4) & SplatInt(0x07f00000);
+    const Vf normal = BitsToFloat(magnitude + SplatInt(kBias << 23));
+    const Vf value = Min(normal, Fma(normal, Splat(2.0f), Splat(-kSmallest)));
+    const Vi nan = magnitude == SplatInt(0x07f00000);
+    return BitsToFloat(FloatToBits(value) | nan | (top & SplatInt(INT32_MIN)));
+  }
 #if TM_SIMD_WIDTH == 4
   static constexpr float kFactor = 1.0f;  // of what At gives
   static Vf At(const std::byte* numbers) {
@@ -108,9 +187,26 @@ struct Fp8Numbers {
 template <typename Elements>
 constexpr bool kIsQuantized = requires { Elements::kInGroups; };
 
-// The first n < kWidth numbers, an even count; the others are zero.
+template <typename Numbers>
+  requires kIsQuantized<Numbers>
+Vf ElementOfUnits(Vf units, int i) {
+  return Numbers::OfUnits(FloatToBits(units), i);
+}
+
+// Two vectors of numbers times their scale, in the order of kPairsByTurns.
+template <typename Numbers>
+VectorPair ScaledPairAt(const std::byte* numbers, Vf scale) {
+  if constexpr (Numbers::kPairsByTurns) {
+    return Numbers::ScaledPairAt(numbers, scale);
+  } else {
+    return {Numbers::At(numbers) * scale, Numbers::At(numbers + Numbers::Bytes(kWidth)) * scale};
+  }
+}
+
+// The first n <= kWidth numbers, an even count; the others are zero.
 template <typename Numbers>
 Vf FirstNumbersAt(const std::byte* numbers, int n) {
+  if (n == kWidth) return Numbers::At(numbers);
   std::byte first[kWidth] = {};
   __builtin_memcpy(first, numbers, static_cast<size_t>(Numbers::Bytes(n)));
   return Numbers::At(first);
@@ -167,6 +263,92 @@ void DecodeRow(const Format& format, const std::byte* numbers, const std::byte* 
   }
   for (const int64_t padded = PaddedHeadDim(head_dim); d < padded; ++d) to[d] = 0.0f;
 }
+
+// ---- scales of a strip's rows, in f32
+
+// Of fp8 all numbers of a head are one group.
+template <typename Numbers>
+int GroupLog2(const Format& format) {
+  return Numbers::kInGroups ? format.block_log2 : 30;
+}
+
+// Whether few rows can be served from the pages: whole units, each in one group; scales that can be divided
+// by kUnitFactor and lose no bit.
+template <typename Elements>
+bool HasWholeUnits([[maybe_unused]] const KvFormat& format) {
+  if constexpr (!kIsQuantized<Elements>) {
+    return true;
+  } else if constexpr (Elements::kInGroups) {
+    return format.element.scale == DType::kF16 && format.element.block_size() % Elements::kPerUnit == 0;
+  } else {
+    return format.head_dim % Elements::kPerUnit == 0;
+  }
+}
+
+#if TM_SIMD_WIDTH != 4
+inline __m128 FourScales(const std::byte* scales, int32_t group) {
+  return _mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(scales + 2 * group)));
+}
+#endif
+
+// Those of keys as ScoreStrips takes them: to [groups, count], for numbers over kUnitFactor. count is a
+// multiple of 4.
+template <typename Numbers>
+void PutKeyScales(const std::byte* const* scales, int32_t groups, int count, float* to) {
+  if constexpr (!Numbers::kInGroups) {
+    const float scale = KvFp8Scale(scales[0]) * Numbers::kFactor;
+    for (int k = 0; k < count; ++k) to[k] = scale;
+  } else {
+    int32_t g = 0;
+#if TM_SIMD_WIDTH != 4
+    const __m128 factor = _mm_set1_ps(Numbers::kUnitFactor);
+    for (; g + 4 <= groups; g += 4) {
+      for (int k = 0; k < count; k += 4) {
+        __m128 rows[4];
+        for (int i = 0; i < 4; ++i) rows[i] = _mm_mul_ps(FourScales(scales[k + i], g), factor);
+        _MM_TRANSPOSE4_PS(rows[0], rows[1], rows[2], rows[3]);
+        for (int i = 0; i < 4; ++i) _mm_storeu_ps(to + (g + i) * count + k, rows[i]);
+      }
+    }
+#endif
+    for (; g < groups; ++g) {
+      for (int k = 0; k < count; ++k) {
+        to[g * count + k] = ScaleOfGroup(DType::kF16, scales[k], g) * Numbers::kUnitFactor;
+      }
+    }
+  }
+}
+
+// Those of values [begin, end), `offset` bytes behind those of the keys: to [end, groups].
+template <typename Numbers>
+void PutValueScales(const std::byte* const* scales, int64_t offset, int32_t groups, int begin, int end,
+                    float* to) {
+  for (int k = begin; k < end; ++k) {
+    float* row = to + int64_t{k} * groups;
+    if constexpr (!Numbers::kInGroups) {
+      row[0] = k == begin ? KvFp8Scale(scales[k] + offset) * Numbers::kFactor : row[-1];
+    } else {
+      int32_t g = 0;
+#if TM_SIMD_WIDTH != 4
+      for (; g + 4 <= groups; g += 4) _mm_storeu_ps(row + g, FourScales(scales[k] + offset, g));
+#endif
+      for (; g < groups; ++g) row[g] = ScaleOfGroup(DType::kF16, scales[k] + offset, g);
+    }
+  }
+}
+
+// Of the n <= kWidth numbers from d on, a multiple of kWidth, out of one row of those; groups of 8 and more.
+inline Vf ScaleLanes(const float* scales, int32_t d, [[maybe_unused]] int n, int group_log2) {
+#if TM_SIMD_WIDTH == 16
+  if (group_log2 == 3 && n > 8) {
+    const Vf first = Splat(scales[d >> 3]), second = Splat(scales[(d >> 3) + 1]);
+    return __builtin_shufflevector(first, second, 0, 1, 2, 3, 4, 5, 6, 7, 24, 25, 26, 27, 28, 29, 30, 31);
+  }
+#endif
+  return Splat(scales[d >> group_log2]);
+}
+
+// ---- rows in f32
 
 // Vectors somewhere in pages, and their scales.
 struct QuantizedRows {

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/backends/cpu_backend.h"
+#include "kernels/cpu/shared_prefix.h"
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/cpu/variant.h"
 
@@ -21,6 +22,7 @@ struct CpuContext {
   const CpuKernels& kernels;
   ThreadPool& pool;
   CpuWorkspace workspace;
+  SharedPrefixMemo& shared_prefixes;
   LinearMode linear = kDefaultLinearMode;
 };
 

@@ -93,9 +93,11 @@ class CpuBackend final : public Backend {
 
   template <typename Params>
   OpCode Done(void (*run)(const Params&, const CpuContext&), const Params& params) {
-    run(params, {kernels_, pool_, workspace_, linear_});
+    run(params, {kernels_, pool_, workspace_, shared_prefixes_, linear_});
     return OpCode::kOk;
   }
+  // Of all but what is remembered from op to op.
+  int64_t OpWorkspaceBytes(const StepMaxima& maxima) const;
   OpCode Fail(OpCode code, std::string reason) {
     last_error_ = std::move(reason);
     return code;
@@ -108,6 +110,7 @@ class CpuBackend final : public Backend {
   std::string last_error_;
   uint64_t last_fence_ = 0;
   CpuWorkspace workspace_;
+  SharedPrefixMemo shared_prefixes_;  // its memory stands behind the workspace
   WeightArena weight_arena_;
   std::unordered_set<PackedWeight*> weights_;  // live handles
 };
@@ -140,20 +143,27 @@ void CpuBackend::FreeWeight(WeightHandle weight) {
   delete packed;
 }
 
-int64_t CpuBackend::WorkspaceBytes(const StepMaxima& maxima) const {
-  return std::max(
+int64_t CpuBackend::OpWorkspaceBytes(const StepMaxima& maxima) const {
+  const int64_t most = std::max(
       {LinearWorkspaceBytes(maxima, kernels_, info_.threads), AttentionWorkspaceBytes(maxima, info_.threads),
        MoeWorkspaceBytes(maxima, kernels_, info_.threads), SampleWorkspaceBytes(maxima, info_.threads)});
+  return (most + 63) / 64 * 64;
+}
+
+int64_t CpuBackend::WorkspaceBytes(const StepMaxima& maxima) const {
+  return OpWorkspaceBytes(maxima) + SharedPrefixMemo::Bytes(maxima.sequences);
 }
 
 OpCode CpuBackend::Reserve(const StepMaxima& maxima) {
   const int64_t bytes = WorkspaceBytes(maxima);
   FreeZeroed(std::exchange(workspace_, {}).data);
+  shared_prefixes_.Reset(nullptr, 0);
   void* data = AllocateZeroed(bytes);
   if (data == nullptr) {
     return Fail(OpCode::kOutOfMemory, "no memory for a workspace of " + std::to_string(bytes) + " bytes");
   }
-  workspace_ = {static_cast<std::byte*>(data), bytes};
+  workspace_ = {static_cast<std::byte*>(data), OpWorkspaceBytes(maxima)};
+  shared_prefixes_.Reset(workspace_.data + workspace_.bytes, maxima.sequences);
   return OpCode::kOk;
 }
 

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <new>
+#include <utility>
 
+#include "kernels/core/check.h"
 #include "kernels/cpu/attention_kernels.h"
 
 namespace tramontane {
@@ -75,6 +77,36 @@ int64_t EndOfShared(const Candidate& a, const Candidate& b, int32_t page_size) {
   return std::max(end / kAttentionSegmentKeys, a.first_segment);
 }
 
+bool IsPlain(const AttentionParams& params) {
+  return params.mask.bits == nullptr && params.sinks.len == nullptr && params.table.sink_pages == nullptr;
+}
+
+int64_t LengthsBytes(int64_t batch) { return AlignTo8((4 * batch + 2) * int64_t{sizeof(int32_t)}); }
+
+// Calls visit(array, count) for what says how long the sequences are and how many queries they have.
+template <typename Visit>
+void ForLengths(const AttentionParams& params, const Visit& visit) {
+  visit(params.table.kv_indptr, params.batch + 1);
+  visit(params.qo_indptr, params.batch + 1);
+  visit(params.table.last_page_len, params.batch);
+  visit(params.table.kv_base, params.batch);
+}
+
+// Whether the sharers' tables list the same pages for their segments.
+bool HaveSamePages(const AttentionParams& params, const PrefixSharers& sharers) {
+  const int32_t page_size = params.kv.format.page_size;
+  const int64_t begin = sharers.first_segment * kAttentionSegmentKeys;
+  const int64_t last = sharers.end_segment * kAttentionSegmentKeys - 1;
+  const auto page_of = [&](int32_t s, int64_t position) {
+    const int32_t b = sharers.sequences[s];
+    return PagesFromBase(params.table, b) + PageOf(position, params.table.kv_base[b], page_size);
+  };
+  for (int32_t s = 1; s < sharers.count; ++s) {
+    if (!std::equal(page_of(0, begin), page_of(0, last) + 1, page_of(s, begin))) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 int64_t SharedPrefixBytes(int64_t batch) {
@@ -84,8 +116,7 @@ int64_t SharedPrefixBytes(int64_t batch) {
 
 SharedPrefixes FindSharedPrefixes(const AttentionParams& params, const SharerLimits& limits,
                                   std::byte* memory) {
-  const bool plain = params.mask.bits == nullptr && params.sinks.len == nullptr;
-  if (!plain || limits.most < 2) return {};
+  if (!IsPlain(params) || limits.most < 2) return {};
   const int32_t page_size = params.kv.format.page_size;
   auto* const candidates = reinterpret_cast<Candidate*>(memory);
   auto* const groups = reinterpret_cast<PrefixSharers*>(candidates + params.batch);
@@ -130,6 +161,62 @@ SharedPrefixes FindSharedPrefixes(const AttentionParams& params, const SharerLim
     leader += static_cast<int32_t>(members);
   }
   return found;
+}
+
+int64_t SharedPrefixMemo::Bytes(int64_t batch) {
+  return kTables * (LengthsBytes(batch) + SharedPrefixBytes(batch));
+}
+
+void SharedPrefixMemo::Reset(std::byte* memory, int64_t batch) {
+  memory_ = memory;
+  max_batch_ = batch;
+  for (Table& table : tables_) table = {};
+}
+
+int32_t* SharedPrefixMemo::LengthsOf(int64_t table) const {
+  return reinterpret_cast<int32_t*>(memory_ + table * LengthsBytes(max_batch_));
+}
+
+std::byte* SharedPrefixMemo::FoundOf(int64_t table) const {
+  return memory_ + kTables * LengthsBytes(max_batch_) + table * SharedPrefixBytes(max_batch_);
+}
+
+bool SharedPrefixMemo::Holds(int64_t index, const AttentionParams& params, const SharerLimits& limits) const {
+  const Table& table = tables_[index];
+  if (table.page_indices != params.table.page_indices || table.batch != params.batch ||
+      table.page_size != params.kv.format.page_size || table.window != params.window ||
+      table.limits != limits) {
+    return false;
+  }
+  const int32_t* lengths = LengthsOf(index);
+  bool same = true;
+  ForLengths(params, [&](const int32_t* array, int32_t count) {
+    same = same && std::equal(array, array + count, lengths);
+    lengths += count;
+  });
+  return same && std::all_of(table.found.groups, table.found.groups + table.found.count,
+                             [&](const PrefixSharers& sharers) { return HaveSamePages(params, sharers); });
+}
+
+SharedPrefixes SharedPrefixMemo::Find(const AttentionParams& params, const SharerLimits& limits) {
+  if (!IsPlain(params) || limits.most < 2) return {};
+  TM_CHECK(params.batch <= max_batch_, "attention of %d sequences, reserved for %lld", params.batch,
+           static_cast<long long>(max_batch_));
+  for (int64_t i = 0; i < kTables; ++i) {
+    if (Holds(i, params, limits)) return tables_[i].found;
+  }
+  const int64_t index = std::exchange(next_, (next_ + 1) % kTables);
+  int32_t* lengths = LengthsOf(index);
+  ForLengths(params,
+             [&](const int32_t* array, int32_t count) { lengths = std::copy_n(array, count, lengths); });
+  ++searches_;
+  tables_[index] = {.page_indices = params.table.page_indices,
+                    .batch = params.batch,
+                    .page_size = params.kv.format.page_size,
+                    .window = params.window,
+                    .limits = limits,
+                    .found = FindSharedPrefixes(params, limits, FoundOf(index))};
+  return tables_[index].found;
 }
 
 }  // namespace tramontane

@@ -30,6 +30,8 @@ struct SharerLimits {
   // A group of fewer than `many` is cut into groups of at most `few`, or left where that is below 2.
   int64_t many = 0;
   int64_t few = 0;
+
+  bool operator==(const SharerLimits&) const = default;
 };
 
 // Bytes of memory, aligned to 8, that a search over so many sequences takes.
@@ -39,5 +41,44 @@ int64_t SharedPrefixBytes(int64_t batch);
 // the same params give the same groups. None where rows see by a mask or sinks.
 SharedPrefixes FindSharedPrefixes(const AttentionParams& params, const SharerLimits& limits,
                                   std::byte* memory);
+
+// Remembers what was found, so that the layers of a step that have one table search it once. Engine thread.
+// What is handed out is what a search of these params would find, or would have found for tables of the same
+// lengths: its sequences do have these segments in the same pages, which is looked at every time.
+class SharedPrefixMemo {
+ public:
+  // Tables that are remembered; another takes the place of the oldest.
+  static constexpr int32_t kTables = 4;
+
+  // Bytes of memory, aligned to 8, for batches of up to so many sequences.
+  static int64_t Bytes(int64_t batch);
+  // Forgets everything. `memory` is used until the next Reset.
+  void Reset(std::byte* memory, int64_t batch);
+
+  // The same as FindSharedPrefixes; lies in the memory until kTables other tables were searched.
+  SharedPrefixes Find(const AttentionParams& params, const SharerLimits& limits);
+
+  int64_t searches() const { return searches_; }
+
+ private:
+  // What decides which keys the sequences see and where their tables lie.
+  struct Table {
+    const int32_t* page_indices = nullptr;  // null: nothing is remembered
+    int32_t batch = 0;
+    int32_t page_size = 0;
+    int32_t window = 0;
+    SharerLimits limits;
+    SharedPrefixes found;
+  };
+  int32_t* LengthsOf(int64_t table) const;  // [4 * batch + 2]
+  std::byte* FoundOf(int64_t table) const;
+  bool Holds(int64_t table, const AttentionParams& params, const SharerLimits& limits) const;
+
+  Table tables_[kTables];
+  int64_t next_ = 0;  // which one to forget
+  int64_t searches_ = 0;
+  std::byte* memory_ = nullptr;
+  int64_t max_batch_ = 0;
+};
 
 }  // namespace tramontane

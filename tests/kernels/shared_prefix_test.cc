@@ -1,5 +1,6 @@
 // Sequences whose tables begin with the same pages: who is found to share what, and that attention, which
-// walks those pages once for all of them, gives each the bits that it has alone.
+// walks those pages once for all of them, gives each the bits that it has alone; how long a search is
+// remembered.
 #include "kernels/cpu/shared_prefix.h"
 
 #include <gmock/gmock.h>
@@ -161,6 +162,63 @@ TEST(SharedPrefixTest, WindowsShareWhatAllOfThemSee) {
   EXPECT_EQ(found.groups[0].end_segment, 1990 / kSegment);
 }
 
+// Memory of its own, and the groups that it finds as lists of sequences.
+class Memo {
+ public:
+  explicit Memo(int64_t batch) : memory_(static_cast<size_t>(SharedPrefixMemo::Bytes(batch) / 8)) {
+    memo_.Reset(reinterpret_cast<std::byte*>(memory_.data()), batch);
+  }
+  std::vector<std::vector<int32_t>> Find(const AttentionParams& params) {
+    const SharedPrefixes found = memo_.Find(params, {.most = 32});
+    std::vector<std::vector<int32_t>> groups;
+    for (int32_t i = 0; i < found.count; ++i) groups.push_back(SequencesOf(found.groups[i]));
+    return groups;
+  }
+  int64_t searches() const { return memo_.searches(); }
+
+ private:
+  std::vector<int64_t> memory_;
+  SharedPrefixMemo memo_;
+};
+
+TEST(SharedPrefixMemoTest, LayersOfATableSearchItOnce) {
+  Batch batch({}, {{0, 2000}, {0, 1700}, {0, 1800}}, 1);
+  batch.kv().ShareUpTo(1600, 2, 0);
+  Memo memo(3);
+  for (int layer = 0; layer < 5; ++layer) {
+    EXPECT_THAT(memo.Find(batch.Params(0)), ElementsAre(ElementsAre(0, 2)));
+    EXPECT_THAT(memo.Find(batch.Params(1790)), ElementsAre(ElementsAre(0, 2))) << "another layer group's";
+  }
+  EXPECT_EQ(memo.searches(), 2);
+}
+
+TEST(SharedPrefixMemoTest, OtherLengthsOrOtherPagesAreSearchedAnew) {
+  Batch batch({}, {{0, 2000}, {0, 1700}, {0, 1800}}, 1);
+  batch.kv().ShareUpTo(1600, 2, 0);
+  Memo memo(3);
+  EXPECT_THAT(memo.Find(batch.Params(0)), ElementsAre(ElementsAre(0, 2)));
+  int32_t last_page_len[] = {16, 4, 9};  // sequence 2 is a token longer
+  AttentionParams longer = batch.Params(0);
+  longer.table.last_page_len = last_page_len;
+  EXPECT_THAT(memo.Find(longer), ElementsAre(ElementsAre(0, 2)));
+  EXPECT_EQ(memo.searches(), 2);
+  batch.kv().ListStrangePage(2, 100);  // the same lengths in the same place
+  EXPECT_THAT(memo.Find(batch.Params(0)), IsEmpty());
+  EXPECT_EQ(memo.searches(), 3);
+}
+
+TEST(SharedPrefixMemoTest, TheOldestOfManyTablesIsForgotten) {
+  Batch batch({}, {{0, 2000}, {0, 2000}}, 1);
+  batch.kv().ShareUpTo(1600, 1, 0);
+  Memo memo(2);
+  for (int round = 0; round < 2; ++round) {
+    for (int32_t window = 1500; window <= 1500 + SharedPrefixMemo::kTables; ++window) {
+      EXPECT_THAT(memo.Find(batch.Params(window)), ElementsAre(ElementsAre(0, 1)));
+    }
+  }
+  EXPECT_EQ(memo.searches(), 2 * (SharedPrefixMemo::kTables + 1));
+}
+
 // Parents, lengths and what is shared at random: the bits of each sequence are those it has alone.
 class AttentionOfSharersTest : public CpuVariantTest {};
 TM_INSTANTIATE_FOR_CPU_VARIANTS(AttentionOfSharersTest);
@@ -209,6 +267,7 @@ TEST_P(AttentionOfSharersTest, EachHasTheBitsItHasAlone) {
                   .count;
     const BackendPtr backend = MakeBackend(GetParam(), threads, batch.kv().Maxima(query_heads));
     const std::vector<float> together = batch.Attend(*backend, batch.Params(window));
+    ASSERT_EQ(batch.Attend(*backend, batch.Params(window)), together) << "the next layer";
     const size_t columns = static_cast<size_t>(query_heads) * static_cast<size_t>(shape.head_dim);
     for (int32_t b = 0; b < batch.kv().batch(); ++b) {
       const std::vector<float> alone = batch.Attend(*backend, batch.ParamsOf(b, window));
