@@ -175,18 +175,24 @@ StatusOr<bool> KvTransfers::Write(KvTransfer& transfer, KvStore& store, ModelRun
   std::vector<PageImage> images;
   std::vector<KvStore::TakenPage> taken;
   std::vector<bool> wanted(pages.groups.size());
-  while (transfer.next_block_ < blocks && std::ssize(images) < PagesOfStep(store)) {
+  int64_t pages_of_step = PagesOfStep(store);
+  while (transfer.next_block_ < blocks && std::ssize(images) < pages_of_step) {
     const size_t block = transfer.next_block_++;
     for (size_t group = 0; group < wanted.size(); ++group)
       wanted[group] = pages.groups[group][block] != nullptr;
     taken.clear();
     const auto ids = query.tokens.subspan(block * block_tokens, block_tokens);
     if (!store.Plant(transfer.above_, ids, wanted, &taken)) transfer.next_block_ = blocks;
+    if (store.has_moves()) {  // what makes room may be a page of a block before, which is cached already
+      if (!images.empty()) TM_RETURN_IF_ERROR(runner.WritePages(images));
+      pages_of_step -= std::ssize(images);
+      images.clear();
+      TM_RETURN_IF_ERROR(DoMoves(store, runner));
+    }
     for (const KvStore::TakenPage& page : taken) {
       images.push_back({.page = page.page, .bytes = pages.groups[page.group][block].get()});
     }
   }
-  TM_RETURN_IF_ERROR(DoMoves(store, runner));
   if (!images.empty()) TM_RETURN_IF_ERROR(runner.WritePages(images));
   if (transfer.next_block_ < blocks) return false;
   store.Release(transfer.above_);

@@ -8,14 +8,20 @@
 #include <sys/mount.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <filesystem>
 #include <memory>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "engine/engine.h"
+#include "engine/kv_store.h"
+#include "engine/kv_transfer.h"
+#include "engine/model_runner.h"
 #include "tests/support/in_process_engine.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/test_tier.h"
@@ -267,6 +273,82 @@ TEST_P(BehindTheCache, WhatAFaultyRequestComputedIsNotFoundThereEither) {
   EXPECT_EQ(CachedTokens(*Ask(test, request)), 36);
   test.runner().not_finite = nullptr;
   EXPECT_EQ(CachedTokens(*Ask(test, request)), 0);
+}
+
+// A pool that is memory, and nothing else.
+class MemoryRunner final : public ModelRunner {
+ public:
+  MemoryRunner(int64_t pages, int64_t page_bytes)
+      : page_bytes_(static_cast<size_t>(page_bytes)), pool_(static_cast<size_t>(pages) * page_bytes_) {}
+  std::byte* Page(PageId page) { return pool_.data() + static_cast<size_t>(page) * page_bytes_; }
+
+  StatusOr<StepTicket> Forward(const StepPlan&) override { return Internal("it computes nothing"); }
+  Status Sample(StepTicket, const SampleInputs&) override { return Internal("it computes nothing"); }
+  StatusOr<StepResult> Collect(StepTicket) override { return Internal("it computes nothing"); }
+  Status MovePages(std::span<const PageMove> moves) override {
+    for (const PageMove& move : moves) {
+      const bool goes_out = move.way == PageMove::Way::kOut;
+      std::memcpy(goes_out ? move.image : Page(move.page), goes_out ? Page(move.page) : move.image,
+                  page_bytes_);
+    }
+    return {};
+  }
+  Status ReadPages(std::span<const PageImage> images) override {
+    for (const PageImage& image : images) std::memcpy(image.bytes, Page(image.page), page_bytes_);
+    return {};
+  }
+  Status WritePages(std::span<const PageImage> images) override {
+    for (const PageImage& image : images) std::memcpy(Page(image.page), image.bytes, page_bytes_);
+    return {};
+  }
+
+ private:
+  const size_t page_bytes_;
+  std::vector<std::byte> pool_;
+};
+
+// Half of the pool is a session's, so that a text that is put there makes room with its own first pages.
+TEST(BehindTransfers, APageThatGoesAtOnceLeavesItsOwnImage) {
+  constexpr int32_t kPage = 4, kBlocks = 6;
+  KvFormat format;
+  format.kv_heads = 1;
+  format.head_dim = 8;
+  format.page_size = kPage;
+  const KvLayout layout = MakeKvLayout({0}, format);
+  const std::unique_ptr<KvTier> tier = MakeTestTier({.host_pages = 40}, layout.page_bytes());
+  KvStore store(layout, 8, PrefixCache::kOn, ChainedHash, tier.get());
+  MemoryRunner runner(8, layout.page_bytes());
+  std::vector<int32_t> tokens(kPage * 4, 1);
+  Lease session = store.NewLease();
+  session.prefers_cache = true;
+  store.Acquire(session, {.tokens = tokens, .salt = ""});
+  std::vector<PageCopy> copies;
+  store.Extend(session, 0, std::ssize(tokens), &copies);
+  store.Seal(session, tokens, std::ssize(tokens));
+  store.Release(session);
+
+  std::vector<int32_t> text(kPage * kBlocks + 1, 2);
+  KvPages pages;
+  pages.groups.resize(1);
+  for (int32_t block = 0; block < kBlocks; ++block) {
+    pages.groups[0].push_back(std::make_unique<std::byte[]>(static_cast<size_t>(layout.page_bytes())));
+    std::memset(pages.groups[0].back().get(), block + 1, static_cast<size_t>(layout.page_bytes()));
+  }
+  KvTransfers transfers;
+  ASSERT_TRUE(
+      transfers.Push(std::make_shared<KvTransfer>(CachedText{.tokens = text, .salt = ""}, std::move(pages))));
+  while (transfers.any()) ASSERT_TRUE(transfers.Work(store, runner).ok());
+  EXPECT_GT(tier->host_bytes(), 0);
+
+  Lease lease = store.NewLease();
+  EXPECT_EQ(store.Acquire(lease, {.tokens = text, .salt = ""}), kPage * kBlocks);
+  ASSERT_TRUE(runner.MovePages(store.TakeMoves().list).ok());
+  for (int32_t block = 0; block < kBlocks; ++block) {
+    const std::byte* page = runner.Page(lease.tables[0].pages[static_cast<size_t>(block)]);
+    EXPECT_EQ(page[0], static_cast<std::byte>(block + 1)) << "block " << block;
+  }
+  store.Release(lease);
+  store.CheckAccounting();
 }
 
 // ---- texts without an end -------------------------------------------------------------------------
