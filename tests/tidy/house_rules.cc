@@ -130,8 +130,8 @@ const std::vector<Layer>& Layers() {
        {"server/grpc", "server/openai", "server/http", "server/core", "server/base", "server/setup",
         "kernels/core"}},
       {"server/commands",
-       {"server", "server/openai", "server/remote", "server/core", "server/setup", "proto", "engine",
-        "models", "models/files", "kernels/backends", "kernels/core"}},
+       {"server", "server/openai", "server/remote", "server/core", "server/base", "server/setup", "proto",
+        "engine", "models", "models/files", "kernels/backends", "kernels/core"}},
   };
   return layers;
 }
