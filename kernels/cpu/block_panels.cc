@@ -25,6 +25,17 @@ int64_t WordAt(const BlockWords& parts, int64_t word, int32_t panel_width, int64
   return int64_t{parts.halves} * panel_width * 2 + (word * panel_width + lane) * 4;
 }
 
+// Which of a panel's words a word of the file becomes. In q6_k the file has two times 16 words of low bits,
+// of 128 numbers each, then two times 8 of high bits, then scales.
+int64_t PlaceOfWord(DType type, int64_t word) {
+  constexpr int64_t kLowWords = 32, kHighWords = 16, kScaleWords = 4;
+  if (type != DType::kQ6K) return word;
+  if (word >= kLowWords + kHighWords) return word - kLowWords - kHighWords;
+  const bool high = word >= kLowWords;
+  const int64_t half = high ? (word - kLowWords) / 8 : word / 16;
+  return kScaleWords + (half * 8 + word % 8) * 3 + (high ? 0 : 1 + word / 8 % 2);
+}
+
 uint32_t LoadHalf(const std::byte* from) {
   uint16_t half = 0;
   std::memcpy(&half, from, sizeof(half));
@@ -114,7 +125,7 @@ void PutBlock(const Format& format, const std::byte* block, int32_t panel_width,
     uint32_t bits = 0;
     std::memcpy(&bits, block + parts.words_at + word * 4, 4);
     if (word == 0 && HasBitPlane(type)) bits = SpreadBits(bits);
-    std::memcpy(panel_block + WordAt(parts, word, panel_width, lane), &bits, 4);
+    std::memcpy(panel_block + WordAt(parts, PlaceOfWord(type, word), panel_width, lane), &bits, 4);
   }
 }
 
@@ -128,7 +139,7 @@ void TakeBlock(const Format& format, const std::byte* panel_block, int32_t panel
   }
   for (int32_t word = 0; word < parts.words; ++word) {
     uint32_t bits = 0;
-    std::memcpy(&bits, panel_block + WordAt(parts, word, panel_width, lane), 4);
+    std::memcpy(&bits, panel_block + WordAt(parts, PlaceOfWord(type, word), panel_width, lane), 4);
     if (word == 0 && HasBitPlane(type)) bits = GatherBits(bits);
     std::memcpy(block + parts.words_at + word * 4, &bits, 4);
   }

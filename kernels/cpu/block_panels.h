@@ -1,5 +1,5 @@
 // How weights in blocks (kernels/core/block_types.h) stand in a panel: for each block of k, its 16-bit scales
-// with the panel's outputs side by side, then its other 32-bit words in the order of the file likewise.
+// with the panel's outputs side by side, then its other 32-bit words likewise.
 //
 //   q4_0, panels of 16:   | d x 16 | word 0 x 16 | word 1 x 16 | word 2 x 16 | word 3 x 16 |
 //
@@ -7,9 +7,10 @@
 // an output, in each four k. A mask, or a shift and a mask, make a vector of it from nibbles. Nothing is
 // added to a block, and a lane's block can be put together again as it was in the file.
 //
-// The one thing that is not as in the file: the high bits of q5_0 and q5_1, a word whose bit k belongs to
-// number k there, have bit 8 i + g for number 4 g + i here, so that a shift by g brings the bits of four
-// numbers to the bytes where the numbers are.
+// Two things are not as in the file. The high bits of q5_0 and q5_1, a word whose bit k belongs to number k
+// there, have bit 8 i + g for number 4 g + i here, so that a shift by g brings the bits of four numbers to the
+// bytes where the numbers are. And the words of q6_k stand as they are read, scales first, then each word of
+// high bits before the two of low bits that it completes, so that a panel is read from one end to the other.
 //
 // A group, too, has its scales side by side (of two neighbouring outputs that share them, one), then its zero
 // points; the words of every 32 numbers follow as those of q4_0 or q8_0 stand, with what these have for

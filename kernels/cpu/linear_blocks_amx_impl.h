@@ -124,7 +124,7 @@ void BytesOfBlock(const std::byte* block, int8_t (*to)[kPanelWidth * 4]) {
 #pragma GCC unroll 8
         for (int group = 0; group < Type::kGroups; ++group) {
           const Vb w = reinterpret_cast<Vb>(Type::Word(words, chunk, run, group)) - kLess;
-          __builtin_memcpy(to[(chunk * Type::kRuns + run) * Type::kGroups + group] + v * kAmxLine, &w,
+          __builtin_memcpy(to[PlaceOfRunInBlock<Type>(chunk, run) * Type::kGroups + group] + v * kAmxLine, &w,
                            sizeof w);
         }
       }

@@ -69,11 +69,13 @@ inline Vi DotHalves(Vi a, Vi b) {
 // Bytes below 256 times signed bytes: sums of four to 32 bits in one step, or of two to 16 bits.
 #if TM_SIMD_WIDTH == 4 || defined(TM_VNNI)
 #define TM_DOTS_OF_FOUR
-inline Vi DotBytes(Vi sum, Vi w, Vi x) {
+inline Vi DotBytes(Vi sum, Vi w, const int8_t* four) {
 #if TM_SIMD_WIDTH == 16
-  return reinterpret_cast<Vi>(_mm512_dpbusd_epi32(
-      reinterpret_cast<__m512i>(sum), reinterpret_cast<__m512i>(w), reinterpret_cast<__m512i>(x)));
+  // The instruction spreads the four bytes by itself, of which compilers make two.
+  asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(w), "m"(*reinterpret_cast<const int32_t*>(four)));
+  return sum;
 #else
+  const Vi x = SpreadWord(four);
   return sum + (w & 255) * (x << 24 >> 24) + (w >> 8 & 255) * (x << 16 >> 24) +
          (w >> 16 & 255) * (x << 8 >> 24) + (w >> 24 & 255) * (x >> 24);
 #endif
@@ -110,6 +112,16 @@ inline Vi WithSignOf(Vi x, Vi w) {
 #endif
 }
 #endif
+
+// sum and a lane of two 16-bit integers times the two at `two`.
+inline Vi AddDotHalves(Vi sum, Vi a, const int16_t* two) {
+#ifdef TM_VNNI
+  asm("vpdpwssd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(a), "m"(*reinterpret_cast<const int32_t*>(two)));
+  return sum;
+#else
+  return sum + DotHalves(a, SpreadWord(two));
+#endif
+}
 
 // ---- rows of x, rounded
 
@@ -242,7 +254,8 @@ void PackTileInBlocks(const LinearJob& job, int64_t tile) {
 // ---- the types
 //
 // X: what rows are rounded to. kBits: of a weight's integer, as Word gives it. A block of k is kChunks chunks
-// of the same form, a chunk kRuns runs, a run kGroups groups of four k.
+// of the same form, a chunk kRuns runs that share words, a run kGroups groups of four k. Runs of kAlternating
+// chunks alternate along k: PlaceOfRunInBlock says where a run stands among all.
 //
 // Word(words, chunk, run, group): the integers of a group, four bytes to a lane; words: the block's first
 // word of this vector of lanes, whose next is kWordStride further. kMiddle: what is subtracted from each, in
@@ -269,7 +282,7 @@ struct SmallBlocks {
   static constexpr int kBits = kType == DType::kQ8_0 ? 8 : kFiveBits ? 5 : 4;
   static constexpr int kMiddle = kHasMinimum || kType == DType::kQ8_0 ? 0 : kFiveBits ? 16 : 8;
   static constexpr int kHalves = kHasMinimum ? 2 : 1;
-  static constexpr int kChunks = 1, kRuns = 1, kGroups = 8;
+  static constexpr int kChunks = 1, kRuns = 1, kGroups = 8, kAlternating = 1;
 
   [[gnu::always_inline]] static Vi Word(const std::byte* words, int, int, int group) {
     if constexpr (kType == DType::kQ8_0) return WordAt(words, group);
@@ -304,7 +317,7 @@ struct GroupedBlocks {
   static constexpr int kBits = kFiveBits ? 5 : 4;
   static constexpr int kMiddle = 0;
   static constexpr int kHalves = 2;
-  static constexpr int kChunks = 4, kRuns = 2, kGroups = 8;
+  static constexpr int kChunks = 4, kRuns = 2, kGroups = 8, kAlternating = 1;
 
   [[gnu::always_inline]] static Vi Word(const std::byte* words, int chunk, int run, int group) {
     const Vi low = WordAt(words, 3 + (kFiveBits ? 8 : 0) + chunk * 8 + group);
@@ -342,25 +355,26 @@ struct SixBitBlocks {
   static constexpr int kBits = 6;
   static constexpr int kMiddle = 32;
   static constexpr int kHalves = 1;
-  // A chunk is 64 of the 128 numbers that share words: of even chunks the low halves of bytes.
-  static constexpr int kChunks = 4, kRuns = 4, kGroups = 4;
+  static constexpr int kChunks = 4, kRuns = 4, kGroups = 4, kAlternating = 2;
 
+  // Three words a group: the two high bits of numbers 0, 32, 64 and 96 further, the low bits of those 0 and
+  // 64 further, and of those 32 and 96 further.
   [[gnu::always_inline]] static Vi Word(const std::byte* words, int chunk, int run, int group) {
-    const Vi shift = SplatInt(chunk % 2 * 4);
-    const int word = run % 2 * 4 + group;  // of the eight of 32 numbers
-    const Vi low = ShiftRightBy(WordAt(words, chunk / 2 * 16 + run / 2 * 8 + word), shift);
-    const Vi high = ShiftRightBy(WordAt(words, 32 + chunk / 2 * 8 + word), shift);
-    return (low & kNibbles) | ((run < 2 ? high << 4 : high << 2) & 0x30303030);
+    const std::byte* const of_group = words + int64_t{4 + (chunk * kGroups + group) * 3} * kWordStride;
+    const Vi high = WordAt(of_group, 0);
+    const Vi low = WordAt(of_group, 1 + run % 2);
+    const Vi top = run == 0 ? high << 4 : run == 1 ? high << 2 : run == 2 ? high : high >> 2;
+    return ((run < 2 ? low : low >> 4) & kNibbles) | (top & 0x30303030);
   }
   static void RunScales(const std::byte* words, Vi (&scales)[kChunks * kRuns]) {
     for (int run = 0; run < kChunks * kRuns; ++run) {
-      scales[run] = WordAt(words, 48 + run / 4) << (24 - run % 4 * 8) >> 24;
+      scales[run] = WordAt(words, run / 4) << (24 - run % 4 * 8) >> 24;
     }
   }
   static constexpr int kSumWords = 8;
   static void SumScales(const std::byte* words, Vi (&scales)[kSumWords]) {
     for (int word = 0; word < 4; ++word) {
-      const Vh packed = reinterpret_cast<Vh>(WordAt(words, 48 + word));
+      const Vh packed = reinterpret_cast<Vh>(WordAt(words, word));
       scales[2 * word] = reinterpret_cast<Vi>(packed << 8 >> 8);
       scales[2 * word + 1] = reinterpret_cast<Vi>(packed >> 8);
     }
@@ -451,6 +465,11 @@ const std::byte* WordsOf(const std::byte* block, int v) {
 }
 template <typename Type>
 constexpr bool kHasRunScales = Type::X::kBlock == 256;
+template <typename Type>
+constexpr int PlaceOfRunInBlock(int chunk, int run) {
+  constexpr int n = Type::kAlternating;
+  return (chunk / n * Type::kRuns + run) * n + chunk % n;
+}
 
 // ---- exactly
 
@@ -490,37 +509,40 @@ template <typename Type, typename Put>
     }
   }
 #pragma GCC unroll 1
-  for (int chunk = 0; chunk < Type::kChunks; ++chunk) {
+  for (int first = 0; first < Type::kChunks; first += Type::kAlternating) {
 #pragma GCC unroll 4
     for (int run = 0; run < Type::kRuns; ++run) {
-      const int index = chunk * Type::kRuns + run;
-      Vf factor[2], minimum[2];
 #pragma GCC unroll 2
-      for (int v = 0; v < 2; ++v) {
-        factor[v] = factors[v];
-        minimum[v] = minima[v];
-        if constexpr (kHasRunScales<Type>) {
-          factor[v] = factors[v] * ToFloats(run_scales[v][index]);
-          if constexpr (Type::kHalves == 2) {
-            const Vi least = ShiftRightBy(run_minima[v][index / 4], SplatInt(index % 4 * 8)) & 255;
-            minimum[v] = -(minima[v] * ToFloats(least));
+      for (int chunk = first; chunk < first + Type::kAlternating; ++chunk) {
+        const int index = PlaceOfRunInBlock<Type>(chunk, run);
+        Vf factor[2], minimum[2];
+#pragma GCC unroll 2
+        for (int v = 0; v < 2; ++v) {
+          factor[v] = factors[v];
+          minimum[v] = minima[v];
+          if constexpr (kHasRunScales<Type>) {
+            factor[v] = factors[v] * ToFloats(run_scales[v][index]);
+            if constexpr (Type::kHalves == 2) {
+              const Vi least = ShiftRightBy(run_minima[v][index / 4], SplatInt(index % 4 * 8)) & 255;
+              minimum[v] = -(minima[v] * ToFloats(least));
+            }
           }
         }
-      }
 #pragma GCC unroll 8
-      for (int group = 0; group < Type::kGroups; ++group) {
-        const Vi words[2] = {Type::Word(WordsOf<Type>(block, 0), chunk, run, group),
-                             Type::Word(WordsOf<Type>(block, 1), chunk, run, group)};
+        for (int group = 0; group < Type::kGroups; ++group) {
+          const Vi words[2] = {Type::Word(WordsOf<Type>(block, 0), chunk, run, group),
+                               Type::Word(WordsOf<Type>(block, 1), chunk, run, group)};
 #pragma GCC unroll 4
-        for (int i = 0; i < 4; ++i) {
+          for (int i = 0; i < 4; ++i) {
 #pragma GCC unroll 2
-          for (int v = 0; v < 2; ++v) {
-            const Vf number = NumberOfWord<Type>(words[v], i);
-            const int k = (index * Type::kGroups + group) * 4 + i;
-            if constexpr (Type::kHalves == 2) {
-              put(v, k, Fma(factor[v], number, minimum[v]));
-            } else {
-              put(v, k, factor[v] * number);
+            for (int v = 0; v < 2; ++v) {
+              const Vf number = NumberOfWord<Type>(words[v], i);
+              const int k = (index * Type::kGroups + group) * 4 + i;
+              if constexpr (Type::kHalves == 2) {
+                put(v, k, Fma(factor[v], number, minimum[v]));
+              } else {
+                put(v, k, factor[v] * number);
+              }
             }
           }
         }
@@ -599,9 +621,8 @@ inline void MultiplyExactly(const LinearJob& job, const LinearBlock& block, Deco
 }
 
 // Asks the memory for what comes later of a panel. Of large blocks line by line between the products: many
-// lines at once would wait for each other, and none would be under way later on. In q6_k every chunk takes
-// words from several places of its block, so all of a block is asked for before its first chunk.
-template <typename Type>
+// lines at once would wait for each other, and none would be under way later on.
+template <typename Type, bool kAsks>
 struct AskAhead {
   static constexpr int64_t Bytes() {
     if constexpr (Type::kInGroups) {
@@ -610,27 +631,25 @@ struct AskAhead {
       return kPanelBlockBytes<Type>;
     }
   }
-  static constexpr int64_t kBytesAhead = kPrefetchBytes + (Type::kBits == 6 ? Bytes() : 0);
-  static constexpr int kLines = static_cast<int>((Bytes() + 63) / 64);
-  static constexpr int kAllRuns = Type::kChunks * Type::kRuns;
-  static constexpr int kLinesOfGroup = Type::X::kBlock == 32 ? 0 : kLines / (kAllRuns * Type::kGroups);
-  static constexpr int kLinesOfRun = kLinesOfGroup * Type::kGroups;  // what its groups ask for
+  static constexpr int kLines = kAsks ? static_cast<int>((Bytes() + 63) / 64) : 0;
+  static constexpr int kLinesOfGroup = Type::X::kBlock == 32 ? 0 : kLines / (Type::kChunks * Type::kGroups);
+  static constexpr int kLinesOfChunk = kLinesOfGroup * Type::kGroups;  // what its groups ask for
   static constexpr int kRest =
-      (kLines - kLinesOfRun * kAllRuns + kAllRuns - 1) / kAllRuns;  // at its beginning
+      (kLines - kLinesOfChunk * Type::kChunks + Type::kChunks - 1) / Type::kChunks;  // at its beginning
 
   const std::byte* lines;
   const std::byte* rest;
 
-  AskAhead(const std::byte* block, int run)
-      : lines(block + kBytesAhead + run * kLinesOfRun * 64),
-        rest(block + kBytesAhead + (kAllRuns * kLinesOfRun + run * kRest) * 64) {}
+  AskAhead(const std::byte* block, int chunk)
+      : lines(block + kPrefetchBytes + chunk * kLinesOfChunk * 64),
+        rest(block + kPrefetchBytes + (Type::kChunks * kLinesOfChunk + chunk * kRest) * 64) {}
 
-  [[gnu::always_inline]] void BeforeRun() const {
+  [[gnu::always_inline]] void BeforeChunk() const {
 #pragma GCC unroll 8
     for (int i = 0; i < kRest; ++i) __builtin_prefetch(rest + i * 64);
   }
   [[gnu::always_inline]] void BeforeGroup(int group) const {
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int i = 0; i < kLinesOfGroup; ++i) __builtin_prefetch(lines + (group * kLinesOfGroup + i) * 64);
   }
 };
@@ -646,10 +665,13 @@ void MultiplyRowExactly(const LinearJob& job, const LinearBlock& block) {
       const float* const x = row + begin;
       DecodeBlock<Type>(from, [x, from, &sums](int v, int k, Vf value) __attribute__((always_inline)) {
         if (v == 0 && k % 4 == 0) {
-          const auto group = static_cast<uint32_t>(k) / 4;
-          const AskAhead<Type> ahead(from, static_cast<int>(group / Type::kGroups));
-          if (group % Type::kGroups == 0) ahead.BeforeRun();
-          ahead.BeforeGroup(static_cast<int>(group % Type::kGroups));
+          constexpr int kGroupsOfChunk = Type::kRuns * Type::kGroups;
+          const int group = k / 4;
+          // Chunks that alternate are read crosswise: all of them are asked for before the first.
+          constexpr int64_t kCrosswise = Type::kAlternating > 1 ? kPanelBlockBytes<Type> : 0;
+          const AskAhead<Type, true> ahead(from + kCrosswise, group / kGroupsOfChunk);
+          if (group % kGroupsOfChunk == 0) ahead.BeforeChunk();
+          if (group % Type::kRuns == 0) ahead.BeforeGroup(group % kGroupsOfChunk / Type::kRuns);
         }
         sums[v] = Fma(Splat(x[k]), value, sums[v]);
       });
@@ -674,49 +696,63 @@ inline Vi RunScale(Vi scale) {
 template <typename X>
 struct BlockRows {
   const X* rows;
-  Vi Group(int r, int index) const { return SpreadWord(rows[r].q + index * 4); }
+  const int8_t* Four(int r, int index) const { return rows[r].q + index * 4; }
 };
 
-// totals += scale times the sums of a run's products. Where Type has no scales they are of one.
-template <typename Type, int kRows>
-[[gnu::always_inline]] inline void AddRun(const std::byte* block, int chunk, int run,
-                                          const BlockRows<typename Type::X>& x, const Vi (&scales)[2],
-                                          Vi (&totals)[kRows][2]) {
-  const int first = (chunk * Type::kRuns + run) * Type::kGroups;  // among the block's groups
-  const std::byte* const words[2] = {WordsOf<Type>(block, 0), WordsOf<Type>(block, 1)};
-  const AskAhead<Type> ahead(block, chunk * Type::kRuns + run);
-  ahead.BeforeRun();
+// totals += scale times the sums of a run's products, for kRuns runs of a chunk from `run` on, whose words
+// are read once. Where Type has no scales they are of one. words: of the block, by vector; before_group is
+// called for each group before its words are read.
+template <typename Type, int kRows, int kVectors, int kRuns, typename BeforeGroup>
+[[gnu::always_inline]] inline void AddRuns(const std::byte* const (&words)[kVectors], int chunk, int run,
+                                           const BlockRows<typename Type::X>& x,
+                                           const Vi (&scales)[kRuns][kVectors], Vi (&totals)[kRows][kVectors],
+                                           const BeforeGroup& before_group) {
+  const auto first = [&](int i) { return PlaceOfRunInBlock<Type>(chunk, run + i) * Type::kGroups; };
 #ifdef TM_DOTS_OF_FOUR
-  Vi sums[kRows][2];
+  Vi sums[kRuns][kRows][kVectors];
+#pragma GCC unroll 4
+  for (int i = 0; i < kRuns; ++i) {
 #pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r) {
-    sums[r][0] = sums[r][1] = kHasRunScales<Type> ? Vi{} : totals[r][0];
-    if constexpr (!kHasRunScales<Type>) sums[r][1] = totals[r][1];
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 2
+      for (int v = 0; v < kVectors; ++v) sums[i][r][v] = kHasRunScales<Type> ? Vi{} : totals[r][v];
+    }
   }
 #pragma GCC unroll 8
   for (int group = 0; group < Type::kGroups; ++group) {
-    ahead.BeforeGroup(group);
-    Vi w[2];
+    before_group(group);
+    Vi w[kRuns][kVectors];
 #pragma GCC unroll 2
-    for (int v = 0; v < 2; ++v) {
-      w[v] = Type::Word(words[v], chunk, run, group);
-      if constexpr (Type::kBits == 8) w[v] ^= static_cast<int32_t>(0x80808080u);  // 128 more, and no sign
+    for (int v = 0; v < kVectors; ++v) {
+#pragma GCC unroll 4
+      for (int i = 0; i < kRuns; ++i) {
+        w[i][v] = Type::Word(words[v], chunk, run + i, group);
+        if constexpr (Type::kBits == 8)
+          w[i][v] ^= static_cast<int32_t>(0x80808080u);  // 128 more, and no sign
+      }
     }
+#pragma GCC unroll 4
+    for (int i = 0; i < kRuns; ++i) {
 #pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r) {
-      const Vi spread = x.Group(r, first + group);
+      for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 2
-      for (int v = 0; v < 2; ++v) sums[r][v] = DotBytes(sums[r][v], w[v], spread);
+        for (int v = 0; v < kVectors; ++v) {
+          sums[i][r][v] = DotBytes(sums[i][r][v], w[i][v], x.Four(r, first(i) + group));
+        }
+      }
     }
   }
+#pragma GCC unroll 4
+  for (int i = 0; i < kRuns; ++i) {
 #pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r) {
+    for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 2
-    for (int v = 0; v < 2; ++v) {
-      if constexpr (kHasRunScales<Type>) {
-        totals[r][v] += sums[r][v] * scales[v];
-      } else {
-        totals[r][v] = sums[r][v];
+      for (int v = 0; v < kVectors; ++v) {
+        if constexpr (kHasRunScales<Type>) {
+          totals[r][v] += sums[i][r][v] * scales[i][v];
+        } else {
+          totals[r][v] = sums[i][r][v];
+        }
       }
     }
   }
@@ -728,35 +764,43 @@ template <typename Type, int kRows>
   constexpr int kStep = kFold < kGroups ? kFold : kGroups;
 #pragma GCC unroll 8
   for (int begin = 0; begin < kGroups; begin += kStep) {
-    Vi pairs[kRows][2];
+    Vi pairs[kRuns][kRows][kVectors];
 #pragma GCC unroll 8
     for (int group = begin; group < begin + kStep; ++group) {
-      ahead.BeforeGroup(group);
-      Vi w[2], size[2];
+      before_group(group);
+#pragma GCC unroll 4
+      for (int i = 0; i < kRuns; ++i) {
+        Vi w[kVectors], size[kVectors];
 #pragma GCC unroll 2
-      for (int v = 0; v < 2; ++v) {
-        w[v] = Type::Word(words[v], chunk, run, group);
-        size[v] = Type::kBits == 8 ? SizeOfBytes(w[v]) : w[v];
-      }
+        for (int v = 0; v < kVectors; ++v) {
+          w[v] = Type::Word(words[v], chunk, run + i, group);
+          size[v] = Type::kBits == 8 ? SizeOfBytes(w[v]) : w[v];
+        }
 #pragma GCC unroll 16
-      for (int r = 0; r < kRows; ++r) {
-        const Vi spread = x.Group(r, first + group);
+        for (int r = 0; r < kRows; ++r) {
+          const Vi spread = SpreadWord(x.Four(r, first(i) + group));
 #pragma GCC unroll 2
-        for (int v = 0; v < 2; ++v) {
-          const Vi some = DotPairs(size[v], Type::kBits == 8 ? WithSignOf(spread, w[v]) : spread);
-          if constexpr (kStep == 1) {
-            totals[r][v] = Now(totals[r][v] + DotHalves(some, scales[v]));  // no register for what waits
-          } else {
-            pairs[r][v] = group == begin ? some : AddHalves(pairs[r][v], some);
+          for (int v = 0; v < kVectors; ++v) {
+            const Vi some = DotPairs(size[v], Type::kBits == 8 ? WithSignOf(spread, w[v]) : spread);
+            if constexpr (kStep == 1) {
+              totals[r][v] = Now(totals[r][v] + DotHalves(some, scales[i][v]));  // no register for what waits
+            } else {
+              pairs[i][r][v] = group == begin ? some : AddHalves(pairs[i][r][v], some);
+            }
           }
         }
       }
     }
     if constexpr (kStep > 1) {
+#pragma GCC unroll 4
+      for (int i = 0; i < kRuns; ++i) {
 #pragma GCC unroll 16
-      for (int r = 0; r < kRows; ++r) {
+        for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 2
-        for (int v = 0; v < 2; ++v) totals[r][v] = Now(totals[r][v] + DotHalves(pairs[r][v], scales[v]));
+          for (int v = 0; v < kVectors; ++v) {
+            totals[r][v] = Now(totals[r][v] + DotHalves(pairs[i][r][v], scales[i][v]));
+          }
+        }
       }
     }
   }
@@ -764,7 +808,7 @@ template <typename Type, int kRows>
 }
 
 // Sums of small blocks' products, to the f32 sums.
-template <typename Type, int kRows>
+template <typename Type, int kRows, bool kAsks>
 [[gnu::always_inline]] inline void AddBlock(const std::byte* block, const RoundedX32* x,
                                             Vf (&sums)[kRows][2]) {
   Vi totals[kRows][2];
@@ -778,7 +822,9 @@ template <typename Type, int kRows>
     totals[r][0] = totals[r][1] = kMore == 0 ? Vi{} : SplatInt(-kMore * x[r].sum);
   }
   const Vi ones = RunScale(SplatInt(1));
-  AddRun<Type, kRows>(block, 0, 0, {x}, {ones, ones}, totals);
+  AskAhead<Type, kAsks>(block, 0).BeforeChunk();
+  AddRuns<Type, kRows, 2, 1>({WordsOf<Type>(block, 0), WordsOf<Type>(block, 1)}, 0, 0, {x}, {{ones, ones}},
+                             totals, [](int) {});
 #pragma GCC unroll 2
   for (int v = 0; v < 2; ++v) {
     const Vf scale = HalfAt(block, 0, v);
@@ -791,51 +837,80 @@ template <typename Type, int kRows>
   }
 }
 
+// What turns the totals of a large block into f32, for one vector of outputs.
+template <typename Type>
+struct BlockScales {
+  Vf scale;
+  Vf minimum;
+  Vi of_sums[Type::kSumWords];
+
+  BlockScales(const std::byte* block, int v)
+      : scale(HalfAt(block, 0, v)), minimum(Type::kHalves == 2 ? HalfAt(block, 1, v) : Vf{}) {
+    Type::SumScales(WordsOf<Type>(block, v), of_sums);
+  }
+
+  // sum and what a row's total adds to it.
+  [[gnu::always_inline]] Vf Added(Vf sum, Vi total, const RoundedX256& x) const {
+    Vi subtracted = {};
+#pragma GCC unroll 8
+    for (int word = 0; word < Type::kSumWords; ++word) {
+      subtracted = AddDotHalves(subtracted, of_sums[word], Type::Sums(x) + 2 * word);
+    }
+    if constexpr (Type::kMiddle != 0) total -= Type::kMiddle * subtracted;
+    sum = Fma(ToFloats(total), scale * x.scale, sum);
+    if constexpr (Type::kHalves == 2) sum = Fma(-ToFloats(subtracted), minimum * x.scale, sum);
+    return sum;
+  }
+};
+
 // The same of large blocks.
-template <typename Type, int kRows>
+template <typename Type, int kRows, bool kAsks>
 [[gnu::always_inline]] inline void AddBlock(const std::byte* block, const RoundedX256* x,
                                             Vf (&sums)[kRows][2]) {
-  constexpr int kAllRuns = Type::kChunks * Type::kRuns;
-  Vi scales[kAllRuns][2];
+  // As many runs of a chunk at once, and vectors, as the registers hold sums of.
+  constexpr int kRuns = kRows * Type::kRuns <= kWidth / 2 ? Type::kRuns : 1;
+  constexpr int kVectors = kRows <= kWidth / 4 ? 2 : 1;
+  Vi of_runs[2][Type::kChunks * Type::kRuns];
 #pragma GCC unroll 2
-  for (int v = 0; v < 2; ++v) {
-    Vi of_runs[kAllRuns];
-    Type::RunScales(WordsOf<Type>(block, v), of_runs);
-#pragma GCC unroll 16
-    for (int run = 0; run < kAllRuns; ++run) scales[run][v] = RunScale(of_runs[run]);
-  }
-  Vi totals[kRows][2] = {};
+  for (int v = 0; v < 2; ++v) Type::RunScales(WordsOf<Type>(block, v), of_runs[v]);
+  Vi totals[2 / kVectors][kRows][kVectors] = {};
 #pragma GCC unroll 1
   for (int chunk = 0; chunk < Type::kChunks; ++chunk) {
+    const AskAhead<Type, kAsks> ahead(block, chunk);
+    ahead.BeforeChunk();
 #pragma GCC unroll 4
-    for (int run = 0; run < Type::kRuns; ++run) {
-      AddRun<Type, kRows>(block, chunk, run, {x}, scales[chunk * Type::kRuns + run], totals);
+    for (int run = 0; run < Type::kRuns; run += kRuns) {
+#pragma GCC unroll 2
+      for (int first = 0; first < 2; first += kVectors) {
+        const std::byte* words[kVectors];
+        Vi scales[kRuns][kVectors];
+#pragma GCC unroll 2
+        for (int v = 0; v < kVectors; ++v) {
+          words[v] = WordsOf<Type>(block, first + v);
+#pragma GCC unroll 4
+          for (int i = 0; i < kRuns; ++i) {
+            scales[i][v] = RunScale(of_runs[first + v][PlaceOfRunInBlock<Type>(chunk, run + i)]);
+          }
+        }
+        AddRuns<Type, kRows, kVectors, kRuns>(words, chunk, run, {x}, scales, totals[first / kVectors],
+                                              [&](int group) {
+                                                if (run == 0 && first == 0) ahead.BeforeGroup(group);
+                                              });
+      }
     }
   }
 #pragma GCC unroll 2
   for (int v = 0; v < 2; ++v) {
-    Vi sum_scales[Type::kSumWords];
-    Type::SumScales(WordsOf<Type>(block, v), sum_scales);
-    const Vf scale = HalfAt(block, 0, v);
-    const Vf minimum = Type::kHalves == 2 ? HalfAt(block, 1, v) : Vf{};
+    const BlockScales<Type> of_block(block, v);
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
-      Vi subtracted = {};
-#pragma GCC unroll 8
-      for (int word = 0; word < Type::kSumWords; ++word) {
-        subtracted += DotHalves(sum_scales[word], SpreadWord(Type::Sums(x[r]) + 2 * word));
-      }
-      if constexpr (Type::kMiddle != 0) totals[r][v] -= Type::kMiddle * subtracted;
-      sums[r][v] = Fma(ToFloats(totals[r][v]), scale * x[r].scale, sums[r][v]);
-      if constexpr (Type::kHalves == 2) {
-        sums[r][v] = Fma(-ToFloats(subtracted), minimum * x[r].scale, sums[r][v]);
-      }
+      sums[r][v] = of_block.Added(sums[r][v], totals[v / kVectors][r][v % kVectors], x[r]);
     }
   }
 }
 
 // All groups of a panel's outputs.
-template <typename Type, int kRows>
+template <typename Type, int kRows, bool kAsks>
 [[gnu::always_inline]] inline void AddGroups(const LinearJob& job, const std::byte* group,
                                              const RoundedX32* x, int64_t x_stride, Vf (&sums)[kRows][2]) {
 #ifdef TM_DOTS_OF_FOUR
@@ -863,7 +938,9 @@ template <typename Type, int kRows>
 #pragma GCC unroll 2
         for (int v = 0; v < 2; ++v) totals[r][v] = DotHalves(zeros[v], SpreadWord(&x[r].sum));
       }
-      AddRun<Type, kRows>(group, 0, 0, {x}, {ones, ones}, totals);
+      AskAhead<Type, kAsks>(group, 0).BeforeChunk();
+      AddRuns<Type, kRows, 2, 1>({WordsOf<Type>(group, 0), WordsOf<Type>(group, 1)}, 0, 0, {x},
+                                 {{ones, ones}}, totals, [](int) {});
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 2
@@ -883,16 +960,16 @@ struct RowRun {
 };
 
 // All k of such rows and one panel.
-template <typename Type, int kRows>
+template <typename Type, int kRows, bool kAsks>
 void MultiplyRounded(const LinearJob& job, const RowRun& run, int64_t panel) {
   Vf sums[kRows][2] = {};
   const std::byte* block = job.panels + panel * job.panel_bytes;
   const typename Type::X* x = RoundedTile<typename Type::X>(job, run.tile) + run.first;
   if constexpr (Type::kInGroups) {
-    AddGroups<Type, kRows>(job, block, x, run.tile_rows, sums);
+    AddGroups<Type, kRows, kAsks>(job, block, x, run.tile_rows, sums);
   } else {
     for (int64_t left = job.in_features; left > 0; left -= Type::X::kBlock) {
-      AddBlock<Type, kRows>(block, x, sums);
+      AddBlock<Type, kRows, kAsks>(block, x, sums);
       block += kPanelBlockBytes<Type>;
       x += run.tile_rows;
     }
@@ -906,14 +983,133 @@ void MultiplyRounded(const LinearJob& job, const RowRun& run, int64_t panel) {
 // A tile's rows go through the most together that fits, then the next fewer: the panel is in a cache by then.
 template <typename Type, int kRows>
 void MultiplyRoundedTile(const LinearJob& job, RowRun run, int64_t panel) {
-  for (; run.first + kRows <= run.tile_rows; run.first += kRows)
-    MultiplyRounded<Type, kRows>(job, run, panel);
+  for (; run.first + kRows <= run.tile_rows; run.first += kRows) {
+    if constexpr (kRows <= kMostRowsUnasked) {
+      if (!AsksAhead()) {
+        MultiplyRounded<Type, kRows, false>(job, run, panel);
+        continue;
+      }
+    }
+    MultiplyRounded<Type, kRows, true>(job, run, panel);
+  }
   if constexpr (kRows > 1) MultiplyRoundedTile<Type, kRows / 2>(job, run, panel);
 }
 template <typename Type>
-constexpr int kRowsTogether = kWidth == 16  ? 8
-                              : kWidth == 8 ? (Type::kBits == 8 ? 4 : 6)
-                                            : 2;
+constexpr int kRowsTogether = kWidth == 4           ? 2
+                              : kHasRunScales<Type> ? kWidth / 2
+                              : kWidth == 16        ? 8
+                              : Type::kBits == 8    ? 4
+                                                    : 6;
+
+// ---- in 8 bits, more rows and large blocks
+//
+// A block of k of a panel is unpacked once for all tiles of rows: its integers a byte each, its scales
+// spread.
+
+template <typename Type>
+struct UnpackedBlock {
+  static constexpr int kAllRuns = Type::kChunks * Type::kRuns;
+
+  alignas(64) std::byte words[Type::X::kBlock / 4][kPanelWidth * 4];
+  Vi run_scales[2][kAllRuns];
+
+  explicit UnpackedBlock(const std::byte* block) {
+    for (int v = 0; v < 2; ++v) {
+      const std::byte* const from = WordsOf<Type>(block, v);
+      for (int chunk = 0; chunk < Type::kChunks; ++chunk) {
+#pragma GCC unroll 8
+        for (int run = 0; run < Type::kRuns; ++run) {
+#pragma GCC unroll 8
+          for (int group = 0; group < Type::kGroups; ++group) {
+            const Vi w = Type::Word(from, chunk, run, group);
+            __builtin_memcpy(
+                words[PlaceOfRunInBlock<Type>(chunk, run) * Type::kGroups + group] + v * kWidth * 4, &w,
+                sizeof w);
+          }
+        }
+      }
+      Type::RunScales(from, run_scales[v]);
+      for (Vi& scale : run_scales[v]) scale = RunScale(scale);
+    }
+  }
+};
+
+// A Type's integers as UnpackedBlock has them: a chunk is a run.
+template <typename Type>
+struct UnpackedWords : Type {
+  static constexpr int kChunks = UnpackedBlock<Type>::kAllRuns, kRuns = 1, kAlternating = 1;
+
+  [[gnu::always_inline]] static Vi Word(const std::byte* words, int chunk, int, int group) {
+    return WordAt(words, chunk * Type::kGroups + group);
+  }
+};
+
+// One vector of a panel's outputs at one block of k, between whose blocks sums rest in memory.
+template <typename Type>
+struct UnpackedPass {
+  const UnpackedBlock<Type>& block;
+  const BlockScales<Type>& scales;
+  int v;
+  const RoundedX256* x;   // of the tile's first row
+  float (*sums)[kWidth];  // [rows of the tile]
+};
+
+template <typename Type, int kRows>
+void AddUnpacked(const UnpackedPass<Type>& pass) {
+  Vi totals[kRows][1] = {};
+  const std::byte* const words[1] = {pass.block.words[0] + pass.v * kWidth * 4};
+#pragma GCC unroll 1
+  for (int run = 0; run < UnpackedBlock<Type>::kAllRuns; ++run) {
+    AddRuns<UnpackedWords<Type>, kRows, 1, 1>(words, run, 0, {pass.x}, {{pass.block.run_scales[pass.v][run]}},
+                                              totals, [](int) {});
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+    Store(pass.sums[r], pass.scales.Added(Load(pass.sums[r]), totals[r][0], pass.x[r]));
+  }
+}
+
+template <typename Type>
+using UnpackedFunction = void (*)(const UnpackedPass<Type>& pass);
+template <typename Type, int... kRowsMinusOne>
+constexpr std::array<UnpackedFunction<Type>, sizeof...(kRowsMinusOne)> UnpackedFunctions(
+    std::integer_sequence<int, kRowsMinusOne...>) {
+  return {&AddUnpacked<Type, kRowsMinusOne + 1>...};
+}
+// [rows - 1]
+template <typename Type>
+constexpr auto kUnpackedFunctions = UnpackedFunctions<Type>(std::make_integer_sequence<int, kTileRows>());
+
+using UnpackedSums = float[kBlockTiles][2][kTileRows][kWidth];  // of each tile, by vector
+static_assert(sizeof(UnpackedSums) <= sizeof(BlockScratch), "sums rest in scratch");
+
+template <typename Type>
+void MultiplyUnpacked(const LinearJob& job, const LinearBlock& block, int64_t panel, UnpackedSums& sums) {
+  const std::byte* from = job.panels + panel * job.panel_bytes;
+  __builtin_memset(sums, 0, static_cast<size_t>(block.tile_end - block.tile_begin) * sizeof sums[0]);
+  for (int64_t k = 0; k < job.in_features; k += Type::X::kBlock, from += kPanelBlockBytes<Type>) {
+    const UnpackedBlock<Type> unpacked(from);
+    for (int64_t line = 0; line < kPanelBlockBytes<Type>; line += 64) {  // of the next block
+      __builtin_prefetch(from + kPanelBlockBytes<Type> + line, 0, 2);
+    }
+    const BlockScales<Type> scales[2] = {{from, 0}, {from, 1}};
+    for (int64_t tile = block.tile_begin; tile < block.tile_end; ++tile) {
+      const int64_t rows = job.TileBegin(tile + 1) - job.TileBegin(tile);
+      const RoundedX256* const x = RoundedTile<RoundedX256>(job, tile) + k / Type::X::kBlock * rows;
+      for (int v = 0; v < 2; ++v) {
+        kUnpackedFunctions<Type>[static_cast<size_t>(rows - 1)](
+            {unpacked, scales[v], v, x, sums[tile - block.tile_begin][v]});
+      }
+    }
+  }
+  for (int64_t tile = block.tile_begin; tile < block.tile_end; ++tile) {
+    const auto& of_tile = sums[tile - block.tile_begin];
+    const int64_t first = job.TileBegin(tile);
+    for (int64_t row = first; row < job.TileBegin(tile + 1); ++row) {
+      FinishPanel(job, row, panel, Load(of_tile[0][row - first]), Load(of_tile[1][row - first]));
+    }
+  }
+}
 
 template <typename Type>
 void MultiplyBlocksOf(const LinearJob& job, const LinearBlock& block, std::byte* scratch) {
@@ -924,6 +1120,12 @@ void MultiplyBlocksOf(const LinearJob& job, const LinearBlock& block, std::byte*
     return MultiplyExactly(job, block, DecodePanel<Type>, *reinterpret_cast<BlockScratch*>(scratch));
   }
   for (int64_t panel = block.panel_begin; panel < block.panel_end; ++panel) {
+    if constexpr (kHasRunScales<Type>) {
+      if (job.tiles > 1) {
+        MultiplyUnpacked<Type>(job, block, panel, *reinterpret_cast<UnpackedSums*>(scratch));
+        continue;
+      }
+    }
     for (int64_t tile = block.tile_begin; tile < block.tile_end; ++tile) {
       const int64_t rows = job.TileBegin(tile + 1) - job.TileBegin(tile);
       MultiplyRoundedTile<Type, kRowsTogether<Type>>(job, {tile, 0, rows}, panel);

@@ -31,6 +31,18 @@ constexpr int kBlockPanels = 128 / kPanelWidth;
 constexpr int kBlockTiles = 256 / kTileRows;
 constexpr int64_t kPrefetchBytes = 2048;  // ahead in a panel; hardware prefetchers stop at a page's end
 
+// AMD's processors fetch by themselves what one or two rows read in order, and faster where nobody else asks
+// (Zen 4, one row: bf16 104 against 90 % of a plain read, q4_k 101 against 78 %). More rows read more slowly
+// than that.
+constexpr int kMostRowsUnasked = 2;
+inline bool AsksAhead() {
+#if TM_SIMD_WIDTH == 4
+  return true;
+#else
+  return !__builtin_cpu_is("amd");
+#endif
+}
+
 // ---- the four kinds of weights
 //
 // Element: a packed weight, or a pair of them. kPerElement: values of k in an Element. kParts:
@@ -192,15 +204,18 @@ inline void MultiplyPanels(const TilePass& pass, int64_t panel) {
     at[p] =
         reinterpret_cast<const Element*>(pass.weights + (panel - pass.panel_begin + p) * pass.weight_stride);
   }
+  const bool asks = kRows > kMostRowsUnasked || AsksAhead();
   for (int64_t left = pass.steps; left > 0; left -= kBlockK / Kind::kPerElement) {
     const auto* x = x_block;
     const int64_t steps = std::min<int64_t>(left, kBlockK / Kind::kPerElement);
     for (int64_t step = 0; step < steps; ++step) {
+      if (asks) {
 #pragma GCC unroll 16
-      for (int p = 0; p < kPanels; ++p) {
+        for (int p = 0; p < kPanels; ++p) {
 #pragma GCC unroll 16
-        for (int line = 0; line < kPanelWidth * int{sizeof(Element)}; line += 64) {
-          __builtin_prefetch(reinterpret_cast<const std::byte*>(at[p]) + kPrefetchBytes + line);
+          for (int line = 0; line < kPanelWidth * int{sizeof(Element)}; line += 64) {
+            __builtin_prefetch(reinterpret_cast<const std::byte*>(at[p]) + kPrefetchBytes + line);
+          }
         }
       }
 #pragma GCC unroll 2
