@@ -78,31 +78,35 @@ int64_t EndOfShared(const Candidate& a, const Candidate& b, int32_t page_size) {
 }
 
 bool IsPlain(const AttentionParams& params) {
-  return params.mask.bits == nullptr && params.sinks.len == nullptr && params.table.sink_pages == nullptr;
+  return params.mask.bits == nullptr && params.sinks.len == nullptr && params.table.sink_entry == nullptr;
 }
 
-int64_t LengthsBytes(int64_t batch) { return AlignTo8((4 * batch + 2) * int64_t{sizeof(int32_t)}); }
+int64_t LengthsBytes(int64_t batch) { return AlignTo8((5 * batch + 1) * int64_t{sizeof(int32_t)}); }
 
-// Calls visit(array, count) for what says how long the sequences are and how many queries they have.
+// Calls visit(array, count) for what says where the sequences' pages are listed, how long they are and how
+// many queries they have.
 template <typename Visit>
 void ForLengths(const AttentionParams& params, const Visit& visit) {
-  visit(params.table.kv_indptr, params.batch + 1);
   visit(params.qo_indptr, params.batch + 1);
-  visit(params.table.last_page_len, params.batch);
+  visit(params.table.first_entry, params.batch);
+  visit(params.table.kv_end, params.batch);
   visit(params.table.kv_base, params.batch);
+  if (params.table.page_mask != nullptr) visit(params.table.page_mask, params.batch);
 }
 
 // Whether the sharers' tables list the same pages for their segments.
 bool HaveSamePages(const AttentionParams& params, const PrefixSharers& sharers) {
   const int32_t page_size = params.kv.format.page_size;
-  const int64_t begin = sharers.first_segment * kAttentionSegmentKeys;
-  const int64_t last = sharers.end_segment * kAttentionSegmentKeys - 1;
-  const auto page_of = [&](int32_t s, int64_t position) {
-    const int32_t b = sharers.sequences[s];
-    return PagesFromBase(params.table, b) + PageOf(position, params.table.kv_base[b], page_size);
+  const int64_t first = PageOf(sharers.first_segment * kAttentionSegmentKeys, 0, page_size);
+  const int64_t last = PageOf(sharers.end_segment * kAttentionSegmentKeys - 1, 0, page_size);
+  const auto candidate_of = [&](int32_t s) {
+    return Candidate{.pages = PagesOf(params.table, sharers.sequences[s]),
+                     .first_page = first,
+                     .page_count = last + 1 - first};
   };
+  const Candidate leader = candidate_of(0);
   for (int32_t s = 1; s < sharers.count; ++s) {
-    if (!std::equal(page_of(0, begin), page_of(0, last) + 1, page_of(s, begin))) return false;
+    if (CommonPages(leader, candidate_of(s)) < leader.page_count) return false;
   }
   return true;
 }
@@ -184,6 +188,7 @@ std::byte* SharedPrefixMemo::FoundOf(int64_t table) const {
 bool SharedPrefixMemo::Holds(int64_t index, const AttentionParams& params, const SharerLimits& limits) const {
   const Table& table = tables_[index];
   if (table.page_indices != params.table.page_indices || table.batch != params.batch ||
+      table.has_rings != (params.table.page_mask != nullptr) ||
       table.page_size != params.kv.format.page_size || table.window != params.window ||
       table.limits != limits) {
     return false;
@@ -212,6 +217,7 @@ SharedPrefixes SharedPrefixMemo::Find(const AttentionParams& params, const Share
   ++searches_;
   tables_[index] = {.page_indices = params.table.page_indices,
                     .batch = params.batch,
+                    .has_rings = params.table.page_mask != nullptr,
                     .page_size = params.kv.format.page_size,
                     .window = params.window,
                     .limits = limits,

@@ -65,12 +65,13 @@ class SharedPrefixMemo {
   struct Table {
     const int32_t* page_indices = nullptr;  // null: nothing is remembered
     int32_t batch = 0;
+    bool has_rings = false;  // PageTableView::page_mask
     int32_t page_size = 0;
     int32_t window = 0;
     SharerLimits limits;
     SharedPrefixes found;
   };
-  int32_t* LengthsOf(int64_t table) const;  // [4 * batch + 2]
+  int32_t* LengthsOf(int64_t table) const;  // [5 * batch + 1]
   std::byte* FoundOf(int64_t table) const;
   bool Holds(int64_t table, const AttentionParams& params, const SharerLimits& limits) const;
 

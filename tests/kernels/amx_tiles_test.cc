@@ -218,7 +218,7 @@ class PackedLinear {
     };
     const CpuWorkspace workspace = {reinterpret_cast<std::byte*>(workspace_.data()),
                                     static_cast<int64_t>(workspace_.size() * sizeof(Line))};
-    RunLinear(params, {kernels_, pool_, workspace, LinearMode::kInt8});
+    RunLinear(params, {kernels_, pool_, workspace, shared_prefixes_, LinearMode::kInt8});
     return out;
   }
 
@@ -231,6 +231,7 @@ class PackedLinear {
   const int64_t in_features_;
   const int64_t out_features_;
   ThreadPool pool_{1};
+  SharedPrefixMemo shared_prefixes_;
   std::vector<std::byte> file_;  // [out_features, in_features]
   std::vector<Line> panels_;
   std::vector<Line> workspace_;

@@ -197,9 +197,9 @@ TEST(SharedPrefixMemoTest, OtherLengthsOrOtherPagesAreSearchedAnew) {
   batch.kv().ShareUpTo(1600, 2, 0);
   Memo memo(3);
   EXPECT_THAT(memo.Find(batch.Params(0)), ElementsAre(ElementsAre(0, 2)));
-  int32_t last_page_len[] = {16, 4, 9};  // sequence 2 is a token longer
+  const int32_t kv_end[] = {2000, 1700, 1801};  // sequence 2 is a token longer
   AttentionParams longer = batch.Params(0);
-  longer.table.last_page_len = last_page_len;
+  longer.table.kv_end = kv_end;
   EXPECT_THAT(memo.Find(longer), ElementsAre(ElementsAre(0, 2)));
   EXPECT_EQ(memo.searches(), 2);
   batch.kv().ListStrangePage(2, 100);  // the same lengths in the same place
