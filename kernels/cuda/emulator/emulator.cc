@@ -107,6 +107,7 @@ struct Thread {
   const void* waits_at = nullptr;                              // the counting or named barrier
   bool products_fenced = false;
   int product_group = 0;  // the open one
+  int warp_syncs = 0;
   std::list<Sums> sums;
   std::vector<OperandPiece> operands;
   std::vector<size_t> unfenced_pieces;  // of shared memory, written without FenceAsyncProxy since
@@ -162,7 +163,8 @@ struct Block {
   const Settings* settings = nullptr;
   Dim3 index;
   std::vector<Thread>* threads = nullptr;
-  std::vector<std::list<Meeting>> meetings;  // [warps]
+  std::vector<std::list<Meeting>> meetings;     // [warps]
+  std::vector<std::array<char, 2>> warp_order;  // [warps] as barrier_order, of SyncWarp
   std::unique_ptr<std::byte[], FreeShared> shared;
   int alive = 0;
   int at_barrier = 0;
@@ -240,6 +242,7 @@ void RunBlock(Block& block, std::mt19937_64& random) {
     thread.waiting = Waiting::kNo;
     thread.awaited = false;
     thread.products_fenced = false;
+    thread.warp_syncs = 0;
     thread.unfenced_pieces.clear();
     thread.fiber->Start(&RunThread, &thread);
   }
@@ -333,6 +336,7 @@ LaunchStats Run(const Launch& launch, const Settings& settings) {
   block.settings = &settings;
   block.threads = &threads;
   block.meetings.resize((count + kWarp - 1) / kWarp);
+  block.warp_order.resize(block.meetings.size());
   block.stats.shared_bytes = static_cast<int64_t>(launch.shared_bytes);
   current_block = &block;
   PublishOrder(&block);
@@ -635,6 +639,19 @@ void LandBoxes(const void* at, CountingBarrier& barrier) {
 }
 
 }  // namespace
+
+void SyncWarp(Site site) {
+  char* order = nullptr;
+  {
+    const Bookkeeping bookkeeping;
+    Thread& self = *current_thread;
+    order = &current_block->warp_order[static_cast<size_t>(self.warp)][self.warp_syncs++ % 2];
+  }
+  PublishOrder(order);
+  int nothing = 0;
+  WarpCollective(0xffffffffu, site, &nothing, sizeof(nothing), [](void* const[kWarp], unsigned) {});
+  ReceiveOrder(order);
+}
 
 void InitBarrier(const void* at, int arrivals, Site site) {
   const Bookkeeping bookkeeping;

@@ -113,6 +113,9 @@ void CountMatrixLoad(const void* const rows[kWarp], int row_count);
 
 // ---- the same, of sm_90a
 
+// All lanes of a warp meet, and what each did before is before what any does behind it.
+void SyncWarp(Site site);
+
 // A barrier in shared memory (mbarrier): a phase ends when `arrivals` have come and all bytes that were
 // announced have landed. `at` is only its name; its state lies outside of what a kernel can reach.
 void InitBarrier(const void* at, int arrivals, Site site);

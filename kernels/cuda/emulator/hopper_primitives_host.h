@@ -79,9 +79,7 @@ inline void ArriveAtNamedBarrier(int barrier, int threads, const char* file = __
   emulator::MeetAtNamedBarrier(barrier, threads, false, {file, line});
 }
 inline void SyncWarp(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
-  int nothing = 0;
-  emulator::WarpCollective(0xffffffffu, {file, line}, &nothing, sizeof(nothing),
-                           [](void* const[32], unsigned) {});
+  emulator::SyncWarp({file, line});
 }
 
 template <int kRegisters>
