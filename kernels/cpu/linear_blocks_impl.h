@@ -70,10 +70,8 @@ inline Vi DotHalves(Vi a, Vi b) {
 #if TM_SIMD_WIDTH == 4 || defined(TM_VNNI)
 #define TM_DOTS_OF_FOUR
 inline Vi DotBytes(Vi sum, Vi w, const int8_t* four) {
-#if TM_SIMD_WIDTH == 16
-  // The instruction spreads the four bytes by itself, of which compilers make two.
-  asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(w), "m"(*reinterpret_cast<const int32_t*>(four)));
-  return sum;
+#ifdef TM_VNNI
+  return AddDotOfBytes(sum, w, four);
 #else
   const Vi x = SpreadWord(four);
   return sum + (w & 255) * (x << 24 >> 24) + (w >> 8 & 255) * (x << 16 >> 24) +
@@ -116,8 +114,7 @@ inline Vi WithSignOf(Vi x, Vi w) {
 // sum and a lane of two 16-bit integers times the two at `two`.
 inline Vi AddDotHalves(Vi sum, Vi a, const int16_t* two) {
 #ifdef TM_VNNI
-  asm("vpdpwssd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(a), "m"(*reinterpret_cast<const int32_t*>(two)));
-  return sum;
+  return AddDotOfHalves(sum, a, two);
 #else
   return sum + DotHalves(a, SpreadWord(two));
 #endif
