@@ -8,9 +8,10 @@
 // added to a block, and a lane's block can be put together again as it was in the file.
 //
 // Two things are not as in the file. The high bits of q5_0 and q5_1, a word whose bit k belongs to number k
-// there, have bit 8 i + g for number 4 g + i here, so that a shift by g brings the bits of four numbers to the
-// bytes where the numbers are. And the words of q6_k stand as they are read, scales first, then each word of
-// high bits before the two of low bits that it completes, so that a panel is read from one end to the other.
+// there, have bit 8 i + g for number 4 g + i here, so that a shift by g brings the bits of four numbers to
+// the bytes where the numbers are. And the words of q6_k stand as they are read, scales first, then each word
+// of high bits before the two of low bits that it completes, so that a panel is read from one end to the
+// other.
 //
 // A group, too, has its scales side by side (of two neighbouring outputs that share them, one), then its zero
 // points; the words of every 32 numbers follow as those of q4_0 or q8_0 stand, with what these have for

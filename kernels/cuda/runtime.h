@@ -73,7 +73,8 @@ class Runtime {
   virtual const std::string& tuning_key() const = 0;
   // Names of kernels that may serve the whole family, the library's best guess first. No blank in them.
   virtual std::vector<std::string> MatmulCandidates(int plan) = 0;
-  // From now on the plan goes by this candidate. False: it does not serve the family here, and nothing changed.
+  // From now on the plan goes by this candidate. False: it does not serve the family here, and nothing
+  // changed.
   virtual bool ChooseMatmul(int plan, const std::string& candidate) = 0;
   // A clock that candidates are timed by.
   virtual int64_t NowNs() = 0;
