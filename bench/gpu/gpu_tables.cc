@@ -33,7 +33,7 @@ struct Entry {
   std::function<Table(Device&, double seconds)> measure;
 };
 
-Entry WholeSteps(const char* name, EndToEnd asked, bool pdl = true) {
+Entry WholeSteps(const char* name, const EndToEnd& asked, bool pdl = true) {
   return {name, [asked, pdl](Device& device, double seconds) {
             if (!pdl) setenv("TRAMONTANE_NO_PDL", "1", 1);  // read by the library's first launch
             EndToEnd of_run = asked;
