@@ -13,13 +13,13 @@ namespace {
 
 using emulator::LaneOrder;
 
-constexpr LaneOrder kOrders[] = {LaneOrder::kForward, LaneOrder::kReverse, LaneOrder::kRandom};
+constexpr LaneOrder kEveryOrder[] = {LaneOrder::kForward, LaneOrder::kReverse, LaneOrder::kRandom};
 constexpr int kWarpgroup = 128;
 constexpr int kRowBytes = 128;
 constexpr int kTileBytes = 64 * kRowBytes;
 
 template <typename Kernel, typename... Arguments>
-void RunIn(LaneOrder order, Kernel kernel, Arguments... arguments) {
+void RunOnWarpgroup(LaneOrder order, Kernel kernel, Arguments... arguments) {
   emulator::CurrentSettings() = {.order = order, .seed = 5};
   EXPECT_EQ(TM_LAUNCH(kernel, Dim3(), Dim3{kWarpgroup}, 2 * kTileBytes + 64, nullptr, arguments...), 0);
 }
@@ -61,10 +61,10 @@ TM_KERNEL void Ones(float* out) {
 }
 
 TEST(HopperEmulatorTest, SumsLandWhenTheyAreWaitedForAndNotBefore) {
-  for (const LaneOrder order : kOrders) {
+  for (const LaneOrder order : kEveryOrder) {
     std::vector<float> right(kWarpgroup), early(kWarpgroup);
-    RunIn(order, Ones<Fault::kNone>, right.data());
-    RunIn(order, Ones<Fault::kReadBeforeWait>, early.data());
+    RunOnWarpgroup(order, Ones<Fault::kNone>, right.data());
+    RunOnWarpgroup(order, Ones<Fault::kReadBeforeWait>, early.data());
     for (size_t i = 0; i < kWarpgroup; ++i) {
       EXPECT_EQ(right[i], 16.0f);
       EXPECT_TRUE(std::isnan(early[i]));
@@ -74,7 +74,7 @@ TEST(HopperEmulatorTest, SumsLandWhenTheyAreWaitedForAndNotBefore) {
 
 TEST(HopperEmulatorDeathTest, BrokenRulesOfProductsAreCaught) {
   std::vector<float> out(kWarpgroup);
-  const auto run = [&](auto kernel) { RunIn(LaneOrder::kForward, kernel, out.data()); };
+  const auto run = [&](auto kernel) { RunOnWarpgroup(LaneOrder::kForward, kernel, out.data()); };
   EXPECT_DEATH(run(Ones<Fault::kNoProxyFence>), "stored without a proxy fence");
   EXPECT_DEATH(run(Ones<Fault::kNoFence>), "without a fence before it");
   EXPECT_DEATH(run(Ones<Fault::kStoreBeforeWait>), "overwritten before its product was waited for");
@@ -121,16 +121,16 @@ TEST(HopperEmulatorDeathTest, ABoxLandsWhenItsBarrierIsWaitedForAndNotBefore) {
                            .box = {64, 8, 1, 1, 1}},
                           &map),
             0);
-  for (const LaneOrder order : kOrders) {
+  for (const LaneOrder order : kEveryOrder) {
     std::vector<float> right(kWarpgroup), early(kWarpgroup);
-    RunIn(order, OneBox<BoxFault::kNone>, map, right.data());
-    RunIn(order, OneBox<BoxFault::kReadBeforeWait>, map, early.data());
+    RunOnWarpgroup(order, OneBox<BoxFault::kNone>, map, right.data());
+    RunOnWarpgroup(order, OneBox<BoxFault::kReadBeforeWait>, map, early.data());
     for (size_t i = 0; i < kWarpgroup; ++i) EXPECT_EQ(right[i], 1.0f);
     EXPECT_TRUE(std::isnan(early[0]));  // whoever runs first
   }
   const auto run = [&](auto kernel) {
     std::vector<float> out(kWarpgroup);
-    RunIn(LaneOrder::kForward, kernel, map, out.data());
+    RunOnWarpgroup(LaneOrder::kForward, kernel, map, out.data());
   };
   EXPECT_DEATH(run(OneBox<BoxFault::kNeverWaited>), "boxes that nobody waited for");
   EXPECT_DEATH(run(OneBox<BoxFault::kTooFewBytes>), "deadlock.*(\n.*)*wait for a phase");
@@ -158,13 +158,13 @@ TM_KERNEL void TakeTurns(int32_t* out) {
 }
 
 TEST(HopperEmulatorTest, NamedBarriersGiveTurns) {
-  for (const LaneOrder order : kOrders) {
+  for (const LaneOrder order : kEveryOrder) {
     std::vector<int32_t> out(6, -1);
-    RunIn(order, TakeTurns<true>, out.data());
+    RunOnWarpgroup(order, TakeTurns<true>, out.data());
     for (int32_t i = 0; i < 6; ++i) EXPECT_EQ(out[static_cast<size_t>(i)], i);
   }
   std::vector<int32_t> unordered(6, -1);
-  RunIn(LaneOrder::kForward, TakeTurns<false>, unordered.data());
+  RunOnWarpgroup(LaneOrder::kForward, TakeTurns<false>, unordered.data());
   EXPECT_NE(unordered[2], 2);
 }
 
