@@ -461,6 +461,11 @@ DynamicShared MeasuredDynamicShared() {
   const int32_t left = 0;
   plan.left = &left;
   bytes["PlanAttentionByRowKernel"] = SharedBytesOf([&] { return cuda::PlanAttention(plan, nullptr); });
+  cuda::AttentionSharersParams sharers{};
+  sharers.page_size = 1;
+  sharers.group = 1;
+  bytes["FindAttentionSharersKernel"] =
+      SharedBytesOf([&] { return cuda::FindAttentionSharers(sharers, nullptr); });
   const std::vector<uint16_t> x(8);
   std::vector<uint16_t> y(8);
   const std::vector<float> weight(8);

@@ -19,6 +19,7 @@ struct TestTier {
   int64_t disk_pages = 0;  // 0: no disk
   std::string folder = {};
   std::function<void(const std::string&)> warn = nullptr;
+  double copy_ns = 0;       // of a page; 0: not known
   KvDisk** disk = nullptr;  // out, where it is not null: for a test that damages it
 };
 
@@ -30,6 +31,7 @@ inline std::unique_ptr<KvTier> MakeTestTier(const TestTier& sizes, int64_t page_
   options.host = {new std::byte[static_cast<size_t>(sizes.host_pages * page_bytes)],
                   [](std::byte* memory) { delete[] memory; }};
   options.warn = sizes.warn;
+  options.copy_ns = sizes.copy_ns;
   if (sizes.disk_pages > 0) {
     auto disk = KvDisk::Open(sizes.folder, page_bytes, sizes.disk_pages, KvTier::MostJobs(sizes.host_pages));
     TM_CHECK(disk.ok(), "%s", disk.status().ToString().c_str());
