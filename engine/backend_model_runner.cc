@@ -1,6 +1,7 @@
 #include "engine/backend_model_runner.h"
 
 #include <algorithm>
+#include <cstring>
 #include <string>
 
 #include "engine/packed_block.h"
@@ -10,10 +11,15 @@
 namespace tramontane {
 namespace {
 
-// Adjusted logits that one upload can carry; more go in several rounds. One row may name the whole
-// vocabulary.
+// Of entries that are packed by themselves.
+constexpr int64_t RoundedUp(int64_t adjusts) {
+  return PackedBlock::Bytes<LogitAdjust>(adjusts) / static_cast<int64_t>(sizeof(LogitAdjust));
+}
+
+// Changed logits that one upload can carry, of slots that get another history and of rows that have no room
+// in theirs; more go in several rounds. One row may name the whole vocabulary.
 int64_t MaxAdjusts(const EngineLimits& limits, int32_t vocab_size) {
-  return std::max<int64_t>(vocab_size, int64_t{1024} * limits.logit_rows());
+  return RoundedUp(std::max<int64_t>(vocab_size, int64_t{1024} * limits.logit_rows()));
 }
 
 // Every sequence may be sampled or every token of a step scored, or a mixture.
@@ -21,9 +27,14 @@ int64_t MaxLogitRows(const EngineLimits& limits) {
   return int64_t{limits.max_sequences} + limits.max_step_tokens;
 }
 
+// An entry of AdjustTables as Scatter changes it.
+constexpr int64_t kAdjustWords = sizeof(LogitAdjust) / sizeof(int32_t);
+
+//   hidden rows | SamplingRows | an entry of each slot | LogitAdjusts of rows without room | of slots
 int64_t SamplingBytes(const EngineLimits& limits, int32_t vocab_size) {
   return PackedBlock::Bytes<int32_t>(MaxLogitRows(limits)) +
          PackedBlock::Bytes<SamplingRow>(MaxLogitRows(limits)) +
+         PackedBlock::Bytes<int32_t>(limits.max_sequences * 2 * kAdjustWords) +
          PackedBlock::Bytes<LogitAdjust>(MaxAdjusts(limits, vocab_size));
 }
 
@@ -40,6 +51,17 @@ int64_t LogitBytes(const EngineLimits& limits, int32_t vocab_size) {
   return int64_t{limits.logit_rows()} * vocab_size * static_cast<int64_t>(sizeof(float));
 }
 
+// (index, value) of each word of an entry. Returns where the next may be listed.
+int32_t* ListEntry(int64_t entry, const LogitAdjust& adjust, int32_t* pairs) {
+  int32_t words[kAdjustWords];
+  std::memcpy(words, &adjust, sizeof words);
+  for (int64_t i = 0; i < kAdjustWords; ++i) {
+    *pairs++ = static_cast<int32_t>(entry * kAdjustWords + i);
+    *pairs++ = words[i];
+  }
+  return pairs;
+}
+
 Status NoStepBuffer(int64_t bytes) {
   return ResourceExhausted("no memory for " + std::to_string(bytes) + " bytes of step buffers");
 }
@@ -52,7 +74,8 @@ BackendModelRunner::BufferBytes BackendModelRunner::CountBuffers(const KvLayout&
   const BatchBuilder builder(layout, limits, config.context);
   const int64_t sampling =
       SamplingBytes(limits, config.vocab_size) + MaskBytes(limits, config.vocab_size) + RecordBytes(limits);
-  return {.device = builder.table_bytes() + builder.max_bytes() + sampling,
+  const int64_t tables = builder.table_bytes() + AdjustTables(limits, config.vocab_size).bytes();
+  return {.device = tables + builder.max_bytes() + sampling,
           .host = limits.steps_in_flight * builder.max_bytes() + sampling};
 }
 
@@ -71,6 +94,7 @@ BackendModelRunner::BackendModelRunner(Backend& backend, Model& model, const Eng
       limits_(limits),
       pool_(pool),
       builder_(model.kv_layout(), limits, model.config().context),
+      adjust_tables_(limits, model.config().vocab_size),
       steps_(static_cast<size_t>(limits.steps_in_flight)),
       sampled_slots_(static_cast<size_t>(limits.max_sequences)) {}
 
@@ -100,9 +124,9 @@ Status BackendModelRunner::Allocate() {
     step.packed_host = static_cast<std::byte*>(backend_.AllocateHost(builder_.max_bytes()));
     if (step.packed_host == nullptr) return NoStepBuffer(builder_.max_bytes());
   }
-  TM_RETURN_IF_ERROR(AllocateBuffer(SamplingBytes(limits_, vocab_size), &sampling_));
-  TM_RETURN_IF_ERROR(AllocateBuffer(MaskBytes(limits_, vocab_size), &masks_));
-  TM_RETURN_IF_ERROR(AllocateBuffer(RecordBytes(limits_), &records_));
+  TM_RETURN_IF_ERROR(AllocateBuffer(SamplingBytes(limits_, vocab_size), adjust_tables_.bytes(), &sampling_));
+  TM_RETURN_IF_ERROR(AllocateBuffer(MaskBytes(limits_, vocab_size), 0, &masks_));
+  TM_RETURN_IF_ERROR(AllocateBuffer(RecordBytes(limits_), 0, &records_));
   const int64_t logit_bytes = LogitBytes(limits_, vocab_size);
   logits_ = static_cast<std::byte*>(backend_.Allocate(logit_bytes));
   if (logits_ == nullptr) {
@@ -111,11 +135,12 @@ Status BackendModelRunner::Allocate() {
   return {};
 }
 
-Status BackendModelRunner::AllocateBuffer(int64_t bytes, Buffer* buffer) {
+// `more`: bytes that the device alone has, in front.
+Status BackendModelRunner::AllocateBuffer(int64_t bytes, int64_t more, Buffer* buffer) {
   buffer->host = static_cast<std::byte*>(backend_.AllocateHost(bytes));
-  buffer->device = static_cast<std::byte*>(backend_.Allocate(bytes));
+  buffer->device = static_cast<std::byte*>(backend_.Allocate(more + bytes));
   if (buffer->host != nullptr && buffer->device != nullptr) return {};
-  return NoStepBuffer(bytes);
+  return NoStepBuffer(more + bytes);
 }
 
 // ---- recorded decode steps ----------------------------------------------------------------------
@@ -297,8 +322,11 @@ void BackendModelRunner::ListLogitRows(const SampleInputs& inputs, OpenStep& ste
   for (size_t r = 0; r < step.rows.size(); ++r) {
     const StepRow& row = step.rows[r];
     for (int32_t s = 0; s < row.ask.samples; ++s, ++choice) {
-      step.logit_rows.push_back(
-          {step.first_hidden[r] + row.count - 1, choice->row, choice->adjusts, choice->mask});
+      step.logit_rows.push_back({.hidden_row = step.first_hidden[r] + row.count - 1,
+                                 .sampling = choice->row,
+                                 .sequence = row.sequence,
+                                 .history = choice->history,
+                                 .mask = choice->mask});
     }
     for (int64_t score = row.ask.score_begin; score < row.ask.score_end; ++score) {
       const TokenToScore wanted = row.sequence->ToScore(score);
@@ -315,48 +343,94 @@ void BackendModelRunner::ListLogitRows(const SampleInputs& inputs, OpenStep& ste
     step.wants_top = step.wants_top || row.sampling.top_logprobs > 0;
 }
 
-// As many rows as one upload can carry the adjusted logits of: usually all.
+// Changed logits that must go up for a row, beside single entries.
+int64_t BackendModelRunner::UploadedAdjusts(const LogitRow& row) const {
+  if (row.history == nullptr) return 0;
+  const AdjustTables::Change change = adjust_tables_.ChangeFor(*row.sequence, *row.history);
+  const bool whole = change == AdjustTables::Change::kAll || change == AdjustTables::Change::kNoRoom;
+  return whole ? RoundedUp(std::ssize(row.history->adjusts())) : 0;
+}
+
+// As many rows as one upload can carry the changed logits of: usually all.
 size_t BackendModelRunner::RoundEnd(const OpenStep& step, size_t begin) const {
   int64_t room = MaxAdjusts(limits_, model_.config().vocab_size);
   size_t end = begin;
-  while (end < step.logit_rows.size() && static_cast<int64_t>(step.logit_rows[end].adjusts.size()) <= room) {
-    room -= static_cast<int64_t>(step.logit_rows[end].adjusts.size());
-    ++end;
+  for (; end < step.logit_rows.size(); ++end) {
+    const LogitRow& row = step.logit_rows[end];
+    // Choices that have not forked yet have a slot together.
+    const bool is_there = end > begin && row.history != nullptr && adjust_tables_.HasRoom(*row.history) &&
+                          row.sequence == step.logit_rows[end - 1].sequence;
+    const int64_t uploaded = is_there ? 0 : UploadedAdjusts(row);
+    if (uploaded > room) break;
+    room -= uploaded;
   }
   return end;
 }
 
 // Writes the rows [begin, end) and queues their upload.
-StatusOr<BackendModelRunner::PackedRound> BackendModelRunner::PackRound(const OpenStep& step, size_t begin,
+StatusOr<BackendModelRunner::PackedRound> BackendModelRunner::PackRound(OpenStep& step, size_t begin,
                                                                         size_t end) {
-  const auto count = static_cast<int64_t>(end - begin);
-  int64_t adjust_count = 0;
-  for (size_t i = begin; i < end; ++i) {
-    adjust_count += static_cast<int64_t>(step.logit_rows[i].adjusts.size());
+  using Change = AdjustTables::Change;
+  const std::span<LogitRow> of_round = std::span(step.logit_rows).subspan(begin, end - begin);
+  const auto count = std::ssize(of_round);
+  int64_t entries = 0, without_room = 0;
+  const Sequence* before = nullptr;
+  for (LogitRow& row : of_round) {
+    row.change = row.history == nullptr ? Change::kNone : adjust_tables_.Update(*row.sequence, *row.history);
+    TM_CHECK(row.sequence != before || row.change == Change::kNone || row.change == Change::kNoRoom,
+             "choices of one sequence have entries of their own");
+    before = row.sequence;
+    if (row.change == Change::kOneEntry) ++entries;
+    if (row.change == Change::kNoRoom) without_room += std::ssize(row.history->adjusts());
   }
-  PackedBlock block(sampling_.host, sampling_.device, SamplingBytes(limits_, model_.config().vocab_size));
+  std::byte* const device = sampling_.device + adjust_tables_.bytes();
+  PackedBlock block(sampling_.host, device, SamplingBytes(limits_, model_.config().vocab_size));
   const PackedArray<int32_t> hidden_rows = block.Take<int32_t>(count);
   const PackedArray<SamplingRow> rows = block.Take<SamplingRow>(count);
-  const PackedArray<LogitAdjust> adjusts = block.Take<LogitAdjust>(adjust_count);
+  const PackedArray<int32_t> changes = block.Take<int32_t>(entries * 2 * kAdjustWords);
+  const PackedArray<LogitAdjust> adjusts = block.Take<LogitAdjust>(without_room);
+  const int64_t uploaded = block.bytes();
+  const std::string what = "sampling step " + std::to_string(step.id);
+
   const auto mask_words = static_cast<int64_t>(MaskWords(model_.config().vocab_size));
-  int32_t adjust = 0;
   auto* masks = reinterpret_cast<uint32_t*>(masks_.host);
   int32_t mask_count = 0;
+  int32_t* change = changes.host;
+  LogitAdjust* adjust = adjusts.host;
   for (int64_t i = 0; i < count; ++i) {
-    const LogitRow& row = step.logit_rows[begin + static_cast<size_t>(i)];
+    const LogitRow& row = of_round[static_cast<size_t>(i)];
     hidden_rows.host[i] = row.hidden_row;
     rows.host[i] = row.sampling;
-    rows.host[i].adjust_begin = adjust;
-    std::copy(row.adjusts.begin(), row.adjusts.end(), adjusts.host + adjust);
-    adjust += static_cast<int32_t>(row.adjusts.size());
-    rows.host[i].adjust_end = adjust;
+    if (row.history != nullptr) {
+      const std::span<const LogitAdjust> all = row.history->adjusts();
+      int32_t first = adjust_tables_.FirstEntry(row.sequence->slot);
+      if (row.change == Change::kNoRoom) {
+        first = static_cast<int32_t>(adjusts.device - DeviceAdjusts() + (adjust - adjusts.host));
+        adjust = std::copy(all.begin(), all.end(), adjust);
+      } else if (row.change == Change::kOneEntry) {
+        const int32_t place = row.history->last_change();
+        change = ListEntry(first + place, all[static_cast<size_t>(place)], change);
+      } else if (row.change == Change::kAll && !all.empty()) {
+        const PackedArray<LogitAdjust> staging = block.Take<LogitAdjust>(std::ssize(all));
+        std::copy(all.begin(), all.end(), staging.host);
+        TM_RETURN_IF_ERROR(OpStatus(
+            backend_.Upload(DeviceAdjusts() + first, staging.host, static_cast<int64_t>(all.size_bytes())),
+            backend_, what));
+      }
+      rows.host[i].adjust_begin = first;
+      rows.host[i].adjust_end = first + static_cast<int32_t>(all.size());
+    }
     if (row.mask.empty()) continue;
     std::copy(row.mask.begin(), row.mask.end(), masks + mask_count * mask_words);
     rows.host[i].mask_row = mask_count++;
   }
-  const std::string what = "sampling step " + std::to_string(step.id);
-  TM_RETURN_IF_ERROR(
-      OpStatus(backend_.Upload(sampling_.device, sampling_.host, block.bytes()), backend_, what));
+  TM_RETURN_IF_ERROR(OpStatus(backend_.Upload(device, sampling_.host, uploaded), backend_, what));
+  if (entries > 0) {
+    const ScatterParams scatter = {.pairs = changes.device,
+                                   .count = static_cast<int32_t>(entries * kAdjustWords),
+                                   .out = reinterpret_cast<int32_t*>(DeviceAdjusts())};
+    TM_RETURN_IF_ERROR(OpStatus(backend_.Scatter(scatter), backend_, what));
+  }
   if (mask_count > 0) {
     const int64_t bytes = mask_count * mask_words * static_cast<int64_t>(sizeof(uint32_t));
     TM_RETURN_IF_ERROR(OpStatus(backend_.Upload(masks_.device, masks_.host, bytes), backend_, what));
@@ -365,7 +439,6 @@ StatusOr<BackendModelRunner::PackedRound> BackendModelRunner::PackRound(const Op
   return PackedRound{
       .hidden_rows = hidden_rows.device,
       .rows = rows.device,
-      .adjusts = adjusts.device,
       .count = count,
       .records = reinterpret_cast<SampleRecord*>(records_.device) + record,
       .top = reinterpret_cast<TokenLogprob*>(records_.device + TopOffset(step)) + record * kMaxTopLogprobs};
@@ -379,7 +452,7 @@ OpCode BackendModelRunner::SampleRound(const PackedRound& round) {
     if (code != OpCode::kOk) return code;
     code = backend_.Sample({.logits = logits,
                             .rows = round.rows + at,
-                            .adjusts = round.adjusts,
+                            .adjusts = DeviceAdjusts(),
                             .masks = reinterpret_cast<const uint32_t*>(masks_.device),
                             .records = round.records + at,
                             .top = round.top + at * kMaxTopLogprobs});

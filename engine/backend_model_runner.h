@@ -19,6 +19,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/adjust_tables.h"
 #include "engine/batch_builder.h"
 #include "engine/limits.h"
 #include "engine/model_runner.h"
@@ -33,7 +34,7 @@ class BackendModelRunner final : public ModelRunner {
   // Memory that Create takes beside what PlanMemory counts as activations, logits and the backend's own.
   // Pure.
   struct BufferBytes {
-    int64_t device = 0;  // page tables, the packed plan, sampling and its records
+    int64_t device = 0;  // page tables, the packed plan, changed logits, sampling and its records
     int64_t host = 0;    // all but the tables; the packed plan once for each step in flight
   };
   static BufferBytes CountBuffers(const KvLayout& layout, const EngineLimits& limits,
@@ -64,8 +65,10 @@ class BackendModelRunner final : public ModelRunner {
   struct LogitRow {
     int32_t hidden_row = 0;  // of the step's hidden states
     SamplingRow sampling;
-    std::span<const LogitAdjust> adjusts;
+    const Sequence* sequence = nullptr;        // whose slot has the history
+    const SamplingHistory* history = nullptr;  // null: the logits are taken as they are
     std::span<const uint32_t> mask;
+    AdjustTables::Change change = AdjustTables::Change::kNone;  // of the slot, while a round is packed
   };
   struct Buffer {
     std::byte* host = nullptr;
@@ -80,7 +83,6 @@ class BackendModelRunner final : public ModelRunner {
   struct PackedRound {
     const int32_t* hidden_rows = nullptr;
     const SamplingRow* rows = nullptr;
-    const LogitAdjust* adjusts = nullptr;
     int64_t count = 0;
     SampleRecord* records = nullptr;
     TokenLogprob* top = nullptr;
@@ -105,7 +107,7 @@ class BackendModelRunner final : public ModelRunner {
   BackendModelRunner(Backend& backend, Model& model, const EngineLimits& limits, std::byte* pool);
 
   Status Allocate();
-  Status AllocateBuffer(int64_t bytes, Buffer* buffer);
+  Status AllocateBuffer(int64_t bytes, int64_t more, Buffer* buffer);
   OpenStep& PlaceOf(int64_t step) { return steps_[static_cast<size_t>(step) % steps_.size()]; }
   OpenStep& Find(StepTicket ticket, const char* verb);
 
@@ -122,8 +124,10 @@ class BackendModelRunner final : public ModelRunner {
   Status UploadBatch(const PackedBatch& packed, const std::byte* host);
   // Sample, in call order.
   void ListLogitRows(const SampleInputs& inputs, OpenStep& step) const;
+  int64_t UploadedAdjusts(const LogitRow& row) const;
   size_t RoundEnd(const OpenStep& step, size_t begin) const;
-  StatusOr<PackedRound> PackRound(const OpenStep& step, size_t begin, size_t end);
+  StatusOr<PackedRound> PackRound(OpenStep& step, size_t begin, size_t end);
+  LogitAdjust* DeviceAdjusts() const { return reinterpret_cast<LogitAdjust*>(sampling_.device); }
   OpCode SampleRound(const PackedRound& round);
   Status QueueDownload(OpenStep& step);
   // Collect.
@@ -139,8 +143,9 @@ class BackendModelRunner final : public ModelRunner {
   std::byte* const pool_;
   BatchBuilder builder_;
 
-  std::byte* batch_ = nullptr;   // device: page tables, then the packed plan
-  Buffer sampling_;              // hidden row indices, SamplingRows, LogitAdjusts
+  std::byte* batch_ = nullptr;  // device: page tables, then the packed plan
+  AdjustTables adjust_tables_;
+  Buffer sampling_;              // device: AdjustTables; both: hidden row indices, SamplingRows, changes
   Buffer masks_;                 // uint32_t [masked rows, MaskWords(vocab)]
   Buffer records_;               // SampleRecord [rows], then TokenLogprob [rows, kMaxTopLogprobs] if wanted
   std::byte* logits_ = nullptr;  // device [logit_rows, vocab] f32

@@ -17,7 +17,7 @@ int64_t QueuedBytesOf(const LiveRequest& live) {
   }
   for (const std::string& stop : request.stopping.stop) bytes += stop.size() * copies;
   bytes += request.stopping.stop_token_ids.size() * sizeof(int32_t);
-  bytes += live.history_after_prompt.adjusts().size_bytes() * copies;
+  bytes += static_cast<size_t>(live.history_after_prompt.bytes()) * copies;
   return static_cast<int64_t>(bytes);
 }
 

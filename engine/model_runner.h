@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "engine/prefix_tree.h"
+#include "engine/sampling_history.h"
 #include "engine/step_plan.h"
 #include "kernels/core/status.h"
 #include "kernels/sampling.h"
@@ -28,8 +29,10 @@ struct StepTicket {
 
 // How to draw one choice: built by the engine from the request and its history, just before Sample.
 struct ChoiceSampling {
-  SamplingRow row;                       // adjust_begin, adjust_end and mask_row are filled in by the runner
-  std::span<const LogitAdjust> adjusts;  // sorted by token; read before Sample returns
+  SamplingRow row;  // adjust_begin, adjust_end and mask_row are filled in by the runner
+  // What it changes in the logits; null: nothing. Of the choices of one sequence, which share a slot until
+  // they fork, all have the same entries. Read before Sample returns.
+  const SamplingHistory* history = nullptr;
   std::span<const uint32_t> mask;  // [MaskWords(vocab)] set: allowed; empty: all. Read before it returns
 };
 

@@ -240,7 +240,7 @@ const SampleInputs& RequestLife::InputsOf(const StepPlan& plan) {
       Choice& choice = active.choices[static_cast<size_t>(row.sequence->choice) + static_cast<size_t>(s)];
       if (!choice.history) choice.history = active.live->history_after_prompt;
       sample_inputs_.choices.push_back(
-          {RowFor(active, choice.choice, choice.discarded + row.start + row.count), choice.history->adjusts(),
+          {RowFor(active, choice.choice, choice.discarded + row.start + row.count), &*choice.history,
            MaskOf(choice)});
     }
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 namespace tramontane {
 
@@ -16,7 +17,9 @@ SamplingHistory::SamplingHistory(const Request& request, const std::vector<int32
 
 void SamplingHistory::Append(int32_t token) {
   if (counts_output_) {
-    LogitAdjust& entry = Entry(token);
+    last_change_ = Place(token);
+    ++version_;
+    LogitAdjust& entry = adjusts_[static_cast<size_t>(last_change_)];
     ++entry.output_count;
     entry.in_context = 1;
   }
@@ -25,10 +28,14 @@ void SamplingHistory::Append(int32_t token) {
   if (tokens_until_lifted_ == 0) LiftBans();
 }
 
-LogitAdjust& SamplingHistory::Entry(int32_t token) {
-  auto at = std::lower_bound(adjusts_.begin(), adjusts_.end(), token,
-                             [](const LogitAdjust& entry, int32_t wanted) { return entry.token < wanted; });
-  if (at == adjusts_.end() || at->token != token) at = adjusts_.insert(at, LogitAdjust{.token = token});
+int32_t SamplingHistory::Place(int32_t token) {
+  const auto token_at = [this](int32_t place) { return adjusts_[static_cast<size_t>(place)].token; };
+  auto at = std::lower_bound(by_token_.begin(), by_token_.end(), token,
+                             [&](int32_t place, int32_t wanted) { return token_at(place) < wanted; });
+  if (at == by_token_.end() || token_at(*at) != token) {
+    at = by_token_.insert(at, static_cast<int32_t>(adjusts_.size()));
+    adjusts_.push_back({.token = token});
+  }
   return *at;
 }
 
@@ -38,6 +45,8 @@ void SamplingHistory::AddPrompt(const Request& request) {
   distinct.erase(std::unique(distinct.begin(), distinct.end()), distinct.end());
   adjusts_.reserve(distinct.size());
   for (const int32_t token : distinct) adjusts_.push_back({.token = token, .in_context = 1});
+  by_token_.resize(distinct.size());
+  std::iota(by_token_.begin(), by_token_.end(), 0);
 }
 
 void SamplingHistory::BanEndings(const Request& request, const std::vector<int32_t>& eos_ids) {
@@ -53,6 +62,9 @@ void SamplingHistory::BanEndings(const Request& request, const std::vector<int32
 }
 
 void SamplingHistory::LiftBans() {
+  if (bans_.empty()) return;
+  if (!counts_output_) ++version_;
+  last_change_ = -1;
   for (const Ban& ban : bans_) Entry(ban.token).bias = ban.bias;
   bans_.clear();
 }

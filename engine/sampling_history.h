@@ -3,10 +3,11 @@
 //
 // Made by Submit with the prompt in it (the one long piece of work, off the engine thread), then copied per
 // choice and kept by the engine thread: one token costs one entry, never another look at the prompt. Always:
-// adjusts() is sorted by token and names each token once.
+// adjusts() names each token once, and an entry stays where it is.
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 #include <span>
 #include <vector>
 
@@ -25,9 +26,18 @@ class SamplingHistory {
 
   // For the next token. Valid until Append.
   std::span<const LogitAdjust> adjusts() const { return adjusts_; }
+  // Of adjusts(): counts its changes since the prompt.
+  int64_t version() const { return version_; }
+  // The entry that the last change made or changed; -1: several.
+  int32_t last_change() const { return last_change_; }
+  // Of heap memory that it takes for its entries.
+  int64_t bytes() const {
+    return std::ssize(adjusts_) * static_cast<int64_t>(sizeof(LogitAdjust) + sizeof(int32_t));
+  }
 
  private:
-  LogitAdjust& Entry(int32_t token);  // made where there is none
+  int32_t Place(int32_t token);  // of its entry, made where there is none
+  LogitAdjust& Entry(int32_t token) { return adjusts_[static_cast<size_t>(Place(token))]; }
   void AddPrompt(const Request& request);
   void BanEndings(const Request& request, const std::vector<int32_t>& eos_ids);
   void LiftBans();
@@ -41,6 +51,9 @@ class SamplingHistory {
   int64_t tokens_until_lifted_;  // output tokens still to come before the bans end
   std::vector<Ban> bans_;
   std::vector<LogitAdjust> adjusts_;  // at most one per token of the vocabulary
+  std::vector<int32_t> by_token_;     // places in adjusts_, in ascending order of their tokens
+  int64_t version_ = 0;
+  int32_t last_change_ = -1;
 };
 
 }  // namespace tramontane

@@ -173,8 +173,8 @@ struct GatherKvParams {
   Tensor value = {};   // [rows, kv_heads * repeat * ValueDim()] out
 };
 
-// out[index] = value, for numbers of 32 bits. What is kept on the device from step to step (page tables) is
-// brought up to date by this. No index twice.
+// out[index] = value, for numbers of 32 bits. What is kept on the device from step to step (page tables,
+// changed logits) is brought up to date by this. No index twice.
 struct ScatterParams {
   const int32_t* pairs = nullptr;  // [count, 2] (index, value)
   int32_t count = 0;

@@ -25,7 +25,7 @@ namespace tramontane {
 
 inline constexpr int32_t kMaxTopLogprobs = 20;
 
-// A change to one logit of one row. Entries of a row are sorted by token and name each token once.
+// A change to one logit of one row. Entries of a row name each token once, in any order.
 struct LogitAdjust {
   int32_t token = 0;
   float bias = 0.0f;         // added; -inf bans

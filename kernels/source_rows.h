@@ -14,18 +14,6 @@
 
 namespace tramontane {
 
-// Whether each of `count` columns has an input of its own; null: in order.
-inline bool IsPermutation(const int32_t* column_order, int64_t count) {
-  if (column_order == nullptr) return true;
-  std::vector<bool> seen(static_cast<size_t>(count));
-  for (int64_t k = 0; k < count; ++k) {
-    const int64_t input = column_order[k];
-    if (input < 0 || input >= count || seen[static_cast<size_t>(input)]) return false;
-    seen[static_cast<size_t>(input)] = true;
-  }
-  return true;
-}
-
 class SourceRows {
  public:
   explicit SourceRows(const LinearSource& source)

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string>
 
 #include "kernels/core/format.h"
 
@@ -63,6 +64,17 @@ inline bool SameColumnOrder(const WeightRows& a, const WeightRows& b, int64_t in
   if (a.column_order == nullptr || b.column_order == nullptr) return false;
   return std::equal(a.column_order, a.column_order + in_features, b.column_order);
 }
+
+// Rows of gate and up, `rows` in all, packed in turns: `run` of gate, then the `run` of up of the same
+// outputs. The row of the source, gate's first, that stands at `packed`.
+constexpr int64_t GateUpRow(int64_t packed, int64_t run, int64_t rows) {
+  const int64_t output = packed / (2 * run) * run + packed % run;
+  return packed % (2 * run) < run ? output : rows / 2 + output;
+}
+
+// "" for a source that a backend may be given, else what is wrong with it. What a backend cannot take beside
+// that is its own word. Pure; reads column orders, and no weights.
+std::string WhyMalformed(const LinearSource& source);
 
 // A packed weight, owned by the backend until Backend::FreeWeight or its end. Opaque outside the backend.
 struct WeightHandle {

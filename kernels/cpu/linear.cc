@@ -84,9 +84,8 @@ int64_t RowOfLane(LinearLayout layout, int64_t out_features, int32_t panel_width
     return row < out_features ? row : -1;
   }
   const int64_t half = panel_width / 2;
-  const int64_t output = panel * half + lane % half;
-  if (output >= out_features / 2) return -1;
-  return lane < half ? output : out_features / 2 + output;
+  if (panel * half + lane % half >= out_features / 2) return -1;
+  return GateUpRow(panel * panel_width + lane, half, out_features);
 }
 
 // Element of (k, lane) in a panel.
@@ -227,48 +226,9 @@ void CheckLinear(const LinearParams& params, const PackedWeight& weight, const C
 }  // namespace
 
 std::string WhyNotPackable(const LinearSource& source) {
-  constexpr int64_t kMaxFeatures = int64_t{1} << 30;
-  if (source.in_features < 1 || source.in_features > kMaxFeatures) {
-    return "in_features is " + std::to_string(source.in_features) + ", supported are 1 to " +
-           std::to_string(kMaxFeatures);
-  }
-  if (source.part_count < 1) return "a linear weight without parts";
+  if (std::string reason = WhyMalformed(source); !reason.empty()) return reason;
   if (source.part_count > kMaxParts) {
     return std::to_string(source.part_count) + " parts, supported are 1 to " + std::to_string(kMaxParts);
-  }
-  for (int32_t i = 0; i < source.part_count; ++i) {
-    const WeightRows& part = source.parts[i];
-    const std::string name = "part " + std::to_string(i);
-    if (!part.format.well_formed()) {
-      return name + " is " + FormatName(part.format) +
-             ", supported are the types by themselves, and those in groups of 32 to 256";
-    }
-    if (!IsPermutation(part.column_order, source.in_features)) {
-      return name + " has columns in an order that is no permutation of " +
-             std::to_string(source.in_features);
-    }
-    if (part.rows % part.format.scale_rows != 0) {
-      return name + " has " + std::to_string(part.rows) + " rows, of which every " +
-             std::to_string(part.format.scale_rows) + " share their scales";
-    }
-    // A row's last group may be filled up, a part of it that rows of x are rounded by may not.
-    const int64_t whole = part.format.plain() ? 1 : RoundedBlock(part.format);
-    if (source.in_features % whole != 0) {
-      return name + " is " + FormatName(part.format) + " in rows of " + std::to_string(source.in_features) +
-             ", which are no whole blocks of " + std::to_string(whole);
-    }
-    if (part.rows < 1 || part.rows > kMaxFeatures) {
-      return name + " has " + std::to_string(part.rows) + " rows, supported are 1 to " +
-             std::to_string(kMaxFeatures);
-    }
-    if (part.row_stride < source.in_features || part.row_stride % part.format.block_size() != 0) {
-      return name + " has rows of " + std::to_string(source.in_features) + " elements every " +
-             std::to_string(part.row_stride);
-    }
-  }
-  if (source.layout == LinearLayout::kGateUp &&
-      (source.part_count != 2 || source.parts[0].rows != source.parts[1].rows)) {
-    return "a gate-up weight needs two parts of equal rows";
   }
   return "";
 }

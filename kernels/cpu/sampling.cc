@@ -131,9 +131,7 @@ Cut FindCut(const Candidates& candidates, double limit, const Measure& measure,
     end = std::copy_n(scratch.found + PartOf(index, candidates.vocab).begin, counts[index], end);
   }
   std::sort(scratch.found, end, [&](int32_t a, int32_t b) {
-    const float logit_a = candidates.logits[a];
-    const float logit_b = candidates.logits[b];
-    return logit_a != logit_b ? logit_a > logit_b : a < b;
+    return KeyOf(candidates.logits[a], a) < KeyOf(candidates.logits[b], b);
   });
   const int32_t* last = scratch.found;
   while (last + 1 < end && (reached += measure(*last)) < limit) ++last;

@@ -15,29 +15,18 @@ using HalfVf = float __attribute__((vector_size(4 * kDoubles)));
 // Sums in f64 run in eight chains, by token id modulo 8.
 constexpr int kSumChains = 8;
 
-// e^x for x <= 0 within 2 units in the last place; 0 below -708 (no subnormals); exactly 1 at 0. Products and
-// sums are rounded apart, so that every variant has the same bits.
+// e^x for x <= 0: ExpSteps.
 inline Vd ExpOfNonPositive(Vd x) {
-  const Vd clamped = x < -708.0 ? Vd{} - 708.0 : x;
-  constexpr double kRounder = 0x1.8p52;  // adding it leaves the nearest integer in the low bits
-  const Vd shifted = clamped * 0x1.71547652b82fep0 + kRounder;
-  const Vd n = shifted - kRounder;
-  const Vd r = (clamped - n * 0x1.62e42fefa3800p-1) - n * 0x1.ef35793c76730p-45;  // ln 2 in two parts
-  Vd p = r * (1.0 / 6227020800.0) + 1.0 / 479001600.0;
-  p = p * r + 1.0 / 39916800.0;
-  p = p * r + 1.0 / 3628800.0;
-  p = p * r + 1.0 / 362880.0;
-  p = p * r + 1.0 / 40320.0;
-  p = p * r + 1.0 / 5040.0;
-  p = p * r + 1.0 / 720.0;
-  p = p * r + 1.0 / 120.0;
-  p = p * r + 1.0 / 24.0;
-  p = p * r + 1.0 / 6.0;
-  p = p * r + 0.5;
-  p = p * r + 1.0;
-  p = p * r + 1.0;
+  constexpr ExpSteps kSteps;
+  const Vd clamped = x < kLeastExponent ? Vd{} + kLeastExponent : x;
+  const Vd shifted = clamped * kSteps.per_ln_2 + kSteps.rounder;
+  const Vd n = shifted - kSteps.rounder;
+  const Vd r = (clamped - n * kSteps.ln_2_high) - n * kSteps.ln_2_low;
+  Vd p = Vd{} + kSteps.term[0];
+#pragma GCC unroll 16
+  for (int i = 1; i < ExpSteps::kTerms; ++i) p = p * r + kSteps.term[i];
   const Vd power = reinterpret_cast<Vd>((reinterpret_cast<Vl>(shifted) + 1023) << 52);
-  return x < -708.0 ? Vd{} : p * power;
+  return x < kLeastExponent ? Vd{} : p * power;
 }
 
 // Eight tokens: one link of every chain.
@@ -117,10 +106,8 @@ void FindBuckets(const float* logits, int64_t vocab, int32_t first, float highes
     __builtin_memcpy(buckets + t, &bucket, sizeof bucket);
   }
   for (; t < vocab; ++t) {
-    const float distance = (highest - logits[t]) * kBucketsPerNat;
     const bool kept = cut.Keeps(logits[t], first + static_cast<int32_t>(t)) && logits[t] > -kInfinity;
-    buckets[t] =
-        !kept ? kNoBucket : static_cast<int32_t>(distance < kCutBuckets - 1 ? distance : kCutBuckets - 1);
+    buckets[t] = kept ? DistanceBucket(highest, logits[t]) : kNoBucket;
   }
 }
 

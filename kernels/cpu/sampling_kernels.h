@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "kernels/sampling.h"
+#include "kernels/sampling_math.h"
 
 namespace tramontane {
 
@@ -26,10 +27,6 @@ struct Cut {
   }
 };
 
-// Buckets of logits by their distance from the highest: neither the subtraction nor the product changes an
-// order, so a bucket's tokens all sort before the next bucket's.
-inline constexpr int32_t kCutBuckets = 2048;
-inline constexpr float kBucketsPerNat = 64;        // so that buckets reach 32 nats below the highest logit
 inline constexpr int32_t kNoBucket = kCutBuckets;  // of what is no candidate
 
 // Who runs a row's race.

@@ -9,14 +9,13 @@
 
 #include "kernels/cuda/blocks.cuh"
 #include "kernels/cuda/primitives.cuh"
+#include "kernels/cuda/silu.cuh"
 
 namespace tramontane::cuda {
 
 inline constexpr int kSmallWarps = 8;
 inline constexpr int kSmallTileOut = 16;
 inline constexpr int kSmallBlockK = 32;
-
-TM_DEVICE float Silu(float x) { return x / (1.0f + Exp2(-1.4426950408889634f * x)); }
 
 // Sixteen rows of W by eight of x, 32 of k: w has rows g and g + 8, x the numbers 8t .. 8t + 7 of row g.
 TM_DEVICE void MultiplyTile(const Vector16 (&w)[2], const Vector16& x, float (&sum)[4]) {

@@ -11,6 +11,7 @@
 
 #include "kernels/cuda/blocks.cuh"
 #include "kernels/cuda/primitives.cuh"
+#include "kernels/cuda/silu.cuh"
 
 namespace tramontane::cuda {
 
@@ -41,8 +42,6 @@ TM_DEVICE Vector16 Pack(const Floats8& in) {
   for (int i = 0; i < 4; ++i) out.word[i] = PackPair<T>(in.value[2 * i], in.value[2 * i + 1]);
   return out;
 }
-
-TM_DEVICE float Silu(float x) { return x / (1.0f + Exp2(-1.4426950408889634f * x)); }
 
 // Columns i .. i + 7 of a table to where an order puts them in a row.
 TM_DEVICE void StoreColumns(Bf16* row, int i, const Vector16& piece, const int32_t* order) {

@@ -28,11 +28,11 @@
 // Ideas:  radix selection by histograms instead of a sort (RadiK, AIR top-k; here the first digit is the
 //         distance from the highest logit, which spreads logits evenly); the exponential race (Gumbel-max).
 //
-// Order: a token's sort key is smaller the higher its logit, then the lower its id. All keys differ; a filter
-// is the last key that stays.
+// A filter is the last sort key (KeyOf) that stays.
 #include "kernels/cuda/sampling.h"
 
 #include "kernels/cuda/primitives.cuh"
+#include "kernels/sampling_math.h"
 
 namespace tramontane::cuda {
 
@@ -41,10 +41,9 @@ namespace {
 constexpr int kThreads = 512;
 constexpr int kWarps = kThreads / 32;
 constexpr int kAhead = 8;  // loads of a thread in flight
-constexpr int kBuckets = 2048;
+constexpr int kBuckets = kCutBuckets;
 constexpr int kThreadBuckets = kBuckets / kThreads;
-constexpr int kListed = kBuckets / 2;    // tokens that fit the memory of the histogram
-constexpr float kBucketsPerNat = 64.0f;  // so the buckets reach 32 nats below the highest logit
+constexpr int kListed = kBuckets / 2;  // tokens that fit the memory of the histogram
 constexpr float kMinusInfinity = -__builtin_huge_valf();
 constexpr float kLargest = 3.402823466e+38f;
 constexpr double kLeastWeight = 2.2250738585072014e-308;  // a weight that underflowed never wins
@@ -72,22 +71,9 @@ struct Shared {
 
 // ---- order --------------------------------------------------------------------------------------
 
-// Ascending with x; -0 and 0 are equal. No NaN.
-TM_DEVICE uint32_t OrderOf(float x) {
-  const uint32_t bits = BitsOf(x + 0.0f);
-  return (bits >> 31) != 0 ? ~bits : bits | 0x80000000u;
-}
-TM_DEVICE float OfOrder(uint32_t order) { return FloatOf((order >> 31) != 0 ? order & 0x7fffffffu : ~order); }
-
 constexpr uint64_t kFailedKey = 0;                                      // before all keys of numbers
 constexpr uint64_t kLastCandidate = (uint64_t{0xff800000u} << 32) - 1;  // before those of logits -inf
 constexpr uint64_t kLastKey = ~uint64_t{0};
-
-TM_DEVICE uint64_t KeyOf(float logit, int token) {
-  return uint64_t{~OrderOf(logit)} << 32 | static_cast<uint32_t>(token);
-}
-TM_DEVICE float LogitOf(uint64_t key) { return OfOrder(~static_cast<uint32_t>(key >> 32)); }
-TM_DEVICE int32_t TokenOf(uint64_t key) { return static_cast<int32_t>(static_cast<uint32_t>(key)); }
 
 // ---- a block's work on one row ------------------------------------------------------------------
 
@@ -173,37 +159,20 @@ TM_DEVICE uint64_t FirstKey(Shared* s, const Logits& logits) {
 }
 TM_DEVICE bool IsCandidate(uint64_t key) { return key != kFailedKey && key <= kLastCandidate; }
 
-// e^x for x <= 0 within a few units in the last place; 0 below -708 (no subnormals); exactly 1 at 0.
+// e^x for x <= 0: ExpSteps.
 TM_DEVICE double ExpOfNonPositive(double x) {
-  if (x < -708.0) return 0.0;
-  constexpr double kRounder = 0x1.8p52;  // adding it leaves the nearest integer in the low bits
-  const double shifted = x * 0x1.71547652b82fep0 + kRounder;
-  const double n = shifted - kRounder;
-  const double r = (x - n * 0x1.62e42fefa3800p-1) - n * 0x1.ef35793c76730p-45;  // ln 2 in two parts
-  double p = r * (1.0 / 6227020800.0) + 1.0 / 479001600.0;
-  p = p * r + 1.0 / 39916800.0;
-  p = p * r + 1.0 / 3628800.0;
-  p = p * r + 1.0 / 362880.0;
-  p = p * r + 1.0 / 40320.0;
-  p = p * r + 1.0 / 5040.0;
-  p = p * r + 1.0 / 720.0;
-  p = p * r + 1.0 / 120.0;
-  p = p * r + 1.0 / 24.0;
-  p = p * r + 1.0 / 6.0;
-  p = p * r + 0.5;
-  p = p * r + 1.0;
-  p = p * r + 1.0;
+  if (x < kLeastExponent) return 0.0;
+  constexpr ExpSteps kSteps;
+  const double shifted = x * kSteps.per_ln_2 + kSteps.rounder;
+  const double n = shifted - kSteps.rounder;
+  const double r = (x - n * kSteps.ln_2_high) - n * kSteps.ln_2_low;
+  double p = kSteps.term[0];
+  TM_UNROLL
+  for (int i = 1; i < ExpSteps::kTerms; ++i) p = p * r + kSteps.term[i];
   return p * DoubleOf((BitsOf(shifted) + 1023) << 52);
 }
 
 // ---- filters ------------------------------------------------------------------------------------
-
-TM_DEVICE int DistanceBucket(float highest, float logit) {
-  // Neither the subtraction nor the product changes an order, so a bucket's tokens all sort before the next
-  // bucket's.
-  const float distance = (highest - logit) * kBucketsPerNat;
-  return distance < kBuckets - 1 ? static_cast<int>(distance) : kBuckets - 1;
-}
 
 // Lists the tokens that wanted(logit, key) says, in no order, with what each measures. Returns how many there
 // are; where that is more than kListed the list is of no use.

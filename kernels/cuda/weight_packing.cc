@@ -19,9 +19,7 @@ Format PackedFormat(const Format& format) { return format.plain() ? DType::kBf16
 // The row of the source, parts one after the other, that stands in a row of a segment.
 int64_t SourceRow(const PackedSegment& segment, int64_t packed) {
   if (segment.layout == LinearLayout::kStacked) return segment.first_row + packed;
-  const int64_t output = packed / (2 * kGateUpRun) * kGateUpRun + packed % kGateUpRun;
-  const bool is_up = packed % (2 * kGateUpRun) >= kGateUpRun;
-  return is_up ? segment.rows / 2 + output : output;
+  return GateUpRow(packed, kGateUpRun, segment.rows);
 }
 
 DType TypeOfRow(const LinearSource& source, int64_t row) {
@@ -216,56 +214,10 @@ void PackUnits(const PackedSegment& segment, int64_t first_row, const SourceRows
 
 // ---- what can be packed
 
-std::string WhyNotColumnOrder(const WeightRows& part, const LinearSource& source) {
-  if (part.column_order == nullptr) return "";
-  if (source.use == WeightUse::kExpert && source.in_features > kMaxMoeOrderWidth) {
-    return "an expert's " + std::to_string(source.in_features) +
-           " columns in an order of their own; the CUDA backend takes up to " +
-           std::to_string(kMaxMoeOrderWidth);
-  }
-  if (!IsPermutation(part.column_order, source.in_features)) {
-    return "columns in an order that is no permutation of " + std::to_string(source.in_features);
-  }
-  return "";
-}
-
-std::string WhyNotPart(const WeightRows& part, const LinearSource& source) {
-  const int64_t in_features = source.in_features;
-  if (part.rows < 1) return "a part of no rows";
-  if (std::string reason = WhyNotColumnOrder(part, source); !reason.empty()) return reason;
-  if (part.format.plain()) return "";
-  if (!part.format.well_formed()) {
-    return FormatName(part.format) +
-           "; the CUDA backend reads bf16, f16, f32, GGUF's types in blocks, and groups of 32 to 256";
-  }
-  if (part.rows % part.format.scale_rows != 0) {
-    return std::to_string(part.rows) + " rows, of which every " + std::to_string(part.format.scale_rows) +
-           " share their scales";
-  }
-  // A row's last group may be filled up.
-  const int64_t block = part.format.block_size(), whole = part.format.in_groups() ? kTileNumbers : block;
-  if (in_features % whole != 0 || part.row_stride % block != 0 || part.row_stride < in_features) {
-    return std::to_string(in_features) + " input features are no whole blocks of " + FormatName(part.format) +
-           ", which have " + std::to_string(block);
-  }
-  return "";
-}
-
 // Whether two parts may be of one segment.
 bool StandTogether(const LinearSource& source, int32_t a, int32_t b) {
   return PackedFormat(source.parts[a].format) == PackedFormat(source.parts[b].format) &&
          SameColumnOrder(source.parts[a], source.parts[b], source.in_features);
-}
-
-std::string WhyNotGateUp(const LinearSource& source) {
-  if (source.part_count != 2 || source.parts[0].rows != source.parts[1].rows) {
-    return "gate and up must be two parts of equal rows";
-  }
-  if (source.parts[0].rows % kGateUpRun != 0) {
-    return std::to_string(source.parts[0].rows) + " gate rows; the CUDA backend takes multiples of " +
-           std::to_string(kGateUpRun);
-  }
-  return "";
 }
 
 }  // namespace
@@ -283,15 +235,24 @@ int64_t PackedSegment::bytes() const {
 }
 
 std::string WhyNotPackable(const LinearSource& source) {
-  if (source.part_count < 1) return "a weight of no parts";
-  if (source.in_features < 1 || source.in_features % kInFeaturesMultiple != 0) {
+  if (std::string reason = WhyMalformed(source); !reason.empty()) return reason;
+  if (source.in_features % kInFeaturesMultiple != 0) {
     return std::to_string(source.in_features) + " input features; the CUDA backend takes multiples of " +
            std::to_string(kInFeaturesMultiple);
   }
   for (int32_t i = 0; i < source.part_count; ++i) {
-    if (std::string reason = WhyNotPart(source.parts[i], source); !reason.empty()) return reason;
+    if (source.use == WeightUse::kExpert && source.parts[i].column_order != nullptr &&
+        source.in_features > kMaxMoeOrderWidth) {
+      return "an expert's " + std::to_string(source.in_features) +
+             " columns in an order of their own; the CUDA backend takes up to " +
+             std::to_string(kMaxMoeOrderWidth);
+    }
   }
-  return source.layout == LinearLayout::kGateUp ? WhyNotGateUp(source) : "";
+  if (source.layout == LinearLayout::kGateUp && source.parts[0].rows % kGateUpRun != 0) {
+    return std::to_string(source.parts[0].rows) + " gate rows; the CUDA backend takes multiples of " +
+           std::to_string(kGateUpRun);
+  }
+  return "";
 }
 
 std::vector<PackedSegment> SegmentsOf(const LinearSource& source) {

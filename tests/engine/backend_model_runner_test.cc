@@ -42,18 +42,23 @@ class LogitRowsSeen final : public Model {
   int64_t& most_;
 };
 
-// Every token of the vocabulary adjusted in every row: more than one upload can carry.
-TEST(BackendModelRunner, AdjustedLogitsOfMoreRowsThanOneUploadCarriesGiveTheSameTokens) {
+// Every token of the vocabulary adjusted in every row: more than one upload can carry. The larger vocabulary
+// is more than a slot has room for.
+class ManyAdjusts : public testing::TestWithParam<int32_t> {};
+INSTANTIATE_TEST_SUITE_P(Vocabularies, ManyAdjusts, testing::Values(2000, 8200));
+
+TEST_P(ManyAdjusts, OfMoreRowsThanOneUploadCarriesGiveTheSameTokens) {
   TinyModel model;
-  model.vocab = 2000;
+  model.vocab = GetParam();
   model.Randomise(2);
   const TempFolder folder;
   model.WriteMistral(folder);
   CpuEngine::Options options;
   options.limits = SmallLimits(400);
-  options.limits.max_logit_rows = 1;  // room for 2000 adjusted logits: one row
-  options.limits.max_logit_bias = 2000;
+  options.limits.max_logit_rows = 1;  // room for the vocabulary's adjusted logits: one row
+  options.limits.max_logit_bias = model.vocab;
   Request request = MakeRequest("r", 10, 12);
+  request.sampling.frequency_penalty = 0.5f;
   for (int32_t t = 0; t < model.vocab; ++t)
     request.sampling.logit_bias.push_back({t, t % 3 == 0 ? 1.0f : 0.0f});
 

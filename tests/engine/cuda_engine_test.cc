@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "engine/kv_transfer.h"
+#include "engine/sampling_history.h"
 #include "kernels/backends/cpu_backend.h"
 #include "tests/support/block_weights_backend.h"
 #include "tests/support/cuda_device.h"
@@ -334,6 +335,17 @@ TEST(CudaModel, TeacherForcedLogitsAgreeWithTheCpuWhateverTheArchitecture) {
 
 // ---- the engine ---------------------------------------------------------------------------------
 
+// After bias, presence and frequency penalty.
+std::vector<float> Adjusted(std::vector<float> logits, const Request& request,
+                            const SamplingHistory& history) {
+  for (const LogitAdjust& adjust : history.adjusts()) {
+    float& logit = logits[static_cast<size_t>(adjust.token)];
+    logit += adjust.bias - request.sampling.frequency_penalty * static_cast<float>(adjust.output_count);
+    if (adjust.output_count > 0) logit -= request.sampling.presence_penalty;
+  }
+  return logits;
+}
+
 // What a greedy request was given, against the CPU fed with the same tokens. A logprob is a logit minus a
 // mean of logits, so it is off by at most twice as much.
 void CompareWithTheCpu(Loaded& cpu, ModelDriver& on_cpu, const Request& request, const ChoiceReading& reading,
@@ -345,6 +357,7 @@ void CompareWithTheCpu(Loaded& cpu, ModelDriver& on_cpu, const Request& request,
   on_cpu.EndSequence(sequence);
   if (*tolerance == 0) *tolerance = score_growth * Tolerance(cpu.model->config().layers, Spread(want));
   ASSERT_EQ(reading.logprobs.size(), reading.ids.size());
+  SamplingHistory history(request, {});
   for (size_t i = 0; i < reading.ids.size(); ++i) {
     const std::vector<float>& logits = want[request.prompt.size() - 1 + i];
     const std::vector<double> logprobs = LogSoftmax(logits);
@@ -356,9 +369,11 @@ void CompareWithTheCpu(Loaded& cpu, ModelDriver& on_cpu, const Request& request,
     compare(reading.ids[i], reading.logprobs[i].logprob);
     for (const TokenLogprob& top : reading.logprobs[i].top) compare(top.token, top.logprob);
     ++all->tokens;
-    if (Margin(logits) <= 2 * *tolerance) continue;
+    const std::vector<float> adjusted = Adjusted(logits, request, history);
+    history.Append(reading.ids[i]);
+    if (Margin(adjusted) <= 2 * *tolerance) continue;
     ++all->clear;
-    EXPECT_EQ(reading.ids[i], Best(logits)) << "output " << i;
+    EXPECT_EQ(reading.ids[i], Best(adjusted)) << "output " << i;
   }
 }
 
@@ -401,6 +416,11 @@ TEST_P(CudaEngine, GivesWhatTheCpuGivesWhileWindowsRollAndSequencesArePreempted)
   for (int32_t i = 0; i < 10; ++i) {
     Request request = MakeRequest("r" + std::to_string(i), 1 + 4 * i, outputs, static_cast<uint32_t>(i));
     request.output.logprobs = 3;
+    if (i % 3 > 0) {  // what the slots have of others, or of the step before, would show
+      request.sampling.presence_penalty = 1.5f;
+      request.sampling.frequency_penalty = i % 3 == 1 ? 2.0f : 0.0f;
+      request.sampling.logit_bias = {{5, 3.0f}, {6, -3.0f}};
+    }
     requests.push_back(request);
     readers.push_back(test.Submit(request));
     ASSERT_TRUE(readers.back()->refused().ok()) << readers.back()->refused();
@@ -797,6 +817,8 @@ void CompareRecordedStepsInFlight(const TinyModel& model) {
   request.sampling.seed = 11;
   request.sampling.top_p = 0.9f;
   request.sampling.repetition_penalty = 1.2f;
+  request.sampling.frequency_penalty = 0.3f;
+  request.sampling.logit_bias = {{7, 0.5f}, {11, -0.5f}};
   request.output.logprobs = 2;
   request.output.prompt_logprobs = 1;
   std::vector<ChoiceReading> readings;

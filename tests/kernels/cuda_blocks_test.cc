@@ -312,7 +312,7 @@ TEST(CudaColumnOrderRefusal, NamesAnOrderThatIsNone) {
   const WeightRows part = matrix.Rows();
   WeightHandle weight;
   EXPECT_EQ(device.backend->PackLinear({&part, 1, 128}, &weight), OpCode::kUnsupported);
-  EXPECT_STREQ(device.backend->last_error(), "columns in an order that is no permutation of 128");
+  EXPECT_STREQ(device.backend->last_error(), "part 0 has columns in an order that is no permutation of 128");
 }
 
 // As in files of mixed types, where values take more bits than queries and keys; and beside a plain part.
@@ -367,7 +367,7 @@ TEST(CudaBlocksRefusal, NamesWhatIsWrong) {
   EXPECT_EQ(device.backend->PackLinear({&odd, 1, 128, LinearLayout::kStacked}, &weight),
             OpCode::kUnsupported);
   EXPECT_STREQ(device.backend->last_error(),
-               "128 input features are no whole blocks of q4_k, which have 256");
+               "part 0 is q4_k in rows of 128, which are no whole blocks of 256");
   EXPECT_EQ(weight.impl, nullptr);
 }
 

@@ -246,6 +246,9 @@ class Storm {
     request.sampling.temperature = Chance(0.3) ? 0.0f : 0.9f;
     request.sampling.seed = random_();
     if (Chance(0.2)) request.sampling.repetition_penalty = 1.2f;
+    if (Chance(0.2)) request.sampling.presence_penalty = 0.6f;
+    if (Chance(0.2)) request.sampling.frequency_penalty = -0.4f;
+    if (Chance(0.2)) request.sampling.logit_bias = {{3, 1.5f}, {9, -2.0f}};
     if (Chance(0.2)) request.sampling.top_k = 5;
     if (Chance(0.3)) request.stopping.stop = {"ab", "caca", "bbb"};
     if (language_ != nullptr && Chance(0.2)) request.stopping.stop = {"e", "th", "\n"};

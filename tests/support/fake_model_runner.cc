@@ -166,8 +166,10 @@ ScoredToken FakeModelRunner::Choose(const std::vector<float>& logits, const Choi
   problem.repetition_penalty = row.repetition_penalty;
   problem.presence_penalty = row.presence_penalty;
   problem.frequency_penalty = row.frequency_penalty;
-  for (const LogitAdjust& adjust : choice.adjusts) {
-    problem.adjustments.push_back({adjust.token, adjust.bias, adjust.output_count, adjust.in_context != 0});
+  if (choice.history != nullptr) {
+    for (const LogitAdjust& adjust : choice.history->adjusts()) {
+      problem.adjustments.push_back({adjust.token, adjust.bias, adjust.output_count, adjust.in_context != 0});
+    }
   }
   for (int32_t t = 0; !choice.mask.empty() && t < vocab_size_; ++t) {
     problem.allowed.push_back(MaskAllows(choice.mask, t));
