@@ -971,10 +971,13 @@ void MultiplyRounded(const LinearJob& job, const RowRun& run, int64_t panel) {
       x += run.tile_rows;
     }
   }
+  alignas(64) float whole[kRows * kPanelWidth];
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
-    FinishPanel(job, job.TileBegin(run.tile) + run.first + r, panel, sums[r][0], sums[r][1]);
+    Store(whole + r * kPanelWidth, sums[r][0]);
+    Store(whole + r * kPanelWidth + kWidth, sums[r][1]);
   }
+  FinishPanels(job, job.TileBegin(run.tile) + run.first, kRows, panel, 1, whole);
 }
 
 // A tile's rows go through the most together that fits, then the next fewer: the panel is in a cache by then.
