@@ -168,7 +168,7 @@ OpCode CpuBackend::Reserve(const StepMaxima& maxima) {
 }
 
 const CpuKernels* FindVariant(const std::string& name) {
-  for (const CpuKernels* kernels : BuiltVariants()) {
+  for (const CpuKernels* kernels : AllVariants()) {
     if (MachineRuns(*kernels) && (name.empty() || name == kernels->name)) return kernels;
   }
   return nullptr;
@@ -181,9 +181,8 @@ StatusOr<BackendPtr> MakeCpuBackend(const CpuBackendOptions& options) {
   if (kernels == nullptr) {
     std::string known;
     for (const std::string& name : CpuVariants()) known += (known.empty() ? "" : ", ") + name;
-    return InvalidArgument(
-        "cpu variant '" + options.variant + "' is not available; for this machine this build has " +
-        (known.empty() ? "none" : known) + " (-DTRAMONTANE_CPU_VARIANTS=all builds every variant)");
+    return InvalidArgument("cpu variant '" + options.variant + "' is not available; this machine has " +
+                           known);
   }
   constexpr int32_t kMaxThreads = 1024;
   if (options.threads < 0 || options.threads > kMaxThreads) {
