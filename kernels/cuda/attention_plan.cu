@@ -122,12 +122,12 @@ bool IsByRow(const AttentionPlanParams& params) { return params.left != nullptr 
 
 }  // namespace
 
-TM_KERNEL void PlanAttentionKernel(AttentionPlanParams p) {
+TM_KERNEL TM_BOUNDS(kPlanThreads) void PlanAttentionKernel(AttentionPlanParams p) {
   AwaitPriorKernels();
   PlanBlock<false>(p);
 }
 
-TM_KERNEL void PlanAttentionByRowKernel(AttentionPlanParams p) {
+TM_KERNEL TM_BOUNDS(kPlanThreads) void PlanAttentionByRowKernel(AttentionPlanParams p) {
   AwaitPriorKernels();
   PlanBlock<true>(p);
 }

@@ -545,6 +545,15 @@ OpCode CudaBackend::RopeTable(const RopeTableParams& p) noexcept {
   return Queued(LaunchRopeTable(p, runtime_->stream()), "the rotary table");
 }
 
+// Kernels read rows in pieces of 16 bytes.
+bool IsOfPieces(int64_t bytes) { return bytes % 16 == 0; }
+void CheckPieces(const Tensor& rows, const char* name) {
+  TM_CHECK(IsOfPieces(static_cast<int64_t>(reinterpret_cast<uintptr_t>(rows.data))) &&
+               (rows.rows <= 1 || IsOfPieces(Format(rows.dtype).Bytes(rows.row_stride))),
+           "%s at %p has rows %lld elements apart, which are no pieces of 16 bytes", name, rows.data,
+           static_cast<long long>(rows.row_stride));
+}
+
 // What pages may hold.
 OpCode CudaBackend::CheckPages(const KvLayerView& kv) {
   const Format& element = kv.format.element;
@@ -579,6 +588,7 @@ OpCode CudaBackend::RopeAppend(const RopeAppendParams& p) noexcept {
   TM_CHECK(p.qkv.dtype == DType::kBf16, "qkv is %s", DTypeName(p.qkv.dtype));
   if (const OpCode code = CheckPages(p.kv); code != OpCode::kOk) return code;
   if (p.qkv.rows == 0) return OpCode::kOk;
+  if (p.kv.format.element != DType::kBf16) CheckPieces(p.qkv, "qkv");
   if (p.sink_cos_sin != nullptr) {  // before the rows' queries are turned where they lie
     TM_CHECK(p.sink_query.dtype == DType::kBf16, "queries for sinks are %s", DTypeName(p.sink_query.dtype));
     if (const OpCode code = Queued(LaunchRopeSinkQuery(p, runtime_->stream()), "queries for sinks");
@@ -650,15 +660,6 @@ OpCode CudaBackend::Replay(RecordingHandle recording) noexcept {
 
 // ---- linear layers, a segment of the weight at a time: 1 to 16 rows by our own kernel, more by a large
 // product between small kernels, or of a weight in blocks by tiles
-
-// Kernels read rows in pieces of 16 bytes.
-bool IsOfPieces(int64_t bytes) { return bytes % 16 == 0; }
-void CheckPieces(const Tensor& rows, const char* name) {
-  TM_CHECK(IsOfPieces(static_cast<int64_t>(reinterpret_cast<uintptr_t>(rows.data))) &&
-               (rows.rows <= 1 || IsOfPieces(Format(rows.dtype).Bytes(rows.row_stride))),
-           "%s at %p has rows %lld elements apart, which are no pieces of 16 bytes", name, rows.data,
-           static_cast<long long>(rows.row_stride));
-}
 
 void CheckLinear(const LinearParams& p, const PackedWeight& weight) {
   const bool swiglu = p.epilogue == Epilogue::kSwiGlu;

@@ -19,6 +19,7 @@
 #include <cstddef>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <thread>
@@ -215,6 +216,35 @@ TEST(CudaModel, TeacherForcedLogitsAgreeWithTheCpuOnALargeDevice) {
   const Loaded cuda(MakeLargeCudaTestBackend(), folder.path(), model.page_size);
   const Loaded cpu(MakeExactCpu(), folder.path(), model.page_size);
   CompareTeacherForcedLogits(cuda, cpu, model.score_growth);
+}
+
+// Heads and pages that the kernels of sm_90a serve; the window of 16 is one page, which pages of 16 cross.
+DrawnModel HopperModel(int32_t head_dim) {
+  TinyModel model = WindowedModel();
+  model.kv_heads = 2;
+  model.head_dim = head_dim;
+  model.Randomise(5);
+  for (auto& [name, tensor] : model.tensors) tensor.dtype = DType::kBf16;
+  DrawnModel native = NativeModel(std::move(model));
+  native.page_size = 16;
+  return native;
+}
+
+class CudaHopperModel : public testing::TestWithParam<int32_t> {};
+INSTANTIATE_TEST_SUITE_P(HeadDims, CudaHopperModel, testing::Values(64, 128),
+                         [](const auto& info) { return std::to_string(info.param); });
+
+TEST_P(CudaHopperModel, TeacherForcedLogitsAgreeWithTheCpu) {
+  const DrawnModel model = HopperModel(GetParam());
+  const TempFolder folder;
+  model.Write(folder);
+  const Loaded cuda(MakeHopperCudaTestBackend(), folder.path(), model.page_size);
+  const Loaded cpu(MakeExactCpu(), folder.path(), model.page_size);
+  const std::optional<int64_t> boxes = BoxesCopied();
+  CompareTeacherForcedLogits(cuda, cpu, model.score_growth);
+  if (boxes) {
+    EXPECT_GT(*BoxesCopied(), *boxes) << "other kernels ran";
+  }
 }
 
 // Every token has every expert, by shares of its own: a choice between two that score alike would be another
@@ -524,6 +554,47 @@ TEST_P(CudaEngine, GivesWhatTheCpuGivesWherePagesGoToATierAndComeBack) {
   EXPECT_GT(most_on_host, 0);
   EXPECT_EQ(most_on_disk > 0, has_disk);
   EXPECT_GT(found, found_without_tier);
+}
+
+// By the kernels of sm_90a: prompts of one row and of many, in chunks, then decode while windows roll.
+TEST_P(CudaEngine, GivesWhatTheCpuGivesOnAHopperDevice) {
+  const DrawnModel model = HopperModel(/*head_dim=*/64);
+  const TempFolder folder;
+  model.Write(folder);
+  BackendEngine::Options options;
+  options.limits = SmallLimits(/*pool_pages=*/64);
+  options.limits.page_size = model.page_size;
+  options.limits.max_step_tokens = 24;
+  options.limits.steps_in_flight = GetParam().steps_in_flight;
+  options.recorded = GetParam().recorded;
+  BackendEngine test(MakeHopperCudaTestBackend(), folder.path(), options);
+  const std::optional<int64_t> boxes = BoxesCopied();
+  std::vector<Request> requests;
+  std::vector<std::unique_ptr<StreamReader>> readers;
+  std::vector<StreamReader*> all_readers;
+  for (const int64_t prompt : {1, 20, 43}) {
+    requests.push_back(MakeRequest("r" + std::to_string(prompt), prompt, ScaledCount(12, 6)));
+    requests.back().output.logprobs = 3;
+    readers.push_back(test.Submit(requests.back()));
+    ASSERT_TRUE(readers.back()->refused().ok()) << readers.back()->refused();
+    all_readers.push_back(readers.back().get());
+  }
+  test.RunToEnd(all_readers);
+  if (boxes) {
+    EXPECT_GT(*BoxesCopied(), *boxes) << "other kernels ran";
+  }
+
+  Loaded cpu(MakeExactCpu(), folder.path(), model.page_size);
+  ModelDriver on_cpu(*cpu.model, *cpu.backend, kRoom);
+  Comparison all;
+  double tolerance = 0;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    SCOPED_TRACE(requests[i].id);
+    CompareWithTheCpu(cpu, on_cpu, requests[i], readers[i]->choice(), model.score_growth, &tolerance, &all);
+  }
+  Report(all, tolerance);
+  EXPECT_EQ(all.tokens, 3 * ScaledCount(12, 6));
+  EXPECT_GT(all.clear, static_cast<int>(all.tokens / (4 * model.score_growth)));
 }
 
 KvPages CopyOf(const KvPages& pages, const KvLayout& layout) {

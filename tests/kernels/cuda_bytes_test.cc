@@ -580,8 +580,8 @@ TEST(CudaSmallLinearBytesTest, EqualTheFormulaAtTheHeadOfTheKernel) {
     const int64_t outputs = c.epilogue == Epilogue::kSwiGlu ? c.out / 2 : c.out;
     Bytes bytes;
     bytes.written = rows * outputs * (c.out_dtype == DType::kF32 ? 4 : 2);
-    bytes.read = c.out * k * 2 + blocks * rows * k * (c.prologue == Prologue::kRmsNorm ? 8 : 2) +
-                 (c.gathered ? blocks * rows * 128 : 0) +
+    bytes.read = blocks * 16 * k * 2 + blocks * rows * k * (c.prologue == Prologue::kRmsNorm ? 8 : 2) +
+                 (c.gathered ? blocks * rows * (c.prologue == Prologue::kRmsNorm ? 8 : 128) : 0) +
                  (c.epilogue == Epilogue::kAddResidual ? bytes.written : 0);
     EXPECT_EQ(Counted(), bytes) << c.rows << " rows of " << c.in << " to " << c.out;
   }
@@ -663,7 +663,7 @@ TEST_P(CudaBlocksBytesTest, OfLinearLayersEqualTheFormulas) {
       ASSERT_EQ(cuda::LaunchSmallLinear(p, nullptr), 0);
       const int64_t blocks = (c.out + 15) / 16;
       bytes.read += weight_bytes + blocks * rows * k * (c.prologue == Prologue::kRmsNorm ? 8 : 2) +
-                    (c.gathered ? blocks * rows * 128 : 0);
+                    (c.gathered ? blocks * rows * (c.prologue == Prologue::kRmsNorm ? 8 : 128) : 0);
     } else {
       cuda::TileLinearParams p{};
       p.weights[0] = weight.data();
@@ -839,7 +839,8 @@ Bytes SmallMoeBytes(const MoeGemmCase& c, const CountedMoeGemm& run) {
     bytes.read += blocks * (looked_at * 4 + (by_pair ? 4 : 0));
   }
   bytes.written = run.pairs * c.OutBytes();
-  bytes.read += run.distinct * c.ExpertBytes() + blocks * run.pairs * k * 2 +
+  const int64_t expert_bytes = c.blocks == nullptr ? blocks * 16 * k * 2 : c.ExpertBytes();
+  bytes.read += run.distinct * expert_bytes + blocks * run.pairs * k * 2 +
                 (c.kind == cuda::MoeOut::kUp ? bytes.written : 0);
   return bytes;
 }

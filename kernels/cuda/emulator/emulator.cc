@@ -449,6 +449,10 @@ void CountRead(int64_t bytes) {
   CheckAwaited();
   current_block->stats.global_read_bytes += bytes;
 }
+void CountConstantRead(int64_t bytes) {
+  const Bookkeeping bookkeeping;
+  current_block->stats.global_read_bytes += bytes;
+}
 void CountWritten(int64_t bytes) {
   const Bookkeeping bookkeeping;
   CheckAwaited();
