@@ -109,7 +109,7 @@ TM_DEVICE PagesOfSequence LoadPagesOfWarp(const PageTableView& table, int b) {
 
 }  // namespace
 
-TM_KERNEL void FindAttentionSharersKernel(AttentionSharersParams p) {
+TM_KERNEL TM_BOUNDS(kSharersThreads) void FindAttentionSharersKernel(AttentionSharersParams p) {
   AwaitPriorKernels();
   auto* const pairs = reinterpret_cast<KeyRange*>(SharedBytes());  // [kMostSharers]
   const int count = Min(p.batch, kMostSharers);
