@@ -81,6 +81,7 @@ TM_DEVICE void MultiplySmallTile(const SmallRows& rows, SmallWeights w,
     return x;
   };
   int blocks = rows.Blocks();
+  TM_ROLLED
   for (; blocks >= kSmallStages; k += kSmallStages * kSmallStep) {
     blocks -= kSmallStages;
     TM_UNROLL
