@@ -149,17 +149,33 @@ int64_t KvStore::KnownPrefix(const Lease& lease, const PrefixQuery& query) {
   return salt == PrefixTree::kNone ? 0 : FindHit(salt, lease, query, From::kHost);
 }
 
-std::vector<PageId> KvStore::KnownPages(const Lease& lease, const PrefixQuery& query) {
+std::vector<KvStore::KnownPage> KvStore::KnownPages(const Lease& lease, const PrefixQuery& query) {
   if (!tree_) return {};
   const PrefixTree::Node salt = FindMark(PrefixTree::kRoot, MarkOf(query.salt));
   if (salt == PrefixTree::kNone) return {};
   FindPath(salt, lease, query.tokens, std::min<int64_t>(std::ssize(query.tokens), query.most_tokens));
-  std::vector<PageId> pages;
+  std::vector<KnownPage> pages;
   pages.reserve(path_.size() * layout_.groups.size());
   for (const PrefixTree::Node node : path_) {
-    for (size_t group = 0; group < layout_.groups.size(); ++group) pages.push_back(tree_->page(node, group));
+    for (size_t group = 0; group < layout_.groups.size(); ++group) {
+      KnownPage& known = pages.emplace_back();
+      known.page = tree_->page(node, group);
+      known.node = node;
+      const KvTier::Image image = this->image(node, group);
+      if (known.page != kNoPage || image == KvTier::kNone) continue;
+      known.is_beyond = tier_->place(image) != KvTier::Place::kHere;
+      if (!known.is_beyond) known.image = tier_->bytes(image);
+    }
   }
   return pages;
+}
+
+bool KvStore::FetchPage(const KnownPage& page, size_t group) {
+  const KvTier::Image image = this->image(page.node, group);
+  if (image == KvTier::kNone || tier_->place(image) != KvTier::Place::kOnDisk) return true;
+  const bool is_read = tier_->Read(image, &lost_);
+  ForgetLost();
+  return is_read;
 }
 
 // Its pages are not cached before all of them have the name: each would be useless without the others.

@@ -221,9 +221,20 @@ class KvStore {
   Lease Fork(const Lease& lease, int64_t end);
 
   // ---- pages copied from and to elsewhere (KvTransfers): never leased for it -----------------------
-  // The known pages of the first blocks of these tokens: [blocks, groups], kNoPage where a group has none.
-  // `lease`: by whose policy.
-  std::vector<PageId> KnownPages(const Lease& lease, const PrefixQuery& query);
+  // Where the pages of the first known blocks of these tokens are: [blocks, groups]. `lease`: by whose
+  // policy.
+  struct KnownPage {
+    PageId page = kNoPage;             // in the pool,
+    const std::byte* image = nullptr;  // or else on the host, until the tier or the store is asked for more,
+    bool is_beyond = false;            // or else on its way there, or on the disk
+    PrefixTree::Node node = PrefixTree::kNone;
+
+    bool is_known() const { return page != kNoPage || image != nullptr || is_beyond; }
+  };
+  std::vector<KnownPage> KnownPages(const Lease& lease, const PrefixQuery& query);
+  // Asks the disk for one that is beyond, where it is not on its way yet. False: the host has no room that is
+  // not busy. It, and only it, may make others unknown.
+  bool FetchPage(const KnownPage& page, size_t group);
   // Moves `above`, a lease of no page that has acquired a salt, down by a block, and takes a page in each
   // group that is wanted and has none there, appended to `taken`: the caller writes it at once. It is cached
   // from now on. False: there is no room, or the block's hash is another one's.
@@ -242,6 +253,7 @@ class KvStore {
 
   // ---- the tier ---------------------------------------------------------------------------------
   bool has_tier() const { return tier_ != nullptr; }
+  const KvTier* tier() const { return tier_; }  // null: none
   // Asks the disk for what Acquire could then bring back, of a prefix or of what is parked. Whether something
   // is on its way: Acquire finds more when it has come.
   bool Fetch(const Lease& lease, const PrefixQuery& query);

@@ -3,13 +3,11 @@
 //
 // Shapes: page tables and 2 integers a sequence in; AttentionSharers [batch] out.
 // Grid:   one block of 256 threads. A warp takes every eighth pair of neighbours in the batch and compares
-// their
-//         tables, 128 entries at a time, up to the first that differs; then one thread makes groups of the
-//         pairs.
-// Bytes:  read 20 a pair of neighbours and 4 where tables are rings, and of pairs that have one query each
-// and
-//         see a whole tile of keys 8 for each page up to the 128 where they differ; written 16 a sequence.
-//         Microseconds; run once a step per window, used by all its layers.
+//         their tables, 128 entries at a time, up to the first that differs; then one thread makes groups of
+//         the pairs.
+// Bytes:  read 20 a pair of neighbours, and of pairs that have one query each and see a whole tile of keys 8,
+//         8 more where tables are rings, and 8 for each page up to the 128 where they differ; written 16 a
+//         sequence. Microseconds; run once a step per window, used by all its layers.
 // Limits: the first kMostSharers sequences of a batch.
 // Ideas:  Cascade Inference (FlashInfer), Hydragen: a prefix is read once for all that have it. Neighbours
 //         alone are compared, since prompts that begin alike mostly stand side by side, or all are alike.
@@ -121,9 +119,9 @@ TM_KERNEL TM_BOUNDS(kSharersThreads) void FindAttentionSharersKernel(AttentionSh
         {LoadTogether<32>(p.table.kv_end + b), LoadTogether<32>(p.table.kv_end + b + 1)}};
     KeyRange keys = KeysOfBoth(pair, p.window);
     if (keys.begin < keys.end) {
-      const int differs =
-          FirstDifference(LoadPagesOfWarp(p.table, b), LoadPagesOfWarp(p.table, b + 1),
-                          keys.begin / p.page_size, (keys.end + p.page_size - 1) / p.page_size);
+      const int differs = FirstDifference(LoadPagesOfWarp(p.table, b), LoadPagesOfWarp(p.table, b + 1),
+                                          static_cast<int>(PageOf(keys.begin, 0, p.page_size)),
+                                          static_cast<int>(PagesFor(keys.end, p.page_size)));
       keys = KeysBefore(keys, differs, p.page_size);
     }
     if (LaneId() == 0) pairs[b] = keys;
@@ -148,7 +146,7 @@ void FindAttentionSharersOnHost(const AttentionSharersParams& p) {
                              {p.table.kv_end[b], p.table.kv_end[b + 1]}};
     pairs[b] = KeysOfBoth(pair, p.window);
     const PagesOfSequence one = PagesOf(p.table, b), other = PagesOf(p.table, b + 1);
-    int page = pairs[b].begin / p.page_size;
+    auto page = static_cast<int>(PageOf(pairs[b].begin, 0, p.page_size));
     while (page * p.page_size < pairs[b].end && one[page] == other[page]) ++page;
     pairs[b] = KeysBefore(pairs[b], page, p.page_size);
   }

@@ -9,11 +9,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -410,29 +408,6 @@ TEST(CopyOrCompute, WhatLiesOnTheDiskIsReadWhereThatIsFaster) {
 }
 
 // ---- a disk that does not answer ------------------------------------------------------------------
-
-// Its thread comes to a stop where it would wake the engine.
-class StuckDisk {
- public:
-  ~StuckDisk() { Release(); }
-  std::function<void()> wake() {
-    return [this] {
-      if (!sticks_.load()) return;
-      is_stuck_.store(true);
-      sticks_.wait(true);
-    };
-  }
-  void Stick() { sticks_.store(true); }
-  bool is_stuck() const { return is_stuck_.load(); }
-  void Release() {
-    sticks_.store(false);
-    sticks_.notify_all();
-  }
-
- private:
-  std::atomic<bool> sticks_{false};
-  std::atomic<bool> is_stuck_{false};
-};
 
 // By the clock of the engine, which the test moves.
 TEST(AStuckDisk, IsWaitedForTenSecondsAndThenTurnedOff) {

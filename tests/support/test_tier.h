@@ -1,6 +1,7 @@
 // A KvTier of a few pages for tests.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -21,6 +22,30 @@ struct TestTier {
   std::function<void(const std::string&)> warn = nullptr;
   double copy_ns = 0;       // of a page; 0: not known
   KvDisk** disk = nullptr;  // out, where it is not null: for a test that damages it
+};
+
+// A disk that does not answer any more: its thread comes to a stop where it would wake the engine. The disk
+// ends before this does, or after Release.
+class StuckDisk {
+ public:
+  ~StuckDisk() { Release(); }
+  std::function<void()> wake() {
+    return [this] {
+      if (!sticks_.load()) return;
+      is_stuck_.store(true);
+      sticks_.wait(true);
+    };
+  }
+  void Stick() { sticks_.store(true); }
+  bool is_stuck() const { return is_stuck_.load(); }
+  void Release() {
+    sticks_.store(false);
+    sticks_.notify_all();
+  }
+
+ private:
+  std::atomic<bool> sticks_{false};
+  std::atomic<bool> is_stuck_{false};
 };
 
 inline std::unique_ptr<KvTier> MakeTestTier(const TestTier& sizes, int64_t page_bytes) {
