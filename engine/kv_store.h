@@ -50,6 +50,7 @@
 // `ahead` is the tokens written beyond the accepted length (chunk x steps in flight).
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -62,6 +63,7 @@
 #include "engine/prefix_hit.h"
 #include "engine/prefix_tree.h"
 #include "kernels/context_policy.h"
+#include "kernels/paged_kv.h"
 #include "models/kv_layout.h"
 
 namespace tramontane {
@@ -300,6 +302,7 @@ class KvStore {
   template <typename Visit>
   void ForEachSharedPage(const Lease& lease, const PageTable& table, int64_t written, int64_t end,
                          const Visit& visit) const;
+  static uint64_t NextLeaseId();
   int64_t EndOf(const PageTable& table) const;
   int64_t PlainBlocksEnd(const Lease& lease) const;
   int64_t BlocksUnderPolicy(const Lease& lease) const;
@@ -394,5 +397,23 @@ class KvStore {
   double page_ns_ = 0;              // that computing a page's worth takes; 0: not known
   int64_t parkings_ = 0;            // so far: what a parked lease's own name is made of
 };
+
+// Calls visit(group, index, list) for each page that a hit leases: the block of path_ it is of, and where in
+// the lease's tables it comes.
+template <typename Visit>
+void KvStore::ForEachPageOfHit(Lease& lease, int64_t hit, const Visit& visit) const {
+  const auto end = static_cast<size_t>(PagesFor(hit, page_size()));
+  const int64_t left = SeenAt(lease, hit).left;
+  for (size_t group = 0; group < lease.tables.size(); ++group) {
+    PageTable& table = lease.tables[group];
+    const auto sinks = static_cast<size_t>(SinkPages(lease, layout_, group));
+    const int64_t first_visible = std::max(FirstVisible(hit, layout_.groups[group].window), left);
+    auto first = static_cast<size_t>(PageOf(first_visible, 0, page_size()));
+    if (first <= sinks) first = 0;  // the sinks are not behind it
+    table.kv_base = static_cast<int64_t>(first) * page_size();
+    for (size_t index = 0; first > 0 && index < sinks; ++index) visit(group, index, &table.sinks);
+    for (size_t index = first; index < end; ++index) visit(group, index, &table.pages);
+  }
+}
 
 }  // namespace tramontane
