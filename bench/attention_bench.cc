@@ -404,13 +404,15 @@ class Bench {
     SamplingRow plain;
     SamplingRow greedy = plain, cool = plain, top_k = plain, top_p = plain, top = plain;
     greedy.temperature = 0.0f;
+    SamplingRow unread = greedy;
+    unread.wants_logprob = 0;
     cool.temperature = 0.7f;
     top_k.top_k = 40;
     top_p.top_p = 0.9f;
     top.top_logprobs = 20;
-    const std::pair<const char*, SamplingRow> cases[] = {{"greedy", greedy},       {"temperature 1", plain},
-                                                         {"temperature .7", cool}, {"top_k 40", top_k},
-                                                         {"top_p 0.9", top_p},     {"20 logprobs", top}};
+    const std::pair<const char*, SamplingRow> cases[] = {
+        {"no logprob", unread}, {"greedy", greedy},   {"temperature 1", plain}, {"temperature .7", cool},
+        {"top_k 40", top_k},    {"top_p 0.9", top_p}, {"20 logprobs", top}};
     for (const auto& [name, row] : cases) {
       std::printf("  %-16s", name);
       for (const int32_t vocab : kVocabs)

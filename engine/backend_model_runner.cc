@@ -179,6 +179,7 @@ Status BackendModelRunner::Record(const std::function<OpCode()>& ops, RecordingH
 BackendModelRunner::LogitRow BackendModelRunner::PaddingRow() {
   LogitRow padding;
   padding.sampling.temperature = 0.0f;
+  padding.sampling.wants_logprob = 0;
   return padding;
 }
 

@@ -34,6 +34,7 @@ SamplingRow RowFor(const ActiveRequest& active, int32_t choice, int64_t position
   row.seed = active.seed;
   row.position = position;
   row.top_logprobs = std::max(active.request().output.logprobs, 0);
+  row.wants_logprob = active.request().output.logprobs >= 0 ? 1 : 0;
   return row;
 }
 

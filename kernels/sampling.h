@@ -49,7 +49,10 @@ struct SamplingRow {
   int32_t adjust_begin = 0;   // this row's LogitAdjusts: [adjust_begin, adjust_end)
   int32_t adjust_end = 0;
   int32_t mask_row = -1;  // row of SampleParams::masks, -1: none
-  int32_t reserved = 0;
+  // 0: nobody reads the record's logprob and rank, which are 0 then, unless top_logprobs are asked for.
+  int32_t wants_logprob = 1;
+
+  constexpr bool NeedsLogprob() const { return wants_logprob != 0 || top_logprobs > 0; }
 };
 
 struct TokenLogprob {
@@ -59,8 +62,8 @@ struct TokenLogprob {
 
 struct SampleRecord {
   int32_t token = -1;     // the chosen (or forced) token; -1 when flagged
-  float logprob = 0.0f;   // of that token, from the raw logits
-  int32_t rank = 0;       // tokens with a higher raw logit, plus one
+  float logprob = 0.0f;   // of that token, from the raw logits, where it is wanted
+  int32_t rank = 0;       // tokens with a higher raw logit, plus one, where it is wanted
   int32_t failed = 0;     // 1: NaN or +inf among the logits, or no candidate
   int32_t top_count = 0;  // entries written to this row's `top`
 };

@@ -23,10 +23,11 @@ Table SamplingTable(Device& device) {
   table.note =
       "Rows of logits x vocabulary, one block a row. The bound is one read of the logits at the rate of a "
       "copy; in a step they come from the cache.";
-  const Choice choices[] = {{"greedy", {.temperature = 0.0f}},
-                            {"sampled", {}},
-                            {"top_p 0.9", {.top_p = 0.9f}},
-                            {"top_k 50, top_p 0.9", {.top_p = 0.9f, .top_k = 50}}};
+  const Choice choices[] = {{"greedy", {.temperature = 0.0f, .wants_logprob = 0}},
+                            {"greedy with its logprob", {.temperature = 0.0f}},
+                            {"sampled", {.wants_logprob = 0}},
+                            {"top_p 0.9", {.top_p = 0.9f, .wants_logprob = 0}},
+                            {"top_k 50, top_p 0.9", {.top_p = 0.9f, .top_k = 50, .wants_logprob = 0}}};
   for (const int32_t vocab : {32768, 131072}) {
     for (const int32_t rows : {1, 32, 128}) {
       std::mt19937_64 random(7);

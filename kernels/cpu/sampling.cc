@@ -5,13 +5,15 @@
 // taken part by part, and the parts' sums are added in ascending order, so no number of threads shows.
 //
 // A row of V logits costs a few passes over it, in order of dearness:
-//   weights   exp in f64 for the log-sum-exp, and again where the row's weights differ from it
+//   weights   exp in f64 for the log-sum-exp, where a logprob is wanted, and for the race where its weights
+//             are others; neither for a greedy row whose logprob nobody reads
 //   race      a hash for each candidate; a logarithm only for the few whose v / w could still win
 //   filters   a histogram of logits finds where top_k or top_p cuts; only the bucket that is cut is sorted
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <optional>
 
 #include "kernels/core/check.h"
 #include "kernels/cpu/ops.h"
@@ -258,10 +260,11 @@ int32_t FindLogit(const float* logits, float logit, const PartRunner& runner) {
   return -1;
 }
 
-// The row's token, -1 when there is no candidate.
+// The row's token, -1 when there is no candidate. raw_weight_sum: where scratch has the weights of the logits
+// as they are.
 int32_t ChooseToken(const SampleParams& params, const SamplingRow& row, const float* logits,
-                    double raw_weight_sum, const SamplingKernels& kernels, const SampleScratch& scratch,
-                    const PartRunner& runner) {
+                    std::optional<double> raw_weight_sum, const SamplingKernels& kernels,
+                    const SampleScratch& scratch, const PartRunner& runner) {
   Candidates candidates;
   candidates.vocab = params.logits.columns;
   candidates.logits = AdjustedLogits(params, row, logits, candidates.vocab, scratch, runner);
@@ -270,8 +273,8 @@ int32_t ChooseToken(const SampleParams& params, const SamplingRow& row, const fl
   candidates.highest = scan.highest;
   if (row.temperature == 0.0f) return FindLogit(candidates.logits, scan.highest, runner);
   candidates.weights = scratch.weights;
-  const bool weights_are_raw = candidates.logits == logits && row.temperature == 1.0f;
-  candidates.weight_sum = weights_are_raw ? raw_weight_sum
+  const bool weights_are_raw = raw_weight_sum && candidates.logits == logits && row.temperature == 1.0f;
+  candidates.weight_sum = weights_are_raw ? *raw_weight_sum
                                           : ExpWeights(kernels, candidates.logits, candidates.highest,
                                                        1.0 / row.temperature, scratch.weights, runner);
   ApplyFilters(row, kernels, scratch, runner, &candidates);
@@ -320,8 +323,12 @@ SampleRecord SampleRow(const SampleParams& params, int64_t index, const Sampling
   record.failed = 1;
   const LogitScan scan = Scan(kernels, logits, runner);
   if (!scan.usable || scan.highest == -kInfinity) return record;
-  const double weight_sum = ExpWeights(kernels, logits, scan.highest, 1.0, scratch.weights, runner);
-  const double log_total = scan.highest + std::log(weight_sum);
+  double log_total = 0.0;
+  std::optional<double> weight_sum;
+  if (row.NeedsLogprob()) {
+    weight_sum = ExpWeights(kernels, logits, scan.highest, 1.0, scratch.weights, runner);
+    log_total = scan.highest + std::log(*weight_sum);
+  }
 
   TM_CHECK(row.forced_token < vocab, "forced token %d of %lld", row.forced_token,
            static_cast<long long>(vocab));
@@ -331,6 +338,7 @@ SampleRecord SampleRow(const SampleParams& params, int64_t index, const Sampling
   if (token < 0) return record;
   record.failed = 0;
   record.token = token;
+  if (!row.NeedsLogprob()) return record;
   record.logprob = static_cast<float>(logits[token] - log_total);
   record.rank = 1;
   if (logits[token] < scan.highest) record.rank += CountHigher(kernels, logits, logits[token], runner);

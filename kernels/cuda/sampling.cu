@@ -5,25 +5,33 @@
 // Grid:   (rows) blocks of 512 threads; thread i takes tokens i, i + 512, ...
 //
 // Passes: a pass reads the row once, 4 * vocab bytes; after the first it comes from the L2 cache.
-//           every row      3: highest logit and whether all are finite; log-sum-exp; rank
+//           every row      1: highest logit and whether all are finite
+//           logprob wanted 2: log-sum-exp; rank
 //           adjusted       2: copied with mask and adjustments, looked at again
 //           temperature    1: the race
 //           top_k, top_p   2 each: a histogram, and the tokens of the bucket that the filter cuts
 //           top_logprobs   3: the same, and the tokens that are left
-//         A filter adds 3 for each time that more than 1,024 tokens share the bucket that is cut.
+//         A filter adds 3 for each time that more than 1,024 tokens share the bucket that is cut; top_p adds
+//         1 or 2 where its histogram of estimates leaves a doubt.
 //
-// Bytes:  a row reads passes * 4 * vocab, 72 (its SamplingRow) and 4 (the chosen token's logit); with a mask
-//         4 * vocab more (each token its word, from the caches), and 20 an adjustment. It writes 20 (its
-//         record), 8 a TokenLogprob; adjusted rows 4 * vocab, and 4 an adjustment.
+// Bytes:  a row reads passes * 4 * vocab, 72 (its SamplingRow) and, where a logprob is wanted, 4 (the chosen
+//         token's logit); with a mask 4 * vocab more (each token its word, from the caches), and 20 an
+//         adjustment. It writes 20 (its record), 8 a TokenLogprob; adjusted rows 4 * vocab, and 4 an
+//         adjustment.
 //
-// Bound:  double-precision arithmetic and the hash of the race on one SM a row (about 20 operations a token
-//         each), not memory.
+// Bound:  arithmetic on one SM a row, not memory: where a logprob is wanted an exponential in f64 a token
+//         (about 19 operations), else that in f32 of top_p and the hash of the race. f64 has half the rate of
+//         f32 on sm_80 and sm_90, a 64th on sm_89.
 //
 // Limits: vocab below 2^31; sm_80 and later.
 //
 // Math:   as on the CPU: logits f32, weights, sums and race in f64. A filter adds up weights as integers (of
 //         weight 2^-k, k = 62 less the bits of vocab), so its sums are exact and no order of threads changes
 //         them; it differs from a sum in f64 only where the two sides of the cut are within 2^-40 or so.
+//         f64 is for finalists: top_p first adds up weights estimated in f32, whose errors have a bound, and
+//         where that leaves no doubt in which bucket the limit is reached, and at which of its tokens,
+//         weighed in f64, the cut is the one that exact sums give; else those are taken. The race compares in
+//         f32 what cannot win.
 //
 // Ideas:  radix selection by histograms instead of a sort (RadiK, AIR top-k; here the first digit is the
 //         distance from the highest logit, which spreads logits evenly); the exponential race (Gumbel-max).
@@ -40,7 +48,11 @@ namespace {
 
 constexpr int kThreads = 512;
 constexpr int kWarps = kThreads / 32;
-constexpr int kAhead = 8;  // loads of a thread in flight
+constexpr int kAdvanceThreads = 128;
+// Loads of a thread in flight: where a token is little work, and where it is much, so that two blocks'
+// numbers fit the registers of an SM.
+constexpr int kManyAhead = 8;
+constexpr int kFewAhead = 4;
 constexpr int kBuckets = kCutBuckets;
 constexpr int kThreadBuckets = kBuckets / kThreads;
 constexpr int kListed = kBuckets / 2;  // tokens that fit the memory of the histogram
@@ -83,7 +95,7 @@ struct Logits {
 };
 
 // visit(token, logit) for every token of this thread, in ascending order.
-template <typename Visit>
+template <int kAhead = kFewAhead, typename Visit>
 TM_DEVICE void ForEachToken(const Logits& logits, const Visit& visit) {
   for (int begin = ThreadX(); begin < logits.vocab; begin += kAhead * kThreads) {
     float ahead[kAhead];
@@ -151,7 +163,7 @@ TM_DEVICE uint64_t PrefixSum(Shared* s, uint64_t word, uint64_t* total) {
 // The key of the highest logit; kFailedKey where a logit is NaN or +inf.
 TM_DEVICE uint64_t FirstKey(Shared* s, const Logits& logits) {
   uint64_t first = kLastKey;
-  ForEachToken(logits, [&](int token, float logit) {
+  ForEachToken<kManyAhead>(logits, [&](int token, float logit) {
     const uint64_t key = logit <= kLargest ? KeyOf(logit, token) : kFailedKey;
     first = key < first ? key : first;
   });
@@ -162,6 +174,7 @@ TM_DEVICE bool IsCandidate(uint64_t key) { return key != kFailedKey && key <= kL
 // e^x for x <= 0: ExpSteps.
 TM_DEVICE double ExpOfNonPositive(double x) {
   if (x < kLeastExponent) return 0.0;
+  CountExponential();
   constexpr ExpSteps kSteps;
   const double shifted = x * kSteps.per_ln_2 + kSteps.rounder;
   const double n = shifted - kSteps.rounder;
@@ -171,6 +184,65 @@ TM_DEVICE double ExpOfNonPositive(double x) {
   for (int i = 1; i < ExpSteps::kTerms; ++i) p = p * r + kSteps.term[i];
   return p * DoubleOf((BitsOf(shifted) + 1023) << 52);
 }
+
+// exp((logit - highest) / temperature).
+struct Weights {
+  // No estimate is off by more than this share of it and 2: its exponent by 2^-24, Exp2 by 2^-22.
+  static constexpr double kEstimateError = 0x1p-20;
+  // Of temperatures for which there are estimates: what is close enough to weigh something is far from what
+  // f32 cannot hold.
+  static constexpr double kLeastSlope = 0x1p-30, kMostSlope = 0x1p30;
+
+  double highest;
+  double inverse_temperature;
+  float nats_to_log2;           // less than log2(e) / temperature, by enough for the roundings in LeastBits
+  float slope_high, slope_low;  // log2(e) / temperature
+
+  TM_DEVICE Weights(float highest_logit, double inverse)
+      : highest(highest_logit), inverse_temperature(inverse) {
+    const double slope = 1.4426950408889634 * inverse;
+    const double less = slope * (1.0 - 0x1p-20);
+    nats_to_log2 = less < static_cast<double>(kLargest) ? static_cast<float>(less) : kLargest;
+    const double estimated = has_estimates() ? slope : 0.0;
+    slope_high = static_cast<float>(estimated);
+    slope_low = static_cast<float>(estimated - static_cast<double>(slope_high));
+  }
+  TM_DEVICE double Of(float logit) const {
+    return ExpOfNonPositive((static_cast<double>(logit) - highest) * inverse_temperature);
+  }
+  // A weight is at most 2^-LeastBits.
+  TM_DEVICE float LeastBits(float logit) const {
+    const float distance = static_cast<float>(highest) - logit;
+    return (distance < kLargest ? distance : kLargest) * nats_to_log2;
+  }
+  // 2^bits times the weight, to the next integer: exact, as all of filters' sums are.
+  TM_DEVICE uint64_t Fixed(float logit, int bits) const {
+    if (LeastBits(logit) > static_cast<float>(bits + 1)) return 0;  // it would be rounded to it
+    return static_cast<uint64_t>(Of(logit) * static_cast<double>(uint64_t{1} << bits) + 0.5);
+  }
+
+  TM_DEVICE bool has_estimates() const {
+    return inverse_temperature > kLeastSlope && inverse_temperature < kMostSlope;
+  }
+  // About the same, without f64. REQUIRES: has_estimates().
+  TM_DEVICE uint64_t EstimateFixed(float logit, int bits) const {
+    constexpr float kRounder = 0x1.8p23f;  // adding it leaves the nearest integer
+    if (LeastBits(logit) > static_cast<float>(bits + 1)) return 0;
+    // highest - logit is distance + rest, exactly.
+    const float from = static_cast<float>(highest);
+    const float distance = from - logit;
+    const float subtracted = distance - from;
+    const float rest = (from - (distance - subtracted)) - (logit + subtracted);
+    const float whole = MultiplyAdd(distance, slope_high, kRounder) - kRounder;
+    float part = MultiplyAdd(distance, slope_high, -whole);
+    part = MultiplyAdd(distance, slope_low, part);
+    part = MultiplyAdd(rest, slope_high, part);
+    const uint32_t value = BitsOf(Exp2(-part));  // between 1/2 and 2
+    const uint64_t mantissa = (value & 0x7fffffu) | 0x800000u;
+    const int shift = bits - static_cast<int>(whole) + static_cast<int>(value >> 23) - (127 + 23);
+    return shift >= 0 ? mantissa << shift : shift > -24 ? mantissa >> -shift : 0;
+  }
+};
 
 // ---- filters ------------------------------------------------------------------------------------
 
@@ -191,10 +263,41 @@ TM_DEVICE int ListTokens(Shared* s, const Logits& logits, const Wanted& wanted, 
   return s->listed;
 }
 
-// Adds up histogram buckets on top of `reached` until they come to limit_of(their total): s->bucket is where
-// they do (kBuckets: never), s->before the sum in front of it. Returns the limit.
-template <typename LimitOf>
-TM_DEVICE double FindBucket(Shared* s, uint64_t reached, const LimitOf& limit_of) {
+// Where a sum of measures reaches a limit. Both may be known within bounds only.
+struct Bounds {
+  double least, most;     // of the limit
+  double relative = 0.0;  // a sum of x is off by at most relative * x + absolute
+  double absolute = 0.0;
+
+  TM_DEVICE double Error(double sum) const { return sum * relative + absolute; }
+  // Whether the limit is for certain reached between two sums.
+  TM_DEVICE bool Between(uint64_t before, uint64_t after) const {
+    const auto low = static_cast<double>(before), high = static_cast<double>(after);
+    return low + Error(low) < least && high - Error(high) >= most;
+  }
+};
+
+// The measures of the tokens that wanted(key) says, by bucket.
+template <typename Wanted, typename BucketOf, typename Measure>
+TM_DEVICE void FillHistogram(Shared* s, const Logits& logits, const Wanted& wanted, const BucketOf& bucket_of,
+                             const Measure& measure) {
+  SyncThreads();  // the list is read
+  for (int i = ThreadX(); i < kBuckets; i += kThreads) s->histogram[i] = 0;
+  SyncThreads();
+  ForEachToken(logits, [&](int token, float logit) {
+    const uint64_t key = KeyOf(logit, token);
+    if (!wanted(key)) return;
+    // Far below the highest all tokens fall into one bucket, and most weigh nothing.
+    const uint64_t weight = measure(logit);
+    if (weight != 0) AtomicAddShared(&s->histogram[bucket_of(logit, key)], weight);
+  });
+  SyncThreads();
+}
+
+// Adds up histogram buckets on top of `reached` until they come to bounds_of(their total): s->bucket is where
+// they do (kBuckets: never, or it is not certain), s->before the sum in front of it. Returns the bounds.
+template <typename BoundsOf>
+TM_DEVICE Bounds FindBucket(Shared* s, uint64_t reached, const BoundsOf& bounds_of) {
   if (ThreadX() == 0) s->bucket = kBuckets;
   const uint64_t* own = s->histogram + ThreadX() * kThreadBuckets;
   uint64_t sum = 0;
@@ -202,30 +305,30 @@ TM_DEVICE double FindBucket(Shared* s, uint64_t reached, const LimitOf& limit_of
   for (int i = 0; i < kThreadBuckets; ++i) sum += own[i];
   uint64_t total;
   uint64_t before = reached + PrefixSum(s, sum, &total);
-  const double limit = limit_of(total);
+  const Bounds bounds = bounds_of(total);
   TM_UNROLL
   for (int i = 0; i < kThreadBuckets; ++i) {
     const uint64_t after = before + own[i];
-    if (static_cast<double>(before) < limit && static_cast<double>(after) >= limit) {
+    if (bounds.Between(before, after)) {
       s->bucket = ThreadX() * kThreadBuckets + i;
       s->before = before;
     }
     before = after;
   }
   SyncThreads();
-  return limit;
+  return bounds;
 }
 
 // The listed token at which the measures, added up in the order of the keys on top of `reached`, come to the
-// limit. It is there.
-TM_DEVICE uint64_t FindInList(Shared* s, int count, uint64_t reached, double limit) {
+// limit; kFailedKey where it is not certain.
+TM_DEVICE uint64_t FindInList(Shared* s, int count, uint64_t reached, const Bounds& bounds) {
+  if (ThreadX() == 0) s->cut = kFailedKey;
+  SyncThreads();
   for (int i = ThreadX(); i < count; i += kThreads) {
     const Listed own = s->list[i];
     uint64_t before = reached;
     for (int j = 0; j < count; ++j) before += s->list[j].key < own.key ? s->list[j].measure : 0;
-    if (static_cast<double>(before) < limit && static_cast<double>(before + own.measure) >= limit) {
-      s->cut = own.key;
-    }
+    if (bounds.Between(before, before + own.measure)) s->cut = own.key;
   }
   SyncThreads();
   return s->cut;
@@ -246,27 +349,20 @@ TM_DEVICE uint64_t FindCut(Shared* s, const Logits& logits, float highest, uint6
   uint64_t reached = 0;
   double limit = 0;
   while (true) {
-    SyncThreads();  // the list is read
-    for (int i = ThreadX(); i < kBuckets; i += kThreads) s->histogram[i] = 0;
-    SyncThreads();
-    ForEachToken(logits, [&](int token, float logit) {
-      const uint64_t key = KeyOf(logit, token);
-      if (key < first || key > end) return;
-      // Far below the highest all tokens fall into one bucket, and most weigh nothing.
-      const uint64_t weight = measure(logit);
-      if (weight != 0) AtomicAddShared(&s->histogram[bucket_of(logit, key)], weight);
+    const auto wanted = [&](uint64_t key) { return key >= first && key <= end; };
+    FillHistogram(s, logits, wanted, bucket_of, measure);
+    const Bounds bounds = FindBucket(s, reached, [&](uint64_t total) {
+      if (shift < 0) limit = limit_of(total);
+      return Bounds{limit, limit};
     });
-    SyncThreads();
-    limit = shift < 0 ? FindBucket(s, reached, limit_of)
-                      : FindBucket(s, reached, [limit](uint64_t) { return limit; });
     const int bucket = s->bucket;
     if (bucket == kBuckets) return last;
     reached = s->before;
     const auto in_bucket = [&](float logit, uint64_t key) {
-      return key >= first && key <= end && bucket_of(logit, key) == bucket;
+      return wanted(key) && bucket_of(logit, key) == bucket;
     };
     const int count = ListTokens(s, logits, in_bucket, measure);
-    if (count <= kListed) return FindInList(s, count, reached, limit);
+    if (count <= kListed) return FindInList(s, count, reached, bounds);
 
     uint64_t least = kLastKey, most = 0;
     ForEachToken(logits, [&](int token, float logit) {
@@ -280,6 +376,34 @@ TM_DEVICE uint64_t FindCut(Shared* s, const Logits& logits, float highest, uint6
     shift = 0;
     while ((end - first) >> shift >= kBuckets) ++shift;
   }
+}
+
+// The same of weights whose sum reaches a share of the whole, where their estimates in f32 leave no doubt of
+// it, and kFailedKey where they do. Tokens of one bucket alone are weighed in f64.
+template <typename Estimate, typename Measure>
+TM_DEVICE uint64_t FindCutByEstimates(Shared* s, const Logits& logits, float highest, uint64_t last,
+                                      double share, const Estimate& estimate, const Measure& measure) {
+  const auto bucket_of = [highest](float logit, uint64_t) { return DistanceBucket(highest, logit); };
+  const auto wanted = [last](uint64_t key) { return key <= last; };
+  FillHistogram(s, logits, wanted, bucket_of, estimate);
+  Bounds bounds = FindBucket(s, 0, [&](uint64_t total) {
+    Bounds sums = {0.0, 0.0, Weights::kEstimateError, 2.0 * logits.vocab};
+    const auto whole = static_cast<double>(total);
+    sums.least = share * (whole - sums.Error(whole));
+    sums.most = share * (whole + sums.Error(whole));
+    return sums;
+  });
+  const int bucket = s->bucket;
+  if (bucket == kBuckets) return kFailedKey;
+  const uint64_t reached = s->before;
+  const auto in_bucket = [&](float logit, uint64_t key) {
+    return wanted(key) && bucket_of(logit, key) == bucket;
+  };
+  const int count = ListTokens(s, logits, in_bucket, measure);
+  if (count > kListed) return kFailedKey;
+  bounds.absolute = bounds.Error(static_cast<double>(reached));
+  bounds.relative = 0.0;
+  return FindInList(s, count, reached, bounds);
 }
 
 // ---- the token ----------------------------------------------------------------------------------
@@ -303,7 +427,7 @@ TM_DEVICE Logits AdjustedLogits(const SampleKernelParams& p, const SamplingRow& 
   const auto allowed = [mask](int token) {
     return mask == nullptr || (LoadGlobal(mask + token / 32) >> (token % 32) & 1u) != 0;
   };
-  ForEachToken(raw, [&](int token, float logit) {
+  ForEachToken<kManyAhead>(raw, [&](int token, float logit) {
     StoreGlobal(out + token, allowed(token) ? logit : kMinusInfinity);
   });
   SyncThreads();
@@ -315,15 +439,6 @@ TM_DEVICE Logits AdjustedLogits(const SampleKernelParams& p, const SamplingRow& 
   SyncThreads();
   return {out, raw.vocab};
 }
-
-// exp((logit - highest) / temperature).
-struct Weights {
-  double highest;
-  double inverse_temperature;
-  TM_DEVICE double Of(float logit) const {
-    return ExpOfNonPositive((static_cast<double>(logit) - highest) * inverse_temperature);
-  }
-};
 
 // The last key that top_k and top_p leave.
 TM_DEVICE uint64_t ApplyFilters(Shared* s, const Logits& logits, float highest, const Weights& weights) {
@@ -337,12 +452,17 @@ TM_DEVICE uint64_t ApplyFilters(Shared* s, const Logits& logits, float highest, 
   if (row.top_p < 1.0f) {
     int bits = 62;
     while (logits.vocab >> (62 - bits) != 0) --bits;  // so that no sum of weights passes 2^62
-    const auto one = static_cast<double>(uint64_t{1} << bits);
     const double share = row.top_p;
-    last = FindCut(
-        s, logits, highest, last,
-        [&](float logit) { return static_cast<uint64_t>(weights.Of(logit) * one + 0.5); },
-        [share](uint64_t total) { return share * static_cast<double>(total); });
+    const auto weight = [&](float logit) { return weights.Fixed(logit, bits); };
+    uint64_t cut = kFailedKey;
+    if (weights.has_estimates()) {
+      cut = FindCutByEstimates(
+          s, logits, highest, last, share, [&](float logit) { return weights.EstimateFixed(logit, bits); },
+          weight);
+    }
+    last = cut != kFailedKey ? cut : FindCut(s, logits, highest, last, weight, [share](uint64_t total) {
+      return share * static_cast<double>(total);
+    });
   }
   return last;
 }
@@ -352,13 +472,10 @@ TM_DEVICE uint64_t ApplyFilters(Shared* s, const Logits& logits, float highest, 
 // Before any double-precision work a token is compared with the best time reached so far by anyone, in f32
 // and log2: v / w <= E / w, and v / w is taken too low by more than all roundings here (2^-24 of each factor,
 // 2^-20 in Log2). Which tokens are passed over so depends on the order of threads; the winner does not.
-TM_DEVICE int32_t RunRace(Shared* s, const Logits& logits, float highest, const Weights& weights,
-                          uint64_t last) {
+TM_DEVICE int32_t RunRace(Shared* s, const Logits& logits, const Weights& weights, uint64_t last) {
   constexpr float kSlack = 0x1p-8f;
   const SamplingRow& row = s->row;
   const double least_weight = row.min_p > kLeastWeight ? row.min_p : kLeastWeight;
-  const float nats_to_log2 =
-      static_cast<float>(1.4426950408889634 * (1.0 - 0x1p-20) * weights.inverse_temperature);
   const uint64_t seed = row.seed;
   const int64_t position = row.position;
   const int32_t choice = row.choice;
@@ -369,9 +486,8 @@ TM_DEVICE int32_t RunRace(Shared* s, const Logits& logits, float highest, const 
   ForEachToken(logits, [&](int token, float logit) {
     if (KeyOf(logit, token) > last) return;
     const uint64_t bits = RaceBits(seed, choice, position, token);
-    const float distance = highest - logit < kLargest ? highest - logit : kLargest;
     const float least_log =
-        Log2(static_cast<float>(bits >> 40)) - 24.0f + distance * nats_to_log2 - kSlack;  // of E / w
+        Log2(static_cast<float>(bits >> 40)) - 24.0f + weights.LeastBits(logit) - kSlack;  // of E / w
     if (least_log > OfOrder(ReadSharedNow(&s->race_bound))) return;
     const double weight = weights.Of(logit);
     if (weight < least_weight) return;
@@ -392,12 +508,22 @@ TM_DEVICE int32_t ChooseToken(Shared* s, const SampleKernelParams& p, const Logi
   if (!IsCandidate(first)) return -1;
   if (s->row.temperature == 0.0f) return TokenOf(first);
   const float highest = LogitOf(first);
-  const Weights weights = {highest, 1.0 / static_cast<double>(s->row.temperature)};
+  const Weights weights(highest, 1.0 / static_cast<double>(s->row.temperature));
   const uint64_t last = ApplyFilters(s, logits, highest, weights);
-  return RunRace(s, logits, highest, weights, last);
+  return RunRace(s, logits, weights, last);
 }
 
 // ---- what is reported ---------------------------------------------------------------------------
+
+// The log of the sum of e^logit. Every token counts: a logprob that is rounded to f32 keeps what one of 2^-30
+// of the sum gives.
+TM_DEVICE double LogTotal(Shared* s, const Logits& raw, float highest) {
+  double sum = 0;
+  ForEachToken(raw, [&](int, float logit) {
+    sum += ExpOfNonPositive(static_cast<double>(logit) - static_cast<double>(highest));
+  });
+  return highest + Log(Sum(s, sum));
+}
 
 // The `count` highest raw logits, equal ones by id. Returns how many there are.
 TM_DEVICE int WriteTop(Shared* s, const Logits& raw, float highest, int count, double log_total,
@@ -418,12 +544,14 @@ TM_DEVICE int WriteTop(Shared* s, const Logits& raw, float highest, int count, d
 }
 
 TM_DEVICE SampleRecord Report(Shared* s, const SampleKernelParams& p, const Logits& raw, float highest,
-                              int32_t token, double log_total) {
-  const float logit = LoadUniform(raw.data + token);
-  uint64_t higher = 0;
-  ForEachToken(raw, [&](int, float other) { higher += other > logit ? 1 : 0; });
+                              int32_t token) {
   SampleRecord record;
   record.token = token;
+  if (!s->row.NeedsLogprob()) return record;
+  const double log_total = LogTotal(s, raw, highest);
+  const float logit = LoadUniform(raw.data + token);
+  uint64_t higher = 0;
+  ForEachToken<kManyAhead>(raw, [&](int, float other) { higher += other > logit ? 1 : 0; });
   record.logprob = static_cast<float>(logit - log_total);
   record.rank = 1 + static_cast<int32_t>(Sum(s, higher));
   const int asked = s->row.top_logprobs < kMaxTopLogprobs ? s->row.top_logprobs : kMaxTopLogprobs;
@@ -436,7 +564,7 @@ TM_DEVICE SampleRecord Report(Shared* s, const SampleKernelParams& p, const Logi
 
 }  // namespace
 
-TM_KERNEL void SampleKernel(SampleKernelParams p) {
+TM_KERNEL TM_BOUNDS(kThreads, 2) void SampleKernel(SampleKernelParams p) {
   AwaitPriorKernels();
   auto* s = reinterpret_cast<Shared*>(SharedBytes());
   const auto* data = static_cast<const float*>(p.call.logits.data) + BlockX() * p.call.logits.row_stride;
@@ -449,19 +577,14 @@ TM_KERNEL void SampleKernel(SampleKernelParams p) {
   const uint64_t first = FirstKey(s, raw);
   if (IsCandidate(first)) {
     const float highest = LogitOf(first);
-    double sum = 0;
-    ForEachToken(raw, [&](int, float logit) {
-      sum += ExpOfNonPositive(static_cast<double>(logit) - static_cast<double>(highest));
-    });
-    const double log_total = highest + Log(Sum(s, sum));
     const int32_t token = s->row.forced_token >= 0 ? s->row.forced_token : ChooseToken(s, p, raw, first);
-    if (token >= 0) record = Report(s, p, raw, highest, token, log_total);
+    if (token >= 0) record = Report(s, p, raw, highest, token);
   }
   if (ThreadX() == 0) StoreGlobal(p.call.records + BlockX(), record);
 }
 
 // Grid: (count / 128). Bytes: read count * (8 + 4), written count * 4.
-TM_KERNEL void AdvanceKernel(AdvanceParams p) {
+TM_KERNEL TM_BOUNDS(kAdvanceThreads) void AdvanceKernel(AdvanceParams p) {
   AwaitPriorKernels();
   const int i = BlockX() * BlockSizeX() + ThreadX();
   if (i >= p.count) return;
@@ -477,7 +600,6 @@ int LaunchSample(const SampleKernelParams& params, void* stream) {
 }
 
 int LaunchAdvance(const AdvanceParams& params, void* stream) {
-  constexpr int kAdvanceThreads = 128;
   if (params.count == 0) return 0;
   const auto blocks = static_cast<unsigned>((params.count + kAdvanceThreads - 1) / kAdvanceThreads);
   return TM_LAUNCH(AdvanceKernel, Dim3{blocks}, Dim3{kAdvanceThreads}, 0, static_cast<Stream>(stream),

@@ -1134,27 +1134,28 @@ struct SamplingCase {
 
 TEST(CudaSamplingBytesTest, EqualTheFormulaAtTheHeadOfTheKernel) {
   constexpr int64_t kVocab = 1500;
-  const SamplingCase cases[] = {{"greedy", 3, [](SampledRow* r) { r->row.temperature = 0.0f; }},
-                                {"temperature", 4, [](SampledRow*) {}},
-                                {"top_k", 6, [](SampledRow* r) { r->row.top_k = 40; }},
-                                {"top_p", 6, [](SampledRow* r) { r->row.top_p = 0.9f; }},
-                                {"both", 8,
-                                 [](SampledRow* r) {
-                                   r->row.top_k = 40;
-                                   r->row.top_p = 0.9f;
-                                 }},
-                                {"top_logprobs", 6,
-                                 [](SampledRow* r) {
-                                   r->row.temperature = 0.0f;
-                                   r->row.top_logprobs = 5;
-                                 }},
-                                {"adjusted", 6,
-                                 [](SampledRow* r) {
-                                   r->row.presence_penalty = 0.5f;
-                                   r->adjusts = {{.token = 7, .bias = 1.0f},
-                                                 {.token = 90, .output_count = 2}};
-                                 }},
-                                {"masked", 6, [](SampledRow* r) { r->allowed.assign(kVocab, true); }}};
+  const SamplingCase cases[] = {
+      {"greedy", 3, [](SampledRow* r) { r->row.temperature = 0.0f; }},
+      {"temperature", 4, [](SampledRow*) {}},
+      {"nobody reads the logprob", 2, [](SampledRow* r) { r->row.wants_logprob = 0; }},
+      {"top_k", 6, [](SampledRow* r) { r->row.top_k = 40; }},
+      {"top_p", 6, [](SampledRow* r) { r->row.top_p = 0.9f; }},
+      {"both", 8,
+       [](SampledRow* r) {
+         r->row.top_k = 40;
+         r->row.top_p = 0.9f;
+       }},
+      {"top_logprobs", 6,
+       [](SampledRow* r) {
+         r->row.temperature = 0.0f;
+         r->row.top_logprobs = 5;
+       }},
+      {"adjusted", 6,
+       [](SampledRow* r) {
+         r->row.presence_penalty = 0.5f;
+         r->adjusts = {{.token = 7, .bias = 1.0f}, {.token = 90, .output_count = 2}};
+       }},
+      {"masked", 6, [](SampledRow* r) { r->allowed.assign(kVocab, true); }}};
   for (const SamplingCase& c : cases) {
     SampledRow row;
     row.logits = RandomLogits(kVocab, 3);
@@ -1168,10 +1169,45 @@ TEST(CudaSamplingBytesTest, EqualTheFormulaAtTheHeadOfTheKernel) {
     const auto adjusts = static_cast<int64_t>(row.adjusts.size());
     const bool copied = adjusts > 0 || !row.allowed.empty();
     Bytes bytes;
-    bytes.read = c.passes * 4 * kVocab + 72 + 4 + (row.allowed.empty() ? 0 : 4 * kVocab) + 20 * adjusts;
+    bytes.read = c.passes * 4 * kVocab + 72 + (row.row.NeedsLogprob() ? 4 : 0) +
+                 (row.allowed.empty() ? 0 : 4 * kVocab) + 20 * adjusts;
     bytes.written = 20 + 8 * row.row.top_logprobs + (copied ? 4 * kVocab + 4 * adjusts : 0);
     EXPECT_EQ(Counted(), bytes) << c.name;
   }
+}
+
+// A token each where a logprob is wanted, else those of a bucket and of who may win.
+TEST(CudaSamplingExponentials, InDoublePrecisionAreThoseOfFinalists) {
+  constexpr size_t kVocab = 40000;
+  const auto exponentials = [&](const SamplingRow& asked) {
+    SampledRow row;
+    row.logits = RandomLogits(kVocab, 5);
+    row.row = asked;
+    std::vector<float> adjusted(kVocab);
+    ForgetCounts();
+    ExpectAnswersOfTheDefinition({row}, RunSample(
+                                            [&](const SampleParams& p) {
+                                              EXPECT_EQ(cuda::LaunchSample({p, adjusted.data()}, nullptr), 0);
+                                            },
+                                            {row}));
+    return emulator::TotalStats().exponentials;
+  };
+  for (const float temperature : {0.3f, 1.0f, 1.5f}) {
+    SCOPED_TRACE(testing::Message() << "temperature " << temperature);
+    SamplingRow asked;
+    asked.seed = 4;
+    asked.temperature = temperature;
+    asked.top_p = 0.9f;
+    const int64_t with_logprob = exponentials(asked);
+    asked.wants_logprob = 0;
+    const int64_t without = exponentials(asked);
+    EXPECT_GE(with_logprob, static_cast<int64_t>(kVocab));
+    EXPECT_GT(without, 0);
+    EXPECT_LT(without, static_cast<int64_t>(kVocab / 40));
+  }
+  SamplingRow greedy = Greedy();
+  greedy.wants_logprob = 0;
+  EXPECT_EQ(exponentials(greedy), 0);
 }
 
 TEST(CudaSamplingBytesTest, OfAdvanceEqualTheirFormula) {

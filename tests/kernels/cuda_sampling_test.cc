@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <functional>
+#include <numeric>
 #include <random>
 #include <vector>
 
@@ -114,6 +116,33 @@ TEST_P(CudaSamplingTest, FiltersCutFarBelowTheHighestLogit) {
   rows[2].row.top_k = 5000;
   rows[2].row.top_p = 0.999f;
   ExpectMatchesDefinition(rows);
+}
+
+// Shares that a sum of weights comes to, or misses by as much as an f32 holds and by ten times what the
+// estimates of weights are off.
+TEST_P(CudaSamplingTest, TopPCutsBesideTheBorderOfAToken) {
+  constexpr uint64_t kSeed = 77;
+  std::mt19937_64 random(kSeed);
+  for (int64_t i = 0; i < ScaledCount(6, 3); ++i) {
+    SCOPED_TRACE(testing::Message() << "seed " << kSeed << " set " << i);
+    SampledRow row;
+    row.logits = RandomLogits(9, random(), 0.4f);
+    row.row.temperature = i % 3 == 0 ? 1.0f : 0.6f;
+    std::vector<double> weights;
+    for (const float logit : row.logits) weights.push_back(std::exp(logit / double{row.row.temperature}));
+    std::sort(weights.begin(), weights.end(), std::greater<>());
+    const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
+    const double head = std::accumulate(weights.begin(), weights.begin() + 4 + i % 4, 0.0) / total;
+    std::vector<SampledRow> rows;
+    for (const double off : {0.0, 1e-7, -1e-7, 1e-6, -1e-6, 1e-5, -1e-5}) {
+      row.row.top_p = static_cast<float>(head * (1 + off));
+      for (int seed = 0; seed < 8; ++seed) {
+        row.row.seed = random();
+        rows.push_back(row);
+      }
+    }
+    ExpectMatchesDefinition(rows);
+  }
 }
 
 TEST_P(CudaSamplingTest, EndsOfTheParametersMatchTheDefinition) {

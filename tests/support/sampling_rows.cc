@@ -98,8 +98,13 @@ void ExpectSameAnswer(const SampledRow& row, const SampleRecord& record, const T
   ASSERT_EQ(record.failed, expected.failed ? 1 : 0);
   ASSERT_EQ(record.token, expected.token);
   if (expected.failed) return;
-  ExpectLogprob(record.logprob, expected.logprob);
-  EXPECT_EQ(record.rank, expected.rank);
+  if (row.row.NeedsLogprob()) {
+    ExpectLogprob(record.logprob, expected.logprob);
+    EXPECT_EQ(record.rank, expected.rank);
+  } else {
+    EXPECT_EQ(record.logprob, 0.0f);
+    EXPECT_EQ(record.rank, 0);
+  }
   ASSERT_EQ(record.top_count, static_cast<int32_t>(expected.top.size()));
   for (size_t i = 0; i < expected.top.size(); ++i) {
     EXPECT_EQ(top[i].token, expected.top[i].first);
@@ -166,6 +171,8 @@ SampledRow RandomRow(size_t vocab, std::mt19937_64& random) {
   for (size_t t = 0; t < vocab; ++t) {
     if (random() % 50 == 0) row.logits[t] = -kInf;
   }
+  if (random() % 3 == 0) row.row.wants_logprob = 0;
+  if (random() % 3 == 0) row.row.top_logprobs = 0;
   return row;
 }
 

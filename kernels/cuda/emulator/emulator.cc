@@ -307,6 +307,7 @@ void LaunchStats::Add(const LaunchStats& other) {
   bank_conflicts += other.bank_conflicts;
   plain_conflicts += other.plain_conflicts;
   boxes += other.boxes;
+  exponentials += other.exponentials;
 }
 
 LaunchStats Run(const Launch& launch, const Settings& settings) {
@@ -452,6 +453,10 @@ void CountRead(int64_t bytes) {
 void CountConstantRead(int64_t bytes) {
   const Bookkeeping bookkeeping;
   current_block->stats.global_read_bytes += bytes;
+}
+void CountExponential() {
+  const Bookkeeping bookkeeping;
+  ++current_block->stats.exponentials;
 }
 void CountWritten(int64_t bytes) {
   const Bookkeeping bookkeeping;

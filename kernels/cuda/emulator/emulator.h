@@ -46,6 +46,7 @@ struct LaunchStats {
   int64_t bank_conflicts = 0;   // extra shared-memory passes of those loads
   int64_t plain_conflicts = 0;  // of plain ones, where Settings asks for them
   int64_t boxes = 0;            // of tensors, copied by the TMA unit
+  int64_t exponentials = 0;     // in f64
 
   void Add(const LaunchStats& other);
 };
@@ -98,6 +99,7 @@ void SyncThreads(Site site);
 void CountRead(int64_t bytes);
 void CountConstantRead(int64_t bytes);  // of what no kernel writes: needs not wait for those before
 void CountWritten(int64_t bytes);
+void CountExponential();
 void IssueCopy(const AsyncCopy& copy);
 void CommitCopies();
 void WaitCopies(int groups_left);  // until at most `groups_left` of the thread's latest groups are under way

@@ -355,12 +355,14 @@ inline int Max(int a, int b) { return a > b ? a : b; }
 inline int Min(int a, int b) { return a < b ? a : b; }
 inline float Max(float a, float b) { return std::fmax(a, b); }
 inline double Log(double x) { return std::log(x); }
+inline void CountExponential() { emulator::CountExponential(); }
 inline double Log1p(double x) { return std::log1p(x); }
 // A product that is rounded before anything is added to it.
 inline float MultiplyUnfused(float a, float b) {
   volatile float product = a * b;
   return product;
 }
+inline float MultiplyAdd(float a, float b, float c) { return std::fma(a, b, c); }
 inline uint32_t BitsOf(float x) { return std::bit_cast<uint32_t>(x); }
 inline float FloatOf(uint32_t bits) { return std::bit_cast<float>(bits); }
 inline float FloatAboveByte(uint32_t word, int i) {
