@@ -31,17 +31,18 @@ constexpr int kBlockPanels = 128 / kPanelWidth;
 constexpr int kBlockTiles = 256 / kTileRows;
 constexpr int64_t kPrefetchBytes = 2048;  // ahead in a panel; hardware prefetchers stop at a page's end
 
+inline bool IsAmd() {
+#if TM_SIMD_WIDTH == 4
+  return false;
+#else
+  return __builtin_cpu_is("amd");
+#endif
+}
 // AMD's processors fetch by themselves what one or two rows read in order, and faster where nobody else asks
 // (Zen 4, one row: bf16 104 against 90 % of a plain read, q4_k 101 against 78 %). More rows read more slowly
 // than that.
 constexpr int kMostRowsUnasked = 2;
-inline bool AsksAhead() {
-#if TM_SIMD_WIDTH == 4
-  return true;
-#else
-  return !__builtin_cpu_is("amd");
-#endif
-}
+inline bool AsksAhead() { return !IsAmd(); }
 
 // ---- the four kinds of weights
 //
