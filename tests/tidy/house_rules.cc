@@ -345,6 +345,28 @@ Findings AssemblyHasOneFile(const Tree& tree) {
   return findings;
 }
 
+Findings KernelsSayHowManyThreadsTheyHave(const Tree& tree) {
+  constexpr std::string_view kKernel = "TM_KERNEL";
+  Findings findings;
+  for (const File& file : tree) {
+    if (!IsUnder(file.path, "kernels/cuda") || !IsCode(file.path)) continue;
+    int64_t number = 1;
+    size_t counted = 0;
+    for (size_t at = file.text.find(kKernel); at != std::string::npos; at = file.text.find(kKernel, at + 1)) {
+      number += std::count(file.text.begin() + static_cast<std::ptrdiff_t>(counted),
+                           file.text.begin() + static_cast<std::ptrdiff_t>(at), '\n');
+      counted = at;
+      const size_t line = file.text.rfind('\n', at) + 1;  // from 0 where there is none
+      const std::string before = file.text.substr(line, at - line);
+      if (before.starts_with("#define") || before.find("//") != std::string::npos) continue;
+      const size_t next = file.text.find_first_not_of(" \n", at + kKernel.size());
+      if (next != std::string::npos && file.text.compare(next, 10, "TM_BOUNDS(") == 0) continue;
+      findings.push_back({file.path, number, "a kernel without TM_BOUNDS"});
+    }
+  }
+  return findings;
+}
+
 Findings FewFilesTurnPositionsIntoPages(const Tree& tree) {
   static const std::set<std::string_view> allowed = {
       "kernels/paged_kv.h",     // (page, offset) -> address: the formula

@@ -60,6 +60,10 @@ Findings HiddenNamesAreTheirFoldersOwn(const Tree& tree);
 // Inline assembly and PTX live in kernels/cuda/primitives.cuh and hopper_primitives.cuh.
 Findings AssemblyHasOneFile(const Tree& tree);
 
+// Every kernel says how many threads its blocks have: the compiler that does not know may give it registers
+// with which a block cannot be launched.
+Findings KernelsSayHowManyThreadsTheyHave(const Tree& tree);
+
 // Dividing by the page size, or taking the rest, is how a position becomes a place; few files may do it.
 Findings FewFilesTurnPositionsIntoPages(const Tree& tree);
 

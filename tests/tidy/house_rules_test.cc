@@ -65,6 +65,9 @@ TEST_F(HouseRules, HiddenNamesAreTheirFoldersOwn) {
   EXPECT_THAT(HiddenNamesAreTheirFoldersOwn(tree_), IsEmpty());
 }
 TEST_F(HouseRules, AssemblyHasOneFile) { EXPECT_THAT(AssemblyHasOneFile(tree_), IsEmpty()); }
+TEST_F(HouseRules, KernelsSayHowManyThreadsTheyHave) {
+  EXPECT_THAT(KernelsSayHowManyThreadsTheyHave(tree_), IsEmpty());
+}
 TEST_F(HouseRules, FewFilesTurnPositionsIntoPages) {
   EXPECT_THAT(FewFilesTurnPositionsIntoPages(tree_), IsEmpty());
 }
@@ -233,6 +236,18 @@ TEST(PlantedViolation, AssemblyInAnotherFileIsFound) {
       {"kernels/cpu/words.cc", "int plasm(int);\n"},
   };
   EXPECT_THAT(AssemblyHasOneFile(tree), FoundIn("kernels/cuda/attention.cu", "kernels/cpu/pause.cc"));
+}
+
+TEST(PlantedViolation, AKernelWithoutBoundsIsFound) {
+  const Tree tree = {
+      {"kernels/cuda/primitives.cuh", "#define TM_KERNEL __global__\n#define TM_BOUNDS(...)\n"},
+      {"kernels/cuda/a.cu",
+       "TM_KERNEL TM_BOUNDS(128) void A() {}\n// a TM_KERNEL of threads\nTM_KERNEL void B() {}\n"},
+      {"kernels/cuda/b.cu", "template <int kDim>\nTM_KERNEL\nTM_BOUNDS(kThreads, 2) void C() {}\n"},
+      {"tests/kernels/c_test.cc", "TM_KERNEL void D() {}\n"},
+  };
+  EXPECT_THAT(KernelsSayHowManyThreadsTheyHave(tree),
+              ElementsAre(Finding{"kernels/cuda/a.cu", 3, "a kernel without TM_BOUNDS"}));
 }
 
 TEST(PlantedViolation, PageArithmeticInAnotherFileIsFound) {
