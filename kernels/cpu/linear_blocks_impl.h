@@ -75,13 +75,14 @@ inline Vi SelectBits(Vi mask, Vi a, Vi b) {
   return (a & mask) | (b & ~mask);
 #endif
 }
-// Bit `bit` of each byte to bit 4; what the others hold then is of no account.
-inline Vi ToBit4(Vi value, int bit) {
+// Bit even + kOdd of each byte to bit 4; what the others hold then is of no account.
+template <int kOdd>
+inline Vi ToBit4(Vi value, int even) {
 #if TM_SIMD_WIDTH == 16
   return reinterpret_cast<Vi>(
-      _mm512_rolv_epi32(reinterpret_cast<__m512i>(value), _mm512_set1_epi32((4 - bit) & 31)));
+      _mm512_rolv_epi32(reinterpret_cast<__m512i>(value), _mm512_set1_epi32((4 - even - kOdd) & 31)));
 #else
-  return ShiftRightBy(value << 4, SplatInt(bit)) | ShiftRightBy(value, SplatInt(bit)) << 4;
+  return ShiftRightBy(value, SplatInt(even)) << (4 - kOdd);
 #endif
 }
 inline bool AllFinite(Vf value) {
@@ -380,7 +381,7 @@ struct GroupedBlocks {
     const Vi low = WordAt(words, 3 + (kFiveBits ? 8 : 0) + chunk * 8 + group);
     if constexpr (!kFiveBits) return low;
     return SelectBits(SplatInt(kNibbles), kRun == 0 ? low : low >> 4,
-                      ToBit4(WordAt(words, 3 + group), 2 * chunk + kRun));
+                      ToBit4<kRun>(WordAt(words, 3 + group), 2 * chunk));
   }
   // The scale of a run among those of the block, in each lane.
   static void RunScales(const std::byte* words, Vi (&scales)[kChunks * kRuns]) {
@@ -599,6 +600,10 @@ template <typename Type, int kRun>
   if constexpr (kHasTable<Type> && Type::kBits == 4)
     return NumberFromTable<Type>(ShiftRight(w, kFirst + 8 * i));
 #endif
+  if constexpr (kWidth != 16 && (Type::kBits == 6 || (Type::kBits == 5 && Type::kHalves == 2))) {
+    // With no registers left for masks and exponents of their own.
+    return ToFloats((ShiftRight(w, 8 * i) & ((1 << Type::kBits) - 1)) - Type::kMiddle);
+  }
   const Vi half = i < 2 ? w : ShiftRight(w, 16);
   return i % 2 == 0 ? NumberAt<Type, kFirst>(half, above[0]) : NumberAt<Type, kFirst + 8>(half, above[1]);
 }
@@ -927,29 +932,35 @@ template <typename Type>
   if (group % Type::kRuns == 0) ahead.BeforeGroup(group % kGroupsOfChunk / Type::kRuns);
 }
 
-// One row: its sums take each number as it is decoded, in the order in which they take those of scratch. Two
-// panels go through together, for the sums of one wait for each other; the last goes with itself if it has
-// to.
+// Panels that go through together, for the sums of one wait for each other; 16 registers hold what six bits
+// need of one.
+template <typename Type>
+constexpr int kPanelsOfRow = kWidth == 8 && Type::kBits == 6 ? 1 : 2;
+
+// One row: its sums take each number as it is decoded, in the order in which they take those of scratch. A
+// panel that is left over goes with itself.
 template <typename Type>
 void MultiplyRowExactly(const LinearJob& job, const LinearBlock& block) {
+  constexpr int kPanels = kPanelsOfRow<Type>;
   const float* const x = PackedRows<F32Panels>(job, 0, 0);
   const bool asks = AsksAhead();
-  for (int64_t panel = block.panel_begin; panel < block.panel_end; panel += 2) {
-    const int64_t panels = std::min<int64_t>(2, block.panel_end - panel);
-    const std::byte* from[2] = {job.panels + panel * job.panel_bytes,
-                                job.panels + (panel + panels - 1) * job.panel_bytes};
-    Vf sums[4] = {};
-    DecodeNumbers<Type, 2>(
+  for (int64_t panel = block.panel_begin; panel < block.panel_end; panel += kPanels) {
+    const int64_t panels = std::min<int64_t>(kPanels, block.panel_end - panel);
+    const std::byte* from[kPanels];
+    for (int p = 0; p < kPanels; ++p) {
+      from[p] = job.panels + (panel + std::min<int64_t>(p, panels - 1)) * job.panel_bytes;
+    }
+    Vf sums[2 * kPanels] = {};
+    DecodeNumbers<Type, kPanels>(
         job.weight_format, from, job.in_features,
         [x, &sums](int v, int64_t k, Vf value)
             __attribute__((always_inline)) { sums[v] = Fma(Splat(x[k]), value, sums[v]); },
-        [asks](const std::byte* const(&blocks)[2], int k) __attribute__((always_inline)) {
+        [asks](const std::byte* const(&blocks)[kPanels], int k) __attribute__((always_inline)) {
           if (!asks) return;
-          AskForRow<Type>(blocks[0], k);
-          AskForRow<Type>(blocks[1], k);
+          for (const std::byte* of_panel : blocks) AskForRow<Type>(of_panel, k);
         });
-    alignas(64) float whole[2 * kPanelWidth];
-    for (int v = 0; v < 4; ++v) Store(whole + v * kWidth, sums[v]);
+    alignas(64) float whole[kPanels * kPanelWidth];
+    for (int v = 0; v < 2 * kPanels; ++v) Store(whole + v * kWidth, sums[v]);
     FinishPanels(job, 0, 1, panel, panels, whole);
   }
 }
