@@ -263,8 +263,9 @@ StepOutcome Engine::Impl::Step() {
     }
   }
   StepPlan plan = Plan();
-  const bool worked = copies || plan.lane != Lane::kIdle || !in_flight_.empty();
-  if (!worked && (life_.waits_for_masks() || scheduler_.awaits_pages())) {
+  const bool waits_for_disk = copies && kv_transfers_.waits_for_disk();
+  const bool worked = (copies && !waits_for_disk) || plan.lane != Lane::kIdle || !in_flight_.empty();
+  if (!worked && (waits_for_disk || life_.waits_for_masks() || scheduler_.awaits_pages())) {
     wake_.Wait(limits_.max_constraint_step_ns);  // then look again who was cancelled, or is out of time
     Publish();
     return StepOutcome::kWorked;

@@ -45,12 +45,24 @@ KvReport ReportKv(const KvStore& store, std::span<const Sequence* const> sequenc
   report.free_pages = store.free_pages();
   report.cached_pages = store.cached_pages();
   report.held_pages = store.held_pages();
+  std::vector<KvTier::Contents> beyond(store.layout().groups.size());
+  if (const KvTier* tier = store.tier(); tier != nullptr) {
+    tier->Count(beyond);
+    const int64_t page_bytes = tier->page_bytes();
+    report.host = {
+        .pages = tier->host_pages(), .taken = tier->host_bytes() / page_bytes, .page_bytes = page_bytes};
+    report.disk = {.pages = tier->disk_pages(),
+                   .taken = tier->disk_bytes() / page_bytes,
+                   .page_bytes = page_bytes,
+                   .works = tier->disk_works()};
+  }
   for (size_t group = 0; group < store.layout().groups.size(); ++group) {
     const KvGroupSpec& spec = store.layout().groups[group];
     report.groups.push_back({.window = spec.window,
                              .layers = static_cast<int64_t>(spec.layers.size()),
                              .held_pages = store.held_pages_of_group()[group],
-                             .cached_pages = store.cached_pages_of_group()[group]});
+                             .cached_pages = store.cached_pages_of_group()[group],
+                             .beyond = beyond[group]});
   }
   for (const Sequence* sequence : sequences) {
     if (!HoldsPages(*sequence)) continue;

@@ -28,6 +28,14 @@ struct KvReport {
     int32_t window = 0;  // 0: none
     int64_t layers = 0;
     int64_t held_pages = 0, cached_pages = 0;
+    KvTier::Contents beyond;  // images in the tier
+  };
+  // A place beyond the pool: the host, or a disk behind it.
+  struct Place {
+    int64_t pages = 0;  // that it has room for; 0: there is none
+    int64_t taken = 0;  // of them, by images, those that are on their way included
+    int64_t page_bytes = 0;
+    bool works = true;  // false: it was turned off
   };
   struct Table {
     int64_t kv_base = 0;
@@ -48,6 +56,7 @@ struct KvReport {
   int64_t page_size = 0;   // tokens
   int64_t page_bytes = 0;  // of all layers of a group
   int64_t total_pages = 0, free_pages = 0, cached_pages = 0, held_pages = 0;
+  Place host, disk;
   std::vector<Group> groups;
   std::vector<OfSequence> sequences;  // those that hold pages, as given
   int64_t sequences_left_out = 0;

@@ -50,6 +50,7 @@
 // `ahead` is the tokens written beyond the accepted length (chunk x steps in flight).
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -62,6 +63,7 @@
 #include "engine/prefix_hit.h"
 #include "engine/prefix_tree.h"
 #include "kernels/context_policy.h"
+#include "kernels/paged_kv.h"
 #include "models/kv_layout.h"
 
 namespace tramontane {
@@ -221,9 +223,20 @@ class KvStore {
   Lease Fork(const Lease& lease, int64_t end);
 
   // ---- pages copied from and to elsewhere (KvTransfers): never leased for it -----------------------
-  // The known pages of the first blocks of these tokens: [blocks, groups], kNoPage where a group has none.
-  // `lease`: by whose policy.
-  std::vector<PageId> KnownPages(const Lease& lease, const PrefixQuery& query);
+  // Where the pages of the first known blocks of these tokens are: [blocks, groups]. `lease`: by whose
+  // policy.
+  struct KnownPage {
+    PageId page = kNoPage;             // in the pool,
+    const std::byte* image = nullptr;  // or else on the host, until the tier or the store is asked for more,
+    bool is_beyond = false;            // or else on its way there, or on the disk
+    PrefixTree::Node node = PrefixTree::kNone;
+
+    bool is_known() const { return page != kNoPage || image != nullptr || is_beyond; }
+  };
+  std::vector<KnownPage> KnownPages(const Lease& lease, const PrefixQuery& query);
+  // Asks the disk for one that is beyond, where it is not on its way yet. False: the host has no room that is
+  // not busy. It, and only it, may make others unknown.
+  bool FetchPage(const KnownPage& page, size_t group);
   // Moves `above`, a lease of no page that has acquired a salt, down by a block, and takes a page in each
   // group that is wanted and has none there, appended to `taken`: the caller writes it at once. It is cached
   // from now on. False: there is no room, or the block's hash is another one's.
@@ -242,6 +255,7 @@ class KvStore {
 
   // ---- the tier ---------------------------------------------------------------------------------
   bool has_tier() const { return tier_ != nullptr; }
+  const KvTier* tier() const { return tier_; }  // null: none
   // Asks the disk for what Acquire could then bring back, of a prefix or of what is parked. Whether something
   // is on its way: Acquire finds more when it has come.
   bool Fetch(const Lease& lease, const PrefixQuery& query);
@@ -288,6 +302,7 @@ class KvStore {
   template <typename Visit>
   void ForEachSharedPage(const Lease& lease, const PageTable& table, int64_t written, int64_t end,
                          const Visit& visit) const;
+  static uint64_t NextLeaseId();
   int64_t EndOf(const PageTable& table) const;
   int64_t PlainBlocksEnd(const Lease& lease) const;
   int64_t BlocksUnderPolicy(const Lease& lease) const;
@@ -382,5 +397,23 @@ class KvStore {
   double page_ns_ = 0;              // that computing a page's worth takes; 0: not known
   int64_t parkings_ = 0;            // so far: what a parked lease's own name is made of
 };
+
+// Calls visit(group, index, list) for each page that a hit leases: the block of path_ it is of, and where in
+// the lease's tables it comes.
+template <typename Visit>
+void KvStore::ForEachPageOfHit(Lease& lease, int64_t hit, const Visit& visit) const {
+  const auto end = static_cast<size_t>(PagesFor(hit, page_size()));
+  const int64_t left = SeenAt(lease, hit).left;
+  for (size_t group = 0; group < lease.tables.size(); ++group) {
+    PageTable& table = lease.tables[group];
+    const auto sinks = static_cast<size_t>(SinkPages(lease, layout_, group));
+    const int64_t first_visible = std::max(FirstVisible(hit, layout_.groups[group].window), left);
+    auto first = static_cast<size_t>(PageOf(first_visible, 0, page_size()));
+    if (first <= sinks) first = 0;  // the sinks are not behind it
+    table.kv_base = static_cast<int64_t>(first) * page_size();
+    for (size_t index = 0; first > 0 && index < sinks; ++index) visit(group, index, &table.sinks);
+    for (size_t index = first; index < end; ++index) visit(group, index, &table.pages);
+  }
+}
 
 }  // namespace tramontane

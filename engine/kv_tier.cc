@@ -287,6 +287,16 @@ void KvTier::Unlink(Image image, Level level) {
   (left.newer[level] == kNone ? list.newest : entry(left.newer[level]).older[level]) = left.older[level];
 }
 
+void KvTier::Count(std::span<Contents> contents) const {
+  for (const Entry& at : entries_) {
+    if (!at.is_known) continue;
+    Contents& of_group = contents[static_cast<size_t>(at.name.group)];
+    if (at.places[kHost] != kNowhere) ++of_group.host_images;
+    if (at.on_disk) ++of_group.disk_images;
+    if (is_busy(at)) ++of_group.moving_images;
+  }
+}
+
 void KvTier::CheckAccounting() const {
   std::array<int64_t, kLevels> taken = {};
   int64_t known = 0;

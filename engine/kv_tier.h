@@ -21,6 +21,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -104,6 +105,16 @@ class KvTier {
   int64_t most_images() const { return static_cast<int64_t>(entries_.size()); }
   int64_t host_bytes() const { return (host_pages_ - std::ssize(free_host_)) * page_bytes_; }
   int64_t disk_bytes() const { return (disk_pages_ - std::ssize(free_disk_)) * page_bytes_; }
+  // What is there of one layer group. An image that lies in both places counts in both.
+  struct Contents {
+    int64_t host_images = 0;
+    int64_t disk_images = 0;    // whole
+    int64_t moving_images = 0;  // in a copy from or to the pool or the disk
+  };
+  // [groups] in `contents`. Looks at every image.
+  void Count(std::span<Contents> contents) const;
+  int64_t disk_pages() const { return disk_pages_; }
+  bool disk_works() const { return disk_works_; }
 
   // Aborts when an invariant is broken. Reads every image.
   void CheckAccounting() const;

@@ -1,6 +1,7 @@
 #include "engine/kv_transfer.h"
 
 #include <algorithm>
+#include <cstring>
 #include <span>
 
 #include "engine/prefix_hit.h"
@@ -86,6 +87,7 @@ void KvTransfers::EndAll(const Status& status) {
 
 Status KvTransfers::Work(KvStore& store, ModelRunner& runner) {
   TakeAll();
+  waits_for_disk_ = false;
   KvTransfer& transfer = *waiting_.front();
   const StatusOr<bool> done =
       transfer.writes_ ? Write(transfer, store, runner) : Read(transfer, store, runner);
@@ -97,7 +99,7 @@ Status KvTransfers::Work(KvStore& store, ModelRunner& runner) {
   return {};
 }
 
-std::vector<PageId> KvTransfers::KnownPages(const KvTransfer& transfer, KvStore& store) {
+std::vector<KvStore::KnownPage> KvTransfers::KnownPages(const KvTransfer& transfer, KvStore& store) {
   return store.KnownPages(store.NewLease(transfer.text_.policy), QueryOf(transfer.text_));
 }
 
@@ -106,17 +108,15 @@ std::vector<PageId> KvTransfers::KnownPages(const KvTransfer& transfer, KvStore&
 void KvTransfers::BeginReading(KvTransfer& transfer, KvStore& store) {
   const KvLayout& layout = store.layout();
   const ContextPolicy& policy = transfer.text_.policy;
-  const std::vector<PageId> known = KnownPages(transfer, store);
+  const std::vector<KvStore::KnownPage> known = KnownPages(transfer, store);
   const std::vector<PrefixGroup> groups = PrefixGroupsOf(layout, policy);
-  const auto page_at = [&](size_t group, int64_t block) {
-    return known[static_cast<size_t>(block) * groups.size() + group];
+  const auto is_known = [&](size_t group, int64_t block) {
+    return known[static_cast<size_t>(block) * groups.size() + group].is_known();
   };
   const auto left = [&](int64_t position) { return LeftAt(layout, policy, position); };
   const int32_t page_size = store.page_size();
   const int64_t known_tokens = std::ssize(known) / std::ssize(groups) * page_size;
-  const int64_t hit = LongestPrefixHit(
-      known_tokens + 1, page_size, groups,
-      [&](size_t group, int64_t block) { return page_at(group, block) != kNoPage; }, left);
+  const int64_t hit = LongestPrefixHit(known_tokens + 1, page_size, groups, is_known, left);
   const int64_t blocks = PageOf(hit, 0, page_size);
   transfer.pages_.groups.resize(groups.size());
   for (auto& group : transfer.pages_.groups) group.resize(static_cast<size_t>(blocks));
@@ -127,35 +127,55 @@ void KvTransfers::BeginReading(KvTransfer& transfer, KvStore& store) {
     const int64_t seen = std::max(FirstVisible(hit, groups[group].window), left(hit));
     const int64_t least = PageOf(std::max<int64_t>(0, seen - KvTransfer::kMarginTokens), 0, page_size);
     int64_t first = std::min(PageOf(seen, 0, page_size), blocks);
-    while (first > least && page_at(group, first - 1) != kNoPage) --first;
+    while (first > least && is_known(group, first - 1)) --first;
     for (int64_t block = first; block < blocks; ++block) want(block);
     const int64_t n_keep = groups[group].n_keep;
     const int64_t sinks = n_keep == 0 ? 0 : PagesFor(n_keep + KvTransfer::kMarginTokens, page_size);
-    for (int64_t block = 0; block < std::min(sinks, first) && page_at(group, block) != kNoPage; ++block) {
-      want(block);
-    }
+    for (int64_t block = 0; block < std::min(sinks, first) && is_known(group, block); ++block) want(block);
   }
   std::stable_sort(transfer.wanted_.begin(), transfer.wanted_.end(),
                    [](const auto& a, const auto& b) { return a.block < b.block; });
 }
 
+// Asks the disk for the next few, as far as the host has room.
+void KvTransfers::FetchNext(const KvTransfer& transfer, const std::vector<KvStore::KnownPage>& known,
+                            KvStore& store) {
+  int64_t pages = PagesOfStep(store);
+  for (size_t left = transfer.wanted_.size(); left > 0 && pages > 0; --left, --pages) {
+    const KvTransfer::Place place = transfer.wanted_[left - 1];
+    const size_t at = place.block * store.layout().groups.size() + place.group;
+    if (at < known.size() && known[at].is_beyond && !store.FetchPage(known[at], place.group)) return;
+  }
+}
+
 StatusOr<bool> KvTransfers::Read(KvTransfer& transfer, KvStore& store, ModelRunner& runner) {
   if (!transfer.begun_) BeginReading(transfer, store);
   transfer.begun_ = true;
-  const std::vector<PageId> known = KnownPages(transfer, store);
+  TM_RETURN_IF_ERROR(DoMoves(store, runner));
+  const std::vector<KvStore::KnownPage> known = KnownPages(transfer, store);
   std::vector<PageImage> images;
-  while (!transfer.wanted_.empty() && std::ssize(images) < PagesOfStep(store)) {
+  int64_t copied = 0;
+  while (!transfer.wanted_.empty() && copied < PagesOfStep(store)) {
     const KvTransfer::Place place = transfer.wanted_.back();
-    transfer.wanted_.pop_back();
     const size_t at = place.block * store.layout().groups.size() + place.group;
-    if (at >= known.size() || known[at] == kNoPage) continue;  // evicted meanwhile
+    if (at < known.size() && known[at].is_beyond) break;
+    transfer.wanted_.pop_back();
+    if (at >= known.size() || !known[at].is_known()) continue;  // evicted meanwhile
     KvPages::Image& image = transfer.pages_.groups[place.group][place.block];
     image = NewImage(store);
-    images.push_back({.page = known[at], .bytes = image.get()});
+    ++copied;
+    if (known[at].page == kNoPage) {
+      std::memcpy(image.get(), known[at].image, static_cast<size_t>(store.layout().page_bytes()));
+    } else {
+      images.push_back({.page = known[at].page, .bytes = image.get()});
+    }
   }
-  TM_RETURN_IF_ERROR(DoMoves(store, runner));
   if (!images.empty()) TM_RETURN_IF_ERROR(runner.ReadPages(images));
-  if (!transfer.wanted_.empty()) return false;
+  if (!transfer.wanted_.empty()) {
+    FetchNext(transfer, known, store);
+    waits_for_disk_ = copied == 0;
+    return false;
+  }
   transfer.pages_.tokens = HitOf(transfer.pages_, store.layout(), transfer.text_.policy);
   transfer.tokens_found_ = transfer.pages_.tokens;
   return true;

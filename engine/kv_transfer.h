@@ -2,8 +2,9 @@
 // runs; KvTransfers: those that wait for their turn. What is put there is found by Acquire like all else.
 //
 // Nothing is leased meanwhile, and what is available() stays: no request waits for a transfer, and a page
-// that is evicted under one is missing from what it finds. A step of the engine copies at most kBytesAStep,
-// and a page at least.
+// that is evicted under one, and leaves no image, is missing from what it finds. What lies in a tier is
+// copied from the host, and what lies on its disk is read first, a few pages at a time. A step of the engine
+// copies at most kBytesAStep, and a page at least.
 //
 // Threads: a transfer is made and waited for by any; the engine thread does it, and owns it until it is done.
 // No mutex (MpscStack), and one load a step where there is none.
@@ -109,6 +110,8 @@ class KvTransfers {
 
   // ---- engine thread ----
   bool any() const { return !pushed_.empty() || !waiting_.empty(); }
+  // The oldest one waits for what others do: it copied nothing when Work was called last.
+  bool waits_for_disk() const { return waits_for_disk_; }
   // Copies for the oldest one. An error is a lost device.
   Status Work(KvStore& store, ModelRunner& runner);
   void EndAll(const Status& status);
@@ -118,14 +121,17 @@ class KvTransfers {
   void EndOldest(Status status);
 
   // Each of these says whether the transfer is done.
-  static StatusOr<bool> Read(KvTransfer& transfer, KvStore& store, ModelRunner& runner);
+  StatusOr<bool> Read(KvTransfer& transfer, KvStore& store, ModelRunner& runner);
   static StatusOr<bool> Write(KvTransfer& transfer, KvStore& store, ModelRunner& runner);
   static void BeginReading(KvTransfer& transfer, KvStore& store);
-  static std::vector<PageId> KnownPages(const KvTransfer& transfer, KvStore& store);
+  static std::vector<KvStore::KnownPage> KnownPages(const KvTransfer& transfer, KvStore& store);
+  static void FetchNext(const KvTransfer& transfer, const std::vector<KvStore::KnownPage>& known,
+                        KvStore& store);
 
   std::atomic<int32_t> count_{0};
   MpscStack<std::shared_ptr<KvTransfer>> pushed_;
   std::deque<std::shared_ptr<KvTransfer>> waiting_;  // the oldest first
+  bool waits_for_disk_ = false;
 };
 
 }  // namespace tramontane

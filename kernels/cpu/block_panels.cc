@@ -53,7 +53,11 @@ uint16_t GatherNibbles(uint32_t word) {
   return static_cast<uint16_t>(word | word >> 8);
 }
 
-constexpr uint32_t kSigns = 0x80808080u;  // between unsigned bytes and signed ones around 128
+// What differs between a word of four codes of a file and one of a panel: of int8, unsigned there and signed
+// here around 128, the signs.
+constexpr uint32_t ChangedOfCodes(DType type) {
+  return (type == DType::kInt8 ? 0x80u : uint32_t{kFp8Inverted}) * 0x01010101u;
+}
 
 // Where a lane's parts of a group stand in a panel's.
 struct LaneOfGroup {
@@ -83,7 +87,7 @@ void PutGroup(const Format& format, const std::byte* group, int32_t panel_width,
       bits = SpreadNibbles(LoadHalf(from)) | SpreadNibbles(LoadHalf(from + 8)) << 4;
     } else {
       std::memcpy(&bits, codes + word * 4, sizeof(bits));
-      if (format.dtype == DType::kInt8) bits ^= kSigns;
+      bits ^= ChangedOfCodes(format.dtype);
     }
     std::memcpy(to + word * at.word_stride, &bits, sizeof(bits));
   }
@@ -105,7 +109,7 @@ void TakeGroup(const Format& format, const std::byte* panel_group, int32_t panel
       std::memcpy(to, &low, sizeof(low));
       std::memcpy(to + 8, &high, sizeof(high));
     } else {
-      if (format.dtype == DType::kInt8) bits ^= kSigns;
+      bits ^= ChangedOfCodes(format.dtype);
       std::memcpy(codes + word * 4, &bits, sizeof(bits));
     }
   }

@@ -19,6 +19,8 @@
 //
 //   int4 in groups of 64, f16 and zero points:   | s x 16 | z x 16 | word 0 x 16 | ... | word 7 x 16 |
 //
+// Of the codes of fp8 all bits but the sign are inverted, so that NaN is what has none of them.
+//
 // Any thread; pure.
 #pragma once
 
@@ -28,6 +30,9 @@
 #include "kernels/core/format.h"
 
 namespace tramontane {
+
+// What is inverted of a code of fp8.
+constexpr uint8_t kFp8Inverted = 0x7f;
 
 // What stands in a block of a GGUF file.
 struct BlockWords {

@@ -329,10 +329,13 @@ LinearCut::LinearCut(const LinearJob& job, const LinearKernels& kernels, int32_t
 LinearBlock LinearCut::Block(const LinearJob& job, int64_t index) const {
   const int64_t tiles = index % tile_blocks;  // neighbours share panels
   const int64_t panels = index / tile_blocks;
+  // In pairs where there are enough: kernels that take two panels at once leave none over.
+  const int64_t together = job.panel_count >= 2 * panel_blocks ? 2 : 1;
+  const int64_t units = CeilDiv(job.panel_count, together);
   return {.tile_begin = tiles * job.tiles / tile_blocks,
           .tile_end = (tiles + 1) * job.tiles / tile_blocks,
-          .panel_begin = panels * job.panel_count / panel_blocks,
-          .panel_end = (panels + 1) * job.panel_count / panel_blocks};
+          .panel_begin = panels * units / panel_blocks * together,
+          .panel_end = std::min((panels + 1) * units / panel_blocks * together, job.panel_count)};
 }
 
 namespace {

@@ -55,6 +55,43 @@ inline Vi ShiftRightBy(Vi value, Vi bits) {
   return reinterpret_cast<Vi>(reinterpret_cast<Vu>(value) >> reinterpret_cast<Vu>(bits));
 }
 
+inline Vi ShiftLeftBy(Vi value, Vi bits) { return value << bits; }
+// (value & mask) ^ bits
+inline Vi MaskedXor(Vi value, Vi mask, Vi bits) {
+#if TM_SIMD_WIDTH == 16
+  return reinterpret_cast<Vi>(_mm512_ternarylogic_epi32(reinterpret_cast<__m512i>(value),
+                                                        reinterpret_cast<__m512i>(mask),
+                                                        reinterpret_cast<__m512i>(bits), 0x6a));
+#else
+  return (value & mask) ^ bits;
+#endif
+}
+// Bits of a where mask has ones, of b elsewhere.
+inline Vi SelectBits(Vi mask, Vi a, Vi b) {
+#if TM_SIMD_WIDTH == 16
+  return reinterpret_cast<Vi>(_mm512_ternarylogic_epi32(
+      reinterpret_cast<__m512i>(mask), reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b), 0xca));
+#else
+  return (a & mask) | (b & ~mask);
+#endif
+}
+// Bit `bit` of each byte to bit 4; what the others hold then is of no account.
+inline Vi ToBit4(Vi value, int bit) {
+#if TM_SIMD_WIDTH == 16
+  return reinterpret_cast<Vi>(
+      _mm512_rolv_epi32(reinterpret_cast<__m512i>(value), _mm512_set1_epi32((4 - bit) & 31)));
+#else
+  return ShiftRightBy(value << 4, SplatInt(bit)) | ShiftRightBy(value, SplatInt(bit)) << 4;
+#endif
+}
+inline bool AllFinite(Vf value) {
+#if TM_SIMD_WIDTH == 16
+  return _mm512_fpclass_ps_mask(value, 0x99) == 0;  // NaN of both kinds, infinity of both signs
+#else
+  return SumLanes(value * 0.0f) == 0.0f;
+#endif
+}
+
 // A lane of two 16-bit integers times another: the sum of the two products.
 inline Vi DotHalves(Vi a, Vi b) {
 #if TM_SIMD_WIDTH == 16
@@ -257,6 +294,10 @@ void PackTileInBlocks(const LinearJob& job, int64_t tile) {
 // Word(words, chunk, run, group): the integers of a group, four bytes to a lane; words: the block's first
 // word of this vector of lanes, whose next is kWordStride further. kMiddle: what is subtracted from each, in
 // the definition.
+//
+// For decoding, where a chunk is kDecodeRuns runs of kDecodeGroups groups: DecodeWord<run>(words, chunk,
+// group) has a group's integers at bits FirstBit(run), 8 further, and so on. Other bits are of no account;
+// integers of four bits are left in their halves of bytes.
 
 constexpr int kWordStride = kPanelWidth * 4;
 inline Vi WordAt(const std::byte* words, int index) {
@@ -280,6 +321,7 @@ struct SmallBlocks {
   static constexpr int kMiddle = kHasMinimum || kType == DType::kQ8_0 ? 0 : kFiveBits ? 16 : 8;
   static constexpr int kHalves = kHasMinimum ? 2 : 1;
   static constexpr int kChunks = 1, kRuns = 1, kGroups = 8, kAlternating = 1;
+  static constexpr int kDecodeRuns = kBits == 8 ? 1 : 2, kDecodeGroups = kGroups / kDecodeRuns;
 
   [[gnu::always_inline]] static Vi Word(const std::byte* words, int, int, int group) {
     if constexpr (kType == DType::kQ8_0) return WordAt(words, group);
@@ -290,6 +332,13 @@ struct SmallBlocks {
       w |= (group < 4 ? plane << (4 - group % 4) : plane >> (group - 4)) & 0x10101010;
     }
     return w;
+  }
+  template <int kRun>
+  [[gnu::always_inline]] static Vi DecodeWord(const std::byte* words, int, int group) {
+    if constexpr (!kFiveBits) return WordAt(words, group);
+    const Vi low = WordAt(words, 1 + group), plane = WordAt(words, 0);
+    return SelectBits(SplatInt(kNibbles), kRun == 0 ? low : low >> 4,
+                      ShiftRightBy(kRun == 0 ? plane << 4 : plane, SplatInt(group)));
   }
 };
 
@@ -315,6 +364,7 @@ struct GroupedBlocks {
   static constexpr int kMiddle = 0;
   static constexpr int kHalves = 2;
   static constexpr int kChunks = 4, kRuns = 2, kGroups = 8, kAlternating = 1;
+  static constexpr int kDecodeRuns = kRuns, kDecodeGroups = kGroups;
 
   [[gnu::always_inline]] static Vi Word(const std::byte* words, int chunk, int run, int group) {
     const Vi low = WordAt(words, 3 + (kFiveBits ? 8 : 0) + chunk * 8 + group);
@@ -325,6 +375,13 @@ struct GroupedBlocks {
     }
     return w;
   }
+  template <int kRun>
+  [[gnu::always_inline]] static Vi DecodeWord(const std::byte* words, int chunk, int group) {
+    const Vi low = WordAt(words, 3 + (kFiveBits ? 8 : 0) + chunk * 8 + group);
+    if constexpr (!kFiveBits) return low;
+    return SelectBits(SplatInt(kNibbles), kRun == 0 ? low : low >> 4,
+                      ToBit4(WordAt(words, 3 + group), 2 * chunk + kRun));
+  }
   // The scale of a run among those of the block, in each lane.
   static void RunScales(const std::byte* words, Vi (&scales)[kChunks * kRuns]) {
     const GroupScaleWords packed = LoadGroupScales(words);
@@ -332,6 +389,16 @@ struct GroupedBlocks {
       scales[run] = ShiftRight(packed.scales[run / 4], run % 4 * 8) & 255;
     }
   }
+  // The same from bytes, four to a lane: first all scales, then all that minima have.
+  static constexpr int kScaleWords = 4;
+  static void ScaleBytes(const std::byte* words, Vi (&bytes)[kScaleWords]) {
+    const GroupScaleWords packed = LoadGroupScales(words);
+    for (int half = 0; half < 2; ++half) {
+      bytes[half] = packed.scales[half];
+      bytes[2 + half] = packed.minima[half];
+    }
+  }
+  static Vi ScaleOfByte(Vi bytes, int byte) { return ShiftRightBy(bytes, SplatInt(byte * 8)) & 255; }
   static constexpr int kSumWords = 4;
   // Words of two 16-bit integers to multiply the block's sums of x with.
   static void SumScales(const std::byte* words, Vi (&scales)[kSumWords]) {
@@ -353,6 +420,7 @@ struct SixBitBlocks {
   static constexpr int kMiddle = 32;
   static constexpr int kHalves = 1;
   static constexpr int kChunks = 4, kRuns = 4, kGroups = 4, kAlternating = 2;
+  static constexpr int kDecodeRuns = kRuns, kDecodeGroups = kGroups;
 
   // Three words a group: the two high bits of numbers 0, 32, 64 and 96 further, the low bits of those 0 and
   // 64 further, and of those 32 and 96 further.
@@ -368,6 +436,18 @@ struct SixBitBlocks {
       scales[run] = WordAt(words, run / 4) << (24 - run % 4 * 8) >> 24;
     }
   }
+  template <int kRun>
+  [[gnu::always_inline]] static Vi DecodeWord(const std::byte* words, int chunk, int group) {
+    const std::byte* const of_group = words + int64_t{4 + (chunk * kGroups + group) * 3} * kWordStride;
+    const Vi high = WordAt(of_group, 0), low = WordAt(of_group, 1 + kRun % 2);
+    const Vi top = kRun == 0 ? high << 4 : kRun == 1 ? high << 2 : kRun == 2 ? high : high >> 2;
+    return SelectBits(SplatInt(kNibbles), kRun < 2 ? low : low >> 4, top);
+  }
+  static constexpr int kScaleWords = 4;
+  static void ScaleBytes(const std::byte* words, Vi (&bytes)[kScaleWords]) {
+    for (int word = 0; word < kScaleWords; ++word) bytes[word] = WordAt(words, word);
+  }
+  static Vi ScaleOfByte(Vi bytes, int byte) { return ShiftLeftBy(bytes, SplatInt(24 - byte * 8)) >> 24; }
   static constexpr int kSumWords = 8;
   static void SumScales(const std::byte* words, Vi (&scales)[kSumWords]) {
     for (int word = 0; word < 4; ++word) {
@@ -434,24 +514,10 @@ inline GroupHead LoadGroupHead(const Format& format, const std::byte* group, int
 // 32 numbers of a group: their words are those of a block of 32 without its scale.
 template <DType kType>
 struct PartsOfGroups : SmallBlocks<kType == DType::kInt4 ? DType::kQ4_0 : DType::kQ8_0> {
+  static constexpr DType kDType = kType;
   static constexpr bool kInGroups = true;
   static constexpr int kHalves = 0;
   static constexpr int64_t kPartBytes = (kType == DType::kInt4 ? 16 : 32) * int64_t{kPanelWidth};
-
-  // Number i of the four in a word, without its scale.
-  static Vf Number(Vi word, int i, Vi zero) {
-    if constexpr (kType == DType::kInt4) return ToFloats((ShiftRight(word, 8 * i) & 255) - zero);
-    const Vi top = word << (24 - 8 * i);
-    if constexpr (kType == DType::kInt8) return ToFloats((top >> 24) - (zero - 128));
-    // Exponent and mantissa where an f32 has its own, the exponent 120 higher. A subnormal number is read as
-    // 2^-7 (1 + m / 8) so, and is m 2^-9, exactly twice that less 2^-6. No step meets a subnormal f32, which
-    // costs processors a hundred cycles. NaN is all of them ones.
-    const Vi size = ShiftRight(top, 4) & 0x07f00000;
-    const Vi nan = size == SplatInt(0x07f00000);
-    const Vf normal = BitsToFloat(size + 0x3c000000);
-    const Vf number = size < SplatInt(0x00800000) ? normal + normal - 0x1p-6f : normal;
-    return BitsToFloat(FloatToBits(number) | nan | (top & static_cast<int32_t>(0x80000000u)));
-  }
 };
 
 template <typename Type>
@@ -469,122 +535,320 @@ constexpr int PlaceOfRunInBlock(int chunk, int run) {
 }
 
 // ---- exactly
+//
+// Whole numbers become f32 where they stand: with an exponent above it, the number q at bit `at` of a word is
+//
+//   (word & mask) | (150 - at) << 23   =   2^(23 - at) + q
+//
+// and a subtraction leaves q less its middle. Every unit of a processor does these operations, where shifts
+// and conversions are one or two units' alone. Where there are tables of 16 and 32 f32, four or five bits
+// choose from one.
+//
+// A code of fp8 has its exponent and mantissa put where an f32 has its own. That is 2^-120 of the number,
+// which 2^120 times the scale makes whole again. Where the processor is slow with subnormal f32 such a code
+// is read with the exponent 120 higher: what was subnormal, m 2^-9, is then y = 2^-7 (1 + m / 8), and 2 y -
+// 2^-6 is m 2^-9; for all other numbers that is more than y. NaN goes a way of its own.
 
-// Number i of the four in a word, with what is subtracted from it.
+// Where the integers of a run begin in its words.
 template <typename Type>
-[[gnu::always_inline]] inline Vf NumberOfWord(Vi w, int i) {
-#if TM_SIMD_WIDTH == 16
-  if constexpr (Type::kBits == 4) {  // a table of all of them looks at four bits and no more
-    constexpr float m = Type::kMiddle;
-    const Vf numbers = {0 - m, 1 - m, 2 - m,  3 - m,  4 - m,  5 - m,  6 - m,  7 - m,
-                        8 - m, 9 - m, 10 - m, 11 - m, 12 - m, 13 - m, 14 - m, 15 - m};
-    return _mm512_permutexvar_ps(reinterpret_cast<__m512i>(ShiftRight(w, 8 * i)), numbers);
-  }
-#endif
-  const Vi q = Type::kBits == 8 ? w << (24 - 8 * i) >> 24 : ShiftRight(w, 8 * i) & 255;
-  return ToFloats(q - Type::kMiddle);
+constexpr int FirstBit(int run) {
+  return Type::kBits == 4 ? 4 * run : 0;
 }
 
-// A block's numbers as f32: put(v, k, value) of number k of vector v of outputs, in ascending k. Where there
-// is a minimum the product that it is taken from is exact, so a fused multiply-add makes the same value.
-template <typename Type, typename Put>
-[[gnu::always_inline]] inline void DecodeBlock(const std::byte* block, const Put& put) {
-  constexpr int kAllRuns = Type::kChunks * Type::kRuns;
-  Vf factors[2], minima[2] = {};
-  Vi run_scales[2][kAllRuns] = {}, run_minima[2][2] = {};
-#pragma GCC unroll 2
-  for (int v = 0; v < 2; ++v) {
-    factors[v] = HalfAt(block, 0, v);
-    if constexpr (Type::kHalves == 2) minima[v] = HalfAt(block, 1, v);
-    if constexpr (kHasRunScales<Type>) {
-      Type::RunScales(WordsOf<Type>(block, v), run_scales[v]);
-      if constexpr (Type::kHalves == 2) {
-        const GroupScaleWords packed = LoadGroupScales(WordsOf<Type>(block, v));
-        run_minima[v][0] = packed.minima[0];
-        run_minima[v][1] = packed.minima[1];
-      }
-    }
+// What the first and the second number of a run's words have above their own. middle: that of integers that
+// have no sign.
+template <typename Type>
+[[gnu::always_inline]] inline void PutAbove(int run, Vf middle, Vf (&above)[2]) {
+  above[0] = middle + static_cast<float>(1 << (23 - FirstBit<Type>(run)));
+  above[1] = middle + static_cast<float>(1 << (15 - FirstBit<Type>(run)));
+}
+
+// Of five bits those at bit 0 come from a table, of four all: additions and fused multiply-adds get in each
+// other's way (Zen 4), and where there is a minimum two of these follow.
+template <typename Type>
+constexpr bool kHasTable = kWidth == 16 && !Type::kInGroups && Type::kBits <= 5;
+
+#if TM_SIMD_WIDTH == 16
+template <typename Type>
+[[gnu::always_inline]] inline Vf NumberFromTable(Vi w) {
+  constexpr float m = Type::kMiddle;
+  const Vf numbers = {0 - m, 1 - m, 2 - m,  3 - m,  4 - m,  5 - m,  6 - m,  7 - m,
+                      8 - m, 9 - m, 10 - m, 11 - m, 12 - m, 13 - m, 14 - m, 15 - m};
+  const auto bits = reinterpret_cast<__m512i>(w);  // of which four, or five, are looked at
+  if constexpr (Type::kBits == 4) return _mm512_permutexvar_ps(bits, numbers);
+  return _mm512_permutex2var_ps(numbers, bits, numbers + 16.0f);
+}
+#endif
+
+template <typename Type, int kAt>
+[[gnu::always_inline]] inline Vf NumberAt(Vi w, Vf above) {
+  static_assert(kAt + Type::kBits <= 23, "of an f32's mantissa");
+#if TM_SIMD_WIDTH == 16
+  if constexpr (kAt == 0 && kHasTable<Type>) return NumberFromTable<Type>(w);
+#endif
+  constexpr int32_t kMask = ((1 << Type::kBits) - 1) << kAt;
+  constexpr int32_t kSign = Type::kBits == 8 ? 128 << kAt : 0;  // of signed bytes, which become 128 more
+  return BitsToFloat(MaskedXor(w, SplatInt(kMask), SplatInt(((150 - kAt) << 23) ^ kSign))) - above;
+}
+
+// Number i of the four in a word, without its middle.
+template <typename Type, int kRun>
+[[gnu::always_inline]] inline Vf NumberOfWord(Vi w, int i, const Vf (&above)[2]) {
+  constexpr int kFirst = FirstBit<Type>(kRun);
+#if TM_SIMD_WIDTH == 16
+  if constexpr (kHasTable<Type> && Type::kBits == 4)
+    return NumberFromTable<Type>(ShiftRight(w, kFirst + 8 * i));
+#endif
+  const Vi half = i < 2 ? w : ShiftRight(w, 16);
+  return i % 2 == 0 ? NumberAt<Type, kFirst>(half, above[0]) : NumberAt<Type, kFirst + 8>(half, above[1]);
+}
+
+// body(run) for the runs of a chunk, known when compiled.
+template <int kRuns, typename Body>
+[[gnu::always_inline]] inline void ForEachRun(const Body& body) {
+  body(std::integral_constant<int, 0>());
+  if constexpr (kRuns > 1) body(std::integral_constant<int, 1>());
+  if constexpr (kRuns > 2) body(std::integral_constant<int, 2>());
+  if constexpr (kRuns > 3) body(std::integral_constant<int, 3>());
+}
+
+// A block's numbers as f32, side by side of some panels: put(v, k, value) of number k of vector v of their
+// outputs, in ascending k, and before(k) for every fourth. Where there is a minimum the product that it is
+// taken from is exact, so a fused multiply-add makes the same value.
+template <typename Type, int kPanels, typename Put, typename Before>
+[[gnu::always_inline]] inline void DecodeBlock(const std::byte* const (&blocks)[kPanels], const Put& put,
+                                               const Before& before) {
+  constexpr int kVectors = 2 * kPanels;
+  const std::byte* words[kVectors];
+  Vf factors[kVectors], minima[kVectors] = {};
+  Vi scale_bytes[kVectors][4];
+#pragma GCC unroll 4
+  for (int v = 0; v < kVectors; ++v) {
+    words[v] = WordsOf<Type>(blocks[v / 2], v % 2);
+    factors[v] = HalfAt(blocks[v / 2], 0, v % 2);
+    if constexpr (Type::kHalves == 2) minima[v] = HalfAt(blocks[v / 2], 1, v % 2);
+    if constexpr (kHasRunScales<Type>) Type::ScaleBytes(words[v], scale_bytes[v]);
   }
 #pragma GCC unroll 1
   for (int first = 0; first < Type::kChunks; first += Type::kAlternating) {
-#pragma GCC unroll 4
-    for (int run = 0; run < Type::kRuns; ++run) {
-#pragma GCC unroll 2
+    ForEachRun<Type::kDecodeRuns>([&](auto run) __attribute__((always_inline)) {
+      constexpr int kRun = run;
+      Vf above[2];
+      PutAbove<Type>(kRun, Splat(Type::kBits == 8 ? 128 : Type::kMiddle), above);
+#pragma GCC unroll 1
       for (int chunk = first; chunk < first + Type::kAlternating; ++chunk) {
-        const int index = PlaceOfRunInBlock<Type>(chunk, run);
-        Vf factor[2], minimum[2];
-#pragma GCC unroll 2
-        for (int v = 0; v < 2; ++v) {
+        const int index = (first * Type::kDecodeRuns + kRun * Type::kAlternating) + chunk - first;
+        Vf factor[kVectors], minimum[kVectors];
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; ++v) {
           factor[v] = factors[v];
           minimum[v] = minima[v];
           if constexpr (kHasRunScales<Type>) {
-            factor[v] = factors[v] * ToFloats(run_scales[v][index]);
+            factor[v] = factors[v] * ToFloats(Type::ScaleOfByte(scale_bytes[v][index / 4], index % 4));
             if constexpr (Type::kHalves == 2) {
-              const Vi least = ShiftRightBy(run_minima[v][index / 4], SplatInt(index % 4 * 8)) & 255;
+              const Vi least = Type::ScaleOfByte(scale_bytes[v][2 + index / 4], index % 4);
               minimum[v] = -(minima[v] * ToFloats(least));
             }
           }
         }
-#pragma GCC unroll 8
-        for (int group = 0; group < Type::kGroups; ++group) {
-          const Vi words[2] = {Type::Word(WordsOf<Type>(block, 0), chunk, run, group),
-                               Type::Word(WordsOf<Type>(block, 1), chunk, run, group)};
+#pragma GCC unroll 1
+        for (int group = 0; group < Type::kDecodeGroups; ++group) {
+          const int k = (index * Type::kDecodeGroups + group) * 4;
+          before(k);
+          Vi w[kVectors];
+#pragma GCC unroll 4
+          for (int v = 0; v < kVectors; ++v) w[v] = Type::template DecodeWord<kRun>(words[v], chunk, group);
 #pragma GCC unroll 4
           for (int i = 0; i < 4; ++i) {
-#pragma GCC unroll 2
-            for (int v = 0; v < 2; ++v) {
-              const Vf number = NumberOfWord<Type>(words[v], i);
-              const int k = (index * Type::kGroups + group) * 4 + i;
+#pragma GCC unroll 4
+            for (int v = 0; v < kVectors; ++v) {
+              const Vf number = NumberOfWord<Type, kRun>(w[v], i, above);
               if constexpr (Type::kHalves == 2) {
-                put(v, k, Fma(factor[v], number, minimum[v]));
+                put(v, k + i, Fma(factor[v], number, minimum[v]));
               } else {
-                put(v, k, factor[v] * number);
+                put(v, k + i, factor[v] * number);
               }
             }
           }
         }
       }
+    });
+  }
+}
+
+// The same of 32 numbers of a group of integers.
+template <typename Type, int kPanels, typename Put>
+[[gnu::always_inline]] inline void DecodePart(const std::byte* const (&parts)[kPanels],
+                                              const GroupHead (&heads)[2 * kPanels], const Put& put) {
+  constexpr int kVectors = 2 * kPanels;
+  ForEachRun<Type::kDecodeRuns>([&](auto run) __attribute__((always_inline)) {
+    constexpr int kRun = run;
+    Vf above[kVectors][2];
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) PutAbove<Type>(kRun, ToFloats(heads[v].zero), above[v]);
+#pragma GCC unroll 1
+    for (int group = 0; group < Type::kDecodeGroups; ++group) {
+      Vi w[kVectors];
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) {
+        w[v] = Type::template DecodeWord<kRun>(WordsOf<Type>(parts[v / 2], v % 2), 0, group);
+      }
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i) {
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; ++v) {
+          put(v, (kRun * Type::kDecodeGroups + group) * 4 + i,
+              heads[v].scale * NumberOfWord<Type, kRun>(w[v], i, above[v]));
+        }
+      }
+    }
+  });
+}
+
+// Number i of the four codes of fp8 in a word. kSubnormal: 2^-120 of it.
+template <bool kSubnormal>
+[[gnu::always_inline]] inline Vf Fp8OfWord(Vi w, int i) {
+  // As 16-bit integers, so that one shift brings two signs to their place: the upper byte, four bits lower.
+  const Vh halves = reinterpret_cast<Vh>(w);
+  const Vi two = reinterpret_cast<Vi>((i % 2 == 0 ? halves << 8 : halves) >> 4);
+  const Vi code = i < 2 ? two << 16 : two;
+  constexpr int32_t kInverted = kFp8Inverted << 20, kSignBit = static_cast<int32_t>(0x80000000u);
+  if constexpr (kSubnormal) {
+    return BitsToFloat(MaskedXor(code, SplatInt(kInverted | kSignBit), SplatInt(kInverted)));
+  }
+  const Vf size = BitsToFloat(MaskedXor(code, SplatInt(kInverted), SplatInt(kInverted)) + (120 << 23));
+  const Vf number = Min(size, Fma(size, Splat(2.0f), Splat(-0x1p-6f)));
+  return BitsToFloat(MaskedXor(code, SplatInt(kSignBit), FloatToBits(number)));
+}
+
+// Whether one of 32 numbers of a panel's outputs is NaN.
+[[gnu::always_inline]] inline bool HasFp8Nan(const std::byte* part) {
+#if TM_SIMD_WIDTH == 16
+  __mmask64 nan = 0;  // stays in a register of masks
+#pragma GCC unroll 16
+  for (int word = 0; word < 16; ++word) {
+    const __m512i codes = _mm512_loadu_si512(part + word * 64);
+    nan = _kor_mask64(nan, _mm512_testn_epi8_mask(codes, _mm512_set1_epi8(kFp8Inverted)));
+  }
+  return nan != 0;
+#else
+  constexpr uint32_t kSizes = kFp8Inverted * 0x01010101u;
+  Vu other = Vu{} + 0xffffffffu;  // in each byte's highest bit
+  for (int word = 0; word < 16; ++word) {
+    other &= (reinterpret_cast<Vu>(LoadWords(part + word * 4 * kWidth)) & kSizes) + kSizes;
+  }
+  uint32_t all = 0xffffffffu;
+  for (int lane = 0; lane < kWidth; ++lane) all &= other[lane];
+  return (all & 0x80808080u) != 0x80808080u;
+#endif
+}
+
+// The same as DecodePart, of fp8 without NaN.
+template <int kPanels, bool kSubnormal, typename Put>
+[[gnu::always_inline]] inline void DecodeFp8Part(const std::byte* const (&parts)[kPanels],
+                                                 const GroupHead (&heads)[2 * kPanels], const Put& put) {
+  constexpr int kVectors = 2 * kPanels;
+  Vf factors[kVectors];
+#pragma GCC unroll 4
+  for (int v = 0; v < kVectors; ++v) factors[v] = heads[v].scale * (kSubnormal ? 0x1p120f : 1.0f);
+#pragma GCC unroll 1
+  for (int group = 0; group < 8; ++group) {
+    Vi w[kVectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) w[v] = WordAt(parts[v / 2] + v % 2 * kWidth * 4, group);
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) put(v, group * 4 + i, factors[v] * Fp8OfWord<kSubnormal>(w[v], i));
     }
   }
 }
 
-// The same, [k][kPanelWidth].
-template <typename Type>
-void DecodePanelBlock(const std::byte* block, float* to) {
-  DecodeBlock<Type>(block, [to](int v, int k, Vf value) __attribute__((always_inline)) {
-    Store(to + k * kPanelWidth + v * kWidth, value);
-  });
+// Any codes, number after number: number k of 32 of a panel's outputs.
+[[gnu::noinline]] inline void PutFp8Numbers(const std::byte* part, int k, float* numbers) {
+  for (int lane = 0; lane < kPanelWidth; ++lane) {
+    const int code = static_cast<int>(part[(k / 4 * kPanelWidth + lane) * 4 + k % 4]) ^ kFp8Inverted;
+    const int size = code & 127;
+    int32_t bits = (size << 20) + (120 << 23);
+    if (size < 8) {
+      const float subnormal = static_cast<float>(size) * 0x1p-9f;
+      __builtin_memcpy(&bits, &subnormal, sizeof bits);
+    }
+    if (size == 127) bits = 0x7fc00000;
+    if (code >= 128) bits |= static_cast<int32_t>(0x80000000u);
+    __builtin_memcpy(numbers + lane, &bits, sizeof bits);
+  }
 }
 
-// `count` numbers of each of a panel's outputs from the blocks at `from`, and what fills up the last of them.
+// The same as DecodePart, of any fp8. quick: subnormal f32 are no slower than others, and all scales times
+// 2^120 are finite.
+template <int kPanels, typename Put>
+[[gnu::always_inline]] inline void DecodeAnyFp8Part(const std::byte* const (&parts)[kPanels],
+                                                    const GroupHead (&heads)[2 * kPanels], bool quick,
+                                                    const Put& put) {
+  bool has_nan = false;
+  for (const std::byte* part : parts) has_nan = has_nan || HasFp8Nan(part);
+  if (!has_nan && quick) return DecodeFp8Part<kPanels, true>(parts, heads, put);
+  if (!has_nan) return DecodeFp8Part<kPanels, false>(parts, heads, put);
+#pragma GCC unroll 1
+  for (int k = 0; k < 32; ++k) {
+#pragma GCC unroll 4
+    for (int v = 0; v < 2 * kPanels; ++v) {
+      alignas(64) float numbers[kPanelWidth];
+      PutFp8Numbers(parts[v / 2], k, numbers);
+      put(v, k, heads[v].scale * Load(numbers + v % 2 * kWidth));
+    }
+  }
+}
+
+// `count` numbers of the outputs of each panel from the blocks at `from` on: put and before as DecodeBlock
+// has them, but before(panels, k) is told where a block, or 32 numbers of a group, begin.
+template <typename Type, int kPanels, typename Put, typename Before>
+[[gnu::always_inline]] inline void DecodeNumbers(const Format& format, const std::byte* (&from)[kPanels],
+                                                 int64_t count, const Put& put, const Before& before) {
+  if constexpr (!Type::kInGroups) {
+    for (int64_t begin = 0; begin < count; begin += Type::X::kBlock) {
+      DecodeBlock<Type, kPanels>(
+          from, [&](int v, int k, Vf value) __attribute__((always_inline)) { put(v, begin + k, value); },
+          [&](int k) __attribute__((always_inline)) { before(from, k); });
+      for (const std::byte*& block : from) block += kPanelBlockBytes<Type>;
+    }
+  } else {
+    GroupHead heads[2 * kPanels] = {};
+    bool quick = false;  // for fp8
+    for (int64_t begin = 0; begin < count; begin += 32) {
+      if ((begin & (format.block_size() - 1)) == 0) {
+        quick = IsAmd();
+        for (int v = 0; v < 2 * kPanels; ++v) {
+          heads[v] = LoadGroupHead(format, from[v / 2], v % 2);
+          quick = quick && AllFinite(heads[v].scale * 0x1p120f);
+        }
+        for (const std::byte*& group : from) group += int64_t{format.packed_codes_at()} * kPanelWidth;
+      }
+      before(from, 0);
+      const auto put_part = [&](int v, int k, Vf value)
+                                __attribute__((always_inline)) { put(v, begin + k, value); };
+      if constexpr (Type::kDType == DType::kFp8E4M3) {
+        DecodeAnyFp8Part<kPanels>(from, heads, quick, put_part);
+      } else {
+        DecodePart<Type, kPanels>(from, heads, put_part);
+      }
+      for (const std::byte*& part : from) part += Type::kPartBytes;
+    }
+  }
+}
+
+// `count` numbers of each of a panel's outputs from the blocks at `from`, [k][kPanelWidth].
 using DecodePanelFunction = void (*)(const Format& format, const std::byte* from, int64_t count, float* to);
 
 template <typename Type>
 void DecodePanel(const Format& format, const std::byte* from, int64_t count, float* to) {
-  if constexpr (!Type::kInGroups) {
-    for (int64_t k = 0; k < count; k += Type::X::kBlock) {
-      DecodePanelBlock<Type>(from + format.Bytes(k) * kPanelWidth, to + k * kPanelWidth);
-    }
-  } else {
-    GroupHead heads[2] = {};
-    for (int64_t k = 0; k < count; k += 32, from += Type::kPartBytes) {
-      if (k % format.block_size() == 0) {
-        for (int v = 0; v < 2; ++v) heads[v] = LoadGroupHead(format, from, v);
-        from += int64_t{format.packed_codes_at()} * kPanelWidth;
-      }
-      for (int v = 0; v < 2; ++v) {
-        float* at = to + k * kPanelWidth + v * kWidth;
-#pragma GCC unroll 8
-        for (int group = 0; group < Type::kGroups; ++group) {
-          const Vi word = Type::Word(WordsOf<Type>(from, v), 0, 0, group);
-#pragma GCC unroll 4
-          for (int i = 0; i < 4; ++i, at += kPanelWidth) {
-            Store(at, heads[v].scale * Type::Number(word, i, heads[v].zero));
-          }
-        }
-      }
-    }
-  }
+  const std::byte* at[1] = {from};
+  DecodeNumbers<Type, 1>(
+      format, at, count,
+      [to](int v, int64_t k, Vf value)
+          __attribute__((always_inline)) { Store(to + k * kPanelWidth + v * kWidth, value); },
+      [](const std::byte* const(&)[1], int) {});
 }
 
 // One tile of rows takes as much at once as the first cache holds decoded, more tiles what the second does.
@@ -651,30 +915,42 @@ struct AskAhead {
   }
 };
 
-// One row: its sums take each number as it is decoded, in the order in which they take those of scratch.
+// Asks for what comes later of a panel, where number k of the block that begins at `block` is decoded.
+template <typename Type>
+[[gnu::always_inline]] inline void AskForRow(const std::byte* block, int k) {
+  constexpr int kGroupsOfChunk = Type::kRuns * Type::kGroups;
+  const int group = k / 4;
+  // Chunks that alternate are read crosswise: all of them are asked for before the first.
+  if constexpr (Type::kAlternating > 1) block += kPanelBlockBytes<Type>;
+  const AskAhead<Type, true> ahead(block, group / kGroupsOfChunk);
+  if (group % kGroupsOfChunk == 0) ahead.BeforeChunk();
+  if (group % Type::kRuns == 0) ahead.BeforeGroup(group % kGroupsOfChunk / Type::kRuns);
+}
+
+// One row: its sums take each number as it is decoded, in the order in which they take those of scratch. Two
+// panels go through together, for the sums of one wait for each other; the last goes with itself if it has
+// to.
 template <typename Type>
 void MultiplyRowExactly(const LinearJob& job, const LinearBlock& block) {
-  const float* const row = PackedRows<F32Panels>(job, 0, 0);
-  for (int64_t panel = block.panel_begin; panel < block.panel_end; ++panel) {
-    Vf sums[2] = {};
-    const std::byte* from = job.panels + panel * job.panel_bytes;
-    for (int64_t begin = 0; begin < job.in_features; begin += Type::X::kBlock) {
-      const float* const x = row + begin;
-      DecodeBlock<Type>(from, [x, from, &sums](int v, int k, Vf value) __attribute__((always_inline)) {
-        if (v == 0 && k % 4 == 0) {
-          constexpr int kGroupsOfChunk = Type::kRuns * Type::kGroups;
-          const int group = k / 4;
-          // Chunks that alternate are read crosswise: all of them are asked for before the first.
-          constexpr int64_t kCrosswise = Type::kAlternating > 1 ? kPanelBlockBytes<Type> : 0;
-          const AskAhead<Type, true> ahead(from + kCrosswise, group / kGroupsOfChunk);
-          if (group % kGroupsOfChunk == 0) ahead.BeforeChunk();
-          if (group % Type::kRuns == 0) ahead.BeforeGroup(group % kGroupsOfChunk / Type::kRuns);
-        }
-        sums[v] = Fma(Splat(x[k]), value, sums[v]);
-      });
-      from += kPanelBlockBytes<Type>;
-    }
-    FinishPanel(job, 0, panel, sums[0], sums[1]);
+  const float* const x = PackedRows<F32Panels>(job, 0, 0);
+  const bool asks = AsksAhead();
+  for (int64_t panel = block.panel_begin; panel < block.panel_end; panel += 2) {
+    const int64_t panels = std::min<int64_t>(2, block.panel_end - panel);
+    const std::byte* from[2] = {job.panels + panel * job.panel_bytes,
+                                job.panels + (panel + panels - 1) * job.panel_bytes};
+    Vf sums[4] = {};
+    DecodeNumbers<Type, 2>(
+        job.weight_format, from, job.in_features,
+        [x, &sums](int v, int64_t k, Vf value)
+            __attribute__((always_inline)) { sums[v] = Fma(Splat(x[k]), value, sums[v]); },
+        [asks](const std::byte* const(&blocks)[2], int k) __attribute__((always_inline)) {
+          if (!asks) return;
+          AskForRow<Type>(blocks[0], k);
+          AskForRow<Type>(blocks[1], k);
+        });
+    alignas(64) float whole[2 * kPanelWidth];
+    for (int v = 0; v < 4; ++v) Store(whole + v * kWidth, sums[v]);
+    FinishPanels(job, 0, 1, panel, panels, whole);
   }
 }
 
@@ -971,10 +1247,13 @@ void MultiplyRounded(const LinearJob& job, const RowRun& run, int64_t panel) {
       x += run.tile_rows;
     }
   }
+  alignas(64) float whole[kRows * kPanelWidth];
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
-    FinishPanel(job, job.TileBegin(run.tile) + run.first + r, panel, sums[r][0], sums[r][1]);
+    Store(whole + r * kPanelWidth, sums[r][0]);
+    Store(whole + r * kPanelWidth + kWidth, sums[r][1]);
   }
+  FinishPanels(job, job.TileBegin(run.tile) + run.first, kRows, panel, 1, whole);
 }
 
 // A tile's rows go through the most together that fits, then the next fewer: the panel is in a cache by then.
@@ -1111,9 +1390,7 @@ void MultiplyUnpacked(const LinearJob& job, const LinearBlock& block, int64_t pa
 template <typename Type>
 void MultiplyBlocksOf(const LinearJob& job, const LinearBlock& block, std::byte* scratch) {
   if (job.mode == LinearMode::kExact) {
-    if constexpr (!Type::kInGroups) {
-      if (job.rows == 1) return MultiplyRowExactly<Type>(job, block);
-    }
+    if (job.rows == 1) return MultiplyRowExactly<Type>(job, block);
     return MultiplyExactly(job, block, DecodePanel<Type>, *reinterpret_cast<BlockScratch*>(scratch));
   }
   for (int64_t panel = block.panel_begin; panel < block.panel_end; ++panel) {
@@ -1153,9 +1430,11 @@ void MultiplyBlocks(const LinearJob& job, const LinearBlock& block, std::byte* s
       return MultiplyBlocksOf<PartsOfGroups<DType::kInt4>>(job, block, scratch);
     case DType::kInt8:
       return MultiplyBlocksOf<PartsOfGroups<DType::kInt8>>(job, block, scratch);
-    case DType::kFp8E4M3:
-      return MultiplyExactly(job, block, DecodePanel<PartsOfGroups<DType::kFp8E4M3>>,
-                             *reinterpret_cast<BlockScratch*>(scratch));
+    case DType::kFp8E4M3: {
+      using Type = PartsOfGroups<DType::kFp8E4M3>;  // has no whole numbers
+      if (job.rows == 1) return MultiplyRowExactly<Type>(job, block);
+      return MultiplyExactly(job, block, DecodePanel<Type>, *reinterpret_cast<BlockScratch*>(scratch));
+    }
     case DType::kF32:
     case DType::kBf16:
     case DType::kF16:

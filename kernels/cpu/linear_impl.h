@@ -31,17 +31,18 @@ constexpr int kBlockPanels = 128 / kPanelWidth;
 constexpr int kBlockTiles = 256 / kTileRows;
 constexpr int64_t kPrefetchBytes = 2048;  // ahead in a panel; hardware prefetchers stop at a page's end
 
+inline bool IsAmd() {
+#if TM_SIMD_WIDTH == 4
+  return false;
+#else
+  return __builtin_cpu_is("amd");
+#endif
+}
 // AMD's processors fetch by themselves what one or two rows read in order, and faster where nobody else asks
 // (Zen 4, one row: bf16 104 against 90 % of a plain read, q4_k 101 against 78 %). More rows read more slowly
 // than that.
 constexpr int kMostRowsUnasked = 2;
-inline bool AsksAhead() {
-#if TM_SIMD_WIDTH == 4
-  return true;
-#else
-  return !__builtin_cpu_is("amd");
-#endif
-}
+inline bool AsksAhead() { return !IsAmd(); }
 
 // ---- the four kinds of weights
 //
@@ -53,7 +54,7 @@ struct WidenedSums {
   using Input = float;
   static constexpr int kPerInput = 1;
   static Vf Spread(float x) { return Splat(x); }
-  static Vf MultiplyAdd(Vf w, Vf x, Vf sum) { return Fma(w, x, sum); }
+  static Vf MultiplyAdd(Vf w, Vf x, Vf sum) { return AddProduct(sum, w, x); }
 };
 struct F32Panels : WidenedSums {
   using Element = float;
@@ -162,6 +163,17 @@ inline Vf LoadColumns(const float* from, int64_t columns) {
   StoreColumns(out + column + kWidth, second, left - kWidth);
 }
 
+// The same of some rows and panels, whose sums stand as those of a pass do between passes. Not inlined: it
+// would be compiled again for every number of rows, and takes no time beside the products.
+[[gnu::noinline]] void FinishPanels(const LinearJob& job, int64_t row, int64_t rows, int64_t panel,
+                                    int64_t panels, const float* sums) {
+  for (int64_t p = 0; p < panels; ++p) {
+    for (int64_t r = 0; r < rows; ++r, sums += kPanelWidth) {
+      FinishPanel(job, row + r, panel + p, Load(sums), Load(sums + kWidth));
+    }
+  }
+}
+
 // ---- one tile times some panels
 
 struct TilePass {
@@ -183,18 +195,16 @@ template <typename Kind>
 constexpr int kRowStride = kBlockK / Kind::kPerInput;
 
 template <typename Kind, int kRows, int kPanels>
-inline void MultiplyPanels(const TilePass& pass, int64_t panel) {
+[[gnu::always_inline]] inline void MultiplyPanels(const TilePass& pass, int64_t panel) {
   using Element = typename Kind::Element;
   constexpr int kVectors = 2 * kPanels;
   Vf sums[kRows][kVectors];
   float* const partial = pass.partial + (panel - pass.panel_begin) * kRows * kPanelWidth;
-  const auto rest = [&](int r, int v) {
-    return partial + (v / 2 * kRows + r) * kPanelWidth + v % 2 * kWidth;
-  };
+  const auto place = [](int r, int v) { return (v / 2 * kRows + r) * kPanelWidth + v % 2 * kWidth; };
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 16
-    for (int v = 0; v < kVectors; ++v) sums[r][v] = pass.first ? Vf{} : Load(rest(r, v));
+    for (int v = 0; v < kVectors; ++v) sums[r][v] = pass.first ? Vf{} : Load(partial + place(r, v));
   }
 
   const auto* x_block = static_cast<const typename Kind::Input*>(pass.x);
@@ -237,18 +247,14 @@ inline void MultiplyPanels(const TilePass& pass, int64_t panel) {
     x_block += kRows * kRowStride<Kind>;
   }
 
+  alignas(64) float whole[kPanels * kRows * kPanelWidth];
+  float* const to = pass.last ? whole : partial;
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 16
-    for (int v = 0; v < kVectors; v += 2) {
-      if (pass.last) {
-        FinishPanel(pass.job, pass.row + r, panel + v / 2, sums[r][v], sums[r][v + 1]);
-      } else {
-        Store(rest(r, v), sums[r][v]);
-        Store(rest(r, v + 1), sums[r][v + 1]);
-      }
-    }
+    for (int v = 0; v < kVectors; ++v) Store(to + place(r, v), sums[r][v]);
   }
+  if (pass.last) FinishPanels(pass.job, pass.row, kRows, panel, kPanels, whole);
 }
 
 // Few rows leave registers free: several panels at once keep the multiply-add units busy in spite of their
@@ -261,7 +267,9 @@ void MultiplyTile(const TilePass& pass) {
   int64_t panel = pass.panel_begin;
   for (; panel + kPanels <= pass.panel_end; panel += kPanels)
     MultiplyPanels<Kind, kRows, kPanels>(pass, panel);
-  for (; panel < pass.panel_end; ++panel) MultiplyPanels<Kind, kRows, 1>(pass, panel);
+  if constexpr (kPanels > 1) {
+    for (; panel < pass.panel_end; ++panel) MultiplyPanels<Kind, kRows, 1>(pass, panel);
+  }
 }
 
 using TileFunction = void (*)(const TilePass& pass);

@@ -7,6 +7,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/backends/cpu_backend.h"
+#include "kernels/cpu/block_panels.h"
 
 namespace tramontane {
 

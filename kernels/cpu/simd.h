@@ -191,6 +191,17 @@ inline Vi Now(Vi sum) {
 }
 #endif
 
+// sum + a * b, rounded once, in the register of `sum`: left to choose, a compiler writes over a factor and
+// keeps other sums in memory.
+inline Vf AddProduct(Vf sum, Vf a, Vf b) {
+#if TM_SIMD_WIDTH == 16
+  asm("vfmadd231ps %1, %2, %0" : "+v"(sum) : "v"(a), "v"(b));
+  return sum;
+#else
+  return Fma(a, b, sum);
+#endif
+}
+
 #ifdef TM_VNNI
 // Lanes of four bytes below 256, or of two 16-bit integers, times the same word of memory, added to `sum`.
 // The instruction spreads the word by itself, of which compilers make two.

@@ -16,6 +16,7 @@
 //                                      and values, and of each tile of 64 keys a page number a row; + 4
 //                                      where tables are rings
 //                             writes   rows * 2d (+ rows * 4 with lse), or rows * (4d + 4) when it is a part
+//         of sharers it reads rows * 4 more, and has the rows of as many sequences as fill its tile.
 //         a merge and kv head reads    28 + rows * splits * (4d + 8): parts, and their lse twice
 //                             writes   rows * 2d (+ rows * 4 with lse)
 //         every other block of the two grids reads 4.
@@ -46,18 +47,13 @@ TM_KERNEL TM_BOUNDS(kAttentionThreads,
   const AttentionItem item = LoadUniform(p.items + index);
   const auto at = AttentionPlace<Shape>::OfThread();
 
-  // The sequence's lengths: its queries are its last tokens.
-  const int first_token = LoadUniform(p.qo_indptr + item.sequence);
-  const int tokens = LoadUniform(p.qo_indptr + item.sequence + 1) - first_token;
-  const int rows = tokens * p.group;
-  const int kv_end = LoadUniform(p.table.kv_end + item.sequence);
-  const int first_position = kv_end - tokens;
+  const ItemRows of = LoadRows(p, item);
+  const int first_token = of.first_token, rows = of.rows, window = of.window;
   const int tile_first =
-      first_position + item.row_begin / p.group;  // positions of the tile's first and last rows
+      of.first_position + item.row_begin / p.group;  // positions of the tile's first and last rows
   const int last_row = item.row_begin + kTileRows < rows ? item.row_begin + kTileRows : rows;
-  const int tile_last = first_position + (last_row - 1) / p.group;
-  const int tile_begin_visible =
-      p.window > 0 && tile_first - p.window + 1 > 0 ? tile_first - p.window + 1 : 0;
+  const int tile_last = of.first_position + (last_row - 1) / p.group;
+  const int tile_begin_visible = window > 0 && tile_first - window + 1 > 0 ? tile_first - window + 1 : 0;
   const int key_begin = item.key_begin > tile_begin_visible ? item.key_begin : tile_begin_visible;
 
   std::byte* const query_tile = SharedBytes();
@@ -81,8 +77,8 @@ TM_KERNEL TM_BOUNDS(kAttentionThreads,
   TM_UNROLL
   for (int i = 0; i < 2; ++i) {
     const int r = item.row_begin + at.row_warp * 16 + at.group_lane + 8 * i;
-    const int position = first_position + (r < rows ? r : rows - 1) / p.group;
-    begin[i] = p.window > 0 ? position - p.window + 1 : 0;
+    const int position = of.first_position + (r < rows ? r : rows - 1) / p.group;
+    begin[i] = window > 0 ? position - window + 1 : 0;
     end[i] = Min(position + 1, item.key_end);
   }
   AttentionState<Shape> state;
@@ -103,7 +99,7 @@ TM_KERNEL TM_BOUNDS(kAttentionThreads,
     // At the edges only: the first tiles of the window, and the last ones before the rows' own positions.
     const int tile_key = keys.first + t * kKeyTile;
     const bool edge = tile_key + kKeyTile - 1 > tile_first || tile_key + kKeyTile > item.key_end ||
-                      (p.window > 0 && tile_key < tile_last - p.window + 1);
+                      (window > 0 && tile_key < tile_last - window + 1);
     if (edge) Mask(at, tile_key + at.warp_key(), begin, end, score);
     Softmax(state, score, scale);
     Accumulate(at, score, value_tiles + stage * Shape::kKeyBytes, state);

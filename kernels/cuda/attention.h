@@ -21,8 +21,52 @@ struct AttentionItem {
   int32_t row_begin;
   int32_t key_begin;  // a multiple of kKeyTile
   int32_t key_end;
-  int32_t partial;  // slot of partial results; -1: the item is whole and writes its output
+  int32_t partial;  // slot of partial results; -1: the item is whole and writes its output; less: OfSharers
 };
+
+// ---- sharers: decode rows that read the same keys once (cascade attention)
+//
+// Sequences of one query each that lie side by side in the batch and list the same pages for the keys
+// [begin, end) are sharers: their rows go over these keys together, in tiles of whole sequences, and each
+// over what it has for itself before and behind them. So a sequence of sharers always is in parts, which are
+// joined in the order of their keys like any other splits. All sharers see all of [begin, end): a window's
+// left edge is before it.
+
+// Of each sequence: whom it shares with.
+struct AttentionSharers {
+  int32_t first;  // sequence
+  int32_t count;  // sequences from there on; 0: it shares nothing
+  int32_t begin;  // multiples of kKeyTile
+  int32_t end;
+};
+
+// Of each sequence of sharers, what the plan settled.
+struct AttentionShare {
+  int32_t partial;  // slot of its rows' first split of the shared keys
+  int32_t merge;    // which joins it
+};
+
+// Sequences that are looked at; those behind them in a batch share nothing.
+inline constexpr int32_t kMostSharers = 256;
+
+// Bytes of keys and values, all kv heads of one layer together, that sharers save at least. It is what a
+// device of 3 TB/s reads in 2.5 us, about as long as a launch takes: below that the search, the sequences
+// that would not have been split and the splits to be joined may cost more. An estimate, not measured yet.
+inline constexpr int64_t kLeastBytesSaved = int64_t{8} << 20;
+
+// The sequences whose rows fill a tile of kByRowTileRows; a tile of one saves nothing.
+constexpr int32_t SharersOfTile(int32_t group) { return kByRowTileRows / group; }
+
+// The rows of `members` sequences from AttentionItem::sequence on, a query each, over keys that all of them
+// see: split number `split` of the keys they share. Their slots are in AttentionShare.
+constexpr int32_t OfSharers(int32_t split, int32_t members) {
+  return -2 - (split * kByRowTileRows + members - 1);
+}
+constexpr bool IsOfSharers(int32_t partial) { return partial < -1; }
+constexpr int32_t MembersOf(int32_t partial) {
+  return IsOfSharers(partial) ? (-2 - partial) % kByRowTileRows + 1 : 1;
+}
+constexpr int32_t SharedSplitOf(int32_t partial) { return (-2 - partial) / kByRowTileRows; }
 
 // Rows whose keys were split: partial slots [partial_begin, partial_begin + splits), in key order.
 struct AttentionMerge {
@@ -57,6 +101,21 @@ struct AttentionPlanParams {
   // Of rows that see other keys than the window's; then tile_rows is kByRowTileRows.
   const int32_t* left = nullptr;  // [tokens] (AttentionSinks), or null
   bool by_mask = false;           // each sees some of all keys that are listed
+  // Of a decode whose rows see a window's keys: [batch], and out [batch]; null: nobody shares.
+  const AttentionSharers* sharers = nullptr;
+  AttentionShare* shares = nullptr;
+};
+
+// What sharers are found from. Device pointers for the kernel, host pointers for its host twin.
+struct AttentionSharersParams {
+  PageTableView table;
+  const int32_t* qo_indptr;
+  int32_t batch;
+  int32_t page_size;
+  int32_t window;             // 0: none
+  int32_t group;              // 1 to kByRowTileRows
+  int32_t least_tiles;        // key tiles that sharers save at least: LeastTilesSaved
+  AttentionSharers* sharers;  // [batch] out
 };
 
 // Blocks that fit on a multiprocessor at once, by their registers.
@@ -80,6 +139,30 @@ constexpr int32_t AttentionPartialBound(int32_t kv_heads, int32_t target_blocks)
   return 2 * AttentionBlocks(kv_heads, target_blocks);
 }
 
+// The same where sequences share: each is in two parts more than it would be, and tiles of sharers are items,
+// too. No window: nothing lies before what is shared.
+constexpr int32_t SharingItemBound(int32_t item_bound, int32_t sequences, int32_t window) {
+  return item_bound + (window > 0 ? 2 : 1) * (sequences < kMostSharers ? sequences : kMostSharers);
+}
+
+// A split of shared keys has a slot for each of the sequences of its tile.
+constexpr int32_t SharingPartialBound(int32_t kv_heads, int32_t target_blocks, int32_t group,
+                                      int32_t sequences) {
+  const int32_t of_a_split = SharersOfTile(group) > 2 ? SharersOfTile(group) : 2;
+  return of_a_split * AttentionBlocks(kv_heads, target_blocks) +
+         3 * (sequences < kMostSharers ? sequences : kMostSharers);
+}
+
+constexpr int32_t SharingMergeBound(int32_t merge_bound, int32_t sequences) {
+  return merge_bound + (sequences < kMostSharers ? sequences : kMostSharers);
+}
+
+// Key tiles of a kv head that hold kLeastBytesSaved.
+constexpr int32_t LeastTilesSaved(int32_t kv_heads, int64_t key_and_value_bytes) {
+  const int64_t tile = kv_heads * kKeyTile * key_and_value_bytes;
+  return static_cast<int32_t>((kLeastBytesSaved + tile - 1) / tile);
+}
+
 // Tiles of rows that are split: each has two partial slots at least. `keys` of any tile at most, where that
 // is known: too few of them are never split, and nothing has to be merged.
 constexpr int32_t AttentionMergeBound(int32_t kv_heads, int32_t target_blocks, int64_t keys) {
@@ -92,8 +175,9 @@ constexpr int64_t AttentionKeyBound(int32_t window, int32_t group, int32_t tile_
   return window > 0 ? window + tokens - 1 + kKeyTile - 1 : INT64_MAX;
 }
 
-// The host twin of the plan kernel: the same lists, from host pointers.
+// The host twins of the plan kernel and of that which finds sharers: the same lists, from host pointers.
 void PlanAttentionOnHost(const AttentionPlanParams& params);
+void FindAttentionSharersOnHost(const AttentionSharersParams& params);
 
 struct AttentionRunParams {
   const void* query;  // [tokens, query_heads * head_dim], rows query_stride apart
@@ -106,9 +190,10 @@ struct AttentionRunParams {
   const AttentionItem* items;
   const AttentionMerge* merges;
   const AttentionWork* work;
-  float* partial_out;  // [partials, kv_heads, tile_rows, head_dim] f32, normalised
-  float* partial_lse;  // [partials, kv_heads, tile_rows] base 2
-  float* lse;          // [tokens, query_heads] base 2, or null
+  const AttentionShare* shares;  // [batch], where sequences share
+  float* partial_out;            // [partials, kv_heads, tile_rows, head_dim] f32, normalised
+  float* partial_lse;            // [partials, kv_heads, tile_rows] base 2
+  float* lse;                    // [tokens, query_heads] base 2, or null
   int32_t window;
   int32_t group;
   int32_t tile_rows;
@@ -127,6 +212,7 @@ struct AttentionByRowParams {
 };
 
 // Queue the launches on `stream` (a cudaStream_t). 0 or the runtime's error. REQUIRES: AttentionSupported.
+int FindAttentionSharers(const AttentionSharersParams& params, void* stream);
 int PlanAttention(const AttentionPlanParams& params, void* stream);
 int RunAttention(const AttentionRunParams& params, void* stream);
 int RunAttentionByRow(const AttentionByRowParams& params, void* stream);

@@ -20,7 +20,7 @@
 //                                      fp8, d of int4; d / 4 scales, one for each 8 numbers (the caches'
 //                                      bytes), or for fp8 with scales 8 in all; and instead of 256 a tile
 //                                      d / 2 a key or sink, a page number for each 8 numbers
-//                             writes   as attention.cu
+//                             writes   as attention.cu, whose words on sharers hold here, too
 //         Splits are joined by attention.cu's kernel.
 // Limits: head_dim 32, 64, 96, 128; group 1..16; any page size; sm_80 and later.
 // Math:   as attention.cu; a quantised number times its scale is rounded once to bf16.
@@ -142,9 +142,9 @@ TM_KERNEL TM_BOUNDS(kAttentionThreads, AttentionBlocksPerMultiprocessor(kRows)) 
   const AttentionItem item = LoadUniform(run.items + index);
   const auto at = AttentionPlace<Shape>::OfThread();
 
-  // The sequence's lengths: its queries are its last tokens.
+  // The sequence's lengths: its queries are its last tokens. Sharers have one each.
   const int first_token = LoadUniform(run.qo_indptr + item.sequence);
-  const int tokens = LoadUniform(run.qo_indptr + item.sequence + 1) - first_token;
+  const int tokens = LoadUniform(run.qo_indptr + item.sequence + MembersOf(item.partial)) - first_token;
   const int rows = tokens * run.group;
   const int kv_base = LoadUniform(run.table.kv_base + item.sequence);
   const int kv_end = LoadUniform(run.table.kv_end + item.sequence);
@@ -168,6 +168,8 @@ TM_KERNEL TM_BOUNDS(kAttentionThreads, AttentionBlocksPerMultiprocessor(kRows)) 
       views[ThreadX()] = {0, 0, 0, 0};
     } else if (mask != nullptr) {
       views[ThreadX()] = {kv_base, kv_end, 0, 0};
+    } else if (IsOfSharers(item.partial)) {
+      views[ThreadX()] = {item.key_begin, item.key_end, 0, 0};
     } else {
       views[ThreadX()] = ViewOf(p, first_token + query, kv_end - tokens + query);
     }

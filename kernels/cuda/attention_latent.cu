@@ -245,7 +245,7 @@ TM_DEVICE void WriteLatentRows(const AttentionRunParams& run, const AttentionIte
 
 }  // namespace
 
-TM_KERNEL void LatentAttentionKernel(LatentAttentionParams p) {
+TM_KERNEL TM_BOUNDS(kLatentThreads) void LatentAttentionKernel(LatentAttentionParams p) {
   AwaitPriorKernels();
   const AttentionRunParams& run = p.run;
   if (BlockX() >= LoadUniform(&run.work->items)) return;
@@ -334,7 +334,7 @@ TM_KERNEL void LatentAttentionKernel(LatentAttentionParams p) {
 }
 
 // Joins the splits of one tile of rows, in key order; a thread takes (row, 2 elements).
-TM_KERNEL void LatentMergeKernel(AttentionRunParams p) {
+TM_KERNEL TM_BOUNDS(kLatentThreads) void LatentMergeKernel(AttentionRunParams p) {
   AwaitPriorKernels();
   if (BlockX() >= LoadUniform(&p.work->merges)) return;
   const AttentionMerge merge = LoadUniform(p.merges + BlockX());

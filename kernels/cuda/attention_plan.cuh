@@ -96,8 +96,96 @@ TM_HOST_DEVICE int LastTileBegin(const AttentionPlanParams& p, const PlanRow& ro
   return (row.tokens * p.group + p.tile_rows - 1) / p.tile_rows * p.tile_rows - p.tile_rows;
 }
 
+// A sequence of sharers: the keys that it has for itself, before and behind those that are shared, and these.
+struct SharingRow {
+  AttentionSharers with;
+  KeyRange before, shared, behind;
+
+  TM_HOST_DEVICE bool leads(int b) const { return with.first == b; }
+  TM_HOST_DEVICE int row_tiles(int group) const {
+    return (with.count + SharersOfTile(group) - 1) / SharersOfTile(group);
+  }
+};
+
+// Of nobody where nothing is shared.
+template <typename Memory>
+TM_HOST_DEVICE AttentionSharers SharersWith(const AttentionPlanParams& p, int b) {
+  return p.sharers == nullptr ? AttentionSharers{b, 0, 0, 0} : Memory::Load(p.sharers + b);
+}
+
+template <typename Memory>
+TM_HOST_DEVICE SharingRow ReadSharingRow(const AttentionPlanParams& p, const AttentionSharers& with, int b) {
+  const KeyRange keys = KeysOf<Memory, false>(p, ReadRow<Memory, false>(p, b), 0);
+  return {with, {keys.begin, with.begin}, {with.begin, with.end}, {with.end, keys.end}};
+}
+
+// Of keys of which there may be none.
+TM_HOST_DEVICE int SplitsOfPart(const KeyRange& keys, int split_tiles) {
+  const int tiles = TilesOf(keys);
+  return tiles == 0 ? 0 : SplitsOf(tiles, split_tiles);
+}
+
+TM_HOST_DEVICE void CountPart(const KeyRange& keys, int row_tiles, int split_tiles, ClassCounts items) {
+  const int splits = SplitsOfPart(keys, split_tiles);
+  if (splits > 0) items[LengthClass(LengthOf(TilesOf(keys), splits), split_tiles)] += splits * row_tiles;
+}
+
+TM_HOST_DEVICE void CountSharing(const AttentionPlanParams& p, const SharingRow& row, int b, int split_tiles,
+                                 ClassCounts items, Totals* totals) {
+  CountPart(row.before, 1, split_tiles, items);
+  CountPart(row.behind, 1, split_tiles, items);
+  if (row.leads(b)) CountPart(row.shared, row.row_tiles(p.group), split_tiles, items);
+  totals->merges += 1;
+  totals->partials += SplitsOfPart(row.before, split_tiles) + SplitsOfPart(row.shared, split_tiles) +
+                      SplitsOfPart(row.behind, split_tiles);
+}
+
+// Calls put(place in the list, split, its keys) for each item of some keys, of which a split has `row_tiles`.
+template <typename Put>
+TM_HOST_DEVICE void FillPart(const KeyRange& keys, int row_tiles, int split_tiles, ClassCounts next_item,
+                             const Put& put) {
+  const int splits = SplitsOfPart(keys, split_tiles);
+  if (splits == 0) return;
+  const int length = LengthOf(TilesOf(keys), splits);
+  int& item = next_item[LengthClass(length, split_tiles)];
+  for (int s = 0; s < splits; ++s) {
+    const int begin = keys.begin + s * length * kKeyTile;
+    put(item, s, KeyRange{begin, Min(begin + length * kKeyTile, keys.end)});
+    item += row_tiles;
+  }
+}
+
+template <typename Memory>
+TM_HOST_DEVICE void FillSharing(const AttentionPlanParams& p, const SharingRow& row, int b, int split_tiles,
+                                ClassCounts next_item, Totals* next) {
+  const int first = next->partials, shared = first + SplitsOfPart(row.before, split_tiles);
+  const int behind = shared + SplitsOfPart(row.shared, split_tiles);
+  next->partials = behind + SplitsOfPart(row.behind, split_tiles);
+  Memory::Store(p.merges + next->merges, AttentionMerge{b, 0, first, next->partials - first});
+  Memory::Store(p.shares + b, AttentionShare{shared, next->merges++});
+  FillPart(row.before, 1, split_tiles, next_item, [&](int item, int split, const KeyRange& keys) {
+    Memory::Store(p.items + item, AttentionItem{b, 0, keys.begin, keys.end, first + split});
+  });
+  FillPart(row.behind, 1, split_tiles, next_item, [&](int item, int split, const KeyRange& keys) {
+    Memory::Store(p.items + item, AttentionItem{b, 0, keys.begin, keys.end, behind + split});
+  });
+  if (!row.leads(b)) return;
+  const int row_tiles = row.row_tiles(p.group), members = SharersOfTile(p.group);
+  FillPart(row.shared, row_tiles, split_tiles, next_item, [&](int item, int split, const KeyRange& keys) {
+    for (int t = 0; t < row_tiles; ++t) {
+      const int partial = OfSharers(split, Min(members, row.with.count - t * members));
+      Memory::Store(p.items + item + t, AttentionItem{b + t * members, 0, keys.begin, keys.end, partial});
+    }
+  });
+}
+
 template <typename Memory, bool kByRow>
 TM_HOST_DEVICE int CountKeyTiles(const AttentionPlanParams& p, int b) {
+  if (const AttentionSharers with = SharersWith<Memory>(p, b); !kByRow && with.count > 0) {
+    const SharingRow row = ReadSharingRow<Memory>(p, with, b);
+    return TilesOf(row.before) + TilesOf(row.behind) +
+           (row.leads(b) ? row.row_tiles(p.group) * TilesOf(row.shared) : 0);
+  }
   const PlanRow row = ReadRow<Memory, kByRow>(p, b);
   int tiles = 0;
   for (int r = 0; r < row.tokens * p.group; r += p.tile_rows)
@@ -109,6 +197,9 @@ TM_HOST_DEVICE int CountKeyTiles(const AttentionPlanParams& p, int b) {
 template <typename Memory, bool kByRow>
 TM_HOST_DEVICE void CountSequence(const AttentionPlanParams& p, int b, int split_tiles, ClassCounts items,
                                   Totals* totals) {
+  if (const AttentionSharers with = SharersWith<Memory>(p, b); !kByRow && with.count > 0) {
+    return CountSharing(p, ReadSharingRow<Memory>(p, with, b), b, split_tiles, items, totals);
+  }
   const PlanRow row = ReadRow<Memory, kByRow>(p, b);
   for (int r = 0; r < row.tokens * p.group; r += p.tile_rows) {
     const int tiles = TilesOf(KeysOf<Memory, kByRow>(p, row, r)), splits = SplitsOf(tiles, split_tiles);
@@ -123,6 +214,9 @@ TM_HOST_DEVICE void CountSequence(const AttentionPlanParams& p, int b, int split
 template <typename Memory, bool kByRow>
 TM_HOST_DEVICE void FillSequence(const AttentionPlanParams& p, int b, int split_tiles, ClassCounts next_item,
                                  Totals* next) {
+  if (const AttentionSharers with = SharersWith<Memory>(p, b); !kByRow && with.count > 0) {
+    return FillSharing<Memory>(p, ReadSharingRow<Memory>(p, with, b), b, split_tiles, next_item, next);
+  }
   const PlanRow row = ReadRow<Memory, kByRow>(p, b);
   for (int r = LastTileBegin(p, row); r >= 0; r -= p.tile_rows) {
     const KeyRange keys = KeysOf<Memory, kByRow>(p, row, r);

@@ -69,6 +69,35 @@ struct AttentionState {
   float sum[2] = {0.0f, 0.0f};
 };
 
+// The rows that an item has a tile of, and where they stand: those of a sequence, its last tokens; or of
+// sharers one each, which see all keys of the item and so have no window and stand behind them.
+struct ItemRows {
+  int first_token;
+  int rows;            // tokens x group
+  int first_position;  // of the first token
+  int window;          // 0: none
+};
+
+TM_DEVICE ItemRows LoadRows(const AttentionRunParams& p, const AttentionItem& item) {
+  const int first_token = LoadUniform(p.qo_indptr + item.sequence);
+  const int tokens = LoadUniform(p.qo_indptr + item.sequence + MembersOf(item.partial)) - first_token;
+  const int kv_end = LoadUniform(p.table.kv_end + item.sequence);
+  const bool shared = IsOfSharers(item.partial);
+  return {first_token, tokens * p.group, (shared ? item.key_end : kv_end - tokens), shared ? 0 : p.window};
+}
+
+// Where the partial results of row r of the item lie, and of a kv head.
+template <typename Shape>
+TM_DEVICE int64_t SlotOfRow(const AttentionRunParams& p, const AttentionItem& item, int kv_head, int r) {
+  int partial = item.partial, row = r - item.row_begin;
+  if (IsOfSharers(partial)) {
+    const int member = r / p.group;
+    row = r - member * p.group;
+    partial = LoadTogether<4>(&p.shares[item.sequence + member].partial) + SharedSplitOf(partial);
+  }
+  return (int64_t{partial} * p.kv.format.kv_heads + kv_head) * Shape::kTileRows + row;
+}
+
 // Query rows [row_begin, row_begin + kTileRows) of a sequence of `rows`, zero beyond the last one.
 template <typename Shape>
 TM_DEVICE void LoadQueries(const void* query, int64_t query_stride, int first_token, int group, int kv_head,
@@ -305,9 +334,8 @@ TM_DEVICE void Write(const AttentionRunParams& p, const AttentionPlace<Shape>& a
     const float lse = state.sum[i] > 0.0f ? state.max[i] + Log2(state.sum[i]) : kMinusInfinity;
     const int64_t token = first_token + r / p.group;
     const int head = kv_head * p.group + r % p.group;
-    if (item.partial >= 0) {
-      const int64_t slot =
-          (int64_t{item.partial} * p.kv.format.kv_heads + kv_head) * Shape::kTileRows + tile_row;
+    if (item.partial != -1) {
+      const int64_t slot = SlotOfRow<Shape>(p, item, kv_head, r);
       TM_UNROLL
       for (int d = 0; d < Shape::kDimSteps * 2; ++d) {
         float* to = p.partial_out + slot * Shape::kHeadDim + d * 8 + at.pair * 2;

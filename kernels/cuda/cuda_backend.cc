@@ -88,10 +88,12 @@ struct WorkspaceMap {
   int64_t adjusted = 0;     // [L, vocab] f32
   int64_t partial_out = 0;  // [partials, kv_heads, tile rows, head_dim] f32
   int64_t partial_lse = 0;  // [partials, kv_heads, tile rows] f32
-  int64_t parts_done = 0;   // [partials, kv_heads] i32, zeros between calls; where the device is Hopper's
-  int64_t plans = 0;        // [kPlanSlots] plan_bytes each: items, merges, work
+  int64_t parts_done = 0;   // [merges, kv_heads] i32, zeros between calls; where the device is Hopper's
+  int64_t plans = 0;        // [kPlanSlots] plan_bytes each: items, merges, work, sharers, shares
   int64_t plan_merges = 0;  // within a plan
   int64_t plan_work = 0;
+  int64_t plan_sharers = 0;
+  int64_t plan_shares = 0;
   int64_t plan_bytes = 0;
   int32_t plan_items = 0;  // capacity of a plan
   int64_t bytes = 0;
@@ -107,6 +109,9 @@ int32_t HopperTargetBlocks(const DeviceProperties& device, int32_t tile_rows) {
   return HopperBlocksPerMultiprocessor(tile_rows) * device.multiprocessors;
 }
 
+// Whether a tile of a decode holds the rows of several sequences.
+constexpr bool CanShare(int32_t group) { return SharersOfTile(group) >= 2; }
+
 WorkspaceMap MapWorkspace(const StepMaxima& maxima, const DeviceProperties& device) {
   WorkspaceMap map;
   const auto take = [](int64_t bytes, int64_t* total) {
@@ -114,6 +119,14 @@ WorkspaceMap MapWorkspace(const StepMaxima& maxima, const DeviceProperties& devi
   };
   const int64_t rows = std::max(maxima.tokens, maxima.logit_rows);
   int64_t state_rows = 0;
+  // Of a decode whose sequences share keys, in tiles of as many rows.
+  const int32_t group = maxima.query_heads / maxima.kv_heads;
+  const auto shared_rows = [&](int32_t target_blocks) {
+    if (!CanShare(group)) return int64_t{0};
+    return int64_t{SharingPartialBound(maxima.kv_heads, target_blocks, group, maxima.sequences)} *
+           maxima.kv_heads * kSmallTileRows;
+  };
+  state_rows = shared_rows(TargetBlocks(device, kSmallTileRows));
   for (const int32_t tile_rows : {kSmallTileRows, kMaxAttentionRows}) {
     const int32_t partials = AttentionPartialBound(maxima.kv_heads, TargetBlocks(device, tile_rows));
     state_rows = std::max(state_rows, int64_t{partials} * maxima.kv_heads * tile_rows);
@@ -122,9 +135,11 @@ WorkspaceMap MapWorkspace(const StepMaxima& maxima, const DeviceProperties& devi
     const int32_t partials =
         AttentionPartialBound(maxima.kv_heads, HopperTargetBlocks(device, kHopperPrefillRows));
     state_rows = std::max(state_rows, int64_t{partials} * maxima.kv_heads * kHopperPrefillRows);
-    const int32_t parts =
-        AttentionPartialBound(maxima.kv_heads, HopperTargetBlocks(device, kHopperDecodeRows));
-    map.parts_done = take(int64_t{parts} * maxima.kv_heads * int64_t{sizeof(int32_t)}, &map.bytes);
+    const int32_t decode_blocks = HopperTargetBlocks(device, kHopperDecodeRows);
+    state_rows = std::max(state_rows, shared_rows(decode_blocks));
+    const int32_t merges =
+        SharingMergeBound(AttentionPartialBound(maxima.kv_heads, decode_blocks), maxima.sequences);
+    map.parts_done = take(int64_t{merges} * maxima.kv_heads * int64_t{sizeof(int32_t)}, &map.bytes);
   }
   map.normalised = take(rows * maxima.hidden * 2, &map.bytes);
   map.gate_up = take(int64_t{maxima.tokens} * maxima.hidden * 2 * 2, &map.bytes);
@@ -141,11 +156,14 @@ WorkspaceMap MapWorkspace(const StepMaxima& maxima, const DeviceProperties& devi
   map.adjusted = take(SampleScratchBytes(maxima.logit_rows, maxima.vocab), &map.bytes);
   map.partial_out = take(state_rows * maxima.head_dim * int64_t{sizeof(float)}, &map.bytes);
   map.partial_lse = take(state_rows * int64_t{sizeof(float)}, &map.bytes);
-  map.plan_items = AttentionItemBound(maxima.tokens, maxima.sequences, maxima.query_heads / maxima.kv_heads,
-                                      kSmallTileRows, maxima.kv_heads, TargetBlocks(device, kSmallTileRows));
+  map.plan_items = AttentionItemBound(maxima.tokens, maxima.sequences, group, kSmallTileRows, maxima.kv_heads,
+                                      TargetBlocks(device, kSmallTileRows));
+  if (CanShare(group)) map.plan_items = SharingItemBound(map.plan_items, maxima.sequences, 1);
   take(map.plan_items * int64_t{sizeof(AttentionItem)}, &map.plan_bytes);
   map.plan_merges = take(map.plan_items * int64_t{sizeof(AttentionMerge)}, &map.plan_bytes);
   map.plan_work = take(sizeof(AttentionWork), &map.plan_bytes);
+  map.plan_sharers = take(maxima.sequences * int64_t{sizeof(AttentionSharers)}, &map.plan_bytes);
+  map.plan_shares = take(maxima.sequences * int64_t{sizeof(AttentionShare)}, &map.plan_bytes);
   map.plans = take(int64_t{kPlanSlots} * map.plan_bytes, &map.bytes);
   return map;
 }
@@ -155,6 +173,8 @@ enum class AttentionKernels { kMmaSync, kByRow, kLatent, kHopperPrefill, kHopper
 
 // A work list that attention calls of one step share, and what it was made for.
 struct AttentionPlan {
+  const int32_t* page_indices = nullptr;
+  const int32_t* first_entry = nullptr;
   const int32_t* kv_end = nullptr;
   const int32_t* qo_indptr = nullptr;
   const int32_t* left = nullptr;
@@ -169,11 +189,14 @@ struct AttentionPlan {
   AttentionItem* items = nullptr;
   AttentionMerge* merges = nullptr;
   AttentionWork* work = nullptr;
+  AttentionShare* shares = nullptr;  // null: nobody shares
 
   bool Serves(const AttentionParams& p, AttentionKernels by) const {
     return kernels == by && kv_end == p.table.kv_end && qo_indptr == p.qo_indptr && window == p.window &&
            batch == p.batch && tokens == p.query.rows && left == p.sinks.left &&
-           by_mask == (p.mask.bits != nullptr);
+           by_mask == (p.mask.bits != nullptr) &&
+           (shares == nullptr ||
+            (page_indices == p.table.page_indices && first_entry == p.table.first_entry));
   }
 };
 
@@ -522,6 +545,15 @@ OpCode CudaBackend::RopeTable(const RopeTableParams& p) noexcept {
   return Queued(LaunchRopeTable(p, runtime_->stream()), "the rotary table");
 }
 
+// Kernels read rows in pieces of 16 bytes.
+bool IsOfPieces(int64_t bytes) { return bytes % 16 == 0; }
+void CheckPieces(const Tensor& rows, const char* name) {
+  TM_CHECK(IsOfPieces(static_cast<int64_t>(reinterpret_cast<uintptr_t>(rows.data))) &&
+               (rows.rows <= 1 || IsOfPieces(Format(rows.dtype).Bytes(rows.row_stride))),
+           "%s at %p has rows %lld elements apart, which are no pieces of 16 bytes", name, rows.data,
+           static_cast<long long>(rows.row_stride));
+}
+
 // What pages may hold.
 OpCode CudaBackend::CheckPages(const KvLayerView& kv) {
   const Format& element = kv.format.element;
@@ -556,6 +588,7 @@ OpCode CudaBackend::RopeAppend(const RopeAppendParams& p) noexcept {
   TM_CHECK(p.qkv.dtype == DType::kBf16, "qkv is %s", DTypeName(p.qkv.dtype));
   if (const OpCode code = CheckPages(p.kv); code != OpCode::kOk) return code;
   if (p.qkv.rows == 0) return OpCode::kOk;
+  if (p.kv.format.element != DType::kBf16) CheckPieces(p.qkv, "qkv");
   if (p.sink_cos_sin != nullptr) {  // before the rows' queries are turned where they lie
     TM_CHECK(p.sink_query.dtype == DType::kBf16, "queries for sinks are %s", DTypeName(p.sink_query.dtype));
     if (const OpCode code = Queued(LaunchRopeSinkQuery(p, runtime_->stream()), "queries for sinks");
@@ -627,15 +660,6 @@ OpCode CudaBackend::Replay(RecordingHandle recording) noexcept {
 
 // ---- linear layers, a segment of the weight at a time: 1 to 16 rows by our own kernel, more by a large
 // product between small kernels, or of a weight in blocks by tiles
-
-// Kernels read rows in pieces of 16 bytes.
-bool IsOfPieces(int64_t bytes) { return bytes % 16 == 0; }
-void CheckPieces(const Tensor& rows, const char* name) {
-  TM_CHECK(IsOfPieces(static_cast<int64_t>(reinterpret_cast<uintptr_t>(rows.data))) &&
-               (rows.rows <= 1 || IsOfPieces(Format(rows.dtype).Bytes(rows.row_stride))),
-           "%s at %p has rows %lld elements apart, which are no pieces of 16 bytes", name, rows.data,
-           static_cast<long long>(rows.row_stride));
-}
 
 void CheckLinear(const LinearParams& p, const PackedWeight& weight) {
   const bool swiglu = p.epilogue == Epilogue::kSwiGlu;
@@ -1010,6 +1034,15 @@ bool FitsSmallTiles(const AttentionParams& p) {
   return p.query.rows * (p.query_heads / p.kv.format.kv_heads) <= int64_t{kSmallTileRows} * p.batch;
 }
 
+// Whether it may be a decode whose sequences share keys: what they do share the device finds. A window that
+// is never split saves too little.
+bool MayShare(const AttentionParams& p, AttentionKernels kernels, int32_t max_merges) {
+  const bool has_kernels = kernels == AttentionKernels::kHopperDecode ||
+                           kernels == AttentionKernels::kMmaSync || kernels == AttentionKernels::kByRow;
+  return has_kernels && p.sinks.len == nullptr && p.mask.bits == nullptr && max_merges > 0 && p.batch > 1 &&
+         p.query.rows <= p.batch && CanShare(p.query_heads / p.kv.format.kv_heads);
+}
+
 AttentionKernels CudaBackend::KernelsFor(const AttentionParams& p) const {
   if (p.kv.format.latent()) return AttentionKernels::kLatent;
   if (IsByRow(p)) return AttentionKernels::kByRow;
@@ -1033,6 +1066,8 @@ OpCode CudaBackend::PlanFor(const AttentionParams& p, const AttentionPlan** out)
   std::byte* slot =
       workspace_ + map_.plans + static_cast<int64_t>(plans_.size() % kPlanSlots) * map_.plan_bytes;
   AttentionPlan plan;
+  plan.page_indices = p.table.page_indices;
+  plan.first_entry = p.table.first_entry;
   plan.kv_end = p.table.kv_end;
   plan.qo_indptr = p.qo_indptr;
   plan.left = p.sinks.left;
@@ -1054,6 +1089,27 @@ OpCode CudaBackend::PlanFor(const AttentionParams& p, const AttentionPlan** out)
   plan.items = reinterpret_cast<AttentionItem*>(slot);
   plan.merges = reinterpret_cast<AttentionMerge*>(slot + map_.plan_merges);
   plan.work = reinterpret_cast<AttentionWork*>(slot + map_.plan_work);
+  AttentionSharers* sharers = nullptr;
+  if (MayShare(p, kernels, plan.max_merges)) {
+    sharers = reinterpret_cast<AttentionSharers*>(slot + map_.plan_sharers);
+    plan.shares = reinterpret_cast<AttentionShare*>(slot + map_.plan_shares);
+    plan.max_items = SharingItemBound(plan.max_items, p.batch, p.window);
+    plan.max_merges = SharingMergeBound(plan.max_merges, p.batch);
+    const int64_t key_and_value_bytes =
+        p.kv.format.LayerBytes() / (int64_t{kv_heads} * p.kv.format.page_size);
+    const OpCode code =
+        Queued(FindAttentionSharers({.table = p.table,
+                                     .qo_indptr = p.qo_indptr,
+                                     .batch = p.batch,
+                                     .page_size = p.kv.format.page_size,
+                                     .window = p.window,
+                                     .group = group,
+                                     .least_tiles = LeastTilesSaved(kv_heads, key_and_value_bytes),
+                                     .sharers = sharers},
+                                    runtime_->stream()),
+               "finding who shares keys");
+    if (code != OpCode::kOk) return code;
+  }
   const AttentionPlanParams params = {.kv_base = p.table.kv_base,
                                       .kv_end = p.table.kv_end,
                                       .qo_indptr = p.qo_indptr,
@@ -1068,7 +1124,9 @@ OpCode CudaBackend::PlanFor(const AttentionParams& p, const AttentionPlan** out)
                                       .merges = plan.merges,
                                       .work = plan.work,
                                       .left = p.sinks.left,
-                                      .by_mask = plan.by_mask};
+                                      .by_mask = plan.by_mask,
+                                      .sharers = sharers,
+                                      .shares = plan.shares};
   plans_.push_back(plan);
   *out = &plans_.back();
   return Queued(PlanAttention(params, runtime_->stream()), "planning attention");
@@ -1121,6 +1179,7 @@ OpCode CudaBackend::Attention(const AttentionParams& p) noexcept {
                                   .items = plan->items,
                                   .merges = plan->merges,
                                   .work = plan->work,
+                                  .shares = plan->shares,
                                   .partial_out = reinterpret_cast<float*>(workspace_ + map_.partial_out),
                                   .partial_lse = reinterpret_cast<float*>(workspace_ + map_.partial_lse),
                                   .lse = p.lse,

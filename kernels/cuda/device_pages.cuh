@@ -1,5 +1,5 @@
-// Where a kernel finds the page of a position: the only place that turns a position into an entry of a page
-// table, and an entry into a page. Device code.
+// Where a kernel finds the page of a position or slot: the only place that turns a position into an entry of
+// a page table, and an entry into a page. Device code.
 #pragma once
 
 #include "kernels/cuda/device_pages.h"
@@ -18,10 +18,17 @@ TM_DEVICE PagesOfSequence LoadSinkPages(const PageTableView& table, int b, const
   return {table.page_indices + LoadUniform(table.sink_entry + b), -1};
 }
 
-// A listed position's page and its offset there.
+// The page of a position or slot, and its offset there.
 struct PagePlace {
   int page, offset;
 };
+
+// Of slots beyond 2^31 the quotient is found the long way.
+TM_DEVICE PagePlace PlaceOfSlot(const PageDivisor& divisor, int64_t slot) {
+  const int page = slot > 0x7fffffff ? static_cast<int>(PageOfSlot(slot, divisor.size()))
+                                     : divisor.Quotient(static_cast<int>(slot));
+  return {page, static_cast<int>(slot - int64_t{page} * divisor.size())};
+}
 
 // kLanes neighbours ask for the same position.
 template <int kLanes>

@@ -49,7 +49,7 @@ TM_DEVICE void PutNumber(const Tensor& out, int64_t at, float number) {
 
 }  // namespace
 
-TM_KERNEL void GatherKvKernel(GatherKvParams p) {
+TM_KERNEL TM_BOUNDS(kThreads) void GatherKvKernel(GatherKvParams p) {
   AwaitPriorKernels();
   const KvFormat& format = p.kv.format;
   const int b = BlockX();

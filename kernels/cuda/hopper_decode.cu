@@ -15,6 +15,8 @@
 //         an item and kv head reads    40 + rows * 2d + pages * (4 + page_size * 4d)
 //                             writes   rows * 2d (+ rows * 4 with lse), or rows * (4d + 4) when it is a part
 //         a part also reads 16 + 8 for each merge of the list, and writes 4: it counts itself;
+//         of sharers it reads rows * 4 more, and of each sequence 16 and nothing of other merges, and writes
+//         the parts of all and 4 for each;
 //         the last part also reads rows * splits * 6d, parts and for each 16 bytes of them their lse twice,
 //         and writes 4 + rows * 2d (+ rows * 4 with lse).
 //         Every other block reads 4.
@@ -115,18 +117,22 @@ TM_DEVICE void MergeParts(const AttentionRunParams& p, const HopperItem& item, c
   }
 }
 
-// Counts this block's part; whoever counts the last one joins all. By the threads that compute.
-template <typename Shape>
-TM_DEVICE void FinishPart(const HopperAttentionParams& p, const HopperItem& item, DecodeShared* shared) {
-  const AttentionRunParams& run = p.run;
-  FenceGlobal();  // the part, before it is counted
+// Number of the merge that joins a part of one sequence. By the threads that compute.
+TM_DEVICE int MergeOfPart(const AttentionRunParams& run, int partial, DecodeShared* shared) {
   const int merges = LoadUniform(&run.work->merges);
   for (int m = ThreadX(); m < merges; m += kAttentionThreads) {
     const int begin = LoadGlobal(&run.merges[m].partial_begin), splits = LoadGlobal(&run.merges[m].splits);
-    if (item.partial >= begin && item.partial < begin + splits) shared->merge = m;
+    if (partial >= begin && partial < begin + splits) shared->merge = m;
   }
   SyncThreads();
-  const int number = shared->merge;
+  return shared->merge;
+}
+
+// Counts a part; whoever counts the last one joins all. By the threads that compute.
+template <typename Shape>
+TM_DEVICE void FinishPart(const HopperAttentionParams& p, const HopperItem& item, int number,
+                          DecodeShared* shared) {
+  const AttentionRunParams& run = p.run;
   AttentionMerge merge;
   merge.partial_begin = LoadUniform(&run.merges[number].partial_begin);
   merge.splits = LoadUniform(&run.merges[number].splits);
@@ -137,6 +143,23 @@ TM_DEVICE void FinishPart(const HopperAttentionParams& p, const HopperItem& item
   FenceGlobal();  // the others' parts, behind their count
   MergeParts<Shape>(run, item, merge);
   if (ThreadX() == 0) StoreGlobal(done, 0);
+}
+
+// Of sharers a part of each.
+template <typename Shape>
+TM_DEVICE void FinishParts(const HopperAttentionParams& p, const HopperItem& item, DecodeShared* shared) {
+  FenceGlobal();  // the parts, before they are counted
+  if (!IsOfSharers(item.partial)) {
+    return FinishPart<Shape>(p, item, MergeOfPart(p.run, item.partial, shared), shared);
+  }
+  SyncThreads();  // all have stored theirs
+  HopperItem own = item;
+  own.rows = p.run.group;
+  for (int m = 0; m < MembersOf(item.partial); ++m) {
+    own.first_token = item.first_token + m;
+    FinishPart<Shape>(p, own, LoadUniform(&p.run.shares[item.sequence + m].merge), shared);
+    SyncThreads();  // before it is asked again who is last
+  }
 }
 
 }  // namespace
@@ -161,7 +184,7 @@ TM_BOUNDS(kAttentionThreads + 32, HopperBlocksPerMultiprocessor(kHopperDecodeRow
     PrefetchMap(p.pool);
   }
   SyncThreads();
-  const HopperItem item = ReadItem<kKeyTile>(p, BlockX());
+  const HopperItem item = ReadItem<kKeyTile, true>(p, BlockX());
   if (ThreadX() >= kAttentionThreads) {
     FetchInTurn<Shape>(p, item, stages, shared);
     return;  // SyncThreads counts those who are left
@@ -176,7 +199,7 @@ TM_BOUNDS(kAttentionThreads + 32, HopperBlocksPerMultiprocessor(kHopperDecodeRow
     return item.first_position + p.by_group.Quotient(Min(r, item.rows - 1));
   };
   const auto begin_of = [&](int own) {
-    return p.run.window > 0 ? Max(item.key_begin, own - p.run.window + 1) : item.key_begin;
+    return item.window > 0 ? Max(item.key_begin, own - item.window + 1) : item.key_begin;
   };
   int begin[2], end[2];
   TM_UNROLL
@@ -216,9 +239,9 @@ TM_BOUNDS(kAttentionThreads + 32, HopperBlocksPerMultiprocessor(kHopperDecodeRow
     release();
   } while ((tile += kKeyTile) < item.key_end);
 
-  const AttentionItem rows = {0, item.row_begin, item.key_begin, item.key_end, item.partial};
+  const AttentionItem rows = {item.sequence, item.row_begin, item.key_begin, item.key_end, item.partial};
   if (JoinWarps(at, state, scale)) Write(p.run, at, rows, item.kv_head, item.first_token, item.rows, state);
-  if (item.partial >= 0) FinishPart<Shape>(p, item, shared);
+  if (item.partial != -1) FinishParts<Shape>(p, item, shared);
 }
 
 bool HopperDecodeSupported(const KvLayerView& kv) {

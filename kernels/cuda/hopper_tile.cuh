@@ -21,18 +21,21 @@ inline constexpr int kNoPage = -1;        // outside of the pool: a box of zeros
 // One AttentionItem for one kv head.
 struct HopperItem {
   int kv_head;
-  int first_token;         // row of the sequence's first query
-  int rows;                // its tokens x group
-  int row_begin;           // the tile's first
-  int first_position;      // of the sequence's first query
-  int partial;             // slot of partial results, or -1
+  int first_token;     // row of the sequence's first query
+  int rows;            // its tokens x group
+  int row_begin;       // the tile's first
+  int first_position;  // of the sequence's first query
+  int window;          // 0: none
+  int sequence;
+  int partial;             // as AttentionItem has it
   int key_begin, key_end;  // positions that some row of the tile sees
   int tile_begin;          // key_begin rounded down to a tile of keys
   PagesOfSequence pages;
 };
 
-// Number `work` of the list, kv heads fastest.
-template <int kTileKeys>
+// Number `work` of the list, kv heads fastest. kShares: it may be of sharers, which see all keys of an item
+// and so have no window and stand behind them.
+template <int kTileKeys, bool kShares = false>
 TM_DEVICE HopperItem ReadItem(const HopperAttentionParams& params, int work) {
   const AttentionRunParams& p = params.run;
   const int number = params.by_kv_heads.Quotient(work);
@@ -40,14 +43,21 @@ TM_DEVICE HopperItem ReadItem(const HopperAttentionParams& params, int work) {
   HopperItem out;
   out.kv_head = work - number * params.by_kv_heads.size();
   out.first_token = LoadUniform(p.qo_indptr + item.sequence);
-  const int tokens = LoadUniform(p.qo_indptr + item.sequence + 1) - out.first_token;
+  const int members = kShares ? MembersOf(item.partial) : 1;
+  const int tokens = LoadUniform(p.qo_indptr + item.sequence + members) - out.first_token;
   out.rows = tokens * p.group;
   out.row_begin = item.row_begin;
+  out.window = p.window;
+  out.sequence = item.sequence;
   out.partial = item.partial;
   out.pages = LoadPages(p.table, item.sequence);
   out.first_position = LoadUniform(p.table.kv_end + item.sequence) - tokens;
+  if (kShares && IsOfSharers(item.partial)) {
+    out.window = 0;
+    out.first_position = item.key_end;
+  }
   const int tile_first = out.first_position + params.by_group.Quotient(item.row_begin);
-  out.key_begin = std::max(item.key_begin, p.window > 0 ? tile_first - p.window + 1 : 0);
+  out.key_begin = std::max(item.key_begin, out.window > 0 ? tile_first - out.window + 1 : 0);
   out.key_end = item.key_end;
   out.tile_begin = out.key_begin & -kTileKeys;
   return out;

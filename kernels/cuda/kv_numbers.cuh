@@ -76,20 +76,24 @@ struct KvNumbers {
   float value[kKvPiece];
 };
 
-// Before their scale.
+// Before their scale. The type is asked once for all eight.
 TM_DEVICE KvNumbers DecodeKvPiece(DType type, const Vector8& piece) {
   KvNumbers out;
-  TM_UNROLL
-  for (int i = 0; i < kKvPiece; ++i) {
-    const uint32_t byte = piece.word[i / 4] >> (i % 4 * 8) & 0xffu;
-    if (type == DType::kInt4) {
+  const auto byte_of = [&piece](int i) { return piece.word[i / 4] >> (i % 4 * 8) & 0xffu; };
+  if (type == DType::kInt4) {
+    TM_UNROLL
+    for (int i = 0; i < kKvPiece; ++i) {
       const auto nibble = static_cast<int32_t>(piece.word[0] >> (i * 4) & 0xfu);
       out.value[i] = static_cast<float>((nibble ^ 8) - 8);
-    } else if (type == DType::kInt8) {
-      out.value[i] = static_cast<float>((static_cast<int32_t>(byte) ^ 128) - 128);
-    } else {
-      out.value[i] = FloatOfFp8(byte);
     }
+  } else if (type == DType::kInt8) {
+    TM_UNROLL
+    for (int i = 0; i < kKvPiece; ++i) {
+      out.value[i] = static_cast<float>((static_cast<int32_t>(byte_of(i)) ^ 128) - 128);
+    }
+  } else {
+    TM_UNROLL
+    for (int i = 0; i < kKvPiece; ++i) out.value[i] = FloatOfFp8(byte_of(i));
   }
   return out;
 }

@@ -4,12 +4,13 @@
 //         out [rows, N] bf16 or f32 (N / 2 for SwiGLU).
 // Grid:   (ceil(N / 16)) blocks of 8 warps. A block makes 16 outputs for all rows; warp w takes every eighth
 //         block of 32 along K (w, w + 8, ...), or unit. The eight partial sums are added in warp order.
-// Bytes:  in all N * K * 2 of W, or N * K times the bits of its type, with N filled up to sixteens (in
-//         bits: q8_0 8.5, q4_0 4.5, q4_1 5, q5_0 5.5, q5_1 6, q4_k 4.5, q5_k 5.5, q6_k 6.5625, groups 4 or 8
-//         and what a group has besides over its size: int4 of 128 with f16 scales 4.125): the bound. Each
-//         block besides
+// Bytes:  in all N * K times the bits of W's type, with N filled up to sixteens (of bf16 by its last row once
+//         more), in bits: bf16 16, q8_0 8.5, q4_0 4.5, q4_1 5, q5_0 5.5, q5_1 6, q4_k 4.5, q5_k 5.5, q6_k
+//         6.5625, groups 4 or 8 and what a group has besides over its size (int4 of 128 with f16 scales
+//         4.125): the bound. Each block besides
 //         reads   rows * K * 2 of x, or for a fused norm rows * K * (2 + 2 + 4): x twice and norm_weight;
-//                 rows * 128 where rows are gathered (each of 32 threads reads a row's number);
+//                 where rows are gathered rows * 128 (each of 32 threads reads a row's number), with a norm
+//                 rows * 8;
 //                 for kAddResidual what it writes; all of it from the caches but once;
 //         writes  rows * 16 outputs (8 for SwiGLU) of 2 or 4 bytes, fewer in the last block.
 // Limits: rows 1..16, over blocks with a norm 1..8; K a multiple of 32, or whole units but of groups;
@@ -34,37 +35,54 @@ constexpr int kRowPadBytes = 64;  // rows g and g+1 of x then fall into differen
 
 constexpr int64_t SharedRowBytes(int32_t in_features) { return int64_t{in_features} * 2 + kRowPadBytes; }
 
-TM_DEVICE uint32_t NormalisePair(uint32_t pair, float scale, const float* weight) {
-  const float low = ToFloat(Bf16{static_cast<uint16_t>(pair)}),
-              high = ToFloat(Bf16{static_cast<uint16_t>(pair >> 16)});
-  return PackPair<Bf16>(low * (scale * LoadGlobal(weight)), high * (scale * LoadGlobal(weight + 1)));
-}
+TM_DEVICE float LowHalf(uint32_t pair) { return ToFloat(Bf16{static_cast<uint16_t>(pair)}); }
+TM_DEVICE float HighHalf(uint32_t pair) { return ToFloat(Bf16{static_cast<uint16_t>(pair >> 16)}); }
 
-// Normalises every row of x into shared memory, a warp a row.
+// Normalises every row of x into shared memory, all warps a row. Their sums lie in its padding. Loops stay
+// rolled, since a thread has one turn or two and the first weights its registers.
 TM_DEVICE void NormaliseRows(const SmallLinearParams& p, std::byte* shared) {
-  const int warp = ThreadX() / 32, lane = LaneId();
-  for (int r = warp; r < p.rows; r += kSmallWarps) {
-    const int64_t row = p.x_rows == nullptr ? r : LoadGlobal(p.x_rows + r);
-    const auto* x = static_cast<const Bf16*>(p.x) + row * p.x_stride;
+  const int64_t row_bytes = SharedRowBytes(p.in_features);
+  const auto row_of = [&](int r) {
+    const int64_t row = p.x_rows == nullptr ? r : LoadUniform(p.x_rows + r);
+    return static_cast<const Bf16*>(p.x) + row * p.x_stride;
+  };
+  const auto sums_of = [&](int r) {
+    return reinterpret_cast<float*>(shared + r * row_bytes + int64_t{p.in_features} * 2);  // [kSmallWarps]
+  };
+  for (int r = 0; r < p.rows; ++r) {
+    const Bf16* const x = row_of(r);
     float sum = 0.0f;
-    for (int i = lane * 8; i < p.in_features; i += 256) {
+    TM_ROLLED
+    for (int i = ThreadX() * 8; i < p.in_features; i += kThreads * 8) {
       const Vector16 piece = LoadGlobal16(x + i);
       TM_UNROLL
       for (int j = 0; j < 4; ++j) {
-        const float low = ToFloat(Bf16{static_cast<uint16_t>(piece.word[j])});
-        const float high = ToFloat(Bf16{static_cast<uint16_t>(piece.word[j] >> 16)});
+        const float low = LowHalf(piece.word[j]), high = HighHalf(piece.word[j]);
         sum += low * low + high * high;
       }
     }
     TM_UNROLL
     for (int mask = 16; mask > 0; mask /= 2) sum += ShuffleXor(sum, mask);
+    if (LaneId() == 0) sums_of(r)[ThreadX() / 32] = sum;
+  }
+  SyncThreads();
+  for (int r = 0; r < p.rows; ++r) {
+    const Bf16* const x = row_of(r);
+    float sum = 0.0f;
+    TM_UNROLL
+    for (int w = 0; w < kSmallWarps; ++w) sum += sums_of(r)[w];
     const float scale = ReciprocalSqrt(sum / static_cast<float>(p.in_features) + p.epsilon);
-    for (int i = lane * 8; i < p.in_features; i += 256) {
+    TM_ROLLED
+    for (int i = ThreadX() * 8; i < p.in_features; i += kThreads * 8) {
       Vector16 piece = LoadGlobal16(x + i);
+      const Vector16 weight[2] = {LoadGlobal16(p.norm_weight + i), LoadGlobal16(p.norm_weight + i + 4)};
       TM_UNROLL
-      for (int j = 0; j < 4; ++j)
-        piece.word[j] = NormalisePair(piece.word[j], scale, p.norm_weight + i + 2 * j);
-      StoreShared16(shared + r * SharedRowBytes(p.in_features) + i * 2, piece);
+      for (int j = 0; j < 4; ++j) {
+        const float low = scale * FloatOf(weight[j / 2].word[j % 2 * 2]);
+        const float high = scale * FloatOf(weight[j / 2].word[j % 2 * 2 + 1]);
+        piece.word[j] = PackPair<Bf16>(LowHalf(piece.word[j]) * low, HighHalf(piece.word[j]) * high);
+      }
+      StoreShared16(shared + r * row_bytes + i * 2, piece);
     }
   }
 }
@@ -77,26 +95,19 @@ TM_DEVICE void PrefetchFirstUnits(const SmallLinearParams& p) {
   if (line < bytes) PrefetchConstant(static_cast<const std::byte*>(p.weight) + BlockX() * bytes + line);
 }
 
-// The first two blocks of W that each warp reads, while other kernels still run.
-TM_DEVICE void PrefetchFirstBlocks(const SmallLinearParams& p, int first_out) {
-  const int warp = ThreadX() / 32, lane = LaneId();
-  const int64_t out = first_out + lane % kSmallTileOut;
-  const int k = (warp + lane / kSmallTileOut * kSmallWarps) * kSmallBlockK;
-  if (out < p.out_features && k < p.in_features) {
-    PrefetchConstant(static_cast<const Bf16*>(p.weight) + out * p.in_features + k);
-  }
-}
-
 }  // namespace
 
 // Type: Bf16, or that of W's blocks. kRowTiles: groups of eight rows of x. kNorm: x is normalised into shared
 // memory first.
 template <typename Type, int kRowTiles, bool kNorm>
-TM_KERNEL void SmallLinearKernel(SmallLinearParams p) {
+TM_KERNEL TM_BOUNDS(kThreads) void SmallLinearKernel(SmallLinearParams p) {
   const int g = LaneId() / 4;
   const int first_out = BlockX() * kSmallTileOut;
+  // Weights depend on no kernel: a warp's first ones come while others still run.
+  const SmallRows rows = {static_cast<const Bf16*>(p.weight), first_out, p.out_features, p.in_features};
+  SmallWeights weights;  // where they are bf16
   if constexpr (kIsBf16<Type>) {
-    PrefetchFirstBlocks(p, first_out);
+    weights = LoadSmallWeights(rows);
   } else {
     PrefetchFirstUnits<Type>(p);
   }
@@ -124,13 +135,7 @@ TM_KERNEL void SmallLinearKernel(SmallLinearParams p) {
 
   float sum[kRowTiles][4] = {};
   if constexpr (kIsBf16<Type>) {
-    const Bf16* weight[2];  // this lane's rows
-    TM_UNROLL
-    for (int i = 0; i < 2; ++i) {
-      const int64_t out = first_out + g + 8 * i;
-      weight[i] = out < p.out_features ? static_cast<const Bf16*>(p.weight) + out * p.in_features : nullptr;
-    }
-    MultiplySmallTile<kRowTiles, kNorm>(weight, row, p.in_features, sum);
+    MultiplySmallTile<kRowTiles, kNorm>(rows, weights, row, sum);
   } else {
     const std::byte* units = static_cast<const std::byte*>(p.weight) +
                              BlockX() * BytesOfUnitRows<Type>(p.weight_format, p.in_features);

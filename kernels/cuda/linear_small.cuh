@@ -27,37 +27,86 @@ TM_DEVICE void MultiplyTile(const Vector16 (&w)[2], const Vector16& x, float (&s
   }
 }
 
-// weight: this lane's rows g and g + 8 of W; row: its rows g, g + 8 of x, in shared memory or global; null
-// where there is none. sum: of this warp's blocks of k.
-template <int kRowTiles, bool kSharedRows>
-TM_DEVICE void MultiplySmallTile(const Bf16* const (&weight)[2], const std::byte* const (&row)[kRowTiles],
-                                 int in_features, float (&sum)[kRowTiles][4]) {
-  constexpr int kAhead = 4;  // blocks of W in flight per lane: 128 bytes
-  const int warp = ThreadX() / 32, t = LaneId() % 4;
-  const int blocks = in_features / kSmallBlockK;
-  for (int first = warp; first < blocks; first += kSmallWarps * kAhead) {
-    Vector16 w[kAhead][2] = {};
+inline constexpr int kSmallStages = 4;                         // blocks of W in flight per lane: 128 bytes
+inline constexpr int kSmallStep = kSmallWarps * kSmallBlockK;  // numbers from a warp's block to its next one
+
+// Which part of W a lane multiplies: rows g and g + 8 of sixteen. Of rows beyond the last one, whose outputs
+// nobody stores, the last one's.
+struct SmallRows {
+  const Bf16* weight;  // [out_features, in_features]
+  int first_out, out_features, in_features;
+
+  // The lane's numbers in the warp's first block.
+  TM_DEVICE const Bf16* Row(int i) const {
+    const int64_t out = Min(first_out + LaneId() / 4 + 8 * i, out_features - 1);
+    return weight + out * in_features + ThreadX() / 32 * kSmallBlockK + LaneId() % 4 * 8;
+  }
+  // Of the warp.
+  TM_DEVICE int Blocks() const {
+    return (in_features / kSmallBlockK - ThreadX() / 32 + kSmallWarps - 1) / kSmallWarps;
+  }
+};
+
+// A lane's pieces of its warp's next blocks.
+struct SmallWeights {
+  Vector16 piece[kSmallStages][2];
+};
+
+// Of the warp's first blocks.
+TM_DEVICE SmallWeights LoadSmallWeights(const SmallRows& rows) {
+  const Bf16* const at[2] = {rows.Row(0), rows.Row(1)};
+  SmallWeights w;
+  TM_UNROLL
+  for (int stage = 0; stage < kSmallStages; ++stage) {
     TM_UNROLL
-    for (int a = 0; a < kAhead; ++a) {
-      const int k = (first + a * kSmallWarps) * kSmallBlockK + 8 * t;
+    for (int i = 0; i < 2; ++i) {
+      if (stage < rows.Blocks()) w.piece[stage][i] = LoadConstant16Once(at[i] + stage * kSmallStep);
+    }
+  }
+  return w;
+}
+
+// w: the first blocks'. row: this lane's rows g, g + 8 of x, in shared memory or global; null where there is
+// none. sum: of this warp's blocks of k. Whole turns have no condition but that of their last loads, each of
+// which goes where its stage was multiplied from; what is left of a turn follows.
+template <int kRowTiles, bool kSharedRows>
+TM_DEVICE void MultiplySmallTile(const SmallRows& rows, SmallWeights w,
+                                 const std::byte* const (&row)[kRowTiles], float (&sum)[kRowTiles][4]) {
+  const Bf16* at[2] = {rows.Row(0), rows.Row(1)};
+  int k = ThreadX() / 32 * kSmallBlockK + LaneId() % 4 * 8;
+  const auto load_x = [&](int n, int stage) {
+    Vector16 x = {};
+    const std::byte* const from = row[n] + (k + stage * kSmallStep) * 2;
+    if (row[n] != nullptr) x = kSharedRows ? LoadShared16(from) : LoadGlobal16(from);
+    return x;
+  };
+  int blocks = rows.Blocks();
+  TM_ROLLED
+  for (; blocks >= kSmallStages; k += kSmallStages * kSmallStep) {
+    blocks -= kSmallStages;
+    TM_UNROLL
+    for (int i = 0; i < 2; ++i) at[i] += kSmallStages * kSmallStep;
+    Vector16 x[kSmallStages][kRowTiles];
+    TM_UNROLL
+    for (int stage = 0; stage < kSmallStages; ++stage) {
+      TM_UNROLL
+      for (int n = 0; n < kRowTiles; ++n) x[stage][n] = load_x(n, stage);
+    }
+    TM_UNROLL
+    for (int stage = 0; stage < kSmallStages; ++stage) {
+      TM_UNROLL
+      for (int n = 0; n < kRowTiles; ++n) MultiplyTile(w.piece[stage], x[stage][n], sum[n]);
       TM_UNROLL
       for (int i = 0; i < 2; ++i) {
-        if (first + a * kSmallWarps < blocks && weight[i] != nullptr)
-          w[a][i] = LoadGlobal16Once(weight[i] + k);
+        if (stage < blocks) w.piece[stage][i] = LoadConstant16Once(at[i] + stage * kSmallStep);
       }
     }
+  }
+  TM_UNROLL
+  for (int stage = 0; stage < kSmallStages - 1; ++stage) {
+    if (stage >= blocks) continue;
     TM_UNROLL
-    for (int a = 0; a < kAhead; ++a) {
-      const int k = (first + a * kSmallWarps) * kSmallBlockK + 8 * t;
-      TM_UNROLL
-      for (int n = 0; n < kRowTiles; ++n) {
-        Vector16 x = {};
-        if (first + a * kSmallWarps < blocks && row[n] != nullptr) {
-          x = kSharedRows ? LoadShared16(row[n] + k * 2) : LoadGlobal16(row[n] + k * 2);
-        }
-        MultiplyTile(w[a], x, sum[n]);
-      }
-    }
+    for (int n = 0; n < kRowTiles; ++n) MultiplyTile(w.piece[stage], load_x(n, stage), sum[n]);
   }
 }
 

@@ -170,7 +170,7 @@ struct TileLoop {
 }  // namespace
 
 template <typename Type>
-TM_KERNEL void TileLinearKernel(TileLinearParams p) {
+TM_KERNEL TM_BOUNDS(kMostWarps * 32) void TileLinearKernel(TileLinearParams p) {
   AwaitPriorKernels();
   const MoeTile tile = FindTile(p);
   if (tile.rows == 0 || p.weights[tile.expert] == nullptr) return;

@@ -143,7 +143,7 @@ TM_DEVICE void StoreChoice(const float* scores, const int32_t* taken, int expert
 
 // Grid: (rows). Bytes: a row reads hidden * (2 * 2 + 4) + experts * hidden * 4 and writes hidden * 2 +
 // experts_per_token * 8; a padded one writes experts_per_token * 4. With live_rows each reads 4 more.
-TM_KERNEL void MoeRouteKernel(MoeRouteParams p) {
+TM_KERNEL TM_BOUNDS(kThreads) void MoeRouteKernel(MoeRouteParams p) {
   AwaitPriorKernels();
   const int64_t first = int64_t{BlockX()} * p.experts_per_token;
   if (IsPadding(p.live_rows)) {
@@ -201,7 +201,7 @@ TM_DEVICE int TilesOf(int rows) { return (rows + kMoeTileRows - 1) / kMoeTileRow
 // at their places.
 // Bytes: read experts * pairs * 2 * 4 and, up to the last pair of each lane and expert, once more; written
 // pairs * 4 + max_tiles * 12.
-TM_KERNEL void MoeGroupKernel(MoeGroupParams p) {
+TM_KERNEL TM_BOUNDS(kThreads) void MoeGroupKernel(MoeGroupParams p) {
   AwaitPriorKernels();
   auto* counts = reinterpret_cast<int32_t*>(SharedBytes());  // [experts]
   int32_t* begins = counts + p.experts;                      // [experts]
@@ -289,11 +289,11 @@ TM_DEVICE void StoreProduct(const MoeGemmParams& p, int64_t at, float value) {
 // at most once. Type: Bf16, or that of W's blocks. kRowTiles: groups of eight rows.
 // Grid: (ceil(N / 16), pairs up to kMoePairRows rows, else experts).
 // Bytes: a block reads pairs * 4 (by pairs 4 more, and no further than an earlier pair); where it has R > 0
-// rows of which no earlier pair is, 16 * K * 2 of W (fewer in the last block; in blocks as in
-// linear_small.cu) and R * K * 2 of x, and writes R * 16 outputs (8 for kSwiGlu) of 4 bytes for kF32, else of
-// 2; for kUp it reads what it writes. In all, W of each expert that a row chose is read once.
+// rows of which no earlier pair is, 16 * K * 2 of W (in blocks as in linear_small.cu) and R * K * 2 of x, and
+// writes R * 16 outputs (8 for kSwiGlu) of 4 bytes for kF32, else of 2, fewer in the last block; for kUp it
+// reads what it writes. In all, W of each expert that a row chose is read once.
 template <typename Type, int kRowTiles>
-TM_KERNEL void MoeSmallKernel(MoeGemmParams p) {
+TM_KERNEL TM_BOUNDS(kThreads) void MoeSmallKernel(MoeGemmParams p) {
   AwaitPriorKernels();
   auto* partial = reinterpret_cast<float*>(SharedBytes());
   auto* pairs = reinterpret_cast<int32_t*>(SharedBytes() + kSmallPartialBytes<kRowTiles>);
@@ -312,14 +312,9 @@ TM_KERNEL void MoeSmallKernel(MoeGemmParams p) {
   }
   float sum[kRowTiles][4] = {};
   if constexpr (kIsBf16<Type>) {
-    const auto* w = static_cast<const Bf16*>(p.weights[group.expert]);
-    const Bf16* weight[2];
-    TM_UNROLL
-    for (int i = 0; i < 2; ++i) {
-      const int64_t out = first_out + LaneId() / 4 + 8 * i;
-      weight[i] = out < p.out_features ? w + out * p.in_features : nullptr;
-    }
-    MultiplySmallTile<kRowTiles, false>(weight, row, p.in_features, sum);
+    const SmallRows rows = {static_cast<const Bf16*>(p.weights[group.expert]), first_out, p.out_features,
+                            p.in_features};
+    MultiplySmallTile<kRowTiles, false>(rows, LoadSmallWeights(rows), row, sum);
   } else {
     const int64_t bytes = BytesOfUnitRows<Type>(p.weight_format, p.in_features);
     const auto* units = static_cast<const std::byte*>(p.weights[group.expert]) + BlockX() * bytes;
@@ -349,7 +344,7 @@ TM_KERNEL void MoeSmallKernel(MoeGemmParams p) {
 // before any of it is written, so that it may be written where it lies.
 // Grid: (pairs). Bytes: a pair reads 4 and, where it has an expert, width * 2, of one that has an order
 // width * 4 more, and writes width * 2.
-TM_KERNEL void MoeOrderKernel(MoeOrderParams p) {
+TM_KERNEL TM_BOUNDS(kThreads) void MoeOrderKernel(MoeOrderParams p) {
   AwaitPriorKernels();
   const int expert = LoadUniform(p.chosen + BlockX());
   if (expert < 0) return;
@@ -458,7 +453,7 @@ TM_DEVICE void StoreTile(const MoeGemmParams& p, int first_out, const int32_t* p
 // Bytes: a block reads 12; where its tile has R > 0 rows, R * 4, 128 * K * 2 of W (fewer in the last block)
 // and R * K * 2 of x, and writes R * 128 outputs (64 for kSwiGlu) of 4 bytes for kF32, else of 2; for kUp it
 // reads what it writes.
-TM_KERNEL void MoeTileKernel(MoeGemmParams p) {
+TM_KERNEL TM_BOUNDS(kThreads) void MoeTileKernel(MoeGemmParams p) {
   AwaitPriorKernels();
   const MoeTile tile = LoadUniform(p.tiles + BlockY());
   if (tile.rows == 0 || p.weights[tile.expert] == nullptr) return;
@@ -490,7 +485,7 @@ TM_KERNEL void MoeTileKernel(MoeGemmParams p) {
 
 // Grid: (rows). Bytes: a row reads experts_per_token * (hidden * 4 + 4) and writes hidden * 2; with `add` it
 // reads hidden * 2 more. With live_rows each reads 4 more, and a padded one nothing else.
-TM_KERNEL void MoeCombineKernel(MoeCombineParams p) {
+TM_KERNEL TM_BOUNDS(kThreads) void MoeCombineKernel(MoeCombineParams p) {
   AwaitPriorKernels();
   if (IsPadding(p.live_rows)) return;
   const int64_t first = int64_t{BlockX()} * p.experts_per_token;

@@ -1,7 +1,7 @@
 // The small kernels of a step: embedding, RMSNorm, columns in another order, SwiGLU, rotary table, rotary
 // embedding with append, page copies. Shapes: pointwise.h.
 //
-// Grid:   stated at each kernel, as are the bytes; 128 threads a block.
+// Grid:   stated at each kernel, as are the bytes; 128 threads a block, of RMSNorm 512.
 // Limits: widths a multiple of 8; bf16 activations; all are bound by memory or, in decode, by their launch.
 // Math:   sums in f32 in a fixed order; one rounding to bf16 per output; angles in f64.
 // Ideas:  16-byte loads and stores wherever rows allow (llm.c); rotation and append in one pass over qkv;
@@ -10,7 +10,9 @@
 #include "kernels/cuda/pointwise.h"
 
 #include "kernels/cuda/blocks.cuh"
+#include "kernels/cuda/device_pages.cuh"
 #include "kernels/cuda/primitives.cuh"
+#include "kernels/cuda/rope.cuh"
 #include "kernels/cuda/silu.cuh"
 
 namespace tramontane::cuda {
@@ -18,30 +20,8 @@ namespace tramontane::cuda {
 namespace {
 
 constexpr int kThreads = 128;
+constexpr int kNormThreads = 512;
 constexpr int kPiece = 8;  // 16-bit elements of a 16-byte piece
-
-struct Floats8 {
-  float value[kPiece];
-};
-
-template <typename T>
-TM_DEVICE Floats8 Unpack(const Vector16& piece) {
-  Floats8 out;
-  TM_UNROLL
-  for (int i = 0; i < 4; ++i) {
-    out.value[2 * i] = ToFloat(T{static_cast<uint16_t>(piece.word[i])});
-    out.value[2 * i + 1] = ToFloat(T{static_cast<uint16_t>(piece.word[i] >> 16)});
-  }
-  return out;
-}
-
-template <typename T>
-TM_DEVICE Vector16 Pack(const Floats8& in) {
-  Vector16 out;
-  TM_UNROLL
-  for (int i = 0; i < 4; ++i) out.word[i] = PackPair<T>(in.value[2 * i], in.value[2 * i + 1]);
-  return out;
-}
 
 // Columns i .. i + 7 of a table to where an order puts them in a row.
 TM_DEVICE void StoreColumns(Bf16* row, int i, const Vector16& piece, const int32_t* order) {
@@ -61,7 +41,7 @@ TM_DEVICE void StoreColumns(Bf16* row, int i, const Vector16& piece, const int32
 
 // Grid: (tokens). Bytes: read tokens * (width * 2 + 4), written tokens * width * 2. Here and in blocks, where
 // columns have an order, a token reads width * 4 more.
-TM_KERNEL void EmbedKernel(EmbedKernelParams p) {
+TM_KERNEL TM_BOUNDS(kThreads) void EmbedKernel(EmbedKernelParams p) {
   AwaitPriorKernels();
   const int64_t row = LoadUniform(p.token_ids + BlockX());
   const auto* from = static_cast<const Bf16*>(p.table) + row * p.width;
@@ -75,7 +55,7 @@ TM_KERNEL void EmbedKernel(EmbedKernelParams p) {
 // their unit: a token reads 4 + (runs along its row) * (bytes of a run + of a unit's scales) / 8 and writes
 // width * 2.
 template <typename Type>
-TM_KERNEL void EmbedBlocksKernel(EmbedKernelParams p) {
+TM_KERNEL TM_BOUNDS(kThreads) void EmbedBlocksKernel(EmbedKernelParams p) {
   constexpr UnitLayout kLayout = Type::kLayout;
   constexpr int kRunNumbers = kLayout.run_tiles * kTileNumbers;
   AwaitPriorKernels();
@@ -105,8 +85,8 @@ TM_KERNEL void EmbedBlocksKernel(EmbedKernelParams p) {
 namespace {
 
 // Eight elements of a row that need not be neighbours.
-TM_DEVICE Floats8 LoadColumns(const Bf16* x, const Vector16 (&columns)[2]) {
-  Floats8 out;
+TM_DEVICE Floats<kPiece> LoadColumns(const Bf16* x, const Vector16 (&columns)[2]) {
+  Floats<kPiece> out;
   TM_UNROLL
   for (int j = 0; j < kPiece; ++j) out.value[j] = ToFloat(LoadGlobal(x + columns[j / 4].word[j % 4]));
   return out;
@@ -114,18 +94,18 @@ TM_DEVICE Floats8 LoadColumns(const Bf16* x, const Vector16 (&columns)[2]) {
 
 }  // namespace
 
-// Grid: (rows). A row is read twice, the second time from the cache.
-// Bytes: read rows * width * (2 * 2 + 4) (+ 4 a row when gathered, + 4 for each column that has its place in
-// an order), written rows * width * 2.
-TM_KERNEL void RmsNormKernel(RmsNormKernelParams p) {
+// Grid: (rows) of 512 threads, one piece each of a row of 4,096. A row is read twice, the second time from
+// the cache. Bytes: read rows * width * (2 * 2 + 4) (+ 4 a row when gathered, + 4 for each column that has
+// its place in an order), written rows * width * 2.
+TM_KERNEL TM_BOUNDS(kNormThreads) void RmsNormKernel(RmsNormKernelParams p) {
   AwaitPriorKernels();
-  auto* sums = reinterpret_cast<float*>(SharedBytes());  // [kThreads / 32]
+  auto* sums = reinterpret_cast<float*>(SharedBytes());  // [kNormThreads / 32]
   const int64_t row = p.x_rows == nullptr ? BlockX() : LoadUniform(p.x_rows + BlockX());
   const auto* x = static_cast<const Bf16*>(p.x) + row * p.x_stride;
   auto* y = static_cast<Bf16*>(p.y) + int64_t{BlockX()} * p.width;
   float sum = 0.0f;
-  for (int i = ThreadX() * kPiece; i < p.width; i += kThreads * kPiece) {
-    const Floats8 v = Unpack<Bf16>(LoadGlobal16(x + i));
+  for (int i = ThreadX() * kPiece; i < p.width; i += kNormThreads * kPiece) {
+    const Floats<kPiece> v = Unpack<Bf16>(LoadGlobal16(x + i));
     TM_UNROLL
     for (int j = 0; j < kPiece; ++j) sum += v.value[j] * v.value[j];
   }
@@ -135,14 +115,15 @@ TM_KERNEL void RmsNormKernel(RmsNormKernelParams p) {
   SyncThreads();
   sum = 0.0f;
   TM_UNROLL
-  for (int w = 0; w < kThreads / 32; ++w) sum += sums[w];
+  for (int w = 0; w < kNormThreads / 32; ++w) sum += sums[w];
   const float scale = ReciprocalSqrt(sum / static_cast<float>(p.width) + p.epsilon);
-  for (int i = ThreadX() * kPiece; i < p.width; i += kThreads * kPiece) {
-    Floats8 v;
+  for (int i = ThreadX() * kPiece; i < p.width; i += kNormThreads * kPiece) {
+    Floats<kPiece> v;
     if (p.column_order == nullptr) {
+      const Floats<kPiece> weight = LoadFloats<kPiece>(p.weight + i);
       v = Unpack<Bf16>(LoadGlobal16(x + i));
       TM_UNROLL
-      for (int j = 0; j < kPiece; ++j) v.value[j] *= scale * LoadGlobal(p.weight + i + j);
+      for (int j = 0; j < kPiece; ++j) v.value[j] *= scale * weight.value[j];
     } else {
       const Vector16 columns[2] = {LoadGlobal16(p.column_order + i), LoadGlobal16(p.column_order + i + 4)};
       v = LoadColumns(x, columns);
@@ -155,7 +136,7 @@ TM_KERNEL void RmsNormKernel(RmsNormKernelParams p) {
 }
 
 // Grid: (rows). Bytes: read rows * width * (2 + 4) (+ 4 a row when gathered), written rows * width * 2.
-TM_KERNEL void GatherColumnsKernel(GatherColumnsParams p) {
+TM_KERNEL TM_BOUNDS(kThreads) void GatherColumnsKernel(GatherColumnsParams p) {
   AwaitPriorKernels();
   const int64_t row = p.x_rows == nullptr ? BlockX() : LoadUniform(p.x_rows + BlockX());
   const auto* x = static_cast<const Bf16*>(p.x) + row * p.x_stride;
@@ -166,23 +147,23 @@ TM_KERNEL void GatherColumnsKernel(GatherColumnsParams p) {
   }
 }
 
-// Grid: (rows). Bytes: read rows * width * 4, written rows * width * 2.
-TM_KERNEL void SwiGluKernel(SwiGluKernelParams p) {
+// Grid: (rows, ceil(width / 1024)), a piece a thread. Bytes: read rows * width * 4, written rows * width * 2.
+TM_KERNEL TM_BOUNDS(kThreads) void SwiGluKernel(SwiGluKernelParams p) {
   AwaitPriorKernels();
   const auto* from = static_cast<const Bf16*>(p.gate_up) + int64_t{BlockX()} * 2 * p.width;
   auto* to = static_cast<Bf16*>(p.h) + BlockX() * p.h_stride;
-  for (int i = ThreadX() * kPiece; i < p.width; i += kThreads * kPiece) {
-    Floats8 gate = Unpack<Bf16>(LoadGlobal16(from + (p.apart ? i : 2 * i)));
-    const Floats8 up = Unpack<Bf16>(LoadGlobal16(from + (p.apart ? p.width + i : 2 * i + kPiece)));
-    TM_UNROLL
-    for (int j = 0; j < kPiece; ++j) gate.value[j] = Silu(gate.value[j]) * up.value[j];
-    StoreGlobal16(to + i, Pack<Bf16>(gate));
-  }
+  const int i = (BlockY() * kThreads + ThreadX()) * kPiece;
+  if (i >= p.width) return;
+  Floats<kPiece> gate = Unpack<Bf16>(LoadGlobal16(from + (p.apart ? i : 2 * i)));
+  const Floats<kPiece> up = Unpack<Bf16>(LoadGlobal16(from + (p.apart ? p.width + i : 2 * i + kPiece)));
+  TM_UNROLL
+  for (int j = 0; j < kPiece; ++j) gate.value[j] = Silu(gate.value[j]) * up.value[j];
+  StoreGlobal16(to + i, Pack<Bf16>(gate));
 }
 
 // Grid: (tokens). Angles in f64: positions reach hundreds of thousands of radians.
 // Bytes: read tokens * (4 + half_dim * 8), written tokens * half_dim * 8; with query scales, 4 a token more.
-TM_KERNEL void RopeTableKernel(RopeTableParams p) {
+TM_KERNEL TM_BOUNDS(kThreads) void RopeTableKernel(RopeTableParams p) {
   AwaitPriorKernels();
   const int32_t index = LoadUniform(p.positions + BlockX());
   const double position = index;
@@ -199,87 +180,62 @@ TM_KERNEL void RopeTableKernel(RopeTableParams p) {
   }
 }
 
-namespace {
-
-// The two elements of pair i of a head, and where they lie.
-TM_DEVICE int FirstOfPair(RotaryStyle style, int i) { return style == RotaryStyle::kHalfSplit ? i : 2 * i; }
-TM_DEVICE int SecondOfPair(RotaryStyle style, int i, int half) {
-  return style == RotaryStyle::kHalfSplit ? i + half : 2 * i + 1;
-}
-
-// Pages may hold T where activations are bf16.
-template <typename T>
-TM_DEVICE void AppendPair(std::byte* vector, int at, float value) {
-  StoreGlobal(reinterpret_cast<T*>(vector) + at, FromFloat<T>(value));
-}
-
-}  // namespace
-
-// Grid: (tokens). A thread takes pairs of query and key heads, then elements of value heads.
-// Bytes, d = head_dim: a token reads 8 + (query_heads + kv_heads) * 6d (elements, and cos and sin for each
-// pair) + kv_heads * 2d and writes (query_heads + 2 kv_heads) * 2d; a padded one (slot < 0) its queries only.
-// With query scales a token reads 4 more.
-template <typename T>
-TM_KERNEL void RopeAppendKernel(RopeAppendParams p) {
+// Grid: (tokens, ceil(units / 128)): a thread takes a unit of 2 * kCount numbers (rope.cuh) of a query, key
+// or value head. Pages may hold T where activations are bf16. Bytes, d = head_dim: a token reads (query_heads
+// + kv_heads) * 6d (elements, and cos and sin for each pair)
+// + kv_heads * 2d, and 8 a block, and writes (query_heads + 2 kv_heads) * 2d; a padded one (slot < 0) its
+// queries only. Latent pages take no values. With query scales 4 more a block.
+template <typename T, int kCount>
+TM_KERNEL TM_BOUNDS(kThreads) void RopeAppendKernel(RopeAppendParams p, PageDivisor divisor) {
   AwaitPriorKernels();
-  const int head_dim = p.kv.format.head_dim, half = head_dim / 2;
-  const int kv_heads = p.kv.format.kv_heads;
-  auto* row = static_cast<Bf16*>(p.qkv.data) + BlockX() * p.qkv.row_stride;
-  const float* cos_sin = p.cos_sin == nullptr ? nullptr : p.cos_sin + int64_t{BlockX()} * half * 2;
+  const int head_dim = p.kv.format.head_dim, half = head_dim / 2, kv_heads = p.kv.format.kv_heads;
+  const int units = half / kCount, index = BlockY() * kThreads + ThreadX();
   const int64_t slot = LoadUniform(p.slots + BlockX());
   const float query_scale = p.query_scale == nullptr ? 1.0f : LoadUniform(p.query_scale + BlockX());
-  const int64_t page = slot < 0 ? 0 : PageOfSlot(slot, p.kv.format.page_size);
-  const int32_t offset = slot < 0 ? 0 : OffsetOfSlot(slot, p.kv.format.page_size);
+  const int head = index / units, pair = index % units * kCount;
+  const bool is_query = head < p.query_heads, is_value = head >= p.query_heads + kv_heads;
+  if (head >= p.query_heads + p.kv.format.Halves() * kv_heads || (slot < 0 && !is_query)) return;
 
-  for (int piece = ThreadX(); piece < (p.query_heads + kv_heads) * half; piece += kThreads) {
-    const int head = piece / half, i = piece % half;
-    const bool is_key = head >= p.query_heads;
-    if (is_key && slot < 0) break;
-    Bf16* vector = row + head * head_dim;
-    const int first = FirstOfPair(p.style, i), second = SecondOfPair(p.style, i, half);
-    const float a = ToFloat(LoadGlobal(vector + first)), b = ToFloat(LoadGlobal(vector + second));
-    const float cosine = cos_sin == nullptr ? 1.0f : LoadGlobal(cos_sin + 2 * i);
-    const float sine = cos_sin == nullptr ? 0.0f : LoadGlobal(cos_sin + 2 * i + 1);
-    const float x = a * cosine - b * sine, y = b * cosine + a * sine;
-    if (is_key) {
-      std::byte* key = p.kv.Key(page, head - p.query_heads, offset);
-      AppendPair<T>(key, first, x);
-      AppendPair<T>(key, second, y);
-    } else {
-      StoreGlobal(vector + first, FromFloat<Bf16>(x * query_scale));
-      StoreGlobal(vector + second, FromFloat<Bf16>(y * query_scale));
-    }
+  const RopePlaces at = PlacesOfUnit<kCount>(p.style, pair / kCount, half);
+  Bf16* const from = static_cast<Bf16*>(p.qkv.data) + BlockX() * p.qkv.row_stride + head * head_dim;
+  RopeUnit<kCount> unit = LoadUnit<kCount>(from, at);
+  if (!is_value && p.cos_sin != nullptr) {
+    TurnUnit(p.style, p.cos_sin + (int64_t{BlockX()} * half + pair) * 2, &unit);
   }
-  if (slot < 0 || p.kv.format.latent()) return;
-  const Bf16* values = row + (p.query_heads + kv_heads) * head_dim;
-  for (int piece = ThreadX(); piece < kv_heads * head_dim; piece += kThreads) {
-    const int head = piece / head_dim, d = piece % head_dim;
-    AppendPair<T>(p.kv.Value(page, head, offset), d, ToFloat(LoadGlobal(values + piece)));
+  if (is_query) {
+    ScaleUnit(query_scale, &unit);
+    StoreUnit(from, at, unit);
+    return;
   }
+  const PagePlace place = PlaceOfSlot(divisor, slot);
+  const int kv_head = head - p.query_heads - (is_value ? kv_heads : 0);
+  std::byte* const to =
+      is_value ? p.kv.Value(place.page, kv_head, place.offset) : p.kv.Key(place.page, kv_head, place.offset);
+  StoreUnit(reinterpret_cast<T*>(to), at, unit);
 }
 
-// The queries once more, turned by sink_cos_sin. Grid: (tokens).
+// The queries once more, turned by sink_cos_sin. Grid: (tokens, ceil(units / 128)), as above.
 // Bytes, d = head_dim: a token reads query_heads * 6d and writes query_heads * 2d; with query scales it reads
-// 4 more.
-TM_KERNEL void RopeSinkQueryKernel(RopeAppendParams p) {
+// 4 more a block.
+template <int kCount>
+TM_KERNEL TM_BOUNDS(kThreads) void RopeSinkQueryKernel(RopeAppendParams p) {
   AwaitPriorKernels();
-  const int head_dim = p.kv.format.head_dim, half = head_dim / 2;
-  const auto* row = static_cast<const Bf16*>(p.qkv.data) + BlockX() * p.qkv.row_stride;
-  auto* out = static_cast<Bf16*>(p.sink_query.data) + BlockX() * p.sink_query.row_stride;
-  const float* cos_sin = p.sink_cos_sin + int64_t{BlockX()} * half * 2;
+  const int head_dim = p.kv.format.head_dim, half = head_dim / 2, units = half / kCount;
+  const int index = BlockY() * kThreads + ThreadX(), head = index / units, pair = index % units * kCount;
   const float query_scale = p.query_scale == nullptr ? 1.0f : LoadUniform(p.query_scale + BlockX());
-  for (int piece = ThreadX(); piece < p.query_heads * half; piece += kThreads) {
-    const int head = piece / half * head_dim, i = piece % half;
-    const int first = head + FirstOfPair(p.style, i), second = head + SecondOfPair(p.style, i, half);
-    const float a = ToFloat(LoadGlobal(row + first)), b = ToFloat(LoadGlobal(row + second));
-    const float cosine = LoadGlobal(cos_sin + 2 * i), sine = LoadGlobal(cos_sin + 2 * i + 1);
-    StoreGlobal(out + first, FromFloat<Bf16>((a * cosine - b * sine) * query_scale));
-    StoreGlobal(out + second, FromFloat<Bf16>((b * cosine + a * sine) * query_scale));
-  }
+  if (head >= p.query_heads) return;
+  const RopePlaces at = PlacesOfUnit<kCount>(p.style, pair / kCount, half);
+  const auto* const from =
+      static_cast<const Bf16*>(p.qkv.data) + BlockX() * p.qkv.row_stride + head * head_dim;
+  RopeUnit<kCount> unit = LoadUnit<kCount>(from, at);
+  TurnUnit(p.style, p.sink_cos_sin + (int64_t{BlockX()} * half + pair) * 2, &unit);
+  ScaleUnit(query_scale, &unit);
+  StoreUnit(static_cast<Bf16*>(p.sink_query.data) + BlockX() * p.sink_query.row_stride + head * head_dim, at,
+            unit);
 }
 
 // Grid: (pairs, 16). Bytes: read and written count * page_bytes each (+ 8 read by a block).
-TM_KERNEL void CopyPagesKernel(CopyPagesParams p) {
+TM_KERNEL TM_BOUNDS(kThreads) void CopyPagesKernel(CopyPagesParams p) {
   AwaitPriorKernels();
   const int64_t from = LoadUniform(p.pairs + 2 * BlockX()), to = LoadUniform(p.pairs + 2 * BlockX() + 1);
   const int64_t thread = int64_t{BlockY()} * kThreads + ThreadX(), threads = int64_t{GridY()} * kThreads;
@@ -299,7 +255,50 @@ TM_KERNEL void CopyPagesKernel(CopyPagesParams p) {
 }
 
 namespace {
+
 Dim3 GridOf(int32_t x, int32_t y = 1) { return {static_cast<unsigned>(x), static_cast<unsigned>(y), 1}; }
+// For a thread each.
+int32_t BlocksOf(int32_t pieces) { return (pieces + kThreads - 1) / kThreads; }
+
+int64_t AddressOf(const void* at) { return static_cast<int64_t>(reinterpret_cast<uintptr_t>(at)); }
+
+// Addresses and strides of rows, of angles and of pages in one number: a power of two that divides it divides
+// all of them.
+int64_t PlacesOfRows(const RopeAppendParams& p) {
+  return AddressOf(p.qkv.data) | p.qkv.row_stride * 2 | AddressOf(p.sink_query.data) |
+         p.sink_query.row_stride * 2 | AddressOf(p.cos_sin) | AddressOf(p.sink_cos_sin);
+}
+int64_t PlacesOfPages(const KvLayerView& kv) {
+  return AddressOf(kv.pool) | kv.page_bytes | kv.layer_offset | kv.value_offset | kv.head_bytes |
+         kv.token_bytes;
+}
+
+// use(): with the most numbers of a piece that heads are made of in twos and that `places` allow.
+template <typename Use>
+int WithRopePiece(int64_t places, int32_t head_dim, const Use& use) {
+  if ((places | head_dim) % 16 == 0) return use.template operator()<8>();
+  if ((places | head_dim) % 8 == 0) return use.template operator()<4>();
+  return use.template operator()<1>();
+}
+
+// A thread for each unit of so many heads of each token.
+template <int kCount>
+Dim3 GridOfUnits(const RopeAppendParams& params, int32_t heads) {
+  return GridOf(static_cast<int32_t>(params.qkv.rows),
+                BlocksOf(heads * (params.kv.format.head_dim / (2 * kCount))));
+}
+
+template <typename T>
+int LaunchRopeAppendTo(const RopeAppendParams& params, void* stream) {
+  const KvFormat& format = params.kv.format;
+  const int64_t places = PlacesOfRows(params) | PlacesOfPages(params.kv);
+  return WithRopePiece(places, format.head_dim, [&]<int kCount>() {
+    return TM_LAUNCH((RopeAppendKernel<T, kCount>),
+                     GridOfUnits<kCount>(params, params.query_heads + format.Halves() * format.kv_heads),
+                     Dim3{kThreads}, 0, static_cast<Stream>(stream), params, PageDivisor(format.page_size));
+  });
+}
+
 }  // namespace
 
 int LaunchEmbed(const EmbedKernelParams& params, void* stream) {
@@ -313,7 +312,7 @@ int LaunchEmbed(const EmbedKernelParams& params, void* stream) {
                    params);
 }
 int LaunchRmsNorm(const RmsNormKernelParams& params, void* stream) {
-  return TM_LAUNCH(RmsNormKernel, GridOf(params.rows), Dim3{kThreads}, kThreads / 32 * sizeof(float),
+  return TM_LAUNCH(RmsNormKernel, GridOf(params.rows), Dim3{kNormThreads}, kNormThreads / 32 * sizeof(float),
                    static_cast<Stream>(stream), params);
 }
 int LaunchGatherColumns(const GatherColumnsParams& params, void* stream) {
@@ -321,22 +320,22 @@ int LaunchGatherColumns(const GatherColumnsParams& params, void* stream) {
                    params);
 }
 int LaunchSwiGlu(const SwiGluKernelParams& params, void* stream) {
-  return TM_LAUNCH(SwiGluKernel, GridOf(params.rows), Dim3{kThreads}, 0, static_cast<Stream>(stream), params);
+  return TM_LAUNCH(SwiGluKernel, GridOf(params.rows, BlocksOf(params.width / kPiece)), Dim3{kThreads}, 0,
+                   static_cast<Stream>(stream), params);
 }
 int LaunchRopeTable(const RopeTableParams& params, void* stream) {
   return TM_LAUNCH(RopeTableKernel, GridOf(params.tokens), Dim3{kThreads}, 0, static_cast<Stream>(stream),
                    params);
 }
 int LaunchRopeAppend(const RopeAppendParams& params, void* stream) {
-  const Dim3 grid = GridOf(static_cast<int32_t>(params.qkv.rows));
-  if (params.kv.format.element.dtype == DType::kF16) {
-    return TM_LAUNCH(RopeAppendKernel<F16>, grid, Dim3{kThreads}, 0, static_cast<Stream>(stream), params);
-  }
-  return TM_LAUNCH(RopeAppendKernel<Bf16>, grid, Dim3{kThreads}, 0, static_cast<Stream>(stream), params);
+  return params.kv.format.element.dtype == DType::kF16 ? LaunchRopeAppendTo<F16>(params, stream)
+                                                       : LaunchRopeAppendTo<Bf16>(params, stream);
 }
 int LaunchRopeSinkQuery(const RopeAppendParams& params, void* stream) {
-  return TM_LAUNCH(RopeSinkQueryKernel, GridOf(static_cast<int32_t>(params.qkv.rows)), Dim3{kThreads}, 0,
-                   static_cast<Stream>(stream), params);
+  return WithRopePiece(PlacesOfRows(params), params.kv.format.head_dim, [&]<int kCount>() {
+    return TM_LAUNCH(RopeSinkQueryKernel<kCount>, GridOfUnits<kCount>(params, params.query_heads),
+                     Dim3{kThreads}, 0, static_cast<Stream>(stream), params);
+  });
 }
 int LaunchCopyPages(const CopyPagesParams& params, void* stream) {
   return TM_LAUNCH(CopyPagesKernel, GridOf(params.count, 16), Dim3{kThreads}, 0, static_cast<Stream>(stream),

@@ -22,6 +22,7 @@
 #define TM_DEVICE __device__ __forceinline__
 #define TM_HOST_DEVICE __host__ __device__ inline
 #define TM_UNROLL _Pragma("unroll")
+#define TM_ROLLED _Pragma("unroll 1")
 
 #define TM_LAUNCH(kernel, grid, block, shared_bytes, stream, ...) \
   (::tramontane::cuda::Launch((stream), (grid), (block), (shared_bytes), kernel __VA_OPT__(, ) __VA_ARGS__))
@@ -181,6 +182,8 @@ TM_DEVICE Vector16 LoadGlobal16Once(const void* address) {
                : "l"(address));
   return out;
 }
+// The same of what no kernel writes. Allowed before AwaitPriorKernels.
+TM_DEVICE Vector16 LoadConstant16Once(const void* address) { return LoadGlobal16Once(address); }
 TM_DEVICE Vector8 LoadGlobal8Once(const void* address) {
   Vector8 out;
   asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];"

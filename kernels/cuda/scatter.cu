@@ -13,7 +13,7 @@ namespace {
 constexpr int kScatterThreads = 128;
 }
 
-TM_KERNEL void ScatterKernel(ScatterParams p) {
+TM_KERNEL TM_BOUNDS(kScatterThreads) void ScatterKernel(ScatterParams p) {
   AwaitPriorKernels();
   const int i = BlockX() * kScatterThreads + ThreadX();
   if (i < p.count) StoreGlobal(p.out + LoadGlobal(p.pairs + 2 * i), LoadGlobal(p.pairs + 2 * i + 1));

@@ -12,7 +12,26 @@ ReportJson GroupJson(const KvReport::Group& group) {
   return {{"window", group.window},
           {"layers", group.layers},
           {"held_pages", group.held_pages},
-          {"cached_pages", group.cached_pages}};
+          {"cached_pages", group.cached_pages},
+          {"host_images", group.beyond.host_images},
+          {"disk_images", group.beyond.disk_images},
+          {"moving_images", group.beyond.moving_images}};
+}
+
+ReportJson PlaceJson(const KvReport::Place& place) {
+  return {{"pages", place.pages},
+          {"bytes", place.pages * place.page_bytes},
+          {"taken_pages", place.taken},
+          {"taken_bytes", place.taken * place.page_bytes},
+          {"works", place.works}};
+}
+
+// Of those that there are.
+ReportJson TiersJson(const KvReport& report) {
+  ReportJson tiers = ReportJson::object();
+  if (report.host.pages > 0) tiers["host"] = PlaceJson(report.host);
+  if (report.disk.pages > 0) tiers["disk"] = PlaceJson(report.disk);
+  return tiers;
 }
 
 ReportJson TableJson(const KvReport::Table& table) {
@@ -56,6 +75,7 @@ std::string KvReportJson(const KvReport& report) {
                              {"free", report.free_pages},
                              {"cached", report.cached_pages},
                              {"held", report.held_pages}}},
+                           {"tiers", TiersJson(report)},
                            {"groups", std::move(groups)},
                            {"sequences", std::move(sequences)},
                            {"sequences_left_out", report.sequences_left_out}};

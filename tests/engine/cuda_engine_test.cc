@@ -14,12 +14,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -213,6 +216,35 @@ TEST(CudaModel, TeacherForcedLogitsAgreeWithTheCpuOnALargeDevice) {
   const Loaded cuda(MakeLargeCudaTestBackend(), folder.path(), model.page_size);
   const Loaded cpu(MakeExactCpu(), folder.path(), model.page_size);
   CompareTeacherForcedLogits(cuda, cpu, model.score_growth);
+}
+
+// Heads and pages that the kernels of sm_90a serve; the window of 16 is one page, which pages of 16 cross.
+DrawnModel HopperModel(int32_t head_dim) {
+  TinyModel model = WindowedModel();
+  model.kv_heads = 2;
+  model.head_dim = head_dim;
+  model.Randomise(5);
+  for (auto& [name, tensor] : model.tensors) tensor.dtype = DType::kBf16;
+  DrawnModel native = NativeModel(std::move(model));
+  native.page_size = 16;
+  return native;
+}
+
+class CudaHopperModel : public testing::TestWithParam<int32_t> {};
+INSTANTIATE_TEST_SUITE_P(HeadDims, CudaHopperModel, testing::Values(64, 128),
+                         [](const auto& info) { return std::to_string(info.param); });
+
+TEST_P(CudaHopperModel, TeacherForcedLogitsAgreeWithTheCpu) {
+  const DrawnModel model = HopperModel(GetParam());
+  const TempFolder folder;
+  model.Write(folder);
+  const Loaded cuda(MakeHopperCudaTestBackend(), folder.path(), model.page_size);
+  const Loaded cpu(MakeExactCpu(), folder.path(), model.page_size);
+  const std::optional<int64_t> boxes = BoxesCopied();
+  CompareTeacherForcedLogits(cuda, cpu, model.score_growth);
+  if (boxes) {
+    EXPECT_GT(*BoxesCopied(), *boxes) << "other kernels ran";
+  }
 }
 
 // Every token has every expert, by shares of its own: a choice between two that score alike would be another
@@ -446,6 +478,123 @@ TEST_P(CudaEngine, GivesWhatTheCpuGivesWhileWindowsRollAndSequencesArePreempted)
   }
   Report(all, tolerance);
   EXPECT_GT(all.clear, static_cast<int>(all.tokens / (4 * drawn.score_growth)));
+}
+
+// Texts that a pool for one of them takes from each other, asked for again in a drawn order: what they find
+// has gone to the host, or to a disk behind it, by copies that ran between the steps of the device.
+TEST_P(CudaEngine, GivesWhatTheCpuGivesWherePagesGoToATierAndComeBack) {
+  const uint32_t seed = TestSeed();
+  const DrawnModel drawn = DrawWindowedModel(seed, static_cast<uint32_t>(GetParam().steps_in_flight));
+  const bool has_disk = (seed + static_cast<uint32_t>(GetParam().steps_in_flight)) % 2 == 0;
+  SCOPED_TRACE("TRAMONTANE_TEST_SEED=" + std::to_string(seed) + ": " + drawn.name +
+               (has_disk ? ", a disk" : ", the host alone"));
+  const TempFolder folder, disk;
+  drawn.Write(folder);
+  const KvLayout layout = OpenModel(folder.path(), {.page_size = drawn.page_size})->kv_layout;
+  BackendEngine::Options options;
+  options.limits = SmallLimits(/*pool_pages=*/1);
+  options.limits.max_step_tokens = 24;
+  options.limits.page_size = drawn.page_size;
+  options.limits.pool_pages =
+      layout.PagesForSequence(options.limits.context, LeastChunk(layout, options.limits.max_step_tokens)) *
+      6 / 5;
+  const BackendEngine::Options without_tier = options;
+  options.limits.steps_in_flight = GetParam().steps_in_flight;
+  options.recorded = GetParam().recorded;
+  // The host holds what one text needs, and its neighbour's end.
+  options.tier = {.host_pages = has_disk ? options.limits.pool_pages : 1000,
+                  .disk_pages = has_disk ? 1000 : 0,
+                  .folder = disk.path()};
+  BackendEngine test(MakeCudaTestBackend(), folder.path(), options);
+  BackendEngine forgets(MakeExactCpu(), folder.path(), without_tier);
+
+  constexpr int64_t kPrompt = 44, kOutputs = 6;
+  std::vector<uint32_t> texts = {0, 1, 2, 3};
+  std::mt19937 random(seed);
+  Loaded cpu(MakeExactCpu(), folder.path(), drawn.page_size);
+  ModelDriver on_cpu(*cpu.model, *cpu.backend, kRoom);
+  Comparison all;
+  double tolerance = 0;
+  int64_t most_on_host = 0, most_on_disk = 0, found = 0, found_without_tier = 0;
+  for (int round = 0; round < 2; ++round) {
+    for (size_t first = 0; first < texts.size();
+         first += 2) {  // two at a time, of which one may be preempted
+      std::vector<Request> requests;
+      std::vector<std::unique_ptr<StreamReader>> readers;
+      for (const uint32_t text : {texts[first], texts[first + 1]}) {
+        requests.push_back(MakeRequest("r" + std::to_string(text), kPrompt, kOutputs, text));
+        requests.back().output.logprobs = 3;
+        readers.push_back(test.Submit(requests.back()));
+        ASSERT_TRUE(readers.back()->refused().ok()) << readers.back()->refused();
+        const auto control = forgets.Submit(requests.back());
+        forgets.RunToEnd({control.get()});
+        found_without_tier += control->choice().end().usage.cached_tokens;
+      }
+      test.RunToEnd({readers[0].get(), readers[1].get()});
+      for (int64_t before = -1; before != test.engine().Load().disk_kv_bytes;) {  // what it writes behind
+        before = test.engine().Load().disk_kv_bytes;
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
+        test.Step();
+      }
+      const EngineLoad load = test.engine().Load();
+      EXPECT_EQ(load.free_pages + load.cached_pages, load.total_pages);
+      most_on_host = std::max(most_on_host, load.host_kv_bytes);
+      most_on_disk = std::max(most_on_disk, load.disk_kv_bytes);
+      for (size_t i = 0; i < readers.size(); ++i) {
+        SCOPED_TRACE(requests[i].id + " in round " + std::to_string(round));
+        const ChoiceReading& reading = readers[i]->choice();
+        EXPECT_EQ(reading.ids.size(), static_cast<size_t>(kOutputs));
+        found += reading.end().usage.cached_tokens;
+        CompareWithTheCpu(cpu, on_cpu, requests[i], reading, drawn.score_growth, &tolerance, &all);
+      }
+    }
+    std::shuffle(texts.begin(), texts.end(), random);
+  }
+  Report(all, tolerance);
+  EXPECT_GT(most_on_host, 0);
+  EXPECT_EQ(most_on_disk > 0, has_disk);
+  EXPECT_GT(found, found_without_tier);
+}
+
+// By the kernels of sm_90a: prompts of one row and of many, in chunks, then decode while windows roll.
+TEST_P(CudaEngine, GivesWhatTheCpuGivesOnAHopperDevice) {
+  const DrawnModel model = HopperModel(/*head_dim=*/64);
+  const TempFolder folder;
+  model.Write(folder);
+  BackendEngine::Options options;
+  options.limits = SmallLimits(/*pool_pages=*/64);
+  options.limits.page_size = model.page_size;
+  options.limits.max_step_tokens = 24;
+  options.limits.steps_in_flight = GetParam().steps_in_flight;
+  options.recorded = GetParam().recorded;
+  BackendEngine test(MakeHopperCudaTestBackend(), folder.path(), options);
+  const std::optional<int64_t> boxes = BoxesCopied();
+  std::vector<Request> requests;
+  std::vector<std::unique_ptr<StreamReader>> readers;
+  std::vector<StreamReader*> all_readers;
+  for (const int64_t prompt : {1, 20, 43}) {
+    requests.push_back(MakeRequest("r" + std::to_string(prompt), prompt, ScaledCount(12, 6)));
+    requests.back().output.logprobs = 3;
+    readers.push_back(test.Submit(requests.back()));
+    ASSERT_TRUE(readers.back()->refused().ok()) << readers.back()->refused();
+    all_readers.push_back(readers.back().get());
+  }
+  test.RunToEnd(all_readers);
+  if (boxes) {
+    EXPECT_GT(*BoxesCopied(), *boxes) << "other kernels ran";
+  }
+
+  Loaded cpu(MakeExactCpu(), folder.path(), model.page_size);
+  ModelDriver on_cpu(*cpu.model, *cpu.backend, kRoom);
+  Comparison all;
+  double tolerance = 0;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    SCOPED_TRACE(requests[i].id);
+    CompareWithTheCpu(cpu, on_cpu, requests[i], readers[i]->choice(), model.score_growth, &tolerance, &all);
+  }
+  Report(all, tolerance);
+  EXPECT_EQ(all.tokens, 3 * ScaledCount(12, 6));
+  EXPECT_GT(all.clear, static_cast<int>(all.tokens / (4 * model.score_growth)));
 }
 
 KvPages CopyOf(const KvPages& pages, const KvLayout& layout) {

@@ -16,6 +16,7 @@
 #include <span>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "engine/engine.h"
@@ -273,6 +274,215 @@ TEST_P(BehindTheCache, WhatAFaultyRequestComputedIsNotFoundThereEither) {
   EXPECT_EQ(CachedTokens(*Ask(test, request)), 36);
   test.runner().not_finite = nullptr;
   EXPECT_EQ(CachedTokens(*Ask(test, request)), 0);
+}
+
+// ---- copies or computing --------------------------------------------------------------------------
+
+// A store over a tier whose copies take a time that is known, and texts of four blocks in a pool of eight
+// pages a group.
+class PricedStore {
+ public:
+  static constexpr int32_t kPage = 4, kBlocks = 4;
+
+  PricedStore(const std::vector<int32_t>& windows, const TestTier& tier)
+      : layout_(LayoutOf(windows)),
+        tier_(MakeTestTier(tier, layout_.page_bytes())),
+        store_(layout_, 8 * std::ssize(layout_.groups), PrefixCache::kOn, ChainedHash, tier_.get()) {}
+
+  KvStore& store() { return store_; }
+  KvTier& tier() { return *tier_; }
+
+  static std::vector<int32_t> Text(int32_t id) { return std::vector<int32_t>(kPage * kBlocks + 1, id); }
+
+  // A request computes the text, or finds it, and goes. Tokens found.
+  int64_t Pass(int32_t id) {
+    const std::vector<int32_t> text = Text(id);
+    Lease lease = store_.NewLease();
+    const int64_t found = store_.Acquire(lease, {.tokens = text, .salt = ""});
+    std::vector<PageCopy> copies;
+    store_.Extend(lease, found, std::ssize(text), &copies);
+    store_.Seal(lease, text, std::ssize(text));
+    store_.Release(lease);
+    store_.MovesDone(store_.TakeMoves().batch);
+    store_.CheckAccounting();
+    return found;
+  }
+  // So many others pass: more than the pool holds.
+  void Crowd(int32_t first, int32_t count) {
+    for (int32_t id = first; id < first + count; ++id) Pass(id);
+  }
+  // The disk has written all that it may.
+  void WaitForWrites(int64_t pages) {
+    while (tier_->disk_bytes() < pages * layout_.page_bytes()) {
+      store_.PollTier();
+      std::this_thread::yield();
+    }
+  }
+
+ private:
+  static KvLayout LayoutOf(const std::vector<int32_t>& windows) {
+    KvFormat format;
+    format.kv_heads = 1;
+    format.head_dim = 8;
+    format.page_size = kPage;
+    return MakeKvLayout(windows, format);
+  }
+
+  const KvLayout layout_;
+  const std::unique_ptr<KvTier> tier_;
+  KvStore store_;
+};
+
+// A page of one group is four tokens, copied out and in again; of two groups four tokens fill two pages.
+TEST(CopyOrCompute, PagesAreKeptWhereTheirCopiesTakeNoLongerThanTheirTokens) {
+  struct Case {
+    std::vector<int32_t> windows;
+    double copy_ns, token_ns;
+    bool keeps;
+  };
+  for (const Case& at : std::vector<Case>{{{0}, 1000, 500, true},
+                                          {{0}, 1001, 500, false},
+                                          {{0}, 1000, 499, false},
+                                          {{0, 16}, 1000, 1000, true},
+                                          {{0, 16}, 1000, 999, false},
+                                          {{0}, 1e9, 0, true}}) {  // nothing was computed yet
+    SCOPED_TRACE(testing::Message() << at.windows.size() << " groups, " << at.copy_ns << " ns a copy, "
+                                    << at.token_ns << " ns a token");
+    PricedStore test(at.windows, {.host_pages = 100, .copy_ns = at.copy_ns});
+    test.store().SetTokenNs(at.token_ns);
+    test.Pass(1);
+    test.Crowd(100, 6);
+    EXPECT_EQ(test.tier().host_bytes() > 0, at.keeps);
+    EXPECT_EQ(test.Pass(1), at.keeps ? PricedStore::kPage * PricedStore::kBlocks : 0);
+  }
+}
+
+// As steps teach it, and back.
+TEST(CopyOrCompute, FollowsTheTimeOfAToken) {
+  PricedStore test({0}, {.host_pages = 100, .copy_ns = 1000});
+  int32_t id = 0;
+  for (const auto& [token_ns, keeps] : {std::pair{700.0, true}, {300.0, false}, {700.0, true}}) {
+    test.store().SetTokenNs(token_ns);
+    const int32_t text = id++;
+    test.Pass(text);
+    test.Crowd(1000 + 100 * id, 6);
+    EXPECT_EQ(test.Pass(text) > 0, keeps) << token_ns;
+  }
+}
+
+// From the disk a page is read, and then copied in: what reading takes is known once something was read.
+TEST(CopyOrCompute, WhatLiesOnTheDiskIsReadWhereThatIsFaster) {
+  const TempFolder folder;
+  PricedStore test({0}, {.host_pages = 8, .disk_pages = 400, .folder = folder.path(), .copy_ns = 0});
+  const std::vector<int32_t> text = PricedStore::Text(1);
+  const auto fetch = [&] {
+    const bool is_coming = test.store().Fetch(test.store().NewLease(), {.tokens = text, .salt = ""});
+    while (test.store().tier_reads()) {
+      test.store().PollTier();
+      std::this_thread::yield();
+    }
+    return is_coming;
+  };
+  test.Pass(1);
+  int64_t written = 0;
+  const auto crowd = [&](int32_t first) {
+    for (int32_t id = first; id < first + 8; ++id) {
+      test.Crowd(id, 1);
+      written = std::min<int64_t>(written + 1, 2);
+      test.WaitForWrites(written);
+      for (int64_t before = -1; before != test.tier().disk_bytes();) {
+        before = test.tier().disk_bytes();
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        test.store().PollTier();
+      }
+    }
+  };
+  crowd(100);
+  EXPECT_TRUE(fetch()) << "how long reading takes is not known";
+  EXPECT_GT(test.tier().read_ns(), 0);
+  crowd(200);
+  test.store().SetTokenNs(test.tier().read_ns() / PricedStore::kPage / 2);
+  EXPECT_FALSE(fetch()) << "computing takes half as long";
+  test.store().SetTokenNs(test.tier().read_ns() / PricedStore::kPage * 2);
+  EXPECT_TRUE(fetch()) << "and twice as long";
+}
+
+// ---- a disk that does not answer ------------------------------------------------------------------
+
+// By the clock of the engine, which the test moves.
+TEST(AStuckDisk, IsWaitedForTenSecondsAndThenTurnedOff) {
+  constexpr int64_t kSecond = 1'000'000'000;
+  const TempFolder folder;
+  const Request request = MakeRequest("r", 21, 6);
+  SteppedEngine alone(SmallLimits(64));
+  const std::vector<int32_t> ids = Ask(alone, request)->choice().ids;
+
+  std::vector<std::string> warnings;
+  KvDisk* disk = nullptr;
+  StuckDisk stuck;
+  SteppedEngine test(SmallLimits(48), {0}, nullptr,
+                     {.host_pages = 8,
+                      .disk_pages = 2000,
+                      .folder = folder.path(),
+                      .warn = [&](const std::string& warning) { warnings.push_back(warning); },
+                      .disk = &disk});
+  disk->set_wake(stuck.wake());  // nothing was asked of it yet
+  Ask(test, request);
+  AskOthers(test, 40);
+  stuck.Stick();
+  const auto again = test.Submit(request);
+  while (!stuck.is_stuck()) {
+    test.Step();
+    std::this_thread::yield();
+  }
+  for (int i = 0; i < 3; ++i) test.Step();  // takes what it did before
+  test.clock().Advance(9 * kSecond);
+  for (int i = 0; i < 3; ++i) test.Step();
+  again->Poll();
+  EXPECT_TRUE(again->choice().ids.empty());
+  EXPECT_FALSE(again->done());
+  EXPECT_TRUE(warnings.empty());
+
+  test.clock().Advance(kSecond);
+  test.Step();
+  EXPECT_THAT(warnings, ElementsAre("disk_kv is not used any more: it has read nothing for 10 s"));
+  test.RunToEnd({again.get()});
+  EXPECT_EQ(again->choice().ids, ids);
+  stuck.Release();
+  Ask(test, MakeRequest("after", 30, 5, 77));
+  EXPECT_EQ(warnings.size(), 1u);
+  EXPECT_EQ(test.engine().Load().held_pages, 0);
+}
+
+// Others pass the one that waits.
+TEST(AStuckDisk, HoldsUpNobodyElse) {
+  const TempFolder folder;
+  KvDisk* disk = nullptr;
+  StuckDisk stuck;
+  SteppedEngine test(SmallLimits(48), {0}, nullptr,
+                     {.host_pages = 8, .disk_pages = 2000, .folder = folder.path(), .disk = &disk});
+  disk->set_wake(stuck.wake());
+  const Request request = MakeRequest("r", 21, 6);
+  const std::vector<int32_t> ids = Ask(test, request)->choice().ids;
+  AskOthers(test, 40);
+  stuck.Stick();
+  const auto waits = test.Submit(request);
+  while (!stuck.is_stuck()) {
+    test.Step();
+    std::this_thread::yield();
+  }
+  const auto passes = test.Submit(MakeRequest("passes", 30, 5, 99));
+  for (int i = 0; i < 200 && !passes->done(); ++i) {
+    test.Step();
+    passes->Poll();
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(test.engine().Load().running + test.engine().Load().waiting, 1) << "the one that waits";
+  waits->Poll();
+  EXPECT_TRUE(waits->choice().ids.empty());
+  stuck.Release();
+  test.RunToEnd({waits.get(), passes.get()});
+  EXPECT_EQ(waits->choice().ids, ids);
 }
 
 // A pool that is memory, and nothing else.

@@ -32,6 +32,8 @@ AttentionOutcome Run(const AttentionCase& c, const PagedKvFixture& kv, const std
   AttentionOutcome outcome;
   outcome.max_items =
       cuda::AttentionItemBound(kv.tokens(), batch, c.group, c.tile_rows, c.kv.kv_heads, c.target_blocks);
+  const bool sharing = c.least_tiles_saved > 0;
+  if (sharing) outcome.max_items = cuda::SharingItemBound(outcome.max_items, batch, c.window);
   const auto bound = static_cast<size_t>(outcome.max_items);
   const DeviceArray<cuda::AttentionItem> items{std::vector<cuda::AttentionItem>(bound)};
   const DeviceArray<cuda::AttentionMerge> merges{std::vector<cuda::AttentionMerge>(bound)};
@@ -58,6 +60,28 @@ AttentionOutcome Run(const AttentionCase& c, const PagedKvFixture& kv, const std
                                  .work = work.data()};
   if (!c.sinks.empty()) plan.left = left.data();
   plan.by_mask = !c.mask.empty();
+  const PageTableView device_table = {.page_indices = page_indices.data(),
+                                      .first_entry = first_entry.data(),
+                                      .page_mask = c.kv.rings ? page_mask.data() : nullptr,
+                                      .kv_base = kv_base.data(),
+                                      .kv_end = kv_end.data()};
+  const auto sequences = static_cast<size_t>(sharing ? batch : 0);
+  const DeviceArray<cuda::AttentionSharers> sharers{std::vector<cuda::AttentionSharers>(sequences)};
+  const DeviceArray<cuda::AttentionShare> shares{std::vector<cuda::AttentionShare>(sequences)};
+  cuda::AttentionSharersParams find{.table = device_table,
+                                    .qo_indptr = qo_indptr.data(),
+                                    .batch = batch,
+                                    .page_size = c.kv.page_size,
+                                    .window = c.window,
+                                    .group = c.group,
+                                    .least_tiles = c.least_tiles_saved,
+                                    .sharers = sharers.data()};
+  if (sharing) {
+    EXPECT_EQ(cuda::FindAttentionSharers(find, nullptr), 0);
+    outcome.sharers = sharers.Get();
+    plan.sharers = sharers.data();
+    plan.shares = shares.data();
+  }
   EXPECT_EQ(cuda::PlanAttention(plan, nullptr), 0);
   outcome.work = work.Get().front();
   outcome.items = items.Get();
@@ -74,12 +98,28 @@ AttentionOutcome Run(const AttentionCase& c, const PagedKvFixture& kv, const std
   plan.merges = twin_merges.data();
   plan.work = &twin;
   if (!c.sinks.empty()) plan.left = host_left.data();
+  std::vector<cuda::AttentionSharers> twin_sharers(sequences);
+  std::vector<cuda::AttentionShare> twin_shares(sequences);
+  if (sharing) {
+    find.table = table;
+    find.qo_indptr = kv.qo_indptr();
+    find.sharers = twin_sharers.data();
+    cuda::FindAttentionSharersOnHost(find);
+    EXPECT_TRUE(SameBytes(outcome.sharers, twin_sharers, batch));
+    plan.sharers = twin_sharers.data();
+    plan.shares = twin_shares.data();
+  }
   cuda::PlanAttentionOnHost(plan);
   EXPECT_EQ(std::memcmp(&twin, &outcome.work, sizeof(twin)), 0);
   EXPECT_LE(twin.items, outcome.max_items);
   outcome.max_merges = cuda::AttentionMergeBound(
       c.kv.kv_heads, c.target_blocks,
       c.mask.empty() ? cuda::AttentionKeyBound(c.window, c.group, c.tile_rows) : INT64_MAX);
+  if (sharing) {
+    outcome.max_merges = cuda::SharingMergeBound(outcome.max_merges, batch);
+    EXPECT_LE(twin.partials, cuda::SharingPartialBound(c.kv.kv_heads, c.target_blocks, c.group, batch));
+    EXPECT_TRUE(SameBytes(shares.Get(), twin_shares, batch));
+  }
   EXPECT_LE(twin.merges, outcome.max_merges);
   EXPECT_TRUE(SameBytes(outcome.items, twin_items, twin.items));
   EXPECT_TRUE(SameBytes(outcome.merges, twin_merges, twin.merges));
@@ -99,15 +139,12 @@ AttentionOutcome Run(const AttentionCase& c, const PagedKvFixture& kv, const std
   run.out = out.data();
   run.query_stride = run.out_stride = width;
   run.kv = view;
-  run.table = {.page_indices = page_indices.data(),
-               .first_entry = first_entry.data(),
-               .page_mask = c.kv.rings ? page_mask.data() : nullptr,
-               .kv_base = kv_base.data(),
-               .kv_end = kv_end.data()};
+  run.table = device_table;
   run.qo_indptr = qo_indptr.data();
   run.items = items.data();
   run.merges = merges.data();
   run.work = work.data();
+  run.shares = sharing ? shares.data() : nullptr;
   run.partial_out = partial_out.data();
   run.partial_lse = partial_lse.data();
   run.lse = lse.data();
@@ -117,14 +154,15 @@ AttentionOutcome Run(const AttentionCase& c, const PagedKvFixture& kv, const std
   run.max_items = outcome.max_items;
   run.max_merges = outcome.max_merges;
   run.scale = 1.0f / std::sqrt(static_cast<float>(c.kv.head_dim));
-  const bool quantised = Format(c.kv.dtype).in_groups();
+  const bool quantised = Format(c.kv.dtype).in_groups() || c.kv.dtype == DType::kFp8E4M3;
   if (c.hopper) {
     cuda::HopperAttentionParams hopper{};
     hopper.run = run;
     hopper.blocks = kHopperBlocks;
     EXPECT_EQ(cuda::MakePoolMap(view, &hopper.pool), 0);
-    const DeviceArray<int32_t> parts_done(std::vector<int32_t>(
-        static_cast<size_t>(cuda::AttentionPartialBound(c.kv.kv_heads, c.target_blocks) * c.kv.kv_heads)));
+    const DeviceArray<int32_t> parts_done(std::vector<int32_t>(static_cast<size_t>(
+        cuda::SharingMergeBound(cuda::AttentionPartialBound(c.kv.kv_heads, c.target_blocks), batch) *
+        c.kv.kv_heads)));
     hopper.parts_done = parts_done.data();
     if (c.tile_rows == cuda::kHopperPrefillRows) {
       EXPECT_EQ(cuda::RunHopperPrefill(hopper, nullptr), 0);
@@ -157,6 +195,12 @@ AttentionOutcome Run(const AttentionCase& c, const PagedKvFixture& kv, const std
 }
 
 }  // namespace
+
+void FillCase(const AttentionCase& c, PagedKvFixture* kv) {
+  kv->FillRandom(3);
+  for (const SharedPages& pages : c.shared) kv->ShareUpTo(pages.end, pages.sequence, pages.from);
+  kv->SetQueries(c.queries);
+}
 
 double AttentionDouble(DType dtype, uint16_t bits) {
   return dtype == DType::kF16 ? F16ToFloat(bits) : Bf16ToFloat(bits);

@@ -19,6 +19,12 @@ struct RowOfSinks {
   int32_t len = 0, left = 0, query_position = 0;
 };
 
+// Sequence `sequence` lists the pages of `from` up to a position.
+struct SharedPages {
+  int32_t sequence = 0, from = 0;
+  int64_t end = 0;
+};
+
 struct AttentionCase {
   std::string name;
   PagedKvShape kv;
@@ -33,6 +39,9 @@ struct AttentionCase {
   bool sinks_windowed = false;
   std::vector<uint8_t> mask = {};  // of one sequence, instead of sinks and window
   bool hopper = false;             // by the kernels of sm_90a
+  std::vector<SharedPages> shared = {};
+  // Of sharers (AttentionSharersParams::least_tiles); 0: nobody looks for any.
+  int32_t least_tiles_saved = 0;
 
   int32_t heads() const { return group * kv.kv_heads; }
 };
@@ -44,9 +53,13 @@ struct AttentionOutcome {
   cuda::AttentionWork work;
   std::vector<cuda::AttentionItem> items;
   std::vector<cuda::AttentionMerge> merges;
+  std::vector<cuda::AttentionSharers> sharers;  // empty where nobody looked for any; those of the twin, too
   int32_t max_items = 0;
   int32_t max_merges = 0;
 };
+
+// The case's keys and values, with its queries and what its sequences share.
+void FillCase(const AttentionCase& c, PagedKvFixture* kv);
 
 double AttentionDouble(DType dtype, uint16_t bits);
 // Standard normal, rounded to the case's dtype, over quantised pages to bf16: [tokens, heads * head_dim].

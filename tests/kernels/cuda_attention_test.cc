@@ -73,12 +73,16 @@ TEST(PageDivisorTest, DividesAsTheLanguageDoes) {
   }
 }
 
-// What no row of a sequence sees any more is NaN, on the page that the window's first key is on, too.
+// What no row of a sequence sees any more is NaN, on the page that the window's first key is on, too; of
+// pages that are shared what no row at all sees.
 void PoisonBeforeWindows(const AttentionCase& c, PagedKvFixture* kv) {
   const std::vector<float> poison(static_cast<size_t>(c.kv.head_dim), std::nanf(""));
+  int64_t seen_by_all = std::numeric_limits<int64_t>::max();
+  for (int32_t b = 0; b < kv->batch(); ++b)
+    seen_by_all = std::min(seen_by_all, FirstVisible(kv->QueryBegin(b), c.window));
   for (int32_t b = 0; b < kv->batch(); ++b) {
-    for (int64_t at = c.spans[static_cast<size_t>(b)].kv_base; at < FirstVisible(kv->QueryBegin(b), c.window);
-         ++at) {
+    const int64_t seen = c.shared.empty() ? FirstVisible(kv->QueryBegin(b), c.window) : seen_by_all;
+    for (int64_t at = c.spans[static_cast<size_t>(b)].kv_base; at < seen; ++at) {
       for (int32_t head = 0; head < c.kv.kv_heads; ++head) {
         kv->SetVector(KvHalf::kKey, b, at, head, poison);
         kv->SetVector(KvHalf::kValue, b, at, head, poison);
@@ -93,13 +97,16 @@ TEST_P(CudaAttentionTest, AgreesWithTheDefinition) {
     GTEST_SKIP() << "no device of compute capability 9.0: its kernels did not run";
   UseThreadOrder(order);
   PagedKvFixture kv(c.kv, c.spans);
-  kv.FillRandom(3);
-  kv.SetQueries(c.queries);
+  FillCase(c, &kv);
   const std::vector<uint16_t> query = RandomQuery(c, kv.tokens());
   std::vector<reference::AttentionProblem> problems;
   for (int32_t b = 0; b < kv.batch(); ++b) problems.push_back(ProblemOf(c, kv, query, b));
   PoisonBeforeWindows(c, &kv);
   const AttentionOutcome outcome = RunAttentionCase(c, kv, query);
+  // A case of sharers has some where a tile has room for two.
+  const bool shares = std::any_of(outcome.sharers.begin(), outcome.sharers.end(),
+                                  [](const cuda::AttentionSharers& own) { return own.count > 1; });
+  ASSERT_EQ(shares, !c.shared.empty() && cuda::SharersOfTile(c.group) > 1);
 
   const auto heads = static_cast<size_t>(c.heads()), width = heads * static_cast<size_t>(c.kv.head_dim);
   const double unit = c.kv.dtype == DType::kBf16 ? 0x1p-8 : 0x1p-11;
@@ -218,12 +225,59 @@ Cases LengthCases() {
   return cases;
 }
 
+// Sequences that list the pages of the first one up to `end`, all of one query.
+AttentionCase SharingCase(const std::string& name, const PagedKvShape& kv, std::vector<PagedSpan> spans,
+                          int64_t end, int32_t group, int32_t window = 0) {
+  AttentionCase c = {name, kv, std::move(spans), {}, group, window};
+  c.queries.assign(c.spans.size(), 1);
+  c.target_blocks = 16;
+  c.least_tiles_saved = 1;
+  for (int32_t b = 1; b < static_cast<int32_t>(c.spans.size()); ++b) c.shared.push_back({b, 0, end});
+  return c;
+}
+
+// Decode rows that read keys of theirs together. Their number is not that of a tile, nor what they share of
+// pages, nor where a window begins.
+Cases SharingCases() {
+  const std::vector<PagedSpan> five = {{0, 700}, {0, 900}, {0, 701}, {0, 1000}, {0, 666}};
+  Cases cases = {
+      SharingCase("SharedPrefix", KvOf(2, 64, 16), five, 650, 4),
+      SharingCase("SharedByTwo", KvOf(1, 128, 16), {{0, 400}, {0, 330}}, 330, 8),
+      SharingCase("SharedUpToTheirLastTokens", KvOf(1, 64, 1), {{0, 385}, {0, 386}, {0, 400}}, 384, 4),
+      SharingCase("SharedInAWindow", KvOf(1, 64, 16), five, 650, 4, 400),
+      SharingCase("SharedBehindRolledPages", KvOf(1, 64, 16), {{192, 700}, {256, 760}, {304, 800}}, 690, 4,
+                  490),
+      SharingCase("SharedLessThanAWindowSees", KvOf(1, 64, 16), {{0, 700}, {0, 300}, {0, 290}}, 290, 4, 280),
+      SharingCase("SharedByMoreThanATile", KvOf(1, 32, 16), std::vector<PagedSpan>(19, {0, 300}), 290, 1)};
+  for (const int32_t group : {2, 3, 5, 6, 7, 8, 9, 16}) {
+    cases.push_back(
+        SharingCase("SharedInGroupsOf" + std::to_string(group), KvOf(2, 64, 32), five, 500, group));
+  }
+  for (const int32_t page : {3, 8, 64, 128}) {
+    cases.push_back(
+        SharingCase("SharedInPagesOf" + std::to_string(page), KvOf(1, 64, page), five, 640, 4, 600));
+  }
+  // Two groups, one beside them, and one without a query between.
+  AttentionCase& ragged = cases.emplace_back(
+      SharingCase("SharedByGroups", KvOf(1, 64, 16),
+                  {{0, 500}, {0, 520}, {0, 540}, {0, 90}, {0, 800}, {0, 500}, {0, 810}, {0, 830}}, 0, 2));
+  ragged.queries[5] = 0;
+  ragged.shared = {{1, 0, 512}, {2, 0, 256}, {6, 4, 800}, {7, 4, 700}};
+  for (AttentionCase c : {cases[0], cases[3], cases[4], cases[5], ragged}) {
+    c.name += "InRings";
+    c.kv.rings = true;
+    cases.push_back(c);
+  }
+  return cases;
+}
+
 Cases AllCases() {
   Cases all = SingleCases();
   AttentionCase& crowd = all.emplace_back();
   crowd = {"MoreSequencesThanThreadsOfThePlan", KvOf(1, 32, 16), {}, std::vector<int32_t>(300, 1), 1};
   for (int32_t b = 0; b < 300; ++b) crowd.spans.push_back({0, 1 + b % 20});
-  for (const Cases& more : {RingCases(), GroupCases(), TileCases(), PageCases(), LengthCases()}) {
+  for (const Cases& more :
+       {RingCases(), GroupCases(), TileCases(), PageCases(), LengthCases(), SharingCases()}) {
     all.insert(all.end(), more.begin(), more.end());
   }
   return all;
@@ -246,7 +300,7 @@ void AddHopperCase(AttentionCase c, int32_t tile_rows, Cases* cases) {
 Cases HopperCases() {
   Cases cases;
   for (const AttentionCase& c : AllCases()) {
-    if (!c.name.ends_with("Rows16")) AddHopperCase(c, cuda::kHopperPrefillRows, &cases);
+    if (!c.name.ends_with("Rows16") && c.shared.empty()) AddHopperCase(c, cuda::kHopperPrefillRows, &cases);
     if (c.tile_rows == cuda::kHopperDecodeRows) AddHopperCase(c, cuda::kHopperDecodeRows, &cases);
   }
   for (const int32_t page : {8, 16, 32, 64, 128}) {
@@ -350,6 +404,89 @@ TEST(CudaAttentionPlanTest, AWindowTooShortForSplitsHasNothingToMerge) {
   EXPECT_EQ(cuda::AttentionMergeBound(8, 264, cuda::AttentionKeyBound(100, 4, 64)), 0);
   EXPECT_EQ(cuda::AttentionMergeBound(8, 264, cuda::AttentionKeyBound(4096, 4, 64)), 33);
   EXPECT_EQ(cuda::AttentionMergeBound(8, 264, cuda::AttentionKeyBound(0, 4, 16)), 33);
+}
+
+// Whom the case's sequences share with.
+std::vector<cuda::AttentionSharers> SharersOf(const AttentionCase& c) {
+  PagedKvFixture kv(c.kv, c.spans);
+  FillCase(c, &kv);
+  return RunAttentionCase(c, kv, RandomQuery(c, kv.tokens())).sharers;
+}
+
+void ExpectSharers(const std::vector<cuda::AttentionSharers>& sharers, int32_t first, int32_t count,
+                   int32_t begin, int32_t end) {
+  for (int32_t b = first; b < first + std::max(count, 1); ++b) {
+    const cuda::AttentionSharers& own = sharers[static_cast<size_t>(b)];
+    EXPECT_EQ(own.first, first) << b;
+    EXPECT_EQ(own.count, count) << b;
+    EXPECT_EQ(own.begin, begin) << b;
+    EXPECT_EQ(own.end, end) << b;
+  }
+}
+
+TEST(CudaAttentionSharersTest, ShareTheWholeTilesOfKeysThatAllSeeInTheSamePages) {
+  const std::vector<PagedSpan> spans = {{0, 700}, {0, 900}, {0, 670}};
+  ExpectSharers(SharersOf(SharingCase("", KvOf(1, 32, 16), spans, 650, 4)), 0, 3, 0, 640);
+  // The longest one's window begins at position 900 - 400.
+  ExpectSharers(SharersOf(SharingCase("", KvOf(1, 32, 16), spans, 650, 4, 400)), 0, 3, 512, 640);
+  // A page alone differs.
+  AttentionCase c = SharingCase("", KvOf(1, 32, 16), spans, 650, 4);
+  PagedKvFixture kv(c.kv, c.spans);
+  FillCase(c, &kv);
+  kv.ListStrangePage(2, 200);
+  const AttentionOutcome outcome = RunAttentionCase(c, kv, RandomQuery(c, kv.tokens()));
+  ExpectSharers(outcome.sharers, 0, 2, 0, 640);
+  ExpectSharers(outcome.sharers, 2, 0, 0, 0);
+}
+
+TEST(CudaAttentionSharersTest, StandSideBySideAndGainByIt) {
+  AttentionCase c =
+      SharingCase("", KvOf(1, 32, 16), {{0, 300}, {0, 800}, {0, 800}, {0, 800}, {0, 800}}, 256, 4);
+  c.shared = {{1, 0, 256}, {2, 1, 800}, {3, 1, 800}, {4, 1, 128}};
+  // The first would cut the others short, and so would the last.
+  std::vector<cuda::AttentionSharers> sharers = SharersOf(c);
+  ExpectSharers(sharers, 0, 0, 0, 0);
+  ExpectSharers(sharers, 1, 3, 0, 768);
+  ExpectSharers(sharers, 4, 0, 0, 0);
+  // Two of three walks over 12 tiles.
+  c.least_tiles_saved = 24;
+  ExpectSharers(SharersOf(c), 1, 3, 0, 768);
+  c.least_tiles_saved = 25;
+  ExpectSharers(SharersOf(c), 1, 0, 0, 0);
+}
+
+TEST(CudaAttentionSharersTest, OfALargeBatchTheFirstAreLookedAt) {
+  AttentionCase c =
+      SharingCase("", KvOf(1, 32, 16),
+                  std::vector<PagedSpan>(static_cast<size_t>(cuda::kMostSharers) + 2, {0, 70}), 64, 1);
+  const std::vector<cuda::AttentionSharers> sharers = SharersOf(c);
+  ExpectSharers(sharers, 0, cuda::kMostSharers, 0, 64);
+  ExpectSharers(sharers, cuda::kMostSharers, 0, 0, 0);
+  ExpectSharers(sharers, cuda::kMostSharers + 1, 0, 0, 0);
+}
+
+// Their kernel takes keys at the same rounding whoever asks for them, so only weights and parts differ.
+TEST(CudaAttentionSharersTest, OverQuantisedPagesSeeWhatEachOfThemSeesAlone) {
+  for (const DType dtype : {DType::kInt8, DType::kFp8E4M3}) {
+    AttentionCase c = SharingCase("", KvOf(1, 64, 16, dtype), {{0, 500}, {0, 520}, {0, 485}}, 480, 4, 450);
+    PagedKvFixture kv(c.kv, c.spans);
+    FillCase(c, &kv);
+    const std::vector<uint16_t> query = RandomQuery(c, kv.tokens());
+    const AttentionOutcome together = RunAttentionCase(c, kv, query);
+    ExpectSharers(together.sharers, 0, 3, 128, 448);
+    c.least_tiles_saved = 0;
+    const AttentionOutcome alone = RunAttentionCase(c, kv, query);
+    ASSERT_EQ(together.out.size(), alone.out.size());
+    for (size_t i = 0; i < alone.out.size(); ++i) {
+      ASSERT_NEAR(Bf16ToFloat(together.out[i]), Bf16ToFloat(alone.out[i]), 2.25 * 0x1p-8 * 5) << i;
+    }
+    for (size_t i = 0; i < alone.lse.size(); ++i) ASSERT_NEAR(together.lse[i], alone.lse[i], kLseTolerance);
+  }
+}
+
+TEST(CudaAttentionSharersTest, SaveMoreThanALaunchTakes) {
+  EXPECT_EQ(cuda::LeastTilesSaved(8, 4 * 128), 32);
+  EXPECT_EQ(cuda::LeastTilesSaved(8, 4 * 128 - 4), 33);
 }
 
 TEST(CudaAttentionShapesTest, OtherHeadsAreRefused) {

@@ -232,11 +232,12 @@ TEST(CudaReserve, RefusesHeadsThatAttentionDoesNotHave) {
 // One layer's attention of a step of two sequences, in buffers that all its steps share.
 class PagedAttention {
  public:
-  static constexpr int32_t kHeads = 4, kKvHeads = 2;
+  static constexpr int32_t kHeads = 4, kKvHeads = 2, kMostSequences = 9;
 
   struct Batch {
     std::vector<PagedSpan> spans;
     std::vector<int32_t> queries;
+    int64_t shared = 0;  // up to there all list the pages of the first
   };
   enum class Written {
     kByUpload,
@@ -248,32 +249,24 @@ class PagedAttention {
         head_dim_(head_dim),
         page_size_(page_size),
         width_(kHeads * head_dim),
-        page_indices_(device.Allocate<int32_t>(128)),
-        first_entry_(device.Allocate<int32_t>(2)),
-        kv_base_(device.Allocate<int32_t>(2)),
-        kv_end_(device.Allocate<int32_t>(2)),
-        qo_indptr_(device.Allocate<int32_t>(3)),
+        page_indices_(device.Allocate<int32_t>(4096)),
+        first_entry_(device.Allocate<int32_t>(kMostSequences)),
+        kv_base_(device.Allocate<int32_t>(kMostSequences)),
+        kv_end_(device.Allocate<int32_t>(kMostSequences)),
+        qo_indptr_(device.Allocate<int32_t>(kMostSequences + 1)),
         query_(device.Allocate<uint16_t>(48 * static_cast<size_t>(width_))),
         out_(device.Allocate<uint16_t>(48 * static_cast<size_t>(width_))) {}
 
   void Set(const Batch& batch, Written written = Written::kByUpload) {
-    kv_ = std::make_unique<PagedKvFixture>(
-        PagedKvShape{.kv_heads = kKvHeads, .head_dim = head_dim_, .page_size = page_size_}, batch.spans);
-    kv_->FillRandom(5);
-    kv_->SetQueries(batch.queries);
-    spans_ = batch.spans;
-    const PageTableView table = kv_->Table();
-    view_ = kv_->View();
-    auto* pool = device_.Allocate<std::byte>(static_cast<size_t>(kv_->pool_bytes()));
-    Write(written, pool, kv_->pool(), static_cast<size_t>(kv_->pool_bytes()));
-    view_.pool = pool;
-    Write(written, page_indices_, table.page_indices, static_cast<size_t>(kv_->listed_pages()));
-    Write(written, first_entry_, table.first_entry, 2);
-    Write(written, kv_base_, table.kv_base, 2);
-    Write(written, kv_end_, table.kv_end, 2);
-    Write(written, qo_indptr_, kv_->qo_indptr(), 3);
-    queries_ = RandomBf16(kv_->tokens() * width_, 9, 1.0f);
-    Write(written, query_, queries_.data(), queries_.size());
+    Fill(batch);
+    pool_ = device_.Allocate<std::byte>(static_cast<size_t>(kv_->pool_bytes()));
+    Put(written);
+  }
+
+  // Another batch of the same lengths where the last one lies.
+  void Rewrite(const Batch& batch) {
+    Fill(batch);
+    Put(Written::kByUpload);
   }
 
   void Queue(int32_t window) {
@@ -284,7 +277,7 @@ class PagedAttention {
     params.table = {
         .page_indices = page_indices_, .first_entry = first_entry_, .kv_base = kv_base_, .kv_end = kv_end_};
     params.qo_indptr = qo_indptr_;
-    params.batch = 2;
+    params.batch = kv_->batch();
     params.query_heads = kHeads;
     params.window = window;
     params.scale = kScale;
@@ -299,7 +292,7 @@ class PagedAttention {
   void ExpectAsDefined(int32_t window) {
     const std::vector<uint16_t> got = device_.Read(out_, queries_.size());
     size_t at = 0;
-    for (int32_t b = 0; b < 2; ++b) {
+    for (int32_t b = 0; b < kv_->batch(); ++b) {
       const int64_t from = spans_[static_cast<size_t>(b)].kv_base;
       reference::AttentionProblem problem;
       problem.query_heads = kHeads;
@@ -324,6 +317,30 @@ class PagedAttention {
  private:
   static constexpr float kScale = 0.2f;
 
+  void Fill(const Batch& batch) {
+    kv_ = std::make_unique<PagedKvFixture>(
+        PagedKvShape{.kv_heads = kKvHeads, .head_dim = head_dim_, .page_size = page_size_}, batch.spans);
+    kv_->FillRandom(5);
+    for (int32_t b = 1; b < kv_->batch(); ++b) kv_->ShareUpTo(batch.shared, b, 0);
+    kv_->SetQueries(batch.queries);
+    spans_ = batch.spans;
+    queries_ = RandomBf16(kv_->tokens() * width_, 9, 1.0f);
+  }
+
+  void Put(Written written) {
+    const PageTableView table = kv_->Table();
+    const auto sequences = spans_.size();
+    view_ = kv_->View();
+    view_.pool = pool_;
+    Write(written, pool_, kv_->pool(), static_cast<size_t>(kv_->pool_bytes()));
+    Write(written, page_indices_, table.page_indices, static_cast<size_t>(kv_->listed_pages()));
+    Write(written, first_entry_, table.first_entry, sequences);
+    Write(written, kv_base_, table.kv_base, sequences);
+    Write(written, kv_end_, table.kv_end, sequences);
+    Write(written, qo_indptr_, kv_->qo_indptr(), sequences + 1);
+    Write(written, query_, queries_.data(), queries_.size());
+  }
+
   template <typename T>
   void Write(Written written, T* to, const T* from, size_t count) {
     if (written == Written::kByUpload) return device_.Write(to, std::vector<T>(from, from + count));
@@ -335,6 +352,7 @@ class PagedAttention {
   std::unique_ptr<PagedKvFixture> kv_;
   std::vector<PagedSpan> spans_;
   KvLayerView view_;
+  std::byte* pool_ = nullptr;
   std::vector<uint16_t> queries_;
   int32_t *page_indices_, *first_entry_, *kv_base_, *kv_end_, *qo_indptr_;
   uint16_t *query_, *out_;
@@ -455,6 +473,52 @@ TEST(CudaAttention, ARecordedStepOfPartsIsReplayedOnHopper) {
     attention.ExpectAsDefined(0);
   }
   device.backend->FreeRecording(recording);
+}
+
+// What a decode of eight sequences whose rows fill a tile reads, recorded while they share `tiles` of 64
+// keys; replayed, and replayed over page tables of their own.
+void CountSharing(bool hopper, int64_t tiles, int64_t* shared, int64_t* alone) {
+  constexpr int32_t kSequences = 8;
+  Device device;
+  device.runtime->set_hopper(hopper);
+  ASSERT_EQ(device.backend->Reserve(HopperMaxima()), OpCode::kOk) << device.backend->last_error();
+  PagedAttention attention(device, 64, 64);
+  const PagedAttention::Batch batch = {std::vector<PagedSpan>(kSequences, {0, tiles * 64 + 20}),
+                                       std::vector<int32_t>(kSequences, 1), tiles * 64};
+  attention.Set(batch);
+  ASSERT_EQ(device.backend->BeginRecording(), OpCode::kOk);
+  attention.Queue(0);
+  RecordingHandle recording;
+  ASSERT_EQ(device.backend->EndRecording(&recording), OpCode::kOk);
+  const auto replay = [&] {
+    attention.Forget();
+    EXPECT_EQ(device.runtime->Synchronize(), 0);
+    emulator::TotalStats() = {};
+    EXPECT_EQ(device.backend->Replay(recording), OpCode::kOk);
+    EXPECT_EQ(device.runtime->Synchronize(), 0);
+    const int64_t bytes = emulator::TotalStats().global_read_bytes;
+    attention.ExpectAsDefined(0);
+    return bytes;
+  };
+  *shared = replay();
+  EXPECT_EQ(replay(), *shared);
+  attention.Rewrite({batch.spans, batch.queries});
+  *alone = replay();
+  device.backend->FreeRecording(recording);
+}
+
+// A tile of keys is 32 KiB here, and seven of eight walks over 37 tiles are the 8 MiB that must be saved.
+TEST(CudaAttention, ARecordedDecodeReadsOnceWhatItsSequencesShareByThen) {
+  constexpr double kTileBytes = 64 * 4 * 64 * PagedAttention::kKvHeads;
+  for (const bool hopper : {false, true}) {
+    SCOPED_TRACE(hopper ? "on Hopper" : "before it");
+    int64_t shared = 0, alone = 0;
+    CountSharing(hopper, 37, &shared, &alone);
+    // Lists and parts are little beside it.
+    EXPECT_NEAR(static_cast<double>(alone - shared), 7 * 37 * kTileBytes, 0.03 * 7 * 37 * kTileBytes);
+    CountSharing(hopper, 36, &shared, &alone);
+    EXPECT_NEAR(static_cast<double>(alone), static_cast<double>(shared), 0.03 * 7 * 36 * kTileBytes);
+  }
 }
 
 // ---- recorded steps -----------------------------------------------------------------------------

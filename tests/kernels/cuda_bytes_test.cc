@@ -137,8 +137,7 @@ struct CountedRun {
   Bytes bytes;
 
   explicit CountedRun(const AttentionCase& c) : kv(c.kv, c.spans) {
-    kv.FillRandom(3);
-    kv.SetQueries(c.queries);
+    FillCase(c, &kv);
     ForgetCounts();
     outcome = RunAttentionCase(c, kv, RandomQuery(c, kv.tokens()));
     bytes = Counted();
@@ -164,6 +163,99 @@ TEST(CudaAttentionBytesTest, EqualTheFormulaAtTheHeadOfTheKernel) {
       EXPECT_EQ(run.bytes, PlanBytes(run.kv, run.outcome) + AttentionBytes(c, run.kv, run.outcome, c.window))
           << c.name << (rings ? " in rings" : "");
     }
+  }
+}
+
+// Sequences that list the pages of the first one for so many keys, on pages of 16, and have 20 more each.
+AttentionCase SharingDecode(int32_t sequences, int64_t shared, int32_t group, int32_t kv_heads) {
+  AttentionCase c = {"Sharing", KvOf(kv_heads, 64, 16), {}, {}, group};
+  c.target_blocks = 32;
+  c.least_tiles_saved = 1;
+  for (int32_t b = 0; b < sequences; ++b) {
+    c.spans.push_back({0, shared + 20});
+    c.queries.push_back(1);
+    if (b > 0) c.shared.push_back({b, 0, shared});
+  }
+  return c;
+}
+
+// attention_sharers.cu, of neighbours that share pages of 16 in lists: their tables are compared from the
+// first page to the last whole tile of keys.
+Bytes SharersBytes(const AttentionCase& c) {
+  const auto batch = static_cast<int64_t>(c.spans.size());
+  int64_t entries = 0;
+  for (size_t b = 0; b + 1 < c.spans.size(); ++b) {
+    const int64_t both = std::min(c.spans[b].kv_end, c.spans[b + 1].kv_end) - 1;
+    entries += both / cuda::kKeyTile * cuda::kKeyTile / c.kv.page_size;
+  }
+  return {(batch - 1) * 28 + entries * 8, batch * 16};
+}
+
+// attention_plan.cu and attention.cu where sequences share.
+TEST(CudaAttentionBytesTest, OfSharersEqualTheFormulaAtTheHeadOfTheirKernels) {
+  const AttentionCase c = SharingDecode(6, 640, 4, 2);
+  const CountedRun run(c);
+  const int64_t d = c.kv.head_dim, batch = run.kv.batch();
+  Bytes bytes = PlanBytes(run.kv, run.outcome) + SharersBytes(c);
+  bytes.read += 3 * 16 * batch;
+  bytes.written += 8 * batch;
+  Bytes of_a_head;
+  int64_t shared_keys = 0;
+  for (const cuda::AttentionItem& item : run.outcome.items) {
+    const int64_t rows = int64_t{c.group} * cuda::MembersOf(item.partial),
+                  keys = item.key_end - item.key_begin;
+    of_a_head.read += 40 + rows * 2 * d + keys * 4 * d + KeyTiles(keys) * 256;
+    of_a_head.written += rows * (4 * d + 4);
+    if (!cuda::IsOfSharers(item.partial)) continue;
+    of_a_head.read += rows * 4;
+    shared_keys += keys;
+  }
+  EXPECT_EQ(shared_keys, 2 * 640);  // four sequences to a tile, and two
+  of_a_head.read += 4 * (int64_t{run.outcome.max_items} - run.outcome.work.items);
+  bytes = bytes + Bytes{of_a_head.read * c.kv.kv_heads, of_a_head.written * c.kv.kv_heads} +
+          MergeBytes(c, run.kv, run.outcome);
+  EXPECT_EQ(run.bytes, bytes);
+}
+
+// hopper_decode.cu.
+TEST(CudaAttentionBytesTest, OfSharersOnHopperEqualTheFormulaAtTheHeadOfTheirKernel) {
+  AttentionCase c = SharingDecode(6, 640, 4, 2);
+  c.hopper = true;
+  const CountedRun run(c);
+  const int64_t d = c.kv.head_dim, batch = run.kv.batch();
+  Bytes bytes = PlanBytes(run.kv, run.outcome) + SharersBytes(c);
+  bytes.read += 3 * 16 * batch;
+  bytes.written += 8 * batch;
+  Bytes of_a_head;
+  for (const cuda::AttentionItem& item : run.outcome.items) {
+    const int64_t members = cuda::MembersOf(item.partial), rows = c.group * members;
+    const int64_t pages = (item.key_end - 1) / c.kv.page_size - item.key_begin / c.kv.page_size + 1;
+    of_a_head.read += 40 + rows * 2 * d + pages * (4 + c.kv.page_size * 4 * d);
+    of_a_head.written += rows * (4 * d + 4) + 4 * members;
+    of_a_head.read +=
+        cuda::IsOfSharers(item.partial) ? rows * 4 + 16 * members : 16 + 8 * run.outcome.work.merges;
+  }
+  for (const cuda::AttentionMerge& merge : run.outcome.merges) {
+    of_a_head.read += int64_t{c.group} * merge.splits * 6 * d;
+    of_a_head.written += 4 + c.group * (2 * d + 4);
+  }
+  of_a_head.read += 4 * (int64_t{run.outcome.max_items} - run.outcome.work.items);
+  bytes = bytes + Bytes{of_a_head.read * c.kv.kv_heads, of_a_head.written * c.kv.kv_heads};
+  EXPECT_EQ(run.bytes, bytes);
+}
+
+// The figure of README.md: all bytes of a layer's decode of 32 rows over a prefix of 8k keys, with search,
+// plan and parts, beside the keys and values alone of plain decode.
+TEST(CudaAttentionBytesTest, Of32RowsOverAPrefixOf8kAreAFractionOfTheKeysThatPlainDecodeReads) {
+  constexpr int64_t kRows = 32, kPrefix = 8192;
+  for (const auto& [group, least, most] : {std::tuple{1, 1.0 / 16, 0.074}, {4, 1.0 / 4, 0.265}}) {
+    const AttentionCase c = SharingDecode(kRows, kPrefix, group, 1);
+    const CountedRun run(c);
+    const auto bytes = static_cast<double>(run.bytes.read + run.bytes.written);
+    const double ratio = bytes / static_cast<double>(kRows * (kPrefix + 20) * 4 * c.kv.head_dim);
+    RecordProperty("ratio_in_groups_of_" + std::to_string(group), std::to_string(ratio));
+    EXPECT_GT(ratio, least) << group;
+    EXPECT_LT(ratio, most) << group;
   }
 }
 
@@ -488,8 +580,8 @@ TEST(CudaSmallLinearBytesTest, EqualTheFormulaAtTheHeadOfTheKernel) {
     const int64_t outputs = c.epilogue == Epilogue::kSwiGlu ? c.out / 2 : c.out;
     Bytes bytes;
     bytes.written = rows * outputs * (c.out_dtype == DType::kF32 ? 4 : 2);
-    bytes.read = c.out * k * 2 + blocks * rows * k * (c.prologue == Prologue::kRmsNorm ? 8 : 2) +
-                 (c.gathered ? blocks * rows * 128 : 0) +
+    bytes.read = blocks * 16 * k * 2 + blocks * rows * k * (c.prologue == Prologue::kRmsNorm ? 8 : 2) +
+                 (c.gathered ? blocks * rows * (c.prologue == Prologue::kRmsNorm ? 8 : 128) : 0) +
                  (c.epilogue == Epilogue::kAddResidual ? bytes.written : 0);
     EXPECT_EQ(Counted(), bytes) << c.rows << " rows of " << c.in << " to " << c.out;
   }
@@ -571,7 +663,7 @@ TEST_P(CudaBlocksBytesTest, OfLinearLayersEqualTheFormulas) {
       ASSERT_EQ(cuda::LaunchSmallLinear(p, nullptr), 0);
       const int64_t blocks = (c.out + 15) / 16;
       bytes.read += weight_bytes + blocks * rows * k * (c.prologue == Prologue::kRmsNorm ? 8 : 2) +
-                    (c.gathered ? blocks * rows * 128 : 0);
+                    (c.gathered ? blocks * rows * (c.prologue == Prologue::kRmsNorm ? 8 : 128) : 0);
     } else {
       cuda::TileLinearParams p{};
       p.weights[0] = weight.data();
@@ -747,7 +839,8 @@ Bytes SmallMoeBytes(const MoeGemmCase& c, const CountedMoeGemm& run) {
     bytes.read += blocks * (looked_at * 4 + (by_pair ? 4 : 0));
   }
   bytes.written = run.pairs * c.OutBytes();
-  bytes.read += run.distinct * c.ExpertBytes() + blocks * run.pairs * k * 2 +
+  const int64_t expert_bytes = c.blocks == nullptr ? blocks * 16 * k * 2 : c.ExpertBytes();
+  bytes.read += run.distinct * expert_bytes + blocks * run.pairs * k * 2 +
                 (c.kind == cuda::MoeOut::kUp ? bytes.written : 0);
   return bytes;
 }

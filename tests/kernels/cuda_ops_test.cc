@@ -117,23 +117,26 @@ TEST_P(CudaOpsTest, CopyPagesCopiesWholePagesAndNothingElse) {
   }
 }
 
-class CudaRopeTest : public testing::TestWithParam<std::tuple<RotaryStyle, KvOrder>> {};
+class CudaRopeTest : public testing::TestWithParam<std::tuple<RotaryStyle, KvOrder, int32_t>> {};
 
+// Heads that are whole pieces of 16 bytes in twos, of 8, and neither.
 INSTANTIATE_TEST_SUITE_P(Styles, CudaRopeTest,
                          testing::Combine(testing::Values(RotaryStyle::kHalfSplit, RotaryStyle::kInterleaved),
-                                          testing::Values(KvOrder::kHnd, KvOrder::kNhd)),
+                                          testing::Values(KvOrder::kHnd, KvOrder::kNhd),
+                                          testing::Values(16, 24, 6)),
                          [](const auto& info) {
                            return std::string(std::get<0>(info.param) == RotaryStyle::kHalfSplit ? "Half"
                                                                                                  : "Pairs") +
-                                  (std::get<1>(info.param) == KvOrder::kHnd ? "Hnd" : "Nhd");
+                                  (std::get<1>(info.param) == KvOrder::kHnd ? "Hnd" : "Nhd") +
+                                  std::to_string(std::get<2>(info.param));
                          });
 
 // A rotated element is a cos - b sin in f32, rounded once: error u |result| and f32 noise below u / 64 (|a| +
 // |b|).
 TEST_P(CudaRopeTest, RotatesQueriesInPlaceAndWritesKeysAndValuesToTheirSlots) {
-  const auto [style, order] = GetParam();
+  const auto [style, order, kDim] = GetParam();
   UseThreadOrder(ThreadOrder::kForward);
-  constexpr int kQuery = 6, kKv = 2, kDim = 16, kTokens = 3;
+  constexpr int kQuery = 140, kKv = 2, kTokens = 3;  // more than a block for a token
   KvLayerView kv;
   kv = KvLayerView(
       {.element = DType::kBf16, .kv_heads = kKv, .head_dim = kDim, .page_size = 4, .order = order});
@@ -207,6 +210,32 @@ TEST_P(CudaRopeTest, RotatesQueriesInPlaceAndWritesKeysAndValuesToTheirSlots) {
   size_t changed = 0;
   for (size_t i = 0; i < pool.size(); ++i) changed += pool[i] != untouched[i] ? 1 : 0;
   EXPECT_EQ(changed, written);
+}
+
+// Slots count tokens of all pages of a pool, which may be more than 32 bits hold. (Pages in one place.)
+TEST(CudaRopeAppendTest, ASlotBeyond32BitsHasItsPlace) {
+  KvLayerView kv(KvFormat{.element = DType::kBf16, .kv_heads = 1, .head_dim = 16, .page_size = 6});
+  kv.page_bytes = 0;
+  const DeviceArray pool(std::vector<uint16_t>(static_cast<size_t>(2 * 6 * 16), 0));
+  const Bf16Matrix rows(2, 3 * 16, 6);
+  const DeviceArray qkv(rows.bits);
+  constexpr int64_t kPage = 1'500'000'000;
+  const DeviceArray slots(std::vector<int64_t>{6 * kPage + 5, 6 * 300'000'000 + 1});
+  kv.pool = reinterpret_cast<std::byte*>(pool.data());
+  const RopeAppendParams params = {.qkv = MakeTensor(qkv.data(), DType::kBf16, 2, 3 * 16),
+                                   .query_heads = 1,
+                                   .kv = kv,
+                                   .slots = slots.data()};
+  ASSERT_EQ(cuda::LaunchRopeAppend(params, nullptr), 0);
+  const std::vector<uint16_t> got = pool.Get();
+  std::vector<uint16_t> want(got.size());
+  for (const auto& [row, offset] : {std::pair<size_t, size_t>{0, 5}, {1, 1}}) {
+    for (size_t d = 0; d < 16; ++d) {
+      want[offset * 16 + d] = rows.bits[row * 48 + 16 + d];
+      want[(6 + offset) * 16 + d] = rows.bits[row * 48 + 32 + d];
+    }
+  }
+  EXPECT_EQ(got, want);
 }
 
 struct LinearCase {

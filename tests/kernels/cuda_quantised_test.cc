@@ -34,8 +34,9 @@ constexpr int32_t kPages = 9;
 constexpr int32_t kLayers = 2;
 
 // The pool after an append to the second layer of its pages, which held 0xee before. Activations: of the
-// backend.
-std::vector<std::byte> Appended(const BackendPtr& backend, const AppendCase& c) {
+// backend; left: the bf16 rows of qkv as they are then.
+std::vector<std::byte> Appended(const BackendPtr& backend, const AppendCase& c,
+                                std::vector<uint16_t>* left = nullptr) {
   const auto tokens = static_cast<int64_t>(c.slots.size());
   std::vector<void*> memory;
   const auto upload = [&](const auto& values) {
@@ -65,6 +66,10 @@ std::vector<std::byte> Appended(const BackendPtr& backend, const AppendCase& c) 
   params.slots = static_cast<int64_t*>(upload(c.slots));
   EXPECT_EQ(backend->RopeAppend(params), OpCode::kOk) << backend->last_error();
   EXPECT_EQ(backend->Download(pool.data(), params.kv.pool, static_cast<int64_t>(pool.size())), OpCode::kOk);
+  if (left != nullptr) {
+    left->resize(c.qkv.size());
+    EXPECT_EQ(backend->Download(left->data(), rows, static_cast<int64_t>(left->size() * 2)), OpCode::kOk);
+  }
   EXPECT_EQ(backend->WaitFence(backend->RecordFence()), OpCode::kOk);
   for (void* allocated : memory) backend->Free(allocated);
   return pool;
@@ -149,6 +154,25 @@ TEST_P(CudaQuantisedTest, ARowHasTheBytesThatTheCpuGivesIt) {
         << "byte " << differs.first - got.begin() << " is " << static_cast<int>(*differs.first) << ", not "
         << static_cast<int>(*differs.second);
   }
+}
+
+// Queries are turned where they lie, whatever pages hold; keys and values stay.
+TEST_P(CudaQuantisedTest, QueriesTurnAsBesidePagesOfBf16) {
+  std::mt19937 random(TestSeed());
+  const BackendPtr cuda = MakeCudaTestBackend();
+  int64_t turned = 0;
+  for (int64_t round = ScaledCount(30, 10); round > 0; --round) {
+    AppendCase c = DrawAppend(random);
+    SCOPED_TRACE(testing::Message() << "TRAMONTANE_TEST_SEED=" << TestSeed() << " round " << round);
+    std::vector<uint16_t> got, want;
+    Appended(cuda, c, &got);
+    c.format.element = DType::kBf16;
+    c.fp8_scales.clear();
+    Appended(cuda, c, &want);
+    ASSERT_EQ(got, want);
+    turned += got != c.qkv ? 1 : 0;
+  }
+  EXPECT_GT(turned, 0);
 }
 
 // Pages of any format, sinks listed in front of some: the CPU's numbers, bit for bit.

@@ -118,9 +118,11 @@ INSTANTIATE_TEST_SUITE_P(Orders, CudaRaceTest, testing::ValuesIn(kOrders),
                          [](const auto& info) { return "Order" + std::to_string(info.index); });
 
 // Two sequences: one whose keys are split, one short; `tokens` queries each. `sinks`: of each row, which go
-// by the kernel by row, as do quantised pages. `latent`: lanes of a value, in latent pages.
+// by the kernel by row, as do quantised pages. `latent`: lanes of a value, in latent pages. `sharing`: the
+// short one is nearly as long, and lists the other's pages.
 void RunAttentionOf(int32_t tokens, int32_t tile_rows, int32_t window, int32_t sinks = 0,
-                    const Format& element = DType::kBf16, bool hopper = false, int32_t latent = 0) {
+                    const Format& element = DType::kBf16, bool hopper = false, int32_t latent = 0,
+                    bool sharing = false) {
   constexpr int32_t kPage = 16, kGroup = 2, kKeys = 272, kPages = kKeys / kPage + 1;
   const int32_t dim = hopper ? 64 : 32;
   KvLayerView kv;
@@ -130,10 +132,29 @@ void RunAttentionOf(int32_t tokens, int32_t tile_rows, int32_t window, int32_t s
   kv = KvLayerView(format, pool.data(), format.PageBytes(1));
   std::vector<int32_t> page_indices(kPages);
   for (int32_t i = 0; i < kPages; ++i) page_indices[static_cast<size_t>(i)] = kPages - 1 - i;
-  const std::vector<int32_t> first_entry = {0, kPages - 1}, kv_base = {0, 0}, kv_end = {kKeys, 9},
-                             qo_indptr = {0, tokens, 2 * tokens};
+  const std::vector<int32_t> first_entry = {0, sharing ? 0 : kPages - 1}, kv_base = {0, 0},
+                             kv_end = {kKeys, sharing ? kKeys - 1 : 9}, qo_indptr = {0, tokens, 2 * tokens};
   constexpr int32_t kTarget = 8;
-  const int32_t bound = AttentionItemBound(2 * tokens, 2, kGroup, tile_rows, 1, kTarget);
+  const int32_t bound =
+      SharingItemBound(AttentionItemBound(2 * tokens, 2, kGroup, tile_rows, 1, kTarget), 2, window);
+  std::vector<AttentionSharers> sharers(2);
+  std::vector<AttentionShare> shares(2);
+  if (sharing) {
+    ASSERT_EQ(FindAttentionSharers({.table = {.page_indices = page_indices.data(),
+                                              .first_entry = first_entry.data(),
+                                              .kv_base = kv_base.data(),
+                                              .kv_end = kv_end.data()},
+                                    .qo_indptr = qo_indptr.data(),
+                                    .batch = 2,
+                                    .page_size = kPage,
+                                    .window = window,
+                                    .group = kGroup,
+                                    .least_tiles = 1,
+                                    .sharers = sharers.data()},
+                                   nullptr),
+              0);
+    ASSERT_EQ(sharers[0].count, 2);
+  }
   std::vector<AttentionItem> items(static_cast<size_t>(bound));
   std::vector<AttentionMerge> merges(items.size());
   AttentionWork work{};
@@ -149,7 +170,9 @@ void RunAttentionOf(int32_t tokens, int32_t tile_rows, int32_t window, int32_t s
                            .max_items = bound,
                            .items = items.data(),
                            .merges = merges.data(),
-                           .work = &work},
+                           .work = &work,
+                           .sharers = sharing ? sharers.data() : nullptr,
+                           .shares = shares.data()},
                           nullptr),
             0);
   ASSERT_EQ(work.merges > 0, window == 0);
@@ -171,6 +194,7 @@ void RunAttentionOf(int32_t tokens, int32_t tile_rows, int32_t window, int32_t s
   run.items = items.data();
   run.merges = merges.data();
   run.work = &work;
+  run.shares = shares.data();
   run.partial_out = partial_out.data();
   run.partial_lse = partial_lse.data();
   run.lse = lse.data();
@@ -178,7 +202,8 @@ void RunAttentionOf(int32_t tokens, int32_t tile_rows, int32_t window, int32_t s
   run.group = kGroup;
   run.tile_rows = tile_rows;
   run.max_items = bound;
-  run.max_merges = AttentionMergeBound(1, kTarget, AttentionKeyBound(window, kGroup, tile_rows));
+  run.max_merges =
+      SharingMergeBound(AttentionMergeBound(1, kTarget, AttentionKeyBound(window, kGroup, tile_rows)), 2);
   run.scale = 0.2f;
   if (latent > 0) {
     ASSERT_EQ(RunLatentAttention({.run = run, .mask = {}}, nullptr), 0);
@@ -189,7 +214,7 @@ void RunAttentionOf(int32_t tokens, int32_t tile_rows, int32_t window, int32_t s
     params.run = run;
     params.blocks = 2;
     ASSERT_EQ(MakePoolMap(kv, &params.pool), 0);
-    std::vector<int32_t> parts_done(static_cast<size_t>(AttentionPartialBound(1, kTarget)));
+    std::vector<int32_t> parts_done(static_cast<size_t>(run.max_merges));
     params.parts_done = parts_done.data();
     ASSERT_EQ(tile_rows == kHopperPrefillRows ? RunHopperPrefill(params, nullptr)
                                               : RunHopperDecode(params, nullptr),
@@ -229,6 +254,12 @@ TEST_P(CudaRaceTest, AttentionIsSilent) {
   RunAttentionOf(1, 16, 0);
   RunAttentionOf(1, 16, 20);
   RunAttentionOf(9, 64, 0);
+}
+
+TEST_P(CudaRaceTest, AttentionOfSharersIsSilent) {
+  RunAttentionOf(1, 16, 0, 0, DType::kBf16, false, 0, true);
+  RunAttentionOf(1, 16, 0, 0, Format::BareFp8(), false, 0, true);
+  RunAttentionOf(1, kHopperDecodeRows, 0, 0, DType::kBf16, true, 0, true);
 }
 
 TEST_P(CudaRaceTest, HopperPrefillIsSilent) {

@@ -142,6 +142,24 @@ TM_KERNEL void StoresOne(float* out) {
   StoreGlobal(out, 1.0f);
 }
 
+TM_KERNEL void StoresAConstant(const Vector16* constant, Vector16* out) {
+  const Vector16 early = LoadConstant16Once(constant);
+  AwaitPriorKernels();
+  StoreGlobal16(out + ThreadX(), early);
+}
+
+// What no kernel writes, weights, may be read before; it is counted like everything else.
+TEST(EmulatorTest, AConstantMayBeReadBeforeTheKernelsBeforeAreDone) {
+  emulator::CommandQueue stream;
+  emulator::TotalStats() = {};
+  const Vector16 constant = {{1, 2, 3, 4}};
+  std::vector<Vector16> out(32);
+  EXPECT_EQ(TM_LAUNCH(StoresAConstant, Dim3(), Dim3{32}, 0, &stream, &constant, out.data()), 0);
+  stream.RunUntil(stream.queued());
+  EXPECT_EQ(out[31].word[3], 4u);
+  EXPECT_EQ(emulator::TotalStats().global_read_bytes, 32 * 16);
+}
+
 // On a stream a kernel may begin while the one before it runs.
 TEST(EmulatorDeathTest, AKernelThatDoesNotAwaitTheOnesBeforeIsCaught) {
   emulator::CommandQueue stream;

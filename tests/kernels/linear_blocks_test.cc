@@ -222,6 +222,42 @@ TEST_P(LinearBlocksTest, ExactlyGivesTheBitsOfAnF32WeightOfTheDecodedValues) {
   });
 }
 
+// NaN, and scales that leave no room for a power of two: one row of each beside ordinary ones.
+TEST_P(LinearBlocksTest, ExactlyTakesFp8OfAnyCodeAndScale) {
+  constexpr int64_t kOutFeatures = 90, kInFeatures = 256;
+  const float scales[] = {300.0f, 3e38f, -2e38f, 1e-44f, std::numeric_limits<float>::infinity()};
+  for (const Format& format : {Format(DType::kFp8E4M3), Format::InGroups(DType::kFp8E4M3, 5, DType::kBf16)}) {
+    Part part = RandomPart(format, kOutFeatures, kInFeatures, 1);
+    const auto row_bytes = static_cast<size_t>(format.Bytes(kInFeatures));
+    const auto codes = static_cast<size_t>(format.codes_at());
+    part.bytes[5 * row_bytes + codes + 30] = std::byte{0x7f};
+    part.bytes[70 * row_bytes + codes + 7] = std::byte{0xff};
+    for (size_t i = 0; i < std::size(scales); ++i)
+      PutScale(format, scales[i], &part.bytes[(20 + i) * row_bytes]);
+    part.values = DecodedRows(part, kInFeatures);
+    for (const int64_t rows : {1, 5, 40}) {
+      std::vector<float> x = RandomFloats(rows * kInFeatures, 3);
+      x[9] = 1e-42f;
+      const Setting setting = {Variant(), LinearMode::kExact, 1};
+      Fixture in_groups(setting, {part}, kInFeatures, LinearLayout::kStacked, rows);
+      Fixture in_f32(setting, {part}, kInFeatures, LinearLayout::kStacked, rows, /*as_f32=*/true);
+      const std::vector<float> got = in_groups.Run(x), want = in_f32.Run(x);
+      int64_t nans = 0;
+      for (size_t i = 0; i < want.size(); ++i) {
+        nans += std::isnan(want[i]) ? 1 : 0;
+        if (std::isnan(want[i])) {
+          EXPECT_TRUE(std::isnan(got[i])) << BlockFormatId(format) << ", output " << i;
+        } else {
+          EXPECT_EQ(std::memcmp(&got[i], &want[i], sizeof(float)), 0)
+              << BlockFormatId(format) << ", output " << i << " is " << got[i] << " and not " << want[i];
+        }
+      }
+      EXPECT_GE(nans, 2 * rows);
+      EXPECT_LE(nans, 6 * rows);
+    }
+  }
+}
+
 // x as it is rounded to 8 bits: each block of a row by itself.
 std::vector<float> RoundedTo8Bits(const std::vector<float>& x, int64_t block) {
   std::vector<float> rounded(x.size());

@@ -5,6 +5,7 @@
 #include <regex>
 #include <set>
 #include <sstream>
+#include <tuple>
 #include <utility>
 
 namespace tramontane {
@@ -16,6 +17,14 @@ bool IsOneOf(const Instruction& instruction, const std::set<std::string>& operat
 
 bool IsProduct(const Instruction& i) { return IsOneOf(i, {"HMMA", "HGMMA", "IMMA", "QGMMA"}); }
 bool IsCopy(const Instruction& i) { return IsOneOf(i, {"LDGSTS", "UTMALDG"}); }
+// Of a load from global memory; else 0.
+int LoadedBytes(const Instruction& i) {
+  if (!IsOneOf(i, {"LDG"})) return 0;
+  const auto has = [&i](const char* width) {
+    return (i.operation + ".").find(std::string(".") + width + ".") != std::string::npos;
+  };
+  return has("128") ? 16 : has("64") ? 8 : has("U16") || has("S16") ? 2 : has("U8") || has("S8") ? 1 : 4;
+}
 bool IsBranch(const Instruction& i) {
   return IsOneOf(i, {"BRA", "BRX", "JMP", "CALL", "RET", "BSSY", "BSYNC", "BREAK", "WARPSYNC"});
 }
@@ -33,17 +42,21 @@ class Function {
   };
 
   std::optional<Loop> MainLoop() const {
-    std::optional<Loop> best;
+    std::vector<Loop> loops;
     for (size_t last = 0; last < code_.size(); ++last) {
       const std::optional<size_t> first = Target(last);
       if (!first || *first > last) continue;
-      const auto products =
-          static_cast<int>(std::count_if(code_.begin() + static_cast<std::ptrdiff_t>(*first),
-                                         code_.begin() + static_cast<std::ptrdiff_t>(last), IsProduct));
-      if (products == 0) continue;
-      const bool better = !best || products > best->products ||
-                          (products == best->products && last - *first < best->last - best->first);
-      if (better) best = Loop{*first, last, products};
+      const Loop loop = {*first, last, Count(*first, last, IsProduct)};
+      // A jump back to where others go on (code that waits stands behind all other) makes no loop.
+      if (loop.products > 0 && Dominates(*first, last)) loops.push_back(loop);
+    }
+    std::optional<Loop> best;
+    for (const Loop& loop : loops) {
+      const bool innermost = std::none_of(loops.begin(), loops.end(), [&loop](const Loop& other) {
+        return other.first >= loop.first && other.last <= loop.last &&
+               other.last - other.first < loop.last - loop.first;
+      });
+      if (innermost && (!best || loop.products > best->products)) best = loop;
     }
     return best;
   }
@@ -51,17 +64,23 @@ class Function {
   // The instructions of one turn.
   std::vector<size_t> Turn(const Loop& loop) const {
     struct Reached {
-      int skipped = 0;  // less: products and copies on the way, so that most of them win
+      int skipped = 0;   // less: products and copies on the way, so that most of them win
+      int unloaded = 0;  // the same of bytes
       int length = 0;
       size_t from = 0;
-      auto Order() const { return std::pair(skipped, length); }
+      auto Order() const { return std::tuple(skipped, unloaded, length); }
     };
+    const bool copies = Count(loop.first, loop.last, IsCopy) > 0;
+    bool before_products = true;
     std::map<size_t, Reached> reached = {{loop.first, {}}};
     for (size_t i = loop.first; i < code_.size(); ++i) {
       const auto here = reached.find(i);
       if (here == reached.end() || i == loop.last) continue;
       const int wanted = IsProduct(code_[i]) || IsCopy(code_[i]) ? 1 : 0;
-      const Reached next = {here->second.skipped - wanted, here->second.length + 1, i};
+      before_products = before_products && !IsProduct(code_[i]);
+      const int bytes = copies || !before_products ? 0 : LoadedBytes(code_[i]);
+      const Reached next = {here->second.skipped - wanted, here->second.unloaded - bytes,
+                            here->second.length + 1, i};
       for (const size_t to : Successors(i)) {
         if (to <= i) continue;
         const auto [found, is_new] = reached.try_emplace(to, next);
@@ -76,6 +95,27 @@ class Function {
   }
 
  private:
+  template <typename Is>
+  int Count(size_t first, size_t last, const Is& is) const {
+    return static_cast<int>(std::count_if(code_.begin() + static_cast<std::ptrdiff_t>(first),
+                                          code_.begin() + static_cast<std::ptrdiff_t>(last), is));
+  }
+
+  // Whether every way from the function's begin to `to` leads over `over`.
+  bool Dominates(size_t over, size_t to) const {
+    std::vector<bool> seen(code_.size());
+    std::vector<size_t> next = {0};
+    while (over != 0 && !next.empty()) {
+      const size_t i = next.back();
+      next.pop_back();
+      if (i == over || seen[i]) continue;
+      if (i == to) return false;
+      seen[i] = true;
+      for (const size_t successor : Successors(i)) next.push_back(successor);
+    }
+    return true;
+  }
+
   // Where a jump goes to.
   std::optional<size_t> Target(size_t i) const {
     static const std::regex address("0x([0-9a-f]+)");

@@ -1,10 +1,12 @@
 // What a warp issues in the main loop of a kernel, read from its machine code as cuobjdump prints it. One
 // thread.
 //
-// The main loop is the smallest one around most of the kernel's tensor products. Counted is one turn of it,
-// by the shortest way that leaves out no product and no asynchronous copy: what stands behind an `if` that
-// guards neither (a mask at an edge, say) is not on it. Loops inside it count as one turn, predicated
-// instructions always, since they are issued.
+// The main loop is the innermost one around tensor products, of several that with most of them: where a loop
+// over tiles stands in one over items, that over tiles. Counted is one turn of it, by the shortest way that
+// leaves out no product and no asynchronous copy, and in a loop without such copies brings the most bytes by
+// loads from global memory before its first product: what stands behind an `if` that guards none of these (a
+// mask at an edge, say) is not on it. Loops inside it count as one turn, predicated instructions always, since
+// they are issued.
 #pragma once
 
 #include <istream>

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -14,9 +15,11 @@
 #include <thread>
 #include <vector>
 
+#include "engine/kv_report.h"
 #include "models/chat/mistral_chat.h"
 #include "server/core/inference_core.h"
 #include "server/core/kv_export.h"
+#include "server/core/kv_tables_text.h"
 #include "server/core/session_files.h"
 #include "tests/support/byte_tokenizer.h"
 #include "tests/support/in_process_engine.h"
@@ -38,6 +41,8 @@ struct Pool {
   DType dtype = DType::kBf16;
   int64_t pages = 400;
   int32_t steps_in_flight = 1;
+  int32_t step_tokens = 48;
+  TestTier tier = {};
 };
 
 EngineLimits LimitsOf(const Pool& pool) {
@@ -46,7 +51,7 @@ EngineLimits LimitsOf(const Pool& pool) {
   limits.max_sequences = 4;
   limits.page_size = pool.page_size;
   limits.pool_pages = pool.pages;
-  limits.max_step_tokens = 48;
+  limits.max_step_tokens = pool.step_tokens;
   limits.max_logit_rows = 4;
   limits.steps_in_flight = pool.steps_in_flight;
   return limits;
@@ -61,6 +66,19 @@ class PoolOfPages {
     EXPECT_TRUE(reader->refused().ok()) << reader->refused();
     engine_.RunToEnd({reader.get()});
     return reader;
+  }
+  // The same, a step at a time, each when the disk has written what it may.
+  void AskSlowly(const Request& request) {
+    const auto reader = engine_.Submit(request);
+    while (!engine_.engine().idle()) {
+      engine_.Step();
+      for (int64_t before = -1; before != engine_.engine().Load().disk_kv_bytes;) {
+        before = engine_.engine().Load().disk_kv_bytes;
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        engine_.Step();
+      }
+    }
+    reader->WaitToEnd();
   }
   // Steps meanwhile.
   void Run(const std::shared_ptr<KvTransfer>& transfer) {
@@ -83,6 +101,7 @@ class PoolOfPages {
     options.limits = LimitsOf(pool);
     options.kv_dtype = pool.dtype;
     options.kv_order = pool.order;
+    options.tier = pool.tier;
     if (pool.steps_in_flight > 1) options.delayed = DelayedBackend::Runs::kWhenWaitedFor;
     return options;
   }
@@ -220,6 +239,125 @@ TEST_P(KvSnapshotOf, GoesOnBitForBitInPoolsOfAnyPageSizeAndLayout) {
   expect_found({.page_size = 64}, 128);
   expect_found({.steps_in_flight = 2}, 160);
   expect_found({.page_size = 256, .pages = 20}, 0);
+}
+
+// An idle session whose pages others took: they have gone to the host, and from there to a disk, of which the
+// host has room for a part at a time.
+class SessionInATier : public KvSnapshotOf {
+ protected:
+  SessionInATier() {
+    WriteModel(GetParam());
+    SaveFirstTurn({});
+  }
+  std::unique_ptr<PoolOfPages> ServerWith(const TestTier& tier) {
+    const bool rolls =
+        GetParam()[0] > 0 && GetParam()[1] > 0;  // in all layers: it never holds the whole text
+    auto server =
+        std::make_unique<PoolOfPages>(model_, Pool{.pages = rolls ? 8 : 34, .step_tokens = 16, .tier = tier});
+    if (tier.disk != nullptr) (*tier.disk)->set_wake(stuck_.wake());  // nothing was asked of it yet
+    Request first = Turn(Ids(state_.ids.begin(), state_.ids.begin() + prompt_tokens_), kSaid);
+    first.prefers_cache = true;
+    server->Ask(first);
+    for (uint32_t other = 1; other <= 4; ++other) {
+      Request crowd = RequestOf(Prompt(kPromptTokens, other), 4);
+      crowd.prefers_cache = true;
+      server->AskSlowly(crowd);
+    }
+    return server;
+  }
+  // Tokens of which there are pages.
+  int64_t Save(PoolOfPages& server) {
+    const auto read = std::make_shared<KvTransfer>(TextOf(state_));
+    server.Run(read);
+    int64_t bytes = 0;
+    EXPECT_TRUE(files_->Save("s", state_, server.model(), &read->pages(), &bytes).ok());
+    return read->tokens();
+  }
+
+  // What /debug/kv says of the tier.
+  static void ExpectTold(PoolOfPages& server, const TestTier& tier) {
+    const auto question = *server.engine().engine().AskKv();
+    server.engine().Step();
+    ASSERT_NE(question->answer(), nullptr);
+    const KvReport& report = *question->answer();
+    const EngineLoad load = server.engine().engine().Load();
+    EXPECT_EQ(report.host.pages, tier.host_pages);
+    EXPECT_EQ(report.host.taken * report.page_bytes, load.host_kv_bytes);
+    EXPECT_EQ(report.disk.pages, tier.disk_pages);
+    EXPECT_EQ(report.disk.taken * report.page_bytes, load.disk_kv_bytes);
+    int64_t on_host = 0, on_disk = 0, moving = 0;
+    for (const KvReport::Group& group : report.groups) {
+      EXPECT_GT(group.beyond.host_images + group.beyond.disk_images, 0);
+      on_host += group.beyond.host_images;
+      on_disk += group.beyond.disk_images;
+      moving += group.beyond.moving_images;
+    }
+    EXPECT_EQ(on_host, report.host.taken);
+    EXPECT_EQ(on_disk, report.disk.taken);
+    EXPECT_EQ(moving, 0) << "it is idle";
+    const std::string disk = tier.disk_pages == 0 ? "" : R"(,"disk":{"pages":400,)";
+    EXPECT_THAT(KvReportJson(report),
+                HasSubstr(R"("tiers":{"host":{"pages":)" + std::to_string(tier.host_pages) + R"(,"bytes":)" +
+                          std::to_string(tier.host_pages * report.page_bytes) + R"(,"taken_pages":)" +
+                          std::to_string(report.host.taken) + R"(,"taken_bytes":)" +
+                          std::to_string(load.host_kv_bytes) + R"(,"works":true})" + disk));
+  }
+
+  const TempFolder disk_;
+  StuckDisk stuck_;
+};
+INSTANTIATE_TEST_SUITE_P(Windows, SessionInATier,
+                         ::testing::Values(std::vector<int32_t>{0, 0}, std::vector<int32_t>{48, 0, 48},
+                                           std::vector<int32_t>{40, 40}),
+                         [](const auto& info) { return std::to_string(info.index); });
+
+TEST_P(SessionInATier, GoesOnAndIsSavedFromThere) {
+  const auto never_stopped = NeverStopped({});
+  EXPECT_EQ(Save(*ServerWith({})), 0) << "of the pool nothing is left";
+  for (const TestTier& tier :
+       {TestTier{.host_pages = 400}, TestTier{.host_pages = 8, .disk_pages = 400, .folder = disk_.path()}}) {
+    SCOPED_TRACE(tier.disk_pages == 0 ? "host" : "disk");
+    const auto server = ServerWith(tier);
+    EXPECT_EQ(server->engine().engine().Load().disk_kv_bytes > 0, tier.disk_pages > 0);
+    ExpectTold(*server, tier);
+    EXPECT_EQ(Save(*server), 160);
+    std::unique_ptr<StreamReader> answer;
+    EXPECT_EQ(GoOn({}, &answer), 160);
+    ExpectSame(*answer, *never_stopped);
+    const auto went_on = server->Ask(SecondTurn());
+    ExpectSame(*went_on, *never_stopped);
+    if (tier.disk_pages == 0) {  // from a disk it is read as long as that is faster than computing
+      EXPECT_EQ(went_on->choice().end().usage.cached_tokens, 160);
+    }
+  }
+}
+
+// Of windows alone the host holds what is left of a text.
+class SessionOnADisk : public SessionInATier {};
+INSTANTIATE_TEST_SUITE_P(Windows, SessionOnADisk,
+                         ::testing::Values(std::vector<int32_t>{0, 0}, std::vector<int32_t>{48, 0, 48}),
+                         [](const auto& info) { return std::to_string(info.index); });
+
+TEST_P(SessionOnADisk, IsSavedWithoutWhatItNoLongerReads) {
+  KvDisk* disk = nullptr;
+  const auto server = ServerWith({.host_pages = 8, .disk_pages = 400, .folder = disk_.path(), .disk = &disk});
+  struct Releases {  // before the server ends
+    StuckDisk& disk;
+    ~Releases() { disk.Release(); }
+  } releases{stuck_};
+  stuck_.Stick();
+  const auto read = std::make_shared<KvTransfer>(TextOf(state_));
+  ASSERT_TRUE(server->engine().engine().StartTransfer(read).ok());
+  while (!stuck_.is_stuck() && !read->done()) server->engine().Step();
+  for (int i = 0; i < 5; ++i) server->engine().Step();
+  ASSERT_FALSE(read->done());
+  server->engine().clock().Advance(11'000'000'000);
+  for (int i = 0; i < 5; ++i) server->engine().Step();
+  EXPECT_TRUE(read->done());
+  EXPECT_TRUE(read->status().ok()) << read->status();
+  EXPECT_LT(read->tokens(), 160);
+  stuck_.Release();
+  ExpectSame(*server->Ask(SecondTurn()), *NeverStopped({}));
 }
 
 // What is saved far behind n_ctx goes on in other pools as if nothing had been.

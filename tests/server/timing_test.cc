@@ -182,6 +182,7 @@ TEST(KvTables, OfWhatRunsAndOfAnIdleServer) {
   const EventsJson idle = ask();
   EXPECT_TRUE(idle["sequences"].empty()) << idle;
   EXPECT_EQ(idle["pages"]["held"], 0);
+  EXPECT_TRUE(idle["tiers"].is_object() && idle["tiers"].empty()) << "this server has none";
 
   server.model().SetStepTime(2000);  // it is still there when it is asked for
   v1::GenerateRequest request = RequestOfIds({300, 301, 302}, 30'000);

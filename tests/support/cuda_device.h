@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -33,6 +34,12 @@ bool DeviceIsHopper();
 BackendPtr MakeCudaTestBackend();
 // The same on a device of 132 multiprocessors, as an H200 has them; a real one is what it is.
 BackendPtr MakeLargeCudaTestBackend();
+// The same on a device of compute capability 9.0, whose kernels attend over pages that they serve; a real one
+// is what it is.
+BackendPtr MakeHopperCudaTestBackend();
+
+// Boxes that the TMA unit has copied until now, in all launches of this thread; none where nobody counts.
+std::optional<int64_t> BoxesCopied();
 
 // Device memory with a copy of host values.
 template <typename T>

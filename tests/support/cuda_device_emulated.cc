@@ -42,4 +42,12 @@ BackendPtr MakeLargeCudaTestBackend() {
   return cuda::MakeCudaBackend(std::move(runtime));
 }
 
+BackendPtr MakeHopperCudaTestBackend() {
+  auto runtime = std::make_unique<emulator::EmulatedRuntime>();
+  runtime->set_hopper(true);
+  return cuda::MakeCudaBackend(std::move(runtime));
+}
+
+std::optional<int64_t> BoxesCopied() { return emulator::TotalStats().boxes; }
+
 }  // namespace tramontane

@@ -48,5 +48,8 @@ BackendPtr MakeCudaTestBackend() {
 }
 
 BackendPtr MakeLargeCudaTestBackend() { return MakeCudaTestBackend(); }
+BackendPtr MakeHopperCudaTestBackend() { return MakeCudaTestBackend(); }
+
+std::optional<int64_t> BoxesCopied() { return std::nullopt; }
 
 }  // namespace tramontane

@@ -1,6 +1,7 @@
 // A KvTier of a few pages for tests.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -19,7 +20,32 @@ struct TestTier {
   int64_t disk_pages = 0;  // 0: no disk
   std::string folder = {};
   std::function<void(const std::string&)> warn = nullptr;
+  double copy_ns = 0;       // of a page; 0: not known
   KvDisk** disk = nullptr;  // out, where it is not null: for a test that damages it
+};
+
+// A disk that does not answer any more: its thread comes to a stop where it would wake the engine. The disk
+// ends before this does, or after Release.
+class StuckDisk {
+ public:
+  ~StuckDisk() { Release(); }
+  std::function<void()> wake() {
+    return [this] {
+      if (!sticks_.load()) return;
+      is_stuck_.store(true);
+      sticks_.wait(true);
+    };
+  }
+  void Stick() { sticks_.store(true); }
+  bool is_stuck() const { return is_stuck_.load(); }
+  void Release() {
+    sticks_.store(false);
+    sticks_.notify_all();
+  }
+
+ private:
+  std::atomic<bool> sticks_{false};
+  std::atomic<bool> is_stuck_{false};
 };
 
 inline std::unique_ptr<KvTier> MakeTestTier(const TestTier& sizes, int64_t page_bytes) {
@@ -30,6 +56,7 @@ inline std::unique_ptr<KvTier> MakeTestTier(const TestTier& sizes, int64_t page_
   options.host = {new std::byte[static_cast<size_t>(sizes.host_pages * page_bytes)],
                   [](std::byte* memory) { delete[] memory; }};
   options.warn = sizes.warn;
+  options.copy_ns = sizes.copy_ns;
   if (sizes.disk_pages > 0) {
     auto disk = KvDisk::Open(sizes.folder, page_bytes, sizes.disk_pages, KvTier::MostJobs(sizes.host_pages));
     TM_CHECK(disk.ok(), "%s", disk.status().ToString().c_str());

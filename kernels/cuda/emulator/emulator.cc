@@ -450,6 +450,10 @@ void CountRead(int64_t bytes) {
   CheckAwaited();
   current_block->stats.global_read_bytes += bytes;
 }
+void CountConstantRead(int64_t bytes) {
+  const Bookkeeping bookkeeping;
+  current_block->stats.global_read_bytes += bytes;
+}
 void CountExponential() {
   const Bookkeeping bookkeeping;
   ++current_block->stats.exponentials;

@@ -97,6 +97,7 @@ void CheckAligned(const void* address, size_t bytes);
 void AwaitPriorKernels();
 void SyncThreads(Site site);
 void CountRead(int64_t bytes);
+void CountConstantRead(int64_t bytes);  // of what no kernel writes: needs not wait for those before
 void CountWritten(int64_t bytes);
 void CountExponential();
 void IssueCopy(const AsyncCopy& copy);

@@ -19,6 +19,7 @@
 #define TM_DEVICE inline
 #define TM_HOST_DEVICE inline
 #define TM_UNROLL
+#define TM_ROLLED
 
 // TM_LAUNCH(kernel, grid, block, shared_bytes, stream, arguments...): a checked launch, with copies of the
 // arguments; queued on the stream, or without one (null) run to the end here.
@@ -157,6 +158,13 @@ inline void StoreGlobal16(void* address, const Vector16& value) {
 }
 
 inline Vector16 LoadGlobal16Once(const void* address) { return LoadGlobal16(address); }
+inline Vector16 LoadConstant16Once(const void* address) {
+  emulator::CheckAligned(address, 16);
+  emulator::CountConstantRead(16);
+  Vector16 value;
+  std::memcpy(&value, address, 16);
+  return value;
+}
 inline Vector8 LoadGlobal8Once(const void* address) {
   return LoadGlobal(static_cast<const Vector8*>(address));
 }
