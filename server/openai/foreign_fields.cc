@@ -34,6 +34,8 @@ constexpr char kUseStop[] = "use stop";
 constexpr char kUseLogprobs[] = "use logprobs, and top_logprobs in a chat";
 constexpr char kUseLogitBias[] = "not supported; logit_bias can forbid tokens";
 constexpr char kNeverCut[] = "a prompt is never cut: shorten it before it is sent";
+constexpr char kUseContextPolicy[] =
+    "use context_policy, whose n_keep and n_discard say what of a text that outgrows its context stays";
 constexpr char kUseTokenIds[] = "use return_token_ids";
 
 void Append(Fields* fields, Fields more) {
@@ -151,9 +153,9 @@ Fields PromptFields() {
       Refused("truncate_prompt_tokens", {-1}, kNeverCut),
       Refused("truncate", {}, kNeverCut),
       Refused("truncation", {"disabled", "auto"}, kNeverCut),
-      Refused("n_keep", {0}, kNeverCut),
-      Refused("num_keep", {0}, kNeverCut),
-      Refused("n_discard", {0}, kNeverCut),
+      Refused("n_keep", {0}, kUseContextPolicy),
+      Refused("num_keep", {0}, kUseContextPolicy),
+      Refused("n_discard", {0}, kUseContextPolicy),
       Refused("n_indent", {0}, "lines keep the white space that the model gives them"),
       Refused("lora", {NoEntries()}, kOneAdapter),
       Refused("lora_path", {NoText()}, kOneAdapter),

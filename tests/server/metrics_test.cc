@@ -116,6 +116,9 @@ TEST(Metrics, PagesAreToldByGroupAndNoneIsHeldAfterTheLastRequest) {
   EXPECT_EQ(load.held_pages_of_group[0], load.held_pages);
   const std::string held = R"(tramontane_kv_pages{model_name="scripted",group="window-64",state="held"} )";
   EXPECT_THAT(Text(server), HasSubstr(held + std::to_string(load.held_pages) + "\n"));
+  const std::string usage = R"(vllm:kv_cache_usage_perc{model_name="scripted"})";
+  EXPECT_NEAR(std::stod(ValueOf(Text(server), usage)),
+              static_cast<double>(load.held_pages) / static_cast<double>(load.total_pages), 1e-6);
 
   server.model().Release();
   ASSERT_TRUE(stream.ReadAll().ok());
@@ -124,6 +127,7 @@ TEST(Metrics, PagesAreToldByGroupAndNoneIsHeldAfterTheLastRequest) {
   EXPECT_THAT(text, HasSubstr(held + "0\n"));
   const EngineLoad after = server.engine().Load();
   EXPECT_GT(after.cached_pages, 0);
+  EXPECT_EQ(ValueOf(text, usage), "0") << "cached pages are not held";
   EXPECT_THAT(text,
               HasSubstr(R"(tramontane_kv_pages{model_name="scripted",group="window-64",state="cached"} )" +
                         std::to_string(after.cached_pages) + "\n"));

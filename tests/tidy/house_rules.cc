@@ -369,10 +369,10 @@ Findings KernelsSayHowManyThreadsTheyHave(const Tree& tree) {
 
 Findings FewFilesTurnPositionsIntoPages(const Tree& tree) {
   static const std::set<std::string_view> allowed = {
-      "kernels/paged_kv.h",     // (page, offset) -> address: the formula
-      "engine/kv_store.cc",     // how many pages a range of positions takes
-      "engine/prefix_hit.h",    // which pages a hit of so many tokens needs
-      "models/memory_plan.cc",  // how many positions a memory holds
+      "kernels/paged_kv.h",           // (page, offset) -> address: the formula
+      "engine/kv_store.cc",           // how many pages a range of positions takes
+      "engine/prefix_hit.h",          // which pages a hit of so many tokens needs
+      "kernels/cuda/device_pages.h",  // the formula without a division
   };
   static const std::regex by_page_size(R"([/%]=?\s*[\w.>()-]*page_size)");
   Findings findings;
