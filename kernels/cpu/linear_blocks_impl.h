@@ -1107,12 +1107,21 @@ template <typename Type, int kRows, bool kAsks>
   }
   const Vi ones = RunScale(SplatInt(1));
   AskAhead<Type, kAsks>(block, 0).BeforeChunk();
+  // Two lines and more that stand first are read first, where few rows leave registers for it.
+  constexpr bool kHalvesFirst = Type::kHasMinimum && kRows <= kMostRowsUnasked;
+  Vf halves[2][2] = {};
+  if constexpr (kHalvesFirst) {
+    for (int v = 0; v < 2; ++v) {
+      halves[0][v] = HalfAt(block, 0, v);
+      halves[1][v] = HalfAt(block, 1, v);
+    }
+  }
   AddRuns<Type, kRows, 2, 1>({WordsOf<Type>(block, 0), WordsOf<Type>(block, 1)}, 0, 0, {x}, {{ones, ones}},
                              totals, [](int) {});
 #pragma GCC unroll 2
   for (int v = 0; v < 2; ++v) {
-    const Vf scale = HalfAt(block, 0, v);
-    const Vf minimum = Type::kHasMinimum ? HalfAt(block, 1, v) : Vf{};
+    const Vf scale = kHalvesFirst ? halves[0][v] : HalfAt(block, 0, v);
+    const Vf minimum = kHalvesFirst ? halves[1][v] : Type::kHasMinimum ? HalfAt(block, 1, v) : Vf{};
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
       sums[r][v] = Fma(ToFloats(totals[r][v]), scale * x[r].scale, sums[r][v]);
