@@ -5,8 +5,8 @@
 // over tiles stands in one over items, that over tiles. Counted is one turn of it, by the shortest way that
 // leaves out no product and no asynchronous copy, and in a loop without such copies brings the most bytes by
 // loads from global memory before its first product: what stands behind an `if` that guards none of these (a
-// mask at an edge, say) is not on it. Loops inside it count as one turn, predicated instructions always, since
-// they are issued.
+// mask at an edge, say) is not on it. Loops inside it count as one turn, predicated instructions always,
+// since they are issued.
 #pragma once
 
 #include <istream>
