@@ -67,8 +67,7 @@ std::vector<Bound> Bounds(const EngineLimits& limits) {
        "a prefill step beside decode is not cut further, whatever decode_gap_ns says"},
       {"max_constraint_step_ns", limits.max_constraint_step_ns, 1, int64_t{1} << 40,
        "the masks of a step that take longer are not waited for; a choice that spends more than its "
-       "request's "
-       "share of it ends with an error"},
+       "request's share of it ends with an error"},
       {"mask_workers", limits.mask_workers, 1, 1 << 6,
        "masks wait for each other, and their rows sit steps out"},
       {"max_logit_rows", limits.logit_rows(), 1, 1 << 16, "prompts are scored in slices of it"},

@@ -206,10 +206,8 @@ Table LargeLinearTable(Device& device, const std::string& library) {
   table.name = "Linear layers, many rows";
   table.note =
       "By cuBLASLt, as the backend calls it: a plan for a family of row counts, which is narrower the fewer "
-      "the "
-      "rows. The bound is the weight, read once, at the rate of a copy, or the products at the device's "
-      "peak. "
-      "By the clock of the host over recordings.";
+      "the rows. The bound is the weight, read once, at the rate of a copy, or the products at the device's "
+      "peak. By the clock of the host over recordings.";
   auto opened = OpenCudaBackend(library);
   if (!opened.ok()) {
     table.note = "Not measured: " + opened.status().ToString();

@@ -66,8 +66,7 @@ const std::vector<FlagRow>& Flags() {
       {"--goodput", "LIMITS", "Limits", "\"ttft:2000 tpot:100\", ms: requests a second that meet all"},
       {"--slo", "CLAUSES", "Limits",
        "\"ttft_p99<2000,tpot_p99<100,success>0.99\", or mlperf-8b-server, mlperf-8b-interactive, chat; exit "
-       "3 where "
-       "missed"},
+       "3 where missed"},
       {"--find-rate", "", "Limits", "the highest rate at which --slo holds, looked for from --rate (1) on"},
       {"--sweep", "R1,R2,...", "Limits", "one run for each rate"},
       {"--ab", "URL", "Limits", "a second target: alternating slices of the load, ratios with intervals"},

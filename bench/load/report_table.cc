@@ -42,8 +42,7 @@ void WriteDoubts(const MeasuredRun& run, std::ostream& out) {
   }
   if (!run.summary.steady) {
     out << "NOT STEADY: what is in flight keeps growing: the target does not keep up, and every latency "
-           "depends on "
-           "how long the run was\n";
+           "depends on how long the run was\n";
   }
   if (run.result.stopped) out << "STOPPED before its end\n";
   if (run.prompt_mismatches > 0) {

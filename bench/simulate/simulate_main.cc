@@ -93,8 +93,8 @@ class Simulator {
     target_.program = "tramontane simulate";
     target_.about =
         "What the server would do on a device that is not there: the engine's own scheduler and KV "
-        "accounting "
-        "on a clock of its own, under the loads of tramontane bench and by the definitions of docs/ttft.md.";
+        "accounting on a clock of its own, under the loads of tramontane bench and by the definitions of "
+        "docs/ttft.md.";
     target_.flags = {
         {"--model", "DIR", "Target", "a folder with config.json or params.json; no other file is read"},
         {"--device", "NAME|FILE", "Target", "the device: h200, or a JSON file of roofline terms"},

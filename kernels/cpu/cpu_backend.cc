@@ -41,7 +41,6 @@ class CpuBackend final : public Backend {
   const char* remarks() const override { return ""; }
 
   // ---- memory: host memory is device memory, every op is done when it returns, so fences have always passed
-  // ----
   void* Allocate(int64_t bytes) override { return AllocateZeroed(bytes); }
   void Free(void* memory) override { FreeZeroed(memory); }
   void* AllocateHost(int64_t bytes) override { return AllocateZeroed(bytes); }

@@ -21,7 +21,7 @@ namespace {
 
 constexpr int kAmxRows = 16;                             // of a tile
 constexpr int kAmxK = 32;                                // values of k in a tile: 16 pairs
-constexpr int kAmxPairs = kAmxK / 2;                     //
+constexpr int kAmxPairs = kAmxK / 2;                     // of k in a tile
 constexpr int kAmxLine = 64;                             // bytes of a tile's row
 constexpr int kAmxGroup = 2 * kAmxRows;                  // rows of x that share a pass over a panel
 constexpr int kAmxPanelLine = kPanelWidth * 4;           // bytes of a pair of k in a panel

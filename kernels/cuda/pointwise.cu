@@ -181,10 +181,10 @@ TM_KERNEL TM_BOUNDS(kThreads) void RopeTableKernel(RopeTableParams p) {
 }
 
 // Grid: (tokens, ceil(units / 128)): a thread takes a unit of 2 * kCount numbers (rope.cuh) of a query, key
-// or value head. Pages may hold T where activations are bf16. Bytes, d = head_dim: a token reads (query_heads
-// + kv_heads) * 6d (elements, and cos and sin for each pair)
-// + kv_heads * 2d, and 8 a block, and writes (query_heads + 2 kv_heads) * 2d; a padded one (slot < 0) its
-// queries only. Latent pages take no values. With query scales 4 more a block.
+// or value head. Pages may hold T where activations are bf16. Bytes, d = head_dim: a token reads
+// (query_heads + kv_heads) * 6d (elements, and cos and sin for each pair), kv_heads * 2d and 8 a block, and
+// writes (query_heads + 2 kv_heads) * 2d; a padded one (slot < 0) its queries only. Latent pages take no
+// values. With query scales 4 more a block.
 template <typename T, int kCount>
 TM_KERNEL TM_BOUNDS(kThreads) void RopeAppendKernel(RopeAppendParams p, PageDivisor divisor) {
   AwaitPriorKernels();

@@ -206,15 +206,13 @@ const std::vector<Setting>& ServeSettings() {
            "folder of the model, or its GGUF file; empty: the embedded model (breeze)"),
       OneOf("model_format", &C::model_format, {"auto", "native", "hf", "gguf"}, "auto|native|hf|gguf",
             "which files of a folder that holds several sets: native is params.json and "
-            "consolidated*.safetensors, "
-            "hf config.json and model*.safetensors, gguf one *.gguf; auto: native if it is whole, gguf where "
-            "it is alone"),
+            "consolidated*.safetensors, hf config.json and model*.safetensors, gguf one *.gguf; auto: "
+            "native if it is whole, gguf where it is alone"),
       Text("tokenizer", &C::tokenizer, "PATH",
            "file of the tokenizer, or a folder with it; empty: in the model's folder"),
       Text("chat_format", &C::chat_format, "NAME|FILE",
            "how chats become prompts: v1, v2, v3, v7, v11, v13, v15, chatml, llama3, or a file with a "
-           "template; "
-           "empty: what the model's files say"),
+           "template; empty: what the model's files say"),
       List("served_model_names", &C::served_model_names, "NAME[,NAME]", NameFault,
            "names requests may ask for; empty: breeze, or the folder's base name"),
       Address("grpc_address", &C::grpc_address, "unix:PATH",
@@ -256,16 +254,14 @@ const std::vector<Setting>& ServeSettings() {
             "instruction set of the CPU kernels; empty: the best this machine has"),
       Text("tuning_cache", &C::tuning_cache, "FILE",
            "which of a GPU's kernels for large products were the fastest; those it lacks are timed at start, "
-           "and "
-           "added; empty: the library's own choice"),
+           "and added; empty: the library's own choice"),
       Integer("threads", &C::threads, 0, 1024, "N", "compute threads; 0: one per core"),
       Bytes("memory", &C::memory, 0, std::numeric_limits<int64_t>::max(),
             "weights, workspace and KV pages together, as 4GiB or bytes; 0: what the limits can use, at most "
             "70 % of the free memory (90 % of a GPU's)"),
       OneOf("linear", &C::linear, {"exact", "int8"}, "exact|int8",
             "how weights in blocks are multiplied on the CPU: decoded to f32, or with rows rounded to 8 "
-            "bits, a "
-            "block at a time"),
+            "bits, a block at a time"),
       OneOf("kv_dtype", &C::kv_dtype, {"f32", "bf16", "fp8", "int8", "int4"}, "f32|bf16|fp8|int8|int4",
             "type of cached keys and values; f32 also keeps every other rounding to bf16 away, and is the "
             "CPU's alone"),
@@ -279,12 +275,10 @@ const std::vector<Setting>& ServeSettings() {
             "keep KV pages for later prompts that begin alike, until the room is needed"),
       Bytes("host_kv", &C::host_kv, 0, int64_t{1} << 50,
             "memory of the host, beside `memory`, for KV pages that the cache lets go: they come back from "
-            "there "
-            "instead of being computed again; 0: none"),
+            "there instead of being computed again; 0: none"),
       Text("disk_kv", &C::disk_kv, "FOLDER",
            "where KV pages go that leave the host: into one file without a name, which is gone with the "
-           "server; "
-           "empty: nowhere"),
+           "server; empty: nowhere"),
       Bytes("disk_kv_size", &C::disk_kv_size, 1, int64_t{1} << 50, "of that file at most"),
       Integer("context", &C::context, 0, kMost, "N", "longest prompt + output in tokens; 0: the model's"),
       OneOf("context_policy", &C::context_policy, {"none", "sinks", "shift", "reevaluate"},
@@ -301,8 +295,7 @@ const std::vector<Setting>& ServeSettings() {
       OneOf("lane_policy", &C::lane_policy, {"fair", "prefill-first", "decode-first"},
             "fair|prefill-first|decode-first",
             "which lane goes where both could: fair shares steps by max_prefill_steps; prefill-first lets "
-            "decode "
-            "wait while a prompt can go on, decode-first prompts while something can decode"),
+            "decode wait while a prompt can go on, decode-first prompts while something can decode"),
       Integer("max_prefill_steps", &C::max_prefill_steps, 1, 1024, "N",
               "prefill steps between two decode steps while something decodes; lane_policy fair"),
       Integer("decode_gap_ms", &C::decode_gap_ms, 0, 3'600'000, "N",

@@ -87,8 +87,7 @@ class HttpServerTest : public ::testing::Test {
   std::unique_ptr<HttpServer> server_;
 };
 
-// ---- requests
-// ---------------------------------------------------------------------------------------------------
+// ---- requests -----------------------------------------------------------------------------------
 
 TEST_F(HttpServerTest, AnswersManyRequestsOnOneConnection) {
   StartServer();
@@ -230,8 +229,7 @@ TEST_F(HttpServerTest, AnExchangeThatIsLetGoAnswers500) {
   EXPECT_EQ(client.Read().status, 500) << "the connection goes on";
 }
 
-// ---- streams
-// ----------------------------------------------------------------------------------------------------
+// ---- streams ------------------------------------------------------------------------------------
 
 TEST_F(HttpServerTest, EachWriteIsAChunkAndTheConnectionGoesOn) {
   StartServer([](ExchangePtr exchange) {
@@ -313,8 +311,7 @@ TEST_F(HttpServerTest, ListenersHearOfSilence) {
   EXPECT_EQ(client.Read().body, "done");
 }
 
-// ---- hang-ups
-// ---------------------------------------------------------------------------------------------------
+// ---- hang-ups -----------------------------------------------------------------------------------
 
 struct WayToHangUp {
   const char* name;
@@ -403,8 +400,7 @@ TEST_F(HttpServerTest, AHalfClosedClientGetsTheAnswersNobodyListensFor) {
   EXPECT_EQ(client.ReadToEnd(), "") << "then the server closes too";
 }
 
-// ---- bounds
-// -----------------------------------------------------------------------------------------------------
+// ---- bounds -------------------------------------------------------------------------------------
 
 TEST_F(HttpServerTest, RefusesWhatIsNoRequestAndCloses) {
   StartServer();
@@ -504,8 +500,7 @@ TEST_F(HttpServerTest, AnIdleConnectionIsClosed) {
   EXPECT_EQ(client.ReadToEnd(), "");
 }
 
-// ---- starting and stopping
-// --------------------------------------------------------------------------------------
+// ---- starting and stopping ----------------------------------------------------------------------
 
 TEST_F(HttpServerTest, ATakenAddressIsNamedWithTheCause) {
   StartServer();

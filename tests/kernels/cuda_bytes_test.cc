@@ -42,8 +42,7 @@ Bytes Counted() {
   return {emulator::TotalStats().global_read_bytes, emulator::TotalStats().global_written_bytes};
 }
 
-// ---- attention: attention_plan.cu and attention.cu
-// ----------------------------------------------------------------
+// ---- attention: attention_plan.cu and attention.cu ----------------------------------------------
 
 Bytes PlanBytes(const PagedKvFixture& kv, const AttentionOutcome& outcome) {
   Bytes bytes;
@@ -535,8 +534,7 @@ TEST(CudaAttentionBanksTest, MatricesAreLoadedWithoutConflicts) {
   }
 }
 
-// ---- linear_small.cu
-// ---------------------------------------------------------------------------------------------
+// ---- linear_small.cu ----------------------------------------------------------------------------
 
 struct LinearCase {
   int32_t rows, in, out;
@@ -587,8 +585,7 @@ TEST(CudaSmallLinearBytesTest, EqualTheFormulaAtTheHeadOfTheKernel) {
   }
 }
 
-// ---- weights in blocks
-// -----------------------------------------------------------------------------------------------
+// ---- weights in blocks --------------------------------------------------------------------------
 
 // Bits of a number as the heads of the kernels state them, and in a run without its unit's scales.
 struct BlockBits {
@@ -736,8 +733,7 @@ TEST(CudaPointwiseBytesTest, OfColumnsInAnotherOrderEqualTheFormula) {
   }
 }
 
-// ---- moe.cu
-// ---------------------------------------------------------------------------------------------------------
+// ---- moe.cu -------------------------------------------------------------------------------------
 
 // Random choices: [rows][experts_per_token], ascending in a row.
 std::vector<int32_t> RandomChoices(int32_t rows, int32_t experts, int32_t experts_per_token, uint32_t seed) {
@@ -979,8 +975,7 @@ TEST(CudaMoeBytesTest, OfRouteGroupAndCombineEqualTheirFormulas) {
   EXPECT_EQ(Counted(), (Bytes{kLive * (kPerToken * (kHidden * 4 + 4)) + kRows * 4, kLive * kHidden * 2}));
 }
 
-// ---- pointwise.cu
-// --------------------------------------------------------------------------------------------------
+// ---- pointwise.cu -------------------------------------------------------------------------------
 
 TEST(CudaPointwiseBytesTest, OfEmbeddingNormAndSwiGluEqualTheirFormulas) {
   constexpr int64_t kRows = 3, kWidth = 264;

@@ -261,8 +261,7 @@ TEST(CudaQuantisedPagesTest, WhatHasNoKernelIsRefusedByName) {
   };
   const std::string has =
       "; the CUDA backend has bf16, fp8, and int8 and int4 in groups of 8 to 128 that divide heads of a "
-      "multiple "
-      "of 16";
+      "multiple of 16";
   EXPECT_EQ(refusal(DType::kF32, 32), "pages of f32 with heads of 32" + has);
   EXPECT_EQ(refusal(Format::BareFp8(), 24), "pages of fp8_e4m3 with heads of 24" + has);
   EXPECT_THAT(refusal(Format::WithScalesApart(DType::kInt8, 2), 32), testing::HasSubstr("groups of 4"));

@@ -30,8 +30,7 @@ constexpr LaneOrder kOrders[] = {LaneOrder::kForward, LaneOrder::kReverse, LaneO
 
 void InOrder(LaneOrder order) { emulator::CurrentSettings() = {.order = order, .seed = 5}; }
 
-// ---- what must be reported
-// -------------------------------------------------------------------------------------
+// ---- what must be reported ----------------------------------------------------------------------
 
 // The thread before writes what the thread behind reads.
 template <bool kBarrier>
@@ -106,8 +105,7 @@ TEST_F(CudaRaceDeathTest, AShuffleIsNoBarrier) {
       "data race(.|\n)*OrderedByAShuffleOnly");
 }
 
-// ---- what must be silent: every kernel
-// -------------------------------------------------------------------------
+// ---- what must be silent: every kernel ----------------------------------------------------------
 
 class CudaRaceTest : public testing::TestWithParam<LaneOrder> {
  protected:

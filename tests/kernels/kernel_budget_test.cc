@@ -246,8 +246,7 @@ void WriteBudget(const Budget& budget) {
   }
 }
 
-// ---- launches with as much shared memory as each kernel ever takes
-// ---------------------------------------------
+// ---- launches with as much shared memory as each kernel ever takes ------------------------------
 
 int64_t SharedBytesOf(const std::function<int()>& launch) {
   emulator::CurrentSettings() = {};
@@ -617,8 +616,7 @@ TEST(KernelBudgetTest, TheMainLoopIsTheInnermostAndBringsWhatItMultiplies) {
 TEST(KernelBudgetTest, AKernelThatTakesMoreThanItsBudgetIsNamed) {
   std::istringstream log(
       "ptxas info    : Compiling entry function '_ZN10tramontane4cuda11EmbedKernelENS0_17EmbedKernelParamsE' "
-      "for "
-      "'sm_80'\n"
+      "for 'sm_80'\n"
       "ptxas info    : Function properties for _ZN10tramontane4cuda11EmbedKernelENS0_17EmbedKernelParamsE\n"
       "    8 bytes stack frame, 4 bytes spill stores, 4 bytes spill loads\n"
       "ptxas info    : Used 33 registers, used 1 barriers, 16 bytes smem, 384 bytes cmem[0]\n");

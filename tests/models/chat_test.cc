@@ -157,8 +157,7 @@ TEST(ChatFormatTest, AVocabularyWithoutTheControlTokensIsAFailedPrecondition) {
   EXPECT_THAT(chat.status().message(), HasSubstr("[SYSTEM_PROMPT]"));
 }
 
-// ---- where we take what mistral-common refuses
-// ----------------------------------------------------------------
+// ---- where we take what mistral-common refuses --------------------------------------------------
 
 ChatMessage Both(std::string content, ToolCall call = kCall) {
   ChatMessage message = Calls({std::move(call)});

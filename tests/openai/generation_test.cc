@@ -171,8 +171,7 @@ TEST_F(GenerationTest, SeveralCallsShareAnAnswer) {
   EXPECT_EQ(http_->ReadUntil("0\r\n\r\n").find("fault"), std::string::npos);
 }
 
-// ---- faults
-// -----------------------------------------------------------------------------------------------------
+// ---- faults -------------------------------------------------------------------------------------
 
 TEST_F(GenerationTest, ARefusedCallGivesItsStatusAndEndsTheOthers) {
   client_.refuse = [n = 0](const v1::GenerateRequest&) mutable {
@@ -332,8 +331,7 @@ TEST_F(GenerationTest, AHangUpEndsWhatWaitsForRoomToo) {
   EXPECT_EQ(client_.calls_made(), 1u);
 }
 
-// ---- hang-ups and slow readers
-// ------------------------------------------------------------------------------------
+// ---- hang-ups and slow readers ------------------------------------------------------------------
 
 TEST_F(GenerationTest, AHangUpCancelsEveryCall) {
   for (const std::string path : {"/stream/3", "/whole/3"}) {

@@ -91,8 +91,7 @@ v1::GenerateResponse FinishedEvent(int32_t choice, v1::FinishReason reason, int6
   return event;
 }
 
-// ---- FakeInferenceCall
-// ------------------------------------------------------------------------------------------
+// ---- FakeInferenceCall --------------------------------------------------------------------------
 
 FakeInferenceCall::FakeInferenceCall(v1::GenerateRequest request, InferenceCallOptions options,
                                      std::function<void()> on_ready)
@@ -163,8 +162,7 @@ bool FakeInferenceCall::WaitUntilCancelled() {
   return changed_.wait_for(lock, kPatience, [this] { return cancelled_; });
 }
 
-// ---- FakeInferenceClient
-// ----------------------------------------------------------------------------------------
+// ---- FakeInferenceClient ------------------------------------------------------------------------
 
 FakeInferenceClient::FakeInferenceClient() {
   model.set_name("fake");
@@ -284,8 +282,7 @@ void FakeInferenceClient::RestoreSession(v1::RestoreSessionRequest /*request*/,
   done(NoSessions(), {});
 }
 
-// ---- scripts
-// ----------------------------------------------------------------------------------------------------
+// ---- scripts ------------------------------------------------------------------------------------
 
 void SayTokens(FakeInferenceCall& call, int64_t tokens) {
   call.Put(StartedEvent(1));

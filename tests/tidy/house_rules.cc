@@ -88,8 +88,7 @@ std::vector<const File*> HeadersOf(const std::vector<const File*>& sources, cons
   return found;
 }
 
-// ---- layers
-// -------------------------------------------------------------------------------------------------
+// ---- layers -------------------------------------------------------------------------------------
 
 // A folder of sources and the folders whose headers it may include besides its own.
 struct Layer {
@@ -156,8 +155,7 @@ bool MayInclude(const Layer& from, const std::string& header) {
   return std::find(from.lower.begin(), from.lower.end(), to->folder) != from.lower.end();
 }
 
-// ---- sources and CMake
-// --------------------------------------------------------------------------------------
+// ---- sources and CMake --------------------------------------------------------------------------
 
 // Whether a CMakeLists.txt names a source by its path from there, as a word of its own.
 bool Names(const std::string& cmake_text, const std::string& relative_path) {
@@ -441,6 +439,27 @@ Findings CommentsKeepTheirColumns(const Tree& tree) {
         findings.push_back({file.path, number - 1, "\"" + folded.words + "\" was folded out of its column"});
       }
       before = {std::move(before[1]), std::move(line)};
+    });
+  }
+  return findings;
+}
+
+Findings TitlesAndTextsAreOneLine(const Tree& tree) {
+  static const std::regex title(R"(^\s*// ---- \S.*$)"), dashes(R"(^\s*// ?-+$)");
+  // A string of one or two words between two others, which do not end where it does.
+  static const std::regex text(R"rx(^\s*"(\\.|[^"\\])+ "$)rx"), crumb(R"rx(^\s*"([^" \\]+ ){1,2}"$)rx");
+  Findings findings;
+  for (const File& file : tree) {
+    if (!IsCode(file.path) || IsUnder(file.path, "tests/tidy")) continue;
+    std::string before;
+    ForEachLine(file, [&](int64_t number, const std::string& line) {
+      if (std::regex_match(line, dashes) && std::regex_match(before, title)) {
+        findings.push_back({file.path, number, "the line of a title was folded"});
+      }
+      if (std::regex_match(line, crumb) && std::regex_match(before, text)) {
+        findings.push_back({file.path, number, "a text was folded twice: " + line});
+      }
+      before = line;
     });
   }
   return findings;

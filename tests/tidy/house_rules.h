@@ -75,6 +75,10 @@ Findings OnlyAFormatKnowsSizes(const Tree& tree);
 // and what hung below it hangs below nothing.
 Findings CommentsKeepTheirColumns(const Tree& tree);
 
+// A title (// ---- words ----) that grew too long had its line folded under it, and a text that was cut to
+// the columns was cut again a word or two later.
+Findings TitlesAndTextsAreOneLine(const Tree& tree);
+
 Findings NothingIsLeftUnfinished(const Tree& tree);
 Findings HeadersSayWhatTheyAre(const Tree& tree);  // a comment first, and #pragma once
 Findings TopLevelIsTheOwnersLayout(const Tree& tree);

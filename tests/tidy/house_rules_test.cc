@@ -73,6 +73,7 @@ TEST_F(HouseRules, FewFilesTurnPositionsIntoPages) {
 }
 TEST_F(HouseRules, OnlyAFormatKnowsSizes) { EXPECT_THAT(OnlyAFormatKnowsSizes(tree_), IsEmpty()); }
 TEST_F(HouseRules, CommentsKeepTheirColumns) { EXPECT_THAT(CommentsKeepTheirColumns(tree_), IsEmpty()); }
+TEST_F(HouseRules, TitlesAndTextsAreOneLine) { EXPECT_THAT(TitlesAndTextsAreOneLine(tree_), IsEmpty()); }
 TEST_F(HouseRules, NothingIsLeftUnfinished) { EXPECT_THAT(NothingIsLeftUnfinished(tree_), IsEmpty()); }
 TEST_F(HouseRules, HeadersSayWhatTheyAre) { EXPECT_THAT(HeadersSayWhatTheyAre(tree_), IsEmpty()); }
 TEST_F(HouseRules, TopLevelIsTheOwnersLayout) { EXPECT_THAT(TopLevelIsTheOwnersLayout(tree_), IsEmpty()); }
@@ -80,8 +81,7 @@ TEST_F(HouseRules, FoldersHaveReadmes) { EXPECT_THAT(FoldersHaveReadmes(tree_), 
 TEST_F(HouseRules, FilesFitInGit) { EXPECT_THAT(FilesFitInGit(tree_), IsEmpty()); }
 TEST_F(HouseRules, ScriptsCanBeRun) { EXPECT_THAT(ScriptsCanBeRun(tree_), IsEmpty()); }
 
-// ---- planted violations
-// -------------------------------------------------------------------------------------
+// ---- planted violations -------------------------------------------------------------------------
 
 // Matches findings in exactly these files, in this order.
 template <typename... Paths>
@@ -286,6 +286,17 @@ TEST(PlantedViolation, ALineFoldedOutOfItsColumnIsFound) {
       {"kernels/two.cc", "  " + full + "\n  // of\n  //   x\n"},
   };
   EXPECT_THAT(CommentsKeepTheirColumns(tree), FoundIn("kernels/folded.h", "kernels/two.cc"));
+}
+
+TEST(PlantedViolation, AFoldedTitleOrTextIsFound) {
+  const std::string title = "// ---- a title", dashes = "// " + std::string(90, '-');
+  const Tree tree = {
+      {"kernels/whole.cc", title + " ----\n\n" + dashes + "\n// words\n"},
+      {"kernels/folded.cc", title + "\n" + dashes + "\n"},
+      {"kernels/texts.cc", "  \"some words of a text that go on \"\n  \"until here\"\n  f(\n  \"one \"\n"},
+      {"kernels/crumb.cc", "  \"some words of a text that \"\n  \"go \"\n  \"on\"\n"},
+  };
+  EXPECT_THAT(TitlesAndTextsAreOneLine(tree), FoundIn("kernels/folded.cc", "kernels/crumb.cc"));
 }
 
 TEST(PlantedViolation, AMarkOfUnfinishedWorkIsFound) {

@@ -47,8 +47,7 @@ std::string Fixed(double value) {
   return text.data();
 }
 
-// ---- a run
-// ----------------------------------------------------------------------------------------------------
+// ---- a run --------------------------------------------------------------------------------------
 
 struct SteadyLoad {
   int64_t requests = 0;
@@ -92,8 +91,7 @@ StatusOr<RunResult> RunSteady(const std::string& url, const SteadyLoad& load) {
   return Run(limits, hooks, *transport, clock);
 }
 
-// ---- times
-// ----------------------------------------------------------------------------------------------------
+// ---- times --------------------------------------------------------------------------------------
 
 // A thread that only sleeps, and how late it woke each time.
 class Sleeper {
@@ -233,8 +231,7 @@ Status CheckGrpcTimes(CheckReport* report) {
   return Status::Ok();
 }
 
-// ---- what is exact
-// --------------------------------------------------------------------------------------------
+// ---- what is exact ------------------------------------------------------------------------------
 
 void AddCount(const std::string& metric, int64_t truth, int64_t measured, CheckReport* report) {
   report->lines.push_back({metric, std::to_string(truth), std::to_string(measured),

@@ -185,8 +185,7 @@ TEST(AnswerEvent, PartsThatAreSeldomWantedAreFound) {
   EXPECT_EQ(ContentTextOf(R"({"choices":[{"text":"a"},{"delta":{"reasoning":"b","content":"c"}}]})"), "abc");
 }
 
-// ---- drawn events beside a parsed document
-// ------------------------------------------------------------------------------------
+// ---- drawn events beside a parsed document ------------------------------------------------------
 
 bool IsText(const Json& object, const char* key) {
   return object.is_object() && object.contains(key) && object[key].is_string() && object[key] != "";

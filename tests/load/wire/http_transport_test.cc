@@ -277,8 +277,7 @@ TEST(HttpTransport, AnswersMayOrderTheNextRequests) {
   ended.wait(lock, [&] { return left == 0; });
 }
 
-// ---- what is sent
-// -------------------------------------------------------------------------------------
+// ---- what is sent -------------------------------------------------------------------------------
 
 // The one request that a server sees.
 ScriptedRequest Seen(TargetOptions options, OutgoingRequest outgoing) {
@@ -386,8 +385,7 @@ TEST(HttpRequest, OptionsThatCannotBeAreRefusedByName) {
   }
 }
 
-// ---- plain questions
-// -------------------------------------------------------------------------------------
+// ---- plain questions ----------------------------------------------------------------------------
 
 Script PlainAnswerScript(int32_t status, const std::string& body) {
   Script script;

@@ -128,8 +128,7 @@ TEST(BenchProgram, TellsByItsStatusWhatBecameOfARun) {
   EXPECT_EQ(refused.json["failures"], Json({{"refused", kRequests}}));
 }
 
-// ---- the scripted server alone
-// --------------------------------------------------------------------------------------
+// ---- the scripted server alone ------------------------------------------------------------------
 
 std::string ScriptedServer() {
   const char* path = std::getenv("SCRIPTED_SERVER");
