@@ -13,6 +13,7 @@
 #include "kernels/backends/cpu_backend.h"
 #include "models/gguf/gguf_types.h"
 #include "models/memory_plan.h"
+#include "tests/support/counting_backend.h"
 #include "tests/support/gguf_writer.h"
 #include "tests/support/load_folder.h"
 #include "tests/support/model_driver.h"
@@ -108,7 +109,8 @@ TwoFiles MakeFiles(bool mixture, size_t shift, uint32_t seed) {
   return files;
 }
 
-std::vector<std::vector<float>> LogitsOf(const GgufWriter& writer, LinearMode mode) {
+// Of 24 tokens, the first `cut` in a step of their own, and one that follows.
+std::vector<std::vector<float>> LogitsOf(const GgufWriter& writer, LinearMode mode, size_t cut = 0) {
   const TempFolder folder;
   folder.Write("x.gguf", writer.File());
   BackendPtr backend = MakeCpuBackend({.threads = 2, .variant = "", .linear = mode}).value();
@@ -127,14 +129,21 @@ std::vector<std::vector<float>> LogitsOf(const GgufWriter& writer, LinearMode mo
   std::vector<int32_t> tokens;
   for (int32_t i = 0; i < 24; ++i) tokens.push_back(i * 7 % static_cast<int32_t>(kVocab));
   const int sequence = driver.AddSequence();
-  auto logits = driver.Step({{sequence, tokens}});
-  logits.push_back(driver.Step({{sequence, {5}}})[0]);
+  const auto at = tokens.begin() + static_cast<std::ptrdiff_t>(cut);
+  std::vector<std::vector<float>> logits;
+  for (const auto& step : {std::vector(tokens.begin(), at), std::vector(at, tokens.end()), {5}}) {
+    if (step.empty()) continue;
+    for (auto& row : driver.Step({{sequence, step}})) logits.push_back(std::move(row));
+  }
   return logits;
 }
 
 struct Difference {
   double worst = 0.0;
   double largest = 0.0;  // logit
+  double squares = 0.0;  // sum of them, of differences
+  double logit_squares = 0.0;
+  double share() const { return std::sqrt(squares / logit_squares); }
 };
 Difference Compare(const std::vector<std::vector<float>>& a, const std::vector<std::vector<float>>& b) {
   Difference difference;
@@ -142,6 +151,8 @@ Difference Compare(const std::vector<std::vector<float>>& a, const std::vector<s
     for (size_t i = 0; i < a[row].size(); ++i) {
       difference.worst = std::max(difference.worst, double{std::abs(a[row][i] - b[row][i])});
       difference.largest = std::max(difference.largest, double{std::abs(b[row][i])});
+      difference.squares += std::pow(double{a[row][i]} - b[row][i], 2);
+      difference.logit_squares += std::pow(double{b[row][i]}, 2);
     }
   }
   return difference;
@@ -159,6 +170,45 @@ TEST(GgufWeights, InBlocksOfAnyTypeComputeWhatTheirNumbersDo) {
       EXPECT_GT(exact.largest, 1.0) << "logits that say nothing";
       std::cout << "mixture " << mixture << ", shift " << shift << ": worst difference " << exact.worst
                 << " of logits up to " << exact.largest << "\n";
+    }
+  }
+}
+
+// Roots of the sums of squares: over 40 seeds, rounding rows to 8 bits moved logits by 0.02 of
+// themselves as a rule, and by 0.10 at most, where a row chose other experts. So one seed.
+TEST(GgufWeights, InEightBitsComputeNearlyThatHoweverAPromptIsCut) {
+  for (const bool mixture : {false, true}) {
+    for (const size_t shift : {0, 3, 6}) {
+      SCOPED_TRACE("mixture " + std::to_string(mixture) + ", shift " + std::to_string(shift));
+      const TwoFiles files = MakeFiles(mixture, shift, 1);
+      const auto whole = LogitsOf(files.blocks, LinearMode::kInt8);
+      const Difference difference = Compare(whole, LogitsOf(files.f32, LinearMode::kExact));
+      EXPECT_GT(difference.worst, 0.0) << "nothing was rounded";
+      EXPECT_LT(difference.share(), 0.2);
+      std::cout << "mixture " << mixture << ", shift " << shift << ": share " << difference.share() << "\n";
+      for (const size_t cut : {1, 7, 17}) EXPECT_EQ(LogitsOf(files.blocks, LinearMode::kInt8, cut), whole);
+    }
+  }
+}
+
+TEST(GgufWeights, TakeTheMemoryThatWasPlanned) {
+  for (const bool mixture : {false, true}) {
+    for (const size_t shift : {0, 3, 6}) {
+      const TwoFiles files = MakeFiles(mixture, shift, 1);
+      const TempFolder folder;
+      folder.Write("x.gguf", files.blocks.File());
+      const auto opened = OpenModel(folder.path(), {});
+      ASSERT_TRUE(opened.ok()) << opened.status();
+      BackendPtr backend = MakeCpuBackend({.threads = 1, .variant = ""}).value();
+      const PlanLimits limits = {
+          .max_tokens = 64, .max_sequences = 8, .max_logit_rows = 8, .max_step_tokens = 64};
+      const auto plan = PlanMemory(*opened, *backend, limits, int64_t{64} << 20);
+      ASSERT_TRUE(plan.ok()) << plan.status();
+      CountingBackend counting(*backend);
+      const auto model = LoadFolder(folder.PathOf("x.gguf"), counting, {});
+      ASSERT_TRUE(model.ok()) << model.status();
+      EXPECT_EQ(plan->weight_bytes, counting.packed + counting.allocated)
+          << "mixture " << mixture << ", shift " << shift;
     }
   }
 }
