@@ -100,6 +100,24 @@ TEST(RunScriptTest, OnlyBuildOnlyBuildsTheLoadTool) {
   }
 }
 
+TEST(RunScriptTest, ServesTheModelThatItGotAndBreezeWhereItGotNone) {
+  const HollowCheckout checkout("run");
+  checkout.WriteScript("build/release/bin/tramontane", "echo tramontane \"$@\"\n");
+  fs::create_directories(checkout.folder.PathOf("models/smollm2"));
+  checkout.WriteScript("models/smollm2/get.sh", "echo /kept/model.gguf\n");
+  Program got({"--get", "smollm2", "--http-address", "off"}, checkout.Running("run"));
+  EXPECT_EQ(got.Wait(), 0) << got.err();
+  EXPECT_EQ(got.out(), "tramontane serve /kept/model.gguf --http-address off\n");
+  EXPECT_THAT(got.err(), Not(HasSubstr("breeze")));
+
+  checkout.WriteScript("models/smollm2/get.sh", "echo SmolLM2 cannot be had: no network >&2\nexit 1\n");
+  Program none({"--get", "smollm2", "--http-address", "off"}, checkout.Running("run"));
+  EXPECT_EQ(none.Wait(), 0) << none.err();
+  EXPECT_EQ(none.out(), "tramontane serve --http-address off\n");
+  EXPECT_THAT(none.err(), HasSubstr("\nSmolLM2 cannot be had: no network; breeze, the small model in this "
+                                    "repository, is served instead.\n"));
+}
+
 // A copy of the scripts, so that nothing is there yet.
 struct Copy {
   TempFolder folder;
