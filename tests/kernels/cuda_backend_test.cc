@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <random>
@@ -699,6 +700,18 @@ TEST(CudaQueue, RunsNothingBeforeSomebodyWaits) {
   EXPECT_EQ(*memory, 2) << "what stands behind the fence need not run for it";
   device.Wait();
   EXPECT_EQ(*memory, 3);
+}
+
+TEST(CudaQueue, RunsEachOpAtOnceWhereEveryOneIsWaitedFor) {
+  EXPECT_EQ(Device().backend->info().records_steps, 1);
+  setenv("TRAMONTANE_CUDA_SYNC", "1", 1);
+  Device device;
+  unsetenv("TRAMONTANE_CUDA_SYNC");
+  EXPECT_EQ(device.backend->info().records_steps, 0) << "a recorded step is one op";
+  int32_t* memory = device.Upload(std::vector<int32_t>{1});
+  const int32_t* pairs = device.Upload(std::vector<int32_t>{0, 2});
+  ASSERT_EQ(device.backend->Scatter({.pairs = pairs, .count = 1, .out = memory}), OpCode::kOk);
+  EXPECT_EQ(*memory, 2);
 }
 
 }  // namespace
