@@ -305,8 +305,8 @@ class PagedAttention {
       problem.key_begin = from;
       problem.keys = kv_->All(KvHalf::kKey, b, from);
       problem.values = kv_->All(KvHalf::kValue, b, from);
-      for (size_t i = 0; i < static_cast<size_t>(kv_->QueryCount(b) * width_); ++i) {
-        problem.query.push_back(Bf16ToFloat(queries_[at + i]));
+      for (int64_t i = 0; i < int64_t{kv_->QueryCount(b)} * width_; ++i) {
+        problem.query.push_back(Bf16ToFloat(queries_[at + static_cast<size_t>(i)]));
       }
       for (const double want : reference::Attention(problem)) {
         ASSERT_NEAR(Bf16ToFloat(got[at]), want, 4 * kUnit) << "sequence " << b << " element " << at;
