@@ -1,9 +1,10 @@
 // libgpu_calls.so: the attention calls of attention_tables.cc for peers.py, which times them in turn with
-// PyTorch's in one process. C functions; one thread.
+// PyTorch's in one process, by the kernels that the backend goes by on this device. C functions; one thread.
 #include <memory>
 #include <string>
 
 #include "bench/gpu/attention_problem.h"
+#include "bench/gpu/device.h"
 
 namespace {
 
@@ -28,7 +29,8 @@ __attribute__((visibility("default"))) void* OpenAttention(int batch, int contex
   if (calls->device == nullptr) return nullptr;
   calls->problem =
       std::make_unique<AttentionProblem>(*calls->device, AttentionShape{batch, context, queries, window});
-  tramontane::gpu::Check(cudaStreamSynchronize(calls->device->stream()), "the work list");
+  tramontane::gpu::Check(cudaStreamSynchronize(static_cast<cudaStream_t>(calls->device->stream())),
+                         "the work list");
   return calls.release();
 }
 
@@ -39,7 +41,7 @@ __attribute__((visibility("default"))) int AttentionCopies(void* calls) {
 
 // Queues the call over a pool on a stream of the caller's; 0, or the device's error.
 __attribute__((visibility("default"))) int RunAttentionCall(void* calls, int copy, void* stream) {
-  return static_cast<Calls*>(calls)->problem->Run(copy, static_cast<cudaStream_t>(stream));
+  return static_cast<Calls*>(calls)->problem->Run(copy, stream);
 }
 
 __attribute__((visibility("default"))) void CloseAttention(void* calls) { delete static_cast<Calls*>(calls); }

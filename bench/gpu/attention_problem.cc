@@ -1,9 +1,12 @@
 #include "bench/gpu/attention_problem.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <random>
 
+#include "kernels/core/check.h"
+#include "kernels/core/tensor.h"
 #include "kernels/paged_kv.h"
 
 namespace tramontane::gpu {
@@ -29,82 +32,142 @@ std::string NameOf(const AttentionShape& shape) {
   return name;
 }
 
-AttentionProblem::AttentionProblem(Device& device, const AttentionShape& shape) : shape_(shape) {
+AttentionProblem::AttentionProblem(ProblemDevice& device, const AttentionShape& shape) : shape_(shape) {
+  const AttentionParams call = MakeCall(device);
+  kernels_ = cuda::ChooseAttention(call, device.properties());
+  PlanFor(call, device);
+}
+
+AttentionProblem::AttentionProblem(ProblemDevice& device, const AttentionShape& shape,
+                                   cuda::AttentionKernels kernels)
+    : shape_(shape), kernels_(kernels) {
+  const AttentionParams call = MakeCall(device);
+  TM_CHECK(kernels == cuda::AttentionKernels::kMmaSync ||
+               kernels == cuda::ChooseAttention(call, device.properties()),
+           "kernels %d do not serve %s", static_cast<int>(kernels), NameOf(shape).c_str());
+  PlanFor(call, device);
+}
+
+AttentionParams AttentionProblem::MakeCall(ProblemDevice& device) {
   // As a server would hold it: pages that left the window of the first query are gone.
-  const int64_t first_query = shape.context - shape.queries;
-  const int64_t kv_base = FirstVisible(first_query, shape.window) / kPageSize * kPageSize;
-  const auto pages_each = static_cast<int32_t>(CeilDivide(shape.context - kv_base, kPageSize));
-  const int32_t pages = shape.batch * pages_each;
-  run_.kv = KvLayerView(
+  const int64_t first_query = shape_.context - shape_.queries;
+  const int64_t kv_base = FirstVisible(first_query, shape_.window) / kPageSize * kPageSize;
+  const auto pages_each = static_cast<int32_t>(CeilDivide(shape_.context - kv_base, kPageSize));
+  const int32_t pages = shape_.batch * pages_each;
+  AttentionParams call;
+  call.kv = KvLayerView(
       {.element = DType::kBf16, .kv_heads = kKvHeads, .head_dim = kHeadDim, .page_size = kPageSize});
-  run_.kv.page_bytes = run_.kv.format.PageBytes(1);
-  const int64_t pool_bytes = pages * run_.kv.page_bytes;
-  copies_ = device.CopiesBeyondCache(pool_bytes);
-  pool_ = static_cast<std::byte*>(device.AllocateRandom(copies_ * pool_bytes));
-  pool_bytes_ = pool_bytes;
+  call.kv.page_bytes = call.kv.format.PageBytes(1);
+  pool_bytes_ = pages * call.kv.page_bytes;
+  copies_ = device.CopiesBeyondCache(pool_bytes_);
+  pool_ = static_cast<std::byte*>(device.AllocateRandom(copies_ * pool_bytes_));
 
   std::vector<int32_t> page_ids(static_cast<size_t>(pages));
   std::iota(page_ids.begin(), page_ids.end(), 0);
   std::shuffle(page_ids.begin(), page_ids.end(), std::mt19937_64(1));
   std::vector<int32_t> first_entry, qo_indptr;
-  for (int32_t b = 0; b <= shape.batch; ++b) {
+  for (int32_t b = 0; b <= shape_.batch; ++b) {
     first_entry.push_back(b * pages_each - static_cast<int32_t>(kv_base / kPageSize));
-    qo_indptr.push_back(b * shape.queries);
+    qo_indptr.push_back(b * shape_.queries);
   }
-  const auto sequences = static_cast<size_t>(shape.batch);
-  run_.qo_indptr = device.Upload(qo_indptr);
-  run_.table = {
+  const auto sequences = static_cast<size_t>(shape_.batch);
+  call.qo_indptr = device.Upload(qo_indptr);
+  call.table = {
       .page_indices = device.Upload(page_ids),
       .first_entry = device.Upload(first_entry),
       .kv_base = device.Upload(std::vector<int32_t>(sequences, static_cast<int32_t>(kv_base))),
-      .kv_end = device.Upload(std::vector<int32_t>(sequences, static_cast<int32_t>(shape.context)))};
+      .kv_end = device.Upload(std::vector<int32_t>(sequences, static_cast<int32_t>(shape_.context)))};
+  const int64_t tokens = int64_t{shape_.batch} * shape_.queries, bytes = tokens * kWidth * 2;
+  call.query = MakeTensor(device.AllocateRandom(bytes), DType::kBf16, tokens, kWidth);
+  call.out = MakeTensor(device.Allocate(bytes), DType::kBf16, tokens, kWidth);
+  call.batch = shape_.batch;
+  call.query_heads = kKvHeads * kGroup;
+  call.window = shape_.window;
+  call.scale = 1.0f / std::sqrt(static_cast<float>(kHeadDim));
+  return call;
+}
 
-  const int32_t tokens = shape.batch * shape.queries;
-  run_.window = shape.window;
-  run_.group = kGroup;
-  run_.tile_rows = shape.queries * kGroup > 16 ? 64 : 16;
-  const int32_t target_blocks =
-      cuda::AttentionBlocksPerMultiprocessor(run_.tile_rows) * device.multiprocessors();
-  run_.max_merges = cuda::AttentionMergeBound(kKvHeads, target_blocks,
-                                              cuda::AttentionKeyBound(shape.window, kGroup, run_.tile_rows));
-  run_.max_items =
-      cuda::AttentionItemBound(tokens, shape.batch, kGroup, run_.tile_rows, kKvHeads, target_blocks);
-  run_.query = device.AllocateRandom(int64_t{tokens} * kWidth * 2);
-  run_.out = device.Allocate(int64_t{tokens} * kWidth * 2);
-  run_.query_stride = run_.out_stride = kWidth;
-  run_.scale = 1.0f / std::sqrt(static_cast<float>(kHeadDim));
-  auto* items = static_cast<cuda::AttentionItem*>(
-      device.Allocate(int64_t{run_.max_items} * static_cast<int64_t>(sizeof(cuda::AttentionItem))));
-  auto* merges = static_cast<cuda::AttentionMerge*>(
-      device.Allocate(int64_t{run_.max_items} * static_cast<int64_t>(sizeof(cuda::AttentionMerge))));
-  auto* work = static_cast<cuda::AttentionWork*>(device.Allocate(sizeof(cuda::AttentionWork)));
-  const int64_t slots = int64_t{run_.max_items} * kKvHeads * run_.tile_rows;
-  run_.partial_out = static_cast<float*>(device.Allocate(slots * kHeadDim * 4));
-  run_.partial_lse = static_cast<float*>(device.Allocate(slots * 4));
-  run_.items = items;
-  run_.merges = merges;
-  run_.work = work;
-  plan_ = {.kv_base = run_.table.kv_base,
-           .kv_end = run_.table.kv_end,
-           .qo_indptr = run_.qo_indptr,
-           .batch = shape.batch,
-           .window = shape.window,
+void AttentionProblem::PlanFor(const AttentionParams& call, ProblemDevice& device) {
+  const cuda::AttentionTiling tiling = cuda::TileAttention(call, kernels_, device.properties());
+  const auto list = [&](int64_t entry_bytes) { return device.Allocate(tiling.max_items * entry_bytes); };
+  auto* const items = static_cast<cuda::AttentionItem*>(list(sizeof(cuda::AttentionItem)));
+  auto* const merges = static_cast<cuda::AttentionMerge*>(list(sizeof(cuda::AttentionMerge)));
+  auto* const work = static_cast<cuda::AttentionWork*>(device.Allocate(sizeof(cuda::AttentionWork)));
+  const int64_t parts = int64_t{cuda::AttentionPartialBound(kKvHeads, tiling.target_blocks)} * kKvHeads;
+  const int64_t part_rows = parts * tiling.tile_rows;
+  run_ = {.query = call.query.data,
+          .out = call.out.data,
+          .query_stride = call.query.row_stride,
+          .out_stride = call.out.row_stride,
+          .kv = call.kv,
+          .table = call.table,
+          .qo_indptr = call.qo_indptr,
+          .items = items,
+          .merges = merges,
+          .work = work,
+          .shares = nullptr,
+          .partial_out = static_cast<float*>(device.Allocate(part_rows * kHeadDim * int64_t{sizeof(float)})),
+          .partial_lse = static_cast<float*>(device.Allocate(part_rows * int64_t{sizeof(float)})),
+          .lse = nullptr,
+          .window = call.window,
+          .group = kGroup,
+          .tile_rows = tiling.tile_rows,
+          .max_items = tiling.max_items,
+          .max_merges = tiling.max_merges,
+          .scale = call.scale};
+  plan_ = {.kv_base = call.table.kv_base,
+           .kv_end = call.table.kv_end,
+           .qo_indptr = call.qo_indptr,
+           .batch = call.batch,
+           .window = call.window,
            .group = kGroup,
-           .tile_rows = run_.tile_rows,
+           .tile_rows = tiling.tile_rows,
            .kv_heads = kKvHeads,
-           .target_blocks = target_blocks,
-           .max_items = run_.max_items,
+           .target_blocks = tiling.target_blocks,
+           .max_items = tiling.max_items,
            .items = items,
            .merges = merges,
            .work = work};
-  Check(cuda::PlanAttention(plan_, device.stream()), "PlanAttention");
+  if (kernels_ != cuda::AttentionKernels::kMmaSync) {
+    multiprocessors_ = device.properties().multiprocessors;
+    parts_done_ = device.Upload(std::vector<int32_t>(static_cast<size_t>(parts)));
+    pool_maps_.resize(static_cast<size_t>(copies_));
+    for (int i = 0; i < copies_; ++i) {
+      const int error = cuda::MakePoolMap(PoolOf(i), &pool_maps_[static_cast<size_t>(i)]);
+      TM_CHECK(error == 0, "a map of the pages: error %d", error);
+    }
+  }
+  const int error = Plan(device.stream());
+  TM_CHECK(error == 0, "planning attention: error %d", error);
 }
 
-int AttentionProblem::Run(int i, cudaStream_t stream) const {
-  cuda::AttentionRunParams run = run_;
-  run.kv.pool = pool_ + i * pool_bytes_;
-  return cuda::RunAttention(run, stream);
+KvLayerView AttentionProblem::PoolOf(int i) const {
+  KvLayerView kv = run_.kv;
+  kv.pool = pool_ + i * pool_bytes_;
+  return kv;
 }
+
+std::string AttentionProblem::KernelName() const {
+  const char* const name = kernels_ == cuda::AttentionKernels::kHopperPrefill  ? "HopperPrefillKernel"
+                           : kernels_ == cuda::AttentionKernels::kHopperDecode ? "HopperDecodeKernel"
+                                                                               : "AttentionKernel";
+  return std::string(name) + ", " + std::to_string(run_.tile_rows) + " rows";
+}
+
+int AttentionProblem::Run(int i, void* stream) const {
+  cuda::AttentionRunParams run = run_;
+  run.kv = PoolOf(i);
+  if (kernels_ == cuda::AttentionKernels::kMmaSync) return cuda::RunAttention(run, stream);
+  cuda::HopperAttentionParams hopper{};
+  hopper.pool = pool_maps_[static_cast<size_t>(i)];
+  hopper.run = run;
+  hopper.blocks = multiprocessors_;
+  hopper.parts_done = parts_done_;
+  return kernels_ == cuda::AttentionKernels::kHopperPrefill ? cuda::RunHopperPrefill(hopper, stream)
+                                                            : cuda::RunHopperDecode(hopper, stream);
+}
+
+int64_t AttentionProblem::OutElements() const { return int64_t{shape_.batch} * shape_.queries * kWidth; }
 
 double AttentionProblem::Pairs() const {
   double pairs = 0;

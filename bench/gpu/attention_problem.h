@@ -1,14 +1,19 @@
 // One attention call of Mistral 7B's shapes (32 query and 8 kv heads of 128, bf16, pages of 16 tokens), with
 // random keys and values in so many pools that the L2 cache holds none of them, and what it must move and
-// compute. One thread; the device outlives it, and FreeAll takes its memory.
+// compute. It goes by the kernels, tiles and splits that the backend would choose on the device, though
+// nobody looks for sharers; or by mma.sync, over the same numbers. One thread; the device outlives it and
+// owns its memory.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
-#include "bench/gpu/device.h"
+#include "bench/gpu/problem_device.h"
 #include "kernels/cuda/attention.h"
+#include "kernels/cuda/attention_choice.h"
+#include "kernels/cuda/hopper_attention.h"
 
 namespace tramontane::gpu {
 
@@ -24,26 +29,42 @@ std::string NameOf(const AttentionShape& shape);
 
 class AttentionProblem {
  public:
-  AttentionProblem(Device& device, const AttentionShape& shape);
+  // Queues the work list on the device's stream. By the kernels that the backend would choose.
+  AttentionProblem(ProblemDevice& device, const AttentionShape& shape);
+  // By these. REQUIRES: the chosen ones, or kMmaSync.
+  AttentionProblem(ProblemDevice& device, const AttentionShape& shape, cuda::AttentionKernels kernels);
 
+  cuda::AttentionKernels kernels() const { return kernels_; }
+  // "HopperPrefillKernel, 128 rows".
+  std::string KernelName() const;
   int copies() const { return copies_; }
   // Queues the call over the i-th pool; an error of the device, or 0.
-  int Run(int i, cudaStream_t stream) const;
+  int Run(int i, void* stream) const;
   // Queues what makes the work list, once a step in a server.
-  int Plan(cudaStream_t stream) const { return cuda::PlanAttention(plan_, stream); }
+  int Plan(void* stream) const { return cuda::PlanAttention(plan_, stream); }
+  const void* out() const { return run_.out; }  // device: OutElements of bf16, of the call that ran last
+  int64_t OutElements() const;
 
   double Bytes() const;  // keys, values, queries and outputs, each once
   double Flops() const;  // of the (query, key) pairs that see each other
 
  private:
+  // As the backend would be called.
+  AttentionParams MakeCall(ProblemDevice& device);
+  void PlanFor(const AttentionParams& call, ProblemDevice& device);
+  KvLayerView PoolOf(int i) const;
   double Pairs() const;
 
   const AttentionShape shape_;
+  cuda::AttentionKernels kernels_ = cuda::AttentionKernels::kMmaSync;
   std::byte* pool_ = nullptr;
   int64_t pool_bytes_ = 0;
   int copies_ = 1;
   cuda::AttentionPlanParams plan_{};
   cuda::AttentionRunParams run_{};
+  std::vector<cuda::TensorMap> pool_maps_;  // [copies] where the kernels are Hopper's
+  int32_t multiprocessors_ = 0;
+  int32_t* parts_done_ = nullptr;  // [AttentionPartialBound, kv_heads] zeros; of Hopper's decode
 };
 
 }  // namespace tramontane::gpu

@@ -1,74 +1,84 @@
-// Attention over pages of 16 tokens, 32 query and 8 kv heads of 128, bf16: the shapes of Mistral 7B.
+// Attention over pages of 16 tokens, 32 query and 8 kv heads of 128, bf16: the shapes of Mistral 7B. By the
+// kernels that the backend goes by on this device, and where these are Hopper's, the same by mma.sync.
+#include <functional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "bench/gpu/attention_problem.h"
 #include "bench/gpu/tables.h"
 
 namespace tramontane::gpu {
 namespace {
 
-double SecondsOfRun(Device& device, const AttentionProblem& problem) {
-  return device.MedianSeconds(problem.copies(),
-                              [&](int i, cudaStream_t stream) { return problem.Run(i, stream); });
+using BoundOf = std::function<Bound(const AttentionProblem& problem)>;
+
+Row Measured(Device& device, const AttentionShape& shape, const AttentionProblem& problem,
+             const BoundOf& bound_of) {
+  const double seconds = device.MedianSeconds(
+      problem.copies(), [&](int i, cudaStream_t stream) { return problem.Run(i, stream); });
+  return {NameOf(shape), seconds, bound_of(problem), problem.KernelName()};
 }
+
+// The table of the kernels that the backend goes by, and where some are not mma.sync's a second one of these
+// shapes by mma.sync. One shape by both, one after the other.
+std::vector<Table> MeasureAll(Device& device, const std::string& name, const std::string& note,
+                              std::span<const AttentionShape> shapes, const BoundOf& bound_of) {
+  Table chosen = {name, note, {}};
+  Table mma_sync = {
+      name + " by mma.sync", "The same calls by the kernels of devices before capability 9.0. " + note, {}};
+  for (const AttentionShape& shape : shapes) {
+    const AttentionProblem problem(device, shape);
+    chosen.rows.push_back(Measured(device, shape, problem, bound_of));
+    device.FreeAll();
+    if (problem.kernels() == cuda::AttentionKernels::kMmaSync) continue;
+    const AttentionProblem other(device, shape, cuda::AttentionKernels::kMmaSync);
+    mma_sync.rows.push_back(Measured(device, shape, other, bound_of));
+    device.FreeAll();
+  }
+  if (mma_sync.rows.empty()) return {std::move(chosen)};
+  return {std::move(chosen), std::move(mma_sync)};
+}
+
+constexpr int32_t k = 1024;
+constexpr AttentionShape kDecodeShapes[] = {
+    {1, k, 1, 0},     {1, 4 * k, 1, 0},     {1, 32 * k, 1, 0},     {8, k, 1, 0},
+    {8, 4 * k, 1, 0}, {8, 32 * k, 1, 0},    {16, 4 * k, 1, 0},     {32, 4 * k, 1, 0},
+    {128, k, 1, 0},   {8, 4 * k, 1, 4 * k}, {8, 32 * k, 1, 4 * k}, {8, 128 * k, 1, 4 * k}};
+constexpr AttentionShape kPrefillShapes[] = {
+    {1, 512, 512, 0},     {1, 2 * k, 2 * k, 0},     {1, 8 * k, 8 * k, 0},  {1, 16 * k, 16 * k, 0},
+    {4, 2 * k, 2 * k, 0}, {1, 8 * k, 8 * k, 4 * k}, {1, 32 * k, 2 * k, 0}, {1, 32 * k, 2 * k, 4 * k}};
 
 }  // namespace
 
-Table DecodeAttentionTable(Device& device) {
-  Table table;
-  table.name = "Decode attention";
-  table.note =
+std::vector<Table> DecodeAttentionTables(Device& device) {
+  std::vector<Table> tables = MeasureAll(
+      device, "Decode attention",
       "One layer, one new token a sequence (sequences x context). The bound is its keys and values, read "
-      "once, at the rate of a copy; with a window the time must not grow with the context.";
-  constexpr int32_t k = 1024;
-  for (const AttentionShape& shape : {AttentionShape{1, k, 1, 0},
-                                      {1, 4 * k, 1, 0},
-                                      {1, 32 * k, 1, 0},
-                                      {8, k, 1, 0},
-                                      {8, 4 * k, 1, 0},
-                                      {8, 32 * k, 1, 0},
-                                      {16, 4 * k, 1, 0},
-                                      {32, 4 * k, 1, 0},
-                                      {128, k, 1, 0},
-                                      {8, 4 * k, 1, 4 * k},
-                                      {8, 32 * k, 1, 4 * k},
-                                      {8, 128 * k, 1, 4 * k}}) {
-    const AttentionProblem problem(device, shape);
-    const Bound bound = MemoryBound(problem.Bytes(), device.copy_bytes_per_second());
-    table.rows.push_back({NameOf(shape), SecondsOfRun(device, problem), bound});
-    device.FreeAll();
-  }
+      "once, at the rate of a copy; with a window the time must not grow with the context.",
+      kDecodeShapes, [&](const AttentionProblem& problem) {
+        return MemoryBound(problem.Bytes(), device.copy_bytes_per_second());
+      });
   for (const AttentionShape& shape : {AttentionShape{1, k, 1, 0}, {128, k, 1, 0}}) {
     const AttentionProblem problem(device, shape);
     // Its lists for one sequence more or less: latency, not bytes; the share says how far from them it is.
     const Bound bound = MemoryBound(shape.batch * (24.0 + 20.0), device.copy_bytes_per_second());
-    table.rows.push_back(
+    tables.front().rows.push_back(
         {"work list of " + NameOf(shape),
          device.MedianSeconds(8, [&](int, cudaStream_t stream) { return problem.Plan(stream); }), bound});
     device.FreeAll();
   }
-  return table;
+  return tables;
 }
 
-Table PrefillAttentionTable(Device& device) {
-  Table table;
-  table.name = "Prefill attention";
-  table.note =
+std::vector<Table> PrefillAttentionTables(Device& device) {
+  return MeasureAll(
+      device, "Prefill attention",
       "One layer, causal. FLOPs are those of the (query, key) pairs that see each other; the bound is the "
-      "peak of dense bf16 by the device's attributes.";
-  constexpr int32_t k = 1024;
-  for (const AttentionShape& shape : {AttentionShape{1, 512, 512, 0},
-                                      {1, 2 * k, 2 * k, 0},
-                                      {1, 8 * k, 8 * k, 0},
-                                      {1, 16 * k, 16 * k, 0},
-                                      {4, 2 * k, 2 * k, 0},
-                                      {1, 8 * k, 8 * k, 4 * k},
-                                      {1, 32 * k, 2 * k, 0},
-                                      {1, 32 * k, 2 * k, 4 * k}}) {
-    const AttentionProblem problem(device, shape);
-    table.rows.push_back({NameOf(shape), SecondsOfRun(device, problem),
-                          ArithmeticBound(problem.Flops(), device.peak_flops())});
-    device.FreeAll();
-  }
-  return table;
+      "peak of dense bf16 by the device's attributes.",
+      kPrefillShapes,
+      [&](const AttentionProblem& problem) { return ArithmeticBound(problem.Flops(), device.peak_flops()); });
 }
 
 }  // namespace tramontane::gpu

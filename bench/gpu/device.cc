@@ -4,15 +4,12 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "bench/gpu/random_weights.h"
-
 namespace tramontane::gpu {
 namespace {
 
 constexpr int kReplays = 25;
 constexpr int kWarmUps = 3;
 constexpr int64_t kCopyBytes = int64_t{2} << 30;
-constexpr int64_t kRandomBlockBytes = int64_t{64} << 20;
 
 int Attribute(cudaDeviceAttr attribute) {
   int value = 0;
@@ -67,7 +64,9 @@ Device::~Device() {
 void Device::ReadFacts() {
   cudaDeviceProp properties;
   Check(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties");
-  multiprocessors_ = properties.multiProcessorCount;
+  properties_.name = properties.name;
+  properties_.multiprocessors = properties.multiProcessorCount;
+  properties_.hopper = properties.major == 9 && properties.minor == 0;
   l2_bytes_ = properties.l2CacheSize;
   int driver = 0, runtime = 0;
   Check(cudaDriverGetVersion(&driver), "cudaDriverGetVersion");
@@ -75,7 +74,7 @@ void Device::ReadFacts() {
   const int clock_khz = Attribute(cudaDevAttrClockRate), memory_khz = Attribute(cudaDevAttrMemoryClockRate);
   const int bus_bits = Attribute(cudaDevAttrGlobalMemoryBusWidth);
   const int capability = properties.major * 10 + properties.minor;
-  peak_flops_ = double{1e3} * clock_khz * multiprocessors_ * TensorFlopsPerClock(capability);
+  peak_flops_ = double{1e3} * clock_khz * properties_.multiprocessors * TensorFlopsPerClock(capability);
   const double peak_bytes = 2.0 * 1e3 * memory_khz * bus_bits / 8;  // two transfers a clock
 
   // The copy rate is the yardstick of everything that memory bounds: what this device really does, today.
@@ -95,7 +94,7 @@ void Device::ReadFacts() {
   };
   facts_ = {{"device", properties.name},
             {"compute capability", std::to_string(properties.major) + "." + std::to_string(properties.minor)},
-            {"multiprocessors", std::to_string(multiprocessors_)},
+            {"multiprocessors", std::to_string(properties_.multiprocessors)},
             {"memory", number(static_cast<double>(properties.totalGlobalMem) / (1 << 20), "MiB")},
             {"L2 cache", number(static_cast<double>(l2_bytes_) / (1 << 20), "MiB")},
             {"CUDA of the driver", std::to_string(driver / 1000) + "." + std::to_string(driver % 1000 / 10)},
@@ -114,16 +113,8 @@ void* Device::Allocate(int64_t bytes) {
   return memory;
 }
 
-void* Device::AllocateRandom(int64_t bytes, float scale) {
-  const std::vector<uint16_t> block = RandomBf16(std::min(bytes, kRandomBlockBytes) / 2, scale, 17);
-  auto* memory = static_cast<std::byte*>(Allocate(bytes));
-  const auto block_bytes = static_cast<int64_t>(block.size() * 2);
-  for (int64_t done = 0; done < bytes; done += block_bytes) {
-    Check(cudaMemcpy(memory + done, block.data(), static_cast<size_t>(std::min(block_bytes, bytes - done)),
-                     cudaMemcpyHostToDevice),
-          "upload of random numbers");
-  }
-  return memory;
+void Device::CopyToDevice(void* device, const void* host, int64_t bytes) {
+  Check(cudaMemcpy(device, host, static_cast<size_t>(bytes), cudaMemcpyHostToDevice), "an upload");
 }
 
 void Device::FreeAll() {

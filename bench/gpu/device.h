@@ -11,21 +11,22 @@
 #include <string>
 #include <vector>
 
+#include "bench/gpu/problem_device.h"
+
 namespace tramontane::gpu {
 
 void Check(int error, const char* what);
 
-class Device {
+class Device final : public ProblemDevice {
  public:
   // Null where there is none, and in `why_not` what the driver says.
   static std::unique_ptr<Device> Open(std::string* why_not);
-  ~Device();
+  ~Device() override;
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
 
-  cudaStream_t stream() const { return stream_; }
-  int32_t multiprocessors() const { return multiprocessors_; }
-  int64_t l2_bytes() const { return l2_bytes_; }
+  const cuda::DeviceProperties& properties() const override { return properties_; }
+  void* stream() const override { return stream_; }
   // Name, driver, clocks and the peaks that follow from the device's attributes.
   const std::map<std::string, std::string>& facts() const { return facts_; }
 
@@ -35,19 +36,9 @@ class Device {
   // Dense bf16 products with f32 sums: multiprocessors * clock * what one does a clock.
   double peak_flops() const { return peak_flops_; }
 
-  // Freed with the device. Random: bf16 numbers of a standard normal distribution, scaled.
-  void* Allocate(int64_t bytes);
-  void* AllocateRandom(int64_t bytes, float scale = 1.0f);
-  template <typename T>
-  T* Upload(const std::vector<T>& values) {
-    void* memory = Allocate(static_cast<int64_t>(values.size() * sizeof(T)));
-    Check(cudaMemcpy(memory, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice), "upload");
-    return static_cast<T*>(memory);
-  }
+  void* Allocate(int64_t bytes) override;
   void FreeAll();
-
-  // How many copies of `bytes` together are several times the L2 cache, so that none is found there again.
-  int CopiesBeyondCache(int64_t bytes) const;
+  int CopiesBeyondCache(int64_t bytes) const override;
 
   // Median seconds of one call: `calls` of them are captured in a graph, one behind the other, which is
   // replayed. call(i) queues the i-th on the stream given.
@@ -57,9 +48,10 @@ class Device {
  private:
   Device() = default;
   void ReadFacts();
+  void CopyToDevice(void* device, const void* host, int64_t bytes) override;
 
   cudaStream_t stream_ = nullptr;
-  int32_t multiprocessors_ = 0;
+  cuda::DeviceProperties properties_;
   int64_t l2_bytes_ = 0;
   double copy_bytes_per_second_ = 0;
   double peak_flops_ = 0;

@@ -1,5 +1,6 @@
-// gpu_tables: measures one table on this machine's GPU and adds it to gpu_check.json and gpu_check.md. Part
-// of the bundle of bench/gpu_check, whose script run_on_gpu starts it, once for each table.
+// gpu_tables: measures one table on this machine's GPU (attention: on Hopper two) and adds it to
+// gpu_check.json and gpu_check.md. Part of the bundle of bench/gpu_check, whose script run_on_gpu starts it,
+// once for each table.
 //
 //   gpu_tables --device-only            exit 0 where there is a GPU; else says why not and exits 3
 //   gpu_tables --list                   the tables, cheapest first
@@ -16,6 +17,8 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "bench/gpu/device.h"
 #include "bench/gpu/report.h"
@@ -30,7 +33,7 @@ constexpr int32_t kWindow = 4096;
 
 struct Entry {
   const char* name;
-  std::function<Table(Device&, double seconds)> measure;
+  std::function<std::vector<Table>(Device&, double seconds)> measure;
 };
 
 Entry WholeSteps(const char* name, const EndToEnd& asked, bool pdl = true) {
@@ -39,20 +42,24 @@ Entry WholeSteps(const char* name, const EndToEnd& asked, bool pdl = true) {
             EndToEnd of_run = asked;
             of_run.library = CudaLibraryPath();
             of_run.seconds = seconds;
-            return EndToEndTable(device, of_run);
+            return std::vector<Table>{EndToEndTable(device, of_run)};
           }};
 }
 Entry Kernels(const char* name, Table (*measure)(Device&)) {
+  return {name, [measure](Device& device, double) { return std::vector<Table>{measure(device)}; }};
+}
+Entry Kernels(const char* name, std::vector<Table> (*measure)(Device&)) {
   return {name, [measure](Device& device, double) { return measure(device); }};
 }
 
 // Cheapest first.
 const Entry kTables[] = {
     Kernels("pointwise", PointwiseTable),
-    Kernels("decode-attention", DecodeAttentionTable),
-    Kernels("prefill-attention", PrefillAttentionTable),
+    Kernels("decode-attention", DecodeAttentionTables),
+    Kernels("prefill-attention", PrefillAttentionTables),
     Kernels("small-linear", SmallLinearTable),
-    {"large-linear", [](Device& device, double) { return LargeLinearTable(device, CudaLibraryPath()); }},
+    {"large-linear",
+     [](Device& device, double) { return std::vector<Table>{LargeLinearTable(device, CudaLibraryPath())}; }},
     Kernels("sampling", SamplingTable),
     WholeSteps("steps", {.name = "Mistral 7B", .window = kWindow}),
     WholeSteps("steps-without-window", {.name = "Mistral 7B without a window"}),
@@ -105,9 +112,12 @@ int Run(const Options& options) {
       std::fprintf(stderr, "no table '%s'; --list names them\n", wanted.c_str());
       return 2;
     }
-    Table table = entry->measure(*device, std::atof(Get(options, "seconds").c_str()));
-    std::printf("%s: %zu rows\n", table.name.c_str(), table.rows.size());
-    AddTable(report, std::move(table));
+    std::string said;
+    for (Table& table : entry->measure(*device, std::atof(Get(options, "seconds").c_str()))) {
+      said += (said.empty() ? "" : "; ") + table.name + ": " + std::to_string(table.rows.size()) + " rows";
+      AddTable(report, std::move(table));
+    }
+    std::printf("%s\n", said.c_str());
   }
   if (!WriteReport(report, folder)) {
     std::fprintf(stderr, "cannot write to the folder '%s'\n", folder.c_str());

@@ -3,10 +3,11 @@
     python3 peers.py OUT.json [LIBGPU_CALLS.so [SECONDS]]
 
 Writes {table: {row: {peer: seconds}}} after each row; names are those of attention_tables.cc and linear_table.cc. With
-the library ours are timed too, as "ours, in turn". No row begins later than SECONDS. PyTorch's attention reads dense keys,
-not pages: the easier task. Its FLASH backend is FlashAttention 2, its CUDNN backend on Hopper near FlashAttention 3. A
-contender is its calls captured in a graph over rotating copies that no cache holds; graphs are replayed in turn, and the
-median of 25 rounds is taken.
+the library ours are timed too, as "ours, in turn", by the kernels that the server goes by on this device: on compute
+capability 9.0 Hopper's own. No row begins later than SECONDS. PyTorch's attention reads dense keys, not pages: the easier
+task. Its FLASH backend is FlashAttention 2, its CUDNN backend on Hopper near FlashAttention 3. A contender is its calls
+captured in a graph over rotating copies that no cache holds; graphs are replayed in turn, and the median of 25 rounds is
+taken.
 """
 
 import ctypes

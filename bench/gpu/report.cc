@@ -41,6 +41,7 @@ json JsonOf(const Report& report) {
                     {"unit", row.bound.unit},
                     {"bound_per_second", row.bound.per_second},
                     {"share", row.share()}};
+      if (!row.kernel.empty()) entry["kernel"] = row.kernel;
       if (const auto* peers = PeersOf(report, table, row)) entry["peer_seconds"] = *peers;
       rows.push_back(std::move(entry));
     }
@@ -79,7 +80,8 @@ std::string PeerText(const Report& report, const Table& table, const Row& row) {
 Row RowOf(const json& entry) {
   return {entry.at("name"),
           entry.at("seconds"),
-          {entry.at("amount"), entry.at("bound_per_second"), entry.at("unit").get<std::string>()}};
+          {entry.at("amount"), entry.at("bound_per_second"), entry.at("unit").get<std::string>()},
+          entry.value("kernel", std::string())};
 }
 
 Report ReportOf(const json& document) {
@@ -108,9 +110,9 @@ void WriteMarkdown(const Report& report, std::ostream& out) {
     out << "\n## " << table.name << "\n\n" << table.note << "\n\n";
     out << "| what | time | rate | bound | share | beside it |\n|---|---|---|---|---|---|\n";
     for (const Row& row : table.rows) {
-      out << "| " << row.name << " | " << Format("%.1f us", row.seconds * 1e6) << " | " << RateOf(row)
-          << " | " << BoundOf(row) << " | " << Format("%.0f %%", 100 * row.share()) << " | "
-          << PeerText(report, table, row) << " |\n";
+      out << "| " << row.name << (row.kernel.empty() ? "" : " (" + row.kernel + ")") << " | "
+          << Format("%.1f us", row.seconds * 1e6) << " | " << RateOf(row) << " | " << BoundOf(row) << " | "
+          << Format("%.0f %%", 100 * row.share()) << " | " << PeerText(report, table, row) << " |\n";
     }
   }
 }

@@ -25,6 +25,7 @@ struct Row {
   std::string name;  // unique in its table; peers are matched by (table, name)
   double seconds = 0;
   Bound bound;
+  std::string kernel = {};  // that was measured, where several do the same work
 
   double share() const { return bound.amount / bound.per_second / seconds; }
 };

@@ -4,14 +4,16 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "bench/gpu/device.h"
 #include "bench/gpu/report.h"
 
 namespace tramontane::gpu {
 
-Table DecodeAttentionTable(Device& device);
-Table PrefillAttentionTable(Device& device);
+// By the kernels that the backend chooses; where these are Hopper's, a second table by mma.sync.
+std::vector<Table> DecodeAttentionTables(Device& device);
+std::vector<Table> PrefillAttentionTables(Device& device);
 Table SmallLinearTable(Device& device);
 // Through libtramontane_cuda.so at `library`, which alone has cuBLASLt. On failure no rows, and the note says
 // why.

@@ -11,6 +11,7 @@
 #include "kernels/core/check.h"
 #include "kernels/core/kv_quantize.h"
 #include "kernels/cuda/attention.h"
+#include "kernels/cuda/attention_choice.h"
 #include "kernels/cuda/attention_latent.h"
 #include "kernels/cuda/hopper_attention.h"
 #include "kernels/cuda/linear_small.h"
@@ -99,16 +100,6 @@ struct WorkspaceMap {
   int64_t bytes = 0;
 };
 
-// That attention's splits aim for.
-int32_t TargetBlocks(const DeviceProperties& device, int32_t tile_rows) {
-  return AttentionBlocksPerMultiprocessor(tile_rows) * device.multiprocessors;
-}
-
-// The same of the kernels of sm_90a.
-int32_t HopperTargetBlocks(const DeviceProperties& device, int32_t tile_rows) {
-  return HopperBlocksPerMultiprocessor(tile_rows) * device.multiprocessors;
-}
-
 // Whether a tile of a decode holds the rows of several sequences.
 constexpr bool CanShare(int32_t group) { return SharersOfTile(group) >= 2; }
 
@@ -167,9 +158,6 @@ WorkspaceMap MapWorkspace(const StepMaxima& maxima, const DeviceProperties& devi
   map.plans = take(int64_t{kPlanSlots} * map.plan_bytes, &map.bytes);
   return map;
 }
-
-// The kernels that a call of attention goes by.
-enum class AttentionKernels { kMmaSync, kByRow, kLatent, kHopperPrefill, kHopperDecode };
 
 // A work list that attention calls of one step share, and what it was made for.
 struct AttentionPlan {
@@ -297,7 +285,6 @@ class CudaBackend final : public Backend {
   OpCode MultiplyExperts(const WeightHandle* weights, size_t index, void* reordered, MoeGemmParams gemm,
                          const char* what);
   OpCode CheckPages(const KvLayerView& kv);
-  AttentionKernels KernelsFor(const AttentionParams& params) const;
   OpCode PlanFor(const AttentionParams& params, const AttentionPlan** plan);
   OpCode MapOfPool(const KvLayerView& kv, TensorMap* map);
 
@@ -1024,16 +1011,6 @@ OpCode CudaBackend::Moe(const MoeParams& p) noexcept {
 
 // ---- attention: the work list of a (table, window, left) is made once a step
 
-// Whether rows see other keys than those of the window, or keys are decoded first.
-bool IsByRow(const AttentionParams& p) {
-  return p.sinks.len != nullptr || p.mask.bits != nullptr || p.kv.format.element != DType::kBf16;
-}
-
-// Whether tiles of the smallest size hold a sequence's rows: a step of decode.
-bool FitsSmallTiles(const AttentionParams& p) {
-  return p.query.rows * (p.query_heads / p.kv.format.kv_heads) <= int64_t{kSmallTileRows} * p.batch;
-}
-
 // Whether it may be a decode whose sequences share keys: what they do share the device finds. A window that
 // is never split saves too little.
 bool MayShare(const AttentionParams& p, AttentionKernels kernels, int32_t max_merges) {
@@ -1043,17 +1020,8 @@ bool MayShare(const AttentionParams& p, AttentionKernels kernels, int32_t max_me
          p.query.rows <= p.batch && CanShare(p.query_heads / p.kv.format.kv_heads);
 }
 
-AttentionKernels CudaBackend::KernelsFor(const AttentionParams& p) const {
-  if (p.kv.format.latent()) return AttentionKernels::kLatent;
-  if (IsByRow(p)) return AttentionKernels::kByRow;
-  if (!runtime_->properties().hopper) return AttentionKernels::kMmaSync;
-  if (FitsSmallTiles(p))
-    return HopperDecodeSupported(p.kv) ? AttentionKernels::kHopperDecode : AttentionKernels::kMmaSync;
-  return HopperSupported(p.kv) ? AttentionKernels::kHopperPrefill : AttentionKernels::kMmaSync;
-}
-
 OpCode CudaBackend::PlanFor(const AttentionParams& p, const AttentionPlan** out) {
-  const AttentionKernels kernels = KernelsFor(p);
+  const AttentionKernels kernels = ChooseAttention(p, runtime_->properties());
   const size_t kept = std::min(plans_.size(), kPlanSlots);
   for (size_t i = plans_.size() - kept; i < plans_.size(); ++i) {
     *out = &plans_[i];
@@ -1076,16 +1044,10 @@ OpCode CudaBackend::PlanFor(const AttentionParams& p, const AttentionPlan** out)
   plan.batch = p.batch;
   plan.tokens = tokens;
   plan.kernels = kernels;
-  const bool prefill = kernels == AttentionKernels::kHopperPrefill;
-  const bool small =
-      kernels == AttentionKernels::kByRow || kernels == AttentionKernels::kLatent || FitsSmallTiles(p);
-  plan.tile_rows = prefill ? kHopperPrefillRows : small ? kSmallTileRows : kMaxAttentionRows;
-  const bool hopper = prefill || kernels == AttentionKernels::kHopperDecode;
-  const int32_t target_blocks = hopper ? HopperTargetBlocks(runtime_->properties(), plan.tile_rows)
-                                       : TargetBlocks(runtime_->properties(), plan.tile_rows);
-  const int64_t keys = plan.by_mask ? INT64_MAX : AttentionKeyBound(p.window, group, plan.tile_rows);
-  plan.max_merges = AttentionMergeBound(kv_heads, target_blocks, keys);
-  plan.max_items = AttentionItemBound(tokens, p.batch, group, plan.tile_rows, kv_heads, target_blocks);
+  const AttentionTiling tiling = TileAttention(p, kernels, runtime_->properties());
+  plan.tile_rows = tiling.tile_rows;
+  plan.max_merges = tiling.max_merges;
+  plan.max_items = tiling.max_items;
   plan.items = reinterpret_cast<AttentionItem*>(slot);
   plan.merges = reinterpret_cast<AttentionMerge*>(slot + map_.plan_merges);
   plan.work = reinterpret_cast<AttentionWork*>(slot + map_.plan_work);
@@ -1118,7 +1080,7 @@ OpCode CudaBackend::PlanFor(const AttentionParams& p, const AttentionPlan** out)
                                       .group = group,
                                       .tile_rows = plan.tile_rows,
                                       .kv_heads = kv_heads,
-                                      .target_blocks = target_blocks,
+                                      .target_blocks = tiling.target_blocks,
                                       .max_items = plan.max_items,
                                       .items = plan.items,
                                       .merges = plan.merges,

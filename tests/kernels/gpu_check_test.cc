@@ -55,7 +55,9 @@ TEST(GpuReportTest, TablesAreAddedOneByOneAndKeepWhatStandsBesideThem) {
   EXPECT_EQ(report.facts.at("device"), "a card");
   EXPECT_THAT(report.checks, ElementsAre("op tests: passed"));
   AddTable(report, TableOf("Sampling", 0.5));
-  AddTable(report, TableOf("Decode attention", 0.001));  // measured again
+  Table again = TableOf("Decode attention", 0.001);
+  again.rows[0].kernel = "HopperDecodeKernel, 16 rows";
+  AddTable(report, again);
   ASSERT_TRUE(WriteReport(report, folder.path()));
 
   report = ReadReport(folder.path());
@@ -64,10 +66,13 @@ TEST(GpuReportTest, TablesAreAddedOneByOneAndKeepWhatStandsBesideThem) {
   EXPECT_EQ(report.tables[0].note, "a note");
   EXPECT_DOUBLE_EQ(report.tables[0].rows[0].seconds, 0.001);
   EXPECT_DOUBLE_EQ(report.tables[0].rows[0].share(), 0.5);
+  EXPECT_EQ(report.tables[0].rows[0].kernel, "HopperDecodeKernel, 16 rows");
   EXPECT_EQ(report.tables[1].rows[0].bound.unit, "bytes");
+  EXPECT_EQ(report.tables[1].rows[0].kernel, "");
   // A peer is held to ours in the same process, where that was timed.
   EXPECT_THAT(ReadFile(folder.PathOf("gpu_check.md")),
-              HasSubstr("PyTorch flash 2000.0 us, ours takes 50 % (1000.0 us in turn with it)"));
+              AllOf(HasSubstr("PyTorch flash 2000.0 us, ours takes 50 % (1000.0 us in turn with it)"),
+                    HasSubstr("| 1 x 1k (HopperDecodeKernel, 16 rows) |"), HasSubstr("| 1 x 1k | ")));
 }
 
 TEST(GpuReportTest, AFileThatIsNoReportIsWrittenAnew) {

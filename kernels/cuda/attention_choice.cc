@@ -1,0 +1,57 @@
+#include "kernels/cuda/attention_choice.h"
+
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/hopper_attention.h"
+
+namespace tramontane::cuda {
+namespace {
+
+// Whether rows see other keys than those of the window, or keys are decoded first.
+bool IsByRow(const AttentionParams& p) {
+  return p.sinks.len != nullptr || p.mask.bits != nullptr || p.kv.format.element != DType::kBf16;
+}
+
+// Whether tiles of the smallest size hold a sequence's rows: a step of decode.
+bool FitsSmallTiles(const AttentionParams& p) {
+  return p.query.rows * (p.query_heads / p.kv.format.kv_heads) <= int64_t{kByRowTileRows} * p.batch;
+}
+
+}  // namespace
+
+AttentionKernels ChooseAttention(const AttentionParams& p, const DeviceProperties& device) {
+  if (p.kv.format.latent()) return AttentionKernels::kLatent;
+  if (IsByRow(p)) return AttentionKernels::kByRow;
+  if (!device.hopper) return AttentionKernels::kMmaSync;
+  if (FitsSmallTiles(p))
+    return HopperDecodeSupported(p.kv) ? AttentionKernels::kHopperDecode : AttentionKernels::kMmaSync;
+  return HopperSupported(p.kv) ? AttentionKernels::kHopperPrefill : AttentionKernels::kMmaSync;
+}
+
+AttentionTiling TileAttention(const AttentionParams& p, AttentionKernels kernels,
+                              const DeviceProperties& device) {
+  const int32_t kv_heads = p.kv.format.kv_heads, group = p.query_heads / kv_heads;
+  const bool prefill = kernels == AttentionKernels::kHopperPrefill;
+  const bool small =
+      kernels == AttentionKernels::kByRow || kernels == AttentionKernels::kLatent || FitsSmallTiles(p);
+  const bool hopper = prefill || kernels == AttentionKernels::kHopperDecode;
+  AttentionTiling tiling;
+  tiling.tile_rows = prefill ? kHopperPrefillRows : small ? kByRowTileRows : kMaxAttentionRows;
+  tiling.target_blocks =
+      hopper ? HopperTargetBlocks(device, tiling.tile_rows) : TargetBlocks(device, tiling.tile_rows);
+  const int64_t keys =
+      p.mask.bits != nullptr ? INT64_MAX : AttentionKeyBound(p.window, group, tiling.tile_rows);
+  tiling.max_merges = AttentionMergeBound(kv_heads, tiling.target_blocks, keys);
+  tiling.max_items = AttentionItemBound(static_cast<int32_t>(p.query.rows), p.batch, group, tiling.tile_rows,
+                                        kv_heads, tiling.target_blocks);
+  return tiling;
+}
+
+int32_t TargetBlocks(const DeviceProperties& device, int32_t tile_rows) {
+  return AttentionBlocksPerMultiprocessor(tile_rows) * device.multiprocessors;
+}
+
+int32_t HopperTargetBlocks(const DeviceProperties& device, int32_t tile_rows) {
+  return HopperBlocksPerMultiprocessor(tile_rows) * device.multiprocessors;
+}
+
+}  // namespace tramontane::cuda

@@ -1,0 +1,34 @@
+// Which kernels a call of attention goes by on which device, and in what tiles. CudaBackend asks here, and so
+// does bench/gpu, so that its tables measure what a server runs. Host side; pure functions.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/attention.h"
+#include "kernels/cuda/runtime.h"
+
+namespace tramontane::cuda {
+
+// The kernels that a call of attention goes by.
+enum class AttentionKernels { kMmaSync, kByRow, kLatent, kHopperPrefill, kHopperDecode };
+
+// Of query, kv, batch, query_heads, sinks.len and mask.bits; no pointer is followed.
+AttentionKernels ChooseAttention(const AttentionParams& params, const DeviceProperties& device);
+
+// What a call is planned for, where no sequences share keys (AttentionSharers).
+struct AttentionTiling {
+  int32_t tile_rows = 0;      // rows (tokens x group) of a tile
+  int32_t target_blocks = 0;  // that splits aim for
+  int32_t max_items = 0;      // AttentionItemBound
+  int32_t max_merges = 0;     // AttentionMergeBound
+};
+
+// Of a call that goes by `kernels`: those chosen, or kMmaSync for whatever kMmaSync serves.
+AttentionTiling TileAttention(const AttentionParams& params, AttentionKernels kernels,
+                              const DeviceProperties& device);
+
+// Blocks that splits aim for, in tiles of as many rows; of the kernels of sm_90a.
+int32_t TargetBlocks(const DeviceProperties& device, int32_t tile_rows);
+int32_t HopperTargetBlocks(const DeviceProperties& device, int32_t tile_rows);
+
+}  // namespace tramontane::cuda

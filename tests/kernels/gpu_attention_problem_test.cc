@@ -1,0 +1,138 @@
+// What bench/gpu measures attention by, on the emulator: the kernels that the backend goes by, and the same
+// call by mma.sync.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bench/gpu/attention_problem.h"
+#include "kernels/core/dtype.h"
+#include "tests/support/cuda_device.h"
+
+namespace tramontane::gpu {
+namespace {
+
+using cuda::AttentionKernels;
+
+class EmulatedDevice final : public ProblemDevice {
+ public:
+  explicit EmulatedDevice(bool hopper) {
+    properties_.name = "emulated";
+    properties_.multiprocessors = 16;
+    properties_.hopper = hopper;
+  }
+
+  const cuda::DeviceProperties& properties() const override { return properties_; }
+  void* stream() const override { return nullptr; }
+  int CopiesBeyondCache(int64_t) const override { return 2; }
+  // What no kernel wrote is NaN in bf16, and no count.
+  void* Allocate(int64_t bytes) override {
+    memory_.push_back(
+        std::make_unique<DeviceArray<uint8_t>>(std::vector<uint8_t>(static_cast<size_t>(bytes), 0xff)));
+    return memory_.back()->data();
+  }
+
+ private:
+  void CopyToDevice(void* device, const void* host, int64_t bytes) override {
+    tramontane::CopyToDevice(device, host, static_cast<size_t>(bytes));
+  }
+
+  cuda::DeviceProperties properties_;
+  std::vector<std::unique_ptr<DeviceArray<uint8_t>>> memory_;
+};
+
+struct Outcome {
+  std::vector<uint16_t> out;  // bits of bf16
+  int64_t boxes = 0;          // that the TMA unit copied
+};
+
+Outcome OutcomeOf(const AttentionProblem& problem, int copy) {
+  const int64_t before = BoxesCopied().value();
+  EXPECT_EQ(problem.Run(copy, nullptr), 0);
+  Outcome outcome = {std::vector<uint16_t>(static_cast<size_t>(problem.OutElements())),
+                     BoxesCopied().value() - before};
+  CopyFromDevice(outcome.out.data(), problem.out(), outcome.out.size() * sizeof(uint16_t));
+  return outcome;
+}
+
+// Values are of a normal distribution, none beyond 6. Both families are off the definition by 4.5 * 2^-9
+// times the largest of them at most (cuda_attention_test), and so by twice that from each other.
+constexpr float kTolerance = 2 * 4.5f * 0x1p-9f * 6;
+
+struct Case {
+  const char* name;
+  AttentionShape shape;
+  AttentionKernels on_hopper;
+  const char* hopper_kernel;
+  const char* mma_sync_kernel;
+};
+std::ostream& operator<<(std::ostream& out, const Case& c) { return out << c.name; }
+
+constexpr AttentionKernels kDecode = AttentionKernels::kHopperDecode,
+                           kPrefill = AttentionKernels::kHopperPrefill;
+// The first is in parts; so is the second, of whose keys a window hides some.
+constexpr Case kCases[] = {
+    {"Decode", {1, 1100, 1, 0}, kDecode, "HopperDecodeKernel, 16 rows", "AttentionKernel, 16 rows"},
+    {"DecodeInAWindow", {2, 900, 1, 600}, kDecode, "HopperDecodeKernel, 16 rows", "AttentionKernel, 16 rows"},
+    {"FourTokens", {2, 70, 4, 0}, kDecode, "HopperDecodeKernel, 16 rows", "AttentionKernel, 16 rows"},
+    {"FiveTokens", {2, 70, 5, 0}, kPrefill, "HopperPrefillKernel, 128 rows", "AttentionKernel, 64 rows"},
+    {"Prompt", {1, 150, 150, 0}, kPrefill, "HopperPrefillKernel, 128 rows", "AttentionKernel, 64 rows"},
+    {"ChunkInAWindow",
+     {1, 300, 40, 100},
+     kPrefill,
+     "HopperPrefillKernel, 128 rows",
+     "AttentionKernel, 64 rows"}};
+
+class AttentionProblemTest : public testing::TestWithParam<Case> {
+ protected:
+  void SetUp() override { UseThreadOrder(ThreadOrder::kForward); }
+};
+
+TEST_P(AttentionProblemTest, OnHopperItGoesByTheKernelsThereAndAgreesWithMmaSync) {
+  const Case& c = GetParam();
+  EmulatedDevice device(/*hopper=*/true);
+  const AttentionProblem problem(device, c.shape);
+  const AttentionProblem other(device, c.shape, AttentionKernels::kMmaSync);
+  EXPECT_EQ(problem.kernels(), c.on_hopper);
+  EXPECT_EQ(problem.KernelName(), c.hopper_kernel);
+  EXPECT_EQ(other.KernelName(), c.mma_sync_kernel);
+  std::vector<std::vector<uint16_t>> outs;
+  for (int copy = 0; copy < problem.copies(); ++copy) {
+    const Outcome hopper = OutcomeOf(problem, copy), mma_sync = OutcomeOf(other, copy);
+    EXPECT_GT(hopper.boxes, 0);
+    EXPECT_EQ(mma_sync.boxes, 0);
+    ASSERT_EQ(hopper.out.size(), mma_sync.out.size());
+    for (size_t i = 0; i < hopper.out.size(); ++i) {
+      ASSERT_NEAR(Bf16ToFloat(hopper.out[i]), Bf16ToFloat(mma_sync.out[i]), kTolerance)
+          << "copy " << copy << " element " << i;
+    }
+    outs.push_back(hopper.out);
+  }
+  EXPECT_NE(outs[0], outs[1]) << "a map for each pool";
+  EXPECT_EQ(OutcomeOf(problem, 0).out, outs[0]) << "a replay is the same call";
+}
+
+TEST_P(AttentionProblemTest, BeforeHopperItGoesByMmaSync) {
+  const Case& c = GetParam();
+  EmulatedDevice device(/*hopper=*/false);
+  const AttentionProblem problem(device, c.shape);
+  EXPECT_EQ(problem.kernels(), AttentionKernels::kMmaSync);
+  EXPECT_EQ(problem.KernelName(), c.mma_sync_kernel);
+  EXPECT_EQ(OutcomeOf(problem, 0).boxes, 0);
+}
+
+TEST(AttentionProblemDeathTest, KernelsThatTheDeviceLacksAreNoChoice) {
+  EmulatedDevice device(/*hopper=*/false);
+  EXPECT_DEATH(AttentionProblem(device, {1, 32, 1, 0}, AttentionKernels::kHopperDecode),
+               "do not serve 1 x 32");
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, AttentionProblemTest, testing::ValuesIn(kCases),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+}  // namespace
+}  // namespace tramontane::gpu
