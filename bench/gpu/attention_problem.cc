@@ -95,26 +95,15 @@ void AttentionProblem::PlanFor(const AttentionParams& call, ProblemDevice& devic
   auto* const work = static_cast<cuda::AttentionWork*>(device.Allocate(sizeof(cuda::AttentionWork)));
   const int64_t parts = int64_t{cuda::AttentionPartialBound(kKvHeads, tiling.target_blocks)} * kKvHeads;
   const int64_t part_rows = parts * tiling.tile_rows;
-  run_ = {.query = call.query.data,
-          .out = call.out.data,
-          .query_stride = call.query.row_stride,
-          .out_stride = call.out.row_stride,
-          .kv = call.kv,
-          .table = call.table,
-          .qo_indptr = call.qo_indptr,
-          .items = items,
-          .merges = merges,
-          .work = work,
-          .shares = nullptr,
-          .partial_out = static_cast<float*>(device.Allocate(part_rows * kHeadDim * int64_t{sizeof(float)})),
-          .partial_lse = static_cast<float*>(device.Allocate(part_rows * int64_t{sizeof(float)})),
-          .lse = nullptr,
-          .window = call.window,
-          .group = kGroup,
-          .tile_rows = tiling.tile_rows,
-          .max_items = tiling.max_items,
-          .max_merges = tiling.max_merges,
-          .scale = call.scale};
+  run_ = cuda::RunParamsOf(call);
+  run_.items = items;
+  run_.merges = merges;
+  run_.work = work;
+  run_.partial_out = static_cast<float*>(device.Allocate(part_rows * kHeadDim * int64_t{sizeof(float)}));
+  run_.partial_lse = static_cast<float*>(device.Allocate(part_rows * int64_t{sizeof(float)}));
+  run_.tile_rows = tiling.tile_rows;
+  run_.max_items = tiling.max_items;
+  run_.max_merges = tiling.max_merges;
   plan_ = {.kv_base = call.table.kv_base,
            .kv_end = call.table.kv_end,
            .qo_indptr = call.qo_indptr,

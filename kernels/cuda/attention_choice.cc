@@ -1,6 +1,5 @@
 #include "kernels/cuda/attention_choice.h"
 
-#include "kernels/cuda/attention.h"
 #include "kernels/cuda/hopper_attention.h"
 
 namespace tramontane::cuda {
@@ -44,6 +43,22 @@ AttentionTiling TileAttention(const AttentionParams& p, AttentionKernels kernels
   tiling.max_items = AttentionItemBound(static_cast<int32_t>(p.query.rows), p.batch, group, tiling.tile_rows,
                                         kv_heads, tiling.target_blocks);
   return tiling;
+}
+
+AttentionRunParams RunParamsOf(const AttentionParams& p) {
+  AttentionRunParams run{};
+  run.query = p.query.data;
+  run.out = p.out.data;
+  run.query_stride = p.query.row_stride;
+  run.out_stride = p.out.row_stride;
+  run.kv = p.kv;
+  run.table = p.table;
+  run.qo_indptr = p.qo_indptr;
+  run.lse = p.lse;
+  run.window = p.window;
+  run.group = p.query_heads / p.kv.format.kv_heads;
+  run.scale = p.scale;
+  return run;
 }
 
 int32_t TargetBlocks(const DeviceProperties& device, int32_t tile_rows) {

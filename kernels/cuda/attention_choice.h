@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/attention.h"
+#include "kernels/cuda/attention.h"
 #include "kernels/cuda/runtime.h"
 
 namespace tramontane::cuda {
@@ -26,6 +27,10 @@ struct AttentionTiling {
 // Of a call that goes by `kernels`: those chosen, or kMmaSync for whatever kMmaSync serves.
 AttentionTiling TileAttention(const AttentionParams& params, AttentionKernels kernels,
                               const DeviceProperties& device);
+
+// What the kernels run by, as far as the call says it: all but the plan's lists and sizes and the room for
+// parts.
+AttentionRunParams RunParamsOf(const AttentionParams& params);
 
 // Blocks that splits aim for, in tiles of as many rows; of the kernels of sm_90a.
 int32_t TargetBlocks(const DeviceProperties& device, int32_t tile_rows);

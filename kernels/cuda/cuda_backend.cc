@@ -1131,26 +1131,16 @@ OpCode CudaBackend::Attention(const AttentionParams& p) noexcept {
   }
   const AttentionPlan* plan = nullptr;
   if (const OpCode code = PlanFor(p, &plan); code != OpCode::kOk) return code;
-  const AttentionRunParams run = {.query = p.query.data,
-                                  .out = p.out.data,
-                                  .query_stride = p.query.row_stride,
-                                  .out_stride = p.out.row_stride,
-                                  .kv = p.kv,
-                                  .table = p.table,
-                                  .qo_indptr = p.qo_indptr,
-                                  .items = plan->items,
-                                  .merges = plan->merges,
-                                  .work = plan->work,
-                                  .shares = plan->shares,
-                                  .partial_out = reinterpret_cast<float*>(workspace_ + map_.partial_out),
-                                  .partial_lse = reinterpret_cast<float*>(workspace_ + map_.partial_lse),
-                                  .lse = p.lse,
-                                  .window = p.window,
-                                  .group = group,
-                                  .tile_rows = plan->tile_rows,
-                                  .max_items = plan->max_items,
-                                  .max_merges = plan->max_merges,
-                                  .scale = p.scale};
+  AttentionRunParams run = RunParamsOf(p);
+  run.items = plan->items;
+  run.merges = plan->merges;
+  run.work = plan->work;
+  run.shares = plan->shares;
+  run.partial_out = reinterpret_cast<float*>(workspace_ + map_.partial_out);
+  run.partial_lse = reinterpret_cast<float*>(workspace_ + map_.partial_lse);
+  run.tile_rows = plan->tile_rows;
+  run.max_items = plan->max_items;
+  run.max_merges = plan->max_merges;
   if (plan->kernels == AttentionKernels::kLatent)
     return Queued(RunLatentAttention({.run = run, .mask = p.mask}, runtime_->stream()), "latent attention");
   if (plan->kernels == AttentionKernels::kMmaSync)

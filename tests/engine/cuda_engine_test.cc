@@ -196,10 +196,11 @@ void CompareTeacherForcedLogits(const Loaded& cuda, const Loaded& cpu, double sc
   EXPECT_GT(all.clear, static_cast<int>(all.tokens / (4 * score_growth)));
 }
 
-void CompareTeacherForcedLogits(const DrawnModel& model, DType weights = DType::kBf16) {
+void CompareTeacherForcedLogits(const DrawnModel& model, DType weights = DType::kBf16,
+                                BackendPtr cuda_backend = MakeCudaTestBackend()) {
   const TempFolder folder;
   model.Write(folder);
-  const Loaded cuda(MakeCudaTestBackend(), folder.path(), model.page_size, weights);
+  const Loaded cuda(std::move(cuda_backend), folder.path(), model.page_size, weights);
   const Loaded cpu(MakeExactCpu(), folder.path(), model.page_size, weights);
   CompareTeacherForcedLogits(cuda, cpu, model.score_growth);
 }
@@ -210,12 +211,7 @@ TEST(CudaModel, TeacherForcedLogitsAgreeWithTheCpu) {
 
 // Where attention is split into as many parts as a large device has room for.
 TEST(CudaModel, TeacherForcedLogitsAgreeWithTheCpuOnALargeDevice) {
-  const DrawnModel model = NativeModel(WindowedModel());
-  const TempFolder folder;
-  model.Write(folder);
-  const Loaded cuda(MakeLargeCudaTestBackend(), folder.path(), model.page_size);
-  const Loaded cpu(MakeExactCpu(), folder.path(), model.page_size);
-  CompareTeacherForcedLogits(cuda, cpu, model.score_growth);
+  CompareTeacherForcedLogits(NativeModel(WindowedModel()), DType::kBf16, MakeLargeCudaTestBackend());
 }
 
 // Heads and pages that the kernels of sm_90a serve; the window of 16 is one page, which pages of 16 cross.
@@ -235,13 +231,8 @@ INSTANTIATE_TEST_SUITE_P(HeadDims, CudaHopperModel, testing::Values(64, 128),
                          [](const auto& info) { return std::to_string(info.param); });
 
 TEST_P(CudaHopperModel, TeacherForcedLogitsAgreeWithTheCpu) {
-  const DrawnModel model = HopperModel(GetParam());
-  const TempFolder folder;
-  model.Write(folder);
-  const Loaded cuda(MakeHopperCudaTestBackend(), folder.path(), model.page_size);
-  const Loaded cpu(MakeExactCpu(), folder.path(), model.page_size);
   const std::optional<int64_t> boxes = BoxesCopied();
-  CompareTeacherForcedLogits(cuda, cpu, model.score_growth);
+  CompareTeacherForcedLogits(HopperModel(GetParam()), DType::kBf16, MakeHopperCudaTestBackend());
   if (boxes) {
     EXPECT_GT(*BoxesCopied(), *boxes) << "other kernels ran";
   }

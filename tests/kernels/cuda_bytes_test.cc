@@ -190,14 +190,18 @@ Bytes SharersBytes(const AttentionCase& c) {
   return {(batch - 1) * 28 + entries * 8, batch * 16};
 }
 
-// attention_plan.cu and attention.cu where sequences share.
+// attention_sharers.cu, and attention_plan.cu where sequences share.
+Bytes SharingPlanBytes(const AttentionCase& c, const CountedRun& run) {
+  const int64_t batch = run.kv.batch();
+  return PlanBytes(run.kv, run.outcome) + SharersBytes(c) + Bytes{3 * 16 * batch, 8 * batch};
+}
+
+// attention.cu where sequences share.
 TEST(CudaAttentionBytesTest, OfSharersEqualTheFormulaAtTheHeadOfTheirKernels) {
   const AttentionCase c = SharingDecode(6, 640, 4, 2);
   const CountedRun run(c);
-  const int64_t d = c.kv.head_dim, batch = run.kv.batch();
-  Bytes bytes = PlanBytes(run.kv, run.outcome) + SharersBytes(c);
-  bytes.read += 3 * 16 * batch;
-  bytes.written += 8 * batch;
+  const int64_t d = c.kv.head_dim;
+  Bytes bytes = SharingPlanBytes(c, run);
   Bytes of_a_head;
   int64_t shared_keys = 0;
   for (const cuda::AttentionItem& item : run.outcome.items) {
@@ -221,10 +225,8 @@ TEST(CudaAttentionBytesTest, OfSharersOnHopperEqualTheFormulaAtTheHeadOfTheirKer
   AttentionCase c = SharingDecode(6, 640, 4, 2);
   c.hopper = true;
   const CountedRun run(c);
-  const int64_t d = c.kv.head_dim, batch = run.kv.batch();
-  Bytes bytes = PlanBytes(run.kv, run.outcome) + SharersBytes(c);
-  bytes.read += 3 * 16 * batch;
-  bytes.written += 8 * batch;
+  const int64_t d = c.kv.head_dim;
+  Bytes bytes = SharingPlanBytes(c, run);
   Bytes of_a_head;
   for (const cuda::AttentionItem& item : run.outcome.items) {
     const int64_t members = cuda::MembersOf(item.partial), rows = c.group * members;

@@ -144,12 +144,16 @@ T LoadTogether(const T* address) {
   if (LaneId() % kLanes == 0) emulator::CountRead(sizeof(T));
   return *address;
 }
-inline Vector16 LoadGlobal16(const void* address) {
+// Counted by whoever calls.
+inline Vector16 ReadVector16(const void* address) {
   emulator::CheckAligned(address, 16);
-  emulator::CountRead(16);
   Vector16 value;
   std::memcpy(&value, address, 16);
   return value;
+}
+inline Vector16 LoadGlobal16(const void* address) {
+  emulator::CountRead(16);
+  return ReadVector16(address);
 }
 inline void StoreGlobal16(void* address, const Vector16& value) {
   emulator::CheckAligned(address, 16);
@@ -159,11 +163,8 @@ inline void StoreGlobal16(void* address, const Vector16& value) {
 
 inline Vector16 LoadGlobal16Once(const void* address) { return LoadGlobal16(address); }
 inline Vector16 LoadConstant16Once(const void* address) {
-  emulator::CheckAligned(address, 16);
   emulator::CountConstantRead(16);
-  Vector16 value;
-  std::memcpy(&value, address, 16);
-  return value;
+  return ReadVector16(address);
 }
 inline Vector8 LoadGlobal8Once(const void* address) {
   return LoadGlobal(static_cast<const Vector8*>(address));
