@@ -167,7 +167,7 @@ OpCode CpuBackend::Reserve(const StepMaxima& maxima) {
 }
 
 const CpuKernels* FindVariant(const std::string& name) {
-  for (const CpuKernels* kernels : AllVariants()) {
+  for (const CpuKernels* kernels : BuiltVariants()) {
     if (MachineRuns(*kernels) && (name.empty() || name == kernels->name)) return kernels;
   }
   return nullptr;
@@ -180,8 +180,9 @@ StatusOr<BackendPtr> MakeCpuBackend(const CpuBackendOptions& options) {
   if (kernels == nullptr) {
     std::string known;
     for (const std::string& name : CpuVariants()) known += (known.empty() ? "" : ", ") + name;
-    return InvalidArgument("cpu variant '" + options.variant + "' is not available; this machine has " +
-                           known);
+    return InvalidArgument(
+        "cpu variant '" + options.variant + "' is not available; for this machine this build has " +
+        (known.empty() ? "none" : known) + " (-DTRAMONTANE_CPU_VARIANTS=all builds every variant)");
   }
   constexpr int32_t kMaxThreads = 1024;
   if (options.threads < 0 || options.threads > kMaxThreads) {

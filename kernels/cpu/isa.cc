@@ -1,5 +1,7 @@
 #include "kernels/cpu/isa.h"
 
+#include <string_view>
+
 #include "kernels/backends/cpu_backend.h"
 
 #if defined(__x86_64__)
@@ -30,45 +32,58 @@ bool HasAmxTiles() {
 }  // namespace
 #endif
 
-const std::vector<const CpuKernels*>& AllVariants() {
-#if defined(__x86_64__)
-  // Where dot products of bf16 are no faster than fused multiply-adds (linear_impl.h), exact inputs cost
-  // nothing.
-  static const bool exact_first = __builtin_cpu_is("intel");
-  static const std::vector<const CpuKernels*> variants = {
-      &kAmxBf16Kernels,
-      exact_first ? &kAvx512VnniKernels : &kAvx512Bf16Kernels,
-      exact_first ? &kAvx512Bf16Kernels : &kAvx512VnniKernels,
-      &kAvx512Kernels,
-      &kAvx2Kernels,
-      &kPortableKernels};
-#else
-  static const std::vector<const CpuKernels*> variants = {&kPortableKernels};
+const std::vector<const CpuKernels*>& BuiltVariants() {
+  // TM_BUILT_*: variants.cmake.
+  static const std::vector<const CpuKernels*> variants = [] {
+    std::vector<const CpuKernels*> built;
+#ifdef TM_BUILT_AMX_BF16
+    built.push_back(&kAmxBf16Kernels);
 #endif
+#ifdef TM_BUILT_AVX512_VNNI
+    built.push_back(&kAvx512VnniKernels);
+#endif
+#ifdef TM_BUILT_AVX512_BF16
+    // Where dot products of bf16 are no faster than fused multiply-adds (linear_impl.h), exact inputs cost
+    // nothing.
+    built.insert(__builtin_cpu_is("intel") ? built.end() : built.end() - 1, &kAvx512Bf16Kernels);
+#endif
+#ifdef TM_BUILT_AVX512
+    built.push_back(&kAvx512Kernels);
+#endif
+#ifdef TM_BUILT_AVX2
+    built.push_back(&kAvx2Kernels);
+#endif
+#ifdef TM_BUILT_PORTABLE
+    built.push_back(&kPortableKernels);
+#endif
+    return built;
+  }();
   return variants;
 }
 
 bool MachineRuns(const CpuKernels& kernels) {
+  const std::string_view name = kernels.name;
+  if (name == "portable") return true;
 #if defined(__x86_64__)
   // __builtin_cpu_supports also asks whether the operating system saves the registers.
   const bool avx2 =
       __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-  if (&kernels == &kAvx2Kernels) return avx2;
-  if (&kernels == &kAvx512Kernels) return avx512;
+  if (name == "avx2") return avx2;
+  if (name == "avx512") return avx512;
   const bool vnni = avx512 && __builtin_cpu_supports("avx512vnni");
-  if (&kernels == &kAvx512VnniKernels) return vnni;
+  if (name == "avx512_vnni") return vnni;
   const bool bf16 = vnni && __builtin_cpu_supports("avx512bf16");
-  if (&kernels == &kAvx512Bf16Kernels) return bf16;
-  if (&kernels == &kAmxBf16Kernels) return bf16 && HasAmxTiles();
+  if (name == "avx512_bf16") return bf16;
+  if (name == "amx_bf16") return bf16 && HasAmxTiles();
 #endif
-  return &kernels == &kPortableKernels;
+  return false;
 }
 
 std::vector<std::string> CpuVariants() {
   std::vector<std::string> names;
-  for (const CpuKernels* kernels : AllVariants()) {
+  for (const CpuKernels* kernels : BuiltVariants()) {
     if (MachineRuns(*kernels)) names.emplace_back(kernels->name);
   }
   return names;

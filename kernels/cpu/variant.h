@@ -32,7 +32,7 @@ struct CpuKernels {
   const SamplingKernels& sampling;
 };
 
-// The tables; whether this machine can run one is isa.h's question.
+// The tables; whether this build has one and this machine can run it is isa.h's question.
 extern const CpuKernels kPortableKernels;
 extern const CpuKernels kAvx2Kernels;
 extern const CpuKernels kAvx512Kernels;
@@ -40,7 +40,7 @@ extern const CpuKernels kAvx512VnniKernels;
 extern const CpuKernels kAvx512Bf16Kernels;
 extern const CpuKernels kAmxBf16Kernels;
 
-// Of variant_avx512.cc.
+// Of variant_avx512_shared.cc.
 extern const AttentionKernels kAvx512Attention;
 extern const MoeKernels kAvx512Moe;
 extern const SamplingKernels kAvx512Sampling;

@@ -12,17 +12,10 @@
 
 #define TM_SIMD_WIDTH 16
 TM_TARGET_BEGIN("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")
-#include "kernels/cpu/attention_impl.h"
 #include "kernels/cpu/linear_impl.h"
-#include "kernels/cpu/moe_impl.h"
-#include "kernels/cpu/sampling_impl.h"
 TM_TARGET_END
 
 namespace tramontane {
-
-const AttentionKernels kAvx512Attention = kAttentionKernels;
-const MoeKernels kAvx512Moe = kMoeKernels;
-const SamplingKernels kAvx512Sampling = kSamplingKernels;
 
 constinit const CpuKernels kAvx512Kernels = Avx512Kernels("avx512", kLinearKernels);
 

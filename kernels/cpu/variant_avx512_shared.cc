@@ -1,0 +1,27 @@
+// Attention, experts and sampling with AVX-512 (F, BW, VL, DQ: x86-64-v4), for every variant that has it.
+#if defined(__x86_64__)
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <type_traits>
+#include <utility>
+
+#include "kernels/core/dtype.h"
+#include "kernels/cpu/intrinsics.h"
+#include "kernels/cpu/variant.h"
+
+#define TM_SIMD_WIDTH 16
+TM_TARGET_BEGIN("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")
+#include "kernels/cpu/attention_impl.h"
+#include "kernels/cpu/moe_impl.h"
+#include "kernels/cpu/sampling_impl.h"
+TM_TARGET_END
+
+namespace tramontane {
+
+const AttentionKernels kAvx512Attention = kAttentionKernels;
+const MoeKernels kAvx512Moe = kMoeKernels;
+const SamplingKernels kAvx512Sampling = kSamplingKernels;
+
+}  // namespace tramontane
+#endif
