@@ -193,7 +193,7 @@ std::string NameOf(const Work& work) {
 
 }  // namespace
 
-Table EndToEndTable(Device& device, const EndToEnd& asked) {
+Table EndToEndTable(Device& device, const EndToEnd& asked, const Progress& progress) {
   const auto begin = std::chrono::steady_clock::now();
   Table table;
   table.name = asked.name;
@@ -243,11 +243,15 @@ Table EndToEndTable(Device& device, const EndToEnd& asked) {
     } else if (work.sequences > 0) {
       const double keys = static_cast<double>(KeysAt(work.tokens, asked.window));
       const double bytes = kWeightBytes + work.sequences * keys * kKeyBytes;
-      table.rows.push_back({NameOf(work), SecondsOfDecodeStep(engine, work.sequences, work.tokens),
-                            MemoryBound(bytes, device.copy_bytes_per_second())});
+      AddRow(table,
+             {NameOf(work), SecondsOfDecodeStep(engine, work.sequences, work.tokens),
+              MemoryBound(bytes, device.copy_bytes_per_second())},
+             progress);
     } else {
-      table.rows.push_back({NameOf(work), SecondsToFirstToken(engine, work.tokens),
-                            ArithmeticBound(FlopsOfPrefill(work.tokens, asked.window), device.peak_flops())});
+      AddRow(table,
+             {NameOf(work), SecondsToFirstToken(engine, work.tokens),
+              ArithmeticBound(FlopsOfPrefill(work.tokens, asked.window), device.peak_flops())},
+             progress);
     }
   }
   if (!left_out.empty()) table.note += " Left out for want of time or memory: " + left_out + ".";

@@ -75,6 +75,33 @@ TEST(GpuReportTest, TablesAreAddedOneByOneAndKeepWhatStandsBesideThem) {
                     HasSubstr("| 1 x 1k (HopperDecodeKernel, 16 rows) |"), HasSubstr("| 1 x 1k | ")));
 }
 
+TEST(GpuReportTest, WhoReadsAReportSeesAWholeOne) {
+  const TempFolder folder;
+  Report report;
+  AddTable(report, TableOf("Sampling", 0.5));
+  ASSERT_TRUE(WriteReport(report, folder.path()));
+  std::ifstream before(folder.PathOf("gpu_check.json"));
+  AddTable(report, TableOf("Small kernels", 0.5));
+  ASSERT_TRUE(WriteReport(report, folder.path()));
+  std::ostringstream text;
+  text << before.rdbuf();
+  EXPECT_THAT(text.str(),
+              AllOf(HasSubstr("Sampling"), Not(HasSubstr("Small kernels")), testing::EndsWith("}\n")));
+  EXPECT_EQ(ReadReport(folder.path()).tables.size(), 2U);
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path()))
+    EXPECT_THAT(entry.path().filename().string(), testing::StartsWith("gpu_check.")) << "left behind";
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 2);
+}
+
+TEST(GpuReportTest, AProgressIsToldOfEveryRow) {
+  Table table = {"Sampling", "a note", {}};
+  std::vector<size_t> told;
+  const Progress progress = [&](const Table& so_far) { told.push_back(so_far.rows.size()); };
+  AddRow(table, {"greedy", 0.5, MemoryBound(1, 1)}, progress);
+  AddRow(table, {"sampled", 0.5, MemoryBound(1, 1)}, progress);
+  EXPECT_THAT(told, ElementsAre(1U, 2U));
+}
+
 TEST(GpuReportTest, AFileThatIsNoReportIsWrittenAnew) {
   const TempFolder folder;
   folder.Write("gpu_check.json", R"({"tables": 3})");
