@@ -7,8 +7,8 @@
 //   gpu_tables --out FOLDER [--table NAME [--seconds N]] [--peers FILE] [--checks FILE] [--commit NAME]
 //              [--driver NAME]
 //
-// --seconds: whole steps begin no row after that. --peers, --checks: what peers.py wrote, and lines for the
-// report's list of checks, in place of those it has.
+// --seconds: whole steps begin no row that would end later, by what the rows before it took. --peers,
+// --checks: what peers.py wrote, and lines for the report's list of checks, in place of those it has.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>

@@ -30,7 +30,7 @@ struct EndToEnd {
   std::string library = {};
   int32_t window = 0;       // 0: none
   bool short_list = false;  // a few rows, to compare by
-  double seconds = 0;       // no row begins later than this; 0: all are measured
+  double seconds = 0;       // no row begins that would end later; 0: all are measured
 };
 Table EndToEndTable(Device& device, const EndToEnd& asked, const Progress& progress);
 
