@@ -54,7 +54,7 @@ Table EndToEndTable(Device& device, const EndToEnd& asked, const Progress& progr
   Table table;
   table.name = asked.name;
   table.note =
-      "The whole engine, greedy, random weights of the exact shape in bf16, " +
+      "The whole engine, greedy, random weights of the exact shape in " + FormatName(asked.matrices) + ", " +
       (asked.window > 0 ? "a window of " + TokensText(asked.window) : std::string("no window")) +
       ". Decode (sequences x context): time of a step; the bound is the weights and the keys and values that "
       "are seen, read once, at the rate of a copy. Prefill: from a prompt to its first token; the bound is "
@@ -72,13 +72,13 @@ Table EndToEndTable(Device& device, const EndToEnd& asked, const Progress& progr
   if (pool_pages < 2 * kContext / options.limits.page_size) {
     return NotMeasured(std::move(table), "the weights leave no room for keys and values on this device");
   }
-  BackendEngine engine(BackendPtr(new RandomWeights(*std::move(backend), kWeightScale)), folder.path(),
-                       options);
+  BackendEngine engine(BackendPtr(new RandomWeights(*std::move(backend), kWeightScale, asked.matrices)),
+                       folder.path(), options);
 
   const StepCounts counts;
   const StepBounds bounds = {.shape = kMistral7B,
                              .window = asked.window,
-                             .weight_bytes = 2.0 * static_cast<double>(kMistral7B.Weights()),
+                             .weight_bytes = static_cast<double>(asked.matrices.Bytes(kMistral7B.Weights())),
                              .bytes_per_second = device.copy_bytes_per_second(),
                              .flops_per_second = device.peak_flops()};
   WorkPlan plan(bounds, counts);

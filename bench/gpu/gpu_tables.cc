@@ -67,6 +67,7 @@ const Entry kTables[] = {
     Kernels("small-linear", SmallLinearTable),
     {"large-linear", LargeLinear},
     Kernels("sampling", SamplingTable),
+    Kernels("block-linear", BlockLinearTable),
     WholeSteps("steps", {.name = "Mistral 7B", .window = kWindow}),
     WholeSteps("steps-without-window", {.name = "Mistral 7B without a window"}),
     WholeSteps("steps-without-pdl",
@@ -74,8 +75,10 @@ const Entry kTables[] = {
                 .window = kWindow,
                 .short_list = true},
                /*pdl=*/false),
+    WholeSteps(
+        "steps-in-q4_0",
+        {.name = "Mistral 7B in Q4_0", .window = kWindow, .matrices = DType::kQ4_0, .short_list = true}),
     Kernels("moe", MoeTable),
-    Kernels("block-linear", BlockLinearTable),
 };
 
 using Options = std::map<std::string, std::string>;

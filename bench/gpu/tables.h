@@ -8,6 +8,7 @@
 
 #include "bench/gpu/device.h"
 #include "bench/gpu/report.h"
+#include "kernels/core/format.h"
 
 namespace tramontane::gpu {
 
@@ -23,14 +24,15 @@ Table MoeTable(Device& device, const Progress& progress);
 Table PointwiseTable(Device& device, const Progress& progress);
 Table SamplingTable(Device& device, const Progress& progress);
 
-// A model of Mistral 7B's exact shape with random weights, through the whole engine over
-// libtramontane_cuda.so at `library`. On failure no rows, and the note says why.
+// A model of Mistral 7B's exact shape with random weights, its embedding in bf16, through the whole engine
+// over libtramontane_cuda.so at `library`. On failure no rows, and the note says why.
 struct EndToEnd {
   std::string name;
   std::string library = {};
-  int32_t window = 0;       // 0: none
-  bool short_list = false;  // a few rows, to compare by
-  double seconds = 0;       // no row begins that would end later; 0: all are measured
+  int32_t window = 0;              // 0: none
+  Format matrices = DType::kBf16;  // bf16 or Q4_0
+  bool short_list = false;         // a few rows, to compare by
+  double seconds = 0;              // no row begins that would end later; 0: all are measured
 };
 Table EndToEndTable(Device& device, const EndToEnd& asked, const Progress& progress);
 

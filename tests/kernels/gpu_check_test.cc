@@ -110,11 +110,13 @@ TEST(GpuReportTest, AFileThatIsNoReportIsWrittenAnew) {
 
 // ---- random weights
 
-TEST(RandomWeightsTest, MatricesHoldNumbersOfTheirScaleWhateverTheSourceSays) {
+class RandomWeightsTest : public testing::TestWithParam<DType> {};
+
+TEST_P(RandomWeightsTest, MatricesHoldNumbersOfTheirScaleWhateverTheSourceSays) {
   constexpr int64_t kIn = 256, kOut = 64;
   constexpr float kScale = 0.5f;
   const BackendPtr backend(
-      new RandomWeights(MakeCpuBackend({.threads = 1, .variant = "portable"}).value(), kScale));
+      new RandomWeights(MakeCpuBackend({.threads = 1, .variant = "portable"}).value(), kScale, GetParam()));
   StepMaxima maxima;
   maxima.tokens = maxima.sequences = maxima.logit_rows = 1;
   maxima.hidden = kIn;
@@ -152,6 +154,9 @@ TEST(RandomWeightsTest, MatricesHoldNumbersOfTheirScaleWhateverTheSourceSays) {
   EXPECT_NEAR(sum / count, 0.0, 0.04);
   EXPECT_NEAR(std::sqrt(squares / count), kScale, 0.04);
 }
+
+INSTANTIATE_TEST_SUITE_P(Formats, RandomWeightsTest, testing::Values(DType::kBf16, DType::kQ4_0),
+                         [](const auto& info) { return std::string(DTypeName(info.param)); });
 
 // ---- run_on_gpu
 
@@ -209,10 +214,11 @@ class RunOnGpu {
 TEST(RunOnGpuTest, TablesComeFirstThenTheChecks) {
   RunOnGpu run;
   EXPECT_EQ(run.Run(""), 0) << run.printed();
-  EXPECT_THAT(run.started(), ElementsAre("pointwise", "decode-attention", "prefill-attention", "small-linear",
-                                         "large-linear", "sampling", "steps", "gpu_op_tests", "gpu_op_tests",
-                                         "gpu_engine_tests", "gpu_op_tests", "steps-without-window",
-                                         "steps-without-pdl", "moe", "block-linear"));
+  EXPECT_THAT(
+      run.started(),
+      ElementsAre("pointwise", "decode-attention", "prefill-attention", "small-linear", "large-linear",
+                  "sampling", "block-linear", "steps", "gpu_op_tests", "gpu_op_tests", "gpu_engine_tests",
+                  "gpu_op_tests", "steps-without-window", "steps-without-pdl", "steps-in-q4_0", "moe"));
   EXPECT_THAT(run.printed(), AllOf(HasSubstr("op tests: passed ([ PASSED ] 3 tests.)"),
                                    HasSubstr("PyTorch beside it: not on this machine"),
                                    HasSubstr("memcheck: not run"), Not(HasSubstr("left out"))));
