@@ -24,17 +24,18 @@ Row Measured(Device& device, const AttentionShape& shape, const AttentionProblem
 // The table of the kernels that the backend goes by, and where some are not mma.sync's a second one of these
 // shapes by mma.sync. One shape by both, one after the other.
 std::vector<Table> MeasureAll(Device& device, const std::string& name, const std::string& note,
-                              std::span<const AttentionShape> shapes, const BoundOf& bound_of) {
+                              std::span<const AttentionShape> shapes, const BoundOf& bound_of,
+                              const Progress& progress) {
   Table chosen = {name, note, {}};
   Table mma_sync = {
       name + " by mma.sync", "The same calls by the kernels of devices before capability 9.0. " + note, {}};
   for (const AttentionShape& shape : shapes) {
     const AttentionProblem problem(device, shape);
-    chosen.rows.push_back(Measured(device, shape, problem, bound_of));
+    AddRow(chosen, Measured(device, shape, problem, bound_of), progress);
     device.FreeAll();
     if (problem.kernels() == cuda::AttentionKernels::kMmaSync) continue;
     const AttentionProblem other(device, shape, cuda::AttentionKernels::kMmaSync);
-    mma_sync.rows.push_back(Measured(device, shape, other, bound_of));
+    AddRow(mma_sync, Measured(device, shape, other, bound_of), progress);
     device.FreeAll();
   }
   if (mma_sync.rows.empty()) return {std::move(chosen)};
@@ -52,33 +53,37 @@ constexpr AttentionShape kPrefillShapes[] = {
 
 }  // namespace
 
-std::vector<Table> DecodeAttentionTables(Device& device) {
+std::vector<Table> DecodeAttentionTables(Device& device, const Progress& progress) {
   std::vector<Table> tables = MeasureAll(
       device, "Decode attention",
       "One layer, one new token a sequence (sequences x context). The bound is its keys and values, read "
       "once, at the rate of a copy; with a window the time must not grow with the context.",
-      kDecodeShapes, [&](const AttentionProblem& problem) {
+      kDecodeShapes,
+      [&](const AttentionProblem& problem) {
         return MemoryBound(problem.Bytes(), device.copy_bytes_per_second());
-      });
+      },
+      progress);
   for (const AttentionShape& shape : {AttentionShape{1, k, 1, 0}, {128, k, 1, 0}}) {
     const AttentionProblem problem(device, shape);
     // Its lists for one sequence more or less: latency, not bytes; the share says how far from them it is.
     const Bound bound = MemoryBound(shape.batch * (24.0 + 20.0), device.copy_bytes_per_second());
-    tables.front().rows.push_back(
-        {"work list of " + NameOf(shape),
-         device.MedianSeconds(8, [&](int, cudaStream_t stream) { return problem.Plan(stream); }), bound});
+    AddRow(tables.front(),
+           {"work list of " + NameOf(shape),
+            device.MedianSeconds(8, [&](int, cudaStream_t stream) { return problem.Plan(stream); }), bound},
+           progress);
     device.FreeAll();
   }
   return tables;
 }
 
-std::vector<Table> PrefillAttentionTables(Device& device) {
+std::vector<Table> PrefillAttentionTables(Device& device, const Progress& progress) {
   return MeasureAll(
       device, "Prefill attention",
       "One layer, causal. FLOPs are those of the (query, key) pairs that see each other; the bound is the "
       "peak of dense bf16 by the device's attributes.",
       kPrefillShapes,
-      [&](const AttentionProblem& problem) { return ArithmeticBound(problem.Flops(), device.peak_flops()); });
+      [&](const AttentionProblem& problem) { return ArithmeticBound(problem.Flops(), device.peak_flops()); },
+      progress);
 }
 
 }  // namespace tramontane::gpu

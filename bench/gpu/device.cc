@@ -114,7 +114,10 @@ void* Device::Allocate(int64_t bytes) {
 }
 
 void Device::CopyToDevice(void* device, const void* host, int64_t bytes) {
-  Check(cudaMemcpy(device, host, static_cast<size_t>(bytes), cudaMemcpyHostToDevice), "an upload");
+  // From memory that is not pinned a copy may return before it has landed, and no other stream waits for it.
+  Check(cudaMemcpyAsync(device, host, static_cast<size_t>(bytes), cudaMemcpyHostToDevice, stream_),
+        "an upload");
+  Check(cudaStreamSynchronize(stream_), "an upload");
 }
 
 void Device::FreeAll() {

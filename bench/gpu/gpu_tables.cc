@@ -7,8 +7,8 @@
 //   gpu_tables --out FOLDER [--table NAME [--seconds N]] [--peers FILE] [--checks FILE] [--commit NAME]
 //              [--driver NAME]
 //
-// --seconds: whole steps begin no row after that. --peers, --checks: what peers.py wrote, and lines for the
-// report's list of checks, in place of those it has.
+// --seconds: whole steps begin no row that would end later, by what the rows before it took. --peers,
+// --checks: what peers.py wrote, and lines for the report's list of checks, in place of those it has.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -33,23 +33,30 @@ constexpr int32_t kWindow = 4096;
 
 struct Entry {
   const char* name;
-  std::function<std::vector<Table>(Device&, double seconds)> measure;
+  std::function<std::vector<Table>(Device&, double seconds, const Progress&)> measure;
 };
 
 Entry WholeSteps(const char* name, const EndToEnd& asked, bool pdl = true) {
-  return {name, [asked, pdl](Device& device, double seconds) {
+  return {name, [asked, pdl](Device& device, double seconds, const Progress& progress) {
             if (!pdl) setenv("TRAMONTANE_NO_PDL", "1", 1);  // read by the library's first launch
             EndToEnd of_run = asked;
             of_run.library = CudaLibraryPath();
             of_run.seconds = seconds;
-            return std::vector<Table>{EndToEndTable(device, of_run)};
+            return std::vector<Table>{EndToEndTable(device, of_run, progress)};
           }};
 }
-Entry Kernels(const char* name, Table (*measure)(Device&)) {
-  return {name, [measure](Device& device, double) { return std::vector<Table>{measure(device)}; }};
+Entry Kernels(const char* name, Table (*measure)(Device&, const Progress&)) {
+  return {name, [measure](Device& device, double, const Progress& progress) {
+            return std::vector<Table>{measure(device, progress)};
+          }};
 }
-Entry Kernels(const char* name, std::vector<Table> (*measure)(Device&)) {
-  return {name, [measure](Device& device, double) { return measure(device); }};
+Entry Kernels(const char* name, std::vector<Table> (*measure)(Device&, const Progress&)) {
+  return {name,
+          [measure](Device& device, double, const Progress& progress) { return measure(device, progress); }};
+}
+
+std::vector<Table> LargeLinear(Device& device, double, const Progress& progress) {
+  return {LargeLinearTable(device, CudaLibraryPath(), progress)};
 }
 
 // Cheapest first.
@@ -58,9 +65,9 @@ const Entry kTables[] = {
     Kernels("decode-attention", DecodeAttentionTables),
     Kernels("prefill-attention", PrefillAttentionTables),
     Kernels("small-linear", SmallLinearTable),
-    {"large-linear",
-     [](Device& device, double) { return std::vector<Table>{LargeLinearTable(device, CudaLibraryPath())}; }},
+    {"large-linear", LargeLinear},
     Kernels("sampling", SamplingTable),
+    Kernels("block-linear", BlockLinearTable),
     WholeSteps("steps", {.name = "Mistral 7B", .window = kWindow}),
     WholeSteps("steps-without-window", {.name = "Mistral 7B without a window"}),
     WholeSteps("steps-without-pdl",
@@ -68,8 +75,11 @@ const Entry kTables[] = {
                 .window = kWindow,
                 .short_list = true},
                /*pdl=*/false),
+    WholeSteps(
+        "steps-in-q4_0",
+        {.name = "Mistral 7B in Q4_0", .window = kWindow, .matrices = DType::kQ4_0, .short_list = true}),
     Kernels("moe", MoeTable),
-    Kernels("block-linear", BlockLinearTable)};
+};
 
 using Options = std::map<std::string, std::string>;
 
@@ -112,8 +122,12 @@ int Run(const Options& options) {
       std::fprintf(stderr, "no table '%s'; --list names them\n", wanted.c_str());
       return 2;
     }
+    const Progress keep = [&](const Table& so_far) {
+      AddTable(report, so_far);
+      WriteReport(report, folder);
+    };
     std::string said;
-    for (Table& table : entry->measure(*device, std::atof(Get(options, "seconds").c_str()))) {
+    for (Table& table : entry->measure(*device, std::atof(Get(options, "seconds").c_str()), keep)) {
       said += (said.empty() ? "" : "; ") + table.name + ": " + std::to_string(table.rows.size()) + " rows";
       AddTable(report, std::move(table));
     }

@@ -77,7 +77,7 @@ int LaunchOverBlocks(const Format& format, const Product& product, int32_t rows,
 
 }  // namespace
 
-Table BlockLinearTable(Device& device) {
+Table BlockLinearTable(Device& device, const Progress& progress) {
   Table table;
   table.name = "Linear layers, weights in blocks";
   table.note =
@@ -98,16 +98,17 @@ Table BlockLinearTable(Device& device) {
       const double flops = 2.0 * rows * product.in * product.out;
       const Bound memory = MemoryBound(static_cast<double>(weight_bytes), device.copy_bytes_per_second());
       const Bound compute = ArithmeticBound(flops, device.peak_flops());
-      table.rows.push_back(
-          {FormatName(format) + ", " + std::to_string(rows), seconds,
-           memory.amount / memory.per_second > compute.amount / compute.per_second ? memory : compute});
+      AddRow(table,
+             {FormatName(format) + ", " + std::to_string(rows), seconds,
+              memory.amount / memory.per_second > compute.amount / compute.per_second ? memory : compute},
+             progress);
     }
     device.FreeAll();
   }
   return table;
 }
 
-Table SmallLinearTable(Device& device) {
+Table SmallLinearTable(Device& device, const Progress& progress) {
   Table table;
   table.name = "Linear layers, few rows";
   table.note =
@@ -134,7 +135,7 @@ Table SmallLinearTable(Device& device) {
       });
       const std::string name = std::string(product.name) + ", " + std::to_string(rows);
       const Bound bound = MemoryBound(static_cast<double>(weight_bytes), device.copy_bytes_per_second());
-      table.rows.push_back({name, seconds, bound});
+      AddRow(table, {name, seconds, bound}, progress);
       if (p.prologue != Prologue::kRmsNorm) continue;
       cuda::RmsNormKernelParams norm{};
       norm.x = p.x;
@@ -151,7 +152,7 @@ Table SmallLinearTable(Device& device) {
         const int error = cuda::LaunchRmsNorm(norm, stream);
         return error != 0 ? error : cuda::LaunchSmallLinear(p, stream);
       });
-      table.rows.push_back({name + ", norm apart", apart, bound});
+      AddRow(table, {name + ", norm apart", apart, bound}, progress);
     }
     device.FreeAll();
   }
@@ -201,7 +202,7 @@ double SecondsOfProduct(Backend& backend, std::span<const WeightHandle> weights,
 
 }  // namespace
 
-Table LargeLinearTable(Device& device, const std::string& library) {
+Table LargeLinearTable(Device& device, const std::string& library, const Progress& progress) {
   Table table;
   table.name = "Linear layers, many rows";
   table.note =
@@ -257,9 +258,10 @@ Table LargeLinearTable(Device& device, const std::string& library) {
       const double seconds = SecondsOfProduct(*backend, weights, params);
       const Bound memory = MemoryBound(bytes, device.copy_bytes_per_second());
       const Bound compute = ArithmeticBound(bytes * rows, device.peak_flops());
-      table.rows.push_back(
-          {std::string(product.name) + ", " + std::to_string(rows), seconds,
-           memory.amount / memory.per_second > compute.amount / compute.per_second ? memory : compute});
+      AddRow(table,
+             {std::string(product.name) + ", " + std::to_string(rows), seconds,
+              memory.amount / memory.per_second > compute.amount / compute.per_second ? memory : compute},
+             progress);
     }
     for (const WeightHandle weight : weights) backend->FreeWeight(weight);
     backend->Free(x);

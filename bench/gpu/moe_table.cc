@@ -91,7 +91,7 @@ class Mixture {
 
 }  // namespace
 
-Table MoeTable(Device& device) {
+Table MoeTable(Device& device, const Progress& progress) {
   Table table;
   table.name = "Mixture of experts";
   table.note =
@@ -104,9 +104,11 @@ Table MoeTable(Device& device) {
     const double seconds =
         device.MedianSeconds(1, [&](int, cudaStream_t stream) { return mixture.Queue(stream); });
     const int64_t distinct = mixture.Distinct();
-    table.rows.push_back({std::to_string(rows) + " rows, " + std::to_string(distinct) + " experts", seconds,
-                          MemoryBound(static_cast<double>(distinct * (kGateUpBytes + kDownBytes)),
-                                      device.copy_bytes_per_second())});
+    AddRow(table,
+           {std::to_string(rows) + " rows, " + std::to_string(distinct) + " experts", seconds,
+            MemoryBound(static_cast<double>(distinct * (kGateUpBytes + kDownBytes)),
+                        device.copy_bytes_per_second())},
+           progress);
   }
   device.FreeAll();
   return table;

@@ -11,7 +11,7 @@ constexpr int kCalls = 16;
 
 }  // namespace
 
-Table PointwiseTable(Device& device) {
+Table PointwiseTable(Device& device, const Progress& progress) {
   Table table;
   table.name = "Small kernels";
   table.note =
@@ -19,9 +19,10 @@ Table PointwiseTable(Device& device) {
       "costs more than the bytes.";
   for (const int32_t tokens : {1, 32, 512, 4096}) {
     auto add = [&](const char* name, double bytes, const Device::Call& call) {
-      table.rows.push_back({std::string(name) + ", " + std::to_string(tokens),
-                            device.MedianSeconds(kCalls, call),
-                            MemoryBound(tokens * bytes, device.copy_bytes_per_second())});
+      AddRow(table,
+             {std::string(name) + ", " + std::to_string(tokens), device.MedianSeconds(kCalls, call),
+              MemoryBound(tokens * bytes, device.copy_bytes_per_second())},
+             progress);
     };
     cuda::RmsNormKernelParams norm{};
     norm.x = device.AllocateRandom(int64_t{tokens} * kHidden * 2);

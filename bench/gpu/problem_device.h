@@ -19,8 +19,8 @@ class ProblemDevice {
   // How many copies of `bytes` together are several times the L2 cache, so that none is found there again.
   virtual int CopiesBeyondCache(int64_t bytes) const = 0;
 
-  // Freed with the device. Random: bf16 numbers of a standard normal distribution, scaled; the same each
-  // time.
+  // Freed with the device. Random: bf16 numbers of a standard normal distribution, scaled, drawn on the
+  // device; the same each time, and there for whatever is queued on its stream.
   virtual void* Allocate(int64_t bytes) = 0;
   void* AllocateRandom(int64_t bytes, float scale = 1.0f);
   template <typename T>

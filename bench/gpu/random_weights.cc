@@ -1,5 +1,6 @@
 #include "bench/gpu/random_weights.h"
 
+#include <cstring>
 #include <random>
 
 #include "kernels/core/check.h"
@@ -14,21 +15,40 @@ constexpr int64_t kRowAlignment = 32;  // elements
 // Rows of each part begin anywhere in the block.
 class RandomRows final : public RowFeed {
  public:
-  RandomRows(const LinearSource& source, const std::vector<uint16_t>& block)
-      : in_features_(source.in_features), block_(block) {}
+  RandomRows(int64_t in_features, const Format& format, const void* block)
+      : in_features_(in_features), format_(format), block_(static_cast<const std::byte*>(block)) {}
 
   const void* Rows(int32_t part, int64_t begin, int64_t count) override {
-    const int64_t elements = count * in_features_, room = static_cast<int64_t>(block_.size()) - elements;
+    const int64_t elements = count * in_features_, room = kBlockElements - elements;
     TM_CHECK(room >= 0, "%lld random numbers at once", static_cast<long long>(elements));
     const auto first = static_cast<uint64_t>(begin * in_features_ + part) * 0x9e3779b97f4a7c15ull;
     const auto places = static_cast<uint64_t>(room / kRowAlignment + 1);
-    return block_.data() + static_cast<int64_t>((first >> 20) % places) * kRowAlignment;
+    return block_ + format_.Bytes(static_cast<int64_t>((first >> 20) % places) * kRowAlignment);
   }
 
  private:
   const int64_t in_features_;
-  const std::vector<uint16_t>& block_;
+  const Format format_;
+  const std::byte* const block_;
 };
+
+// Blocks of Q4_0: one f16 and 32 integers of 4 bits, of which 8 stands for 0; each from 1 to 15 as likely as
+// the others.
+std::vector<std::byte> RandomQ4_0(int64_t count, float scale, uint64_t seed) {
+  constexpr float kDeviation = 4.3205f;  // of those integers
+  const Format format = DType::kQ4_0;
+  std::mt19937_64 random(seed);
+  const uint16_t step = FloatToF16(scale / kDeviation);
+  std::vector<std::byte> blocks(static_cast<size_t>(format.Bytes(count)));
+  for (size_t at = 0; at < blocks.size(); at += static_cast<size_t>(format.block_bytes)) {
+    std::memcpy(&blocks[at], &step, sizeof(step));
+    for (size_t i = at + sizeof(step); i < at + static_cast<size_t>(format.block_bytes); ++i) {
+      const uint64_t drawn = random();
+      blocks[i] = static_cast<std::byte>((1 + drawn % 15) | (1 + (drawn >> 32) % 15) << 4);
+    }
+  }
+  return blocks;
+}
 
 }  // namespace
 
@@ -41,16 +61,27 @@ std::vector<uint16_t> RandomBf16(int64_t count, float scale, uint64_t seed) {
   return numbers;
 }
 
-RandomWeights::RandomWeights(BackendPtr inner, float scale)
-    : CountingBackend(*inner), inner_(std::move(inner)), block_(RandomBf16(kBlockElements, scale, 23)) {}
+RandomWeights::RandomWeights(BackendPtr inner, float scale, const Format& matrices)
+    : CountingBackend(*inner),
+      inner_(std::move(inner)),
+      matrices_(matrices),
+      bf16_(RandomBf16(kBlockElements, scale, 23)) {
+  TM_CHECK(matrices == DType::kBf16 || matrices == DType::kQ4_0, "random numbers for %s",
+           FormatName(matrices).c_str());
+  if (matrices == DType::kQ4_0) q4_0_ = RandomQ4_0(kBlockElements, scale, 24);
+}
 
 OpCode RandomWeights::PackLinear(const LinearSource& source, WeightHandle* out) {
+  const Format format = source.use == WeightUse::kTable ? Format(DType::kBf16) : matrices_;
   std::vector<WeightRows> parts(source.parts, source.parts + source.part_count);
   for (WeightRows& part : parts) {
     TM_CHECK(part.format == DType::kBf16, "random numbers for %s", FormatName(part.format).c_str());
+    part.format = format;
     part.row_stride = source.in_features;
   }
-  RandomRows rows(source, block_);
+  const void* const block = format == DType::kBf16 ? static_cast<const void*>(bf16_.data())
+                                                   : static_cast<const void*>(q4_0_.data());
+  RandomRows rows(source.in_features, format, block);
   LinearSource random = source;
   random.parts = parts.data();
   random.feed = &rows;

@@ -3,6 +3,7 @@
 // Owns the other backend. One thread.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -14,8 +15,9 @@ namespace tramontane::gpu {
 
 class RandomWeights final : public CountingBackend {
  public:
-  // Of a normal distribution, times `scale`.
-  RandomWeights(BackendPtr inner, float scale);
+  // Of a normal distribution, times `scale`. matrices: the format of all but tables, bf16 or Q4_0, whose
+  // numbers are evenly distributed with the same deviation.
+  RandomWeights(BackendPtr inner, float scale, const Format& matrices = DType::kBf16);
 
   // REQUIRES: parts of bf16.
   OpCode PackLinear(const LinearSource& source, WeightHandle* out) override;
@@ -30,7 +32,9 @@ class RandomWeights final : public CountingBackend {
   ~RandomWeights() = default;
 
   BackendPtr inner_;
-  std::vector<uint16_t> block_;
+  const Format matrices_;
+  std::vector<uint16_t> bf16_;
+  std::vector<std::byte> q4_0_;
 };
 
 // bf16 numbers of a normal distribution times `scale`, from 65,536 that are drawn over and over.

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 namespace tramontane::gpu {
 namespace {
@@ -151,11 +152,20 @@ void AddTable(Report& report, Table table) {
   }
 }
 
+// Whoever ends the program meanwhile leaves the file as it was before.
+bool WriteWhole(const std::string& path, const std::string& text) {
+  const std::string unfinished = path + ".unfinished";
+  std::ofstream file(unfinished, std::ios::binary);
+  file << text;
+  file.close();
+  return file.good() && std::rename(unfinished.c_str(), path.c_str()) == 0;
+}
+
 bool WriteReport(const Report& report, const std::string& folder) {
-  std::ofstream as_json(folder + "/gpu_check.json"), as_markdown(folder + "/gpu_check.md");
-  as_json << JsonOf(report).dump(1) << "\n";
-  WriteMarkdown(report, as_markdown);
-  return as_json.good() && as_markdown.good();
+  std::ostringstream markdown;
+  WriteMarkdown(report, markdown);
+  const bool as_json = WriteWhole(folder + "/gpu_check.json", JsonOf(report).dump(1) + "\n");
+  return WriteWhole(folder + "/gpu_check.md", markdown.str()) && as_json;
 }
 
 }  // namespace tramontane::gpu

@@ -2,8 +2,10 @@
 // the share of the bound it reached. One thread.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tramontane::gpu {
@@ -14,6 +16,8 @@ struct Bound {
   double amount = 0;      // bytes or floating-point operations
   double per_second = 0;  // of the device
   std::string unit;       // "bytes" or "FLOP"
+
+  double seconds() const { return amount / per_second; }
 };
 
 inline Bound MemoryBound(double bytes, double bytes_per_second) { return {bytes, bytes_per_second, "bytes"}; }
@@ -27,7 +31,7 @@ struct Row {
   Bound bound;
   std::string kernel = {};  // that was measured, where several do the same work
 
-  double share() const { return bound.amount / bound.per_second / seconds; }
+  double share() const { return bound.seconds() / seconds; }
 };
 
 struct Table {
@@ -35,6 +39,13 @@ struct Table {
   std::string note;  // how it was measured
   std::vector<Row> rows;
 };
+
+// Told of a table each time it has another row: what is measured stays, whatever becomes of the rows behind.
+using Progress = std::function<void(const Table& so_far)>;
+inline void AddRow(Table& table, Row row, const Progress& progress) {
+  table.rows.push_back(std::move(row));
+  progress(table);
+}
 
 // Seconds of other programs for the same rows: peers[table][row][peer]. kOursInTurn among them: our kernel,
 // timed in turn with the others in their process, which is what they are compared with then.
@@ -54,7 +65,7 @@ Peers ReadPeers(const std::string& path);
 Report ReadReport(const std::string& folder);
 // Puts a table where one of its name stands, else at the end.
 void AddTable(Report& report, Table table);
-// Writes folder/gpu_check.json and folder/gpu_check.md. False where that failed.
+// Writes folder/gpu_check.json and folder/gpu_check.md, each whole or not at all. False where that failed.
 bool WriteReport(const Report& report, const std::string& folder);
 
 }  // namespace tramontane::gpu

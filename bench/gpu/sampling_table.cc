@@ -17,7 +17,7 @@ struct Choice {
 
 }  // namespace
 
-Table SamplingTable(Device& device) {
+Table SamplingTable(Device& device, const Progress& progress) {
   Table table;
   table.name = "Sampling";
   table.note =
@@ -42,11 +42,12 @@ Table SamplingTable(Device& device) {
         std::vector<SamplingRow> sampling(static_cast<size_t>(rows), choice.row);
         for (size_t r = 0; r < sampling.size(); ++r) sampling[r].seed = r;
         params.call.rows = device.Upload(sampling);
-        table.rows.push_back(
-            {std::string(choice.name) + ", " + std::to_string(rows) + " x " + std::to_string(vocab),
-             device.MedianSeconds(
-                 kCalls, [&](int, cudaStream_t stream) { return cuda::LaunchSample(params, stream); }),
-             MemoryBound(4.0 * rows * vocab, device.copy_bytes_per_second())});
+        AddRow(table,
+               {std::string(choice.name) + ", " + std::to_string(rows) + " x " + std::to_string(vocab),
+                device.MedianSeconds(
+                    kCalls, [&](int, cudaStream_t stream) { return cuda::LaunchSample(params, stream); }),
+                MemoryBound(4.0 * rows * vocab, device.copy_bytes_per_second())},
+               progress);
       }
       device.FreeAll();
     }

@@ -57,7 +57,7 @@ struct PrefillTile {
 // In shared memory. A count in brackets is that of arrivals.
 struct PrefillBarriers {
   Mbarrier keys_full[kStages], keys_empty[kStages];          // [1], [warps that compute]
-  Mbarrier values_full[kStages], values_empty[kStages];      // [1], [warps that compute]
+  Mbarrier values_full[kStages], values_empty[kStages];      // [1], [warps that compute, and that clears]
   Mbarrier values_clean[kStages];                            // [a warp]; of tiles with stale rows only
   Mbarrier query_full[kConsumers], query_empty[kConsumers];  // [a warp], [warps of a warpgroup]
 };
@@ -122,7 +122,7 @@ TM_DEVICE void CleanValues(const HopperAttentionParams& p, const PrefillShared<S
     int tile = item.tile_begin;
     do {
       const int stage = StageOf(n);
-      WaitPhase(&barriers->values_full[stage], ParityOf(n));  // each, or the parity would say nothing
+      WaitPhase(&barriers->values_full[stage], ParityOf(n));
       const StaleRows stale = StaleRowsOf<Shape::kKeys>(item, tile, p.page_log2);
       if (stale.Any()) {
         ClearRows<Shape::kKeys, Shape::kHeadDim>(stale.before_begin, stale.before_end, shared.values(stage));
@@ -130,6 +130,8 @@ TM_DEVICE void CleanValues(const HopperAttentionParams& p, const PrefillShared<S
         FenceAsyncProxy();
         Arrive(&barriers->values_clean[stage]);
       }
+      // Also of tiles with nothing to clear: two phases farther the parity of values_full would say nothing.
+      Release(&barriers->values_empty[stage]);
       ++n;
     } while ((tile += Shape::kKeys) < item.key_end);
   }
@@ -417,7 +419,7 @@ TM_KERNEL TM_BOUNDS(kThreads, 1) void HopperPrefillKernel(const TM_GRID_CONSTANT
       InitBarrier(&barriers->keys_full[i], 1);
       InitBarrier(&barriers->keys_empty[i], kConsumers * kWarpgroup / 32);
       InitBarrier(&barriers->values_full[i], 1);
-      InitBarrier(&barriers->values_empty[i], kConsumers * kWarpgroup / 32);
+      InitBarrier(&barriers->values_empty[i], kConsumers * kWarpgroup / 32 + 1);
       InitBarrier(&barriers->values_clean[i], 32);
     }
     for (int i = 0; i < kConsumers; ++i) {

@@ -11,6 +11,7 @@
 
 #include "bench/gpu/attention_problem.h"
 #include "kernels/core/dtype.h"
+#include "kernels/cuda/emulator/emulator.h"
 #include "tests/support/cuda_device.h"
 
 namespace tramontane::gpu {
@@ -123,6 +124,29 @@ TEST_P(AttentionProblemTest, BeforeHopperItGoesByMmaSync) {
   EXPECT_EQ(problem.kernels(), AttentionKernels::kMmaSync);
   EXPECT_EQ(problem.KernelName(), c.mma_sync_kernel);
   EXPECT_EQ(OutcomeOf(problem, 0).boxes, 0);
+}
+
+// A barrier's phase tells by its parity alone: whoever waits for one phase must be done with that before the
+// next but one is over, however late its warp gets its turn.
+TEST(AttentionProblemOrderTest, NoWarpNeedsToKeepUpWithTheOthers) {
+  struct Launch {
+    AttentionShape shape;
+    int warps;
+  };
+  // Four tiles of keys and more, of which most are whole pages: nobody has rows to clear.
+  for (const Launch& launch :
+       {Launch{{1, 512, 64, 0}, 12}, Launch{{1, 300, 40, 100}, 12}, Launch{{1, 700, 1, 0}, 5}}) {
+    EmulatedDevice device(/*hopper=*/true);
+    emulator::CurrentSettings() = {};
+    const AttentionProblem problem(device, launch.shape);
+    const std::vector<uint16_t> want = OutcomeOf(problem, 0).out;
+    for (int warp = 0; warp < launch.warps; ++warp) {
+      SCOPED_TRACE(NameOf(launch.shape) + ", warp " + std::to_string(warp));
+      emulator::CurrentSettings() = {.last_warp = warp};
+      EXPECT_EQ(OutcomeOf(problem, 0).out, want);
+    }
+  }
+  emulator::CurrentSettings() = {};
 }
 
 TEST(AttentionProblemDeathTest, KernelsThatTheDeviceLacksAreNoChoice) {

@@ -75,6 +75,33 @@ TEST(GpuReportTest, TablesAreAddedOneByOneAndKeepWhatStandsBesideThem) {
                     HasSubstr("| 1 x 1k (HopperDecodeKernel, 16 rows) |"), HasSubstr("| 1 x 1k | ")));
 }
 
+TEST(GpuReportTest, WhoReadsAReportSeesAWholeOne) {
+  const TempFolder folder;
+  Report report;
+  AddTable(report, TableOf("Sampling", 0.5));
+  ASSERT_TRUE(WriteReport(report, folder.path()));
+  std::ifstream before(folder.PathOf("gpu_check.json"));
+  AddTable(report, TableOf("Small kernels", 0.5));
+  ASSERT_TRUE(WriteReport(report, folder.path()));
+  std::ostringstream text;
+  text << before.rdbuf();
+  EXPECT_THAT(text.str(),
+              AllOf(HasSubstr("Sampling"), Not(HasSubstr("Small kernels")), testing::EndsWith("}\n")));
+  EXPECT_EQ(ReadReport(folder.path()).tables.size(), 2U);
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path()))
+    EXPECT_THAT(entry.path().filename().string(), testing::StartsWith("gpu_check.")) << "left behind";
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 2);
+}
+
+TEST(GpuReportTest, AProgressIsToldOfEveryRow) {
+  Table table = {"Sampling", "a note", {}};
+  std::vector<size_t> told;
+  const Progress progress = [&](const Table& so_far) { told.push_back(so_far.rows.size()); };
+  AddRow(table, {"greedy", 0.5, MemoryBound(1, 1)}, progress);
+  AddRow(table, {"sampled", 0.5, MemoryBound(1, 1)}, progress);
+  EXPECT_THAT(told, ElementsAre(1U, 2U));
+}
+
 TEST(GpuReportTest, AFileThatIsNoReportIsWrittenAnew) {
   const TempFolder folder;
   folder.Write("gpu_check.json", R"({"tables": 3})");
@@ -83,11 +110,13 @@ TEST(GpuReportTest, AFileThatIsNoReportIsWrittenAnew) {
 
 // ---- random weights
 
-TEST(RandomWeightsTest, MatricesHoldNumbersOfTheirScaleWhateverTheSourceSays) {
+class RandomWeightsTest : public testing::TestWithParam<DType> {};
+
+TEST_P(RandomWeightsTest, MatricesHoldNumbersOfTheirScaleWhateverTheSourceSays) {
   constexpr int64_t kIn = 256, kOut = 64;
   constexpr float kScale = 0.5f;
   const BackendPtr backend(
-      new RandomWeights(MakeCpuBackend({.threads = 1, .variant = "portable"}).value(), kScale));
+      new RandomWeights(MakeCpuBackend({.threads = 1, .variant = "portable"}).value(), kScale, GetParam()));
   StepMaxima maxima;
   maxima.tokens = maxima.sequences = maxima.logit_rows = 1;
   maxima.hidden = kIn;
@@ -125,6 +154,9 @@ TEST(RandomWeightsTest, MatricesHoldNumbersOfTheirScaleWhateverTheSourceSays) {
   EXPECT_NEAR(sum / count, 0.0, 0.04);
   EXPECT_NEAR(std::sqrt(squares / count), kScale, 0.04);
 }
+
+INSTANTIATE_TEST_SUITE_P(Formats, RandomWeightsTest, testing::Values(DType::kBf16, DType::kQ4_0),
+                         [](const auto& info) { return std::string(DTypeName(info.param)); });
 
 // ---- run_on_gpu
 
@@ -182,10 +214,11 @@ class RunOnGpu {
 TEST(RunOnGpuTest, TablesComeFirstThenTheChecks) {
   RunOnGpu run;
   EXPECT_EQ(run.Run(""), 0) << run.printed();
-  EXPECT_THAT(run.started(), ElementsAre("pointwise", "decode-attention", "prefill-attention", "small-linear",
-                                         "large-linear", "sampling", "steps", "gpu_op_tests", "gpu_op_tests",
-                                         "gpu_engine_tests", "gpu_op_tests", "steps-without-window",
-                                         "steps-without-pdl", "moe", "block-linear"));
+  EXPECT_THAT(
+      run.started(),
+      ElementsAre("pointwise", "decode-attention", "prefill-attention", "small-linear", "large-linear",
+                  "sampling", "block-linear", "steps", "gpu_op_tests", "gpu_op_tests", "gpu_engine_tests",
+                  "gpu_op_tests", "steps-without-window", "steps-without-pdl", "steps-in-q4_0", "moe"));
   EXPECT_THAT(run.printed(), AllOf(HasSubstr("op tests: passed ([ PASSED ] 3 tests.)"),
                                    HasSubstr("PyTorch beside it: not on this machine"),
                                    HasSubstr("memcheck: not run"), Not(HasSubstr("left out"))));

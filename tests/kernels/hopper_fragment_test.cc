@@ -142,6 +142,34 @@ TEST_F(HopperFragmentTest, StridesOfABoxNeedNotAscend) {
   }
 }
 
+TEST_F(HopperFragmentTest, AMapThatTheUnitCannotReadIsRefused) {
+  const DeviceArray<uint16_t> tensor{std::vector<uint16_t>(2 * 2 * 8 * 64)};
+  const cuda::TensorMapShape sound = {.base = tensor.data(),
+                                      .sizes = {64, 8, 2, 2, int64_t{1} << 28},  // 1 TiB, as a pool's
+                                      .stride_bytes = {128, 8 * 128, 2 * 8 * 128, 4 * 8 * 128},
+                                      .box = {64, 8, 1, 1, 1}};
+  cuda::TensorMap map;
+  EXPECT_EQ(cuda::MakeShownMap(sound, &map), 0);
+  cuda::TensorMapShape shape = sound;
+  shape.base = tensor.data() + 4;
+  EXPECT_NE(cuda::MakeShownMap(shape, &map), 0) << "a base at 8 bytes";
+  shape = sound;
+  shape.sizes[4] = (int64_t{1} << 32) + 1;
+  EXPECT_NE(cuda::MakeShownMap(shape, &map), 0) << "more than 2^32 pages";
+  shape = sound;
+  shape.sizes[2] = 0;
+  EXPECT_NE(cuda::MakeShownMap(shape, &map), 0) << "no heads";
+  shape = sound;
+  shape.stride_bytes[1] += 8;
+  EXPECT_NE(cuda::MakeShownMap(shape, &map), 0) << "a stride of 8 bytes more";
+  shape = sound;
+  shape.stride_bytes[3] = int64_t{1} << 40;
+  EXPECT_NE(cuda::MakeShownMap(shape, &map), 0) << "a stride of 2^40";
+  shape = sound;
+  shape.box[1] = 257;
+  EXPECT_NE(cuda::MakeShownMap(shape, &map), 0) << "a box of 257 tokens";
+}
+
 TEST_F(HopperFragmentTest, PhasesOfTwoBarriersHandAPlaceToAndFro) {
   constexpr int kRounds = 7;
   const DeviceArray<int32_t> out{std::vector<int32_t>(kRounds, -1)};

@@ -25,6 +25,8 @@ void* AllocateOnDevice(size_t bytes) {
 void FreeOnDevice(void* memory) { Check(cudaFree(memory), "cudaFree"); }
 void CopyToDevice(void* device, const void* host, size_t bytes) {
   Check(cudaMemcpy(device, host, bytes, cudaMemcpyHostToDevice), "copy to the device");
+  // It may have returned before the bytes landed, and a backend's stream waits for no other.
+  Check(cudaDeviceSynchronize(), "copy to the device");
 }
 void CopyFromDevice(void* host, const void* device, size_t bytes) {
   Check(cudaDeviceSynchronize(), "a kernel");

@@ -113,6 +113,7 @@ BackendEngine::BackendEngine(BackendPtr backend, const std::string& folder, cons
   const int64_t pool_bytes = options.limits.pool_pages * layout().page_bytes();
   pool_ = {static_cast<std::byte*>(backend_->Allocate(pool_bytes)),
            [backend = backend_.get()](std::byte* pool) { backend->Free(pool); }};
+  TM_CHECK(pool_ != nullptr, "no memory for %lld bytes of pages", static_cast<long long>(pool_bytes));
   auto runner = BackendModelRunner::Create(*backend_, *model_, options.limits, pool_.get()).value();
   if (options.recorded) TM_CHECK(runner->RecordDecodeSteps().ok(), "recording failed");
   runner_ = std::move(runner);

@@ -230,6 +230,21 @@ void RunThread(void* argument) {
   std::abort();
 }
 
+// A turn for each thread that can go on and that `takes_part`; whether there was one.
+template <typename TakesPart>
+bool GiveTurns(std::vector<Thread>& threads, const std::vector<int>& order, TakesPart takes_part) {
+  bool progress = false;
+  for (const int i : order) {
+    Thread& thread = threads[static_cast<size_t>(i)];
+    if (thread.fiber->finished() || thread.waiting != Waiting::kNo || !takes_part(thread)) continue;
+    current_thread = &thread;
+    thread.fiber->Resume();
+    current_thread = nullptr;
+    progress = true;
+  }
+  return progress;
+}
+
 // Gives every thread its turns until all have ended.
 void RunBlock(Block& block, std::mt19937_64& random) {
   std::vector<Thread>& threads = *block.threads;
@@ -249,16 +264,11 @@ void RunBlock(Block& block, std::mt19937_64& random) {
   block.alive = static_cast<int>(threads.size());
   while (block.alive > 0) {
     if (block.settings->order == LaneOrder::kRandom) std::shuffle(order.begin(), order.end(), random);
-    bool progress = false;
-    for (const int i : order) {
-      Thread& thread = threads[static_cast<size_t>(i)];
-      if (thread.fiber->finished() || thread.waiting != Waiting::kNo) continue;
-      current_thread = &thread;
-      thread.fiber->Resume();
-      current_thread = nullptr;
-      progress = true;
+    const int last_warp = block.settings->last_warp;
+    if (!GiveTurns(threads, order, [&](const Thread& thread) { return thread.warp != last_warp; }) &&
+        !GiveTurns(threads, order, [&](const Thread& thread) { return thread.warp == last_warp; })) {
+      Deadlock(block);
     }
-    if (!progress) Deadlock(block);
   }
 }
 

@@ -31,8 +31,9 @@ enum class LaneOrder { kForward, kReverse, kRandom };
 
 struct Settings {
   LaneOrder order = LaneOrder::kForward;
-  uint64_t seed = 1;                    // of kRandom
-  bool shuffle_blocks = false;          // blocks of a grid run in a random order, else in ascending one
+  uint64_t seed = 1;            // of kRandom
+  int last_warp = -1;           // gets a turn only when no other warp of its block can go on; -1: none
+  bool shuffle_blocks = false;  // blocks of a grid run in a random order, else in ascending one
   bool count_shared_conflicts = false;  // of plain loads and stores of 16 bytes; takes time
   bool eager_copies = false;            // asynchronous copies land at once (what hides a missing wait)
 };

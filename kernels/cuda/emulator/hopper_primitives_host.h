@@ -18,7 +18,19 @@ inline uint32_t SharedAddress(const void* pointer) {
   return static_cast<uint32_t>(static_cast<const std::byte*>(pointer) - emulator::SharedMemory());
 }
 
+// What cuTensorMapEncodeTiled refuses, for bf16 in rows of 128 bytes.
+inline bool DriverTakes(const TensorMapShape& shape) {
+  bool takes = reinterpret_cast<uintptr_t>(shape.base) % 16 == 0 && shape.box[0] <= 64;
+  for (const int64_t size : shape.sizes) takes = takes && size >= 1 && size <= int64_t{1} << 32;
+  for (const int64_t bytes : shape.stride_bytes)
+    takes = takes && bytes >= 0 && bytes % 16 == 0 && bytes < int64_t{1} << 40;
+  for (const int32_t size : shape.box) takes = takes && size >= 1 && size <= 256;
+  return takes;
+}
+
 inline int MakeTensorMap(const TensorMapShape& shape, TensorMap* map) {
+  constexpr int kInvalidValue = 1;  // cudaErrorInvalidValue
+  if (!DriverTakes(shape)) return kInvalidValue;
   emulator::BoxedTensor tensor;
   static_assert(sizeof(tensor) <= sizeof(TensorMap));
   tensor.base = static_cast<const std::byte*>(shape.base);
