@@ -93,8 +93,7 @@ class Engine::Impl {
   std::atomic<int64_t> stepped_ns_{0};     // the last step that did something has ended
   Published<EngineLoad> load_;
   const std::shared_ptr<StepTrace> step_trace_ = std::make_shared<StepTrace>();
-  // Of requests that were cancelled, running or not: what waits is looked at only where this has moved.
-  const std::shared_ptr<std::atomic<int64_t>> cancels_ = std::make_shared<std::atomic<int64_t>>(0);
+  const std::shared_ptr<CancelledStreams> cancels_ = std::make_shared<CancelledStreams>();
   OutputProcessor output_;
 
   // ---- engine thread ----------------------------------------------------------------------------

@@ -39,8 +39,9 @@ struct EngineModel {
 
 // One consistent picture for GetLoad and metrics, published after every step.
 struct EngineLoad {
-  int64_t waiting = 0;  // requests accepted and not yet running
-  int64_t running = 0;  // sequences in prefill or decode
+  int64_t waiting = 0;         // requests accepted and not yet running
+  int64_t waiting_visits = 0;  // of these that a step looked at: to end them, and for nothing else
+  int64_t running = 0;         // sequences in prefill or decode
   int64_t total_pages = 0, free_pages = 0, held_pages = 0, cached_pages = 0;
   std::array<int64_t, kMaxKvGroups> held_pages_of_group =
       {};  // of kv_layout().groups; their sum is held_pages

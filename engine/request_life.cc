@@ -9,10 +9,9 @@
 namespace tramontane {
 namespace {
 
-constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
-
 // When its deadline or its limit of time ends the request, whichever is first; kNever where it has neither.
 int64_t OutOfTimeNs(const Request& request) {
+  constexpr int64_t kNever = WaitingRequests::kNever;
   const int64_t deadline_ns = request.deadline_ns > 0 ? request.deadline_ns : kNever;
   const int64_t limit_ns = request.stopping.time_limit_ns;
   return std::min(deadline_ns, limit_ns > 0 && request.received_ns <= kNever - limit_ns
@@ -84,15 +83,13 @@ int64_t Discarded(const Choice& choice) {
 }  // namespace
 
 RequestLife::RequestLife(const EngineLimits& limits, const EngineModel& model, Scheduler& scheduler,
-                         Inbox& inbox, Signal& wake, const std::atomic<int64_t>& cancels,
-                         EngineLoad& counters)
+                         Inbox& inbox, Signal& wake, CancelledStreams& cancelled, EngineLoad& counters)
     : limits_(limits),
       model_(model),
       scheduler_(scheduler),
       inbox_(inbox),
-      cancels_(cancels),
       counters_(counters),
-      waiting_end_ns_(kNever),
+      waiting_(cancelled),
       seeds_(TrulyRandom()),
       masks_(limits, scheduler, wake, counters, [this](Choice& choice, const Status& status) {
         EndChoice(choice, {FinishReason::kError, status}, std::nullopt);
@@ -138,31 +135,25 @@ void RequestLife::Begin(std::shared_ptr<LiveRequest> live) {
     active->prompt_logprobs.resize(static_cast<size_t>(first.ScoresBefore(first.prompt_tokens())));
   ++arrivals_;
   scheduler_.Admit(&active->choices[0]);
-  waiting_end_ns_ = std::min(waiting_end_ns_, OutOfTimeNs(request));
-  if (active->live->stream->cancelled()) cancels_seen_ = -1;  // before it was here to be seen
-  waiting_.push_back(std::move(active));
+  waiting_.Add(std::move(active), OutOfTimeNs(request));
 }
 
 void RequestLife::Reap() {
   masks_.ResumeWhatIsReady();
   ReapWaiting();
   for (const auto& active : active_) ReapRequest(*active);
-  const size_t released = std::erase_if(active_, Releasable);
+  const size_t released = std::erase_if(active_, [](const auto& active) { return Releasable(*active); });
   if (released > 0 && alive() == 0) CheckPages();
 }
 
 // A request that waits ends by what comes from outside alone: it is cancelled, it runs out of time, or the
 // device is lost.
 void RequestLife::ReapWaiting() {
-  const int64_t cancels = cancels_.load(std::memory_order_acquire);
-  const bool moved = std::exchange(cancels_seen_, cancels) != cancels;
-  if (!moved && now_ns_ < waiting_end_ns_) return;
-  waiting_end_ns_ = kNever;
-  for (const auto& waiting : waiting_) {
-    ReapRequest(*waiting);
-    waiting_end_ns_ = std::min(waiting_end_ns_, OutOfTimeNs(waiting->request()));
-  }
-  std::erase_if(waiting_, Releasable);
+  waiting_.EndDue(now_ns_, [this](ActiveRequest& request) {
+    ReapRequest(request);
+    TM_CHECK(Releasable(request), "request %s waits, and nothing ends it", request.request().id.c_str());
+  });
+  counters_.waiting_visits = waiting_.visits();
 }
 
 void RequestLife::ReapRequest(ActiveRequest& active) {
@@ -186,8 +177,8 @@ void RequestLife::ReapRequest(ActiveRequest& active) {
   }
 }
 
-bool RequestLife::Releasable(const std::unique_ptr<ActiveRequest>& active) {
-  return std::all_of(active->choices.begin(), active->choices.end(),
+bool RequestLife::Releasable(const ActiveRequest& active) {
+  return std::all_of(active.choices.begin(), active.choices.end(),
                      [](const Choice& choice) { return choice.ended && choice.steps_in_flight == 0; });
 }
 
@@ -204,10 +195,7 @@ void RequestLife::LeaveQueue(ActiveRequest& active) {
   if (!active.queued) return;
   active.queued = false;
   inbox_.LeaveQueue(*active.live);
-  const auto at = std::find_if(waiting_.begin(), waiting_.end(),
-                               [&](const auto& waiting) { return waiting.get() == &active; });
-  active_.push_back(std::move(*at));
-  waiting_.erase(at);
+  active_.push_back(waiting_.Take(active));
 }
 
 // ---- plans --------------------------------------------------------------------------------------
@@ -387,9 +375,9 @@ void RequestLife::EndChoice(Choice& choice, ChoiceEnd end, std::optional<TokenIn
 }
 
 void RequestLife::EndEverything(const Status& status) {
-  for (const auto& waiting : waiting_) EndRequest(*waiting, {FinishReason::kError, status});
-  for (const auto& active : active_) EndRequest(*active, {FinishReason::kError, status});
-  cancels_seen_ = -1;
+  const ChoiceEnd end = {FinishReason::kError, status};
+  waiting_.EndAll([&](ActiveRequest& request) { EndRequest(request, end); });
+  for (const auto& active : active_) EndRequest(*active, end);
 }
 
 ChoiceOutput& RequestLife::Emit(Choice& choice) {

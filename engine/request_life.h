@@ -4,9 +4,7 @@
 // The step in verbs (engine.cc) says when; this says what. Engine thread.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <random>
@@ -21,15 +19,16 @@
 #include "engine/output_processor.h"
 #include "engine/scheduler.h"
 #include "engine/step_plan.h"
+#include "engine/waiting_requests.h"
 
 namespace tramontane {
 
 class RequestLife {
  public:
-  // All are borrowed. `cancels` counts cancelled requests, running or not; what is counted here goes to
-  // `counters`.
+  // All are borrowed. `cancelled`: the streams that were, of requests that run or not; what is counted here
+  // goes to `counters`.
   RequestLife(const EngineLimits& limits, const EngineModel& model, Scheduler& scheduler, Inbox& inbox,
-              Signal& wake, const std::atomic<int64_t>& cancels, EngineLoad& counters);
+              Signal& wake, CancelledStreams& cancelled, EngineLoad& counters);
 
   // What happens from now on goes to `output`, which lives until the next call.
   void BeginStep(StepOutput* output, int64_t now_ns);
@@ -57,7 +56,7 @@ class RequestLife {
  private:
   void ReapWaiting();
   void ReapRequest(ActiveRequest& active);
-  static bool Releasable(const std::unique_ptr<ActiveRequest>& active);
+  static bool Releasable(const ActiveRequest& active);
   void CheckPages() const;
   void LeaveQueue(ActiveRequest& active);
   void NoteHeld();
@@ -79,13 +78,9 @@ class RequestLife {
   const EngineModel& model_;
   Scheduler& scheduler_;
   Inbox& inbox_;
-  const std::atomic<int64_t>& cancels_;
   EngineLoad& counters_;
 
-  // What has not been in a plan yet, oldest first: ten thousand of them must not cost a step anything.
-  std::deque<std::unique_ptr<ActiveRequest>> waiting_;
-  int64_t waiting_end_ns_;                              // none of them runs out of time before
-  int64_t cancels_seen_ = 0;                            // -1: what waits is looked at again
+  WaitingRequests waiting_;                             // what has not been in a plan yet
   std::vector<std::unique_ptr<ActiveRequest>> active_;  // the others, by their first plan
   std::mt19937_64 seeds_;                               // of requests that bring none
   int64_t arrivals_ = 0;

@@ -46,6 +46,17 @@ ContextPolicy MaskPolicy(const Request& request) {
   return policy.type == ContextPolicyType::kReevaluate ? ContextPolicy() : policy;
 }
 
+// The first positions whose pages are kept for what is computed after a discard.
+int64_t SinksToKeep(const Sequence& sequence) {
+  const ContextPolicy policy = sequence.request->context_policy.value_or(ContextPolicy());
+  return policy.type == ContextPolicyType::kReevaluate ? policy.n_keep : 0;
+}
+
+bool KeepsSinks(const Sequence& sequence) { return !sequence.kept.tables.empty(); }
+
+// Of a sequence that waits.
+int64_t SinksKept(const Sequence& sequence) { return KeepsSinks(sequence) ? SinksToKeep(sequence) : 0; }
+
 StepRow* FindRow(StepPlan* plan, const Sequence* sequence) {
   for (StepRow& row : plan->rows) {
     if (row.sequence == sequence) return &row;
@@ -225,6 +236,8 @@ void Scheduler::PlanDecode(StepPlan* plan) {
 // order; what they leave goes to the shortest remaining, the oldest among them.
 void Scheduler::PlanPrefill(StepPlan* plan, int64_t now_ns) {
   if (prefill_.empty() && ready_.empty()) return;
+  while (!ready_.empty() && !HasPagesToStart(*ready_.front()) && LetGoOfSinksOfSome()) {
+  }
   const Budget budget = PrefillBudget();
   Budget left = budget;
   GiveOldest(&left, plan);
@@ -392,9 +405,15 @@ int64_t Scheduler::Give(Sequence* sequence, Budget share, Least least, Budget* l
 }
 
 // Its first position to compute is the first that no known page has, and where positions are to be scored,
-// the first of those at most.
+// the first of those at most. After a discard more than the sinks may be known, from others that discarded
+// the same.
 void Scheduler::Begin(Sequence* sequence) {
-  const int64_t hit = store_.Acquire(sequence->lease, QueryFor(*sequence));
+  int64_t hit = SinksKept(*sequence);
+  if (hit > store_.KnownPrefix(sequence->lease, QueryFor(*sequence))) {
+    sequence->lease = store_.Fork(sequence->kept, hit);
+  } else {
+    hit = store_.Acquire(sequence->lease, QueryFor(*sequence));
+  }
   sequence->expected_hit = hit;
   sequence->scheduled_len = hit;
   sequence->accepted_len = hit;
@@ -518,13 +537,17 @@ bool Scheduler::HasPlace(const Sequence& sequence) const {
 }
 
 // The pool holds what every prompt part-way still needs, one more page per group for every sequence in
-// decode, and this sequence's whole prefill.
+// decode, and this sequence's whole prefill. What it keeps counts as its own, though windows do not give it
+// back: it is the first to be let go where that is missed.
 bool Scheduler::HasPagesToStart(const Sequence& sequence) const {
-  int64_t pages = store_.PagesToReach(sequence.lease, sequence.prefill_len, least_chunk_);
+  const auto groups = static_cast<int64_t>(store_.layout().groups.size());
+  const Lease& start = KeepsSinks(sequence) ? sequence.kept : sequence.lease;
+  int64_t pages = store_.PagesToReach(start, sequence.prefill_len, least_chunk_);
+  if (SinksKept(sequence) % store_.page_size() != 0) pages += groups;  // copies
   for (const Sequence* other : prefill_) {
     pages += store_.PagesToReach(other->lease, other->prefill_len, least_chunk_);
   }
-  pages += static_cast<int64_t>(decode_.size() * store_.layout().groups.size());
+  pages += static_cast<int64_t>(decode_.size()) * groups;
   return pages <= store_.available();
 }
 
@@ -555,10 +578,11 @@ Sequence* Scheduler::HeldWithPages() const {
   return found == decode_.end() ? nullptr : *found;
 }
 
-// Preempts a held sequence with pages, or else the youngest one, if it is younger than this one. False when
-// there is none, or when it is in flight: then it sits this plan out, and is preempted once its steps are
-// applied.
+// Lets go of what is kept for discards; else preempts a held sequence with pages, or else the youngest one,
+// if it is younger than this one. False when there is none, or when it is in flight: then it sits this plan
+// out, and is preempted once its steps are applied.
 bool Scheduler::PreemptYoungerThan(const Sequence& sequence) {
+  if (LetGoOfSinksOfSome()) return true;
   if (Sequence* held = HeldWithPages()) {
     Preempt(held);
     return true;
@@ -579,6 +603,7 @@ bool Scheduler::PreemptYoungerThan(const Sequence& sequence) {
 void Scheduler::Preempt(Sequence* sequence) {
   ++sequence->usage.preemptions;
   ++preemptions_;
+  LetGoOfSinks(sequence);
   SendBack(sequence);
 }
 
@@ -586,6 +611,7 @@ void Scheduler::Reevaluate(Sequence* sequence) {
   TM_CHECK(sequence->state == SequenceState::kDecode && sequence->steps_in_flight == 0,
            "choice %d of request %s is to be computed again while it is computed", sequence->choice,
            sequence->request->id.c_str());
+  KeepSinks(sequence);
   SendBack(sequence);
 }
 
@@ -606,9 +632,53 @@ void Scheduler::MakeReady(Sequence* sequence) {
 }
 
 void Scheduler::Expect(Sequence* sequence) {
-  sequence->expected_hit = store_.KnownPrefix(sequence->lease, QueryFor(*sequence));
+  sequence->expected_hit =
+      std::max(store_.KnownPrefix(sequence->lease, QueryFor(*sequence)), SinksKept(*sequence));
   sequence->fits_one_chunk = sequence->prefill_len - sequence->expected_hit <= limits_.max_step_tokens / 2 &&
                              RemainingParts(*sequence) <= limits_.step_cost() * cost_.parts_per_token() / 2;
+}
+
+// ---- sinks that discards keep --------------------------------------------------------------------
+
+// Unless a window has let go of some already, or a hit began behind them: what comes after the discard then
+// begins with what the cache knows.
+void Scheduler::KeepSinks(Sequence* sequence) {
+  const int64_t sinks = SinksToKeep(*sequence);
+  if (sinks == 0 || KeepsSinks(*sequence)) return;
+  for (const PageTable& table : sequence->lease.tables) {
+    if (table.kv_base > 0) return;
+  }
+  sequence->kept = store_.Fork(sequence->lease, sinks);
+  InsertByAge(keepers_, sequence);
+}
+
+// Before a window rolls over them, and not before their pages are full: a sequence that shares one that it
+// goes on in would have to copy it.
+void Scheduler::KeepSinksOnceFull(Sequence* sequence) {
+  const int64_t pages = PagesFor(SinksToKeep(*sequence), store_.page_size());
+  if (sequence->accepted_len >= pages * store_.page_size()) KeepSinks(sequence);
+}
+
+void Scheduler::ForkSinks(const Sequence& parent, Sequence* sequence) {
+  if (!KeepsSinks(parent)) return KeepSinksOnceFull(sequence);
+  sequence->kept = store_.Fork(parent.kept, SinksToKeep(parent));
+  InsertByAge(keepers_, sequence);
+}
+
+void Scheduler::LetGoOfSinks(Sequence* sequence) {
+  if (!KeepsSinks(*sequence)) return;
+  Remove(keepers_, sequence);
+  store_.Release(sequence->kept);
+  sequence->kept = {};
+}
+
+// They save computing and are no condition for anything, so they go before anybody is preempted or waits: the
+// youngest sequence's first, until some page is available again. (In a group without a window they are its
+// lease's pages, too.)
+bool Scheduler::LetGoOfSinksOfSome() {
+  const int64_t available = store_.available();
+  while (!keepers_.empty() && store_.available() == available) LetGoOfSinks(keepers_.back());
+  return store_.available() > available;
 }
 
 // ---- results ------------------------------------------------------------------------------------
@@ -625,6 +695,7 @@ void Scheduler::Fork(Sequence& parent, Sequence* sequence) {
   sequence->scheduled_len = sequence->prefill_len;
   sequence->accepted_len = sequence->prefill_len;
   sequence->lease = store_.Fork(parent.lease, sequence->prefill_len);
+  ForkSinks(parent, sequence);
   store_.Roll(sequence->lease, sequence->accepted_len);
   sequence->timings = parent.timings;
   InsertByAge(decode_, sequence);
@@ -678,6 +749,7 @@ void Scheduler::Apply(const StepPlan& plan, const std::vector<RowOutcome>& outco
     sequence->scheduled_len -= refused;
     sequence->accepted_len += outcomes[i].accepted;
     store_.Seal(sequence->lease, sequence->tokens, sequence->accepted_len);
+    KeepSinksOnceFull(sequence);
     store_.Roll(sequence->lease, sequence->accepted_len);
   }
 }
@@ -690,6 +762,7 @@ void Scheduler::Learn(const StepPlan& plan, int64_t ns) {
 
 // The one place where a finished sequence's pages and slots go back.
 void Scheduler::Release(Sequence* sequence) {
+  LetGoOfSinks(sequence);
   store_.Release(sequence->lease);
   free_slots_ += sequence->slots;
   sequence->slots = 0;

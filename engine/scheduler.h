@@ -10,7 +10,8 @@
 //
 // Always: a sequence is in one of those four lists or in none (finished, not yet forked, or held and
 // preempted); ready, prefill and decode together hold at most max_sequences slots; pages are held only in
-// prefill and decode, and by finished sequences that a step in flight still mentions.
+// prefill and decode, and by finished sequences that a step in flight still mentions; and between a discard
+// and what is computed after it as Sequence::kept, which is let go wherever pages are short.
 #pragma once
 
 #include <cstdint>
@@ -65,8 +66,8 @@ class Scheduler {
   void Resume(Sequence* sequence);
 
   // A discard (ContextPolicyType::kReevaluate): what is left of the tokens is computed again, at its new
-  // positions, as if the sequence had just begun with them. REQUIRES: it decodes, and nothing of it is in
-  // flight.
+  // positions, as if the sequence had just begun with them: behind the first n_keep, whose pages were kept
+  // where there was room. REQUIRES: it decodes, and nothing of it is in flight.
   void Reevaluate(Sequence* sequence);
 
   // What this sequence has computed cannot be trusted: no later one finds its pages. Finish comes next.
@@ -160,6 +161,11 @@ class Scheduler {
   void Preempt(Sequence* sequence);
   void SendBack(Sequence* sequence);
   void MakeReady(Sequence* sequence);
+  void KeepSinks(Sequence* sequence);
+  void KeepSinksOnceFull(Sequence* sequence);
+  void ForkSinks(const Sequence& parent, Sequence* sequence);
+  void LetGoOfSinks(Sequence* sequence);
+  bool LetGoOfSinksOfSome();
   void Release(Sequence* sequence);
 
   const EngineLimits limits_;
@@ -172,6 +178,7 @@ class Scheduler {
   std::vector<Sequence*> ready_;  // slots but no pages, oldest first; with the next two at most max_sequences
   std::vector<Sequence*> prefill_;  // part-way, oldest first; at most max_partial_prefills between plans
   std::vector<Sequence*> decode_;   // every prefill position planned, oldest first
+  std::vector<Sequence*> keepers_;  // those with Sequence::kept, wherever they are, oldest first
   std::vector<Sequence*> shares_;   // scratch of GiveShortestRemaining
   std::vector<Sequence*> rows_;     // scratch of PlanDecode
 

@@ -51,6 +51,9 @@ struct Sequence {
   int64_t accepted_len = 0;     // positions applied
   int64_t scored_len = 0;       // scores that were asked for
   Lease lease;
+  // Under re-evaluation: the first n_keep positions, in every group, for what is computed after a discard.
+  // Of no table where none are kept.
+  Lease kept;
   int32_t steps_in_flight = 0;  // plans that mention this sequence and are not applied
 
   // ---- both -------------------------------------------------------------------------------------

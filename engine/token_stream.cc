@@ -27,12 +27,12 @@ void Join(StreamDelta delta, std::vector<StreamDelta>* deltas) {
 }  // namespace
 
 TokenStream::TokenStream(std::string request_id, std::function<void()> on_ready,
-                         std::shared_ptr<std::atomic<int64_t>> cancels)
+                         std::shared_ptr<CancelledStreams> cancels)
     : request_id_(std::move(request_id)), on_ready_(std::move(on_ready)), cancels_(std::move(cancels)) {}
 
 void TokenStream::Cancel() {
-  cancelled_.store(true, std::memory_order_release);
-  if (cancels_) cancels_->fetch_add(1, std::memory_order_release);
+  const bool was_cancelled = cancelled_.exchange(true, std::memory_order_acq_rel);
+  if (cancels_ && !was_cancelled) cancels_->Push(this);
 }
 
 StreamUpdate TokenStream::Take() {

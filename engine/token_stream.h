@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/mpsc_stack.h"
 #include "engine/request.h"
 #include "kernels/core/status.h"
 #include "kernels/sampling.h"
@@ -93,12 +94,18 @@ struct StreamUpdate {
   bool empty() const { return !started && deltas.empty() && finished.empty() && !done; }
 };
 
+class TokenStream;
+
+// Streams that were cancelled, each once, for the engine thread to take: it never looks through all it has.
+using CancelledStreams = MpscStack<const TokenStream*>;
+
 class TokenStream {
  public:
   // `on_ready` is called on the output thread each time the stream goes from empty to not empty; it must not
-  // block. May be null for readers that poll. `cancels` counts the streams that were cancelled; may be null.
+  // block. May be null for readers that poll. `cancels` is told of this stream when it is cancelled; may be
+  // null.
   TokenStream(std::string request_id, std::function<void()> on_ready,
-              std::shared_ptr<std::atomic<int64_t>> cancels = nullptr);
+              std::shared_ptr<CancelledStreams> cancels = nullptr);
 
   const std::string& request_id() const { return request_id_; }
 
@@ -127,7 +134,7 @@ class TokenStream {
 
   const std::string request_id_;
   const std::function<void()> on_ready_;
-  const std::shared_ptr<std::atomic<int64_t>> cancels_;
+  const std::shared_ptr<CancelledStreams> cancels_;
   std::atomic<bool> cancelled_{false};
   bool had_ids_ = false;   // output thread
   bool had_text_ = false;  // output thread

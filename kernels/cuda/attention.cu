@@ -53,8 +53,8 @@ TM_KERNEL TM_BOUNDS(kAttentionThreads,
       of.first_position + item.row_begin / p.group;  // positions of the tile's first and last rows
   const int last_row = item.row_begin + kTileRows < rows ? item.row_begin + kTileRows : rows;
   const int tile_last = of.first_position + (last_row - 1) / p.group;
-  const int tile_begin_visible = window > 0 && tile_first - window + 1 > 0 ? tile_first - window + 1 : 0;
-  const int key_begin = item.key_begin > tile_begin_visible ? item.key_begin : tile_begin_visible;
+  const int key_begin = Max(item.key_begin, static_cast<int>(FirstVisible(tile_first, window)));
+  const auto all_begin = static_cast<int>(FirstVisible(tile_last, window));  // what all rows see begins
 
   std::byte* const query_tile = SharedBytes();
   std::byte* const key_tiles = query_tile + Shape::kQueryBytes;
@@ -78,7 +78,7 @@ TM_KERNEL TM_BOUNDS(kAttentionThreads,
   for (int i = 0; i < 2; ++i) {
     const int r = item.row_begin + at.row_warp * 16 + at.group_lane + 8 * i;
     const int position = of.first_position + (r < rows ? r : rows - 1) / p.group;
-    begin[i] = window > 0 ? position - window + 1 : 0;
+    begin[i] = static_cast<int>(FirstVisible(position, window));
     end[i] = Min(position + 1, item.key_end);
   }
   AttentionState<Shape> state;
@@ -98,8 +98,8 @@ TM_KERNEL TM_BOUNDS(kAttentionThreads,
     Scores(at, query, key_tiles + stage * Shape::kKeyBytes, score);
     // At the edges only: the first tiles of the window, and the last ones before the rows' own positions.
     const int tile_key = keys.first + t * kKeyTile;
-    const bool edge = tile_key + kKeyTile - 1 > tile_first || tile_key + kKeyTile > item.key_end ||
-                      (window > 0 && tile_key < tile_last - window + 1);
+    const bool edge =
+        tile_key + kKeyTile - 1 > tile_first || tile_key + kKeyTile > item.key_end || tile_key < all_begin;
     if (edge) Mask(at, tile_key + at.warp_key(), begin, end, score);
     Softmax(state, score, scale);
     Accumulate(at, score, value_tiles + stage * Shape::kKeyBytes, state);

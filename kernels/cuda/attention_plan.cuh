@@ -56,7 +56,7 @@ TM_HOST_DEVICE KeyRange KeysOf(const AttentionPlanParams& p, const PlanRow& row,
   const int first_token = row_begin / p.group;
   const int last_token = Min(row_begin + p.tile_rows, row.tokens * p.group) - 1;
   const int first_position = row.kv_end - row.tokens + first_token;
-  int begin = p.window > 0 ? Max(0, first_position - p.window + 1) : 0;
+  auto begin = static_cast<int>(FirstVisible(first_position, p.window));
   // `left` ascends, and so it is the least of the tile.
   if (kByRow && p.left != nullptr) begin = Max(begin, Memory::Load(p.left + row.first_token + first_token));
   return {begin / kKeyTile * kKeyTile, row.kv_end - row.tokens + last_token / p.group + 1};

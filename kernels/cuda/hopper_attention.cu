@@ -183,7 +183,7 @@ TM_DEVICE PrefillRows RowsOfThread(const HopperAttentionParams& p, const HopperI
     return item.first_position + p.by_group.Quotient(std::min(r, item.rows - 1));
   };
   const auto first_of = [&](int at) {
-    return p.run.window > 0 ? std::max(item.key_begin, at - p.run.window + 1) : item.key_begin;
+    return std::max(item.key_begin, static_cast<int>(FirstVisible(at, p.run.window)));
   };
   const auto last_of = [&](int at) { return std::min(at, item.key_end - 1); };
   PrefillRows rows;

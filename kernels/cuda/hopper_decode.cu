@@ -199,7 +199,7 @@ TM_BOUNDS(kAttentionThreads + 32, HopperBlocksPerMultiprocessor(kHopperDecodeRow
     return item.first_position + p.by_group.Quotient(Min(r, item.rows - 1));
   };
   const auto begin_of = [&](int own) {
-    return item.window > 0 ? Max(item.key_begin, own - item.window + 1) : item.key_begin;
+    return Max(item.key_begin, static_cast<int>(FirstVisible(own, item.window)));
   };
   int begin[2], end[2];
   TM_UNROLL

@@ -57,7 +57,7 @@ TM_DEVICE HopperItem ReadItem(const HopperAttentionParams& params, int work) {
     out.first_position = item.key_end;
   }
   const int tile_first = out.first_position + params.by_group.Quotient(item.row_begin);
-  out.key_begin = std::max(item.key_begin, out.window > 0 ? tile_first - out.window + 1 : 0);
+  out.key_begin = std::max(item.key_begin, static_cast<int>(FirstVisible(tile_first, out.window)));
   out.key_end = item.key_end;
   out.tile_begin = out.key_begin & -kTileKeys;
   return out;

@@ -135,5 +135,56 @@ TEST(Cancellation, OfChoicesThatWereNotForkedYetEndsThemAll) {
   EXPECT_TRUE(next->status().ok());
 }
 
+// Steps look at none of ten thousand that wait but those whose readers are gone or whose time is up, however
+// the times are ordered.
+TEST(Cancellation, StepsVisitOfTenThousandThatWaitOnlyThoseThatEnd) {
+  constexpr int64_t kWaiting = 10'000;
+  constexpr int64_t kHour = 3'600'000'000'000;
+  EngineLimits limits = OneSlot();
+  limits.max_queued_requests = kWaiting + 1;
+  SteppedEngine test(limits);
+  const auto running = test.Submit(MakeRequest("running", 5, 50));
+  ASSERT_TRUE(running->refused().ok()) << running->refused();
+  test.Step();
+  std::vector<std::unique_ptr<StreamReader>> waiting;
+  for (int64_t i = 0; i < kWaiting; ++i) {
+    Request request = MakeRequest("waits", 5, 5);
+    request.deadline_ns = kHour + (i * 7919 % kWaiting) * 1'000'000'000;  // each its own
+    waiting.push_back(test.Submit(request));
+    ASSERT_TRUE(waiting.back()->refused().ok()) << waiting.back()->refused();
+  }
+  for (int step = 0; step < 20; ++step) test.Step();
+  EXPECT_EQ(test.engine().Load().waiting, kWaiting);
+  EXPECT_EQ(test.engine().Load().waiting_visits, 0);
+
+  for (const size_t i : {17u, 9'999u, 0u}) {
+    waiting[i]->stream().Cancel();
+    waiting[i]->stream().Cancel();
+  }
+  running->stream().Cancel();  // runs: what waits has nothing to do with it
+  test.Step();
+  EXPECT_EQ(test.engine().Load().waiting_visits, 3);
+  for (const size_t i : {17u, 9'999u, 0u}) {
+    waiting[i]->WaitToEnd();
+    EXPECT_EQ(waiting[i]->status().code(), StatusCode::kCancelled) << i;
+  }
+
+  // 0 was the earliest of all, and has left; another runs by now.
+  const int64_t before = test.engine().Load().waiting;
+  test.clock().Advance(kHour + 5'000'000'000 - test.clock().NowNs());
+  test.Step();
+  int64_t out_of_time = 0;
+  for (size_t i = 0; i < waiting.size(); ++i) {
+    const int64_t seconds = static_cast<int64_t>(i) * 7919 % kWaiting;
+    if (seconds == 0 || seconds > 5) continue;
+    waiting[i]->WaitToEnd();
+    EXPECT_EQ(waiting[i]->status().code(), StatusCode::kDeadlineExceeded) << i;
+    ++out_of_time;
+  }
+  EXPECT_EQ(out_of_time, 5);
+  EXPECT_EQ(test.engine().Load().waiting_visits, 3 + 5);
+  EXPECT_EQ(test.engine().Load().waiting, before - 5);
+}
+
 }  // namespace
 }  // namespace tramontane

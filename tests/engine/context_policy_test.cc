@@ -85,6 +85,21 @@ TEST_P(Endless, ATextOfThousandsOfTokensHoldsAFewPages) {
   }
 }
 
+// Whatever the windows, and without the prefix cache: a discard computes what comes behind its sinks.
+TEST_P(Endless, ReevaluationComputesNoSinkTwice) {
+  const ContextPolicy policy = Policy(ContextPolicyType::kReevaluate, 24, 6, 10);
+  EngineLimits limits = SmallLimits(64);
+  limits.prefix_cache = false;
+  SteppedEngine test(limits, GetParam());
+  const auto reader = Ask(test, EndlessRequest(policy, 9, 500));
+  EXPECT_EQ(reader->choice().ids.size(), 500u);
+  const int64_t discards = ViewAt(policy, 507).discarded / policy.n_discard;
+  EXPECT_GT(discards, 40);
+  EXPECT_EQ(test.engine().Load().prompt_tokens,
+            9 + discards * (policy.n_ctx + 1 - policy.n_discard - policy.n_keep));
+  EXPECT_EQ(test.engine().Load().held_pages, 0);
+}
+
 // What a row sees follows from its position, so neither chunks nor a pool that is short change a token.
 TEST_P(Endless, ChunksPreemptionAndTheCacheChangeNoToken) {
   for (const ContextPolicy& policy : Policies()) {

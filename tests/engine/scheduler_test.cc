@@ -4,6 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
+#include <vector>
+
 #include "tests/engine/fake_serving.h"
 
 namespace tramontane {
@@ -219,6 +222,114 @@ TEST(SchedulerTest, AHeldSequenceIsInNoPlanAndTheFirstToBePreempted) {
   scheduler.Finish(&sequences[1]);
   scheduler.Resume(&sequences[0]);
   EXPECT_EQ(step().rows[0].sequence, &sequences[0]);
+}
+
+// One sequence under re-evaluation, driven by hand: it discards [6, 16) of 25 tokens, sinks 0..5.
+class Reevaluation : public testing::Test {
+ protected:
+  void Start(int64_t pool_pages) {
+    EngineLimits limits = TestLimits(layout_, pool_pages);
+    limits.context = 32;
+    scheduler_.emplace(limits, layout_);
+    request_.context_policy =
+        ContextPolicy{.type = ContextPolicyType::kReevaluate, .n_ctx = 24, .n_keep = 6, .n_discard = 10};
+    Admit(&request_, &sequence_, "a", 9, 100);
+  }
+  void Admit(Request* request, Sequence* sequence, const char* id, size_t prompt_tokens, int64_t max_len) {
+    request->id = id;
+    request->prompt.assign(prompt_tokens, 1);
+    sequence->request = request;
+    sequence->arrival = arrivals_++;
+    sequence->tokens = request->prompt;
+    sequence->max_len = max_len;
+    scheduler_->Admit(sequence);
+  }
+
+  StepPlan Step() {
+    StepPlan plan = scheduler_->Plan(0);
+    std::vector<RowOutcome> outcomes;
+    for (const StepRow& row : plan.rows) {
+      outcomes.push_back({row.count});
+      if (row.ask.samples > 0) row.sequence->tokens.push_back(1);
+    }
+    if (plan.lane != Lane::kIdle) scheduler_->Apply(plan, outcomes);
+    scheduler_->store().CheckAccounting();
+    return plan;
+  }
+  void StepToTheDiscard() {
+    while (sequence_.tokens.size() < 25) ASSERT_NE(Step().lane, Lane::kIdle);
+  }
+  void Discard() {
+    sequence_.tokens.erase(sequence_.tokens.begin() + 6, sequence_.tokens.begin() + 16);
+    sequence_.discarded += 10;
+    sequence_.max_len -= 10;
+    scheduler_->Reevaluate(&sequence_);
+  }
+  std::vector<PageId> FirstPages() const {
+    std::vector<PageId> pages;
+    for (const PageTable& table : sequence_.lease.tables) pages.push_back(table.pages.front());
+    return pages;
+  }
+
+  const KvLayout layout_ = TestLayout({8, 0}, 4);
+  std::optional<Scheduler> scheduler_;
+  Request request_;
+  Sequence sequence_;
+  int64_t arrivals_ = 0;
+};
+
+// The window of the first group has rolled over them long before, and there is no prefix cache.
+TEST_F(Reevaluation, SinksStayInEveryGroupFromDiscardToDiscard) {
+  Start(/*pool_pages=*/100);
+  while (sequence_.state != SequenceState::kDecode) Step();
+  const std::vector<PageId> sinks = FirstPages();
+  for (int discard = 0; discard < 3; ++discard) {
+    StepToTheDiscard();
+    EXPECT_GT(sequence_.lease.tables[0].kv_base, 0);
+    Discard();
+    EXPECT_EQ(scheduler_->store().held_pages(), 4) << "two of each group";
+    EXPECT_EQ(sequence_.expected_hit, 6);
+    const StepPlan plan = Step();
+    ASSERT_EQ(plan.rows.size(), 1u);
+    EXPECT_EQ(plan.rows[0].start, 6);
+    EXPECT_EQ(plan.rows[0].count, 9) << "the survivors";
+    EXPECT_EQ(plan.copies.size(), 2u) << "the page of tokens 4 and 5, of each group";
+    EXPECT_EQ(sequence_.kept.tables[0].pages.front(), sinks[0]);
+    EXPECT_EQ(sequence_.kept.tables[1].pages.front(), sinks[1]);
+    EXPECT_EQ(sequence_.lease.tables[1].pages.front(), sinks[1]);
+  }
+  scheduler_->Finish(&sequence_);
+  EXPECT_EQ(scheduler_->store().held_pages(), 0);
+}
+
+TEST_F(Reevaluation, SinksAreLetGoWhereAnotherCouldNotStartForThem) {
+  Start(/*pool_pages=*/22);
+  StepToTheDiscard();
+  scheduler_->Hold(&sequence_);  // so that it waits for nobody
+  Request other_request;
+  Sequence other;
+  Admit(&other_request, &other, "b", 31, 32);
+  while (other.state != SequenceState::kDecode) ASSERT_NE(Step().lane, Lane::kIdle);
+  EXPECT_EQ(scheduler_->preemptions(), 0);
+  EXPECT_TRUE(sequence_.kept.tables.empty());
+  scheduler_->Finish(&other);
+  scheduler_->Resume(&sequence_);
+  Discard();
+  const StepPlan plan = Step();
+  ASSERT_EQ(plan.rows.size(), 1u);
+  EXPECT_EQ(plan.rows[0].start, 0);
+  EXPECT_EQ(plan.rows[0].count, 15);
+  scheduler_->Finish(&sequence_);
+  EXPECT_EQ(scheduler_->store().held_pages(), 0);
+}
+
+TEST_F(Reevaluation, WhatEndsWhileItWaitsGivesItsSinksBack) {
+  Start(/*pool_pages=*/22);
+  StepToTheDiscard();
+  Discard();
+  EXPECT_EQ(scheduler_->store().held_pages(), 4);
+  scheduler_->Finish(&sequence_);
+  EXPECT_EQ(scheduler_->store().held_pages(), 0) << "while it waits";
 }
 
 TEST(SchedulerTest, TimesAndCountsAreStampedOnTheWay) {

@@ -386,6 +386,23 @@ Findings FewFilesTurnPositionsIntoPages(const Tree& tree) {
   return findings;
 }
 
+Findings OneFileKnowsWhereAWindowBegins(const Tree& tree) {
+  // position - window + 1, position + 1 - window, position - (window - 1)
+  static const std::regex left_edge(
+      R"(-\s*[\w.>()-]*window_?\s*\+\s*1\b|\+\s*1\s*-\s*[\w.>-]*window_?\b|-\s*\(\s*[\w.>-]*window_?\s*-\s*1\s*\))");
+  Findings findings;
+  for (const File& file : tree) {
+    if (LayerOf(file.path) == nullptr || !IsCode(file.path) || file.path == "kernels/paged_kv.h") continue;
+    ForEachLine(file, [&](int64_t number, const std::string& line) {
+      const std::string code = line.substr(0, line.find("//"));
+      if (std::regex_search(code, left_edge)) {
+        findings.push_back({file.path, number, "what FirstVisible says, said again: " + line});
+      }
+    });
+  }
+  return findings;
+}
+
 Findings OnlyAFormatKnowsSizes(const Tree& tree) {
   static const std::regex size_of_dtype(R"(\bDType(Bytes|Size)\s*\()");
   // `dtype == DType::kF32 ? 4 : 2`; tests may, as a definition of their own to hold the product to.

@@ -67,6 +67,10 @@ Findings KernelsSayHowManyThreadsTheyHave(const Tree& tree);
 // Dividing by the page size, or taking the rest, is how a position becomes a place; few files may do it.
 Findings FewFilesTurnPositionsIntoPages(const Tree& tree);
 
+// The first position that a window shows is FirstVisible's (kernels/paged_kv.h), on host and device: what
+// rolls pages, builds masks and bounds attention's loops must agree to the position.
+Findings OneFileKnowsWhereAWindowBegins(const Tree& tree);
+
 // How many bytes numbers take, only their Format says: an element's size in bytes by its dtype stands in
 // kernels/core/format.h and nowhere else.
 Findings OnlyAFormatKnowsSizes(const Tree& tree);

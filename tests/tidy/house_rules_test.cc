@@ -71,6 +71,9 @@ TEST_F(HouseRules, KernelsSayHowManyThreadsTheyHave) {
 TEST_F(HouseRules, FewFilesTurnPositionsIntoPages) {
   EXPECT_THAT(FewFilesTurnPositionsIntoPages(tree_), IsEmpty());
 }
+TEST_F(HouseRules, OneFileKnowsWhereAWindowBegins) {
+  EXPECT_THAT(OneFileKnowsWhereAWindowBegins(tree_), IsEmpty());
+}
 TEST_F(HouseRules, OnlyAFormatKnowsSizes) { EXPECT_THAT(OnlyAFormatKnowsSizes(tree_), IsEmpty()); }
 TEST_F(HouseRules, CommentsKeepTheirColumns) { EXPECT_THAT(CommentsKeepTheirColumns(tree_), IsEmpty()); }
 TEST_F(HouseRules, TitlesAndTextsAreOneLine) { EXPECT_THAT(TitlesAndTextsAreOneLine(tree_), IsEmpty()); }
@@ -260,6 +263,20 @@ TEST(PlantedViolation, PageArithmeticInAnotherFileIsFound) {
   };
   EXPECT_THAT(FewFilesTurnPositionsIntoPages(tree),
               FoundIn("engine/scheduler.cc", "kernels/cpu/attention.cc"));
+}
+
+TEST(PlantedViolation, ASecondLeftEdgeOfAWindowIsFound) {
+  const Tree tree = {
+      {"kernels/paged_kv.h", "return position - window + 1;\n"},
+      {"kernels/cuda/attention.cu", "begin = p.run.window > 0 ? Max(0, first - p.run.window + 1) : 0;\n"},
+      {"kernels/cpu/attention.cc", "return std::max(0, position + 1 - params->window);\n"},
+      {"engine/kv_store.cc", "const int64_t first = accepted - (group.window - 1);\n"},
+      {"engine/kv_store.h", "// the query at p sees p - window + 1 and on\nFirstVisible(p, window);\n"},
+      {"models/kv_layout.cc", "pages = PagesFor(window - 1 + ahead, page_size) + 1;\n"},
+      {"tests/kernels/attention_test.cc", "EXPECT_EQ(first, position - window + 1);\n"},
+  };
+  EXPECT_THAT(OneFileKnowsWhereAWindowBegins(tree),
+              FoundIn("kernels/cuda/attention.cu", "kernels/cpu/attention.cc", "engine/kv_store.cc"));
 }
 
 TEST(PlantedViolation, ASizeByDTypeInAnotherFileIsFound) {
