@@ -139,7 +139,7 @@ std::vector<Field> ResponsesFields(const FieldLimits& limits) {
   const Shape chat = ChatCompletionShape(limits);
   for (const char* name : {"model", "temperature", "top_p", "top_k", "min_p", "repetition_penalty",
                            "presence_penalty", "frequency_penalty", "seed", "stop", "min_tokens",
-                           "ignore_eos", "stream", "parallel_tool_calls", "cache_salt"}) {
+                           "ignore_eos", "stream", "parallel_tool_calls", "cache_salt", "context_policy"}) {
     fields.push_back(ChatRow(chat, name));
   }
   std::vector<Field> foreign = ForeignResponsesFields();
@@ -187,7 +187,7 @@ Shape AnswerUsageShape() {
                         Object({Always("cached_tokens", count), Always("cache_write_tokens", count)})),
                  Always("output_tokens", count),
                  Always("output_tokens_details", Object({Always("reasoning_tokens", count)})),
-                 Always("total_tokens", count)});
+                 Always("total_tokens", count), Maybe("discarded_tokens", count)});
 }
 
 std::vector<Field> AnswerFields() {

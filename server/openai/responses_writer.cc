@@ -209,11 +209,14 @@ class ResponsesWriter final : public AnswerWriter {
   }
 
   Json UsageJson() const {
-    return {{"input_tokens", usage_.prompt_tokens()},
-            {"input_tokens_details", {{"cached_tokens", usage_.cached_tokens()}, {"cache_write_tokens", 0}}},
-            {"output_tokens", usage_.completion_tokens()},
-            {"output_tokens_details", {{"reasoning_tokens", usage_.reasoning_tokens()}}},
-            {"total_tokens", usage_.prompt_tokens() + usage_.completion_tokens()}};
+    Json usage = {
+        {"input_tokens", usage_.prompt_tokens()},
+        {"input_tokens_details", {{"cached_tokens", usage_.cached_tokens()}, {"cache_write_tokens", 0}}},
+        {"output_tokens", usage_.completion_tokens()},
+        {"output_tokens_details", {{"reasoning_tokens", usage_.reasoning_tokens()}}},
+        {"total_tokens", usage_.prompt_tokens() + usage_.completion_tokens()}};
+    if (usage_.has_discarded_tokens()) usage["discarded_tokens"] = usage_.discarded_tokens();
+    return usage;
   }
 
   std::string status_ = "in_progress";

@@ -14,6 +14,7 @@
 #include "tests/support/temp_folder.h"
 #include "tests/support/test_scale.h"
 #include "tests/support/tiny_model.h"
+#include "tests/support/tiny_reference.h"
 
 namespace tramontane {
 namespace {
@@ -34,42 +35,10 @@ TinyModel MixedModel(int32_t context) {
   return model;
 }
 
-reference::Matrix MatrixOf(const TinyModel& model, const std::string& name) {
-  const TinyTensor& tensor = model.tensors.at(name);
-  reference::Matrix matrix(tensor.shape[0], tensor.shape[1]);
-  std::copy(tensor.values.begin(), tensor.values.end(), matrix.data.begin());
-  return matrix;
-}
-
-std::vector<double> VectorOf(const TinyModel& model, const std::string& name) {
-  const TinyTensor& tensor = model.tensors.at(name);
-  return {tensor.values.begin(), tensor.values.end()};
-}
-
-reference::Mistral ReferenceOf(const TinyModel& model, int32_t window) {
-  reference::MistralWeights weights;
-  weights.heads = model.heads;
-  weights.kv_heads = model.kv_heads;
-  weights.head_dim = model.head_dim;
-  weights.rope_theta = model.rope_theta;
-  weights.norm_epsilon = 1e-5;
-  weights.embedding = MatrixOf(model, "tok_embeddings.weight");
-  for (int32_t l = 0; l < model.layers; ++l) {
-    const std::string prefix = "layers." + std::to_string(l) + ".";
-    weights.layers.push_back({.attention_norm = VectorOf(model, prefix + "attention_norm.weight"),
-                              .wq = MatrixOf(model, prefix + "attention.wq.weight"),
-                              .wk = MatrixOf(model, prefix + "attention.wk.weight"),
-                              .wv = MatrixOf(model, prefix + "attention.wv.weight"),
-                              .wo = MatrixOf(model, prefix + "attention.wo.weight"),
-                              .mlp_norm = VectorOf(model, prefix + "ffn_norm.weight"),
-                              .gate = MatrixOf(model, prefix + "feed_forward.w1.weight"),
-                              .up = MatrixOf(model, prefix + "feed_forward.w3.weight"),
-                              .down = MatrixOf(model, prefix + "feed_forward.w2.weight"),
-                              .window = model.window[static_cast<size_t>(l)] == 0 ? 0 : window});
-  }
-  weights.final_norm = VectorOf(model, "norm.weight");
-  weights.lm_head = MatrixOf(model, "output.weight");
-  return reference::Mistral(std::move(weights));
+// Its windows, where it has some, as wide as that.
+reference::Mistral ReferenceOf(TinyModel model, int32_t window) {
+  for (int32_t& each : model.window) each = each == 0 ? 0 : window;
+  return reference::Mistral(ReferenceWeightsOf(model));
 }
 
 // What went into a model and what came out. (The CPU's device memory can be read here.)

@@ -24,24 +24,33 @@ Status ReserveFor(Machine& machine, const KvFormat& format, const HostPageTables
   return OpStatus(machine, machine.backend->Reserve(maxima), "Reserve");
 }
 
-// The page tables on the machine.
+// The page tables on the machine; pages of sinks behind all others.
 class DeviceTables {
  public:
-  DeviceTables(Machine& machine, const HostPageTables& tables)
-      : page_indices_(machine, tables.page_indices),
+  DeviceTables(Machine& machine, const HostPageTables& tables, const std::vector<int32_t>& sink_pages = {})
+      : page_indices_(machine, Joined(tables.page_indices, sink_pages)),
         first_entry_(machine, tables.first_entry),
         kv_base_(machine, tables.kv_base),
-        kv_end_(machine, tables.kv_end) {}
+        kv_end_(machine, tables.kv_end),
+        sink_entry_(machine, {static_cast<int32_t>(tables.page_indices.size())}),
+        has_sinks_(!sink_pages.empty()) {}
 
   PageTableView View() const {
     return {.page_indices = page_indices_.data(),
             .first_entry = first_entry_.data(),
             .kv_base = kv_base_.data(),
-            .kv_end = kv_end_.data()};
+            .kv_end = kv_end_.data(),
+            .sink_entry = has_sinks_ ? sink_entry_.data() : nullptr};
   }
 
  private:
-  DeviceList<int32_t> page_indices_, first_entry_, kv_base_, kv_end_;
+  static std::vector<int32_t> Joined(std::vector<int32_t> pages, const std::vector<int32_t>& more) {
+    pages.insert(pages.end(), more.begin(), more.end());
+    return pages;
+  }
+
+  DeviceList<int32_t> page_indices_, first_entry_, kv_base_, kv_end_, sink_entry_;
+  const bool has_sinks_;
 };
 
 // cos and sin of the rows' positions.
@@ -189,7 +198,7 @@ StatusOr<AttentionResult> Attend(Machine& machine, const KvLayerView& view, cons
   const int64_t columns = int64_t{attention.query_heads} * format.head_dim;
   const int64_t out_columns = int64_t{attention.query_heads} * format.ValueDim();
   const double nan = std::numeric_limits<double>::quiet_NaN();
-  const DeviceTables device_tables(machine, tables);
+  const DeviceTables device_tables(machine, tables, attention.sink_pages);
   const DeviceNumbers queries(machine, machine.activation(), attention.queries);
   const DeviceNumbers sink_queries(machine, machine.activation(), attention.sink_queries);
   const DeviceNumbers out(machine, machine.activation(),

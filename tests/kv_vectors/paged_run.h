@@ -73,6 +73,9 @@ struct AttentionCase {
   std::vector<int32_t> sink_len = {}, left = {}, sink_query_position = {};
   std::vector<double> sink_queries = {};
   bool sinks_windowed = false;
+  // Of a case with one sequence: the pages of positions 0 and on that its table has let go of otherwise.
+  // Empty: sinks are among the table's.
+  std::vector<int32_t> sink_pages = {};
 };
 struct AttentionResult {
   std::vector<double> out;  // [rows, query_heads, value dim]

@@ -1,14 +1,14 @@
-// Endless contexts: the policy's plan, attention by it out of the store's pages, and keys turned by
-// positions.
+// Endless contexts: the policy's plan and attention by it, both out of the store's tables as they roll on,
+// and keys turned by positions.
 #include <algorithm>
-#include <cstring>
 #include <limits>
 #include <vector>
 
-#include "engine/kv_store.h"
+#include "engine/rolling_trace.h"
 #include "kernels/context_policy.h"
 #include "tests/kv_vectors/kinds.h"
 #include "tests/kv_vectors/paged_run.h"
+#include "tests/kv_vectors/stream_tables.h"
 
 namespace tramontane::kv_vectors {
 namespace {
@@ -44,16 +44,10 @@ Rotation ReadRotation(CaseReader& reader, const char* style, const char* theta) 
   return rotation;
 }
 
-// The tables of one lease that holds `end` tokens, and the slots of the last `count`.
-HostPageTables TablesOf(const Lease& lease, int32_t page_size, int64_t end, int64_t count) {
-  const PageTable& table = lease.tables[0];
-  HostPageTables tables;
-  tables.Add(table.pages, /*base=*/0, end, page_size);
-  for (int64_t position = end - count; position < end; ++position) {
-    const auto index = static_cast<size_t>(PageOf(position, 0, page_size));
-    tables.slots.push_back(SlotOf(table.pages[index], position, page_size));
-  }
-  return tables;
+int64_t LongestOf(const std::vector<ContextEvent>& events) {
+  int64_t longest = 0;
+  for (const ContextEvent& event : events) longest = std::max(longest, event.count);
+  return longest;
 }
 
 // Rows [begin, begin + count) of a tensor.
@@ -62,93 +56,85 @@ std::vector<double> RowsOf(const VectorTensor& tensor, int64_t begin, int64_t co
   return {tensor.values.begin() + begin * columns, tensor.values.begin() + (begin + count) * columns};
 }
 
-// A sequence under a policy, event by event, over the store's pages.
+// Attention event by event, over pages of the store.
 class Stream {
  public:
-  Stream(CaseRun& run, const PlanCase& plan, const KvFormat& format, int64_t window, const Rotation& rotation,
-         const AttentionCase& attention)
+  Stream(CaseRun& run, const PlanCase& plan, const std::vector<ContextEvent>& events, const KvFormat& format,
+         int64_t window, const Rotation& rotation, const AttentionCase& attention)
       : run_(run),
-        policy_(plan.policy),
         format_(format),
-        window_(window),
         rotation_(rotation),
         attention_(attention),
-        pages_(2 * PagesFor(plan.tokens, format.page_size) + 2),
-        store_(MakeKvLayout({0}, format), pages_, PrefixCache::kOff),
-        lease_(store_.NewLease()),
-        pool_(run.machine(), format, static_cast<int32_t>(pages_), std::numeric_limits<double>::quiet_NaN()) {
+        tables_(plan.policy, format, window, plan.tokens, LongestOf(events)),
+        pool_(run.machine(), format, static_cast<int32_t>(tables_.pages()),
+              std::numeric_limits<double>::quiet_NaN()) {
+    attention_.window = static_cast<int32_t>(window);
+    attention_.sinks_windowed = true;  // each by its own limit, as in a step of the engine
   }
 
-  // q, k, v: the event's rows, not turned.
-  StatusOr<std::vector<double>> Evaluate(const ContextEvent& event, AppendRows rows) {
-    const bool again = policy_.type == ContextPolicyType::kReevaluate;
-    TM_RETURN_IF_ERROR(again ? TakeSurvivors(event) : Status::Ok());
-    // Under reevaluate tokens stand where a fresh prefill would have put them.
-    const int64_t moved = again ? event.view.discarded : 0;
-    const int64_t begin = event.token - moved, end = begin + event.count;
-    std::vector<PageCopy> copies;
-    store_.Extend(lease_, begin, end, &copies);
-    TM_RETURN_IF_ERROR(Copy(copies));
-    const HostPageTables tables = TablesOf(lease_, format_.page_size, end, event.count);
+  // Queries, keys and values of the event's rows, not turned. Where the store has lost pages of tokens in
+  // front of it, `first` has their rows: those of tokens 0 and on.
+  StatusOr<std::vector<double>> Evaluate(const ContextEvent& event, const AppendRows& rows,
+                                         const AppendRows& first) {
+    TM_ASSIGN_OR_RETURN(const StreamStep step, tables_.Begin(event));
+    if (step.written < step.begin) {
+      const AppendRows lost = Placed(Part(first, step.written, step.begin), step, step.written);
+      TM_RETURN_IF_ERROR(Append(run_.machine(), pool_.View(), lost).status());
+    }
+    AppendRows placed = Placed(rows, step, step.begin);
     attention_.sink_len.clear();
     attention_.left.clear();
     attention_.sink_query_position.clear();
-    rows.rotation = rotation_;
-    for (int64_t i = 0; i < event.count; ++i) {
-      rows.rotation.positions.push_back(static_cast<int32_t>(begin + i));
-      if (again || policy_.type == ContextPolicyType::kNone) continue;
-      const ContextView view = ViewAt(policy_, event.token + i);
+    for (const RowView& view : step.views) {
+      if (!step.has_views) break;
       attention_.sink_len.push_back(static_cast<int32_t>(view.sink_len));
       attention_.left.push_back(static_cast<int32_t>(view.left));
-      attention_.sink_query_position.push_back(static_cast<int32_t>(view.sink_query_position));
+      attention_.sink_query_position.push_back(static_cast<int32_t>(view.sink_limit));
+      placed.rotation.sink_positions.push_back(static_cast<int32_t>(view.sink_position));
     }
-    rows.rotation.sink_positions = attention_.sink_query_position;
-    rows.slots = tables.slots;
-    TM_ASSIGN_OR_RETURN(const TurnedQueries turned, Append(run_.machine(), pool_.View(), rows));
+    TM_ASSIGN_OR_RETURN(const TurnedQueries turned, Append(run_.machine(), pool_.View(), placed));
     attention_.queries = turned.queries;
     attention_.sink_queries = turned.sink_queries;
     attention_.qo_indptr = {0, static_cast<int32_t>(event.count)};
-    attention_.window = static_cast<int32_t>(window_);
-    attention_.sinks_windowed = policy_.type == ContextPolicyType::kShift;
+    attention_.sink_pages = step.table.sinks;
+    HostPageTables tables;
+    tables.Add(step.table.pages, step.table.kv_base, step.end, format_.page_size);
     TM_ASSIGN_OR_RETURN(AttentionResult result, Attend(run_.machine(), pool_.View(), tables, attention_));
+    TM_RETURN_IF_ERROR(tables_.End());
     return std::move(result.out);
   }
 
  private:
-  // A discard: the first n_keep tokens stay, in pages that a second lease shares.
-  Status TakeSurvivors(const ContextEvent& event) {
-    if (event.view.discarded == discarded_) return Status::Ok();
-    discarded_ = event.view.discarded;
-    Lease survivors = store_.Fork(lease_, policy_.n_keep);
-    store_.Release(lease_);
-    lease_ = std::move(survivors);
-    return Status::Ok();
+  // Rows [begin, end) of some.
+  AppendRows Part(const AppendRows& rows, int64_t begin, int64_t end) const {
+    const int64_t columns = int64_t{format_.kv_heads} * format_.head_dim;
+    const auto part = [&](const std::vector<double>& from) {
+      return std::vector<double>(from.begin() + begin * columns, from.begin() + end * columns);
+    };
+    AppendRows some;
+    some.keys = part(rows.keys);
+    some.values = part(rows.values);
+    return some;
   }
 
-  Status Copy(const std::vector<PageCopy>& copies) {
-    if (copies.empty()) return Status::Ok();
-    std::vector<int32_t> pairs;
-    for (const PageCopy& copy : copies) pairs.insert(pairs.end(), {copy.from, copy.to});
-    const DeviceList<int32_t> device_pairs(run_.machine(), pairs);
-    const OpCode code = run_.machine().backend->CopyPages({.pool = pool_.View().pool,
-                                                           .page_bytes = format_.LayerBytes(),
-                                                           .pairs = device_pairs.data(),
-                                                           .count = static_cast<int32_t>(copies.size())});
-    device_pairs.Get();  // the op has run before its input goes
-    return OpStatus(run_.machine(), code, "CopyPages");
+  // Where the table has the positions from `begin` on.
+  AppendRows Placed(AppendRows rows, const StreamStep& step, int64_t begin) const {
+    const int64_t columns = int64_t{format_.kv_heads} * format_.head_dim;
+    const int64_t end = begin + std::ssize(rows.keys) / columns;
+    rows.rotation = rotation_;
+    for (int64_t position = begin; position < end; ++position) {
+      rows.rotation.positions.push_back(static_cast<int32_t>(position));
+      rows.slots.push_back(PoolSlotOf(step.table, format_.page_size, position));
+    }
+    return rows;
   }
 
   CaseRun& run_;
-  const ContextPolicy policy_;
   const KvFormat format_;
-  const int64_t window_;
   const Rotation rotation_;
   AttentionCase attention_;
-  const int64_t pages_;
-  KvStore store_;
-  Lease lease_;
+  StreamTables tables_;
   PagedPool pool_;
-  int64_t discarded_ = 0;
 };
 
 }  // namespace
@@ -158,26 +144,40 @@ Status RunStreamingPlan(CaseRun& run) {
   TM_RETURN_IF_ERROR(run.reader().status());
   TM_ASSIGN_OR_RETURN(const std::vector<ContextEvent> events,
                       PlanContext(plan.policy, plan.prompt, plan.tokens));
-  std::vector<double> token, count, discarded, first_row, query_position, held, left;
-  double rows = 0;
-  for (const ContextEvent& event : events) {
-    const int64_t last = event.token + event.count - 1;
-    token.push_back(static_cast<double>(event.token));
-    count.push_back(static_cast<double>(event.count));
-    discarded.push_back(static_cast<double>(event.view.discarded));
-    first_row.push_back(rows);
-    query_position.push_back(static_cast<double>(event.view.query_position));
-    held.push_back(static_cast<double>(event.view.Held(last)));
-    left.push_back(static_cast<double>(event.view.left));
-    rows += static_cast<double>(event.count);
+  for (const int32_t page_size : kPageSizes) {
+    const KvFormat format = {.kv_heads = 1, .head_dim = 2, .page_size = page_size};
+    StreamTables tables(plan.policy, format, /*window=*/0, plan.tokens, LongestOf(events));
+    std::vector<double> token, count, discarded, first_row, query_position, held, left;
+    double rows = 0;
+    for (const ContextEvent& event : events) {
+      token.push_back(static_cast<double>(event.token));
+      count.push_back(static_cast<double>(event.count));
+      discarded.push_back(static_cast<double>(event.view.discarded));
+      first_row.push_back(rows);
+      rows += static_cast<double>(event.count);
+      // Of what the table lists, what its last row sees.
+      TM_ASSIGN_OR_RETURN(const StreamStep step, tables.Begin(event));
+      const RowView& view = step.views.back();
+      const std::vector<int64_t> listed = PositionsOf(step.table, page_size, step.end);
+      held.push_back(
+          static_cast<double>(std::count_if(listed.begin(), listed.end(), [&view](int64_t position) {
+            return position < view.sink_len || position >= view.left;
+          })));
+      // A lease that begins again knows nothing of what was discarded.
+      query_position.push_back(static_cast<double>(view.sink_limit > 0 ? view.sink_limit : step.end - 1));
+      left.push_back(step.has_views ? static_cast<double>(std::max(view.left, plan.policy.n_keep))
+                                    : static_cast<double>(event.view.left));
+      TM_RETURN_IF_ERROR(tables.End());
+    }
+    TM_RETURN_IF_ERROR(run.Expect("token", token));
+    TM_RETURN_IF_ERROR(run.Expect("count", count));
+    TM_RETURN_IF_ERROR(run.Expect("discarded", discarded));
+    TM_RETURN_IF_ERROR(run.Expect("first_row", first_row));
+    TM_RETURN_IF_ERROR(run.Expect("query_position", query_position));
+    TM_RETURN_IF_ERROR(run.Expect("held", held));
+    TM_RETURN_IF_ERROR(run.Expect("left", left));
   }
-  TM_RETURN_IF_ERROR(run.Expect("token", token));
-  TM_RETURN_IF_ERROR(run.Expect("count", count));
-  TM_RETURN_IF_ERROR(run.Expect("discarded", discarded));
-  TM_RETURN_IF_ERROR(run.Expect("first_row", first_row));
-  TM_RETURN_IF_ERROR(run.Expect("query_position", query_position));
-  TM_RETURN_IF_ERROR(run.Expect("held", held));
-  return run.Expect("left", left);
+  return Status::Ok();
 }
 
 Status RunStreamingAttention(CaseRun& run) {
@@ -221,7 +221,8 @@ Status RunStreamingAttention(CaseRun& run) {
       run.Skip(std::move(limit));
       return Status::Ok();
     }
-    Stream stream(run, plan, format, window, rotation, attention);
+    Stream stream(run, plan, events, format, window, rotation, attention);
+    AppendRows kept;  // of tokens 0 and on, as they were evaluated
     std::vector<double> out;
     for (size_t i = 0; i < events.size(); ++i) {
       AppendRows event_rows;
@@ -229,9 +230,11 @@ Status RunStreamingAttention(CaseRun& run) {
       event_rows.values = RowsOf(v, first_row[i], count[i]);
       event_rows.query_heads = attention.query_heads;
       event_rows.queries = RowsOf(q, first_row[i], count[i]);
-      TM_ASSIGN_OR_RETURN(const std::vector<double> result,
-                          stream.Evaluate(events[i], std::move(event_rows)));
+      TM_ASSIGN_OR_RETURN(const std::vector<double> result, stream.Evaluate(events[i], event_rows, kept));
       out.insert(out.end(), result.begin(), result.end());
+      if (events[i].view.discarded > 0) continue;
+      kept.keys.insert(kept.keys.end(), event_rows.keys.begin(), event_rows.keys.end());
+      kept.values.insert(kept.values.end(), event_rows.values.begin(), event_rows.values.end());
     }
     TM_RETURN_IF_ERROR(run.Expect("o", out));
   }

@@ -90,6 +90,44 @@ Streamed StreamedChat(const std::string& fields, const Events& events, const std
   return streamed;
 }
 
+// ---- usage --------------------------------------------------------------------------------------
+
+// The usage of an answer or of the last event that has one; {}: none has.
+Json UsageIn(const std::string& answer) {
+  Json usage = Json::object();
+  const auto look = [&usage](Json json) {
+    if (json.contains("response")) json = json["response"];
+    if (json.value("usage", Json()).is_object()) usage = json["usage"];
+  };
+  if (answer[0] == '{') look(Json::parse(answer));
+  for (size_t at = answer.find("data: {"); at != std::string::npos; at = answer.find("data: {", at + 1)) {
+    look(Json::parse(answer.substr(at + 6, answer.find('\n', at) - at - 6)));
+  }
+  return usage;
+}
+
+TEST(ChatAnswer, DiscardedTokensStandInTheUsageWhereThereIsAPolicy) {
+  constexpr char kStream[] = R"(,"stream":true)";
+  const std::string with_usage = std::string(kStream) + R"(,"stream_options":{"include_usage":true})";
+  for (const bool has_policy : {false, true}) {
+    Events events = {Said("Hi"), Finished(v1::FINISH_REASON_LENGTH)};
+    if (has_policy) events[1].mutable_finished()->mutable_usage()->set_discarded_tokens(7);
+    for (const Json& usage :
+         {UsageIn(ChatAnswer(ChatBody(""), events)), UsageIn(ChatAnswer(ChatBody(with_usage), events)),
+          UsageIn(ResponsesAnswer(ResponsesBody(""), events)),
+          UsageIn(ResponsesAnswer(ResponsesBody(kStream), events))}) {
+      EXPECT_EQ(usage["total_tokens"], 5);
+      EXPECT_EQ(usage.value("discarded_tokens", -1), has_policy ? 7 : -1) << usage;
+    }
+  }
+  // Of all choices together.
+  Events events = {Said("a", -1, 0), Said("b", -1, 1), Finished(v1::FINISH_REASON_LENGTH, 0),
+                   Finished(v1::FINISH_REASON_LENGTH, 1)};
+  events[2].mutable_finished()->mutable_usage()->set_discarded_tokens(7);
+  events[3].mutable_finished()->mutable_usage()->set_discarded_tokens(0);
+  EXPECT_EQ(UsageIn(ChatAnswer(ChatBody(R"(,"n":2)"), events))["discarded_tokens"], 7);
+}
+
 // ---- ends ---------------------------------------------------------------------------------------
 
 TEST(ChatAnswer, AForcedCallThatWasCutOffIsNoContentAndNoText) {

@@ -43,6 +43,20 @@ TEST(Responses, ACacheSaltTravels) {
   EXPECT_EQ(request.calls[0].cache_salt(), "mine");
 }
 
+TEST(ResponsesRequest, AContextPolicyIsTheChats) {
+  const GenerationRequest request =
+      Parsed(R"({"input": "Hi", "context_policy": {"type": "reevaluate", "n_ctx": 64, "n_discard": 9}})");
+  EXPECT_EQ(request.calls[0].context_policy().type(), v1::ContextPolicy::TYPE_REEVALUATE);
+  EXPECT_EQ(request.calls[0].context_policy().n_ctx(), 64);
+  EXPECT_FALSE(request.calls[0].context_policy().has_n_keep());
+  EXPECT_EQ(request.calls[0].context_policy().n_discard(), 9);
+  EXPECT_EQ(request.names[0].NameOf("context_policy.n_keep"), "context_policy.n_keep");
+  EXPECT_FALSE(Parsed(R"({"input": "Hi"})").calls[0].has_context_policy());
+  EXPECT_EQ(FaultOf(R"({"input": "Hi", "context_policy": {"type": "ring"}})"), "context_policy.type");
+  EXPECT_EQ(FaultOf(R"({"input": "Hi", "context_policy": {"type": "sinks", "n_sinks": 4}})"),
+            "context_policy.n_sinks");
+}
+
 TEST(ResponsesRequest, ATextIsAUsersMessageBehindTheInstructions) {
   const GenerationRequest request =
       Parsed(R"({"model": "m", "input": "Hi", "instructions": "Be kind", "max_output_tokens": 7})");

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "engine/engine_host.h"
@@ -130,6 +131,30 @@ INSTANTIATE_TEST_SUITE_P(Of, ThreePaths, ::testing::Values(Weights::kBreeze, Wei
                          [](const auto& weights) {
                            return weights.param == Weights::kBreeze ? "Breeze" : "RandomWeights";
                          });
+
+// Of texts that go on when their context is full: the newest token is not fed back, and `shift` discards one
+// for each that is one too many.
+TEST_P(ThreePaths, SayHowManyTokensAreOutOfSight) {
+  constexpr int64_t kContext = 24;
+  const json policy = {{"type", "shift"}, {"n_ctx", kContext}, {"n_keep", 2}};
+  const json fields = {{"temperature", 0}, {"ignore_eos", true}, {"context_policy", policy}};
+  json completion = {{"prompt", "Once upon a time"}, {"max_tokens", 40}};
+  json chat = {{"messages", json::array({{{"role", "user"}, {"content", "Hi"}}})}, {"max_tokens", 40}};
+  json response = {{"input", "Hi"}, {"max_output_tokens", 40}};
+  for (const auto& [path, body, prompt_name, output_name] :
+       {std::tuple("/v1/completions", &completion, "prompt_tokens", "completion_tokens"),
+        std::tuple("/v1/chat/completions", &chat, "prompt_tokens", "completion_tokens"),
+        std::tuple("/v1/responses", &response, "input_tokens", "output_tokens")}) {
+    SCOPED_TRACE(path);
+    body->update(fields);
+    const auto [in_process, by_gateway] = OverHttp(path, *body);
+    for (const json& answer : {in_process, by_gateway}) {
+      const json& usage = answer["usage"];
+      EXPECT_EQ(usage[output_name], 40) << answer;
+      EXPECT_EQ(usage["discarded_tokens"], usage[prompt_name].get<int64_t>() + 40 - 1 - kContext) << answer;
+    }
+  }
+}
 
 TEST_P(ThreePaths, SayTheSameOfACompletion) {
   constexpr uint64_t kSeed = 11;
