@@ -20,7 +20,7 @@ namespace tramontane {
 
 struct TensorInfo {
   std::string dtype_name;        // as the file's format calls it: "BF16", "Q4_K"
-  std::optional<Format> format;  // none: one that weights cannot have here ("I64", "F8_E4M3")
+  std::optional<Format> format;  // none: one that weights cannot have here by itself ("I64", "F8_E4M3")
   std::vector<int64_t> shape;    // rows first: the last dimension is the one that lies side by side
   int64_t begin = 0;             // bytes from the start of the file
   int64_t end = 0;

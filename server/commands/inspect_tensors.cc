@@ -57,7 +57,7 @@ std::string TensorLine(const std::string& name, const WeightFiles::Found& found)
                        {"shape", tensor.shape},
                        {"f32_sha256", nullptr},
                        {"head", nullptr}};
-  if (tensor.format) {
+  if (HasValues(tensor)) {
     Sha256 hash;
     ordered_json head = ordered_json::array();
     ReadValues(*found.file, tensor, [&](std::span<const float> values) {

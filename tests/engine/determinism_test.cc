@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tests/support/cpu_variants.h"
+#include "tests/support/drawn_weights.h"
 #include "tests/support/fake_grammar.h"
 #include "tests/support/in_process_engine.h"
 #include "tests/support/piece_tokenizer.h"
@@ -83,6 +84,7 @@ class Determinism : public CpuVariantTest {
     model.Randomise(5);
     for (auto& [name, tensor] : model.tensors) tensor.dtype = DType::kBf16;
     model.WriteMistral(folder_);
+    path_ = folder_.path();
   }
 
   CpuEngine::Options Roomy() const {
@@ -90,13 +92,14 @@ class Determinism : public CpuVariantTest {
     options.limits = SmallLimits(/*pool_pages=*/400);
     options.limits.max_step_tokens = 64;
     options.variant = GetParam();
+    options.linear = linear_;
     options.kv_dtype = kv_dtype_;
     options.tokenizer = &Pieces();
     return options;
   }
 
   std::vector<Bytes> RunTogether(const CpuEngine::Options& options, int64_t* preemptions = nullptr) const {
-    CpuEngine test(folder_.path(), options);
+    CpuEngine test(path_, options);
     return RunTogether(test, preemptions);
   }
 
@@ -117,7 +120,7 @@ class Determinism : public CpuVariantTest {
 
   std::vector<Bytes> RunAlone() const {
     std::vector<Bytes> bytes;
-    CpuEngine test(folder_.path(), Roomy());
+    CpuEngine test(path_, Roomy());
     for (const Request& request : SomeRequests()) {
       auto reader = test.Submit(request);
       test.RunToEnd({reader.get()});
@@ -137,6 +140,8 @@ class Determinism : public CpuVariantTest {
   }
 
   const TempFolder folder_;
+  std::string path_;  // of the model: the folder, or a file elsewhere
+  LinearMode linear_ = LinearMode::kExact;
   DType kv_dtype_ = DType::kBf16;
 };
 
@@ -162,7 +167,7 @@ TEST_P(Determinism, CutsByMeasuredTimesChangeNoBit) {
     const int64_t tokens = plan.lane == Lane::kPrefill ? plan.tokens : 1;
     clock->Advance(tokens * std::uniform_int_distribution<int64_t>(100'000, 1'000'000)(random));
   };
-  CpuEngine test(folder_.path(), options);
+  CpuEngine test(path_, options);
   clock = &test.clock();
   const std::vector<Bytes> cut = RunTogether(test);
   EXPECT_GT(test.engine().Load().prefill_steps, 6) << "uncut it would be three";
@@ -187,7 +192,7 @@ TEST_P(Determinism, ThreadsAndSlicesOfLogitsChangeNoBit) {
 
 TEST_P(Determinism, AChoiceOfSeveralIsTheSameFromASharedPrompt) {
   // Choice c draws with its own key; the first of three is the only one of one.
-  CpuEngine test(folder_.path(), Roomy());
+  CpuEngine test(path_, Roomy());
   Request request = SomeRequests()[3];
   request.choices = 3;
   auto three = test.Submit(request);
@@ -216,7 +221,7 @@ TEST_P(Determinism, RequestsOverOneLongPromptHaveTheBitsTheyHaveAlone) {
   }
   CpuEngine::Options plain = options;
   plain.limits.prefix_cache = false;
-  CpuEngine alone(folder_.path(), plain), together(folder_.path(), options);
+  CpuEngine alone(path_, plain), together(path_, options);
   std::vector<std::unique_ptr<StreamReader>> readers;
   std::vector<StreamReader*> all;
   auto first = together.Submit(requests[0]);
@@ -266,6 +271,43 @@ TEST_P(DeterminismOfExperts, NeitherACrowdNorCutsNorPreemptionNorThreadsChangeAB
 }
 
 TM_INSTANTIATE_FOR_CPU_VARIANTS(DeterminismOfExperts);
+
+// What --linear int8 rounds is a row's own, whoever stands beside it and however many they are.
+class DeterminismInEightBits : public Determinism {
+ protected:
+  void Use(const WeightForm& form) {
+    DrawnModel drawn;  // in Mistral's own files
+    drawn.model.layers = 3;
+    drawn.model.experts = 3;
+    drawn.model.window = {12, 0, 12};
+    FitWidths(form, &drawn.model);
+    drawn.model.Randomise(5);
+    written_ = std::make_unique<TempFolder>();
+    path_ = WriteInForm(drawn, form, /*seed=*/5, *written_);
+  }
+
+ private:
+  std::unique_ptr<TempFolder> written_;
+};
+
+TEST_P(DeterminismInEightBits, NeitherACrowdNorCutsNorPreemptionNorThreadsChangeABit) {
+  int forms = 0;
+  for (const WeightForm& form : WeightForms()) {
+    if (form.blocks.empty() && form.bits == 0) continue;  // without products in 8 bits
+    ++forms;
+    SCOPED_TRACE(form.name);
+    Use(form);
+    linear_ = LinearMode::kInt8;
+    const std::vector<Bytes> alone = RunAlone();
+    EXPECT_EQ(RunTogether(Roomy()), alone);
+    ExpectSameInATightPool(Roomy(), alone);
+    linear_ = LinearMode::kExact;
+    EXPECT_NE(RunTogether(Roomy()), alone) << "nothing was rounded to 8 bits";
+  }
+  EXPECT_EQ(forms, 6);
+}
+
+TM_INSTANTIATE_FOR_CPU_VARIANTS(DeterminismInEightBits);
 
 }  // namespace
 }  // namespace tramontane

@@ -412,6 +412,7 @@ TEST(CommandLineTest, TensorsWithoutAValueAreListedByTypeAndShape) {
   const TempFolder folder;
   SafetensorsWriter writer;
   writer.AddRaw("ids", "I64", {2}, std::string(16, '\1'));
+  writer.AddRaw("bytes", "U8", {0}, "");
   writer.Add("weights", {2}, {0.5f, std::numeric_limits<float>::infinity()});
   folder.Write("model.safetensors", writer.File());
   folder.Write("config.json", "{}");
@@ -420,6 +421,56 @@ TEST(CommandLineTest, TensorsWithoutAValueAreListedByTypeAndShape) {
   EXPECT_THAT(inspect.out(),
               HasSubstr(R"({"name":"ids","type":"I64","shape":[2],"f32_sha256":null,"head":null})"));
   EXPECT_THAT(inspect.out(), HasSubstr(R"("head":[0.5,null]})"));
+  EXPECT_THAT(inspect.out(), HasSubstr(R"("shape":[0],"f32_sha256":"e3b0c442)"));  // of no bytes
+}
+
+// Every code of each type of one byte, and more numbers than are read at a time. Hashes of PyPI's ml_dtypes
+// 0.5 (fp8) and numpy: `sha256(numpy.arange(256, dtype="u1").view(TYPE).astype("f4").tobytes())`, and of
+// arange(70000) as int16 and uint16.
+TEST(CommandLineTest, NumbersOfOneByteOrTwoAreHashed) {
+  struct Narrow {
+    const char* type;
+    int64_t bytes;
+    int64_t numbers;
+    const char* hash;
+    const char* head;
+  };
+  constexpr Narrow kTypes[] = {
+      {"F8_E4M3", 1, 256, "fbfd40716d3eddc590ca82a86c34208d486f88eb69e6a04dbfc62b158dec4d2f",
+       "[0.0,0.001953125,0.00390625,0.005859375,0.0078125,0.009765625,0.01171875,0.013671875]"},
+      {"F8_E5M2", 1, 256, "e119e01810d2e0b12e435d3b12fc0a09a0d185442237494c1731ed1aedd7e4b5",
+       "[0.0,1.52587890625e-05,3.0517578125e-05,4.57763671875e-05,6.103515625e-05,7.62939453125e-05,9."
+       "1552734375e-05,0.0001068115234375]"},
+      {"F8_E8M0", 1, 256, "2fb2732a956043772ccd2c1664ae5d2558c62f9c06780c04d95f1ff0050f2f2f",
+       "[5.877471754111438e-39,1.1754943508222875e-38,2.350988701644575e-38,4.70197740328915e-38,9."
+       "4039548065783e-38,1.88079096131566e-37,3.76158192263132e-37,7.52316384526264e-37]"},
+      {"I8", 1, 256, "d4b395f3f1dd71c698c5b272ddd914d793a23b01c8160d0b946ef67c6850333c",
+       "[0.0,1.0,2.0,3.0,4.0,5.0,6.0,7.0]"},
+      {"U8", 1, 256, "04441b72253f49384e853fb46a81657e5e28187f02187a47713eb9cd482f9a17",
+       "[0.0,1.0,2.0,3.0,4.0,5.0,6.0,7.0]"},
+      {"I16", 2, 70000, "e9f1e3f203e6ea4f62256f68c669a17a822c1e1d567e5164ed86aae7534b8c65",
+       "[0.0,1.0,2.0,3.0,4.0,5.0,6.0,7.0]"},
+      {"U16", 2, 70000, "be859cae738a37011f081a21c320d6a3b7a2c58998d40e1e5a25a449ba0ad836",
+       "[0.0,1.0,2.0,3.0,4.0,5.0,6.0,7.0]"},
+  };
+  const TempFolder folder;
+  SafetensorsWriter writer;
+  for (const Narrow& narrow : kTypes) {
+    std::string data;
+    for (int64_t i = 0; i < narrow.numbers; ++i) {
+      for (int64_t byte = 0; byte < narrow.bytes; ++byte) data += static_cast<char>(i >> (8 * byte));
+    }
+    writer.AddRaw(narrow.type, narrow.type, {narrow.numbers / 16, 16}, data);
+  }
+  folder.Write("model.safetensors", writer.File());
+  folder.Write("config.json", "{}");
+  Program inspect({"inspect", folder.path(), "--tensors"});
+  EXPECT_EQ(inspect.Wait(), 0) << inspect.err();
+  for (const Narrow& narrow : kTypes) {
+    EXPECT_THAT(inspect.out(), HasSubstr(std::string(R"("type":")") + narrow.type + R"(","shape":[)" +
+                                         std::to_string(narrow.numbers / 16) + R"(,16],"f32_sha256":")" +
+                                         narrow.hash + R"(","head":)" + narrow.head + "}"));
+  }
 }
 
 TEST(CommandLineTest, AFileThatIsNoGgufIsRefused) {

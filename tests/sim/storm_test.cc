@@ -24,6 +24,7 @@
 #include "models/tokenizer/fill_in_middle.h"
 #include "tests/support/drawn_model.h"
 #include "tests/support/drawn_tokenizer.h"
+#include "tests/support/drawn_weights.h"
 #include "tests/support/fake_grammar.h"
 #include "tests/support/in_process_engine.h"
 #include "tests/support/piece_tokenizer.h"
@@ -497,19 +498,25 @@ TEST_P(StormOnTheCpu, EachRequestGivesTheSameBitsAlone) {
   sizes.layers = 4;
   sizes.experts = 4;
   sizes.context = 64;
+  const WeightForm& form = WeightForms()[(seed / 13 + GetParam().number) % WeightForms().size()];
+  FitWidths(form, &sizes);
+  if (sizes.hidden > 64) sizes.layers = 2;
   // Another kind of model on each device, whatever the seed, and every kind on each over the seeds.
   const DrawnModel drawn = DrawModel(seed + GetParam().number, seed, sizes);
   SCOPED_TRACE(drawn.name);
+  SCOPED_TRACE(form.name);
   const TempFolder folder;
-  drawn.Write(folder);
+  const std::string path = WriteInForm(drawn, form, seed, folder);
   constexpr DType kKvDTypes[] = {DType::kBf16, DType::kF32, DType::kFp8E4M3, DType::kInt8, DType::kInt4};
   CpuEngine::Options options;
   options.kv_dtype = kKvDTypes[(seed / 7 + GetParam().number) % std::size(kKvDTypes)];
   SCOPED_TRACE(DTypeName(options.kv_dtype));
+  options.linear = (seed / 2 + GetParam().number) % 2 == 0 ? LinearMode::kExact : LinearMode::kInt8;
+  SCOPED_TRACE(options.linear == LinearMode::kExact ? "exact" : "products in 8 bits");
   if (seed / 3 % 2 == 1)
     options.kv_order = KvOrder::kNhd;  // of the stormy engine alone: outputs are the same
   const KvLayout layout =
-      OpenModel(folder.path(), {.dtype = options.kv_dtype, .page_size = drawn.page_size})->kv_layout;
+      OpenModel(path, {.dtype = options.kv_dtype, .page_size = drawn.page_size})->kv_layout;
   options.tokenizer = &language.tokenizer();
   options.threads = 2;
   options.limits = Narrow(Stormy(), layout);
@@ -520,7 +527,7 @@ TEST_P(StormOnTheCpu, EachRequestGivesTheSameBitsAlone) {
   const TempFolder disk;
   const TestTier tier = DrawnTier(seed / 5 + GetParam().number, options.limits, disk);
   options.tier = tier;
-  CpuEngine stormy(folder.path(), options);
+  CpuEngine stormy(path, options);
   options.tier = {};
   options.threads = 1;
   options.limits = Calm();
@@ -528,7 +535,7 @@ TEST_P(StormOnTheCpu, EachRequestGivesTheSameBitsAlone) {
   options.limits.pool_pages *= 4;
   options.delayed = std::nullopt;
   options.kv_order = KvOrder::kHnd;
-  CpuEngine calm(folder.path(), options);
+  CpuEngine calm(path, options);
   Storm storm(stormy, calm, seed, &language);
   const auto has_seen_all = [&] {
     const bool moves_pages = stormy.engine().keeps_pages();

@@ -96,8 +96,10 @@ class WatchedRunner final : public ModelRunner {
 }  // namespace
 
 CpuEngine::CpuEngine(const std::string& folder, const Options& options)
-    : BackendEngine(MakeCpuBackend({.threads = options.threads, .variant = options.variant}).value(), folder,
-                    options) {}
+    : BackendEngine(
+          MakeCpuBackend({.threads = options.threads, .variant = options.variant, .linear = options.linear})
+              .value(),
+          folder, options) {}
 
 BackendEngine::BackendEngine(BackendPtr backend, const std::string& folder, const Options& options)
     : backend_(options.delayed ? MakeDelayedBackend(std::move(backend), *options.delayed)

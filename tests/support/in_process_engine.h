@@ -109,9 +109,10 @@ class SteppedEngine final : public EngineUnderTest {
 class BackendEngine : public EngineUnderTest {
  public:
   struct Options {
-    EngineLimits limits;  // page_size, pool_pages and context are taken as they are
-    int32_t threads = 1;  // of the CPU backend
-    std::string variant;  // of the CPU backend; "": the machine's best
+    EngineLimits limits;                     // page_size, pool_pages and context are taken as they are
+    int32_t threads = 1;                     // of the CPU backend
+    std::string variant;                     // of the CPU backend; "": the machine's best
+    LinearMode linear = kDefaultLinearMode;  // of the CPU backend
     DType kv_dtype = DType::kBf16;
     KvOrder kv_order = KvOrder::kHnd;
     const Tokenizer* tokenizer = nullptr;

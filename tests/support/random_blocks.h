@@ -49,9 +49,9 @@ inline void ShareScales(const Format& format, int64_t row_stride, std::vector<st
 }
 
 // `rows` rows of `row_stride` numbers of a format in blocks: every integer at random, every scale so that
-// numbers are about one in size.
+// numbers are about one in size; those of GGUF's types about `size`.
 inline std::vector<std::byte> RandomBlocks(const Format& format, int64_t rows, int64_t row_stride,
-                                           uint32_t seed) {
+                                           uint32_t seed, float size = 1.0f) {
   const int64_t count = rows * row_stride;
   if (format.in_groups()) {
     std::vector<std::byte> groups = RandomGroups(format, count, seed);
@@ -75,10 +75,11 @@ inline std::vector<std::byte> RandomBlocks(const Format& format, int64_t rows, i
   const bool in_groups = type == DType::kQ4K || type == DType::kQ5K;
   for (size_t block = 0; block < blocks.size(); block += static_cast<size_t>(format.block_bytes)) {
     std::byte* const scales = blocks.data() + block + (type == DType::kQ6K ? 208 : 0);
-    const uint16_t scale = FloatToF16(spread(random) * 2.0f / largest * (random() % 4 == 0 ? -1.0f : 1.0f));
+    const uint16_t scale =
+        FloatToF16(size * spread(random) * 2.0f / largest * (random() % 4 == 0 ? -1.0f : 1.0f));
     std::memcpy(scales, &scale, 2);
     if (!has_minimum) continue;
-    const uint16_t minimum = FloatToF16(in_groups ? spread(random) / 63.0f : -spread(random));
+    const uint16_t minimum = FloatToF16(size * (in_groups ? spread(random) / 63.0f : -spread(random)));
     std::memcpy(scales + 2, &minimum, 2);
   }
   return blocks;
