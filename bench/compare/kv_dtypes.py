@@ -52,8 +52,9 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(DTYPES))
     arguments = parser.parse_args()
     variant = ["--cpu-variant", arguments.cpu_variant] if arguments.cpu_variant else []
-    header = "| `kv_dtype` / `kv_group` | Bytes of a token | Tokens in a GiB | Sequences in a GiB | Perplexity | KL | Same likeliest |"
-    print(header + "\n" + "|---" * 7 + "|", flush=True)
+    header = ["`kv_dtype` / `kv_group`", "Bytes of a token", "Tokens in a GiB", "Sequences in a GiB"]
+    header += ["Perplexity", "KL", "Same likeliest"]
+    print("| " + " | ".join(header) + " |\n" + "|---" * len(header) + "|", flush=True)
     exact = None
     for dtype in arguments.only.split(","):
         flags = flags_of(dtype)
