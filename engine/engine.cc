@@ -161,7 +161,6 @@ StatusOr<std::shared_ptr<TokenStream>> Engine::Impl::Submit(Request request, std
   auto live = std::make_shared<LiveRequest>(std::move(request), stream, tokenizer_, model_.eos_ids);
   if (!live->request.candidates.empty()) {
     live->tree = CandidateTree::Of(live->request.prompt, live->request.candidates, limits_.page_size);
-    live->tokens[0] = live->tree->tokens;
     TM_RETURN_IF_ERROR(CheckTreeFits(*live->tree));
   }
   if (live->request.constraint.grammar != nullptr) {

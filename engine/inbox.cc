@@ -5,14 +5,13 @@
 namespace tramontane {
 namespace {
 
-// What grows with the request's size while it waits: each choice has a copy of the prompt.
+// What grows with the request's size while it waits; the choices share one prompt.
 int64_t QueuedBytesOf(const LiveRequest& live) {
   const Request& request = live.request;
   const auto copies = static_cast<size_t>(request.choices) + 1;
-  size_t bytes = request.prompt.size() * sizeof(int32_t) * copies;
+  size_t bytes = request.prompt.size() * sizeof(int32_t);
   if (live.tree) {
-    bytes +=
-        live.tree->tokens.size() * sizeof(int32_t) * copies + live.tree->scores.size() * sizeof(TokenToScore);
+    bytes += live.tree->tokens.size() * sizeof(int32_t) + live.tree->scores.size() * sizeof(TokenToScore);
     bytes += live.tree->branch_begin.size() * (sizeof(int64_t) + sizeof(std::vector<int32_t>));
   }
   for (const std::string& stop : request.stopping.stop) bytes += stop.size() * copies;

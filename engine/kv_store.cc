@@ -153,7 +153,7 @@ std::vector<KvStore::KnownPage> KvStore::KnownPages(const Lease& lease, const Pr
   if (!tree_) return {};
   const PrefixTree::Node salt = FindMark(PrefixTree::kRoot, MarkOf(query.salt));
   if (salt == PrefixTree::kNone) return {};
-  FindPath(salt, lease, query.tokens, std::min<int64_t>(std::ssize(query.tokens), query.most_tokens));
+  FindPath(salt, lease, query.tokens, std::min(query.tokens.size(), query.most_tokens));
   std::vector<KnownPage> pages;
   pages.reserve(path_.size() * layout_.groups.size());
   for (const PrefixTree::Node node : path_) {
@@ -196,16 +196,15 @@ bool KvStore::Plant(Lease& above, std::span<const int32_t> block, const std::vec
 }
 
 // Leaves the known blocks below `salt` in path_, of at most so many tokens.
-void KvStore::FindPath(PrefixTree::Node salt, const Lease& lease, std::span<const int32_t> tokens,
-                       int64_t most) {
-  const auto block = static_cast<size_t>(page_size());
+void KvStore::FindPath(PrefixTree::Node salt, const Lease& lease, TokenView tokens, int64_t most) {
+  const int64_t block = page_size();
   const int64_t plain_end = PlainBlocksEnd(lease);
   path_.clear();
   PrefixTree::Node node = salt;
-  while (static_cast<int64_t>((path_.size() + 1) * block) <= most) {
-    if (static_cast<int64_t>(path_.size() * block) == plain_end) node = FindMark(node, MarkOf(lease.policy));
+  for (int64_t begin = 0; begin + block <= most; begin += block) {
+    if (begin == plain_end) node = FindMark(node, MarkOf(lease.policy));
     if (node == PrefixTree::kNone) break;
-    node = tree_->Find(node, tokens.subspan(path_.size() * block, block));
+    node = tree_->Find(node, tokens.Piece(begin, block, &block_));
     if (node == PrefixTree::kNone) break;
     path_.push_back(node);
   }
@@ -213,13 +212,11 @@ void KvStore::FindPath(PrefixTree::Node salt, const Lease& lease, std::span<cons
 
 // Leaves the blocks below `salt` in path_.
 int64_t KvStore::FindHit(PrefixTree::Node salt, const Lease& lease, const PrefixQuery& query, From from) {
-  const auto block = static_cast<size_t>(page_size());
-  const auto asked = static_cast<int64_t>(query.tokens.size());
-  FindPath(salt, lease, query.tokens, std::min(asked - 1, query.most_tokens));
+  FindPath(salt, lease, query.tokens, std::min(query.tokens.size() - 1, query.most_tokens));
   asked_groups_ = prefix_groups_;
   for (PrefixGroup& group : asked_groups_) group.n_keep = SinksOf(lease.policy, group.window);
   return LongestPrefixHit(
-      static_cast<int64_t>(path_.size() * block) + 1, page_size(), asked_groups_,
+      std::ssize(path_) * page_size() + 1, page_size(), asked_groups_,
       [this, from](size_t group, int64_t index) {
         return Knows(path_[static_cast<size_t>(index)], group, from);
       },
@@ -280,17 +277,16 @@ int64_t KvStore::Acquire(Lease& lease, const PrefixQuery& query) {
   lease.seals = true;
   lease.hit_tokens = hit;
   lease.known_tokens = static_cast<int64_t>(path_.size()) * page_size();
-  lease.asked_tokens = static_cast<int64_t>(query.tokens.size());
+  lease.asked_tokens = query.tokens.size();
   blocks_under_policies_ += BlocksUnderPolicy(lease);
   return hit;
 }
 
-void KvStore::SealPages(Lease& lease, std::span<const int32_t> tokens, int64_t accepted) {
-  const auto end = std::min({accepted, static_cast<int64_t>(tokens.size()), lease.trunk_len});
+void KvStore::SealPages(Lease& lease, TokenView tokens, int64_t accepted) {
+  const auto end = std::min({accepted, tokens.size(), lease.trunk_len});
   while (lease.seals && lease.sealed + page_size() <= end) {
     const int64_t begin = lease.sealed;
-    lease.seals =
-        TakeInNext(lease, tokens.subspan(static_cast<size_t>(begin), static_cast<size_t>(page_size())));
+    lease.seals = TakeInNext(lease, tokens.Piece(begin, page_size(), &block_));
     if (lease.seals) NamePages(lease, lease.tip, begin);
   }
 }

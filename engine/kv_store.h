@@ -62,6 +62,7 @@
 #include "engine/kv_tier.h"
 #include "engine/prefix_hit.h"
 #include "engine/prefix_tree.h"
+#include "engine/sequence_tokens.h"
 #include "kernels/context_policy.h"
 #include "kernels/paged_kv.h"
 #include "models/kv_layout.h"
@@ -133,7 +134,7 @@ struct Lease {
 
 // What a lease is wanted for.
 struct PrefixQuery {
-  std::span<const int32_t> tokens;  // prompt, and the output where a sequence begins again
+  TokenView tokens;                 // prompt, and the output where a sequence begins again
   std::string_view salt;            // requests of other salts share no page with this one
   int64_t most_tokens = INT64_MAX;  // that may be found; what is asked of later positions must be computed
 };
@@ -197,7 +198,7 @@ class KvStore {
   // tokens the first keeps the name, and the other one is free once let go. `tokens`: the sequence's, at
   // least [0, accepted); of what was named before the same as then. Where nothing was acquired nothing is
   // named.
-  void Seal(Lease& lease, std::span<const int32_t> tokens, int64_t accepted) {
+  void Seal(Lease& lease, TokenView tokens, int64_t accepted) {
     if (lease.seals && lease.sealed + page_size() <= accepted) SealPages(lease, tokens, accepted);
   }
 
@@ -308,8 +309,8 @@ class KvStore {
   int64_t BlocksUnderPolicy(const Lease& lease) const;
 
   // ---- names ------------------------------------------------------------------------------------
-  void SealPages(Lease& lease, std::span<const int32_t> tokens, int64_t accepted);
-  void FindPath(PrefixTree::Node salt, const Lease& lease, std::span<const int32_t> tokens, int64_t most);
+  void SealPages(Lease& lease, TokenView tokens, int64_t accepted);
+  void FindPath(PrefixTree::Node salt, const Lease& lease, TokenView tokens, int64_t most);
   // What counts as known: pages of the pool; and images on the host; and those that come or can be read.
   enum class From : int32_t { kPool = 0, kHost = 1, kAnywhere = 2 };
   int64_t FindHit(PrefixTree::Node salt, const Lease& lease, const PrefixQuery& query, From from);
@@ -389,7 +390,8 @@ class KvStore {
   int64_t blocks_under_policies_ = 0;
   std::vector<PrefixTree::Node> path_;  // scratch of Acquire
   std::vector<PrefixGroup> asked_groups_;
-  std::vector<int32_t> mark_;  // scratch of MarkOf
+  std::vector<int32_t> mark_;   // scratch of MarkOf
+  std::vector<int32_t> block_;  // scratch: one that lies in two pieces
 
   KvTier* const tier_;              // null: none
   std::vector<PageMove> moves_;     // of the current batch

@@ -196,7 +196,7 @@ bool KvStore::IsComing(const Lease& lease, const PrefixQuery& query) {
   if (lease.is_parked()) {
     ForEachParked(lease, look);
   } else if (const PrefixTree::Node salt = FindSalt(query.salt); salt != PrefixTree::kNone) {
-    FindPath(salt, lease, query.tokens, std::ssize(query.tokens));
+    FindPath(salt, lease, query.tokens, query.tokens.size());
     for (const PrefixTree::Node node : path_) {
       for (size_t group = 0; group < layout_.groups.size(); ++group) look(node, group);
     }

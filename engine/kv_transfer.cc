@@ -201,7 +201,7 @@ StatusOr<bool> KvTransfers::Write(KvTransfer& transfer, KvStore& store, ModelRun
     for (size_t group = 0; group < wanted.size(); ++group)
       wanted[group] = pages.groups[group][block] != nullptr;
     taken.clear();
-    const auto ids = query.tokens.subspan(block * block_tokens, block_tokens);
+    const auto ids = std::span(transfer.text_.tokens).subspan(block * block_tokens, block_tokens);
     if (!store.Plant(transfer.above_, ids, wanted, &taken)) transfer.next_block_ = blocks;
     if (store.has_moves()) {  // what makes room may be a page of a block before, which is cached already
       if (!images.empty()) TM_RETURN_IF_ERROR(runner.WritePages(images));

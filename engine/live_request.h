@@ -34,7 +34,6 @@ struct LiveRequest {
       : request(std::move(asked)),
         stream(std::move(to)),
         history_after_prompt(request, eos_ids),
-        tokens(static_cast<size_t>(request.choices), request.prompt),
         stopped_by_text(static_cast<size_t>(request.choices)),
         last_token_ns(static_cast<size_t>(request.choices)) {
     texts.reserve(static_cast<size_t>(request.choices));
@@ -44,11 +43,12 @@ struct LiveRequest {
   const Request request;                       // any thread
   const std::shared_ptr<TokenStream> stream;   // engine thread: its cancel flag; output thread: the rest
   const SamplingHistory history_after_prompt;  // engine thread: what each choice's own history starts from
-  // [choices] engine thread: what each choice begins with and takes; copied by the thread that submits.
-  std::vector<std::vector<int32_t>> tokens;
   std::optional<CandidateTree> tree;           // any thread, once Submit has set it: of its candidates
   ConstraintStart constraint_start;            // any thread, once Submit has set it
   std::atomic<int64_t> constraint_left_ns{0};  // mask workers: of the share of all choices
+
+  // What each choice begins with, and shares with the others.
+  const std::vector<int32_t>& prompt() const { return tree ? tree->tokens : request.prompt; }
 
   // [choices] "stop here": a stop string is complete. Set by the output thread, read by the engine thread.
   std::vector<std::atomic<bool>> stopped_by_text;

@@ -65,8 +65,7 @@ bool Contains(const std::vector<int32_t>& ids, int32_t id) {
 
 // The oldest behind those that are kept.
 void Discard(Choice& choice, int64_t count) {
-  const auto begin = choice.tokens.begin() + choice.request->context_policy->n_keep;
-  choice.tokens.erase(begin, begin + count);
+  choice.tokens.Erase(choice.request->context_policy->n_keep, count);
   choice.discarded += count;
   choice.max_len -= count;
 }
@@ -115,7 +114,7 @@ void RequestLife::Begin(std::shared_ptr<LiveRequest> live) {
     choice.request = &request;
     choice.choice = c;
     choice.arrival = arrivals_;
-    choice.tokens = std::move(active->live->tokens[static_cast<size_t>(c)]);
+    choice.tokens = active->live->prompt();
     if (active->live->tree) choice.tree = &*active->live->tree;
     const ContextPolicy& policy = *request.context_policy;
     const bool endless = policy.type != ContextPolicyType::kNone;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <span>
 #include <string>
 
 #include "kernels/core/check.h"
@@ -421,11 +420,11 @@ void Scheduler::Begin(Sequence* sequence) {
 
 PrefixQuery Scheduler::QueryFor(const Sequence& sequence) {
   if (sequence.tree != nullptr) {  // its branches stand behind the trunk, and hold what is scored
-    return {.tokens = std::span(sequence.tokens).first(static_cast<size_t>(sequence.tree->trunk_len) + 1),
+    return {.tokens = TokenView(sequence.tokens).First(sequence.tree->trunk_len + 1),
             .salt = sequence.request->cache_salt};
   }
   const bool scores = sequence.wants_scores() && sequence.scored_len < sequence.prompt_len() - 1;
-  return {.tokens = std::span(sequence.tokens).first(static_cast<size_t>(sequence.prefill_len)),
+  return {.tokens = TokenView(sequence.tokens).First(sequence.prefill_len),
           .salt = sequence.request->cache_salt,
           .most_tokens = scores ? sequence.scored_len : INT64_MAX};
 }
@@ -543,7 +542,7 @@ bool Scheduler::HasPagesToStart(const Sequence& sequence) const {
   const auto groups = static_cast<int64_t>(store_.layout().groups.size());
   const Lease& start = KeepsSinks(sequence) ? sequence.kept : sequence.lease;
   int64_t pages = store_.PagesToReach(start, sequence.prefill_len, least_chunk_);
-  if (SinksKept(sequence) % store_.page_size() != 0) pages += groups;  // copies
+  if (OffsetInPage(SinksKept(sequence), store_.page_size()) != 0) pages += groups;  // copies
   for (const Sequence* other : prefill_) {
     pages += store_.PagesToReach(other->lease, other->prefill_len, least_chunk_);
   }

@@ -10,11 +10,11 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <vector>
 
 #include "engine/candidate_tree.h"
 #include "engine/kv_store.h"
 #include "engine/request.h"
+#include "engine/sequence_tokens.h"
 
 namespace tramontane {
 
@@ -29,7 +29,7 @@ struct Sequence {
   int32_t choice = 0;
   int64_t arrival = 0;  // order of submission over all requests: who is older (then by choice)
   // Prompt, then accepted output; where discards are followed by re-evaluation, what is left of them.
-  std::vector<int32_t> tokens;
+  SequenceTokens tokens;
   const CandidateTree* tree = nullptr;  // where candidates are scored: of what `tokens` are. Outlives it
   int64_t discarded = 0;                // tokens that re-evaluation has taken out of `tokens`
   // Where `tokens` ends at the latest: prompt + max_tokens, less what was discarded; without a context policy

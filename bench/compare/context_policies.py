@@ -1,8 +1,10 @@
 """The runs, tables and picture of bench/compare/context_policies, which see for how to start it."""
 
 import argparse
+import concurrent.futures
 import contextlib
 import json
+import re
 import statistics
 import subprocess
 import time
@@ -117,6 +119,27 @@ def measure_speed(url: str, arguments: argparse.Namespace) -> None:
         print(f"| {name} | {statistics.median(values):.0f} | {ratio:.2f} |")
 
 
+def held_pages(url: str) -> int:
+    with urllib.request.urlopen(f"{url}/metrics", timeout=60) as answer:
+        page = answer.read().decode()
+    return sum(int(float(held)) for held in re.findall(r'tramontane_kv_pages{[^}]*state="held"[^}]*} (\S+)', page))
+
+
+def measure_pages(url: str, arguments: argparse.Namespace) -> None:
+    """The most that one text holds, of those seen while it is written."""
+    print("| | pages held |\n|---|---|")
+    for name, policy in policies(arguments.n_ctx, arguments.n_keep).items():
+        body = {"prompt": "Once upon a time", "temperature": 0, "ignore_eos": True, "max_tokens": 4 * arguments.n_ctx}
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            text = pool.submit(post, f"{url}/v1/completions", body | {"context_policy": policy, "cache_salt": name})
+            most = 0
+            while not text.done():
+                most = max(most, held_pages(url))
+                time.sleep(0.01)
+            text.result()
+        print(f"| {name} | {most} |", flush=True)
+
+
 def draw(found: dict[str, list[float]], title: str) -> str:
     """Loss by thousands of tokens, one line a policy."""
     width, height, left, top, right, bottom = 640, 300, 50, 30, 130, 36
@@ -156,18 +179,20 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=20_000)
     parser.add_argument("--n-ctx", type=int, default=512)
     parser.add_argument("--n-keep", type=int, default=4)
-    parser.add_argument("--only", choices=("loss", "speed"))
+    parser.add_argument("--only", choices=("loss", "speed", "pages"))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--svg", type=Path)
     arguments = parser.parse_args()
     with served(arguments.binary, arguments.model) as url:
-        if arguments.only != "speed":
+        if arguments.only in (None, "loss"):
             found = measure_loss(url, arguments)
             print_loss(found)
             if arguments.svg:
                 arguments.svg.write_text(draw(found, f"Loss by place in the text, n_ctx {arguments.n_ctx}"))
-        if arguments.only != "loss":
+        if arguments.only in (None, "speed"):
             measure_speed(url, arguments)
+        if arguments.only in (None, "pages"):
+            measure_pages(url, arguments)
 
 
 if __name__ == "__main__":

@@ -21,12 +21,26 @@ def run(binary: Path, *arguments: str) -> str:
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
 
 
-def token_bytes(binary: Path, model: str, flags: list[str]) -> int:
+def inspect(binary: Path, model: str, *flags: str) -> str:
+    return run(binary, "inspect", *([model] if model else []), "--device", "cpu", "--page-size", "16", *flags)
+
+
+def number(pattern: str, text: str) -> int:
+    (found,) = re.findall(pattern, text)
+    return int(found.replace(",", ""))
+
+
+def token_bytes(plan: str) -> int:
     """Over all layers, as the memory plan has it."""
-    plan = run(binary, "inspect", *([model] if model else []), "--device", "cpu", "--page-size", "16", *flags)
-    (bytes_of_page,) = re.findall(r" of ([\d,]+) bytes: 16 tokens", plan)
     groups = len(re.findall(r"^ *group \d+", plan, re.MULTILINE))
-    return int(bytes_of_page.replace(",", "")) // 16 * groups
+    return number(r" of ([\d,]+) bytes: 16 tokens", plan) // 16 * groups
+
+
+def sequences_of_pages(binary: Path, model: str, flags: list[str], size: int) -> int:
+    """Of the model's whole context, with what its windows let go, as the memory plan has it."""
+    plan = inspect(binary, model, *flags)
+    beside = number(r"(?m)^ *weights +([\d,]+) bytes$", plan) + number(r"(?m)^ *workspace +([\d,]+) bytes$", plan)
+    return number(r"or ([\d,]+) of the whole context", inspect(binary, model, *flags, "--memory", str(beside + size)))
 
 
 def main() -> None:
@@ -38,8 +52,9 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(DTYPES))
     arguments = parser.parse_args()
     variant = ["--cpu-variant", arguments.cpu_variant] if arguments.cpu_variant else []
-    header = "| `kv_dtype` / `kv_group` | Bytes of a token | Tokens in a GiB | Perplexity | KL | Same likeliest |"
-    print(header + "\n" + "|---" * 6 + "|", flush=True)
+    header = ["`kv_dtype` / `kv_group`", "Bytes of a token", "Tokens in a GiB", "Sequences in a GiB"]
+    header += ["Perplexity", "KL", "Same likeliest"]
+    print("| " + " | ".join(header) + " |\n" + "|---" * len(header) + "|", flush=True)
     exact = None
     for dtype in arguments.only.split(","):
         flags = flags_of(dtype)
@@ -48,9 +63,10 @@ def main() -> None:
                 "--device", "cpu", *variant, *flags)
         )  # fmt: skip
         exact = exact or said["perplexity"]
-        of_token = token_bytes(arguments.binary, arguments.model, flags)
+        of_token = token_bytes(inspect(arguments.binary, arguments.model, *flags))
+        sequences = sequences_of_pages(arguments.binary, arguments.model, flags, GIB)
         change = f" ({100 * (said['perplexity'] / exact - 1):+.2f} %)" if said["perplexity"] != exact else ""
-        cells = [dtype, f"{of_token:,}", f"{GIB // of_token:,}", f"{said['perplexity']:.4f}{change}"]
+        cells = [dtype, f"{of_token:,}", f"{GIB // of_token:,}", f"{sequences:,}", f"{said['perplexity']:.4f}{change}"]
         cells += [f"{said['kl']:.6f}", f"{100 * said['same_likeliest']:.2f} %"]
         print("| " + " | ".join(cells) + " |", flush=True)
 

@@ -42,9 +42,9 @@ struct Scene {
     auto sequence = std::make_unique<Sequence>();
     sequence->request = request.get();
     for (int64_t i = 0; i < start + count; ++i) {
-      sequence->tokens.push_back(static_cast<int32_t>(1000 * sequences.size() + i));
+      request->prompt.push_back(static_cast<int32_t>(1000 * sequences.size() + i));
     }
-    request->prompt = sequence->tokens;
+    sequence->tokens = request->prompt;
     sequence->slot = static_cast<int32_t>(sequences.size());
     sequence->lease = store.NewLease();
     store.Extend(sequence->lease, 0, start, &plan.copies);
@@ -191,7 +191,10 @@ TEST(BatchBuilder, TokensInFlightAreTakenFromRecordsOfTheStepBefore) {
   scene.AddRow(9, 1);
   scene.AddRow(5, 1);
   scene.AddRow(8, 1);
-  for (const size_t r : {1u, 3u}) scene.sequences[r]->tokens.pop_back();  // sampled, and not read yet
+  for (const size_t r : {1u, 3u}) {  // sampled, and not read yet
+    SequenceTokens& tokens = scene.sequences[r]->tokens;
+    tokens.Erase(static_cast<int64_t>(tokens.size()) - 1, 1);
+  }
   BatchBuilder builder(layout, Limits(), 64);
   Device device(builder);
   const std::vector<int32_t> records = {-1, 4, 7, 2};  // row 2's token is known meanwhile
@@ -272,7 +275,7 @@ struct Runner {
   int64_t end() const { return static_cast<int64_t>(sequence.tokens.size()); }
   void Plan(int32_t count, StepPlan& plan) {
     const int64_t start = end();
-    sequence.tokens.resize(static_cast<size_t>(start + count), 7);
+    for (int32_t i = 0; i < count; ++i) sequence.tokens.push_back(7);
     store.Extend(sequence.lease, start, start + count, &plan.copies);
     plan.rows.push_back({.sequence = &sequence, .start = start, .count = count, .ask = {}});
     plan.tokens += count;
@@ -353,7 +356,7 @@ TEST(SlotTablesTest, RowsSeeTheirOwnPagesInAnyHistory) {
         if (runner != nullptr && draw(0, 30) == 0) runner = nullptr;
         if (runner != nullptr && draw(0, 30) == 0) {  // preempted
           store.Release(runner->sequence.lease);
-          runner->sequence.tokens.clear();
+          runner->sequence.tokens = {};
         }
         if (runner == nullptr) {
           ContextPolicy policy;

@@ -12,8 +12,9 @@ namespace {
 
 constexpr int64_t kAnyBytes = int64_t{1} << 40;
 
-std::shared_ptr<LiveRequest> MakeLive(const std::string& id, size_t prompt_tokens = 1) {
+std::shared_ptr<LiveRequest> MakeLive(const std::string& id, size_t prompt_tokens = 1, int32_t choices = 1) {
   Request request;
+  request.choices = choices;
   request.id = id;
   request.prompt.assign(prompt_tokens, 1);
   return std::make_shared<LiveRequest>(request, std::make_shared<TokenStream>(id, nullptr), nullptr,
@@ -53,10 +54,20 @@ TEST(Inbox, RequestsAreBoundedByTheirBytesTooAndALoneOneAlwaysFits) {
   EXPECT_FALSE(inbox.Push(MakeLive("small")));
   inbox.LeaveQueue(*inbox.TakeAll().at(0));
   EXPECT_EQ(inbox.queued_bytes(), 0);
-  for (int i = 0; i < 4; ++i) ASSERT_TRUE(inbox.Push(MakeLive("a quarter", 300))) << i;
-  EXPECT_FALSE(inbox.Push(MakeLive("one more", 300)));
+  for (int i = 0; i < 4; ++i) ASSERT_TRUE(inbox.Push(MakeLive("a quarter", 600))) << i;
+  EXPECT_FALSE(inbox.Push(MakeLive("one more", 600)));
   EXPECT_EQ(inbox.queued(), 4);
   EXPECT_LE(inbox.queued_bytes(), 10'000);
+}
+
+TEST(Inbox, ChoicesShareOnePrompt) {
+  const auto bytes = [](size_t prompt_tokens, int32_t choices) {
+    Inbox inbox(1, kAnyBytes);
+    EXPECT_TRUE(inbox.Push(MakeLive("a", prompt_tokens, choices)));
+    return inbox.queued_bytes();
+  };
+  for (const int32_t choices : {1, 8})
+    EXPECT_EQ(bytes(2'000, choices) - bytes(1'000, choices), 1'000 * static_cast<int64_t>(sizeof(int32_t)));
 }
 
 TEST(Inbox, FreesWhatWasNeverTaken) {

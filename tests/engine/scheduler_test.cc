@@ -260,7 +260,7 @@ class Reevaluation : public testing::Test {
     while (sequence_.tokens.size() < 25) ASSERT_NE(Step().lane, Lane::kIdle);
   }
   void Discard() {
-    sequence_.tokens.erase(sequence_.tokens.begin() + 6, sequence_.tokens.begin() + 16);
+    sequence_.tokens.Erase(6, 10);
     sequence_.discarded += 10;
     sequence_.max_len -= 10;
     scheduler_->Reevaluate(&sequence_);

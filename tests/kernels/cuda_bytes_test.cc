@@ -7,6 +7,7 @@
 #include <cmath>
 #include <numeric>
 #include <random>
+#include <string>
 #include <utility>
 
 #include "kernels/cuda/attention_latent.h"
@@ -350,6 +351,25 @@ TEST(CudaAttentionBytesTest, OfQuantisedPagesEqualTheFormulaAtTheHeadOfTheirKern
     bytes.read += 4 * (run.outcome.max_items + run.outcome.max_merges - 1);
     bytes.written += kGroup * 2 * kDim + kGroup * 4;
     EXPECT_EQ(run.bytes, bytes) << DTypeName(dtype);
+  }
+}
+
+// The figure of README.md: all bytes of a layer's decode of one sequence over 4,096 keys, with plan and
+// merge, beside the same over bf16. Scales and places in pages are asked for again and again, and count each
+// time.
+TEST(CudaAttentionBytesTest, ADecodeStepOverQuantisedPagesReadsAFractionOfThatOverBf16) {
+  const auto decode = [](DType dtype) {
+    AttentionCase c = {.name = "Decode", .kv = KvOf(1, 128, 16, dtype), .spans = {{0, 4096}}, .queries = {1}};
+    c.kv.group_log2 = 5;
+    const Bytes bytes = CountedRun(c).bytes;
+    return static_cast<double>(bytes.read + bytes.written);
+  };
+  const double bf16 = decode(DType::kBf16);
+  for (const auto& [dtype, expected] :
+       {std::pair{DType::kInt8, 0.75}, {DType::kInt4, 0.506}, {DType::kFp8E4M3, 0.628}}) {
+    const double ratio = decode(dtype) / bf16;
+    RecordProperty(std::string("ratio_of_") + DTypeName(dtype), std::to_string(ratio));
+    EXPECT_NEAR(ratio, expected, 0.002) << DTypeName(dtype);
   }
 }
 

@@ -116,9 +116,11 @@ void FakeModelRunner::Write(const StepRow& row) {
   const int32_t page_size = layout_.format.page_size;
   for (const PageTable& table : row.sequence->lease.tables) {
     for (int64_t p = row.start; p < row.start + row.count; ++p) {
-      const std::vector<int32_t>& tokens = row.sequence->tokens;
+      const SequenceTokens& tokens = row.sequence->tokens;
       const bool in_flight = p == static_cast<int64_t>(tokens.size());
-      const int32_t token = in_flight ? last_sampled_.at(row.sequence) : tokens.at(static_cast<size_t>(p));
+      TM_CHECK(p <= static_cast<int64_t>(tokens.size()), "position %lld has no token",
+               static_cast<long long>(p));
+      const int32_t token = in_flight ? last_sampled_.at(row.sequence) : tokens[static_cast<size_t>(p)];
       const CandidateTree* tree = row.sequence->tree;
       slots_[static_cast<size_t>(SlotOf(PageAt(table, p, page_size), p, page_size))] =
           (tree == nullptr ? p : tree->PositionOf(p)) * vocab_size_ + token;
