@@ -44,6 +44,7 @@ struct HollowCheckout {
     for (const char* part : {".ci", "bin", "build/release/bin"}) fs::create_directories(folder.PathOf(part));
     fs::copy(name, folder.PathOf(name));
     WriteScript(".ci/install", "exit 0\n");
+    WriteScript("bin/cmake", "echo cmake \"$@\"\n");
     WriteScript("bin/ninja", "echo ninja \"$@\"\n");
     WriteScript("bin/ctest", "echo ctest \"$@\"\n");
     WriteScript("build/release/bin/tramontane", "exit 0\n");
@@ -98,6 +99,25 @@ TEST(RunScriptTest, OnlyBuildOnlyBuildsTheLoadTool) {
       EXPECT_EQ(run.err().find(tool) != std::string::npos, build_only) << run.err();
     }
   }
+}
+
+// What a build lacks is added to it, and what it has is left to it.
+TEST(RunScriptTest, TheFirstBuildHasTheInstructionSetsOfThisProcessorAndLaterOnesWhatIsAskedFor) {
+  const std::string of_this_processor = "-DTRAMONTANE_CPU_VARIANTS:STRING=machine";
+  const std::string every_one = "-DTRAMONTANE_CPU_VARIANTS:STRING=all";
+  const auto configured = [](const HollowCheckout& checkout, const std::vector<std::string>& arguments) {
+    Program run(arguments, checkout.Running("run"));
+    EXPECT_EQ(run.Wait(), 0) << run.err();
+    return run.err();
+  };
+  const HollowCheckout checkout("run");
+  EXPECT_THAT(configured(checkout, {}), Not(HasSubstr("cmake --preset")));
+  EXPECT_THAT(configured(checkout, {"--cpu-variant", "avx2"}), HasSubstr(every_one));
+  EXPECT_THAT(configured(checkout, {"--build-only"}), HasSubstr(every_one));
+  checkout.folder.Write("build/release/CMakeCache.txt", every_one.substr(2) + "\n");
+  EXPECT_THAT(configured(checkout, {"--cpu-variant", "avx2"}), Not(HasSubstr("cmake --preset")));
+  fs::remove(checkout.folder.PathOf("build/release/build.ninja"));
+  EXPECT_THAT(configured(checkout, {}), HasSubstr(of_this_processor));
 }
 
 TEST(RunScriptTest, ServesTheModelThatItGotAndBreezeWhereItGotNone) {
