@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string>
 
+#include "kernels/core/broken_rule.h"
+
 namespace tramontane {
 namespace {
 
@@ -56,6 +58,7 @@ ContextView ViewAt(const ContextPolicy& policy, int64_t position) {
   view.discarded = (beyond + policy.n_discard - 1) / policy.n_discard * policy.n_discard;
   view.left += view.discarded;
   view.query_position = view.sink_query_position = position - view.discarded;
+  if (IsBroken(KvRule::kSinkQueryPosition)) view.sink_query_position = position;
   return view;
 }
 

@@ -9,25 +9,36 @@
 namespace tramontane {
 namespace {
 
+Status CheckLength(const char* name, size_t b, int32_t length) {
+  if (length >= 0) return Status::Ok();
+  return InvalidArgument("is " + std::to_string(length) + "; the least is 0")
+      .WithField(FieldElement(name, b));
+}
+
+// As many as there are lists of queries.
+Status CheckSequences(const char* name, size_t lists, size_t queries) {
+  if (lists == queries) return Status::Ok();
+  return InvalidArgument("has " + std::to_string(lists) + " elements, not " + std::to_string(queries) +
+                         ", as queries have")
+      .WithField(name);
+}
+
 // A mask whose lengths are checked and whose pairs are all hidden.
 StatusOr<RaggedMask> HiddenMask(const std::vector<int32_t>& queries, const std::vector<int32_t>& keys) {
-  if (queries.size() != keys.size()) {
-    return InvalidArgument("a mask of " + std::to_string(queries.size()) + " lists of queries and " +
-                           std::to_string(keys.size()) + " lists of keys");
-  }
+  TM_RETURN_IF_ERROR(CheckSequences("keys", keys.size(), queries.size()));
   RaggedMask mask;
   mask.queries = queries;
   mask.keys = keys;
   mask.indptr.push_back(0);
   for (size_t b = 0; b < queries.size(); ++b) {
-    if (queries[b] < 0 || keys[b] < 0) {
-      return InvalidArgument("a mask of " + std::to_string(queries[b]) + " x " + std::to_string(keys[b]) +
-                             " in sequence " + std::to_string(b));
-    }
+    TM_RETURN_IF_ERROR(CheckLength("queries", b, queries[b]));
+    TM_RETURN_IF_ERROR(CheckLength("keys", b, keys[b]));
     mask.indptr.push_back(mask.indptr.back() + int64_t{queries[b]} * keys[b]);
     if (mask.indptr.back() > kMaxMaskPairs) {
-      return InvalidArgument("a mask of " + std::to_string(mask.indptr.back()) +
-                             " pairs and more; the most is " + std::to_string(kMaxMaskPairs));
+      return InvalidArgument("is " + std::to_string(keys[b]) + ", which with " + std::to_string(queries[b]) +
+                             " queries makes " + std::to_string(mask.indptr.back()) +
+                             " pairs so far; the most is " + std::to_string(kMaxMaskPairs))
+          .WithField(FieldElement("keys", b));
     }
   }
   mask.visible.resize(static_cast<size_t>(mask.indptr.back()));
@@ -120,10 +131,7 @@ StatusOr<RaggedMask> PositionMask(const std::vector<std::vector<int32_t>>& query
   for (const std::vector<int32_t>& positions : query_positions) {
     queries.push_back(static_cast<int32_t>(positions.size()));
   }
-  if (first_key.size() != keys.size()) {
-    return InvalidArgument("a mask of " + std::to_string(first_key.size()) + " first keys and " +
-                           std::to_string(keys.size()) + " lists of keys");
-  }
+  TM_RETURN_IF_ERROR(CheckSequences("first_key", first_key.size(), queries.size()));
   return MakeRaggedMask(queries, keys, [&](size_t b, int64_t query, int64_t key) {
     const int64_t at = query_positions[b][static_cast<size_t>(query)];
     const int64_t held = first_key[b] + key;

@@ -46,8 +46,8 @@ struct PackedMask {
   std::vector<int32_t> indptr;  // [batch + 1] in bytes
 };
 
-// A mask of such lengths in which `sees(b, query, key)` decides. INVALID_ARGUMENT: lists of different
-// lengths, a negative length, more than kMaxMaskPairs pairs.
+// A mask of such lengths in which `sees(b, query, key)` decides. INVALID_ARGUMENT names the list, its element
+// and the limit: lists of different lengths, a negative length, more than kMaxMaskPairs pairs.
 StatusOr<RaggedMask> MakeRaggedMask(const std::vector<int32_t>& queries, const std::vector<int32_t>& keys,
                                     const std::function<bool(size_t, int64_t, int64_t)>& sees);
 

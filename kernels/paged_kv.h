@@ -22,7 +22,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
+#include "kernels/core/broken_rule.h"
 #include "kernels/core/format.h"
 
 namespace tramontane {
@@ -207,6 +209,9 @@ constexpr int64_t PagesFor(int64_t tokens, int32_t page_size) { return (tokens +
 
 // First position that a query at `position` may see: the window counts the query itself. No window: 0.
 constexpr int64_t FirstVisible(int64_t position, int32_t window) {
+#ifndef __CUDACC__
+  if (!std::is_constant_evaluated() && IsBroken(KvRule::kWindow) && window > 0) ++window;
+#endif
   return window <= 0 || position < window ? 0 : position - window + 1;
 }
 

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "kernels/core/broken_rule.h"
+
 namespace tramontane {
 namespace {
 
@@ -18,7 +20,8 @@ float StoreScale(DType type, float scale, std::byte* to) {
     std::memcpy(to, &scale, sizeof(scale));
     return scale;
   }
-  const uint16_t bits = FloatToF16(scale);
+  uint16_t bits = FloatToF16(scale);
+  if (IsBroken(KvRule::kScaleRounding) && F16ToFloat(bits) > scale) --bits;
   std::memcpy(to, &bits, sizeof(bits));
   return F16ToFloat(bits);
 }

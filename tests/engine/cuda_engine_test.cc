@@ -719,8 +719,44 @@ double GrowthOf(DType kv_dtype) {
   return std::sqrt((12 + 2 * steps_of_u * steps_of_u) / 14);
 }
 
-// Against a decoder in double precision that does to its cache what the policy says, which rounds keys and
-// values as pages do and nothing else: prompts in chunks, single tokens, and the same prompt behind a hit.
+// What a choice was given, against a decoder in double precision that does to its cache what the policy says
+// and rounds keys and values as pages do, and nothing else.
+void CompareWithTheSlowModel(const TinyModel& model, const Request& request, const ChoiceReading& reading,
+                             DType kv_dtype, Comparison* all) {
+  ASSERT_EQ(reading.logprobs.size(), reading.ids.size());
+  std::vector<int32_t> text = request.prompt;
+  text.insert(text.end(), reading.ids.begin(), reading.ids.end());
+  const reference::ContextRule rule = ReferenceRuleOf(request.context_policy.value_or(ContextPolicy()));
+  Logits want;
+  for (const std::vector<double>& row : LogitsAlong(
+           reference::Mistral(ReferenceWeightsOf(model), rule, ReferenceRoundingOf(kv_dtype)), text)) {
+    want.emplace_back(row.begin(), row.end());
+  }
+  const double growth = kv_dtype == DType::kBf16 ? 1.0 : GrowthOf(kv_dtype);
+  const double tolerance = growth * Tolerance(model.layers, Spread(want));
+  for (size_t i = 0; i < reading.ids.size(); ++i) {
+    const std::vector<float>& logits = want[request.prompt.size() - 1 + i];
+    const std::vector<double> logprobs = LogSoftmax(logits);
+    const auto compare = [&](int32_t token, float logprob) {
+      const double difference = std::abs(logprob - logprobs[static_cast<size_t>(token)]);
+      all->worst = std::max(all->worst, difference);
+      ASSERT_LE(difference, 2 * tolerance) << "output " << i << " token " << token;
+    };
+    compare(reading.ids[i], reading.logprobs[i].logprob);
+    for (const TokenLogprob& top : reading.logprobs[i].top) compare(top.token, top.logprob);
+    ++all->tokens;
+    if (Margin(logits) <= 2 * tolerance) continue;
+    ++all->clear;
+    EXPECT_EQ(reading.logprobs[i].top.at(0).token, Best(logits)) << "output " << i;
+    if (request.sampling.temperature == 0) {
+      EXPECT_EQ(reading.ids[i], Best(logits)) << "output " << i;
+    }
+  }
+  Report(*all, tolerance);
+}
+
+// Sinks inside windows of 16 and behind them, prompts in chunks that cross what leaves, single tokens, and
+// the same prompt behind a hit.
 TEST_P(CudaEngine, GivesWhatTheSlowModelGivesUnderEachPolicy) {
   const TinyModel model = WindowedModel();
   const TempFolder folder;
@@ -752,34 +788,92 @@ TEST_P(CudaEngine, GivesWhatTheSlowModelGivesUnderEachPolicy) {
       const ChoiceReading& reading = reader->choice();
       EXPECT_GT(reading.end().usage.discarded_tokens, 0);
       EXPECT_EQ(reading.end().usage.cached_tokens > 0, behind_a_hit);
-      ASSERT_EQ(reading.logprobs.size(), reading.ids.size());
-      std::vector<int32_t> text = request.prompt;
-      text.insert(text.end(), reading.ids.begin(), reading.ids.end());
-      Logits want;
-      for (const std::vector<double>& row :
-           LogitsAlong(reference::Mistral(ReferenceWeightsOf(model), ReferenceRuleOf(policy),
-                                          ReferenceRoundingOf(dtype)),
-                       text)) {
-        want.emplace_back(row.begin(), row.end());
-      }
-      const double tolerance =
-          (dtype == DType::kBf16 ? 1.0 : GrowthOf(dtype)) * Tolerance(model.layers, Spread(want));
-      for (size_t i = 0; i < reading.ids.size(); ++i) {
-        const std::vector<float>& logits = want[request.prompt.size() - 1 + i];
-        const std::vector<double> logprobs = LogSoftmax(logits);
-        for (const TokenLogprob& top : reading.logprobs[i].top) {
-          const double difference = std::abs(top.logprob - logprobs[static_cast<size_t>(top.token)]);
-          all.worst = std::max(all.worst, difference);
-          ASSERT_LE(difference, 2 * tolerance) << "output " << i << " token " << top.token;
-        }
-        ++all.tokens;
-        if (Margin(logits) <= 2 * tolerance) continue;
-        ++all.clear;
-        EXPECT_EQ(reading.ids[i], Best(logits)) << "output " << i;
-      }
-      Report(all, tolerance);
+      CompareWithTheSlowModel(model, request, reading, dtype, &all);
     }
   }
+  EXPECT_GT(all.clear, all.tokens / 4);
+}
+
+// Requests under policies and without one, of one choice and of several, that take a tiny pool from each
+// other in a drawn layout, with a tier behind it or none; some are cancelled, some asked again. What each was
+// given is what the slow model gives of its text alone.
+TEST_P(CudaEngine, GivesWhatTheSlowModelGivesInAStormOfPolicies) {
+  const uint32_t seed = TestSeed() + static_cast<uint32_t>(GetParam().steps_in_flight);
+  std::mt19937 random(seed);
+  const auto number = [&random](int64_t least, int64_t most) {
+    return std::uniform_int_distribution<int64_t>(least, most)(random);
+  };
+  const TinyModel model = WindowedModel();
+  const TempFolder folder, disk;
+  model.WriteMistral(folder);
+  BackendEngine::Options options = RollingOptions(GetParam());
+  const KvLayout layout = OpenModel(folder.path(), {.page_size = options.limits.page_size})->kv_layout;
+  options.limits.pool_pages =  // of the longest sequence, and a little more
+      layout.PagesForSequence(options.limits.context, LeastChunk(layout, options.limits.max_step_tokens)) *
+      21 / 20;
+  options.kv_order = seed % 2 == 0 ? KvOrder::kHnd : KvOrder::kNhd;
+  const int64_t tier = number(0, 2);
+  if (tier > 0) options.tier = {.host_pages = tier == 1 ? 200 : 6, .disk_pages = tier == 1 ? 0 : 200};
+  options.tier.folder = disk.path();
+  SCOPED_TRACE(testing::Message() << "TRAMONTANE_TEST_SEED=" << TestSeed() << ", tier " << tier);
+  BackendEngine test(MakeCudaTestBackend(), folder.path(), options);
+
+  std::vector<Request> requests;
+  std::vector<std::unique_ptr<StreamReader>> readers;
+  std::vector<StreamReader*> all_readers;
+  const auto step = [&] {
+    test.Step();
+    const EngineLoad load = test.engine().Load();
+    ASSERT_EQ(load.free_pages + load.held_pages + load.cached_pages, load.total_pages);
+  };
+  for (int64_t i = 0; i < ScaledCount(10, 8); ++i) {
+    Request request = MakeRequest("r" + std::to_string(i), number(1, 43), number(10, 18), seed + i % 7);
+    ContextPolicy policy;
+    policy.type = static_cast<ContextPolicyType>((seed + i) % int64_t{kContextPolicyTypes});
+    policy.n_ctx = number(12, 24);
+    policy.n_keep = number(0, 6);
+    const bool discards =
+        policy.type == ContextPolicyType::kShift || policy.type == ContextPolicyType::kReevaluate;
+    policy.n_discard = discards ? number(1, policy.n_ctx - policy.n_keep) : 0;
+    request.context_policy = policy.type == ContextPolicyType::kNone ? ContextPolicy() : policy;
+    if (i > 6) request.prompt = requests[static_cast<size_t>(number(0, 6))].prompt;
+    request.choices = i % 3 == 1 ? 3 : 1;
+    request.sampling.temperature = request.choices > 1 ? 0.9f : 0.0f;
+    request.sampling.seed = seed;
+    request.output.logprobs = 3;
+    requests.push_back(request);
+    readers.push_back(test.Submit(request));
+    ASSERT_TRUE(readers.back()->refused().ok()) << readers.back()->refused();
+    all_readers.push_back(readers.back().get());
+    for (int64_t steps = number(0, 2); steps > 0; --steps) step();
+    if (i % 4 == 3) readers[static_cast<size_t>(number(0, i))]->stream().Cancel();
+  }
+  while (!test.engine().idle()) {
+    step();
+    std::this_thread::yield();
+  }
+  test.RunToEnd(all_readers);
+  test.Step();  // a step may have run ahead
+  EXPECT_GT(test.engine().Load().preemptions, 0);
+  EXPECT_EQ(test.engine().Load().held_pages, 0);
+
+  Comparison all;
+  int whole = 0;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    for (int32_t c = 0; c < requests[i].choices; ++c) {
+      SCOPED_TRACE(requests[i].id + " choice " + std::to_string(c) + " under " +
+                   ContextPolicyText(*requests[i].context_policy));
+      const ChoiceReading& reading = readers[i]->choice(c);
+      if (reading.end().reason == FinishReason::kLength) {
+        ++whole;
+        EXPECT_EQ(std::ssize(reading.ids), *requests[i].stopping.max_tokens);
+      } else {
+        EXPECT_EQ(reading.end().reason, FinishReason::kCancelled);
+      }
+      CompareWithTheSlowModel(model, requests[i], reading, DType::kBf16, &all);
+    }
+  }
+  EXPECT_GT(whole, 6);
   EXPECT_GT(all.clear, all.tokens / 4);
 }
 

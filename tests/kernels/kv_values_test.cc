@@ -51,8 +51,25 @@ TEST(AscendMaskTest, HeadsWithoutABlockAndWindowsBelowOneAreRefused) {
               HasSubstr("head_size: is 1025, whose block is 0; the most under rule cpp is 1024"));
   EXPECT_THAT(AscendTiles({.window = 0, .head_size = 64}, 64).status().message(),
               HasSubstr("window: is 0; the least is 1"));
-  EXPECT_FALSE(AscendFullMask(8, 0, 1.0).ok());
-  EXPECT_FALSE(MakeAscendCompressedMask({.window = -1, .head_size = 64}, 1.0).ok());
+  EXPECT_THAT(AscendFullMask(8, 0, 1.0).status().message(), HasSubstr("window: is 0; the least is 1"));
+  EXPECT_THAT(MakeAscendCompressedMask({.window = -1, .head_size = 64}, 1.0).status().message(),
+              HasSubstr("window: is -1; the least is 1"));
+  EXPECT_THAT(MakeAscendCompressedMask({.window = 8, .head_size = 0}, 1.0).status().message(),
+              HasSubstr("head_size: is 0; the least is 1"));
+}
+
+TEST(AscendMaskTest, LengthsOutsideTheirRangesAreRefusedByName) {
+  for (const int32_t maxseq : {-1, 0, (1 << 15) + 1}) {
+    EXPECT_EQ(AscendFullMask(maxseq, 3, 1.0).status().message(),
+              "maxseq: is " + std::to_string(maxseq) + ", allowed are 1 to 32768");
+  }
+  EXPECT_TRUE(AscendFullMask(1, 3, 1.0).ok());
+  EXPECT_TRUE(AscendFullMask(1 << 15, 3, 1.0).ok());
+  for (const int32_t seqlen : {-7, 0}) {
+    EXPECT_EQ(AscendTiles({.window = 8, .head_size = 64}, seqlen).status().message(),
+              "seqlen: is " + std::to_string(seqlen) + "; the least is 1");
+  }
+  EXPECT_TRUE(AscendTiles({.window = 8, .head_size = 64}, 1).ok());
 }
 
 // The row at position 9 of the example in kernels/context_policy.h, over tokens 0 .. 9.
@@ -89,8 +106,27 @@ TEST(RaggedMaskTest, SizesAndElementsAreChecked) {
               HasSubstr("packed_custom_mask: has 1 bytes; packed_mask_indptr ends at 2"));
   EXPECT_THAT(MaskOfBits({3}, {3}, {1, 1}, {0}).status().message(),
               HasSubstr("packed_mask_indptr: has 1 elements"));
-  EXPECT_FALSE(AlignedMask({1}, {-1}, true, 0).ok());
-  EXPECT_FALSE(AlignedMask({1 << 20}, {1 << 20}, true, 0).ok());
+}
+
+TEST(RaggedMaskTest, ListsOfLengthsAreCheckedByNameElementAndLimit) {
+  const auto refusal = [](const std::vector<int32_t>& queries, const std::vector<int32_t>& keys) {
+    const std::string message = AlignedMask(queries, keys, true, 0).status().message();
+    EXPECT_EQ(MaskOfBools(queries, keys, {}).status().message(), message);
+    EXPECT_EQ(MaskOfBits(queries, keys, {}, {}).status().message(), message);
+    return message;
+  };
+  EXPECT_EQ(refusal({1, 2}, {3}), "keys: has 1 elements, not 2, as queries have");
+  EXPECT_EQ(refusal({1}, {3, 4}), "keys: has 2 elements, not 1, as queries have");
+  EXPECT_EQ(refusal({1, -2}, {3, 4}), "queries[1]: is -2; the least is 0");
+  EXPECT_EQ(refusal({1, 2}, {3, -1}), "keys[1]: is -1; the least is 0");
+  EXPECT_EQ(
+      refusal({1 << 10, 1 << 20}, {1, 1 << 10}),
+      "keys[1]: is 1024, which with 1048576 queries makes 1073742848 pairs so far; the most is 1073741824");
+  EXPECT_TRUE(AlignedMask({0, 2}, {0, 3}, true, 0).ok());
+  EXPECT_EQ(PositionMask({{0}, {1}}, {0}, {2, 2}, 0).status().message(),
+            "first_key: has 1 elements, not 2, as queries have");
+  EXPECT_EQ(PositionMask({{0}, {1}}, {0, 0}, {2}, 0).status().message(),
+            "keys: has 1 elements, not 2, as queries have");
 }
 
 // ---- OpenPPL's inputs
@@ -132,6 +168,14 @@ TEST(OpenPplTest, EveryInputIsCheckedByNameElementAndLimit) {
       {[](OpenPplCall& c) { c.inputs.start_pos[0] = -1; }, "start_pos[0] is -1, allowed are 0 to 2147483647"},
       {[](OpenPplCall& c) { c.inputs.seqstarts[1] = 6; }, "seqstarts[2] is 5, less than the 6 before it"},
       {[](OpenPplCall& c) { c.inputs.kvstarts[0] = 1; }, "kvstarts[0] is 1, not 0"},
+      {[](OpenPplCall& c) { c.inputs.kvstarts[1] = 8; }, "kvstarts[2] is 7, less than the 8 before it"},
+      {[](OpenPplCall& c) { c.inputs.kvstarts[1] = 4; },
+       "kvstarts[1] is 4, a kvlen of 4; start_pos + seqlen is 5"},
+      {[](OpenPplCall& c) { c.inputs.kvstarts.pop_back(); }, "kvstarts has 2 elements, not 3"},
+      {[](OpenPplCall& c) { c.inputs.kvstarts.push_back(9); }, "kvstarts has 4 elements, not 3"},
+      {[](OpenPplCall& c) { c.inputs.seqstarts[0] = -1; }, "seqstarts[0] is -1, not 0"},
+      {[](OpenPplCall& c) { c.inputs.start_pos[1] = int64_t{1} << 31; },
+       "start_pos[1] is 2147483648, allowed are 0 to 2147483647"},
       {[](OpenPplCall& c) { c.inputs.kvstarts[2] = int64_t{1} << 31; },
        "kvstarts[2] is 2147483648, the most is 2147483647"},
       {[](OpenPplCall& c) { c.inputs.seqstarts.pop_back(); }, "seqstarts has 2 elements, not 3"},
@@ -191,6 +235,26 @@ TEST(FlashInferTablesTest, EveryInputIsCheckedByNameElementAndLimit) {
   EXPECT_THAT(refusal({1, 1}, {5}, {1}), HasSubstr("kv_indptr[0] is 1, not 0"));
   EXPECT_THAT(refusal({0, 2, 1}, {5}, {1, 1}), HasSubstr("kv_indptr[2] is 1, less than the 2 before it"));
   EXPECT_THAT(refusal({0, 2}, {5}, {1}), HasSubstr("kv_page_indices has 1 elements, not 2"));
+  EXPECT_EQ(refusal({0, 1}, {5}, {1, 1}), "kv_indptr has 2 elements, not 3");
+  EXPECT_EQ(refusal({0, 1, 2}, {5, 4}, {1}), "kv_indptr has 3 elements, not 2");
+  EXPECT_EQ(refusal({}, {}, {}), "kv_indptr has 0 elements, not 1");
+  EXPECT_EQ(refusal({0, -1}, {}, {0}), "kv_indptr[1] is -1, less than the 0 before it");
+  EXPECT_EQ(FlashInferTables({0, 1}, {0}, {1}, 0, 6).status().message(),
+            "page_size is 0, allowed are 1 to 2147483647");
+}
+
+TEST(FlashInferTablesTest, StartsOfAppendedRowsAreCheckedByNameElementAndLimit) {
+  const auto refusal = [](const std::vector<int32_t>& append_indptr) {
+    HostPageTables tables = FlashInferTables({0, 2, 3}, {5, 0, 4}, {1, 2}, 4, 6).value();
+    return AddAppendSlots(append_indptr, 4, &tables).message();
+  };
+  EXPECT_EQ(refusal({0, 5, 7}), "");
+  EXPECT_EQ(refusal({0, 5}), "append_indptr has 2 elements, not 3");
+  EXPECT_EQ(refusal({1, 5, 7}), "append_indptr[0] is 1, not 0");
+  EXPECT_EQ(refusal({0, 5, 4}), "append_indptr[2] is 4, less than the 5 before it");
+  EXPECT_EQ(refusal({0, 5, 8}), "append_indptr[2] is 8, more rows than the 2 that sequence 1 holds");
+  EXPECT_EQ(CheckIndptr("qo_indptr", {0, 3, 2}, 2).message(), "qo_indptr[2] is 2, less than the 3 before it");
+  EXPECT_EQ(CheckIndptr("qo_indptr", {0, 3}, 2).message(), "qo_indptr has 2 elements, not 3");
 }
 
 TEST(FlashInferTablesTest, AppendedRowsAreTheLastAndOfOneSlotEach) {

@@ -604,11 +604,13 @@ def rope_shift(rng, style, delta, dim):
 
 # ---- prefix hits
 
-def prefix_hit(rng, prompt, page_size, groups, drop):
-    """groups: (window, n_keep). The hit is found by trying every length."""
+def prefix_hit(rng, prompt, page_size, groups, drop, cached=None):
+    """groups: (window, n_keep). The hit is found by trying every length. cached: pages, of each group."""
     pages = -(-prompt // page_size)
     made = [{"window": window, "n_keep": n_keep,
              "cached": [p for p in range(pages) if rng.random() >= drop or p < 2]} for window, n_keep in groups]
+    if cached is not None:
+        made = [dict(group, cached=cached) for group in made]
 
     def suffices(length):
         for group in made:
@@ -618,7 +620,8 @@ def prefix_hit(rng, prompt, page_size, groups, drop):
                 return False
         return True
     hit = max(length for length in range(0, prompt, page_size) if suffices(length))
-    return case("prefix.hit", "prefix %d page %d %s drop %g" % (prompt, page_size, groups, drop),
+    which = "drop %g" % drop if cached is None else "pages %s" % cached
+    return case("prefix.hit", "prefix %d page %d %s %s" % (prompt, page_size, groups, which),
                 {"prompt": prompt, "page_size": page_size, "groups": made}, {}, {"hit_tokens": hit})
 
 
@@ -690,7 +693,9 @@ def files():
     yield "prefix", [
         prefix_hit(rng, 65, 16, [(0, 0)], 0), prefix_hit(rng, 64, 16, [(0, 0)], 0),
         prefix_hit(rng, 100, 1, [(9, 0)], 0.1), prefix_hit(rng, 120, 8, [(0, 0), (20, 3)], 0.1),
-        prefix_hit(rng, 200, 5, [(13, 7), (1, 0)], 0.2), prefix_hit(rng, 7, 16, [(0, 0)], 0)]
+        prefix_hit(rng, 200, 5, [(13, 7), (1, 0)], 0.2), prefix_hit(rng, 7, 16, [(0, 0)], 0),
+        # Windows that begin with a page: one token more would be in the page before it, which is not there.
+        prefix_hit(rng, 18, 4, [(5, 0)], 0, cached=[3]), prefix_hit(rng, 18, 4, [(5, 3)], 0, cached=[0, 3])]
     yield "fp8", [fp8()]
     # Heads as wide as the CUDA kernels take them.
     rng = random.Random(21)

@@ -37,6 +37,35 @@ class MemoryPlanTest : public testing::Test {
   PlanLimits limits_ = {.max_tokens = 64, .max_sequences = 8, .max_logit_rows = 8, .max_step_tokens = 64};
 };
 
+// Multi-head latent attention: of a token and layer one row of ckv and kpe for all heads, whose value is its
+// first lanes. (No architecture that has it is loaded; its pages are planned, as they are attended over.)
+TEST_F(MemoryPlanTest, ALatentPageIsOneRowATokenAndLayer) {
+  constexpr int32_t kCkv = 512, kKpe = 64, kPageSize = 16;
+  const TempFolder folder;
+  model_.WriteMistral(folder);
+  StatusOr<OpenedModel> model = OpenModel(folder.path(), {});
+  ASSERT_TRUE(model.ok()) << model.status();
+  constexpr int32_t kLayers = 4;
+  for (const auto& [dtype, row_bytes] : {std::pair(DType::kBf16, 1152), std::pair(DType::kF32, 2304)}) {
+    const KvFormat format = {.element = Format(dtype),
+                             .kv_heads = 1,
+                             .head_dim = kCkv + kKpe,
+                             .page_size = kPageSize,
+                             .latent_value_dim = kCkv};
+    model->kv_layout = MakeKvLayout(std::vector<int32_t>(kLayers, 0), format);
+    const auto plan = PlanMemory(*model, *backend_, limits_, 64 * kMiB);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    const int64_t page_bytes = int64_t{kLayers} * kPageSize * row_bytes;
+    EXPECT_EQ(plan->page_bytes, page_bytes) << "no values beside it";
+    EXPECT_EQ(plan->kv_budget_bytes, 64 * kMiB - plan->weight_bytes - plan->workspace_bytes);
+    EXPECT_EQ(plan->pool_pages, plan->kv_budget_bytes / page_bytes);
+    EXPECT_EQ(plan->pool_tokens, std::min<int64_t>(model_.context, plan->pool_pages * kPageSize));
+    EXPECT_EQ(plan->sequences_at_context, plan->pool_pages / (model_.context / kPageSize));
+    const auto least = PlanMemory(*model, *backend_, limits_, plan->weight_bytes + plan->workspace_bytes);
+    EXPECT_THAT(least.status().message(), HasSubstr("layer groups " + std::to_string(page_bytes)));
+  }
+}
+
 TEST_F(MemoryPlanTest, EqualsWhatLoadingAndReservingTake) {
   for (const int32_t experts : {0, 3, 8}) {
     for (const DType dtype : {DType::kF32, DType::kBf16}) {
