@@ -35,12 +35,17 @@ StatusOr<std::string> ReadGgufArchitecture(const GgufMetadata& metadata) {
 int32_t ReadVocabularySize(GgufKeyReader& in, int64_t embedding_rows) {
   const GgufMetadata& metadata = in.metadata();
   const auto tokens = metadata.values().find(kTokens);
-  const bool listed = tokens != metadata.values().end() && tokens->second.kind == GgufKind::kArray;
+  const bool listed = tokens != metadata.values().end();
   const int64_t said = in.IntOr("vocab_size", 1, kMaxVocab, 0);
   if (listed) {
-    if (tokens->second.count < 1)
+    const GgufValue& value = tokens->second;
+    if (value.kind != GgufKind::kArray || value.element != GgufKind::kString) {
+      in.Fail(InvalidArgument(metadata.file() + ": key \"" + kTokens + "\" is " + GgufMetadata::Text(value) +
+                              "; it must be an array of strings"));
+    } else if (value.count < 1) {
       in.Fail(InvalidArgument(metadata.file() + ": key \"" + kTokens + "\" has no tokens"));
-    return static_cast<int32_t>(std::max<int64_t>(1, tokens->second.count));
+    }
+    return static_cast<int32_t>(std::max<int64_t>(1, value.count));
   }
   if (said > 0) return static_cast<int32_t>(said);
   if (embedding_rows > 0 && embedding_rows <= kMaxVocab) return static_cast<int32_t>(embedding_rows);

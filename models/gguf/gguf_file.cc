@@ -47,7 +47,7 @@ class GgufParser {
   Status ReadValue(const std::string& what, GgufValue* value);
   Status ReadArray(const std::string& what, int depth, GgufValue* value);
   Status SkipElements(const std::string& what, int depth, const GgufValue& array);
-  Status ReadKind(const std::string& what, GgufKind* kind);
+  Status ReadKind(const char* of, const std::string& what, GgufKind* kind);
   Status ReadTensors(int64_t count, TensorMap* tensors);
   Status ReadTensor(const std::string& what, TensorInfo* tensor);
   Status ReadShape(const std::string& what, TensorInfo* tensor);
@@ -56,10 +56,15 @@ class GgufParser {
   // What stands next; `what` names it where the file ends first.
   template <typename T>
   Status ReadNumber(const std::string& what, T* number);
+  // The same without a name: false where the file ends first.
+  template <typename T>
+  bool Next(T* number);
   Status ReadString(const std::string& what, std::string_view* text);
   Status ReadName(const std::string& what, std::string* name);
-  // A count of things that take at least `least_bytes` each.
-  Status ReadCount(const std::string& what, int64_t most, int64_t least_bytes, int64_t* count);
+  // A count of things that take at least `least_bytes` each; `of` and `what` name them, joined only where
+  // something is wrong: a header has room for ten million nested arrays.
+  Status ReadCount(const char* of, const std::string& what, int64_t most, int64_t least_bytes,
+                   int64_t* count);
 
   uint64_t Left() const { return header_.size() - at_; }
   std::string_view Take(uint64_t bytes) {
@@ -80,8 +85,8 @@ StatusOr<GgufContents> GgufParser::Parse() {
   GgufContents contents;
   TM_RETURN_IF_ERROR(ReadVersion(&contents.version));
   int64_t tensors = 0, keys = 0;
-  TM_RETURN_IF_ERROR(ReadCount("tensors", kMaxGgufTensors, kLeastTensorBytes, &tensors));
-  TM_RETURN_IF_ERROR(ReadCount("keys", kMaxGgufKeys, kLeastKeyBytes, &keys));
+  TM_RETURN_IF_ERROR(ReadCount("", "tensors", kMaxGgufTensors, kLeastTensorBytes, &tensors));
+  TM_RETURN_IF_ERROR(ReadCount("", "keys", kMaxGgufKeys, kLeastKeyBytes, &keys));
   GgufMetadata::Values values;
   TM_RETURN_IF_ERROR(ReadKeys(keys, &values));
   contents.metadata = GgufMetadata(file_, std::move(values));
@@ -109,9 +114,15 @@ Status GgufParser::PastTheEnd(const std::string& what) const {
 
 template <typename T>
 Status GgufParser::ReadNumber(const std::string& what, T* number) {
-  if (Left() < sizeof(T)) return PastTheEnd(what);
-  std::memcpy(number, Take(sizeof(T)).data(), sizeof(T));
+  if (!Next(number)) return PastTheEnd(what);
   return {};
+}
+
+template <typename T>
+bool GgufParser::Next(T* number) {
+  if (Left() < sizeof(T)) return false;
+  std::memcpy(number, Take(sizeof(T)).data(), sizeof(T));
+  return true;
 }
 
 Status GgufParser::ReadString(const std::string& what, std::string_view* text) {
@@ -137,15 +148,17 @@ Status GgufParser::ReadName(const std::string& what, std::string* name) {
   return {};
 }
 
-Status GgufParser::ReadCount(const std::string& what, int64_t most, int64_t least_bytes, int64_t* count) {
+Status GgufParser::ReadCount(const char* of, const std::string& what, int64_t most, int64_t least_bytes,
+                             int64_t* count) {
   uint64_t claimed = 0;
-  TM_RETURN_IF_ERROR(ReadNumber("the count of " + what, &claimed));
+  const auto name = [&] { return "the count of " + (of + what); };
+  if (!Next(&claimed)) return PastTheEnd(name());
   const uint64_t room = Left() / static_cast<uint64_t>(least_bytes);
   if (claimed > static_cast<uint64_t>(most)) {
-    return InvalidArgument(file_ + ": the count of " + what + " is " + std::to_string(claimed) +
-                           "; the limit is " + std::to_string(most));
+    return InvalidArgument(file_ + ": " + name() + " is " + std::to_string(claimed) + "; the limit is " +
+                           std::to_string(most));
   }
-  if (claimed > room) return PastTheEnd("the count of " + what + ", " + std::to_string(claimed) + ",");
+  if (claimed > room) return PastTheEnd(name() + ", " + std::to_string(claimed) + ",");
   *count = static_cast<int64_t>(claimed);
   return {};
 }
@@ -189,11 +202,11 @@ Status GgufParser::ReadKeys(int64_t count, GgufMetadata::Values* values) {
   return {};
 }
 
-Status GgufParser::ReadKind(const std::string& what, GgufKind* kind) {
+Status GgufParser::ReadKind(const char* of, const std::string& what, GgufKind* kind) {
   uint32_t number = 0;
-  TM_RETURN_IF_ERROR(ReadNumber("the type of " + what, &number));
+  if (!Next(&number)) return PastTheEnd("the type of " + (of + what));
   if (number >= kGgufKinds) {
-    return InvalidArgument(file_ + ": " + what + " has a value of type " + std::to_string(number) +
+    return InvalidArgument(file_ + ": " + of + what + " has a value of type " + std::to_string(number) +
                            ", which is not known; the last is " + std::to_string(kGgufKinds - 1));
   }
   *kind = static_cast<GgufKind>(number);
@@ -205,7 +218,7 @@ bool AreBools(std::string_view bytes) {
 }
 
 Status GgufParser::ReadValue(const std::string& what, GgufValue* value) {
-  TM_RETURN_IF_ERROR(ReadKind(what, &value->kind));
+  TM_RETURN_IF_ERROR(ReadKind("", what, &value->kind));
   if (value->kind == GgufKind::kString) return ReadString("the string of " + what, &value->bytes);
   if (value->kind == GgufKind::kArray) return ReadArray(what, 1, value);
   const auto bytes = static_cast<uint64_t>(GgufKindBytes(value->kind));
@@ -222,12 +235,12 @@ Status GgufParser::ReadArray(const std::string& what, int depth, GgufValue* valu
     return InvalidArgument(file_ + ": " + what + " has arrays nested deeper than " +
                            std::to_string(kMaxGgufNesting) + " levels, the limit");
   }
-  TM_RETURN_IF_ERROR(ReadKind("the array of " + what, &value->element));
+  TM_RETURN_IF_ERROR(ReadKind("the array of ", what, &value->element));
   const int64_t least_bytes = value->element == GgufKind::kString  ? kLeastStringBytes
                               : value->element == GgufKind::kArray ? kLeastArrayBytes
                                                                    : GgufKindBytes(value->element);
-  const std::string where = (depth > 1 ? "elements nested in " : "elements of ") + what;
-  TM_RETURN_IF_ERROR(ReadCount(where, kMaxGgufElements, least_bytes, &value->count));
+  const char* const where = depth > 1 ? "elements nested in " : "elements of ";
+  TM_RETURN_IF_ERROR(ReadCount(where, what, kMaxGgufElements, least_bytes, &value->count));
   const size_t begin = at_;
   TM_RETURN_IF_ERROR(SkipElements(what, depth, *value));
   value->bytes = header_.substr(begin, at_ - begin);

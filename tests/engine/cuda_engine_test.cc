@@ -33,6 +33,7 @@
 #include "tests/support/block_weights_backend.h"
 #include "tests/support/cuda_device.h"
 #include "tests/support/drawn_model.h"
+#include "tests/support/drawn_weights.h"
 #include "tests/support/gguf_writer.h"
 #include "tests/support/in_process_engine.h"
 #include "tests/support/load_folder.h"
@@ -332,16 +333,21 @@ TEST(CudaModel, TeacherForcedLogitsOverAGgufFileAgreeWithTheCpu) {
 }
 
 // Of one kind after the other, from wherever the seed begins.
-DrawnModel DrawWindowedModel(uint32_t seed, uint32_t number) {
+DrawnModel DrawWindowedModel(uint32_t seed, uint32_t number, const WeightForm* form = nullptr) {
   // In some draws a few scores are far larger than in the model that was looked at, and P moves more: twice
   // as much is allowed. A wrong window, pair of halves or scaling is off by the spread itself, five times
   // that.
   constexpr double kMoreThanLookedAt = 2.0;
   TinyModel sizes = WindowedModel(/*experts=*/3, /*experts_per_token=*/3);
   sizes.context = 64;
+  if (form != nullptr) FitWidths(*form, &sizes);
   DrawnModel drawn = DrawModel(seed + number, seed, std::move(sizes));
   drawn.score_growth *= kMoreThanLookedAt;
   drawn.name = "TRAMONTANE_TEST_SEED=" + std::to_string(seed) + ": " + drawn.name;
+  if (form != nullptr) {
+    drawn.name += std::string(", ") + form->name;
+    return drawn;
+  }
   for (auto& [name, tensor] : drawn.model.tensors) tensor.dtype = DType::kBf16;
   return drawn;
 }
@@ -353,6 +359,22 @@ TEST(CudaModel, TeacherForcedLogitsAgreeWithTheCpuWhateverTheArchitecture) {
     SCOPED_TRACE(drawn.name);
     std::cout << drawn.name << "\n";
     CompareTeacherForcedLogits(drawn);
+  }
+}
+
+// A file of each form after the other, from wherever the seed begins.
+TEST(CudaModel, TeacherForcedLogitsAgreeWithTheCpuWhateverTheFormOfTheWeights) {
+  const uint32_t seed = TestSeed();
+  for (uint32_t number = 0; number < ScaledCount(3); ++number) {
+    const WeightForm& form = WeightForms()[(seed + number) % WeightForms().size()];
+    const DrawnModel drawn = DrawWindowedModel(seed, number, &form);
+    SCOPED_TRACE(drawn.name);
+    std::cout << drawn.name << "\n";
+    const TempFolder folder;
+    const std::string path = WriteInForm(drawn, form, seed, folder);
+    const Loaded cuda(MakeCudaTestBackend(), path, drawn.page_size);
+    const Loaded cpu(MakeExactCpu(), path, drawn.page_size);
+    CompareTeacherForcedLogits(cuda, cpu, drawn.score_growth);
   }
 }
 

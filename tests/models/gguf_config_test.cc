@@ -10,6 +10,7 @@
 #include "models/inspect.h"
 #include "models/opened_model.h"
 #include "tests/support/gguf_writer.h"
+#include "tests/support/small_gguf_model.h"
 #include "tests/support/temp_folder.h"
 
 namespace tramontane {
@@ -20,75 +21,13 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-// A key of the file, which a test may leave out or write in another way.
-using Keys = std::map<std::string, std::function<void(GgufWriter& writer, const std::string& key)>>;
+using gguf_key::Bool;
+using gguf_key::Bools;
+using gguf_key::Float;
+using gguf_key::Text;
+using gguf_key::Uint32;
 
-auto Uint32(uint32_t value) {
-  return [value](GgufWriter& writer, const std::string& key) { writer.AddUint32(key, value); };
-}
-auto Float(float value) {
-  return [value](GgufWriter& writer, const std::string& key) { writer.AddFloat(key, value); };
-}
-auto Text(const std::string& value) {
-  return [value](GgufWriter& writer, const std::string& key) { writer.AddString(key, value); };
-}
-auto Bool(bool value) {
-  return [value](GgufWriter& writer, const std::string& key) { writer.AddBool(key, value); };
-}
-auto Bools(const std::vector<uint8_t>& values) {
-  return [values](GgufWriter& writer, const std::string& key) {
-    writer.AddArray<uint8_t>(key, GgufKind::kBool, values);
-  };
-}
-
-// Two layers of width 8, two heads of 4, one of keys and values; a vocabulary of 5.
-struct SmallModel {
-  Keys keys = {
-      {"general.architecture", Text("llama")},
-      {"general.name", Text("small")},
-      {"llama.vocab_size", Uint32(5)},
-      {"llama.context_length", Uint32(64)},
-      {"llama.embedding_length", Uint32(8)},
-      {"llama.block_count", Uint32(2)},
-      {"llama.feed_forward_length", Uint32(12)},
-      {"llama.attention.head_count", Uint32(2)},
-      {"llama.attention.head_count_kv", Uint32(1)},
-      {"llama.attention.layer_norm_rms_epsilon", Float(1e-5f)},
-      {"llama.rope.dimension_count", Uint32(4)},
-      {"llama.rope.freq_base", Float(10000.0f)},
-  };
-  // Name -> dimensions, the one that lies side by side first.
-  std::map<std::string, std::vector<uint64_t>> tensors = {
-      {"token_embd.weight", {8, 5}}, {"output_norm.weight", {8}}, {"output.weight", {8, 5}}};
-
-  SmallModel() {
-    for (const std::string layer : {"blk.0.", "blk.1."}) {
-      tensors[layer + "attn_norm.weight"] = tensors[layer + "ffn_norm.weight"] = {8};
-      tensors[layer + "attn_q.weight"] = tensors[layer + "attn_output.weight"] = {8, 8};
-      tensors[layer + "attn_k.weight"] = tensors[layer + "attn_v.weight"] = {8, 4};
-      tensors[layer + "ffn_gate.weight"] = tensors[layer + "ffn_up.weight"] = {8, 12};
-      tensors[layer + "ffn_down.weight"] = {12, 8};
-    }
-  }
-  // mistral3 has the same keys under its own name.
-  void BeMistral3() {
-    Keys renamed;
-    for (const auto& [key, add] : keys) {
-      renamed[key.starts_with("llama.") ? "mistral3." + key.substr(6) : key] = add;
-    }
-    keys = renamed;
-    keys["general.architecture"] = Text("mistral3");
-  }
-  std::string File() const {
-    GgufWriter writer;
-    for (const auto& [key, add] : keys) add(writer, key);
-    for (const auto& [name, dimensions] : tensors) {
-      uint64_t count = 1;
-      for (const uint64_t size : dimensions) count *= size;
-      writer.AddTensor(name, dimensions, std::vector<float>(count, 0.5f));
-    }
-    return writer.File();
-  }
+struct SmallModel : SmallGgufModel {
   StatusOr<ModelConfig> Config() const {
     const std::string file = File();
     const auto contents = ParseGguf(file, "x.gguf");

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/server/program.h"
@@ -90,6 +91,43 @@ Json Report(const std::vector<std::string>& arguments) {
   Program program(arguments);
   EXPECT_EQ(program.Wait(), 0) << program.err();
   return Json::parse(program.out(), nullptr, false);
+}
+
+// Through the whole server: what --linear int8 rounds is a row's own, so that prompts beside each other score
+// what they score alone; and the command's number is theirs.
+TEST(PerplexityTest, ProductsInEightBitsAreServedAndScoredAlike) {
+  TempFolder folder;
+  const std::string model = folder.path() + "/breeze.gguf";
+  Program quantize({"quantize", kBreeze, model, "--format", "gguf:Q4_0"});
+  ASSERT_EQ(quantize.Wait(), 0) << quantize.err();
+  Served served({model, "--linear", "int8", "--prefix-cache", "off"});
+  Served exact({model, "--linear", "exact"});
+  std::vector<int> ids =
+      Post(served, "/tokenize", {{"prompt", kText}, {"add_special_tokens", false}})["tokens"];
+  ids.insert(ids.begin(), 1);  // <s>
+  constexpr size_t kPrompts = 6;
+  std::vector<std::vector<int>> prompts;
+  std::vector<std::vector<double>> alone, together(kPrompts);
+  for (size_t i = 0; i < kPrompts; ++i) {
+    prompts.emplace_back(ids.begin(), ids.end() - static_cast<int64_t>(5 * i));
+    alone.push_back(Scores(served, prompts.back()));
+    ASSERT_EQ(alone.back().size(), prompts.back().size() - 1);
+  }
+  std::vector<std::thread> clients;
+  for (size_t i = 0; i < kPrompts; ++i)
+    clients.emplace_back([&, i] { together[i] = Scores(served, prompts[i]); });
+  for (std::thread& client : clients) client.join();
+  EXPECT_EQ(together, alone);
+  EXPECT_NE(Scores(exact, prompts[0]), alone[0]) << "nothing was rounded to 8 bits";
+
+  Program program({"perplexity", model, WriteText(folder, kText), "--chunk", std::to_string(ids.size()),
+                   "--linear", "int8"});
+  ASSERT_EQ(program.Wait(), 0) << program.err();
+  const Json report = Json::parse(program.out(), nullptr, false);
+  double sum = 0;
+  for (const double score : alone[0]) sum += score;
+  const double mean = sum / static_cast<double>(alone[0].size());
+  EXPECT_NEAR(report["nll"].get<double>(), mean, 1e-6 * mean);
 }
 
 TEST(PerplexityTest, AModelIsNoDistanceFromItself) {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -89,7 +90,9 @@ int Program::Wait() {
   while (ReadSome()) {
   }
   int status = 0;
-  waitpid(child_, &status, 0);
+  rusage used = {};
+  wait4(child_, &status, 0, &used);
+  most_resident_bytes_ = int64_t{used.ru_maxrss} << 10;
   ended_ = true;
   return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
 }

@@ -6,6 +6,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -37,6 +38,8 @@ class Program {
   void Signal(int signal);
   // The exit status; -signal when a signal ended it.
   int Wait();
+  // Of memory that it had at once; known once it has ended.
+  int64_t most_resident_bytes() const { return most_resident_bytes_; }
 
   const std::string& out() const { return stdout_; }
   const std::string& err() const { return stderr_; }
@@ -48,6 +51,7 @@ class Program {
 
   pid_t child_ = -1;
   int out_ = -1, err_ = -1;
+  int64_t most_resident_bytes_ = 0;
   bool out_open_ = true, err_open_ = true, ended_ = false;
   std::string stdout_, stderr_;
 };
