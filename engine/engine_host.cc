@@ -184,6 +184,8 @@ StatusOr<EngineHostPlan> PlanEngineHost(const OpenedModel& model, const Backend&
   sizes.max_sequences = plan.limits.max_sequences;
   sizes.max_logit_rows = plan.limits.logit_rows();
   sizes.max_step_tokens = plan.limits.max_step_tokens;
+  if (backend.info().records_steps != 0)
+    sizes.recorded_steps = static_cast<int32_t>(plan.limits.RowsToRecord().size());
   // A backend whose ops are done when they return is the processor itself: the host's copies are in the same
   // memory.
   const BackendModelRunner::BufferBytes buffers =

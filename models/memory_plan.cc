@@ -46,6 +46,10 @@ StepMaxima MaximaOf(const ModelConfig& config, const PlanLimits& limits) {
           .expert_intermediate = config.experts == 0 ? 0 : config.intermediate_size};
 }
 
+int64_t RecordingBytes(const ModelConfig& config, int32_t recorded_steps) {
+  return recorded_steps * (config.layers * kLaunchesOfLayer + kLaunchesOfStep) * kBytesOfRecordedLaunch;
+}
+
 StatusOr<MemoryPlan> PlanMemory(const OpenedModel& model, const Backend& backend, const PlanLimits& limits,
                                 int64_t memory_bytes) {
   const ModelConfig& config = model.config;
@@ -56,18 +60,21 @@ StatusOr<MemoryPlan> PlanMemory(const OpenedModel& model, const Backend& backend
       ActivationBytes(config, backend.info().activation_dtype, limits.max_tokens) +
       int64_t{limits.max_logit_rows} * config.vocab_size * static_cast<int64_t>(sizeof(float)) +
       limits.step_buffer_bytes + backend.WorkspaceBytes(MaximaOf(config, limits));
+  plan.recording_bytes = RecordingBytes(config, limits.recorded_steps);
   plan.page_bytes = layout.page_bytes();
 
   const auto groups = static_cast<int64_t>(layout.groups.size());
-  const int64_t least = plan.weight_bytes + plan.workspace_bytes + groups * plan.page_bytes;
+  const int64_t fixed = plan.weight_bytes + plan.workspace_bytes + plan.recording_bytes;
+  const int64_t least = fixed + groups * plan.page_bytes;
   if (memory_bytes < least) {
     return ResourceExhausted(
         "memory of " + std::to_string(memory_bytes) + " bytes is too little: weights take " +
         std::to_string(plan.weight_bytes) + ", the workspace " + std::to_string(plan.workspace_bytes) +
+        (plan.recording_bytes > 0 ? ", recorded steps " + std::to_string(plan.recording_bytes) : "") +
         " and one page for each of " + std::to_string(groups) + " layer groups " +
         std::to_string(groups * plan.page_bytes) + ": at least " + std::to_string(least) + " are needed");
   }
-  plan.kv_budget_bytes = memory_bytes - plan.weight_bytes - plan.workspace_bytes;
+  plan.kv_budget_bytes = memory_bytes - fixed;
   plan.pool_pages = std::min<int64_t>(plan.kv_budget_bytes / plan.page_bytes, INT32_MAX);
   plan.pool_tokens =
       std::min(config.context, ContextThatFits(layout, plan.pool_pages, limits.max_step_tokens));

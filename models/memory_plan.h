@@ -1,10 +1,11 @@
-// The memory a server will take, exactly, before anything is allocated: from the config and file headers
-// alone. Any thread; pure.
+// The memory a server will take, exactly but for recorded steps, before anything is allocated: from the
+// config and file headers alone. Any thread; pure.
 //
-//   memory = weights + workspace + pages
+//   memory = weights + workspace + recorded steps + pages
 //
 //   weights     every packed matrix and norm vector
 //   workspace   activations of the largest step, its logits and step buffers, and what the backend reserves
+//   recorded    an estimate: RecordingBytes, where the backend records decode steps
 //   pages       the pool: what is left, in whole pages
 #pragma once
 
@@ -22,12 +23,14 @@ struct PlanLimits {
   int32_t max_sequences = 0;  // of one step
   int32_t max_logit_rows = 0;
   int32_t max_step_tokens = 0;    // of one prefill step: the largest chunk; decides no bytes, but what fits
+  int32_t recorded_steps = 0;     // decode steps that the backend records, one for each number of rows
   int64_t step_buffer_bytes = 0;  // page tables, token ids and records: what the engine's runner takes
 };
 
 struct MemoryPlan {
   int64_t weight_bytes = 0;     // packed
   int64_t workspace_bytes = 0;  // activations, logits, step buffers and the backend's own
+  int64_t recording_bytes = 0;  // of decode steps that a device replays
   int64_t kv_budget_bytes = 0;  // what is left of the memory for pages
   int64_t page_bytes = 0;
   int64_t pool_pages = 0;
@@ -43,6 +46,14 @@ struct MemoryPlan {
 // one page per group is a ResourceExhausted naming what is needed.
 StatusOr<MemoryPlan> PlanMemory(const OpenedModel& model, const Backend& backend, const PlanLimits& limits,
                                 int64_t memory_bytes);
+
+// What a device keeps of recorded decode steps, an upper estimate: how much it is can only be seen once they
+// are recorded, and a backend says it then (Backend::remarks). Launches of a layer and of what stands around
+// layers, as many as the CUDA backend has at most where a weight is of one format; bytes of a launch as an
+// instantiated CUDA graph was seen to take them elsewhere, its parameters among them.
+inline constexpr int64_t kLaunchesOfLayer = 16, kLaunchesOfStep = 32;
+inline constexpr int64_t kBytesOfRecordedLaunch = int64_t{16} << 10;
+int64_t RecordingBytes(const ModelConfig& config, int32_t recorded_steps);
 
 // What the backend is told of the largest step.
 StepMaxima MaximaOf(const ModelConfig& config, const PlanLimits& limits);

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <chrono>
 #include <span>
+#include <sstream>
 #include <string>
 
 #include "bench/gpu/random_weights.h"
 #include "bench/gpu/tables.h"
 #include "bench/gpu/whole_steps.h"
-#include "kernels/core/check.h"
+#include "models/memory_plan.h"
+#include "models/model_config.h"
 #include "server/setup/cuda_loader.h"
 #include "tests/support/temp_folder.h"
 
@@ -42,6 +44,19 @@ EngineLimits LimitsFor(const BackendInfo& info) {
   return limits;
 }
 
+// What the plan of memory counts for recorded steps, beside what they took here.
+std::string RecordingsText(const std::string& remarks, const EngineLimits& limits) {
+  ModelConfig config;
+  config.layers = static_cast<int32_t>(kMistral7B.layers);
+  const int64_t planned = RecordingBytes(config, static_cast<int32_t>(limits.RowsToRecord().size()));
+  std::string taken = "no word of recordings";
+  std::istringstream lines(remarks);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.find(" recordings of ") != std::string::npos) taken = line;
+  }
+  return " Recorded steps: " + taken + "; planned are " + std::to_string(planned) + ".";
+}
+
 Table NotMeasured(Table table, const std::string& why) {
   table.note = "Not measured: " + why;
   return table;
@@ -72,8 +87,9 @@ Table EndToEndTable(Device& device, const EndToEnd& asked, const Progress& progr
   if (pool_pages < 2 * kContext / options.limits.page_size) {
     return NotMeasured(std::move(table), "the weights leave no room for keys and values on this device");
   }
-  BackendEngine engine(BackendPtr(new RandomWeights(*std::move(backend), kWeightScale, asked.matrices)),
-                       folder.path(), options);
+  auto* const weights = new RandomWeights(*std::move(backend), kWeightScale, asked.matrices);
+  BackendEngine engine(BackendPtr(weights), folder.path(), options);
+  table.note += RecordingsText(weights->remarks(), options.limits);
 
   const StepCounts counts;
   const StepBounds bounds = {.shape = kMistral7B,

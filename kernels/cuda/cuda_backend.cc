@@ -215,7 +215,7 @@ class CudaBackend final : public Backend {
 
   const BackendInfo& info() const noexcept override { return info_; }
   const char* last_error() const noexcept override { return last_error_.c_str(); }
-  const char* remarks() const noexcept override { return products_.remarks().c_str(); }
+  const char* remarks() const noexcept override;
 
   // ---- memory
   void* Allocate(int64_t bytes) noexcept override { return runtime_->Allocate(std::max<int64_t>(bytes, 1)); }
@@ -294,6 +294,11 @@ class CudaBackend final : public Backend {
   std::string tuning_;  // as Tuning said last
   const bool waits_for_every_op_ = WaitsForEveryOp();
   bool recording_ = false;
+  int64_t recordings_ = 0;           // made so far
+  int64_t recorded_calls_ = 0;       // launches and products in them
+  int64_t free_before_ = -1;         // bytes of device memory, before the first of them; -1: there is none
+  int64_t recordings_bytes_ = 0;     // that all of them took
+  mutable std::string all_remarks_;  // as remarks said last
   uint64_t last_fence_ = 0;
   int fence_error_ = 0;  // of RecordFence, told by the next WaitFence
 
@@ -321,7 +326,17 @@ OpCode CudaBackend::Fail(OpCode code, std::string reason) {
   return code;
 }
 
+const char* CudaBackend::remarks() const noexcept {
+  all_remarks_ = products_.remarks();
+  if (recordings_ > 0) {
+    all_remarks_ += std::to_string(recordings_) + " recordings of " + std::to_string(recorded_calls_) +
+                    " launches take " + std::to_string(recordings_bytes_) + " bytes of device memory\n";
+  }
+  return all_remarks_.c_str();
+}
+
 OpCode CudaBackend::Queued(int error, const char* what) {
+  recorded_calls_ += recording_;
   const char* where = "";
   if (error == 0 && waits_for_every_op_ && !recording_) {
     error = runtime_->Synchronize();
@@ -629,6 +644,7 @@ OpCode CudaBackend::Advance(const AdvanceParams& p) noexcept {
 
 OpCode CudaBackend::BeginRecording() noexcept {
   plans_.clear();
+  if (free_before_ < 0) free_before_ = runtime_->FreeBytes();
   const OpCode code = Queued(runtime_->BeginRecording(), "recording a step");
   recording_ = code == OpCode::kOk;
   return code;
@@ -637,7 +653,10 @@ OpCode CudaBackend::BeginRecording() noexcept {
 OpCode CudaBackend::EndRecording(RecordingHandle* out) noexcept {
   plans_.clear();
   recording_ = false;
-  return Queued(runtime_->EndRecording(&out->impl), "recording a step");
+  const OpCode code = Queued(runtime_->EndRecording(&out->impl), "recording a step");
+  ++recordings_;
+  recordings_bytes_ = free_before_ - runtime_->FreeBytes();
+  return code;
 }
 
 OpCode CudaBackend::Replay(RecordingHandle recording) noexcept {

@@ -55,6 +55,7 @@ class CudaRuntime final : public Runtime {
   void Free(void* memory) override { cudaFree(memory); }
   void* AllocateHost(int64_t bytes) override;
   void FreeHost(void* memory) override { cudaFreeHost(memory); }
+  int64_t FreeBytes() override;
   int PlanMatmul(const MatmulShape& shape) override;
   bool HasKernel(int plan) const override {
     return plans_.at(static_cast<size_t>(plan)).of_family.has_value();
@@ -131,9 +132,7 @@ std::string CudaRuntime::Start(const cudaDeviceProp& device) {
     error = BlasError(cublasLtMatmulDescSetAttribute(&operation_, CUBLASLT_MATMUL_DESC_TRANSA, &transposed,
                                                      sizeof(transposed)));
   }
-  size_t free_bytes = 0, total_bytes = 0;
-  if (error == 0) error = cudaMemGetInfo(&free_bytes, &total_bytes);
-  properties_.memory_bytes = static_cast<int64_t>(free_bytes);
+  if (error == 0) properties_.memory_bytes = FreeBytes();
   return error == 0 ? "" : ErrorText(error);
 }
 
@@ -181,6 +180,12 @@ void* CudaRuntime::AllocateHost(int64_t bytes) {
   }
   std::fill_n(static_cast<std::byte*>(memory), bytes, std::byte{0});
   return memory;
+}
+
+int64_t CudaRuntime::FreeBytes() {
+  size_t free_bytes = 0, total_bytes = 0;
+  if (cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess) return 0;
+  return static_cast<int64_t>(free_bytes);
 }
 
 // ---- matrix products
@@ -317,8 +322,10 @@ int CudaRuntime::EndRecording(void** recording) {
   cudaGraph_t graph = nullptr;
   if (const int error = cudaStreamEndCapture(stream_, &graph)) return error;
   cudaGraphExec_t executable = nullptr;
-  const int error = cudaGraphInstantiate(&executable, graph, 0);
+  int error = cudaGraphInstantiate(&executable, graph, 0);
   cudaGraphDestroy(graph);
+  // Its memory on the device is taken here, and not by the first step that replays it.
+  if (error == 0) error = cudaGraphUpload(executable, stream_);
   *recording = executable;
   return error;
 }

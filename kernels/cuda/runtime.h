@@ -61,6 +61,7 @@ class Runtime {
   virtual void Free(void* memory) = 0;        // waits for what is queued
   virtual void* AllocateHost(int64_t bytes) = 0;
   virtual void FreeHost(void* memory) = 0;
+  virtual int64_t FreeBytes() = 0;  // of device memory, now
 
   // Settles how products of this family run; no device work. A plan's number. Where no one kernel serves the
   // family, each row count finds its own when it first comes.

@@ -91,9 +91,12 @@ void LogLines(const std::string& text) {
 }
 
 void LogPlan(const EngineHostPlan& plan) {
-  spdlog::info("memory: weights {}, workspace {}, {} pages of {} = {}", FormatBytes(plan.memory.weight_bytes),
-               FormatBytes(plan.memory.workspace_bytes), plan.limits.pool_pages,
-               FormatBytes(plan.memory.page_bytes),
+  const std::string recorded = plan.memory.recording_bytes > 0
+                                   ? "recorded steps some " + FormatBytes(plan.memory.recording_bytes) + ", "
+                                   : "";
+  spdlog::info("memory: weights {}, workspace {}, {}{} pages of {} = {}",
+               FormatBytes(plan.memory.weight_bytes), FormatBytes(plan.memory.workspace_bytes), recorded,
+               plan.limits.pool_pages, FormatBytes(plan.memory.page_bytes),
                FormatBytes(plan.limits.pool_pages * plan.memory.page_bytes));
   if (plan.page_copy_ns > 0) {
     spdlog::info("evicted pages: {} on the host, {} on the disk; a page is copied in {:.1f} us",

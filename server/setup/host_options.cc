@@ -152,6 +152,7 @@ StatusOr<EngineHostOptions> MakeHostOptions(const ServeConfig& config, const Ope
     const int64_t pages =
         plan.layout.PagesForSequence(context, int64_t{limits.max_step_tokens} * plan.limits.steps_in_flight);
     const int64_t wanted = plan.memory.weight_bytes + plan.memory.workspace_bytes +
+                           plan.memory.recording_bytes +
                            pages * limits.max_sequences * plan.memory.page_bytes;
     options.memory_bytes = std::min(most, wanted);
   }

@@ -255,6 +255,27 @@ TEST(EngineHostPlan, EqualsTheMemoryThatAServerTakes) {
   counting.Free(pool);
 }
 
+TEST(EngineHostPlan, RecordedStepsTakeMemoryWhereABackendRecordsThem) {
+  TinyModel tiny;
+  tiny.Randomise(1);
+  const TempFolder folder;
+  tiny.WriteMistral(folder);
+  const BackendPtr cpu = MakeCpuBackend({.threads = 1, .variant = ""}).value();
+  const BackendPtr recording = MakeDelayedBackend(MakeCpuBackend({.threads = 1, .variant = ""}).value(),
+                                                  DelayedBackend::Runs::kWhenWaitedFor);
+  const OpenedModel opened = OpenModel(folder.path(), {}).value();
+  EngineHostOptions options;
+  options.memory_bytes = 64 * kMiB;
+  options.limits.recorded_rows = {1};
+  EXPECT_EQ(PlanEngineHost(opened, *cpu, options).value().memory.recording_bytes, 0);
+  const MemoryPlan one = PlanEngineHost(opened, *recording, options).value().memory;
+  options.limits.recorded_rows = {1, 2, 4};
+  const MemoryPlan three = PlanEngineHost(opened, *recording, options).value().memory;
+  EXPECT_EQ(one.recording_bytes, RecordingBytes(opened.config, 1));
+  EXPECT_EQ(three.recording_bytes, RecordingBytes(opened.config, 3));
+  EXPECT_EQ(one.kv_budget_bytes - three.kv_budget_bytes, three.recording_bytes - one.recording_bytes);
+}
+
 TEST(EngineHostPlan, ASmallPoolBoundsTheContext) {
   TinyModel tiny;  // no windows: 32 pages of 16 tokens are its context of 512
   tiny.Randomise(1);

@@ -419,6 +419,28 @@ TEST(CudaAttention, AReplayedStepLeavesNoListsToTheCallsAfterIt) {
   device.backend->FreeRecording(recording);
 }
 
+TEST(CudaRecording, WhatRecordingsTakeIsSaid) {
+  Device device;
+  ASSERT_EQ(device.backend->Reserve(SmallMaxima()), OpCode::kOk) << device.backend->last_error();
+  PagedAttention attention(device);
+  attention.Set(kOtherBatch);
+  attention.Queue(50);
+  EXPECT_STREQ(device.backend->remarks(), "");
+  RecordingHandle recordings[2];
+  for (RecordingHandle& recording : recordings) {
+    ASSERT_EQ(device.backend->BeginRecording(), OpCode::kOk);
+    attention.Queue(50);
+    ASSERT_EQ(device.backend->EndRecording(&recording), OpCode::kOk);
+  }
+  const int64_t taken = device.runtime->properties().memory_bytes - device.runtime->FreeBytes();
+  const int64_t commands = taken / emulator::EmulatedRuntime::kBytesOfRecordedCommand;
+  ASSERT_GE(commands, 2 * 2) << "a list and a kernel each";
+  EXPECT_THAT(device.backend->remarks(),
+              testing::MatchesRegex("2 recordings of [0-9]+ launches take " + std::to_string(taken) +
+                                    " bytes of device memory\n"));
+  for (const RecordingHandle recording : recordings) device.backend->FreeRecording(recording);
+}
+
 // Boxes that the TMA unit copied for one call.
 int64_t BoxesOf(Device& device, PagedAttention& attention, int32_t window) {
   emulator::TotalStats() = {};

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -193,6 +194,16 @@ class RunOnGpu {
   }
 
   std::string printed() const { return ReadFile(folder_.PathOf("printed")); }
+  // What --seconds said to gpu_tables for this table; -1: it was not started.
+  int SecondsOfTable(const std::string& name) const {
+    std::istringstream log(ReadFile(folder_.PathOf("log")));
+    for (std::string line; std::getline(log, line);) {
+      int seconds = 0;
+      if (std::sscanf(line.c_str(), ("gpu_tables --table " + name + " --seconds %d").c_str(), &seconds) == 1)
+        return seconds;
+    }
+    return -1;
+  }
   // The tables asked for, and the test programs, in order.
   std::vector<std::string> started() const {
     std::vector<std::string> names;
@@ -211,17 +222,28 @@ class RunOnGpu {
   TempFolder folder_;
 };
 
-TEST(RunOnGpuTest, TablesComeFirstThenTheChecks) {
+TEST(RunOnGpuTest, TheManualsReadingComesFirstThenTablesThenTheChecks) {
   RunOnGpu run;
   EXPECT_EQ(run.Run(""), 0) << run.printed();
   EXPECT_THAT(
       run.started(),
-      ElementsAre("pointwise", "decode-attention", "prefill-attention", "small-linear", "large-linear",
-                  "sampling", "block-linear", "steps", "gpu_op_tests", "gpu_op_tests", "gpu_engine_tests",
+      ElementsAre("gpu_op_tests", "pointwise", "decode-attention", "prefill-attention", "small-linear",
+                  "large-linear", "sampling", "block-linear", "steps", "gpu_op_tests", "gpu_engine_tests",
                   "gpu_op_tests", "steps-without-window", "steps-without-pdl", "steps-in-q4_0", "moe"));
   EXPECT_THAT(run.printed(), AllOf(HasSubstr("op tests: passed ([ PASSED ] 3 tests.)"),
                                    HasSubstr("PyTorch beside it: not on this machine"),
                                    HasSubstr("memcheck: not run"), Not(HasSubstr("left out"))));
+}
+
+TEST(RunOnGpuTest, WholeStepsLeaveTheChecksBehindThemTheirTime) {
+  RunOnGpu run;
+  EXPECT_EQ(run.Run("--minutes 8", /*seconds=*/200), 0) << run.printed();
+  // Of the 280 seconds left 110 are kept, and a tenth of the rest is for the program to end in.
+  EXPECT_LE(run.SecondsOfTable("steps"), 153);
+  EXPECT_GE(run.SecondsOfTable("steps"), 90) << "what the programs before it took is far from that";
+  RunOnGpu at_leisure;
+  EXPECT_EQ(at_leisure.Run(""), 0);
+  EXPECT_EQ(at_leisure.SecondsOfTable("steps"), 270);
 }
 
 TEST(RunOnGpuTest, StagesThatWouldNotFitTheMinutesAreLeftOutAndNamed) {

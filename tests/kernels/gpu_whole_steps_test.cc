@@ -4,7 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <cstdio>
+#include <iterator>
 #include <memory>
 #include <set>
 #include <string>
@@ -14,6 +17,7 @@
 #include "bench/gpu/random_weights.h"
 #include "bench/gpu/whole_steps.h"
 #include "kernels/backends/cpu_backend.h"
+#include "models/memory_plan.h"
 #include "tests/support/cuda_device.h"
 #include "tests/support/temp_folder.h"
 
@@ -108,7 +112,18 @@ TEST(WholeStepsTest, WhatARowWouldTakeFollowsFromTheRowsBeforeIt) {
 constexpr StepShape kSmall = {
     .hidden = 64, .layers = 2, .heads = 2, .kv_heads = 1, .head_dim = 32, .intermediate = 128, .vocab = 96};
 
-// Measures the rows and returns how many pages were held at most; the pool has no more than they say.
+// What a backend says of the recordings that it made is within the plan of memory.
+void ExpectLaunchesAsPlanned(const std::string& remarks, const EngineLimits& limits) {
+  long long recordings = 0, launches = 0;
+  ASSERT_EQ(std::sscanf(remarks.c_str(), "%lld recordings of %lld launches", &recordings, &launches), 2)
+      << remarks;
+  const std::ptrdiff_t sizes = std::ssize(limits.RowsToRecord());
+  EXPECT_EQ(recordings, 2 * sizes) << "a forward pass and a round of samples";
+  EXPECT_LE(launches, sizes * (kSmall.layers * kLaunchesOfLayer + kLaunchesOfStep));
+  EXPECT_GE(launches, sizes * kSmall.layers * 5) << "of a layer five products and ops at least";
+}
+
+// Measures the rows in a pool that has no more pages than they say.
 void Measure(BackendPtr backend, int32_t window, const std::vector<Work>& rows, const StepCounts& counts) {
   const TempFolder folder;
   ASSERT_TRUE(WriteStepModel(folder.path(), kSmall, window, 512));
@@ -128,7 +143,9 @@ void Measure(BackendPtr backend, int32_t window, const std::vector<Work>& rows, 
   for (const Work& work : rows)
     limits.pool_pages = std::max(limits.pool_pages, PagesOf(work, layout, limits, counts));
   options.recorded = true;
-  BackendEngine engine(BackendPtr(new RandomWeights(std::move(backend), 0.1f)), folder.path(), options);
+  auto* const weights = new RandomWeights(std::move(backend), 0.1f);
+  BackendEngine engine(BackendPtr(weights), folder.path(), options);
+  if (weights->info().records_steps != 0) ExpectLaunchesAsPlanned(weights->remarks(), limits);
   for (const Work& work : rows) {
     const int64_t before = engine.engine().Load().output_tokens;
     EXPECT_GT(SecondsOf(engine, kSmall, work, counts), 0.0) << NameOf(work);

@@ -134,25 +134,30 @@ std::string Disassembler() {
   return "";
 }
 
+// What one architecture has in an object, by mangled names.
+std::map<std::string, std::vector<Instruction>> MachineCodeOf(const std::string& object,
+                                                              const std::string& architecture) {
+  const std::string command =
+      "PATH='" + Disassembler() + "':\"$PATH\" cuobjdump -sass -arch " + architecture + " '" + object + "'";
+  FILE* const pipe = popen(command.c_str(), "r");
+  if (pipe == nullptr) {
+    ADD_FAILURE() << command;
+    return {};
+  }
+  std::string text;
+  std::vector<char> piece(1 << 16);
+  while (const size_t bytes = std::fread(piece.data(), 1, piece.size(), pipe))
+    text.append(piece.data(), bytes);
+  EXPECT_EQ(pclose(pipe), 0) << command;
+  std::istringstream dump(text);
+  return ReadMachineCode(dump);
+}
+
 // Of the kernels that one architecture has in `objects`, those that make tensor products in a loop.
 Loops LoopsOf(const std::vector<std::string>& objects, const std::string& architecture) {
-  const std::string tools = Disassembler();
   Loops loops;
   for (const std::string& object : objects) {
-    const std::string command =
-        "PATH='" + tools + "':\"$PATH\" cuobjdump -sass -arch " + architecture + " '" + object + "'";
-    FILE* const pipe = popen(command.c_str(), "r");
-    if (pipe == nullptr) {
-      ADD_FAILURE() << command;
-      continue;
-    }
-    std::string text;
-    std::vector<char> piece(1 << 16);
-    while (const size_t bytes = std::fread(piece.data(), 1, piece.size(), pipe))
-      text.append(piece.data(), bytes);
-    EXPECT_EQ(pclose(pipe), 0) << command;
-    std::istringstream dump(text);
-    for (const auto& [name, code] : ReadMachineCode(dump)) {
+    for (const auto& [name, code] : MachineCodeOf(object, architecture)) {
       const LoopCost cost = MainLoopCost(code);
       if (cost.products > 0) loops[{KernelName(name), architecture}] = cost;
     }
@@ -162,17 +167,23 @@ Loops LoopsOf(const std::vector<std::string>& objects, const std::string& archit
 
 constexpr const char* kLoopArchitecture = "sm_90a";
 
-Loops CompiledLoops() {
+// The objects of these sources: "/attention.cu".
+std::vector<std::string> ObjectsOf(const std::vector<std::string>& sources) {
   std::vector<std::string> objects;
   std::istringstream logs(TRAMONTANE_PTXAS_LOGS);
   for (std::string log; std::getline(logs, log, ':');) {
-    for (const char* source : {"/attention.cu", "/attention_by_row.cu", "/attention_latent.cu",
-                               "/hopper_attention.cu", "/hopper_decode.cu", "/linear_small.cu"}) {
-      const std::string ending = std::string(source) + ".ptxas";
+    for (const std::string& source : sources) {
+      const std::string ending = source + ".ptxas";
       if (log.ends_with(ending)) objects.push_back(log.substr(0, log.size() - ending.size()) + source + ".o");
     }
   }
-  return LoopsOf(objects, kLoopArchitecture);
+  return objects;
+}
+
+Loops CompiledLoops() {
+  return LoopsOf(ObjectsOf({"/attention.cu", "/attention_by_row.cu", "/attention_latent.cu",
+                            "/hopper_attention.cu", "/hopper_decode.cu", "/linear_small.cu"}),
+                 kLoopArchitecture);
 }
 
 std::string FirstLoopBeyond(const Loops& found, const Loops& allowed) {
@@ -533,6 +544,50 @@ TEST(KernelBudgetTest, MainLoopsIssueNoMoreThanTheirInstructionsAndBranches) {
   for (const auto& [kernel, cost] : loops) {
     EXPECT_EQ(cost.divisions, 0) << "the main loop of " << kernel.first << " divides";
   }
+}
+
+// A warp that gave registers back and names one of them reads what others have there. The compiler takes
+// setmaxnreg for a hint that it may drop.
+TEST(KernelBudgetTest, WarpsThatFetchUseNoMoreRegistersThanTheyKept) {
+  const Budget budget = CommittedBudget();
+  if (const std::string reason = WhyNotCompiled(budget); !reason.empty()) GTEST_SKIP() << reason;
+  if (Disassembler().empty()) {
+    GTEST_SKIP() << "no cuobjdump and nvdisasm (.ci/install disassembler): nobody looked at the machine code";
+  }
+  int kernels = 0;
+  for (const std::string& object : ObjectsOf({"/hopper_attention.cu"})) {
+    for (const auto& [name, code] : MachineCodeOf(object, kLoopArchitecture)) {
+      SCOPED_TRACE(name);
+      const std::vector<RegisterLimit> limits = RegisterLimits(code);
+      ASSERT_EQ(limits.size(), 2U) << "a branch that computes and one that fetches";
+      EXPECT_EQ(std::max(limits[0].allowed, limits[1].allowed), 240);
+      EXPECT_EQ(std::min(limits[0].allowed, limits[1].allowed), 24);
+      for (const RegisterLimit& limit : limits) EXPECT_LE(limit.used, limit.allowed);
+      ++kernels;
+    }
+  }
+  EXPECT_EQ(kernels, 2) << "head_dim 64 and 128";
+}
+
+TEST(KernelBudgetTest, RegistersBehindALimitAreThoseOfEveryWayFromThere) {
+  std::istringstream dump(
+      "Function : f\n"
+      "        /*0000*/                   IADD3 R90, R91, 0x1, RZ ;\n"
+      "        /*0010*/               @P0 BRA 0x60 ;\n"
+      "        /*0020*/                   USETMAXREG.DEALLOC.CTAPOOL 0x18 ;\n"
+      "        /*0030*/               @P1 BRA 0x80 ;\n"
+      "        /*0040*/                   LDG.E.64 R10, desc[UR40][R6.64] ;\n"
+      "        /*0050*/                   EXIT ;\n"
+      "        /*0060*/                   USETMAXREG.TRY_ALLOC.CTAPOOL UP0, 0xf0 ;\n"
+      "        /*0070*/                   EXIT ;\n"
+      "        /*0080*/                   LDG.E.128 R20, desc[UR40][R6.64] ;\n"
+      "        /*0090*/                   EXIT ;\n");
+  const std::vector<RegisterLimit> limits = RegisterLimits(ReadMachineCode(dump).at("f"));
+  ASSERT_EQ(limits.size(), 2U);
+  EXPECT_EQ(limits[0].allowed, 24);
+  EXPECT_EQ(limits[0].used, 24);
+  EXPECT_EQ(limits[1].allowed, 240);
+  EXPECT_EQ(limits[1].used, 0);
 }
 
 TEST(KernelBudgetTest, LaunchesTakeTheDynamicSharedMemoryThatTheBudgetSays) {

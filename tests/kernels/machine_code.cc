@@ -1,6 +1,7 @@
 #include "tests/kernels/machine_code.h"
 
 #include <algorithm>
+#include <cctype>
 #include <optional>
 #include <regex>
 #include <set>
@@ -61,6 +62,22 @@ class Function {
     return best;
   }
 
+  // One more than the highest register on any way behind instruction `from`.
+  int RegistersBehind(size_t from) const {
+    std::vector<bool> seen(code_.size());
+    std::vector<size_t> next = Successors(from);
+    int used = 0;
+    while (!next.empty()) {
+      const size_t i = next.back();
+      next.pop_back();
+      if (seen[i]) continue;
+      seen[i] = true;
+      used = std::max(used, RegistersOf(code_[i]));
+      for (const size_t successor : Successors(i)) next.push_back(successor);
+    }
+    return used;
+  }
+
   // The instructions of one turn.
   std::vector<size_t> Turn(const Loop& loop) const {
     struct Reached {
@@ -95,6 +112,25 @@ class Function {
   }
 
  private:
+  static int RegistersOf(const Instruction& i) {
+    const std::string operation = i.operation + ".";
+    const int beside = operation.find(".128.") != std::string::npos  ? 3
+                       : operation.find(".64.") != std::string::npos ? 1
+                                                                     : 0;
+    int used = 0;
+    for (size_t at = i.operands.find('R'); at != std::string::npos; at = i.operands.find('R', at + 1)) {
+      const auto is_word = [&](size_t c) {
+        return std::isalnum(static_cast<unsigned char>(i.operands[c])) != 0;
+      };
+      if ((at > 0 && is_word(at - 1)) || at + 1 == i.operands.size() ||
+          std::isdigit(static_cast<unsigned char>(i.operands[at + 1])) == 0) {
+        continue;  // UR4, RZ
+      }
+      used = std::max(used, std::stoi(i.operands.substr(at + 1)) + 1 + beside);
+    }
+    return used;
+  }
+
   template <typename Is>
   int Count(size_t first, size_t last, const Is& is) const {
     return static_cast<int>(std::count_if(code_.begin() + static_cast<std::ptrdiff_t>(first),
@@ -176,6 +212,19 @@ std::map<std::string, std::vector<Instruction>> ReadMachineCode(std::istream& du
     }
   }
   return functions;
+}
+
+std::vector<RegisterLimit> RegisterLimits(const std::vector<Instruction>& function) {
+  const Function of(function);
+  std::vector<RegisterLimit> limits;
+  for (size_t i = 0; i < function.size(); ++i) {
+    if (!IsOneOf(function[i], {"USETMAXREG"})) continue;
+    const size_t number = function[i].operands.rfind("0x");
+    limits.push_back(
+        {number == std::string::npos ? 0 : std::stoi(function[i].operands.substr(number), nullptr, 16),
+         of.RegistersBehind(i)});
+  }
+  return limits;
 }
 
 LoopCost MainLoopCost(const std::vector<Instruction>& function) {

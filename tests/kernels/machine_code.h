@@ -34,6 +34,16 @@ struct LoopCost {
 // Functions by their mangled names, for an architecture ("sm_90a").
 std::map<std::string, std::vector<Instruction>> ReadMachineCode(std::istream& dump);
 
+// What setmaxnreg gives a warp, and how many registers the ways behind it use: one more than the highest that
+// an instruction names, with what an access of 8 or 16 bytes takes beside it. Of the registers that a product
+// of a warpgroup takes beside the named one nothing is known.
+struct RegisterLimit {
+  int allowed = 0;
+  int used = 0;
+};
+// Of each setmaxnreg of a function, in order of addresses.
+std::vector<RegisterLimit> RegisterLimits(const std::vector<Instruction>& function);
+
 // All zero where no loop holds a tensor product.
 LoopCost MainLoopCost(const std::vector<Instruction>& function);
 

@@ -101,6 +101,10 @@ TEST(DescribePlan, SaysWhereTheMemoryGoesGroupByGroup) {
         "64 bytes per token: layers 3, window 64", "one sequence of 32,768 tokens, or 7 "}) {
     EXPECT_THAT(text, HasSubstr(part));
   }
+  EXPECT_THAT(text, testing::Not(HasSubstr("recorded steps")));
+  plan.recording_bytes = 98304;
+  EXPECT_THAT(DescribePlan(layout, plan, 123456789),
+              testing::ContainsRegex("recorded steps +some 98,304 bytes"));
 }
 
 }  // namespace

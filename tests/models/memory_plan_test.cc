@@ -127,6 +127,26 @@ TEST_F(MemoryPlanTest, EveryByteHasAPlace) {
   EXPECT_EQ(plan->pool_pages, plan->kv_budget_bytes / plan->page_bytes);
 }
 
+TEST_F(MemoryPlanTest, RecordedStepsHaveAPlaceToo) {
+  const TempFolder folder;
+  model_.WriteMistral(folder);
+  const auto without = Plan(folder);
+  ASSERT_TRUE(without.ok());
+  EXPECT_EQ(without->recording_bytes, 0);
+  limits_.recorded_steps = 5;
+  const auto plan = Plan(folder);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->recording_bytes, 5 * (int64_t{model_.layers} * 16 + 32) * 16384);
+  EXPECT_EQ(plan->kv_budget_bytes, without->kv_budget_bytes - plan->recording_bytes);
+
+  const int64_t least =
+      plan->weight_bytes + plan->workspace_bytes + plan->recording_bytes + 2 * plan->page_bytes;
+  EXPECT_TRUE(Plan(folder, least).ok());
+  EXPECT_THAT(Plan(folder, least - 1).status().message(),
+              AllOf(HasSubstr("recorded steps " + std::to_string(plan->recording_bytes)),
+                    HasSubstr(std::to_string(least))));
+}
+
 TEST_F(MemoryPlanTest, CountsSequencesAndTheLongestOneByTheirPages) {
   const TempFolder folder;
   model_.WriteMistral(folder);

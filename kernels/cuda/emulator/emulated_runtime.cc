@@ -149,6 +149,12 @@ int EmulatedRuntime::Replay(void* recording) {
   return 0;
 }
 
+int64_t EmulatedRuntime::FreeBytes() {
+  int64_t commands = 0;
+  for (const auto& [at, recording] : recordings_) commands += std::ssize(*recording);
+  return properties_.memory_bytes - commands * kBytesOfRecordedCommand;
+}
+
 void EmulatedRuntime::FreeRecording(void* recording) { recordings_.erase(recording); }
 
 }  // namespace tramontane::emulator

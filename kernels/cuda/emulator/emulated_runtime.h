@@ -22,6 +22,7 @@ namespace tramontane::emulator {
 class EmulatedRuntime final : public cuda::Runtime {
  public:
   static constexpr int kRefusedWhileRecording = 1;
+  static constexpr int64_t kBytesOfRecordedCommand = 1000;
 
   EmulatedRuntime();
   ~EmulatedRuntime() override;
@@ -33,6 +34,8 @@ class EmulatedRuntime final : public cuda::Runtime {
   void Free(void* memory) override;
   void* AllocateHost(int64_t bytes) override { return Allocate(bytes); }
   void FreeHost(void* memory) override { Free(memory); }
+  // All that there is but what recordings take, kBytesOfRecordedCommand for each of their commands.
+  int64_t FreeBytes() override;
   int PlanMatmul(const cuda::MatmulShape& shape) override;
   bool HasKernel(int plan) const override;
   // As cuBLASLt may: there is no kernel for products of which `refuses` is true.
