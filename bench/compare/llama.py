@@ -408,7 +408,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument(
         "--peers",
-        default="native",
+        default="native,wheel",
         help="native, vnni (the native build beside ours without AMX), wheel (PyPI's build beside ours held to AVX2), or some",
     )
     parser.add_argument("--arrivals", default="", help="requests a second, some: instead of the rows, what both answer to the same arrivals")
