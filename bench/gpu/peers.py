@@ -34,6 +34,7 @@ class Contender:
     def __init__(self, copies, call):
         self.copies = copies
         stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())  # on which its copies are being filled
         with torch.cuda.stream(stream):
             for i in range(copies):
                 call(i)

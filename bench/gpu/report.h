@@ -17,7 +17,8 @@ struct Bound {
   double per_second = 0;  // of the device
   std::string unit;       // "bytes" or "FLOP"
 
-  double seconds() const { return amount / per_second; }
+  // 0 where nobody knows what the device does a second.
+  double seconds() const { return per_second > 0 ? amount / per_second : 0; }
 };
 
 inline Bound MemoryBound(double bytes, double bytes_per_second) { return {bytes, bytes_per_second, "bytes"}; }

@@ -250,7 +250,8 @@ std::string WorkPlan::WhyNot(const Work& work, int64_t pages, int64_t pool_pages
 }
 
 void WorkPlan::Measured(const Work& work, double seconds) {
-  (work.sequences > 0 ? decode_share_ : prompt_share_) = bounds_.Of(work).seconds() / seconds;
+  const double share = bounds_.Of(work).seconds() / seconds;
+  if (share > 0) (work.sequences > 0 ? decode_share_ : prompt_share_) = share;
 }
 
 double SecondsOf(BackendEngine& engine, const StepShape& shape, const Work& work, const StepCounts& counts) {

@@ -107,6 +107,16 @@ TEST(WholeStepsTest, WhatARowWouldTakeFollowsFromTheRowsBeforeIt) {
               8 * 2 * Bounds().Of({0, 8192}).seconds() + 144 * 4 * Bounds().Of(decode).seconds(), 1e-9);
 }
 
+TEST(WholeStepsTest, ADeviceWhoseClockNobodyTellsIsBoundByItsMemory) {
+  StepBounds bounds = Bounds();
+  bounds.flops_per_second = 0;
+  EXPECT_EQ(bounds.Of({0, 32768}).unit, "bytes");
+  EXPECT_EQ(ArithmeticBound(1e12, 0).seconds(), 0.0);
+  WorkPlan plan(bounds, StepCounts());
+  plan.Measured({0, 128}, 0.01);
+  EXPECT_EQ(plan.WhyNot({0, 32768}, 1, 2, 60), "");
+}
+
 // ---- a small model of the kind
 
 constexpr StepShape kSmall = {
