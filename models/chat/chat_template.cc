@@ -239,6 +239,16 @@ TokenizerVersion VersionOfTemplate(const ChatTemplate& chat_template, std::strin
   return TokenizerVersion::kV3;
 }
 
+bool IsPlainInstTemplate(const ChatTemplate& chat_template) {
+  constexpr std::string_view kPlain[] = {"[INST]", "[/INST]", "<s>", "</s>"};
+  if (!chat_template.Names("[INST]") || !chat_template.Names("[/INST]")) return false;
+  if (chat_template.Names("<<SYS>>")) return false;
+  const std::vector<std::string_view> words = BracketedWords(chat_template.text);
+  return std::all_of(words.begin(), words.end(), [&](std::string_view word) {
+    return Holds(kPlain, word) || (!IsSpelledAsToken(word) && !Holds(kMistralTokens, word));
+  });
+}
+
 bool IsTemplateOf(const ChatTemplate& chat_template, const HeaderFormat& format) {
   if (!chat_template.Names(format.begin) || !chat_template.Names(format.end)) return false;
   const std::vector<std::string_view> words = BracketedWords(chat_template.text);

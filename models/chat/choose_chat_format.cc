@@ -131,6 +131,25 @@ StatusOr<ChatFormatPtr> KnownOrRun(const Tokenizer& tokenizer, const ChatFormatC
                                                                 std::move(run).value()));
 }
 
+// A vocabulary of Mistral's first kind in a file that has no versions: <s> and </s>, and [INST] is text, in
+// the template too. Where that can be run, it must make the same prompt of a message; null: it is none.
+ChatFormatPtr FirstMistralFormat(const Tokenizer& tokenizer, const ChatFormatChoice& choice,
+                                 const ChatTemplate& found) {
+  if (!IsPlainInstTemplate(found) || tokenizer.ControlId("[INST]")) return nullptr;
+  if (!tokenizer.ControlId("<s>") || !tokenizer.ControlId("</s>")) return nullptr;
+  ChatFormatPtr first =
+      MistralFormatFor(tokenizer, TokenizerVersion::kV1,
+                       "the template in " + found.file + " names [INST], which is text to the vocabulary");
+  const ChatMessage hello = {.role = ChatRole::kUser, .content = "Hi there"};
+  const StatusOr<RenderedChat> ours = first->Render({&hello, 1}, {});
+  if (!ours.ok()) return nullptr;
+  if (!choice.runs_templates) return first;
+  const auto run = RunTemplate(tokenizer, found, "");
+  if (!run.ok()) return first;  // known by its text still
+  const StatusOr<RenderedChat> theirs = (*run)->Render({&hello, 1}, {}, {});
+  return theirs.ok() && theirs->ids == ours->ids ? std::move(first) : nullptr;
+}
+
 // A file with a template is for those who want it run; where nothing can run it, its text may tell a format.
 StatusOr<ChatFormatPtr> FormatOfFile(const Tokenizer& tokenizer, const ChatFormatChoice& choice) {
   if (!FileExists(choice.asked)) {
@@ -210,6 +229,7 @@ StatusOr<ChatFormatPtr> ChooseChatFormat(const Tokenizer& tokenizer, const ChatF
   if (const HeaderFormat* format = FormatKnownByPieces(tokenizer, *found)) {
     return KnownOrRun(tokenizer, choice, *found, *format);
   }
+  if (ChatFormatPtr first = FirstMistralFormat(tokenizer, choice, *found)) return first;
   if (!choice.runs_templates) return NoChatFormat(WhyNotRendered(*found, tokenizer));
   auto run = RunTemplate(tokenizer, *found, "the template in " + found->file + " is that of no format here");
   if (!run.ok()) return NoChatFormat(run.status().message() + "; " + kChooseOne);

@@ -6,9 +6,11 @@
 //      names (VersionOfTemplate).
 //   3. ChatML and Llama 3: the vocabulary has their control pieces, and the template names these and no
 //      others; where templates can be run, it also makes the same of plain chats, and is run for the others.
-//   4. Any other template is run (template_chat.h), and so is a file that is asked for. Where the build
+//   4. v1: the vocabulary has <s> and </s> but no [INST], and the template spells that as text and names
+//      nothing of a later format; where templates can be run, it makes the same prompt of a message.
+//   5. Any other template is run (template_chat.h), and so is a file that is asked for. Where the build
 //      cannot run it, or its text cannot be read, there is no format.
-//   5. No template: there is no format.
+//   6. No template: there is no format.
 //
 // Any thread; reads files.
 #pragma once

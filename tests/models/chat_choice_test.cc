@@ -195,6 +195,37 @@ TEST_F(ChatChoice, AFileWithoutControlPiecesMayBeThatOfAnotherModel) {
   EXPECT_THAT(Chosen(v1, "{{ '<|user|>' }}"), HasSubstr("names <|user|>"));
 }
 
+// As Mistral 7B v0.1 is in a GGUF file.
+TEST_F(ChatChoice, AVocabularyWithoutInstAndAPlainTemplateIsTheFirstFormat) {
+  SentencePieceModel model = SmallModel({{"a", -1}});
+  model.pieces.erase(model.pieces.begin() + 3, model.pieces.begin() + 5);  // [INST] and [/INST]
+  const SentencePieceTokenizer spm(model, std::nullopt);
+  ASSERT_FALSE(spm.ControlId("[INST]") || spm.ControlId("[/INST]"));
+  constexpr char kPlain[] =
+      "{{ bos_token }}{% for m in messages %}{% if m['role'] == 'user' %}{{ '[INST] ' + m['content'] + "
+      "' [/INST]' }}{% else %}{{ m['content'] + eos_token + ' ' }}{% endif %}{% endfor %}";
+  for (const bool runs : {false, true}) {
+    if (runs && !HasJinja()) continue;
+    runs_templates_ = runs;
+    EXPECT_EQ(Chosen(spm, kPlain),
+              "v1: the template in chat_template.jinja names [INST], which is text to the vocabulary");
+    const std::vector<ChatMessage> hello = {{.role = ChatRole::kUser, .content = "Hi"}};
+    std::vector<int32_t> ids = spm.Encode("[INST] Hi [/INST]").value();
+    ids.insert(ids.begin(), spm.bos_id());
+    EXPECT_EQ(Choose(spm)->Render(hello, {}).value().ids, ids);
+    const std::string otherwise = runs ? "jinja: " : "none: ";
+    EXPECT_THAT(Chosen(spm, "{{ bos_token }}[INST] <<SYS>> [/INST]"), HasSubstr(otherwise)) << "Llama 2";
+    EXPECT_THAT(Chosen(spm, std::string(kPlain) + "[AVAILABLE_TOOLS]"), HasSubstr(otherwise))
+        << "a later one";
+    EXPECT_THAT(Chosen(spm, std::string(kPlain) + "<|user|>"), HasSubstr(otherwise));
+    EXPECT_THAT(Chosen(Foreign(), kPlain), HasSubstr(otherwise)) << "without <s>";
+    EXPECT_THAT(Chosen(MistralPieces(), kPlain), HasSubstr("v3: ")) << "[INST] is a control piece";
+  }
+  if (!HasJinja()) return;
+  EXPECT_THAT(Chosen(spm, "{{ bos_token }}[INST]{{ messages[0]['content'] }}[/INST]"), HasSubstr("jinja: "))
+      << "without spaces";
+}
+
 TEST_F(ChatChoice, WhatIsAskedForWins) {
   folder_.Write("chat_template.jinja", kChatMl);
   EXPECT_EQ(Choose(Breeze(), "v2")->name(), "v2");

@@ -35,6 +35,29 @@ float SizeOf(const WeightSpec& weight, const TensorSpec& part, bool tied) {
   return (weight.key.role == WeightRole::kLmHead ? 4.0f : 1.2f) / std::sqrt(static_cast<float>(part.columns));
 }
 
+// Takes the mean off every block that has minima: as trained weights, whose sums do not drift.
+void Centre(DType type, std::vector<std::byte>& blocks) {
+  const bool in_groups = type == DType::kQ4K || type == DType::kQ5K;
+  if (!in_groups && type != DType::kQ4_1 && type != DType::kQ5_1) return;
+  const float middle = type == DType::kQ4_1 || type == DType::kQ4K ? 7.5f : 15.5f;  // of all codes
+  const auto block_bytes = static_cast<size_t>(Format(type).block_bytes);
+  for (size_t at = 0; at < blocks.size(); at += block_bytes) {
+    std::byte* const block = &blocks[at];
+    uint16_t scale = 0;
+    std::memcpy(&scale, block, sizeof(scale));
+    const uint16_t minimum = FloatToF16(F16ToFloat(scale) * (in_groups ? middle : -middle));
+    std::memcpy(block + 2, &minimum, sizeof(minimum));
+    if (!in_groups) continue;
+    // Each group's minimum is its scale: of the first four groups in bytes of their own, whose upper bits are
+    // those of the last four, which have half a byte each.
+    std::byte* const packed = block + 4;
+    for (int i = 0; i < 4; ++i) {
+      packed[4 + i] = packed[i];
+      packed[8 + i] = (packed[8 + i] & std::byte{0x0f}) | packed[8 + i] << 4;
+    }
+  }
+}
+
 struct GgufTensor {
   std::string bytes;
   uint32_t type;
@@ -60,8 +83,10 @@ GgufTensor DrawGgufTensor(const WeightSpec& weight, const TensorSpec& part, bool
   }
   const DType type = form.blocks[(*random)() % form.blocks.size()];
   tensor.type = GgufTypeNumber(type);
-  tensor.bytes = BytesOfAll(RandomBlocks(type, part.rows, part.columns, static_cast<uint32_t>((*random)()),
-                                         SizeOf(weight, part, tied)));
+  std::vector<std::byte> blocks = RandomBlocks(
+      type, part.rows, part.columns, static_cast<uint32_t>((*random)()), SizeOf(weight, part, tied));
+  Centre(type, blocks);
+  tensor.bytes = BytesOfAll(blocks);
   return tensor;
 }
 
