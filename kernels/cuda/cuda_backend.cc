@@ -89,6 +89,7 @@ struct WorkspaceMap {
   int64_t adjusted = 0;     // [L, vocab] f32
   int64_t partial_out = 0;  // [partials, kv_heads, tile rows, head_dim] f32
   int64_t partial_lse = 0;  // [partials, kv_heads, tile rows] f32
+  int64_t split = 0;        // [SplitSampleBytes] zeros between calls; where a row may have several blocks
   int64_t parts_done = 0;   // [merges, kv_heads] i32, zeros between calls; where the device is Hopper's
   int64_t plans = 0;        // [kPlanSlots] plan_bytes each: items, merges, work, sharers, shares
   int64_t plan_merges = 0;  // within a plan
@@ -131,6 +132,9 @@ WorkspaceMap MapWorkspace(const StepMaxima& maxima, const DeviceProperties& devi
     const int32_t merges =
         SharingMergeBound(AttentionPartialBound(maxima.kv_heads, decode_blocks), maxima.sequences);
     map.parts_done = take(int64_t{merges} * maxima.kv_heads * int64_t{sizeof(int32_t)}, &map.bytes);
+  }
+  if (SampleBlocks(1, maxima.vocab, device.multiprocessors) > 1) {
+    map.split = take(SplitSampleBytes(), &map.bytes);
   }
   map.normalised = take(rows * maxima.hidden * 2, &map.bytes);
   map.gate_up = take(int64_t{maxima.tokens} * maxima.hidden * 2 * 2, &map.bytes);
@@ -615,8 +619,11 @@ OpCode CudaBackend::Sample(const SampleParams& p) noexcept {
            "logits [%lld, %lld], beyond what was reserved", static_cast<long long>(p.logits.rows),
            static_cast<long long>(p.logits.columns));
   if (p.logits.rows == 0) return OpCode::kOk;
-  const SampleKernelParams kernel = {.call = p,
-                                     .adjusted = reinterpret_cast<float*>(workspace_ + map_.adjusted)};
+  const SampleKernelParams kernel = {
+      .call = p,
+      .adjusted = reinterpret_cast<float*>(workspace_ + map_.adjusted),
+      .blocks = SampleBlocks(p.logits.rows, p.logits.columns, runtime_->properties().multiprocessors),
+      .split = workspace_ + map_.split};
   return Queued(LaunchSample(kernel, runtime_->stream()), "sampling");
 }
 
