@@ -512,12 +512,22 @@ OpCode CudaBackend::Tune() noexcept {
 
 // ---- a step -------------------------------------------------------------------------------------
 
+// Kernels read and write rows in pieces of 16 bytes.
+bool IsOfPieces(int64_t bytes) { return bytes % 16 == 0; }
+void CheckPieces(const Tensor& rows, const char* name) {
+  TM_CHECK(IsOfPieces(static_cast<int64_t>(reinterpret_cast<uintptr_t>(rows.data))) &&
+               (rows.rows <= 1 || IsOfPieces(Format(rows.dtype).Bytes(rows.row_stride))),
+           "%s at %p has rows %lld elements apart, which are no pieces of 16 bytes", name, rows.data,
+           static_cast<long long>(rows.row_stride));
+}
+
 OpCode CudaBackend::Embed(const EmbedParams& p) noexcept {
   const auto& table = *static_cast<const PackedWeight*>(p.table.impl);
   TM_CHECK(p.out.dtype == DType::kBf16 && p.out.columns == table.in_features,
            "out [.., %lld] %s of a table of %lld", static_cast<long long>(p.out.columns),
            DTypeName(p.out.dtype), static_cast<long long>(table.in_features));
   TM_CHECK(table.alone() != nullptr, "a table of parts in several forms");
+  CheckPieces(p.out, "out");
   if (p.tokens == 0) return OpCode::kOk;
   const EmbedKernelParams kernel = {.token_ids = p.token_ids,
                                     .table = table.alone()->data,
@@ -534,15 +544,6 @@ OpCode CudaBackend::RopeTable(const RopeTableParams& p) noexcept {
   plans_.clear();
   if (p.tokens == 0) return OpCode::kOk;
   return Queued(LaunchRopeTable(p, runtime_->stream()), "the rotary table");
-}
-
-// Kernels read rows in pieces of 16 bytes.
-bool IsOfPieces(int64_t bytes) { return bytes % 16 == 0; }
-void CheckPieces(const Tensor& rows, const char* name) {
-  TM_CHECK(IsOfPieces(static_cast<int64_t>(reinterpret_cast<uintptr_t>(rows.data))) &&
-               (rows.rows <= 1 || IsOfPieces(Format(rows.dtype).Bytes(rows.row_stride))),
-           "%s at %p has rows %lld elements apart, which are no pieces of 16 bytes", name, rows.data,
-           static_cast<long long>(rows.row_stride));
 }
 
 // What pages may hold.
@@ -669,6 +670,7 @@ void CheckLinear(const LinearParams& p, const PackedWeight& weight) {
   TM_CHECK(swiglu == (weight.layout == LinearLayout::kGateUp), "SwiGLU and the gate-up layout go together");
   TM_CHECK(p.adapter_index == nullptr, "there are no adapters");
   CheckPieces(p.x, "x");
+  if (swiglu) CheckPieces(p.out, "out");
 }
 
 // Whether every form that the weight stands in takes the norm with it.
@@ -868,6 +870,8 @@ void CheckMoe(const MoeParams& p, const StepMaxima& maxima) {
                p.experts_per_token <= maxima.experts_per_token && p.experts_per_token <= p.experts,
            "%d rows of %d of %d experts, beyond what was reserved", p.rows, p.experts_per_token, p.experts);
   TM_CHECK(p.epilogue != Epilogue::kSwiGlu, "a mixture ends plain or in an addition");
+  CheckPieces(p.x, "x");
+  CheckPieces(p.out, "out");
 }
 
 // A segment of an expert's weight, and what becomes of its product; no segment where the weight has fewer.

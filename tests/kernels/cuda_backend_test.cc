@@ -210,6 +210,64 @@ TEST(CudaLinearDeathTest, RowsAtNoPiecesAreCaught) {
                "has rows 68 elements apart, which are no pieces of 16 bytes");
 }
 
+// And what it would write so.
+TEST(CudaLinearDeathTest, OutputsOfSwiGluAtNoPiecesAreCaught) {
+  constexpr int32_t kRows = 20, kWidth = 64, kHalf = 32;
+  Device device;
+  ASSERT_EQ(device.backend->Reserve(SmallMaxima()), OpCode::kOk) << device.backend->last_error();
+  const std::vector<uint16_t> memory = RandomBf16(2 * kHalf * kWidth, 1);
+  const WeightRows parts[] = {{memory.data(), DType::kBf16, kHalf, kWidth},
+                              {memory.data() + kHalf * kWidth, DType::kBf16, kHalf, kWidth}};
+  LinearParams params;
+  ASSERT_EQ(device.backend->PackLinear({parts, 2, kWidth, LinearLayout::kGateUp}, &params.weight),
+            OpCode::kOk);
+  params.x = MakeTensor(device.Allocate<uint16_t>(kRows * kWidth), DType::kBf16, kRows, kWidth);
+  params.out = MakeTensor(device.Allocate<uint16_t>(kRows * (kHalf + 8)), DType::kBf16, kRows, kHalf);
+  params.rows = kRows;
+  params.epilogue = Epilogue::kSwiGlu;
+  params.out.row_stride = kHalf + 8;
+  EXPECT_EQ(device.backend->Linear(params), OpCode::kOk) << device.backend->last_error();
+  params.out.row_stride = kHalf + 4;
+  EXPECT_DEATH((void)device.backend->Linear(params),
+               "out at .* has rows 36 elements apart, which are no pieces");
+}
+
+TEST(CudaEmbedDeathTest, OutputsAtNoPiecesAreCaught) {
+  constexpr int32_t kRows = 2, kWidth = 64, kVocab = 16;
+  Device device;
+  ASSERT_EQ(device.backend->Reserve(SmallMaxima()), OpCode::kOk) << device.backend->last_error();
+  const std::vector<uint16_t> memory = RandomBf16(kVocab * kWidth, 1);
+  const WeightRows part = {memory.data(), DType::kBf16, kVocab, kWidth};
+  EmbedParams params;
+  ASSERT_EQ(device.backend->PackLinear({&part, 1, kWidth, LinearLayout::kStacked, nullptr, WeightUse::kTable},
+                                       &params.table),
+            OpCode::kOk);
+  params.token_ids = device.Upload(std::vector<int32_t>{3, 7});
+  params.tokens = kRows;
+  params.out = MakeTensor(device.Allocate<uint16_t>(kRows * (kWidth + 8)), DType::kBf16, kRows, kWidth);
+  params.out.row_stride = kWidth + 8;
+  EXPECT_EQ(device.backend->Embed(params), OpCode::kOk) << device.backend->last_error();
+  params.out.row_stride = kWidth + 4;
+  EXPECT_DEATH((void)device.backend->Embed(params),
+               "out at .* has rows 68 elements apart, which are no pieces");
+}
+
+TEST(CudaMoeDeathTest, RowsAtNoPiecesAreCaught) {
+  constexpr int32_t kRows = 2, kWidth = 64;
+  Device device;
+  ASSERT_EQ(device.backend->Reserve(SmallMaxima()), OpCode::kOk) << device.backend->last_error();
+  const Tensor rows =
+      MakeTensor(device.Allocate<uint16_t>(kRows * (kWidth + 8)), DType::kBf16, kRows, kWidth);
+  MoeParams params = {.x = rows, .out = rows};
+  EXPECT_EQ(device.backend->Moe(params), OpCode::kOk) << "no rows yet";
+  params.x.row_stride = kWidth + 4;
+  EXPECT_DEATH((void)device.backend->Moe(params), "x at .* has rows 68 elements apart, which are no pieces");
+  params.x = rows;
+  params.out.row_stride = kWidth + 4;
+  EXPECT_DEATH((void)device.backend->Moe(params),
+               "out at .* has rows 68 elements apart, which are no pieces");
+}
+
 TEST(CudaWeights, ThatCannotBePackedAreRefusedWithTheReason) {
   Device device;
   WeightHandle weight;
