@@ -89,6 +89,7 @@ struct WorkspaceMap {
   int64_t adjusted = 0;     // [L, vocab] f32
   int64_t partial_out = 0;  // [partials, kv_heads, tile rows, head_dim] f32
   int64_t partial_lse = 0;  // [partials, kv_heads, tile rows] f32
+  int64_t split = 0;        // [SplitSampleBytes] zeros between calls; where a row may have several blocks
   int64_t parts_done = 0;   // [merges, kv_heads] i32, zeros between calls; where the device is Hopper's
   int64_t plans = 0;        // [kPlanSlots] plan_bytes each: items, merges, work, sharers, shares
   int64_t plan_merges = 0;  // within a plan
@@ -131,6 +132,9 @@ WorkspaceMap MapWorkspace(const StepMaxima& maxima, const DeviceProperties& devi
     const int32_t merges =
         SharingMergeBound(AttentionPartialBound(maxima.kv_heads, decode_blocks), maxima.sequences);
     map.parts_done = take(int64_t{merges} * maxima.kv_heads * int64_t{sizeof(int32_t)}, &map.bytes);
+  }
+  if (SampleBlocks(1, maxima.vocab, device.multiprocessors) > 1) {
+    map.split = take(SplitSampleBytes(), &map.bytes);
   }
   map.normalised = take(rows * maxima.hidden * 2, &map.bytes);
   map.gate_up = take(int64_t{maxima.tokens} * maxima.hidden * 2 * 2, &map.bytes);
@@ -523,12 +527,22 @@ OpCode CudaBackend::Tune() noexcept {
 
 // ---- a step -------------------------------------------------------------------------------------
 
+// Kernels read and write rows in pieces of 16 bytes.
+bool IsOfPieces(int64_t bytes) { return bytes % 16 == 0; }
+void CheckPieces(const Tensor& rows, const char* name) {
+  TM_CHECK(IsOfPieces(static_cast<int64_t>(reinterpret_cast<uintptr_t>(rows.data))) &&
+               (rows.rows <= 1 || IsOfPieces(Format(rows.dtype).Bytes(rows.row_stride))),
+           "%s at %p has rows %lld elements apart, which are no pieces of 16 bytes", name, rows.data,
+           static_cast<long long>(rows.row_stride));
+}
+
 OpCode CudaBackend::Embed(const EmbedParams& p) noexcept {
   const auto& table = *static_cast<const PackedWeight*>(p.table.impl);
   TM_CHECK(p.out.dtype == DType::kBf16 && p.out.columns == table.in_features,
            "out [.., %lld] %s of a table of %lld", static_cast<long long>(p.out.columns),
            DTypeName(p.out.dtype), static_cast<long long>(table.in_features));
   TM_CHECK(table.alone() != nullptr, "a table of parts in several forms");
+  CheckPieces(p.out, "out");
   if (p.tokens == 0) return OpCode::kOk;
   const EmbedKernelParams kernel = {.token_ids = p.token_ids,
                                     .table = table.alone()->data,
@@ -545,15 +559,6 @@ OpCode CudaBackend::RopeTable(const RopeTableParams& p) noexcept {
   plans_.clear();
   if (p.tokens == 0) return OpCode::kOk;
   return Queued(LaunchRopeTable(p, runtime_->stream()), "the rotary table");
-}
-
-// Kernels read rows in pieces of 16 bytes.
-bool IsOfPieces(int64_t bytes) { return bytes % 16 == 0; }
-void CheckPieces(const Tensor& rows, const char* name) {
-  TM_CHECK(IsOfPieces(static_cast<int64_t>(reinterpret_cast<uintptr_t>(rows.data))) &&
-               (rows.rows <= 1 || IsOfPieces(Format(rows.dtype).Bytes(rows.row_stride))),
-           "%s at %p has rows %lld elements apart, which are no pieces of 16 bytes", name, rows.data,
-           static_cast<long long>(rows.row_stride));
 }
 
 // What pages may hold.
@@ -630,8 +635,11 @@ OpCode CudaBackend::Sample(const SampleParams& p) noexcept {
            "logits [%lld, %lld], beyond what was reserved", static_cast<long long>(p.logits.rows),
            static_cast<long long>(p.logits.columns));
   if (p.logits.rows == 0) return OpCode::kOk;
-  const SampleKernelParams kernel = {.call = p,
-                                     .adjusted = reinterpret_cast<float*>(workspace_ + map_.adjusted)};
+  const SampleKernelParams kernel = {
+      .call = p,
+      .adjusted = reinterpret_cast<float*>(workspace_ + map_.adjusted),
+      .blocks = SampleBlocks(p.logits.rows, p.logits.columns, runtime_->properties().multiprocessors),
+      .split = workspace_ + map_.split};
   return Queued(LaunchSample(kernel, runtime_->stream()), "sampling");
 }
 
@@ -681,6 +689,7 @@ void CheckLinear(const LinearParams& p, const PackedWeight& weight) {
   TM_CHECK(swiglu == (weight.layout == LinearLayout::kGateUp), "SwiGLU and the gate-up layout go together");
   TM_CHECK(p.adapter_index == nullptr, "there are no adapters");
   CheckPieces(p.x, "x");
+  if (swiglu) CheckPieces(p.out, "out");
 }
 
 // Whether every form that the weight stands in takes the norm with it.
@@ -880,6 +889,8 @@ void CheckMoe(const MoeParams& p, const StepMaxima& maxima) {
                p.experts_per_token <= maxima.experts_per_token && p.experts_per_token <= p.experts,
            "%d rows of %d of %d experts, beyond what was reserved", p.rows, p.experts_per_token, p.experts);
   TM_CHECK(p.epilogue != Epilogue::kSwiGlu, "a mixture ends plain or in an addition");
+  CheckPieces(p.x, "x");
+  CheckPieces(p.out, "out");
 }
 
 // A segment of an expert's weight, and what becomes of its product; no segment where the weight has fewer.

@@ -63,18 +63,6 @@ TM_DEVICE std::byte* AlignedSharedBytes() {
 
 TM_DEVICE void SyncWarp() { __syncwarp(); }
 
-// ---- between blocks of a grid -------------------------------------------------------------------
-
-// What this thread wrote to global memory is seen by whoever sees what it writes next.
-TM_DEVICE void FenceGlobal() { __threadfence(); }
-TM_DEVICE int32_t AtomicAddGlobal(int32_t* address, int32_t value) { return atomicAdd(address, value); }
-// What another block of this grid has written: not out of the L1 cache.
-TM_DEVICE Vector16 LoadGlobal16Written(const void* address) {
-  const uint4 value = __ldcg(static_cast<const uint4*>(address));
-  return {{value.x, value.y, value.z, value.w}};
-}
-TM_DEVICE float LoadGlobalWritten(const float* address) { return __ldcg(address); }
-
 // ---- mbarrier -----------------------------------------------------------------------------------
 
 struct alignas(8) Mbarrier {

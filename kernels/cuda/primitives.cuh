@@ -196,6 +196,25 @@ TM_DEVICE void StoreShared16(void* address, const Vector16& value) {
   *static_cast<Vector16*>(address) = value;
 }
 
+// ---- between blocks of a grid
+
+// What this thread wrote to global memory is seen by whoever sees what it writes next.
+TM_DEVICE void FenceGlobal() { __threadfence(); }
+// On integers only: what they come to does not depend on the order. Return what was there before.
+TM_DEVICE int32_t AtomicAddGlobal(int32_t* address, int32_t value) { return atomicAdd(address, value); }
+TM_DEVICE uint64_t AtomicAddGlobal(uint64_t* address, uint64_t value) {
+  return atomicAdd(reinterpret_cast<unsigned long long*>(address), static_cast<unsigned long long>(value));
+}
+// What another block of this grid has written: not out of the L1 cache.
+TM_DEVICE Vector16 LoadGlobal16Written(const void* address) {
+  const uint4 value = __ldcg(static_cast<const uint4*>(address));
+  return {{value.x, value.y, value.z, value.w}};
+}
+template <typename T>
+TM_DEVICE T LoadGlobalWritten(const T* address) {
+  return __ldcg(address);
+}
+
 TM_DEVICE uint32_t SharedAddress(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }

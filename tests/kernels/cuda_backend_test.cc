@@ -18,6 +18,7 @@
 
 #include "kernels/cuda/emulator/emulated_runtime.h"
 #include "kernels/cuda/emulator/emulator.h"
+#include "kernels/cuda/sampling.h"
 #include "tests/kernels/cuda_linear_case.h"
 #include "tests/reference/attention.h"
 #include "tests/support/paged_kv_fixture.h"
@@ -207,6 +208,64 @@ TEST(CudaLinearDeathTest, RowsAtNoPiecesAreCaught) {
   params.x.row_stride = 68;
   EXPECT_DEATH((void)device.backend->Linear(params),
                "has rows 68 elements apart, which are no pieces of 16 bytes");
+}
+
+// And what it would write so.
+TEST(CudaLinearDeathTest, OutputsOfSwiGluAtNoPiecesAreCaught) {
+  constexpr int32_t kRows = 20, kWidth = 64, kHalf = 32;
+  Device device;
+  ASSERT_EQ(device.backend->Reserve(SmallMaxima()), OpCode::kOk) << device.backend->last_error();
+  const std::vector<uint16_t> memory = RandomBf16(2 * kHalf * kWidth, 1);
+  const WeightRows parts[] = {{memory.data(), DType::kBf16, kHalf, kWidth},
+                              {memory.data() + kHalf * kWidth, DType::kBf16, kHalf, kWidth}};
+  LinearParams params;
+  ASSERT_EQ(device.backend->PackLinear({parts, 2, kWidth, LinearLayout::kGateUp}, &params.weight),
+            OpCode::kOk);
+  params.x = MakeTensor(device.Allocate<uint16_t>(kRows * kWidth), DType::kBf16, kRows, kWidth);
+  params.out = MakeTensor(device.Allocate<uint16_t>(kRows * (kHalf + 8)), DType::kBf16, kRows, kHalf);
+  params.rows = kRows;
+  params.epilogue = Epilogue::kSwiGlu;
+  params.out.row_stride = kHalf + 8;
+  EXPECT_EQ(device.backend->Linear(params), OpCode::kOk) << device.backend->last_error();
+  params.out.row_stride = kHalf + 4;
+  EXPECT_DEATH((void)device.backend->Linear(params),
+               "out at .* has rows 36 elements apart, which are no pieces");
+}
+
+TEST(CudaEmbedDeathTest, OutputsAtNoPiecesAreCaught) {
+  constexpr int32_t kRows = 2, kWidth = 64, kVocab = 16;
+  Device device;
+  ASSERT_EQ(device.backend->Reserve(SmallMaxima()), OpCode::kOk) << device.backend->last_error();
+  const std::vector<uint16_t> memory = RandomBf16(kVocab * kWidth, 1);
+  const WeightRows part = {memory.data(), DType::kBf16, kVocab, kWidth};
+  EmbedParams params;
+  ASSERT_EQ(device.backend->PackLinear({&part, 1, kWidth, LinearLayout::kStacked, nullptr, WeightUse::kTable},
+                                       &params.table),
+            OpCode::kOk);
+  params.token_ids = device.Upload(std::vector<int32_t>{3, 7});
+  params.tokens = kRows;
+  params.out = MakeTensor(device.Allocate<uint16_t>(kRows * (kWidth + 8)), DType::kBf16, kRows, kWidth);
+  params.out.row_stride = kWidth + 8;
+  EXPECT_EQ(device.backend->Embed(params), OpCode::kOk) << device.backend->last_error();
+  params.out.row_stride = kWidth + 4;
+  EXPECT_DEATH((void)device.backend->Embed(params),
+               "out at .* has rows 68 elements apart, which are no pieces");
+}
+
+TEST(CudaMoeDeathTest, RowsAtNoPiecesAreCaught) {
+  constexpr int32_t kRows = 2, kWidth = 64;
+  Device device;
+  ASSERT_EQ(device.backend->Reserve(SmallMaxima()), OpCode::kOk) << device.backend->last_error();
+  const Tensor rows =
+      MakeTensor(device.Allocate<uint16_t>(kRows * (kWidth + 8)), DType::kBf16, kRows, kWidth);
+  MoeParams params = {.x = rows, .out = rows};
+  EXPECT_EQ(device.backend->Moe(params), OpCode::kOk) << "no rows yet";
+  params.x.row_stride = kWidth + 4;
+  EXPECT_DEATH((void)device.backend->Moe(params), "x at .* has rows 68 elements apart, which are no pieces");
+  params.x = rows;
+  params.out.row_stride = kWidth + 4;
+  EXPECT_DEATH((void)device.backend->Moe(params),
+               "out at .* has rows 68 elements apart, which are no pieces");
 }
 
 TEST(CudaWeights, ThatCannotBePackedAreRefusedWithTheReason) {
@@ -706,6 +765,63 @@ TEST(CudaRecording, ReplayedOverChangedBuffersAStepIsTheStep) {
 TEST(CudaRecording, AHostThatReadsDeviceMemoryInsideAStepIsFoundOut) {
   const Replayed result = ReplayOverAnotherBatch([](SmallStep& step) { step.QueueReadingOnTheHost(); });
   EXPECT_NE(result.by_replay, result.by_itself);
+}
+
+// Two rows of a vocabulary that is worth several blocks on a large device: what each asks for changes from
+// replay to replay, and the blocks count themselves anew.
+TEST(CudaRecording, SamplingBySeveralBlocksIsReplayedOverOtherRows) {
+  constexpr int64_t kRows = 2, kVocab = 32768;
+  StepMaxima maxima = SmallMaxima();
+  maxima.logit_rows = kRows;
+  maxima.vocab = kVocab;
+  struct Sampling {
+    explicit Sampling(Device& on) : device(on) {
+      params.logits = MakeTensor(device.Allocate<float>(kRows * kVocab), DType::kF32, kRows, kVocab);
+      params.rows = rows = device.Allocate<SamplingRow>(kRows);
+      params.records = device.Allocate<SampleRecord>(kRows);
+      params.top = device.Allocate<TokenLogprob>(kRows * kMaxTopLogprobs);
+    }
+    void Set(const std::vector<float>& logits, const std::vector<SamplingRow>& asked) {
+      device.Write(static_cast<float*>(params.logits.data), logits);
+      device.Write(rows, asked);
+    }
+    std::vector<SampleRecord> Records() { return device.Read(params.records, kRows); }
+    Device& device;
+    SamplingRow* rows;
+    SampleParams params;
+  };
+  Device large, small;
+  large.runtime->set_multiprocessors(132);
+  ASSERT_GT(cuda::SampleBlocks(kRows, kVocab, 132), 1);
+  ASSERT_EQ(cuda::SampleBlocks(kRows, kVocab, small.runtime->properties().multiprocessors), 1);
+  ASSERT_EQ(large.backend->Reserve(maxima), OpCode::kOk) << large.backend->last_error();
+  ASSERT_EQ(small.backend->Reserve(maxima), OpCode::kOk) << small.backend->last_error();
+  Sampling recorded(large), plain(small);
+  ASSERT_EQ(large.backend->BeginRecording(), OpCode::kOk);
+  ASSERT_EQ(large.backend->Sample(recorded.params), OpCode::kOk);
+  RecordingHandle recording;
+  ASSERT_EQ(large.backend->EndRecording(&recording), OpCode::kOk);
+  std::mt19937_64 random(3);
+  std::normal_distribution<float> normal(0.0f, 3.0f);
+  const std::vector<SamplingRow> asked[] = {{{.temperature = 0.0f, .wants_logprob = 0}, {.top_p = 0.5f}},
+                                            {{.seed = 5}, {.top_k = 40, .seed = 6, .top_logprobs = 3}},
+                                            {{.top_p = 0.8f, .top_k = 9}, {.temperature = 0.0f}}};
+  for (const std::vector<SamplingRow>& rows : asked) {
+    std::vector<float> logits(kRows * kVocab);
+    for (float& logit : logits) logit = normal(random);
+    recorded.Set(logits, rows);
+    plain.Set(logits, rows);
+    ASSERT_EQ(large.backend->Replay(recording), OpCode::kOk);
+    ASSERT_EQ(small.backend->Sample(plain.params), OpCode::kOk);
+    const std::vector<SampleRecord> replayed = recorded.Records(), expected = plain.Records();
+    for (size_t r = 0; r < kRows; ++r) {
+      EXPECT_EQ(replayed[r].token, expected[r].token) << r;
+      EXPECT_EQ(replayed[r].rank, expected[r].rank) << r;
+      EXPECT_EQ(replayed[r].top_count, expected[r].top_count) << r;
+      EXPECT_FLOAT_EQ(replayed[r].logprob, expected[r].logprob) << r;
+    }
+  }
+  large.backend->FreeRecording(recording);
 }
 
 // Even without a recording: nothing has run when a step is queued.

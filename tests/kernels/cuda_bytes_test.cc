@@ -1193,6 +1193,49 @@ TEST(CudaSamplingBytesTest, EqualTheFormulaAtTheHeadOfTheKernel) {
   }
 }
 
+// Blocks divide the passes, and what they say to each other is little beside them.
+TEST(CudaSamplingBytesTest, OfSeveralBlocksAreThePassesOverTheLogits) {
+  constexpr int64_t kVocab = 60000, kPass = 4 * kVocab;
+  constexpr int32_t kBlocks = 5;
+  std::vector<std::byte> split(static_cast<size_t>(cuda::SplitSampleBytes()));
+  std::vector<float> adjusted(kVocab);
+  const auto count = [&](const SamplingRow& asked) {
+    SampledRow row;
+    row.logits = RandomLogits(kVocab, 3);
+    row.row = asked;
+    ForgetCounts();
+    RunSample(
+        [&](const SampleParams& p) {
+          EXPECT_EQ(cuda::LaunchSample({p, adjusted.data(), kBlocks, split.data()}, nullptr), 0);
+        },
+        {row});
+    return Counted();
+  };
+  // A greedy row is settled by the scan: parts of 16 and counts of 4 are written, read by the last block and
+  // set to zero; the other two launches ask whether there is anything to do.
+  EXPECT_EQ(
+      count({.temperature = 0.0f, .wants_logprob = 0}),
+      (Bytes{.read = kPass + kBlocks * (72 + 16 + 4 + 2 * 4), .written = kBlocks * (16 + 4) + 4 + 64 + 20}));
+  struct Case {
+    const char* name;
+    SamplingRow row;
+    int passes;
+  };
+  const Case cases[] = {{"greedy", {.temperature = 0.0f}, 3},
+                        {"temperature", {}, 4},
+                        {"nobody reads the logprob", {.wants_logprob = 0}, 2},
+                        {"top_k", {.top_k = 40}, 4},
+                        {"top_p", {.top_p = 0.2f}, 4},
+                        {"both", {.top_p = 0.9f, .top_k = 40, .wants_logprob = 0}, 3},
+                        {"top_logprobs", {.temperature = 0.0f, .top_logprobs = 5}, 5}};
+  for (const Case& c : cases) {
+    const Bytes bytes = count(c.row);
+    EXPECT_GE(bytes.read, c.passes * kPass) << c.name;
+    EXPECT_LT(bytes.read, c.passes * kPass + kPass / 2) << c.name;
+    EXPECT_LT(bytes.written, kPass / 2) << c.name;
+  }
+}
+
 // A token each where a logprob is wanted, else those of a bucket and of who may win.
 TEST(CudaSamplingExponentials, InDoublePrecisionAreThoseOfFinalists) {
   constexpr size_t kVocab = 40000;

@@ -8,6 +8,7 @@
 #include <functional>
 #include <numeric>
 #include <random>
+#include <tuple>
 #include <vector>
 
 #include "kernels/cuda/sampling.h"
@@ -18,11 +19,28 @@
 namespace tramontane {
 namespace {
 
-class CudaSamplingTest : public testing::TestWithParam<ThreadOrder> {
+// A thread order, and how many blocks a row has.
+class CudaSamplingTest : public testing::TestWithParam<std::tuple<ThreadOrder, int32_t>> {
  protected:
-  void SetUp() override { UseThreadOrder(GetParam()); }
+  void SetUp() override {
+    UseThreadOrder(std::get<0>(GetParam()));
+    blocks_ = std::get<1>(GetParam());
+  }
+  // Of several blocks as many rows at a time as they take; what they leave behind serves the next call.
   SampleAnswers Run(const std::vector<SampledRow>& rows) {
-    const auto launch = [](SampleCall& call) {
+    const size_t most = blocks_ > 1 ? size_t{cuda::kMostSplitRows} : rows.size();
+    SampleAnswers all;
+    for (size_t begin = 0; begin < rows.size(); begin += most) {
+      const auto from = rows.begin() + static_cast<ptrdiff_t>(begin);
+      const SampleAnswers some =
+          RunAtOnce({from, from + static_cast<ptrdiff_t>(std::min(most, rows.size() - begin))});
+      all.records.insert(all.records.end(), some.records.begin(), some.records.end());
+      all.top.insert(all.top.end(), some.top.begin(), some.top.end());
+    }
+    return all;
+  }
+  SampleAnswers RunAtOnce(const std::vector<SampledRow>& rows) {
+    const auto launch = [this](SampleCall& call) {
       const DeviceArray logits(call.logits);
       const DeviceArray sampling_rows(call.rows);
       const DeviceArray adjusts(call.adjusts);
@@ -38,7 +56,7 @@ class CudaSamplingTest : public testing::TestWithParam<ThreadOrder> {
       params.masks = masks.data();
       params.records = records.data();
       params.top = top.data();
-      EXPECT_EQ(cuda::LaunchSample({params, adjusted.data()}, nullptr), 0);
+      EXPECT_EQ(cuda::LaunchSample({params, adjusted.data(), blocks_, split_.data()}, nullptr), 0);
       call.logits = logits.Get();
       call.records = records.Get();
       call.top = top.Get();
@@ -49,10 +67,24 @@ class CudaSamplingTest : public testing::TestWithParam<ThreadOrder> {
   void ExpectMatchesDefinition(const std::vector<SampledRow>& rows) {
     ExpectAnswersOfTheDefinition(rows, Run(rows));
   }
+
+  int32_t blocks_ = 1;
+  const DeviceArray<std::byte> split_{std::vector<std::byte>(static_cast<size_t>(cuda::SplitSampleBytes()))};
 };
 
-INSTANTIATE_TEST_SUITE_P(Orders, CudaSamplingTest, testing::ValuesIn(ThreadOrders()),
+INSTANTIATE_TEST_SUITE_P(OneBlock, CudaSamplingTest,
+                         testing::Combine(testing::ValuesIn(ThreadOrders()), testing::Values(1)),
                          [](const auto& info) { return "Order" + std::to_string(info.index); });
+// Each number in an order of its own: in reverse, and at random.
+std::vector<std::tuple<ThreadOrder, int32_t>> SeveralBlocks() {
+  const std::vector<ThreadOrder> orders = ThreadOrders();
+  return {{orders[orders.size() / 2], 2}, {orders.back(), 5}};
+}
+INSTANTIATE_TEST_SUITE_P(SeveralBlocks, CudaSamplingTest, testing::ValuesIn(SeveralBlocks()),
+                         [](const auto& info) {
+                           return "Blocks" + std::to_string(std::get<1>(info.param)) + "Order" +
+                                  std::to_string(static_cast<int>(std::get<0>(info.param)));
+                         });
 
 TEST_P(CudaSamplingTest, RandomRowsMatchTheDefinition) {
   constexpr uint64_t kSeed = 20240608;
@@ -223,6 +255,50 @@ TEST_P(CudaSamplingTest, ABrokenRowFailsAloneAndItsNeighboursAreUntouched) {
       EXPECT_EQ(std::memcmp(&answers.records[i], &clean.records[i], sizeof(SampleRecord)), 0);
     }
   }
+}
+
+// Bit by bit but for logprobs, which ExpectMatchesDefinition holds; and whatever was there before a call, the
+// next finds as if nothing had been.
+TEST_P(CudaSamplingTest, HowManyBlocksARowHasChangesNoToken) {
+  constexpr uint64_t kSeed = 9;
+  SCOPED_TRACE(testing::Message() << "seed " << kSeed);
+  std::mt19937_64 random(kSeed);
+  std::vector<SampledRow> rows;
+  for (int i = 0; i < 14; ++i) rows.push_back(RandomRow(3000, random));
+  rows.resize(16, rows[0]);
+  rows[14].logits[7] = kNan;  // fails, and leaves nothing behind
+  rows[14].row.top_logprobs = 20;
+  rows[15].row.top_p = 0.9999f;  // more are left than a list holds
+  rows[15].row.temperature = 50.0f;
+  rows[15].adjusts.clear();
+  rows[15].allowed.clear();
+  const SampleAnswers several = RunAtOnce(rows), again = RunAtOnce(rows);
+  blocks_ = 1;
+  const SampleAnswers one = RunAtOnce(rows);
+  for (size_t r = 0; r < rows.size(); ++r) {
+    SCOPED_TRACE(testing::Message() << "row " << r);
+    EXPECT_EQ(std::memcmp(&several.records[r], &again.records[r], sizeof(SampleRecord)), 0);
+    EXPECT_EQ(several.records[r].token, one.records[r].token);
+    EXPECT_EQ(several.records[r].rank, one.records[r].rank);
+    EXPECT_EQ(several.records[r].failed, one.records[r].failed);
+    ASSERT_EQ(several.records[r].top_count, one.records[r].top_count);
+    for (int32_t i = 0; i < one.records[r].top_count; ++i) {
+      const size_t at = r * kMaxTopLogprobs + static_cast<size_t>(i);
+      EXPECT_EQ(several.top[at].token, one.top[at].token) << i;
+    }
+  }
+}
+
+// Fewer do not make up for the launches, more do not fit the scratch.
+TEST(SampleBlocks, FillTheDeviceWhereRowsAreFewAndLong) {
+  EXPECT_EQ(cuda::SampleBlocks(1, 131072, 132), 16);
+  EXPECT_EQ(cuda::SampleBlocks(16, 131072, 132), 8);
+  EXPECT_EQ(cuda::SampleBlocks(17, 131072, 132), 1);
+  EXPECT_EQ(cuda::SampleBlocks(1, 32768, 132), 4);
+  EXPECT_EQ(cuda::SampleBlocks(1, 32767, 132), 1);
+  EXPECT_EQ(cuda::SampleBlocks(2, 131072, 8), 4);
+  EXPECT_EQ(cuda::SampleBlocks(3, 131072, 8), 1);
+  EXPECT_EQ(cuda::SampleBlocks(0, 131072, 132), 1);
 }
 
 TEST_P(CudaSamplingTest, AdvanceHandsTokensOnAndAFailedRowGivesZero) {

@@ -488,6 +488,11 @@ DynamicShared MeasuredDynamicShared() {
   sample.call.rows = &row;
   sample.call.records = &record;
   bytes["SampleKernel"] = SharedBytesOf([&] { return cuda::LaunchSample(sample, nullptr); });
+  std::vector<std::byte> split(static_cast<size_t>(cuda::SplitSampleBytes()));
+  sample.split = split.data();
+  sample.blocks = 2;
+  for (const char* kernel : {"SampleScanKernel", "SampleWeighKernel", "SampleFinishKernel"})
+    bytes[kernel] = SharedBytesOf([&] { return cuda::LaunchSample(sample, nullptr); });
   return bytes;
 }
 

@@ -42,15 +42,6 @@ inline int MakeTensorMap(const TensorMapShape& shape, TensorMap* map) {
   return 0;
 }
 
-inline void FenceGlobal() {}
-inline int32_t AtomicAddGlobal(int32_t* address, int32_t value) {
-  emulator::CountRead(sizeof(int32_t));
-  emulator::CountWritten(sizeof(int32_t));
-  return __atomic_fetch_add(address, value, __ATOMIC_RELAXED);
-}
-inline Vector16 LoadGlobal16Written(const void* address) { return LoadGlobal16(address); }
-inline float LoadGlobalWritten(const float* address) { return LoadGlobal(address); }
-
 struct alignas(8) Mbarrier {
   uint64_t state;
 };

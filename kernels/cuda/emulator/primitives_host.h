@@ -185,6 +185,21 @@ inline void StoreShared16(void* address, const Vector16& value, const char* file
   emulator::CountSharedWrite(address, 16);
 }
 
+// ---- between blocks of a grid
+
+inline void FenceGlobal() {}
+template <typename T>
+T AtomicAddGlobal(T* address, T value) {
+  emulator::CountRead(sizeof(T));
+  emulator::CountWritten(sizeof(T));
+  return __atomic_fetch_add(address, value, __ATOMIC_RELAXED);
+}
+inline Vector16 LoadGlobal16Written(const void* address) { return LoadGlobal16(address); }
+template <typename T>
+T LoadGlobalWritten(const T* address) {
+  return LoadGlobal(address);
+}
+
 // ---- asynchronous copies to shared memory: 16 bytes, of which the first `bytes` are read, the rest zero
 
 inline void CopyAsync16(void* shared, const void* global, int bytes) {
