@@ -15,6 +15,7 @@
 
 #include "kernels/context_policy.h"
 #include "tests/reference/mistral_reference.h"
+#include "tests/support/broken_rule.h"
 #include "tests/support/in_process_engine.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/test_scale.h"
@@ -249,6 +250,30 @@ TEST_F(PoliciesAgainstTheModel, AnswersOverQuantisedPagesAreTheModels) {
       EXPECT_GT(found->choice().end().usage.cached_tokens, 0);
       ExpectTheModels(request, *found, kToleranceOfCodes, dtype);
     }
+  }
+}
+
+// Nor a rule that the product breaks.
+TEST_F(PoliciesAgainstTheModel, ARuleBrokenInTheProductShows) {
+  const ContextPolicy policy = Policy(ContextPolicyType::kShift, 24, 6, 18);
+  const Request request = Endless(policy, 61, 20);
+  for (const KvRule rule : {KvRule::kNone, KvRule::kWindow, KvRule::kSinkQueryPosition}) {
+    SCOPED_TRACE(static_cast<int>(rule));
+    const BrokenRule broken(rule);
+    const auto test = Start(16);
+    const auto reader = Ask(*test, request);
+    const ChoiceReading& reading = reader->choice();
+    std::vector<int32_t> text = request.prompt;
+    text.insert(text.end(), reading.ids.begin(), reading.ids.end());
+    const Logits want = LogitsOf(ReferenceRuleOf(policy), text);
+    double largest = 0;
+    for (size_t i = 0; i < reading.logprobs.size(); ++i) {
+      const TokenInfo& info = reading.logprobs[i];
+      const double expected =
+          LogSoftmax(want[request.prompt.size() - 1 + i])[static_cast<size_t>(info.token)];
+      largest = std::max(largest, std::abs(info.logprob - expected));
+    }
+    EXPECT_TRUE(rule == KvRule::kNone ? largest <= kTolerance : largest > 100 * kTolerance) << largest;
   }
 }
 

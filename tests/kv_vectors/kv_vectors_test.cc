@@ -12,9 +12,9 @@
 #include <set>
 #include <sstream>
 
-#include "kernels/core/broken_rule.h"
 #include "tests/kv_vectors/run.h"
 #include "tests/kv_vectors/vector_file.h"
+#include "tests/support/broken_rule.h"
 #include "tests/support/counting_backend.h"
 #include "tests/support/temp_folder.h"
 
@@ -202,14 +202,6 @@ TEST(KvVectorsTest, TheEmulatorPassesWhatIsAsWideAsItsKernels) {
 }
 
 // ---- rules broken in the product ----------------------------------------------------------------
-
-class BrokenRule {
- public:
-  explicit BrokenRule(KvRule rule) { broken_kv_rule = rule; }
-  ~BrokenRule() { broken_kv_rule = KvRule::kNone; }
-  BrokenRule(const BrokenRule&) = delete;
-  BrokenRule& operator=(const BrokenRule&) = delete;
-};
 
 // The kinds of which a case fails.
 std::set<std::string> FailingKinds(Machine& machine, const std::vector<std::string>& files) {
