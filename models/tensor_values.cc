@@ -99,6 +99,8 @@ void ReadValues(const TensorFile& file, const TensorInfo& tensor,
     file.Release(part.begin, part.end);
     part.begin = part.end;
   }
+  // What the kernel has mapped once more, around places that were read later.
+  file.Release(tensor.begin, tensor.end);
 }
 
 }  // namespace tramontane

@@ -341,6 +341,7 @@ class Quantizer {
       const int64_t begin = tensor.found.tensor->begin + at;
       tensor.found.file->Release(begin, begin + piece);
     }
+    ReleaseAll(tensor);
     return {};
   }
 
@@ -370,7 +371,14 @@ class Quantizer {
       }
       tensor.found.file->Release(part.begin, part.end);
     }
+    ReleaseAll(tensor);
     return {};
+  }
+
+  // What the kernel has mapped once more, around places that were read later.
+  static void ReleaseAll(const TensorToWrite& tensor) {
+    const int64_t begin = tensor.found.tensor->begin;
+    tensor.found.file->Release(begin + tensor.begin(), begin + tensor.end());
   }
 
   // Numbers that stand in blocks, or rows that change their places.
