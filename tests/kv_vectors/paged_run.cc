@@ -94,6 +94,19 @@ KvLayerView PagedPool::PairView() const {
   return FlashInferView(format_, numbers_.data(), numbers_.data() + pages_ * format_.HalfLayerBytes());
 }
 
+Status CopyPages(Machine& machine, const PagedPool& pool, const std::vector<PageCopy>& copies) {
+  if (copies.empty()) return Status::Ok();
+  std::vector<int32_t> pairs;
+  for (const PageCopy& copy : copies) pairs.insert(pairs.end(), {copy.from, copy.to});
+  const DeviceList<int32_t> device_pairs(machine, pairs);
+  return OpStatus(machine,
+                  machine.backend->CopyPages({.pool = pool.View().pool,
+                                              .page_bytes = pool.format().LayerBytes(),
+                                              .pairs = device_pairs.data(),
+                                              .count = static_cast<int32_t>(copies.size())}),
+                  "CopyPages");
+}
+
 StatusOr<TurnedQueries> Append(Machine& machine, const KvLayerView& view, const AppendRows& rows) {
   const KvFormat& format = view.format;
   const auto count = static_cast<int64_t>(rows.slots.size());

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/kv_store.h"
 #include "kernels/foreign_kv.h"
 #include "kernels/masks.h"
 #include "tests/kv_vectors/machine.h"
@@ -28,6 +29,8 @@ class PagedPool {
   int32_t pages_;
   DeviceNumbers numbers_;
 };
+
+Status CopyPages(Machine& machine, const PagedPool& pool, const std::vector<PageCopy>& copies);
 
 // How heads are turned as they are appended.
 struct Rotation {

@@ -52,9 +52,8 @@ StatusOr<StreamStep> StreamTables::Begin(const ContextEvent& event) {
                     std::to_string(store_.total_pages()) + " for the event at token " +
                     std::to_string(event.token));
   }
-  std::vector<PageCopy> copies;
-  store_.Extend(lease_, written_, step.end, &copies);
-  if (!copies.empty()) return Internal("a page that nobody shares is copied");
+  store_.Extend(lease_, written_, step.end, &step.copies);
+  if (!step.copies.empty() && !begins_again) return Internal("a page that nobody shares is copied");
   written_ = step.end;
   step.table = lease_.tables[0];
   step.has_views = IsOfTheLease(policy_);
@@ -63,13 +62,20 @@ StatusOr<StreamStep> StreamTables::Begin(const ContextEvent& event) {
   return step;
 }
 
-// What is left is a text of its own: it has the pages of its first tokens that are known, and the rest is
-// written again.
+// What is left is a text of its own: it has the pages of the first tokens, the partial one too where windows
+// have let go of none, else those that are known, and the rest is written again.
 Status StreamTables::BeginAgain(const ContextEvent& event) {
   discarded_ = event.view.discarded;
-  store_.Release(lease_);
   ids_.resize(static_cast<size_t>(policy_.n_keep));
   for (int64_t i = 0; i < event.count; ++i) ids_.push_back(static_cast<int32_t>(event.token + i));
+  Lease old = std::move(lease_);
+  if (old.tables[0].kv_base == 0) {
+    lease_ = store_.Fork(old, policy_.n_keep);
+    written_ = policy_.n_keep;
+    store_.Release(old);
+    return Status::Ok();
+  }
+  store_.Release(old);
   lease_ = store_.NewLease(LeasePolicy());
   written_ = store_.Acquire(lease_, {.tokens = ids_, .salt = ""});
   if (written_ <= policy_.n_keep) return Status::Ok();

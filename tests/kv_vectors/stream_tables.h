@@ -19,9 +19,10 @@ struct StreamStep {
   int64_t written = 0;  // rows of positions [written, end) have no keys and values in their pages yet;
   int64_t begin = 0;    // of these the event is [begin, end), and what is in front of it was lost
   int64_t end = 0;
-  PageTable table;             // before it rolls
-  std::vector<RowView> views;  // [event's rows]
-  bool has_views = false;      // false: rows see what windows show
+  PageTable table;               // before it rolls
+  std::vector<PageCopy> copies;  // come first: of a page that holds sinks, and is known to the cache
+  std::vector<RowView> views;    // [event's rows]
+  bool has_views = false;        // false: rows see what windows show
 };
 
 class StreamTables {

@@ -77,6 +77,7 @@ class Stream {
   StatusOr<std::vector<double>> Evaluate(const ContextEvent& event, const AppendRows& rows,
                                          const AppendRows& first) {
     TM_ASSIGN_OR_RETURN(const StreamStep step, tables_.Begin(event));
+    TM_RETURN_IF_ERROR(CopyPages(run_.machine(), pool_, step.copies));
     if (step.written < step.begin) {
       const AppendRows lost = Placed(Part(first, step.written, step.begin), step, step.written);
       TM_RETURN_IF_ERROR(Append(run_.machine(), pool_.View(), lost).status());
