@@ -34,8 +34,8 @@ struct Bytes {
   }
 };
 
-void ForgetCounts() {
-  emulator::CurrentSettings() = {};
+void ForgetCounts(const emulator::Settings& settings = {}) {
+  emulator::CurrentSettings() = settings;
   emulator::TotalStats() = {};
 }
 Bytes Counted() {
@@ -135,9 +135,9 @@ struct CountedRun {
   AttentionOutcome outcome;
   Bytes bytes;
 
-  explicit CountedRun(const AttentionCase& c) : kv(c.kv, c.spans) {
+  explicit CountedRun(const AttentionCase& c, const emulator::Settings& settings = {}) : kv(c.kv, c.spans) {
     FillCase(c, &kv);
-    ForgetCounts();
+    ForgetCounts(settings);
     outcome = RunAttentionCase(c, kv, RandomQuery(c, kv.tokens()));
     bytes = Counted();
   }
@@ -534,6 +534,66 @@ TEST(CudaAttentionBanksTest, MatricesAreLoadedWithoutConflicts) {
       EXPECT_EQ(emulator::TotalStats().bank_conflicts, 0) << head_dim << " " << rows;
     }
   }
+}
+
+// Keys and values that are decoded into shared memory lie as ldmatrix wants them.
+TEST(CudaAttentionBanksTest, WhatIsDecodedIsStoredWithoutConflicts) {
+  for (const int32_t head_dim : {32, 64, 96, 128}) {
+    for (const DType element : {DType::kInt8, DType::kInt4, DType::kFp8E4M3}) {
+      AttentionCase c = {
+          .name = "Quantised", .kv = KvOf(1, head_dim, 16, element), .spans = {{0, 128}}, .queries = {1}};
+      c.kv.group_log2 = 5;
+      const CountedRun run(c, {.count_shared_conflicts = true});
+      EXPECT_GT(emulator::TotalStats().matrix_loads, 0);
+      EXPECT_GT(emulator::TotalStats().plain_accesses, 0);
+      EXPECT_EQ(emulator::TotalStats().plain_conflicts, 0) << head_dim << " " << DTypeName(element);
+      EXPECT_EQ(emulator::TotalStats().bank_conflicts, 0) << head_dim << " " << DTypeName(element);
+    }
+  }
+  emulator::CurrentSettings() = {};
+}
+
+// One block's share of a weight, with the norm by which rows come to shared memory, and in tiles.
+TEST(CudaLinearBanksTest, RowsOfXAreStoredAndLoadedWithoutConflicts) {
+  constexpr int32_t kIn = 512, kOut = 32, kTileRows = 64;
+  const std::vector<uint16_t> x(kTileRows * kIn), weight(kOut * kIn);
+  const std::vector<float> norm(kIn);
+  std::vector<float> out(kTileRows * kOut);
+  for (const int32_t rows : {1, 8, 16}) {
+    cuda::SmallLinearParams p{};
+    p.x = x.data();
+    p.norm_weight = norm.data();
+    p.weight = weight.data();
+    p.out = out.data();
+    p.x_stride = kIn;
+    p.out_stride = kOut;
+    p.rows = rows;
+    p.in_features = kIn;
+    p.out_features = kOut;
+    p.prologue = Prologue::kRmsNorm;
+    ForgetCounts({.count_shared_conflicts = true});
+    ASSERT_EQ(cuda::LaunchSmallLinear(p, nullptr), 0);
+    EXPECT_GT(emulator::TotalStats().plain_accesses, 0) << rows;
+    EXPECT_EQ(emulator::TotalStats().plain_conflicts, 0) << rows;
+  }
+  for (const Format type : {Format(DType::kQ8_0), Format(DType::kQ4K), Format(DType::kFp8E4M3)}) {
+    cuda::TileLinearParams p{};
+    p.weights[0] = weight.data();
+    p.x = x.data();
+    p.out = out.data();
+    p.x_stride = kIn;
+    p.out_stride = kOut;
+    p.rows = kTileRows;
+    p.places_of_a_row = 1;
+    p.in_features = kIn;
+    p.out_features = kOut;
+    p.weight_format = type;
+    ForgetCounts({.count_shared_conflicts = true});
+    ASSERT_EQ(cuda::LaunchTileLinear(p, nullptr), 0);
+    EXPECT_GT(emulator::TotalStats().plain_accesses, 0) << FormatName(type);
+    EXPECT_EQ(emulator::TotalStats().plain_conflicts, 0) << FormatName(type);
+  }
+  emulator::CurrentSettings() = {};
 }
 
 // ---- linear_small.cu ----------------------------------------------------------------------------
