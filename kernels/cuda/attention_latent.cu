@@ -8,7 +8,8 @@
 //         Warp w scores all rows with keys 8w..8w+7; the scores pass through shared memory, every warp
 //         follows the softmax of all 32 keys, and warp w adds up every fourth 16 lanes of the values, from
 //         16w on. So no warp holds more than a quarter of an output row, and a key lies in shared memory
-//         once. LatentMergeKernel (max_items, kv_heads): a block joins the splits of one AttentionMerge.
+//         once. LatentMergeKernel (max_merges, kv_heads), not launched where the window is too short for
+//         splits: a block joins the splits of one AttentionMerge.
 // Bytes:  rows = live rows of the tile; keys = those of the item's range that some row sees.
 //         an item and kv head reads    40 + rows * 2D + keys * 2D + steps * 128: its lengths, the query, rows
 //                                      of pages, and of each step of 32 keys a page number a row; + 4 where
@@ -16,8 +17,8 @@
 //                                      where a sequence of the call has a mask + 12, and where it is this one
 //                                      rows * keys, a byte for each pair
 //                             writes   rows * 2V (+ rows * 4 with lse), or rows * (4V + 4) when it is a part
-//         a merge and kv head reads    28 + rows * splits * 8V: parts, and their lse twice for each pair of
-//                                      elements (the caches' bytes, not the memory's)
+//         a merge and kv head reads    28 + rows * splits * 6V: parts, and their lse twice for each 16 bytes
+//                                      of them (the caches' bytes, not the memory's)
 //                             writes   rows * 2V (+ rows * 4 with lse)
 //         every other block of the two grids reads 4.
 //         A tile has 16 of the heads: of 128 heads eight blocks read a key, seven of them from the L2 cache.
@@ -333,7 +334,7 @@ TM_KERNEL TM_BOUNDS(kLatentThreads) void LatentAttentionKernel(LatentAttentionPa
   WriteLatentRows(run, item, sequence, kv_head, running);
 }
 
-// Joins the splits of one tile of rows, in key order; a thread takes (row, 2 elements).
+// Joins the splits of one tile of rows, in key order; a thread takes (row, 4 elements).
 TM_KERNEL TM_BOUNDS(kLatentThreads) void LatentMergeKernel(AttentionRunParams p) {
   AwaitPriorKernels();
   if (BlockX() >= LoadUniform(&p.work->merges)) return;
@@ -341,28 +342,32 @@ TM_KERNEL TM_BOUNDS(kLatentThreads) void LatentMergeKernel(AttentionRunParams p)
   const int kv_head = BlockY(), value_dim = p.kv.format.ValueDim();
   const int first_token = LoadUniform(p.qo_indptr + merge.sequence);
   const int rows = (LoadUniform(p.qo_indptr + merge.sequence + 1) - first_token) * p.group;
-  for (int piece = ThreadX(); piece < kLatentRows * value_dim / 2; piece += BlockSizeX()) {
-    const int tile_row = piece / (value_dim / 2), d = piece % (value_dim / 2) * 2;
+  const int pieces = value_dim / 4;  // of a row
+  for (int piece = ThreadX(); piece < kLatentRows * pieces; piece += BlockSizeX()) {
+    const int tile_row = piece / pieces, d = piece % pieces * 4;
     const int r = merge.row_begin + tile_row;
     if (r >= rows) break;
     const auto slot = [&](int s) {
       return (int64_t{merge.partial_begin + s} * p.kv.format.kv_heads + kv_head) * kLatentRows + tile_row;
     };
-    float most = kMinusInfinity;
-    for (int s = 0; s < merge.splits; ++s) most = Max(most, LoadGlobal(p.partial_lse + slot(s)));
-    const float base = most == kMinusInfinity ? 0.0f : most;
-    float sum = 0.0f, first = 0.0f, second = 0.0f;
+    float max = kMinusInfinity;
+    for (int s = 0; s < merge.splits; ++s) max = Max(max, LoadGlobal(p.partial_lse + slot(s)));
+    const float base = max == kMinusInfinity ? 0.0f : max;
+    float sum = 0.0f, out[4] = {};
     for (int s = 0; s < merge.splits; ++s) {
       const float weight = Exp2(LoadGlobal(p.partial_lse + slot(s)) - base);
+      const Vector16 part = LoadGlobal16(p.partial_out + slot(s) * value_dim + d);
       sum += weight;
-      first += weight * LoadGlobal(p.partial_out + slot(s) * value_dim + d);
-      second += weight * LoadGlobal(p.partial_out + slot(s) * value_dim + d + 1);
+      TM_UNROLL
+      for (int i = 0; i < 4; ++i) out[i] += weight * FloatOf(part.word[i]);
     }
     const float inverse = sum > 0.0f ? 1.0f / sum : 0.0f;
     const int64_t token = first_token + r / p.group;
     const int head = kv_head * p.group + r % p.group;
     auto* at = static_cast<Bf16*>(p.out) + token * p.out_stride + int64_t{head} * value_dim + d;
-    StoreGlobal(reinterpret_cast<uint32_t*>(at), PackPair<Bf16>(first * inverse, second * inverse));
+    StoreGlobal(reinterpret_cast<Vector8*>(at),
+                Vector8{{PackPair<Bf16>(out[0] * inverse, out[1] * inverse),
+                         PackPair<Bf16>(out[2] * inverse, out[3] * inverse)}});
     if (p.lse != nullptr && d == 0) {
       StoreGlobal(p.lse + token * (p.kv.format.kv_heads * p.group) + head,
                   sum > 0.0f ? base + Log2(sum) : kMinusInfinity);
@@ -382,8 +387,9 @@ int RunLatentAttention(const LatentAttentionParams& given, void* stream) {
   const auto queue = static_cast<Stream>(stream);
   const int error = TM_LAUNCH(LatentAttentionKernel, grid, Dim3{kLatentThreads},
                               static_cast<size_t>(tile.SharedSize()), queue, params);
-  if (error != 0) return error;
-  return TM_LAUNCH(LatentMergeKernel, grid, Dim3{kLatentThreads}, 0, queue, params.run);
+  if (error != 0 || params.run.max_merges == 0) return error;
+  const Dim3 merges{static_cast<unsigned>(params.run.max_merges), grid.y};
+  return TM_LAUNCH(LatentMergeKernel, merges, Dim3{kLatentThreads}, 0, queue, params.run);
 }
 
 }  // namespace tramontane::cuda

@@ -241,6 +241,11 @@ TEST_P(CudaHopperModel, TeacherForcedLogitsAgreeWithTheCpu) {
   }
 }
 
+// As many multiprocessors as an H200 has: what is split is split more finely, and most blocks are idle.
+TEST(CudaHopperLargeModel, TeacherForcedLogitsAgreeWithTheCpu) {
+  CompareTeacherForcedLogits(HopperModel(64), DType::kBf16, MakeHopperCudaTestBackend(132));
+}
+
 // Every token has every expert, by shares of its own: a choice between two that score alike would be another
 // one after a rounding, and rightly so; which experts are chosen is cuda_moe_test's.
 TEST(CudaModel, TeacherForcedLogitsAgreeWithTheCpuOverAMixtureOfExperts) {

@@ -1,5 +1,6 @@
-// What a decode step takes from the heap does not grow with its rows: the engine and its runner over the CPU
-// backend, one step after another on this thread, whose allocations alone are counted.
+// What a decode step takes from the heap does not grow with its rows: the engine and its runner over a
+// backend, one step after another on this thread, whose allocations alone are counted. The kernels of the
+// CUDA backend are not run: what they come to here is the emulator's, and every token is 0.
 
 #include <gtest/gtest.h>
 
@@ -7,9 +8,12 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "kernels/cuda/emulator/emulator.h"
 #include "tests/engine/allocation_counter.h"
+#include "tests/support/cuda_device.h"
 #include "tests/support/in_process_engine.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/tiny_model.h"
@@ -17,20 +21,37 @@
 namespace tramontane {
 namespace {
 
+struct Case {
+  const char* name;
+  BackendPtr (*make)();
+  int32_t queue_nodes;  // by which steps differ: the emulator's queue of ops grows by several at a time
+  int32_t few;          // rows; of those on the device so many that the same kernels serve them as serve many
+  bool recorded;
+  bool penalties;
+};
+
 // Of each decode step while `rows` sequences decode, once lists have grown to what such steps need.
-std::vector<int64_t> AllocationsOfSteps(const std::string& folder, int32_t rows) {
+std::vector<int64_t> AllocationsOfSteps(const std::string& folder, const Case& c, int32_t rows) {
   constexpr int32_t kTokens = 100, kSkipped = 30, kCounted = 60;
-  CpuEngine::Options options;
+  BackendEngine::Options options;
   options.limits = SmallLimits(2000);
   options.limits.max_sequences = rows;
+  options.limits.max_step_tokens = options.limits.max_logit_rows = rows;  // all of them in one step
   options.limits.context = 128;
   options.limits.max_queued_requests = rows;
   options.limits.output_queue_steps = 8;  // each has a list that grows once
-  CpuEngine test(folder, options);
+  options.recorded = c.recorded;
+  BackendEngine test(c.make(), folder, options);
   std::vector<std::unique_ptr<StreamReader>> readers;
   for (int32_t r = 0; r < rows; ++r) {
-    readers.push_back(
-        test.Submit(MakeRequest("r" + std::to_string(r), 5, kTokens, static_cast<uint32_t>(r))));
+    Request request = MakeRequest("r" + std::to_string(r), 5, kTokens, static_cast<uint32_t>(r));
+    if (c.penalties) {
+      request.sampling.repetition_penalty = 1.1f;
+      request.sampling.frequency_penalty = 0.2f;
+      request.sampling.presence_penalty = 0.1f;
+      request.sampling.logit_bias = {{7, 0.5f}};
+    }
+    readers.push_back(test.Submit(std::move(request)));
   }
   while (test.engine().Load().output_tokens < int64_t{rows} * kSkipped) test.Step();
   std::vector<int64_t> counts;
@@ -45,17 +66,35 @@ std::vector<int64_t> AllocationsOfSteps(const std::string& folder, int32_t rows)
   return counts;
 }
 
+class StepAllocationTest : public testing::TestWithParam<Case> {
+ protected:
+  void SetUp() override { emulator::CurrentSettings() = {.runs = false}; }
+  void TearDown() override { emulator::CurrentSettings() = {}; }
+};
+BackendPtr MakeOneThreadCpu() { return MakeCpuBackend({.threads = 1, .variant = ""}).value(); }
+BackendPtr MakeCuda() { return MakeCudaTestBackend(); }
+INSTANTIATE_TEST_SUITE_P(Backends, StepAllocationTest,
+                         testing::Values(Case{"Cpu", MakeOneThreadCpu, 0, 2, false, false},
+                                         Case{"CpuWithPenalties", MakeOneThreadCpu, 0, 2, false, true},
+                                         Case{"Cuda", MakeCuda, 1, 20, false, false},
+                                         Case{"CudaWithPenalties", MakeCuda, 1, 20, false, true},
+                                         Case{"CudaRecorded", MakeCuda, 1, 20, true, false},
+                                         Case{"CudaRecordedWithPenalties", MakeCuda, 1, 20, true, true}),
+                         [](const auto& info) { return info.param.name; });
+
 // Steps differ by the lists of ids and pages that double in them: in 60 tokens at most six times a sequence.
-TEST(StepAllocationTest, ADecodeStepOfManyRowsAllocatesNoMoreThanOneOfFew) {
-  constexpr int32_t kFew = 2, kMany = 48, kMostDoublings = 6;
+TEST_P(StepAllocationTest, ADecodeStepOfManyRowsAllocatesNoMoreThanOneOfFew) {
+  constexpr int32_t kMany = 48, kMostDoublings = 6;
   TinyModel model;
+  model.hidden = 64;
+  model.head_dim = 32;  // the least that both backends have
   model.Randomise(1);
   const TempFolder folder;
   model.WriteMistral(folder);
-  const std::vector<int64_t> few = AllocationsOfSteps(folder.path(), kFew);
-  const std::vector<int64_t> many = AllocationsOfSteps(folder.path(), kMany);
+  const std::vector<int64_t> few = AllocationsOfSteps(folder.path(), GetParam(), GetParam().few);
+  const std::vector<int64_t> many = AllocationsOfSteps(folder.path(), GetParam(), kMany);
   const int64_t least = *std::min_element(many.begin(), many.end());
-  EXPECT_EQ(least, *std::min_element(few.begin(), few.end()));
+  EXPECT_NEAR(least, *std::min_element(few.begin(), few.end()), GetParam().queue_nodes);
   EXPECT_GT(least, 0) << "nothing is counted";
   int64_t beyond = 0;
   for (const int64_t count : many) beyond += count - least;

@@ -227,12 +227,16 @@ TM_KERNEL void TakesItsTurn(int* turns, int* next) {
 }
 
 TEST(EmulatorTest, BlocksMayRunInAnotherOrder) {
-  for (const bool shuffled : {false, true}) {
-    emulator::CurrentSettings() = {.seed = 3, .shuffle_blocks = shuffled};
+  using emulator::BlockOrder;
+  for (const BlockOrder order : {BlockOrder::kAscending, BlockOrder::kLaterHalfFirst, BlockOrder::kRandom}) {
+    emulator::CurrentSettings() = {.seed = 3, .blocks = order};
     int turns[16] = {}, next = 0;
     EXPECT_EQ(TM_LAUNCH(TakesItsTurn, Dim3{16}, Dim3{32}, 0, nullptr, turns, &next), 0);
     EXPECT_EQ(next, 16) << "each has run once";
-    EXPECT_EQ(std::is_sorted(std::begin(turns), std::end(turns)), !shuffled);
+    EXPECT_EQ(std::is_sorted(std::begin(turns), std::end(turns)), order == BlockOrder::kAscending);
+    const bool by_halves = *std::max_element(turns + 8, turns + 16) < *std::min_element(turns, turns + 8);
+    EXPECT_EQ(by_halves, order == BlockOrder::kLaterHalfFirst);
+    EXPECT_FALSE(by_halves && std::is_sorted(turns + 8, turns + 16)) << "within a half in no order";
   }
   emulator::CurrentSettings() = {};
 }

@@ -35,8 +35,8 @@ BackendPtr MakeCudaTestBackend();
 // The same on a device of 132 multiprocessors, as an H200 has them; a real one is what it is.
 BackendPtr MakeLargeCudaTestBackend();
 // The same on a device of compute capability 9.0, whose kernels attend over pages that they serve; a real one
-// is what it is.
-BackendPtr MakeHopperCudaTestBackend();
+// is what it is. With so many multiprocessors.
+BackendPtr MakeHopperCudaTestBackend(int32_t multiprocessors = 4);
 
 // Boxes that the TMA unit has copied until now, in all launches of this thread; none where nobody counts.
 std::optional<int64_t> BoxesCopied();

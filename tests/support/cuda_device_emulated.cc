@@ -27,7 +27,10 @@ void UseThreadOrder(ThreadOrder order) {
                                           : order == ThreadOrder::kReverse ? emulator::LaneOrder::kReverse
                                                                            : emulator::LaneOrder::kRandom,
                                  .seed = 11,
-                                 .shuffle_blocks = order == ThreadOrder::kRandom};
+                                 .blocks = order == ThreadOrder::kForward ? emulator::BlockOrder::kAscending
+                                           : order == ThreadOrder::kReverse
+                                               ? emulator::BlockOrder::kLaterHalfFirst
+                                               : emulator::BlockOrder::kRandom};
 }
 
 bool DeviceIsHopper() { return true; }
@@ -42,8 +45,9 @@ BackendPtr MakeLargeCudaTestBackend() {
   return cuda::MakeCudaBackend(std::move(runtime));
 }
 
-BackendPtr MakeHopperCudaTestBackend() {
+BackendPtr MakeHopperCudaTestBackend(int32_t multiprocessors) {
   auto runtime = std::make_unique<emulator::EmulatedRuntime>();
+  runtime->set_multiprocessors(multiprocessors);
   runtime->set_hopper(true);
   return cuda::MakeCudaBackend(std::move(runtime));
 }

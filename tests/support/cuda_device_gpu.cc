@@ -50,7 +50,7 @@ BackendPtr MakeCudaTestBackend() {
 }
 
 BackendPtr MakeLargeCudaTestBackend() { return MakeCudaTestBackend(); }
-BackendPtr MakeHopperCudaTestBackend() { return MakeCudaTestBackend(); }
+BackendPtr MakeHopperCudaTestBackend(int32_t) { return MakeCudaTestBackend(); }
 
 std::optional<int64_t> BoxesCopied() { return std::nullopt; }
 

@@ -279,6 +279,7 @@ void CountPlainConflicts(Block& block) {
       block.stats.plain_conflicts += std::max(1, *std::max_element(pass.begin(), pass.end())) - 1;
     }
   }
+  block.stats.plain_accesses += static_cast<int64_t>(block.shared_users.size());
   block.shared_users.clear();
   for (Thread& thread : *block.threads) thread.shared_accesses.clear();
 }
@@ -291,7 +292,13 @@ std::vector<Dim3> OrderOfBlocks(Dim3 grid, const Settings& settings, std::mt1993
       for (unsigned x = 0; x < grid.x; ++x) order.push_back({x, y, z});
     }
   }
-  if (settings.shuffle_blocks) std::shuffle(order.begin(), order.end(), random);
+  if (settings.blocks == BlockOrder::kAscending) return order;
+  const auto half = settings.blocks == BlockOrder::kRandom
+                        ? order.begin()
+                        : order.begin() + static_cast<ptrdiff_t>(order.size() / 2);
+  std::shuffle(order.begin(), half, random);
+  std::shuffle(half, order.end(), random);
+  std::rotate(order.begin(), half, order.end());
   return order;
 }
 
@@ -315,12 +322,14 @@ void LaunchStats::Add(const LaunchStats& other) {
   barriers += other.barriers;
   matrix_loads += other.matrix_loads;
   bank_conflicts += other.bank_conflicts;
+  plain_accesses += other.plain_accesses;
   plain_conflicts += other.plain_conflicts;
   boxes += other.boxes;
   exponentials += other.exponentials;
 }
 
 LaunchStats Run(const Launch& launch, const Settings& settings) {
+  if (!settings.runs) return {};
   TM_CHECK(current_block == nullptr, "a launch from inside a kernel");
   const Bookkeeping bookkeeping;
   const size_t count = size_t{launch.block.x} * launch.block.y * launch.block.z;

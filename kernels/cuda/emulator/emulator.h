@@ -29,12 +29,17 @@ struct Dim3 {
 // The order in which threads of a block get their turn.
 enum class LaneOrder { kForward, kReverse, kRandom };
 
+// The order in which blocks of a grid run, each to its end. By halves: first those of the second half of the
+// grid, then those of the first, in a random order each.
+enum class BlockOrder { kAscending, kLaterHalfFirst, kRandom };
+
 struct Settings {
   LaneOrder order = LaneOrder::kForward;
-  uint64_t seed = 1;            // of kRandom
-  int last_warp = -1;           // gets a turn only when no other warp of its block can go on; -1: none
-  bool shuffle_blocks = false;  // blocks of a grid run in a random order, else in ascending one
+  uint64_t seed = 1;   // of random orders
+  int last_warp = -1;  // gets a turn only when no other warp of its block can go on; -1: none
+  BlockOrder blocks = BlockOrder::kAscending;
   bool count_shared_conflicts = false;  // of plain loads and stores of 16 bytes; takes time
+  bool runs = true;                     // false: a launch is checked and does nothing, for what a host does
   bool eager_copies = false;            // asynchronous copies land at once (what hides a missing wait)
 };
 
@@ -45,7 +50,8 @@ struct LaunchStats {
   int64_t barriers = 0;         // __syncthreads, per block
   int64_t matrix_loads = 0;     // ldmatrix, per warp
   int64_t bank_conflicts = 0;   // extra shared-memory passes of those loads
-  int64_t plain_conflicts = 0;  // of plain ones, where Settings asks for them
+  int64_t plain_accesses = 0;   // of 16 bytes a lane, per warp, where Settings asks for them
+  int64_t plain_conflicts = 0;  // extra passes of those
   int64_t boxes = 0;            // of tensors, copied by the TMA unit
   int64_t exponentials = 0;     // in f64
 
