@@ -128,24 +128,24 @@ template <typename Type, int kRowTiles, bool kSharedRows>
 TM_DEVICE void MultiplySmallGroups(const std::byte* units, const Format& format,
                                    const std::byte* const (&row)[kRowTiles], int in_features,
                                    float (&sum)[kRowTiles][4]) {
-  constexpr int kAhead = Type::kLayout.low_bits == 8 ? 4 : 6;  // tiles in flight per lane
+  constexpr int kInFlight = Type::kLayout.low_bits == 8 ? 4 : 6;  // tiles of a lane
   const int warp = ThreadX() / 32, lane = LaneId(), t = lane % 4;
   const int log2 = Type::TilesLog2(format), in_unit = (1 << log2) - 1;
   const int unit_bytes = Type::Layout(format).bytes(), tiles = in_features / kTileNumbers;
   typename Type::Scales last = {};
   for (int first = 0; (((first >> log2) * kSmallWarps + warp) << log2 | (first & in_unit)) < tiles;
-       first += kAhead) {
-    typename Type::Scales scales[kAhead];
-    typename Type::Run runs[kAhead];
-    int tile[kAhead];
+       first += kInFlight) {
+    typename Type::Scales scales[kInFlight];
+    typename Type::Run runs[kInFlight];
+    int tile[kInFlight];
     TM_UNROLL
-    for (int a = 0; a < kAhead; ++a) {
+    for (int a = 0; a < kInFlight; ++a) {
       tile[a] = (((first + a) >> log2) * kSmallWarps + warp) << log2 | ((first + a) & in_unit);
       if (tile[a] >= tiles) continue;
       runs[a] = Type::LoadRun(units + int64_t{tile[a] >> log2} * unit_bytes, tile[a] & in_unit, lane);
     }
     TM_UNROLL
-    for (int a = 0; a < kAhead; ++a) {
+    for (int a = 0; a < kInFlight; ++a) {
       if (tile[a] >= tiles) continue;
       if ((tile[a] & in_unit) == 0) {
         last = Type::LoadScales(units + int64_t{tile[a] >> log2} * unit_bytes, format, lane);
@@ -153,7 +153,7 @@ TM_DEVICE void MultiplySmallGroups(const std::byte* units, const Format& format,
       scales[a] = last;
     }
     TM_UNROLL
-    for (int a = 0; a < kAhead; ++a) {
+    for (int a = 0; a < kInFlight; ++a) {
       if (tile[a] >= tiles) continue;
       const Vector16 w[2] = {Type::Decode(scales[a], runs[a], 0, 0, t),
                              Type::Decode(scales[a], runs[a], 0, 1, t)};
@@ -168,14 +168,14 @@ TM_DEVICE void MultiplySmallUnits(const std::byte* units, const std::byte* const
                                   int in_features, float (&sum)[kRowTiles][4]) {
   constexpr UnitLayout kLayout = Type::kLayout;
   constexpr int kRuns = kLayout.runs();
-  constexpr int kAhead = kRuns > 1 ? 1 : kLayout.low_bits == 8 ? 4 : 6;  // units in flight per lane
+  constexpr int kInFlight = kRuns > 1 ? 1 : kLayout.low_bits == 8 ? 4 : 6;  // units of a lane
   const int warp = ThreadX() / 32, lane = LaneId(), t = lane % 4;
   const int count = in_features / kLayout.numbers();
-  for (int first = warp; first < count; first += kSmallWarps * kAhead) {
-    typename Type::Scales scales[kAhead];
-    typename Type::Run runs[kAhead][kRuns];
+  for (int first = warp; first < count; first += kSmallWarps * kInFlight) {
+    typename Type::Scales scales[kInFlight];
+    typename Type::Run runs[kInFlight][kRuns];
     TM_UNROLL
-    for (int a = 0; a < kAhead; ++a) {
+    for (int a = 0; a < kInFlight; ++a) {
       const int unit = first + a * kSmallWarps;
       if (unit >= count) continue;
       const std::byte* at = units + int64_t{unit} * kLayout.bytes();
@@ -184,7 +184,7 @@ TM_DEVICE void MultiplySmallUnits(const std::byte* units, const std::byte* const
       for (int r = 0; r < kRuns; ++r) runs[a][r] = Type::LoadRun(at, r, lane);
     }
     TM_UNROLL
-    for (int a = 0; a < kAhead; ++a) {
+    for (int a = 0; a < kInFlight; ++a) {
       const int unit = first + a * kSmallWarps;
       if (unit >= count) continue;
       TM_UNROLL

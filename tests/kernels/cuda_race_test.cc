@@ -435,7 +435,8 @@ TEST_P(CudaRaceTest, PointwiseKernelsAreSilent) {
   ASSERT_EQ(LaunchScatter({pairs.data(), 1, scattered.data()}, nullptr), 0);
 }
 
-// A greedy row, one with every filter, mask and adjustment, and then their tokens handed on.
+// A greedy row, one with every filter, mask and adjustment, by one block a row and by several, and then their
+// tokens handed on.
 TEST_P(CudaRaceTest, SamplingIsSilent) {
   constexpr int32_t kVocab = 700;
   std::vector<float> logits(2 * kVocab), adjusted(logits.size());
@@ -460,6 +461,8 @@ TEST_P(CudaRaceTest, SamplingIsSilent) {
   call.records = records.data();
   call.top = top.data();
   ASSERT_EQ(LaunchSample({call, adjusted.data()}, nullptr), 0);
+  std::vector<std::byte> split(static_cast<size_t>(SplitSampleBytes()));
+  ASSERT_EQ(LaunchSample({call, adjusted.data(), 3, split.data()}, nullptr), 0);
   const std::vector<int32_t> pairs = {0, 1, 1, 0};
   std::vector<int32_t> token_ids(2);
   ASSERT_EQ(LaunchAdvance({records.data(), pairs.data(), 2, token_ids.data()}, nullptr), 0);
