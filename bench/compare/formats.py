@@ -5,6 +5,7 @@ import json
 import random
 import re
 import statistics
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -28,6 +29,7 @@ K_TYPES = ("Q4_K", "Q5_K", "Q6_K")
 K_NUMBERS = 256  # of a block
 OF_GGUF = ("BF16", "Q8_0", "Q6_K", "Q5_K", "Q5_1", "Q5_0", "Q4_K", "Q4_1", "Q4_0")
 OF_QUANTIZE = ("int8/32", "int8/64", "int4/32", "int4/64")  # --type / --group
+OF_FP8 = ("fp8",)  # a scale for each row
 MODES = ("exact", "int8")
 
 
@@ -59,6 +61,62 @@ def write_breeze(path: Path, format: str) -> None:
             stored, kind = in_format(values, format if name.startswith("blk.") else "BF16")
             writer.add_tensor(name, stored, raw_dtype=kind)
     write(writer)
+
+
+def e4m3_values() -> np.ndarray:
+    """Of the codes from 0 to 126, which ascend; the next is NaN."""
+    code = np.arange(127)
+    exponent, mantissa = code >> 3, code & 7
+    return np.where(exponent == 0, mantissa * 2.0**-9, (8 + mantissa) * 2.0 ** (exponent - 10.0))
+
+
+def in_fp8(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Codes, uint8 [rows, columns], the nearest, ties to the even one; and a scale for each row, f32 [rows, 1]."""
+    scales = (np.abs(values).max(axis=1, keepdims=True) / 448).astype("<f4")
+    scaled = values.astype(np.float64) / np.where(scales == 0, 1, scales)
+    known = e4m3_values()
+    size = np.minimum(np.abs(scaled), known[-1])
+    above = np.clip(np.searchsorted(known, size), 1, len(known) - 1)
+    below = above - 1
+    to_above, to_below = known[above] - size, size - known[below]
+    takes_above = (to_above < to_below) | ((to_above == to_below) & (above % 2 == 0))
+    codes = np.where(takes_above, above, below).astype(np.uint8)
+    return codes | (np.signbit(scaled).astype(np.uint8) << 7), scales
+
+
+def write_breeze_in_fp8(path: Path) -> None:
+    """As compressed-tensors has it: its layers' matrices in e4m3, all else as it is."""
+    path.mkdir()
+    entries, data = {}, b""
+
+    def add(name: str, dtype: str, shape: list[int], stored: bytes) -> None:
+        nonlocal data
+        entries[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(stored)]}
+        data += stored
+
+    for name, (_, values) in safetensors_of(BREEZE / "model.safetensors").items():
+        if ".layers." in name and values.ndim == 2:
+            codes, scales = in_fp8(values)
+            add(name, "F8_E4M3", list(values.shape), codes.tobytes())
+            add(name + "_scale", "F32", [values.shape[0], 1], scales.tobytes())
+        else:  # bf16 widened: the upper halves
+            stored = (np.ascontiguousarray(values, "<f4").view("<u4") >> 16).astype("<u2")
+            add(name, "BF16", list(values.shape), stored.tobytes())
+    header = json.dumps(entries).encode()
+    header += b" " * (-len(header) % 8)
+    (path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + data)
+    config = json.loads((BREEZE / "config.json").read_text())
+    weights = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "channel", "dynamic": False}
+    config["quantization_config"] = {
+        "quant_method": "compressed-tensors",
+        "format": "float-quantized",
+        "quantization_status": "compressed",
+        "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}},
+        "ignore": ["lm_head"],
+    }
+    (path / "config.json").write_text(json.dumps(config))
+    for file in BREEZE.glob("tokenizer.model*"):
+        shutil.copy(file, path)
 
 
 def write_shape(path: Path, shape: str, format: str) -> None:
@@ -116,6 +174,8 @@ class Model:
             write_shape(self.path, shape, format)
         elif format in OF_GGUF:
             write_breeze(self.path, format)
+        elif format in OF_FP8:
+            write_breeze_in_fp8(self.path)
         else:
             type_name, group = format.split("/")
             command = [binary, "quantize", BREEZE, self.path, "--type", type_name, "--group", group]
@@ -159,9 +219,23 @@ def print_quality(binary: Path, models: list[Model], texts: list[str]) -> None:
         for text in texts:
             exact = score(binary, model, TEXTS[text], "exact")
             cells += [f"{exact['perplexity']:.4f}", f"{exact['kl']:.5f}", f"{100 * exact['same_likeliest']:.2f} %"]
-            in_blocks = model.format != "BF16"
+            in_blocks = model.format not in ("BF16", *OF_FP8)  # the others know no products in 8 bits
             cells += [f"{score(binary, model, TEXTS[text], 'int8')['kl']:.5f}" if in_blocks else ""]
         print("| " + " | ".join(cells) + " |", flush=True)
+
+
+def print_as_it_is(binary: Path, path: Path, texts: list[str]) -> None:
+    """A model's perplexity with exact products and with products in 8 bits."""
+    print("\n| Text, scored tokens | `--linear exact` | `--linear int8` | more |\n|---|---|---|---|", flush=True)
+    for text in texts:
+        said = []
+        for mode in MODES:
+            command = [binary, "perplexity", path, TEXTS[text], "--device", "cpu", "--linear", mode]
+            run = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+            said.append(json.loads(run.stdout))
+        exact, int8 = (report["perplexity"] for report in said)
+        tokens = f"{said[0]['scored_tokens']:,}"
+        print(f"| `{text}.txt`, {tokens} | {exact:.3f} | {int8:.3f} | {100 * (int8 / exact - 1):.2f} % |", flush=True)
 
 
 # ---- speed
@@ -250,6 +324,7 @@ def main() -> None:
     parser.add_argument("binary", type=Path)
     parser.add_argument("--formats", help="those of the tables; all that the model has")
     parser.add_argument("--shape", choices=SHAPES)
+    parser.add_argument("--model", type=Path, help="as it is, exact beside int8, and nothing else")
     parser.add_argument("--only", choices=["quality", "speed"])
     parser.add_argument("--texts", default="stories", help=f"for quality, of {', '.join(TEXTS)}")
     parser.add_argument("--rounds", type=int, default=9)
@@ -263,13 +338,16 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=256, help="of an answer that is timed")
     parser.add_argument("--prompt", type=int, default=2048, help="tokens of a prefill that is timed")
     arguments = parser.parse_args()
-    formats = OF_GGUF if arguments.shape else OF_GGUF + OF_QUANTIZE
+    formats = OF_GGUF if arguments.shape else OF_GGUF + OF_QUANTIZE + OF_FP8
     chosen = arguments.formats.split(",") if arguments.formats else formats
     if unknown := set(chosen) - set(formats):
         parser.error(f"no such format here: {', '.join(sorted(unknown))}; there are {', '.join(formats)}")
     texts = arguments.texts.split(",")
     if unknown := set(texts) - set(TEXTS):
         parser.error(f"no such text: {', '.join(sorted(unknown))}; there are {', '.join(TEXTS)}")
+    if arguments.model:
+        print_as_it_is(arguments.binary, arguments.model, texts)
+        return
     with tempfile.TemporaryDirectory() as folder:
         models = [Model(arguments.binary, Path(folder), format, arguments.shape) for format in chosen]
         if not arguments.shape and arguments.only != "speed":

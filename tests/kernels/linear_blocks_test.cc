@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 #include <limits>
 #include <numeric>
 #include <random>
@@ -492,6 +494,22 @@ TEST_P(GroupsTest, WithoutWholeNumbersIn8BitsIsExactly) {
   Fixture exact({GetParam(), LinearMode::kExact, 1}, parts, kIn, LinearLayout::kStacked, 5);
   Fixture in_8_bits({GetParam(), LinearMode::kInt8, 1}, parts, kIn, LinearLayout::kStacked, 5);
   EXPECT_TRUE(SameBits(exact.Run(x), in_8_bits.Run(x)));
+}
+
+// kernels/README.md names what lacks them.
+TEST_P(LinearBlocksTest, AllFormatsButFp8HaveProductsIn8Bits) {
+  std::ifstream readme("kernels/README.md");
+  const std::string text{std::istreambuf_iterator<char>(readme), {}};
+  EXPECT_NE(text.find("exact for every type in `block_types.h`"), std::string::npos);
+  EXPECT_NE(text.find("fp8 has no 8-bit products"), std::string::npos);
+  ForEachFormat([&] {
+    const int64_t in_features = InFeatures(2);
+    const std::vector<Part> parts = PartsOf(Type(), OutFeatures(40), in_features, LinearLayout::kStacked);
+    const std::vector<float> x = RandomFloats(3 * in_features, 3);
+    Fixture exact({Variant(), LinearMode::kExact, 1}, parts, in_features, LinearLayout::kStacked, 3);
+    Fixture in_8_bits({Variant(), LinearMode::kInt8, 1}, parts, in_features, LinearLayout::kStacked, 3);
+    EXPECT_EQ(SameBits(exact.Run(x), in_8_bits.Run(x)), Type().dtype == DType::kFp8E4M3);
+  });
 }
 
 // A file of blocks of 128x128 has one byte a number and one f32 a block.

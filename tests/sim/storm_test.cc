@@ -1,7 +1,7 @@
 // The storm: random requests arrive, are cancelled, run out of time, are read slowly or not at all, wait for
 // their masks, begin as others did, in a pool that is far too small for them; and still each gives what it
 // gives alone and without a prefix cache, and every page comes back. Over a model they speak a vocabulary of
-// each kind of file, with its grammars and its prompts to fill in the middle.
+// each kind of file, with its grammars and its prompts to fill in the middle; its weights are of each form.
 
 #include <gtest/gtest.h>
 
