@@ -156,7 +156,11 @@ class Storm {
     const int64_t most = std::max<int64_t>(8 * requests, 2000);
     Run(requests);
     while (!has_seen_all() && requests < most && !testing::Test::HasFailure()) Run(requests += 100);
-    EXPECT_TRUE(has_seen_all()) << "after " << requests << " requests";
+    EXPECT_TRUE(has_seen_all()) << "after " << requests << " requests: preempted "
+                                << storm_.engine().Load().preemptions << ", scored " << scored_
+                                << ", whole texts " << whole_texts_ << ", tokens put back " << moved_tokens_
+                                << ", bytes on the host " << most_on_host_ << ", on the disk "
+                                << most_on_disk_;
   }
 
   // How many of each kind there were.
