@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "engine/kv_report.h"
 #include "engine/kv_store.h"
 #include "engine/kv_transfer.h"
 #include "engine/model_runner.h"
@@ -219,15 +220,20 @@ std::unique_ptr<StreamReader> Ask(SteppedEngine& test, const Request& request) {
 
 int64_t CachedTokens(const StreamReader& reader) { return reader.choice().end().usage.cached_tokens; }
 
+// Whether images are under way between pool, host and disk.
+bool ImagesMove(SteppedEngine& test) {
+  const std::shared_ptr<KvQuestion> question = *test.engine().AskKv();
+  while (question->answer() == nullptr) test.Step();
+  const auto& groups = question->answer()->groups;
+  return std::any_of(groups.begin(), groups.end(),
+                     [](const auto& group) { return group.beyond.moving_images > 0; });
+}
+
 // Others come and go until the pool was filled many times over, and the disk has what it takes.
 void AskOthers(SteppedEngine& test, uint32_t count) {
   for (uint32_t other = 1; other <= count; ++other) {
     Ask(test, MakeRequest("other" + std::to_string(other), 30, 5, other));
-    for (int64_t before = -1; before != test.engine().Load().disk_kv_bytes;) {
-      before = test.engine().Load().disk_kv_bytes;
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      test.Step();
-    }
+    while (ImagesMove(test)) std::this_thread::yield();
   }
 }
 
