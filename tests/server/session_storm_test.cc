@@ -1,8 +1,9 @@
 // Conversations in a storm, over the CPU and a pool that is too small for them: each goes on turn by turn in
 // a session of its own, under a context policy or none, while others do; its name is wanted by a second
-// request while a first has it, turns are cancelled, and strangers without a session ask between. A turn's
-// prompt begins with all that the turn before it was asked and has said, and each answer is, bit for bit,
-// what its prompt gives alone, without a session and without a prefix cache.
+// request while a first has it, turns are cancelled, and strangers without a session ask between; pages are
+// of a drawn type, layout and size, layers have drawn windows. A turn's prompt begins with all that the turn
+// before it was asked and has said, and each answer is, bit for bit, what its prompt gives alone, without a
+// session and without a prefix cache.
 
 #include <gtest/gtest.h>
 #include <spdlog/sinks/null_sink.h>
@@ -10,6 +11,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <random>
 #include <string>
@@ -18,6 +20,7 @@
 
 #include "engine/engine_thread.h"
 #include "models/chat/mistral_chat.h"
+#include "models/opened_model.h"
 #include "models/tokenizer/load.h"
 #include "server/core/engine_client.h"
 #include "server/core/inference_core.h"
@@ -35,16 +38,17 @@ using Ids = std::vector<int32_t>;
 
 constexpr int64_t kContextOfSessions = 128;
 
-// Random weights behind Breeze's tokenizer, served.
+// Random weights behind Breeze's tokenizer, served. `options`: those of its engine, but for the tokenizer.
 class SmallServer {
  public:
-  SmallServer(const std::string& folder, const Tokenizer& tokenizer, const EngineLimits& limits)
-      : chat_format_(tokenizer, tokenizer.version().value()), engine_(folder, OptionsOf(tokenizer, limits)) {
+  SmallServer(const std::string& folder, const Tokenizer& tokenizer, const BackendEngine::Options& options)
+      : chat_format_(tokenizer, tokenizer.version().value()),
+        engine_(folder, WithTokenizer(options, tokenizer)) {
     thread_ = std::make_unique<EngineThread>(engine_.engine());
     ServedModel served;
     served.names = {"m"};
     served.config.vocab_size = tokenizer.vocab_size();
-    served.config.context = limits.context;
+    served.config.context = options.limits.context;
     served.config.eos_ids = {tokenizer.eos_id()};
     served.device = "cpu";
     served.engine = &engine_.engine();
@@ -58,9 +62,7 @@ class SmallServer {
   EngineLoad Load() { return engine_.engine().Load(); }
 
  private:
-  static BackendEngine::Options OptionsOf(const Tokenizer& tokenizer, const EngineLimits& limits) {
-    BackendEngine::Options options;
-    options.limits = limits;
+  static BackendEngine::Options WithTokenizer(BackendEngine::Options options, const Tokenizer& tokenizer) {
     options.tokenizer = &tokenizer;
     return options;
   }
@@ -102,7 +104,8 @@ class SessionStorm : public testing::Test {
     TinyModel model;
     model.vocab = tokenizer_->vocab_size();
     model.context = kContextOfSessions;
-    model.window = {16, 0};
+    const std::vector<int32_t> windows[] = {{16, 0}, {0, 9}, {12}, {0}};
+    model.window = windows[random_() % std::size(windows)];
     model.Randomise(8);
     model.WriteMistral(folder_);
   }
@@ -227,12 +230,24 @@ TEST_F(SessionStorm, EachTurnGivesWhatItsPromptGivesAlone) {
   SCOPED_TRACE("TRAMONTANE_TEST_SEED=" + std::to_string(seed_));
   spdlog::set_default_logger(
       std::make_shared<spdlog::logger>("", std::make_shared<spdlog::sinks::null_sink_mt>()));
-  EngineLimits limits = SmallLimits(/*pool_pages=*/56);
-  limits.context = kContextOfSessions;
-  EngineLimits roomy = SmallLimits(/*pool_pages=*/600);
-  roomy.context = kContextOfSessions;
-  roomy.prefix_cache = false;
-  SmallServer server(folder_.path(), *tokenizer_, limits), calm(folder_.path(), *tokenizer_, roomy);
+  constexpr DType kTypes[] = {DType::kF32, DType::kBf16, DType::kFp8E4M3, DType::kInt8, DType::kInt4};
+  BackendEngine::Options options;
+  options.kv_dtype = kTypes[random_() % std::size(kTypes)];
+  options.kv_order = Chance(0.5) ? KvOrder::kHnd : KvOrder::kNhd;
+  options.limits = SmallLimits(/*pool_pages=*/0);
+  options.limits.context = kContextOfSessions;
+  if (Chance(0.5)) options.limits.page_size *= 2;
+  // The longest sequence, the sinks of another, and less than half of one more.
+  const KvOptions pages = {.dtype = options.kv_dtype, .page_size = options.limits.page_size};
+  const KvLayout layout = OpenModel(folder_.path(), pages)->kv_layout;
+  options.limits.pool_pages =
+      layout.PagesForSequence(kContextOfSessions, LeastChunk(layout, options.limits.max_step_tokens)) * 7 /
+          5 +
+      2 * std::ssize(layout.groups);
+  BackendEngine::Options roomy = options;
+  roomy.limits.pool_pages = 600;
+  roomy.limits.prefix_cache = false;
+  SmallServer server(folder_.path(), *tokenizer_, options), calm(folder_.path(), *tokenizer_, roomy);
 
   std::vector<Conversation> live(6), over;
   for (Conversation& each : live) each = NewConversation();
