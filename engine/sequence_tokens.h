@@ -35,8 +35,8 @@ class SequenceTokens {
  public:
   SequenceTokens() = default;
   // `prompt` is borrowed: it outlives the sequence, and stays as it is.
-  SequenceTokens(const std::vector<int32_t>& prompt)
-      : shared_(prompt) {}  // NOLINT(google-explicit-constructor)
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  SequenceTokens(const std::vector<int32_t>& prompt) : shared_(prompt) {}
   SequenceTokens(std::vector<int32_t>&&) = delete;
 
   size_t size() const { return shared_.size() + own_.size(); }

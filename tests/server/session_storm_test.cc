@@ -106,6 +106,7 @@ class SessionStorm : public testing::Test {
     model.context = kContextOfSessions;
     const std::vector<int32_t> windows[] = {{16, 0}, {0, 9}, {12}, {0}};
     model.window = windows[random_() % std::size(windows)];
+    must_preempt_ = std::count(model.window.begin(), model.window.end(), 0) > 0;
     model.Randomise(8);
     model.WriteMistral(folder_);
   }
@@ -223,6 +224,7 @@ class SessionStorm : public testing::Test {
   const TempFolder folder_;
   const uint32_t seed_ = TestSeed();
   std::mt19937 random_{seed_};
+  bool must_preempt_ = false;  // layers that see all hold so many pages that somebody has to give up some
   int64_t conversations_ = 0, in_use_ = 0, cancelled_ = 0, cached_tokens_ = 0;
 };
 
@@ -282,7 +284,7 @@ TEST_F(SessionStorm, EachTurnGivesWhatItsPromptGivesAlone) {
       return each.is_chat && each.turns.size() > 2;
     });
     return in_use_ > 0 && cancelled_ > 0 && cached_tokens_ > 0 && has_later_turns &&
-           server.Load().preemptions > 0;
+           (server.Load().preemptions > 0 || !must_preempt_);
   };
   int64_t rounds = ScaledCount(600, 200);
   storm(rounds);
