@@ -160,8 +160,15 @@ class CodedMatrixFinder {
   }
 
   int32_t per_word() const { return 32 / scheme_.bits; }
-  // Scales of a column, and of a row.
-  int64_t scales_down() const { return scheme_.scale_rows == 0 ? 1 : Quotient(rows_, scheme_.scale_rows); }
+  // Rows that share a scale of array `name`. Of Mistral's only the array says whether each has its own.
+  int64_t RowsOfScale(const std::string& name) const {
+    if (scheme_.coding == WeightCoding::kMistralFp8) {
+      const FoundTensor* array = Optional(name);
+      if (array != nullptr && !array->tensor->shape.empty() && array->tensor->shape[0] > 1) return 1;
+    }
+    return scheme_.scale_rows == 0 ? rows_ : scheme_.scale_rows;
+  }
+  // Scales of a row.
   int64_t scales_across() const {
     return scheme_.scale_columns == 0 ? 1 : Quotient(columns_, scheme_.scale_columns);
   }
@@ -203,15 +210,15 @@ class CodedMatrixFinder {
   }
 
   Status FindScales() {
-    const int64_t down = scales_down(), across = scales_across();
     const bool transposed = IsTransposed(scheme_.coding);
     std::string name = NameOfScales(scheme_.coding);
     // The first releases in fp8 have it under the name of others.
     if (scheme_.coding == WeightCoding::kFp8 && Optional(name) == nullptr && Optional(kPlainScale) != nullptr)
       name = kPlainScale;
+    const int64_t rows = RowsOfScale(name), down = Quotient(rows_, rows), across = scales_across();
     TM_ASSIGN_OR_RETURN(found_.scales_, Take(name, {"F16", "BF16", "F32"},
                                              transposed ? ShapesOf(across, down) : ShapesOf(down, across)));
-    found_.scale_rows_ = scheme_.scale_rows == 0 ? rows_ : scheme_.scale_rows;
+    found_.scale_rows_ = rows;
     found_.scale_columns_ = scheme_.scale_columns == 0 ? columns_ : scheme_.scale_columns;
     found_.scale_row_stride_ = transposed ? 1 : across;
     found_.scale_column_stride_ = transposed ? down : 1;

@@ -21,7 +21,7 @@ enum class WeightCoding : int32_t {
   kAwq,             // X.qweight [in, out / 8], .scales [in / group, out], .qzeros
   kGptq,            // X.qweight [in / 8, out], .scales [in / group, out], .qzeros, .g_idx
   kFp8,             // Hugging Face's: X.weight fp8, .weight_scale_inv (or .weight_scale)
-  kMistralFp8,      // X.weight fp8, .qscale_weight
+  kMistralFp8,      // X.weight fp8, .qscale_weight: one number, or one for each row
 };
 
 // One way in which matrices may stand in the files.

@@ -223,6 +223,25 @@ class ChangedForm {
 
 constexpr char kQ[] = "model.layers.0.self_attn.q_proj.";
 
+// The numbers of a model's matrix, in f32.
+std::vector<float> ValuesIn(const std::string& path, const std::string& name) {
+  const auto opened = OpenModel(path, {});
+  EXPECT_TRUE(opened.ok()) << opened.status();
+  if (!opened.ok()) return {};
+  for (const WeightSpec& weight : opened->weights) {
+    for (const TensorSpec& spec : weight.parts) {
+      if (spec.name != name) continue;
+      const auto stored = opened->weight_files->Find(spec);
+      EXPECT_TRUE(stored.ok() && stored->coded.has_value()) << stored.status();
+      std::vector<float> values(static_cast<size_t>(spec.elements()));
+      EXPECT_TRUE(stored->coded->ReadValues(0, spec.rows, values.data()).ok());
+      return values;
+    }
+  }
+  ADD_FAILURE() << path << " has no " << name;
+  return {};
+}
+
 TEST(QuantizedFiles, ArraysThatAreMissingAreNamed) {
   const std::pair<const char*, const char*> arrays[] = {
       {"ct_int4", "weight_packed"},
@@ -247,6 +266,39 @@ TEST(QuantizedFiles, ArraysThatAreMissingAreNamed) {
   ChangedForm mistral("mistral_fp8");
   mistral.Rename("layers.0.attention.wq.qscale_weight", "elsewhere");
   EXPECT_THAT(mistral.Error().message(), HasSubstr("layers.0.attention.wq.qscale_weight is missing"));
+}
+
+// Releases have one for a matrix. One for each row is in the order of the rows, those of q and k too.
+TEST(QuantizedFiles, MistralsScaleMayBeOneForEachRow) {
+  const std::string stem = "layers.0.attention.wq.";
+  const ChangedForm whole("mistral_fp8");
+  const TempFolder whole_folder;
+  whole.WriteTo(whole_folder);
+  std::vector<float> want = ValuesIn(whole_folder.path(), stem + "weight");
+  const int64_t rows = whole.header[stem + "weight"]["shape"][0];
+  const auto with_scales = [&](const std::vector<int64_t>& shape) {
+    ChangedForm changed("mistral_fp8");
+    uint16_t scale = 0;
+    std::memcpy(&scale, changed.Data(stem + "qscale_weight"), sizeof(scale));
+    std::string scales;
+    for (int64_t row = 0; row < shape[0]; ++row) {  // a step of the exponent is twice the scale
+      const auto of_row = static_cast<uint16_t>(scale + (row % 3 << 7));
+      scales.append(reinterpret_cast<const char*>(&of_row), sizeof(of_row));
+    }
+    changed.header.erase(stem + "qscale_weight");
+    changed.Add(stem + "qscale_weight", "BF16", shape, scales);
+    changed.Fill();
+    return changed;
+  };
+  ASSERT_EQ(static_cast<int64_t>(want.size()) % rows, 0);
+  const size_t columns = want.size() / static_cast<size_t>(rows);
+  for (size_t i = 0; i < want.size(); ++i) want[i] *= static_cast<float>(1 << (i / columns % 3));
+  for (const std::vector<int64_t>& shape : {std::vector<int64_t>{rows}, {rows, 1}}) {
+    const TempFolder folder;
+    with_scales(shape).WriteTo(folder);
+    EXPECT_EQ(ValuesIn(folder.path(), stem + "weight"), want);
+  }
+  EXPECT_THAT(with_scales({rows / 2}).Error().message(), HasSubstr(stem + "qscale_weight has shape"));
 }
 
 TEST(QuantizedFiles, ArraysOfAnotherShapeOrTypeAreNamed) {
