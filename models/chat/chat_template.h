@@ -36,8 +36,8 @@ StatusOr<ChatTemplate> ReadChatTemplate(const std::string& path);
 // v3. `because`: the pieces that decided, for people.
 TokenizerVersion VersionOfTemplate(const ChatTemplate& chat_template, std::string* because);
 
-// It spells [INST] and [/INST], and nothing else that could be a control piece but <s> and </s>: what Mistral's
-// models were given whose vocabulary has no pieces for these (v1). Llama 2's names <<SYS>> besides.
+// It spells [INST] and [/INST], and nothing else that could be a control piece but <s> and </s>: what
+// Mistral's models were given whose vocabulary has no pieces for these (v1). Llama 2's names <<SYS>> besides.
 bool IsPlainInstTemplate(const ChatTemplate& chat_template);
 
 // The template is that of `format`: it names the format's control pieces, and none of another.
