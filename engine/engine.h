@@ -39,9 +39,8 @@ struct EngineModel {
 
 // One consistent picture for GetLoad and metrics, published after every step.
 struct EngineLoad {
-  int64_t waiting = 0;         // requests accepted and not yet running
-  int64_t waiting_visits = 0;  // of these that a step looked at: to end them, and for nothing else
-  int64_t running = 0;         // sequences in prefill or decode
+  int64_t waiting = 0;  // requests accepted and not yet running
+  int64_t running = 0;  // sequences in prefill or decode
   int64_t total_pages = 0, free_pages = 0, held_pages = 0, cached_pages = 0;
   std::array<int64_t, kMaxKvGroups> held_pages_of_group =
       {};  // of kv_layout().groups; their sum is held_pages
@@ -49,6 +48,7 @@ struct EngineLoad {
   int64_t host_kv_bytes = 0, disk_kv_bytes = 0;                  // images of pages beyond the pool
   int64_t steps = 0, prefill_steps = 0, decode_steps = 0;
   int64_t prompt_tokens = 0, output_tokens = 0;  // computed since the start; prompts again after preemption
+  int64_t waiting_visits = 0;  // waiting requests that a step looked at, since the start: each to end it
   int64_t preemptions = 0;
   // Prompt tokens of sequences that have started, and how many of them were found and not computed.
   // By ContextPolicyType: of choices that have ended, those that their last rows did not see.

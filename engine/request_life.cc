@@ -114,7 +114,7 @@ void RequestLife::Begin(std::shared_ptr<LiveRequest> live) {
     choice.request = &request;
     choice.choice = c;
     choice.arrival = arrivals_;
-    choice.tokens = active->live->prompt();
+    choice.tokens = SequenceTokens(active->live->prompt());
     if (active->live->tree) choice.tree = &*active->live->tree;
     const ContextPolicy& policy = *request.context_policy;
     const bool endless = policy.type != ContextPolicyType::kNone;

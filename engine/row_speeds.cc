@@ -24,7 +24,7 @@ StatusOr<int64_t> TimeRows(int32_t rows, int32_t layers, const EngineLimits& lim
   request.prompt.assign(static_cast<size_t>(rows), 0);
   Sequence sequence;
   sequence.request = &request;
-  sequence.tokens = request.prompt;
+  sequence.tokens = SequenceTokens(request.prompt);
   sequence.slot = 0;
   sequence.lease = store.NewLease();
   StepPlan plan;

@@ -46,15 +46,15 @@ ContextPolicy MaskPolicy(const Request& request) {
 }
 
 // The first positions whose pages are kept for what is computed after a discard.
-int64_t SinksToKeep(const Sequence& sequence) {
+int64_t PrefixToKeep(const Sequence& sequence) {
   const ContextPolicy policy = sequence.request->context_policy.value_or(ContextPolicy());
   return policy.type == ContextPolicyType::kReevaluate ? policy.n_keep : 0;
 }
 
-bool KeepsSinks(const Sequence& sequence) { return !sequence.kept.tables.empty(); }
+bool HasKept(const Sequence& sequence) { return !sequence.kept.tables.empty(); }
 
 // Of a sequence that waits.
-int64_t SinksKept(const Sequence& sequence) { return KeepsSinks(sequence) ? SinksToKeep(sequence) : 0; }
+int64_t KeptPrefix(const Sequence& sequence) { return HasKept(sequence) ? PrefixToKeep(sequence) : 0; }
 
 StepRow* FindRow(StepPlan* plan, const Sequence* sequence) {
   for (StepRow& row : plan->rows) {
@@ -69,6 +69,8 @@ Scheduler::Scheduler(const EngineLimits& limits, const KvLayout& layout, const S
     : limits_(limits),
       cost_(layout, limits.attended_keys_per_token),
       least_chunk_(LeastChunk(layout, limits.max_step_tokens)),
+      has_window_(std::any_of(layout.groups.begin(), layout.groups.end(),
+                              [](const auto& group) { return group.window > 0; })),
       store_(layout, limits.pool_pages, limits.prefix_cache ? PrefixCache::kOn : PrefixCache::kOff,
              ChainedHash, tier),
       costs_(costs),
@@ -214,7 +216,7 @@ void Scheduler::PlanDecode(StepPlan* plan) {
     const int64_t position = sequence->scheduled_len;
     const auto needed = [&] { return store_.PagesNeeded(sequence->lease, position, position + 1); };
     int64_t pages = needed();
-    while (promised + pages > store_.available() && PreemptYoungerThan(*sequence)) {
+    while (promised + pages > store_.available() && MakeRoomFor(*sequence)) {
       pages = needed();  // less, when the preempted one shared the page to be written
     }
     if (promised + pages > store_.available()) continue;
@@ -235,7 +237,7 @@ void Scheduler::PlanDecode(StepPlan* plan) {
 // order; what they leave goes to the shortest remaining, the oldest among them.
 void Scheduler::PlanPrefill(StepPlan* plan, int64_t now_ns) {
   if (prefill_.empty() && ready_.empty()) return;
-  while (!ready_.empty() && !HasPagesToStart(*ready_.front()) && LetGoOfSinksOfSome()) {
+  while (!keepers_.empty() && !ready_.empty() && !HasPagesToStart(*ready_.front()) && LetGoOfSomeKept()) {
   }
   const Budget budget = PrefillBudget();
   Budget left = budget;
@@ -303,7 +305,7 @@ void Scheduler::GiveOldest(Budget* left, StepPlan* plan) {
   const Budget half = {left->tokens - left->tokens / 2, left->parts - left->parts / 2, left->ns / 2};
   Sequence* oldest = OldestPrompt(half);
   if (oldest == nullptr || SitsOut(*oldest)) return;
-  while (Give(oldest, half, Least::kOneToken, left, plan) == 0 && PreemptYoungerThan(*oldest)) {
+  while (Give(oldest, half, Least::kOneToken, left, plan) == 0 && MakeRoomFor(*oldest)) {
   }
 }
 
@@ -407,8 +409,8 @@ int64_t Scheduler::Give(Sequence* sequence, Budget share, Least least, Budget* l
 // the first of those at most. After a discard more than the sinks may be known, from others that discarded
 // the same.
 void Scheduler::Begin(Sequence* sequence) {
-  int64_t hit = SinksKept(*sequence);
-  if (hit > store_.KnownPrefix(sequence->lease, QueryFor(*sequence))) {
+  int64_t hit = KeptPrefix(*sequence);
+  if (hit > 0 && hit > store_.KnownPrefix(sequence->lease, QueryFor(*sequence))) {
     sequence->lease = store_.Fork(sequence->kept, hit);
   } else {
     hit = store_.Acquire(sequence->lease, QueryFor(*sequence));
@@ -540,9 +542,9 @@ bool Scheduler::HasPlace(const Sequence& sequence) const {
 // back: it is the first to be let go where that is missed.
 bool Scheduler::HasPagesToStart(const Sequence& sequence) const {
   const auto groups = static_cast<int64_t>(store_.layout().groups.size());
-  const Lease& start = KeepsSinks(sequence) ? sequence.kept : sequence.lease;
+  const Lease& start = HasKept(sequence) ? sequence.kept : sequence.lease;
   int64_t pages = store_.PagesToReach(start, sequence.prefill_len, least_chunk_);
-  if (OffsetInPage(SinksKept(sequence), store_.page_size()) != 0) pages += groups;  // copies
+  if (OffsetInPage(KeptPrefix(sequence), store_.page_size()) != 0) pages += groups;  // copies
   for (const Sequence* other : prefill_) {
     pages += store_.PagesToReach(other->lease, other->prefill_len, least_chunk_);
   }
@@ -580,8 +582,8 @@ Sequence* Scheduler::HeldWithPages() const {
 // Lets go of what is kept for discards; else preempts a held sequence with pages, or else the youngest one,
 // if it is younger than this one. False when there is none, or when it is in flight: then it sits this plan
 // out, and is preempted once its steps are applied.
-bool Scheduler::PreemptYoungerThan(const Sequence& sequence) {
-  if (LetGoOfSinksOfSome()) return true;
+bool Scheduler::MakeRoomFor(const Sequence& sequence) {
+  if (LetGoOfSomeKept()) return true;
   if (Sequence* held = HeldWithPages()) {
     Preempt(held);
     return true;
@@ -602,7 +604,7 @@ bool Scheduler::PreemptYoungerThan(const Sequence& sequence) {
 void Scheduler::Preempt(Sequence* sequence) {
   ++sequence->usage.preemptions;
   ++preemptions_;
-  LetGoOfSinks(sequence);
+  LetGoOfKept(sequence);
   SendBack(sequence);
 }
 
@@ -610,7 +612,7 @@ void Scheduler::Reevaluate(Sequence* sequence) {
   TM_CHECK(sequence->state == SequenceState::kDecode && sequence->steps_in_flight == 0,
            "choice %d of request %s is to be computed again while it is computed", sequence->choice,
            sequence->request->id.c_str());
-  KeepSinks(sequence);
+  KeepPrefix(sequence);
   SendBack(sequence);
 }
 
@@ -632,40 +634,42 @@ void Scheduler::MakeReady(Sequence* sequence) {
 
 void Scheduler::Expect(Sequence* sequence) {
   sequence->expected_hit =
-      std::max(store_.KnownPrefix(sequence->lease, QueryFor(*sequence)), SinksKept(*sequence));
+      std::max(store_.KnownPrefix(sequence->lease, QueryFor(*sequence)), KeptPrefix(*sequence));
   sequence->fits_one_chunk = sequence->prefill_len - sequence->expected_hit <= limits_.max_step_tokens / 2 &&
                              RemainingParts(*sequence) <= limits_.step_cost() * cost_.parts_per_token() / 2;
 }
 
-// ---- sinks that discards keep --------------------------------------------------------------------
+// ---- prefixes that discards keep --------------------------------------------------------------------
 
 // Unless a window has let go of some already, or a hit began behind them: what comes after the discard then
 // begins with what the cache knows.
-void Scheduler::KeepSinks(Sequence* sequence) {
-  const int64_t sinks = SinksToKeep(*sequence);
-  if (sinks == 0 || KeepsSinks(*sequence)) return;
+void Scheduler::KeepPrefix(Sequence* sequence) {
+  const int64_t prefix = PrefixToKeep(*sequence);
+  if (prefix == 0 || HasKept(*sequence)) return;
   for (const PageTable& table : sequence->lease.tables) {
     if (table.kv_base > 0) return;
   }
-  sequence->kept = store_.Fork(sequence->lease, sinks);
+  sequence->kept = store_.Fork(sequence->lease, prefix);
   InsertByAge(keepers_, sequence);
 }
 
 // Before a window rolls over them, and not before their pages are full: a sequence that shares one that it
-// goes on in would have to copy it.
-void Scheduler::KeepSinksOnceFull(Sequence* sequence) {
-  const int64_t pages = PagesFor(SinksToKeep(*sequence), store_.page_size());
-  if (sequence->accepted_len >= pages * store_.page_size()) KeepSinks(sequence);
+// goes on in would have to copy it. Without windows they are the lease's own until the discard.
+void Scheduler::KeepPrefixOnceFull(Sequence* sequence) {
+  const int64_t prefix = has_window_ ? PrefixToKeep(*sequence) : 0;
+  if (prefix == 0 || HasKept(*sequence)) return;
+  const int64_t pages = PagesFor(prefix, store_.page_size());
+  if (sequence->accepted_len >= pages * store_.page_size()) KeepPrefix(sequence);
 }
 
-void Scheduler::ForkSinks(const Sequence& parent, Sequence* sequence) {
-  if (!KeepsSinks(parent)) return KeepSinksOnceFull(sequence);
-  sequence->kept = store_.Fork(parent.kept, SinksToKeep(parent));
+void Scheduler::ForkKept(const Sequence& parent, Sequence* sequence) {
+  if (!HasKept(parent)) return KeepPrefixOnceFull(sequence);
+  sequence->kept = store_.Fork(parent.kept, PrefixToKeep(parent));
   InsertByAge(keepers_, sequence);
 }
 
-void Scheduler::LetGoOfSinks(Sequence* sequence) {
-  if (!KeepsSinks(*sequence)) return;
+void Scheduler::LetGoOfKept(Sequence* sequence) {
+  if (!HasKept(*sequence)) return;
   Remove(keepers_, sequence);
   store_.Release(sequence->kept);
   sequence->kept = {};
@@ -674,9 +678,13 @@ void Scheduler::LetGoOfSinks(Sequence* sequence) {
 // They save computing and are no condition for anything, so they go before anybody is preempted or waits: the
 // youngest sequence's first, until some page is available again. (In a group without a window they are its
 // lease's pages, too.)
-bool Scheduler::LetGoOfSinksOfSome() {
+bool Scheduler::LetGoOfSomeKept() {
   const int64_t available = store_.available();
-  while (!keepers_.empty() && store_.available() == available) LetGoOfSinks(keepers_.back());
+  while (!keepers_.empty() && store_.available() == available) {
+    Sequence* sequence = keepers_.back();
+    LetGoOfKept(sequence);
+    if (sequence->state == SequenceState::kWaiting && !sequence->held) Expect(sequence);  // less than before
+  }
   return store_.available() > available;
 }
 
@@ -694,7 +702,7 @@ void Scheduler::Fork(Sequence& parent, Sequence* sequence) {
   sequence->scheduled_len = sequence->prefill_len;
   sequence->accepted_len = sequence->prefill_len;
   sequence->lease = store_.Fork(parent.lease, sequence->prefill_len);
-  ForkSinks(parent, sequence);
+  ForkKept(parent, sequence);
   store_.Roll(sequence->lease, sequence->accepted_len);
   sequence->timings = parent.timings;
   InsertByAge(decode_, sequence);
@@ -748,7 +756,7 @@ void Scheduler::Apply(const StepPlan& plan, const std::vector<RowOutcome>& outco
     sequence->scheduled_len -= refused;
     sequence->accepted_len += outcomes[i].accepted;
     store_.Seal(sequence->lease, sequence->tokens, sequence->accepted_len);
-    KeepSinksOnceFull(sequence);
+    KeepPrefixOnceFull(sequence);
     store_.Roll(sequence->lease, sequence->accepted_len);
   }
 }
@@ -761,7 +769,7 @@ void Scheduler::Learn(const StepPlan& plan, int64_t ns) {
 
 // The one place where a finished sequence's pages and slots go back.
 void Scheduler::Release(Sequence* sequence) {
-  LetGoOfSinks(sequence);
+  LetGoOfKept(sequence);
   store_.Release(sequence->lease);
   free_slots_ += sequence->slots;
   sequence->slots = 0;

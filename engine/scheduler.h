@@ -156,21 +156,22 @@ class Scheduler {
   // ---- pages ------------------------------------------------------------------------------------
   int64_t PagesAvailable(const Sequence& sequence) const;
   bool SitsOut(const Sequence& sequence) const;
-  bool PreemptYoungerThan(const Sequence& sequence);
+  bool MakeRoomFor(const Sequence& sequence);
   Sequence* HeldWithPages() const;
   void Preempt(Sequence* sequence);
   void SendBack(Sequence* sequence);
   void MakeReady(Sequence* sequence);
-  void KeepSinks(Sequence* sequence);
-  void KeepSinksOnceFull(Sequence* sequence);
-  void ForkSinks(const Sequence& parent, Sequence* sequence);
-  void LetGoOfSinks(Sequence* sequence);
-  bool LetGoOfSinksOfSome();
+  void KeepPrefix(Sequence* sequence);
+  void KeepPrefixOnceFull(Sequence* sequence);
+  void ForkKept(const Sequence& parent, Sequence* sequence);
+  void LetGoOfKept(Sequence* sequence);
+  bool LetGoOfSomeKept();
   void Release(Sequence* sequence);
 
   const EngineLimits limits_;
   const PrefillCost cost_;
   const int64_t least_chunk_;  // tokens
+  const bool has_window_;      // some layer group has one
   KvStore store_;
   StepCosts costs_;
 

@@ -35,9 +35,8 @@ class SequenceTokens {
  public:
   SequenceTokens() = default;
   // `prompt` is borrowed: it outlives the sequence, and stays as it is.
-  // NOLINTNEXTLINE(google-explicit-constructor)
-  SequenceTokens(const std::vector<int32_t>& prompt) : shared_(prompt) {}
-  SequenceTokens(std::vector<int32_t>&&) = delete;
+  explicit SequenceTokens(const std::vector<int32_t>& prompt) : shared_(prompt) {}
+  explicit SequenceTokens(std::vector<int32_t>&&) = delete;
 
   size_t size() const { return shared_.size() + own_.size(); }
   bool empty() const { return size() == 0; }

@@ -44,7 +44,7 @@ struct Scene {
     for (int64_t i = 0; i < start + count; ++i) {
       request->prompt.push_back(static_cast<int32_t>(1000 * sequences.size() + i));
     }
-    sequence->tokens = request->prompt;
+    sequence->tokens = SequenceTokens(request->prompt);
     sequence->slot = static_cast<int32_t>(sequences.size());
     sequence->lease = store.NewLease();
     store.Extend(sequence->lease, 0, start, &plan.copies);

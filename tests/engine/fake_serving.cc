@@ -79,7 +79,7 @@ void FakeServing::Submit(const Ask& ask) {
     sequence.request = &live->request;
     sequence.choice = c;
     sequence.arrival = live->number;
-    sequence.tokens = live->request.prompt;
+    sequence.tokens = SequenceTokens(live->request.prompt);
     sequence.max_len = ask.prompt_tokens + ask.max_tokens;
     live_of_[&sequence] = live.get();
   }

@@ -146,7 +146,7 @@ TEST(SchedulerTest, AFinishedSequenceKeepsItsPagesWhileAStepInFlightMentionsIt) 
   request.prompt = {1, 2, 3};
   Sequence sequence;
   sequence.request = &request;
-  sequence.tokens = request.prompt;
+  sequence.tokens = SequenceTokens(request.prompt);
   sequence.max_len = 20;
   scheduler.Admit(&sequence);
   const StepPlan prefill = scheduler.Plan(1);
@@ -172,7 +172,7 @@ TEST(SchedulerTest, PositionsThatAreNotAcceptedArePlannedAgain) {
   request.prompt = {1, 2, 3};
   Sequence sequence;
   sequence.request = &request;
-  sequence.tokens = request.prompt;
+  sequence.tokens = SequenceTokens(request.prompt);
   sequence.max_len = 20;
   scheduler.Admit(&sequence);
   scheduler.Apply(scheduler.Plan(1), {{.accepted = 3}});
@@ -195,7 +195,7 @@ TEST(SchedulerTest, AHeldSequenceIsInNoPlanAndTheFirstToBePreempted) {
     requests[i].prompt.assign(8, 1);
     sequences[i].request = &requests[i];
     sequences[i].arrival = i;
-    sequences[i].tokens = requests[i].prompt;
+    sequences[i].tokens = SequenceTokens(requests[i].prompt);
     sequences[i].max_len = 28;
     scheduler.Admit(&sequences[i]);
   }
@@ -240,7 +240,7 @@ class Reevaluation : public testing::Test {
     request->prompt.assign(prompt_tokens, 1);
     sequence->request = request;
     sequence->arrival = arrivals_++;
-    sequence->tokens = request->prompt;
+    sequence->tokens = SequenceTokens(request->prompt);
     sequence->max_len = max_len;
     scheduler_->Admit(sequence);
   }

@@ -19,8 +19,8 @@ std::vector<int32_t> AllOf(const SequenceTokens& tokens) {
 
 TEST(SequenceTokensTest, ChoicesShareThePromptItselfAndHaveTheirOwnOutput) {
   const std::vector<int32_t> prompt = {5, 6, 7, 8};
-  SequenceTokens first = prompt;
-  SequenceTokens second = prompt;
+  SequenceTokens first(prompt);
+  SequenceTokens second(prompt);
   first.push_back(1);
   second.push_back(2);
   second.push_back(3);
@@ -38,7 +38,7 @@ TEST(SequenceTokensTest, PiecesAndErasuresAreThoseOfOneList) {
   std::iota(expected.begin(), expected.end(), 10);
   for (int64_t shared = 0; shared <= kTokens; ++shared) {
     const std::vector<int32_t> prompt(expected.begin(), expected.begin() + shared);
-    SequenceTokens tokens = prompt;
+    SequenceTokens tokens(prompt);
     for (int64_t i = shared; i < kTokens; ++i) tokens.push_back(expected[static_cast<size_t>(i)]);
     for (int64_t begin = 0; begin <= kTokens; ++begin) {
       for (int64_t count = 0; begin + count <= kTokens; ++count) {
@@ -50,7 +50,7 @@ TEST(SequenceTokensTest, PiecesAndErasuresAreThoseOfOneList) {
         ASSERT_EQ(first.size(), begin + count);
         EXPECT_TRUE(std::ranges::equal(first.Piece(begin, count, &copy), part));
 
-        SequenceTokens left = tokens;
+        SequenceTokens left(tokens);
         left.Erase(begin, count);
         std::vector<int32_t> expected_left = expected;
         expected_left.erase(expected_left.begin() + begin, expected_left.begin() + begin + count);
