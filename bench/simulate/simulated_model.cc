@@ -9,6 +9,7 @@
 #include "models/decoder.h"
 #include "models/files/read_file.h"
 #include "models/json_file.h"
+#include "models/memory_plan.h"
 #include "models/weights.h"
 
 namespace tramontane::simulate {
@@ -75,7 +76,8 @@ StatusOr<SimulatedMemory> FitIntoMemory(const SimulatedModel& model, int64_t mem
   memory.workspace_bytes =
       ActivationBytes(model.config, DType::kBf16, limits->max_tokens()) +
       int64_t{limits->logit_rows()} * model.config.vocab_size * static_cast<int64_t>(sizeof(float)) +
-      BackendModelRunner::CountBuffers(layout, *limits, model.config).device;
+      BackendModelRunner::CountBuffers(layout, *limits, model.config).device +
+      RecordingBytes(model.config, static_cast<int32_t>(limits->RowsToRecord().size()));
   memory.page_bytes = layout.page_bytes();
   const int64_t least = memory.weight_bytes + memory.workspace_bytes +
                         static_cast<int64_t>(layout.groups.size()) * memory.page_bytes;

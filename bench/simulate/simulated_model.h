@@ -33,7 +33,7 @@ SimulatedModel SimulatedModelOf(const std::string& name, const ModelConfig& conf
 // How `memory_bytes` are shared out, as the server does it but for what a backend reserves for itself.
 struct SimulatedMemory {
   int64_t weight_bytes = 0;
-  int64_t workspace_bytes = 0;  // activations, logits and step buffers
+  int64_t workspace_bytes = 0;  // activations, logits, step buffers, recorded steps
   int64_t page_bytes = 0;
 };
 

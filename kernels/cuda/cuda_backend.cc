@@ -299,8 +299,8 @@ class CudaBackend final : public Backend {
   const bool waits_for_every_op_ = WaitsForEveryOp();
   bool recording_ = false;
   int64_t recordings_ = 0;           // made so far
-  int64_t recorded_calls_ = 0;       // launches and products in them
-  int64_t free_before_ = -1;         // bytes of device memory, before the first of them; -1: there is none
+  int64_t recorded_launches_ = 0;    // of all of them
+  int64_t free_before_ = 0;          // bytes of device memory, before the one that is made
   int64_t recordings_bytes_ = 0;     // that all of them took
   mutable std::string all_remarks_;  // as remarks said last
   uint64_t last_fence_ = 0;
@@ -333,14 +333,13 @@ OpCode CudaBackend::Fail(OpCode code, std::string reason) {
 const char* CudaBackend::remarks() const noexcept {
   all_remarks_ = products_.remarks();
   if (recordings_ > 0) {
-    all_remarks_ += std::to_string(recordings_) + " recordings of " + std::to_string(recorded_calls_) +
+    all_remarks_ += std::to_string(recordings_) + " recordings of " + std::to_string(recorded_launches_) +
                     " launches take " + std::to_string(recordings_bytes_) + " bytes of device memory\n";
   }
   return all_remarks_.c_str();
 }
 
 OpCode CudaBackend::Queued(int error, const char* what) {
-  recorded_calls_ += recording_;
   const char* where = "";
   if (error == 0 && waits_for_every_op_ && !recording_) {
     error = runtime_->Synchronize();
@@ -652,7 +651,7 @@ OpCode CudaBackend::Advance(const AdvanceParams& p) noexcept {
 
 OpCode CudaBackend::BeginRecording() noexcept {
   plans_.clear();
-  if (free_before_ < 0) free_before_ = runtime_->FreeBytes();
+  free_before_ = runtime_->FreeBytes();
   const OpCode code = Queued(runtime_->BeginRecording(), "recording a step");
   recording_ = code == OpCode::kOk;
   return code;
@@ -661,9 +660,12 @@ OpCode CudaBackend::BeginRecording() noexcept {
 OpCode CudaBackend::EndRecording(RecordingHandle* out) noexcept {
   plans_.clear();
   recording_ = false;
-  const OpCode code = Queued(runtime_->EndRecording(&out->impl), "recording a step");
+  int64_t launches = 0;
+  const OpCode code = Queued(runtime_->EndRecording(&out->impl, &launches), "recording a step");
+  if (code != OpCode::kOk) return code;
   ++recordings_;
-  recordings_bytes_ = free_before_ - runtime_->FreeBytes();
+  recorded_launches_ += launches;
+  recordings_bytes_ += free_before_ - runtime_->FreeBytes();
   return code;
 }
 

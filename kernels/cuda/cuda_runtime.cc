@@ -82,7 +82,7 @@ class CudaRuntime final : public Runtime {
   int WaitEvent(int event) override { return cudaEventSynchronize(events_.at(static_cast<size_t>(event))); }
 
   int BeginRecording() override { return cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal); }
-  int EndRecording(void** recording) override;
+  int EndRecording(void** recording, int64_t* launches) override;
   int Replay(void* recording) override {
     return cudaGraphLaunch(static_cast<cudaGraphExec_t>(recording), stream_);
   }
@@ -132,7 +132,9 @@ std::string CudaRuntime::Start(const cudaDeviceProp& device) {
     error = BlasError(cublasLtMatmulDescSetAttribute(&operation_, CUBLASLT_MATMUL_DESC_TRANSA, &transposed,
                                                      sizeof(transposed)));
   }
-  if (error == 0) properties_.memory_bytes = FreeBytes();
+  size_t free_bytes = 0, total_bytes = 0;
+  if (error == 0) error = cudaMemGetInfo(&free_bytes, &total_bytes);
+  properties_.memory_bytes = static_cast<int64_t>(free_bytes);
   return error == 0 ? "" : ErrorText(error);
 }
 
@@ -318,14 +320,21 @@ int CudaRuntime::Matmul(int plan, const MatmulParams& params) {
 
 // ---- recorded steps
 
-int CudaRuntime::EndRecording(void** recording) {
+int CudaRuntime::EndRecording(void** recording, int64_t* launches) {
   cudaGraph_t graph = nullptr;
   if (const int error = cudaStreamEndCapture(stream_, &graph)) return error;
+  size_t nodes = 0;
+  int error = cudaGraphGetNodes(graph, nullptr, &nodes);
+  *launches = static_cast<int64_t>(nodes);
   cudaGraphExec_t executable = nullptr;
-  int error = cudaGraphInstantiate(&executable, graph, 0);
+  if (error == 0) error = cudaGraphInstantiate(&executable, graph, 0);
   cudaGraphDestroy(graph);
   // Its memory on the device is taken here, and not by the first step that replays it.
   if (error == 0) error = cudaGraphUpload(executable, stream_);
+  if (error != 0 && executable != nullptr) {
+    cudaGraphExecDestroy(executable);
+    executable = nullptr;
+  }
   *recording = executable;
   return error;
 }

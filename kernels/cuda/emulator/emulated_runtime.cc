@@ -136,8 +136,9 @@ int EmulatedRuntime::BeginRecording() {
   return 0;
 }
 
-int EmulatedRuntime::EndRecording(void** recording) {
+int EmulatedRuntime::EndRecording(void** recording, int64_t* launches) {
   auto commands = std::make_unique<Recording>(queue_.EndRecording());
+  *launches = std::ssize(*commands);
   *recording = commands.get();
   recordings_[*recording] = std::move(commands);
   return 0;

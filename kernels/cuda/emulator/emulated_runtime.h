@@ -62,7 +62,7 @@ class EmulatedRuntime final : public cuda::Runtime {
   int Synchronize() override;
 
   int BeginRecording() override;
-  int EndRecording(void** recording) override;
+  int EndRecording(void** recording, int64_t* launches) override;
   int Replay(void* recording) override;
   void FreeRecording(void* recording) override;
 

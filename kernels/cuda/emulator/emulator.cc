@@ -329,11 +329,11 @@ void LaunchStats::Add(const LaunchStats& other) {
 }
 
 LaunchStats Run(const Launch& launch, const Settings& settings) {
-  if (!settings.runs) return {};
   TM_CHECK(current_block == nullptr, "a launch from inside a kernel");
-  const Bookkeeping bookkeeping;
   const size_t count = size_t{launch.block.x} * launch.block.y * launch.block.z;
   TM_CHECK(count >= 1 && count <= 1024, "%zu threads in a block, the limit is 1024", count);
+  if (!settings.runs) return {};
+  const Bookkeeping bookkeeping;
   // Fibers and their stacks are kept from launch to launch.
   thread_local std::vector<Thread> pool;
   while (pool.size() < count) {
