@@ -202,27 +202,30 @@ TM_DEVICE void JoinScan(Shared* s, const SampleKernelParams& p, SplitRow* row) {
 
 // ---- weigh
 
-// The histogram of the first filter that cuts; false where there is none that estimates may fill.
-TM_DEVICE bool FillFilterHistogram(Shared* s, const Logits& logits, float highest, const Weights& weights) {
+// Whether the tokens that filters may leave are listed, rather than looked for in the whole row.
+TM_DEVICE bool ListsFiltered(const SamplingRow& row, int vocab, const Weights& weights) {
+  return HasTopK(row, vocab) ? row.top_k <= kListed : weights.has_estimates();
+}
+
+// The histogram of the first filter that cuts.
+TM_DEVICE void FillFilterHistogram(Shared* s, const Logits& logits, float highest, const Weights& weights) {
   const auto wanted = [](uint64_t key) { return key <= kLastCandidate; };
   const auto bucket_of = [highest](float logit, uint64_t) { return DistanceBucket(highest, logit); };
   if (HasTopK(s->row, logits.vocab)) {
     FillHistogram(s, logits, wanted, bucket_of, [](float) { return uint64_t{1}; });
-    return true;
+    return;
   }
-  if (!weights.has_estimates()) return false;
   const int bits = WeightBits(logits.vocab);
   FillHistogram(s, logits, wanted, bucket_of,
                 [&](float logit) { return weights.EstimateFixed(logit, bits); });
-  return true;
 }
 
 // By the last block: the bucket that the filter cuts, and bounds of top_p's limit.
 TM_DEVICE void CutFilterHistogram(Shared* s, SplitRow* row, int vocab, const Weights& weights,
                                   SplitState* state) {
   state->bucket = kNoList;
+  if (!ListsFiltered(s->row, vocab, weights)) return;
   const bool by_count = HasTopK(s->row, vocab);
-  if (!by_count && !weights.has_estimates()) return;
   TakeHistogram(s, row->histogram);
   const double count = s->row.top_k, share = s->row.top_p;
   const Bounds bounds = FindBucket(s, 0, [&](uint64_t total) {
@@ -261,13 +264,10 @@ TM_DEVICE void JoinWeigh(Shared* s, const SampleKernelParams& p, SplitRow* row, 
     settled = state.token < 0 || !s->row.NeedsLogprob();
   }
   if (const int asked = TopAsked(s->row); asked > 0) {
-    state.top_bucket = kBuckets - 1;
-    if (asked < vocab) {
-      TakeHistogram(s, row->top_histogram);
-      const double count = asked;
-      FindBucket(s, 0, [count](uint64_t) { return Bounds{count, count}; });
-      state.top_bucket = s->bucket;
-    }
+    TakeHistogram(s, row->top_histogram);
+    const double count = asked;
+    FindBucket(s, 0, [count](uint64_t) { return Bounds{count, count}; });
+    state.top_bucket = Min(s->bucket, kBuckets - 1);  // all, of a vocabulary that is no longer
     if (state.token >= 0) settled = false;
   }
   if (settled) {
@@ -398,10 +398,11 @@ TM_KERNEL TM_BOUNDS(kThreads, 2) void SampleWeighKernel(SampleKernelParams p) {
     part.higher = CountHigher(s, raw, LoadUniform(raw.data + state.token));
   } else if (!IsFiltered(s->row, raw.vocab)) {
     part.race = RunRace(s, logits, weights, kLastCandidate);
-  } else if (FillFilterHistogram(s, logits, highest, weights)) {
+  } else if (ListsFiltered(s->row, raw.vocab, weights)) {
+    FillFilterHistogram(s, logits, highest, weights);
     AddHistogram(s, row->histogram);
   }
-  if (const int asked = TopAsked(s->row); asked > 0 && asked < raw.vocab) {
+  if (TopAsked(s->row) > 0) {
     FillHistogram(
         s, raw, [](uint64_t) { return true; },
         [highest_raw](float logit, uint64_t) { return DistanceBucket(highest_raw, logit); },
