@@ -36,6 +36,7 @@ const std::vector<const CpuKernels*>& BuiltVariants() {
   // TM_BUILT_*: variants.cmake.
   static const std::vector<const CpuKernels*> variants = [] {
     std::vector<const CpuKernels*> built;
+#if defined(__x86_64__)
 #ifdef TM_BUILT_AMX_BF16
     built.push_back(&kAmxBf16Kernels);
 #endif
@@ -52,6 +53,7 @@ const std::vector<const CpuKernels*>& BuiltVariants() {
 #endif
 #ifdef TM_BUILT_AVX2
     built.push_back(&kAvx2Kernels);
+#endif
 #endif
 #ifdef TM_BUILT_PORTABLE
     built.push_back(&kPortableKernels);

@@ -14,8 +14,8 @@ function(variants_to_build out choice cpuinfo)
   endif()
   string(REGEX MATCH "\nflags[^\n]*" flags "\n${cpuinfo}")
   string(APPEND flags " ")
-  # ${has_NAME}: whether the processor has NAME and every flag of ARGN.
   set(best portable)
+  # Each level needs the one before; the first that lacks a flag ends the search.
   set(levels
     "avx2: avx2 fma f16c"
     "avx512: avx512f avx512bw avx512vl avx512dq"

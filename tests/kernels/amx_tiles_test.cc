@@ -17,6 +17,7 @@
 #include "kernels/core/check.h"
 #include "kernels/core/dtype.h"
 #include "kernels/cpu/intrinsics.h"
+#include "kernels/cpu/isa.h"
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/variant.h"
 #include "tests/support/cpu_variants.h"
@@ -191,9 +192,9 @@ class PackedLinear {
                int64_t out_features, int64_t in_features, int32_t max_rows)
       : kernels_{.name = "under test",
                  .linear = linear,
-                 .attention = kPortableKernels.attention,
-                 .moe = kPortableKernels.moe,
-                 .sampling = kPortableKernels.sampling},
+                 .attention = BuiltVariants().back()->attention,
+                 .moe = BuiltVariants().back()->moe,
+                 .sampling = BuiltVariants().back()->sampling},
         in_features_(in_features),
         out_features_(out_features),
         file_(std::move(file)) {

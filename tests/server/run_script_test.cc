@@ -43,6 +43,7 @@ struct HollowCheckout {
   explicit HollowCheckout(const std::string& name) {
     for (const char* part : {".ci", "bin", "build/release/bin"}) fs::create_directories(folder.PathOf(part));
     fs::copy(name, folder.PathOf(name));
+    fs::copy(".ci/configure", folder.PathOf(".ci/configure"));
     WriteScript(".ci/install", "exit 0\n");
     WriteScript("bin/cmake", "echo cmake \"$@\"\n");
     WriteScript("bin/ninja", "echo ninja \"$@\"\n");
@@ -116,6 +117,8 @@ TEST(RunScriptTest, TheFirstBuildHasTheInstructionSetsOfThisProcessorAndLaterOne
   EXPECT_THAT(configured(checkout, {"--build-only"}), HasSubstr(every_one));
   checkout.folder.Write("build/release/CMakeCache.txt", every_one.substr(2) + "\n");
   EXPECT_THAT(configured(checkout, {"--cpu-variant", "avx2"}), Not(HasSubstr("cmake --preset")));
+  checkout.folder.Write("build/release/CMakeCache.txt", of_this_processor.substr(2) + "\n");
+  EXPECT_THAT(configured(checkout, {}), Not(HasSubstr("cmake --preset")));
   fs::remove(checkout.folder.PathOf("build/release/build.ninja"));
   EXPECT_THAT(configured(checkout, {}), HasSubstr(of_this_processor));
 }
