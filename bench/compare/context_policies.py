@@ -19,10 +19,10 @@ COLOURS = ("#888888", "#d62728", "#1f77b4", "#2ca02c", "#9467bd")
 
 
 @contextlib.contextmanager
-def served(binary: Path, model: str) -> Iterator[str]:
+def served(binary: Path, model: str, *flags: str) -> Iterator[str]:
     """A server of the model on ports of its own, as the URL of its HTTP door."""
     command = [str(binary), "serve", *([model] if model else []), "--device", "cpu"]
-    command += ["--grpc-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0", "--max-sequences", "4"]
+    command += ["--grpc-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0", *flags]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         ready = json.loads(server.stdout.readline().partition(" ")[2])
@@ -183,7 +183,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--svg", type=Path)
     arguments = parser.parse_args()
-    with served(arguments.binary, arguments.model) as url:
+    with served(arguments.binary, arguments.model, "--max-sequences", "4") as url:
         if arguments.only in (None, "loss"):
             found = measure_loss(url, arguments)
             print_loss(found)

@@ -4,8 +4,8 @@ import argparse
 import json
 import random
 import re
-import statistics
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -31,6 +31,11 @@ OF_GGUF = ("BF16", "Q8_0", "Q6_K", "Q5_K", "Q5_1", "Q5_0", "Q4_K", "Q4_1", "Q4_0
 OF_QUANTIZE = ("int8/32", "int8/64", "int4/32", "int4/64")  # --type / --group
 OF_FP8 = ("fp8",)  # a scale for each row
 MODES = ("exact", "int8")
+
+
+def modes_of(format: str) -> tuple[str, ...]:
+    """The others have no products in 8 bits."""
+    return MODES if format not in ("BF16", *OF_FP8) else MODES[:1]
 
 
 # ---- the models
@@ -219,8 +224,8 @@ def print_quality(binary: Path, models: list[Model], texts: list[str]) -> None:
         for text in texts:
             exact = score(binary, model, TEXTS[text], "exact")
             cells += [f"{exact['perplexity']:.4f}", f"{exact['kl']:.5f}", f"{100 * exact['same_likeliest']:.2f} %"]
-            in_blocks = model.format not in ("BF16", *OF_FP8)  # the others know no products in 8 bits
-            cells += [f"{score(binary, model, TEXTS[text], 'int8')['kl']:.5f}" if in_blocks else ""]
+            in_8_bits = "int8" in modes_of(model.format)
+            cells += [f"{score(binary, model, TEXTS[text], 'int8')['kl']:.5f}" if in_8_bits else ""]
         print("| " + " | ".join(cells) + " |", flush=True)
 
 
@@ -294,7 +299,7 @@ def print_speed(binary: Path, base: Model, models: list[Model], arguments) -> No
         for model in models:
             programs = [bf16]
             try:
-                programs += [start(model, mode) for mode in MODES]
+                programs += [start(model, mode) for mode in modes_of(model.format)]
                 for program in programs:
                     prefill_and_decode(program)  # warm
                 rounds = [[prefill_and_decode(program) for program in programs] for _ in range(arguments.rounds)]
@@ -303,14 +308,16 @@ def print_speed(binary: Path, base: Model, models: list[Model], arguments) -> No
                     program.stop()
             base_figures += [figures[0] for figures in rounds]
             prefill, decode = (
-                [statistics.median(figures[at][what] / figures[0][what] for figures in rounds) for at in (1, 2)]
+                [statistics.median(figures[at][what] / figures[0][what] for figures in rounds) for at in range(1, len(programs))]
                 for what in (0, 1)
             )
             share = base.bytes_per_token / model.bytes_per_token
             cells = [model.format, f"{100 / share:.0f} %"]
+            absent = len(MODES) - len(decode)
             for ratio in decode:
                 cells += [f"{ratio:.2f}", f"{ratio / share:.2f}"]
-            print("| " + " | ".join(cells + [f"{ratio:.2f}" for ratio in prefill]) + " |", flush=True)
+            cells += [""] * 2 * absent + [f"{ratio:.2f}" for ratio in prefill] + [""] * absent
+            print("| " + " | ".join(cells) + " |", flush=True)
         prefill, decode = (statistics.median(figures[what] for figures in base_figures) for what in (0, 1))
         print(f"\nbf16, tokens/s of {arguments.clock} time: prefill of {arguments.prompt:,} {prefill:,.0f}, decode {decode:,.1f}")
         device = re.search(r"cpu \([^)]*\)", bf16.said())

@@ -36,9 +36,8 @@ def token_bytes(plan: str) -> int:
     return number(r" of ([\d,]+) bytes: 16 tokens", plan) // 16 * groups
 
 
-def sequences_of_pages(binary: Path, model: str, flags: list[str], size: int) -> int:
+def sequences_of_pages(binary: Path, model: str, flags: list[str], plan: str, size: int) -> int:
     """Of the model's whole context, with what its windows let go, as the memory plan has it."""
-    plan = inspect(binary, model, *flags)
     beside = number(r"(?m)^ *weights +([\d,]+) bytes$", plan) + number(r"(?m)^ *workspace +([\d,]+) bytes$", plan)
     return number(r"or ([\d,]+) of the whole context", inspect(binary, model, *flags, "--memory", str(beside + size)))
 
@@ -63,8 +62,9 @@ def main() -> None:
                 "--device", "cpu", *variant, *flags)
         )  # fmt: skip
         exact = exact or said["perplexity"]
-        of_token = token_bytes(inspect(arguments.binary, arguments.model, *flags))
-        sequences = sequences_of_pages(arguments.binary, arguments.model, flags, GIB)
+        plan = inspect(arguments.binary, arguments.model, *flags)
+        of_token = token_bytes(plan)
+        sequences = sequences_of_pages(arguments.binary, arguments.model, flags, plan, GIB)
         change = f" ({100 * (said['perplexity'] / exact - 1):+.2f} %)" if said["perplexity"] != exact else ""
         cells = [dtype, f"{of_token:,}", f"{GIB // of_token:,}", f"{sequences:,}", f"{said['perplexity']:.4f}{change}"]
         cells += [f"{said['kl']:.6f}", f"{100 * said['same_likeliest']:.2f} %"]

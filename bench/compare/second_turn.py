@@ -4,11 +4,12 @@ import argparse
 import json
 import random
 import statistics
-import subprocess
 import tempfile
 import time
 import urllib.request
 from pathlib import Path
+
+from context_policies import served
 
 NEW_TOKENS = 64  # of a second turn
 
@@ -78,18 +79,10 @@ def main() -> None:
     arguments = parser.parse_args()
     random.seed(1)
     with tempfile.TemporaryDirectory() as folder:
-        command = [str(arguments.binary), "serve", *([arguments.model] if arguments.model else []), "--device", "cpu"]
-        command += ["--grpc-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0"]
-        command += ["--threads", str(arguments.threads), "--session-dir", folder]
-        server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        try:
-            ready = json.loads(server.stdout.readline().partition(" ")[2])
-            url = f"http://{ready['http']}"
+        flags = ["--threads", str(arguments.threads), "--session-dir", folder]
+        with served(arguments.binary, arguments.model, *flags) as url:
             prefix_turns(url, arguments)
             session_turns(url, arguments)
-        finally:
-            server.terminate()
-            server.wait()
 
 
 if __name__ == "__main__":

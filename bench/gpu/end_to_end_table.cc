@@ -24,11 +24,7 @@ constexpr float kWeightScale = 0.02f;
 // driver takes.
 constexpr int64_t kSpareBytes = int64_t{3} << 30;
 
-double SecondsSince(std::chrono::steady_clock::time_point begin) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
-
-EngineLimits LimitsFor(const BackendInfo& info) {
+EngineLimits LimitsFor(const BackendInfo& info, const Format& matrices) {
   EngineLimits limits;
   limits.context = kContext;
   limits.max_step_tokens = 2048;
@@ -38,7 +34,7 @@ EngineLimits LimitsFor(const BackendInfo& info) {
   limits.prefix_cache = false;  // rows begin with the same prompts
   const StepShape& shape = kMistral7B;
   // The embedding stands beside the matrices.
-  const int64_t weights = 2 * (shape.Weights() + shape.vocab * shape.hidden);
+  const int64_t weights = matrices.Bytes(shape.Weights()) + 2 * shape.vocab * shape.hidden;
   limits.pool_pages =
       (info.memory_bytes - weights - kSpareBytes) / (shape.KvBytesOfToken() * limits.page_size);
   return limits;
@@ -81,7 +77,7 @@ Table EndToEndTable(Device& device, const EndToEnd& asked, const Progress& progr
     return NotMeasured(std::move(table), "the model's folder could not be written in " + folder.path());
   }
   BackendEngine::Options options;
-  options.limits = LimitsFor((*backend)->info());
+  options.limits = LimitsFor((*backend)->info(), asked.matrices);
   options.recorded = true;
   const int64_t pool_pages = options.limits.pool_pages;
   if (pool_pages < 2 * kContext / options.limits.page_size) {

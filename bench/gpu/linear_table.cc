@@ -98,9 +98,7 @@ Table BlockLinearTable(Device& device, const Progress& progress) {
       const double flops = 2.0 * rows * product.in * product.out;
       const Bound memory = MemoryBound(static_cast<double>(weight_bytes), device.copy_bytes_per_second());
       const Bound compute = ArithmeticBound(flops, device.peak_flops());
-      AddRow(table,
-             {FormatName(format) + ", " + std::to_string(rows), seconds,
-              memory.amount / memory.per_second > compute.amount / compute.per_second ? memory : compute},
+      AddRow(table, {FormatName(format) + ", " + std::to_string(rows), seconds, Slower(memory, compute)},
              progress);
     }
     device.FreeAll();
@@ -163,10 +161,6 @@ namespace {
 
 constexpr int32_t kManyRows[] = {17, 24, 32, 48, 64, 96, 128, 256, 512, 2048};
 constexpr int32_t kMostRows = 2048;
-
-double SecondsSince(std::chrono::steady_clock::time_point begin) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
 
 // Median seconds of a product: recordings of one over each weight are replayed, several before each wait.
 double SecondsOfProduct(Backend& backend, std::span<const WeightHandle> weights, LinearParams params) {
@@ -259,8 +253,7 @@ Table LargeLinearTable(Device& device, const std::string& library, const Progres
       const Bound memory = MemoryBound(bytes, device.copy_bytes_per_second());
       const Bound compute = ArithmeticBound(bytes * rows, device.peak_flops());
       AddRow(table,
-             {std::string(product.name) + ", " + std::to_string(rows), seconds,
-              memory.amount / memory.per_second > compute.amount / compute.per_second ? memory : compute},
+             {std::string(product.name) + ", " + std::to_string(rows), seconds, Slower(memory, compute)},
              progress);
     }
     for (const WeightHandle weight : weights) backend->FreeWeight(weight);

@@ -118,6 +118,15 @@ void WriteMarkdown(const Report& report, std::ostream& out) {
   }
 }
 
+// Whoever ends the program meanwhile leaves the file as it was before.
+bool WriteWhole(const std::string& path, const std::string& text) {
+  const std::string unfinished = path + ".unfinished";
+  std::ofstream file(unfinished, std::ios::binary);
+  file << text;
+  file.close();
+  return file.good() && std::rename(unfinished.c_str(), path.c_str()) == 0;
+}
+
 }  // namespace
 
 Peers ReadPeers(const std::string& path) {
@@ -150,15 +159,6 @@ void AddTable(Report& report, Table table) {
   } else {
     *old = std::move(table);
   }
-}
-
-// Whoever ends the program meanwhile leaves the file as it was before.
-bool WriteWhole(const std::string& path, const std::string& text) {
-  const std::string unfinished = path + ".unfinished";
-  std::ofstream file(unfinished, std::ios::binary);
-  file << text;
-  file.close();
-  return file.good() && std::rename(unfinished.c_str(), path.c_str()) == 0;
 }
 
 bool WriteReport(const Report& report, const std::string& folder) {

@@ -2,6 +2,7 @@
 // the share of the bound it reached. One thread.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <map>
 #include <string>
@@ -24,6 +25,13 @@ struct Bound {
 inline Bound MemoryBound(double bytes, double bytes_per_second) { return {bytes, bytes_per_second, "bytes"}; }
 inline Bound ArithmeticBound(double flops, double flops_per_second) {
   return {flops, flops_per_second, "FLOP"};
+}
+
+// The one that takes longer.
+inline Bound Slower(const Bound& a, const Bound& b) { return a.seconds() > b.seconds() ? a : b; }
+
+inline double SecondsSince(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
 struct Row {

@@ -65,10 +65,6 @@ class WeightFile {
   int64_t end_ = 0;
 };
 
-double SecondsSince(std::chrono::steady_clock::time_point begin) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
-
 double Median(std::vector<double> seconds) {
   const auto middle = seconds.begin() + std::ssize(seconds) / 2;
   std::nth_element(seconds.begin(), middle, seconds.end());
@@ -94,9 +90,7 @@ void StepOnce(BackendEngine& engine) {
 }
 
 // Keys that the query at a position sees.
-int64_t KeysAt(int64_t position, int32_t window) {
-  return window > 0 ? std::min<int64_t>(position + 1, window) : position + 1;
-}
+int64_t KeysAt(int64_t position, int32_t window) { return position + 1 - FirstVisible(position, window); }
 
 double SecondsOfDecodeStep(BackendEngine& engine, const StepShape& shape, const Work& work,
                            const StepCounts& counts) {
@@ -227,7 +221,7 @@ Bound StepBounds::Of(const Work& work) const {
   }
   const Bound memory = MemoryBound(weight_bytes, bytes_per_second);
   const Bound arithmetic = ArithmeticBound(FlopsOfPrompt(work.tokens), flops_per_second);
-  return memory.seconds() > arithmetic.seconds() ? memory : arithmetic;
+  return Slower(memory, arithmetic);
 }
 
 double WorkPlan::SecondsFor(const Work& work) const {
