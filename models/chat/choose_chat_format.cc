@@ -100,16 +100,13 @@ StatusOr<std::unique_ptr<const TemplateChatFormat>> RunTemplate(const Tokenizer&
 
 // The two make the same prompts of a few plain chats. Templates that look at the clock are shown the day that
 // Llama's have for readers without one.
-bool SayTheSame(const ChatFormat& format, const TemplateChatFormat& run) {
-  const ChatMessage system = {.role = ChatRole::kSystem, .content = "Be brief."};
-  const ChatMessage user = {.role = ChatRole::kUser, .content = "Hi there"};
-  const ChatMessage assistant = {.role = ChatRole::kAssistant, .content = "Hello"};
-  const std::vector<ChatMessage> chats[] = {{user}, {system, user}, {system, user, assistant, user}};
+bool SayTheSame(const ChatFormat& format, const TemplateChatFormat& run,
+                const std::vector<std::vector<ChatMessage>>& chats) {
   std::tm day{};
   day.tm_year = 2024 - 1900;
   day.tm_mon = 6;
   day.tm_mday = 26;
-  return std::all_of(std::begin(chats), std::end(chats), [&](const std::vector<ChatMessage>& chat) {
+  return std::all_of(chats.begin(), chats.end(), [&](const std::vector<ChatMessage>& chat) {
     const StatusOr<RenderedChat> ours = format.Render(chat, {});
     const StatusOr<RenderedChat> theirs = run.RenderAt(day, chat, {}, {});
     return ours.ok() && theirs.ok() && ours->ids == theirs->ids;
@@ -126,7 +123,11 @@ StatusOr<ChatFormatPtr> KnownOrRun(const Tokenizer& tokenizer, const ChatFormatC
   auto run = RunTemplate(tokenizer, found, why + ", and does more than " + known->name(),
                          known->answer_syntax().end);
   if (!run.ok()) return ChatFormatPtr(std::move(known));
-  if (!SayTheSame(*known, **run)) return ChatFormatPtr(std::move(run).value());
+  const ChatMessage system = {.role = ChatRole::kSystem, .content = "Be brief."};
+  const ChatMessage user = {.role = ChatRole::kUser, .content = "Hi there"};
+  const ChatMessage assistant = {.role = ChatRole::kAssistant, .content = "Hello"};
+  if (!SayTheSame(*known, **run, {{user}, {system, user}, {system, user, assistant, user}}))
+    return ChatFormatPtr(std::move(run).value());
   return ChatFormatPtr(std::make_unique<const HeaderChatFormat>(format, tokenizer, DetailsOf(found), why,
                                                                 std::move(run).value()));
 }
@@ -141,13 +142,11 @@ ChatFormatPtr FirstMistralFormat(const Tokenizer& tokenizer, const ChatFormatCho
       MistralFormatFor(tokenizer, TokenizerVersion::kV1,
                        "the template in " + found.file + " names [INST], which is text to the vocabulary");
   const ChatMessage hello = {.role = ChatRole::kUser, .content = "Hi there"};
-  const StatusOr<RenderedChat> ours = first->Render({&hello, 1}, {});
-  if (!ours.ok()) return nullptr;
+  if (!first->Render({&hello, 1}, {}).ok()) return nullptr;
   if (!choice.runs_templates) return first;
   const auto run = RunTemplate(tokenizer, found, "");
   if (!run.ok()) return first;  // known by its text still
-  const StatusOr<RenderedChat> theirs = (*run)->Render({&hello, 1}, {}, {});
-  return theirs.ok() && theirs->ids == ours->ids ? std::move(first) : nullptr;
+  return SayTheSame(*first, **run, {{hello}}) ? std::move(first) : nullptr;
 }
 
 // A file with a template is for those who want it run; where nothing can run it, its text may tell a format.
