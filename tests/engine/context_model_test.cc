@@ -15,6 +15,7 @@
 
 #include "kernels/context_policy.h"
 #include "tests/reference/mistral_reference.h"
+#include "tests/reference/sampling.h"
 #include "tests/support/broken_rule.h"
 #include "tests/support/in_process_engine.h"
 #include "tests/support/temp_folder.h"
@@ -58,15 +59,6 @@ const std::vector<ContextPolicy>& Policies() {
   return policies;
 }
 
-std::vector<double> LogSoftmax(const std::vector<double>& logits) {
-  const double max = *std::max_element(logits.begin(), logits.end());
-  double sum = 0;
-  for (const double logit : logits) sum += std::exp(logit - max);
-  std::vector<double> logprobs;
-  for (const double logit : logits) logprobs.push_back(logit - max - std::log(sum));
-  return logprobs;
-}
-
 class PoliciesAgainstTheModel : public testing::Test {
  protected:
   PoliciesAgainstTheModel() : tiny_(ModelUnderPolicies()) { tiny_.WriteMistral(folder_); }
@@ -102,7 +94,7 @@ class PoliciesAgainstTheModel : public testing::Test {
 
   // What was said of one token, and of the best ones in its place.
   void ExpectOf(const std::vector<double>& logits, const TokenInfo& info, double tolerance) {
-    const std::vector<double> want = LogSoftmax(logits);
+    const std::vector<double> want = reference::LogSoftmax(logits);
     const auto compare = [&](int32_t token, float logprob) {
       const double difference = std::abs(logprob - want[static_cast<size_t>(token)]);
       worst_ = std::max(worst_, difference);
@@ -120,8 +112,8 @@ class PoliciesAgainstTheModel : public testing::Test {
   }
 
   // All that a greedy request was told, its prompt's scores where it asked for them.
-  void ExpectTheModels(const Request& request, const StreamReader& reader, double tolerance = kTolerance,
-                       DType kv_dtype = DType::kF32) {
+  void ExpectTheReferences(const Request& request, const StreamReader& reader, double tolerance = kTolerance,
+                           DType kv_dtype = DType::kF32) {
     const ChoiceReading& reading = reader.choice();
     ASSERT_EQ(static_cast<int64_t>(reading.ids.size()), *request.stopping.max_tokens);
     ASSERT_EQ(reading.logprobs.size(), reading.ids.size());
@@ -166,7 +158,7 @@ TEST_F(PoliciesAgainstTheModel, AnswersAreTheModelsHoweverThePromptIsCut) {
         const Request request =
             Endless(policy, prompt, prompt == 7 ? std::max<int64_t>(outputs, 20) : outputs);
         const auto test = Start(chunk);
-        ExpectTheModels(request, *Ask(*test, request));
+        ExpectTheReferences(request, *Ask(*test, request));
       }
     }
   }
@@ -183,7 +175,7 @@ TEST_F(PoliciesAgainstTheModel, ScoresOfGivenTextsAreTheModels) {
       Request request = Endless(policy, ScaledCount(150, 60), 1);
       request.output.prompt_logprobs = kMaxTopLogprobs;
       const auto test = Start(chunk);
-      ExpectTheModels(request, *Ask(*test, request));
+      ExpectTheReferences(request, *Ask(*test, request));
     }
   }
   EXPECT_GT(clear_, compared_ * 9 / 10);
@@ -197,15 +189,15 @@ TEST_F(PoliciesAgainstTheModel, AnswersBehindAHitAreTheModels) {
     const auto test = Start(16);
     Request request = Endless(policy, 50, outputs);
     const auto first = Ask(*test, request);
-    ExpectTheModels(request, *first);
+    ExpectTheReferences(request, *first);
     const auto again = Ask(*test, request);
-    ExpectTheModels(request, *again);
+    ExpectTheReferences(request, *again);
     EXPECT_GT(again->choice().end().usage.cached_tokens, 0);
     const std::vector<int32_t>& ids = first->choice().ids;
     request.prompt.insert(request.prompt.end(), ids.begin(), ids.end());
     request.prompt.insert(request.prompt.end(), {9, 10, 11});
     const auto next = Ask(*test, request);
-    ExpectTheModels(request, *next);
+    ExpectTheReferences(request, *next);
     if (policy.type != ContextPolicyType::kReevaluate) {
       EXPECT_GE(next->choice().end().usage.cached_tokens, 50 / 4 * 4);
     }
@@ -229,7 +221,7 @@ TEST_F(PoliciesAgainstTheModel, AnswersOfACrowdAreTheModels) {
   EXPECT_GT(test->engine().Load().preemptions, 0);
   for (size_t i = 0; i < requests.size(); ++i) {
     SCOPED_TRACE(ContextPolicyText(Policies()[i]));
-    ExpectTheModels(requests[i], *readers[i]);
+    ExpectTheReferences(requests[i], *readers[i]);
   }
 }
 
@@ -245,15 +237,15 @@ TEST_F(PoliciesAgainstTheModel, AnswersOverQuantisedPagesAreTheModels) {
       SCOPED_TRACE(ContextPolicyText(policy));
       const auto test = Start(7, dtype);
       const Request request = Endless(policy, 31, ScaledCount(40, 12));
-      ExpectTheModels(request, *Ask(*test, request), kToleranceOfCodes, dtype);
+      ExpectTheReferences(request, *Ask(*test, request), kToleranceOfCodes, dtype);
       const auto found = Ask(*test, request);
       EXPECT_GT(found->choice().end().usage.cached_tokens, 0);
-      ExpectTheModels(request, *found, kToleranceOfCodes, dtype);
+      ExpectTheReferences(request, *found, kToleranceOfCodes, dtype);
     }
   }
 }
 
-// Nor a rule that the product breaks.
+// The tolerances would not let a rule pass that the product breaks; kNone shows that it is the rule.
 TEST_F(PoliciesAgainstTheModel, ARuleBrokenInTheProductShows) {
   const ContextPolicy policy = Policy(ContextPolicyType::kShift, 24, 6, 18);
   const Request request = Endless(policy, 61, 20);
@@ -270,7 +262,7 @@ TEST_F(PoliciesAgainstTheModel, ARuleBrokenInTheProductShows) {
     for (size_t i = 0; i < reading.logprobs.size(); ++i) {
       const TokenInfo& info = reading.logprobs[i];
       const double expected =
-          LogSoftmax(want[request.prompt.size() - 1 + i])[static_cast<size_t>(info.token)];
+          reference::LogSoftmax(want[request.prompt.size() - 1 + i])[static_cast<size_t>(info.token)];
       largest = std::max(largest, std::abs(info.logprob - expected));
     }
     EXPECT_TRUE(rule == KvRule::kNone ? largest <= kTolerance : largest > 100 * kTolerance) << largest;

@@ -30,6 +30,7 @@
 #include "engine/kv_transfer.h"
 #include "engine/sampling_history.h"
 #include "kernels/backends/cpu_backend.h"
+#include "tests/reference/sampling.h"
 #include "tests/support/block_weights_backend.h"
 #include "tests/support/cuda_device.h"
 #include "tests/support/drawn_model.h"
@@ -121,15 +122,6 @@ double Spread(const Logits& logits) {
 // See the head of this file.
 double Tolerance(int32_t layers, double spread) {
   return 5.0 * 2 * std::sqrt(14.0 * layers + 2) * 0x1p-9 / std::sqrt(3.0) * spread;
-}
-
-std::vector<double> LogSoftmax(const std::vector<float>& logits) {
-  const double max = *std::max_element(logits.begin(), logits.end());
-  double sum = 0;
-  for (const float logit : logits) sum += std::exp(logit - max);
-  std::vector<double> logprobs;
-  for (const float logit : logits) logprobs.push_back(logit - max - std::log(sum));
-  return logprobs;
 }
 
 int32_t Best(const std::vector<float>& logits) {
@@ -412,7 +404,7 @@ void CompareWithTheCpu(Loaded& cpu, ModelDriver& on_cpu, const Request& request,
   SamplingHistory history(request, {});
   for (size_t i = 0; i < reading.ids.size(); ++i) {
     const std::vector<float>& logits = want[request.prompt.size() - 1 + i];
-    const std::vector<double> logprobs = LogSoftmax(logits);
+    const std::vector<double> logprobs = reference::LogSoftmax(logits);
     const auto compare = [&](int32_t token, float logprob) {
       const double difference = std::abs(logprob - logprobs[static_cast<size_t>(token)]);
       all->worst = std::max(all->worst, difference);
@@ -750,7 +742,7 @@ double GrowthOf(DType kv_dtype) {
 
 // What a choice was given, against a decoder in double precision that does to its cache what the policy says
 // and rounds keys and values as pages do, and nothing else.
-void CompareWithTheSlowModel(const TinyModel& model, const Request& request, const ChoiceReading& reading,
+void CompareWithTheReference(const TinyModel& model, const Request& request, const ChoiceReading& reading,
                              DType kv_dtype, Comparison* all) {
   ASSERT_EQ(reading.logprobs.size(), reading.ids.size());
   std::vector<int32_t> text = request.prompt;
@@ -765,7 +757,7 @@ void CompareWithTheSlowModel(const TinyModel& model, const Request& request, con
   const double tolerance = growth * Tolerance(model.layers, Spread(want));
   for (size_t i = 0; i < reading.ids.size(); ++i) {
     const std::vector<float>& logits = want[request.prompt.size() - 1 + i];
-    const std::vector<double> logprobs = LogSoftmax(logits);
+    const std::vector<double> logprobs = reference::LogSoftmax(logits);
     const auto compare = [&](int32_t token, float logprob) {
       const double difference = std::abs(logprob - logprobs[static_cast<size_t>(token)]);
       all->worst = std::max(all->worst, difference);
@@ -786,7 +778,7 @@ void CompareWithTheSlowModel(const TinyModel& model, const Request& request, con
 
 // Sinks inside windows of 16 and behind them, prompts in chunks that cross what leaves, single tokens, and
 // the same prompt behind a hit.
-TEST_P(CudaEngine, GivesWhatTheSlowModelGivesUnderEachPolicy) {
+TEST_P(CudaEngine, GivesWhatTheReferenceGivesUnderEachPolicy) {
   const TinyModel model = WindowedModel();
   const TempFolder folder;
   model.WriteMistral(folder);
@@ -817,7 +809,7 @@ TEST_P(CudaEngine, GivesWhatTheSlowModelGivesUnderEachPolicy) {
       const ChoiceReading& reading = reader->choice();
       EXPECT_GT(reading.end().usage.discarded_tokens, 0);
       EXPECT_EQ(reading.end().usage.cached_tokens > 0, behind_a_hit);
-      CompareWithTheSlowModel(model, request, reading, dtype, &all);
+      CompareWithTheReference(model, request, reading, dtype, &all);
     }
   }
   EXPECT_GT(all.clear, all.tokens / 4);
@@ -826,7 +818,7 @@ TEST_P(CudaEngine, GivesWhatTheSlowModelGivesUnderEachPolicy) {
 // Requests under policies and without one, of one choice and of several, that take a tiny pool from each
 // other in a drawn layout, with a tier behind it or none; some are cancelled, some asked again. What each was
 // given is what the slow model gives of its text alone.
-TEST_P(CudaEngine, GivesWhatTheSlowModelGivesInAStormOfPolicies) {
+TEST_P(CudaEngine, GivesWhatTheReferenceGivesInAStormOfPolicies) {
   const uint32_t seed = TestSeed() + static_cast<uint32_t>(GetParam().steps_in_flight);
   std::mt19937 random(seed);
   const auto number = [&random](int64_t least, int64_t most) {
@@ -899,7 +891,7 @@ TEST_P(CudaEngine, GivesWhatTheSlowModelGivesInAStormOfPolicies) {
       } else {
         EXPECT_EQ(reading.end().reason, FinishReason::kCancelled);
       }
-      CompareWithTheSlowModel(model, requests[i], reading, DType::kBf16, &all);
+      CompareWithTheReference(model, requests[i], reading, DType::kBf16, &all);
     }
   }
   EXPECT_GT(whole, 6);
@@ -949,7 +941,7 @@ TEST_P(CudaEngine, ScoresCandidatesAsTheCpuDoesBesideRowsOfOtherKinds) {
     for (size_t i = 0; i < candidate.size(); ++i, ++score) {
       EXPECT_EQ(score->token, candidate[i]);
       const double expected =
-          LogSoftmax(want[request.prompt.size() + i - 1])[static_cast<size_t>(candidate[i])];
+          reference::LogSoftmax(want[request.prompt.size() + i - 1])[static_cast<size_t>(candidate[i])];
       EXPECT_NEAR(score->logprob, expected, 2 * tolerance) << "token " << i << " of " << candidate.size();
     }
   }

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
+#include <array>
 #include <cstring>
 #include <filesystem>
 #include <memory>
@@ -30,6 +30,14 @@
 
 namespace tramontane {
 namespace {
+
+// Whether images are under way between pool, host and disk.
+bool ImagesMove(const KvTier& tier) {
+  std::array<KvTier::Contents, kMaxKvGroups> of_groups;
+  tier.Count(of_groups);
+  return std::any_of(of_groups.begin(), of_groups.end(),
+                     [](const KvTier::Contents& group) { return group.moving_images > 0; });
+}
 
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -61,10 +69,7 @@ struct Tier {
     WaitForPlace();
   }
   void WaitForPlace() {
-    for (int i = 0; i < 20; ++i) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      tier->Poll(&lost);
-    }
+    for (tier->Poll(&lost); ImagesMove(*tier); tier->Poll(&lost)) std::this_thread::yield();
     tier->CheckAccounting();
   }
   bool Holds(KvTier::Image image, int32_t block) const {
@@ -220,7 +225,7 @@ std::unique_ptr<StreamReader> Ask(SteppedEngine& test, const Request& request) {
 
 int64_t CachedTokens(const StreamReader& reader) { return reader.choice().end().usage.cached_tokens; }
 
-// Whether images are under way between pool, host and disk.
+// The same of an engine's tier.
 bool ImagesMove(SteppedEngine& test) {
   const std::shared_ptr<KvQuestion> question = *test.engine().AskKv();
   while (question->answer() == nullptr) test.Step();
@@ -396,11 +401,8 @@ TEST(CopyOrCompute, WhatLiesOnTheDiskIsReadWhereThatIsFaster) {
       test.Crowd(id, 1);
       written = std::min<int64_t>(written + 1, 2);
       test.WaitForWrites(written);
-      for (int64_t before = -1; before != test.tier().disk_bytes();) {
-        before = test.tier().disk_bytes();
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
-        test.store().PollTier();
-      }
+      for (test.store().PollTier(); ImagesMove(test.tier()); test.store().PollTier())
+        std::this_thread::yield();
     }
   };
   crowd(100);

@@ -24,10 +24,10 @@ namespace {
 struct Case {
   const char* name;
   BackendPtr (*make)();
-  int32_t queue_nodes;  // by which steps differ: the emulator's queue of ops grows by several at a time
-  int32_t few;          // rows; of those on the device so many that the same kernels serve them as serve many
-  bool recorded;
-  bool penalties;
+  int32_t queue_nodes = 0;  // by which steps differ: the emulator's queue of ops grows by several at a time
+  int32_t few = 2;  // rows; of those on the device so many that the same kernels serve them as serve many
+  bool recorded = false;
+  bool penalties = false;
 };
 
 // Of each decode step while `rows` sequences decode, once lists have grown to what such steps need.
@@ -73,14 +73,21 @@ class StepAllocationTest : public testing::TestWithParam<Case> {
 };
 BackendPtr MakeOneThreadCpu() { return MakeCpuBackend({.threads = 1, .variant = ""}).value(); }
 BackendPtr MakeCuda() { return MakeCudaTestBackend(); }
-INSTANTIATE_TEST_SUITE_P(Backends, StepAllocationTest,
-                         testing::Values(Case{"Cpu", MakeOneThreadCpu, 0, 2, false, false},
-                                         Case{"CpuWithPenalties", MakeOneThreadCpu, 0, 2, false, true},
-                                         Case{"Cuda", MakeCuda, 1, 20, false, false},
-                                         Case{"CudaWithPenalties", MakeCuda, 1, 20, false, true},
-                                         Case{"CudaRecorded", MakeCuda, 1, 20, true, false},
-                                         Case{"CudaRecordedWithPenalties", MakeCuda, 1, 20, true, true}),
-                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Backends, StepAllocationTest,
+    testing::Values(
+        Case{.name = "Cpu", .make = MakeOneThreadCpu},
+        Case{.name = "CpuWithPenalties", .make = MakeOneThreadCpu, .penalties = true},
+        Case{.name = "Cuda", .make = MakeCuda, .queue_nodes = 1, .few = 20},
+        Case{.name = "CudaWithPenalties", .make = MakeCuda, .queue_nodes = 1, .few = 20, .penalties = true},
+        Case{.name = "CudaRecorded", .make = MakeCuda, .queue_nodes = 1, .few = 20, .recorded = true},
+        Case{.name = "CudaRecordedWithPenalties",
+             .make = MakeCuda,
+             .queue_nodes = 1,
+             .few = 20,
+             .recorded = true,
+             .penalties = true}),
+    [](const auto& info) { return info.param.name; });
 
 // Steps differ by the lists of ids and pages that double in them: in 60 tokens at most six times a sequence.
 TEST_P(StepAllocationTest, ADecodeStepOfManyRowsAllocatesNoMoreThanOneOfFew) {

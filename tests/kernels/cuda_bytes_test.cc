@@ -373,8 +373,6 @@ TEST(CudaAttentionBytesTest, ADecodeStepOverQuantisedPagesReadsAFractionOfThatOv
   }
 }
 
-// The planted fault: the loop goes over all keys, as if there were no window, where the window's bytes are
-// allowed.
 // One sequence of so many keys with one query of 20 heads, in two tiles of rows.
 struct LatentRun {
   Bytes bytes;
@@ -478,6 +476,8 @@ TEST(CudaAttentionBytesTest, OfLatentPagesEqualTheFormulaAtTheHeadOfTheirKernel)
   }
 }
 
+// The planted fault: the loop goes over all keys, as if there were no window, where the window's bytes are
+// allowed.
 TEST(CudaAttentionBytesTest, ALoopThatIgnoresTheWindowDoesNotEqualIt) {
   AttentionCase c = {"", KvOf(1, 64, 16), {{0, 420}}, {1}, 4, 32};
   const CountedRun right(c);

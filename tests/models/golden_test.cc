@@ -27,6 +27,7 @@
 #include "models/decoder.h"
 #include "models/model.h"
 #include "tests/reference/linear.h"
+#include "tests/reference/sampling.h"
 #include "tests/support/counting_backend.h"
 #include "tests/support/load_folder.h"
 #include "tests/support/model_driver.h"
@@ -66,15 +67,6 @@ constexpr const char* kModels[] = {"window16",
 json Golden(const std::string& name) {
   std::ifstream file(std::string(TRAMONTANE_SOURCE_DIR) + "/tests/golden/" + name + "/golden.json");
   return json::parse(file);
-}
-
-std::vector<double> LogSoftmax(const std::vector<float>& logits) {
-  const double max = *std::max_element(logits.begin(), logits.end());
-  double sum = 0.0;
-  for (const float logit : logits) sum += std::exp(logit - max);
-  std::vector<double> logprobs;
-  for (const float logit : logits) logprobs.push_back(logit - max - std::log(sum));
-  return logprobs;
 }
 
 int32_t Best(const std::vector<float>& logits) {
@@ -180,11 +172,11 @@ TEST_P(GoldenModel, GivesTheTokensAndLogprobsOfTransformers) {
     const int sequence = driver.AddSequence();
     std::vector<std::vector<float>> logits = driver.Step({{sequence, prompt}});
     for (size_t i = 0; i + 1 < prompt.size(); ++i) {
-      compare(LogSoftmax(logits[i])[prompt[i + 1]], run["prompt_logprobs"][i],
+      compare(reference::LogSoftmax(logits[i])[prompt[i + 1]], run["prompt_logprobs"][i],
               "prompt token " + std::to_string(i + 1));
     }
     for (size_t step = 0; step < continuation.size(); ++step) {
-      const std::vector<double> logprobs = LogSoftmax(logits.back());
+      const std::vector<double> logprobs = reference::LogSoftmax(logits.back());
       const double margin = run["margins"][step];
       ++tokens;
       if (margin > 2 * tolerance) {
@@ -337,7 +329,7 @@ double WorstOfPrompts(const Mistake& mistake, bool make) {
     const auto logits = driver.Step({{driver.AddSequence(), prompt}});
     for (size_t i = 0; i + 1 < prompt.size(); ++i) {
       const double wanted = run["prompt_logprobs"][i];
-      worst = std::max(worst, std::abs(LogSoftmax(logits[i])[prompt[i + 1]] - wanted));
+      worst = std::max(worst, std::abs(reference::LogSoftmax(logits[i])[prompt[i + 1]] - wanted));
     }
   }
   return worst;

@@ -13,18 +13,13 @@
 #include "kernels/backends/cpu_backend.h"
 #include "models/decoder.h"
 #include "models/memory_plan.h"
+#include "tests/support/sanitizers.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/tiny_model.h"
 #include "tests/support/weight_file.h"
 
 namespace tramontane {
 namespace {
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitizerTakesMemory = true;
-#else
-constexpr bool kSanitizerTakesMemory = false;
-#endif
 
 constexpr int64_t kMaxOverPlan = int64_t{64} << 20;
 
@@ -85,7 +80,7 @@ void WriteZeros(const TempFolder& folder, const FileOfZeros& kind) {
 class LoadingMemory : public testing::TestWithParam<FileOfZeros> {};
 
 TEST_P(LoadingMemory, StaysNearThePlan) {
-  if (kSanitizerTakesMemory) GTEST_SKIP() << "not measured: under a sanitizer memory is the sanitizer's too";
+  if (kSanitized) GTEST_SKIP() << "not measured: under a sanitizer memory is the sanitizer's too";
   const TempFolder folder;
   folder.Write("config.json", LargeMatrices().HuggingFaceConfig().dump());
   WriteZeros(folder, GetParam());

@@ -449,14 +449,5 @@ TEST_F(QuantizeGgufTest, PypisGgufRoundsToTheSameBytes) {
   }
 }
 
-TEST_F(QuantizeGgufTest, LlamaCppReadsTheSameIdsAndDrawsTheSameTokens) {
-  const json runs = json::parse(ReadAll(kGoldens + "quantize_gguf.json"))["llama_cpp"];
-  EXPECT_EQ(runs.size(), 6u);
-  for (const json& run : runs) {
-    EXPECT_EQ(run["texts_with_the_same_ids"], 300) << run;
-    EXPECT_EQ(run["greedy_tokens_agree"], true) << run;
-  }
-}
-
 }  // namespace
 }  // namespace tramontane

@@ -12,16 +12,6 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 bool IsUsable(double logit) { return !std::isnan(logit) && logit != kInfinity; }
 
-// log softmax; every entry -inf stays -inf.
-std::vector<double> LogSoftmax(const std::vector<float>& logits) {
-  const double highest = *std::max_element(logits.begin(), logits.end());
-  double sum = 0;
-  for (const float logit : logits) sum += std::exp(logit - highest);
-  std::vector<double> logprobs;
-  for (const float logit : logits) logprobs.push_back(logit - highest - std::log(sum));
-  return logprobs;
-}
-
 struct Candidate {
   int32_t token = 0;
   double logit = 0;

@@ -3,12 +3,25 @@
 // The race's random numbers are given by the caller: this file says who wins, not how they are drawn.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <utility>
 #include <vector>
 
 namespace tramontane::reference {
+
+// Every entry -inf stays -inf.
+template <typename Number>
+std::vector<double> LogSoftmax(const std::vector<Number>& logits) {
+  const double highest = *std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  for (const double logit : logits) sum += std::exp(logit - highest);
+  std::vector<double> logprobs;
+  for (const double logit : logits) logprobs.push_back(logit - highest - std::log(sum));
+  return logprobs;
+}
 
 struct Adjustment {
   int32_t token = 0;

@@ -38,7 +38,8 @@ class Program {
   void Signal(int signal);
   // The exit status; -signal when a signal ended it.
   int Wait();
-  // Of memory that it had at once; known once it has ended.
+  // Of memory that it had at once, or the test when it started it, if that was more (Linux counts a fork's
+  // too); known once it has ended.
   int64_t most_resident_bytes() const { return most_resident_bytes_; }
 
   const std::string& out() const { return stdout_; }

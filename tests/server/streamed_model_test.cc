@@ -10,18 +10,13 @@
 
 #include "models/opened_model.h"
 #include "tests/server/program.h"
+#include "tests/support/sanitizers.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/tiny_model.h"
 #include "tests/support/weight_file.h"
 
 namespace tramontane {
 namespace {
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitizerTakesMemory = true;
-#else
-constexpr bool kSanitizerTakesMemory = false;
-#endif
 
 // The largest of f32 takes 4 MB, a layer 24 MB.
 TinyModel ModelOf(int32_t layers) {
@@ -67,7 +62,7 @@ class StreamedModel : public testing::TestWithParam<Pass> {
 };
 
 TEST_P(StreamedModel, TakesNoMoreMemoryWhereItIsLarger) {
-  if (kSanitizerTakesMemory) GTEST_SKIP() << "not measured: under a sanitizer memory is the sanitizer's too";
+  if (kSanitized) GTEST_SKIP() << "not measured: under a sanitizer memory is the sanitizer's too";
   constexpr int64_t kFewTensors = int64_t{16} << 20;  // four of the largest
   const TempFolder small, large;
   const int64_t more = -WriteZeros(small, 1) + WriteZeros(large, 11);

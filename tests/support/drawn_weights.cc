@@ -131,7 +131,7 @@ bool IsInFp8(const std::string& name, const json& entry) {
          !name.ends_with(".gate.weight");
 }
 
-// Codes of `values`, [rows][columns], each row over its scale; `scale` has bf16's.
+// Codes of `values`, [rows][columns], each over its row's scale, or over the only one. Scales are bf16's.
 std::string Fp8Codes(const std::vector<float>& values, int64_t columns, const std::vector<float>& scales) {
   std::string codes;
   for (size_t i = 0; i < values.size(); ++i) {

@@ -17,7 +17,7 @@
 namespace tramontane {
 
 struct WeightForm {
-  const char* name;                // "q4_0", "gguf of every type", "int4 in groups of 32"
+  const char* name;                // "q4_0", "gguf of every type in blocks", "int4 in groups of 32"
   DType plain = DType::kF32;       // of the files that the model is first written to
   std::vector<DType> blocks = {};  // of a GGUF file: each matrix has one of them
   int32_t bits = 0;                // 4 or 8: integers in groups of 32, of compressed-tensors
