@@ -97,7 +97,7 @@ class Runtime {
   // ---- recorded steps: what is queued between Begin and End is kept instead of run
   virtual int BeginRecording() = 0;
   virtual int EndRecording(void** recording, int64_t* launches) = 0;  // how many it has
-  virtual int Replay(void* recording) = 0;  // queues it
+  virtual int Replay(void* recording) = 0;                            // queues it
   virtual void FreeRecording(void* recording) = 0;
 };
 
