@@ -89,6 +89,34 @@ TEST(CheckScriptTest, FailsWhereATestDoes) {
   EXPECT_EQ(all.Wait(), 8) << all.err();
 }
 
+TEST(CheckScriptTest, AllRunsTheTestsInAnEnvironmentForEachListOfClients) {
+  const HollowCheckout checkout("check");
+  fs::create_directories(checkout.folder.PathOf("tests/clients/requirements"));
+  checkout.folder.Write("tests/clients/requirements/openai.txt", "openai==1\n");
+  checkout.WriteScript(
+      "bin/python3", "mkdir -p \"$3/bin\"\nprintf '#!/bin/sh\\n' >\"$3/bin/pip\"\nchmod +x \"$3/bin/pip\"\n");
+  Program all({"--all"}, checkout.Running("check"));
+  ASSERT_EQ(all.Wait(), 0) << all.err();
+  EXPECT_TRUE(fs::exists(checkout.folder.PathOf("build/python/openai/requirements.txt")));
+  const std::string settings =
+      "cmake --preset release -DTRAMONTANE_CPU_VARIANTS:STRING=all -DTRAMONTANE_STRUCTURED:STRING=ON "
+      "-DTRAMONTANE_JINJA:BOOL=ON";
+  EXPECT_THAT(all.err(), HasSubstr(settings + "\n"));
+  EXPECT_THAT(all.err(), HasSubstr(settings + " -DTRAMONTANE_PYTHON:PATH="));
+  EXPECT_THAT(all.out(), ContainsRegex("ctest .*build/release"));
+}
+
+TEST(CheckScriptTest, AllFailsWhereAnEnvironmentCannotBeMade) {
+  const HollowCheckout checkout("check");
+  fs::create_directories(checkout.folder.PathOf("tests/clients/requirements"));
+  checkout.folder.Write("tests/clients/requirements/openai.txt", "openai==1\n");
+  checkout.WriteScript("bin/python3", "echo no network >&2\nexit 1\n");
+  Program all({"--all"}, checkout.Running("check"));
+  EXPECT_EQ(all.Wait(), 1) << all.err();
+  EXPECT_THAT(all.err(), HasSubstr("no network"));
+  EXPECT_THAT(all.out(), Not(HasSubstr("ctest")));
+}
+
 TEST(RunScriptTest, OnlyBuildOnlyBuildsTheLoadTool) {
   for (const bool build_only : {true, false}) {
     const HollowCheckout checkout("run");
