@@ -40,7 +40,7 @@ void OutputProcessor::Run() {
 }
 
 void OutputProcessor::Deliver(ChoiceOutput& output) {
-  if (output.started) output.request->stream->PutStarted(*std::move(output.started));
+  if (output.started) output.request->stream->PutStarted(std::move(*output.started));
   ChoiceText& text = output.request->texts[static_cast<size_t>(output.choice)];
   if (text.finished()) return;  // computed beyond a stop string
   const std::string* stop = output.token ? DeliverToken(output, text) : nullptr;

@@ -38,7 +38,7 @@ struct ChoiceEnd {
 struct ChoiceOutput {
   std::shared_ptr<LiveRequest> request;
   int32_t choice = 0;
-  std::optional<StreamStarted> started;  // in the request's first
+  std::unique_ptr<StreamStarted> started;  // in the request's first: rare, and so not in every output
   std::optional<TokenInfo> token;
   std::optional<ChoiceEnd> end;  // after `token`
   Usage usage;                   // as of now; completion_tokens is counted by the output thread

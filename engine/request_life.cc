@@ -4,6 +4,7 @@
 #include <bit>
 #include <limits>
 #include <span>
+#include <memory>
 #include <utility>
 
 namespace tramontane {
@@ -19,22 +20,20 @@ int64_t OutOfTimeNs(const Request& request) {
                                    : kNever);
 }
 
-SamplingRow RowFor(const ActiveRequest& active, int32_t choice, int64_t position) {
+void FillRow(const ActiveRequest& active, int32_t choice, int64_t position, SamplingRow* row) {
   const SamplingParams& sampling = active.request().sampling;
-  SamplingRow row;
-  row.temperature = sampling.temperature;
-  row.top_p = sampling.top_p;
-  row.min_p = sampling.min_p;
-  row.top_k = std::max(sampling.top_k, 0);
-  row.repetition_penalty = sampling.repetition_penalty;
-  row.presence_penalty = sampling.presence_penalty;
-  row.frequency_penalty = sampling.frequency_penalty;
-  row.choice = choice;
-  row.seed = active.seed;
-  row.position = position;
-  row.top_logprobs = std::max(active.request().output.logprobs, 0);
-  row.wants_logprob = active.request().output.logprobs >= 0 ? 1 : 0;
-  return row;
+  row->temperature = sampling.temperature;
+  row->top_p = sampling.top_p;
+  row->min_p = sampling.min_p;
+  row->top_k = std::max(sampling.top_k, 0);
+  row->repetition_penalty = sampling.repetition_penalty;
+  row->presence_penalty = sampling.presence_penalty;
+  row->frequency_penalty = sampling.frequency_penalty;
+  row->choice = choice;
+  row->seed = active.seed;
+  row->position = position;
+  row->top_logprobs = std::max(active.request().output.logprobs, 0);
+  row->wants_logprob = active.request().output.logprobs >= 0 ? 1 : 0;
 }
 
 TokenInfo InfoOf(ScoredToken scored) {
@@ -227,9 +226,11 @@ const SampleInputs& RequestLife::InputsOf(const StepPlan& plan) {
     for (int32_t s = 0; s < row.ask.samples; ++s) {
       Choice& choice = active.choices[static_cast<size_t>(row.sequence->choice) + static_cast<size_t>(s)];
       if (!choice.history) choice.history = active.live->history_after_prompt;
-      sample_inputs_.choices.push_back(
-          {RowFor(active, choice.choice, choice.discarded + row.start + row.count), &*choice.history,
-           MaskOf(choice)});
+      // In its place: a row made beside it and copied there waits for its own stores.
+      ChoiceSampling& inputs = sample_inputs_.choices.emplace_back();
+      FillRow(active, choice.choice, choice.discarded + row.start + row.count, &inputs.row);
+      inputs.history = &*choice.history;
+      inputs.mask = MaskOf(choice);
     }
   }
   return sample_inputs_;
@@ -389,7 +390,7 @@ ChoiceOutput& RequestLife::Emit(Choice& choice) {
   output.usage = choice.usage;
   output.timings = choice.timings;
   output.timings.finished_ns = now_ns_;
-  if (!active.started) output.started = Started(active);
+  if (!active.started) output.started = std::make_unique<StreamStarted>(Started(active));
   return output;
 }
 

@@ -4,6 +4,7 @@
 
 #include <future>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -221,7 +222,11 @@ class Script {
   }
 
   // Delivers all of it, one step each, and reads what came of it.
-  Reader Deliver(std::vector<ChoiceOutput> outputs) {
+  template <size_t n>
+  Reader Deliver(ChoiceOutput (&&outputs)[n]) {
+    return Deliver(std::span<ChoiceOutput>(outputs));
+  }
+  Reader Deliver(std::span<ChoiceOutput> outputs) {
     Signal engine_wake;
     {
       OutputProcessor processor(64, engine_wake, [](const LiveRequest&) {});
@@ -247,10 +252,11 @@ TEST(OutputProcessor, TextIdsLogprobsAndUsageEndAtTheTokenThatCompletesAStop) {
   request.stopping.stop = {"STOP"};
   request.output.logprobs = 0;
   Script script(request);
-  std::vector<ChoiceOutput> outputs = {script.Token(kHello), script.Token(kSt), script.Token(kOp)};
+  std::vector<ChoiceOutput> outputs;
+  for (const int32_t id : {kHello, kSt, kOp}) outputs.push_back(script.Token(id));
   for (int surplus = 0; surplus < 12; ++surplus) outputs.push_back(script.Token(kWorld));
   outputs.push_back(script.End({FinishReason::kStopSequence}));
-  const Reader reader = script.Deliver(std::move(outputs));
+  const Reader reader = script.Deliver(outputs);
   EXPECT_EQ(reader.text, "Hello ");
   EXPECT_EQ(reader.ids, (std::vector<int32_t>{kHello, kSt, kOp}));
   EXPECT_EQ(reader.logprobs.size(), 3u);
