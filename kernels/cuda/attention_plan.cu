@@ -1,11 +1,16 @@
 // The work list of an attention call, made on the device, so that the host need not know the lengths.
 //
 // Shapes: 3 integers a sequence in; AttentionItem [items], AttentionMerge [merges], AttentionWork [1] out.
-// Grid:   one block of 256 threads. For the split length a thread takes every 256th sequence; for the lists
-//         it owns a run of neighbouring ones, placed by prefix sums over the lanes and warps.
-// Bytes:  read 12 a sequence, three times; written 20 an item, 16 a merge, 16 once.
-//         Where sequences may share: read 16 more a sequence, three times; written 8 for each that does.
-//         By row: 4 more a sequence where masks decide, and 4 a tile of rows where rows have a `left`.
+// Grid:   one block of 256 threads. All tiles of rows, in the order of the list, are dealt to them in runs as
+//         long as each other, so that a thread has a few tiles of a long prompt, or a few sequences of a
+//         large batch; what each adds is placed by prefix sums over the lanes and warps.
+// Bytes:  read 12 a sequence; 12 for the first tile that a thread has, and 12 for each sequence that it has
+//         tiles of, three times; written 20 an item, 16 a merge, 16 once.
+//         Where sequences may share: read 16 more a tile of rows, three times; written 8 for each sequence
+//         that does.
+//         By row: 4 more where masks decide, for what is read three times, and 4 a tile of rows, three times,
+//         where rows have a `left`.
+//         Of more than 256 sequences a thread reads 12 for each that it passes over on its way to its first.
 //         Microseconds; run once a step per window, used by all its layers.
 // Limits: any batch; lists bounded by AttentionItemBound.
 // Idea:   FlashAttention-3's device-side split planner, but counting only keys inside the window.
@@ -26,7 +31,7 @@ namespace {
 constexpr int kPlanThreads = 256;
 constexpr int kPlanWarps = kPlanThreads / 32;
 constexpr int kPlanCounts = kLengthClasses * kPlanThreads;
-constexpr size_t kPlanShared = kPlanWarps * sizeof(uint64_t) + kPlanCounts * sizeof(int);
+constexpr size_t kPlanShared = kPlanWarps * sizeof(uint64_t) + (kPlanCounts + kPlanThreads) * sizeof(int);
 
 // Sums over the threads of the block.
 struct Scanned {
@@ -54,26 +59,81 @@ TM_DEVICE Scanned ScanBlock(uint64_t value, uint64_t* warp_sums) {
   return scanned;
 }
 
+// Neighbouring tiles of rows: `count` of them from number `number` of a sequence on.
+struct DealtTiles {
+  int sequence, number;
+  int count;
+};
+
+// The tiles of this thread: those of all sequences one after the other are cut into even runs.
+TM_DEVICE DealtTiles DealTiles(const AttentionPlanParams& p, uint64_t* warp_sums, int* before) {
+  // A thread counts the tiles of neighbouring sequences.
+  const int sequences = (p.batch + kPlanThreads - 1) / kPlanThreads;
+  const int end = Min((ThreadX() + 1) * sequences, p.batch);
+  int tiles = 0;
+  TM_ROLLED
+  for (int b = ThreadX() * sequences; b < end; ++b)
+    tiles += RowTilesOf(p, ReadRow<DeviceMemory, false>(p, b));
+  const Scanned counted = ScanBlock(static_cast<uint64_t>(tiles), warp_sums);
+  before[ThreadX()] = static_cast<int>(counted.before);
+  SyncThreads();
+
+  const auto all = static_cast<int>(counted.all);
+  const int of_a_thread = (all + kPlanThreads - 1) / kPlanThreads;
+  const int first = Min(ThreadX() * of_a_thread, all);
+  DealtTiles dealt = {0, 0, Min(of_a_thread, all - first)};
+  if (dealt.count == 0) return dealt;
+  // The last thread that has counted no more than `first` before its own counted that tile.
+  int counter = 0;
+  TM_UNROLL
+  for (int step = kPlanThreads / 2; step > 0; step /= 2)
+    counter += before[counter + step] <= first ? step : 0;
+  dealt.sequence = counter * sequences;
+  dealt.number = first - before[counter];
+  while (true) {
+    const int passed = RowTilesOf(p, ReadRow<DeviceMemory, false>(p, dealt.sequence));
+    if (dealt.number < passed) return dealt;
+    dealt.number -= passed;
+    ++dealt.sequence;
+  }
+}
+
+// Calls visit(RowTile) for each. A thread has few, so that loops are short code rather than fast.
+template <bool kByRow, typename Visit>
+TM_DEVICE void ForEachTile(const AttentionPlanParams& p, const DealtTiles& dealt, const Visit& visit) {
+  int number = dealt.number, left = dealt.count;
+  TM_ROLLED
+  for (int b = dealt.sequence; left > 0; ++b) {
+    const PlanRow row = ReadRow<DeviceMemory, kByRow>(p, b);
+    const int tiles = RowTilesOf(p, row), end = Min(tiles, number + left);
+    left -= end - number;
+    TM_ROLLED
+    for (; number < end; ++number) visit(TileOf(p, b, row, tiles, number));
+    number = 0;
+  }
+}
+
 template <bool kByRow>
 TM_DEVICE void PlanBlock(const AttentionPlanParams& p) {
   auto* const warp_sums = reinterpret_cast<uint64_t*>(SharedBytes());
   auto* const counts = reinterpret_cast<int*>(warp_sums + kPlanWarps);  // [kLengthClasses][kPlanThreads]
   const int thread = ThreadX();
+  const DealtTiles dealt = DealTiles(p, warp_sums, counts + kPlanCounts);
 
   // All key tiles, for the split length.
   int tiles = 0;
-  for (int b = thread; b < p.batch; b += kPlanThreads) tiles += CountKeyTiles<DeviceMemory, kByRow>(p, b);
+  ForEachTile<kByRow>(p, dealt,
+                      [&](const RowTile& tile) { tiles += CountKeyTiles<DeviceMemory, kByRow>(p, tile); });
   const auto all_tiles = static_cast<int>(ScanBlock(static_cast<uint64_t>(tiles), warp_sums).all);
   const int split_tiles = SplitLength(p, all_tiles);
 
-  // A thread owns a run of neighbouring sequences, so that the lists are in the order of the batch.
-  const int run = (p.batch + kPlanThreads - 1) / kPlanThreads;
-  const int begin = Min(thread * run, p.batch), end = Min(begin + run, p.batch);
   const ClassCounts items = {counts + thread, kPlanThreads};
   Totals own;
   TM_UNROLL
   for (int c = 0; c < kLengthClasses; ++c) items[c] = 0;
-  for (int b = begin; b < end; ++b) CountSequence<DeviceMemory, kByRow>(p, b, split_tiles, items, &own);
+  ForEachTile<kByRow>(p, dealt, [&](const RowTile& tile) {
+    CountTile<DeviceMemory, kByRow>(p, tile, split_tiles, items, &own);
+  });
   const Scanned lists =
       ScanBlock(static_cast<uint64_t>(own.merges) << 32 | static_cast<uint64_t>(own.partials), warp_sums);
 
@@ -98,23 +158,37 @@ TM_DEVICE void PlanBlock(const AttentionPlanParams& p) {
                                       static_cast<int>(lists.all & 0xffffffffu), split_tiles});
   }
   Totals next = {static_cast<int>(lists.before >> 32), static_cast<int>(lists.before & 0xffffffffu)};
-  for (int b = begin; b < end; ++b) FillSequence<DeviceMemory, kByRow>(p, b, split_tiles, items, &next);
+  ForEachTile<kByRow>(p, dealt, [&](const RowTile& tile) {
+    FillTile<DeviceMemory, kByRow>(p, tile, split_tiles, items, &next);
+  });
+}
+
+template <bool kByRow, typename Visit>
+void ForEachTileOnHost(const AttentionPlanParams& params, const Visit& visit) {
+  for (int b = 0; b < params.batch; ++b) {
+    const PlanRow row = ReadRow<HostMemory, kByRow>(params, b);
+    const int tiles = RowTilesOf(params, row);
+    for (int number = 0; number < tiles; ++number) visit(TileOf(params, b, row, tiles, number));
+  }
 }
 
 template <bool kByRow>
 void PlanOnHost(const AttentionPlanParams& params) {
   int tiles = 0;
-  for (int b = 0; b < params.batch; ++b) tiles += CountKeyTiles<HostMemory, kByRow>(params, b);
+  ForEachTileOnHost<kByRow>(
+      params, [&](const RowTile& tile) { tiles += CountKeyTiles<HostMemory, kByRow>(params, tile); });
   const int split_tiles = SplitLength(params, tiles);
   int counts[kLengthClasses] = {};
   const ClassCounts items = {counts, 1};
   Totals all, next;
-  for (int b = 0; b < params.batch; ++b)
-    CountSequence<HostMemory, kByRow>(params, b, split_tiles, items, &all);
+  ForEachTileOnHost<kByRow>(params, [&](const RowTile& tile) {
+    CountTile<HostMemory, kByRow>(params, tile, split_tiles, items, &all);
+  });
   int place = 0;
   for (int& count : counts) place += std::exchange(count, place);
-  for (int b = 0; b < params.batch; ++b)
-    FillSequence<HostMemory, kByRow>(params, b, split_tiles, items, &next);
+  ForEachTileOnHost<kByRow>(params, [&](const RowTile& tile) {
+    FillTile<HostMemory, kByRow>(params, tile, split_tiles, items, &next);
+  });
   *params.work = {place, all.merges, all.partials, split_tiles};
 }
 

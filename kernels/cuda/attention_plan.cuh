@@ -1,6 +1,6 @@
-// What one sequence adds to the work list of an attention call: the arithmetic of attention_plan.cu, written
-// once for the kernel and its host twin. `Memory` says how integers are read and entries written; `kByRow`
-// whether rows see other keys than those of the window.
+// What a tile of rows adds to the work list of an attention call: the arithmetic of attention_plan.cu,
+// written once for the kernel and its host twin. `Memory` says how integers are read and entries written;
+// `kByRow` whether rows see other keys than those of the window.
 #pragma once
 
 #include "kernels/cuda/attention.h"
@@ -91,9 +91,20 @@ struct Totals {
   int merges = 0, partials = 0;
 };
 
-// First row of a sequence's last tile; negative where it has no row.
-TM_HOST_DEVICE int LastTileBegin(const AttentionPlanParams& p, const PlanRow& row) {
-  return (row.tokens * p.group + p.tile_rows - 1) / p.tile_rows * p.tile_rows - p.tile_rows;
+// Tiles of rows that a sequence has; of sharers it has one.
+TM_HOST_DEVICE int RowTilesOf(const AttentionPlanParams& p, const PlanRow& row) {
+  return (row.tokens * p.group + p.tile_rows - 1) / p.tile_rows;
+}
+
+struct RowTile {
+  int sequence;
+  PlanRow row;
+  int row_begin;
+};
+// Number `number` of a sequence's `tiles`, in the order of the list: its last rows before its first.
+TM_HOST_DEVICE RowTile TileOf(const AttentionPlanParams& p, int b, const PlanRow& row, int tiles,
+                              int number) {
+  return {b, row, (tiles - 1 - number) * p.tile_rows};
 }
 
 // A sequence of sharers: the keys that it has for itself, before and behind those that are shared, and these.
@@ -114,8 +125,9 @@ TM_HOST_DEVICE AttentionSharers SharersWith(const AttentionPlanParams& p, int b)
 }
 
 template <typename Memory>
-TM_HOST_DEVICE SharingRow ReadSharingRow(const AttentionPlanParams& p, const AttentionSharers& with, int b) {
-  const KeyRange keys = KeysOf<Memory, false>(p, ReadRow<Memory, false>(p, b), 0);
+TM_HOST_DEVICE SharingRow SharingRowOf(const AttentionPlanParams& p, const AttentionSharers& with,
+                                       const PlanRow& row) {
+  const KeyRange keys = KeysOf<Memory, false>(p, row, 0);
   return {with, {keys.begin, with.begin}, {with.begin, with.end}, {with.end, keys.end}};
 }
 
@@ -180,54 +192,48 @@ TM_HOST_DEVICE void FillSharing(const AttentionPlanParams& p, const SharingRow& 
 }
 
 template <typename Memory, bool kByRow>
-TM_HOST_DEVICE int CountKeyTiles(const AttentionPlanParams& p, int b) {
+TM_HOST_DEVICE int CountKeyTiles(const AttentionPlanParams& p, const RowTile& tile) {
+  const int b = tile.sequence;
   if (const AttentionSharers with = SharersWith<Memory>(p, b); !kByRow && with.count > 0) {
-    const SharingRow row = ReadSharingRow<Memory>(p, with, b);
+    const SharingRow row = SharingRowOf<Memory>(p, with, tile.row);
     return TilesOf(row.before) + TilesOf(row.behind) +
            (row.leads(b) ? row.row_tiles(p.group) * TilesOf(row.shared) : 0);
   }
-  const PlanRow row = ReadRow<Memory, kByRow>(p, b);
-  int tiles = 0;
-  for (int r = 0; r < row.tokens * p.group; r += p.tile_rows)
-    tiles += TilesOf(KeysOf<Memory, kByRow>(p, row, r));
-  return tiles;
+  return TilesOf(KeysOf<Memory, kByRow>(p, tile.row, tile.row_begin));
 }
 
-// Adds the items of one sequence to those of their classes, its merges and partials to `totals`.
+// Adds the items of a tile of rows to those of their classes, its merges and partials to `totals`.
 template <typename Memory, bool kByRow>
-TM_HOST_DEVICE void CountSequence(const AttentionPlanParams& p, int b, int split_tiles, ClassCounts items,
-                                  Totals* totals) {
+TM_HOST_DEVICE void CountTile(const AttentionPlanParams& p, const RowTile& tile, int split_tiles,
+                              ClassCounts items, Totals* totals) {
+  const int b = tile.sequence;
   if (const AttentionSharers with = SharersWith<Memory>(p, b); !kByRow && with.count > 0) {
-    return CountSharing(p, ReadSharingRow<Memory>(p, with, b), b, split_tiles, items, totals);
+    return CountSharing(p, SharingRowOf<Memory>(p, with, tile.row), b, split_tiles, items, totals);
   }
-  const PlanRow row = ReadRow<Memory, kByRow>(p, b);
-  for (int r = 0; r < row.tokens * p.group; r += p.tile_rows) {
-    const int tiles = TilesOf(KeysOf<Memory, kByRow>(p, row, r)), splits = SplitsOf(tiles, split_tiles);
-    items[LengthClass(LengthOf(tiles, splits), split_tiles)] += splits;
-    totals->merges += splits > 1 ? 1 : 0;
-    totals->partials += splits > 1 ? splits : 0;
-  }
+  const int tiles = TilesOf(KeysOf<Memory, kByRow>(p, tile.row, tile.row_begin));
+  const int splits = SplitsOf(tiles, split_tiles);
+  items[LengthClass(LengthOf(tiles, splits), split_tiles)] += splits;
+  totals->merges += splits > 1 ? 1 : 0;
+  totals->partials += splits > 1 ? splits : 0;
 }
 
-// Writes the items of one sequence to where their classes have come, its merges and partials to `next`, and
+// Writes the items of a tile of rows to where their classes have come, its merges and partials to `next`, and
 // counts all of them on.
 template <typename Memory, bool kByRow>
-TM_HOST_DEVICE void FillSequence(const AttentionPlanParams& p, int b, int split_tiles, ClassCounts next_item,
-                                 Totals* next) {
+TM_HOST_DEVICE void FillTile(const AttentionPlanParams& p, const RowTile& tile, int split_tiles,
+                             ClassCounts next_item, Totals* next) {
+  const int b = tile.sequence, r = tile.row_begin;
   if (const AttentionSharers with = SharersWith<Memory>(p, b); !kByRow && with.count > 0) {
-    return FillSharing<Memory>(p, ReadSharingRow<Memory>(p, with, b), b, split_tiles, next_item, next);
+    return FillSharing<Memory>(p, SharingRowOf<Memory>(p, with, tile.row), b, split_tiles, next_item, next);
   }
-  const PlanRow row = ReadRow<Memory, kByRow>(p, b);
-  for (int r = LastTileBegin(p, row); r >= 0; r -= p.tile_rows) {
-    const KeyRange keys = KeysOf<Memory, kByRow>(p, row, r);
-    const int tiles = TilesOf(keys), splits = SplitsOf(tiles, split_tiles), length = LengthOf(tiles, splits);
-    if (splits > 1) Memory::Store(p.merges + next->merges++, AttentionMerge{b, r, next->partials, splits});
-    int& item = next_item[LengthClass(length, split_tiles)];
-    for (int s = 0; s < splits; ++s) {
-      const int begin = keys.begin + s * length * kKeyTile;
-      Memory::Store(p.items + item++, AttentionItem{b, r, begin, Min(begin + length * kKeyTile, keys.end),
-                                                    splits > 1 ? next->partials++ : -1});
-    }
+  const KeyRange keys = KeysOf<Memory, kByRow>(p, tile.row, r);
+  const int tiles = TilesOf(keys), splits = SplitsOf(tiles, split_tiles), length = LengthOf(tiles, splits);
+  if (splits > 1) Memory::Store(p.merges + next->merges++, AttentionMerge{b, r, next->partials, splits});
+  int& item = next_item[LengthClass(length, split_tiles)];
+  for (int s = 0; s < splits; ++s) {
+    const int begin = keys.begin + s * length * kKeyTile;
+    Memory::Store(p.items + item++, AttentionItem{b, r, begin, Min(begin + length * kKeyTile, keys.end),
+                                                  splits > 1 ? next->partials++ : -1});
   }
 }
 

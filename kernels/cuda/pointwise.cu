@@ -97,6 +97,14 @@ TM_DEVICE Floats<kPiece> LoadColumns(const Bf16* x, const Vector16 (&columns)[2]
 // Grid: (rows) of 512 threads, one piece each of a row of 4,096. A row is read twice, the second time from
 // the cache. Bytes: read rows * width * (2 * 2 + 4) (+ 4 a row when gathered, + 4 for each column that has
 // its place in an order), written rows * width * 2.
+//
+// Few rows leave multiprocessors idle, and are still a block each. The fewest never come here: a small
+// product normalises up to kFusedNormRows itself (kFusedNormRowsOverBlocks over a weight in blocks;
+// linear_small.h), and who chooses experts does so, too (moe.cu). What is left of few rows are decodes of
+// more than those, and products of a weight whose columns have an order of their own. Such a call takes as
+// long as its launch and a chain of two loads and a sum over the block. In several blocks a row would have
+// that chain all the same, a thread's one piece being no less, and blocks that wait for each other's sums
+// besides.
 TM_KERNEL TM_BOUNDS(kNormThreads) void RmsNormKernel(RmsNormKernelParams p) {
   AwaitPriorKernels();
   auto* sums = reinterpret_cast<float*>(SharedBytes());  // [kNormThreads / 32]

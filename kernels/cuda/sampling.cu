@@ -20,15 +20,16 @@
 //         adjustment. It writes 20 (its record), 8 a TokenLogprob; adjusted rows 4 * vocab, and 4 an
 //         adjustment.
 //
-// Bound:  arithmetic on one SM a row, not memory: where a logprob is wanted an exponential in f64 a token
-//         (about 19 operations), else that in f32 of top_p and the hash of the race. f64 has half the rate of
-//         f32 on sm_80 and sm_90, a 64th on sm_89.
+// Bound:  arithmetic on one SM a row, not memory: where a logprob or top_p is wanted an exponential in f32 a
+//         token, and the hash of the race. f64 has half the rate of f32 on sm_80 and sm_90, a 64th on sm_89.
 //
 // Limits: vocab below 2^31; sm_80 and later.
 //
-// Math:   as on the CPU: logits f32, weights, sums and race in f64. A filter adds up weights as integers (of
+// Math:   as on the CPU: logits f32, weights and race in f64. A filter adds up weights as integers (of
 //         weight 2^-k, k = 62 less the bits of vocab), so its sums are exact and no order of threads changes
 //         them; it differs from a sum in f64 only where the two sides of the cut are within 2^-40 or so.
+//         The log-sum-exp adds up estimates in f32 in the same way and takes one logarithm in f64: what a
+//         logprob is off by is in sampling.h.
 //         f64 is for finalists: top_p first adds up weights estimated in f32, whose errors have a bound, and
 //         where that leaves no doubt in which bucket the limit is reached, and at which of its tokens,
 //         weighed in f64, the cut is the one that exact sums give; else those are taken. The race compares in
@@ -53,7 +54,7 @@ TM_DEVICE SampleRecord Report(Shared* s, const SampleKernelParams& p, const Logi
   SampleRecord record;
   record.token = token;
   if (!s->row.NeedsLogprob()) return record;
-  const double log_total = highest + Log(SumOfWeights(s, raw, highest));
+  const double log_total = LogTotal(SumOfWeights(s, raw, highest), highest, raw.vocab);
   const float logit = LoadUniform(raw.data + token);
   record.logprob = static_cast<float>(logit - log_total);
   record.rank = 1 + static_cast<int32_t>(CountHigher(s, raw, logit));

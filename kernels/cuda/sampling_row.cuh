@@ -104,10 +104,6 @@ TM_DEVICE uint64_t BlockMax(Shared* s, uint64_t word) {
 TM_DEVICE uint64_t BlockSum(Shared* s, uint64_t word) {
   return Reduce(s, word, [](uint64_t a, uint64_t b) { return a + b; });
 }
-TM_DEVICE double BlockSum(Shared* s, double value) {
-  return DoubleOf(
-      Reduce(s, BitsOf(value), [](uint64_t a, uint64_t b) { return BitsOf(DoubleOf(a) + DoubleOf(b)); }));
-}
 
 // The sum of the words of lower threads; *total: of all.
 TM_DEVICE uint64_t PrefixSum(Shared* s, uint64_t word, uint64_t* total) {
@@ -157,7 +153,8 @@ TM_DEVICE double ExpOfNonPositive(double x) {
 
 // exp((logit - highest) / temperature).
 struct Weights {
-  // No estimate is off by more than this share of it and 2: its exponent by 2^-24, Exp2 by 2^-22.
+  // No estimate is off by more than this share of it and 2: its exponent by 2^-24, Exp2 by 2^-22. The half of
+  // it would do; kMostLogprobError counts so.
   static constexpr double kEstimateError = 0x1p-20;
   // Of temperatures for which there are estimates: what is close enough to weigh something is far from what
   // f32 cannot hold.
@@ -544,14 +541,21 @@ TM_DEVICE int32_t ChooseToken(Shared* s, const SampleKernelParams& p, const Logi
 
 // ---- what is reported ---------------------------------------------------------------------------
 
-// The sum of e^(logit - highest). Every token counts: a logprob that is rounded to f32 keeps what one of
-// 2^-30 of the sum gives.
-TM_DEVICE double SumOfWeights(Shared* s, const Logits& raw, float highest) {
-  double sum = 0;
-  ForEachToken(raw, [&](int, float logit) {
-    sum += ExpOfNonPositive(static_cast<double>(logit) - static_cast<double>(highest));
-  });
+// The sum of e^(logit - highest), 2^WeightBits standing for 1: exact for what the estimates are, so it is the
+// same for any order of threads and any number of blocks. The highest logit's own are exactly 1, so a logprob
+// near 0 is off by a share of itself.
+TM_DEVICE uint64_t SumOfWeights(Shared* s, const Logits& raw, float highest) {
+  const Weights weights(highest, 1.0);
+  const int bits = WeightBits(raw.vocab);
+  uint64_t sum = 0;
+  ForEachToken(raw, [&](int, float logit) { sum += weights.EstimateFixed(logit, bits); });
   return BlockSum(s, sum);
+}
+
+// log of the sum of e^logit, from SumOfWeights over the whole row.
+TM_DEVICE double LogTotal(uint64_t sum, float highest, int vocab) {
+  const auto one = static_cast<double>(uint64_t{1} << WeightBits(vocab));
+  return highest + Log(static_cast<double>(sum) / one);
 }
 
 TM_DEVICE uint64_t CountHigher(Shared* s, const Logits& raw, float logit) {

@@ -21,9 +21,8 @@
 //         bucket that has a token, 8 a token that is listed, 16 KiB a histogram.
 // Bound:  three launches and the chain of joins, some microseconds; the passes are divided by blocks.
 // Limits: as sampling.cu; up to kMostSplitRows rows and kMostSampleBlocks blocks.
-// Math:   as sampling.cu. Histograms, counts and first keys are integers, so no order of blocks changes them;
-//         sums of weights in f64 are added in the order of blocks, so a logprob may differ from that of one
-//         block by what f64 rounds; tokens, ranks and lists do not.
+// Math:   as sampling.cu. Histograms, counts, sums of weights and first keys are integers, so no order and
+//         no number of blocks changes them: records and lists are, bit by bit, those of one block.
 // Ideas:  the last block joins (CUB's decoupled reductions, XQA); a cut needs only what stands before it, so
 //         that a list of survivors is enough for all filters and the race.
 #include "kernels/core/check.h"
@@ -41,7 +40,7 @@ constexpr int kNoList = -1;         // instead of a bucket: the last block goes 
 // What a block found in its tokens.
 struct SplitPart {
   uint64_t first_raw, first;  // keys: of the logits, and after adjustments
-  double sum;                 // of e^(logit - highest)
+  uint64_t sum;               // SumOfWeights
   uint64_t higher;            // logits above the chosen token's
   RaceResult race;
 };
@@ -241,12 +240,13 @@ TM_DEVICE void CutFilterHistogram(Shared* s, SplitRow* row, int vocab, const Wei
 }
 
 // By the last block.
-TM_DEVICE void JoinWeigh(Shared* s, const SampleKernelParams& p, SplitRow* row, SplitState state, int vocab,
+TM_DEVICE void JoinWeigh(Shared* s, const SampleKernelParams& p, SplitRow* row, int vocab,
                          const Weights& weights) {
+  SplitState state = LoadUniform(&row->state);  // again: registers are few
+  SyncThreads();                                // all have read it
   if (s->row.NeedsLogprob()) {
-    double sum = 0;
-    for (int b = 0; b < GridX(); ++b) sum += LoadGlobalWritten(&row->parts[b].sum);
-    state.log_total = LogitOf(state.first_raw) + Log(sum);
+    const uint64_t sum = BlockSum(s, OfPart(row, &SplitPart::sum, 0));
+    state.log_total = LogTotal(sum, LogitOf(state.first_raw), vocab);
   }
   bool settled = true;
   if (state.token >= 0) {
@@ -391,9 +391,9 @@ TM_KERNEL TM_BOUNDS(kThreads, 2) void SampleWeighKernel(SampleKernelParams p) {
   const SplitState state = LoadUniform(&row->state);
   const Logits raw = SliceOfBlock(p), logits = AdjustedPlace(p, BlockY(), s->row, raw);
   const float highest_raw = LogitOf(state.first_raw), highest = LogitOf(state.first);
-  const Weights weights(highest, state.token >= 0 ? 1.0 : 1.0 / static_cast<double>(s->row.temperature));
   SplitPart part{};
   if (s->row.NeedsLogprob()) part.sum = SumOfWeights(s, raw, highest_raw);
+  const Weights weights(highest, state.token >= 0 ? 1.0 : 1.0 / static_cast<double>(s->row.temperature));
   if (state.token >= 0) {
     part.higher = CountHigher(s, raw, LoadUniform(raw.data + state.token));
   } else if (!IsFiltered(s->row, raw.vocab)) {
@@ -414,7 +414,7 @@ TM_KERNEL TM_BOUNDS(kThreads, 2) void SampleWeighKernel(SampleKernelParams p) {
     StoreGlobal(&row->parts[BlockX()].higher, part.higher);
     StoreGlobal(&row->parts[BlockX()].race, part.race);
   }
-  if (IsLastOfRow(s, row)) JoinWeigh(s, p, row, state, raw.vocab, weights);
+  if (IsLastOfRow(s, row)) JoinWeigh(s, p, row, raw.vocab, weights);
 }
 
 // A block a multiprocessor is all there are (SampleBlocks): it may have the registers of two.

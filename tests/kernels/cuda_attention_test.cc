@@ -10,9 +10,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <map>
 #include <numeric>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -378,6 +380,118 @@ TEST(CudaAttentionPlanTest, TheLongestItemsComeFirstAndSplitsOfATileAreEven) {
       EXPECT_EQ(count, std::max(1, (all + outcome.work.split_tiles - 1) / outcome.work.split_tiles))
           << c.name;
       for (const int32_t own : tiles) EXPECT_LE(own, (all + count - 1) / count) << c.name;
+    }
+  }
+}
+
+// Batches in which a thread has tiles of many sequences, many threads have tiles of one, and some have none.
+struct PlannedBatch {
+  const char* name;
+  std::vector<int32_t> queries, keys;  // of each sequence
+};
+
+std::vector<PlannedBatch> PlannedBatches() {
+  std::vector<PlannedBatch> batches = {
+      {"OnePromptOf32k", {32768}, {32768}},
+      {"APart", {2048}, {30000}},
+      {"ATileMoreThanThreads", {16 * 257 / 4}, {5000}},
+      {"EmptyOnesBetween", {0, 600, 0, 0, 2500, 0}, {5, 700, 9, 9, 3000, 5}},
+      {"AllEmpty", {0, 0, 0}, {3, 4, 5}},
+      {"NoSequence", {}, {}},
+  };
+  PlannedBatch& mixture = batches.emplace_back(PlannedBatch{"APromptAmongDecodes", {}, {}});
+  for (int32_t b = 0; b < 200; ++b) {
+    mixture.queries.push_back(b == 100 ? 5000 : 1);
+    mixture.keys.push_back(b == 100 ? 9000 : 1 + 37 * b);
+  }
+  PlannedBatch& crowd = batches.emplace_back(PlannedBatch{"MoreSequencesThanThreads", {}, {}});
+  for (int32_t b = 0; b < 600; ++b) {
+    crowd.queries.push_back(b * b % 97);
+    crowd.keys.push_back(crowd.queries.back() + b % 300);
+  }
+  return batches;
+}
+
+struct PlanLists {
+  cuda::AttentionWork work{};
+  std::vector<cuda::AttentionItem> items;
+  std::vector<cuda::AttentionMerge> merges;
+};
+
+// A plan's lists by the kernel and by its host twin.
+std::pair<PlanLists, PlanLists> PlanByBoth(cuda::AttentionPlanParams plan, const PlannedBatch& batch,
+                                           bool has_left) {
+  std::vector<int32_t> kv_base, qo_indptr = {0}, left;
+  for (size_t b = 0; b < batch.queries.size(); ++b) {
+    kv_base.push_back(batch.keys[b] / 3);
+    qo_indptr.push_back(qo_indptr.back() + batch.queries[b]);
+    for (int32_t i = batch.keys[b] - batch.queries[b]; i < batch.keys[b]; ++i) left.push_back(i / 2);
+  }
+  plan.batch = static_cast<int32_t>(batch.queries.size());
+  plan.max_items = cuda::AttentionItemBound(qo_indptr.back(), plan.batch, plan.group, plan.tile_rows,
+                                            plan.kv_heads, plan.target_blocks);
+  PlanLists lists[2];
+  for (PlanLists& own : lists) {
+    own.items.resize(static_cast<size_t>(plan.max_items));
+    own.merges.resize(static_cast<size_t>(plan.max_items));
+  }
+  const DeviceArray<int32_t> device_base(kv_base), device_end(batch.keys), device_indptr(qo_indptr),
+      device_left(left);
+  const DeviceArray<cuda::AttentionItem> items(lists[0].items);
+  const DeviceArray<cuda::AttentionMerge> merges(lists[0].merges);
+  const DeviceArray<cuda::AttentionWork> work{std::vector<cuda::AttentionWork>(1)};
+  plan.kv_base = device_base.data();
+  plan.kv_end = device_end.data();
+  plan.qo_indptr = device_indptr.data();
+  plan.left = has_left ? device_left.data() : nullptr;
+  plan.items = items.data();
+  plan.merges = merges.data();
+  plan.work = work.data();
+  EXPECT_EQ(cuda::PlanAttention(plan, nullptr), 0);
+  lists[0] = {work.Get().front(), items.Get(), merges.Get()};
+
+  plan.kv_base = kv_base.data();
+  plan.kv_end = batch.keys.data();
+  plan.qo_indptr = qo_indptr.data();
+  plan.left = has_left ? left.data() : nullptr;
+  plan.items = lists[1].items.data();
+  plan.merges = lists[1].merges.data();
+  plan.work = &lists[1].work;
+  cuda::PlanAttentionOnHost(plan);
+  return {lists[0], lists[1]};
+}
+
+TEST(CudaAttentionPlanTest, HoweverTilesAreDealtTheListsAreThoseOfOneThread) {
+  struct View {
+    const char* name;
+    int32_t window, tile_rows;
+    bool has_left, by_mask;
+  };
+  const View views[] = {{"all", 0, 64, false, false},
+                        {"window", 4096, 16, false, false},
+                        {"left", 0, 16, true, false},
+                        {"mask", 0, 16, false, true}};
+  for (const ThreadOrder order : ThreadOrders()) {
+    UseThreadOrder(order);
+    for (const PlannedBatch& batch : PlannedBatches()) {
+      for (const View& view : views) {
+        SCOPED_TRACE(std::string(batch.name) + ", " + view.name);
+        cuda::AttentionPlanParams plan{};
+        plan.window = view.window;
+        plan.group = 4;
+        plan.tile_rows = view.tile_rows;
+        plan.kv_heads = 8;
+        plan.target_blocks = 264;
+        plan.by_mask = view.by_mask;
+        const auto [device, host] = PlanByBoth(plan, batch, view.has_left);
+        EXPECT_EQ(std::memcmp(&device.work, &host.work, sizeof(host.work)), 0);
+        EXPECT_EQ(std::memcmp(device.items.data(), host.items.data(),
+                              sizeof(cuda::AttentionItem) * host.items.size()),
+                  0);
+        EXPECT_EQ(std::memcmp(device.merges.data(), host.merges.data(),
+                              sizeof(cuda::AttentionMerge) * host.merges.size()),
+                  0);
+      }
     }
   }
 }

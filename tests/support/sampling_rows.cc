@@ -34,11 +34,6 @@ reference::SamplingAnswer ReferenceAnswer(const SampledRow& row) {
   return reference::Sample(problem);
 }
 
-// Logprobs are computed in f64 and rounded once to f32.
-double LogprobTolerance(double logprob) {
-  return std::isinf(logprob) ? 0 : 0x1p-24 * std::abs(logprob) + 1e-12;
-}
-
 }  // namespace
 
 SampleParams SampleCall::OnHost() {
@@ -85,21 +80,22 @@ SampleAnswers RunSample(const std::function<void(SampleCall&)>& sample, const st
   return {std::move(call.records), std::move(call.top)};
 }
 
-void ExpectLogprob(float actual, double expected) {
+void ExpectLogprob(float actual, double expected, double error) {
   if (std::isinf(expected)) {
     EXPECT_EQ(actual, static_cast<float>(expected));
   } else {
-    EXPECT_NEAR(actual, expected, LogprobTolerance(expected));
+    EXPECT_NEAR(actual, expected, 0x1p-24 * std::abs(expected) + error);
   }
 }
 
-void ExpectSameAnswer(const SampledRow& row, const SampleRecord& record, const TokenLogprob* top) {
+void ExpectSameAnswer(const SampledRow& row, const SampleRecord& record, const TokenLogprob* top,
+                      double error) {
   const reference::SamplingAnswer expected = ReferenceAnswer(row);
   ASSERT_EQ(record.failed, expected.failed ? 1 : 0);
   ASSERT_EQ(record.token, expected.token);
   if (expected.failed) return;
   if (row.row.NeedsLogprob()) {
-    ExpectLogprob(record.logprob, expected.logprob);
+    ExpectLogprob(record.logprob, expected.logprob, error);
     EXPECT_EQ(record.rank, expected.rank);
   } else {
     EXPECT_EQ(record.logprob, 0.0f);
@@ -108,14 +104,15 @@ void ExpectSameAnswer(const SampledRow& row, const SampleRecord& record, const T
   ASSERT_EQ(record.top_count, static_cast<int32_t>(expected.top.size()));
   for (size_t i = 0; i < expected.top.size(); ++i) {
     EXPECT_EQ(top[i].token, expected.top[i].first);
-    ExpectLogprob(top[i].logprob, expected.top[i].second);
+    ExpectLogprob(top[i].logprob, expected.top[i].second, error);
   }
 }
 
-void ExpectAnswersOfTheDefinition(const std::vector<SampledRow>& rows, const SampleAnswers& answers) {
+void ExpectAnswersOfTheDefinition(const std::vector<SampledRow>& rows, const SampleAnswers& answers,
+                                  double error) {
   for (size_t i = 0; i < rows.size(); ++i) {
     SCOPED_TRACE(testing::Message() << "row " << i);
-    ExpectSameAnswer(rows[i], answers.records[i], &answers.top[i * kMaxTopLogprobs]);
+    ExpectSameAnswer(rows[i], answers.records[i], &answers.top[i * kMaxTopLogprobs], error);
   }
 }
 

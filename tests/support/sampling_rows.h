@@ -48,10 +48,14 @@ SampleAnswers RunSample(const std::function<void(SampleCall&)>& sample, const st
 SampleAnswers RunSample(const std::function<void(const SampleParams&)>& sample,
                         const std::vector<SampledRow>& rows);
 
-// Fails the test where a record is not what the definition in tests/reference says.
-void ExpectSameAnswer(const SampledRow& row, const SampleRecord& record, const TokenLogprob* top);
-void ExpectAnswersOfTheDefinition(const std::vector<SampledRow>& rows, const SampleAnswers& answers);
-void ExpectLogprob(float actual, double expected);
+// Fails the test where a record is not what the definition in tests/reference says. error: what a logprob may
+// be off by before it is rounded to f32.
+inline constexpr double kF64LogprobError = 1e-12;
+void ExpectSameAnswer(const SampledRow& row, const SampleRecord& record, const TokenLogprob* top,
+                      double error = kF64LogprobError);
+void ExpectAnswersOfTheDefinition(const std::vector<SampledRow>& rows, const SampleAnswers& answers,
+                                  double error = kF64LogprobError);
+void ExpectLogprob(float actual, double expected, double error = kF64LogprobError);
 
 std::vector<float> RandomLogits(size_t vocab, uint64_t seed, float spread = 3.0f);
 std::vector<float> TiedLogits(size_t vocab, uint64_t seed);  // on a coarse grid, so that many are equal
