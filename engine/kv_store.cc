@@ -503,7 +503,7 @@ void KvStore::ForEachSharedPage(const Lease& lease, const PageTable& table, int6
                                 const Visit& visit) const {
   if (shared_references_ == 0 && !lease.is_cut) return;  // the usual case: no page to look at
   end = std::min(end, EndOf(table));
-  for (int64_t at = written; at < end; at = (at / page_size() + 1) * page_size()) {
+  for (int64_t at = written; at < end; at = (PageOf(at, 0, page_size()) + 1) * page_size()) {
     const int64_t index = PageOf(at, table.kv_base, page_size());
     if (pages_[table.pages[index]].references > 1) visit(index);
   }
@@ -511,7 +511,7 @@ void KvStore::ForEachSharedPage(const Lease& lease, const PageTable& table, int6
 
 // Where the blocks end that are named without the policy.
 int64_t KvStore::PlainBlocksEnd(const Lease& lease) const {
-  return lease.plain_len == INT64_MAX ? INT64_MAX : lease.plain_len / page_size() * page_size();
+  return lease.plain_len == INT64_MAX ? INT64_MAX : PageOf(lease.plain_len, 0, page_size()) * page_size();
 }
 
 int64_t KvStore::BlocksUnderPolicy(const Lease& lease) const {
@@ -676,7 +676,7 @@ bool KvStore::EndsNear(const Lease& lease, int64_t begin, int32_t window) const 
     const int64_t left = under_policy ? SeenAt(lease, least_end).left : 0;
     return begin < most_end && begin + page_size() > std::max(FirstVisible(least_end, window), left);
   };
-  const auto border = [&](int64_t tokens) { return tokens / page_size() * page_size(); };
+  const auto border = [&](int64_t tokens) { return PageOf(tokens, 0, page_size()) * page_size(); };
   const int64_t asked = lease.asked_tokens;
   // The first of the places kept at intervals that is not in front of the page's end.
   const int64_t interval = kept_interval_;

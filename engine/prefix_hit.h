@@ -46,7 +46,7 @@ int64_t LongestPrefixHit(int64_t prompt_tokens, int32_t page_size, std::span<con
   };
   std::vector<Run> runs(groups.size());
   int64_t hit = 0;
-  const int64_t pages = std::max<int64_t>(prompt_tokens - 1, 0) / page_size;
+  const int64_t pages = PageOf(std::max<int64_t>(prompt_tokens - 1, 0), 0, page_size);
   for (int64_t page = 0; page < pages; ++page) {
     const int64_t end = (page + 1) * page_size;
     const int64_t left_at_end = left(end);
@@ -55,7 +55,8 @@ int64_t LongestPrefixHit(int64_t prompt_tokens, int32_t page_size, std::span<con
       const bool is_known = known(g, page);
       if (!is_known) runs[g].begin = page + 1;
       if (is_known && runs[g].kept == page) ++runs[g].kept;
-      const int64_t first_seen = std::max(FirstVisible(end, groups[g].window), left_at_end) / page_size;
+      const int64_t first_seen =
+          PageOf(std::max(FirstVisible(end, groups[g].window), left_at_end), 0, page_size);
       const int64_t sinks = PagesFor(std::min(groups[g].n_keep, end), page_size);
       suffices = suffices && runs[g].begin <= first_seen && runs[g].kept >= sinks;
     }

@@ -45,10 +45,13 @@ Status CheckOptions(const RollingTraceOptions& options) {
   return CheckWithin("shared_prefix", options.shared_prefix, 0, shortest);
 }
 
+// The first of the positions below `end` that a ring still has. No window is no ring: none.
+int64_t FirstInRing(int64_t end, int32_t window) { return window > 0 ? FirstVisible(end - 1, window) : end; }
+
 // The newest stored position of each slot, read out of a table that holds positions below `end`.
 std::vector<int64_t> RingOf(const PageTable& table, int64_t end, int32_t window) {
   std::vector<int64_t> ring(static_cast<size_t>(window), -1);
-  for (int64_t position = std::max(table.kv_base, end - window); position < end; ++position) {
+  for (int64_t position = std::max(table.kv_base, FirstInRing(end, window)); position < end; ++position) {
     ring[static_cast<size_t>(RingSlot(position, window, 0))] = position;
   }
   return ring;
@@ -186,7 +189,7 @@ class Trace {
       std::vector<PageCopy> copies;  // none: a page that is shared is full
       store_.Extend(sequence.lease, sequence.seen, end, &copies);
       sequence.ring = RingOf(sequence.lease.tables[0], end, options_.window);
-      for (int64_t p = std::max(sequence.seen, end - options_.window); p < end; ++p) {
+      for (int64_t p = std::max(sequence.seen, FirstInRing(end, options_.window)); p < end; ++p) {
         row.cache_slots.push_back(RingSlot(p, options_.window, b));
       }
     }

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -110,8 +111,8 @@ Status Show(const KvArguments& arguments) {
   return std::fflush(stdout) == 0 ? Status::Ok() : Internal("standard output cannot be written");
 }
 
-Status WriteSafetensors(const std::string& path, const ExportedKv& exported, const v1::SavedKv& kv,
-                        const std::string& layout) {
+// The head of a file of tensors that follow each other.
+std::string SafetensorsHead(const ExportedKv& exported, const v1::SavedKv& kv, const std::string& layout) {
   nlohmann::ordered_json header;
   header["__metadata__"] = {
       {"layout", layout},
@@ -119,27 +120,32 @@ Status WriteSafetensors(const std::string& path, const ExportedKv& exported, con
       {"sinks", std::to_string(exported.sinks)},
       {"first_position", std::to_string(exported.first_position)},
       {"tokens", std::to_string(exported.sinks + kv.tokens() - exported.first_position)}};
-  size_t begin = 0;
+  int64_t begin = 0;
   for (const ExportedTensor& tensor : exported.tensors) {
-    header[tensor.name] = {{"dtype", tensor.dtype},
-                           {"shape", tensor.shape},
-                           {"data_offsets", {begin, begin + tensor.bytes.size()}}};
-    begin += tensor.bytes.size();
+    header[tensor.name] = {
+        {"dtype", tensor.dtype}, {"shape", tensor.shape}, {"data_offsets", {begin, begin + tensor.bytes}}};
+    begin += tensor.bytes;
   }
   std::string text = header.dump();
   constexpr size_t kAlignment = 8;
   text.append((kAlignment - text.size() % kAlignment) % kAlignment, ' ');
   std::string size;
   for (size_t i = 0; i < sizeof(uint64_t); ++i) size += static_cast<char>(uint64_t{text.size()} >> (8 * i));
-  std::ofstream file(path, std::ios::binary);
-  file << size << text;
-  for (const ExportedTensor& tensor : exported.tensors) {
-    file.write(reinterpret_cast<const char*>(tensor.bytes.data()), std::ssize(tensor.bytes));
-  }
-  file.close();
-  if (file) return Status::Ok();
+  return size + text;
+}
+
+Status CannotWrite(const std::string& path) {
   return InvalidArgument("is \"" + path + "\", which cannot be written: " + std::strerror(errno))
       .WithField("--out", FieldForm::kSubject);
+}
+
+// Every checksum, before anything is written.
+Status CheckLayers(SessionFileReader& reader) {
+  std::vector<std::byte> rows;
+  for (int32_t layer = 0; layer < reader.head().kv().layers_size(); ++layer) {
+    TM_RETURN_IF_ERROR(reader.ReadLayer(layer, &rows));
+  }
+  return Status::Ok();
 }
 
 Status Export(const KvArguments& arguments) {
@@ -149,11 +155,29 @@ Status Export(const KvArguments& arguments) {
     return FailedPrecondition(arguments.file + " holds no keys and values: none were cached as it was saved");
   }
   const v1::SavedKv& kv = reader.head().kv();
-  TM_ASSIGN_OR_RETURN(const ExportedKv exported,
-                      ExportKv(kv, arguments.layout, [&](int32_t layer, std::vector<std::byte>* rows) {
-                        return OfFile(arguments.file, reader.ReadLayer(layer, rows));
-                      }));
-  return WriteSafetensors(arguments.out, exported, kv, arguments.layout);
+  TM_ASSIGN_OR_RETURN(const ExportedKv exported, DescribeExport(kv, arguments.layout));
+  TM_RETURN_IF_ERROR(OfFile(arguments.file, CheckLayers(reader)));
+  // Once more from the front, a layer at a time.
+  const FileDescriptor again = OpenToRead(arguments.file);
+  TM_ASSIGN_OR_RETURN(SessionFileReader layers, OpenFile(again, arguments.file));
+  if (layers.bytes() != reader.bytes() || layers.head().kv().SerializeAsString() != kv.SerializeAsString()) {
+    return FailedPrecondition(arguments.file + " was changed meanwhile");
+  }
+  std::ofstream out(arguments.out, std::ios::binary);
+  out << SafetensorsHead(exported, kv, arguments.layout);
+  if (!out) return CannotWrite(arguments.out);
+  const auto write = [&](std::span<const std::byte> bytes) {
+    out.write(reinterpret_cast<const char*>(bytes.data()), std::ssize(bytes));
+    return out ? Status::Ok() : CannotWrite(arguments.out);
+  };
+  TM_RETURN_IF_ERROR(ExportKv(
+      kv, arguments.layout,
+      [&](int32_t layer, std::vector<std::byte>* rows) {
+        return OfFile(arguments.file, layers.ReadLayer(layer, rows));
+      },
+      write));
+  out.close();
+  return out ? Status::Ok() : CannotWrite(arguments.out);
 }
 
 int Finished(const char* command, const Status& status) {

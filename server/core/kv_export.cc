@@ -72,24 +72,27 @@ StatusOr<KvShape> ShapeOf(const v1::SavedKv& saved) {
   return shape;
 }
 
-ExportedTensor NewTensor(std::string name, const char* dtype, std::vector<int64_t> shape,
-                         int64_t bytes_of_last, int64_t last) {
-  int64_t vectors = 1;
-  for (const int64_t dim : shape) vectors *= dim;
-  shape.push_back(last);
-  ExportedTensor tensor = {.name = std::move(name), .dtype = dtype, .shape = std::move(shape), .bytes = {}};
-  tensor.bytes.resize(static_cast<size_t>(vectors * bytes_of_last));
-  return tensor;
+// [2, kv heads, tokens] vectors of one layer, in whichever order.
+int64_t LayerVectors(const KvShape& of) { return 2 * of.rows.kv_heads * of.tokens; }
+int64_t LayerNumberBytes(const KvShape& of) { return LayerVectors(of) * of.rows.VectorBytes(); }
+int64_t LayerScaleBytes(const KvShape& of) {
+  return of.scale_dim == 0 ? 0 : LayerVectors(of) * of.rows.element.CompanionBytes(of.rows.head_dim);
 }
 
 // The numbers' tensor, and that of their scales where they have any. `shape` without X.
 void AddTensors(const KvShape& of, const std::string& prefix, const char* numbers, const char* scales,
-                const std::vector<int64_t>& shape, ExportedKv* exported) {
-  exported->tensors.push_back(NewTensor(prefix + numbers, SafetensorsType(of.rows.element.dtype), shape,
-                                        of.rows.VectorBytes(), of.last_dim));
+                std::vector<int64_t> shape, int64_t layers, ExportedKv* exported) {
+  shape.push_back(of.last_dim);
+  exported->tensors.push_back({.name = prefix + numbers,
+                               .dtype = SafetensorsType(of.rows.element.dtype),
+                               .shape = shape,
+                               .bytes = layers * LayerNumberBytes(of)});
   if (of.scale_dim == 0) return;
-  exported->tensors.push_back(NewTensor(prefix + scales, SafetensorsType(of.rows.element.scale), shape,
-                                        of.rows.element.CompanionBytes(of.rows.head_dim), of.scale_dim));
+  shape.back() = of.scale_dim;
+  exported->tensors.push_back({.name = prefix + scales,
+                               .dtype = SafetensorsType(of.rows.element.scale),
+                               .shape = shape,
+                               .bytes = layers * LayerScaleBytes(of)});
 }
 
 // Vectors of so many bytes, whatever is in them.
@@ -117,10 +120,11 @@ KvLayerView PageView(const KvShape& shape, KvOrder order, std::byte* numbers, st
   return view;
 }
 
-StatusOr<KvLayerView> OpenPplLayerView(const KvShape& shape, int32_t layout, int32_t layer,
+// Layer `layer` of a buffer of so many.
+StatusOr<KvLayerView> OpenPplLayerView(const KvShape& shape, int32_t layout, int32_t layer, int32_t layers,
                                        std::byte* numbers, std::byte* scales) {
   const Format& element = shape.rows.element;
-  OpenPplAttributes attributes = {.num_layer = shape.layers, .layer_idx = layer, .cache_layout = layout};
+  OpenPplAttributes attributes = {.num_layer = layers, .layer_idx = layer, .cache_layout = layout};
   if (scales != nullptr) {
     attributes.quant_bit = static_cast<int32_t>(8 * element.block_bytes / element.block_size());
     attributes.quant_group = static_cast<int32_t>(element.block_size());
@@ -151,55 +155,101 @@ Status WrongLayout(const std::string& layout, const std::string& why) {
   return InvalidArgument("is \"" + layout + "\", " + why).WithField("layout", FieldForm::kSubject);
 }
 
-}  // namespace
+// What a layout's name says.
+struct NamedLayout {
+  bool open_ppl = false;
+  int32_t variant = 0;            // of OpenPPL
+  KvOrder order = KvOrder::kHnd;  // else
+  bool is_held_whole() const { return open_ppl && variant == 0; }
+};
 
-StatusOr<ExportedKv> ExportKv(
-    const v1::SavedKv& saved, const std::string& layout,
-    const std::function<Status(int32_t layer, std::vector<std::byte>* rows)>& read_layer) {
-  const bool known = std::find(std::begin(kKvExportLayouts), std::end(kKvExportLayouts), layout) !=
-                     std::end(kKvExportLayouts);
-  if (!known) return WrongLayout(layout, "allowed are hnd, nhd and openppl0 to openppl3");
-  TM_ASSIGN_OR_RETURN(const KvShape shape, ShapeOf(saved));
-  const int64_t heads = shape.rows.kv_heads;
-  const bool open_ppl = layout.starts_with(kOpenPpl);
-  const int32_t variant = open_ppl ? layout.back() - '0' : 0;
-  const KvOrder order = layout == "nhd" ? KvOrder::kNhd : KvOrder::kHnd;
-  if (open_ppl && shape.rows.element.dtype == DType::kFp8E4M3) {
+StatusOr<NamedLayout> LayoutNamed(const std::string& layout, const KvShape& shape) {
+  NamedLayout named = {.open_ppl = layout.starts_with(kOpenPpl),
+                       .order = layout == "nhd" ? KvOrder::kNhd : KvOrder::kHnd};
+  if (named.open_ppl) named.variant = layout.back() - '0';
+  if (named.open_ppl && shape.rows.element.dtype == DType::kFp8E4M3) {
     return WrongLayout(layout, "which has no fp8, and the file holds fp8; hnd and nhd have it");
   }
+  return named;
+}
 
+Status CheckLayoutName(const std::string& layout) {
+  const bool known = std::find(std::begin(kKvExportLayouts), std::end(kKvExportLayouts), layout) !=
+                     std::end(kKvExportLayouts);
+  return known ? Status::Ok() : WrongLayout(layout, "allowed are hnd, nhd and openppl0 to openppl3");
+}
+
+// The rows of one layer to where the view has them; what it has not stays as it is.
+void CopyLayer(const v1::SavedKv& saved, const KvShape& shape, int32_t layer, const KvFormat& format,
+               std::vector<std::byte>& rows, const KvLayerView& out) {
+  const v1::SavedKvLayer& of = saved.layers(layer);
+  const KvLayerView in(format, rows.data(), format.LayerBytes());
+  CopyKvRows({.pages = in, .base = 0}, {.pages = out, .base = 0}, 0, std::min(of.sinks(), shape.sinks));
+  // What it has in front of its begin beside others' sinks: they may have begun there.
+  const int64_t base = shape.first - shape.sinks;
+  CopyKvRows({.pages = in, .base = 0}, {.pages = out, .base = base}, shape.first, of.sinks());
+  CopyKvRows({.pages = in, .base = of.begin() - of.sinks()}, {.pages = out, .base = base}, of.begin(),
+             saved.tokens());
+}
+
+}  // namespace
+
+StatusOr<ExportedKv> DescribeExport(const v1::SavedKv& saved, const std::string& layout) {
+  TM_RETURN_IF_ERROR(CheckLayoutName(layout));
+  TM_ASSIGN_OR_RETURN(const KvShape shape, ShapeOf(saved));
+  TM_ASSIGN_OR_RETURN(const NamedLayout named, LayoutNamed(layout, shape));
   ExportedKv exported = {.sinks = shape.sinks, .first_position = shape.first, .tensors = {}};
-  if (open_ppl) AddTensors(shape, "kv_", "cache", "scale", OpenPplDims(shape, variant), &exported);
+  if (named.open_ppl) {
+    AddTensors(shape, "kv_", "cache", "scale", OpenPplDims(shape, named.variant), shape.layers, &exported);
+    return exported;
+  }
+  const int64_t heads = shape.rows.kv_heads;
+  const std::vector<int64_t> dims = named.order == KvOrder::kHnd
+                                        ? std::vector<int64_t>{1, 2, heads, shape.tokens}
+                                        : std::vector<int64_t>{1, 2, shape.tokens, heads};
+  for (int32_t layer = 0; layer < shape.layers; ++layer) {
+    AddTensors(shape, "layers." + std::to_string(layer) + ".kv", "", "_scale", dims, 1, &exported);
+  }
+  return exported;
+}
+
+Status ExportKv(const v1::SavedKv& saved, const std::string& layout,
+                const std::function<Status(int32_t layer, std::vector<std::byte>* rows)>& read_layer,
+                const std::function<Status(std::span<const std::byte> bytes)>& write) {
+  TM_RETURN_IF_ERROR(CheckLayoutName(layout));
+  TM_ASSIGN_OR_RETURN(const KvShape shape, ShapeOf(saved));
+  TM_ASSIGN_OR_RETURN(const NamedLayout named, LayoutNamed(layout, shape));
+  const int32_t held = named.is_held_whole() ? shape.layers : 1;  // layers whose numbers are
+  const int32_t held_scales = named.open_ppl ? shape.layers : 1;
+  std::vector<std::byte> numbers(static_cast<size_t>(held * LayerNumberBytes(shape)));
+  std::vector<std::byte> scales(static_cast<size_t>(held_scales * LayerScaleBytes(shape)));
   std::vector<std::byte> rows;
   for (int32_t layer = 0; layer < shape.layers; ++layer) {
     TM_RETURN_IF_ERROR(read_layer(layer, &rows));
     TM_ASSIGN_OR_RETURN(const KvFormat format, RowFormatOf(saved, layer));
     TM_CHECK(std::ssize(rows) == RowBytes(format), "%zu bytes of rows", rows.size());
-    if (!open_ppl) {
-      const std::vector<int64_t> dims = order == KvOrder::kHnd
-                                            ? std::vector<int64_t>{1, 2, heads, shape.tokens}
-                                            : std::vector<int64_t>{1, 2, shape.tokens, heads};
-      AddTensors(shape, "layers." + std::to_string(layer) + ".kv", "", "_scale", dims, &exported);
-    }
-    const size_t scales_at = exported.tensors.size() - 1;
-    std::byte* const scales = shape.scale_dim == 0 ? nullptr : exported.tensors[scales_at].bytes.data();
-    std::byte* const numbers = exported.tensors[scales_at - (scales == nullptr ? 0 : 1)].bytes.data();
+    std::byte* scales_of_layer = scales.empty() ? nullptr : scales.data();
     KvLayerView out;
-    if (open_ppl) {
-      TM_ASSIGN_OR_RETURN(out, OpenPplLayerView(shape, variant, layer, numbers, scales));
-    } else {
-      out = PageView(shape, order, numbers, scales);
+    if (named.is_held_whole()) {
+      TM_ASSIGN_OR_RETURN(
+          out, OpenPplLayerView(shape, named.variant, layer, shape.layers, numbers.data(), scales_of_layer));
+      CopyLayer(saved, shape, layer, format, rows, out);
+      continue;
     }
-    const v1::SavedKvLayer& of = saved.layers(layer);
-    const KvLayerView in(format, rows.data(), format.LayerBytes());
-    CopyKvRows({.pages = in, .base = 0}, {.pages = out, .base = 0}, 0, std::min(of.sinks(), shape.sinks));
-    // What it has in front of its begin beside others' sinks: they may have begun there.
-    const int64_t base = shape.first - shape.sinks;
-    CopyKvRows({.pages = in, .base = 0}, {.pages = out, .base = base}, shape.first, of.sinks());
-    CopyKvRows({.pages = in, .base = of.begin() - of.sinks()}, {.pages = out, .base = base}, of.begin(),
-               saved.tokens());
+    std::fill(numbers.begin(), numbers.end(), std::byte{0});
+    if (named.open_ppl) {
+      if (scales_of_layer != nullptr) scales_of_layer += layer * LayerScaleBytes(shape);
+      TM_ASSIGN_OR_RETURN(out, OpenPplLayerView(shape, named.variant, 0, 1, numbers.data(), scales_of_layer));
+    } else {
+      std::fill(scales.begin(), scales.end(), std::byte{0});
+      out = PageView(shape, named.order, numbers.data(), scales_of_layer);
+    }
+    CopyLayer(saved, shape, layer, format, rows, out);
+    TM_RETURN_IF_ERROR(write(numbers));
+    if (!named.open_ppl && !scales.empty()) TM_RETURN_IF_ERROR(write(scales));
   }
-  return exported;
+  if (named.is_held_whole()) TM_RETURN_IF_ERROR(write(numbers));
+  return named.open_ppl && !scales.empty() ? write(scales) : Status::Ok();
 }
 
 }  // namespace tramontane

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,7 +23,7 @@ struct ExportedTensor {
   std::string name;
   std::string dtype;  // as safetensors call it; "U8" where a byte holds two numbers of 4 bits
   std::vector<int64_t> shape;
-  std::vector<std::byte> bytes;
+  int64_t bytes = 0;
 };
 
 // T tokens: positions [0, sinks), and those from first_position on. A layer that holds some of them no more
@@ -36,11 +37,16 @@ struct ExportedKv {
 // hnd, nhd: of each layer "layers.I.kv", (1, 2, H, T, X) or (1, 2, T, H, X), one page of FlashInfer's.
 // openppl0 to 3: "kv_cache" of all layers, (T, L, 2, H, X), (L, T, 2, H, X), (L, 2, T, H, X) or
 // (L, 2, H, T, X). X is head_dim; where numbers are quantised in groups their scales stand in "kv_scale" of
-// the same shape with head_dim / group. `read_layer` fills the rows of layers 0, 1, .. INVALID_ARGUMENT: no
-// such layout, or one without the session's type of numbers.
-// FAILED_PRECONDITION: nearly all of the tensors would be zeros.
-StatusOr<ExportedKv> ExportKv(
-    const v1::SavedKv& saved, const std::string& layout,
-    const std::function<Status(int32_t layer, std::vector<std::byte>* rows)>& read_layer);
+// the same shape with head_dim / group. INVALID_ARGUMENT: no such layout, or one without the session's type
+// of numbers. FAILED_PRECONDITION: nearly all of the tensors would be zeros.
+StatusOr<ExportedKv> DescribeExport(const v1::SavedKv& saved, const std::string& layout);
+
+// Hands all bytes of those tensors to `write`, one after another. `read_layer` fills the rows of layers 0, 1,
+// .., each when those in front of it were written: what is held is one layer, and OpenPPL's scales of all.
+// (openppl0 has all layers of a token side by side, and is held whole.) Errors are DescribeExport's, and
+// those of the callbacks.
+Status ExportKv(const v1::SavedKv& saved, const std::string& layout,
+                const std::function<Status(int32_t layer, std::vector<std::byte>* rows)>& read_layer,
+                const std::function<Status(std::span<const std::byte> bytes)>& write);
 
 }  // namespace tramontane

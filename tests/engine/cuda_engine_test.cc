@@ -27,6 +27,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/kv_store.h"
 #include "engine/kv_transfer.h"
 #include "engine/sampling_history.h"
 #include "kernels/backends/cpu_backend.h"
@@ -453,12 +454,16 @@ TEST_P(CudaEngine, GivesWhatTheCpuGivesWhileWindowsRollAndSequencesArePreempted)
   options.recorded = GetParam().recorded;
   BackendEngine test(MakeCudaTestBackend(), folder.path(), options);
 
-  const int64_t outputs = ScaledCount(22, 12);  // with 12 the pool still fills
+  // The first two grow together, to where the pool cannot hold both: whatever was drawn, one is preempted.
+  constexpr int64_t kTokensOfTheFirst = 50;
+  const int64_t outputs = ScaledCount(22, 12);
   std::vector<Request> requests;
   std::vector<std::unique_ptr<StreamReader>> readers;
   std::vector<StreamReader*> all_readers;
   for (int32_t i = 0; i < 10; ++i) {
-    Request request = MakeRequest("r" + std::to_string(i), 1 + 4 * i, outputs, static_cast<uint32_t>(i));
+    const int64_t prompt = 1 + 4 * i;
+    Request request = MakeRequest("r" + std::to_string(i), prompt,
+                                  i < 2 ? kTokensOfTheFirst - prompt : outputs, static_cast<uint32_t>(i));
     request.output.logprobs = 3;
     if (i % 3 > 0) {  // what the slots have of others, or of the step before, would show
       request.sampling.presence_penalty = 1.5f;
@@ -487,7 +492,7 @@ TEST_P(CudaEngine, GivesWhatTheCpuGivesWhileWindowsRollAndSequencesArePreempted)
     const ChoiceReading& reading = readers[i]->choice();
     const bool cancelled = reading.end().reason == FinishReason::kCancelled;
     EXPECT_EQ(cancelled, i == 2 || i == 7);
-    EXPECT_TRUE(cancelled || reading.ids.size() == static_cast<size_t>(outputs));
+    EXPECT_TRUE(cancelled || std::ssize(reading.ids) == *requests[i].stopping.max_tokens);
     CompareWithTheCpu(cpu, on_cpu, requests[i], reading, drawn.score_growth, &tolerance, &all);
   }
   Report(all, tolerance);
@@ -816,8 +821,8 @@ TEST_P(CudaEngine, GivesWhatTheReferenceGivesUnderEachPolicy) {
 }
 
 // Requests under policies and without one, of one choice and of several, that take a tiny pool from each
-// other in a drawn layout, with a tier behind it or none; some are cancelled, some asked again. What each was
-// given is what the slow model gives of its text alone.
+// other, whose pages are of a drawn type, size and layout, with a tier behind it or none; some are cancelled,
+// some asked again. What each was given is what the slow model gives of its text alone.
 TEST_P(CudaEngine, GivesWhatTheReferenceGivesInAStormOfPolicies) {
   const uint32_t seed = TestSeed() + static_cast<uint32_t>(GetParam().steps_in_flight);
   std::mt19937 random(seed);
@@ -827,28 +832,23 @@ TEST_P(CudaEngine, GivesWhatTheReferenceGivesInAStormOfPolicies) {
   const TinyModel model = WindowedModel();
   const TempFolder folder, disk;
   model.WriteMistral(folder);
+  constexpr DType kTypes[] = {DType::kFp8E4M3, DType::kInt4, DType::kBf16, DType::kInt8};
+  constexpr int32_t kPageSizes[] = {1, 4, 8, 16};
   BackendEngine::Options options = RollingOptions(GetParam());
-  const KvLayout layout = OpenModel(folder.path(), {.page_size = options.limits.page_size})->kv_layout;
-  options.limits.pool_pages =  // of the longest sequence, and a little more
-      layout.PagesForSequence(options.limits.context, LeastChunk(layout, options.limits.max_step_tokens)) *
-      21 / 20;
-  options.kv_order = seed % 2 == 0 ? KvOrder::kHnd : KvOrder::kNhd;
+  options.kv_dtype = kTypes[seed % std::size(kTypes)];
+  options.kv_order = number(0, 1) == 0 ? KvOrder::kHnd : KvOrder::kNhd;
+  options.limits.page_size = kPageSizes[number(0, std::ssize(kPageSizes) - 1)];
   const int64_t tier = number(0, 2);
-  if (tier > 0) options.tier = {.host_pages = tier == 1 ? 200 : 6, .disk_pages = tier == 1 ? 0 : 200};
-  options.tier.folder = disk.path();
-  SCOPED_TRACE(testing::Message() << "TRAMONTANE_TEST_SEED=" << TestSeed() << ", tier " << tier);
-  BackendEngine test(MakeCudaTestBackend(), folder.path(), options);
+  SCOPED_TRACE(testing::Message() << "TRAMONTANE_TEST_SEED=" << TestSeed() << ", "
+                                  << DTypeName(options.kv_dtype) << ", pages of " << options.limits.page_size
+                                  << ", tier " << tier);
 
+  // The first two have no policy, are not cancelled, and grow together to where the pool cannot hold both.
   std::vector<Request> requests;
-  std::vector<std::unique_ptr<StreamReader>> readers;
-  std::vector<StreamReader*> all_readers;
-  const auto step = [&] {
-    test.Step();
-    const EngineLoad load = test.engine().Load();
-    ASSERT_EQ(load.free_pages + load.held_pages + load.cached_pages, load.total_pages);
-  };
   for (int64_t i = 0; i < ScaledCount(10, 8); ++i) {
-    Request request = MakeRequest("r" + std::to_string(i), number(1, 43), number(10, 18), seed + i % 7);
+    const bool is_long = i < 2;
+    const int64_t prompt = number(1, is_long ? 4 : 43), outputs = is_long ? 60 - prompt : number(10, 18);
+    Request request = MakeRequest("r" + std::to_string(i), prompt, outputs, seed + i % 7);
     ContextPolicy policy;
     policy.type = static_cast<ContextPolicyType>((seed + i) % int64_t{kContextPolicyTypes});
     policy.n_ctx = number(12, 24);
@@ -856,18 +856,40 @@ TEST_P(CudaEngine, GivesWhatTheReferenceGivesInAStormOfPolicies) {
     const bool discards =
         policy.type == ContextPolicyType::kShift || policy.type == ContextPolicyType::kReevaluate;
     policy.n_discard = discards ? number(1, policy.n_ctx - policy.n_keep) : 0;
-    request.context_policy = policy.type == ContextPolicyType::kNone ? ContextPolicy() : policy;
+    request.context_policy = is_long || policy.type == ContextPolicyType::kNone ? ContextPolicy() : policy;
     if (i > 6) request.prompt = requests[static_cast<size_t>(number(0, 6))].prompt;
-    request.choices = i % 3 == 1 ? 3 : 1;
+    request.choices = !is_long && i % 3 == 1 ? 3 : 1;
     request.sampling.temperature = request.choices > 1 ? 0.9f : 0.0f;
     request.sampling.seed = seed;
     request.output.logprobs = 3;
     requests.push_back(request);
-    readers.push_back(test.Submit(request));
+  }
+  const KvLayout layout = OpenModel(folder.path(), {.page_size = options.limits.page_size})->kv_layout;
+  const int64_t ahead = LeastChunk(layout, options.limits.max_step_tokens);
+  options.limits.pool_pages =  // of the longest sequence, and a little more
+      layout.PagesForSequence(options.limits.context, ahead) * 21 / 20;
+  for (const Request& request : requests) {
+    const ContextPolicy policy = ContextPolicyOf(request, options.limits);
+    if (policy.type == ContextPolicyType::kNone || policy.type == ContextPolicyType::kReevaluate) continue;
+    options.limits.pool_pages = std::max(options.limits.pool_pages, PagesUnderPolicy(layout, policy, ahead));
+  }
+  if (tier > 0) options.tier = {.host_pages = tier == 1 ? 200 : 6, .disk_pages = tier == 1 ? 0 : 200};
+  options.tier.folder = disk.path();
+  BackendEngine test(MakeCudaTestBackend(), folder.path(), options);
+
+  std::vector<std::unique_ptr<StreamReader>> readers;
+  std::vector<StreamReader*> all_readers;
+  const auto step = [&] {
+    test.Step();
+    const EngineLoad load = test.engine().Load();
+    ASSERT_EQ(load.free_pages + load.held_pages + load.cached_pages, load.total_pages);
+  };
+  for (size_t i = 0; i < requests.size(); ++i) {
+    readers.push_back(test.Submit(requests[i]));
     ASSERT_TRUE(readers.back()->refused().ok()) << readers.back()->refused();
     all_readers.push_back(readers.back().get());
     for (int64_t steps = number(0, 2); steps > 0; --steps) step();
-    if (i % 4 == 3) readers[static_cast<size_t>(number(0, i))]->stream().Cancel();
+    if (i % 4 == 3) readers[static_cast<size_t>(number(2, static_cast<int64_t>(i)))]->stream().Cancel();
   }
   while (!test.engine().idle()) {
     step();
@@ -891,11 +913,12 @@ TEST_P(CudaEngine, GivesWhatTheReferenceGivesInAStormOfPolicies) {
       } else {
         EXPECT_EQ(reading.end().reason, FinishReason::kCancelled);
       }
-      CompareWithTheReference(model, requests[i], reading, DType::kBf16, &all);
+      CompareWithTheReference(model, requests[i], reading, options.kv_dtype, &all);
     }
   }
   EXPECT_GT(whole, 6);
-  EXPECT_GT(all.clear, all.tokens / 4);
+  const double growth = options.kv_dtype == DType::kBf16 ? 1.0 : GrowthOf(options.kv_dtype);
+  EXPECT_GT(all.clear, static_cast<int>(all.tokens / (4 * growth)));
 }
 
 // Both keep keys and values so: what requests get in chunks and alone, with and without sinks.

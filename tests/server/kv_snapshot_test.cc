@@ -5,13 +5,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstring>
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <span>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -419,19 +422,31 @@ TEST_F(KvSnapshot, OfATextWithoutAnEndIsExportedWithoutWhatLiesBetween) {
   ASSERT_EQ(saved.layers(0).sinks(), 144);
   ASSERT_EQ(saved.layers(0).begin(), 256);
   ASSERT_EQ(saved.layers(1).begin(), 208);
-  const auto exported = ExportKv(saved, "nhd", [&](int32_t layer, std::vector<std::byte>* rows) {
-    RowsOfPages(read->pages(), layout, saved, layer, rows);
-    return Status::Ok();
-  });
+  const auto exported = DescribeExport(saved, "nhd");
   ASSERT_TRUE(exported.ok()) << exported.status();
+  std::vector<std::byte> bytes;
+  const Status status = ExportKv(
+      saved, "nhd",
+      [&](int32_t layer, std::vector<std::byte>* rows) {
+        RowsOfPages(read->pages(), layout, saved, layer, rows);
+        return Status::Ok();
+      },
+      [&](std::span<const std::byte> more) {
+        bytes.insert(bytes.end(), more.begin(), more.end());
+        return Status::Ok();
+      });
+  ASSERT_TRUE(status.ok()) << status;
   EXPECT_EQ(exported->sinks, 144);
   EXPECT_EQ(exported->first_position, 208);
   const int64_t tokens = 144 + 400 - 208;
   const KvFormat& format = layout.format;
   const std::vector<std::byte> zeros(static_cast<size_t>(format.VectorBytes()));
+  ASSERT_EQ(exported->tensors.size(), 2u);
+  ASSERT_EQ(exported->tensors[0].bytes + exported->tensors[1].bytes, std::ssize(bytes));
   for (int32_t layer = 0; layer < 2; ++layer) {
     const ExportedTensor& tensor = exported->tensors[static_cast<size_t>(layer)];
     ASSERT_EQ(tensor.shape, (std::vector<int64_t>{1, 2, tokens, format.kv_heads, format.head_dim}));
+    const std::byte* const of_layer = bytes.data() + layer * tensor.bytes;
     const KvLayout::Place& place = layout.places[static_cast<size_t>(layer)];
     for (int64_t token = 0; token < tokens; ++token) {
       const int64_t position = token < 144 ? token : 208 + token - 144;
@@ -444,7 +459,7 @@ TEST_F(KvSnapshot, OfATextWithoutAnEndIsExportedWithoutWhatLiesBetween) {
           expected = layout.LayerView(image.get(), place.layer_in_group)
                          .Key(0, head, static_cast<int32_t>(position % format.page_size));
         }
-        const std::byte* key = tensor.bytes.data() + (token * format.kv_heads + head) * format.VectorBytes();
+        const std::byte* key = of_layer + (token * format.kv_heads + head) * format.VectorBytes();
         ASSERT_EQ(std::memcmp(key, expected, zeros.size()), 0) << layer << " " << position;
       }
     }
@@ -460,14 +475,62 @@ TEST_F(KvSnapshot, WhoseTensorsWouldBeZerosIsNotExported) {
   saved.set_tokens(1 << 20);
   saved.add_layers();
   for (int i = 0; i < 100'000; ++i) saved.add_layers()->set_begin(saved.tokens() - 1);
-  const auto exported = ExportKv(saved, "hnd", [](int32_t, std::vector<std::byte>*) {
-    ADD_FAILURE() << "nothing is read";
-    return Status::Ok();
-  });
-  EXPECT_EQ(
-      exported.status().message(),
+  const std::string refusal =
       "holds 1148576 rows of 100001 layers, whose tensors would have 104858648576, more than 64 times as "
-      "many");
+      "many";
+  EXPECT_EQ(DescribeExport(saved, "hnd").status().message(), refusal);
+  const Status status = ExportKv(
+      saved, "hnd",
+      [](int32_t, std::vector<std::byte>*) {
+        ADD_FAILURE() << "nothing is read";
+        return Status::Ok();
+      },
+      [](std::span<const std::byte>) {
+        ADD_FAILURE() << "nothing is written";
+        return Status::Ok();
+      });
+  EXPECT_EQ(status.message(), refusal);
+}
+
+// What an export holds at a time: where a layer's numbers lie side by side they are written before the next
+// layer is read, and of all layers only OpenPPL's scales wait.
+TEST_F(KvSnapshot, IsExportedALayerAtATime) {
+  constexpr int32_t kLayers = 5;
+  constexpr int64_t kTokens = 12, kHeads = 2, kHeadDim = 32, kGroup = 8;
+  v1::SavedKv saved;
+  saved.set_dtype("int8");
+  saved.set_group(kGroup);
+  saved.set_kv_heads(kHeads);
+  saved.set_head_dim(kHeadDim);
+  saved.set_tokens(kTokens);
+  for (int32_t layer = 0; layer < kLayers; ++layer) saved.add_layers()->set_begin(layer);
+  const int64_t numbers = 2 * kTokens * kHeads * kHeadDim, scales = numbers / kGroup * 2;  // bytes of a layer
+  for (const std::string_view name : kKvExportLayouts) {
+    SCOPED_TRACE(name);
+    const std::string layout(name);
+    const auto exported = DescribeExport(saved, layout);
+    ASSERT_TRUE(exported.ok()) << exported.status();
+    int64_t all = 0, written = 0, most = 0;
+    for (const ExportedTensor& tensor : exported->tensors) all += tensor.bytes;
+    EXPECT_EQ(all, kLayers * (numbers + scales));
+    const int64_t of_layer = layout.starts_with("openppl") ? numbers : numbers + scales;
+    const Status status = ExportKv(
+        saved, layout,
+        [&](int32_t layer, std::vector<std::byte>* rows) {
+          EXPECT_EQ(written, layout == "openppl0" ? 0 : layer * of_layer);
+          rows->assign(static_cast<size_t>(RowBytes(RowFormatOf(saved, layer).value())), std::byte{1});
+          return Status::Ok();
+        },
+        [&](std::span<const std::byte> bytes) {
+          written += std::ssize(bytes);
+          most = std::max(most, std::ssize(bytes));
+          return Status::Ok();
+        });
+    EXPECT_TRUE(status.ok()) << status;
+    EXPECT_EQ(written, all);
+    const int64_t waits = layout.starts_with("openppl") ? kLayers * scales : scales;
+    EXPECT_EQ(most, layout == "openppl0" ? kLayers * numbers : std::max(numbers, waits));
+  }
 }
 
 TEST_F(KvSnapshot, OfEveryKindOfPagesComesBack) {

@@ -1,9 +1,11 @@
 // Conversations in a storm, over the CPU and a pool that is too small for them: each goes on turn by turn in
 // a session of its own, under a context policy or none, while others do; its name is wanted by a second
-// request while a first has it, turns are cancelled, and strangers without a session ask between; pages are
-// of a drawn type, layout and size, layers have drawn windows. A turn's prompt begins with all that the turn
-// before it was asked and has said, and each answer is, bit for bit, what its prompt gives alone, without a
-// session and without a prefix cache.
+// request while a first has it, turns are cancelled, and strangers without a session ask between, for one
+// choice or several; sessions are saved, and go back to what was saved; in the middle another server takes
+// over, which knows what is in the files alone. Pages are of a drawn type, of each server's own layout and
+// size, with a host or a disk behind them or nothing; layers have drawn windows. A turn's prompt begins with
+// all that the turn before it was asked and has said, and each answer is, bit for bit, what its prompt gives
+// alone, without a session and without a prefix cache.
 
 #include <gtest/gtest.h>
 #include <spdlog/sinks/null_sink.h>
@@ -24,6 +26,7 @@
 #include "models/tokenizer/load.h"
 #include "server/core/engine_client.h"
 #include "server/core/inference_core.h"
+#include "server/core/session_files.h"
 #include "tests/server/call_reader.h"
 #include "tests/support/in_process_engine.h"
 #include "tests/support/temp_folder.h"
@@ -38,12 +41,15 @@ using Ids = std::vector<int32_t>;
 
 constexpr int64_t kContextOfSessions = 128;
 
-// Random weights behind Breeze's tokenizer, served. `options`: those of its engine, but for the tokenizer.
+// Random weights behind Breeze's tokenizer, served. `options`: those of its engine, but for the tokenizer;
+// `saved`: the folder of its sessions' files, "" for none.
 class SmallServer {
  public:
-  SmallServer(const std::string& folder, const Tokenizer& tokenizer, const BackendEngine::Options& options)
+  SmallServer(const std::string& folder, const Tokenizer& tokenizer, const BackendEngine::Options& options,
+              const std::string& saved = "")
       : chat_format_(tokenizer, tokenizer.version().value()),
-        engine_(folder, WithTokenizer(options, tokenizer)) {
+        engine_(folder, WithTokenizer(options, tokenizer)),
+        core_(OptionsOf(saved)) {
     thread_ = std::make_unique<EngineThread>(engine_.engine());
     ServedModel served;
     served.names = {"m"};
@@ -61,7 +67,36 @@ class SmallServer {
   InferenceClient& client() { return client_; }
   EngineLoad Load() { return engine_.engine().Load(); }
 
+  // What a restored session says of itself, and how many of its tokens need no computing now.
+  v1::RestoreSessionResponse Restore(const std::string& session) {
+    v1::RestoreSessionRequest request;
+    v1::RestoreSessionResponse response;
+    request.set_name(session);
+    const RpcError error = core_.RestoreSession(*core_.serving(), request, &response);
+    EXPECT_TRUE(error.ok()) << session << ": " << error.message();
+    return response;
+  }
+  void Save(const std::string& session) {
+    v1::SaveSessionRequest request;
+    v1::SaveSessionResponse response;
+    request.set_name(session);
+    const RpcError error = core_.SaveSession(*core_.serving(), request, &response);
+    EXPECT_TRUE(error.ok()) << session << ": " << error.message();
+  }
+  void Delete(const std::string& session) {
+    v1::DeleteSessionRequest request;
+    request.set_name(session);
+    const RpcError error = core_.DeleteSession(request);
+    EXPECT_TRUE(error.ok()) << session << ": " << error.message();
+  }
+
  private:
+  static InferenceCoreOptions OptionsOf(const std::string& saved) {
+    InferenceCoreOptions options;
+    options.workers.threads = 1;  // calls begin in the order in which they were made
+    if (!saved.empty()) options.session_files = SessionFiles::Open(saved).value();
+    return options;
+  }
   static BackendEngine::Options WithTokenizer(BackendEngine::Options options, const Tokenizer& tokenizer) {
     options.tokenizer = &tokenizer;
     return options;
@@ -70,15 +105,16 @@ class SmallServer {
   const MistralChatFormat chat_format_;
   CpuEngine engine_;
   std::unique_ptr<EngineThread> thread_;
-  InferenceCore core_{{.workers = {.threads = 1}}};  // calls begin in the order in which they were made
+  InferenceCore core_;
   EngineClient client_{core_};
 };
 
-// A turn that ended well.
+// A turn that ended well. By choice: what was said.
 struct Turn {
   v1::GenerateRequest request;
-  Ids prompt, said;
-  std::vector<std::string> logprobs;
+  Ids prompt;
+  std::vector<Ids> said;
+  std::vector<std::vector<std::string>> logprobs;
 };
 
 struct Conversation {
@@ -89,14 +125,33 @@ struct Conversation {
   v1::Chat chat;  // so far
   v1::GenerateRequest asked;
   std::unique_ptr<CallReader> open;  // null: nobody asks
+  size_t saved_turns = 0;            // in the session's file; 0: there is none
+  v1::Chat saved_chat;
 
   Ids Held() const {
     if (turns.empty()) return {};
     Ids ids = turns.back().prompt;
-    ids.insert(ids.end(), turns.back().said.begin(), turns.back().said.end());
+    ids.insert(ids.end(), turns.back().said[0].begin(), turns.back().said[0].end());
     return ids;
   }
 };
+
+int32_t ChoicesOf(const v1::GenerateRequest& request) {
+  return request.has_choices() ? request.choices() : 1;
+}
+
+Turn ReadTurn(const v1::GenerateRequest& request, const CallReader& reader) {
+  Turn turn;
+  turn.request = request;
+  for (const v1::GenerateResponse& event : reader.events()) {
+    for (const v1::PromptToken& token : event.started().prompt()) turn.prompt.push_back(token.token_id());
+  }
+  for (int32_t choice = 0; choice < ChoicesOf(request); ++choice) {
+    turn.said.push_back(reader.token_ids(choice));
+    turn.logprobs.push_back(reader.logprobs(choice));
+  }
+  return turn;
+}
 
 class SessionStorm : public testing::Test {
  protected:
@@ -130,6 +185,7 @@ class SessionStorm : public testing::Test {
         request.mutable_token_ids()->add_ids(first_id + static_cast<int32_t>(Number(0, 99)));
     }
     request.set_session(of.session);
+    if (of.session.empty() && Chance(0.4)) request.set_choices(static_cast<int32_t>(Number(2, 3)));
     if (of.policy.type() != v1::ContextPolicy::TYPE_UNSPECIFIED)
       *request.mutable_context_policy() = of.policy;
     request.mutable_sampling()->set_temperature(Chance(0.3) ? 0.0f : 0.9f);
@@ -146,19 +202,29 @@ class SessionStorm : public testing::Test {
     const int64_t number = conversations_++;
     made.session = "s" + std::to_string(number);
     made.is_chat = number % 3 == 2;
+    made.policy = DrawPolicy(number);
+    return made;
+  }
+  Conversation NewStranger() {
+    Conversation made;
+    made.policy = DrawPolicy(Number(0, 3));
+    return made;
+  }
+  v1::ContextPolicy DrawPolicy(int64_t number) {
     constexpr v1::ContextPolicy::Type kTypes[] = {
         v1::ContextPolicy::TYPE_UNSPECIFIED, v1::ContextPolicy::TYPE_SINKS, v1::ContextPolicy::TYPE_SHIFT,
         v1::ContextPolicy::TYPE_REEVALUATE};
-    made.policy.set_type(kTypes[number % 4]);
-    made.policy.set_n_ctx(Number(24, 40));
-    made.policy.set_n_keep(Number(0, 6));
-    return made;
+    v1::ContextPolicy policy;
+    policy.set_type(kTypes[number % std::ssize(kTypes)]);
+    policy.set_n_ctx(Number(24, 40));
+    policy.set_n_keep(Number(0, 6));
+    return policy;
   }
 
   // A second request for a session that is in use. The first may have ended, which nobody has read: then the
   // session holds what this one does not go on from.
-  void Intrude(SmallServer& server, const Conversation& on) {
-    CallReader reader(server.client(), NextOf(on, 500));
+  void Intrude(const Conversation& on) {
+    CallReader reader(server_->client(), NextOf(on, 500));
     const RpcError error = reader.refused() ? reader.refusal() : reader.ReadAll();
     ASSERT_EQ(error.code, StatusCode::kFailedPrecondition) << error.message();
     if (error.reason == "SESSION_IN_USE") {
@@ -179,19 +245,14 @@ class SessionStorm : public testing::Test {
       return;
     }
     ASSERT_TRUE(outcome.ok()) << outcome.message();
-    Turn turn;
-    turn.request = of->asked;
-    for (const v1::GenerateResponse& event : reader->events()) {
-      for (const v1::PromptToken& token : event.started().prompt()) turn.prompt.push_back(token.token_id());
-    }
-    turn.said = reader->token_ids();
-    turn.logprobs = reader->logprobs();
+    Turn turn = ReadTurn(of->asked, *reader);
     cached_tokens_ += reader->finished().usage().cached_tokens();
+    several_ += ChoicesOf(of->asked) > 1 ? 1 : 0;
     const Ids held = of->Held();
     ASSERT_GE(turn.prompt.size(), held.size()) << of->session;
     EXPECT_TRUE(std::equal(held.begin(), held.end(), turn.prompt.begin()))
         << of->session << " turn " << of->turns.size();
-    ASSERT_EQ(turn.said.size(), static_cast<size_t>(of->asked.stopping().max_tokens()));
+    for (const Ids& said : turn.said) ASSERT_EQ(std::ssize(said), of->asked.stopping().max_tokens());
     if (of->is_chat) {
       of->chat = of->asked.chat();
       v1::ChatMessage* answer = of->chat.add_messages();
@@ -216,16 +277,152 @@ class SessionStorm : public testing::Test {
     ASSERT_FALSE(reader.refused()) << reader.refusal().message();
     const RpcError outcome = reader.ReadAll();
     ASSERT_TRUE(outcome.ok()) << outcome.message();
-    EXPECT_EQ(reader.token_ids(), turn.said);
-    EXPECT_EQ(reader.logprobs(), turn.logprobs);
+    const Turn alone = ReadTurn(request, reader);
+    EXPECT_EQ(alone.said, turn.said);
+    EXPECT_EQ(alone.logprobs, turn.logprobs);
+  }
+
+  // A server's own: all but the type of its pages, by which files are known.
+  BackendEngine::Options DrawServer(DType kv_dtype) {
+    constexpr int32_t kPageSizes[] = {1, 4, 8, 16};
+    BackendEngine::Options options;
+    options.kv_dtype = kv_dtype;
+    options.kv_order = Chance(0.5) ? KvOrder::kHnd : KvOrder::kNhd;
+    options.limits = SmallLimits(/*pool_pages=*/0);
+    options.limits.context = kContextOfSessions;
+    options.limits.page_size = kPageSizes[random_() % std::size(kPageSizes)];
+    // The longest sequence, the sinks of another, and less than half of one more.
+    const KvOptions pages = {.dtype = options.kv_dtype, .page_size = options.limits.page_size};
+    const KvLayout layout = OpenModel(folder_.path(), pages)->kv_layout;
+    options.limits.pool_pages =
+        layout.PagesForSequence(kContextOfSessions, LeastChunk(layout, options.limits.max_step_tokens)) * 7 /
+            5 +
+        2 * std::ssize(layout.groups);
+    // Nothing, the host, a host too small for a text, a disk behind such a one.
+    const int64_t behind = Number(0, 3);
+    if (behind > 0) options.tier.host_pages = behind == 1 ? 4 * options.limits.pool_pages : 3;
+    if (behind == 3) options.tier.disk_pages = 4 * options.limits.pool_pages;
+    options.tier.folder = disk_.path();
+    server_kinds_ += std::string(", ") + (options.kv_order == KvOrder::kHnd ? "hnd" : "nhd") + " pages of " +
+                     std::to_string(options.limits.page_size) + " with " +
+                     std::to_string(options.tier.host_pages) + " behind them on the host, " +
+                     std::to_string(options.tier.disk_pages) + " on a disk";
+    return options;
+  }
+
+  void Save(Conversation* of) {
+    server_->Save(of->session);
+    of->saved_turns = of->turns.size();
+    of->saved_chat = of->chat;
+  }
+  // To the turns that were saved; those after them stay as they were said.
+  void GoBack(Conversation* of) {
+    Conversation left;
+    left.session = of->session + " before it went back";
+    const auto first = of->turns.begin() + static_cast<std::ptrdiff_t>(of->saved_turns);
+    std::move(first, of->turns.end(), std::back_inserter(left.turns));
+    of->turns.erase(first, of->turns.end());
+    over_.push_back(std::move(left));
+    of->chat = of->saved_chat;
+    const v1::RestoreSessionResponse restored = server_->Restore(of->session);
+    EXPECT_EQ(restored.session().tokens(), std::ssize(of->Held()));
+    ++restored_;
+    restored_tokens_ += restored.kv_tokens();
+  }
+  // Between two turns: the session is saved, or goes back to what was, whether it is still known or not.
+  void SaveOrGoBack(Conversation* of) {
+    if (of->turns.empty()) return;
+    if (of->saved_turns == 0 || Chance(0.5)) return Save(of);
+    if (Chance(0.5)) server_->Delete(of->session);
+    GoBack(of);
+  }
+
+  void StartServer(DType kv_dtype) {
+    const BackendEngine::Options options = DrawServer(kv_dtype);
+    tier_ = options.tier;
+    most_on_host_ = most_on_disk_ = 0;
+    server_ = std::make_unique<SmallServer>(folder_.path(), *tokenizer_, options, saved_.path());
+  }
+  void EndAll() {
+    for (Conversation& each : live_) {
+      if (each.open != nullptr && !HasFailure()) End(&each);
+    }
+    if (strangers_.open != nullptr && !HasFailure()) End(&strangers_);
+    over_.push_back(std::move(strangers_));
+    strangers_ = NewStranger();
+  }
+  // Another server goes on from the files.
+  void TakeOver(DType kv_dtype) {
+    EndAll();
+    if (HasFailure()) return;
+    for (Conversation& each : live_) {
+      if (!each.turns.empty()) Save(&each);
+    }
+    preemptions_before_ = preemptions_;
+    server_ = nullptr;
+    StartServer(kv_dtype);
+    for (Conversation& each : live_) {
+      if (!each.turns.empty()) GoBack(&each);
+    }
+  }
+
+  void Storm(int64_t rounds) {
+    SCOPED_TRACE(server_kinds_);
+    for (int64_t round = 0; round < rounds && !HasFailure(); ++round) {
+      Conversation& one = live_[random_() % live_.size()];
+      if (one.open == nullptr) {
+        if (IsFull(one)) {
+          over_.push_back(std::move(one));
+          one = NewConversation();
+        }
+        if (Chance(0.2)) SaveOrGoBack(&one);
+        one.asked = NextOf(one, 300);
+        one.open = std::make_unique<CallReader>(server_->client(), one.asked);
+      } else if (Chance(0.4)) {
+        Intrude(one);
+      } else {
+        End(&one);
+      }
+      const EngineLoad load = server_->Load();
+      most_on_host_ = std::max(most_on_host_, load.host_kv_bytes);
+      most_on_disk_ = std::max(most_on_disk_, load.disk_kv_bytes);
+      preemptions_ = preemptions_before_ + load.preemptions;
+      if (Chance(0.8)) continue;
+      if (strangers_.open != nullptr) {
+        End(&strangers_);
+        over_.push_back(std::move(strangers_));
+        strangers_ = NewStranger();
+      }
+      strangers_.asked = NextOf(strangers_, 700);
+      strangers_.open = std::make_unique<CallReader>(server_->client(), strangers_.asked);
+    }
+  }
+  // Of the server at hand: whether there were images wherever there may be some.
+  bool SawTier() const {
+    return (most_on_host_ > 0 || tier_.host_pages == 0) && (most_on_disk_ > 0 || tier_.disk_pages == 0);
+  }
+  bool HasSeenAll() const {
+    const bool has_later_turns = std::any_of(over_.begin(), over_.end(), [](const Conversation& each) {
+      return each.is_chat && each.turns.size() > 2;
+    });
+    return in_use_ > 0 && cancelled_ > 0 && cached_tokens_ > 0 && several_ > 0 && has_later_turns &&
+           restored_ > 0 && restored_tokens_ > 0 && SawTier() && (preemptions_ > 0 || !must_preempt_);
   }
 
   const std::unique_ptr<const Tokenizer> tokenizer_;
-  const TempFolder folder_;
+  const TempFolder folder_, saved_, disk_;
   const uint32_t seed_ = TestSeed();
   std::mt19937 random_{seed_};
   bool must_preempt_ = false;  // layers that see all hold so many pages that somebody has to give up some
-  int64_t conversations_ = 0, in_use_ = 0, cancelled_ = 0, cached_tokens_ = 0;
+  int64_t conversations_ = 0, in_use_ = 0, cancelled_ = 0, cached_tokens_ = 0, several_ = 0;
+  int64_t restored_ = 0, restored_tokens_ = 0, preemptions_ = 0, preemptions_before_ = 0;
+  int64_t most_on_host_ = 0, most_on_disk_ = 0;  // bytes, of the server at hand
+  TestTier tier_;
+  std::string server_kinds_;  // ", hnd pages of 4 with 3 behind them on the host, 0 on a disk", of each
+  std::unique_ptr<SmallServer> server_;
+  std::vector<Conversation> live_ = std::vector<Conversation>(6);
+  Conversation strangers_;          // each of its turns is of nobody's session
+  std::vector<Conversation> over_;  // that nobody goes on with
 };
 
 TEST_F(SessionStorm, EachTurnGivesWhatItsPromptGivesAlone) {
@@ -233,71 +430,31 @@ TEST_F(SessionStorm, EachTurnGivesWhatItsPromptGivesAlone) {
   spdlog::set_default_logger(
       std::make_shared<spdlog::logger>("", std::make_shared<spdlog::sinks::null_sink_mt>()));
   constexpr DType kTypes[] = {DType::kF32, DType::kBf16, DType::kFp8E4M3, DType::kInt8, DType::kInt4};
-  BackendEngine::Options options;
-  options.kv_dtype = kTypes[random_() % std::size(kTypes)];
-  options.kv_order = Chance(0.5) ? KvOrder::kHnd : KvOrder::kNhd;
-  options.limits = SmallLimits(/*pool_pages=*/0);
-  options.limits.context = kContextOfSessions;
-  if (Chance(0.5)) options.limits.page_size *= 2;
-  // The longest sequence, the sinks of another, and less than half of one more.
-  const KvOptions pages = {.dtype = options.kv_dtype, .page_size = options.limits.page_size};
-  const KvLayout layout = OpenModel(folder_.path(), pages)->kv_layout;
-  options.limits.pool_pages =
-      layout.PagesForSequence(kContextOfSessions, LeastChunk(layout, options.limits.max_step_tokens)) * 7 /
-          5 +
-      2 * std::ssize(layout.groups);
-  BackendEngine::Options roomy = options;
-  roomy.limits.pool_pages = 600;
+  const DType kv_dtype = kTypes[random_() % std::size(kTypes)];
+  BackendEngine::Options roomy;
+  roomy.kv_dtype = kv_dtype;
+  roomy.limits = SmallLimits(/*pool_pages=*/600);
+  roomy.limits.context = kContextOfSessions;
   roomy.limits.prefix_cache = false;
-  SmallServer server(folder_.path(), *tokenizer_, options), calm(folder_.path(), *tokenizer_, roomy);
+  SmallServer calm(folder_.path(), *tokenizer_, roomy);
+  StartServer(kv_dtype);
+  for (Conversation& each : live_) each = NewConversation();
+  strangers_ = NewStranger();
 
-  std::vector<Conversation> live(6), over;
-  for (Conversation& each : live) each = NewConversation();
-  Conversation strangers;  // each of its turns is of nobody's session
-  const auto storm = [&](int64_t rounds) {
-    for (int64_t round = 0; round < rounds && !HasFailure(); ++round) {
-      Conversation& one = live[random_() % live.size()];
-      if (one.open == nullptr) {
-        if (IsFull(one)) {
-          over.push_back(std::move(one));
-          one = NewConversation();
-        }
-        one.asked = NextOf(one, 300);
-        one.open = std::make_unique<CallReader>(server.client(), one.asked);
-      } else if (Chance(0.4)) {
-        Intrude(server, one);
-      } else {
-        End(&one);
-      }
-      if (Chance(0.8)) continue;
-      if (strangers.open != nullptr) {
-        End(&strangers);
-        over.push_back(std::move(strangers));
-        strangers = {};
-      }
-      strangers.asked = NextOf(strangers, 700);
-      strangers.open = std::make_unique<CallReader>(server.client(), strangers.asked);
-    }
-  };
-  const auto has_seen_all = [&] {
-    const bool has_later_turns = std::any_of(over.begin(), over.end(), [](const Conversation& each) {
-      return each.is_chat && each.turns.size() > 2;
-    });
-    return in_use_ > 0 && cancelled_ > 0 && cached_tokens_ > 0 && has_later_turns &&
-           (server.Load().preemptions > 0 || !must_preempt_);
-  };
-  int64_t rounds = ScaledCount(600, 200);
-  storm(rounds);
-  for (; !has_seen_all() && rounds < 4000 && !HasFailure(); rounds += 200) storm(200);
-  EXPECT_TRUE(has_seen_all()) << "after " << rounds << " rounds: in use " << in_use_ << ", cancelled "
-                              << cancelled_ << ", found " << cached_tokens_ << ", preempted "
-                              << server.Load().preemptions;
-  live.push_back(std::move(strangers));
-  for (Conversation& each : live) {
-    if (each.open != nullptr && !HasFailure()) End(&each);
-    over.push_back(std::move(each));
-  }
-  for (const Conversation& each : over) {
+  const int64_t half = ScaledCount(300, 100);
+  Storm(half);
+  TakeOver(kv_dtype);
+  Storm(half);
+  int64_t rounds = 2 * half;
+  for (; !HasSeenAll() && rounds < 4000 && !HasFailure(); rounds += 200) Storm(200);
+  EXPECT_TRUE(HasSeenAll()) << "after " << rounds << " rounds: in use " << in_use_ << ", cancelled "
+                            << cancelled_ << ", found " << cached_tokens_ << ", of several choices "
+                            << several_ << ", restored " << restored_ << " with " << restored_tokens_
+                            << " tokens, preempted " << preemptions_ << server_kinds_;
+  SCOPED_TRACE(server_kinds_);
+  EndAll();
+  for (Conversation& each : live_) over_.push_back(std::move(each));
+  for (const Conversation& each : over_) {
     for (size_t t = 0; t < each.turns.size() && !HasFailure(); ++t) {
       SCOPED_TRACE(each.session + ", turn " + std::to_string(t));
       ExpectAsAlone(calm, each.turns[t]);

@@ -365,17 +365,47 @@ Findings KernelsSayHowManyThreadsTheyHave(const Tree& tree) {
   return findings;
 }
 
+namespace {
+
+// Names that the file gives to a page size, beside those that say so themselves: `const int32_t size =
+// layout.format.page_size;`. As alternatives of a regular expression, each with a | in front.
+std::string OtherNamesOfAPageSize(const File& file) {
+  static const std::regex alias(
+      R"(\b(\w+)\s*(=|\{)\s*(static_cast<[\w:]+>\()?[\w.>()-]*page_size(_|\(\))?\)?\s*[;})])");
+  std::string names;
+  ForEachLine(file, [&](int64_t, const std::string& line) {
+    std::smatch match;
+    const std::string code = line.substr(0, line.find("//"));
+    if (std::regex_search(code, match, alias) && match[1].str().find("page_size") == std::string::npos) {
+      names += "|" + match[1].str();
+    }
+  });
+  return names;
+}
+
+}  // namespace
+
 Findings FewFilesTurnPositionsIntoPages(const Tree& tree) {
   static const std::set<std::string_view> allowed = {
-      "kernels/paged_kv.h",           // (page, offset) -> address: the formula
-      "engine/kv_store.cc",           // how many pages a range of positions takes
-      "engine/prefix_hit.h",          // which pages a hit of so many tokens needs
-      "kernels/cuda/device_pages.h",  // the formula without a division
+      "kernels/paged_kv.h",                // (page, offset) -> address: the formula
+      "kernels/cuda/device_pages.h",       // the formula without a division
+      "kernels/cuda/device_pages.cuh",     // and where it meets page tables
+      "kernels/cuda/hopper_attention.cu",  // pages of a power of two, as its tensor map has them,
+      "kernels/cuda/hopper_tile.cuh",      // and which of a tile's rows are whose
   };
-  static const std::regex by_page_size(R"([/%]=?\s*[\w.>()-]*page_size)");
+  // Beside a quotient or a rest: the logarithm or a shift by it, a mask, the formula's divisor.
+  static const std::string by_logarithm =
+      R"rx((<<|>>)\s*[\w.>()-]*page_(size_)?log2|(countr_zero|bit_width|PopCount|__ffs|log2)\s*\(.*page_size)rx";
+  static const std::string by_mask = R"rx([\w)]\s+&\s+~?\(?[\w.>()-]*page_size)rx";
+  static const std::string by_divisor = R"rx(\bdivisor_?\.Quotient\()rx";
   Findings findings;
   for (const File& file : tree) {
     if (LayerOf(file.path) == nullptr || !IsCode(file.path) || allowed.count(file.path) != 0) continue;
+    if (file.text.find("page_") == std::string::npos && file.text.find("Quotient") == std::string::npos)
+      continue;
+    const std::regex by_page_size(
+        R"rx([/%]=?\s*(static_cast<[\w:]+>\()?([\w.>()-]*page_size|\b(page_tokens)rx" +
+        OtherNamesOfAPageSize(file) + R"rx()\b)|)rx" + by_logarithm + "|" + by_mask + "|" + by_divisor);
     ForEachLine(file, [&](int64_t number, const std::string& line) {
       const std::string code = line.substr(0, line.find("//"));
       if (std::regex_search(code, by_page_size)) {
@@ -387,15 +417,20 @@ Findings FewFilesTurnPositionsIntoPages(const Tree& tree) {
 }
 
 Findings OneFileKnowsWhereAWindowBegins(const Tree& tree) {
-  // position - window + 1, position + 1 - window, position - (window - 1)
-  static const std::regex left_edge(
-      R"(-\s*[\w.>()-]*window_?\s*\+\s*1\b|\+\s*1\s*-\s*[\w.>-]*window_?\b|-\s*\(\s*[\w.>-]*window_?\s*-\s*1\s*\))");
+  static const std::set<std::string_view> allowed = {
+      "kernels/paged_kv.h",           // FirstVisible
+      "kernels/cpu/attention_impl.h"  // its other side: the first query past a block of keys
+  };
+  // Whatever less a window, as in position - window + 1, position - (window - 1) and end - window; and a key
+  // plus a window less one.
+  static const std::regex edge(
+      R"(-\s+\(?\s*(\w+(\.|->))*window_?\b(?!\.|->|\()|\+\s*(\w+(\.|->))*window_?\s*-\s*1\b)");
   Findings findings;
   for (const File& file : tree) {
-    if (LayerOf(file.path) == nullptr || !IsCode(file.path) || file.path == "kernels/paged_kv.h") continue;
+    if (LayerOf(file.path) == nullptr || !IsCode(file.path) || allowed.count(file.path) != 0) continue;
     ForEachLine(file, [&](int64_t number, const std::string& line) {
       const std::string code = line.substr(0, line.find("//"));
-      if (std::regex_search(code, left_edge)) {
+      if (std::regex_search(code, edge)) {
         findings.push_back({file.path, number, "what FirstVisible says, said again: " + line});
       }
     });

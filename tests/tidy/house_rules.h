@@ -64,11 +64,14 @@ Findings AssemblyHasOneFile(const Tree& tree);
 // with which a block cannot be launched.
 Findings KernelsSayHowManyThreadsTheyHave(const Tree& tree);
 
-// Dividing by the page size, or taking the rest, is how a position becomes a place; few files may do it.
+// Dividing by the page size, or taking the rest, by whatever name and be it by a shift, a mask or a
+// multiplication, is how a position becomes a place; five files may do it.
 Findings FewFilesTurnPositionsIntoPages(const Tree& tree);
 
 // The first position that a window shows is FirstVisible's (kernels/paged_kv.h), on host and device: what
-// rolls pages, builds masks and bounds attention's loops must agree to the position.
+// rolls pages, builds masks and bounds attention's loops must agree to the position. Nobody else takes a
+// window from a position or adds one to a key, but for the CPU's attention, which asks which queries are past
+// a key.
 Findings OneFileKnowsWhereAWindowBegins(const Tree& tree);
 
 // How many bytes numbers take, only their Format says: an element's size in bytes by its dtype stands in

@@ -257,12 +257,21 @@ TEST(PlantedViolation, PageArithmeticInAnotherFileIsFound) {
   const Tree tree = {
       {"kernels/paged_kv.h", "return position / page_size;\n"},
       {"engine/scheduler.cc", "pages = (tokens + page_size - 1) / page_size;\n"},
+      {"engine/kv_store.cc", "return end / store.page_size() * store.page_size();\n"},
+      {"engine/alias.cc", "const auto block = static_cast<size_t>(page_size());\nx = end / block;\n"},
+      {"engine/other.cc", "const int32_t block = layout.format.page_size;\nx = end + block;\ny = end / 2;\n"},
       {"kernels/cpu/attention.cc", "offset = position % kv.page_size;\n"},
+      {"kernels/cpu/mask.cc", "offset = position & (kv.page_size - 1);\n"},
+      {"kernels/cuda/shift.cu", "page = position >> p.page_log2;\n"},
+      {"kernels/cuda/logarithm.cu", "log = std::countr_zero(static_cast<unsigned>(kv.format.page_size));\n"},
+      {"kernels/cuda/divisor.cu", "page = pages.divisor.Quotient(position);\n"},
       {"models/mistral.cc", "// position / page_size is not for us\nint64_t page_size = 16;\n"},
       {"tests/engine/kv_test.cc", "EXPECT_EQ(pages, tokens / page_size);\n"},
   };
   EXPECT_THAT(FewFilesTurnPositionsIntoPages(tree),
-              FoundIn("engine/scheduler.cc", "kernels/cpu/attention.cc"));
+              FoundIn("engine/scheduler.cc", "engine/kv_store.cc", "engine/alias.cc",
+                      "kernels/cpu/attention.cc", "kernels/cpu/mask.cc", "kernels/cuda/shift.cu",
+                      "kernels/cuda/logarithm.cu", "kernels/cuda/divisor.cu"));
 }
 
 TEST(PlantedViolation, ASecondLeftEdgeOfAWindowIsFound) {
@@ -272,11 +281,16 @@ TEST(PlantedViolation, ASecondLeftEdgeOfAWindowIsFound) {
       {"kernels/cpu/attention.cc", "return std::max(0, position + 1 - params->window);\n"},
       {"engine/kv_store.cc", "const int64_t first = accepted - (group.window - 1);\n"},
       {"engine/kv_store.h", "// the query at p sees p - window + 1 and on\nFirstVisible(p, window);\n"},
+      {"engine/ring.cc", "for (int64_t p = end - window; p < end; ++p) {\n"},
+      {"kernels/masks.cc", "const int64_t past = key + spec.window - 1;\n"},
+      {"kernels/tiles.cc", "blocks = (spec.window - shape.compressed_window) / block;\n"},
+      {"server/flags.cc", "Flag(\"--window\", window - 1);\n"},
       {"models/kv_layout.cc", "pages = PagesFor(window - 1 + ahead, page_size) + 1;\n"},
       {"tests/kernels/attention_test.cc", "EXPECT_EQ(first, position - window + 1);\n"},
   };
   EXPECT_THAT(OneFileKnowsWhereAWindowBegins(tree),
-              FoundIn("kernels/cuda/attention.cu", "kernels/cpu/attention.cc", "engine/kv_store.cc"));
+              FoundIn("kernels/cuda/attention.cu", "kernels/cpu/attention.cc", "engine/kv_store.cc",
+                      "engine/ring.cc", "kernels/masks.cc"));
 }
 
 TEST(PlantedViolation, ASizeByDTypeInAnotherFileIsFound) {
