@@ -119,6 +119,47 @@ TEST(EmulatorDeathTest, LanesInDifferentCollectivesAreCaught) {
                "lanes of a warp meet in different collectives.*emulator_test.cc");
 }
 
+// clang-format off
+TM_KERNEL void LanesShuffleInOneLine(float* out) {
+  StoreGlobal(out + ThreadX(), LaneId() < 16 ? ShuffleXor(1.0f, 1) : ShuffleXor(2.0f, 1));
+}
+// clang-format on
+
+template <int kMask>
+TM_DEVICE float ShuffledBy() {
+  return ShuffleXor(1.0f, kMask);
+}
+template <bool kTogether>
+TM_KERNEL void LanesShuffleInATemplate(float* out) {
+  StoreGlobal(out + ThreadX(), kTogether || LaneId() < 16 ? ShuffledBy<1>() : ShuffledBy<2>());
+}
+
+TEST(EmulatorDeathTest, LanesInDifferentCollectivesOfOneLineAreCaught) {
+  std::vector<float> out(kThreads);
+  for (const LaneOrder order : kOrders) {
+    EXPECT_DEATH(RunIn(order, LanesShuffleInOneLine, out.data()),
+                 "lanes of a warp meet in different collectives.*emulator_test.cc");
+    EXPECT_DEATH(RunIn(order, LanesShuffleInATemplate<false>, out.data()),
+                 "lanes of a warp meet in different collectives.*emulator_test.cc");
+    RunIn(order, LanesShuffleInATemplate<true>, out.data());
+  }
+}
+
+template <int kBarrier>
+TM_DEVICE void WaitInATemplate() {
+  SyncThreads();
+}
+TM_KERNEL void ThreadsWaitInDifferentTemplates(float* out) {
+  ThreadX() < 32 ? WaitInATemplate<0>() : WaitInATemplate<1>();
+  StoreGlobal(out + ThreadX(), 1.0f);
+}
+
+TEST(EmulatorDeathTest, ThreadsAtDifferentBarriersOfOneLineAreCaught) {
+  std::vector<float> out(kThreads);
+  EXPECT_DEATH(RunIn(LaneOrder::kForward, ThreadsWaitInDifferentTemplates, out.data()),
+               "threads of a block meet at different barriers");
+}
+
 TM_KERNEL void OneThreadSkipsTheBarrier(float* out) {
   if (ThreadX() != 7) SyncThreads();
   StoreGlobal(out + ThreadX(), ShuffleXor(1.0f, 1));
@@ -131,7 +172,7 @@ TEST(EmulatorDeathTest, ABarrierThatOneThreadSkipsIsADeadlock) {
 
 TM_KERNEL void MaskLeavesTheCallerOut(float* out) {
   float value = 1.0f;
-  emulator::WarpCollective(0xfffffffeu, {"emulator_test.cc", 1}, &value, sizeof(value),
+  emulator::WarpCollective(0xfffffffeu, emulator::Site::current(), &value, sizeof(value),
                            [](void* const*, unsigned) {});
   StoreGlobal(out + ThreadX(), value);
 }

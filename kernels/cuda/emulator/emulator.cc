@@ -185,11 +185,17 @@ struct Block {
 thread_local Block* current_block = nullptr;
 thread_local Thread* current_thread = nullptr;
 
+bool IsSame(const char* a, const char* b) { return a == b || std::strcmp(a, b) == 0; }
+bool IsSame(const Site& a, const Site& b) {
+  return a.line() == b.line() && a.column() == b.column() && IsSame(a.file_name(), b.file_name()) &&
+         IsSame(a.function_name(), b.function_name());
+}
+
 [[noreturn]] void Broken(const char* rule, Site site) {
   const Dim3 t = current_thread != nullptr ? current_thread->index : Dim3{0, 0, 0};
-  std::fprintf(stderr, "emulator: %s at %s:%d, block (%u,%u,%u) thread (%u,%u,%u)\n", rule, site.file,
-               site.line, current_block->index.x, current_block->index.y, current_block->index.z, t.x, t.y,
-               t.z);
+  std::fprintf(stderr, "emulator: %s at %s:%d, block (%u,%u,%u) thread (%u,%u,%u)\n", rule, site.file_name(),
+               static_cast<int>(site.line()), current_block->index.x, current_block->index.y,
+               current_block->index.z, t.x, t.y, t.z);
   std::fflush(stderr);
   std::abort();
 }
@@ -224,7 +230,8 @@ void RunThread(void* argument) {
   for (const Thread& thread : *block.threads) {
     if (thread.fiber->finished()) continue;
     std::fprintf(stderr, "  thread (%u,%u,%u) waits in a %s at %s:%d\n", thread.index.x, thread.index.y,
-                 thread.index.z, NameOf(thread.waiting), thread.site.file, thread.site.line);
+                 thread.index.z, NameOf(thread.waiting), thread.site.file_name(),
+                 static_cast<int>(thread.site.line()));
   }
   std::fflush(stderr);
   std::abort();
@@ -444,8 +451,7 @@ void SyncThreads(Site site) {
   const Bookkeeping bookkeeping;
   Block& block = *current_block;
   Thread& self = *current_thread;
-  if (block.at_barrier > 0 &&
-      (block.barrier_site.line != site.line || std::strcmp(block.barrier_site.file, site.file) != 0)) {
+  if (block.at_barrier > 0 && !IsSame(block.barrier_site, site)) {
     Broken("threads of a block meet at different barriers", site);
   }
   block.barrier_site = site;
@@ -528,8 +534,7 @@ void WarpCollective(unsigned mask, Site site, void* operand, size_t operand_byte
     meeting->site = site;
     meeting->operand_bytes = operand_bytes;
     TM_CHECK(operand_bytes <= meeting->operands[0].size(), "an operand of %zu bytes", operand_bytes);
-  } else if (meeting->mask != mask || meeting->site.line != site.line ||
-             std::strcmp(meeting->site.file, site.file) != 0) {
+  } else if (meeting->mask != mask || !IsSame(meeting->site, site)) {
     Broken("lanes of a warp meet in different collectives or with different masks", site);
   }
   const auto lane = static_cast<size_t>(self.lane);
@@ -563,10 +568,11 @@ void CountSharedAccess(const void* address, Site site) {
   if (!current_block->settings->count_shared_conflicts) return;
   const Bookkeeping bookkeeping;
   Thread& self = *current_thread;
-  const int number = self.shared_accesses[{site.file, site.line}]++;
+  const auto line = static_cast<int>(site.line());
+  const int number = self.shared_accesses[{site.file_name(), line}]++;
   const auto offset = static_cast<const std::byte*>(address) - current_block->shared.get();
   const auto lane = static_cast<size_t>(self.lane);
-  ++current_block->shared_users[{self.warp, site.file, site.line, number}][lane / 8]
+  ++current_block->shared_users[{self.warp, site.file_name(), line, number}][lane / 8]
                                [static_cast<size_t>(offset / 16 % 8)];
 }
 

@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <source_location>
 #include <vector>
 
 namespace tramontane::emulator {
@@ -58,11 +59,9 @@ struct LaunchStats {
   void Add(const LaunchStats& other);
 };
 
-// Where a thread is in the kernel's source.
-struct Site {
-  const char* file = "";
-  int line = 0;
-};
+// Where a thread is in the kernel's source: line, column, and the function with what its template was made
+// of.
+using Site = std::source_location;
 
 struct Launch {
   Dim3 grid, block;

@@ -46,44 +46,37 @@ struct alignas(8) Mbarrier {
   uint64_t state;
 };
 
-inline void InitBarrier(Mbarrier* barrier, int arrivals, const char* file = __builtin_FILE(),
-                        int line = __builtin_LINE()) {
-  emulator::InitBarrier(barrier, arrivals, {file, line});
+inline void InitBarrier(Mbarrier* barrier, int arrivals, emulator::Site site = emulator::Site::current()) {
+  emulator::InitBarrier(barrier, arrivals, site);
 }
 inline void FenceBarrierInit() {}
-inline void Arrive(Mbarrier* barrier, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
-  emulator::ArriveAtBarrier(barrier, 0, {file, line});
+inline void Arrive(Mbarrier* barrier, emulator::Site site = emulator::Site::current()) {
+  emulator::ArriveAtBarrier(barrier, 0, site);
 }
-inline void ArriveExpecting(Mbarrier* barrier, int bytes, const char* file = __builtin_FILE(),
-                            int line = __builtin_LINE()) {
-  emulator::ArriveAtBarrier(barrier, bytes, {file, line});
+inline void ArriveExpecting(Mbarrier* barrier, int bytes, emulator::Site site = emulator::Site::current()) {
+  emulator::ArriveAtBarrier(barrier, bytes, site);
 }
-inline void WaitPhase(Mbarrier* barrier, int parity, const char* file = __builtin_FILE(),
-                      int line = __builtin_LINE()) {
-  emulator::WaitAtBarrier(barrier, static_cast<unsigned>(parity), {file, line});
+inline void WaitPhase(Mbarrier* barrier, int parity, emulator::Site site = emulator::Site::current()) {
+  emulator::WaitAtBarrier(barrier, static_cast<unsigned>(parity), site);
 }
 
 inline void PrefetchMap(const TensorMap&) {}
 inline void LoadBox(void* shared, const TensorMap& map, Mbarrier* barrier,
-                    const int32_t (&coordinates)[kTensorMapDimensions], const char* file = __builtin_FILE(),
-                    int line = __builtin_LINE()) {
+                    const int32_t (&coordinates)[kTensorMapDimensions],
+                    emulator::Site site = emulator::Site::current()) {
   emulator::BoxedTensor tensor;
   std::memcpy(static_cast<void*>(&tensor), &map, sizeof(tensor));
-  emulator::IssueBox(static_cast<std::byte*>(shared), tensor, coordinates, barrier, {file, line});
+  emulator::IssueBox(static_cast<std::byte*>(shared), tensor, coordinates, barrier, site);
 }
 inline void FenceAsyncProxy() { emulator::FenceAsyncProxy(); }
 
-inline void SyncNamedBarrier(int barrier, int threads, const char* file = __builtin_FILE(),
-                             int line = __builtin_LINE()) {
-  emulator::MeetAtNamedBarrier(barrier, threads, true, {file, line});
+inline void SyncNamedBarrier(int barrier, int threads, emulator::Site site = emulator::Site::current()) {
+  emulator::MeetAtNamedBarrier(barrier, threads, true, site);
 }
-inline void ArriveAtNamedBarrier(int barrier, int threads, const char* file = __builtin_FILE(),
-                                 int line = __builtin_LINE()) {
-  emulator::MeetAtNamedBarrier(barrier, threads, false, {file, line});
+inline void ArriveAtNamedBarrier(int barrier, int threads, emulator::Site site = emulator::Site::current()) {
+  emulator::MeetAtNamedBarrier(barrier, threads, false, site);
 }
-inline void SyncWarp(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
-  emulator::SyncWarp({file, line});
-}
+inline void SyncWarp(emulator::Site site = emulator::Site::current()) { emulator::SyncWarp(site); }
 
 template <int kRegisters>
 void LowerRegisterCount() {}
@@ -95,8 +88,8 @@ void RaiseRegisterCount() {}
 inline void WgmmaFence() { emulator::FenceProducts(); }
 inline void WgmmaCommit() { emulator::CommitProducts(); }
 template <int kGroupsLeft>
-void WgmmaWait(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
-  emulator::WaitProducts(kGroupsLeft, {file, line});
+void WgmmaWait(emulator::Site site = emulator::Site::current()) {
+  emulator::WaitProducts(kGroupsLeft, site);
 }
 template <int kCount>
 void PinRegisters(float (&)[kCount]) {}
@@ -222,14 +215,14 @@ void MultiplyWarpgroup(float (&d)[kN / 2], const uint32_t* a_registers, uint64_t
 
 template <int kN>
 void WgmmaShared(float (&d)[kN / 2], uint64_t a, uint64_t b, bool accumulate,
-                 const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
-  host::MultiplyWarpgroup<kN, false>(d, nullptr, a, b, accumulate, {file, line});
+                 emulator::Site site = emulator::Site::current()) {
+  host::MultiplyWarpgroup<kN, false>(d, nullptr, a, b, accumulate, site);
 }
 template <int kN>
 void WgmmaRegisters(float (&d)[kN / 2], const uint32_t (&a)[4], uint64_t b,
-                    const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+                    emulator::Site site = emulator::Site::current()) {
   emulator::KeepRegisters(a);
-  host::MultiplyWarpgroup<kN, true>(d, a, 0, b, true, {file, line});
+  host::MultiplyWarpgroup<kN, true>(d, a, 0, b, true, site);
 }
 
 }  // namespace tramontane::cuda

@@ -109,9 +109,7 @@ inline int BlockSizeX() { return static_cast<int>(emulator::BlockDimension().x);
 inline int LaneId() { return emulator::Lane(); }
 inline std::byte* SharedBytes() { return emulator::SharedMemory(); }
 
-inline void SyncThreads(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
-  emulator::SyncThreads({file, line});
-}
+inline void SyncThreads(emulator::Site site = emulator::Site::current()) { emulator::SyncThreads(site); }
 
 // Waits for nothing here, where kernels run one after the other; but on a stream a thread that touches global
 // memory before it is a broken rule.
@@ -169,18 +167,17 @@ inline Vector16 LoadConstant16Once(const void* address) {
 inline Vector8 LoadGlobal8Once(const void* address) {
   return LoadGlobal(static_cast<const Vector8*>(address));
 }
-inline Vector16 LoadShared16(const void* address, const char* file = __builtin_FILE(),
-                             int line = __builtin_LINE()) {
+inline Vector16 LoadShared16(const void* address, emulator::Site site = emulator::Site::current()) {
   emulator::CheckAligned(address, 16);
-  emulator::CountSharedAccess(address, {file, line});
+  emulator::CountSharedAccess(address, site);
   Vector16 value;
   std::memcpy(&value, address, 16);
   return value;
 }
-inline void StoreShared16(void* address, const Vector16& value, const char* file = __builtin_FILE(),
-                          int line = __builtin_LINE()) {
+inline void StoreShared16(void* address, const Vector16& value,
+                          emulator::Site site = emulator::Site::current()) {
   emulator::CheckAligned(address, 16);
-  emulator::CountSharedAccess(address, {file, line});
+  emulator::CountSharedAccess(address, site);
   std::memcpy(address, &value, 16);
   emulator::CountSharedWrite(address, 16);
 }
@@ -219,12 +216,12 @@ void CopyWait() {
 namespace host {
 // Every lane gets the value of lane source(own lane, operand).
 template <typename T, int (*kSource)(int lane, int operand)>
-T Shuffle(T value, int which, const char* file, int line) {
+T Shuffle(T value, int which, emulator::Site site) {
   struct Operand {
     T value;
     int which;
   } operand{value, which};
-  emulator::WarpCollective(0xffffffffu, {file, line}, &operand, sizeof(operand),
+  emulator::WarpCollective(0xffffffffu, site, &operand, sizeof(operand),
                            [](void* const operands[32], unsigned) {
                              T values[32];
                              for (int i = 0; i < 32; ++i)
@@ -240,17 +237,14 @@ inline int LaneXor(int lane, int mask) { return lane ^ mask; }
 inline int LaneBelow(int lane, int delta) { return lane >= delta ? lane - delta : lane; }
 }  // namespace host
 
-inline float ShuffleXor(float value, int lane_mask, const char* file = __builtin_FILE(),
-                        int line = __builtin_LINE()) {
-  return host::Shuffle<float, host::LaneXor>(value, lane_mask, file, line);
+inline float ShuffleXor(float value, int lane_mask, emulator::Site site = emulator::Site::current()) {
+  return host::Shuffle<float, host::LaneXor>(value, lane_mask, site);
 }
-inline uint64_t ShuffleXor(uint64_t value, int lane_mask, const char* file = __builtin_FILE(),
-                           int line = __builtin_LINE()) {
-  return host::Shuffle<uint64_t, host::LaneXor>(value, lane_mask, file, line);
+inline uint64_t ShuffleXor(uint64_t value, int lane_mask, emulator::Site site = emulator::Site::current()) {
+  return host::Shuffle<uint64_t, host::LaneXor>(value, lane_mask, site);
 }
-inline uint64_t ShuffleUp(uint64_t value, int delta, const char* file = __builtin_FILE(),
-                          int line = __builtin_LINE()) {
-  return host::Shuffle<uint64_t, host::LaneBelow>(value, delta, file, line);
+inline uint64_t ShuffleUp(uint64_t value, int delta, emulator::Site site = emulator::Site::current()) {
+  return host::Shuffle<uint64_t, host::LaneBelow>(value, delta, site);
 }
 
 // ---- atomics on shared memory -------------------------------------------------------------------
@@ -277,12 +271,12 @@ struct MatrixOperand {
   uint32_t out[4];
 };
 template <bool kTransposed>
-void LoadMatrices(uint32_t out[4], const void* row, const char* file, int line) {
+void LoadMatrices(uint32_t out[4], const void* row, emulator::Site site) {
   emulator::CheckAligned(row, 16);
   MatrixOperand operand;
   operand.address = row;
   std::memcpy(operand.row, row, 16);
-  emulator::WarpCollective(0xffffffffu, {file, line}, &operand, sizeof(operand),
+  emulator::WarpCollective(0xffffffffu, site, &operand, sizeof(operand),
                            [](void* const operands[32], unsigned) {
                              const void* rows[32];
                              for (int i = 0; i < 32; ++i)
@@ -304,20 +298,19 @@ void LoadMatrices(uint32_t out[4], const void* row, const char* file, int line) 
 }
 }  // namespace host
 
-inline void LoadMatrix4(uint32_t out[4], const void* row, const char* file = __builtin_FILE(),
-                        int line = __builtin_LINE()) {
-  host::LoadMatrices<false>(out, row, file, line);
+inline void LoadMatrix4(uint32_t out[4], const void* row, emulator::Site site = emulator::Site::current()) {
+  host::LoadMatrices<false>(out, row, site);
 }
-inline void LoadMatrix4Transposed(uint32_t out[4], const void* row, const char* file = __builtin_FILE(),
-                                  int line = __builtin_LINE()) {
-  host::LoadMatrices<true>(out, row, file, line);
+inline void LoadMatrix4Transposed(uint32_t out[4], const void* row,
+                                  emulator::Site site = emulator::Site::current()) {
+  host::LoadMatrices<true>(out, row, site);
 }
 
 // c [16, 8] f32 += a [16, 16] * b [16, 8], T elements. With g = lane / 4 and t = lane % 4:
 //   a: (g, 2t..) (g+8, 2t..) (g, 2t+8..) (g+8, 2t+8..)   b: (2t.., g) (2t+8.., g)   c: (g, 2t..) (g+8, 2t..)
 template <typename T>
-void Mma16816(float c[4], const uint32_t a[4], const uint32_t b[2], const char* file = __builtin_FILE(),
-              int line = __builtin_LINE()) {
+void Mma16816(float c[4], const uint32_t a[4], const uint32_t b[2],
+              emulator::Site site = emulator::Site::current()) {
   struct Operand {
     uint32_t a[4];
     uint32_t b[2];
@@ -326,7 +319,7 @@ void Mma16816(float c[4], const uint32_t a[4], const uint32_t b[2], const char* 
   std::memcpy(operand.a, a, sizeof(operand.a));
   std::memcpy(operand.b, b, sizeof(operand.b));
   std::memcpy(operand.c, c, sizeof(operand.c));
-  emulator::WarpCollective(0xffffffffu, {file, line}, &operand, sizeof(operand),
+  emulator::WarpCollective(0xffffffffu, site, &operand, sizeof(operand),
                            [](void* const operands[32], unsigned) {
                              float a_full[16][16], b_full[16][8];
                              auto half = [](uint32_t word, int which) {
