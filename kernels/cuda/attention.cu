@@ -4,7 +4,10 @@
 // Grid:   AttentionKernel max_items * kv_heads blocks of 4 warps, an item's kv heads side by side: the
 //         longest items begin first. A block takes one AttentionItem for one kv head: a tile of rows (row =
 //         token * group + head in group, so that all query heads of a kv head share each key) against the
-//         keys [key_begin, key_end), 64 at a time. Two tiles:
+//         keys [key_begin, key_end), 64 at a time. Three tiles:
+//           128 rows (prefill that fills the device with them; head_dim 64 alone): warp w takes rows
+//                              32w..32w+31 and all 64 keys, so that what it reads of them feeds twice the
+//                              products;
 //           64 rows (prefill): warp w takes rows 16w..16w+15 and all 64 keys;
 //           16 rows (decode):  every warp takes all rows and 16 of the 64 keys; the warps' softmax states are
 //                              joined in warp order at the end.
@@ -33,6 +36,7 @@
 
 #include <type_traits>
 
+#include "kernels/core/check.h"
 #include "kernels/cuda/attention_tile.cuh"
 
 namespace tramontane::cuda {
@@ -72,18 +76,18 @@ TM_KERNEL TM_BOUNDS(kAttentionThreads,
   if (tiles > 0) copy(0);
   CopyCommit();
 
-  // What the two rows of this lane see: fragment rows group_lane and group_lane + 8.
-  int begin[2], end[2];
+  // What the thread's rows see.
+  int begin[Shape::kThreadRows], end[Shape::kThreadRows];
   TM_UNROLL
-  for (int i = 0; i < 2; ++i) {
-    const int r = item.row_begin + at.row_warp * 16 + at.group_lane + 8 * i;
+  for (int i = 0; i < Shape::kThreadRows; ++i) {
+    const int r = item.row_begin + at.row(i);
     const int position = of.first_position + (r < rows ? r : rows - 1) / p.group;
     begin[i] = static_cast<int>(FirstVisible(position, window));
     end[i] = Min(position + 1, item.key_end);
   }
   AttentionState<Shape> state;
   const float scale = p.scale * kAttentionLog2E;
-  uint32_t query[Shape::kDimSteps][4];
+  uint32_t query[Shape::kDimSteps][4 * Shape::kFragments];
   CopyWait<1>();  // the queries
   SyncThreads();
   QueryFragments(at, query_tile, query);
@@ -94,7 +98,7 @@ TM_KERNEL TM_BOUNDS(kAttentionThreads,
     CopyCommit();
     CopyWait<1>();  // all but the next tile
     SyncThreads();
-    float score[Shape::kKeySteps * 2][4] = {};
+    float score[Shape::kKeySteps * 2][2 * Shape::kThreadRows] = {};
     Scores(at, query, key_tiles + stage * Shape::kKeyBytes, score);
     // At the edges only: the first tiles of the window, and the last ones before the rows' own positions.
     const int tile_key = keys.first + t * kKeyTile;
@@ -189,11 +193,17 @@ int LaunchTile(const AttentionRunParams& p, Stream stream) {
 }  // namespace
 
 int RunAttention(const AttentionRunParams& given, void* stream) {
+  TM_CHECK(given.tile_rows != kWideTileRows || HasWideTile(given.kv.format.head_dim),
+           "tiles of %d rows over heads of %d", given.tile_rows, given.kv.format.head_dim);
   AttentionRunParams params = given;
   params.pages = DevicePages(given.kv);
   const auto launch = [&]<typename T, int kHeadDim>(T, std::integral_constant<int, kHeadDim>) {
-    return params.tile_rows == 16 ? LaunchTile<T, kHeadDim, 16>(params, static_cast<Stream>(stream))
-                                  : LaunchTile<T, kHeadDim, 64>(params, static_cast<Stream>(stream));
+    const auto queue = static_cast<Stream>(stream);
+    if constexpr (HasWideTile(kHeadDim)) {
+      if (params.tile_rows == kWideTileRows) return LaunchTile<T, kHeadDim, kWideTileRows>(params, queue);
+    }
+    return params.tile_rows == kByRowTileRows ? LaunchTile<T, kHeadDim, kByRowTileRows>(params, queue)
+                                              : LaunchTile<T, kHeadDim, kLargeTileRows>(params, queue);
   };
   if (const int error = WithShape(params.kv.format, launch)) return error;
   return MergeAttention(params, stream);

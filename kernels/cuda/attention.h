@@ -9,10 +9,11 @@
 
 namespace tramontane::cuda {
 
-inline constexpr int kKeyTile = 64;           // keys that a block works on at once
-inline constexpr int kMinSplitTiles = 4;      // a split has at least this many key tiles
-inline constexpr int kMaxAttentionRows = 64;  // rows (tokens x group) of the large tile
-inline constexpr int kByRowTileRows = 16;     // of the only tile where each row has bounds of its own
+inline constexpr int kKeyTile = 64;        // keys that a block works on at once
+inline constexpr int kMinSplitTiles = 4;   // a split has at least this many key tiles
+inline constexpr int kLargeTileRows = 64;  // rows (tokens x group) of the large tile
+inline constexpr int kWideTileRows = 128;  // of the one whose warps take 32 rows each: HasWideTile
+inline constexpr int kByRowTileRows = 16;  // of the only tile where each row has bounds of its own
 
 // One block column's work: rows [row_begin, row_begin + tile rows) of a sequence (row = token * group + head
 // in group) against the keys at absolute positions [key_begin, key_end).
@@ -91,7 +92,7 @@ struct AttentionPlanParams {
   int32_t batch;
   int32_t window;     // 0: none
   int32_t group;      // query heads of a kv head
-  int32_t tile_rows;  // 16 or 64
+  int32_t tile_rows;  // 16, 64 or 128
   int32_t kv_heads;
   int32_t target_blocks;   // AttentionBlocksPerMultiprocessor of them on each multiprocessor
   int32_t max_items;       // capacity of the lists: AttentionItemBound
@@ -120,6 +121,10 @@ struct AttentionSharersParams {
 
 // Blocks that fit on a multiprocessor at once, by their registers.
 constexpr int32_t AttentionBlocksPerMultiprocessor(int32_t tile_rows) { return tile_rows == 16 ? 3 : 2; }
+
+// Whether kWideTileRows has kernels for such heads: sums, scores and queries of 32 rows a warp are 160 of a
+// thread's 255 registers here, at the next wider head 208.
+constexpr bool HasWideTile(int32_t head_dim) { return head_dim == 64; }
 
 // Blocks of one kv head that splits aim for.
 constexpr int32_t AttentionBlocks(int32_t kv_heads, int32_t target_blocks) {

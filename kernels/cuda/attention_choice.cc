@@ -15,6 +15,24 @@ bool FitsSmallTiles(const AttentionParams& p) {
   return p.query.rows * (p.query_heads / p.kv.format.kv_heads) <= int64_t{kByRowTileRows} * p.batch;
 }
 
+// Whether tiles of kWideTileRows, which issue fewer instructions a row and read keys half as often, fill the
+// device on their own: where they do not, tiles of half as many rows are twice as many blocks, and splits
+// that would make up for it have their parts written and joined. Counted are those that are full whatever
+// the lengths, all but one of each sequence; and they are to be the most, since the one that is not full
+// takes the time of one that is.
+bool FillsWideTiles(const AttentionParams& p, const DeviceProperties& device) {
+  const int32_t kv_heads = p.kv.format.kv_heads;
+  const int64_t full = p.query.rows * (p.query_heads / kv_heads) / kWideTileRows - p.batch;
+  return HasWideTile(p.kv.format.head_dim) && full >= p.batch &&
+         full * kv_heads >= TargetBlocks(device, kWideTileRows);
+}
+
+// Of the kernels of attention.cu and its kin.
+int32_t TileRows(const AttentionParams& p, AttentionKernels kernels, const DeviceProperties& device) {
+  if (kernels != AttentionKernels::kMmaSync || FitsSmallTiles(p)) return kByRowTileRows;
+  return FillsWideTiles(p, device) ? kWideTileRows : kLargeTileRows;
+}
+
 }  // namespace
 
 AttentionKernels ChooseAttention(const AttentionParams& p, const DeviceProperties& device) {
@@ -30,11 +48,9 @@ AttentionTiling TileAttention(const AttentionParams& p, AttentionKernels kernels
                               const DeviceProperties& device) {
   const int32_t kv_heads = p.kv.format.kv_heads, group = p.query_heads / kv_heads;
   const bool prefill = kernels == AttentionKernels::kHopperPrefill;
-  const bool small =
-      kernels == AttentionKernels::kByRow || kernels == AttentionKernels::kLatent || FitsSmallTiles(p);
   const bool hopper = prefill || kernels == AttentionKernels::kHopperDecode;
   AttentionTiling tiling;
-  tiling.tile_rows = prefill ? kHopperPrefillRows : small ? kByRowTileRows : kMaxAttentionRows;
+  tiling.tile_rows = prefill ? kHopperPrefillRows : TileRows(p, kernels, device);
   tiling.target_blocks =
       hopper ? HopperTargetBlocks(device, tiling.tile_rows) : TargetBlocks(device, tiling.tile_rows);
   const int64_t keys =

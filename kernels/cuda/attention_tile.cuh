@@ -1,10 +1,13 @@
 // What the attention kernels do with a tile of rows and 64 keys in shared memory: scores, a step of the
 // softmax, the weighted values, and the end of a block. Device side; every thread of the block calls each.
 //
-// A block has 4 warps and one tile of rows. Two tiles:
-//   64 rows: warp w takes rows 16w..16w+15 and all 64 keys;
-//   16 rows: every warp takes all rows and 16 of the 64 keys; the warps' softmax states are joined in warp
-//            order at the end (JoinWarps).
+// A block has 4 warps and one tile of rows. Three tiles:
+//   128 rows: warp w takes rows 32w..32w+31 and all 64 keys: two fragments of 16 rows, which a fragment of
+//             keys or values meets both when it has been read once;
+//   64 rows:  warp w takes rows 16w..16w+15 and all 64 keys;
+//   16 rows:  every warp takes all rows and 16 of the 64 keys; the warps' softmax states are joined in warp
+//             order at the end (JoinWarps).
+// A thread has a part of kThreadRows of its warp's rows: two of each fragment, group_lane and group_lane + 8.
 #pragma once
 
 #include "kernels/cuda/attention.h"
@@ -24,7 +27,10 @@ struct AttentionTile {
   using Element = T;
   static constexpr int kHeadDim = kHeadDimensions;
   static constexpr int kTileRows = kRows;
-  static constexpr int kRowWarps = kTileRows / 16;               // warps side by side over rows
+  static constexpr int kWarpRows = kTileRows == kWideTileRows ? 32 : 16;
+  static constexpr int kFragments = kWarpRows / 16;              // of 16 rows, that a warp has
+  static constexpr int kThreadRows = 2 * kFragments;             // of which a thread has a part
+  static constexpr int kRowWarps = kTileRows / kWarpRows;        // warps side by side over rows
   static constexpr int kKeyWarps = kAttentionWarps / kRowWarps;  // and over keys
   static constexpr int kWarpKeys = kKeyTile / kKeyWarps;         // keys of a tile that one warp takes
   static constexpr int kKeySteps = kWarpKeys / 16;
@@ -58,15 +64,22 @@ struct AttentionPlace {
     return {lane, warp % Shape::kRowWarps, warp / Shape::kRowWarps, lane / 4, lane % 4};
   }
   TM_DEVICE int warp_key() const { return key_warp * Shape::kWarpKeys; }
+  // Row i of the thread's, in the tile.
+  TM_DEVICE int row(int i) const { return row_warp * Shape::kWarpRows + group_lane + 8 * i; }
 };
 
-// The softmax so far of the two rows of a thread, group_lane and group_lane + 8 of its warp's: their highest
-// score, not scaled yet; the sum of 2^((score - highest) * scale); and the values weighted by it.
+// The softmax so far of a thread's rows: their highest score, not scaled yet; the sum of
+// 2^((score - highest) * scale); and the values weighted by it, of row i in elements 2i and 2i + 1.
 template <typename Shape>
 struct AttentionState {
-  float out[Shape::kDimSteps * 2][4] = {};
-  float max[2] = {kMinusInfinity, kMinusInfinity};
-  float sum[2] = {0.0f, 0.0f};
+  float out[Shape::kDimSteps * 2][2 * Shape::kThreadRows] = {};
+  float max[Shape::kThreadRows];
+  float sum[Shape::kThreadRows] = {};
+
+  TM_DEVICE AttentionState() {
+    TM_UNROLL
+    for (float& highest : max) highest = kMinusInfinity;
+  }
 };
 
 // The rows that an item has a tile of, and where they stand: those of a sequence, its last tokens; or of
@@ -162,22 +175,26 @@ TM_DEVICE void CopyKeys(const DevicePages& pages, const KeyRun& run, int kv_head
   }
 }
 
-// A warp's rows of queries as fragments.
+// A warp's rows of queries as fragments, one behind the other.
 template <typename Shape>
 TM_DEVICE void QueryFragments(const AttentionPlace<Shape>& at, const std::byte* tile,
-                              uint32_t (&query)[Shape::kDimSteps][4]) {
+                              uint32_t (&query)[Shape::kDimSteps][4 * Shape::kFragments]) {
   TM_UNROLL
   for (int k = 0; k < Shape::kDimSteps; ++k) {
-    const int row = at.row_warp * 16 + at.lane % 8 + (at.lane / 8 % 2) * 8;
-    LoadMatrix4(query[k], tile + Shape::Swizzle(row, 2 * k + at.lane / 16));
+    TM_UNROLL
+    for (int f = 0; f < Shape::kFragments; ++f) {
+      const int row = at.row_warp * Shape::kWarpRows + f * 16 + at.lane % 8 + (at.lane / 8 % 2) * 8;
+      LoadMatrix4(query[k] + 4 * f, tile + Shape::Swizzle(row, 2 * k + at.lane / 16));
+    }
   }
 }
 
-// score [16 rows, kWarpKeys] = query * keys^T. Element i of score[n] is of row group_lane + 8 (i / 2) and key
+// score [kWarpRows, kWarpKeys] = query * keys^T. Element i of score[n] is of the thread's row i / 2 and key
 // warp_key + 8n + 2 pair + i % 2.
 template <typename Shape>
-TM_DEVICE void Scores(const AttentionPlace<Shape>& at, const uint32_t (&query)[Shape::kDimSteps][4],
-                      const std::byte* keys, float (&score)[Shape::kKeySteps * 2][4]) {
+TM_DEVICE void Scores(const AttentionPlace<Shape>& at,
+                      const uint32_t (&query)[Shape::kDimSteps][4 * Shape::kFragments], const std::byte* keys,
+                      float (&score)[Shape::kKeySteps * 2][2 * Shape::kThreadRows]) {
   using T = typename Shape::Element;
   TM_UNROLL
   for (int k = 0; k < Shape::kDimSteps; ++k) {
@@ -186,21 +203,24 @@ TM_DEVICE void Scores(const AttentionPlace<Shape>& at, const uint32_t (&query)[S
       uint32_t key[4];
       const int row = at.warp_key() + n * 16 + (at.lane / 16) * 8 + at.lane % 8;
       LoadMatrix4(key, keys + Shape::Swizzle(row, 2 * k + at.lane / 8 % 2));
-      Mma16816<T>(score[2 * n], query[k], key);
-      Mma16816<T>(score[2 * n + 1], query[k], key + 2);
+      TM_UNROLL
+      for (int f = 0; f < Shape::kFragments; ++f) {
+        Mma16816<T>(score[2 * n] + 4 * f, query[k] + 4 * f, key);
+        Mma16816<T>(score[2 * n + 1] + 4 * f, query[k] + 4 * f, key + 2);
+      }
     }
   }
 }
 
-// Hides the keys outside [begin, end) from the two rows of a thread, group_lane and group_lane + 8. key: the
-// warp's first key.
+// Hides the keys outside [begin, end) from a thread's rows. key: the warp's first key.
 template <typename Shape>
-TM_DEVICE void Mask(const AttentionPlace<Shape>& at, int key, const int (&begin)[2], const int (&end)[2],
-                    float (&score)[Shape::kKeySteps * 2][4]) {
+TM_DEVICE void Mask(const AttentionPlace<Shape>& at, int key, const int (&begin)[Shape::kThreadRows],
+                    const int (&end)[Shape::kThreadRows],
+                    float (&score)[Shape::kKeySteps * 2][2 * Shape::kThreadRows]) {
   TM_UNROLL
   for (int n = 0; n < Shape::kKeySteps * 2; ++n) {
     TM_UNROLL
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < 2 * Shape::kThreadRows; ++i) {
       const int own = key + n * 8 + at.pair * 2 + i % 2;
       const bool visible = (own >= begin[i / 2]) & (own < end[i / 2]);
       score[n][i] = visible ? score[n][i] : kMinusInfinity;
@@ -211,9 +231,10 @@ TM_DEVICE void Mask(const AttentionPlace<Shape>& at, int key, const int (&begin)
 // A step of the softmax in base 2: scores become weights 2^(score * scale - highest). A row is spread over
 // the four lanes of a quad.
 template <typename Shape>
-TM_DEVICE void Softmax(AttentionState<Shape>& state, float (&score)[Shape::kKeySteps * 2][4], float scale) {
+TM_DEVICE void Softmax(AttentionState<Shape>& state,
+                       float (&score)[Shape::kKeySteps * 2][2 * Shape::kThreadRows], float scale) {
   TM_UNROLL
-  for (int i = 0; i < 2; ++i) {
+  for (int i = 0; i < Shape::kThreadRows; ++i) {
     float max = state.max[i];
     TM_UNROLL
     for (int n = 0; n < Shape::kKeySteps * 2; ++n) max = Max(max, Max(score[n][2 * i], score[n][2 * i + 1]));
@@ -242,22 +263,30 @@ TM_DEVICE void Softmax(AttentionState<Shape>& state, float (&score)[Shape::kKeyS
 
 // out += weights * values.
 template <typename Shape>
-TM_DEVICE void Accumulate(const AttentionPlace<Shape>& at, const float (&score)[Shape::kKeySteps * 2][4],
+TM_DEVICE void Accumulate(const AttentionPlace<Shape>& at,
+                          const float (&score)[Shape::kKeySteps * 2][2 * Shape::kThreadRows],
                           const std::byte* values, AttentionState<Shape>& state) {
   using T = typename Shape::Element;
   TM_UNROLL
   for (int n = 0; n < Shape::kKeySteps; ++n) {
-    const uint32_t weight[4] = {PackPair<T>(score[2 * n][0], score[2 * n][1]),
-                                PackPair<T>(score[2 * n][2], score[2 * n][3]),
-                                PackPair<T>(score[2 * n + 1][0], score[2 * n + 1][1]),
-                                PackPair<T>(score[2 * n + 1][2], score[2 * n + 1][3])};
+    uint32_t weight[4 * Shape::kFragments];
+    TM_UNROLL
+    for (int f = 0; f < Shape::kFragments; ++f) {
+      weight[4 * f] = PackPair<T>(score[2 * n][4 * f], score[2 * n][4 * f + 1]);
+      weight[4 * f + 1] = PackPair<T>(score[2 * n][4 * f + 2], score[2 * n][4 * f + 3]);
+      weight[4 * f + 2] = PackPair<T>(score[2 * n + 1][4 * f], score[2 * n + 1][4 * f + 1]);
+      weight[4 * f + 3] = PackPair<T>(score[2 * n + 1][4 * f + 2], score[2 * n + 1][4 * f + 3]);
+    }
     TM_UNROLL
     for (int d = 0; d < Shape::kDimSteps; ++d) {
       uint32_t value[4];
       const int row = at.warp_key() + n * 16 + (at.lane / 8 % 2) * 8 + at.lane % 8;
       LoadMatrix4Transposed(value, values + Shape::Swizzle(row, 2 * d + at.lane / 16));
-      Mma16816<T>(state.out[2 * d], weight, value);
-      Mma16816<T>(state.out[2 * d + 1], weight, value + 2);
+      TM_UNROLL
+      for (int f = 0; f < Shape::kFragments; ++f) {
+        Mma16816<T>(state.out[2 * d] + 4 * f, weight + 4 * f, value);
+        Mma16816<T>(state.out[2 * d + 1] + 4 * f, weight + 4 * f, value + 2);
+      }
     }
   }
 }
@@ -268,7 +297,7 @@ TM_DEVICE void Accumulate(const AttentionPlace<Shape>& at, const float (&score)[
 template <typename Shape>
 TM_DEVICE bool JoinWarps(const AttentionPlace<Shape>& at, AttentionState<Shape>& state, float scale) {
   TM_UNROLL
-  for (int i = 0; i < 2; ++i) {
+  for (int i = 0; i < Shape::kThreadRows; ++i) {
     state.sum[i] += ShuffleXor(state.sum[i], 1);
     state.sum[i] += ShuffleXor(state.sum[i], 2);
     state.max[i] *= scale;
@@ -279,7 +308,7 @@ TM_DEVICE bool JoinWarps(const AttentionPlace<Shape>& at, AttentionState<Shape>&
   CopyWait<0>();
   SyncThreads();
   TM_UNROLL
-  for (int i = 0; i < 2; ++i) {
+  for (int i = 0; i < Shape::kThreadRows; ++i) {
     float* row = states + (at.key_warp * Shape::kTileRows + at.group_lane + 8 * i) * kStride;
     TM_UNROLL
     for (int d = 0; d < Shape::kDimSteps * 2; ++d) {
@@ -294,7 +323,7 @@ TM_DEVICE bool JoinWarps(const AttentionPlace<Shape>& at, AttentionState<Shape>&
   SyncThreads();
   if (at.key_warp > 0) return false;
   TM_UNROLL
-  for (int i = 0; i < 2; ++i) {
+  for (int i = 0; i < Shape::kThreadRows; ++i) {
     const float* row = states + (at.group_lane + 8 * i) * kStride;
     float max = kMinusInfinity;
     TM_UNROLL
@@ -326,8 +355,8 @@ TM_DEVICE void Write(const AttentionRunParams& p, const AttentionPlace<Shape>& a
                      int kv_head, int first_token, int rows, const AttentionState<Shape>& state) {
   using T = typename Shape::Element;
   TM_UNROLL
-  for (int i = 0; i < 2; ++i) {
-    const int tile_row = at.row_warp * 16 + at.group_lane + 8 * i;
+  for (int i = 0; i < Shape::kThreadRows; ++i) {
+    const int tile_row = at.row(i);
     const int r = item.row_begin + tile_row;
     if (r >= rows) continue;
     const float inverse = state.sum[i] > 0.0f ? 1.0f / state.sum[i] : 0.0f;

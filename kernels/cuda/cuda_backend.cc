@@ -119,7 +119,8 @@ WorkspaceMap MapWorkspace(const StepMaxima& maxima, const DeviceProperties& devi
            maxima.kv_heads * kSmallTileRows;
   };
   state_rows = shared_rows(TargetBlocks(device, kSmallTileRows));
-  for (const int32_t tile_rows : {kSmallTileRows, kMaxAttentionRows}) {
+  for (const int32_t tile_rows : {kSmallTileRows, kLargeTileRows, kWideTileRows}) {
+    if (tile_rows == kWideTileRows && !HasWideTile(maxima.head_dim)) continue;
     const int32_t partials = AttentionPartialBound(maxima.kv_heads, TargetBlocks(device, tile_rows));
     state_rows = std::max(state_rows, int64_t{partials} * maxima.kv_heads * tile_rows);
   }

@@ -284,6 +284,41 @@ Cases AllCases() {
   return all;
 }
 
+// Prefill in the tiles whose warps take 32 rows, in heads that they serve; and what only they can get wrong:
+// rows that end in each of a warp's fragments, and parts of more than one tile.
+Cases WideCases() {
+  Cases cases;
+  for (AttentionCase c : AllCases()) {
+    const bool has_a_twin = c.name.starts_with("Dim") && c.kv.head_dim != 64;
+    if (c.tile_rows != cuda::kLargeTileRows || has_a_twin) continue;
+    c.name = "Wide" + c.name;
+    c.kv.head_dim = 64;
+    c.tile_rows = cuda::kWideTileRows;
+    cases.push_back(c);
+  }
+  for (const int32_t group : {1, 3, 4, 7}) {
+    for (const int32_t window : {0, 50}) {
+      const std::string name = "WideTailsOfGroup" + std::to_string(group);
+      cases.push_back({name + (window > 0 ? "InAWindow" : ""),
+                       KvOf(1, 64, 16),
+                       {{0, 140}, {0, 61}, {window > 0 ? 32 : 0, 100}},
+                       {139, 47, 9},
+                       group,
+                       window,
+                       cuda::kWideTileRows});
+    }
+  }
+  cases.push_back({"WideManySplits",
+                   KvOf(1, 64, 16),
+                   {{0, 1300}, {0, 1000}, {0, 20}},
+                   {75, 33, 1},
+                   4,
+                   0,
+                   cuda::kWideTileRows,
+                   12});
+  return cases;
+}
+
 // The same through the kernels of sm_90a, in heads and pages that they serve.
 void AddHopperCase(AttentionCase c, int32_t tile_rows, Cases* cases) {
   const bool decode = tile_rows == cuda::kHopperDecodeRows;
@@ -347,10 +382,44 @@ std::string NameOfCase(const testing::TestParamInfo<std::tuple<AttentionCase, Th
 INSTANTIATE_TEST_SUITE_P(Shapes, CudaAttentionTest,
                          testing::Combine(testing::ValuesIn(AllCases()), testing::ValuesIn(ThreadOrders())),
                          NameOfCase);
+INSTANTIATE_TEST_SUITE_P(Wide, CudaAttentionTest,
+                         testing::Combine(testing::ValuesIn(WideCases()), testing::ValuesIn(ThreadOrders())),
+                         NameOfCase);
 INSTANTIATE_TEST_SUITE_P(Hopper, CudaAttentionTest,
                          testing::Combine(testing::ValuesIn(HopperCases()),
                                           testing::ValuesIn(HopperOrders())),
                          NameOfCase);
+
+// Rows that see the same tiles of keys, split at the same places, come out of the large and of the wide tile
+// with the same bits. (Where a tile of keys goes by that only other rows of theirs see, a device may scale
+// the sums before it by a factor one rounding off 1.)
+TEST(CudaAttentionWideTest, NoBitOfARowDependsOnTheTile) {
+  UseThreadOrder(ThreadOrder::kForward);
+  for (const int32_t group : {1, 3, 4, 7}) {
+    // All queries of a sequence stand in one tile of keys, and so do the left edges of their windows.
+    for (const AttentionCase& tiled :
+         Cases{{"Whole", KvOf(2, 64, 16), {{0, 320}, {0, 50}}, {61, 40}, group, 0, 0, 1},
+               {"InAWindow", KvOf(2, 64, 16), {{48, 320}, {0, 50}}, {61, 40}, group, 194, 0, 1},
+               {"InF16", KvOf(1, 64, 16, DType::kF16), {{0, 320}}, {61}, group, 0, 0, 1},
+               {"Split", KvOf(1, 64, 16), {{0, 768}}, {50}, group, 0, 0, 1000},
+               {"SplitInAWindow", KvOf(1, 64, 16), {{128, 768}}, {50}, group, 580, 0, 1000}}) {
+      SCOPED_TRACE(tiled.name + " in groups of " + std::to_string(group));
+      PagedKvFixture kv(tiled.kv, tiled.spans);
+      FillCase(tiled, &kv);
+      const std::vector<uint16_t> query = RandomQuery(tiled, kv.tokens());
+      AttentionCase c = tiled;
+      c.tile_rows = cuda::kLargeTileRows;
+      const AttentionOutcome large = RunAttentionCase(c, kv, query);
+      c.tile_rows = cuda::kWideTileRows;
+      const AttentionOutcome wide = RunAttentionCase(c, kv, query);
+      EXPECT_EQ(wide.work.merges > 0, tiled.target_blocks > 1);
+      EXPECT_EQ(wide.work.split_tiles == cuda::kMinSplitTiles, tiled.target_blocks > 1);
+      EXPECT_EQ(large.work.split_tiles == cuda::kMinSplitTiles, tiled.target_blocks > 1);
+      EXPECT_EQ(wide.out, large.out);
+      EXPECT_EQ(wide.lse, large.lse);
+    }
+  }
+}
 
 // What begins last ends soon: by classes of an eighth of a split, no item is longer than one before it.
 TEST(CudaAttentionPlanTest, TheLongestItemsComeFirstAndSplitsOfATileAreEven) {
@@ -499,7 +568,7 @@ TEST(CudaAttentionPlanTest, HoweverTilesAreDealtTheListsAreThoseOfOneThread) {
 // Where the host knows that nothing is split, it queues no second kernel; where it does not, the bound on
 // merges is one block column for each pair of parts.
 TEST(CudaAttentionPlanTest, AWindowTooShortForSplitsHasNothingToMerge) {
-  for (const int32_t tile_rows : {16, 64}) {
+  for (const int32_t tile_rows : {16, 64, 128}) {
     for (int32_t group = 1; group <= 16; ++group) {
       for (int32_t window = 1; window <= 300; ++window) {
         if (cuda::AttentionMergeBound(1, 1000, cuda::AttentionKeyBound(window, group, tile_rows)) > 0)

@@ -16,8 +16,10 @@
 #include <set>
 #include <tuple>
 
+#include "kernels/cuda/attention_choice.h"
 #include "kernels/cuda/emulator/emulated_runtime.h"
 #include "kernels/cuda/emulator/emulator.h"
+#include "kernels/cuda/hopper_attention.h"
 #include "kernels/cuda/sampling.h"
 #include "tests/kernels/cuda_linear_case.h"
 #include "tests/reference/attention.h"
@@ -292,7 +294,7 @@ TEST(CudaReserve, RefusesHeadsThatAttentionDoesNotHave) {
 // One layer's attention of a step of two sequences, in buffers that all its steps share.
 class PagedAttention {
  public:
-  static constexpr int32_t kHeads = 4, kKvHeads = 2, kMostSequences = 9;
+  static constexpr int32_t kHeads = 4, kKvHeads = 2, kMostSequences = 9, kMostTokens = 256;
 
   struct Batch {
     std::vector<PagedSpan> spans;
@@ -314,8 +316,8 @@ class PagedAttention {
         kv_base_(device.Allocate<int32_t>(kMostSequences)),
         kv_end_(device.Allocate<int32_t>(kMostSequences)),
         qo_indptr_(device.Allocate<int32_t>(kMostSequences + 1)),
-        query_(device.Allocate<uint16_t>(48 * static_cast<size_t>(width_))),
-        out_(device.Allocate<uint16_t>(48 * static_cast<size_t>(width_))) {}
+        query_(device.Allocate<uint16_t>(kMostTokens * static_cast<size_t>(width_))),
+        out_(device.Allocate<uint16_t>(kMostTokens * static_cast<size_t>(width_))) {}
 
   void Set(const Batch& batch, Written written = Written::kByUpload) {
     Fill(batch);
@@ -535,6 +537,68 @@ TEST(CudaAttention, AHopperDeviceGoesByItsOwnKernelsWhereTheyServeThePages) {
         attention.ExpectAsDefined(window);
       }
     }
+  }
+}
+
+// Rows of a tile that a call of so many tokens is planned in, before Hopper or by mma.sync on it.
+int32_t PlannedRows(int64_t tokens, int32_t batch, int32_t head_dim = 64, int32_t page_size = 16,
+                    bool hopper = false) {
+  cuda::DeviceProperties device;
+  device.multiprocessors = 100;
+  device.hopper = hopper;
+  const KvFormat format = {
+      .element = DType::kBf16, .kv_heads = 8, .head_dim = head_dim, .page_size = page_size};
+  AttentionParams call;
+  call.query_heads = 32;
+  call.query = MakeTensor(nullptr, DType::kBf16, tokens, int64_t{call.query_heads} * head_dim);
+  call.kv = KvLayerView(format, nullptr, format.PageBytes(1));
+  call.batch = batch;
+  const cuda::AttentionKernels kernels = cuda::ChooseAttention(call, device);
+  EXPECT_EQ(kernels == cuda::AttentionKernels::kHopperPrefill, hopper && page_size == 16);
+  const cuda::AttentionTiling tiling = cuda::TileAttention(call, kernels, device);
+  EXPECT_EQ(tiling.target_blocks, tiling.tile_rows == 16                        ? 300
+                                  : kernels == cuda::AttentionKernels::kMmaSync ? 200
+                                                                                : 100);
+  return tiling.tile_rows;
+}
+
+// Two blocks for each of 100 multiprocessors, 8 of them for the kv heads of a tile: 25 full tiles of 32
+// tokens, beside one of each sequence that may not be full.
+TEST(CudaAttentionChoiceTest, WideTilesAreForCallsThatFillTheDeviceWithFullOnes) {
+  EXPECT_EQ(PlannedRows(26 * 32, 1), 128);
+  EXPECT_EQ(PlannedRows(26 * 32 - 1, 1), 64);
+  EXPECT_EQ(PlannedRows(50 * 32, 25), 128);
+  EXPECT_EQ(PlannedRows(50 * 32, 26), 64) << "24 may be all that are full";
+  EXPECT_EQ(PlannedRows(60 * 32, 31), 64) << "more may be ragged than are full";
+  EXPECT_EQ(PlannedRows(4096, 1024), 16) << "a decode";
+  for (const int32_t head_dim : {32, 96, 128}) EXPECT_EQ(PlannedRows(4096, 1, head_dim), 64) << head_dim;
+  EXPECT_EQ(PlannedRows(4096, 1, 64, 4, /*hopper=*/true), 128) << "pages that no box serves";
+  EXPECT_EQ(PlannedRows(100, 1, 64, 16, /*hopper=*/true), cuda::kHopperPrefillRows);
+}
+
+// Of a block of attention, in heads of 64 by mma.sync: its rows, and two tiles of keys and of values.
+int64_t SharedBytesOfTile(int32_t rows) { return (rows + 4 * cuda::kKeyTile) * int64_t{64} * 2; }
+
+// Of 512 rows two tiles of 128 are full however they fall to two sequences: with two kv heads as many blocks
+// as two multiprocessors take at once. The second sequence has more than its share of the keys, and is in
+// parts.
+TEST(CudaAttention, AStepThatFillsTheDeviceWithWideTilesGoesByThem) {
+  Device device;
+  device.runtime->set_multiprocessors(2);
+  StepMaxima maxima = SmallMaxima();
+  maxima.head_dim = 64;
+  maxima.tokens = PagedAttention::kMostTokens;
+  maxima.context = 1000;
+  ASSERT_EQ(device.backend->Reserve(maxima), OpCode::kOk) << device.backend->last_error();
+  PagedAttention attention(device, 64);
+  for (const auto& [tokens, rows] : {std::pair{200, cuda::kWideTileRows}, {199, cuda::kLargeTileRows}}) {
+    SCOPED_TRACE(tokens);
+    attention.Set({{{0, 200}, {0, 1000}}, {tokens, 56}});
+    emulator::TotalStats() = {};
+    attention.Queue(0);
+    EXPECT_EQ(device.runtime->Synchronize(), 0);
+    EXPECT_EQ(emulator::TotalStats().shared_bytes, SharedBytesOfTile(rows));
+    attention.ExpectAsDefined(0);
   }
 }
 

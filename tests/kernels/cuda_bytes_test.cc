@@ -157,6 +157,9 @@ const AttentionCase kCases[] = {
     {"Prefill", KvOf(1, 64, 32), {{0, 100}, {0, 30}}, {100, 30}, 3, 0, 64},
     {"PrefillChunkInWindow", KvOf(2, 32, 16), {{64, 250}}, {50}, 4, 48, 64},
     {"PrefillSplit", KvOf(1, 32, 16), {{0, 900}}, {20}, 4, 0, 64, 16},
+    {"PrefillWide", KvOf(1, 64, 32), {{0, 100}, {0, 30}}, {100, 30}, 3, 0, 128},
+    {"PrefillWideChunkInWindow", KvOf(2, 64, 16), {{64, 250}}, {50}, 4, 48, 128},
+    {"PrefillWideSplit", KvOf(1, 64, 16), {{0, 900}}, {40}, 4, 0, 128, 16},
     {"Mixture", KvOf(1, 64, 16, DType::kF16, KvOrder::kNhd), {{0, 70}, {0, 200}}, {9, 1}, 4, 60, 16}};
 
 TEST(CudaAttentionBytesTest, EqualTheFormulaAtTheHeadOfTheKernel) {
@@ -586,7 +589,8 @@ TEST(CudaAttentionWindowTest, SplitsKnowTheWindow) {
 
 TEST(CudaAttentionBanksTest, MatricesAreLoadedWithoutConflicts) {
   for (const int32_t head_dim : {32, 64, 96, 128}) {
-    for (const int32_t rows : {16, 64}) {
+    for (const int32_t rows : {16, 64, 128}) {
+      if (rows == cuda::kWideTileRows && !cuda::HasWideTile(head_dim)) continue;
       const CountedRun run({"", KvOf(1, head_dim, 16), {{0, 100}}, {5}, 4, 0, rows});
       EXPECT_GT(emulator::TotalStats().matrix_loads, 0);
       EXPECT_EQ(emulator::TotalStats().bank_conflicts, 0) << head_dim << " " << rows;

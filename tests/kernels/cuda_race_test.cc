@@ -122,7 +122,7 @@ void RunAttentionOf(int32_t tokens, int32_t tile_rows, int32_t window, int32_t s
                     const Format& element = DType::kBf16, bool hopper = false, int32_t latent = 0,
                     bool sharing = false) {
   constexpr int32_t kPage = 16, kGroup = 2, kKeys = 272, kPages = kKeys / kPage + 1;
-  const int32_t dim = hopper ? 64 : 32;
+  const int32_t dim = hopper || tile_rows == kWideTileRows ? 64 : 32;
   KvLayerView kv;
   const KvFormat format = {
       .element = element, .kv_heads = 1, .head_dim = dim, .page_size = kPage, .latent_value_dim = latent};
@@ -251,7 +251,8 @@ TEST_P(CudaRaceTest, LatentAttentionIsSilent) {
 TEST_P(CudaRaceTest, AttentionIsSilent) {
   RunAttentionOf(1, 16, 0);
   RunAttentionOf(1, 16, 20);
-  RunAttentionOf(9, 64, 0);
+  RunAttentionOf(9, kLargeTileRows, 0);
+  RunAttentionOf(9, kWideTileRows, 0);
 }
 
 TEST_P(CudaRaceTest, AttentionOfSharersIsSilent) {

@@ -427,7 +427,8 @@ DynamicShared MeasuredDynamicShared() {
   DynamicShared bytes;
   for (const auto& [dtype, type_name] : {std::pair{DType::kBf16, "Bf16"}, {DType::kF16, "F16"}}) {
     for (const int32_t head_dim : {32, 64, 96, 128}) {
-      for (const int32_t rows : {16, 64}) {
+      for (const int32_t rows : {16, 64, 128}) {
+        if (rows == cuda::kWideTileRows && !cuda::HasWideTile(head_dim)) continue;
         std::ostringstream name;
         name << "AttentionKernel<" << type_name << ", " << head_dim << ", " << rows << ">";
         bytes[name.str()] = AttentionSharedBytes(dtype, head_dim, rows);
