@@ -3,7 +3,7 @@
 // Shapes: 3 integers a sequence in; AttentionItem [items], AttentionMerge [merges], AttentionWork [1] out.
 // Grid:   one block of 256 threads. For the split length a thread takes every 256th sequence; for the lists
 //         it owns a run of neighbouring ones, placed by prefix sums over the lanes and warps.
-// Bytes:  read 12 a sequence, three times; written 20 an item, 16 a merge, 16 once.
+// Bytes:  read 12 a sequence, three times; written 24 an item, 16 a merge, 16 once.
 //         Where sequences may share: read 16 more a sequence, three times; written 8 for each that does.
 //         By row: 4 more a sequence where masks decide, and 4 a tile of rows where rows have a `left`.
 //         Microseconds; run once a step per window, used by all its layers.
