@@ -103,7 +103,9 @@ void AttentionProblem::PlanFor(const AttentionParams& call, ProblemDevice& devic
   run_.partial_lse = static_cast<float*>(device.Allocate(part_rows * int64_t{sizeof(float)}));
   run_.tile_rows = tiling.tile_rows;
   run_.max_items = tiling.max_items;
-  run_.max_merges = tiling.max_merges;
+  const int64_t counts =
+      2 * cuda::AttentionCountBound(kKvHeads, tiling.target_blocks, call.batch);  // of any kernels
+  run_.parts_done = device.Upload(std::vector<int32_t>(static_cast<size_t>(counts)));
   plan_ = {.kv_base = call.table.kv_base,
            .kv_end = call.table.kv_end,
            .qo_indptr = call.qo_indptr,
@@ -119,7 +121,6 @@ void AttentionProblem::PlanFor(const AttentionParams& call, ProblemDevice& devic
            .work = work};
   if (kernels_ != cuda::AttentionKernels::kMmaSync) {
     multiprocessors_ = device.properties().multiprocessors;
-    parts_done_ = device.Upload(std::vector<int32_t>(static_cast<size_t>(parts)));
     pool_maps_.resize(static_cast<size_t>(copies_));
     for (int i = 0; i < copies_; ++i) {
       const int error = cuda::MakePoolMap(PoolOf(i), &pool_maps_[static_cast<size_t>(i)]);
@@ -151,7 +152,6 @@ int AttentionProblem::Run(int i, void* stream) const {
   hopper.pool = pool_maps_[static_cast<size_t>(i)];
   hopper.run = run;
   hopper.blocks = multiprocessors_;
-  hopper.parts_done = parts_done_;
   return kernels_ == cuda::AttentionKernels::kHopperPrefill ? cuda::RunHopperPrefill(hopper, stream)
                                                             : cuda::RunHopperDecode(hopper, stream);
 }

@@ -64,7 +64,6 @@ class AttentionProblem {
   cuda::AttentionRunParams run_{};
   std::vector<cuda::TensorMap> pool_maps_;  // [copies] where the kernels are Hopper's
   int32_t multiprocessors_ = 0;
-  int32_t* parts_done_ = nullptr;  // [AttentionPartialBound, kv_heads] zeros; of Hopper's decode
 };
 
 }  // namespace tramontane::gpu

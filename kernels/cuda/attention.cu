@@ -11,18 +11,15 @@
 //           64 rows (prefill): warp w takes rows 16w..16w+15 and all 64 keys;
 //           16 rows (decode):  every warp takes all rows and 16 of the 64 keys; the warps' softmax states are
 //                              joined in warp order at the end.
-//         MergeKernel max_merges * kv_heads: a block joins the splits of one AttentionMerge for one kv head.
-//         It is not launched where the window is too short for splits; else whether there are any only the
-//         device knows, and blocks without a merge end at once.
+//         Of rows whose keys were split the block that writes the last part joins all
+//         (attention_join.cuh). Whether there are any only the device knows.
 // Bytes:  d = head_dim; rows = live rows of the tile; keys = those of the item's range that some row sees.
-//         an item and kv head reads    40 + rows * 2d + keys * 4d + tiles * 256: its lengths, the query, keys
+//         an item and kv head reads    44 + rows * 2d + keys * 4d + tiles * 256: its lengths, the query, keys
 //                                      and values, and of each tile of 64 keys a page number a row; + 4
 //                                      where tables are rings
 //                             writes   rows * 2d (+ rows * 4 with lse), or rows * (4d + 4) when it is a part
 //         of sharers it reads rows * 4 more, and has the rows of as many sequences as fill its tile.
-//         a merge and kv head reads    28 + rows * splits * (4d + 8): parts, and their lse twice
-//                             writes   rows * 2d (+ rows * 4 with lse)
-//         every other block of the two grids reads 4.
+//         a part and those who join some: attention_join.cuh. Every other block reads 4.
 //         So decode reads the keys inside the window, whatever the context: tiles outside do not exist, and
 //         keys of an edge tile that no row sees are not fetched.
 // Limits: head_dim 32, 64, 96, 128; group 1..16; T bf16 or f16; any page size; sm_80 and later (mma.sync).
@@ -37,9 +34,12 @@
 #include <type_traits>
 
 #include "kernels/core/check.h"
+#include "kernels/cuda/attention_join.cuh"
 #include "kernels/cuda/attention_tile.cuh"
 
 namespace tramontane::cuda {
+
+static_assert(kAttentionThreads == kPartThreads);
 
 template <typename T, int kHeadDim, int kTileRows>
 TM_KERNEL TM_BOUNDS(kAttentionThreads,
@@ -110,49 +110,9 @@ TM_KERNEL TM_BOUNDS(kAttentionThreads,
     SyncThreads();  // the stage may be overwritten
   }
   if (JoinWarps(at, state, scale)) Write(p, at, item, kv_head, first_token, rows, state);
-}
-
-// Joins the splits of one tile of rows, in key order. A warp takes a row, a lane four elements of it.
-template <typename T, int kHeadDim>
-TM_KERNEL TM_BOUNDS(kAttentionThreads) void MergeKernel(AttentionRunParams p) {
-  AwaitPriorKernels();
-  const int kv_heads = p.kv.format.kv_heads;
-  const int kv_head = BlockX() % kv_heads, index = BlockX() / kv_heads;
-  if (index >= LoadUniform(&p.work->merges)) return;
-  const AttentionMerge merge = LoadUniform(p.merges + index);
-  const int first_token = LoadUniform(p.qo_indptr + merge.sequence);
-  const int rows = (LoadUniform(p.qo_indptr + merge.sequence + 1) - first_token) * p.group - merge.row_begin;
-  const int64_t split_rows = int64_t{kv_heads} * p.tile_rows;  // from a split to the next
-  for (int row = ThreadX() / 32; row < Min(rows, p.tile_rows); row += kAttentionWarps) {
-    const int64_t slot = (int64_t{merge.partial_begin} * kv_heads + kv_head) * p.tile_rows + row;
-    const float* const lse = p.partial_lse + slot;
-    float max = kMinusInfinity;
-    for (int s = LaneId(); s < merge.splits; s += 32) max = Max(max, LoadGlobal(lse + s * split_rows));
-    TM_UNROLL
-    for (int mask = 16; mask > 0; mask /= 2) max = Max(max, ShuffleXor(max, mask));
-    const int d = LaneId() * 4;
-    if (d >= kHeadDim) continue;
-    const float base = max == kMinusInfinity ? 0.0f : max;
-    const float* const part = p.partial_out + slot * kHeadDim + d;
-    float sum = 0.0f, out[4] = {};
-    for (int s = 0; s < merge.splits; ++s) {
-      const float weight = Exp2(LoadTogether<32>(lse + s * split_rows) - base);
-      const Vector16 four = LoadGlobal16(part + s * split_rows * kHeadDim);
-      sum += weight;
-      TM_UNROLL
-      for (int i = 0; i < 4; ++i) out[i] += weight * FloatOf(four.word[i]);
-    }
-    const float inverse = sum > 0.0f ? 1.0f / sum : 0.0f;
-    const int r = merge.row_begin + row;
-    const int64_t token = first_token + r / p.group;
-    const int head = kv_head * p.group + r % p.group;
-    auto* to = static_cast<T*>(p.out) + token * p.out_stride + int64_t{head} * kHeadDim + d;
-    StoreGlobal(reinterpret_cast<Vector8*>(to), Vector8{PackPair<T>(out[0] * inverse, out[1] * inverse),
-                                                        PackPair<T>(out[2] * inverse, out[3] * inverse)});
-    if (p.lse != nullptr && d == 0) {
-      StoreGlobal(p.lse + token * (kv_heads * p.group) + head,
-                  sum > 0.0f ? base + Log2(sum) : kMinusInfinity);
-    }
+  if (item.partial != -1) {
+    FinishPart<T>(p, {p.items + index, item.sequence, item.partial, kv_head}, kHeadDim,
+                  reinterpret_cast<int32_t*>(SharedBytes()), [] { SyncThreads(); });
   }
 }
 
@@ -176,17 +136,13 @@ int WithShape(const KvFormat& format, Launch&& launch) {
   return format.element.dtype == DType::kF16 ? with_type(F16()) : with_type(Bf16());
 }
 
-// kv heads fastest: neighbours are equally long.
-Dim3 GridOf(const AttentionRunParams& p, int32_t columns) {
-  return Dim3{static_cast<unsigned>(columns * p.kv.format.kv_heads)};
-}
-
 template <typename T, int kHeadDim, int kTileRows>
 int LaunchTile(const AttentionRunParams& p, Stream stream) {
   using Shape = AttentionTile<T, kHeadDim, kTileRows>;
   if (const int error = AllowSharedBytes<AttentionKernel<T, kHeadDim, kTileRows>, Shape::kSharedBytes>())
     return error;
-  return TM_LAUNCH((AttentionKernel<T, kHeadDim, kTileRows>), GridOf(p, p.max_items), Dim3{kAttentionThreads},
+  const Dim3 grid{static_cast<unsigned>(p.max_items * p.kv.format.kv_heads)};
+  return TM_LAUNCH((AttentionKernel<T, kHeadDim, kTileRows>), grid, Dim3{kAttentionThreads},
                    Shape::kSharedBytes, stream, p);
 }
 
@@ -205,16 +161,7 @@ int RunAttention(const AttentionRunParams& given, void* stream) {
     return params.tile_rows == kByRowTileRows ? LaunchTile<T, kHeadDim, kByRowTileRows>(params, queue)
                                               : LaunchTile<T, kHeadDim, kLargeTileRows>(params, queue);
   };
-  if (const int error = WithShape(params.kv.format, launch)) return error;
-  return MergeAttention(params, stream);
-}
-
-int MergeAttention(const AttentionRunParams& params, void* stream) {
-  if (params.max_merges == 0) return 0;
-  return WithShape(params.kv.format, [&]<typename T, int kHeadDim>(T, std::integral_constant<int, kHeadDim>) {
-    return TM_LAUNCH((MergeKernel<T, kHeadDim>), GridOf(params, params.max_merges), Dim3{kAttentionThreads},
-                     0, static_cast<Stream>(stream), params);
-  });
+  return WithShape(params.kv.format, launch);
 }
 
 }  // namespace tramontane::cuda

@@ -23,6 +23,7 @@ struct AttentionItem {
   int32_t key_begin;  // a multiple of kKeyTile
   int32_t key_end;
   int32_t partial;  // slot of partial results; -1: the item is whole and writes its output; less: OfSharers
+  int32_t merge;    // which joins its rows, where partial is a slot; else -1
 };
 
 // ---- sharers: decode rows that read the same keys once (cascade attention)
@@ -162,6 +163,13 @@ constexpr int32_t SharingMergeBound(int32_t merge_bound, int32_t sequences) {
   return merge_bound + (sequences < kMostSharers ? sequences : kMostSharers);
 }
 
+// Counts of parts that can never be exceeded, of so many kv heads or fewer, of sharers or not: one for each
+// merge and kv head.
+constexpr int64_t AttentionCountBound(int32_t kv_heads, int32_t target_blocks, int32_t sequences) {
+  return (target_blocks > kv_heads ? target_blocks : kv_heads) +
+         int64_t{kv_heads} * SharingMergeBound(0, sequences);
+}
+
 // Key tiles of a kv head that hold kLeastBytesSaved.
 constexpr int32_t LeastTilesSaved(int32_t kv_heads, int64_t key_and_value_bytes) {
   const int64_t tile = kv_heads * kKeyTile * key_and_value_bytes;
@@ -169,7 +177,7 @@ constexpr int32_t LeastTilesSaved(int32_t kv_heads, int64_t key_and_value_bytes)
 }
 
 // Tiles of rows that are split: each has two partial slots at least. `keys` of any tile at most, where that
-// is known: too few of them are never split, and nothing has to be merged.
+// is known: too few of them are never split, and nothing has to be joined.
 constexpr int32_t AttentionMergeBound(int32_t kv_heads, int32_t target_blocks, int64_t keys) {
   return keys <= int64_t{kKeyTile} * kMinSplitTiles ? 0 : AttentionBlocks(kv_heads, target_blocks);
 }
@@ -198,12 +206,14 @@ struct AttentionRunParams {
   const AttentionShare* shares;  // [batch], where sequences share
   float* partial_out;            // [partials, kv_heads, tile_rows, head_dim] f32, normalised
   float* partial_lse;            // [partials, kv_heads, tile_rows] base 2
-  float* lse;                    // [tokens, query_heads] base 2, or null
+  // Parts that are done, zeros before a call and after it: [merges, kv_heads] of AttentionCountBound, of
+  // Hopper's prefill two for each, since either half of a tile's rows is counted for itself.
+  int32_t* parts_done;
+  float* lse;  // [tokens, query_heads] base 2, or null
   int32_t window;
   int32_t group;
   int32_t tile_rows;
   int32_t max_items;
-  int32_t max_merges;      // AttentionMergeBound; 0: nothing can be split, and nothing is merged
   float scale;             // > 0
   DevicePages pages = {};  // of kv; set by RunAttention and RunAttentionByRow
 };
@@ -216,13 +226,11 @@ struct AttentionByRowParams {
   bool wide = false;       // set by RunAttentionByRow
 };
 
-// Queue the launches on `stream` (a cudaStream_t). 0 or the runtime's error. REQUIRES: AttentionSupported.
+// Queue a launch on `stream` (a cudaStream_t). 0 or the runtime's error. REQUIRES: AttentionSupported.
 int FindAttentionSharers(const AttentionSharersParams& params, void* stream);
 int PlanAttention(const AttentionPlanParams& params, void* stream);
 int RunAttention(const AttentionRunParams& params, void* stream);
 int RunAttentionByRow(const AttentionByRowParams& params, void* stream);
-// The second half of both: joins the splits that `params.merges` lists.
-int MergeAttention(const AttentionRunParams& params, void* stream);
 
 constexpr bool AttentionSupported(DType dtype, int32_t head_dim, int32_t group) {
   return dtype != DType::kF32 && (head_dim == 32 || head_dim == 64 || head_dim == 96 || head_dim == 128) &&

@@ -9,7 +9,7 @@
 // Bytes:  d = head_dim; rows = live rows of the tile; keys = those of the item's range from the first that
 //         some row sees; sinks = sink positions from the first to the last that some row sees, where the item
 //         takes them; tiles = tiles of 64 keys that hold them, and sink tiles those of sinks.
-//         an item and kv head reads    44 + rows * 2d + keys * 4d + tiles * 256: as attention.cu; + 4 where
+//         an item and kv head reads    48 + rows * 2d + keys * 4d + tiles * 256: as attention.cu; + 4 where
 //                                      tables are rings, + 4 where they list sinks apart
 //                                      where rows see sinks + rows * 8 (+ rows * 4 where they are windowed
 //                                      and there is a window) + rows * 2d + sinks * 4d + sink tiles * 256,
@@ -20,11 +20,11 @@
 //                                      fp8, d of int4; d / 4 scales, one for each 8 numbers (the caches'
 //                                      bytes), or for fp8 with scales 8 in all; and instead of 256 a tile
 //                                      d / 2 a key or sink, a page number for each 8 numbers
-//                             writes   as attention.cu, whose words on sharers hold here, too
-//         Splits are joined by attention.cu's kernel.
+//                             writes   as attention.cu, whose words on sharers and parts hold here, too
 // Limits: head_dim 32, 64, 96, 128; group 1..16; any page size; sm_80 and later.
 // Math:   as attention.cu; a quantised number times its scale is rounded once to bf16.
 // Ideas:  StreamingLLM (sinks); a query turned back instead of keys turned forward: kernels/attention.h.
+#include "kernels/cuda/attention_join.cuh"
 #include "kernels/cuda/attention_tile.cuh"
 #include "kernels/cuda/kv_numbers.cuh"
 
@@ -33,6 +33,7 @@ namespace tramontane::cuda {
 namespace {
 
 constexpr int kRows = kByRowTileRows;
+static_assert(kAttentionThreads == kPartThreads);
 
 // What a row sees: positions [begin, end), and sinks at [sink_begin, sink_end).
 struct RowView {
@@ -252,6 +253,10 @@ TM_KERNEL TM_BOUNDS(kAttentionThreads, AttentionBlocksPerMultiprocessor(kRows)) 
     SyncThreads();  // the stage may be overwritten
   }
   if (JoinWarps<Shape>(at, state, scale)) Write<Shape>(run, at, item, kv_head, first_token, rows, state);
+  if (item.partial != -1) {
+    FinishPart<Bf16>(run, {run.items + index, item.sequence, item.partial, kv_head}, kHeadDim,
+                     reinterpret_cast<int32_t*>(SharedBytes()), [] { SyncThreads(); });
+  }
 }
 
 namespace {
@@ -287,10 +292,9 @@ int RunAttentionByRow(const AttentionByRowParams& given, void* stream) {
   params.run.pages = DevicePages(given.run.kv);
   params.wide = AreWide(given.run.kv);
   const auto queue = static_cast<Stream>(stream);
-  const int error = params.run.kv.format.element.plain() && params.run.kv.format.element != Format::BareFp8()
-                        ? LaunchDim<false>(params, queue)
-                        : LaunchDim<true>(params, queue);
-  return error != 0 ? error : MergeAttention(params.run, stream);
+  return params.run.kv.format.element.plain() && params.run.kv.format.element != Format::BareFp8()
+             ? LaunchDim<false>(params, queue)
+             : LaunchDim<true>(params, queue);
 }
 
 }  // namespace tramontane::cuda

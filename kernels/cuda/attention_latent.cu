@@ -8,27 +8,26 @@
 //         Warp w scores all rows with keys 8w..8w+7; the scores pass through shared memory, every warp
 //         follows the softmax of all 32 keys, and warp w adds up every fourth 16 lanes of the values, from
 //         16w on. So no warp holds more than a quarter of an output row, and a key lies in shared memory
-//         once. LatentMergeKernel (max_merges, kv_heads), not launched where the window is too short for
-//         splits: a block joins the splits of one AttentionMerge.
+//         once. Of rows whose keys were split the block that writes the last part joins all
+//         (attention_join.cuh).
 // Bytes:  rows = live rows of the tile; keys = those of the item's range that some row sees.
-//         an item and kv head reads    40 + rows * 2D + keys * 2D + steps * 128: its lengths, the query, rows
+//         an item and kv head reads    44 + rows * 2D + keys * 2D + steps * 128: its lengths, the query, rows
 //                                      of pages, and of each step of 32 keys a page number a row; + 4 where
 //                                      tables are rings
 //                                      where a sequence of the call has a mask + 12, and where it is this one
 //                                      rows * keys, a byte for each pair
 //                             writes   rows * 2V (+ rows * 4 with lse), or rows * (4V + 4) when it is a part
-//         a merge and kv head reads    28 + rows * splits * 6V: parts, and their lse twice for each 16 bytes
-//                                      of them (the caches' bytes, not the memory's)
-//                             writes   rows * 2V (+ rows * 4 with lse)
-//         every other block of the two grids reads 4.
+//         a part and those who join some: attention_join.cuh, of V elements a row, lse read once and once for
+//         each 128 of them. Every other block reads 4.
 //         A tile has 16 of the heads: of 128 heads eight blocks read a key, seven of them from the L2 cache.
 // Limits: D a multiple of 8 up to 576, V one up to 512; any group, window and page size; no sinks; sm_80 and
 //         later (mma.sync, 94 KiB of shared memory).
 // Math:   scores in f32, those of odd and of even steps of 16 lanes apart; softmax in base 2, P rounded to
 //         bf16 before the second product, f32 sums.
-// Ideas:  FlashMLA (one row for all heads, the value out of the key's tile), attention.cu's items and merges.
+// Ideas:  FlashMLA (one row for all heads, the value out of the key's tile), attention.cu's items and parts.
 #include "kernels/cuda/attention_latent.h"
 
+#include "kernels/cuda/attention_join.cuh"
 #include "kernels/cuda/attention_tile.cuh"
 
 namespace tramontane::cuda {
@@ -42,7 +41,7 @@ constexpr int kLatentKeys = 8 * kLatentWarps;  // a step of the loop
 constexpr int kLatentStages = 2;
 constexpr int kLatentTiles = kMostLatentValueDim / 16 / kLatentWarps;  // of 16 lanes of the value, a warp's
 constexpr int kScoreStride = kLatentKeys + 8;                          // floats, so that rows differ in banks
-static_assert(kKeyTile % kLatentKeys == 0);
+static_assert(kKeyTile % kLatentKeys == 0 && kLatentThreads == kPartThreads);
 
 // How rows lie in shared memory.
 struct LatentTile {
@@ -246,7 +245,8 @@ TM_DEVICE void WriteLatentRows(const AttentionRunParams& run, const AttentionIte
 
 }  // namespace
 
-TM_KERNEL TM_BOUNDS(kLatentThreads) void LatentAttentionKernel(LatentAttentionParams p) {
+// Two blocks are what shared memory lets a multiprocessor have of the longest rows.
+TM_KERNEL TM_BOUNDS(kLatentThreads, 2) void LatentAttentionKernel(LatentAttentionParams p) {
   AwaitPriorKernels();
   const AttentionRunParams& run = p.run;
   if (BlockX() >= LoadUniform(&run.work->items)) return;
@@ -332,46 +332,10 @@ TM_KERNEL TM_BOUNDS(kLatentThreads) void LatentAttentionKernel(LatentAttentionPa
     running.sum[i] += ShuffleXor(running.sum[i], 2);
   }
   WriteLatentRows(run, item, sequence, kv_head, running);
-}
-
-// Joins the splits of one tile of rows, in key order; a thread takes (row, 4 elements).
-TM_KERNEL TM_BOUNDS(kLatentThreads) void LatentMergeKernel(AttentionRunParams p) {
-  AwaitPriorKernels();
-  if (BlockX() >= LoadUniform(&p.work->merges)) return;
-  const AttentionMerge merge = LoadUniform(p.merges + BlockX());
-  const int kv_head = BlockY(), value_dim = p.kv.format.ValueDim();
-  const int first_token = LoadUniform(p.qo_indptr + merge.sequence);
-  const int rows = (LoadUniform(p.qo_indptr + merge.sequence + 1) - first_token) * p.group;
-  const int pieces = value_dim / 4;  // of a row
-  for (int piece = ThreadX(); piece < kLatentRows * pieces; piece += BlockSizeX()) {
-    const int tile_row = piece / pieces, d = piece % pieces * 4;
-    const int r = merge.row_begin + tile_row;
-    if (r >= rows) break;
-    const auto slot = [&](int s) {
-      return (int64_t{merge.partial_begin + s} * p.kv.format.kv_heads + kv_head) * kLatentRows + tile_row;
-    };
-    float max = kMinusInfinity;
-    for (int s = 0; s < merge.splits; ++s) max = Max(max, LoadGlobal(p.partial_lse + slot(s)));
-    const float base = max == kMinusInfinity ? 0.0f : max;
-    float sum = 0.0f, out[4] = {};
-    for (int s = 0; s < merge.splits; ++s) {
-      const float weight = Exp2(LoadGlobal(p.partial_lse + slot(s)) - base);
-      const Vector16 part = LoadGlobal16(p.partial_out + slot(s) * value_dim + d);
-      sum += weight;
-      TM_UNROLL
-      for (int i = 0; i < 4; ++i) out[i] += weight * FloatOf(part.word[i]);
-    }
-    const float inverse = sum > 0.0f ? 1.0f / sum : 0.0f;
-    const int64_t token = first_token + r / p.group;
-    const int head = kv_head * p.group + r % p.group;
-    auto* at = static_cast<Bf16*>(p.out) + token * p.out_stride + int64_t{head} * value_dim + d;
-    StoreGlobal(reinterpret_cast<Vector8*>(at),
-                Vector8{{PackPair<Bf16>(out[0] * inverse, out[1] * inverse),
-                         PackPair<Bf16>(out[2] * inverse, out[3] * inverse)}});
-    if (p.lse != nullptr && d == 0) {
-      StoreGlobal(p.lse + token * (p.kv.format.kv_heads * p.group) + head,
-                  sum > 0.0f ? base + Log2(sum) : kMinusInfinity);
-    }
+  if (item.partial >= 0) {
+    FinishPart<Bf16>(run, {run.items + BlockX(), item.sequence, item.partial, kv_head},
+                     run.kv.format.ValueDim(), reinterpret_cast<int32_t*>(SharedBytes()),
+                     [] { SyncThreads(); });
   }
 }
 
@@ -385,11 +349,8 @@ int RunLatentAttention(const LatentAttentionParams& given, void* stream) {
                   static_cast<unsigned>(params.run.kv.format.kv_heads)};
   const LatentTile tile(params.run.kv.format.head_dim);
   const auto queue = static_cast<Stream>(stream);
-  const int error = TM_LAUNCH(LatentAttentionKernel, grid, Dim3{kLatentThreads},
-                              static_cast<size_t>(tile.SharedSize()), queue, params);
-  if (error != 0 || params.run.max_merges == 0) return error;
-  const Dim3 merges{static_cast<unsigned>(params.run.max_merges), grid.y};
-  return TM_LAUNCH(LatentMergeKernel, merges, Dim3{kLatentThreads}, 0, queue, params.run);
+  return TM_LAUNCH(LatentAttentionKernel, grid, Dim3{kLatentThreads}, static_cast<size_t>(tile.SharedSize()),
+                   queue, params);
 }
 
 }  // namespace tramontane::cuda

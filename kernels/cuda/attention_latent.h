@@ -1,4 +1,4 @@
-// Attention over latent pages on the device: its parameters and launches; see attention_latent.cu. Host side;
+// Attention over latent pages on the device: its parameters and launch; see attention_latent.cu. Host side;
 // any CUDA stream.
 #pragma once
 
@@ -18,7 +18,7 @@ struct LatentAttentionParams {
   AttentionMaskView mask;  // bits null: no sequence has one
 };
 
-// Queues the launches on `stream` (a cudaStream_t). 0 or the runtime's error. REQUIRES:
+// Queues a launch on `stream` (a cudaStream_t). 0 or the runtime's error. REQUIRES:
 // LatentAttentionSupported.
 int RunLatentAttention(const LatentAttentionParams& params, void* stream);
 

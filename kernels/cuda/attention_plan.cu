@@ -5,7 +5,7 @@
 //         long as each other, so that a thread has a few tiles of a long prompt, or a few sequences of a
 //         large batch; what each adds is placed by prefix sums over the lanes and warps.
 // Bytes:  read 12 a sequence; 12 for the first tile that a thread has, and 12 for each sequence that it has
-//         tiles of, three times; written 20 an item, 16 a merge, 16 once.
+//         tiles of, three times; written 24 an item, 16 a merge, 16 once.
 //         Where sequences may share: read 16 more a tile of rows, three times; written 8 for each sequence
 //         that does.
 //         By row: 4 more where masks decide, for what is read three times, and 4 a tile of rows, three times,

@@ -173,20 +173,21 @@ TM_HOST_DEVICE void FillSharing(const AttentionPlanParams& p, const SharingRow& 
   const int first = next->partials, shared = first + SplitsOfPart(row.before, split_tiles);
   const int behind = shared + SplitsOfPart(row.shared, split_tiles);
   next->partials = behind + SplitsOfPart(row.behind, split_tiles);
-  Memory::Store(p.merges + next->merges, AttentionMerge{b, 0, first, next->partials - first});
-  Memory::Store(p.shares + b, AttentionShare{shared, next->merges++});
+  const int merge = next->merges++;
+  Memory::Store(p.merges + merge, AttentionMerge{b, 0, first, next->partials - first});
+  Memory::Store(p.shares + b, AttentionShare{shared, merge});
   FillPart(row.before, 1, split_tiles, next_item, [&](int item, int split, const KeyRange& keys) {
-    Memory::Store(p.items + item, AttentionItem{b, 0, keys.begin, keys.end, first + split});
+    Memory::Store(p.items + item, AttentionItem{b, 0, keys.begin, keys.end, first + split, merge});
   });
   FillPart(row.behind, 1, split_tiles, next_item, [&](int item, int split, const KeyRange& keys) {
-    Memory::Store(p.items + item, AttentionItem{b, 0, keys.begin, keys.end, behind + split});
+    Memory::Store(p.items + item, AttentionItem{b, 0, keys.begin, keys.end, behind + split, merge});
   });
   if (!row.leads(b)) return;
   const int row_tiles = row.row_tiles(p.group), members = SharersOfTile(p.group);
   FillPart(row.shared, row_tiles, split_tiles, next_item, [&](int item, int split, const KeyRange& keys) {
     for (int t = 0; t < row_tiles; ++t) {
       const int partial = OfSharers(split, Min(members, row.with.count - t * members));
-      Memory::Store(p.items + item + t, AttentionItem{b + t * members, 0, keys.begin, keys.end, partial});
+      Memory::Store(p.items + item + t, AttentionItem{b + t * members, 0, keys.begin, keys.end, partial, -1});
     }
   });
 }
@@ -228,12 +229,13 @@ TM_HOST_DEVICE void FillTile(const AttentionPlanParams& p, const RowTile& tile, 
   }
   const KeyRange keys = KeysOf<Memory, kByRow>(p, tile.row, r);
   const int tiles = TilesOf(keys), splits = SplitsOf(tiles, split_tiles), length = LengthOf(tiles, splits);
-  if (splits > 1) Memory::Store(p.merges + next->merges++, AttentionMerge{b, r, next->partials, splits});
+  const int merge = splits > 1 ? next->merges++ : -1;
+  if (splits > 1) Memory::Store(p.merges + merge, AttentionMerge{b, r, next->partials, splits});
   int& item = next_item[LengthClass(length, split_tiles)];
   for (int s = 0; s < splits; ++s) {
     const int begin = keys.begin + s * length * kKeyTile;
     Memory::Store(p.items + item++, AttentionItem{b, r, begin, Min(begin + length * kKeyTile, keys.end),
-                                                  splits > 1 ? next->partials++ : -1});
+                                                  splits > 1 ? next->partials++ : -1, merge});
   }
 }
 

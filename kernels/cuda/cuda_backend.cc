@@ -90,7 +90,7 @@ struct WorkspaceMap {
   int64_t partial_out = 0;  // [partials, kv_heads, tile rows, head_dim] f32
   int64_t partial_lse = 0;  // [partials, kv_heads, tile rows] f32
   int64_t split = 0;        // [SplitSampleBytes] zeros between calls; where a row may have several blocks
-  int64_t parts_done = 0;   // [merges, kv_heads] i32, zeros between calls; where the device is Hopper's
+  int64_t parts_done = 0;   // [AttentionCountBound] i32, zeros between calls
   int64_t plans = 0;        // [kPlanSlots] plan_bytes each: items, merges, work, sharers, shares
   int64_t plan_merges = 0;  // within a plan
   int64_t plan_work = 0;
@@ -118,22 +118,28 @@ WorkspaceMap MapWorkspace(const StepMaxima& maxima, const DeviceProperties& devi
     return int64_t{SharingPartialBound(maxima.kv_heads, target_blocks, group, maxima.sequences)} *
            maxima.kv_heads * kSmallTileRows;
   };
+  int64_t counts = 0;
+  const auto count_parts = [&](int32_t target_blocks, int64_t of_a_tile = 1) {
+    counts =
+        std::max(counts, of_a_tile * AttentionCountBound(maxima.kv_heads, target_blocks, maxima.sequences));
+  };
   state_rows = shared_rows(TargetBlocks(device, kSmallTileRows));
   for (const int32_t tile_rows : {kSmallTileRows, kLargeTileRows, kWideTileRows}) {
     if (tile_rows == kWideTileRows && !HasWideTile(maxima.head_dim)) continue;
     const int32_t partials = AttentionPartialBound(maxima.kv_heads, TargetBlocks(device, tile_rows));
     state_rows = std::max(state_rows, int64_t{partials} * maxima.kv_heads * tile_rows);
+    count_parts(TargetBlocks(device, tile_rows));
   }
   if (device.hopper) {
-    const int32_t partials =
-        AttentionPartialBound(maxima.kv_heads, HopperTargetBlocks(device, kHopperPrefillRows));
+    const int32_t prefill_blocks = HopperTargetBlocks(device, kHopperPrefillRows);
+    const int32_t partials = AttentionPartialBound(maxima.kv_heads, prefill_blocks);
     state_rows = std::max(state_rows, int64_t{partials} * maxima.kv_heads * kHopperPrefillRows);
+    count_parts(prefill_blocks, 2);
     const int32_t decode_blocks = HopperTargetBlocks(device, kHopperDecodeRows);
     state_rows = std::max(state_rows, shared_rows(decode_blocks));
-    const int32_t merges =
-        SharingMergeBound(AttentionPartialBound(maxima.kv_heads, decode_blocks), maxima.sequences);
-    map.parts_done = take(int64_t{merges} * maxima.kv_heads * int64_t{sizeof(int32_t)}, &map.bytes);
+    count_parts(decode_blocks);
   }
+  map.parts_done = take(counts * int64_t{sizeof(int32_t)}, &map.bytes);
   if (SampleBlocks(1, maxima.vocab, device.multiprocessors) > 1) {
     map.split = take(SplitSampleBytes(), &map.bytes);
   }
@@ -178,7 +184,6 @@ struct AttentionPlan {
   AttentionKernels kernels = AttentionKernels::kMmaSync;
   int32_t tile_rows = 0;
   int32_t max_items = 0;
-  int32_t max_merges = 0;
   AttentionItem* items = nullptr;
   AttentionMerge* merges = nullptr;
   AttentionWork* work = nullptr;
@@ -1079,17 +1084,15 @@ OpCode CudaBackend::PlanFor(const AttentionParams& p, const AttentionPlan** out)
   plan.kernels = kernels;
   const AttentionTiling tiling = TileAttention(p, kernels, runtime_->properties());
   plan.tile_rows = tiling.tile_rows;
-  plan.max_merges = tiling.max_merges;
   plan.max_items = tiling.max_items;
   plan.items = reinterpret_cast<AttentionItem*>(slot);
   plan.merges = reinterpret_cast<AttentionMerge*>(slot + map_.plan_merges);
   plan.work = reinterpret_cast<AttentionWork*>(slot + map_.plan_work);
   AttentionSharers* sharers = nullptr;
-  if (MayShare(p, kernels, plan.max_merges)) {
+  if (MayShare(p, kernels, tiling.max_merges)) {
     sharers = reinterpret_cast<AttentionSharers*>(slot + map_.plan_sharers);
     plan.shares = reinterpret_cast<AttentionShare*>(slot + map_.plan_shares);
     plan.max_items = SharingItemBound(plan.max_items, p.batch, p.window);
-    plan.max_merges = SharingMergeBound(plan.max_merges, p.batch);
     const int64_t key_and_value_bytes =
         p.kv.format.LayerBytes() / (int64_t{kv_heads} * p.kv.format.page_size);
     const OpCode code =
@@ -1173,7 +1176,7 @@ OpCode CudaBackend::Attention(const AttentionParams& p) noexcept {
   run.partial_lse = reinterpret_cast<float*>(workspace_ + map_.partial_lse);
   run.tile_rows = plan->tile_rows;
   run.max_items = plan->max_items;
-  run.max_merges = plan->max_merges;
+  run.parts_done = reinterpret_cast<int32_t*>(workspace_ + map_.parts_done);
   if (plan->kernels == AttentionKernels::kLatent)
     return Queued(RunLatentAttention({.run = run, .mask = p.mask}, runtime_->stream()), "latent attention");
   if (plan->kernels == AttentionKernels::kMmaSync)
@@ -1183,7 +1186,6 @@ OpCode CudaBackend::Attention(const AttentionParams& p) noexcept {
     if (const OpCode code = MapOfPool(p.kv, &hopper.pool); code != OpCode::kOk) return code;
     hopper.run = run;
     hopper.blocks = runtime_->properties().multiprocessors;
-    hopper.parts_done = reinterpret_cast<int32_t*>(workspace_ + map_.parts_done);
     return Queued(plan->kernels == AttentionKernels::kHopperPrefill
                       ? RunHopperPrefill(hopper, runtime_->stream())
                       : RunHopperDecode(hopper, runtime_->stream()),

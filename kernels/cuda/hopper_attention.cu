@@ -10,12 +10,13 @@
 //           warpgroups 1 and 2 take 64 rows each: scores, softmax and weighted values in registers. One asks
 //             for its products while the other one weighs: they take turns by two named barriers; and within
 //             one, the scores of a tile are under way beside the values of the tile before.
-//         Where rows were split the merge of attention.cu joins the parts.
+//         Of rows whose keys were split the warpgroup that counts the last part of its 64 joins all
+//         (attention_join.cuh). It counts its parts when all its work is done.
 // Bytes:  d = head_dim; pages = those of the item's range in which some row sees a key.
-//         an item and kv head reads    36 + rows * 2d + pages * (4 + page_size * 4d): its lengths, the query,
+//         an item and kv head reads    40 + rows * 2d + pages * (4 + page_size * 4d): its lengths, the query,
 //                                      and each page's number, keys and values
 //                             writes   rows * 2d (+ rows * 4 with lse), or rows * (4d + 4) when it is a part
-//         a block reads 4.
+//         a part and those who join some: attention_join.cuh, for each warpgroup. A block reads 4.
 // Limits: head_dim 64 and 128; group 1..16; bf16; pages of 8, 16, 32, 64 or 128 tokens; sm_90a alone.
 // Math:   scores in f32, softmax in base 2, P rounded to bf16 before the second product, f32 sums.
 // Ideas:  FlashAttention-3 (a warpgroup that fetches, two that take turns, products of two tiles under way at
@@ -24,6 +25,7 @@
 #include <bit>
 
 #include "kernels/core/check.h"
+#include "kernels/cuda/attention_join.cuh"
 #include "kernels/cuda/hopper_tile.cuh"
 
 namespace tramontane::cuda {
@@ -36,9 +38,10 @@ constexpr int kConsumerRows = 64;                        // of one warpgroup: m 
 constexpr int kStages = 2;                               // of keys, and of values
 constexpr int kAtomBytes = 8 * kBoxRowBytes;             // eight rows: the period of SWIZZLE_128B
 constexpr int kTurns = 1;                                // named barriers 1 and 2: a warpgroup's turn
+constexpr int kParts = kTurns + kConsumers;              // 3 and 4: of a warpgroup that has written a part
 constexpr int kFetchRegisters = 24, kComputeRegisters = 240;
 static_assert(kWarpgroup * (kFetchRegisters + kConsumers * kComputeRegisters) <= 65536);
-static_assert(kConsumers * kConsumerRows == kHopperPrefillRows);
+static_assert(kConsumers * kConsumerRows == kHopperPrefillRows && kWarpgroup == kPartThreads);
 
 constexpr int64_t kMostPoolBytes = int64_t{1} << 40;  // more than any device has
 
@@ -60,6 +63,7 @@ struct PrefillBarriers {
   Mbarrier values_full[kStages], values_empty[kStages];      // [1], [warps that compute, and that clears]
   Mbarrier values_clean[kStages];                            // [a warp]; of tiles with stale rows only
   Mbarrier query_full[kConsumers], query_empty[kConsumers];  // [a warp], [warps of a warpgroup]
+  int32_t is_last[kConsumers];                               // of FinishPart
 };
 static_assert(sizeof(PrefillBarriers) <= 128);
 
@@ -407,6 +411,24 @@ TM_DEVICE void Compute(const HopperAttentionParams& p, const PrefillShared<Shape
   if (consumer == 0) SyncNamedBarrier(own_turn, kTurnThreads);  // for the first arrival
 }
 
+// Counts the parts that a warpgroup has written, and joins what it was the last of. Behind all of its work:
+// within, these loops would have the compiler expect lanes apart wherever products are waited for.
+template <typename Shape>
+TM_DEVICE void FinishParts(const HopperAttentionParams& p, const PrefillShared<Shape>& shared, int consumer) {
+  if (LoadUniform(&p.run.work->partials) == 0) return;
+  const int work = WorkItems(p.run);
+  for (unsigned k = 0; WorkOf(k) < work; ++k) {
+    const int number = p.by_kv_heads.Quotient(WorkOf(k));
+    const int kv_head = WorkOf(k) - number * p.by_kv_heads.size();
+    const AttentionItem* const item = p.run.items + number;
+    const int sequence = LoadUniform(&item->sequence), partial = LoadUniform(&item->partial);
+    if (partial == -1) continue;
+    FinishPart<Bf16>(p.run, {item, sequence, partial, kv_head, kConsumers, consumer}, Shape::kHeadDim,
+                     &shared.barriers()->is_last[consumer],
+                     [consumer] { SyncNamedBarrier(kParts + consumer, kWarpgroup); });
+  }
+}
+
 }  // namespace
 
 template <int kHeadDim>
@@ -444,6 +466,7 @@ TM_KERNEL TM_BOUNDS(kThreads, 1) void HopperPrefillKernel(const TM_GRID_CONSTANT
   } else {
     RaiseRegisterCount<kComputeRegisters>();
     Compute(p, shared, warp / 4 - 1);
+    FinishParts(p, shared, warp / 4 - 1);
   }
 }
 
@@ -499,8 +522,7 @@ int RunHopperPrefill(const HopperAttentionParams& params, void* stream) {
            params.run.tile_rows, params.blocks);
   const HopperAttentionParams p = PreparedForHopper(params);
   const auto to = static_cast<Stream>(stream);
-  const int error = p.run.kv.format.head_dim == 64 ? LaunchPrefill<64>(p, to) : LaunchPrefill<128>(p, to);
-  return error != 0 ? error : MergeAttention(p.run, stream);
+  return p.run.kv.format.head_dim == 64 ? LaunchPrefill<64>(p, to) : LaunchPrefill<128>(p, to);
 }
 
 }  // namespace tramontane::cuda

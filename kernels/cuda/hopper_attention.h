@@ -34,15 +34,13 @@ struct HopperAttentionParams {
   TensorMap pool;          // of run.kv's pool
   AttentionRunParams run;  // planned for tiles of kHopperPrefillRows, or of kHopperDecodeRows
   int32_t blocks = 0;      // of prefill, that the device runs at once: its multiprocessors
-  // Of decode: [AttentionPartialBound, kv_heads] zeros, and zeros again when the step is done.
-  int32_t* parts_done = nullptr;
   // Set by PreparedForHopper.
   int32_t page_log2 = 0;   // of the tokens of a page
   int32_t first_half = 0;  // number of the layer's keys among the halves of all layers
   PageDivisor by_kv_heads = {}, by_group = {};
 };
 
-// Queue the launches on `stream`: prefill and mixtures, and steps of few rows a sequence. 0 or the runtime's
+// Queue a launch on `stream`: prefill and mixtures, and steps of few rows a sequence. 0 or the runtime's
 // error. REQUIRES: HopperSupported (decode: HopperDecodeSupported), a device of compute capability 9.0.
 int RunHopperPrefill(const HopperAttentionParams& params, void* stream);
 int RunHopperDecode(const HopperAttentionParams& params, void* stream);

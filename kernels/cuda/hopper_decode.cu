@@ -8,22 +8,18 @@
 //           warp 4 fetches keys and values in turn through four stages, by boxes of one page, and leaves;
 //           warps 0 to 3 take all rows and 16 keys of a tile each, by mma.sync; their softmax states are
 //             joined in warp order at the end (attention_tile.cuh).
-//         Of an item's parts the block that is done last joins all, in the order of the keys: no launch
-//         behind this one. Its result does not depend on the order in which blocks ran, and it leaves the
-//         count of parts at zero, so that a recorded step can be replayed.
+//         Of rows whose keys were split the block that writes the last part joins all
+//         (attention_join.cuh).
 // Bytes:  d = head_dim; pages = those of the item's range in which some row sees a key.
-//         an item and kv head reads    40 + rows * 2d + pages * (4 + page_size * 4d)
+//         an item and kv head reads    44 + rows * 2d + pages * (4 + page_size * 4d)
 //                             writes   rows * 2d (+ rows * 4 with lse), or rows * (4d + 4) when it is a part
-//         a part also reads 16 + 8 for each merge of the list, and writes 4: it counts itself;
-//         of sharers it reads rows * 4 more, and of each sequence 16 and nothing of other merges, and writes
-//         the parts of all and 4 for each;
-//         the last part also reads rows * splits * 6d, parts and for each 16 bytes of them their lse twice,
-//         and writes 4 + rows * 2d (+ rows * 4 with lse).
-//         Every other block reads 4.
+//         of sharers it reads rows * 4 more, and writes the parts of all;
+//         a part and those who join some: attention_join.cuh. Every other block reads 4.
 // Limits: head_dim 64 and 128; group 1..16; bf16; pages of 8, 16, 32 or 64 tokens; sm_90a alone.
 // Math:   as attention.cu.
-// Ideas:  XQA (a warp that fetches, the last block merges), FlashInfer (rows = tokens x group).
+// Ideas:  XQA (a warp that fetches, the last block joins), FlashInfer (rows = tokens x group).
 #include "kernels/core/check.h"
+#include "kernels/cuda/attention_join.cuh"
 #include "kernels/cuda/attention_tile.cuh"
 #include "kernels/cuda/hopper_tile.cuh"
 
@@ -31,6 +27,7 @@ namespace tramontane::cuda {
 namespace {
 
 constexpr int kDecodeStages = 4;  // of a tile's keys, or values
+static_assert(kAttentionThreads == kPartThreads);
 
 // Keys and values as the TMA unit writes them; queries as attention.cu has them.
 template <int kHeadDimensions>
@@ -49,8 +46,7 @@ struct DecodeTile : AttentionTile<Bf16, kHeadDimensions, kHopperDecodeRows> {
 // A count in brackets is that of arrivals.
 struct DecodeShared {
   Mbarrier full[kDecodeStages], empty[kDecodeStages];  // [1], [warps that compute]
-  int32_t merge;                                       // of a part: number of its merge
-  int32_t is_last;
+  int32_t is_last[kByRowTileRows];                     // of FinishPart
 };
 static_assert(sizeof(DecodeShared) <= 128);
 
@@ -79,87 +75,6 @@ TM_DEVICE void ClearOwnRows(const AttentionPlace<Shape>& at, const StaleRows& st
   ClearRows<kKeyTile, Shape::kHeadDim>(Max(stale.behind_begin, begin), Min(stale.behind_end, end), values);
   FenceAsyncProxy();
   SyncWarp();
-}
-
-// Joins the parts of a merge, in key order: by the threads that compute of the block that was last.
-template <typename Shape>
-TM_DEVICE void MergeParts(const AttentionRunParams& p, const HopperItem& item, const AttentionMerge& merge) {
-  constexpr int kPieces = Shape::kHeadDim / 4;  // 16 bytes each, of a row
-  for (int i = ThreadX(); i < Shape::kTileRows * kPieces; i += kAttentionThreads) {
-    const int tile_row = i / kPieces, piece = i % kPieces, r = item.row_begin + tile_row;
-    if (r >= item.rows) break;
-    const auto slot = [&](int s) {
-      return (int64_t{merge.partial_begin + s} * p.kv.format.kv_heads + item.kv_head) * Shape::kTileRows +
-             tile_row;
-    };
-    float max = kMinusInfinity;
-    for (int s = 0; s < merge.splits; ++s) max = Max(max, LoadGlobalWritten(p.partial_lse + slot(s)));
-    const float base = max == kMinusInfinity ? 0.0f : max;
-    float sum = 0.0f, out[4] = {};
-    for (int s = 0; s < merge.splits; ++s) {
-      const float weight = Exp2(LoadGlobalWritten(p.partial_lse + slot(s)) - base);
-      const Vector16 part = LoadGlobal16Written(p.partial_out + slot(s) * Shape::kHeadDim + piece * 4);
-      sum += weight;
-      TM_UNROLL
-      for (int j = 0; j < 4; ++j) out[j] += weight * FloatOf(part.word[j]);
-    }
-    const float inverse = sum > 0.0f ? 1.0f / sum : 0.0f;
-    const int64_t token = item.first_token + r / p.group;
-    const int head = item.kv_head * p.group + r % p.group;
-    auto* const to = static_cast<Bf16*>(p.out) + token * p.out_stride + head * Shape::kHeadDim + piece * 4;
-    StoreGlobal(reinterpret_cast<Vector8*>(to),
-                Vector8{{PackPair<Bf16>(out[0] * inverse, out[1] * inverse),
-                         PackPair<Bf16>(out[2] * inverse, out[3] * inverse)}});
-    if (p.lse != nullptr && piece == 0) {
-      StoreGlobal(p.lse + token * (p.kv.format.kv_heads * p.group) + head,
-                  sum > 0.0f ? base + Log2(sum) : kMinusInfinity);
-    }
-  }
-}
-
-// Number of the merge that joins a part of one sequence. By the threads that compute.
-TM_DEVICE int MergeOfPart(const AttentionRunParams& run, int partial, DecodeShared* shared) {
-  const int merges = LoadUniform(&run.work->merges);
-  for (int m = ThreadX(); m < merges; m += kAttentionThreads) {
-    const int begin = LoadGlobal(&run.merges[m].partial_begin), splits = LoadGlobal(&run.merges[m].splits);
-    if (partial >= begin && partial < begin + splits) shared->merge = m;
-  }
-  SyncThreads();
-  return shared->merge;
-}
-
-// Counts a part; whoever counts the last one joins all. By the threads that compute.
-template <typename Shape>
-TM_DEVICE void FinishPart(const HopperAttentionParams& p, const HopperItem& item, int number,
-                          DecodeShared* shared) {
-  const AttentionRunParams& run = p.run;
-  AttentionMerge merge;
-  merge.partial_begin = LoadUniform(&run.merges[number].partial_begin);
-  merge.splits = LoadUniform(&run.merges[number].splits);
-  int32_t* const done = p.parts_done + number * run.kv.format.kv_heads + item.kv_head;
-  if (ThreadX() == 0) shared->is_last = AtomicAddGlobal(done, 1) == merge.splits - 1 ? 1 : 0;
-  SyncThreads();
-  if (shared->is_last == 0) return;
-  FenceGlobal();  // the others' parts, behind their count
-  MergeParts<Shape>(run, item, merge);
-  if (ThreadX() == 0) StoreGlobal(done, 0);
-}
-
-// Of sharers a part of each.
-template <typename Shape>
-TM_DEVICE void FinishParts(const HopperAttentionParams& p, const HopperItem& item, DecodeShared* shared) {
-  FenceGlobal();  // the parts, before they are counted
-  if (!IsOfSharers(item.partial)) {
-    return FinishPart<Shape>(p, item, MergeOfPart(p.run, item.partial, shared), shared);
-  }
-  SyncThreads();  // all have stored theirs
-  HopperItem own = item;
-  own.rows = p.run.group;
-  for (int m = 0; m < MembersOf(item.partial); ++m) {
-    own.first_token = item.first_token + m;
-    FinishPart<Shape>(p, own, LoadUniform(&p.run.shares[item.sequence + m].merge), shared);
-    SyncThreads();  // before it is asked again who is last
-  }
 }
 
 }  // namespace
@@ -239,9 +154,13 @@ TM_BOUNDS(kAttentionThreads + 32, HopperBlocksPerMultiprocessor(kHopperDecodeRow
     release();
   } while ((tile += kKeyTile) < item.key_end);
 
-  const AttentionItem rows = {item.sequence, item.row_begin, item.key_begin, item.key_end, item.partial};
+  const AttentionItem rows = {item.sequence, item.row_begin, item.key_begin, item.key_end, item.partial, -1};
   if (JoinWarps(at, state, scale)) Write(p.run, at, rows, item.kv_head, item.first_token, item.rows, state);
-  if (item.partial != -1) FinishParts<Shape>(p, item, shared);
+  if (item.partial != -1) {
+    const AttentionItem* const own = p.run.items + p.by_kv_heads.Quotient(BlockX());
+    FinishPart<Bf16>(p.run, {own, item.sequence, item.partial, item.kv_head}, kHeadDim, shared->is_last,
+                     [] { SyncThreads(); });
+  }
 }
 
 bool HopperDecodeSupported(const KvLayerView& kv) {
@@ -262,8 +181,7 @@ int LaunchDecode(const HopperAttentionParams& p, Stream stream) {
 }  // namespace
 
 int RunHopperDecode(const HopperAttentionParams& params, void* stream) {
-  TM_CHECK(HopperDecodeSupported(params.run.kv) && params.run.tile_rows == kHopperDecodeRows &&
-               params.parts_done != nullptr,
+  TM_CHECK(HopperDecodeSupported(params.run.kv) && params.run.tile_rows == kHopperDecodeRows,
            "decode in tiles of %d rows", params.run.tile_rows);
   const HopperAttentionParams p = PreparedForHopper(params);
   const auto to = static_cast<Stream>(stream);

@@ -23,6 +23,7 @@
 #define TM_HOST_DEVICE __host__ __device__ inline
 #define TM_UNROLL _Pragma("unroll")
 #define TM_ROLLED _Pragma("unroll 1")
+#define TM_UNROLL_BY_4 _Pragma("unroll 4")
 
 #define TM_LAUNCH(kernel, grid, block, shared_bytes, stream, ...) \
   (::tramontane::cuda::Launch((stream), (grid), (block), (shared_bytes), kernel __VA_OPT__(, ) __VA_ARGS__))
@@ -212,6 +213,11 @@ TM_DEVICE Vector16 LoadGlobal16Written(const void* address) {
 }
 template <typename T>
 TM_DEVICE T LoadGlobalWritten(const T* address) {
+  return __ldcg(address);
+}
+// The same, counted as LoadTogether.
+template <int kLanes, typename T>
+TM_DEVICE T LoadTogetherWritten(const T* address) {
   return __ldcg(address);
 }
 

@@ -26,6 +26,7 @@
 // Ideas:  the last block joins (CUB's decoupled reductions, XQA); a cut needs only what stands before it, so
 //         that a list of survivors is enough for all filters and the race.
 #include "kernels/core/check.h"
+#include "kernels/cuda/last_block.cuh"
 #include "kernels/cuda/sampling_row.cuh"
 
 namespace tramontane::cuda {
@@ -99,16 +100,10 @@ TM_DEVICE bool IsFiltered(const SamplingRow& row, int vocab) { return HasTopK(ro
 
 // Whether all other blocks of the row are done: then what they wrote is there to be read.
 TM_DEVICE bool IsLastOfRow(SplitShared* s, SplitRow* row) {
-  FenceGlobal();
-  SyncThreads();
-  if (ThreadX() == 0) {
-    s->is_last = AtomicAddGlobal(&row->done, 1) == GridX() - 1 ? 1 : 0;
-    if (s->is_last != 0) StoreGlobal(&row->done, 0);
-  }
-  SyncThreads();
-  if (s->is_last == 0) return false;
-  FenceGlobal();
-  return true;
+  CountDone(
+      ThreadX(), 1, [row](int) { return DoneCount{&row->done, GridX()}; }, &s->is_last,
+      [] { SyncThreads(); });
+  return s->is_last != 0;
 }
 
 // The word of each block's part, or what stands for nobody.

@@ -112,15 +112,15 @@ AttentionOutcome Run(const AttentionCase& c, const PagedKvFixture& kv, const std
   cuda::PlanAttentionOnHost(plan);
   EXPECT_EQ(std::memcmp(&twin, &outcome.work, sizeof(twin)), 0);
   EXPECT_LE(twin.items, outcome.max_items);
-  outcome.max_merges = cuda::AttentionMergeBound(
+  int32_t max_merges = cuda::AttentionMergeBound(
       c.kv.kv_heads, c.target_blocks,
       c.mask.empty() ? cuda::AttentionKeyBound(c.window, c.group, c.tile_rows) : INT64_MAX);
   if (sharing) {
-    outcome.max_merges = cuda::SharingMergeBound(outcome.max_merges, batch);
+    max_merges = cuda::SharingMergeBound(max_merges, batch);
     EXPECT_LE(twin.partials, cuda::SharingPartialBound(c.kv.kv_heads, c.target_blocks, c.group, batch));
     EXPECT_TRUE(SameBytes(shares.Get(), twin_shares, batch));
   }
-  EXPECT_LE(twin.merges, outcome.max_merges);
+  EXPECT_LE(twin.merges, max_merges);
   EXPECT_TRUE(SameBytes(outcome.items, twin_items, twin.items));
   EXPECT_TRUE(SameBytes(outcome.merges, twin_merges, twin.merges));
   outcome.items.resize(static_cast<size_t>(twin.items));
@@ -134,6 +134,9 @@ AttentionOutcome Run(const AttentionCase& c, const PagedKvFixture& kv, const std
   const DeviceArray<float> partial_out(std::vector<float>(slots * static_cast<size_t>(c.kv.head_dim), nan)),
       partial_lse(std::vector<float>(slots, nan)),
       lse(std::vector<float>(tokens * static_cast<size_t>(c.heads()), nan));
+  const DeviceArray<int32_t> parts_done(std::vector<int32_t>(
+      static_cast<size_t>(cuda::AttentionCountBound(c.kv.kv_heads, c.target_blocks, batch)) *
+      (c.tile_rows == cuda::kHopperPrefillRows ? 2 : 1)));
   cuda::AttentionRunParams run{};
   run.query = device_query.data();
   run.out = out.data();
@@ -147,12 +150,12 @@ AttentionOutcome Run(const AttentionCase& c, const PagedKvFixture& kv, const std
   run.shares = sharing ? shares.data() : nullptr;
   run.partial_out = partial_out.data();
   run.partial_lse = partial_lse.data();
+  run.parts_done = parts_done.data();
   run.lse = lse.data();
   run.window = c.window;
   run.group = c.group;
   run.tile_rows = c.tile_rows;
   run.max_items = outcome.max_items;
-  run.max_merges = outcome.max_merges;
   run.scale = 1.0f / std::sqrt(static_cast<float>(c.kv.head_dim));
   const bool quantised = Format(c.kv.dtype).in_groups() || c.kv.dtype == DType::kFp8E4M3;
   if (c.hopper) {
@@ -160,17 +163,9 @@ AttentionOutcome Run(const AttentionCase& c, const PagedKvFixture& kv, const std
     hopper.run = run;
     hopper.blocks = kHopperBlocks;
     EXPECT_EQ(cuda::MakePoolMap(view, &hopper.pool), 0);
-    const DeviceArray<int32_t> parts_done(std::vector<int32_t>(static_cast<size_t>(
-        cuda::SharingMergeBound(cuda::AttentionPartialBound(c.kv.kv_heads, c.target_blocks), batch) *
-        c.kv.kv_heads)));
-    hopper.parts_done = parts_done.data();
-    if (c.tile_rows == cuda::kHopperPrefillRows) {
-      EXPECT_EQ(cuda::RunHopperPrefill(hopper, nullptr), 0);
-    } else {
-      EXPECT_EQ(cuda::RunHopperDecode(hopper, nullptr), 0);
-      for (const int32_t parts : parts_done.Get())
-        EXPECT_EQ(parts, 0) << "the next step would count from there";
-    }
+    EXPECT_EQ(c.tile_rows == cuda::kHopperPrefillRows ? cuda::RunHopperPrefill(hopper, nullptr)
+                                                      : cuda::RunHopperDecode(hopper, nullptr),
+              0);
   } else if (c.sinks.empty() && c.mask.empty() && !quantised) {
     EXPECT_EQ(cuda::RunAttention(run, nullptr), 0);
   } else {
@@ -189,8 +184,11 @@ AttentionOutcome Run(const AttentionCase& c, const PagedKvFixture& kv, const std
     }
     EXPECT_EQ(cuda::RunAttentionByRow(by_row, nullptr), 0);
   }
+  for (const int32_t parts : parts_done.Get()) EXPECT_EQ(parts, 0) << "the next step would count from there";
   outcome.out = out.Get();
   outcome.lse = lse.Get();
+  outcome.partial_out = partial_out.Get();
+  outcome.partial_lse = partial_lse.Get();
   return outcome;
 }
 

@@ -49,13 +49,14 @@ struct AttentionCase {
 struct AttentionOutcome {
   std::vector<uint16_t> out;  // [tokens, heads * head_dim] bits
   std::vector<float> lse;     // [tokens, heads] base 2
+  // Of rows whose keys were split: [partials, kv_heads, tile_rows, head_dim], and without head_dim.
+  std::vector<float> partial_out, partial_lse;
   // The work list; that of the host twin was the same.
   cuda::AttentionWork work;
   std::vector<cuda::AttentionItem> items;
   std::vector<cuda::AttentionMerge> merges;
   std::vector<cuda::AttentionSharers> sharers;  // empty where nobody looked for any; those of the twin, too
   int32_t max_items = 0;
-  int32_t max_merges = 0;
 };
 
 // The case's keys and values, with its queries and what its sequences share.

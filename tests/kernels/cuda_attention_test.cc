@@ -421,6 +421,85 @@ TEST(CudaAttentionWideTest, NoBitOfARowDependsOnTheTile) {
   }
 }
 
+// The float of a row's output, rounded to the case's type.
+uint16_t Rounded(DType dtype, float value) {
+  return dtype == DType::kF16 ? FloatToF16(value) : FloatToBf16(value);
+}
+
+// Joins the parts that the device wrote of the rows of one merge here, one after the other in the order of
+// the keys, and compares. ex2 of a device is an approximation, that of the emulator the same as here.
+void ExpectJoinedInOrder(const AttentionCase& c, const PagedKvFixture& kv, const AttentionOutcome& outcome,
+                         const cuda::AttentionMerge& merge) {
+  const bool emulated = BoxesCopied().has_value();
+  const int32_t first_token = kv.qo_indptr()[merge.sequence], dim = c.kv.head_dim;
+  const int32_t rows = std::min(c.tile_rows, kv.QueryCount(merge.sequence) * c.group - merge.row_begin);
+  for (int32_t kv_head = 0; kv_head < c.kv.kv_heads; ++kv_head) {
+    for (int32_t row = 0; row < rows; ++row) {
+      const auto slot = [&](int32_t split) {
+        return static_cast<size_t>(((merge.partial_begin + split) * c.kv.kv_heads + kv_head) * c.tile_rows +
+                                   row);
+      };
+      float most = -INFINITY, sum = 0.0f;
+      for (int32_t s = 0; s < merge.splits; ++s) most = std::max(most, outcome.partial_lse[slot(s)]);
+      const float base = most == -INFINITY ? 0.0f : most;
+      std::vector<float> joined(static_cast<size_t>(dim));
+      for (int32_t s = 0; s < merge.splits; ++s) {
+        const float weight = std::exp2(outcome.partial_lse[slot(s)] - base);
+        sum += weight;
+        for (size_t d = 0; d < joined.size(); ++d)
+          joined[d] += weight * outcome.partial_out[slot(s) * joined.size() + d];
+      }
+      const int32_t r = merge.row_begin + row;
+      const auto place =
+          static_cast<size_t>((first_token + r / c.group) * c.heads() + kv_head * c.group + r % c.group);
+      const float inverse = sum > 0.0f ? 1.0f / sum : 0.0f;
+      const float lse = sum > 0.0f ? base + std::log2(sum) : -INFINITY;
+      if (emulated) {
+        ASSERT_EQ(outcome.lse[place], lse) << "row " << r;
+      } else {
+        ASSERT_NEAR(outcome.lse[place], lse, 1e-5) << "row " << r;
+      }
+      for (size_t d = 0; d < joined.size(); ++d) {
+        const uint16_t bits = outcome.out[place * joined.size() + d],
+                       expected = Rounded(c.kv.dtype, joined[d] * inverse);
+        if (emulated) {
+          ASSERT_EQ(bits, expected) << "row " << r << " element " << d;
+        } else {
+          ASSERT_NEAR(AttentionDouble(c.kv.dtype, bits), AttentionDouble(c.kv.dtype, expected), 0x1p-6)
+              << "row " << r << " element " << d;
+        }
+      }
+    }
+  }
+}
+
+TEST(CudaAttentionPartsTest, AreJoinedInTheOrderOfTheirKeysWhoeverIsLast) {
+  const std::vector<PagedSpan> spans = {{0, 1300}, {0, 1000}, {0, 20}};
+  Cases cases = {{"Decode", KvOf(2, 128, 16), spans, {1, 1, 1}, 4, 0, 16, 24},
+                 {"DecodeOfManySplits", KvOf(1, 32, 16), {{0, 9000}}, {1}, 3, 0, 16, 64},
+                 {"Prefill", KvOf(2, 96, 16, DType::kF16), spans, {33, 1, 1}, 4, 0, 64, 24},
+                 {"ByRow", KvOf(2, 64, 16, DType::kInt8), spans, {5, 1, 1}, 3, 0, 16, 24},
+                 SharingCase("Sharers", KvOf(2, 64, 16), {{0, 700}, {0, 900}, {0, 701}, {0, 1000}}, 650, 4)};
+  AddHopperCase(cases[0], cuda::kHopperDecodeRows, &cases);
+  AddHopperCase(cases[4], cuda::kHopperDecodeRows, &cases);
+  AddHopperCase({"Prefill", KvOf(2, 64, 16), spans, {33, 1, 1}, 4, 0, 0, 24}, cuda::kHopperPrefillRows,
+                &cases);
+  for (const AttentionCase& c : cases) {
+    if (c.hopper && !DeviceIsHopper()) continue;
+    PagedKvFixture kv(c.kv, c.spans);
+    FillCase(c, &kv);
+    const std::vector<uint16_t> query = RandomQuery(c, kv.tokens());
+    for (const ThreadOrder order : ThreadOrders()) {
+      SCOPED_TRACE(c.name + " in order " + std::to_string(static_cast<int>(order)));
+      UseThreadOrder(order);
+      const AttentionOutcome outcome = RunAttentionCase(c, kv, query);
+      ASSERT_FALSE(outcome.merges.empty());
+      for (const cuda::AttentionMerge& merge : outcome.merges)
+        ASSERT_NO_FATAL_FAILURE(ExpectJoinedInOrder(c, kv, outcome, merge));
+    }
+  }
+}
+
 // What begins last ends soon: by classes of an eighth of a split, no item is longer than one before it.
 TEST(CudaAttentionPlanTest, TheLongestItemsComeFirstAndSplitsOfATileAreEven) {
   const AttentionCase cases[] = {
@@ -565,8 +644,8 @@ TEST(CudaAttentionPlanTest, HoweverTilesAreDealtTheListsAreThoseOfOneThread) {
   }
 }
 
-// Where the host knows that nothing is split, it queues no second kernel; where it does not, the bound on
-// merges is one block column for each pair of parts.
+// Where the host knows that nothing is split, nobody looks for sharers; where it does not, there is at most a
+// merge for each pair of parts.
 TEST(CudaAttentionPlanTest, AWindowTooShortForSplitsHasNothingToMerge) {
   for (const int32_t tile_rows : {16, 64, 128}) {
     for (int32_t group = 1; group <= 16; ++group) {

@@ -602,23 +602,33 @@ TEST(CudaAttention, AStepThatFillsTheDeviceWithWideTilesGoesByThem) {
   }
 }
 
-// Parts are counted to the last one, and the count begins again at each replay.
-TEST(CudaAttention, ARecordedStepOfPartsIsReplayedOnHopper) {
-  Device device;
-  device.runtime->set_hopper(true);
-  ASSERT_EQ(device.backend->Reserve(HopperMaxima()), OpCode::kOk) << device.backend->last_error();
-  PagedAttention attention(device, 64);
-  attention.Set(kDecodeBatch);
-  ASSERT_EQ(device.backend->BeginRecording(), OpCode::kOk);
-  attention.Queue(0);
-  RecordingHandle recording;
-  ASSERT_EQ(device.backend->EndRecording(&recording), OpCode::kOk);
-  for (int i = 0; i < 3; ++i) {
-    attention.Forget();
-    ASSERT_EQ(device.backend->Replay(recording), OpCode::kOk);
-    attention.ExpectAsDefined(0);
+// Parts are counted to the last one, and the count begins again at each replay. The kernel that has written
+// them joins them: behind the lists one launch is all.
+TEST(CudaAttention, ARecordedStepOfPartsIsReplayed) {
+  const PagedAttention::Batch prefill = {kDecodeBatch.spans, {20, 9}};
+  for (const bool hopper : {false, true}) {
+    for (const auto& [batch, launches] : {std::pair{kDecodeBatch, 3}, {prefill, 2}}) {
+      SCOPED_TRACE(std::to_string(batch.queries[0]) + " queries" + (hopper ? " on Hopper" : ""));
+      Device device;
+      device.runtime->set_hopper(hopper);
+      ASSERT_EQ(device.backend->Reserve(HopperMaxima()), OpCode::kOk) << device.backend->last_error();
+      PagedAttention attention(device, 64);
+      attention.Set(batch);
+      const int64_t free_before = device.runtime->FreeBytes();
+      ASSERT_EQ(device.backend->BeginRecording(), OpCode::kOk);
+      attention.Queue(0);
+      RecordingHandle recording;
+      ASSERT_EQ(device.backend->EndRecording(&recording), OpCode::kOk);
+      EXPECT_EQ(free_before - device.runtime->FreeBytes(),
+                launches * emulator::EmulatedRuntime::kBytesOfRecordedCommand);
+      for (int i = 0; i < 3; ++i) {
+        attention.Forget();
+        ASSERT_EQ(device.backend->Replay(recording), OpCode::kOk);
+        attention.ExpectAsDefined(0);
+      }
+      device.backend->FreeRecording(recording);
+    }
   }
-  device.backend->FreeRecording(recording);
 }
 
 // What a decode of eight sequences whose rows fill a tile reads, recorded while they share `tiles` of 64

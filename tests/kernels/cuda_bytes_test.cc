@@ -52,7 +52,7 @@ Bytes PlanBytes(const AttentionCase& c, const PagedKvFixture& kv, const Attentio
     tiles += (int64_t{kv.QueryCount(i)} * c.group + c.tile_rows - 1) / c.tile_rows;
   Bytes bytes;
   bytes.read = 12 * kv.batch() + (12 + 3 * 12) * tiles;
-  bytes.written = 20 * outcome.work.items + 16 * outcome.work.merges + 16;
+  bytes.written = 24 * outcome.work.items + 16 * outcome.work.merges + 16;
   return bytes;
 }
 
@@ -62,15 +62,21 @@ int64_t RowsOfTile(const AttentionCase& c, const PagedKvFixture& kv, int32_t seq
   return std::min<int64_t>(c.tile_rows, int64_t{kv.QueryCount(sequence)} * c.group - row_begin);
 }
 
-Bytes MergeBytes(const AttentionCase& c, const PagedKvFixture& kv, const AttentionOutcome& outcome) {
+// attention_join.cuh. `groups` of four warps have the rows of a tile.
+Bytes JoinBytes(const AttentionCase& c, const PagedKvFixture& kv, const AttentionOutcome& outcome,
+                int64_t groups = 1) {
   const int64_t d = c.kv.head_dim;
   Bytes of_a_head;
+  for (const cuda::AttentionItem& item : outcome.items) {
+    if (item.partial == -1) continue;
+    of_a_head.read += 12 * groups * cuda::MembersOf(item.partial);
+    of_a_head.written += 4 * groups * cuda::MembersOf(item.partial);
+  }
   for (const cuda::AttentionMerge& merge : outcome.merges) {
     const int64_t rows = RowsOfTile(c, kv, merge.sequence, merge.row_begin);
-    of_a_head.read += 28 + rows * merge.splits * (4 * d + 8);
-    of_a_head.written += rows * 2 * d + rows * 4;
+    of_a_head.read += 112 * groups + rows * merge.splits * (4 * d + 8);
+    of_a_head.written += 4 * groups + rows * 2 * d + rows * 4;
   }
-  of_a_head.read += 4 * (int64_t{outcome.max_merges} - outcome.work.merges);
   return {of_a_head.read * c.kv.kv_heads, of_a_head.written * c.kv.kv_heads};
 }
 
@@ -83,13 +89,12 @@ Bytes AttentionBytes(const AttentionCase& c, const PagedKvFixture& kv, const Att
     const int64_t rows = RowsOfTile(c, kv, item.sequence, item.row_begin);
     const int64_t first_query = kv.QueryBegin(item.sequence) + item.row_begin / c.group;
     const int64_t keys = item.key_end - std::max<int64_t>(item.key_begin, FirstVisible(first_query, window));
-    of_a_head.read += 40 + rows * 2 * d + keys * 4 * d + KeyTiles(item.key_end - item.key_begin) * 256;
+    of_a_head.read += 44 + rows * 2 * d + keys * 4 * d + KeyTiles(item.key_end - item.key_begin) * 256;
     of_a_head.written += item.partial < 0 ? rows * 2 * d + rows * 4 : rows * (4 * d + 4);
   }
   of_a_head.read += 4 * (int64_t{outcome.max_items} - outcome.work.items);
   if (c.kv.rings) of_a_head.read += 4 * outcome.work.items;
-  return Bytes{of_a_head.read * c.kv.kv_heads, of_a_head.written * c.kv.kv_heads} +
-         MergeBytes(c, kv, outcome);
+  return Bytes{of_a_head.read * c.kv.kv_heads, of_a_head.written * c.kv.kv_heads} + JoinBytes(c, kv, outcome);
 }
 
 // Pages in which some row of the item sees a key.
@@ -105,14 +110,13 @@ Bytes HopperPrefillBytes(const AttentionCase& c, const PagedKvFixture& kv, const
   Bytes of_a_head;
   for (const cuda::AttentionItem& item : outcome.items) {
     const int64_t rows = RowsOfTile(c, kv, item.sequence, item.row_begin);
-    of_a_head.read += 36 + rows * 2 * d + PagesOfItem(c, kv, item) * (4 + c.kv.page_size * 4 * d);
+    of_a_head.read += 40 + rows * 2 * d + PagesOfItem(c, kv, item) * (4 + c.kv.page_size * 4 * d);
     of_a_head.written += item.partial < 0 ? rows * 2 * d + rows * 4 : rows * (4 * d + 4);
   }
   if (c.kv.rings) of_a_head.read += 4 * outcome.work.items;
-  const Bytes merges = MergeBytes(c, kv, outcome);
   const int64_t blocks = std::min<int64_t>(kHopperBlocks, int64_t{outcome.max_items} * c.kv.kv_heads);
-  return {of_a_head.read * c.kv.kv_heads + merges.read + 4 * blocks,
-          of_a_head.written * c.kv.kv_heads + merges.written};
+  return Bytes{of_a_head.read * c.kv.kv_heads + 4 * blocks, of_a_head.written * c.kv.kv_heads} +
+         JoinBytes(c, kv, outcome, 2);
 }
 
 // hopper_decode.cu.
@@ -121,18 +125,12 @@ Bytes HopperDecodeBytes(const AttentionCase& c, const PagedKvFixture& kv, const 
   Bytes of_a_head;
   for (const cuda::AttentionItem& item : outcome.items) {
     const int64_t rows = RowsOfTile(c, kv, item.sequence, item.row_begin);
-    of_a_head.read += 40 + rows * 2 * d + PagesOfItem(c, kv, item) * (4 + c.kv.page_size * 4 * d);
-    of_a_head.written += item.partial < 0 ? rows * 2 * d + rows * 4 : rows * (4 * d + 4) + 4;
-    if (item.partial >= 0) of_a_head.read += 16 + 8 * outcome.work.merges;
-  }
-  for (const cuda::AttentionMerge& merge : outcome.merges) {
-    const int64_t rows = RowsOfTile(c, kv, merge.sequence, merge.row_begin);
-    of_a_head.read += rows * merge.splits * 6 * d;
-    of_a_head.written += 4 + rows * 2 * d + rows * 4;
+    of_a_head.read += 44 + rows * 2 * d + PagesOfItem(c, kv, item) * (4 + c.kv.page_size * 4 * d);
+    of_a_head.written += item.partial < 0 ? rows * 2 * d + rows * 4 : rows * (4 * d + 4);
   }
   of_a_head.read += 4 * (int64_t{outcome.max_items} - outcome.work.items);
   if (c.kv.rings) of_a_head.read += 4 * outcome.work.items;
-  return {of_a_head.read * c.kv.kv_heads, of_a_head.written * c.kv.kv_heads};
+  return Bytes{of_a_head.read * c.kv.kv_heads, of_a_head.written * c.kv.kv_heads} + JoinBytes(c, kv, outcome);
 }
 
 struct CountedRun {
@@ -216,7 +214,7 @@ TEST(CudaAttentionBytesTest, OfSharersEqualTheFormulaAtTheHeadOfTheirKernels) {
   for (const cuda::AttentionItem& item : run.outcome.items) {
     const int64_t rows = int64_t{c.group} * cuda::MembersOf(item.partial),
                   keys = item.key_end - item.key_begin;
-    of_a_head.read += 40 + rows * 2 * d + keys * 4 * d + KeyTiles(keys) * 256;
+    of_a_head.read += 44 + rows * 2 * d + keys * 4 * d + KeyTiles(keys) * 256;
     of_a_head.written += rows * (4 * d + 4);
     if (!cuda::IsOfSharers(item.partial)) continue;
     of_a_head.read += rows * 4;
@@ -225,7 +223,7 @@ TEST(CudaAttentionBytesTest, OfSharersEqualTheFormulaAtTheHeadOfTheirKernels) {
   EXPECT_EQ(shared_keys, 2 * 640);  // four sequences to a tile, and two
   of_a_head.read += 4 * (int64_t{run.outcome.max_items} - run.outcome.work.items);
   bytes = bytes + Bytes{of_a_head.read * c.kv.kv_heads, of_a_head.written * c.kv.kv_heads} +
-          MergeBytes(c, run.kv, run.outcome);
+          JoinBytes(c, run.kv, run.outcome);
   EXPECT_EQ(run.bytes, bytes);
 }
 
@@ -238,19 +236,15 @@ TEST(CudaAttentionBytesTest, OfSharersOnHopperEqualTheFormulaAtTheHeadOfTheirKer
   Bytes bytes = SharingPlanBytes(c, run);
   Bytes of_a_head;
   for (const cuda::AttentionItem& item : run.outcome.items) {
-    const int64_t members = cuda::MembersOf(item.partial), rows = c.group * members;
+    const int64_t rows = int64_t{c.group} * cuda::MembersOf(item.partial);
     const int64_t pages = (item.key_end - 1) / c.kv.page_size - item.key_begin / c.kv.page_size + 1;
-    of_a_head.read += 40 + rows * 2 * d + pages * (4 + c.kv.page_size * 4 * d);
-    of_a_head.written += rows * (4 * d + 4) + 4 * members;
-    of_a_head.read +=
-        cuda::IsOfSharers(item.partial) ? rows * 4 + 16 * members : 16 + 8 * run.outcome.work.merges;
-  }
-  for (const cuda::AttentionMerge& merge : run.outcome.merges) {
-    of_a_head.read += int64_t{c.group} * merge.splits * 6 * d;
-    of_a_head.written += 4 + c.group * (2 * d + 4);
+    of_a_head.read += 44 + rows * 2 * d + pages * (4 + c.kv.page_size * 4 * d);
+    of_a_head.written += rows * (4 * d + 4);
+    if (cuda::IsOfSharers(item.partial)) of_a_head.read += rows * 4;
   }
   of_a_head.read += 4 * (int64_t{run.outcome.max_items} - run.outcome.work.items);
-  bytes = bytes + Bytes{of_a_head.read * c.kv.kv_heads, of_a_head.written * c.kv.kv_heads};
+  bytes = bytes + Bytes{of_a_head.read * c.kv.kv_heads, of_a_head.written * c.kv.kv_heads} +
+          JoinBytes(c, run.kv, run.outcome);
   EXPECT_EQ(run.bytes, bytes);
 }
 
@@ -317,11 +311,11 @@ TEST(CudaAttentionBytesTest, OfSinksEqualTheFormulaAtTheHeadOfTheirKernel) {
   Bytes bytes = PlanBytes(c, run.kv, run.outcome);
   bytes.read += 3 * 3 * 4;  // `left` of each tile
   for (const auto& [keys, tiles, sinks] : seen) {
-    bytes.read += 44 + kGroup * (8 + 4 + 2 * kDim) + keys * 4 * kDim + tiles * 256;
+    bytes.read += 48 + kGroup * (8 + 4 + 2 * kDim) + keys * 4 * kDim + tiles * 256;
     if (sinks > 0) bytes.read += kGroup * 2 * kDim + sinks * 4 * kDim + 256;
     bytes.written += kGroup * 2 * kDim + kGroup * 4;
   }
-  bytes.read += 4 * (run.outcome.max_items + run.outcome.max_merges - 3);
+  bytes.read += 4 * (run.outcome.max_items - 3);
   EXPECT_EQ(run.bytes, bytes);
 }
 
@@ -338,8 +332,8 @@ TEST(CudaAttentionBytesTest, OfAMaskEqualTheFormulaAtTheHeadOfItsKernel) {
   constexpr int64_t kRows = kQueries * kGroup;
   Bytes bytes = PlanBytes(c, run.kv, run.outcome);
   bytes.read += 3 * 4;  // where its keys begin
-  bytes.read += 44 + kRows * 2 * kDim + kKeys * 4 * kDim + KeyTiles(kKeys) * 256 + 8 + kRows * kKeys;
-  bytes.read += 4 * (run.outcome.max_items + run.outcome.max_merges - 1);
+  bytes.read += 48 + kRows * 2 * kDim + kKeys * 4 * kDim + KeyTiles(kKeys) * 256 + 8 + kRows * kKeys;
+  bytes.read += 4 * (run.outcome.max_items - 1);
   bytes.written += kRows * 2 * kDim + kRows * 4;
   EXPECT_EQ(run.bytes, bytes);
 }
@@ -355,15 +349,15 @@ TEST(CudaAttentionBytesTest, OfQuantisedPagesEqualTheFormulaAtTheHeadOfTheirKern
     c.kv.group_log2 = 5;
     const CountedRun run(c);
     Bytes bytes = PlanBytes(c, run.kv, run.outcome);
-    bytes.read += 44 + kGroup * 2 * kDim + kKeys * (numbers + scales + kDim / 2);
-    bytes.read += 4 * (run.outcome.max_items + run.outcome.max_merges - 1);
+    bytes.read += 48 + kGroup * 2 * kDim + kKeys * (numbers + scales + kDim / 2);
+    bytes.read += 4 * (run.outcome.max_items - 1);
     bytes.written += kGroup * 2 * kDim + kGroup * 4;
     EXPECT_EQ(run.bytes, bytes) << DTypeName(dtype);
   }
 }
 
 // The figure of README.md: all bytes of a layer's decode of one sequence over 4,096 keys, with plan and
-// merge, beside the same over bf16. Scales and places in pages are asked for again and again, and count each
+// joins, beside the same over bf16. Scales and places in pages are asked for again and again, and count each
 // time.
 TEST(CudaAttentionBytesTest, ADecodeStepOverQuantisedPagesReadsAFractionOfThatOverBf16) {
   const auto decode = [](DType dtype) {
@@ -386,7 +380,6 @@ struct LatentRun {
   Bytes bytes;
   cuda::AttentionWork work{};
   std::vector<cuda::AttentionItem> items;
-  int32_t max_merges = 0;
 };
 
 constexpr int32_t kLatentDim = 72, kLatentValueDim = 40, kLatentGroup = 20, kLatentPage = 16;
@@ -446,8 +439,8 @@ LatentRun CountLatent(int32_t keys, int32_t window) {
   params.group = kLatentGroup;
   params.tile_rows = 16;
   params.max_items = bound;
-  run.max_merges = params.max_merges =
-      cuda::AttentionMergeBound(1, kTarget, cuda::AttentionKeyBound(window, kLatentGroup, 16));
+  std::vector<int32_t> parts_done(static_cast<size_t>(cuda::AttentionCountBound(1, kTarget, 1)));
+  params.parts_done = parts_done.data();
   params.scale = 0.1f;
   ForgetCounts();
   EXPECT_EQ(cuda::RunLatentAttention({.run = params, .mask = {}}, nullptr), 0);
@@ -462,8 +455,7 @@ TEST(CudaAttentionBytesTest, OfLatentPagesEqualTheFormulaAtTheHeadOfTheirKernel)
     const int64_t first_seen = window == 0 ? 0 : keys - window;
     Bytes expected;
     const auto bound = static_cast<int64_t>(run.items.size());
-    EXPECT_EQ(run.max_merges > 0, window == 0) << "a launch for nothing";
-    expected.read += 4 * (bound - run.work.items + run.max_merges - run.work.merges);
+    expected.read += 4 * (bound - run.work.items);
     for (int32_t i = 0; i < run.work.items; ++i) {
       const cuda::AttentionItem& item = run.items[static_cast<size_t>(i)];
       const int64_t rows = std::min(16, kLatentGroup - item.row_begin);
@@ -471,13 +463,14 @@ TEST(CudaAttentionBytesTest, OfLatentPagesEqualTheFormulaAtTheHeadOfTheirKernel)
       // A step is 32 keys from the item's first on; those in front of what is seen are left out.
       const int64_t first_step = std::max<int64_t>(0, first_seen - item.key_begin) / 32;
       const int64_t steps = (item.key_end - item.key_begin + 31) / 32 - first_step;
-      expected.read += 40 + rows * 2 * kLatentDim + seen * 2 * kLatentDim + steps * 128;
+      expected.read += 44 + rows * 2 * kLatentDim + seen * 2 * kLatentDim + steps * 128;
       expected.written += rows * (item.partial >= 0 ? 4 * kLatentValueDim + 4 : 2 * kLatentValueDim);
     }
     const int64_t splits = run.work.merges == 0 ? 0 : run.work.partials / run.work.merges;
-    expected.read += 28 * run.work.merges;
+    expected.read += 12 * run.work.partials + 112 * run.work.merges;
+    expected.written += 4 * run.work.partials + 4 * run.work.merges;
     if (splits > 0) {
-      expected.read += kLatentGroup * splits * 6 * kLatentValueDim;
+      expected.read += kLatentGroup * splits * (4 * kLatentValueDim + 8);
       expected.written += kLatentGroup * 2 * kLatentValueDim;
     }
     EXPECT_EQ(run.bytes, expected) << keys << " keys, window " << window;

@@ -200,8 +200,8 @@ void RunAttentionOf(int32_t tokens, int32_t tile_rows, int32_t window, int32_t s
   run.group = kGroup;
   run.tile_rows = tile_rows;
   run.max_items = bound;
-  run.max_merges =
-      SharingMergeBound(AttentionMergeBound(1, kTarget, AttentionKeyBound(window, kGroup, tile_rows)), 2);
+  std::vector<int32_t> parts_done(static_cast<size_t>(2 * AttentionCountBound(1, kTarget, 2)));
+  run.parts_done = parts_done.data();
   run.scale = 0.2f;
   if (latent > 0) {
     ASSERT_EQ(RunLatentAttention({.run = run, .mask = {}}, nullptr), 0);
@@ -212,8 +212,6 @@ void RunAttentionOf(int32_t tokens, int32_t tile_rows, int32_t window, int32_t s
     params.run = run;
     params.blocks = 2;
     ASSERT_EQ(MakePoolMap(kv, &params.pool), 0);
-    std::vector<int32_t> parts_done(static_cast<size_t>(run.max_merges));
-    params.parts_done = parts_done.data();
     ASSERT_EQ(tile_rows == kHopperPrefillRows ? RunHopperPrefill(params, nullptr)
                                               : RunHopperDecode(params, nullptr),
               0);

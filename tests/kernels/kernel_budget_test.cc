@@ -296,8 +296,6 @@ int64_t HopperSharedBytes(int32_t head_dim, int32_t tile_rows) {
   p.run.tile_rows = tile_rows;
   p.run.max_items = 1;
   p.blocks = 1;
-  int32_t parts_done = 0;
-  p.parts_done = &parts_done;
   return SharedBytesOf([&] {
     return tile_rows == cuda::kHopperPrefillRows ? cuda::RunHopperPrefill(p, nullptr)
                                                  : cuda::RunHopperDecode(p, nullptr);

@@ -20,6 +20,7 @@
 #define TM_HOST_DEVICE inline
 #define TM_UNROLL
 #define TM_ROLLED
+#define TM_UNROLL_BY_4
 
 // TM_LAUNCH(kernel, grid, block, shared_bytes, stream, arguments...): a checked launch, with copies of the
 // arguments; queued on the stream, or without one (null) run to the end here.
@@ -195,6 +196,10 @@ inline Vector16 LoadGlobal16Written(const void* address) { return LoadGlobal16(a
 template <typename T>
 T LoadGlobalWritten(const T* address) {
   return LoadGlobal(address);
+}
+template <int kLanes, typename T>
+T LoadTogetherWritten(const T* address) {
+  return LoadTogether<kLanes>(address);
 }
 
 // ---- asynchronous copies to shared memory: 16 bytes, of which the first `bytes` are read, the rest zero
