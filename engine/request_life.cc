@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <bit>
 #include <limits>
-#include <span>
 #include <memory>
+#include <span>
 #include <utility>
 
 namespace tramontane {
