@@ -27,7 +27,7 @@
 namespace tramontane {
 
 // Raised whenever a struct or a method of this border changes.
-inline constexpr uint32_t kBackendAbiVersion = 12;
+inline constexpr uint32_t kBackendAbiVersion = 13;
 
 enum class OpCode : int32_t {
   kOk = 0,

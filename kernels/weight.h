@@ -43,6 +43,11 @@ class RowFeed {
   // is asked for once, in ascending order. Null: they cannot be had, and whoever made the feed knows why.
   virtual const void* Rows(int32_t part, int64_t begin, int64_t count) = 0;
 
+  // For numbers that no host has, as a benchmark's: makes plain rows of bf16 where they will lie in a
+  // device's memory, `numbers` of them, whichever rows they are, and is done when it returns. A backend that
+  // packs there asks this first. False: there are rows to ask for.
+  virtual bool FillOnDevice(void* /*packed*/, int64_t /*numbers*/) { return false; }
+
  protected:
   ~RowFeed() = default;
 };

@@ -120,6 +120,11 @@ void Device::CopyToDevice(void* device, const void* host, int64_t bytes) {
   Check(cudaStreamSynchronize(stream_), "an upload");
 }
 
+void Device::FillNormal(const FillNormalParams& params) {
+  Check(LaunchFillNormal(params, stream_), "a launch that fills memory");
+  Check(cudaStreamSynchronize(stream_), "filling memory");
+}
+
 void Device::FreeAll() {
   for (void* memory : memory_) Check(cudaFree(memory), "cudaFree");
   memory_.clear();

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/gpu/fill_normal.h"
 #include "bench/gpu/problem_device.h"
 
 namespace tramontane::gpu {
@@ -39,6 +40,8 @@ class Device final : public ProblemDevice {
   void* Allocate(int64_t bytes) override;
   void FreeAll();
   int CopiesBeyondCache(int64_t bytes) const override;
+  // LaunchFillNormal, and waits for it.
+  void FillNormal(const FillNormalParams& params);
 
   // Median seconds of one call: `calls` of them are captured in a graph, one behind the other, which is
   // replayed. call(i) queues the i-th on the stream given.

@@ -1,5 +1,6 @@
 // Whole steps of Mistral 7B: the engine, the model and the CUDA backend as a server runs them, over random
-// weights that no disk has: the model folder's matrices are holes, and what is packed comes from memory.
+// weights that no disk and, in bf16, no host has: the model folder's matrices are holes, and the device draws
+// what they would hold.
 #include <algorithm>
 #include <chrono>
 #include <span>
@@ -83,7 +84,9 @@ Table EndToEndTable(Device& device, const EndToEnd& asked, const Progress& progr
   if (pool_pages < 2 * kContext / options.limits.page_size) {
     return NotMeasured(std::move(table), "the weights leave no room for keys and values on this device");
   }
-  auto* const weights = new RandomWeights(*std::move(backend), kWeightScale, asked.matrices);
+  auto* const weights =
+      new RandomWeights(*std::move(backend), kWeightScale, asked.matrices,
+                        [&device](const FillNormalParams& params) { device.FillNormal(params); });
   BackendEngine engine(BackendPtr(weights), folder.path(), options);
   table.note += RecordingsText(weights->remarks(), options.limits);
 

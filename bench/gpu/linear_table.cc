@@ -208,7 +208,9 @@ Table LargeLinearTable(Device& device, const std::string& library, const Progres
     table.note = "Not measured: " + opened.status().ToString();
     return table;
   }
-  const BackendPtr backend(new RandomWeights(*std::move(opened), 0.02f));
+  const BackendPtr backend(
+      new RandomWeights(*std::move(opened), 0.02f, DType::kBf16,
+                        [&device](const FillNormalParams& params) { device.FillNormal(params); }));
   const StepMaxima maxima = {.tokens = kMostRows,
                              .sequences = 1,
                              .logit_rows = 1,

@@ -12,13 +12,24 @@ namespace {
 constexpr int64_t kBlockElements = int64_t{24} << 20;
 constexpr int64_t kRowAlignment = 32;  // elements
 
-// Rows of each part begin anywhere in the block.
+// Rows of each part begin anywhere in the block; or there is no block, and the device is filled.
 class RandomRows final : public RowFeed {
  public:
+  using FillNumbers = std::function<void(void* packed, int64_t numbers)>;
+
   RandomRows(int64_t in_features, const Format& format, const void* block)
       : in_features_(in_features), format_(format), block_(static_cast<const std::byte*>(block)) {}
+  RandomRows(int64_t in_features, FillNumbers fill)
+      : in_features_(in_features), format_(DType::kBf16), fill_(std::move(fill)) {}
+
+  bool FillOnDevice(void* packed, int64_t numbers) override {
+    if (fill_ == nullptr) return false;
+    fill_(packed, numbers);
+    return true;
+  }
 
   const void* Rows(int32_t part, int64_t begin, int64_t count) override {
+    TM_CHECK(block_ != nullptr, "rows that the device was to make are asked for");
     const int64_t elements = count * in_features_, room = kBlockElements - elements;
     TM_CHECK(room >= 0, "%lld random numbers at once", static_cast<long long>(elements));
     const auto first = static_cast<uint64_t>(begin * in_features_ + part) * 0x9e3779b97f4a7c15ull;
@@ -29,7 +40,8 @@ class RandomRows final : public RowFeed {
  private:
   const int64_t in_features_;
   const Format format_;
-  const std::byte* const block_;
+  const std::byte* const block_ = nullptr;
+  const FillNumbers fill_ = nullptr;
 };
 
 // Blocks of Q4_0: one f16 and 32 integers of 4 bits, of which 8 stands for 0; each from 1 to 15 as likely as
@@ -61,13 +73,15 @@ std::vector<uint16_t> RandomBf16(int64_t count, float scale, uint64_t seed) {
   return numbers;
 }
 
-RandomWeights::RandomWeights(BackendPtr inner, float scale, const Format& matrices)
+RandomWeights::RandomWeights(BackendPtr inner, float scale, const Format& matrices, Fill fill)
     : CountingBackend(*inner),
       inner_(std::move(inner)),
+      scale_(scale),
       matrices_(matrices),
-      bf16_(RandomBf16(kBlockElements, scale, 23)) {
+      fill_(std::move(fill)) {
   TM_CHECK(matrices == DType::kBf16 || matrices == DType::kQ4_0, "random numbers for %s",
            FormatName(matrices).c_str());
+  if (fill_ == nullptr) bf16_ = RandomBf16(kBlockElements, scale, 23);
   if (matrices == DType::kQ4_0) q4_0_ = RandomQ4_0(kBlockElements, scale, 24);
 }
 
@@ -79,9 +93,14 @@ OpCode RandomWeights::PackLinear(const LinearSource& source, WeightHandle* out) 
     part.format = format;
     part.row_stride = source.in_features;
   }
+  const auto fill = [this](void* packed, int64_t numbers) {
+    fill_({.out = packed, .count = numbers, .scale = scale_, .seed = next_seed_++});
+  };
   const void* const block = format == DType::kBf16 ? static_cast<const void*>(bf16_.data())
                                                    : static_cast<const void*>(q4_0_.data());
-  RandomRows rows(source.in_features, format, block);
+  RandomRows rows = fill_ != nullptr && format == DType::kBf16
+                        ? RandomRows(source.in_features, fill)
+                        : RandomRows(source.in_features, format, block);
   LinearSource random = source;
   random.parts = parts.data();
   random.feed = &rows;

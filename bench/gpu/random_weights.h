@@ -1,13 +1,16 @@
 // A backend whose matrices hold random numbers whatever their source says, so that a benchmark of a large
-// model needs no file of its size: rows come from one block in memory and go to the device as any others do.
-// Owns the other backend. One thread.
+// model needs no file of its size. Where there is a device that draws numbers itself, matrices of bf16 are
+// made there; else rows come from one block in memory and are packed as any others are. Owns the other
+// backend. One thread.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <utility>
 #include <vector>
 
+#include "bench/gpu/fill_normal.h"
 #include "kernels/backend.h"
 #include "tests/support/counting_backend.h"
 
@@ -15,9 +18,13 @@ namespace tramontane::gpu {
 
 class RandomWeights final : public CountingBackend {
  public:
+  // LaunchFillNormal, and done when it returns.
+  using Fill = std::function<void(const FillNormalParams&)>;
+
   // Of a normal distribution, times `scale`. matrices: the format of all but tables, bf16 or Q4_0, whose
-  // numbers are evenly distributed with the same deviation.
-  RandomWeights(BackendPtr inner, float scale, const Format& matrices = DType::kBf16);
+  // numbers are evenly distributed with the same deviation, and come from memory. fill: into the memory of
+  // the other backend, which then takes no row of bf16 from the host; null: there is no device.
+  RandomWeights(BackendPtr inner, float scale, const Format& matrices = DType::kBf16, Fill fill = nullptr);
 
   // REQUIRES: parts of bf16.
   OpCode PackLinear(const LinearSource& source, WeightHandle* out) override;
@@ -32,8 +39,11 @@ class RandomWeights final : public CountingBackend {
   ~RandomWeights() = default;
 
   BackendPtr inner_;
+  const float scale_;
   const Format matrices_;
-  std::vector<uint16_t> bf16_;
+  const Fill fill_;
+  uint64_t next_seed_ = 0;      // of fill_
+  std::vector<uint16_t> bf16_;  // empty where there is fill_
   std::vector<std::byte> q4_0_;
 };
 

@@ -444,6 +444,10 @@ OpCode CudaBackend::PackLinear(const LinearSource& source, WeightHandle* out) no
 // As many rows at a time as the staging memory holds.
 OpCode CudaBackend::CopySegment(const LinearSource& source, const PackedSegment& segment, SourceRows& rows,
                                 std::byte* data) {
+  if (source.feed != nullptr && !segment.in_blocks() &&
+      source.feed->FillOnDevice(data, segment.bytes() / int64_t{sizeof(uint16_t)})) {
+    return OpCode::kOk;
+  }
   if (staging_ == nullptr) staging_ = runtime_->AllocateHost(kStagingBytes);
   const int64_t bytes = segment.bytes_at_once(), most = kStagingBytes / bytes;
   if (staging_ == nullptr || most == 0) {

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <iterator>
 #include <memory>
+#include <numeric>
 #include <set>
 #include <string>
 #include <utility>
@@ -134,7 +135,8 @@ void ExpectLaunchesAsPlanned(const std::string& remarks, const EngineLimits& lim
 }
 
 // Measures the rows in a pool that has no more pages than they say.
-void Measure(BackendPtr backend, int32_t window, const std::vector<Work>& rows, const StepCounts& counts) {
+void Measure(BackendPtr backend, int32_t window, const std::vector<Work>& rows, const StepCounts& counts,
+             const RandomWeights::Fill& fill = nullptr) {
   const TempFolder folder;
   ASSERT_TRUE(WriteStepModel(folder.path(), kSmall, window, 512));
   BackendEngine::Options options;
@@ -153,7 +155,7 @@ void Measure(BackendPtr backend, int32_t window, const std::vector<Work>& rows, 
   for (const Work& work : rows)
     limits.pool_pages = std::max(limits.pool_pages, PagesOf(work, layout, limits, counts));
   options.recorded = true;
-  auto* const weights = new RandomWeights(std::move(backend), 0.1f);
+  auto* const weights = new RandomWeights(std::move(backend), 0.1f, DType::kBf16, fill);
   BackendEngine engine(BackendPtr(weights), folder.path(), options);
   if (weights->info().records_steps != 0) ExpectLaunchesAsPlanned(weights->remarks(), limits);
   for (const Work& work : rows) {
@@ -174,9 +176,50 @@ TEST(WholeStepsTest, EveryRowIsMeasuredInThePagesThatItSays) {
   }
 }
 
+// Which makes its weights itself: each number once, from seeds of their own, and no row is asked for.
 TEST(WholeStepsTest, StepsAreReplayedOnTheBackendOfAGpu) {
   UseThreadOrder(ThreadOrder::kForward);
-  Measure(MakeCudaTestBackend(), 24, {{1, 40}, {3, 40}, {0, 20}}, {.warm_ups = 1, .timed = 8});
+  int64_t numbers = 0;
+  std::multiset<uint64_t> seeds;
+  Measure(MakeCudaTestBackend(), 24, {{1, 40}, {3, 40}, {0, 20}}, {.warm_ups = 1, .timed = 8},
+          [&](const FillNormalParams& params) {
+            numbers += params.count;
+            seeds.insert(params.seed);
+            EXPECT_EQ(params.scale, 0.1f);
+            EXPECT_EQ(LaunchFillNormal(params, nullptr), 0);
+          });
+  EXPECT_EQ(numbers, kSmall.Weights() + kSmall.vocab * kSmall.hidden);
+  EXPECT_EQ(std::set<uint64_t>(seeds.begin(), seeds.end()).size(), seeds.size());
+}
+
+// Rows of two parts, read back by embedding them.
+TEST(WholeStepsTest, APackedWeightHoldsWhatTheDeviceWasFilledWith) {
+  UseThreadOrder(ThreadOrder::kForward);
+  constexpr int64_t kWidth = 64, kRows = 48;
+  std::vector<uint16_t> filled;
+  const BackendPtr backend(
+      new RandomWeights(MakeCudaTestBackend(), 0.5f, DType::kBf16, [&](const FillNormalParams& params) {
+        EXPECT_EQ(LaunchFillNormal(params, nullptr), 0);
+        filled.resize(static_cast<size_t>(params.count));
+        CopyFromDevice(filled.data(), params.out, filled.size() * sizeof(uint16_t));
+      }));
+  const WeightRows parts[] = {{.rows = 16, .row_stride = kWidth}, {.rows = 32, .row_stride = kWidth}};
+  WeightHandle table;
+  ASSERT_EQ(backend->PackLinear({.parts = parts, .part_count = 2, .in_features = kWidth}, &table),
+            OpCode::kOk);
+  ASSERT_EQ(filled.size(), static_cast<size_t>(kRows * kWidth));
+  std::vector<int32_t> every_row(kRows);
+  std::iota(every_row.begin(), every_row.end(), 0);
+  const DeviceArray<int32_t> ids(every_row);
+  const DeviceArray<uint16_t> out(std::vector<uint16_t>(filled.size()));
+  ASSERT_EQ(backend->Embed({.token_ids = ids.data(),
+                            .tokens = kRows,
+                            .table = table,
+                            .out = MakeTensor(out.data(), DType::kBf16, kRows, kWidth)}),
+            OpCode::kOk);
+  ASSERT_EQ(backend->WaitFence(backend->RecordFence()), OpCode::kOk);
+  EXPECT_EQ(out.Get(), filled);
+  backend->FreeWeight(table);
 }
 
 }  // namespace
