@@ -15,7 +15,7 @@ const AdjustTables::Held& AdjustTables::HeldFor(const Sequence& sequence) const 
 AdjustTables::Change AdjustTables::ChangeFor(const Sequence& sequence, const SamplingHistory& history) const {
   if (!HasRoom(history)) return Change::kNoRoom;
   const Held& held = HeldFor(sequence);
-  if (held.arrival != sequence.arrival || held.choice != sequence.choice) return Change::kAll;
+  if (held.history != history.id() || held.choice != sequence.choice) return Change::kAll;
   if (held.version == history.version()) return Change::kNone;
   const bool is_next = held.version + 1 == history.version();
   return is_next && history.last_change() >= 0 ? Change::kOneEntry : Change::kAll;
@@ -26,7 +26,7 @@ AdjustTables::Change AdjustTables::Update(const Sequence& sequence, const Sampli
   held_[static_cast<size_t>(sequence.slot)] =
       change == Change::kNoRoom
           ? Held()
-          : Held{.arrival = sequence.arrival, .choice = sequence.choice, .version = history.version()};
+          : Held{.history = history.id(), .choice = sequence.choice, .version = history.version()};
   return change;
 }
 

@@ -7,7 +7,8 @@
 // A token that a choice accepts changes one entry, so a decode step uploads 32 bytes a row with penalties,
 // whatever its context. All of a history is uploaded once: when it comes to a slot. A sequence keeps its slot
 // when it is preempted, and a slot's entries are those of the sequence that was last updated there; a history
-// says by its version whether they still are as it has them.
+// says by its id and its version whether they still are as it has them. Not by when it came: of several
+// engines that one runner has had, as a server's for its warm-up, each counts anew.
 //
 // A history of more than kMostEntries tokens has no room here: it goes up whole in every step.
 #pragma once
@@ -52,9 +53,9 @@ class AdjustTables {
   Change Update(const Sequence& sequence, const SamplingHistory& history);
 
  private:
-  // Whose history a slot has: a sequence is known by when it came, and its choice.
+  // Whose history a slot has: a sequence is known by its request's, and its choice.
   struct Held {
-    int64_t arrival = -1;
+    uint64_t history = 0;
     int32_t choice = 0;
     int64_t version = 0;
   };

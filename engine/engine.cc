@@ -116,7 +116,7 @@ Engine::Impl::Impl(const EngineLimits& limits, const EngineModel& model, ModelRu
       tokenizer_(tokenizer),
       clock_(clock),
       inbox_(limits.max_queued_requests, limits.max_queued_bytes),
-      output_(limits.output_queue_steps, wake_,
+      output_(limits.output_queue_steps, limits.unread_tokens(), wake_,
               [this](const LiveRequest&) { unfinished_.fetch_sub(1, std::memory_order_release); }),
       tier_(std::move(tier)),
       scheduler_(limits, model.kv_layout, model.costs, tier_.get()),

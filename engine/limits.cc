@@ -72,6 +72,8 @@ std::vector<Bound> Bounds(const EngineLimits& limits) {
        "masks wait for each other, and their rows sit steps out"},
       {"max_logit_rows", limits.logit_rows(), 1, 1 << 16, "prompts are scored in slices of it"},
       {"output_queue_steps", limits.output_queue_steps, 1, 1 << 16, "the engine waits for the output thread"},
+      {"max_unread_tokens", limits.unread_tokens(), 1, int64_t{1} << 40,
+       "a request whose reader is further behind, with any of its choices, ends: RESOURCE_EXHAUSTED"},
   };
 }
 

@@ -73,6 +73,9 @@ struct EngineLimits {
   int32_t max_logit_rows = 0;
   int32_t output_queue_steps =
       64;  // steps whose results may wait for the output thread; full: the engine waits
+  // Of a choice, that its reader has not taken, or as many as the context has where that is more. One more,
+  // which only a text under a context policy can have: its request ends with RESOURCE_EXHAUSTED.
+  int64_t max_unread_tokens = 32'768;
 
   // Of one step in either lane.
   int32_t max_tokens() const { return max_step_tokens > max_sequences ? max_step_tokens : max_sequences; }
@@ -80,6 +83,7 @@ struct EngineLimits {
     if (max_logit_rows > 0) return max_logit_rows;
     return max_sequences > kScoredRows ? max_sequences : kScoredRows;
   }
+  int64_t unread_tokens() const { return context > max_unread_tokens ? context : max_unread_tokens; }
   std::vector<int32_t> RowsToRecord() const;  // recorded_rows, or what stands for none
   int64_t step_cost() const { return max_step_cost > 0 ? max_step_cost : int64_t{2} * max_step_tokens; }
 

@@ -5,9 +5,10 @@
 
 namespace tramontane {
 
-OutputProcessor::OutputProcessor(int32_t queue_steps, Signal& engine_wake,
+OutputProcessor::OutputProcessor(int32_t queue_steps, int64_t unread_tokens, Signal& engine_wake,
                                  std::function<void(const LiveRequest&)> on_done)
-    : engine_wake_(engine_wake),
+    : unread_tokens_(unread_tokens),
+      engine_wake_(engine_wake),
       on_done_(std::move(on_done)),
       ring_(static_cast<size_t>(queue_steps)),
       thread_([this] { Run(); }) {}
@@ -69,8 +70,18 @@ const std::string* OutputProcessor::DeliverToken(ChoiceOutput& output, ChoiceTex
   delta.marks = std::move(gain.marks);
   if (request.output.logprobs >= 0) delta.logprobs.push_back(*std::move(output.token));
   delta.completion_tokens = text.tokens();
-  output.request->stream->PutDelta(std::move(delta), output.timings, output.usage);
+  const int64_t unread = output.request->stream->PutDelta(std::move(delta), output.timings, output.usage);
+  if (unread > unread_tokens_) GiveUp(*output.request, output.choice);
   return stop;
+}
+
+// Once: the engine ends what is cancelled within a step.
+void OutputProcessor::GiveUp(LiveRequest& request, int32_t choice) const {
+  if (!request.outcome.ok()) return;
+  request.outcome = ResourceExhausted("the reader of choice " + std::to_string(choice) + " is more than " +
+                                      std::to_string(unread_tokens_) +
+                                      " tokens behind, which is the limit (max_unread_tokens)");
+  request.stream->Cancel();
 }
 
 void OutputProcessor::FinishChoice(const ChoiceOutput& output, ChoiceText& text, const std::string* stop) {

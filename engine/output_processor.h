@@ -49,8 +49,10 @@ using StepOutput = std::vector<ChoiceOutput>;
 
 class OutputProcessor {
  public:
-  // `on_done` is called on the output thread just before a request's stream is done.
-  OutputProcessor(int32_t queue_steps, Signal& engine_wake, std::function<void(const LiveRequest&)> on_done);
+  // `unread_tokens`: EngineLimits::unread_tokens. `on_done` is called on the output thread just before a
+  // request's stream is done.
+  OutputProcessor(int32_t queue_steps, int64_t unread_tokens, Signal& engine_wake,
+                  std::function<void(const LiveRequest&)> on_done);
   ~OutputProcessor();  // after everything pushed is delivered
 
   // The empty output of the next step, to be filled; null when the queue is full.
@@ -67,7 +69,10 @@ class OutputProcessor {
   void FinishChoice(const ChoiceOutput& output, ChoiceText& text, const std::string* stop);
   // A choice that ends without a token still shows what was held back.
   void FlushHeldText(const ChoiceOutput& output, ChoiceText& text);
+  // Its reader is too far behind.
+  void GiveUp(LiveRequest& request, int32_t choice) const;
 
+  const int64_t unread_tokens_;
   Signal& engine_wake_;
   const std::function<void(const LiveRequest&)> on_done_;
   OutputMetrics metrics_;

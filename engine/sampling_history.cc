@@ -1,6 +1,7 @@
 #include "engine/sampling_history.h"
 
 #include <algorithm>
+#include <atomic>
 #include <limits>
 #include <numeric>
 
@@ -13,6 +14,11 @@ SamplingHistory::SamplingHistory(const Request& request, const std::vector<int32
   if (request.sampling.repetition_penalty != 1.0f) AddPrompt(request);
   for (const auto& [token, bias] : request.sampling.logit_bias) Entry(token).bias = bias;
   if (tokens_until_lifted_ > 0) BanEndings(request, eos_ids);
+}
+
+uint64_t SamplingHistory::NextId() {
+  static std::atomic<uint64_t> last{0};  // requests come on many threads, and to several engines
+  return last.fetch_add(1, std::memory_order_relaxed) + 1;
 }
 
 void SamplingHistory::Append(int32_t token) {

@@ -24,6 +24,8 @@ class SamplingHistory {
   // One more output token.
   void Append(int32_t token);
 
+  // Of the request that it was made for, and of none before or after in this process; its copies have it too.
+  uint64_t id() const { return id_; }
   // For the next token. Valid until Append.
   std::span<const LogitAdjust> adjusts() const { return adjusts_; }
   // Of adjusts(): counts its changes since the prompt.
@@ -47,6 +49,9 @@ class SamplingHistory {
     float bias = 0.0f;  // of the request, to be put back
   };
 
+  static uint64_t NextId();
+
+  uint64_t id_ = NextId();
   bool counts_output_;           // some penalty looks at the output
   int64_t tokens_until_lifted_;  // output tokens still to come before the bans end
   std::vector<Ban> bans_;

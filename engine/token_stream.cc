@@ -7,13 +7,12 @@
 namespace tramontane {
 namespace {
 
-// Appends `delta` to what the reader has not taken of the same choice.
-void Join(StreamDelta delta, std::vector<StreamDelta>* deltas) {
+// Appends `delta` to what the reader has not taken of the same choice; how many tokens these are then.
+int64_t Join(StreamDelta delta, std::vector<StreamDelta>* deltas) {
   auto at = std::lower_bound(deltas->begin(), deltas->end(), delta.choice,
                              [](const StreamDelta& d, int32_t choice) { return d.choice < choice; });
   if (at == deltas->end() || at->choice != delta.choice) {
-    deltas->insert(at, std::move(delta));
-    return;
+    return std::ssize(deltas->insert(at, std::move(delta))->token_ids);
   }
   at->token_ids.insert(at->token_ids.end(), delta.token_ids.begin(), delta.token_ids.end());
   for (const TextMark& mark : delta.marks) {
@@ -22,6 +21,7 @@ void Join(StreamDelta delta, std::vector<StreamDelta>* deltas) {
   at->text += delta.text;
   std::move(delta.logprobs.begin(), delta.logprobs.end(), std::back_inserter(at->logprobs));
   at->completion_tokens = delta.completion_tokens;
+  return std::ssize(at->token_ids);
 }
 
 }  // namespace
@@ -44,14 +44,16 @@ void TokenStream::PutStarted(StreamStarted started) {
   Put([&](StreamUpdate& pending) { pending.started = std::move(started); });
 }
 
-void TokenStream::PutDelta(StreamDelta delta, const Timings& timings, const Usage& usage) {
+int64_t TokenStream::PutDelta(StreamDelta delta, const Timings& timings, const Usage& usage) {
   const bool first_ids = !delta.token_ids.empty() && !std::exchange(had_ids_, true);
   const bool first_text = !delta.text.empty() && !std::exchange(had_text_, true);
+  int64_t unread = 0;
   Put([&](StreamUpdate& pending) {
     if (first_ids) pending.first_ids = {timings, usage};
     if (first_text) pending.first_text = {timings, usage};
-    Join(std::move(delta), &pending.deltas);
+    unread = Join(std::move(delta), &pending.deltas);
   });
+  return unread;
 }
 
 void TokenStream::PutFinished(StreamFinished finished) {

@@ -123,8 +123,9 @@ class TokenStream {
   // ---- output thread ----------------------------------------------------------------------------
 
   void PutStarted(StreamStarted started);
-  // `timings` and `usage`: of the choice, as of the step that gave the last of the delta.
-  void PutDelta(StreamDelta delta, const Timings& timings = {}, const Usage& usage = {});
+  // `timings` and `usage`: of the choice, as of the step that gave the last of the delta. How many tokens of
+  // the choice now wait for the reader.
+  int64_t PutDelta(StreamDelta delta, const Timings& timings = {}, const Usage& usage = {});
   void PutFinished(StreamFinished finished);
   void PutDone(Status status);
 

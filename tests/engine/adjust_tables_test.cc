@@ -209,7 +209,6 @@ TEST(AdjustTables, SayWhatASlotLacks) {
   SamplingHistory history(request, {});
   Sequence sequence;
   sequence.request = &request;
-  sequence.arrival = 0;
   sequence.slot = 1;
   EXPECT_EQ(tables.Update(sequence, history), Change::kAll) << "nobody's slot";
   EXPECT_EQ(tables.Update(sequence, history), Change::kNone) << "as after a step that was sat out";
@@ -232,6 +231,11 @@ TEST(AdjustTables, SayWhatASlotLacks) {
   EXPECT_EQ(tables.Update(sequence, history), Change::kAll);
   sequence.slot = 0;
   EXPECT_EQ(tables.Update(sequence, history), Change::kAll);
+
+  SamplingHistory of_another_engine(request, {});  // which has come as early, and as little far
+  SamplingHistory of_this(request, {});
+  EXPECT_EQ(tables.Update(sequence, of_another_engine), Change::kAll);
+  EXPECT_EQ(tables.Update(sequence, of_this), Change::kAll);
 
   AdjustTables narrow(limits, /*vocab_size=*/3);
   EXPECT_FALSE(narrow.HasRoom(history));

@@ -66,6 +66,24 @@ TEST_F(BreezeHost, StreamsTextAndCountsNothingOfItsWarmUp) {
   EXPECT_EQ(host_->tokenizer().Decode(ids).value(), "Once upon a" + text);
 }
 
+// The warm-up's requests came to the same slots, and were each the first of their engine, too.
+TEST_F(BreezeHost, TheFirstRequestHasItsPenaltiesBiasAndBansAsLaterOnesDo) {
+  Request request = Prompt("first", "Once upon a time", 12);
+  request.sampling.repetition_penalty = 1.3f;
+  request.sampling.logit_bias = {{300, 50.0f}};
+  request.stopping.min_tokens = 12;
+  request.choices = 2;
+  StreamReader first(host_->engine(), request);
+  first.WaitToEnd();
+  ASSERT_TRUE(first.status().ok()) << first.status();
+  StreamReader second(host_->engine(), request);
+  second.WaitToEnd();
+  for (int32_t c = 0; c < 2; ++c) {
+    EXPECT_EQ(first.choice(c).ids.at(0), 300);
+    EXPECT_EQ(first.choice(c).ids, second.choice(c).ids);
+  }
+}
+
 // The CPU as an asynchronous device that records steps: what a host makes of such a backend, to the same
 // text.
 class BreezeHostOnALateDevice : public BreezeHost {

@@ -198,6 +198,8 @@ struct Reader {
 };
 
 // Plays the engine's part for one request of one choice.
+constexpr int64_t kUnreadTokens = 30;
+
 class Script {
  public:
   explicit Script(Request request, std::function<void()> on_ready = nullptr) {
@@ -229,7 +231,7 @@ class Script {
   Reader Deliver(std::span<ChoiceOutput> outputs) {
     Signal engine_wake;
     {
-      OutputProcessor processor(64, engine_wake, [](const LiveRequest&) {});
+      OutputProcessor processor(64, kUnreadTokens, engine_wake, [](const LiveRequest&) {});
       for (ChoiceOutput& output : outputs) {
         processor.Back()->push_back(std::move(output));
         processor.Push();
@@ -383,6 +385,25 @@ TEST(OutputProcessor, TheRequestsOutcomeIsItsFirstFailure) {
   EXPECT_EQ(reader.status.code(), StatusCode::kInternal);
 }
 
+TEST(OutputProcessor, ARequestWhoseReaderIsTooFarBehindEnds) {
+  for (const int64_t tokens : {kUnreadTokens, kUnreadTokens + 1}) {
+    const bool is_too_far = tokens > kUnreadTokens;
+    Script script(Request{});
+    std::vector<ChoiceOutput> outputs;
+    for (int64_t i = 0; i < tokens; ++i) outputs.push_back(script.Token(kHello));
+    ChoiceEnd end = {FinishReason::kLength};
+    if (is_too_far) end = {FinishReason::kCancelled, Status(StatusCode::kCancelled, "cancelled")};
+    outputs.push_back(script.End(end));
+    const Reader reader = script.Deliver(outputs);
+    EXPECT_EQ(std::ssize(reader.ids), tokens);
+    EXPECT_EQ(script.live().stream->cancelled(), is_too_far);
+    EXPECT_EQ(reader.status.code(), is_too_far ? StatusCode::kResourceExhausted : StatusCode::kOk);
+    if (!is_too_far) continue;
+    EXPECT_EQ(reader.status.message(),
+              "the reader of choice 0 is more than 30 tokens behind, which is the limit (max_unread_tokens)");
+  }
+}
+
 TEST(OutputProcessor, AFullQueueGivesNoSlotUntilTheOutputThreadMovesOn) {
   std::promise<void> stalled, go_on;
   Script script(Request{}, [&] {
@@ -390,7 +411,7 @@ TEST(OutputProcessor, AFullQueueGivesNoSlotUntilTheOutputThreadMovesOn) {
     go_on.get_future().wait();
   });
   Signal engine_wake;
-  OutputProcessor processor(2, engine_wake, [](const LiveRequest&) {});
+  OutputProcessor processor(2, kUnreadTokens, engine_wake, [](const LiveRequest&) {});
   for (int step = 0; step < 2; ++step) {
     ASSERT_NE(processor.Back(), nullptr);
     processor.Back()->push_back(script.Token(kHello));

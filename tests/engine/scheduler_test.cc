@@ -378,7 +378,7 @@ TEST(EngineLimitsTest, PrintsEveryBoundWithWhatHappensThere) {
   EXPECT_THAT(text,
               ::testing::HasSubstr("recorded_rows = 1 2 4 8 16 24 32 40 48 56 64: a wider decode step"));
   EXPECT_THAT(text, ::testing::HasSubstr("prefix_cache = off: a page is free as soon as"));
-  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 30);
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 31);
 }
 
 TEST(LanePolicyTest, HasANameThatReadsBack) {
