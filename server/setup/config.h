@@ -65,6 +65,7 @@ struct ServeConfig {
   std::string context_policy = "none";  // none, sinks, shift, reevaluate: of requests that bring none
   int64_t max_sequences = 64;
   int64_t max_queued_requests = 2048;
+  int64_t max_unread_tokens = 32'768;  // of a choice; or the context where that is more
   int64_t max_choices = 16;
   int64_t max_step_tokens = 0;  // 0: kCpuStepTokens or kGpuStepTokens
   int64_t max_partial_prefills = 4;

@@ -128,6 +128,7 @@ StatusOr<EngineHostOptions> MakeHostOptions(const ServeConfig& config, const Ope
   limits.context_policy = DefaultPolicy(config.context_policy);
   limits.max_sequences = static_cast<int32_t>(config.max_sequences);
   limits.max_queued_requests = static_cast<int32_t>(config.max_queued_requests);
+  limits.max_unread_tokens = config.max_unread_tokens;
   limits.max_choices = static_cast<int32_t>(std::min(config.max_choices, config.max_sequences));
   const int64_t device_step_tokens = IsCuda(backend.info()) ? kGpuStepTokens : kCpuStepTokens;
   limits.max_step_tokens =

@@ -501,7 +501,7 @@ TEST(CudaAttentionBytesTest, OfThePlanOfALongPromptAreThoseOfAllItsThreads) {
                                 nullptr),
             0);
   EXPECT_GE(work.items, 512);
-  EXPECT_EQ(Counted(), (Bytes{12 + 256 * (12 + 3 * 12), 20 * work.items + 16 * work.merges + 16}));
+  EXPECT_EQ(Counted(), (Bytes{12 + 256 * (12 + 3 * 12), 24 * work.items + 16 * work.merges + 16}));
 }
 
 // The planted fault: the loop goes over all keys, as if there were no window, where the window's bytes are
