@@ -89,6 +89,7 @@ void KvDisk::Ask(const Job& job) {
   Job* slot = jobs_.Back();
   TM_CHECK(slot != nullptr, "the disk is asked for more than it was made for");
   *slot = job;
+  undone_.fetch_add(1, std::memory_order_relaxed);
   jobs_.Push();
   asked_.Notify();
 }
@@ -109,6 +110,7 @@ void KvDisk::Run() {
     done->ns = std::chrono::nanoseconds(Clock::now() - begin).count();
     jobs_.Pop();
     done_.Push();
+    undone_.fetch_sub(1, std::memory_order_release);
     if (wake_) wake_();
   }
 }

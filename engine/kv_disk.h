@@ -55,7 +55,9 @@ class KvDisk {
   void Pop() { done_.Pop(); }
 
   int64_t places() const { return static_cast<int64_t>(checksums_.size()); }
-  int descriptor() const { return file_; }  // for tests that damage it
+  // For tests: that damage it, or wait until all is done that was asked.
+  int descriptor() const { return file_; }
+  bool is_idle() const { return undone_.load(std::memory_order_acquire) == 0; }
 
  private:
   KvDisk(int file, int64_t page_bytes, int64_t places, size_t most_jobs);
@@ -72,6 +74,7 @@ class KvDisk {
   SpscRing<Done> done_;
   Signal asked_;
   std::atomic<bool> stopping_{false};
+  std::atomic<int64_t> undone_{0};   // jobs
   std::vector<uint64_t> checksums_;  // [places] of what was written there; the thread's
   std::thread thread_;
 };

@@ -214,5 +214,7 @@ constexpr int64_t FirstVisible(int64_t position, int32_t window) {
 #endif
   return window <= 0 || position < window ? 0 : position - window + 1;
 }
+// The other way round: first position of a query that no more sees the key at `position`. The window is one.
+constexpr int64_t FirstBlind(int64_t position, int32_t window) { return position + window; }
 
 }  // namespace tramontane

@@ -162,8 +162,8 @@ inline RowRange RowsSeeing(const AttentionTile& tile, int64_t block_begin) {
   begin = begin < first_query ? first_query : begin;
   int64_t end = (tile.row_end + group - 1) / group;
   if (tile.params->window > 0) {
-    // Query at p sees p - window + 1; the last key of the block is block_begin + kAttentionBlockKeys - 1.
-    const int64_t past = block_begin + kAttentionBlockKeys + tile.params->window - 1 - position_of_query_zero;
+    const int64_t past =
+        FirstBlind(block_begin + kAttentionBlockKeys - 1, tile.params->window) - position_of_query_zero;
     end = end < past ? end : past;
   }
   const int64_t rows = tile.rows();

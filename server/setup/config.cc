@@ -288,9 +288,7 @@ const std::vector<Setting>& ServeSettings() {
       Integer("max_queued_requests", &C::max_queued_requests, 1, 1 << 20, "N",
               "requests waiting to run; one more is refused with RESOURCE_EXHAUSTED"),
       Integer("max_unread_tokens", &C::max_unread_tokens, 1, int64_t{1} << 26, "N",
-              "tokens of an endless text that its client has not read, or the context where that is more; "
-              "then it "
-              "ends with RESOURCE_EXHAUSTED"),
+              "tokens of an endless text that its client has not read, at most: then RESOURCE_EXHAUSTED"),
       Integer("max_choices", &C::max_choices, 1, 128, "N", "choices (n) of one request"),
       Integer("max_step_tokens", &C::max_step_tokens, 0, 65536, "N",
               "tokens of one prefill step; 0: 512 on a CPU, 2048 on a GPU"),

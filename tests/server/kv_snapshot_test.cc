@@ -70,16 +70,13 @@ class PoolOfPages {
     engine_.RunToEnd({reader.get()});
     return reader;
   }
-  // The same, a step at a time, each when the disk has written what it may.
-  void AskSlowly(const Request& request) {
+  // The same, a step at a time, each when the disk has written what the one before it asked for: what leaves
+  // the host sooner is lost.
+  void AskSlowly(const Request& request, const KvDisk* disk) {
     const auto reader = engine_.Submit(request);
     while (!engine_.engine().idle()) {
       engine_.Step();
-      for (int64_t before = -1; before != engine_.engine().Load().disk_kv_bytes;) {
-        before = engine_.engine().Load().disk_kv_bytes;
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
-        engine_.Step();
-      }
+      while (disk != nullptr && !disk->is_idle()) std::this_thread::yield();
     }
     reader->WaitToEnd();
   }
@@ -252,19 +249,22 @@ class SessionInATier : public KvSnapshotOf {
     WriteModel(GetParam());
     SaveFirstTurn({});
   }
-  std::unique_ptr<PoolOfPages> ServerWith(const TestTier& tier) {
+  std::unique_ptr<PoolOfPages> ServerWith(TestTier tier) {
+    KvDisk* own = nullptr;
+    KvDisk*& disk = tier.disk != nullptr ? *tier.disk : own;
+    tier.disk = &disk;
     const bool rolls =
         GetParam()[0] > 0 && GetParam()[1] > 0;  // in all layers: it never holds the whole text
     auto server =
         std::make_unique<PoolOfPages>(model_, Pool{.pages = rolls ? 8 : 34, .step_tokens = 16, .tier = tier});
-    if (tier.disk != nullptr) (*tier.disk)->set_wake(stuck_.wake());  // nothing was asked of it yet
+    if (disk != nullptr) disk->set_wake(stuck_.wake());  // nothing was asked of it yet
     Request first = Turn(Ids(state_.ids.begin(), state_.ids.begin() + prompt_tokens_), kSaid);
     first.prefers_cache = true;
     server->Ask(first);
     for (uint32_t other = 1; other <= 4; ++other) {
       Request crowd = RequestOf(Prompt(kPromptTokens, other), 4);
       crowd.prefers_cache = true;
-      server->AskSlowly(crowd);
+      server->AskSlowly(crowd, disk);
     }
     return server;
   }

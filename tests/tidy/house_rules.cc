@@ -417,17 +417,14 @@ Findings FewFilesTurnPositionsIntoPages(const Tree& tree) {
 }
 
 Findings OneFileKnowsWhereAWindowBegins(const Tree& tree) {
-  static const std::set<std::string_view> allowed = {
-      "kernels/paged_kv.h",           // FirstVisible
-      "kernels/cpu/attention_impl.h"  // its other side: the first query past a block of keys
-  };
+  static constexpr std::string_view kAllowed = "kernels/paged_kv.h";  // FirstVisible, FirstBlind
   // Whatever less a window, as in position - window + 1, position - (window - 1) and end - window; and a key
   // plus a window less one.
   static const std::regex edge(
       R"(-\s+\(?\s*(\w+(\.|->))*window_?\b(?!\.|->|\()|\+\s*(\w+(\.|->))*window_?\s*-\s*1\b)");
   Findings findings;
   for (const File& file : tree) {
-    if (LayerOf(file.path) == nullptr || !IsCode(file.path) || allowed.count(file.path) != 0) continue;
+    if (LayerOf(file.path) == nullptr || !IsCode(file.path) || file.path == kAllowed) continue;
     ForEachLine(file, [&](int64_t number, const std::string& line) {
       const std::string code = line.substr(0, line.find("//"));
       if (std::regex_search(code, edge)) {
