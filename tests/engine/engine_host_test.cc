@@ -182,7 +182,7 @@ TEST_F(BreezeHost, NothingIsTimedWhereTheLeastStepIsGiven) {
 
 // Tokens a second of a 1.1B model on two cores, and machines that bend otherwise.
 TEST(LeastFastRowsTest, IsTheFirstWithNineTenthsOfTheBest) {
-  const auto speeds = [](std::vector<std::pair<int32_t, int64_t>> rows_per_second) {
+  const auto speeds = [](const std::vector<std::pair<int32_t, int64_t>>& rows_per_second) {
     std::vector<RowSpeed> measured;
     for (const auto& [rows, speed] : rows_per_second)
       measured.push_back({rows, rows * int64_t{1'000'000'000} / speed});
