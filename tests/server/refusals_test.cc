@@ -395,6 +395,28 @@ TEST(Busy, AFullQueueIsRefusedAtOnceWithATimeToRetry) {
   EXPECT_TRUE(waiting.ReadAll().ok());
 }
 
+// What gRPC holds between the two ends comes first: only then does a client that reads nothing fall behind.
+TEST(Busy, AClientTooFarBehindAnEndlessTextLosesIt) {
+  ScriptedServerOptions options;
+  options.limits.context = 256;
+  options.limits.max_unread_tokens = 1000;
+  ScriptedServer server(options);
+  v1::GenerateRequest request = RequestOfIds({1}, 1 << 25);
+  request.mutable_stopping()->set_ignore_eos(true);
+  request.mutable_output()->set_logprobs(20);
+  request.mutable_context_policy()->set_type(v1::ContextPolicy::TYPE_SINKS);
+  request.mutable_context_policy()->set_n_ctx(32);
+  Stream unread(server.stub(), request);
+  ASSERT_TRUE(unread.Next());
+  server.WaitForLoad([](const v1::GetLoadResponse& load) { return load.running_sequences() == 0; });
+  const grpc::Status status = unread.ReadAll();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(status.error_message(),
+            "the reader of choice 0 is more than 1000 tokens behind, which is the limit (max_unread_tokens)");
+  EXPECT_EQ(DetailOf<google::rpc::ErrorInfo>(status)->reason(), "REQUEST_LIMIT");
+  EXPECT_FALSE(DetailOf<google::rpc::RetryInfo>(status)) << "it would fall behind again";
+}
+
 TEST(Busy, TooManyStreamsAreRefused) {
   ScriptedServerOptions options;
   options.server.max_streams = 2;
