@@ -1,5 +1,5 @@
-// What all backends compute a token from in the same way: the order in which tokens are filtered, the first
-// histogram of a filter, and the exponential of the weights.
+// What all backends compute a token from in the same way: the order in which tokens are filtered, and the first
+// histogram of a filter. The exponential of the weights: sampling_exp.h.
 //
 // Pure; host and device code. What goes by vectors on the CPU has its own loops there, over the constants of
 // this header.
@@ -39,40 +39,5 @@ constexpr int32_t DistanceBucket(float highest, float logit) {
   const float distance = (highest - logit) * kBucketsPerNat;
   return distance < kCutBuckets - 1 ? static_cast<int32_t>(distance) : kCutBuckets - 1;
 }
-
-// ---- e^x for x <= 0 -----------------------------------------------------------------------------
-
-// In f64, within a few units in the last place; 0 below kLeastExponent (no subnormals), exactly 1 at 0:
-//
-//   shifted = x * per_ln_2 + rounder                     its low bits are n, the integer nearest to x / ln 2
-//   n       = shifted - rounder
-//   r       = (x - n * ln_2_high) - n * ln_2_low         ln 2 in two parts
-//   e^x     = 2^n * (term[0] r^13 + ... + term[13])      by Horner's rule
-//
-// On the CPU products and sums are rounded apart, so that every variant has the same bits.
-inline constexpr double kLeastExponent = -708.0;
-struct ExpSteps {
-  static constexpr int kTerms = 14;
-
-  double rounder = 0x1.8p52;
-  double per_ln_2 = 0x1.71547652b82fep0;
-  double ln_2_high = 0x1.62e42fefa3800p-1;
-  double ln_2_low = 0x1.ef35793c76730p-45;
-  // 1 / 13!, ... 1 / 0!
-  double term[kTerms] = {1.0 / 6227020800.0,
-                         1.0 / 479001600.0,
-                         1.0 / 39916800.0,
-                         1.0 / 3628800.0,
-                         1.0 / 362880.0,
-                         1.0 / 40320.0,
-                         1.0 / 5040.0,
-                         1.0 / 720.0,
-                         1.0 / 120.0,
-                         1.0 / 24.0,
-                         1.0 / 6.0,
-                         0.5,
-                         1.0,
-                         1.0};
-};
 
 }  // namespace tramontane

@@ -329,14 +329,14 @@ void Multiply(const Product& p, int32_t rows, int32_t columns) {
 
 // e^x for x <= 0 within 2 units in the last place: exactly 1 at 0, exactly 0 below -87 (no subnormals), NaN
 // for NaN. Like Exp, which has to do with more.
-inline Vf ExpOfNonPositive(Vf x) {
+inline Vf SoftmaxExp(Vf x) {
   constexpr float kLowest = -87.0f;
   const ExpParts parts = SplitExp(x < Splat(kLowest) ? Splat(kLowest) : x);
   // 2^n, n >= -126: normal.
   const Vf scale = BitsToFloat((FloatToBits(parts.exponent) << 23) + FloatToBits(Splat(1.0f)));
   return x < Splat(kLowest) ? Vf{} : parts.power * scale;
 }
-inline float ExpOfNonPositive(float x) { return ExpOfNonPositive(Splat(x))[0]; }
+inline float SoftmaxExp(float x) { return SoftmaxExp(Splat(x))[0]; }
 
 // Turns one row's scores into weights against the new highest score. Returns the factor that brings what the
 // row gathered before to that score.
@@ -356,11 +356,11 @@ inline float UpdateSoftmax(float* scores, float scale, float* highest, float* su
   Vf block_sum = {};
 #pragma GCC unroll 16
   for (int v = 0; v < kVectors; ++v) {
-    weights[v] = ExpOfNonPositive(weights[v] - now);
+    weights[v] = SoftmaxExp(weights[v] - now);
     Store(scores + v * kWidth, weights[v]);
     block_sum += weights[v];
   }
-  const float carry = now == before ? 1.0f : ExpOfNonPositive(before - now);
+  const float carry = now == before ? 1.0f : SoftmaxExp(before - now);
   *highest = now;
   *sum = *sum * carry + SumLanes(block_sum);
   return carry;
@@ -651,8 +651,8 @@ void MergeStates(const AttentionState& total, const AttentionState& part, int32_
   for (int32_t r = 0; r < rows; ++r) {
     if (part.highest[r] == kMinusInfinity && part.sum[r] == 0.0f) continue;
     const float highest = part.highest[r] > total.highest[r] ? part.highest[r] : total.highest[r];
-    const float total_factor = ExpOfNonPositive(total.highest[r] - highest);
-    const float part_factor = ExpOfNonPositive(part.highest[r] - highest);
+    const float total_factor = SoftmaxExp(total.highest[r] - highest);
+    const float part_factor = SoftmaxExp(part.highest[r] - highest);
     total.highest[r] = highest;
     total.sum[r] = total.sum[r] * total_factor + part.sum[r] * part_factor;
     float* to = total.weighted + r * padded_dim;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/cpu/simd.h"
+#include "kernels/sampling_exp.h"
 
 namespace tramontane {
 namespace {
@@ -15,28 +16,14 @@ using HalfVf = float __attribute__((vector_size(4 * kDoubles)));
 // Sums in f64 run in eight chains, by token id modulo 8.
 constexpr int kSumChains = 8;
 
-// e^x for x <= 0: ExpSteps.
-inline Vd ExpOfNonPositive(Vd x) {
-  constexpr ExpSteps kSteps;
-  const Vd clamped = x < kLeastExponent ? Vd{} + kLeastExponent : x;
-  const Vd shifted = clamped * kSteps.per_ln_2 + kSteps.rounder;
-  const Vd n = shifted - kSteps.rounder;
-  const Vd r = (clamped - n * kSteps.ln_2_high) - n * kSteps.ln_2_low;
-  Vd p = Vd{} + kSteps.term[0];
-#pragma GCC unroll 16
-  for (int i = 1; i < ExpSteps::kTerms; ++i) p = p * r + kSteps.term[i];
-  const Vd power = reinterpret_cast<Vd>((reinterpret_cast<Vl>(shifted) + 1023) << 52);
-  return x < kLeastExponent ? Vd{} : p * power;
-}
-
 // Eight tokens: one link of every chain.
 inline void ExpOfEight(const float* logits, double highest, double inverse_temperature, double* weights,
                        Vd (&chains)[kSumChains / kDoubles]) {
   for (int i = 0; i < kSumChains / kDoubles; ++i) {
     HalfVf singles;
     __builtin_memcpy(&singles, logits + i * kDoubles, sizeof singles);
-    const Vd weight =
-        ExpOfNonPositive((__builtin_convertvector(singles, Vd) - highest) * inverse_temperature);
+    const Vd exponent = (__builtin_convertvector(singles, Vd) - highest) * inverse_temperature;
+    const Vd weight = ExpOfNonPositive<Vd, Vl>(exponent);
     __builtin_memcpy(weights + i * kDoubles, &weight, sizeof weight);
     chains[i] += weight;
   }

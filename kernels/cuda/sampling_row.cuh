@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/primitives.cuh"
 #include "kernels/cuda/sampling.h"
+#include "kernels/sampling_exp.h"
 #include "kernels/sampling_math.h"
 
 namespace tramontane::cuda::sampling {
@@ -137,20 +138,6 @@ TM_DEVICE uint64_t FirstKey(Shared* s, const Logits& logits) {
 }
 TM_DEVICE bool IsCandidate(uint64_t key) { return key != kFailedKey && key <= kLastCandidate; }
 
-// e^x for x <= 0: ExpSteps.
-TM_DEVICE double ExpOfNonPositive(double x) {
-  if (x < kLeastExponent) return 0.0;
-  CountExponential();
-  constexpr ExpSteps kSteps;
-  const double shifted = x * kSteps.per_ln_2 + kSteps.rounder;
-  const double n = shifted - kSteps.rounder;
-  const double r = (x - n * kSteps.ln_2_high) - n * kSteps.ln_2_low;
-  double p = kSteps.term[0];
-  TM_UNROLL
-  for (int i = 1; i < ExpSteps::kTerms; ++i) p = p * r + kSteps.term[i];
-  return p * DoubleOf((BitsOf(shifted) + 1023) << 52);
-}
-
 // exp((logit - highest) / temperature).
 struct Weights {
   // No estimate is off by more than this share of it and 2: its exponent by 2^-24, Exp2 by 2^-22. The half of
@@ -175,7 +162,10 @@ struct Weights {
     slope_low = static_cast<float>(estimated - static_cast<double>(slope_high));
   }
   TM_DEVICE double Of(float logit) const {
-    return ExpOfNonPositive((static_cast<double>(logit) - highest) * inverse_temperature);
+    const double exponent = (static_cast<double>(logit) - highest) * inverse_temperature;
+    if (exponent < kLeastExponent) return 0.0;
+    CountExponential();
+    return ExpOfNonPositive<double, int64_t>(exponent);
   }
   // A weight is at most 2^-LeastBits.
   TM_DEVICE float LeastBits(float logit) const {
