@@ -81,6 +81,9 @@ std::string SampleOfWeights(const OpenedModel& model) {
   add_number(config.rope_scaling.magnitude);
   add_number(config.rms_epsilon);
   add_number(static_cast<double>(config.rotary_style));
+  add_number(config.experts_per_token);
+  add_number(config.query_scaling.beta);
+  add_number(config.query_scaling.positions);
   for (const auto& [name, found] : model.weight_files->all()) {
     const TensorInfo& tensor = *found.tensor;
     names += name + " " + tensor.dtype_name + " " + ShapeText(tensor.shape) + "\n";

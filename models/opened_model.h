@@ -44,9 +44,9 @@ struct OpenedModel {
 // at once.
 StatusOr<OpenedModel> OpenModel(const std::string& path, const KvOptions& kv, const FileChoice& choice = {});
 
-// What keys and values of the model are known by: how it turns keys, and of its weights names, types and
-// shapes of all tensors in the files, and 64 bytes from 4 places of each, of as many as make 256 KiB. ""
-// where there are no files. Reads that much of them.
+// What keys and values of the model are known by: how it turns keys and scales queries, to how many experts
+// it sends a token, and of its weights names, types and shapes of all tensors in the files, and 64 bytes from
+// 4 places of each, of as many as make 256 KiB. "" where there are no files. Reads that much of them.
 std::string SampleOfWeights(const OpenedModel& model);
 
 }  // namespace tramontane

@@ -304,5 +304,30 @@ TEST_F(BreezeHost, EndsWhatRunsWhenItIsDestroyed) {
   EXPECT_EQ(reader.status().code(), StatusCode::kUnavailable);
 }
 
+// By it a file of keys and values knows its model, though every tensor is the same.
+TEST(SampleOfWeightsTest, DiffersWhereTheConfigChangesTheKeys) {
+  OpenedModel model = OpenModel(kBreeze, {}).value();
+  const std::string sample = SampleOfWeights(model);
+  EXPECT_EQ(SampleOfWeights(OpenModel(kBreeze, {}).value()), sample);
+  const ModelConfig config = model.config;
+  const std::pair<const char*, void (*)(ModelConfig&)> changes[] = {
+      {"rope_theta", [](ModelConfig& c) { c.rope_theta *= 2.0; }},
+      {"rope_scaling", [](ModelConfig& c) { c.rope_scaling.magnitude *= 2.0; }},
+      {"rms_epsilon", [](ModelConfig& c) { c.rms_epsilon *= 2.0f; }},
+      {"rotary_style",
+       [](ModelConfig& c) {
+         c.rotary_style =
+             c.rotary_style == RotaryStyle::kHalfSplit ? RotaryStyle::kInterleaved : RotaryStyle::kHalfSplit;
+       }},
+      {"experts_per_token", [](ModelConfig& c) { ++c.experts_per_token; }},
+      {"query_scaling.beta", [](ModelConfig& c) { c.query_scaling.beta += 0.1; }},
+      {"query_scaling.positions", [](ModelConfig& c) { ++c.query_scaling.positions; }}};
+  for (const auto& [name, change] : changes) {
+    model.config = config;
+    change(model.config);
+    EXPECT_NE(SampleOfWeights(model), sample) << name;
+  }
+}
+
 }  // namespace
 }  // namespace tramontane
