@@ -36,7 +36,12 @@ Status CheckContextPolicy(const ContextPolicy& policy) {
   if (policy.type == ContextPolicyType::kNone) return Status::Ok();
   TM_RETURN_IF_ERROR(CheckWithin("n_ctx", policy.n_ctx, 1, kMaxPolicyTokens));
   TM_RETURN_IF_ERROR(CheckWithin("n_keep", policy.n_keep, 0, policy.n_ctx - 1));
-  if (policy.type == ContextPolicyType::kSinks) return CheckWithin("n_discard", policy.n_discard, 0, 0);
+  if (policy.type == ContextPolicyType::kSinks) {
+    if (policy.n_discard == 0) return Status::Ok();
+    return InvalidArgument("is " + std::to_string(policy.n_discard) +
+                           "; together with type sinks it must be unset: tokens go one by one")
+        .WithField("n_discard", FieldForm::kSubject);
+  }
   return CheckWithin("n_discard", policy.n_discard, 1, policy.n_ctx - policy.n_keep);
 }
 

@@ -70,8 +70,12 @@ StatusOr<ContextPolicy> ReadPolicy(const KvViewArguments& arguments) {
   policy.n_discard = shifts && arguments.n_discard == 0 ? 1 : arguments.n_discard;
   TM_RETURN_IF_ERROR(CheckFlag("--n-ctx", policy.n_ctx, 1, kMostContext));
   TM_RETURN_IF_ERROR(CheckFlag("--n-keep", policy.n_keep, 0, policy.n_ctx - 1));
-  TM_RETURN_IF_ERROR(
-      CheckFlag("--n-discard", policy.n_discard, shifts ? 1 : 0, shifts ? policy.n_ctx - policy.n_keep : 0));
+  if (shifts) {
+    TM_RETURN_IF_ERROR(CheckFlag("--n-discard", policy.n_discard, 1, policy.n_ctx - policy.n_keep));
+  } else if (policy.n_discard != 0) {
+    return InvalidArgument("--n-discard is " + std::to_string(policy.n_discard) +
+                           "; sinks lets tokens go one by one");
+  }
   return policy;
 }
 

@@ -436,6 +436,15 @@ RpcError ProtoConverter::ConvertContextPolicy(const v1::ContextPolicy& proto, Co
                       "is " + std::to_string(proto.type()) + "; it must be from 1 (none) to 4 (reevaluate)");
   }
   policy->type = static_cast<ContextPolicyType>(proto.type() - v1::ContextPolicy::TYPE_NONE);
+  if (policy->type == ContextPolicyType::kNone) {
+    const auto needless = [](const char* name, int64_t value) {
+      return FieldError(std::string("context_policy.") + name,
+                        "is " + std::to_string(value) + "; under type none it must be unset");
+    };
+    if (proto.has_n_ctx()) return needless("n_ctx", proto.n_ctx());
+    if (proto.has_n_keep()) return needless("n_keep", proto.n_keep());
+    if (proto.has_n_discard()) return needless("n_discard", proto.n_discard());
+  }
   if (proto.has_n_ctx() && proto.n_ctx() < 1) {
     return FieldError("context_policy.n_ctx", "is " + std::to_string(proto.n_ctx()) + "; the least is 1");
   }

@@ -198,7 +198,7 @@ TEST(EndlessTest, RefusalsNameFieldValueAndLimit) {
   EXPECT_EQ(refusal(Policy(ContextPolicyType::kSinks, 8, 8)),
             "context_policy.n_keep is 8, allowed are 0 to 7");
   EXPECT_EQ(refusal(Policy(ContextPolicyType::kSinks, 8, 4, 1)),
-            "context_policy.n_discard is 1, allowed are 0 to 0");
+            "context_policy.n_discard is 1; together with type sinks it must be unset: tokens go one by one");
   EXPECT_EQ(refusal(Policy(ContextPolicyType::kShift, 8, 4, 5)),
             "context_policy.n_discard is 5, allowed are 1 to 4");
   Request scored = EndlessRequest(Policy(ContextPolicyType::kReevaluate, 8, 4), 5, 5);

@@ -303,7 +303,7 @@ TEST(CommandLineTest, TheViewOfTheKvCacheNamesWhatItCannotShow) {
            {{"--seqlens", "4", "--context-policy", "shift", "--n-ctx", "8", "--n-discard", "5"},
             "--n-discard is 5, allowed are 1 to 4"},
            {{"--seqlens", "4", "--context-policy", "sinks", "--n-ctx", "8", "--n-discard", "1"},
-            "--n-discard is 1, allowed are 0 to 0"}}) {
+            "--n-discard is 1; sinks lets tokens go one by one"}}) {
     std::vector<std::string> arguments = {"inspect", "--kv"};
     arguments.insert(arguments.end(), refused.flags.begin(), refused.flags.end());
     Program inspect(arguments);

@@ -140,6 +140,21 @@ TEST_F(Refusals, EveryFieldIsNamed) {
          r->mutable_context_policy()->set_n_ctx(16);
          r->mutable_context_policy()->set_n_keep(-1);
        }},
+      {"context_policy.n_ctx",
+       [](auto* r) {
+         r->mutable_context_policy()->set_type(v1::ContextPolicy::TYPE_NONE);
+         r->mutable_context_policy()->set_n_ctx(16);
+       }},
+      {"context_policy.n_keep",
+       [](auto* r) {
+         r->mutable_context_policy()->set_type(v1::ContextPolicy::TYPE_NONE);
+         r->mutable_context_policy()->set_n_keep(4);
+       }},
+      {"context_policy.n_discard",
+       [](auto* r) {
+         r->mutable_context_policy()->set_type(v1::ContextPolicy::TYPE_NONE);
+         r->mutable_context_policy()->set_n_discard(1);
+       }},
       {"context_policy.n_discard",
        [](auto* r) {
          r->mutable_context_policy()->set_type(v1::ContextPolicy::TYPE_SINKS);
