@@ -27,7 +27,7 @@
 namespace tramontane {
 
 // Raised whenever a struct or a method of this border changes.
-inline constexpr uint32_t kBackendAbiVersion = 13;
+inline constexpr uint32_t kBackendAbiVersion = 14;
 
 enum class OpCode : int32_t {
   kOk = 0,

@@ -6,8 +6,6 @@
 namespace tramontane {
 namespace {
 
-constexpr int64_t kMaxFeatures = int64_t{1} << 30;
-
 // Whether each of `count` columns has an input of its own; null: in order.
 bool IsPermutation(const int32_t* column_order, int64_t count) {
   if (column_order == nullptr) return true;
@@ -50,8 +48,6 @@ std::string WhyNotPart(const WeightRows& part, int64_t in_features) {
   return "";
 }
 
-}  // namespace
-
 std::string WhyMalformed(const LinearSource& source) {
   if (source.in_features < 1 || source.in_features > kMaxFeatures) {
     return "in_features is " + std::to_string(source.in_features) + ", supported are 1 to " +
@@ -65,6 +61,32 @@ std::string WhyMalformed(const LinearSource& source) {
   if (source.layout == LinearLayout::kGateUp &&
       (source.part_count != 2 || source.parts[0].rows != source.parts[1].rows)) {
     return "a gate-up weight needs two parts of equal rows";
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string WhyNotPackable(const LinearSource& source, const PackingLimits& limits) {
+  if (std::string reason = WhyMalformed(source); !reason.empty()) return reason;
+  const std::string takes = "; " + std::string(limits.backend) + " takes ";
+  if (source.part_count > limits.max_parts) {
+    return std::to_string(source.part_count) + " parts" + takes + "up to " + std::to_string(limits.max_parts);
+  }
+  if (source.in_features % limits.in_features_multiple != 0) {
+    return std::to_string(source.in_features) + " input features" + takes + "multiples of " +
+           std::to_string(limits.in_features_multiple);
+  }
+  for (int32_t i = 0; i < source.part_count; ++i) {
+    if (source.use == WeightUse::kExpert && source.parts[i].column_order != nullptr &&
+        source.in_features > limits.max_expert_order) {
+      return "an expert's " + std::to_string(source.in_features) + " columns in an order of their own" +
+             takes + "up to " + std::to_string(limits.max_expert_order);
+    }
+  }
+  if (source.layout == LinearLayout::kGateUp && source.parts[0].rows % limits.gate_rows_multiple != 0) {
+    return std::to_string(source.parts[0].rows) + " gate rows" + takes + "multiples of " +
+           std::to_string(limits.gate_rows_multiple);
   }
   return "";
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <string>
 
 #include "kernels/core/format.h"
@@ -77,9 +78,20 @@ constexpr int64_t GateUpRow(int64_t packed, int64_t run, int64_t rows) {
   return packed % (2 * run) < run ? output : rows / 2 + output;
 }
 
-// "" for a source that a backend may be given, else what is wrong with it. What a backend cannot take beside
-// that is its own word. Pure; reads column orders, and no weights.
-std::string WhyMalformed(const LinearSource& source);
+inline constexpr int64_t kMaxFeatures = int64_t{1} << 30;
+
+// What a backend asks of a source beside that it is well formed.
+struct PackingLimits {
+  const char* backend = "";  // "the CUDA backend", for refusals
+  int32_t max_parts = std::numeric_limits<int32_t>::max();
+  int64_t in_features_multiple = 1;
+  int64_t gate_rows_multiple = 1;
+  int64_t max_expert_order = kMaxFeatures;  // columns of an expert with an order of their own
+};
+
+// "" when a backend of these limits can pack a source, else what is wrong with it. Pure; reads column orders,
+// and no weights.
+std::string WhyNotPackable(const LinearSource& source, const PackingLimits& limits);
 
 // A packed weight, owned by the backend until Backend::FreeWeight or its end. Opaque outside the backend.
 struct WeightHandle {

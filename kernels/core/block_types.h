@@ -27,9 +27,9 @@
 //   fp8_e4m3   s, g x e4m3                                                            s q
 //
 // s is f16, bf16 or f32, as the Format says. Integers are unsigned. z is a u8, and only where the Format has
-// zero points; elsewhere it is 8 of int4, 128 of int8. Numbers stand in their order, of int4 the even ones in
-// the low halves of bytes. Nothing is aligned. The product is rounded once to f32, which changes nothing
-// where s is f16 or bf16.
+// zero points, of int4 from its least_zero on; elsewhere it is 8 of int4, 128 of int8. Numbers stand in their
+// order, of int4 the even ones in the low halves of bytes. Nothing is aligned. The product is rounded once to
+// f32, which changes nothing where s is f16 or bf16.
 #pragma once
 
 #include <cstddef>

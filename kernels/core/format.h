@@ -34,13 +34,15 @@ struct Format {
   constexpr Format(DType stored, int32_t log2_of_block, int32_t bytes, int32_t bytes_apart)
       : dtype(stored), block_log2(log2_of_block), block_bytes(bytes), companion_bytes(bytes_apart) {}
 
-  // A type in groups of 2^group_log2, 32 to 256. scales: kF16, kBf16 or kF32. zero_points: integers alone.
+  // A type in groups of 2^group_log2, 32 to 256. scales: kF16, kBf16 or kF32. zero_points: integers alone;
+  // least_zero_point: of int4 alone.
   static constexpr Format InGroups(DType type, int32_t group_log2, DType scales, bool zero_points = false,
-                                   int32_t rows_of_scale = 1) {
+                                   int32_t rows_of_scale = 1, int32_t least_zero_point = 0) {
     Format format = type;
     format.block_log2 = group_log2;
     format.scale = scales;
     format.zero_points = zero_points ? 1 : 0;
+    format.least_zero = least_zero_point;
     format.scale_rows = rows_of_scale;
     format.block_bytes = format.codes_at() + GroupCodeBytes(type, group_log2);
     return format;
@@ -53,6 +55,7 @@ struct Format {
   // Of types in groups: how a block begins.
   DType scale = DType::kF16;
   int32_t zero_points = 0;  // 1: each group has one
+  int32_t least_zero = 0;   // zero points of int4 are this, 0 or 1, and up to 15 more
   // Rows that have their scales in common: 1, or, of fp8_e4m3 with f32 scales, 2 (0 and 1, 2 and 3, ..). In a
   // file's order each row says its own all the same; what a backend packs may hold one of the two.
   int32_t scale_rows = 1;
@@ -77,15 +80,20 @@ struct Format {
     return block_log2 >= 5 && block_log2 <= 8 &&
            (scale == DType::kF32 || scale == DType::kBf16 || scale == DType::kF16) &&
            (zero_points == 0 || (zero_points == 1 && dtype != DType::kFp8E4M3)) &&
+           (least_zero == 0 || (least_zero == 1 && zero_points == 1 && dtype == DType::kInt4)) &&
            (scale_rows == 1 || (scale_rows == 2 && scale == DType::kF32 && dtype == DType::kFp8E4M3)) &&
-           *this == InGroups(dtype, block_log2, scale, zero_points != 0, scale_rows);
+           *this == InGroups(dtype, block_log2, scale, zero_points != 0, scale_rows, least_zero);
   }
   // Bytes of a group before its codes.
   constexpr int32_t scale_bytes() const { return scale == DType::kF32 ? 4 : 2; }
   constexpr int32_t codes_at() const { return scale_bytes() + zero_points; }
-  // The same of a row that is packed, which has its share of the scale.
-  constexpr int32_t packed_scale_bytes() const { return scale_bytes() >> (scale_rows - 1); }
-  constexpr int32_t packed_codes_at() const { return packed_scale_bytes() + zero_points; }
+  // Of `rows` rows that are packed together, an even number: scales that two rows share stand there once, and
+  // zero points of int4 in four bits, less least_zero.
+  constexpr int32_t packed_scale_bytes() const { return scale_bytes() >> (scale_rows - 1); }  // of a row
+  static constexpr int32_t ZeroBits(DType type) { return type == DType::kInt4 ? 4 : 8; }
+  constexpr int64_t PackedCodesAt(int64_t rows) const {
+    return rows * packed_scale_bytes() + rows * zero_points * ZeroBits(dtype) / 8;
+  }
   // The zero point of integers in groups that store none.
   constexpr int32_t middle() const { return dtype == DType::kInt4 ? 8 : 128; }
   constexpr int64_t block_size() const { return int64_t{1} << block_log2; }
@@ -94,9 +102,10 @@ struct Format {
   }
   // Bytes of `count` numbers side by side. As an offset: of the number with that index, the first of a block.
   constexpr int64_t Bytes(int64_t count) const { return Blocks(count) * block_bytes; }
-  // The same of numbers that are packed.
-  constexpr int64_t PackedBytes(int64_t count) const {
-    return Blocks(count) * (block_bytes - scale_bytes() + packed_scale_bytes());
+  // The same of `rows` rows that are packed together.
+  constexpr int64_t PackedBytes(int64_t count, int64_t rows) const {
+    if (!in_groups()) return Bytes(count) * rows;
+    return Blocks(count) * (PackedCodesAt(rows) + rows * (block_bytes - codes_at()));
   }
   constexpr int64_t CompanionBytes(int64_t count) const { return Blocks(count) * companion_bytes; }
 

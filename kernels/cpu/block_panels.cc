@@ -63,13 +63,16 @@ constexpr uint32_t ChangedOfCodes(DType type) {
 struct LaneOfGroup {
   int64_t scale_at;
   int64_t zero_at;
+  int32_t zero_shift;   // of int4: lanes of the second half have the high halves of the first's bytes
   int64_t words_at;     // the first
   int64_t word_stride;  // to the next
 
   LaneOfGroup(const Format& format, int32_t panel_width, int64_t lane)
       : scale_at(lane / format.scale_rows * format.scale_bytes()),
-        zero_at(int64_t{panel_width} * format.packed_scale_bytes() + lane),
-        words_at(int64_t{panel_width} * format.packed_codes_at() + lane * 4),
+        zero_at(int64_t{panel_width} * format.packed_scale_bytes() +
+                (format.dtype == DType::kInt4 ? lane % (panel_width / 2) : lane)),
+        zero_shift(format.dtype == DType::kInt4 && lane >= panel_width / 2 ? 4 : 0),
+        words_at(format.PackedCodesAt(panel_width) + lane * 4),
         word_stride(int64_t{panel_width} * 4) {}
 };
 
@@ -77,7 +80,10 @@ void PutGroup(const Format& format, const std::byte* group, int32_t panel_width,
               std::byte* panel_group) {
   const LaneOfGroup at(format, panel_width, lane);
   std::memcpy(panel_group + at.scale_at, group, static_cast<size_t>(format.scale_bytes()));
-  if (format.zero_points != 0) panel_group[at.zero_at] = group[format.scale_bytes()];
+  if (format.zero_points != 0) {
+    const int32_t zero = static_cast<int32_t>(group[format.scale_bytes()]) - format.least_zero;
+    panel_group[at.zero_at] |= static_cast<std::byte>(zero << at.zero_shift);
+  }
   const std::byte* codes = group + format.codes_at();
   std::byte* to = panel_group + at.words_at;
   for (int64_t word = 0; word < (format.block_bytes - format.codes_at()) / 4; ++word) {
@@ -97,7 +103,11 @@ void TakeGroup(const Format& format, const std::byte* panel_group, int32_t panel
                std::byte* group) {
   const LaneOfGroup at(format, panel_width, lane);
   std::memcpy(group, panel_group + at.scale_at, static_cast<size_t>(format.scale_bytes()));
-  if (format.zero_points != 0) group[format.scale_bytes()] = panel_group[at.zero_at];
+  if (format.zero_points != 0) {
+    const int32_t mask = (1 << Format::ZeroBits(format.dtype)) - 1;
+    const int32_t zero = static_cast<int32_t>(panel_group[at.zero_at]) >> at.zero_shift & mask;
+    group[format.scale_bytes()] = static_cast<std::byte>(zero + format.least_zero);
+  }
   std::byte* codes = group + format.codes_at();
   const std::byte* from = panel_group + at.words_at;
   for (int64_t word = 0; word < (format.block_bytes - format.codes_at()) / 4; ++word) {

@@ -115,7 +115,7 @@ class CpuBackend final : public Backend {
 };
 
 OpCode CpuBackend::PackLinear(const LinearSource& source, WeightHandle* out) {
-  if (std::string reason = WhyNotPackable(source); !reason.empty()) {
+  if (std::string reason = WhyNotPackable(source, kCpuPackingLimits); !reason.empty()) {
     return Fail(OpCode::kUnsupported, std::move(reason));
   }
   const int64_t bytes = PackedBytes(source);

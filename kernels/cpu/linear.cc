@@ -40,7 +40,7 @@ int64_t PanelCount(LinearLayout layout, int64_t out_features, int32_t panel_widt
 }
 
 int64_t PanelBytes(const Format& format, int64_t in_features, int32_t panel_width) {
-  if (!format.plain()) return format.PackedBytes(in_features) * panel_width;
+  if (!format.plain()) return format.PackedBytes(in_features, panel_width);
   return format.Bytes(PaddedInFeatures(in_features) * panel_width);
 }
 
@@ -124,7 +124,7 @@ void FillPanel(const PackedSegment& segment, const PackedWeight& weight, const S
       continue;
     }
     for (int64_t k = begin; k < end; k += format.block_size()) {
-      PutBlock(format, from + format.Bytes(k), width, lane, to + format.PackedBytes(k) * width);
+      PutBlock(format, from + format.Bytes(k), width, lane, to + format.PackedBytes(k, width));
     }
   }
 }
@@ -174,7 +174,7 @@ void UnpackBlocks(const PackedSegment& segment, const std::byte* panel, const Pa
   TM_CHECK(format.block_bytes <= static_cast<int32_t>(sizeof(block)), "a block of %d bytes",
            format.block_bytes);
   for (int64_t k = 0; k < weight.in_features; k += format.block_size()) {
-    TakeBlock(format, panel + format.PackedBytes(k) * weight.panel_width, weight.panel_width, lane, block);
+    TakeBlock(format, panel + format.PackedBytes(k, weight.panel_width), weight.panel_width, lane, block);
     DecodeBlocks(format, block, format.block_size(), values);
     PutColumns(segment, values, k, std::min(format.block_size(), weight.in_features - k), out);
   }
@@ -224,14 +224,6 @@ void CheckLinear(const LinearParams& params, const PackedWeight& weight, const C
 }
 
 }  // namespace
-
-std::string WhyNotPackable(const LinearSource& source) {
-  if (std::string reason = WhyMalformed(source); !reason.empty()) return reason;
-  if (source.part_count > kMaxParts) {
-    return std::to_string(source.part_count) + " parts, supported are 1 to " + std::to_string(kMaxParts);
-  }
-  return "";
-}
 
 int64_t PackedLinearBytes(const LinearSource& source, const CpuKernels& kernels) {
   int64_t bytes = 0;

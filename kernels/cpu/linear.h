@@ -16,6 +16,8 @@ namespace tramontane {
 // Parts of a source.
 inline constexpr int32_t kMaxParts = 4;
 
+inline constexpr PackingLimits kCpuPackingLimits = {.backend = "the CPU backend", .max_parts = kMaxParts};
+
 // Output features of one format and one order of columns. They stand in panels of two vectors, the last one
 // filled up with zeros.
 struct PackedSegment {
@@ -39,9 +41,6 @@ struct PackedWeight {
   int64_t bytes = 0;  // of panels
   std::vector<PackedSegment> segments;
 };
-
-// "" when a source can be packed, else what is wrong with it.
-std::string WhyNotPackable(const LinearSource& source);
 
 // Bytes of the panels. Pure; reads no weights.
 int64_t PackedLinearBytes(const LinearSource& source, const CpuKernels& kernels);

@@ -142,7 +142,7 @@ void BytesOfPanel(const Format& format, const std::byte* from, int64_t count, in
     }
   } else {
     for (int64_t k = 0; k < count; k += 32, from += Type::kPartBytes) {
-      if (k % format.block_size() == 0) from += int64_t{format.packed_codes_at()} * kPanelWidth;
+      if (k % format.block_size() == 0) from += format.PackedCodesAt(kPanelWidth);
       BytesOfBlock<Type>(from, to + k / 4);
     }
   }
@@ -274,7 +274,7 @@ template <typename Type>
       const GroupHead head = LoadGroupHead(format, group, v);
       scale = head.scale;
       zero = (kLess - head.zero) & 0xffff;
-      group += format.PackedBytes(format.block_size()) * kPanelWidth;
+      group += format.PackedBytes(format.block_size(), kPanelWidth);
     }
     const AmxProducts& products = runs.Next(run);
     const TileX32& x = runs.x[run];
@@ -312,7 +312,7 @@ void MultiplyPanelByTiles(const LinearJob& job, const LinearBlock& block, int64_
   for (int64_t k = 0; k < job.in_features; k += kAmxChunkK) {
     const int64_t count = std::min<int64_t>(kAmxChunkK, job.in_features - k);
     const std::byte* const from =
-        job.panels + panel * job.panel_bytes + job.weight_format.PackedBytes(k) * kPanelWidth;
+        job.panels + panel * job.panel_bytes + job.weight_format.PackedBytes(k, kPanelWidth);
     const std::byte* bytes = reinterpret_cast<const std::byte*>(scratch.bytes);
     if constexpr (kMultipliedInPlace<Type>) {
       bytes = WordsOf<Type>(from, 0);

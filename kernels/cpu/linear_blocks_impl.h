@@ -506,9 +506,14 @@ inline GroupHead LoadGroupHead(const Format& format, const std::byte* group, int
     const auto* floats = reinterpret_cast<const float*>(scales);
     head.scale = format.scale_rows == 1 ? Load(floats) : LoadTwice(floats);
   }
-  head.zero = format.zero_points != 0
-                  ? LoadUnsignedBytes(group + kPanelWidth * format.packed_scale_bytes() + v * kWidth)
-                  : SplatInt(format.middle());
+  const std::byte* zeros = group + kPanelWidth * format.packed_scale_bytes();
+  if (format.zero_points == 0) {
+    head.zero = SplatInt(format.middle());
+  } else if (format.dtype == DType::kInt4) {  // the vectors' in the halves of the same bytes
+    head.zero = (LoadUnsignedBytes(zeros) >> (4 * v) & 15) + format.least_zero;
+  } else {
+    head.zero = LoadUnsignedBytes(zeros + v * kWidth);
+  }
   return head;
 }
 
@@ -828,7 +833,7 @@ template <typename Type, int kPanels, typename Put, typename Before>
           heads[v] = LoadGroupHead(format, from[v / 2], v % 2);
           quick = quick && AllFinite(heads[v].scale * 0x1p120f);
         }
-        for (const std::byte*& group : from) group += int64_t{format.packed_codes_at()} * kPanelWidth;
+        for (const std::byte*& group : from) group += format.PackedCodesAt(kPanelWidth);
       }
       before(from, 0);
       const auto put_part = [&](int v, int k, Vf value)
@@ -870,9 +875,9 @@ inline void MultiplyExactly(const LinearJob& job, const LinearBlock& block, Deco
     for (int64_t k = 0; k < job.in_features; k += depth) {
       const int64_t count = std::min<int64_t>(depth, job.in_features - k);
       for (int64_t panel = some.panel_begin; panel < some.panel_end; ++panel) {
-        const std::byte* from = job.panels + panel * job.panel_bytes + format.PackedBytes(k) * kPanelWidth;
+        const std::byte* from = job.panels + panel * job.panel_bytes + format.PackedBytes(k, kPanelWidth);
         if (job.tiles == 1) {
-          for (int64_t line = 0; line < format.PackedBytes(count) * kPanelWidth; line += 64) {
+          for (int64_t line = 0; line < format.PackedBytes(count, kPanelWidth); line += 64) {
             __builtin_prefetch(from + kPrefetchBytes + line);
           }
         }
@@ -1222,7 +1227,7 @@ template <typename Type, int kRows, bool kAsks>
       scales[v] = head.scale;
       zeros[v] = (kLess - head.zero) & 0xffff;
     }
-    group += int64_t{format.packed_codes_at()} * kPanelWidth;
+    group += format.PackedCodesAt(kPanelWidth);
     const int64_t end = std::min(k + format.block_size(), job.in_features);
     for (; k < end; k += 32, group += Type::kPartBytes, x += x_stride) {
       Vi totals[kRows][2];

@@ -101,8 +101,9 @@ struct GroupScales {
   float scale[2];
   float zero[2];  // and 2^23, as FloatAboveByte has it
 
-  template <bool kShared>
+  template <DType kStored>
   TM_DEVICE static GroupScales Load(const std::byte* at, const Format& format, int lane) {
+    constexpr bool kShared = kStored == DType::kFp8E4M3;
     GroupScales out;
     const int pair = kShared && format.scale_rows == 2 ? lane / 8 : lane / 4;
     if (format.scale == DType::kF32) {
@@ -120,8 +121,13 @@ struct GroupScales {
     }
     uint32_t zeros = static_cast<uint32_t>(format.middle()) * 0x0101u;
     if (format.zero_points != 0) {
-      const auto* stored = reinterpret_cast<const uint16_t*>(at + kUnitRows * format.scale_bytes());
-      zeros = LoadTogether<4>(stored + lane / 4);
+      const std::byte* stored = at + kUnitRows * format.scale_bytes();
+      if constexpr (kStored == DType::kInt4) {
+        const uint32_t both = LoadTogether<4>(reinterpret_cast<const uint8_t*>(stored) + lane / 4);
+        zeros = (both & 15u) + (both >> 4) * 0x0100u + static_cast<uint32_t>(format.least_zero) * 0x0101u;
+      } else {
+        zeros = LoadTogether<4>(reinterpret_cast<const uint16_t*>(stored) + lane / 4);
+      }
     }
     out.zero[0] = FloatAboveByte(zeros, 0);
     out.zero[1] = FloatAboveByte(zeros, 1);
@@ -248,13 +254,15 @@ struct Groups : Blocks<kStored, GroupScales, 0, false> {
   TM_DEVICE static UnitLayout Layout(const Format& format) {
     UnitLayout layout = kLayout;
     layout.tiles = 1 << TilesLog2(format);
-    layout.scale_bytes = kUnitRows * (kSharesScales ? format.packed_codes_at() : format.codes_at());
+    const int scale_bytes = kSharesScales ? format.packed_scale_bytes() : format.scale_bytes();
+    layout.scale_bytes =
+        kUnitRows * scale_bytes + kUnitRows * Format::ZeroBits(kStored) / 8 * format.zero_points;
     return layout;
   }
   TM_DEVICE static int TilesLog2(const Format& format) { return format.block_log2 - 5; }
 
   TM_DEVICE static GroupScales LoadScales(const std::byte* unit, const Format& format, int lane) {
-    return GroupScales::Load<kSharesScales>(unit + Layout(format).scales_at(), format, lane);
+    return GroupScales::Load<kStored>(unit + Layout(format).scales_at(), format, lane);
   }
 
   TM_DEVICE static Vector16 Decode(const GroupScales& scales, const Run& run, int, int half, int) {

@@ -18,7 +18,7 @@
 //            2 bits: a word a lane and tile, bits 2 place and 2 place + 1
 //   scales   d: [g][half] f16; d and m: [g][half][d, m]; q4_k and q5_k: [half][g] the 16 bytes as stored;
 //            q6_k: [half][g] 16 x i8, then d: [g][half]; groups: s: [g][half], of scales that two rows share
-//            [g / 2][half], then z: [g][half]
+//            [g / 2][half], then z: int8 [g][half], int4 [g], half 0 in the low bits, less least_zero
 #pragma once
 
 #include <cstdint>
@@ -68,10 +68,10 @@ constexpr UnitLayout LayoutOf(const Format& format) {
     case DType::kQ6K:
       return {8, 2, 4, 2, kUnitRows * 18};
     case DType::kInt4:
-      return {group_tiles, 1, 4, 0, kUnitRows * format.packed_codes_at()};
+      return {group_tiles, 1, 4, 0, static_cast<int>(format.PackedCodesAt(kUnitRows))};
     case DType::kInt8:
     case DType::kFp8E4M3:
-      return {group_tiles, 1, 8, 0, kUnitRows * format.packed_codes_at()};
+      return {group_tiles, 1, 8, 0, static_cast<int>(format.PackedCodesAt(kUnitRows))};
     case DType::kF32:
     case DType::kBf16:
     case DType::kF16:

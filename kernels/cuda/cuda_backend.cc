@@ -392,7 +392,7 @@ int64_t ColumnOrderBytes(const PackedSegment& segment) {
 }
 
 int64_t CudaBackend::PackedBytes(const LinearSource& source) const noexcept {
-  if (!WhyNotPackable(source).empty()) return 0;
+  if (!WhyNotPackable(source, kCudaPackingLimits).empty()) return 0;
   int64_t bytes = 0;
   for (const PackedSegment& segment : SegmentsOf(source)) {
     bytes += RoundUp(segment.bytes(), kAlignment) + ColumnOrderBytes(segment);
@@ -401,7 +401,7 @@ int64_t CudaBackend::PackedBytes(const LinearSource& source) const noexcept {
 }
 
 OpCode CudaBackend::PackLinear(const LinearSource& source, WeightHandle* out) noexcept {
-  if (std::string reason = WhyNotPackable(source); !reason.empty()) {
+  if (std::string reason = WhyNotPackable(source, kCudaPackingLimits); !reason.empty()) {
     return Fail(OpCode::kUnsupported, std::move(reason));
   }
   const int64_t bytes = PackedBytes(source);

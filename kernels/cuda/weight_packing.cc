@@ -6,13 +6,9 @@
 #include "kernels/core/block_types.h"
 #include "kernels/core/check.h"
 #include "kernels/cuda/blocks.h"
-#include "kernels/cuda/moe.h"
 
 namespace tramontane::cuda {
 namespace {
-
-constexpr int64_t kInFeaturesMultiple = 8;  // 16-byte rows
-constexpr int64_t kGateUpRun = 8;           // gate rows side by side, then as many of up
 
 Format PackedFormat(const Format& format) { return format.plain() ? DType::kBf16 : format; }
 
@@ -172,7 +168,13 @@ void WriteScales(const Format& format, const uint8_t* scales, int g, int half, u
   if (format.in_groups()) {
     const int bytes = format.scale_bytes();
     std::memcpy(at + (2 * (g / format.scale_rows) + half) * bytes, scales, static_cast<size_t>(bytes));
-    if (format.zero_points != 0) at[kUnitRows * format.packed_scale_bytes() + 2 * g + half] = scales[bytes];
+    if (format.zero_points == 0) return;
+    uint8_t* zeros = at + kUnitRows * format.packed_scale_bytes();
+    if (format.dtype == DType::kInt4) {
+      zeros[g] = static_cast<uint8_t>(zeros[g] | (scales[bytes] - format.least_zero) << (4 * half));
+    } else {
+      zeros[2 * g + half] = scales[bytes];
+    }
     return;
   }
   const int bytes = LayoutOf(format).scale_bytes / kUnitRows;
@@ -232,27 +234,6 @@ int64_t PackedSegment::bytes_at_once() const {
 
 int64_t PackedSegment::bytes() const {
   return (rows + rows_at_once() - 1) / rows_at_once() * bytes_at_once();
-}
-
-std::string WhyNotPackable(const LinearSource& source) {
-  if (std::string reason = WhyMalformed(source); !reason.empty()) return reason;
-  if (source.in_features % kInFeaturesMultiple != 0) {
-    return std::to_string(source.in_features) + " input features; the CUDA backend takes multiples of " +
-           std::to_string(kInFeaturesMultiple);
-  }
-  for (int32_t i = 0; i < source.part_count; ++i) {
-    if (source.use == WeightUse::kExpert && source.parts[i].column_order != nullptr &&
-        source.in_features > kMaxMoeOrderWidth) {
-      return "an expert's " + std::to_string(source.in_features) +
-             " columns in an order of their own; the CUDA backend takes up to " +
-             std::to_string(kMaxMoeOrderWidth);
-    }
-  }
-  if (source.layout == LinearLayout::kGateUp && source.parts[0].rows % kGateUpRun != 0) {
-    return std::to_string(source.parts[0].rows) + " gate rows; the CUDA backend takes multiples of " +
-           std::to_string(kGateUpRun);
-  }
-  return "";
 }
 
 std::vector<PackedSegment> SegmentsOf(const LinearSource& source) {

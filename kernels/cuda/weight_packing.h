@@ -16,13 +16,22 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string>
 #include <vector>
 
+#include "kernels/cuda/moe.h"
 #include "kernels/source_rows.h"
 #include "kernels/weight.h"
 
 namespace tramontane::cuda {
+
+inline constexpr int64_t kGateUpRun = 8;  // gate rows side by side, then as many of up
+
+inline constexpr PackingLimits kCudaPackingLimits = {
+    .backend = "the CUDA backend",
+    .in_features_multiple = 8,  // 16-byte rows
+    .gate_rows_multiple = kGateUpRun,
+    .max_expert_order = kMaxMoeOrderWidth,
+};
 
 struct PackedSegment {
   Format format = DType::kBf16;  // or one in blocks
@@ -39,9 +48,6 @@ struct PackedSegment {
   int64_t bytes_at_once() const;
   int64_t bytes() const;
 };
-
-// "" when a source can be packed, else what is wrong with it.
-std::string WhyNotPackable(const LinearSource& source);
 
 // REQUIRES: a source that can be packed; its data is not read.
 std::vector<PackedSegment> SegmentsOf(const LinearSource& source);

@@ -289,8 +289,9 @@ class CodedMatrixFinder {
       const DType scale = KeptScaleType();
       const bool in_pairs =
           numbers == DType::kFp8E4M3 && scale == DType::kF32 && rows_ % 2 == 0 && found_.scale_rows_ % 2 == 0;
-      found_.format_ =
-          Format::InGroups(numbers, log2, scale, found_.zeros_.data != nullptr, in_pairs ? 2 : 1);
+      const bool zero_points = found_.zeros_.data != nullptr;
+      found_.format_ = Format::InGroups(numbers, log2, scale, zero_points, in_pairs ? 2 : 1,
+                                        zero_points && numbers == DType::kInt4 ? found_.zero_offset_ : 0);
       return {};
     }
     return Unimplemented(where_ + ": tensor " + stem_ + NameOfCodes(scheme_.coding) + " has rows of " +

@@ -170,14 +170,29 @@ TEST(FormatTest, KeysAndValuesHaveTheirScalesApart) {
   }
 }
 
+TEST(FormatTest, ZeroPointsOfFourBitsTakeFourBitsWhenPacked) {
+  const Format zeros = Format::InGroups(DType::kInt4, 5, DType::kF16, /*zero_points=*/true);
+  EXPECT_EQ(zeros.Bytes(64), 2 * 19) << "a byte, as readers of files hand them on";
+  EXPECT_EQ(zeros.PackedBytes(64, 16), 2 * (16 * 18 + 8));
+  EXPECT_EQ(zeros.PackedCodesAt(16), 40);
+  const Format from_1 = Format::InGroups(DType::kInt4, 5, DType::kF16, true, 1, /*least_zero_point=*/1);
+  EXPECT_TRUE(from_1.well_formed());
+  EXPECT_NE(from_1, zeros);
+  EXPECT_EQ(from_1.PackedBytes(64, 16), zeros.PackedBytes(64, 16));
+  EXPECT_EQ(Format::InGroups(DType::kInt8, 5, DType::kF16, true).PackedBytes(64, 16), 2 * 16 * 35);
+  EXPECT_FALSE(Format::InGroups(DType::kInt4, 5, DType::kF16, true, 1, 2).well_formed());
+  EXPECT_FALSE(Format::InGroups(DType::kInt4, 5, DType::kF16, false, 1, 1).well_formed());
+  EXPECT_FALSE(Format::InGroups(DType::kInt8, 5, DType::kF16, true, 1, 1).well_formed());
+}
+
 TEST(FormatTest, RowsThatShareScalesHoldThemOnceWhenPacked) {
   const Format pairs = Format::InGroups(DType::kFp8E4M3, 7, DType::kF32, false, /*rows_of_scale=*/2);
   EXPECT_TRUE(pairs.well_formed());
   EXPECT_EQ(pairs.Bytes(512), 4 * 132) << "each row says its own";
-  EXPECT_EQ(pairs.PackedBytes(512), 4 * 130);
+  EXPECT_EQ(pairs.PackedBytes(512, 2), 2 * 4 * 130);
   EXPECT_EQ(FormatName(pairs), "fp8_e4m3 in groups of 128 with f32 scales of two rows");
-  EXPECT_EQ(Format(DType::kFp8E4M3).PackedBytes(512), 4 * 132);
-  EXPECT_EQ(Format(DType::kQ6K).PackedBytes(512), Format(DType::kQ6K).Bytes(512));
+  EXPECT_EQ(Format(DType::kFp8E4M3).PackedBytes(512, 6), 6 * 4 * 132);
+  EXPECT_EQ(Format(DType::kQ6K).PackedBytes(512, 2), 2 * Format(DType::kQ6K).Bytes(512));
   EXPECT_FALSE(Format::InGroups(DType::kInt4, 7, DType::kF32, false, 2).well_formed());
   EXPECT_FALSE(Format::InGroups(DType::kFp8E4M3, 7, DType::kBf16, false, 2).well_formed());
 }

@@ -174,7 +174,7 @@ TEST_P(CudaBlocks, TakeTheBytesThatTheyHaveInAFile) {
   const Device device;
   const int64_t columns = 4 * 256;
   const WeightRows rows = {nullptr, GetParam(), 160, columns};
-  const int64_t bytes = GetParam().PackedBytes(160 * columns);
+  const int64_t bytes = GetParam().PackedBytes(columns, 160);
   EXPECT_EQ(device.backend->PackedBytes({&rows, 1, columns}), (bytes + 255) / 256 * 256);
 }
 

@@ -338,7 +338,10 @@ TEST_P(LinearBlocksTest, In8BitsHoldsTheLargestSums) {
               const auto scale_bytes = static_cast<size_t>(Type().scale_bytes());
               std::memcpy(parts[0].bytes.data() + at, scaled.data() + at, scale_bytes);
               // As far from the integers as there are.
-              if (Type().zero_points != 0) parts[0].bytes[at + scale_bytes] = ~static_cast<std::byte>(fill);
+              if (Type().zero_points != 0) {
+                parts[0].bytes[at + scale_bytes] = static_cast<std::byte>(
+                    Type().dtype == DType::kInt4 ? Type().least_zero + (~fill & 15) : ~fill);
+              }
               continue;
             }
             std::memcpy(parts[0].bytes.data() + at, scaled.data() + at,
@@ -455,7 +458,7 @@ TEST_P(LinearBlocksTest, PackingAddsNothingToWholePanels) {
   ForEachFormat([&] {
     const std::vector<Part> parts = {RandomPart(Type(), 192, Block(), 1)};
     Fixture fixture({Variant()}, parts, Block(), LinearLayout::kStacked, 1);
-    EXPECT_EQ(fixture.packed().bytes, 192 * Type().PackedBytes(Block()));
+    EXPECT_EQ(fixture.packed().bytes, Type().PackedBytes(Block(), 192));
   });
 }
 
@@ -522,10 +525,19 @@ TEST(GroupsBytesTest, F32ScalesOfBlocksAddNoTwoPercent) {
   EXPECT_LE(packed * 100, kFileBytes * 102);
 }
 
+// A file of groups of 32 has four bits a number and a zero point, and an f16 a group.
+TEST(GroupsBytesTest, ZeroPointsOfFourBitsAddNothing) {
+  constexpr int64_t kRows = 256, kIn = 1024, kGroups = kIn / 32;
+  const Format zeros = Format::InGroups(DType::kInt4, 5, DType::kF16, /*zero_points=*/true);
+  const WeightRows part = {nullptr, zeros, kRows, kIn};
+  EXPECT_EQ(PackedLinearBytes({&part, 1, kIn, LinearLayout::kStacked}, kAvx2Kernels) * 2,
+            kRows * (kIn + kGroups * (2 * 2 + 1)));
+}
+
 TEST(GroupsRefusalTest, NamesWhatIsWrong) {
   const auto why = [](const Format& format, int64_t in_features, int64_t stride) {
     const WeightRows part = {nullptr, format, 8, stride};
-    return WhyNotPackable({&part, 1, in_features, LinearLayout::kStacked});
+    return WhyNotPackable({&part, 1, in_features, LinearLayout::kStacked}, {});
   };
   EXPECT_EQ(why(DType::kInt4, 128, 128), "");
   EXPECT_EQ(why(DType::kInt4, 96, 128), "") << "the last group is filled up";
@@ -543,7 +555,7 @@ TEST(GroupsRefusalTest, NamesWhatIsWrong) {
   const Format pairs = Format::InGroups(DType::kFp8E4M3, 7, DType::kF32, false, 2);
   EXPECT_EQ(why(pairs, 128, 128), "");
   const WeightRows odd = {nullptr, pairs, 7, 128};
-  EXPECT_EQ(WhyNotPackable({&odd, 1, 128, LinearLayout::kStacked}),
+  EXPECT_EQ(WhyNotPackable({&odd, 1, 128, LinearLayout::kStacked}, {}),
             "part 0 has 7 rows, of which every 2 share their scales");
 }
 
@@ -781,10 +793,10 @@ TEST(ColumnOrderRefusalTest, WhatIsNoPermutationIsRefused) {
   std::vector<int32_t> order = RandomOrder(128, 1);
   const WeightRows part = {nullptr, DType::kInt4, 8, 128, order.data()};
   const LinearSource source = {&part, 1, 128, LinearLayout::kStacked};
-  EXPECT_EQ(WhyNotPackable(source), "");
+  EXPECT_EQ(WhyNotPackable(source, {}), "");
   for (const int32_t wrong : {order[6], -1, 128}) {
     order[7] = wrong;
-    EXPECT_EQ(WhyNotPackable(source), "part 0 has columns in an order that is no permutation of 128");
+    EXPECT_EQ(WhyNotPackable(source, {}), "part 0 has columns in an order that is no permutation of 128");
   }
 }
 

@@ -470,7 +470,8 @@ TEST(LinearErrorTest, UnsupportedSourcesAreRefusedWithTheReason) {
             "part 0 is q4_k in rows of 704, which are no whole blocks of 256");
   const WeightRows many[] = {bf16.Rows(0, 1), bf16.Rows(1, 2), bf16.Rows(2, 3), bf16.Rows(3, 4),
                              bf16.Rows(4, 5)};
-  EXPECT_EQ(PackError({.parts = many, .part_count = 5, .in_features = 16}), "5 parts, supported are 1 to 4");
+  EXPECT_EQ(PackError({.parts = many, .part_count = 5, .in_features = 16}),
+            "5 parts; the CPU backend takes up to 4");
 }
 
 TEST(LinearErrorTest, AWeightBeyondMemoryIsOutOfMemory) {

@@ -32,7 +32,8 @@ inline std::vector<std::byte> RandomGroups(const Format& format, int64_t count, 
   for (size_t group = 0; group < groups.size(); group += static_cast<size_t>(format.block_bytes)) {
     PutScale(format, spread(random) / largest * (random() % 4 == 0 ? -1.0f : 1.0f), groups.data() + group);
     if (format.zero_points != 0 && format.dtype == DType::kInt4) {
-      groups[group + static_cast<size_t>(format.scale_bytes())] = static_cast<std::byte>(random() % 17);
+      groups[group + static_cast<size_t>(format.scale_bytes())] =
+          static_cast<std::byte>(format.least_zero + static_cast<int>(random() % 16));
     }
   }
   return groups;
@@ -103,7 +104,8 @@ inline std::vector<Format> BlockFormats() {
   formats.push_back(DType::kInt4);
   formats.push_back(Format::InGroups(DType::kInt4, 5, DType::kBf16, /*zero_points=*/true));
   formats.push_back(Format::InGroups(DType::kInt4, 6, DType::kF32));
-  formats.push_back(Format::InGroups(DType::kInt4, 7, DType::kF16, /*zero_points=*/true));
+  formats.push_back(Format::InGroups(DType::kInt4, 7, DType::kF16, /*zero_points=*/true, /*rows_of_scale=*/1,
+                                     /*least_zero_point=*/1));
   formats.push_back(Format::InGroups(DType::kInt4, 8, DType::kBf16));
   formats.push_back(Format::InGroups(DType::kInt8, 5, DType::kF16));
   formats.push_back(Format::InGroups(DType::kInt8, 6, DType::kF16, /*zero_points=*/true));
@@ -123,7 +125,8 @@ inline std::string BlockFormatId(const Format& format) {
   if (!format.in_groups()) return id;
   id += "_" + std::to_string(format.block_size()) + "_" + DTypeName(format.scale);
   if (format.scale_rows == 2) id += "_pairs";
-  return format.zero_points != 0 ? id + "_zeros" : id;
+  if (format.zero_points == 0) return id;
+  return id + (format.least_zero == 0 ? "_zeros" : "_zeros_from_1");
 }
 
 }  // namespace tramontane
