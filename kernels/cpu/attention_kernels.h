@@ -34,6 +34,19 @@ struct PositionRange {
   int64_t end = 0;
 };
 
+inline bool HasMask(const AttentionParams& params, int32_t sequence) {
+  return params.mask.bits != nullptr && params.mask.indptr[sequence] < params.mask.indptr[sequence + 1];
+}
+
+// Whether what a sequence's queries see follows from their positions and the window alone, whatever others of
+// the batch see. REQUIRES: it has a query.
+inline bool IsPlain(const AttentionParams& params, int32_t sequence) {
+  if (HasMask(params, sequence)) return false;
+  if (params.sinks.len == nullptr) return true;
+  const int64_t last = params.qo_indptr[sequence + 1] - 1;
+  return params.sinks.len[last] == 0 && params.sinks.left[last] == 0;
+}
+
 // Some of the rows of one sequence and kv head. Row r is head r % group of the group that reads this kv head,
 // of query r / group of the sequence, where group = query_heads / kv_heads.
 //
@@ -65,10 +78,8 @@ struct AttentionTile {
   }
   // Whether what a row sees follows from its position and the window alone: then neighbours see much the
   // same, and every row of RowsSeeing sees a key of the block.
-  bool plain() const { return !has_mask() && params->sinks.len == nullptr; }
-  bool has_mask() const {
-    return params->mask.bits != nullptr && params->mask.indptr[sequence] < params->mask.indptr[sequence + 1];
-  }
+  bool plain() const { return IsPlain(*params, sequence); }
+  bool has_mask() const { return HasMask(*params, sequence); }
   // Positions among which the sequence's query i sees keys: all of them unless there is a mask.
   PositionRange Seen(int64_t query) const {
     if (sequences != nullptr) return {key_begin, key_end};

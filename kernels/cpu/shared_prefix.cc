@@ -77,10 +77,6 @@ int64_t EndOfShared(const Candidate& a, const Candidate& b, int32_t page_size) {
   return std::max(end / kAttentionSegmentKeys, a.first_segment);
 }
 
-bool IsPlain(const AttentionParams& params) {
-  return params.mask.bits == nullptr && params.sinks.len == nullptr && params.table.sink_entry == nullptr;
-}
-
 int64_t LengthsBytes(int64_t batch) { return AlignTo8((5 * batch + 1) * int64_t{sizeof(int32_t)}); }
 
 // Calls visit(array, count) for what says where the sequences' pages are listed, how long they are and how
@@ -94,8 +90,11 @@ void ForLengths(const AttentionParams& params, const Visit& visit) {
   if (params.table.page_mask != nullptr) visit(params.table.page_mask, params.batch);
 }
 
-// Whether the sharers' tables list the same pages for their segments.
-bool HaveSamePages(const AttentionParams& params, const PrefixSharers& sharers) {
+// Whether the sharers see all of their segments, and their tables list the same pages for them.
+bool StillShare(const AttentionParams& params, const PrefixSharers& sharers) {
+  for (int32_t s = 0; s < sharers.count; ++s) {
+    if (!IsPlain(params, sharers.sequences[s])) return false;
+  }
   const int32_t page_size = params.kv.format.page_size;
   const int64_t first = PageOf(sharers.first_segment * kAttentionSegmentKeys, 0, page_size);
   const int64_t last = PageOf(sharers.end_segment * kAttentionSegmentKeys - 1, 0, page_size);
@@ -120,14 +119,14 @@ int64_t SharedPrefixBytes(int64_t batch) {
 
 SharedPrefixes FindSharedPrefixes(const AttentionParams& params, const SharerLimits& limits,
                                   std::byte* memory) {
-  if (!IsPlain(params) || limits.most < 2) return {};
+  if (limits.most < 2) return {};
   const int32_t page_size = params.kv.format.page_size;
   auto* const candidates = reinterpret_cast<Candidate*>(memory);
   auto* const groups = reinterpret_cast<PrefixSharers*>(candidates + params.batch);
   auto* sequences = reinterpret_cast<int32_t*>(groups + params.batch);
   int32_t count = 0;
   for (int32_t b = 0; b < params.batch; ++b) {
-    if (params.qo_indptr[b + 1] - params.qo_indptr[b] != 1) continue;
+    if (params.qo_indptr[b + 1] - params.qo_indptr[b] != 1 || !IsPlain(params, b)) continue;
     const Candidate candidate = CandidateOf(params, b);
     if (candidate.end < (candidate.first_segment + 1) * kAttentionSegmentKeys) continue;
     new (&candidates[count++]) Candidate(candidate);
@@ -200,11 +199,11 @@ bool SharedPrefixMemo::Holds(int64_t index, const AttentionParams& params, const
     lengths += count;
   });
   return same && std::all_of(table.found.groups, table.found.groups + table.found.count,
-                             [&](const PrefixSharers& sharers) { return HaveSamePages(params, sharers); });
+                             [&](const PrefixSharers& sharers) { return StillShare(params, sharers); });
 }
 
 SharedPrefixes SharedPrefixMemo::Find(const AttentionParams& params, const SharerLimits& limits) {
-  if (!IsPlain(params) || limits.most < 2) return {};
+  if (limits.most < 2) return {};
   TM_CHECK(params.batch <= max_batch_, "attention of %d sequences, reserved for %lld", params.batch,
            static_cast<long long>(max_batch_));
   for (int64_t i = 0; i < kTables; ++i) {

@@ -38,7 +38,7 @@ struct SharerLimits {
 int64_t SharedPrefixBytes(int64_t batch);
 
 // Finds groups of 2 and more sequences; each sequence is in one at most. What is found lies in `memory`, and
-// the same params give the same groups. None where rows see by a mask or sinks.
+// the same params give the same groups. A sequence with a mask or sinks is in none.
 SharedPrefixes FindSharedPrefixes(const AttentionParams& params, const SharerLimits& limits,
                                   std::byte* memory);
 

@@ -68,8 +68,27 @@ class Batch {
     return params;
   }
 
+  // Sequence b sees `len` sinks and from `left` on.
+  void SeeSinks(int32_t b, int32_t len, int32_t left) {
+    sink_len_.resize(static_cast<size_t>(kv_.batch()));
+    sink_left_.resize(sink_len_.size());
+    sink_len_[static_cast<size_t>(b)] = len;
+    sink_left_[static_cast<size_t>(b)] = left;
+  }
+  AttentionParams WithSinks(AttentionParams params) const {
+    params.sinks = {.len = sink_len_.data(),
+                    .left = sink_left_.data(),
+                    .query_position = sink_left_.data(),
+                    .query = MakeTensor(const_cast<float*>(queries_.data()), DType::kF32, kv_.batch(),
+                                        int64_t{query_heads_} * head_dim_)};
+    return params;
+  }
+
+  SharedPrefixes Find(const AttentionParams& params, const SharerLimits& limits = {.most = 32}) {
+    return FindSharedPrefixes(params, limits, reinterpret_cast<std::byte*>(memory_.data()));
+  }
   SharedPrefixes Find(int32_t window, const SharerLimits& limits = {.most = 32}) {
-    return FindSharedPrefixes(Params(window), limits, reinterpret_cast<std::byte*>(memory_.data()));
+    return Find(Params(window), limits);
   }
 
   std::vector<float> Attend(Backend& backend, const AttentionParams& params) {
@@ -85,6 +104,7 @@ class Batch {
   std::vector<int64_t> memory_;
   std::vector<float> queries_;
   std::vector<float> out_;
+  std::vector<int32_t> sink_len_, sink_left_;
 };
 
 std::vector<int32_t> SequencesOf(const PrefixSharers& sharers) {
@@ -162,6 +182,19 @@ TEST(SharedPrefixTest, WindowsShareWhatAllOfThemSee) {
   EXPECT_EQ(found.groups[0].end_segment, 1990 / kSegment);
 }
 
+TEST(SharedPrefixTest, ASequenceThatSeesSinksSharesNothingAndLeavesTheOthersTheirs) {
+  Batch batch({}, {{0, 2000}, {0, 1700}, {0, 1800}, {0, 1900}}, 1);
+  for (int32_t b = 1; b < 4; ++b) batch.kv().ShareUpTo(1600, b, 0);
+  batch.SeeSinks(1, 4, 700);
+  SharedPrefixes found = batch.Find(batch.WithSinks(batch.Params(0)));
+  ASSERT_EQ(found.count, 1);
+  EXPECT_THAT(SequencesOf(found.groups[0]), ElementsAre(0, 2, 3));
+  batch.SeeSinks(2, 0, 1);  // no sink, and not all that its window shows
+  found = batch.Find(batch.WithSinks(batch.Params(0)));
+  ASSERT_EQ(found.count, 1);
+  EXPECT_THAT(SequencesOf(found.groups[0]), ElementsAre(0, 3));
+}
+
 // Memory of its own, and the groups that it finds as lists of sequences.
 class Memo {
  public:
@@ -205,6 +238,16 @@ TEST(SharedPrefixMemoTest, OtherLengthsOrOtherPagesAreSearchedAnew) {
   batch.kv().ListStrangePage(2, 100);  // the same lengths in the same place
   EXPECT_THAT(memo.Find(batch.Params(0)), IsEmpty());
   EXPECT_EQ(memo.searches(), 3);
+}
+
+TEST(SharedPrefixMemoTest, OneThatSeesSinksFromNowOnIsNoSharerOfATableThatIsKnown) {
+  Batch batch({}, {{0, 2000}, {0, 1700}, {0, 1800}}, 1);
+  batch.kv().ShareUpTo(1600, 1, 0);
+  batch.kv().ShareUpTo(1600, 2, 0);
+  Memo memo(3);
+  EXPECT_THAT(memo.Find(batch.Params(0)), ElementsAre(ElementsAre(0, 1, 2)));
+  batch.SeeSinks(1, 4, 700);
+  EXPECT_THAT(memo.Find(batch.WithSinks(batch.Params(0))), ElementsAre(ElementsAre(0, 2)));
 }
 
 TEST(SharedPrefixMemoTest, TheOldestOfManyTablesIsForgotten) {
@@ -276,6 +319,26 @@ TEST_P(AttentionOfSharersTest, EachHasTheBitsItHasAlone) {
     }
   }
   EXPECT_GE(shared, ScaledCount(24, 8) / 4) << "batches that share nothing";
+}
+
+TEST_P(AttentionOfSharersTest, HasItsBitsBesideOneThatSeesSinks) {
+  constexpr int32_t kHeads = 4, kSinks = 3;
+  const PagedKvShape shape = {.dtype = DType::kBf16, .kv_heads = 2, .head_dim = 64, .page_size = 16};
+  Batch batch(shape, std::vector<PagedSpan>(12, {0, 1500}), kHeads);
+  for (int32_t b = 1; b < 12; ++b) batch.kv().ShareUpTo(1200, b, 0);
+  batch.SeeSinks(kSinks, 4, 700);
+  const BackendPtr backend = MakeBackend(GetParam(), 1, batch.kv().Maxima(kHeads));
+  const std::vector<float> together = batch.Attend(*backend, batch.WithSinks(batch.Params(0)));
+  constexpr size_t kColumns = kHeads * 64;
+  for (int32_t b = 0; b < 12; ++b) {
+    const AttentionParams params = batch.ParamsOf(b, 0);
+    const std::vector<float> alone = batch.Attend(*backend, b == kSinks ? batch.WithSinks(params) : params);
+    const std::vector<float> otherwise =
+        batch.Attend(*backend, b == kSinks ? params : batch.WithSinks(params));
+    const size_t row = static_cast<size_t>(b) * kColumns;
+    EXPECT_EQ(std::memcmp(&together[row], &alone[row], kColumns * sizeof(float)), 0) << "sequence " << b;
+    EXPECT_EQ(std::memcmp(&together[row], &otherwise[row], kColumns * sizeof(float)) == 0, b != kSinks);
+  }
 }
 
 }  // namespace
