@@ -333,6 +333,7 @@ void LaunchStats::Add(const LaunchStats& other) {
   plain_conflicts += other.plain_conflicts;
   boxes += other.boxes;
   exponentials += other.exponentials;
+  joined_parts += other.joined_parts;
 }
 
 LaunchStats Run(const Launch& launch, const Settings& settings) {
@@ -482,6 +483,10 @@ void CountConstantRead(int64_t bytes) {
 void CountExponential() {
   const Bookkeeping bookkeeping;
   ++current_block->stats.exponentials;
+}
+void CountJoinedParts(int parts) {
+  const Bookkeeping bookkeeping;
+  current_block->stats.joined_parts += parts;
 }
 void CountWritten(int64_t bytes) {
   const Bookkeeping bookkeeping;

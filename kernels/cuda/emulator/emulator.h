@@ -55,6 +55,7 @@ struct LaunchStats {
   int64_t plain_conflicts = 0;  // extra passes of those
   int64_t boxes = 0;            // of tensors, copied by the TMA unit
   int64_t exponentials = 0;     // in f64
+  int64_t joined_parts = 0;     // of attention over keys that were split: of each tile of rows and kv head
 
   void Add(const LaunchStats& other);
 };
@@ -106,6 +107,7 @@ void CountRead(int64_t bytes);
 void CountConstantRead(int64_t bytes);  // of what no kernel writes: needs not wait for those before
 void CountWritten(int64_t bytes);
 void CountExponential();
+void CountJoinedParts(int parts);
 void IssueCopy(const AsyncCopy& copy);
 void CommitCopies();
 void WaitCopies(int groups_left);  // until at most `groups_left` of the thread's latest groups are under way

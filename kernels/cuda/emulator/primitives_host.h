@@ -370,6 +370,7 @@ inline int Min(int a, int b) { return a < b ? a : b; }
 inline float Max(float a, float b) { return std::fmax(a, b); }
 inline double Log(double x) { return std::log(x); }
 inline void CountExponential() { emulator::CountExponential(); }
+inline void CountJoinedParts(int parts) { emulator::CountJoinedParts(parts); }
 inline double Log1p(double x) { return std::log1p(x); }
 // A product that is rounded before anything is added to it.
 inline float MultiplyUnfused(float a, float b) {
