@@ -196,6 +196,10 @@ TM_DEVICE Vector16 LoadShared16(const void* address) { return *static_cast<const
 TM_DEVICE void StoreShared16(void* address, const Vector16& value) {
   *static_cast<Vector16*>(address) = value;
 }
+TM_DEVICE Vector8 LoadShared8(const void* address) { return *static_cast<const Vector8*>(address); }
+TM_DEVICE void StoreShared8(void* address, const Vector8& value) { *static_cast<Vector8*>(address) = value; }
+TM_DEVICE float LoadShared(const float* address) { return *address; }
+TM_DEVICE void StoreShared(float* address, float value) { *address = value; }
 
 // ---- between blocks of a grid
 
