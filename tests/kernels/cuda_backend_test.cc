@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <random>
 #include <set>
@@ -20,6 +21,7 @@
 #include "kernels/cuda/emulator/emulated_runtime.h"
 #include "kernels/cuda/emulator/emulator.h"
 #include "kernels/cuda/hopper_attention.h"
+#include "kernels/cuda/linear_small.h"
 #include "kernels/cuda/sampling.h"
 #include "tests/kernels/cuda_linear_case.h"
 #include "tests/reference/attention.h"
@@ -105,7 +107,8 @@ std::vector<std::byte> WeightMemory(DType dtype, const std::vector<uint16_t>& bi
   return memory;
 }
 
-void ExpectAsDefined(Device& device, const LinearCase& c) {
+// once_packed: called when the weight is where it will be, and planned for.
+void ExpectAsDefined(Device& device, const LinearCase& c, const std::function<void()>& once_packed = [] {}) {
   Backend& backend = *device.backend;
   ASSERT_EQ(backend.Reserve(SmallMaxima()), OpCode::kOk) << backend.last_error();
   const bool swiglu = c.epilogue == Epilogue::kSwiGlu;
@@ -122,6 +125,7 @@ void ExpectAsDefined(Device& device, const LinearCase& c) {
       backend.PackLinear({parts, 2, c.in, swiglu ? LinearLayout::kGateUp : LinearLayout::kStacked}, &weight),
       OpCode::kOk)
       << backend.last_error();
+  once_packed();
 
   ExpectLinearAgrees(device, {c.rows, c.in, c.part_rows, c.prologue, c.epilogue, c.out_dtype}, weight,
                      weight_bits);
@@ -133,7 +137,7 @@ TEST_P(CudaLinear, AgreesWithItsDefinition) {
   EXPECT_STREQ(device.backend->remarks(), "");
 }
 
-// The library says so at load, or only when the very number of rows comes.
+// The library says so at load, or only when the very number of rows comes. Few rows it is never asked for.
 TEST_P(CudaLinear, AgreesWhereTheLibraryHasNoKernel) {
   const LinearCase c = GetParam();
   if (c.in % 32 != 0)
@@ -144,9 +148,16 @@ TEST_P(CudaLinear, AgreesWhereTheLibraryHasNoKernel) {
   EXPECT_THAT(no_kernels.backend->remarks(),
               testing::HasSubstr("no one kernel multiplies 17 to 24 rows of 96 by"));
   Device not_for_these;
-  not_for_these.runtime->RefuseMatmuls(
-      [&](const cuda::MatmulShape& shape, int32_t rows) { return rows == c.rows && rows < shape.max_rows; });
-  ExpectAsDefined(not_for_these, c);
+  int64_t refused = 0;
+  ExpectAsDefined(not_for_these, c, [&] {
+    not_for_these.runtime->RefuseMatmuls([&](const cuda::MatmulShape&, int32_t rows) {
+      refused += rows == c.rows ? 1 : 0;
+      return rows == c.rows;
+    });
+  });
+  EXPECT_EQ(refused > 0, c.rows > cuda::kSmallLinearRows);
+  EXPECT_EQ(not_for_these.runtime->matmuls(), 0);
+  EXPECT_STREQ(not_for_these.backend->remarks(), "") << "nobody knew at load";
 }
 
 // A product of `rows` rows of [in] by a weight [out, in] on this device, which has room for a few more
