@@ -538,9 +538,11 @@ OpCode CudaBackend::Tune() noexcept {
 
 // Kernels read and write rows in pieces of 16 bytes.
 bool IsOfPieces(int64_t bytes) { return bytes % 16 == 0; }
+bool BeginsAtAPiece(const Tensor& rows) {
+  return IsOfPieces(static_cast<int64_t>(reinterpret_cast<uintptr_t>(rows.data)));
+}
 void CheckPieces(const Tensor& rows, const char* name) {
-  TM_CHECK(IsOfPieces(static_cast<int64_t>(reinterpret_cast<uintptr_t>(rows.data))) &&
-               (rows.rows <= 1 || IsOfPieces(Format(rows.dtype).Bytes(rows.row_stride))),
+  TM_CHECK(BeginsAtAPiece(rows) && (rows.rows <= 1 || IsOfPieces(Format(rows.dtype).Bytes(rows.row_stride))),
            "%s at %p has rows %lld elements apart, which are no pieces of 16 bytes", name, rows.data,
            static_cast<long long>(rows.row_stride));
 }
@@ -702,6 +704,8 @@ void CheckLinear(const LinearParams& p, const PackedWeight& weight) {
   TM_CHECK(p.adapter_index == nullptr, "there are no adapters");
   CheckPieces(p.x, "x");
   if (swiglu) CheckPieces(p.out, "out");
+  // Of other outputs, which may be of any width, what cuBLASLt is promised; few rows do without.
+  TM_CHECK(BeginsAtAPiece(p.out), "out at %p, which is no multiple of 16 bytes", p.out.data);
 }
 
 // Whether every form that the weight stands in takes the norm with it.
@@ -852,6 +856,8 @@ OpCode CudaBackend::Multiply(const LinearParams& p, const Segment& weight, const
                                                                 : MatmulOut::kBf16;
   const int plan = ProductPlans::PlanOf(*weight.plans, kind, p.rows);
   TM_CHECK(plan != ProductPlans::kNotPlanned, "a product of %d rows, beyond what was reserved", p.rows);
+  if (!BeginsAtAPiece(out))
+    return MultiplyInSlices(p, weight, out);  // a segment behind any number of outputs
   const MatmulParams params = {.x = p.x.data,
                                .weight = weight.data,
                                .out = out.data,
@@ -862,8 +868,8 @@ OpCode CudaBackend::Multiply(const LinearParams& p, const Segment& weight, const
   return error == Runtime::kNoMatmul ? MultiplyInSlices(p, weight, out) : Queued(error, "a matrix product");
 }
 
-// Where the device's library has no kernel: our own, as many rows at a time as it takes. It reads the weight
-// once for each slice.
+// Where the device's library has no kernel, or is promised that outputs begin elsewhere: our own, as many
+// rows at a time as it takes. It reads the weight once for each slice.
 OpCode CudaBackend::MultiplyInSlices(const LinearParams& p, const Segment& weight, const Tensor& out) {
   const int64_t x_bytes = Format(p.x.dtype).Bytes(p.x.row_stride),
                 out_bytes = Format(out.dtype).Bytes(out.row_stride);

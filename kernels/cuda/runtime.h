@@ -40,8 +40,8 @@ struct MatmulShape {
 
 struct MatmulParams {
   const void* x = nullptr;       // [rows, in_features] bf16, rows x_stride elements apart, 16-byte aligned
-  const void* weight = nullptr;  // [out_features, in_features] bf16
-  void* out = nullptr;           // [rows, out_features], rows out_stride elements apart
+  const void* weight = nullptr;  // [out_features, in_features] bf16, 16-byte aligned
+  void* out = nullptr;           // [rows, out_features], rows out_stride elements apart, 16-byte aligned
   int64_t x_stride = 0;
   int64_t out_stride = 0;
   int32_t rows = 0;

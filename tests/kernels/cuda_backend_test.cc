@@ -13,6 +13,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <set>
 #include <tuple>
@@ -243,6 +244,46 @@ TEST(CudaLinearDeathTest, OutputsOfSwiGluAtNoPiecesAreCaught) {
   params.out.row_stride = kHalf + 4;
   EXPECT_DEATH((void)device.backend->Linear(params),
                "out at .* has rows 36 elements apart, which are no pieces");
+}
+
+// Of whatever kind: cuBLASLt is promised where they begin. Rows may be any number of outputs apart.
+TEST(CudaLinearDeathTest, OutputsThatBeginAtNoPieceAreCaught) {
+  for (const auto& [epilogue, dtype] : {std::pair{Epilogue::kNone, DType::kBf16},
+                                        {Epilogue::kAddResidual, DType::kBf16},
+                                        {Epilogue::kNone, DType::kF32}}) {
+    Device device;
+    LinearParams params = ProductOn(device, 20, 64, 33);
+    auto* const memory = device.Allocate<std::byte>(20 * 33 * 4 + 16);
+    params.epilogue = epilogue;
+    params.out = MakeTensor(memory + 16, dtype, 20, 33);
+    EXPECT_EQ(device.backend->Linear(params), OpCode::kOk) << device.backend->last_error();
+    params.out.data = memory + 8;
+    EXPECT_DEATH((void)device.backend->Linear(params), "out at .*, which is no multiple of 16 bytes");
+  }
+}
+
+// Twenty outputs of bf16 are 40 bytes: what follows them goes by our own kernel, however many rows there are.
+TEST(CudaLinearTest, ASegmentBehindOutputsThatAreNoPiecesGoesPastTheLibrary) {
+  constexpr int64_t kIn = 64, kPartRows = 20;
+  std::vector<int32_t> order(kIn);
+  std::iota(order.rbegin(), order.rend(), 0);
+  for (const auto& [first_rows, products] : {std::pair<int64_t, int64_t>{20, 1}, {24, 2}}) {
+    Device device;
+    ASSERT_EQ(device.backend->Reserve(SmallMaxima()), OpCode::kOk) << device.backend->last_error();
+    const std::vector<uint16_t> bits = RandomBf16((first_rows + kPartRows) * kIn, 1, 0.1f);
+    const WeightRows parts[] = {{bits.data(), DType::kBf16, first_rows, kIn},
+                                {bits.data() + first_rows * kIn, DType::kBf16, kPartRows, kIn, order.data()}};
+    LinearParams params;
+    ASSERT_EQ(device.backend->PackLinear({parts, 2, kIn, LinearLayout::kStacked}, &params.weight),
+              OpCode::kOk);
+    const int64_t out = first_rows + kPartRows;
+    params.rows = 20;
+    params.x = MakeTensor(device.Allocate<uint16_t>(static_cast<size_t>(20 * kIn)), DType::kBf16, 20, kIn);
+    params.out = MakeTensor(device.Allocate<uint16_t>(static_cast<size_t>(20 * out)), DType::kBf16, 20, out);
+    EXPECT_EQ(device.backend->Linear(params), OpCode::kOk) << device.backend->last_error();
+    device.Wait();
+    EXPECT_EQ(device.runtime->matmuls(), products) << first_rows;
+  }
 }
 
 TEST(CudaEmbedDeathTest, OutputsAtNoPiecesAreCaught) {
