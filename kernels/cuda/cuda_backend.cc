@@ -40,7 +40,7 @@ constexpr int64_t RoundUp(int64_t value, int64_t multiple) {
 // What a weight's products may be asked to do with their result.
 std::vector<MatmulOut> OutsOf(const LinearSource& source) {
   if (source.use == WeightUse::kExpert) return {};  // other kernels multiply by them
-  if (source.use == WeightUse::kTable) return {MatmulOut::kF32};
+  if (source.use == WeightUse::kTable || source.use == WeightUse::kHead) return {MatmulOut::kF32};
   if (source.layout == LinearLayout::kGateUp) return {MatmulOut::kBf16};
   return {MatmulOut::kBf16, MatmulOut::kBf16Add, MatmulOut::kF32};
 }

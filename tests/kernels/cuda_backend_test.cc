@@ -184,7 +184,7 @@ TEST(CudaLinearTest, WithoutAnyKernelTheProductIsRefusedByItsShape) {
   EXPECT_STREQ(device.backend->last_error(), "no matrix product of 20 rows of 72 by 40 weights");
 }
 
-// Of a table, and of gates beside ups, there is one kind of product; experts have none.
+// Of a table, of a head, and of gates beside ups, there is one kind of product; experts have none.
 TEST(CudaWeights, ArePlannedForWhatTheyMayBeAskedFor) {
   const std::vector<uint16_t> bits = RandomBf16(64 * 64, 1, 0.1f);
   const WeightRows parts[] = {{bits.data(), DType::kBf16, 32, 64}, {bits.data(), DType::kBf16, 32, 64}};
@@ -197,6 +197,7 @@ TEST(CudaWeights, ArePlannedForWhatTheyMayBeAskedFor) {
       {{parts, 2, 64, LinearLayout::kStacked}, {MatmulOut::kBf16, MatmulOut::kBf16Add, MatmulOut::kF32}},
       {{parts, 2, 64, LinearLayout::kGateUp}, {MatmulOut::kBf16}},
       {{parts, 1, 64, LinearLayout::kStacked, nullptr, WeightUse::kTable}, {MatmulOut::kF32}},
+      {{parts, 1, 64, LinearLayout::kStacked, nullptr, WeightUse::kHead}, {MatmulOut::kF32}},
       {{parts, 2, 64, LinearLayout::kGateUp, nullptr, WeightUse::kExpert}, {}},
   };
   for (const Row& row : rows) {
