@@ -18,7 +18,6 @@ namespace tramontane::cuda {
 
 inline constexpr int kAttentionWarps = 4;
 inline constexpr int kAttentionThreads = kAttentionWarps * 32;
-inline constexpr int kAttentionStages = 2;
 inline constexpr float kAttentionLog2E = 1.4426950408889634f;
 inline constexpr float kMinusInfinity = -__builtin_huge_valf();
 
@@ -47,6 +46,7 @@ struct AttentionTile {
   static constexpr int kJoinBytes = kKeyWarps > 1 ? kKeyWarps* kStateBytes : 0;
   static constexpr int kSharedBytes = kJoinBytes > kLoadBytes ? kJoinBytes : kLoadBytes;
   static_assert(kRowWarps * kKeyWarps == kAttentionWarps && kKeySteps * 16 * kKeyWarps == kKeyTile);
+  static_assert(kSharedBytes == AttentionSharedBytes(kHeadDim, kTileRows));
 
   // Byte offset of a 16-byte piece in a tile. The exclusive or spreads eight neighbouring rows over all
   // banks.

@@ -123,12 +123,12 @@ WorkspaceMap MapWorkspace(const StepMaxima& maxima, const DeviceProperties& devi
     counts =
         std::max(counts, of_a_tile * AttentionCountBound(maxima.kv_heads, target_blocks, maxima.sequences));
   };
-  state_rows = shared_rows(TargetBlocks(device, kSmallTileRows));
+  state_rows = shared_rows(MostTargetBlocks(device, kSmallTileRows));
   for (const int32_t tile_rows : {kSmallTileRows, kLargeTileRows, kWideTileRows}) {
     if (tile_rows == kWideTileRows && !HasWideTile(maxima.head_dim)) continue;
-    const int32_t partials = AttentionPartialBound(maxima.kv_heads, TargetBlocks(device, tile_rows));
+    const int32_t partials = AttentionPartialBound(maxima.kv_heads, MostTargetBlocks(device, tile_rows));
     state_rows = std::max(state_rows, int64_t{partials} * maxima.kv_heads * tile_rows);
-    count_parts(TargetBlocks(device, tile_rows));
+    count_parts(MostTargetBlocks(device, tile_rows));
   }
   if (device.hopper) {
     const int32_t prefill_blocks = HopperTargetBlocks(device, kHopperPrefillRows);
@@ -159,7 +159,7 @@ WorkspaceMap MapWorkspace(const StepMaxima& maxima, const DeviceProperties& devi
   map.partial_out = take(state_rows * maxima.head_dim * int64_t{sizeof(float)}, &map.bytes);
   map.partial_lse = take(state_rows * int64_t{sizeof(float)}, &map.bytes);
   map.plan_items = AttentionItemBound(maxima.tokens, maxima.sequences, group, kSmallTileRows, maxima.kv_heads,
-                                      TargetBlocks(device, kSmallTileRows));
+                                      MostTargetBlocks(device, kSmallTileRows));
   if (CanShare(group)) map.plan_items = SharingItemBound(map.plan_items, maxima.sequences, 1);
   take(map.plan_items * int64_t{sizeof(AttentionItem)}, &map.plan_bytes);
   map.plan_merges = take(map.plan_items * int64_t{sizeof(AttentionMerge)}, &map.plan_bytes);

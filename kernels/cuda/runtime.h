@@ -18,7 +18,9 @@ struct DeviceProperties {
   std::string name;
   int64_t memory_bytes = 0;  // free when the runtime was made
   int32_t multiprocessors = 0;
-  bool hopper = false;  // compute capability 9.0: wgmma and TMA
+  int64_t shared_bytes = 0;           // shared memory of a multiprocessor
+  int64_t shared_bytes_reserved = 0;  // of it, that a block takes besides its own
+  bool hopper = false;                // compute capability 9.0: wgmma and TMA
 };
 
 // What a matrix product does with its result: f32 sums, one rounding at the end.

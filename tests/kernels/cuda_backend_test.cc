@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -593,12 +594,16 @@ TEST(CudaAttention, AHopperDeviceGoesByItsOwnKernelsWhereTheyServeThePages) {
   }
 }
 
-// Rows of a tile that a call of so many tokens is planned in, before Hopper or by mma.sync on it.
-int32_t PlannedRows(int64_t tokens, int32_t batch, int32_t head_dim = 64, int32_t page_size = 16,
-                    bool hopper = false) {
+cuda::DeviceProperties DeviceOf(int64_t shared_kib) {
   cuda::DeviceProperties device;
   device.multiprocessors = 100;
-  device.hopper = hopper;
+  device.shared_bytes = shared_kib * 1024;
+  device.shared_bytes_reserved = 1024;
+  return device;
+}
+
+// In groups of 4 query heads.
+AttentionParams CallOf(int64_t tokens, int32_t batch, int32_t head_dim, int32_t page_size) {
   const KvFormat format = {
       .element = DType::kBf16, .kv_heads = 8, .head_dim = head_dim, .page_size = page_size};
   AttentionParams call;
@@ -606,6 +611,15 @@ int32_t PlannedRows(int64_t tokens, int32_t batch, int32_t head_dim = 64, int32_
   call.query = MakeTensor(nullptr, DType::kBf16, tokens, int64_t{call.query_heads} * head_dim);
   call.kv = KvLayerView(format, nullptr, format.PageBytes(1));
   call.batch = batch;
+  return call;
+}
+
+// Rows of a tile that a call of so many tokens is planned in, before Hopper or by mma.sync on it.
+int32_t PlannedRows(int64_t tokens, int32_t batch, int32_t head_dim = 64, int32_t page_size = 16,
+                    bool hopper = false) {
+  cuda::DeviceProperties device = DeviceOf(228);
+  device.hopper = hopper;
+  const AttentionParams call = CallOf(tokens, batch, head_dim, page_size);
   const cuda::AttentionKernels kernels = cuda::ChooseAttention(call, device);
   EXPECT_EQ(kernels == cuda::AttentionKernels::kHopperPrefill, hopper && page_size == 16);
   const cuda::AttentionTiling tiling = cuda::TileAttention(call, kernels, device);
@@ -627,6 +641,41 @@ TEST(CudaAttentionChoiceTest, WideTilesAreForCallsThatFillTheDeviceWithFullOnes)
   for (const int32_t head_dim : {32, 96, 128}) EXPECT_EQ(PlannedRows(4096, 1, head_dim), 64) << head_dim;
   EXPECT_EQ(PlannedRows(4096, 1, 64, 4, /*hopper=*/true), 128) << "pages that no box serves";
   EXPECT_EQ(PlannedRows(100, 1, 64, 16, /*hopper=*/true), cuda::kHopperPrefillRows);
+}
+
+// Multiprocessors of sm_80, sm_89 and sm_90 have 164, 100 and 228 KiB; registers leave room for three blocks
+// of 16 rows, for two of more.
+TEST(CudaAttentionChoiceTest, SplitsAimForTheBlocksThatSharedMemoryHasRoomFor) {
+  using cuda::AttentionKernels;
+  struct Row {
+    AttentionKernels kernels;
+    int64_t tokens;  // of one sequence
+    int32_t head_dim;
+    int32_t tile_rows;
+    std::array<int32_t, 3> blocks;  // of a multiprocessor
+  };
+  const Row rows[] = {{AttentionKernels::kMmaSync, 1, 32, 16, {3, 3, 3}},
+                      {AttentionKernels::kMmaSync, 1, 64, 16, {3, 2, 3}},
+                      {AttentionKernels::kMmaSync, 1, 96, 16, {3, 1, 3}},
+                      {AttentionKernels::kMmaSync, 1, 128, 16, {2, 1, 3}},
+                      {AttentionKernels::kMmaSync, 100, 128, 64, {2, 1, 2}},
+                      {AttentionKernels::kMmaSync, 4096, 64, 128, {2, 2, 2}},
+                      {AttentionKernels::kByRow, 1, 96, 16, {2, 1, 3}},
+                      {AttentionKernels::kByRow, 1, 128, 16, {2, 1, 3}},
+                      {AttentionKernels::kLatent, 1, 64, 16, {3, 3, 3}},
+                      {AttentionKernels::kLatent, 1, 576, 16, {1, 1, 2}}};
+  for (const Row& row : rows) {
+    for (size_t i = 0; i < row.blocks.size(); ++i) {
+      const int64_t kib[] = {164, 100, 228};
+      const AttentionParams call = CallOf(row.tokens, 1, row.head_dim, 16);
+      const cuda::DeviceProperties device = DeviceOf(kib[i]);
+      const cuda::AttentionTiling tiling = cuda::TileAttention(call, row.kernels, device);
+      SCOPED_TRACE("heads of " + std::to_string(row.head_dim) + ", " + std::to_string(kib[i]) + " KiB");
+      EXPECT_EQ(tiling.tile_rows, row.tile_rows);
+      EXPECT_EQ(tiling.target_blocks, row.blocks[i] * device.multiprocessors);
+      EXPECT_LE(tiling.target_blocks, cuda::MostTargetBlocks(device, row.tile_rows));
+    }
+  }
 }
 
 // Of a block of attention, in heads of 64 by mma.sync: its rows, and two tiles of keys and of values.

@@ -44,7 +44,9 @@ void Multiply(const MatmulShape& shape, const MatmulParams& p) {
 EmulatedRuntime::EmulatedRuntime() {
   properties_.name = "emulated";
   properties_.memory_bytes = int64_t{1} << 30;
-  properties_.multiprocessors = 4;  // a small device: few empty blocks to run
+  properties_.multiprocessors = 4;        // a small device: few empty blocks to run
+  properties_.shared_bytes = 228 * 1024;  // as sm_90 has it
+  properties_.shared_bytes_reserved = 1024;
 }
 
 EmulatedRuntime::~EmulatedRuntime() {
