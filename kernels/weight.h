@@ -34,6 +34,7 @@ enum class WeightUse : int32_t {
   kLinear = 0,
   kTable = 1,   // Embed, and perhaps Linear too
   kExpert = 2,  // Moe
+  kHead = 3,    // Linear to logits: out is f32
 };
 
 // Rows that are brought in while they are packed, so that a source need not be in memory whole. Loading

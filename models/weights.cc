@@ -39,6 +39,7 @@ int64_t VectorStride(int64_t elements) { return (elements + 15) / 16 * 16; }
 
 WeightUse UseOf(const WeightSpec& spec) {
   if (spec.key.role == WeightRole::kEmbedding) return WeightUse::kTable;
+  if (spec.key.role == WeightRole::kLmHead) return WeightUse::kHead;
   return spec.key.expert == kNoExpert ? WeightUse::kLinear : WeightUse::kExpert;
 }
 

@@ -66,6 +66,8 @@ void Device::ReadFacts() {
   Check(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties");
   properties_.name = properties.name;
   properties_.multiprocessors = properties.multiProcessorCount;
+  properties_.shared_bytes = static_cast<int64_t>(properties.sharedMemPerMultiprocessor);
+  properties_.shared_bytes_reserved = static_cast<int64_t>(properties.reservedSharedMemPerBlock);
   properties_.hopper = properties.major == 9 && properties.minor == 0;
   l2_bytes_ = properties.l2CacheSize;
   int driver = 0, runtime = 0;

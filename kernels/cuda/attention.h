@@ -9,11 +9,12 @@
 
 namespace tramontane::cuda {
 
-inline constexpr int kKeyTile = 64;        // keys that a block works on at once
-inline constexpr int kMinSplitTiles = 4;   // a split has at least this many key tiles
-inline constexpr int kLargeTileRows = 64;  // rows (tokens x group) of the large tile
-inline constexpr int kWideTileRows = 128;  // of the one whose warps take 32 rows each: HasWideTile
-inline constexpr int kByRowTileRows = 16;  // of the only tile where each row has bounds of its own
+inline constexpr int kKeyTile = 64;         // keys that a block works on at once
+inline constexpr int kMinSplitTiles = 4;    // a split has at least this many key tiles
+inline constexpr int kLargeTileRows = 64;   // rows (tokens x group) of the large tile
+inline constexpr int kWideTileRows = 128;   // of the one whose warps take 32 rows each: HasWideTile
+inline constexpr int kByRowTileRows = 16;   // of the only tile where each row has bounds of its own
+inline constexpr int kAttentionStages = 2;  // tiles of keys, and of values, that a block has at once
 
 // One block column's work: rows [row_begin, row_begin + tile rows) of a sequence (row = token * group + head
 // in group) against the keys at absolute positions [key_begin, key_end).
@@ -95,7 +96,7 @@ struct AttentionPlanParams {
   int32_t group;      // query heads of a kv head
   int32_t tile_rows;  // 16, 64 or 128
   int32_t kv_heads;
-  int32_t target_blocks;   // AttentionBlocksPerMultiprocessor of them on each multiprocessor
+  int32_t target_blocks;   // TargetBlocks
   int32_t max_items;       // capacity of the lists: AttentionItemBound
   AttentionItem* items;    // [max_items]
   AttentionMerge* merges;  // [max_items]
@@ -122,6 +123,15 @@ struct AttentionSharersParams {
 
 // Blocks that fit on a multiprocessor at once, by their registers.
 constexpr int32_t AttentionBlocksPerMultiprocessor(int32_t tile_rows) { return tile_rows == 16 ? 3 : 2; }
+
+// Shared memory of a block of attention.cu: its rows' queries, and the stages of keys and of values.
+constexpr int32_t AttentionSharedBytes(int32_t head_dim, int32_t tile_rows) {
+  return (tile_rows + 2 * kAttentionStages * kKeyTile) * head_dim * 2;
+}
+// The same of attention_by_row.cu: queries for sinks besides, and 16 bytes of what each row sees.
+constexpr int32_t AttentionByRowSharedBytes(int32_t head_dim) {
+  return AttentionSharedBytes(head_dim, 2 * kByRowTileRows) + kByRowTileRows * 16;
+}
 
 // Whether kWideTileRows has kernels for such heads: sums, scores and queries of 32 rows a warp are 160 of a
 // thread's 255 registers here, at the next wider head 208.

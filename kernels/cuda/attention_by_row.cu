@@ -127,7 +127,7 @@ struct ByRowTile : AttentionTile<Bf16, kHeadDim, kRows> {
   static constexpr int kValuesAt = kKeysAt + kAttentionStages * Base::kKeyBytes;
   static constexpr int kViewsAt = kValuesAt + kAttentionStages * Base::kKeyBytes;
   static constexpr int kSharedBytes = kViewsAt + kRows * static_cast<int>(sizeof(RowView));
-  static_assert(kSharedBytes >= Base::kJoinBytes);
+  static_assert(kSharedBytes >= Base::kJoinBytes && kSharedBytes == AttentionByRowSharedBytes(kHeadDim));
 };
 
 }  // namespace

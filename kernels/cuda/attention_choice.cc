@@ -1,5 +1,8 @@
 #include "kernels/cuda/attention_choice.h"
 
+#include <algorithm>
+
+#include "kernels/cuda/attention_latent.h"
 #include "kernels/cuda/hopper_attention.h"
 
 namespace tramontane::cuda {
@@ -24,13 +27,21 @@ bool FillsWideTiles(const AttentionParams& p, const DeviceProperties& device) {
   const int32_t kv_heads = p.kv.format.kv_heads;
   const int64_t full = p.query.rows * (p.query_heads / kv_heads) / kWideTileRows - p.batch;
   return HasWideTile(p.kv.format.head_dim) && full >= p.batch &&
-         full * kv_heads >= TargetBlocks(device, kWideTileRows);
+         full * kv_heads >=
+             TargetBlocks(device, AttentionKernels::kMmaSync, kWideTileRows, p.kv.format.head_dim);
 }
 
 // Of the kernels of attention.cu and its kin.
 int32_t TileRows(const AttentionParams& p, AttentionKernels kernels, const DeviceProperties& device) {
   if (kernels != AttentionKernels::kMmaSync || FitsSmallTiles(p)) return kByRowTileRows;
   return FillsWideTiles(p, device) ? kWideTileRows : kLargeTileRows;
+}
+
+// Of a block.
+int64_t SharedBytesOf(AttentionKernels kernels, int32_t tile_rows, int32_t head_dim) {
+  if (kernels == AttentionKernels::kLatent) return LatentSharedBytes(head_dim);
+  return kernels == AttentionKernels::kByRow ? AttentionByRowSharedBytes(head_dim)
+                                             : AttentionSharedBytes(head_dim, tile_rows);
 }
 
 }  // namespace
@@ -51,8 +62,8 @@ AttentionTiling TileAttention(const AttentionParams& p, AttentionKernels kernels
   const bool hopper = prefill || kernels == AttentionKernels::kHopperDecode;
   AttentionTiling tiling;
   tiling.tile_rows = prefill ? kHopperPrefillRows : TileRows(p, kernels, device);
-  tiling.target_blocks =
-      hopper ? HopperTargetBlocks(device, tiling.tile_rows) : TargetBlocks(device, tiling.tile_rows);
+  tiling.target_blocks = hopper ? HopperTargetBlocks(device, tiling.tile_rows)
+                                : TargetBlocks(device, kernels, tiling.tile_rows, p.kv.format.head_dim);
   const int64_t keys =
       p.mask.bits != nullptr ? INT64_MAX : AttentionKeyBound(p.window, group, tiling.tile_rows);
   tiling.max_merges = AttentionMergeBound(kv_heads, tiling.target_blocks, keys);
@@ -77,7 +88,15 @@ AttentionRunParams RunParamsOf(const AttentionParams& p) {
   return run;
 }
 
-int32_t TargetBlocks(const DeviceProperties& device, int32_t tile_rows) {
+int32_t TargetBlocks(const DeviceProperties& device, AttentionKernels kernels, int32_t tile_rows,
+                     int32_t head_dim) {
+  const int64_t shared_bytes = SharedBytesOf(kernels, tile_rows, head_dim) + device.shared_bytes_reserved;
+  const int64_t by_shared = std::max<int64_t>(1, device.shared_bytes / shared_bytes);
+  const int64_t by_registers = AttentionBlocksPerMultiprocessor(tile_rows);
+  return static_cast<int32_t>(std::min(by_registers, by_shared)) * device.multiprocessors;
+}
+
+int32_t MostTargetBlocks(const DeviceProperties& device, int32_t tile_rows) {
   return AttentionBlocksPerMultiprocessor(tile_rows) * device.multiprocessors;
 }
 

@@ -32,8 +32,13 @@ AttentionTiling TileAttention(const AttentionParams& params, AttentionKernels ke
 // parts.
 AttentionRunParams RunParamsOf(const AttentionParams& params);
 
-// Blocks that splits aim for, in tiles of as many rows; of the kernels of sm_90a.
-int32_t TargetBlocks(const DeviceProperties& device, int32_t tile_rows);
+// Blocks that splits aim for, in tiles of as many rows over heads of head_dim: those that the device runs at
+// once, by their registers and shared memory. Of kernels that are not of sm_90a.
+int32_t TargetBlocks(const DeviceProperties& device, AttentionKernels kernels, int32_t tile_rows,
+                     int32_t head_dim);
+// The same of any of them over any heads, at most.
+int32_t MostTargetBlocks(const DeviceProperties& device, int32_t tile_rows);
+// The same of the kernels of sm_90a, which has the shared memory for them.
 int32_t HopperTargetBlocks(const DeviceProperties& device, int32_t tile_rows);
 
 }  // namespace tramontane::cuda

@@ -32,6 +32,7 @@ struct WrittenPart {
 template <typename T>
 TM_DEVICE void JoinParts(const AttentionRunParams& p, const AttentionMerge& merge, int kv_head,
                          int row_elements, int first_row, int end_row) {
+  if (ThreadX() % kPartThreads == 0) CountJoinedParts(merge.splits);
   const int kv_heads = p.kv.format.kv_heads;
   const int first_token = LoadTogether<32>(p.qo_indptr + merge.sequence);
   const int tokens = LoadTogether<32>(p.qo_indptr + merge.sequence + 1) - first_token;

@@ -34,14 +34,11 @@ namespace tramontane::cuda {
 
 namespace {
 
-constexpr int kLatentRows = kByRowTileRows;
 constexpr int kLatentWarps = 4;
 constexpr int kLatentThreads = kLatentWarps * 32;
-constexpr int kLatentKeys = 8 * kLatentWarps;  // a step of the loop
-constexpr int kLatentStages = 2;
 constexpr int kLatentTiles = kMostLatentValueDim / 16 / kLatentWarps;  // of 16 lanes of the value, a warp's
-constexpr int kScoreStride = kLatentKeys + 8;                          // floats, so that rows differ in banks
-static_assert(kKeyTile % kLatentKeys == 0 && kLatentThreads == kPartThreads);
+static_assert(kLatentKeys == 8 * kLatentWarps && kKeyTile % kLatentKeys == 0);
+static_assert(kLatentThreads == kPartThreads);
 
 // How rows lie in shared memory.
 struct LatentTile {
@@ -50,16 +47,13 @@ struct LatentTile {
   int row_bytes;
 
   TM_HOST_DEVICE explicit LatentTile(int dim)
-      : live_chunks(dim / 8), chunks((dim + 31) / 32 * 4), row_bytes((dim + 63) / 64 * 128) {}
+      : live_chunks(dim / 8), chunks((dim + 31) / 32 * 4), row_bytes(LatentRowBytes(dim)) {}
 
   // Byte offset of a piece. The exclusive or spreads eight neighbouring rows over all banks.
   TM_HOST_DEVICE int At(int row, int chunk) const { return row * row_bytes + (chunk ^ (row & 7)) * 16; }
 
   TM_HOST_DEVICE int KeysAt() const { return kLatentRows * row_bytes; }
   TM_HOST_DEVICE int ScoresAt() const { return KeysAt() + kLatentStages * kLatentKeys * row_bytes; }
-  TM_HOST_DEVICE int SharedSize() const {
-    return ScoresAt() + kLatentRows * kScoreStride * static_cast<int>(sizeof(float));
-  }
 };
 
 // The lengths of an item's sequence: its queries are its last tokens.
@@ -310,7 +304,7 @@ TM_KERNEL TM_BOUNDS(kLatentThreads, 2) void LatentAttentionKernel(LatentAttentio
             int64_t{query_of_row[i / 2]} * (sequence.kv_end - sequence.kv_base) + key - sequence.kv_base;
         sees = (LoadGlobal(sequence.mask + pair / 8) >> (pair % 8) & 1) != 0;
       }
-      scores[(lane / 4 + 8 * (i / 2)) * kScoreStride + column] = sees ? own[i] * scale : kMinusInfinity;
+      scores[(lane / 4 + 8 * (i / 2)) * kLatentScoreStride + column] = sees ? own[i] * scale : kMinusInfinity;
     }
     SyncThreads();
     float score[4][4];
@@ -318,7 +312,7 @@ TM_KERNEL TM_BOUNDS(kLatentThreads, 2) void LatentAttentionKernel(LatentAttentio
     for (int n = 0; n < 4; ++n) {
       TM_UNROLL
       for (int i = 0; i < 4; ++i) {
-        score[n][i] = scores[(lane / 4 + 8 * (i / 2)) * kScoreStride + 8 * n + lane % 4 * 2 + i % 2];
+        score[n][i] = scores[(lane / 4 + 8 * (i / 2)) * kLatentScoreStride + 8 * n + lane % 4 * 2 + i % 2];
       }
     }
     WeighLatentKeys(running, score);
@@ -342,15 +336,13 @@ TM_KERNEL TM_BOUNDS(kLatentThreads, 2) void LatentAttentionKernel(LatentAttentio
 int RunLatentAttention(const LatentAttentionParams& given, void* stream) {
   LatentAttentionParams params = given;
   params.run.pages = DevicePages(given.run.kv);
-  constexpr int kMostShared = (kLatentRows + kLatentStages * kLatentKeys) * kMostLatentDim * 2 +
-                              kLatentRows * kScoreStride * static_cast<int>(sizeof(float));
-  if (const int error = AllowSharedBytes<LatentAttentionKernel, kMostShared>()) return error;
+  if (const int error = AllowSharedBytes<LatentAttentionKernel, LatentSharedBytes(kMostLatentDim)>())
+    return error;
   const Dim3 grid{static_cast<unsigned>(params.run.max_items),
                   static_cast<unsigned>(params.run.kv.format.kv_heads)};
-  const LatentTile tile(params.run.kv.format.head_dim);
+  const auto shared = static_cast<size_t>(LatentSharedBytes(params.run.kv.format.head_dim));
   const auto queue = static_cast<Stream>(stream);
-  return TM_LAUNCH(LatentAttentionKernel, grid, Dim3{kLatentThreads}, static_cast<size_t>(tile.SharedSize()),
-                   queue, params);
+  return TM_LAUNCH(LatentAttentionKernel, grid, Dim3{kLatentThreads}, shared, queue, params);
 }
 
 }  // namespace tramontane::cuda

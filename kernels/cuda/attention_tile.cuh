@@ -18,7 +18,6 @@ namespace tramontane::cuda {
 
 inline constexpr int kAttentionWarps = 4;
 inline constexpr int kAttentionThreads = kAttentionWarps * 32;
-inline constexpr int kAttentionStages = 2;
 inline constexpr float kAttentionLog2E = 1.4426950408889634f;
 inline constexpr float kMinusInfinity = -__builtin_huge_valf();
 
@@ -39,11 +38,15 @@ struct AttentionTile {
   static constexpr int kRowBytes = kHeadDim * 2;
   static constexpr int kQueryBytes = kTileRows * kRowBytes;
   static constexpr int kKeyBytes = kKeyTile * kRowBytes;
-  static constexpr int kStateBytes = kTileRows * (kHeadDim + 2) * 4;  // one warp's O, max and sum
+  // A row of a warp's state for JoinWarps, in numbers: O, max and sum, and nothing, so that four rows next to
+  // each other are in different banks where each has 8 of them.
+  static constexpr int kStateStride = kHeadDim + 8;
+  static constexpr int kStateBytes = kTileRows * kStateStride * 4;  // of one warp
   static constexpr int kLoadBytes = kQueryBytes + 2 * kAttentionStages * kKeyBytes;
   static constexpr int kJoinBytes = kKeyWarps > 1 ? kKeyWarps* kStateBytes : 0;
   static constexpr int kSharedBytes = kJoinBytes > kLoadBytes ? kJoinBytes : kLoadBytes;
   static_assert(kRowWarps * kKeyWarps == kAttentionWarps && kKeySteps * 16 * kKeyWarps == kKeyTile);
+  static_assert(kSharedBytes == AttentionSharedBytes(kHeadDim, kTileRows));
 
   // Byte offset of a 16-byte piece in a tile. The exclusive or spreads eight neighbouring rows over all
   // banks.
@@ -303,8 +306,8 @@ TM_DEVICE bool JoinWarps(const AttentionPlace<Shape>& at, AttentionState<Shape>&
     state.max[i] *= scale;
   }
   if (Shape::kKeyWarps == 1) return true;
-  auto* const states = reinterpret_cast<float*>(SharedBytes());  // [kKeyWarps][16][head_dim + 2]
-  constexpr int kStride = Shape::kHeadDim + 2;
+  auto* const states = reinterpret_cast<float*>(SharedBytes());  // [kKeyWarps][16][kStateStride]
+  constexpr int kStride = Shape::kStateStride;
   CopyWait<0>();
   SyncThreads();
   TM_UNROLL
@@ -312,13 +315,9 @@ TM_DEVICE bool JoinWarps(const AttentionPlace<Shape>& at, AttentionState<Shape>&
     float* row = states + (at.key_warp * Shape::kTileRows + at.group_lane + 8 * i) * kStride;
     TM_UNROLL
     for (int d = 0; d < Shape::kDimSteps * 2; ++d) {
-      row[d * 8 + at.pair * 2] = state.out[d][2 * i];
-      row[d * 8 + at.pair * 2 + 1] = state.out[d][2 * i + 1];
+      StoreShared8(row + d * 8 + at.pair * 2, {BitsOf(state.out[d][2 * i]), BitsOf(state.out[d][2 * i + 1])});
     }
-    if (at.pair == 0) {
-      row[Shape::kHeadDim] = state.max[i];
-      row[Shape::kHeadDim + 1] = state.sum[i];
-    }
+    if (at.pair == 0) StoreShared8(row + Shape::kHeadDim, {BitsOf(state.max[i]), BitsOf(state.sum[i])});
   }
   SyncThreads();
   if (at.key_warp > 0) return false;
@@ -328,7 +327,7 @@ TM_DEVICE bool JoinWarps(const AttentionPlace<Shape>& at, AttentionState<Shape>&
     float max = kMinusInfinity;
     TM_UNROLL
     for (int w = 0; w < Shape::kKeyWarps; ++w)
-      max = Max(max, row[w * Shape::kTileRows * kStride + Shape::kHeadDim]);
+      max = Max(max, FloatOf(LoadShared8(row + w * Shape::kTileRows * kStride + Shape::kHeadDim).word[0]));
     const float base = max == kMinusInfinity ? 0.0f : max;
     state.max[i] = max;
     state.sum[i] = 0.0f;
@@ -337,12 +336,14 @@ TM_DEVICE bool JoinWarps(const AttentionPlace<Shape>& at, AttentionState<Shape>&
     TM_UNROLL
     for (int w = 0; w < Shape::kKeyWarps; ++w) {
       const float* other = row + w * Shape::kTileRows * kStride;
-      const float shrink = Exp2(other[Shape::kHeadDim] - base);
-      state.sum[i] += other[Shape::kHeadDim + 1] * shrink;
+      const Vector8 max_and_sum = LoadShared8(other + Shape::kHeadDim);
+      const float shrink = Exp2(FloatOf(max_and_sum.word[0]) - base);
+      state.sum[i] += FloatOf(max_and_sum.word[1]) * shrink;
       TM_UNROLL
       for (int d = 0; d < Shape::kDimSteps * 2; ++d) {
-        state.out[d][2 * i] += other[d * 8 + at.pair * 2] * shrink;
-        state.out[d][2 * i + 1] += other[d * 8 + at.pair * 2 + 1] * shrink;
+        const Vector8 two = LoadShared8(other + d * 8 + at.pair * 2);
+        state.out[d][2 * i] += FloatOf(two.word[0]) * shrink;
+        state.out[d][2 * i + 1] += FloatOf(two.word[1]) * shrink;
       }
     }
   }

@@ -40,7 +40,7 @@ constexpr int64_t RoundUp(int64_t value, int64_t multiple) {
 // What a weight's products may be asked to do with their result.
 std::vector<MatmulOut> OutsOf(const LinearSource& source) {
   if (source.use == WeightUse::kExpert) return {};  // other kernels multiply by them
-  if (source.use == WeightUse::kTable) return {MatmulOut::kF32};
+  if (source.use == WeightUse::kTable || source.use == WeightUse::kHead) return {MatmulOut::kF32};
   if (source.layout == LinearLayout::kGateUp) return {MatmulOut::kBf16};
   return {MatmulOut::kBf16, MatmulOut::kBf16Add, MatmulOut::kF32};
 }
@@ -123,12 +123,12 @@ WorkspaceMap MapWorkspace(const StepMaxima& maxima, const DeviceProperties& devi
     counts =
         std::max(counts, of_a_tile * AttentionCountBound(maxima.kv_heads, target_blocks, maxima.sequences));
   };
-  state_rows = shared_rows(TargetBlocks(device, kSmallTileRows));
+  state_rows = shared_rows(MostTargetBlocks(device, kSmallTileRows));
   for (const int32_t tile_rows : {kSmallTileRows, kLargeTileRows, kWideTileRows}) {
     if (tile_rows == kWideTileRows && !HasWideTile(maxima.head_dim)) continue;
-    const int32_t partials = AttentionPartialBound(maxima.kv_heads, TargetBlocks(device, tile_rows));
+    const int32_t partials = AttentionPartialBound(maxima.kv_heads, MostTargetBlocks(device, tile_rows));
     state_rows = std::max(state_rows, int64_t{partials} * maxima.kv_heads * tile_rows);
-    count_parts(TargetBlocks(device, tile_rows));
+    count_parts(MostTargetBlocks(device, tile_rows));
   }
   if (device.hopper) {
     const int32_t prefill_blocks = HopperTargetBlocks(device, kHopperPrefillRows);
@@ -159,7 +159,7 @@ WorkspaceMap MapWorkspace(const StepMaxima& maxima, const DeviceProperties& devi
   map.partial_out = take(state_rows * maxima.head_dim * int64_t{sizeof(float)}, &map.bytes);
   map.partial_lse = take(state_rows * int64_t{sizeof(float)}, &map.bytes);
   map.plan_items = AttentionItemBound(maxima.tokens, maxima.sequences, group, kSmallTileRows, maxima.kv_heads,
-                                      TargetBlocks(device, kSmallTileRows));
+                                      MostTargetBlocks(device, kSmallTileRows));
   if (CanShare(group)) map.plan_items = SharingItemBound(map.plan_items, maxima.sequences, 1);
   take(map.plan_items * int64_t{sizeof(AttentionItem)}, &map.plan_bytes);
   map.plan_merges = take(map.plan_items * int64_t{sizeof(AttentionMerge)}, &map.plan_bytes);
@@ -538,9 +538,11 @@ OpCode CudaBackend::Tune() noexcept {
 
 // Kernels read and write rows in pieces of 16 bytes.
 bool IsOfPieces(int64_t bytes) { return bytes % 16 == 0; }
+bool BeginsAtAPiece(const Tensor& rows) {
+  return IsOfPieces(static_cast<int64_t>(reinterpret_cast<uintptr_t>(rows.data)));
+}
 void CheckPieces(const Tensor& rows, const char* name) {
-  TM_CHECK(IsOfPieces(static_cast<int64_t>(reinterpret_cast<uintptr_t>(rows.data))) &&
-               (rows.rows <= 1 || IsOfPieces(Format(rows.dtype).Bytes(rows.row_stride))),
+  TM_CHECK(BeginsAtAPiece(rows) && (rows.rows <= 1 || IsOfPieces(Format(rows.dtype).Bytes(rows.row_stride))),
            "%s at %p has rows %lld elements apart, which are no pieces of 16 bytes", name, rows.data,
            static_cast<long long>(rows.row_stride));
 }
@@ -702,6 +704,8 @@ void CheckLinear(const LinearParams& p, const PackedWeight& weight) {
   TM_CHECK(p.adapter_index == nullptr, "there are no adapters");
   CheckPieces(p.x, "x");
   if (swiglu) CheckPieces(p.out, "out");
+  // Of other outputs, which may be of any width, what cuBLASLt is promised; few rows do without.
+  TM_CHECK(BeginsAtAPiece(p.out), "out at %p, which is no multiple of 16 bytes", p.out.data);
 }
 
 // Whether every form that the weight stands in takes the norm with it.
@@ -852,6 +856,8 @@ OpCode CudaBackend::Multiply(const LinearParams& p, const Segment& weight, const
                                                                 : MatmulOut::kBf16;
   const int plan = ProductPlans::PlanOf(*weight.plans, kind, p.rows);
   TM_CHECK(plan != ProductPlans::kNotPlanned, "a product of %d rows, beyond what was reserved", p.rows);
+  if (!BeginsAtAPiece(out))
+    return MultiplyInSlices(p, weight, out);  // a segment behind any number of outputs
   const MatmulParams params = {.x = p.x.data,
                                .weight = weight.data,
                                .out = out.data,
@@ -862,8 +868,8 @@ OpCode CudaBackend::Multiply(const LinearParams& p, const Segment& weight, const
   return error == Runtime::kNoMatmul ? MultiplyInSlices(p, weight, out) : Queued(error, "a matrix product");
 }
 
-// Where the device's library has no kernel: our own, as many rows at a time as it takes. It reads the weight
-// once for each slice.
+// Where the device's library has no kernel, or is promised that outputs begin elsewhere: our own, as many
+// rows at a time as it takes. It reads the weight once for each slice.
 OpCode CudaBackend::MultiplyInSlices(const LinearParams& p, const Segment& weight, const Tensor& out) {
   const int64_t x_bytes = Format(p.x.dtype).Bytes(p.x.row_stride),
                 out_bytes = Format(out.dtype).Bytes(out.row_stride);

@@ -116,6 +116,8 @@ class CudaRuntime final : public Runtime {
 std::string CudaRuntime::Start(const cudaDeviceProp& device) {
   properties_.name = device.name;
   properties_.multiprocessors = device.multiProcessorCount;
+  properties_.shared_bytes = static_cast<int64_t>(device.sharedMemPerMultiprocessor);
+  properties_.shared_bytes_reserved = static_cast<int64_t>(device.reservedSharedMemPerBlock);
   properties_.hopper = device.major == 9 && device.minor == 0;
   tuning_key_ = properties_.name + "," + std::to_string(properties_.multiprocessors) + ",cublasLt-" +
                 std::to_string(cublasLtGetVersion());

@@ -210,11 +210,19 @@ TM_DEVICE void MultiplySmallBlocks(const std::byte* units, const Format& format,
   }
 }
 
+// Where a warp's sum of an output of row r stands among its own: 8 numbers of nothing after each pair of
+// rows, so that those which lanes write together, of every second row, are in different banks, and so are
+// those they read, of two rows with all outputs or of four with half of them.
+TM_HOST_DEVICE constexpr int SmallPartialAt(int r, int out) { return r * kSmallTileOut + r / 2 * 8 + out; }
+
+template <int kRowTiles>
+inline constexpr int kSmallWarpPartials = SmallPartialAt(kRowTiles * 8, 0);
+
 // What StoreSmallPartials takes of shared memory.
 template <int kRowTiles>
-inline constexpr int kSmallPartialBytes = kSmallWarps * kRowTiles * 8 * kSmallTileOut * 4;
+inline constexpr int kSmallPartialBytes = kSmallWarps * kSmallWarpPartials<kRowTiles> * 4;
 
-// Every warp's sums to shared memory, [warps][rows][16 outputs]; the block waits.
+// Every warp's sums to shared memory, [warps][kSmallWarpPartials]; the block waits.
 template <int kRowTiles>
 TM_DEVICE void StoreSmallPartials(const float (&sum)[kRowTiles][4], float* partial) {
   const int warp = ThreadX() / 32, g = LaneId() / 4, t = LaneId() % 4;
@@ -223,7 +231,7 @@ TM_DEVICE void StoreSmallPartials(const float (&sum)[kRowTiles][4], float* parti
     TM_UNROLL
     for (int i = 0; i < 4; ++i) {
       const int out = g + 8 * (i / 2), r = n * 8 + 2 * t + i % 2;
-      partial[(warp * kRowTiles * 8 + r) * kSmallTileOut + out] = sum[n][i];
+      StoreShared(partial + warp * kSmallWarpPartials<kRowTiles> + SmallPartialAt(r, out), sum[n][i]);
     }
   }
   SyncThreads();
@@ -234,7 +242,9 @@ template <int kRowTiles>
 TM_DEVICE float SmallTotal(const float* partial, int r, int out) {
   float value = 0.0f;
   TM_UNROLL
-  for (int w = 0; w < kSmallWarps; ++w) value += partial[(w * kRowTiles * 8 + r) * kSmallTileOut + out];
+  for (int w = 0; w < kSmallWarps; ++w) {
+    value += LoadShared(partial + w * kSmallWarpPartials<kRowTiles> + SmallPartialAt(r, out));
+  }
   return value;
 }
 

@@ -196,6 +196,10 @@ TM_DEVICE Vector16 LoadShared16(const void* address) { return *static_cast<const
 TM_DEVICE void StoreShared16(void* address, const Vector16& value) {
   *static_cast<Vector16*>(address) = value;
 }
+TM_DEVICE Vector8 LoadShared8(const void* address) { return *static_cast<const Vector8*>(address); }
+TM_DEVICE void StoreShared8(void* address, const Vector8& value) { *static_cast<Vector8*>(address) = value; }
+TM_DEVICE float LoadShared(const float* address) { return *address; }
+TM_DEVICE void StoreShared(float* address, float value) { *address = value; }
 
 // ---- between blocks of a grid
 
@@ -315,6 +319,8 @@ TM_HOST_DEVICE int Min(int a, int b) { return a < b ? a : b; }
 TM_DEVICE double Log(double x) { return log(x); }
 // Whoever computes e^x in f64, which is dear, says so; the emulator counts.
 TM_DEVICE void CountExponential() {}
+// Whoever joins the parts of some rows says how many; the emulator counts.
+TM_DEVICE void CountJoinedParts(int) {}
 TM_DEVICE double Log1p(double x) { return log1p(x); }
 TM_DEVICE float MultiplyUnfused(float a, float b) { return __fmul_rn(a, b); }
 TM_DEVICE float MultiplyAdd(float a, float b, float c) { return __fmaf_rn(a, b, c); }

@@ -18,7 +18,9 @@ struct DeviceProperties {
   std::string name;
   int64_t memory_bytes = 0;  // free when the runtime was made
   int32_t multiprocessors = 0;
-  bool hopper = false;  // compute capability 9.0: wgmma and TMA
+  int64_t shared_bytes = 0;           // shared memory of a multiprocessor
+  int64_t shared_bytes_reserved = 0;  // of it, that a block takes besides its own
+  bool hopper = false;                // compute capability 9.0: wgmma and TMA
 };
 
 // What a matrix product does with its result: f32 sums, one rounding at the end.
@@ -40,8 +42,8 @@ struct MatmulShape {
 
 struct MatmulParams {
   const void* x = nullptr;       // [rows, in_features] bf16, rows x_stride elements apart, 16-byte aligned
-  const void* weight = nullptr;  // [out_features, in_features] bf16
-  void* out = nullptr;           // [rows, out_features], rows out_stride elements apart
+  const void* weight = nullptr;  // [out_features, in_features] bf16, 16-byte aligned
+  void* out = nullptr;           // [rows, out_features], rows out_stride elements apart, 16-byte aligned
   int64_t x_stride = 0;
   int64_t out_stride = 0;
   int32_t rows = 0;

@@ -155,41 +155,74 @@ struct Comparison {
 
 // ---- logits of given tokens ---------------------------------------------------------------------
 
+// Two sequences of random tokens on both backends at once, every logit of every step being compared.
+class TeacherForcing {
+ public:
+  // score_growth: how much larger attention's scores are than in the models that the tolerance was made for.
+  TeacherForcing(const Loaded& cuda, const Loaded& cpu, double score_growth)
+      : score_growth_(score_growth),
+        layers_(cpu.model->config().layers),
+        vocab_(std::min(96u, static_cast<uint32_t>(cpu.model->config().vocab_size))),
+        on_cuda_(*cuda.model, *cuda.backend, kRoom),
+        on_cpu_(*cpu.model, *cpu.backend, kRoom) {
+    for (const int sequence : {kFirst, kSecond}) {
+      EXPECT_EQ(on_cuda_.AddSequence(), sequence);
+      EXPECT_EQ(on_cpu_.AddSequence(), sequence);
+    }
+  }
+
+  // So many tokens more of the first sequence and of the second; of none it is not in the step.
+  void Step(int first, int second) {
+    std::vector<ModelDriver::Row> rows;
+    if (first > 0) rows.push_back({kFirst, Some(first)});
+    if (second > 0) rows.push_back({kSecond, Some(second)});
+    const Logits want = on_cpu_.Step(rows);
+    if (tolerance_ == 0) tolerance_ = score_growth_ * Tolerance(layers_, Spread(want));
+    all_.Add(on_cuda_.Step(rows), want, tolerance_);
+  }
+
+  int64_t LengthOfFirst() const { return on_cuda_.Length(kFirst); }
+
+  void Report() const {
+    std::cout << "worst difference " << all_.worst << " of " << tolerance_ << " allowed; " << all_.clear
+              << " of " << all_.tokens << " tokens are clear\n";
+    EXPECT_GT(all_.clear, static_cast<int>(all_.tokens / (4 * score_growth_)));
+  }
+
+ private:
+  static constexpr int kFirst = 0, kSecond = 1;
+
+  std::vector<int32_t> Some(int count) {
+    std::vector<int32_t> tokens;
+    for (int i = 0; i < count; ++i) tokens.push_back(static_cast<int32_t>(random_() % vocab_));
+    return tokens;
+  }
+
+  const double score_growth_;
+  const int32_t layers_;
+  const uint32_t vocab_;
+  ModelDriver on_cuda_, on_cpu_;
+  std::mt19937 random_{7};
+  Comparison all_;
+  double tolerance_ = 0;  // of the first step's spread
+};
+
 // Chunks of every kind: whole prompts, many rows (large products), few rows, single tokens, two sequences at
-// once; 60 positions roll the window of 16 far over pages of 8.
+// once; 60 positions roll the window of 16 far over pages of 8. Keys are not split: they are one tile.
 // Over weights in blocks CUDA rounds each number once to bf16, where the CPU has its f32: as if the vector
 // that a matrix is multiplied with were rounded once more, five times in a layer, which the tolerance has
 // room for.
-// score_growth: how much larger attention's scores are than in the models that the tolerance was made for.
 void CompareTeacherForcedLogits(const Loaded& cuda, const Loaded& cpu, double score_growth) {
-  ModelDriver on_cuda(*cuda.model, *cuda.backend, kRoom), on_cpu(*cpu.model, *cpu.backend, kRoom);
-  std::mt19937 random(7);
-  const auto vocab = std::min(96u, static_cast<uint32_t>(cpu.model->config().vocab_size));
-  const auto some = [&random, vocab](int count) {
-    std::vector<int32_t> tokens;
-    for (int i = 0; i < count; ++i) tokens.push_back(static_cast<int32_t>(random() % vocab));
-    return tokens;
-  };
-  const int first = on_cuda.AddSequence(), second = on_cuda.AddSequence();
-  ASSERT_EQ(on_cpu.AddSequence(), first);
-  ASSERT_EQ(on_cpu.AddSequence(), second);
-  std::vector<std::vector<ModelDriver::Row>> steps = {{{first, some(21)}}, {{second, some(7)}}};
+  TeacherForcing both(cuda, cpu, score_growth);
+  both.Step(21, 0);
+  both.Step(0, 7);
   for (int64_t i = 0; i < ScaledCount(1, 0); ++i) {  // more of both kinds, where there is time
-    steps.push_back({{first, some(19)}, {second, some(5)}});
-    steps.push_back({{second, some(33)}});
+    both.Step(19, 5);
+    both.Step(0, 33);
   }
-  for (int64_t i = 0; i < ScaledCount(8, 2); ++i) steps.push_back({{first, some(1)}, {second, some(1)}});
-  steps.push_back({{first, some(12)}});
-  Comparison all;
-  double tolerance = 0;
-  for (const auto& rows : steps) {
-    const Logits want = on_cpu.Step(rows);
-    if (tolerance == 0) tolerance = score_growth * Tolerance(cpu.model->config().layers, Spread(want));
-    all.Add(on_cuda.Step(rows), want, tolerance);
-  }
-  std::cout << "worst difference " << all.worst << " of " << tolerance << " allowed; " << all.clear << " of "
-            << all.tokens << " tokens are clear\n";
-  EXPECT_GT(all.clear, static_cast<int>(all.tokens / (4 * score_growth)));
+  for (int64_t i = 0; i < ScaledCount(8, 2); ++i) both.Step(1, 1);
+  both.Step(12, 0);
+  both.Report();
 }
 
 void CompareTeacherForcedLogits(const DrawnModel& model, DType weights = DType::kBf16,
@@ -205,9 +238,40 @@ TEST(CudaModel, TeacherForcedLogitsAgreeWithTheCpu) {
   CompareTeacherForcedLogits(NativeModel(WindowedModel()));
 }
 
-// Where attention is split into as many parts as a large device has room for.
+// On a device of 132 multiprocessors, where one sequence alone never fills it: beyond 256 keys a layer
+// without a window splits them as finely as it may, of many rows and of one. Two chunks of a prompt, its end
+// beside a second sequence, then single tokens.
+void CompareLogitsOverSplitKeys(DrawnModel model, BackendPtr cuda_backend) {
+  constexpr int kChunk = 256, kEnd = 12;
+  ASSERT_GE(kRoom.max_tokens, kChunk);
+  model.model.context = 1024;
+  const TempFolder folder;
+  model.Write(folder);
+  const Loaded cuda(std::move(cuda_backend), folder.path(), model.page_size);
+  const Loaded cpu(MakeExactCpu(), folder.path(), model.page_size);
+  TeacherForcing both(cuda, cpu, model.score_growth);
+  // Parts that a step joins, where somebody counts them.
+  const auto expect_parts = [&](int first, int second, bool some) {
+    const std::optional<int64_t> before = PartsJoined();
+    both.Step(first, second);
+    if (!before) return;
+    EXPECT_EQ(*PartsJoined() > *before, some) << both.LengthOfFirst() << " keys";
+  };
+  expect_parts(kChunk, 0, /*some=*/false);
+  expect_parts(kChunk, 0, /*some=*/true);
+  expect_parts(kEnd, 5, /*some=*/true);
+  for (int i = 0; i < 2; ++i) expect_parts(1, 1, /*some=*/true);
+  EXPECT_GE(both.LengthOfFirst(), 520);
+  both.Report();
+}
+
+// Few keys: nothing is split, and most blocks are idle.
 TEST(CudaModel, TeacherForcedLogitsAgreeWithTheCpuOnALargeDevice) {
   CompareTeacherForcedLogits(NativeModel(WindowedModel()), DType::kBf16, MakeLargeCudaTestBackend());
+}
+
+TEST(CudaModel, TeacherForcedLogitsAgreeWithTheCpuWhereKeysAreSplit) {
+  CompareLogitsOverSplitKeys(NativeModel(WindowedModel()), MakeLargeCudaTestBackend());
 }
 
 // Heads and pages that the kernels of sm_90a serve; the window of 16 is one page, which pages of 16 cross.
@@ -234,9 +298,13 @@ TEST_P(CudaHopperModel, TeacherForcedLogitsAgreeWithTheCpu) {
   }
 }
 
-// As many multiprocessors as an H200 has: what is split is split more finely, and most blocks are idle.
+// As many multiprocessors as an H200 has, for few keys: nothing is split, and most blocks are idle.
 TEST(CudaHopperLargeModel, TeacherForcedLogitsAgreeWithTheCpu) {
   CompareTeacherForcedLogits(HopperModel(64), DType::kBf16, MakeHopperCudaTestBackend(132));
+}
+
+TEST(CudaHopperLargeModel, TeacherForcedLogitsAgreeWithTheCpuWhereKeysAreSplit) {
+  CompareLogitsOverSplitKeys(HopperModel(64), MakeHopperCudaTestBackend(132));
 }
 
 // Every token has every expert, by shares of its own: a choice between two that score alike would be another

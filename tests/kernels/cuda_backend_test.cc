@@ -8,10 +8,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <set>
 #include <tuple>
@@ -20,6 +23,7 @@
 #include "kernels/cuda/emulator/emulated_runtime.h"
 #include "kernels/cuda/emulator/emulator.h"
 #include "kernels/cuda/hopper_attention.h"
+#include "kernels/cuda/linear_small.h"
 #include "kernels/cuda/sampling.h"
 #include "tests/kernels/cuda_linear_case.h"
 #include "tests/reference/attention.h"
@@ -105,7 +109,8 @@ std::vector<std::byte> WeightMemory(DType dtype, const std::vector<uint16_t>& bi
   return memory;
 }
 
-void ExpectAsDefined(Device& device, const LinearCase& c) {
+// once_packed: called when the weight is where it will be, and planned for.
+void ExpectAsDefined(Device& device, const LinearCase& c, const std::function<void()>& once_packed = [] {}) {
   Backend& backend = *device.backend;
   ASSERT_EQ(backend.Reserve(SmallMaxima()), OpCode::kOk) << backend.last_error();
   const bool swiglu = c.epilogue == Epilogue::kSwiGlu;
@@ -122,6 +127,7 @@ void ExpectAsDefined(Device& device, const LinearCase& c) {
       backend.PackLinear({parts, 2, c.in, swiglu ? LinearLayout::kGateUp : LinearLayout::kStacked}, &weight),
       OpCode::kOk)
       << backend.last_error();
+  once_packed();
 
   ExpectLinearAgrees(device, {c.rows, c.in, c.part_rows, c.prologue, c.epilogue, c.out_dtype}, weight,
                      weight_bits);
@@ -133,7 +139,7 @@ TEST_P(CudaLinear, AgreesWithItsDefinition) {
   EXPECT_STREQ(device.backend->remarks(), "");
 }
 
-// The library says so at load, or only when the very number of rows comes.
+// The library says so at load, or only when the very number of rows comes. Few rows it is never asked for.
 TEST_P(CudaLinear, AgreesWhereTheLibraryHasNoKernel) {
   const LinearCase c = GetParam();
   if (c.in % 32 != 0)
@@ -144,9 +150,16 @@ TEST_P(CudaLinear, AgreesWhereTheLibraryHasNoKernel) {
   EXPECT_THAT(no_kernels.backend->remarks(),
               testing::HasSubstr("no one kernel multiplies 17 to 24 rows of 96 by"));
   Device not_for_these;
-  not_for_these.runtime->RefuseMatmuls(
-      [&](const cuda::MatmulShape& shape, int32_t rows) { return rows == c.rows && rows < shape.max_rows; });
-  ExpectAsDefined(not_for_these, c);
+  int64_t refused = 0;
+  ExpectAsDefined(not_for_these, c, [&] {
+    not_for_these.runtime->RefuseMatmuls([&](const cuda::MatmulShape&, int32_t rows) {
+      refused += rows == c.rows ? 1 : 0;
+      return rows == c.rows;
+    });
+  });
+  EXPECT_EQ(refused > 0, c.rows > cuda::kSmallLinearRows);
+  EXPECT_EQ(not_for_these.runtime->matmuls(), 0);
+  EXPECT_STREQ(not_for_these.backend->remarks(), "") << "nobody knew at load";
 }
 
 // A product of `rows` rows of [in] by a weight [out, in] on this device, which has room for a few more
@@ -172,7 +185,7 @@ TEST(CudaLinearTest, WithoutAnyKernelTheProductIsRefusedByItsShape) {
   EXPECT_STREQ(device.backend->last_error(), "no matrix product of 20 rows of 72 by 40 weights");
 }
 
-// Of a table, and of gates beside ups, there is one kind of product; experts have none.
+// Of a table, of a head, and of gates beside ups, there is one kind of product; experts have none.
 TEST(CudaWeights, ArePlannedForWhatTheyMayBeAskedFor) {
   const std::vector<uint16_t> bits = RandomBf16(64 * 64, 1, 0.1f);
   const WeightRows parts[] = {{bits.data(), DType::kBf16, 32, 64}, {bits.data(), DType::kBf16, 32, 64}};
@@ -185,6 +198,7 @@ TEST(CudaWeights, ArePlannedForWhatTheyMayBeAskedFor) {
       {{parts, 2, 64, LinearLayout::kStacked}, {MatmulOut::kBf16, MatmulOut::kBf16Add, MatmulOut::kF32}},
       {{parts, 2, 64, LinearLayout::kGateUp}, {MatmulOut::kBf16}},
       {{parts, 1, 64, LinearLayout::kStacked, nullptr, WeightUse::kTable}, {MatmulOut::kF32}},
+      {{parts, 1, 64, LinearLayout::kStacked, nullptr, WeightUse::kHead}, {MatmulOut::kF32}},
       {{parts, 2, 64, LinearLayout::kGateUp, nullptr, WeightUse::kExpert}, {}},
   };
   for (const Row& row : rows) {
@@ -232,6 +246,46 @@ TEST(CudaLinearDeathTest, OutputsOfSwiGluAtNoPiecesAreCaught) {
   params.out.row_stride = kHalf + 4;
   EXPECT_DEATH((void)device.backend->Linear(params),
                "out at .* has rows 36 elements apart, which are no pieces");
+}
+
+// Of whatever kind: cuBLASLt is promised where they begin. Rows may be any number of outputs apart.
+TEST(CudaLinearDeathTest, OutputsThatBeginAtNoPieceAreCaught) {
+  for (const auto& [epilogue, dtype] : {std::pair{Epilogue::kNone, DType::kBf16},
+                                        {Epilogue::kAddResidual, DType::kBf16},
+                                        {Epilogue::kNone, DType::kF32}}) {
+    Device device;
+    LinearParams params = ProductOn(device, 20, 64, 33);
+    auto* const memory = device.Allocate<std::byte>(20 * 33 * 4 + 16);
+    params.epilogue = epilogue;
+    params.out = MakeTensor(memory + 16, dtype, 20, 33);
+    EXPECT_EQ(device.backend->Linear(params), OpCode::kOk) << device.backend->last_error();
+    params.out.data = memory + 8;
+    EXPECT_DEATH((void)device.backend->Linear(params), "out at .*, which is no multiple of 16 bytes");
+  }
+}
+
+// Twenty outputs of bf16 are 40 bytes: what follows them goes by our own kernel, however many rows there are.
+TEST(CudaLinearTest, ASegmentBehindOutputsThatAreNoPiecesGoesPastTheLibrary) {
+  constexpr int64_t kIn = 64, kPartRows = 20;
+  std::vector<int32_t> order(kIn);
+  std::iota(order.rbegin(), order.rend(), 0);
+  for (const auto& [first_rows, products] : {std::pair<int64_t, int64_t>{20, 1}, {24, 2}}) {
+    Device device;
+    ASSERT_EQ(device.backend->Reserve(SmallMaxima()), OpCode::kOk) << device.backend->last_error();
+    const std::vector<uint16_t> bits = RandomBf16((first_rows + kPartRows) * kIn, 1, 0.1f);
+    const WeightRows parts[] = {{bits.data(), DType::kBf16, first_rows, kIn},
+                                {bits.data() + first_rows * kIn, DType::kBf16, kPartRows, kIn, order.data()}};
+    LinearParams params;
+    ASSERT_EQ(device.backend->PackLinear({parts, 2, kIn, LinearLayout::kStacked}, &params.weight),
+              OpCode::kOk);
+    const int64_t out = first_rows + kPartRows;
+    params.rows = 20;
+    params.x = MakeTensor(device.Allocate<uint16_t>(static_cast<size_t>(20 * kIn)), DType::kBf16, 20, kIn);
+    params.out = MakeTensor(device.Allocate<uint16_t>(static_cast<size_t>(20 * out)), DType::kBf16, 20, out);
+    EXPECT_EQ(device.backend->Linear(params), OpCode::kOk) << device.backend->last_error();
+    device.Wait();
+    EXPECT_EQ(device.runtime->matmuls(), products) << first_rows;
+  }
 }
 
 TEST(CudaEmbedDeathTest, OutputsAtNoPiecesAreCaught) {
@@ -540,12 +594,16 @@ TEST(CudaAttention, AHopperDeviceGoesByItsOwnKernelsWhereTheyServeThePages) {
   }
 }
 
-// Rows of a tile that a call of so many tokens is planned in, before Hopper or by mma.sync on it.
-int32_t PlannedRows(int64_t tokens, int32_t batch, int32_t head_dim = 64, int32_t page_size = 16,
-                    bool hopper = false) {
+cuda::DeviceProperties DeviceOf(int64_t shared_kib) {
   cuda::DeviceProperties device;
   device.multiprocessors = 100;
-  device.hopper = hopper;
+  device.shared_bytes = shared_kib * 1024;
+  device.shared_bytes_reserved = 1024;
+  return device;
+}
+
+// In groups of 4 query heads.
+AttentionParams CallOf(int64_t tokens, int32_t batch, int32_t head_dim, int32_t page_size) {
   const KvFormat format = {
       .element = DType::kBf16, .kv_heads = 8, .head_dim = head_dim, .page_size = page_size};
   AttentionParams call;
@@ -553,6 +611,15 @@ int32_t PlannedRows(int64_t tokens, int32_t batch, int32_t head_dim = 64, int32_
   call.query = MakeTensor(nullptr, DType::kBf16, tokens, int64_t{call.query_heads} * head_dim);
   call.kv = KvLayerView(format, nullptr, format.PageBytes(1));
   call.batch = batch;
+  return call;
+}
+
+// Rows of a tile that a call of so many tokens is planned in, before Hopper or by mma.sync on it.
+int32_t PlannedRows(int64_t tokens, int32_t batch, int32_t head_dim = 64, int32_t page_size = 16,
+                    bool hopper = false) {
+  cuda::DeviceProperties device = DeviceOf(228);
+  device.hopper = hopper;
+  const AttentionParams call = CallOf(tokens, batch, head_dim, page_size);
   const cuda::AttentionKernels kernels = cuda::ChooseAttention(call, device);
   EXPECT_EQ(kernels == cuda::AttentionKernels::kHopperPrefill, hopper && page_size == 16);
   const cuda::AttentionTiling tiling = cuda::TileAttention(call, kernels, device);
@@ -574,6 +641,41 @@ TEST(CudaAttentionChoiceTest, WideTilesAreForCallsThatFillTheDeviceWithFullOnes)
   for (const int32_t head_dim : {32, 96, 128}) EXPECT_EQ(PlannedRows(4096, 1, head_dim), 64) << head_dim;
   EXPECT_EQ(PlannedRows(4096, 1, 64, 4, /*hopper=*/true), 128) << "pages that no box serves";
   EXPECT_EQ(PlannedRows(100, 1, 64, 16, /*hopper=*/true), cuda::kHopperPrefillRows);
+}
+
+// Multiprocessors of sm_80, sm_89 and sm_90 have 164, 100 and 228 KiB; registers leave room for three blocks
+// of 16 rows, for two of more.
+TEST(CudaAttentionChoiceTest, SplitsAimForTheBlocksThatSharedMemoryHasRoomFor) {
+  using cuda::AttentionKernels;
+  struct Row {
+    AttentionKernels kernels;
+    int64_t tokens;  // of one sequence
+    int32_t head_dim;
+    int32_t tile_rows;
+    std::array<int32_t, 3> blocks;  // of a multiprocessor
+  };
+  const Row rows[] = {{AttentionKernels::kMmaSync, 1, 32, 16, {3, 3, 3}},
+                      {AttentionKernels::kMmaSync, 1, 64, 16, {3, 2, 3}},
+                      {AttentionKernels::kMmaSync, 1, 96, 16, {3, 1, 3}},
+                      {AttentionKernels::kMmaSync, 1, 128, 16, {2, 1, 3}},
+                      {AttentionKernels::kMmaSync, 100, 128, 64, {2, 1, 2}},
+                      {AttentionKernels::kMmaSync, 4096, 64, 128, {2, 2, 2}},
+                      {AttentionKernels::kByRow, 1, 96, 16, {2, 1, 3}},
+                      {AttentionKernels::kByRow, 1, 128, 16, {2, 1, 3}},
+                      {AttentionKernels::kLatent, 1, 64, 16, {3, 3, 3}},
+                      {AttentionKernels::kLatent, 1, 576, 16, {1, 1, 2}}};
+  for (const Row& row : rows) {
+    for (size_t i = 0; i < row.blocks.size(); ++i) {
+      const int64_t kib[] = {164, 100, 228};
+      const AttentionParams call = CallOf(row.tokens, 1, row.head_dim, 16);
+      const cuda::DeviceProperties device = DeviceOf(kib[i]);
+      const cuda::AttentionTiling tiling = cuda::TileAttention(call, row.kernels, device);
+      SCOPED_TRACE("heads of " + std::to_string(row.head_dim) + ", " + std::to_string(kib[i]) + " KiB");
+      EXPECT_EQ(tiling.tile_rows, row.tile_rows);
+      EXPECT_EQ(tiling.target_blocks, row.blocks[i] * device.multiprocessors);
+      EXPECT_LE(tiling.target_blocks, cuda::MostTargetBlocks(device, row.tile_rows));
+    }
+  }
 }
 
 // Of a block of attention, in heads of 64 by mma.sync: its rows, and two tiles of keys and of values.

@@ -591,6 +591,17 @@ TEST(CudaAttentionBanksTest, MatricesAreLoadedWithoutConflicts) {
   }
 }
 
+// Tiles of 16 rows, of which every warp has a part of the keys.
+TEST(CudaAttentionBanksTest, StatesOfWarpsAreJoinedWithoutConflicts) {
+  for (const int32_t head_dim : {32, 64, 96, 128}) {
+    const CountedRun run({"", KvOf(1, head_dim, 16), {{0, 100}}, {4}, 4, 0, 16},
+                         {.count_shared_conflicts = true});
+    EXPECT_GT(emulator::TotalStats().plain_accesses, 0);
+    EXPECT_EQ(emulator::TotalStats().plain_conflicts, 0) << head_dim;
+  }
+  emulator::CurrentSettings() = {};
+}
+
 // Keys and values that are decoded into shared memory lie as ldmatrix wants them.
 TEST(CudaAttentionBanksTest, WhatIsDecodedIsStoredWithoutConflicts) {
   for (const int32_t head_dim : {32, 64, 96, 128}) {
@@ -609,12 +620,15 @@ TEST(CudaAttentionBanksTest, WhatIsDecodedIsStoredWithoutConflicts) {
 }
 
 // One block's share of a weight, with the norm by which rows come to shared memory, and in tiles.
-TEST(CudaLinearBanksTest, RowsOfXAreStoredAndLoadedWithoutConflicts) {
+TEST(CudaLinearBanksTest, RowsOfXAndPartialSumsAreStoredAndLoadedWithoutConflicts) {
   constexpr int32_t kIn = 512, kOut = 32, kTileRows = 64;
   const std::vector<uint16_t> x(kTileRows * kIn), weight(kOut * kIn);
   const std::vector<float> norm(kIn);
   std::vector<float> out(kTileRows * kOut);
-  for (const int32_t rows : {1, 8, 16}) {
+  for (const auto& [rows, epilogue] : {std::pair{1, Epilogue::kNone},
+                                       {8, Epilogue::kNone},
+                                       {16, Epilogue::kNone},
+                                       {16, Epilogue::kSwiGlu}}) {
     cuda::SmallLinearParams p{};
     p.x = x.data();
     p.norm_weight = norm.data();
@@ -626,6 +640,7 @@ TEST(CudaLinearBanksTest, RowsOfXAreStoredAndLoadedWithoutConflicts) {
     p.in_features = kIn;
     p.out_features = kOut;
     p.prologue = Prologue::kRmsNorm;
+    p.epilogue = epilogue;
     ForgetCounts({.count_shared_conflicts = true});
     ASSERT_EQ(cuda::LaunchSmallLinear(p, nullptr), 0);
     EXPECT_GT(emulator::TotalStats().plain_accesses, 0) << rows;

@@ -240,6 +240,35 @@ TM_KERNEL void LoadsPiecesAtAStride(int stride, float* out) {
   StoreGlobal(out + ThreadX(), static_cast<float>(piece.word[0] & 1u));
 }
 
+TM_KERNEL void LoadsFloatsAtAStride(int stride, float* out) {
+  const float* numbers = reinterpret_cast<const float*>(SharedBytes());
+  StoreGlobal(out + ThreadX(), static_cast<float>(BitsOf(LoadShared(numbers + LaneId() * stride)) & 1u));
+}
+TM_KERNEL void LoadsPairsAtAStride(int stride, float* out) {
+  const Vector8 pair = LoadShared8(SharedBytes() + LaneId() * stride * 8);
+  StoreGlobal(out + ThreadX(), static_cast<float>(pair.word[0] & 1u));
+}
+
+// All lanes go at once, of pairs two halves; who asks for the same place shares it.
+TEST(EmulatorTest, BankConflictsOfNumbersAndPairsAreCounted) {
+  std::vector<float> out(kThreads);
+  emulator::CurrentSettings() = {.count_shared_conflicts = true};
+  const auto conflicts_at = [&](auto kernel, int stride) {
+    emulator::TotalStats() = {};
+    EXPECT_EQ(TM_LAUNCH(kernel, Dim3(), Dim3{32}, 8192, nullptr, stride, out.data()), 0);
+    EXPECT_EQ(emulator::TotalStats().plain_accesses, 1);
+    return emulator::TotalStats().plain_conflicts;
+  };
+  for (const auto& [stride, conflicts] :
+       {std::pair{0, 0}, {1, 0}, {2, 1}, {8, 7}, {20, 3}, {32, 31}, {33, 0}}) {
+    EXPECT_EQ(conflicts_at(LoadsFloatsAtAStride, stride), conflicts) << stride;
+  }
+  for (const auto& [stride, conflicts] : {std::pair{0, 0}, {1, 0}, {2, 1}, {16, 15}, {17, 0}}) {
+    EXPECT_EQ(conflicts_at(LoadsPairsAtAStride, stride), 2 * conflicts) << stride;
+  }
+  emulator::CurrentSettings() = {};
+}
+
 TEST(EmulatorTest, BankConflictsOfPlainLoadsAreCountedWhereAskedFor) {
   std::vector<float> out(kThreads);
   emulator::CurrentSettings() = {.count_shared_conflicts = true};

@@ -24,6 +24,8 @@ class EmulatedDevice final : public ProblemDevice {
   explicit EmulatedDevice(bool hopper) {
     properties_.name = "emulated";
     properties_.multiprocessors = 16;
+    properties_.shared_bytes = 228 * 1024;
+    properties_.shared_bytes_reserved = 1024;
     properties_.hopper = hopper;
   }
 

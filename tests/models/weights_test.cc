@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -68,6 +69,39 @@ double LargestDifference(const std::vector<std::vector<float>>& a, const std::ve
 // Both round the same sums in another order: 2 layers, logits of size 10, relative roundings of 6e-8 that
 // peaked attention makes up to 30 times larger: 10 * 30 * 6e-8 * sqrt(16) < 1e-4.
 constexpr double kReorderedTolerance = 1e-4;
+
+// What a backend is told of each matrix, in the order in which they are packed.
+class UsesRecorded : public CountingBackend {
+ public:
+  using CountingBackend::CountingBackend;
+  std::vector<WeightUse> uses;
+
+  OpCode PackLinear(const LinearSource& source, WeightHandle* out) override {
+    uses.push_back(source.use);
+    return CountingBackend::PackLinear(source, out);
+  }
+};
+
+TEST_F(WeightsTest, ABackendIsToldWhatTakesEachMatrix) {
+  for (const bool tied : {false, true}) {
+    model_.tied = tied;
+    model_.Randomise(2);
+    const TempFolder folder;
+    model_.WriteMistral(folder);
+    UsesRecorded backend(*backend_);
+    LoadOptions options;
+    options.kv.dtype = DType::kF32;
+    const auto model = LoadFolder(folder.path(), backend, options);
+    ASSERT_TRUE(model.ok()) << model.status();
+    const auto count = [&](WeightUse use) {
+      return std::count(backend.uses.begin(), backend.uses.end(), use);
+    };
+    EXPECT_EQ(count(WeightUse::kTable), 1);
+    EXPECT_EQ(count(WeightUse::kHead), tied ? 0 : 1);
+    EXPECT_EQ(count(WeightUse::kLinear), 4 * model_.layers);
+    EXPECT_EQ(std::ssize(backend.uses), 4 * model_.layers + (tied ? 1 : 2));
+  }
+}
 
 // The text part of a model for images, under both sets of names, with and without an output matrix.
 TEST_F(WeightsTest, TheTextPartIsFoundUnderOlderAndNewerNames) {

@@ -40,6 +40,8 @@ BackendPtr MakeHopperCudaTestBackend(int32_t multiprocessors = 4);
 
 // Boxes that the TMA unit has copied until now, in all launches of this thread; none where nobody counts.
 std::optional<int64_t> BoxesCopied();
+// The same of parts of attention that were joined, since keys had been split.
+std::optional<int64_t> PartsJoined();
 
 // Device memory with a copy of host values.
 template <typename T>

@@ -53,5 +53,6 @@ BackendPtr MakeHopperCudaTestBackend(int32_t multiprocessors) {
 }
 
 std::optional<int64_t> BoxesCopied() { return emulator::TotalStats().boxes; }
+std::optional<int64_t> PartsJoined() { return emulator::TotalStats().joined_parts; }
 
 }  // namespace tramontane

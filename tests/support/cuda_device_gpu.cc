@@ -53,5 +53,6 @@ BackendPtr MakeLargeCudaTestBackend() { return MakeCudaTestBackend(); }
 BackendPtr MakeHopperCudaTestBackend(int32_t) { return MakeCudaTestBackend(); }
 
 std::optional<int64_t> BoxesCopied() { return std::nullopt; }
+std::optional<int64_t> PartsJoined() { return std::nullopt; }
 
 }  // namespace tramontane

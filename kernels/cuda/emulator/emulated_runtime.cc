@@ -13,6 +13,7 @@ using cuda::MatmulParams;
 using cuda::MatmulShape;
 
 constexpr size_t kAlignment = 256;
+constexpr uintptr_t kMatmulAlignment = 16;  // MatmulParams
 
 // cuBLASLt's twin: every output is one f32 sum over ascending k and one rounding.
 void Multiply(const MatmulShape& shape, const MatmulParams& p) {
@@ -43,7 +44,9 @@ void Multiply(const MatmulShape& shape, const MatmulParams& p) {
 EmulatedRuntime::EmulatedRuntime() {
   properties_.name = "emulated";
   properties_.memory_bytes = int64_t{1} << 30;
-  properties_.multiprocessors = 4;  // a small device: few empty blocks to run
+  properties_.multiprocessors = 4;        // a small device: few empty blocks to run
+  properties_.shared_bytes = 228 * 1024;  // as sm_90 has it
+  properties_.shared_bytes_reserved = 1024;
 }
 
 EmulatedRuntime::~EmulatedRuntime() {
@@ -105,6 +108,9 @@ int EmulatedRuntime::Matmul(int plan, const MatmulParams& params) {
   const auto [shape, candidate] = plans_.at(static_cast<size_t>(plan));
   TM_CHECK(params.rows >= shape.min_rows && params.rows <= shape.max_rows,
            "%d rows, the plan is for %d to %d", params.rows, shape.min_rows, shape.max_rows);
+  for (const void* operand : {params.x, params.weight, static_cast<const void*>(params.out)}) {
+    TM_CHECK(reinterpret_cast<uintptr_t>(operand) % kMatmulAlignment == 0, "an operand at %p", operand);
+  }
   if (refuses_ != nullptr && refuses_(shape, params.rows)) return kNoMatmul;
   now_ns_ += candidate_ns_.at(static_cast<size_t>(candidate));
   ++matmuls_;

@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <random>
+#include <set>
 #include <tuple>
 #include <unordered_map>
 #include <utility>
@@ -29,7 +30,8 @@ namespace tramontane::emulator {
 namespace {
 
 constexpr size_t kStackBytes = 256 * 1024;
-constexpr int kPoison = 0xFF;  // every float of it is a NaN
+constexpr int kPoison = 0xFF;       // every float of it is a NaN
+constexpr size_t kPassBytes = 128;  // of shared memory, in one pass: 32 banks of 4 bytes
 
 // Happens-before edges of a race detector: from a launch to its threads, through barriers, and from the
 // threads' ends to what comes after. Shuffles and matrix loads give none.
@@ -158,6 +160,16 @@ struct FreeShared {
   }
 };
 
+// One access of a warp to shared memory.
+struct SharedAccess {
+  static constexpr size_t kNone = SIZE_MAX;
+
+  size_t bytes = 0;                  // of a lane
+  std::array<size_t, kWarp> places;  // of each lane, in pieces of `bytes`; kNone: it does not take part
+
+  SharedAccess() { places.fill(kNone); }
+};
+
 struct Block {
   const Launch* launch = nullptr;
   const Settings* settings = nullptr;
@@ -171,9 +183,8 @@ struct Block {
   Site barrier_site;
   char barrier_order[2] =
       {};  // for their addresses: neighbouring barriers order threads through different ones
-  // Accesses of a warp by (warp, file, line, number): how many lanes of each eight use each four banks.
-  using Users = std::array<std::array<int, 8>, 4>;
-  std::map<std::tuple<int, const char*, int, int>, Users> shared_users;
+  // Accesses of a warp by (warp, file, line, number).
+  std::map<std::tuple<int, const char*, int, int>, SharedAccess> shared_accesses;
   std::map<const void*, CountingBarrier> counting_barriers;  // by address
   std::array<NamedBarrier, 16> named_barriers;
   // Of 16 bytes of shared memory each: written by a plain store that no FenceAsyncProxy followed. Kept where
@@ -279,15 +290,28 @@ void RunBlock(Block& block, std::mt19937_64& random) {
   }
 }
 
-// Eight lanes are one pass where they use different groups of four banks.
-void CountPlainConflicts(Block& block) {
-  for (const auto& [access, users] : block.shared_users) {
-    for (const std::array<int, 8>& pass : users) {
-      block.stats.plain_conflicts += std::max(1, *std::max_element(pass.begin(), pass.end())) - 1;
+// As many lanes go together as ask for 128 bytes: 32, 16 or 8. Each piece that stands in the same banks as
+// another one is a pass more; lanes that ask for the same piece share it.
+int64_t ExtraPasses(const SharedAccess& access) {
+  const size_t lanes = kPassBytes / access.bytes;
+  int64_t extra = 0;
+  for (size_t first = 0; first < kWarp; first += lanes) {
+    std::array<std::set<size_t>, kWarp> pieces;  // by the banks that they stand in
+    for (size_t lane = first; lane < first + lanes; ++lane) {
+      const size_t place = access.places[lane];
+      if (place != SharedAccess::kNone) pieces[place % lanes].insert(place);
     }
+    size_t most = 1;
+    for (const std::set<size_t>& rivals : pieces) most = std::max(most, rivals.size());
+    extra += static_cast<int64_t>(most) - 1;
   }
-  block.stats.plain_accesses += static_cast<int64_t>(block.shared_users.size());
-  block.shared_users.clear();
+  return extra;
+}
+
+void CountPlainConflicts(Block& block) {
+  for (const auto& [at, access] : block.shared_accesses) block.stats.plain_conflicts += ExtraPasses(access);
+  block.stats.plain_accesses += static_cast<int64_t>(block.shared_accesses.size());
+  block.shared_accesses.clear();
   for (Thread& thread : *block.threads) thread.shared_accesses.clear();
 }
 
@@ -333,6 +357,7 @@ void LaunchStats::Add(const LaunchStats& other) {
   plain_conflicts += other.plain_conflicts;
   boxes += other.boxes;
   exponentials += other.exponentials;
+  joined_parts += other.joined_parts;
 }
 
 LaunchStats Run(const Launch& launch, const Settings& settings) {
@@ -483,6 +508,10 @@ void CountExponential() {
   const Bookkeeping bookkeeping;
   ++current_block->stats.exponentials;
 }
+void CountJoinedParts(int parts) {
+  const Bookkeeping bookkeeping;
+  current_block->stats.joined_parts += parts;
+}
 void CountWritten(int64_t bytes) {
   const Bookkeeping bookkeeping;
   CheckAwaited();
@@ -564,16 +593,17 @@ void WarpCollective(unsigned mask, Site site, void* operand, size_t operand_byte
   if (meeting->unread == 0) meetings.erase(meeting);
 }
 
-void CountSharedAccess(const void* address, Site site) {
+void CountSharedAccess(const void* address, size_t bytes, Site site) {
   if (!current_block->settings->count_shared_conflicts) return;
   const Bookkeeping bookkeeping;
   Thread& self = *current_thread;
   const auto line = static_cast<int>(site.line());
   const int number = self.shared_accesses[{site.file_name(), line}]++;
-  const auto offset = static_cast<const std::byte*>(address) - current_block->shared.get();
-  const auto lane = static_cast<size_t>(self.lane);
-  ++current_block->shared_users[{self.warp, site.file_name(), line, number}][lane / 8]
-                               [static_cast<size_t>(offset / 16 % 8)];
+  const auto offset =
+      static_cast<size_t>(static_cast<const std::byte*>(address) - current_block->shared.get());
+  SharedAccess& access = current_block->shared_accesses[{self.warp, site.file_name(), line, number}];
+  access.bytes = bytes;
+  access.places[static_cast<size_t>(self.lane)] = offset / bytes;
 }
 
 void CountMatrixLoad(const void* const rows[kWarp], int row_count) {

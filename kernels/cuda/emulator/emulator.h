@@ -39,7 +39,7 @@ struct Settings {
   uint64_t seed = 1;   // of random orders
   int last_warp = -1;  // gets a turn only when no other warp of its block can go on; -1: none
   BlockOrder blocks = BlockOrder::kAscending;
-  bool count_shared_conflicts = false;  // of plain loads and stores of 16 bytes; takes time
+  bool count_shared_conflicts = false;  // of LoadShared and StoreShared, of any width; takes time
   bool runs = true;                     // false: a launch is checked and does nothing, for what a host does
   bool eager_copies = false;            // asynchronous copies land at once (what hides a missing wait)
 };
@@ -51,10 +51,11 @@ struct LaunchStats {
   int64_t barriers = 0;         // __syncthreads, per block
   int64_t matrix_loads = 0;     // ldmatrix, per warp
   int64_t bank_conflicts = 0;   // extra shared-memory passes of those loads
-  int64_t plain_accesses = 0;   // of 16 bytes a lane, per warp, where Settings asks for them
+  int64_t plain_accesses = 0;   // of 4, 8 or 16 bytes a lane, per warp, where Settings asks for them
   int64_t plain_conflicts = 0;  // extra passes of those
   int64_t boxes = 0;            // of tensors, copied by the TMA unit
   int64_t exponentials = 0;     // in f64
+  int64_t joined_parts = 0;     // of attention over keys that were split: of each tile of rows and kv head
 
   void Add(const LaunchStats& other);
 };
@@ -106,6 +107,7 @@ void CountRead(int64_t bytes);
 void CountConstantRead(int64_t bytes);  // of what no kernel writes: needs not wait for those before
 void CountWritten(int64_t bytes);
 void CountExponential();
+void CountJoinedParts(int parts);
 void IssueCopy(const AsyncCopy& copy);
 void CommitCopies();
 void WaitCopies(int groups_left);  // until at most `groups_left` of the thread's latest groups are under way
@@ -114,9 +116,9 @@ void WaitCopies(int groups_left);  // until at most `groups_left` of the thread'
 // operands of every lane (null for lanes outside the mask). What combine writes to an operand, its lane gets.
 void WarpCollective(unsigned mask, Site site, void* operand, size_t operand_bytes,
                     void (*combine)(void* const operands[kWarp], unsigned mask));
-// One of the 16-byte accesses to shared memory that the lanes of a warp make together: the n-th of each lane
-// at a site are taken for one.
-void CountSharedAccess(const void* address, Site site);
+// One of the accesses to shared memory, of 4, 8 or 16 bytes each, that the lanes of a warp make together: the
+// n-th of each lane at a site are taken for one.
+void CountSharedAccess(const void* address, size_t bytes, Site site);
 // Counts one ldmatrix over rows at these shared-memory addresses.
 void CountMatrixLoad(const void* const rows[kWarp], int row_count);
 

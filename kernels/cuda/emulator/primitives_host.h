@@ -168,19 +168,45 @@ inline Vector16 LoadConstant16Once(const void* address) {
 inline Vector8 LoadGlobal8Once(const void* address) {
   return LoadGlobal(static_cast<const Vector8*>(address));
 }
-inline Vector16 LoadShared16(const void* address, emulator::Site site = emulator::Site::current()) {
-  emulator::CheckAligned(address, 16);
-  emulator::CountSharedAccess(address, site);
-  Vector16 value;
-  std::memcpy(&value, address, 16);
+// ---- shared memory: bank conflicts counted
+
+namespace host {
+template <typename T>
+T LoadShared(const void* address, emulator::Site site) {
+  emulator::CheckAligned(address, sizeof(T));
+  emulator::CountSharedAccess(address, sizeof(T), site);
+  T value;
+  std::memcpy(&value, address, sizeof(T));
   return value;
+}
+template <typename T>
+void StoreShared(void* address, const T& value, emulator::Site site) {
+  emulator::CheckAligned(address, sizeof(T));
+  emulator::CountSharedAccess(address, sizeof(T), site);
+  std::memcpy(address, &value, sizeof(T));
+  emulator::CountSharedWrite(address, sizeof(T));
+}
+}  // namespace host
+
+inline Vector16 LoadShared16(const void* address, emulator::Site site = emulator::Site::current()) {
+  return host::LoadShared<Vector16>(address, site);
 }
 inline void StoreShared16(void* address, const Vector16& value,
                           emulator::Site site = emulator::Site::current()) {
-  emulator::CheckAligned(address, 16);
-  emulator::CountSharedAccess(address, site);
-  std::memcpy(address, &value, 16);
-  emulator::CountSharedWrite(address, 16);
+  host::StoreShared(address, value, site);
+}
+inline Vector8 LoadShared8(const void* address, emulator::Site site = emulator::Site::current()) {
+  return host::LoadShared<Vector8>(address, site);
+}
+inline void StoreShared8(void* address, const Vector8& value,
+                         emulator::Site site = emulator::Site::current()) {
+  host::StoreShared(address, value, site);
+}
+inline float LoadShared(const float* address, emulator::Site site = emulator::Site::current()) {
+  return host::LoadShared<float>(address, site);
+}
+inline void StoreShared(float* address, float value, emulator::Site site = emulator::Site::current()) {
+  host::StoreShared(address, value, site);
 }
 
 // ---- between blocks of a grid
@@ -370,6 +396,7 @@ inline int Min(int a, int b) { return a < b ? a : b; }
 inline float Max(float a, float b) { return std::fmax(a, b); }
 inline double Log(double x) { return std::log(x); }
 inline void CountExponential() { emulator::CountExponential(); }
+inline void CountJoinedParts(int parts) { emulator::CountJoinedParts(parts); }
 inline double Log1p(double x) { return std::log1p(x); }
 // A product that is rounded before anything is added to it.
 inline float MultiplyUnfused(float a, float b) {
