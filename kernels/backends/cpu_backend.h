@@ -14,9 +14,11 @@ namespace tramontane {
 // types know no such choice.
 enum class LinearMode : int32_t {
   kExact = 0,  // weights are decoded to f32
-  kInt8 = 1,   // rows are rounded to 8 bits, a block at a time, and products are whole numbers
+  // Rows are rounded to 8 bits, a block at a time, and products are whole numbers; but for those that give
+  // logits, which are as in kExact.
+  kInt8 = 1,
 };
-inline constexpr LinearMode kDefaultLinearMode = LinearMode::kExact;
+inline constexpr LinearMode kDefaultLinearMode = LinearMode::kInt8;
 
 struct CpuBackendOptions {
   int32_t threads = 0;  // compute threads, the caller's included; 0: one per core this process may use

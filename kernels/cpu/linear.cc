@@ -237,6 +237,7 @@ std::optional<PackedWeight> PackLinearInto(const LinearSource& source, const Cpu
                                            ThreadPool& pool, std::byte* panels) {
   PackedWeight weight = {
       .layout = source.layout,
+      .use = source.use,
       .panel_width = kernels.linear.panel_width,
       .out_features = OutFeatures(source),
       .in_features = source.in_features,
@@ -386,6 +387,8 @@ LinearJobs MakeLinearJobs(const LinearParams& params, const CpuContext& context,
   const auto& weight = *static_cast<const PackedWeight*>(params.weight.impl);
   CheckLinear(params, weight, context.kernels);
   LinearJobs jobs;
+  // What is rounded in front of logits goes into them as it is, and costs as much as in all layers together.
+  const bool to_logits = weight.use == WeightUse::kTable || weight.use == WeightUse::kHead;
   for (const PackedSegment& segment : weight.segments) {
     const PanelFinish finish = FinishOf(weight, segment, params.epilogue);
     const bool stacked = weight.layout == LinearLayout::kStacked;
@@ -399,7 +402,7 @@ LinearJobs MakeLinearJobs(const LinearParams& params, const CpuContext& context,
         .norm_epsilon = params.norm_epsilon,
         .column_order = segment.column_order,
         .weight_format = segment.format,
-        .mode = HasWholeNumbers(segment.format) ? context.linear : LinearMode::kExact,
+        .mode = !to_logits && HasWholeNumbers(segment.format) ? context.linear : LinearMode::kExact,
         .panels = segment.panels,
         .panel_bytes = PanelBytes(segment.format, weight.in_features, weight.panel_width),
         .panel_count = PanelCount(segment.layout, segment.rows, weight.panel_width),

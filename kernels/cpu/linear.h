@@ -34,6 +34,7 @@ struct PackedSegment {
 // are one segment; a gate and an up that differ in either are two.
 struct PackedWeight {
   LinearLayout layout = LinearLayout::kStacked;
+  WeightUse use = WeightUse::kLinear;
   int32_t panel_width = 0;
   int64_t out_features = 0;  // rows of the source, in its order
   int64_t in_features = 0;

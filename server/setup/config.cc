@@ -261,7 +261,7 @@ const std::vector<Setting>& ServeSettings() {
             "70 % of the free memory (90 % of a GPU's)"),
       OneOf("linear", &C::linear, {"exact", "int8"}, "exact|int8",
             "how weights in blocks are multiplied on the CPU: decoded to f32, or with rows rounded to 8 "
-            "bits, a block at a time"),
+            "bits, a block at a time, but for the output matrix"),
       OneOf("kv_dtype", &C::kv_dtype, {"f32", "bf16", "fp8", "int8", "int4"}, "f32|bf16|fp8|int8|int4",
             "type of cached keys and values; f32 also keeps every other rounding to bf16 away, and is the "
             "CPU's alone"),

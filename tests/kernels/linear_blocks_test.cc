@@ -84,6 +84,7 @@ struct Setting {
   std::string variant;
   LinearMode mode = LinearMode::kInt8;
   int32_t threads = 1;
+  WeightUse use = WeightUse::kLinear;
 };
 
 // One backend with one weight.
@@ -107,7 +108,11 @@ class Fixture {
     }
     if (layout == LinearLayout::kGateUp) columns_ /= 2;
     swiglu_ = layout == LinearLayout::kGateUp;
-    const LinearSource source = {rows.data(), static_cast<int32_t>(rows.size()), in_features, layout};
+    const LinearSource source = {.parts = rows.data(),
+                                 .part_count = static_cast<int32_t>(rows.size()),
+                                 .in_features = in_features,
+                                 .layout = layout,
+                                 .use = setting.use};
     TM_CHECK(backend_->PackLinear(source, &weight_) == OpCode::kOk, "%s", backend_->last_error());
     TM_CHECK(backend_->PackedBytes(source) == packed().bytes, "bytes are as planned");
     TM_CHECK(backend_->Reserve({.tokens = static_cast<int32_t>(max_rows),
@@ -512,6 +517,20 @@ TEST_P(LinearBlocksTest, AllFormatsButFp8HaveProductsIn8Bits) {
     Fixture exact({Variant(), LinearMode::kExact, 1}, parts, in_features, LinearLayout::kStacked, 3);
     Fixture in_8_bits({Variant(), LinearMode::kInt8, 1}, parts, in_features, LinearLayout::kStacked, 3);
     EXPECT_EQ(SameBits(exact.Run(x), in_8_bits.Run(x)), Type().dtype == DType::kFp8E4M3);
+  });
+}
+
+TEST_P(LinearBlocksTest, ThoseThatGiveLogitsAreExactInEitherMode) {
+  ForEachFormat([&] {
+    const int64_t in_features = InFeatures(2);
+    const std::vector<Part> parts = {RandomPart(Type(), OutFeatures(40), in_features, 1)};
+    const std::vector<float> x = RandomFloats(3 * in_features, 3);
+    const auto run = [&](LinearMode mode, WeightUse use) {
+      return Fixture({Variant(), mode, 1, use}, parts, in_features, LinearLayout::kStacked, 3).Run(x);
+    };
+    const std::vector<float> exact = run(LinearMode::kExact, WeightUse::kLinear);
+    EXPECT_TRUE(SameBits(run(LinearMode::kInt8, WeightUse::kHead), exact));
+    EXPECT_TRUE(SameBits(run(LinearMode::kInt8, WeightUse::kTable), exact)) << "an embedding that is both";
   });
 }
 
