@@ -193,7 +193,10 @@ class RunOnGpu {
     return WEXITSTATUS(std::system(command.c_str()));
   }
 
+  const TempFolder& folder() const { return folder_; }
   std::string printed() const { return ReadFile(folder_.PathOf("printed")); }
+  // A line for each program that was started, with its arguments.
+  std::string log() const { return ReadFile(folder_.PathOf("log")); }
   // What --seconds said to gpu_tables for this table; -1: it was not started.
   int SecondsOfTable(const std::string& name) const {
     std::istringstream log(ReadFile(folder_.PathOf("log")));
@@ -260,6 +263,25 @@ TEST(RunOnGpuTest, ATableThatFailsTakesNoOtherAlong) {
   EXPECT_EQ(run.Run(""), 1);
   EXPECT_THAT(run.printed(), HasSubstr("table decode-attention: FAILED, see table_decode-attention.log"));
   EXPECT_THAT(run.started(), AllOf(Contains("prefill-attention"), Contains("gpu_engine_tests")));
+}
+
+TEST(RunOnGpuTest, PeersOfAnEarlierRunStandBesideNoRowOfThisOne) {
+  RunOnGpu run;
+  std::filesystem::create_directory(run.folder().PathOf("out"));
+  run.folder().Write("out/peers.json", "{}");
+  EXPECT_EQ(run.Run(""), 0) << run.printed();  // there is no PyTorch
+  EXPECT_THAT(run.log(), AllOf(HasSubstr("--checks"), Not(HasSubstr("--peers"))));
+  run.Program("bin/python3", "if [[ $1 == peers.py ]]; then echo '{}' >\"$2\"; fi");
+  EXPECT_EQ(run.Run(""), 0) << run.printed();
+  EXPECT_THAT(run.log(), HasSubstr("--peers " + run.folder().PathOf("out/peers.json")));
+  // Nor where there is PyTorch and no time for it.
+  RunOnGpu late;
+  late.Program("bin/python3", "exit 0");
+  std::filesystem::create_directory(late.folder().PathOf("out"));
+  late.folder().Write("out/peers.json", "{}");
+  EXPECT_EQ(late.Run("--minutes 8", /*seconds=*/8 * 60 - 100), 0) << late.printed();
+  EXPECT_THAT(late.printed(), HasSubstr("PyTorch beside it: left out for want of time"));
+  EXPECT_THAT(late.log(), AllOf(HasSubstr("--checks"), Not(HasSubstr("--peers"))));
 }
 
 TEST(RunOnGpuTest, WithoutADeviceNothingElseIsStarted) {
