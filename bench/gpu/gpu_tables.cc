@@ -97,7 +97,7 @@ void TakeWhatWasFound(const Options& options, Report& report) {
     std::ifstream checks(path);
     for (std::string line; std::getline(checks, line);) report.checks.push_back(line);
   }
-  for (auto& [table, rows] : ReadPeers(Get(options, "peers"))) report.peers[table] = std::move(rows);
+  TakePeers(Get(options, "peers"), report);
 }
 
 int Run(const Options& options) {

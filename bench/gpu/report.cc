@@ -32,6 +32,7 @@ json JsonOf(const Report& report) {
   json out;
   out["facts"] = report.facts;
   out["checks"] = report.checks;
+  out["peers_left_out"] = report.peers_left_out;
   out["tables"] = json::array();
   for (const Table& table : report.tables) {
     json rows = json::array();
@@ -89,6 +90,7 @@ Report ReportOf(const json& document) {
   Report report;
   report.facts = document.at("facts").get<std::map<std::string, std::string>>();
   report.checks = document.at("checks").get<std::vector<std::string>>();
+  report.peers_left_out = document.value("peers_left_out", PeersLeftOut());
   for (const json& entry : document.at("tables")) {
     Table table = {entry.at("name"), entry.at("note"), {}};
     for (const json& row : entry.at("rows")) {
@@ -102,11 +104,22 @@ Report ReportOf(const json& document) {
   return report;
 }
 
+// Names of rows have commas.
+std::string Joined(const std::vector<std::string>& rows) {
+  std::string text;
+  for (const std::string& row : rows) text += (text.empty() ? "" : "; ") + row;
+  return text;
+}
+
 void WriteMarkdown(const Report& report, std::ostream& out) {
   out << "# gpu_check\n\n";
   for (const auto& [name, value] : report.facts) out << "- " << name << ": " << value << "\n";
   out << "\n## Checks\n\n";
   for (const std::string& check : report.checks) out << "- " << check << "\n";
+  for (const auto& [table, reasons] : report.peers_left_out) {
+    for (const auto& [why, rows] : reasons)
+      out << "- beside " << table << ": left out, " << why << ": " << Joined(rows) << "\n";
+  }
   for (const Table& table : report.tables) {
     out << "\n## " << table.name << "\n\n" << table.note << "\n\n";
     out << "| what | time | rate | bound | share | beside it |\n|---|---|---|---|---|---|\n";
@@ -129,14 +142,16 @@ bool WriteWhole(const std::string& path, const std::string& text) {
 
 }  // namespace
 
-Peers ReadPeers(const std::string& path) {
+void TakePeers(const std::string& path, Report& report) {
   std::ifstream file(path);
-  if (!file) return {};
+  if (!file) return;
   try {
-    return json::parse(file).get<Peers>();
+    const json document = json::parse(file);
+    auto seconds = document.at("seconds").get<Peers>();
+    report.peers_left_out = document.at("left_out").get<PeersLeftOut>();
+    for (auto& [table, rows] : seconds) report.peers[table] = std::move(rows);
   } catch (const json::exception& error) {
     std::fprintf(stderr, "%s is not what peers.py writes: %s\n", path.c_str(), error.what());
-    return {};
   }
 }
 

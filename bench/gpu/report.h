@@ -60,16 +60,20 @@ inline void AddRow(Table& table, Row row, const Progress& progress) {
 // timed in turn with the others in their process, which is what they are compared with then.
 inline constexpr char kOursInTurn[] = "ours, in turn";
 using Peers = std::map<std::string, std::map<std::string, std::map<std::string, double>>>;
+// Rows of which they have no seconds, or those of one of them not: left_out[table][why] are their names.
+using PeersLeftOut = std::map<std::string, std::map<std::string, std::vector<std::string>>>;
 
 struct Report {
   std::map<std::string, std::string> facts;  // device, driver, clocks, commit, ...
   std::vector<std::string> checks;           // "op tests: passed", "racecheck: not on this machine"
   std::vector<Table> tables;
   Peers peers;
+  PeersLeftOut peers_left_out;  // written below the checks
 };
 
-// The file that peers.py wrote; none where there is no such file.
-Peers ReadPeers(const std::string& path);
+// What the file that peers.py wrote has, in place of what the report has of the same tables, and what it left
+// out. Nothing where there is no such file.
+void TakePeers(const std::string& path, Report& report);
 // What WriteReport left in folder/gpu_check.json; an empty report where there is none.
 Report ReadReport(const std::string& folder);
 // Puts a table where one of its name stands, else at the end.

@@ -76,6 +76,36 @@ TEST(GpuReportTest, TablesAreAddedOneByOneAndKeepWhatStandsBesideThem) {
                     HasSubstr("| 1 x 1k (HopperDecodeKernel, 16 rows) |"), HasSubstr("| 1 x 1k | ")));
 }
 
+TEST(GpuReportTest, WhatPeersLeftOutStandsBelowTheChecksAndIsThatOfTheirLastFile) {
+  const TempFolder folder;
+  Report report;
+  report.checks = {"op tests: passed"};
+  AddTable(report, TableOf("Decode attention", 0.0015));
+  folder.Write("peers.json", R"({"seconds": {"Decode attention": {"1 x 1k": {"PyTorch flash": 0.002}}},
+    "left_out": {"Decode attention": {"for want of time": ["16 x 4k", "1 x 32k"]},
+                 "Linear layers, few rows": {"not done": ["head, 16"]}}})");
+  TakePeers(folder.PathOf("peers.json"), report);
+  ASSERT_TRUE(WriteReport(report, folder.path()));
+  report = ReadReport(folder.path());
+  ASSERT_TRUE(WriteReport(report, folder.path()));
+  EXPECT_THAT(ReadFile(folder.PathOf("gpu_check.md")),
+              AllOf(HasSubstr("- op tests: passed\n"
+                              "- beside Decode attention: left out, for want of time: 16 x 4k; 1 x 32k\n"
+                              "- beside Linear layers, few rows: left out, not done: head, 16\n"),
+                    HasSubstr("PyTorch flash 2000.0 us")));
+
+  folder.Write("peers.json", R"({"seconds": {}, "left_out": {}})");
+  TakePeers(folder.PathOf("peers.json"), report);
+  EXPECT_TRUE(report.peers_left_out.empty());
+  // What is no such file, or none at all, changes nothing.
+  report.peers_left_out["Sampling"]["not done"] = {"greedy"};
+  folder.Write("peers.json", R"({"left_out": {}})");
+  TakePeers(folder.PathOf("peers.json"), report);
+  TakePeers(folder.PathOf("nothing.json"), report);
+  EXPECT_EQ(report.peers_left_out.size(), 1U);
+  EXPECT_EQ(report.peers.at("Decode attention").at("1 x 1k").size(), 1U);
+}
+
 TEST(GpuReportTest, WhoReadsAReportSeesAWholeOne) {
   const TempFolder folder;
   Report report;
