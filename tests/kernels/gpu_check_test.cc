@@ -214,9 +214,12 @@ class RunOnGpu {
     std::filesystem::permissions(folder_.PathOf(name), std::filesystem::perms::owner_all);
   }
 
+  // No stage may take longer than this: what goes beyond it here sleeps for a minute.
+  void HoldStagesTo(int seconds) { settings_ = "TRAMONTANE_STAGE_SECONDS=" + std::to_string(seconds) + " "; }
+
   // The exit status, where the script believes to have run for `seconds` already.
   int Run(const std::string& arguments, int seconds = 0) {
-    const std::string command = "PATH=" + folder_.PathOf("bin") +
+    const std::string command = settings_ + "PATH=" + folder_.PathOf("bin") +
                                 ":/usr/bin:/bin SECONDS=" + std::to_string(seconds) + " bash " +
                                 folder_.PathOf("run_on_gpu") + " " + arguments + " " + folder_.PathOf("out") +
                                 " > " + folder_.PathOf("printed") + " 2>&1";
@@ -253,6 +256,7 @@ class RunOnGpu {
 
  private:
   TempFolder folder_;
+  std::string settings_;
 };
 
 TEST(RunOnGpuTest, TheManualsReadingComesFirstThenTablesThenTheChecks) {
@@ -312,6 +316,76 @@ TEST(RunOnGpuTest, PeersOfAnEarlierRunStandBesideNoRowOfThisOne) {
   EXPECT_EQ(late.Run("--minutes 8", /*seconds=*/8 * 60 - 100), 0) << late.printed();
   EXPECT_THAT(late.printed(), HasSubstr("PyTorch beside it: left out for want of time"));
   EXPECT_THAT(late.log(), AllOf(HasSubstr("--checks"), Not(HasSubstr("--peers"))));
+}
+
+TEST(RunOnGpuTest, ATableBeyondItsTimeIsEndedAndTheNextOneBegins) {
+  RunOnGpu run;
+  run.HoldStagesTo(2);
+  run.Program("bin/gpu_tables", "if [[ $2 == decode-attention ]]; then exec sleep 60; fi");
+  EXPECT_EQ(run.Run(""), 1) << run.printed();
+  EXPECT_THAT(run.printed(), HasSubstr("table decode-attention: FAILED, not done after 2 s\n"));
+  EXPECT_THAT(run.started(), AllOf(Contains("prefill-attention"), Contains("gpu_engine_tests")));
+}
+
+TEST(RunOnGpuTest, ACheckBeyondItsTimeIsEndedAndTheNextOneBegins) {
+  RunOnGpu run;
+  run.HoldStagesTo(2);
+  run.Program("bin/gpu_engine_tests", "echo the last words; exec sleep 60");
+  EXPECT_EQ(run.Run(""), 1) << run.printed();
+  EXPECT_THAT(run.printed(),
+              HasSubstr("engine tests: FAILED, not done after 2 s, see engine_tests.log\nthe last words\n"));
+  EXPECT_THAT(run.started(), AllOf(Contains("steps-without-window"), Contains("moe")));
+}
+
+TEST(RunOnGpuTest, PyTorchBeyondItsTimeIsEndedAndIsNoFaultOfOurs) {
+  RunOnGpu run;
+  run.HoldStagesTo(2);
+  run.Program("bin/python3", "if [[ $1 == peers.py ]]; then exec sleep 60; fi");
+  EXPECT_EQ(run.Run(""), 0) << run.printed();
+  EXPECT_THAT(run.printed(), HasSubstr("PyTorch beside it: failed or not done, see peers.log"));
+  EXPECT_THAT(run.started(), Contains("steps"));
+}
+
+TEST(RunOnGpuTest, ASanitizerWatchesTheOpTestsWhereItCanWatchOne) {
+  RunOnGpu run;
+  run.Program("bin/compute-sanitizer", "shift 4; \"$@\"");
+  EXPECT_EQ(run.Run(""), 0) << run.printed();
+  EXPECT_THAT(run.printed(), AllOf(HasSubstr("memcheck: passed"), HasSubstr("racecheck: passed")));
+  EXPECT_THAT(run.log(), HasSubstr("compute-sanitizer --tool racecheck --error-exitcode 9 bin/gpu_op_tests "
+                                   "--gtest_filter=-*MoreSequences*:*LargeVocabulary*"));
+  // What it finds is a fault.
+  RunOnGpu with_fault;
+  with_fault.Program("bin/compute-sanitizer",
+                     "[[ $2 == memcheck && $* == *LargeVocabulary* ]] && exit 9; exit 0");
+  EXPECT_EQ(with_fault.Run(""), 1);
+  EXPECT_THAT(with_fault.printed(),
+              AllOf(HasSubstr("memcheck: FAILED, see memcheck.log"), HasSubstr("racecheck: passed")));
+}
+
+TEST(RunOnGpuTest, ASanitizerThatCannotWatchOneTestSaysNothingOfOurs) {
+  RunOnGpu run;
+  run.Program("bin/compute-sanitizer", "exit 1");
+  EXPECT_EQ(run.Run(""), 0) << run.printed();
+  RunOnGpu hangs;
+  hangs.HoldStagesTo(2);
+  hangs.Program("bin/compute-sanitizer", "exec sleep 60");
+  EXPECT_EQ(hangs.Run(""), 0) << hangs.printed();
+  for (const RunOnGpu* each : {&run, &hangs}) {
+    EXPECT_THAT(each->printed(),
+                AllOf(HasSubstr("memcheck: not run, compute-sanitizer does not work here"),
+                      HasSubstr("racecheck: not run, compute-sanitizer does not work here")));
+    EXPECT_THAT(each->log(), AllOf(HasSubstr("compute-sanitizer"), Not(HasSubstr("LargeVocabulary"))));
+  }
+}
+
+TEST(RunOnGpuTest, OnlyTheSecondRunOfTheOpTestsLaunchesNoKernelBeforeTheOneBeforeItIsDone) {
+  RunOnGpu run;
+  run.Program("bin/gpu_op_tests", "echo \"without: ${TRAMONTANE_NO_PDL:-nothing}\"");
+  EXPECT_EQ(run.Run(""), 0) << run.printed();
+  const auto said = [&](const std::string& log) { return ReadFile(run.folder().PathOf("out/" + log)); };
+  EXPECT_EQ(said("fragment_layouts.log"), "without: nothing\n");
+  EXPECT_EQ(said("op_tests.log"), "without: nothing\n");
+  EXPECT_EQ(said("op_tests,_no_kernel_before_the_one_before_it_is_done.log"), "without: 1\n");
 }
 
 TEST(RunOnGpuTest, WithoutADeviceNothingElseIsStarted) {
