@@ -43,6 +43,10 @@ json JsonOf(const Report& report) {
                     {"unit", row.bound.unit},
                     {"bound_per_second", row.bound.per_second},
                     {"share", row.share()}};
+      if (row.bound.bytes_after > 0) {
+        entry["bytes_after"] = row.bound.bytes_after;
+        entry["bytes_after_per_second"] = row.bound.bytes_per_second;
+      }
       if (!row.kernel.empty()) entry["kernel"] = row.kernel;
       if (const auto* peers = PeersOf(report, table, row)) entry["peer_seconds"] = *peers;
       rows.push_back(std::move(entry));
@@ -54,13 +58,22 @@ json JsonOf(const Report& report) {
 
 std::string RateOf(const Row& row) {
   const double rate = row.bound.amount / row.seconds;
-  return row.bound.unit == "bytes" ? Format("%.0f GB/s", rate / 1e9) : Format("%.1f TFLOP/s", rate / 1e12);
+  if (row.bound.unit == "bytes") return Format("%.0f GB/s", rate / 1e9);
+  std::string text = Format("%.1f TFLOP/s", rate / 1e12);
+  if (row.bound.bytes_after > 0) text += Format(" and %.0f GB/s", row.bound.bytes_after / row.seconds / 1e9);
+  return text;
+}
+
+std::string BytesAt(double bytes, double per_second) {
+  return Format("%.1f MB at %.0f GB/s", bytes / 1e6, per_second / 1e9);
 }
 
 std::string BoundOf(const Row& row) {
-  return row.bound.unit == "bytes"
-             ? Format("%.1f MB at %.0f GB/s", row.bound.amount / 1e6, row.bound.per_second / 1e9)
-             : Format("%.2f GFLOP at %.0f TFLOP/s", row.bound.amount / 1e9, row.bound.per_second / 1e12);
+  const Bound& bound = row.bound;
+  if (bound.unit == "bytes") return BytesAt(bound.amount, bound.per_second);
+  std::string text = Format("%.2f GFLOP at %.0f TFLOP/s", bound.amount / 1e9, bound.per_second / 1e12);
+  if (bound.bytes_after > 0) text += ", then " + BytesAt(bound.bytes_after, bound.bytes_per_second);
+  return text;
 }
 
 // "FlashAttention 41.6 us, ours takes 97 %".
@@ -82,7 +95,8 @@ std::string PeerText(const Report& report, const Table& table, const Row& row) {
 Row RowOf(const json& entry) {
   return {entry.at("name"),
           entry.at("seconds"),
-          {entry.at("amount"), entry.at("bound_per_second"), entry.at("unit").get<std::string>()},
+          {entry.at("amount"), entry.at("bound_per_second"), entry.at("unit").get<std::string>(),
+           entry.value("bytes_after", 0.0), entry.value("bytes_after_per_second", 0.0)},
           entry.value("kernel", std::string())};
 }
 

@@ -76,6 +76,20 @@ TEST(GpuReportTest, TablesAreAddedOneByOneAndKeepWhatStandsBesideThem) {
                     HasSubstr("| 1 x 1k (HopperDecodeKernel, 16 rows) |"), HasSubstr("| 1 x 1k | ")));
 }
 
+TEST(GpuReportTest, ABoundOfTwoPartsIsWrittenAndReadAsBoth) {
+  const TempFolder folder;
+  Report report;
+  AddTable(report,
+           {"Mistral 7B", "a note", {{"decode", 0.02, Then(ArithmeticBound(4e12, 1e15), 1e10, 2.5e12)}}});
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(WriteReport(report, folder.path()));
+    EXPECT_THAT(ReadFile(folder.PathOf("gpu_check.md")),
+                HasSubstr("| decode | 20000.0 us | 200.0 TFLOP/s and 500 GB/s | 4000.00 GFLOP at 1000 "
+                          "TFLOP/s, then 10000.0 MB at 2500 GB/s | 40 % |"));
+    report = ReadReport(folder.path());
+  }
+}
+
 TEST(GpuReportTest, WhatPeersLeftOutStandsBelowTheChecksAndIsThatOfTheirLastFile) {
   const TempFolder folder;
   Report report;

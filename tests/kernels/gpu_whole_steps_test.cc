@@ -86,6 +86,27 @@ TEST(WholeStepsTest, BoundsAreThoseOfMistral) {
   EXPECT_EQ(Bounds().Of({0, 2048}).unit, "FLOP");
 }
 
+// max(weight bytes / bandwidth, FLOP of the products / peak) + bytes of keys and values / bandwidth.
+TEST(WholeStepsTest, OfManySequencesTheProductsTakeLongerThanTheWeightsAndTheKeysComeOnTop) {
+  StepBounds bounds = Bounds();
+  bounds.bytes_per_second = 4.3e12;
+  const double flops = 256 * 2.0 * 7'110'393'856, key_bytes = 256 * 1025.0 * (128 << 10);
+  const Bound products = bounds.Of({256, 1024});
+  EXPECT_EQ(products.unit, "FLOP");
+  EXPECT_DOUBLE_EQ(products.amount, flops);
+  EXPECT_DOUBLE_EQ(products.bytes_after, key_bytes);
+  EXPECT_DOUBLE_EQ(products.seconds(), flops / 1e15 + key_bytes / 4.3e12);
+  EXPECT_GT(flops / 1e15, bounds.weight_bytes / 4.3e12);
+  // Of half as many the weights do.
+  EXPECT_EQ(bounds.Of({128, 1024}).unit, "bytes");
+  EXPECT_DOUBLE_EQ(bounds.Of({128, 1024}).seconds(),
+                   (bounds.weight_bytes + 128 * 1025.0 * (128 << 10)) / 4.3e12);
+  // In fewer bits they are read sooner.
+  bounds.weight_bytes /= 4;
+  EXPECT_EQ(bounds.Of({128, 1024}).unit, "FLOP");
+  EXPECT_EQ(bounds.Of({32, 1024}).unit, "bytes");
+}
+
 TEST(WholeStepsTest, WhatDoesNotFitIsLeftOutAndWhyIsSaid) {
   WorkPlan plan(Bounds(), StepCounts());
   const Work large = {256, 32768}, small = {1, 1024};
@@ -112,6 +133,7 @@ TEST(WholeStepsTest, ADeviceWhoseClockNobodyTellsIsBoundByItsMemory) {
   StepBounds bounds = Bounds();
   bounds.flops_per_second = 0;
   EXPECT_EQ(bounds.Of({0, 32768}).unit, "bytes");
+  EXPECT_EQ(bounds.Of({256, 1024}).unit, "bytes");
   EXPECT_EQ(ArithmeticBound(1e12, 0).seconds(), 0.0);
   WorkPlan plan(bounds, StepCounts());
   plan.Measured({0, 128}, 0.01);
