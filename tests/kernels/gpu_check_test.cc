@@ -200,7 +200,8 @@ TEST_P(RandomWeightsTest, MatricesHoldNumbersOfTheirScaleWhateverTheSourceSays) 
   EXPECT_NEAR(std::sqrt(squares / count), kScale, 0.04);
 }
 
-INSTANTIATE_TEST_SUITE_P(Formats, RandomWeightsTest, testing::Values(DType::kBf16, DType::kQ4_0),
+INSTANTIATE_TEST_SUITE_P(Formats, RandomWeightsTest,
+                         testing::Values(DType::kBf16, DType::kQ4_0, DType::kInt4, DType::kFp8E4M3),
                          [](const auto& info) { return std::string(DTypeName(info.param)); });
 
 // ---- run_on_gpu
@@ -276,11 +277,11 @@ class RunOnGpu {
 TEST(RunOnGpuTest, TheManualsReadingComesFirstThenTablesThenTheChecks) {
   RunOnGpu run;
   EXPECT_EQ(run.Run(""), 0) << run.printed();
-  EXPECT_THAT(
-      run.started(),
-      ElementsAre("gpu_op_tests", "pointwise", "decode-attention", "prefill-attention", "small-linear",
-                  "large-linear", "sampling", "block-linear", "steps", "gpu_op_tests", "gpu_engine_tests",
-                  "gpu_op_tests", "steps-without-window", "steps-without-pdl", "steps-in-q4_0", "moe"));
+  EXPECT_THAT(run.started(),
+              ElementsAre("gpu_op_tests", "pointwise", "decode-attention", "prefill-attention",
+                          "small-linear", "large-linear", "sampling", "block-linear", "steps", "gpu_op_tests",
+                          "gpu_engine_tests", "gpu_op_tests", "steps-without-window", "steps-without-pdl",
+                          "steps-in-q4_0", "steps-in-int4", "steps-in-fp8", "moe"));
   EXPECT_THAT(run.printed(), AllOf(HasSubstr("op tests: passed ([ PASSED ] 3 tests.)"),
                                    HasSubstr("PyTorch beside it: not on this machine"),
                                    HasSubstr("memcheck: not run"), Not(HasSubstr("left out"))));

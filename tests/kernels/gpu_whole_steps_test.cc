@@ -158,7 +158,7 @@ void ExpectLaunchesAsPlanned(const std::string& remarks, const EngineLimits& lim
 
 // Measures the rows in a pool that has no more pages than they say.
 void Measure(BackendPtr backend, int32_t window, const std::vector<Work>& rows, const StepCounts& counts,
-             const RandomWeights::Fill& fill = nullptr) {
+             const RandomWeights::Fill& fill = nullptr, const Format& matrices = DType::kBf16) {
   const TempFolder folder;
   ASSERT_TRUE(WriteStepModel(folder.path(), kSmall, window, 512));
   BackendEngine::Options options;
@@ -177,7 +177,7 @@ void Measure(BackendPtr backend, int32_t window, const std::vector<Work>& rows, 
   for (const Work& work : rows)
     limits.pool_pages = std::max(limits.pool_pages, PagesOf(work, layout, limits, counts));
   options.recorded = true;
-  auto* const weights = new RandomWeights(std::move(backend), 0.1f, DType::kBf16, fill);
+  auto* const weights = new RandomWeights(std::move(backend), 0.1f, matrices, fill);
   BackendEngine engine(BackendPtr(weights), folder.path(), options);
   if (weights->info().records_steps != 0) ExpectLaunchesAsPlanned(weights->remarks(), limits);
   for (const Work& work : rows) {
@@ -212,6 +212,25 @@ TEST(WholeStepsTest, StepsAreReplayedOnTheBackendOfAGpu) {
           });
   EXPECT_EQ(numbers, kSmall.Weights() + kSmall.vocab * kSmall.hidden);
   EXPECT_EQ(std::set<uint64_t>(seeds.begin(), seeds.end()).size(), seeds.size());
+}
+
+// Of which the device fills the embedding alone; rows here are narrower than a group.
+TEST(WholeStepsTest, InFewerBitsStepsGoOverTheSameBackends) {
+  UseThreadOrder(ThreadOrder::kForward);
+  for (const Format format : {Format(DType::kQ4_0), Format(DType::kInt4), Format(DType::kFp8E4M3)}) {
+    SCOPED_TRACE(FormatName(format));
+    Measure(MakeCpuBackend({.threads = 1, .variant = "portable"}).value(), 24, {{3, 40}, {0, 20}},
+            {.warm_ups = 1, .timed = 8}, nullptr, format);
+    int64_t numbers = 0;
+    Measure(
+        MakeCudaTestBackend(), 24, {{3, 40}, {0, 20}}, {.warm_ups = 1, .timed = 8},
+        [&](const FillNormalParams& params) {
+          numbers += params.count;
+          EXPECT_EQ(LaunchFillNormal(params, nullptr), 0);
+        },
+        format);
+    EXPECT_EQ(numbers, kSmall.vocab * kSmall.hidden);
+  }
 }
 
 // Rows of two parts, read back by embedding them.
