@@ -190,7 +190,7 @@ def free_port() -> int:
 
 def ours(name: str, binary: str, model: Path, threads: int, flags: list[str]) -> Program:
     command = [binary, "serve", model, "--grpc-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0"]
-    command += ["--threads", threads, "--max-sequences", STREAMS, "--context", CONTEXT, "--linear", "int8", *flags]
+    command += ["--threads", threads, "--max-sequences", STREAMS, "--context", CONTEXT, *flags]
     program = Program(name, command)
     found = re.search(r"cpu \([^)]*\)", program.said())
     program.system = found.group(0) if found else "see its log"
@@ -246,12 +246,25 @@ def serve_wheel(model: str, threads: str, port: str) -> None:
         time.sleep(3600)
 
 
-# name: what ours is called beside it, with which flags, and what starts the peer
+INT8 = ["--linear", "int8"]  # as llama.cpp multiplies
+# name: what ours is called beside it, with which flags, and what starts the peer, which the tables call by its function
 PEERS = {
-    "native": ("Tramontane", [], native),
-    "vnni": ("Tramontane, avx512_vnni", ["--cpu-variant", "avx512_vnni"], native),
-    "wheel": ("Tramontane, avx2", ["--cpu-variant", "avx2"], wheel),
+    "native": ("Tramontane", INT8, native),
+    "vnni": ("Tramontane, avx512_vnni", [*INT8, "--cpu-variant", "avx512_vnni"], native),
+    "wheel": ("Tramontane, avx2", [*INT8, "--cpu-variant", "avx2"], wheel),
+    "exact": ("Tramontane, exact", ["--linear", "exact"], native),  # the server's default
 }
+
+
+def pairs_of(peers: str) -> list[tuple]:
+    """Of a list with commas: ours and its flags, the peer's name and what starts it."""
+    pairs = []
+    for peer in peers.split(","):
+        if peer not in PEERS:
+            raise argparse.ArgumentTypeError(f"{peer!r} is none of {', '.join(PEERS)}")
+        name, flags, start = PEERS[peer]
+        pairs.append((name, flags, f"llama.cpp, {start.__name__}", start))
+    return pairs
 
 
 # ---- the requests
@@ -330,33 +343,34 @@ def compare(arguments, threads: int, read: PlainRead) -> None:
         f"\n## {threads} thread{'s' if threads > 1 else ''}, {arguments.shape}, tokens/s, median of {arguments.rounds}\n"
     )
     header = "| format | row | bound of one read |"
-    for peer in arguments.peers.split(","):
-        header += f" {PEERS[peer][0]} | llama.cpp, {peer} | ratio |"
+    for name, _, theirs, _ in arguments.peers:
+        header += f" {name} | {theirs} | ratio |"
     print(header + "\n" + "|---" * (header.count("|") - 1) + "|", flush=True)
     systems = {}
     for format in arguments.formats.split(","):
         model = model_file(arguments.kept, arguments.shape, format)
-        programs: list[Program] = []
+        programs: dict[str, Program] = {}  # one of each: of two peers the same program may stand in both pairs
         try:
-            for peer in arguments.peers.split(","):
-                name, flags, start = PEERS[peer]
-                programs += [ours(name, arguments.binary, model, threads, flags)]
-                programs += [start(arguments.kept, model, threads)]
-            figures, speed = measure(programs, threads, arguments.rounds, read)
+            for name, flags, theirs, start in arguments.peers:
+                if name not in programs:
+                    programs[name] = ours(name, arguments.binary, model, threads, flags)
+                if theirs not in programs:
+                    programs[theirs] = start(arguments.kept, model, threads)
+            figures, speed = measure(list(programs.values()), threads, arguments.rounds, read)
         except RuntimeError as error:
             print(f"| {format} | {error} |", flush=True)
             continue
         finally:
-            for program in programs:
+            for program in programs.values():
                 program.stop()
-        systems |= {program.name: program.system for program in programs}
+        systems |= {name: program.system for name, program in programs.items()}
         bound = speed * 1e9 / bytes_per_token(model)
-        for name, _ in ROWS:
-            cells = [f"{bound:.1f} ({speed:.1f} GB/s)" if name.startswith("decode") else ""]
-            for first in range(0, len(programs), 2):
-                mine, theirs = (figures[name, program.name] for program in programs[first : first + 2])
+        for row, _ in ROWS:
+            cells = [f"{bound:.1f} ({speed:.1f} GB/s)" if row.startswith("decode") else ""]
+            for pair in arguments.peers:
+                mine, theirs = figures[row, pair[0]], figures[row, pair[2]]
                 cells += [f"{mine:.1f}", f"{theirs:.1f}", f"{mine / theirs:.2f}"]
-            print(f"| {format} | {name} | " + " | ".join(cells) + " |", flush=True)
+            print(f"| {format} | {row} | " + " | ".join(cells) + " |", flush=True)
     print("\n" + "\n".join(f"{name}: {system}" for name, system in systems.items()), flush=True)
 
 
@@ -370,7 +384,7 @@ FELT = [("TTFT, median", "median_ttft_ms"), ("TTFT, p99", "p99_ttft_ms"), ("ITL,
 def same_arrivals(arguments, threads: int, format: str) -> None:
     """By rate, what the load tool finds on both in alternating slices of one run (--ab): its ratio is theirs by ours."""
     model = model_file(arguments.kept, arguments.shape, format)
-    programs = [ours("Tramontane", arguments.binary, model, threads, []), native(arguments.kept, model, threads)]
+    programs = [ours("Tramontane", arguments.binary, model, threads, INT8), native(arguments.kept, model, threads)]
     try:
         for program in programs:
             decode(program, random.Random(1), 16, 8)  # warm
@@ -408,8 +422,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument(
         "--peers",
+        type=pairs_of,
         default="native,wheel",
-        help="native, vnni (the native build beside ours without AMX), wheel (PyPI's build beside ours held to AVX2), or some",
+        help="some of native, vnni (the native build beside ours without AMX), wheel (PyPI's build beside ours held to AVX2), "
+        "exact (the native build beside ours with exact products)",
     )
     parser.add_argument("--arrivals", default="", help="requests a second, some: instead of the rows, what both answer to the same arrivals")
     parser.add_argument("--requests", type=int, default=40, help="with --arrivals: to each, at each rate")

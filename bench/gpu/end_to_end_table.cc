@@ -68,8 +68,9 @@ Table EndToEndTable(Device& device, const EndToEnd& asked, const Progress& progr
   table.note =
       "The whole engine, greedy, random weights of the exact shape in " + FormatName(asked.matrices) + ", " +
       (asked.window > 0 ? "a window of " + TokensText(asked.window) : std::string("no window")) +
-      ". Decode (sequences x context): time of a step; the bound is the weights and the keys and values that "
-      "are seen, read once, at the rate of a copy. Prefill: from a prompt to its first token; the bound is "
+      ". Decode (sequences x context): time of a step; the bound is the weights, read once at the rate of a "
+      "copy, or their products at the peak of dense bf16, whichever takes longer, then the keys and values "
+      "that are seen, read once. Prefill: from a prompt to its first token; the bound is "
       "its FLOPs at the peak of dense bf16, or the weights.";
   auto backend = OpenCudaBackend(asked.library);
   if (!backend.ok()) return NotMeasured(std::move(table), backend.status().ToString());

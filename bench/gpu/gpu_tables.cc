@@ -45,6 +45,9 @@ Entry WholeSteps(const char* name, const EndToEnd& asked, bool pdl = true) {
             return std::vector<Table>{EndToEndTable(device, of_run, progress)};
           }};
 }
+Entry WholeStepsIn(const char* name, const char* model, const Format& matrices) {
+  return WholeSteps(name, {.name = model, .window = kWindow, .matrices = matrices, .short_list = true});
+}
 Entry Kernels(const char* name, Table (*measure)(Device&, const Progress&)) {
   return {name, [measure](Device& device, double, const Progress& progress) {
             return std::vector<Table>{measure(device, progress)};
@@ -75,9 +78,9 @@ const Entry kTables[] = {
                 .window = kWindow,
                 .short_list = true},
                /*pdl=*/false),
-    WholeSteps(
-        "steps-in-q4_0",
-        {.name = "Mistral 7B in Q4_0", .window = kWindow, .matrices = DType::kQ4_0, .short_list = true}),
+    WholeStepsIn("steps-in-q4_0", "Mistral 7B in Q4_0", DType::kQ4_0),
+    WholeStepsIn("steps-in-int4", "Mistral 7B in int4, groups of 128", DType::kInt4),
+    WholeStepsIn("steps-in-fp8", "Mistral 7B in fp8, groups of 128", DType::kFp8E4M3),
     Kernels("moe", MoeTable),
 };
 
@@ -97,7 +100,7 @@ void TakeWhatWasFound(const Options& options, Report& report) {
     std::ifstream checks(path);
     for (std::string line; std::getline(checks, line);) report.checks.push_back(line);
   }
-  for (auto& [table, rows] : ReadPeers(Get(options, "peers"))) report.peers[table] = std::move(rows);
+  TakePeers(Get(options, "peers"), report);
 }
 
 int Run(const Options& options) {

@@ -2,16 +2,17 @@
 
     python3 peers.py OUT.json [LIBGPU_CALLS.so [SECONDS]]
 
-Writes {table: {row: {peer: seconds}}} after each row; names are those of attention_tables.cc and linear_table.cc. With
-the library ours are timed too, as "ours, in turn", by the kernels that the server goes by on this device: on compute
-capability 9.0 Hopper's own. No row begins later than SECONDS. PyTorch's attention reads dense keys, not pages: the easier
-task. Its FLASH backend is FlashAttention 2, its CUDNN backend on Hopper near FlashAttention 3. A contender is its calls
-captured in a graph over rotating copies that no cache holds; graphs are replayed in turn, and the median of 25 rounds is
-taken.
+Writes {"seconds": {table: {row: {peer: seconds}}}, "left_out": {table: {why: [row]}}} before the first row and after each:
+what it has, and what it has not. Names are those of attention_tables.cc and linear_table.cc. With the library ours are
+timed too, as "ours, in turn", by the kernels that the server goes by on this device: on compute capability 9.0 Hopper's
+own. No row begins later than SECONDS. PyTorch's attention reads dense keys, not pages: the easier task. Its FLASH backend is
+FlashAttention 2, its CUDNN backend on Hopper near FlashAttention 3. A contender is its calls captured in a graph over
+rotating copies that no cache holds; graphs are replayed in turn, and the median of 25 rounds is taken.
 """
 
 import ctypes
 import json
+import os
 import statistics
 import sys
 import time
@@ -26,6 +27,7 @@ HEADS = KV_HEADS * GROUP
 K = 1024
 OURS = "ours, in turn"
 WARM_UPS, ROUNDS = 3, 25
+NOT_DONE = "not done"  # of rows that this program has not come to, or that it ended at
 
 
 class Contender:
@@ -77,12 +79,13 @@ def tokens(count):
     return f"{count // K}k" if count % K == 0 else str(count)
 
 
-def add(contenders, name, make):
-    """One that cannot run a shape is left out; why is said."""
+def add(contenders, cannot, name, make):
+    """One that cannot run a shape is left out, and why is noted in cannot: a line, by name."""
     try:
         contenders[name] = make()
     except RuntimeError as error:
         print(f"{name}: {error}", file=sys.stderr)
+        cannot[name] = (str(error).strip().splitlines() or ["no reason given"])[0]
 
 
 class Ours:
@@ -114,6 +117,7 @@ class Ours:
 
 
 def attention(ours, batch, context, queries):
+    """Seconds by contender, and what those that cannot run it say."""
     copies = copies_beyond_cache(2 * batch * context * KV_HEADS * HEAD_DIM * 2)
     keys = [random(batch, KV_HEADS, context, HEAD_DIM) for _ in range(copies)]
     values = [random(batch, KV_HEADS, context, HEAD_DIM) for _ in range(copies)]
@@ -126,27 +130,28 @@ def attention(ours, batch, context, queries):
 
         return Contender(copies, call)
 
-    contenders = {}
-    add(contenders, "PyTorch flash", lambda: by(SDPBackend.FLASH_ATTENTION))
-    add(contenders, "PyTorch cuDNN", lambda: by(SDPBackend.CUDNN_ATTENTION))
+    contenders, cannot = {}, {}
+    add(contenders, cannot, "PyTorch flash", lambda: by(SDPBackend.FLASH_ATTENTION))
+    add(contenders, cannot, "PyTorch cuDNN", lambda: by(SDPBackend.CUDNN_ATTENTION))
     if ours is None:
-        return in_turn(contenders)
+        return in_turn(contenders), cannot
     calls = ours.open(batch, context, queries)
     try:
-        add(contenders, OURS, lambda: ours.contender(calls))
-        return in_turn(contenders)
+        add(contenders, cannot, OURS, lambda: ours.contender(calls))
+        return in_turn(contenders), cannot
     finally:
         contenders.clear()
         ours.close(calls)
 
 
 def linear(n_in, n_out, rows):
+    """As attention."""
     copies = copies_beyond_cache(n_in * n_out * 2)
     weights = [random(n_out, n_in, scale=0.02) for _ in range(copies)]
     x = random(rows, n_in)
-    contenders = {}
-    add(contenders, "cuBLAS, no fusion", lambda: Contender(copies, lambda i: F.linear(x, weights[i])))
-    return in_turn(contenders)
+    contenders, cannot = {}, {}
+    add(contenders, cannot, "cuBLAS, no fusion", lambda: Contender(copies, lambda i: F.linear(x, weights[i])))
+    return in_turn(contenders), cannot
 
 
 def rows_of_tables(ours):
@@ -167,19 +172,54 @@ def rows_of_tables(ours):
             yield ("Linear layers, many rows", f"{name}, {rows}", lambda i=n_in, o=n_out, r=rows: linear(i, o, r))
 
 
+class Found:
+    """What is known of every row, and the file that says it."""
+
+    def __init__(self, path, rows):
+        self.path = path
+        self.seconds = {}
+        self.left_out = {}
+        for table, row in rows:
+            self.leave_out(table, row, NOT_DONE)
+
+    def leave_out(self, table, row, why):
+        self.left_out.setdefault(table, {}).setdefault(why, []).append(row)
+
+    def settle(self, table, row):
+        """The row is no longer to be done."""
+        self.left_out[table][NOT_DONE].remove(row)
+
+    def write(self):
+        """Whole or not at all, whoever ends this program meanwhile."""
+        left_out = {}
+        for table, reasons in self.left_out.items():
+            for why, rows in reasons.items():
+                if rows:
+                    left_out.setdefault(table, {})[why] = rows
+        unfinished = self.path + ".unfinished"
+        with open(unfinished, "w", encoding="utf-8") as file:
+            json.dump({"seconds": self.seconds, "left_out": left_out}, file, indent=1)
+        os.replace(unfinished, self.path)
+
+
 def main():
     out = sys.argv[1]
     ours = Ours(sys.argv[2]) if len(sys.argv) > 2 else None
     end = time.monotonic() + (float(sys.argv[3]) if len(sys.argv) > 3 else float("inf"))
-    peers = {}
-    for table, row, measure in rows_of_tables(ours):
+    rows = list(rows_of_tables(ours))
+    found = Found(out, [(table, row) for table, row, _ in rows])
+    found.write()
+    for table, row, measure in rows:
         if time.monotonic() > end:
-            print(f"left out for want of time: {table}, {row}", file=sys.stderr)
-            continue
-        peers.setdefault(table, {})[row] = measure()
-        torch.cuda.empty_cache()
-        with open(out, "w", encoding="utf-8") as file:
-            json.dump(peers, file, indent=1)
+            found.leave_out(table, row, "for want of time")
+        else:
+            seconds, cannot = measure()
+            found.seconds.setdefault(table, {})[row] = seconds
+            for name, why in cannot.items():
+                found.leave_out(table, row, f"{name} cannot: {why}")
+            torch.cuda.empty_cache()
+        found.settle(table, row)
+        found.write()
 
 
 if __name__ == "__main__":

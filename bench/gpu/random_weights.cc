@@ -1,5 +1,6 @@
 #include "bench/gpu/random_weights.h"
 
+#include <algorithm>
 #include <cstring>
 #include <random>
 
@@ -17,10 +18,11 @@ class RandomRows final : public RowFeed {
  public:
   using FillNumbers = std::function<void(void* packed, int64_t numbers)>;
 
-  RandomRows(int64_t in_features, const Format& format, const void* block)
-      : in_features_(in_features), format_(format), block_(static_cast<const std::byte*>(block)) {}
-  RandomRows(int64_t in_features, FillNumbers fill)
-      : in_features_(in_features), format_(DType::kBf16), fill_(std::move(fill)) {}
+  // row_numbers: those of a row, whole blocks.
+  RandomRows(int64_t row_numbers, const Format& format, const void* block)
+      : row_numbers_(row_numbers), format_(format), block_(static_cast<const std::byte*>(block)) {}
+  RandomRows(int64_t row_numbers, FillNumbers fill)
+      : row_numbers_(row_numbers), format_(DType::kBf16), fill_(std::move(fill)) {}
 
   bool FillOnDevice(void* packed, int64_t numbers) override {
     if (fill_ == nullptr) return false;
@@ -30,25 +32,25 @@ class RandomRows final : public RowFeed {
 
   const void* Rows(int32_t part, int64_t begin, int64_t count) override {
     TM_CHECK(block_ != nullptr, "rows that the device was to make are asked for");
-    const int64_t elements = count * in_features_, room = kBlockElements - elements;
+    const int64_t elements = count * row_numbers_, room = kBlockElements - elements;
+    const int64_t alignment = std::max(kRowAlignment, format_.block_size());
     TM_CHECK(room >= 0, "%lld random numbers at once", static_cast<long long>(elements));
-    const auto first = static_cast<uint64_t>(begin * in_features_ + part) * 0x9e3779b97f4a7c15ull;
-    const auto places = static_cast<uint64_t>(room / kRowAlignment + 1);
-    return block_ + format_.Bytes(static_cast<int64_t>((first >> 20) % places) * kRowAlignment);
+    const auto first = static_cast<uint64_t>(begin * row_numbers_ + part) * 0x9e3779b97f4a7c15ull;
+    const auto places = static_cast<uint64_t>(room / alignment + 1);
+    return block_ + format_.Bytes(static_cast<int64_t>((first >> 20) % places) * alignment);
   }
 
  private:
-  const int64_t in_features_;
+  const int64_t row_numbers_;
   const Format format_;
   const std::byte* const block_ = nullptr;
   const FillNumbers fill_ = nullptr;
 };
 
-// Blocks of Q4_0: one f16 and 32 integers of 4 bits, of which 8 stands for 0; each from 1 to 15 as likely as
-// the others.
-std::vector<std::byte> RandomQ4_0(int64_t count, float scale, uint64_t seed) {
+// Blocks of Q4_0 or groups of int4: one f16 and integers of 4 bits, of which 8 stands for 0; each from 1 to
+// 15 as likely as the others.
+std::vector<std::byte> RandomIn4Bits(const Format& format, int64_t count, float scale, uint64_t seed) {
   constexpr float kDeviation = 4.3205f;  // of those integers
-  const Format format = DType::kQ4_0;
   std::mt19937_64 random(seed);
   const uint16_t step = FloatToF16(scale / kDeviation);
   std::vector<std::byte> blocks(static_cast<size_t>(format.Bytes(count)));
@@ -60,6 +62,30 @@ std::vector<std::byte> RandomQ4_0(int64_t count, float scale, uint64_t seed) {
     }
   }
   return blocks;
+}
+
+// Groups of fp8: one f32 and numbers of a normal distribution, from 65,536 that are drawn over and over.
+std::vector<std::byte> RandomFp8(int64_t count, float scale, uint64_t seed) {
+  constexpr float kDeviation = 64.0f;  // of those numbers, of which the largest is 448
+  const Format format = DType::kFp8E4M3;
+  std::mt19937_64 random(seed);
+  std::normal_distribution<float> normal(0.0f, kDeviation);
+  std::vector<std::byte> some(1 << 16), blocks(static_cast<size_t>(format.Bytes(count)));
+  for (std::byte& bits : some) bits = static_cast<std::byte>(FloatToFp8E4M3(normal(random)));
+  const float step = scale / kDeviation;
+  for (size_t at = 0; at < blocks.size(); at += static_cast<size_t>(format.block_bytes)) {
+    std::memcpy(&blocks[at], &step, sizeof(step));
+    for (size_t i = at + sizeof(step); i < at + static_cast<size_t>(format.block_bytes); ++i)
+      blocks[i] = some[random() % some.size()];
+  }
+  return blocks;
+}
+
+std::vector<std::byte> RandomBlocks(const Format& format, int64_t count, float scale, uint64_t seed) {
+  if (format == DType::kFp8E4M3) return RandomFp8(count, scale, seed);
+  TM_CHECK(format == DType::kQ4_0 || format == DType::kInt4, "random numbers for %s",
+           FormatName(format).c_str());
+  return RandomIn4Bits(format, count, scale, seed);
 }
 
 }  // namespace
@@ -79,28 +105,26 @@ RandomWeights::RandomWeights(BackendPtr inner, float scale, const Format& matric
       scale_(scale),
       matrices_(matrices),
       fill_(std::move(fill)) {
-  TM_CHECK(matrices == DType::kBf16 || matrices == DType::kQ4_0, "random numbers for %s",
-           FormatName(matrices).c_str());
   if (fill_ == nullptr) bf16_ = RandomBf16(kBlockElements, scale, 23);
-  if (matrices == DType::kQ4_0) q4_0_ = RandomQ4_0(kBlockElements, scale, 24);
+  if (matrices != DType::kBf16) blocks_ = RandomBlocks(matrices, kBlockElements, scale, 24);
 }
 
 OpCode RandomWeights::PackLinear(const LinearSource& source, WeightHandle* out) {
   const Format format = source.use == WeightUse::kTable ? Format(DType::kBf16) : matrices_;
+  const int64_t row_numbers = format.Blocks(source.in_features) * format.block_size();
   std::vector<WeightRows> parts(source.parts, source.parts + source.part_count);
   for (WeightRows& part : parts) {
     TM_CHECK(part.format == DType::kBf16, "random numbers for %s", FormatName(part.format).c_str());
     part.format = format;
-    part.row_stride = source.in_features;
+    part.row_stride = row_numbers;
   }
   const auto fill = [this](void* packed, int64_t numbers) {
     fill_({.out = packed, .count = numbers, .scale = scale_, .seed = next_seed_++});
   };
   const void* const block = format == DType::kBf16 ? static_cast<const void*>(bf16_.data())
-                                                   : static_cast<const void*>(q4_0_.data());
-  RandomRows rows = fill_ != nullptr && format == DType::kBf16
-                        ? RandomRows(source.in_features, fill)
-                        : RandomRows(source.in_features, format, block);
+                                                   : static_cast<const void*>(blocks_.data());
+  RandomRows rows = fill_ != nullptr && format == DType::kBf16 ? RandomRows(row_numbers, fill)
+                                                               : RandomRows(row_numbers, format, block);
   LinearSource random = source;
   random.parts = parts.data();
   random.feed = &rows;

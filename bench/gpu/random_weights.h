@@ -21,9 +21,10 @@ class RandomWeights final : public CountingBackend {
   // LaunchFillNormal, and done when it returns.
   using Fill = std::function<void(const FillNormalParams&)>;
 
-  // Of a normal distribution, times `scale`. matrices: the format of all but tables, bf16 or Q4_0, whose
-  // numbers are evenly distributed with the same deviation, and come from memory. fill: into the memory of
-  // the other backend, which then takes no row of bf16 from the host; null: there is no device.
+  // Of a normal distribution, times `scale`. matrices: the format of all but tables: bf16; or, from memory,
+  // fp8 in groups of 128, or Q4_0 or int4 in groups of 128, whose numbers are evenly distributed with the
+  // same deviation. fill: into the memory of the other backend, which then takes no row of bf16 from the
+  // host; null: there is no device.
   RandomWeights(BackendPtr inner, float scale, const Format& matrices = DType::kBf16, Fill fill = nullptr);
 
   // REQUIRES: parts of bf16.
@@ -42,9 +43,9 @@ class RandomWeights final : public CountingBackend {
   const float scale_;
   const Format matrices_;
   const Fill fill_;
-  uint64_t next_seed_ = 0;      // of fill_
-  std::vector<uint16_t> bf16_;  // empty where there is fill_
-  std::vector<std::byte> q4_0_;
+  uint64_t next_seed_ = 0;         // of fill_
+  std::vector<uint16_t> bf16_;     // empty where there is fill_
+  std::vector<std::byte> blocks_;  // of matrices_; empty where these are bf16
 };
 
 // bf16 numbers of a normal distribution times `scale`, from 65,536 that are drawn over and over.

@@ -32,6 +32,7 @@ json JsonOf(const Report& report) {
   json out;
   out["facts"] = report.facts;
   out["checks"] = report.checks;
+  out["peers_left_out"] = report.peers_left_out;
   out["tables"] = json::array();
   for (const Table& table : report.tables) {
     json rows = json::array();
@@ -42,6 +43,10 @@ json JsonOf(const Report& report) {
                     {"unit", row.bound.unit},
                     {"bound_per_second", row.bound.per_second},
                     {"share", row.share()}};
+      if (row.bound.bytes_after > 0) {
+        entry["bytes_after"] = row.bound.bytes_after;
+        entry["bytes_after_per_second"] = row.bound.bytes_per_second;
+      }
       if (!row.kernel.empty()) entry["kernel"] = row.kernel;
       if (const auto* peers = PeersOf(report, table, row)) entry["peer_seconds"] = *peers;
       rows.push_back(std::move(entry));
@@ -53,13 +58,22 @@ json JsonOf(const Report& report) {
 
 std::string RateOf(const Row& row) {
   const double rate = row.bound.amount / row.seconds;
-  return row.bound.unit == "bytes" ? Format("%.0f GB/s", rate / 1e9) : Format("%.1f TFLOP/s", rate / 1e12);
+  if (row.bound.unit == "bytes") return Format("%.0f GB/s", rate / 1e9);
+  std::string text = Format("%.1f TFLOP/s", rate / 1e12);
+  if (row.bound.bytes_after > 0) text += Format(" and %.0f GB/s", row.bound.bytes_after / row.seconds / 1e9);
+  return text;
+}
+
+std::string BytesAt(double bytes, double per_second) {
+  return Format("%.1f MB at %.0f GB/s", bytes / 1e6, per_second / 1e9);
 }
 
 std::string BoundOf(const Row& row) {
-  return row.bound.unit == "bytes"
-             ? Format("%.1f MB at %.0f GB/s", row.bound.amount / 1e6, row.bound.per_second / 1e9)
-             : Format("%.2f GFLOP at %.0f TFLOP/s", row.bound.amount / 1e9, row.bound.per_second / 1e12);
+  const Bound& bound = row.bound;
+  if (bound.unit == "bytes") return BytesAt(bound.amount, bound.per_second);
+  std::string text = Format("%.2f GFLOP at %.0f TFLOP/s", bound.amount / 1e9, bound.per_second / 1e12);
+  if (bound.bytes_after > 0) text += ", then " + BytesAt(bound.bytes_after, bound.bytes_per_second);
+  return text;
 }
 
 // "FlashAttention 41.6 us, ours takes 97 %".
@@ -81,7 +95,8 @@ std::string PeerText(const Report& report, const Table& table, const Row& row) {
 Row RowOf(const json& entry) {
   return {entry.at("name"),
           entry.at("seconds"),
-          {entry.at("amount"), entry.at("bound_per_second"), entry.at("unit").get<std::string>()},
+          {entry.at("amount"), entry.at("bound_per_second"), entry.at("unit").get<std::string>(),
+           entry.value("bytes_after", 0.0), entry.value("bytes_after_per_second", 0.0)},
           entry.value("kernel", std::string())};
 }
 
@@ -89,6 +104,7 @@ Report ReportOf(const json& document) {
   Report report;
   report.facts = document.at("facts").get<std::map<std::string, std::string>>();
   report.checks = document.at("checks").get<std::vector<std::string>>();
+  report.peers_left_out = document.value("peers_left_out", PeersLeftOut());
   for (const json& entry : document.at("tables")) {
     Table table = {entry.at("name"), entry.at("note"), {}};
     for (const json& row : entry.at("rows")) {
@@ -102,11 +118,22 @@ Report ReportOf(const json& document) {
   return report;
 }
 
+// Names of rows have commas.
+std::string Joined(const std::vector<std::string>& rows) {
+  std::string text;
+  for (const std::string& row : rows) text += (text.empty() ? "" : "; ") + row;
+  return text;
+}
+
 void WriteMarkdown(const Report& report, std::ostream& out) {
   out << "# gpu_check\n\n";
   for (const auto& [name, value] : report.facts) out << "- " << name << ": " << value << "\n";
   out << "\n## Checks\n\n";
   for (const std::string& check : report.checks) out << "- " << check << "\n";
+  for (const auto& [table, reasons] : report.peers_left_out) {
+    for (const auto& [why, rows] : reasons)
+      out << "- beside " << table << ": left out, " << why << ": " << Joined(rows) << "\n";
+  }
   for (const Table& table : report.tables) {
     out << "\n## " << table.name << "\n\n" << table.note << "\n\n";
     out << "| what | time | rate | bound | share | beside it |\n|---|---|---|---|---|---|\n";
@@ -129,14 +156,16 @@ bool WriteWhole(const std::string& path, const std::string& text) {
 
 }  // namespace
 
-Peers ReadPeers(const std::string& path) {
+void TakePeers(const std::string& path, Report& report) {
   std::ifstream file(path);
-  if (!file) return {};
+  if (!file) return;
   try {
-    return json::parse(file).get<Peers>();
+    const json document = json::parse(file);
+    auto seconds = document.at("seconds").get<Peers>();
+    report.peers_left_out = document.at("left_out").get<PeersLeftOut>();
+    for (auto& [table, rows] : seconds) report.peers[table] = std::move(rows);
   } catch (const json::exception& error) {
     std::fprintf(stderr, "%s is not what peers.py writes: %s\n", path.c_str(), error.what());
-    return {};
   }
 }
 

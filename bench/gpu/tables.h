@@ -30,7 +30,7 @@ struct EndToEnd {
   std::string name;
   std::string library = {};
   int32_t window = 0;              // 0: none
-  Format matrices = DType::kBf16;  // bf16 or Q4_0
+  Format matrices = DType::kBf16;  // those that RandomWeights has
   bool short_list = false;         // a few rows, to compare by
   double seconds = 0;              // no row begins that would end later; 0: all are measured
 };

@@ -213,15 +213,19 @@ double StepBounds::FlopsOfPrompt(int64_t tokens) const {
          2.0 * static_cast<double>(shape.vocab * shape.hidden);
 }
 
+double StepBounds::FlopsOfProducts(int64_t rows) const {
+  return 2.0 * static_cast<double>(shape.Weights()) * static_cast<double>(rows);
+}
+
 Bound StepBounds::Of(const Work& work) const {
+  const Bound weights = MemoryBound(weight_bytes, bytes_per_second);
   if (work.sequences > 0) {
+    const Bound products = ArithmeticBound(FlopsOfProducts(work.sequences), flops_per_second);
     const auto keys = static_cast<double>(KeysAt(work.tokens, window));
-    return MemoryBound(weight_bytes + work.sequences * keys * static_cast<double>(shape.KvBytesOfToken()),
-                       bytes_per_second);
+    return Then(Slower(products, weights),
+                work.sequences * keys * static_cast<double>(shape.KvBytesOfToken()), bytes_per_second);
   }
-  const Bound memory = MemoryBound(weight_bytes, bytes_per_second);
-  const Bound arithmetic = ArithmeticBound(FlopsOfPrompt(work.tokens), flops_per_second);
-  return Slower(memory, arithmetic);
+  return Slower(weights, ArithmeticBound(FlopsOfPrompt(work.tokens), flops_per_second));
 }
 
 double WorkPlan::SecondsFor(const Work& work) const {

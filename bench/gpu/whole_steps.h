@@ -65,8 +65,8 @@ struct StepCounts {
 int64_t PagesOf(const Work& work, const KvLayout& layout, const EngineLimits& limits,
                 const StepCounts& counts);
 
-// What bounds a row: of decode the weights and the keys and values that are seen, read once; of a prompt the
-// weights too, or its FLOPs, whichever takes longer.
+// What bounds a row: of decode the weights, read once, or the FLOPs of their products, whichever takes
+// longer, and after these the keys and values that are seen, read once; of a prompt the weights or its FLOPs.
 struct StepBounds {
   StepShape shape;
   int32_t window = 0;
@@ -75,6 +75,7 @@ struct StepBounds {
 
   Bound Of(const Work& work) const;
   double FlopsOfPrompt(int64_t tokens) const;
+  double FlopsOfProducts(int64_t rows) const;  // each a token's, to its logits
 };
 
 // What goes and what does not, and why: by what a row holds, and by what it would take at the shares of their

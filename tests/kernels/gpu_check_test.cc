@@ -76,6 +76,50 @@ TEST(GpuReportTest, TablesAreAddedOneByOneAndKeepWhatStandsBesideThem) {
                     HasSubstr("| 1 x 1k (HopperDecodeKernel, 16 rows) |"), HasSubstr("| 1 x 1k | ")));
 }
 
+TEST(GpuReportTest, ABoundOfTwoPartsIsWrittenAndReadAsBoth) {
+  const TempFolder folder;
+  Report report;
+  AddTable(report,
+           {"Mistral 7B", "a note", {{"decode", 0.02, Then(ArithmeticBound(4e12, 1e15), 1e10, 2.5e12)}}});
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(WriteReport(report, folder.path()));
+    EXPECT_THAT(ReadFile(folder.PathOf("gpu_check.md")),
+                HasSubstr("| decode | 20000.0 us | 200.0 TFLOP/s and 500 GB/s | 4000.00 GFLOP at 1000 "
+                          "TFLOP/s, then 10000.0 MB at 2500 GB/s | 40 % |"));
+    report = ReadReport(folder.path());
+  }
+}
+
+TEST(GpuReportTest, WhatPeersLeftOutStandsBelowTheChecksAndIsThatOfTheirLastFile) {
+  const TempFolder folder;
+  Report report;
+  report.checks = {"op tests: passed"};
+  AddTable(report, TableOf("Decode attention", 0.0015));
+  folder.Write("peers.json", R"({"seconds": {"Decode attention": {"1 x 1k": {"PyTorch flash": 0.002}}},
+    "left_out": {"Decode attention": {"for want of time": ["16 x 4k", "1 x 32k"]},
+                 "Linear layers, few rows": {"not done": ["head, 16"]}}})");
+  TakePeers(folder.PathOf("peers.json"), report);
+  ASSERT_TRUE(WriteReport(report, folder.path()));
+  report = ReadReport(folder.path());
+  ASSERT_TRUE(WriteReport(report, folder.path()));
+  EXPECT_THAT(ReadFile(folder.PathOf("gpu_check.md")),
+              AllOf(HasSubstr("- op tests: passed\n"
+                              "- beside Decode attention: left out, for want of time: 16 x 4k; 1 x 32k\n"
+                              "- beside Linear layers, few rows: left out, not done: head, 16\n"),
+                    HasSubstr("PyTorch flash 2000.0 us")));
+
+  folder.Write("peers.json", R"({"seconds": {}, "left_out": {}})");
+  TakePeers(folder.PathOf("peers.json"), report);
+  EXPECT_TRUE(report.peers_left_out.empty());
+  // What is no such file, or none at all, changes nothing.
+  report.peers_left_out["Sampling"]["not done"] = {"greedy"};
+  folder.Write("peers.json", R"({"left_out": {}})");
+  TakePeers(folder.PathOf("peers.json"), report);
+  TakePeers(folder.PathOf("nothing.json"), report);
+  EXPECT_EQ(report.peers_left_out.size(), 1U);
+  EXPECT_EQ(report.peers.at("Decode attention").at("1 x 1k").size(), 1U);
+}
+
 TEST(GpuReportTest, WhoReadsAReportSeesAWholeOne) {
   const TempFolder folder;
   Report report;
@@ -156,7 +200,8 @@ TEST_P(RandomWeightsTest, MatricesHoldNumbersOfTheirScaleWhateverTheSourceSays) 
   EXPECT_NEAR(std::sqrt(squares / count), kScale, 0.04);
 }
 
-INSTANTIATE_TEST_SUITE_P(Formats, RandomWeightsTest, testing::Values(DType::kBf16, DType::kQ4_0),
+INSTANTIATE_TEST_SUITE_P(Formats, RandomWeightsTest,
+                         testing::Values(DType::kBf16, DType::kQ4_0, DType::kInt4, DType::kFp8E4M3),
                          [](const auto& info) { return std::string(DTypeName(info.param)); });
 
 // ---- run_on_gpu
@@ -184,16 +229,22 @@ class RunOnGpu {
     std::filesystem::permissions(folder_.PathOf(name), std::filesystem::perms::owner_all);
   }
 
+  // No stage may take longer than this: what goes beyond it here sleeps for a minute.
+  void HoldStagesTo(int seconds) { settings_ = "TRAMONTANE_STAGE_SECONDS=" + std::to_string(seconds) + " "; }
+
   // The exit status, where the script believes to have run for `seconds` already.
   int Run(const std::string& arguments, int seconds = 0) {
-    const std::string command = "PATH=" + folder_.PathOf("bin") +
+    const std::string command = settings_ + "PATH=" + folder_.PathOf("bin") +
                                 ":/usr/bin:/bin SECONDS=" + std::to_string(seconds) + " bash " +
                                 folder_.PathOf("run_on_gpu") + " " + arguments + " " + folder_.PathOf("out") +
                                 " > " + folder_.PathOf("printed") + " 2>&1";
     return WEXITSTATUS(std::system(command.c_str()));
   }
 
+  const TempFolder& folder() const { return folder_; }
   std::string printed() const { return ReadFile(folder_.PathOf("printed")); }
+  // A line for each program that was started, with its arguments.
+  std::string log() const { return ReadFile(folder_.PathOf("log")); }
   // What --seconds said to gpu_tables for this table; -1: it was not started.
   int SecondsOfTable(const std::string& name) const {
     std::istringstream log(ReadFile(folder_.PathOf("log")));
@@ -220,16 +271,17 @@ class RunOnGpu {
 
  private:
   TempFolder folder_;
+  std::string settings_;
 };
 
 TEST(RunOnGpuTest, TheManualsReadingComesFirstThenTablesThenTheChecks) {
   RunOnGpu run;
   EXPECT_EQ(run.Run(""), 0) << run.printed();
-  EXPECT_THAT(
-      run.started(),
-      ElementsAre("gpu_op_tests", "pointwise", "decode-attention", "prefill-attention", "small-linear",
-                  "large-linear", "sampling", "block-linear", "steps", "gpu_op_tests", "gpu_engine_tests",
-                  "gpu_op_tests", "steps-without-window", "steps-without-pdl", "steps-in-q4_0", "moe"));
+  EXPECT_THAT(run.started(),
+              ElementsAre("gpu_op_tests", "pointwise", "decode-attention", "prefill-attention",
+                          "small-linear", "large-linear", "sampling", "block-linear", "steps", "gpu_op_tests",
+                          "gpu_engine_tests", "gpu_op_tests", "steps-without-window", "steps-without-pdl",
+                          "steps-in-q4_0", "steps-in-int4", "steps-in-fp8", "moe"));
   EXPECT_THAT(run.printed(), AllOf(HasSubstr("op tests: passed ([ PASSED ] 3 tests.)"),
                                    HasSubstr("PyTorch beside it: not on this machine"),
                                    HasSubstr("memcheck: not run"), Not(HasSubstr("left out"))));
@@ -260,6 +312,95 @@ TEST(RunOnGpuTest, ATableThatFailsTakesNoOtherAlong) {
   EXPECT_EQ(run.Run(""), 1);
   EXPECT_THAT(run.printed(), HasSubstr("table decode-attention: FAILED, see table_decode-attention.log"));
   EXPECT_THAT(run.started(), AllOf(Contains("prefill-attention"), Contains("gpu_engine_tests")));
+}
+
+TEST(RunOnGpuTest, PeersOfAnEarlierRunStandBesideNoRowOfThisOne) {
+  RunOnGpu run;
+  std::filesystem::create_directory(run.folder().PathOf("out"));
+  run.folder().Write("out/peers.json", "{}");
+  EXPECT_EQ(run.Run(""), 0) << run.printed();  // there is no PyTorch
+  EXPECT_THAT(run.log(), AllOf(HasSubstr("--checks"), Not(HasSubstr("--peers"))));
+  run.Program("bin/python3", "if [[ $1 == peers.py ]]; then echo '{}' >\"$2\"; fi");
+  EXPECT_EQ(run.Run(""), 0) << run.printed();
+  EXPECT_THAT(run.log(), HasSubstr("--peers " + run.folder().PathOf("out/peers.json")));
+  // Nor where there is PyTorch and no time for it.
+  RunOnGpu late;
+  late.Program("bin/python3", "exit 0");
+  std::filesystem::create_directory(late.folder().PathOf("out"));
+  late.folder().Write("out/peers.json", "{}");
+  EXPECT_EQ(late.Run("--minutes 8", /*seconds=*/8 * 60 - 100), 0) << late.printed();
+  EXPECT_THAT(late.printed(), HasSubstr("PyTorch beside it: left out for want of time"));
+  EXPECT_THAT(late.log(), AllOf(HasSubstr("--checks"), Not(HasSubstr("--peers"))));
+}
+
+TEST(RunOnGpuTest, ATableBeyondItsTimeIsEndedAndTheNextOneBegins) {
+  RunOnGpu run;
+  run.HoldStagesTo(2);
+  run.Program("bin/gpu_tables", "if [[ $2 == decode-attention ]]; then exec sleep 60; fi");
+  EXPECT_EQ(run.Run(""), 1) << run.printed();
+  EXPECT_THAT(run.printed(), HasSubstr("table decode-attention: FAILED, not done after 2 s\n"));
+  EXPECT_THAT(run.started(), AllOf(Contains("prefill-attention"), Contains("gpu_engine_tests")));
+}
+
+TEST(RunOnGpuTest, ACheckBeyondItsTimeIsEndedAndTheNextOneBegins) {
+  RunOnGpu run;
+  run.HoldStagesTo(2);
+  run.Program("bin/gpu_engine_tests", "echo the last words; exec sleep 60");
+  EXPECT_EQ(run.Run(""), 1) << run.printed();
+  EXPECT_THAT(run.printed(),
+              HasSubstr("engine tests: FAILED, not done after 2 s, see engine_tests.log\nthe last words\n"));
+  EXPECT_THAT(run.started(), AllOf(Contains("steps-without-window"), Contains("moe")));
+}
+
+TEST(RunOnGpuTest, PyTorchBeyondItsTimeIsEndedAndIsNoFaultOfOurs) {
+  RunOnGpu run;
+  run.HoldStagesTo(2);
+  run.Program("bin/python3", "if [[ $1 == peers.py ]]; then exec sleep 60; fi");
+  EXPECT_EQ(run.Run(""), 0) << run.printed();
+  EXPECT_THAT(run.printed(), HasSubstr("PyTorch beside it: failed or not done, see peers.log"));
+  EXPECT_THAT(run.started(), Contains("steps"));
+}
+
+TEST(RunOnGpuTest, ASanitizerWatchesTheOpTestsWhereItCanWatchOne) {
+  RunOnGpu run;
+  run.Program("bin/compute-sanitizer", "shift 4; \"$@\"");
+  EXPECT_EQ(run.Run(""), 0) << run.printed();
+  EXPECT_THAT(run.printed(), AllOf(HasSubstr("memcheck: passed"), HasSubstr("racecheck: passed")));
+  EXPECT_THAT(run.log(), HasSubstr("compute-sanitizer --tool racecheck --error-exitcode 9 bin/gpu_op_tests "
+                                   "--gtest_filter=-*MoreSequences*:*LargeVocabulary*"));
+  // What it finds is a fault.
+  RunOnGpu with_fault;
+  with_fault.Program("bin/compute-sanitizer",
+                     "[[ $2 == memcheck && $* == *LargeVocabulary* ]] && exit 9; exit 0");
+  EXPECT_EQ(with_fault.Run(""), 1);
+  EXPECT_THAT(with_fault.printed(),
+              AllOf(HasSubstr("memcheck: FAILED, see memcheck.log"), HasSubstr("racecheck: passed")));
+}
+
+TEST(RunOnGpuTest, ASanitizerThatCannotWatchOneTestSaysNothingOfOurs) {
+  RunOnGpu run;
+  run.Program("bin/compute-sanitizer", "exit 1");
+  EXPECT_EQ(run.Run(""), 0) << run.printed();
+  RunOnGpu hangs;
+  hangs.HoldStagesTo(2);
+  hangs.Program("bin/compute-sanitizer", "exec sleep 60");
+  EXPECT_EQ(hangs.Run(""), 0) << hangs.printed();
+  for (const RunOnGpu* each : {&run, &hangs}) {
+    EXPECT_THAT(each->printed(),
+                AllOf(HasSubstr("memcheck: not run, compute-sanitizer does not work here"),
+                      HasSubstr("racecheck: not run, compute-sanitizer does not work here")));
+    EXPECT_THAT(each->log(), AllOf(HasSubstr("compute-sanitizer"), Not(HasSubstr("LargeVocabulary"))));
+  }
+}
+
+TEST(RunOnGpuTest, OnlyTheSecondRunOfTheOpTestsLaunchesNoKernelBeforeTheOneBeforeItIsDone) {
+  RunOnGpu run;
+  run.Program("bin/gpu_op_tests", "echo \"without: ${TRAMONTANE_NO_PDL:-nothing}\"");
+  EXPECT_EQ(run.Run(""), 0) << run.printed();
+  const auto said = [&](const std::string& log) { return ReadFile(run.folder().PathOf("out/" + log)); };
+  EXPECT_EQ(said("fragment_layouts.log"), "without: nothing\n");
+  EXPECT_EQ(said("op_tests.log"), "without: nothing\n");
+  EXPECT_EQ(said("op_tests,_no_kernel_before_the_one_before_it_is_done.log"), "without: 1\n");
 }
 
 TEST(RunOnGpuTest, WithoutADeviceNothingElseIsStarted) {

@@ -86,6 +86,27 @@ TEST(WholeStepsTest, BoundsAreThoseOfMistral) {
   EXPECT_EQ(Bounds().Of({0, 2048}).unit, "FLOP");
 }
 
+// max(weight bytes / bandwidth, FLOP of the products / peak) + bytes of keys and values / bandwidth.
+TEST(WholeStepsTest, OfManySequencesTheProductsTakeLongerThanTheWeightsAndTheKeysComeOnTop) {
+  StepBounds bounds = Bounds();
+  bounds.bytes_per_second = 4.3e12;
+  const double flops = 256 * 2.0 * 7'110'393'856, key_bytes = 256 * 1025.0 * (128 << 10);
+  const Bound products = bounds.Of({256, 1024});
+  EXPECT_EQ(products.unit, "FLOP");
+  EXPECT_DOUBLE_EQ(products.amount, flops);
+  EXPECT_DOUBLE_EQ(products.bytes_after, key_bytes);
+  EXPECT_DOUBLE_EQ(products.seconds(), flops / 1e15 + key_bytes / 4.3e12);
+  EXPECT_GT(flops / 1e15, bounds.weight_bytes / 4.3e12);
+  // Of half as many the weights do.
+  EXPECT_EQ(bounds.Of({128, 1024}).unit, "bytes");
+  EXPECT_DOUBLE_EQ(bounds.Of({128, 1024}).seconds(),
+                   (bounds.weight_bytes + 128 * 1025.0 * (128 << 10)) / 4.3e12);
+  // In fewer bits they are read sooner.
+  bounds.weight_bytes /= 4;
+  EXPECT_EQ(bounds.Of({128, 1024}).unit, "FLOP");
+  EXPECT_EQ(bounds.Of({32, 1024}).unit, "bytes");
+}
+
 TEST(WholeStepsTest, WhatDoesNotFitIsLeftOutAndWhyIsSaid) {
   WorkPlan plan(Bounds(), StepCounts());
   const Work large = {256, 32768}, small = {1, 1024};
@@ -112,6 +133,7 @@ TEST(WholeStepsTest, ADeviceWhoseClockNobodyTellsIsBoundByItsMemory) {
   StepBounds bounds = Bounds();
   bounds.flops_per_second = 0;
   EXPECT_EQ(bounds.Of({0, 32768}).unit, "bytes");
+  EXPECT_EQ(bounds.Of({256, 1024}).unit, "bytes");
   EXPECT_EQ(ArithmeticBound(1e12, 0).seconds(), 0.0);
   WorkPlan plan(bounds, StepCounts());
   plan.Measured({0, 128}, 0.01);
@@ -136,7 +158,7 @@ void ExpectLaunchesAsPlanned(const std::string& remarks, const EngineLimits& lim
 
 // Measures the rows in a pool that has no more pages than they say.
 void Measure(BackendPtr backend, int32_t window, const std::vector<Work>& rows, const StepCounts& counts,
-             const RandomWeights::Fill& fill = nullptr) {
+             const RandomWeights::Fill& fill = nullptr, const Format& matrices = DType::kBf16) {
   const TempFolder folder;
   ASSERT_TRUE(WriteStepModel(folder.path(), kSmall, window, 512));
   BackendEngine::Options options;
@@ -155,7 +177,7 @@ void Measure(BackendPtr backend, int32_t window, const std::vector<Work>& rows, 
   for (const Work& work : rows)
     limits.pool_pages = std::max(limits.pool_pages, PagesOf(work, layout, limits, counts));
   options.recorded = true;
-  auto* const weights = new RandomWeights(std::move(backend), 0.1f, DType::kBf16, fill);
+  auto* const weights = new RandomWeights(std::move(backend), 0.1f, matrices, fill);
   BackendEngine engine(BackendPtr(weights), folder.path(), options);
   if (weights->info().records_steps != 0) ExpectLaunchesAsPlanned(weights->remarks(), limits);
   for (const Work& work : rows) {
@@ -190,6 +212,25 @@ TEST(WholeStepsTest, StepsAreReplayedOnTheBackendOfAGpu) {
           });
   EXPECT_EQ(numbers, kSmall.Weights() + kSmall.vocab * kSmall.hidden);
   EXPECT_EQ(std::set<uint64_t>(seeds.begin(), seeds.end()).size(), seeds.size());
+}
+
+// Of which the device fills the embedding alone; rows here are narrower than a group.
+TEST(WholeStepsTest, InFewerBitsStepsGoOverTheSameBackends) {
+  UseThreadOrder(ThreadOrder::kForward);
+  for (const Format format : {Format(DType::kQ4_0), Format(DType::kInt4), Format(DType::kFp8E4M3)}) {
+    SCOPED_TRACE(FormatName(format));
+    Measure(MakeCpuBackend({.threads = 1, .variant = "portable"}).value(), 24, {{3, 40}, {0, 20}},
+            {.warm_ups = 1, .timed = 8}, nullptr, format);
+    int64_t numbers = 0;
+    Measure(
+        MakeCudaTestBackend(), 24, {{3, 40}, {0, 20}}, {.warm_ups = 1, .timed = 8},
+        [&](const FillNormalParams& params) {
+          numbers += params.count;
+          EXPECT_EQ(LaunchFillNormal(params, nullptr), 0);
+        },
+        format);
+    EXPECT_EQ(numbers, kSmall.vocab * kSmall.hidden);
+  }
 }
 
 // Rows of two parts, read back by embedding them.

@@ -1,4 +1,4 @@
-// ./run --get and what ./check runs, as far as they need neither a build nor a network.
+// ./run --get, what ./check runs and how .ci/run ends, as far as they need neither a build nor a network.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -115,6 +115,48 @@ TEST(CheckScriptTest, AllFailsWhereAnEnvironmentCannotBeMade) {
   EXPECT_EQ(all.Wait(), 1) << all.err();
   EXPECT_THAT(all.err(), HasSubstr("no network"));
   EXPECT_THAT(all.out(), Not(HasSubstr("ctest")));
+}
+
+// A checkout in which every stage of .ci/run passes, and nothing of it is done.
+struct HollowCi : HollowCheckout {
+  HollowCi() : HollowCheckout(".ci/run") {
+    fs::create_directories(folder.PathOf("build/fuzz/fuzzers"));
+    for (const char* script : {"check", "build/fuzz/fuzzers/fuzz_nothing", "bin/git", "bin/clang-format-19"})
+      WriteScript(script, "exit 0\n");
+  }
+
+  // Where `script`, read by bash before its own, changes what it runs.
+  ProgramOptions RunningAfter(const std::string& script) const {
+    folder.Write("before", script);
+    ProgramOptions options = Running(".ci/run");
+    const auto set_up = options.in_child;
+    options.in_child = [this, set_up] {
+      set_up();
+      setenv("BASH_ENV", folder.PathOf("before").c_str(), 1);
+    };
+    return options;
+  }
+};
+
+TEST(CiScriptTest, SaysAtItsEndWhetherAllOfItTookNoMoreThan75Minutes) {
+  const HollowCi ci;
+  Program soon({}, ci.Running(".ci/run"));
+  EXPECT_EQ(soon.Wait(), 0) << soon.out() << soon.err();
+  EXPECT_THAT(soon.out(), ContainsRegex("\ntotal +[0-9]+ s of 4500, within\n$"));
+  EXPECT_THAT(soon.out(), ContainsRegex("\nclang-tidy +[0-9]+  passed\n"));
+  // Its last stage ends late: the clock is put on when the seconds of the stages are printed.
+  Program late(
+      {}, ci.RunningAfter("printf() { [[ ${2-} == stage ]] && SECONDS=4501; builtin printf \"$@\"; }\n"));
+  EXPECT_EQ(late.Wait(), 0) << late.out() << late.err();
+  EXPECT_THAT(late.out(), ContainsRegex("\ntotal +450[0-9] s of 4500, beyond\n$"));
+}
+
+TEST(CiScriptTest, WhatWouldStartAfterMinute75IsNotRunAndThatFails) {
+  const HollowCi ci;
+  Program late({}, ci.RunningAfter("SECONDS=4501\n"));
+  EXPECT_EQ(late.Wait(), 1) << late.out() << late.err();
+  EXPECT_THAT(late.out(), ContainsRegex("\ncheck +-  SKIPPED\n"));
+  EXPECT_THAT(late.out(), Not(HasSubstr("passed")));
 }
 
 TEST(RunScriptTest, OnlyBuildOnlyBuildsTheLoadTool) {
