@@ -50,7 +50,6 @@ constexpr Real ExpOfNonPositive(Real x) {
   const Real n = shifted - kSteps.rounder;
   const Real r = (clamped - n * kSteps.ln_2_high) - n * kSteps.ln_2_low;
   Real p = Real{} + kSteps.term[0];
-#pragma GCC unroll 16
   for (int i = 1; i < ExpSteps::kTerms; ++i) p = p * r + kSteps.term[i];
   const Real power = __builtin_bit_cast(Real, (__builtin_bit_cast(Bits, shifted) + 1023) << 52);
   return x < kLeastExponent ? Real{} : p * power;

@@ -29,6 +29,7 @@
 #include "tests/reference/linear.h"
 #include "tests/reference/sampling.h"
 #include "tests/support/counting_backend.h"
+#include "tests/support/cpu_variants.h"
 #include "tests/support/load_folder.h"
 #include "tests/support/model_driver.h"
 #include "tests/support/safetensors_writer.h"
@@ -142,7 +143,7 @@ std::ostream& operator<<(std::ostream& out, const Case& c) {
 std::vector<Case> Cases() {
   std::vector<Case> cases;
   for (const char* model : kModels) {
-    for (const std::string& variant : CpuVariants()) {
+    for (const std::string& variant : TestedCpuVariants()) {
       for (const DType kv_dtype : {DType::kF32, DType::kBf16}) cases.push_back({model, variant, kv_dtype});
     }
   }
@@ -377,7 +378,7 @@ TEST(GoldenModelBits, DoNotDependOnChunksPagesOrNeighbours) {
     auto tokens = run["prompt"].get<std::vector<int32_t>>();
     const auto continuation = run["tokens"].get<std::vector<int32_t>>();
     tokens.insert(tokens.end(), continuation.begin(), continuation.end());
-    for (const std::string& variant : CpuVariants()) {
+    for (const std::string& variant : TestedCpuVariants()) {
       const Loaded alone = Load(name, variant, DType::kBf16, 16);
       ModelDriver whole(*alone.model, *alone.backend, {});
       const auto expected = whole.Step({{whole.AddSequence(), tokens}});

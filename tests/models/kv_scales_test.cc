@@ -90,7 +90,7 @@ TEST_P(KvScales, OfTheFileScaleKeysAndValuesInFp8) {
   model.WriteHuggingFace(plain);
   large.WriteHuggingFace(unscaled);
   WriteWithScales(large, SchemeOfTheFile(), GetParam(), kKeyScale, scaled);
-  for (const std::string& variant : CpuVariants()) {
+  for (const std::string& variant : TestedCpuVariants()) {
     SCOPED_TRACE(variant);
     const BackendPtr backend = MakeCpuBackend({.threads = 2, .variant = variant}).value();
     const auto expected = LogitsOf(plain, *backend, DType::kFp8E4M3);

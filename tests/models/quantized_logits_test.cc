@@ -113,7 +113,7 @@ class QuantizedLogits : public testing::TestWithParam<const char*> {};
 TEST_P(QuantizedLogits, AreThoseOfTheSameNumbersInF32) {
   const TempFolder f32;
   WriteInF32(GetParam(), f32);
-  for (const std::string& variant : CpuVariants()) {
+  for (const std::string& variant : TestedCpuVariants()) {
     SCOPED_TRACE(variant);
     BackendPtr backend =
         MakeCpuBackend({.threads = 2, .variant = variant, .linear = LinearMode::kExact}).value();

@@ -15,6 +15,7 @@
 
 #include "kernels/backends/cpu_backend.h"
 #include "models/model.h"
+#include "tests/support/cpu_variants.h"
 #include "tests/support/load_folder.h"
 #include "tests/support/model_driver.h"
 #include "tests/support/temp_folder.h"
@@ -157,7 +158,7 @@ class Stories : public testing::TestWithParam<Golden> {
 
   // Greedy from BOS alone; page 4, so that windows roll within 64 tokens.
   void ExpectGoldenIds(const std::string& folder) {
-    for (const std::string& variant : CpuVariants()) {
+    for (const std::string& variant : TestedCpuVariants()) {
       SCOPED_TRACE(variant);
       const BackendPtr backend = MakeCpuBackend({.threads = 1, .variant = variant}).value();
       LoadOptions options;

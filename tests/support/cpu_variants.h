@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/backends/cpu_backend.h"
+#include "tests/support/sanitizers.h"
 
 namespace tramontane {
 
@@ -23,6 +24,13 @@ inline bool MachineHasVariant(const std::string& variant) {
   return std::find(available.begin(), available.end(), variant) != available.end();
 }
 
+// Those that a test of all runs. Threads share their work alike in each: ThreadSanitizer watches the best.
+inline std::vector<std::string> TestedCpuVariants() {
+  std::vector<std::string> variants = CpuVariants();
+  if (kThreadSanitized) variants.resize(1);
+  return variants;
+}
+
 // A backend of the machine's best variant unless one is named, without scratch.
 inline BackendPtr CpuBackendWith(int32_t threads, const std::string& variant = "") {
   StatusOr<BackendPtr> backend = MakeCpuBackend({.threads = threads, .variant = variant});
@@ -35,6 +43,9 @@ class CpuVariantTest : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
     if (!MachineHasVariant(GetParam())) GTEST_SKIP() << "this machine lacks " << GetParam();
+    if (kThreadSanitized && GetParam() != CpuVariants().front()) {
+      GTEST_SKIP() << "threads share their work as in " << CpuVariants().front();
+    }
   }
 
   // A backend with scratch for such steps.
