@@ -514,6 +514,69 @@ Findings TitlesAndTextsAreOneLine(const Tree& tree) {
   return findings;
 }
 
+namespace {
+
+// What there is to be named: paths of files and of their folders, and names without a folder.
+class NamesOfTree {
+ public:
+  explicit NamesOfTree(const Tree& tree) {
+    static const std::regex test(R"(\bNAME\s+(\w+))");
+    for (const File& file : tree) {
+      for (std::string path = file.path; !path.empty(); path = Parent(path)) paths_.insert(path);
+      const std::string name = file.path.substr(file.path.rfind('/') + 1);  // the whole where there is no '/'
+      names_.insert(name);
+      names_.insert(name.substr(0, name.rfind('.')));  // `runner_test` for runner_test.cc
+      if (name != "CMakeLists.txt") continue;
+      for (std::sregex_iterator match(file.text.begin(), file.text.end(), test), end; match != end; ++match) {
+        names_.insert((*match)[1]);
+      }
+    }
+  }
+
+  bool HasPath(const std::string& path) const { return paths_.count(path) != 0; }
+  bool HasName(const std::string& name) const { return names_.count(name) != 0; }
+
+ private:
+  std::set<std::string> paths_;
+  std::set<std::string> names_;
+};
+
+}  // namespace
+
+Findings DocumentsNameWhatIsThere(const Tree& tree) {
+  static const std::regex quoted(R"(`([\w.-]+(?:/[\w.-]+)*)`)"), linked(R"(\]\(([^)#\s:]+)(?:#[^)]*)?\))");
+  static const std::regex test(R"((?:.*/)?(\w+_test))"), file_name(R"(.*\w\.(cc|h|cu|cuh|py|sh|md))");
+  const NamesOfTree there(tree);
+  Findings findings;
+  for (const File& file : tree) {
+    if (!file.path.ends_with(".md")) continue;
+    const auto is_path = [&](const std::string& path) {
+      const auto from_here = std::filesystem::path(Parent(file.path)) / path;
+      std::string whole = from_here.lexically_normal().generic_string();
+      if (whole.ends_with('/')) whole.pop_back();
+      return there.HasPath(path) || there.HasPath(whole);
+    };
+    const auto is_there = [&](const std::string& name, bool is_row) {
+      std::smatch match;
+      if (std::regex_match(name, match, test)) return there.HasName(match[1]);
+      const bool is_made = name.ends_with(".pb.h");  // by the build
+      if (is_made || !std::regex_match(name, file_name)) return true;
+      return name.find('/') != std::string::npos ? is_path(name) : !is_row || there.HasName(name);
+    };
+    ForEachLine(file, [&](int64_t number, const std::string& line) {
+      const auto look = [&](const std::regex& pattern, const auto& exists) {
+        for (std::sregex_iterator match(line.begin(), line.end(), pattern), end; match != end; ++match) {
+          const std::string name = (*match)[1];
+          if (!exists(name)) findings.push_back({file.path, number, name + " is not there"});
+        }
+      };
+      look(quoted, [&](const std::string& name) { return is_there(name, line.starts_with("|")); });
+      look(linked, is_path);
+    });
+  }
+  return findings;
+}
+
 Findings NothingIsLeftUnfinished(const Tree& tree) {
   static const std::regex mark(R"(\b(TODO|FIXME|XXX)\b)");
   Findings findings;

@@ -82,6 +82,11 @@ Findings OnlyAFormatKnowsSizes(const Tree& tree);
 // and what hung below it hangs below nothing.
 Findings CommentsKeepTheirColumns(const Tree& tree);
 
+// What a document names is there, looked for from the root and from the document's folder: a source, script
+// or document in backquotes with its folder, or by its name alone in a row of a table; a test
+// (`runner_test`); a file or folder that is linked to.
+Findings DocumentsNameWhatIsThere(const Tree& tree);
+
 // A title (// ---- words ----) that grew too long had its line folded under it, and a text that was cut to
 // the columns was cut again a word or two later.
 Findings TitlesAndTextsAreOneLine(const Tree& tree);

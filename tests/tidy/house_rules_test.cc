@@ -77,6 +77,7 @@ TEST_F(HouseRules, OneFileKnowsWhereAWindowBegins) {
 TEST_F(HouseRules, OnlyAFormatKnowsSizes) { EXPECT_THAT(OnlyAFormatKnowsSizes(tree_), IsEmpty()); }
 TEST_F(HouseRules, CommentsKeepTheirColumns) { EXPECT_THAT(CommentsKeepTheirColumns(tree_), IsEmpty()); }
 TEST_F(HouseRules, TitlesAndTextsAreOneLine) { EXPECT_THAT(TitlesAndTextsAreOneLine(tree_), IsEmpty()); }
+TEST_F(HouseRules, DocumentsNameWhatIsThere) { EXPECT_THAT(DocumentsNameWhatIsThere(tree_), IsEmpty()); }
 TEST_F(HouseRules, NothingIsLeftUnfinished) { EXPECT_THAT(NothingIsLeftUnfinished(tree_), IsEmpty()); }
 TEST_F(HouseRules, HeadersSayWhatTheyAre) { EXPECT_THAT(HeadersSayWhatTheyAre(tree_), IsEmpty()); }
 TEST_F(HouseRules, TopLevelIsTheOwnersLayout) { EXPECT_THAT(TopLevelIsTheOwnersLayout(tree_), IsEmpty()); }
@@ -328,6 +329,30 @@ TEST(PlantedViolation, AFoldedTitleOrTextIsFound) {
       {"kernels/crumb.cc", "  \"some words of a text that \"\n  \"go \"\n  \"on\"\n"},
   };
   EXPECT_THAT(TitlesAndTextsAreOneLine(tree), FoundIn("kernels/folded.cc", "kernels/crumb.cc"));
+}
+
+TEST(PlantedViolation, ANameOfNothingInADocumentIsFound) {
+  const Tree tree = {
+      {"docs/use.md",
+       "`engine/engine.h`, `../run` and [it](../engine/README.md#steps), [here](use.md)\n"
+       "`engine/gone.h` and [it](../engine/gone.md)\n"},
+      {"engine/README.md",
+       "| `engine.h` | `sub/step.cc`, `.cu` |\n| `gone.h` |\na `foreign.h` that nobody has\n"
+       "`step_test`, `tests/engine/run_test`, `lost_test`; [sub/](sub/), [sub/gone/](sub/gone/)\n"
+       "`sub/gone.py`, `tramontane/v1/made.pb.h`, `/etc/far.sh`, [far](https://a.b/c.md)\n"},
+      {"engine/engine.h", "// `engine/gone.h`\n"},
+      {"engine/sub/step.cc", ""},
+      {"tests/engine/step_test.cc", ""},
+      {"tests/engine/CMakeLists.txt", "tramontane_test(NAME run_test SOURCES step_test.cc)\n"},
+      {"run", ""},
+  };
+  EXPECT_THAT(DocumentsNameWhatIsThere(tree),
+              ElementsAre(Finding{"docs/use.md", 2, "engine/gone.h is not there"},
+                          Finding{"docs/use.md", 2, "../engine/gone.md is not there"},
+                          Finding{"engine/README.md", 2, "gone.h is not there"},
+                          Finding{"engine/README.md", 4, "lost_test is not there"},
+                          Finding{"engine/README.md", 4, "sub/gone/ is not there"},
+                          Finding{"engine/README.md", 5, "sub/gone.py is not there"}));
 }
 
 TEST(PlantedViolation, AMarkOfUnfinishedWorkIsFound) {
