@@ -252,7 +252,7 @@ PEERS = {
     "native": ("Tramontane", INT8, native),
     "vnni": ("Tramontane, avx512_vnni", [*INT8, "--cpu-variant", "avx512_vnni"], native),
     "wheel": ("Tramontane, avx2", [*INT8, "--cpu-variant", "avx2"], wheel),
-    "exact": ("Tramontane, exact", ["--linear", "exact"], native),  # the server's default
+    "exact": ("Tramontane, exact", ["--linear", "exact"], native),
 }
 
 

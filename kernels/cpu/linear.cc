@@ -387,7 +387,7 @@ LinearJobs MakeLinearJobs(const LinearParams& params, const CpuContext& context,
   const auto& weight = *static_cast<const PackedWeight*>(params.weight.impl);
   CheckLinear(params, weight, context.kernels);
   LinearJobs jobs;
-  // What is rounded in front of logits goes into them as it is, and costs as much as in all layers together.
+  // What is rounded in front of logits goes into them as it is (docs/models.md has what it costs).
   const bool to_logits = weight.use == WeightUse::kTable || weight.use == WeightUse::kHead;
   for (const PackedSegment& segment : weight.segments) {
     const PanelFinish finish = FinishOf(weight, segment, params.epilogue);
