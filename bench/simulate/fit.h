@@ -17,9 +17,8 @@ struct FittedDevice {
 
 // From gpu_check.json, which bench/gpu_check writes. All terms are least squares of relative errors:
 //
-//   table Mistral 7B           decode rows that bytes alone bound: time = step overhead + bytes / (copy rate
-//   *
-//                              memory_share)
+//   table Mistral 7B           decode rows that bytes alone bound:
+//                              time = step overhead + bytes / (copy rate * memory_share)
 //                              prefill row: time = step overhead + FLOP / (peak * product_share); of its FLOP
 //                              4 % are attention's, and are counted as products
 //   table Prefill attention    time = FLOP / (peak * attention_share)

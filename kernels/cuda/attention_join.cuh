@@ -17,7 +17,6 @@ namespace tramontane::cuda {
 
 inline constexpr int kPartWarps = 4;
 inline constexpr int kPartThreads = kPartWarps * 32;
-inline constexpr float kNoKeyLse = -__builtin_huge_valf();  // of rows that see no key
 
 // What four warps have written: the part that an item has of its tile's rows, for one kv head.
 struct WrittenPart {
@@ -42,12 +41,12 @@ TM_DEVICE void JoinParts(const AttentionRunParams& p, const AttentionMerge& merg
   for (int row = first_row + ThreadX() / 32 % kPartWarps; row < end; row += kPartWarps) {
     const int64_t slot = (int64_t{merge.partial_begin} * kv_heads + kv_head) * p.tile_rows + row;
     const float* const lse = p.partial_lse + slot;
-    float max = kNoKeyLse;
+    float max = kMinusInfinity;
     TM_ROLLED
     for (int s = LaneId(); s < merge.splits; s += 32) max = Max(max, LoadGlobalWritten(lse + s * split_rows));
     TM_UNROLL
     for (int mask = 16; mask > 0; mask /= 2) max = Max(max, ShuffleXor(max, mask));
-    const float base = max == kNoKeyLse ? 0.0f : max;
+    const float base = max == kMinusInfinity ? 0.0f : max;
     const int r = merge.row_begin + row;
     const int64_t token = first_token + r / p.group;
     const int head = kv_head * p.group + r % p.group;
@@ -68,7 +67,8 @@ TM_DEVICE void JoinParts(const AttentionRunParams& p, const AttentionMerge& merg
       StoreGlobal(reinterpret_cast<Vector8*>(to), Vector8{{PackPair<T>(out[0] * inverse, out[1] * inverse),
                                                            PackPair<T>(out[2] * inverse, out[3] * inverse)}});
       if (p.lse != nullptr && d == 0) {
-        StoreGlobal(p.lse + token * (kv_heads * p.group) + head, sum > 0.0f ? base + Log2(sum) : kNoKeyLse);
+        StoreGlobal(p.lse + token * (kv_heads * p.group) + head,
+                    sum > 0.0f ? base + Log2(sum) : kMinusInfinity);
       }
     }
   }

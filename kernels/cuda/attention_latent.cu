@@ -143,7 +143,7 @@ TM_DEVICE void ScoreLatentKeys(const LatentTile& tile, const std::byte* queries,
 // is the value's tile 4i + warp.
 struct LatentRunning {
   float out[kLatentTiles * 2][4] = {};
-  float most[2] = {kMinusInfinity, kMinusInfinity};
+  float max[2] = {kMinusInfinity, kMinusInfinity};
   float sum[2] = {0.0f, 0.0f};
 };
 
@@ -151,14 +151,14 @@ struct LatentRunning {
 TM_DEVICE void WeighLatentKeys(LatentRunning& running, float (&score)[4][4]) {
   TM_UNROLL
   for (int i = 0; i < 2; ++i) {
-    float most = running.most[i];
+    float max = running.max[i];
     TM_UNROLL
-    for (int n = 0; n < 4; ++n) most = Max(most, Max(score[n][2 * i], score[n][2 * i + 1]));
-    most = Max(most, ShuffleXor(most, 1));
-    most = Max(most, ShuffleXor(most, 2));
-    const float base = most == kMinusInfinity ? 0.0f : most;  // no key seen yet: every weight is 0
-    const float shrink = Exp2(running.most[i] - base);
-    running.most[i] = most;
+    for (int n = 0; n < 4; ++n) max = Max(max, Max(score[n][2 * i], score[n][2 * i + 1]));
+    max = Max(max, ShuffleXor(max, 1));
+    max = Max(max, ShuffleXor(max, 2));
+    const float base = max == kMinusInfinity ? 0.0f : max;  // no key seen yet: every weight is 0
+    const float shrink = Exp2(running.max[i] - base);
+    running.max[i] = max;
     float sum = 0.0f;
     TM_UNROLL
     for (int n = 0; n < 4; ++n) {
@@ -211,7 +211,7 @@ TM_DEVICE void WriteLatentRows(const AttentionRunParams& run, const AttentionIte
     const int r = item.row_begin + tile_row;
     if (r >= sequence.tokens * run.group) continue;
     const float inverse = running.sum[i] > 0.0f ? 1.0f / running.sum[i] : 0.0f;
-    const float lse = running.sum[i] > 0.0f ? running.most[i] + Log2(running.sum[i]) : kMinusInfinity;
+    const float lse = running.sum[i] > 0.0f ? running.max[i] + Log2(running.sum[i]) : kMinusInfinity;
     const int64_t token = sequence.first_token + r / run.group;
     const int head = kv_head * run.group + r % run.group;
     const int64_t slot = (int64_t{item.partial} * run.kv.format.kv_heads + kv_head) * kLatentRows + tile_row;

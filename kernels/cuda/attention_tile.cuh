@@ -19,7 +19,6 @@ namespace tramontane::cuda {
 inline constexpr int kAttentionWarps = 4;
 inline constexpr int kAttentionThreads = kAttentionWarps * 32;
 inline constexpr float kAttentionLog2E = 1.4426950408889634f;
-inline constexpr float kMinusInfinity = -__builtin_huge_valf();
 
 template <typename T, int kHeadDimensions, int kRows>
 struct AttentionTile {

@@ -213,7 +213,7 @@ using Fragment = float[kSize];
 template <typename Shape>
 struct PrefillRunning {
   Fragment<Shape::kHeadDim / 2> out;
-  float most[2], sum[2];
+  float max[2], sum[2];
 };
 
 // Asks for score [64, kKeys] = query * keys^T.
@@ -251,7 +251,7 @@ TM_DEVICE void Mask(const PrefillRows& rows, int tile, Fragment<Shape::kKeys / 2
   TM_UNROLL
   for (int i = 0; i < Shape::kKeys / 2; ++i) {
     const int key = column + i / 4 * 8 + i % 2, r = i / 2 % 2;
-    score[i] = key >= rows.first[r] && key <= rows.last[r] ? score[i] : kNoScore;
+    score[i] = key >= rows.first[r] && key <= rows.last[r] ? score[i] : kMinusInfinity;
   }
 }
 
@@ -261,14 +261,14 @@ TM_DEVICE void Softmax(float scale, Fragment<Shape::kKeys / 2>& score, PrefillRu
                        float (&shrink)[2]) {
   TM_UNROLL
   for (int r = 0; r < 2; ++r) {
-    float most = running.most[r];
+    float max = running.max[r];
     TM_UNROLL
-    for (int i = 2 * r; i < Shape::kKeys / 2; i += 4) most = Max(most, Max(score[i], score[i + 1]));
-    most = Max(most, ShuffleXor(most, 1));
-    most = Max(most, ShuffleXor(most, 2));
-    const float base = most == kNoScore ? 0.0f : most * scale;  // no key seen yet: every weight is 0
-    shrink[r] = Exp2(running.most[r] * scale - base);
-    running.most[r] = most;
+    for (int i = 2 * r; i < Shape::kKeys / 2; i += 4) max = Max(max, Max(score[i], score[i + 1]));
+    max = Max(max, ShuffleXor(max, 1));
+    max = Max(max, ShuffleXor(max, 2));
+    const float base = max == kMinusInfinity ? 0.0f : max * scale;  // no key seen yet: every weight is 0
+    shrink[r] = Exp2(running.max[r] * scale - base);
+    running.max[r] = max;
     float sum = 0.0f;
     TM_UNROLL
     for (int i = 2 * r; i < Shape::kKeys / 2; i += 4) {
@@ -309,7 +309,7 @@ TM_DEVICE void Write(const HopperAttentionParams& params, const HopperItem& item
     const int row = item.row_begin + rows.row[r];
     if (row >= item.rows) continue;
     const float inverse = sum > 0.0f ? 1.0f / sum : 0.0f;
-    const float lse = sum > 0.0f ? running.most[r] * (p.scale * kHopperLog2E) + Log2(sum) : kNoScore;
+    const float lse = sum > 0.0f ? running.max[r] * (p.scale * kHopperLog2E) + Log2(sum) : kMinusInfinity;
     const int own_token = params.by_group.Quotient(row);
     const int64_t token = item.first_token + own_token;
     const int head = item.kv_head * p.group + row - own_token * p.group;
@@ -366,7 +366,7 @@ TM_DEVICE void Compute(const HopperAttentionParams& p, const PrefillShared<Shape
     const PrefillRows rows = RowsOfThread(p, item, consumer);
     TM_UNROLL
     for (int i = 0; i < Shape::kHeadDim / 2; ++i) running.out[i] = 0.0f;
-    running.most[0] = running.most[1] = kNoScore;
+    running.max[0] = running.max[1] = kMinusInfinity;
     running.sum[0] = running.sum[1] = 0.0f;
 
     WaitPhase(&barriers->query_full[consumer], static_cast<int>(k % 2));

@@ -14,7 +14,6 @@
 namespace tramontane::cuda {
 
 inline constexpr float kHopperLog2E = 1.4426950408889634f;
-inline constexpr float kNoScore = -__builtin_huge_valf();
 inline constexpr int kBoxRowBytes = 128;  // 64 elements of head_dim
 inline constexpr int kNoPage = -1;        // outside of the pool: a box of zeros
 

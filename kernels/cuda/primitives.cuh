@@ -331,8 +331,14 @@ TM_DEVICE float FloatAboveByte(uint32_t word, int i) {
   return __uint_as_float(__byte_perm(word, 0x4b000000u, 0x7440u + i));
 }
 TM_DEVICE uint64_t BitsOf(double x) { return static_cast<uint64_t>(__double_as_longlong(x)); }
-TM_DEVICE double DoubleOf(uint64_t bits) { return __longlong_as_double(static_cast<long long>(bits)); }
 
 }  // namespace tramontane::cuda
 
 #endif
+
+namespace tramontane::cuda {
+
+// The score of a key that is not seen; the highest, and the log of the sum, of a row that sees none.
+inline constexpr float kMinusInfinity = -__builtin_huge_valf();
+
+}  // namespace tramontane::cuda

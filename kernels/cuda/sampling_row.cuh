@@ -20,7 +20,6 @@ constexpr int kFewLoads = 4;
 constexpr int kBuckets = kCutBuckets;
 constexpr int kThreadBuckets = kBuckets / kThreads;
 constexpr int kListed = kBuckets / 2;  // tokens that fit the memory of the histogram
-constexpr float kMinusInfinity = -__builtin_huge_valf();
 constexpr float kLargest = 3.402823466e+38f;
 constexpr double kLeastWeight = 2.2250738585072014e-308;  // a weight that underflowed never wins
 constexpr double kForever = __builtin_huge_val();

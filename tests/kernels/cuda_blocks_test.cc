@@ -110,6 +110,9 @@ std::vector<std::byte> EveryByteAtEveryPlace(const Format& format) {
     std::byte* block = blocks.data() + row * format.block_bytes;
     if (format.in_groups()) {
       PutScale(format, 0.3f / static_cast<float>(1 + row % 7), block);
+      if (format.zero_points != 0 && type == DType::kInt4) {  // all there are
+        block[format.scale_bytes()] = static_cast<std::byte>(format.least_zero + row / cuda::kUnitRows % 16);
+      }
       for (int j = format.codes_at(); j < format.block_bytes && type == DType::kFp8E4M3; ++j) {
         if ((block[j] & std::byte{0x7f}) == std::byte{0x7f}) block[j] ^= std::byte{1};
       }

@@ -723,7 +723,8 @@ TEST(CudaSmallLinearBytesTest, EqualTheFormulaAtTheHeadOfTheKernel) {
 struct BlockBits {
   Format type;
   double bits, run_bits;
-  int64_t run, scale_bytes;  // numbers of a run; bytes of a row's scales in a unit
+  int64_t run;         // numbers of a run
+  double scale_bytes;  // of a row's scales in a unit
 };
 const BlockBits kBlockBits[] = {{DType::kQ8_0, 8.5, 8, 32, 2},
                                 {DType::kQ4_0, 4.5, 4, 32, 2},
@@ -734,7 +735,7 @@ const BlockBits kBlockBits[] = {{DType::kQ8_0, 8.5, 8, 32, 2},
                                 {DType::kQ5K, 5.5, 5, 64, 16},
                                 {DType::kQ6K, 6.5625, 6, 64, 18},
                                 {DType::kInt4, 4.125, 4, 32, 2},
-                                {Format::InGroups(DType::kInt4, 5, DType::kBf16, true), 4.75, 4, 32, 3},
+                                {Format::InGroups(DType::kInt4, 5, DType::kBf16, true), 4.625, 4, 32, 2.5},
                                 {Format::InGroups(DType::kInt4, 8, DType::kF32), 4.125, 4, 32, 4},
                                 {Format::InGroups(DType::kInt8, 6, DType::kF16, true), 8.375, 8, 32, 3},
                                 {DType::kFp8E4M3, 8.25, 8, 32, 4}};
@@ -823,7 +824,9 @@ TEST_P(CudaBlocksBytesTest, OfTheEmbeddingEqualTheFormula) {
   std::vector<uint16_t> out(static_cast<size_t>(3 * width));
   std::vector<int32_t> order(static_cast<size_t>(width));
   std::iota(order.rbegin(), order.rend(), 0);
-  const int64_t two_rows = static_cast<int64_t>(static_cast<double>(of.run) * of.run_bits / 4);
+  // Of two rows: a run, and the scales of its unit.
+  const auto two_rows =
+      static_cast<int64_t>(static_cast<double>(of.run) * of.run_bits / 4 + 2 * of.scale_bytes);
   for (const int32_t* columns : {static_cast<const int32_t*>(nullptr), std::as_const(order).data()}) {
     ForgetCounts();
     ASSERT_EQ(cuda::LaunchEmbed({ids.data(), table.data(), out.data(), width, 3, static_cast<int32_t>(width),
@@ -831,8 +834,7 @@ TEST_P(CudaBlocksBytesTest, OfTheEmbeddingEqualTheFormula) {
                                 nullptr),
               0);
     const int64_t of_order = columns == nullptr ? 0 : width * 4;
-    EXPECT_EQ(Counted(),
-              (Bytes{3 * (4 + width / of.run * (two_rows + 2 * of.scale_bytes) + of_order), 3 * width * 2}));
+    EXPECT_EQ(Counted(), (Bytes{3 * (4 + width / of.run * two_rows + of_order), 3 * width * 2}));
   }
 }
 

@@ -410,6 +410,5 @@ inline float FloatAboveByte(uint32_t word, int i) {
   return 8388608.0f + static_cast<float>(word >> (8 * i) & 255u);
 }
 inline uint64_t BitsOf(double x) { return std::bit_cast<uint64_t>(x); }
-inline double DoubleOf(uint64_t bits) { return std::bit_cast<double>(bits); }
 
 }  // namespace tramontane::cuda
