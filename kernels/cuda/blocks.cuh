@@ -119,15 +119,18 @@ struct GroupScales {
                               : ToFloat(Bf16{static_cast<uint16_t>(half == 0 ? both : both >> 16)});
       }
     }
+    if (kStored == DType::kInt4 && format.zero_points != 0) {
+      const auto* stored = reinterpret_cast<const uint8_t*>(at + kUnitRows * format.scale_bytes());
+      const uint32_t both = LoadTogether<4>(stored + lane / 4);
+      const auto least = static_cast<float>(format.least_zero);
+      out.zero[0] = FloatAboveByte(both & 15u, 0) + least;
+      out.zero[1] = FloatAboveByte(both >> 4, 0) + least;
+      return out;
+    }
     uint32_t zeros = static_cast<uint32_t>(format.middle()) * 0x0101u;
     if (format.zero_points != 0) {
-      const std::byte* stored = at + kUnitRows * format.scale_bytes();
-      if constexpr (kStored == DType::kInt4) {
-        const uint32_t both = LoadTogether<4>(reinterpret_cast<const uint8_t*>(stored) + lane / 4);
-        zeros = (both & 15u) + (both >> 4) * 0x0100u + static_cast<uint32_t>(format.least_zero) * 0x0101u;
-      } else {
-        zeros = LoadTogether<4>(reinterpret_cast<const uint16_t*>(stored) + lane / 4);
-      }
+      const auto* stored = reinterpret_cast<const uint16_t*>(at + kUnitRows * format.scale_bytes());
+      zeros = LoadTogether<4>(stored + lane / 4);
     }
     out.zero[0] = FloatAboveByte(zeros, 0);
     out.zero[1] = FloatAboveByte(zeros, 1);
