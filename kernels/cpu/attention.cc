@@ -19,11 +19,6 @@
 namespace tramontane {
 namespace {
 
-// A decode step is split where it has fewer tiles than this for each thread.
-constexpr int64_t kTilesPerThread = 4;
-// Rows from which on those of several sequences are served faster from copies of keys and values in f32 than
-// each sequence's from the pages: attention_bench --only shared.
-constexpr int64_t kRowsWorthCopies = 32;
 // Segments whose states are kept when a step is split; a step that would need more is not split.
 constexpr int64_t kMaxPartialStates = 4096;
 
@@ -38,14 +33,14 @@ int64_t FloatsPerThread(int64_t rows, int32_t head_dim) {
 
 // Of the workspace before the memory of threads: indices.
 int64_t IndexFloats(int64_t batch, int32_t threads) {
-  const int64_t numbers = batch + 2 + kTilesPerThread * threads;
+  const int64_t numbers = batch + 2 + kAttentionTilesPerThread * threads;
   return AlignFloats(2 * numbers);
 }
 
 int64_t MaxPartialStates(int32_t threads, int64_t context) {
   if (threads == 1) return 0;
   const int64_t segments = CeilDiv(context, kAttentionSegmentKeys) + 1;
-  return std::min(kMaxPartialStates, kTilesPerThread * threads * segments);
+  return std::min(kMaxPartialStates, kAttentionTilesPerThread * threads * segments);
 }
 
 // Segments [begin, end) that some row of the tile sees.
@@ -118,7 +113,7 @@ class AttentionCall {
 
   // The workspace.
   int64_t* item_begin_ = nullptr;  // [batch + 1] first tile of each sequence
-  int64_t* part_begin_ = nullptr;  // [kTilesPerThread * threads + 1] first part of each tile
+  int64_t* part_begin_ = nullptr;  // [kAttentionTilesPerThread * threads + 1] first part of each tile
   float* thread_memory_ = nullptr;
   float* partial_states_ = nullptr;
   int64_t max_parts_ = 0;
@@ -161,11 +156,8 @@ AttentionCall::AttentionCall(const AttentionParams& params, const CpuContext& co
 // Takes the sequences that share segments out of item_begin_, which holds how many items each has. As many
 // items are left as keep all threads busy.
 void AttentionCall::FindSharers() {
-  const int64_t for_threads = items_ / (kTilesPerThread * context_.pool.threads());
   item_begin_[params_.batch] = 0;
-  const SharerLimits limits = {.most = std::min<int64_t>(kAttentionTileRows / group_, for_threads),
-                               .many = kRowsWorthCopies / group_,
-                               .few = kAttentionFewRows / group_};
+  const SharerLimits limits = SharersAllowed(items_, group_, context_.pool.threads());
   shared_ = context_.shared_prefixes.Find(params_, limits);
   for (int32_t i = 0; i < shared_.count; ++i) {
     const PrefixSharers& sharers = shared_.groups[i];
@@ -189,7 +181,7 @@ void AttentionCall::Run() {
     // Neighbours of few rows run on one thread in turn, which asks the memory ahead from one to the next.
     const int64_t together = item_rows_ > kAttentionFewRows
                                  ? 1
-                                 : std::max<int64_t>(1, items_ / (kTilesPerThread * pool.threads()));
+                                 : std::max<int64_t>(1, items_ / (kAttentionTilesPerThread * pool.threads()));
     pool.ParallelFor(of_sharers + CeilDiv(items_, together), [&](int64_t index, int32_t thread) {
       if (index < of_sharers) return run_sharers(index, thread);
       const int64_t begin = (index - of_sharers) * together;
@@ -201,7 +193,7 @@ void AttentionCall::Run() {
 // Whether to give out segments: in a small step of one query a sequence that has more segments than tiles.
 bool AttentionCall::PlanSplit() {
   const int32_t threads = context_.pool.threads();
-  if (threads == 1 || items_ >= kTilesPerThread * threads || item_rows_ > group_) return false;
+  if (threads == 1 || items_ >= kAttentionTilesPerThread * threads || item_rows_ > group_) return false;
   parts_ = 0;
   for (int64_t item = 0; item < items_; ++item) {
     const AttentionTile tile = TileOf(item);

@@ -10,6 +10,10 @@
 namespace tramontane {
 namespace {
 
+// Rows from which on those of several sequences are served faster from copies of keys and values in f32 than
+// each sequence's from the pages: attention_bench --only shared.
+constexpr int64_t kRowsWorthCopies = 32;
+
 // A sequence and its pages from the first segment on that its query sees whole.
 struct Candidate {
   PagesOfSequence pages = {};
@@ -111,6 +115,13 @@ bool StillShare(const AttentionParams& params, const PrefixSharers& sharers) {
 }
 
 }  // namespace
+
+SharerLimits SharersAllowed(int64_t tiles, int32_t group, int32_t threads) {
+  const int64_t for_threads = tiles / (kAttentionTilesPerThread * threads);
+  return {.most = std::min<int64_t>(kAttentionTileRows / group, for_threads),
+          .many = kRowsWorthCopies / group,
+          .few = kAttentionFewRows / group};
+}
 
 int64_t SharedPrefixBytes(int64_t batch) {
   return batch * static_cast<int64_t>(sizeof(Candidate) + sizeof(PrefixSharers)) +

@@ -1,6 +1,7 @@
 // Rows of a decode step that read the same keys: sequences of one query each whose tables list the same pages
 // from their beginning (or their window's) on, as a prefix cache and forks make them. Attention walks those
-// pages once for all of them (cascade attention), each row with a softmax of its own.
+// pages once for a group of them (cascade attention), each row with a softmax of its own. A group has as many
+// as SharersAllowed says: with many threads, or few rows, the same pages are walked by several groups.
 // The idea: Ye et al., Cascade Inference (FlashInfer, 2024); Juravsky et al., Hydragen (2024).
 #pragma once
 
@@ -33,6 +34,12 @@ struct SharerLimits {
 
   bool operator==(const SharerLimits&) const = default;
 };
+
+// A decode step gives each thread so many tiles where it can: fewer are split, and sharers leave that many.
+inline constexpr int64_t kAttentionTilesPerThread = 4;
+
+// In a step of so many tiles, one for each kv head of a sequence, of `group` rows each.
+SharerLimits SharersAllowed(int64_t tiles, int32_t group, int32_t threads);
 
 // Bytes of memory, aligned to 8, that a search over so many sequences takes.
 int64_t SharedPrefixBytes(int64_t batch);

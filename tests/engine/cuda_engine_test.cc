@@ -18,9 +18,11 @@
 #include <cmath>
 #include <cstddef>
 #include <iostream>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <random>
+#include <set>
 #include <string>
 #include <thread>
 #include <tuple>
@@ -501,9 +503,9 @@ struct Manner {
   int32_t steps_in_flight;
   bool recorded;  // decode steps are replayed
 };
+constexpr Manner kManners[] = {{"OneStepInFlight", 1, false}, {"TwoRecorded", 2, true}};
 class CudaEngine : public testing::TestWithParam<Manner> {};
-INSTANTIATE_TEST_SUITE_P(Manners, CudaEngine,
-                         testing::Values(Manner{"OneStepInFlight", 1, false}, Manner{"TwoRecorded", 2, true}),
+INSTANTIATE_TEST_SUITE_P(Manners, CudaEngine, testing::ValuesIn(kManners),
                          [](const auto& info) { return info.param.name; });
 
 TEST_P(CudaEngine, GivesWhatTheCpuGivesWhileWindowsRollAndSequencesArePreempted) {
@@ -889,28 +891,87 @@ TEST_P(CudaEngine, GivesWhatTheReferenceGivesUnderEachPolicy) {
   EXPECT_GT(all.clear, all.tokens / 4);
 }
 
+// What a seed draws for a storm of policies, but for the requests.
+struct PolicyStormDraw {
+  std::mt19937 random;  // of the requests
+  DType kv_dtype = DType::kBf16;
+  KvOrder kv_order = KvOrder::kHnd;
+  int32_t page_size = 0;
+  int64_t tier = 0;  // 1: the host; 2: a small one and a disk
+};
+
+constexpr DType kDeviceKvDTypes[] = {DType::kFp8E4M3, DType::kInt4, DType::kBf16, DType::kInt8};
+
+PolicyStormDraw DrawPolicyStorm(uint32_t seed) {
+  constexpr int32_t kPageSizes[] = {1, 4, 8, 16};
+  PolicyStormDraw drawn = {.random = std::mt19937(seed)};
+  const auto one_of = [&drawn](int64_t count) {
+    return std::uniform_int_distribution<int64_t>(0, count - 1)(drawn.random);
+  };
+  drawn.kv_dtype = kDeviceKvDTypes[seed % std::size(kDeviceKvDTypes)];
+  drawn.kv_order = one_of(2) == 0 ? KvOrder::kHnd : KvOrder::kNhd;
+  drawn.page_size = kPageSizes[one_of(std::ssize(kPageSizes))];
+  drawn.tier = one_of(3);
+  return drawn;
+}
+
+// Another draw for each manner.
+uint32_t SeedFor(const Manner& manner, uint32_t seed) {
+  return seed + static_cast<uint32_t>(manner.steps_in_flight);
+}
+
+constexpr uint32_t kPolicySeeds[] = {5, 23};
+
+class CudaPolicyStorm : public testing::TestWithParam<std::tuple<Manner, uint32_t>> {};
+INSTANTIATE_TEST_SUITE_P(Manners, CudaPolicyStorm,
+                         testing::Combine(testing::ValuesIn(kManners),
+                                          testing::ValuesIn(TestSeeds(kPolicySeeds))),
+                         [](const auto& info) {
+                           return std::get<0>(info.param).name + SeedName(std::get<1>(info.param));
+                         });
+
+TEST(CudaPolicyStormSeeds, DrawEveryKindOfPage) {
+  std::set<DType> kv_dtypes;
+  std::set<KvOrder> orders;
+  std::set<int32_t> page_sizes;
+  std::set<int64_t> tiers;
+  for (const uint32_t seed : kPolicySeeds) {
+    for (const Manner& manner : kManners) {
+      const PolicyStormDraw drawn = DrawPolicyStorm(SeedFor(manner, seed));
+      kv_dtypes.insert(drawn.kv_dtype);
+      orders.insert(drawn.kv_order);
+      page_sizes.insert(drawn.page_size);
+      tiers.insert(drawn.tier);
+    }
+  }
+  EXPECT_EQ(kv_dtypes.size(), std::size(kDeviceKvDTypes));
+  EXPECT_EQ(orders.size(), 2u);
+  EXPECT_EQ(page_sizes, (std::set<int32_t>{1, 4, 8, 16}));
+  EXPECT_EQ(tiers.size(), 3u);
+}
+
 // Requests under policies and without one, of one choice and of several, that take a tiny pool from each
 // other, whose pages are of a drawn type, size and layout, with a tier behind it or none; some are cancelled,
 // some asked again. What each was given is what the slow model gives of its text alone.
-TEST_P(CudaEngine, GivesWhatTheReferenceGivesInAStormOfPolicies) {
-  const uint32_t seed = TestSeed() + static_cast<uint32_t>(GetParam().steps_in_flight);
-  std::mt19937 random(seed);
-  const auto number = [&random](int64_t least, int64_t most) {
-    return std::uniform_int_distribution<int64_t>(least, most)(random);
+TEST_P(CudaPolicyStorm, GivesWhatTheReferenceGives) {
+  const auto& [manner, given_seed] = GetParam();
+  const uint32_t seed = SeedFor(manner, given_seed);
+  PolicyStormDraw drawn = DrawPolicyStorm(seed);
+  const auto number = [&drawn](int64_t least, int64_t most) {
+    return std::uniform_int_distribution<int64_t>(least, most)(drawn.random);
   };
-  const TinyModel model = WindowedModel();
+  const TinyModel model = WindowedModel();  // windows of 16 and none
   const TempFolder folder, disk;
   model.WriteMistral(folder);
-  constexpr DType kTypes[] = {DType::kFp8E4M3, DType::kInt4, DType::kBf16, DType::kInt8};
-  constexpr int32_t kPageSizes[] = {1, 4, 8, 16};
-  BackendEngine::Options options = RollingOptions(GetParam());
-  options.kv_dtype = kTypes[seed % std::size(kTypes)];
-  options.kv_order = number(0, 1) == 0 ? KvOrder::kHnd : KvOrder::kNhd;
-  options.limits.page_size = kPageSizes[number(0, std::ssize(kPageSizes) - 1)];
-  const int64_t tier = number(0, 2);
-  SCOPED_TRACE(testing::Message() << "TRAMONTANE_TEST_SEED=" << TestSeed() << ", "
-                                  << DTypeName(options.kv_dtype) << ", pages of " << options.limits.page_size
-                                  << ", tier " << tier);
+  BackendEngine::Options options = RollingOptions(manner);
+  options.kv_dtype = drawn.kv_dtype;
+  options.kv_order = drawn.kv_order;
+  options.limits.page_size = drawn.page_size;
+  const int64_t tier = drawn.tier;
+  SCOPED_TRACE(testing::Message() << "TRAMONTANE_TEST_SEED=" << given_seed << ", "
+                                  << DTypeName(options.kv_dtype) << ", "
+                                  << (options.kv_order == KvOrder::kHnd ? "hnd" : "nhd") << " pages of "
+                                  << options.limits.page_size << ", tier " << tier);
 
   // The first two have no policy, are not cancelled, and grow together to where the pool cannot hold both.
   std::vector<Request> requests;

@@ -5,14 +5,19 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <mutex>
 #include <numeric>
 #include <optional>
 #include <random>
+#include <set>
+#include <thread>
 
 #include "kernels/backend.h"
+#include "kernels/cpu/ops.h"
 #include "tests/support/cpu_variants.h"
 #include "tests/support/sampling_rows.h"
 #include "tests/support/test_scale.h"
+#include "tests/support/wait_for.h"
 
 namespace tramontane {
 namespace {
@@ -361,6 +366,59 @@ TEST_P(SampleTest, ARowThatAllThreadsShareHasTheAnswerOfOneThread) {
       }
     }
   }
+}
+
+// The threads that have scanned a part of some row.
+class Scanners {
+ public:
+  void Note() {
+    std::lock_guard lock(mutex_);
+    threads_.insert(std::this_thread::get_id());
+  }
+  int64_t count() {
+    std::lock_guard lock(mutex_);
+    return std::ssize(threads_);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::set<std::thread::id> threads_;
+};
+
+Scanners& TheScanners() {
+  static Scanners scanners;
+  return scanners;
+}
+
+// A thread that has a part of the row holds it until another has one, too.
+LogitScan ScanInCompany(const float* logits, int64_t vocab) {
+  TheScanners().Note();
+  WaitFor([] { return TheScanners().count() >= 2 || testing::Test::HasFailure(); });
+  return kPortableKernels.sampling.scan(logits, vocab);
+}
+
+struct alignas(64) ScratchLine {
+  std::byte bytes[64];
+};
+
+TEST(SharedRowTest, NoThreadScansAllPartsOfARowThatIsAlone) {
+  const CpuKernels& portable = kPortableKernels;
+  SamplingKernels in_company = portable.sampling;
+  in_company.scan = ScanInCompany;
+  const CpuKernels kernels = {portable.name, portable.linear, portable.attention, portable.moe, in_company};
+  ThreadPool pool(2);
+  const int64_t bytes = SampleWorkspaceBytes({.vocab = 20011}, pool.threads());
+  std::vector<ScratchLine> workspace(static_cast<size_t>(bytes / 64 + 1));
+  SharedPrefixMemo memo;
+  const CpuContext context = {.kernels = kernels,
+                              .pool = pool,
+                              .workspace = {workspace.data()->bytes, bytes},
+                              .shared_prefixes = memo};
+  Row row;
+  row.logits = RandomLogits(20011, 80);
+  row.row = Greedy();
+  tramontane::RunSample([&](const SampleParams& params) { tramontane::RunSample(params, context); }, {row});
+  EXPECT_EQ(TheScanners().count(), 2);
 }
 
 TEST(SampleVariantsTest, EveryVariantGivesTheSameRecords) {

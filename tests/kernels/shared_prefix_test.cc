@@ -1,18 +1,20 @@
 // Sequences whose tables begin with the same pages: who is found to share what, and that attention, which
-// walks those pages once for all of them, gives each the bits that it has alone; how long a search is
-// remembered.
+// walks those pages once for a group of them, gives each the bits that it has alone; how often it walks them;
+// how long a search is remembered.
 #include "kernels/cpu/shared_prefix.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <memory>
 #include <random>
 
 #include "kernels/cpu/attention_kernels.h"
+#include "kernels/cpu/ops.h"
 #include "tests/support/cpu_variants.h"
 #include "tests/support/paged_kv_fixture.h"
 #include "tests/support/test_scale.h"
@@ -301,13 +303,9 @@ TEST_P(AttentionOfSharersTest, EachHasTheBitsItHasAlone) {
     const auto threads = static_cast<int32_t>(draw(1, 2));
     SCOPED_TRACE(testing::Message() << "seed " << kSeed << ", " << ScaledCount(24, 8) - round
                                     << " rounds before, window " << window << ", " << threads << " threads");
-    // As many as the op allows: its items of two kv heads keep four for each thread.
-    const int32_t group = query_heads / 2;
-    shared += batch
-                  .Find(window, {.most = static_cast<int64_t>(spans.size()) * 2 / (4 * threads),
-                                 .many = 32 / group,
-                                 .few = kAttentionFewRows / group})
-                  .count;
+    // As many as the op allows, of tiles of two kv heads.
+    const SharerLimits limits = SharersAllowed(2 * std::ssize(spans), query_heads / 2, threads);
+    shared += batch.Find(window, limits).count;
     const BackendPtr backend = MakeBackend(GetParam(), threads, batch.kv().Maxima(query_heads));
     const std::vector<float> together = batch.Attend(*backend, batch.Params(window));
     ASSERT_EQ(batch.Attend(*backend, batch.Params(window)), together) << "the next layer";
@@ -339,6 +337,61 @@ TEST_P(AttentionOfSharersTest, HasItsBitsBesideOneThatSeesSinks) {
     EXPECT_EQ(std::memcmp(&together[row], &alone[row], kColumns * sizeof(float)), 0) << "sequence " << b;
     EXPECT_EQ(std::memcmp(&together[row], &otherwise[row], kColumns * sizeof(float)) == 0, b != kSinks);
   }
+}
+
+std::atomic<int64_t> first_segments{0};  // that were walked
+
+void CountingAttendSegment(const AttentionTile& tile, int64_t segment, const AttentionNext& next,
+                           const AttentionScratch& scratch, const AttentionState& state) {
+  if (segment == 0) ++first_segments;
+  kPortableKernels.attention.attend_segment(tile, segment, next, scratch, state);
+}
+
+struct alignas(64) CacheLine {
+  std::byte bytes[64];
+};
+
+// How often attention reads the keys of one kv head that all sequences of a decode step begin with.
+int64_t WalksOfPrefix(int32_t kv_heads, int32_t group, int32_t sequences, int32_t threads) {
+  const PagedKvShape shape = {.kv_heads = kv_heads, .head_dim = 2};
+  Batch batch(shape, std::vector<PagedSpan>(static_cast<size_t>(sequences), PagedSpan{0, kSegment + 32}),
+              kv_heads * group);
+  for (int32_t b = 1; b < sequences; ++b) batch.kv().ShareUpTo(kSegment, b, 0);
+  const CpuKernels& portable = kPortableKernels;
+  AttentionKernels counting = portable.attention;
+  counting.attend_segment = CountingAttendSegment;
+  const CpuKernels kernels = {portable.name, portable.linear, counting, portable.moe, portable.sampling};
+  ThreadPool pool(threads);
+  const int64_t bytes = AttentionWorkspaceBytes(batch.kv().Maxima(kv_heads * group), threads);
+  std::vector<CacheLine> workspace(static_cast<size_t>(bytes / 64 + 1));
+  std::vector<int64_t> memory(static_cast<size_t>(SharedPrefixMemo::Bytes(sequences) / 8));
+  SharedPrefixMemo memo;
+  memo.Reset(reinterpret_cast<std::byte*>(memory.data()), sequences);
+  const CpuContext context = {.kernels = kernels,
+                              .pool = pool,
+                              .workspace = {workspace.data()->bytes, bytes},
+                              .shared_prefixes = memo};
+  first_segments = 0;
+  RunAttention(batch.Params(0), context);
+  EXPECT_EQ(first_segments % kv_heads, 0);
+  return first_segments / kv_heads;
+}
+
+// The tables of kernels/cpu/README.md.
+TEST(WalksOfSharedPrefixTest, AreAsFewAsThreadsAndRowsAllow) {
+  const auto walks_of_32_over_8 = [](int32_t sequences) {
+    std::vector<int64_t> walks;
+    for (const int32_t threads : {1, 2, 4, 8, 16}) walks.push_back(WalksOfPrefix(8, 4, sequences, threads));
+    return walks;
+  };
+  EXPECT_THAT(walks_of_32_over_8(2), ElementsAre(1, 1, 2, 2, 2));
+  EXPECT_THAT(walks_of_32_over_8(4), ElementsAre(2, 2, 2, 4, 4));
+  EXPECT_THAT(walks_of_32_over_8(8), ElementsAre(1, 1, 4, 4, 8));
+  EXPECT_THAT(walks_of_32_over_8(16), ElementsAre(1, 1, 2, 8, 8));
+  EXPECT_THAT(walks_of_32_over_8(32), ElementsAre(1, 1, 2, 4, 16));
+  EXPECT_EQ(WalksOfPrefix(3, 3, 32, 1), 5);
+  EXPECT_EQ(WalksOfPrefix(2, 4, 32, 1), 2);
+  EXPECT_EQ(WalksOfPrefix(8, 8, 32, 1), 2);
 }
 
 }  // namespace

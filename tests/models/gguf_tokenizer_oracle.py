@@ -117,7 +117,9 @@ def compare(encoder, path, count, seed) -> int:
     """The number of texts whose ids differ."""
     special, pre = special_tokens(path)
     rng = random.Random(f"{seed} {pre} {len(special)}")
-    texts = [random_text(rng, list(special.values()), foreign=pre != "tekken") for _ in range(count)]
+    texts = {}  # no text twice
+    while len(texts) < count:
+        texts[random_text(rng, list(special.values()), foreign=pre != "tekken")] = None
     lines = "".join(json.dumps(text) + "\n" for text in texts)
     answered = subprocess.run([encoder, str(path)], input=lines, capture_output=True, text=True, check=False)
     if answered.returncode != 0:
@@ -134,7 +136,7 @@ def compare(encoder, path, count, seed) -> int:
                 wrong += 1
                 if wrong <= 5:
                     print(f"{path} {pre} parse_special={parse_special}: {text!r}\n  ours   {ours}\n  theirs {theirs}")
-    print(f"{Path(path).name}: {compared} comparisons, {wrong} differ, seed {seed}", flush=True)
+    print(f"{Path(path).name}: {count} texts, {compared} comparisons, {wrong} differ, seed {seed}", flush=True)
     if compared < count:
         raise SystemExit("too few were compared")
     return wrong

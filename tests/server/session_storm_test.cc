@@ -7,6 +7,7 @@
 // all that the turn before it was asked and has said, and each answer is, bit for bit, what its prompt gives
 // alone, without a session and without a prefix cache.
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <spdlog/sinks/null_sink.h>
 #include <spdlog/spdlog.h>
@@ -16,6 +17,7 @@
 #include <iterator>
 #include <memory>
 #include <random>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -36,6 +38,9 @@
 
 namespace tramontane {
 namespace {
+
+using testing::ElementsAre;
+using testing::UnorderedElementsAre;
 
 using Ids = std::vector<int32_t>;
 
@@ -153,14 +158,52 @@ Turn ReadTurn(const v1::GenerateRequest& request, const CallReader& reader) {
   return turn;
 }
 
-class SessionStorm : public testing::Test {
+constexpr DType kKvDTypes[] = {DType::kF32, DType::kBf16, DType::kFp8E4M3, DType::kInt8, DType::kInt4};
+
+// What lies behind a server's pool. kDisk: behind a host too small for a text.
+enum class TierBehind { kNothing, kHost, kSmallHost, kDisk };
+
+// A server's own: all but the type of its pages, by which files are known.
+struct ServerDraw {
+  KvOrder kv_order = KvOrder::kHnd;
+  int32_t page_size = 0;
+  TierBehind behind = TierBehind::kNothing;
+};
+
+// What a seed draws, but for what is asked.
+struct SessionDraw {
+  std::vector<int32_t> windows;
+  DType kv_dtype = DType::kF32;
+  ServerDraw first, second;
+};
+
+ServerDraw DrawServer(std::mt19937* random) {
+  constexpr int32_t kPageSizes[] = {1, 4, 8, 16};
+  ServerDraw drawn;
+  drawn.kv_order = (*random)() % 2 == 0 ? KvOrder::kHnd : KvOrder::kNhd;
+  drawn.page_size = kPageSizes[(*random)() % std::size(kPageSizes)];
+  drawn.behind = static_cast<TierBehind>((*random)() % 4);
+  return drawn;
+}
+
+SessionDraw DrawSessions(uint32_t seed) {
+  const std::vector<int32_t> windows[] = {{16, 0}, {0, 9}, {12}, {0}};
+  std::mt19937 random(seed);
+  SessionDraw drawn;
+  drawn.windows = windows[random() % std::size(windows)];
+  drawn.kv_dtype = kKvDTypes[random() % std::size(kKvDTypes)];
+  drawn.first = DrawServer(&random);
+  drawn.second = DrawServer(&random);
+  return drawn;
+}
+
+class SessionStorm : public testing::TestWithParam<uint32_t> {
  protected:
   SessionStorm() : tokenizer_(LoadTokenizer(TRAMONTANE_SOURCE_DIR "/models/breeze/weights").value()) {
     TinyModel model;
     model.vocab = tokenizer_->vocab_size();
     model.context = kContextOfSessions;
-    const std::vector<int32_t> windows[] = {{16, 0}, {0, 9}, {12}, {0}};
-    model.window = windows[random_() % std::size(windows)];
+    model.window = drawn_.windows;
     must_preempt_ = std::count(model.window.begin(), model.window.end(), 0) > 0;
     model.Randomise(8);
     model.WriteMistral(folder_);
@@ -282,15 +325,13 @@ class SessionStorm : public testing::Test {
     EXPECT_EQ(alone.logprobs, turn.logprobs);
   }
 
-  // A server's own: all but the type of its pages, by which files are known.
-  BackendEngine::Options DrawServer(DType kv_dtype) {
-    constexpr int32_t kPageSizes[] = {1, 4, 8, 16};
+  BackendEngine::Options OptionsOf(const ServerDraw& drawn) {
     BackendEngine::Options options;
-    options.kv_dtype = kv_dtype;
-    options.kv_order = Chance(0.5) ? KvOrder::kHnd : KvOrder::kNhd;
+    options.kv_dtype = drawn_.kv_dtype;
+    options.kv_order = drawn.kv_order;
     options.limits = SmallLimits(/*pool_pages=*/0);
     options.limits.context = kContextOfSessions;
-    options.limits.page_size = kPageSizes[random_() % std::size(kPageSizes)];
+    options.limits.page_size = drawn.page_size;
     // The longest sequence, the sinks of another, and less than half of one more.
     const KvOptions pages = {.dtype = options.kv_dtype, .page_size = options.limits.page_size};
     const KvLayout layout = OpenModel(folder_.path(), pages)->kv_layout;
@@ -298,10 +339,9 @@ class SessionStorm : public testing::Test {
         layout.PagesForSequence(kContextOfSessions, LeastChunk(layout, options.limits.max_step_tokens)) * 7 /
             5 +
         2 * std::ssize(layout.groups);
-    // Nothing, the host, a host too small for a text, a disk behind such a one.
-    const int64_t behind = Number(0, 3);
-    if (behind > 0) options.tier.host_pages = behind == 1 ? 4 * options.limits.pool_pages : 3;
-    if (behind == 3) options.tier.disk_pages = 4 * options.limits.pool_pages;
+    if (drawn.behind != TierBehind::kNothing)
+      options.tier.host_pages = drawn.behind == TierBehind::kHost ? 4 * options.limits.pool_pages : 3;
+    if (drawn.behind == TierBehind::kDisk) options.tier.disk_pages = 4 * options.limits.pool_pages;
     options.tier.folder = disk_.path();
     server_kinds_ += std::string(", ") + (options.kv_order == KvOrder::kHnd ? "hnd" : "nhd") + " pages of " +
                      std::to_string(options.limits.page_size) + " with " +
@@ -337,8 +377,8 @@ class SessionStorm : public testing::Test {
     GoBack(of);
   }
 
-  void StartServer(DType kv_dtype) {
-    const BackendEngine::Options options = DrawServer(kv_dtype);
+  void StartServer(const ServerDraw& drawn) {
+    const BackendEngine::Options options = OptionsOf(drawn);
     tier_ = options.tier;
     most_on_host_ = most_on_disk_ = 0;
     server_ = std::make_unique<SmallServer>(folder_.path(), *tokenizer_, options, saved_.path());
@@ -352,7 +392,7 @@ class SessionStorm : public testing::Test {
     strangers_ = NewStranger();
   }
   // Another server goes on from the files.
-  void TakeOver(DType kv_dtype) {
+  void TakeOver(const ServerDraw& drawn) {
     EndAll();
     if (HasFailure()) return;
     for (Conversation& each : live_) {
@@ -360,7 +400,7 @@ class SessionStorm : public testing::Test {
     }
     preemptions_before_ = preemptions_;
     server_ = nullptr;
-    StartServer(kv_dtype);
+    StartServer(drawn);
     for (Conversation& each : live_) {
       if (!each.turns.empty()) GoBack(&each);
     }
@@ -411,8 +451,8 @@ class SessionStorm : public testing::Test {
 
   const std::unique_ptr<const Tokenizer> tokenizer_;
   const TempFolder folder_, saved_, disk_;
-  const uint32_t seed_ = TestSeed();
-  std::mt19937 random_{seed_};
+  const SessionDraw drawn_ = DrawSessions(GetParam());
+  std::mt19937 random_{GetParam()};
   bool must_preempt_ = false;  // layers that see all hold so many pages that somebody has to give up some
   int64_t conversations_ = 0, in_use_ = 0, cancelled_ = 0, cached_tokens_ = 0, several_ = 0;
   int64_t restored_ = 0, restored_tokens_ = 0, preemptions_ = 0, preemptions_before_ = 0;
@@ -425,25 +465,52 @@ class SessionStorm : public testing::Test {
   std::vector<Conversation> over_;  // that nobody goes on with
 };
 
-TEST_F(SessionStorm, EachTurnGivesWhatItsPromptGivesAlone) {
-  SCOPED_TRACE("TRAMONTANE_TEST_SEED=" + std::to_string(seed_));
+constexpr uint32_t kSessionSeeds[] = {1, 2, 3, 6, 20};
+INSTANTIATE_TEST_SUITE_P(Seeds, SessionStorm, testing::ValuesIn(TestSeeds(kSessionSeeds)),
+                         [](const auto& info) { return SeedName(info.param); });
+
+TEST(SessionStormSeeds, DrawEveryKindOfPageAndWindow) {
+  std::set<std::vector<int32_t>> windows;
+  std::set<DType> kv_dtypes;
+  std::set<KvOrder> orders;
+  std::set<int32_t> page_sizes;
+  std::set<TierBehind> behind;
+  for (const uint32_t seed : kSessionSeeds) {
+    const SessionDraw drawn = DrawSessions(seed);
+    windows.insert(drawn.windows);
+    kv_dtypes.insert(drawn.kv_dtype);
+    for (const ServerDraw& server : {drawn.first, drawn.second}) {
+      orders.insert(server.kv_order);
+      page_sizes.insert(server.page_size);
+      behind.insert(server.behind);
+    }
+  }
+  EXPECT_THAT(windows,
+              UnorderedElementsAre(ElementsAre(16, 0), ElementsAre(0, 9), ElementsAre(12), ElementsAre(0)));
+  EXPECT_EQ(kv_dtypes.size(), std::size(kKvDTypes));
+  EXPECT_EQ(orders.size(), 2u);
+  EXPECT_THAT(page_sizes, UnorderedElementsAre(1, 4, 8, 16));
+  EXPECT_EQ(behind.size(), 4u);
+}
+
+TEST_P(SessionStorm, EachTurnGivesWhatItsPromptGivesAlone) {
+  SCOPED_TRACE("TRAMONTANE_TEST_SEED=" + std::to_string(GetParam()));
   spdlog::set_default_logger(
       std::make_shared<spdlog::logger>("", std::make_shared<spdlog::sinks::null_sink_mt>()));
-  constexpr DType kTypes[] = {DType::kF32, DType::kBf16, DType::kFp8E4M3, DType::kInt8, DType::kInt4};
-  const DType kv_dtype = kTypes[random_() % std::size(kTypes)];
+  SCOPED_TRACE(DTypeName(drawn_.kv_dtype));
   BackendEngine::Options roomy;
-  roomy.kv_dtype = kv_dtype;
+  roomy.kv_dtype = drawn_.kv_dtype;
   roomy.limits = SmallLimits(/*pool_pages=*/600);
   roomy.limits.context = kContextOfSessions;
   roomy.limits.prefix_cache = false;
   SmallServer calm(folder_.path(), *tokenizer_, roomy);
-  StartServer(kv_dtype);
+  StartServer(drawn_.first);
   for (Conversation& each : live_) each = NewConversation();
   strangers_ = NewStranger();
 
   const int64_t half = ScaledCount(300, 100);
   Storm(half);
-  TakeOver(kv_dtype);
+  TakeOver(drawn_.second);
   Storm(half);
   int64_t rounds = 2 * half;
   for (; !HasSeenAll() && rounds < 4000 && !HasFailure(); rounds += 200) Storm(200);
