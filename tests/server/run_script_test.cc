@@ -148,7 +148,7 @@ TEST(CiScriptTest, SaysAtItsEndWhetherAllOfItTookNoMoreThan75Minutes) {
   Program late(
       {}, ci.RunningAfter("printf() { [[ ${2-} == stage ]] && SECONDS=4501; builtin printf \"$@\"; }\n"));
   EXPECT_EQ(late.Wait(), 0) << late.out() << late.err();
-  EXPECT_THAT(late.out(), ContainsRegex("\ntotal +450[0-9] s of 4500, beyond\n$"));
+  EXPECT_THAT(late.out(), ContainsRegex("\ntotal +[0-9]+ s of 4500, beyond\n$"));
 }
 
 TEST(CiScriptTest, WhatWouldStartAfterMinute75IsNotRunAndThatFails) {

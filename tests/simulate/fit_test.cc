@@ -38,6 +38,8 @@ Json Tables(const Terms& terms) {
   }
   decode.push_back(
       Row("prefill, 2k", terms.overhead_s + 3e13 / (kPeak * terms.product_share), 3e13, "FLOP", kPeak));
+  // Products bound a step of many sequences: that is no row of memory's.
+  decode.push_back(Row("decode, 256 x 1k", 1.0, 4e12, "FLOP", kPeak));
   for (const double amount : {1e12, 2e12, 7e12}) {
     attention.push_back(Row("1 x " + std::to_string(amount), amount / (kPeak * terms.attention_share), amount,
                             "FLOP", kPeak));
