@@ -40,8 +40,8 @@ struct AttentionMaskView {
   const int32_t* indptr = nullptr;  // [batch + 1] in bytes
 };
 
-// What rows see beside their window. Positions within a sequence ascend, and `len` and `left` with them. A row
-// whose both are 0 sees what it would without.
+// What rows see beside their window. Positions within a sequence ascend, and `len` and `left` with them. A
+// row whose both are 0 sees what it would without.
 struct AttentionSinks {
   const int32_t* len = nullptr;             // [tokens] sink_len: 0 and up; null: no row has sinks
   const int32_t* left = nullptr;            // [tokens] first visible position that is no sink

@@ -1,5 +1,5 @@
-// What all backends compute a token from in the same way: the order in which tokens are filtered, and the first
-// histogram of a filter. The exponential of the weights: sampling_exp.h.
+// What all backends compute a token from in the same way: the order in which tokens are filtered, and the
+// first histogram of a filter. The exponential of the weights: sampling_exp.h.
 //
 // Pure; host and device code. What goes by vectors on the CPU has its own loops there, over the constants of
 // this header.

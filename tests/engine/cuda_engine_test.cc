@@ -247,12 +247,15 @@ void CompareLogitsOverSplitKeys(DrawnModel model, BackendPtr cuda_backend) {
   constexpr int kChunk = 256, kEnd = 12;
   ASSERT_GE(kRoom.max_tokens, kChunk);
   model.model.context = 1024;
+  // Among hundreds of keys a few rows have larger scores than any of the 60 that the tolerance was made for:
+  // one logit of 51,000 is off by 6.2 deviations, whether keys are split or not. A part that is left out
+  // exceeds twice as much in every step.
+  model.score_growth *= 2;
   const TempFolder folder;
   model.Write(folder);
   const Loaded cuda(std::move(cuda_backend), folder.path(), model.page_size);
   const Loaded cpu(MakeExactCpu(), folder.path(), model.page_size);
-  // Five times as many logits as of other models here: the worst of them lies farther out.
-  TeacherForcing both(cuda, cpu, 1.5 * model.score_growth);
+  TeacherForcing both(cuda, cpu, model.score_growth);
   // Parts that a step joins, where somebody counts them.
   const auto expect_parts = [&](int first, int second, bool some) {
     const std::optional<int64_t> before = PartsJoined();

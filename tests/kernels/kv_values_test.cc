@@ -282,7 +282,8 @@ TEST(ContextPolicyTest, FieldsOutsideTheirRangesAreRefusedByName) {
               HasSubstr("n_discard is 13, allowed are 1 to 12"));
   EXPECT_THAT(refusal(ContextPolicyType::kReevaluate, 16, 4, 0),
               HasSubstr("n_discard is 0, allowed are 1 to 12"));
-  EXPECT_THAT(refusal(ContextPolicyType::kSinks, 16, 4, 1), HasSubstr("n_discard is 1; together with type sinks it must be unset"));
+  EXPECT_THAT(refusal(ContextPolicyType::kSinks, 16, 4, 1),
+              HasSubstr("n_discard is 1; together with type sinks it must be unset"));
   EXPECT_THAT(refusal(ContextPolicyType::kSinks, 0, 0, 0), HasSubstr("n_ctx is 0"));
   EXPECT_FALSE(PlanContext({ContextPolicyType::kSinks, 8, 2, 0}, 9, 20).ok());
 }
