@@ -289,12 +289,12 @@ TEST(KvQuantizeTest, NumbersAndScalesAreThoseOfTheDefinition) {
         for (size_t i = 0; i < group; ++i) row[i] = 0.0f;  // a group of nothing has the least scale
         const QuantizedRow result = Quantize(format, row);
         for (size_t i = 0; i < row.size(); ++i) {
+          const size_t of_group = i >> group_log2, begin = of_group << group_log2;
           float largest = 0;
-          for (size_t k = i / group * group; k < i / group * group + group; ++k)
-            largest = std::max(largest, std::abs(row[k]));
+          for (size_t k = begin; k < begin + group; ++k) largest = std::max(largest, std::abs(row[k]));
           float scale = std::max(largest / most, 1e-5f);
           if (scales == DType::kF16) scale = F16ToFloat(FloatToF16(scale));
-          ASSERT_EQ(ScaleOfGroup(format, result, i / group), scale) << FormatName(format) << " " << i;
+          ASSERT_EQ(ScaleOfGroup(format, result, of_group), scale) << FormatName(format) << " " << i;
           const float q = std::clamp(std::nearbyint(row[i] / scale), -most, most);
           ASSERT_EQ(result.read[i], q * scale) << FormatName(format) << " " << i;
         }
