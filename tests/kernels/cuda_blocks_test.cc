@@ -392,7 +392,7 @@ TEST(CudaBlocksRecording, AReplayedStepIsTheStep) {
     const auto step = [&](const std::vector<uint16_t>& values) {
       EXPECT_EQ(backend.Upload(x, values.data(), static_cast<int64_t>(values.size() * 2)), OpCode::kOk);
       EXPECT_EQ(backend.Linear(params), OpCode::kOk);
-      return device.Read(out, static_cast<size_t>(rows * 24));
+      return device.Read(out, static_cast<size_t>(rows) * 24);
     };
     const std::vector<uint16_t> of_first = step(first), of_second = step(second);
     EXPECT_NE(of_first, of_second);

@@ -38,7 +38,7 @@ template <typename Kernel, typename... Arguments>
 int LaunchEmulated(Stream stream, Dim3 grid, Dim3 block, size_t shared_bytes, Kernel kernel,
                    Arguments... arguments) {
   emulator::CheckLaunch(reinterpret_cast<const void*>(kernel), grid, shared_bytes,
-                        (size_t{0} + ... + sizeof(Arguments)));
+                        (size_t{0} + ... + sizeof(Arguments)));  // NOLINT(bugprone-sizeof-expression)
   emulator::Launch launch{grid, block, shared_bytes, [=] { kernel(arguments...); }};
   launch.must_await = stream != nullptr;
   auto run = [launch = std::move(launch)] {
