@@ -327,15 +327,19 @@ TEST_P(AttentionOfSharersTest, HasItsBitsBesideOneThatSeesSinks) {
   batch.SeeSinks(kSinks, 4, 700);
   const BackendPtr backend = MakeBackend(GetParam(), 1, batch.kv().Maxima(kHeads));
   const std::vector<float> together = batch.Attend(*backend, batch.WithSinks(batch.Params(0)));
-  constexpr size_t kColumns = kHeads * 64;
+  const size_t columns = size_t{kHeads} * static_cast<size_t>(shape.head_dim);
   for (int32_t b = 0; b < 12; ++b) {
     const AttentionParams params = batch.ParamsOf(b, 0);
     const std::vector<float> alone = batch.Attend(*backend, b == kSinks ? batch.WithSinks(params) : params);
     const std::vector<float> otherwise =
         batch.Attend(*backend, b == kSinks ? params : batch.WithSinks(params));
-    const size_t row = static_cast<size_t>(b) * kColumns;
-    EXPECT_EQ(std::memcmp(&together[row], &alone[row], kColumns * sizeof(float)), 0) << "sequence " << b;
-    EXPECT_EQ(std::memcmp(&together[row], &otherwise[row], kColumns * sizeof(float)) == 0, b != kSinks);
+    const auto begin = static_cast<std::ptrdiff_t>(static_cast<size_t>(b) * columns);
+    const auto same_row = [&](const std::vector<float>& others) {
+      const auto first = together.begin() + begin;
+      return std::equal(first, first + static_cast<std::ptrdiff_t>(columns), others.begin() + begin);
+    };
+    EXPECT_TRUE(same_row(alone)) << "sequence " << b;
+    EXPECT_EQ(same_row(otherwise), b != kSinks);
   }
 }
 
