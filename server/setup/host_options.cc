@@ -146,7 +146,7 @@ StatusOr<EngineHostOptions> MakeHostOptions(const ServeConfig& config, const Ope
   options.chat_format = config.chat_format;
   if (config.memory == 0) {
     const int64_t most = DefaultMemory(backend.info(), config.host_kv);
-    if (most == 0) {
+    if (most == 0 && config.host_kv > 0) {
       return InvalidArgument("is " + std::to_string(config.host_kv) + " bytes; " +
                              std::to_string(FreeMemoryBytes()) + " are free, and `memory` needs some of them")
           .WithField("host_kv", FieldForm::kSubject);
