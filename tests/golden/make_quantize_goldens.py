@@ -22,9 +22,14 @@ from compressed_tensors.quantization import QuantizationConfig
 from safetensors.torch import load_file
 
 HERE = pathlib.Path(__file__).resolve().parent
-# Rows of 112 in window16's down_proj are no whole groups.
+# Rows of 112 in window16's down_proj are no whole groups; of llama only down_proj has more than one group of 64 in a row.
 KEEP = ["*down_proj*", "*embed*", "lm_head.*"]
-RUNS = [(model, kind, 32, keep) for model, keep in (("tied", KEEP[1:]), ("window16", KEEP)) for kind in ("int4", "int8")]
+MODELS = (
+    ("tied", 32, KEEP[1:]),
+    ("window16", 32, KEEP),
+    ("llama", 64, ["*self_attn*", "*gate_proj*", "*up_proj*", *KEEP[1:]]),
+)
+RUNS = [(model, kind, group, keep) for model, group, keep in MODELS for kind in ("int4", "int8")]
 
 
 def decompressed(folder):

@@ -217,7 +217,7 @@ TEST_F(QuantizeModelTest, WhatCannotBeDoneIsSaidAndLeavesNothing) {
 TEST_F(QuantizeModelTest, CompressedTensorsDecompressesTheSame) {
   const std::string goldens = std::string(TRAMONTANE_SOURCE_DIR) + "/tests/golden/";
   const json runs = json::parse(ReadAll(goldens + "quantize.json"));
-  EXPECT_EQ(runs.size(), 4u);
+  EXPECT_EQ(runs.size(), 6u);
   for (const json& run : runs) {
     const OpenedModel model = OpenModel(goldens + run["model"].get<std::string>(), {}).value();
     const int32_t bits = run["type"] == "int4" ? 4 : 8;
@@ -230,6 +230,8 @@ TEST_F(QuantizeModelTest, CompressedTensorsDecompressesTheSame) {
       // It rounds to the type of the model.
       if (run["dtype"] == "bfloat16") {
         for (float& number : numbers) number = RoundToBf16(number);
+      } else if (run["dtype"] == "float16") {
+        for (float& number : numbers) number = F16ToFloat(FloatToF16(number));
       }
       unsigned char digest[SHA256_DIGEST_LENGTH];
       SHA256(reinterpret_cast<const unsigned char*>(numbers.data()), numbers.size() * sizeof(float), digest);
