@@ -551,9 +551,10 @@ constexpr int PlaceOfRunInBlock(int chunk, int run) {
 // choose from one.
 //
 // A code of fp8 has its exponent and mantissa put where an f32 has its own. That is 2^-120 of the number,
-// which 2^120 times the scale makes whole again. Where the processor is slow with subnormal f32 such a code
-// is read with the exponent 120 higher: what was subnormal, m 2^-9, is then y = 2^-7 (1 + m / 8), and 2 y -
-// 2^-6 is m 2^-9; for all other numbers that is more than y. NaN goes a way of its own.
+// which 2^120 times the scale makes whole again. Subnormal codes make subnormal f32. Where the processor is
+// slow with these, 32 numbers of a panel that have such a code are read with the exponent 120 higher: what
+// was subnormal, m 2^-9, is then y = 2^-7 (1 + m / 8), and 2 y - 2^-6 is m 2^-9; for all other numbers that
+// is more than y. NaN goes a way of its own.
 
 // Where the integers of a run begin in its words.
 template <typename Type>
@@ -715,7 +716,7 @@ template <typename Type, int kPanels, typename Put>
   });
 }
 
-// Number i of the four codes of fp8 in a word. kSubnormal: 2^-120 of it.
+// Number i of the four codes of fp8 in a word. kSubnormal: 2^-120 of it, of a subnormal code a subnormal f32.
 template <bool kSubnormal>
 [[gnu::always_inline]] inline Vf Fp8OfWord(Vi w, int i) {
   // As 16-bit integers, so that one shift brings two signs to their place: the upper byte, four bits lower.
@@ -731,27 +732,39 @@ template <bool kSubnormal>
   return BitsToFloat(MaskedXor(code, SplatInt(kSignBit), FloatToBits(number)));
 }
 
-// Whether one of 32 numbers of a panel's outputs is NaN.
-[[gnu::always_inline]] inline bool HasFp8Nan(const std::byte* part) {
-#if TM_SIMD_WIDTH == 16
-  __mmask64 nan = 0;  // stays in a register of masks
+// What is among the codes of fp8 that were looked at, byte by byte: the least and the most of what they are
+// without their signs, inverted as they are stored.
+struct Fp8Range {
+  using Bytes = uint8_t __attribute__((vector_size(4 * TM_SIMD_WIDTH)));
+  static constexpr uint8_t kSubnormal = kFp8Inverted ^ 7;  // and zero
+
+  // The codes of 32 numbers of a panel's outputs.
+  [[gnu::always_inline]] void Add(const std::byte* part) {
 #pragma GCC unroll 16
-  for (int word = 0; word < 16; ++word) {
-    const __m512i codes = _mm512_loadu_si512(part + word * 64);
-    nan = _kor_mask64(nan, _mm512_testn_epi8_mask(codes, _mm512_set1_epi8(kFp8Inverted)));
+    for (int word = 0; word < 16; ++word) {
+      const Bytes codes = reinterpret_cast<Bytes>(LoadWords(part + word * 4 * kWidth)) & kFp8Inverted;
+      least = codes < least ? codes : least;
+      most = codes > most ? codes : most;
+    }
   }
-  return nan != 0;
+  [[gnu::always_inline]] bool HasNan() const { return !AllTopBits(least + kFp8Inverted); }
+  [[gnu::always_inline]] bool HasSubnormal() const { return !AllTopBits(~(most + (128 - kSubnormal))); }
+
+  // Whether each byte is at least 128.
+  [[gnu::always_inline]] static bool AllTopBits(Bytes bytes) {
+#if TM_SIMD_WIDTH == 16
+    return _mm512_movepi8_mask(reinterpret_cast<__m512i>(bytes)) == ~__mmask64{0};
+#elif TM_SIMD_WIDTH == 8
+    return _mm256_movemask_epi8(reinterpret_cast<__m256i>(bytes)) == -1;
 #else
-  constexpr uint32_t kSizes = kFp8Inverted * 0x01010101u;
-  Vu other = Vu{} + 0xffffffffu;  // in each byte's highest bit
-  for (int word = 0; word < 16; ++word) {
-    other &= (reinterpret_cast<Vu>(LoadWords(part + word * 4 * kWidth)) & kSizes) + kSizes;
-  }
-  uint32_t all = 0xffffffffu;
-  for (int lane = 0; lane < kWidth; ++lane) all &= other[lane];
-  return (all & 0x80808080u) != 0x80808080u;
+    uint8_t all = 128;
+    for (int i = 0; i < 4 * kWidth; ++i) all &= bytes[i];
+    return all != 0;
 #endif
-}
+  }
+
+  Bytes least = Bytes{} + kFp8Inverted, most = {};
+};
 
 // The same as DecodePart, of fp8 without NaN.
 template <int kPanels, bool kSubnormal, typename Put>
@@ -790,16 +803,17 @@ template <int kPanels, bool kSubnormal, typename Put>
   }
 }
 
-// The same as DecodePart, of any fp8. quick: subnormal f32 are no slower than others, and all scales times
-// 2^120 are finite.
+// The same as DecodePart, of any fp8. fits: all scales times 2^120 are finite.
 template <int kPanels, typename Put>
 [[gnu::always_inline]] inline void DecodeAnyFp8Part(const std::byte* const (&parts)[kPanels],
-                                                    const GroupHead (&heads)[2 * kPanels], bool quick,
+                                                    const GroupHead (&heads)[2 * kPanels], bool fits,
                                                     const Put& put) {
-  bool has_nan = false;
-  for (const std::byte* part : parts) has_nan = has_nan || HasFp8Nan(part);
-  if (!has_nan && quick) return DecodeFp8Part<kPanels, true>(parts, heads, put);
-  if (!has_nan) return DecodeFp8Part<kPanels, false>(parts, heads, put);
+  Fp8Range range;
+  for (const std::byte* part : parts) range.Add(part);
+  if (!range.HasNan()) {
+    if (fits && (IsAmd() || !range.HasSubnormal())) return DecodeFp8Part<kPanels, true>(parts, heads, put);
+    return DecodeFp8Part<kPanels, false>(parts, heads, put);
+  }
 #pragma GCC unroll 1
   for (int k = 0; k < 32; ++k) {
 #pragma GCC unroll 4
@@ -825,13 +839,13 @@ template <typename Type, int kPanels, typename Put, typename Before>
     }
   } else {
     GroupHead heads[2 * kPanels] = {};
-    bool quick = false;  // for fp8
+    bool fits = false;  // for fp8
     for (int64_t begin = 0; begin < count; begin += 32) {
       if ((begin & (format.block_size() - 1)) == 0) {
-        quick = IsAmd();
+        fits = true;
         for (int v = 0; v < 2 * kPanels; ++v) {
           heads[v] = LoadGroupHead(format, from[v / 2], v % 2);
-          quick = quick && AllFinite(heads[v].scale * 0x1p120f);
+          fits = fits && AllFinite(heads[v].scale * 0x1p120f);
         }
         for (const std::byte*& group : from) group += format.PackedCodesAt(kPanelWidth);
       }
@@ -839,7 +853,7 @@ template <typename Type, int kPanels, typename Put, typename Before>
       const auto put_part = [&](int v, int k, Vf value)
                                 __attribute__((always_inline)) { put(v, begin + k, value); };
       if constexpr (Type::kDType == DType::kFp8E4M3) {
-        DecodeAnyFp8Part<kPanels>(from, heads, quick, put_part);
+        DecodeAnyFp8Part<kPanels>(from, heads, fits, put_part);
       } else {
         DecodePart<Type, kPanels>(from, heads, put_part);
       }

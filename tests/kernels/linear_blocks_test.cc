@@ -229,6 +229,34 @@ TEST_P(LinearBlocksTest, ExactlyGivesTheBitsOfAnF32WeightOfTheDecodedValues) {
   });
 }
 
+// As weights are: the first 32 numbers of a panel's outputs are seldom subnormal, but for one; the others
+// often. One row has a scale that leaves no room for a power of two.
+TEST_P(LinearBlocksTest, ExactlyTakesFp8WithFewSubnormals) {
+  constexpr int64_t kOutFeatures = 90, kInFeatures = 256;
+  for (const Format& format : {Format(DType::kFp8E4M3), Format::InGroups(DType::kFp8E4M3, 5, DType::kBf16)}) {
+    Part part = RandomPart(format, kOutFeatures, kInFeatures, 1);
+    const auto row_bytes = static_cast<size_t>(format.Bytes(kInFeatures));
+    const auto begin = static_cast<size_t>(format.codes_at());
+    for (size_t row = 0; row < kOutFeatures; ++row) {
+      std::byte* const codes = &part.bytes[row * row_bytes + begin];
+      for (size_t k = 0; k < 32; ++k) {
+        const int size = static_cast<int>(codes[k]) & 127;
+        if (size < 8 || size == 127) codes[k] ^= std::byte{0x18};
+      }
+    }
+    part.bytes[40 * row_bytes + begin + 9] = std::byte{0x83};
+    PutScale(format, 1e33f, &part.bytes[80 * row_bytes]);
+    part.values = DecodedRows(part, kInFeatures);
+    for (const int64_t rows : {1, 2, 5, 40}) {
+      const std::vector<float> x = RandomFloats(rows * kInFeatures, 3);
+      const Setting setting = {Variant(), LinearMode::kExact, 1};
+      Fixture in_groups(setting, {part}, kInFeatures, LinearLayout::kStacked, rows);
+      Fixture in_f32(setting, {part}, kInFeatures, LinearLayout::kStacked, rows, /*as_f32=*/true);
+      EXPECT_TRUE(SameBits(in_groups.Run(x), in_f32.Run(x))) << BlockFormatId(format) << ", rows " << rows;
+    }
+  }
+}
+
 // NaN, and scales that leave no room for a power of two: one row of each beside ordinary ones.
 TEST_P(LinearBlocksTest, ExactlyTakesFp8OfAnyCodeAndScale) {
   constexpr int64_t kOutFeatures = 90, kInFeatures = 256;
