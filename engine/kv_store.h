@@ -92,14 +92,6 @@ struct PageCopy {
   PageId to = 0;
 };
 
-// A page whose bytes go to an image of the tier, or come from there.
-struct PageMove {
-  enum class Way : int32_t { kOut = 0, kIn = 1 };
-  Way way = Way::kOut;
-  PageId page = 0;
-  std::byte* image = nullptr;  // [page_bytes], busy until KvStore::MovesDone
-};
-
 // The pages of one sequence. Filled and emptied by the store alone; read by whoever packs a step.
 struct Lease {
   // Another one after each Release and Fork, of no other lease in this process: who has a copy of the tables
@@ -272,7 +264,7 @@ class KvStore {
   // Moves to be done before anything that reads or writes pages, in order.
   bool has_moves() const { return !moves_.empty(); }
   struct Moves {
-    std::vector<PageMove> list;
+    std::vector<PageMove> list;  // their images are busy until MovesDone
     int64_t batch = 0;
   };
   Moves TakeMoves();

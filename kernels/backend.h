@@ -5,11 +5,11 @@
 // border, no exception and no standard-library type.
 //
 // Device and host: pointers inside params structs are device memory (from Allocate) unless a comment says
-// host. Ops are queued in order and may run later; nothing returns data to the host but Download, and its
-// bytes may be read only after WaitFence on a fence recorded behind it. The CPU backend runs each op before
-// it returns. No op allocates: Reserve() takes what the largest step needs. Sizes passed by value are maxima
-// of the batch (what a captured graph would fix); rows beyond the live ones are padding and harmless: slot
-// -1, no token.
+// host. Ops are queued in order and may run later; nothing returns data to the host but Download and
+// MovePages, and their bytes may be read only after WaitFence on a fence recorded behind the one, or behind
+// AwaitMoves for the other. The CPU backend runs each op before it returns. No op allocates: Reserve() takes
+// what the largest step needs. Sizes passed by value are maxima of the batch (what a captured graph would
+// fix); rows beyond the live ones are padding and harmless: slot -1, no token.
 //
 // Numerics: kernels/README.md is the contract; tests hold every backend to tests/reference.
 #pragma once
@@ -27,7 +27,7 @@
 namespace tramontane {
 
 // Raised whenever a struct or a method of this border changes.
-inline constexpr uint32_t kBackendAbiVersion = 14;
+inline constexpr uint32_t kBackendAbiVersion = 15;
 
 enum class OpCode : int32_t {
   kOk = 0,
@@ -188,6 +188,18 @@ struct CopyPagesParams {
   int32_t count = 0;
 };
 
+// Whole pages to the host, or from there.
+struct MovePagesParams {
+  std::byte* pool = nullptr;
+  int64_t page_bytes = 0;
+  const PageMove* moves = nullptr;  // host [count], read before MovePages returns
+  int32_t count = 0;
+  // The last fence behind what wrote to these pages, or copies them; 0: nothing did. What was queued since
+  // may be running meanwhile: it writes to none of them, and no row of it sees what is in one that is moved
+  // in.
+  uint64_t after = 0;
+};
+
 class Backend {
  public:
   virtual const BackendInfo& info() const = 0;
@@ -208,9 +220,18 @@ class Backend {
   // Queued copies; the host side must stay untouched until a fence behind them has passed.
   virtual OpCode Upload(void* device, const void* host, int64_t bytes) = 0;
   virtual OpCode Download(void* host, const void* device, int64_t bytes) = 0;
-  // A fence passes when everything queued before it is done.
+  // A fence passes when everything queued before it is done, of moves those that were awaited.
   virtual uint64_t RecordFence() = 0;
   virtual OpCode WaitFence(uint64_t fence) = 0;
+
+  // ---- pages between the pool and the host, beside the steps --------------------------------------
+
+  // Queued in a queue of its own, in order; begins when `after` has passed, and holds up nothing else. Images
+  // from AllocateHost, else the host may wait for them.
+  virtual OpCode MovePages(const MovePagesParams& params) = 0;
+  // What is queued from now on begins when all moves until now are done. Nobody waits but the device. Not
+  // while a step is recorded: in front of its Replay.
+  virtual OpCode AwaitMoves() = 0;
 
   // ---- before the first step --------------------------------------------------------------------
 

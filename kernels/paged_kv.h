@@ -29,6 +29,14 @@
 
 namespace tramontane {
 
+// A page of a pool whose bytes go to the host, or come from there.
+struct PageMove {
+  enum class Way : int32_t { kOut = 0, kIn = 1 };
+  Way way = Way::kOut;
+  int32_t page = 0;
+  std::byte* image = nullptr;  // host [page_bytes]
+};
+
 enum class KvOrder : int32_t { kHnd = 0, kNhd = 1 };
 
 // The shape of one layer's part of a page.

@@ -1,4 +1,4 @@
-// CopyPages: whole pages, all layers at once. Scatter: numbers, one at a time.
+// CopyPages, MovePages: whole pages, all layers at once. Scatter: numbers, one at a time.
 #include <cstring>
 
 #include "kernels/cpu/ops.h"
@@ -12,6 +12,17 @@ void RunCopyPages(const CopyPagesParams& params, const CpuContext& context) {
     std::memcpy(params.pool + to * params.page_bytes, params.pool + from * params.page_bytes,
                 static_cast<size_t>(params.page_bytes));
   });
+}
+
+// One by one: what is moved out may be moved in to next.
+void RunMovePages(const MovePagesParams& params, const CpuContext&) {
+  const auto bytes = static_cast<size_t>(params.page_bytes);
+  for (int32_t i = 0; i < params.count; ++i) {
+    const PageMove& move = params.moves[i];
+    std::byte* const page = params.pool + move.page * params.page_bytes;
+    const bool goes_out = move.way == PageMove::Way::kOut;
+    std::memcpy(goes_out ? move.image : page, goes_out ? page : move.image, bytes);
+  }
 }
 
 void RunScatter(const ScatterParams& params, const CpuContext&) {

@@ -59,6 +59,8 @@ class CpuBackend final : public Backend {
              static_cast<unsigned long long>(last_fence_));
     return OpCode::kOk;
   }
+  OpCode MovePages(const MovePagesParams& params) override { return Done(RunMovePages, params); }
+  OpCode AwaitMoves() override { return OpCode::kOk; }
 
   // ---- before the first step
   int64_t PackedBytes(const LinearSource& source) const override {

@@ -26,6 +26,7 @@ void RunSample(const SampleParams& params, const CpuContext& context);
 void RunAdvance(const AdvanceParams& params, const CpuContext& context);
 void RunScatter(const ScatterParams& params, const CpuContext& context);
 void RunCopyPages(const CopyPagesParams& params, const CpuContext& context);
+void RunMovePages(const MovePagesParams& params, const CpuContext& context);
 void RunGatherKv(const GatherKvParams& params, const CpuContext& context);
 
 }  // namespace tramontane

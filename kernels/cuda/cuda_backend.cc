@@ -238,6 +238,8 @@ class CudaBackend final : public Backend {
   OpCode Download(void* host, const void* device, int64_t bytes) noexcept override;
   uint64_t RecordFence() noexcept override;
   OpCode WaitFence(uint64_t fence) noexcept override;
+  OpCode MovePages(const MovePagesParams& params) noexcept override;
+  OpCode AwaitMoves() noexcept override;
 
   // ---- before the first step
   int64_t PackedBytes(const LinearSource& source) const noexcept override;
@@ -276,6 +278,8 @@ class CudaBackend final : public Backend {
  private:
   ~CudaBackend();
 
+  static int EventOf(uint64_t fence) { return static_cast<int>(fence % Runtime::kEvents); }
+  void CheckFence(uint64_t fence) const;
   OpCode Fail(OpCode code, std::string reason);
   // What a launch or another call of the runtime said.
   OpCode Queued(int error, const char* what);
@@ -309,6 +313,7 @@ class CudaBackend final : public Backend {
   int64_t free_before_ = 0;          // bytes of device memory, before the one that is made
   int64_t recordings_bytes_ = 0;     // that all of them took
   mutable std::string all_remarks_;  // as remarks said last
+  bool has_moves_ = false;           // that nothing awaits yet
   uint64_t last_fence_ = 0;
   int fence_error_ = 0;  // of RecordFence, told by the next WaitFence
 
@@ -360,28 +365,52 @@ OpCode CudaBackend::Queued(int error, const char* what) {
 OpCode CudaBackend::Upload(void* device, const void* host, int64_t bytes) noexcept {
   plans_.clear();  // page tables may have changed
   if (bytes == 0) return OpCode::kOk;
-  return Queued(runtime_->CopyToDevice(device, host, bytes), "an upload");
+  return Queued(runtime_->CopyToDevice(device, host, bytes, WhichStream::kSteps), "an upload");
 }
 
 OpCode CudaBackend::Download(void* host, const void* device, int64_t bytes) noexcept {
   if (bytes == 0) return OpCode::kOk;
-  return Queued(runtime_->CopyToHost(host, device, bytes), "a download");
+  return Queued(runtime_->CopyToHost(host, device, bytes, WhichStream::kSteps), "a download");
+}
+
+void CudaBackend::CheckFence(uint64_t fence) const {
+  TM_CHECK(fence <= last_fence_, "fence %llu of %llu", static_cast<unsigned long long>(fence),
+           static_cast<unsigned long long>(last_fence_));
 }
 
 uint64_t CudaBackend::RecordFence() noexcept {
   ++last_fence_;
-  const int error = runtime_->RecordEvent(static_cast<int>(last_fence_ % Runtime::kEvents));
+  const int error = runtime_->RecordEvent(EventOf(last_fence_));
   if (error != 0) fence_error_ = error;
   return last_fence_;
 }
 
 // An event is recorded anew for every kEvents-th fence; waiting for the later one is waiting for both.
 OpCode CudaBackend::WaitFence(uint64_t fence) noexcept {
-  TM_CHECK(fence <= last_fence_, "fence %llu of %llu", static_cast<unsigned long long>(fence),
-           static_cast<unsigned long long>(last_fence_));
+  CheckFence(fence);
   if (const int error = std::exchange(fence_error_, 0)) return Queued(error, "a fence");
   if (fence == 0) return OpCode::kOk;
-  return Queued(runtime_->WaitEvent(static_cast<int>(fence % Runtime::kEvents)), "the device");
+  return Queued(runtime_->WaitEvent(EventOf(fence)), "the device");
+}
+
+OpCode CudaBackend::MovePages(const MovePagesParams& p) noexcept {
+  CheckFence(p.after);
+  if (p.count == 0) return OpCode::kOk;
+  has_moves_ = true;
+  int error = p.after == 0 ? 0 : runtime_->HoldMoves(EventOf(p.after));
+  for (int32_t i = 0; i < p.count && error == 0; ++i) {
+    const PageMove& move = p.moves[i];
+    std::byte* const page = p.pool + move.page * p.page_bytes;
+    error = move.way == PageMove::Way::kOut
+                ? runtime_->CopyToHost(move.image, page, p.page_bytes, WhichStream::kMoves)
+                : runtime_->CopyToDevice(page, move.image, p.page_bytes, WhichStream::kMoves);
+  }
+  return Queued(error, "moving pages");
+}
+
+OpCode CudaBackend::AwaitMoves() noexcept {
+  if (!std::exchange(has_moves_, false)) return OpCode::kOk;
+  return Queued(runtime_->AwaitMoves(), "waiting for moved pages");
 }
 
 // ---- weights ------------------------------------------------------------------------------------

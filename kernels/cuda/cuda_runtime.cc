@@ -67,18 +67,30 @@ class CudaRuntime final : public Runtime {
     return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
   }
 
+  int CopyToDevice(void* device, const void* host, int64_t bytes, WhichStream on) override {
+    return cudaMemcpyAsync(device, host, static_cast<size_t>(bytes), cudaMemcpyHostToDevice, StreamOf(on));
+  }
+  int CopyToHost(void* host, const void* device, int64_t bytes, WhichStream on) override {
+    return cudaMemcpyAsync(host, device, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost, StreamOf(on));
+  }
+  int HoldMoves(int event) override {
+    return cudaStreamWaitEvent(moves_, events_.at(static_cast<size_t>(event)), cudaEventWaitDefault);
+  }
+  // A stream waits for the record that is the latest when it is told to: one event serves all batches.
+  int AwaitMoves() override {
+    if (const int error = cudaEventRecord(moved_, moves_)) return error;
+    return cudaStreamWaitEvent(stream_, moved_, cudaEventWaitDefault);
+  }
+
   void* stream() override { return stream_; }
-  int CopyToDevice(void* device, const void* host, int64_t bytes) override {
-    return cudaMemcpyAsync(device, host, static_cast<size_t>(bytes), cudaMemcpyHostToDevice, stream_);
-  }
-  int CopyToHost(void* host, const void* device, int64_t bytes) override {
-    return cudaMemcpyAsync(host, device, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost, stream_);
-  }
   int Matmul(int plan, const MatmulParams& params) override;
   int RecordEvent(int event) override {
     return cudaEventRecord(events_.at(static_cast<size_t>(event)), stream_);
   }
-  int Synchronize() override { return cudaStreamSynchronize(stream_); }
+  int Synchronize() override {
+    if (const int error = cudaStreamSynchronize(moves_)) return error;
+    return cudaStreamSynchronize(stream_);
+  }
   int WaitEvent(int event) override { return cudaEventSynchronize(events_.at(static_cast<size_t>(event))); }
 
   int BeginRecording() override { return cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal); }
@@ -98,6 +110,7 @@ class CudaRuntime final : public Runtime {
     std::map<int32_t, Algorithm> of_rows = {};  // of row counts that it does not serve; none: nothing does
   };
 
+  cudaStream_t StreamOf(WhichStream stream) const { return stream == WhichStream::kSteps ? stream_ : moves_; }
   std::vector<cublasLtMatmulHeuristicResult_t> Candidates(MatmulLayouts& layouts);
   cublasStatus_t Run(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm, const MatmulParams& params,
                      MatmulLayouts& layouts);
@@ -106,7 +119,9 @@ class CudaRuntime final : public Runtime {
   DeviceProperties properties_;
   std::string tuning_key_;
   cudaStream_t stream_ = nullptr;
+  cudaStream_t moves_ = nullptr;
   std::array<cudaEvent_t, kEvents> events_{};
+  cudaEvent_t moved_ = nullptr;  // behind what was queued on moves_
   cublasLtHandle_t blas_ = nullptr;
   cublasLtMatmulDescOpaque_t operation_{};  // W transposed, x as it is, f32 sums
   void* blas_workspace_ = nullptr;
@@ -123,9 +138,11 @@ std::string CudaRuntime::Start(const cudaDeviceProp& device) {
                 std::to_string(cublasLtGetVersion());
   std::replace(tuning_key_.begin(), tuning_key_.end(), ' ', '_');
   int error = cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking);
+  if (error == 0) error = cudaStreamCreateWithFlags(&moves_, cudaStreamNonBlocking);
   for (cudaEvent_t& event : events_) {
     if (error == 0) error = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
   }
+  if (error == 0) error = cudaEventCreateWithFlags(&moved_, cudaEventDisableTiming);
   if (error == 0) error = cudaMalloc(&blas_workspace_, kBlasWorkspaceBytes);
   if (error == 0) error = BlasError(cublasLtCreate(&blas_));
   if (error == 0) error = BlasError(cublasLtMatmulDescInit(&operation_, CUBLAS_COMPUTE_32F, CUDA_R_32F));
@@ -146,6 +163,8 @@ CudaRuntime::~CudaRuntime() {
   for (cudaEvent_t event : events_) {
     if (event != nullptr) cudaEventDestroy(event);
   }
+  if (moved_ != nullptr) cudaEventDestroy(moved_);
+  if (moves_ != nullptr) cudaStreamDestroy(moves_);
   if (stream_ != nullptr) cudaStreamDestroy(stream_);
 }
 

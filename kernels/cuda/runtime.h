@@ -2,8 +2,9 @@
 // steps and large matrix products. Two of them: cuda_runtime.cc (the CUDA runtime and cuBLASLt) and
 // emulator/emulated_runtime.cc (the host), so that one CudaBackend is proved on machines without a GPU.
 //
-// One thread at a time, like the backend. There is one stream; what is queued on it runs in order and perhaps
-// later. An int result is 0 or an error that ErrorText explains.
+// One thread at a time, like the backend. There are two streams; what is queued on one runs in order and
+// perhaps later, and waits for the other only where it is told to. An int result is 0 or an error that
+// ErrorText explains.
 #pragma once
 
 #include <cstdint>
@@ -49,6 +50,9 @@ struct MatmulParams {
   int32_t rows = 0;
 };
 
+// Steps: whatever is launched, and the copies that belong to it. Moves: copies of pages beside them.
+enum class WhichStream : int32_t { kSteps = 0, kMoves = 1 };
+
 class Runtime {
  public:
   static constexpr int kEvents = 64;
@@ -60,7 +64,7 @@ class Runtime {
 
   // ---- outside of steps: null when there is not enough, or while a step is recorded
   virtual void* Allocate(int64_t bytes) = 0;  // device memory, zero-filled, 256-byte aligned
-  virtual void Free(void* memory) = 0;        // waits for what is queued
+  virtual void Free(void* memory) = 0;        // waits for what is queued on either stream
   virtual void* AllocateHost(int64_t bytes) = 0;
   virtual void FreeHost(void* memory) = 0;
   virtual int64_t FreeBytes() = 0;  // of device memory, now
@@ -82,15 +86,23 @@ class Runtime {
   // A clock that candidates are timed by.
   virtual int64_t NowNs() = 0;
 
-  // ---- queued on the stream
+  // ---- queued on either stream
+  virtual int CopyToDevice(void* device, const void* host, int64_t bytes, WhichStream on) = 0;
+  virtual int CopyToHost(void* host, const void* device, int64_t bytes, WhichStream on) = 0;
+  // What is queued on kMoves from now on begins when all that was queued on kSteps before this event's latest
+  // RecordEvent is done.
+  virtual int HoldMoves(int event) = 0;
+  // What is queued on kSteps from now on begins when all that was queued on kMoves is done. Refused while a
+  // step is recorded.
+  virtual int AwaitMoves() = 0;
+
+  // ---- queued on kSteps
   virtual void* stream() = 0;  // what launches are given
-  virtual int CopyToDevice(void* device, const void* host, int64_t bytes) = 0;
-  virtual int CopyToHost(void* host, const void* device, int64_t bytes) = 0;
   // kNoMatmul: there is no kernel for this very product, and nothing was queued.
   virtual int Matmul(int plan, const MatmulParams& params) = 0;
   virtual int RecordEvent(int event) = 0;  // 0..kEvents-1
-  // Waits for all that is queued and returns its error; to find the op that a fault is of. Refused while a
-  // step is recorded.
+  // Waits for all that is queued on either stream and returns its error; to find the op that a fault is of.
+  // Refused while a step is recorded.
   virtual int Synchronize() = 0;
 
   // ---- waiting: refused while a step is recorded

@@ -1016,6 +1016,156 @@ TEST(CudaQueue, RunsNothingBeforeSomebodyWaits) {
   EXPECT_EQ(*memory, 3);
 }
 
+// ---- pages that move beside the steps -----------------------------------------------------------
+
+constexpr int64_t kMovedBytes = 64;
+using PageBytes = std::array<std::byte, kMovedBytes>;
+
+PageBytes Filled(int value) {
+  PageBytes bytes;
+  bytes.fill(static_cast<std::byte>(value));
+  return bytes;
+}
+
+// A pool of four pages, and images on the host.
+struct MovingDevice : Device {
+  explicit MovingDevice(EmulatedRuntime::Moves when) {
+    runtime->set_moves(when);
+    pool = Allocate<std::byte>(4 * kMovedBytes);
+    image = static_cast<std::byte*>(backend->AllocateHost(kMovedBytes));
+  }
+  ~MovingDevice() { backend->FreeHost(image); }
+
+  // Queued as a step's write would be; `bytes` must stay.
+  void QueueWrite(int32_t page, const PageBytes& bytes) {
+    EXPECT_EQ(backend->Upload(pool + page * kMovedBytes, bytes.data(), kMovedBytes), OpCode::kOk);
+  }
+  // Queued likewise: one page over another.
+  void QueueCopy(int32_t from, int32_t to) {
+    const int32_t* pairs = Upload(std::vector<int32_t>{from, to});
+    EXPECT_EQ(backend->CopyPages({pool, kMovedBytes, pairs, 1}), OpCode::kOk);
+  }
+  void Move(PageMove::Way way, int32_t page, uint64_t after = 0) {
+    const PageMove move = {.way = way, .page = page, .image = image};
+    EXPECT_EQ(backend->MovePages(
+                  {.pool = pool, .page_bytes = kMovedBytes, .moves = &move, .count = 1, .after = after}),
+              OpCode::kOk);
+  }
+  void Await() { EXPECT_EQ(backend->AwaitMoves(), OpCode::kOk) << backend->last_error(); }
+  PageBytes Image() const {
+    PageBytes bytes;
+    std::memcpy(bytes.data(), image, kMovedBytes);
+    return bytes;
+  }
+  PageBytes Page(int32_t page) const {
+    PageBytes bytes;
+    std::memcpy(bytes.data(), pool + page * kMovedBytes, kMovedBytes);
+    return bytes;
+  }
+
+  std::byte* pool = nullptr;
+  std::byte* image = nullptr;
+};
+
+class CudaMoves : public testing::TestWithParam<EmulatedRuntime::Moves> {};
+INSTANTIATE_TEST_SUITE_P(Times, CudaMoves,
+                         testing::Values(EmulatedRuntime::Moves::kLate, EmulatedRuntime::Moves::kEarly),
+                         [](const auto& info) {
+                           return info.param == EmulatedRuntime::Moves::kLate ? "Late" : "Early";
+                         });
+
+TEST_P(CudaMoves, BeginBehindTheStepThatWroteThePageAndEndBeforeTheOneThatWritesItNext) {
+  MovingDevice device(GetParam());
+  const PageBytes written = Filled(7), next = Filled(9);
+  device.QueueWrite(2, written);
+  device.Move(PageMove::Way::kOut, 2, /*after=*/device.backend->RecordFence());
+  device.Await();
+  device.QueueWrite(2, next);
+  device.Wait();
+  EXPECT_EQ(device.Image(), written);
+  EXPECT_EQ(device.Page(2), next);
+}
+
+TEST_P(CudaMoves, AreThereForWhatIsQueuedBehindThem) {
+  MovingDevice device(GetParam());
+  std::memset(device.image, 5, kMovedBytes);
+  device.Move(PageMove::Way::kIn, 1);
+  device.Await();
+  device.QueueCopy(1, 3);
+  device.Wait();
+  EXPECT_EQ(device.Page(3), Filled(5));
+}
+
+// One page leaves the place that another comes to.
+TEST_P(CudaMoves, RunInTheirOrder) {
+  MovingDevice device(GetParam());
+  const PageBytes old = Filled(3);
+  device.QueueWrite(0, old);
+  auto* second = static_cast<std::byte*>(device.backend->AllocateHost(kMovedBytes));
+  std::memset(second, 4, kMovedBytes);
+  const PageMove moves[] = {{.way = PageMove::Way::kOut, .page = 0, .image = device.image},
+                            {.way = PageMove::Way::kIn, .page = 0, .image = second}};
+  EXPECT_EQ(device.backend->MovePages({.pool = device.pool,
+                                       .page_bytes = kMovedBytes,
+                                       .moves = moves,
+                                       .count = 2,
+                                       .after = device.backend->RecordFence()}),
+            OpCode::kOk);
+  device.Await();
+  device.Wait();
+  EXPECT_EQ(device.Image(), old);
+  EXPECT_EQ(device.Page(0), Filled(4));
+  device.backend->FreeHost(second);
+}
+
+// As in the engine: what was read is from a step before, and another one is in flight.
+TEST_P(CudaMoves, AndTheStepInFlightDoNotWaitForEachOther) {
+  MovingDevice device(GetParam());
+  const PageBytes of_step = Filled(8);
+  const uint64_t before = device.backend->RecordFence();
+  device.QueueWrite(0, of_step);
+  const uint64_t in_flight = device.backend->RecordFence();
+  std::memset(device.image, 5, kMovedBytes);
+  device.Move(PageMove::Way::kIn, 1, before);
+  const bool early = GetParam() == EmulatedRuntime::Moves::kEarly;
+  EXPECT_EQ(device.Page(0), Filled(0)) << "the step has run";
+  EXPECT_EQ(device.Page(1), Filled(early ? 5 : 0));
+  EXPECT_EQ(device.backend->WaitFence(in_flight), OpCode::kOk);
+  EXPECT_EQ(device.Page(0), of_step);
+  EXPECT_EQ(device.Page(1), Filled(early ? 5 : 0)) << "the host waited for what it did not ask for";
+  device.Await();
+  device.Wait();
+  EXPECT_EQ(device.Page(1), Filled(5));
+}
+
+TEST_P(CudaMoves, AreThereForARecordedStepInFrontOfWhichTheyAreAwaited) {
+  MovingDevice device(GetParam());
+  const int32_t* pairs = device.Upload(std::vector<int32_t>{1, 3});
+  ASSERT_EQ(device.backend->BeginRecording(), OpCode::kOk);
+  EXPECT_EQ(device.backend->CopyPages({device.pool, kMovedBytes, pairs, 1}), OpCode::kOk);
+  RecordingHandle recording;
+  ASSERT_EQ(device.backend->EndRecording(&recording), OpCode::kOk);
+  for (const int value : {5, 6}) {
+    std::memset(device.image, value, kMovedBytes);
+    device.Move(PageMove::Way::kIn, 1, device.backend->RecordFence());
+    device.Await();
+    EXPECT_EQ(device.backend->Replay(recording), OpCode::kOk);
+    device.Wait();
+    EXPECT_EQ(device.Page(3), Filled(value));
+  }
+  device.backend->FreeRecording(recording);
+}
+
+TEST_P(CudaMoves, AreNotAwaitedByAStepThatIsRecorded) {
+  MovingDevice device(GetParam());
+  device.Move(PageMove::Way::kOut, 1);
+  ASSERT_EQ(device.backend->BeginRecording(), OpCode::kOk);
+  EXPECT_EQ(device.backend->AwaitMoves(), OpCode::kDeviceFault);
+  RecordingHandle recording;
+  ASSERT_EQ(device.backend->EndRecording(&recording), OpCode::kOk);
+  device.backend->FreeRecording(recording);
+}
+
 TEST(CudaQueue, RunsEachOpAtOnceWhereEveryOneIsWaitedFor) {
   EXPECT_EQ(Device().backend->info().records_steps, 1);
   setenv("TRAMONTANE_CUDA_SYNC", "1", 1);
@@ -1026,6 +1176,14 @@ TEST(CudaQueue, RunsEachOpAtOnceWhereEveryOneIsWaitedFor) {
   const int32_t* pairs = device.Upload(std::vector<int32_t>{0, 2});
   ASSERT_EQ(device.backend->Scatter({.pairs = pairs, .count = 1, .out = memory}), OpCode::kOk);
   EXPECT_EQ(*memory, 2);
+  int32_t image = 0;
+  const PageMove move = {.image = reinterpret_cast<std::byte*>(&image)};
+  ASSERT_EQ(device.backend->MovePages({.pool = reinterpret_cast<std::byte*>(memory),
+                                       .page_bytes = sizeof(int32_t),
+                                       .moves = &move,
+                                       .count = 1}),
+            OpCode::kOk);
+  EXPECT_EQ(image, 2);
 }
 
 }  // namespace

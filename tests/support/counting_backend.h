@@ -57,6 +57,8 @@ class CountingBackend : public Backend {
   }
   uint64_t RecordFence() override { return inner_.RecordFence(); }
   OpCode WaitFence(uint64_t fence) override { return inner_.WaitFence(fence); }
+  OpCode MovePages(const MovePagesParams& params) override { return inner_.MovePages(params); }
+  OpCode AwaitMoves() override { return inner_.AwaitMoves(); }
   int64_t PackedBytes(const LinearSource& source) const override { return inner_.PackedBytes(source); }
   OpCode PackLinear(const LinearSource& source, WeightHandle* out) override {
     refused_ = packs_++ == refused_pack;

@@ -30,8 +30,11 @@ void UseThreadOrder(ThreadOrder order);
 // Whether the device has what hopper_*.cu are made of: compute capability 9.0, or the emulator.
 bool DeviceIsHopper();
 
+// When the emulator moves pages (emulator::EmulatedRuntime::Moves); a real device does when it can.
+enum class MovesRun { kLate, kEarly };
+
 // The CUDA backend on that device.
-BackendPtr MakeCudaTestBackend();
+BackendPtr MakeCudaTestBackend(MovesRun moves = MovesRun::kLate);
 // The same on a device of 132 multiprocessors, as an H200 has them; a real one is what it is.
 BackendPtr MakeLargeCudaTestBackend();
 // The same on a device of compute capability 9.0, whose kernels attend over pages that they serve; a real one

@@ -35,8 +35,11 @@ void UseThreadOrder(ThreadOrder order) {
 
 bool DeviceIsHopper() { return true; }
 
-BackendPtr MakeCudaTestBackend() {
-  return cuda::MakeCudaBackend(std::make_unique<emulator::EmulatedRuntime>());
+BackendPtr MakeCudaTestBackend(MovesRun moves) {
+  using Moves = emulator::EmulatedRuntime::Moves;
+  auto runtime = std::make_unique<emulator::EmulatedRuntime>();
+  runtime->set_moves(moves == MovesRun::kLate ? Moves::kLate : Moves::kEarly);
+  return cuda::MakeCudaBackend(std::move(runtime));
 }
 
 BackendPtr MakeLargeCudaTestBackend() {

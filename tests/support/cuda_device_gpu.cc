@@ -42,15 +42,15 @@ bool DeviceIsHopper() {
   return major == 9;
 }
 
-BackendPtr MakeCudaTestBackend() {
+BackendPtr MakeCudaTestBackend(MovesRun) {
   auto backend = OpenCudaBackend(CudaLibraryPath());
   if (backend.ok()) return *std::move(backend);
   std::fprintf(stderr, "%s\n", backend.status().ToString().c_str());
   std::exit(1);
 }
 
-BackendPtr MakeLargeCudaTestBackend() { return MakeCudaTestBackend(); }
-BackendPtr MakeHopperCudaTestBackend(int32_t) { return MakeCudaTestBackend(); }
+BackendPtr MakeLargeCudaTestBackend() { return MakeCudaTestBackend(MovesRun::kLate); }
+BackendPtr MakeHopperCudaTestBackend(int32_t) { return MakeCudaTestBackend(MovesRun::kLate); }
 
 std::optional<int64_t> BoxesCopied() { return std::nullopt; }
 std::optional<int64_t> PartsJoined() { return std::nullopt; }

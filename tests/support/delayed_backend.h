@@ -1,12 +1,15 @@
 // DelayedBackend: an asynchronous backend made of another one. The ops of a step are queued, and run later:
 // on a thread of its own, or as late as the contract of kernels/backend.h allows, when somebody waits for a
-// fence.
+// fence. Moves of pages have a queue of their own: on the thread they run before all steps that they need not
+// be behind, else as late as what awaits them allows.
 //
-// What breaks that contract fails: the target of a download holds 0xFF until the copy has run, and a source
-// of an upload must not change before. One thread, as every backend; owns the other one. Memory and
-// weights are the other backend's, with nothing queued.
+// What breaks that contract fails: the target of a download or of a page that is moved out holds 0xFF until
+// the copy has run, and a source of an upload or of a page that is moved in must not change before. One
+// thread, as every backend; owns the other one. Memory and weights are the other backend's, with nothing
+// queued.
 #pragma once
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstdint>
 #include <cstring>
@@ -66,7 +69,7 @@ class DelayedBackend final : public Backend {
     return ++last_fence_;
   }
   OpCode WaitFence(uint64_t fence) override {
-    TM_CHECK(fence <= last_fence_, "fence %llu was never recorded", static_cast<unsigned long long>(fence));
+    CheckFence(fence);
     std::unique_lock lock(mutex_);
     while (passed_fence_ < fence) {
       if (runs_ == Runs::kOnItsOwnThread) {
@@ -76,6 +79,41 @@ class DelayedBackend final : public Backend {
       }
     }
     return OpCode::kOk;
+  }
+  OpCode MovePages(const MovePagesParams& params) override {
+    CheckFence(params.after);
+    for (int32_t i = 0; i < params.count; ++i) {
+      const PageMove move = params.moves[i];
+      const auto bytes = static_cast<size_t>(params.page_bytes);
+      std::vector<std::byte> seen;
+      if (move.way == PageMove::Way::kOut) {
+        std::memset(move.image, 0xFF, bytes);
+      } else {
+        seen.assign(move.image, move.image + bytes);
+      }
+      Op run = [this, move, params, seen = std::move(seen)] {
+        TM_CHECK(std::equal(seen.begin(), seen.end(), move.image), "the image of page %d was changed",
+                 move.page);
+        return inner_.MovePages(
+            {.pool = params.pool, .page_bytes = params.page_bytes, .moves = &move, .count = 1});
+      };
+      const std::lock_guard lock(mutex_);
+      moves_.push_back({params.after, std::move(run)});
+      ++queued_moves_;
+    }
+    changed_.notify_all();
+    return OpCode::kOk;
+  }
+  OpCode AwaitMoves() override {
+    return Queue([this, last = queued_moves_] {
+      std::unique_lock lock(mutex_);
+      while (done_moves_ < last) {
+        TM_CHECK(HasMove(), "a move waits for fence %llu, which is behind what awaits it",
+                 static_cast<unsigned long long>(moves_.front().after));
+        RunOldestMove(lock);
+      }
+      return OpCode::kOk;
+    });
   }
 
   int64_t PackedBytes(const LinearSource& source) const override { return inner_.PackedBytes(source); }
@@ -126,6 +164,10 @@ class DelayedBackend final : public Backend {
 
   using Op = std::function<OpCode()>;
   using Recording = std::vector<Op>;
+  struct Move {
+    uint64_t after = 0;  // it runs when this fence has passed
+    Op run;
+  };
 
   template <typename Params>
   OpCode QueueOp(OpCode (Backend::*op)(const Params&), const Params& params) {
@@ -143,19 +185,38 @@ class DelayedBackend final : public Backend {
     changed_.notify_all();
     return OpCode::kOk;
   }
+  void CheckFence(uint64_t fence) const {
+    TM_CHECK(fence <= last_fence_, "fence %llu was never recorded", static_cast<unsigned long long>(fence));
+  }
   // The other backend, with nothing queued.
   Backend& Idle() {
+    AwaitMoves();
     WaitFence(RecordFence());
     return inner_;
   }
   void RunThread() {
     std::unique_lock lock(mutex_);
     while (true) {
-      changed_.wait(lock, [this] { return stopping_ || !ops_.empty(); });
-      if (ops_.empty()) return;
-      RunOldest(lock);
+      changed_.wait(lock, [this] { return stopping_ || !ops_.empty() || HasMove(); });
+      if (HasMove()) {
+        RunOldestMove(lock);
+      } else if (ops_.empty()) {
+        return;
+      } else {
+        RunOldest(lock);
+      }
       changed_.notify_all();
     }
+  }
+  // One that may run.
+  bool HasMove() const { return !moves_.empty() && moves_.front().after <= passed_fence_; }
+  void RunOldestMove(std::unique_lock<std::mutex>& lock) {
+    const Op run = std::move(moves_.front().run);
+    moves_.pop_front();
+    lock.unlock();
+    TM_CHECK(run() == OpCode::kOk, "%s", inner_.last_error());
+    lock.lock();
+    ++done_moves_;
   }
   void RunOldest(std::unique_lock<std::mutex>& lock) {
     const Op op = std::move(ops_.front());
@@ -170,11 +231,14 @@ class DelayedBackend final : public Backend {
   BackendInfo info_;
   const Runs runs_;
   uint64_t last_fence_ = 0;
+  uint64_t queued_moves_ = 0;             // so far
   std::unique_ptr<Recording> recording_;  // between BeginRecording and EndRecording
 
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Op> ops_;
+  std::deque<Move> moves_;
+  uint64_t done_moves_ = 0;
   uint64_t passed_fence_ = 0;
   bool stopping_ = false;
   std::thread thread_;

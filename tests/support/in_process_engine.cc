@@ -125,7 +125,7 @@ BackendEngine::BackendEngine(BackendPtr backend, const std::string& folder, cons
                                                  .eos_ids = model_->config().eos_ids,
                                                  .kv_layout = layout()},
                                      *runner_, options.tokenizer, clock(),
-                                     MakeTestTier(options.tier, layout().page_bytes()));
+                                     MakeTestTier(options.tier, layout().page_bytes(), backend_.get()));
 }
 
 EngineLimits SmallLimits(int64_t pool_pages) {

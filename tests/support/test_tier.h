@@ -11,6 +11,7 @@
 
 #include "engine/kv_disk.h"
 #include "engine/kv_tier.h"
+#include "kernels/backend.h"
 #include "kernels/core/check.h"
 
 namespace tramontane {
@@ -48,13 +49,24 @@ class StuckDisk {
   std::atomic<bool> is_stuck_{false};
 };
 
-inline std::unique_ptr<KvTier> MakeTestTier(const TestTier& sizes, int64_t page_bytes) {
+// `backend`: whose memory it has, and which is done with it before it goes; null: the heap's.
+inline std::unique_ptr<KvTier> MakeTestTier(const TestTier& sizes, int64_t page_bytes,
+                                            Backend* backend = nullptr) {
   if (sizes.host_pages == 0) return nullptr;
   KvTier::Options options;
   options.page_bytes = page_bytes;
   options.host_pages = sizes.host_pages;
-  options.host = {new std::byte[static_cast<size_t>(sizes.host_pages * page_bytes)],
-                  [](std::byte* memory) { delete[] memory; }};
+  const int64_t bytes = sizes.host_pages * page_bytes;
+  if (backend == nullptr) {
+    options.host = {new std::byte[static_cast<size_t>(bytes)], [](std::byte* memory) { delete[] memory; }};
+  } else {
+    options.host = {static_cast<std::byte*>(backend->AllocateHost(bytes)), [backend](std::byte* memory) {
+                      backend->AwaitMoves();
+                      backend->WaitFence(backend->RecordFence());
+                      backend->FreeHost(memory);
+                    }};
+  }
+  TM_CHECK(options.host != nullptr, "no memory for %lld bytes of images", static_cast<long long>(bytes));
   options.warn = sizes.warn;
   options.copy_ns = sizes.copy_ns;
   if (sizes.disk_pages > 0) {

@@ -73,7 +73,7 @@ void* EmulatedRuntime::Allocate(int64_t bytes) {
 void EmulatedRuntime::Free(void* memory) {
   if (memory == nullptr) return;
   TM_CHECK(!queue_.recording(), "memory is freed while a step is recorded");
-  queue_.RunUntil(queue_.queued());
+  RunAll();
   std::free(memory);
   --live_allocations_;
 }
@@ -94,14 +94,36 @@ bool EmulatedRuntime::ChooseMatmul(int plan, const std::string& candidate) {
   return true;
 }
 
-int EmulatedRuntime::CopyToDevice(void* device, const void* host, int64_t bytes) {
-  queue_.Push([=] { std::memcpy(device, host, static_cast<size_t>(bytes)); });
+int EmulatedRuntime::CopyToDevice(void* device, const void* host, int64_t bytes, cuda::WhichStream on) {
+  Queue(on, [=] { std::memcpy(device, host, static_cast<size_t>(bytes)); });
   return 0;
 }
 
-int EmulatedRuntime::CopyToHost(void* host, const void* device, int64_t bytes) {
-  queue_.Push([=] { std::memcpy(host, device, static_cast<size_t>(bytes)); });
+int EmulatedRuntime::CopyToHost(void* host, const void* device, int64_t bytes, cuda::WhichStream on) {
+  Queue(on, [=] { std::memcpy(host, device, static_cast<size_t>(bytes)); });
   return 0;
+}
+
+int EmulatedRuntime::HoldMoves(int event) {
+  const int64_t mark = event_marks_.at(static_cast<size_t>(event));
+  Queue(cuda::WhichStream::kMoves, [this, mark] { queue_.RunUntil(mark); });
+  return 0;
+}
+
+int EmulatedRuntime::AwaitMoves() {
+  if (queue_.recording()) return kRefusedWhileRecording;
+  queue_.Push([this, mark = moves_.queued()] { moves_.RunUntil(mark); });
+  return 0;
+}
+
+void EmulatedRuntime::Queue(cuda::WhichStream on, CommandQueue::Command command) {
+  (on == cuda::WhichStream::kSteps ? queue_ : moves_).Push(std::move(command));
+  if (when_moves_run_ == Moves::kEarly) moves_.RunUntil(moves_.queued());
+}
+
+void EmulatedRuntime::RunAll() {
+  queue_.RunUntil(queue_.queued());
+  moves_.RunUntil(moves_.queued());
 }
 
 int EmulatedRuntime::Matmul(int plan, const MatmulParams& params) {
@@ -132,7 +154,7 @@ int EmulatedRuntime::WaitEvent(int event) {
 
 int EmulatedRuntime::Synchronize() {
   if (queue_.recording()) return kRefusedWhileRecording;
-  queue_.RunUntil(queue_.queued());
+  RunAll();
   return 0;
 }
 

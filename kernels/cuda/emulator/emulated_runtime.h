@@ -1,7 +1,7 @@
 // EmulatedRuntime: the CUDA backend's Runtime on the host. Device memory is host memory, of the exact size
-// asked for (an address sanitizer sees what lies beyond); nothing queued runs before somebody waits for it;
-// what the CUDA runtime forbids while a step is recorded (waiting, allocating) is refused here too. Tests
-// only. One thread.
+// asked for (an address sanitizer sees what lies beyond); nothing queued runs before somebody waits for it,
+// on the stream for moves either; what the CUDA runtime forbids while a step is recorded (waiting,
+// allocating) is refused here too. Tests only. One thread.
 #pragma once
 
 #include <array>
@@ -53,9 +53,17 @@ class EmulatedRuntime final : public cuda::Runtime {
   int CandidateOf(int plan) const { return plans_.at(static_cast<size_t>(plan)).candidate; }
   int64_t matmuls() const { return matmuls_; }  // queued so far
 
+  // When moves run: as late as what waits for them lets them, so that a wait that is missing is seen; or as
+  // early as what they wait for lets them, before all steps that they need not wait for.
+  enum class Moves { kLate, kEarly };
+  void set_moves(Moves when) { when_moves_run_ = when; }
+
+  int CopyToDevice(void* device, const void* host, int64_t bytes, cuda::WhichStream on) override;
+  int CopyToHost(void* host, const void* device, int64_t bytes, cuda::WhichStream on) override;
+  int HoldMoves(int event) override;
+  int AwaitMoves() override;
+
   void* stream() override { return &queue_; }
-  int CopyToDevice(void* device, const void* host, int64_t bytes) override;
-  int CopyToHost(void* host, const void* device, int64_t bytes) override;
   int Matmul(int plan, const cuda::MatmulParams& params) override;
   int RecordEvent(int event) override;
   int WaitEvent(int event) override;
@@ -75,8 +83,13 @@ class EmulatedRuntime final : public cuda::Runtime {
  private:
   using Recording = std::vector<CommandQueue::Command>;
 
+  void Queue(cuda::WhichStream on, CommandQueue::Command command);
+  void RunAll();
+
   cuda::DeviceProperties properties_;
   CommandQueue queue_;
+  CommandQueue moves_;
+  Moves when_moves_run_ = Moves::kLate;
   std::array<int64_t, kEvents> event_marks_{};
   struct Plan {
     cuda::MatmulShape shape;
