@@ -99,6 +99,7 @@ BackendModelRunner::BackendModelRunner(Backend& backend, Model& model, const Eng
       sampled_slots_(static_cast<size_t>(limits.max_sequences)) {}
 
 BackendModelRunner::~BackendModelRunner() {
+  backend_.AwaitMoves();
   backend_.WaitFence(backend_.RecordFence());  // an engine may end with a step in flight
   for (const Buffer& buffer : {sampling_, masks_, records_}) {
     backend_.FreeHost(buffer.host);
@@ -215,12 +216,14 @@ StatusOr<StepTicket> BackendModelRunner::Forward(const StepPlan& plan) {
           ? builder_.Build(plan, records_in_flight_, step.packed_host, batch_)
           : builder_.BuildPadded(plan, records_in_flight_, step.recorded->rows, step.packed_host, batch_);
   TM_RETURN_IF_ERROR(UploadBatch(packed, step.packed_host));
+  TM_RETURN_IF_ERROR(OpStatus(backend_.AwaitMoves(), backend_, what));
   if (packed.copy_count > 0) {
     const CopyPagesParams copies = {.pool = pool_,
                                     .page_bytes = model_.kv_layout().page_bytes(),
                                     .pairs = packed.copy_pairs,
                                     .count = packed.copy_count};
     TM_RETURN_IF_ERROR(OpStatus(backend_.CopyPages(copies), backend_, what));
+    moves_after_ = backend_.RecordFence();
   }
   if (packed.advance.count > 0) {
     AdvanceParams advance = packed.advance;
@@ -488,42 +491,43 @@ StatusOr<StepResult> BackendModelRunner::Collect(StepTicket ticket) {
       OpStatus(backend_.WaitFence(step.fence), backend_, "collecting step " + std::to_string(step.id)));
   StepResult result = ResultOfRecords(step);
   step.id = 0;
+  moves_after_ = std::max(moves_after_, step.fence);
   return result;
 }
 
 Status BackendModelRunner::MovePages(std::span<const PageMove> moves) {
-  const KvLayout& layout = model_.kv_layout();
-  const KvLayerView pages = layout.LayerView(pool_, 0);
-  for (const PageMove& move : moves) {
-    std::byte* page = pages.Key(move.page, 0, 0);
-    const OpCode code = move.way == PageMove::Way::kOut
-                            ? backend_.Download(move.image, page, layout.page_bytes())
-                            : backend_.Upload(page, move.image, layout.page_bytes());
-    TM_RETURN_IF_ERROR(OpStatus(code, backend_, "moving pages"));
-  }
-  return {};
+  const MovePagesParams params = {.pool = pool_,
+                                  .page_bytes = model_.kv_layout().page_bytes(),
+                                  .moves = moves.data(),
+                                  .count = static_cast<int32_t>(moves.size()),
+                                  .after = moves_after_};
+  return OpStatus(backend_.MovePages(params), backend_, "moving pages");
 }
 
 Status BackendModelRunner::ReadPages(std::span<const PageImage> images) {
+  const std::string what = "reading pages";
   const KvLayout& layout = model_.kv_layout();
   const KvLayerView pages = layout.LayerView(pool_, 0);
+  TM_RETURN_IF_ERROR(OpStatus(backend_.AwaitMoves(), backend_, what));
   for (const PageImage& image : images) {
-    TM_RETURN_IF_ERROR(
-        OpStatus(backend_.Download(image.bytes, pages.Key(image.page, 0, 0), layout.page_bytes()), backend_,
-                 "reading pages"));
+    TM_RETURN_IF_ERROR(OpStatus(
+        backend_.Download(image.bytes, pages.Key(image.page, 0, 0), layout.page_bytes()), backend_, what));
   }
-  return OpStatus(backend_.WaitFence(backend_.RecordFence()), backend_, "reading pages");
+  moves_after_ = backend_.RecordFence();
+  return OpStatus(backend_.WaitFence(moves_after_), backend_, what);
 }
 
 Status BackendModelRunner::WritePages(std::span<const PageImage> images) {
+  const std::string what = "writing pages";
   const KvLayout& layout = model_.kv_layout();
   const KvLayerView pages = layout.LayerView(pool_, 0);
+  TM_RETURN_IF_ERROR(OpStatus(backend_.AwaitMoves(), backend_, what));
   for (const PageImage& image : images) {
-    TM_RETURN_IF_ERROR(
-        OpStatus(backend_.Upload(pages.Key(image.page, 0, 0), image.bytes, layout.page_bytes()), backend_,
-                 "writing pages"));
+    TM_RETURN_IF_ERROR(OpStatus(
+        backend_.Upload(pages.Key(image.page, 0, 0), image.bytes, layout.page_bytes()), backend_, what));
   }
-  return OpStatus(backend_.WaitFence(backend_.RecordFence()), backend_, "writing pages");
+  moves_after_ = backend_.RecordFence();
+  return OpStatus(backend_.WaitFence(moves_after_), backend_, what);
 }
 
 StepResult BackendModelRunner::ResultOfRecords(const OpenStep& step) const {

@@ -5,6 +5,10 @@
 // buffer is free when the op that writes it next runs. The host's side of the packed plan is there twice; the
 // rest of it is written and read between Collect of one step and Sample of the next.
 //
+// Pages move beside the step that is open: behind the last one that was collected, and where the open one
+// begins with copies of pages behind these, since who had the page that is copied may have let go of it.
+// Whatever is queued next that reads or writes pages waits for them.
+//
 // A decode step may be recorded once for each of EngineLimits::RowsToRecord, its forward pass and its
 // sampling apart, and replayed with padding from then on: two calls instead of some hundred launches.
 //
@@ -152,6 +156,7 @@ class BackendModelRunner final : public ModelRunner {
 
   std::vector<RecordedStep> recorded_;  // by rows
   std::vector<OpenStep> steps_;         // [steps_in_flight] step n has place n % steps_in_flight
+  uint64_t moves_after_ = 0;            // the fence that the next moves begin behind
   // [slots] of the step before the one that is being packed
   std::vector<SampledSlot> sampled_slots_;
   std::vector<int32_t> records_in_flight_;  // [rows] of the plan that is being packed

@@ -124,7 +124,8 @@ StatusOr<std::unique_ptr<KvTier>> MakeTier(Backend& backend, ModelRunner& runner
   options.warn = asked.warn;
   options.host = {static_cast<std::byte*>(backend.AllocateHost(limits.host_kv_bytes)),
                   [&backend](std::byte* host) {
-                    backend.WaitFence(backend.RecordFence());  // copies of a step in flight
+                    backend.AwaitMoves();
+                    backend.WaitFence(backend.RecordFence());
                     backend.FreeHost(host);
                   }};
   if (options.host == nullptr) {

@@ -70,8 +70,10 @@ class ModelRunner {
 
   // ---- pages between the pool and the host --------------------------------------------------------
 
-  // Queued behind all that was forwarded and in front of all that will be, in order; done when a step that is
-  // forwarded later is collected, or ReadPages has returned. An error is a lost device.
+  // In order, behind the last step that was collected and in front of all that will be forwarded, beside what
+  // is in flight but its page copies: it neither writes to these pages, nor do its rows see what is in those
+  // that are moved in. Done when a step that is forwarded later is collected, or ReadPages has returned. An
+  // error is a lost device.
   virtual Status MovePages(std::span<const PageMove>) { return Internal("pages cannot be moved"); }
 
   // Whether there are pages to copy: a model that a test has made up may have none.

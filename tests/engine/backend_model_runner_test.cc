@@ -13,6 +13,7 @@
 #include "models/memory_plan.h"
 #include "tests/support/counting_backend.h"
 #include "tests/support/in_process_engine.h"
+#include "tests/support/load_folder.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/tiny_model.h"
 
@@ -135,6 +136,123 @@ TEST(BackendModelRunner, ARecordedDecodeStepIsTwoReplays) {
     EXPECT_EQ(backend.replays, recorded ? 2 * 10 : 0) << "the first token comes with the prompt";
   }
   EXPECT_EQ(ids[0], ids[1]);
+}
+
+// Whether moves begin behind what the host has waited for, and behind copies of pages, and behind no more;
+// and whether what looks at pages awaits them.
+class MovesWatch final : public CountingBackend {
+ public:
+  using CountingBackend::CountingBackend;
+  int64_t batches = 0;
+  int64_t beside_a_step = 0;  // that need not be behind all of a step in flight
+  int64_t behind_copies = 0;  // that are behind its first op, which copies pages
+
+  uint64_t RecordFence() override { return recorded_ = CountingBackend::RecordFence(); }
+  OpCode WaitFence(uint64_t fence) override {
+    waited_for_ = std::max(waited_for_, fence);
+    return CountingBackend::WaitFence(fence);
+  }
+  OpCode MovePages(const MovePagesParams& params) override {
+    EXPECT_EQ(params.after, std::max(waited_for_, behind_copies_));
+    ++batches;
+    if (recorded_ > params.after) ++beside_a_step;
+    if (behind_copies_ > waited_for_) ++behind_copies;
+    unawaited_ = true;
+    return CountingBackend::MovePages(params);
+  }
+  OpCode AwaitMoves() override {
+    unawaited_ = false;
+    return CountingBackend::AwaitMoves();
+  }
+  OpCode RopeAppend(const RopeAppendParams& params) override {
+    EXPECT_FALSE(unawaited_);
+    return CountingBackend::RopeAppend(params);
+  }
+  OpCode Attention(const AttentionParams& params) override {
+    EXPECT_FALSE(unawaited_);
+    return CountingBackend::Attention(params);
+  }
+  OpCode CopyPages(const CopyPagesParams& params) override {
+    EXPECT_FALSE(unawaited_);
+    behind_copies_ = recorded_ + 1;
+    return CountingBackend::CopyPages(params);
+  }
+
+ private:
+  uint64_t recorded_ = 0;
+  uint64_t waited_for_ = 0;
+  uint64_t behind_copies_ = 0;  // the first fence
+  bool unawaited_ = false;
+};
+
+// A few texts at a time in a pool that holds two of them, each asked for twice.
+TEST(BackendModelRunner, MovesPagesBesideTheStepInFlightAndHasTheNextOneAwaitThem) {
+  TinyModel model;
+  model.window = {0, 12};
+  model.Randomise(4);
+  const TempFolder folder;
+  model.WriteMistral(folder);
+  const BackendPtr delayed = MakeDelayedBackend(MakeCpuBackend({.threads = 1, .variant = ""}).value(),
+                                                DelayedBackend::Runs::kWhenWaitedFor);
+  MovesWatch watch(*delayed);
+  BackendEngine::Options options;
+  options.limits = SmallLimits(48);
+  options.limits.steps_in_flight = 2;
+  options.tier.host_pages = 400;
+  std::vector<std::vector<int32_t>> ids;
+  {
+    BackendEngine test(BackendPtr(&watch), folder.path(), options);
+    for (int round = 0; round < 2; ++round) {
+      std::vector<std::unique_ptr<StreamReader>> readers;
+      std::vector<StreamReader*> all;
+      for (uint32_t text = 0; text < 8; ++text) {
+        Request request = MakeRequest("r" + std::to_string(text), 30, 14, text);
+        request.sampling.presence_penalty = 0.5f;
+        if (text % 3 == 0) request.choices = 2;  // whose pages are copied
+        readers.push_back(test.Submit(request));
+        all.push_back(readers.back().get());
+      }
+      test.RunToEnd(all);
+      for (const auto& reader : readers) ids.push_back(reader->choice().ids);
+    }
+  }
+  EXPECT_GT(watch.batches, 0);
+  EXPECT_GT(watch.beside_a_step, 0);
+  EXPECT_GT(watch.behind_copies, 0);
+  for (size_t text = 0; text < 8; ++text) EXPECT_EQ(ids[text], ids[text + 8]) << text;
+}
+
+TEST(BackendModelRunner, ReadsAndWritesPagesBehindThoseThatMove) {
+  TinyModel model;
+  model.Randomise(4);
+  const TempFolder folder;
+  model.WriteMistral(folder);
+  const BackendPtr backend = MakeDelayedBackend(MakeCpuBackend({.threads = 1, .variant = ""}).value(),
+                                                DelayedBackend::Runs::kWhenWaitedFor);
+  LoadOptions load;
+  load.kv.page_size = 4;
+  auto loaded = LoadFolder(folder.path(), *backend, load);
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  EngineLimits limits = SmallLimits(8);
+  limits.steps_in_flight = 2;
+  const auto page_bytes = static_cast<size_t>((*loaded)->kv_layout().page_bytes());
+  auto* pool = static_cast<std::byte*>(backend->Allocate(static_cast<int64_t>(8 * page_bytes)));
+  {
+    const auto runner = BackendModelRunner::Create(*backend, **loaded, limits, pool).value();
+    std::vector<std::byte> in(page_bytes, std::byte{5}), written(page_bytes, std::byte{7}), read(page_bytes);
+    const PageMove comes[] = {{.way = PageMove::Way::kIn, .page = 3, .image = in.data()}};
+    const PageImage to_read[] = {{.page = 3, .bytes = read.data()}};
+    ASSERT_TRUE(runner->MovePages(comes).ok());
+    ASSERT_TRUE(runner->ReadPages(to_read).ok());
+    EXPECT_EQ(read, in);
+
+    const PageImage to_write[] = {{.page = 3, .bytes = written.data()}};
+    ASSERT_TRUE(runner->MovePages(comes).ok());
+    ASSERT_TRUE(runner->WritePages(to_write).ok());
+    ASSERT_TRUE(runner->ReadPages(to_read).ok());
+    EXPECT_EQ(read, written);
+  }
+  backend->Free(pool);
 }
 
 // Three widths: a step takes the narrowest that is wide enough, and one of more rows is queued op by op.

@@ -507,6 +507,13 @@ struct Manner {
   bool recorded;  // decode steps are replayed
 };
 constexpr Manner kManners[] = {{"OneStepInFlight", 1, false}, {"TwoRecorded", 2, true}};
+
+// One time with each manner, and another one with the next pair of seeds.
+MovesRun MovesOf(const Manner& manner, uint32_t seed) {
+  return (seed / 2 + static_cast<uint32_t>(manner.steps_in_flight)) % 2 == 0 ? MovesRun::kLate
+                                                                             : MovesRun::kEarly;
+}
+
 class CudaEngine : public testing::TestWithParam<Manner> {};
 INSTANTIATE_TEST_SUITE_P(Manners, CudaEngine, testing::ValuesIn(kManners),
                          [](const auto& info) { return info.param.name; });
@@ -574,13 +581,15 @@ TEST_P(CudaEngine, GivesWhatTheCpuGivesWhileWindowsRollAndSequencesArePreempted)
 }
 
 // Texts that a pool for one of them takes from each other, asked for again in a drawn order: what they find
-// has gone to the host, or to a disk behind it, by copies that ran between the steps of the device.
+// has gone to the host, or to a disk behind it, by copies that ran beside the steps of the device.
 TEST_P(CudaEngine, GivesWhatTheCpuGivesWherePagesGoToATierAndComeBack) {
   const uint32_t seed = TestSeed();
   const DrawnModel drawn = DrawWindowedModel(seed, static_cast<uint32_t>(GetParam().steps_in_flight));
   const bool has_disk = (seed + static_cast<uint32_t>(GetParam().steps_in_flight)) % 2 == 0;
+  const MovesRun moves = MovesOf(GetParam(), seed);
   SCOPED_TRACE("TRAMONTANE_TEST_SEED=" + std::to_string(seed) + ": " + drawn.name +
-               (has_disk ? ", a disk" : ", the host alone"));
+               (has_disk ? ", a disk" : ", the host alone") +
+               (moves == MovesRun::kLate ? ", late moves" : ", early moves"));
   const TempFolder folder, disk;
   drawn.Write(folder);
   const KvLayout layout = OpenModel(folder.path(), {.page_size = drawn.page_size})->kv_layout;
@@ -598,7 +607,7 @@ TEST_P(CudaEngine, GivesWhatTheCpuGivesWherePagesGoToATierAndComeBack) {
   options.tier = {.host_pages = has_disk ? options.limits.pool_pages : 1000,
                   .disk_pages = has_disk ? 1000 : 0,
                   .folder = disk.path()};
-  BackendEngine test(MakeCudaTestBackend(), folder.path(), options);
+  BackendEngine test(MakeCudaTestBackend(moves), folder.path(), options);
   BackendEngine forgets(MakeExactCpu(), folder.path(), without_tier);
 
   constexpr int64_t kPrompt = 44, kOutputs = 6;
@@ -1008,7 +1017,7 @@ TEST_P(CudaPolicyStorm, GivesWhatTheReferenceGives) {
   }
   if (tier > 0) options.tier = {.host_pages = tier == 1 ? 200 : 6, .disk_pages = tier == 1 ? 0 : 200};
   options.tier.folder = disk.path();
-  BackendEngine test(MakeCudaTestBackend(), folder.path(), options);
+  BackendEngine test(MakeCudaTestBackend(MovesOf(manner, given_seed)), folder.path(), options);
 
   std::vector<std::unique_ptr<StreamReader>> readers;
   std::vector<StreamReader*> all_readers;
