@@ -22,6 +22,9 @@
 //         A tile has 16 of the heads: of 128 heads eight blocks read a key, seven of them from the L2 cache.
 // Limits: D a multiple of 8 up to 576, V one up to 512; any group, window and page size; no sinks; sm_80 and
 //         later (mma.sync, 94 KiB of shared memory).
+// Issue:  a warp issues 17 instructions from a step's scores to the barrier behind them where all rows see
+//         all its keys, some 70 elsewhere (sm_90a); scores pass through shared memory in pairs, without bank
+//         conflicts.
 // Math:   scores in f32, those of odd and of even steps of 16 lanes apart; softmax in base 2, P rounded to
 //         bf16 before the second product, f32 sums.
 // Ideas:  FlashMLA (one row for all heads, the value out of the key's tile), attention.cu's items and parts.
@@ -139,6 +142,48 @@ TM_DEVICE void ScoreLatentKeys(const LatentTile& tile, const std::byte* queries,
   for (int i = 0; i < 4; ++i) score[i] += odd[i];
 }
 
+// What a thread's two rows see: of the sequence's tokens theirs is token[i], and of keys those from begin[i]
+// to before end[i] that its mask shows. None where there is no such row.
+struct LatentSight {
+  int token[2], begin[2], end[2];
+};
+
+TM_DEVICE LatentSight SightOfThread(const AttentionRunParams& run, const AttentionItem& item,
+                                    const LatentSequence& sequence, int key_begin) {
+  const int rows = sequence.tokens * run.group;
+  LatentSight sight;
+  TM_UNROLL
+  for (int i = 0; i < 2; ++i) {
+    const int r = item.row_begin + LaneId() / 4 + 8 * i;
+    sight.token[i] = r / run.group;
+    const int position = sequence.kv_end - sequence.tokens + sight.token[i];
+    sight.begin[i] = key_begin;
+    sight.end[i] = item.key_end;
+    if (sequence.mask == nullptr) {
+      sight.begin[i] = Max(key_begin, static_cast<int>(FirstVisible(position, run.window)));
+      sight.end[i] = Min(position + 1, item.key_end);
+    }
+    if (r >= rows) sight.end[i] = 0;
+  }
+  return sight;
+}
+
+// Hides from a thread's rows what they do not see of its keys `key` and key + 1.
+TM_DEVICE void HideLatentKeys(const LatentSequence& sequence, const LatentSight& sight, int key,
+                              float (&score)[4]) {
+  TM_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    const int own = key + i % 2;
+    bool sees = (own >= sight.begin[i / 2]) & (own < sight.end[i / 2]);
+    if (sequence.mask != nullptr && sees) {
+      const int64_t pair =
+          int64_t{sight.token[i / 2]} * (sequence.kv_end - sequence.kv_base) + own - sequence.kv_base;
+      sees = (LoadGlobal(sequence.mask + pair / 8) >> (pair % 8) & 1) != 0;
+    }
+    score[i] = sees ? score[i] : kMinusInfinity;
+  }
+}
+
 // The softmax so far of a thread's two rows, and its warp's lanes of the weighted values: tile i of 16 lanes
 // is the value's tile 4i + warp.
 struct LatentRunning {
@@ -251,9 +296,18 @@ TM_KERNEL TM_BOUNDS(kLatentThreads, 2) void LatentAttentionKernel(LatentAttentio
 
   const int rows = sequence.tokens * run.group;
   const int first_position = sequence.kv_end - sequence.tokens;
-  int visible = static_cast<int>(FirstVisible(first_position + item.row_begin / run.group, run.window));
-  if (sequence.mask != nullptr) visible = sequence.kv_base;
-  const int key_begin = item.key_begin > visible ? item.key_begin : visible;
+  const int last_row = Min(item.row_begin + kLatentRows, rows) - 1;
+  // Positions of the tile's first and last rows.
+  const int tile_first = first_position + item.row_begin / run.group;
+  const int tile_last = first_position + last_row / run.group;
+  int visible = static_cast<int>(FirstVisible(tile_first, run.window));
+  int seen_from = static_cast<int>(FirstVisible(tile_last, run.window));  // by all rows, and to before
+  int seen_to = Min(tile_first + 1, item.key_end);
+  if (sequence.mask != nullptr) {
+    visible = sequence.kv_base;
+    seen_from = seen_to = 0;  // of no key is it known
+  }
+  const int key_begin = Max(item.key_begin, visible);
   const int key_end = item.key_end;
 
   const LatentTile tile(run.kv.format.head_dim);
@@ -269,17 +323,9 @@ TM_KERNEL TM_BOUNDS(kLatentThreads, 2) void LatentAttentionKernel(LatentAttentio
     CopyLatentKeys(run.pages, tile, sequence, kv_head, first_key, key_begin, key_end, stage_of(0));
   CopyCommit();
 
-  // What this lane's two rows see.
-  int query_of_row[2], row_begin[2], row_end[2];
-  TM_UNROLL
-  for (int i = 0; i < 2; ++i) {
-    const int r = item.row_begin + lane / 4 + 8 * i;
-    query_of_row[i] = (r < rows ? r : rows - 1) / run.group;
-    const int position = first_position + query_of_row[i];
-    row_begin[i] =
-        sequence.mask != nullptr ? key_begin : static_cast<int>(FirstVisible(position, run.window));
-    row_end[i] = sequence.mask != nullptr || position + 1 > key_end ? key_end : position + 1;
-  }
+  const LatentSight sight = SightOfThread(run, item, sequence, key_begin);
+  // Where a thread's scores lie, of its first row: a pair of its keys, and all of a row that it weighs.
+  float* const score_row = scores + lane / 4 * kLatentScoreStride + lane % 4 * 2;
   LatentRunning running;
   const float scale = run.scale * kAttentionLog2E;
   const int value_tiles = (run.kv.format.ValueDim() + 15) / 16;
@@ -294,25 +340,25 @@ TM_KERNEL TM_BOUNDS(kLatentThreads, 2) void LatentAttentionKernel(LatentAttentio
     float own[4] = {};
     ScoreLatentKeys(tile, queries, stage_of(t), 8 * warp, own);
     TM_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      const int column = 8 * warp + lane % 4 * 2 + i % 2;
-      const int key = first_key + t * kLatentKeys + column;
-      bool sees = key >= key_begin && key >= row_begin[i / 2] && key < row_end[i / 2];
-      const bool is_row = item.row_begin + lane / 4 + 8 * (i / 2) < rows;
-      if (sees && is_row && sequence.mask != nullptr) {
-        const int64_t pair =
-            int64_t{query_of_row[i / 2]} * (sequence.kv_end - sequence.kv_base) + key - sequence.kv_base;
-        sees = (LoadGlobal(sequence.mask + pair / 8) >> (pair % 8) & 1) != 0;
-      }
-      scores[(lane / 4 + 8 * (i / 2)) * kLatentScoreStride + column] = sees ? own[i] * scale : kMinusInfinity;
+    for (float& of_pair : own) of_pair *= scale;
+    // At the edges only: the first steps of the window, the last ones before the rows' own positions.
+    const int step_key = first_key + t * kLatentKeys;
+    const bool edge = step_key < seen_from || step_key + kLatentKeys > seen_to;
+    if (edge) HideLatentKeys(sequence, sight, step_key + 8 * warp + lane % 4 * 2, own);
+    TM_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      StoreShared8(score_row + 8 * i * kLatentScoreStride + 8 * warp,
+                   {BitsOf(own[2 * i]), BitsOf(own[2 * i + 1])});
     }
     SyncThreads();
     float score[4][4];
     TM_UNROLL
     for (int n = 0; n < 4; ++n) {
       TM_UNROLL
-      for (int i = 0; i < 4; ++i) {
-        score[n][i] = scores[(lane / 4 + 8 * (i / 2)) * kLatentScoreStride + 8 * n + lane % 4 * 2 + i % 2];
+      for (int i = 0; i < 2; ++i) {
+        const Vector8 two = LoadShared8(score_row + 8 * i * kLatentScoreStride + 8 * n);
+        score[n][2 * i] = FloatOf(two.word[0]);
+        score[n][2 * i + 1] = FloatOf(two.word[1]);
       }
     }
     WeighLatentKeys(running, score);

@@ -384,7 +384,7 @@ struct LatentRun {
 
 constexpr int32_t kLatentDim = 72, kLatentValueDim = 40, kLatentGroup = 20, kLatentPage = 16;
 
-LatentRun CountLatent(int32_t keys, int32_t window) {
+LatentRun CountLatent(int32_t keys, int32_t window, const emulator::Settings& settings = {}) {
   const KvFormat format = {.element = DType::kBf16,
                            .kv_heads = 1,
                            .head_dim = kLatentDim,
@@ -442,7 +442,7 @@ LatentRun CountLatent(int32_t keys, int32_t window) {
   std::vector<int32_t> parts_done(static_cast<size_t>(cuda::AttentionCountBound(1, kTarget, 1)));
   params.parts_done = parts_done.data();
   params.scale = 0.1f;
-  ForgetCounts();
+  ForgetCounts(settings);
   EXPECT_EQ(cuda::RunLatentAttention({.run = params, .mask = {}}, nullptr), 0);
   run.bytes = Counted();
   return run;
@@ -615,6 +615,18 @@ TEST(CudaAttentionBanksTest, WhatIsDecodedIsStoredWithoutConflicts) {
       EXPECT_EQ(emulator::TotalStats().plain_conflicts, 0) << head_dim << " " << DTypeName(element);
       EXPECT_EQ(emulator::TotalStats().bank_conflicts, 0) << head_dim << " " << DTypeName(element);
     }
+  }
+  emulator::CurrentSettings() = {};
+}
+
+// Rows of pages and queries, and the scores that pass between warps; edges and whole steps of keys.
+TEST(CudaAttentionBanksTest, LatentRowsAndTheirScoresAreStoredAndLoadedWithoutConflicts) {
+  for (const auto& [keys, window] : std::vector<std::pair<int32_t, int32_t>>{{70, 0}, {900, 0}, {900, 100}}) {
+    CountLatent(keys, window, {.count_shared_conflicts = true});
+    EXPECT_GT(emulator::TotalStats().matrix_loads, 0);
+    EXPECT_GT(emulator::TotalStats().plain_accesses, 0);
+    EXPECT_EQ(emulator::TotalStats().bank_conflicts, 0) << keys << " keys, window " << window;
+    EXPECT_EQ(emulator::TotalStats().plain_conflicts, 0) << keys << " keys, window " << window;
   }
   emulator::CurrentSettings() = {};
 }
