@@ -914,11 +914,8 @@ OpCode CudaBackend::MultiplyInSlices(const LinearParams& p, const Segment& weigh
     slice.out_features = static_cast<int32_t>(weight.out_features);
     slice.epilogue = p.epilogue == Epilogue::kSwiGlu ? Epilogue::kNone : p.epilogue;  // which is apart here
     slice.out_dtype = out.dtype;
-    if (!SmallLinearSupported(slice)) {
-      return Fail(OpCode::kUnsupported, "no matrix product of " + std::to_string(p.rows) + " rows of " +
-                                            std::to_string(slice.in_features) + " by " +
-                                            std::to_string(slice.out_features) + " weights");
-    }
+    TM_CHECK(SmallLinearSupported(slice), "rows of %d were packed, which have no kernel of our own",
+             slice.in_features);
     if (const OpCode code =
             Queued(LaunchSmallLinear(slice, runtime_->stream()), "a slice of a matrix product");
         code != OpCode::kOk)

@@ -3,7 +3,8 @@
 // Shapes: x [rows, K] bf16; W [N, K] bf16 row-major or in blocks (blocks.h), decoded in registers;
 //         out [rows, N] bf16 or f32 (N / 2 for SwiGLU).
 // Grid:   (ceil(N / 16)) blocks of 8 warps. A block makes 16 outputs for all rows; warp w takes every eighth
-//         block of 32 along K (w, w + 8, ...), or unit. The eight partial sums are added in warp order.
+//         block of 32 along K (w, w + 8, ...), or unit, of bf16 with what is left of one. The eight partial
+//         sums are added in warp order.
 // Bytes:  in all N * K times the bits of W's type, with N filled up to sixteens (of bf16 by its last row once
 //         more), in bits: bf16 16, q8_0 8.5, q4_0 4.5, q4_1 5, q5_0 5.5, q5_1 6, q4_k 4.5, q5_k 5.5, q6_k
 //         6.5625, groups 4 or 8 and what a group has besides over its size (int4 of 128 with f16 scales
@@ -13,8 +14,8 @@
 //                 rows * 8;
 //                 for kAddResidual what it writes; all of it from the caches but once;
 //         writes  rows * 16 outputs (8 for SwiGLU) of 2 or 4 bytes, fewer in the last block.
-// Limits: rows 1..16, over blocks with a norm 1..8; K a multiple of 32, or whole units but of groups;
-//         N any, for SwiGLU a multiple of 16; sm_80 and later.
+// Limits: rows 1..16, over blocks with a norm 1..8; K a multiple of 8 of bf16, of 32 of groups, else whole
+//         units; N any, for SwiGLU a multiple of 16; sm_80 and later.
 // Math:   products of bf16 in f32 sums; gate and up rounded to bf16 before silu, as the large path does.
 // Ideas:  weights as the M operand so that few rows waste little (swapped operands, as skinny GEMMs of
 //         TensorRT-LLM do); the order of k inside an mma is free, so a lane takes 8 neighbours of a row in
@@ -136,6 +137,7 @@ TM_KERNEL TM_BOUNDS(kThreads) void SmallLinearKernel(SmallLinearParams p) {
   float sum[kRowTiles][4] = {};
   if constexpr (kIsBf16<Type>) {
     MultiplySmallTile<kRowTiles, kNorm>(rows, weights, row, sum);
+    MultiplySmallRest<kRowTiles, kNorm>(rows, row, sum);
   } else {
     const std::byte* units = static_cast<const std::byte*>(p.weight) +
                              BlockX() * BytesOfUnitRows<Type>(p.weight_format, p.in_features);
@@ -191,8 +193,9 @@ bool SmallLinearSupported(const SmallLinearParams& p) {
   const bool norm = p.prologue == Prologue::kRmsNorm, bf16 = p.weight_format == DType::kBf16;
   const bool fits = !norm || p.rows * SharedRowBytes(p.in_features) <= kMaxSharedRowBytes;
   const int32_t most_rows = norm && !bf16 ? 8 : kSmallLinearRows;
-  const bool any_tiles = bf16 || p.weight_format.in_groups();
-  const int32_t k_multiple = any_tiles ? kSmallBlockK : LayoutOf(p.weight_format).numbers();
+  const int32_t k_multiple = bf16                          ? kSmallPieceK
+                             : p.weight_format.in_groups() ? kSmallBlockK
+                                                           : LayoutOf(p.weight_format).numbers();
   return p.rows >= 1 && p.rows <= most_rows && p.in_features % k_multiple == 0 && fits &&
          (p.epilogue != Epilogue::kSwiGlu || p.out_features % kSmallTileOut == 0);
 }

@@ -16,6 +16,7 @@ namespace tramontane::cuda {
 inline constexpr int kSmallWarps = 8;
 inline constexpr int kSmallTileOut = 16;
 inline constexpr int kSmallBlockK = 32;
+inline constexpr int kSmallPieceK = 8;  // of a block, that a lane loads at once
 
 // Sixteen rows of W by eight of x, 32 of k: w has rows g and g + 8, x the numbers 8t .. 8t + 7 of row g.
 TM_DEVICE void MultiplyTile(const Vector16 (&w)[2], const Vector16& x, float (&sum)[4]) {
@@ -107,6 +108,29 @@ TM_DEVICE void MultiplySmallTile(const SmallRows& rows, SmallWeights w,
     if (stage >= blocks) continue;
     TM_UNROLL
     for (int n = 0; n < kRowTiles; ++n) MultiplyTile(w.piece[stage], load_x(n, stage), sum[n]);
+  }
+}
+
+// The same of a row's end, where it is no whole block: by the warp whose turn it is, zeros beyond it. K is a
+// multiple of 8.
+template <int kRowTiles, bool kSharedRows>
+TM_DEVICE void MultiplySmallRest(const SmallRows& rows, const std::byte* const (&row)[kRowTiles],
+                                 float (&sum)[kRowTiles][4]) {
+  const int blocks = rows.in_features / kSmallBlockK;
+  if (rows.in_features % kSmallBlockK == 0 || ThreadX() / 32 != blocks % kSmallWarps) return;
+  const int k = blocks * kSmallBlockK + LaneId() % 4 * 8;
+  const bool live = k < rows.in_features;
+  Vector16 w[2] = {};
+  TM_UNROLL
+  for (int i = 0; i < 2; ++i) {
+    if (live) w[i] = LoadConstant16Once(rows.Row(i) + blocks / kSmallWarps * kSmallStep);
+  }
+  TM_UNROLL
+  for (int n = 0; n < kRowTiles; ++n) {
+    Vector16 x = {};
+    if (live && row[n] != nullptr)
+      x = kSharedRows ? LoadShared16(row[n] + k * 2) : LoadGlobal16(row[n] + k * 2);
+    MultiplyTile(w, x, sum[n]);
   }
 }
 

@@ -26,7 +26,7 @@ struct SmallLinearParams {
   int64_t x_stride;
   int64_t out_stride;
   int32_t rows;          // 1..kSmallLinearRows
-  int32_t in_features;   // a multiple of 32; whole units but of groups
+  int32_t in_features;   // a multiple of 8 of bf16, of 32 of groups, else whole units
   int32_t out_features;  // a multiple of 16 for kSwiGlu
   float epsilon;
   Prologue prologue;

@@ -98,17 +98,14 @@ int ProductPlans::PlanOf(const Table& table, MatmulOut out, int32_t rows) {
 // For every way in which weights of this shape are used and for all rows of a step, as far as they are known:
 // packing and Reserve may come in either order.
 void ProductPlans::PlanAll(const Shape& shape, Table& table) {
-  SmallLinearParams small{};
-  small.rows = kSmallLinearRows;
-  small.in_features = static_cast<int32_t>(shape.first);
-  small.out_features = static_cast<int32_t>(shape.second);
-  const size_t first = SmallLinearSupported(small) ? 1 : 0;  // few rows never come here, or always
+  static_assert(kFirstRows == kSmallLinearRows);
+  constexpr size_t kFirst = 1;  // few rows never come here
   const size_t families = FamilyOf(rows_) + 1;
   for (const MatmulOut out : {MatmulOut::kBf16, MatmulOut::kBf16Add, MatmulOut::kF32}) {
     std::vector<int>& plans = table[static_cast<size_t>(out)];
     if (plans.empty()) continue;
     plans.resize(std::max(plans.size(), families), kNotPlanned);
-    for (size_t family = first; family < families; ++family) {
+    for (size_t family = kFirst; family < families; ++family) {
       if (plans[family] == kNotPlanned)
         PlanFamily(FamilyShape(family, shape.first, shape.second, out), &plans[family]);
     }

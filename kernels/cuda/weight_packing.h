@@ -28,7 +28,7 @@ inline constexpr int64_t kGateUpRun = 8;  // gate rows side by side, then as man
 
 inline constexpr PackingLimits kCudaPackingLimits = {
     .backend = "the CUDA backend",
-    .in_features_multiple = 8,  // 16-byte rows
+    .in_features_multiple = 8,  // 16-byte rows; our own kernel multiplies any of them
     .gate_rows_multiple = kGateUpRun,
     .max_expert_order = kMaxMoeOrderWidth,
 };

@@ -142,13 +142,11 @@ TEST_P(CudaLinear, AgreesWithItsDefinition) {
 // The library says so at load, or only when the very number of rows comes. Few rows it is never asked for.
 TEST_P(CudaLinear, AgreesWhereTheLibraryHasNoKernel) {
   const LinearCase c = GetParam();
-  if (c.in % 32 != 0)
-    GTEST_SKIP() << "our own kernel takes rows of whole 32 numbers; others have the library's alone";
   Device no_kernels;
   no_kernels.runtime->RefuseMatmuls([](const cuda::MatmulShape&, int32_t) { return true; });
   ExpectAsDefined(no_kernels, c);
-  EXPECT_THAT(no_kernels.backend->remarks(),
-              testing::HasSubstr("no one kernel multiplies 17 to 24 rows of 96 by"));
+  EXPECT_THAT(no_kernels.backend->remarks(), testing::HasSubstr("no one kernel multiplies 17 to 24 rows of " +
+                                                                std::to_string(c.in) + " by"));
   Device not_for_these;
   int64_t refused = 0;
   ExpectAsDefined(not_for_these, c, [&] {
@@ -178,11 +176,26 @@ LinearParams ProductOn(Device& device, int32_t rows, int64_t in, int64_t out) {
   return params;
 }
 
-TEST(CudaLinearTest, WithoutAnyKernelTheProductIsRefusedByItsShape) {
-  Device device;
-  device.runtime->RefuseMatmuls([](const cuda::MatmulShape&, int32_t) { return true; });
-  EXPECT_EQ(device.backend->Linear(ProductOn(device, 20, 72, 40)), OpCode::kUnsupported);
-  EXPECT_STREQ(device.backend->last_error(), "no matrix product of 20 rows of 72 by 40 weights");
+// A step never finds that a product has no kernel: what can be packed can be multiplied without the library.
+TEST(CudaLinearTest, EveryWidthThatIsPackedIsMultipliedWithoutTheLibrary) {
+  for (int64_t in = 1; in <= 128; ++in) {
+    Device device;
+    device.runtime->RefuseMatmuls([](const cuda::MatmulShape&, int32_t) { return true; });
+    if (in % 8 != 0) {
+      const std::vector<uint16_t> bits(static_cast<size_t>(16 * in));
+      const WeightRows part = {bits.data(), DType::kBf16, 16, in};
+      WeightHandle weight;
+      EXPECT_EQ(device.backend->PackLinear({&part, 1, in, LinearLayout::kStacked}, &weight),
+                OpCode::kUnsupported);
+      continue;
+    }
+    for (const int32_t rows : {1, 16, 17, 40}) {
+      EXPECT_EQ(device.backend->Linear(ProductOn(device, rows, in, 24)), OpCode::kOk)
+          << device.backend->last_error();
+      EXPECT_EQ(device.backend->WaitFence(device.backend->RecordFence()), OpCode::kOk);
+    }
+    EXPECT_EQ(device.runtime->matmuls(), 0);
+  }
 }
 
 // Of a table, of a head, and of gates beside ups, there is one kind of product; experts have none.

@@ -693,6 +693,8 @@ TEST(CudaSmallLinearBytesTest, EqualTheFormulaAtTheHeadOfTheKernel) {
        {LinearCase{1, 1056, 40, Prologue::kNone, Epilogue::kNone, DType::kBf16, false},
         LinearCase{8, 704, 32, Prologue::kNone, Epilogue::kAddResidual, DType::kBf16, true},
         LinearCase{3, 256, 50, Prologue::kRmsNorm, Epilogue::kNone, DType::kF32, true},
+        LinearCase{5, 1064, 24, Prologue::kNone, Epilogue::kNone, DType::kBf16, false},
+        LinearCase{12, 312, 32, Prologue::kRmsNorm, Epilogue::kNone, DType::kBf16, false},
         LinearCase{16, 288, 64, Prologue::kRmsNorm, Epilogue::kSwiGlu, DType::kBf16, false},
         LinearCase{9, 96, 48, Prologue::kNone, Epilogue::kSwiGlu, DType::kBf16, true}}) {
     const std::vector<uint16_t> x(static_cast<size_t>(c.rows * c.in)),
