@@ -185,8 +185,9 @@ StatusOr<EngineHostPlan> PlanEngineHost(const OpenedModel& model, const Backend&
   sizes.max_sequences = plan.limits.max_sequences;
   sizes.max_logit_rows = plan.limits.logit_rows();
   sizes.max_step_tokens = plan.limits.max_step_tokens;
-  if (backend.info().records_steps != 0)
-    sizes.recorded_steps = static_cast<int32_t>(plan.limits.RowsToRecord().size());
+  const bool records = backend.info().records_steps != 0;
+  if (records) sizes.recorded_steps = static_cast<int32_t>(plan.limits.RowsToRecord().size());
+  sizes.max_recording_bytes = plan.limits.max_recording_bytes;
   // A backend whose ops are done when they return is the processor itself: the host's copies are in the same
   // memory.
   const BackendModelRunner::BufferBytes buffers =
@@ -194,6 +195,13 @@ StatusOr<EngineHostPlan> PlanEngineHost(const OpenedModel& model, const Backend&
   sizes.step_buffer_bytes = buffers.device + (backend.info().asynchronous != 0 ? 0 : buffers.host);
   TM_ASSIGN_OR_RETURN(plan.memory, PlanMemory(model, backend, sizes, options.memory_bytes));
 
+  if (plan.memory.unrecorded_steps > 0) {  // a shorter list may have fewer than fit
+    plan.limits.max_recorded_steps = plan.memory.recorded_steps;
+    sizes.recorded_steps = static_cast<int32_t>(plan.limits.RowsToRecord().size());
+    TM_ASSIGN_OR_RETURN(plan.memory, PlanMemory(model, backend, sizes, options.memory_bytes));
+    plan.memory.unrecorded_steps = static_cast<int32_t>(plan.limits.RowsLeftOut().size());
+  }
+  if (records) plan.limits.max_recording_bytes = plan.memory.recording_bytes;
   const auto at_most = [](int64_t asked, int64_t most) { return asked > 0 ? std::min(asked, most) : most; };
   plan.limits.pool_pages = at_most(plan.limits.pool_pages, plan.memory.pool_pages);
   const int64_t fits = ContextThatFits(plan.layout, plan.limits.pool_pages, plan.limits.max_step_tokens);

@@ -54,7 +54,7 @@ struct EngineHostOptions {
 struct EngineHostPlan {
   KvLayout layout;  // of the opened model
   MemoryPlan memory;
-  EngineLimits limits;  // context and pool_pages decided
+  EngineLimits limits;  // context, pool_pages and what recorded steps may be decided
   // What least_step_tokens was decided by, and how long that took; empty where it was given, or where no step
   // is cut (EngineLimits::decode_gap_ns).
   std::vector<RowSpeed> row_speeds;

@@ -1,5 +1,7 @@
 #include "engine/limits.h"
 
+#include <algorithm>
+#include <iterator>
 #include <vector>
 
 #include "models/kv_layout.h"
@@ -70,11 +72,29 @@ std::vector<Bound> Bounds(const EngineLimits& limits) {
        "request's share of it ends with an error"},
       {"mask_workers", limits.mask_workers, 1, 1 << 6,
        "masks wait for each other, and their rows sit steps out"},
+      {"max_recording_bytes", limits.max_recording_bytes, 0, int64_t{1} << 50,
+       "fewer decode steps are recorded (0: an eighth of what weights and workspace leave)"},
+      {"max_recorded_steps", limits.max_recorded_steps, 0, kMaxRecordedSteps,
+       "steps of fewer rows are padded to those of more, or are queued op by op"},
       {"max_logit_rows", limits.logit_rows(), 1, 1 << 16, "prompts are scored in slices of it"},
       {"output_queue_steps", limits.output_queue_steps, 1, 1 << 16, "the engine waits for the output thread"},
       {"max_unread_tokens", limits.unread_tokens(), 1, int64_t{1} << 40,
        "a request whose reader is further behind, with any of its choices, ends: RESOURCE_EXHAUSTED"},
   };
+}
+
+// 1, 2, 4 and so on below the stride, then its multiples, and the last one.
+std::vector<int32_t> PowersThenEvery(int32_t stride, int32_t last) {
+  std::vector<int32_t> rows;
+  for (int32_t at = 1; at < last; at += std::min(at, stride)) rows.push_back(at);
+  rows.push_back(last);
+  return rows;
+}
+
+std::string ListOf(const std::vector<int32_t>& numbers) {
+  std::string text;
+  for (const int32_t number : numbers) text += " " + std::to_string(number);
+  return numbers.empty() ? " none" : text;
 }
 
 }  // namespace
@@ -98,7 +118,7 @@ Status EngineLimits::Validate() const {
         ", the limits are " + std::to_string(above + 1) + " to max_sequences, which is " +
         std::to_string(max_sequences));
   }
-  if (recorded_rows.size() > kMaxRecordedSteps) {
+  if (std::ssize(recorded_rows) > kMaxRecordedSteps) {
     add("recorded_rows has " + std::to_string(recorded_rows.size()) + " entries, the limit is " +
         std::to_string(kMaxRecordedSteps));
   }
@@ -106,14 +126,23 @@ Status EngineLimits::Validate() const {
 }
 
 std::vector<int32_t> EngineLimits::RowsToRecord() const {
-  if (!recorded_rows.empty()) return recorded_rows;
-  std::vector<int32_t> rows;
-  int32_t stride = 8;
-  constexpr size_t kPowersOfTwo = 16;  // below the stride, at most
-  while (static_cast<size_t>(max_sequences / stride) + kPowersOfTwo > kMaxRecordedSteps) stride *= 2;
-  for (int32_t at = 1; at < max_sequences; at += std::min(at, stride)) rows.push_back(at);
-  rows.push_back(max_sequences);
+  const auto most = static_cast<size_t>(max_recorded_steps);
+  std::vector<int32_t> rows = recorded_rows.empty() ? PowersThenEvery(8, max_sequences) : recorded_rows;
+  for (int32_t stride = 16; recorded_rows.empty() && rows.size() > most && stride <= max_sequences;
+       stride *= 2)
+    rows = PowersThenEvery(stride, max_sequences);
+  // What is queued op by op costs a step the more of its time the narrower it is.
+  rows.resize(std::min(rows.size(), most));
   return rows;
+}
+
+std::vector<int32_t> EngineLimits::RowsLeftOut() const {
+  EngineLimits unbounded = *this;
+  unbounded.max_recorded_steps = kMaxRecordedSteps;
+  const std::vector<int32_t> all = unbounded.RowsToRecord(), recorded = RowsToRecord();
+  std::vector<int32_t> left_out;
+  std::set_difference(all.begin(), all.end(), recorded.begin(), recorded.end(), std::back_inserter(left_out));
+  return left_out;
 }
 
 std::string EngineLimits::ToString() const {
@@ -121,9 +150,12 @@ std::string EngineLimits::ToString() const {
   for (const Bound& bound : Bounds(*this)) {
     text += std::string(bound.name) + " = " + std::to_string(bound.value) + ": " + bound.when_reached + "\n";
   }
-  text += "recorded_rows =";
-  for (const int32_t rows : RowsToRecord()) text += " " + std::to_string(rows);
-  text += ": a wider decode step is queued op by op, as all are on a device that records none\n";
+  text += "recorded_rows =" + ListOf(RowsToRecord()) +
+          ": a wider decode step is queued op by op, as all are on a device that records none\n";
+  if (const std::vector<int32_t> left_out = RowsLeftOut(); !left_out.empty()) {
+    text += "recorded_rows left out =" + ListOf(left_out) +
+            ": for more than max_recorded_steps there is no memory set aside\n";
+  }
   text += std::string("prefix_cache = ") +
           (prefix_cache ? "on: pages are kept for later prompts that begin alike, until they are needed\n"
                         : "off: a page is free as soon as no sequence has it\n");

@@ -16,7 +16,7 @@ namespace tramontane {
 // A plan is made while the one before it is computed, and then that one is collected: see engine/README.md.
 inline constexpr int32_t kMaxStepsInFlight = 2;
 // A recording holds no buffer, but the device keeps a description of each of its launches.
-inline constexpr size_t kMaxRecordedSteps = 64;
+inline constexpr int32_t kMaxRecordedSteps = 64;
 // Fewer rows of logits at once would read the LM head more often than a long prompt's scores are worth.
 inline constexpr int32_t kScoredRows = 64;
 
@@ -64,8 +64,12 @@ struct EngineLimits {
   // ---- decode steps that a device replays ---------------------------------------------------------
   // Rows of each, ascending, at most max_sequences; a step takes the narrowest that is wide enough, and is
   // queued op by op where none is. Empty: 1, 2, 4, 8, then every 8 up to max_sequences, or every 16, 32 ...
-  // so that there are at most kMaxRecordedSteps.
+  // so that there are at most max_recorded_steps.
   std::vector<int32_t> recorded_rows = {};
+  // What they may take of a device's memory, by the plan's estimate; 0: an eighth of what weights and
+  // workspace leave. Wider steps of a list that was given are left out.
+  int64_t max_recording_bytes = 0;
+  int32_t max_recorded_steps = kMaxRecordedSteps;  // as many of these at most as the memory plan has room for
 
   // ---- output -----------------------------------------------------------------------------------
   // Rows of logits held at once, which go through the LM head in one product; prompts are scored in slices of
@@ -84,7 +88,8 @@ struct EngineLimits {
     return max_sequences > kScoredRows ? max_sequences : kScoredRows;
   }
   int64_t unread_tokens() const { return context > max_unread_tokens ? context : max_unread_tokens; }
-  std::vector<int32_t> RowsToRecord() const;  // recorded_rows, or what stands for none
+  std::vector<int32_t> RowsToRecord() const;  // of recorded_rows, or of what stands for none
+  std::vector<int32_t> RowsLeftOut() const;   // that would be recorded if max_recorded_steps were no bound
   int64_t step_cost() const { return max_step_cost > 0 ? max_step_cost : int64_t{2} * max_step_tokens; }
 
   // Every breach at once, one line each; OK when sound.

@@ -185,8 +185,12 @@ std::string DescribePlan(const KvLayout& layout, const MemoryPlan& plan, int64_t
   text += Line("  weights", Grouped(plan.weight_bytes) + " bytes" +
                                 (plan.weights_present ? "" : " (by the config's dtype)"));
   text += Line("  workspace", Grouped(plan.workspace_bytes) + " bytes");
-  if (plan.recording_bytes > 0)
-    text += Line("  recorded steps", "some " + Grouped(plan.recording_bytes) + " bytes");
+  if (plan.recorded_steps + plan.unrecorded_steps > 0) {
+    text +=
+        Line("  recorded steps",
+             "some " + Grouped(plan.recording_bytes) + " bytes for " + std::to_string(plan.recorded_steps) +
+                 " of " + std::to_string(plan.recorded_steps + plan.unrecorded_steps) + " numbers of rows");
+  }
   text += Line("  pages", Grouped(plan.pool_pages) + " of " + Grouped(plan.page_bytes) +
                               " bytes: " + std::to_string(layout.format.page_size) + " tokens, " +
                               std::to_string(layout.layers_per_page) + " layers, " +

@@ -50,6 +50,12 @@ int64_t RecordingBytes(const ModelConfig& config, int32_t recorded_steps) {
   return recorded_steps * (config.layers * kLaunchesOfLayer + kLaunchesOfStep) * kBytesOfRecordedLaunch;
 }
 
+int32_t RecordedStepsThatFit(const ModelConfig& config, int32_t steps, int64_t max_bytes,
+                             int64_t left_bytes) {
+  const int64_t bytes = max_bytes > 0 ? max_bytes : std::max<int64_t>(left_bytes, 0) / kRecordingShare;
+  return static_cast<int32_t>(std::min<int64_t>(steps, bytes / RecordingBytes(config, 1)));
+}
+
 StatusOr<MemoryPlan> PlanMemory(const OpenedModel& model, const Backend& backend, const PlanLimits& limits,
                                 int64_t memory_bytes) {
   const ModelConfig& config = model.config;
@@ -60,7 +66,10 @@ StatusOr<MemoryPlan> PlanMemory(const OpenedModel& model, const Backend& backend
       ActivationBytes(config, backend.info().activation_dtype, limits.max_tokens) +
       int64_t{limits.max_logit_rows} * config.vocab_size * static_cast<int64_t>(sizeof(float)) +
       limits.step_buffer_bytes + backend.WorkspaceBytes(MaximaOf(config, limits));
-  plan.recording_bytes = RecordingBytes(config, limits.recorded_steps);
+  plan.recorded_steps = RecordedStepsThatFit(config, limits.recorded_steps, limits.max_recording_bytes,
+                                             memory_bytes - plan.weight_bytes - plan.workspace_bytes);
+  plan.unrecorded_steps = limits.recorded_steps - plan.recorded_steps;
+  plan.recording_bytes = RecordingBytes(config, plan.recorded_steps);
   plan.page_bytes = layout.page_bytes();
 
   const auto groups = static_cast<int64_t>(layout.groups.size());

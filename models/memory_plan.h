@@ -5,7 +5,8 @@
 //
 //   weights     every packed matrix and norm vector
 //   workspace   activations of the largest step, its logits and step buffers, and what the backend reserves
-//   recorded    an estimate: RecordingBytes, where the backend records decode steps
+//   recorded    an estimate: RecordingBytes, where the backend records decode steps; of those asked for as
+//               many as fit their bound
 //   pages       the pool: what is left, in whole pages
 #pragma once
 
@@ -22,16 +23,19 @@ struct PlanLimits {
   int32_t max_tokens = 0;     // of one step in either lane
   int32_t max_sequences = 0;  // of one step
   int32_t max_logit_rows = 0;
-  int32_t max_step_tokens = 0;    // of one prefill step: the largest chunk; decides no bytes, but what fits
-  int32_t recorded_steps = 0;     // decode steps that the backend records, one for each number of rows
-  int64_t step_buffer_bytes = 0;  // page tables, token ids and records: what the engine's runner takes
+  int32_t max_step_tokens = 0;      // of one prefill step: the largest chunk; decides no bytes, but what fits
+  int32_t recorded_steps = 0;       // decode steps that the backend is to record, one for each number of rows
+  int64_t max_recording_bytes = 0;  // that those may take; 0: a kRecordingShare-th of what is left for them
+  int64_t step_buffer_bytes = 0;    // page tables, token ids and records: what the engine's runner takes
 };
 
 struct MemoryPlan {
-  int64_t weight_bytes = 0;     // packed
-  int64_t workspace_bytes = 0;  // activations, logits, step buffers and the backend's own
-  int64_t recording_bytes = 0;  // of decode steps that a device replays
-  int64_t kv_budget_bytes = 0;  // what is left of the memory for pages
+  int64_t weight_bytes = 0;      // packed
+  int64_t workspace_bytes = 0;   // activations, logits, step buffers and the backend's own
+  int32_t recorded_steps = 0;    // decode steps that a device replays
+  int32_t unrecorded_steps = 0;  // that were to be recorded and are beyond the bound
+  int64_t recording_bytes = 0;   // of the recorded ones
+  int64_t kv_budget_bytes = 0;   // what is left of the memory for pages
   int64_t page_bytes = 0;
   int64_t pool_pages = 0;
   int64_t pool_tokens = 0;  // longest sequence that the pool holds alone, at most the model's context
@@ -54,6 +58,11 @@ StatusOr<MemoryPlan> PlanMemory(const OpenedModel& model, const Backend& backend
 inline constexpr int64_t kLaunchesOfLayer = 16, kLaunchesOfStep = 32;
 inline constexpr int64_t kBytesOfRecordedLaunch = int64_t{16} << 10;
 int64_t RecordingBytes(const ModelConfig& config, int32_t recorded_steps);
+
+// How many of `steps` recordings may be made: those that max_bytes hold or, where it is 0, this share of what
+// weights and workspace leave. Pages want the rest, and a step that is not recorded is queued op by op.
+inline constexpr int64_t kRecordingShare = 8;
+int32_t RecordedStepsThatFit(const ModelConfig& config, int32_t steps, int64_t max_bytes, int64_t left_bytes);
 
 // What the backend is told of the largest step.
 StepMaxima MaximaOf(const ModelConfig& config, const PlanLimits& limits);

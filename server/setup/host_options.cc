@@ -161,6 +161,8 @@ StatusOr<EngineHostOptions> MakeHostOptions(const ServeConfig& config, const Ope
                            plan.memory.recording_bytes +
                            pages * limits.max_sequences * plan.memory.page_bytes;
     options.memory_bytes = std::min(most, wanted);
+    // A share of all memory, though few pages are wanted of it.
+    options.limits.max_recording_bytes = plan.memory.recording_bytes;
   }
   return options;
 }

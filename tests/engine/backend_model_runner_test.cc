@@ -1,5 +1,6 @@
 #include "engine/backend_model_runner.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -121,10 +122,16 @@ TEST(BackendModelRunner, ARecordedDecodeStepIsTwoReplays) {
   const TempFolder folder;
   model.WriteMistral(folder);
   std::vector<std::vector<int32_t>> ids;
-  for (const bool recorded : {false, true}) {
+  struct Case {
+    bool recorded;
+    int32_t most;
+  };
+  for (const auto& [recorded, most] :
+       {Case{false, kMaxRecordedSteps}, {true, kMaxRecordedSteps}, {true, 0}}) {
     BackendEngine::Options options;
     options.limits = SmallLimits(400);
     options.limits.steps_in_flight = 2;
+    options.limits.max_recorded_steps = most;
     options.recorded = recorded;
     BackendPtr made = MakeDelayedBackend(MakeCpuBackend({.threads = 1, .variant = ""}).value(),
                                          DelayedBackend::Runs::kWhenWaitedFor);
@@ -133,9 +140,10 @@ TEST(BackendModelRunner, ARecordedDecodeStepIsTwoReplays) {
     auto reader = test.Submit(MakeRequest("r", 30, 11));
     test.RunToEnd({reader.get()});
     ids.push_back(reader->choice().ids);
-    EXPECT_EQ(backend.replays, recorded ? 2 * 10 : 0) << "the first token comes with the prompt";
+    EXPECT_EQ(backend.replays, recorded && most > 0 ? 2 * 10 : 0) << "the first token comes with the prompt";
   }
   EXPECT_EQ(ids[0], ids[1]);
+  EXPECT_EQ(ids[0], ids[2]);
 }
 
 // Whether moves begin behind what the host has waited for, and behind copies of pages, and behind no more;
@@ -309,13 +317,47 @@ TEST(EngineLimits, RowsToRecordArePowersOfTwoThenEqualSteps) {
   EXPECT_EQ(of_130.back(), 130);
   for (int32_t most = 1; most <= 4096; ++most) {
     const Rows all = rows(most);
-    ASSERT_LE(all.size(), kMaxRecordedSteps) << most;
+    ASSERT_LE(std::ssize(all), kMaxRecordedSteps) << most;
     ASSERT_EQ(all.back(), most);
     EngineLimits limits = SmallLimits(10);
     limits.max_sequences = most;
     limits.max_choices = 1;
     limits.recorded_rows = all;
     ASSERT_TRUE(limits.Validate().ok()) << limits.Validate();
+  }
+}
+
+TEST(EngineLimits, FewerRecordingsAreWiderApartAndThenTheNarrowest) {
+  EngineLimits limits = SmallLimits(10);
+  limits.max_sequences = 64;
+  const auto within = [&](int32_t most) {
+    limits.max_recorded_steps = most;
+    EXPECT_TRUE(limits.Validate().ok()) << limits.Validate();
+    return limits.RowsToRecord();
+  };
+  using Rows = std::vector<int32_t>;
+  EXPECT_EQ(within(11), (Rows{1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64}));
+  EXPECT_EQ(limits.RowsLeftOut(), Rows{});
+  EXPECT_THAT(limits.ToString(), testing::Not(testing::HasSubstr("left out")));
+  EXPECT_EQ(within(10), (Rows{1, 2, 4, 8, 16, 32, 48, 64}));
+  EXPECT_EQ(limits.RowsLeftOut(), (Rows{24, 40, 56}));
+  EXPECT_THAT(limits.ToString(), testing::HasSubstr("recorded_rows left out = 24 40 56: "));
+  EXPECT_EQ(within(7), (Rows{1, 2, 4, 8, 16, 32, 64}));
+  EXPECT_EQ(within(3), (Rows{1, 2, 4}));
+  EXPECT_EQ(within(0), Rows{});
+  EXPECT_THAT(limits.ToString(), testing::HasSubstr("recorded_rows = none: "));
+  limits.recorded_rows = {3, 5, 60};
+  EXPECT_EQ(within(2), (Rows{3, 5}));
+  EXPECT_EQ(limits.RowsLeftOut(), Rows{60});
+  limits.recorded_rows.clear();
+  for (int32_t sequences = 1; sequences <= 600; ++sequences) {
+    limits.max_sequences = sequences;
+    limits.max_choices = 1;
+    for (int32_t most = 0; most <= kMaxRecordedSteps; ++most) {
+      limits.max_recorded_steps = most;
+      ASSERT_LE(std::ssize(limits.RowsToRecord()), most);
+      ASSERT_EQ(limits.RowsToRecord().empty(), most == 0);
+    }
   }
 }
 
@@ -392,6 +434,52 @@ TEST(EngineHostPlan, RecordedStepsTakeMemoryWhereABackendRecordsThem) {
   EXPECT_EQ(one.recording_bytes, RecordingBytes(opened.config, 1));
   EXPECT_EQ(three.recording_bytes, RecordingBytes(opened.config, 3));
   EXPECT_EQ(one.kv_budget_bytes - three.kv_budget_bytes, three.recording_bytes - one.recording_bytes);
+}
+
+// A list that the memory holds no eighth for is shortened, down to none where it just holds a pool.
+TEST(EngineHostPlan, RecordedStepsAreAsManyAsTheirShareOfTheMemoryHolds) {
+  TinyModel tiny;
+  tiny.Randomise(1);
+  const TempFolder folder;
+  tiny.WriteMistral(folder);
+  const BackendPtr recording = MakeDelayedBackend(MakeCpuBackend({.threads = 1, .variant = ""}).value(),
+                                                  DelayedBackend::Runs::kWhenWaitedFor);
+  const OpenedModel opened = OpenModel(folder.path(), {}).value();
+  const int64_t of_one = RecordingBytes(opened.config, 1);
+  EngineHostOptions options;
+  options.limits.max_sequences = 8;
+  options.limits.max_choices = 1;
+  options.memory_bytes = 256 * kMiB;
+  const EngineHostPlan roomy = PlanEngineHost(opened, *recording, options).value();
+  const std::vector<int32_t> all = {1, 2, 4, 8};
+  EXPECT_EQ(roomy.limits.RowsToRecord(), all);
+  EXPECT_EQ(roomy.limits.max_recording_bytes, 4 * of_one);
+  const int64_t fixed = roomy.memory.weight_bytes + roomy.memory.workspace_bytes;
+  for (int32_t fit = 0; fit <= 4; ++fit) {
+    for (const int64_t more : {int64_t{0}, 8 * of_one - 1}) {
+      options.memory_bytes = fixed + 8 * fit * of_one + more;
+      if (fit == 0 && more == 0) options.memory_bytes += 2 * roomy.memory.page_bytes;
+      const auto plan = PlanEngineHost(opened, *recording, options);
+      ASSERT_TRUE(plan.ok()) << plan.status();
+      EXPECT_EQ(plan->limits.RowsToRecord(), std::vector<int32_t>(all.begin(), all.begin() + fit));
+      EXPECT_EQ(plan->limits.RowsLeftOut(), std::vector<int32_t>(all.begin() + fit, all.end()));
+      EXPECT_EQ(plan->memory.recording_bytes, fit * of_one);
+      EXPECT_EQ(plan->memory.unrecorded_steps, 4 - fit);
+      EXPECT_EQ(plan->memory.kv_budget_bytes, options.memory_bytes - fixed - fit * of_one);
+    }
+  }
+  // Of 11 row counts 10 would fit; where all steps between them are wider 8 are left, and 8 are paid for.
+  options.memory_bytes = 256 * kMiB;
+  options.limits.max_sequences = 64;
+  options.limits.max_recording_bytes = 10 * of_one;
+  const EngineHostPlan wider = PlanEngineHost(opened, *recording, options).value();
+  EXPECT_EQ(wider.limits.RowsToRecord(), (std::vector<int32_t>{1, 2, 4, 8, 16, 32, 48, 64}));
+  EXPECT_EQ(wider.memory.recording_bytes, 8 * of_one);
+  EXPECT_EQ(wider.memory.unrecorded_steps, 3);
+  options.limits.max_sequences = 8;
+  options.limits.max_recording_bytes = 2 * of_one;
+  EXPECT_EQ(PlanEngineHost(opened, *recording, options).value().limits.RowsToRecord(),
+            (std::vector<int32_t>{1, 2}));
 }
 
 TEST(EngineHostPlan, ASmallPoolBoundsTheContext) {

@@ -103,8 +103,10 @@ TEST(DescribePlan, SaysWhereTheMemoryGoesGroupByGroup) {
   }
   EXPECT_THAT(text, testing::Not(HasSubstr("recorded steps")));
   plan.recording_bytes = 98304;
+  plan.recorded_steps = 3;
+  plan.unrecorded_steps = 2;
   EXPECT_THAT(DescribePlan(layout, plan, 123456789),
-              testing::ContainsRegex("recorded steps +some 98,304 bytes"));
+              testing::ContainsRegex("recorded steps +some 98,304 bytes for 3 of 5 numbers of rows"));
 }
 
 }  // namespace

@@ -139,8 +139,14 @@ TEST_F(MemoryPlanTest, RecordedStepsHaveAPlaceToo) {
   EXPECT_EQ(plan->recording_bytes, 5 * (int64_t{model_.layers} * 16 + 32) * 16384);
   EXPECT_EQ(plan->kv_budget_bytes, without->kv_budget_bytes - plan->recording_bytes);
 
-  const int64_t least =
-      plan->weight_bytes + plan->workspace_bytes + plan->recording_bytes + 2 * plan->page_bytes;
+  // The bound that nobody gave is a share of the memory, and never in the way of a page.
+  const int64_t without_any = plan->weight_bytes + plan->workspace_bytes + 2 * plan->page_bytes;
+  ASSERT_TRUE(Plan(folder, without_any).ok());
+  EXPECT_EQ(Plan(folder, without_any)->recording_bytes, 0);
+  EXPECT_EQ(Plan(folder, without_any)->unrecorded_steps, 5);
+
+  limits_.max_recording_bytes = plan->recording_bytes;
+  const int64_t least = without_any + plan->recording_bytes;
   EXPECT_TRUE(Plan(folder, least).ok());
   EXPECT_THAT(Plan(folder, least - 1).status().message(),
               AllOf(HasSubstr("recorded steps " + std::to_string(plan->recording_bytes)),
