@@ -24,7 +24,8 @@
 //         keys of an edge tile that no row sees are not fetched.
 // Limits: head_dim 32, 64, 96, 128; group 1..16; T bf16 or f16; any page size; sm_80 and later (mma.sync).
 // Issue:  per warp and tile of keys as budget.txt says: no division, and where no key is masked no branch but
-//         the loop's own and those that ask for the next tile and for an edge.
+//         the loop's own; in shapes without an inner loop (kHasInnerLoop) those that ask for the next tile
+//         and for an edge besides.
 // Math:   scores in f32; softmax in base 2, the scale in its exponent; P rounded to T before the second
 //         product; f32 sums.
 // Ideas:  FlashAttention-2 (online softmax over key tiles, P in registers), FlashInfer (rows = tokens x group
@@ -41,9 +42,26 @@ namespace tramontane::cuda {
 
 static_assert(kAttentionThreads == kPartThreads);
 
+namespace {
+
+// Whether inner tiles have a loop to themselves, with no branch but its own: the price is up to 21 registers.
+// The wide tile and that of 16 rows over heads of 128 have none left and would spill, and that of 64 rows
+// over heads of 32 would be a block less on a multiprocessor.
+template <int kHeadDim, int kTileRows>
+constexpr bool kHasInnerLoop =
+    kTileRows == kByRowTileRows ? kHeadDim < 128 : kTileRows != kWideTileRows && kHeadDim > 32;
+
+// Blocks of a kernel that its registers shall leave room for: of heads of 64 and 64 rows it is one more than
+// others have, which fits their shared memory.
+template <int kHeadDim, int kTileRows>
+constexpr int kBlocksByRegisters =
+    kHeadDim == 64 && kTileRows == kLargeTileRows ? 3 : AttentionBlocksPerMultiprocessor(kTileRows);
+
+}  // namespace
+
 template <typename T, int kHeadDim, int kTileRows>
 TM_KERNEL TM_BOUNDS(kAttentionThreads,
-                    AttentionBlocksPerMultiprocessor(kTileRows)) void AttentionKernel(AttentionRunParams p) {
+                    kBlocksByRegisters<kHeadDim, kTileRows>) void AttentionKernel(AttentionRunParams p) {
   AwaitPriorKernels();
   using Shape = AttentionTile<T, kHeadDim, kTileRows>;
   const int kv_head = BlockX() % p.kv.format.kv_heads, index = BlockX() / p.kv.format.kv_heads;
@@ -92,22 +110,37 @@ TM_KERNEL TM_BOUNDS(kAttentionThreads,
   SyncThreads();
   QueryFragments(at, query_tile, query);
 
-  for (int t = 0; t < tiles; ++t) {
+  // inner: behind tile t is another one, and no row has a key of tile t hidden from it.
+  const auto step = [&](int t, auto inner) {
+    constexpr bool kInner = decltype(inner)::value;
     const int stage = t % kAttentionStages;
-    if (t + 1 < tiles) copy(t + 1);
+    if (kInner || t + 1 < tiles) copy(t + 1);
     CopyCommit();
     CopyWait<1>();  // all but the next tile
     SyncThreads();
     float score[Shape::kKeySteps * 2][2 * Shape::kThreadRows] = {};
     Scores(at, query, key_tiles + stage * Shape::kKeyBytes, score);
-    // At the edges only: the first tiles of the window, and the last ones before the rows' own positions.
-    const int tile_key = keys.first + t * kKeyTile;
-    const bool edge =
-        tile_key + kKeyTile - 1 > tile_first || tile_key + kKeyTile > item.key_end || tile_key < all_begin;
-    if (edge) Mask(at, tile_key + at.warp_key(), begin, end, score);
+    if constexpr (!kInner) {
+      // At the edges only: the first tiles of the window, and the last ones before the rows' own positions.
+      const int tile_key = keys.first + t * kKeyTile;
+      const bool edge =
+          tile_key + kKeyTile - 1 > tile_first || tile_key + kKeyTile > item.key_end || tile_key < all_begin;
+      if (edge) Mask(at, tile_key + at.warp_key(), begin, end, score);
+    }
     Softmax(state, score, scale);
     Accumulate(at, score, value_tiles + stage * Shape::kKeyBytes, state);
     SyncThreads();  // the stage may be overwritten
+  };
+  // Inner tiles are [inner_begin, inner_end) but for the first, which goes as any does.
+  const int inner_begin = (Max(all_begin - keys.first, 0) + kKeyTile - 1) / kKeyTile;
+  const int inner_end = Min(tiles - 1, (Min(tile_first + 1, item.key_end) - keys.first) / kKeyTile);
+  for (int t = 0; t < tiles;) {
+    step(t++, std::false_type());
+    if constexpr (kHasInnerLoop<kHeadDim, kTileRows>) {
+      if (t < inner_begin) continue;
+      TM_ROLLED
+      for (; t < inner_end; ++t) step(t, std::true_type());
+    }
   }
   if (JoinWarps(at, state, scale)) Write(p, at, item, kv_head, first_token, rows, state);
   if (item.partial != -1) {

@@ -207,6 +207,30 @@ Cases PageCases() {
   return cases;
 }
 
+// Items of many tiles of keys, of which edges take more than one: at the left of a window, and before rows
+// that are as many tokens as a tile has keys. Every key between is seen by all rows.
+Cases InnerTileCases() {
+  Cases cases;
+  for (const int32_t head_dim : {32, 64, 96, 128}) {
+    for (const int32_t rows : {16, 64}) {
+      for (const auto& [group, window] : {std::pair{1, 0}, {1, 230}, {2, 200}, {4, 0}}) {
+        const std::string name = "InnerTilesDim" + std::to_string(head_dim) + "Rows" + std::to_string(rows) +
+                                 "Group" + std::to_string(group) + "Window" + std::to_string(window);
+        const std::vector<int32_t> queries = rows == 16 ? std::vector<int32_t>{20, 1} : std::vector{100, 5};
+        cases.push_back({name,
+                         KvOf(1, head_dim, 16),
+                         {{window > 0 ? 32 : 0, 371}, {window > 0 ? 64 : 0, 310}},
+                         queries,
+                         group,
+                         window,
+                         rows,
+                         1});
+      }
+    }
+  }
+  return cases;
+}
+
 // Lengths around the page and the key tile, and around the window, all in one batch; every query at its edge.
 Cases LengthCases() {
   Cases cases;
@@ -277,8 +301,8 @@ Cases AllCases() {
   AttentionCase& crowd = all.emplace_back();
   crowd = {"MoreSequencesThanThreadsOfThePlan", KvOf(1, 32, 16), {}, std::vector<int32_t>(300, 1), 1};
   for (int32_t b = 0; b < 300; ++b) crowd.spans.push_back({0, 1 + b % 20});
-  for (const Cases& more :
-       {RingCases(), GroupCases(), TileCases(), PageCases(), LengthCases(), SharingCases()}) {
+  for (const Cases& more : {RingCases(), GroupCases(), TileCases(), PageCases(), InnerTileCases(),
+                            LengthCases(), SharingCases()}) {
     all.insert(all.end(), more.begin(), more.end());
   }
   return all;
