@@ -58,13 +58,6 @@ int64_t MaxTableChanges(const KvLayout& layout, const EngineLimits& limits, int6
           2 * int64_t{limits.max_sequences});
 }
 
-// Position after the row's last one. (With steps in flight a table may already reach further.)
-int64_t EndOf(const StepRow& row) { return row.start + row.count; }
-
-// Whether attention needs a mask for what the row sees.
-bool IsMasked(const StepRow& row) {
-  return row.sequence->tree != nullptr && EndOf(row) > row.sequence->tree->plain_len();
-}
 BranchListing ListingOf(const StepRow& row, const PageTable& table, int32_t page_size) {
   return {*row.sequence->tree, table.kv_base, row.start, EndOf(row), page_size};
 }
@@ -72,8 +65,6 @@ BranchListing ListingOf(const StepRow& row, const PageTable& table, int32_t page
 bool StartsInFlight(const StepRow& row) {
   return row.start == static_cast<int64_t>(row.sequence->tokens.size());
 }
-
-bool SeesSinks(const StepRow& row) { return EndOf(row) > row.sequence->lease.plain_len; }
 
 // No more than the plan needs.
 Room RoomOf(const StepPlan& plan) {
@@ -230,6 +221,16 @@ AttentionMaskView PackMasks(const StepPlan& plan, size_t group, const KvLayout& 
   return {.bits = bits.device, .indptr = indptr.device};
 }
 
+// Those in front of the first that is not.
+AttentionPlain CountPlain(const StepPlan& plan) {
+  AttentionPlain plain;
+  for (auto row = plan.rows.begin(); row != plan.rows.end() && IsPlain(*row); ++row) {
+    ++plain.sequences;
+    plain.tokens += row->count;
+  }
+  return plain;
+}
+
 void PackCopies(const StepPlan& plan, const Room& room, PackedBlock& block, PackedBatch& packed) {
   packed.copy_count = static_cast<int32_t>(plan.copies.size());
   const PackedArray<int32_t> pairs = block.Take<int32_t>(2 * room.copies);
@@ -322,6 +323,7 @@ PackedBatch BatchBuilder::Pack(const StepPlan& plan, std::span<const int32_t> re
     }
     packed.forward.masks = masks_.data();
   }
+  if (room.sinks || room.masks) packed.forward.plain = CountPlain(plan);
   PackTableChanges(plan, page_indices, block, packed);
   packed.bytes = block.bytes();
   return packed;

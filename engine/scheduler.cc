@@ -63,6 +63,12 @@ StepRow* FindRow(StepPlan* plan, const Sequence* sequence) {
   return nullptr;
 }
 
+// Who shares a prefix stays beside each other. Where all are of one kind nothing is moved.
+void PutPlainRowsFirst(std::vector<StepRow>* rows) {
+  if (std::is_partitioned(rows->begin(), rows->end(), IsPlain)) return;
+  std::stable_partition(rows->begin(), rows->end(), IsPlain);
+}
+
 }  // namespace
 
 Scheduler::Scheduler(const EngineLimits& limits, const KvLayout& layout, const StepCosts& costs, KvTier* tier)
@@ -120,6 +126,7 @@ StepPlan Scheduler::Plan(int64_t now_ns) {
              decode_.size(), ready_.size(), static_cast<long long>(store_.available()));
     return {};
   }
+  PutPlainRowsFirst(&plan.rows);
   prefill_run_ = plan.lane == Lane::kPrefill && decode_waits ? prefill_run_ + 1 : 0;
   ++planned_steps_;
   for (const StepRow& row : plan.rows) {

@@ -18,6 +18,12 @@ std::string RowToString(const StepRow& row) {
 
 }  // namespace
 
+bool SeesSinks(const StepRow& row) { return EndOf(row) > row.sequence->lease.plain_len; }
+
+bool IsMasked(const StepRow& row) {
+  return row.sequence->tree != nullptr && EndOf(row) > row.sequence->tree->plain_len();
+}
+
 const char* LaneName(Lane lane) {
   switch (lane) {
     case Lane::kIdle:

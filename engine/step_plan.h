@@ -32,10 +32,20 @@ struct StepRow {
   RowAsk ask;
 };
 
+// Position after the row's last one. (With steps in flight a page table may already reach further.)
+inline int64_t EndOf(const StepRow& row) { return row.start + row.count; }
+
+// Whether the row sees other positions than its layers' windows say.
+bool SeesSinks(const StepRow& row);
+// Whether attention needs a mask for what the row sees: candidates.
+bool IsMasked(const StepRow& row);
+// Neither: its layers' windows decide.
+inline bool IsPlain(const StepRow& row) { return !SeesSinks(row) && !IsMasked(row); }
+
 struct StepPlan {
   int64_t step = 0;  // 1, 2, 3, ...; 0 when idle
   Lane lane = Lane::kIdle;
-  std::vector<StepRow> rows;
+  std::vector<StepRow> rows;     // plain ones before others: a device may attend them apart (AttentionPlain)
   std::vector<PageCopy> copies;  // before anything else of the step
   int64_t tokens = 0;            // sum of counts
   int64_t cost = 0;              // token equivalents (EngineLimits::attended_keys_per_token)

@@ -50,6 +50,12 @@ struct AttentionSinks {
   int32_t windowed = 0;  // 1: a sink farther than the window from query_position is hidden too
 };
 
+// Sequences in front of the batch that have neither sinks nor a mask, and their tokens.
+struct AttentionPlain {
+  int32_t sequences = 0;
+  int32_t tokens = 0;
+};
+
 struct AttentionParams {
   Tensor query;    // [tokens, query_heads * head_dim]; row_stride may be wider (q lies inside qkv)
   Tensor out;      // [tokens, query_heads * head_dim]; of latent pages [tokens, query_heads * ValueDim()]
@@ -62,6 +68,9 @@ struct AttentionParams {
   float scale = 0.0f;  // head_dim^-0.5
   AttentionMaskView mask = {};
   AttentionSinks sinks = {};  // of sequences without a mask
+  // Where others have sinks or a mask: a backend may serve these as if nobody had. Fewer than there are will
+  // do, and none, too.
+  AttentionPlain plain = {};
   // [tokens, query_heads] log2 of the sum of e^score over the keys that a row sees, -inf where it sees none;
   // null: not wanted.
   float* lse = nullptr;

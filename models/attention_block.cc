@@ -122,7 +122,8 @@ OpCode AttentionBlock::Forward(const BlockStep& step, const Residual& residual) 
                           .window = window_,
                           .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim)),
                           .mask = masks == nullptr ? AttentionMaskView{} : masks[place_.group],
-                          .sinks = sinks}));
+                          .sinks = sinks,
+                          .plain = step.batch.plain}));
   return residual.Add(attention, out_);
 }
 

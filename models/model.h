@@ -33,6 +33,7 @@ struct ForwardBatch {
       nullptr;  // host array [KvLayout::groups]; the views' pointers are device memory
   // Host array [KvLayout::groups], likewise: a mask for some of the sequences. Null: windows decide.
   const AttentionMaskView* masks = nullptr;
+  AttentionPlain plain = {};   // where some have sinks or a mask
   int32_t layers = INT32_MAX;  // fewer: only so many of the first ones are run, to time them
 };
 

@@ -55,6 +55,35 @@ AttentionKernels ChooseAttention(const AttentionParams& p, const DevicePropertie
   return HopperSupported(p.kv) ? AttentionKernels::kHopperPrefill : AttentionKernels::kMmaSync;
 }
 
+AttentionParams PlainPart(const AttentionParams& p) {
+  AttentionParams plain = p;
+  plain.query.rows = p.plain.tokens;
+  plain.batch = p.plain.sequences;
+  plain.mask = {};
+  plain.sinks = {};
+  plain.table.sink_entry = nullptr;
+  plain.plain = {};
+  return plain;
+}
+
+AttentionParams OtherPart(const AttentionParams& p) {
+  const auto behind = [&p](const int32_t*& of_sequences) {
+    if (of_sequences != nullptr) of_sequences += p.plain.sequences;
+  };
+  AttentionParams others = p;
+  others.query.rows -= p.plain.tokens;
+  others.batch -= p.plain.sequences;
+  behind(others.table.first_entry);
+  behind(others.table.page_mask);
+  behind(others.table.kv_base);
+  behind(others.table.kv_end);
+  behind(others.table.sink_entry);
+  behind(others.qo_indptr);
+  behind(others.mask.indptr);
+  others.plain = {};
+  return others;
+}
+
 AttentionTiling TileAttention(const AttentionParams& p, AttentionKernels kernels,
                               const DeviceProperties& device) {
   const int32_t kv_heads = p.kv.format.kv_heads, group = p.query_heads / kv_heads;

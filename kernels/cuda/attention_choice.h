@@ -16,6 +16,12 @@ enum class AttentionKernels { kMmaSync, kByRow, kLatent, kHopperPrefill, kHopper
 // Of query, kv, batch, query_heads, sinks.len and mask.bits; no pointer is followed.
 AttentionKernels ChooseAttention(const AttentionParams& params, const DeviceProperties& device);
 
+// The two calls that a call is made of where plain sequences stand in front of others: each is planned, and
+// goes by the kernels, as if it were alone. Rows stay where they are, qo_indptr names them: query.rows alone
+// says how many are the part's.
+AttentionParams PlainPart(const AttentionParams& params);
+AttentionParams OtherPart(const AttentionParams& params);
+
 // What a call is planned for, where no sequences share keys (AttentionSharers).
 struct AttentionTiling {
   int32_t tile_rows = 0;      // rows (tokens x group) of a tile

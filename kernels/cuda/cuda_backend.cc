@@ -30,8 +30,9 @@ constexpr int64_t kStagingBytes = int64_t{16} << 20;  // of host memory through 
 constexpr int32_t kSmallTileRows = 16;                // of the smallest tile there is
 static_assert(kSmallTileRows == kByRowTileRows);
 constexpr size_t kMostPoolMaps = 8;  // more pools than that: the oldest map is made again
-constexpr size_t kPlanSlots =
-    8;  // more (table, window) pairs than that in a step: the oldest plan is made again
+// More (table, window) pairs than that in a step, or half as many where it has plain sequences and others:
+// the oldest plan is made again.
+constexpr size_t kPlanSlots = 8;
 
 constexpr int64_t RoundUp(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
@@ -299,6 +300,7 @@ class CudaBackend final : public Backend {
   OpCode MultiplyExperts(const WeightHandle* weights, size_t index, void* reordered, MoeGemmParams gemm,
                          const char* what);
   OpCode CheckPages(const KvLayerView& kv);
+  OpCode Attend(const AttentionParams& params);
   OpCode PlanFor(const AttentionParams& params, const AttentionPlan** plan);
   OpCode MapOfPool(const KvLayerView& kv, TensorMap* map);
 
@@ -1201,6 +1203,17 @@ OpCode CudaBackend::Attention(const AttentionParams& p) noexcept {
   if (!p.kv.format.latent() && !AttentionSupported(DType::kBf16, p.kv.format.head_dim, group)) {
     return Fail(OpCode::kUnsupported, NoHeads(p.kv.format.head_dim, group));
   }
+  const bool by_windows = p.sinks.len == nullptr && p.mask.bits == nullptr;
+  if (by_windows || p.plain.sequences == 0) return Attend(p);
+  TM_CHECK(p.plain.sequences <= p.batch && p.plain.tokens <= p.query.rows,
+           "%d plain sequences of %d tokens, in all there are %d of %lld", p.plain.sequences, p.plain.tokens,
+           p.batch, static_cast<long long>(p.query.rows));
+  const OpCode code = Attend(PlainPart(p));
+  return code == OpCode::kOk ? Attend(OtherPart(p)) : code;
+}
+
+OpCode CudaBackend::Attend(const AttentionParams& p) {
+  if (p.query.rows == 0 || p.batch == 0) return OpCode::kOk;
   const AttentionPlan* plan = nullptr;
   if (const OpCode code = PlanFor(p, &plan); code != OpCode::kOk) return code;
   AttentionRunParams run = RunParamsOf(p);

@@ -317,6 +317,30 @@ void ExpectSeen(const PackedBatch& packed, const StepPlan& plan, const KvLayout&
   }
 }
 
+// In front of the first that sees sinks; behind it plain ones are not counted, and without it nobody is.
+TEST(BatchBuilder, CountsThePlainRowsInFrontOfOthers) {
+  const KvLayout layout = Layout({0, 6});
+  KvStore store(layout, 1000, PrefixCache::kOff);
+  BatchBuilder builder(layout, Limits(), 64);
+  Device device(builder);
+  const ContextPolicy policy = {.type = ContextPolicyType::kShift, .n_ctx = 8, .n_keep = 2, .n_discard = 1};
+  Runner first(store, 0, {}), before_it_is_full(store, 1, policy), full(store, 2, policy), last(store, 3, {});
+  StepPlan plan;
+  first.Plan(9, plan);
+  before_it_is_full.Plan(7, plan);
+  const PackedBatch alone = device.Build(plan);
+  EXPECT_EQ(alone.forward.plain.sequences, 0);
+  EXPECT_EQ(alone.forward.plain.tokens, 0);
+  EXPECT_EQ(alone.forward.sinks.len, nullptr);
+
+  full.Plan(10, plan);
+  last.Plan(1, plan);
+  const PackedBatch beside = device.Build(plan);
+  EXPECT_NE(beside.forward.sinks.len, nullptr);
+  EXPECT_EQ(beside.forward.plain.sequences, 2);
+  EXPECT_EQ(beside.forward.plain.tokens, 16);
+}
+
 TEST(SlotTablesTest, ADecodeRowChangesEntriesOnlyWhereItBeginsAPage) {
   const KvLayout layout = Layout({0, 6});
   KvStore store(layout, 1000, PrefixCache::kOff);

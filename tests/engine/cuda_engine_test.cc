@@ -699,6 +699,51 @@ TEST_P(CudaEngine, GivesWhatTheCpuGivesOnAHopperDevice) {
   EXPECT_GT(all.clear, static_cast<int>(all.tokens / (4 * model.score_growth)));
 }
 
+// An older sequence sees sinks; alone it takes no kernel of sm_90a, and the younger one beside it does, step
+// for step.
+TEST_P(CudaEngine, ARowThatSeesSinksKeepsNobodyFromHoppersKernels) {
+  const DrawnModel model = HopperModel(/*head_dim=*/64);
+  const TempFolder folder;
+  model.Write(folder);
+  BackendEngine::Options options;
+  options.limits = SmallLimits(/*pool_pages=*/64);
+  options.limits.page_size = model.page_size;
+  options.limits.steps_in_flight = GetParam().steps_in_flight;
+  options.recorded = GetParam().recorded;
+  BackendEngine test(MakeHopperCudaTestBackend(), folder.path(), options);
+  if (!BoxesCopied()) GTEST_SKIP() << "nobody counts what kernels do on this device";
+  Request with_sinks = MakeRequest("sinks", 20, 14, 7);
+  with_sinks.context_policy = {.type = ContextPolicyType::kSinks, .n_ctx = 16, .n_keep = 2};
+  Request plain = MakeRequest("plain", 17, 4, 8);
+  plain.output.logprobs = 3;
+  // Boxes of a step: what is in flight is done when the one behind it is collected.
+  const auto boxes_of_steps = [&](int steps) {
+    const int64_t before = *BoxesCopied();
+    for (int step = 0; step < steps; ++step) EXPECT_TRUE(test.Step());
+    return *BoxesCopied() - before;
+  };
+  const auto sinks_reader = test.Submit(with_sinks);
+  ASSERT_TRUE(sinks_reader->refused().ok()) << sinks_reader->refused();
+  boxes_of_steps(3);
+  EXPECT_EQ(boxes_of_steps(2), 0) << "it sees sinks";
+  const auto plain_reader = test.Submit(plain);
+  ASSERT_TRUE(plain_reader->refused().ok()) << plain_reader->refused();
+  while (plain_reader->updates() == 0) {
+    ASSERT_TRUE(test.Step());
+    plain_reader->Poll();
+  }
+  EXPECT_FALSE(sinks_reader->done());
+  EXPECT_GT(boxes_of_steps(1), 0) << "a decode of both";
+  test.RunToEnd({sinks_reader.get(), plain_reader.get()});
+
+  Loaded cpu(MakeExactCpu(), folder.path(), model.page_size);
+  ModelDriver on_cpu(*cpu.model, *cpu.backend, kRoom);
+  Comparison all;
+  double tolerance = 0;
+  CompareWithTheCpu(cpu, on_cpu, plain, plain_reader->choice(), model.score_growth, &tolerance, &all);
+  EXPECT_EQ(all.tokens, 4);
+}
+
 KvPages CopyOf(const KvPages& pages, const KvLayout& layout) {
   KvPages copy;
   copy.tokens = pages.tokens;

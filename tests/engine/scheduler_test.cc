@@ -224,6 +224,43 @@ TEST(SchedulerTest, AHeldSequenceIsInNoPlanAndTheFirstToBePreempted) {
   EXPECT_EQ(step().rows[0].sequence, &sequences[0]);
 }
 
+// The oldest of three sees sinks from position 6 on, and goes last then; those behind it stay in order.
+TEST(SchedulerTest, RowsThatSeeSinksComeBehindThoseOfWindowsAlone) {
+  const KvLayout layout = TestLayout({0}, 4);
+  Scheduler scheduler(SmallSteps(layout), layout);
+  Request requests[3];
+  Sequence sequences[3];
+  for (int i = 0; i < 3; ++i) {
+    requests[i].id = std::string(1, static_cast<char>('a' + i));
+    requests[i].prompt.assign(2, 1);
+    if (i == 0) {
+      requests[i].context_policy =
+          ContextPolicy{.type = ContextPolicyType::kShift, .n_ctx = 4, .n_keep = 1, .n_discard = 1};
+    }
+    sequences[i].request = &requests[i];
+    sequences[i].arrival = i;
+    sequences[i].tokens = SequenceTokens(requests[i].prompt);
+    sequences[i].max_len = 20;
+    scheduler.Admit(&sequences[i]);
+  }
+  std::vector<std::string> steps;
+  for (int step = 0; step < 5; ++step) {
+    const StepPlan plan = scheduler.Plan(0);
+    steps.push_back(plan.ToString());
+    std::vector<RowOutcome> outcomes;
+    for (const StepRow& row : plan.rows) {
+      outcomes.push_back({row.count});
+      if (row.ask.samples > 0) row.sequence->tokens.push_back(1);
+    }
+    scheduler.Apply(plan, outcomes);
+  }
+  EXPECT_THAT(steps, ElementsAre("step 1 prefill cost 7: a.0[0,2)* b.0[0,2)* c.0[0,2)*",
+                                 "step 2 decode cost 3: a.0[2,3)* b.0[2,3)* c.0[2,3)*",
+                                 "step 3 decode cost 3: a.0[3,4)* b.0[3,4)* c.0[3,4)*",
+                                 "step 4 decode cost 3: b.0[4,5)* c.0[4,5)* a.0[4,5)*",
+                                 "step 5 decode cost 3: b.0[5,6)* c.0[5,6)* a.0[5,6)*"));
+}
+
 // One sequence under re-evaluation, driven by hand: it discards [6, 16) of 25 tokens, sinks 0..5.
 class Reevaluation : public testing::Test {
  protected:

@@ -20,6 +20,7 @@
 #include <tuple>
 
 #include "kernels/cuda/attention_choice.h"
+#include "kernels/cuda/emulator/command_queue.h"
 #include "kernels/cuda/emulator/emulated_runtime.h"
 #include "kernels/cuda/emulator/emulator.h"
 #include "kernels/cuda/hopper_attention.h"
@@ -398,7 +399,7 @@ class PagedAttention {
     Put(Written::kByUpload);
   }
 
-  void Queue(int32_t window) {
+  AttentionParams Params(int32_t window) const {
     AttentionParams params;
     params.query = MakeTensor(query_, DType::kBf16, kv_->tokens(), width_);
     params.out = MakeTensor(out_, DType::kBf16, kv_->tokens(), width_);
@@ -410,9 +411,14 @@ class PagedAttention {
     params.query_heads = kHeads;
     params.window = window;
     params.scale = kScale;
+    return params;
+  }
+  void Queue(const AttentionParams& params) {
     ASSERT_EQ(device_.backend->Attention(params), OpCode::kOk) << device_.backend->last_error();
   }
+  void Queue(int32_t window) { Queue(Params(window)); }
 
+  std::vector<uint16_t> Out() { return device_.Read(out_, queries_.size()); }
   // The output becomes NaN.
   void Forget() { device_.Write(out_, std::vector<uint16_t>(queries_.size(), 0x7FFF)); }
 
@@ -789,6 +795,162 @@ TEST(CudaAttention, ARecordedDecodeReadsOnceWhatItsSequencesShareByThen) {
     EXPECT_NEAR(static_cast<double>(alone - shared), 7 * 37 * kTileBytes, 0.03 * 7 * 37 * kTileBytes);
     CountSharing(hopper, 36, &shared, &alone);
     EXPECT_NEAR(static_cast<double>(alone), static_cast<double>(shared), 0.03 * 7 * 36 * kTileBytes);
+  }
+}
+
+// ---- plain sequences in front of others that see sinks or have a mask
+
+// What a call took.
+struct Taken {
+  int64_t commands = 0;  // lists and kernels
+  emulator::LaunchStats stats;
+  std::vector<uint16_t> out;
+};
+
+std::vector<int64_t> Counted(const Taken& taken) {
+  const emulator::LaunchStats& stats = taken.stats;
+  return {taken.commands,     stats.global_read_bytes, stats.global_written_bytes, stats.barriers,
+          stats.matrix_loads, stats.bank_conflicts,    stats.joined_parts,         stats.boxes};
+}
+
+// Its lists are made for it: writing begins a step.
+Taken Take(Device& device, PagedAttention& attention, const AttentionParams& params) {
+  attention.Forget();
+  const auto& queue = *static_cast<const emulator::CommandQueue*>(device.runtime->stream());
+  const int64_t before = queue.queued();
+  emulator::TotalStats() = {};
+  attention.Queue(params);
+  Taken taken;
+  taken.commands = queue.queued() - before;
+  EXPECT_EQ(device.runtime->Synchronize(), 0);
+  taken.stats = emulator::TotalStats();
+  taken.out = attention.Out();
+  return taken;
+}
+
+// A batch whose last sequence sees four sinks in front of its newest 20 keys, or has a mask of all of them.
+struct MixedCase {
+  const char* name;
+  PagedAttention::Batch batch;
+  bool masked;
+};
+
+AttentionParams WithOthers(Device& device, const MixedCase& c, AttentionParams params) {
+  const std::vector<int32_t>& queries = c.batch.queries;
+  const int32_t tokens = std::accumulate(queries.begin(), queries.end(), 0);
+  params.plain = {.sequences = params.batch - 1, .tokens = tokens - queries.back()};
+  const auto end = static_cast<int32_t>(c.batch.spans.back().kv_end);
+  if (c.masked) {
+    std::vector<int32_t> indptr(queries.size() + 1);
+    indptr.back() = (queries.back() * end + 7) / 8;
+    params.mask.bits = device.Upload(std::vector<uint8_t>(static_cast<size_t>(indptr.back()), 0xff));
+    params.mask.indptr = device.Upload(indptr);
+    return params;
+  }
+  std::vector<int32_t> len(static_cast<size_t>(tokens)), left(len), position(len);
+  for (int32_t i = 0; i < queries.back(); ++i) {
+    const auto token = static_cast<size_t>(params.plain.tokens + i);
+    len[token] = 4;
+    left[token] = end - queries.back() + i - 19;
+    position[token] = 23;
+  }
+  params.sinks = {.len = device.Upload(len),
+                  .left = device.Upload(left),
+                  .query_position = device.Upload(position),
+                  .query = params.query};
+  return params;
+}
+
+// The plain ones by the kernels and in the shares that they have alone, to the last bit; the last one as it
+// is attended alone. Of a call that does not say which are plain all go by row.
+void ExpectEachAsAlone(bool hopper, const MixedCase& c) {
+  Device device;
+  device.runtime->set_hopper(hopper);
+  StepMaxima maxima = HopperMaxima();
+  maxima.sequences = PagedAttention::kMostSequences;
+  ASSERT_EQ(device.backend->Reserve(maxima), OpCode::kOk) << device.backend->last_error();
+  PagedAttention attention(device, 64, 64);
+  attention.Set(c.batch);
+  const AttentionParams call = WithOthers(device, c, attention.Params(0));
+  const Taken mixed = Take(device, attention, call);
+
+  AttentionParams plain = attention.Params(0);
+  plain.batch = call.plain.sequences;
+  plain.query.rows = call.plain.tokens;
+  const Taken plain_alone = Take(device, attention, plain);
+  AttentionParams other = call;
+  other.plain = {};
+  other.batch = 1;
+  other.query.rows = c.batch.queries.back();
+  other.table.first_entry += call.plain.sequences;
+  other.table.kv_base += call.plain.sequences;
+  other.table.kv_end += call.plain.sequences;
+  other.qo_indptr += call.plain.sequences;
+  if (c.masked) other.mask.indptr += call.plain.sequences;
+  const Taken other_alone = Take(device, attention, other);
+
+  std::vector<int64_t> sum = Counted(plain_alone);
+  const std::vector<int64_t> more = Counted(other_alone);
+  std::transform(sum.begin(), sum.end(), more.begin(), sum.begin(), std::plus<>());
+  EXPECT_THAT(Counted(mixed), testing::ElementsAreArray(sum));
+  const bool may_share = plain.batch > 1 && plain.query.rows == plain.batch;
+  EXPECT_EQ(plain_alone.commands, may_share ? 3 : 2) << "lists and one kernel";
+  EXPECT_EQ(other_alone.commands, 2);
+  EXPECT_EQ(plain_alone.stats.boxes > 0, hopper);
+  EXPECT_EQ(other_alone.stats.boxes, 0);
+  const auto first_of_last = static_cast<size_t>(call.plain.tokens) * static_cast<size_t>(call.query.columns);
+  for (size_t i = 0; i < mixed.out.size(); ++i) {
+    ASSERT_EQ(mixed.out[i], (i < first_of_last ? plain_alone : other_alone).out[i]) << "element " << i;
+  }
+
+  AttentionParams unsaid = call;
+  unsaid.plain = {};
+  const Taken by_row = Take(device, attention, unsaid);
+  EXPECT_EQ(by_row.commands, 2);
+  EXPECT_EQ(by_row.stats.boxes, 0);
+  if (c.batch.shared > 0) {
+    EXPECT_GT(by_row.stats.global_read_bytes, 3 * mixed.stats.global_read_bytes);
+  }
+}
+
+TEST(CudaAttention, PlainSequencesBesideOthersGoTheWayTheyGoAlone) {
+  const PagedSpan long_span = {0, 600}, other = {0, 90};
+  std::vector<PagedSpan> sharing(8, {0, 37 * 64 + 20});
+  sharing.push_back(other);
+  for (const bool masked : {false, true}) {
+    const MixedCase cases[] = {
+        {"decode, the first in parts", {{long_span, {0, 90}, other}, {1, 1, 1}}, masked},
+        {"decode over keys in common", {sharing, std::vector<int32_t>(9, 1), 37 * 64}, masked},
+        {"prompts", {{long_span, {0, 90}, other}, {20, 9, 5}}, masked},
+        {"a prompt beside one row", {{long_span, other}, {30, 1}}, masked}};
+    for (const MixedCase& c : cases) {
+      for (const bool hopper : {false, true}) {
+        SCOPED_TRACE(std::string(c.name) + (masked ? ", a mask" : ", sinks") + (hopper ? ", on Hopper" : ""));
+        ExpectEachAsAlone(hopper, c);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+// Two lists a step, two kernels a layer; without others one of each, whatever is said of plain ones.
+TEST(CudaAttention, LayersOfAMixedStepShareItsTwoLists) {
+  const MixedCase c = {"", {{{0, 90}, {0, 70}, {0, 90}}, {4, 1, 3}}, false};
+  Device device;
+  ASSERT_EQ(device.backend->Reserve(HopperMaxima()), OpCode::kOk) << device.backend->last_error();
+  PagedAttention attention(device, 64);
+  attention.Set(c.batch);
+  const AttentionParams call = WithOthers(device, c, attention.Params(0));
+  AttentionParams none_sees = attention.Params(0);
+  none_sees.plain = call.plain;
+  const auto& queue = *static_cast<const emulator::CommandQueue*>(device.runtime->stream());
+  for (const auto& [params, kernels] : {std::pair{call, 2}, {none_sees, 1}, {attention.Params(0), 1}}) {
+    attention.Forget();
+    for (int layer = 0; layer < 3; ++layer) {
+      const int64_t before = queue.queued();
+      attention.Queue(params);
+      EXPECT_EQ(queue.queued() - before, layer == 0 ? 2 * kernels : kernels) << "layer " << layer;
+    }
   }
 }
 

@@ -53,6 +53,9 @@ struct ByRowBatch {
   PackedMask mask = {};                // of all keys; empty: none
   RaggedMask sees = {};                // the same
   int32_t n_keep = 0;                  // sinks whose pages stay, where some have left
+  // Sequences in front without sinks or a mask, as the call says, if there are any.
+  int32_t plain = 0;
+  bool hopper = false;  // a device of compute capability 9.0
 };
 
 // Whether row i of sequence b sees a key, and by which of its queries.
@@ -83,7 +86,7 @@ class ByRow {
   }
 
   void Run() {
-    const BackendPtr backend = MakeCudaTestBackend();
+    const BackendPtr backend = batch_.hopper ? MakeHopperCudaTestBackend() : MakeCudaTestBackend();
     StepMaxima maxima = kv_.Maxima(batch_.group * batch_.shape.kv_heads);
     ASSERT_EQ(backend->Reserve(maxima), OpCode::kOk) << backend->last_error();
     const auto upload = [&](const auto& values) {
@@ -104,7 +107,7 @@ class ByRow {
       left.push_back(row.left);
       position.push_back(row.query_position);
     }
-    std::vector<uint16_t> out(query_.size(), 0x7fff);
+    std::vector<uint16_t> out(query_.size(), kNan);
     std::vector<float> lse(static_cast<size_t>(kv_.tokens() * heads), std::nanf(""));
     AttentionParams params;
     params.query = MakeTensor(upload(query_), DType::kBf16, kv_.tokens(), Columns());
@@ -138,17 +141,41 @@ class ByRow {
       params.mask = {.bits = static_cast<const uint8_t*>(upload(batch_.mask.bits)),
                      .indptr = ints(batch_.mask.indptr)};
     }
+    params.plain = {.sequences = batch_.plain, .tokens = kv_.qo_indptr()[batch_.plain]};
     ASSERT_EQ(backend->Attention(params), OpCode::kOk) << backend->last_error();
     out_.resize(out.size());
     lse_.resize(lse.size());
     backend->Download(out_.data(), params.out.data, static_cast<int64_t>(out.size() * sizeof(uint16_t)));
     backend->Download(lse_.data(), params.lse, static_cast<int64_t>(lse.size() * sizeof(float)));
     ASSERT_EQ(backend->WaitFence(backend->RecordFence()), OpCode::kOk);
+    if (batch_.plain > 0) {
+      ExpectPlainAsAlone(*backend, params, static_cast<uint16_t*>(upload(std::vector(out.size(), kNan))));
+    }
     for (void* memory : memory_) backend->Free(memory);
     memory_.clear();
   }
 
  private:
+  static constexpr uint16_t kNan = 0x7fff;
+
+  // The bits of a call of these sequences alone, without sinks and masks, into `out`: nothing behind them is
+  // written.
+  void ExpectPlainAsAlone(Backend& backend, AttentionParams params, uint16_t* out) const {
+    params.batch = batch_.plain;
+    params.query.rows = params.plain.tokens;
+    params.out.data = out;
+    params.sinks = {};
+    params.mask = {};
+    params.plain = {};
+    params.lse = nullptr;
+    ASSERT_EQ(backend.Attention(params), OpCode::kOk) << backend.last_error();
+    std::vector<uint16_t> alone(out_.size());
+    backend.Download(alone.data(), out, static_cast<int64_t>(alone.size() * sizeof(uint16_t)));
+    ASSERT_EQ(backend.WaitFence(backend.RecordFence()), OpCode::kOk);
+    const auto numbers = static_cast<size_t>(params.query.rows * Columns());
+    for (size_t i = 0; i < alone.size(); ++i) ASSERT_EQ(alone[i], i < numbers ? out_[i] : kNan) << i;
+  }
+
   static std::vector<PagedSpan> Spans(const ByRowBatch& batch) {
     std::vector<PagedSpan> spans;
     for (const int64_t end : batch.ends) spans.push_back({0, end});
@@ -174,9 +201,13 @@ class ByRow {
     }
   }
 
+  bool HasMask(size_t b) const {
+    return !batch_.mask.bits.empty() && batch_.mask.indptr[b] < batch_.mask.indptr[b + 1];
+  }
+
   // The definition: every key, one after the other.
   Sight SightOf(int32_t b, int32_t query, int64_t key, bool as_sink) const {
-    if (!batch_.mask.bits.empty()) {
+    if (HasMask(static_cast<size_t>(b))) {
       return !as_sink && batch_.sees.Sees(static_cast<size_t>(b), query, key) ? Sight::kByQuery : Sight::kNot;
     }
     const auto token = static_cast<size_t>(kv_.qo_indptr()[b] + query);
@@ -383,6 +414,49 @@ TEST_P(CudaByRowTest, AMaskAloneDecides) {
                  }).value();
     batch.mask = PackSegments(batch.sees);
     if (batch.mask.bits.empty()) continue;  // no query
+    ByRow(batch).ExpectAsDefined();
+    if (HasFatalFailure()) return;
+  }
+}
+
+// One sequence or two in front of others that see sinks, have a mask, or of which some have either, over
+// pages of any kind, in decode, prompts and mixtures.
+TEST_P(CudaByRowTest, PlainSequencesInFrontAreAttendedAsAlone) {
+  std::mt19937 random(TestSeed() + 3);
+  for (int64_t round = ScaledCount(60, 8); round > 0; --round) {
+    SCOPED_TRACE(testing::Message() << "TRAMONTANE_TEST_SEED=" << TestSeed() << " round " << round);
+    ByRowBatch batch = DrawShape(random);
+    batch.plain = static_cast<int32_t>(1 + random() % 2);
+    batch.hopper = DeviceIsHopper() && random() % 2 == 0;
+    const auto plain = static_cast<size_t>(batch.plain);
+    for (size_t b = 0; b < plain; ++b) {
+      const auto end = static_cast<int64_t>(random() % 3 == 0 ? 300 + random() % 400 : 1 + random() % 90);
+      batch.ends.insert(batch.ends.begin(), end);
+      batch.queries.insert(batch.queries.begin(),
+                           static_cast<int32_t>(std::min<int64_t>(end, random() % 2 == 0 ? 1 : 20)));
+    }
+    const bool sinks = random() % 3 > 0, masks = !sinks || random() % 2 == 0;
+    batch.window = std::array{0, 5, 40, 200}[random() % 4];
+    if (sinks) {
+      AddSinks(random, batch);
+      size_t token = 0;
+      for (size_t b = 0; b < plain; ++b) {
+        batch.rolled[b] = 0;
+        for (int32_t i = 0; i < batch.queries[b]; ++i) batch.rows[token++] = {};
+      }
+    }
+    if (masks) {
+      // Beside sinks of the last sequence alone: no pair, no mask.
+      std::vector<int32_t> keys(batch.ends.begin(), batch.ends.end());
+      const size_t first = sinks ? keys.size() - 1 : plain;
+      std::fill_n(keys.begin(), first, 0);
+      batch.sees = MakeRaggedMask(batch.queries, keys, [&](size_t, int64_t, int64_t) {
+                     return random() % 2 == 0;
+                   }).value();
+      batch.mask = PackSegments(batch.sees);
+      if (sinks && !batch.rolled.empty()) batch.rolled.back() = 0;
+    }
+    if (batch.rows.empty() && batch.mask.bits.empty()) continue;  // the others have no query
     ByRow(batch).ExpectAsDefined();
     if (HasFatalFailure()) return;
   }
