@@ -107,6 +107,7 @@ BackendModelRunner::~BackendModelRunner() {
   }
   for (const RecordedStep& recorded : recorded_) {
     backend_.FreeRecording(recorded.forward);
+    if (recorded.forward_with_sinks.impl != nullptr) backend_.FreeRecording(recorded.forward_with_sinks);
     backend_.FreeRecording(recorded.sampling);
   }
   for (const OpenStep& step : steps_) backend_.FreeHost(step.packed_host);
@@ -148,32 +149,43 @@ Status BackendModelRunner::AllocateBuffer(int64_t bytes, int64_t more, Buffer* b
 
 Status BackendModelRunner::RecordDecodeSteps() {
   if (backend_.info().records_steps == 0) return {};
-  for (const int32_t rows : limits_.RowsToRecord()) TM_RETURN_IF_ERROR(RecordDecodeStep(rows));
+  for (const int32_t rows : limits_.RowsToRecord()) {
+    recorded_.emplace_back().rows = rows;
+    TM_RETURN_IF_ERROR(RecordForward({.rows = rows}, &recorded_.back().forward));
+    TM_RETURN_IF_ERROR(RecordSampling(rows, &recorded_.back().sampling));
+  }
+  const std::vector<int32_t> with_sinks = limits_.RowsToRecordWithSinks();
+  for (RecordedStep& recorded : recorded_) {
+    if (!std::binary_search(with_sinks.begin(), with_sinks.end(), recorded.rows)) continue;
+    TM_RETURN_IF_ERROR(RecordForward({.rows = recorded.rows, .sinks = true}, &recorded.forward_with_sinks));
+  }
   return {};
 }
 
-// A step that is padding only: it has the places and sizes of every step of so many rows.
-Status BackendModelRunner::RecordDecodeStep(int32_t rows) {
-  OpenStep& step = steps_[0];
-  const PackedBatch packed = builder_.BuildPadded({}, {}, rows, step.packed_host, batch_);
-  TM_RETURN_IF_ERROR(UploadBatch(packed, step.packed_host));
-  step.logit_rows.assign(static_cast<size_t>(rows), PaddingRow());
-  TM_ASSIGN_OR_RETURN(const PackedRound round, PackRound(step, 0, step.logit_rows.size()));
-
-  RecordedStep& recorded = recorded_.emplace_back();
-  recorded.rows = rows;
-  TM_RETURN_IF_ERROR(Record([&] { return model_.Forward(packed.forward, pool_); }, &recorded.forward));
-  TM_RETURN_IF_ERROR(Record([&] { return SampleRound(round); }, &recorded.sampling));
-  return OpStatus(backend_.WaitFence(backend_.RecordFence()), backend_, "recording a decode step");
+// Of a step that is padding only: it has the places and sizes of every step of that shape.
+Status BackendModelRunner::RecordForward(const RecordedShape& shape, RecordingHandle* recording) {
+  std::byte* const host = steps_[0].packed_host;
+  const PackedBatch packed = builder_.BuildPadded({}, {}, shape, host, batch_);
+  TM_RETURN_IF_ERROR(UploadBatch(packed, host));
+  return Record([&] { return model_.Forward(packed.forward, pool_); }, recording);
 }
 
-// The ops run once before they are recorded: see Backend::BeginRecording.
+Status BackendModelRunner::RecordSampling(int32_t rows, RecordingHandle* recording) {
+  OpenStep& step = steps_[0];
+  step.logit_rows.assign(static_cast<size_t>(rows), PaddingRow());
+  TM_ASSIGN_OR_RETURN(const PackedRound round, PackRound(step, 0, step.logit_rows.size()));
+  return Record([&] { return SampleRound(round); }, recording);
+}
+
+// The ops run once before they are recorded: see Backend::BeginRecording. Waits for them, so that host memory
+// that was uploaded is free again.
 Status BackendModelRunner::Record(const std::function<OpCode()>& ops, RecordingHandle* recording) {
   const std::string what = "recording a decode step";
   TM_RETURN_IF_ERROR(OpStatus(ops(), backend_, what));
   TM_RETURN_IF_ERROR(OpStatus(backend_.BeginRecording(), backend_, what));
   TM_RETURN_IF_ERROR(OpStatus(ops(), backend_, what));
-  return OpStatus(backend_.EndRecording(recording), backend_, what);
+  TM_RETURN_IF_ERROR(OpStatus(backend_.EndRecording(recording), backend_, what));
+  return OpStatus(backend_.WaitFence(backend_.RecordFence()), backend_, what);
 }
 
 // Sampled greedily, and read by nobody.
@@ -210,11 +222,13 @@ StatusOr<StepTicket> BackendModelRunner::Forward(const StepPlan& plan) {
     tokens += row.count;
   }
   const std::string what = "step " + std::to_string(plan.step);
+  step.sees_sinks = BatchBuilder::HasSinks(plan);
   step.recorded = FindRecorded(plan);
   const PackedBatch packed =
-      step.recorded == nullptr
-          ? builder_.Build(plan, records_in_flight_, step.packed_host, batch_)
-          : builder_.BuildPadded(plan, records_in_flight_, step.recorded->rows, step.packed_host, batch_);
+      step.recorded == nullptr ? builder_.Build(plan, records_in_flight_, step.packed_host, batch_)
+                               : builder_.BuildPadded(plan, records_in_flight_,
+                                                      {.rows = step.recorded->rows, .sinks = step.sees_sinks},
+                                                      step.packed_host, batch_);
   TM_RETURN_IF_ERROR(UploadBatch(packed, step.packed_host));
   TM_RETURN_IF_ERROR(OpStatus(backend_.AwaitMoves(), backend_, what));
   if (packed.copy_count > 0) {
@@ -231,6 +245,7 @@ StatusOr<StepTicket> BackendModelRunner::Forward(const StepPlan& plan) {
     TM_RETURN_IF_ERROR(OpStatus(backend_.Advance(advance), backend_, what));
   }
   const OpCode forward = step.recorded == nullptr ? model_.Forward(packed.forward, pool_)
+                         : step.sees_sinks        ? backend_.Replay(step.recorded->forward_with_sinks)
                                                   : backend_.Replay(step.recorded->forward);
   TM_RETURN_IF_ERROR(OpStatus(forward, backend_, what));
   return StepTicket{plan.step};
@@ -238,9 +253,11 @@ StatusOr<StepTicket> BackendModelRunner::Forward(const StepPlan& plan) {
 
 // The smallest that is wide enough; null where the step is not recorded.
 const BackendModelRunner::RecordedStep* BackendModelRunner::FindRecorded(const StepPlan& plan) const {
-  if (plan.lane != Lane::kDecode || BatchBuilder::HasSinks(plan)) return nullptr;
+  if (plan.lane != Lane::kDecode) return nullptr;
+  const bool sees_sinks = BatchBuilder::HasSinks(plan);
   for (const RecordedStep& recorded : recorded_) {
-    if (static_cast<int64_t>(plan.rows.size()) <= recorded.rows) return &recorded;
+    const bool has_room = !sees_sinks || recorded.forward_with_sinks.impl != nullptr;
+    if (has_room && static_cast<int64_t>(plan.rows.size()) <= recorded.rows) return &recorded;
   }
   return nullptr;
 }

@@ -10,7 +10,8 @@
 // Whatever is queued next that reads or writes pages waits for them.
 //
 // A decode step may be recorded once for each of EngineLimits::RowsToRecord, its forward pass and its
-// sampling apart, and replayed with padding from then on: two calls instead of some hundred launches.
+// sampling apart, and replayed with padding from then on: two calls instead of some hundred launches. Forward
+// passes in which rows may see sinks are recorded beside them, of fewer widths.
 //
 // Rows that want logits (choices to be sampled, prompt tokens to be scored) go through the LM head in slices
 // of at most EngineLimits::logit_rows, so a long prompt's logprobs take no more memory than a decode step.
@@ -81,6 +82,7 @@ class BackendModelRunner final : public ModelRunner {
   struct RecordedStep {
     int32_t rows = 0;
     RecordingHandle forward;
+    RecordingHandle forward_with_sinks;  // of no width but EngineLimits::RowsToRecordWithSinks
     RecordingHandle sampling;
   };
   // Rows of logits whose inputs were uploaded together: where they lie on the device.
@@ -103,6 +105,7 @@ class BackendModelRunner final : public ModelRunner {
     std::vector<LogitRow> logit_rows;   // by row of the plan: its samples, then its scores; then padding
     bool wants_top = false;
     const RecordedStep* recorded = nullptr;  // what it replays; null: it is queued op by op
+    bool sees_sinks = false;                 // some row does
     bool sampled = false;
     uint64_t fence = 0;                // behind everything of the step, once sampled
     std::byte* packed_host = nullptr;  // the packed plan; kept from step to step
@@ -115,7 +118,8 @@ class BackendModelRunner final : public ModelRunner {
   OpenStep& PlaceOf(int64_t step) { return steps_[static_cast<size_t>(step) % steps_.size()]; }
   OpenStep& Find(StepTicket ticket, const char* verb);
 
-  Status RecordDecodeStep(int32_t rows);
+  Status RecordForward(const RecordedShape& shape, RecordingHandle* recording);
+  Status RecordSampling(int32_t rows, RecordingHandle* recording);
   Status Record(const std::function<OpCode()>& ops, RecordingHandle* recording);
   static LogitRow PaddingRow();
 

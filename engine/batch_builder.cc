@@ -18,8 +18,9 @@ struct BatchBuilder::Room {
   int64_t copies = 0;
   int64_t in_flight = 0;
   int64_t table_changes = 0;
-  bool sinks = false;  // some row sees other positions than its windows say
-  bool masks = false;  // some row has a mask
+  bool sinks = false;   // some row sees other positions than its windows say
+  bool masks = false;   // some row has a mask
+  bool padded = false;  // for a recorded step
 };
 
 namespace {
@@ -34,7 +35,8 @@ int64_t BytesOf(const Room& room, int64_t groups) {
       PackedBlock::Bytes<int32_t>(2 * room.table_changes) +
       groups * (4 * PackedBlock::Bytes<int32_t>(room.rows) + PackedBlock::Bytes<int64_t>(room.tokens));
   if (room.sinks) {
-    bytes += 4 * PackedBlock::Bytes<int32_t>(room.tokens) + groups * PackedBlock::Bytes<int32_t>(room.rows);
+    bytes += 4 * PackedBlock::Bytes<int32_t>(room.tokens) + groups * PackedBlock::Bytes<int32_t>(room.rows) +
+             2 * PackedBlock::Bytes<int32_t>(room.rows + 1);
   }
   return bytes;
 }
@@ -152,7 +154,7 @@ GroupArrays PackGroup(const StepPlan& plan, size_t group, int32_t page_size, con
   return packed;
 }
 
-// Of every row of the step, where one of them sees sinks.
+// Of every row of the step, where one of them sees sinks. Padding sees none.
 SinkRows PackSinks(const StepPlan& plan, const SlotTables& tables, const Room& room, PackedBlock& block,
                    std::vector<PageTableView>* groups) {
   const PackedArray<int32_t> len = block.Take<int32_t>(room.tokens);
@@ -172,11 +174,15 @@ SinkRows PackSinks(const StepPlan& plan, const SlotTables& tables, const Room& r
       limits.host[token] = static_cast<int32_t>(view.sink_limit);
     }
   }
+  for (const PackedArray<int32_t>& array : {len, left, positions, limits}) {
+    std::fill(array.host + token, array.host + room.tokens, 0);
+  }
   for (size_t g = 0; g < groups->size(); ++g) {
     const PackedArray<int32_t> sink_entry = block.Take<int32_t>(room.rows);
     for (size_t r = 0; r < plan.rows.size(); ++r) {
       sink_entry.host[r] = tables.SinkEntry(g, plan.rows[r].sequence->slot);
     }
+    std::fill(sink_entry.host + plan.rows.size(), sink_entry.host + room.rows, 0);
     (*groups)[g].sink_entry = sink_entry.device;
   }
   return {.len = len.device, .left = left.device, .positions = positions.device, .limits = limits.device};
@@ -229,6 +235,20 @@ AttentionPlain CountPlain(const StepPlan& plan) {
     plain.tokens += row->count;
   }
   return plain;
+}
+
+// The same for the device to read.
+AttentionPlain PackPlain(const StepPlan& plan, const Room& room, PackedBlock& block) {
+  const AttentionPlain plain = CountPlain(plan);
+  const PackedArray<int32_t> qo_indptr = block.Take<int32_t>(room.rows + 1);
+  const PackedArray<int32_t> others = block.Take<int32_t>(room.rows + 1);
+  int32_t token = 0;
+  for (int64_t r = 0; r <= room.rows; ++r) {
+    qo_indptr.host[r] = std::min(token, plain.tokens);
+    others.host[r] = std::max(token, plain.tokens);
+    if (r < std::ssize(plan.rows)) token += plan.rows[static_cast<size_t>(r)].count;
+  }
+  return {.qo_indptr = qo_indptr.device, .others_qo_indptr = others.device};
 }
 
 void PackCopies(const StepPlan& plan, const Room& room, PackedBlock& block, PackedBatch& packed) {
@@ -292,12 +312,14 @@ PackedBatch BatchBuilder::Build(const StepPlan& plan, std::span<const int32_t> r
 }
 
 PackedBatch BatchBuilder::BuildPadded(const StepPlan& plan, std::span<const int32_t> records_in_flight,
-                                      int32_t rows, std::byte* host, std::byte* device) {
+                                      const RecordedShape& shape, std::byte* host, std::byte* device) {
   Room room = RoomOf(plan);
-  TM_CHECK(room.rows <= rows && room.tokens <= rows && !room.sinks && !room.masks,
+  TM_CHECK(room.rows <= shape.rows && room.tokens <= shape.rows && room.sinks <= shape.sinks && !room.masks,
            "%lld rows padded to %d, or rows that see sinks or have masks", static_cast<long long>(room.rows),
-           rows);
-  room.rows = room.tokens = rows;
+           shape.rows);
+  room.rows = room.tokens = shape.rows;
+  room.sinks = shape.sinks;
+  room.padded = true;
   return Pack(plan, records_in_flight, room, host, device);
 }
 
@@ -313,9 +335,12 @@ PackedBatch BatchBuilder::Pack(const StepPlan& plan, std::span<const int32_t> re
     groups_[g] = arrays[g].View(page_indices);
   }
   packed.forward.groups = groups_.data();
+  if (room.sinks) packed.forward.sinks = PackSinks(plan, tables_, room, block, &groups_);
+  if (room.sinks || room.masks) {
+    packed.forward.plain = room.padded ? PackPlain(plan, room, block) : CountPlain(plan);
+  }
   PackCopies(plan, room, block, packed);
   packed.advance = PackAdvance(plan, records_in_flight, room, block, token_ids);
-  if (room.sinks) packed.forward.sinks = PackSinks(plan, tables_, room, block, &groups_);
   if (room.masks) {
     masks_.clear();
     for (size_t g = 0; g < groups_.size(); ++g) {
@@ -323,7 +348,6 @@ PackedBatch BatchBuilder::Pack(const StepPlan& plan, std::span<const int32_t> re
     }
     packed.forward.masks = masks_.data();
   }
-  if (room.sinks || room.masks) packed.forward.plain = CountPlain(plan);
   PackTableChanges(plan, page_indices, block, packed);
   packed.bytes = block.bytes();
   return packed;

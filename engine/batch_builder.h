@@ -4,11 +4,11 @@
 //
 //   device:  tables | block
 //   block:   token_ids | positions | qo_indptr | per group: first_entry, page_mask, kv_base, kv_end, slots
-//            | page copies | tokens in flight | what rows see of sinks | masks and the pages that they are of
-//            | changes of the tables
+//            | what rows see of sinks, and which see none
+//            | page copies | tokens in flight | masks and the pages that they are of | changes of the tables
 //
-// Each part starts at a multiple of 64 bytes. Its room is what the step needs; padded, those of the first
-// line have room for so many rows, and lie where they lay the last time, as a recorded step requires.
+// Each part starts at a multiple of 64 bytes. Its room is what the step needs; padded, those of the first two
+// lines have room for so many rows, and lie where they lay the last time, as a recorded step requires.
 #pragma once
 
 #include <cstddef>
@@ -25,6 +25,12 @@
 #include "models/model.h"
 
 namespace tramontane {
+
+// What a recorded step has room for.
+struct RecordedShape {
+  int32_t rows = 0;
+  bool sinks = false;  // rows may see some
+};
 
 // Where the parts of a packed step lie on the device.
 struct PackedBatch {
@@ -57,10 +63,11 @@ class BatchBuilder {
   // from records_in_flight[row], a record of that step. Where every token is known the list may be empty.
   PackedBatch Build(const StepPlan& plan, std::span<const int32_t> records_in_flight, std::byte* host,
                     std::byte* device);
-  // The same for a decode step of at most `rows` rows, with room for as many. The rest is padding: no token
-  // of it is attended, and no key is written. REQUIRES: no row sees sinks or has a mask.
-  PackedBatch BuildPadded(const StepPlan& plan, std::span<const int32_t> records_in_flight, int32_t rows,
-                          std::byte* host, std::byte* device);
+  // The same for a decode step of at most shape.rows rows, with room for as many. The rest is padding: no
+  // token of it is attended, and no key is written. REQUIRES: no row has a mask, or sees sinks that the shape
+  // has no room for.
+  PackedBatch BuildPadded(const StepPlan& plan, std::span<const int32_t> records_in_flight,
+                          const RecordedShape& shape, std::byte* host, std::byte* device);
 
   // Whether a row of the plan sees other positions than its layers' windows say.
   static bool HasSinks(const StepPlan& plan);

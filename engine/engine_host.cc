@@ -186,7 +186,7 @@ StatusOr<EngineHostPlan> PlanEngineHost(const OpenedModel& model, const Backend&
   sizes.max_logit_rows = plan.limits.logit_rows();
   sizes.max_step_tokens = plan.limits.max_step_tokens;
   const bool records = backend.info().records_steps != 0;
-  if (records) sizes.recorded_steps = static_cast<int32_t>(plan.limits.RowsToRecord().size());
+  if (records) sizes.recorded_steps = plan.limits.recorded_steps();
   sizes.max_recording_bytes = plan.limits.max_recording_bytes;
   // A backend whose ops are done when they return is the processor itself: the host's copies are in the same
   // memory.
@@ -196,10 +196,11 @@ StatusOr<EngineHostPlan> PlanEngineHost(const OpenedModel& model, const Backend&
   TM_ASSIGN_OR_RETURN(plan.memory, PlanMemory(model, backend, sizes, options.memory_bytes));
 
   if (plan.memory.unrecorded_steps > 0) {  // a shorter list may have fewer than fit
-    plan.limits.max_recorded_steps = plan.memory.recorded_steps;
-    sizes.recorded_steps = static_cast<int32_t>(plan.limits.RowsToRecord().size());
+    const int32_t wanted = sizes.recorded_steps;
+    plan.limits.BoundRecordings(plan.memory.recorded_steps);
+    sizes.recorded_steps = plan.limits.recorded_steps();
     TM_ASSIGN_OR_RETURN(plan.memory, PlanMemory(model, backend, sizes, options.memory_bytes));
-    plan.memory.unrecorded_steps = static_cast<int32_t>(plan.limits.RowsLeftOut().size());
+    plan.memory.unrecorded_steps = wanted - plan.memory.recorded_steps;
   }
   if (records) plan.limits.max_recording_bytes = plan.memory.recording_bytes;
   const auto at_most = [](int64_t asked, int64_t most) { return asked > 0 ? std::min(asked, most) : most; };

@@ -145,6 +145,20 @@ std::vector<int32_t> EngineLimits::RowsLeftOut() const {
   return left_out;
 }
 
+void EngineLimits::BoundRecordings(int32_t most) {
+  while (recorded_steps() > most) --max_recorded_steps;
+}
+
+// Each is at most twice the one before it, where there is such a one, and the widest is among them.
+std::vector<int32_t> EngineLimits::RowsToRecordWithSinks() const {
+  const std::vector<int32_t> all = RowsToRecord();
+  std::vector<int32_t> rows;
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (rows.empty() || i + 1 == all.size() || all[i + 1] > 2 * rows.back()) rows.push_back(all[i]);
+  }
+  return rows;
+}
+
 std::string EngineLimits::ToString() const {
   std::string text;
   for (const Bound& bound : Bounds(*this)) {
@@ -156,6 +170,7 @@ std::string EngineLimits::ToString() const {
     text += "recorded_rows left out =" + ListOf(left_out) +
             ": for more than max_recorded_steps there is no memory set aside\n";
   }
+  text += "recorded_rows with sinks =" + ListOf(RowsToRecordWithSinks()) + ": likewise\n";
   text += std::string("prefix_cache = ") +
           (prefix_cache ? "on: pages are kept for later prompts that begin alike, until they are needed\n"
                         : "off: a page is free as soon as no sequence has it\n");

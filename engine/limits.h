@@ -65,6 +65,7 @@ struct EngineLimits {
   // Rows of each, ascending, at most max_sequences; a step takes the narrowest that is wide enough, and is
   // queued op by op where none is. Empty: 1, 2, 4, 8, then every 8 up to max_sequences, or every 16, 32 ...
   // so that there are at most max_recorded_steps.
+  // Some of them, each about twice the one before, are there once more for rows that see sinks.
   std::vector<int32_t> recorded_rows = {};
   // What they may take of a device's memory, by the plan's estimate; 0: an eighth of what weights and
   // workspace leave. Wider steps of a list that was given are left out.
@@ -90,6 +91,13 @@ struct EngineLimits {
   int64_t unread_tokens() const { return context > max_unread_tokens ? context : max_unread_tokens; }
   std::vector<int32_t> RowsToRecord() const;  // of recorded_rows, or of what stands for none
   std::vector<int32_t> RowsLeftOut() const;   // that would be recorded if max_recorded_steps were no bound
+  std::vector<int32_t> RowsToRecordWithSinks() const;
+  // Forward passes of both.
+  int32_t recorded_steps() const {
+    return static_cast<int32_t>(RowsToRecord().size() + RowsToRecordWithSinks().size());
+  }
+  // Lowers max_recorded_steps until recorded_steps() is at most so many.
+  void BoundRecordings(int32_t most);
   int64_t step_cost() const { return max_step_cost > 0 ? max_step_cost : int64_t{2} * max_step_tokens; }
 
   // Every breach at once, one line each; OK when sound.

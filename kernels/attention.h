@@ -50,10 +50,17 @@ struct AttentionSinks {
   int32_t windowed = 0;  // 1: a sink farther than the window from query_position is hidden too
 };
 
-// Sequences in front of the batch that have neither sinks nor a mask, and their tokens.
+// Sequences in front of the batch that have neither sinks nor a mask, and their tokens; or, of a step that is
+// recorded, where to read which those are by then.
 struct AttentionPlain {
   int32_t sequences = 0;
   int32_t tokens = 0;
+  // [batch + 1] each, as AttentionParams::qo_indptr: the others have no token in the first, and these none in
+  // the second. Null: the numbers say it.
+  const int32_t* qo_indptr = nullptr;
+  const int32_t* others_qo_indptr = nullptr;
+
+  constexpr bool any() const { return sequences > 0 || qo_indptr != nullptr; }
 };
 
 struct AttentionParams {

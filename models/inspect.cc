@@ -189,7 +189,7 @@ std::string DescribePlan(const KvLayout& layout, const MemoryPlan& plan, int64_t
     text +=
         Line("  recorded steps",
              "some " + Grouped(plan.recording_bytes) + " bytes for " + std::to_string(plan.recorded_steps) +
-                 " of " + std::to_string(plan.recorded_steps + plan.unrecorded_steps) + " numbers of rows");
+                 " of " + std::to_string(plan.recorded_steps + plan.unrecorded_steps) + " forward passes");
   }
   text += Line("  pages", Grouped(plan.pool_pages) + " of " + Grouped(plan.page_bytes) +
                               " bytes: " + std::to_string(layout.format.page_size) + " tokens, " +

@@ -24,7 +24,7 @@ struct PlanLimits {
   int32_t max_sequences = 0;  // of one step
   int32_t max_logit_rows = 0;
   int32_t max_step_tokens = 0;      // of one prefill step: the largest chunk; decides no bytes, but what fits
-  int32_t recorded_steps = 0;       // decode steps that the backend is to record, one for each number of rows
+  int32_t recorded_steps = 0;       // forward passes of decode steps that the backend is to record
   int64_t max_recording_bytes = 0;  // that those may take; 0: a kRecordingShare-th of what is left for them
   int64_t step_buffer_bytes = 0;    // page tables, token ids and records: what the engine's runner takes
 };

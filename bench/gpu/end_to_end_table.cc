@@ -45,7 +45,7 @@ EngineLimits LimitsFor(const BackendInfo& info, const Format& matrices) {
 std::string RecordingsText(const std::string& remarks, const EngineLimits& limits) {
   ModelConfig config;
   config.layers = static_cast<int32_t>(kMistral7B.layers);
-  const int64_t planned = RecordingBytes(config, static_cast<int32_t>(limits.RowsToRecord().size()));
+  const int64_t planned = RecordingBytes(config, limits.recorded_steps());
   std::string taken = "no word of recordings";
   std::istringstream lines(remarks);
   for (std::string line; std::getline(lines, line);) {

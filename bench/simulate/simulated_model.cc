@@ -77,10 +77,10 @@ StatusOr<SimulatedMemory> FitIntoMemory(const SimulatedModel& model, int64_t mem
       ActivationBytes(model.config, DType::kBf16, limits->max_tokens()) +
       int64_t{limits->logit_rows()} * model.config.vocab_size * static_cast<int64_t>(sizeof(float)) +
       BackendModelRunner::CountBuffers(layout, *limits, model.config).device;
-  limits->max_recorded_steps = RecordedStepsThatFit(
-      model.config, static_cast<int32_t>(limits->RowsToRecord().size()), limits->max_recording_bytes,
-      memory_bytes - memory.weight_bytes - memory.workspace_bytes);
-  memory.workspace_bytes += RecordingBytes(model.config, static_cast<int32_t>(limits->RowsToRecord().size()));
+  limits->BoundRecordings(RecordedStepsThatFit(model.config, limits->recorded_steps(),
+                                               limits->max_recording_bytes,
+                                               memory_bytes - memory.weight_bytes - memory.workspace_bytes));
+  memory.workspace_bytes += RecordingBytes(model.config, limits->recorded_steps());
   memory.page_bytes = layout.page_bytes();
   const int64_t least = memory.weight_bytes + memory.workspace_bytes +
                         static_cast<int64_t>(layout.groups.size()) * memory.page_bytes;

@@ -57,8 +57,12 @@ AttentionKernels ChooseAttention(const AttentionParams& p, const DevicePropertie
 
 AttentionParams PlainPart(const AttentionParams& p) {
   AttentionParams plain = p;
-  plain.query.rows = p.plain.tokens;
-  plain.batch = p.plain.sequences;
+  if (p.plain.qo_indptr != nullptr) {
+    plain.qo_indptr = p.plain.qo_indptr;
+  } else {
+    plain.query.rows = p.plain.tokens;
+    plain.batch = p.plain.sequences;
+  }
   plain.mask = {};
   plain.sinks = {};
   plain.table.sink_entry = nullptr;
@@ -71,6 +75,11 @@ AttentionParams OtherPart(const AttentionParams& p) {
     if (of_sequences != nullptr) of_sequences += p.plain.sequences;
   };
   AttentionParams others = p;
+  others.plain = {};
+  if (p.plain.qo_indptr != nullptr) {
+    others.qo_indptr = p.plain.others_qo_indptr;
+    return others;
+  }
   others.query.rows -= p.plain.tokens;
   others.batch -= p.plain.sequences;
   behind(others.table.first_entry);
@@ -80,7 +89,6 @@ AttentionParams OtherPart(const AttentionParams& p) {
   behind(others.table.sink_entry);
   behind(others.qo_indptr);
   behind(others.mask.indptr);
-  others.plain = {};
   return others;
 }
 

@@ -18,7 +18,7 @@ AttentionKernels ChooseAttention(const AttentionParams& params, const DeviceProp
 
 // The two calls that a call is made of where plain sequences stand in front of others: each is planned, and
 // goes by the kernels, as if it were alone. Rows stay where they are, qo_indptr names them: query.rows alone
-// says how many are the part's.
+// says how many are the part's. Where only the device knows, either part has room for all.
 AttentionParams PlainPart(const AttentionParams& params);
 AttentionParams OtherPart(const AttentionParams& params);
 

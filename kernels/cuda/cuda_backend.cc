@@ -1204,7 +1204,7 @@ OpCode CudaBackend::Attention(const AttentionParams& p) noexcept {
     return Fail(OpCode::kUnsupported, NoHeads(p.kv.format.head_dim, group));
   }
   const bool by_windows = p.sinks.len == nullptr && p.mask.bits == nullptr;
-  if (by_windows || p.plain.sequences == 0) return Attend(p);
+  if (by_windows || !p.plain.any()) return Attend(p);
   TM_CHECK(p.plain.sequences <= p.batch && p.plain.tokens <= p.query.rows,
            "%d plain sequences of %d tokens, in all there are %d of %lld", p.plain.sequences, p.plain.tokens,
            p.batch, static_cast<long long>(p.query.rows));

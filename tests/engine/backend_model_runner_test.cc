@@ -263,6 +263,44 @@ TEST(BackendModelRunner, ReadsAndWritesPagesBehindThoseThatMove) {
   backend->Free(pool);
 }
 
+// The younger one has no policy, and is beside the other before and after that one sees sinks.
+TEST(BackendModelRunner, ADecodeStepInWhichARowSeesSinksIsTwoReplaysToo) {
+  TinyModel model;
+  model.window = {0, 12};
+  model.Randomise(4);
+  const TempFolder folder;
+  model.WriteMistral(folder);
+  Request endless = MakeRequest("endless", 30, 20, 5);
+  endless.context_policy = {.type = ContextPolicyType::kShift, .n_ctx = 36, .n_keep = 3, .n_discard = 2};
+  std::vector<std::vector<int32_t>> ids;
+  for (const bool recorded : {false, true}) {
+    BackendEngine::Options options;
+    options.limits = SmallLimits(400);
+    options.limits.steps_in_flight = 2;
+    options.recorded = recorded;
+    int64_t steps = 0, mixed_steps = 0;
+    options.on_forward = [&](const StepPlan& plan) {
+      if (plan.lane != Lane::kDecode) return;
+      ++steps;
+      mixed_steps += plan.rows.size() == 2 && IsPlain(plan.rows[0]) && SeesSinks(plan.rows[1]) ? 1 : 0;
+    };
+    BackendPtr made = MakeDelayedBackend(MakeCpuBackend({.threads = 1, .variant = ""}).value(),
+                                         DelayedBackend::Runs::kWhenWaitedFor);
+    const auto& backend = *static_cast<DelayedBackend*>(made.get());
+    BackendEngine test(std::move(made), folder.path(), options);
+    auto endless_reader = test.Submit(endless);
+    auto reader = test.Submit(MakeRequest("plain", 9, 20));
+    test.RunToEnd({endless_reader.get(), reader.get()});
+    ids.push_back(endless_reader->choice().ids);
+    ids.push_back(reader->choice().ids);
+    EXPECT_GT(mixed_steps, 5);
+    EXPECT_GT(steps, mixed_steps);
+    EXPECT_EQ(backend.replays, recorded ? 2 * steps : 0);
+  }
+  EXPECT_EQ(ids[0], ids[2]);
+  EXPECT_EQ(ids[1], ids[3]);
+}
+
 // Three widths: a step takes the narrowest that is wide enough, and one of more rows is queued op by op.
 TEST(BackendModelRunner, AStepReplaysTheNarrowestRecordingThatIsWideEnough) {
   TinyModel model;
@@ -361,6 +399,25 @@ TEST(EngineLimits, FewerRecordingsAreWiderApartAndThenTheNarrowest) {
   }
 }
 
+TEST(EngineLimits, RowsToRecordWithSinksAreFewAndNoStepIsPaddedToMoreThanTwiceItsRows) {
+  using Rows = std::vector<int32_t>;
+  EngineLimits limits;
+  limits.max_sequences = 64;
+  EXPECT_EQ(limits.RowsToRecordWithSinks(), (Rows{1, 2, 4, 8, 16, 32, 64}));
+  EXPECT_EQ(limits.recorded_steps(), 11 + 7);
+  limits.recorded_rows = {1, 3, 4, 30};
+  EXPECT_EQ(limits.RowsToRecordWithSinks(), (Rows{1, 3, 4, 30})) << "wider ones are far apart";
+  limits.recorded_rows = {};
+  for (int32_t most = 1; most <= 4096; ++most) {
+    limits.max_sequences = most;
+    const Rows with_sinks = limits.RowsToRecordWithSinks(), all = limits.RowsToRecord();
+    ASSERT_LE(with_sinks.size(), 13u) << most;
+    ASSERT_EQ(with_sinks.back(), most);
+    ASSERT_TRUE(std::includes(all.begin(), all.end(), with_sinks.begin(), with_sinks.end())) << most;
+    for (size_t i = 1; i < with_sinks.size(); ++i) ASSERT_LE(with_sinks[i], 2 * with_sinks[i - 1]) << most;
+  }
+}
+
 TEST(EngineLimits, RecordedRowsOutOfOrderOrBoundsAreRefused) {
   EngineLimits limits = SmallLimits(10);  // 8 sequences
   limits.recorded_rows = {2, 2};
@@ -431,8 +488,8 @@ TEST(EngineHostPlan, RecordedStepsTakeMemoryWhereABackendRecordsThem) {
   const MemoryPlan one = PlanEngineHost(opened, *recording, options).value().memory;
   options.limits.recorded_rows = {1, 2, 4};
   const MemoryPlan three = PlanEngineHost(opened, *recording, options).value().memory;
-  EXPECT_EQ(one.recording_bytes, RecordingBytes(opened.config, 1));
-  EXPECT_EQ(three.recording_bytes, RecordingBytes(opened.config, 3));
+  EXPECT_EQ(one.recording_bytes, RecordingBytes(opened.config, 2)) << "with sinks once more";
+  EXPECT_EQ(three.recording_bytes, RecordingBytes(opened.config, 6));
   EXPECT_EQ(one.kv_budget_bytes - three.kv_budget_bytes, three.recording_bytes - one.recording_bytes);
 }
 
@@ -453,31 +510,33 @@ TEST(EngineHostPlan, RecordedStepsAreAsManyAsTheirShareOfTheMemoryHolds) {
   const EngineHostPlan roomy = PlanEngineHost(opened, *recording, options).value();
   const std::vector<int32_t> all = {1, 2, 4, 8};
   EXPECT_EQ(roomy.limits.RowsToRecord(), all);
-  EXPECT_EQ(roomy.limits.max_recording_bytes, 4 * of_one);
+  EXPECT_EQ(roomy.limits.RowsToRecordWithSinks(), all);  // so each takes two forward passes
+  EXPECT_EQ(roomy.limits.max_recording_bytes, 8 * of_one);
   const int64_t fixed = roomy.memory.weight_bytes + roomy.memory.workspace_bytes;
   for (int32_t fit = 0; fit <= 4; ++fit) {
-    for (const int64_t more : {int64_t{0}, 8 * of_one - 1}) {
-      options.memory_bytes = fixed + 8 * fit * of_one + more;
+    for (const int64_t more : {int64_t{0}, 16 * of_one - 1}) {
+      options.memory_bytes = fixed + 16 * fit * of_one + more;
       if (fit == 0 && more == 0) options.memory_bytes += 2 * roomy.memory.page_bytes;
       const auto plan = PlanEngineHost(opened, *recording, options);
       ASSERT_TRUE(plan.ok()) << plan.status();
       EXPECT_EQ(plan->limits.RowsToRecord(), std::vector<int32_t>(all.begin(), all.begin() + fit));
       EXPECT_EQ(plan->limits.RowsLeftOut(), std::vector<int32_t>(all.begin() + fit, all.end()));
-      EXPECT_EQ(plan->memory.recording_bytes, fit * of_one);
-      EXPECT_EQ(plan->memory.unrecorded_steps, 4 - fit);
-      EXPECT_EQ(plan->memory.kv_budget_bytes, options.memory_bytes - fixed - fit * of_one);
+      EXPECT_EQ(plan->memory.recording_bytes, 2 * fit * of_one);
+      EXPECT_EQ(plan->memory.unrecorded_steps, 8 - 2 * fit);
+      EXPECT_EQ(plan->memory.kv_budget_bytes, options.memory_bytes - fixed - 2 * fit * of_one);
     }
   }
-  // Of 11 row counts 10 would fit; where all steps between them are wider 8 are left, and 8 are paid for.
+  // Of 11 row counts, 7 of them twice, 17 forward passes would fit; where all steps between the row counts
+  // are wider 8 are left, and 15 are paid for.
   options.memory_bytes = 256 * kMiB;
   options.limits.max_sequences = 64;
-  options.limits.max_recording_bytes = 10 * of_one;
+  options.limits.max_recording_bytes = 17 * of_one;
   const EngineHostPlan wider = PlanEngineHost(opened, *recording, options).value();
   EXPECT_EQ(wider.limits.RowsToRecord(), (std::vector<int32_t>{1, 2, 4, 8, 16, 32, 48, 64}));
-  EXPECT_EQ(wider.memory.recording_bytes, 8 * of_one);
+  EXPECT_EQ(wider.memory.recording_bytes, 15 * of_one);
   EXPECT_EQ(wider.memory.unrecorded_steps, 3);
   options.limits.max_sequences = 8;
-  options.limits.max_recording_bytes = 2 * of_one;
+  options.limits.max_recording_bytes = 4 * of_one;
   EXPECT_EQ(PlanEngineHost(opened, *recording, options).value().limits.RowsToRecord(),
             (std::vector<int32_t>{1, 2}));
 }

@@ -112,8 +112,8 @@ class Device {
   PackedBatch Build(const StepPlan& plan, std::span<const int32_t> records = {}) {
     return Copy(builder_.Build(plan, records, host_.data(), memory_.data()));
   }
-  PackedBatch BuildPadded(const StepPlan& plan, int32_t rows) {
-    return Copy(builder_.BuildPadded(plan, {}, rows, host_.data(), memory_.data()));
+  PackedBatch BuildPadded(const StepPlan& plan, const RecordedShape& shape) {
+    return Copy(builder_.BuildPadded(plan, {}, shape, host_.data(), memory_.data()));
   }
 
  private:
@@ -218,7 +218,7 @@ TEST(BatchBuilder, PaddedStepsOfAnyPlanHaveTheirPartsInTheSamePlaces) {
   for (const int64_t start : {0, 3, 17, 63}) full.AddRow(start, 1);
   std::vector<const void*> places;
   for (const Scene* scene : {&none, &some, &full}) {
-    const PackedBatch packed = device.BuildPadded(scene->plan, 4);
+    const PackedBatch packed = device.BuildPadded(scene->plan, {.rows = 4});
     ASSERT_EQ(packed.forward.sequences, 4);
     ASSERT_EQ(packed.forward.tokens, 4);
     const auto rows = static_cast<int32_t>(scene->plan.rows.size());
@@ -290,7 +290,7 @@ struct Runner {
 void ExpectSeen(const PackedBatch& packed, const StepPlan& plan, const KvLayout& layout) {
   for (size_t g = 0; g < layout.groups.size(); ++g) {
     const PageTableView& view = packed.forward.groups[g];
-    for (int32_t r = 0; r < packed.forward.sequences; ++r) {
+    for (int32_t r = 0; r < static_cast<int32_t>(plan.rows.size()); ++r) {
       const StepRow& row = plan.rows[static_cast<size_t>(r)];
       const Lease& lease = row.sequence->lease;
       const PageTable& table = lease.tables[g];
@@ -339,6 +339,59 @@ TEST(BatchBuilder, CountsThePlainRowsInFrontOfOthers) {
   EXPECT_NE(beside.forward.sinks.len, nullptr);
   EXPECT_EQ(beside.forward.plain.sequences, 2);
   EXPECT_EQ(beside.forward.plain.tokens, 16);
+}
+
+// What rows see of sinks and which see none lie where they lay, too, whatever is copied and in flight;
+// padding has neither.
+TEST(BatchBuilder, PaddedStepsWithSinksHaveTheirPartsInTheSamePlaces) {
+  const KvLayout layout = Layout({0, 6});
+  KvStore store(layout, 1000, PrefixCache::kOff);
+  BatchBuilder builder(layout, Limits(), 64);
+  Device device(builder);
+  const ContextPolicy policy = {.type = ContextPolicyType::kShift, .n_ctx = 8, .n_keep = 2, .n_discard = 1};
+  Runner plain(store, 0, {}), sees(store, 1, policy), sees_too(store, 2, policy);
+  StepPlan before, none, plans[3];
+  for (Runner* runner : {&plain, &sees, &sees_too}) runner->Plan(10, before);
+  for (StepPlan& plan : plans) {
+    plain.Plan(1, plan);
+    sees.Plan(1, plan);
+    plan.copies.clear();
+  }
+  sees_too.Plan(1, plans[1]);
+  plans[2].copies = {{500, 501}};
+  std::swap(plans[2].rows[0], plans[2].rows[1]);  // the plain one is not in front
+  const std::vector<std::vector<int32_t>> of_plain = {
+      {0, 0, 0, 0, 0}, {0, 1, 1, 1, 1}, {0, 1, 1, 1, 1}, {0, 0, 0, 0, 0}};
+  const std::vector<std::vector<int32_t>> of_others = {
+      {0, 0, 0, 0, 0}, {1, 1, 2, 2, 2}, {1, 1, 2, 3, 3}, {0, 1, 2, 2, 2}};
+  std::vector<const void*> places;
+  size_t number = 0;
+  for (const StepPlan* plan : {&none, &plans[0], &plans[1], &plans[2]}) {
+    const PackedBatch packed = device.BuildPadded(*plan, {.rows = 4, .sinks = true});
+    const SinkRows& sinks = packed.forward.sinks;
+    const AttentionPlain& kinds = packed.forward.plain;
+    std::vector<const void*> found = {packed.forward.token_ids,
+                                      packed.forward.qo_indptr,
+                                      sinks.len,
+                                      sinks.left,
+                                      sinks.positions,
+                                      sinks.limits,
+                                      kinds.qo_indptr,
+                                      kinds.others_qo_indptr};
+    for (size_t g = 0; g < 2; ++g) found.push_back(packed.forward.groups[g].sink_entry);
+    if (places.empty()) places = found;
+    EXPECT_EQ(found, places);
+    EXPECT_EQ(kinds.sequences, 0) << "the device alone is told";
+    EXPECT_EQ(std::vector<int32_t>(kinds.qo_indptr, kinds.qo_indptr + 5), of_plain[number]);
+    EXPECT_EQ(std::vector<int32_t>(kinds.others_qo_indptr, kinds.others_qo_indptr + 5), of_others[number]);
+    for (int32_t r = 0; r < 4; ++r) {
+      const bool sees_sinks = r < std::ssize(plan->rows) && SeesSinks(plan->rows[static_cast<size_t>(r)]);
+      EXPECT_EQ(sinks.len[r], sees_sinks ? 2 : 0);
+      EXPECT_EQ(sinks.left[r] > 0, sees_sinks);
+    }
+    if (!plan->rows.empty()) ExpectSeen(packed, *plan, layout);
+    ++number;
+  }
 }
 
 TEST(SlotTablesTest, ADecodeRowChangesEntriesOnlyWhereItBeginsAPage) {

@@ -954,6 +954,59 @@ TEST(CudaAttention, LayersOfAMixedStepShareItsTwoLists) {
   }
 }
 
+// Recorded while all sequences are of the other kind; replayed over a batch in which the last one alone is,
+// and over the first one again.
+TEST(CudaAttention, ARecordedDecodeTellsPlainSequencesFromOthersByThen) {
+  std::vector<PagedSpan> spans(8, {0, 37 * 64 + 20});
+  spans.push_back({0, 90});
+  const MixedCase c = {"", {spans, std::vector<int32_t>(9, 1), 37 * 64}, false};
+  std::vector<int32_t> none(10, 0), all(10), in_front(10), last(10, 8);
+  std::iota(all.begin(), all.end(), 0);
+  for (size_t i = 0; i < in_front.size(); ++i) in_front[i] = std::min(all[i], 8);
+  last.back() = 9;
+  for (const bool hopper : {false, true}) {
+    SCOPED_TRACE(hopper ? "on Hopper" : "before it");
+    Device device;
+    device.runtime->set_hopper(hopper);
+    StepMaxima maxima = HopperMaxima();
+    maxima.sequences = PagedAttention::kMostSequences;
+    ASSERT_EQ(device.backend->Reserve(maxima), OpCode::kOk) << device.backend->last_error();
+    PagedAttention attention(device, 64, 64);
+    attention.Set(c.batch);
+    const AttentionParams call = WithOthers(device, c, attention.Params(0));
+    const Taken mixed = Take(device, attention, call);
+    AttentionParams unsaid = call;
+    unsaid.plain = {};
+    const Taken by_row = Take(device, attention, unsaid);
+
+    int32_t *const plain = device.Upload(none), *const others = device.Upload(all);
+    AttentionParams recorded = call;
+    recorded.plain = {.qo_indptr = plain, .others_qo_indptr = others};
+    ASSERT_EQ(device.backend->BeginRecording(), OpCode::kOk);
+    attention.Queue(recorded);
+    RecordingHandle recording;
+    ASSERT_EQ(device.backend->EndRecording(&recording), OpCode::kOk);
+    for (const bool all_others : {false, true, false}) {
+      device.Write(plain, all_others ? none : in_front);
+      device.Write(others, all_others ? all : last);
+      attention.Forget();
+      emulator::TotalStats() = {};
+      ASSERT_EQ(device.backend->Replay(recording), OpCode::kOk);
+      EXPECT_EQ(device.runtime->Synchronize(), 0);
+      const emulator::LaunchStats& stats = emulator::TotalStats();
+      const Taken& want = all_others ? by_row : mixed;
+      EXPECT_EQ(attention.Out(), want.out);
+      EXPECT_EQ(stats.boxes, want.stats.boxes);
+      EXPECT_EQ(stats.boxes > 0, hopper && !all_others);
+      EXPECT_EQ(stats.matrix_loads, want.stats.matrix_loads);
+      // Blocks without an item look whether they have one.
+      const auto bytes = static_cast<double>(want.stats.global_read_bytes);
+      EXPECT_NEAR(static_cast<double>(stats.global_read_bytes), bytes, 0.01 * bytes);
+    }
+    device.backend->FreeRecording(recording);
+  }
+}
+
 // ---- recorded steps -----------------------------------------------------------------------------
 
 TEST(CudaRecording, RefusesToWaitOrToTakeMemory) {

@@ -150,8 +150,8 @@ void ExpectLaunchesAsPlanned(const std::string& remarks, const EngineLimits& lim
   long long recordings = 0, launches = 0;
   ASSERT_EQ(std::sscanf(remarks.c_str(), "%lld recordings of %lld launches", &recordings, &launches), 2)
       << remarks;
-  const std::ptrdiff_t sizes = std::ssize(limits.RowsToRecord());
-  EXPECT_EQ(recordings, 2 * sizes) << "a forward pass and a round of samples";
+  const std::ptrdiff_t sizes = limits.recorded_steps();
+  EXPECT_EQ(recordings, sizes + std::ssize(limits.RowsToRecord())) << "forward passes and rounds of samples";
   EXPECT_LE(launches, sizes * (kSmall.layers * kLaunchesOfLayer + kLaunchesOfStep));
   EXPECT_GE(launches, sizes * kSmall.layers * 5) << "of a layer five products and ops at least";
 }

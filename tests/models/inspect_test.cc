@@ -106,7 +106,7 @@ TEST(DescribePlan, SaysWhereTheMemoryGoesGroupByGroup) {
   plan.recorded_steps = 3;
   plan.unrecorded_steps = 2;
   EXPECT_THAT(DescribePlan(layout, plan, 123456789),
-              testing::ContainsRegex("recorded steps +some 98,304 bytes for 3 of 5 numbers of rows"));
+              testing::ContainsRegex("recorded steps +some 98,304 bytes for 3 of 5 forward passes"));
 }
 
 }  // namespace
