@@ -108,22 +108,21 @@ KvStore::KvStore(const KvLayout& layout, int64_t pool_pages, PrefixCache prefix_
       pages_(static_cast<size_t>(pool_pages)),
       held_pages_of_group_(layout.groups.size()),
       cached_pages_of_group_(layout.groups.size()),
-      tier_(tier) {
+      finds_(prefix_cache == PrefixCache::kOn),
+      // A block's columns: its page in each group, then its image in each.
+      tree_(kBlocksPerPage * pool_pages + kBlocksPerImage * (tier == nullptr ? 0 : tier->most_images()),
+            layout.format.page_size, layout.groups.size() * (tier == nullptr ? 1 : 2), hash),
+      tier_(tier),
+      idle_uses_(static_cast<size_t>(tree_.capacity()) * layout.groups.size()) {
   TM_CHECK(page_size() > 0, "page size is %d", page_size());
   free_.reserve(pages_.size());
   for (int64_t page = pool_pages - 1; page >= 0; --page) free_.push_back(static_cast<PageId>(page));
-  TM_CHECK(tier == nullptr || prefix_cache == PrefixCache::kOn, "a tier without names");
-  if (prefix_cache == PrefixCache::kOff) return;
+  TM_CHECK(tier == nullptr || finds_, "a tier without names");
   prefix_groups_ = PrefixGroupsOf(layout, {});
   for (const KvGroupSpec& group : layout.groups) {
     const int64_t pages = PagesFor(kWindowsPerKept * group.window, page_size());
     kept_interval_ = std::max(kept_interval_, pages * page_size());
   }
-  // A block's columns: its page in each group, then its image in each.
-  const int64_t blocks =
-      kBlocksPerPage * pool_pages + kBlocksPerImage * (tier == nullptr ? 0 : tier->most_images());
-  const size_t columns = layout.groups.size() * (tier == nullptr ? 1 : 2);
-  tree_.emplace(blocks, page_size(), columns, hash);
 }
 
 uint64_t KvStore::NextLeaseId() {
@@ -145,12 +144,15 @@ Lease KvStore::NewLease(const ContextPolicy& policy, int64_t trunk_len) const {
 
 int64_t KvStore::KnownPrefix(const Lease& lease, const PrefixQuery& query) {
   if (lease.is_parked() && IsWhole(lease, From::kAnywhere)) return lease.parked_tokens;
+  const Idle* idle = FindIdle(query.owner);
+  const int64_t left_idle = idle == nullptr ? 0 : IdlePrefix(*idle, lease, query, From::kHost);
   const PrefixTree::Node salt = FindSalt(query.salt);
-  return salt == PrefixTree::kNone ? 0 : FindHit(salt, lease, query, From::kHost);
+  const int64_t named = salt == PrefixTree::kNone ? 0 : FindHit(salt, lease, query, From::kHost);
+  return std::max(left_idle, named);
 }
 
 std::vector<KvStore::KnownPage> KvStore::KnownPages(const Lease& lease, const PrefixQuery& query) {
-  if (!tree_) return {};
+  if (!finds_) return {};
   const PrefixTree::Node salt = FindMark(PrefixTree::kRoot, MarkOf(query.salt));
   if (salt == PrefixTree::kNone) return {};
   FindPath(salt, lease, query.tokens, std::min(query.tokens.size(), query.most_tokens));
@@ -159,7 +161,7 @@ std::vector<KvStore::KnownPage> KvStore::KnownPages(const Lease& lease, const Pr
   for (const PrefixTree::Node node : path_) {
     for (size_t group = 0; group < layout_.groups.size(); ++group) {
       KnownPage& known = pages.emplace_back();
-      known.page = tree_->page(node, group);
+      known.page = tree_.page(node, group);
       known.node = node;
       const KvTier::Image image = this->image(node, group);
       if (known.page != kNoPage || image == KvTier::kNone) continue;
@@ -181,11 +183,11 @@ bool KvStore::FetchPage(const KnownPage& page, size_t group) {
 // Its pages are not cached before all of them have the name: each would be useless without the others.
 bool KvStore::Plant(Lease& above, std::span<const int32_t> block, const std::vector<bool>& wanted,
                     std::vector<TakenPage>* taken) {
-  if (!tree_ || !TakeInNext(above, block)) return false;
+  if (!finds_ || !TakeInNext(above, block)) return false;
   const PrefixTree::Node node = above.tip;
   const size_t first = taken->size();
   for (size_t group = 0; group < layout_.groups.size() && available() > 0; ++group) {
-    if (!wanted[group] || tree_->page(node, group) != kNoPage) continue;
+    if (!wanted[group] || tree_.page(node, group) != kNoPage) continue;
     const PageId page = Take(group);
     NamePage(page, node);
     taken->push_back({.group = group, .page = page});
@@ -204,7 +206,7 @@ void KvStore::FindPath(PrefixTree::Node salt, const Lease& lease, TokenView toke
   for (int64_t begin = 0; begin + block <= most; begin += block) {
     if (begin == plain_end) node = FindMark(node, MarkOf(lease.policy));
     if (node == PrefixTree::kNone) break;
-    node = tree_->Find(node, tokens.Piece(begin, block, &block_));
+    node = tree_.Find(node, tokens.Piece(begin, block, &block_));
     if (node == PrefixTree::kNone) break;
     path_.push_back(node);
   }
@@ -224,7 +226,7 @@ int64_t KvStore::FindHit(PrefixTree::Node salt, const Lease& lease, const Prefix
 }
 
 bool KvStore::Knows(PrefixTree::Node node, size_t group, From from) const {
-  if (tree_->page(node, group) != kNoPage) return true;
+  if (tree_.page(node, group) != kNoPage) return true;
   if (from == From::kPool || tier_ == nullptr) return false;
   const KvTier::Image image = this->image(node, group);
   if (image == KvTier::kNone) return false;
@@ -237,15 +239,21 @@ int64_t KvStore::Acquire(Lease& lease, const PrefixQuery& query) {
                        [](const PageTable& table) { return table.pages.empty() && table.kv_base == 0; }) &&
                (lease.is_parked() || lease.tip == PrefixTree::kRoot),
            "a lease of pages acquires others");
-  if (!tree_) return 0;
   if (lease.is_parked()) {
     if (TakeBack(lease)) return std::exchange(lease.parked_tokens, 0);
     Release(lease);
   }
-  const PrefixTree::Node salt = PinMark(PrefixTree::kRoot, MarkOf(query.salt));
-  if (salt == PrefixTree::kNone) return 0;
-  int64_t hit = FindHit(salt, lease, query, From::kHost);
+  const PrefixTree::Node salt = finds_ ? PinMark(PrefixTree::kRoot, MarkOf(query.salt)) : PrefixTree::kNone;
+  int64_t hit = salt == PrefixTree::kNone ? 0 : FindHit(salt, lease, query, From::kHost);
   if (tier_ != nullptr && !HasRoomFor(lease, hit)) hit = FindHit(salt, lease, query, From::kPool);
+  if (const Idle* idle = FindIdle(query.owner)) {
+    const int64_t end = IdlePrefix(*idle, lease, query, From::kHost);
+    if (end > hit && (tier_ == nullptr || HasRoomForFork(*idle, end, lease))) {
+      if (salt != PrefixTree::kNone) tree_.Unpin(salt);
+      return ForkIdle(*idle, end, lease, query);
+    }
+  }
+  if (salt == PrefixTree::kNone) return 0;
   struct Absent {
     PrefixTree::Node node = PrefixTree::kNone;
     size_t group = 0;
@@ -255,7 +263,7 @@ int64_t KvStore::Acquire(Lease& lease, const PrefixQuery& query) {
   std::vector<Absent> absent;
   // First those that are there, so that none of them makes room for one that is brought in.
   ForEachPageOfHit(lease, hit, [&](size_t group, size_t index, std::vector<PageId>* pages) {
-    const PageId page = tree_->page(path_[index], group);
+    const PageId page = tree_.page(path_[index], group);
     if (page == kNoPage) {
       tier_->Use(image(path_[index], group));
       absent.push_back({.node = path_[index], .group = group, .pages = pages, .at = pages->size()});
@@ -295,9 +303,9 @@ void KvStore::Forget(Lease& lease) {
   lease.seals = false;
   PrefixTree::Node above = PrefixTree::kNone;
   for (PrefixTree::Node node = lease.tip; node != PrefixTree::kRoot; node = above) {
-    above = tree_->above(node);
+    above = tree_.above(node);
     for (size_t group = 0; group < layout_.groups.size(); ++group) {
-      const PageId page = tree_->page(node, group);
+      const PageId page = tree_.page(node, group);
       if (page != kNoPage) Unname(page);
       ForgetImage(node, group);
     }
@@ -339,12 +347,21 @@ void KvStore::Extend(Lease& lease, int64_t written, int64_t end, std::vector<Pag
       const int64_t first_position = table.kv_base + index * page_size();
       if (first_position < written) copies->push_back({.from = shared, .to = own});
       table.pages[index] = own;
-      Drop(shared, kOthers);
+      if (references(shared) > 1)
+        Drop(shared, kOthers);
+      else
+        copied_.push_back(shared);
     });
     if (lease.is_cut) UnnameAt(table, written);
     while (EndOf(table) < end) table.pages.push_back(Take(group));
   }
   lease.is_cut = false;  // the page is its own by now
+}
+
+void KvStore::EndPlan() {
+  for (const PageId page : copied_) Drop(page, kOthers);
+  copied_.clear();
+  DropBrokenIdle();
 }
 
 void KvStore::Roll(Lease& lease, int64_t accepted) {
@@ -370,16 +387,7 @@ void KvStore::Roll(Lease& lease, int64_t accepted) {
 Lease KvStore::Fork(const Lease& lease, int64_t end) {
   Lease fork = lease;
   fork.id = NextLeaseId();
-  const int64_t plain_end = PlainBlocksEnd(lease);
-  const auto mark_blocks = PagesFor(std::ssize(MarkOf(lease.policy)), page_size());
-  while (fork.sealed > end) {
-    fork.sealed -= page_size();
-    const int64_t nodes = 1 + (fork.sealed == plain_end ? mark_blocks : 0);
-    for (int64_t node = 0; node < nodes; ++node) fork.tip = tree_->above(fork.tip);
-  }
-  if (tree_) tree_->Pin(fork.tip);
-  blocks_under_policies_ += BlocksUnderPolicy(fork);
-  fork.is_cut = true;
+  CutNames(fork, end);
   for (size_t group = 0; group < lease.tables.size(); ++group) {
     const PageTable& table = lease.tables[group];
     const int64_t pages = PagesFor(end - table.kv_base, page_size());
@@ -394,10 +402,37 @@ Lease KvStore::Fork(const Lease& lease, int64_t end) {
   return fork;
 }
 
-// Pages without a name first, as they lie; then the named ones from the end, so that none is evicted before
-// what follows it.
+// Of a copy of a lease: it goes on behind `end`, within what was named or a page that is shared.
+void KvStore::CutNames(Lease& fork, int64_t end) {
+  const int64_t plain_end = PlainBlocksEnd(fork);
+  const auto mark_blocks = PagesFor(std::ssize(MarkOf(fork.policy)), page_size());
+  while (fork.sealed > end) {
+    fork.sealed -= page_size();
+    const int64_t nodes = 1 + (fork.sealed == plain_end ? mark_blocks : 0);
+    for (int64_t node = 0; node < nodes; ++node) fork.tip = tree_.above(fork.tip);
+  }
+  tree_.Pin(fork.tip);
+  blocks_under_policies_ += BlocksUnderPolicy(fork);
+  fork.is_cut = true;
+}
+
 void KvStore::Release(Lease& lease) {
   if (lease.is_parked()) DropParked(lease);
+  DropPages(lease);
+  lease.id = NextLeaseId();
+  MoveTip(lease, PrefixTree::kRoot);
+  blocks_under_policies_ -= BlocksUnderPolicy(lease);
+  lease.sealed = 0;
+  lease.seals = false;
+  lease.is_cut = false;
+  lease.hit_tokens = 0;
+  lease.known_tokens = 0;
+  lease.asked_tokens = 0;
+}
+
+// Pages without a name first, as they lie; then the named ones from the end, so that none is evicted before
+// what follows it.
+void KvStore::DropPages(Lease& lease) {
   for (PageTable& table : lease.tables) {
     for (std::vector<PageId>* list : {&table.sinks, &table.pages}) {
       for (PageId& page : *list) {
@@ -428,15 +463,6 @@ void KvStore::Release(Lease& lease) {
     table.pages.clear();
     table.kv_base = 0;
   }
-  lease.id = NextLeaseId();
-  MoveTip(lease, PrefixTree::kRoot);
-  blocks_under_policies_ -= BlocksUnderPolicy(lease);
-  lease.sealed = 0;
-  lease.seals = false;
-  lease.is_cut = false;
-  lease.hit_tokens = 0;
-  lease.known_tokens = 0;
-  lease.asked_tokens = 0;
 }
 
 void KvStore::CheckAccounting() const {
@@ -471,7 +497,7 @@ void KvStore::CheckAccounting() const {
     TM_CHECK(states[i] != State::kLeased || page.references > 0, "page %zu is in no state", i);
     TM_CHECK(is_named ? states[i] != State::kFree : states[i] != State::kCached,
              "page %zu is free with a name, or cached without one", i);
-    TM_CHECK(!is_named || tree_->page(page.node, static_cast<size_t>(page.group)) == static_cast<PageId>(i),
+    TM_CHECK(!is_named || tree_.page(page.node, static_cast<size_t>(page.group)) == static_cast<PageId>(i),
              "page %zu has a name that is another one's", i);
     if (states[i] == State::kLeased) ++held[static_cast<size_t>(page.group)];
     if (states[i] == State::kCached) ++cached[static_cast<size_t>(page.group)];
@@ -485,6 +511,14 @@ void KvStore::CheckAccounting() const {
                std::accumulate(cached.begin(), cached.end(), int64_t{0}) == cached_pages(),
            "%lld pages are held and %lld cached, which no group has", static_cast<long long>(held_pages()),
            static_cast<long long>(cached_pages()));
+  std::vector<int32_t> idle_uses(idle_uses_.size());
+  for (const Idle& idle : idle_) {
+    TM_CHECK(has_broken_idle_ || IsWhole(idle.lease, From::kAnywhere), "an idle lease lacks a page");
+    ForEachParked(idle.lease, [&](PrefixTree::Node node, size_t group) {
+      ++idle_uses[static_cast<size_t>(node) * layout_.groups.size() + group];
+    });
+  }
+  TM_CHECK(idle_uses == idle_uses_, "the pages of idle leases are not those that are counted");
   if (tier_ != nullptr) tier_->CheckAccounting();
 }
 
@@ -496,8 +530,8 @@ void KvStore::UnnameAt(const PageTable& table, int64_t written) {
   if (pages_[page].node != PrefixTree::kNone) Unname(page);
 }
 
-// Calls visit(index) for each page of the table that positions [written, end) lie in and that has other
-// leases.
+// Calls visit(index) for each page of the table that positions [written, end) lie in and that other leases
+// have, idle ones among them.
 template <typename Visit>
 void KvStore::ForEachSharedPage(const Lease& lease, const PageTable& table, int64_t written, int64_t end,
                                 const Visit& visit) const {
@@ -505,7 +539,7 @@ void KvStore::ForEachSharedPage(const Lease& lease, const PageTable& table, int6
   end = std::min(end, EndOf(table));
   for (int64_t at = written; at < end; at = (PageOf(at, 0, page_size()) + 1) * page_size()) {
     const int64_t index = PageOf(at, table.kv_base, page_size());
-    if (pages_[table.pages[index]].references > 1) visit(index);
+    if (IsShared(table.pages[index])) visit(index);
   }
 }
 
@@ -554,14 +588,14 @@ std::span<const int32_t> KvStore::WholeBlocksOfMark() {
 
 // kNone: not known, or nothing is.
 PrefixTree::Node KvStore::FindSalt(std::string_view salt) {
-  return tree_ ? FindMark(PrefixTree::kRoot, MarkOf(salt)) : PrefixTree::kNone;
+  return finds_ ? FindMark(PrefixTree::kRoot, MarkOf(salt)) : PrefixTree::kNone;
 }
 
 // kNone: not known.
 PrefixTree::Node KvStore::FindMark(PrefixTree::Node above, std::span<const int32_t> mark) const {
   const auto block = static_cast<size_t>(page_size());
   for (size_t begin = 0; begin < mark.size() && above != PrefixTree::kNone; begin += block) {
-    above = tree_->Find(above, mark.subspan(begin, block));
+    above = tree_.Find(above, mark.subspan(begin, block));
   }
   return above;
 }
@@ -570,11 +604,11 @@ PrefixTree::Node KvStore::FindMark(PrefixTree::Node above, std::span<const int32
 PrefixTree::Node KvStore::PinMark(PrefixTree::Node above, std::span<const int32_t> mark) {
   const auto block = static_cast<size_t>(page_size());
   PrefixTree::Node node = above;
-  tree_->Pin(node);
+  tree_.Pin(node);
   for (size_t begin = 0; begin < mark.size() && node != PrefixTree::kNone; begin += block) {
     const PrefixTree::Node below = TakeInBlock(node, mark.subspan(begin, block));
-    if (below != PrefixTree::kNone) tree_->Pin(below);
-    tree_->Unpin(node);
+    if (below != PrefixTree::kNone) tree_.Pin(below);
+    tree_.Unpin(node);
     node = below;
   }
   return node;
@@ -584,7 +618,12 @@ PrefixTree::Node KvStore::PinMark(PrefixTree::Node above, std::span<const int32_
 // room for it, or too much under policies has names, or its hash is another one's.
 bool KvStore::TakeInNext(Lease& lease, std::span<const int32_t> ids) {
   const bool under_policy = lease.sealed >= PlainBlocksEnd(lease);
-  if (under_policy && (blocks_under_policies_ + 1) * kBlocksUnderPolicies > tree_->capacity()) return false;
+  const auto is_too_much = [this] {
+    return (blocks_under_policies_ + 1) * kBlocksUnderPolicies > tree_.capacity();
+  };
+  while (under_policy && is_too_much()) {
+    if (!DropOldestUnderPolicy()) return false;
+  }
   const bool marks = lease.sealed == PlainBlocksEnd(lease);
   const PrefixTree::Node above = marks ? PinMark(lease.tip, MarkOf(lease.policy)) : lease.tip;
   const PrefixTree::Node node = above == PrefixTree::kNone ? above : TakeInBlock(above, ids);
@@ -593,22 +632,25 @@ bool KvStore::TakeInNext(Lease& lease, std::span<const int32_t> ids) {
     lease.sealed += page_size();
     if (under_policy) ++blocks_under_policies_;
   }
-  if (marks && above != PrefixTree::kNone) tree_->Unpin(above);
+  if (marks && above != PrefixTree::kNone) tree_.Unpin(above);
   return node != PrefixTree::kNone;
 }
 
-// Images are let go, then pages evicted, while there is no room for another block. kNone: there is none, or
-// the block's hash is another one's. REQUIRES: `above` is pinned.
+// Images are let go, then pages evicted, then idle leases, while there is no room for another block. kNone:
+// there is none, or the block's hash is another one's. REQUIRES: `above` is pinned.
 PrefixTree::Node KvStore::TakeInBlock(PrefixTree::Node above, std::span<const int32_t> ids) {
-  while (tree_->full() && tier_ != nullptr && tier_->LoseOldest(&lost_)) ForgetLost();
-  while (tree_->full() && cached_pages_ > 0) free_.push_back(Evict(Keeps::kNothing));
-  return tree_->full() ? tree_->Find(above, ids) : tree_->FindOrInsert(above, ids);
+  while (tree_.full() && tier_ != nullptr && tier_->LoseOldest(&lost_)) ForgetLost();
+  while (tree_.full() && cached_pages_ > 0) {
+    free_.push_back(Evict(Keeps::kNothing));
+    DropBrokenIdle();
+  }
+  while (tree_.full() && !idle_.empty()) DropIdle(idle_.begin());
+  return tree_.full() ? tree_.Find(above, ids) : tree_.FindOrInsert(above, ids);
 }
 
 void KvStore::MoveTip(Lease& lease, PrefixTree::Node node) {
-  if (!tree_) return;
-  tree_->Pin(node);
-  tree_->Unpin(lease.tip);
+  tree_.Pin(node);
+  tree_.Unpin(lease.tip);
   lease.tip = node;
 }
 
@@ -616,7 +658,7 @@ void KvStore::MoveTip(Lease& lease, PrefixTree::Node node) {
 void KvStore::NamePages(const Lease& lease, PrefixTree::Node node, int64_t begin) {
   for (size_t group = 0; group < lease.tables.size(); ++group) {
     const PageTable& table = lease.tables[group];
-    if (begin < table.kv_base || tree_->page(node, group) != kNoPage) continue;
+    if (begin < table.kv_base || tree_.page(node, group) != kNoPage) continue;
     const PageId page = table.pages[static_cast<size_t>(PageOf(begin, table.kv_base, page_size()))];
     NamePage(page, node);
     pages_[page].is_preferred = lease.prefers_cache;
@@ -628,14 +670,14 @@ void KvStore::NamePages(const Lease& lease, PrefixTree::Node node, int64_t begin
 // REQUIRES: the node has no page in the page's group, and the page no name.
 void KvStore::NamePage(PageId id, PrefixTree::Node node) {
   Page& page = pages_[id];
-  tree_->SetPage(node, static_cast<size_t>(page.group), id);
+  tree_.SetPage(node, static_cast<size_t>(page.group), id);
   page.node = node;
 }
 
 // Pages of the block that were useless and are no more, since others have come.
 void KvStore::RequeueUseful(PrefixTree::Node node) {
   for (size_t group = 0; group < layout_.groups.size(); ++group) {
-    const PageId page = tree_->page(node, group);
+    const PageId page = tree_.page(node, group);
     if (page == kNoPage || references(page) > 0 || pages_[page].queue != kUseless || IsUseless(page))
       continue;
     Dequeue(page);
@@ -646,7 +688,8 @@ void KvStore::RequeueUseful(PrefixTree::Node node) {
 // It is found no more; a cached one is free.
 void KvStore::Unname(PageId id) {
   Page& page = pages_[id];
-  tree_->ClearPage(page.node, static_cast<size_t>(page.group));
+  has_broken_idle_ = has_broken_idle_ || IsOfIdle(id);
+  tree_.ClearPage(page.node, static_cast<size_t>(page.group));
   page.node = PrefixTree::kNone;
   if (page.references > 0) {
     shared_references_ += page.references - 1;
@@ -726,8 +769,12 @@ void KvStore::Drop(PageId id, Queue queue) {
   --held_pages_of_group_[static_cast<size_t>(page.group)];
   if (page.node == PrefixTree::kNone) {
     free_.push_back(id);
+  } else if (queue == kParked) {
+    Enqueue(id, queue);
+  } else if (IsOfIdle(id)) {
+    Enqueue(id, kOthers);  // whoever let go of it, and whatever else is there of its block
   } else {
-    Enqueue(id, queue != kParked && IsUseless(id) ? kUseless : queue);
+    Enqueue(id, IsUseless(id) ? kUseless : queue);
   }
 }
 
@@ -737,9 +784,10 @@ PageId KvStore::Evict(Keeps keeps) {
   const PageId victim = queues_[FirstToGo()].oldest;
   Page& page = pages_[victim];
   const bool is_kept = tier_ != nullptr && keeps == Keeps::kImage && Spill(victim);
+  has_broken_idle_ = has_broken_idle_ || (!is_kept && IsOfIdle(victim));
   if (!is_kept) MakePartnersUseless(page.node, static_cast<size_t>(page.group));
   Dequeue(victim);
-  tree_->ClearPage(page.node, static_cast<size_t>(page.group));
+  tree_.ClearPage(page.node, static_cast<size_t>(page.group));
   page.node = PrefixTree::kNone;
   return victim;
 }
@@ -748,9 +796,10 @@ PageId KvStore::Evict(Keeps keeps) {
 void KvStore::MakePartnersUseless(PrefixTree::Node node, size_t group) {
   const int64_t reach = Reach(layout_.groups[group].window);
   for (size_t other = 0; other < layout_.groups.size(); ++other) {
-    const PageId partner = tree_->page(node, other);
+    const PageId partner = tree_.page(node, other);
     const bool sees_no_farther = Reach(layout_.groups[other].window) <= reach;
     if (other == group || partner == kNoPage || references(partner) > 0 || !sees_no_farther) continue;
+    if (IsOfIdle(partner)) continue;
     if (pages_[partner].queue == kUseless) continue;
     Dequeue(partner);
     Enqueue(partner, kUseless);

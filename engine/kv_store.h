@@ -41,6 +41,14 @@
 // others, and Acquire leases them again, so that nothing of a text without an end is computed twice. Where
 // one of them is gone, all are, and the sequence begins anew.
 //
+// LeaveIdle is Release for a lease whose owner will ask for more (KvOwner: a session), with the cache on or
+// off: its pages, the partial one too, are cached as of kind 4, those without a name under one that only this
+// lease knows. Acquire forks it for the owner's next sequence, as far as the tokens are the same and every
+// page that is seen from there is held; the page that this one goes on in is copied before it is written. So
+// nothing is computed twice, and what was left stays as it was until the owner leaves something new. It keeps
+// nobody waiting: with the first of its pages that goes, and leaves no image, it is no more, its own pages
+// are free, and those with names are cached like others.
+//
 // With a KvTier the images of evicted pages of kinds 3 and 4, and of parked ones, stay on the host or a disk
 // under the same names, and Acquire brings them back into pages that it takes. What is to be copied for it is
 // a list of moves, in order, that whoever runs steps does before the next one (TakeMoves).
@@ -53,12 +61,14 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <optional>
+#include <list>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "engine/kv_owner.h"
 #include "engine/kv_tier.h"
 #include "engine/prefix_hit.h"
 #include "engine/prefix_tree.h"
@@ -111,12 +121,12 @@ struct Lease {
   PrefixTree::Node tip = PrefixTree::kRoot;  // the last block sealed, pinned
   int64_t sealed = 0;                        // tokens whose pages have names
   bool seals = false;                        // its further pages get names
-  bool is_cut = false;                       // its last page was shared by Fork, maybe part of a full one
+  bool is_cut = false;                       // its last page is another lease's too, maybe part of a full one
   int64_t hit_tokens = 0;                    // found by Acquire,
   int64_t known_tokens = 0;                  // of whose tokens so many were known, with their pages or not,
   int64_t asked_tokens = 0;                  // of so many
-  // Of one that is parked: its tables, with the nodes of its pages in their places, each pinned; the node
-  // above those that are its own; and the tokens that they hold.
+  // Of one that is parked or idle: its tables, with the nodes of its pages in their places, each pinned; the
+  // node above those that are its own; and the tokens that they hold.
   std::vector<PageTable> parked = {};
   PrefixTree::Node parked_below = PrefixTree::kNone;
   int64_t parked_tokens = 0;
@@ -129,6 +139,8 @@ struct PrefixQuery {
   TokenView tokens;                 // prompt, and the output where a sequence begins again
   std::string_view salt;            // requests of other salts share no page with this one
   int64_t most_tokens = INT64_MAX;  // that may be found; what is asked of later positions must be computed
+  // What it has left idle may be had, too; null: nobody. All that one asks is of one salt and one policy.
+  const KvOwner* owner = nullptr;
 };
 
 enum class PrefixCache : int32_t { kOff = 0, kOn = 1 };
@@ -180,8 +192,9 @@ class KvStore {
   Lease NewLease(const ContextPolicy& policy = {}, int64_t trunk_len = INT64_MAX) const;
 
   // Leases the pages of the longest known prefix of the tokens, so that the sequence can go on behind it;
-  // returns its length (LongestPrefixHit), 0 where none is known. They may be cached until now, and are
-  // available() no more. REQUIRES: the lease has no page.
+  // returns its length (LongestPrefixHit, or what of an idle lease is the same, which may end within a page),
+  // 0 where none is known. They may be cached until now, and are available() no more. REQUIRES: the lease has
+  // no page.
   int64_t Acquire(Lease& lease, const PrefixQuery& query);
   // What Acquire would return now. Nothing is leased, so that it may be less by then.
   int64_t KnownPrefix(const Lease& lease, const PrefixQuery& query);
@@ -208,6 +221,9 @@ class KvStore {
   // Makes room for positions [written, end): free pages, then evicted ones, and a copy of a shared page that
   // would be written to (appended to `copies`). REQUIRES: available() is at least PagesNeeded().
   void Extend(Lease& lease, int64_t written, int64_t end, std::vector<PageCopy>* copies);
+  // The copies so far come before all that is decided from now on: until then nobody else has an idle page
+  // that is copied. After each plan.
+  void EndPlan();
 
   // Lets go of pages of windowed groups that no position >= accepted can see.
   void Roll(Lease& lease, int64_t accepted);
@@ -240,11 +256,23 @@ class KvStore {
   bool Plant(Lease& above, std::span<const int32_t> block, const std::vector<bool>& wanted,
              std::vector<TakenPage>* taken);
 
-  // Lets go of everything. The only other places that drop a page are Roll, SetAside, and Extend for a page
-  // it copies.
+  // Lets go of everything. The only other places that drop a page are Roll, SetAside, LeaveIdle, and Extend
+  // (EndPlan) for a page it copies.
   void Release(Lease& lease);
   // The same, and what positions below `accepted` need is parked where nobody else can have it.
   void SetAside(Lease& lease, int64_t accepted);
+
+  // ---- idle leases: one for each owner, at most --------------------------------------------------
+  // Lets go of everything, and what goes on behind `accepted` needs stays idle, in place of what the owner
+  // had left before; that stays where this lease cannot be left (it has no page, or never wrote to one).
+  // `tokens`: at least [0, accepted), which are copied.
+  void LeaveIdle(Lease& lease, TokenView tokens, int64_t accepted,
+                 const std::shared_ptr<const KvOwner>& owner);
+  // Nobody gets it any more. Of an owner that has none it does nothing.
+  void ForgetIdle(const KvOwner* owner);
+  // Of owners that nobody shares any more.
+  void ForgetOrphans();
+  int64_t idle_leases() const { return std::ssize(idle_); }
 
   // ---- the tier ---------------------------------------------------------------------------------
   bool has_tier() const { return tier_ != nullptr; }
@@ -336,10 +364,41 @@ class KvStore {
   template <typename Visit>
   static void ForEachParked(const Lease& lease, const Visit& visit);
 
+  // ---- idle leases ------------------------------------------------------------------------------
+  struct Idle {
+    std::weak_ptr<const KvOwner> owner;
+    const KvOwner* name = nullptr;  // the same; it does not lie elsewhere while `owner` is there
+    std::vector<int32_t> tokens;
+    Lease lease;  // its pages are in `parked`
+  };
+
+  const Idle* FindIdle(const KvOwner* owner) const;
+  int64_t IdlePrefix(const Idle& idle, const Lease& lease, const PrefixQuery& query, From from) const;
+  template <typename Visit>
+  void ForEachForked(const Idle& idle, int64_t end, Lease& fork, const Visit& visit) const;
+  bool HasRoomForFork(const Idle& idle, int64_t end, Lease& lease) const;
+  int64_t ForkIdle(const Idle& idle, int64_t end, Lease& lease, const PrefixQuery& query);
+  void DropNames(Lease& lease);
+  void DropIdle(std::list<Idle>::iterator idle);
+  void DropBrokenIdle();
+  bool DropOldestUnderPolicy();
+  int32_t& IdleUses(PrefixTree::Node node, size_t group) {
+    return idle_uses_[static_cast<size_t>(node) * layout_.groups.size() + group];
+  }
+  bool IsOfIdle(PrefixTree::Node node, size_t group) const {
+    return !idle_.empty() && idle_uses_[static_cast<size_t>(node) * layout_.groups.size() + group] > 0;
+  }
+  bool IsOfIdle(PageId page) const {
+    const Page& of = pages_[static_cast<size_t>(page)];
+    return of.node != PrefixTree::kNone && IsOfIdle(of.node, static_cast<size_t>(of.group));
+  }
+  // Who writes to it needs a copy.
+  bool IsShared(PageId page) const { return references(page) > 1 || IsOfIdle(page); }
+
   // ---- images -----------------------------------------------------------------------------------
   size_t ImageColumn(size_t group) const { return layout_.groups.size() + group; }
   KvTier::Image image(PrefixTree::Node node, size_t group) const {
-    return tier_ == nullptr ? KvTier::kNone : tree_->page(node, ImageColumn(group));
+    return tier_ == nullptr ? KvTier::kNone : tree_.page(node, ImageColumn(group));
   }
   bool CanReturn(const Lease& lease) const;
   int64_t HitThatCanCome(PrefixTree::Node salt, const Lease& lease, PrefixQuery query);
@@ -357,6 +416,9 @@ class KvStore {
   PageId Take(size_t group);
   void Share(PageId page);
   void Drop(PageId page, Queue queue);
+  void DropPages(Lease& lease);
+  void CutNames(Lease& fork, int64_t end);
+  void TrimBehind(Lease& lease, int64_t accepted);
   PageId Evict(Keeps keeps);
   Queue FirstToGo() const;
   void Enqueue(PageId page, Queue queue);
@@ -377,7 +439,8 @@ class KvStore {
   int64_t preferred_pages_ = 0;  // of these, in kPreferred
   std::vector<int64_t> held_pages_of_group_;
   std::vector<int64_t> cached_pages_of_group_;
-  std::optional<PrefixTree> tree_;  // while the cache is on
+  const bool finds_;  // the cache is on: pages get names by their tokens
+  PrefixTree tree_;   // those, and what is parked or idle
   // Of live leases, behind what is named without their policies; one that is shared counts for each.
   int64_t blocks_under_policies_ = 0;
   std::vector<PrefixTree::Node> path_;  // scratch of Acquire
@@ -389,7 +452,14 @@ class KvStore {
   std::vector<PageMove> moves_;     // of the current batch
   std::vector<KvTier::Name> lost_;  // scratch: images that are gone, and have their columns still
   double page_ns_ = 0;              // that computing a page's worth takes; 0: not known
-  int64_t parkings_ = 0;            // so far: what a parked lease's own name is made of
+  int64_t parkings_ = 0;            // so far: what a parked or idle lease's own name is made of
+
+  // The one that was left first is in front. At most one for each owner that somebody shares, and each has a
+  // block of the tree for itself.
+  std::list<Idle> idle_;
+  std::vector<int32_t> idle_uses_;  // [blocks, groups] idle leases that have the block's page there
+  bool has_broken_idle_ = false;    // of one a page is gone: until DropBrokenIdle
+  std::vector<PageId> copied_;      // idle pages that the plan copies, leased until EndPlan
 };
 
 // Calls visit(group, index, list) for each page that a hit leases: the block of path_ it is of, and where in

@@ -1,4 +1,6 @@
-// What KvStore does with pages beyond the pool: parking, and images in a tier.
+// What KvStore does with the pages of leases that may come back: parking, idle leases; and with pages beyond
+// the pool: images in a tier.
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 
@@ -16,11 +18,8 @@ void KvStore::SetAside(Lease& lease, int64_t accepted) {
 
 // What a row below plain_len computed any request finds by its tokens, which Release sees to.
 bool KvStore::Park(Lease& lease, int64_t accepted) {
-  if (!tree_ || accepted <= lease.plain_len || lease.is_cut) return false;
-  for (PageTable& table : lease.tables) {  // what was taken for a step that did not count
-    for (; EndOf(table) - page_size() >= accepted && !table.pages.empty(); table.pages.pop_back())
-      Drop(table.pages.back(), kOthers);
-  }
+  if (!finds_ || accepted <= lease.plain_len || lease.is_cut) return false;
+  TrimBehind(lease, accepted);
   std::vector<PageTable> named;
   if (!NameParked(lease, &named)) return false;
   for (size_t group = 0; group < lease.tables.size(); ++group) {
@@ -42,9 +41,18 @@ bool KvStore::Park(Lease& lease, int64_t accepted) {
   return true;
 }
 
+// Drops what was taken for a step that did not count.
+void KvStore::TrimBehind(Lease& lease, int64_t accepted) {
+  for (PageTable& table : lease.tables) {
+    for (; EndOf(table) - page_size() >= accepted && !table.pages.empty(); table.pages.pop_back())
+      Drop(table.pages.back(), kOthers);
+  }
+}
+
 // Nodes for all pages of the lease, each pinned: of those that have a name it is that; the others get one
 // below a node that is the lease's alone. False: there is no room for all, or another lease writes to one.
 bool KvStore::NameParked(Lease& lease, std::vector<PageTable>* named) {
+  named->clear();
   ++parkings_;
   mark_ = {INT32_MIN + static_cast<int32_t>(ContextPolicyType::kNone),  // no salt's, and no policy's
            static_cast<int32_t>(parkings_ & INT32_MAX), static_cast<int32_t>(parkings_ >> 31)};
@@ -59,7 +67,7 @@ bool KvStore::NameParked(Lease& lease, std::vector<PageTable>* named) {
       node = TakeInBlock(lease.parked_below, own);
     }
     is_named = is_named && node != PrefixTree::kNone;
-    if (node != PrefixTree::kNone) tree_->Pin(node);
+    if (node != PrefixTree::kNone) tree_.Pin(node);
     return node;
   };
   for (const PageTable& table : lease.tables) {
@@ -96,7 +104,7 @@ bool KvStore::IsWhole(const Lease& lease, From from) const {
 bool KvStore::TakeBack(Lease& lease) {
   if (!IsWhole(lease, From::kHost)) return false;
   ForEachParked(lease, [&](PrefixTree::Node node, size_t group) {
-    const PageId page = tree_->page(node, group);
+    const PageId page = tree_.page(node, group);
     if (page != kNoPage)
       Share(page);
     else
@@ -109,8 +117,8 @@ bool KvStore::TakeBack(Lease& lease) {
     for (auto [nodes, pages] :
          {std::pair(&parked.sinks, &table.sinks), std::pair(&parked.pages, &table.pages)}) {
       for (const PrefixTree::Node node : *nodes) {
-        PageId page = tree_->page(node, group);
-        const bool is_own = tree_->above(node) == lease.parked_below;
+        PageId page = tree_.page(node, group);
+        const bool is_own = tree_.above(node) == lease.parked_below;
         if (page == kNoPage) {
           page = BringIn(node, group);
           if (!is_own) NamePage(page, node);
@@ -129,11 +137,11 @@ bool KvStore::TakeBack(Lease& lease) {
 void KvStore::DropParked(Lease& lease) {
   ForEachParked(lease, [&](PrefixTree::Node node, size_t group) {
     if (node == PrefixTree::kNone) return;
-    const PageId page = tree_->page(node, group);
-    const bool is_cached = page != kNoPage && references(page) == 0;
-    if (is_cached && tree_->above(node) == lease.parked_below) {
+    const PageId page = tree_.page(node, group);
+    if (page == kNoPage) return;
+    if (tree_.above(node) == lease.parked_below) {
       Unname(page);
-    } else if (is_cached && pages_[page].queue == kParked) {
+    } else if (references(page) == 0 && (pages_[page].queue == kParked || IsUseless(page))) {
       Dequeue(page);
       Enqueue(page, IsUseless(page) ? kUseless : kOthers);
     }
@@ -146,16 +154,189 @@ void KvStore::UnpinParked(Lease& lease) {
   ForEachParked(lease, [&](PrefixTree::Node node, size_t group) {
     if (node == PrefixTree::kNone) return;
     const KvTier::Image known = image(node, group);
-    if (tree_->above(node) == lease.parked_below) {
+    if (tree_.above(node) == lease.parked_below) {
       ForgetImage(node, group);
     } else if (known != KvTier::kNone) {
       tier_->GoInTurn(known);
     }
-    tree_->Unpin(node);
+    tree_.Unpin(node);
   });
   lease.parked.clear();
-  tree_->Unpin(lease.parked_below);
+  tree_.Unpin(lease.parked_below);
   lease.parked_below = PrefixTree::kNone;
+}
+
+// ---- idle leases --------------------------------------------------------------------------------
+
+void KvStore::LeaveIdle(Lease& lease, TokenView tokens, int64_t accepted,
+                        const std::shared_ptr<const KvOwner>& owner) {
+  ForgetOrphans();
+  const bool has_pages = accepted > 0 && !lease.is_parked() && !lease.is_cut;
+  if (!has_pages || lease.trunk_len != INT64_MAX) return Release(lease);
+  ForgetIdle(owner.get());
+  Roll(lease, accepted);
+  TrimBehind(lease, accepted);
+  std::vector<PageTable> named;
+  if (!NameParked(lease, &named)) {
+    DropNames(lease);
+    if (!NameParked(lease, &named)) return Release(lease);
+  }
+  for (size_t group = 0; group < lease.tables.size(); ++group) {
+    const PageTable& table = lease.tables[group];
+    for (auto [pages, nodes] :
+         {std::pair(&table.sinks, &named[group].sinks), std::pair(&table.pages, &named[group].pages)}) {
+      for (size_t i = 0; i < pages->size(); ++i) {
+        const PageId page = (*pages)[i];
+        if (pages_[page].node == PrefixTree::kNone) NamePage(page, (*nodes)[i]);
+        pages_[page].is_preferred = true;
+        ++IdleUses((*nodes)[i], group);
+      }
+    }
+  }
+  Lease empty = NewLease(lease.policy);
+  empty.prefers_cache = lease.prefers_cache;
+  lease.parked = std::move(named);
+  lease.parked_tokens = accepted;
+  idle_.push_back({.owner = owner,
+                   .name = owner.get(),
+                   .tokens = tokens.First(accepted).ToVector(),
+                   .lease = std::exchange(lease, std::move(empty))});
+  DropPages(idle_.back().lease);
+}
+
+// Of a text whose own names fill the tree: nobody finds it by them any more.
+void KvStore::DropNames(Lease& lease) {
+  for (const PageTable& table : lease.tables) {
+    for (const auto* list : {&table.sinks, &table.pages}) {
+      for (const PageId page : *list) {
+        const bool is_named = pages_[page].node != PrefixTree::kNone;
+        if (is_named && references(page) == 1 && !IsOfIdle(page)) Unname(page);
+      }
+    }
+  }
+  blocks_under_policies_ -= BlocksUnderPolicy(lease);
+  MoveTip(lease, PrefixTree::kRoot);
+  lease.sealed = 0;
+  lease.seals = false;
+}
+
+void KvStore::ForgetIdle(const KvOwner* owner) {
+  const auto found =
+      std::find_if(idle_.begin(), idle_.end(), [owner](const Idle& idle) { return idle.name == owner; });
+  if (found != idle_.end()) DropIdle(found);
+}
+
+void KvStore::ForgetOrphans() {
+  for (auto idle = idle_.begin(); idle != idle_.end();) {
+    const auto next = std::next(idle);
+    if (idle->owner.expired()) DropIdle(idle);
+    idle = next;
+  }
+}
+
+const KvStore::Idle* KvStore::FindIdle(const KvOwner* owner) const {
+  if (owner == nullptr) return nullptr;
+  const auto found = std::find_if(idle_.begin(), idle_.end(), [owner](const Idle& idle) {
+    return idle.name == owner && !idle.owner.expired();
+  });
+  return found == idle_.end() ? nullptr : &*found;
+}
+
+// Where a sequence of these tokens can go on from: up to where they differ, if what is seen there is held.
+int64_t KvStore::IdlePrefix(const Idle& idle, const Lease& lease, const PrefixQuery& query, From from) const {
+  const bool is_alike = idle.lease.policy == lease.policy && lease.trunk_len == INT64_MAX;
+  if (!is_alike || !IsWhole(idle.lease, from)) return 0;
+  const int64_t most = std::min(query.tokens.size() - 1, query.most_tokens);
+  const int64_t end = std::min(most, query.tokens.CountAlike(idle.tokens));
+  const int64_t left = SeenAt(lease, end).left;
+  for (size_t group = 0; group < idle.lease.parked.size(); ++group) {
+    const int64_t first_seen = std::max(FirstVisible(end, layout_.groups[group].window), left);
+    if (PageOf(first_seen, 0, page_size()) * page_size() < idle.lease.parked[group].kv_base) return 0;
+  }
+  return end;
+}
+
+// Calls visit(node, group, list) for each page of an idle lease that one which goes on at `end` leases, in
+// the order of its lists.
+template <typename Visit>
+void KvStore::ForEachForked(const Idle& idle, int64_t end, Lease& fork, const Visit& visit) const {
+  for (size_t group = 0; group < idle.lease.parked.size(); ++group) {
+    const PageTable& parked = idle.lease.parked[group];
+    for (const PrefixTree::Node node : parked.sinks) visit(node, group, &fork.tables[group].sinks);
+    const auto pages = static_cast<size_t>(PagesFor(end - parked.kv_base, page_size()));
+    for (size_t i = 0; i < pages; ++i) visit(parked.pages[i], group, &fork.tables[group].pages);
+  }
+}
+
+bool KvStore::HasRoomForFork(const Idle& idle, int64_t end, Lease& lease) const {
+  int64_t pages = 0;
+  ForEachForked(idle, end, lease, [&](PrefixTree::Node node, size_t group, std::vector<PageId>*) {
+    const PageId page = tree_.page(node, group);
+    if (page == kNoPage || references(page) == 0) ++pages;
+  });
+  return pages <= available();
+}
+
+int64_t KvStore::ForkIdle(const Idle& idle, int64_t end, Lease& lease, const PrefixQuery& query) {
+  lease.sealed = idle.lease.sealed;
+  lease.tip = idle.lease.tip;
+  lease.seals = idle.lease.seals;
+  CutNames(lease, end);
+  lease.hit_tokens = end;
+  lease.known_tokens = end;
+  lease.asked_tokens = query.tokens.size();
+  struct Absent {
+    PrefixTree::Node node = PrefixTree::kNone;
+    size_t group = 0;
+    std::vector<PageId>* pages = nullptr;
+    size_t at = 0;
+  };
+  std::vector<Absent> absent;
+  for (size_t group = 0; group < lease.tables.size(); ++group)
+    lease.tables[group].kv_base = idle.lease.parked[group].kv_base;
+  // First those that are there, as in Acquire.
+  ForEachForked(idle, end, lease, [&](PrefixTree::Node node, size_t group, std::vector<PageId>* pages) {
+    const PageId page = tree_.page(node, group);
+    if (page == kNoPage) {
+      tier_->Use(image(node, group));
+      absent.push_back({.node = node, .group = group, .pages = pages, .at = pages->size()});
+    } else {
+      Share(page);
+    }
+    pages->push_back(page);
+  });
+  for (const Absent& wanted : absent) {
+    const PageId page = BringIn(wanted.node, wanted.group);
+    NamePage(page, wanted.node);
+    pages_[page].is_preferred = true;
+    (*wanted.pages)[wanted.at] = page;
+  }
+  return end;
+}
+
+void KvStore::DropIdle(std::list<Idle>::iterator idle) {
+  ForEachParked(idle->lease, [&](PrefixTree::Node node, size_t group) { --IdleUses(node, group); });
+  Release(idle->lease);
+  idle_.erase(idle);
+}
+
+void KvStore::DropBrokenIdle() {
+  if (!has_broken_idle_) return;
+  has_broken_idle_ = false;
+  for (auto idle = idle_.begin(); idle != idle_.end();) {
+    const auto next = std::next(idle);
+    if (!IsWhole(idle->lease, From::kAnywhere)) DropIdle(idle);
+    idle = next;
+  }
+}
+
+// Of those that name blocks by a policy. False: there is none.
+bool KvStore::DropOldestUnderPolicy() {
+  const auto found = std::find_if(idle_.begin(), idle_.end(),
+                                  [this](const Idle& idle) { return BlocksUnderPolicy(idle.lease) > 0; });
+  if (found == idle_.end()) return false;
+  DropIdle(found);
+  return true;
 }
 
 // ---- the tier -----------------------------------------------------------------------------------
@@ -165,7 +346,7 @@ bool KvStore::Fetch(const Lease& lease, const PrefixQuery& query) {
   bool is_coming = false;
   const auto fetch = [&](PrefixTree::Node node, size_t group) {
     const KvTier::Image image = this->image(node, group);
-    if (tree_->page(node, group) != kNoPage || image == KvTier::kNone) return;
+    if (tree_.page(node, group) != kNoPage || image == KvTier::kNone) return;
     bool waits_for_room = false;
     if (tier_->place(image) == KvTier::Place::kOnDisk) {
       waits_for_room = !tier_->Read(image, &lost_) && lease.is_parked();
@@ -177,8 +358,15 @@ bool KvStore::Fetch(const Lease& lease, const PrefixQuery& query) {
   };
   if (lease.is_parked()) {
     if (CanReturn(lease)) ForEachParked(lease, fetch);
-  } else if (const PrefixTree::Node salt = FindSalt(query.salt); salt != PrefixTree::kNone) {
-    const int64_t hit = HitThatCanCome(salt, lease, query);
+    return is_coming;
+  }
+  const PrefixTree::Node salt = FindSalt(query.salt);
+  const int64_t hit = salt == PrefixTree::kNone ? 0 : HitThatCanCome(salt, lease, query);
+  const Idle* idle = FindIdle(query.owner);
+  if (idle != nullptr && IdlePrefix(*idle, lease, query, From::kAnywhere) > hit && CanReturn(idle->lease) &&
+      DiskPays()) {
+    ForEachParked(idle->lease, fetch);
+  } else if (hit > 0) {
     Lease asked = NewLease(lease.policy, lease.trunk_len);
     ForEachPageOfHit(asked, hit,
                      [&](size_t group, size_t index, std::vector<PageId>*) { fetch(path_[index], group); });
@@ -190,12 +378,15 @@ bool KvStore::IsComing(const Lease& lease, const PrefixQuery& query) {
   bool is_coming = false;
   const auto look = [&](PrefixTree::Node node, size_t group) {
     const KvTier::Image image = this->image(node, group);
-    const bool is_wanted = tree_->page(node, group) == kNoPage && image != KvTier::kNone;
+    const bool is_wanted = tree_.page(node, group) == kNoPage && image != KvTier::kNone;
     is_coming = is_coming || (is_wanted && tier_->place(image) == KvTier::Place::kComing);
   };
   if (lease.is_parked()) {
     ForEachParked(lease, look);
-  } else if (const PrefixTree::Node salt = FindSalt(query.salt); salt != PrefixTree::kNone) {
+    return is_coming;
+  }
+  if (const Idle* idle = FindIdle(query.owner)) ForEachParked(idle->lease, look);
+  if (const PrefixTree::Node salt = FindSalt(query.salt); salt != PrefixTree::kNone) {
     FindPath(salt, lease, query.tokens, query.tokens.size());
     for (const PrefixTree::Node node : path_) {
       for (size_t group = 0; group < layout_.groups.size(); ++group) look(node, group);
@@ -209,7 +400,7 @@ bool KvStore::CanReturn(const Lease& lease) const {
   if (!IsWhole(lease, From::kAnywhere)) return false;
   int64_t images = 0;
   ForEachParked(lease, [&](PrefixTree::Node node, size_t group) {
-    if (tree_->page(node, group) == kNoPage) ++images;
+    if (tree_.page(node, group) == kNoPage) ++images;
   });
   return images <= tier_->host_pages();
 }
@@ -225,7 +416,7 @@ int64_t KvStore::HitThatCanCome(PrefixTree::Node salt, const Lease& lease, Prefi
     int64_t images = 0;
     Lease asked = NewLease(lease.policy, lease.trunk_len);
     ForEachPageOfHit(asked, hit, [&](size_t group, size_t index, std::vector<PageId>*) {
-      if (tree_->page(path_[index], group) == kNoPage) ++images;
+      if (tree_.page(path_[index], group) == kNoPage) ++images;
     });
     if (images <= tier_->host_pages()) return hit;
     query.most_tokens = here + (hit - here) / 2;
@@ -236,7 +427,7 @@ int64_t KvStore::HitThatCanCome(PrefixTree::Node salt, const Lease& lease, Prefi
 bool KvStore::HasRoomFor(Lease& lease, int64_t hit) {
   int64_t pages = 0;
   ForEachPageOfHit(lease, hit, [&](size_t group, size_t index, std::vector<PageId>*) {
-    const PageId page = tree_->page(path_[index], group);
+    const PageId page = tree_.page(path_[index], group);
     if (page == kNoPage || references(page) == 0) ++pages;
   });
   return pages <= available();
@@ -284,7 +475,7 @@ bool KvStore::Spill(PageId id) {
                                          is_parked ? KvTier::Goes::kLast : KvTier::Goes::kInTurn, &lost_);
   ForgetLost();
   if (added == KvTier::kNone) return false;
-  tree_->SetPage(page.node, ImageColumn(group), added);
+  tree_.SetPage(page.node, ImageColumn(group), added);
   moves_.push_back({.way = PageMove::Way::kOut, .page = id, .image = tier_->bytes(added)});
   return true;
 }
@@ -300,15 +491,19 @@ void KvStore::ForgetImage(PrefixTree::Node node, size_t group) {
   const KvTier::Image known = image(node, group);
   if (known == KvTier::kNone) return;
   tier_->Remove(known);
-  tree_->ClearPage(node, ImageColumn(group));
+  tree_.ClearPage(node, ImageColumn(group));
+  has_broken_idle_ = has_broken_idle_ || IsOfIdle(node, group);
 }
 
 // The names of images that are gone.
 void KvStore::ForgetLost() {
   for (const KvTier::Name& name : lost_) {
     const auto group = static_cast<size_t>(name.group);
-    if (tree_->page(name.block, group) == kNoPage) MakePartnersUseless(name.block, group);
-    tree_->ClearPage(name.block, ImageColumn(group));
+    if (tree_.page(name.block, group) == kNoPage) {
+      has_broken_idle_ = has_broken_idle_ || IsOfIdle(name.block, group);
+      MakePartnersUseless(name.block, group);
+    }
+    tree_.ClearPage(name.block, ImageColumn(group));
   }
   lost_.clear();
 }

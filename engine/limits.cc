@@ -173,7 +173,7 @@ std::string EngineLimits::ToString() const {
   text += "recorded_rows with sinks =" + ListOf(RowsToRecordWithSinks()) + ": likewise\n";
   text += std::string("prefix_cache = ") +
           (prefix_cache ? "on: pages are kept for later prompts that begin alike, until they are needed\n"
-                        : "off: a page is free as soon as no sequence has it\n");
+                        : "off: a page is free as soon as no sequence and no idle session has it\n");
   text += std::string("context_policy = ") + ContextPolicyName(context_policy.type) + ": " +
           (context_policy.type == ContextPolicyType::kNone
                ? "a text ends with the context, unless its request "

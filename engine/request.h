@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/kv_owner.h"
 #include "kernels/context_policy.h"
 #include "kernels/core/status.h"
 #include "models/grammar/grammar.h"
@@ -69,6 +70,9 @@ struct Request {
   std::string cache_salt;  // requests share pages only with those of the same salt; any bytes
   // Its pages stay cached while others can go, up to half of the pool: a session goes on from them.
   bool prefers_cache = false;
+  // What it leaves when it ends well is this owner's, and it goes on from what the one before it left
+  // (KvStore::LeaveIdle). With one choice. Null: nobody's.
+  std::shared_ptr<const KvOwner> kv_owner;
   int32_t choices = 1;      // n
   int64_t deadline_ns = 0;  // on the engine's clock; past it: DEADLINE_EXCEEDED. 0: none
   int64_t received_ns = 0;

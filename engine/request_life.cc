@@ -358,6 +358,8 @@ void RequestLife::EndChoice(Choice& choice, ChoiceEnd end, std::optional<TokenIn
   choice.timings.finished_ns = now_ns_;
   counters_.discarded_tokens[static_cast<size_t>(choice.request->context_policy->type)] += Discarded(choice);
   if (end.status.code() == StatusCode::kInternal) scheduler_.Forget(&choice);  // a fault of what it computed
+  const bool ended_well = end.status.ok() && end.reason != FinishReason::kCancelled;
+  choice.leaves_idle = ended_well && choice.request->kv_owner != nullptr;
   scheduler_.Finish(&choice);
   masks_.Abandon(choice);
 

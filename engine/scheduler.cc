@@ -101,6 +101,7 @@ void Scheduler::Admit(Sequence* sequence) {
   sequence->lease = store_.NewLease(MaskPolicy(*sequence->request),
                                     sequence->tree != nullptr ? sequence->tree->trunk_len : INT64_MAX);
   sequence->lease.prefers_cache = sequence->request->prefers_cache;
+  store_.ForgetOrphans();
   queue_.push_back(sequence);
 }
 
@@ -119,6 +120,7 @@ StepPlan Scheduler::Plan(int64_t now_ns) {
   if (decode_due) PlanDecode(&plan);
   if (plan.rows.empty()) PlanPrefill(&plan, now_ns);
   if (plan.rows.empty() && decode_waits && !decode_due) PlanDecode(&plan);
+  store_.EndPlan();
   if (plan.rows.empty()) {
     TM_CHECK(steps_in_flight() > 0 || AnyHeld() || awaits_pages() ||
                  (prefill_.empty() && !decode_waits && (ready_.empty() || !decode_.empty())),
@@ -244,8 +246,7 @@ void Scheduler::PlanDecode(StepPlan* plan) {
 // order; what they leave goes to the shortest remaining, the oldest among them.
 void Scheduler::PlanPrefill(StepPlan* plan, int64_t now_ns) {
   if (prefill_.empty() && ready_.empty()) return;
-  while (!keepers_.empty() && !ready_.empty() && !HasPagesToStart(*ready_.front()) && LetGoOfSomeKept()) {
-  }
+  if (!ready_.empty()) LetGoOfWhatIsInTheWay(ready_.front());
   const Budget budget = PrefillBudget();
   Budget left = budget;
   GiveOldest(&left, plan);
@@ -435,7 +436,8 @@ PrefixQuery Scheduler::QueryFor(const Sequence& sequence) {
   const bool scores = sequence.wants_scores() && sequence.scored_len < sequence.prompt_len() - 1;
   return {.tokens = TokenView(sequence.tokens).First(sequence.prefill_len),
           .salt = sequence.request->cache_salt,
-          .most_tokens = scores ? sequence.scored_len : INT64_MAX};
+          .most_tokens = scores ? sequence.scored_len : INT64_MAX,
+          .owner = sequence.request->kv_owner.get()};
 }
 
 // The first position that a plan computes; of one that waits, as far as is known.
@@ -548,15 +550,19 @@ bool Scheduler::HasPlace(const Sequence& sequence) const {
 // decode, and this sequence's whole prefill. What it keeps counts as its own, though windows do not give it
 // back: it is the first to be let go where that is missed.
 bool Scheduler::HasPagesToStart(const Sequence& sequence) const {
+  return PagesToStart(sequence) <= store_.available();
+}
+
+int64_t Scheduler::PagesToStart(const Sequence& sequence) const {
   const auto groups = static_cast<int64_t>(store_.layout().groups.size());
   const Lease& start = HasKept(sequence) ? sequence.kept : sequence.lease;
   int64_t pages = store_.PagesToReach(start, sequence.prefill_len, least_chunk_);
-  if (OffsetInPage(KeptPrefix(sequence), store_.page_size()) != 0) pages += groups;  // copies
+  if (sequence.expects_copy) pages += groups;
   for (const Sequence* other : prefill_) {
     pages += store_.PagesToReach(other->lease, other->prefill_len, least_chunk_);
   }
   pages += static_cast<int64_t>(decode_.size()) * groups;
-  return pages <= store_.available();
+  return pages;
 }
 
 int64_t Scheduler::RemainingParts(const Sequence& sequence) const {
@@ -642,6 +648,8 @@ void Scheduler::MakeReady(Sequence* sequence) {
 void Scheduler::Expect(Sequence* sequence) {
   sequence->expected_hit =
       std::max(store_.KnownPrefix(sequence->lease, QueryFor(*sequence)), KeptPrefix(*sequence));
+  sequence->expects_copy =
+      !sequence->lease.is_parked() && OffsetInPage(sequence->expected_hit, store_.page_size()) != 0;
   sequence->fits_one_chunk = sequence->prefill_len - sequence->expected_hit <= limits_.max_step_tokens / 2 &&
                              RemainingParts(*sequence) <= limits_.step_cost() * cost_.parts_per_token() / 2;
 }
@@ -695,6 +703,19 @@ bool Scheduler::LetGoOfSomeKept() {
   return store_.available() > available;
 }
 
+// So that the oldest that waits does not wait for these; nor for room to copy a page of what its owner left,
+// which goes then.
+void Scheduler::LetGoOfWhatIsInTheWay(Sequence* first) {
+  while (!keepers_.empty() && !HasPagesToStart(*first) && LetGoOfSomeKept()) {
+  }
+  const auto groups = static_cast<int64_t>(store_.layout().groups.size());
+  const bool lacks_copies = first->expects_copy && !HasKept(*first) && !HasPagesToStart(*first) &&
+                            PagesToStart(*first) - groups <= store_.available();
+  if (!lacks_copies) return;
+  store_.ForgetIdle(first->request->kv_owner.get());
+  Expect(first);
+}
+
 // ---- results ------------------------------------------------------------------------------------
 
 void Scheduler::Fork(Sequence& parent, Sequence* sequence) {
@@ -728,7 +749,10 @@ void Scheduler::Resume(Sequence* sequence) {
   if (sequence->state == SequenceState::kWaiting) MakeReady(sequence);
 }
 
-void Scheduler::Forget(Sequence* sequence) { store_.Forget(sequence->lease); }
+void Scheduler::Forget(Sequence* sequence) {
+  store_.Forget(sequence->lease);
+  store_.ForgetIdle(sequence->request->kv_owner.get());
+}
 
 void Scheduler::Finish(Sequence* sequence) {
   const SequenceState state = sequence->state;
@@ -777,7 +801,11 @@ void Scheduler::Learn(const StepPlan& plan, int64_t ns) {
 // The one place where a finished sequence's pages and slots go back.
 void Scheduler::Release(Sequence* sequence) {
   LetGoOfKept(sequence);
-  store_.Release(sequence->lease);
+  if (sequence->leaves_idle) {
+    store_.LeaveIdle(sequence->lease, sequence->tokens, sequence->accepted_len, sequence->request->kv_owner);
+  } else {
+    store_.Release(sequence->lease);
+  }
   free_slots_ += sequence->slots;
   sequence->slots = 0;
   if (sequence->slot >= 0) idle_slots_.push_back(sequence->slot);

@@ -151,6 +151,7 @@ class Scheduler {
   bool MayStart(const Sequence& sequence, const Budget& share) const;
   bool HasPlace(const Sequence& sequence) const;
   bool HasPagesToStart(const Sequence& sequence) const;
+  int64_t PagesToStart(const Sequence& sequence) const;
   int64_t RemainingParts(const Sequence& sequence) const;
 
   // ---- pages ------------------------------------------------------------------------------------
@@ -166,6 +167,7 @@ class Scheduler {
   void ForkKept(const Sequence& parent, Sequence* sequence);
   void LetGoOfKept(Sequence* sequence);
   bool LetGoOfSomeKept();
+  void LetGoOfWhatIsInTheWay(Sequence* first);
   void Release(Sequence* sequence);
 
   const EngineLimits limits_;

@@ -35,7 +35,8 @@ struct Sequence {
   // Where `tokens` ends at the latest: prompt + max_tokens, less what was discarded; without a context policy
   // at most the context.
   int64_t max_len = 0;
-  bool undecided = false;  // what its next token may be is not known yet: once preempted it is held
+  bool leaves_idle = false;  // it ended so that its owner may go on from it (Request::kv_owner)
+  bool undecided = false;    // what its next token may be is not known yet: once preempted it is held
 
   // ---- kept by the scheduler --------------------------------------------------------------------
   SequenceState state = SequenceState::kWaiting;
@@ -45,6 +46,7 @@ struct Sequence {
   bool held = false;        // in no plan until Resume
   // Of these, while it waits: what the store knew when it began to. Its plans are made as if it began there.
   int64_t expected_hit = 0;
+  bool expects_copy = false;    // that ends within a page, which is another lease's too
   bool awaits_pages = false;    // while it waits: of what the store knew some is on its way from the tier
   bool fits_one_chunk = false;  // its prefill fits the half of a step that the oldest prompt leaves
   int64_t scheduled_len = 0;    // positions planned

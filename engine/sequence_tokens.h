@@ -25,6 +25,9 @@ class TokenView {
   }
   // Tokens [begin, begin + count), where they lie if that is in one piece, else in `copy`.
   std::span<const int32_t> Piece(int64_t begin, int64_t count, std::vector<int32_t>* copy) const;
+  // How many of the first tokens are those of `other`.
+  int64_t CountAlike(std::span<const int32_t> other) const;
+  std::vector<int32_t> ToVector() const;
 
  private:
   std::span<const int32_t> head_;
@@ -65,6 +68,20 @@ inline std::span<const int32_t> TokenView::Piece(int64_t begin, int64_t count,
   copy->assign(from_head.begin(), from_head.end());
   copy->insert(copy->end(), from_tail.begin(), from_tail.end());
   return *copy;
+}
+
+inline int64_t TokenView::CountAlike(std::span<const int32_t> other) const {
+  const auto alike = [](std::span<const int32_t> a, std::span<const int32_t> b) {
+    return std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin();
+  };
+  const int64_t of_head = alike(head_, other);
+  return of_head < std::ssize(head_) ? of_head : of_head + alike(tail_, other.subspan(head_.size()));
+}
+
+inline std::vector<int32_t> TokenView::ToVector() const {
+  std::vector<int32_t> tokens(head_.begin(), head_.end());
+  tokens.insert(tokens.end(), tail_.begin(), tail_.end());
+  return tokens;
 }
 
 inline void SequenceTokens::Erase(int64_t begin, int64_t count) {

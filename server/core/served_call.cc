@@ -68,6 +68,7 @@ RpcError ServedCall::Admit(const v1::GenerateRequest& proto, std::function<void(
   RpcError error = serving_->converter.Generate(proto, &request, wanted, session_.found());
   if (!error.ok()) return error;
   session_.NotePrompt(proto, request.prompt, *request.context_policy);
+  request.kv_owner = session_.kv_owner();
   parts_.text = !proto.output().has_text() || proto.output().text();
   parts_.token_ids = !proto.output().has_token_ids() || proto.output().token_ids();
   return Submit(std::move(request), proto.has_chat(), std::move(on_ready));

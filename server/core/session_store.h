@@ -1,6 +1,6 @@
 // SessionStore: what the server keeps of conversations between their requests, by the names that clients gave
-// them. Host data only: the KV pages of a session lie in the prefix cache like all others, and are found
-// there by its ids or computed again.
+// them. Host data only: the KV pages of a session lie idle in the engine's store, as those of its KvOwner, as
+// long as nobody needs the room; else what the prefix cache lacks is computed again from its ids.
 //
 //   Take -> SessionLease -> Keep (the session advances), or let go of it (it stays as it was)
 //
@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "engine/clock.h"
+#include "engine/kv_owner.h"
 #include "kernels/context_policy.h"
 #include "server/core/rpc_error.h"
 #include "tramontane/v1/inference.pb.h"
@@ -43,7 +44,8 @@ struct SessionState {
   bool is_chat = false;
   v1::Chat chat;  // of chats: as received, and the answer
   std::string cache_salt;
-  ContextPolicy context_policy = {};  // with nothing left open
+  ContextPolicy context_policy = {};             // with nothing left open
+  std::shared_ptr<const KvOwner> kv_owner = {};  // of all its turns; null: none has left pages
 
   int64_t Bytes() const;
 };

@@ -28,6 +28,8 @@ void SessionTurn::NotePrompt(const v1::GenerateRequest& request, std::span<const
   next_.ids.assign(prompt.begin(), prompt.end());
   next_.cache_salt = request.cache_salt();
   next_.context_policy = policy;
+  const bool has_owner = found() != nullptr && found()->kv_owner != nullptr;
+  next_.kv_owner = has_owner ? found()->kv_owner : std::make_shared<const KvOwner>();
   next_.is_chat = request.has_chat();
   if (!next_.is_chat) return;
   next_.chat = request.chat();

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 
@@ -24,6 +25,9 @@ class SessionTurn {
   // use, all are, or it is of another kind.
   RpcError Begin(SessionStore& store, const v1::GenerateRequest& request);
   const SessionState* found() const { return lease_.state(); }  // null: nothing yet, or no session
+
+  // Whose the pages are that the request finds and leaves; null: it names no session.
+  std::shared_ptr<const KvOwner> kv_owner() const { return next_.kv_owner; }
 
   // What was asked, once its prompt is known.
   void NotePrompt(const v1::GenerateRequest& request, std::span<const int32_t> prompt,
