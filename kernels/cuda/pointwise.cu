@@ -92,31 +92,56 @@ TM_DEVICE Floats<kPiece> LoadColumns(const Bf16* x, const Vector16 (&columns)[2]
   return out;
 }
 
+TM_DEVICE float SumOfSquares(const Vector16& piece) {
+  const Floats<kPiece> v = Unpack<Bf16>(piece);
+  float sum = 0.0f;
+  TM_UNROLL
+  for (int j = 0; j < kPiece; ++j) sum += v.value[j] * v.value[j];
+  return sum;
+}
+
+TM_DEVICE Vector16 Normalised(const Vector16& piece, const Vector16 (&weight)[2], float scale) {
+  Floats<kPiece> v = Unpack<Bf16>(piece);
+  TM_UNROLL
+  for (int j = 0; j < kPiece; ++j) v.value[j] *= scale * FloatOf(weight[j / 4].word[j % 4]);
+  return Pack<Bf16>(v);
+}
+
 }  // namespace
 
-// Grid: (rows) of 512 threads, one piece each of a row of 4,096. A row is read twice, the second time from
-// the cache. Bytes: read rows * width * (2 * 2 + 4) (+ 4 a row when gathered, + 4 for each column that has
-// its place in an order), written rows * width * 2.
+// Grid: (rows) of 512 threads, one piece each of a row of 4,096, which stays in registers; its weight comes
+// while kernels before this one still run. The rest of a longer row is read twice, the second time from the
+// cache, as is a row whose columns have an order. Bytes: read rows * width * (2 + 4) + rows * max(0, width -
+// 4,096) * 2, where columns have an order rows * width * (2 * 2 + 4 + 4), when gathered 4 a row more; written
+// rows * width * 2.
 //
 // Few rows leave multiprocessors idle, and are still a block each. The fewest never come here: a small
 // product normalises up to kFusedNormRows itself (kFusedNormRowsOverBlocks over a weight in blocks;
 // linear_small.h), and who chooses experts does so, too (moe.cu). What is left of few rows are decodes of
 // more than those, and products of a weight whose columns have an order of their own. Such a call takes as
-// long as its launch and a chain of two loads and a sum over the block. In several blocks a row would have
-// that chain all the same, a thread's one piece being no less, and blocks that wait for each other's sums
-// besides.
-TM_KERNEL TM_BOUNDS(kNormThreads) void RmsNormKernel(RmsNormKernelParams p) {
+// long as its launch and a chain of a load, a sum over the block and a store. Between the block's barrier and
+// the store a warp issues 73 instructions (sm_90a) and loads nothing; each further 4,096 of a row are 45
+// more. With several blocks a row only those 45 would go, and only if every block read the whole row for its
+// sum: to wait for the others' sums takes two fences and an atomic (last_block.cuh) and loads what they
+// wrote.
+TM_KERNEL TM_BOUNDS(kNormThreads, 3) void RmsNormKernel(RmsNormKernelParams p) {
+  const int first = ThreadX() * kPiece;
+  const bool in_order = p.column_order == nullptr, live = first < p.width;
+  Vector16 weight[2] = {};
+  if (in_order && live) {
+    weight[0] = LoadConstant16(p.weight + first);
+    weight[1] = LoadConstant16(p.weight + first + 4);
+  }
   AwaitPriorKernels();
   auto* sums = reinterpret_cast<float*>(SharedBytes());  // [kNormThreads / 32]
   const int64_t row = p.x_rows == nullptr ? BlockX() : LoadUniform(p.x_rows + BlockX());
   const auto* x = static_cast<const Bf16*>(p.x) + row * p.x_stride;
   auto* y = static_cast<Bf16*>(p.y) + int64_t{BlockX()} * p.width;
-  float sum = 0.0f;
-  for (int i = ThreadX() * kPiece; i < p.width; i += kNormThreads * kPiece) {
-    const Floats<kPiece> v = Unpack<Bf16>(LoadGlobal16(x + i));
-    TM_UNROLL
-    for (int j = 0; j < kPiece; ++j) sum += v.value[j] * v.value[j];
-  }
+  Vector16 piece = {};
+  if (live) piece = LoadGlobal16(x + first);
+  float sum = SumOfSquares(piece);
+  for (int i = first + kNormThreads * kPiece; i < p.width; i += kNormThreads * kPiece)
+    sum += SumOfSquares(LoadGlobal16(x + i));
   TM_UNROLL
   for (int mask = 16; mask > 0; mask /= 2) sum += ShuffleXor(sum, mask);
   if (LaneId() == 0) sums[ThreadX() / 32] = sum;
@@ -125,20 +150,21 @@ TM_KERNEL TM_BOUNDS(kNormThreads) void RmsNormKernel(RmsNormKernelParams p) {
   TM_UNROLL
   for (int w = 0; w < kNormThreads / 32; ++w) sum += sums[w];
   const float scale = ReciprocalSqrt(sum / static_cast<float>(p.width) + p.epsilon);
-  for (int i = ThreadX() * kPiece; i < p.width; i += kNormThreads * kPiece) {
-    Floats<kPiece> v;
-    if (p.column_order == nullptr) {
-      const Floats<kPiece> weight = LoadFloats<kPiece>(p.weight + i);
-      v = Unpack<Bf16>(LoadGlobal16(x + i));
-      TM_UNROLL
-      for (int j = 0; j < kPiece; ++j) v.value[j] *= scale * weight.value[j];
-    } else {
-      const Vector16 columns[2] = {LoadGlobal16(p.column_order + i), LoadGlobal16(p.column_order + i + 4)};
-      v = LoadColumns(x, columns);
-      TM_UNROLL
-      for (int j = 0; j < kPiece; ++j)
-        v.value[j] *= scale * LoadGlobal(p.weight + columns[j / 4].word[j % 4]);
+  if (in_order) {
+    if (live) StoreGlobal16(y + first, Normalised(piece, weight, scale));
+    TM_ROLLED
+    for (int i = first + kNormThreads * kPiece; i < p.width; i += kNormThreads * kPiece) {
+      const Vector16 others[2] = {LoadConstant16(p.weight + i), LoadConstant16(p.weight + i + 4)};
+      StoreGlobal16(y + i, Normalised(LoadGlobal16(x + i), others, scale));
     }
+    return;
+  }
+  TM_ROLLED
+  for (int i = first; i < p.width; i += kNormThreads * kPiece) {
+    const Vector16 columns[2] = {LoadGlobal16(p.column_order + i), LoadGlobal16(p.column_order + i + 4)};
+    Floats<kPiece> v = LoadColumns(x, columns);
+    TM_UNROLL
+    for (int j = 0; j < kPiece; ++j) v.value[j] *= scale * LoadGlobal(p.weight + columns[j / 4].word[j % 4]);
     StoreGlobal16(y + i, Pack<Bf16>(v));
   }
 }

@@ -185,6 +185,14 @@ TM_DEVICE Vector16 LoadGlobal16Once(const void* address) {
 }
 // The same of what no kernel writes. Allowed before AwaitPriorKernels.
 TM_DEVICE Vector16 LoadConstant16Once(const void* address) { return LoadGlobal16Once(address); }
+// The same of what other blocks read, too.
+TM_DEVICE Vector16 LoadConstant16(const void* address) {
+  Vector16 out;
+  asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(out.word[0]), "=r"(out.word[1]), "=r"(out.word[2]), "=r"(out.word[3])
+               : "l"(address));
+  return out;
+}
 TM_DEVICE Vector8 LoadGlobal8Once(const void* address) {
   Vector8 out;
   asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];"

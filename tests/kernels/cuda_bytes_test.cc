@@ -876,7 +876,7 @@ TEST(CudaPointwiseBytesTest, OfColumnsInAnotherOrderEqualTheFormula) {
           cuda::LaunchRmsNorm(
               {x.data(), gathered, weight.data(), y.data(), kWidth, kRows, kWidth, 1e-5f, columns}, nullptr),
           0);
-      EXPECT_EQ(Counted(), (Bytes{elements * (columns == nullptr ? 8 : 12) + of_rows, elements * 2}));
+      EXPECT_EQ(Counted(), (Bytes{elements * (columns == nullptr ? 6 : 12) + of_rows, elements * 2}));
     }
   }
 }
@@ -1126,10 +1126,10 @@ TEST(CudaMoeBytesTest, OfRouteGroupAndCombineEqualTheirFormulas) {
 // ---- pointwise.cu -------------------------------------------------------------------------------
 
 TEST(CudaPointwiseBytesTest, OfEmbeddingNormAndSwiGluEqualTheirFormulas) {
-  constexpr int64_t kRows = 3, kWidth = 264;
-  const std::vector<uint16_t> x(kRows * 2 * kWidth);
-  std::vector<uint16_t> y(kRows * kWidth);
-  const std::vector<float> weight(kWidth);
+  constexpr int64_t kRows = 3, kWidth = 264, kLongWidth = 5000;
+  const std::vector<uint16_t> x(kRows * kLongWidth);
+  std::vector<uint16_t> y(kRows * kLongWidth);
+  const std::vector<float> weight(kLongWidth);
   const std::vector<int32_t> ids = {2, 0, 1};
   cuda::EmbedKernelParams embed{};
   embed.token_ids = ids.data();
@@ -1151,11 +1151,17 @@ TEST(CudaPointwiseBytesTest, OfEmbeddingNormAndSwiGluEqualTheirFormulas) {
   norm.width = kWidth;
   ForgetCounts();
   ASSERT_EQ(cuda::LaunchRmsNorm(norm, nullptr), 0);
-  EXPECT_EQ(Counted(), (Bytes{kRows * kWidth * (2 * 2 + 4), kRows * kWidth * 2}));
+  EXPECT_EQ(Counted(), (Bytes{kRows * kWidth * (2 + 4), kRows * kWidth * 2}));
   norm.x_rows = ids.data();
   ForgetCounts();
   ASSERT_EQ(cuda::LaunchRmsNorm(norm, nullptr), 0);
-  EXPECT_EQ(Counted(), (Bytes{kRows * kWidth * (2 * 2 + 4) + kRows * 4, kRows * kWidth * 2}));
+  EXPECT_EQ(Counted(), (Bytes{kRows * kWidth * (2 + 4) + kRows * 4, kRows * kWidth * 2}));
+  norm.x_rows = nullptr;
+  norm.x_stride = norm.width = kLongWidth;
+  ForgetCounts();
+  ASSERT_EQ(cuda::LaunchRmsNorm(norm, nullptr), 0);
+  EXPECT_EQ(Counted(),
+            (Bytes{kRows * (kLongWidth * (2 + 4) + (kLongWidth - 4096) * 2), kRows * kLongWidth * 2}));
 
   cuda::SwiGluKernelParams swiglu{};
   swiglu.gate_up = x.data();

@@ -48,25 +48,30 @@ INSTANTIATE_TEST_SUITE_P(Orders, CudaOpsTest, testing::ValuesIn(ThreadOrders()),
 // The rounded, normalised rows, and how far one of them may be from its definition: the f32 sum of K squares
 // errs by less than K * 2^-24 relative, which is below u / 8 for the K here; then one rounding.
 TEST_P(CudaOpsTest, RmsNormOfGatheredRowsAgreesWithItsDefinition) {
-  const Bf16Matrix x(5, 264, 1, 3.0f);
-  std::vector<float> weight(264);
-  std::vector<double> exact_weight(264);
-  for (size_t i = 0; i < weight.size(); ++i)
-    exact_weight[i] = weight[i] = 0.5f + static_cast<float>(i) / 264.0f;
-  const std::vector<int32_t> rows = {4, 0, 4};
-  const DeviceArray device_x(x.bits), device_y(std::vector<uint16_t>(3 * 264, 0x7FFF));
-  const DeviceArray device_rows(rows);
-  const DeviceArray device_weight(weight);
-  ASSERT_EQ(cuda::LaunchRmsNorm({device_x.data(), device_rows.data(), device_weight.data(), device_y.data(),
-                                 264, 3, 264, 1e-5f},
-                                nullptr),
-            0);
-  const std::vector<uint16_t> y = device_y.Get();
-  const reference::Matrix expected = reference::RmsNorm(x.Exact(), exact_weight, 1e-5f);
-  for (size_t r = 0; r < rows.size(); ++r) {
-    for (int64_t c = 0; c < 264; ++c) {
-      const double want = expected.At(rows[r], c);
-      EXPECT_NEAR(Bf16ToFloat(y[r * 264 + static_cast<size_t>(c)]), want, 1.25 * kUnit * std::fabs(want));
+  for (const int32_t width : {8, 264, 4096, 5000}) {
+    const auto numbers = static_cast<size_t>(width);
+    const Bf16Matrix x(5, width, 1, 3.0f);
+    std::vector<float> weight(numbers);
+    std::vector<double> exact_weight(numbers);
+    for (size_t i = 0; i < numbers; ++i)
+      exact_weight[i] = weight[i] = 0.5f + static_cast<float>(i) / static_cast<float>(width);
+    const std::vector<int32_t> rows = {4, 0, 4};
+    const DeviceArray device_x(x.bits), device_y(std::vector<uint16_t>(3 * numbers, 0x7FFF));
+    const DeviceArray device_rows(rows);
+    const DeviceArray device_weight(weight);
+    ASSERT_EQ(cuda::LaunchRmsNorm({device_x.data(), device_rows.data(), device_weight.data(), device_y.data(),
+                                   width, 3, width, 1e-5f},
+                                  nullptr),
+              0);
+    const std::vector<uint16_t> y = device_y.Get();
+    const reference::Matrix expected = reference::RmsNorm(x.Exact(), exact_weight, 1e-5f);
+    for (size_t r = 0; r < rows.size(); ++r) {
+      for (int64_t c = 0; c < width; ++c) {
+        const double want = expected.At(rows[r], c);
+        ASSERT_NEAR(Bf16ToFloat(y[r * numbers + static_cast<size_t>(c)]), want,
+                    1.25 * kUnit * std::fabs(want))
+            << width << " numbers, row " << r << ", " << c;
+      }
     }
   }
 }

@@ -165,6 +165,7 @@ inline Vector16 LoadConstant16Once(const void* address) {
   emulator::CountConstantRead(16);
   return ReadVector16(address);
 }
+inline Vector16 LoadConstant16(const void* address) { return LoadConstant16Once(address); }
 inline Vector8 LoadGlobal8Once(const void* address) {
   return LoadGlobal(static_cast<const Vector8*>(address));
 }
