@@ -1,7 +1,7 @@
-// The small kernels of a step: embedding, RMSNorm, columns in another order, SwiGLU, rotary table, rotary
-// embedding with append, page copies. Shapes: pointwise.h.
+// The small kernels of a step: embedding, RMSNorm, rows in fp8, columns in another order, SwiGLU, rotary
+// table, rotary embedding with append, page copies. Shapes: pointwise.h.
 //
-// Grid:   stated at each kernel, as are the bytes; 128 threads a block, of RMSNorm 512.
+// Grid:   stated at each kernel, as are the bytes; 128 threads a block, of RMSNorm and rows in fp8 512.
 // Limits: widths a multiple of 8; bf16 activations; all are bound by memory or, in decode, by their launch.
 // Math:   sums in f32 in a fixed order; one rounding to bf16 per output; angles in f64.
 // Ideas:  16-byte loads and stores wherever rows allow (llm.c); rotation and append in one pass over qkv;
@@ -11,6 +11,7 @@
 
 #include "kernels/cuda/blocks.cuh"
 #include "kernels/cuda/device_pages.cuh"
+#include "kernels/cuda/kv_numbers.cuh"
 #include "kernels/cuda/primitives.cuh"
 #include "kernels/cuda/rope.cuh"
 #include "kernels/cuda/silu.cuh"
@@ -84,6 +85,19 @@ TM_KERNEL TM_BOUNDS(kThreads) void EmbedBlocksKernel(EmbedKernelParams p) {
 
 namespace {
 
+// What RMSNorm multiplies a row by, before its weights, of each thread's share of its sum of squares. sums:
+// [kNormThreads / 32]. The block waits.
+TM_DEVICE float FactorOfNorm(float sum, int width, float epsilon, float* sums) {
+  TM_UNROLL
+  for (int mask = 16; mask > 0; mask /= 2) sum += ShuffleXor(sum, mask);
+  if (LaneId() == 0) sums[ThreadX() / 32] = sum;
+  SyncThreads();
+  sum = 0.0f;
+  TM_UNROLL
+  for (int w = 0; w < kNormThreads / 32; ++w) sum += sums[w];
+  return ReciprocalSqrt(sum / static_cast<float>(width) + epsilon);
+}
+
 // Eight elements of a row that need not be neighbours.
 TM_DEVICE Floats<kPiece> LoadColumns(const Bf16* x, const Vector16 (&columns)[2]) {
   Floats<kPiece> out;
@@ -142,14 +156,7 @@ TM_KERNEL TM_BOUNDS(kNormThreads, 3) void RmsNormKernel(RmsNormKernelParams p) {
   float sum = SumOfSquares(piece);
   for (int i = first + kNormThreads * kPiece; i < p.width; i += kNormThreads * kPiece)
     sum += SumOfSquares(LoadGlobal16(x + i));
-  TM_UNROLL
-  for (int mask = 16; mask > 0; mask /= 2) sum += ShuffleXor(sum, mask);
-  if (LaneId() == 0) sums[ThreadX() / 32] = sum;
-  SyncThreads();
-  sum = 0.0f;
-  TM_UNROLL
-  for (int w = 0; w < kNormThreads / 32; ++w) sum += sums[w];
-  const float scale = ReciprocalSqrt(sum / static_cast<float>(p.width) + p.epsilon);
+  const float scale = FactorOfNorm(sum, p.width, p.epsilon, sums);
   if (in_order) {
     if (live) StoreGlobal16(y + first, Normalised(piece, weight, scale));
     TM_ROLLED
@@ -166,6 +173,63 @@ TM_KERNEL TM_BOUNDS(kNormThreads, 3) void RmsNormKernel(RmsNormKernelParams p) {
     TM_UNROLL
     for (int j = 0; j < kPiece; ++j) v.value[j] *= scale * LoadGlobal(p.weight + columns[j / 4].word[j % 4]);
     StoreGlobal16(y + i, Pack<Bf16>(v));
+  }
+}
+
+// Grid: (rows) of 512 threads. A row is read twice, with a norm three times, all but once from the cache; its
+// numbers are decoded and rounded by arithmetic, as sm_80 could. Bytes: read rows * width * 2 * 2, with a
+// norm rows * width * (2 * 3 + 4 * 2) (+ 4 a row when gathered), written rows * (width + 4).
+template <bool kNorm>
+TM_KERNEL TM_BOUNDS(kNormThreads) void QuantiseRowsKernel(QuantiseRowsParams p) {
+  AwaitPriorKernels();
+  auto* sums = reinterpret_cast<float*>(SharedBytes());  // [kNormThreads / 32]
+  float* const most = sums + kNormThreads / 32;          // the same
+  const int64_t row = p.x_rows == nullptr ? BlockX() : LoadUniform(p.x_rows + BlockX());
+  const auto* x = static_cast<const Bf16*>(p.x) + row * p.x_stride;
+  float factor = 0.0f;
+  if (kNorm) {
+    for (int i = ThreadX() * kPiece; i < p.width; i += kNormThreads * kPiece)
+      factor += SumOfSquares(LoadGlobal16(x + i));
+    factor = FactorOfNorm(factor, p.width, p.epsilon, sums);
+  }
+  const auto numbers_at = [&](int i) {
+    Floats<kPiece> v = Unpack<Bf16>(LoadGlobal16(x + i));
+    if (!kNorm) return v;
+    const Floats<kPiece> weight = LoadFloats<kPiece>(p.norm_weight + i);
+    TM_UNROLL
+    for (int j = 0; j < kPiece; ++j) v.value[j] *= factor * weight.value[j];
+    return Unpack<Bf16>(Pack<Bf16>(v));
+  };
+
+  uint32_t largest = 0;  // of magnitudes, whose bits are in their order, NaN being above all
+  for (int i = ThreadX() * kPiece; i < p.width; i += kNormThreads * kPiece) {
+    const Floats<kPiece> v = numbers_at(i);
+    TM_UNROLL
+    for (int j = 0; j < kPiece; ++j) {
+      const uint32_t magnitude = BitsOf(v.value[j]) & 0x7fffffffu;
+      largest = magnitude > largest ? magnitude : largest;
+    }
+  }
+  const auto take = [&largest](float other) {
+    if (BitsOf(other) > largest) largest = BitsOf(other);
+  };
+  TM_UNROLL
+  for (int mask = 16; mask > 0; mask /= 2) take(ShuffleXor(FloatOf(largest), mask));
+  if (LaneId() == 0) most[ThreadX() / 32] = FloatOf(largest);
+  SyncThreads();
+  TM_UNROLL
+  for (int w = 0; w < kNormThreads / 32; ++w) take(most[w]);
+  if (FloatOf(largest) < kLeastQuantised) largest = 0;
+  if (ThreadX() == 0) StoreGlobal(p.scales + BlockX(), FloatOf(largest) / 448.0f);
+
+  const float inverse = largest == 0 ? 0.0f : 448.0f / FloatOf(largest);
+  std::byte* y = static_cast<std::byte*>(p.y) + int64_t{BlockX()} * p.width;
+  for (int i = ThreadX() * kPiece; i < p.width; i += kNormThreads * kPiece) {
+    const Floats<kPiece> v = numbers_at(i);
+    Vector8 codes = {};
+    TM_UNROLL
+    for (int j = 0; j < kPiece; ++j) codes.word[j / 4] |= Fp8OfFloat(v.value[j] * inverse) << (j % 4 * 8);
+    StoreGlobal(reinterpret_cast<Vector8*>(y + i), codes);
   }
 }
 
@@ -348,6 +412,16 @@ int LaunchEmbed(const EmbedKernelParams& params, void* stream) {
 int LaunchRmsNorm(const RmsNormKernelParams& params, void* stream) {
   return TM_LAUNCH(RmsNormKernel, GridOf(params.rows), Dim3{kNormThreads}, kNormThreads / 32 * sizeof(float),
                    static_cast<Stream>(stream), params);
+}
+int LaunchQuantiseRows(const QuantiseRowsParams& params, void* stream) {
+  constexpr int kSharedBytes = 2 * kNormThreads / 32 * static_cast<int>(sizeof(float));
+  auto* s = static_cast<Stream>(stream);
+  if (params.norm_weight != nullptr) {
+    return TM_LAUNCH(QuantiseRowsKernel<true>, GridOf(params.rows), Dim3{kNormThreads}, kSharedBytes, s,
+                     params);
+  }
+  return TM_LAUNCH(QuantiseRowsKernel<false>, GridOf(params.rows), Dim3{kNormThreads}, kSharedBytes, s,
+                   params);
 }
 int LaunchGatherColumns(const GatherColumnsParams& params, void* stream) {
   return TM_LAUNCH(GatherColumnsKernel, GridOf(params.rows), Dim3{kThreads}, 0, static_cast<Stream>(stream),

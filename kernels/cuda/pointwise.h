@@ -35,6 +35,26 @@ struct RmsNormKernelParams {
   const int32_t* column_order = nullptr;  // [width]; null: in order
 };
 
+// Rows in fp8, with or without a norm before, whose result is rounded to bf16 as in RmsNormKernel:
+//
+//   scales[r] = largest magnitude of the row / 448
+//   y[r][k] = FloatToFp8E4M3(row[k] * (448 / largest magnitude))    in f32, as kernels/core/dtype.h has it
+//
+// A row below kLeastQuantised is zeros, its scale too. Where a NaN or an infinity is in a row, y or the scale
+// has a NaN, so that no product of them is a number.
+struct QuantiseRowsParams {
+  const void* x;             // [.., width] bf16, rows x_stride apart
+  const int32_t* x_rows;     // [rows], or null for 0..rows-1
+  const float* norm_weight;  // [width], or null for no norm
+  void* y;                   // [rows, width] e4m3
+  float* scales;             // [rows]
+  int64_t x_stride;
+  int32_t rows;
+  int32_t width;  // a multiple of 8
+  float epsilon;
+};
+inline constexpr float kLeastQuantised = 1e-30f;  // 448 over it is finite, and it over 448 no subnormal
+
 // y[r][k] = x[rows[r]][column_order[k]].
 struct GatherColumnsParams {
   const void* x;                // [.., width] bf16, rows x_stride apart
@@ -59,6 +79,7 @@ struct SwiGluKernelParams {
 
 int LaunchEmbed(const EmbedKernelParams& params, void* stream);
 int LaunchRmsNorm(const RmsNormKernelParams& params, void* stream);
+int LaunchQuantiseRows(const QuantiseRowsParams& params, void* stream);
 int LaunchGatherColumns(const GatherColumnsParams& params, void* stream);
 int LaunchSwiGlu(const SwiGluKernelParams& params, void* stream);
 int LaunchRopeTable(const RopeTableParams& params, void* stream);

@@ -1125,7 +1125,7 @@ TEST(CudaMoeBytesTest, OfRouteGroupAndCombineEqualTheirFormulas) {
 
 // ---- pointwise.cu -------------------------------------------------------------------------------
 
-TEST(CudaPointwiseBytesTest, OfEmbeddingNormAndSwiGluEqualTheirFormulas) {
+TEST(CudaPointwiseBytesTest, OfEmbeddingNormRowsInFp8AndSwiGluEqualTheirFormulas) {
   constexpr int64_t kRows = 3, kWidth = 264, kLongWidth = 5000;
   const std::vector<uint16_t> x(kRows * kLongWidth);
   std::vector<uint16_t> y(kRows * kLongWidth);
@@ -1162,6 +1162,23 @@ TEST(CudaPointwiseBytesTest, OfEmbeddingNormAndSwiGluEqualTheirFormulas) {
   ASSERT_EQ(cuda::LaunchRmsNorm(norm, nullptr), 0);
   EXPECT_EQ(Counted(),
             (Bytes{kRows * (kLongWidth * (2 + 4) + (kLongWidth - 4096) * 2), kRows * kLongWidth * 2}));
+
+  std::vector<float> scales(kRows);
+  cuda::QuantiseRowsParams quantise{};
+  quantise.x = x.data();
+  quantise.y = y.data();
+  quantise.scales = scales.data();
+  quantise.x_stride = kWidth;
+  quantise.rows = kRows;
+  quantise.width = kWidth;
+  ForgetCounts();
+  ASSERT_EQ(cuda::LaunchQuantiseRows(quantise, nullptr), 0);
+  EXPECT_EQ(Counted(), (Bytes{kRows * kWidth * 2 * 2, kRows * (kWidth + 4)}));
+  quantise.norm_weight = weight.data();
+  quantise.x_rows = ids.data();
+  ForgetCounts();
+  ASSERT_EQ(cuda::LaunchQuantiseRows(quantise, nullptr), 0);
+  EXPECT_EQ(Counted(), (Bytes{kRows * kWidth * (2 * 3 + 4 * 2) + kRows * 4, kRows * (kWidth + 4)}));
 
   cuda::SwiGluKernelParams swiglu{};
   swiglu.gate_up = x.data();
