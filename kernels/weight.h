@@ -22,6 +22,8 @@ struct WeightRows {
   // columns are in order. Of weights whose groups are not of neighbouring inputs. Read whenever the source
   // is.
   const int32_t* column_order = nullptr;
+  // 1: a row's groups all have the same scale, for sure. Of types in groups alone.
+  int32_t scale_of_row = 0;
 };
 
 enum class LinearLayout : int32_t {

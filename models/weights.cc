@@ -621,6 +621,7 @@ std::vector<WeightRows> PackedParts(const WeightSpec& spec, const std::vector<St
   for (size_t i = 0; i < spec.parts.size(); ++i) {
     parts.push_back(TakeSlice(nullptr, formats[i], spec.parts[i]));
     if (!stored[i].coded) continue;
+    parts.back().scale_of_row = stored[i].coded->has_scale_of_row() ? 1 : 0;
     parts.back().column_order = stored[i].coded->column_order();
     TM_CHECK(parts.back().column_order == nullptr || spec.parts[i].slice.dim == 0,
              "a slice of columns in an order of their own");

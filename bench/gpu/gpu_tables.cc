@@ -58,8 +58,9 @@ Entry Kernels(const char* name, std::vector<Table> (*measure)(Device&, const Pro
           [measure](Device& device, double, const Progress& progress) { return measure(device, progress); }};
 }
 
+template <DType kWeight>
 std::vector<Table> LargeLinear(Device& device, double, const Progress& progress) {
-  return {LargeLinearTable(device, CudaLibraryPath(), progress)};
+  return {LargeLinearTable(device, CudaLibraryPath(), kWeight, progress)};
 }
 
 // Cheapest first.
@@ -68,7 +69,8 @@ const Entry kTables[] = {
     Kernels("decode-attention", DecodeAttentionTables),
     Kernels("prefill-attention", PrefillAttentionTables),
     Kernels("small-linear", SmallLinearTable),
-    {"large-linear", LargeLinear},
+    {"large-linear", LargeLinear<DType::kBf16>},
+    {"large-linear-fp8", LargeLinear<DType::kFp8E4M3>},
     Kernels("sampling", SamplingTable),
     Kernels("block-linear", BlockLinearTable),
     WholeSteps("steps", {.name = "Mistral 7B", .window = kWindow}),

@@ -196,20 +196,23 @@ double SecondsOfProduct(Backend& backend, std::span<const WeightHandle> weights,
 
 }  // namespace
 
-Table LargeLinearTable(Device& device, const std::string& library, const Progress& progress) {
+Table LargeLinearTable(Device& device, const std::string& library, const Format& weight,
+                       const Progress& progress) {
+  const bool fp8 = weight.dtype == DType::kFp8E4M3;
   Table table;
-  table.name = "Linear layers, many rows";
+  table.name = fp8 ? "Linear layers, many rows, fp8 by fp8" : "Linear layers, many rows";
   table.note =
       "By cuBLASLt, as the backend calls it: a plan for a family of row counts, which is narrower the fewer "
       "the rows. The bound is the weight, read once, at the rate of a copy, or the products at the device's "
       "peak. By the clock of the host over recordings.";
-  auto opened = OpenCudaBackend(library);
+  if (fp8) table.note += " Rows are rounded to fp8 in a launch before each; the peak is twice that of bf16.";
+  auto opened = OpenCudaBackend(library, {.fp8_products = fp8 ? 1 : 0});
   if (!opened.ok()) {
     table.note = "Not measured: " + opened.status().ToString();
     return table;
   }
   const BackendPtr backend(
-      new RandomWeights(*std::move(opened), 0.02f, DType::kBf16,
+      new RandomWeights(*std::move(opened), 0.02f, weight,
                         [&device](const FillNormalParams& params) { device.FillNormal(params); }));
   const StepMaxima maxima = {.tokens = kMostRows,
                              .sequences = 1,
@@ -234,11 +237,12 @@ Table LargeLinearTable(Device& device, const std::string& library, const Progres
                                  .part_count = gate_up ? 2 : 1,
                                  .in_features = product.in,
                                  .layout = gate_up ? LinearLayout::kGateUp : LinearLayout::kStacked};
-    const double bytes = 2.0 * product.in * product.out;
+    const double numbers_of_weight = double{1} * product.in * product.out;
+    const double bytes = (fp8 ? 1 : 2) * numbers_of_weight;
     std::vector<WeightHandle> weights(
         static_cast<size_t>(device.CopiesBeyondCache(static_cast<int64_t>(bytes))));
-    for (WeightHandle& weight : weights) {
-      TM_CHECK(backend->PackLinear(source, &weight) == OpCode::kOk, "%s", backend->last_error());
+    for (WeightHandle& handle : weights) {
+      TM_CHECK(backend->PackLinear(source, &handle) == OpCode::kOk, "%s", backend->last_error());
     }
     const int32_t width = gate_up ? product.out / 2 : product.out;
     void* const x = backend->Allocate(int64_t{kMostRows} * product.in * 2);
@@ -253,15 +257,17 @@ Table LargeLinearTable(Device& device, const std::string& library, const Progres
       params.out = MakeTensor(out, DType::kBf16, rows, width);
       const double seconds = SecondsOfProduct(*backend, weights, params);
       const Bound memory = MemoryBound(bytes, device.copy_bytes_per_second());
-      const Bound compute = ArithmeticBound(bytes * rows, device.peak_flops());
+      const Bound compute =
+          ArithmeticBound(2 * numbers_of_weight * rows, (fp8 ? 2 : 1) * device.peak_flops());
       AddRow(table,
              {std::string(product.name) + ", " + std::to_string(rows), seconds, Slower(memory, compute)},
              progress);
     }
-    for (const WeightHandle weight : weights) backend->FreeWeight(weight);
+    for (const WeightHandle handle : weights) backend->FreeWeight(handle);
     backend->Free(x);
     backend->Free(out);
   }
+  if (fp8) table.note += std::string(" The backend says: ") + backend->remarks();
   return table;
 }
 

@@ -117,6 +117,7 @@ OpCode RandomWeights::PackLinear(const LinearSource& source, WeightHandle* out) 
     TM_CHECK(part.format == DType::kBf16, "random numbers for %s", FormatName(part.format).c_str());
     part.format = format;
     part.row_stride = row_numbers;
+    part.scale_of_row = format.dtype == DType::kFp8E4M3 ? 1 : 0;  // RandomFp8 has one
   }
   const auto fill = [this](void* packed, int64_t numbers) {
     fill_({.out = packed, .count = numbers, .scale = scale_, .seed = next_seed_++});

@@ -16,9 +16,10 @@ namespace tramontane::gpu {
 std::vector<Table> DecodeAttentionTables(Device& device, const Progress& progress);
 std::vector<Table> PrefillAttentionTables(Device& device, const Progress& progress);
 Table SmallLinearTable(Device& device, const Progress& progress);
-// Through libtramontane_cuda.so at `library`, which alone has cuBLASLt. On failure no rows, and the note says
-// why.
-Table LargeLinearTable(Device& device, const std::string& library, const Progress& progress);
+// Through libtramontane_cuda.so at `library`, which alone has cuBLASLt. weight: bf16, or fp8, whose products
+// are by rows in fp8 where the device has them. On failure no rows, and the note says why.
+Table LargeLinearTable(Device& device, const std::string& library, const Format& weight,
+                       const Progress& progress);
 Table BlockLinearTable(Device& device, const Progress& progress);
 Table MoeTable(Device& device, const Progress& progress);
 Table PointwiseTable(Device& device, const Progress& progress);

@@ -9,6 +9,13 @@
 
 namespace tramontane {
 
+// What the backend is to do that it does not by itself.
+struct CudaBackendOptions {
+  // 1: where the device multiplies fp8 by fp8, rows of x that meet weights in fp8 of one scale a row are
+  // rounded to fp8, more than 16 at once, each with a scale of its own (kernels/README.md).
+  int32_t fp8_products = 0;
+};
+
 inline constexpr char kCudaLibraryEntry[] = "TramontaneMakeCudaBackend";
 
 enum CudaLibraryResult : int32_t {
@@ -17,9 +24,10 @@ enum CudaLibraryResult : int32_t {
   kCudaLibraryNoDevice = 2,  // the driver or the GPU is missing or too old
 };
 
-// abi_version: the caller's kBackendAbiVersion. On success `backend` is the caller's to Destroy. Otherwise
-// `reason` [reason_bytes] gets a sentence of what is missing, cut to its size and ended by 0.
+// abi_version: the caller's kBackendAbiVersion; nothing behind it is read where it is another one. On success
+// `backend` is the caller's to Destroy. Otherwise `reason` [reason_bytes] gets a sentence of what is missing,
+// cut to its size and ended by 0.
 using MakeCudaBackendEntry = int32_t (*)(uint32_t abi_version, Backend** backend, char* reason,
-                                         int64_t reason_bytes);
+                                         int64_t reason_bytes, const CudaBackendOptions* options);
 
 }  // namespace tramontane

@@ -1,5 +1,5 @@
-// Weights in blocks on the device: what a lane loads of a unit (blocks.h), and eight numbers of a row from
-// it.
+// Weights in blocks on the device: what a lane loads of a unit (blocks.h), or of sixteen rows of fp8 with one
+// scale each, and eight numbers of a row from it.
 //
 // A number is the f32 of DecodeBlocks (kernels/core/block_types.h) rounded once to bf16. The bits of a
 // number, as an unsigned byte u, are the lowest of the float 2^23 + u; what is taken from them is exact, and
@@ -159,6 +159,7 @@ template <DType kStored, typename UnitScales, int kBias, bool kHasMinimum>
 struct Blocks {
   static constexpr DType kType = kStored;
   static constexpr bool kInGroups = false;
+  static constexpr bool kInRows = false;
   static constexpr UnitLayout kLayout = LayoutOf(kStored);
   static constexpr int kRunTiles = kLayout.run_tiles;
   static constexpr int kLowWords = kLayout.low_bytes() / 128;
@@ -290,13 +291,39 @@ struct Groups : Blocks<kStored, GroupScales, 0, false> {
 struct Int4 : Groups<DType::kInt4> {};
 struct Int8 : Groups<DType::kInt8> {};
 struct Fp8 : Groups<DType::kFp8E4M3> {};
+// The same numbers row by row, as cuBLASLt reads them, and an f32 scale a row apart (weight_packing.h). Warps
+// take turns of a group's size along K, as over units, so that sums are added in the same order.
+struct Fp8Rows : Groups<DType::kFp8E4M3> {
+  static constexpr bool kInRows = true;
+
+  // Of sixteen rows [16, in_features], in_features a multiple of 32.
+  TM_DEVICE static Run LoadTile(const std::byte* rows, int in_features, int tile, int lane) {
+    const std::byte* at = rows + int64_t{lane / 4} * in_features + tile * kTileNumbers + lane % 4 * 8;
+    Run run;
+    TM_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const Vector8 words = LoadGlobal8Once(at + half * (int64_t{8} * in_features));
+      run.low.word[2 * half] = words.word[0];
+      run.low.word[2 * half + 1] = words.word[1];
+    }
+    return run;
+  }
+  // scales: of the sixteen.
+  TM_DEVICE static GroupScales LoadRowScales(const float* scales, int lane) {
+    return {{LoadTogether<4>(scales + lane / 4), LoadTogether<4>(scales + lane / 4 + 8)}, {}};
+  }
+};
 
 // Bytes of 16 rows.
 template <typename Type>
 TM_DEVICE int64_t BytesOfUnitRows(const Format& format, int in_features) {
-  const UnitLayout layout = Type::Layout(format);
-  const int units = (in_features + layout.numbers() - 1) >> (Type::TilesLog2(format) + 5);
-  return int64_t{units} * layout.bytes();
+  if constexpr (Type::kInRows) {
+    return int64_t{kUnitRows} * in_features;
+  } else {
+    const UnitLayout layout = Type::Layout(format);
+    const int units = (in_features + layout.numbers() - 1) >> (Type::TilesLog2(format) + 5);
+    return int64_t{units} * layout.bytes();
+  }
 }
 
 // Whether a kernel's weight is plain.

@@ -39,11 +39,18 @@ constexpr int64_t RoundUp(int64_t value, int64_t multiple) {
 }
 
 // What a weight's products may be asked to do with their result.
-std::vector<MatmulOut> OutsOf(const LinearSource& source) {
+std::vector<MatmulOut> OutsOf(const LinearSource& source, bool fp8_rows) {
   if (source.use == WeightUse::kExpert) return {};  // other kernels multiply by them
   if (source.use == WeightUse::kTable || source.use == WeightUse::kHead) return {MatmulOut::kF32};
   if (source.layout == LinearLayout::kGateUp) return {MatmulOut::kBf16};
+  if (fp8_rows) return {MatmulOut::kBf16, MatmulOut::kBf16Add};  // what gives f32 is decoded in tiles
   return {MatmulOut::kBf16, MatmulOut::kBf16Add, MatmulOut::kF32};
+}
+
+// What a product does with its result.
+MatmulOut KindOf(Epilogue epilogue, DType out) {
+  if (out == DType::kF32) return MatmulOut::kF32;
+  return epilogue == Epilogue::kAddResidual ? MatmulOut::kBf16Add : MatmulOut::kBf16;
 }
 
 // Whether TRAMONTANE_CUDA_SYNC=1 stands in the environment: every op is waited for, so that a fault is told
@@ -59,8 +66,9 @@ struct Segment {
   int64_t first_out = 0;
   int64_t out_features = 0;  // gate and up together
   std::byte* data = nullptr;
-  const ProductPlans::Table* plans = nullptr;  // of bf16
+  const ProductPlans::Table* plans = nullptr;  // of bf16, and of fp8 in rows
   const int32_t* column_order = nullptr;       // [in_features], device; null: in order
+  const float* row_scales = nullptr;           // [out_features], device, of fp8 in rows alone
 };
 
 // What a WeightHandle of this backend points at.
@@ -80,6 +88,8 @@ struct PackedWeight {
 // Where each buffer lies in the workspace. T: tokens of the largest step, L: its rows of logits.
 struct WorkspaceMap {
   int64_t normalised = 0;   // [max(T, L), hidden] bf16: rows of x as a product takes them
+  int64_t quantised = 0;    // [T, hidden] e4m3: the same of products of fp8; where there are any
+  int64_t x_scales = 0;     // [T] f32, of these
   int64_t gate_up = 0;      // [T, 2 * hidden] bf16: no model's intermediate size exceeds maxima.hidden
   int64_t moe_chosen = 0;   // [T, experts per token] i32
   int64_t moe_shares = 0;   // [T, experts per token] f32
@@ -105,7 +115,7 @@ struct WorkspaceMap {
 // Whether a tile of a decode holds the rows of several sequences.
 constexpr bool CanShare(int32_t group) { return SharersOfTile(group) >= 2; }
 
-WorkspaceMap MapWorkspace(const StepMaxima& maxima, const DeviceProperties& device) {
+WorkspaceMap MapWorkspace(const StepMaxima& maxima, const DeviceProperties& device, bool fp8_products) {
   WorkspaceMap map;
   const auto take = [](int64_t bytes, int64_t* total) {
     return std::exchange(*total, *total + RoundUp(bytes, kAlignment));
@@ -145,6 +155,10 @@ WorkspaceMap MapWorkspace(const StepMaxima& maxima, const DeviceProperties& devi
     map.split = take(SplitSampleBytes(), &map.bytes);
   }
   map.normalised = take(rows * maxima.hidden * 2, &map.bytes);
+  if (fp8_products) {
+    map.quantised = take(int64_t{maxima.tokens} * maxima.hidden, &map.bytes);
+    map.x_scales = take(maxima.tokens * int64_t{sizeof(float)}, &map.bytes);
+  }
   map.gate_up = take(int64_t{maxima.tokens} * maxima.hidden * 2 * 2, &map.bytes);
   if (maxima.experts > 0) {
     const int64_t pairs = int64_t{maxima.tokens} * maxima.experts_per_token;
@@ -215,7 +229,8 @@ struct PoolMap {
 
 class CudaBackend final : public Backend {
  public:
-  explicit CudaBackend(std::unique_ptr<Runtime> runtime) : runtime_(std::move(runtime)) {
+  CudaBackend(std::unique_ptr<Runtime> runtime, const CudaBackendOptions& options)
+      : runtime_(std::move(runtime)), options_(options) {
     info_.name = "cuda";
     info_.variant = runtime_->properties().name.c_str();
     info_.activation_dtype = DType::kBf16;
@@ -286,12 +301,24 @@ class CudaBackend final : public Backend {
   OpCode Queued(int error, const char* what);
   OpCode CopySegment(const LinearSource& source, const PackedSegment& segment, SourceRows& rows,
                      std::byte* data);
+  float* XScales() const { return reinterpret_cast<float*>(workspace_ + map_.x_scales); }
+  bool fp8_products() const { return options_.fp8_products != 0 && runtime_->properties().fp8_products; }
+  std::vector<PackedSegment> SegmentsFor(const LinearSource& source) const {
+    return SegmentsOf(source, fp8_products() ? Fp8Form::kRows : Fp8Form::kUnits);
+  }
+  void CountFp8(const std::vector<PackedSegment>& segments);
+  std::string Fp8Remarks() const;
   OpCode PrepareRows(const LinearParams& params, const int32_t* column_order);
+  OpCode QuantiseRows(const LinearParams& params);
   OpCode GateUpApart(const LinearParams& params, const PackedWeight& weight);
   OpCode LinearOfSegments(const LinearParams& params, const PackedWeight& weight);
   OpCode LinearOf(const LinearParams& params, const Segment& weight);
   OpCode TileLinear(const LinearParams& params, const Segment& weight);
   OpCode LargeLinear(const LinearParams& params, const Segment& weight);
+  int Fp8PlanFor(const LinearParams& params, const Segment& weight) const;
+  OpCode Fp8Linear(const LinearParams& params, const Segment& weight, int plan, bool* served);
+  Tensor GateUpRows(const LinearParams& params) const;
+  OpCode SwiGluOf(const Tensor& gate_up, const LinearParams& params, bool apart);
   OpCode Multiply(const LinearParams& params, const Segment& weight, const Tensor& out);
   OpCode MultiplyInSlices(const LinearParams& params, const Segment& weight, const Tensor& out);
   MoeGemmParams ExpertProducts(const MoeParams& params, int32_t intermediate) const;
@@ -305,6 +332,7 @@ class CudaBackend final : public Backend {
   OpCode MapOfPool(const KvLayerView& kv, TensorMap* map);
 
   const std::unique_ptr<Runtime> runtime_;
+  const CudaBackendOptions options_;
   BackendInfo info_;
   std::string last_error_;
   std::string tuning_;  // as Tuning said last
@@ -321,7 +349,9 @@ class CudaBackend final : public Backend {
 
   std::unordered_set<PackedWeight*> weights_;  // live handles
   ProductPlans products_{*runtime_};
-  void* staging_ = nullptr;  // host [kStagingBytes]; while weights are loaded
+  int64_t fp8_weights_ = 0;      // packed so far
+  int64_t fp8_row_weights_ = 0;  // of these, in rows alone
+  void* staging_ = nullptr;      // host [kStagingBytes]; while weights are loaded
 
   StepMaxima maxima_;
   WorkspaceMap map_;
@@ -344,12 +374,38 @@ OpCode CudaBackend::Fail(OpCode code, std::string reason) {
 }
 
 const char* CudaBackend::remarks() const noexcept {
-  all_remarks_ = products_.remarks();
+  all_remarks_ = Fp8Remarks() + products_.remarks();
   if (recordings_ > 0) {
     all_remarks_ += std::to_string(recordings_) + " recordings of " + std::to_string(recorded_launches_) +
                     " launches take " + std::to_string(recordings_bytes_) + " bytes of device memory\n";
   }
   return all_remarks_.c_str();
+}
+
+// What became of products of fp8, where they were asked for.
+std::string CudaBackend::Fp8Remarks() const {
+  if (options_.fp8_products == 0) return "";
+  if (!fp8_products()) {
+    return "no products of fp8 by fp8: " + runtime_->properties().why_no_fp8_products +
+           "; weights in fp8 are decoded in tiles\n";
+  }
+  std::string text = std::to_string(fp8_row_weights_) + " of " + std::to_string(fp8_weights_) +
+                     " weights in fp8 are multiplied with rows in fp8";
+  if (fp8_row_weights_ < fp8_weights_) {
+    text += "; the others give logits, are experts' or have several scales a row, and are decoded in tiles";
+  }
+  return text + "\n";
+}
+
+void CudaBackend::CountFp8(const std::vector<PackedSegment>& segments) {
+  bool any = false, in_rows = true;
+  for (const PackedSegment& segment : segments) {
+    if (segment.format.dtype != DType::kFp8E4M3) continue;
+    any = true;
+    in_rows &= segment.fp8_rows;
+  }
+  fp8_weights_ += any ? 1 : 0;
+  fp8_row_weights_ += any && in_rows ? 1 : 0;
 }
 
 OpCode CudaBackend::Queued(int error, const char* what) {
@@ -425,8 +481,9 @@ int64_t ColumnOrderBytes(const PackedSegment& segment) {
 int64_t CudaBackend::PackedBytes(const LinearSource& source) const noexcept {
   if (!WhyNotPackable(source, kCudaPackingLimits).empty()) return 0;
   int64_t bytes = 0;
-  for (const PackedSegment& segment : SegmentsOf(source)) {
-    bytes += RoundUp(segment.bytes(), kAlignment) + ColumnOrderBytes(segment);
+  for (const PackedSegment& segment : SegmentsFor(source)) {
+    bytes += RoundUp(segment.bytes(), kAlignment) + RoundUp(segment.scale_bytes(), kAlignment) +
+             ColumnOrderBytes(segment);
   }
   return bytes;
 }
@@ -441,18 +498,21 @@ OpCode CudaBackend::PackLinear(const LinearSource& source, WeightHandle* out) no
     return Fail(OpCode::kOutOfMemory, "no device memory for a weight of " + std::to_string(bytes) + " bytes");
   }
   auto weight = std::make_unique<PackedWeight>(source.layout, 0, source.in_features, data);
-  const std::vector<PackedSegment> segments = SegmentsOf(source);
+  const std::vector<PackedSegment> segments = SegmentsFor(source);
   LinearSource in_segments = source;
   in_segments.layout = segments[0].layout;  // of a gate and an up that stand apart kStacked
   SourceRows rows(in_segments);
   std::byte* at = data;
   for (const PackedSegment& segment : segments) {
     OpCode code = CopySegment(in_segments, segment, rows, at);
+    std::byte* const scales = at + RoundUp(segment.bytes(), kAlignment);
+    const float* const row_scales = segment.fp8_rows ? reinterpret_cast<const float*>(scales) : nullptr;
     const ProductPlans::Table* plans = nullptr;
     if (!segment.in_blocks()) {
-      plans = products_.Add(source.in_features, segment.rows, OutsOf(in_segments), at);
+      plans = products_.Add(source.in_features, segment.rows, OutsOf(in_segments, segment.fp8_rows), at,
+                            row_scales);
     }
-    std::byte* const order = at + RoundUp(segment.bytes(), kAlignment);
+    std::byte* const order = scales + RoundUp(segment.scale_bytes(), kAlignment);
     if (code == OpCode::kOk && segment.column_order != nullptr) {
       code = Upload(order, segment.column_order, segment.in_features * int64_t{sizeof(int32_t)});
       if (code == OpCode::kOk) code = WaitFence(RecordFence());
@@ -463,10 +523,11 @@ OpCode CudaBackend::PackLinear(const LinearSource& source, WeightHandle* out) no
     }
     weight->segments.push_back(
         {segment.format, segment.first_row, segment.rows, at, plans,
-         segment.column_order == nullptr ? nullptr : reinterpret_cast<const int32_t*>(order)});
+         segment.column_order == nullptr ? nullptr : reinterpret_cast<const int32_t*>(order), row_scales});
     weight->out_features += segment.rows;
     at = order + ColumnOrderBytes(segment);
   }
+  CountFp8(segments);
   weights_.insert(weight.get());
   out->impl = weight.release();
   return OpCode::kOk;
@@ -475,7 +536,7 @@ OpCode CudaBackend::PackLinear(const LinearSource& source, WeightHandle* out) no
 // As many rows at a time as the staging memory holds.
 OpCode CudaBackend::CopySegment(const LinearSource& source, const PackedSegment& segment, SourceRows& rows,
                                 std::byte* data) {
-  if (source.feed != nullptr && !segment.in_blocks() &&
+  if (source.feed != nullptr && segment.format == DType::kBf16 &&
       source.feed->FillOnDevice(data, segment.bytes() / int64_t{sizeof(uint16_t)})) {
     return OpCode::kOk;
   }
@@ -485,22 +546,28 @@ OpCode CudaBackend::CopySegment(const LinearSource& source, const PackedSegment&
     return Fail(OpCode::kOutOfMemory, "no host memory for rows of " + std::to_string(bytes) + " bytes");
   }
   const int64_t all = segment.bytes() / bytes;
+  std::vector<float> scales(static_cast<size_t>(segment.fp8_rows ? segment.rows : 0));
   for (int64_t begin = 0; begin < all; begin += most) {
     const int64_t count = std::min(most, all - begin);
-    if (!PackSegment(source, segment, begin, count, rows, static_cast<std::byte*>(staging_)))
+    float* const of_rows = segment.fp8_rows ? scales.data() + begin * segment.rows_at_once() : nullptr;
+    if (!PackSegment(source, segment, begin, count, rows, static_cast<std::byte*>(staging_), of_rows))
       return Fail(OpCode::kUnsupported, "its rows cannot be had");
     OpCode code = Upload(data + begin * bytes, staging_, count * bytes);
     if (code == OpCode::kOk) code = WaitFence(RecordFence());
     if (code != OpCode::kOk) return code;
   }
-  return OpCode::kOk;
+  if (!segment.fp8_rows) return OpCode::kOk;
+  const OpCode code =
+      Upload(data + RoundUp(segment.bytes(), kAlignment), scales.data(), segment.scale_bytes());
+  return code == OpCode::kOk ? WaitFence(RecordFence()) : code;
 }
 
 void CudaBackend::FreeWeight(WeightHandle handle) noexcept {
   auto* weight = static_cast<PackedWeight*>(handle.impl);
   TM_CHECK(weights_.erase(weight) == 1, "a weight handle that is not live");
   for (const Segment& segment : weight->segments) {
-    if (segment.plans != nullptr) products_.Remove(weight->in_features, segment.out_features, segment.data);
+    if (segment.plans == nullptr) continue;
+    products_.Remove(weight->in_features, segment.out_features, segment.data, segment.row_scales);
   }
   runtime_->Free(weight->data);
   delete weight;
@@ -522,7 +589,7 @@ std::string NoLatentRows(int32_t head_dim, int32_t value_dim) {
 // ---- workspace ----------------------------------------------------------------------------------
 
 int64_t CudaBackend::WorkspaceBytes(const StepMaxima& maxima) const noexcept {
-  return MapWorkspace(maxima, runtime_->properties()).bytes;
+  return MapWorkspace(maxima, runtime_->properties(), fp8_products()).bytes;
 }
 
 OpCode CudaBackend::Reserve(const StepMaxima& maxima) noexcept {
@@ -539,7 +606,7 @@ OpCode CudaBackend::Reserve(const StepMaxima& maxima) noexcept {
   runtime_->FreeHost(std::exchange(staging_, nullptr));
   runtime_->Free(std::exchange(workspace_, nullptr));
   maxima_ = maxima;
-  map_ = MapWorkspace(maxima, runtime_->properties());
+  map_ = MapWorkspace(maxima, runtime_->properties(), fp8_products());
   workspace_ = static_cast<std::byte*>(runtime_->Allocate(map_.bytes));
   if (workspace_ == nullptr) {
     return Fail(OpCode::kOutOfMemory,
@@ -561,7 +628,8 @@ OpCode CudaBackend::Tune() noexcept {
   const ProductPlans::Scratch scratch = {.x = workspace_ + map_.normalised,
                                          .x_bytes = map_.gate_up - map_.normalised,
                                          .out = workspace_ + map_.gate_up,
-                                         .out_bytes = map_.bytes - map_.gate_up};
+                                         .out_bytes = map_.bytes - map_.gate_up,
+                                         .x_scales = XScales()};
   return Queued(products_.Tune(scratch), "a product that was timed");
 }
 
@@ -761,21 +829,30 @@ OpCode CudaBackend::Linear(const LinearParams& p) noexcept {
   return apart ? GateUpApart(p, weight) : LinearOfSegments(p, weight);
 }
 
-// A product for gate and one for up, rounded to bf16 as ever, then SwiGLU.
-OpCode CudaBackend::GateUpApart(const LinearParams& p, const PackedWeight& weight) {
+// Where gates and ups of these rows lie until SwiGLU.
+Tensor CudaBackend::GateUpRows(const LinearParams& p) const {
   TM_CHECK(p.rows <= maxima_.tokens && p.out.columns <= maxima_.hidden,
            "%d rows of SwiGLU, beyond what was reserved", p.rows);
-  LinearParams product = p;
-  product.epilogue = Epilogue::kNone;
-  product.out = MakeTensor(workspace_ + map_.gate_up, DType::kBf16, p.rows, weight.out_features);
-  if (const OpCode code = LinearOfSegments(product, weight); code != OpCode::kOk) return code;
-  const SwiGluKernelParams swiglu = {.gate_up = product.out.data,
+  return MakeTensor(workspace_ + map_.gate_up, DType::kBf16, p.rows, 2 * p.out.columns);
+}
+
+OpCode CudaBackend::SwiGluOf(const Tensor& gate_up, const LinearParams& p, bool apart) {
+  const SwiGluKernelParams swiglu = {.gate_up = gate_up.data,
                                      .h = p.out.data,
                                      .h_stride = p.out.row_stride,
                                      .rows = p.rows,
                                      .width = static_cast<int32_t>(p.out.columns),
-                                     .apart = true};
+                                     .apart = apart};
   return Queued(LaunchSwiGlu(swiglu, runtime_->stream()), "SwiGLU");
+}
+
+// A product for gate and one for up, rounded to bf16 as ever, then SwiGLU.
+OpCode CudaBackend::GateUpApart(const LinearParams& p, const PackedWeight& weight) {
+  LinearParams product = p;
+  product.epilogue = Epilogue::kNone;
+  product.out = GateUpRows(p);
+  if (const OpCode code = LinearOfSegments(product, weight); code != OpCode::kOk) return code;
+  return SwiGluOf(product.out, p, /*apart=*/true);
 }
 
 OpCode CudaBackend::LinearOfSegments(const LinearParams& p, const PackedWeight& weight) {
@@ -785,7 +862,16 @@ OpCode CudaBackend::LinearOfSegments(const LinearParams& p, const PackedWeight& 
   prepared.x_rows = nullptr;
   prepared.prologue = Prologue::kNone;
   const Segment* prepared_for = nullptr;
+  bool quantised = false;
   for (const Segment& segment : weight.segments) {
+    if (const int plan = Fp8PlanFor(p, segment); plan != ProductPlans::kNotPlanned) {
+      OpCode code = quantised ? OpCode::kOk : QuantiseRows(p);
+      quantised = true;
+      bool served = false;
+      if (code == OpCode::kOk) code = Fp8Linear(p, segment, plan, &served);
+      if (code != OpCode::kOk) return code;
+      if (served) continue;
+    }
     const bool as_they_are = segment.column_order == nullptr && !norm_apart;
     if (!as_they_are && (prepared_for == nullptr || prepared_for->column_order != segment.column_order)) {
       if (const OpCode code = PrepareRows(p, segment.column_order); code != OpCode::kOk) return code;
@@ -823,12 +909,32 @@ OpCode CudaBackend::PrepareRows(const LinearParams& p, const int32_t* column_ord
   return Queued(LaunchRmsNorm(norm, runtime_->stream()), "a norm");
 }
 
-// The columns of the output that a segment makes.
-OpCode CudaBackend::LinearOf(const LinearParams& p, const Segment& weight) {
-  const int64_t columns = p.epilogue == Epilogue::kSwiGlu ? weight.out_features / 2 : weight.out_features;
+// The same in fp8.
+OpCode CudaBackend::QuantiseRows(const LinearParams& p) {
+  TM_CHECK(p.rows <= maxima_.tokens && p.x.columns <= maxima_.hidden,
+           "%d rows of %lld in fp8, beyond what was reserved", p.rows, static_cast<long long>(p.x.columns));
+  const QuantiseRowsParams rows = {.x = p.x.data,
+                                   .x_rows = p.x_rows,
+                                   .norm_weight = p.prologue == Prologue::kRmsNorm ? p.norm_weight : nullptr,
+                                   .y = workspace_ + map_.quantised,
+                                   .scales = XScales(),
+                                   .x_stride = p.x.row_stride,
+                                   .rows = p.rows,
+                                   .width = static_cast<int32_t>(p.x.columns),
+                                   .epsilon = p.norm_epsilon};
+  return Queued(LaunchQuantiseRows(rows, runtime_->stream()), "rows in fp8");
+}
+
+// The call for the columns of the output that a segment makes.
+LinearParams PartOf(const LinearParams& p, const Segment& weight) {
   LinearParams part = p;
   part.out.data = static_cast<std::byte*>(p.out.data) + Format(p.out.dtype).Bytes(weight.first_out);
-  part.out.columns = columns;
+  part.out.columns = p.epilogue == Epilogue::kSwiGlu ? weight.out_features / 2 : weight.out_features;
+  return part;
+}
+
+OpCode CudaBackend::LinearOf(const LinearParams& p, const Segment& weight) {
+  const LinearParams part = PartOf(p, weight);
   const SmallLinearParams small = {.x = p.x.data,
                                    .x_rows = p.x_rows,
                                    .norm_weight = p.norm_weight,
@@ -843,7 +949,8 @@ OpCode CudaBackend::LinearOf(const LinearParams& p, const Segment& weight) {
                                    .prologue = p.prologue,
                                    .epilogue = p.epilogue,
                                    .out_dtype = p.out.dtype,
-                                   .weight_format = weight.format};
+                                   .weight_format = weight.format,
+                                   .row_scales = weight.row_scales};
   if (SmallLinearSupported(small))
     return Queued(LaunchSmallLinear(small, runtime_->stream()), "a linear layer");
   TM_CHECK(p.x_rows == nullptr, "rows are gathered by the norm");
@@ -864,28 +971,49 @@ OpCode CudaBackend::TileLinear(const LinearParams& p, const Segment& weight) {
   tiles.epilogue = p.epilogue;
   tiles.out_dtype = p.out.dtype;
   tiles.weight_format = weight.format;
+  tiles.row_scales = weight.row_scales;
   return Queued(LaunchTileLinear(tiles, runtime_->stream()), "a linear layer in tiles");
 }
 
 OpCode CudaBackend::LargeLinear(const LinearParams& p, const Segment& weight) {
   if (p.epilogue != Epilogue::kSwiGlu) return Multiply(p, weight, p.out);
-  TM_CHECK(p.rows <= maxima_.tokens && p.out.columns <= maxima_.hidden,
-           "%d rows of SwiGLU, beyond what was reserved", p.rows);
-  const Tensor gate_up = MakeTensor(workspace_ + map_.gate_up, DType::kBf16, p.rows, weight.out_features);
+  const Tensor gate_up = GateUpRows(p);
   if (const OpCode code = Multiply(p, weight, gate_up); code != OpCode::kOk) return code;
-  const SwiGluKernelParams swiglu = {.gate_up = gate_up.data,
-                                     .h = p.out.data,
-                                     .h_stride = p.out.row_stride,
-                                     .rows = p.rows,
-                                     .width = static_cast<int32_t>(p.out.columns)};
-  return Queued(LaunchSwiGlu(swiglu, runtime_->stream()), "SwiGLU");
+  return SwiGluOf(gate_up, p, /*apart=*/false);
+}
+
+// ---- products of fp8 by fp8: where there is none, rows stay in bf16 and the weight is decoded in tiles
+
+// How a segment is multiplied by rows in fp8; kNotPlanned: not so.
+int CudaBackend::Fp8PlanFor(const LinearParams& p, const Segment& weight) const {
+  if (weight.row_scales == nullptr || p.rows <= kSmallLinearRows || !BeginsAtAPiece(PartOf(p, weight).out))
+    return ProductPlans::kNotPlanned;
+  const int plan = ProductPlans::PlanOf(*weight.plans, KindOf(p.epilogue, p.out.dtype), p.rows);
+  return plan != ProductPlans::kNotPlanned && runtime_->HasKernel(plan) ? plan : ProductPlans::kNotPlanned;
+}
+
+// Of the rows that were quantised last. `served` is false where the library refuses the very number of rows.
+OpCode CudaBackend::Fp8Linear(const LinearParams& p, const Segment& weight, int plan, bool* served) {
+  const LinearParams part = PartOf(p, weight);
+  const bool swiglu = p.epilogue == Epilogue::kSwiGlu;
+  const Tensor out = swiglu ? GateUpRows(part) : part.out;
+  const MatmulParams product = {.x = workspace_ + map_.quantised,
+                                .weight = weight.data,
+                                .out = out.data,
+                                .x_stride = p.x.columns,
+                                .out_stride = out.row_stride,
+                                .rows = p.rows,
+                                .x_scales = XScales(),
+                                .weight_scales = weight.row_scales};
+  const int error = runtime_->Matmul(plan, product);
+  *served = error != Runtime::kNoMatmul;
+  if (!*served) return OpCode::kOk;
+  const OpCode code = Queued(error, "a matrix product in fp8");
+  return code == OpCode::kOk && swiglu ? SwiGluOf(out, part, /*apart=*/false) : code;
 }
 
 OpCode CudaBackend::Multiply(const LinearParams& p, const Segment& weight, const Tensor& out) {
-  const MatmulOut kind = out.dtype == DType::kF32               ? MatmulOut::kF32
-                         : p.epilogue == Epilogue::kAddResidual ? MatmulOut::kBf16Add
-                                                                : MatmulOut::kBf16;
-  const int plan = ProductPlans::PlanOf(*weight.plans, kind, p.rows);
+  const int plan = ProductPlans::PlanOf(*weight.plans, KindOf(p.epilogue, out.dtype), p.rows);
   TM_CHECK(plan != ProductPlans::kNotPlanned, "a product of %d rows, beyond what was reserved", p.rows);
   if (!BeginsAtAPiece(out))
     return MultiplyInSlices(p, weight, out);  // a segment behind any number of outputs
@@ -1250,8 +1378,8 @@ OpCode CudaBackend::Attend(const AttentionParams& p) {
 
 }  // namespace
 
-BackendPtr MakeCudaBackend(std::unique_ptr<Runtime> runtime) {
-  return BackendPtr(new CudaBackend(std::move(runtime)));
+BackendPtr MakeCudaBackend(std::unique_ptr<Runtime> runtime, const CudaBackendOptions& options) {
+  return BackendPtr(new CudaBackend(std::move(runtime), options));
 }
 
 }  // namespace tramontane::cuda

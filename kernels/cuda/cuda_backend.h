@@ -8,10 +8,11 @@
 #include <memory>
 
 #include "kernels/backend.h"
+#include "kernels/backends/cuda_library.h"
 #include "kernels/cuda/runtime.h"
 
 namespace tramontane::cuda {
 
-BackendPtr MakeCudaBackend(std::unique_ptr<Runtime> runtime);
+BackendPtr MakeCudaBackend(std::unique_ptr<Runtime> runtime, const CudaBackendOptions& options = {});
 
 }  // namespace tramontane::cuda

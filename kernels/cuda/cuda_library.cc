@@ -18,7 +18,8 @@ void Say(const std::string& sentence, char* reason, int64_t reason_bytes) {
   reason[length] = '\0';
 }
 
-int32_t Make(uint32_t abi_version, Backend** backend, char* reason, int64_t reason_bytes) {
+int32_t Make(uint32_t abi_version, Backend** backend, char* reason, int64_t reason_bytes,
+             const CudaBackendOptions* options) {
   if (abi_version != kBackendAbiVersion) {
     Say("it speaks version " + std::to_string(kBackendAbiVersion) +
             " of the backend's interface, this server " + std::to_string(abi_version),
@@ -31,17 +32,18 @@ int32_t Make(uint32_t abi_version, Backend** backend, char* reason, int64_t reas
     Say(why_not, reason, reason_bytes);
     return kCudaLibraryNoDevice;
   }
-  *backend = cuda::MakeCudaBackend(std::move(runtime)).release();
+  *backend = cuda::MakeCudaBackend(std::move(runtime), *options).release();
   return kCudaLibraryOk;
 }
 
 }  // namespace
 }  // namespace tramontane
 
-extern "C" __attribute__((visibility("default"))) int32_t TramontaneMakeCudaBackend(
-    uint32_t abi_version, tramontane::Backend** backend, char* reason, int64_t reason_bytes) {
+extern "C" __attribute__((visibility("default"))) int32_t
+TramontaneMakeCudaBackend(uint32_t abi_version, tramontane::Backend** backend, char* reason,
+                          int64_t reason_bytes, const tramontane::CudaBackendOptions* options) {
   try {
-    return tramontane::Make(abi_version, backend, reason, reason_bytes);
+    return tramontane::Make(abi_version, backend, reason, reason_bytes, options);
   } catch (const std::exception& error) {
     tramontane::Say(error.what(), reason, reason_bytes);
     return tramontane::kCudaLibraryNoDevice;

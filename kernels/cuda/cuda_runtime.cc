@@ -24,20 +24,23 @@ constexpr size_t kBlasWorkspaceBytes = size_t{32} << 20;
 constexpr uint32_t kBlasAlignment = 16;  // of every operand
 constexpr int kCandidates = 16;          // that cuBLASLt is asked for
 constexpr int kLeastCapability = 80;     // mma.sync of bf16, cp.async
+constexpr int kFp8Capability = 90;       // where cuBLASLt multiplies fp8 with a scale a row: there alone
 
 int BlasError(cublasStatus_t status) { return status == CUBLAS_STATUS_SUCCESS ? 0 : kBlasErrors + status; }
 
 // cuBLASLt counts columns first: a row-major [rows, columns] matrix is its [columns, rows] one. So the
-// product it is asked for is y^T [out_features, rows] = W x^T.
+// product it is asked for is y^T [out_features, rows] = W x^T, whose A is W and whose B is x. Of fp8 it asks
+// just that: A transposed and B as it is, both sizes of A multiples of 16.
 struct MatmulLayouts {
   cublasLtMatrixLayoutOpaque_t weight, x, out;
 
   MatmulLayouts(const MatmulShape& shape, int64_t rows, int64_t x_stride, int64_t out_stride) {
     const auto in = static_cast<uint64_t>(shape.in_features),
                out_features = static_cast<uint64_t>(shape.out_features);
-    const cudaDataType_t out_type = shape.out == MatmulOut::kF32 ? CUDA_R_32F : CUDA_R_16BF;
-    cublasLtMatrixLayoutInit(&weight, CUDA_R_16BF, in, out_features, shape.in_features);
-    cublasLtMatrixLayoutInit(&x, CUDA_R_16BF, in, static_cast<uint64_t>(rows), x_stride);
+    const cudaDataType_t in_type = shape.in == MatmulIn::kFp8 ? CUDA_R_8F_E4M3 : CUDA_R_16BF,
+                         out_type = shape.out == MatmulOut::kF32 ? CUDA_R_32F : CUDA_R_16BF;
+    cublasLtMatrixLayoutInit(&weight, in_type, in, out_features, shape.in_features);
+    cublasLtMatrixLayoutInit(&x, in_type, in, static_cast<uint64_t>(rows), x_stride);
     cublasLtMatrixLayoutInit(&out, out_type, out_features, static_cast<uint64_t>(rows), out_stride);
   }
 };
@@ -111,7 +114,15 @@ class CudaRuntime final : public Runtime {
   };
 
   cudaStream_t StreamOf(WhichStream stream) const { return stream == WhichStream::kSteps ? stream_ : moves_; }
-  std::vector<cublasLtMatmulHeuristicResult_t> Candidates(MatmulLayouts& layouts);
+  int MakeOperations();
+  // What is asked of the library: of fp8 with these scales.
+  cublasLtMatmulDescOpaque_t OperationOf(MatmulIn in, const float* x_scales, const float* weight_scales);
+  // To be planned for: of fp8 with some scales, without which none is found.
+  cublasLtMatmulDescOpaque_t OperationOf(MatmulIn in) {
+    const auto* scales = static_cast<const float*>(blas_workspace_);
+    return OperationOf(in, scales, scales);
+  }
+  std::vector<cublasLtMatmulHeuristicResult_t> Candidates(MatmulIn in, MatmulLayouts& layouts);
   cublasStatus_t Run(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm, const MatmulParams& params,
                      MatmulLayouts& layouts);
   bool ServesAllRows(const MatmulShape& shape, const cublasLtMatmulAlgo_t& algorithm);
@@ -123,7 +134,8 @@ class CudaRuntime final : public Runtime {
   std::array<cudaEvent_t, kEvents> events_{};
   cudaEvent_t moved_ = nullptr;  // behind what was queued on moves_
   cublasLtHandle_t blas_ = nullptr;
-  cublasLtMatmulDescOpaque_t operation_{};  // W transposed, x as it is, f32 sums
+  cublasLtMatmulDescOpaque_t operation_{};      // W transposed, x as it is, f32 sums
+  cublasLtMatmulDescOpaque_t fp8_operation_{};  // and a scale for each row of both
   void* blas_workspace_ = nullptr;
   std::vector<Plan> plans_;
 };
@@ -134,6 +146,11 @@ std::string CudaRuntime::Start(const cudaDeviceProp& device) {
   properties_.shared_bytes = static_cast<int64_t>(device.sharedMemPerMultiprocessor);
   properties_.shared_bytes_reserved = static_cast<int64_t>(device.reservedSharedMemPerBlock);
   properties_.hopper = device.major == 9 && device.minor == 0;
+  properties_.fp8_products = device.major * 10 + device.minor == kFp8Capability;
+  if (!properties_.fp8_products) {
+    properties_.why_no_fp8_products = "the device has compute capability " + std::to_string(device.major) +
+                                      "." + std::to_string(device.minor) + ", it takes 9.0";
+  }
   tuning_key_ = properties_.name + "," + std::to_string(properties_.multiprocessors) + ",cublasLt-" +
                 std::to_string(cublasLtGetVersion());
   std::replace(tuning_key_.begin(), tuning_key_.end(), ' ', '_');
@@ -145,16 +162,31 @@ std::string CudaRuntime::Start(const cudaDeviceProp& device) {
   if (error == 0) error = cudaEventCreateWithFlags(&moved_, cudaEventDisableTiming);
   if (error == 0) error = cudaMalloc(&blas_workspace_, kBlasWorkspaceBytes);
   if (error == 0) error = BlasError(cublasLtCreate(&blas_));
-  if (error == 0) error = BlasError(cublasLtMatmulDescInit(&operation_, CUBLAS_COMPUTE_32F, CUDA_R_32F));
-  const cublasOperation_t transposed = CUBLAS_OP_T;
-  if (error == 0) {
-    error = BlasError(cublasLtMatmulDescSetAttribute(&operation_, CUBLASLT_MATMUL_DESC_TRANSA, &transposed,
-                                                     sizeof(transposed)));
-  }
+  if (error == 0) error = MakeOperations();
   size_t free_bytes = 0, total_bytes = 0;
   if (error == 0) error = cudaMemGetInfo(&free_bytes, &total_bytes);
   properties_.memory_bytes = static_cast<int64_t>(free_bytes);
   return error == 0 ? "" : ErrorText(error);
+}
+
+// CUBLASLT_MATMUL_DESC_FAST_ACCUM stays as it is, off: sums of fp8 are handed to f32 more often. A library
+// that does not know a scale a row is none that the rest is in want of.
+int CudaRuntime::MakeOperations() {
+  cublasStatus_t status = cublasLtMatmulDescInit(&operation_, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+  const cublasOperation_t transposed = CUBLAS_OP_T;
+  if (status == CUBLAS_STATUS_SUCCESS) {
+    status = cublasLtMatmulDescSetAttribute(&operation_, CUBLASLT_MATMUL_DESC_TRANSA, &transposed,
+                                            sizeof(transposed));
+  }
+  fp8_operation_ = operation_;
+  const int32_t a_row = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+  for (const auto mode : {CUBLASLT_MATMUL_DESC_A_SCALE_MODE, CUBLASLT_MATMUL_DESC_B_SCALE_MODE}) {
+    if (cublasLtMatmulDescSetAttribute(&fp8_operation_, mode, &a_row, sizeof(a_row)) == CUBLAS_STATUS_SUCCESS)
+      continue;
+    if (properties_.fp8_products) properties_.why_no_fp8_products = "cuBLASLt knows no scale a row";
+    properties_.fp8_products = false;
+  }
+  return BlasError(status);
 }
 
 CudaRuntime::~CudaRuntime() {
@@ -213,11 +245,24 @@ int64_t CudaRuntime::FreeBytes() {
 
 // ---- matrix products
 
+cublasLtMatmulDescOpaque_t CudaRuntime::OperationOf(MatmulIn in, const float* x_scales,
+                                                    const float* weight_scales) {
+  if (in == MatmulIn::kBf16) return operation_;
+  cublasLtMatmulDescOpaque_t operation = fp8_operation_;
+  const auto set = [&operation](cublasLtMatmulDescAttributes_t attribute, const float* scales) {
+    cublasLtMatmulDescSetAttribute(&operation, attribute, static_cast<const void*>(&scales), sizeof(scales));
+  };
+  set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, weight_scales);
+  set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, x_scales);
+  return operation;
+}
+
 bool CudaRuntime::ServesAllRows(const MatmulShape& shape, const cublasLtMatmulAlgo_t& algorithm) {
+  cublasLtMatmulDescOpaque_t operation = OperationOf(shape.in);
   for (const int32_t rows : {shape.min_rows, shape.max_rows}) {
     MatmulLayouts layouts(shape, rows, shape.in_features, shape.out_features);
     cublasLtMatmulHeuristicResult_t result{};
-    const cublasStatus_t status = cublasLtMatmulAlgoCheck(blas_, &operation_, &layouts.weight, &layouts.x,
+    const cublasStatus_t status = cublasLtMatmulAlgoCheck(blas_, &operation, &layouts.weight, &layouts.x,
                                                           &layouts.out, &layouts.out, &algorithm, &result);
     if (status != CUBLAS_STATUS_SUCCESS || result.workspaceSize > kBlasWorkspaceBytes) return false;
   }
@@ -225,7 +270,8 @@ bool CudaRuntime::ServesAllRows(const MatmulShape& shape, const cublasLtMatmulAl
 }
 
 // Best first. None that would add partial sums in bf16: sums are f32 until the one rounding at the end.
-std::vector<cublasLtMatmulHeuristicResult_t> CudaRuntime::Candidates(MatmulLayouts& layouts) {
+std::vector<cublasLtMatmulHeuristicResult_t> CudaRuntime::Candidates(MatmulIn in, MatmulLayouts& layouts) {
+  cublasLtMatmulDescOpaque_t operation = OperationOf(in);
   cublasLtMatmulPreferenceOpaque_t preference;
   cublasLtMatmulPreferenceInit(&preference);
   cublasLtMatmulPreferenceSetAttribute(&preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
@@ -240,7 +286,7 @@ std::vector<cublasLtMatmulHeuristicResult_t> CudaRuntime::Candidates(MatmulLayou
   }
   std::vector<cublasLtMatmulHeuristicResult_t> candidates(kCandidates);
   int found = 0;
-  if (cublasLtMatmulAlgoGetHeuristic(blas_, &operation_, &layouts.weight, &layouts.x, &layouts.out,
+  if (cublasLtMatmulAlgoGetHeuristic(blas_, &operation, &layouts.weight, &layouts.x, &layouts.out,
                                      &layouts.out, &preference, kCandidates, candidates.data(),
                                      &found) != CUBLAS_STATUS_SUCCESS) {
     found = 0;
@@ -252,9 +298,11 @@ std::vector<cublasLtMatmulHeuristicResult_t> CudaRuntime::Candidates(MatmulLayou
 
 // The first candidate for the most rows that serves the fewest too.
 int CudaRuntime::PlanMatmul(const MatmulShape& shape) {
+  TM_CHECK(shape.in == MatmulIn::kBf16 || properties_.fp8_products, "fp8, but %s",
+           properties_.why_no_fp8_products.c_str());
   MatmulLayouts layouts(shape, shape.max_rows, shape.in_features, shape.out_features);
   Plan plan = {.shape = shape};
-  for (const cublasLtMatmulHeuristicResult_t& candidate : Candidates(layouts)) {
+  for (const cublasLtMatmulHeuristicResult_t& candidate : Candidates(shape.in, layouts)) {
     if (!ServesAllRows(shape, candidate.algo)) continue;
     plan.of_family = candidate.algo;
     break;
@@ -291,7 +339,7 @@ std::vector<std::string> CudaRuntime::MatmulCandidates(int plan) {
   const MatmulShape& shape = plans_.at(static_cast<size_t>(plan)).shape;
   MatmulLayouts layouts(shape, shape.max_rows, shape.in_features, shape.out_features);
   std::vector<std::string> names;
-  for (const cublasLtMatmulHeuristicResult_t& candidate : Candidates(layouts)) {
+  for (const cublasLtMatmulHeuristicResult_t& candidate : Candidates(shape.in, layouts)) {
     if (ServesAllRows(shape, candidate.algo)) names.push_back(NameOf(candidate.algo));
   }
   return names;
@@ -310,7 +358,8 @@ cublasStatus_t CudaRuntime::Run(const Plan& plan, const cublasLtMatmulAlgo_t& al
                                 const MatmulParams& params, MatmulLayouts& layouts) {
   const float one = 1.0f;
   const float kept = plan.shape.out == MatmulOut::kBf16Add ? 1.0f : 0.0f;
-  return cublasLtMatmul(blas_, &operation_, &one, params.weight, &layouts.weight, params.x, &layouts.x, &kept,
+  cublasLtMatmulDescOpaque_t operation = OperationOf(plan.shape.in, params.x_scales, params.weight_scales);
+  return cublasLtMatmul(blas_, &operation, &one, params.weight, &layouts.weight, params.x, &layouts.x, &kept,
                         params.out, &layouts.out, params.out, &layouts.out, &algorithm, blas_workspace_,
                         kBlasWorkspaceBytes, stream_);
 }
@@ -331,7 +380,7 @@ int CudaRuntime::Matmul(int plan, const MatmulParams& params) {
         p.of_family ? Run(p, *p.of_family, params, layouts) : CUBLAS_STATUS_NOT_SUPPORTED;
     if (!refuses(status)) return BlasError(status);
     own = p.of_rows.try_emplace(params.rows).first;
-    const std::vector<cublasLtMatmulHeuristicResult_t> candidates = Candidates(layouts);
+    const std::vector<cublasLtMatmulHeuristicResult_t> candidates = Candidates(p.shape.in, layouts);
     if (!candidates.empty()) own->second = candidates[0].algo;
   }
   if (!own->second) return kNoMatmul;

@@ -1,6 +1,7 @@
 // Linear layers for 1 to 16 rows: y = x W^T with W read exactly once, straight into tensor-core fragments.
 //
-// Shapes: x [rows, K] bf16; W [N, K] bf16 row-major or in blocks (blocks.h), decoded in registers;
+// Shapes: x [rows, K] bf16; W [N, K] bf16 row-major or in blocks (blocks.h), decoded in registers, as is fp8
+//         that stands row by row;
 //         out [rows, N] bf16 or f32 (N / 2 for SwiGLU).
 // Grid:   (ceil(N / 16)) blocks of 8 warps. A block makes 16 outputs for all rows; warp w takes every eighth
 //         block of 32 along K (w, w + 8, ...), or unit, of bf16 with what is left of one. The eight partial
@@ -8,11 +9,12 @@
 // Bytes:  in all N * K times the bits of W's type, with N filled up to sixteens (of bf16 by its last row once
 //         more), in bits: bf16 16, q8_0 8.5, q4_0 4.5, q4_1 5, q5_0 5.5, q5_1 6, q4_k 4.5, q5_k 5.5, q6_k
 //         6.5625, groups 4 or 8 and what a group has besides over its size (int4 of 128 with f16 scales
-//         4.125): the bound. Each block besides
+//         4.125), fp8 in rows 8: the bound. Each block besides
 //         reads   rows * K * 2 of x, or for a fused norm rows * K * (2 + 2 + 4): x twice and norm_weight;
 //                 where rows are gathered rows * 128 (each of 32 threads reads a row's number), with a norm
 //                 rows * 8;
 //                 for kAddResidual what it writes; all of it from the caches but once;
+//                 of fp8 in rows 512 of scales: each of the 8 warps its 16 rows';
 //         writes  rows * 16 outputs (8 for SwiGLU) of 2 or 4 bytes, fewer in the last block.
 // Limits: rows 1..16, over blocks with a norm 1..8; K a multiple of 8 of bf16, of 32 of groups, else whole
 //         units; N any, for SwiGLU a multiple of 16; sm_80 and later.
@@ -88,12 +90,21 @@ TM_DEVICE void NormaliseRows(const SmallLinearParams& p, std::byte* shared) {
   }
 }
 
-// The first lines of this block's units, a thread a line, while other kernels still run.
+// The first lines of this block's units, a thread a line, while other kernels still run. Of fp8 in rows those
+// of each row.
 template <typename Type>
 TM_DEVICE void PrefetchFirstUnits(const SmallLinearParams& p) {
-  const int64_t bytes = BytesOfUnitRows<Type>(p.weight_format, p.in_features),
-                line = int64_t{ThreadX()} * 128;
-  if (line < bytes) PrefetchConstant(static_cast<const std::byte*>(p.weight) + BlockX() * bytes + line);
+  if constexpr (Type::kInRows) {
+    constexpr int kLines = kThreads / kSmallTileOut;  // of a row
+    const int64_t row = BlockX() * kSmallTileOut + ThreadX() / kLines, byte = ThreadX() % kLines * 128;
+    if (byte < p.in_features) {
+      PrefetchConstant(static_cast<const std::byte*>(p.weight) + row * p.in_features + byte);
+    }
+  } else {
+    const int64_t bytes = BytesOfUnitRows<Type>(p.weight_format, p.in_features),
+                  line = int64_t{ThreadX()} * 128;
+    if (line < bytes) PrefetchConstant(static_cast<const std::byte*>(p.weight) + BlockX() * bytes + line);
+  }
 }
 
 }  // namespace
@@ -141,7 +152,12 @@ TM_KERNEL TM_BOUNDS(kThreads) void SmallLinearKernel(SmallLinearParams p) {
   } else {
     const std::byte* units = static_cast<const std::byte*>(p.weight) +
                              BlockX() * BytesOfUnitRows<Type>(p.weight_format, p.in_features);
-    MultiplySmallBlocks<Type, kRowTiles, kNorm>(units, p.weight_format, row, p.in_features, sum);
+    if constexpr (Type::kInRows) {
+      MultiplySmallGroups<Type, kRowTiles, kNorm>(units, p.weight_format, row, p.in_features, sum,
+                                                  p.row_scales + first_out);
+    } else {
+      MultiplySmallBlocks<Type, kRowTiles, kNorm>(units, p.weight_format, row, p.in_features, sum);
+    }
   }
 
   // A thread an output. The partial sums may lie where the normalised rows did.
@@ -203,12 +219,12 @@ bool SmallLinearSupported(const SmallLinearParams& p) {
 int LaunchSmallLinear(const SmallLinearParams& p, void* stream) {
   auto* s = static_cast<Stream>(stream);
   const bool norm = p.prologue == Prologue::kRmsNorm;
-  if (p.weight_format != DType::kBf16) {
-    return WithBlocks(p.weight_format.dtype, [&]<typename Type>(Type) {
-      if (norm) return Launch<Type, 1, true>(p, s);
-      return p.rows <= 8 ? Launch<Type, 1, false>(p, s) : Launch<Type, 2, false>(p, s);
-    });
-  }
+  const auto launch_blocks = [&]<typename Type>(Type) {
+    if (norm) return Launch<Type, 1, true>(p, s);
+    return p.rows <= 8 ? Launch<Type, 1, false>(p, s) : Launch<Type, 2, false>(p, s);
+  };
+  if (p.row_scales != nullptr) return launch_blocks(Fp8Rows());
+  if (p.weight_format != DType::kBf16) return WithBlocks(p.weight_format.dtype, launch_blocks);
   if (norm) return p.rows <= 8 ? Launch<Bf16, 1, true>(p, s) : Launch<Bf16, 2, true>(p, s);
   return p.rows <= 8 ? Launch<Bf16, 1, false>(p, s) : Launch<Bf16, 2, false>(p, s);
 }

@@ -146,17 +146,18 @@ TM_DEVICE void MultiplyRows(const Vector16 (&w)[2], const std::byte* const (&row
   }
 }
 
-// The same of a weight in groups. A warp's tiles are those of its units one after the other, and a tile that
-// begins no unit has the scales of the one before.
+// The same of a weight in groups, or of fp8 in rows with these scales of its sixteen. A warp's tiles are
+// those of its units one after the other, and a tile that begins no unit has the scales of the one before.
 template <typename Type, int kRowTiles, bool kSharedRows>
 TM_DEVICE void MultiplySmallGroups(const std::byte* units, const Format& format,
                                    const std::byte* const (&row)[kRowTiles], int in_features,
-                                   float (&sum)[kRowTiles][4]) {
+                                   float (&sum)[kRowTiles][4], const float* row_scales = nullptr) {
   constexpr int kInFlight = Type::kLayout.low_bits == 8 ? 4 : 6;  // tiles of a lane
   const int warp = ThreadX() / 32, lane = LaneId(), t = lane % 4;
   const int log2 = Type::TilesLog2(format), in_unit = (1 << log2) - 1;
   const int unit_bytes = Type::Layout(format).bytes(), tiles = in_features / kTileNumbers;
   typename Type::Scales last = {};
+  if constexpr (Type::kInRows) last = Type::LoadRowScales(row_scales, lane);
   for (int first = 0; (((first >> log2) * kSmallWarps + warp) << log2 | (first & in_unit)) < tiles;
        first += kInFlight) {
     typename Type::Scales scales[kInFlight];
@@ -166,12 +167,16 @@ TM_DEVICE void MultiplySmallGroups(const std::byte* units, const Format& format,
     for (int a = 0; a < kInFlight; ++a) {
       tile[a] = (((first + a) >> log2) * kSmallWarps + warp) << log2 | ((first + a) & in_unit);
       if (tile[a] >= tiles) continue;
-      runs[a] = Type::LoadRun(units + int64_t{tile[a] >> log2} * unit_bytes, tile[a] & in_unit, lane);
+      if constexpr (Type::kInRows) {
+        runs[a] = Type::LoadTile(units, in_features, tile[a], lane);
+      } else {
+        runs[a] = Type::LoadRun(units + int64_t{tile[a] >> log2} * unit_bytes, tile[a] & in_unit, lane);
+      }
     }
     TM_UNROLL
     for (int a = 0; a < kInFlight; ++a) {
       if (tile[a] >= tiles) continue;
-      if ((tile[a] & in_unit) == 0) {
+      if (!Type::kInRows && (tile[a] & in_unit) == 0) {
         last = Type::LoadScales(units + int64_t{tile[a] >> log2} * unit_bytes, format, lane);
       }
       scales[a] = last;

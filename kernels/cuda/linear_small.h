@@ -20,8 +20,8 @@ struct SmallLinearParams {
   const void* x;             // [.., in_features] bf16, rows x_stride apart, 16-byte aligned
   const int32_t* x_rows;     // [rows], or null for 0..rows-1
   const float* norm_weight;  // [in_features] with Prologue::kRmsNorm
-  const void* weight;  // [out_features, in_features], row-major bf16 or units (blocks.h). For kSwiGlu rows
-                       // come in sixteens: 8 of gate, then the 8 of up
+  const void* weight;  // [out_features, in_features], row-major bf16 or fp8, or units (blocks.h). For kSwiGlu
+                       // rows come in sixteens: 8 of gate, then the 8 of up
   void* out;           // kNone: [rows, out_features]; kAddResidual: the same, added to; kSwiGlu: half as wide
   int64_t x_stride;
   int64_t out_stride;
@@ -33,6 +33,9 @@ struct SmallLinearParams {
   Epilogue epilogue;
   DType out_dtype;  // bf16, or f32 for kNone
   Format weight_format = DType::kBf16;
+  // [out_features] of a weight of fp8 that stands row by row, whose groups say how K is dealt; null: it does
+  // not. out_features are a multiple of 16 then.
+  const float* row_scales = nullptr;
 };
 
 // Whether the kernel takes such a call; a norm is fused while the normalised rows fit in shared memory, over

@@ -1,14 +1,15 @@
 // Linear layers over weights in blocks for many rows: y = x W^T, tiles of 64 rows of x in shared memory, W
 // decoded in registers, so that no copy of it in bf16 exists.
 //
-// Shapes: x [rows, K] bf16; W [N, K] in blocks (blocks.h); out [rows, N] bf16 or f32 (N / 2 for SwiGLU).
+// Shapes: x [rows, K] bf16; W [N, K] in blocks (blocks.h), or fp8 in rows; out [rows, N] bf16 or f32 (N / 2
+//         for SwiGLU).
 //         Rows of x and of out are those of one matrix in order, or of an expert from the lists of moe.cu.
 // Grid:   (ceil(N / 16 warps), tiles of 64 rows), blocks of 2, 4 or 8 warps: as many as leave the device
 //         enough blocks. A warp makes 16 outputs for all rows of a tile, over the whole of K in order.
-// Bytes:  a block reads the units of its 16 outputs a warp (in the bits of linear_small.cu), and for a tile
-//         of R rows R * K * 2 of x; of experts 12, and R * 4 where R > 0; for kAddResidual, and onto a gate,
-//         what it writes. It writes R * 16 outputs a warp (8 for SwiGLU) of 2 or 4 bytes, fewer in the last
-//         block.
+// Bytes:  a block reads the units of its 16 outputs a warp (in the bits of linear_small.cu; of fp8 in rows
+//         and 64 of scales), and for a tile of R rows R * K * 2 of x; of experts 12, and R * 4 where any are
+//         there; for kAddResidual, and onto a gate, what it writes. It writes R * 16 outputs a warp (8 for
+//         SwiGLU) of 2 or 4 bytes, fewer in the last block.
 // Limits: K whole units, of groups whole tiles; N any, for SwiGLU a multiple of 16; sm_80 and later.
 // Math:   as in linear_small.cu; the order of sums is another, and does not depend on the warps of a block.
 // Ideas:  x in three buffers by asynchronous copies (as moe.cu); a warp owns its outputs, so what it decodes
@@ -55,6 +56,22 @@ struct StepOfWeight {
 
   typename Type::Scales scales[kUnits];
   typename Type::Run run[kUnits];
+
+  // Of fp8 in rows, those of the warp's 16: before the first step.
+  TM_DEVICE void LoadRowScales(const float* of_rows) {
+    scales[0] = Type::LoadRowScales(of_rows, LaneId());
+    TM_UNROLL
+    for (int i = 1; i < kUnits; ++i) scales[i] = scales[0];
+  }
+
+  // The same of each tile of a step.
+  TM_DEVICE void LoadTiles(const std::byte* rows, int in_features, int step, int tiles) {
+    TM_UNROLL
+    for (int i = 0; i < kUnits; ++i) {
+      const int tile = step * kStepTiles + i;
+      if (tile < tiles) run[i] = Type::LoadTile(rows, in_features, tile, LaneId());
+    }
+  }
 
   // units: of the warp's 16 rows, `tiles` tiles along K. A step that begins no unit keeps the scales it has.
   TM_DEVICE void Load(const std::byte* units, const Format& format, int step, int tiles) {
@@ -140,7 +157,7 @@ TM_DEVICE MoeTile FindTile(const TileLinearParams& p) {
 template <typename Type>
 struct TileLoop {
   const TileLinearParams& p;
-  const std::byte* units;  // null: this warp has no outputs
+  const std::byte* units;  // or rows of fp8; null: this warp has no outputs
   const int32_t* places;
   int rows;
   int tiles;
@@ -153,6 +170,14 @@ struct TileLoop {
     CopyCommit();
   }
 
+  TM_DEVICE void LoadStep(int step, StepOfWeight<Type>* to) const {
+    if constexpr (Type::kInRows) {
+      to->LoadTiles(units, p.in_features, step, tiles);
+    } else {
+      to->Load(units, p.weight_format, step, tiles);
+    }
+  }
+
   template <int kStep>
   TM_DEVICE void Step(int step) {
     CopyWait<kStages - 2>();
@@ -160,7 +185,7 @@ struct TileLoop {
     CopyStep(step + kStages - 1);
     if (units == nullptr) return;
     StepOfWeight<Type> next = weight;
-    if (step + 1 < steps) next.Load(units, p.weight_format, step + 1, tiles);
+    if (step + 1 < steps) LoadStep(step + 1, &next);
     MultiplyStep<Type, kStep>(weight, SharedBytes() + step % kStages * kStageBytes, tiles - step * kStepTiles,
                               rows, sum);
     weight = next;
@@ -192,7 +217,10 @@ TM_KERNEL TM_BOUNDS(kMostWarps * 32) void TileLinearKernel(TileLinearParams p) {
                          {}};
   TM_UNROLL
   for (int step = 0; step < kStages - 1; ++step) loop.CopyStep(step);
-  if (loop.units != nullptr) loop.weight.Load(loop.units, p.weight_format, 0, loop.tiles);
+  if (loop.units != nullptr) {
+    if constexpr (Type::kInRows) loop.weight.LoadRowScales(p.row_scales + first_out);
+    loop.LoadStep(0, &loop.weight);
+  }
   for (int step = 0; step < loop.steps; step += Type::kLayout.runs()) {
     loop.template Step<0>(step);
     if constexpr (Type::kLayout.runs() == 4) {
@@ -225,10 +253,11 @@ int LaunchTileLinear(const TileLinearParams& p, void* stream) {
   const int32_t warps = TileLinearWarps(p);
   const Dim3 grid{static_cast<unsigned>(OutTiles(p, warps)), static_cast<unsigned>(RowTiles(p)), 1};
   const Dim3 block{static_cast<unsigned>(warps * 32)};
-  return WithBlocks(p.weight_format.dtype, [&]<typename Type>(Type) {
+  const auto launch = [&]<typename Type>(Type) {
     if (const int error = AllowSharedBytes<TileLinearKernel<Type>, kSharedBytes>()) return error;
     return TM_LAUNCH(TileLinearKernel<Type>, grid, block, kSharedBytes, static_cast<Stream>(stream), p);
-  });
+  };
+  return p.row_scales != nullptr ? launch(Fp8Rows()) : WithBlocks(p.weight_format.dtype, launch);
 }
 
 }  // namespace tramontane::cuda

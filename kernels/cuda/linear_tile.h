@@ -29,6 +29,7 @@ struct TileLinearParams {
   Epilogue epilogue;
   DType out_dtype;  // bf16, or f32 for kNone
   Format weight_format = DType::kBf16;
+  const float* row_scales = nullptr;  // as in linear_small.h; without `order`
   bool onto_gate = false;  // kNone in bf16: out is a gate, and becomes SwiGLU of it and of the product
 };
 

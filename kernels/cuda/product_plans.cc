@@ -1,6 +1,7 @@
 #include "kernels/cuda/product_plans.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "kernels/cuda/linear_small.h"
 
@@ -67,21 +68,30 @@ MatmulShape FamilyShape(size_t family, int64_t in_features, int64_t out_features
   return shape;
 }
 
+MatmulShape ProductPlans::FamilyOfShape(const Shape& shape, size_t family, MatmulOut out) {
+  MatmulShape rows = FamilyShape(family, shape.in_features, shape.out_features, out);
+  rows.in = shape.in;
+  return rows;
+}
+
 const ProductPlans::Table* ProductPlans::Add(int64_t in_features, int64_t out_features,
-                                             const std::vector<MatmulOut>& outs, const void* weight) {
-  const Shape shape = {in_features, out_features};
+                                             const std::vector<MatmulOut>& outs, const void* weight,
+                                             const float* scales) {
+  const Shape shape = ShapeOf(in_features, out_features, scales);
   Weights& weights = products_[shape];
   for (const MatmulOut out : outs) {
     std::vector<int>& plans = weights.plans[static_cast<size_t>(out)];
     if (plans.empty()) plans.push_back(kNotPlanned);
   }
-  weights.at.push_back(weight);
+  weights.at.push_back({weight, scales});
   PlanAll(shape, weights.plans);
   return &weights.plans;
 }
 
-void ProductPlans::Remove(int64_t in_features, int64_t out_features, const void* weight) {
-  std::erase(products_.at({in_features, out_features}).at, weight);
+void ProductPlans::Remove(int64_t in_features, int64_t out_features, const void* weight,
+                          const float* scales) {
+  std::erase_if(products_.at(ShapeOf(in_features, out_features, scales)).at,
+                [weight](const Weight& known) { return known.data == weight; });
 }
 
 void ProductPlans::Reserve(int32_t rows) {
@@ -106,8 +116,7 @@ void ProductPlans::PlanAll(const Shape& shape, Table& table) {
     if (plans.empty()) continue;
     plans.resize(std::max(plans.size(), families), kNotPlanned);
     for (size_t family = kFirst; family < families; ++family) {
-      if (plans[family] == kNotPlanned)
-        PlanFamily(FamilyShape(family, shape.first, shape.second, out), &plans[family]);
+      if (plans[family] == kNotPlanned) PlanFamily(FamilyOfShape(shape, family, out), &plans[family]);
     }
   }
 }
@@ -119,6 +128,13 @@ void ProductPlans::PlanFamily(const MatmulShape& family, int* plan) {
     choices_.erase(known);  // of a library that says it is this one and is not
   }
   if (runtime_.HasKernel(*plan)) return;
+  if (family.in == MatmulIn::kFp8) {
+    remarks_ += "no kernel multiplies " + std::to_string(family.min_rows) + " to " +
+                std::to_string(family.max_rows) + " rows of " + std::to_string(family.in_features) + " by " +
+                std::to_string(family.out_features) +
+                " weights, both in fp8: these stay in bf16, and the weights are decoded in tiles\n";
+    return;
+  }
   remarks_ += "no one kernel multiplies " + std::to_string(family.min_rows) + " to " +
               std::to_string(family.max_rows) + " rows of " + std::to_string(family.in_features) + " by " +
               std::to_string(family.out_features) +
@@ -128,11 +144,12 @@ void ProductPlans::PlanFamily(const MatmulShape& family, int* plan) {
 
 // ---- tuning
 
-// "NVIDIA_H200,cublasLt-130200 4096 6144 bf16 17 24": nothing in it is blank but between its parts.
+// "NVIDIA_H200,cublasLt-130200 4096 6144 bf16 17 24": nothing in it is blank but between its parts. Of fp8 by
+// fp8 "fp8>bf16".
 std::string ProductPlans::KeyOf(const MatmulShape& family) const {
   return runtime_.tuning_key() + " " + std::to_string(family.in_features) + " " +
-         std::to_string(family.out_features) + " " + NameOf(family.out) + " " +
-         std::to_string(family.min_rows) + " " + std::to_string(family.max_rows);
+         std::to_string(family.out_features) + " " + (family.in == MatmulIn::kFp8 ? "fp8>" : "") +
+         NameOf(family.out) + " " + std::to_string(family.min_rows) + " " + std::to_string(family.max_rows);
 }
 
 bool ProductPlans::UseTuning(std::string_view text) {
@@ -163,7 +180,7 @@ int ProductPlans::Tune(const Scratch& scratch) {
       const std::vector<int>& plans = weights.plans[static_cast<size_t>(out)];
       for (size_t family = 0; family < plans.size(); ++family) {
         if (plans[family] == kNotPlanned) continue;
-        const MatmulShape rows = FamilyShape(family, shape.first, shape.second, out);
+        const MatmulShape rows = FamilyOfShape(shape, family, out);
         if (const int error = TuneFamily(rows, plans[family], weights, scratch)) return error;
       }
     }
@@ -175,7 +192,7 @@ int ProductPlans::TuneFamily(const MatmulShape& family, int plan, const Weights&
                              const Scratch& scratch) {
   const int32_t rows = std::min(family.max_rows, rows_);
   if (weights.at.empty() || choices_.contains(KeyOf(family)) ||
-      rows * family.in_features * 2 > scratch.x_bytes ||
+      rows * family.in_features * (family.in == MatmulIn::kFp8 ? 1 : 2) > scratch.x_bytes ||
       rows * family.out_features * BytesOf(family.out) > scratch.out_bytes) {
     return 0;
   }
@@ -183,7 +200,8 @@ int ProductPlans::TuneFamily(const MatmulShape& family, int plan, const Weights&
                                 .out = scratch.out,
                                 .x_stride = family.in_features,
                                 .out_stride = family.out_features,
-                                .rows = rows};
+                                .rows = rows,
+                                .x_scales = scratch.x_scales};
   std::vector<std::string> candidates = runtime_.MatmulCandidates(plan);
   candidates.resize(std::min(candidates.size(), kTimedCandidates));
   const std::string* fastest = nullptr;
@@ -211,7 +229,9 @@ int ProductPlans::TimeProducts(int plan, const MatmulParams& product, const Weig
   for (int round = -1; round < kRounds; ++round) {
     const int64_t begin = runtime_.NowNs();
     for (int i = 0; i < kCallsOfRound; ++i) {
-      call.weight = weights.at[next++ % std::min(weights.at.size(), kTimedWeights)];
+      const Weight& weight = weights.at[next++ % std::min(weights.at.size(), kTimedWeights)];
+      call.weight = weight.data;
+      call.weight_scales = weight.scales;
       if (const int error = runtime_.Matmul(plan, call)) return error;
     }
     if (const int error = runtime_.Synchronize()) return error;

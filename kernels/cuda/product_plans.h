@@ -1,5 +1,5 @@
-// ProductPlans: which of the library's kernels multiplies how many rows of which bf16 weight. Settled before
-// the first step, so a step asks nobody.
+// ProductPlans: which of the library's kernels multiplies how many rows of which weight, of bf16 or of fp8.
+// Settled before the first step, so a step asks nobody.
 //
 // Row counts that are near each other are a family and share a plan; the fewer the rows, the narrower. A plan
 // is the library's own guess, unless a choice is known: one that was timed on such a device, by such a
@@ -10,12 +10,12 @@
 #pragma once
 
 #include <array>
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "kernels/cuda/runtime.h"
@@ -33,20 +33,21 @@ class ProductPlans {
 
   // Where products go while they are timed.
   struct Scratch {
-    void* x = nullptr;  // [rows, in_features] bf16 of every shape
+    void* x = nullptr;  // [rows, in_features] of every shape
     int64_t x_bytes = 0;
     void* out = nullptr;
     int64_t out_bytes = 0;
+    const float* x_scales = nullptr;  // [rows] of those in fp8
   };
 
   explicit ProductPlans(Runtime& runtime) : runtime_(runtime) {}
 
-  // A weight [out_features, in_features] at `weight`, whose products may be asked to do `outs`. The table
-  // stays where it is.
+  // A weight [out_features, in_features] at `weight`, whose products may be asked to do `outs`. Of fp8 where
+  // there are scales [out_features], else of bf16. The table stays where it is.
   const Table* Add(int64_t in_features, int64_t out_features, const std::vector<MatmulOut>& outs,
-                   const void* weight);
+                   const void* weight, const float* scales = nullptr);
   // The weight is no more.
-  void Remove(int64_t in_features, int64_t out_features, const void* weight);
+  void Remove(int64_t in_features, int64_t out_features, const void* weight, const float* scales = nullptr);
   // Steps have up to so many rows from now on.
   void Reserve(int32_t rows);
   // kNotPlanned: beyond what was reserved, or of a kind that was not asked for.
@@ -65,11 +66,26 @@ class ProductPlans {
   std::string Tuning() const;
 
  private:
+  struct Weight {
+    const void* data = nullptr;
+    const float* scales = nullptr;  // of fp8
+  };
   struct Weights {
     Table plans;
-    std::vector<const void*> at;  // weights of this shape
+    std::vector<Weight> at;  // weights of this shape
   };
-  using Shape = std::pair<int64_t, int64_t>;  // in_features, out_features
+  struct Shape {
+    MatmulIn in = MatmulIn::kBf16;
+    int64_t in_features = 0;
+    int64_t out_features = 0;
+
+    friend auto operator<=>(const Shape&, const Shape&) = default;
+  };
+
+  static Shape ShapeOf(int64_t in_features, int64_t out_features, const float* scales) {
+    return {scales == nullptr ? MatmulIn::kBf16 : MatmulIn::kFp8, in_features, out_features};
+  }
+  static MatmulShape FamilyOfShape(const Shape& shape, size_t family, MatmulOut out);
 
   void PlanAll(const Shape& shape, Table& table);
   void PlanFamily(const MatmulShape& family, int* plan);

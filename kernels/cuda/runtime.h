@@ -22,6 +22,8 @@ struct DeviceProperties {
   int64_t shared_bytes = 0;           // shared memory of a multiprocessor
   int64_t shared_bytes_reserved = 0;  // of it, that a block takes besides its own
   bool hopper = false;                // compute capability 9.0: wgmma and TMA
+  bool fp8_products = false;          // Matmul of fp8 by fp8, with a scale for each row of both
+  std::string why_no_fp8_products;    // where it is false: "the device has .."
 };
 
 // What a matrix product does with its result: f32 sums, one rounding at the end.
@@ -31,23 +33,33 @@ enum class MatmulOut : int32_t {
   kF32 = 2,      // out = y, not rounded
 };
 
+// What x and W are.
+enum class MatmulIn : int32_t {
+  kBf16 = 0,
+  kFp8 = 1,  // e4m3, each row of either times a scale: y[r][n] = x_scales[r] weight_scales[n] (sum over k)
+};
+
 // A family of products y [rows, out_features] = x [rows, in_features] W^T with W [out_features, in_features],
-// all row-major bf16, for every row count in [min_rows, max_rows].
+// all row-major, for every row count in [min_rows, max_rows].
 struct MatmulShape {
   int32_t min_rows = 0;
   int32_t max_rows = 0;
-  int64_t in_features = 0;   // a multiple of 8
-  int64_t out_features = 0;  // any
+  int64_t in_features = 0;   // a multiple of 8, in fp8 of 16
+  int64_t out_features = 0;  // any, in fp8 a multiple of 16
   MatmulOut out = MatmulOut::kBf16;
+  MatmulIn in = MatmulIn::kBf16;  // kFp8 where the device has fp8_products
 };
 
 struct MatmulParams {
-  const void* x = nullptr;       // [rows, in_features] bf16, rows x_stride elements apart, 16-byte aligned
-  const void* weight = nullptr;  // [out_features, in_features] bf16, 16-byte aligned
+  const void* x = nullptr;       // [rows, in_features], rows x_stride elements apart, 16-byte aligned
+  const void* weight = nullptr;  // [out_features, in_features], 16-byte aligned
   void* out = nullptr;           // [rows, out_features], rows out_stride elements apart, 16-byte aligned
   int64_t x_stride = 0;
   int64_t out_stride = 0;
   int32_t rows = 0;
+  // Of fp8, 16-byte aligned.
+  const float* x_scales = nullptr;       // [rows]
+  const float* weight_scales = nullptr;  // [out_features]
 };
 
 // Steps: whatever is launched, and the copies that belong to it. Moves: copies of pages beside them.

@@ -10,7 +10,18 @@
 namespace tramontane::cuda {
 namespace {
 
-Format PackedFormat(const Format& format) { return format.plain() ? DType::kBf16 : format; }
+// Whether a part stands in rows of fp8 where that is wanted. Products of fp8 come in sixteens of outputs.
+bool FitsFp8Rows(const LinearSource& source, const WeightRows& part) {
+  return source.use == WeightUse::kLinear && part.format.dtype == DType::kFp8E4M3 &&
+         part.format.in_groups() && part.scale_of_row != 0 && part.column_order == nullptr &&
+         part.rows % kUnitRows == 0 && source.in_features % part.format.block_size() == 0;
+}
+
+// What a segment holds of a part of this format.
+Format PackedFormat(const Format& format, bool fp8_rows) {
+  if (fp8_rows) return Format::InGroups(DType::kFp8E4M3, format.block_log2, DType::kF32);
+  return format.plain() ? DType::kBf16 : format;
+}
 
 // The row of the source, parts one after the other, that stands in a row of a segment.
 int64_t SourceRow(const PackedSegment& segment, int64_t packed) {
@@ -18,9 +29,9 @@ int64_t SourceRow(const PackedSegment& segment, int64_t packed) {
   return GateUpRow(packed, kGateUpRun, segment.rows);
 }
 
-DType TypeOfRow(const LinearSource& source, int64_t row) {
+const Format& FormatOfRow(const LinearSource& source, int64_t row) {
   for (int32_t i = 0; i < source.part_count; ++i) {
-    if (row < source.parts[i].rows) return source.parts[i].format.dtype;
+    if (row < source.parts[i].rows) return source.parts[i].format;
     row -= source.parts[i].rows;
   }
   TM_CHECK(false, "row beyond the parts of a source");
@@ -214,11 +225,46 @@ void PackUnits(const PackedSegment& segment, int64_t first_row, const SourceRows
   }
 }
 
+// ---- fp8 in rows
+
+float ScaleOf(const Format& format, const std::byte* block) {
+  if (format.scale == DType::kF32) {
+    float value = 0.0f;
+    std::memcpy(&value, block, sizeof(value));
+    return value;
+  }
+  uint16_t bits = 0;
+  std::memcpy(&bits, block, sizeof(bits));
+  return format.scale == DType::kBf16 ? Bf16ToFloat(bits) : F16ToFloat(bits);
+}
+
+// The numbers of a row of groups into out [in_features]; their scale.
+float PackFp8Row(const Format& format, const std::byte* row, int64_t in_features, std::byte* out) {
+  for (int64_t k = 0; k < in_features; k += format.block_size()) {
+    const std::byte* const block = row + format.Bytes(k);
+    TM_CHECK(std::memcmp(block, row, static_cast<size_t>(format.scale_bytes())) == 0,
+             "a row with a scale of its own has several");
+    std::memcpy(out + k, block + format.codes_at(), static_cast<size_t>(format.block_size()));
+  }
+  return ScaleOf(format, row);
+}
+
 // ---- what can be packed
 
+// The segment that a part begins, still without rows.
+PackedSegment SegmentOf(const LinearSource& source, const WeightRows& part, Fp8Form fp8) {
+  const bool rows = fp8 == Fp8Form::kRows && FitsFp8Rows(source, part);
+  return {.format = PackedFormat(part.format, rows),
+          .in_features = source.in_features,
+          .column_order = part.column_order,
+          .fp8_rows = rows};
+}
+
 // Whether two parts may be of one segment.
-bool StandTogether(const LinearSource& source, int32_t a, int32_t b) {
-  return PackedFormat(source.parts[a].format) == PackedFormat(source.parts[b].format) &&
+bool StandTogether(const LinearSource& source, int32_t a, int32_t b, Fp8Form fp8) {
+  const PackedSegment first = SegmentOf(source, source.parts[a], fp8),
+                      second = SegmentOf(source, source.parts[b], fp8);
+  return first.format == second.format && first.fp8_rows == second.fp8_rows &&
          SameColumnOrder(source.parts[a], source.parts[b], source.in_features);
 }
 
@@ -229,20 +275,21 @@ int64_t PackedSegment::rows_at_once() const {
 }
 
 int64_t PackedSegment::bytes_at_once() const {
-  return in_blocks() ? UnitsBytes(format, kUnitRows, in_features) : rows_at_once() * in_features * 2;
+  if (in_blocks()) return UnitsBytes(format, kUnitRows, in_features);
+  return rows_at_once() * in_features * (fp8_rows ? 1 : 2);
 }
 
 int64_t PackedSegment::bytes() const {
   return (rows + rows_at_once() - 1) / rows_at_once() * bytes_at_once();
 }
 
-std::vector<PackedSegment> SegmentsOf(const LinearSource& source) {
+std::vector<PackedSegment> SegmentsOf(const LinearSource& source, Fp8Form fp8) {
   std::vector<PackedSegment> segments;
   int64_t row = 0;
   for (int32_t i = 0; i < source.part_count; ++i) {
-    if (i == 0 || !StandTogether(source, i - 1, i)) {
-      segments.push_back({PackedFormat(source.parts[i].format), LinearLayout::kStacked, source.in_features,
-                          row, 0, source.parts[i].column_order});
+    if (i == 0 || !StandTogether(source, i - 1, i, fp8)) {
+      segments.push_back(SegmentOf(source, source.parts[i], fp8));
+      segments.back().first_row = row;
     } else {
       segments.back().layout = source.layout;
     }
@@ -253,7 +300,7 @@ std::vector<PackedSegment> SegmentsOf(const LinearSource& source) {
 }
 
 bool PackSegment(const LinearSource& source, const PackedSegment& segment, int64_t begin, int64_t count,
-                 SourceRows& rows, std::byte* out) {
+                 SourceRows& rows, std::byte* out, float* row_scales) {
   TM_CHECK(segment.layout == source.layout, "rows of a gate and an up are taken apart or together");
   const int64_t at_once = segment.rows_at_once(), end = std::min((begin + count) * at_once, segment.rows);
   // A row of gate and one of up are one output.
@@ -267,8 +314,13 @@ bool PackSegment(const LinearSource& source, const PackedSegment& segment, int64
       out += segment.bytes_at_once();
     } else {
       const int64_t from = SourceRow(segment, row);
-      ConvertRow(rows.Row(from), TypeOfRow(source, from), segment.in_features, out);
-      out += segment.in_features * 2;
+      const Format& format = FormatOfRow(source, from);
+      if (segment.fp8_rows) {
+        *row_scales++ = PackFp8Row(format, rows.Row(from), segment.in_features, out);
+      } else {
+        ConvertRow(rows.Row(from), format.dtype, segment.in_features, out);
+      }
+      out += segment.bytes_at_once() / segment.rows_at_once();
     }
   }
   return true;

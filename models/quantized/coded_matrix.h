@@ -65,6 +65,8 @@ class CodedMatrix {
   const Format& format() const { return format_; }
   // [columns] the column of the file that stands in each place of a row as it is read; null: all in order.
   const int32_t* column_order() const { return column_order_.empty() ? nullptr : column_order_.data(); }
+  // Whether the numbers of a row all share a scale.
+  bool has_scale_of_row() const { return scale_columns_ >= columns_; }
   // Every array that belongs to it, those without effect too.
   const std::vector<std::pair<std::string, FoundTensor>>& arrays() const { return arrays_; }
   int64_t bytes() const;  // of all of them

@@ -6,8 +6,6 @@
 #include <filesystem>
 #include <memory>
 
-#include "kernels/backends/cuda_library.h"
-
 namespace tramontane {
 namespace {
 
@@ -27,7 +25,7 @@ std::string CudaLibraryPath() {
   return (binary.parent_path().parent_path() / "lib" / "libtramontane_cuda.so").string();
 }
 
-StatusOr<BackendPtr> OpenCudaBackend(const std::string& library_path) {
+StatusOr<BackendPtr> OpenCudaBackend(const std::string& library_path, const CudaBackendOptions& options) {
   std::error_code failed;
   if (!std::filesystem::exists(library_path, failed)) {
     return Unavailable("there is no " + library_path +
@@ -44,7 +42,7 @@ StatusOr<BackendPtr> OpenCudaBackend(const std::string& library_path) {
   if (make == nullptr) return Unavailable(library_path + " is no CUDA library of Tramontane");
   Backend* backend = nullptr;
   std::array<char, 512> reason{};
-  const int32_t result = make(kBackendAbiVersion, &backend, reason.data(), reason.size());
+  const int32_t result = make(kBackendAbiVersion, &backend, reason.data(), reason.size(), &options);
   if (result == kCudaLibraryOtherAbi) {
     return Unavailable(library_path + " is of another release: " + reason.data());
   }

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "kernels/backend.h"
+#include "kernels/backends/cuda_library.h"
 #include "kernels/core/status.h"
 
 namespace tramontane {
@@ -14,6 +15,6 @@ std::string CudaLibraryPath();
 
 // The backend of the first GPU. UNAVAILABLE says what is missing: the library, one that it needs
 // (libcublasLt), the driver, a GPU, or the right version. The library stays open until the process ends.
-StatusOr<BackendPtr> OpenCudaBackend(const std::string& library_path);
+StatusOr<BackendPtr> OpenCudaBackend(const std::string& library_path, const CudaBackendOptions& options = {});
 
 }  // namespace tramontane

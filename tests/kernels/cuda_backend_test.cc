@@ -29,6 +29,7 @@
 #include "tests/kernels/cuda_linear_case.h"
 #include "tests/reference/attention.h"
 #include "tests/support/paged_kv_fixture.h"
+#include "tests/support/random_blocks.h"
 
 namespace tramontane {
 namespace {
@@ -41,8 +42,8 @@ constexpr double kUnit = 0x1p-8;  // twice the relative error of one rounding to
 // With its runtime in sight.
 struct Device : CudaTestDevice {
   Device() : Device(new EmulatedRuntime) {}
-  explicit Device(EmulatedRuntime* made)
-      : CudaTestDevice(MakeCudaBackend(std::unique_ptr<cuda::Runtime>(made))), runtime(made) {}
+  explicit Device(EmulatedRuntime* made, const CudaBackendOptions& options = {})
+      : CudaTestDevice(MakeCudaBackend(std::unique_ptr<cuda::Runtime>(made), options)), runtime(made) {}
 
   EmulatedRuntime* const runtime;
 };
@@ -227,6 +228,200 @@ TEST(CudaWeights, ArePlannedForWhatTheyMayBeAskedFor) {
     ASSERT_EQ(device.backend->PackLinear(row.source, &weight), OpCode::kOk) << device.backend->last_error();
     EXPECT_EQ(planned, row.outs);
   }
+}
+
+// ---- products of fp8 by fp8: what they are is cuda_fp8_test's, here what is queued
+
+// Two parts of 32 rows of 128, in fp8 with a scale a row, by 20 rows.
+struct Fp8Case {
+  static constexpr int32_t kRows = 20;
+  static constexpr int64_t kIn = 128, kPartRows = 32;
+
+  // The scales of the parts stand in other types, and in pairs of rows.
+  Format first = Format::InGroups(DType::kFp8E4M3, 6, DType::kBf16);
+  Format second = Format::InGroups(DType::kFp8E4M3, 6, DType::kF32, /*zero_points=*/false,
+                                   /*rows_of_scale=*/2);
+  std::vector<std::byte> first_blocks = OfOneScale(first, 1), second_blocks = OfOneScale(second, 2);
+
+  static std::vector<std::byte> OfOneScale(const Format& format, uint32_t seed) {
+    std::vector<std::byte> blocks = RandomBlocks(format, kPartRows, kIn, seed);
+    for (size_t at = 0; at < blocks.size(); at += static_cast<size_t>(format.block_bytes))
+      std::memmove(&blocks[at], blocks.data(), static_cast<size_t>(format.scale_bytes()));
+    return blocks;
+  }
+  std::array<WeightRows, 2> Parts() const {
+    return {WeightRows{.data = first_blocks.data(),
+                       .format = first,
+                       .rows = kPartRows,
+                       .row_stride = kIn,
+                       .scale_of_row = 1},
+            WeightRows{.data = second_blocks.data(),
+                       .format = second,
+                       .rows = kPartRows,
+                       .row_stride = kIn,
+                       .scale_of_row = 1}};
+  }
+  // Over these numbers; the weight is packed once.
+  LinearParams On(Device& device, Epilogue epilogue, Prologue prologue = Prologue::kRmsNorm) const {
+    EXPECT_EQ(device.backend->Reserve(SmallMaxima()), OpCode::kOk);
+    const bool swiglu = epilogue == Epilogue::kSwiGlu;
+    const std::array<WeightRows, 2> parts = Parts();
+    LinearParams params;
+    EXPECT_EQ(
+        device.backend->PackLinear(
+            {parts.data(), 2, kIn, swiglu ? LinearLayout::kGateUp : LinearLayout::kStacked}, &params.weight),
+        OpCode::kOk)
+        << device.backend->last_error();
+    const int64_t width = swiglu ? kPartRows : 2 * kPartRows;
+    params.x = MakeTensor(device.Upload(RandomBf16(kRows * kIn, 5)), DType::kBf16, kRows, kIn);
+    params.rows = kRows;
+    params.prologue = prologue;
+    params.norm_weight = device.Upload(std::vector<float>(kIn, 1.0f));
+    params.norm_epsilon = 1e-5f;
+    params.epilogue = epilogue;
+    params.out = MakeTensor(device.Upload(RandomBf16(kRows * width, 6)), DType::kBf16, kRows, width);
+    return params;
+  }
+  static std::vector<uint16_t> Out(Device& device, const LinearParams& params) {
+    return device.Read(static_cast<const uint16_t*>(params.out.data),
+                       static_cast<size_t>(params.out.rows * params.out.columns));
+  }
+};
+
+Device* AskedForFp8(EmulatedRuntime* runtime) { return new Device(runtime, {.fp8_products = 1}); }
+
+// Launches that a recording of this call has; run once it gives `out`.
+int64_t LaunchesOf(Device& device, const LinearParams& params, std::vector<uint16_t>* out = nullptr) {
+  Backend& backend = *device.backend;
+  RecordingHandle recording;
+  EXPECT_EQ(backend.BeginRecording(), OpCode::kOk);
+  EXPECT_EQ(backend.Linear(params), OpCode::kOk) << backend.last_error();
+  EXPECT_EQ(backend.EndRecording(&recording), OpCode::kOk);
+  EXPECT_EQ(backend.Replay(recording), OpCode::kOk);
+  if (out != nullptr) *out = Fp8Case::Out(device, params);
+  backend.FreeRecording(recording);
+  int64_t launches = 0;
+  const std::string said = backend.remarks();
+  const char* const at = std::strstr(said.c_str(), "1 recordings of ");
+  EXPECT_NE(at, nullptr) << said;
+  if (at != nullptr) launches = std::atoll(at + std::strlen("1 recordings of "));
+  return launches;
+}
+
+// Rows are rounded with the norm or alone; then one product for both parts; SwiGLU is behind it.
+TEST(CudaFp8Products, AreOneLaunchBehindThatOfTheRows) {
+  const Fp8Case c;
+  struct Row {
+    Epilogue epilogue;
+    Prologue prologue;
+    int64_t launches;
+  };
+  for (const Row& row :
+       {Row{Epilogue::kNone, Prologue::kRmsNorm, 2}, Row{Epilogue::kAddResidual, Prologue::kNone, 2},
+        Row{Epilogue::kSwiGlu, Prologue::kRmsNorm, 3}}) {
+    const std::unique_ptr<Device> device(AskedForFp8(new EmulatedRuntime));
+    const LinearParams params = c.On(*device, row.epilogue, row.prologue);
+    std::vector<uint16_t> replayed;
+    EXPECT_EQ(LaunchesOf(*device, params, &replayed), row.launches);
+    EXPECT_EQ(device->runtime->fp8_matmuls(), 1);
+    EXPECT_EQ(device->runtime->matmuls(), 1);
+    EXPECT_THAT(device->backend->remarks(),
+                testing::StartsWith("1 of 1 weights in fp8 are multiplied with rows in fp8\n"));
+    // The step is the replayed one.
+    const std::unique_ptr<Device> at_once(AskedForFp8(new EmulatedRuntime));
+    const LinearParams same = c.On(*at_once, row.epilogue, row.prologue);
+    ASSERT_EQ(at_once->backend->Linear(same), OpCode::kOk);
+    EXPECT_EQ(Fp8Case::Out(*at_once, same), replayed);
+  }
+}
+
+// The bits of a backend that was not asked, which are its own products' where the library has none for these
+// rows, says so at load, or the device has none at all.
+TEST(CudaFp8Products, ThatThereAreNotAreThoseOfDecodedWeights) {
+  const Fp8Case c;
+  for (const Epilogue epilogue : {Epilogue::kNone, Epilogue::kAddResidual, Epilogue::kSwiGlu}) {
+    Device exact;
+    const LinearParams exact_params = c.On(exact, epilogue);
+    std::vector<uint16_t> want, got;
+    const int64_t exact_launches = LaunchesOf(exact, exact_params, &want);
+
+    const auto refuses_all = [](const cuda::MatmulShape& shape, int32_t) {
+      return shape.in == cuda::MatmulIn::kFp8;
+    };
+    auto* at_load = new EmulatedRuntime;
+    at_load->RefuseMatmuls(refuses_all);
+    const std::unique_ptr<Device> no_kernels(AskedForFp8(at_load));
+    EXPECT_EQ(LaunchesOf(*no_kernels, c.On(*no_kernels, epilogue), &got), 2)
+        << "a norm, and tiles with all of the rest";
+    EXPECT_EQ(got, want);
+    EXPECT_THAT(no_kernels->backend->remarks(),
+                testing::HasSubstr("no kernel multiplies 17 to 24 rows of 128 by 64 weights, both in fp8: "
+                                   "these stay in bf16, and the weights are decoded in tiles\n"));
+
+    const std::unique_ptr<Device> not_for_these(AskedForFp8(new EmulatedRuntime));
+    const LinearParams params = c.On(*not_for_these, epilogue);
+    not_for_these->runtime->RefuseMatmuls([](const cuda::MatmulShape& shape, int32_t rows) {
+      return shape.in == cuda::MatmulIn::kFp8 && rows == Fp8Case::kRows;
+    });
+    EXPECT_EQ(LaunchesOf(*not_for_these, params, &got), 3) << "nobody knew before the rows were rounded";
+    EXPECT_EQ(got, want);
+
+    auto* older = new EmulatedRuntime;
+    older->set_no_fp8_products("the device has compute capability 8.9, it takes 9.0");
+    const std::unique_ptr<Device> none(AskedForFp8(older));
+    EXPECT_EQ(LaunchesOf(*none, c.On(*none, epilogue), &got), exact_launches);
+    EXPECT_EQ(got, want);
+    EXPECT_THAT(none->backend->remarks(),
+                testing::StartsWith("no products of fp8 by fp8: the device has compute capability 8.9, it "
+                                    "takes 9.0; weights in fp8 are decoded in tiles\n"));
+    const std::array<WeightRows, 2> parts = c.Parts();
+    const LinearSource source = {parts.data(), 2, Fp8Case::kIn};
+    EXPECT_EQ(none->backend->PackedBytes(source), exact.backend->PackedBytes(source));
+    EXPECT_EQ(none->backend->WorkspaceBytes(SmallMaxima()), exact.backend->WorkspaceBytes(SmallMaxima()));
+    EXPECT_EQ(no_kernels->runtime->fp8_matmuls() + none->runtime->fp8_matmuls(), 0);
+  }
+}
+
+// Sixteen rows, and what only some uses of a weight have.
+TEST(CudaFp8Products, AreOfMoreThanSixteenRowsOfLayersAlone) {
+  const Fp8Case c;
+  const std::unique_ptr<Device> device(AskedForFp8(new EmulatedRuntime));
+  LinearParams params = c.On(*device, Epilogue::kNone);
+  params.rows = 16;
+  EXPECT_EQ(device->backend->Linear(params), OpCode::kOk);
+  params.rows = 17;
+  EXPECT_EQ(device->backend->Linear(params), OpCode::kOk);
+  EXPECT_EQ(device->runtime->fp8_matmuls(), 1);
+  std::set<cuda::MatmulOut> planned;
+  device->runtime->RefuseMatmuls([&](const cuda::MatmulShape& shape, int32_t) {
+    if (shape.in == cuda::MatmulIn::kFp8) planned.insert(shape.out);
+    return false;
+  });
+  const std::array<WeightRows, 2> parts = c.Parts();
+  for (const WeightUse use : {WeightUse::kTable, WeightUse::kHead, WeightUse::kExpert}) {
+    WeightHandle weight;
+    ASSERT_EQ(device->backend->PackLinear(
+                  {parts.data(), 1, Fp8Case::kIn, LinearLayout::kStacked, nullptr, use}, &weight),
+              OpCode::kOk);
+  }
+  EXPECT_EQ(planned, std::set<cuda::MatmulOut>());
+  EXPECT_THAT(device->backend->remarks(),
+              testing::StartsWith("1 of 4 weights in fp8 are multiplied with rows in fp8; the others give "
+                                  "logits, are experts' or have several scales a row, and are decoded in "
+                                  "tiles\n"));
+  WeightHandle weight;
+  ASSERT_EQ(device->backend->PackLinear({parts.data(), 1, Fp8Case::kIn}, &weight), OpCode::kOk);
+  EXPECT_EQ(planned, (std::set<cuda::MatmulOut>{cuda::MatmulOut::kBf16, cuda::MatmulOut::kBf16Add}));
+}
+
+TEST(CudaFp8Products, AreTimedLikeOthers) {
+  const Fp8Case c;
+  const std::unique_ptr<Device> device(AskedForFp8(new EmulatedRuntime));
+  (void)c.On(*device, Epilogue::kNone);
+  device->runtime->SetCandidateTimes({30, 10, 20});
+  ASSERT_EQ(device->backend->Tune(), OpCode::kOk) << device->backend->last_error();
+  EXPECT_GT(device->runtime->fp8_matmuls(), 0);
+  EXPECT_THAT(device->backend->Tuning(), testing::HasSubstr("emulated 128 64 fp8>bf16+ 17 24 b\n"));
 }
 
 // What a kernel would read in pieces of 16 bytes must lie so.

@@ -830,6 +830,65 @@ TEST_P(CudaBlocksBytesTest, OfLinearLayersEqualTheFormulas) {
   }
 }
 
+// Of fp8 in rows: a byte a number, the scales of its sixteen rows for each warp, and nothing of groups.
+TEST(CudaFp8RowsBytesTest, OfLinearLayersEqualTheFormulas) {
+  for (const LinearCase& c :
+       {LinearCase{1, 96, 48, Prologue::kNone, Epilogue::kNone, DType::kBf16, false},
+        LinearCase{16, 1056, 32, Prologue::kNone, Epilogue::kSwiGlu, DType::kBf16, false},
+        LinearCase{5, 256, 16, Prologue::kRmsNorm, Epilogue::kNone, DType::kF32, false},
+        LinearCase{70, 288, 64, Prologue::kNone, Epilogue::kNone, DType::kBf16, false}}) {
+    const int64_t k = c.in, rows = c.rows;
+    const std::vector<uint16_t> x(static_cast<size_t>(rows * k));
+    const std::vector<std::byte> weight(static_cast<size_t>(c.out * k));  // and not one more is there
+    const std::vector<float> norm(static_cast<size_t>(k)), scales(static_cast<size_t>(c.out));
+    std::vector<float> out(static_cast<size_t>(rows * c.out));
+    Bytes bytes;
+    bytes.written =
+        rows * (c.epilogue == Epilogue::kSwiGlu ? c.out / 2 : c.out) * (c.out_dtype == DType::kF32 ? 4 : 2);
+    ForgetCounts();
+    if (rows <= cuda::kSmallLinearRows) {
+      cuda::SmallLinearParams p{};
+      p.x = x.data();
+      p.norm_weight = norm.data();
+      p.weight = weight.data();
+      p.out = out.data();
+      p.x_stride = k;
+      p.out_stride = c.out;
+      p.rows = c.rows;
+      p.in_features = c.in;
+      p.out_features = c.out;
+      p.prologue = c.prologue;
+      p.epilogue = c.epilogue;
+      p.out_dtype = c.out_dtype;
+      p.weight_format = Format::InGroups(DType::kFp8E4M3, 5, DType::kF32);
+      p.row_scales = scales.data();
+      ASSERT_TRUE(cuda::SmallLinearSupported(p));
+      ASSERT_EQ(cuda::LaunchSmallLinear(p, nullptr), 0);
+      const int64_t blocks = c.out / 16;
+      bytes.read = c.out * k + blocks * (512 + rows * k * (c.prologue == Prologue::kRmsNorm ? 8 : 2));
+    } else {
+      cuda::TileLinearParams p{};
+      p.weights[0] = weight.data();
+      p.x = x.data();
+      p.out = out.data();
+      p.x_stride = k;
+      p.out_stride = c.out;
+      p.rows = c.rows;
+      p.places_of_a_row = 1;
+      p.in_features = c.in;
+      p.out_features = c.out;
+      p.epilogue = c.epilogue;
+      p.out_dtype = c.out_dtype;
+      p.weight_format = Format::InGroups(DType::kFp8E4M3, 5, DType::kF32);
+      p.row_scales = scales.data();
+      ASSERT_EQ(cuda::LaunchTileLinear(p, nullptr), 0);
+      const int64_t tiles = (rows + 63) / 64, wide = 16 * cuda::TileLinearWarps(p);
+      bytes.read = tiles * (c.out * k + c.out / 16 * 64) + (c.out + wide - 1) / wide * rows * k * 2;
+    }
+    EXPECT_EQ(Counted(), bytes) << c.rows << " rows of " << k << " to " << c.out;
+  }
+}
+
 TEST_P(CudaBlocksBytesTest, OfTheEmbeddingEqualTheFormula) {
   const BlockBits& of = GetParam();
   const int64_t width = 3 * of.type.block_size();

@@ -81,6 +81,39 @@ TEST(ProductPlansTest, TheFastestCandidateOfEachFamilyIsTakenAndKnownToTheNextPr
   EXPECT_EQ(next.plans.Tuning(), tuning);
 }
 
+// Of the same shape, with plans and choices of their own.
+TEST(ProductPlansTest, WeightsInFp8StandBesideThoseInBf16) {
+  EmulatedRuntime runtime;
+  ProductPlans plans(runtime);
+  ASSERT_TRUE(plans.UseTuning("emulated 64 32 fp8>bf16 17 24 c\n"));
+  alignas(16) static std::array<float, 64 * 64> x{}, out{}, weight{}, scales{};
+  const ProductPlans::Table* of_bf16 = plans.Add(64, 32, {MatmulOut::kBf16}, weight.data());
+  const ProductPlans::Table* of_fp8 = plans.Add(64, 32, {MatmulOut::kBf16}, weight.data(), scales.data());
+  plans.Reserve(32);
+  const auto candidate = [&](const ProductPlans::Table* table, int32_t rows) {
+    return runtime.CandidateOf(ProductPlans::PlanOf(*table, MatmulOut::kBf16, rows));
+  };
+  EXPECT_EQ(candidate(of_bf16, 20), 0);
+  EXPECT_EQ(candidate(of_fp8, 20), 2);
+  runtime.SetCandidateTimes({5, 1, 9});
+  ASSERT_EQ(plans.Tune({.x = x.data(),
+                        .x_bytes = sizeof(x),
+                        .out = out.data(),
+                        .out_bytes = sizeof(out),
+                        .x_scales = scales.data()}),
+            0);
+  EXPECT_EQ(candidate(of_bf16, 20), 1);
+  EXPECT_EQ(candidate(of_fp8, 20), 2) << "it was known";
+  EXPECT_EQ(candidate(of_fp8, 25), 1);
+  EXPECT_GT(runtime.fp8_matmuls(), 0);
+  plans.Remove(64, 32, weight.data(), scales.data());
+  const int64_t timed = runtime.fp8_matmuls();
+  plans.Reserve(40);
+  ASSERT_EQ(plans.Tune({.x = x.data(), .x_bytes = sizeof(x), .out = out.data(), .out_bytes = sizeof(out)}),
+            0);
+  EXPECT_EQ(runtime.fp8_matmuls(), timed) << "there is no such weight any more";
+}
+
 TEST(ProductPlansTest, OnlyWhatIsNotKnownIsTimed) {
   Planned planned("emulated 64 32 bf16 17 24 c\n");
   ASSERT_EQ(planned.Tune({5, 1, 9}), 0);

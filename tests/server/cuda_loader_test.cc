@@ -80,13 +80,14 @@ TEST_F(CudaLibrary, AnswersACallerOfAnotherVersionWithASentence) {
   ASSERT_NE(make, nullptr);
   Backend* backend = nullptr;
   std::array<char, 512> reason{};
-  EXPECT_EQ(make(kBackendAbiVersion + 1, &backend, reason.data(), reason.size()), kCudaLibraryOtherAbi);
+  EXPECT_EQ(make(kBackendAbiVersion + 1, &backend, reason.data(), reason.size(), nullptr),
+            kCudaLibraryOtherAbi);
   EXPECT_EQ(backend, nullptr);
   EXPECT_THAT(reason.data(), HasSubstr("speaks version " + std::to_string(kBackendAbiVersion)));
 
   // A reason that does not fit is cut, and nothing is written behind it.
   reason.fill('x');
-  EXPECT_EQ(make(kBackendAbiVersion + 1, &backend, reason.data(), 4), kCudaLibraryOtherAbi);
+  EXPECT_EQ(make(kBackendAbiVersion + 1, &backend, reason.data(), 4, nullptr), kCudaLibraryOtherAbi);
   EXPECT_EQ(std::string(reason.data()).size(), 3u);
   EXPECT_EQ(reason[4], 'x');
 }

@@ -41,6 +41,11 @@ BackendPtr MakeLargeCudaTestBackend();
 // is what it is. With so many multiprocessors.
 BackendPtr MakeHopperCudaTestBackend(int32_t multiprocessors = 4);
 
+// The same, asked for products of fp8 by fp8, where there is such a device; else null. A library that refuses
+// them has none when it is asked.
+enum class Fp8Library { kHasProducts, kRefuses };
+BackendPtr MakeFp8CudaTestBackend(Fp8Library library);
+
 // Boxes that the TMA unit has copied until now, in all launches of this thread; none where nobody counts.
 std::optional<int64_t> BoxesCopied();
 // The same of parts of attention that were joined, since keys had been split.

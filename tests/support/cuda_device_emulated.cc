@@ -55,6 +55,15 @@ BackendPtr MakeHopperCudaTestBackend(int32_t multiprocessors) {
   return cuda::MakeCudaBackend(std::move(runtime));
 }
 
+BackendPtr MakeFp8CudaTestBackend(Fp8Library library) {
+  auto runtime = std::make_unique<emulator::EmulatedRuntime>();
+  if (library == Fp8Library::kRefuses) {
+    runtime->RefuseMatmuls(
+        [](const cuda::MatmulShape& shape, int32_t) { return shape.in == cuda::MatmulIn::kFp8; });
+  }
+  return cuda::MakeCudaBackend(std::move(runtime), {.fp8_products = 1});
+}
+
 std::optional<int64_t> BoxesCopied() { return emulator::TotalStats().boxes; }
 std::optional<int64_t> PartsJoined() { return emulator::TotalStats().joined_parts; }
 

@@ -52,6 +52,12 @@ BackendPtr MakeCudaTestBackend(MovesRun) {
 BackendPtr MakeLargeCudaTestBackend() { return MakeCudaTestBackend(MovesRun::kLate); }
 BackendPtr MakeHopperCudaTestBackend(int32_t) { return MakeCudaTestBackend(MovesRun::kLate); }
 
+BackendPtr MakeFp8CudaTestBackend(Fp8Library library) {
+  if (!DeviceIsHopper() || library == Fp8Library::kRefuses) return nullptr;
+  auto backend = OpenCudaBackend(CudaLibraryPath(), {.fp8_products = 1});
+  return backend.ok() ? *std::move(backend) : nullptr;
+}
+
 std::optional<int64_t> BoxesCopied() { return std::nullopt; }
 std::optional<int64_t> PartsJoined() { return std::nullopt; }
 

@@ -8,6 +8,7 @@
 namespace tramontane::emulator {
 namespace {
 
+using cuda::MatmulIn;
 using cuda::MatmulOut;
 using cuda::MatmulParams;
 using cuda::MatmulShape;
@@ -15,18 +16,24 @@ using cuda::MatmulShape;
 constexpr size_t kAlignment = 256;
 constexpr uintptr_t kMatmulAlignment = 16;  // MatmulParams
 
-// cuBLASLt's twin: every output is one f32 sum over ascending k and one rounding.
+// Number `index` of an operand.
+float NumberAt(MatmulIn in, const void* numbers, int64_t index) {
+  return in == MatmulIn::kBf16 ? Bf16ToFloat(static_cast<const uint16_t*>(numbers)[index])
+                               : Fp8E4M3ToFloat(static_cast<const uint8_t*>(numbers)[index]);
+}
+
+// cuBLASLt's twin: every output is one f32 sum over ascending k, of fp8 times both scales, and one rounding.
 void Multiply(const MatmulShape& shape, const MatmulParams& p) {
-  const auto* weight = static_cast<const uint16_t*>(p.weight);
-  const auto* x = static_cast<const uint16_t*>(p.x);
   const int64_t k_count = shape.in_features;
   std::vector<float> x_row(static_cast<size_t>(k_count));
   for (int64_t r = 0; r < p.rows; ++r) {
-    for (int64_t k = 0; k < k_count; ++k) x_row[static_cast<size_t>(k)] = Bf16ToFloat(x[r * p.x_stride + k]);
+    for (int64_t k = 0; k < k_count; ++k)
+      x_row[static_cast<size_t>(k)] = NumberAt(shape.in, p.x, r * p.x_stride + k);
     for (int64_t n = 0; n < shape.out_features; ++n) {
       float sum = 0.0f;
       for (int64_t k = 0; k < k_count; ++k)
-        sum += x_row[static_cast<size_t>(k)] * Bf16ToFloat(weight[n * k_count + k]);
+        sum += x_row[static_cast<size_t>(k)] * NumberAt(shape.in, p.weight, n * k_count + k);
+      if (shape.in == MatmulIn::kFp8) sum *= p.x_scales[r] * p.weight_scales[n];
       const int64_t at = r * p.out_stride + n;
       if (shape.out == MatmulOut::kF32) {
         static_cast<float*>(p.out)[at] = sum;
@@ -47,6 +54,7 @@ EmulatedRuntime::EmulatedRuntime() {
   properties_.multiprocessors = 4;        // a small device: few empty blocks to run
   properties_.shared_bytes = 228 * 1024;  // as sm_90 has it
   properties_.shared_bytes_reserved = 1024;
+  properties_.fp8_products = true;
 }
 
 EmulatedRuntime::~EmulatedRuntime() {
@@ -133,7 +141,17 @@ int EmulatedRuntime::Matmul(int plan, const MatmulParams& params) {
   for (const void* operand : {params.x, params.weight, static_cast<const void*>(params.out)}) {
     TM_CHECK(reinterpret_cast<uintptr_t>(operand) % kMatmulAlignment == 0, "an operand at %p", operand);
   }
+  if (shape.in == MatmulIn::kFp8) {
+    TM_CHECK(properties_.fp8_products && shape.in_features % 16 == 0 && shape.out_features % 16 == 0,
+             "a product of fp8, %lld by %lld", static_cast<long long>(shape.in_features),
+             static_cast<long long>(shape.out_features));
+    for (const float* scales : {params.x_scales, params.weight_scales}) {
+      TM_CHECK(scales != nullptr && reinterpret_cast<uintptr_t>(scales) % kMatmulAlignment == 0,
+               "scales at %p", static_cast<const void*>(scales));
+    }
+  }
   if (refuses_ != nullptr && refuses_(shape, params.rows)) return kNoMatmul;
+  fp8_matmuls_ += shape.in == MatmulIn::kFp8 ? 1 : 0;
   now_ns_ += candidate_ns_.at(static_cast<size_t>(candidate));
   ++matmuls_;
   queue_.Push([shape = shape, params] { Multiply(shape, params); });

@@ -51,7 +51,8 @@ class EmulatedRuntime final : public cuda::Runtime {
   void SetCandidateTimes(std::array<int64_t, 3> ns) { candidate_ns_ = ns; }
   // The candidate that a plan goes by, 0 at first.
   int CandidateOf(int plan) const { return plans_.at(static_cast<size_t>(plan)).candidate; }
-  int64_t matmuls() const { return matmuls_; }  // queued so far
+  int64_t matmuls() const { return matmuls_; }          // queued so far
+  int64_t fp8_matmuls() const { return fp8_matmuls_; }  // of them, of fp8 by fp8
 
   // When moves run: as late as what waits for them lets them, so that a wait that is missing is seen; or as
   // early as what they wait for lets them, before all steps that they need not wait for.
@@ -79,6 +80,11 @@ class EmulatedRuntime final : public cuda::Runtime {
   void set_multiprocessors(int32_t count) { properties_.multiprocessors = count; }
   // A device of compute capability 9.0, or one before it: whose kernels there are.
   void set_hopper(bool hopper) { properties_.hopper = hopper; }
+  // A device without products of fp8 by fp8, and why.
+  void set_no_fp8_products(std::string why) {
+    properties_.fp8_products = false;
+    properties_.why_no_fp8_products = std::move(why);
+  }
 
  private:
   using Recording = std::vector<CommandQueue::Command>;
@@ -100,6 +106,7 @@ class EmulatedRuntime final : public cuda::Runtime {
   std::array<int64_t, 3> candidate_ns_{};
   int64_t now_ns_ = 0;
   int64_t matmuls_ = 0;
+  int64_t fp8_matmuls_ = 0;
   std::vector<Plan> plans_;
   std::function<bool(const cuda::MatmulShape& shape, int32_t rows)> refuses_;  // null: nothing
   std::unordered_map<void*, std::unique_ptr<Recording>> recordings_;
