@@ -81,9 +81,10 @@ void AddInspectCommand(CLI::App& app, RunCommand* run) {
   AddKvViewFlags(*command, &arguments->kv)->excludes(model)->excludes(tensors);
   // The settings of serve that decide the plan, under the same names.
   const std::vector<std::string> deciding = {
-      "model_format", "tokenizer",     "chat_format",     "memory",  "kv_dtype",    "kv_group",
-      "page_size",    "kv_layout",     "prefix_cache",    "host_kv", "disk_kv",     "disk_kv_size",
-      "context",      "max_sequences", "max_step_tokens", "device",  "cpu_variant", "threads"};
+      "model_format", "tokenizer",    "chat_format", "memory",        "kv_dtype",
+      "kv_group",     "page_size",    "kv_layout",   "prefix_cache",  "host_kv",
+      "disk_kv",      "disk_kv_size", "context",     "max_sequences", "max_step_tokens",
+      "device",       "cpu_variant",  "threads",     "linear"};
   for (const Setting& setting : ServeSettings()) {
     if (std::find(deciding.begin(), deciding.end(), setting.key) == deciding.end()) continue;
     command

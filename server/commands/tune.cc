@@ -51,7 +51,7 @@ int RunTune(const TuneOptions& options) {
 bool DecidesTheProducts(std::string_view key) {
   for (const std::string_view setting :
        {"model_format", "tokenizer", "device", "memory", "kv_dtype", "kv_group", "page_size", "kv_layout",
-        "context", "max_sequences", "max_step_tokens", "tuning_cache"}) {
+        "context", "max_sequences", "max_step_tokens", "linear", "tuning_cache"}) {
     if (key == setting) return true;
   }
   return false;

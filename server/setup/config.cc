@@ -259,9 +259,10 @@ const std::vector<Setting>& ServeSettings() {
       Bytes("memory", &C::memory, 0, std::numeric_limits<int64_t>::max(),
             "weights, workspace and KV pages together, as 4GiB or bytes; 0: what the limits can use, at most "
             "70 % of the free memory (90 % of a GPU's)"),
-      OneOf("linear", &C::linear, {"exact", "int8"}, "exact|int8",
+      OneOf("linear", &C::linear, {"exact", "int8", "fp8"}, "exact|int8|fp8",
             "how weights in blocks are multiplied on the CPU: decoded to f32, or with rows rounded to 8 "
-            "bits, a block at a time, but for the output matrix"),
+            "bits, a block at a time, but for the output matrix; fp8, on a GPU of compute capability 9.0 "
+            "alone: weights in fp8 with rows rounded to fp8, of more than 16 rows"),
       OneOf("kv_dtype", &C::kv_dtype, {"f32", "bf16", "fp8", "int8", "int4"}, "f32|bf16|fp8|int8|int4",
             "type of cached keys and values; f32 also keeps every other rounding to bf16 away, and is the "
             "CPU's alone"),

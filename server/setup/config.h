@@ -52,7 +52,7 @@ struct ServeConfig {
   std::string tuning_cache;          // file; "": the library's own choice of a GPU's kernels
   int64_t threads = 0;               // compute threads; 0: one per core
   int64_t memory = 0;  // bytes in all; 0: what the limits below can use, at most 70 % of what is free
-  std::string linear = kDefaultLinearMode == LinearMode::kInt8 ? "int8" : "exact";  // exact, int8
+  std::string linear = kDefaultLinearMode == LinearMode::kInt8 ? "int8" : "exact";  // exact, int8, fp8
   std::string kv_dtype = "bf16";  // f32, bf16, fp8, int8, int4
   int64_t kv_group = 0;           // of int8 and int4; 0: 32, or the model's head_dim where that is less
   int64_t page_size = 16;

@@ -52,7 +52,7 @@ StatusOr<BackendPtr> MakeCuda(const ServeConfig& config) {
   if (config.kv_dtype == "f32") {
     return InvalidArgument("kv_dtype is f32, CUDA keeps keys and values in bf16, fp8, int8 and int4");
   }
-  return OpenCudaBackend(CudaLibraryPath());
+  return OpenCudaBackend(CudaLibraryPath(), {.fp8_products = config.linear == "fp8" ? 1 : 0});
 }
 
 bool IsCuda(const BackendInfo& info) { return std::string_view(info.name) == "cuda"; }
@@ -85,6 +85,10 @@ StatusOr<Device> MakeDevice(const ServeConfig& config) {
     }
     if (config.device == "cuda") return cuda.status();
     device.why_not_cuda = cuda.status().message();
+  }
+  if (config.linear == "fp8") {
+    return InvalidArgument("linear is fp8, which only CUDA has" +
+                           (device.why_not_cuda.empty() ? "" : "; " + device.why_not_cuda));
   }
   TM_ASSIGN_OR_RETURN(device.backend, MakeCpu(config));
   return device;

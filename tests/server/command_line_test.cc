@@ -520,6 +520,15 @@ TEST(CommandLineTest, ExactKeysAndValuesNeedTheCpu) {
   EXPECT_THAT(program.err(), HasSubstr("kv_dtype is f32"));
 }
 
+TEST(CommandLineTest, RowsInFp8NeedAGpu) {
+  Program cpu({"inspect", "--device", "cpu", "--linear", "fp8"});
+  EXPECT_EQ(cpu.Wait(), 1);
+  EXPECT_THAT(cpu.err(), HasSubstr("INVALID_ARGUMENT: linear is fp8, which only CUDA has\n"));
+  Program any({"inspect", "--linear", "fp8"});
+  if (any.Wait() == 0) GTEST_SKIP() << "there is a GPU";
+  EXPECT_THAT(any.err(), ContainsRegex("linear is fp8, which only CUDA has; (there is no|the CUDA library)"));
+}
+
 // Of breeze: 2 kv heads of 32 numbers.
 TEST(CommandLineTest, InspectCountsTheBytesOfQuantisedPages) {
   Program int8({"inspect", "--device", "cpu", "--kv-dtype", "int8"});
