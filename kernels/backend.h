@@ -27,7 +27,7 @@
 namespace tramontane {
 
 // Raised whenever a struct or a method of this border changes.
-inline constexpr uint32_t kBackendAbiVersion = 15;
+inline constexpr uint32_t kBackendAbiVersion = 16;
 
 enum class OpCode : int32_t {
   kOk = 0,
