@@ -1,5 +1,5 @@
-// What all backends compute a token from in the same way: the order in which tokens are filtered, and the
-// first histogram of a filter. The exponential of the weights: sampling_exp.h.
+// What all backends compute a token from in the same way: the order in which tokens are filtered, the first
+// histogram of a filter, and how it finds where it cuts. The exponential of the weights: sampling_exp.h.
 //
 // Pure; host and device code. What goes by vectors on the CPU has its own loops there, over the constants of
 // this header.
@@ -7,6 +7,12 @@
 
 #include <bit>
 #include <cstdint>
+
+#ifdef __CUDACC__  // where a search's steps are a device's own
+#define TM_SAMPLING __device__ __forceinline__
+#else
+#define TM_SAMPLING inline
+#endif
 
 namespace tramontane {
 
@@ -38,6 +44,28 @@ inline constexpr float kBucketsPerNat = 64;  // so that buckets reach 32 nats be
 constexpr int32_t DistanceBucket(float highest, float logit) {
   const float distance = (highest - logit) * kBucketsPerNat;
   return distance < kCutBuckets - 1 ? static_cast<int32_t>(distance) : kCutBuckets - 1;
+}
+
+// ---- where a filter cuts ------------------------------------------------------------------------
+
+// The last of the shortest head of a row's tokens, in the order of their keys, whose measures come to a
+// limit. Only the tokens of one bucket are ever put in order. A Search is what a backend knows of the row,
+// and how those who work on it, a thread, threads with a part each or a block, do together what it is asked:
+//   FillBuckets   adds up measures by bucket: by distance, and after LookCloser those of the found one alone
+//   FindBucket    adds up buckets, on top of all before them, until they come to the limit; false: never
+//   ListBucket    the tokens of that bucket; false: there are more than can be listed
+//   FindListed    the listed one at which the measures, added up in the order of the keys, come to the limit
+//   LookCloser    from now on the found bucket is all there is, in finer ones
+//   All           what stays where the measures never come to the limit
+// Whoever has room for all tokens never looks closer.
+template <typename Search>
+TM_SAMPLING auto FindCut(Search search) {
+  while (true) {
+    search.FillBuckets();
+    if (!search.FindBucket()) return search.All();
+    if (search.ListBucket()) return search.FindListed();
+    search.LookCloser();
+  }
 }
 
 }  // namespace tramontane

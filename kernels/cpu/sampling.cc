@@ -95,55 +95,83 @@ struct Candidates {
   Cut cut;
 };
 
-// The shortest head of the sorted candidates whose measure reaches `limit`, where measure is what each
-// candidate counts. All of them if they never reach it.
+// FindCut's search over the candidates, where measure is what each counts.
 template <typename Measure>
-Cut FindCut(const Candidates& candidates, double limit, const Measure& measure,
-            const SamplingKernels& kernels, const SampleScratch& scratch, const PartRunner& runner) {
-  runner.ForParts([&](int64_t index, Part part) {
-    int32_t* buckets = scratch.buckets + part.begin;
-    kernels.find_buckets(candidates.logits + part.begin, part.size(), static_cast<int32_t>(part.begin),
-                         candidates.highest, candidates.cut, buckets);
-    double* histogram = scratch.histogram + index * kHistogram;
-    std::fill_n(histogram, kHistogram, 0.0);
-    for (int64_t t = part.begin; t < part.end; ++t) histogram[*buckets++] += measure(t);
-  });
-  for (int32_t index = 1; index < runner.parts(); ++index) {
-    for (int32_t i = 0; i < kCutBuckets; ++i) {
-      scratch.histogram[i] += scratch.histogram[index * kHistogram + i];
-    }
-  }
-  double reached = 0;
-  int32_t cut_bucket = 0;
-  while (cut_bucket < kCutBuckets && reached + scratch.histogram[cut_bucket] < limit) {
-    reached += scratch.histogram[cut_bucket++];
-  }
-  if (cut_bucket == kCutBuckets) return candidates.cut;
+class CutSearch {
+ public:
+  CutSearch(const Candidates& candidates, double limit, const Measure& measure,
+            const SamplingKernels& kernels, const SampleScratch& scratch, const PartRunner& runner)
+      : candidates_(candidates),
+        limit_(limit),
+        measure_(measure),
+        kernels_(kernels),
+        scratch_(scratch),
+        runner_(runner) {}
 
-  int64_t counts[kParts];  // each part's lie where the part does, and are then moved together
-  runner.ForParts([&](int64_t index, Part part) {
-    int32_t* end = scratch.found + part.begin;
-    for (int64_t t = part.begin; t < part.end; ++t) {
-      if (scratch.buckets[t] == cut_bucket) *end++ = static_cast<int32_t>(t);
+  void FillBuckets() {
+    runner_.ForParts([&](int64_t index, Part part) {
+      int32_t* buckets = scratch_.buckets + part.begin;
+      kernels_.find_buckets(candidates_.logits + part.begin, part.size(), static_cast<int32_t>(part.begin),
+                            candidates_.highest, candidates_.cut, buckets);
+      double* histogram = scratch_.histogram + index * kHistogram;
+      std::fill_n(histogram, kHistogram, 0.0);
+      for (int64_t t = part.begin; t < part.end; ++t) histogram[*buckets++] += measure_(t);
+    });
+    for (int32_t index = 1; index < runner_.parts(); ++index) {
+      for (int32_t i = 0; i < kCutBuckets; ++i) {
+        scratch_.histogram[i] += scratch_.histogram[index * kHistogram + i];
+      }
     }
-    counts[index] = end - (scratch.found + part.begin);
-  });
-  int32_t* end = scratch.found;
-  for (int64_t index = 0; index < runner.parts(); ++index) {
-    end = std::copy_n(scratch.found + PartOf(index, candidates.vocab).begin, counts[index], end);
   }
-  std::sort(scratch.found, end, [&](int32_t a, int32_t b) {
-    return KeyOf(candidates.logits[a], a) < KeyOf(candidates.logits[b], b);
-  });
-  const int32_t* last = scratch.found;
-  while (last + 1 < end && (reached += measure(*last)) < limit) ++last;
-  return {candidates.logits[*last], *last};
-}
+  bool FindBucket() {
+    while (bucket_ < kCutBuckets && reached_ + scratch_.histogram[bucket_] < limit_) {
+      reached_ += scratch_.histogram[bucket_++];
+    }
+    return bucket_ < kCutBuckets;
+  }
+  bool ListBucket() {
+    int64_t counts[kParts];  // each part's lie where the part does, and are then moved together
+    runner_.ForParts([&](int64_t index, Part part) {
+      int32_t* end = scratch_.found + part.begin;
+      for (int64_t t = part.begin; t < part.end; ++t) {
+        if (scratch_.buckets[t] == bucket_) *end++ = static_cast<int32_t>(t);
+      }
+      counts[index] = end - (scratch_.found + part.begin);
+    });
+    end_ = scratch_.found;
+    for (int64_t index = 0; index < runner_.parts(); ++index) {
+      end_ = std::copy_n(scratch_.found + PartOf(index, candidates_.vocab).begin, counts[index], end_);
+    }
+    return true;
+  }
+  Cut FindListed() {
+    std::sort(scratch_.found, end_, [&](int32_t a, int32_t b) {
+      return KeyOf(candidates_.logits[a], a) < KeyOf(candidates_.logits[b], b);
+    });
+    const int32_t* last = scratch_.found;
+    while (last + 1 < end_ && (reached_ += measure_(*last)) < limit_) ++last;
+    return {candidates_.logits[*last], *last};
+  }
+  void LookCloser() { TM_CHECK(false, "all tokens can be listed"); }
+  Cut All() const { return candidates_.cut; }
+
+ private:
+  const Candidates& candidates_;
+  const double limit_;
+  const Measure& measure_;
+  const SamplingKernels& kernels_;
+  const SampleScratch& scratch_;
+  const PartRunner& runner_;
+  double reached_ = 0;  // by the buckets before
+  int32_t bucket_ = 0;
+  int32_t* end_ = nullptr;  // of what is listed
+};
 
 void ApplyFilters(const SamplingRow& row, const SamplingKernels& kernels, const SampleScratch& scratch,
                   const PartRunner& runner, Candidates* candidates) {
   if (row.top_k > 0 && row.top_k < candidates->vocab) {
-    candidates->cut = FindCut(*candidates, row.top_k, [](int64_t) { return 1.0; }, kernels, scratch, runner);
+    const auto one = [](int64_t) { return 1.0; };
+    candidates->cut = FindCut(CutSearch(*candidates, row.top_k, one, kernels, scratch, runner));
   }
   if (row.top_p < 1.0f) {
     double total = candidates->weight_sum;
@@ -160,9 +188,8 @@ void ApplyFilters(const SamplingRow& row, const SamplingKernels& kernels, const 
       });
       total = std::accumulate(sums, sums + runner.parts(), 0.0);
     }
-    candidates->cut = FindCut(
-        *candidates, row.top_p * total, [&](int64_t t) { return candidates->weights[t]; }, kernels, scratch,
-        runner);
+    const auto weight = [&](int64_t t) { return candidates->weights[t]; };
+    candidates->cut = FindCut(CutSearch(*candidates, row.top_p * total, weight, kernels, scratch, runner));
   }
 }
 

@@ -37,7 +37,7 @@ struct Shared {
   };
   uint64_t warp_words[kWarps];  // of Reduce and PrefixSum
   uint64_t before;              // of FindBucket
-  uint64_t cut;                 // of FindCut
+  uint64_t cut;                 // of FindInList
   SamplingRow row;
   int32_t bucket;       // of FindBucket
   int32_t listed;       // of ListTokens; may exceed kListed, then only that many are there
@@ -290,40 +290,56 @@ TM_DEVICE uint64_t FindInList(Shared* s, int count, uint64_t reached, const Boun
   return s->cut;
 }
 
-// The last key of the shortest head of the tokens up to key `last` whose measure reaches limit_of(measure of
-// them all); `last` where they never reach it.
+// FindCut's search over the tokens up to key `last`, of which those in [first, end] are looked at: at first
+// all of them, in buckets by distance; then those of the bucket that is cut, in equal parts of what they
+// span, until they fit the list. The limit is limit_of(measure of them all).
 template <typename Measure, typename LimitOf>
-TM_DEVICE uint64_t FindCut(Shared* s, const Logits& logits, float highest, uint64_t last,
-                           const Measure& measure, const LimitOf& limit_of) {
-  // Looked at are the keys in [first, end]: at first all of them, in buckets by distance; then those of the
-  // bucket that is cut, in equal parts of what they span, until they fit the list.
+struct CutSearch {
+  Shared* s;
+  const Logits& logits;
+  float highest;
+  uint64_t last;
+  const Measure& measure;
+  const LimitOf& limit_of;
   uint64_t first = 0, end = last;
-  int shift = -1;
-  const auto bucket_of = [&](float logit, uint64_t key) {
-    return shift < 0 ? DistanceBucket(highest, logit) : static_cast<int>((key - first) >> shift);
-  };
-  uint64_t reached = 0;
+  uint64_t reached = 0;  // by what is before them
+  int shift = -1;        // by distance
+  int bucket = 0, count = 0;
   double limit = 0;
-  while (true) {
-    const auto wanted = [&](uint64_t key) { return key >= first && key <= end; };
-    FillHistogram(s, logits, wanted, bucket_of, measure);
-    const Bounds bounds = FindBucket(s, reached, [&](uint64_t total) {
+
+  TM_DEVICE int BucketOf(float logit, uint64_t key) const {
+    return shift < 0 ? DistanceBucket(highest, logit) : static_cast<int>((key - first) >> shift);
+  }
+  TM_DEVICE bool Wants(uint64_t key) const { return key >= first && key <= end; }
+  TM_DEVICE bool InBucket(float logit, uint64_t key) const {
+    return Wants(key) && BucketOf(logit, key) == bucket;
+  }
+
+  TM_DEVICE void FillBuckets() {
+    FillHistogram(
+        s, logits, [&](uint64_t key) { return Wants(key); },
+        [&](float logit, uint64_t key) { return BucketOf(logit, key); }, measure);
+  }
+  TM_DEVICE bool FindBucket() {
+    sampling::FindBucket(s, reached, [&](uint64_t total) {
       if (shift < 0) limit = limit_of(total);
       return Bounds{limit, limit};
     });
-    const int bucket = s->bucket;
-    if (bucket == kBuckets) return last;
+    bucket = s->bucket;
+    if (bucket == kBuckets) return false;
     reached = s->before;
-    const auto in_bucket = [&](float logit, uint64_t key) {
-      return wanted(key) && bucket_of(logit, key) == bucket;
-    };
-    const int count = ListTokens(s, logits, in_bucket, measure);
-    if (count <= kListed) return FindInList(s, count, reached, bounds);
-
+    return true;
+  }
+  TM_DEVICE bool ListBucket() {
+    count = ListTokens(s, logits, [&](float logit, uint64_t key) { return InBucket(logit, key); }, measure);
+    return count <= kListed;
+  }
+  TM_DEVICE uint64_t FindListed() { return FindInList(s, count, reached, {limit, limit}); }
+  TM_DEVICE void LookCloser() {
     uint64_t least = kLastKey, most = 0;
     ForEachToken(logits, [&](int token, float logit) {
       const uint64_t key = KeyOf(logit, token);
-      if (!in_bucket(logit, key)) return;
+      if (!InBucket(logit, key)) return;
       least = key < least ? key : least;
       most = key > most ? key : most;
     });
@@ -332,6 +348,12 @@ TM_DEVICE uint64_t FindCut(Shared* s, const Logits& logits, float highest, uint6
     shift = 0;
     while ((end - first) >> shift >= kBuckets) ++shift;
   }
+  TM_DEVICE uint64_t All() const { return last; }
+};
+template <typename Measure, typename LimitOf>
+TM_DEVICE uint64_t CutOf(Shared* s, const Logits& logits, float highest, uint64_t last,
+                         const Measure& measure, const LimitOf& limit_of) {
+  return FindCut(CutSearch<Measure, LimitOf>{s, logits, highest, last, measure, limit_of});
 }
 
 // Bounds of the limit that a share of all weights is, from the sum of their estimates.
@@ -429,7 +451,7 @@ TM_DEVICE uint64_t ApplyFilters(Shared* s, const Logits& logits, float highest, 
   uint64_t last = kLastCandidate;
   if (HasTopK(row, logits.vocab)) {
     const double count = row.top_k;
-    last = FindCut(
+    last = CutOf(
         s, logits, highest, last, [](float) { return uint64_t{1}; }, [count](uint64_t) { return count; });
   }
   if (HasTopP(row)) {
@@ -442,7 +464,7 @@ TM_DEVICE uint64_t ApplyFilters(Shared* s, const Logits& logits, float highest, 
           s, logits, highest, last, share, [&](float logit) { return weights.EstimateFixed(logit, bits); },
           weight);
     }
-    last = cut != kFailedKey ? cut : FindCut(s, logits, highest, last, weight, [share](uint64_t total) {
+    last = cut != kFailedKey ? cut : CutOf(s, logits, highest, last, weight, [share](uint64_t total) {
       return share * static_cast<double>(total);
     });
   }
@@ -575,7 +597,7 @@ TM_DEVICE int WriteTop(Shared* s, const Logits& raw, float highest, int count, d
   const auto one = [](float) { return uint64_t{1}; };
   uint64_t last = kLastKey;
   if (count < raw.vocab) {
-    last = FindCut(s, raw, highest, last, one, [count](uint64_t) { return static_cast<double>(count); });
+    last = CutOf(s, raw, highest, last, one, [count](uint64_t) { return static_cast<double>(count); });
   }
   const int listed = ListTokens(s, raw, [last](float, uint64_t key) { return key <= last; }, one);
   return WriteListed(s, listed, count, log_total, top);
