@@ -267,7 +267,11 @@ Table LargeLinearTable(Device& device, const std::string& library, const Format&
     backend->Free(x);
     backend->Free(out);
   }
-  if (fp8) table.note += std::string(" The backend says: ") + backend->remarks();
+  if (fp8) {
+    std::string said = backend->remarks();
+    std::ranges::replace(said, '\n', ' ');
+    table.note += " The backend says: " + said;
+  }
   return table;
 }
 
