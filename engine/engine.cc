@@ -36,7 +36,7 @@ class Engine::Impl {
   const std::shared_ptr<StepTrace>& step_trace() const { return step_trace_; }
   StatusOr<std::shared_ptr<KvQuestion>> AskKv();
   Status StartTransfer(const std::shared_ptr<KvTransfer>& transfer);
-  bool keeps_pages() const { return limits_.prefix_cache && runner_.copies_pages(); }
+  bool keeps_pages() const { return runner_.copies_pages(); }
   const EngineLimits& limits() const { return limits_; }
   const KvLayout& kv_layout() const { return model_.kv_layout; }
 

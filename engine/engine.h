@@ -104,7 +104,7 @@ class Engine {
   // Cached pages are copied to the host, or put into the cache from there, while requests go on; the transfer
   // may outlive the engine. RESOURCE_EXHAUSTED: KvTransfers::kMost wait already. REQUIRES: keeps_pages().
   Status StartTransfer(const std::shared_ptr<KvTransfer>& transfer);
-  // Whether there are pages to copy, and a cache that they are found in.
+  // Whether its pages can be copied.
   bool keeps_pages() const;
 
   const EngineLimits& limits() const;

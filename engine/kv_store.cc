@@ -159,17 +159,18 @@ std::vector<KvStore::KnownPage> KvStore::KnownPages(const Lease& lease, const Pr
   std::vector<KnownPage> pages;
   pages.reserve(path_.size() * layout_.groups.size());
   for (const PrefixTree::Node node : path_) {
-    for (size_t group = 0; group < layout_.groups.size(); ++group) {
-      KnownPage& known = pages.emplace_back();
-      known.page = tree_.page(node, group);
-      known.node = node;
-      const KvTier::Image image = this->image(node, group);
-      if (known.page != kNoPage || image == KvTier::kNone) continue;
-      known.is_beyond = tier_->place(image) != KvTier::Place::kHere;
-      if (!known.is_beyond) known.image = tier_->bytes(image);
-    }
+    for (size_t group = 0; group < layout_.groups.size(); ++group) pages.push_back(KnownPageOf(node, group));
   }
   return pages;
+}
+
+KvStore::KnownPage KvStore::KnownPageOf(PrefixTree::Node node, size_t group) const {
+  KnownPage known = {.page = tree_.page(node, group), .node = node};
+  const KvTier::Image image = this->image(node, group);
+  if (known.page != kNoPage || image == KvTier::kNone) return known;
+  known.is_beyond = tier_->place(image) != KvTier::Place::kHere;
+  if (!known.is_beyond) known.image = tier_->bytes(image);
+  return known;
 }
 
 bool KvStore::FetchPage(const KnownPage& page, size_t group) {
@@ -424,6 +425,7 @@ void KvStore::Release(Lease& lease) {
   blocks_under_policies_ -= BlocksUnderPolicy(lease);
   lease.sealed = 0;
   lease.seals = false;
+  lease.begins.clear();
   lease.is_cut = false;
   lease.hit_tokens = 0;
   lease.known_tokens = 0;
@@ -658,7 +660,8 @@ void KvStore::MoveTip(Lease& lease, PrefixTree::Node node) {
 void KvStore::NamePages(const Lease& lease, PrefixTree::Node node, int64_t begin) {
   for (size_t group = 0; group < lease.tables.size(); ++group) {
     const PageTable& table = lease.tables[group];
-    if (begin < table.kv_base || tree_.page(node, group) != kNoPage) continue;
+    const bool is_there = begin >= table.kv_base && (lease.begins.empty() || begin >= lease.begins[group]);
+    if (!is_there || tree_.page(node, group) != kNoPage) continue;
     const PageId page = table.pages[static_cast<size_t>(PageOf(begin, table.kv_base, page_size()))];
     NamePage(page, node);
     pages_[page].is_preferred = lease.prefers_cache;

@@ -121,10 +121,13 @@ struct Lease {
   PrefixTree::Node tip = PrefixTree::kRoot;  // the last block sealed, pinned
   int64_t sealed = 0;                        // tokens whose pages have names
   bool seals = false;                        // its further pages get names
-  bool is_cut = false;                       // its last page is another lease's too, maybe part of a full one
-  int64_t hit_tokens = 0;                    // found by Acquire,
-  int64_t known_tokens = 0;                  // of whose tokens so many were known, with their pages or not,
-  int64_t asked_tokens = 0;                  // of so many
+  // [groups] positions in front of these are not in their pages, though the first one listed may begin there
+  // (PlantIdle). None: they are.
+  std::vector<int64_t> begins = {};
+  bool is_cut = false;       // its last page is another lease's too, maybe part of a full one
+  int64_t hit_tokens = 0;    // found by Acquire,
+  int64_t known_tokens = 0;  // of whose tokens so many were known, with their pages or not,
+  int64_t asked_tokens = 0;  // of so many
   // Of one that is parked or idle: its tables, with the nodes of its pages in their places, each pinned; the
   // node above those that are its own; and the tokens that they hold.
   std::vector<PageTable> parked = {};
@@ -238,11 +241,19 @@ class KvStore {
     PageId page = kNoPage;             // in the pool,
     const std::byte* image = nullptr;  // or else on the host, until the tier or the store is asked for more,
     bool is_beyond = false;            // or else on its way there, or on the disk
+    bool is_own = false;               // an idle lease alone knows it, and not all of its rows may be there
     PrefixTree::Node node = PrefixTree::kNone;
 
     bool is_known() const { return page != kNoPage || image != nullptr || is_beyond; }
   };
   std::vector<KnownPage> KnownPages(const Lease& lease, const PrefixQuery& query);
+  // The same of what the query's owner has left, as far as the tokens are the same and one can go on from
+  // there: in front of `tokens`, which may be within the last block. 0: nowhere.
+  struct IdlePages {
+    int64_t tokens = 0;
+    std::vector<KnownPage> pages;
+  };
+  IdlePages KnownIdle(const Lease& lease, const PrefixQuery& query) const;
   // Asks the disk for one that is beyond, where it is not on its way yet. False: the host has no room that is
   // not busy. It, and only it, may make others unknown.
   bool FetchPage(const KnownPage& page, size_t group);
@@ -255,6 +266,18 @@ class KvStore {
   };
   bool Plant(Lease& above, std::span<const int32_t> block, const std::vector<bool>& wanted,
              std::vector<TakenPage>* taken);
+  // An idle lease of an owner that has none, of a text's first `tokens`, out of pages that are put there
+  // block by block, each group's from the first on that it has. Nobody goes on from it before FinishIdle, and
+  // nobody waits for it meanwhile either: false where it is no more, or has found no room, and so is none.
+  //   begins: [groups] positions in front are not there, but for those that the policy keeps in sight.
+  bool BeginIdle(const std::shared_ptr<const KvOwner>& owner, const ContextPolicy& policy,
+                 std::vector<int64_t> begins, int64_t tokens);
+  // A page of a block, which is cached from now on: that of the block of tokens `above` is at, or, where that
+  // has none, its own, taken and appended to `taken` for the caller to write at once.
+  enum class Known : int32_t { kByTokens = 0, kByLease = 1 };
+  bool PlantIdle(const KvOwner& owner, const Lease& above, int64_t block, size_t group, Known known,
+                 std::vector<TakenPage>* taken);
+  bool FinishIdle(const KvOwner& owner, const Lease& above, TokenView tokens);
 
   // Lets go of everything. The only other places that drop a page are Roll, SetAside, LeaveIdle, and Extend
   // (EndPlan) for a page it copies.
@@ -373,6 +396,11 @@ class KvStore {
   };
 
   const Idle* FindIdle(const KvOwner* owner) const;
+  Idle* FindIdle(const KvOwner* owner);
+  Idle* FindUnfinished(const KvOwner& owner);
+  int64_t IdleEnd(const Idle& idle, const Lease& lease, int64_t end, From from) const;
+  KnownPage KnownPageOf(PrefixTree::Node node, size_t group) const;
+  PrefixTree::Node PinNewMark();
   int64_t IdlePrefix(const Idle& idle, const Lease& lease, const PrefixQuery& query, From from) const;
   template <typename Visit>
   void ForEachForked(const Idle& idle, int64_t end, Lease& fork, const Visit& visit) const;

@@ -53,10 +53,7 @@ void KvStore::TrimBehind(Lease& lease, int64_t accepted) {
 // below a node that is the lease's alone. False: there is no room for all, or another lease writes to one.
 bool KvStore::NameParked(Lease& lease, std::vector<PageTable>* named) {
   named->clear();
-  ++parkings_;
-  mark_ = {INT32_MIN + static_cast<int32_t>(ContextPolicyType::kNone),  // no salt's, and no policy's
-           static_cast<int32_t>(parkings_ & INT32_MAX), static_cast<int32_t>(parkings_ >> 31)};
-  lease.parked_below = PinMark(PrefixTree::kRoot, WholeBlocksOfMark());
+  lease.parked_below = PinNewMark();
   std::vector<int32_t> own(static_cast<size_t>(page_size()));
   if (lease.parked_below == PrefixTree::kNone) return false;
   bool is_named = true;
@@ -82,6 +79,14 @@ bool KvStore::NameParked(Lease& lease, std::vector<PageTable>* named) {
   lease.parked = std::move(*named);
   DropParked(lease);
   return false;
+}
+
+// A name that nothing else has. kNone: there is no room for it.
+PrefixTree::Node KvStore::PinNewMark() {
+  ++parkings_;
+  mark_ = {INT32_MIN + static_cast<int32_t>(ContextPolicyType::kNone),  // no salt's, and no policy's
+           static_cast<int32_t>(parkings_ & INT32_MAX), static_cast<int32_t>(parkings_ >> 31)};
+  return PinMark(PrefixTree::kRoot, WholeBlocksOfMark());
 }
 
 // Calls visit(node, group, list) for each page that is parked.
@@ -242,16 +247,26 @@ const KvStore::Idle* KvStore::FindIdle(const KvOwner* owner) const {
   return found == idle_.end() ? nullptr : &*found;
 }
 
+KvStore::Idle* KvStore::FindIdle(const KvOwner* owner) {
+  return const_cast<Idle*>(std::as_const(*this).FindIdle(owner));
+}
+
 // Where a sequence of these tokens can go on from: up to where they differ, if what is seen there is held.
 int64_t KvStore::IdlePrefix(const Idle& idle, const Lease& lease, const PrefixQuery& query, From from) const {
-  const bool is_alike = idle.lease.policy == lease.policy && lease.trunk_len == INT64_MAX;
-  if (!is_alike || !IsWhole(idle.lease, from)) return 0;
   const int64_t most = std::min(query.tokens.size() - 1, query.most_tokens);
-  const int64_t end = std::min(most, query.tokens.CountAlike(idle.tokens));
+  return IdleEnd(idle, lease, std::min(most, query.tokens.CountAlike(idle.tokens)), from);
+}
+
+// `end`, or 0 where one cannot go on from there.
+int64_t KvStore::IdleEnd(const Idle& idle, const Lease& lease, int64_t end, From from) const {
+  const bool is_alike = idle.lease.policy == lease.policy && lease.trunk_len == INT64_MAX;
+  if (end <= 0 || !is_alike || !IsWhole(idle.lease, from)) return 0;
   const int64_t left = SeenAt(lease, end).left;
   for (size_t group = 0; group < idle.lease.parked.size(); ++group) {
     const int64_t first_seen = std::max(FirstVisible(end, layout_.groups[group].window), left);
-    if (PageOf(first_seen, 0, page_size()) * page_size() < idle.lease.parked[group].kv_base) return 0;
+    const int64_t first_page = PageOf(first_seen, 0, page_size()) * page_size();
+    const bool has_hole = !idle.lease.begins.empty() && first_seen < idle.lease.begins[group];
+    if (first_page < idle.lease.parked[group].kv_base || has_hole) return 0;
   }
   return end;
 }
@@ -281,6 +296,7 @@ int64_t KvStore::ForkIdle(const Idle& idle, int64_t end, Lease& lease, const Pre
   lease.sealed = idle.lease.sealed;
   lease.tip = idle.lease.tip;
   lease.seals = idle.lease.seals;
+  lease.begins = idle.lease.begins;
   CutNames(lease, end);
   lease.hit_tokens = end;
   lease.known_tokens = end;
@@ -312,6 +328,110 @@ int64_t KvStore::ForkIdle(const Idle& idle, int64_t end, Lease& lease, const Pre
     (*wanted.pages)[wanted.at] = page;
   }
   return end;
+}
+
+KvStore::IdlePages KvStore::KnownIdle(const Lease& lease, const PrefixQuery& query) const {
+  IdlePages known;
+  const Idle* idle = FindIdle(query.owner);
+  if (idle == nullptr) return known;
+  known.tokens = IdleEnd(*idle, lease, query.tokens.CountAlike(idle->tokens), From::kAnywhere);
+  const auto blocks = static_cast<size_t>(PagesFor(known.tokens, page_size()));
+  const size_t groups = idle->lease.parked.size();
+  known.pages.resize(blocks * groups);
+  for (size_t group = 0; group < groups; ++group) {
+    const PageTable& parked = idle->lease.parked[group];
+    const auto add = [&](PrefixTree::Node node, size_t block) {
+      if (block >= blocks) return;
+      KnownPage& page = known.pages[block * groups + group];
+      page = KnownPageOf(node, group);
+      page.is_own = tree_.above(node) == idle->lease.parked_below;
+    };
+    for (size_t i = 0; i < parked.sinks.size(); ++i) add(parked.sinks[i], i);
+    const auto first = static_cast<size_t>(PageOf(parked.kv_base, 0, page_size()));
+    for (size_t i = 0; i < parked.pages.size(); ++i) add(parked.pages[i], first + i);
+  }
+  return known;
+}
+
+bool KvStore::BeginIdle(const std::shared_ptr<const KvOwner>& owner, const ContextPolicy& policy,
+                        std::vector<int64_t> begins, int64_t tokens) {
+  ForgetIdle(owner.get());
+  Lease lease = NewLease(policy);
+  lease.parked_below = PinNewMark();
+  if (lease.parked_below == PrefixTree::kNone) return false;
+  lease.parked.resize(lease.tables.size());
+  for (size_t group = 0; group < lease.parked.size(); ++group) {
+    const int64_t first = PageOf(begins[group], 0, page_size());
+    if (first > SinkPages(lease, layout_, group)) lease.parked[group].kv_base = first * page_size();
+  }
+  lease.begins = std::move(begins);
+  lease.parked_tokens = tokens;
+  idle_.push_back({.owner = owner, .name = owner.get(), .tokens = {}, .lease = std::move(lease)});
+  return true;
+}
+
+// A sequence of the owner may have left something else meanwhile.
+KvStore::Idle* KvStore::FindUnfinished(const KvOwner& owner) {
+  Idle* idle = FindIdle(&owner);
+  return idle == nullptr || !idle->tokens.empty() ? nullptr : idle;
+}
+
+bool KvStore::PlantIdle(const KvOwner& owner, const Lease& above, int64_t block, size_t group, Known known,
+                        std::vector<TakenPage>* taken) {
+  DropBrokenIdle();
+  Idle* idle = FindUnfinished(owner);
+  if (idle == nullptr) return false;
+  const PrefixTree::Node below = idle->lease.parked_below;
+  PrefixTree::Node node = above.tip;
+  tree_.Pin(below);  // whatever goes for the room of another block
+  if (known == Known::kByLease) {
+    std::vector<int32_t> own(static_cast<size_t>(page_size()));
+    own[0] = static_cast<int32_t>(block);
+    node = TakeInBlock(below, own);
+  }
+  if (node != PrefixTree::kNone) tree_.Pin(node);
+  tree_.Unpin(below);
+  // Those that were taken for this block are not written yet, and are not what makes room.
+  const bool is_known = node != PrefixTree::kNone && Knows(node, group, From::kAnywhere);
+  const bool has_room = is_known || available() > std::ssize(*taken);
+  idle = FindUnfinished(owner);
+  if (node == PrefixTree::kNone || idle == nullptr || !has_room) {
+    if (node != PrefixTree::kNone) tree_.Unpin(node);
+    if (idle != nullptr) ForgetIdle(&owner);
+    return false;
+  }
+  if (!is_known) {
+    const PageId page = Take(group);
+    NamePage(page, node);
+    taken->push_back({.group = group, .page = page});
+  }
+  PageTable& parked = idle->lease.parked[group];
+  const bool is_sink = block * page_size() < parked.kv_base;
+  (is_sink ? parked.sinks : parked.pages).push_back(node);
+  ++IdleUses(node, group);
+  const PageId page = tree_.page(node, group);
+  if (page == kNoPage) return true;
+  pages_[page].is_preferred = true;
+  if (!is_known) {
+    Drop(page, kOthers);
+  } else if (references(page) == 0 && pages_[page].queue == kUseless) {
+    Dequeue(page);
+    Enqueue(page, kOthers);
+  }
+  return true;
+}
+
+bool KvStore::FinishIdle(const KvOwner& owner, const Lease& above, TokenView tokens) {
+  DropBrokenIdle();
+  Idle* idle = FindUnfinished(owner);
+  if (idle == nullptr) return false;
+  Lease& lease = idle->lease;
+  idle->tokens = tokens.First(lease.parked_tokens).ToVector();
+  MoveTip(lease, above.tip);
+  lease.sealed = above.sealed;
+  lease.seals = above.seals;
+  blocks_under_policies_ += BlocksUnderPolicy(lease);
+  return true;
 }
 
 void KvStore::DropIdle(std::list<Idle>::iterator idle) {

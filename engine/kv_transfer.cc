@@ -10,7 +10,9 @@
 namespace tramontane {
 namespace {
 
-PrefixQuery QueryOf(const CachedText& text) { return {.tokens = text.tokens, .salt = text.salt}; }
+PrefixQuery QueryOf(const CachedText& text) {
+  return {.tokens = text.tokens, .salt = text.salt, .owner = text.owner.get()};
+}
 
 int64_t PagesOfStep(const KvStore& store) {
   return std::max<int64_t>(1, KvTransfers::kBytesAStep / store.layout().page_bytes());
@@ -32,16 +34,34 @@ Status DoMoves(KvStore& store, ModelRunner& runner) {
 
 int64_t CountImages(const KvPages& pages) {
   int64_t count = 0;
-  for (const auto& group : pages.groups) {
-    count += std::count_if(group.begin(), group.end(), [](const KvPages::Image& i) { return i != nullptr; });
+  for (const auto* lists : {&pages.groups, &pages.parts}) {
+    for (const auto& group : *lists)
+      count +=
+          std::count_if(group.begin(), group.end(), [](const KvPages::Image& i) { return i != nullptr; });
   }
   return count;
 }
 
 }  // namespace
 
-CachedText CachedTextOf(std::vector<int32_t> ids, std::string salt, const ContextPolicy& policy) {
-  CachedText text = {.tokens = std::move(ids), .salt = std::move(salt), .policy = policy};
+void KvPages::Resize(size_t groups_of_layers, int64_t blocks) {
+  for (auto* lists : {&groups, &parts}) {
+    lists->resize(groups_of_layers);
+    for (auto& group : *lists) group.resize(static_cast<size_t>(blocks));
+  }
+}
+
+SeenOfGroup SeenBehind(int64_t tokens, const KvLayout& layout, const ContextPolicy& policy, size_t group) {
+  const PrefixGroup of = PrefixGroupsOf(layout, policy)[group];
+  const SeenOfGroup seen = {
+      .begin = std::max(FirstVisible(tokens, of.window), LeftAt(layout, policy, tokens)), .sinks = of.n_keep};
+  return seen.begin <= seen.sinks ? SeenOfGroup() : seen;
+}
+
+CachedText CachedTextOf(std::vector<int32_t> ids, std::string salt, const ContextPolicy& policy,
+                        std::shared_ptr<const KvOwner> owner) {
+  CachedText text = {
+      .tokens = std::move(ids), .salt = std::move(salt), .policy = policy, .owner = std::move(owner)};
   if (policy.type != ContextPolicyType::kReevaluate) return text;
   text.policy = {};
   const auto kept = text.tokens.begin() + std::min(policy.n_keep, std::ssize(text.tokens));
@@ -56,6 +76,16 @@ int64_t HitOf(const KvPages& pages, const KvLayout& layout, const ContextPolicy&
       tokens + 1, layout.format.page_size, PrefixGroupsOf(layout, policy),
       [&](size_t group, int64_t block) { return pages.groups[group][static_cast<size_t>(block)] != nullptr; },
       [&](int64_t position) { return LeftAt(layout, policy, position); });
+}
+
+void KeepWholePages(KvPages* pages, const KvLayout& layout, const ContextPolicy& policy) {
+  pages->tokens = HitOf(*pages, layout, policy);
+  const auto blocks = static_cast<size_t>(PageOf(pages->tokens, 0, layout.format.page_size));
+  for (auto& group : pages->groups) group.resize(blocks);
+  for (auto& group : pages->parts) {
+    group.clear();
+    group.resize(blocks);
+  }
 }
 
 bool KvTransfers::Push(std::shared_ptr<KvTransfer> transfer) {
@@ -100,11 +130,16 @@ Status KvTransfers::Work(KvStore& store, ModelRunner& runner) {
 }
 
 std::vector<KvStore::KnownPage> KvTransfers::KnownPages(const KvTransfer& transfer, KvStore& store) {
-  return store.KnownPages(store.NewLease(transfer.text_.policy), QueryOf(transfer.text_));
+  const Lease lease = store.NewLease(transfer.text_.policy);
+  const PrefixQuery query = QueryOf(transfer.text_);
+  if (!transfer.of_idle_) return store.KnownPages(lease, query);
+  KvStore::IdlePages idle = store.KnownIdle(lease, query);
+  if (idle.tokens != transfer.pages_.tokens) idle.pages.clear();
+  return std::move(idle.pages);
 }
 
-// What the longest hit needs, and a little more on either side of what is not seen. From the end: so pages
-// are evicted.
+// What is seen from where the text goes on: of what its owner has left, or of the longest hit, whichever is
+// more. From the end: so pages are evicted.
 void KvTransfers::BeginReading(KvTransfer& transfer, KvStore& store) {
   const KvLayout& layout = store.layout();
   const ContextPolicy& policy = transfer.text_.policy;
@@ -117,21 +152,17 @@ void KvTransfers::BeginReading(KvTransfer& transfer, KvStore& store) {
   const int32_t page_size = store.page_size();
   const int64_t known_tokens = std::ssize(known) / std::ssize(groups) * page_size;
   const int64_t hit = LongestPrefixHit(known_tokens + 1, page_size, groups, is_known, left);
-  const int64_t blocks = PageOf(hit, 0, page_size);
-  transfer.pages_.groups.resize(groups.size());
-  for (auto& group : transfer.pages_.groups) group.resize(static_cast<size_t>(blocks));
+  const int64_t idle = store.KnownIdle(store.NewLease(policy), QueryOf(transfer.text_)).tokens;
+  transfer.of_idle_ = idle > hit;
+  transfer.pages_.tokens = std::max(idle, hit);
+  const int64_t blocks = PagesFor(transfer.pages_.tokens, page_size);
+  transfer.pages_.Resize(groups.size(), blocks);
   for (size_t group = 0; group < groups.size(); ++group) {
-    const auto want = [&](int64_t block) {
-      transfer.wanted_.push_back({.group = group, .block = static_cast<size_t>(block)});
-    };
-    const int64_t seen = std::max(FirstVisible(hit, groups[group].window), left(hit));
-    const int64_t least = PageOf(std::max<int64_t>(0, seen - KvTransfer::kMarginTokens), 0, page_size);
-    int64_t first = std::min(PageOf(seen, 0, page_size), blocks);
-    while (first > least && is_known(group, first - 1)) --first;
-    for (int64_t block = first; block < blocks; ++block) want(block);
-    const int64_t n_keep = groups[group].n_keep;
-    const int64_t sinks = n_keep == 0 ? 0 : PagesFor(n_keep + KvTransfer::kMarginTokens, page_size);
-    for (int64_t block = 0; block < std::min(sinks, first) && is_known(group, block); ++block) want(block);
+    const SeenOfGroup seen = SeenBehind(transfer.pages_.tokens, layout, policy, group);
+    for (int64_t block = 0; block < blocks; ++block) {
+      const bool is_seen = block * page_size < seen.sinks || (block + 1) * page_size > seen.begin;
+      if (is_seen) transfer.wanted_.push_back({.group = group, .block = static_cast<size_t>(block)});
+    }
   }
   std::stable_sort(transfer.wanted_.begin(), transfer.wanted_.end(),
                    [](const auto& a, const auto& b) { return a.block < b.block; });
@@ -160,8 +191,12 @@ StatusOr<bool> KvTransfers::Read(KvTransfer& transfer, KvStore& store, ModelRunn
     const size_t at = place.block * store.layout().groups.size() + place.group;
     if (at < known.size() && known[at].is_beyond) break;
     transfer.wanted_.pop_back();
-    if (at >= known.size() || !known[at].is_known()) continue;  // evicted meanwhile
-    KvPages::Image& image = transfer.pages_.groups[place.group][place.block];
+    if (at >= known.size() || !known[at].is_known()) {  // evicted meanwhile
+      transfer.pages_.tokens = 0;
+      continue;
+    }
+    auto& lists = known[at].is_own ? transfer.pages_.parts : transfer.pages_.groups;
+    KvPages::Image& image = lists[place.group][place.block];
     image = NewImage(store);
     ++copied;
     if (known[at].page == kNoPage) {
@@ -176,53 +211,90 @@ StatusOr<bool> KvTransfers::Read(KvTransfer& transfer, KvStore& store, ModelRunn
     waits_for_disk_ = copied == 0;
     return false;
   }
-  transfer.pages_.tokens = HitOf(transfer.pages_, store.layout(), transfer.text_.policy);
+  if (transfer.pages_.tokens == 0) KeepWholePages(&transfer.pages_, store.layout(), transfer.text_.policy);
   transfer.tokens_found_ = transfer.pages_.tokens;
   return true;
 }
 
+void KvTransfers::BeginWriting(KvTransfer& transfer, KvStore& store) {
+  const KvPages& pages = transfer.pages_;
+  const CachedText& text = transfer.text_;
+  transfer.above_ = store.NewLease(text.policy);
+  store.Acquire(transfer.above_, {.tokens = {}, .salt = text.salt});
+  if (CountImages(pages) > store.available()) transfer.next_block_ = pages.blocks();
+  if (text.owner == nullptr || pages.tokens == 0 || transfer.next_block_ > 0) return;
+  std::vector<int64_t> begins;
+  for (size_t group = 0; group < pages.groups.size(); ++group)
+    begins.push_back(SeenBehind(pages.tokens, store.layout(), text.policy, group).begin);
+  transfer.of_idle_ = store.BeginIdle(text.owner, text.policy, std::move(begins), pages.tokens);
+}
+
+// Whole pages are found by their tokens; the others, and without the prefix cache all, by the owner alone.
+// False: there is no room for more.
+bool KvTransfers::PlantBlock(KvTransfer& transfer, KvStore& store, size_t block,
+                             std::vector<KvStore::TakenPage>* taken) {
+  const KvPages& pages = transfer.pages_;
+  const CachedText& text = transfer.text_;
+  const auto block_tokens = static_cast<size_t>(store.page_size());
+  std::vector<bool> wanted(pages.groups.size());
+  for (size_t group = 0; group < wanted.size(); ++group)
+    wanted[group] = pages.groups[group][block] != nullptr;
+  const bool is_full = (block + 1) * block_tokens <= static_cast<size_t>(pages.tokens);
+  bool is_named = false;
+  if (is_full && transfer.above_.seals) {
+    const auto ids = std::span(text.tokens).subspan(block * block_tokens, block_tokens);
+    is_named = transfer.above_.seals = store.Plant(transfer.above_, ids, wanted, taken);
+  }
+  for (size_t group = 0; group < wanted.size() && transfer.of_idle_; ++group) {
+    const SeenOfGroup seen = SeenBehind(pages.tokens, store.layout(), text.policy, group);
+    if (block * block_tokens >= static_cast<size_t>(seen.sinks) &&
+        (block + 1) * block_tokens <= static_cast<size_t>(seen.begin))
+      continue;
+    const auto known = is_named && wanted[group] ? KvStore::Known::kByTokens : KvStore::Known::kByLease;
+    transfer.of_idle_ =
+        store.PlantIdle(*text.owner, transfer.above_, static_cast<int64_t>(block), group, known, taken);
+  }
+  return transfer.above_.seals || transfer.of_idle_;
+}
+
 StatusOr<bool> KvTransfers::Write(KvTransfer& transfer, KvStore& store, ModelRunner& runner) {
   KvPages& pages = transfer.pages_;
-  const PrefixQuery query = QueryOf(transfer.text_);
-  const size_t blocks = pages.groups.empty() ? 0 : pages.groups[0].size();
-  const auto block_tokens = static_cast<size_t>(store.page_size());
-  if (!transfer.begun_) {
-    transfer.begun_ = true;
-    transfer.above_ = store.NewLease(transfer.text_.policy);
-    store.Acquire(transfer.above_, {.tokens = {}, .salt = transfer.text_.salt});
-    if (CountImages(pages) > store.available()) transfer.next_block_ = blocks;
-  }
+  const size_t blocks = pages.blocks();
+  if (!transfer.begun_) BeginWriting(transfer, store);
+  transfer.begun_ = true;
   std::vector<PageImage> images;
   std::vector<KvStore::TakenPage> taken;
-  std::vector<bool> wanted(pages.groups.size());
   int64_t pages_of_step = PagesOfStep(store);
   while (transfer.next_block_ < blocks && std::ssize(images) < pages_of_step) {
     const size_t block = transfer.next_block_++;
-    for (size_t group = 0; group < wanted.size(); ++group)
-      wanted[group] = pages.groups[group][block] != nullptr;
     taken.clear();
-    const auto ids = std::span(transfer.text_.tokens).subspan(block * block_tokens, block_tokens);
-    if (!store.Plant(transfer.above_, ids, wanted, &taken)) transfer.next_block_ = blocks;
+    if (!PlantBlock(transfer, store, block, &taken)) transfer.next_block_ = blocks;
     if (store.has_moves()) {  // what makes room may be a page of a block before, which is cached already
       if (!images.empty()) TM_RETURN_IF_ERROR(runner.WritePages(images));
       pages_of_step -= std::ssize(images);
       images.clear();
       TM_RETURN_IF_ERROR(DoMoves(store, runner));
     }
-    for (const KvStore::TakenPage& page : taken) {
-      images.push_back({.page = page.page, .bytes = pages.groups[page.group][block].get()});
-    }
+    for (const KvStore::TakenPage& page : taken)
+      images.push_back({.page = page.page, .bytes = pages.at(page.group, block).get()});
   }
   if (!images.empty()) TM_RETURN_IF_ERROR(runner.WritePages(images));
   if (transfer.next_block_ < blocks) return false;
+  EndWriting(transfer, store);
+  return true;
+}
+
+void KvTransfers::EndWriting(KvTransfer& transfer, KvStore& store) {
+  const CachedText& text = transfer.text_;
+  const bool is_idle = transfer.of_idle_ && store.FinishIdle(*text.owner, transfer.above_, text.tokens);
   store.Release(transfer.above_);
   // As if a sequence had held them: they are the newest now, and their end goes first.
-  Lease lease = store.NewLease(transfer.text_.policy);
+  Lease lease = store.NewLease(text.policy);
   lease.prefers_cache = true;
-  transfer.tokens_found_ = store.Acquire(lease, query);
+  const int64_t hit = store.Acquire(lease, {.tokens = text.tokens, .salt = text.salt});
   store.Release(lease);
-  pages = {};
-  return true;
+  transfer.tokens_found_ = is_idle ? transfer.pages_.tokens : hit;
+  transfer.pages_ = {};
 }
 
 }  // namespace tramontane

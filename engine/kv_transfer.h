@@ -1,5 +1,6 @@
 // KvTransfer: cached pages of one text copied out of the pool, or put there from elsewhere, while the engine
-// runs; KvTransfers: those that wait for their turn. What is put there is found by Acquire like all else.
+// runs; KvTransfers: those that wait for their turn. What is put there is found by Acquire like all else:
+// pages that are whole by their tokens, and all of them by the text's owner, whose idle lease they are.
 //
 // Nothing is leased meanwhile, and what is available() stays: no request waits for a transfer, and a page
 // that is evicted under one, and leaves no image, is missing from what it finds. What lies in a tier is
@@ -31,30 +32,49 @@ namespace tramontane {
 struct KvPages {
   using Image = std::unique_ptr<std::byte[]>;  // [page_bytes], as the pool holds it; null: not there
 
-  int64_t tokens = 0;                      // of the longest hit that these suffice for
-  std::vector<std::vector<Image>> groups;  // [groups][blocks]
+  int64_t tokens = 0;  // a sequence that begins with the text's first so many goes on from these
+  std::vector<std::vector<Image>> groups;  // [groups][blocks] all of whose rows are there
+  // [groups][blocks] that have those rows which are seen behind `tokens`, and maybe no others. A page is in
+  // one of the two at most.
+  std::vector<std::vector<Image>> parts;
+
+  const Image& at(size_t group, size_t block) const {
+    return groups[group][block] != nullptr ? groups[group][block] : parts[group][block];
+  }
+  size_t blocks() const { return groups.empty() ? 0 : groups[0].size(); }
+  // Of no page, with room for those of so many tokens.
+  void Resize(size_t groups_of_layers, int64_t blocks);
 };
+
+// The first position that a group's layers see from position `tokens` on, but for those that the policy keeps
+// in sight, which are as many as `sinks`; both 0 where there is nothing between.
+struct SeenOfGroup {
+  int64_t begin = 0;
+  int64_t sinks = 0;
+};
+SeenOfGroup SeenBehind(int64_t tokens, const KvLayout& layout, const ContextPolicy& policy, size_t group);
 
 // A text that is cached: what its pages are named by.
 struct CachedText {
   std::vector<int32_t> tokens;
   std::string salt;
   ContextPolicy policy = {};  // what its rows see: kNone, kSinks or kShift
+  // Whose idle lease is read, where that has more of it; or is made of what is put there. Null: nobody's.
+  std::shared_ptr<const KvOwner> owner = {};
 };
 
 // What the pages of a sequence are named by, all of whose ids are these. Under kReevaluate that is a text of
 // the tokens that are left, without a policy.
-CachedText CachedTextOf(std::vector<int32_t> ids, std::string salt, const ContextPolicy& policy);
+CachedText CachedTextOf(std::vector<int32_t> ids, std::string salt, const ContextPolicy& policy,
+                        std::shared_ptr<const KvOwner> owner = nullptr);
 
-// Tokens of the longest hit that the pages suffice for.
+// Tokens of the longest hit that the pages suffice for all of whose rows are there.
 int64_t HitOf(const KvPages& pages, const KvLayout& layout, const ContextPolicy& policy);
+// Lets go of all but what that hit needs no more than.
+void KeepWholePages(KvPages* pages, const KvLayout& layout, const ContextPolicy& policy);
 
 class KvTransfer {
  public:
-  // Tokens that are read beyond what is seen, in front of a window and behind sinks, where they are known: so
-  // a pool whose pages are larger by less than that finds a whole page there too.
-  static constexpr int64_t kMarginTokens = 128;
-
   // Out of the pool. Of the text as many tokens as may be wanted.
   explicit KvTransfer(CachedText text) : text_(std::move(text)) {}
   // Into the pool: pages of its tokens' blocks. Where all of them together find no room none are put there.
@@ -86,6 +106,7 @@ class KvTransfer {
 
   // ---- engine thread, until done_ ----
   bool begun_ = false;
+  bool of_idle_ = false;       // the owner's idle lease is read, or made
   std::vector<Place> wanted_;  // to be read, the next one last
   Lease above_;                // of no page: where the next block is put
   size_t next_block_ = 0;
@@ -124,6 +145,10 @@ class KvTransfers {
   StatusOr<bool> Read(KvTransfer& transfer, KvStore& store, ModelRunner& runner);
   static StatusOr<bool> Write(KvTransfer& transfer, KvStore& store, ModelRunner& runner);
   static void BeginReading(KvTransfer& transfer, KvStore& store);
+  static void BeginWriting(KvTransfer& transfer, KvStore& store);
+  static bool PlantBlock(KvTransfer& transfer, KvStore& store, size_t block,
+                         std::vector<KvStore::TakenPage>* taken);
+  static void EndWriting(KvTransfer& transfer, KvStore& store);
   static std::vector<KvStore::KnownPage> KnownPages(const KvTransfer& transfer, KvStore& store);
   static void FetchNext(const KvTransfer& transfer, const std::vector<KvStore::KnownPage>& known,
                         KvStore& store);

@@ -661,8 +661,9 @@ void Scheduler::Expect(Sequence* sequence) {
 void Scheduler::KeepPrefix(Sequence* sequence) {
   const int64_t prefix = PrefixToKeep(*sequence);
   if (prefix == 0 || HasKept(*sequence)) return;
-  for (const PageTable& table : sequence->lease.tables) {
-    if (table.kv_base > 0) return;
+  for (size_t group = 0; group < sequence->lease.tables.size(); ++group) {
+    const bool has_hole = !sequence->lease.begins.empty() && sequence->lease.begins[group] > 0;
+    if (sequence->lease.tables[group].kv_base > 0 || has_hole) return;
   }
   sequence->kept = store_.Fork(sequence->lease, prefix);
   InsertByAge(keepers_, sequence);

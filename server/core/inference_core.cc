@@ -219,7 +219,7 @@ std::shared_ptr<KvTransfer> Copied(const Serving& serving, std::shared_ptr<KvTra
 }
 
 CachedText SessionText(const SessionState& state) {
-  return CachedTextOf(state.ids, state.cache_salt, state.context_policy);
+  return CachedTextOf(state.ids, state.cache_salt, state.context_policy, state.kv_owner);
 }
 
 void Describe(const std::string& name, const SessionState& state, v1::Session* session) {
@@ -262,6 +262,7 @@ RpcError InferenceCore::RestoreSession(const Serving& serving, const v1::Restore
   if (RpcError error = session_files_->Restore(name, SavedModelOf(serving), &state, &pages); !error.ok()) {
     return error;
   }
+  state.kv_owner = std::make_shared<const KvOwner>();
   SessionLease lease;
   if (RpcError error = sessions_.Take(name, &lease); !error.ok()) return error;
   Describe(name, state, response->mutable_session());

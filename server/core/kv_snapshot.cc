@@ -26,28 +26,27 @@ std::string ElementText(const std::string& dtype, int32_t group) {
   return group == 0 ? dtype : dtype + " in groups of " + std::to_string(group);
 }
 
-// Position from which the group has its pages, up to the end, without a gap.
-int64_t BeginOf(const std::vector<KvPages::Image>& images, int64_t tokens, int32_t page_size) {
-  int64_t block = PageOf(tokens, 0, page_size);
-  while (block > 0 && images[static_cast<size_t>(block - 1)] != nullptr) --block;
-  return block * page_size;
-}
-
-// Behind the last position up to which it has its pages from the first one on.
-int64_t EndOfFirst(const std::vector<KvPages::Image>& images, int32_t page_size) {
-  size_t block = 0;
-  while (block < images.size() && images[block] != nullptr) ++block;
-  return static_cast<int64_t>(block) * page_size;
-}
-
 KvPagesFrom PageAt(const KvLayout& layout, const KvPages::Image& image, int32_t layer_in_group,
                    int64_t block) {
   return {.pages = layout.LayerView(image.get(), layer_in_group), .base = block * layout.format.page_size};
 }
 
+// Calls visit(first, end) for the rows of a layer that lie in the block: those in sight for ever, and those
+// from its begin on.
+template <typename Visit>
+void ForEachPartOf(const v1::SavedKv& saved, const v1::SavedKvLayer& layer, int64_t block, int32_t page_size,
+                   const Visit& visit) {
+  const int64_t first = block * page_size;
+  const int64_t end = first + page_size;
+  if (first < layer.sinks()) visit(first, std::min(end, layer.sinks()));
+  const int64_t behind = std::max(first, layer.begin());
+  if (behind < std::min(end, saved.tokens())) visit(behind, std::min(end, saved.tokens()));
+}
+
 }  // namespace
 
-v1::SavedKv DescribeKv(const KvPages& pages, const KvLayout& layout, const std::string& weights) {
+v1::SavedKv DescribeKv(const KvPages& pages, const KvLayout& layout, const ContextPolicy& policy,
+                       const std::string& weights) {
   v1::SavedKv saved;
   saved.set_weights(weights);
   saved.set_dtype(DTypeName(layout.format.element.dtype));
@@ -57,9 +56,10 @@ v1::SavedKv DescribeKv(const KvPages& pages, const KvLayout& layout, const std::
   saved.set_tokens(pages.tokens);
   for (const KvLayout::Place& place : layout.places) {
     const auto group = static_cast<size_t>(place.group);
+    const SeenOfGroup seen = SeenBehind(pages.tokens, layout, policy, group);
     v1::SavedKvLayer* layer = saved.add_layers();
-    layer->set_begin(BeginOf(pages.groups[group], pages.tokens, layout.format.page_size));
-    if (layer->begin() > 0) layer->set_sinks(EndOfFirst(pages.groups[group], layout.format.page_size));
+    layer->set_begin(seen.begin);
+    layer->set_sinks(seen.sinks);
     layer->set_window(layout.groups[group].window);
   }
   return saved;
@@ -134,23 +134,24 @@ void RowsOfPages(const KvPages& pages, const KvLayout& layout, const v1::SavedKv
   const KvFormat format = FormatOfRows(layout.format, of.sinks() + saved.tokens() - of.begin());
   rows->resize(static_cast<size_t>(RowBytes(format)));
   const KvLayout::Place& place = layout.places[static_cast<size_t>(layer)];
-  const auto& images = pages.groups[static_cast<size_t>(place.group)];
   const int32_t page_size = layout.format.page_size;
+  const auto group = static_cast<size_t>(place.group);
   for (int64_t block = 0; block * page_size < saved.tokens(); ++block) {
-    const int64_t first = block * page_size;
-    if (first >= of.sinks() && first < of.begin()) continue;
-    const KvPagesFrom to = {.pages = KvLayerView(format, rows->data(), format.LayerBytes()),
-                            .base = RowBaseOf(of, first)};
-    CopyKvRows(PageAt(layout, images[static_cast<size_t>(block)], place.layer_in_group, block), to, first,
-               first + page_size);
+    ForEachPartOf(saved, of, block, page_size, [&](int64_t begin, int64_t end) {
+      const KvPagesFrom to = {.pages = KvLayerView(format, rows->data(), format.LayerBytes()),
+                              .base = RowBaseOf(of, begin)};
+      const KvPages::Image& image = pages.at(group, static_cast<size_t>(block));
+      CopyKvRows(PageAt(layout, image, place.layer_in_group, block), to, begin, end);
+    });
   }
 }
 
 PagesOfRows::PagesOfRows(const KvLayout& layout, const v1::SavedKv& saved, const ContextPolicy& policy)
     : layout_(layout), saved_(saved), policy_(policy) {
   const int32_t page_size = layout.format.page_size;
-  const int64_t blocks = PageOf(saved.tokens(), 0, page_size);
-  pages_.groups.resize(layout.groups.size());
+  const int64_t blocks = PagesFor(saved.tokens(), page_size);
+  pages_.tokens = saved.tokens();
+  pages_.Resize(layout.groups.size(), blocks);
   for (size_t group = 0; group < layout.groups.size(); ++group) {
     int64_t begin = 0;
     int64_t sinks = INT64_MAX;
@@ -158,11 +159,15 @@ PagesOfRows::PagesOfRows(const KvLayout& layout, const v1::SavedKv& saved, const
       begin = std::max(begin, saved.layers(layer).begin());
       sinks = std::min(sinks, saved.layers(layer).sinks());
     }
-    auto& images = pages_.groups[group];
-    images.resize(static_cast<size_t>(blocks));
+    const SeenOfGroup seen = SeenBehind(saved.tokens(), layout, policy, group);
+    if (begin > seen.begin || (seen.begin > 0 && sinks < seen.sinks)) pages_.tokens = 0;
     for (int64_t block = 0; block < blocks; ++block) {
-      if (block * page_size < begin && (block + 1) * page_size > sinks) continue;
-      images[static_cast<size_t>(block)] =
+      const int64_t first = block * page_size;
+      const int64_t end = first + page_size;
+      const bool is_whole = end <= sinks || (first >= begin && end <= saved.tokens());
+      if (!is_whole && first >= sinks && end <= begin) continue;
+      auto& lists = is_whole ? pages_.groups : pages_.parts;
+      lists[group][static_cast<size_t>(block)] =
           std::make_unique<std::byte[]>(static_cast<size_t>(layout.page_bytes()));
     }
   }
@@ -174,19 +179,21 @@ void PagesOfRows::Add(int32_t layer, std::vector<std::byte>& rows) {
   TM_CHECK(std::ssize(rows) == RowBytes(format), "%zu bytes of rows", rows.size());
   const KvLayout::Place& place = layout_.places[static_cast<size_t>(layer)];
   const int32_t page_size = layout_.format.page_size;
-  const auto& images = pages_.groups[static_cast<size_t>(place.group)];
-  for (size_t block = 0; block < images.size(); ++block) {
-    if (images[block] == nullptr) continue;
-    const auto first = static_cast<int64_t>(block) * page_size;
-    const KvPagesFrom from = {.pages = KvLayerView(format, rows.data(), format.LayerBytes()),
-                              .base = RowBaseOf(of, first)};
-    CopyKvRows(from, PageAt(layout_, images[block], place.layer_in_group, static_cast<int64_t>(block)), first,
-               first + page_size);
+  const auto group = static_cast<size_t>(place.group);
+  for (size_t block = 0; block < pages_.blocks(); ++block) {
+    const KvPages::Image& image = pages_.at(group, block);
+    if (image == nullptr) continue;
+    const auto number = static_cast<int64_t>(block);
+    ForEachPartOf(saved_, of, number, page_size, [&](int64_t begin, int64_t end) {
+      const KvPagesFrom from = {.pages = KvLayerView(format, rows.data(), format.LayerBytes()),
+                                .base = RowBaseOf(of, begin)};
+      CopyKvRows(from, PageAt(layout_, image, place.layer_in_group, number), begin, end);
+    });
   }
 }
 
 KvPages PagesOfRows::Take() {
-  pages_.tokens = HitOf(pages_, layout_, policy_);
+  if (pages_.tokens == 0) KeepWholePages(&pages_, layout_, policy_);
   return std::move(pages_);
 }
 

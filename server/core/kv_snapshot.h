@@ -17,8 +17,10 @@
 
 namespace tramontane {
 
-// What the pages hold: what lies without a gap in front of the end, and behind the first position.
-v1::SavedKv DescribeKv(const KvPages& pages, const KvLayout& layout, const std::string& weights);
+// What is kept of the pages: rows that are seen from pages.tokens on, and no others. `policy`: of the text
+// (CachedText).
+v1::SavedKv DescribeKv(const KvPages& pages, const KvLayout& layout, const ContextPolicy& policy,
+                       const std::string& weights);
 
 // The format of a layer's rows, or what is wrong with what is said of them.
 StatusOr<KvFormat> RowFormatOf(const v1::SavedKv& saved, int32_t layer);
@@ -42,7 +44,7 @@ class PagesOfRows {
   PagesOfRows(const KvLayout& layout, const v1::SavedKv& saved, const ContextPolicy& policy);
 
   void Add(int32_t layer, std::vector<std::byte>& rows);
-  // Once all layers were added: the pages that are whole.
+  // Once all layers were added.
   KvPages Take();
 
  private:

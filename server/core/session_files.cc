@@ -122,7 +122,9 @@ RpcError SessionFiles::Save(const std::string& name, const SessionState& state,
     *saved.mutable_context_policy() = ProtoConverter::ContextPolicyToProto(state.context_policy);
   }
   const bool has_pages = pages != nullptr && pages->tokens > 0;
-  if (has_pages) *saved.mutable_kv() = DescribeKv(*pages, *model.layout, model.weights);
+  if (has_pages)
+    *saved.mutable_kv() =
+        DescribeKv(*pages, *model.layout, CachedTextOf({}, "", state.context_policy).policy, model.weights);
   std::lock_guard lock(mutex_);
   return Write(FileName(name), [&](int file) {
     SessionFileWriter writer(file);

@@ -548,10 +548,12 @@ TEST(BehindTransfers, APageThatGoesAtOnceLeavesItsOwnImage) {
 
   std::vector<int32_t> text(kPage * kBlocks + 1, 2);
   KvPages pages;
-  pages.groups.resize(1);
+  pages.tokens = kPage * kBlocks;
+  pages.Resize(1, kBlocks);
   for (int32_t block = 0; block < kBlocks; ++block) {
-    pages.groups[0].push_back(std::make_unique<std::byte[]>(static_cast<size_t>(layout.page_bytes())));
-    std::memset(pages.groups[0].back().get(), block + 1, static_cast<size_t>(layout.page_bytes()));
+    KvPages::Image& image = pages.groups[0][static_cast<size_t>(block)];
+    image = std::make_unique<std::byte[]>(static_cast<size_t>(layout.page_bytes()));
+    std::memset(image.get(), block + 1, static_cast<size_t>(layout.page_bytes()));
   }
   KvTransfers transfers;
   ASSERT_TRUE(

@@ -104,7 +104,10 @@ class Sessions : public ::testing::Test {
 TEST_F(Sessions, TheNextRequestGoesOn) {
   const Ids first = Joined({1, 400, 401}, Say(In("s", RequestOfIds({1, 400, 401}, 5))));
   const Ids second = Joined(first, {402, 403});
-  EXPECT_THAT(Say(In("s", RequestOfIds(second, 3))), ElementsAreArray(server_.IdsSaid(10, 3)));
+  Stream next(server_.stub(), In("s", RequestOfIds(second, 3)));
+  ASSERT_TRUE(next.ReadAll().ok());
+  EXPECT_THAT(next.token_ids(), ElementsAreArray(server_.IdsSaid(10, 3)));
+  EXPECT_EQ(next.finished().usage().cached_tokens(), 7) << "the last of 8 was not fed back";
   EXPECT_EQ(Listed()[0]["tokens"], 13);
   EXPECT_EQ(Listed()[0]["messages"], 0);
   EXPECT_EQ(Listed()[0]["in_use"], false);
