@@ -508,4 +508,13 @@ void KvStore::ForEachPageOfHit(Lease& lease, int64_t hit, const Visit& visit) co
   }
 }
 
+// Calls visit(node, group) for each page of a lease that is parked or idle.
+template <typename Visit>
+void KvStore::ForEachParked(const Lease& lease, const Visit& visit) {
+  for (size_t group = 0; group < lease.parked.size(); ++group) {
+    for (const PrefixTree::Node node : lease.parked[group].sinks) visit(node, group);
+    for (const PrefixTree::Node node : lease.parked[group].pages) visit(node, group);
+  }
+}
+
 }  // namespace tramontane

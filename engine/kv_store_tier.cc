@@ -89,15 +89,6 @@ PrefixTree::Node KvStore::PinNewMark() {
   return PinMark(PrefixTree::kRoot, WholeBlocksOfMark());
 }
 
-// Calls visit(node, group, list) for each page that is parked.
-template <typename Visit>
-void KvStore::ForEachParked(const Lease& lease, const Visit& visit) {
-  for (size_t group = 0; group < lease.parked.size(); ++group) {
-    for (const PrefixTree::Node node : lease.parked[group].sinks) visit(node, group);
-    for (const PrefixTree::Node node : lease.parked[group].pages) visit(node, group);
-  }
-}
-
 bool KvStore::IsWhole(const Lease& lease, From from) const {
   bool is_whole = true;
   ForEachParked(
