@@ -22,7 +22,7 @@
 namespace tramontane {
 namespace {
 
-constexpr double kUnit = 0x1p-8;  // twice the relative error of one rounding to bf16
+constexpr double kBf16Unit = 0x1p-8;  // twice the relative error of one rounding to bf16
 
 // ---- rows in fp8 --------------------------------------------------------------------------------
 
@@ -388,15 +388,15 @@ TEST_F(CudaFp8, ManyRowsAreThoseOfTheirNumbersInFp8) {
             double want = sum.value, allowed = kSumUnit * sum.magnitude;
             if (c.epilogue == Epilogue::kSwiGlu) {
               const Sum& up = sums[static_cast<size_t>(r * 96 + 48 + n)];
-              const double gate_error = allowed + kUnit * std::fabs(sum.value),
-                           up_error = kSumUnit * up.magnitude + kUnit * std::fabs(up.value);
+              const double gate_error = allowed + kBf16Unit * std::fabs(sum.value),
+                           up_error = kSumUnit * up.magnitude + kBf16Unit * std::fabs(up.value);
               want = Silu(sum.value) * up.value;
               allowed =
                   1.1 * gate_error * (std::fabs(up.value) + up_error) + std::fabs(Silu(sum.value)) * up_error;
             } else if (c.epilogue == Epilogue::kAddResidual) {
               want += Bf16ToFloat(residual[static_cast<size_t>(r * width + n)]);
             }
-            allowed += kUnit * (std::fabs(want) + allowed);
+            allowed += kBf16Unit * (std::fabs(want) + allowed);
             ASSERT_NEAR(Bf16ToFloat(got[static_cast<size_t>(r * width + n)]), want, allowed)
                 << c.rows << " rows of " << in << ": row " << r << " output " << n;
           }
@@ -428,7 +428,7 @@ TEST_F(CudaFp8, PartsOfOtherFormsStandBesideThoseInRows) {
       continue;
     }
     const Sum& sum = sums[row * 32 + out - 16];
-    ASSERT_NEAR(Bf16ToFloat(got[i]), sum.value, kSumUnit * sum.magnitude + kUnit * std::fabs(sum.value));
+    ASSERT_NEAR(Bf16ToFloat(got[i]), sum.value, kSumUnit * sum.magnitude + kBf16Unit * std::fabs(sum.value));
   }
 }
 
