@@ -223,7 +223,7 @@ StatusOr<StepTicket> BackendModelRunner::Forward(const StepPlan& plan) {
   }
   const std::string what = "step " + std::to_string(plan.step);
   step.sees_sinks = BatchBuilder::HasSinks(plan);
-  step.recorded = FindRecorded(plan);
+  step.recorded = FindRecorded(plan, step.sees_sinks);
   const PackedBatch packed =
       step.recorded == nullptr ? builder_.Build(plan, records_in_flight_, step.packed_host, batch_)
                                : builder_.BuildPadded(plan, records_in_flight_,
@@ -252,9 +252,9 @@ StatusOr<StepTicket> BackendModelRunner::Forward(const StepPlan& plan) {
 }
 
 // The smallest that is wide enough; null where the step is not recorded.
-const BackendModelRunner::RecordedStep* BackendModelRunner::FindRecorded(const StepPlan& plan) const {
+const BackendModelRunner::RecordedStep* BackendModelRunner::FindRecorded(const StepPlan& plan,
+                                                                         bool sees_sinks) const {
   if (plan.lane != Lane::kDecode) return nullptr;
-  const bool sees_sinks = BatchBuilder::HasSinks(plan);
   for (const RecordedStep& recorded : recorded_) {
     const bool has_room = !sees_sinks || recorded.forward_with_sinks.impl != nullptr;
     if (has_room && static_cast<int64_t>(plan.rows.size()) <= recorded.rows) return &recorded;

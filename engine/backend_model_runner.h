@@ -128,7 +128,7 @@ class BackendModelRunner final : public ModelRunner {
   SampledSlot& SampledOf(const Sequence& sequence) {
     return sampled_slots_[static_cast<size_t>(sequence.slot)];
   }
-  const RecordedStep* FindRecorded(const StepPlan& plan) const;
+  const RecordedStep* FindRecorded(const StepPlan& plan, bool sees_sinks) const;
   Status UploadBatch(const PackedBatch& packed, const std::byte* host);
   // Sample, in call order.
   void ListLogitRows(const SampleInputs& inputs, OpenStep& step) const;
