@@ -70,6 +70,12 @@ Ids IdsAlone(Request request, const std::vector<int32_t>& windows) {
   return Ask(test, request)->choice().ids;
 }
 
+// A first turn of 21 tokens and 6 is asked; the one that follows it with three more.
+Request SecondTurn(SteppedEngine& test, const Owner& owner) {
+  const Request first = TurnOf(owner, 21, 6);
+  return NextTurn(first, Ask(test, first)->choice().ids, {9, 10, 11});
+}
+
 class IdleLease : public testing::TestWithParam<std::tuple<std::vector<int32_t>, int32_t, bool>> {
  protected:
   Kind kind() const { return {std::get<0>(GetParam()), std::get<1>(GetParam()), std::get<2>(GetParam())}; }
@@ -128,8 +134,7 @@ TEST_P(IdleLease, ATurnThatIsCancelledChangesNothing) {
 TEST_P(IdleLease, AFaultyTurnLeavesNothingOfIt) {
   SteppedEngine test(LimitsOf(kind(), 8), windows());
   const auto owner = std::make_shared<const KvOwner>();
-  const Request first = TurnOf(owner, 21, 6);
-  const Request second = NextTurn(first, Ask(test, first)->choice().ids, {9, 10, 11});
+  const Request second = SecondTurn(test, owner);
   test.runner().not_finite = [](const std::string&, int32_t, int64_t) { return true; };
   EXPECT_EQ(Ask(test, second)->status().code(), StatusCode::kInternal);
   test.runner().not_finite = nullptr;
@@ -164,8 +169,7 @@ TEST_P(IdleLease, NobodyWaitsForOne) {
 TEST_P(IdleLease, WhoWasGivenUpForOthersComputesAgain) {
   SteppedEngine test(LimitsOf(kind(), 1), windows());
   const auto owner = std::make_shared<const KvOwner>();
-  const Request first = TurnOf(owner, 21, 6);
-  const Request second = NextTurn(first, Ask(test, first)->choice().ids, {9, 10, 11});
+  const Request second = SecondTurn(test, owner);
   std::vector<Owner> others;
   for (uint32_t number = 1; number <= 12; ++number) {
     others.push_back(std::make_shared<const KvOwner>());
@@ -179,8 +183,7 @@ TEST_P(IdleLease, WhoWasGivenUpForOthersComputesAgain) {
 TEST_P(IdleLease, OthersPagesAreGivenUpBeforeIt) {
   SteppedEngine test(LimitsOf(kind(), 16), windows());
   const auto owner = std::make_shared<const KvOwner>();
-  const Request first = TurnOf(owner, 21, 6);
-  const Request second = NextTurn(first, Ask(test, first)->choice().ids, {9, 10, 11});
+  const Request second = SecondTurn(test, owner);
   for (uint32_t number = 1; number <= 120; ++number) {
     Ask(test, MakeRequest("other" + std::to_string(number), 30, 5, number));
   }
@@ -324,8 +327,7 @@ TEST(IdleLeaseInATier, ComesBackFromTheHost) {
   for (const Ids& windows : {Ids{0}, Ids{16, 0}, Ids{6}}) {
     SteppedEngine test(SmallLimits(48), windows, nullptr, {.host_pages = 400});
     const auto owner = std::make_shared<const KvOwner>();
-    const Request first = TurnOf(owner, 21, 6);
-    const Request second = NextTurn(first, Ask(test, first)->choice().ids, {9, 10, 11});
+    const Request second = SecondTurn(test, owner);
     std::vector<Owner> others;
     for (uint32_t number = 1; number <= 12; ++number) {
       others.push_back(std::make_shared<const KvOwner>());
@@ -342,8 +344,7 @@ TEST(IdleLeaseInATier, ComesBackFromTheDisk) {
   SteppedEngine test(SmallLimits(48), {16, 0}, nullptr,
                      {.host_pages = 40, .disk_pages = 600, .folder = folder.path()});
   const auto owner = std::make_shared<const KvOwner>();
-  const Request first = TurnOf(owner, 21, 6);
-  const Request second = NextTurn(first, Ask(test, first)->choice().ids, {9, 10, 11});
+  const Request second = SecondTurn(test, owner);
   std::vector<Owner> others;
   for (uint32_t number = 1; number <= 12; ++number) {
     others.push_back(std::make_shared<const KvOwner>());

@@ -1056,16 +1056,23 @@ AttentionParams WithOthers(Device& device, const MixedCase& c, AttentionParams p
   return params;
 }
 
+// A device with room for the sequences of a mixed case, which are there.
+struct MixedDevice : Device {
+  MixedDevice(bool hopper, const MixedCase& c) {
+    runtime->set_hopper(hopper);
+    StepMaxima maxima = HopperMaxima();
+    maxima.sequences = PagedAttention::kMostSequences;
+    EXPECT_EQ(backend->Reserve(maxima), OpCode::kOk) << backend->last_error();
+    attention.Set(c.batch);
+  }
+  PagedAttention attention{*this, 64, 64};
+};
+
 // The plain ones by the kernels and in the shares that they have alone, to the last bit; the last one as it
 // is attended alone. Of a call that does not say which are plain all go by row.
 void ExpectEachAsAlone(bool hopper, const MixedCase& c) {
-  Device device;
-  device.runtime->set_hopper(hopper);
-  StepMaxima maxima = HopperMaxima();
-  maxima.sequences = PagedAttention::kMostSequences;
-  ASSERT_EQ(device.backend->Reserve(maxima), OpCode::kOk) << device.backend->last_error();
-  PagedAttention attention(device, 64, 64);
-  attention.Set(c.batch);
+  MixedDevice device(hopper, c);
+  PagedAttention& attention = device.attention;
   const AttentionParams call = WithOthers(device, c, attention.Params(0));
   const Taken mixed = Take(device, attention, call);
 
@@ -1161,13 +1168,8 @@ TEST(CudaAttention, ARecordedDecodeTellsPlainSequencesFromOthersByThen) {
   last.back() = 9;
   for (const bool hopper : {false, true}) {
     SCOPED_TRACE(hopper ? "on Hopper" : "before it");
-    Device device;
-    device.runtime->set_hopper(hopper);
-    StepMaxima maxima = HopperMaxima();
-    maxima.sequences = PagedAttention::kMostSequences;
-    ASSERT_EQ(device.backend->Reserve(maxima), OpCode::kOk) << device.backend->last_error();
-    PagedAttention attention(device, 64, 64);
-    attention.Set(c.batch);
+    MixedDevice device(hopper, c);
+    PagedAttention& attention = device.attention;
     const AttentionParams call = WithOthers(device, c, attention.Params(0));
     const Taken mixed = Take(device, attention, call);
     AttentionParams unsaid = call;
