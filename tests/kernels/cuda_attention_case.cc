@@ -218,9 +218,7 @@ std::vector<uint16_t> RandomQuery(const AttentionCase& c, int32_t tokens) {
 AttentionOutcome RunAttentionCase(const AttentionCase& c, const PagedKvFixture& kv,
                                   const std::vector<uint16_t>& query) {
   const DeviceArray<std::byte> pool(std::vector<std::byte>(kv.pool(), kv.pool() + kv.pool_bytes()));
-  KvLayerView view = kv.View();
-  view.pool = pool.data();
-  return Run(c, kv, query, view);
+  return Run(c, kv, query, kv.View(pool.data()));
 }
 
 AttentionOutcome RunAttentionInPlace(const AttentionCase& c, const PagedKvFixture& kv,

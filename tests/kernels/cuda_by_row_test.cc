@@ -112,9 +112,8 @@ class ByRow {
     AttentionParams params;
     params.query = MakeTensor(upload(query_), DType::kBf16, kv_.tokens(), Columns());
     params.out = MakeTensor(upload(out), DType::kBf16, kv_.tokens(), Columns());
-    params.kv = kv_.View();
     const std::vector<std::byte> pool(kv_.pool(), kv_.pool() + kv_.pool_bytes());
-    params.kv.pool = static_cast<std::byte*>(upload(pool));
+    params.kv = kv_.View(static_cast<std::byte*>(upload(pool)));
     if (!batch_.fp8_scales.empty()) {
       params.kv.scale =
           KvScaleView::OfFp8(static_cast<float*>(upload(batch_.fp8_scales)), batch_.shape.kv_heads);

@@ -3,7 +3,9 @@
 #include <cmath>
 #include <random>
 
+#include "kernels/cuda/linear_small.h"
 #include "tests/reference/linear.h"
+#include "tests/support/cuda_device.h"
 
 namespace tramontane {
 namespace {
@@ -67,6 +69,7 @@ void ExpectLinearAgrees(CudaTestDevice& device, const CudaLinearCase& c, WeightH
   // magnitudes, the output's rounding with the value; SwiGLU rounds gate and up before, each passed on with
   // slope 1.1 or |the other|.
   const double input_unit = (norm ? 1.25 * kUnit : 0.0) + static_cast<double>(c.in) * 0x1p-24;
+  const bool rounded_before = c.rows > cuda::kSmallLinearRows && ProductsAreRoundedBeforeTheyAreAdded();
   for (int64_t r = 0; r < c.rows; ++r) {
     for (int64_t n = 0; n < width; ++n) {
       const auto at = static_cast<size_t>(r * width + n);
@@ -79,6 +82,7 @@ void ExpectLinearAgrees(CudaTestDevice& device, const CudaLinearCase& c, WeightH
         allowed = 1.1 * gate_error * (std::fabs(up) + up_error) + std::fabs(reference::Silu(gate)) * up_error;
       } else if (c.epilogue == Epilogue::kAddResidual) {
         want += Bf16ToFloat(residual[at]);
+        if (rounded_before) allowed += kUnit * std::fabs(product.At(r, n));
       }
       if (!wide) allowed += kUnit * (std::fabs(want) + allowed);
       ASSERT_NEAR(wide ? got_logits[at] : Bf16ToFloat(got_bits[at]), want, allowed)

@@ -46,6 +46,10 @@ BackendPtr MakeHopperCudaTestBackend(int32_t multiprocessors = 4);
 enum class Fp8Library { kHasProducts, kRefuses };
 BackendPtr MakeFp8CudaTestBackend(Fp8Library library);
 
+// Whether what multiplies many rows rounds a product to bf16 before it adds it to what stands there, and the
+// sum once more: cuBLASLt on a GPU does, the emulator's products do not.
+bool ProductsAreRoundedBeforeTheyAreAdded();
+
 // Boxes that the TMA unit has copied until now, in all launches of this thread; none where nobody counts.
 std::optional<int64_t> BoxesCopied();
 // The same of parts of attention that were joined, since keys had been split.

@@ -64,6 +64,8 @@ BackendPtr MakeFp8CudaTestBackend(Fp8Library library) {
   return cuda::MakeCudaBackend(std::move(runtime), {.fp8_products = 1});
 }
 
+bool ProductsAreRoundedBeforeTheyAreAdded() { return false; }
+
 std::optional<int64_t> BoxesCopied() { return emulator::TotalStats().boxes; }
 std::optional<int64_t> PartsJoined() { return emulator::TotalStats().joined_parts; }
 

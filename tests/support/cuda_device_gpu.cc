@@ -58,6 +58,8 @@ BackendPtr MakeFp8CudaTestBackend(Fp8Library library) {
   return backend.ok() ? *std::move(backend) : nullptr;
 }
 
+bool ProductsAreRoundedBeforeTheyAreAdded() { return true; }
+
 std::optional<int64_t> BoxesCopied() { return std::nullopt; }
 std::optional<int64_t> PartsJoined() { return std::nullopt; }
 

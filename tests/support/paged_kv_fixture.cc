@@ -194,8 +194,8 @@ void PagedKvFixture::ForbidAllBut(const std::vector<int64_t>& first) {
   }
 }
 
-KvLayerView PagedKvFixture::View() const {
-  return KvLayerView({Element(), shape_.kv_heads, shape_.head_dim, shape_.page_size, shape_.order}, pool_,
+KvLayerView PagedKvFixture::View(std::byte* pool) const {
+  return KvLayerView({Element(), shape_.kv_heads, shape_.head_dim, shape_.page_size, shape_.order}, pool,
                      page_bytes_, shape_.layer * LayerBytes());
 }
 

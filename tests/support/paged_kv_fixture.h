@@ -72,8 +72,9 @@ class PagedKvFixture {
   void ForbidAllBut(const std::vector<int64_t>& first);
   int64_t forbidden_bytes() const { return forbidden_bytes_; }
 
-  KvLayerView View() const;
-  PageTableView Table() const;  // lives as long as the fixture, until SetQueries
+  KvLayerView View() const { return View(pool_); }
+  KvLayerView View(std::byte* pool) const;  // of a copy of all its pages, on a device say
+  PageTableView Table() const;              // lives as long as the fixture, until SetQueries
   int32_t listed_pages() const { return static_cast<int32_t>(page_indices_.size()); }
   const int32_t* qo_indptr() const { return qo_indptr_.data(); }
   int32_t batch() const { return static_cast<int32_t>(sequences_.size()); }
