@@ -57,16 +57,16 @@ std::vector<Table> DecodeAttentionTables(Device& device, const Progress& progres
   std::vector<Table> tables = MeasureAll(
       device, "Decode attention",
       "One layer, one new token a sequence (sequences x context). The bound is its keys and values, read "
-      "once, at the rate of a copy; with a window the time must not grow with the context.",
+      "once, at the rate of memory; with a window the time must not grow with the context.",
       kDecodeShapes,
       [&](const AttentionProblem& problem) {
-        return MemoryBound(problem.Bytes(), device.copy_bytes_per_second());
+        return MemoryBound(problem.Bytes(), device.memory_bytes_per_second());
       },
       progress);
   for (const AttentionShape& shape : {AttentionShape{1, k, 1, 0}, {128, k, 1, 0}}) {
     const AttentionProblem problem(device, shape);
     // Its lists for one sequence more or less: latency, not bytes; the share says how far from them it is.
-    const Bound bound = MemoryBound(shape.batch * (24.0 + 20.0), device.copy_bytes_per_second());
+    const Bound bound = MemoryBound(shape.batch * (24.0 + 20.0), device.memory_bytes_per_second());
     AddRow(tables.front(),
            {"work list of " + NameOf(shape),
             device.MedianSeconds(8, [&](int, cudaStream_t stream) { return problem.Plan(stream); }), bound},

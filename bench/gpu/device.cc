@@ -4,12 +4,14 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "bench/gpu/read_memory.h"
+
 namespace tramontane::gpu {
 namespace {
 
 constexpr int kReplays = 25;
 constexpr int kWarmUps = 3;
-constexpr int64_t kCopyBytes = int64_t{2} << 30;
+constexpr int64_t kYardstickBytes = int64_t{2} << 30;
 
 int Attribute(cudaDeviceAttr attribute) {
   int value = 0;
@@ -79,14 +81,20 @@ void Device::ReadFacts() {
   peak_flops_ = double{1e3} * clock_khz * properties_.multiprocessors * TensorFlopsPerClock(capability);
   const double peak_bytes = 2.0 * 1e3 * memory_khz * bus_bits / 8;  // two transfers a clock
 
-  // The copy rate is the yardstick of everything that memory bounds: what this device really does, today.
-  const int64_t copied = std::min(kCopyBytes, static_cast<int64_t>(properties.totalGlobalMem / 8));
-  void* from = AllocateRandom(copied);
-  void* to = Allocate(copied);
-  const double seconds = MedianSeconds(1, [&](int, cudaStream_t stream) {
-    return cudaMemcpyAsync(to, from, static_cast<size_t>(copied), cudaMemcpyDeviceToDevice, stream);
+  // The yardstick of everything that memory bounds: what this device really does, today.
+  const int64_t bytes = std::min(kYardstickBytes, static_cast<int64_t>(properties.totalGlobalMem / 8));
+  void* from = AllocateRandom(bytes);
+  void* to = Allocate(bytes);
+  const double copy_seconds = MedianSeconds(1, [&](int, cudaStream_t stream) {
+    return cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, stream);
   });
-  copy_bytes_per_second_ = 2.0 * static_cast<double>(copied) / seconds;
+  ReadMemoryParams read = {.from = from, .bytes = bytes / 16 * 16};
+  read.out = static_cast<uint32_t*>(Allocate(int64_t{read.blocks} * kReadThreads * 4));
+  const double read_seconds =
+      MedianSeconds(1, [&](int, cudaStream_t stream) { return LaunchReadMemory(read, stream); });
+  const double copy_rate = 2.0 * static_cast<double>(bytes) / copy_seconds,
+               read_rate = static_cast<double>(read.bytes) / read_seconds;
+  memory_bytes_per_second_ = std::max(copy_rate, read_rate);
   FreeAll();
 
   auto number = [](double value, const char* unit) {
@@ -104,7 +112,8 @@ void Device::ReadFacts() {
             {"highest clock", Megahertz(clock_khz)},
             {"memory clock", Megahertz(memory_khz)},
             {"peak of memory, by its attributes", number(peak_bytes / 1e9, "GB/s")},
-            {"copy within the device, measured", number(copy_bytes_per_second_ / 1e9, "GB/s")},
+            {"copy within the device, measured", number(copy_rate / 1e9, "GB/s")},
+            {"read of memory, measured", number(read_rate / 1e9, "GB/s")},
             {"peak of dense bf16, by its attributes", number(peak_flops_ / 1e12, "TFLOP/s")}};
 }
 

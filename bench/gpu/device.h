@@ -31,9 +31,9 @@ class Device final : public ProblemDevice {
   // Name, driver, clocks and the peaks that follow from the device's attributes.
   const std::map<std::string, std::string>& facts() const { return facts_; }
 
-  // Bytes read plus written a second by a large copy within the device: the bound of everything that memory
-  // limits. Measured once.
-  double copy_bytes_per_second() const { return copy_bytes_per_second_; }
+  // Bytes a second, read by a kernel that does nothing else, or read plus written by a large copy, whichever
+  // are more: the bound of everything that memory limits. Measured once.
+  double memory_bytes_per_second() const { return memory_bytes_per_second_; }
   // Dense bf16 products with f32 sums: multiprocessors * clock * what one does a clock.
   double peak_flops() const { return peak_flops_; }
 
@@ -56,7 +56,7 @@ class Device final : public ProblemDevice {
   cudaStream_t stream_ = nullptr;
   cuda::DeviceProperties properties_;
   int64_t l2_bytes_ = 0;
-  double copy_bytes_per_second_ = 0;
+  double memory_bytes_per_second_ = 0;
   double peak_flops_ = 0;
   std::map<std::string, std::string> facts_;
   std::vector<void*> memory_;

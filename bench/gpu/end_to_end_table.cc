@@ -68,8 +68,8 @@ Table EndToEndTable(Device& device, const EndToEnd& asked, const Progress& progr
   table.note =
       "The whole engine, greedy, random weights of the exact shape in " + FormatName(asked.matrices) + ", " +
       (asked.window > 0 ? "a window of " + TokensText(asked.window) : std::string("no window")) +
-      ". Decode (sequences x context): time of a step; the bound is the weights, read once at the rate of a "
-      "copy, or their products at the peak of dense bf16, whichever takes longer, then the keys and values "
+      ". Decode (sequences x context): time of a step; the bound is the weights, read once at the rate of "
+      "memory, or their products at the peak of dense bf16, whichever takes longer, then the keys and values "
       "that are seen, read once. Prefill: from a prompt to its first token; the bound is "
       "its FLOPs at the peak of dense bf16, or the weights.";
   auto backend = OpenCudaBackend(asked.library);
@@ -95,7 +95,7 @@ Table EndToEndTable(Device& device, const EndToEnd& asked, const Progress& progr
   const StepBounds bounds = {.shape = kMistral7B,
                              .window = asked.window,
                              .weight_bytes = static_cast<double>(asked.matrices.Bytes(kMistral7B.Weights())),
-                             .bytes_per_second = device.copy_bytes_per_second(),
+                             .bytes_per_second = device.memory_bytes_per_second(),
                              .flops_per_second = device.peak_flops()};
   WorkPlan plan(bounds, counts);
   std::string left_out;

@@ -82,7 +82,7 @@ Table BlockLinearTable(Device& device, const Progress& progress) {
   table.name = "Linear layers, weights in blocks";
   table.note =
       "The gate and up of a Mistral 7B layer, without the norm. The bound is the weight in the bits of its "
-      "format, read once, at the rate of a copy, or the products at the device's peak; from 17 rows on tiles "
+      "format, read once, at the rate of memory, or the products at the device's peak; from 17 rows on tiles "
       "of 64 rows.";
   const Product product = {"gate and up", 4096, 28672, Prologue::kNone, Epilogue::kSwiGlu, DType::kBf16};
   for (const Format& format : kBlockFormats) {
@@ -96,7 +96,7 @@ Table BlockLinearTable(Device& device, const Progress& progress) {
         return LaunchOverBlocks(format, product, rows, weights + i * weight_bytes, x, out, stream);
       });
       const double flops = 2.0 * rows * product.in * product.out;
-      const Bound memory = MemoryBound(static_cast<double>(weight_bytes), device.copy_bytes_per_second());
+      const Bound memory = MemoryBound(static_cast<double>(weight_bytes), device.memory_bytes_per_second());
       const Bound compute = ArithmeticBound(flops, device.peak_flops());
       AddRow(table, {FormatName(format) + ", " + std::to_string(rows), seconds, Slower(memory, compute)},
              progress);
@@ -111,7 +111,7 @@ Table SmallLinearTable(Device& device, const Progress& progress) {
   table.name = "Linear layers, few rows";
   table.note =
       "Our own kernel, with norm, residual or SwiGLU fused as in a step. The bound is the weight, read "
-      "once, at the rate of a copy; the weights rotate, so none is found in the cache.";
+      "once, at the rate of memory; the weights rotate, so none is found in the cache.";
   const Product products[] = {
       {"qkv", 4096, 6144, Prologue::kRmsNorm, Epilogue::kNone, DType::kBf16},
       {"attention out", 4096, 4096, Prologue::kNone, Epilogue::kAddResidual, DType::kBf16},
@@ -132,7 +132,7 @@ Table SmallLinearTable(Device& device, const Progress& progress) {
         return cuda::LaunchSmallLinear(p, stream);
       });
       const std::string name = std::string(product.name) + ", " + std::to_string(rows);
-      const Bound bound = MemoryBound(static_cast<double>(weight_bytes), device.copy_bytes_per_second());
+      const Bound bound = MemoryBound(static_cast<double>(weight_bytes), device.memory_bytes_per_second());
       AddRow(table, {name, seconds, bound}, progress);
       if (p.prologue != Prologue::kRmsNorm) continue;
       cuda::RmsNormKernelParams norm{};
@@ -203,7 +203,7 @@ Table LargeLinearTable(Device& device, const std::string& library, const Format&
   table.name = fp8 ? "Linear layers, many rows, fp8 by fp8" : "Linear layers, many rows";
   table.note =
       "By cuBLASLt, as the backend calls it: a plan for a family of row counts, which is narrower the fewer "
-      "the rows. The bound is the weight, read once, at the rate of a copy, or the products at the device's "
+      "the rows. The bound is the weight, read once, at the rate of memory, or the products at the device's "
       "peak. By the clock of the host over recordings.";
   if (fp8) table.note += " Rows are rounded to fp8 in a launch before each; the peak is twice that of bf16.";
   auto opened = OpenCudaBackend(library, {.fp8_products = fp8 ? 1 : 0});
@@ -256,7 +256,7 @@ Table LargeLinearTable(Device& device, const std::string& library, const Format&
       params.epilogue = product.epilogue;
       params.out = MakeTensor(out, DType::kBf16, rows, width);
       const double seconds = SecondsOfProduct(*backend, weights, params);
-      const Bound memory = MemoryBound(bytes, device.copy_bytes_per_second());
+      const Bound memory = MemoryBound(bytes, device.memory_bytes_per_second());
       const Bound compute =
           ArithmeticBound(2 * numbers_of_weight * rows, (fp8 ? 2 : 1) * device.peak_flops());
       AddRow(table,

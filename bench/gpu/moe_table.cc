@@ -96,7 +96,7 @@ Table MoeTable(Device& device, const Progress& progress) {
   table.name = "Mixture of experts";
   table.note =
       "All launches of the op in Mixtral 8x7B's shape. The bound is the weights of the experts that the rows "
-      "chose, each read once, at the rate of a copy; they are far larger than the cache.";
+      "chose, each read once, at the rate of memory; they are far larger than the cache.";
   const auto* gate_up = static_cast<const std::byte*>(device.AllocateRandom(kExperts * kGateUpBytes, 0.02f));
   const auto* down = static_cast<const std::byte*>(device.AllocateRandom(kExperts * kDownBytes, 0.02f));
   for (const int32_t rows : {1, 8, 32}) {
@@ -107,7 +107,7 @@ Table MoeTable(Device& device, const Progress& progress) {
     AddRow(table,
            {std::to_string(rows) + " rows, " + std::to_string(distinct) + " experts", seconds,
             MemoryBound(static_cast<double>(distinct * (kGateUpBytes + kDownBytes)),
-                        device.copy_bytes_per_second())},
+                        device.memory_bytes_per_second())},
            progress);
   }
   device.FreeAll();

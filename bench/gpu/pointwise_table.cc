@@ -15,13 +15,13 @@ Table PointwiseTable(Device& device, const Progress& progress) {
   Table table;
   table.name = "Small kernels";
   table.note =
-      "The bound is what each reads and writes, once, at the rate of a copy. With few tokens a launch "
+      "The bound is what each reads and writes, once, at the rate of memory. With few tokens a launch "
       "costs more than the bytes.";
   for (const int32_t tokens : {1, 32, 512, 4096}) {
     auto add = [&](const char* name, double bytes, const Device::Call& call) {
       AddRow(table,
              {std::string(name) + ", " + std::to_string(tokens), device.MedianSeconds(kCalls, call),
-              MemoryBound(tokens * bytes, device.copy_bytes_per_second())},
+              MemoryBound(tokens * bytes, device.memory_bytes_per_second())},
              progress);
     };
     cuda::RmsNormKernelParams norm{};

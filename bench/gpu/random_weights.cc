@@ -10,8 +10,8 @@
 namespace tramontane::gpu {
 namespace {
 
-constexpr int64_t kBlockElements = int64_t{24} << 20;
-constexpr int64_t kRowAlignment = 32;  // elements
+constexpr int64_t kBlockElements = int64_t{33} << 20;  // a backend asks for 16 MiB of 4 bits and more at once
+constexpr int64_t kRowAlignment = 32;                  // elements
 
 // Rows of each part begin anywhere in the block; or there is no block, and the device is filled.
 class RandomRows final : public RowFeed {

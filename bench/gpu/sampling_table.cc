@@ -25,7 +25,7 @@ Table SamplingTable(Device& device, const Progress& progress) {
   table.name = "Sampling";
   table.note =
       "Rows of logits x vocabulary, by as many blocks a row as the backend takes, and by one. "
-      "The bound is one read of the logits at the rate of a copy; in a step they come from the cache.";
+      "The bound is one read of the logits at the rate of memory; in a step they come from the cache.";
   const Choice choices[] = {{"greedy", {.temperature = 0.0f, .wants_logprob = 0}},
                             {"greedy with its logprob", {.temperature = 0.0f}},
                             {"sampled", {.wants_logprob = 0}},
@@ -54,7 +54,7 @@ Table SamplingTable(Device& device, const Progress& progress) {
                       (blocks > 1 ? ", " + std::to_string(blocks) + " blocks a row" : ""),
                   device.MedianSeconds(
                       kCalls, [&](int, cudaStream_t stream) { return cuda::LaunchSample(params, stream); }),
-                  MemoryBound(4.0 * rows * vocab, device.copy_bytes_per_second())},
+                  MemoryBound(4.0 * rows * vocab, device.memory_bytes_per_second())},
                  progress);
         }
       }

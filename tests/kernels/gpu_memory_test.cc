@@ -1,12 +1,14 @@
-// The kernel that fills memory for bench/gpu with random numbers.
+// The kernels of bench/gpu that fill memory with random numbers, and that read it.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <random>
 #include <vector>
 
 #include "bench/gpu/fill_normal.h"
+#include "bench/gpu/read_memory.h"
 #include "kernels/core/dtype.h"
 #include "tests/support/cuda_device.h"
 
@@ -82,6 +84,25 @@ TEST_F(FillNormalTest, NothingBehindTheLastNumberIsTouched) {
     const std::vector<uint16_t> numbers = Filled(count, 1.0f, 7, 8);
     EXPECT_EQ(std::count(numbers.begin(), numbers.end(), kUntouched), 8) << count;
     EXPECT_EQ(std::count(numbers.end() - 8, numbers.end(), kUntouched), 8) << count;
+  }
+}
+
+// A word that is not read, or twice, is missing in the exclusive or of all.
+TEST(ReadMemoryTest, EachWordIsReadOnce) {
+  std::mt19937 random(3);
+  for (const int64_t bytes : {16, 4080, 8 * 512 * 16, 8 * 512 * 16 + 16, 300000}) {
+    for (const ThreadOrder order : ThreadOrders()) {
+      UseThreadOrder(order);
+      std::vector<uint32_t> words(static_cast<size_t>(bytes / 4));
+      uint32_t want = 0, got = 0;
+      for (uint32_t& word : words) want ^= word = random();
+      const DeviceArray memory(words), out(std::vector<uint32_t>(2 * kReadThreads, 1u << 31));
+      ASSERT_EQ(
+          LaunchReadMemory({.from = memory.data(), .bytes = bytes, .blocks = 2, .out = out.data()}, nullptr),
+          0);
+      for (const uint32_t of_thread : out.Get()) got ^= of_thread;
+      EXPECT_EQ(got, want) << bytes;
+    }
   }
 }
 
