@@ -220,7 +220,10 @@ class RunOnGpu {
     // Nothing of this machine's Python or CUDA is asked.
     Program("bin/python3", "exit 1");
     Program("bin/nvidia-smi", "exit 1");
+    UseProcessors(1);
   }
+
+  void UseProcessors(int count) { Program("bin/nproc", "echo " + std::to_string(count)); }
 
   // The program notes its arguments, then runs `body`.
   void Program(const std::string& name, const std::string& body) {
@@ -282,7 +285,7 @@ TEST(RunOnGpuTest, TheManualsReadingComesFirstThenTablesThenTheChecks) {
                           "small-linear", "large-linear", "sampling", "block-linear", "steps", "gpu_op_tests",
                           "gpu_engine_tests", "gpu_op_tests", "large-linear-fp8", "steps-without-window",
                           "steps-without-pdl", "steps-in-q4_0", "steps-in-int4", "steps-in-fp8", "moe"));
-  EXPECT_THAT(run.printed(), AllOf(HasSubstr("op tests: passed ([ PASSED ] 3 tests.)"),
+  EXPECT_THAT(run.printed(), AllOf(HasSubstr("op tests: passed (3 passed, 0 skipped)"),
                                    HasSubstr("PyTorch beside it: not on this machine"),
                                    HasSubstr("memcheck: not run"), Not(HasSubstr("left out"))));
 }
@@ -347,9 +350,32 @@ TEST(RunOnGpuTest, ACheckBeyondItsTimeIsEndedAndTheNextOneBegins) {
   run.HoldStagesTo(2);
   run.Program("bin/gpu_engine_tests", "echo the last words; exec sleep 60");
   EXPECT_EQ(run.Run(""), 1) << run.printed();
-  EXPECT_THAT(run.printed(),
-              HasSubstr("engine tests: FAILED, not done after 2 s, see engine_tests.log\nthe last words\n"));
+  EXPECT_THAT(run.printed(), HasSubstr("engine tests: FAILED (0 passed, 0 skipped); engine_tests.0.log: not "
+                                       "done after 2 s\nthe last words\n"));
   EXPECT_THAT(run.started(), AllOf(Contains("steps-without-window"), Contains("moe")));
+}
+
+// Each process has its share of the tests, and one that fails fails all.
+TEST(RunOnGpuTest, TestsRunInAProcessForEachProcessorTwelveAtMost) {
+  RunOnGpu run;
+  run.UseProcessors(3);
+  run.Program("bin/gpu_engine_tests",
+              "echo \"share $GTEST_SHARD_INDEX of $GTEST_TOTAL_SHARDS\"; echo '[  PASSED  ] 5 "
+              "tests.'; [[ $GTEST_SHARD_INDEX != 1 ]]");
+  EXPECT_EQ(run.Run(""), 1) << run.printed();
+  EXPECT_THAT(run.printed(),
+              AllOf(HasSubstr("op tests: passed (9 passed, 0 skipped)"),
+                    HasSubstr("engine tests: FAILED (15 passed, 0 skipped); engine_tests.1.log: exit "
+                              "status 1\nshare 1 of 3\n")));
+  RunOnGpu large;
+  large.UseProcessors(64);
+  EXPECT_EQ(large.Run(""), 0) << large.printed();
+  EXPECT_THAT(large.printed(), HasSubstr("op tests: passed (36 passed, 0 skipped)"));
+  // One that runs no test at all checks nothing.
+  RunOnGpu empty;
+  empty.Program("bin/gpu_engine_tests", "exit 0");
+  EXPECT_EQ(empty.Run(""), 1);
+  EXPECT_THAT(empty.printed(), HasSubstr("engine tests: FAILED (0 passed, 0 skipped)"));
 }
 
 TEST(RunOnGpuTest, PyTorchBeyondItsTimeIsEndedAndIsNoFaultOfOurs) {
@@ -363,18 +389,21 @@ TEST(RunOnGpuTest, PyTorchBeyondItsTimeIsEndedAndIsNoFaultOfOurs) {
 
 TEST(RunOnGpuTest, ASanitizerWatchesTheOpTestsWhereItCanWatchOne) {
   RunOnGpu run;
-  run.Program("bin/compute-sanitizer", "shift 4; \"$@\"");
+  run.Program("bin/compute-sanitizer", "[[ $3 == --report* ]] && shift 2; shift 4; \"$@\"");
   EXPECT_EQ(run.Run(""), 0) << run.printed();
   EXPECT_THAT(run.printed(), AllOf(HasSubstr("memcheck: passed"), HasSubstr("racecheck: passed")));
-  EXPECT_THAT(run.log(), HasSubstr("compute-sanitizer --tool racecheck --error-exitcode 9 bin/gpu_op_tests "
-                                   "--gtest_filter=-*MoreSequences*:*LargeVocabulary*"));
+  EXPECT_THAT(run.log(),
+              HasSubstr("compute-sanitizer --tool racecheck --report-api-errors no --error-exitcode 9 "
+                        "bin/gpu_op_tests --gtest_filter=-*MoreSequences*:*LargeVocabulary*"));
   // What it finds is a fault.
   RunOnGpu with_fault;
-  with_fault.Program("bin/compute-sanitizer",
-                     "[[ $2 == memcheck && $* == *LargeVocabulary* ]] && exit 9; exit 0");
+  with_fault.Program(
+      "bin/compute-sanitizer",
+      "[[ $2 == memcheck && $* == *LargeVocabulary* ]] && exit 9; echo '[  PASSED  ] 1 test.'");
   EXPECT_EQ(with_fault.Run(""), 1);
   EXPECT_THAT(with_fault.printed(),
-              AllOf(HasSubstr("memcheck: FAILED, see memcheck.log"), HasSubstr("racecheck: passed")));
+              AllOf(HasSubstr("memcheck: FAILED (0 passed, 0 skipped); memcheck.0.log: exit status 9"),
+                    HasSubstr("racecheck: passed")));
 }
 
 TEST(RunOnGpuTest, ASanitizerThatCannotWatchOneTestSaysNothingOfOurs) {
@@ -395,12 +424,13 @@ TEST(RunOnGpuTest, ASanitizerThatCannotWatchOneTestSaysNothingOfOurs) {
 
 TEST(RunOnGpuTest, OnlyTheSecondRunOfTheOpTestsLaunchesNoKernelBeforeTheOneBeforeItIsDone) {
   RunOnGpu run;
-  run.Program("bin/gpu_op_tests", "echo \"without: ${TRAMONTANE_NO_PDL:-nothing}\"");
+  run.Program("bin/gpu_op_tests",
+              "echo \"without: ${TRAMONTANE_NO_PDL:-nothing}\"; echo '[  PASSED  ] 1 test.'");
   EXPECT_EQ(run.Run(""), 0) << run.printed();
   const auto said = [&](const std::string& log) { return ReadFile(run.folder().PathOf("out/" + log)); };
-  EXPECT_EQ(said("fragment_layouts.log"), "without: nothing\n");
-  EXPECT_EQ(said("op_tests.log"), "without: nothing\n");
-  EXPECT_EQ(said("op_tests,_no_kernel_before_the_one_before_it_is_done.log"), "without: 1\n");
+  EXPECT_THAT(said("fragment_layouts.0.log"), HasSubstr("without: nothing\n"));
+  EXPECT_THAT(said("op_tests.0.log"), HasSubstr("without: nothing\n"));
+  EXPECT_THAT(said("op_tests,_no_kernel_before_the_one_before_it_is_done.0.log"), HasSubstr("without: 1\n"));
 }
 
 TEST(RunOnGpuTest, WithoutADeviceNothingElseIsStarted) {
