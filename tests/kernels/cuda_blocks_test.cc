@@ -23,6 +23,7 @@ namespace {
 // One that has reserved for the steps of these tests.
 struct Device : CudaTestDevice {
   Device() : CudaTestDevice(MakeCudaTestBackend()) {
+    rounds_before_adding = ProductsAreRoundedBeforeTheyAreAdded();
     const StepMaxima maxima = {.tokens = 80,
                                .sequences = 1,
                                .logit_rows = 80,

@@ -5,7 +5,6 @@
 
 #include "kernels/cuda/linear_small.h"
 #include "tests/reference/linear.h"
-#include "tests/support/cuda_device.h"
 
 namespace tramontane {
 namespace {
@@ -69,7 +68,7 @@ void ExpectLinearAgrees(CudaTestDevice& device, const CudaLinearCase& c, WeightH
   // magnitudes, the output's rounding with the value; SwiGLU rounds gate and up before, each passed on with
   // slope 1.1 or |the other|.
   const double input_unit = (norm ? 1.25 * kUnit : 0.0) + static_cast<double>(c.in) * 0x1p-24;
-  const bool rounded_before = c.rows > cuda::kSmallLinearRows && ProductsAreRoundedBeforeTheyAreAdded();
+  const bool rounded_before = c.rows > cuda::kSmallLinearRows && device.rounds_before_adding;
   for (int64_t r = 0; r < c.rows; ++r) {
     for (int64_t n = 0; n < width; ++n) {
       const auto at = static_cast<size_t>(r * width + n);

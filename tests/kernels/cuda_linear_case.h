@@ -49,6 +49,7 @@ struct CudaTestDevice {
   }
 
   BackendPtr backend;
+  bool rounds_before_adding = false;  // ProductsAreRoundedBeforeTheyAreAdded(), of its library
   std::vector<void*> memory;
 };
 
