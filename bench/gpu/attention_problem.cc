@@ -29,6 +29,7 @@ std::string NameOf(const AttentionShape& shape) {
   if (shape.queries > 1 && shape.queries < shape.context)
     name += " behind " + Tokens(shape.context - shape.queries);
   if (shape.window > 0) name += ", window " + Tokens(shape.window);
+  if (shape.pages != DType::kBf16) name += std::string(", ") + DTypeName(shape.pages.dtype) + " pages";
   return name;
 }
 
@@ -56,10 +57,11 @@ AttentionParams AttentionProblem::MakeCall(ProblemDevice& device) {
   const int32_t pages = shape_.batch * pages_each;
   AttentionParams call;
   call.kv = KvLayerView(
-      {.element = DType::kBf16, .kv_heads = kKvHeads, .head_dim = kHeadDim, .page_size = kPageSize});
+      {.element = shape_.pages, .kv_heads = kKvHeads, .head_dim = kHeadDim, .page_size = kPageSize});
   call.kv.page_bytes = call.kv.format.PageBytes(1);
   pool_bytes_ = pages * call.kv.page_bytes;
   copies_ = device.CopiesBeyondCache(pool_bytes_);
+  // Of normal numbers in bf16: as codes they are any, as scales in f16 between -3 and 3.
   pool_ = static_cast<std::byte*>(device.AllocateRandom(copies_ * pool_bytes_));
 
   std::vector<int32_t> page_ids(static_cast<size_t>(pages));
@@ -119,7 +121,7 @@ void AttentionProblem::PlanFor(const AttentionParams& call, ProblemDevice& devic
            .items = items,
            .merges = merges,
            .work = work};
-  if (kernels_ != cuda::AttentionKernels::kMmaSync) {
+  if (IsHopper()) {
     multiprocessors_ = device.properties().multiprocessors;
     pool_maps_.resize(static_cast<size_t>(copies_));
     for (int i = 0; i < copies_; ++i) {
@@ -132,15 +134,14 @@ void AttentionProblem::PlanFor(const AttentionParams& call, ProblemDevice& devic
 }
 
 KvLayerView AttentionProblem::PoolOf(int i) const {
-  KvLayerView kv = run_.kv;
-  kv.pool = pool_ + i * pool_bytes_;
-  return kv;
+  return KvLayerView(run_.kv.format, pool_ + i * pool_bytes_, run_.kv.page_bytes);
 }
 
 std::string AttentionProblem::KernelName() const {
-  const char* const name = kernels_ == cuda::AttentionKernels::kHopperPrefill  ? "HopperPrefillKernel"
-                           : kernels_ == cuda::AttentionKernels::kHopperDecode ? "HopperDecodeKernel"
-                                                                               : "AttentionKernel";
+  const char* const name = kernels_ == cuda::AttentionKernels::kByRow           ? "AttentionByRowKernel"
+                           : kernels_ == cuda::AttentionKernels::kHopperPrefill ? "HopperPrefillKernel"
+                           : kernels_ == cuda::AttentionKernels::kHopperDecode  ? "HopperDecodeKernel"
+                                                                                : "AttentionKernel";
   return std::string(name) + ", " + std::to_string(run_.tile_rows) + " rows";
 }
 
@@ -148,12 +149,22 @@ int AttentionProblem::Run(int i, void* stream) const {
   cuda::AttentionRunParams run = run_;
   run.kv = PoolOf(i);
   if (kernels_ == cuda::AttentionKernels::kMmaSync) return cuda::RunAttention(run, stream);
+  if (kernels_ == cuda::AttentionKernels::kByRow) {
+    cuda::AttentionByRowParams by_row{};
+    by_row.run = run;
+    return cuda::RunAttentionByRow(by_row, stream);
+  }
   cuda::HopperAttentionParams hopper{};
   hopper.pool = pool_maps_[static_cast<size_t>(i)];
   hopper.run = run;
   hopper.blocks = multiprocessors_;
   return kernels_ == cuda::AttentionKernels::kHopperPrefill ? cuda::RunHopperPrefill(hopper, stream)
                                                             : cuda::RunHopperDecode(hopper, stream);
+}
+
+bool AttentionProblem::IsHopper() const {
+  return kernels_ == cuda::AttentionKernels::kHopperPrefill ||
+         kernels_ == cuda::AttentionKernels::kHopperDecode;
 }
 
 int64_t AttentionProblem::OutElements() const { return int64_t{shape_.batch} * shape_.queries * kWidth; }
@@ -169,7 +180,9 @@ double AttentionProblem::Pairs() const {
 double AttentionProblem::Bytes() const {
   const int64_t first = FirstVisible(shape_.context - shape_.queries, shape_.window);
   const double keys = static_cast<double>(shape_.context - first);
-  return shape_.batch * (keys * 2 * kKvHeads * kHeadDim * 2 + 2.0 * shape_.queries * kWidth * 2);
+  const auto of_vector =
+      static_cast<double>(run_.kv.format.VectorBytes() + shape_.pages.CompanionBytes(kHeadDim));
+  return shape_.batch * (keys * 2 * kKvHeads * of_vector + 2.0 * shape_.queries * kWidth * 2);
 }
 
 double AttentionProblem::Flops() const { return Pairs() * kGroup * kKvHeads * kHeadDim * 4; }

@@ -1,4 +1,4 @@
-// One attention call of Mistral 7B's shapes (32 query and 8 kv heads of 128, bf16, pages of 16 tokens), with
+// One attention call of Mistral 7B's shapes (32 query and 8 kv heads of 128, pages of 16 tokens), with
 // random keys and values in so many pools that the L2 cache holds none of them, and what it must move and
 // compute. It goes by the kernels, tiles and splits that the backend would choose on the device, though
 // nobody looks for sharers; or by mma.sync, over the same numbers. One thread; the device outlives it and
@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "bench/gpu/problem_device.h"
+#include "kernels/core/format.h"
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/attention_choice.h"
 #include "kernels/cuda/hopper_attention.h"
@@ -22,9 +23,10 @@ struct AttentionShape {
   int32_t context;
   int32_t queries;  // of each sequence: its last tokens
   int32_t window;   // 0: none
+  Format pages = DType::kBf16;
 };
 
-// "8 x 32k", "8 x 32k, window 4k".
+// "8 x 32k", "8 x 32k, window 4k", "8 x 4k, int8 pages".
 std::string NameOf(const AttentionShape& shape);
 
 class AttentionProblem {
@@ -45,7 +47,7 @@ class AttentionProblem {
   const void* out() const { return run_.out; }  // device: OutElements of bf16, of the call that ran last
   int64_t OutElements() const;
 
-  double Bytes() const;  // keys, values, queries and outputs, each once
+  double Bytes() const;  // keys, values and their scales, queries and outputs, each once
   double Flops() const;  // of the (query, key) pairs that see each other
 
  private:
@@ -53,6 +55,7 @@ class AttentionProblem {
   AttentionParams MakeCall(ProblemDevice& device);
   void PlanFor(const AttentionParams& call, ProblemDevice& device);
   KvLayerView PoolOf(int i) const;
+  bool IsHopper() const;
   double Pairs() const;
 
   const AttentionShape shape_;

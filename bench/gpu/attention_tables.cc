@@ -1,5 +1,6 @@
-// Attention over pages of 16 tokens, 32 query and 8 kv heads of 128, bf16: the shapes of Mistral 7B. By the
-// kernels that the backend goes by on this device, and where these are Hopper's, the same by mma.sync.
+// Attention over pages of 16 tokens, 32 query and 8 kv heads of 128: the shapes of Mistral 7B. By the kernels
+// that the backend goes by on this device, and where these are Hopper's, the same by mma.sync. Keys and
+// values in bf16, and of decode in fewer bits, too.
 #include <functional>
 #include <span>
 #include <string>
@@ -33,7 +34,7 @@ std::vector<Table> MeasureAll(Device& device, const std::string& name, const std
     const AttentionProblem problem(device, shape);
     AddRow(chosen, Measured(device, shape, problem, bound_of), progress);
     device.FreeAll();
-    if (problem.kernels() == cuda::AttentionKernels::kMmaSync) continue;
+    if (problem.kernels() == cuda::AttentionKernels::kMmaSync || shape.pages != DType::kBf16) continue;
     const AttentionProblem other(device, shape, cuda::AttentionKernels::kMmaSync);
     AddRow(mma_sync, Measured(device, shape, other, bound_of), progress);
     device.FreeAll();
@@ -43,10 +44,28 @@ std::vector<Table> MeasureAll(Device& device, const std::string& name, const std
 }
 
 constexpr int32_t k = 1024;
-constexpr AttentionShape kDecodeShapes[] = {
-    {1, k, 1, 0},     {1, 4 * k, 1, 0},     {1, 32 * k, 1, 0},     {8, k, 1, 0},
-    {8, 4 * k, 1, 0}, {8, 32 * k, 1, 0},    {16, 4 * k, 1, 0},     {32, 4 * k, 1, 0},
-    {128, k, 1, 0},   {8, 4 * k, 1, 4 * k}, {8, 32 * k, 1, 4 * k}, {8, 128 * k, 1, 4 * k}};
+// As a server keeps them: groups of 32 with scales of f16; fp8 without scales of its own.
+constexpr Format kInt8 = Format::WithScalesApart(DType::kInt8, 5),
+                 kInt4 = Format::WithScalesApart(DType::kInt4, 5);
+constexpr AttentionShape kDecodeShapes[] = {{1, k, 1, 0},
+                                            {1, 4 * k, 1, 0},
+                                            {1, 32 * k, 1, 0},
+                                            {8, k, 1, 0},
+                                            {8, 4 * k, 1, 0},
+                                            {8, 32 * k, 1, 0},
+                                            {16, 4 * k, 1, 0},
+                                            {32, 4 * k, 1, 0},
+                                            {128, k, 1, 0},
+                                            {8, 4 * k, 1, 4 * k},
+                                            {8, 32 * k, 1, 4 * k},
+                                            {8, 128 * k, 1, 4 * k},
+                                            {1, 4 * k, 1, 0, kInt8},
+                                            {8, 4 * k, 1, 0, kInt8},
+                                            {32, 4 * k, 1, 0, kInt8},
+                                            {8, 32 * k, 1, 0, kInt8},
+                                            {32, 4 * k, 1, 0, kInt4},
+                                            {8, 32 * k, 1, 0, kInt4},
+                                            {32, 4 * k, 1, 0, Format::BareFp8()}};
 constexpr AttentionShape kPrefillShapes[] = {
     {1, 512, 512, 0},     {1, 2 * k, 2 * k, 0},     {1, 8 * k, 8 * k, 0},  {1, 16 * k, 16 * k, 0},
     {4, 2 * k, 2 * k, 0}, {1, 8 * k, 8 * k, 4 * k}, {1, 32 * k, 2 * k, 0}, {1, 32 * k, 2 * k, 4 * k}};

@@ -128,6 +128,33 @@ TEST_P(AttentionProblemTest, BeforeHopperItGoesByMmaSync) {
   EXPECT_EQ(OutcomeOf(problem, 0).boxes, 0);
 }
 
+TEST(AttentionProblemOfFewBits, GoesByTheKernelsThatDecodeThem) {
+  UseThreadOrder(ThreadOrder::kForward);
+  struct Pages {
+    Format format;
+    const char* name;
+    double bytes_of_vector;
+  };
+  for (const Pages& pages :
+       {Pages{Format::WithScalesApart(DType::kInt8, 5), "2 x 300, int8 pages", 128 + 4 * 2},
+        Pages{Format::WithScalesApart(DType::kInt4, 5), "2 x 300, int4 pages", 64 + 4 * 2},
+        Pages{Format::BareFp8(), "2 x 300, fp8_e4m3 pages", 128}}) {
+    for (const bool hopper : {true, false}) {
+      EmulatedDevice device(hopper);
+      const AttentionShape shape = {2, 300, 1, 0, pages.format};
+      const AttentionProblem problem(device, shape);
+      EXPECT_EQ(NameOf(shape), pages.name);
+      EXPECT_EQ(problem.kernels(), AttentionKernels::kByRow);
+      EXPECT_EQ(problem.KernelName(), "AttentionByRowKernel, 16 rows");
+      EXPECT_DOUBLE_EQ(problem.Bytes(), 2 * (300 * 2 * 8 * pages.bytes_of_vector + 2 * 32 * 128 * 2));
+      const std::vector<uint16_t> first = OutcomeOf(problem, 0).out, second = OutcomeOf(problem, 1).out;
+      EXPECT_NE(first, second) << "each copy has its pages and scales";
+      if (pages.format == Format::BareFp8()) continue;  // of any codes some are NaN
+      for (const uint16_t bits : first) ASSERT_TRUE(std::isfinite(Bf16ToFloat(bits)));
+    }
+  }
+}
+
 // A barrier's phase tells by its parity alone: whoever waits for one phase must be done with that before the
 // next but one is over, however late its warp gets its turn.
 TEST(AttentionProblemOrderTest, NoWarpNeedsToKeepUpWithTheOthers) {
