@@ -172,7 +172,7 @@ Status RunArticleAttention(CaseRun& run) {
         take(v, key_columns, &rows.values);
         take(q, query_columns, &attention.queries);
       }
-      TM_RETURN_IF_ERROR(Append(run.machine(), pool.View(), rows).status());
+      TM_RETURN_IF_ERROR(Append(run.machine(), pool.View(), rows));
       TM_ASSIGN_OR_RETURN(const AttentionResult result,
                           Attend(run.machine(), pool.View(), tables, attention));
       for (size_t i = 0; i < tokens.size(); ++i) {

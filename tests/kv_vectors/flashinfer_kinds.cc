@@ -51,7 +51,7 @@ Status Place(Machine& machine, const KvLayerView& view, const std::vector<int32_
   rows.keys = keys.values;
   rows.values = values;
   rows.slots = tables->slots;
-  return Append(machine, view, rows).status();
+  return Append(machine, view, rows);
 }
 
 Status CheckQueries(const std::vector<int32_t>& qo_indptr, int32_t batch, int64_t rows) {
@@ -153,7 +153,7 @@ Status RunFlashInferAppend(CaseRun& run) {
   rows.keys = keys.values;
   rows.values = values.values;
   rows.slots = tables.slots;
-  TM_RETURN_IF_ERROR(Append(run.machine(), is_single ? pool.View() : pool.PairView(), rows).status());
+  TM_RETURN_IF_ERROR(Append(run.machine(), is_single ? pool.View() : pool.PairView(), rows));
   std::vector<int32_t> lengths;
   for (int32_t b = 0; b < tables.batch(); ++b) lengths.push_back(tables.Length(b));
   TM_RETURN_IF_ERROR(run.Expect("kv_len", lengths));

@@ -170,6 +170,51 @@ TEST(KvVectorsTest, AnAlteredHitFails) {
   }
 }
 
+// The first case of a kind in our file of endless contexts, under a policy.
+json StreamOf(const std::string& kind, const std::string& policy) {
+  const json whole = ReadJson(TRAMONTANE_SOURCE_DIR "/tests/kv_vectors/cases/streaming.json");
+  for (const json& vector_case : whole["cases"]) {
+    if (vector_case["kind"] == kind && vector_case["attrs"]["policy"] == policy) return vector_case;
+  }
+  return json();
+}
+
+TEST(KvVectorsTest, EventsThatTheEngineDoesNotMakeFail) {
+  Machine machine = Cpu();
+  for (const char* policy : {"sinks", "shift", "reevaluate"}) {
+    const json attention = StreamOf("streaming.attention", policy);
+    for (const char* name : {"token", "count", "discarded", "first_row"}) {
+      for (const size_t event : {size_t{0}, size_t{5}, attention["in"][name]["data"].size() - 1}) {
+        json altered = attention;
+        json& number = altered["in"][name]["data"][event];
+        number = number.get<int64_t>() + 1;
+        const Ran ran = RunText(machine, FileOf(altered).dump());
+        EXPECT_EQ(ran.outcome.failed, 1) << policy << " " << name << " " << event;
+        EXPECT_THAT(ran.text, HasSubstr("is not the policy's"));
+      }
+      json altered = attention;
+      altered["attrs"]["tokens"] = attention["attrs"]["tokens"].get<int64_t>() + 1;
+      EXPECT_EQ(RunText(machine, FileOf(altered).dump()).outcome.failed, 1) << "one event more";
+    }
+  }
+}
+
+TEST(KvVectorsTest, AStreamOutsideItsPolicyIsRefusedByName) {
+  Machine machine = Cpu();
+  const auto refusal = [&](const char* policy, const char* attr, int64_t value) {
+    json altered = StreamOf("streaming.plan", policy);
+    altered["attrs"][attr] = value;
+    const Ran ran = RunText(machine, FileOf(altered).dump());
+    EXPECT_EQ(ran.outcome.failed, 1);
+    return ran.text;
+  };
+  EXPECT_THAT(refusal("sinks", "prompt", 9), HasSubstr("attrs.prompt is 9, not a whole number of 1 to 8"));
+  EXPECT_THAT(refusal("sinks", "tokens", 7), HasSubstr("attrs.tokens is 7, not a whole number of 8 to"));
+  EXPECT_THAT(refusal("sinks", "n_discard", 1), HasSubstr("n_discard is 1"));
+  EXPECT_THAT(refusal("shift", "n_discard", 0), HasSubstr("n_discard is 0, allowed are 1 to 8"));
+  EXPECT_THAT(refusal("reevaluate", "n_keep", 8), HasSubstr("n_keep is 8, allowed are 0 to 7"));
+}
+
 TEST(KvVectorsTest, TheSharedSamplesPassOnTheCpu) {
   const char* shared = std::getenv("TRAMONTANE_SHARED");
   const std::string folder =

@@ -689,7 +689,11 @@ def files():
         streaming_attention(rng, "shift", 10, 3, 4, 4, 24, 6, "half", 4, 2),
         streaming_attention(rng, "reevaluate", 8, 2, 3, 8, 20, 0, "half"),
         streaming_attention(rng, "reevaluate", 8, 3, 5, 5, 20, 4, "interleaved"),
-        rope_shift(rng, "half", -3, 16), rope_shift(rng, "interleaved", 1000, 12)]
+        rope_shift(rng, "half", -3, 16), rope_shift(rng, "interleaved", 1000, 12),
+        streaming_plan("shift", 6, 0, 6, 2, 16), streaming_plan("reevaluate", 5, 0, 5, 5, 16),
+        streaming_plan("sinks", 8, 3, 0, 5, 5),
+        # The window leaves the sinks before they fill their page: what a discard leaves begins in front of them.
+        streaming_attention(random.Random(22), "reevaluate", 20, 18, 2, 20, 24, 1, "half", dim=8)]
     yield "prefix", [
         prefix_hit(rng, 65, 16, [(0, 0)], 0), prefix_hit(rng, 64, 16, [(0, 0)], 0),
         prefix_hit(rng, 100, 1, [(9, 0)], 0.1), prefix_hit(rng, 120, 8, [(0, 0), (20, 3)], 0.1),

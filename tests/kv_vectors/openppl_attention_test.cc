@@ -79,7 +79,7 @@ StatusOr<AttentionResult> AppendAndAttend(Machine& machine, const Place& place, 
   append.keys = rows.keys;
   append.values = rows.values;
   append.slots = place.tables.slots;
-  TM_RETURN_IF_ERROR(Append(machine, place.view, append).status());
+  TM_RETURN_IF_ERROR(Append(machine, place.view, append));
   AttentionCase attention;
   attention.query_heads = kQueryHeads;
   attention.queries = rows.queries;

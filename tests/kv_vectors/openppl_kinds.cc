@@ -87,7 +87,7 @@ Status RunCall(CaseRun& run, const OpenPplAttributes& attributes, OpenPplShape s
   rows.keys = keys.values;
   rows.values = values.values;
   rows.slots = tables->slots;
-  TM_RETURN_IF_ERROR(Append(run.machine(), view, rows).status());
+  TM_RETURN_IF_ERROR(Append(run.machine(), view, rows));
   TM_ASSIGN_OR_RETURN(const GatheredRows gathered,
                       Gather(run.machine(), view, *tables, attributes.num_repeat, t1));
   for (const auto& [key, value] : call["out"].items()) {

@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "engine/kv_store.h"
 #include "kernels/foreign_kv.h"
 #include "kernels/masks.h"
 #include "tests/kv_vectors/machine.h"
@@ -30,32 +29,36 @@ class PagedPool {
   DeviceNumbers numbers_;
 };
 
-Status CopyPages(Machine& machine, const PagedPool& pool, const std::vector<PageCopy>& copies);
+// cos and sin of rows' positions [rows], which are on the machine and stay there until an op that reads these
+// has run.
+class Angles {
+ public:
+  Angles(Machine& machine, double theta, int32_t head_dim, const int32_t* positions, int64_t rows);
 
-// How heads are turned as they are appended.
-struct Rotation {
-  RotaryStyle style = RotaryStyle::kHalfSplit;
-  double theta = 0;                          // 0: not at all
-  std::vector<int32_t> positions = {};       // [rows]
-  std::vector<int32_t> sink_positions = {};  // [rows] of the queries for sink keys; empty: not wanted
+  OpCode code() const { return code_; }  // of the op that made them
+  const float* data() const { return cos_sin_.data(); }
+
+ private:
+  DeviceList<double> inverse_frequency_;
+  DeviceList<float> cos_sin_;
+  const OpCode code_;
 };
 
-// Rows for their pages: `keys` [rows, kv_heads, head_dim], `values` the same or, of latent pages, empty. With
-// `query_heads`, `queries` [rows, query_heads, head_dim] are turned beside them.
+// How keys are turned as they are appended.
+struct Rotation {
+  RotaryStyle style = RotaryStyle::kHalfSplit;
+  double theta = 0;                     // 0: not at all
+  std::vector<int32_t> positions = {};  // [rows]
+};
+
+// Rows for their pages: `keys` [rows, kv_heads, head_dim], `values` the same or, of latent pages, empty.
 struct AppendRows {
   std::vector<double> keys;
   std::vector<double> values;
   std::vector<int64_t> slots;
-  int32_t query_heads = 0;
-  std::vector<double> queries;
   Rotation rotation;
 };
-// The queries as they came out, and those for sink keys.
-struct TurnedQueries {
-  std::vector<double> queries;
-  std::vector<double> sink_queries;
-};
-StatusOr<TurnedQueries> Append(Machine& machine, const KvLayerView& view, const AppendRows& rows);
+Status Append(Machine& machine, const KvLayerView& view, const AppendRows& rows);
 
 // Keys and values that the tables list, in their order: key [tokens, kv_heads * repeat, head_dim].
 struct GatheredRows {
@@ -72,13 +75,6 @@ struct AttentionCase {
   int32_t window = 0;
   double scale = 0;
   const RaggedMask* mask = nullptr;  // null: causal, by the window
-  // Of each row, with `sink_queries` [rows, query_heads, head_dim]; empty: none has sinks.
-  std::vector<int32_t> sink_len = {}, left = {}, sink_query_position = {};
-  std::vector<double> sink_queries = {};
-  bool sinks_windowed = false;
-  // Of a case with one sequence: the pages of positions 0 and on that its table has let go of otherwise.
-  // Empty: sinks are among the table's.
-  std::vector<int32_t> sink_pages = {};
 };
 struct AttentionResult {
   std::vector<double> out;  // [rows, query_heads, value dim]

@@ -1,37 +1,44 @@
-// Endless contexts: the policy's plan and attention by it, both out of the store's tables as they roll on,
+// Endless contexts: the events that an engine makes of a policy, attention as it is asked of a model by them,
 // and keys turned by positions.
 #include <algorithm>
 #include <limits>
+#include <memory>
+#include <string>
 #include <vector>
 
-#include "engine/rolling_trace.h"
+#include "engine/backend_model_runner.h"
 #include "kernels/context_policy.h"
+#include "models/model.h"
+#include "models/op_status.h"
+#include "tests/kv_vectors/engine_stream.h"
 #include "tests/kv_vectors/kinds.h"
 #include "tests/kv_vectors/paged_run.h"
-#include "tests/kv_vectors/stream_tables.h"
 
 namespace tramontane::kv_vectors {
 namespace {
 
-constexpr int32_t kPageSizes[] = {1, 16};
 constexpr int64_t kMostTokens = 1 << 20;
 
-struct PlanCase {
-  ContextPolicy policy;
-  int64_t prompt = 0;
-  int64_t tokens = 0;
-};
+// Each case is run by all of them.
+constexpr struct {
+  int32_t page_size;
+  StreamPrompts prompts;
+} kSchedules[] = {{1, StreamPrompts::kWhole}, {16, StreamPrompts::kWhole}, {1, StreamPrompts::kCut}};
 
-PlanCase ReadPlan(CaseReader& reader) {
-  PlanCase plan;
-  plan.policy.type =
+StreamCase ReadStream(CaseReader& reader) {
+  StreamCase stream;
+  ContextPolicy& policy = stream.policy;
+  policy.type =
       static_cast<ContextPolicyType>(reader.OneOf("policy", {"none", "sinks", "shift", "reevaluate"}));
-  plan.policy.n_ctx = reader.Int("n_ctx", 1, kMostTokens);
-  plan.policy.n_keep = reader.Int("n_keep", 0, kMostTokens);
-  plan.policy.n_discard = reader.Int("n_discard", 0, kMostTokens);
-  plan.prompt = reader.Int("prompt", 1, kMostTokens);
-  plan.tokens = reader.Int("tokens", 1, kMostTokens);
-  return plan;
+  policy.n_ctx = reader.Int("n_ctx", 1, kMostTokens);
+  policy.n_keep = reader.Int("n_keep", 0, kMostTokens);
+  policy.n_discard = reader.Int("n_discard", 0, kMostTokens);
+  reader.Fail(CheckContextPolicy(policy));
+  const bool is_endless = policy.type != ContextPolicyType::kNone;
+  stream.prompt = reader.Int("prompt", 1, is_endless ? policy.n_ctx : kMostTokens);
+  stream.tokens = reader.Int("tokens", stream.prompt, kMostTokens);
+  if (!is_endless) policy = {.n_keep = 0};
+  return stream;
 }
 
 Rotation ReadRotation(CaseReader& reader, const char* style, const char* theta) {
@@ -44,131 +51,178 @@ Rotation ReadRotation(CaseReader& reader, const char* style, const char* theta) 
   return rotation;
 }
 
-int64_t LongestOf(const std::vector<ContextEvent>& events) {
-  int64_t longest = 0;
-  for (const ContextEvent& event : events) longest = std::max(longest, event.count);
-  return longest;
-}
+struct AttentionCaseRows {
+  VectorTensor q, k, v;  // [rows, heads, head_dim] not turned
+  Rotation rotation;
+  double scale = 0;
+};
 
-// Rows [begin, begin + count) of a tensor.
-std::vector<double> RowsOf(const VectorTensor& tensor, int64_t begin, int64_t count) {
-  const int64_t columns = tensor.shape[0] == 0 ? 0 : tensor.size() / tensor.shape[0];
-  return {tensor.values.begin() + begin * columns, tensor.values.begin() + (begin + count) * columns};
-}
-
-// Attention event by event, over pages of the store.
-class Stream {
+// One layer of attention as the engine's own runner calls a model. Its queries, keys and values are the
+// case's rows in the order in which tokens are computed, but that a token of the n_keep which the engine
+// computes once more, because its page is gone, has the row that it had. Behind token i it wants token i + 1.
+class AttentionModel final : public Model {
  public:
-  Stream(CaseRun& run, const PlanCase& plan, const std::vector<ContextEvent>& events, const KvFormat& format,
-         int64_t window, const Rotation& rotation, const AttentionCase& attention)
-      : run_(run),
-        format_(format),
-        rotation_(rotation),
-        attention_(attention),
-        tables_(plan.policy, format, window, plan.tokens, LongestOf(events)),
-        pool_(run.machine(), format, static_cast<int32_t>(tables_.pages()),
-              std::numeric_limits<double>::quiet_NaN()) {
-    attention_.window = static_cast<int32_t>(window);
-    attention_.sinks_windowed = true;  // each by its own limit, as in a step of the engine
+  // Borrows all.
+  AttentionModel(Machine& machine, const StreamSetup& setup, const AttentionCaseRows& rows)
+      : machine_(machine),
+        backend_(*machine.backend),
+        layout_(setup.layout),
+        rows_(rows),
+        n_keep_(setup.stream.policy.n_keep) {
+    config_.vocab_size = setup.vocab_size;
+    config_.context = setup.limits.context;
+    config_.heads = static_cast<int32_t>(rows.q.shape[1]);
+    config_.kv_heads = layout_.format.kv_heads;
+    config_.head_dim = layout_.format.head_dim;
   }
 
-  // Queries, keys and values of the event's rows, not turned. Where the store has lost pages of tokens in
-  // front of it, `first` has their rows: those of tokens 0 and on.
-  StatusOr<std::vector<double>> Evaluate(const ContextEvent& event, const AppendRows& rows,
-                                         const AppendRows& first) {
-    TM_ASSIGN_OR_RETURN(const StreamStep step, tables_.Begin(event));
-    TM_RETURN_IF_ERROR(CopyPages(run_.machine(), pool_, step.copies));
-    if (step.written < step.begin) {
-      const AppendRows lost = Placed(Part(first, step.written, step.begin), step, step.written);
-      TM_RETURN_IF_ERROR(Append(run_.machine(), pool_.View(), lost).status());
+  const ModelConfig& config() const override { return config_; }
+  const KvLayout& kv_layout() const override { return layout_; }
+  const std::vector<double>& out() const { return out_; }  // [rows taken, query heads, head_dim]
+
+  Status Reserve(int32_t max_tokens, int32_t max_sequences, int32_t max_logit_rows) override {
+    const StepMaxima maxima = {.tokens = max_tokens,
+                               .sequences = max_sequences,
+                               .logit_rows = max_logit_rows,
+                               .query_heads = config_.heads,
+                               .kv_heads = config_.kv_heads,
+                               .head_dim = config_.head_dim,
+                               .vocab = config_.vocab_size,
+                               .context = config_.context};
+    return OpStatus(machine_, backend_.Reserve(maxima), "Reserve");
+  }
+
+  OpCode Forward(const ForwardBatch& batch, std::byte* pool) override {
+    const int32_t head_dim = config_.head_dim;
+    const int64_t query_columns = int64_t{config_.heads} * head_dim;
+    const int64_t key_columns = int64_t{config_.kv_heads} * head_dim;
+    const DType activation = machine_.activation();
+    std::vector<int32_t> token_ids(static_cast<size_t>(batch.tokens));
+    TM_RETURN_IF_FAILED(backend_.Download(token_ids.data(), batch.token_ids,
+                                          static_cast<int64_t>(token_ids.size() * sizeof(int32_t))));
+    TM_RETURN_IF_FAILED(backend_.WaitFence(backend_.RecordFence()));
+    last_token_ = token_ids.back();
+    const int64_t taken_before = next_row_;
+    const DeviceNumbers rows(machine_, activation, TakeRows(token_ids));
+    const Tensor qkv = rows.Rows(batch.tokens, query_columns + 2 * key_columns);
+    const std::vector<double> zeros(static_cast<size_t>(batch.tokens * query_columns));
+    const DeviceNumbers sink_query(machine_, activation, zeros), out(machine_, activation, zeros);
+    Tensor query = qkv;
+    query.columns = query_columns;
+
+    const Rotation& rotation = rows_.rotation;
+    const bool has_sinks = batch.sinks.len != nullptr;
+    const Angles angles(machine_, rotation.theta, head_dim, batch.positions, batch.tokens);
+    const Angles sink_angles(machine_, rotation.theta, head_dim,
+                             has_sinks ? batch.sinks.positions : batch.positions, batch.tokens);
+    TM_RETURN_IF_FAILED(angles.code());
+    TM_RETURN_IF_FAILED(sink_angles.code());
+    const KvLayerView kv = layout_.LayerView(pool, 0);
+    AttentionParams params = {.query = query,
+                              .out = out.Rows(batch.tokens, query_columns),
+                              .kv = kv,
+                              .table = batch.groups[0],
+                              .qo_indptr = batch.qo_indptr,
+                              .batch = batch.sequences,
+                              .query_heads = config_.heads,
+                              .window = layout_.groups[0].window,
+                              .scale = static_cast<float>(rows_.scale),
+                              .plain = batch.plain};
+    RopeAppendParams append = {.qkv = qkv,
+                               .cos_sin = angles.data(),
+                               .style = rotation.style,
+                               .query_heads = config_.heads,
+                               .kv = kv,
+                               .slots = batch.groups[0].slots};
+    if (has_sinks) {
+      append.sink_cos_sin = sink_angles.data();
+      append.sink_query = sink_query.Rows(batch.tokens, query_columns);
+      params.sinks = {.len = batch.sinks.len,
+                      .left = batch.sinks.left,
+                      .query_position = batch.sinks.limits,
+                      .query = append.sink_query,
+                      .windowed = 1};
     }
-    AppendRows placed = Placed(rows, step, step.begin);
-    attention_.sink_len.clear();
-    attention_.left.clear();
-    attention_.sink_query_position.clear();
-    for (const RowView& view : step.views) {
-      if (!step.has_views) break;
-      attention_.sink_len.push_back(static_cast<int32_t>(view.sink_len));
-      attention_.left.push_back(static_cast<int32_t>(view.left));
-      attention_.sink_query_position.push_back(static_cast<int32_t>(view.sink_limit));
-      placed.rotation.sink_positions.push_back(static_cast<int32_t>(view.sink_position));
-    }
-    TM_ASSIGN_OR_RETURN(const TurnedQueries turned, Append(run_.machine(), pool_.View(), placed));
-    attention_.queries = turned.queries;
-    attention_.sink_queries = turned.sink_queries;
-    attention_.qo_indptr = {0, static_cast<int32_t>(event.count)};
-    attention_.sink_pages = step.table.sinks;
-    HostPageTables tables;
-    tables.Add(step.table.pages, step.table.kv_base, step.end, format_.page_size);
-    TM_ASSIGN_OR_RETURN(AttentionResult result, Attend(run_.machine(), pool_.View(), tables, attention_));
-    TM_RETURN_IF_ERROR(tables_.End());
-    return std::move(result.out);
+    TM_RETURN_IF_FAILED(backend_.RopeAppend(append));
+    TM_RETURN_IF_FAILED(backend_.Attention(params));
+    const std::vector<double> numbers = out.Get();  // all of it has run before its inputs go
+    const int64_t again = batch.tokens - (next_row_ - taken_before);  // in front of the others
+    out_.insert(out_.end(), numbers.begin() + again * query_columns, numbers.end());
+    return OpCode::kOk;
+  }
+
+  OpCode Logits(const int32_t*, int32_t count, const Tensor& logits) override {
+    TM_CHECK(count == 1, "%d rows are sampled", count);
+    logits_.assign(static_cast<size_t>(config_.vocab_size), 0.0f);
+    logits_.at(static_cast<size_t>(last_token_) + 1) = 1.0f;
+    return backend_.Upload(logits.data, logits_.data(), static_cast<int64_t>(logits_.size() * sizeof(float)));
   }
 
  private:
-  // Rows [begin, end) of some.
-  AppendRows Part(const AppendRows& rows, int64_t begin, int64_t end) const {
-    const int64_t columns = int64_t{format_.kv_heads} * format_.head_dim;
-    const auto part = [&](const std::vector<double>& from) {
-      return std::vector<double>(from.begin() + begin * columns, from.begin() + end * columns);
-    };
-    AppendRows some;
-    some.keys = part(rows.keys);
-    some.values = part(rows.values);
-    return some;
-  }
-
-  // Where the table has the positions from `begin` on.
-  AppendRows Placed(AppendRows rows, const StreamStep& step, int64_t begin) const {
-    const int64_t columns = int64_t{format_.kv_heads} * format_.head_dim;
-    const int64_t end = begin + std::ssize(rows.keys) / columns;
-    rows.rotation = rotation_;
-    for (int64_t position = begin; position < end; ++position) {
-      rows.rotation.positions.push_back(static_cast<int32_t>(position));
-      rows.slots.push_back(PoolSlotOf(step.table, format_.page_size, position));
+  // Of q, k and v side by side. Where the case has too few, its last one again and again.
+  std::vector<double> TakeRows(const std::vector<int32_t>& token_ids) {
+    std::vector<double> qkv;
+    for (const int32_t token : token_ids) {
+      const bool is_again = token < std::min(n_keep_, next_row_);
+      const int64_t row = is_again ? token : next_row_++;
+      for (const VectorTensor* from : {&rows_.q, &rows_.k, &rows_.v}) {
+        const int64_t columns = from->shape[1] * from->shape[2];
+        const auto begin = from->values.begin() + std::min(row, from->shape[0] - 1) * columns;
+        qkv.insert(qkv.end(), begin, begin + columns);
+      }
     }
-    return rows;
+    return qkv;
   }
 
-  CaseRun& run_;
-  const KvFormat format_;
-  const Rotation rotation_;
-  AttentionCase attention_;
-  StreamTables tables_;
-  PagedPool pool_;
+  Machine& machine_;
+  Backend& backend_;
+  const KvLayout layout_;
+  const AttentionCaseRows& rows_;
+  ModelConfig config_;
+  const int64_t n_keep_;
+  int64_t next_row_ = 0;
+  std::vector<double> out_;
+  int32_t last_token_ = 0;     // of the last step
+  std::vector<float> logits_;  // until they are uploaded
 };
+
+struct AttendedStream {
+  std::vector<StreamEvent> events;
+  std::vector<double> out;
+};
+
+// The engine over its own runner on the machine, in a pool whose every number is NaN until it is written.
+StatusOr<AttendedStream> AttendStream(Machine& machine, const StreamSetup& setup,
+                                      const AttentionCaseRows& rows) {
+  PagedPool pool(machine, setup.layout.format, static_cast<int32_t>(setup.limits.pool_pages),
+                 std::numeric_limits<double>::quiet_NaN());
+  AttentionModel model(machine, setup, rows);
+  TM_ASSIGN_OR_RETURN(const std::unique_ptr<BackendModelRunner> runner,
+                      BackendModelRunner::Create(*machine.backend, model, setup.limits, pool.View().pool));
+  TM_ASSIGN_OR_RETURN(std::vector<StreamEvent> events, RunStream(setup, runner.get()));
+  return AttendedStream{std::move(events), model.out()};
+}
 
 }  // namespace
 
 Status RunStreamingPlan(CaseRun& run) {
-  const PlanCase plan = ReadPlan(run.reader());
+  const StreamCase stream = ReadStream(run.reader());
   TM_RETURN_IF_ERROR(run.reader().status());
-  TM_ASSIGN_OR_RETURN(const std::vector<ContextEvent> events,
-                      PlanContext(plan.policy, plan.prompt, plan.tokens));
-  for (const int32_t page_size : kPageSizes) {
+  for (const auto& [page_size, prompts] : kSchedules) {
     const KvFormat format = {.kv_heads = 1, .head_dim = 2, .page_size = page_size};
-    StreamTables tables(plan.policy, format, /*window=*/0, plan.tokens, LongestOf(events));
+    TM_ASSIGN_OR_RETURN(const std::vector<StreamEvent> events,
+                        RunStream(MakeStreamSetup(stream, format, /*window=*/0, prompts), nullptr));
     std::vector<double> token, count, discarded, first_row, query_position, held, left;
-    double rows = 0;
-    for (const ContextEvent& event : events) {
+    int64_t rows = 0;
+    for (const StreamEvent& event : events) {
       token.push_back(static_cast<double>(event.token));
       count.push_back(static_cast<double>(event.count));
-      discarded.push_back(static_cast<double>(event.view.discarded));
-      first_row.push_back(rows);
-      rows += static_cast<double>(event.count);
-      // Of what the table lists, what its last row sees.
-      TM_ASSIGN_OR_RETURN(const StreamStep step, tables.Begin(event));
-      const RowView& view = step.views.back();
-      const std::vector<int64_t> listed = PositionsOf(step.table, page_size, step.end);
-      held.push_back(
-          static_cast<double>(std::count_if(listed.begin(), listed.end(), [&view](int64_t position) {
-            return position < view.sink_len || position >= view.left;
-          })));
-      // A lease that begins again knows nothing of what was discarded.
-      query_position.push_back(static_cast<double>(view.sink_limit > 0 ? view.sink_limit : step.end - 1));
-      left.push_back(step.has_views ? static_cast<double>(std::max(view.left, plan.policy.n_keep))
-                                    : static_cast<double>(event.view.left));
-      TM_RETURN_IF_ERROR(tables.End());
+      discarded.push_back(static_cast<double>(event.Discarded()));
+      first_row.push_back(static_cast<double>(rows));
+      rows += event.count;
+      query_position.push_back(static_cast<double>(event.query_position));
+      held.push_back(static_cast<double>(event.held));
+      left.push_back(static_cast<double>(event.left));
     }
     TM_RETURN_IF_ERROR(run.Expect("token", token));
     TM_RETURN_IF_ERROR(run.Expect("count", count));
@@ -183,38 +237,28 @@ Status RunStreamingPlan(CaseRun& run) {
 
 Status RunStreamingAttention(CaseRun& run) {
   CaseReader& reader = run.reader();
-  const PlanCase plan = ReadPlan(reader);
+  const StreamCase stream = ReadStream(reader);
   const int64_t window = reader.Int("window", 0, kMostTokens);
-  const Rotation rotation = ReadRotation(reader, "rope_style", "rope_theta");
-  const double scale = reader.Number("sm_scale");
-  const VectorTensor q = reader.In("q", {-1, -1, -1});
-  const VectorTensor k = reader.In("k", {q.shape[0], -1, q.shape[2]});
-  const VectorTensor v = reader.In("v", k.shape);
+  AttentionCaseRows rows;
+  rows.rotation = ReadRotation(reader, "rope_style", "rope_theta");
+  rows.scale = reader.Number("sm_scale");
+  rows.q = reader.In("q", {-1, -1, -1});
+  rows.k = reader.In("k", {rows.q.shape[0], -1, rows.q.shape[2]});
+  rows.v = reader.In("v", rows.k.shape);
   const std::vector<int32_t> token = reader.Ints("token", {-1});
   const auto events_given = static_cast<int64_t>(token.size());
   const std::vector<int32_t> count = reader.Ints("count", {events_given});
   const std::vector<int32_t> discarded = reader.Ints("discarded", {events_given});
   const std::vector<int32_t> first_row = reader.Ints("first_row", {events_given});
   TM_RETURN_IF_ERROR(reader.status());
-  TM_ASSIGN_OR_RETURN(const std::vector<ContextEvent> events,
-                      PlanContext(plan.policy, plan.prompt, plan.tokens));
-  // The events of the file are those of the plan.
-  int64_t rows = 0;
-  for (size_t i = 0; i < std::max(events.size(), token.size()); ++i) {
-    const bool same = i < events.size() && i < token.size() && events[i].token == token[i] &&
-                      events[i].count == count[i] && events[i].view.discarded == discarded[i] &&
-                      first_row[i] == rows;
-    if (!same) return InvalidArgument("is not the policy's").WithField(FieldElement("in.token", i));
-    rows += count[i];
-  }
-  if (rows != q.shape[0]) return InvalidArgument("the events have other rows than in.q");
+  if (rows.q.shape[0] < 1) return InvalidArgument("in.q has no rows");
 
-  const AttentionCase attention = {.query_heads = static_cast<int32_t>(q.shape[1]), .scale = scale};
-  for (const int32_t page_size : kPageSizes) {
+  for (const auto& [page_size, prompts] : kSchedules) {
     const KvFormat format = {.element = run.machine().cache,
-                             .kv_heads = static_cast<int32_t>(k.shape[1]),
-                             .head_dim = static_cast<int32_t>(k.shape[2]),
+                             .kv_heads = static_cast<int32_t>(rows.k.shape[1]),
+                             .head_dim = static_cast<int32_t>(rows.k.shape[2]),
                              .page_size = page_size};
+    const AttentionCase attention = {.query_heads = static_cast<int32_t>(rows.q.shape[1])};
     if (format.kv_heads < 1 || attention.query_heads % format.kv_heads != 0 || format.head_dim % 2 != 0) {
       return InvalidArgument("q has no whole groups of k's heads, or head_dim is odd");
     }
@@ -222,22 +266,19 @@ Status RunStreamingAttention(CaseRun& run) {
       run.Skip(std::move(limit));
       return Status::Ok();
     }
-    Stream stream(run, plan, events, format, window, rotation, attention);
-    AppendRows kept;  // of tokens 0 and on, as they were evaluated
-    std::vector<double> out;
-    for (size_t i = 0; i < events.size(); ++i) {
-      AppendRows event_rows;
-      event_rows.keys = RowsOf(k, first_row[i], count[i]);
-      event_rows.values = RowsOf(v, first_row[i], count[i]);
-      event_rows.query_heads = attention.query_heads;
-      event_rows.queries = RowsOf(q, first_row[i], count[i]);
-      TM_ASSIGN_OR_RETURN(const std::vector<double> result, stream.Evaluate(events[i], event_rows, kept));
-      out.insert(out.end(), result.begin(), result.end());
-      if (events[i].view.discarded > 0) continue;
-      kept.keys.insert(kept.keys.end(), event_rows.keys.begin(), event_rows.keys.end());
-      kept.values.insert(kept.values.end(), event_rows.values.begin(), event_rows.values.end());
+    TM_ASSIGN_OR_RETURN(const AttendedStream attended,
+                        AttendStream(run.machine(), MakeStreamSetup(stream, format, window, prompts), rows));
+    // The events of the file are those of the engine.
+    int64_t first = 0;
+    for (size_t i = 0; i < std::max(attended.events.size(), token.size()); ++i) {
+      const StreamEvent event = i < attended.events.size() ? attended.events[i] : StreamEvent();
+      const bool same = i < attended.events.size() && i < token.size() && event.token == token[i] &&
+                        event.count == count[i] && event.Discarded() == discarded[i] && first_row[i] == first;
+      if (!same) return InvalidArgument("is not the policy's").WithField(FieldElement("in.token", i));
+      first += count[i];
     }
-    TM_RETURN_IF_ERROR(run.Expect("o", out));
+    if (first != rows.q.shape[0]) return InvalidArgument("the events have other rows than in.q");
+    TM_RETURN_IF_ERROR(run.Expect("o", attended.out));
   }
   return Status::Ok();
 }
@@ -268,7 +309,7 @@ Status RunRopeShift(CaseRun& run) {
     append.rotation = rotation;
     append.rotation.positions = by;
     for (int32_t row = 0; row < rows; ++row) append.slots.push_back(row);
-    TM_RETURN_IF_ERROR(Append(run.machine(), pool.View(), append).status());
+    TM_RETURN_IF_ERROR(Append(run.machine(), pool.View(), append));
     const std::vector<double> numbers = pool.Numbers();
     const auto columns = static_cast<std::ptrdiff_t>(k.shape[1] * k.shape[2]);
     std::vector<double> out;  // a page is its keys, then its values
