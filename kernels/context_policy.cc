@@ -45,13 +45,9 @@ Status CheckContextPolicy(const ContextPolicy& policy) {
   return CheckWithin("n_discard", policy.n_discard, 1, policy.n_ctx - policy.n_keep);
 }
 
-int64_t ContextView::Held(int64_t position) const {
-  return std::min(sink_len, position + 1) + std::max<int64_t>(0, position + 1 - left);
-}
-
 ContextView ViewAt(const ContextPolicy& policy, int64_t position) {
   ContextView view;
-  view.query_position = view.sink_query_position = position;
+  view.sink_query_position = position;
   if (policy.type == ContextPolicyType::kNone) return view;
   view.sink_len = policy.n_keep;
   view.left = policy.n_keep;
@@ -62,25 +58,9 @@ ContextView ViewAt(const ContextPolicy& policy, int64_t position) {
   const int64_t beyond = std::max<int64_t>(0, position + 1 - policy.n_ctx);
   view.discarded = (beyond + policy.n_discard - 1) / policy.n_discard * policy.n_discard;
   view.left += view.discarded;
-  view.query_position = view.sink_query_position = position - view.discarded;
+  view.sink_query_position = position - view.discarded;
   if (IsBroken(KvRule::kSinkQueryPosition)) view.sink_query_position = position;
   return view;
-}
-
-StatusOr<std::vector<ContextEvent>> PlanContext(const ContextPolicy& policy, int64_t prompt, int64_t tokens) {
-  TM_RETURN_IF_ERROR(CheckContextPolicy(policy));
-  const bool endless = policy.type != ContextPolicyType::kNone;
-  TM_RETURN_IF_ERROR(CheckWithin("prompt", prompt, 1, endless ? policy.n_ctx : kMaxPolicyTokens));
-  TM_RETURN_IF_ERROR(CheckWithin("tokens", tokens, prompt, kMaxPolicyTokens));
-  std::vector<ContextEvent> events = {{0, prompt, ViewAt(policy, prompt - 1)}};
-  for (int64_t position = prompt; position < tokens; ++position) {
-    const ContextView view = ViewAt(policy, position);
-    const bool again =
-        policy.type == ContextPolicyType::kReevaluate && view.discarded > events.back().view.discarded;
-    const int64_t token = again ? view.left : position;
-    events.push_back({token, position + 1 - token, view});
-  }
-  return events;
 }
 
 }  // namespace tramontane

@@ -12,13 +12,12 @@
 //     cache positions   0 1           2 3 4 5 6       left = 5, sink_query_position = 6
 //
 // A row's view follows from its position, so a chunk may cross discards and chunking changes nothing; under
-// `reevaluate` an event ends at each discard.
+// `reevaluate` no chunk does: what a discard leaves is computed anew.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "kernels/core/status.h"
 
@@ -49,24 +48,9 @@ struct ContextView {
   int64_t discarded = 0;            // D: tokens dropped before it
   int64_t sink_len = 0;             // it sees tokens [0, min(sink_len, position + 1))
   int64_t left = 0;                 // and [left, position], in true positions
-  int64_t query_position = 0;       // where it stands among the tokens held
-  int64_t sink_query_position = 0;  // where it stands for sink keys
-
-  int64_t Held(int64_t position) const;  // tokens that it sees
+  int64_t sink_query_position = 0;  // where it stands for sink keys: its position - D
 };
 
 ContextView ViewAt(const ContextPolicy& policy, int64_t position);
-
-// Tokens [token, token + count) are evaluated together; `view` is that of the last one.
-struct ContextEvent {
-  int64_t token = 0;
-  int64_t count = 0;
-  ContextView view;
-};
-
-// A prompt as the first event, then one token each up to `tokens`; a re-evaluation takes the survivors after
-// the first n_keep together with the new token. INVALID_ARGUMENT: a policy that is refused, a prompt outside
-// 1..n_ctx, fewer tokens than the prompt.
-StatusOr<std::vector<ContextEvent>> PlanContext(const ContextPolicy& policy, int64_t prompt, int64_t tokens);
 
 }  // namespace tramontane
