@@ -7,6 +7,8 @@
 #include <span>
 #include <utility>
 
+#include "kernels/core/broken_rule.h"
+
 namespace tramontane {
 namespace {
 
@@ -64,7 +66,8 @@ bool Contains(const std::vector<int32_t>& ids, int32_t id) {
 
 // The oldest behind those that are kept.
 void Discard(Choice& choice, int64_t count) {
-  choice.tokens.Erase(choice.request->context_policy->n_keep, count);
+  const int64_t spared = choice.request->context_policy->n_keep + (IsBroken(KvRule::kDiscard) ? 1 : 0);
+  choice.tokens.Erase(spared, count);
   choice.discarded += count;
   choice.max_len -= count;
 }

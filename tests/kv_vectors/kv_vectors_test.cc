@@ -270,7 +270,8 @@ TEST(KvVectorsTest, ARuleBrokenInTheProductFailsEachKindThatGoesByIt) {
        {"article.attention", "article.trace", "ascend.mask", "flashinfer.attention", "flashinfer.cascade",
         "prefix.hit", "streaming.attention"}},
       {KvRule::kScaleRounding, {"openppl.key_value_cache"}},
-      {KvRule::kSinkQueryPosition, {"streaming.attention", "streaming.plan"}}};
+      {KvRule::kSinkQueryPosition, {"streaming.attention", "streaming.plan"}},
+      {KvRule::kDiscard, {"streaming.attention", "streaming.plan"}}};
   for (const auto& [rule, expected] : kinds) {
     SCOPED_TRACE(static_cast<int>(rule));
     Machine machine = Cpu();
@@ -284,7 +285,8 @@ TEST(KvVectorsTest, ARuleBrokenInTheProductFailsOnTheEmulatorToo) {
   const std::map<KvRule, std::set<std::string>> kinds = {
       {KvRule::kNone, {}},
       {KvRule::kWindow, {"flashinfer.attention", "flashinfer.cascade", "streaming.attention"}},
-      {KvRule::kSinkQueryPosition, {"streaming.attention"}}};
+      {KvRule::kSinkQueryPosition, {"streaming.attention"}},
+      {KvRule::kDiscard, {"streaming.attention"}}};
   for (const auto& [rule, expected] : kinds) {
     SCOPED_TRACE(static_cast<int>(rule));
     Machine machine = MakeMachine("emulator").value();
