@@ -20,7 +20,7 @@
 //         adjustment. It writes 20 (its record), 8 a TokenLogprob; adjusted rows 4 * vocab, and 4 an
 //         adjustment.
 //
-// Bound:  arithmetic on one SM a row, not memory: where a logprob or top_p is wanted an exponential in f32 a
+// Bound:  arithmetic on one SM a row, not memory: where a logprob or top_p is wanted an exponential a
 //         token, and the hash of the race. f64 has half the rate of f32 on sm_80 and sm_90, a 64th on sm_89.
 //
 // Limits: vocab below 2^31; sm_80 and later.
@@ -28,9 +28,9 @@
 // Math:   as on the CPU: logits f32, weights and race in f64. A filter adds up weights as integers (of
 //         weight 2^-k, k = 62 less the bits of vocab), so its sums are exact and no order of threads changes
 //         them; it differs from a sum in f64 only where the two sides of the cut are within 2^-40 or so.
-//         The log-sum-exp adds up estimates in f32 in the same way and takes one logarithm in f64: what a
-//         logprob is off by is in sampling.h.
-//         f64 is for finalists: top_p first adds up weights estimated in f32, whose errors have a bound, and
+//         The log-sum-exp adds up estimates in the same way and takes one logarithm in f64: what a logprob is
+//         off by is in sampling.h.
+//         f64 is for finalists: top_p first adds up estimates of weights, whose errors have a bound, and
 //         where that leaves no doubt in which bucket the limit is reached, and at which of its tokens,
 //         weighed in f64, the cut is the one that exact sums give; else those are taken. The race compares in
 //         f32 what cannot win.

@@ -17,8 +17,7 @@ struct SampleKernelParams {
 };
 
 // What a logprob is off by at most before its one rounding to f32, of vocabularies of up to 2^20 tokens (V):
-//   - a weight e^(logit - highest) is estimated in f32, off by 2^-24 of it by its exponent and by 2^-22 by
-//     ex2.approx (PTX ISA: 2 units in the last place), together less than 2^-21;
+//   - a weight e^(logit - highest) is estimated, off by less than 2^-28 of it (WeightEstimates);
 //   - it is rounded down to a multiple of 2^-k, k >= 61 - log2(V): V weights lose less than V^2 * 2^-61 of
 //     their sum, which is 1 at least, and that is 2^-21 at most; the sum of the multiples is exact;
 //   - so the sum is off by less than 2^-20 of itself, and its logarithm, in f64, by as much.

@@ -23,6 +23,7 @@ constexpr int kListed = kBuckets / 2;  // tokens that fit the memory of the hist
 constexpr float kLargest = 3.402823466e+38f;
 constexpr double kLeastWeight = 2.2250738585072014e-308;  // a weight that underflowed never wins
 constexpr double kForever = __builtin_huge_val();
+constexpr int kPowers = 256;  // of 2, from 1 down to 1/2
 
 struct Listed {
   uint64_t key;
@@ -39,9 +40,10 @@ struct Shared {
   uint64_t before;              // of FindBucket
   uint64_t cut;                 // of FindInList
   SamplingRow row;
-  int32_t bucket;       // of FindBucket
-  int32_t listed;       // of ListTokens; may exceed kListed, then only that many are there
-  uint32_t race_bound;  // of RunRace: the order of log2 of a time that was reached
+  int32_t bucket;            // of FindBucket
+  int32_t listed;            // of ListTokens; may exceed kListed, then only that many are there
+  uint32_t race_bound;       // of RunRace: the order of log2 of a time that was reached
+  uint32_t powers[kPowers];  // of WeightEstimates: 2^31 * 2^(-i / kPowers)
 };
 
 // ---- order --------------------------------------------------------------------------------------
@@ -139,26 +141,22 @@ TM_DEVICE bool IsCandidate(uint64_t key) { return key != kFailedKey && key <= kL
 
 // exp((logit - highest) / temperature).
 struct Weights {
-  // No estimate is off by more than this share of it and 2: its exponent by 2^-24, Exp2 by 2^-22. The half of
-  // it would do; kMostLogprobError counts so.
-  static constexpr double kEstimateError = 0x1p-20;
   // Of temperatures for which there are estimates: what is close enough to weigh something is far from what
   // f32 cannot hold.
   static constexpr double kLeastSlope = 0x1p-30, kMostSlope = 0x1p30;
 
   double highest;
   double inverse_temperature;
-  float nats_to_log2;           // less than log2(e) / temperature, by enough for the roundings in LeastBits
-  float slope_high, slope_low;  // log2(e) / temperature
+  float nats_to_log2;  // less than log2(e) / temperature, by enough for the roundings in LeastBits
 
   TM_DEVICE Weights(float highest_logit, double inverse)
       : highest(highest_logit), inverse_temperature(inverse) {
-    const double slope = 1.4426950408889634 * inverse;
-    const double less = slope * (1.0 - 0x1p-20);
+    const double less = slope() * (1.0 - 0x1p-20);
     nats_to_log2 = less < static_cast<double>(kLargest) ? static_cast<float>(less) : kLargest;
-    const double estimated = has_estimates() ? slope : 0.0;
-    slope_high = static_cast<float>(estimated);
-    slope_low = static_cast<float>(estimated - static_cast<double>(slope_high));
+  }
+  TM_DEVICE double slope() const { return 1.4426950408889634 * inverse_temperature; }
+  TM_DEVICE bool has_estimates() const {
+    return inverse_temperature > kLeastSlope && inverse_temperature < kMostSlope;
   }
   TM_DEVICE double Of(float logit) const {
     const double exponent = (static_cast<double>(logit) - highest) * inverse_temperature;
@@ -176,27 +174,53 @@ struct Weights {
     if (LeastBits(logit) > static_cast<float>(bits + 1)) return 0;  // it would be rounded to it
     return static_cast<uint64_t>(Of(logit) * static_cast<double>(uint64_t{1} << bits) + 0.5);
   }
+};
 
-  TM_DEVICE bool has_estimates() const {
-    return inverse_temperature > kLeastSlope && inverse_temperature < kMostSlope;
+// The same without f64 for each token: a power of 2 out of a table, times 1 + grown in f32.
+//
+// What an estimate is off by, as a share of it: 2^-31 by the power, 2^-32 where the factor is rounded, less
+// than that by e = -r * ln 2 (below 2^-9.5, in two roundings), 2^-33.5 by r and 2^-34 by the rest, together
+// less than 2^-29. And 1, where it is rounded down.
+struct WeightEstimates {
+  static constexpr double kError = 0x1p-28;  // no estimate is off by more than this share of it and 2
+
+  const uint32_t* powers;
+  int bits;  // 2^bits stands for 1
+  float highest;
+  float slope_high, slope_low;  // log2(e) / temperature
+
+  // By all threads of a block. REQUIRES: has_estimates().
+  TM_DEVICE WeightEstimates(Shared* s, const Weights& weights, int bits_of_one)
+      : powers(s->powers), bits(bits_of_one), highest(static_cast<float>(weights.highest)) {
+    slope_high = static_cast<float>(weights.slope());
+    slope_low = static_cast<float>(weights.slope() - static_cast<double>(slope_high));
+    if (ThreadX() < kPowers) {
+      const double power = ExpOfNonPositive<double, int64_t>(ThreadX() * (-0.6931471805599453 / kPowers));
+      s->powers[ThreadX()] = static_cast<uint32_t>(power * 0x1p31 + 0.5);
+    }
+    SyncThreads();
   }
-  // About the same, without f64. REQUIRES: has_estimates().
-  TM_DEVICE uint64_t EstimateFixed(float logit, int bits) const {
-    constexpr float kRounder = 0x1.8p23f;  // adding it leaves the nearest integer
-    if (LeastBits(logit) > static_cast<float>(bits + 1)) return 0;
-    // highest - logit is distance + rest, exactly.
-    const float from = static_cast<float>(highest);
-    const float distance = from - logit;
-    const float subtracted = distance - from;
-    const float rest = (from - (distance - subtracted)) - (logit + subtracted);
-    const float whole = MultiplyAdd(distance, slope_high, kRounder) - kRounder;
-    float part = MultiplyAdd(distance, slope_high, -whole);
-    part = MultiplyAdd(distance, slope_low, part);
-    part = MultiplyAdd(rest, slope_high, part);
-    const uint32_t value = BitsOf(Exp2(-part));  // between 1/2 and 2
-    const uint64_t mantissa = (value & 0x7fffffu) | 0x800000u;
-    const int shift = bits - static_cast<int>(whole) + static_cast<int>(value >> 23) - (127 + 23);
-    return shift >= 0 ? mantissa << shift : shift > -24 ? mantissa >> -shift : 0;
+  TM_DEVICE uint64_t operator()(float logit) const {
+    // Adding these leaves the nearest multiple of 1 / kPowers, and the nearest integer.
+    constexpr float kNearRounder = 0x1.8p15f, kRounder = 0x1.8p23f;
+    static_assert(kPowers == 1 << (23 - 15));
+    const float distance = highest - logit;
+    const float exponent = MultiplyUnfused(distance, slope_high);
+    if (!(exponent <= static_cast<float>(bits + 1))) return 0;
+    // highest - logit is distance + rest, exactly, and the weight's exponent -(near / kPowers + r).
+    const float subtracted = distance - highest;
+    const float rest = (highest - (distance - subtracted)) - (logit + subtracted);
+    const float shifted = exponent + kNearRounder;
+    float lost = MultiplyAdd(distance, slope_high, -exponent);
+    lost = MultiplyAdd(distance, slope_low, lost);
+    lost = MultiplyAdd(rest, slope_high, lost);
+    const float r = (exponent - (shifted - kNearRounder)) + lost;
+    const uint32_t near = BitsOf(shifted) - BitsOf(kNearRounder);
+    // 2^-r is 1 + grown, and 2^31 stands for 1.
+    const float e = r * -0.693147181f;
+    const float grown = MultiplyAdd(e * e, MultiplyAdd(e, 1.0f / 6, 0.5f), e);
+    const uint32_t factor = (1u << 31) + BitsOf(MultiplyAdd(grown, 0x1p31f, kRounder)) - BitsOf(kRounder);
+    return uint64_t{powers[near % kPowers]} * factor >> (62u - bits + near / kPowers);
   }
 };
 
@@ -230,6 +254,11 @@ struct Bounds {
   TM_DEVICE bool Between(uint64_t before, uint64_t after) const {
     const auto low = static_cast<double>(before), high = static_cast<double>(after);
     return low + Error(low) < least && high - Error(high) >= most;
+  }
+  // From now on all that is added to this sum is exact.
+  TM_DEVICE void Reached(uint64_t sum) {
+    absolute = Error(static_cast<double>(sum));
+    relative = 0.0;
   }
 };
 
@@ -358,18 +387,18 @@ TM_DEVICE uint64_t CutOf(Shared* s, const Logits& logits, float highest, uint64_
 
 // Bounds of the limit that a share of all weights is, from the sum of their estimates.
 TM_DEVICE Bounds BoundsOfShare(double share, uint64_t total, int vocab) {
-  Bounds sums = {0.0, 0.0, Weights::kEstimateError, 2.0 * vocab};
+  Bounds sums = {0.0, 0.0, WeightEstimates::kError, 2.0 * vocab};
   const auto whole = static_cast<double>(total);
   sums.least = share * (whole - sums.Error(whole));
   sums.most = share * (whole + sums.Error(whole));
   return sums;
 }
 
-// The same of weights whose sum reaches a share of the whole, where their estimates in f32 leave no doubt of
-// it, and kFailedKey where they do. Tokens of one bucket alone are weighed in f64.
-template <typename Estimate, typename Measure>
+// The same of weights whose sum reaches a share of the whole, where their estimates leave no doubt of it, and
+// kFailedKey where they do. Tokens of one bucket alone are weighed in f64.
+template <typename Measure>
 TM_DEVICE uint64_t FindCutByEstimates(Shared* s, const Logits& logits, float highest, uint64_t last,
-                                      double share, const Estimate& estimate, const Measure& measure) {
+                                      double share, const WeightEstimates& estimate, const Measure& measure) {
   const auto bucket_of = [highest](float logit, uint64_t) { return DistanceBucket(highest, logit); };
   const auto wanted = [last](uint64_t key) { return key <= last; };
   FillHistogram(s, logits, wanted, bucket_of, estimate);
@@ -382,8 +411,7 @@ TM_DEVICE uint64_t FindCutByEstimates(Shared* s, const Logits& logits, float hig
   };
   const int count = ListTokens(s, logits, in_bucket, measure);
   if (count > kListed) return kFailedKey;
-  bounds.absolute = bounds.Error(static_cast<double>(reached));
-  bounds.relative = 0.0;
+  bounds.Reached(reached);
   return FindInList(s, count, reached, bounds);
 }
 
@@ -460,9 +488,7 @@ TM_DEVICE uint64_t ApplyFilters(Shared* s, const Logits& logits, float highest, 
     const auto weight = [&](float logit) { return weights.Fixed(logit, bits); };
     uint64_t cut = kFailedKey;
     if (weights.has_estimates()) {
-      cut = FindCutByEstimates(
-          s, logits, highest, last, share, [&](float logit) { return weights.EstimateFixed(logit, bits); },
-          weight);
+      cut = FindCutByEstimates(s, logits, highest, last, share, WeightEstimates(s, weights, bits), weight);
     }
     last = cut != kFailedKey ? cut : CutOf(s, logits, highest, last, weight, [share](uint64_t total) {
       return share * static_cast<double>(total);
@@ -470,6 +496,19 @@ TM_DEVICE uint64_t ApplyFilters(Shared* s, const Logits& logits, float highest, 
   }
   return last;
 }
+
+// Who came first: times are positive, so their bits ascend with them. At one time the lower token.
+struct RaceResult {
+  uint64_t time_bits;
+  uint64_t winner;
+
+  TM_DEVICE bool Before(const RaceResult& other) const {
+    return time_bits < other.time_bits || (time_bits == other.time_bits && winner < other.winner);
+  }
+  TM_DEVICE int32_t token() const {
+    return time_bits == BitsOf(kForever) ? -1 : static_cast<int32_t>(winner);
+  }
+};
 
 // The race: the candidate with the least E / w wins.
 //
@@ -484,8 +523,7 @@ struct Race {
   uint64_t seed;
   int64_t position;
   int32_t choice;
-  double best = kForever;  // of this thread
-  uint64_t winner = kLastKey;
+  RaceResult best = {BitsOf(kForever), kLastKey};  // of this thread
 
   TM_DEVICE Race(Shared* s, const Weights& of)
       : weights(of),
@@ -504,25 +542,16 @@ struct Race {
     const double weight = weights.Of(logit);
     if (weight < least_weight) return;
     const double time = -Log1p(-UniformOfBits(bits)) / weight;
-    if (!(time < best)) return;
-    best = time;
-    winner = static_cast<uint64_t>(token);
+    const RaceResult result = {BitsOf(time), static_cast<uint64_t>(token)};
+    if (!result.Before(best)) return;
+    best = result;
     AtomicMinShared(&s->race_bound, OrderOf(Log2(static_cast<float>(time)) + kSlack));
   }
 };
 
-// Who came first: times are positive, so their bits ascend with them. At one time the lower token.
-struct RaceResult {
-  uint64_t time_bits;
-  uint64_t winner;
-
-  TM_DEVICE int32_t token() const {
-    return time_bits == BitsOf(kForever) ? -1 : static_cast<int32_t>(winner);
-  }
-};
-TM_DEVICE RaceResult FirstOf(Shared* s, uint64_t time_bits, uint64_t winner) {
-  const uint64_t first = BlockMin(s, time_bits);
-  return {first, BlockMin(s, time_bits == first ? winner : kLastKey)};
+TM_DEVICE RaceResult FirstOf(Shared* s, RaceResult own) {
+  const uint64_t first = BlockMin(s, own.time_bits);
+  return {first, BlockMin(s, own.time_bits == first ? own.winner : kLastKey)};
 }
 
 // Of the tokens of `logits` up to key `last`.
@@ -531,7 +560,7 @@ TM_DEVICE RaceResult RunRace(Shared* s, const Logits& logits, const Weights& wei
   ForEachToken(logits, [&](int token, float logit) {
     if (KeyOf(logit, token) <= last) race.Enter(s, token, logit);
   });
-  return FirstOf(s, BitsOf(race.best), race.winner);
+  return FirstOf(s, race.best);
 }
 
 // Of a row at a temperature, by one block.
@@ -557,9 +586,9 @@ TM_DEVICE int32_t ChooseToken(Shared* s, const SampleKernelParams& p, const Logi
 // near 0 is off by a share of itself.
 TM_DEVICE uint64_t SumOfWeights(Shared* s, const Logits& raw, float highest) {
   const Weights weights(highest, 1.0);
-  const int bits = WeightBits(raw.vocab);
+  const WeightEstimates estimate(s, weights, WeightBits(raw.vocab));
   uint64_t sum = 0;
-  ForEachToken(raw, [&](int, float logit) { sum += weights.EstimateFixed(logit, bits); });
+  ForEachToken(raw, [&](int, float logit) { sum += estimate(logit); });
   return BlockSum(s, sum);
 }
 

@@ -10,21 +10,25 @@
 //           weigh   log-sum-exp; rank of a token that is chosen already; else the race, or where there are
 //                   filters the histogram of the first that cuts; the histogram of top_logprobs. Settles
 //                   rows without filters and top_logprobs, but the rank of what won the race.
-//           finish  lists the tokens of all buckets up to the one that is cut, which the last block cuts and
-//                   races in its shared memory; the rank of a race's winner; lists top_logprobs.
-//         Where a list would be longer than 1,024 tokens, or estimates leave a doubt, the last block goes
-//         over the whole row as sampling.cu does.
+//           finish  lists the tokens of the bucket that is cut, which the last block cuts and races in its
+//                   shared memory; those in front of it stay however many they are, and blocks race their
+//                   own; where a rank is wanted they are listed, too. What top_k leaves is all listed where
+//                   that fits. The rank of a race's winner; lists top_logprobs.
+//         The last block goes over the whole row as sampling.cu does where a bucket has more than 1,024
+//         tokens, where estimates leave a doubt, and where top_p follows a top_k above 1,024; and to count
+//         those above the token where more than 1,024 are in front.
 //
 // Bytes:  a row and block read 72 (its SamplingRow) in each launch that has something to do, and 4 to learn
-//         that it has not; in all a row reads passes * 4 * vocab as in sampling.cu, where a filter's cut and
-//         top_logprobs are 2 each. What blocks say to each other is beside it: 56 a block and launch, 16 a
-//         bucket that has a token, 8 a token that is listed, 16 KiB a histogram.
+//         that it has not; in all a row reads passes * 4 * vocab as in sampling.cu, where filters and race
+//         are 2 together (3 where a rank is wanted and not all that stay are listed), and top_logprobs 2.
+//         What blocks say to each other is beside it: 56 a block and launch, 16 a bucket that has a token, 8
+//         a token that is listed, 16 KiB a histogram.
 // Bound:  three launches and the chain of joins, some microseconds; the passes are divided by blocks.
 // Limits: as sampling.cu; up to kMostSplitRows rows and kMostSampleBlocks blocks.
 // Math:   as sampling.cu. Histograms, counts, sums of weights and first keys are integers, so no order and
 //         no number of blocks changes them: records and lists are, bit by bit, those of one block.
-// Ideas:  the last block joins (CUB's decoupled reductions, XQA); a cut needs only what stands before it, so
-//         that a list of survivors is enough for all filters and the race.
+// Ideas:  the last block joins (CUB's decoupled reductions, XQA); a cut needs only the sum of what stands
+//         before it, so that a list of one bucket is enough for it, and a race is one however it is divided.
 #include "kernels/core/check.h"
 #include "kernels/cuda/last_block.cuh"
 #include "kernels/cuda/sampling_row.cuh"
@@ -50,26 +54,30 @@ struct SplitPart {
 struct SplitState {
   uint64_t first_raw, first;
   double log_total;
-  double least, most;  // bounds of top_p's limit
-  int32_t settled;     // 1: its record is written
-  int32_t token;       // -1: not chosen yet
-  int32_t rank;        // 0: not known, or nobody asks
-  int32_t bucket;      // the last that tokens are listed of, or kNoList
-  int32_t top_bucket;  // the same of top_logprobs
+  Bounds limit;          // of the first filter that cuts
+  uint64_t reached;      // by the measures in front of first_bucket
+  int32_t settled;       // 1: its record is written
+  int32_t token;         // -1: not chosen yet
+  int32_t rank;          // 0: not known, or nobody asks
+  int32_t first_bucket;  // of tokens that are listed: those in front of it stay, whatever the list says
+  int32_t bucket;        // the last of them, or kNoList
+  int32_t top_bucket;    // the last of top_logprobs
 };
 
 // Of a row, in global memory.
 struct SplitRow {
   // Zero between launches.
-  int32_t done;        // blocks
-  int32_t listed;      // tokens; may exceed kListed
-  int32_t top_listed;  // the same of top_logprobs
+  int32_t done;          // blocks
+  int32_t listed;        // tokens; may exceed kListed
+  int32_t front_listed;  // the same of those in front of them, where ranks are wanted
+  int32_t top_listed;    // the same of top_logprobs
   uint64_t histogram[kBuckets];
   uint64_t top_histogram[kBuckets];
 
   SplitState state;
   SplitPart parts[kMostSampleBlocks];
   uint64_t keys[kListed];
+  uint64_t front_keys[kListed];
   uint64_t top_keys[kListed];
 };
 
@@ -109,6 +117,16 @@ TM_DEVICE bool IsLastOfRow(SplitShared* s, SplitRow* row) {
 // The word of each block's part, or what stands for nobody.
 TM_DEVICE uint64_t OfPart(const SplitRow* row, uint64_t SplitPart::* word, uint64_t nobody) {
   return ThreadX() < GridX() ? LoadGlobalWritten(&(row->parts[ThreadX()].*word)) : nobody;
+}
+
+// Of the tokens that blocks let race.
+TM_DEVICE RaceResult RaceOfParts(Shared* s, const SplitRow* row, RaceResult own) {
+  if (ThreadX() < GridX()) {
+    const RaceResult part = {LoadGlobalWritten(&row->parts[ThreadX()].race.time_bits),
+                             LoadGlobalWritten(&row->parts[ThreadX()].race.winner)};
+    if (part.Before(own)) own = part;
+  }
+  return FirstOf(s, own);
 }
 
 TM_DEVICE void WriteRecord(const SampleKernelParams& p, const SampleRecord& record) {
@@ -196,9 +214,9 @@ TM_DEVICE void JoinScan(Shared* s, const SampleKernelParams& p, SplitRow* row) {
 
 // ---- weigh
 
-// Whether the tokens that filters may leave are listed, rather than looked for in the whole row.
-TM_DEVICE bool ListsFiltered(const SamplingRow& row, int vocab, const Weights& weights) {
-  return HasTopK(row, vocab) ? row.top_k <= kListed : weights.has_estimates();
+// Whether blocks look for the cut together, rather than the last for all of them.
+TM_DEVICE bool CutsTogether(const SamplingRow& row, int vocab, const Weights& weights) {
+  return HasTopK(row, vocab) ? row.top_k <= kListed || !HasTopP(row) : weights.has_estimates();
 }
 
 // The histogram of the first filter that cuts.
@@ -209,29 +227,28 @@ TM_DEVICE void FillFilterHistogram(Shared* s, const Logits& logits, float highes
     FillHistogram(s, logits, wanted, bucket_of, [](float) { return uint64_t{1}; });
     return;
   }
-  const int bits = WeightBits(logits.vocab);
-  FillHistogram(s, logits, wanted, bucket_of,
-                [&](float logit) { return weights.EstimateFixed(logit, bits); });
+  FillHistogram(s, logits, wanted, bucket_of, WeightEstimates(s, weights, WeightBits(logits.vocab)));
 }
 
-// By the last block: the bucket that the filter cuts, and bounds of top_p's limit.
+// By the last block: the bucket that the filter cuts, and where in it.
 TM_DEVICE void CutFilterHistogram(Shared* s, SplitRow* row, int vocab, const Weights& weights,
                                   SplitState* state) {
   state->bucket = kNoList;
-  if (!ListsFiltered(s->row, vocab, weights)) return;
+  if (!CutsTogether(s->row, vocab, weights)) return;
   const bool by_count = HasTopK(s->row, vocab);
   TakeHistogram(s, row->histogram);
   const double count = s->row.top_k, share = s->row.top_p;
-  const Bounds bounds = FindBucket(s, 0, [&](uint64_t total) {
+  state->limit = FindBucket(s, 0, [&](uint64_t total) {
     return by_count ? Bounds{count, count} : BoundsOfShare(share, total, vocab);
   });
-  state->least = bounds.least;
-  state->most = bounds.most;
-  if (s->bucket < kBuckets) {
-    state->bucket = s->bucket;
-  } else if (by_count) {
-    state->bucket = kBuckets - 1;  // fewer candidates than top_k leaves
-  }
+  const bool is_found = s->bucket < kBuckets;
+  if (!is_found && !by_count) return;
+  state->bucket = Min(s->bucket, kBuckets - 1);  // fewer candidates than top_k leaves: all
+  // What fits a list is listed from the front: top_p after top_k weighs all of it.
+  if (by_count && s->row.top_k <= kListed) return;
+  state->first_bucket = s->bucket;
+  state->reached = is_found ? s->before : 0;
+  state->limit.Reached(state->reached);
 }
 
 // By the last block.
@@ -250,12 +267,7 @@ TM_DEVICE void JoinWeigh(Shared* s, const SampleKernelParams& p, SplitRow* row, 
     CutFilterHistogram(s, row, vocab, weights, &state);
     settled = false;
   } else {
-    RaceResult own = {BitsOf(kForever), kLastKey};
-    if (ThreadX() < GridX()) {
-      own = {LoadGlobalWritten(&row->parts[ThreadX()].race.time_bits),
-             LoadGlobalWritten(&row->parts[ThreadX()].race.winner)};
-    }
-    state.token = FirstOf(s, own.time_bits, own.winner).token();
+    state.token = RaceOfParts(s, row, {BitsOf(kForever), kLastKey}).token();
     settled = state.token < 0 || !s->row.NeedsLogprob();
   }
   if (const int asked = TopAsked(s->row); asked > 0) {
@@ -278,14 +290,34 @@ TM_DEVICE void JoinWeigh(Shared* s, const SampleKernelParams& p, SplitRow* row, 
 
 // ---- finish
 
-// The token among those listed that filters leave and that wins the race. False: estimates leave a doubt.
-TM_DEVICE bool ChooseListed(Shared* s, int listed, const SplitState& state, int vocab, const Weights& weights,
-                            int32_t* token) {
+// Lists the tokens among which filters cut. Those in front of them race.
+TM_DEVICE RaceResult RaceAndList(Shared* s, const Logits& logits, const SplitState& state,
+                                 const Weights& weights, SplitRow* row) {
+  const float highest = LogitOf(state.first);
+  Race race(s, weights);
+  const auto wanted = [&](float logit, uint64_t key) {
+    if (key > kLastCandidate) return false;
+    const int bucket = DistanceBucket(highest, logit);
+    if (bucket < state.first_bucket) race.Enter(s, TokenOf(key), logit);
+    return bucket >= state.first_bucket && bucket <= state.bucket;
+  };
+  AddList(s, logits, wanted, &row->listed, row->keys);
+  return FirstOf(s, race.best);
+}
+
+// Whether those in front are listed, too: then lists know the rank of the token that wins.
+TM_DEVICE bool ListsFront(const SamplingRow& row, const SplitState& state) {
+  return row.NeedsLogprob() && !IsAdjusted(row) && state.first_bucket > 0;
+}
+
+// The token among those listed and those in front of them that filters leave and that wins the race. False:
+// estimates leave a doubt.
+TM_DEVICE bool ChooseListed(Shared* s, const SplitRow* row, int listed, const SplitState& state, int vocab,
+                            const Weights& weights, int32_t* token) {
   uint64_t last = kLastCandidate;
   const bool by_count = HasTopK(s->row, vocab);
   if (by_count) {
-    const double count = s->row.top_k;
-    const uint64_t cut = FindInList(s, listed, 0, {count, count});
+    const uint64_t cut = FindInList(s, listed, state.reached, state.limit);
     if (cut != kFailedKey) last = cut;
     SyncThreads();  // all have read it
   }
@@ -298,8 +330,7 @@ TM_DEVICE bool ChooseListed(Shared* s, int listed, const SplitState& state, int 
       sum += s->list[i].measure;
     }
     const double limit = s->row.top_p * static_cast<double>(BlockSum(s, sum));
-    const Bounds bounds = by_count ? Bounds{limit, limit} : Bounds{state.least, state.most};
-    const uint64_t cut = FindInList(s, listed, 0, bounds);
+    const uint64_t cut = FindInList(s, listed, state.reached, by_count ? Bounds{limit, limit} : state.limit);
     if (cut == kFailedKey && !by_count) return false;
     if (cut != kFailedKey) last = cut;
   }
@@ -308,8 +339,14 @@ TM_DEVICE bool ChooseListed(Shared* s, int listed, const SplitState& state, int 
     const uint64_t key = s->list[i].key;
     if (key <= last) race.Enter(s, TokenOf(key), LogitOf(key));
   }
-  *token = FirstOf(s, BitsOf(race.best), race.winner).token();
+  *token = RaceOfParts(s, row, race.best).token();
   return true;
+}
+
+TM_DEVICE uint64_t CountHigherListed(Shared* s, int listed, float logit) {
+  uint64_t higher = 0;
+  for (int i = ThreadX(); i < listed; i += kThreads) higher += LogitOf(s->list[i].key) > logit ? 1 : 0;
+  return BlockSum(s, higher);
 }
 
 // By the last block: the token that filters and race leave, and its rank where it is wanted.
@@ -321,18 +358,19 @@ TM_DEVICE void ChooseFiltered(Shared* s, const SampleKernelParams& p, SplitRow* 
   bool chosen = false;
   if (state->bucket != kNoList) {
     listed = TakeList(s, &row->listed, row->keys);
-    chosen = listed <= kListed && ChooseListed(s, listed, *state, raw.vocab, weights, &state->token);
+    chosen = listed <= kListed && ChooseListed(s, row, listed, *state, raw.vocab, weights, &state->token);
   }
   if (!chosen) state->token = FilterAndRace(s, logits, highest, weights);
   if (state->token < 0 || !s->row.NeedsLogprob()) return;
   const float logit = LoadUniform(raw.data + state->token);
-  uint64_t higher = 0;
-  if (chosen && logits.data == raw.data) {  // whoever is higher is listed
-    for (int i = ThreadX(); i < listed; i += kThreads) higher += LogitOf(s->list[i].key) > logit ? 1 : 0;
-    higher = BlockSum(s, higher);
-  } else {
-    higher = CountHigher(s, raw, logit);
+  bool is_known = chosen && !IsAdjusted(s->row);
+  uint64_t higher = is_known ? CountHigherListed(s, listed, logit) : 0;
+  if (ListsFront(s->row, *state)) {
+    const int front = TakeList(s, &row->front_listed, row->front_keys);
+    is_known = is_known && front <= kListed;
+    if (is_known) higher += CountHigherListed(s, front, logit);
   }
+  if (!is_known) higher = CountHigher(s, raw, logit);
   state->rank = 1 + static_cast<int32_t>(higher);
 }
 
@@ -377,7 +415,8 @@ TM_KERNEL TM_BOUNDS(kThreads, 2) void SampleScanKernel(SampleKernelParams p) {
   if (IsLastOfRow(s, row)) JoinScan(s, p, row);
 }
 
-TM_KERNEL TM_BOUNDS(kThreads, 2) void SampleWeighKernel(SampleKernelParams p) {
+// A block a multiprocessor is all there are (SampleBlocks): it may have the registers of two.
+TM_KERNEL TM_BOUNDS(kThreads, 1) void SampleWeighKernel(SampleKernelParams p) {
   AwaitPriorKernels();
   SplitShared* const s = SharedOfBlock();
   SplitRow* const row = RowOfBlock(p);
@@ -393,7 +432,7 @@ TM_KERNEL TM_BOUNDS(kThreads, 2) void SampleWeighKernel(SampleKernelParams p) {
     part.higher = CountHigher(s, raw, LoadUniform(raw.data + state.token));
   } else if (!IsFiltered(s->row, raw.vocab)) {
     part.race = RunRace(s, logits, weights, kLastCandidate);
-  } else if (ListsFiltered(s->row, raw.vocab, weights)) {
+  } else if (CutsTogether(s->row, raw.vocab, weights)) {
     FillFilterHistogram(s, logits, highest, weights);
     AddHistogram(s, row->histogram);
   }
@@ -412,7 +451,7 @@ TM_KERNEL TM_BOUNDS(kThreads, 2) void SampleWeighKernel(SampleKernelParams p) {
   if (IsLastOfRow(s, row)) JoinWeigh(s, p, row, raw.vocab, weights);
 }
 
-// A block a multiprocessor is all there are (SampleBlocks): it may have the registers of two.
+// As above.
 TM_KERNEL TM_BOUNDS(kThreads, 1) void SampleFinishKernel(SampleKernelParams p) {
   AwaitPriorKernels();
   SplitShared* const s = SharedOfBlock();
@@ -423,10 +462,15 @@ TM_KERNEL TM_BOUNDS(kThreads, 1) void SampleFinishKernel(SampleKernelParams p) {
   const Logits raw = SliceOfBlock(p);
   if (state.token < 0 && state.bucket != kNoList) {
     const float highest = LogitOf(state.first);
-    const auto wanted = [&](float logit, uint64_t key) {
-      return key <= kLastCandidate && DistanceBucket(highest, logit) <= state.bucket;
-    };
-    AddList(s, AdjustedPlace(p, BlockY(), s->row, raw), wanted, &row->listed, row->keys);
+    const Weights weights(highest, 1.0 / static_cast<double>(s->row.temperature));
+    const RaceResult race = RaceAndList(s, AdjustedPlace(p, BlockY(), s->row, raw), state, weights, row);
+    if (ThreadX() == 0) StoreGlobal(&row->parts[BlockX()].race, race);
+    if (ListsFront(s->row, state)) {
+      const auto in_front = [&](float logit, uint64_t) {
+        return DistanceBucket(highest, logit) < state.first_bucket;
+      };
+      AddList(s, raw, in_front, &row->front_listed, row->front_keys);
+    }
   } else if (state.token >= 0 && state.rank == 0 && s->row.NeedsLogprob()) {
     const uint64_t higher = CountHigher(s, raw, LoadUniform(raw.data + state.token));
     if (ThreadX() == 0) StoreGlobal(&row->parts[BlockX()].higher, higher);

@@ -1423,7 +1423,7 @@ TEST(CudaSamplingBytesTest, OfSeveralBlocksAreThePassesOverTheLogits) {
   // set to zero; the other two launches ask whether there is anything to do.
   EXPECT_EQ(
       count({.temperature = 0.0f, .wants_logprob = 0}),
-      (Bytes{.read = kPass + kBlocks * (72 + 16 + 4 + 2 * 4), .written = kBlocks * (16 + 4) + 4 + 64 + 20}));
+      (Bytes{.read = kPass + kBlocks * (72 + 16 + 4 + 2 * 4), .written = kBlocks * (16 + 4) + 4 + 88 + 20}));
   struct Case {
     const char* name;
     SamplingRow row;
@@ -1433,7 +1433,10 @@ TEST(CudaSamplingBytesTest, OfSeveralBlocksAreThePassesOverTheLogits) {
                         {"temperature", {}, 4},
                         {"nobody reads the logprob", {.wants_logprob = 0}, 2},
                         {"top_k", {.top_k = 40}, 4},
-                        {"top_p", {.top_p = 0.2f}, 4},
+                        {"top_p", {.top_p = 0.5f}, 5},
+                        {"top_p in the first bucket", {.top_p = 0.2f}, 4},
+                        {"top_p leaves thousands", {.top_p = 0.9f, .wants_logprob = 0}, 3},
+                        {"top_k leaves thousands", {.top_k = 5000, .wants_logprob = 0}, 3},
                         {"both", {.top_p = 0.9f, .top_k = 40, .wants_logprob = 0}, 3},
                         {"top_logprobs", {.temperature = 0.0f, .top_logprobs = 5}, 5}};
   for (const Case& c : cases) {
@@ -1473,6 +1476,23 @@ TEST(CudaSamplingExponentials, InDoublePrecisionAreThoseOfFinalists) {
     EXPECT_LT(without, static_cast<int64_t>(kVocab / 40));
   }
   EXPECT_EQ(exponentials(Greedy()), 0);
+}
+
+// A token at the cut is a hundred-thousandth of all, and what sums of estimates are off by is far less.
+TEST(CudaSamplingExponentials, OfFlatRowsAreThoseOfFinalistsToo) {
+  constexpr size_t kVocab = 131072;
+  constexpr uint64_t kRows = 8;
+  std::vector<float> adjusted(kRows * kVocab);
+  std::vector<SampledRow> rows(kRows);
+  for (uint64_t r = 0; r < kRows; ++r) {
+    rows[r].logits = RandomLogits(kVocab, r);
+    rows[r].row.top_p = 0.9f;
+    rows[r].row.wants_logprob = 0;
+  }
+  ForgetCounts();
+  RunSample([&](const SampleParams& p) { EXPECT_EQ(cuda::LaunchSample({p, adjusted.data()}, nullptr), 0); },
+            rows);
+  EXPECT_LT(emulator::TotalStats().exponentials, static_cast<int64_t>(kRows * kVocab / 40));
 }
 
 TEST(CudaSamplingBytesTest, OfAdvanceEqualTheirFormula) {

@@ -434,13 +434,13 @@ TEST_P(CudaRaceTest, PointwiseKernelsAreSilent) {
   ASSERT_EQ(LaunchScatter({pairs.data(), 1, scattered.data()}, nullptr), 0);
 }
 
-// A greedy row, one with every filter, mask and adjustment, by one block a row and by several, and then their
-// tokens handed on.
+// A greedy row, one with every filter, mask and adjustment and one of which more stay than are listed, by one
+// block a row and by several, and then the first two's tokens handed on.
 TEST_P(CudaRaceTest, SamplingIsSilent) {
   constexpr int32_t kVocab = 700;
-  std::vector<float> logits(2 * kVocab), adjusted(logits.size());
+  std::vector<float> logits(3 * kVocab), adjusted(logits.size());
   for (size_t i = 0; i < logits.size(); ++i) logits[i] = static_cast<float>(i * 7919 % 101) * 0.1f;
-  std::vector<SamplingRow> rows(2);
+  std::vector<SamplingRow> rows(3);
   rows[0].temperature = 0.0f;
   rows[1].top_k = 50;
   rows[1].top_p = 0.8f;
@@ -448,12 +448,13 @@ TEST_P(CudaRaceTest, SamplingIsSilent) {
   rows[1].top_logprobs = 3;
   rows[1].adjust_end = 1;
   rows[1].mask_row = 0;
+  rows[2].top_p = 0.9f;
   const std::vector<LogitAdjust> adjusts = {{.token = 5, .bias = 1.0f}};
   const std::vector<uint32_t> masks((kVocab + 31) / 32, 0xfffffff0u);
-  std::vector<SampleRecord> records(2);
-  std::vector<TokenLogprob> top(2 * kMaxTopLogprobs);
+  std::vector<SampleRecord> records(3);
+  std::vector<TokenLogprob> top(3 * kMaxTopLogprobs);
   SampleParams call;
-  call.logits = MakeTensor(logits.data(), DType::kF32, 2, kVocab);
+  call.logits = MakeTensor(logits.data(), DType::kF32, 3, kVocab);
   call.rows = rows.data();
   call.adjusts = adjusts.data();
   call.masks = masks.data();
