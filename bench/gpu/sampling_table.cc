@@ -30,7 +30,9 @@ Table SamplingTable(Device& device, const Progress& progress) {
                             {"greedy with its logprob", {.temperature = 0.0f}},
                             {"sampled", {.wants_logprob = 0}},
                             {"top_p 0.9", {.top_p = 0.9f, .wants_logprob = 0}},
-                            {"top_k 50, top_p 0.9", {.top_p = 0.9f, .top_k = 50, .wants_logprob = 0}}};
+                            {"top_k 50, top_p 0.9", {.top_p = 0.9f, .top_k = 50, .wants_logprob = 0}},
+                            {"top_k 5000, top_p 0.9", {.top_p = 0.9f, .top_k = 5000, .wants_logprob = 0}},
+                            {"top_p 0.9 with its logprob", {.top_p = 0.9f}}};
   for (const int32_t vocab : {32768, 131072}) {
     for (const int32_t rows : {1, 8, 32, 128}) {
       std::mt19937_64 random(7);

@@ -37,10 +37,11 @@ struct Shared {
     Listed list[kListed];
   };
   uint64_t warp_words[kWarps];  // of Reduce and PrefixSum
-  uint64_t before;              // of FindBucket
+  uint64_t before;              // of FindBuckets
   uint64_t cut;                 // of FindInList
   SamplingRow row;
-  int32_t bucket;            // of FindBucket
+  int32_t bucket;            // of FindBuckets
+  int32_t last_bucket;       // of FindBuckets
   int32_t listed;            // of ListTokens; may exceed kListed, then only that many are there
   uint32_t race_bound;       // of RunRace: the order of log2 of a time that was reached
   uint32_t powers[kPowers];  // of WeightEstimates: 2^31 * 2^(-i / kPowers)
@@ -250,10 +251,14 @@ struct Bounds {
   double absolute = 0.0;
 
   TM_DEVICE double Error(double sum) const { return sum * relative + absolute; }
-  // Whether the limit is for certain reached between two sums.
-  TM_DEVICE bool Between(uint64_t before, uint64_t after) const {
-    const auto low = static_cast<double>(before), high = static_cast<double>(after);
-    return low + Error(low) < least && high - Error(high) >= most;
+  // Whether a sum may have come to the limit, and whether it has for certain.
+  TM_DEVICE bool MayBeReached(uint64_t sum) const {
+    const auto most_sum = static_cast<double>(sum) + Error(static_cast<double>(sum));
+    return most_sum >= least;
+  }
+  TM_DEVICE bool IsReached(uint64_t sum) const {
+    const auto least_sum = static_cast<double>(sum) - Error(static_cast<double>(sum));
+    return least_sum >= most;
   }
   // From now on all that is added to this sum is exact.
   TM_DEVICE void Reached(uint64_t sum) {
@@ -279,11 +284,12 @@ TM_DEVICE void FillHistogram(Shared* s, const Logits& logits, const Wanted& want
   SyncThreads();
 }
 
-// Adds up histogram buckets on top of `reached` until they come to bounds_of(their total): s->bucket is where
-// they do (kBuckets: never, or it is not certain), s->before the sum in front of it. Returns the bounds.
+// Adds up histogram buckets on top of `reached` until they come to bounds_of(their total): s->bucket is the
+// first where they may, s->last_bucket the last (kBuckets: never, or it is not certain); s->before is the sum
+// in front of the former. Returns the bounds.
 template <typename BoundsOf>
-TM_DEVICE Bounds FindBucket(Shared* s, uint64_t reached, const BoundsOf& bounds_of) {
-  if (ThreadX() == 0) s->bucket = kBuckets;
+TM_DEVICE Bounds FindBuckets(Shared* s, uint64_t reached, const BoundsOf& bounds_of) {
+  if (ThreadX() == 0) s->bucket = s->last_bucket = kBuckets;
   const uint64_t* own = s->histogram + ThreadX() * kThreadBuckets;
   uint64_t sum = 0;
   TM_UNROLL
@@ -294,9 +300,12 @@ TM_DEVICE Bounds FindBucket(Shared* s, uint64_t reached, const BoundsOf& bounds_
   TM_UNROLL
   for (int i = 0; i < kThreadBuckets; ++i) {
     const uint64_t after = before + own[i];
-    if (bounds.Between(before, after)) {
+    if (!bounds.MayBeReached(before) && bounds.MayBeReached(after)) {
       s->bucket = ThreadX() * kThreadBuckets + i;
       s->before = before;
+    }
+    if (!bounds.IsReached(before) && bounds.IsReached(after)) {
+      s->last_bucket = ThreadX() * kThreadBuckets + i;
     }
     before = after;
   }
@@ -313,7 +322,7 @@ TM_DEVICE uint64_t FindInList(Shared* s, int count, uint64_t reached, const Boun
     const Listed own = s->list[i];
     uint64_t before = reached;
     for (int j = 0; j < count; ++j) before += s->list[j].key < own.key ? s->list[j].measure : 0;
-    if (bounds.Between(before, before + own.measure)) s->cut = own.key;
+    if (!bounds.MayBeReached(before) && bounds.IsReached(before + own.measure)) s->cut = own.key;
   }
   SyncThreads();
   return s->cut;
@@ -350,7 +359,7 @@ struct CutSearch {
         [&](float logit, uint64_t key) { return BucketOf(logit, key); }, measure);
   }
   TM_DEVICE bool FindBucket() {
-    sampling::FindBucket(s, reached, [&](uint64_t total) {
+    FindBuckets(s, reached, [&](uint64_t total) {
       if (shift < 0) limit = limit_of(total);
       return Bounds{limit, limit};
     });
@@ -385,13 +394,16 @@ TM_DEVICE uint64_t CutOf(Shared* s, const Logits& logits, float highest, uint64_
   return FindCut(CutSearch<Measure, LimitOf>{s, logits, highest, last, measure, limit_of});
 }
 
-// Bounds of the limit that a share of all weights is, from the sum of their estimates.
-TM_DEVICE Bounds BoundsOfShare(double share, uint64_t total, int vocab) {
+// Bounds of the limit that a share of weights is, of whose estimates the sum is between these.
+TM_DEVICE Bounds BoundsOfShare(double share, uint64_t least_total, uint64_t most_total, int vocab) {
   Bounds sums = {0.0, 0.0, WeightEstimates::kError, 2.0 * vocab};
-  const auto whole = static_cast<double>(total);
-  sums.least = share * (whole - sums.Error(whole));
-  sums.most = share * (whole + sums.Error(whole));
+  const auto least = static_cast<double>(least_total), most = static_cast<double>(most_total);
+  sums.least = share * (least - sums.Error(least));
+  sums.most = share * (most + sums.Error(most));
   return sums;
+}
+TM_DEVICE Bounds BoundsOfShare(double share, uint64_t total, int vocab) {
+  return BoundsOfShare(share, total, total, vocab);
 }
 
 // The same of weights whose sum reaches a share of the whole, where their estimates leave no doubt of it, and
@@ -402,14 +414,16 @@ TM_DEVICE uint64_t FindCutByEstimates(Shared* s, const Logits& logits, float hig
   const auto bucket_of = [highest](float logit, uint64_t) { return DistanceBucket(highest, logit); };
   const auto wanted = [last](uint64_t key) { return key <= last; };
   FillHistogram(s, logits, wanted, bucket_of, estimate);
-  Bounds bounds = FindBucket(s, 0, [&](uint64_t total) { return BoundsOfShare(share, total, logits.vocab); });
-  const int bucket = s->bucket;
-  if (bucket == kBuckets) return kFailedKey;
+  Bounds bounds =
+      FindBuckets(s, 0, [&](uint64_t total) { return BoundsOfShare(share, total, logits.vocab); });
+  const int bucket = s->bucket, last_bucket = s->last_bucket;
+  if (bucket == kBuckets || last_bucket == kBuckets) return kFailedKey;
   const uint64_t reached = s->before;
-  const auto in_bucket = [&](float logit, uint64_t key) {
-    return wanted(key) && bucket_of(logit, key) == bucket;
+  const auto in_buckets = [&](float logit, uint64_t key) {
+    const int own = bucket_of(logit, key);
+    return wanted(key) && own >= bucket && own <= last_bucket;
   };
-  const int count = ListTokens(s, logits, in_bucket, measure);
+  const int count = ListTokens(s, logits, in_buckets, measure);
   if (count > kListed) return kFailedKey;
   bounds.Reached(reached);
   return FindInList(s, count, reached, bounds);

@@ -8,21 +8,22 @@
 //           scan    highest logit, and whether all are finite; the same after adjustments and mask, which are
 //                   copied. Settles greedy and forced rows of which no logprob is wanted.
 //           weigh   log-sum-exp; rank of a token that is chosen already; else the race, or where there are
-//                   filters the histogram of the first that cuts; the histogram of top_logprobs. Settles
-//                   rows without filters and top_logprobs, but the rank of what won the race.
-//           finish  lists the tokens of the bucket that is cut, which the last block cuts and races in its
-//                   shared memory; those in front of it stay however many they are, and blocks race their
+//                   filters histograms of counts and of weights, which say where they cut; the histogram of
+//                   top_logprobs. Settles rows without filters and top_logprobs, but the rank of what won
+//                   the race.
+//           finish  lists the tokens of the buckets that are cut, which the last block cuts and races in its
+//                   shared memory; those in front of them stay however many they are, and blocks race their
 //                   own; where a rank is wanted they are listed, too. What top_k leaves is all listed where
 //                   that fits. The rank of a race's winner; lists top_logprobs.
-//         The last block goes over the whole row as sampling.cu does where a bucket has more than 1,024
-//         tokens, where estimates leave a doubt, and where top_p follows a top_k above 1,024; and to count
-//         those above the token where more than 1,024 are in front.
+//         The last block goes over the whole row as sampling.cu does where more than 1,024 tokens are to be
+//         listed or estimates leave a doubt, and to count those above the token where more than 1,024 are in
+//         front.
 //
 // Bytes:  a row and block read 72 (its SamplingRow) in each launch that has something to do, and 4 to learn
 //         that it has not; in all a row reads passes * 4 * vocab as in sampling.cu, where filters and race
-//         are 2 together (3 where a rank is wanted and not all that stay are listed), and top_logprobs 2.
-//         What blocks say to each other is beside it: 56 a block and launch, 16 a bucket that has a token, 8
-//         a token that is listed, 16 KiB a histogram.
+//         are 2 together, top_logprobs are 2, and 1 more each are top_p after a top_k above 1,024 and a rank
+//         where not all that stay are listed. What blocks say to each other is beside it: 56 a block and
+//         launch, 16 a bucket that has a token, 8 a token that is listed, 16 KiB a histogram.
 // Bound:  three launches and the chain of joins, some microseconds; the passes are divided by blocks.
 // Limits: as sampling.cu; up to kMostSplitRows rows and kMostSampleBlocks blocks.
 // Math:   as sampling.cu. Histograms, counts, sums of weights and first keys are integers, so no order and
@@ -54,14 +55,16 @@ struct SplitPart {
 struct SplitState {
   uint64_t first_raw, first;
   double log_total;
-  Bounds limit;          // of the first filter that cuts
-  uint64_t reached;      // by the measures in front of first_bucket
-  int32_t settled;       // 1: its record is written
-  int32_t token;         // -1: not chosen yet
-  int32_t rank;          // 0: not known, or nobody asks
-  int32_t first_bucket;  // of tokens that are listed: those in front of it stay, whatever the list says
-  int32_t bucket;        // the last of them, or kNoList
-  int32_t top_bucket;    // the last of top_logprobs
+  uint64_t count_before;   // tokens in front of count_bucket
+  uint64_t weight_before;  // estimates in front of first_bucket
+  uint64_t weight_kept;    // estimates in front of count_bucket
+  int32_t settled;         // 1: its record is written
+  int32_t token;           // -1: not chosen yet
+  int32_t rank;            // 0: not known, or nobody asks
+  int32_t count_bucket;    // that top_k cuts; kBuckets: it cuts none
+  int32_t first_bucket;    // of tokens that are listed: those in front of it stay, whatever the list says
+  int32_t bucket;          // the last that are listed, but for count_bucket; or kNoList
+  int32_t top_bucket;      // the last of top_logprobs
 };
 
 // Of a row, in global memory.
@@ -71,8 +74,9 @@ struct SplitRow {
   int32_t listed;        // tokens; may exceed kListed
   int32_t front_listed;  // the same of those in front of them, where ranks are wanted
   int32_t top_listed;    // the same of top_logprobs
-  uint64_t histogram[kBuckets];
-  uint64_t top_histogram[kBuckets];
+  uint64_t counts[kBuckets];
+  uint64_t weights[kBuckets];
+  uint64_t top_counts[kBuckets];
 
   SplitState state;
   SplitPart parts[kMostSampleBlocks];
@@ -214,41 +218,61 @@ TM_DEVICE void JoinScan(Shared* s, const SampleKernelParams& p, SplitRow* row) {
 
 // ---- weigh
 
+// Whether top_p cuts what is not all listed, and asks for a histogram of weights.
+TM_DEVICE bool WeighsAll(const SamplingRow& row, int vocab) {
+  return HasTopP(row) && !(HasTopK(row, vocab) && row.top_k <= kListed);
+}
 // Whether blocks look for the cut together, rather than the last for all of them.
 TM_DEVICE bool CutsTogether(const SamplingRow& row, int vocab, const Weights& weights) {
-  return HasTopK(row, vocab) ? row.top_k <= kListed || !HasTopP(row) : weights.has_estimates();
+  return !WeighsAll(row, vocab) || weights.has_estimates();
 }
 
-// The histogram of the first filter that cuts.
-TM_DEVICE void FillFilterHistogram(Shared* s, const Logits& logits, float highest, const Weights& weights) {
+TM_DEVICE void FillFilterHistograms(Shared* s, const Logits& logits, float highest, const Weights& weights,
+                                    SplitRow* row) {
   const auto wanted = [](uint64_t key) { return key <= kLastCandidate; };
   const auto bucket_of = [highest](float logit, uint64_t) { return DistanceBucket(highest, logit); };
   if (HasTopK(s->row, logits.vocab)) {
     FillHistogram(s, logits, wanted, bucket_of, [](float) { return uint64_t{1}; });
-    return;
+    AddHistogram(s, row->counts);
   }
-  FillHistogram(s, logits, wanted, bucket_of, WeightEstimates(s, weights, WeightBits(logits.vocab)));
+  if (WeighsAll(s->row, logits.vocab)) {
+    FillHistogram(s, logits, wanted, bucket_of, WeightEstimates(s, weights, WeightBits(logits.vocab)));
+    AddHistogram(s, row->weights);
+  }
 }
 
-// By the last block: the bucket that the filter cuts, and where in it.
-TM_DEVICE void CutFilterHistogram(Shared* s, SplitRow* row, int vocab, const Weights& weights,
-                                  SplitState* state) {
+// By the last block: the buckets that filters cut. The limit of top_p is known but for the weights of the
+// bucket that top_k cuts, so that it may lie in several.
+TM_DEVICE void CutFilterHistograms(Shared* s, SplitRow* row, int vocab, const Weights& weights,
+                                   SplitState* state) {
   state->bucket = kNoList;
+  state->count_bucket = kBuckets;
   if (!CutsTogether(s->row, vocab, weights)) return;
-  const bool by_count = HasTopK(s->row, vocab);
-  TakeHistogram(s, row->histogram);
-  const double count = s->row.top_k, share = s->row.top_p;
-  state->limit = FindBucket(s, 0, [&](uint64_t total) {
-    return by_count ? Bounds{count, count} : BoundsOfShare(share, total, vocab);
-  });
-  const bool is_found = s->bucket < kBuckets;
-  if (!is_found && !by_count) return;
-  state->bucket = Min(s->bucket, kBuckets - 1);  // fewer candidates than top_k leaves: all
-  // What fits a list is listed from the front: top_p after top_k weighs all of it.
-  if (by_count && s->row.top_k <= kListed) return;
+  if (HasTopK(s->row, vocab)) {
+    TakeHistogram(s, row->counts);
+    const double count = s->row.top_k;
+    FindBuckets(s, 0, [count](uint64_t) { return Bounds{count, count}; });
+    state->count_bucket = s->bucket;
+    if (s->bucket < kBuckets) state->count_before = s->before;
+    state->first_bucket = s->row.top_k <= kListed ? 0 : s->bucket;
+    state->bucket = Min(s->bucket, kBuckets - 1);
+  }
+  if (!WeighsAll(s->row, vocab)) return;
+  TakeHistogram(s, row->weights);
+  uint64_t front = 0, cut = 0;
+  for (int i = ThreadX(); i < kBuckets; i += kThreads) {
+    if (i < state->count_bucket) front += s->histogram[i];
+    if (i == state->count_bucket) cut += s->histogram[i];
+  }
+  front = BlockSum(s, front);
+  cut = BlockSum(s, cut);
+  const double share = s->row.top_p;
+  FindBuckets(s, 0, [&](uint64_t) { return BoundsOfShare(share, front, front + cut, vocab); });
+  const bool is_certain = s->bucket < kBuckets && s->last_bucket < kBuckets;
+  state->weight_kept = front;
+  state->weight_before = s->before;
   state->first_bucket = s->bucket;
-  state->reached = is_found ? s->before : 0;
-  state->limit.Reached(state->reached);
+  state->bucket = is_certain ? s->last_bucket : kNoList;
 }
 
 // By the last block.
@@ -264,16 +288,16 @@ TM_DEVICE void JoinWeigh(Shared* s, const SampleKernelParams& p, SplitRow* row, 
   if (state.token >= 0) {
     state.rank = 1 + static_cast<int32_t>(BlockSum(s, OfPart(row, &SplitPart::higher, 0)));
   } else if (IsFiltered(s->row, vocab)) {
-    CutFilterHistogram(s, row, vocab, weights, &state);
+    CutFilterHistograms(s, row, vocab, weights, &state);
     settled = false;
   } else {
     state.token = RaceOfParts(s, row, {BitsOf(kForever), kLastKey}).token();
     settled = state.token < 0 || !s->row.NeedsLogprob();
   }
   if (const int asked = TopAsked(s->row); asked > 0) {
-    TakeHistogram(s, row->top_histogram);
+    TakeHistogram(s, row->top_counts);
     const double count = asked;
-    FindBucket(s, 0, [count](uint64_t) { return Bounds{count, count}; });
+    FindBuckets(s, 0, [count](uint64_t) { return Bounds{count, count}; });
     state.top_bucket = Min(s->bucket, kBuckets - 1);  // all, of a vocabulary that is no longer
     if (state.token >= 0) settled = false;
   }
@@ -299,7 +323,7 @@ TM_DEVICE RaceResult RaceAndList(Shared* s, const Logits& logits, const SplitSta
     if (key > kLastCandidate) return false;
     const int bucket = DistanceBucket(highest, logit);
     if (bucket < state.first_bucket) race.Enter(s, TokenOf(key), logit);
-    return bucket >= state.first_bucket && bucket <= state.bucket;
+    return (bucket >= state.first_bucket && bucket <= state.bucket) || bucket == state.count_bucket;
   };
   AddList(s, logits, wanted, &row->listed, row->keys);
   return FirstOf(s, race.best);
@@ -314,24 +338,36 @@ TM_DEVICE bool ListsFront(const SamplingRow& row, const SplitState& state) {
 // estimates leave a doubt.
 TM_DEVICE bool ChooseListed(Shared* s, const SplitRow* row, int listed, const SplitState& state, int vocab,
                             const Weights& weights, int32_t* token) {
+  const auto is_of_count_bucket = [&](uint64_t key) {
+    return DistanceBucket(LogitOf(state.first), LogitOf(key)) == state.count_bucket;
+  };
   uint64_t last = kLastCandidate;
-  const bool by_count = HasTopK(s->row, vocab);
-  if (by_count) {
-    const uint64_t cut = FindInList(s, listed, state.reached, state.limit);
-    if (cut != kFailedKey) last = cut;
+  if (state.count_bucket < kBuckets) {
+    for (int i = ThreadX(); i < listed; i += kThreads) {
+      s->list[i].measure = is_of_count_bucket(s->list[i].key) ? 1 : 0;
+    }
+    const double count = s->row.top_k;
+    last = FindInList(s, listed, state.count_before, {count, count});
     SyncThreads();  // all have read it
   }
   if (HasTopP(s->row)) {
+    const bool all_listed = !WeighsAll(s->row, vocab);
     const int bits = WeightBits(vocab);
     uint64_t sum = 0;
     for (int i = ThreadX(); i < listed; i += kThreads) {
-      const uint64_t key = s->list[i].key;
-      s->list[i].measure = key <= last ? weights.Fixed(LogitOf(key), bits) : 0;
-      sum += s->list[i].measure;
+      const uint64_t key = s->list[i].key, weight = key <= last ? weights.Fixed(LogitOf(key), bits) : 0;
+      s->list[i].measure = weight;
+      if (all_listed || is_of_count_bucket(key)) sum += weight;
     }
-    const double limit = s->row.top_p * static_cast<double>(BlockSum(s, sum));
-    const uint64_t cut = FindInList(s, listed, state.reached, by_count ? Bounds{limit, limit} : state.limit);
-    if (cut == kFailedKey && !by_count) return false;
+    sum = BlockSum(s, sum);
+    const double share = s->row.top_p, limit = share * static_cast<double>(sum);
+    Bounds bounds = {limit, limit};
+    if (!all_listed) {
+      bounds = BoundsOfShare(share, state.weight_kept + sum, vocab);
+      bounds.Reached(state.weight_before);
+    }
+    const uint64_t cut = FindInList(s, listed, state.weight_before, bounds);
+    if (cut == kFailedKey && !all_listed) return false;
     if (cut != kFailedKey) last = cut;
   }
   Race race(s, weights);
@@ -433,15 +469,14 @@ TM_KERNEL TM_BOUNDS(kThreads, 1) void SampleWeighKernel(SampleKernelParams p) {
   } else if (!IsFiltered(s->row, raw.vocab)) {
     part.race = RunRace(s, logits, weights, kLastCandidate);
   } else if (CutsTogether(s->row, raw.vocab, weights)) {
-    FillFilterHistogram(s, logits, highest, weights);
-    AddHistogram(s, row->histogram);
+    FillFilterHistograms(s, logits, highest, weights, row);
   }
   if (TopAsked(s->row) > 0) {
     FillHistogram(
         s, raw, [](uint64_t) { return true; },
         [highest_raw](float logit, uint64_t) { return DistanceBucket(highest_raw, logit); },
         [](float) { return uint64_t{1}; });
-    AddHistogram(s, row->top_histogram);
+    AddHistogram(s, row->top_counts);
   }
   if (ThreadX() == 0) {
     StoreGlobal(&row->parts[BlockX()].sum, part.sum);

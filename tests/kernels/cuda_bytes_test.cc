@@ -1403,7 +1403,7 @@ TEST(CudaSamplingBytesTest, EqualTheFormulaAtTheHeadOfTheKernel) {
 
 // Blocks divide the passes, and what they say to each other is little beside them.
 TEST(CudaSamplingBytesTest, OfSeveralBlocksAreThePassesOverTheLogits) {
-  constexpr int64_t kVocab = 60000, kPass = 4 * kVocab;
+  constexpr int64_t kVocab = 80000, kPass = 4 * kVocab;
   constexpr int32_t kBlocks = 5;
   std::vector<std::byte> split(static_cast<size_t>(cuda::SplitSampleBytes()));
   std::vector<float> adjusted(kVocab);
@@ -1423,7 +1423,7 @@ TEST(CudaSamplingBytesTest, OfSeveralBlocksAreThePassesOverTheLogits) {
   // set to zero; the other two launches ask whether there is anything to do.
   EXPECT_EQ(
       count({.temperature = 0.0f, .wants_logprob = 0}),
-      (Bytes{.read = kPass + kBlocks * (72 + 16 + 4 + 2 * 4), .written = kBlocks * (16 + 4) + 4 + 88 + 20}));
+      (Bytes{.read = kPass + kBlocks * (72 + 16 + 4 + 2 * 4), .written = kBlocks * (16 + 4) + 4 + 80 + 20}));
   struct Case {
     const char* name;
     SamplingRow row;
@@ -1437,7 +1437,7 @@ TEST(CudaSamplingBytesTest, OfSeveralBlocksAreThePassesOverTheLogits) {
                         {"top_p in the first bucket", {.top_p = 0.2f}, 4},
                         {"top_p leaves thousands", {.top_p = 0.9f, .wants_logprob = 0}, 3},
                         {"top_k leaves thousands", {.top_k = 5000, .wants_logprob = 0}, 3},
-                        {"both", {.top_p = 0.9f, .top_k = 40, .wants_logprob = 0}, 3},
+                        {"both leave thousands", {.top_p = 0.9f, .top_k = 5000, .wants_logprob = 0}, 4},
                         {"top_logprobs", {.temperature = 0.0f, .top_logprobs = 5}, 5}};
   for (const Case& c : cases) {
     const Bytes bytes = count(c.row);

@@ -100,7 +100,7 @@ TEST_P(CudaSamplingTest, RandomRowsMatchTheDefinition) {
 
 TEST_P(CudaSamplingTest, ALargeVocabularyMatchesTheDefinition) {
   constexpr size_t kVocab = 131072;
-  std::vector<SampledRow> rows(5);
+  std::vector<SampledRow> rows(6);
   for (size_t i = 0; i < rows.size(); ++i) {
     rows[i].logits = RandomLogits(kVocab, i);
     rows[i].row.seed = 5 + i;
@@ -112,6 +112,8 @@ TEST_P(CudaSamplingTest, ALargeVocabularyMatchesTheDefinition) {
   rows[2].row.min_p = 1e-4f;
   rows[3].row.top_k = 3000;
   rows[4].row.top_p = 0.2f;
+  rows[5].row.top_k = 2000;
+  rows[5].row.top_p = 0.9f;
   ExpectMatchesDefinition(rows);
 }
 
@@ -149,6 +151,23 @@ TEST_P(CudaSamplingTest, FiltersCutFarBelowTheHighestLogit) {
   rows[1].row.top_p = 0.6f;
   rows[2].row.top_k = 5000;
   rows[2].row.top_p = 0.999f;
+  ExpectMatchesDefinition(rows);
+}
+
+// top_k cuts among 500 equal logits, and what it leaves of them is known only where they are listed. Until
+// then the limit of top_p may lie among 200 tokens or the 100 behind them, of which a draw tells how many
+// stay.
+TEST_P(CudaSamplingTest, TopPCutsInFrontOfWhereALongTopKDoes) {
+  std::vector<SampledRow> rows(32);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    rows[i].logits.assign(600, 0.0f);
+    rows[i].logits.insert(rows[i].logits.end(), 200, -0.05f);
+    for (int t = 0; t < 100; ++t) rows[i].logits.push_back(-0.07f - 0.001f * static_cast<float>(t));
+    rows[i].logits.insert(rows[i].logits.end(), 500, -0.31f);
+    rows[i].row.top_k = 1200;
+    rows[i].row.top_p = 0.76f;
+    rows[i].row.seed = 300 + i;
+  }
   ExpectMatchesDefinition(rows);
 }
 
