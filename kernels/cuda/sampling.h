@@ -29,7 +29,7 @@ constexpr int64_t SampleScratchBytes(int64_t rows, int64_t vocab) {
 }
 
 // Several blocks a row: what it takes, and of how many it is worth it.
-inline constexpr int32_t kMostSplitRows = 16;
+inline constexpr int32_t kMostSplitRows = 32;
 inline constexpr int32_t kMostSampleBlocks = 16;  // of a row
 inline constexpr int32_t kLeastSampleBlocks = 4;  // fewer do not make up for two launches more
 inline constexpr int32_t kLeastSliceTokens = 8192;

@@ -330,7 +330,8 @@ TEST_P(CudaSamplingTest, ALogprobNearZeroKeepsItsDigits) {
 TEST(SampleBlocks, FillTheDeviceWhereRowsAreFewAndLong) {
   EXPECT_EQ(cuda::SampleBlocks(1, 131072, 132), 16);
   EXPECT_EQ(cuda::SampleBlocks(16, 131072, 132), 8);
-  EXPECT_EQ(cuda::SampleBlocks(17, 131072, 132), 1);
+  EXPECT_EQ(cuda::SampleBlocks(32, 131072, 132), 4);
+  EXPECT_EQ(cuda::SampleBlocks(33, 131072, 132), 1);
   EXPECT_EQ(cuda::SampleBlocks(1, 32768, 132), 4);
   EXPECT_EQ(cuda::SampleBlocks(1, 32767, 132), 1);
   EXPECT_EQ(cuda::SampleBlocks(2, 131072, 8), 4);
