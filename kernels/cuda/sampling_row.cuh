@@ -15,7 +15,7 @@ constexpr int kThreads = 512;
 constexpr int kWarps = kThreads / 32;
 // Loads of a thread in flight: where a token is little work, and where it is much, so that two blocks'
 // numbers fit the registers of an SM.
-constexpr int kManyLoads = 8;
+constexpr int kManyLoads = 16;
 constexpr int kFewLoads = 4;
 constexpr int kBuckets = kCutBuckets;
 constexpr int kThreadBuckets = kBuckets / kThreads;
@@ -129,14 +129,19 @@ TM_DEVICE uint64_t PrefixSum(Shared* s, uint64_t word, uint64_t* total) {
   return before;
 }
 
-// The key of the highest logit; kFailedKey where a logit is NaN or +inf.
+// The key of the highest logit; kFailedKey where a logit is NaN or +inf, kLastKey where all are -inf.
 TM_DEVICE uint64_t FirstKey(Shared* s, const Logits& logits) {
-  uint64_t first = kLastKey;
+  float highest = kMinusInfinity;
+  int first = -1;  // of a thread's equal ones the first it sees is the lowest
+  bool is_usable = true;
   ForEachToken<kManyLoads>(logits, [&](int token, float logit) {
-    const uint64_t key = logit <= kLargest ? KeyOf(logit, token) : kFailedKey;
-    first = key < first ? key : first;
+    is_usable &= logit <= kLargest;
+    if (logit > highest) {
+      highest = logit;
+      first = token;
+    }
   });
-  return BlockMin(s, first);
+  return BlockMin(s, !is_usable ? kFailedKey : first < 0 ? kLastKey : KeyOf(highest, first));
 }
 TM_DEVICE bool IsCandidate(uint64_t key) { return key != kFailedKey && key <= kLastCandidate; }
 
