@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "kernels/cuda/attention_latent.h"
+#include "kernels/cuda/decode_weight.h"
 #include "kernels/cuda/emulator/emulator.h"
 #include "kernels/cuda/hopper_attention.h"
 #include "kernels/cuda/linear_small.h"
@@ -827,6 +828,47 @@ TEST_P(CudaBlocksBytesTest, OfLinearLayersEqualTheFormulas) {
       bytes.read += tiles * weight_bytes + (c.out + wide - 1) / wide * rows * k * 2;
     }
     EXPECT_EQ(Counted(), bytes) << c.rows << " rows of " << k << " to " << c.out;
+  }
+}
+
+// Rows that end within sixteen, which are filled up; K that ends within a span of four tiles.
+TEST_P(CudaBlocksBytesTest, OfADecodedWeightEqualTheFormula) {
+  const BlockBits& of = GetParam();
+  for (const int64_t blocks : {1, 3, 5}) {
+    const int64_t k = blocks * of.type.block_size(), rows = 40;
+    const std::vector<std::byte> weight(static_cast<size_t>(WeightBytes(of, rows, k)));
+    std::vector<uint16_t> out(static_cast<size_t>(48 * k));  // and not one more is there
+    ForgetCounts();
+    ASSERT_EQ(cuda::LaunchDecodeWeight({.weight = weight.data(),
+                                        .out = out.data(),
+                                        .rows = static_cast<int32_t>(rows),
+                                        .in_features = static_cast<int32_t>(k),
+                                        .format = of.type},
+                                       nullptr),
+              0);
+    const int64_t tiles_of_unit = cuda::LayoutOf(of.type).tiles,
+                  spans_of_unit = of.type.in_groups() ? std::max<int64_t>(tiles_of_unit / 4, 1) : 1;
+    const auto scales = static_cast<int64_t>(of.scale_bytes * 48) * blocks * (spans_of_unit - 1);
+    EXPECT_EQ(Counted(), (Bytes{WeightBytes(of, rows, k) + scales, 48 * k * 2})) << blocks;
+  }
+}
+
+TEST(CudaFp8RowsBytesTest, OfADecodedWeightEqualTheFormula) {
+  for (const int64_t k : {32, 128, 288}) {
+    const int64_t rows = 48, spans = (k / 32 + 3) / 4;
+    const std::vector<std::byte> weight(static_cast<size_t>(rows * k));
+    std::vector<uint16_t> out(static_cast<size_t>(rows * k));
+    const std::vector<float> scales(static_cast<size_t>(rows));
+    ForgetCounts();
+    ASSERT_EQ(cuda::LaunchDecodeWeight({.weight = weight.data(),
+                                        .out = out.data(),
+                                        .rows = static_cast<int32_t>(rows),
+                                        .in_features = static_cast<int32_t>(k),
+                                        .format = Format::InGroups(DType::kFp8E4M3, 5, DType::kF32),
+                                        .row_scales = scales.data()},
+                                       nullptr),
+              0);
+    EXPECT_EQ(Counted(), (Bytes{rows * k + rows / 16 * spans * 64, rows * k * 2})) << k;
   }
 }
 

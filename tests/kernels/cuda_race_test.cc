@@ -11,6 +11,7 @@
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/attention_latent.h"
 #include "kernels/cuda/blocks.h"
+#include "kernels/cuda/decode_weight.h"
 #include "kernels/cuda/emulator/emulator.h"
 #include "kernels/cuda/hopper_attention.h"
 #include "kernels/cuda/linear_small.h"
@@ -334,6 +335,12 @@ TEST_P(CudaRaceTest, WeightsInBlocksAreSilent) {
     many.out_dtype = DType::kBf16;
     many.weight_format = type;
     ASSERT_EQ(LaunchTileLinear(many, nullptr), 0);
+    std::vector<uint16_t> decoded(static_cast<size_t>(kOut * in));
+    ASSERT_EQ(
+        LaunchDecodeWeight(
+            {.weight = weight.data(), .out = decoded.data(), .rows = kOut, .in_features = in, .format = type},
+            nullptr),
+        0);
     const std::vector<int32_t> ids = {17, 0};
     ASSERT_EQ(LaunchEmbed({ids.data(), weight.data(), out.data(), 256, 2, in, type}, nullptr), 0);
   }
