@@ -27,7 +27,7 @@
 namespace tramontane {
 
 // Raised whenever a struct or a method of this border changes.
-inline constexpr uint32_t kBackendAbiVersion = 16;
+inline constexpr uint32_t kBackendAbiVersion = 17;
 
 enum class OpCode : int32_t {
   kOk = 0,
@@ -63,6 +63,9 @@ struct StepMaxima {
   int32_t head_dim = 0;
   int32_t vocab = 0;
   int64_t context = 0;  // longest sequence in tokens
+  // Rows by in_features of the largest weight of any Linear of which some rows are not plain; 0: there is
+  // none. What a backend may want to make plain of one, rows of x being many.
+  int64_t quantised_numbers = 0;
   // Of Moe; 0 where there are no experts.
   int32_t experts = 0;
   int32_t experts_per_token = 0;

@@ -8,7 +8,9 @@
 namespace tramontane {
 namespace {
 
-Status AddWeights(const OpenedModel& model, const Backend& backend, MemoryPlan& plan) {
+// And the most quantised numbers that one of them has.
+Status AddWeights(const OpenedModel& model, const Backend& backend, MemoryPlan& plan,
+                  int64_t& quantised_numbers) {
   plan.weights_present = !model.folder.weight_files.empty();
   if (plan.weights_present || !model.folder.unreadable_weights.empty()) {
     TM_RETURN_IF_ERROR(model.weight_files.status());
@@ -24,13 +26,14 @@ Status AddWeights(const OpenedModel& model, const Backend& backend, MemoryPlan& 
     }
     if (plan.weights_present) parts = PackedParts(spec, stored);
     plan.weight_bytes += WeightBytes(spec, parts, backend);
+    quantised_numbers = std::max(quantised_numbers, QuantisedNumbers(spec, parts));
   }
   return Status::Ok();
 }
 
 }  // namespace
 
-StepMaxima MaximaOf(const ModelConfig& config, const PlanLimits& limits) {
+StepMaxima MaximaOf(const ModelConfig& config, const PlanLimits& limits, int64_t quantised_numbers) {
   return {.tokens = limits.max_tokens,
           .sequences = limits.max_sequences,
           .logit_rows = limits.max_logit_rows,
@@ -41,6 +44,7 @@ StepMaxima MaximaOf(const ModelConfig& config, const PlanLimits& limits) {
           .head_dim = config.head_dim,
           .vocab = config.vocab_size,
           .context = config.context,
+          .quantised_numbers = quantised_numbers,
           .experts = config.experts,
           .experts_per_token = config.experts_per_token,
           .expert_intermediate = config.experts == 0 ? 0 : config.intermediate_size};
@@ -61,11 +65,12 @@ StatusOr<MemoryPlan> PlanMemory(const OpenedModel& model, const Backend& backend
   const ModelConfig& config = model.config;
   const KvLayout& layout = model.kv_layout;
   MemoryPlan plan;
-  TM_RETURN_IF_ERROR(AddWeights(model, backend, plan));
+  int64_t quantised_numbers = 0;
+  TM_RETURN_IF_ERROR(AddWeights(model, backend, plan, quantised_numbers));
   plan.workspace_bytes =
       ActivationBytes(config, backend.info().activation_dtype, limits.max_tokens) +
       int64_t{limits.max_logit_rows} * config.vocab_size * static_cast<int64_t>(sizeof(float)) +
-      limits.step_buffer_bytes + backend.WorkspaceBytes(MaximaOf(config, limits));
+      limits.step_buffer_bytes + backend.WorkspaceBytes(MaximaOf(config, limits, quantised_numbers));
   plan.recorded_steps = RecordedStepsThatFit(config, limits.recorded_steps, limits.max_recording_bytes,
                                              memory_bytes - plan.weight_bytes - plan.workspace_bytes);
   plan.unrecorded_steps = limits.recorded_steps - plan.recorded_steps;

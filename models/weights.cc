@@ -256,6 +256,7 @@ class Loader {
 
   Status CheckAll(const std::vector<WeightSpec>& specs);
   Status Pack(const WeightSpec& spec, WeightHandle* to);
+  int64_t quantised_numbers() const { return quantised_numbers_; }  // of all that are packed
   Status CopyVector(const WeightSpec& spec, float* host);
 
  private:
@@ -266,6 +267,7 @@ class Loader {
   const TensorFeed::Progress progress_;
   int64_t done_bytes_ = 0;
   int64_t total_bytes_ = 0;
+  int64_t quantised_numbers_ = 0;
 };
 
 // Everything is found and checked before anything is packed: a bad file costs no time.
@@ -286,6 +288,7 @@ Status Loader::Pack(const WeightSpec& spec, WeightHandle* to) {
     TM_ASSIGN_OR_RETURN(stored.emplace_back(), files_.Find(part));
   }
   const std::vector<WeightRows> parts = PackedParts(spec, stored);
+  quantised_numbers_ = std::max(quantised_numbers_, QuantisedNumbers(spec, parts));
   std::vector<Format> formats;
   for (const WeightRows& part : parts) formats.push_back(part.format);
   const std::string what = stored[0].file().path() + ": tensor " + spec.parts[0].name + " cannot be packed";
@@ -638,6 +641,15 @@ int64_t WeightBytes(const WeightSpec& spec, const std::vector<WeightRows>& parts
                               .use = UseOf(spec)});
 }
 
+int64_t QuantisedNumbers(const WeightSpec& spec, const std::vector<WeightRows>& parts) {
+  if (!spec.packed || UseOf(spec) == WeightUse::kExpert) return 0;
+  const bool plain =
+      std::all_of(parts.begin(), parts.end(), [](const WeightRows& part) { return part.format.plain(); });
+  int64_t rows = 0;
+  for (const WeightRows& part : parts) rows += part.rows;
+  return plain ? 0 : rows * InFeatures(spec.parts[0]);
+}
+
 ModelWeights::~ModelWeights() {
   for (const auto& [key, handle] : matrices_) {
     if (handle.impl != nullptr) backend_.FreeWeight(handle);
@@ -668,6 +680,7 @@ Status ModelWeights::Load(const std::vector<WeightSpec>& specs, const WeightFile
       next += VectorStride(spec.elements());
     }
   }
+  quantised_numbers_ = loader.quantised_numbers();
   const std::string copying = "copying the norm vectors and routers to the device";
   TM_RETURN_IF_ERROR(
       OpStatus(backend_.Upload(vector_memory_, vectors.data(), vector_bytes), backend_, copying));

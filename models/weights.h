@@ -174,6 +174,9 @@ std::vector<WeightRows> PackedParts(const WeightSpec& spec, const std::vector<St
 // Bytes that the spec takes in the backend when these are its parts, whose data is not read.
 int64_t WeightBytes(const WeightSpec& spec, const std::vector<WeightRows>& parts, const Backend& backend);
 
+// Rows by inputs of a weight that is not plain throughout and that Linear may be asked for; of others 0.
+int64_t QuantisedNumbers(const WeightSpec& spec, const std::vector<WeightRows>& parts);
+
 // Whether the files hold every tensor of the list and, in a layer that runs and beside what is used, no
 // other; of a GGUF file, no other at all. Others become warnings in the config.
 Status CheckTensors(const std::vector<WeightSpec>& specs, const WeightFiles& files, ModelConfig& config);
@@ -196,11 +199,14 @@ class ModelWeights {
   const float* vector(WeightRole role, int32_t layer = kNoLayer) const {
     return vectors_.at({role, layer});
   }  // device, a norm or a router
+  // StepMaxima::quantised_numbers of what was loaded.
+  int64_t quantised_numbers() const { return quantised_numbers_; }
 
  private:
   Backend& backend_;
   std::map<WeightKey, WeightHandle> matrices_;
   std::map<WeightKey, const float*> vectors_;
+  int64_t quantised_numbers_ = 0;
   void* vector_memory_ = nullptr;  // every norm vector and router, one allocation
 };
 

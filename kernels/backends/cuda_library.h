@@ -14,6 +14,10 @@ struct CudaBackendOptions {
   // 1: where the device multiplies fp8 by fp8, rows of x that meet weights in fp8 of one scale a row are
   // rounded to fp8, more than 16 at once, each with a scale of its own (kernels/README.md).
   int32_t fp8_products = 0;
+  // Rows of x from which on weights in blocks are decoded a slice at a time and multiplied as bf16 ones; 0:
+  // as many as kernels/cuda/decode_weight.h says. For tests and tables, which go either way.
+  int32_t least_decoded_rows = 0;
+  int64_t decoded_slice_bytes = 0;  // of bf16 that a slice has at most; 0: as there
 };
 
 inline constexpr char kCudaLibraryEntry[] = "TramontaneMakeCudaBackend";

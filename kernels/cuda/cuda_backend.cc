@@ -13,6 +13,7 @@
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/attention_choice.h"
 #include "kernels/cuda/attention_latent.h"
+#include "kernels/cuda/decode_weight.h"
 #include "kernels/cuda/hopper_attention.h"
 #include "kernels/cuda/linear_small.h"
 #include "kernels/cuda/linear_tile.h"
@@ -43,7 +44,7 @@ std::vector<MatmulOut> OutsOf(const LinearSource& source, bool fp8_rows) {
   if (source.use == WeightUse::kExpert) return {};  // other kernels multiply by them
   if (source.use == WeightUse::kTable || source.use == WeightUse::kHead) return {MatmulOut::kF32};
   if (source.layout == LinearLayout::kGateUp) return {MatmulOut::kBf16};
-  if (fp8_rows) return {MatmulOut::kBf16, MatmulOut::kBf16Add};  // what gives f32 is decoded in tiles
+  if (fp8_rows) return {MatmulOut::kBf16, MatmulOut::kBf16Add};  // what gives f32 is decoded
   return {MatmulOut::kBf16, MatmulOut::kBf16Add, MatmulOut::kF32};
 }
 
@@ -69,6 +70,11 @@ struct Segment {
   const ProductPlans::Table* plans = nullptr;  // of bf16, and of fp8 in rows
   const int32_t* column_order = nullptr;       // [in_features], device; null: in order
   const float* row_scales = nullptr;           // [out_features], device, of fp8 in rows alone
+  // Of all that is not bf16: how it is decoded, and products of bf16 of each slice and of the last. Null: it
+  // has none.
+  WeightSlices slices = {};
+  const ProductPlans::Table* slice_plans = nullptr;
+  const ProductPlans::Table* last_slice_plans = nullptr;
 };
 
 // What a WeightHandle of this backend points at.
@@ -87,6 +93,8 @@ struct PackedWeight {
 
 // Where each buffer lies in the workspace. T: tokens of the largest step, L: its rows of logits.
 struct WorkspaceMap {
+  int64_t decoded = 0;  // [decoded_bytes]: a slice of a weight in bf16; where any is quantised
+  int64_t decoded_bytes = 0;
   int64_t normalised = 0;   // [max(T, L), hidden] bf16: rows of x as a product takes them
   int64_t quantised = 0;    // [T, hidden] e4m3: the same of products of fp8; where there are any
   int64_t x_scales = 0;     // [T] f32, of these
@@ -115,7 +123,23 @@ struct WorkspaceMap {
 // Whether a tile of a decode holds the rows of several sequences.
 constexpr bool CanShare(int32_t group) { return SharersOfTile(group) >= 2; }
 
-WorkspaceMap MapWorkspace(const StepMaxima& maxima, const DeviceProperties& device, bool fp8_products) {
+// What options say of products, or what stands for it where they say nothing.
+struct ProductForms {
+  bool fp8 = false;  // of fp8 by fp8, on a device that has them
+  int32_t least_decoded_rows = 0;
+  int64_t decoded_slice_bytes = 0;
+
+  ProductForms(const CudaBackendOptions& options, const DeviceProperties& device)
+      : fp8(options.fp8_products != 0 && device.fp8_products),
+        least_decoded_rows(
+            std::max(options.least_decoded_rows > 0 ? options.least_decoded_rows : kLeastDecodedRows,
+                     kSmallLinearRows + 1)),
+        decoded_slice_bytes(options.decoded_slice_bytes > 0 ? options.decoded_slice_bytes
+                                                            : kDecodedSliceBytes) {}
+};
+
+WorkspaceMap MapWorkspace(const StepMaxima& maxima, const DeviceProperties& device,
+                          const ProductForms& products) {
   WorkspaceMap map;
   const auto take = [](int64_t bytes, int64_t* total) {
     return std::exchange(*total, *total + RoundUp(bytes, kAlignment));
@@ -154,8 +178,13 @@ WorkspaceMap MapWorkspace(const StepMaxima& maxima, const DeviceProperties& devi
   if (SampleBlocks(1, maxima.vocab, device.multiprocessors) > 1) {
     map.split = take(SplitSampleBytes(), &map.bytes);
   }
+  if (rows >= products.least_decoded_rows) {
+    map.decoded_bytes =
+        DecodedScratchBytes(maxima.quantised_numbers, maxima.hidden, products.decoded_slice_bytes);
+    map.decoded = take(map.decoded_bytes, &map.bytes);
+  }
   map.normalised = take(rows * maxima.hidden * 2, &map.bytes);
-  if (fp8_products) {
+  if (products.fp8) {
     map.quantised = take(int64_t{maxima.tokens} * maxima.hidden, &map.bytes);
     map.x_scales = take(maxima.tokens * int64_t{sizeof(float)}, &map.bytes);
   }
@@ -230,7 +259,7 @@ struct PoolMap {
 class CudaBackend final : public Backend {
  public:
   CudaBackend(std::unique_ptr<Runtime> runtime, const CudaBackendOptions& options)
-      : runtime_(std::move(runtime)), options_(options) {
+      : runtime_(std::move(runtime)), options_(options), forms_(options, runtime_->properties()) {
     info_.name = "cuda";
     info_.variant = runtime_->properties().name.c_str();
     info_.activation_dtype = DType::kBf16;
@@ -301,8 +330,9 @@ class CudaBackend final : public Backend {
   OpCode Queued(int error, const char* what);
   OpCode CopySegment(const LinearSource& source, const PackedSegment& segment, SourceRows& rows,
                      std::byte* data);
+  void PlanSlices(const LinearSource& source, Segment& segment);
   float* XScales() const { return reinterpret_cast<float*>(workspace_ + map_.x_scales); }
-  bool fp8_products() const { return options_.fp8_products != 0 && runtime_->properties().fp8_products; }
+  bool fp8_products() const { return forms_.fp8; }
   std::vector<PackedSegment> SegmentsFor(const LinearSource& source) const {
     return SegmentsOf(source, fp8_products() ? Fp8Form::kRows : Fp8Form::kUnits);
   }
@@ -319,6 +349,9 @@ class CudaBackend final : public Backend {
   OpCode Fp8Linear(const LinearParams& params, const Segment& weight, int plan, bool* served);
   Tensor GateUpRows(const LinearParams& params) const;
   OpCode SwiGluOf(const Tensor& gate_up, const LinearParams& params, bool apart);
+  bool DecodesSlices(const LinearParams& params, const Segment& weight) const;
+  OpCode DecodedLinear(const LinearParams& params, const Segment& weight);
+  OpCode MultiplySlice(const LinearParams& params, const Segment& slice);
   OpCode Multiply(const LinearParams& params, const Segment& weight, const Tensor& out);
   OpCode MultiplyInSlices(const LinearParams& params, const Segment& weight, const Tensor& out);
   MoeGemmParams ExpertProducts(const MoeParams& params, int32_t intermediate) const;
@@ -333,6 +366,7 @@ class CudaBackend final : public Backend {
 
   const std::unique_ptr<Runtime> runtime_;
   const CudaBackendOptions options_;
+  const ProductForms forms_;
   BackendInfo info_;
   std::string last_error_;
   std::string tuning_;  // as Tuning said last
@@ -387,12 +421,12 @@ std::string CudaBackend::Fp8Remarks() const {
   if (options_.fp8_products == 0) return "";
   if (!fp8_products()) {
     return "no products of fp8 by fp8: " + runtime_->properties().why_no_fp8_products +
-           "; weights in fp8 are decoded in tiles\n";
+           "; weights in fp8 are decoded\n";
   }
   std::string text = std::to_string(fp8_row_weights_) + " of " + std::to_string(fp8_weights_) +
                      " weights in fp8 are multiplied with rows in fp8";
   if (fp8_row_weights_ < fp8_weights_) {
-    text += "; the others give logits, are experts' or have several scales a row, and are decoded in tiles";
+    text += "; the others give logits, are experts' or have several scales a row, and are decoded";
   }
   return text + "\n";
 }
@@ -524,6 +558,7 @@ OpCode CudaBackend::PackLinear(const LinearSource& source, WeightHandle* out) no
     weight->segments.push_back(
         {segment.format, segment.first_row, segment.rows, at, plans,
          segment.column_order == nullptr ? nullptr : reinterpret_cast<const int32_t*>(order), row_scales});
+    if (segment.format != DType::kBf16) PlanSlices(in_segments, weight->segments.back());
     weight->out_features += segment.rows;
     at = order + ColumnOrderBytes(segment);
   }
@@ -531,6 +566,18 @@ OpCode CudaBackend::PackLinear(const LinearSource& source, WeightHandle* out) no
   weights_.insert(weight.get());
   out->impl = weight.release();
   return OpCode::kOk;
+}
+
+// Products of what is decoded of a segment.
+void CudaBackend::PlanSlices(const LinearSource& source, Segment& segment) {
+  const std::vector<MatmulOut> outs = OutsOf(source, /*fp8_rows=*/false);
+  segment.slices = SlicesOf(segment.out_features, source.in_features, forms_.decoded_slice_bytes);
+  if (outs.empty() || segment.slices.count == 0) return;
+  const auto plans_of = [&](int64_t rows) {
+    return products_.AddDecoded(source.in_features, rows, outs, forms_.least_decoded_rows);
+  };
+  segment.slice_plans = plans_of(segment.slices.rows);
+  segment.last_slice_plans = plans_of(segment.slices.last_rows);
 }
 
 // As many rows at a time as the staging memory holds.
@@ -589,7 +636,7 @@ std::string NoLatentRows(int32_t head_dim, int32_t value_dim) {
 // ---- workspace ----------------------------------------------------------------------------------
 
 int64_t CudaBackend::WorkspaceBytes(const StepMaxima& maxima) const noexcept {
-  return MapWorkspace(maxima, runtime_->properties(), fp8_products()).bytes;
+  return MapWorkspace(maxima, runtime_->properties(), forms_).bytes;
 }
 
 OpCode CudaBackend::Reserve(const StepMaxima& maxima) noexcept {
@@ -606,7 +653,7 @@ OpCode CudaBackend::Reserve(const StepMaxima& maxima) noexcept {
   runtime_->FreeHost(std::exchange(staging_, nullptr));
   runtime_->Free(std::exchange(workspace_, nullptr));
   maxima_ = maxima;
-  map_ = MapWorkspace(maxima, runtime_->properties(), fp8_products());
+  map_ = MapWorkspace(maxima, runtime_->properties(), forms_);
   workspace_ = static_cast<std::byte*>(runtime_->Allocate(map_.bytes));
   if (workspace_ == nullptr) {
     return Fail(OpCode::kOutOfMemory,
@@ -629,7 +676,9 @@ OpCode CudaBackend::Tune() noexcept {
                                          .x_bytes = map_.gate_up - map_.normalised,
                                          .out = workspace_ + map_.gate_up,
                                          .out_bytes = map_.bytes - map_.gate_up,
-                                         .x_scales = XScales()};
+                                         .x_scales = XScales(),
+                                         .decoded = workspace_ + map_.decoded,
+                                         .decoded_bytes = map_.decoded_bytes};
   return Queued(products_.Tune(scratch), "a product that was timed");
 }
 
@@ -786,7 +835,8 @@ OpCode CudaBackend::Replay(RecordingHandle recording) noexcept {
 }
 
 // ---- linear layers, a segment of the weight at a time: 1 to 16 rows by our own kernel, more by a large
-// product between small kernels, or of a weight in blocks by tiles
+// product between small kernels, or of a weight in blocks by tiles, and where rows are many by a large
+// product of each slice that is decoded
 
 void CheckLinear(const LinearParams& p, const PackedWeight& weight) {
   const bool swiglu = p.epilogue == Epilogue::kSwiGlu;
@@ -954,7 +1004,8 @@ OpCode CudaBackend::LinearOf(const LinearParams& p, const Segment& weight) {
   if (SmallLinearSupported(small))
     return Queued(LaunchSmallLinear(small, runtime_->stream()), "a linear layer");
   TM_CHECK(p.x_rows == nullptr, "rows are gathered by the norm");
-  return weight.format == DType::kBf16 ? LargeLinear(part, weight) : TileLinear(part, weight);
+  if (weight.format == DType::kBf16) return LargeLinear(part, weight);
+  return DecodesSlices(part, weight) ? DecodedLinear(part, weight) : TileLinear(part, weight);
 }
 
 OpCode CudaBackend::TileLinear(const LinearParams& p, const Segment& weight) {
@@ -982,7 +1033,69 @@ OpCode CudaBackend::LargeLinear(const LinearParams& p, const Segment& weight) {
   return SwiGluOf(gate_up, p, /*apart=*/false);
 }
 
-// ---- products of fp8 by fp8: where there is none, rows stay in bf16 and the weight is decoded in tiles
+// ---- weights that are decoded a slice at a time
+
+bool CudaBackend::DecodesSlices(const LinearParams& p, const Segment& weight) const {
+  if (p.rows < forms_.least_decoded_rows || weight.slice_plans == nullptr) return false;
+  if (DecodedBytes(weight.slices.rows, p.x.columns) > map_.decoded_bytes) return false;
+  if (p.epilogue != Epilogue::kSwiGlu && !BeginsAtAPiece(p.out)) return false;
+  const int plan = ProductPlans::PlanOf(*weight.slice_plans, KindOf(p.epilogue, p.out.dtype), p.rows);
+  return plan != ProductPlans::kNotPlanned;
+}
+
+// Rows [begin, begin + count) of a segment that is not bf16, begin being a multiple of 16.
+Segment RowsOf(const Segment& weight, int64_t begin, int64_t count, int64_t in_features) {
+  Segment rows = weight;
+  rows.first_out = begin;
+  rows.out_features = count;
+  if (weight.row_scales != nullptr) {
+    rows.row_scales += begin;
+    rows.data += begin * in_features;
+  } else {
+    rows.data += UnitsBytes(weight.format, begin, in_features);
+  }
+  return rows;
+}
+
+OpCode CudaBackend::DecodedLinear(const LinearParams& p, const Segment& weight) {
+  const bool swiglu = p.epilogue == Epilogue::kSwiGlu;
+  LinearParams product = p;
+  if (swiglu) {
+    product.epilogue = Epilogue::kNone;
+    product.out = GateUpRows(p);
+  }
+  for (int64_t i = 0; i < weight.slices.count; ++i) {
+    const int64_t begin = i * weight.slices.rows;
+    Segment slice = RowsOf(weight, begin, weight.slices.RowsOf(i), p.x.columns);
+    if (i + 1 == weight.slices.count) slice.slice_plans = weight.last_slice_plans;
+    if (const OpCode code = MultiplySlice(PartOf(product, slice), slice); code != OpCode::kOk) return code;
+  }
+  return swiglu ? SwiGluOf(product.out, p, /*apart=*/false) : OpCode::kOk;
+}
+
+// In tiles where the library has no product of these rows.
+OpCode CudaBackend::MultiplySlice(const LinearParams& p, const Segment& slice) {
+  const DecodeWeightParams decode = {.weight = slice.data,
+                                     .out = workspace_ + map_.decoded,
+                                     .rows = static_cast<int32_t>(slice.out_features),
+                                     .in_features = static_cast<int32_t>(p.x.columns),
+                                     .format = slice.format,
+                                     .row_scales = slice.row_scales};
+  if (const OpCode code = Queued(LaunchDecodeWeight(decode, runtime_->stream()), "decoding a weight");
+      code != OpCode::kOk)
+    return code;
+  const MatmulParams product = {.x = p.x.data,
+                                .weight = workspace_ + map_.decoded,
+                                .out = p.out.data,
+                                .x_stride = p.x.row_stride,
+                                .out_stride = p.out.row_stride,
+                                .rows = p.rows};
+  const int plan = ProductPlans::PlanOf(*slice.slice_plans, KindOf(p.epilogue, p.out.dtype), p.rows);
+  const int error = runtime_->Matmul(plan, product);
+  return error == Runtime::kNoMatmul ? TileLinear(p, slice) : Queued(error, "a product of a decoded weight");
+}
+
+// ---- products of fp8 by fp8: where there is none, rows stay in bf16 and the weight is decoded
 
 // How a segment is multiplied by rows in fp8; kNotPlanned: not so.
 int CudaBackend::Fp8PlanFor(const LinearParams& p, const Segment& weight) const {

@@ -1,5 +1,6 @@
-// Linear layers over weights in blocks for many rows: y = x W^T, tiles of 64 rows of x in shared memory, W
-// decoded in registers, so that no copy of it in bf16 exists.
+// Linear layers over weights in blocks for more rows than linear_small.cu takes, and those of experts: y = x
+// W^T, tiles of 64 rows of x in shared memory, W decoded in registers, so that no copy of it in bf16 exists.
+// Each tile decodes W anew: rows for which that is dearer than a copy go by decode_weight.h.
 //
 // Shapes: x [rows, K] bf16; W [N, K] in blocks (blocks.h), or fp8 in rows; out [rows, N] bf16 or f32 (N / 2
 //         for SwiGLU).

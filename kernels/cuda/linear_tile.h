@@ -1,4 +1,5 @@
-// Linear layers over weights in blocks for more than 16 rows, and those of experts: parameters and launch.
+// Linear layers over weights in blocks for more than 16 rows, where these are not decoded as a whole
+// (decode_weight.h), and those of experts: parameters and launch.
 // Host side; any CUDA stream.
 #pragma once
 

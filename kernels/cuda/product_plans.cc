@@ -78,13 +78,24 @@ const ProductPlans::Table* ProductPlans::Add(int64_t in_features, int64_t out_fe
                                              const std::vector<MatmulOut>& outs, const void* weight,
                                              const float* scales) {
   const Shape shape = ShapeOf(in_features, out_features, scales);
+  products_[shape].at.push_back({weight, scales});
+  return Plan(shape, outs, FamilyOf(kFirstRows + 1));  // fewer rows never come here
+}
+
+const ProductPlans::Table* ProductPlans::AddDecoded(int64_t in_features, int64_t out_features,
+                                                    const std::vector<MatmulOut>& outs, int32_t least_rows) {
+  return Plan({MatmulIn::kBf16, in_features, out_features}, outs, FamilyOf(least_rows));
+}
+
+const ProductPlans::Table* ProductPlans::Plan(const Shape& shape, const std::vector<MatmulOut>& outs,
+                                              size_t first_family) {
   Weights& weights = products_[shape];
+  weights.first_family = std::min(weights.first_family, first_family);
   for (const MatmulOut out : outs) {
     std::vector<int>& plans = weights.plans[static_cast<size_t>(out)];
     if (plans.empty()) plans.push_back(kNotPlanned);
   }
-  weights.at.push_back({weight, scales});
-  PlanAll(shape, weights.plans);
+  PlanAll(shape, weights);
   return &weights.plans;
 }
 
@@ -96,7 +107,7 @@ void ProductPlans::Remove(int64_t in_features, int64_t out_features, const void*
 
 void ProductPlans::Reserve(int32_t rows) {
   rows_ = rows;
-  for (auto& [shape, weights] : products_) PlanAll(shape, weights.plans);
+  for (auto& [shape, weights] : products_) PlanAll(shape, weights);
 }
 
 int ProductPlans::PlanOf(const Table& table, MatmulOut out, int32_t rows) {
@@ -107,15 +118,14 @@ int ProductPlans::PlanOf(const Table& table, MatmulOut out, int32_t rows) {
 
 // For every way in which weights of this shape are used and for all rows of a step, as far as they are known:
 // packing and Reserve may come in either order.
-void ProductPlans::PlanAll(const Shape& shape, Table& table) {
+void ProductPlans::PlanAll(const Shape& shape, Weights& weights) {
   static_assert(kFirstRows == kSmallLinearRows);
-  constexpr size_t kFirst = 1;  // few rows never come here
   const size_t families = FamilyOf(rows_) + 1;
   for (const MatmulOut out : {MatmulOut::kBf16, MatmulOut::kBf16Add, MatmulOut::kF32}) {
-    std::vector<int>& plans = table[static_cast<size_t>(out)];
+    std::vector<int>& plans = weights.plans[static_cast<size_t>(out)];
     if (plans.empty()) continue;
     plans.resize(std::max(plans.size(), families), kNotPlanned);
-    for (size_t family = kFirst; family < families; ++family) {
+    for (size_t family = weights.first_family; family < families; ++family) {
       if (plans[family] == kNotPlanned) PlanFamily(FamilyOfShape(shape, family, out), &plans[family]);
     }
   }
@@ -132,14 +142,13 @@ void ProductPlans::PlanFamily(const MatmulShape& family, int* plan) {
     remarks_ += "no kernel multiplies " + std::to_string(family.min_rows) + " to " +
                 std::to_string(family.max_rows) + " rows of " + std::to_string(family.in_features) + " by " +
                 std::to_string(family.out_features) +
-                " weights, both in fp8: these stay in bf16, and the weights are decoded in tiles\n";
+                " weights, both in fp8: these stay in bf16, and the weights are decoded\n";
     return;
   }
   remarks_ += "no one kernel multiplies " + std::to_string(family.min_rows) + " to " +
               std::to_string(family.max_rows) + " rows of " + std::to_string(family.in_features) + " by " +
               std::to_string(family.out_features) +
-              " weights: each number of rows is given its own, or slices of " +
-              std::to_string(kSmallLinearRows) + "\n";
+              " weights: each number of rows is given its own, or a kernel of ours\n";
 }
 
 // ---- tuning
@@ -181,17 +190,22 @@ int ProductPlans::Tune(const Scratch& scratch) {
       for (size_t family = 0; family < plans.size(); ++family) {
         if (plans[family] == kNotPlanned) continue;
         const MatmulShape rows = FamilyOfShape(shape, family, out);
-        if (const int error = TuneFamily(rows, plans[family], weights, scratch)) return error;
+        const Weight decoded = {.data = scratch.decoded};
+        const bool fits = shape.in == MatmulIn::kBf16 &&
+                          shape.in_features * shape.out_features * 2 <= scratch.decoded_bytes;
+        const std::span<const Weight> timed =
+            weights.at.empty() && fits ? std::span(&decoded, 1) : std::span(weights.at);
+        if (const int error = TuneFamily(rows, plans[family], timed, scratch)) return error;
       }
     }
   }
   return 0;
 }
 
-int ProductPlans::TuneFamily(const MatmulShape& family, int plan, const Weights& weights,
+int ProductPlans::TuneFamily(const MatmulShape& family, int plan, std::span<const Weight> weights,
                              const Scratch& scratch) {
   const int32_t rows = std::min(family.max_rows, rows_);
-  if (weights.at.empty() || choices_.contains(KeyOf(family)) ||
+  if (weights.empty() || choices_.contains(KeyOf(family)) ||
       rows * family.in_features * (family.in == MatmulIn::kFp8 ? 1 : 2) > scratch.x_bytes ||
       rows * family.out_features * BytesOf(family.out) > scratch.out_bytes) {
     return 0;
@@ -222,14 +236,15 @@ int ProductPlans::TuneFamily(const MatmulShape& family, int plan, const Weights&
 }
 
 // The least of some rounds, of which one more goes before to load the kernel.
-int ProductPlans::TimeProducts(int plan, const MatmulParams& product, const Weights& weights, int64_t* ns) {
+int ProductPlans::TimeProducts(int plan, const MatmulParams& product, std::span<const Weight> weights,
+                               int64_t* ns) {
   MatmulParams call = product;
   *ns = INT64_MAX;
   size_t next = 0;
   for (int round = -1; round < kRounds; ++round) {
     const int64_t begin = runtime_.NowNs();
     for (int i = 0; i < kCallsOfRound; ++i) {
-      const Weight& weight = weights.at[next++ % std::min(weights.at.size(), kTimedWeights)];
+      const Weight& weight = weights[next++ % std::min(weights.size(), kTimedWeights)];
       call.weight = weight.data;
       call.weight_scales = weight.scales;
       if (const int error = runtime_.Matmul(plan, call)) return error;

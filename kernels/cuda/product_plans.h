@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -38,6 +39,8 @@ class ProductPlans {
     void* out = nullptr;
     int64_t out_bytes = 0;
     const float* x_scales = nullptr;  // [rows] of those in fp8
+    const void* decoded = nullptr;    // a weight of a shape that stands nowhere but where it is decoded
+    int64_t decoded_bytes = 0;
   };
 
   explicit ProductPlans(Runtime& runtime) : runtime_(runtime) {}
@@ -46,6 +49,9 @@ class ProductPlans {
   // there are scales [out_features], else of bf16. The table stays where it is.
   const Table* Add(int64_t in_features, int64_t out_features, const std::vector<MatmulOut>& outs,
                    const void* weight, const float* scales = nullptr);
+  // The same of a weight in bf16 that is made when its product comes, of at least so many rows.
+  const Table* AddDecoded(int64_t in_features, int64_t out_features, const std::vector<MatmulOut>& outs,
+                          int32_t least_rows);
   // The weight is no more.
   void Remove(int64_t in_features, int64_t out_features, const void* weight, const float* scales = nullptr);
   // Steps have up to so many rows from now on.
@@ -72,7 +78,8 @@ class ProductPlans {
   };
   struct Weights {
     Table plans;
-    std::vector<Weight> at;  // weights of this shape
+    size_t first_family = SIZE_MAX;  // that anybody asks for
+    std::vector<Weight> at;          // weights of this shape; none where all are decoded
   };
   struct Shape {
     MatmulIn in = MatmulIn::kBf16;
@@ -87,10 +94,12 @@ class ProductPlans {
   }
   static MatmulShape FamilyOfShape(const Shape& shape, size_t family, MatmulOut out);
 
-  void PlanAll(const Shape& shape, Table& table);
+  const Table* Plan(const Shape& shape, const std::vector<MatmulOut>& outs, size_t first_family);
+  void PlanAll(const Shape& shape, Weights& weights);
   void PlanFamily(const MatmulShape& family, int* plan);
-  int TuneFamily(const MatmulShape& family, int plan, const Weights& weights, const Scratch& scratch);
-  int TimeProducts(int plan, const MatmulParams& product, const Weights& weights, int64_t* ns);
+  int TuneFamily(const MatmulShape& family, int plan, std::span<const Weight> weights,
+                 const Scratch& scratch);
+  int TimeProducts(int plan, const MatmulParams& product, std::span<const Weight> weights, int64_t* ns);
   std::string KeyOf(const MatmulShape& family) const;
 
   Runtime& runtime_;

@@ -33,8 +33,11 @@
 #include "engine/kv_transfer.h"
 #include "engine/sampling_history.h"
 #include "kernels/backends/cpu_backend.h"
+#include "models/decoder.h"
+#include "models/memory_plan.h"
 #include "tests/reference/sampling.h"
 #include "tests/support/block_weights_backend.h"
+#include "tests/support/counting_backend.h"
 #include "tests/support/cuda_device.h"
 #include "tests/support/drawn_model.h"
 #include "tests/support/drawn_weights.h"
@@ -498,6 +501,31 @@ TEST(CudaModel, TeacherForcedLogitsOverAGgufFileAgreeWithTheCpu) {
   const Loaded cuda(MakeCudaTestBackend(), folder.PathOf("x.gguf"), /*page_size=*/8);
   const Loaded cpu(MakeExactCpu(), folder.PathOf("x.gguf"), /*page_size=*/8);
   CompareTeacherForcedLogits(cuda, cpu, /*score_growth=*/1.0);
+}
+
+// Steps of as many rows as weights are decoded for, with what that takes.
+TEST(CudaModel, TheWorkspaceOfQuantisedWeightsIsPlannedToTheByte) {
+  const TempFolder folder;
+  folder.Write("x.gguf", GgufOfMixedTypes());
+  const PlanLimits limits = {
+      .max_tokens = 200, .max_sequences = 2, .max_logit_rows = 2, .max_step_tokens = 200};
+  const BackendPtr backend = MakeCudaTestBackend();
+  CountingBackend counting(*backend);
+  OpenedModel opened = OpenModel(folder.PathOf("x.gguf"), {}).value();
+  const auto plan = PlanMemory(opened, *backend, limits, int64_t{256} << 20);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const int64_t vocab = opened.config.vocab_size;
+  const StepMaxima without = MaximaOf(opened.config, limits, /*quantised_numbers=*/0);
+  // The largest: gate and up, [1024, 256]; a slice has room for all of it. in_features are 512 at most.
+  const StepMaxima maxima = MaximaOf(opened.config, limits, 1024 * 256);
+  EXPECT_EQ(backend->WorkspaceBytes(maxima) - backend->WorkspaceBytes(without), 2 * (1024 * 256 + 15 * 512));
+  const auto model = LoadModel(std::move(opened), counting, nullptr);
+  ASSERT_TRUE(model.ok()) << model.status();
+  counting.allocated = 0;
+  ASSERT_TRUE((*model)->Reserve(limits.max_tokens, limits.max_sequences, limits.max_logit_rows).ok());
+  EXPECT_EQ(counting.reserved, backend->WorkspaceBytes(maxima));
+  EXPECT_EQ(plan->workspace_bytes,
+            counting.reserved + counting.allocated + limits.max_logit_rows * vocab * 4);
 }
 
 // Of one kind after the other, from wherever the seed begins.

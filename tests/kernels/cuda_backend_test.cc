@@ -20,6 +20,8 @@
 #include <tuple>
 
 #include "kernels/cuda/attention_choice.h"
+#include "kernels/cuda/blocks.h"
+#include "kernels/cuda/decode_weight.h"
 #include "kernels/cuda/emulator/command_queue.h"
 #include "kernels/cuda/emulator/emulated_runtime.h"
 #include "kernels/cuda/emulator/emulator.h"
@@ -356,7 +358,7 @@ TEST(CudaFp8Products, ThatThereAreNotAreThoseOfDecodedWeights) {
     EXPECT_EQ(got, want);
     EXPECT_THAT(no_kernels->backend->remarks(),
                 testing::HasSubstr("no kernel multiplies 17 to 24 rows of 128 by 64 weights, both in fp8: "
-                                   "these stay in bf16, and the weights are decoded in tiles\n"));
+                                   "these stay in bf16, and the weights are decoded\n"));
 
     const std::unique_ptr<Device> not_for_these(AskedForFp8(new EmulatedRuntime));
     const LinearParams params = c.On(*not_for_these, epilogue);
@@ -373,7 +375,7 @@ TEST(CudaFp8Products, ThatThereAreNotAreThoseOfDecodedWeights) {
     EXPECT_EQ(got, want);
     EXPECT_THAT(none->backend->remarks(),
                 testing::StartsWith("no products of fp8 by fp8: the device has compute capability 8.9, it "
-                                    "takes 9.0; weights in fp8 are decoded in tiles\n"));
+                                    "takes 9.0; weights in fp8 are decoded\n"));
     const std::array<WeightRows, 2> parts = c.Parts();
     const LinearSource source = {parts.data(), 2, Fp8Case::kIn};
     EXPECT_EQ(none->backend->PackedBytes(source), exact.backend->PackedBytes(source));
@@ -407,8 +409,8 @@ TEST(CudaFp8Products, AreOfMoreThanSixteenRowsOfLayersAlone) {
   EXPECT_EQ(planned, std::set<cuda::MatmulOut>());
   EXPECT_THAT(device->backend->remarks(),
               testing::StartsWith("1 of 4 weights in fp8 are multiplied with rows in fp8; the others give "
-                                  "logits, are experts' or have several scales a row, and are decoded in "
-                                  "tiles\n"));
+                                  "logits, are experts' or have several scales a row, and are "
+                                  "decoded\n"));
   WeightHandle weight;
   ASSERT_EQ(device->backend->PackLinear({parts.data(), 1, Fp8Case::kIn}, &weight), OpCode::kOk);
   EXPECT_EQ(planned, (std::set<cuda::MatmulOut>{cuda::MatmulOut::kBf16, cuda::MatmulOut::kBf16Add}));
@@ -422,6 +424,248 @@ TEST(CudaFp8Products, AreTimedLikeOthers) {
   ASSERT_EQ(device->backend->Tune(), OpCode::kOk) << device->backend->last_error();
   EXPECT_GT(device->runtime->fp8_matmuls(), 0);
   EXPECT_THAT(device->backend->Tuning(), testing::HasSubstr("emulated 128 64 fp8>bf16+ 17 24 b\n"));
+}
+
+// ---- weights that are decoded a slice at a time: their numbers are cuda_blocks_test's, here what is queued
+
+// As the weights of a 7B and a 70B, a head and small ones are cut.
+TEST(CudaSlices, AreOfAtMostTwoShapesAndCoverTheWeight) {
+  using cuda::kDecodedSliceBytes;
+  using cuda::SlicesOf;
+  struct Row {
+    int64_t out, in, rows, last, count;
+  };
+  for (const Row& row : {Row{28672, 4096, 4096, 4096, 7},
+                         {6144, 4096, 3072, 3072, 2},
+                         {4096, 4096, 4096, 4096, 1},
+                         {4096, 14336, 1024, 1024, 4},
+                         {32000, 4096, 4096, 3328, 8},
+                         {8192, 28672, 512, 512, 16},
+                         {40, 256, 40, 40, 1},
+                         {4100, 4096, 2304, 1796, 2},
+                         {1, 64, 1, 1, 1},
+                         {300, 1 << 17, 112, 76, 3},
+                         {100, 1 << 20, 16, 4, 7}}) {
+    const cuda::WeightSlices slices = SlicesOf(row.out, row.in, kDecodedSliceBytes);
+    EXPECT_EQ(slices.rows, row.rows) << row.out << " by " << row.in;
+    EXPECT_EQ(slices.last_rows, row.last) << row.out << " by " << row.in;
+    EXPECT_EQ(slices.count, row.count) << row.out << " by " << row.in;
+  }
+  EXPECT_EQ(SlicesOf(16, (1 << 20) + 32, kDecodedSliceBytes).count, 0) << "sixteen rows are more";
+  for (const int64_t in : {32, 96, 4096, 14336, 100000}) {
+    for (const int64_t out : {1, 15, 16, 17, 255, 1000, 5000, 40000}) {
+      const cuda::WeightSlices slices = SlicesOf(out, in, kDecodedSliceBytes);
+      ASSERT_GE(slices.count, 1);
+      EXPECT_EQ((slices.count - 1) * slices.rows + slices.last_rows, out);
+      EXPECT_TRUE(slices.last_rows > 0 && slices.last_rows <= slices.rows);
+      EXPECT_TRUE(slices.count == 1 || slices.rows % cuda::kUnitRows == 0);
+      EXPECT_LE(cuda::DecodedBytes(slices.rows, in),
+                cuda::DecodedScratchBytes(out * in, in, kDecodedSliceBytes));
+    }
+  }
+}
+
+// A weight [kOut, kIn] of Q8_0, whose slices are of 32 rows: two of them and one of 8.
+struct SliceCase {
+  static constexpr int64_t kIn = 96, kOut = 72;
+  static constexpr int64_t kSliceBytes = 32 * kIn * 2;
+
+  std::vector<std::byte> blocks = RandomBlocks(DType::kQ8_0, kOut, kIn, 1);
+  WeightRows part = {blocks.data(), DType::kQ8_0, kOut, kIn};
+
+  static StepMaxima Maxima() {
+    StepMaxima maxima = SmallMaxima();
+    maxima.tokens = maxima.logit_rows = 128;
+    maxima.quantised_numbers = kOut * kIn;
+    return maxima;
+  }
+  static Device* Make(EmulatedRuntime* runtime = new EmulatedRuntime) {
+    return new Device(runtime, {.decoded_slice_bytes = kSliceBytes});
+  }
+  WeightHandle Pack(Device& device) const {
+    WeightHandle weight;
+    EXPECT_EQ(device.backend->PackLinear({&part, 1, kIn}, &weight), OpCode::kOk)
+        << device.backend->last_error();
+    return weight;
+  }
+  // Of so many rows; the output is added to.
+  static LinearParams On(Device& device, WeightHandle weight, int32_t rows) {
+    LinearParams params;
+    params.x = MakeTensor(device.Upload(RandomBf16(rows * kIn, 5)), DType::kBf16, rows, kIn);
+    params.rows = rows;
+    params.weight = weight;
+    params.epilogue = Epilogue::kAddResidual;
+    params.out = MakeTensor(device.Upload(RandomBf16(rows * kOut, 6)), DType::kBf16, rows, kOut);
+    return params;
+  }
+};
+
+// A tile of rows decodes the weight once, as it must be: no slice pays for one.
+TEST(CudaSlices, AreDecodedForMoreRowsThanATileHas) {
+  const SliceCase c;
+  for (const int32_t rows : {1, 16, 17, 64, 65, 128}) {
+    const std::unique_ptr<Device> device(SliceCase::Make());
+    ASSERT_EQ(device->backend->Reserve(SliceCase::Maxima()), OpCode::kOk);
+    const LinearParams params = SliceCase::On(*device, c.Pack(*device), rows);
+    const bool decoded = rows > 64;
+    EXPECT_EQ(LaunchesOf(*device, params), decoded ? 3 * 2 : 1) << rows;
+    EXPECT_EQ(device->runtime->matmuls(), decoded ? 3 : 0) << rows;
+  }
+}
+
+// Gate and up are interleaved in a slice as in the weight, so that SwiGLU comes once, behind all of them.
+TEST(CudaSlices, OfGateAndUpAreFollowedByOneSwiGlu) {
+  const SliceCase c;
+  const std::unique_ptr<Device> device(SliceCase::Make());
+  ASSERT_EQ(device->backend->Reserve(SliceCase::Maxima()), OpCode::kOk);
+  const WeightRows parts[] = {c.part, c.part};
+  LinearParams params;
+  ASSERT_EQ(device->backend->PackLinear({parts, 2, SliceCase::kIn, LinearLayout::kGateUp}, &params.weight),
+            OpCode::kOk);
+  const WeightHandle weight = params.weight;
+  params = SliceCase::On(*device, weight, 65);
+  params.epilogue = Epilogue::kSwiGlu;
+  EXPECT_EQ(LaunchesOf(*device, params), 5 * 2 + 1);
+}
+
+// The product of each slice alone, of its first rows or its last, so that what was added before is not added
+// once more.
+TEST(CudaSlices, ThatTheLibraryHasNoProductOfGoByTiles) {
+  const SliceCase c;
+  std::vector<uint16_t> bits;
+  for (const float value : DecodedBlocks(DType::kQ8_0, c.blocks)) bits.push_back(FloatToBf16(value));
+  const CudaLinearCase linear = {70, SliceCase::kIn, SliceCase::kOut / 2, Prologue::kNone,
+                                 Epilogue::kAddResidual};
+  for (const int64_t refused : {int64_t{32}, int64_t{8}, int64_t{0}}) {
+    for (const bool at_load : {true, false}) {
+      const std::unique_ptr<Device> device(SliceCase::Make());
+      const auto refuse = [&] {
+        device->runtime->RefuseMatmuls([refused](const cuda::MatmulShape& shape, int32_t) {
+          return refused == 0 || shape.out_features == refused;
+        });
+      };
+      if (at_load) refuse();
+      ASSERT_EQ(device->backend->Reserve(SliceCase::Maxima()), OpCode::kOk);
+      const WeightHandle weight = c.Pack(*device);
+      if (!at_load) refuse();
+      ExpectLinearAgrees(*device, linear, weight, bits);
+      EXPECT_EQ(device->runtime->matmuls(), refused == 32 ? 1 : refused == 8 ? 2 : 0);
+      if (!at_load || refused == 8) continue;
+      EXPECT_THAT(
+          device->backend->remarks(),
+          testing::HasSubstr("no one kernel multiplies 65 to 72 rows of 96 by 32 weights: each number of "
+                             "rows is given its own, or a kernel of ours\n"));
+    }
+  }
+}
+
+TEST(CudaSlices, ArePlannedForTheRowsAndTheUsesThatAreDecoded) {
+  const SliceCase c;
+  using cuda::MatmulOut;
+  struct Row {
+    WeightUse use;
+    LinearLayout layout;
+    std::set<MatmulOut> outs;
+  };
+  for (const Row& row : {Row{WeightUse::kLinear,
+                             LinearLayout::kStacked,
+                             {MatmulOut::kBf16, MatmulOut::kBf16Add, MatmulOut::kF32}},
+                         Row{WeightUse::kLinear, LinearLayout::kGateUp, {MatmulOut::kBf16}},
+                         Row{WeightUse::kTable, LinearLayout::kStacked, {MatmulOut::kF32}},
+                         Row{WeightUse::kHead, LinearLayout::kStacked, {MatmulOut::kF32}},
+                         Row{WeightUse::kExpert, LinearLayout::kGateUp, {}}}) {
+    const std::unique_ptr<Device> device(SliceCase::Make());
+    std::set<MatmulOut> planned;
+    std::set<int64_t> widths;
+    int32_t fewest = INT32_MAX;
+    device->runtime->RefuseMatmuls([&](const cuda::MatmulShape& shape, int32_t) {
+      planned.insert(shape.out);
+      widths.insert(shape.out_features);
+      fewest = std::min(fewest, shape.min_rows);
+      return false;
+    });
+    const WeightRows parts[] = {c.part, c.part};
+    WeightHandle weight;
+    ASSERT_EQ(device->backend->PackLinear({parts, row.layout == LinearLayout::kGateUp ? 2 : 1, SliceCase::kIn,
+                                           row.layout, nullptr, row.use},
+                                          &weight),
+              OpCode::kOk);
+    ASSERT_EQ(device->backend->Reserve(SliceCase::Maxima()), OpCode::kOk);
+    EXPECT_EQ(planned, row.outs);
+    if (row.outs.empty()) continue;
+    EXPECT_EQ(fewest, 65);
+    EXPECT_EQ(widths,
+              row.layout == LinearLayout::kGateUp ? (std::set<int64_t>{32, 16}) : (std::set<int64_t>{32, 8}));
+  }
+}
+
+// Over the scratch, where such a weight stands in a step.
+TEST(CudaSlices, AreTimedLikeOthers) {
+  const SliceCase c;
+  const std::unique_ptr<Device> device(SliceCase::Make());
+  StepMaxima maxima = SliceCase::Maxima();
+  maxima.tokens = maxima.logit_rows = 66;  // one family
+  ASSERT_EQ(device->backend->Reserve(maxima), OpCode::kOk);
+  (void)c.Pack(*device);
+  device->runtime->SetCandidateTimes({30, 10, 20});
+  ASSERT_EQ(device->backend->Tune(), OpCode::kOk) << device->backend->last_error();
+  EXPECT_THAT(device->backend->Tuning(), testing::HasSubstr("emulated 96 32 bf16+ 65 72 b\n"));
+  EXPECT_THAT(device->backend->Tuning(), testing::HasSubstr("emulated 96 8 bf16+ 65 72 b\n"));
+}
+
+// No weight that is quantised, or no step of so many rows: no scratch.
+TEST(CudaSlices, TakeAScratchWhereAnyAreDecoded) {
+  const std::unique_ptr<Device> device(SliceCase::Make());
+  const Backend& backend = *device->backend;
+  StepMaxima maxima = SliceCase::Maxima();
+  const int64_t with = backend.WorkspaceBytes(maxima);
+  maxima.quantised_numbers = 0;
+  const int64_t without = backend.WorkspaceBytes(maxima);
+  EXPECT_EQ(with - without, SliceCase::kSliceBytes) << "a multiple of 256";
+  for (const int64_t numbers : {0, 1 << 20}) {
+    StepMaxima few = SmallMaxima();
+    few.quantised_numbers = numbers;
+    EXPECT_EQ(backend.WorkspaceBytes(few), backend.WorkspaceBytes(SmallMaxima()));
+  }
+  // A weight of fewer numbers takes no more than it has, its rows filled up to sixteens.
+  const std::unique_ptr<Device> plain(new Device);
+  maxima.quantised_numbers = 40 * 96;
+  EXPECT_EQ(plain->backend->WorkspaceBytes(maxima) - without, (2 * (40 * 96 + 15 * 256) + 255) / 256 * 256);
+  maxima.quantised_numbers = int64_t{1} << 40;
+  EXPECT_EQ(plain->backend->WorkspaceBytes(maxima) - without, cuda::kDecodedSliceBytes);
+}
+
+TEST(CudaSlices, GoByTilesWhereNoScratchWasReserved) {
+  const SliceCase c;
+  const std::unique_ptr<Device> device(SliceCase::Make());
+  StepMaxima maxima = SliceCase::Maxima();
+  maxima.quantised_numbers = 0;
+  ASSERT_EQ(device->backend->Reserve(maxima), OpCode::kOk);
+  EXPECT_EQ(LaunchesOf(*device, SliceCase::On(*device, c.Pack(*device), 70)), 1);
+  EXPECT_EQ(device->runtime->matmuls(), 0);
+}
+
+// Where no product of fp8 is made, their weights are decoded like others of many rows.
+TEST(CudaSlices, OfFp8InRowsAreDecodedWhereTheLibraryHasNoProductOfFp8) {
+  const Fp8Case c;
+  auto* runtime = new EmulatedRuntime;
+  runtime->RefuseMatmuls(
+      [](const cuda::MatmulShape& shape, int32_t) { return shape.in == cuda::MatmulIn::kFp8; });
+  Device device(runtime, {.fp8_products = 1, .least_decoded_rows = 17, .decoded_slice_bytes = 48 * 128 * 2});
+  StepMaxima maxima = SmallMaxima();
+  maxima.quantised_numbers = 2 * Fp8Case::kPartRows * Fp8Case::kIn;
+  LinearParams params = c.On(device, Epilogue::kNone);
+  ASSERT_EQ(device.backend->Reserve(maxima), OpCode::kOk);
+  std::vector<uint16_t> got;
+  EXPECT_EQ(LaunchesOf(device, params, &got), 1 + 2 * 2) << "a norm, and slices of 32 rows";
+  EXPECT_EQ(device.runtime->matmuls(), 2);
+  Device exact;
+  std::vector<uint16_t> want;
+  LaunchesOf(exact, c.On(exact, Epilogue::kNone), &want);
+  for (size_t i = 0; i < got.size(); ++i) {
+    ASSERT_NEAR(Bf16ToFloat(got[i]), Bf16ToFloat(want[i]), 2 * kUnit * std::fabs(Bf16ToFloat(want[i])) + 1e-3)
+        << "sums in another order";
+  }
 }
 
 // What a kernel would read in pieces of 16 bytes must lie so.

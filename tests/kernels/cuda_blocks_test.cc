@@ -22,17 +22,19 @@ namespace {
 
 // One that has reserved for the steps of these tests.
 struct Device : CudaTestDevice {
-  Device() : CudaTestDevice(MakeCudaTestBackend()) {
+  explicit Device(BackendPtr made = MakeCudaTestBackend(), int32_t rows = 80)
+      : CudaTestDevice(std::move(made)) {
     rounds_before_adding = ProductsAreRoundedBeforeTheyAreAdded();
-    const StepMaxima maxima = {.tokens = 80,
+    const StepMaxima maxima = {.tokens = rows,
                                .sequences = 1,
-                               .logit_rows = 80,
+                               .logit_rows = rows,
                                .hidden = 1024,
                                .query_heads = 1,
                                .kv_heads = 1,
                                .head_dim = 32,
                                .vocab = 8,
-                               .context = 8};
+                               .context = 8,
+                               .quantised_numbers = int64_t{1} << 18};
     EXPECT_EQ(backend->Reserve(maxima), OpCode::kOk) << backend->last_error();
   }
 };
@@ -193,8 +195,8 @@ struct Case {
   DType out_dtype = DType::kBf16;
 };
 
-// Rows that the small kernel takes, with and without the norm in it, and those that tiles do; outputs that
-// end within sixteen, K of one block and of an odd number of them.
+// Rows that the small kernel takes, with and without the norm in it, those that one tile does, and those for
+// which the weight is decoded; outputs that end within sixteen, K of one block and of an odd number of them.
 const Case kCases[] = {{1, 1, 24, Prologue::kNone, Epilogue::kNone},
                        {1, 5, 20, Prologue::kRmsNorm, Epilogue::kNone},
                        {3, 2, 20, Prologue::kRmsNorm, Epilogue::kNone, DType::kF32},
@@ -202,6 +204,9 @@ const Case kCases[] = {{1, 1, 24, Prologue::kNone, Epilogue::kNone},
                        {16, 2, 20, Prologue::kNone, Epilogue::kAddResidual},
                        {17, 1, 20, Prologue::kNone, Epilogue::kAddResidual},
                        {30, 3, 40, Prologue::kRmsNorm, Epilogue::kSwiGlu},
+                       {64, 1, 20, Prologue::kNone, Epilogue::kAddResidual},
+                       {65, 3, 24, Prologue::kNone, Epilogue::kAddResidual},
+                       {66, 1, 40, Prologue::kRmsNorm, Epilogue::kSwiGlu},
                        {70, 2, 12, Prologue::kNone, Epilogue::kNone, DType::kF32}};
 
 CudaLinearCase WithInputs(const Case& c, int64_t in) {
@@ -222,6 +227,60 @@ TEST_P(CudaBlocks, LinearLayersAgreeWithTheirDefinition) {
     for (const ThreadOrder order : ThreadOrders()) {
       UseThreadOrder(order);
       Device device;
+      const WeightHandle weight =
+          Pack(device, {first.Rows(), second.Rows()}, in,
+               c.epilogue == Epilogue::kSwiGlu ? LinearLayout::kGateUp : LinearLayout::kStacked);
+      ExpectLinearAgrees(device, WithInputs(c, in), weight, bits);
+    }
+  }
+}
+
+// ---- weights that are decoded a slice at a time
+
+// So many bytes of bf16 that a slice has two units of this width.
+int64_t SliceBytes(int64_t in) { return 2 * cuda::kUnitRows * in * 2; }
+
+// The rows of x are those of the identity, so that each output is a number of the weight: that which its
+// definition rounds to bf16. K of several spans, the last of which ends within one.
+TEST_P(CudaBlocks, ADecodedWeightHasTheNumbersOfItsDefinition) {
+  const int64_t block = GetParam().block_size(), out_features = 40;
+  for (const int64_t in : {InFeatures(GetParam(), 3), block == 32 ? 11 * block : 2 * block}) {
+    const BlockMatrix matrix(GetParam(), out_features, in, 4);
+    std::vector<uint16_t> identity(static_cast<size_t>(in * in));
+    for (int64_t i = 0; i < in; ++i) identity[static_cast<size_t>(i * in + i)] = FloatToBf16(1.0f);
+    for (const ThreadOrder order : ThreadOrders()) {
+      UseThreadOrder(order);
+      Device device(MakeDecodingCudaTestBackend(/*least_rows=*/17, SliceBytes(in)), static_cast<int32_t>(in));
+      float* out = device.Upload(std::vector<float>(static_cast<size_t>(in * out_features), std::nanf("")));
+      LinearParams params;
+      params.x = MakeTensor(device.Upload(identity), DType::kBf16, in, in);
+      params.rows = static_cast<int32_t>(in);
+      params.weight = Pack(device, {matrix.Rows()}, in);
+      params.out = MakeTensor(out, DType::kF32, in, out_features);
+      ASSERT_EQ(device.backend->Linear(params), OpCode::kOk) << device.backend->last_error();
+      const std::vector<float> got = device.Read(out, static_cast<size_t>(in * out_features));
+      for (int64_t i = 0; i < in * out_features; ++i) {
+        const int64_t k = i / out_features, row = i % out_features;
+        ASSERT_EQ(got[static_cast<size_t>(i)], Bf16ToFloat(matrix.bits[static_cast<size_t>(row * in + k)]))
+            << in << " columns: row " << row << " number " << k;
+      }
+    }
+  }
+}
+
+// Two, three and five slices, the last of a unit, of two, and of rows that end within one.
+TEST_P(CudaBlocks, LinearLayersInSlicesAgreeWithTheirDefinition) {
+  for (const Case& c : {Case{17, 1, 24, Prologue::kNone, Epilogue::kAddResidual},
+                        {20, 3, 34, Prologue::kRmsNorm, Epilogue::kNone},
+                        {33, 1, 72, Prologue::kNone, Epilogue::kSwiGlu},
+                        {80, 2, 42, Prologue::kNone, Epilogue::kNone, DType::kF32}}) {
+    const int64_t in = InFeatures(GetParam(), c.blocks);
+    const BlockMatrix first(GetParam(), c.part_rows, in, 1), second(GetParam(), c.part_rows, in, 2);
+    std::vector<uint16_t> bits = first.bits;
+    bits.insert(bits.end(), second.bits.begin(), second.bits.end());
+    for (const ThreadOrder order : ThreadOrders()) {
+      UseThreadOrder(order);
+      Device device(MakeDecodingCudaTestBackend(/*least_rows=*/17, SliceBytes(in)));
       const WeightHandle weight =
           Pack(device, {first.Rows(), second.Rows()}, in,
                c.epilogue == Epilogue::kSwiGlu ? LinearLayout::kGateUp : LinearLayout::kStacked);
@@ -333,7 +392,9 @@ TEST(CudaMixedBlocks, PartsOfSeveralFormatsStandInOneWeight) {
                         Case{2, 1, 20, Prologue::kRmsNorm, Epilogue::kNone, DType::kF32},
                         Case{9, 1, 20, Prologue::kNone, Epilogue::kAddResidual},
                         Case{40, 1, 20, Prologue::kRmsNorm, Epilogue::kNone},
-                        Case{40, 1, 20, Prologue::kNone, Epilogue::kAddResidual}}) {
+                        Case{40, 1, 20, Prologue::kNone, Epilogue::kAddResidual},
+                        Case{65, 1, 20, Prologue::kRmsNorm, Epilogue::kNone},
+                        Case{70, 1, 20, Prologue::kNone, Epilogue::kAddResidual}}) {
     Device device;
     ExpectLinearAgrees(device, WithInputs(c, in), Pack(device, parts, in), bits);
   }
@@ -379,7 +440,7 @@ TEST(CudaBlocksRecording, AReplayedStepIsTheStep) {
   UseThreadOrder(ThreadOrder::kForward);
   const int64_t in = 256;
   const BlockMatrix matrix(DType::kQ4K, 24, in, 1);
-  for (const int32_t rows : {1, 12, 20}) {
+  for (const int32_t rows : {1, 12, 20, 70}) {
     Device device;
     Backend& backend = *device.backend;
     const std::vector<uint16_t> first = RandomBf16(rows * in, 5), second = RandomBf16(rows * in, 6);

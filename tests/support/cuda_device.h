@@ -41,6 +41,10 @@ BackendPtr MakeLargeCudaTestBackend();
 // is what it is. With so many multiprocessors.
 BackendPtr MakeHopperCudaTestBackend(int32_t multiprocessors = 4);
 
+// The same, which decodes weights in blocks for so many rows of x and more, in slices of up to so many bytes
+// of bf16.
+BackendPtr MakeDecodingCudaTestBackend(int32_t least_rows, int64_t slice_bytes);
+
 // The same, asked for products of fp8 by fp8, where there is such a device; else null. A library that refuses
 // them has none when it is asked.
 enum class Fp8Library { kHasProducts, kRefuses };

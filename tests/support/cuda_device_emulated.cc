@@ -55,6 +55,11 @@ BackendPtr MakeHopperCudaTestBackend(int32_t multiprocessors) {
   return cuda::MakeCudaBackend(std::move(runtime));
 }
 
+BackendPtr MakeDecodingCudaTestBackend(int32_t least_rows, int64_t slice_bytes) {
+  return cuda::MakeCudaBackend(std::make_unique<emulator::EmulatedRuntime>(),
+                               {.least_decoded_rows = least_rows, .decoded_slice_bytes = slice_bytes});
+}
+
 BackendPtr MakeFp8CudaTestBackend(Fp8Library library) {
   auto runtime = std::make_unique<emulator::EmulatedRuntime>();
   if (library == Fp8Library::kRefuses) {

@@ -15,6 +15,13 @@ void Check(cudaError_t error, const char* what) {
   std::exit(1);
 }
 
+BackendPtr Opened(const CudaBackendOptions& options) {
+  auto backend = OpenCudaBackend(CudaLibraryPath(), options);
+  if (backend.ok()) return *std::move(backend);
+  std::fprintf(stderr, "%s\n", backend.status().ToString().c_str());
+  std::exit(1);
+}
+
 }  // namespace
 
 void* AllocateOnDevice(size_t bytes) {
@@ -42,11 +49,9 @@ bool DeviceIsHopper() {
   return major == 9;
 }
 
-BackendPtr MakeCudaTestBackend(MovesRun) {
-  auto backend = OpenCudaBackend(CudaLibraryPath());
-  if (backend.ok()) return *std::move(backend);
-  std::fprintf(stderr, "%s\n", backend.status().ToString().c_str());
-  std::exit(1);
+BackendPtr MakeCudaTestBackend(MovesRun) { return Opened({}); }
+BackendPtr MakeDecodingCudaTestBackend(int32_t least_rows, int64_t slice_bytes) {
+  return Opened({.least_decoded_rows = least_rows, .decoded_slice_bytes = slice_bytes});
 }
 
 BackendPtr MakeLargeCudaTestBackend() { return MakeCudaTestBackend(MovesRun::kLate); }
