@@ -63,6 +63,10 @@ std::vector<Table> LargeLinear(Device& device, double, const Progress& progress)
   return {LargeLinearTable(device, CudaLibraryPath(), kWeight, progress)};
 }
 
+std::vector<Table> BlockLinear(Device& device, double, const Progress& progress) {
+  return {BlockLinearTable(device, CudaLibraryPath(), progress)};
+}
+
 // Cheapest first.
 const Entry kTables[] = {
     Kernels("pointwise", PointwiseTable),
@@ -72,7 +76,7 @@ const Entry kTables[] = {
     {"large-linear", LargeLinear<DType::kBf16>},
     {"large-linear-fp8", LargeLinear<DType::kFp8E4M3>},
     Kernels("sampling", SamplingTable),
-    Kernels("block-linear", BlockLinearTable),
+    {"block-linear", BlockLinear},
     WholeSteps("steps", {.name = "Mistral 7B", .window = kWindow}),
     WholeSteps("steps-without-window", {.name = "Mistral 7B without a window"}),
     WholeSteps("steps-without-pdl",

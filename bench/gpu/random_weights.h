@@ -27,6 +27,11 @@ class RandomWeights final : public CountingBackend {
   // host; null: there is no device.
   RandomWeights(BackendPtr inner, float scale, const Format& matrices = DType::kBf16, Fill fill = nullptr);
 
+  // As of a model whose files say that its matrices are quantised.
+  int64_t WorkspaceBytes(const StepMaxima& maxima) const override {
+    return CountingBackend::WorkspaceBytes(WithMatrices(maxima));
+  }
+  OpCode Reserve(const StepMaxima& maxima) override { return CountingBackend::Reserve(WithMatrices(maxima)); }
   // REQUIRES: parts of bf16.
   OpCode PackLinear(const LinearSource& source, WeightHandle* out) override;
   OpCode GatherKv(const GatherKvParams& params) override { return inner_->GatherKv(params); }
@@ -38,6 +43,12 @@ class RandomWeights final : public CountingBackend {
 
  private:
   ~RandomWeights() = default;
+
+  StepMaxima WithMatrices(StepMaxima maxima) const {
+    constexpr int64_t kNumbers = int64_t{1} << 40;  // of the largest, which is not known yet
+    if (!matrices_.plain()) maxima.quantised_numbers = kNumbers;
+    return maxima;
+  }
 
   BackendPtr inner_;
   const float scale_;

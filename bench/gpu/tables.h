@@ -20,7 +20,8 @@ Table SmallLinearTable(Device& device, const Progress& progress);
 // are by rows in fp8 where the device has them. On failure no rows, and the note says why.
 Table LargeLinearTable(Device& device, const std::string& library, const Format& weight,
                        const Progress& progress);
-Table BlockLinearTable(Device& device, const Progress& progress);
+// Few rows by the kernel itself, many through the same library, both ways that the backend has of them.
+Table BlockLinearTable(Device& device, const std::string& library, const Progress& progress);
 Table MoeTable(Device& device, const Progress& progress);
 Table PointwiseTable(Device& device, const Progress& progress);
 Table SamplingTable(Device& device, const Progress& progress);
