@@ -379,10 +379,13 @@ TM_DEVICE void Compute(const HopperAttentionParams& p, const PrefillShared<Shape
     Softmax<Shape>(scale, score, running, shrink);
     Pack<Shape>(score, weight);
     int tile = item.tile_begin + Shape::kKeys;
+    const auto wait_for_keys = [&](int of_tile, unsigned number) {
+      if (of_tile < item.key_end) WaitPhase(&barriers->keys_full[StageOf(number)], ParityOf(number));
+    };
+    wait_for_keys(tile, n + 1);
     for (; tile < item.key_end; tile += Shape::kKeys, ++n) {
       // The scores of this tile beside the values of the one before, the n-th through the stages.
       const int stage = StageOf(n), next = StageOf(n + 1);
-      WaitPhase(&barriers->keys_full[next], ParityOf(n + 1));
       SyncNamedBarrier(own_turn, kTurnThreads);
       Scores<Shape>(query, shared.keys(next), score);
       wait_for_values(item, tile - Shape::kKeys, n);
@@ -393,6 +396,9 @@ TM_DEVICE void Compute(const HopperAttentionParams& p, const PrefillShared<Shape
       Release(&barriers->keys_empty[next]);
       Mask<Shape>(rows, tile, score);
       Softmax<Shape>(scale, score, running, shrink);
+      // Here, and not where they are read: without a wait in between the compiler waits for the values'
+      // products first and makes the weights behind them, not beside them.
+      wait_for_keys(tile + Shape::kKeys, n + 2);
       WgmmaWait<0>();
       PinRegisters(running.out);
       Release(&barriers->values_empty[stage]);

@@ -573,6 +573,39 @@ TEST(KernelBudgetTest, WarpsThatFetchUseNoMoreRegistersThanTheyKept) {
   EXPECT_EQ(kernels, 2) << "head_dim 64 and 128";
 }
 
+// Instructions of an operation between the first wait for all groups of products but one and the next for
+// all.
+int BesideTheLastGroup(const std::vector<Instruction>& code, const std::string& operation) {
+  const auto is_wait = [](const std::string& left) {
+    return [left](const Instruction& i) {
+      return i.operation == "WARPGROUP.DEPBAR.LE" && i.operands.starts_with("gsb0, " + left);
+    };
+  };
+  const auto begin = std::find_if(code.begin(), code.end(), is_wait("0x1"));
+  const auto end = std::find_if(begin, code.end(), is_wait("0x0"));
+  if (end == code.end()) return 0;
+  return static_cast<int>(
+      std::count_if(begin, end, [&](const Instruction& i) { return i.operation == operation; }));
+}
+
+// The compiler may move a wait for products up to the one before it, in front of what does not read them: the
+// tensor cores of a warpgroup then rest while it makes its weights.
+TEST(KernelBudgetTest, PrefillOnHopperMakesItsWeightsBesideTheProductsWithValues) {
+  const Budget budget = CommittedBudget();
+  if (const std::string reason = WhyNotCompiled(budget); !reason.empty()) GTEST_SKIP() << reason;
+  if (Disassembler().empty()) {
+    GTEST_SKIP() << "no cuobjdump and nvdisasm (.ci/install disassembler): nobody looked at the machine code";
+  }
+  int kernels = 0;
+  for (const std::string& object : ObjectsOf({"/hopper_attention.cu"})) {
+    for (const auto& [name, code] : MachineCodeOf(object, kLoopArchitecture)) {
+      EXPECT_GE(BesideTheLastGroup(code, "MUFU.EX2"), 64) << name << ": two rows of 128 keys over four lanes";
+      ++kernels;
+    }
+  }
+  EXPECT_EQ(kernels, 2) << "head_dim 64 and 128";
+}
+
 TEST(KernelBudgetTest, RegistersBehindALimitAreThoseOfEveryWayFromThere) {
   std::istringstream dump(
       "Function : f\n"
