@@ -19,7 +19,8 @@
 // its last row's own position. By row the first visible is also not before its `left`; sinks have no items:
 // who takes the first keys of a tile takes them too. All tiles share one split length, the least (in key
 // tiles, at least kMinSplitTiles) for which all blocks together number about target_blocks; the splits of a
-// tile are as even as it allows. The longest items come first. So the list depends on the lengths alone.
+// tile are as even as it allows. The longest items come first, by classes of an eighth of the longest, which
+// the split length may exceed by far. So the list depends on the lengths alone.
 #include "kernels/cuda/attention_plan.cuh"
 
 #include <utility>
@@ -57,6 +58,24 @@ TM_DEVICE Scanned ScanBlock(uint64_t value, uint64_t* warp_sums) {
     scanned.all += warp_sums[w];
   }
   return scanned;
+}
+
+// The most that a thread of the block has.
+TM_DEVICE int MostOfBlock(int value, uint64_t* warp_values) {
+  auto most = static_cast<uint64_t>(value);
+  TM_UNROLL
+  for (int mask = 16; mask > 0; mask /= 2) {
+    const uint64_t other = ShuffleXor(most, mask);
+    if (other > most) most = other;
+  }
+  SyncThreads();  // of a scan before
+  if (LaneId() == 0) warp_values[ThreadX() / 32] = most;
+  SyncThreads();
+  TM_UNROLL
+  for (int w = 0; w < kPlanWarps; ++w) {
+    if (warp_values[w] > most) most = warp_values[w];
+  }
+  return static_cast<int>(most);
 }
 
 // Neighbouring tiles of rows: `count` of them from number `number` of a sequence on.
@@ -120,20 +139,22 @@ TM_DEVICE void PlanBlock(const AttentionPlanParams& p) {
   const int thread = ThreadX();
   const DealtTiles dealt = DealTiles(p, warp_sums, counts + kPlanCounts);
 
-  // All key tiles, for the split length.
-  int tiles = 0;
-  ForEachTile<kByRow>(p, dealt,
-                      [&](const RowTile& tile) { tiles += CountKeyTiles<DeviceMemory, kByRow>(p, tile); });
+  // All key tiles, and the most of a tile of rows.
+  int tiles = 0, most = 0;
+  ForEachTile<kByRow>(p, dealt, [&](const RowTile& tile) {
+    const int own = CountKeyTiles<DeviceMemory, kByRow>(p, tile);
+    tiles += own;
+    most = Max(most, own);
+  });
   const auto all_tiles = static_cast<int>(ScanBlock(static_cast<uint64_t>(tiles), warp_sums).all);
-  const int split_tiles = SplitLength(p, all_tiles);
+  const PlanLengths lengths = LengthsFor(p, all_tiles, MostOfBlock(most, warp_sums));
 
   const ClassCounts items = {counts + thread, kPlanThreads};
   Totals own;
   TM_UNROLL
   for (int c = 0; c < kLengthClasses; ++c) items[c] = 0;
-  ForEachTile<kByRow>(p, dealt, [&](const RowTile& tile) {
-    CountTile<DeviceMemory, kByRow>(p, tile, split_tiles, items, &own);
-  });
+  ForEachTile<kByRow>(
+      p, dealt, [&](const RowTile& tile) { CountTile<DeviceMemory, kByRow>(p, tile, lengths, items, &own); });
   const Scanned lists =
       ScanBlock(static_cast<uint64_t>(own.merges) << 32 | static_cast<uint64_t>(own.partials), warp_sums);
 
@@ -155,12 +176,11 @@ TM_DEVICE void PlanBlock(const AttentionPlanParams& p) {
 
   if (thread == 0) {
     StoreGlobal(p.work, AttentionWork{static_cast<int>(places.all), static_cast<int>(lists.all >> 32),
-                                      static_cast<int>(lists.all & 0xffffffffu), split_tiles});
+                                      static_cast<int>(lists.all & 0xffffffffu), lengths.split});
   }
   Totals next = {static_cast<int>(lists.before >> 32), static_cast<int>(lists.before & 0xffffffffu)};
-  ForEachTile<kByRow>(p, dealt, [&](const RowTile& tile) {
-    FillTile<DeviceMemory, kByRow>(p, tile, split_tiles, items, &next);
-  });
+  ForEachTile<kByRow>(
+      p, dealt, [&](const RowTile& tile) { FillTile<DeviceMemory, kByRow>(p, tile, lengths, items, &next); });
 }
 
 template <bool kByRow, typename Visit>
@@ -174,22 +194,25 @@ void ForEachTileOnHost(const AttentionPlanParams& params, const Visit& visit) {
 
 template <bool kByRow>
 void PlanOnHost(const AttentionPlanParams& params) {
-  int tiles = 0;
-  ForEachTileOnHost<kByRow>(
-      params, [&](const RowTile& tile) { tiles += CountKeyTiles<HostMemory, kByRow>(params, tile); });
-  const int split_tiles = SplitLength(params, tiles);
+  int tiles = 0, most = 0;
+  ForEachTileOnHost<kByRow>(params, [&](const RowTile& tile) {
+    const int own = CountKeyTiles<HostMemory, kByRow>(params, tile);
+    tiles += own;
+    most = Max(most, own);
+  });
+  const PlanLengths lengths = LengthsFor(params, tiles, most);
   int counts[kLengthClasses] = {};
   const ClassCounts items = {counts, 1};
   Totals all, next;
   ForEachTileOnHost<kByRow>(params, [&](const RowTile& tile) {
-    CountTile<HostMemory, kByRow>(params, tile, split_tiles, items, &all);
+    CountTile<HostMemory, kByRow>(params, tile, lengths, items, &all);
   });
   int place = 0;
   for (int& count : counts) place += std::exchange(count, place);
   ForEachTileOnHost<kByRow>(params, [&](const RowTile& tile) {
-    FillTile<HostMemory, kByRow>(params, tile, split_tiles, items, &next);
+    FillTile<HostMemory, kByRow>(params, tile, lengths, items, &next);
   });
-  *params.work = {place, all.merges, all.partials, split_tiles};
+  *params.work = {place, all.merges, all.partials, lengths.split};
 }
 
 bool IsByRow(const AttentionPlanParams& params) { return params.left != nullptr || params.by_mask; }

@@ -63,9 +63,16 @@ TM_HOST_DEVICE KeyRange KeysOf(const AttentionPlanParams& p, const PlanRow& row,
 }
 
 TM_HOST_DEVICE int TilesOf(const KeyRange& keys) { return (keys.end - keys.begin + kKeyTile - 1) / kKeyTile; }
+
+// What all tiles of rows are split by.
+struct PlanLengths {
+  int split;    // key tiles of a split, at most
+  int longest;  // and of any item
+};
+
 // At least one, who writes the zeros of rows that see no key.
-TM_HOST_DEVICE int SplitsOf(int tiles, int split_tiles) {
-  return Max(1, (tiles + split_tiles - 1) / split_tiles);
+TM_HOST_DEVICE int SplitsOf(int tiles, const PlanLengths& lengths) {
+  return Max(1, (tiles + lengths.split - 1) / lengths.split);
 }
 
 // Key tiles of each split but the last: as even as whole tiles allow.
@@ -75,8 +82,8 @@ TM_HOST_DEVICE int LengthOf(int tiles, int splits) { return (tiles + splits - 1)
 // length, longest first, and within a class in the order of the batch, a sequence's last rows before its
 // first.
 inline constexpr int kLengthClasses = 8;
-TM_HOST_DEVICE int LengthClass(int length, int split_tiles) {
-  return (split_tiles - length) * kLengthClasses / (split_tiles + 1);
+TM_HOST_DEVICE int LengthClass(int length, const PlanLengths& lengths) {
+  return (lengths.longest - length) * kLengthClasses / (lengths.longest + 1);
 }
 
 // Of each class a number, `stride` apart.
@@ -132,34 +139,35 @@ TM_HOST_DEVICE SharingRow SharingRowOf(const AttentionPlanParams& p, const Atten
 }
 
 // Of keys of which there may be none.
-TM_HOST_DEVICE int SplitsOfPart(const KeyRange& keys, int split_tiles) {
+TM_HOST_DEVICE int SplitsOfPart(const KeyRange& keys, const PlanLengths& lengths) {
   const int tiles = TilesOf(keys);
-  return tiles == 0 ? 0 : SplitsOf(tiles, split_tiles);
+  return tiles == 0 ? 0 : SplitsOf(tiles, lengths);
 }
 
-TM_HOST_DEVICE void CountPart(const KeyRange& keys, int row_tiles, int split_tiles, ClassCounts items) {
-  const int splits = SplitsOfPart(keys, split_tiles);
-  if (splits > 0) items[LengthClass(LengthOf(TilesOf(keys), splits), split_tiles)] += splits * row_tiles;
+TM_HOST_DEVICE void CountPart(const KeyRange& keys, int row_tiles, const PlanLengths& lengths,
+                              ClassCounts items) {
+  const int splits = SplitsOfPart(keys, lengths);
+  if (splits > 0) items[LengthClass(LengthOf(TilesOf(keys), splits), lengths)] += splits * row_tiles;
 }
 
-TM_HOST_DEVICE void CountSharing(const AttentionPlanParams& p, const SharingRow& row, int b, int split_tiles,
-                                 ClassCounts items, Totals* totals) {
-  CountPart(row.before, 1, split_tiles, items);
-  CountPart(row.behind, 1, split_tiles, items);
-  if (row.leads(b)) CountPart(row.shared, row.row_tiles(p.group), split_tiles, items);
+TM_HOST_DEVICE void CountSharing(const AttentionPlanParams& p, const SharingRow& row, int b,
+                                 const PlanLengths& lengths, ClassCounts items, Totals* totals) {
+  CountPart(row.before, 1, lengths, items);
+  CountPart(row.behind, 1, lengths, items);
+  if (row.leads(b)) CountPart(row.shared, row.row_tiles(p.group), lengths, items);
   totals->merges += 1;
-  totals->partials += SplitsOfPart(row.before, split_tiles) + SplitsOfPart(row.shared, split_tiles) +
-                      SplitsOfPart(row.behind, split_tiles);
+  totals->partials += SplitsOfPart(row.before, lengths) + SplitsOfPart(row.shared, lengths) +
+                      SplitsOfPart(row.behind, lengths);
 }
 
 // Calls put(place in the list, split, its keys) for each item of some keys, of which a split has `row_tiles`.
 template <typename Put>
-TM_HOST_DEVICE void FillPart(const KeyRange& keys, int row_tiles, int split_tiles, ClassCounts next_item,
-                             const Put& put) {
-  const int splits = SplitsOfPart(keys, split_tiles);
+TM_HOST_DEVICE void FillPart(const KeyRange& keys, int row_tiles, const PlanLengths& lengths,
+                             ClassCounts next_item, const Put& put) {
+  const int splits = SplitsOfPart(keys, lengths);
   if (splits == 0) return;
   const int length = LengthOf(TilesOf(keys), splits);
-  int& item = next_item[LengthClass(length, split_tiles)];
+  int& item = next_item[LengthClass(length, lengths)];
   for (int s = 0; s < splits; ++s) {
     const int begin = keys.begin + s * length * kKeyTile;
     put(item, s, KeyRange{begin, Min(begin + length * kKeyTile, keys.end)});
@@ -168,23 +176,23 @@ TM_HOST_DEVICE void FillPart(const KeyRange& keys, int row_tiles, int split_tile
 }
 
 template <typename Memory>
-TM_HOST_DEVICE void FillSharing(const AttentionPlanParams& p, const SharingRow& row, int b, int split_tiles,
-                                ClassCounts next_item, Totals* next) {
-  const int first = next->partials, shared = first + SplitsOfPart(row.before, split_tiles);
-  const int behind = shared + SplitsOfPart(row.shared, split_tiles);
-  next->partials = behind + SplitsOfPart(row.behind, split_tiles);
+TM_HOST_DEVICE void FillSharing(const AttentionPlanParams& p, const SharingRow& row, int b,
+                                const PlanLengths& lengths, ClassCounts next_item, Totals* next) {
+  const int first = next->partials, shared = first + SplitsOfPart(row.before, lengths);
+  const int behind = shared + SplitsOfPart(row.shared, lengths);
+  next->partials = behind + SplitsOfPart(row.behind, lengths);
   const int merge = next->merges++;
   Memory::Store(p.merges + merge, AttentionMerge{b, 0, first, next->partials - first});
   Memory::Store(p.shares + b, AttentionShare{shared, merge});
-  FillPart(row.before, 1, split_tiles, next_item, [&](int item, int split, const KeyRange& keys) {
+  FillPart(row.before, 1, lengths, next_item, [&](int item, int split, const KeyRange& keys) {
     Memory::Store(p.items + item, AttentionItem{b, 0, keys.begin, keys.end, first + split, merge});
   });
-  FillPart(row.behind, 1, split_tiles, next_item, [&](int item, int split, const KeyRange& keys) {
+  FillPart(row.behind, 1, lengths, next_item, [&](int item, int split, const KeyRange& keys) {
     Memory::Store(p.items + item, AttentionItem{b, 0, keys.begin, keys.end, behind + split, merge});
   });
   if (!row.leads(b)) return;
   const int row_tiles = row.row_tiles(p.group), members = SharersOfTile(p.group);
-  FillPart(row.shared, row_tiles, split_tiles, next_item, [&](int item, int split, const KeyRange& keys) {
+  FillPart(row.shared, row_tiles, lengths, next_item, [&](int item, int split, const KeyRange& keys) {
     for (int t = 0; t < row_tiles; ++t) {
       const int partial = OfSharers(split, Min(members, row.with.count - t * members));
       Memory::Store(p.items + item + t, AttentionItem{b + t * members, 0, keys.begin, keys.end, partial, -1});
@@ -205,15 +213,15 @@ TM_HOST_DEVICE int CountKeyTiles(const AttentionPlanParams& p, const RowTile& ti
 
 // Adds the items of a tile of rows to those of their classes, its merges and partials to `totals`.
 template <typename Memory, bool kByRow>
-TM_HOST_DEVICE void CountTile(const AttentionPlanParams& p, const RowTile& tile, int split_tiles,
+TM_HOST_DEVICE void CountTile(const AttentionPlanParams& p, const RowTile& tile, const PlanLengths& lengths,
                               ClassCounts items, Totals* totals) {
   const int b = tile.sequence;
   if (const AttentionSharers with = SharersWith<Memory>(p, b); !kByRow && with.count > 0) {
-    return CountSharing(p, SharingRowOf<Memory>(p, with, tile.row), b, split_tiles, items, totals);
+    return CountSharing(p, SharingRowOf<Memory>(p, with, tile.row), b, lengths, items, totals);
   }
   const int tiles = TilesOf(KeysOf<Memory, kByRow>(p, tile.row, tile.row_begin));
-  const int splits = SplitsOf(tiles, split_tiles);
-  items[LengthClass(LengthOf(tiles, splits), split_tiles)] += splits;
+  const int splits = SplitsOf(tiles, lengths);
+  items[LengthClass(LengthOf(tiles, splits), lengths)] += splits;
   totals->merges += splits > 1 ? 1 : 0;
   totals->partials += splits > 1 ? splits : 0;
 }
@@ -221,17 +229,17 @@ TM_HOST_DEVICE void CountTile(const AttentionPlanParams& p, const RowTile& tile,
 // Writes the items of a tile of rows to where their classes have come, its merges and partials to `next`, and
 // counts all of them on.
 template <typename Memory, bool kByRow>
-TM_HOST_DEVICE void FillTile(const AttentionPlanParams& p, const RowTile& tile, int split_tiles,
+TM_HOST_DEVICE void FillTile(const AttentionPlanParams& p, const RowTile& tile, const PlanLengths& lengths,
                              ClassCounts next_item, Totals* next) {
   const int b = tile.sequence, r = tile.row_begin;
   if (const AttentionSharers with = SharersWith<Memory>(p, b); !kByRow && with.count > 0) {
-    return FillSharing<Memory>(p, SharingRowOf<Memory>(p, with, tile.row), b, split_tiles, next_item, next);
+    return FillSharing<Memory>(p, SharingRowOf<Memory>(p, with, tile.row), b, lengths, next_item, next);
   }
   const KeyRange keys = KeysOf<Memory, kByRow>(p, tile.row, r);
-  const int tiles = TilesOf(keys), splits = SplitsOf(tiles, split_tiles), length = LengthOf(tiles, splits);
+  const int tiles = TilesOf(keys), splits = SplitsOf(tiles, lengths), length = LengthOf(tiles, splits);
   const int merge = splits > 1 ? next->merges++ : -1;
   if (splits > 1) Memory::Store(p.merges + merge, AttentionMerge{b, r, next->partials, splits});
-  int& item = next_item[LengthClass(length, split_tiles)];
+  int& item = next_item[LengthClass(length, lengths)];
   for (int s = 0; s < splits; ++s) {
     const int begin = keys.begin + s * length * kKeyTile;
     Memory::Store(p.items + item++, AttentionItem{b, r, begin, Min(begin + length * kKeyTile, keys.end),
@@ -239,10 +247,11 @@ TM_HOST_DEVICE void FillTile(const AttentionPlanParams& p, const RowTile& tile, 
   }
 }
 
-// The split length for so many key tiles in all (of one kv head).
-TM_HOST_DEVICE int SplitLength(const AttentionPlanParams& p, int all_tiles) {
+// For so many key tiles in all (of one kv head), and in one tile of rows at most.
+TM_HOST_DEVICE PlanLengths LengthsFor(const AttentionPlanParams& p, int all_tiles, int most_tiles) {
   const int blocks = AttentionBlocks(p.kv_heads, p.target_blocks);
-  return Max(kMinSplitTiles, (all_tiles + blocks - 1) / blocks);
+  const int split = Max(kMinSplitTiles, (all_tiles + blocks - 1) / blocks);
+  return {split, Min(most_tiles, split)};
 }
 
 }  // namespace tramontane::cuda

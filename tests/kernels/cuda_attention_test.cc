@@ -524,10 +524,17 @@ TEST(CudaAttentionPartsTest, AreJoinedInTheOrderOfTheirKeysWhoeverIsLast) {
   }
 }
 
-// What begins last ends soon: by classes of an eighth of a split, no item is longer than one before it.
+// What begins last ends soon: by classes of an eighth of the longest, no item is longer than one before it.
 TEST(CudaAttentionPlanTest, TheLongestItemsComeFirstAndSplitsOfATileAreEven) {
   const AttentionCase cases[] = {
       {"Prompts", KvOf(2, 32, 16), {{0, 700}, {0, 90}, {0, 400}}, {700, 90, 10}, 4, 0, 64, 8},
+      {"PromptsOfFarLessThanASplit",
+       KvOf(1, 32, 16),
+       {{0, 700}, {0, 500}, {0, 700}},
+       {700, 500, 700},
+       4,
+       0,
+       64},
       {"Decode", KvOf(1, 32, 16), {{0, 1100}, {0, 40}, {0, 2000}, {0, 777}}, {1, 1, 1, 1}, 4, 0, 16, 9}};
   for (const AttentionCase& c : cases) {
     PagedKvFixture kv(c.kv, c.spans);
@@ -535,15 +542,17 @@ TEST(CudaAttentionPlanTest, TheLongestItemsComeFirstAndSplitsOfATileAreEven) {
     kv.SetQueries(c.queries);
     const AttentionOutcome outcome = RunAttentionCase(c, kv, RandomQuery(c, kv.tokens()));
     std::map<std::pair<int32_t, int32_t>, std::vector<int32_t>> splits;  // key tiles, by tile of rows
-    int32_t shortest = outcome.work.split_tiles;
+    int32_t most = 0;
     for (const cuda::AttentionItem& item : outcome.items) {
       const int32_t tiles = (item.key_end - item.key_begin + cuda::kKeyTile - 1) / cuda::kKeyTile;
       splits[{item.sequence, item.row_begin}].push_back(tiles);
+      most = std::max(most, tiles);
     }
+    int32_t shortest = most;
     for (const cuda::AttentionItem& item : outcome.items) {
       const std::vector<int32_t>& all = splits[{item.sequence, item.row_begin}];
       const int32_t longest = *std::max_element(all.begin(), all.end());
-      EXPECT_LE(longest, shortest + (outcome.work.split_tiles + 1) / 8 + 1) << c.name;
+      EXPECT_LE(longest, shortest + (most + 1) / 8 + 1) << c.name;
       shortest = std::min(shortest, longest);
     }
     for (const auto& [rows, tiles] : splits) {
