@@ -6,10 +6,12 @@
 //         over the blocks, so that a list in order of length falls evenly. A tile is 128 rows (row = token *
 //         group + head in group) against the keys [key_begin, key_end), 128 at a time.
 //           warpgroup 0 fetches: warp 0 keys and values, two stages of each, by boxes of one page; warp 1
-//             clears what came with a page and is not the item's; warps 2 and 3 fetch the queries;
+//             clears what came with a page and is not the item's; warps 2 and 3 fetch the queries, of
+//             an item ahead;
 //           warpgroups 1 and 2 take 64 rows each: scores, softmax and weighted values in registers. One asks
 //             for its products while the other one weighs: they take turns by two named barriers; and within
-//             one, the scores of a tile are under way beside the values of the tile before.
+//             one, the scores of a tile are under way beside the values of the tile before, the first of an
+//             item beside the last of the item before.
 //         Of rows whose keys were split the warpgroup that counts the last part of its 64 joins all
 //         (attention_join.cuh). It counts its parts when all its work is done.
 // Bytes:  d = head_dim; pages = those of the item's range in which some row sees a key.
@@ -35,7 +37,7 @@ constexpr int kWarpgroup = 128;
 constexpr int kConsumers = 2;                            // warpgroups that compute
 constexpr int kThreads = (1 + kConsumers) * kWarpgroup;  // 384
 constexpr int kConsumerRows = 64;                        // of one warpgroup: m of wgmma
-constexpr int kStages = 2;                               // of keys, and of values
+constexpr int kStages = 2;                               // of keys, of values, and of items' queries
 constexpr int kAtomBytes = 8 * kBoxRowBytes;             // eight rows: the period of SWIZZLE_128B
 constexpr int kTurns = 1;                                // named barriers 1 and 2: a warpgroup's turn
 constexpr int kParts = kTurns + kConsumers;              // 3 and 4: of a warpgroup that has written a part
@@ -52,34 +54,36 @@ struct PrefillTile {
   static constexpr int kPieces = kHeadDim / 8;                   // 16 bytes each, of a row
   static constexpr int kPartBytes = kKeys * kBoxRowBytes;        // of 64 of head_dim
   static constexpr int kTileBytes = kHeadDim / 64 * kPartBytes;  // keys, values, or the queries
-  static constexpr int kBarrierBytes = 128;
-  static constexpr int kSharedBytes = (1 + 2 * kStages) * kTileBytes + kBarrierBytes;
+  static constexpr int kBarrierBytes = 256;
+  static constexpr int kSharedBytes = 3 * kStages * kTileBytes + kBarrierBytes;
   static_assert(kHopperPrefillRows == kKeys);
 };
 
 // In shared memory. A count in brackets is that of arrivals.
 struct PrefillBarriers {
-  Mbarrier keys_full[kStages], keys_empty[kStages];          // [1], [warps that compute]
-  Mbarrier values_full[kStages], values_empty[kStages];      // [1], [warps that compute, and that clears]
-  Mbarrier values_clean[kStages];                            // [a warp]; of tiles with stale rows only
-  Mbarrier query_full[kConsumers], query_empty[kConsumers];  // [a warp], [warps of a warpgroup]
-  int32_t is_last[kConsumers];                               // of FinishPart
+  Mbarrier keys_full[kStages], keys_empty[kStages];      // [1], [warps that compute]
+  Mbarrier values_full[kStages], values_empty[kStages];  // [1], [warps that compute, and that clears]
+  Mbarrier values_clean[kStages];                        // [a warp]; of tiles with stale rows only
+  Mbarrier query_full[kConsumers][kStages], query_empty[kConsumers][kStages];  // [a warp], [of a warpgroup]
+  int32_t is_last[kConsumers];                                                 // of FinishPart
 };
-static_assert(sizeof(PrefillBarriers) <= 128);
+static_assert(sizeof(PrefillBarriers) <= 256);
 
 template <typename Shape>
 struct PrefillShared {
   std::byte* base = AlignedSharedBytes();
 
-  TM_DEVICE std::byte* query(int consumer) const { return base + consumer * kConsumerRows * kBoxRowBytes; }
-  TM_DEVICE std::byte* keys(int stage) const { return base + (1 + stage) * Shape::kTileBytes; }
-  TM_DEVICE std::byte* values(int stage) const { return base + (1 + kStages + stage) * Shape::kTileBytes; }
+  TM_DEVICE std::byte* query(int consumer, int stage) const {
+    return base + stage * Shape::kTileBytes + consumer * kConsumerRows * kBoxRowBytes;
+  }
+  TM_DEVICE std::byte* keys(int stage) const { return base + (kStages + stage) * Shape::kTileBytes; }
+  TM_DEVICE std::byte* values(int stage) const { return base + (2 * kStages + stage) * Shape::kTileBytes; }
   TM_DEVICE PrefillBarriers* barriers() const {
-    return reinterpret_cast<PrefillBarriers*>(base + (1 + 2 * kStages) * Shape::kTileBytes);
+    return reinterpret_cast<PrefillBarriers*>(base + 3 * kStages * Shape::kTileBytes);
   }
 };
 
-// The n-th tile that passes through the stages.
+// The n-th tile of keys, or item, that passes through the stages.
 TM_DEVICE int StageOf(unsigned n) { return static_cast<int>(n % kStages); }
 TM_DEVICE int ParityOf(unsigned n) { return static_cast<int>(n / kStages % 2); }
 
@@ -149,26 +153,27 @@ TM_DEVICE void FetchQueries(const HopperAttentionParams& p, const PrefillShared<
   const int work = WorkItems(p.run);
   for (unsigned k = 0; WorkOf(k) < work; ++k) {
     const HopperItem item = ReadItem<Shape::kKeys>(p, WorkOf(k));
-    WaitPhase(&barriers->query_empty[consumer], static_cast<int>(k % 2) ^ 1);
+    const int stage = StageOf(k);
+    WaitPhase(&barriers->query_empty[consumer][stage], ParityOf(k) ^ 1);
+    // A lane has the same 16 bytes of every so many rows.
+    const int piece = LaneId() % Shape::kPieces, row_begin = item.row_begin + consumer * kConsumerRows;
+    const auto* const from =
+        static_cast<const std::byte*>(p.run.query) +
+        (item.first_token * p.run.query_stride + item.kv_head * p.run.group * Shape::kHeadDim + piece * 8) *
+            2;
+    std::byte* const to = shared.query(consumer, stage) + piece / 8 * Shape::kPartBytes;
     TM_ROLLED  // few registers
-        for (int i = LaneId(); i < kConsumerRows * Shape::kPieces; i += 32) {
-      const int row = i / Shape::kPieces, piece = i % Shape::kPieces;
-      const int r = item.row_begin + consumer * kConsumerRows + row;
-      const auto* source = static_cast<const std::byte*>(p.run.query);
-      if (r < item.rows) {
-        const int token = p.by_group.Quotient(r), head = r - token * p.by_group.size();
-        const int64_t element = (item.first_token + token) * p.run.query_stride +
-                                (item.kv_head * p.run.group + head) * Shape::kHeadDim + piece * 8;
-        source += element * 2;
-      }
-      CopyAsync16(shared.query(consumer) + piece / 8 * Shape::kPartBytes + row * kBoxRowBytes +
-                      ((piece ^ row) % 8) * 16,
-                  source, r < item.rows ? 16 : 0);
+        for (int row = LaneId() / Shape::kPieces; row < kConsumerRows; row += 32 / Shape::kPieces) {
+      const int r = row_begin + row;
+      const int token = p.by_group.Quotient(r), head = r - token * p.by_group.size();
+      const int64_t element = token * p.run.query_stride + head * Shape::kHeadDim;
+      CopyAsync16(to + row * kBoxRowBytes + ((piece ^ row) % 8) * 16,
+                  r < item.rows ? from + element * 2 : from, r < item.rows ? 16 : 0);
     }
     CopyCommit();
     CopyWait<0>();
     FenceAsyncProxy();
-    Arrive(&barriers->query_full[consumer]);
+    Arrive(&barriers->query_full[consumer][stage]);
   }
 }
 
@@ -343,77 +348,105 @@ TM_DEVICE void Compute(const HopperAttentionParams& p, const PrefillShared<Shape
   const float scale = p.run.scale * kHopperLog2E;
   const int own_turn = kTurns + consumer, other_turn = kTurns + 1 - consumer;
   constexpr int kTurnThreads = kConsumers * kWarpgroup;
-  const std::byte* query = shared.query(consumer);
   Fragment<Shape::kKeys / 2> score;
   uint32_t weight[Shape::kKeys / 16][4];
   PrefillRunning<Shape> running;
   float shrink[2];
+  HopperItem item;
+  PrefillRows rows;
+  int tile = 0;               // of the item, the last of these
+  unsigned n = 0;             // tiles whose scores are there
   int cleaned[kStages] = {};  // parity of the next phase of values_clean
 
-  const auto wait_for_values = [&](const HopperItem& item, int tile, unsigned n) {
-    const int stage = StageOf(n);
-    WaitPhase(&barriers->values_full[stage], ParityOf(n));
+  // Asks for the values of `tile`.
+  const auto accumulate = [&] {
+    const int stage = StageOf(n - 1);
+    WaitPhase(&barriers->values_full[stage], ParityOf(n - 1));
     if (StaleRowsOf<Shape::kKeys>(item, tile, p.page_log2).Any()) {
       WaitPhase(&barriers->values_clean[stage], stage == 0 ? cleaned[0] : cleaned[1]);
       stage == 0 ? cleaned[0] ^= 1 : cleaned[1] ^= 1;
     }
+    Accumulate<Shape>(weight, shared.values(stage), running.out);
+  };
+  const auto have_values = [&](unsigned number) {
+    WgmmaWait<0>();
+    PinRegisters(running.out);
+    Release(&barriers->values_empty[StageOf(number)]);
   };
 
-  if (consumer == 1) ArriveAtNamedBarrier(other_turn, kTurnThreads);  // the other one goes first
-  unsigned n = 0;
-  for (unsigned k = 0; WorkOf(k) < work; ++k) {
-    const HopperItem item = ReadItem<Shape::kKeys>(p, WorkOf(k));
-    const PrefillRows rows = RowsOfThread(p, item, consumer);
+  const auto have_scores = [&] {
+    PinRegisters(score);
+    Release(&barriers->keys_empty[StageOf(n)]);
+    ++n;
+  };
+  // Number k of the block, whose first scores are there.
+  const auto begin_item = [&](unsigned k) {
+    item = ReadItem<Shape::kKeys>(p, WorkOf(k));
+    rows = RowsOfThread(p, item, consumer);
+    tile = item.tile_begin;
     TM_UNROLL
     for (int i = 0; i < Shape::kHeadDim / 2; ++i) running.out[i] = 0.0f;
     running.max[0] = running.max[1] = kMinusInfinity;
     running.sum[0] = running.sum[1] = 0.0f;
-
-    WaitPhase(&barriers->query_full[consumer], static_cast<int>(k % 2));
-    WaitPhase(&barriers->keys_full[StageOf(n)], ParityOf(n));
-    Scores<Shape>(query, shared.keys(StageOf(n)), score);
-    WgmmaWait<0>();
-    PinRegisters(score);
-    Release(&barriers->keys_empty[StageOf(n)]);
-    Mask<Shape>(rows, item.tile_begin, score);
+    Mask<Shape>(rows, tile, score);
     Softmax<Shape>(scale, score, running, shrink);
     Pack<Shape>(score, weight);
-    int tile = item.tile_begin + Shape::kKeys;
-    const auto wait_for_keys = [&](int of_tile, unsigned number) {
-      if (of_tile < item.key_end) WaitPhase(&barriers->keys_full[StageOf(number)], ParityOf(number));
-    };
-    wait_for_keys(tile, n + 1);
-    for (; tile < item.key_end; tile += Shape::kKeys, ++n) {
-      // The scores of this tile beside the values of the one before, the n-th through the stages.
-      const int stage = StageOf(n), next = StageOf(n + 1);
+  };
+  const auto wait_for_keys = [&] { WaitPhase(&barriers->keys_full[StageOf(n)], ParityOf(n)); };
+  const auto wait_for_query = [&](unsigned k) {
+    WaitPhase(&barriers->query_full[consumer][StageOf(k)], ParityOf(k));
+  };
+  const auto has_next = [&] { return tile + Shape::kKeys < item.key_end; };
+
+  if (WorkOf(0) >= work) return;
+  if (consumer == 1) ArriveAtNamedBarrier(other_turn, kTurnThreads);  // the other one goes first
+  wait_for_query(0);
+  wait_for_keys();
+  Scores<Shape>(shared.query(consumer, 0), shared.keys(0), score);
+  WgmmaWait<0>();
+  have_scores();
+  begin_item(0);
+  unsigned k = 0;
+  while (true) {
+    const std::byte* const query = shared.query(consumer, StageOf(k));
+    if (has_next()) wait_for_keys();
+    while (has_next()) {
+      // The scores of the next tile beside the values of this one.
       SyncNamedBarrier(own_turn, kTurnThreads);
-      Scores<Shape>(query, shared.keys(next), score);
-      wait_for_values(item, tile - Shape::kKeys, n);
-      Accumulate<Shape>(weight, shared.values(stage), running.out);
+      Scores<Shape>(query, shared.keys(StageOf(n)), score);
+      accumulate();
       ArriveAtNamedBarrier(other_turn, kTurnThreads);
       WgmmaWait<1>();
-      PinRegisters(score);
-      Release(&barriers->keys_empty[next]);
+      have_scores();
+      tile += Shape::kKeys;
       Mask<Shape>(rows, tile, score);
       Softmax<Shape>(scale, score, running, shrink);
-      // Here, and not where they are read: without a wait in between the compiler waits for the values'
+      // Here, and not where they are read: without a branch in between the compiler waits for the values'
       // products first and makes the weights behind them, not beside them.
-      wait_for_keys(tile + Shape::kKeys, n + 2);
-      WgmmaWait<0>();
-      PinRegisters(running.out);
-      Release(&barriers->values_empty[stage]);
+      if (has_next()) wait_for_keys();
+      have_values(n - 2);
       Rescale<Shape>(shrink, running.out);
       Pack<Shape>(score, weight);
     }
-    Release(&barriers->query_empty[consumer]);
-    wait_for_values(item, tile - Shape::kKeys, n);
-    Accumulate<Shape>(weight, shared.values(StageOf(n)), running.out);
-    WgmmaWait<0>();
-    PinRegisters(running.out);
-    Release(&barriers->values_empty[StageOf(n)]);
-    ++n;
+    Release(&barriers->query_empty[consumer][StageOf(k)]);
+    ++k;
+    if (WorkOf(k) >= work) break;
+    // The scores of the next item's first tile beside the last values of this one, which is done then.
+    wait_for_query(k);
+    wait_for_keys();
+    SyncNamedBarrier(own_turn, kTurnThreads);
+    Scores<Shape>(shared.query(consumer, StageOf(k)), shared.keys(StageOf(n)), score);
+    accumulate();
+    ArriveAtNamedBarrier(other_turn, kTurnThreads);
+    WgmmaWait<1>();
+    have_scores();
+    have_values(n - 2);
     Write<Shape>(p, item, rows, running);
+    begin_item(k);
   }
+  accumulate();
+  have_values(n - 1);
+  Write<Shape>(p, item, rows, running);
   if (consumer == 0) SyncNamedBarrier(own_turn, kTurnThreads);  // for the first arrival
 }
 
@@ -450,9 +483,9 @@ TM_KERNEL TM_BOUNDS(kThreads, 1) void HopperPrefillKernel(const TM_GRID_CONSTANT
       InitBarrier(&barriers->values_empty[i], kConsumers * kWarpgroup / 32 + 1);
       InitBarrier(&barriers->values_clean[i], 32);
     }
-    for (int i = 0; i < kConsumers; ++i) {
-      InitBarrier(&barriers->query_full[i], 32);
-      InitBarrier(&barriers->query_empty[i], kWarpgroup / 32);
+    for (int i = 0; i < kConsumers * kStages; ++i) {
+      InitBarrier(&barriers->query_full[i / kStages][i % kStages], 32);
+      InitBarrier(&barriers->query_empty[i / kStages][i % kStages], kWarpgroup / 32);
     }
     FenceBarrierInit();
     PrefetchMap(p.pool);

@@ -382,6 +382,14 @@ Cases HopperCases() {
   }
   AddHopperCase({"ManyTiles", KvOf(1, 64, 16), {{0, 900}}, {60}, 3}, cuda::kHopperPrefillRows, &cases);
   AddHopperCase({"ManyTiles", KvOf(1, 128, 16), {{0, 900}}, {1}, 3}, cuda::kHopperDecodeRows, &cases);
+  for (const int32_t head_dim : {64, 128}) {
+    AddHopperCase({"ManyItemsHead" + std::to_string(head_dim),
+                   KvOf(2, head_dim, 16),
+                   {{0, 150}, {0, 40}, {0, 270}},
+                   {150, 40, 270},
+                   4},
+                  cuda::kHopperPrefillRows, &cases);
+  }
   const AttentionCase splits = {
       "ManySplits", KvOf(1, 128, 16), {{0, 1300}, {0, 1000}, {0, 20}}, {33, 1, 1}, 4, 0, 0, 12};
   AddHopperCase(splits, cuda::kHopperPrefillRows, &cases);

@@ -162,9 +162,10 @@ TEST(AttentionProblemOrderTest, NoWarpNeedsToKeepUpWithTheOthers) {
     AttentionShape shape;
     int warps;
   };
-  // Four tiles of keys and more, of which most are whole pages: nobody has rows to clear.
-  for (const Launch& launch :
-       {Launch{{1, 512, 64, 0}, 12}, Launch{{1, 300, 40, 100}, 12}, Launch{{1, 700, 1, 0}, 5}}) {
+  // Four tiles of keys and more, of which most are whole pages: nobody has rows to clear. And blocks of
+  // several items each, most of one tile.
+  for (const Launch& launch : {Launch{{1, 512, 64, 0}, 12}, Launch{{1, 300, 40, 100}, 12},
+                               Launch{{1, 180, 180, 0}, 12}, Launch{{1, 700, 1, 0}, 5}}) {
     EmulatedDevice device(/*hopper=*/true);
     emulator::CurrentSettings() = {};
     const AttentionProblem problem(device, launch.shape);

@@ -573,19 +573,20 @@ TEST(KernelBudgetTest, WarpsThatFetchUseNoMoreRegistersThanTheyKept) {
   EXPECT_EQ(kernels, 2) << "head_dim 64 and 128";
 }
 
-// Instructions of an operation between the first wait for all groups of products but one and the next for
-// all.
+// The most instructions of an operation that a warp issues in front of a wait for all products, behind any
+// other wait and behind the products themselves. From the first wait on that leaves a group under way.
 int BesideTheLastGroup(const std::vector<Instruction>& code, const std::string& operation) {
-  const auto is_wait = [](const std::string& left) {
-    return [left](const Instruction& i) {
-      return i.operation == "WARPGROUP.DEPBAR.LE" && i.operands.starts_with("gsb0, " + left);
-    };
+  const auto waits = [](const Instruction& i) { return i.operation == "WARPGROUP.DEPBAR.LE"; };
+  const auto leaves_one = [&](const Instruction& i) {
+    return waits(i) && i.operands.starts_with("gsb0, 0x1");
   };
-  const auto begin = std::find_if(code.begin(), code.end(), is_wait("0x1"));
-  const auto end = std::find_if(begin, code.end(), is_wait("0x0"));
-  if (end == code.end()) return 0;
-  return static_cast<int>(
-      std::count_if(begin, end, [&](const Instruction& i) { return i.operation == operation; }));
+  int most = 0, count = 0;
+  for (auto i = std::find_if(code.begin(), code.end(), leaves_one); i != code.end(); ++i) {
+    if (i->operation == operation) ++count;
+    if (waits(*i) && !leaves_one(*i)) most = std::max(most, count);
+    if (waits(*i) || i->operation.starts_with("HGMMA")) count = 0;
+  }
+  return most;
 }
 
 // The compiler may move a wait for products up to the one before it, in front of what does not read them: the
