@@ -41,8 +41,9 @@ constexpr int kStages = 2;                               // of keys, of values, 
 constexpr int kAtomBytes = 8 * kBoxRowBytes;             // eight rows: the period of SWIZZLE_128B
 constexpr int kTurns = 1;                                // named barriers 1 and 2: a warpgroup's turn
 constexpr int kParts = kTurns + kConsumers;              // 3 and 4: of a warpgroup that has written a part
-constexpr int kFetchRegisters = 24, kComputeRegisters = 240;
-static_assert(kWarpgroup * (kFetchRegisters + kConsumers * kComputeRegisters) <= 65536);
+constexpr int kFetchRegisters = 40, kComputeRegisters = 232;
+constexpr int kLaunchRegisters = 65536 / kThreads / 8 * 8;  // of a thread, before warpgroups trade them
+static_assert(kFetchRegisters + kConsumers * kComputeRegisters <= (1 + kConsumers) * kLaunchRegisters);
 static_assert(kConsumers * kConsumerRows == kHopperPrefillRows && kWarpgroup == kPartThreads);
 
 constexpr int64_t kMostPoolBytes = int64_t{1} << 40;  // more than any device has
@@ -155,20 +156,34 @@ TM_DEVICE void FetchQueries(const HopperAttentionParams& p, const PrefillShared<
     const HopperItem item = ReadItem<Shape::kKeys>(p, WorkOf(k));
     const int stage = StageOf(k);
     WaitPhase(&barriers->query_empty[consumer][stage], ParityOf(k) ^ 1);
-    // A lane has the same 16 bytes of every so many rows.
-    const int piece = LaneId() % Shape::kPieces, row_begin = item.row_begin + consumer * kConsumerRows;
-    const auto* const from =
-        static_cast<const std::byte*>(p.run.query) +
-        (item.first_token * p.run.query_stride + item.kv_head * p.run.group * Shape::kHeadDim + piece * 8) *
-            2;
-    std::byte* const to = shared.query(consumer, stage) + piece / 8 * Shape::kPartBytes;
-    TM_ROLLED  // few registers
-        for (int row = LaneId() / Shape::kPieces; row < kConsumerRows; row += 32 / Shape::kPieces) {
-      const int r = row_begin + row;
-      const int token = p.by_group.Quotient(r), head = r - token * p.by_group.size();
-      const int64_t element = token * p.run.query_stride + head * Shape::kHeadDim;
-      CopyAsync16(to + row * kBoxRowBytes + ((piece ^ row) % 8) * 16,
-                  r < item.rows ? from + element * 2 : from, r < item.rows ? 16 : 0);
+    // A lane has the same 16 bytes of every kStep-th row, which it steps to without a division; a tile's rows
+    // lie within 2 GiB.
+    constexpr int kStep = 32 / Shape::kPieces, kHeadBytes = Shape::kHeadDim * 2;
+    const int first = LaneId() / Shape::kPieces, piece = LaneId() % Shape::kPieces;
+    const int r = item.row_begin + consumer * kConsumerRows + first;
+    const int token = p.by_group.Quotient(r), tokens_of_step = p.by_group.Quotient(kStep);
+    const int heads_of_step = kStep - tokens_of_step * p.by_group.size();
+    const auto token_bytes = static_cast<unsigned>(p.run.query_stride * 2);
+    const unsigned step_bytes = tokens_of_step * token_bytes + heads_of_step * kHeadBytes;
+    const unsigned wrap_bytes = token_bytes - p.by_group.size() * kHeadBytes;
+    int head = r - token * p.by_group.size(), rows_left = item.rows - r;
+    const auto* const from = static_cast<const std::byte*>(p.run.query) +
+                             (item.first_token + token) * p.run.query_stride * 2 +
+                             (item.kv_head * p.run.group + head) * kHeadBytes + piece * 16;
+    std::byte* const to =
+        shared.query(consumer, stage) + piece / 8 * Shape::kPartBytes + first * kBoxRowBytes;
+    const int swizzle = (piece ^ first) % 8 * 16;
+    unsigned from_bytes = 0;
+    TM_UNROLL_BY_4
+    for (int to_bytes = 0; to_bytes < kConsumerRows * kBoxRowBytes; to_bytes += kStep * kBoxRowBytes) {
+      // Steps leave the low bits of a row to `first`, so that its swizzle is that of both.
+      CopyAsync16(to + to_bytes + (swizzle ^ to_bytes / kBoxRowBytes % 8 * 16), from + from_bytes,
+                  rows_left > 0 ? 16 : 0);
+      rows_left -= kStep;
+      head += heads_of_step;
+      const bool wraps = head >= p.by_group.size();
+      head -= wraps ? p.by_group.size() : 0;
+      from_bytes += step_bytes + (wraps ? wrap_bytes : 0);
     }
     CopyCommit();
     CopyWait<0>();
