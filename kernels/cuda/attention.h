@@ -11,6 +11,7 @@ namespace tramontane::cuda {
 
 inline constexpr int kKeyTile = 64;         // keys that a block works on at once
 inline constexpr int kMinSplitTiles = 4;    // a split has at least this many key tiles
+inline constexpr int kSplitCost = 6;        // SplitCost of a tile that is not kByRowTileRows
 inline constexpr int kLargeTileRows = 64;   // rows (tokens x group) of the large tile
 inline constexpr int kWideTileRows = 128;   // of the one whose warps take 32 rows each: HasWideTile
 inline constexpr int kByRowTileRows = 16;   // of the only tile where each row has bounds of its own
@@ -120,6 +121,12 @@ struct AttentionSharersParams {
   int32_t least_tiles;        // key tiles that sharers save at least: LeastTilesSaved
   AttentionSharers* sharers;  // [batch] out
 };
+
+// Key tiles that a tile of rows has beyond a split's length before it is split: about as long as its parts
+// take to be written, counted and joined. On an H100 a tile of 64 keys takes 1 us of 128 rows there (2 us of
+// 64 rows by mma.sync), and 1 x 512, of 8 such tiles at most, 42 us in parts. Of the rows of decode nothing
+// was seen to gain: none.
+constexpr int32_t SplitCost(int32_t tile_rows) { return tile_rows > kByRowTileRows ? kSplitCost : 0; }
 
 // Blocks that fit on a multiprocessor at once, by their registers.
 constexpr int32_t AttentionBlocksPerMultiprocessor(int32_t tile_rows) { return tile_rows == 16 ? 3 : 2; }

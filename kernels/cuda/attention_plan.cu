@@ -18,9 +18,10 @@
 // The plan: rows of a sequence fall into tiles of tile_rows; a tile sees the keys from the first visible to
 // its last row's own position. By row the first visible is also not before its `left`; sinks have no items:
 // who takes the first keys of a tile takes them too. All tiles share one split length, the least (in key
-// tiles, at least kMinSplitTiles) for which all blocks together number about target_blocks; the splits of a
-// tile are as even as it allows. The longest items come first, by classes of an eighth of the longest, which
-// the split length may exceed by far. So the list depends on the lengths alone.
+// tiles, at least kMinSplitTiles) for which all blocks together number about target_blocks, and those that
+// have little more are not split (SplitCost); the splits of a tile are as even as it allows. The longest
+// items come first, by classes of an eighth of the longest, which the split length may exceed by far. So the
+// list depends on the lengths alone.
 #include "kernels/cuda/attention_plan.cuh"
 
 #include <utility>

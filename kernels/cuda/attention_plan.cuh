@@ -67,12 +67,13 @@ TM_HOST_DEVICE int TilesOf(const KeyRange& keys) { return (keys.end - keys.begin
 // What all tiles of rows are split by.
 struct PlanLengths {
   int split;    // key tiles of a split, at most
-  int longest;  // and of any item
+  int whole;    // so many or fewer are not split
+  int longest;  // key tiles of any item, at most
 };
 
 // At least one, who writes the zeros of rows that see no key.
 TM_HOST_DEVICE int SplitsOf(int tiles, const PlanLengths& lengths) {
-  return Max(1, (tiles + lengths.split - 1) / lengths.split);
+  return tiles <= lengths.whole ? 1 : (tiles + lengths.split - 1) / lengths.split;
 }
 
 // Key tiles of each split but the last: as even as whole tiles allow.
@@ -251,7 +252,8 @@ TM_HOST_DEVICE void FillTile(const AttentionPlanParams& p, const RowTile& tile, 
 TM_HOST_DEVICE PlanLengths LengthsFor(const AttentionPlanParams& p, int all_tiles, int most_tiles) {
   const int blocks = AttentionBlocks(p.kv_heads, p.target_blocks);
   const int split = Max(kMinSplitTiles, (all_tiles + blocks - 1) / blocks);
-  return {split, Min(most_tiles, split)};
+  const int whole = split + SplitCost(p.tile_rows);
+  return {split, whole, Min(most_tiles, whole)};
 }
 
 }  // namespace tramontane::cuda

@@ -434,7 +434,7 @@ TEST(CudaAttentionWideTest, NoBitOfARowDependsOnTheTile) {
                {"InAWindow", KvOf(2, 64, 16), {{48, 320}, {0, 50}}, {61, 40}, group, 194, 0, 1},
                {"InF16", KvOf(1, 64, 16, DType::kF16), {{0, 320}}, {61}, group, 0, 0, 1},
                {"Split", KvOf(1, 64, 16), {{0, 768}}, {50}, group, 0, 0, 1000},
-               {"SplitInAWindow", KvOf(1, 64, 16), {{128, 768}}, {50}, group, 580, 0, 1000}}) {
+               {"SplitInAWindow", KvOf(1, 64, 16), {{128, 1024}}, {50}, group, 836, 0, 1000}}) {
       SCOPED_TRACE(tiled.name + " in groups of " + std::to_string(group));
       PagedKvFixture kv(tiled.kv, tiled.spans);
       FillCase(tiled, &kv);
@@ -543,6 +543,7 @@ TEST(CudaAttentionPlanTest, TheLongestItemsComeFirstAndSplitsOfATileAreEven) {
        4,
        0,
        64},
+      {"TilesWithLittleMoreThanASplit", KvOf(1, 32, 16), {{0, 700}, {0, 1200}}, {60, 20}, 4, 0, 64, 13},
       {"Decode", KvOf(1, 32, 16), {{0, 1100}, {0, 40}, {0, 2000}, {0, 777}}, {1, 1, 1, 1}, 4, 0, 16, 9}};
   for (const AttentionCase& c : cases) {
     PagedKvFixture kv(c.kv, c.spans);
@@ -566,8 +567,8 @@ TEST(CudaAttentionPlanTest, TheLongestItemsComeFirstAndSplitsOfATileAreEven) {
     for (const auto& [rows, tiles] : splits) {
       const int32_t all = std::accumulate(tiles.begin(), tiles.end(), 0);
       const auto count = static_cast<int32_t>(tiles.size());
-      EXPECT_EQ(count, std::max(1, (all + outcome.work.split_tiles - 1) / outcome.work.split_tiles))
-          << c.name;
+      const int32_t split = outcome.work.split_tiles, whole = split + cuda::SplitCost(c.tile_rows);
+      EXPECT_EQ(count, all <= whole ? 1 : (all + split - 1) / split) << c.name;
       for (const int32_t own : tiles) EXPECT_LE(own, (all + count - 1) / count) << c.name;
     }
   }
