@@ -243,27 +243,25 @@ int64_t SliceBytes(int64_t in) { return 2 * cuda::kUnitRows * in * 2; }
 // The rows of x are those of the identity, so that each output is a number of the weight: that which its
 // definition rounds to bf16. K of several spans, the last of which ends within one.
 TEST_P(CudaBlocks, ADecodedWeightHasTheNumbersOfItsDefinition) {
+  UseThreadOrder(ThreadOrder::kRandom);
   const int64_t block = GetParam().block_size(), out_features = 40;
   for (const int64_t in : {InFeatures(GetParam(), 3), block == 32 ? 11 * block : 2 * block}) {
     const BlockMatrix matrix(GetParam(), out_features, in, 4);
     std::vector<uint16_t> identity(static_cast<size_t>(in * in));
     for (int64_t i = 0; i < in; ++i) identity[static_cast<size_t>(i * in + i)] = FloatToBf16(1.0f);
-    for (const ThreadOrder order : ThreadOrders()) {
-      UseThreadOrder(order);
-      Device device(MakeDecodingCudaTestBackend(/*least_rows=*/17, SliceBytes(in)), static_cast<int32_t>(in));
-      float* out = device.Upload(std::vector<float>(static_cast<size_t>(in * out_features), std::nanf("")));
-      LinearParams params;
-      params.x = MakeTensor(device.Upload(identity), DType::kBf16, in, in);
-      params.rows = static_cast<int32_t>(in);
-      params.weight = Pack(device, {matrix.Rows()}, in);
-      params.out = MakeTensor(out, DType::kF32, in, out_features);
-      ASSERT_EQ(device.backend->Linear(params), OpCode::kOk) << device.backend->last_error();
-      const std::vector<float> got = device.Read(out, static_cast<size_t>(in * out_features));
-      for (int64_t i = 0; i < in * out_features; ++i) {
-        const int64_t k = i / out_features, row = i % out_features;
-        ASSERT_EQ(got[static_cast<size_t>(i)], Bf16ToFloat(matrix.bits[static_cast<size_t>(row * in + k)]))
-            << in << " columns: row " << row << " number " << k;
-      }
+    Device device(MakeDecodingCudaTestBackend(/*least_rows=*/17, SliceBytes(in)), static_cast<int32_t>(in));
+    float* out = device.Upload(std::vector<float>(static_cast<size_t>(in * out_features), std::nanf("")));
+    LinearParams params;
+    params.x = MakeTensor(device.Upload(identity), DType::kBf16, in, in);
+    params.rows = static_cast<int32_t>(in);
+    params.weight = Pack(device, {matrix.Rows()}, in);
+    params.out = MakeTensor(out, DType::kF32, in, out_features);
+    ASSERT_EQ(device.backend->Linear(params), OpCode::kOk) << device.backend->last_error();
+    const std::vector<float> got = device.Read(out, static_cast<size_t>(in * out_features));
+    for (int64_t i = 0; i < in * out_features; ++i) {
+      const int64_t k = i / out_features, row = i % out_features;
+      ASSERT_EQ(got[static_cast<size_t>(i)], Bf16ToFloat(matrix.bits[static_cast<size_t>(row * in + k)]))
+          << in << " columns: row " << row << " number " << k;
     }
   }
 }
