@@ -122,17 +122,19 @@ INSTANTIATE_TEST_SUITE_P(Orders, CudaRaceTest, testing::ValuesIn(kOrders),
 void RunAttentionOf(int32_t tokens, int32_t tile_rows, int32_t window, int32_t sinks = 0,
                     const Format& element = DType::kBf16, bool hopper = false, int32_t latent = 0,
                     bool sharing = false) {
-  constexpr int32_t kPage = 16, kGroup = 2, kKeys = 272, kPages = kKeys / kPage + 1;
+  constexpr int32_t kPage = 16, kGroup = 2;
+  // A few more than of a tile that stays whole.
+  const int32_t keys = (kMinSplitTiles + SplitCost(tile_rows)) * kKeyTile + kPage, pages = keys / kPage + 1;
   const int32_t dim = hopper || tile_rows == kWideTileRows ? 64 : 32;
   KvLayerView kv;
   const KvFormat format = {
       .element = element, .kv_heads = 1, .head_dim = dim, .page_size = kPage, .latent_value_dim = latent};
-  std::vector<std::byte> pool(static_cast<size_t>(kPages * format.PageBytes(1)));
+  std::vector<std::byte> pool(static_cast<size_t>(pages * format.PageBytes(1)));
   kv = KvLayerView(format, pool.data(), format.PageBytes(1));
-  std::vector<int32_t> page_indices(kPages);
-  for (int32_t i = 0; i < kPages; ++i) page_indices[static_cast<size_t>(i)] = kPages - 1 - i;
-  const std::vector<int32_t> first_entry = {0, sharing ? 0 : kPages - 1}, kv_base = {0, 0},
-                             kv_end = {kKeys, sharing ? kKeys - 1 : 9}, qo_indptr = {0, tokens, 2 * tokens};
+  std::vector<int32_t> page_indices(static_cast<size_t>(pages));
+  for (int32_t i = 0; i < pages; ++i) page_indices[static_cast<size_t>(i)] = pages - 1 - i;
+  const std::vector<int32_t> first_entry = {0, sharing ? 0 : pages - 1}, kv_base = {0, 0},
+                             kv_end = {keys, sharing ? keys - 1 : 9}, qo_indptr = {0, tokens, 2 * tokens};
   constexpr int32_t kTarget = 8;
   const int32_t bound =
       SharingItemBound(AttentionItemBound(2 * tokens, 2, kGroup, tile_rows, 1, kTarget), 2, window);
