@@ -1,9 +1,12 @@
 // Weights in blocks on the device: what a lane loads of a unit (blocks.h), or of sixteen rows of fp8 with one
 // scale each, and eight numbers of a row from it.
 //
-// A number is the f32 of DecodeBlocks (kernels/core/block_types.h) rounded once to bf16. The bits of a
-// number, as an unsigned byte u, are the lowest of the float 2^23 + u; what is taken from them is exact, and
-// so is a product with a scale, as there.
+// A number (Decode) is the f32 of DecodeBlocks (kernels/core/block_types.h) rounded once to bf16. The bits of
+// a number, as an unsigned byte u, are the lowest of the float 2^23 + u; what is taken from them is exact,
+// and so is a product with a scale, as there.
+//
+// Products of types that ScalesSums take the numbers before the scale (Codes), all of which are bf16, and
+// multiply the sum of a tile by the scale in f32: nothing but sums is rounded.
 #pragma once
 
 #include "kernels/cuda/blocks.h"
@@ -26,6 +29,43 @@ TM_DEVICE void DecodeBytes(uint32_t bytes, float scale, float minimum, uint32_t*
 
 TM_DEVICE float HalfOf(uint32_t pair, int which) {
   return ToFloat(F16{static_cast<uint16_t>(which == 0 ? pair : pair >> 16)});
+}
+
+// Of rows g and g + 8: what multiplies the sums of codes, and what Codes takes from bits.
+struct CodeScales {
+  float scale[2];
+  uint32_t zero[2];
+};
+
+// Four unsigned bytes below 128 less a number of 0 to 127, as two pairs of bf16: a byte is the lowest bits of
+// 128 + itself. minus: of both halves -(128 + the number).
+TM_DEVICE void CodesOfBytes(uint32_t bytes, uint32_t minus, uint32_t* out) {
+  constexpr uint32_t kOne = 0x3f803f80u, k128 = 0x43434343u;
+  out[0] = MultiplyAddPair(PermuteBytes(bytes, k128, 0x4140u), kOne, minus);
+  out[1] = MultiplyAddPair(PermuteBytes(bytes, k128, 0x4342u), kOne, minus);
+}
+TM_HOST_DEVICE constexpr uint32_t MinusForCodes(uint32_t number) { return (0xc300u | number) * 0x10001u; }
+
+// The same of any bytes less zero, which is the bits of a byte's FloatAboveByte.
+TM_DEVICE void CodesOfWholeBytes(uint32_t bytes, uint32_t zero, uint32_t* out) {
+  float code[4];
+  TM_UNROLL
+  for (int i = 0; i < 4; ++i) code[i] = FloatAboveByte(bytes, i) - FloatOf(zero);
+  out[0] = PackPair<Bf16>(code[0], code[1]);
+  out[1] = PackPair<Bf16>(code[2], code[3]);
+}
+
+// Four of fp8. What is stored is the upper half of an f32 2^120 below the number; NaN, whose magnitude is the
+// only one that one more carries out of, is added.
+TM_DEVICE void CodesOfFp8(uint32_t bytes, uint32_t* out) {
+  constexpr uint32_t kTo120 = 0x7b807b80u;
+  TM_UNROLL
+  for (int pair = 0; pair < 2; ++pair) {
+    const uint32_t upper = PermuteBytes(bytes, 0, pair == 0 ? 0x1404u : 0x3424u);
+    const uint32_t magnitude = upper & 0x7f007f00u;
+    const uint32_t nan = PermuteBytes(magnitude + 0x01000100u, 0, 0xbb99u);
+    out[pair] = MultiplyAddPair((upper & 0x80008000u) | magnitude >> 4, kTo120, nan);
+  }
 }
 
 // The scales of rows g and g + 8 of a unit: one f16 a row and block.
@@ -92,50 +132,47 @@ struct SixteenScales {
   TM_DEVICE float Minimum(int, int) const { return 0.0f; }
 };
 
-// Of groups: the scales and zero points of both rows, as their Format has them.
-struct GroupScales {
-  struct alignas(8) Floats2 {
-    float value[2];
-  };
-
-  float scale[2];
-  float zero[2];  // and 2^23, as FloatAboveByte has it
+// Of groups: the scales and zero points of both rows as they are stored, so that nothing waits for them yet.
+struct StoredGroupScales {
+  uint32_t word[2];  // f32 each, or both of 16 bits in the first
+  uint32_t zeros;    // a byte each, of int4 4 bits
 
   template <DType kStored>
-  TM_DEVICE static GroupScales Load(const std::byte* at, const Format& format, int lane) {
+  TM_DEVICE static StoredGroupScales Load(const std::byte* at, const Format& format, int lane) {
     constexpr bool kShared = kStored == DType::kFp8E4M3;
-    GroupScales out;
+    StoredGroupScales out = {};
     const int pair = kShared && format.scale_rows == 2 ? lane / 8 : lane / 4;
     if (format.scale == DType::kF32) {
-      const Floats2 both = LoadTogether<4>(reinterpret_cast<const Floats2*>(at) + pair);
-      out.scale[0] = both.value[0];
-      out.scale[1] = both.value[1];
+      const Vector8 both = LoadTogether<4>(reinterpret_cast<const Vector8*>(at) + pair);
+      out.word[0] = both.word[0];
+      out.word[1] = both.word[1];
     } else {
-      const uint32_t both = LoadTogether<4>(reinterpret_cast<const uint32_t*>(at) + lane / 4);
-      TM_UNROLL
-      for (int half = 0; half < 2; ++half) {
-        out.scale[half] = format.scale == DType::kF16
-                              ? HalfOf(both, half)
-                              : ToFloat(Bf16{static_cast<uint16_t>(half == 0 ? both : both >> 16)});
-      }
+      out.word[0] = LoadTogether<4>(reinterpret_cast<const uint32_t*>(at) + lane / 4);
     }
-    if (kStored == DType::kInt4 && format.zero_points != 0) {
-      const auto* stored = reinterpret_cast<const uint8_t*>(at + kUnitRows * format.scale_bytes());
-      const uint32_t both = LoadTogether<4>(stored + lane / 4);
-      const auto least = static_cast<float>(format.least_zero);
-      out.zero[0] = FloatAboveByte(both & 15u, 0) + least;
-      out.zero[1] = FloatAboveByte(both >> 4, 0) + least;
-      return out;
-    }
-    uint32_t zeros = static_cast<uint32_t>(format.middle()) * 0x0101u;
-    if (format.zero_points != 0) {
-      const auto* stored = reinterpret_cast<const uint16_t*>(at + kUnitRows * format.scale_bytes());
-      zeros = LoadTogether<4>(stored + lane / 4);
-    }
-    out.zero[0] = FloatAboveByte(zeros, 0);
-    out.zero[1] = FloatAboveByte(zeros, 1);
+    if (kStored == DType::kFp8E4M3 || format.zero_points == 0) return out;
+    const std::byte* zeros = at + kUnitRows * format.scale_bytes();
+    out.zeros = kStored == DType::kInt4
+                    ? uint32_t{LoadTogether<4>(reinterpret_cast<const uint8_t*>(zeros) + lane / 4)}
+                    : uint32_t{LoadTogether<4>(reinterpret_cast<const uint16_t*>(zeros) + lane / 4)};
     return out;
   }
+  TM_DEVICE float Scale(const Format& format, int half) const {
+    if (format.scale == DType::kF32) return FloatOf(word[half]);
+    if (format.scale == DType::kF16) return HalfOf(word[0], half);
+    return ToFloat(Bf16{static_cast<uint16_t>(half == 0 ? word[0] : word[0] >> 16)});
+  }
+  template <DType kStored>
+  TM_DEVICE uint32_t Zero(const Format& format, int half) const {
+    if (format.zero_points == 0) return static_cast<uint32_t>(format.middle());
+    if (kStored == DType::kInt8) return zeros >> (8 * half) & 255u;
+    return (zeros >> (4 * half) & 15u) + static_cast<uint32_t>(format.least_zero);
+  }
+};
+
+// Their values.
+struct GroupScales {
+  float scale[2];
+  float zero[2];  // and 2^23, as FloatAboveByte has it
 };
 
 // Without a scale. What is stored is the upper half of an f32 2^120 below the number; NaN is all ones.
@@ -160,6 +197,7 @@ struct Blocks {
   static constexpr DType kType = kStored;
   static constexpr bool kInGroups = false;
   static constexpr bool kInRows = false;
+  static constexpr bool kScalesSums = ScalesSums(kStored);
   static constexpr UnitLayout kLayout = LayoutOf(kStored);
   static constexpr int kRunTiles = kLayout.run_tiles;
   static constexpr int kLowWords = kLayout.low_bytes() / 128;
@@ -168,6 +206,7 @@ struct Blocks {
   static constexpr int kHighLoaded = kHighShared ? 1 : kHighWords;
 
   using Scales = UnitScales;
+  using StoredScales = UnitScales;
   struct Run {
     Words<kLowWords> low;
     Words<kHighLoaded> high;
@@ -204,6 +243,27 @@ struct Blocks {
       run.high.word[1] = words.word[1];
     }
     return run;
+  }
+
+  // Of types that scale sums, whose runs hold a tile.
+  TM_DEVICE static StoredScales LoadStoredScales(const std::byte* unit, const Format& format, int lane) {
+    return LoadScales(unit, format, lane);
+  }
+  TM_DEVICE static CodeScales ForCodes(const Scales& scales, const Format&) {
+    return {{scales.Scale(0, 0, 0), scales.Scale(0, 1, 0)}, {}};
+  }
+  TM_DEVICE static Vector16 Codes(const CodeScales&, const Run& run, int half) {
+    Vector16 out;
+    TM_UNROLL
+    for (int quarter = 0; quarter < 2; ++quarter) {
+      const uint32_t bytes = BytesOf(run, 0, half, quarter);
+      if constexpr (kLayout.low_bits == 8) {
+        CodesOfWholeBytes(bytes, 0x4b000000u + kBias, out.word + 2 * quarter);
+      } else {
+        CodesOfBytes(bytes, MinusForCodes(kBias), out.word + 2 * quarter);
+      }
+    }
+    return out;
   }
 
   // Numbers 8t .. 8t + 7 of a row of a tile of the unit, in order; `run` holds that tile.
@@ -266,7 +326,44 @@ struct Groups : Blocks<kStored, GroupScales, 0, false> {
   TM_DEVICE static int TilesLog2(const Format& format) { return format.block_log2 - 5; }
 
   TM_DEVICE static GroupScales LoadScales(const std::byte* unit, const Format& format, int lane) {
-    return GroupScales::Load<kStored>(unit + Layout(format).scales_at(), format, lane);
+    const StoredGroupScales stored = LoadStoredScales(unit, format, lane);
+    GroupScales out;
+    TM_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      out.scale[half] = stored.Scale(format, half);
+      out.zero[half] = FloatAboveByte(stored.template Zero<kStored>(format, half), 0);
+    }
+    return out;
+  }
+  using StoredScales = StoredGroupScales;
+  TM_DEVICE static StoredGroupScales LoadStoredScales(const std::byte* unit, const Format& format, int lane) {
+    return StoredGroupScales::Load<kStored>(unit + Layout(format).scales_at(), format, lane);
+  }
+
+  TM_DEVICE static CodeScales ForCodes(const StoredGroupScales& scales, const Format& format) {
+    CodeScales out;
+    TM_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      out.scale[half] = scales.Scale(format, half);
+      const uint32_t zero = scales.template Zero<kStored>(format, half);
+      out.zero[half] = kStored == DType::kInt4 ? MinusForCodes(zero) : 0x4b000000u | zero;
+    }
+    return out;
+  }
+  TM_DEVICE static Vector16 Codes(const CodeScales& scales, const Run& run, int half) {
+    Vector16 out;
+    TM_UNROLL
+    for (int quarter = 0; quarter < 2; ++quarter) {
+      const uint32_t bytes = Base::BytesOf(run, 0, half, quarter);
+      if constexpr (kStored == DType::kFp8E4M3) {
+        CodesOfFp8(bytes, out.word + 2 * quarter);
+      } else if constexpr (kStored == DType::kInt4) {
+        CodesOfBytes(bytes, scales.zero[half], out.word + 2 * quarter);
+      } else {
+        CodesOfWholeBytes(bytes, scales.zero[half], out.word + 2 * quarter);
+      }
+    }
+    return out;
   }
 
   TM_DEVICE static Vector16 Decode(const GroupScales& scales, const Run& run, int, int half, int) {
@@ -296,21 +393,24 @@ struct Fp8 : Groups<DType::kFp8E4M3> {};
 struct Fp8Rows : Groups<DType::kFp8E4M3> {
   static constexpr bool kInRows = true;
 
-  // Of sixteen rows [16, in_features], in_features a multiple of 32.
-  TM_DEVICE static Run LoadTile(const std::byte* rows, int in_features, int tile, int lane) {
-    const std::byte* at = rows + int64_t{lane / 4} * in_features + tile * kTileNumbers + lane % 4 * 8;
+  // Where a lane's numbers begin of sixteen rows [16, in_features], in_features a multiple of 32.
+  TM_DEVICE static const std::byte* OfLane(const std::byte* rows, int in_features, int lane) {
+    return rows + int64_t{lane / 4} * in_features + lane % 4 * 8;
+  }
+  TM_DEVICE static Run LoadTile(const std::byte* of_lane, int in_features, int tile) {
     Run run;
     TM_UNROLL
     for (int half = 0; half < 2; ++half) {
-      const Vector8 words = LoadGlobal8Once(at + half * (int64_t{8} * in_features));
+      const Vector8 words =
+          LoadGlobal8Once(of_lane + half * (int64_t{8} * in_features) + tile * kTileNumbers);
       run.low.word[2 * half] = words.word[0];
       run.low.word[2 * half + 1] = words.word[1];
     }
     return run;
   }
   // scales: of the sixteen.
-  TM_DEVICE static GroupScales LoadRowScales(const float* scales, int lane) {
-    return {{LoadTogether<4>(scales + lane / 4), LoadTogether<4>(scales + lane / 4 + 8)}, {}};
+  TM_DEVICE static StoredGroupScales LoadRowScales(const float* scales, int lane) {
+    return {{BitsOf(LoadTogether<4>(scales + lane / 4)), BitsOf(LoadTogether<4>(scales + lane / 4 + 8))}, 0};
   }
 };
 

@@ -80,6 +80,12 @@ constexpr UnitLayout LayoutOf(const Format& format) {
   return {};
 }
 
+// Whether products take codes and scale the sums of a tile, whose row has one scale and no minimum; of other
+// types they take numbers that are rounded to bf16 (blocks.cuh).
+constexpr bool ScalesSums(DType type) {
+  return type == DType::kQ8_0 || type == DType::kQ4_0 || type == DType::kQ5_0 || type >= DType::kInt4;
+}
+
 // Bytes of a matrix in blocks, its rows filled up to sixteens; 0 where the type does not stand in blocks.
 constexpr int64_t UnitsBytes(const Format& format, int64_t rows, int64_t in_features) {
   const UnitLayout layout = LayoutOf(format);

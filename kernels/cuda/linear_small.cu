@@ -18,10 +18,11 @@
 //         writes  rows * 16 outputs (8 for SwiGLU) of 2 or 4 bytes, fewer in the last block.
 // Limits: rows 1..16, over blocks with a norm 1..8; K a multiple of 8 of bf16, of 32 of groups, else whole
 //         units; N any, for SwiGLU a multiple of 16; sm_80 and later.
-// Math:   products of bf16 in f32 sums; gate and up rounded to bf16 before silu, as the large path does.
+// Math:   products of bf16 in f32 sums; of types that ScalesSums (blocks.h) products of codes, a tile's sums
+//         of which are scaled in f32; gate and up rounded to bf16 before silu, as the large path does.
 // Ideas:  weights as the M operand so that few rows waste little (swapped operands, as skinny GEMMs of
 //         TensorRT-LLM do); the order of k inside an mma is free, so a lane takes 8 neighbours of a row in
-//         one 16-byte load.
+//         one 16-byte load; codes become bf16 as the lowest bits of 128 (FasterTransformer, Marlin).
 // How k is dealt: linear_small.cuh, which holds the loop.
 #include "kernels/cuda/linear_small.h"
 
@@ -107,12 +108,19 @@ TM_DEVICE void PrefetchFirstUnits(const SmallLinearParams& p) {
   }
 }
 
+// With a norm before it the compiler gives a loop over whole bytes more registers than four blocks have.
+template <typename Type>
+constexpr bool kTakesBytes = Type::kLayout.low_bits == 8;
+template <>
+constexpr bool kTakesBytes<Bf16> = false;
+
 }  // namespace
 
 // Type: Bf16, or that of W's blocks. kRowTiles: groups of eight rows of x. kNorm: x is normalised into shared
 // memory first.
 template <typename Type, int kRowTiles, bool kNorm>
-TM_KERNEL TM_BOUNDS(kThreads) void SmallLinearKernel(SmallLinearParams p) {
+TM_KERNEL TM_BOUNDS(kThreads,
+                    (kNorm && kTakesBytes<Type> ? 4 : 0)) void SmallLinearKernel(SmallLinearParams p) {
   const int g = LaneId() / 4;
   const int first_out = BlockX() * kSmallTileOut;
   // Weights depend on no kernel: a warp's first ones come while others still run.
@@ -153,7 +161,7 @@ TM_KERNEL TM_BOUNDS(kThreads) void SmallLinearKernel(SmallLinearParams p) {
     const std::byte* units = static_cast<const std::byte*>(p.weight) +
                              BlockX() * BytesOfUnitRows<Type>(p.weight_format, p.in_features);
     if constexpr (Type::kInRows) {
-      MultiplySmallGroups<Type, kRowTiles, kNorm>(units, p.weight_format, row, p.in_features, sum,
+      MultiplySmallScaled<Type, kRowTiles, kNorm>(units, p.weight_format, row, p.in_features, sum,
                                                   p.row_scales + first_out);
     } else {
       MultiplySmallBlocks<Type, kRowTiles, kNorm>(units, p.weight_format, row, p.in_features, sum);

@@ -18,14 +18,21 @@ inline constexpr int kSmallTileOut = 16;
 inline constexpr int kSmallBlockK = 32;
 inline constexpr int kSmallPieceK = 8;  // of a block, that a lane loads at once
 
-// Sixteen rows of W by eight of x, 32 of k: w has rows g and g + 8, x the numbers 8t .. 8t + 7 of row g.
-TM_DEVICE void MultiplyTile(const Vector16 (&w)[2], const Vector16& x, float (&sum)[4]) {
+// Sixteen rows of W by kEights times eight of x, 32 of k: w has rows g and g + 8, x the numbers 8t .. 8t + 7
+// of rows g. Products that wait for each other have those of the other rows between them.
+template <int kEights>
+TM_DEVICE void MultiplyTiles(const Vector16 (&w)[2], const Vector16 (&x)[kEights], float (*sum)[4]) {
   TM_UNROLL
   for (int half = 0; half < 2; ++half) {
     const uint32_t a_fragment[4] = {w[0].word[2 * half], w[1].word[2 * half], w[0].word[2 * half + 1],
                                     w[1].word[2 * half + 1]};
-    Mma16816<Bf16>(sum, a_fragment, x.word + 2 * half);
+    TM_UNROLL
+    for (int n = 0; n < kEights; ++n) Mma16816<Bf16>(sum[n], a_fragment, x[n].word + 2 * half);
   }
+}
+TM_DEVICE void MultiplyTile(const Vector16 (&w)[2], const Vector16& x, float (&sum)[4]) {
+  const Vector16 one[1] = {x};
+  MultiplyTiles(w, one, &sum);
 }
 
 inline constexpr int kSmallStages = 4;                         // blocks of W in flight per lane: 128 bytes
@@ -146,47 +153,125 @@ TM_DEVICE void MultiplyRows(const Vector16 (&w)[2], const std::byte* const (&row
   }
 }
 
-// The same of a weight in groups, or of fp8 in rows with these scales of its sixteen. A warp's tiles are
-// those of its units one after the other, and a tile that begins no unit has the scales of the one before.
+// The same of codes: sums of 32, times the scales of both rows of W.
+template <int kEights>
+TM_DEVICE void MultiplyCodes(const Vector16 (&codes)[2], const Vector16 (&x)[kEights],
+                             const float (&scale)[2], float (*sum)[4]) {
+  float of_codes[kEights][4] = {};
+  MultiplyTiles(codes, x, of_codes);
+  TM_UNROLL
+  for (int n = 0; n < kEights; ++n) {
+    TM_UNROLL
+    for (int i = 0; i < 4; ++i) sum[n][i] = MultiplyAdd(scale[i / 2], of_codes[n][i], sum[n][i]);
+  }
+}
+
+// The same of types that scale sums: of units of 2^log2 tiles, or of rows of fp8 with these scales of its
+// sixteen. A turn is kStages tiles, each of which is loaded where the one before it has been multiplied from;
+// a tile that begins no unit has the scales of the one before. kUnitLog2: log2, but 2 of a longer unit, which
+// takes several turns; so the compiler knows where a turn's tiles stand behind its first.
+template <typename Type, int kRowTiles, bool kSharedRows, int kUnitLog2>
+TM_DEVICE void MultiplySmallTurns(const std::byte* units, const Format& format,
+                                  const std::byte* const (&row)[kRowTiles], int in_features,
+                                  float (&sum)[kRowTiles][4], const float* row_scales) {
+  constexpr int kStages = Type::kInGroups && kUnitLog2 < 2 ? 2 : 4, kUnits = kStages >> kUnitLog2;
+  constexpr int kRunBytes = Type::kInRows ? kTileNumbers : Type::kLayout.run_bytes();
+  constexpr int kTileBytes = kTileNumbers * 2;  // of a row of x
+  const int lane = LaneId(), warp = ThreadX() / 32,
+            log2 = kUnitLog2 < 2 ? kUnitLog2 : Type::TilesLog2(format);
+  const int unit_bytes = Type::kInRows ? kRunBytes << log2 : Type::Layout(format).bytes();
+  const auto in_unit = [&](int n) { return n & ((1 << log2) - 1); };  // of the warp's tile n
+
+  const std::byte* at = units + int64_t{warp} * unit_bytes;
+  if constexpr (Type::kInRows) at = Type::OfLane(at, in_features, lane);
+  const std::byte* x_at[kRowTiles];
+  bool live[kRowTiles];
+  TM_UNROLL
+  for (int i = 0; i < kRowTiles; ++i) {
+    live[i] = row[i] != nullptr;
+    const std::byte* any = kSharedRows ? SharedBytes() : units;  // for a row that is none, which nobody reads
+    x_at[i] = (live[i] ? row[i] : any) + (warp * kTileBytes << log2) + lane % 4 * 16;
+  }
+  // From one turn to the next: within a unit, or to the warp's next one.
+  const int turns_before = (1 << log2) - (1 << kUnitLog2);  // tiles of a unit before its last turn
+  const int far = kUnits * kSmallWarps * unit_bytes - turns_before * kRunBytes;
+  const int x_far = kUnits * kSmallWarps * (kTileBytes << log2) - turns_before * kTileBytes;
+
+  typename Type::Run runs[kStages];
+  typename Type::StoredScales stored[kStages];
+  CodeScales scales = {};
+  if constexpr (Type::kInRows) scales = Type::ForCodes(Type::LoadRowScales(row_scales, lane), format);
+  const auto begins = [&](int n, int stage) {
+    return !Type::kInRows && stage % (1 << kUnitLog2) == 0 && in_unit(n) == 0;
+  };
+  const auto load = [&](int n, int stage) {
+    const std::byte* from = at + (stage >> kUnitLog2) * kSmallWarps * unit_bytes;
+    const int tile = stage % (1 << kUnitLog2);
+    if constexpr (Type::kInRows) {
+      runs[stage] = Type::LoadTile(from, in_features, tile);
+    } else {
+      runs[stage] = Type::LoadRun(from, tile, lane);
+      if (begins(n, stage)) stored[stage] = Type::LoadStoredScales(from, format, lane);
+    }
+  };
+  const auto multiply = [&](int n, int stage) {
+    if (begins(n, stage)) scales = Type::ForCodes(stored[stage], format);
+    const Vector16 codes[2] = {Type::Codes(scales, runs[stage], 0), Type::Codes(scales, runs[stage], 1)};
+    const int tile = ((stage >> kUnitLog2) * kSmallWarps << kUnitLog2) + stage % (1 << kUnitLog2);
+    TM_UNROLL
+    for (int i = 0; i < kRowTiles; ++i) {
+      const std::byte* from = x_at[i] + tile * kTileBytes;
+      Vector16 x[1] = {};
+      if (live[i]) x[0] = kSharedRows ? LoadShared16(from) : LoadGlobal16(from);
+      MultiplyCodes(codes, x, scales.scale, sum + i);
+    }
+  };
+
+  // Of the warp's units w, w + 8, .., the last of which may end early.
+  const int tiles = in_features / kTileNumbers, whole = tiles >> log2;
+  int left = (whole + kSmallWarps - 1 - warp) / kSmallWarps << log2, n = 0;
+  if (whole % kSmallWarps == warp) left += in_unit(tiles);
+  TM_UNROLL
+  for (int stage = 0; stage < kStages; ++stage) {
+    if (stage < left) load(0, stage);
+  }
+  TM_ROLLED
+  for (; left >= kStages; n += kStages) {
+    left -= kStages;
+    const bool next_unit = in_unit(n + kStages) == 0;
+    at += next_unit ? far : kStages * kRunBytes;
+    TM_UNROLL
+    for (int stage = 0; stage < kStages; ++stage) {
+      multiply(n, stage);
+      if (stage < left) load(n + kStages, stage);
+    }
+    TM_UNROLL
+    for (int i = 0; i < kRowTiles; ++i) x_at[i] += next_unit ? x_far : kStages * kTileBytes;
+  }
+  TM_UNROLL
+  for (int stage = 0; stage < kStages - 1; ++stage) {
+    if (stage < left) multiply(n, stage);
+  }
+}
+
 template <typename Type, int kRowTiles, bool kSharedRows>
-TM_DEVICE void MultiplySmallGroups(const std::byte* units, const Format& format,
+TM_DEVICE void MultiplySmallScaled(const std::byte* units, const Format& format,
                                    const std::byte* const (&row)[kRowTiles], int in_features,
                                    float (&sum)[kRowTiles][4], const float* row_scales = nullptr) {
-  constexpr int kInFlight = Type::kLayout.low_bits == 8 ? 4 : 6;  // tiles of a lane
-  const int warp = ThreadX() / 32, lane = LaneId(), t = lane % 4;
-  const int log2 = Type::TilesLog2(format), in_unit = (1 << log2) - 1;
-  const int unit_bytes = Type::Layout(format).bytes(), tiles = in_features / kTileNumbers;
-  typename Type::Scales last = {};
-  if constexpr (Type::kInRows) last = Type::LoadRowScales(row_scales, lane);
-  for (int first = 0; (((first >> log2) * kSmallWarps + warp) << log2 | (first & in_unit)) < tiles;
-       first += kInFlight) {
-    typename Type::Scales scales[kInFlight];
-    typename Type::Run runs[kInFlight];
-    int tile[kInFlight];
-    TM_UNROLL
-    for (int a = 0; a < kInFlight; ++a) {
-      tile[a] = (((first + a) >> log2) * kSmallWarps + warp) << log2 | ((first + a) & in_unit);
-      if (tile[a] >= tiles) continue;
-      if constexpr (Type::kInRows) {
-        runs[a] = Type::LoadTile(units, in_features, tile[a], lane);
-      } else {
-        runs[a] = Type::LoadRun(units + int64_t{tile[a] >> log2} * unit_bytes, tile[a] & in_unit, lane);
-      }
-    }
-    TM_UNROLL
-    for (int a = 0; a < kInFlight; ++a) {
-      if (tile[a] >= tiles) continue;
-      if (!Type::kInRows && (tile[a] & in_unit) == 0) {
-        last = Type::LoadScales(units + int64_t{tile[a] >> log2} * unit_bytes, format, lane);
-      }
-      scales[a] = last;
-    }
-    TM_UNROLL
-    for (int a = 0; a < kInFlight; ++a) {
-      if (tile[a] >= tiles) continue;
-      const Vector16 w[2] = {Type::Decode(scales[a], runs[a], 0, 0, t),
-                             Type::Decode(scales[a], runs[a], 0, 1, t)};
-      MultiplyRows<kRowTiles, kSharedRows>(w, row, tile[a] * kTileNumbers + 8 * t, sum);
+  const auto turns = [&]<int kUnitLog2>() {
+    MultiplySmallTurns<Type, kRowTiles, kSharedRows, kUnitLog2>(units, format, row, in_features, sum,
+                                                                row_scales);
+  };
+  if constexpr (!Type::kInGroups) {
+    turns.template operator()<0>();
+  } else {
+    const int log2 = Type::TilesLog2(format);
+    if (log2 >= 2) {
+      turns.template operator()<2>();
+    } else if (log2 == 1) {
+      turns.template operator()<1>();
+    } else {
+      turns.template operator()<0>();
     }
   }
 }
@@ -232,8 +317,8 @@ template <typename Type, int kRowTiles, bool kSharedRows>
 TM_DEVICE void MultiplySmallBlocks(const std::byte* units, const Format& format,
                                    const std::byte* const (&row)[kRowTiles], int in_features,
                                    float (&sum)[kRowTiles][4]) {
-  if constexpr (Type::kInGroups) {
-    MultiplySmallGroups<Type, kRowTiles, kSharedRows>(units, format, row, in_features, sum);
+  if constexpr (Type::kScalesSums) {
+    MultiplySmallScaled<Type, kRowTiles, kSharedRows>(units, format, row, in_features, sum);
   } else {
     MultiplySmallUnits<Type, kRowTiles, kSharedRows>(units, row, in_features, sum);
   }

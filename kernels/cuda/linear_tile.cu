@@ -15,7 +15,8 @@
 // Math:   as in linear_small.cu; the order of sums is another, and does not depend on the warps of a block.
 // Ideas:  x in three buffers by asynchronous copies (as moe.cu); a warp owns its outputs, so what it decodes
 //         goes straight into its mma, and nobody else needs it in shared memory; W of the next step is loaded
-//         meanwhile (Marlin). The order of k within a tile is that of linear_small.cuh.
+//         meanwhile (Marlin). The order of k within a tile is that of linear_small.cuh. Two blocks of 8 warps
+//         to a multiprocessor, not three, leave the registers for the products of 32 rows under way at once.
 #include "kernels/cuda/linear_tile.h"
 
 #include "kernels/cuda/linear_small.cuh"
@@ -32,21 +33,54 @@ constexpr int kStepTiles = 2;
 constexpr int kStepK = kStepTiles * kTileNumbers;
 constexpr int kStages = 3;
 constexpr int kStageBytes = kTileLinearRows * kStepK * 2;
-constexpr int kSharedBytes = kStages * kStageBytes + kTileLinearRows * 4;
+constexpr int kSharedBytes = kStages * kStageBytes + kTileLinearRows * 12;  // RowsOfTile
 
 // Where a 16-byte chunk of a row stands: two rows by four chunks, which eight lanes read at once, are in all
 // banks.
 TM_DEVICE int ChunkAt(int row, int chunk) { return row * kStepK * 2 + (chunk ^ (row & 1) << 2) * 16; }
 
-// Rows of x at k = [step * kStepK, ..) into a buffer; zeros where there are none.
-TM_DEVICE void LoadRows(const TileLinearParams& p, const int32_t* places, int rows, int step, std::byte* to) {
+// The rows of a block's tile, in shared memory behind the buffers.
+struct RowsOfTile {
+  const Bf16* from[kTileLinearRows];  // of x
+  int32_t places[kTileLinearRows];
+};
+static_assert(sizeof(RowsOfTile) == kTileLinearRows * 12);
+
+TM_DEVICE RowsOfTile* TileRows() {
+  return reinterpret_cast<RowsOfTile*>(SharedBytes() + kStages * kStageBytes);
+}
+
+// Finds them, and fills those that are none, which nobody copies, with zeros. The block waits.
+TM_DEVICE void FindRows(const TileLinearParams& p, int begin, int rows) {
+  RowsOfTile* const found = TileRows();
+  for (int i = ThreadX(); i < rows; i += BlockSizeX()) {
+    const int place = p.order == nullptr ? begin + i : LoadGlobal(p.order + begin + i);
+    found->places[i] = place;
+    found->from[i] = static_cast<const Bf16*>(p.x) + place / p.places_of_a_row * p.x_stride;
+  }
+  for (int stage = 0; stage < kStages; ++stage) {
+    std::byte* buffer = SharedBytes() + stage * kStageBytes;
+    for (int at = rows * kStepK * 2 + ThreadX() * 16; at < kStageBytes; at += BlockSizeX() * 16) {
+      StoreShared16(buffer + at, {});
+    }
+  }
+  SyncThreads();
+}
+
+// Rows of x at k = [step * kStepK, ..) into a buffer; zeros beyond K. A thread has the same chunk of its
+// rows, which are an even number apart.
+TM_DEVICE void LoadRows(const TileLinearParams& p, int rows, int step, std::byte* to) {
   constexpr int kChunks = kStepK / 8;
   const int chunk = ThreadX() % kChunks, k = step * kStepK + chunk * 8;
-  const auto* x = static_cast<const Bf16*>(p.x);
-  for (int r = ThreadX() / kChunks; r < kTileLinearRows; r += BlockSizeX() / kChunks) {
-    const bool live = r < rows && k < p.in_features;
-    const Bf16* from = live ? x + places[r] / p.places_of_a_row * p.x_stride + k : x;
-    CopyAsync16(to + ChunkAt(r, chunk), from, live ? 16 : 0);
+  const int first = ThreadX() / kChunks, apart = BlockSizeX() / kChunks;
+  std::byte* at = to + ChunkAt(first, chunk);
+  for (int r = first; r < rows; r += apart) {
+    if (k < p.in_features) {
+      CopyAsync16(at, TileRows()->from[r] + k, 16);
+    } else {
+      StoreShared16(at, {});
+    }
+    at += apart * kStepK * 2;
   }
 }
 
@@ -55,26 +89,19 @@ template <typename Type>
 struct StepOfWeight {
   static constexpr int kUnits = kStepTiles / Type::kRunTiles;
 
-  typename Type::Scales scales[kUnits];
+  typename Type::StoredScales scales[kUnits];
   typename Type::Run run[kUnits];
 
-  // Of fp8 in rows, those of the warp's 16: before the first step.
-  TM_DEVICE void LoadRowScales(const float* of_rows) {
-    scales[0] = Type::LoadRowScales(of_rows, LaneId());
-    TM_UNROLL
-    for (int i = 1; i < kUnits; ++i) scales[i] = scales[0];
-  }
-
-  // The same of each tile of a step.
+  // Of fp8 in rows.
   TM_DEVICE void LoadTiles(const std::byte* rows, int in_features, int step, int tiles) {
     TM_UNROLL
     for (int i = 0; i < kUnits; ++i) {
       const int tile = step * kStepTiles + i;
-      if (tile < tiles) run[i] = Type::LoadTile(rows, in_features, tile, LaneId());
+      if (tile < tiles) run[i] = Type::LoadTile(Type::OfLane(rows, in_features, LaneId()), in_features, tile);
     }
   }
 
-  // units: of the warp's 16 rows, `tiles` tiles along K. A step that begins no unit keeps the scales it has.
+  // units: of the warp's 16 rows, `tiles` tiles along K. A tile that begins no unit loads no scales.
   TM_DEVICE void Load(const std::byte* units, const Format& format, int step, int tiles) {
     const int log2 = Type::TilesLog2(format), unit_bytes = Type::Layout(format).bytes();
     TM_UNROLL
@@ -83,31 +110,56 @@ struct StepOfWeight {
       if (tile >= tiles) continue;
       const std::byte* unit = units + int64_t{tile >> log2} * unit_bytes;
       run[i] = Type::LoadRun(unit, in_unit / Type::kRunTiles, LaneId());
-      if (in_unit == 0) {
-        scales[i] = Type::LoadScales(unit, format, LaneId());
-      } else {
-        scales[i] = scales[i == 0 ? kUnits - 1 : i - 1];  // of the tile before
-      }
+      if (in_unit == 0) scales[i] = Type::LoadStoredScales(unit, format, LaneId());
     }
   }
 };
 
-// One buffer's products: this warp's 16 outputs by all rows. kStep: the step within a unit.
-template <typename Type, int kStep>
-TM_DEVICE void MultiplyStep(const StepOfWeight<Type>& weight, const std::byte* buffer, int tiles_left,
-                            int rows, float (&sum)[kTileLinearRows / 8][4]) {
+// A tile's 32 of k of rows of x, by function(x, n) for kEightsAtOnce eights from the n-th on. Half of all
+// rows follow without a question; those that are none are zeros.
+constexpr int kEights = kTileLinearRows / 8, kEightsAtOnce = 4;
+template <typename Function>
+TM_DEVICE void WithRowsOfTile(const std::byte* buffer, int tile, int rows, const Function& function) {
   const int g = LaneId() / 4, t = LaneId() % 4;
   TM_UNROLL
+  for (int half = 0; half < kEights; half += kEights / 2) {
+    if (half * 8 >= rows) continue;
+    TM_UNROLL
+    for (int first = half; first < half + kEights / 2; first += kEightsAtOnce) {
+      Vector16 x[kEightsAtOnce];
+      TM_UNROLL
+      for (int n = 0; n < kEightsAtOnce; ++n) {
+        x[n] = LoadShared16(buffer + ChunkAt((first + n) * 8 + g, tile * 4 + t));
+      }
+      function(x, first);
+    }
+  }
+}
+
+// One buffer's products: this warp's 16 outputs by all rows. kStep: the step within a unit. scales: of types
+// that scale sums, those of the unit so far.
+template <typename Type, int kStep>
+TM_DEVICE void MultiplyStep(const StepOfWeight<Type>& weight, const Format& format, const std::byte* buffer,
+                            int step, int tiles, int rows, CodeScales* scales, float (&sum)[kEights][4]) {
+  const int t = LaneId() % 4;
+  TM_UNROLL
   for (int i = 0; i < kStepTiles; ++i) {
-    if (i >= tiles_left) continue;
+    if (step * kStepTiles + i >= tiles) continue;
     constexpr int kUnits = StepOfWeight<Type>::kUnits;
     const int set = kUnits == 1 ? 0 : i, tile = kUnits == 1 ? kStep * kStepTiles + i : 0;
-    const Vector16 w[2] = {Type::Decode(weight.scales[set], weight.run[set], tile, 0, t),
-                           Type::Decode(weight.scales[set], weight.run[set], tile, 1, t)};
-    TM_UNROLL
-    for (int n = 0; n < kTileLinearRows / 8; ++n) {
-      if (n * 8 >= rows) continue;
-      MultiplyTile(w, LoadShared16(buffer + ChunkAt(n * 8 + g, i * 4 + t)), sum[n]);
+    if constexpr (Type::kScalesSums) {
+      const int in_unit = (step * kStepTiles + i) & ((1 << Type::TilesLog2(format)) - 1);
+      if (!Type::kInRows && in_unit == 0) *scales = Type::ForCodes(weight.scales[set], format);
+      const Vector16 codes[2] = {Type::Codes(*scales, weight.run[set], 0),
+                                 Type::Codes(*scales, weight.run[set], 1)};
+      WithRowsOfTile(buffer, i, rows, [&](const Vector16(&x)[kEightsAtOnce], int n) {
+        MultiplyCodes(codes, x, scales->scale, sum + n);
+      });
+    } else {
+      const Vector16 w[2] = {Type::Decode(weight.scales[set], weight.run[set], tile, 0, t),
+                             Type::Decode(weight.scales[set], weight.run[set], tile, 1, t)};
+      WithRowsOfTile(buffer, i, rows,
+                     [&](const Vector16(&x)[kEightsAtOnce], int n) { MultiplyTiles(w, x, sum + n); });
     }
   }
 }
@@ -126,11 +178,11 @@ TM_DEVICE void StoreOutput(const TileLinearParams& p, int64_t place, int out, fl
 }
 
 // Lane (g, t) has outputs g and g + 8 of the warp's sixteen, of rows 2t and 2t + 1 of each group of eight.
-TM_DEVICE void StoreRows(const TileLinearParams& p, int first_out, const int32_t* places, int rows,
-                         const float (&sum)[kTileLinearRows / 8][4]) {
+TM_DEVICE void StoreRows(const TileLinearParams& p, int first_out, int rows, const float (&sum)[kEights][4]) {
+  const int32_t* const places = TileRows()->places;
   const int g = LaneId() / 4, t = LaneId() % 4;
   TM_UNROLL
-  for (int n = 0; n < kTileLinearRows / 8; ++n) {
+  for (int n = 0; n < kEights; ++n) {
     TM_UNROLL
     for (int i = 0; i < 2; ++i) {
       const int r = n * 8 + 2 * t + i;
@@ -159,15 +211,15 @@ template <typename Type>
 struct TileLoop {
   const TileLinearParams& p;
   const std::byte* units;  // or rows of fp8; null: this warp has no outputs
-  const int32_t* places;
   int rows;
   int tiles;
   int steps;
   StepOfWeight<Type> weight;
-  float sum[kTileLinearRows / 8][4];
+  CodeScales scales;
+  float sum[kEights][4];
 
   TM_DEVICE void CopyStep(int step) {
-    if (step < steps) LoadRows(p, places, rows, step, SharedBytes() + step % kStages * kStageBytes);
+    if (step < steps) LoadRows(p, rows, step, SharedBytes() + step % kStages * kStageBytes);
     CopyCommit();
   }
 
@@ -187,8 +239,8 @@ struct TileLoop {
     if (units == nullptr) return;
     StepOfWeight<Type> next = weight;
     if (step + 1 < steps) LoadStep(step + 1, &next);
-    MultiplyStep<Type, kStep>(weight, SharedBytes() + step % kStages * kStageBytes, tiles - step * kStepTiles,
-                              rows, sum);
+    MultiplyStep<Type, kStep>(weight, p.weight_format, SharedBytes() + step % kStages * kStageBytes, step,
+                              tiles, rows, &scales, sum);
     weight = next;
   }
 };
@@ -196,30 +248,28 @@ struct TileLoop {
 }  // namespace
 
 template <typename Type>
-TM_KERNEL TM_BOUNDS(kMostWarps * 32) void TileLinearKernel(TileLinearParams p) {
+TM_KERNEL TM_BOUNDS(kMostWarps * 32, 2) void TileLinearKernel(TileLinearParams p) {
   AwaitPriorKernels();
   const MoeTile tile = FindTile(p);
   if (tile.rows == 0 || p.weights[tile.expert] == nullptr) return;
-  auto* places = reinterpret_cast<int32_t*>(SharedBytes() + kStages * kStageBytes);
-  for (int i = ThreadX(); i < tile.rows; i += BlockSizeX()) {
-    places[i] = p.order == nullptr ? tile.begin + i : LoadGlobal(p.order + tile.begin + i);
-  }
-  SyncThreads();
+  FindRows(p, tile.begin, tile.rows);
   const int rows16 = BlockX() * (BlockSizeX() / 32) + ThreadX() / 32, first_out = rows16 * kUnitRows;
   const int64_t bytes = BytesOfUnitRows<Type>(p.weight_format, p.in_features);
   const auto* units = static_cast<const std::byte*>(p.weights[tile.expert]) + rows16 * bytes;
   TileLoop<Type> loop = {p,
                          first_out < p.out_features ? units : nullptr,
-                         places,
                          tile.rows,
                          p.in_features / kTileNumbers,
                          (p.in_features + kStepK - 1) / kStepK,
+                         {},
                          {},
                          {}};
   TM_UNROLL
   for (int step = 0; step < kStages - 1; ++step) loop.CopyStep(step);
   if (loop.units != nullptr) {
-    if constexpr (Type::kInRows) loop.weight.LoadRowScales(p.row_scales + first_out);
+    if constexpr (Type::kInRows) {
+      loop.scales = Type::ForCodes(Type::LoadRowScales(p.row_scales + first_out, LaneId()), p.weight_format);
+    }
     loop.LoadStep(0, &loop.weight);
   }
   for (int step = 0; step < loop.steps; step += Type::kLayout.runs()) {
@@ -230,7 +280,7 @@ TM_KERNEL TM_BOUNDS(kMostWarps * 32) void TileLinearKernel(TileLinearParams p) {
       loop.template Step<3>(step + 3);
     }
   }
-  if (loop.units != nullptr) StoreRows(p, first_out, places, tile.rows, loop.sum);
+  if (loop.units != nullptr) StoreRows(p, first_out, tile.rows, loop.sum);
 }
 
 namespace {

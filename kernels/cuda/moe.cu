@@ -8,7 +8,7 @@
 //         later.
 // Math:   scores, softmax, shares and the sum over a row's experts in f32, in one order; products of bf16 in
 //         f32 sums; the norm, gate, up and their product rounded to bf16 as in the other linear layers, the
-//         experts' outputs not rounded before they are summed.
+//         experts' outputs not rounded before they are summed; of weights in blocks as in linear_small.cu.
 // Weights in blocks are decoded in registers; of more rows linear_tile.cu makes the products.
 // Ideas:  few rows without any lists, a block for a pair (calm) or for an expert that finds its rows itself
 //         (masked groups, DeepGEMM); more rows in tiles of one expert by a list made on the device

@@ -338,6 +338,19 @@ TM_DEVICE float FloatOf(uint32_t bits) { return __uint_as_float(bits); }
 TM_DEVICE float FloatAboveByte(uint32_t word, int i) {
   return __uint_as_float(__byte_perm(word, 0x4b000000u, 0x7440u + i));
 }
+// A byte for each digit of `selector`, the lowest first: bytes 0 to 3 are those of `low`, 4 to 7 of `high`; 8
+// more is the byte's highest bit, eight times.
+TM_DEVICE uint32_t PermuteBytes(uint32_t low, uint32_t high, uint32_t selector) {
+  uint32_t out;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(out) : "r"(low), "r"(high), "r"(selector));
+  return out;
+}
+// Of two pairs of bf16: a * b + c, rounded once; subnormal numbers are kept.
+TM_DEVICE uint32_t MultiplyAddPair(uint32_t a, uint32_t b, uint32_t c) {
+  uint32_t out;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(out) : "r"(a), "r"(b), "r"(c));
+  return out;
+}
 TM_DEVICE uint64_t BitsOf(double x) { return static_cast<uint64_t>(__double_as_longlong(x)); }
 
 }  // namespace tramontane::cuda

@@ -133,8 +133,10 @@ void ExpectAsDefined(Device& device, const LinearCase& c, const std::function<vo
       << backend.last_error();
   once_packed();
 
+  std::vector<float> values;
+  for (const uint16_t bits : weight_bits) values.push_back(Bf16ToFloat(bits));
   ExpectLinearAgrees(device, {c.rows, c.in, c.part_rows, c.prologue, c.epilogue, c.out_dtype}, weight,
-                     weight_bits);
+                     values);
 }
 
 TEST_P(CudaLinear, AgreesWithItsDefinition) {

@@ -1,6 +1,6 @@
-// Weights in blocks in the CUDA backend: every number that a type can hold is the f32 of DecodeBlocks rounded
-// once to bf16, and linear layers over them agree with their definition in double precision; on the emulator
-// in every build, on a GPU in bench/gpu_check.
+// Weights in blocks in the CUDA backend: every number that a type can hold is the f32 of DecodeBlocks, in
+// products of types that ScalesSums as it is, else rounded once to bf16, and linear layers over them agree
+// with their definition in double precision; on the emulator in every build, on a GPU in bench/gpu_check.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -39,20 +39,23 @@ struct Device : CudaTestDevice {
   }
 };
 
-// A matrix in blocks, and its values as the device reads them.
+// A matrix in blocks, and its values on the device.
 struct BlockMatrix {
   Format type;
   int64_t rows, columns;
   std::vector<std::byte> blocks;
   std::vector<uint16_t> bits;       // bf16, in the order of inputs
+  std::vector<float> values;        // in products, in that order
   std::vector<int32_t> order = {};  // of columns as they stand; none: that of inputs
 
   BlockMatrix(const Format& of, int64_t r, int64_t c, std::vector<std::byte> stored)
       : type(of), rows(r), columns(c), blocks(std::move(stored)) {
-    const std::vector<float> values = DecodedBlocks(type, blocks);
+    const std::vector<float> decoded = DecodedBlocks(type, blocks);
     for (int64_t row = 0; row < rows; ++row) {
       for (int64_t k = 0; k < columns; ++k) {
-        bits.push_back(FloatToBf16(values[static_cast<size_t>(row * Stride(of, c) + k)]));
+        const float value = decoded[static_cast<size_t>(row * Stride(of, c) + k)];
+        bits.push_back(FloatToBf16(value));
+        values.push_back(cuda::ScalesSums(type.dtype) ? value : Bf16ToFloat(bits.back()));
       }
     }
   }
@@ -70,10 +73,12 @@ struct BlockMatrix {
     order.resize(static_cast<size_t>(columns));
     std::iota(order.begin(), order.end(), 0);
     std::shuffle(order.begin(), order.end(), std::mt19937(seed));
-    const std::vector<uint16_t> as_they_stand = bits;
+    const std::vector<uint16_t> bits_before = bits;
+    const std::vector<float> values_before = values;
     for (size_t i = 0; i < bits.size(); ++i) {
-      const size_t k = i % order.size();
-      bits[i - k + static_cast<size_t>(order[k])] = as_they_stand[i];
+      const size_t k = i % order.size(), to = i - k + static_cast<size_t>(order[k]);
+      bits[to] = bits_before[i];
+      values[to] = values_before[i];
     }
   }
 };
@@ -222,15 +227,91 @@ TEST_P(CudaBlocks, LinearLayersAgreeWithTheirDefinition) {
   for (const Case& c : cases) {
     const int64_t in = InFeatures(GetParam(), c.blocks);
     const BlockMatrix first(GetParam(), c.part_rows, in, 1), second(GetParam(), c.part_rows, in, 2);
-    std::vector<uint16_t> bits = first.bits;
-    bits.insert(bits.end(), second.bits.begin(), second.bits.end());
+    std::vector<float> values = first.values;
+    values.insert(values.end(), second.values.begin(), second.values.end());
     for (const ThreadOrder order : ThreadOrders()) {
       UseThreadOrder(order);
       Device device;
       const WeightHandle weight =
           Pack(device, {first.Rows(), second.Rows()}, in,
                c.epilogue == Epilogue::kSwiGlu ? LinearLayout::kGateUp : LinearLayout::kStacked);
-      ExpectLinearAgrees(device, WithInputs(c, in), weight, bits);
+      ExpectLinearAgrees(device, WithInputs(c, in), weight, values);
+    }
+  }
+}
+
+// Rows of x that are 1 at one number each, by every value at every place: what comes out is the number as the
+// product has it. Of types that scale sums that is the f32, whatever bf16 can hold.
+TEST_P(CudaBlocks, EveryNumberMeetsARowAsItIs) {
+  const Format type = GetParam();
+  UseThreadOrder(ThreadOrder::kForward);
+  const int64_t columns = type.block_size(), all_rows = 256 * cuda::kUnitRows;
+  const int64_t outputs = ScaledCount(all_rows) / cuda::kUnitRows * cuda::kUnitRows;
+  BlockMatrix matrix(type, all_rows, columns, EveryByteAtEveryPlace(type));
+  matrix.rows = outputs;
+  for (const int32_t rows : {16, 64}) {
+    Device device;
+    Backend& backend = *device.backend;
+    const WeightHandle weight = Pack(device, {matrix.Rows()}, columns);
+    std::vector<uint16_t> ones(static_cast<size_t>(rows * columns));
+    float* out = device.Upload(std::vector<float>(static_cast<size_t>(rows * outputs)));
+    uint16_t* x = device.Upload(ones);
+    for (int64_t first = 0; first < columns; first += rows) {
+      std::fill(ones.begin(), ones.end(), uint16_t{0});
+      for (int64_t r = 0; r < rows && first + r < columns; ++r)
+        ones[static_cast<size_t>(r * columns + first + r)] = 0x3f80;
+      device.Write(x, ones);
+      LinearParams params;
+      params.x = MakeTensor(x, DType::kBf16, rows, columns);
+      params.rows = rows;
+      params.weight = weight;
+      params.out = MakeTensor(out, DType::kF32, rows, outputs);
+      ASSERT_EQ(backend.Linear(params), OpCode::kOk) << backend.last_error();
+      const std::vector<float> got = device.Read(out, static_cast<size_t>(rows * outputs));
+      for (int64_t r = 0; r < rows && first + r < columns; ++r) {
+        for (int64_t n = 0; n < outputs; ++n) {
+          ASSERT_EQ(got[static_cast<size_t>(r * outputs + n)],
+                    matrix.values[static_cast<size_t>(n * columns + first + r)])
+              << rows << " rows: output " << n << " number " << first + r;
+        }
+      }
+    }
+  }
+}
+
+// NaN of fp8 in one row of a weight, of either sign, makes that output NaN for every row, a row of zeros as
+// well, and no other.
+TEST(CudaFp8Groups, ANumberThatIsNoneMakesItsOutputNone) {
+  const Format type = DType::kFp8E4M3;
+  const int64_t in = 256, outputs = 32;
+  for (const std::byte nan : {std::byte{0x7f}, std::byte{0xff}}) {
+    for (const int32_t rows : {1, 16, 64}) {
+      UseThreadOrder(ThreadOrder::kForward);
+      std::vector<std::byte> blocks = RandomBlocks(type, outputs, in, 1);
+      for (int64_t i = 0; i < outputs * in / type.block_size(); ++i) {
+        for (int64_t at = i * type.block_bytes + type.codes_at(); at < (i + 1) * type.block_bytes; ++at) {
+          std::byte& code = blocks[static_cast<size_t>(at)];
+          if ((code & std::byte{0x7f}) == std::byte{0x7f}) code = std::byte{0};
+        }
+      }
+      constexpr int64_t kRow = 13, kNumber = 200;
+      const int64_t block = kRow * in / type.block_size() + kNumber / type.block_size();
+      blocks[static_cast<size_t>(block * type.block_bytes + type.codes_at() + kNumber % type.block_size())] =
+          nan;
+      Device device;
+      const BlockMatrix matrix(type, outputs, in, blocks);
+      LinearParams params;
+      params.x = MakeTensor(device.Upload(std::vector<uint16_t>(static_cast<size_t>(rows * in))),
+                            DType::kBf16, rows, in);
+      params.rows = rows;
+      params.weight = Pack(device, {matrix.Rows()}, in);
+      float* out = device.Upload(std::vector<float>(static_cast<size_t>(rows * outputs), 1.0f));
+      params.out = MakeTensor(out, DType::kF32, rows, outputs);
+      ASSERT_EQ(device.backend->Linear(params), OpCode::kOk) << device.backend->last_error();
+      const std::vector<float> got = device.Read(out, static_cast<size_t>(rows * outputs));
+      for (size_t i = 0; i < got.size(); ++i) {
+        ASSERT_EQ(std::isnan(got[i]), i % outputs == kRow) << rows << " rows: " << i;
+      }
     }
   }
 }
@@ -302,6 +383,7 @@ BlockMatrix RandomMatrix(const Format& format, int64_t rows, int64_t columns, ui
   matrix.type = format;
   matrix.rows = rows;
   matrix.bits = RandomBf16(rows * columns, seed);
+  for (const uint16_t bits : matrix.bits) matrix.values.push_back(Bf16ToFloat(bits));
   matrix.blocks.resize(matrix.bits.size() * 2);
   std::memcpy(matrix.blocks.data(), matrix.bits.data(), matrix.blocks.size());
   return matrix;
@@ -317,14 +399,14 @@ TEST_P(CudaColumnOrder, LinearLayersAgreeWithTheirDefinition) {
       BlockMatrix second = RandomMatrix(GetParam(), c.part_rows, in, 2);
       first.Reorder(3);
       if (parts_in_order != 1) second.Reorder(parts_in_order == 0 ? 3 : 4);
-      std::vector<uint16_t> bits = first.bits;
-      bits.insert(bits.end(), second.bits.begin(), second.bits.end());
+      std::vector<float> values = first.values;
+      values.insert(values.end(), second.values.begin(), second.values.end());
       for (const ThreadOrder order : ThreadOrders()) {
         UseThreadOrder(order);
         Device device;
         const WeightHandle weight = Pack(device, {first.Rows(), second.Rows()}, in,
                                          swiglu ? LinearLayout::kGateUp : LinearLayout::kStacked);
-        ExpectLinearAgrees(device, WithInputs(c, in), weight, bits);
+        ExpectLinearAgrees(device, WithInputs(c, in), weight, values);
       }
     }
   }
@@ -382,9 +464,9 @@ TEST(CudaMixedBlocks, PartsOfSeveralFormatsStandInOneWeight) {
   const int64_t in = 256;
   const BlockMatrix first(DType::kQ4K, 20, in, 1), second(DType::kQ6K, 12, in, 2);
   const std::vector<uint16_t> plain = RandomBf16(8 * in, 4);
-  std::vector<uint16_t> bits = first.bits;
-  bits.insert(bits.end(), second.bits.begin(), second.bits.end());
-  bits.insert(bits.end(), plain.begin(), plain.end());
+  std::vector<float> values = first.values;
+  values.insert(values.end(), second.values.begin(), second.values.end());
+  for (const uint16_t number : plain) values.push_back(Bf16ToFloat(number));
   const std::vector<WeightRows> parts = {first.Rows(), second.Rows(), {plain.data(), DType::kBf16, 8, in}};
   for (const Case& c : {Case{1, 1, 20, Prologue::kRmsNorm, Epilogue::kNone},
                         Case{2, 1, 20, Prologue::kRmsNorm, Epilogue::kNone, DType::kF32},
@@ -394,15 +476,15 @@ TEST(CudaMixedBlocks, PartsOfSeveralFormatsStandInOneWeight) {
                         Case{65, 1, 20, Prologue::kRmsNorm, Epilogue::kNone},
                         Case{70, 1, 20, Prologue::kNone, Epilogue::kAddResidual}}) {
     Device device;
-    ExpectLinearAgrees(device, WithInputs(c, in), Pack(device, parts, in), bits);
+    ExpectLinearAgrees(device, WithInputs(c, in), Pack(device, parts, in), values);
   }
 }
 
 TEST(CudaMixedBlocks, GateAndUpOfTwoFormatsMeet) {
   const int64_t in = 256;
   const BlockMatrix gate(DType::kQ4K, 40, in, 1), up(DType::kQ6K, 40, in, 2);
-  std::vector<uint16_t> bits = gate.bits;
-  bits.insert(bits.end(), up.bits.begin(), up.bits.end());
+  std::vector<float> values = gate.values;
+  values.insert(values.end(), up.values.begin(), up.values.end());
   for (const ThreadOrder order : ThreadOrders()) {
     UseThreadOrder(order);
     for (const int32_t rows : {1, 3, 16, 17, 70}) {
@@ -410,7 +492,7 @@ TEST(CudaMixedBlocks, GateAndUpOfTwoFormatsMeet) {
         const Case c = {rows, 1, 40, prologue, Epilogue::kSwiGlu};
         Device device;
         ExpectLinearAgrees(device, WithInputs(c, in),
-                           Pack(device, {gate.Rows(), up.Rows()}, in, LinearLayout::kGateUp), bits);
+                           Pack(device, {gate.Rows(), up.Rows()}, in, LinearLayout::kGateUp), values);
       }
     }
   }

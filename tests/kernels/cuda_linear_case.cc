@@ -1,5 +1,6 @@
 #include "tests/kernels/cuda_linear_case.h"
 
+#include <algorithm>
 #include <cmath>
 #include <random>
 
@@ -28,7 +29,7 @@ std::vector<uint16_t> RandomBf16(int64_t count, uint64_t seed, float scale) {
 }
 
 void ExpectLinearAgrees(CudaTestDevice& device, const CudaLinearCase& c, WeightHandle weight,
-                        const std::vector<uint16_t>& weight_bits) {
+                        const std::vector<float>& weight_values) {
   const bool swiglu = c.epilogue == Epilogue::kSwiGlu, norm = c.prologue == Prologue::kRmsNorm,
              wide = c.out_dtype == DType::kF32;
   const int64_t width = swiglu ? c.part_rows : 2 * c.part_rows, x_rows = c.rows + 4;
@@ -61,7 +62,8 @@ void ExpectLinearAgrees(CudaTestDevice& device, const CudaLinearCase& c, WeightH
   for (int32_t r = 0; r < c.rows; ++r) {
     for (int64_t k = 0; k < c.in; ++k) input.At(r, k) = all.At(gathered[static_cast<size_t>(r)], k);
   }
-  const reference::Matrix w = Exact(weight_bits, c.in);
+  reference::Matrix w(static_cast<int64_t>(weight_values.size()) / c.in, c.in);
+  std::copy(weight_values.begin(), weight_values.end(), w.data.begin());
   const reference::Matrix product = reference::MultiplyTransposed(input, w);
   const reference::Matrix magnitude = reference::Magnitude(input, w);
   // As CudaSmallLinearTest derives it: the normalised input's rounding and f32 sums scale with the

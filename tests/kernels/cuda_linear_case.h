@@ -65,9 +65,9 @@ struct CudaLinearCase {
   DType out_dtype = DType::kBf16;
 };
 
-// Runs the case over a weight that is packed, kGateUp for SwiGLU, and whose values on the device are
-// `weight_bits`, bf16 [2 part_rows, in]. With a norm the rows of x are gathered.
+// Runs the case over a weight that is packed, kGateUp for SwiGLU, and whose values in products are
+// `weight_values` [2 part_rows, in]. With a norm the rows of x are gathered.
 void ExpectLinearAgrees(CudaTestDevice& device, const CudaLinearCase& c, WeightHandle weight,
-                        const std::vector<uint16_t>& weight_bits);
+                        const std::vector<float>& weight_values);
 
 }  // namespace tramontane

@@ -329,6 +329,31 @@ TEST(EmulatorDeathTest, ALaunchBeyondTheLimitsIsCaught) {
                "4100 bytes of parameters, the limit is 4096");
 }
 
+// In pairs of bf16; the lower number is the case, the upper one 1 * 1 + 1.
+TEST(EmulatorTest, APairIsMultipliedAndAddedWithOneRounding) {
+  const auto multiply_add = [](uint32_t a, uint32_t b, uint32_t c) {
+    const uint32_t out = MultiplyAddPair(a | 0x3f800000u, b | 0x3f800000u, c | 0x3f800000u);
+    EXPECT_EQ(out >> 16, 0x4000u);
+    return out & 0xffffu;
+  };
+  EXPECT_EQ(multiply_add(0x0010, 0x7b80, 0), 0x3b00u);       // 2^-129, subnormal, times 2^120
+  EXPECT_EQ(multiply_add(0x0001, 0x3f00, 0x0001), 0x0002u);  // 1.5 times the least number: to even
+  EXPECT_EQ(multiply_add(0x4307, 0x3f80, 0xc308), 0xbf80u);  // 135 - 136
+  EXPECT_EQ(multiply_add(0x7f7f, 0x4000, 0), 0x7f80u);
+  EXPECT_EQ(multiply_add(0x7f7f, 0x4000, 0xff7f), 0x7f7fu);  // the product alone has no room
+  // 1.5078125 and half a unit: what is added, far below f64's last digit, says where to.
+  EXPECT_EQ(multiply_add(0x3f81, 0x3fc0, 0), 0x3fc2u);
+  EXPECT_EQ(multiply_add(0x3f81, 0x3fc0, 0x0d80), 0x3fc2u);
+  EXPECT_EQ(multiply_add(0x3f81, 0x3fc0, 0x8d80), 0x3fc1u);
+  EXPECT_EQ(multiply_add(0x3f80, 0x3f80, 0xffff) & 0x7f80u, 0x7f80u);
+  EXPECT_NE(multiply_add(0x3f80, 0x3f80, 0xffff) & 0x7fu, 0u);
+}
+
+TEST(EmulatorTest, BytesArePermutedAndTheirHighestBitSpread) {
+  EXPECT_EQ(PermuteBytes(0x83020100u, 0x77665544u, 0x7340u), 0x77834400u);
+  EXPECT_EQ(PermuteBytes(0x83020100u, 0x77f65544u, 0xeb98u), 0xffff0000u);
+}
+
 TEST(EmulatorTest, SharedMemoryStartsAsNaN) {
   std::vector<float> out(kThreads);
   RunIn(

@@ -410,6 +410,38 @@ inline float FloatOf(uint32_t bits) { return std::bit_cast<float>(bits); }
 inline float FloatAboveByte(uint32_t word, int i) {
   return 8388608.0f + static_cast<float>(word >> (8 * i) & 255u);
 }
+inline uint32_t PermuteBytes(uint32_t low, uint32_t high, uint32_t selector) {
+  uint32_t out = 0;
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t digit = selector >> (4 * i) & 15u;
+    const uint32_t byte = ((digit & 4u) == 0 ? low : high) >> (8 * (digit & 3u)) & 255u;
+    out |= ((digit & 8u) == 0 ? byte : byte >> 7 != 0 ? 255u : 0u) << (8 * i);
+  }
+  return out;
+}
+// a * b + c in bf16. The product is exact in f64; on the way to bf16 what is not exact has an odd last digit,
+// so that only the last step rounds.
+inline uint16_t MultiplyAddBf16(uint16_t a, uint16_t b, uint16_t c) {
+  const double product = double{ToFloat(Bf16{a})} * double{ToFloat(Bf16{b})}, addend = ToFloat(Bf16{c});
+  double sum = product + addend;
+  const double of_addend = sum - product;
+  const double error = (product - (sum - of_addend)) + (addend - of_addend);
+  if (error != 0.0 && std::isfinite(sum) && (std::bit_cast<uint64_t>(sum) & 1u) == 0) {
+    sum = std::nextafter(sum, error > 0.0 ? HUGE_VAL : -HUGE_VAL);
+  }
+  auto narrow = static_cast<float>(sum);
+  if (double{narrow} != sum && !std::isnan(sum) && (BitsOf(narrow) & 1u) == 0) {
+    narrow = std::nextafter(narrow, double{narrow} < sum ? HUGE_VALF : -HUGE_VALF);
+  }
+  return FromFloat<Bf16>(narrow).bits;
+}
+inline uint32_t MultiplyAddPair(uint32_t a, uint32_t b, uint32_t c) {
+  const auto half = [&](int shift) {
+    return uint32_t{MultiplyAddBf16(static_cast<uint16_t>(a >> shift), static_cast<uint16_t>(b >> shift),
+                                    static_cast<uint16_t>(c >> shift))};
+  };
+  return half(0) | half(16) << 16;
+}
 inline uint64_t BitsOf(double x) { return std::bit_cast<uint64_t>(x); }
 
 }  // namespace tramontane::cuda
