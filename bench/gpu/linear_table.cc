@@ -315,7 +315,7 @@ Status AddManyRows(Device& device, const std::string& library, const BlockProduc
                                .context = kMostRows,
                                .quantised_numbers = decoded ? weight_numbers : 0};
     TM_CHECK(backend->Reserve(maxima) == OpCode::kOk, "%s", backend->last_error());
-    for (const int32_t rows : {64, 128, 256, 512, 2048}) {
+    for (const int32_t rows : {32, 64, 128, 512, 2048}) {
       LinearParams params;
       params.x = MakeTensor(x, DType::kBf16, rows, product.in);
       params.rows = rows;

@@ -127,6 +127,7 @@ constexpr bool CanShare(int32_t group) { return SharersOfTile(group) >= 2; }
 struct ProductForms {
   bool fp8 = false;  // of fp8 by fp8, on a device that has them
   int32_t least_decoded_rows = 0;
+  int64_t tiled_outputs = 0;  // of a weight with so many one tile of rows is not decoded for
   int64_t decoded_slice_bytes = 0;
 
   ProductForms(const CudaBackendOptions& options, const DeviceProperties& device)
@@ -134,6 +135,7 @@ struct ProductForms {
         least_decoded_rows(
             std::max(options.least_decoded_rows > 0 ? options.least_decoded_rows : kLeastDecodedRows,
                      kSmallLinearRows + 1)),
+        tiled_outputs(options.least_decoded_rows > 0 ? INT64_MAX : kTiledOutputs),
         decoded_slice_bytes(options.decoded_slice_bytes > 0 ? options.decoded_slice_bytes
                                                             : kDecodedSliceBytes) {}
 };
@@ -1037,6 +1039,7 @@ OpCode CudaBackend::LargeLinear(const LinearParams& p, const Segment& weight) {
 
 bool CudaBackend::DecodesSlices(const LinearParams& p, const Segment& weight) const {
   if (p.rows < forms_.least_decoded_rows || weight.slice_plans == nullptr) return false;
+  if (p.rows <= kTileLinearRows && weight.out_features >= forms_.tiled_outputs) return false;
   if (DecodedBytes(weight.slices.rows, p.x.columns) > map_.decoded_bytes) return false;
   if (p.epilogue != Epilogue::kSwiGlu && !BeginsAtAPiece(p.out)) return false;
   const int plan = ProductPlans::PlanOf(*weight.slice_plans, KindOf(p.epilogue, p.out.dtype), p.rows);

@@ -38,11 +38,13 @@ struct Span {
   // Of sixteen rows of fp8.
   TM_DEVICE void LoadTiles(const std::byte* rows, const float* row_scales, int in_features, int first,
                            int tiles) {
-    scales[0] = Type::LoadRowScales(row_scales, LaneId());
+    const StoredGroupScales stored = Type::LoadRowScales(row_scales, LaneId());
+    scales[0] = {{FloatOf(stored.word[0]), FloatOf(stored.word[1])}, {}};
+    const std::byte* const of_lane = Type::OfLane(rows, in_features, LaneId());
     TM_UNROLL
     for (int i = 0; i < kSpanRuns; ++i) {
       scales[i] = scales[0];
-      if (first + i < tiles) run[i] = Type::LoadTile(rows, in_features, first + i, LaneId());
+      if (first + i < tiles) run[i] = Type::LoadTile(of_lane, in_features, first + i);
     }
   }
 

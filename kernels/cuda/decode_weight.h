@@ -7,20 +7,25 @@
 
 #include "kernels/core/format.h"
 #include "kernels/cuda/blocks.h"
+#include "kernels/cuda/linear_small.h"
 #include "kernels/cuda/linear_tile.h"
 
 namespace tramontane::cuda {
 
-// The fewest rows of x for which a weight is decoded. Up to there linear_tile.cu decodes it once, in
-// registers, and writes it nowhere; from the second tile of rows on it does so again for each. On an H100 the
-// gate and up of a 7B layer take 160 to 220 us for the first tile and 80 to 140 more for each that follows;
-// decoding them takes about what 300 MB of traffic do, 120 us at 2.4 TB/s, and a product of bf16 90 to 110 us
-// up to 256 rows. An estimate: the sum of both has not been measured.
-inline constexpr int32_t kLeastDecodedRows = kTileLinearRows + 1;
+// The fewest rows of x for which a weight is decoded. linear_tile.cu decodes it in registers and writes it
+// nowhere, but does so again for each further tile of rows, and a warp goes along the whole of K for its
+// outputs, step after step. On an H200, by tiles and decoded: the gate and up of a 7B layer in q4_k 159 and
+// 151 us with 64 rows, 256 and 179 with 128, 872 and 263 with 512; its down 496 and 84, 520 and 97, 439 and
+// 149.
+inline constexpr int32_t kLeastDecodedRows = kSmallLinearRows + 1;
+// The fewest outputs of a weight that is not decoded for one tile of rows.
+inline constexpr int64_t kTiledOutputs = 16384;
 
-// Bytes of bf16 that a slice has at most: its product shall find it in the L2 cache, of which an H100 has
-// 50 MB, with rows of x and of outputs beside it.
-inline constexpr int64_t kDecodedSliceBytes = int64_t{32} << 20;
+// Bytes of bf16 that a slice has at most, so that much of it is still in the L2 cache (50 MB of an H100) when
+// it is multiplied, and yet a product has tiles enough for the device. On an H200 in slices of 16, 32, 64 and
+// 128 MiB, fp8 in groups: gate and up with 128 rows 230, 201, 185 and 172 us, with 2,048 822, 832, 838 and
+// 837; down with 512 rows 184, 161, 142 and 128.
+inline constexpr int64_t kDecodedSliceBytes = int64_t{64} << 20;
 
 // Rows of a weight that are decoded together. All slices but the last have the same number, so that there
 // are at most two shapes to plan products for.

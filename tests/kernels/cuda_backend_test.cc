@@ -437,23 +437,23 @@ TEST(CudaSlices, AreOfAtMostTwoShapesAndCoverTheWeight) {
   struct Row {
     int64_t out, in, rows, last, count;
   };
-  for (const Row& row : {Row{28672, 4096, 4096, 4096, 7},
-                         {6144, 4096, 3072, 3072, 2},
+  for (const Row& row : {Row{28672, 4096, 7168, 7168, 4},
+                         {6144, 4096, 6144, 6144, 1},
                          {4096, 4096, 4096, 4096, 1},
-                         {4096, 14336, 1024, 1024, 4},
-                         {32000, 4096, 4096, 3328, 8},
-                         {8192, 28672, 512, 512, 16},
+                         {4096, 14336, 2048, 2048, 2},
+                         {32000, 4096, 8192, 7424, 4},
+                         {8192, 28672, 1024, 1024, 8},
                          {40, 256, 40, 40, 1},
-                         {4100, 4096, 2304, 1796, 2},
+                         {12290, 4096, 6400, 5890, 2},
                          {1, 64, 1, 1, 1},
-                         {300, 1 << 17, 112, 76, 3},
-                         {100, 1 << 20, 16, 4, 7}}) {
+                         {300, 1 << 17, 256, 44, 2},
+                         {100, 1 << 20, 32, 4, 4}}) {
     const cuda::WeightSlices slices = SlicesOf(row.out, row.in, kDecodedSliceBytes);
     EXPECT_EQ(slices.rows, row.rows) << row.out << " by " << row.in;
     EXPECT_EQ(slices.last_rows, row.last) << row.out << " by " << row.in;
     EXPECT_EQ(slices.count, row.count) << row.out << " by " << row.in;
   }
-  EXPECT_EQ(SlicesOf(16, (1 << 20) + 32, kDecodedSliceBytes).count, 0) << "sixteen rows are more";
+  EXPECT_EQ(SlicesOf(16, (1 << 21) + 32, kDecodedSliceBytes).count, 0) << "sixteen rows are more";
   for (const int64_t in : {32, 96, 4096, 14336, 100000}) {
     for (const int64_t out : {1, 15, 16, 17, 255, 1000, 5000, 40000}) {
       const cuda::WeightSlices slices = SlicesOf(out, in, kDecodedSliceBytes);
@@ -502,16 +502,37 @@ struct SliceCase {
   }
 };
 
-// A tile of rows decodes the weight once, as it must be: no slice pays for one.
-TEST(CudaSlices, AreDecodedForMoreRowsThanATileHas) {
+// A tile of rows goes along all of K for each output: of few outputs that is slower than slices.
+TEST(CudaSlices, AreDecodedForMoreRowsThanTheSmallKernelTakes) {
   const SliceCase c;
   for (const int32_t rows : {1, 16, 17, 64, 65, 128}) {
     const std::unique_ptr<Device> device(SliceCase::Make());
     ASSERT_EQ(device->backend->Reserve(SliceCase::Maxima()), OpCode::kOk);
     const LinearParams params = SliceCase::On(*device, c.Pack(*device), rows);
-    const bool decoded = rows > 64;
-    EXPECT_EQ(LaunchesOf(*device, params), decoded ? 3 * 2 : 1) << rows;
-    EXPECT_EQ(device->runtime->matmuls(), decoded ? 3 : 0) << rows;
+    EXPECT_EQ(LaunchesOf(*device, params), rows > 16 ? 3 * 2 : 1) << rows;
+    EXPECT_EQ(device->runtime->matmuls(), rows > 16 ? 3 : 0) << rows;
+  }
+}
+
+// Of many, which fill the device, a tile decodes the weight once, as it must be, and writes it nowhere.
+TEST(CudaSlices, OfManyOutputsAreDecodedForMoreRowsThanATileHas) {
+  constexpr int64_t kIn = 32, kOut = cuda::kTiledOutputs;
+  for (const int64_t outputs : {kOut, kOut - 16}) {
+    const std::vector<std::byte> blocks = RandomBlocks(DType::kQ8_0, outputs, kIn, 1);
+    const WeightRows part = {blocks.data(), DType::kQ8_0, outputs, kIn};
+    for (const int32_t rows : {17, 64, 65}) {
+      Device device(new EmulatedRuntime, {.decoded_slice_bytes = kOut * kIn * 2});
+      StepMaxima maxima = SliceCase::Maxima();
+      maxima.quantised_numbers = outputs * kIn;
+      ASSERT_EQ(device.backend->Reserve(maxima), OpCode::kOk);
+      LinearParams params;
+      ASSERT_EQ(device.backend->PackLinear({&part, 1, kIn}, &params.weight), OpCode::kOk);
+      params.x = MakeTensor(device.Upload(RandomBf16(rows * kIn, 5)), DType::kBf16, rows, kIn);
+      params.rows = rows;
+      params.out = MakeTensor(device.Allocate<uint16_t>(static_cast<size_t>(rows * outputs)), DType::kBf16,
+                              rows, outputs);
+      EXPECT_EQ(LaunchesOf(device, params), rows > 64 || outputs < kOut ? 2 : 1) << outputs << " of " << rows;
+    }
   }
 }
 
@@ -533,9 +554,11 @@ TEST(CudaSlices, OfGateAndUpAreFollowedByOneSwiGlu) {
 // The product of each slice alone, of its first rows or its last, so that what was added before is not added
 // once more.
 TEST(CudaSlices, ThatTheLibraryHasNoProductOfGoByTiles) {
-  const SliceCase c;
-  std::vector<uint16_t> bits;
-  for (const float value : DecodedBlocks(DType::kQ8_0, c.blocks)) bits.push_back(FloatToBf16(value));
+  SliceCase c;
+  // Scales that are powers of two, so that a number is the same in tiles, which do not round it, and decoded.
+  const uint16_t scale = FloatToF16(0.125f);
+  for (size_t at = 0; at < c.blocks.size(); at += 34) std::memcpy(&c.blocks[at], &scale, sizeof(scale));
+  const std::vector<float> values = DecodedBlocks(DType::kQ8_0, c.blocks);
   const CudaLinearCase linear = {70, SliceCase::kIn, SliceCase::kOut / 2, Prologue::kNone,
                                  Epilogue::kAddResidual};
   for (const int64_t refused : {int64_t{32}, int64_t{8}, int64_t{0}}) {
@@ -550,7 +573,7 @@ TEST(CudaSlices, ThatTheLibraryHasNoProductOfGoByTiles) {
       ASSERT_EQ(device->backend->Reserve(SliceCase::Maxima()), OpCode::kOk);
       const WeightHandle weight = c.Pack(*device);
       if (!at_load) refuse();
-      ExpectLinearAgrees(*device, linear, weight, bits);
+      ExpectLinearAgrees(*device, linear, weight, values);
       EXPECT_EQ(device->runtime->matmuls(), refused == 32 ? 1 : refused == 8 ? 2 : 0);
       if (!at_load || refused == 8) continue;
       EXPECT_THAT(

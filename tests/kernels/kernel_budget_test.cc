@@ -573,40 +573,6 @@ TEST(KernelBudgetTest, WarpsThatFetchUseNoMoreRegistersThanTheyKept) {
   EXPECT_EQ(kernels, 2) << "head_dim 64 and 128";
 }
 
-// The most instructions of an operation that a warp issues in front of a wait for all products, behind any
-// other wait and behind the products themselves. From the first wait on that leaves a group under way.
-int BesideTheLastGroup(const std::vector<Instruction>& code, const std::string& operation) {
-  const auto waits = [](const Instruction& i) { return i.operation == "WARPGROUP.DEPBAR.LE"; };
-  const auto leaves_one = [&](const Instruction& i) {
-    return waits(i) && i.operands.starts_with("gsb0, 0x1");
-  };
-  int most = 0, count = 0;
-  for (auto i = std::find_if(code.begin(), code.end(), leaves_one); i != code.end(); ++i) {
-    if (i->operation == operation) ++count;
-    if (waits(*i) && !leaves_one(*i)) most = std::max(most, count);
-    if (waits(*i) || i->operation.starts_with("HGMMA")) count = 0;
-  }
-  return most;
-}
-
-// The compiler may move a wait for products up to the one before it, in front of what does not read them: the
-// tensor cores of a warpgroup then rest while it makes its weights.
-TEST(KernelBudgetTest, PrefillOnHopperMakesItsWeightsBesideTheProductsWithValues) {
-  const Budget budget = CommittedBudget();
-  if (const std::string reason = WhyNotCompiled(budget); !reason.empty()) GTEST_SKIP() << reason;
-  if (Disassembler().empty()) {
-    GTEST_SKIP() << "no cuobjdump and nvdisasm (.ci/install disassembler): nobody looked at the machine code";
-  }
-  int kernels = 0;
-  for (const std::string& object : ObjectsOf({"/hopper_attention.cu"})) {
-    for (const auto& [name, code] : MachineCodeOf(object, kLoopArchitecture)) {
-      EXPECT_GE(BesideTheLastGroup(code, "MUFU.EX2"), 64) << name << ": two rows of 128 keys over four lanes";
-      ++kernels;
-    }
-  }
-  EXPECT_EQ(kernels, 2) << "head_dim 64 and 128";
-}
-
 TEST(KernelBudgetTest, RegistersBehindALimitAreThoseOfEveryWayFromThere) {
   std::istringstream dump(
       "Function : f\n"
