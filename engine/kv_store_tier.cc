@@ -382,7 +382,8 @@ bool KvStore::PlantIdle(const KvOwner& owner, const Lease& above, int64_t block,
   }
   if (node != PrefixTree::kNone) tree_.Pin(node);
   tree_.Unpin(below);
-  // Those that were taken for this block are not written yet, and are not what makes room.
+  // Those that were taken for this block are not written yet, and are not what makes room: one of them might
+  // be copied to the host as it is, and come back from there.
   const bool is_known = node != PrefixTree::kNone && Knows(node, group, From::kAnywhere);
   const bool has_room = is_known || available() > std::ssize(*taken);
   idle = FindUnfinished(owner);
@@ -392,7 +393,9 @@ bool KvStore::PlantIdle(const KvOwner& owner, const Lease& above, int64_t block,
     return false;
   }
   if (!is_known) {
+    for (const TakenPage& unwritten : *taken) Share(unwritten.page);
     const PageId page = Take(group);
+    for (const TakenPage& unwritten : *taken) Drop(unwritten.page, kOthers);
     NamePage(page, node);
     taken->push_back({.group = group, .page = page});
   }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -319,6 +320,38 @@ TEST(IdleLeaseInTheStore, APageThatIsCopiedIsNobodyElsesUntilThePlanEnds) {
   store.Release(next);
   store.CheckAccounting();
   EXPECT_EQ(store.free_pages(), 4);
+}
+
+// What a snapshot's page holds is written once all pages of its block are there: none of these makes room for
+// another before, or an image of it would be kept that nobody has written.
+TEST(IdleLeaseInTheStore, APageThatIsPutThereMakesNoRoomForOthersOfItsBlock) {
+  const KvFormat format = {.kv_heads = 1, .head_dim = 1, .page_size = 4};
+  KvStore store(MakeKvLayout({16, 0}, format), 12, PrefixCache::kOn);
+  const auto owner = std::make_shared<const KvOwner>();
+  std::vector<PageCopy> copies;
+  Ids tokens(24);
+  std::iota(tokens.begin(), tokens.end(), 5);
+  Lease other = store.NewLease();
+  store.Acquire(other, {.tokens = tokens, .salt = ""});
+  store.Extend(other, 0, 24, &copies);
+  store.Seal(other, tokens, 24);
+  store.Roll(other, 24);
+  ASSERT_EQ(store.available(), 2) << "what left the window";
+
+  Lease above = store.NewLease();
+  store.Acquire(above, {.tokens = {}, .salt = ""});
+  ASSERT_TRUE(store.BeginIdle(owner, {}, {0, 0}, 4));
+  std::vector<KvStore::TakenPage> taken;
+  // Of the windowed group alone: no hit can use it, so that it is the next to go.
+  ASSERT_TRUE(store.Plant(above, Ids{1, 2, 3, 4}, {true, false}, &taken));
+  ASSERT_TRUE(store.PlantIdle(*owner, above, 0, 1, KvStore::Known::kByLease, &taken));
+  ASSERT_EQ(taken.size(), 2u);
+  EXPECT_NE(taken[0].page, taken[1].page);
+  EXPECT_EQ(store.available(), 2) << "nothing stays leased";
+  store.CheckAccounting();
+  store.Release(above);
+  store.Release(other);
+  store.CheckAccounting();
 }
 
 // ---- beyond the pool --------------------------------------------------------------------------------
