@@ -618,7 +618,7 @@ TEST(CudaSlices, ArePlannedForTheRowsAndTheUsesThatAreDecoded) {
     ASSERT_EQ(device->backend->Reserve(SliceCase::Maxima()), OpCode::kOk);
     EXPECT_EQ(planned, row.outs);
     if (row.outs.empty()) continue;
-    EXPECT_EQ(fewest, 65);
+    EXPECT_EQ(fewest, 17);
     EXPECT_EQ(widths,
               row.layout == LinearLayout::kGateUp ? (std::set<int64_t>{32, 16}) : (std::set<int64_t>{32, 8}));
   }
@@ -649,8 +649,11 @@ TEST(CudaSlices, TakeAScratchWhereAnyAreDecoded) {
   EXPECT_EQ(with - without, SliceCase::kSliceBytes) << "a multiple of 256";
   for (const int64_t numbers : {0, 1 << 20}) {
     StepMaxima few = SmallMaxima();
+    few.tokens = few.logit_rows = 16;
+    few.quantised_numbers = 0;
+    const int64_t without_any = backend.WorkspaceBytes(few);
     few.quantised_numbers = numbers;
-    EXPECT_EQ(backend.WorkspaceBytes(few), backend.WorkspaceBytes(SmallMaxima()));
+    EXPECT_EQ(backend.WorkspaceBytes(few), without_any) << "no step has 17 rows";
   }
   // A weight of fewer numbers takes no more than it has, its rows filled up to sixteens.
   const std::unique_ptr<Device> plain(new Device);
@@ -684,9 +687,13 @@ TEST(CudaSlices, OfFp8InRowsAreDecodedWhereTheLibraryHasNoProductOfFp8) {
   std::vector<uint16_t> got;
   EXPECT_EQ(LaunchesOf(device, params, &got), 1 + 2 * 2) << "a norm, and slices of 32 rows";
   EXPECT_EQ(device.runtime->matmuls(), 2);
-  Device exact;
+  // The same weight in units, decoded too.
+  Device in_units(new EmulatedRuntime, {.least_decoded_rows = 17, .decoded_slice_bytes = 48 * 128 * 2});
+  params = c.On(in_units, Epilogue::kNone);
+  ASSERT_EQ(in_units.backend->Reserve(maxima), OpCode::kOk);
   std::vector<uint16_t> want;
-  LaunchesOf(exact, c.On(exact, Epilogue::kNone), &want);
+  LaunchesOf(in_units, params, &want);
+  EXPECT_EQ(in_units.runtime->matmuls(), 2);
   for (size_t i = 0; i < got.size(); ++i) {
     ASSERT_NEAR(Bf16ToFloat(got[i]), Bf16ToFloat(want[i]), 2 * kUnit * std::fabs(Bf16ToFloat(want[i])) + 1e-3)
         << "sums in another order";
