@@ -150,6 +150,63 @@ double SecondsOfProduct(Backend& backend, std::span<const WeightHandle> weights,
   return seconds[kRounds / 2];
 }
 
+// A product on a backend: as many copies of its weight as no cache holds, and up to kMostRows of x and of
+// outputs.
+class ManyRowsProduct {
+ public:
+  // weight_bytes: of a copy; 0: what the backend packs. feed: of `format`; null: what the source says.
+  ManyRowsProduct(Device& device, Backend& backend, const Product& product, const Format& format,
+                  RowFeed* feed, int64_t weight_bytes)
+      : backend_(backend), product_(product) {
+    const bool gate_up = product.epilogue == Epilogue::kSwiGlu;
+    const WeightRows half = {
+        .format = format, .rows = product.out / (gate_up ? 2 : 1), .row_stride = product.in};
+    const WeightRows parts[] = {half, half};
+    const LinearSource source = {.parts = parts,
+                                 .part_count = gate_up ? 2 : 1,
+                                 .in_features = product.in,
+                                 .layout = gate_up ? LinearLayout::kGateUp : LinearLayout::kStacked,
+                                 .feed = feed};
+    weight_bytes_ = weight_bytes == 0 ? backend.PackedBytes(source) : weight_bytes;
+    weights_.resize(static_cast<size_t>(device.CopiesBeyondCache(weight_bytes_)));
+    for (WeightHandle& handle : weights_) {
+      TM_CHECK(backend.PackLinear(source, &handle) == OpCode::kOk, "%s", backend.last_error());
+    }
+    width_ = gate_up ? product.out / 2 : product.out;
+    x_ = backend.Allocate(int64_t{kMostRows} * product.in * 2);
+    out_ = backend.Allocate(int64_t{kMostRows} * width_ * 2);
+    const std::vector<uint16_t> numbers = RandomBf16(int64_t{kMostRows} * product.in, 1.0f, 29);
+    backend.Upload(x_, numbers.data(), static_cast<int64_t>(numbers.size() * 2));
+  }
+  ~ManyRowsProduct() {
+    for (const WeightHandle handle : weights_) backend_.FreeWeight(handle);
+    backend_.Free(x_);
+    backend_.Free(out_);
+  }
+  ManyRowsProduct(const ManyRowsProduct&) = delete;
+  ManyRowsProduct& operator=(const ManyRowsProduct&) = delete;
+
+  int64_t weight_bytes() const { return weight_bytes_; }
+  int64_t weight_numbers() const { return int64_t{product_.in} * product_.out; }
+  double Seconds(int32_t rows) const {
+    LinearParams params;
+    params.x = MakeTensor(x_, DType::kBf16, rows, product_.in);
+    params.rows = rows;
+    params.epilogue = product_.epilogue;
+    params.out = MakeTensor(out_, DType::kBf16, rows, width_);
+    return SecondsOfProduct(backend_, weights_, params);
+  }
+
+ private:
+  Backend& backend_;
+  const Product product_;
+  int64_t weight_bytes_ = 0;
+  std::vector<WeightHandle> weights_;
+  int32_t width_ = 0;
+  void* x_ = nullptr;
+  void* out_ = nullptr;
+};
+
 }  // namespace
 
 Table LargeLinearTable(Device& device, const std::string& library, const Format& weight,
@@ -186,42 +243,17 @@ Table LargeLinearTable(Device& device, const std::string& library, const Format&
       {"gate and up", 4096, 28672, Prologue::kNone, Epilogue::kSwiGlu, DType::kBf16},
       {"down", 14336, 4096, Prologue::kNone, Epilogue::kAddResidual, DType::kBf16}};
   for (const Product& product : products) {
-    const bool gate_up = product.epilogue == Epilogue::kSwiGlu;
-    const WeightRows half = {.rows = product.out / (gate_up ? 2 : 1), .row_stride = product.in};
-    const WeightRows parts[] = {half, half};
-    const LinearSource source = {.parts = parts,
-                                 .part_count = gate_up ? 2 : 1,
-                                 .in_features = product.in,
-                                 .layout = gate_up ? LinearLayout::kGateUp : LinearLayout::kStacked};
-    const double numbers_of_weight = double{1} * product.in * product.out;
-    const double bytes = (fp8 ? 1 : 2) * numbers_of_weight;
-    std::vector<WeightHandle> weights(
-        static_cast<size_t>(device.CopiesBeyondCache(static_cast<int64_t>(bytes))));
-    for (WeightHandle& handle : weights) {
-      TM_CHECK(backend->PackLinear(source, &handle) == OpCode::kOk, "%s", backend->last_error());
-    }
-    const int32_t width = gate_up ? product.out / 2 : product.out;
-    void* const x = backend->Allocate(int64_t{kMostRows} * product.in * 2);
-    void* const out = backend->Allocate(int64_t{kMostRows} * width * 2);
-    const std::vector<uint16_t> numbers = RandomBf16(int64_t{kMostRows} * product.in, 1.0f, 29);
-    backend->Upload(x, numbers.data(), static_cast<int64_t>(numbers.size() * 2));
+    const int64_t numbers = int64_t{product.in} * product.out, bytes = (fp8 ? 1 : 2) * numbers;
+    const ManyRowsProduct of(device, *backend, product, DType::kBf16, nullptr, bytes);
     for (const int32_t rows : kManyRows) {
-      LinearParams params;
-      params.x = MakeTensor(x, DType::kBf16, rows, product.in);
-      params.rows = rows;
-      params.epilogue = product.epilogue;
-      params.out = MakeTensor(out, DType::kBf16, rows, width);
-      const double seconds = SecondsOfProduct(*backend, weights, params);
-      const Bound memory = MemoryBound(bytes, device.memory_bytes_per_second());
+      const Bound memory = MemoryBound(static_cast<double>(bytes), device.memory_bytes_per_second());
       const Bound compute =
-          ArithmeticBound(2 * numbers_of_weight * rows, (fp8 ? 2 : 1) * device.peak_flops());
+          ArithmeticBound(2.0 * rows * static_cast<double>(numbers), (fp8 ? 2 : 1) * device.peak_flops());
       AddRow(table,
-             {std::string(product.name) + ", " + std::to_string(rows), seconds, Slower(memory, compute)},
+             {std::string(product.name) + ", " + std::to_string(rows), of.Seconds(rows),
+              Slower(memory, compute)},
              progress);
     }
-    for (const WeightHandle handle : weights) backend->FreeWeight(handle);
-    backend->Free(x);
-    backend->Free(out);
   }
   if (fp8) {
     std::string said = backend->remarks();
@@ -277,31 +309,11 @@ std::string RowNameOf(const BlockProduct& of, int32_t rows, bool decoded) {
 // Through a backend that decodes as soon as a scratch is there, and goes by tiles where none is reserved.
 Status AddManyRows(Device& device, const std::string& library, const BlockProduct& of, Table& table,
                    const Progress& progress) {
-  const Product& product = of.product;
-  const bool gate_up = product.epilogue == Epilogue::kSwiGlu;
   TM_ASSIGN_OR_RETURN(const BackendPtr backend,
                       OpenCudaBackend(library, {.least_decoded_rows = cuda::kSmallLinearRows + 1,
                                                 .decoded_slice_bytes = of.slice_bytes}));
-  RepeatedRows feed(of.format, product.in);
-  const WeightRows half = {
-      .format = of.format, .rows = product.out / (gate_up ? 2 : 1), .row_stride = product.in};
-  const WeightRows parts[] = {half, half};
-  const LinearSource source = {.parts = parts,
-                               .part_count = gate_up ? 2 : 1,
-                               .in_features = product.in,
-                               .layout = gate_up ? LinearLayout::kGateUp : LinearLayout::kStacked,
-                               .feed = &feed};
-  const int64_t weight_bytes = backend->PackedBytes(source);
-  std::vector<WeightHandle> weights(static_cast<size_t>(device.CopiesBeyondCache(weight_bytes)));
-  for (WeightHandle& handle : weights) {
-    TM_CHECK(backend->PackLinear(source, &handle) == OpCode::kOk, "%s", backend->last_error());
-  }
-  const int32_t width = gate_up ? product.out / 2 : product.out;
-  void* const x = backend->Allocate(int64_t{kMostRows} * product.in * 2);
-  void* const out = backend->Allocate(int64_t{kMostRows} * width * 2);
-  const std::vector<uint16_t> numbers = RandomBf16(int64_t{kMostRows} * product.in, 1.0f, 29);
-  backend->Upload(x, numbers.data(), static_cast<int64_t>(numbers.size() * 2));
-  const int64_t weight_numbers = int64_t{product.in} * product.out;
+  RepeatedRows feed(of.format, of.product.in);
+  const ManyRowsProduct product(device, *backend, of.product, of.format, &feed, 0);
   for (const bool decoded : {false, true}) {
     if (!decoded && !of.tiles) continue;
     const StepMaxima maxima = {.tokens = kMostRows,
@@ -313,24 +325,16 @@ Status AddManyRows(Device& device, const std::string& library, const BlockProduc
                                .head_dim = 128,
                                .vocab = 32000,
                                .context = kMostRows,
-                               .quantised_numbers = decoded ? weight_numbers : 0};
+                               .quantised_numbers = decoded ? product.weight_numbers() : 0};
     TM_CHECK(backend->Reserve(maxima) == OpCode::kOk, "%s", backend->last_error());
     for (const int32_t rows : {32, 64, 128, 512, 2048}) {
-      LinearParams params;
-      params.x = MakeTensor(x, DType::kBf16, rows, product.in);
-      params.rows = rows;
-      params.epilogue = product.epilogue;
-      params.out = MakeTensor(out, DType::kBf16, rows, width);
-      const double seconds = SecondsOfProduct(*backend, weights, params);
-      const Bound memory = MemoryBound(static_cast<double>(weight_bytes), device.memory_bytes_per_second());
+      const Bound memory =
+          MemoryBound(static_cast<double>(product.weight_bytes()), device.memory_bytes_per_second());
       const Bound compute =
-          ArithmeticBound(2.0 * rows * static_cast<double>(weight_numbers), device.peak_flops());
-      AddRow(table, {RowNameOf(of, rows, decoded), seconds, Slower(memory, compute)}, progress);
+          ArithmeticBound(2.0 * rows * static_cast<double>(product.weight_numbers()), device.peak_flops());
+      AddRow(table, {RowNameOf(of, rows, decoded), product.Seconds(rows), Slower(memory, compute)}, progress);
     }
   }
-  for (const WeightHandle handle : weights) backend->FreeWeight(handle);
-  backend->Free(x);
-  backend->Free(out);
   return Status::Ok();
 }
 
