@@ -54,8 +54,9 @@ StatusOr<MemoryPlan> PlanMemory(const OpenedModel& model, const Backend& backend
 // What a device keeps of recorded decode steps, an upper estimate: how much it is can only be seen once they
 // are recorded, and a backend says it then (Backend::remarks). Launches of a layer and of what stands around
 // layers, as many as the CUDA backend has at most where a weight is of one format and is not decoded a slice
-// at a time (of more than 64 rows: some forty of a layer of 7B); bytes of a launch as an instantiated CUDA
-// graph was seen to take them elsewhere, its parameters among them, five times what an H100 takes.
+// at a time (from 17 rows on: some twenty of a layer of 7B, of more than 64 some thirty); bytes of a launch
+// as an instantiated CUDA graph was seen to take them elsewhere, its parameters among them, five times what
+// an H100 takes.
 inline constexpr int64_t kLaunchesOfLayer = 16, kLaunchesOfStep = 32;
 inline constexpr int64_t kBytesOfRecordedLaunch = int64_t{16} << 10;
 int64_t RecordingBytes(const ModelConfig& config, int32_t recorded_steps);

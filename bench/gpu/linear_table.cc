@@ -150,6 +150,20 @@ double SecondsOfProduct(Backend& backend, std::span<const WeightHandle> weights,
   return seconds[kRounds / 2];
 }
 
+// Of the products here. quantised_numbers: 0 for no scratch to decode in.
+StepMaxima MaximaOfManyRows(int64_t quantised_numbers) {
+  return {.tokens = kMostRows,
+          .sequences = 1,
+          .logit_rows = 1,
+          .hidden = 14336,
+          .query_heads = 32,
+          .kv_heads = 8,
+          .head_dim = 128,
+          .vocab = 32000,
+          .context = kMostRows,
+          .quantised_numbers = quantised_numbers};
+}
+
 // A product on a backend: as many copies of its weight as no cache holds, and up to kMostRows of x and of
 // outputs.
 class ManyRowsProduct {
@@ -227,16 +241,7 @@ Table LargeLinearTable(Device& device, const std::string& library, const Format&
   const BackendPtr backend(
       new RandomWeights(*std::move(opened), 0.02f, weight,
                         [&device](const FillNormalParams& params) { device.FillNormal(params); }));
-  const StepMaxima maxima = {.tokens = kMostRows,
-                             .sequences = 1,
-                             .logit_rows = 1,
-                             .hidden = 14336,
-                             .query_heads = 32,
-                             .kv_heads = 8,
-                             .head_dim = 128,
-                             .vocab = 32000,
-                             .context = kMostRows};
-  TM_CHECK(backend->Reserve(maxima) == OpCode::kOk, "%s", backend->last_error());
+  TM_CHECK(backend->Reserve(MaximaOfManyRows(0)) == OpCode::kOk, "%s", backend->last_error());
   const Product products[] = {
       {"qkv", 4096, 6144, Prologue::kNone, Epilogue::kNone, DType::kBf16},
       {"attention out", 4096, 4096, Prologue::kNone, Epilogue::kAddResidual, DType::kBf16},
@@ -316,16 +321,7 @@ Status AddManyRows(Device& device, const std::string& library, const BlockProduc
   const ManyRowsProduct product(device, *backend, of.product, of.format, &feed, 0);
   for (const bool decoded : {false, true}) {
     if (!decoded && !of.tiles) continue;
-    const StepMaxima maxima = {.tokens = kMostRows,
-                               .sequences = 1,
-                               .logit_rows = 1,
-                               .hidden = 14336,
-                               .query_heads = 32,
-                               .kv_heads = 8,
-                               .head_dim = 128,
-                               .vocab = 32000,
-                               .context = kMostRows,
-                               .quantised_numbers = decoded ? product.weight_numbers() : 0};
+    const StepMaxima maxima = MaximaOfManyRows(decoded ? product.weight_numbers() : 0);
     TM_CHECK(backend->Reserve(maxima) == OpCode::kOk, "%s", backend->last_error());
     for (const int32_t rows : {32, 64, 128, 512, 2048}) {
       const Bound memory =

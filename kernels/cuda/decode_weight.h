@@ -61,7 +61,7 @@ constexpr int64_t DecodedScratchBytes(int64_t numbers, int64_t in_features, int6
   return 2 * std::min(slice_bytes / 2, numbers + (kUnitRows - 1) * in_features);
 }
 
-// out[r][k] = bf16(W[r][k]), the numbers that linear_tile.cu multiplies by.
+// out[r][k] = bf16(W[r][k]): Decode of blocks.cuh.
 struct DecodeWeightParams {
   const void* weight;   // units (blocks.h) from a row that begins sixteen, or rows of e4m3 with row_scales
   void* out;            // [rows filled up to sixteens, in_features] bf16, 16-byte aligned
