@@ -9,9 +9,9 @@
 #include <span>
 #include <vector>
 
-#include "engine/active_request.h"
 #include "engine/engine.h"
 #include "engine/limits.h"
+#include "engine/live_request.h"
 #include "engine/mask_workers.h"
 #include "engine/scheduler.h"
 #include "engine/signal.h"
@@ -20,14 +20,14 @@
 namespace tramontane {
 
 // For the choice's next token; empty: all are allowed.
-std::span<const uint32_t> MaskOf(const Choice& choice);
+std::span<const uint32_t> MaskOf(const Sequence& choice);
 
 class MaskWaits {
  public:
   // `fail` ends a choice, which calls Abandon for it. The rest is borrowed; `wake` is notified when a mask is
   // filled.
   MaskWaits(const EngineLimits& limits, Scheduler& scheduler, Signal& wake, EngineLoad& counters,
-            std::function<void(Choice&, const Status&)> fail);
+            std::function<void(Sequence&, const Status&)> fail);
 
   bool any_held() const { return !held_.empty(); }
 
@@ -36,24 +36,24 @@ class MaskWaits {
   void Wait(const StepPlan& plan);
   void ResumeWhatIsReady();
   // A choice that the scheduler may have held because it preempted it while its mask was being filled.
-  void Note(Choice& choice);
+  void Note(Sequence& choice);
   // The choice has taken a token: its next mask is asked for.
-  void Follow(Choice& choice, int32_t token);
-  void Abandon(Choice& choice);
+  void Follow(Sequence& choice, int32_t token);
+  void Abandon(Sequence& choice);
 
  private:
   static bool IsWorthWaiting(const StepPlan& plan);
   void HoldLateRows(const StepPlan& plan);
-  void Hold(Choice& choice);
-  void Settle(Choice& choice);
+  void Hold(Sequence& choice);
+  void Settle(Sequence& choice);
 
   const int64_t max_wait_ns_;
   Scheduler& scheduler_;
   Signal& wake_;
   EngineLoad& counters_;
-  const std::function<void(Choice&, const Status&)> fail_;
-  std::vector<Choice*> held_;  // in no plan until their masks are filled; at most max_sequences
-  MaskWorkers workers_;        // last: its threads notify wake_
+  const std::function<void(Sequence&, const Status&)> fail_;
+  std::vector<Sequence*> held_;  // in no plan until their masks are filled; at most max_sequences
+  MaskWorkers workers_;          // last: its threads notify wake_
 };
 
 }  // namespace tramontane

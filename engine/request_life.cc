@@ -22,8 +22,8 @@ int64_t OutOfTimeNs(const Request& request) {
                                    : kNever);
 }
 
-void FillRow(const ActiveRequest& active, int32_t choice, int64_t position, SamplingRow* row) {
-  const SamplingParams& sampling = active.request().sampling;
+void FillRow(const LiveRequest& live, int32_t choice, int64_t position, SamplingRow* row) {
+  const SamplingParams& sampling = live.request.sampling;
   row->temperature = sampling.temperature;
   row->top_p = sampling.top_p;
   row->min_p = sampling.min_p;
@@ -32,10 +32,10 @@ void FillRow(const ActiveRequest& active, int32_t choice, int64_t position, Samp
   row->presence_penalty = sampling.presence_penalty;
   row->frequency_penalty = sampling.frequency_penalty;
   row->choice = choice;
-  row->seed = active.seed;
+  row->seed = live.seed;
   row->position = position;
-  row->top_logprobs = std::max(active.request().output.logprobs, 0);
-  row->wants_logprob = active.request().output.logprobs >= 0 ? 1 : 0;
+  row->top_logprobs = std::max(live.request.output.logprobs, 0);
+  row->wants_logprob = live.request.output.logprobs >= 0 ? 1 : 0;
 }
 
 TokenInfo InfoOf(ScoredToken scored) {
@@ -65,7 +65,7 @@ bool Contains(const std::vector<int32_t>& ids, int32_t id) {
 }
 
 // The oldest behind those that are kept.
-void Discard(Choice& choice, int64_t count) {
+void Discard(Sequence& choice, int64_t count) {
   const int64_t spared = choice.request->context_policy->n_keep + (IsBroken(KvRule::kDiscard) ? 1 : 0);
   choice.tokens.Erase(spared, count);
   choice.discarded += count;
@@ -73,7 +73,7 @@ void Discard(Choice& choice, int64_t count) {
 }
 
 // Tokens that the last row computed did not see any more.
-int64_t Discarded(const Choice& choice) {
+int64_t Discarded(const Sequence& choice) {
   const ContextPolicy& policy = *choice.request->context_policy;
   if (policy.type == ContextPolicyType::kNone || policy.type == ContextPolicyType::kReevaluate)
     return choice.discarded;
@@ -92,7 +92,7 @@ RequestLife::RequestLife(const EngineLimits& limits, const EngineModel& model, S
       counters_(counters),
       waiting_(cancelled),
       seeds_(TrulyRandom()),
-      masks_(limits, scheduler, wake, counters, [this](Choice& choice, const Status& status) {
+      masks_(limits, scheduler, wake, counters, [this](Sequence& choice, const Status& status) {
         EndChoice(choice, {FinishReason::kError, status}, std::nullopt);
       }) {}
 
@@ -104,20 +104,18 @@ void RequestLife::BeginStep(StepOutput* output, int64_t now_ns) {
 // ---- begin and wait -----------------------------------------------------------------------------
 
 void RequestLife::Begin(std::shared_ptr<LiveRequest> live) {
-  auto active = std::make_unique<ActiveRequest>();
   const Request& request = live->request;
-  active->live = std::move(live);
-  active->seed = request.sampling.seed ? *request.sampling.seed : seeds_();
+  live->seed = request.sampling.seed ? *request.sampling.seed : seeds_();
   const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
-  active->choices.resize(static_cast<size_t>(request.choices));
+  live->choices.resize(static_cast<size_t>(request.choices));
   for (int32_t c = 0; c < request.choices; ++c) {
-    Choice& choice = active->choices[static_cast<size_t>(c)];
-    choice.owner = active.get();
+    Sequence& choice = live->choices[static_cast<size_t>(c)];
+    choice.live = live.get();
     choice.request = &request;
     choice.choice = c;
     choice.arrival = arrivals_;
-    choice.tokens = SequenceTokens(active->live->prompt());
-    if (active->live->tree) choice.tree = &*active->live->tree;
+    choice.tokens = SequenceTokens(live->prompt());
+    if (live->tree) choice.tree = &*live->tree;
     const ContextPolicy& policy = *request.context_policy;
     const bool endless = policy.type != ContextPolicyType::kNone;
     const int64_t context = endless ? policy.n_ctx : limits_.context;
@@ -128,59 +126,62 @@ void RequestLife::Begin(std::shared_ptr<LiveRequest> live) {
     choice.timings.tokenized_ns = request.tokenized_ns;
     choice.usage.prompt_tokens = prompt_tokens;
     if (request.constraint.grammar != nullptr) {
-      choice.constraint = std::make_shared<OutputConstraint>(active->live, limits_.max_constraint_step_ns);
+      choice.constraint = std::make_shared<OutputConstraint>(live, limits_.max_constraint_step_ns);
     }
   }
-  const Choice& first = active->choices[0];
+  const Sequence& first = live->choices[0];
   if (first.wants_scores())
-    active->prompt_logprobs.resize(static_cast<size_t>(first.ScoresBefore(first.prompt_tokens())));
+    live->prompt_logprobs.resize(static_cast<size_t>(first.ScoresBefore(first.prompt_tokens())));
   ++arrivals_;
-  scheduler_.Admit(&active->choices[0]);
-  waiting_.Add(std::move(active), OutOfTimeNs(request));
+  scheduler_.Admit(&live->choices[0]);
+  waiting_.Add(std::move(live), OutOfTimeNs(request));
 }
 
 void RequestLife::Reap() {
   masks_.ResumeWhatIsReady();
   ReapWaiting();
-  for (const auto& active : active_) ReapRequest(*active);
-  const size_t released = std::erase_if(active_, [](const auto& active) { return Releasable(*active); });
+  for (const auto& live : planned_) ReapRequest(*live);
+  const size_t released = std::erase_if(planned_, [](const auto& live) { return Release(*live); });
   if (released > 0 && alive() == 0) CheckPages();
 }
 
 // A request that waits ends by what comes from outside alone: it is cancelled, it runs out of time, or the
 // device is lost.
 void RequestLife::ReapWaiting() {
-  waiting_.EndDue(now_ns_, [this](ActiveRequest& request) {
-    ReapRequest(request);
-    TM_CHECK(Releasable(request), "request %s waits, and nothing ends it", request.request().id.c_str());
+  waiting_.EndDue(now_ns_, [this](LiveRequest& live) {
+    ReapRequest(live);
+    TM_CHECK(Release(live), "request %s waits, and nothing ends it", live.request.id.c_str());
   });
   counters_.waiting_visits = waiting_.visits();
 }
 
-void RequestLife::ReapRequest(ActiveRequest& active) {
-  const Request& request = active.request();
-  if (active.live->stream->cancelled()) {
-    EndRequest(active,
-               {FinishReason::kCancelled, Status(StatusCode::kCancelled, "the request was cancelled")});
+void RequestLife::ReapRequest(LiveRequest& live) {
+  const Request& request = live.request;
+  if (live.stream->cancelled()) {
+    EndRequest(live, {FinishReason::kCancelled, Status(StatusCode::kCancelled, "the request was cancelled")});
   }
   if (request.deadline_ns > 0 && now_ns_ >= request.deadline_ns) {
-    EndRequest(active, {FinishReason::kError, Status(StatusCode::kDeadlineExceeded,
-                                                     "the deadline passed before the request was finished")});
+    EndRequest(live, {FinishReason::kError, Status(StatusCode::kDeadlineExceeded,
+                                                   "the deadline passed before the request was finished")});
   }
   if (request.stopping.time_limit_ns > 0 && now_ns_ - request.received_ns >= request.stopping.time_limit_ns) {
-    EndRequest(active, {FinishReason::kTimeLimit});
+    EndRequest(live, {FinishReason::kTimeLimit});
   }
-  for (Choice& choice : active.choices) {
+  for (Sequence& choice : live.choices) {
     const auto c = static_cast<size_t>(choice.choice);
-    if (!choice.ended && active.live->stopped_by_text[c].load(std::memory_order_acquire)) {
+    if (!choice.ended && live.stopped_by_text[c].load(std::memory_order_acquire)) {
       EndChoice(choice, {FinishReason::kStopSequence}, std::nullopt);
     }
   }
 }
 
-bool RequestLife::Releasable(const ActiveRequest& active) {
-  return std::all_of(active.choices.begin(), active.choices.end(),
-                     [](const Choice& choice) { return choice.ended && choice.steps_in_flight == 0; });
+// The output thread may hold the rest for longer.
+bool RequestLife::Release(LiveRequest& live) {
+  const bool is_done = std::all_of(live.choices.begin(), live.choices.end(), [](const Sequence& choice) {
+    return choice.ended && choice.steps_in_flight == 0;
+  });
+  if (is_done) live.choices = {};
+  return is_done;
 }
 
 // Everything came back. (In debug builds the accounting is looked at after every step.)
@@ -192,32 +193,32 @@ void RequestLife::CheckPages() const {
 }
 
 // The first plan that a request is in takes it out of what waits.
-void RequestLife::LeaveQueue(ActiveRequest& active) {
-  if (!active.queued) return;
-  active.queued = false;
-  inbox_.LeaveQueue(*active.live);
-  active_.push_back(waiting_.Take(active));
+void RequestLife::LeaveQueue(LiveRequest& live) {
+  if (!live.queued) return;
+  live.queued = false;
+  inbox_.LeaveQueue(live);
+  planned_.push_back(waiting_.Take(live));
 }
 
 // ---- plans --------------------------------------------------------------------------------------
 
 void RequestLife::NotePlan(const StepPlan& plan, bool preempted) {
   if (preempted) NoteHeld();
-  for (const StepRow& row : plan.rows) LeaveQueue(*ChoiceOf(row.sequence).owner);
+  for (const StepRow& row : plan.rows) LeaveQueue(*row.sequence->live);
 }
 
 std::vector<const Sequence*> RequestLife::Sequences() const {
   std::vector<const Sequence*> sequences;
-  for (const auto& active : active_) {
-    for (const Choice& choice : active->choices) sequences.push_back(&choice);
+  for (const auto& live : planned_) {
+    for (const Sequence& choice : live->choices) sequences.push_back(&choice);
   }
   return sequences;
 }
 
 // Those that the scheduler has held because it preempted them while their masks were being filled.
 void RequestLife::NoteHeld() {
-  for (const auto& active : active_) {
-    for (Choice& choice : active->choices) masks_.Note(choice);
+  for (const auto& live : planned_) {
+    for (Sequence& choice : live->choices) masks_.Note(choice);
   }
 }
 
@@ -225,13 +226,13 @@ const SampleInputs& RequestLife::InputsOf(const StepPlan& plan) {
   masks_.Wait(plan);
   sample_inputs_.choices.clear();
   for (const StepRow& row : plan.rows) {
-    ActiveRequest& active = *ChoiceOf(row.sequence).owner;
+    LiveRequest& live = *row.sequence->live;
     for (int32_t s = 0; s < row.ask.samples; ++s) {
-      Choice& choice = active.choices[static_cast<size_t>(row.sequence->choice) + static_cast<size_t>(s)];
-      if (!choice.history) choice.history = active.live->history_after_prompt;
+      Sequence& choice = live.choices[static_cast<size_t>(row.sequence->choice) + static_cast<size_t>(s)];
+      if (!choice.history) choice.history = live.history_after_prompt;
       // In its place: a row made beside it and copied there waits for its own stores.
       ChoiceSampling& inputs = sample_inputs_.choices.emplace_back();
-      FillRow(active, choice.choice, choice.discarded + row.start + row.count, &inputs.row);
+      FillRow(live, choice.choice, choice.discarded + row.start + row.count, &inputs.row);
       inputs.history = &*choice.history;
       inputs.mask = MaskOf(choice);
     }
@@ -245,55 +246,55 @@ std::vector<RowOutcome> RequestLife::Take(const StepPlan& plan, StepResult resul
   std::span<ScoredToken> tokens(result.tokens);
   for (size_t r = 0; r < plan.rows.size(); ++r) {
     const StepRow& row = plan.rows[r];
-    Choice& choice = ChoiceOf(row.sequence);
+    Sequence& choice = *row.sequence;
     const bool late = std::exchange(choice.late, false);
     const bool counts = !late && !choice.ended;  // not ended meanwhile, with the step in flight
     const std::span<ScoredToken> of_row = tokens.first(static_cast<size_t>(row.ask.results()));
     tokens = tokens.subspan(of_row.size());
     outcomes.push_back({.accepted = counts ? row.count : 0});
     if (!counts) continue;
-    TakeScores(*choice.owner, row, of_row.subspan(static_cast<size_t>(row.ask.samples)));
+    TakeScores(*choice.live, row, of_row.subspan(static_cast<size_t>(row.ask.samples)));
     TakeSamples(row, of_row.first(static_cast<size_t>(row.ask.samples)));
   }
   return outcomes;
 }
 
-void RequestLife::TakeScores(ActiveRequest& active, const StepRow& row, std::span<ScoredToken> scores) {
+void RequestLife::TakeScores(LiveRequest& live, const StepRow& row, std::span<ScoredToken> scores) {
   for (size_t i = 0; i < scores.size(); ++i) {
     if (scores[i].token.token < 0) {
       ++counters_.failed_rows;
-      return EndRequest(active, {FinishReason::kError, NotFinite()});
+      return EndRequest(live, {FinishReason::kError, NotFinite()});
     }
-    active.prompt_logprobs[static_cast<size_t>(row.ask.score_begin) + i] = InfoOf(std::move(scores[i]));
+    live.prompt_logprobs[static_cast<size_t>(row.ask.score_begin) + i] = InfoOf(std::move(scores[i]));
   }
 }
 
 void RequestLife::TakeSamples(const StepRow& row, std::span<ScoredToken> samples) {
-  Choice& first = ChoiceOf(row.sequence);
+  Sequence& first = *row.sequence;
   if (first.ended) return;
   const bool scored_to_the_end = row.start + row.count == first.prompt_len();
   if (samples.empty()) {
     // max_tokens 0: nothing to sample, done once the whole prompt is computed.
     if (scored_to_the_end && first.max_len == first.prompt_len()) {
-      EndRequest(*first.owner, {FinishReason::kLength});
+      EndRequest(*first.live, {FinishReason::kLength});
     }
     return;
   }
   if (samples.size() > 1) ForkSiblings(first);
   for (size_t s = 0; s < samples.size(); ++s) {
-    AcceptToken(first.owner->choices[static_cast<size_t>(first.choice) + s], std::move(samples[s]));
+    AcceptToken(first.live->choices[static_cast<size_t>(first.choice) + s], std::move(samples[s]));
   }
 }
 
-void RequestLife::ForkSiblings(Choice& parent) {
-  for (size_t c = 1; c < parent.owner->choices.size(); ++c) {
-    Choice& sibling = parent.owner->choices[c];
+void RequestLife::ForkSiblings(Sequence& parent) {
+  for (size_t c = 1; c < parent.live->choices.size(); ++c) {
+    Sequence& sibling = parent.live->choices[c];
     sibling.usage = parent.usage;
     scheduler_.Fork(parent, &sibling);
   }
 }
 
-void RequestLife::AcceptToken(Choice& choice, ScoredToken scored) {
+void RequestLife::AcceptToken(Sequence& choice, ScoredToken scored) {
   const int32_t token = scored.token.token;
   if (token < 0) {
     ++counters_.failed_rows;
@@ -313,7 +314,7 @@ void RequestLife::AcceptToken(Choice& choice, ScoredToken scored) {
   if (choice.constraint != nullptr) masks_.Follow(choice, token);
 }
 
-std::optional<ChoiceEnd> RequestLife::EndByToken(const Choice& choice, int32_t token) const {
+std::optional<ChoiceEnd> RequestLife::EndByToken(const Sequence& choice, int32_t token) const {
   const StoppingParams& stopping = choice.request->stopping;
   if (!stopping.ignore_eos && Contains(model_.eos_ids, token)) {
     return ChoiceEnd{FinishReason::kStop, {}, token};
@@ -323,7 +324,7 @@ std::optional<ChoiceEnd> RequestLife::EndByToken(const Choice& choice, int32_t t
   return std::nullopt;
 }
 
-Status RequestLife::WhyNoToken(const Choice& choice) {
+Status RequestLife::WhyNoToken(const Sequence& choice) {
   if (choice.constraint == nullptr || AllowsAny(MaskOf(choice), choice.history->adjusts()))
     return NotFinite();
   return InvalidArgument(
@@ -333,10 +334,10 @@ Status RequestLife::WhyNoToken(const Choice& choice) {
 
 void RequestLife::DiscardWhatIsDue(const StepPlan& plan) {
   for (const StepRow& row : plan.rows) {
-    ActiveRequest& active = *ChoiceOf(row.sequence).owner;
-    const ContextPolicy& policy = *active.request().context_policy;
+    LiveRequest& live = *row.sequence->live;
+    const ContextPolicy& policy = *live.request.context_policy;
     if (policy.type != ContextPolicyType::kReevaluate) continue;
-    for (Choice& choice : active.choices) {
+    for (Sequence& choice : live.choices) {
       const bool decodes = !choice.ended && choice.state == SequenceState::kDecode;
       if (!decodes || static_cast<int64_t>(choice.tokens.size()) <= policy.n_ctx) continue;
       Discard(choice, policy.n_discard);
@@ -348,15 +349,15 @@ void RequestLife::DiscardWhatIsDue(const StepPlan& plan) {
 
 // ---- ends ---------------------------------------------------------------------------------------
 
-void RequestLife::EndRequest(ActiveRequest& active, const ChoiceEnd& end) {
-  for (Choice& choice : active.choices) {
+void RequestLife::EndRequest(LiveRequest& live, const ChoiceEnd& end) {
+  for (Sequence& choice : live.choices) {
     if (!choice.ended) EndChoice(choice, end, std::nullopt);
   }
 }
 
 // The one way a choice ends for the engine thread.
-void RequestLife::EndChoice(Choice& choice, ChoiceEnd end, std::optional<TokenInfo> last_token) {
-  ActiveRequest& active = *choice.owner;
+void RequestLife::EndChoice(Sequence& choice, ChoiceEnd end, std::optional<TokenInfo> last_token) {
+  LiveRequest& live = *choice.live;
   choice.ended = true;
   choice.timings.finished_ns = now_ns_;
   counters_.discarded_tokens[static_cast<size_t>(choice.request->context_policy->type)] += Discarded(choice);
@@ -370,45 +371,45 @@ void RequestLife::EndChoice(Choice& choice, ChoiceEnd end, std::optional<TokenIn
   output.token = std::move(last_token);
   output.end = std::move(end);
 
-  const bool all_ended = std::all_of(active.choices.begin(), active.choices.end(),
-                                     [](const Choice& other) { return other.ended; });
+  const bool all_ended = std::all_of(live.choices.begin(), live.choices.end(),
+                                     [](const Sequence& other) { return other.ended; });
   if (!all_ended) return;
   ++counters_.finished_requests;
   if (output.end->reason == FinishReason::kCancelled) ++counters_.cancelled_requests;
-  if (active.queued) inbox_.LeaveQueue(*active.live);
-  active.queued = false;
+  if (live.queued) inbox_.LeaveQueue(live);
+  live.queued = false;
 }
 
 void RequestLife::EndEverything(const Status& status) {
   const ChoiceEnd end = {FinishReason::kError, status};
-  waiting_.EndAll([&](ActiveRequest& request) { EndRequest(request, end); });
-  for (const auto& active : active_) EndRequest(*active, end);
+  waiting_.EndAll([&](LiveRequest& live) { EndRequest(live, end); });
+  for (const auto& live : planned_) EndRequest(*live, end);
 }
 
-ChoiceOutput& RequestLife::Emit(Choice& choice) {
-  ActiveRequest& active = *choice.owner;
+ChoiceOutput& RequestLife::Emit(Sequence& choice) {
+  LiveRequest& live = *choice.live;
   ChoiceOutput& output = step_output_->emplace_back();
-  output.request = active.live;
+  output.request = live.shared_from_this();
   output.choice = choice.choice;
   if (choice.request->context_policy->type != ContextPolicyType::kNone)
     choice.usage.discarded_tokens = Discarded(choice);
   output.usage = choice.usage;
   output.timings = choice.timings;
   output.timings.finished_ns = now_ns_;
-  if (!active.started) output.started = std::make_unique<StreamStarted>(Started(active));
+  if (!live.started) output.started = std::make_unique<StreamStarted>(Started(live));
   return output;
 }
 
-StreamStarted RequestLife::Started(ActiveRequest& active) {
-  active.started = true;
+StreamStarted RequestLife::Started(LiveRequest& live) {
+  live.started = true;
   StreamStarted started;
-  started.prompt_tokens = active.choices[0].usage.prompt_tokens;
-  started.cached_tokens = active.choices[0].usage.cached_tokens;
-  started.seed = active.seed;
-  const bool scored = std::all_of(active.prompt_logprobs.begin(), active.prompt_logprobs.end(),
+  started.prompt_tokens = live.choices[0].usage.prompt_tokens;
+  started.cached_tokens = live.choices[0].usage.cached_tokens;
+  started.seed = live.seed;
+  const bool scored = std::all_of(live.prompt_logprobs.begin(), live.prompt_logprobs.end(),
                                   [](const TokenInfo& info) { return info.token >= 0; });
-  if (scored) started.prompt_logprobs = std::move(active.prompt_logprobs);
-  if (active.request().output.prompt_tokens) started.prompt = active.request().prompt;
+  if (scored) started.prompt_logprobs = std::move(live.prompt_logprobs);
+  if (live.request.output.prompt_tokens) started.prompt = live.request.prompt;
   return started;
 }
 

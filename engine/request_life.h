@@ -11,9 +11,9 @@
 #include <span>
 #include <vector>
 
-#include "engine/active_request.h"
 #include "engine/engine.h"
 #include "engine/inbox.h"
+#include "engine/live_request.h"
 #include "engine/mask_waits.h"
 #include "engine/model_runner.h"
 #include "engine/output_processor.h"
@@ -40,7 +40,7 @@ class RequestLife {
   void Reap();
   void EndEverything(const Status& status);
 
-  size_t alive() const { return active_.size() + waiting_.size(); }
+  size_t alive() const { return planned_.size() + waiting_.size(); }
   std::vector<const Sequence*> Sequences() const;  // that have been in a plan
   bool waits_for_masks() const { return masks_.any_held(); }
 
@@ -55,24 +55,25 @@ class RequestLife {
 
  private:
   void ReapWaiting();
-  void ReapRequest(ActiveRequest& active);
-  static bool Releasable(const ActiveRequest& active);
+  void ReapRequest(LiveRequest& live);
+  // Lets go of its choices, if none of them can be in a step any more; else false.
+  static bool Release(LiveRequest& live);
   void CheckPages() const;
-  void LeaveQueue(ActiveRequest& active);
+  void LeaveQueue(LiveRequest& live);
   void NoteHeld();
 
-  void TakeScores(ActiveRequest& active, const StepRow& row, std::span<ScoredToken> scores);
+  void TakeScores(LiveRequest& live, const StepRow& row, std::span<ScoredToken> scores);
   void TakeSamples(const StepRow& row, std::span<ScoredToken> samples);
-  void ForkSiblings(Choice& parent);
-  void AcceptToken(Choice& choice, ScoredToken scored);
+  void ForkSiblings(Sequence& parent);
+  void AcceptToken(Sequence& choice, ScoredToken scored);
   // How this token ends its choice, if it does.
-  std::optional<ChoiceEnd> EndByToken(const Choice& choice, int32_t token) const;
-  static Status WhyNoToken(const Choice& choice);
+  std::optional<ChoiceEnd> EndByToken(const Sequence& choice, int32_t token) const;
+  static Status WhyNoToken(const Sequence& choice);
 
-  void EndRequest(ActiveRequest& active, const ChoiceEnd& end);
-  void EndChoice(Choice& choice, ChoiceEnd end, std::optional<TokenInfo> last_token);
-  ChoiceOutput& Emit(Choice& choice);
-  static StreamStarted Started(ActiveRequest& active);
+  void EndRequest(LiveRequest& live, const ChoiceEnd& end);
+  void EndChoice(Sequence& choice, ChoiceEnd end, std::optional<TokenInfo> last_token);
+  ChoiceOutput& Emit(Sequence& choice);
+  static StreamStarted Started(LiveRequest& live);
 
   const EngineLimits& limits_;
   const EngineModel& model_;
@@ -80,9 +81,9 @@ class RequestLife {
   Inbox& inbox_;
   EngineLoad& counters_;
 
-  WaitingRequests waiting_;                             // what has not been in a plan yet
-  std::vector<std::unique_ptr<ActiveRequest>> active_;  // the others, by their first plan
-  std::mt19937_64 seeds_;                               // of requests that bring none
+  WaitingRequests waiting_;                            // what has not been in a plan yet
+  std::vector<std::shared_ptr<LiveRequest>> planned_;  // the others, by their first plan
+  std::mt19937_64 seeds_;                              // of requests that bring none
   int64_t arrivals_ = 0;
   int64_t now_ns_ = 0;                 // of this step
   StepOutput* step_output_ = nullptr;  // of this step

@@ -1,5 +1,5 @@
 // Sequence: one choice of a request in progress.
-// Engine thread only. Owned by the Engine; the Scheduler and step plans borrow it.
+// Engine thread only. Owned by its LiveRequest; the Scheduler and step plans borrow it.
 //
 //   positions   0 ............ accepted_len ............ scheduled_len ......... tokens known
 //               results applied | planned, in flight     | not planned yet
@@ -10,13 +10,19 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
+#include <optional>
 
 #include "engine/candidate_tree.h"
 #include "engine/kv_store.h"
 #include "engine/request.h"
+#include "engine/sampling_history.h"
 #include "engine/sequence_tokens.h"
 
 namespace tramontane {
+
+struct LiveRequest;
+class OutputConstraint;
 
 //   kWaiting -> kPrefill -> kDecode -> kFinished     Finish leads to kFinished from everywhere
 //      ^___________|___________|                     preemption leads back
@@ -61,6 +67,13 @@ struct Sequence {
   // ---- both -------------------------------------------------------------------------------------
   Timings timings;
   Usage usage;
+
+  // ---- the engine's own: nothing is scheduled by these -------------------------------------------
+  LiveRequest* live = nullptr;                   // whose choice it is
+  std::optional<SamplingHistory> history;        // from the first sample on
+  std::shared_ptr<OutputConstraint> constraint;  // null: none; shared with the worker that fills its mask
+  bool late = false;   // sits the step out that is being sampled: its mask was not filled in time
+  bool ended = false;  // its end was given to the output thread
 
   // With all candidates, where there are any.
   int64_t prompt_tokens() const {

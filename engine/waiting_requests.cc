@@ -11,9 +11,9 @@ namespace tramontane {
 // Beside so many more deadlines than twice the requests, sweeping costs less than what made them.
 constexpr size_t kFewDeadlines = 64;
 
-void WaitingRequests::Add(std::unique_ptr<ActiveRequest> request, int64_t end_ns) {
+void WaitingRequests::Add(std::shared_ptr<LiveRequest> request, int64_t end_ns) {
   const int64_t arrival = ArrivalOf(*request);
-  const TokenStream* const stream = request->live->stream.get();
+  const TokenStream* const stream = request->stream.get();
   if (end_ns != kNever) {
     deadlines_.push_back({.end_ns = end_ns, .arrival = arrival});
     std::push_heap(deadlines_.begin(), deadlines_.end(), std::greater<>());
@@ -23,16 +23,16 @@ void WaitingRequests::Add(std::unique_ptr<ActiveRequest> request, int64_t end_ns
   if (stream->cancelled()) cancelled_.Push(stream);  // it said so before it was here to be known
 }
 
-std::unique_ptr<ActiveRequest> WaitingRequests::Take(const ActiveRequest& request) {
+std::shared_ptr<LiveRequest> WaitingRequests::Take(const LiveRequest& request) {
   const auto at = requests_.find(ArrivalOf(request));
-  TM_CHECK(at != requests_.end(), "request %s does not wait", request.request().id.c_str());
+  TM_CHECK(at != requests_.end(), "request %s does not wait", request.request.id.c_str());
   return Remove(at);
 }
 
-std::unique_ptr<ActiveRequest> WaitingRequests::Remove(Requests::iterator at) {
-  std::unique_ptr<ActiveRequest> request = std::move(at->second);
+std::shared_ptr<LiveRequest> WaitingRequests::Remove(Requests::iterator at) {
+  std::shared_ptr<LiveRequest> request = std::move(at->second);
   requests_.erase(at);
-  arrivals_.erase(request->live->stream.get());
+  arrivals_.erase(request->stream.get());
   DropOldDeadlines();
   return request;
 }

@@ -10,7 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "engine/active_request.h"
+#include "engine/live_request.h"
 #include "engine/token_stream.h"
 
 namespace tramontane {
@@ -23,9 +23,9 @@ class WaitingRequests {
   explicit WaitingRequests(CancelledStreams& cancelled) : cancelled_(cancelled) {}
 
   // `end_ns`: when it runs out of time; kNever: it does not.
-  void Add(std::unique_ptr<ActiveRequest> request, int64_t end_ns);
+  void Add(std::shared_ptr<LiveRequest> request, int64_t end_ns);
   // REQUIRES: it is here.
-  std::unique_ptr<ActiveRequest> Take(const ActiveRequest& request);
+  std::shared_ptr<LiveRequest> Take(const LiveRequest& request);
 
   // Calls end(request) for each that was cancelled or is out of time, and lets go of it. Cancelled before it
   // was added counts, too.
@@ -39,17 +39,17 @@ class WaitingRequests {
   int64_t visits() const { return visits_; }  // requests that EndDue looked at, since the beginning
 
  private:
-  using Requests = std::map<int64_t, std::unique_ptr<ActiveRequest>>;  // by arrival
+  using Requests = std::map<int64_t, std::shared_ptr<LiveRequest>>;  // by arrival
   struct Deadline {
     int64_t end_ns = 0;
     int64_t arrival = 0;
     bool operator>(const Deadline& other) const { return end_ns > other.end_ns; }
   };
 
-  static int64_t ArrivalOf(const ActiveRequest& request) { return request.choices[0].arrival; }
+  static int64_t ArrivalOf(const LiveRequest& request) { return request.choices[0].arrival; }
   template <typename End>
   void EndOne(Requests::iterator at, const End& end);
-  std::unique_ptr<ActiveRequest> Remove(Requests::iterator at);
+  std::shared_ptr<LiveRequest> Remove(Requests::iterator at);
   int64_t PopDeadline();
   void DropOldDeadlines();
 
