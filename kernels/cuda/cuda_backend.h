@@ -1,8 +1,8 @@
 // The CUDA backend: kernels/backend.h over the kernels of this folder and a Runtime, which is a GPU or the
 // emulator. Threads as backend.h says. Nothing throws across it.
 //
-// Activations are bf16; weights are packed as bf16 whatever the file holds; keys and values are bf16. Where
-// each rounding happens: kernels/README.md.
+// Activations are bf16; weights are packed as bf16 or keep the blocks that they come in; keys and values are
+// bf16, or as their pages say. Where each rounding happens: kernels/README.md.
 #pragma once
 
 #include <memory>
