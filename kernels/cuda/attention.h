@@ -135,7 +135,8 @@ constexpr int32_t AttentionBlocksPerMultiprocessor(int32_t tile_rows) { return t
 constexpr int32_t AttentionSharedBytes(int32_t head_dim, int32_t tile_rows) {
   return (tile_rows + 2 * kAttentionStages * kKeyTile) * head_dim * 2;
 }
-// The same of attention_by_row.cu: queries for sinks besides, and 16 bytes of what each row sees.
+// The same of attention_by_row.cu: queries for sinks besides, and 16 bytes of what each row sees. Over
+// quantised pages it takes less.
 constexpr int32_t AttentionByRowSharedBytes(int32_t head_dim) {
   return AttentionSharedBytes(head_dim, 2 * kByRowTileRows) + kByRowTileRows * 16;
 }
@@ -240,7 +241,7 @@ struct AttentionByRowParams {
   AttentionRunParams run;  // bf16, or quantised pages; tile_rows is kByRowTileRows
   AttentionSinks sinks;    // bf16 queries; len null: none
   AttentionMaskView mask;  // bits null: no sequence has one
-  bool wide = false;       // set by RunAttentionByRow
+  CodedRows coded = {};    // set by RunAttentionByRow
 };
 
 // Queue a launch on `stream` (a cudaStream_t). 0 or the runtime's error. REQUIRES: AttentionSupported.

@@ -17,16 +17,17 @@
 //                                      where a sequence of the call has a mask + 8, and where it is this one
 //                                      rows * keys, a byte for each pair
 //                                      over quantised pages instead of 4d a key or sink: 2d of int8 and
-//                                      fp8, d of int4; d / 4 scales, one for each 8 numbers (the caches'
-//                                      bytes), or for fp8 with scales 8 in all; and instead of 256 a tile
-//                                      d / 2 a key or sink, a page number for each 8 numbers
+//                                      fp8, d of int4, and its scales, or for fp8 with scales 8 in all;
+//                                      512 more a tile where rows lie at multiples of 2 bytes alone
 //                             writes   as attention.cu, whose words on sharers and parts hold here, too
 // Limits: head_dim 32, 64, 96, 128; group 1..16; any page size; sm_80 and later.
+// Order:  over bf16 a tile is copied while the one before is worked on. Over quantised pages its codes are,
+//         and then decoded from one part of shared memory into another (coded_tile.cuh).
 // Math:   as attention.cu; a quantised number times its scale is rounded once to bf16.
 // Ideas:  StreamingLLM (sinks); a query turned back instead of keys turned forward: kernels/attention.h.
 #include "kernels/cuda/attention_join.cuh"
 #include "kernels/cuda/attention_tile.cuh"
-#include "kernels/cuda/kv_numbers.cuh"
+#include "kernels/cuda/coded_tile.cuh"
 
 namespace tramontane::cuda {
 
@@ -73,35 +74,6 @@ TM_DEVICE RowView UnionOf(const RowView* views, int rows) {
   return all;
 }
 
-// CopyKeys for quantised pages, by way of registers: each number is rounded once to bf16. key_scale and
-// value_scale: of fp8.
-template <typename Shape>
-TM_DEVICE void DecodeKeys(const KvLayerView& kv, const PageDivisor& divisor, const KeyRun& run, int kv_head,
-                          int tile, bool wide, float key_scale, float value_scale, std::byte* keys,
-                          std::byte* values) {
-  const Format element = kv.format.element;
-  const bool in_groups = element.companion_bytes > 0;
-  const int bytes = KvPieceBytes(element);
-  for (int piece = ThreadX(); piece < kKeyTile * Shape::kChunks; piece += kAttentionThreads) {
-    const int row = piece / Shape::kChunks, chunk = piece % Shape::kChunks;
-    const int position = tile + row, at = Shape::Swizzle(row, chunk);
-    Vector16 key = {}, value = {};
-    if (position >= run.begin && position < run.end) {
-      const auto [page, offset] = FindPage<1>(run.pages, divisor, position);
-      const std::byte* const numbers = kv.Key(page, kv_head, offset) + chunk * bytes;
-      if (in_groups) {
-        const int group = (chunk * kKvPiece >> element.block_log2) * element.companion_bytes;
-        key_scale = LoadKvScale(element, kv.scale.Key(page, kv_head, offset) + group);
-        value_scale = LoadKvScale(element, kv.scale.Value(page, kv_head, offset) + group);
-      }
-      key = KvPieceAsBf16(element.dtype, LoadKvPiece(numbers, bytes, wide), key_scale);
-      value = KvPieceAsBf16(element.dtype, LoadKvPiece(numbers + kv.value_offset, bytes, wide), value_scale);
-    }
-    StoreShared16(keys + at, key);
-    StoreShared16(values + at, value);
-  }
-}
-
 // Of the keys in [begin, end) hides those that the bits of a mask do not show; row i's bit for the key at
 // position k is bits_of_row[i] + k.
 template <typename Shape>
@@ -119,15 +91,20 @@ TM_DEVICE void MaskByBits(const AttentionPlace<Shape>& at, int key, const uint8_
   }
 }
 
-template <int kHeadDim>
+template <int kHeadDim, bool kQuantised>
 struct ByRowTile : AttentionTile<Bf16, kHeadDim, kRows> {
   using Base = AttentionTile<Bf16, kHeadDim, kRows>;
-  // Queries, queries for sinks, stages of keys and of values, what rows see.
+  // Queries, queries for sinks, stages of keys and of values, a tile as it stands in quantised pages, what
+  // rows see.
+  static constexpr int kStages = kQuantised ? 1 : kAttentionStages;
   static constexpr int kKeysAt = 2 * Base::kQueryBytes;
-  static constexpr int kValuesAt = kKeysAt + kAttentionStages * Base::kKeyBytes;
-  static constexpr int kViewsAt = kValuesAt + kAttentionStages * Base::kKeyBytes;
+  static constexpr int kValuesAt = kKeysAt + kStages * Base::kKeyBytes;
+  static constexpr int kCodedAt = kValuesAt + kStages * Base::kKeyBytes;
+  static constexpr int kViewsAt = kCodedAt + (kQuantised ? CodedTile<Base>::kBytes : 0);
   static constexpr int kSharedBytes = kViewsAt + kRows * static_cast<int>(sizeof(RowView));
-  static_assert(kSharedBytes >= Base::kJoinBytes && kSharedBytes == AttentionByRowSharedBytes(kHeadDim));
+  static_assert(kSharedBytes >= Base::kJoinBytes &&
+                (kQuantised ? kSharedBytes <= AttentionByRowSharedBytes(kHeadDim)
+                            : kSharedBytes == AttentionByRowSharedBytes(kHeadDim)));
 };
 
 }  // namespace
@@ -136,7 +113,7 @@ template <int kHeadDim, bool kQuantised>
 TM_KERNEL TM_BOUNDS(kAttentionThreads, AttentionBlocksPerMultiprocessor(kRows)) void AttentionByRowKernel(
     AttentionByRowParams p) {
   AwaitPriorKernels();
-  using Shape = ByRowTile<kHeadDim>;
+  using Shape = ByRowTile<kHeadDim, kQuantised>;
   const AttentionRunParams& run = p.run;
   const int kv_head = BlockX() % run.kv.format.kv_heads, index = BlockX() / run.kv.format.kv_heads;
   if (index >= LoadUniform(&run.work->items)) return;
@@ -162,6 +139,7 @@ TM_KERNEL TM_BOUNDS(kAttentionThreads, AttentionBlocksPerMultiprocessor(kRows)) 
   std::byte* const sink_queries = queries + Shape::kQueryBytes;
   std::byte* const key_tiles = queries + Shape::kKeysAt;
   std::byte* const value_tiles = queries + Shape::kValuesAt;
+  const CodedTile<Shape> coded = {queries + Shape::kCodedAt};
   auto* const views = reinterpret_cast<RowView*>(queries + Shape::kViewsAt);
   if (ThreadX() < kRows) {
     const int query = (item.row_begin + ThreadX()) / run.group;
@@ -188,23 +166,20 @@ TM_KERNEL TM_BOUNDS(kAttentionThreads, AttentionBlocksPerMultiprocessor(kRows)) 
   const int sink_tiles = sinks.tiles();
   const int tiles = sink_tiles + others.tiles();
 
-  float key_scale = 1.0f, value_scale = 1.0f;
+  float head_scale[2] = {1.0f, 1.0f};  // of keys and of values in fp8
   if (kQuantised && run.kv.format.element.companion_bytes == 0 && run.kv.scale.scales != nullptr) {
-    key_scale = LoadUniform(reinterpret_cast<const float*>(run.kv.scale.Key(0, kv_head, 0)));
-    value_scale = LoadUniform(reinterpret_cast<const float*>(run.kv.scale.Value(0, kv_head, 0)));
+    head_scale[0] = LoadUniform(reinterpret_cast<const float*>(run.kv.scale.Key(0, kv_head, 0)));
+    head_scale[1] = LoadUniform(reinterpret_cast<const float*>(run.kv.scale.Value(0, kv_head, 0)));
   }
   const auto load = [&](int t) {
     const bool of_sinks = t < sink_tiles;
     const KeyRun keys = of_sinks ? sinks : others;
     const int first = keys.first + (of_sinks ? t : t - sink_tiles) * kKeyTile;
-    const int stage = t % kAttentionStages;
-    std::byte* const to_keys = key_tiles + stage * Shape::kKeyBytes;
-    std::byte* const to_values = value_tiles + stage * Shape::kKeyBytes;
+    const int stage = t % Shape::kStages * Shape::kKeyBytes;
     if constexpr (kQuantised) {
-      DecodeKeys<Shape>(run.kv, run.pages.divisor, keys, kv_head, first, p.wide, key_scale, value_scale,
-                        to_keys, to_values);
+      CopyCoded(run, p.coded, keys, kv_head, first, coded);
     } else {
-      CopyKeys<Shape>(run.pages, keys, kv_head, first, to_keys, to_values);
+      CopyKeys<Shape>(run.pages, keys, kv_head, first, key_tiles + stage, value_tiles + stage);
     }
   };
   LoadQueries<Shape>(run.query, run.query_stride, first_token, run.group, kv_head, item.row_begin, rows,
@@ -220,15 +195,25 @@ TM_KERNEL TM_BOUNDS(kAttentionThreads, AttentionBlocksPerMultiprocessor(kRows)) 
   uint32_t query[Shape::kDimSteps][4];
   const float scale = run.scale * kAttentionLog2E;
   for (int t = 0; t < tiles; ++t) {
-    const int stage = t % kAttentionStages;
-    if (t + 1 < tiles) load(t + 1);
-    CopyCommit();
-    CopyWait<1>();  // all but the next tile
-    SyncThreads();
+    const int stage = t % Shape::kStages * Shape::kKeyBytes;
+    if constexpr (kQuantised) {
+      CopyWait<0>();
+      SyncThreads();  // the tile is there, and nobody works on the one before
+      static_assert(Shape::kValuesAt == Shape::kKeysAt + Shape::kKeyBytes);
+      DecodeCoded(run.kv.format.element, p.coded, coded, head_scale, key_tiles);
+      SyncThreads();
+      if (t + 1 < tiles) load(t + 1);
+      CopyCommit();
+    } else {
+      if (t + 1 < tiles) load(t + 1);
+      CopyCommit();
+      CopyWait<1>();  // all but the next tile
+      SyncThreads();
+    }
     const bool of_sinks = t < sink_tiles;
     if (t == 0 || t == sink_tiles) QueryFragments<Shape>(at, of_sinks ? sink_queries : queries, query);
     float score[Shape::kKeySteps * 2][4] = {};
-    Scores<Shape>(at, query, key_tiles + stage * Shape::kKeyBytes, score);
+    Scores<Shape>(at, query, key_tiles + stage, score);
 
     const int tile_key = of_sinks ? sinks.first + t * kKeyTile : others.first + (t - sink_tiles) * kKeyTile;
     int begin[2], end[2];
@@ -249,8 +234,8 @@ TM_KERNEL TM_BOUNDS(kAttentionThreads, AttentionBlocksPerMultiprocessor(kRows)) 
       MaskByBits<Shape>(at, tile_key + at.warp_key(), mask, bits_of_row, begin, end, score);
     }
     Softmax<Shape>(state, score, scale);
-    Accumulate<Shape>(at, score, value_tiles + stage * Shape::kKeyBytes, state);
-    SyncThreads();  // the stage may be overwritten
+    Accumulate<Shape>(at, score, value_tiles + stage, state);
+    if constexpr (!kQuantised) SyncThreads();  // the stage may be overwritten
   }
   if (JoinWarps<Shape>(at, state, scale)) Write<Shape>(run, at, item, kv_head, first_token, rows, state);
   if (item.partial != -1) {
@@ -263,7 +248,7 @@ namespace {
 
 template <int kHeadDim, bool kQuantised>
 int Launch(const AttentionByRowParams& p, Stream stream) {
-  constexpr int kSharedBytes = ByRowTile<kHeadDim>::kSharedBytes;
+  constexpr int kSharedBytes = ByRowTile<kHeadDim, kQuantised>::kSharedBytes;
   if (const int error = AllowSharedBytes<AttentionByRowKernel<kHeadDim, kQuantised>, kSharedBytes>())
     return error;
   const Dim3 grid{static_cast<unsigned>(p.run.max_items * p.run.kv.format.kv_heads)};
@@ -290,7 +275,7 @@ int LaunchDim(const AttentionByRowParams& p, Stream stream) {
 int RunAttentionByRow(const AttentionByRowParams& given, void* stream) {
   AttentionByRowParams params = given;
   params.run.pages = DevicePages(given.run.kv);
-  params.wide = AreWide(given.run.kv);
+  params.coded = CodedRowsOf(given.run.kv);
   const auto queue = static_cast<Stream>(stream);
   return params.run.kv.format.element.plain() && params.run.kv.format.element != Format::BareFp8()
              ? LaunchDim<false>(params, queue)

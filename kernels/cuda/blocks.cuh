@@ -10,6 +10,7 @@
 #pragma once
 
 #include "kernels/cuda/blocks.h"
+#include "kernels/cuda/numbers.cuh"
 #include "kernels/cuda/primitives.cuh"
 
 namespace tramontane::cuda {
@@ -53,19 +54,6 @@ TM_DEVICE void CodesOfWholeBytes(uint32_t bytes, uint32_t zero, uint32_t* out) {
   for (int i = 0; i < 4; ++i) code[i] = FloatAboveByte(bytes, i) - FloatOf(zero);
   out[0] = PackPair<Bf16>(code[0], code[1]);
   out[1] = PackPair<Bf16>(code[2], code[3]);
-}
-
-// Four of fp8. What is stored is the upper half of an f32 2^120 below the number; NaN, whose magnitude is the
-// only one that one more carries out of, is added.
-TM_DEVICE void CodesOfFp8(uint32_t bytes, uint32_t* out) {
-  constexpr uint32_t kTo120 = 0x7b807b80u;
-  TM_UNROLL
-  for (int pair = 0; pair < 2; ++pair) {
-    const uint32_t upper = PermuteBytes(bytes, 0, pair == 0 ? 0x1404u : 0x3424u);
-    const uint32_t magnitude = upper & 0x7f007f00u;
-    const uint32_t nan = PermuteBytes(magnitude + 0x01000100u, 0, 0xbb99u);
-    out[pair] = MultiplyAddPair((upper & 0x80008000u) | magnitude >> 4, kTo120, nan);
-  }
 }
 
 // The scales of rows g and g + 8 of a unit: one f16 a row and block.

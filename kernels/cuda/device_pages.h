@@ -58,4 +58,34 @@ struct DevicePages {
   }
 };
 
+// The rows of quantised pages as attention copies them (coded_tile.cuh).
+struct CodedRows {
+  int32_t number_bytes = 0;  // of a key, or of a value
+  int32_t scale_bytes = 0;   // of its scales; 0: it has none
+  int32_t scale_stride = 0;  // from a row's scales to the next's, where they have been copied
+  // Copied asynchronously: all rows begin and end at multiples of 16 bytes, or of 4; or there are none.
+  bool numbers_in_pieces = false;
+  bool scales_in_words = false;
+};
+
+inline CodedRows CodedRowsOf(const KvLayerView& kv) {
+  const auto are_multiples = [](int64_t of, const std::byte* base, const auto&... strides) {
+    return ((static_cast<int64_t>(reinterpret_cast<uintptr_t>(base)) % of == 0) && ... &&
+            (strides % of == 0));
+  };
+  const Format& element = kv.format.element;
+  const KvStrides& scale = kv.scale.strides;
+  CodedRows rows;
+  rows.number_bytes = static_cast<int32_t>(element.Bytes(kv.format.head_dim));
+  rows.scale_bytes = static_cast<int32_t>(element.CompanionBytes(kv.format.head_dim));
+  rows.numbers_in_pieces = are_multiples(16, kv.pool, kv.page_bytes, kv.layer_offset, kv.value_offset,
+                                         kv.head_bytes, kv.token_bytes, rows.number_bytes);
+  rows.scales_in_words = rows.scale_bytes == 0 || are_multiples(4, kv.scale.scales, scale.page, scale.kv,
+                                                                scale.head, scale.token, rows.scale_bytes);
+  // Threads that write a row each are in different banks where words are odd in number.
+  const int32_t words = (rows.scale_bytes + 3) / 4;
+  rows.scale_stride = 4 * (rows.scales_in_words || element.companion_bytes > 2 ? words : words | 1);
+  return rows;
+}
+
 }  // namespace tramontane::cuda

@@ -83,4 +83,17 @@ TM_DEVICE Floats<kCount> LoadFloats(const float* at) {
   return out;
 }
 
+// Four codes of fp8 as two pairs of bf16. What is stored is the upper half of an f32 2^120 below the number;
+// NaN, whose magnitude is the only one that one more carries out of, is added.
+TM_DEVICE void CodesOfFp8(uint32_t bytes, uint32_t* out) {
+  constexpr uint32_t kTo120 = 0x7b807b80u;
+  TM_UNROLL
+  for (int pair = 0; pair < 2; ++pair) {
+    const uint32_t upper = PermuteBytes(bytes, 0, pair == 0 ? 0x1404u : 0x3424u);
+    const uint32_t magnitude = upper & 0x7f007f00u;
+    const uint32_t nan = PermuteBytes(magnitude + 0x01000100u, 0, 0xbb99u);
+    out[pair] = MultiplyAddPair((upper & 0x80008000u) | magnitude >> 4, kTo120, nan);
+  }
+}
+
 }  // namespace tramontane::cuda

@@ -208,6 +208,8 @@ TM_DEVICE Vector8 LoadShared8(const void* address) { return *static_cast<const V
 TM_DEVICE void StoreShared8(void* address, const Vector8& value) { *static_cast<Vector8*>(address) = value; }
 TM_DEVICE float LoadShared(const float* address) { return *address; }
 TM_DEVICE void StoreShared(float* address, float value) { *address = value; }
+TM_DEVICE uint32_t LoadShared(const uint32_t* address) { return *address; }
+TM_DEVICE void StoreShared(uint32_t* address, uint32_t value) { *address = value; }
 
 // ---- between blocks of a grid
 
@@ -239,6 +241,11 @@ TM_DEVICE uint32_t SharedAddress(const void* pointer) {
 
 TM_DEVICE void CopyAsync16(void* shared, const void* global, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(SharedAddress(shared)), "l"(global),
+               "r"(bytes)
+               : "memory");
+}
+TM_DEVICE void CopyAsync4(void* shared, const void* global, int bytes) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(SharedAddress(shared)), "l"(global),
                "r"(bytes)
                : "memory");
 }

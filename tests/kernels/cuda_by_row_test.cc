@@ -10,6 +10,7 @@
 #include <cmath>
 #include <random>
 
+#include "kernels/cuda/device_pages.h"
 #include "kernels/masks.h"
 #include "tests/support/cuda_device.h"
 #include "tests/support/paged_kv_fixture.h"
@@ -396,6 +397,35 @@ TEST_P(CudaByRowTest, QuantisedPagesAreWhatTheyStandFor) {
     batch.window = std::array{0, 1, 30, 200}[random() % 4];
     ByRow(batch).ExpectAsDefined();
     if (HasFatalFailure()) return;
+  }
+}
+
+// Pages whose rows are copied asynchronously, and such as are not: scales of a whole head are 2 bytes, and in
+// a page of one token numbers begin behind them.
+TEST_P(CudaByRowTest, QuantisedRowsLieAtAnyMultipleOfTwoBytes) {
+  struct Layout {
+    int32_t page_size;
+    int32_t group_log2;
+    bool numbers_in_pieces, scales_in_words;
+  };
+  for (const Layout& layout :
+       {Layout{16, 5, true, true}, {16, 7, true, false}, {1, 7, false, false}, {1, 5, false, true}}) {
+    for (const DType dtype : {DType::kInt8, DType::kInt4}) {
+      ByRowBatch batch;
+      batch.shape.kv_heads = 1;
+      batch.shape.head_dim = 128;
+      batch.shape.page_size = layout.page_size;
+      batch.shape.dtype = dtype;
+      batch.shape.group_log2 = layout.group_log2;
+      batch.group = 4;
+      batch.ends = {150, 20};
+      batch.queries = {1, 3};
+      ByRow run(batch);
+      const cuda::CodedRows rows = cuda::CodedRowsOf(run.kv().View());
+      EXPECT_EQ(rows.numbers_in_pieces, layout.numbers_in_pieces) << DTypeName(dtype);
+      EXPECT_EQ(rows.scales_in_words, layout.scales_in_words) << DTypeName(dtype);
+      run.ExpectAsDefined();
+    }
   }
 }
 

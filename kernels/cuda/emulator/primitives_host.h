@@ -209,6 +209,12 @@ inline float LoadShared(const float* address, emulator::Site site = emulator::Si
 inline void StoreShared(float* address, float value, emulator::Site site = emulator::Site::current()) {
   host::StoreShared(address, value, site);
 }
+inline uint32_t LoadShared(const uint32_t* address, emulator::Site site = emulator::Site::current()) {
+  return host::LoadShared<uint32_t>(address, site);
+}
+inline void StoreShared(uint32_t* address, uint32_t value, emulator::Site site = emulator::Site::current()) {
+  host::StoreShared(address, value, site);
+}
 
 // ---- between blocks of a grid
 
@@ -229,13 +235,24 @@ T LoadTogetherWritten(const T* address) {
   return LoadTogether<kLanes>(address);
 }
 
-// ---- asynchronous copies to shared memory: 16 bytes, of which the first `bytes` are read, the rest zero
+// ---- asynchronous copies to shared memory: 16 or 4 bytes, of which the first `bytes` are read, the rest
+// zero
+
+namespace host {
+template <int kBytes>
+void CopyAsync(void* shared, const void* global, int bytes) {
+  emulator::CheckAligned(shared, kBytes);
+  if (bytes > 0) emulator::CheckAligned(global, kBytes);
+  emulator::IssueCopy({static_cast<std::byte*>(shared), static_cast<const std::byte*>(global),
+                       static_cast<size_t>(bytes), static_cast<size_t>(kBytes - bytes)});
+}
+}  // namespace host
 
 inline void CopyAsync16(void* shared, const void* global, int bytes) {
-  emulator::CheckAligned(shared, 16);
-  if (bytes > 0) emulator::CheckAligned(global, 16);
-  emulator::IssueCopy({static_cast<std::byte*>(shared), static_cast<const std::byte*>(global),
-                       static_cast<size_t>(bytes), static_cast<size_t>(16 - bytes)});
+  host::CopyAsync<16>(shared, global, bytes);
+}
+inline void CopyAsync4(void* shared, const void* global, int bytes) {
+  host::CopyAsync<4>(shared, global, bytes);
 }
 inline void CopyCommit() { emulator::CommitCopies(); }
 template <int kGroupsLeft>
