@@ -1,7 +1,11 @@
 #include "server/core/session_prompt.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <iterator>
+#include <string>
 #include <utility>
+#include <vector>
 
 namespace tramontane {
 namespace {
@@ -85,6 +89,73 @@ RpcError CheckMessages(const v1::Chat& own, const v1::Chat& chat) {
   return Differs(path, "is not the message that the session holds in its place", index);
 }
 
+// Ids of a session's chat where the model began its last answer, and of the chat that goes on.
+struct Rendered {
+  std::vector<int32_t> before;
+  std::vector<int32_t> whole;
+
+  // -1: `whole` begins with `before`.
+  int64_t FirstThatDiffers() const {
+    const auto at = std::mismatch(before.begin(), before.end(), whole.begin(), whole.end()).first;
+    return at == before.end() ? -1 : at - before.begin();
+  }
+};
+
+RpcError RenderBoth(v1::Chat own, const v1::Chat& chat, const RenderIds& render, Rendered* rendered) {
+  own.mutable_messages()->RemoveLast();
+  if (RpcError error = render(own, &rendered->before); !error.ok()) return error;
+  return render(chat, &rendered->whole);
+}
+
+bool HidesTools(const v1::Chat& chat) { return chat.tool_choice().mode() == v1::TOOL_CHOICE_MODE_NONE; }
+
+bool HasSameTools(const v1::Chat& own, const v1::Chat& chat) {
+  return HidesTools(own) == HidesTools(chat) &&
+         std::equal(own.tools().begin(), own.tools().end(), chat.tools().begin(), chat.tools().end(),
+                    [](const v1::Tool& a, const v1::Tool& b) {
+                      return a.SerializeAsString() == b.SerializeAsString();
+                    });
+}
+
+// What some formats put in front of the last question, wherever it was given: the system's messages and the
+// tools. In the session's ids it stands where it was said, so what is put behind them need not say it again.
+// `own` and `chat`, which begins with its messages, are without it then; false: they have none.
+bool LeaveOutWhatMoves(v1::Chat* own, v1::Chat* chat) {
+  bool has_any = false;
+  const int count = own->messages_size();
+  for (int i = count; i-- > 0;) {
+    if (own->messages(i).role() != v1::ROLE_SYSTEM) continue;
+    own->mutable_messages()->DeleteSubrange(i, 1);
+    chat->mutable_messages()->DeleteSubrange(i, 1);
+    has_any = true;
+  }
+  if (own->tools().empty() || !HasSameTools(*own, *chat)) return has_any;
+  for (v1::Chat* of : {own, chat}) {
+    of->clear_tools();
+    of->clear_tool_choice();
+    of->clear_parallel_tool_calls();
+  }
+  return true;
+}
+
+// With what moves where it does not, else without it.
+RpcError RenderGoingOn(const v1::Chat& session, const v1::Chat& chat, const RenderIds& render,
+                       Rendered* rendered) {
+  if (RpcError error = RenderBoth(session, chat, render, rendered); !error.ok()) return error;
+  const int64_t differs = rendered->FirstThatDiffers();
+  if (differs < 0) return {};
+  v1::Chat own = session;
+  v1::Chat without = chat;
+  const bool can_be_without = LeaveOutWhatMoves(&own, &without) &&
+                              RenderBoth(own, without, render, rendered).ok() &&
+                              rendered->FirstThatDiffers() < 0;
+  if (can_be_without) return {};
+  return CannotGoOn(
+      "cannot go on: with what was added, or asked otherwise, the chat format renders its messages "
+      "differently from token " +
+      std::to_string(differs) + " on; begin another session");
+}
+
 }  // namespace
 
 RpcError CheckSessionFields(const v1::GenerateRequest& request) {
@@ -140,19 +211,10 @@ RpcError CheckGoesOn(const SessionState& session, const std::string& path,
 RpcError GoOnWithChat(const SessionState& session, const v1::Chat& chat, int32_t end, const RenderIds& render,
                       std::vector<int32_t>* ids) {
   if (RpcError error = CheckMessages(session.chat, chat); !error.ok()) return error;
-  v1::Chat asked = session.chat;  // without the answer: where the model began to speak
-  asked.mutable_messages()->RemoveLast();
-  std::vector<int32_t> before;
-  std::vector<int32_t> whole;
-  if (RpcError error = render(asked, &before); !error.ok()) return error;
-  if (RpcError error = render(chat, &whole); !error.ok()) return error;
-  const auto [first, in_whole] = std::mismatch(before.begin(), before.end(), whole.begin(), whole.end());
-  if (first != before.end()) {
-    return CannotGoOn(
-        "cannot go on: with what was added, or asked otherwise, the chat format renders its messages "
-        "differently from token " +
-        std::to_string(first - before.begin()) + " on; begin another session");
-  }
+  Rendered rendered;
+  if (RpcError error = RenderGoingOn(session.chat, chat, render, &rendered); !error.ok()) return error;
+  const std::vector<int32_t>& whole = rendered.whole;
+  const auto in_whole = whole.begin() + std::ssize(rendered.before);
   // Texts have no control tokens, so that the first one behind the question ends the answer to it.
   const auto answer_end = std::find(in_whole, whole.end(), end);
   if (end < 0 || answer_end == whole.end()) {

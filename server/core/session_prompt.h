@@ -27,10 +27,11 @@ RpcError CheckSessionPolicy(const SessionState& session, const ContextPolicy& po
 RpcError CheckGoesOn(const SessionState& session, const std::string& path,
                      const std::vector<int32_t>& prompt);
 
-// The session's ids, and behind them the chat's messages that the session does not have. FAILED_PRECONDITION,
-// with the index of the first message that is not the session's; and where the format renders the session's
-// messages differently once others follow, so that nothing can be put behind what there is.
-// `end`: the id that ends an answer in the chat format; -1: none does.
+// The session's ids, and behind them the chat's messages that the session does not have. A format may put the
+// system's messages and the tools in front of the last question; the session's own stay in front of the one
+// that they came with. FAILED_PRECONDITION, with the index of the first message that is not the session's;
+// and where the format renders the session's other messages differently once others follow, so that nothing
+// can be put behind what there is. `end`: the id that ends an answer in the chat format; -1: none does.
 using RenderIds = std::function<RpcError(const v1::Chat& chat, std::vector<int32_t>* ids)>;
 RpcError GoOnWithChat(const SessionState& session, const v1::Chat& chat, int32_t end, const RenderIds& render,
                       std::vector<int32_t>* ids);

@@ -360,8 +360,76 @@ TEST_F(SessionChat, TakesAnAnswerBackWithoutItsThoughtsAndWithIdsForItsCalls) {
   ExpectDiffersAt(GoOn(), 1);
 }
 
-// What is behind the last message depends on the tools, on the system's message: in some formats those stand
-// in front of the last question.
+constexpr int32_t kSystem = 12, kTool = 13;
+
+// As RenderPlainly, but the system's messages and the tools stand in front of the last question.
+RpcError RenderWhatMoves(const v1::Chat& chat, std::vector<int32_t>* ids) {
+  v1::Chat others = chat;
+  others.clear_messages();
+  std::string said;
+  std::vector<int32_t> moves;
+  for (const v1::Tool& tool : chat.tools()) {
+    if (chat.tool_choice().mode() == v1::TOOL_CHOICE_MODE_NONE) break;
+    moves.push_back(kTool);
+    for (const char c : tool.name()) moves.push_back(c);
+  }
+  for (const v1::ChatMessage& message : chat.messages()) {
+    if (message.role() == v1::ROLE_SYSTEM) {
+      moves.push_back(kSystem);
+      for (const char c : message.content()) moves.push_back(c);
+    } else {
+      *others.add_messages() = message;
+    }
+  }
+  RenderPlainly(others, ids);
+  const auto question = std::find(ids->rbegin(), ids->rend(), kUser).base() - 1;
+  ids->insert(question, moves.begin(), moves.end());
+  return {};
+}
+
+TEST_F(SessionChat, WhatTheFormatPutsInFrontOfTheLastQuestionStaysWhereItWasSaid) {
+  const std::vector<int32_t> expected = {kSystem,    'b', kTool, 't',   kUser, 'h', 'i',
+                                         kAssistant, 999, kEnd,  kUser, 's',   'o', kAssistant};
+  const auto with_what_moves = [](const v1::Chat& chat) {
+    v1::Chat with;
+    Say(&with, v1::ROLE_SYSTEM, "b");
+    with.add_tools()->set_name("t");
+    with.mutable_messages()->MergeFrom(chat.messages());
+    return with;
+  };
+  session_.chat = with_what_moves(session_.chat);
+  chat_ = with_what_moves(chat_);
+  session_.ids = {kSystem, 'b', kTool, 't', kUser, 'h', 'i', kAssistant, 999, kEnd};
+  ASSERT_EQ(GoOn(RenderWhatMoves).message(), "");
+  EXPECT_EQ(ids_, expected);
+
+  session_.ids.pop_back();
+  ASSERT_EQ(GoOn(RenderWhatMoves).message(), "");
+  EXPECT_EQ(ids_, expected) << "an answer that was cut off is ended";
+
+  session_.ids.push_back(kEnd);
+  v1::Chat next = chat_;
+  Say(&next, v1::ROLE_SYSTEM, "c");
+  std::swap(chat_, next);
+  ASSERT_EQ(GoOn(RenderWhatMoves).message(), "");
+  EXPECT_THAT(
+      ids_, ElementsAreArray({kSystem, int{'b'}, kTool, int{'t'}, kUser, int{'h'}, int{'i'}, kAssistant, 999,
+                              kEnd, kSystem, int{'c'}, kUser, int{'s'}, int{'o'}, kAssistant}))
+      << "what the session does not have is said";
+}
+
+TEST_F(SessionChat, OtherToolsInFrontOfTheLastQuestionAreRefused) {
+  session_.chat.add_tools()->set_name("t");
+  chat_.add_tools()->set_name("u");
+  session_.ids.insert(session_.ids.begin(), {kTool, 't'});
+  EXPECT_EQ(GoOn(RenderWhatMoves).reason, "SESSION_CANNOT_GO_ON");
+  chat_.mutable_tools(0)->set_name("t");
+  EXPECT_EQ(GoOn(RenderWhatMoves).message(), "");
+  chat_.mutable_tool_choice()->set_mode(v1::TOOL_CHOICE_MODE_NONE);
+  EXPECT_EQ(GoOn(RenderWhatMoves).reason, "SESSION_CANNOT_GO_ON");
+}
+
+// Not of what was given, but of how much of it: nothing can be left out.
 TEST_F(SessionChat, IsRefusedWhereWhatThereIsWouldBeRenderedDifferently) {
   const auto last_comes_first = [](const v1::Chat& chat, std::vector<int32_t>* ids) {
     RenderPlainly(chat, ids);

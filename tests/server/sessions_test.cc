@@ -310,8 +310,7 @@ TEST_F(Sessions, AChatThatDiffersIsRefusedByItsFirstMessage) {
 }
 
 // The format of this tokenizer puts the system's message in front of the last question.
-TEST_F(Sessions, AChatThatTheFormatRendersAnewIsRefused) {
-  v1::GenerateRequest request = ChatIn("s", {"Hi"});
+TEST_F(Sessions, AChatGoesOnBehindTheSystemsMessageThatItBeganWith) {
   const auto with_system = [](v1::GenerateRequest of) {
     v1::ChatMessage* system = of.mutable_chat()->add_messages();
     system->set_role(v1::ROLE_SYSTEM);
@@ -320,12 +319,25 @@ TEST_F(Sessions, AChatThatTheFormatRendersAnewIsRefused) {
     for (int i = messages->size() - 1; i > 0; --i) messages->SwapElements(i, i - 1);
     return of;
   };
-  Stream first(server_.stub(), with_system(request));
+  Stream first(server_.stub(), with_system(ChatIn("s", {"Hi"})));
   ASSERT_TRUE(first.ReadAll().ok());
-  const RpcError error = Fault(with_system(ChatIn("s", {"Hi", first.text(), "And?"})));
-  EXPECT_EQ(error.code, StatusCode::kFailedPrecondition);
-  EXPECT_EQ(error.reason, "SESSION_CANNOT_GO_ON");
-  EXPECT_THAT(error.message(), HasSubstr("renders its messages differently from token"));
+  Stream second(server_.stub(), with_system(ChatIn("s", {"Hi", first.text(), "And?"})));
+  const grpc::Status status = second.ReadAll();
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  Ids expected = Joined(PromptOf(first), first.token_ids());
+  Stream alone(server_.stub(), ChatIn("", {"And?"}));
+  ASSERT_TRUE(alone.ReadAll().ok());
+  expected.push_back(server_.tokenizer().eos_id());
+  const Ids question = PromptOf(alone);
+  ASSERT_EQ(question.front(), server_.tokenizer().bos_id());
+  expected.insert(expected.end(), question.begin() + 1, question.end());
+  EXPECT_EQ(PromptOf(second), expected);
+
+  Stream third(server_.stub(), with_system(ChatIn("s", {"Hi", first.text(), "And?", second.text(), "So?"})));
+  ASSERT_TRUE(third.ReadAll().ok());
+  const Ids last = PromptOf(third);
+  EXPECT_THAT(Ids(last.begin(), last.begin() + static_cast<ptrdiff_t>(expected.size())),
+              ElementsAreArray(expected));
 }
 
 // A stand-in for a template: every message in brackets, answers up to the end of a text. `shows_count`: what
