@@ -106,20 +106,23 @@ Status CheckSampling(const SamplingParams& sampling, const EngineLimits& limits,
 Status CheckLengths(const Request& request, const ContextPolicy& policy, const EngineLimits& limits) {
   const StoppingParams& stopping = request.stopping;
   const auto prompt = static_cast<int64_t>(request.prompt.size());
-  const int64_t most = MostTokens(policy, limits);
-  const int64_t room = most - prompt;
   const bool endless = policy.type != ContextPolicyType::kNone;
   if (endless && !stopping.max_tokens && prompt >= policy.n_ctx) {
     return Refuse("stopping.max_tokens", "is not given, and a prompt of " + std::to_string(prompt) +
                                              " tokens leaves nothing of context_policy.n_ctx, " +
                                              std::to_string(policy.n_ctx) + ", that it could default to");
   }
-  const int64_t max_tokens = stopping.max_tokens.value_or(endless ? policy.n_ctx - prompt : room);
+  const int64_t rest = (endless ? policy.n_ctx : limits.context) - prompt;
+  const int64_t max_tokens = stopping.max_tokens.value_or(rest);
+  if (endless) {
+    TM_RETURN_IF_ERROR(CheckRange("stopping.max_tokens", max_tokens, 0, kMaxContext));
+    return CheckRange("stopping.min_tokens", stopping.min_tokens, 0, max_tokens);
+  }
   if (max_tokens < 0) return Refuse("stopping.max_tokens", "is " + std::to_string(max_tokens) + ", below 0");
-  if (max_tokens > room) {
+  if (max_tokens > rest) {
     return Refuse("stopping.max_tokens", "is " + std::to_string(max_tokens) + " after a prompt of " +
                                              std::to_string(request.prompt.size()) +
-                                             " tokens; the context holds " + std::to_string(most) +
+                                             " tokens; the context holds " + std::to_string(limits.context) +
                                              " in all");
   }
   return CheckRange("stopping.min_tokens", stopping.min_tokens, 0, max_tokens);

@@ -85,7 +85,8 @@ inline constexpr int32_t kMaxCandidates = 1024;
 // The request's policy, or that of the limits, with nothing left open: n_ctx becomes the context, n_discard 1
 // (kShift) or half of what is not kept (kReevaluate).
 ContextPolicy ContextPolicyOf(const Request& request, const EngineLimits& limits);
-// Of prompt and output: without a policy as many as the context holds, under one as many as have positions.
+// That a prompt may have with at least one token of output: without a policy the context, under one
+// kMaxContext.
 int64_t MostTokens(const ContextPolicy& policy, const EngineLimits& limits);
 
 // The door: an INVALID_ARGUMENT that names the first field at fault, its value and the limit. A prompt that

@@ -94,7 +94,7 @@ void Scheduler::Admit(Sequence* sequence) {
   TM_CHECK(sequence->request->choices <= limits_.max_sequences, "%d choices", sequence->request->choices);
   const bool endless =
       sequence->request->context_policy.value_or(ContextPolicy()).type != ContextPolicyType::kNone;
-  TM_CHECK(sequence->max_len <= (endless ? kMaxContext : limits_.context) && !sequence->tokens.empty(),
+  TM_CHECK(sequence->max_len <= (endless ? kMaxEndlessText : limits_.context) && !sequence->tokens.empty(),
            "a sequence of %lld tokens", static_cast<long long>(sequence->max_len));
   TM_CHECK(queue_.empty() || Older(*queue_.back(), *sequence), "request %s is admitted out of order",
            sequence->request->id.c_str());

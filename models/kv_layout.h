@@ -23,8 +23,11 @@ namespace tramontane {
 
 inline constexpr int32_t kMaxKvGroups = 16;
 inline constexpr int32_t kMaxPageSize = 1 << 10;  // tokens
-// Positions are at most this: page tables on a device hold them in 32 bits, and a prompt's cost fits 64 bits.
+// Positions of a context are below this, those of any text below kMaxEndlessText: page tables on a device
+// hold them in 32 bits, and a prompt's cost fits 64 bits.
 inline constexpr int64_t kMaxContext = int64_t{1} << 26;
+// Of a text under a context policy: a prompt and an output of as many each.
+inline constexpr int64_t kMaxEndlessText = 2 * kMaxContext;
 
 struct KvGroupSpec {
   int32_t window = 0;           // keys a query sees, itself included; 0: all

@@ -212,9 +212,24 @@ TEST(EndlessTest, RefusalsNameFieldValueAndLimit) {
       RefusalOf(test, open),
       "stopping.max_tokens is not given, and a prompt of 8 tokens leaves nothing of context_policy.n_ctx, "
       "8, that it could default to");
-  open.stopping.max_tokens = kMaxContext;
-  EXPECT_EQ(RefusalOf(test, open),
-            "stopping.max_tokens is 67108864 after a prompt of 8 tokens; the context holds 67108864 in all");
+  open.stopping.max_tokens = kMaxContext + 1;
+  EXPECT_EQ(RefusalOf(test, open), "stopping.max_tokens is 67108865; it must be from 0 to 67108864");
+  open.stopping.max_tokens = -1;
+  EXPECT_EQ(RefusalOf(test, open), "stopping.max_tokens is -1; it must be from 0 to 67108864");
+}
+
+TEST(EndlessTest, AsManyTokensAsAContextMayHaveCanBeAskedForBehindAnyPrompt) {
+  EngineLimits limits = SmallLimits(300);
+  limits.context = 100;
+  SteppedEngine test(limits, {0});
+  test.runner().forced = [](const std::string&, int32_t, int64_t position) {
+    return position < 40 ? 5 : SteppedEngine::kEos;
+  };
+  Request request = EndlessRequest(Policy(ContextPolicyType::kShift, 16, 4), 20, kMaxContext);
+  request.stopping.ignore_eos = false;
+  const auto reader = Ask(test, request);
+  EXPECT_EQ(reader->choice().end().reason, FinishReason::kStop);
+  EXPECT_EQ(reader->choice().ids.size(), 21u);
 }
 
 TEST(EndlessTest, ThePoolMustHoldWhatMovesOn) {
