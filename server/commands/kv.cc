@@ -5,11 +5,13 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -162,6 +164,11 @@ Status Export(const KvArguments& arguments) {
   TM_ASSIGN_OR_RETURN(SessionFileReader layers, OpenFile(again, arguments.file));
   if (layers.bytes() != reader.bytes() || layers.head().kv().SerializeAsString() != kv.SerializeAsString()) {
     return FailedPrecondition(arguments.file + " was changed meanwhile");
+  }
+  std::error_code none_there;
+  if (std::filesystem::equivalent(arguments.file, arguments.out, none_there)) {
+    return InvalidArgument("is \"" + arguments.out + "\", which is the file that is read")
+        .WithField("--out", FieldForm::kSubject);
   }
   std::ofstream out(arguments.out, std::ios::binary);
   out << SafetensorsHead(exported, kv, arguments.layout);

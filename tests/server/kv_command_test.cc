@@ -251,6 +251,12 @@ TEST_F(KvCommand, RefusesWhatItCannotUseAndSaysWhy) {
   ExpectRefused({"export", File(), "--layout", "dnh", "--out", out}, "--layout: dnh not in");
   ExpectRefused({"export", File(), "--layout", "hnd", "--out", folder_.PathOf("no/o")}, "--out is ");
   std::string bytes = BytesOf(File());
+  std::filesystem::create_symlink(File(), folder_.PathOf("same"));
+  for (const std::string& same : {File(), folder_.PathOf("same")}) {
+    ExpectRefused({"export", File(), "--layout", "hnd", "--out", same},
+                  "--out is \"" + same + "\", which is the file that is read");
+  }
+  EXPECT_EQ(BytesOf(File()), bytes);
   bytes[bytes.size() - 40] ^= 1;
   folder_.Write("damaged", bytes);
   const std::string last = std::to_string(SavedRows(File()).layers.size() - 1);
