@@ -8,10 +8,12 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <iterator>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "engine/request.h"
 #include "server/base/file_descriptor.h"
 #include "server/core/kv_snapshot.h"
 #include "server/core/proto_convert.h"
@@ -59,13 +61,18 @@ std::string StateFault(const v1::SavedSession& saved, const SavedSessionModel& m
   if (saved.ids().empty() || !std::all_of(saved.ids().begin(), saved.ids().end(), is_id)) {
     return "holds ids that the vocabulary does not have, or none";
   }
-  if (saved.has_kv() && saved.kv().tokens() > saved.ids_size()) {
-    return "holds keys and values of " + std::to_string(saved.kv().tokens()) + " tokens, and " +
-           std::to_string(saved.ids_size()) + " ids";
+  if (saved.cache_salt().size() > kMaxCacheSaltBytes) {
+    return "holds a cache_salt of " + std::to_string(saved.cache_salt().size()) + " bytes; at most " +
+           std::to_string(kMaxCacheSaltBytes) + " are allowed";
   }
   ContextPolicy policy;
   if (const std::string fault = ReadPolicy(saved, &policy); !fault.empty()) {
     return "holds a policy that cannot be: " + fault;
+  }
+  const CachedText text = CachedTextOf({saved.ids().begin(), saved.ids().end()}, "", policy);
+  if (saved.has_kv() && saved.kv().tokens() > std::ssize(text.tokens)) {
+    return "holds keys and values of " + std::to_string(saved.kv().tokens()) + " tokens, and " +
+           std::to_string(text.tokens.size()) + " ids that have any";
   }
   const int messages = saved.chat().messages_size();
   const bool ends_with_answer =

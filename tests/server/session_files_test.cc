@@ -1,11 +1,13 @@
 // Sessions in files: whole and of this model, or refused with a word that says why.
 #include "server/core/session_files.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -14,6 +16,8 @@
 #include <utility>
 #include <vector>
 
+#include "server/base/file_descriptor.h"
+#include "server/core/session_file.h"
 #include "tests/support/temp_folder.h"
 
 namespace tramontane {
@@ -169,6 +173,37 @@ TEST_F(SessionFile, WhoseContentCannotBeIsRefused) {
   state_.context_policy.n_ctx = int64_t{1} << 62;
   Save("s");
   ExpectUnusable("s", "holds a policy that cannot be: context_policy.n_ctx is 4611686018427387904");
+}
+
+TEST_F(SessionFile, WithKeysOfMoreTokensThanAreLeftOfItsTextIsRefused) {
+  v1::SavedSession saved;
+  saved.set_name("s");
+  saved.set_fingerprint(kModel.fingerprint);
+  for (int32_t id = 0; id < 20; ++id) saved.add_ids(id);
+  const auto put = [&](int64_t kv_tokens) {
+    saved.mutable_kv()->set_tokens(kv_tokens);
+    const FileDescriptor file(open(PathOf("s").c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+    SessionFileWriter writer(file.get());
+    ASSERT_TRUE(writer.WriteHead(saved));
+  };
+  put(20);
+  EXPECT_EQ(Restore("s").message(), "");
+  put(21);
+  ExpectUnusable("s", "holds keys and values of 21 tokens, and 20 ids that have any");
+  v1::ContextPolicy* policy = saved.mutable_context_policy();
+  policy->set_type(v1::ContextPolicy::TYPE_REEVALUATE);
+  policy->set_n_ctx(16);
+  policy->set_n_keep(4);
+  policy->set_n_discard(6);
+  put(14);
+  EXPECT_EQ(Restore("s").message(), "");
+  put(15);
+  ExpectUnusable("s", "holds keys and values of 15 tokens, and 14 ids that have any");
+  saved.clear_kv();
+  saved.set_cache_salt(std::string(257, 'x'));
+  const FileDescriptor file(open(PathOf("s").c_str(), O_WRONLY | O_TRUNC | O_CLOEXEC));
+  ASSERT_TRUE(SessionFileWriter(file.get()).WriteHead(saved));
+  ExpectUnusable("s", "holds a cache_salt of 257 bytes; at most 256 are allowed");
 }
 
 TEST_F(SessionFile, HoldsItsPolicy) {
