@@ -43,14 +43,14 @@ struct LiveRequest : std::enable_shared_from_this<LiveRequest> {
 
   // ---- any thread: not changed once Submit has set it --------------------------------------------
   const Request request;
-  std::optional<CandidateTree> tree;  // of its candidates
+  const SamplingHistory history_after_prompt;  // what each choice's own history starts from
+  std::optional<CandidateTree> tree;           // of its candidates
   ConstraintStart constraint_start;
 
   // What each choice begins with, and shares with the others.
   const std::vector<int32_t>& prompt() const { return tree ? tree->tokens : request.prompt; }
 
   // ---- engine thread -----------------------------------------------------------------------------
-  const SamplingHistory history_after_prompt;  // what each choice's own history starts from
   uint64_t seed = 0;
   bool queued = true;                      // counts in the inbox
   bool started = false;                    // its Started was given to the output thread

@@ -180,7 +180,7 @@ bool RequestLife::Release(LiveRequest& live) {
   const bool is_done = std::all_of(live.choices.begin(), live.choices.end(), [](const Sequence& choice) {
     return choice.ended && choice.steps_in_flight == 0;
   });
-  if (is_done) live.choices = {};
+  if (is_done) live.choices = std::vector<Sequence>();  // their memory, too
   return is_done;
 }
 
