@@ -63,9 +63,10 @@ bool IsSameMessage(const v1::ChatMessage& own, const v1::ChatMessage& message) {
 RpcError CheckNewRoles(const v1::Chat& chat, int first) {
   for (int i = first; i < chat.messages_size(); ++i) {
     if (chat.messages(i).role() != v1::ROLE_ASSISTANT) continue;
-    return FieldError(std::string(kMessages) + "[" + std::to_string(i) + "].role",
-                      "is the assistant's, which the session's " + std::to_string(first) +
-                          " messages do not have; behind them come a user's, a tool's or a system's");
+    return Differs(std::string(kMessages) + "[" + std::to_string(i) + "]",
+                   "is the assistant's, and not among the session's " + std::to_string(first) +
+                       " messages; behind them come a user's, a tool's or a system's",
+                   i);
   }
   return {};
 }
