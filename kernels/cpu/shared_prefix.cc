@@ -77,7 +77,9 @@ int64_t EndOfShared(const Candidate& a, const Candidate& b, int32_t page_size) {
   if (a.first_segment != b.first_segment) return a.first_segment;
   const int64_t begin = a.first_segment * kAttentionSegmentKeys;
   const int64_t first_page_begin = begin - OffsetInPage(begin, page_size);
-  const int64_t end = std::min({first_page_begin + CommonPages(a, b) * page_size, a.end, b.end});
+  const int64_t common =
+      IsBroken(KvRule::kSharedPages) ? std::min(a.page_count, b.page_count) : CommonPages(a, b);
+  const int64_t end = std::min({first_page_begin + common * page_size, a.end, b.end});
   return std::max(end / kAttentionSegmentKeys, a.first_segment);
 }
 

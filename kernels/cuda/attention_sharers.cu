@@ -79,6 +79,9 @@ TM_HOST_DEVICE void GroupSharers(const AttentionSharersParams& p, const KeyRange
 
 // The first page of [first, end) for which the tables differ, or `end`. By a warp.
 TM_DEVICE int FirstDifference(const PagesOfSequence& a, const PagesOfSequence& b, int first, int end) {
+#ifndef __CUDACC__
+  if (IsBroken(KvRule::kSharedPages)) return end;
+#endif
   for (int page = first; page < end; page += 32 * kEntriesOfLane) {
     int differs = end;
     TM_UNROLL

@@ -1,5 +1,7 @@
 // FlashInfer's paged operations over pages in both of its layouts.
+#include <algorithm>
 #include <limits>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <vector>
@@ -120,6 +122,51 @@ Status ExpectAttention(CaseRun& run, const KvLayerView& view, const HostPageTabl
   TM_ASSIGN_OR_RETURN(const AttentionResult masked, Attend(run.machine(), view, tables, attention));
   TM_RETURN_IF_ERROR(run.Expect("o", masked.out));
   return run.Expect("lse", masked.lse);
+}
+
+// One level of a cascade: nodes, each the keys of some rows.
+struct CascadeLevel {
+  std::vector<int32_t> qo_indptr;       // [nodes + 1] rows of each node
+  std::vector<int32_t> first_position;  // [nodes] of its first key
+  HostPageTables tables;                // of the nodes
+};
+
+// Rows as sequences of one query, each with the pages of its nodes up to its position. Nothing unless every row is
+// such a one: its nodes, but for those without a key, follow each other from position 0 on, all but the last in
+// whole pages, and it stands at one of their keys.
+std::optional<HostPageTables> TablesOfRows(const std::vector<CascadeLevel>& levels,
+                                           const std::vector<int32_t>& row_position, int32_t page_size) {
+  HostPageTables rows;
+  for (size_t row = 0; row < row_position.size(); ++row) {
+    std::vector<int32_t> pages;
+    int64_t end = 0;
+    for (const CascadeLevel& level : levels) {
+      const auto after = std::upper_bound(level.qo_indptr.begin(), level.qo_indptr.end(), row);
+      const auto node = static_cast<size_t>(after - level.qo_indptr.begin() - 1);
+      const int32_t length = level.tables.Length(static_cast<int32_t>(node));
+      if (length == 0) continue;
+      if (level.first_position[node] != end || end % page_size != 0) return std::nullopt;
+      end += length;
+      const auto first = level.tables.page_indices.begin() + level.tables.first_entry[node];
+      pages.insert(pages.end(), first, first + PagesFor(length, page_size));
+    }
+    const int64_t position = row_position[row];
+    if (position < 0 || position >= end) return std::nullopt;
+    pages.resize(static_cast<size_t>(PagesFor(position + 1, page_size)));
+    rows.Add(pages, 0, position + 1, page_size);
+  }
+  return rows;
+}
+
+// A cascade as the server has it: one call, which finds by the tables what the sequences share.
+Status ExpectSharedAttention(CaseRun& run, const KvLayerView& view, const HostPageTables& rows,
+                             AttentionCase attention) {
+  attention.mask = nullptr;
+  attention.qo_indptr.resize(static_cast<size_t>(rows.batch()) + 1);
+  std::iota(attention.qo_indptr.begin(), attention.qo_indptr.end(), 0);
+  TM_ASSIGN_OR_RETURN(const AttentionResult result, Attend(run.machine(), view, rows, attention));
+  TM_RETURN_IF_ERROR(run.Expect("o", result.out));
+  return run.Expect("lse", result.lse);
 }
 
 }  // namespace
@@ -276,6 +323,7 @@ Status RunFlashInferCascade(CaseRun& run) {
   const int64_t rows = q.shape[0];
   const auto query_heads = static_cast<int32_t>(q.shape[1]);
   std::optional<PagedPool> pool;  // one of all levels
+  std::vector<CascadeLevel> nodes;
   std::vector<std::vector<float>> outs, lses;
   for (int64_t level = 0; level < levels; ++level) {
     const std::string prefix = "level" + std::to_string(level) + ".";
@@ -318,6 +366,7 @@ Status RunFlashInferCascade(CaseRun& run) {
     TM_RETURN_IF_ERROR(run.ExpectIfGiven(prefix + "lse", result.lse));
     outs.emplace_back(result.out.begin(), result.out.end());
     lses.emplace_back(result.lse.begin(), result.lse.end());
+    nodes.push_back({qo_indptr, first_position, std::move(tables)});
   }
   std::vector<PartialAttention> parts;
   for (size_t level = 0; level < outs.size(); ++level) {
@@ -326,7 +375,12 @@ Status RunFlashInferCascade(CaseRun& run) {
   std::vector<float> out(q.values.size()), lse(static_cast<size_t>(rows * query_heads));
   MergeByLse(parts, rows * query_heads, static_cast<int32_t>(q.shape[2]), out.data(), lse.data());
   TM_RETURN_IF_ERROR(run.Expect("o", std::vector<double>(out.begin(), out.end())));
-  return run.Expect("lse", std::vector<double>(lse.begin(), lse.end()));
+  TM_RETURN_IF_ERROR(run.Expect("lse", std::vector<double>(lse.begin(), lse.end())));
+  const std::optional<HostPageTables> tables_of_rows = TablesOfRows(nodes, row_position, page_size);
+  if (!tables_of_rows || rows == 0) return Status::Ok();
+  return ExpectSharedAttention(
+      run, pool->View(), *tables_of_rows,
+      {.query_heads = query_heads, .queries = q.values, .window = window, .scale = scale});
 }
 
 }  // namespace tramontane::kv_vectors

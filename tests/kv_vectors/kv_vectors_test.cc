@@ -34,6 +34,9 @@ std::vector<std::string> FilesIn(const std::string& folder) {
 }
 
 std::vector<std::string> OwnFiles() { return FilesIn(TRAMONTANE_SOURCE_DIR "/tests/kv_vectors/cases"); }
+std::string OwnFile(const std::string& name) {
+  return TRAMONTANE_SOURCE_DIR "/tests/kv_vectors/cases/" + name;
+}
 
 json ReadJson(const std::string& path) {
   std::ifstream file(path);
@@ -271,7 +274,8 @@ TEST(KvVectorsTest, ARuleBrokenInTheProductFailsEachKindThatGoesByIt) {
         "prefix.hit", "streaming.attention"}},
       {KvRule::kScaleRounding, {"openppl.key_value_cache"}},
       {KvRule::kSinkQueryPosition, {"streaming.attention", "streaming.plan"}},
-      {KvRule::kDiscard, {"streaming.attention", "streaming.plan"}}};
+      {KvRule::kDiscard, {"streaming.attention", "streaming.plan"}},
+      {KvRule::kSharedPages, {"flashinfer.cascade"}}};
   for (const auto& [rule, expected] : kinds) {
     SCOPED_TRACE(static_cast<int>(rule));
     Machine machine = Cpu();
@@ -286,12 +290,75 @@ TEST(KvVectorsTest, ARuleBrokenInTheProductFailsOnTheEmulatorToo) {
       {KvRule::kNone, {}},
       {KvRule::kWindow, {"flashinfer.attention", "flashinfer.cascade", "streaming.attention"}},
       {KvRule::kSinkQueryPosition, {"streaming.attention"}},
-      {KvRule::kDiscard, {"streaming.attention"}}};
+      {KvRule::kDiscard, {"streaming.attention"}},
+      {KvRule::kSharedPages, {"flashinfer.cascade"}}};
   for (const auto& [rule, expected] : kinds) {
     SCOPED_TRACE(static_cast<int>(rule));
     Machine machine = MakeMachine("emulator").value();
     const BrokenRule broken(rule);
-    EXPECT_EQ(FailingKinds(machine, {TRAMONTANE_SOURCE_DIR "/tests/kv_vectors/cases/wide.json"}), expected);
+    EXPECT_EQ(FailingKinds(machine, {OwnFile("wide.json"), OwnFile("cascade.json")}), expected);
+  }
+}
+
+// ---- cascades -----------------------------------------------------------------------------------
+
+// Cases of our file of cascades that fail.
+std::set<std::string> FailingCascades(Machine& machine) {
+  std::set<std::string> names;
+  const json whole = ReadJson(OwnFile("cascade.json"));
+  for (const json& vector_case : whole["cases"]) {
+    const Ran ran = RunText(machine, FileOf(vector_case).dump());
+    if (ran.outcome.failed > 0) names.insert(vector_case["name"]);
+  }
+  return names;
+}
+
+// Where pages that may be read together are not looked at, a row reads those of another: these are read so.
+TEST(KvVectorsTest, CascadesAreReadTogetherWhereThatSavesEnough) {
+  const BrokenRule broken(KvRule::kSharedPages);
+  Machine cpu = Cpu(), emulator = MakeMachine("emulator").value();
+  EXPECT_EQ(FailingCascades(cpu),
+            (std::set<std::string>{"cascade shared window 0", "cascade shared window 900"}));
+  EXPECT_EQ(FailingCascades(emulator), (std::set<std::string>{"cascade wide window 0"}));
+}
+
+// The batch of every Attention, and whether it went by a mask.
+class BatchNotingBackend final : public CountingBackend {
+ public:
+  BatchNotingBackend(BackendPtr inner, std::vector<std::pair<int32_t, bool>>* batches)
+      : CountingBackend(*inner), owned_(std::move(inner)), batches_(*batches) {}
+
+  OpCode Attention(const AttentionParams& params) override {
+    batches_.emplace_back(params.batch, params.mask.bits != nullptr);
+    return owned_->Attention(params);
+  }
+  void Destroy() override { delete this; }
+
+ private:
+  BackendPtr owned_;
+  std::vector<std::pair<int32_t, bool>>& batches_;
+};
+
+TEST(KvVectorsTest, ACascadeOfWholePagesIsOneAttentionOfItsRowsToo) {
+  std::vector<std::pair<int32_t, bool>> batches;
+  Machine machine = Cpu();
+  machine.backend = BackendPtr(new BatchNotingBackend(std::move(machine.backend), &batches));
+  const auto batches_of = [&](const json& vector_case) {
+    batches.clear();
+    RunText(machine, FileOf(vector_case).dump());
+    return batches;
+  };
+  using testing::ElementsAre;
+  using testing::Pair;
+  const json of_pages = ReadJson(OwnFile("cascade.json"))["cases"][0];
+  ASSERT_EQ(of_pages["name"], "cascade whole pages window 0");
+  EXPECT_THAT(batches_of(of_pages), ElementsAre(Pair(1, true), Pair(2, true), Pair(4, true), Pair(7, false)));
+
+  // A prefix that ends within a page.
+  const json within_pages = ReadJson(OwnFile("flashinfer.json"));
+  for (const json& vector_case : within_pages["cases"]) {
+    if (vector_case["kind"] != "flashinfer.cascade") continue;
+    EXPECT_THAT(batches_of(vector_case), ElementsAre(Pair(1, true), Pair(3, true))) << vector_case["name"];
   }
 }
 

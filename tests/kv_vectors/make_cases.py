@@ -241,15 +241,19 @@ def flashinfer_mla(rng, q_lens, kv_lens, heads, ckv_dim, kpe_dim, page_size, cau
                  "mla_paged_kv_cache": packed(cache, "i8", [pages, page_size, width], SCALE)}, (2e-5, 0.03))
 
 
-def flashinfer_cascade(rng, window, page_size=4, heads=2, dim=16):
-    """Two levels: a prefix of 10 tokens under three requests of 5, 1 and 0 own ones."""
-    lengths = [[10], [5, 1, 0]]
-    firsts = [[0], [10, 10, 10]]
-    rows_of = [[4], [2, 1, 1]]
-    row_position = [13, 14, 10, 9]
-    q = Rows(rng, 4, heads, dim)
+def flashinfer_cascade(rng, name, lengths, rows_of, row_position, window=0, page_size=4, heads=2, dim=16):
+    """Levels of nodes: keys of each, rows under each. A node begins where the first that has its first row ends."""
+    rows = len(row_position)
+    firsts, ends = [], [0] * rows  # position after a row's keys so far
+    for node_lengths, node_rows in zip(lengths, rows_of):
+        starts = cumulative(node_rows)
+        firsts.append([ends[min(start, rows - 1)] for start in starts[:-1]])
+        for node, length in enumerate(node_lengths):
+            for row in range(starts[node], starts[node + 1]):
+                ends[row] = firsts[-1][node] + length
+    q = Rows(rng, rows, heads, dim)
     scale = dim ** -0.5
-    pool = list(range(8))
+    pool = list(range(sum(-(-n // page_size) for level in lengths for n in level) + 2))
     rng.shuffle(pool)
     inputs, outputs = {"q": q.tensor(), "row_position": ints(row_position)}, {}
     seen_by_row = [([], []) for _ in row_position]
@@ -277,17 +281,44 @@ def flashinfer_cascade(rng, window, page_size=4, heads=2, dim=16):
                 seen_by_row[row][1].extend(values)
                 level_lse += [attend(q.at(row, h), keys, values, scale)[1] for h in range(heads)]
                 row += 1
-        outputs[prefix + "lse"] = f32(level_lse, [4, heads])
+        outputs[prefix + "lse"] = f32(level_lse, [rows, heads])
     out, lse = [], []
     for row, (keys, values) in enumerate(seen_by_row):
         for h in range(heads):
             o, l = attend(q.at(row, h), keys, values, scale)
             out += o
             lse.append(l)
-    outputs.update({"o": f32(out, [4, heads, dim]), "lse": f32(lse, [4, heads])})
-    return case("flashinfer.cascade", "cascade two levels window %d" % window,
-                {"num_levels": 2, "page_size": page_size, "num_pages": 8, "window": window, "sm_scale": scale},
+    outputs.update({"o": f32(out, [rows, heads, dim]), "lse": f32(lse, [rows, heads])})
+    return case("flashinfer.cascade", "cascade %s window %d" % (name, window),
+                {"num_levels": len(lengths), "page_size": page_size, "num_pages": len(pool), "window": window,
+                 "sm_scale": scale},
                 inputs, outputs, (2e-5, 0.03))
+
+
+def cascade_in_page(rng, window, **shape):
+    """A prefix of 10 tokens under three requests of 5, 1 and 0 own ones, which begin within its last page."""
+    return flashinfer_cascade(rng, "two levels", [[10], [5, 1, 0]], [[4], [2, 1, 1]], [13, 14, 10, 9], window, **shape)
+
+
+def cascade_of_pages(rng, window, **shape):
+    """Whole pages over the last level: a system prompt, two documents and a turn, and requests, one without a turn."""
+    return flashinfer_cascade(rng, "whole pages", [[8], [4, 8], [5, 1, 0, 7]], [[7], [4, 3], [3, 1, 1, 2]],
+                              [16, 14, 12, 12, 13, 22, 18], window, **shape)
+
+
+def cascade_shared(rng, window, rows=32):
+    """As long as the CPU's attention shares: 512 keys under all rows, 512 more under either part, and a row's own."""
+    first = rows // 2 + 2  # not by fours, which read together: two of them go with two of the others
+    own = [1 + row % 5 for row in range(rows)]
+    position = [1024 + rng.randrange(n) for n in own]
+    return flashinfer_cascade(rng, "shared", [[512], [512, 512], own], [[rows], [first, rows - first], [1] * rows],
+                              position, window, 16, 2, 4)
+
+
+def cascade_wide(rng, rows=256, other=6):
+    """As much as the CUDA kernels share: 4 tiles of 64 keys under 250 rows and 1 under all save 8 MiB of a layer."""
+    position = [320 + rng.randrange(8) for _ in range(rows)]
+    return flashinfer_cascade(rng, "wide", [[64], [264, 264]], [[rows], [rows - other, other]], position, 0, 16, 1, 32)
 
 
 # ---- OpenPPL
@@ -663,7 +694,7 @@ def files():
         flashinfer_attention(rng, [5, 0, 3], [7, 3, 13], 6, 2, 16, 4, False, -1, "bool"),
         flashinfer_attention(rng, [10, 1], [70, 9], 2, 1, 8, 16, True, 1, "packed"),
         flashinfer_mla(rng, [2, 1], [6, 9], 3, 24, 8, 4, True), flashinfer_mla(rng, [12], [12], 2, 16, 4, 5, False),
-        flashinfer_cascade(rng, 0), flashinfer_cascade(rng, 3)]
+        cascade_in_page(rng, 0), cascade_in_page(rng, 3)]
     yield "openppl", [
         openppl(rng, mode, layout, bits, group, repeat, t1, t3)
         for mode, layout, bits, group, repeat, t1, t3 in (
@@ -711,7 +742,12 @@ def files():
         flashinfer_attention(rng, [10, 1], [70, 9], 2, 1, 64, 16, True, 1, "packed"),
         flashinfer_attention(rng, [4, 2], [9, 6], 2, 1, 32, 5, False, 2, "none"),
         flashinfer_attention(rng, [3, 2], [2, 0], 2, 1, 32, 4, True, -1, "none"),
-        flashinfer_cascade(rng, 3, 4, 2, 32)]
+        cascade_in_page(rng, 3, dim=32)]
+    # Prefixes that one Attention shares.
+    rng = random.Random(23)
+    yield "cascade", [
+        cascade_of_pages(rng, 0), cascade_of_pages(rng, 6), cascade_of_pages(rng, 0, dim=32),
+        cascade_shared(rng, 0), cascade_shared(rng, 900), cascade_wide(rng)]
 
 
 def main():
