@@ -190,11 +190,12 @@ StatusOr<Format> OpenPplRowFormat(const OpenPplAttributes& attributes, const Ope
         .WithField("scale", FieldForm::kSubject);
   }
   if (bits == 0) return Format(plain);
-  constexpr int32_t kLeast = 2;
-  if (group < kLeast || !std::has_single_bit(static_cast<uint32_t>(group)) || shape.head_dim % group != 0) {
+  constexpr int32_t kLeast = 2, kMost = 1 << kMaxKvGroupLog2;
+  if (group < kLeast || group > kMost || !std::has_single_bit(static_cast<uint32_t>(group)) ||
+      shape.head_dim % group != 0) {
     return Wrong("quant_group", group,
-                 "no power of two from " + std::to_string(kLeast) + " that divides head_dim " +
-                     std::to_string(shape.head_dim));
+                 "no power of two from " + std::to_string(kLeast) + " to " + std::to_string(kMost) +
+                     " that divides head_dim " + std::to_string(shape.head_dim));
   }
   return Format::WithScalesApart(bits == 8 ? DType::kInt8 : DType::kInt4,
                                  std::countr_zero(static_cast<uint32_t>(group)), scales);

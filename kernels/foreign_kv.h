@@ -94,8 +94,8 @@ struct OpenPplShape {
 };
 
 // Row format of the cache: `plain` where nothing is quantised, else integers with scales of `scales`.
-// Checked: quant_bit 0, 8 or 4; quant_group a power of two dividing head_dim; a scale buffer exactly where
-// quant_bit is not 0.
+// Checked: quant_bit 0, 8 or 4; quant_group a power of two from 2 to 128 dividing head_dim; a scale buffer
+// exactly where quant_bit is not 0.
 StatusOr<Format> OpenPplRowFormat(const OpenPplAttributes& attributes, const OpenPplShape& shape, DType plain,
                                   DType scales);
 

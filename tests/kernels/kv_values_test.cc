@@ -203,17 +203,21 @@ TEST(OpenPplTest, EveryInputIsCheckedByNameElementAndLimit) {
 }
 
 TEST(OpenPplTest, AGroupMustDivideTheHeadAndAScaleGoesWithQuantBit) {
-  const auto refusal = [](int32_t bits, int32_t group, bool has_scale) {
+  const auto refusal = [](int32_t bits, int32_t group, bool has_scale, int32_t head_dim = 24) {
     return OpenPplRowFormat({.quant_bit = bits, .quant_group = group},
-                            {.kv_heads = 1, .head_dim = 24, .has_scale = has_scale}, DType::kF32, DType::kF16)
+                            {.kv_heads = 1, .head_dim = head_dim, .has_scale = has_scale}, DType::kF32,
+                            DType::kF16)
         .status()
         .message();
   };
   EXPECT_EQ(refusal(8, 8, true), "");
   EXPECT_EQ(refusal(0, 7, false), "");
   EXPECT_THAT(refusal(8, 16, true),
-              HasSubstr("quant_group is 16, no power of two from 2 that divides head_dim 24"));
+              HasSubstr("quant_group is 16, no power of two from 2 to 128 that divides head_dim 24"));
   EXPECT_THAT(refusal(4, 1, true), HasSubstr("quant_group is 1"));
+  EXPECT_THAT(refusal(8, 256, true, 256),
+              HasSubstr("quant_group is 256, no power of two from 2 to 128 that divides head_dim 256"));
+  EXPECT_EQ(refusal(8, 128, true, 256), "");
   EXPECT_THAT(refusal(3, 8, true), HasSubstr("quant_bit is 3, allowed are 0, 8 and 4"));
   EXPECT_THAT(refusal(8, 8, false), HasSubstr("scale is missing, and quant_bit is 8"));
   EXPECT_THAT(refusal(0, 8, true), HasSubstr("scale is given, and quant_bit is 0"));
