@@ -75,6 +75,18 @@ Status CheckFreed(const RollingStep& step, const RollingTraceOptions& options) {
   return Status::Ok();
 }
 
+// Whether the case has as many iterations as its attributes make, before they are made.
+Status CheckIterations(CaseRun& run, const RollingTraceOptions& options) {
+  int64_t longest = 0;
+  for (const int32_t prompt : options.prompt_tokens) longest = std::max<int64_t>(longest, prompt);
+  const int64_t iterations = (longest + options.chunk - 1) / options.chunk + options.decode_steps;
+  const json steps = run.Expects("steps") ? run.body()["out"]["steps"] : json::array();
+  if (steps.is_array() && std::ssize(steps) == iterations) return Status::Ok();
+  return InvalidArgument("has " + std::to_string(steps.size()) +
+                         " iterations; seqlens, chunk and decode_steps make " + std::to_string(iterations))
+      .WithField("out.steps", FieldForm::kSubject);
+}
+
 // Page tables of the sequences that take part in an iteration, and the slots of their new tokens.
 HostPageTables TablesOf(const RollingStep& step, int32_t page_size) {
   HostPageTables tables;
@@ -95,6 +107,7 @@ HostPageTables TablesOf(const RollingStep& step, int32_t page_size) {
 Status RunArticleTrace(CaseRun& run) {
   RollingTraceOptions options = ReadOptions(run);
   TM_RETURN_IF_ERROR(run.reader().status());
+  TM_RETURN_IF_ERROR(CheckIterations(run, options));
   for (const int32_t page_size : kPageSizes) {
     options.page_size = page_size;
     TM_ASSIGN_OR_RETURN(const std::vector<RollingStep> steps, TraceRolling(options));
@@ -112,7 +125,7 @@ Status RunArticleTrace(CaseRun& run) {
 Status RunArticleAttention(CaseRun& run) {
   RollingTraceOptions options = ReadOptions(run);
   CaseReader& reader = run.reader();
-  const double scale = reader.Number("sm_scale");
+  const double scale = reader.Positive("sm_scale");
   const VectorTensor q = reader.In("q", {-1, -1, -1});
   const VectorTensor k = reader.In("k", {q.shape[0], -1, q.shape[2]});
   const VectorTensor v = reader.In("v", k.shape);

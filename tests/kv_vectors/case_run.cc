@@ -23,6 +23,11 @@ std::string NumberText(double number) {
   return text;
 }
 
+Status WrongSize(const std::string& field, int64_t got, int64_t wanted) {
+  return InvalidArgument("has " + std::to_string(got) + " elements, expected " + std::to_string(wanted))
+      .WithField(field, FieldForm::kSubject);
+}
+
 // The first place where two values of plain JSON differ.
 Status CompareJson(const std::string& path, const json& want, const json& got) {
   if (want.is_array() && got.is_array() && want.size() == got.size()) {
@@ -54,16 +59,13 @@ Status CompareJson(const std::string& path, const json& want, const json& got) {
 
 Status Compare(const std::string& field, const VectorTensor& want, const std::vector<double>& got,
                Tolerance tolerance) {
-  if (got.size() != want.values.size()) {
-    return InvalidArgument("has " + std::to_string(got.size()) + " elements, expected " +
-                           std::to_string(want.values.size()))
-        .WithField(field, FieldForm::kSubject);
-  }
+  if (std::ssize(got) != want.size()) return WrongSize(field, std::ssize(got), want.size());
   for (size_t i = 0; i < got.size(); ++i) {
     const double wanted = want.values[i];
     const double most = tolerance.t * (1 + std::abs(wanted));
-    const bool agree = got[i] == wanted || (std::isfinite(got[i]) && std::isfinite(wanted) && most > 0 &&
-                                            std::abs(got[i] - wanted) <= most);
+    const bool agree =
+        got[i] == wanted || (std::isnan(got[i]) && std::isnan(wanted)) ||
+        (std::isfinite(got[i]) && std::isfinite(wanted) && most > 0 && std::abs(got[i] - wanted) <= most);
     if (agree) continue;
     return InvalidArgument("is " + NumberText(got[i]) + ", expected " + NumberText(wanted) +
                            (most > 0 ? " within " + NumberText(most) : ""))
@@ -78,11 +80,21 @@ CaseRun::CaseRun(const VectorCase& vector_case, Machine& machine)
       machine_(machine),
       reader_(PartOf(body_, "attrs"), PartOf(body_, "in")) {}
 
-Status CaseRun::Expect(const std::string& name, const std::vector<double>& got) {
+StatusOr<VectorTensor> CaseRun::Wanted(const std::string& name) const {
   const std::string field = FieldPath("out", name);
   if (!Expects(name)) return InvalidArgument("is missing").WithField(field, FieldForm::kSubject);
   StatusOr<VectorTensor> want = ReadTensor(out_[name]);
   if (!want.ok()) return Status(want.status()).InField(field);
+  return want;
+}
+
+Status CaseRun::ExpectSize(const std::string& name, int64_t size) const {
+  TM_ASSIGN_OR_RETURN(const VectorTensor want, Wanted(name));
+  return want.size() == size ? Status::Ok() : WrongSize(FieldPath("out", name), size, want.size());
+}
+
+Status CaseRun::Expect(const std::string& name, const std::vector<double>& got) {
+  TM_ASSIGN_OR_RETURN(const VectorTensor want, Wanted(name));
   Tolerance tolerance;
   if (body_.contains("tol")) {
     const char* which = machine_.exact() ? "f32" : "bf16";
@@ -93,7 +105,7 @@ Status CaseRun::Expect(const std::string& name, const std::vector<double>& got) 
     tolerance.t = tol[which].get<double>();
   }
   compared_.insert(name);
-  return Compare(field, *want, got, tolerance);
+  return Compare(FieldPath("out", name), want, got, tolerance);
 }
 
 Status CaseRun::ExpectJson(const std::string& name, const json& got) {

@@ -12,7 +12,8 @@
 
 namespace tramontane::kv_vectors {
 
-// How far a number may lie from the expected one: |got - want| <= t * (1 + |want|), infinities equal.
+// How far a number may lie from the expected one: |got - want| <= t * (1 + |want|), infinities equal, and NaN
+// where NaN is expected.
 struct Tolerance {
   double t = 0;  // 0: exactly equal
 };
@@ -32,6 +33,8 @@ class CaseRun {
   Status Expect(const std::string& name, const std::vector<int32_t>& got) {
     return Expect(name, std::vector<double>(got.begin(), got.end()));
   }
+  // Whether out.NAME has so many elements: before work that is in vain otherwise.
+  Status ExpectSize(const std::string& name, int64_t size) const;
   // Where the case has such an output.
   bool Expects(const std::string& name) const { return out_.contains(name); }
   Status ExpectIfGiven(const std::string& name, const std::vector<double>& got) {
@@ -47,6 +50,8 @@ class CaseRun {
   const std::string& skipped() const { return skipped_; }
 
  private:
+  StatusOr<VectorTensor> Wanted(const std::string& name) const;
+
   const nlohmann::json& body_;
   const nlohmann::json& out_;
   Machine& machine_;

@@ -80,11 +80,11 @@ StatusOr<std::optional<RaggedMask>> ReadMask(CaseReader& reader, const std::vect
   TM_RETURN_IF_ERROR(reader.status());
   if (form == 0) return std::optional<RaggedMask>();
   if (form == 1) {
-    const VectorTensor bools = reader.In("custom_mask", {-1});
+    const std::vector<uint8_t> bools = reader.Bytes("custom_mask", {-1});
     const std::vector<int32_t> indptr =
         reader.Ints("mask_indptr", {static_cast<int64_t>(queries.size()) + 1});
     TM_RETURN_IF_ERROR(reader.status());
-    TM_ASSIGN_OR_RETURN(RaggedMask mask, MaskOfBools(queries, keys, bools.As<uint8_t>()));
+    TM_ASSIGN_OR_RETURN(RaggedMask mask, MaskOfBools(queries, keys, bools));
     for (size_t b = 0; b < indptr.size(); ++b) {
       if (indptr[b] == mask.indptr[b]) continue;
       return InvalidArgument("is " + std::to_string(indptr[b]) + ", not " + std::to_string(mask.indptr[b]))
@@ -92,11 +92,11 @@ StatusOr<std::optional<RaggedMask>> ReadMask(CaseReader& reader, const std::vect
     }
     return std::optional<RaggedMask>(std::move(mask));
   }
-  const VectorTensor bits = reader.In("packed_custom_mask", {-1});
+  const std::vector<uint8_t> bits = reader.Bytes("packed_custom_mask", {-1});
   const std::vector<int32_t> indptr =
       reader.Ints("packed_mask_indptr", {static_cast<int64_t>(queries.size()) + 1});
   TM_RETURN_IF_ERROR(reader.status());
-  TM_ASSIGN_OR_RETURN(RaggedMask mask, MaskOfBits(queries, keys, bits.As<uint8_t>(), indptr));
+  TM_ASSIGN_OR_RETURN(RaggedMask mask, MaskOfBits(queries, keys, bits, indptr));
   return std::optional<RaggedMask>(std::move(mask));
 }
 
@@ -131,9 +131,9 @@ struct CascadeLevel {
   HostPageTables tables;                // of the nodes
 };
 
-// Rows as sequences of one query, each with the pages of its nodes up to its position. Nothing unless every row is
-// such a one: its nodes, but for those without a key, follow each other from position 0 on, all but the last in
-// whole pages, and it stands at one of their keys.
+// Rows as sequences of one query, each with the pages of its nodes up to its position. Nothing unless every
+// row is such a one: its nodes, but for those without a key, follow each other from position 0 on, all but
+// the last in whole pages, and it stands at one of their keys.
 std::optional<HostPageTables> TablesOfRows(const std::vector<CascadeLevel>& levels,
                                            const std::vector<int32_t>& row_position, int32_t page_size) {
   HostPageTables rows;
@@ -195,6 +195,7 @@ Status RunFlashInferAppend(CaseRun& run) {
                            .head_dim = static_cast<int32_t>(head_dim),
                            .page_size = page_size,
                            .order = order};
+  TM_RETURN_IF_ERROR(CheckPool(format, pages));
   PagedPool pool(run.machine(), format, pages, fill);
   AppendRows rows;
   rows.keys = keys.values;
@@ -217,7 +218,7 @@ Status RunFlashInferAttention(CaseRun& run) {
   const auto pages = static_cast<int32_t>(reader.Int("num_pages", 1, kMostPages));
   const bool causal = reader.Bool("causal");
   const auto window = static_cast<int32_t>(reader.Int("window_left", -1, kMostPosition) + 1);
-  const double scale = reader.Number("sm_scale");
+  const double scale = reader.Positive("sm_scale");
   const VectorTensor q = reader.In("q", {-1, -1, -1});
   TM_RETURN_IF_ERROR(reader.status());
   const VectorTensor k = reader.In("k", {-1, -1, q.shape[2]});
@@ -228,6 +229,7 @@ Status RunFlashInferAttention(CaseRun& run) {
   TM_ASSIGN_OR_RETURN(const HostPageTables listed, ReadTables(reader, "", "kv_indptr", page_size, pages));
   TM_RETURN_IF_ERROR(CheckHeads(q.shape[1], k.shape[1], q.shape[2]));
   TM_RETURN_IF_ERROR(CheckQueries(qo_indptr, listed.batch(), q.shape[0]));
+  TM_RETURN_IF_ERROR(CheckIndptr("ragged_kv_indptr", ragged, listed.batch()));
   TM_ASSIGN_OR_RETURN(std::optional<RaggedMask> mask,
                       ReadMask(reader, LengthsOf(qo_indptr), LengthsOf(ragged)));
   const bool by_window = !mask && causal;
@@ -240,6 +242,7 @@ Status RunFlashInferAttention(CaseRun& run) {
                              .head_dim = static_cast<int32_t>(q.shape[2]),
                              .page_size = page_size,
                              .order = order};
+    TM_RETURN_IF_ERROR(CheckPool(format, pages));
     PagedPool pool(run.machine(), format, pages, kNan);
     HostPageTables tables = listed;
     TM_RETURN_IF_ERROR(Place(run.machine(), pool.View(), ragged, k, v.values, &tables));
@@ -262,7 +265,7 @@ Status RunFlashInferMla(CaseRun& run) {
   const int64_t ckv_dim = reader.Int("head_dim_ckv", 2, 1 << 10);
   const int64_t kpe_dim = reader.Int("head_dim_kpe", 0, 1 << 10);
   const bool causal = reader.Bool("causal");
-  const double scale = reader.Number("sm_scale");
+  const double scale = reader.Positive("sm_scale");
   const double fill = reader.Has("fill") ? reader.Number("fill") : kNan;
   const VectorTensor q_nope = reader.In("q_nope", {-1, -1, ckv_dim});
   const VectorTensor q_pe = reader.In("q_pe", {q_nope.shape[0], q_nope.shape[1], kpe_dim});
@@ -297,6 +300,7 @@ Status RunFlashInferMla(CaseRun& run) {
     run.Skip(std::move(limit));
     return Status::Ok();
   }
+  TM_RETURN_IF_ERROR(CheckPool(format, pages));
   PagedPool pool(run.machine(), format, pages, fill);
   const VectorTensor keys = {
       .type = ckv.type, .shape = {ckv.shape[0]}, .values = joined(ckv, kpe, ckv_dim, kpe_dim)};
@@ -316,7 +320,7 @@ Status RunFlashInferCascade(CaseRun& run) {
   const auto page_size = static_cast<int32_t>(reader.Int("page_size", 1, kMostPageSize));
   const auto pages = static_cast<int32_t>(reader.Int("num_pages", 1, kMostPages));
   const auto window = static_cast<int32_t>(reader.Int("window", 0, kMostPosition));
-  const double scale = reader.Number("sm_scale");
+  const double scale = reader.Positive("sm_scale");
   const VectorTensor q = reader.In("q", {-1, -1, -1});
   const std::vector<int32_t> row_position = reader.Ints("row_position", {q.shape[0]});
   TM_RETURN_IF_ERROR(reader.status());
@@ -337,6 +341,7 @@ Status RunFlashInferCascade(CaseRun& run) {
                         ReadTables(reader, prefix, "kv_page_indptr", page_size, pages));
     TM_RETURN_IF_ERROR(CheckHeads(query_heads, k.shape[1], q.shape[2]));
     TM_RETURN_IF_ERROR(CheckQueries(qo_indptr, tables.batch(), rows));
+    TM_RETURN_IF_ERROR(CheckIndptr("ragged_kv_indptr", ragged, tables.batch()));
     const KvFormat format = {.element = run.machine().cache,
                              .kv_heads = static_cast<int32_t>(k.shape[1]),
                              .head_dim = static_cast<int32_t>(q.shape[2]),
@@ -357,6 +362,7 @@ Status RunFlashInferCascade(CaseRun& run) {
       run.Skip(std::move(limit));
       return Status::Ok();
     }
+    TM_RETURN_IF_ERROR(CheckPool(format, pages));
     if (!pool) pool.emplace(run.machine(), format, pages, kNan);
     if (format.kv_heads != pool->format().kv_heads) {
       return InvalidArgument("has other heads than the level before").WithField("in." + prefix + "k");

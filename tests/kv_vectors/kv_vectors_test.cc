@@ -12,6 +12,7 @@
 #include <set>
 #include <sstream>
 
+#include "tests/kv_vectors/case_run.h"
 #include "tests/kv_vectors/run.h"
 #include "tests/kv_vectors/vector_file.h"
 #include "tests/support/broken_rule.h"
@@ -446,6 +447,67 @@ TEST(KvVectorsTest, WhatIsWrongWithAFileOrACaseIsNamed) {
   }
   EXPECT_THAT(RunText(machine, "{").text, HasSubstr("not valid JSON"));
   EXPECT_THAT(RunText(machine, FileOf(good).dump() + "x").text, HasSubstr("not valid JSON"));
+}
+
+// What a case asks for is bounded by what it holds.
+TEST(KvVectorsTest, ACaseThatAsksForMoreThanItHoldsIsRefusedBeforeItRuns) {
+  Machine machine = Cpu();
+  const auto refusal = [&](const char* file, const std::string& kind, const json& attrs) {
+    const json whole = ReadJson(OwnFile(file));
+    for (json vector_case : whole["cases"]) {
+      if (vector_case["kind"] != kind) continue;
+      vector_case["attrs"].update(attrs);
+      const Ran ran = RunText(machine, FileOf(vector_case).dump());
+      EXPECT_EQ(ran.outcome.failed, 1);
+      return ran.text;
+    }
+    return std::string();
+  };
+  const json pool = {{"num_pages", 1 << 16}, {"page_size", 1 << 12}};
+  for (const char* kind :
+       {"flashinfer.append", "flashinfer.attention", "flashinfer.mla", "flashinfer.cascade"}) {
+    EXPECT_THAT(refusal("flashinfer.json", kind, pool), HasSubstr("num_pages is 65536 pages of")) << kind;
+  }
+  const json stream = {{"prompt", 5}, {"tokens", 1 << 20}};
+  EXPECT_THAT(refusal("streaming.json", "streaming.plan", stream),
+              HasSubstr("out.token has 1048572 elements"));
+  EXPECT_THAT(refusal("streaming.json", "streaming.attention", stream),
+              HasSubstr("events; prompt and tokens make 1048572"));
+  EXPECT_THAT(refusal("article.json", "article.trace", {{"seqlens", {16384, 16384}}, {"chunk", 1}}),
+              HasSubstr("seqlens, chunk and decode_steps make 16387"));
+  EXPECT_THAT(refusal("flashinfer.json", "flashinfer.attention", {{"sm_scale", 0}}),
+              HasSubstr("attrs.sm_scale is 0, not above 0"));
+  EXPECT_THAT(refusal("streaming.json", "rope.shift", {{"delta", 1 << 30}}),
+              HasSubstr("attrs.delta is 1073741824, not a whole number of -536870912 to 536870912"));
+}
+
+// Also where the numbers come in a type that can hold others.
+TEST(KvVectorsTest, AnIndexThatIsNoWholeNumberIsNamed) {
+  Machine machine = Cpu();
+  json openppl = ReadJson(OwnFile("openppl.json"))["cases"][0];
+  openppl["calls"][0]["in"]["start_pos"] = {{"dtype", "f32"}, {"shape", {2}}, {"fill", 0.5}};
+  EXPECT_THAT(RunText(machine, FileOf(openppl).dump()).text,
+              HasSubstr("calls[0].in.start_pos[0] is 0.5, not a whole number of"));
+  json quantised = ReadJson(OwnFile("openppl.json"))["cases"][1];
+  ASSERT_EQ(quantised["attrs"]["quant_bit"], 8);
+  quantised["in"]["cache"] = {{"dtype", "f32"}, {"shape", quantised["in"]["cache"]["shape"]}, {"fill", 300}};
+  EXPECT_THAT(RunText(machine, FileOf(quantised).dump()).text,
+              HasSubstr("in.cache.dtype is not i8, and quant_bit is 8"));
+  const json masks = ReadJson(OwnFile("flashinfer.json"));
+  for (json vector_case : masks["cases"]) {
+    if (vector_case["kind"] != "flashinfer.mask") continue;
+    vector_case["in"]["mask_data"] = {
+        {"dtype", "i16"}, {"shape", vector_case["in"]["mask_data"]["shape"]}, {"fill", 256}};
+    EXPECT_THAT(RunText(machine, FileOf(vector_case).dump()).text,
+                HasSubstr("in.mask_data[0] is 256.0, not a whole number of 0 to 255"));
+  }
+}
+
+TEST(KvVectorsTest, NanAgreesWithNanAlone) {
+  const VectorTensor want = {.shape = {2}, .values = {std::nan(""), 1}};
+  EXPECT_TRUE(Compare("out", want, {std::nan(""), 1}, {}).ok());
+  EXPECT_FALSE(Compare("out", want, {0, 1}, {}).ok());
+  EXPECT_FALSE(Compare("out", want, {std::nan(""), std::nan("")}, {.t = 1}).ok());
 }
 
 TEST(KvVectorsTest, TheExitStatusIsZeroOnlyWhereSomethingPassedAndNothingFailed) {

@@ -2,6 +2,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/foreign_kv.h"
 #include "kernels/masks.h"
 #include "tests/kv_vectors/kinds.h"
 
@@ -70,14 +71,17 @@ Status RunFlashInferMask(CaseRun& run) {
   CaseReader& reader = run.reader();
   const std::vector<int32_t> qo_indptr = reader.Ints("qo_indptr", {-1});
   const std::vector<int32_t> kv_indptr = reader.Ints("kv_indptr", {static_cast<int64_t>(qo_indptr.size())});
-  const VectorTensor data = reader.In("mask_data", {-1});
+  const std::vector<uint8_t> data = reader.Bytes("mask_data", {-1});
   TM_RETURN_IF_ERROR(reader.status());
+  const int64_t batch = std::ssize(qo_indptr) - 1;
+  TM_RETURN_IF_ERROR(CheckIndptr("qo_indptr", qo_indptr, batch));
+  TM_RETURN_IF_ERROR(CheckIndptr("kv_indptr", kv_indptr, batch));
   std::vector<int32_t> queries, keys;
   for (size_t b = 1; b < qo_indptr.size(); ++b) {
     queries.push_back(qo_indptr[b] - qo_indptr[b - 1]);
     keys.push_back(kv_indptr[b] - kv_indptr[b - 1]);
   }
-  TM_ASSIGN_OR_RETURN(const RaggedMask mask, MaskOfBools(queries, keys, data.As<uint8_t>()));
+  TM_ASSIGN_OR_RETURN(const RaggedMask mask, MaskOfBools(queries, keys, data));
   TM_RETURN_IF_ERROR(run.Expect("mask_indptr", std::vector<double>(mask.indptr.begin(), mask.indptr.end())));
   const std::vector<uint8_t> flat = PackFlat(mask);
   TM_RETURN_IF_ERROR(run.Expect("packed", std::vector<double>(flat.begin(), flat.end())));

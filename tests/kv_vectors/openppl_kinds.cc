@@ -53,10 +53,6 @@ std::vector<double> NumbersOf(bool quantised, DType plain, const std::vector<std
   return values;
 }
 
-std::vector<int64_t> ReadLongs(CaseReader& reader, const char* name, const std::vector<int64_t>& shape) {
-  return reader.In(name, shape).As<int64_t>();
-}
-
 Status RunCall(CaseRun& run, const OpenPplAttributes& attributes, OpenPplShape shape, DType t1,
                const KvLayerView& view, const json& call, size_t index) {
   static const json kNothing = json::object();
@@ -68,14 +64,14 @@ Status RunCall(CaseRun& run, const OpenPplAttributes& attributes, OpenPplShape s
   const VectorTensor keys = reader.In("current_key", {-1, shape.kv_heads, shape.head_dim});
   const VectorTensor values = reader.In("current_value", keys.shape);
   OpenPplInputs inputs;
-  inputs.start_pos = ReadLongs(reader, "start_pos", {-1});
+  inputs.start_pos = reader.Longs("start_pos", {-1});
   const auto batch = static_cast<int64_t>(inputs.start_pos.size());
-  inputs.seqstarts = ReadLongs(reader, "seqstarts", {batch + 1});
-  inputs.kvstarts = ReadLongs(reader, "kvstarts", {batch + 1});
-  inputs.cachestarts = attributes.cache_mode == 0 ? ReadLongs(reader, "cachestarts", {batch})
-                                                  : ReadLongs(reader, "cachestarts", {batch, -1});
-  const std::vector<int64_t> max_seqlen = ReadLongs(reader, "max_seqlen", {});
-  const std::vector<int64_t> max_kvlen = ReadLongs(reader, "max_kvlen", {});
+  inputs.seqstarts = reader.Longs("seqstarts", {batch + 1});
+  inputs.kvstarts = reader.Longs("kvstarts", {batch + 1});
+  inputs.cachestarts = attributes.cache_mode == 0 ? reader.Longs("cachestarts", {batch})
+                                                  : reader.Longs("cachestarts", {batch, -1});
+  const std::vector<int64_t> max_seqlen = reader.Longs("max_seqlen", {});
+  const std::vector<int64_t> max_kvlen = reader.Longs("max_kvlen", {});
   if (!reader.status().ok()) return Status(reader.status()).InField(name);
   inputs.max_seqlen = max_seqlen[0];
   inputs.max_kvlen = max_kvlen[0];
@@ -131,6 +127,10 @@ Status RunOpenPplKeyValueCache(CaseRun& run) {
   }
   TM_ASSIGN_OR_RETURN(const Format row, OpenPplRowFormat(attributes, shape, t1, t3));
   const bool quantised = attributes.quant_bit != 0;
+  if (quantised && cache.type != ElementType::kI8) {
+    return InvalidArgument("is not i8, and quant_bit is " + std::to_string(attributes.quant_bit))
+        .WithField("in.cache.dtype", FieldForm::kSubject);
+  }
   const std::vector<std::byte> cache_bytes = BytesOf(quantised, t1, cache.values);
   const DeviceBytes device_cache(run.machine(), cache_bytes.data(), static_cast<int64_t>(cache_bytes.size()));
   std::optional<DeviceNumbers> scale;

@@ -5,6 +5,8 @@
 #include <limits>
 #include <optional>
 
+#include "tests/kv_vectors/vector_file.h"
+
 namespace tramontane::kv_vectors {
 namespace {
 
@@ -51,6 +53,14 @@ std::vector<double> FrequenciesOf(double theta, int32_t head_dim) {
 }
 
 }  // namespace
+
+Status CheckPool(const KvFormat& format, int64_t pages) {
+  const int64_t of_page = format.LayerBytes() / format.element.Bytes(1);
+  if (pages <= kMaxTensorElements / of_page) return Status::Ok();
+  return InvalidArgument("is " + std::to_string(pages) + " pages of " + std::to_string(of_page) +
+                         " numbers; a pool has at most " + std::to_string(kMaxTensorElements))
+      .WithField("num_pages", FieldForm::kSubject);
+}
 
 PagedPool::PagedPool(Machine& machine, const KvFormat& format, int32_t pages, double fill)
     : format_(format),

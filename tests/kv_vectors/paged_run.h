@@ -12,7 +12,11 @@
 
 namespace tramontane::kv_vectors {
 
-// `pages` pages of one layer, every number of them `fill`.
+// Whether so many pages of one layer are no more numbers than a tensor may have. INVALID_ARGUMENT names
+// num_pages.
+Status CheckPool(const KvFormat& format, int64_t pages);
+
+// `pages` pages of one layer, every number of them `fill`. REQUIRES: CheckPool.
 class PagedPool {
  public:
   PagedPool(Machine& machine, const KvFormat& format, int32_t pages, double fill);

@@ -11,7 +11,7 @@ using nlohmann::json;
 
 namespace {
 
-constexpr int64_t kMostPrompt = 1 << 26;
+constexpr int64_t kMostPrompt = 1 << 22;
 
 // A group of the case and the pages that it caches.
 struct CachedGroup {

@@ -18,6 +18,7 @@ namespace tramontane::kv_vectors {
 namespace {
 
 constexpr int64_t kMostTokens = 1 << 20;
+constexpr int32_t kMostPosition = 1 << 29;  // of a key, and by which it is turned
 
 // Each case is run by all of them.
 constexpr struct {
@@ -41,13 +42,14 @@ StreamCase ReadStream(CaseReader& reader) {
   return stream;
 }
 
+// The prompt, and one of each token behind it.
+int64_t EventCount(const StreamCase& stream) { return 1 + stream.tokens - stream.prompt; }
+
 Rotation ReadRotation(CaseReader& reader, const char* style, const char* theta) {
   Rotation rotation;
   rotation.style =
       reader.OneOf(style, {"half", "interleaved"}) == 0 ? RotaryStyle::kHalfSplit : RotaryStyle::kInterleaved;
-  rotation.theta = reader.Number(theta);
-  if (rotation.theta <= 0)
-    reader.Fail(InvalidArgument("is not above 0").WithField(theta, FieldForm::kSubject));
+  rotation.theta = reader.Positive(theta);
   return rotation;
 }
 
@@ -194,6 +196,7 @@ struct AttendedStream {
 // The engine over its own runner on the machine, in a pool whose every number is NaN until it is written.
 StatusOr<AttendedStream> AttendStream(Machine& machine, const StreamSetup& setup,
                                       const AttentionCaseRows& rows) {
+  TM_RETURN_IF_ERROR(CheckPool(setup.layout.format, setup.limits.pool_pages));
   PagedPool pool(machine, setup.layout.format, static_cast<int32_t>(setup.limits.pool_pages),
                  std::numeric_limits<double>::quiet_NaN());
   AttentionModel model(machine, setup, rows);
@@ -208,6 +211,7 @@ StatusOr<AttendedStream> AttendStream(Machine& machine, const StreamSetup& setup
 Status RunStreamingPlan(CaseRun& run) {
   const StreamCase stream = ReadStream(run.reader());
   TM_RETURN_IF_ERROR(run.reader().status());
+  TM_RETURN_IF_ERROR(run.ExpectSize("token", EventCount(stream)));
   for (const auto& [page_size, prompts] : kSchedules) {
     const KvFormat format = {.kv_heads = 1, .head_dim = 2, .page_size = page_size};
     TM_ASSIGN_OR_RETURN(const std::vector<StreamEvent> events,
@@ -241,7 +245,7 @@ Status RunStreamingAttention(CaseRun& run) {
   const int64_t window = reader.Int("window", 0, kMostTokens);
   AttentionCaseRows rows;
   rows.rotation = ReadRotation(reader, "rope_style", "rope_theta");
-  rows.scale = reader.Number("sm_scale");
+  rows.scale = reader.Positive("sm_scale");
   rows.q = reader.In("q", {-1, -1, -1});
   rows.k = reader.In("k", {rows.q.shape[0], -1, rows.q.shape[2]});
   rows.v = reader.In("v", rows.k.shape);
@@ -251,7 +255,16 @@ Status RunStreamingAttention(CaseRun& run) {
   const std::vector<int32_t> discarded = reader.Ints("discarded", {events_given});
   const std::vector<int32_t> first_row = reader.Ints("first_row", {events_given});
   TM_RETURN_IF_ERROR(reader.status());
-  if (rows.q.shape[0] < 1) return InvalidArgument("in.q has no rows");
+  if (events_given != EventCount(stream)) {
+    return InvalidArgument("has " + std::to_string(events_given) + " events; prompt and tokens make " +
+                           std::to_string(EventCount(stream)))
+        .WithField("in.token", FieldForm::kSubject);
+  }
+  if (rows.q.shape[0] < stream.tokens) {
+    return InvalidArgument("has " + std::to_string(rows.q.shape[0]) + " rows; " +
+                           std::to_string(stream.tokens) + " tokens are computed")
+        .WithField("in.q", FieldForm::kSubject);
+  }
 
   for (const auto& [page_size, prompts] : kSchedules) {
     const KvFormat format = {.element = run.machine().cache,
@@ -286,11 +299,16 @@ Status RunStreamingAttention(CaseRun& run) {
 Status RunRopeShift(CaseRun& run) {
   CaseReader& reader = run.reader();
   Rotation rotation = ReadRotation(reader, "style", "theta");
-  const auto delta = static_cast<int32_t>(reader.Int("delta", -kMostTokens, kMostTokens));
+  const auto delta = static_cast<int32_t>(reader.Int("delta", -kMostPosition, kMostPosition));
   const VectorTensor k = reader.In("k", {-1, -1, -1});
-  const VectorTensor position = reader.In("position", {k.shape[0]});
+  const std::vector<int32_t> positions = reader.Ints("position", {k.shape[0]}, -kMostPosition);
   TM_RETURN_IF_ERROR(reader.status());
-  const std::vector<int32_t> positions = position.As<int32_t>();
+  for (size_t row = 0; row < positions.size(); ++row) {
+    if (positions[row] <= kMostPosition) continue;
+    return InvalidArgument("is " + std::to_string(positions[row]) + ", the most is " +
+                           std::to_string(kMostPosition))
+        .WithField(FieldElement("in.position", row), FieldForm::kSubject);
+  }
   const KvFormat format = {.element = run.machine().cache,
                            .kv_heads = static_cast<int32_t>(k.shape[1]),
                            .head_dim = static_cast<int32_t>(k.shape[2]),
@@ -319,7 +337,7 @@ Status RunRopeShift(CaseRun& run) {
     return out;
   };
   std::vector<int32_t> moved = positions;
-  for (int32_t& at : moved) at += delta;
+  for (int32_t& at : moved) at += delta;  // within 32 bits, as both are
   TM_ASSIGN_OR_RETURN(const std::vector<double> rotated, turned(k.values, positions));
   TM_RETURN_IF_ERROR(run.Expect("rotated", rotated));
   TM_ASSIGN_OR_RETURN(const std::vector<double> shifted, turned(k.values, moved));

@@ -255,6 +255,14 @@ double CaseReader::Number(const char* attr) {
   return 1;
 }
 
+double CaseReader::Positive(const char* attr) {
+  const double number = Number(attr);
+  if (number > 0) return number;
+  Fail(InvalidArgument("is " + JsonText(*Attr(attr)) + ", not above 0")
+           .WithField(FieldPath("attrs", attr), FieldForm::kSubject));
+  return 1;
+}
+
 bool CaseReader::Bool(const char* attr) {
   const json* value = Attr(attr);
   if (value == nullptr) return false;
@@ -298,21 +306,38 @@ VectorTensor CaseReader::In(const std::string& name, const std::vector<int64_t>&
   return std::move(tensor).value();
 }
 
-std::vector<int32_t> CaseReader::Ints(const std::string& name, const std::vector<int64_t>& shape,
-                                      int32_t least) {
+std::vector<int64_t> CaseReader::Whole(const std::string& name, const std::vector<int64_t>& shape,
+                                       int64_t least, int64_t most) {
   const VectorTensor tensor = In(name, shape);
-  std::vector<int32_t> numbers;
+  std::vector<int64_t> numbers;
   for (size_t i = 0; i < tensor.values.size(); ++i) {
     const double value = tensor.values[i];
-    if (!(value >= least && value <= std::numeric_limits<int32_t>::max()) || value != std::floor(value)) {
-      Fail(InvalidArgument("is " + std::to_string(value) + ", not a whole number from " +
-                           std::to_string(least) + " that fits 32 bits")
+    if (!(value >= static_cast<double>(least) && value <= static_cast<double>(most)) ||
+        value != std::floor(value)) {
+      Fail(InvalidArgument("is " + json(value).dump() + ", not a whole number of " + std::to_string(least) +
+                           " to " + std::to_string(most))
                .WithField(FieldElement(FieldPath("in", name), i), FieldForm::kSubject));
       return numbers;
     }
-    numbers.push_back(static_cast<int32_t>(value));
+    numbers.push_back(static_cast<int64_t>(value));
   }
   return numbers;
+}
+
+std::vector<int32_t> CaseReader::Ints(const std::string& name, const std::vector<int64_t>& shape,
+                                      int32_t least) {
+  const std::vector<int64_t> numbers = Whole(name, shape, least, std::numeric_limits<int32_t>::max());
+  return std::vector<int32_t>(numbers.begin(), numbers.end());
+}
+
+std::vector<int64_t> CaseReader::Longs(const std::string& name, const std::vector<int64_t>& shape) {
+  constexpr int64_t kMost = int64_t{1} << 53;
+  return Whole(name, shape, -kMost, kMost);
+}
+
+std::vector<uint8_t> CaseReader::Bytes(const std::string& name, const std::vector<int64_t>& shape) {
+  const std::vector<int64_t> numbers = Whole(name, shape, 0, 255);
+  return std::vector<uint8_t>(numbers.begin(), numbers.end());
 }
 
 StatusOr<std::vector<VectorCase>> ReadVectorFile(const std::string& path) {

@@ -29,10 +29,6 @@ struct VectorTensor {
   std::vector<double> values;  // stored numbers, times `scale` where the tensor has one
 
   int64_t size() const { return static_cast<int64_t>(values.size()); }
-  template <typename T>
-  std::vector<T> As() const {
-    return std::vector<T>(values.begin(), values.end());
-  }
 };
 
 // "[3,1,7]": where an element stands in a shape.
@@ -49,6 +45,7 @@ class CaseReader {
 
   int64_t Int(const char* attr, int64_t least, int64_t most);
   double Number(const char* attr);
+  double Positive(const char* attr);  // a number above 0
   bool Bool(const char* attr);
   // The index of the text in `allowed`.
   size_t OneOf(const char* attr, std::initializer_list<const char*> allowed);
@@ -57,8 +54,11 @@ class CaseReader {
 
   // Of such a shape, where -1 is any size.
   VectorTensor In(const std::string& name, const std::vector<int64_t>& shape);
-  // Whole numbers from `least` on that fit 32 bits.
+  // The same of whole numbers: from `least` on that fit 32 bits, of up to 53 bits, of 0 to 255. After a fault
+  // there may be fewer.
   std::vector<int32_t> Ints(const std::string& name, const std::vector<int64_t>& shape, int32_t least = 0);
+  std::vector<int64_t> Longs(const std::string& name, const std::vector<int64_t>& shape);
+  std::vector<uint8_t> Bytes(const std::string& name, const std::vector<int64_t>& shape);
 
   const Status& status() const { return status_; }
   void Fail(Status status) {
@@ -67,6 +67,8 @@ class CaseReader {
 
  private:
   const nlohmann::json* Attr(const char* name);
+  std::vector<int64_t> Whole(const std::string& name, const std::vector<int64_t>& shape, int64_t least,
+                             int64_t most);
 
   const nlohmann::json& attrs_;
   const nlohmann::json& in_;
