@@ -131,9 +131,9 @@ struct CascadeLevel {
   HostPageTables tables;                // of the nodes
 };
 
-// Rows as sequences of one query, each with the pages of its nodes up to its position. Nothing unless every
-// row is such a one: its nodes, but for those without a key, follow each other from position 0 on, all but
-// the last in whole pages, and it stands at one of their keys.
+// Rows as sequences of one query, each with the pages of its nodes up to its position. Nothing where one row
+// cannot be such: its nodes that have keys follow each other from position 0 on, all but the last in whole
+// pages, and it stands at one of their keys.
 std::optional<HostPageTables> TablesOfRows(const std::vector<CascadeLevel>& levels,
                                            const std::vector<int32_t>& row_position, int32_t page_size) {
   HostPageTables rows;
@@ -141,7 +141,8 @@ std::optional<HostPageTables> TablesOfRows(const std::vector<CascadeLevel>& leve
     std::vector<int32_t> pages;
     int64_t end = 0;
     for (const CascadeLevel& level : levels) {
-      const auto after = std::upper_bound(level.qo_indptr.begin(), level.qo_indptr.end(), row);
+      const auto after =
+          std::upper_bound(level.qo_indptr.begin(), level.qo_indptr.end(), static_cast<int32_t>(row));
       const auto node = static_cast<size_t>(after - level.qo_indptr.begin() - 1);
       const int32_t length = level.tables.Length(static_cast<int32_t>(node));
       if (length == 0) continue;
