@@ -12,6 +12,7 @@ using nlohmann::json;
 namespace {
 
 constexpr int64_t kMostPrompt = 1 << 22;
+constexpr int64_t kMostNumber = 1 << 26;  // of a window, n_keep and a page
 
 // A group of the case and the pages that it caches.
 struct CachedGroup {
@@ -24,14 +25,14 @@ StatusOr<CachedGroup> ReadGroup(const json& value, size_t index) {
   const std::string name = FieldElement("attrs.groups", index);
   CaseReader reader(value.is_object() ? value : kNothing, kNothing);
   CachedGroup cached;
-  cached.group.window = static_cast<int32_t>(reader.Int("window", 0, kMostPrompt));
-  cached.group.n_keep = reader.Int("n_keep", 0, kMostPrompt);
+  cached.group.window = static_cast<int32_t>(reader.Int("window", 0, kMostNumber));
+  cached.group.n_keep = reader.Int("n_keep", 0, kMostNumber);
   if (!reader.status().ok()) return Status(reader.status()).InField(name);
   if (!value.contains("cached") || !value["cached"].is_array()) {
     return InvalidArgument("is no list").WithField(name + ".cached", FieldForm::kSubject);
   }
   for (const json& page : value["cached"]) {
-    if (!page.is_number_unsigned() || page.get<uint64_t>() > uint64_t{kMostPrompt}) {
+    if (!page.is_number_unsigned() || page.get<uint64_t>() > uint64_t{kMostNumber}) {
       return InvalidArgument("holds " + page.dump() + ", not the index of a page")
           .WithField(name + ".cached", FieldForm::kSubject);
     }
@@ -45,7 +46,7 @@ StatusOr<CachedGroup> ReadGroup(const json& value, size_t index) {
 Status RunPrefixHit(CaseRun& run) {
   CaseReader& reader = run.reader();
   const int64_t prompt = reader.Int("prompt", 1, kMostPrompt);
-  const auto page_size = static_cast<int32_t>(reader.Int("page_size", 1, kMostPrompt));
+  const auto page_size = static_cast<int32_t>(reader.Int("page_size", 1, kMostNumber));
   TM_RETURN_IF_ERROR(reader.status());
   const json& attrs = run.body()["attrs"];
   if (!attrs.contains("groups") || !attrs["groups"].is_array() || attrs["groups"].empty()) {
